@@ -1,0 +1,73 @@
+// Package counter holds named counters that one worker writes and anybody
+// reads. A counter is a plain word of its worker while a breath runs, and is
+// committed (one atomic store a changed word) once a breath: an atomic store
+// a packet would cost as much as the packet.
+package counter
+
+import "sync/atomic"
+
+// Def declares a counter or a drop reason: a stable kebab-case name, and one
+// line that says what it counts.
+type Def struct {
+	Name string `json:"name"`
+	Help string `json:"help"`
+}
+
+// ID is the index of a counter in its Set's declaration.
+type ID int
+
+// Set is a block of counters of one owner. Add and Commit are the owning
+// worker's alone; Load and Snapshot are anybody's.
+type Set struct {
+	defs  []Def
+	live  []uint64
+	pub   []atomic.Uint64
+	dirty bool
+}
+
+// NewSet makes a set with all counters zero.
+func NewSet(defs []Def) *Set {
+	return &Set{defs: defs, live: make([]uint64, len(defs)), pub: make([]atomic.Uint64, len(defs))}
+}
+
+// Defs is the declaration, in ID order.
+func (s *Set) Defs() []Def { return s.defs }
+
+// Add adds n to counter id.
+func (s *Set) Add(id ID, n uint64) {
+	s.live[id] += n
+	s.dirty = true
+}
+
+// Set gives counter id the value v: for gauges.
+func (s *Set) Set(id ID, v uint64) {
+	s.live[id] = v
+	s.dirty = true
+}
+
+// Live is the value as the owning worker sees it.
+func (s *Set) Live(id ID) uint64 { return s.live[id] }
+
+// Commit publishes what changed since the last Commit.
+func (s *Set) Commit() {
+	if !s.dirty {
+		return
+	}
+	s.dirty = false
+	for i, v := range s.live {
+		if s.pub[i].Load() != v {
+			s.pub[i].Store(v)
+		}
+	}
+}
+
+// Load is the value of counter id as of the last Commit.
+func (s *Set) Load(id ID) uint64 { return s.pub[id].Load() }
+
+// Snapshot appends the committed values, in ID order, to dst.
+func (s *Set) Snapshot(dst []uint64) []uint64 {
+	for i := range s.pub {
+		dst = append(dst, s.pub[i].Load())
+	}
+	return dst
+}

@@ -1,0 +1,256 @@
+package hdr
+
+// Why says why Parse stopped. RoCE (zero) means that the transport was found.
+type Why uint8
+
+const (
+	// IsRoCE: a BTH with a known opcode and all its headers was found.
+	IsRoCE Why = iota
+	// NotRoCE: a well-formed frame of something else.
+	NotRoCE
+	// Truncated: a header does not fit in the frame.
+	Truncated
+	// BadLength: length fields contradict the frame or each other.
+	BadLength
+	// BadIP: version or header length is wrong.
+	BadIP
+	// Fragment of an IP datagram: the transport cannot be seen as a whole.
+	Fragment
+	// DeepTags: more VLAN tags than MaxTags.
+	DeepTags
+	// UnknownOpcode: a BTH whose opcode is not in the table.
+	UnknownOpcode
+	// BadVersion: a BTH whose transport version is not 0.
+	BadVersion
+	NumWhy
+)
+
+var whyNames = [NumWhy]string{"roce", "not-roce", "truncated", "bad-length", "bad-ip", "fragment", "deep-tags", "unknown-opcode", "bad-tver"}
+
+func (w Why) String() string {
+	if w < NumWhy {
+		return whyNames[w]
+	}
+	return "why?"
+}
+
+// MaxTags is the number of VLAN tags that Parse steps over (802.1ad: two).
+const MaxTags = 2
+
+// Ethernet types.
+const (
+	EtherIPv4   = 0x0800
+	EtherARP    = 0x0806
+	EtherVLAN   = 0x8100
+	EtherIPv6   = 0x86DD
+	EtherQinQ   = 0x88A8
+	EtherRoCEv1 = 0x8915
+)
+
+// Kinds of network layer under a BTH.
+const (
+	NetNone uint8 = iota
+	NetIPv4
+	NetIPv6
+	NetGRH // RoCE v1: an IPv6-shaped global route header, no UDP
+)
+
+// Frame is where Parse found things: offsets from the frame's first byte.
+// Offsets of what was not reached are 0.
+type Frame struct {
+	Why  Why
+	Net  uint8  // NetIPv4, NetIPv6, NetGRH
+	Tags uint8  // VLAN tags stepped over
+	Op   Opcode // valid when BTH != 0
+	L3   uint16 // network header
+	L4   uint16 // UDP header; 0 for RoCE v1
+	BTH  uint16
+	// Payload is the first byte after all extended headers; End the first
+	// byte of the ICRC, so End-Pad is the payload's end.
+	Payload, End uint16
+	Pad          uint8
+}
+
+// Ext is the offset of extended header e (one Has… bit); the opcode must have it.
+func (f *Frame) ext(i int) int { return int(f.BTH) + BTHLen + int(opTable[f.Op].off[i]) }
+
+// The headers of a parsed frame. The caller knows from the opcode that the
+// header is there.
+func (f *Frame) BTHOf(b []byte) BTH   { return BTH(b[f.BTH : int(f.BTH)+BTHLen]) }
+func (f *Frame) FETHOf(b []byte) FETH { o := f.ext(0); return FETH(b[o : o+FETHLen]) }
+func (f *Frame) DETHOf(b []byte) DETH { o := f.ext(1); return DETH(b[o : o+DETHLen]) }
+func (f *Frame) RETHOf(b []byte) RETH { o := f.ext(2); return RETH(b[o : o+RETHLen]) }
+func (f *Frame) AtomicETHOf(b []byte) AtomicETH {
+	o := f.ext(3)
+	return AtomicETH(b[o : o+AtomicETHLen])
+}
+func (f *Frame) MaskedAtomicETHOf(b []byte) MaskedAtomicETH {
+	o := f.ext(4)
+	return MaskedAtomicETH(b[o : o+MaskedAtomicETHLen])
+}
+func (f *Frame) AETHOf(b []byte) AETH { o := f.ext(5); return AETH(b[o : o+AETHLen]) }
+func (f *Frame) AtomicAckETHOf(b []byte) AtomicAckETH {
+	o := f.ext(6)
+	return AtomicAckETH(b[o : o+AtomicAckETHLen])
+}
+func (f *Frame) ImmDtOf(b []byte) ImmDt { o := f.ext(7); return ImmDt(b[o : o+ImmDtLen]) }
+func (f *Frame) IETHOf(b []byte) IETH   { o := f.ext(8); return IETH(b[o : o+IETHLen]) }
+
+// PayloadOf is the payload without pad.
+func (f *Frame) PayloadOf(b []byte) []byte {
+	return b[f.Payload : f.End-uint16(f.Pad) : f.End-uint16(f.Pad)]
+}
+
+// Parse walks frame b (Ethernet, without FCS) and fills f, also when it stops
+// early: f.Why, which it returns, says how far it got. Ethernet padding behind
+// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength.
+func Parse(b []byte, f *Frame) Why {
+	*f = Frame{}
+	f.Why = parse(b, f)
+	return f.Why
+}
+
+func parse(b []byte, f *Frame) Why {
+	if len(b) > 0xFFFF {
+		return BadLength
+	}
+	if len(b) < 14 {
+		return Truncated
+	}
+	et := be.Uint16(b[12:])
+	at := 14
+	for et == EtherVLAN || et == EtherQinQ {
+		if f.Tags == MaxTags {
+			return DeepTags
+		}
+		if len(b) < at+4 {
+			return Truncated
+		}
+		et = be.Uint16(b[at+2:])
+		at += 4
+		f.Tags++
+	}
+	end := len(b)
+	switch et {
+	case EtherIPv4:
+		f.L3 = uint16(at)
+		if len(b) < at+20 {
+			return Truncated
+		}
+		ip := b[at:]
+		ihl := int(ip[0]&15) * 4
+		if ip[0]>>4 != 4 || ihl < 20 {
+			return BadIP
+		}
+		f.Net = NetIPv4
+		total := int(be.Uint16(ip[2:]))
+		if total < ihl {
+			return BadLength
+		}
+		if len(ip) < total {
+			return Truncated
+		}
+		if be.Uint16(ip[6:])&0x3FFF != 0 { // more fragments, or an offset
+			return Fragment
+		}
+		if ip[9] != 17 {
+			return NotRoCE
+		}
+		end = at + total
+		at += ihl
+	case EtherIPv6:
+		f.L3 = uint16(at)
+		if len(b) < at+40 {
+			return Truncated
+		}
+		if b[at]>>4 != 6 {
+			return BadIP
+		}
+		f.Net = NetIPv6
+		total := 40 + int(be.Uint16(b[at+4:]))
+		if len(b) < at+total {
+			return Truncated
+		}
+		end = at + total
+		next := b[at+6]
+		at += 40
+		// Hop-by-hop, routing and destination options (RFC 8200 4.1) are
+		// stepped over; the ICRC's rules for them are nobody's practice, so
+		// senders of RoCE use none.
+		for next == 0 || next == 43 || next == 60 {
+			if end < at+8 {
+				return Truncated
+			}
+			next, at = b[at], at+8+int(b[at+1])*8
+		}
+		if next == 44 {
+			return Fragment
+		}
+		if next != 17 {
+			return NotRoCE
+		}
+	case EtherRoCEv1:
+		f.L3 = uint16(at)
+		if len(b) < at+40 {
+			return Truncated
+		}
+		if b[at]>>4 != 6 {
+			return BadIP
+		}
+		total := 40 + int(be.Uint16(b[at+4:]))
+		if len(b) < at+total {
+			return Truncated
+		}
+		f.Net = NetGRH
+		if b[at+6] != 0x1B { // IBTA: next header of a GRH is a BTH
+			return NotRoCE
+		}
+		end = at + total
+		return parseBTH(b, f, at+40, end)
+	default:
+		return NotRoCE
+	}
+	if end < at+8 {
+		return Truncated
+	}
+	f.L4 = uint16(at)
+	if be.Uint16(b[at+2:]) != RoCEv2Port {
+		return NotRoCE
+	}
+	ul := int(be.Uint16(b[at+4:]))
+	if ul < 8 || at+ul > end {
+		return BadLength
+	}
+	if at+ul != end {
+		return BadLength
+	}
+	return parseBTH(b, f, at+8, end)
+}
+
+// parseBTH: a BTH at offset at of a datagram that ends at end.
+func parseBTH(b []byte, f *Frame, at, end int) Why {
+	if end < at+BTHLen+ICRCLen {
+		return Truncated
+	}
+	h := BTH(b[at : at+BTHLen])
+	f.BTH = uint16(at)
+	f.End = uint16(end - ICRCLen)
+	f.Op = h.OpCode()
+	if h.TVer() != 0 {
+		return BadVersion
+	}
+	i := &opTable[f.Op]
+	if i.Name == "" {
+		return UnknownOpcode
+	}
+	p := at + BTHLen + int(i.Len)
+	f.Pad = uint8(h.PadCount())
+	if p+int(f.Pad) > int(f.End) {
+		return Truncated
+	}
+	if i.Flags&MayCarry == 0 && p != int(f.End) {
+		return BadLength
+	}
+	f.Payload = uint16(p)
+	return IsRoCE
+}

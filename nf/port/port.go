@@ -1,0 +1,78 @@
+// Package port is the door between the graph and whatever carries frames: an
+// AF_XDP queue, a packet socket, a capture file, an in-memory wire.
+package port
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// ErrClosed is returned by a Port that was closed, or whose link is gone.
+var ErrClosed = errors.New("port closed")
+
+// ErrNotSupported is wrapped by errors that mean that this kernel, device or
+// build cannot do what was asked. The same error skips a test.
+var ErrNotSupported = errors.New("not supported here")
+
+// Port carries frames in and out of one queue. One worker uses it at a time.
+type Port interface {
+	// Name is the port's name in the graph, with ":queue" for a queue.
+	Name() string
+	// Pool is where Rx takes its Bufs from, and where generated frames may be
+	// taken from.
+	Pool() *packet.Pool
+	// Rx appends frames to b until it is full or nothing waits, and returns
+	// how many. It never blocks. io.EOF: no frame will come any more.
+	Rx(b *packet.Batch) (int, error)
+	// Tx takes the first n frames of b (they are removed from b) and returns
+	// n; the caller keeps the rest. A taken frame is the port's: it is
+	// returned to its pool when it is out. Frames of another pool are copied.
+	// A frame that can never be sent (longer than the MTU allows) is taken,
+	// dropped and counted in Stats.
+	Tx(b *packet.Batch) (int, error)
+	// Wait blocks until a frame may be waiting, room for Tx may have come,
+	// d has passed, or ctx is done.
+	Wait(ctx context.Context, d clock.Duration) error
+	// Stats may be called from any goroutine.
+	Stats() Stats
+	Close() error
+}
+
+// Stats are a port's totals since it was opened.
+type Stats struct {
+	RxPackets uint64 `json:"rx_packets"`
+	RxBytes   uint64 `json:"rx_bytes"`
+	TxPackets uint64 `json:"tx_packets"`
+	TxBytes   uint64 `json:"tx_bytes"`
+	// RxDropped: the carrier had a frame and no room for it.
+	RxDropped uint64 `json:"rx_dropped"`
+	// TxDropped: a frame was taken that could not be sent.
+	TxDropped uint64 `json:"tx_dropped"`
+	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
+	// passed to the bridge) without being seen by this process.
+	Bypassed uint64 `json:"bypassed"`
+}
+
+// Bypasser is a Port that can tell that frames crossed without being seen,
+// against the wish of the graph: because its worker was too slow, stopped or
+// absent. What apps remember about the traffic may then be stale.
+type Bypasser interface {
+	// Missed is a number that grows whenever frames that the graph asked for
+	// went past it. It is cheap: called once a breath.
+	Missed() uint64
+}
+
+// Filter says which frames a graph must see. The zero Filter wants nothing.
+type Filter struct {
+	// All frames; the other fields do not matter then.
+	All bool
+	// RoCE frames: UDP destination port 4791 over IPv4 or IPv6 (behind up to
+	// two VLAN tags), and Ethernet type 0x8915.
+	RoCE bool
+	// Hosts narrows RoCE to frames from or to these addresses; empty = any.
+	Hosts []netip.Addr
+}

@@ -1,0 +1,208 @@
+// Package rnic is a soft RoCEv2 NIC: queue pairs, memory regions and
+// completion queues with a verbs-like API, as one state machine.
+//
+// Frames and the time go in (Input, Tick), frames and a next deadline come
+// out (Output, Deadline). There is no goroutine, no lock and no wall clock
+// inside: one owner drives a NIC, live from a port or in a simulation from
+// events, and calls its verbs from the same goroutine.
+package rnic
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Profile selects whose wire behaviour the NIC copies where implementations
+// differ (syndromes, ACK coalescing, MigReq, header defaults).
+type Profile uint8
+
+const (
+	// RXE is Linux rdma_rxe: syndrome 0x1F, MigReq 0, source port
+	// 0xC000 + hash(QPN), DF, TOS 0.
+	RXE Profile = iota
+	// ConnectX is Mellanox ConnectX-5: syndrome 0x00, MigReq 1, TOS 0x02,
+	// coalesced ACKs.
+	ConnectX
+)
+
+// Config describes a NIC.
+type Config struct {
+	MAC     [6]byte
+	IP      netip.Addr // IPv4 or IPv6
+	Profile Profile
+	// AckCoalesce is the most request packets that one ACK may cover while
+	// more input waits: 1 acknowledges each packet that asks for it (rxe).
+	// 0 takes the profile's default.
+	AckCoalesce int
+	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
+	// 0 = 1500.
+	LinkMTU int
+	// Slots is the size of the frame pool; 0 = 1024.
+	Slots int
+	// FirstQPN is the number of the first queue pair; 0 = 17 (rxe: 16 is the
+	// lowest, 17 the usual).
+	FirstQPN uint32
+	Seed     uint64 // for R_Keys and starting PSNs that are not given
+}
+
+// Access flags of a memory region and of a queue pair.
+type Access uint8
+
+const (
+	LocalWrite Access = 1 << iota
+	RemoteWrite
+	RemoteRead
+	RemoteAtomic
+)
+
+// Type of a queue pair.
+type Type uint8
+
+const (
+	TypeRC Type = iota
+	TypeUC
+	TypeUD
+)
+
+// Op is a work request's operation.
+type Op uint8
+
+const (
+	OpSend Op = iota
+	OpSendImm
+	OpSendInv
+	OpWrite
+	OpWriteImm
+	OpRead
+	OpCompareSwap
+	OpFetchAdd
+	OpMaskedCompareSwap
+	OpRecv         // in completions only
+	OpRecvImm      // in completions only: SEND with immediate
+	OpRecvWriteImm // in completions only: WRITE with immediate
+)
+
+// SendWR is a work request for the send queue. Slices are used in place until
+// the request completes; the caller leaves them alone meanwhile.
+type SendWR struct {
+	ID uint64
+	Op Op
+	// SGL is what SEND and WRITE send, in order, or where READ puts what it
+	// reads. Atomics put the original value, in host byte order of the
+	// memory (little-endian), into the first 8 bytes.
+	SGL        [][]byte
+	RemoteAddr uint64
+	RKey       uint32 // also: the key that SendInv invalidates
+	Compare    uint64 // atomics
+	Swap       uint64 // also: the addend
+	// CompareMask and SwapMask are for OpMaskedCompareSwap.
+	CompareMask, SwapMask uint64
+	Imm                   uint32
+	Signaled, Fence       bool
+	Solicited             bool
+	AH                    *AH // UD
+}
+
+// AH is an address handle: where a UD SEND goes.
+type AH struct {
+	MAC  [6]byte
+	IP   netip.Addr
+	QPN  uint32
+	QKey uint32
+}
+
+// RecvWR is a work request for the receive queue.
+type RecvWR struct {
+	ID  uint64
+	Buf []byte // UD: the first 40 bytes are left for the GRH
+}
+
+// Status of a completion: what ibv_wc_status calls it.
+type Status uint8
+
+const (
+	Success Status = iota
+	LocalLengthError
+	LocalProtectionError
+	WRFlushError
+	RemoteInvalidRequestError
+	RemoteAccessError
+	RemoteOperationError
+	RetryExceededError
+	RNRRetryExceededError
+)
+
+// WC is a work completion.
+type WC struct {
+	ID      uint64
+	QPN     uint32
+	Op      Op
+	Status  Status
+	ByteLen uint32
+	Imm     uint32
+	SrcQP   uint32 // UD
+}
+
+// Conn is what a queue pair must know to talk: the union of what verbs want
+// for the transitions to RTR and RTS.
+type Conn struct {
+	RemoteMAC [6]byte
+	RemoteIP  netip.Addr
+	DestQPN   uint32
+	PathMTU   int    // 256, 512, 1024, 2048 or 4096
+	SQPSN     uint32 // first PSN that we send
+	RQPSN     uint32 // first PSN that we expect
+	// MaxRdAtomic is how many READs and atomics may be outstanding,
+	// MaxDestRdAtomic how many the responder remembers. 0 = 16.
+	MaxRdAtomic, MaxDestRdAtomic int
+	Timeout                      int // local ACK timeout: 4.096 us * 2^Timeout; 0 = none
+	RetryCnt, RNRRetry           int // 7 RNR retries = without end
+	MinRNRTimer                  int // code of AETH RNR NAK
+}
+
+// DefaultConn has rxe's and Clover's usual numbers: MTU 1024, timeout 14 (67
+// ms), 7 retries, minimum RNR timer 12.
+func DefaultConn() Conn {
+	return Conn{PathMTU: 1024, MaxRdAtomic: 16, MaxDestRdAtomic: 16, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 12}
+}
+
+// QPInit describes a queue pair that is to be made.
+type QPInit struct {
+	PD             *PD
+	Type           Type
+	SendCQ, RecvCQ *CQ
+	MaxSend        int // work requests; 0 = 128
+	MaxRecv        int // 0 = 128
+	Access         Access
+	QKey           uint32 // UD
+	SQSigAll       bool
+}
+
+// Errors of the verbs.
+var (
+	ErrQueueFull = errors.New("work queue is full")
+	ErrState     = errors.New("queue pair is not in a state for that")
+	ErrInvalid   = errors.New("invalid argument")
+)
+
+// Verbs, all on the NIC's one goroutine:
+//
+//	New(Config) (*NIC, error)
+//	(*NIC) AllocPD() *PD
+//	(*PD)  RegMR(mem []byte, va uint64, a Access) (*MR, error)  // MR.RKey, MR.VA, MR.Mem, MR.Dereg()
+//	(*NIC) CreateCQ(depth int) *CQ                              // CQ.Poll([]WC) int, CQ.Len() int
+//	(*NIC) CreateQP(QPInit) (*QP, error)                        // QP.QPN, QP.State(), QP.Destroy()
+//	(*QP)  Connect(Conn) error                                  // RESET -> RTS; UD: state only
+//	(*QP)  PostSend(*SendWR) error
+//	(*QP)  PostRecv(*RecvWR) error
+//
+// The endpoint's contract:
+//
+//	(*NIC) Input(now clock.Time, b *packet.Buf)       // takes b
+//	(*NIC) Output(now clock.Time, out *packet.Batch)  // appends frames until full or none are due
+//	(*NIC) Deadline() clock.Time                      // when Tick or Output has work without input; <= now: at once
+//	(*NIC) Tick(now clock.Time)                       // timeouts
+//	(*NIC) Stats() Stats
+var _ clock.Time
