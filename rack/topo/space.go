@@ -1,0 +1,125 @@
+package topo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Space is an anonymous network namespace, held by one locked thread.
+type Space struct {
+	calls chan func()
+	quit  chan struct{}
+	done  chan struct{}
+	once  sync.Once
+	ns    *os.File
+}
+
+// errClosed: the space's thread is gone.
+var errClosed = errors.New("namespace is closed")
+
+// NewSpace makes a network namespace. With bpffs it also gets a mount
+// namespace of its own with a BPF file system at /sys/fs/bpf.
+func NewSpace(bpffs bool) (*Space, error) {
+	s := &Space{calls: make(chan func()), quit: make(chan struct{}), done: make(chan struct{})}
+	ready := make(chan error)
+	go s.hold(bpffs, ready)
+	if err := <-ready; err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// hold runs the calls on a thread inside the namespace. The thread is never
+// unlocked: it ends with the goroutine and is not reused.
+func (s *Space) hold(bpffs bool, ready chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The main thread cannot end before the process: leave it alone.
+		go s.hold(bpffs, ready)
+		<-s.done
+		runtime.UnlockOSThread()
+		return
+	}
+	defer close(s.done)
+	if err := s.enter(bpffs); err != nil {
+		ready <- err
+		return
+	}
+	ready <- nil
+	defer s.ns.Close()
+	for {
+		select {
+		case f := <-s.calls:
+			f()
+		case <-s.quit:
+			return
+		}
+	}
+}
+
+func (s *Space) enter(bpffs bool) error {
+	flags := unix.CLONE_NEWNET
+	if bpffs {
+		flags |= unix.CLONE_NEWNS
+	}
+	if err := unix.Unshare(flags); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("network namespaces need root (CAP_SYS_ADMIN): %w", port.ErrNotSupported)
+		}
+		return fmt.Errorf("cannot make a network namespace: %w", err)
+	}
+	if bpffs {
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("cannot make the mounts private: %w", err)
+		}
+		if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "mode=0700"); err != nil {
+			return fmt.Errorf("cannot mount a BPF file system at /sys/fs/bpf: %w", err)
+		}
+	}
+	// Kernel addresses are of no use here, and IPv6 would send of its own.
+	for _, conf := range []string{"all", "default"} {
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot turn off the kernel's IPv6: %w", err)
+		}
+	}
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	s.ns = ns
+	return nil
+}
+
+// Do runs f on the thread inside the namespace: sockets that f makes belong
+// to it for good and may be used from any goroutine, and so do processes that
+// f starts. The thread lives until Close, so a process started with
+// Pdeathsig lives as long. f must not call Do of the same space.
+func (s *Space) Do(f func() error) (err error) {
+	ran := make(chan struct{})
+	call := func() {
+		defer close(ran)
+		err = f()
+	}
+	select {
+	case s.calls <- call:
+		<-ran
+		return err
+	case <-s.done:
+		return errClosed
+	}
+}
+
+// Close ends the thread, after the Do that is running; the namespace goes when
+// nothing else is in it.
+func (s *Space) Close() {
+	s.once.Do(func() { close(s.quit) })
+	<-s.done
+}

@@ -1,0 +1,277 @@
+package topo
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Config describes a rack.
+type Config struct {
+	Compute int // compute nodes, 1 to 64; 0 = 3
+	MTU     int // of all links, 1280 to 9000; 0 = 1500
+	IPv6    bool
+}
+
+// Role of a node.
+type Role string
+
+const (
+	Compute  Role = "compute"
+	Memory   Role = "memory"
+	Metadata Role = "metadata"
+)
+
+// Addr is how others reach a node.
+type Addr struct {
+	MAC [6]byte
+	IP  netip.Addr
+}
+
+// Interface is the name of every node's only link.
+const Interface = "eth0"
+
+// Node is one machine of the rack.
+type Node struct {
+	Name  string
+	Role  Role
+	Addr  Addr
+	Space *Space
+}
+
+// Topology is a rack that stands.
+type Topology struct {
+	MTU int
+	// Nodes: the compute nodes, then memory, then metadata.
+	Nodes []Node
+	// Switch has the bridge and both ends of the inline place.
+	Switch *Space
+	// Inline are the two interfaces, in Switch, that the bump in the wire
+	// joins: the first leads to the bridge, the second to the memory node.
+	Inline [2]string
+}
+
+// Plan lists the nodes of a rack, without making anything: names, roles and
+// addresses.
+func Plan(c Config) ([]Node, error) {
+	if c.Compute == 0 {
+		c.Compute = 3
+	}
+	if c.Compute < 1 || c.Compute > 64 {
+		return nil, fmt.Errorf("a rack has 1 to 64 compute nodes, not %d", c.Compute)
+	}
+	node := func(name string, role Role, host byte) Node {
+		ip := netip.AddrFrom4([4]byte{10, 77, 0, host})
+		if c.IPv6 {
+			ip = netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 15: host})
+		}
+		return Node{Name: name, Role: role, Addr: Addr{MAC: [6]byte{0x02, 0x77, 0, 0, 0, host}, IP: ip}}
+	}
+	var nodes []Node
+	for i := range c.Compute {
+		nodes = append(nodes, node(fmt.Sprintf("c%d", i), Compute, byte(11+i)))
+	}
+	return append(nodes, node("mn", Memory, 101), node("ms", Metadata, 102)), nil
+}
+
+// New builds a rack. It needs CAP_SYS_ADMIN and CAP_NET_ADMIN; without them
+// the error wraps port.ErrNotSupported. On an error nothing is left behind.
+func New(c Config) (_ *Topology, err error) {
+	if c.MTU == 0 {
+		c.MTU = 1500
+	}
+	if c.MTU < 1280 || c.MTU > 9000 {
+		return nil, fmt.Errorf("a rack's MTU is 1280 to 9000, not %d", c.MTU)
+	}
+	t := &Topology{MTU: c.MTU, Inline: [2]string{"m1", "n0"}}
+	if t.Nodes, err = Plan(c); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = t.Close()
+		}
+	}()
+	if t.Switch, err = NewSpace(true); err != nil {
+		return nil, fmt.Errorf("switch: %w", err)
+	}
+	for i := range t.Nodes {
+		if t.Nodes[i].Space, err = NewSpace(false); err != nil {
+			return nil, fmt.Errorf("node %s: %w", t.Nodes[i].Name, err)
+		}
+	}
+	if err = t.Switch.Do(t.wire); err != nil {
+		return nil, fmt.Errorf("switch: %w", err)
+	}
+	for i := range t.Nodes {
+		n := &t.Nodes[i]
+		if err = n.Space.Do(func() error { return linkUp(Interface) }); err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	return t, nil
+}
+
+// wire makes all links; it runs in the switch namespace.
+func (t *Topology) wire() error {
+	off, ageing := false, uint32(0)
+	br := &netlink.Bridge{
+		LinkAttrs:         netlink.LinkAttrs{Name: "br", MTU: t.MTU},
+		MulticastSnooping: &off,
+		AgeingTime:        &ageing,
+	}
+	if err := netlink.LinkAdd(br); err != nil {
+		return fmt.Errorf("cannot make the bridge: %w", err)
+	}
+	for i := range t.Nodes {
+		n := &t.Nodes[i]
+		local := n.Name
+		if n.Role == Memory {
+			local = t.Inline[1]
+		}
+		if err := t.veth(local, Interface, n); err != nil {
+			return err
+		}
+		if n.Role != Memory {
+			if err := join(br, local, n.Addr.MAC); err != nil {
+				return err
+			}
+		}
+	}
+	if err := t.veth("m0", t.Inline[0], nil); err != nil {
+		return err
+	}
+	if err := join(br, "m0", t.node(Memory).Addr.MAC); err != nil {
+		return err
+	}
+	for _, name := range []string{t.Inline[0], t.Inline[1]} {
+		if err := linkUp(name); err != nil {
+			return err
+		}
+	}
+	return linkUp("br")
+}
+
+// veth makes a pair; the peer is in n's namespace, or here when n is nil.
+func (t *Topology) veth(local, peer string, n *Node) error {
+	v := &netlink.Veth{
+		LinkAttrs:       netlink.LinkAttrs{Name: local, MTU: t.MTU, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1},
+		PeerName:        peer,
+		PeerMTU:         uint32(t.MTU),
+		PeerNumTxQueues: 1,
+		PeerNumRxQueues: 1,
+	}
+	if n != nil {
+		v.PeerHardwareAddr = n.Addr.MAC[:]
+		v.PeerNamespace = netlink.NsFd(n.Space.ns.Fd())
+	}
+	if err := netlink.LinkAdd(v); err != nil {
+		return fmt.Errorf("cannot make the veth pair %s-%s: %w", local, peer, err)
+	}
+	return nil
+}
+
+// join makes a link a port of the bridge, behind which mac is found.
+func join(br netlink.Link, name string, mac [6]byte) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := netlink.LinkSetMaster(l, br); err != nil {
+		return fmt.Errorf("%s: cannot join the bridge: %w", name, err)
+	}
+	if err := linkUp(name); err != nil {
+		return err
+	}
+	err = netlink.NeighSet(&netlink.Neigh{
+		LinkIndex:    l.Attrs().Index,
+		Family:       unix.AF_BRIDGE,
+		Flags:        netlink.NTF_MASTER,
+		State:        netlink.NUD_NOARP,
+		HardwareAddr: net.HardwareAddr(mac[:]),
+	})
+	if err != nil {
+		return fmt.Errorf("%s: cannot fill the bridge's table: %w", name, err)
+	}
+	return nil
+}
+
+// linkUp sets a link's offloads and brings it up. Checksums must be in the
+// frames that AF_XDP sees; GRO makes a veth take what XDP redirects to it.
+func linkUp(name string) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("%s: ethtool: %w", name, err)
+	}
+	defer e.Close()
+	if name != "br" {
+		for _, f := range []struct {
+			name string
+			on   bool
+		}{
+			{"tx-tcp-segmentation", false},
+			{"tx-tcp6-segmentation", false},
+			{"tx-generic-segmentation", false},
+			{"tx-checksum-ip-generic", false},
+			{"rx-gro", true},
+		} {
+			if err := e.Change(name, map[string]bool{f.name: f.on}); err != nil {
+				return fmt.Errorf("%s: cannot set %s to %t: %w", name, f.name, f.on, err)
+			}
+		}
+	}
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("%s: cannot bring it up: %w", name, err)
+	}
+	return nil
+}
+
+func (t *Topology) node(r Role) *Node {
+	for i := range t.Nodes {
+		if t.Nodes[i].Role == r {
+			return &t.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// Close removes the links and lets the namespaces go. What still runs in them
+// must have been stopped.
+func (t *Topology) Close() error {
+	var errs []error
+	if t.Switch != nil {
+		errs = append(errs, t.Switch.Do(func() error {
+			links, err := netlink.LinkList()
+			if err != nil {
+				return err
+			}
+			for _, l := range links {
+				if l.Type() != "veth" && l.Type() != "bridge" {
+					continue
+				}
+				// The other end of a pair is gone with the first.
+				var gone netlink.LinkNotFoundError
+				if err := netlink.LinkDel(l); err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.ENODEV) {
+					return fmt.Errorf("cannot remove %s: %w", l.Attrs().Name, err)
+				}
+			}
+			return nil
+		}))
+		t.Switch.Close()
+	}
+	for i := range t.Nodes {
+		if t.Nodes[i].Space != nil {
+			t.Nodes[i].Space.Close()
+		}
+	}
+	return errors.Join(errs...)
+}
