@@ -71,11 +71,27 @@ type Frame struct {
 	Pad          uint8
 }
 
-// Ext is the offset of extended header e (one Has… bit); the opcode must have it.
+// ext is the offset of extended header i (bit i of Ext); the opcode must have it.
 func (f *Frame) ext(i int) int { return int(f.BTH) + BTHLen + int(opTable[f.Op].off[i]) }
 
-// The headers of a parsed frame. The caller knows from the opcode that the
-// header is there.
+// The headers of a parsed frame. The caller knows from Net, or from the opcode,
+// that the header is there.
+func (f *Frame) EthernetOf(b []byte) Ethernet { return Ethernet(b[:EthernetLen]) }
+
+// VLANOf is tag i, the outermost first; i < f.Tags.
+func (f *Frame) VLANOf(b []byte, i int) VLAN {
+	o := EthernetLen + i*VLANLen
+	return VLAN(b[o : o+VLANLen])
+}
+
+// IPv4Of is the header with its options.
+func (f *Frame) IPv4Of(b []byte) IPv4 {
+	h := IPv4(b[f.L3:])
+	return h[:h.HeaderLen()]
+}
+func (f *Frame) IPv6Of(b []byte) IPv6 { return IPv6(b[f.L3 : int(f.L3)+IPv6Len]) }
+func (f *Frame) GRHOf(b []byte) GRH   { return GRH(b[f.L3 : int(f.L3)+GRHLen]) }
+func (f *Frame) UDPOf(b []byte) UDP   { return UDP(b[f.L4 : int(f.L4)+UDPLen]) }
 func (f *Frame) BTHOf(b []byte) BTH   { return BTH(b[f.BTH : int(f.BTH)+BTHLen]) }
 func (f *Frame) FETHOf(b []byte) FETH { o := f.ext(0); return FETH(b[o : o+FETHLen]) }
 func (f *Frame) DETHOf(b []byte) DETH { o := f.ext(1); return DETH(b[o : o+DETHLen]) }
@@ -153,7 +169,7 @@ func parse(b []byte, f *Frame) Why {
 		if be.Uint16(ip[6:])&0x3FFF != 0 { // more fragments, or an offset
 			return Fragment
 		}
-		if ip[9] != 17 {
+		if ip[9] != ProtoUDP {
 			return NotRoCE
 		}
 		end = at + total
@@ -172,23 +188,18 @@ func parse(b []byte, f *Frame) Why {
 			return Truncated
 		}
 		end = at + total
-		next := b[at+6]
-		at += 40
-		// Hop-by-hop, routing and destination options (RFC 8200 4.1) are
-		// stepped over; the ICRC's rules for them are nobody's practice, so
-		// senders of RoCE use none.
-		for next == 0 || next == 43 || next == 60 {
-			if end < at+8 {
-				return Truncated
-			}
-			next, at = b[at], at+8+int(b[at+1])*8
-		}
-		if next == 44 {
+		// Senders of RoCE use no extension headers; Upper steps over them,
+		// and the ICRC takes them as they are.
+		next, off, ok := IPv6(b[at:end]).Upper()
+		switch {
+		case !ok:
+			return Truncated
+		case next == ProtoFragment:
 			return Fragment
-		}
-		if next != 17 {
+		case next != ProtoUDP:
 			return NotRoCE
 		}
+		at += off
 	case EtherRoCEv1:
 		f.L3 = uint16(at)
 		if len(b) < at+40 {
@@ -202,7 +213,7 @@ func parse(b []byte, f *Frame) Why {
 			return Truncated
 		}
 		f.Net = NetGRH
-		if b[at+6] != 0x1B { // IBTA: next header of a GRH is a BTH
+		if b[at+6] != ProtoBTH {
 			return NotRoCE
 		}
 		end = at + total
@@ -218,10 +229,7 @@ func parse(b []byte, f *Frame) Why {
 		return NotRoCE
 	}
 	ul := int(be.Uint16(b[at+4:]))
-	if ul < 8 || at+ul > end {
-		return BadLength
-	}
-	if at+ul != end {
+	if ul < UDPLen || at+ul != end {
 		return BadLength
 	}
 	return parseBTH(b, f, at+8, end)
