@@ -1,0 +1,62 @@
+package demo
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Config of a run; also part of its result.
+type Config struct {
+	Workload string  `json:"workload"` // A, B, C or W: 50, 5, 0, 100 % writes
+	Clients  int     `json:"clients"`  // on each compute node
+	Nodes    int     `json:"nodes"`    // compute nodes
+	Seconds  float64 `json:"seconds"`  // measured in each phase
+	Warmup   float64 `json:"warmup_seconds"`
+	Keys     int     `json:"keys"`
+	Entry    int     `json:"entry_bytes"` // slab size: header and value
+	Zipf     float64 `json:"zipf"`        // 0 = uniform
+	Seed     uint64  `json:"seed"`
+	MTU      int     `json:"mtu"`
+	IPv6     bool    `json:"ipv6"`
+}
+
+// Default is the run that the documentation shows.
+func Default() Config {
+	return Config{Workload: "A", Clients: 8, Nodes: 3, Seconds: 5, Warmup: 1, Keys: 1024, Entry: 128, Zipf: 0.99, Seed: 1, MTU: 1500}
+}
+
+// Check refuses what cannot run; the error says what to do.
+func (c *Config) Check() error {
+	if len(c.Workload) != 1 || !strings.Contains("ABCW", c.Workload) {
+		return fmt.Errorf("workload %q is none of A (50 %% writes), B (5 %%), C (0 %%), W (100 %%)", c.Workload)
+	}
+	for _, n := range []struct {
+		name     string
+		v        float64
+		min, max float64
+	}{
+		{"clients", float64(c.Clients), 1, 256},
+		{"nodes", float64(c.Nodes), 1, 64},
+		{"seconds", c.Seconds, 0.1, 86400},
+		{"warmup", c.Warmup, 0, 3600},
+		{"keys", float64(c.Keys), 1, 1 << 20},
+		{"entry", float64(c.Entry), 128, 1024},
+		{"zipf", c.Zipf, 0, 0.999},
+		{"mtu", float64(c.MTU), 1280, 9000},
+	} {
+		if !(n.v >= n.min && n.v <= n.max) {
+			return fmt.Errorf("%s must be from %g to %g, not %g", n.name, n.min, n.max, n.v)
+		}
+	}
+	if c.Entry&(c.Entry-1) != 0 {
+		return fmt.Errorf("entry must be a power of two, not %d: Clover's slabs are", c.Entry)
+	}
+	return nil
+}
+
+// title says in a line what is run.
+func (c *Config) title() string {
+	writes := map[string]string{"A": "50 %", "B": "5 %", "C": "0 %", "W": "100 %"}[c.Workload]
+	return fmt.Sprintf("Clover, YCSB %s (%s writes), %s keys of %d B, Zipf %g, %d x %d clients",
+		c.Workload, writes, thousands(float64(c.Keys)), c.Entry, c.Zipf, c.Nodes, c.Clients)
+}

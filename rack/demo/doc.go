@@ -1,0 +1,14 @@
+// Package demo shows what steering gains: Clover clients run a YCSB mix
+// against one memory node, while the middlebox on the memory node's cable
+// first passes everything (off), then steers writes (write), then writes and
+// reads (read-write). The phases are measured one after another on the same
+// data, and compared.
+//
+//	endpoints (this process)             middlebox (its own process)
+//	c0 c1 c2 ms ─── bridge ─── m1 [ clover-steer ] n0 ─── mn
+//
+// Without privileges everything is in one process, on wires in memory.
+//
+// The package measures and presents. What the middlebox is and how it is
+// talked to comes from the caller, as a Box.
+package demo
