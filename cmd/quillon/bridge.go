@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/controlplane/bridge"
+)
+
+// defaultStateDir keeps what must survive this process.
+const defaultStateDir = "/run/quillon"
+
+func newBridgeCmd() *cobra.Command {
+	cmd := group("bridge", "Splice a middlebox between a bridge and one of its ports",
+		newBridgeInsertCmd(), newBridgeRemoveCmd(), newBridgeListCmd())
+	cmd.PersistentFlags().String("state", defaultStateDir, "`directory` of the files that remember how it was before")
+	return cmd
+}
+
+func newBridgeInsertCmd() *cobra.Command {
+	cfg := bridge.Config{}
+	cmd := &cobra.Command{
+		Use:   "insert BRIDGE PORT",
+		Short: "Splice a middlebox between a bridge and one of its ports",
+		Long: `Takes PORT out of BRIDGE and puts one end of a new veth pair in its place, with
+the same MAC address, MTU, port settings, VLANs and static forwarding entries.
+The middlebox then runs inline between the other end and PORT: the command line
+for it is printed. Until it runs, nothing crosses between BRIDGE and PORT.
+
+An error on the way undoes what was done. "quillon bridge remove" undoes all.`,
+		Example: `  quillon bridge insert br0 eth1
+  quillon run --inline eth1-q,eth1 --nf clover-steer,mode=read-write`,
+		Args: exactly("BRIDGE", "PORT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg.Bridge, cfg.Port = args[0], args[1]
+			cfg.StateDir, _ = cmd.Flags().GetString("state")
+			s, err := bridge.Insert(cfg)
+			if err != nil {
+				return err
+			}
+			run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
+			return show(cmd, struct {
+				*bridge.Splice
+				Run string `json:"run"`
+			}{s, run}, func(w io.Writer) {
+				fmt.Fprintf(w, "%s is spliced off %s: %s is in the bridge, nothing crosses until the middlebox runs:\n", s.Port, s.Bridge, s.Outer)
+				fmt.Fprintf(w, "  %s\n", run)
+				fmt.Fprintf(w, "undo: quillon bridge remove %s %s\n", s.Bridge, s.Port)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&cfg.Name, "name", "", "what the veth pair is called after (default PORT)")
+	return cmd
+}
+
+func newBridgeRemoveCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove BRIDGE PORT",
+		Short: "Put the port back into the bridge as it was",
+		Long: `Detaches XDP programs from PORT and from the veth pair, gives PORT everything
+back that it had (bridge, settings, VLANs, static forwarding entries, MTU, flags,
+offloads) and deletes the veth pair. It also finishes what a crash left.`,
+		Example: "  quillon bridge remove br0 eth1",
+		Args:    exactly("BRIDGE", "PORT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, _ := cmd.Flags().GetString("state")
+			s, err := bridge.Load(dir, args[1])
+			if err != nil {
+				return err
+			}
+			if s.Bridge != args[0] {
+				return fmt.Errorf("%s was spliced off %s, not %s", s.Port, s.Bridge, args[0])
+			}
+			if err := bridge.Remove(dir, s); err != nil {
+				return err
+			}
+			return show(cmd, s, func(w io.Writer) {
+				fmt.Fprintf(w, "%s is back in %s as it was\n", s.Port, s.Bridge)
+			})
+		},
+	}
+}
+
+func newBridgeListCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "List the splices",
+		Example: "  quillon bridge list",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, _ := cmd.Flags().GetString("state")
+			all, err := bridge.List(dir)
+			if err != nil {
+				return err
+			}
+			return show(cmd, all, func(w io.Writer) {
+				for _, s := range all {
+					fmt.Fprintf(w, "%s\t%s\t%s,%s\n", s.Bridge, s.Port, s.Inner, s.Port)
+				}
+			})
+		},
+	}
+}

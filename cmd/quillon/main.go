@@ -1,0 +1,124 @@
+// Command quillon runs network functions on packets in flight.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses.
+const (
+	exitDone   = 0
+	exitFailed = 1 // a check failed: captures differ, a write was lost
+	exitUsage  = 2 // wrong use, or the environment lacks something
+)
+
+// failed is the error of a check that ran and did not hold.
+type failed struct{ error }
+
+func (f failed) ExitCode() int { return exitFailed }
+func (f failed) Unwrap() error { return f.error }
+
+func main() {
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs one command line. An error is printed as one line; its exit
+// status is its ExitCode(), or 2 when it has none.
+func execute(args []string, stdout, stderr io.Writer) int {
+	root := newRootCmd()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
+		return exitDone
+	}
+	if msg := strings.TrimSpace(err.Error()); msg != "" {
+		fmt.Fprintln(stderr, "quillon: "+msg)
+	}
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return exitUsage
+}
+
+func newRootCmd() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "quillon",
+		Short: "Network functions inline on a Linux bridge",
+		Long: `Quillon runs network functions on packets where they already pass: inline
+between two interfaces over AF_XDP, on a capture file, or in memory.
+
+Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		DisableAutoGenTag: true,
+		Args:              cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.PersistentFlags().Bool("json", false, "print JSON")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(
+		newBridgeCmd(),
+		newManCmd(),
+		newNFCmd(),
+	)
+	return root
+}
+
+// show prints v as JSON when --json is given, else what text writes; columns
+// are separated by tabs.
+func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
+	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+		enc := json.NewEncoder(cmd.OutOrStdout())
+		enc.SetIndent("", "  ")
+		return enc.Encode(v)
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+	text(w)
+	return w.Flush()
+}
+
+// exactly wants one argument for each name, and says which is missing.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine())
+		}
+		if len(args) > len(names) {
+			return fmt.Errorf("unexpected argument %q: %s", args[len(names)], cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// group is a command that only has subcommands.
+func group(use, short string, sub ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return fmt.Errorf("unknown command %q; see %s --help", args[0], cmd.CommandPath())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(sub...)
+	return cmd
+}

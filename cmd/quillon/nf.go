@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// kindDoc is a Kind's declaration as nf describe --json prints it.
+type kindDoc struct {
+	Name     string        `json:"name"`
+	Summary  string        `json:"summary"`
+	Doc      string        `json:"doc"`
+	In       []string      `json:"in"`
+	Out      []string      `json:"out"`
+	Params   []graph.Param `json:"params"`
+	Counters []counter.Def `json:"counters"`
+	Reasons  []counter.Def `json:"reasons"`
+}
+
+func docOf(k graph.Kind) kindDoc {
+	return kindDoc{k.Name, k.Summary, k.Doc, k.In, k.Out, k.Params, k.Counters, k.Reasons}
+}
+
+func newNFCmd() *cobra.Command {
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "List the network functions",
+		Example: "  quillon nf list",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var all []kindDoc
+			for _, k := range kinds() {
+				all = append(all, docOf(k))
+			}
+			return show(cmd, all, func(w io.Writer) {
+				for _, k := range all {
+					fmt.Fprintf(w, "%s\t%s\n", k.Name, k.Summary)
+				}
+			})
+		},
+	}
+	describe := &cobra.Command{
+		Use:               "describe KIND",
+		Short:             "Show a network function's parameters, counters and reasons",
+		Example:           "  quillon nf describe clover-steer",
+		Args:              exactly("KIND"),
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := kindByName(args[0])
+			if err != nil {
+				return err
+			}
+			return show(cmd, docOf(k), func(w io.Writer) { describeKind(w, k) })
+		},
+	}
+	return group("nf", "What network functions there are", list, describe)
+}
+
+func describeKind(w io.Writer, k graph.Kind) {
+	fmt.Fprintf(w, "%s - %s\n", k.Name, k.Summary)
+	if k.Doc != "" {
+		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(k.Doc))
+	}
+	fmt.Fprintf(w, "\nInputs:  %s\nOutputs: %s\n", strings.Join(k.In, " "), strings.Join(k.Out, " "))
+	if len(k.Params) > 0 {
+		fmt.Fprint(w, "\nParameters:\n")
+		for _, p := range k.Params {
+			help := p.Help
+			if p.Default != "" {
+				help += " (default " + p.Default + ")"
+			}
+			fmt.Fprintf(w, "  %s\t%s\n", p.Name, help)
+		}
+	}
+	for _, s := range []struct {
+		title string
+		defs  []counter.Def
+	}{{"Counters", k.Counters}, {"Reasons", k.Reasons}} {
+		if len(s.defs) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s:\n", s.title)
+		for _, d := range s.defs {
+			fmt.Fprintf(w, "  %s\t%s\n", d.Name, d.Help)
+		}
+	}
+}
+
+func kindByName(name string) (graph.Kind, error) {
+	var known []string
+	for _, k := range kinds() {
+		if k.Name == name {
+			return k, nil
+		}
+		known = append(known, k.Name)
+	}
+	return graph.Kind{}, fmt.Errorf("no network function is called %q; there are: %s", name, strings.Join(known, ", "))
+}
+
+func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var c []string
+	for _, k := range kinds() {
+		c = append(c, k.Name+"\t"+k.Summary)
+	}
+	return c, cobra.ShellCompDirectiveNoFileComp
+}

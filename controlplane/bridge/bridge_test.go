@@ -1,0 +1,293 @@
+package bridge
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// inNamespace runs the test on a thread of its own in a fresh network
+// namespace; the thread ends with the test, and the namespace with it.
+func inNamespace(t *testing.T, f func(t *testing.T)) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		ns, err := netns.New()
+		if err != nil {
+			t.Errorf("network namespace: %v", err)
+			return
+		}
+		defer ns.Close()
+		f(t)
+	}()
+	<-done
+}
+
+// sh runs a command in the thread's namespace.
+func sh(t *testing.T, line string) string {
+	t.Helper()
+	f := strings.Fields(line)
+	out, err := exec.Command(f[0], f[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+	return string(out)
+}
+
+// world makes br0 with two ports; p0 is configured in unusual ways, with
+// VLANs where the kernel's bridge has them.
+func world(t *testing.T) {
+	t.Helper()
+	for _, line := range []string{
+		"ip link set lo up",
+		"ip link add br0 type bridge",
+		"ip link add p0 mtu 3000 address 02:00:00:00:00:01 type veth peer name h0 mtu 3000",
+		"ip link add p1 address 02:00:00:00:00:02 type veth peer name h1",
+		"ip link set p0 master br0",
+		"ip link set p1 master br0",
+		"ip link set p0 up", "ip link set h0 up", "ip link set p1 up", "ip link set h1 up", "ip link set br0 up",
+		"bridge link set dev p0 cost 77 priority 9 hairpin on learning off mcast_flood off isolated on",
+		"ethtool -K p0 tx off",
+	} {
+		sh(t, line)
+	}
+	vlan := ""
+	if out, err := exec.Command("ip", "link", "set", "br0", "type", "bridge", "vlan_filtering", "1").CombinedOutput(); err != nil {
+		t.Logf("without VLANs: this kernel's bridge has no VLAN filtering (%s)", strings.TrimSpace(string(out)))
+	} else {
+		vlan = " vlan 10"
+		sh(t, "bridge vlan add dev p0 vid 10 pvid untagged")
+		sh(t, "bridge vlan add dev p0 vid 20-22")
+		sh(t, "bridge vlan del dev p0 vid 1")
+	}
+	sh(t, "bridge fdb add 02:aa:00:00:00:01 dev p0 master static"+vlan)
+	sh(t, "bridge fdb add 02:aa:00:00:00:02 dev p0 master static sticky"+vlan)
+}
+
+// snapshot is everything about br0 and its ports that must come back.
+func snapshot(t *testing.T) map[string]any {
+	t.Helper()
+	br, err := netlink.LinkByName("br0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]any{"bridge mac": br.Attrs().HardwareAddr.String(), "bridge mtu": br.Attrs().MTU}
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		out["link "+a.Name] = []any{a.MasterIndex, a.Promisc, a.Flags.String()}
+		if a.MasterIndex != br.Attrs().Index {
+			continue
+		}
+		s, err := read(br, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out["port "+a.Name] = s
+	}
+	return out
+}
+
+func TestInsertAndRemoveRestoreExactly(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		dir := t.TempDir()
+		before := snapshot(t)
+		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		during := snapshot(t)
+		if _, still := during["port p0"]; still {
+			t.Error("p0 is still a port of br0")
+		}
+		was, is := before["port p0"].(Settings), during["port "+s.Outer].(Settings)
+		was.Offload, is.Offload = nil, nil
+		if d := cmp.Diff(was, is); d != "" {
+			t.Errorf("%s is not what p0 was (-p0 +%s):\n%s", s.Outer, s.Outer, d)
+		}
+		for _, k := range []string{"bridge mac", "bridge mtu"} {
+			if before[k] != during[k] {
+				t.Errorf("%s changed from %v to %v", k, before[k], during[k])
+			}
+		}
+		features := sh(t, "ethtool -k "+s.Outer)
+		for _, want := range []string{"tx-checksumming: off", "tcp-segmentation-offload: off", "generic-receive-offload: on"} {
+			if !strings.Contains(features, want) {
+				t.Errorf("%s: not %q", s.Outer, want)
+			}
+		}
+		// What a middlebox that was killed leaves behind.
+		sh(t, "ip link set p0 promisc on")
+		sh(t, "ethtool -K p0 gro on")
+		sh(t, "ip link set p0 mtu 2000")
+
+		if s, err = Load(dir, "p0"); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := Remove(dir, s); err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("not restored (-before +after):\n%s", d)
+		}
+		if left, _ := List(dir); len(left) != 0 {
+			t.Errorf("state left: %v", left)
+		}
+	})
+}
+
+func TestFailureAtEveryStepRollsBack(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		dir := t.TempDir()
+		before := snapshot(t)
+		broken := errors.New("broken")
+		for fail := 1; ; fail++ {
+			n := 0
+			var at string
+			s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir, afterStep: func(step string) error {
+				if n++; n == fail {
+					at = step
+					return broken
+				}
+				return nil
+			}})
+			if err == nil {
+				if fail < 5 {
+					t.Errorf("only %d steps", fail)
+				}
+				if err := Remove(dir, s); err != nil {
+					t.Error(err)
+				}
+				break
+			}
+			if !errors.Is(err, broken) || s != nil {
+				t.Errorf("after %q: splice %v, error %v", at, s, err)
+			}
+			if d := cmp.Diff(before, snapshot(t)); d != "" {
+				t.Errorf("failure after %q was not undone (-before +after):\n%s", at, d)
+			}
+			if left, _ := List(dir); len(left) != 0 {
+				t.Errorf("failure after %q left a state file", at)
+			}
+		}
+	})
+}
+
+func TestRemoveFinishesWhatACrashLeft(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		before := snapshot(t)
+		for crash := 1; crash <= 6; crash++ {
+			dir := t.TempDir()
+			n := 0
+			func() {
+				defer func() { _ = recover() }()
+				_, _ = Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir, afterStep: func(string) error {
+					if n++; n == crash {
+						panic("crash")
+					}
+					return nil
+				}})
+			}()
+			s, err := Load(dir, "p0")
+			if err != nil {
+				t.Errorf("crash %d: %v", crash, err)
+				continue
+			}
+			if err := Remove(dir, s); err != nil {
+				t.Errorf("crash %d: %v", crash, err)
+			}
+			if d := cmp.Diff(before, snapshot(t)); d != "" {
+				t.Errorf("crash %d (-before +after):\n%s", crash, d)
+			}
+		}
+	})
+}
+
+func TestRemoveWithoutThePortOrTheBridge(t *testing.T) {
+	for _, gone := range []string{"p0", "br0"} {
+		inNamespace(t, func(t *testing.T) {
+			world(t)
+			dir := t.TempDir()
+			s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			sh(t, "ip link del "+gone)
+			if err := Remove(dir, s); err == nil || !strings.Contains(err.Error(), gone) {
+				t.Errorf("without %s: %v", gone, err)
+			}
+			if _, err := netlink.LinkByName(s.Outer); err == nil {
+				t.Errorf("without %s: %s is still there", gone, s.Outer)
+			}
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		dir := t.TempDir()
+		before := snapshot(t)
+		for _, c := range []struct{ bridge, port, want string }{
+			{"br9", "p0", "no interface is called br9"},
+			{"p1", "p0", "not a bridge"},
+			{"br0", "p9", "no interface is called p9"},
+			{"br0", "h0", "its ports are p0, p1"},
+		} {
+			_, err := Insert(Config{Bridge: c.bridge, Port: c.port, StateDir: dir})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s %s: %v, want %q", c.bridge, c.port, err, c.want)
+			}
+		}
+		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}); err == nil {
+			t.Error("spliced twice")
+		}
+		other := *s
+		other.Namespace = "net:[1]"
+		if err := Remove(dir, &other); err == nil || !strings.Contains(err.Error(), "another network namespace") {
+			t.Errorf("other namespace: %v", err)
+		}
+		if err := Remove(dir, s); err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("(-before +after):\n%s", d)
+		}
+	})
+}
+
+func TestNamesFit(t *testing.T) {
+	for _, c := range []struct{ name, suffix, want string }{
+		{"eth0", "-b", "eth0-b"},
+		{"enp175s0f1np1ab", "-q", "enp175s0f1np1-q"},
+	} {
+		if got := ifname(c.name, c.suffix); got != c.want {
+			t.Errorf("%s%s: %s", c.name, c.suffix, got)
+		}
+	}
+}

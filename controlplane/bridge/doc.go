@@ -1,0 +1,15 @@
+// Package bridge splices a middlebox between a Linux bridge and one of its
+// ports, and undoes it exactly.
+//
+//	before:   bridge ── PORT ── host
+//	after:    bridge ── outer ══ inner ··middlebox·· PORT ── host
+//
+// outer and inner are a veth pair. outer takes PORT's place in the bridge: its
+// MAC (so the bridge keeps its own), MTU, port settings, VLANs and static
+// forwarding entries. The middlebox runs inline on inner and PORT; until it
+// does, nothing crosses.
+//
+// What was there before is written to a state file before the first change,
+// so Remove works after a crash in the middle as well. All functions act in
+// the network namespace of the calling thread.
+package bridge
