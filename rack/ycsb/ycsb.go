@@ -1,0 +1,187 @@
+package ycsb
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// Mix is a workload's share of writes.
+type Mix struct {
+	Name   string
+	Writes float64 // 0..1
+}
+
+// The core workloads, and W, which only writes.
+var (
+	A = Mix{"A", 0.5}
+	B = Mix{"B", 0.05}
+	C = Mix{"C", 0}
+	W = Mix{"W", 1}
+)
+
+// MixNamed finds a workload by its letter.
+func MixNamed(name string) (Mix, error) {
+	switch name {
+	case "A", "a":
+		return A, nil
+	case "B", "b":
+		return B, nil
+	case "C", "c":
+		return C, nil
+	case "W", "w":
+		return W, nil
+	}
+	return Mix{}, fmt.Errorf("ycsb: workload %q is not known: choose A, B, C or W", name)
+}
+
+// DefaultTheta is YCSB's Zipf exponent.
+const DefaultTheta = 0.99
+
+// scrambledItems and scrambledZeta are YCSB's: a scrambled generator draws
+// ranks from ten thousand million items, whose zeta at theta 0.99 is a
+// constant there, and hashes each rank to a key. The hottest key is therefore
+// much colder than an unscrambled generator's.
+const (
+	scrambledItems = 10_000_000_000
+	scrambledZeta  = 26.46902820178302
+)
+
+// Config describes a workload.
+type Config struct {
+	Mix Mix
+	// Theta is the Zipf exponent, 0 <= Theta < 1; 0 is uniform.
+	Theta float64
+	// Scrambled spreads the popular ranks over the keys as YCSB's scrambled
+	// generator does; otherwise the first key is the hottest.
+	Scrambled bool
+	// Keys are the keys by rank.
+	Keys []uint64
+	Seed uint64
+}
+
+// Sequential is n keys from first upwards.
+func Sequential(first uint64, n int) []uint64 {
+	k := make([]uint64, n)
+	for i := range k {
+		k[i] = first + uint64(i)
+	}
+	return k
+}
+
+// Op is one operation.
+type Op struct {
+	Key   uint64
+	Rank  int // index of Key in Config.Keys
+	Write bool
+}
+
+// Generator makes operations.
+type Generator struct {
+	keys      []uint64
+	writes    float64
+	scrambled bool
+	uniform   bool
+	// Constants of Gray et al., "Quickly generating billion-record synthetic
+	// databases", SIGMOD 1994, section 3.2.
+	items, alpha, eta, zetan, half float64
+	rng                            *rand.Rand
+}
+
+// New makes a generator. seed tells the threads of one workload apart.
+func New(c Config, seed uint64) (*Generator, error) {
+	if len(c.Keys) == 0 {
+		return nil, errors.New("ycsb: a workload needs at least one key")
+	}
+	if !(c.Theta >= 0 && c.Theta < 1) {
+		return nil, fmt.Errorf("ycsb: theta %v is outside 0 <= theta < 1", c.Theta)
+	}
+	if !(c.Mix.Writes >= 0 && c.Mix.Writes <= 1) {
+		return nil, fmt.Errorf("ycsb: a share of writes of %v is outside 0..1", c.Mix.Writes)
+	}
+	g := &Generator{
+		keys:      c.Keys,
+		writes:    c.Mix.Writes,
+		scrambled: c.Scrambled,
+		uniform:   c.Theta == 0,
+		items:     float64(len(c.Keys)),
+		rng:       rand.New(rand.NewPCG(c.Seed, seed)),
+	}
+	if c.Scrambled {
+		g.items = scrambledItems
+		g.zetan = scrambledZeta
+		if c.Theta != DefaultTheta {
+			g.zetan = zeta(scrambledItems, c.Theta)
+		}
+	} else {
+		g.zetan = zeta(uint64(len(c.Keys)), c.Theta)
+	}
+	zeta2 := zeta(2, c.Theta)
+	g.alpha = 1 / (1 - c.Theta)
+	g.half = 1 + math.Pow(0.5, c.Theta)
+	if g.items > 2 {
+		g.eta = (1 - math.Pow(2/g.items, 1-c.Theta)) / (1 - zeta2/g.zetan)
+	}
+	return g, nil
+}
+
+// zeta is the sum of 1/i^theta for i in 1..n: exact up to 2^20 terms, then by
+// Euler and Maclaurin's formula.
+func zeta(n uint64, theta float64) float64 {
+	const exact = 1 << 20
+	var s float64
+	for i := uint64(1); i <= min(n, exact); i++ {
+		s += math.Pow(float64(i), -theta)
+	}
+	if n > exact {
+		a, b := float64(exact), float64(n)
+		s += (math.Pow(b, 1-theta) - math.Pow(a, 1-theta)) / (1 - theta)
+		s += (math.Pow(b, -theta) - math.Pow(a, -theta)) / 2
+	}
+	return s
+}
+
+// Next is the next operation.
+func (g *Generator) Next() Op {
+	r := g.rank()
+	return Op{Key: g.keys[r], Rank: r, Write: g.writes > 0 && g.rng.Float64() < g.writes}
+}
+
+func (g *Generator) rank() int {
+	if g.uniform {
+		return g.rng.IntN(len(g.keys))
+	}
+	u := g.rng.Float64()
+	uz := u * g.zetan
+	var r float64
+	switch {
+	case uz < 1:
+	case uz < g.half:
+		r = 1
+	default:
+		r = math.Floor(g.items * math.Pow(g.eta*u-g.eta+1, g.alpha))
+	}
+	if r > g.items-1 {
+		r = g.items - 1
+	}
+	if g.scrambled {
+		return int(fnv64(uint64(r)) % uint64(len(g.keys)))
+	}
+	return int(r)
+}
+
+// fnv64 is FNV-1a over the eight bytes of v, low byte first, and the absolute
+// value of the signed result, as YCSB takes it.
+func fnv64(v uint64) uint64 {
+	h := uint64(0xCBF29CE484222325)
+	for range 8 {
+		h ^= v & 0xFF
+		h *= 0x100000001B3
+		v >>= 8
+	}
+	if int64(h) < 0 {
+		h = -h
+	}
+	return h
+}
