@@ -11,7 +11,8 @@
 // The namespaces have no name anywhere: each is held by one thread of this
 // process, and vanishes with its links when the process ends, however it
 // ends. The switch namespace comes with a mount namespace of its own that has
-// a private BPF file system, so that what is pinned there vanishes as well.
+// a private BPF file system and /run, so that what is pinned there, and the
+// sockets that its processes listen on, vanish as well.
 //
 // Addresses are static: nodes are told each other's, the bridge's table is
 // filled, the kernel of a node has no address and answers nothing. A Topology

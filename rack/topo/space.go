@@ -24,12 +24,13 @@ type Space struct {
 // errClosed: the space's thread is gone.
 var errClosed = errors.New("namespace is closed")
 
-// NewSpace makes a network namespace. With bpffs it also gets a mount
-// namespace of its own with a BPF file system at /sys/fs/bpf.
-func NewSpace(bpffs bool) (*Space, error) {
+// NewSpace makes a network namespace. With mounts it also gets a mount
+// namespace of its own, with the namespace's /sys, an empty BPF file system at
+// /sys/fs/bpf and an empty /run: sockets and pins there vanish with it.
+func NewSpace(mounts bool) (*Space, error) {
 	s := &Space{calls: make(chan func()), quit: make(chan struct{}), done: make(chan struct{})}
 	ready := make(chan error)
-	go s.hold(bpffs, ready)
+	go s.hold(mounts, ready)
 	if err := <-ready; err != nil {
 		return nil, err
 	}
@@ -38,17 +39,17 @@ func NewSpace(bpffs bool) (*Space, error) {
 
 // hold runs the calls on a thread inside the namespace. The thread is never
 // unlocked: it ends with the goroutine and is not reused.
-func (s *Space) hold(bpffs bool, ready chan<- error) {
+func (s *Space) hold(mounts bool, ready chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
 		// The main thread cannot end before the process: leave it alone.
-		go s.hold(bpffs, ready)
+		go s.hold(mounts, ready)
 		<-s.done
 		runtime.UnlockOSThread()
 		return
 	}
 	defer close(s.done)
-	if err := s.enter(bpffs); err != nil {
+	if err := s.enter(mounts); err != nil {
 		ready <- err
 		return
 	}
@@ -64,9 +65,9 @@ func (s *Space) hold(bpffs bool, ready chan<- error) {
 	}
 }
 
-func (s *Space) enter(bpffs bool) error {
+func (s *Space) enter(mounts bool) error {
 	flags := unix.CLONE_NEWNET
-	if bpffs {
+	if mounts {
 		flags |= unix.CLONE_NEWNS
 	}
 	if err := unix.Unshare(flags); err != nil {
@@ -75,12 +76,14 @@ func (s *Space) enter(bpffs bool) error {
 		}
 		return fmt.Errorf("cannot make a network namespace: %w", err)
 	}
-	if bpffs {
+	if mounts {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("cannot make the mounts private: %w", err)
 		}
-		if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "mode=0700"); err != nil {
-			return fmt.Errorf("cannot mount a BPF file system at /sys/fs/bpf: %w", err)
+		for _, m := range [][3]string{{"sysfs", "/sys", ""}, {"bpf", "/sys/fs/bpf", "mode=0700"}, {"tmpfs", "/run", "mode=0755"}} {
+			if err := unix.Mount(m[0], m[1], m[0], unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, m[2]); err != nil {
+				return fmt.Errorf("cannot mount a %s at %s: %w", m[0], m[1], err)
+			}
 		}
 	}
 	// Kernel addresses are of no use here, and IPv6 would send of its own.

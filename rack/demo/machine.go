@@ -1,0 +1,57 @@
+package demo
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ThisMachine describes the machine that runs this.
+func ThisMachine() Machine {
+	kb, _ := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"))
+	cpu := field("/proc/cpuinfo", "model name")
+	if cpu == "" {
+		cpu = runtime.GOARCH
+	}
+	return Machine{
+		CPU:      cpu,
+		Cores:    runtime.NumCPU(),
+		MemoryMB: kb / 1024,
+		OS:       strings.Trim(field("/etc/os-release", "PRETTY_NAME"), `"`),
+	}
+}
+
+// ThisVersion tells the versions of this program, its compiler and its kernel.
+func ThisVersion() Versions {
+	v := Versions{Quillon: "devel", Go: runtime.Version()}
+	if b, ok := debug.ReadBuildInfo(); ok {
+		if b.Main.Version != "" && b.Main.Version != "(devel)" {
+			v.Quillon = b.Main.Version
+		}
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		v.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return v
+}
+
+// field is the value of the first "name: value" or "name=value" line of a
+// file; empty when there is none.
+func field(file, name string) string {
+	p, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(p)) {
+		i := strings.IndexAny(line, ":=")
+		if i > 0 && strings.TrimSpace(line[:i]) == name {
+			return strings.TrimSpace(line[i+1:])
+		}
+	}
+	return ""
+}
