@@ -1,0 +1,133 @@
+package host
+
+import (
+	"errors"
+	"io"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Bridge is a learning Ethernet bridge between the ports of one goroutine: the
+// rack's switch when the rack lives in one process. It forwards by destination
+// address, floods what it does not know, and drops what finds no room.
+type Bridge struct {
+	ports []port.Port
+	out   []packet.Batch
+	where map[[6]byte]int
+	rx    packet.Batch
+	// Dropped counts frames that found no room or no way, Flooded those that
+	// went to all ports.
+	Dropped, Flooded uint64
+}
+
+// maxAddrs bounds the address table; addresses beyond it are flooded to.
+const maxAddrs = 4096
+
+// NewBridge joins ports.
+func NewBridge(ports ...port.Port) *Bridge {
+	return &Bridge{ports: ports, out: make([]packet.Batch, len(ports)), where: make(map[[6]byte]int)}
+}
+
+// Breath implements Worker. A port that was closed is passed over.
+func (g *Bridge) Breath(now clock.Time) (int, error) {
+	moved := 0
+	for in, p := range g.ports {
+		g.rx.Reset()
+		n, err := p.Rx(&g.rx)
+		moved += n
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, port.ErrClosed) {
+			g.rx.PutAll()
+			return moved, err
+		}
+		for _, b := range g.rx.Bufs() {
+			g.forward(in, b)
+		}
+		g.rx.Reset()
+	}
+	for i := range g.ports {
+		if err := g.send(i); err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+func (g *Bridge) forward(in int, b *packet.Buf) {
+	f := b.Bytes()
+	if len(f) < 14 {
+		g.Dropped++
+		b.Put()
+		return
+	}
+	dst, src := [6]byte(f), [6]byte(f[6:])
+	if src[0]&1 == 0 {
+		if at, ok := g.where[src]; (!ok && len(g.where) < maxAddrs) || (ok && at != in) {
+			g.where[src] = in
+		}
+	}
+	if to, ok := g.where[dst]; ok && dst[0]&1 == 0 {
+		if to == in {
+			g.Dropped++
+			b.Put()
+			return
+		}
+		g.put(to, b)
+		return
+	}
+	g.Flooded++
+	for to := range g.ports {
+		if to == in {
+			continue
+		}
+		c := g.ports[to].Pool().Get()
+		if c == nil {
+			g.Dropped++
+			continue
+		}
+		if !c.SetBytes(f) {
+			g.Dropped++
+			c.Put()
+			continue
+		}
+		g.put(to, c)
+	}
+	b.Put()
+}
+
+func (g *Bridge) put(to int, b *packet.Buf) {
+	if g.out[to].Full() {
+		_ = g.send(to)
+	}
+	if !g.out[to].Add(b) {
+		g.Dropped++
+		b.Put()
+	}
+}
+
+func (g *Bridge) send(i int) error {
+	if g.out[i].Len() == 0 {
+		return nil
+	}
+	_, err := g.ports[i].Tx(&g.out[i])
+	if errors.Is(err, port.ErrClosed) {
+		g.Dropped += uint64(g.out[i].Len())
+		g.out[i].PutAll()
+		return nil
+	}
+	return err
+}
+
+// Deadline implements Worker: a bridge does nothing by itself. Frames that
+// wait for room go out with a later breath.
+func (g *Bridge) Deadline() clock.Time { return clock.Never }
+
+// Held is the number of frames that wait for room.
+func (g *Bridge) Held() int {
+	n := 0
+	for i := range g.out {
+		n += g.out[i].Len()
+	}
+	return n
+}
