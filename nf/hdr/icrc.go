@@ -5,65 +5,133 @@ import (
 	"hash/crc32"
 )
 
-// icrcSeed is the CRC-32 (hash/crc32's convention) after eight bytes 0xFF,
-// which stand for the local route header (IBTA 7.8.1, A17.3.3).
-const icrcSeed = 0x2144DF1C
+var le = binary.LittleEndian
 
-// ICRC computes the invariant CRC of a frame that Parse took as RoCE (f.Why
-// IsRoCE, or UnknownOpcode: f.End is needed). The bytes that may change on
-// the way count as ones: IPv4 TOS, TTL, checksum; IPv6 and GRH traffic class,
-// flow label, hop limit; UDP checksum; byte 4 of the BTH. The result is stored
+// icrcSeed is the CRC-32 register after eight bytes 0xFF, which stand for the
+// local route header (IBTA 7.8.1, A17.3.3).
+const icrcSeed = 0xDEBB20E3
+
+// ICRC computes the invariant CRC of a frame whose f.End is known (f.Why is
+// IsRoCE, UnknownOpcode or BadVersion). The bytes that may change on the way
+// count as ones: IPv4 TOS, TTL, checksum; IPv6 and GRH traffic class, flow
+// label, hop limit; UDP checksum; byte 4 of the BTH. The result is stored
 // little-endian at f.End.
 func ICRC(b []byte, f *Frame) uint32 {
-	var s [80]byte // masked headers: network header without options, UDP, BTH
-	l3, bth := int(f.L3), int(f.BTH)
-	n := bth + BTHLen - l3
-	if n > len(s) {
-		return icrcLong(b, f)
+	h := b[f.L3 : int(f.BTH)+BTHLen]
+	c := uint32(icrcSeed)
+	if f.Net == NetIPv4 && len(h) == IPv4Len+UDPLen+BTHLen {
+		c = crc8(c, le.Uint64(h)|0xFF00)
+		c = crc8(c, le.Uint64(h[8:])|0xFFFF00FF)
+		c = crc8(c, le.Uint64(h[16:]))
+		c = crc8(c, le.Uint64(h[24:])|0xFFFF0000)
+		c = crc8(c, le.Uint64(h[32:])|0xFF)
+	} else {
+		c = crcHeaders(c, h, f)
 	}
-	h := s[:n]
-	copy(h, b[l3:])
-	maskHeaders(h, f)
-	c := crc32.Update(icrcSeed, crc32.IEEETable, h)
-	return crc32.Update(c, crc32.IEEETable, b[bth+BTHLen:f.End])
+	p := b[int(f.BTH)+BTHLen : f.End]
+	if len(p) < 64 { // where hash/crc32 has no vector code either
+		return ^crcBytes(c, p)
+	}
+	return crc32.Update(^c, crc32.IEEETable, p)
 }
 
-// maskHeaders sets the variant fields of h, the bytes from the network header
-// to the end of the BTH, to ones.
-func maskHeaders(h []byte, f *Frame) {
-	switch f.Net {
-	case NetIPv4:
-		h[1], h[8], h[10], h[11] = 0xFF, 0xFF, 0xFF, 0xFF
-	case NetIPv6, NetGRH:
-		h[0] |= 0x0F
-		h[1], h[2], h[3], h[7] = 0xFF, 0xFF, 0xFF, 0xFF
+// crcHeaders is the register after h, the bytes from the network header to
+// the end of the BTH.
+func crcHeaders(c uint32, h []byte, f *Frame) uint32 {
+	if f.Net == NetIPv4 {
+		c = crc8(c, le.Uint64(h)|0xFF00)
+		c = crc8(c, le.Uint64(h[8:])|0xFFFF00FF)
+		h = h[16:]
+	} else {
+		c = crc8(c, le.Uint64(h)|0xFF000000FFFFFF0F)
+		h = h[8:]
 	}
+	n := len(h) - BTHLen
 	if f.L4 != 0 {
-		u := int(f.L4 - f.L3)
-		h[u+6], h[u+7] = 0xFF, 0xFF
+		n -= UDPLen
 	}
-	h[int(f.BTH-f.L3)+4] = 0xFF
+	c = crcBytes(c, h[:n]) // addresses, options, extension headers
+	h = h[n:]
+	if f.L4 != 0 {
+		c = crc8(c, le.Uint64(h)|0xFFFF<<48)
+		h = h[UDPLen:]
+	}
+	c = crc8(c, le.Uint64(h)|0xFF<<32)
+	return crc4(c ^ le.Uint32(h[8:]))
 }
 
-// icrcLong serves headers with IP options.
-func icrcLong(b []byte, f *Frame) uint32 {
-	h := append([]byte(nil), b[f.L3:int(f.BTH)+BTHLen]...)
-	maskHeaders(h, f)
-	c := crc32.Update(icrcSeed, crc32.IEEETable, h)
-	return crc32.Update(c, crc32.IEEETable, b[int(f.BTH)+BTHLen:f.End])
+// variant reports whether byte i of a frame may change on the way, or lies
+// outside of what the ICRC covers; mask has ones where it does.
+func (f *Frame) variant(i int) (mask byte) {
+	switch l3 := int(f.L3); {
+	case i < l3 || i >= int(f.End) || i == int(f.BTH)+4:
+		return 0xFF
+	case f.L4 != 0 && (i == int(f.L4)+6 || i == int(f.L4)+7):
+		return 0xFF
+	case f.Net == NetIPv4 && (i == l3+1 || i == l3+8 || i == l3+10 || i == l3+11):
+		return 0xFF
+	case f.Net != NetIPv4 && i == l3:
+		return 0x0F
+	case f.Net != NetIPv4 && (i <= l3+3 || i == l3+7):
+		return 0xFF
+	}
+	return 0
 }
 
 // StoredICRC is the ICRC that the frame carries.
-func StoredICRC(b []byte, f *Frame) uint32 { return binary.LittleEndian.Uint32(b[f.End:]) }
+func StoredICRC(b []byte, f *Frame) uint32 { return le.Uint32(b[f.End:]) }
 
 // SetICRC computes and stores the ICRC.
-func SetICRC(b []byte, f *Frame) { binary.LittleEndian.PutUint32(b[f.End:], ICRC(b, f)) }
+func SetICRC(b []byte, f *Frame) { le.PutUint32(b[f.End:], ICRC(b, f)) }
 
 // PatchICRC brings the stored ICRC up to date after the bytes
-// b[off:off+len(old)] were changed from old: in O(len(old)), whatever the
-// frame's length. off must lie behind BTH byte 4 (everything that counts
-// there is invariant) and the range before f.End. A frame whose ICRC was
-// wrong stays wrong by the same difference.
+// b[off:off+len(old)] were changed from old, in O(len(old)), whatever the
+// frame's length. Any range of the frame will do: bytes that the ICRC does not
+// cover do not count. A frame whose ICRC was wrong stays wrong by the same
+// difference. One call over a range is cheaper than two over its ends, unless
+// what lies between is longer than about 40 bytes; a change of more than a
+// tenth of the frame is cheaper with SetICRC, if the old ICRC is known to be
+// right.
 func PatchICRC(b []byte, f *Frame, off int, old []byte) {
-	SetICRC(b, f)
+	tail := int(f.End) - off - len(old)
+	if off <= int(f.BTH)+4 || tail < 0 {
+		patchHeaders(b, f, off, old)
+		return
+	}
+	// A CRC is linear: the registers of two frames differ by that of the
+	// frames' difference, which is zero but for these bytes.
+	now, d := b[off:off+len(old)], uint32(0)
+	for len(old) >= 8 {
+		d = crc8(d, le.Uint64(now)^le.Uint64(old))
+		now, old = now[8:], old[8:]
+	}
+	if len(old) >= 4 {
+		d = crc4(d ^ le.Uint32(now) ^ le.Uint32(old))
+		now, old = now[4:], old[4:]
+	}
+	for i := range old {
+		d = crc1(d, now[i]^old[i])
+	}
+	patch(b, f, d, tail)
+}
+
+// patchHeaders is PatchICRC for a range with bytes that may not count.
+func patchHeaders(b []byte, f *Frame, off int, old []byte) {
+	d := uint32(0)
+	for i := range old {
+		d = crc1(d, (b[off+i]^old[i])&^f.variant(off+i))
+		if off+i == int(f.End)-1 {
+			patch(b, f, d, 0)
+			return
+		}
+	}
+	if tail := int(f.End) - off - len(old); tail > 0 {
+		patch(b, f, d, tail)
+	}
+}
+
+// patch adds difference d, followed by tail zero bytes, to the stored ICRC.
+func patch(b []byte, f *Frame, d uint32, tail int) {
+	at := b[f.End:]
+	le.PutUint32(at, le.Uint32(at)^shift(d, tail))
 }
