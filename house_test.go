@@ -1,0 +1,214 @@
+package quillon
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/quillon/quillon/"
+
+// doors says what the packages under a folder may import of this module; the
+// longest matching folder counts. A folder may always look into itself; "*" is
+// everything.
+var doors = map[string][]string{
+	"nf/packet":    {},
+	"nf/hdr":       {},
+	"nf/clock":     {"nf/packet"},
+	"nf/counter":   {"nf/packet"},
+	"nf/trace":     {"nf/packet"},
+	"nf/port":      {"nf/packet", "nf/clock", "internal/xsk"},
+	"nf/port/pcap": {"nf/packet", "nf/clock", "nf/port", "nf/hdr"},
+	"nf/graph":     {"nf/packet", "nf/port", "nf/clock", "nf/counter", "nf/trace"},
+	"nf":           {"nf"},
+	"tor":          {"nf"},
+	"snic":         {"nf"},
+	"rack":         {"nf/hdr", "nf/packet", "nf/clock", "nf/port"},
+	"rack/demo":    {"*"}, // a program: wires rack, tor and controlplane together
+	"sim":          {"nf", "tor", "snic", "rack"},
+	"controlplane": {"nf", "p4src"},
+	"p4src":        {},
+	"cmd":          {"*"},
+	"internal":     {},
+	"internal/xsk": {"nf/port"},
+	"tests":        {"nf", "tor", "snic", "rack"},
+}
+
+// banned says which foreign packages may not be imported under a folder.
+var banned = map[string][]string{
+	"nf/packet": {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+	"nf/hdr":    {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+	"nf/graph":  {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+	"tor":       {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+	"snic":      {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+}
+
+// wallClock are the places outside nf/clock that may read the wall clock.
+var wallClock = map[string]string{}
+
+var badNames = []string{"util", "utils", "common", "helper", "helpers", "manager", "base", "types"}
+
+// under reports whether p is folder or lies in it.
+func under(p, folder string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
+
+// longest is the longest folder of m that p is under; "" when none is.
+func longest[V any](m map[string]V, p string) string {
+	best := ""
+	for folder := range m {
+		if under(p, folder) && len(folder) > len(best) {
+			best = folder
+		}
+	}
+	return best
+}
+
+// mayImport says why package from must not import to ("" when it may).
+func mayImport(from, to string) string {
+	if own, ok := strings.CutPrefix(to, module); ok {
+		room := longest(doors, from)
+		if room == "" {
+			return "this folder has no row in the table of doors"
+		}
+		if under(own, room) && room != "nf" {
+			return ""
+		}
+		for _, d := range doors[room] {
+			if d == "*" || under(own, d) {
+				return ""
+			}
+		}
+		return room + " may look into " + strings.Join(doors[room], ", ") + " only"
+	}
+	if room := longest(banned, from); room != "" {
+		for _, b := range banned[room] {
+			if under(to, b) {
+				return "not in " + room
+			}
+		}
+	}
+	return ""
+}
+
+// wallClockCalls are the calls of f that read the wall clock.
+func wallClockCalls(f *ast.File) []token.Pos {
+	name := ""
+	for _, im := range f.Imports {
+		if im.Path.Value == `"time"` {
+			name = "time"
+			if im.Name != nil {
+				name = im.Name.Name
+			}
+		}
+	}
+	var at []token.Pos
+	if name == "" {
+		return nil
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == name && (s.Sel.Name == "Now" || s.Sel.Name == "Since" || s.Sel.Name == "Until") {
+				at = append(at, s.Pos())
+			}
+		}
+		return true
+	})
+	return at
+}
+
+// TestHouse holds the rules of the house in every Go file of the module.
+func TestHouse(t *testing.T) {
+	fset := token.NewFileSet()
+	files := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); name != "." && (strings.HasPrefix(n, ".") || n == "testdata" || n == "bin") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		files++
+		pkg := path.Dir(filepath.ToSlash(name))
+		f, err := parser.ParseFile(fset, name, nil, 0)
+		if err != nil {
+			t.Errorf("%v", err)
+			return nil
+		}
+		for _, bad := range badNames {
+			if strings.TrimSuffix(f.Name.Name, "_test") == bad {
+				t.Errorf("%s: no package is called %s", name, bad)
+			}
+		}
+		if strings.HasSuffix(name, "_test.go") || pkg == "." {
+			return nil
+		}
+		for _, im := range f.Imports {
+			to, _ := strconv.Unquote(im.Path.Value)
+			if why := mayImport(pkg, to); why != "" {
+				t.Errorf("%s imports %s: %s", fset.Position(im.Pos()), to, why)
+			}
+		}
+		if pkg != "nf/clock" && wallClock[name] == "" {
+			for _, p := range wallClockCalls(f) {
+				t.Errorf("%s reads the wall clock: only nf/clock does", fset.Position(p))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files == 0 {
+		t.Error("no Go files found")
+	}
+}
+
+func TestHouseRulesCatchOffenders(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		ok       bool
+	}{
+		{"nf/packet", module + "nf/hdr", false},
+		{"nf/port/afxdp", module + "internal/xsk", true},
+		{"nf/port/afxdp", module + "nf/port", true},
+		{"nf/port/afxdp", module + "nf/graph", false},
+		{"nf/replay", module + "nf/graph", true},
+		{"nf/replay", module + "tor/clover", false},
+		{"tor/clover", module + "nf/hdr", true},
+		{"tor/clover", module + "rack/rnic", false},
+		{"rack/rnic", module + "nf/graph", false},
+		{"controlplane/admin", module + "nf/graph", true},
+		{"controlplane/admin", module + "cmd/quillon", false},
+		{"cmd/quillon", module + "tor/clover", true},
+		{"elsewhere", module + "nf/packet", false},
+		{"nf/graph", "log/slog", false},
+		{"nf/hdr", "github.com/google/gopacket/layers", false},
+		{"nf/port/pcap", "github.com/google/gopacket/pcapgo", true},
+		{"tor/clover", "google.golang.org/grpc", false},
+	} {
+		if why := mayImport(c.from, c.to); (why == "") != c.ok {
+			t.Errorf("%s -> %s: %q", c.from, c.to, why)
+		}
+	}
+	const src = `package x
+import clock "time"
+var a, b, c = clock.Now(), clock.Since(clock.Time{}), clock.Second`
+	f, err := parser.ParseFile(token.NewFileSet(), "x.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(wallClockCalls(f)); n != 2 {
+		t.Errorf("found %d of 2 readings of the wall clock", n)
+	}
+}
