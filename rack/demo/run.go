@@ -1,0 +1,169 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Box is the middlebox as a run sees it, wherever it runs. Its methods may be
+// called from any goroutine.
+type Box interface {
+	// SetMode switches what is steered: off, write or read-write.
+	SetMode(mode string) error
+	// Totals are the counts since the box was started.
+	Totals() (Totals, error)
+}
+
+// Totals are what a Box counted, on both sides together.
+type Totals struct {
+	Packets uint64 // RoCE frames that it saw
+	Bytes   uint64 // of these
+	Steered uint64 // of the packets, sent to another address than they asked for
+	Missed  uint64 // went past it against its wish
+}
+
+// Clients are the load as a run sees it. Its methods may be called from any
+// goroutine.
+type Clients interface {
+	// Live are the operations since the clients were started.
+	Live() Ops
+	// Begin starts measuring anew; End returns what was measured since.
+	Begin() error
+	End() (Measured, error)
+}
+
+// Ops are numbers of operations.
+type Ops struct {
+	Done     uint64
+	FirstTry uint64 // of those, without a retry
+	Failed   uint64 // given up with an error
+}
+
+// Measured is a phase as the clients saw it.
+type Measured struct {
+	Ops
+	Elapsed     time.Duration
+	Read, Write Latency
+}
+
+// Latency are percentiles of an operation's time.
+type Latency struct{ P50, P99, P999 Micros }
+
+// Run measures the phases. show is called several times a second.
+func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Box, show func(clock.Time, Progress)) ([]Phase, error) {
+	r := runner{clk: clk, clients: clients, show: show}
+	warmup, measure := seconds(c.Warmup), seconds(c.Seconds)
+	r.end = clk.Now().Add(time.Duration(len(modes)) * (warmup + measure))
+	var phases []Phase
+	for _, mode := range modes {
+		if err := box.SetMode(mode); err != nil {
+			return nil, fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
+		}
+		if err := r.watch(ctx, mode, "warm-up", warmup); err != nil {
+			return nil, err
+		}
+		before, err := box.Totals()
+		if err != nil {
+			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
+		}
+		if err := clients.Begin(); err != nil {
+			return nil, err
+		}
+		if err := r.watch(ctx, mode, "measuring", measure); err != nil {
+			return nil, err
+		}
+		after, err := box.Totals()
+		if err != nil {
+			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
+		}
+		m, err := clients.End()
+		if err != nil {
+			return nil, err
+		}
+		p, err := phase(mode, m, before, after)
+		if err != nil {
+			return nil, err
+		}
+		phases = append(phases, p)
+	}
+	return phases, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// phase puts together what both sides saw.
+func phase(name string, m Measured, before, after Totals) (Phase, error) {
+	if m.Done == 0 || m.Elapsed <= 0 {
+		return Phase{}, fmt.Errorf("phase %s: no operation finished in %s", name, m.Elapsed)
+	}
+	if after.Packets < before.Packets {
+		return Phase{}, fmt.Errorf("phase %s: the middlebox was restarted", name)
+	}
+	ops := float64(m.Done)
+	return Phase{
+		Name: name, Seconds: m.Elapsed.Seconds(), Ops: m.Done, Errors: m.Failed,
+		OpsPerS: ops / m.Elapsed.Seconds(), FirstTry: float64(m.FirstTry) / ops,
+		PacketsPerOp: float64(after.Packets-before.Packets) / ops,
+		BytesPerOp:   float64(after.Bytes-before.Bytes) / ops,
+		ReadP50:      m.Read.P50, ReadP99: m.Read.P99, ReadP999: m.Read.P999,
+		WriteP50: m.Write.P50, WriteP99: m.Write.P99, WriteP999: m.Write.P999,
+		Steered: after.Steered - before.Steered, Missed: after.Missed - before.Missed,
+	}, nil
+}
+
+// interval is how often the progress is shown; stuck is how long clients may
+// do nothing before the run is given up.
+const (
+	interval = 250 * time.Millisecond
+	stuck    = 10 * time.Second
+)
+
+type runner struct {
+	clk     clock.Clock
+	clients Clients
+	show    func(clock.Time, Progress)
+	end     clock.Time
+}
+
+// watch lets d pass and shows what the clients do meanwhile.
+func (r *runner) watch(ctx context.Context, mode, step string, d time.Duration) error {
+	now := r.clk.Now()
+	until := now.Add(d)
+	at, last := now, r.clients.Live()
+	moved := now
+	for now < until {
+		if err := pause(ctx, min(interval, until.Sub(now))); err != nil {
+			return err
+		}
+		now = r.clk.Now()
+		live := r.clients.Live()
+		done, first := live.Done-last.Done, live.FirstTry-last.FirstTry
+		if done > 0 {
+			moved = now
+		} else if now.Sub(moved) > stuck {
+			return fmt.Errorf("%s: no operation finished for %s: the wire or the middlebox does not forward", titles[mode], stuck)
+		}
+		p := Progress{Phase: mode, Step: step, Left: max(0, r.end.Sub(now))}
+		if dt := now.Sub(at).Seconds(); done > 0 && dt > 0 {
+			p.OpsPerS, p.FirstTry = float64(done)/dt, float64(first)/float64(done)
+		}
+		r.show(now, p)
+		at, last = now, live
+	}
+	return nil
+}
+
+// pause waits for d, or until ctx is done.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
