@@ -1,0 +1,188 @@
+package clover
+
+import (
+	"unsafe"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// addr is an IP address, IPv4 as IPv4-mapped.
+type addr struct{ hi, lo uint64 }
+
+// pendingWrite is an entry that was written over a connection and whose CAS
+// has not been steered or acknowledged yet.
+type pendingWrite struct {
+	va   uint64
+	end  uint32 // PSN of its last packet
+	slot int32  // address slot
+	key  int32
+	size uint32
+}
+
+// maxWrites is the number of written entries that a connection may have
+// waiting for their CAS: one a thread that shares it, and a few that never
+// get one (creations).
+const maxWrites = 8
+
+// trustedMatches is how many responses must fit a connection's outstanding
+// requests, each of them fitting no other, before the two directions count as
+// paired.
+const trustedMatches = 3
+
+// row is a reliable connection, seen from the memory server: requests are
+// found by (server, its QPN), responses by (client, its QPN) once paired.
+type row struct {
+	server, client addr
+	sqpn, cqpn     uint32
+	sid            uint16 // server number
+	sport          uint16
+	used           bool
+	paired         bool
+	resync         bool // take the next PSN as it comes
+	matches        uint8
+	ahead          uint8  // requests in a row that were ahead of epsn
+	epsn           uint32 // next PSN expected of the client
+	slack          uint32 // PSNs that an earlier READ may have used beyond epsn
+	acked          uint32 // newest PSN that the server answered
+	mtu            uint16 // path MTU, 0 = not known
+	last           clock.Time
+	nw             int
+	writes         [maxWrites]pendingWrite
+	// head is the newest request's frame up to the end of the BTH: a
+	// retransmission by the control side starts from it.
+	head    [14 + 8 + 40 + 8 + hdr.BTHLen]byte
+	headLen uint8
+	out     uint8 // the app's output towards the server
+	headF   hdr.Frame
+}
+
+// op kinds.
+const (
+	opNone uint8 = iota
+	opRead
+	opCAS
+)
+
+// op is a request that was forwarded: what was done to it, so that its
+// retransmission takes the same road and its answer can be turned back.
+type op struct {
+	va, newVA     uint64
+	swap, compare uint64 // CAS: as the client sent them
+	epoch         uint64 // of the key when the request passed
+	sent          clock.Time
+	entry         uint64 // CAS: address of the new entry
+	taught        base   // CAS without attribution: what its success teaches
+	psn           uint32
+	rkey, newRKey uint32
+	key           int32 // key slot; noSlot: not attributed
+	slot          int32 // CAS: address slot of the new entry
+	kind          uint8
+	live          bool // not answered yet
+	steered       bool
+	cliVer        uint8 // version that the client expects at va
+	newVer        uint8 // version at newVA
+	repairs       uint8
+	npsn          uint16
+}
+
+// window is the number of requests of a connection that are remembered, by
+// PSN: what rxe lets a queue pair have outstanding (RXE_MAX_UNACKED_PSNS).
+const window = 128
+
+type connTable struct {
+	rows     []row
+	ops      []op // window per row
+	free     []int32
+	ix       index // (server, sqpn)
+	rx       index // (client, cqpn), paired or candidates
+	unpaired int
+}
+
+func newConnTable(n int) connTable {
+	t := connTable{rows: make([]row, n), ops: make([]op, n*window), free: make([]int32, 0, n), ix: newIndex(n), rx: newIndex(n)}
+	for i := n - 1; i >= 0; i-- {
+		t.free = append(t.free, int32(i))
+	}
+	return t
+}
+
+func connHash(a addr, qpn uint32) uint32 {
+	return uint32(mix(a.lo ^ a.hi*0x9E3779B97F4A7C15 ^ uint64(qpn)<<40))
+}
+
+// request finds the row of requests to (server, qpn); noSlot if there is none.
+func (t *connTable) request(server addr, qpn uint32) int32 {
+	h := connHash(server, qpn)
+	for p := t.ix.start(h); t.ix.e[p] != 0; p = t.ix.next(p) {
+		if s, ok := t.ix.slot(p, h); ok && t.rows[s].sqpn == qpn && t.rows[s].server == server {
+			return s
+		}
+	}
+	return noSlot
+}
+
+// response finds the row of responses to (client, qpn).
+func (t *connTable) response(client, server addr, qpn uint32) int32 {
+	h := connHash(client, qpn)
+	for p := t.rx.start(h); t.rx.e[p] != 0; p = t.rx.next(p) {
+		if s, ok := t.rx.slot(p, h); ok && t.rows[s].cqpn == qpn && t.rows[s].client == client && t.rows[s].server == server {
+			return s
+		}
+	}
+	return noSlot
+}
+
+func (t *connTable) insert(server, client addr, sqpn uint32) int32 {
+	n := len(t.free) - 1
+	if n < 0 {
+		return noSlot
+	}
+	s := t.free[n]
+	t.free = t.free[:n]
+	t.rows[s] = row{server: server, client: client, sqpn: sqpn, used: true}
+	clear(t.ops[int(s)*window : (int(s)+1)*window])
+	t.ix.put(connHash(server, sqpn), s)
+	t.unpaired++
+	return s
+}
+
+// name notes that the client's QPN of row s is (or may be) cqpn.
+func (t *connTable) name(s int32, cqpn uint32) {
+	t.unname(s)
+	r := &t.rows[s]
+	r.cqpn = cqpn
+	t.rx.put(connHash(r.client, cqpn), s)
+}
+
+func (t *connTable) unname(s int32) {
+	r := &t.rows[s]
+	if r.cqpn != 0 {
+		t.rx.del(connHash(r.client, r.cqpn), s)
+	}
+	if r.paired {
+		t.unpaired++
+	}
+	r.cqpn, r.matches, r.paired = 0, 0, false
+}
+
+func (t *connTable) remove(s int32) {
+	t.unname(s)
+	r := &t.rows[s]
+	t.ix.del(connHash(r.server, r.sqpn), s)
+	*r = row{}
+	t.unpaired--
+	t.free = append(t.free, s)
+}
+
+// op is the record of PSN psn of row s, whatever it holds now.
+func (t *connTable) op(s int32, psn uint32) *op {
+	return &t.ops[int(s)*window+int(psn%window)]
+}
+
+func (t *connTable) len() int { return len(t.rows) - len(t.free) }
+
+const (
+	sizeofRow = unsafe.Sizeof(row{})
+	sizeofOp  = unsafe.Sizeof(op{})
+)

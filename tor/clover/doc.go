@@ -1,0 +1,47 @@
+// Package clover steers the requests of Clover, a key/value store on passive
+// disaggregated memory, to where they would succeed (SwordBox, section 2.2.4;
+// WORDS '21, section 3).
+//
+//	clients ─► a [ parse · ICRC · connection row · key and tail · rewrite ] b ─► memory nodes
+//	        ◄─   [ answer turned back into the terms of the request       ]   ◄─
+//
+// # What is known, and when it is believed
+//
+// A written entry is tied to its key by the key in its payload, and to the
+// compare-and-swap (CAS) that links it by the handle in the swap operand:
+// handles and addresses of a slab class step together, so the entry's address
+// follows from its handle. A key's tail is known after a CAS for the key was
+// answered with success and no CAS was sent to the new entry meanwhile; from
+// then on every CAS of the key is sent to the tail, and its entry is the next
+// tail at once. This is more careful than the papers' code, which believes a
+// CAS when it passes and takes the connection's last write for its entry: a
+// CAS that then fails, or threads that share a queue pair, would break chains.
+//
+// A request is steered only on a connection whose two directions are paired,
+// because an answer may have to be turned back: the version that a client
+// expects at the address that it asked for, and the version of the entry that
+// it got, may differ once entries were recycled.
+//
+//   - A CAS goes to the tail with the tail's version in compare and swap; the
+//     answer's original value is put back.
+//   - A READ returns the tail with the version of the entry that was asked for,
+//     so a client whose pointer is out of date still finds out.
+//   - A retransmission takes the road of the original, by PSN.
+//   - A CAS that goes to a known tail and is not understood, a failed CAS, and
+//     a NAK empty what is known of the key. Entries of a failed CAS behind
+//     which others may hang keep their key from being steered until their
+//     client has linked them.
+//   - A steered CAS that stays unanswered is sent again by the control side;
+//     the server answers a repeated atomic from its memory of it.
+//
+// # Memory
+//
+// 48 bytes a key (state and index), 16 bytes a remembered address, fixed at
+// start; see Report for exact figures.
+//
+// # Threads
+//
+// Requests of all workers meet in one state, which a worker owns for a batch
+// at a time (one atomic exchange a batch; none with one worker). Tails cannot
+// be one shared word a key: a tail, its version and its region move together.
+package clover

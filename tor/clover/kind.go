@@ -1,0 +1,279 @@
+package clover
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// Mode says what is steered.
+type Mode uint8
+
+const (
+	Off Mode = iota
+	Write
+	ReadWrite
+)
+
+var modeNames = [...]string{"off", "write", "read-write"}
+
+func (m Mode) String() string { return modeNames[m] }
+
+// Reasons: why a frame went the way it did. The first NumWhy are hdr's.
+const (
+	reasonSteeredCAS graph.Reason = graph.Reason(hdr.NumWhy) + iota
+	reasonSteeredRead
+	reasonRestoredAck
+	reasonRestoredRead
+	reasonRepeated
+	reasonRepaired
+	reasonBadChecksum
+	reasonBadICRC
+	reasonConnFull
+	reasonKeyFull
+	reasonPSNGap
+	reasonUnpaired
+	reasonUnknownTail
+	reasonUnattributed
+	reasonWindowFull
+	reasonOtherAtomic
+	reasonReadMiss
+	reasonReadClass
+	numReasons
+)
+
+var reasons = func() []counter.Def {
+	d := make([]counter.Def, numReasons)
+	whyHelp := [hdr.NumWhy]string{
+		"RoCE, forwarded", "not RoCE, forwarded", "a header does not fit in the frame", "length fields contradict each other",
+		"IP version or header length is wrong", "an IP fragment", "more than two VLAN tags", "no such RoCE opcode", "RoCE transport version is not 0",
+	}
+	for w := hdr.Why(0); w < hdr.NumWhy; w++ {
+		d[w] = counter.Def{Name: w.String(), Help: whyHelp[w]}
+	}
+	for r, x := range map[graph.Reason]counter.Def{
+		reasonSteeredCAS:   {Name: "steered-cas", Help: "a compare-and-swap was sent to the key's tail instead of a stale entry"},
+		reasonSteeredRead:  {Name: "steered-read", Help: "a read was sent to the key's tail instead of a stale entry"},
+		reasonRestoredAck:  {Name: "restored-ack", Help: "the answer to a steered compare-and-swap was put into the terms of the request"},
+		reasonRestoredRead: {Name: "restored-read", Help: "the answer to a steered read got the version of the entry that was asked for"},
+		reasonRepeated:     {Name: "repeated", Help: "a retransmission took the road of the original"},
+		reasonRepaired:     {Name: "repaired", Help: "a steered compare-and-swap stayed unanswered and was sent again"},
+		reasonBadChecksum:  {Name: "bad-ip-checksum", Help: "IPv4 header checksum is wrong"},
+		reasonBadICRC:      {Name: "bad-icrc", Help: "the invariant CRC is wrong"},
+		reasonConnFull:     {Name: "conn-table-full", Help: "no row is free for a new connection (conns=)"},
+		reasonKeyFull:      {Name: "key-not-steered", Help: "the key is not chosen, not hot enough, or the table is full (keys=, only=, hot=)"},
+		reasonPSNGap:       {Name: "psn-gap", Help: "a request ahead of its turn; the server will ask for the missing ones"},
+		reasonUnpaired:     {Name: "unpaired", Help: "the connection's other direction is not known yet"},
+		reasonUnknownTail:  {Name: "unknown-tail", Help: "the key's tail is not known for sure"},
+		reasonUnattributed: {Name: "unattributed-cas", Help: "a compare-and-swap whose written entry is not known for sure"},
+		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},
+		reasonOtherAtomic:  {Name: "other-atomic", Help: "an atomic that is not Clover's append"},
+		reasonReadMiss:     {Name: "read-miss", Help: "a read of an address that no tracked write went to"},
+		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
+	} {
+		d[r] = x
+	}
+	return d
+}()
+
+// Counters.
+const (
+	ctrRequests counter.ID = iota
+	ctrResponses
+	ctrBytes
+	ctrConns
+	ctrKeys
+	ctrKnown
+	ctrAppends
+	ctrConfirmed
+	ctrFailed
+	ctrDropped
+	ctrOrphans
+	ctrGivenUp
+	ctrFlushes
+	ctrEvicted
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrRequests:  {Name: "requests", Help: "RoCE requests seen"},
+	ctrResponses: {Name: "responses", Help: "RoCE responses seen"},
+	ctrBytes:     {Name: "roce-bytes", Help: "bytes of RoCE frames seen, both directions"},
+	ctrConns:     {Name: "conns", Help: "connections tracked now"},
+	ctrKeys:      {Name: "keys", Help: "keys tracked now"},
+	ctrKnown:     {Name: "tails-learnt", Help: "times that a key's tail became known"},
+	ctrAppends:   {Name: "appends", Help: "compare-and-swaps of tracked keys sent to a known tail, rewritten or not"},
+	ctrConfirmed: {Name: "appends-acked", Help: "of those, answered with success"},
+	ctrFailed:    {Name: "appends-failed", Help: "of those, answered with failure"},
+	ctrDropped:   {Name: "tails-dropped", Help: "times that a known tail was given up"},
+	ctrOrphans:   {Name: "orphans", Help: "failed appends behind which others may hang until their client links them"},
+	ctrGivenUp:   {Name: "given-up", Help: "steered compare-and-swaps that stayed unanswered after all repairs"},
+	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
+	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
+}
+
+// Kind declares clover-steer.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "clover-steer",
+		Summary: "resolve Clover's write and read conflicts in flight",
+		Doc: `Clover's clients append to a key's chain by writing an entry and then
+linking it with a compare-and-swap on the entry that they take for the tail.
+When another client was faster, the request fails and the client walks the
+chain. This app, on the path of all requests to the memory node, knows the
+true tail: it sends a stale compare-and-swap (and, in mode read-write, a stale
+read) to it instead, and turns the answer back into what the client expects.
+
+Nothing that it remembers is needed for correctness: what it does not know for
+sure passes untouched, and Clover's own recovery takes over.
+
+Port a faces the clients, port b the memory nodes.`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "mode", Default: "read-write", Help: "off, write, or read-write; can be changed while running"},
+			{Name: "keys", Default: "1024", Help: "keys to track at most"},
+			{Name: "addrs", Default: "16 per key", Help: "entry addresses to remember"},
+			{Name: "conns", Default: "512", Help: "connections to track at most"},
+			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+...; requests to others pass"},
+			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20; can be changed while running"},
+			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
+			{Name: "settle", Default: "500ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
+			{Name: "repair", Default: "250ms", Help: "send a steered compare-and-swap again when it stays unanswered this long; 0 = never"},
+			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
+			{Name: "idle", Default: "5m", Help: "forget a connection after this long without a request"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons,
+		New:      newApp,
+	}
+}
+
+// settings are the parsed arguments.
+type settings struct {
+	mode               Mode
+	keys, addrs, conns int
+	hot                int
+	servers            []netip.Addr
+	only               []keyRange
+	settle, repair     time.Duration
+	idle               time.Duration
+	dropBad            bool
+}
+
+type keyRange struct{ lo, hi uint64 }
+
+func (s *settings) chosen(key uint64) bool {
+	if len(s.only) == 0 {
+		return true
+	}
+	for _, r := range s.only {
+		if key >= r.lo && key <= r.hi {
+			return true
+		}
+	}
+	return false
+}
+
+func parseArgs(args graph.Args) (settings, error) {
+	s := settings{mode: ReadWrite, keys: 1024, conns: 512, settle: 500 * time.Millisecond, repair: 250 * time.Millisecond, idle: 5 * time.Minute}
+	number := func(name, v string, most int) (int, error) {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > most {
+			return 0, fmt.Errorf("%s=%s: want a number from 1 to %d", name, v, most)
+		}
+		return n, nil
+	}
+	wait := func(name, v string) (time.Duration, error) {
+		d, err := time.ParseDuration(v)
+		if v == "0" {
+			d, err = 0, nil
+		}
+		if err != nil || d < 0 {
+			return 0, fmt.Errorf("%s=%s: want a duration such as 250ms, or 0", name, v)
+		}
+		return d, nil
+	}
+	for name, v := range args {
+		var err error
+		switch name {
+		case "mode":
+			for m, n := range modeNames {
+				if v == n {
+					s.mode, err = Mode(m), nil
+					break
+				}
+				err = fmt.Errorf("mode=%s: want off, write or read-write", v)
+			}
+		case "keys":
+			s.keys, err = number(name, v, maxKeys)
+		case "addrs":
+			s.addrs, err = number(name, v, 1<<28)
+		case "conns":
+			s.conns, err = number(name, v, 1<<20)
+		case "hot":
+			if v != "0" {
+				s.hot, err = number(name, v, 1<<16)
+			}
+		case "servers":
+			for _, x := range strings.Split(v, "+") {
+				a, e := netip.ParseAddr(x)
+				if e != nil {
+					err = fmt.Errorf("servers=%s: %q is not an IP address", v, x)
+					break
+				}
+				s.servers = append(s.servers, a.Unmap())
+			}
+			if err == nil && len(s.servers) > maxServers {
+				err = fmt.Errorf("servers: at most %d", maxServers)
+			}
+		case "only":
+			if v == "all" {
+				break
+			}
+			for _, x := range strings.Split(v, "+") {
+				lo, hi, isRange := strings.Cut(x, "-")
+				var r keyRange
+				r.lo, err = strconv.ParseUint(lo, 0, 64)
+				r.hi = r.lo
+				if err == nil && isRange {
+					r.hi, err = strconv.ParseUint(hi, 0, 64)
+				}
+				if err != nil || r.hi < r.lo {
+					err = fmt.Errorf("only=%s: want keys and ranges such as 1+2+10-20", v)
+					break
+				}
+				s.only = append(s.only, r)
+			}
+		case "settle":
+			s.settle, err = wait(name, v)
+		case "repair":
+			s.repair, err = wait(name, v)
+		case "idle":
+			s.idle, err = wait(name, v)
+		case "bad":
+			if v != "pass" && v != "drop" {
+				err = fmt.Errorf("bad=%s: want pass or drop", v)
+			}
+			s.dropBad = v == "drop"
+		default:
+			err = fmt.Errorf("no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("clover-steer: %w", err)
+		}
+	}
+	if s.hot > 0 {
+		s.keys = s.hot
+	}
+	if s.addrs == 0 {
+		s.addrs = 16 * max(s.keys, 64)
+	}
+	return s, nil
+}

@@ -1,0 +1,131 @@
+package clover
+
+// keyState is what is known of one key's chain. 32 bytes; with its two index
+// words 48 bytes a key.
+type keyState struct {
+	key    uint64
+	epoch  uint64 // unique; changes whenever what was known is dropped
+	tail   int32  // address slot of the tail; valid when known
+	server uint16
+	known  bool
+	used   bool
+	// orphans counts entries of this key whose steered CAS failed while
+	// others may hang behind them; no tail is believed until they are linked.
+	orphans uint16
+	hits    uint32 // uses since the last hot-key round
+}
+
+const noSlot = int32(-1)
+
+type keyTable struct {
+	s     []keyState
+	free  []int32
+	ix    index
+	epoch uint64
+}
+
+func newKeyTable(n int) keyTable {
+	t := keyTable{s: make([]keyState, n), free: make([]int32, 0, n), ix: newIndex(n)}
+	for i := n - 1; i >= 0; i-- {
+		t.free = append(t.free, int32(i))
+	}
+	return t
+}
+
+func keyHash(server uint16, key uint64) uint32 { return uint32(mix(key ^ uint64(server)<<48)) }
+
+func (t *keyTable) find(server uint16, key uint64) int32 {
+	h := keyHash(server, key)
+	for p := t.ix.start(h); t.ix.e[p] != 0; p = t.ix.next(p) {
+		if s, ok := t.ix.slot(p, h); ok && t.s[s].key == key && t.s[s].server == server {
+			return s
+		}
+	}
+	return noSlot
+}
+
+// insert adds a key that is not there; noSlot when the table is full.
+func (t *keyTable) insert(server uint16, key uint64) int32 {
+	n := len(t.free) - 1
+	if n < 0 {
+		return noSlot
+	}
+	s := t.free[n]
+	t.free = t.free[:n]
+	t.epoch++
+	t.s[s] = keyState{key: key, server: server, epoch: t.epoch, tail: noSlot, used: true}
+	t.ix.put(keyHash(server, key), s)
+	return s
+}
+
+func (t *keyTable) remove(s int32) {
+	k := &t.s[s]
+	t.ix.del(keyHash(k.server, k.key), s)
+	t.epoch++
+	*k = keyState{epoch: t.epoch, tail: noSlot}
+	t.free = append(t.free, s)
+}
+
+// drop forgets the tail of key slot s.
+func (t *keyTable) drop(s int32) {
+	t.epoch++
+	k := &t.s[s]
+	k.known, k.tail, k.epoch = false, noSlot, t.epoch
+}
+
+func (t *keyTable) len() int   { return len(t.s) - len(t.free) }
+func (t *keyTable) bytes() int { return len(t.s)*(32+4) + t.ix.bytes() }
+
+// entry is one address that an entry of a chain was written to: 16 bytes.
+// info packs, from the low end: key slot+1 (24 bits; 0 = free), entry version
+// (8), region (16), slab class (4), flags (4), age (8).
+type entry struct {
+	va   uint64
+	info uint64
+}
+
+const (
+	maxKeys      = 1<<24 - 2
+	entryTouched = 1 << 52 // a CAS was sent to this address since it was written
+)
+
+func packEntry(key int32, version uint8, region uint16, class uint8) uint64 {
+	return uint64(uint32(key+1)&0xFFFFFF) | uint64(version)<<24 | uint64(region)<<32 | uint64(class&15)<<48
+}
+
+func (e *entry) used() bool     { return e.info&0xFFFFFF != 0 }
+func (e *entry) key() int32     { return int32(e.info&0xFFFFFF) - 1 }
+func (e *entry) version() uint8 { return uint8(e.info >> 24) }
+func (e *entry) region() uint16 { return uint16(e.info >> 32) }
+func (e *entry) class() uint8   { return uint8(e.info>>48) & 15 }
+func (e *entry) age() uint8     { return uint8(e.info >> 56) }
+func (e *entry) touched() bool  { return e.info&entryTouched != 0 }
+
+// ways is the associativity of the address table: 4 entries share a cache line.
+const ways = 4
+
+// addrTable finds the key of an address: set-associative, oldest entry
+// replaced, tails last. A tail that must go takes its key's state with it, so
+// that a known tail is always in the table.
+type addrTable struct {
+	e    []entry
+	mask uint64 // sets-1
+	tick uint8  // age stamp of new entries
+	n    uint32 // inserts, for the stamp
+}
+
+func newAddrTable(n int) addrTable {
+	sets := 1
+	for sets*ways < n {
+		sets *= 2
+	}
+	return addrTable{e: make([]entry, sets*ways), mask: uint64(sets - 1)}
+}
+
+func (t *addrTable) set(server uint16, va uint64) int32 {
+	return int32(mix(va^uint64(server)<<48)&t.mask) * ways
+}
+
+func (t *addrTable) bytes() int { return len(t.e) * 16 }
+
+func (t *addrTable) clear() { clear(t.e) }

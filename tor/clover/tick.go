@@ -1,0 +1,175 @@
+package clover
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// tickEvery is how often the control side looks after repairs and hot keys.
+const tickEvery = 10 * time.Millisecond
+
+// Tick implements graph.Ticker: repairs, hot keys, idle connections. One
+// worker does it for all.
+func (s *Steer) Tick(c *graph.Ctx) clock.Time {
+	if s.worker != 0 {
+		return clock.Never
+	}
+	s.lock()
+	defer s.unlock()
+	now := c.Now()
+	if s.cfg.mode != Off {
+		s.repair(c, now)
+		if s.cfg.hot > 0 && now >= s.rehot {
+			c.Count(ctrEvicted, uint64(s.rebalance()))
+			s.rehot = now.Add(100 * time.Millisecond)
+		}
+	}
+	if s.cfg.idle > 0 && now >= s.sweep {
+		for i := range s.conns.rows {
+			if r := &s.conns.rows[i]; r.used && now.Sub(r.last) > s.cfg.idle {
+				s.conns.remove(int32(i))
+			}
+		}
+		s.sweep = now.Add(time.Second)
+	}
+	return now.Add(tickEvery)
+}
+
+// repair sends steered CASes again that stayed unanswered.
+func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
+	for n := s.casLen; n > 0; n-- {
+		u := s.casq[s.casHead]
+		rec := s.conns.op(u.row, u.psn)
+		waiting := s.conns.rows[u.row].used && rec.kind == opCAS && rec.psn == u.psn && rec.live && rec.steered
+		if waiting && now.Sub(u.sent) < s.cfg.repair {
+			return
+		}
+		s.casHead = (s.casHead + 1) % len(s.casq)
+		s.casLen--
+		if !waiting {
+			continue
+		}
+		r := &s.conns.rows[u.row]
+		if rec.repairs == maxRepairs {
+			rec.live = false
+			c.Count(ctrGivenUp, 1)
+			if s.keys.s[rec.key].epoch == rec.epoch {
+				s.dropKey(c, rec.key)
+			}
+			s.orphaned(c, r.sid, rec)
+			continue
+		}
+		rec.repairs++
+		s.resend(c, r, rec)
+		s.casq[(s.casHead+s.casLen)%len(s.casq)] = unanswered{u.row, u.psn, now}
+		s.casLen++
+	}
+}
+
+// resend builds a steered CAS from its record and emits it.
+func (s *Steer) resend(c *graph.Ctx, r *row, rec *op) {
+	x := c.Get()
+	if x == nil || r.headLen == 0 {
+		if x != nil {
+			x.Put()
+		}
+		return
+	}
+	n := int(r.headLen)
+	b, ok := x.Append(n + hdr.AtomicETHLen + hdr.ICRCLen)
+	if !ok {
+		x.Put()
+		return
+	}
+	copy(b, r.head[:n])
+	f := r.headF
+	f.Op = hdr.CompareSwap
+	f.BTHOf(b).SetPSN(rec.psn)
+	a := f.AtomicETHOf(b)
+	a.SetVA(rec.newVA)
+	a.SetRKey(rec.newRKey)
+	a.SetSwap(uint64(Word(rec.swap).WithVersion(rec.newVer)))
+	a.SetCompare(uint64(fresh(rec.newVer)))
+	f.End = uint16(n + hdr.AtomicETHLen)
+	f.Payload = f.End
+	hdr.SetICRC(b, &f)
+	c.Mark(x, packet.Generated, reasonRepaired)
+	c.Emit(int(r.out), x)
+}
+
+// Trace kinds.
+const (
+	traceCAS uint16 = iota
+	traceRead
+)
+
+// Describe implements graph.Describer.
+func (s *Steer) Describe(kind uint16, a [4]uint64) string {
+	what := "cas"
+	if kind == traceRead {
+		what = "read"
+	}
+	return fmt.Sprintf("%s psn %d key %d: va 0x%x -> 0x%x", what, a[0], a[3], a[1], a[2])
+}
+
+// Memory is what the tables occupy, in bytes; all of it is taken at start.
+type Memory struct {
+	Keys       int     `json:"keys_bytes"`
+	Addresses  int     `json:"addresses_bytes"`
+	Conns      int     `json:"connections_bytes"`
+	PerKey     float64 `json:"bytes_per_key"`
+	PerAddress float64 `json:"bytes_per_address"`
+	PerConn    float64 `json:"bytes_per_connection"`
+}
+
+// Report is the app's state for people.
+type Report struct {
+	Mode        string `json:"mode"`
+	Keys        int    `json:"keys"`
+	KnownTails  int    `json:"known_tails"`
+	Connections int    `json:"connections"`
+	Paired      int    `json:"paired"`
+	Servers     int    `json:"servers"`
+	Regions     int    `json:"regions"`
+	Bases       int    `json:"trusted_bases"`
+	Orphans     int    `json:"orphans"`
+	Unanswered  int    `json:"unanswered"`
+	Memory      Memory `json:"memory"`
+}
+
+const (
+	rowBytes = int(sizeofRow)
+	opBytes  = int(sizeofOp)
+)
+
+// Report implements graph.Reporter.
+func (s *Steer) Report() any {
+	s.lock()
+	defer s.unlock()
+	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.len(),
+		Servers: len(s.servers), Regions: len(s.regions), Orphans: s.lost, Unanswered: s.casLen}
+	for i := range s.keys.s {
+		if s.keys.s[i].known {
+			r.KnownTails++
+		}
+	}
+	for i := range s.conns.rows {
+		if s.conns.rows[i].paired {
+			r.Paired++
+		}
+	}
+	for _, b := range s.bases {
+		if b.n >= trustedBase {
+			r.Bases++
+		}
+	}
+	conns := len(s.conns.rows)*(rowBytes+window*opBytes+4) + s.conns.ix.bytes() + s.conns.rx.bytes()
+	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns,
+		PerKey: float64(s.keys.bytes()) / float64(len(s.keys.s)), PerAddress: 16, PerConn: float64(conns) / float64(len(s.conns.rows))}
+	return r
+}
