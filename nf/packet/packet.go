@@ -55,6 +55,9 @@ type Meta struct {
 	// Verdict, and the reason in the numbering of the app that set it. The
 	// last app that has something to say wins.
 	Verdict Verdict
+	// Counted: the graph has the frame in its books, as received or as
+	// generated.
+	Counted bool
 	// ReasonApp is the index (in its graph) of the app that set Reason.
 	ReasonApp uint16
 	Reason    uint16
@@ -268,6 +271,14 @@ func (b *Batch) Add(x *Buf) bool {
 	b.p[b.n] = x
 	b.n++
 	return true
+}
+
+// Append appends the first of bufs, as many as there is room for, and returns
+// how many.
+func (b *Batch) Append(bufs []*Buf) int {
+	n := copy(b.p[b.n:], bufs)
+	b.n += n
+	return n
 }
 
 // Shift removes the first n Bufs: those that a Port's Tx took.

@@ -66,6 +66,19 @@ type Bypasser interface {
 	Missed() uint64
 }
 
+// MultiWaiter is a Port that can be waited for together with others: WaitAny is
+// Wait for itself and others at once. It reports false, and has not waited,
+// when it cannot do so for one of them.
+type MultiWaiter interface {
+	WaitAny(ctx context.Context, others []Port, d clock.Duration) (bool, error)
+}
+
+// FilterSetter is a Port whose kernel filter can change while it is open: it
+// is told when another Plan wants to see other frames.
+type FilterSetter interface {
+	SetFilter(Filter) error
+}
+
 // Filter says which frames a graph must see. The zero Filter wants nothing.
 type Filter struct {
 	// All frames; the other fields do not matter then.

@@ -1,0 +1,280 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/quillon/quillon/nf/port"
+)
+
+// ErrStale is returned by Apply when the graph has changed since the Plan was
+// made.
+var ErrStale = errors.New("the graph has changed since the plan was made: plan again")
+
+// Plan is the way from what runs to spec: Diff, checked, and with apps that
+// cannot be reconfigured shown as stopped and started.
+func (i *Instance) Plan(spec *Spec) (Plan, error) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.plan(spec)
+}
+
+func (i *Instance) plan(spec *Spec) (Plan, error) {
+	if err := spec.Validate(i.cfg.Kinds, nil); err != nil {
+		return Plan{}, err
+	}
+	p, err := Diff(i.spec, spec)
+	if err != nil {
+		return Plan{}, err
+	}
+	for n, a := range p.Actions {
+		switch a.Op {
+		case OpReconfigure:
+			if _, ok := i.graphs[0].node(a.Name).app.(Reconfigurer); !ok {
+				p.Actions[n].Detail += "; starts anew: " + i.spec.Apps[a.Name].Kind + " cannot be changed while it runs"
+			}
+		case OpOpenPort:
+			if i.cfg.OpenPort == nil {
+				return Plan{}, fmt.Errorf("graph: port %s cannot be added or changed while running: stop, and run the new spec", a.Name)
+			}
+		}
+	}
+	return p, nil
+}
+
+// Apply carries out a Plan under traffic: every worker changes between two
+// breaths. What the Plan does not name keeps its state, its counters and the
+// frames that it holds. On error nothing has changed.
+func (i *Instance) Apply(p Plan) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return errors.New("graph: the instance is closed")
+	}
+	if p.new == nil || !sameSpec(p.old, i.spec) {
+		return ErrStale
+	}
+	// A Plan by Diff has not been checked against what runs.
+	p, err := i.plan(p.new)
+	if err != nil {
+		return err
+	}
+	fresh := map[string]bool{}
+	ports := maps.Clone(i.ports)
+	var opened, closing []port.Port
+	giveUp := func(err error) error {
+		for _, q := range opened {
+			err = errors.Join(err, q.Close())
+		}
+		return err
+	}
+	var changes []string
+	for _, a := range p.Actions {
+		switch a.Op {
+		case OpClosePort:
+			closing = append(closing, i.ports[a.Name]...)
+			delete(ports, a.Name)
+		case OpOpenPort:
+			fresh[a.Name] = true
+			qs, err := i.cfg.OpenPort(a.Name, p.new.Ports[a.Name])
+			if err != nil {
+				return giveUp(fmt.Errorf("port %s: %w", a.Name, err))
+			}
+			opened = append(opened, qs...)
+			if len(qs) < len(i.workers) {
+				return giveUp(fmt.Errorf("port %s has %d queues for %d workers", a.Name, len(qs), len(i.workers)))
+			}
+			ports[a.Name] = qs
+		case OpStart:
+			fresh[a.Name] = true
+		case OpReconfigure:
+			if _, ok := i.graphs[0].node(a.Name).app.(Reconfigurer); ok {
+				changes = append(changes, a.Name)
+			} else {
+				fresh[a.Name] = true
+			}
+		}
+	}
+	graphs, err := i.build(p.new, ports, fresh)
+	if err != nil {
+		return giveUp(err)
+	}
+	if err := i.reconfigure(changes, i.spec, p.new); err != nil {
+		return giveUp(err)
+	}
+	i.adopt(p.new, ports, graphs)
+	var errs []error
+	for _, q := range closing {
+		errs = append(errs, q.Close())
+	}
+	errs = append(errs, i.tellPorts())
+	return errors.Join(errs...)
+}
+
+// reconfigure gives apps their new arguments, in every worker or in none.
+func (i *Instance) reconfigure(names []string, old, new *Spec) error {
+	type change struct {
+		w    *worker
+		app  Reconfigurer
+		node *node
+		name string
+	}
+	var done []change
+	give := func(c change, spec *Spec) (err error) {
+		w := c.w
+		w.do(func() {
+			defer func() { w.ctx.node = nil }()
+			w.ctx.node = c.node
+			err = errStopped
+			err = c.app.Reconfigure(maps.Clone(spec.Apps[c.name].Args))
+		})
+		return err
+	}
+	for _, name := range names {
+		for n, w := range i.workers {
+			nd := i.graphs[n].node(name)
+			c := change{w, nd.app.(Reconfigurer), nd, name}
+			if err := give(c, new); err != nil {
+				for _, d := range slices.Backward(done) {
+					if back := give(d, old); back != nil {
+						err = errors.Join(err, fmt.Errorf("and going back failed: %w", back))
+					}
+				}
+				return new.errAt(path("apps", name), "app %s: %v", name, err)
+			}
+			done = append(done, c)
+		}
+	}
+	return nil
+}
+
+var errStopped = errors.New("the app failed")
+
+// Set changes arguments of a running app and leaves the others as they are.
+// It is Apply of a Plan that reconfigures it.
+func (i *Instance) Set(app string, args Args) (Plan, error) {
+	spec := i.Spec()
+	a, ok := spec.Apps[app]
+	if !ok {
+		return Plan{}, fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(spec.Apps))))
+	}
+	a.Args = maps.Clone(a.Args)
+	if a.Args == nil {
+		a.Args = Args{}
+	}
+	maps.Copy(a.Args, args)
+	spec.Apps[app] = a
+	spec.source = nil
+	p, err := i.Plan(spec)
+	if err != nil {
+		return Plan{}, err
+	}
+	return p, i.Apply(p)
+}
+
+func sameSpec(a, b *Spec) bool {
+	norm := func(s *Spec) Spec {
+		c := Spec{Ports: map[string]PortSpec{}, Apps: map[string]AppSpec{}, Links: slices.Sorted(slices.Values(s.Links))}
+		for k, v := range s.Ports {
+			if len(v.Args) == 0 {
+				v.Args = nil
+			}
+			c.Ports[k] = v
+		}
+		for k, v := range s.Apps {
+			if len(v.Args) == 0 {
+				v.Args = nil
+			}
+			c.Apps[k] = v
+		}
+		return c
+	}
+	return reflect.DeepEqual(norm(a), norm(b))
+}
+
+// Wants is the union of what the apps of spec want to see: what ports are
+// opened with. It makes each app once and lets go of it.
+func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
+	if err := spec.Validate(kinds, nil); err != nil {
+		return port.Filter{}, err
+	}
+	var f port.Filter
+	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
+		kind := findKind(kinds, spec.Apps[name].Kind)
+		app, err := kind.New(Env{Name: name, Workers: 1, Share: (&share{}).get}, maps.Clone(spec.Apps[name].Args))
+		if err != nil {
+			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
+		}
+		f = union(f, appWants(app))
+	}
+	return f, nil
+}
+
+// Wants is the union of what the running apps want to see.
+func (i *Instance) Wants() port.Filter {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.wants()
+}
+
+func (i *Instance) wants() port.Filter {
+	var f port.Filter
+	for n, w := range i.workers {
+		w.do(func() {
+			for _, nd := range i.graphs[n].nodes {
+				f = union(f, appWants(nd.app))
+			}
+		})
+	}
+	return f
+}
+
+func appWants(a App) port.Filter {
+	if w, ok := a.(Wanter); ok {
+		return w.Wants()
+	}
+	return port.Filter{All: true}
+}
+
+// union is what either filter wants.
+func union(a, b port.Filter) port.Filter {
+	if a.All || b.All {
+		return port.Filter{All: true}
+	}
+	switch {
+	case !a.RoCE:
+		return b
+	case !b.RoCE:
+		return a
+	case len(a.Hosts) == 0 || len(b.Hosts) == 0:
+		return port.Filter{RoCE: true}
+	}
+	hosts := slices.Clone(a.Hosts)
+	for _, h := range b.Hosts {
+		if !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+	}
+	return port.Filter{RoCE: true, Hosts: hosts}
+}
+
+// tellPorts gives the ports the filter when it has changed.
+func (i *Instance) tellPorts() error {
+	f := i.wants()
+	if reflect.DeepEqual(f, i.filter) {
+		return nil
+	}
+	i.filter = f
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
+		for _, q := range i.ports[name] {
+			if s, ok := q.(port.FilterSetter); ok {
+				errs = append(errs, s.SetFilter(f))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,444 @@
+package graph
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Config is what an Instance is made of.
+type Config struct {
+	Spec  *Spec
+	Kinds []Kind
+	// Ports are the opened ports of the Spec, by name, one port.Port a queue.
+	// Worker i serves queue i of every port; there are as many workers as the
+	// port with the fewest queues has. Worker 0 also receives from the queues
+	// that are left over.
+	Ports map[string][]port.Port
+	// OpenPort opens a port that a Plan adds; nil: ports stay as they are.
+	// Ports that a Plan takes away are closed.
+	OpenPort func(name string, s PortSpec) ([]port.Port, error)
+	// Clock tells live workers the time and times the apps. With Step and
+	// Push the time is given; nil leaves the apps untimed then.
+	Clock clock.Clock
+	// Seed of what Ctx.Rand yields.
+	Seed uint64
+	// Spin is how long an idle worker looks for frames before it sleeps;
+	// 0 means 20 µs, negative not at all.
+	Spin clock.Duration
+	// OnDrop sees every dropped frame, on the worker's goroutine, with its
+	// verdict and reason set, just before it is given back; nil: nobody does.
+	OnDrop func(b *packet.Buf)
+}
+
+// Instance is a running graph. Drive it live with Run, or in somebody else's
+// time with Step and Push: the breath is the same. All other methods may be
+// called from any goroutine at any time; what touches a worker's state happens
+// between two of its breaths.
+type Instance struct {
+	cfg     Config
+	workers []*worker
+	notes   []string
+	stop    atomic.Bool
+	traced  atomic.Uint32
+	closed  bool
+
+	// mu guards what follows and serialises changes.
+	mu     sync.RWMutex
+	spec   *Spec
+	graphs []*layout // by worker: the same as the workers have, or will have
+	index  map[string]uint16
+	names  []string // by index
+	kinds  []*Kind  // by index: the latest of that name
+	ports  map[string][]port.Port
+	punts  *Tap
+	filter port.Filter // what the ports were opened with, or told last
+}
+
+// New builds the graph; nothing runs yet. Errors of the Spec are *SpecError.
+func New(cfg Config) (*Instance, error) {
+	if cfg.Spec == nil {
+		return nil, errors.New("graph: no spec")
+	}
+	if err := cfg.Spec.Validate(cfg.Kinds, nil); err != nil {
+		return nil, err
+	}
+	i := &Instance{cfg: cfg, spec: &Spec{}, index: map[string]uint16{}, ports: map[string][]port.Port{}}
+	workers := 0
+	for _, name := range slices.Sorted(maps.Keys(cfg.Spec.Ports)) {
+		n := len(cfg.Ports[name])
+		if n == 0 {
+			return nil, fmt.Errorf("graph: port %s of the spec was not opened", name)
+		}
+		if workers == 0 || n < workers {
+			workers = n
+		}
+		i.ports[name] = cfg.Ports[name]
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Ports)) {
+		if _, ok := cfg.Spec.Ports[name]; !ok {
+			return nil, fmt.Errorf("graph: port %s was opened and is not in the spec", name)
+		}
+	}
+	workers = max(workers, 1)
+	spin := cfg.Spin
+	if spin == 0 {
+		spin = 20_000
+	}
+	for n := range workers {
+		w := &worker{index: n, clk: cfg.Clock, spinNs: spin, tick: clock.Never}
+		if cfg.Clock != nil {
+			_, manual := cfg.Clock.(*clock.Manual)
+			w.timed = !manual
+		}
+		w.ctx = Ctx{rand: rand.New(rand.NewPCG(cfg.Seed, uint64(n))), worker: w, onDrop: cfg.OnDrop}
+		w.tracer = newTracer(&i.traced)
+		i.workers = append(i.workers, w)
+		i.graphs = append(i.graphs, &layout{})
+		w.graph = i.graphs[n]
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
+		if n := len(i.ports[name]); n > workers {
+			i.notes = append(i.notes, fmt.Sprintf("port %s has %d queues for %d workers: worker 0 also receives from queues %d to %d",
+				name, n, workers, workers, n-1))
+		}
+	}
+	built, err := i.build(cfg.Spec, i.ports, nil)
+	if err != nil {
+		return nil, err
+	}
+	i.adopt(cfg.Spec.Clone(), i.ports, built)
+	i.filter = i.wants()
+	return i, nil
+}
+
+// Notes are remarks for the user about how the graph was laid out.
+func (i *Instance) Notes() []string { return slices.Clone(i.notes) }
+
+// Workers is their number.
+func (i *Instance) Workers() int { return len(i.workers) }
+
+// number gives a name its index, for the life of the instance.
+func (i *Instance) number(name string, k *Kind) uint16 {
+	n, ok := i.index[name]
+	if !ok {
+		n = uint16(len(i.names))
+		i.index[name] = n
+		i.names = append(i.names, name)
+		i.kinds = append(i.kinds, k)
+	}
+	i.kinds[n] = k
+	return n
+}
+
+// build lays out spec for every worker. Apps and ports of the running graph
+// are taken over unless they are in fresh. It changes nothing that runs.
+func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[string]bool) ([]*layout, error) {
+	edges, err := spec.edges()
+	if err != nil {
+		return nil, err
+	}
+	order, err := spec.order()
+	if err != nil {
+		return nil, err
+	}
+	appNames := slices.Sorted(maps.Keys(spec.Apps))
+	portNames := slices.Sorted(maps.Keys(spec.Ports))
+	shares := map[string]*share{}
+	for _, n := range appNames {
+		shares[n] = &share{}
+	}
+	var graphs []*layout
+	apps := make([]map[string]App, len(i.workers))
+	for w := range i.workers {
+		apps[w] = map[string]App{}
+		for _, name := range appNames {
+			if i.graphs[w].node(name) != nil && !fresh[name] {
+				continue
+			}
+			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
+			app, err := kind.New(Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}, maps.Clone(spec.Apps[name].Args))
+			if err != nil {
+				return nil, spec.errAt(path("apps", name), "app %s: %v", name, err)
+			}
+			apps[w][name] = app
+		}
+	}
+	for w := range i.workers {
+		old := i.graphs[w]
+		g := &layout{}
+		nodes := map[string]*node{}
+		// Indices follow the sorted names, the layout the order of the links.
+		for _, name := range appNames {
+			if app := apps[w][name]; app != nil {
+				kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
+				nodes[name] = newNode(name, i.number(name, kind), kind, app)
+			} else {
+				nodes[name] = old.node(name)
+			}
+		}
+		for _, name := range order {
+			g.nodes = append(g.nodes, nodes[name])
+		}
+		g.all = slices.Clone(g.nodes)
+		for _, name := range portNames {
+			p := old.port(name)
+			if p == nil || fresh[name] {
+				queues := []port.Port{ports[name][w]}
+				if w == 0 {
+					queues = append(queues, ports[name][len(i.workers):]...)
+				}
+				p = newPortNode(name, i.number(name, portKind()), spec.Ports[name], queues)
+			}
+			g.ports = append(g.ports, p)
+			g.all = append(g.all, &p.node)
+			nodes[name] = &p.node
+		}
+		outs, ins := map[string][]*link{}, map[string][]*link{}
+		for _, n := range g.all {
+			outs[n.name] = make([]*link, len(n.kind.Out))
+		}
+		for _, e := range edges {
+			l := old.link(e)
+			if l == nil || l.fromNode != nodes[e.from] || (l.to != nil && l.to != nodes[e.to]) || (l.toPort != nil && &l.toPort.node != nodes[e.to]) {
+				l = newLink(e)
+				l.fromNode = nodes[e.from]
+				if p := g.port(e.to); p != nil {
+					l.toPort = p
+				} else {
+					l.to = nodes[e.to]
+					l.in = slices.Index(l.to.kind.In, e.in)
+				}
+			}
+			outs[e.from][slices.Index(nodes[e.from].kind.Out, e.out)] = l
+			ins[e.to] = append(ins[e.to], l)
+			g.links = append(g.links, l)
+		}
+		for _, n := range g.all {
+			g.outs = append(g.outs, outs[n.name])
+			g.ins = append(g.ins, ins[n.name])
+		}
+		graphs = append(graphs, g)
+	}
+	return graphs, nil
+}
+
+func (l *layout) link(e edge) *link {
+	for _, k := range l.links {
+		if k.edge == e {
+			return k
+		}
+	}
+	return nil
+}
+
+// share is Env.Share of one app.
+type share struct {
+	mu   sync.Mutex
+	made bool
+	v    any
+}
+
+func (s *share) get(make func() any) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.made {
+		s.v, s.made = make(), true
+	}
+	return s.v
+}
+
+// adopt hands the layouts to the workers.
+func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout) {
+	for n, w := range i.workers {
+		w.do(func() { w.adopt(graphs[n]) })
+	}
+	i.spec, i.ports, i.graphs = spec, ports, graphs
+}
+
+// Spec is a copy of what runs.
+func (i *Instance) Spec() *Spec {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.spec.Clone()
+}
+
+// Run starts the workers, each on a thread of its own, and returns when ctx is
+// done (nil), every port is at its end (nil), or a worker failed. The ports
+// stay open.
+func (i *Instance) Run(ctx context.Context) error {
+	if i.cfg.Clock == nil {
+		return errors.New("graph: Run needs a clock")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	i.stop.Store(false)
+	defer context.AfterFunc(ctx, func() { i.stop.Store(true) })()
+	var wg sync.WaitGroup
+	errs := make([]error, len(i.workers))
+	for n, w := range i.workers {
+		w.mailMu.Lock()
+		w.live = true
+		w.mailMu.Unlock()
+		wg.Go(func() {
+			if errs[n] = w.run(ctx, &i.stop); errs[n] != nil {
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Step takes one breath of every worker at time now, and returns how many
+// frames were received, sent, or made by a timer. After an error (an app
+// panicked, a port failed) the instance is dead and returns it again.
+func (i *Instance) Step(now clock.Time) (int, error) {
+	moved := 0
+	for _, w := range i.workers {
+		w.mu.Lock()
+		n, err := w.step(now)
+		w.mu.Unlock()
+		moved += n
+		if err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+// Push takes one breath at time now in which the frames of b are received on
+// the named port, as by its queue 0, and nothing from any port: timers that
+// are due run first. Push empties b.
+func (i *Instance) Push(name string, now clock.Time, b *packet.Batch) error {
+	w := i.workers[0]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.graph.port(name)
+	if p == nil {
+		return fmt.Errorf("graph: no port is named %q", name)
+	}
+	return w.inject(p, now, b)
+}
+
+func (w *worker) inject(p *portNode, now clock.Time, b *packet.Batch) (err error) {
+	if w.err != nil {
+		return w.err
+	}
+	defer func() { err = w.err }()
+	defer w.recover()
+	c := &w.ctx
+	c.now = now
+	if w.tick <= now {
+		w.runTicks(now)
+	}
+	c.node = &p.node
+	for _, x := range b.Bufs() {
+		x.Counted = true
+		if p.mark != nil && c.tracer != nil {
+			c.tracer.start(c, x, p.mark)
+		}
+	}
+	w.received(p, b)
+	w.drain()
+	return nil
+}
+
+// NextTick is when the next timer is due; clock.Never when there is none.
+func (i *Instance) NextTick() clock.Time {
+	t := clock.Never
+	for _, w := range i.workers {
+		w.do(func() { t = min(t, w.tick) })
+	}
+	return t
+}
+
+// Close takes the apps out: they give up what they hold, and what waits on
+// links is dropped and counted as stopped. The ports are closed. Call it after
+// Run has returned.
+func (i *Instance) Close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return nil
+	}
+	i.closed = true
+	for _, w := range i.workers {
+		w.do(func() {
+			defer w.recover()
+			if w.err == nil {
+				for _, n := range w.graph.nodes {
+					w.stopApp(n)
+				}
+			}
+			for _, l := range w.graph.links {
+				w.clear(l)
+			}
+			w.commit()
+		})
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
+		for _, q := range i.ports[name] {
+			errs = append(errs, q.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Conservation checks the books between breaths: received + generated =
+// transmitted + dropped + punted + held, for the instance, and for every app
+// what went in and came out. An app that lost or doubled a frame is named.
+func (i *Instance) Conservation() error {
+	var sum books
+	var wrong []string
+	for _, w := range i.workers {
+		w.do(func() {
+			b := w.sums()
+			sum.received += b.received
+			sum.generated += b.generated
+			sum.transmitted += b.transmitted
+			sum.dropped += b.dropped
+			sum.punted += b.punted
+			sum.held += b.held
+			for _, n := range w.graph.nodes {
+				s := n.stats
+				in := s.Live(statIn) + s.Live(statGenerated)
+				out := s.Live(statOut) + s.Live(statDropped) + s.Live(statPunted) + uint64(n.held())
+				if in != out {
+					wrong = append(wrong, fmt.Sprintf("app %s: in+generated %d, out+dropped+punted+held %d", n.name, in, out))
+				}
+			}
+		})
+	}
+	left := sum.received + sum.generated
+	right := sum.transmitted + sum.dropped + sum.punted + sum.held
+	if left != right {
+		wrong = append([]string{fmt.Sprintf("received %d + generated %d is not transmitted %d + dropped %d + punted %d + held %d",
+			sum.received, sum.generated, sum.transmitted, sum.dropped, sum.punted, sum.held)}, wrong...)
+		return errors.New("graph: " + strings.Join(wrong, "; "))
+	}
+	if len(wrong) > 0 {
+		return errors.New("graph: " + strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// Held is the number of frames inside the graph, between breaths.
+func (i *Instance) Held() int {
+	n := uint64(0)
+	for _, w := range i.workers {
+		w.do(func() { n += w.sums().held })
+	}
+	return int(n)
+}

@@ -1,0 +1,166 @@
+package graph
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// node is one app, or one port, in one worker's graph.
+type node struct {
+	name     string
+	index    uint16 // the same in all workers, and for the life of the instance
+	kind     *Kind
+	app      App // nil: a port
+	ticker   Ticker
+	next     clock.Time // when ticker wants to run
+	out      []*link    // by output
+	in       []*link    // links that lead here
+	calls    uint32
+	counters *counter.Set
+	reasons  *counter.Set // Kind.Reasons, then the framework's
+	stats    *counter.Set
+}
+
+func newNode(name string, index uint16, kind *Kind, app App) *node {
+	n := &node{
+		name: name, index: index, kind: kind, app: app,
+		out:      make([]*link, len(kind.Out)),
+		counters: counter.NewSet(kind.Counters),
+		reasons:  counter.NewSet(slices.Concat(kind.Reasons, frameworkReasons[:])),
+		stats:    counter.NewSet(nodeStats[:]),
+		next:     clock.Never,
+	}
+	if t, ok := app.(Ticker); ok {
+		n.ticker, n.next = t, 0
+	}
+	return n
+}
+
+// framework is the Reason of one of the framework's own.
+func (n *node) framework(r Reason) Reason { return Reason(len(n.kind.Reasons)) + r }
+
+func (n *node) commit() {
+	n.counters.Commit()
+	n.reasons.Commit()
+	n.stats.Commit()
+}
+
+func (n *node) held() int {
+	if h, ok := n.app.(Holder); ok {
+		return h.Held()
+	}
+	return 0
+}
+
+// portNode is one port in one worker's graph: the queues that the worker
+// serves. It sends on the first.
+type portNode struct {
+	node
+	spec     PortSpec
+	queues   []port.Port
+	bypass   []port.Bypasser // nil where a queue is none
+	missed   []uint64
+	eof      []bool
+	txClosed bool
+	mark     *traceJob // frames to trace; nil: none
+}
+
+// portKind is how the books see a port: an app without reasons of its own.
+func portKind() *Kind {
+	return &Kind{Name: "port", In: []string{"in"}, Out: []string{"out"}}
+}
+
+func newPortNode(name string, index uint16, spec PortSpec, queues []port.Port) *portNode {
+	p := &portNode{
+		node: *newNode(name, index, portKind(), nil), spec: spec, queues: queues,
+		bypass: make([]port.Bypasser, len(queues)),
+		missed: make([]uint64, len(queues)),
+		eof:    make([]bool, len(queues)),
+	}
+	for i, q := range queues {
+		if b, ok := q.(port.Bypasser); ok {
+			p.bypass[i], p.missed[i] = b, b.Missed()
+		}
+	}
+	return p
+}
+
+// Counters of a link.
+const (
+	linkPackets counter.ID = iota
+	linkDrops
+	linkDepth
+	numLinkStats
+)
+
+var linkStats = [numLinkStats]counter.Def{
+	linkPackets: {Name: "packets", Help: "frames that crossed"},
+	linkDrops:   {Name: "drops", Help: "frames that found it full"},
+	linkDepth:   {Name: "depth", Help: "frames that wait on it"},
+}
+
+// link is the queue between an output and the next input.
+type link struct {
+	edge
+	q        []*packet.Buf // cap linkCap
+	to       *node         // nil: toPort
+	in       int
+	toPort   *portNode
+	fromNode *node
+	tap      *ring // copies of what crosses; nil: none
+	tapped   int   // of q, those that the tap has seen
+	stats    *counter.Set
+}
+
+func newLink(e edge) *link {
+	return &link{edge: e, q: make([]*packet.Buf, 0, linkCap), stats: counter.NewSet(linkStats[:])}
+}
+
+// layout is one worker's graph. It is put together by whoever controls the
+// instance and taken over by the worker between two breaths; outs and ins are
+// what the nodes' out and in become then.
+type layout struct {
+	nodes []*node     // apps in topological order
+	ports []*portNode // by name
+	links []*link     // by text
+	all   []*node     // apps, then ports
+	outs  [][]*link   // of all
+	ins   [][]*link
+}
+
+func (l *layout) node(name string) *node {
+	for _, n := range l.all {
+		if n.name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+func (l *layout) port(name string) *portNode {
+	for _, p := range l.ports {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// books are the sums of a worker's counters.
+type books struct {
+	received, generated, transmitted, dropped, punted, held uint64
+}
+
+func (b *books) addNode(n *node, isPort bool) {
+	if isPort {
+		b.received += n.stats.Live(statIn)
+		b.transmitted += n.stats.Live(statOut)
+	}
+	b.generated += n.stats.Live(statGenerated)
+	b.dropped += n.stats.Live(statDropped)
+	b.punted += n.stats.Live(statPunted)
+}

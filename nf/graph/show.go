@@ -1,0 +1,361 @@
+package graph
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/trace"
+)
+
+// Count is one counter of one app or port, summed over the workers, as of
+// their last breath.
+type Count struct {
+	Node string `json:"node"`
+	// Group is "frames" for the framework's counts of frames, "reason" for
+	// drop reasons and marks, "counter" for the app's own.
+	Group string `json:"group"`
+	Name  string `json:"name"`
+	Value uint64 `json:"value"`
+	Help  string `json:"help,omitempty"`
+}
+
+// Counters are all counters: nodes by name, then group and declaration.
+func (i *Instance) Counters() []Count {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	var out []Count
+	for at, first := range i.graphs[0].all {
+		add := func(group string, set func(n *node) *counter.Set, ids int) {
+			for id, d := range set(first).Defs()[:ids] {
+				c := Count{Node: first.name, Group: group, Name: d.Name, Help: d.Help}
+				for _, g := range i.graphs {
+					c.Value += set(g.all[at]).Load(counter.ID(id))
+				}
+				out = append(out, c)
+			}
+		}
+		add("frames", func(n *node) *counter.Set { return n.stats }, int(statPunted)+1)
+		add("reason", func(n *node) *counter.Set { return n.reasons }, len(first.reasons.Defs()))
+		add("counter", func(n *node) *counter.Set { return n.counters }, len(first.counters.Defs()))
+	}
+	slices.SortStableFunc(out, func(a, b Count) int { return cmp.Compare(a.Node, b.Node) })
+	return out
+}
+
+// NodeRuntime is what an app costs, summed over the workers.
+type NodeRuntime struct {
+	Node    string  `json:"node"`
+	Kind    string  `json:"kind"`
+	Calls   uint64  `json:"calls"`
+	Packets uint64  `json:"packets"`
+	Batch   float64 `json:"batch"` // frames a call
+	NsPer   float64 `json:"ns_per_packet"`
+	Held    int     `json:"held"`
+}
+
+// LinkRuntime is a link's traffic, summed over the workers.
+type LinkRuntime struct {
+	Link    string `json:"link"`
+	Packets uint64 `json:"packets"`
+	Drops   uint64 `json:"drops"`
+	Depth   uint64 `json:"depth"`
+}
+
+// Runtime is how the graph runs.
+type Runtime struct {
+	Workers int           `json:"workers"`
+	Nodes   []NodeRuntime `json:"nodes"`
+	Links   []LinkRuntime `json:"links"`
+	Notes   []string      `json:"notes,omitempty"`
+}
+
+// Runtime is the state of apps and links as of the last breath.
+func (i *Instance) Runtime() Runtime {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	r := Runtime{Workers: len(i.workers), Notes: i.Notes()}
+	held := make([]int, len(i.graphs[0].all))
+	for n, w := range i.workers {
+		w.do(func() {
+			for at, nd := range i.graphs[n].nodes {
+				held[at] += nd.held()
+			}
+		})
+	}
+	for at, first := range i.graphs[0].all {
+		nr := NodeRuntime{Node: first.name, Kind: first.kind.Name, Held: held[at]}
+		var packets, ns uint64
+		for _, g := range i.graphs {
+			s := g.all[at].stats
+			nr.Calls += s.Load(statCalls)
+			nr.Packets += s.Load(statIn)
+			packets += s.Load(statSampledPackets)
+			ns += s.Load(statSampledNanos)
+		}
+		if nr.Calls > 0 {
+			nr.Batch = float64(nr.Packets) / float64(nr.Calls)
+		}
+		if packets > 0 {
+			nr.NsPer = float64(ns) / float64(packets)
+		}
+		r.Nodes = append(r.Nodes, nr)
+	}
+	for at, first := range i.graphs[0].links {
+		lr := LinkRuntime{Link: first.String()}
+		for _, g := range i.graphs {
+			s := g.links[at].stats
+			lr.Packets += s.Load(linkPackets)
+			lr.Drops += s.Load(linkDrops)
+			lr.Depth += s.Load(linkDepth)
+		}
+		r.Links = append(r.Links, lr)
+	}
+	return r
+}
+
+// PortInfo is a port's totals.
+type PortInfo struct {
+	Name   string       `json:"name"`
+	Kind   string       `json:"kind"`
+	Args   Args         `json:"args,omitempty"`
+	Queues []port.Stats `json:"queues"`
+}
+
+// Ports are the totals of every queue of every port.
+func (i *Instance) Ports() []PortInfo {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	var out []PortInfo
+	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
+		s := i.spec.Ports[name]
+		p := PortInfo{Name: name, Kind: s.Kind, Args: maps.Clone(s.Args)}
+		for _, q := range i.ports[name] {
+			p.Queues = append(p.Queues, q.Stats())
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Report is the state that an app shows, one value a worker; an error when it
+// shows none.
+func (i *Instance) Report(app string) ([]any, error) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	var out []any
+	for n, w := range i.workers {
+		nd := i.graphs[n].node(app)
+		if nd == nil || nd.app == nil {
+			return nil, fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
+		}
+		r, ok := nd.app.(Reporter)
+		if !ok {
+			return nil, fmt.Errorf("app %s: %s has nothing to report", app, nd.kind.Name)
+		}
+		w.do(func() {
+			w.ctx.node = nd
+			out = append(out, r.Report())
+			w.ctx.node = nil
+		})
+	}
+	return out, nil
+}
+
+// App is the app of that name in a worker: for tests, which own the worker.
+func (i *Instance) App(name string, worker int) App {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if n := i.graphs[worker].node(name); n != nil {
+		return n.app
+	}
+	return nil
+}
+
+// ReasonOf is the name of the app and of the reason in a frame's Meta; empty
+// when no app gave one.
+func (i *Instance) ReasonOf(m *packet.Meta) (app, reason string) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.reason(m.ReasonApp, m.Reason)
+}
+
+// reason resolves Meta's numbering: app is the index + 1.
+func (i *Instance) reason(app, r uint16) (string, string) {
+	if app == 0 || int(app) > len(i.names) {
+		return "", ""
+	}
+	k := i.kinds[app-1]
+	switch own := len(k.Reasons); {
+	case int(r) < own:
+		return i.names[app-1], k.Reasons[r].Name
+	case int(r)-own < numFrameworkReasons:
+		return i.names[app-1], frameworkReasons[int(r)-own].Name
+	}
+	return i.names[app-1], fmt.Sprintf("reason-%d", r)
+}
+
+// Dot draws a Spec for Graphviz.
+func Dot(s *Spec) string {
+	var b strings.Builder
+	b.WriteString("digraph quillon {\n\trankdir=LR\n")
+	for _, n := range slices.Sorted(maps.Keys(s.Ports)) {
+		fmt.Fprintf(&b, "\t%q [shape=box, style=rounded, label=%q]\n", n, n+"\n"+s.Ports[n].Kind)
+	}
+	for _, n := range slices.Sorted(maps.Keys(s.Apps)) {
+		fmt.Fprintf(&b, "\t%q [shape=box, label=%q]\n", n, n+"\n"+s.Apps[n].Kind)
+	}
+	es, err := s.edges()
+	if err != nil {
+		es = nil
+	}
+	for _, e := range es {
+		fmt.Fprintf(&b, "\t%q -> %q [taillabel=%q, headlabel=%q]\n", e.from, e.to, e.out, e.in)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// AddTrace traces the next n frames received on a port; with a reason ("bad-icrc"
+// or "steer.bad-icrc") the next n that end with it, by a drop or as marked. A
+// worker keeps one reason at a time: that of the last call.
+func (i *Instance) AddTrace(portName string, n int, reason string) error {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if n <= 0 {
+		return errors.New("trace: the number of frames must be positive")
+	}
+	if _, ok := i.ports[portName]; !ok {
+		return fmt.Errorf("no port is named %q%s", portName, suggest(portName, slices.Sorted(maps.Keys(i.ports))))
+	}
+	job := &traceJob{}
+	job.left.Store(int64(n))
+	if reason != "" {
+		var known []string
+		for _, nd := range i.graphs[0].all {
+			for r, d := range nd.reasons.Defs() {
+				known = append(known, d.Name)
+				if d.Name == reason || nd.name+"."+d.Name == reason {
+					job.want = append(job.want, reasonKey{nd.index + 1, uint16(r)})
+				}
+			}
+		}
+		if job.want == nil {
+			slices.Sort(known)
+			return fmt.Errorf("no app has a reason %q%s", reason, suggest(reason, slices.Compact(known)))
+		}
+	}
+	for _, w := range i.workers {
+		w.do(func() {
+			w.graph.port(portName).mark = job
+			w.tracer.want, w.tracer.left = job.want, &job.left
+			w.ctx.tracer = w.tracer
+		})
+	}
+	return nil
+}
+
+// ClearTrace ends tracing and forgets what was traced.
+func (i *Instance) ClearTrace() {
+	for _, w := range i.workers {
+		w.do(func() {
+			for _, p := range w.graph.ports {
+				p.mark = nil
+			}
+			w.ctx.tracer = nil
+			w.tracer.open, w.tracer.stage = 0, w.tracer.stage[:0]
+			w.tracer.ring.Clear()
+		})
+	}
+}
+
+// TraceLine is one event of a traced frame.
+type TraceLine struct {
+	At   clock.Time `json:"at"`
+	Node string     `json:"node"`
+	Text string     `json:"text"`
+}
+
+// Traced is what happened to one traced frame.
+type Traced struct {
+	Packet uint32      `json:"packet"`
+	Lines  []TraceLine `json:"lines"`
+}
+
+func (t Traced) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "packet %d\n", t.Packet)
+	for _, l := range t.Lines {
+		fmt.Fprintf(&b, "  %-10s +%-8s %s\n", l.Node, l.At.Sub(t.Lines[0].At), l.Text)
+	}
+	return b.String()
+}
+
+// Trace is what was traced so far, by packet.
+func (i *Instance) Trace() []Traced {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	byID := map[uint32]*Traced{}
+	for _, w := range i.workers {
+		w.do(func() {
+			for _, r := range w.tracer.ring.Snapshot(nil) {
+				t := byID[r.Packet]
+				if t == nil {
+					t = &Traced{Packet: r.Packet}
+					byID[r.Packet] = t
+				}
+				t.Lines = append(t.Lines, TraceLine{clock.Time(r.At), i.names[r.App], i.traceText(w, r)})
+			}
+		})
+	}
+	var out []Traced
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		out = append(out, *byID[id])
+	}
+	return out
+}
+
+// traceText formats a record; on the worker, between breaths.
+func (i *Instance) traceText(w *worker, r trace.Record) string {
+	end := func(what string) string {
+		app, reason := i.reason(uint16(r.Args[0]), uint16(r.Args[1]))
+		if reason == "" {
+			return what
+		}
+		return what + ": " + app + "." + reason
+	}
+	kind := i.kinds[r.App]
+	gate := func(names []string) string {
+		if int(r.Args[0]) < len(names) {
+			return names[r.Args[0]]
+		}
+		return fmt.Sprint(r.Args[0])
+	}
+	switch r.Kind {
+	case TraceRx:
+		return fmt.Sprintf("received, %d bytes", r.Args[0])
+	case TraceIn:
+		return "in " + gate(kind.In)
+	case TraceOut:
+		return "out " + gate(kind.Out)
+	case TraceTx:
+		return end("transmitted " + packet.Verdict(r.Args[2]).String())
+	case TraceDrop:
+		return end("dropped")
+	case TracePunt:
+		return end("punted")
+	}
+	if n := w.graph.node(i.names[r.App]); n != nil {
+		if d, ok := n.app.(Describer); ok {
+			return d.Describe(r.Kind, r.Args)
+		}
+	}
+	return fmt.Sprintf("record %d %v", r.Kind, r.Args)
+}

@@ -1,0 +1,402 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// Spec is a graph on paper: ports, apps and the links between them. It is a
+// passive value; on disk it is YAML:
+//
+//	ports:
+//	  a: {kind: afxdp, args: {dev: eth1}}
+//	  b: {kind: afxdp, args: {dev: eth2}}
+//	apps:
+//	  steer: {kind: clover-steer, args: {mode: read-write}}
+//	links:
+//	  - a.out -> steer.a
+//	  - steer.b -> b.in
+//	  - b.out -> steer.b
+//	  - steer.a -> a.in
+//
+// A port's "out" yields the frames that it received; frames that go to its
+// "in" are sent. Ports and apps share one space of names.
+type Spec struct {
+	Ports map[string]PortSpec `yaml:"ports,omitempty" json:"ports,omitempty"`
+	Apps  map[string]AppSpec  `yaml:"apps,omitempty" json:"apps,omitempty"`
+	Links []string            `yaml:"links,omitempty" json:"links,omitempty"`
+
+	source []byte // what ParseSpec read: errors point into it
+}
+
+// PortSpec says how a port is opened.
+type PortSpec struct {
+	Kind string `yaml:"kind" json:"kind"`
+	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
+}
+
+// AppSpec says what app a name stands for.
+type AppSpec struct {
+	Kind string `yaml:"kind" json:"kind"`
+	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
+}
+
+// PortKind documents a sort of port for Validate; whoever opens ports declares
+// the kinds that it knows.
+type PortKind struct {
+	Name, Summary string
+	Params        []Param
+}
+
+// SpecError is something wrong in a Spec. Error is one line; Excerpt is the
+// place in the source with the lines around it, empty when the Spec was not
+// parsed.
+type SpecError struct {
+	Line, Column int // from 1; 0 when unknown
+	Msg          string
+	Excerpt      string
+}
+
+func (e *SpecError) Error() string {
+	if e.Line == 0 {
+		return "spec: " + e.Msg
+	}
+	return fmt.Sprintf("spec:%d:%d: %s", e.Line, e.Column, e.Msg)
+}
+
+// ParseSpec reads YAML. Unknown and repeated fields are errors; all errors are
+// *SpecError.
+func ParseSpec(src []byte) (*Spec, error) {
+	s := &Spec{source: slices.Clone(src)}
+	if err := yaml.UnmarshalWithOptions(src, s, yaml.Strict()); err != nil {
+		e := &SpecError{Msg: err.Error()}
+		var y yaml.Error
+		if errors.As(err, &y) {
+			e.Msg = y.GetMessage()
+			if t := y.GetToken(); t != nil && t.Position != nil {
+				e.Line, e.Column = t.Position.Line, t.Position.Column
+			}
+			e.Excerpt = yaml.FormatError(err, false, true)
+		}
+		e.Msg, _, _ = strings.Cut(e.Msg, "\n")
+		return nil, e
+	}
+	return s, nil
+}
+
+// Marshal writes the Spec as YAML that ParseSpec reads back to an equal Spec.
+func (s *Spec) Marshal() ([]byte, error) { return yaml.Marshal(s) }
+
+// Clone is a deep copy.
+func (s *Spec) Clone() *Spec {
+	c := &Spec{
+		Ports:  maps.Clone(s.Ports),
+		Apps:   maps.Clone(s.Apps),
+		Links:  slices.Clone(s.Links),
+		source: s.source,
+	}
+	for k, v := range c.Ports {
+		v.Args = maps.Clone(v.Args)
+		c.Ports[k] = v
+	}
+	for k, v := range c.Apps {
+		v.Args = maps.Clone(v.Args)
+		c.Apps[k] = v
+	}
+	return c
+}
+
+// edge is a parsed link.
+type edge struct{ from, out, to, in string }
+
+func (e edge) String() string { return e.from + "." + e.out + " -> " + e.to + "." + e.in }
+
+func parseEdge(s string) (edge, error) {
+	l, r, ok := strings.Cut(s, "->")
+	var e edge
+	var ok1, ok2 bool
+	e.from, e.out, ok1 = strings.Cut(strings.TrimSpace(l), ".")
+	e.to, e.in, ok2 = strings.Cut(strings.TrimSpace(r), ".")
+	if !ok || !ok1 || !ok2 || !validName(e.from) || !validName(e.out) || !validName(e.to) || !validName(e.in) {
+		return edge{}, fmt.Errorf("link %q is not of the form \"NAME.OUT -> NAME.IN\"", s)
+	}
+	return e, nil
+}
+
+// edges is Links parsed, in order of their text.
+func (s *Spec) edges() ([]edge, error) {
+	es := make([]edge, 0, len(s.Links))
+	for i, l := range s.Links {
+		e, err := parseEdge(l)
+		if err != nil {
+			return nil, s.errAt(path("links", i), "%v", err)
+		}
+		es = append(es, e)
+	}
+	slices.SortFunc(es, func(a, b edge) int { return strings.Compare(a.String(), b.String()) })
+	return es, nil
+}
+
+func validName(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		case i > 0 && c == '-':
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// path builds the place of a value in the YAML document.
+func path(steps ...any) *yaml.Path {
+	b := (&yaml.PathBuilder{}).Root()
+	for _, s := range steps {
+		switch s := s.(type) {
+		case string:
+			b = b.Child(s)
+		case int:
+			b = b.Index(uint(s))
+		}
+	}
+	return b.Build()
+}
+
+// errAt is a SpecError that points at p, as far as the source is known.
+func (s *Spec) errAt(p *yaml.Path, format string, args ...any) *SpecError {
+	e := &SpecError{Msg: fmt.Sprintf(format, args...)}
+	if s.source == nil {
+		return e
+	}
+	f, err := parser.ParseBytes(s.source, 0)
+	if err != nil {
+		return e
+	}
+	n, err := p.FilterFile(f)
+	if err != nil || n == nil {
+		return e
+	}
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+		n = m.Values[0].Key
+	}
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		e.Line, e.Column = t.Position.Line, t.Position.Column
+	}
+	if x, err := p.AnnotateSource(s.source, false); err == nil {
+		e.Excerpt = string(x)
+	}
+	return e
+}
+
+// Validate checks that the Spec can be built: kinds and arguments exist, links
+// join what is there, every output has at most one link, and no frame can go
+// round from app to app. portKinds nil leaves the ports' kinds unchecked.
+func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
+		p := s.Ports[name]
+		at := path("ports", name)
+		if !validName(name) {
+			return s.errAt(at, "port name %q: use letters, digits, '_' and '-'", name)
+		}
+		if _, ok := s.Apps[name]; ok {
+			return s.errAt(at, "%q names a port and an app: rename one", name)
+		}
+		if portKinds == nil {
+			continue
+		}
+		i := slices.IndexFunc(portKinds, func(k PortKind) bool { return k.Name == p.Kind })
+		if i < 0 {
+			var known []string
+			for _, k := range portKinds {
+				known = append(known, k.Name)
+			}
+			return s.errAt(path("ports", name, "kind"), "port %s: unknown kind %q%s", name, p.Kind, suggest(p.Kind, known))
+		}
+		if err := s.checkArgs("ports", "port", name, p.Args, portKinds[i].Params); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
+		a := s.Apps[name]
+		if !validName(name) {
+			return s.errAt(path("apps", name), "app name %q: use letters, digits, '_' and '-'", name)
+		}
+		k := findKind(kinds, a.Kind)
+		if k == nil {
+			var known []string
+			for _, k := range kinds {
+				known = append(known, k.Name)
+			}
+			return s.errAt(path("apps", name, "kind"), "app %s: unknown kind %q%s", name, a.Kind, suggest(a.Kind, known))
+		}
+		if err := s.checkArgs("apps", "app", name, a.Args, k.Params); err != nil {
+			return err
+		}
+	}
+	used := map[string]string{}
+	for i, text := range s.Links {
+		at := path("links", i)
+		e, err := parseEdge(text)
+		if err != nil {
+			return s.errAt(at, "%v", err)
+		}
+		outs, err := s.ends(kinds, e.from, true)
+		if err != nil {
+			return s.errAt(at, "link %q: %v", e, err)
+		}
+		if !slices.Contains(outs, e.out) {
+			return s.errAt(at, "link %q: %s has no output %q%s", e, e.from, e.out, suggest(e.out, outs))
+		}
+		ins, err := s.ends(kinds, e.to, false)
+		if err != nil {
+			return s.errAt(at, "link %q: %v", e, err)
+		}
+		if !slices.Contains(ins, e.in) {
+			return s.errAt(at, "link %q: %s has no input %q%s", e, e.to, e.in, suggest(e.in, ins))
+		}
+		from := e.from + "." + e.out
+		if first, ok := used[from]; ok {
+			return s.errAt(at, "link %q: %s is linked already, by %q; use a tee to copy", e, from, first)
+		}
+		used[from] = e.String()
+	}
+	if _, err := s.order(); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) error {
+	for _, arg := range slices.Sorted(maps.Keys(args)) {
+		if !slices.ContainsFunc(params, func(p Param) bool { return p.Name == arg }) {
+			var known []string
+			for _, p := range params {
+				known = append(known, p.Name)
+			}
+			return s.errAt(path(section, name, "args", arg), "%s %s: unknown argument %q%s", what, name, arg, suggest(arg, known))
+		}
+	}
+	return nil
+}
+
+// ends are the names of the outputs or inputs of a port or app.
+func (s *Spec) ends(kinds []Kind, name string, out bool) ([]string, error) {
+	if _, ok := s.Ports[name]; ok {
+		if out {
+			return []string{"out"}, nil
+		}
+		return []string{"in"}, nil
+	}
+	if a, ok := s.Apps[name]; ok {
+		k := findKind(kinds, a.Kind)
+		if out {
+			return k.Out, nil
+		}
+		return k.In, nil
+	}
+	known := slices.Sorted(maps.Keys(s.Ports))
+	known = append(known, slices.Sorted(maps.Keys(s.Apps))...)
+	return nil, fmt.Errorf("no port or app is named %q%s", name, suggest(name, known))
+}
+
+// order is the topological order of the apps along the links; ties by name.
+func (s *Spec) order() ([]string, error) {
+	es, err := s.edges()
+	if err != nil {
+		return nil, err
+	}
+	before := map[string]int{}
+	for _, e := range es {
+		_, a := s.Apps[e.from]
+		_, b := s.Apps[e.to]
+		if a && b {
+			before[e.to]++
+		}
+	}
+	var ready, done []string
+	for _, n := range slices.Sorted(maps.Keys(s.Apps)) {
+		if before[n] == 0 {
+			ready = append(ready, n)
+		}
+	}
+	for len(ready) > 0 {
+		n := ready[0]
+		ready = ready[1:]
+		done = append(done, n)
+		for _, e := range es {
+			if _, ok := s.Apps[e.to]; e.from != n || !ok {
+				continue
+			}
+			if before[e.to]--; before[e.to] == 0 {
+				i, _ := slices.BinarySearch(ready, e.to)
+				ready = slices.Insert(ready, i, e.to)
+			}
+		}
+	}
+	if len(done) < len(s.Apps) {
+		for i, text := range s.Links {
+			e, _ := parseEdge(text)
+			if before[e.from] > 0 && before[e.to] > 0 {
+				return nil, s.errAt(path("links", i), "link %q closes a circle of apps: a circle must pass through a port", e)
+			}
+		}
+	}
+	return done, nil
+}
+
+func findKind(kinds []Kind, name string) *Kind {
+	for i := range kinds {
+		if kinds[i].Name == name {
+			return &kinds[i]
+		}
+	}
+	return nil
+}
+
+// suggest is a hint at the known name that is nearest to a wrong one, or at
+// all of them when none is near.
+func suggest(wrong string, known []string) string {
+	if len(known) == 0 {
+		return " (there are none)"
+	}
+	best, at := len(wrong)/2+1, ""
+	for _, k := range known {
+		if d := distance(strings.ToLower(wrong), strings.ToLower(k)); d < best {
+			best, at = d, k
+		}
+	}
+	if at != "" {
+		return fmt.Sprintf(" (did you mean %q?)", at)
+	}
+	return fmt.Sprintf(" (known: %s)", strings.Join(known, ", "))
+}
+
+// distance is the number of characters to insert, remove or change.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diag := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			d := diag
+			if a[i-1] != b[j-1] {
+				d++
+			}
+			diag = row[j]
+			row[j] = min(d, row[j]+1, row[j-1]+1)
+		}
+	}
+	return row[len(b)]
+}

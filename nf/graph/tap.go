@@ -1,0 +1,161 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Frame is a copy of a frame that crossed a tapped link, or was punted.
+type Frame struct {
+	At      clock.Time     `json:"at"`
+	Seq     uint64         `json:"seq,omitempty"` // its number in its capture
+	Node    string         `json:"node"`          // where it came from: app or port
+	Port    uint16         `json:"port"`          // where it was received
+	Queue   uint16         `json:"queue"`
+	Verdict packet.Verdict `json:"verdict"`
+	App     string         `json:"app,omitempty"` // that gave the reason
+	Reason  string         `json:"reason,omitempty"`
+	Data    []byte         `json:"data"`
+}
+
+// Tap yields copies of frames; one goroutine reads it. Workers never wait for
+// it: what finds its buffer full is counted in Dropped.
+type Tap struct {
+	inst  *Instance
+	rings []*ring
+	turn  int
+	close func()
+}
+
+// Next is the next frame, if one is waiting.
+func (t *Tap) Next() (Frame, bool) {
+	for range t.rings {
+		r := t.rings[t.turn%len(t.rings)]
+		t.turn++
+		x, ok := r.get()
+		if !ok {
+			continue
+		}
+		f := Frame{At: x.at, Seq: x.seq, Port: x.port, Queue: x.queue, Verdict: x.verdict, Data: x.data}
+		t.inst.mu.RLock()
+		f.Node = t.inst.names[x.node]
+		f.App, f.Reason = t.inst.reason(x.reasonApp, x.reason)
+		t.inst.mu.RUnlock()
+		return f, true
+	}
+	return Frame{}, false
+}
+
+// Dropped is how many frames found the buffer full.
+func (t *Tap) Dropped() uint64 {
+	n := uint64(0)
+	for _, r := range t.rings {
+		n += r.dropped.Load()
+	}
+	return n
+}
+
+// Close ends the copying.
+func (t *Tap) Close() { t.close() }
+
+// Tap copies what crosses an edge: "NAME.OUT", an output of an app or the
+// "out" of a port, or "NAME.IN", all links that lead to that input. An edge has
+// one tap at a time.
+func (i *Instance) Tap(at string) (*Tap, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	matches := func(l *link) bool { return l.from+"."+l.out == at }
+	if !slices.ContainsFunc(i.graphs[0].links, matches) {
+		matches = func(l *link) bool { return l.edge.to+"."+l.edge.in == at }
+	}
+	if !slices.ContainsFunc(i.graphs[0].links, matches) {
+		var known []string
+		for _, l := range i.graphs[0].links {
+			known = append(known, l.from+"."+l.out, l.edge.to+"."+l.edge.in)
+		}
+		slices.Sort(known)
+		return nil, fmt.Errorf("no link is at %q%s", at, suggest(at, slices.Compact(known)))
+	}
+	t := &Tap{inst: i}
+	busy := false
+	for _, w := range i.workers {
+		w.do(func() {
+			for _, l := range w.graph.links {
+				busy = busy || matches(l) && l.tap != nil
+			}
+		})
+	}
+	if busy {
+		return nil, fmt.Errorf("%s is tapped already", at)
+	}
+	for _, w := range i.workers {
+		r := newRing(ringSize)
+		t.rings = append(t.rings, r)
+		w.do(func() {
+			for _, l := range w.graph.links {
+				if matches(l) {
+					l.tap, l.tapped = r, 0
+				}
+			}
+		})
+	}
+	t.close = func() {
+		for n, w := range i.workers {
+			w.do(func() {
+				for _, l := range w.graph.links {
+					if l.tap == t.rings[n] {
+						l.tap = nil
+					}
+				}
+			})
+		}
+	}
+	return t, nil
+}
+
+// ErrListening is returned by Listen when somebody does already.
+var ErrListening = errors.New("a controller is listening already")
+
+// Listen yields the frames that apps punt; one listener at a time. Without one
+// they are dropped, and counted as no-controller.
+func (i *Instance) Listen() (*Tap, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.punts != nil {
+		return nil, ErrListening
+	}
+	t := &Tap{inst: i}
+	for _, w := range i.workers {
+		r := newRing(ringSize)
+		t.rings = append(t.rings, r)
+		w.do(func() { w.punt = r })
+	}
+	t.close = func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.punts != t {
+			return
+		}
+		for _, w := range i.workers {
+			w.do(func() { w.punt = nil })
+		}
+		i.punts = nil
+	}
+	i.punts = t
+	return t, nil
+}
+
+// String is the frame in one line.
+func (f Frame) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %d bytes, %s", f.Node, len(f.Data), f.Verdict)
+	if f.Reason != "" {
+		b.WriteString(": " + f.App + "." + f.Reason)
+	}
+	return b.String()
+}

@@ -1,0 +1,97 @@
+package graph
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/trace"
+)
+
+// Kinds of the framework's own trace records; apps number theirs from 0.
+// TraceDrop, TracePunt and TraceTx end a packet: Args are the app that gave
+// the reason (its index + 1; 0 = nobody), the reason, and the verdict.
+const (
+	TraceDrop uint16 = 0xFFFF - iota
+	TracePunt
+	TraceTx
+	TraceRx  // Args[0]: the frame's length
+	TraceIn  // Args[0]: the input
+	TraceOut // Args[0]: the output
+)
+
+// traceSize is the most records that a worker keeps, stageSize the most that
+// packets under way may have.
+const traceSize, stageSize = 8192, 2048
+
+// reasonKey names a reason of one app: as packet.Meta has it.
+type reasonKey struct{ app, reason uint16 }
+
+// traceJob is the order to trace frames of one port, shared by the workers.
+type traceJob struct {
+	left atomic.Int64
+	want []reasonKey // nil: every packet
+}
+
+// tracer is one worker's: records of packets under way are staged, and go to
+// the ring when the packet ends in a way that was asked for.
+type tracer struct {
+	ring  *trace.Ring
+	last  *atomic.Uint32 // the instance's number of the last traced packet
+	stage []trace.Record
+	open  int // packets under way
+	want  []reasonKey
+	left  *atomic.Int64 // with want: how many may still be kept
+}
+
+func newTracer(last *atomic.Uint32) *tracer {
+	return &tracer{ring: trace.NewRing(traceSize), last: last, stage: make([]trace.Record, 0, stageSize)}
+}
+
+// start marks a received frame when the job wants more.
+func (t *tracer) start(c *Ctx, b *packet.Buf, job *traceJob) {
+	if job.left.Load() <= 0 || (job.want == nil && job.left.Add(-1) < 0) {
+		return
+	}
+	b.Trace = t.last.Add(1)
+	t.open++
+	t.add(c, b, TraceRx, uint64(b.Len()))
+}
+
+func (t *tracer) add(c *Ctx, b *packet.Buf, kind uint16, args ...uint64) {
+	if len(t.stage) == cap(t.stage) {
+		// Packets that stay with an app for long lose their beginning.
+		t.stage = append(t.stage[:0], t.stage[stageSize/2:]...)
+	}
+	r := trace.Record{Packet: b.Trace, At: int64(c.now), App: c.node.index, Kind: kind}
+	copy(r.Args[:], args)
+	t.stage = append(t.stage, r)
+}
+
+// end closes the packet's record and keeps it if it was asked for.
+func (t *tracer) end(c *Ctx, b *packet.Buf, kind, app, reason uint16) {
+	t.finish(c, b.Trace, kind, app, reason, b.Verdict)
+	b.Trace = 0
+}
+
+func (t *tracer) finish(c *Ctx, id uint32, kind, app, reason uint16, v packet.Verdict) {
+	keep := t.want == nil
+	if !keep && app != 0 && slices.Contains(t.want, reasonKey{app, reason}) {
+		keep = t.left.Add(-1) >= 0
+	}
+	if keep {
+		for _, r := range t.stage {
+			if r.Packet == id {
+				t.ring.Add(r)
+			}
+		}
+		t.ring.Add(trace.Record{
+			Packet: id, At: int64(c.now), App: c.node.index, Kind: kind,
+			Args: [4]uint64{uint64(app), uint64(reason), uint64(v)},
+		})
+	}
+	if t.open--; t.open <= 0 {
+		t.open = 0
+		t.stage = t.stage[:0]
+	}
+}

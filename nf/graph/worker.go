@@ -1,0 +1,604 @@
+package graph
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// maxSleep bounds a worker's sleep: the ports' heartbeat, and how long an
+// order from outside waits.
+const maxSleep = 10_000_000 // ns
+
+// PanicError says that an app panicked; the instance has stopped.
+type PanicError struct {
+	App, Kind string
+	Value     any
+	Stack     []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("app %s (%s) panicked: %v", e.App, e.Kind, e.Value)
+}
+
+// worker runs one layout. Everything in it is the worker's own while mu is
+// held; see do.
+type worker struct {
+	index  int
+	clk    clock.Clock
+	timed  bool // clk moves while a breath lasts: batches can be timed
+	ctx    Ctx
+	pool   *packet.Pool
+	graph  *layout
+	punt   *ring
+	batch  packet.Batch
+	tick   clock.Time // the earliest of the nodes'
+	gone   books      // of nodes that were taken away
+	err    error      // why the worker stopped
+	spinNs clock.Duration
+	tracer *tracer // kept while ctx.tracer is off
+
+	// mu makes Step and do exclude each other. A running worker holds it for
+	// its whole run and looks at mailed between breaths.
+	mu     sync.Mutex
+	mailMu sync.Mutex
+	mail   []*letter
+	mailed atomic.Bool
+	live   bool // under mailMu: the worker reads its mail
+}
+
+type letter struct {
+	fn   func()
+	done chan struct{}
+}
+
+// do runs fn while the worker is between two breaths, and returns when it is
+// done. The worker never waits for the caller.
+func (w *worker) do(fn func()) {
+	w.mailMu.Lock()
+	if w.live {
+		l := &letter{fn, make(chan struct{})}
+		w.mail = append(w.mail, l)
+		w.mailed.Store(true)
+		w.mailMu.Unlock()
+		<-l.done
+		return
+	}
+	w.mailMu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.recover()
+	fn()
+}
+
+// readMail runs what others asked for.
+func (w *worker) readMail(last bool) {
+	w.mailMu.Lock()
+	mail := w.mail
+	w.mail = nil
+	w.mailed.Store(false)
+	if last {
+		w.live = false
+	}
+	w.mailMu.Unlock()
+	for _, l := range mail {
+		func() {
+			defer close(l.done)
+			defer w.recover()
+			l.fn()
+		}()
+	}
+}
+
+// recover turns an app's panic into the worker's error.
+func (w *worker) recover() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	name, kind := "-", "framework"
+	if n := w.ctx.node; n != nil {
+		name, kind = n.name, n.kind.Name
+	}
+	if w.err == nil {
+		w.err = &PanicError{App: name, Kind: kind, Value: v, Stack: debug.Stack()}
+	}
+}
+
+// step is one breath in somebody else's time; see Instance.Step.
+func (w *worker) step(now clock.Time) (moved int, err error) {
+	if w.err != nil {
+		return 0, w.err
+	}
+	defer func() { err = w.err }()
+	defer w.recover()
+	moved = w.breath(now)
+	return moved, nil
+}
+
+// run breathes until stop is set, an error occurs, or every port is at its
+// end and nothing is left to send.
+func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.readMail(true)
+	busy := w.clk.Now()
+	for !stop.Load() && w.err == nil {
+		if w.mailed.Load() {
+			w.readMail(false)
+		}
+		now := w.clk.Now()
+		moved, err := w.step(now)
+		if err != nil {
+			return err
+		}
+		if moved > 0 {
+			busy = now
+			continue
+		}
+		if w.finished() {
+			return nil
+		}
+		if now.Sub(busy) < w.spinNs {
+			continue
+		}
+		d := clock.Duration(maxSleep)
+		if until := w.tick.Sub(now); w.tick != clock.Never && until < d {
+			d = until
+		}
+		if d > 0 {
+			if err := w.wait(ctx, d); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	}
+	return w.err
+}
+
+// finished reports that no frame will come any more and none waits.
+func (w *worker) finished() bool {
+	if len(w.graph.ports) == 0 {
+		return false
+	}
+	for _, p := range w.graph.ports {
+		for _, eof := range p.eof {
+			if !eof {
+				return false
+			}
+		}
+	}
+	for _, l := range w.graph.links {
+		if len(l.q) > 0 {
+			return false
+		}
+	}
+	for _, n := range w.graph.nodes {
+		if n.held() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// wait sleeps until a port may have something to do, or for d. Ports that
+// cannot be waited for together are waited for in turn, briefly.
+func (w *worker) wait(ctx context.Context, d clock.Duration) error {
+	var first port.Port
+	var rest [16]port.Port
+	others := rest[:0]
+	for _, p := range w.graph.ports {
+		for i, q := range p.queues {
+			switch {
+			case p.eof[i]:
+			case first == nil:
+				first = q
+			default:
+				others = append(others, q)
+			}
+		}
+	}
+	if first == nil {
+		runtime.Gosched()
+		return nil
+	}
+	if len(others) == 0 {
+		return w.waitErr(first, first.Wait(ctx, d))
+	}
+	if m, ok := first.(port.MultiWaiter); ok {
+		ok, err := m.WaitAny(ctx, others, d)
+		if ok {
+			return w.waitErr(first, err)
+		}
+	}
+	each := min(d, maxSleep/100) / clock.Duration(1+len(others))
+	if err := w.waitErr(first, first.Wait(ctx, each)); err != nil {
+		return err
+	}
+	for _, q := range others {
+		if err := w.waitErr(q, q.Wait(ctx, each)); err != nil {
+			return err
+		}
+	}
+	runtime.Gosched()
+	return nil
+}
+
+func (w *worker) waitErr(q port.Port, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return fmt.Errorf("port %s: %w", q.Name(), err)
+}
+
+// breath moves what waits: timers, then one batch of every queue through the
+// apps in order, then out.
+func (w *worker) breath(now clock.Time) (moved int) {
+	c := &w.ctx
+	c.now = now
+	g := w.graph
+	w.checkBypass()
+	if w.tick <= now {
+		moved += w.runTicks(now)
+	}
+	for _, p := range g.ports {
+		for i := range p.queues {
+			if !p.eof[i] {
+				moved += w.rx(p, i)
+			}
+		}
+	}
+	moved += w.drain()
+	return moved
+}
+
+// drain takes what lies on the links to its end, and closes the books.
+func (w *worker) drain() (moved int) {
+	g := w.graph
+	for _, n := range g.nodes {
+		for _, l := range n.in {
+			if len(l.q) > 0 {
+				w.deliver(l)
+			}
+		}
+	}
+	for _, p := range g.ports {
+		for _, l := range p.in {
+			if len(l.q) > 0 {
+				moved += w.tx(p, l)
+			}
+		}
+	}
+	if t := w.ctx.tracer; t != nil && t.open == 0 && !w.tracing() {
+		w.ctx.tracer = nil
+	}
+	w.commit()
+	w.ctx.node = nil
+	return moved
+}
+
+func (w *worker) tracing() bool {
+	on := false
+	for _, p := range w.graph.ports {
+		if p.mark != nil {
+			if p.mark.left.Load() > 0 {
+				on = true
+			} else {
+				p.mark = nil
+			}
+		}
+	}
+	return on
+}
+
+func (w *worker) commit() {
+	for _, n := range w.graph.all {
+		n.commit()
+	}
+	for _, l := range w.graph.links {
+		l.stats.Commit()
+	}
+}
+
+func (w *worker) runTicks(now clock.Time) (moved int) {
+	c := &w.ctx
+	w.tick = clock.Never
+	for _, n := range w.graph.nodes {
+		if n.next <= now {
+			c.node = n
+			out := n.stats.Live(statOut)
+			n.next = n.ticker.Tick(c)
+			if n.next <= now {
+				n.next = now + 1
+			}
+			moved += int(n.stats.Live(statOut) - out)
+		}
+		w.tick = min(w.tick, n.next)
+	}
+	return moved
+}
+
+// checkBypass flushes the apps when frames went past them.
+func (w *worker) checkBypass() {
+	for _, p := range w.graph.ports {
+		for i, b := range p.bypass {
+			if b == nil {
+				continue
+			}
+			if m := b.Missed(); m != p.missed[i] {
+				p.missed[i] = m
+				w.flush()
+			}
+		}
+	}
+}
+
+func (w *worker) flush() {
+	c := &w.ctx
+	for _, n := range w.graph.nodes {
+		if f, ok := n.app.(Flusher); ok {
+			c.node = n
+			f.Flush(c)
+		}
+	}
+}
+
+// rx takes a batch from a queue and hands it to what the port is linked to.
+func (w *worker) rx(p *portNode, i int) int {
+	c, b := &w.ctx, &w.batch
+	b.Reset()
+	k, err := p.queues[i].Rx(b)
+	if err != nil {
+		p.eof[i] = true
+		if !errors.Is(err, io.EOF) && w.err == nil {
+			w.err = fmt.Errorf("port %s: receive: %w", p.queues[i].Name(), err)
+		}
+	}
+	if k == 0 {
+		return 0
+	}
+	// What passed unseen before these frames has been counted by now.
+	w.checkBypass()
+	c.node = &p.node
+	for _, x := range b.Bufs() {
+		x.Counted = true
+	}
+	if p.mark != nil && c.tracer != nil {
+		for _, x := range b.Bufs() {
+			c.tracer.start(c, x, p.mark)
+		}
+	}
+	w.received(p, b)
+	return k
+}
+
+// received carries a batch over the port's link.
+func (w *worker) received(p *portNode, b *packet.Batch) {
+	c := &w.ctx
+	k := b.Len()
+	p.stats.Add(statIn, uint64(k))
+	p.stats.Add(statCalls, 1)
+	l := p.out[0]
+	switch {
+	case l == nil:
+		for _, x := range b.Bufs() {
+			c.drop(x, p.framework(reasonUnlinked))
+		}
+	case l.to != nil:
+		if l.tap != nil {
+			for _, x := range b.Bufs() {
+				l.tap.put(x, c.now, p.index)
+			}
+		}
+		l.stats.Add(linkPackets, uint64(k))
+		w.push(l.to, l.in, b)
+	default:
+		room := cap(l.q) - len(l.q)
+		l.q = append(l.q, b.Bufs()[:min(k, room)]...)
+		for i := room; i < k; i++ {
+			l.stats.Add(linkDrops, 1)
+			c.drop(b.At(i), p.framework(reasonLinkFull))
+		}
+	}
+	b.Reset()
+}
+
+// deliver pushes what waits on a link into the app at its end.
+func (w *worker) deliver(l *link) {
+	b := &w.batch
+	if l.tap != nil {
+		w.copyTo(l, 0)
+	}
+	l.stats.Add(linkPackets, uint64(len(l.q)))
+	for at := 0; at < len(l.q); {
+		b.Reset()
+		at += b.Append(l.q[at:])
+		w.push(l.to, l.in, b)
+	}
+	b.Reset()
+	l.q = l.q[:0]
+}
+
+func (w *worker) copyTo(l *link, from int) {
+	for _, x := range l.q[from:] {
+		l.tap.put(x, w.ctx.now, l.fromNode.index)
+	}
+}
+
+// push gives a batch to an app.
+func (w *worker) push(n *node, in int, b *packet.Batch) {
+	c := &w.ctx
+	k := uint64(b.Len())
+	n.stats.Add(statIn, k)
+	n.stats.Add(statCalls, 1)
+	c.node = n
+	if c.tracer != nil {
+		for _, x := range b.Bufs() {
+			if x.Trace != 0 {
+				c.tracer.add(c, x, TraceIn, uint64(in))
+			}
+		}
+	}
+	if n.calls++; n.calls%sampleEvery != 1 || !w.timed {
+		n.app.Push(c, in, b)
+		return
+	}
+	start := w.clk.Now()
+	n.app.Push(c, in, b)
+	n.stats.Add(statSampledNanos, uint64(w.clk.Now()-start))
+	n.stats.Add(statSampledPackets, k)
+}
+
+// tx sends what waits on a link; what the port does not take stays.
+func (w *worker) tx(p *portNode, l *link) int {
+	c, b := &w.ctx, &w.batch
+	c.node = &p.node
+	if l.tap != nil {
+		w.copyTo(l, l.tapped)
+	}
+	sent := 0
+	for sent < len(l.q) && !p.txClosed {
+		b.Reset()
+		k := b.Append(l.q[sent:])
+		var n int
+		var err error
+		if c.tracer == nil {
+			n, err = p.queues[0].Tx(b)
+		} else {
+			n, err = w.tracedTx(p, b)
+		}
+		sent += n
+		if err != nil {
+			p.txClosed = true
+			if !errors.Is(err, port.ErrClosed) && w.err == nil {
+				w.err = fmt.Errorf("port %s: transmit: %w", p.queues[0].Name(), err)
+			}
+		}
+		if n < k {
+			break
+		}
+	}
+	b.Reset()
+	p.stats.Add(statOut, uint64(sent))
+	l.stats.Add(linkPackets, uint64(sent))
+	left := copy(l.q, l.q[sent:])
+	l.q = l.q[:left]
+	if p.txClosed {
+		for _, x := range l.q {
+			c.drop(x, p.framework(reasonPortClosed))
+		}
+		l.q = l.q[:0]
+	}
+	l.tapped = len(l.q)
+	if d := uint64(len(l.q)); d != l.stats.Live(linkDepth) {
+		l.stats.Set(linkDepth, d)
+	}
+	return sent
+}
+
+// tracedTx notes which traced frames the port takes: they are the port's
+// afterwards.
+func (w *worker) tracedTx(p *portNode, b *packet.Batch) (int, error) {
+	type end struct {
+		trace       uint32
+		app, reason uint16
+		verdict     packet.Verdict
+	}
+	var ends [packet.MaxBatch]end
+	for i, x := range b.Bufs() {
+		ends[i] = end{x.Trace, x.ReasonApp, x.Reason, x.Verdict}
+	}
+	n, err := p.queues[0].Tx(b)
+	for _, e := range ends[:n] {
+		if e.trace != 0 {
+			w.ctx.tracer.finish(&w.ctx, e.trace, TraceTx, e.app, e.reason, e.verdict)
+		}
+	}
+	return n, err
+}
+
+// adopt takes over a layout: what is on links that are no more is dropped,
+// what is taken away leaves its sums in gone.
+func (w *worker) adopt(g *layout) {
+	c := &w.ctx
+	old := w.graph
+	if old != nil {
+		for _, n := range old.all {
+			if g.node(n.name) != n {
+				w.stopApp(n)
+			}
+		}
+		for _, l := range old.links {
+			kept := false
+			for _, k := range g.links {
+				kept = kept || k == l
+			}
+			if !kept {
+				w.clear(l)
+			}
+		}
+		for i, n := range old.all {
+			if g.node(n.name) != n {
+				n.commit()
+				w.gone.addNode(n, i >= len(old.nodes))
+				w.gone.held += uint64(n.held())
+			}
+		}
+	}
+	for i, n := range g.all {
+		n.out, n.in = g.outs[i], g.ins[i]
+	}
+	w.graph = g
+	w.pool = nil
+	if len(g.ports) > 0 {
+		w.pool = g.ports[0].queues[0].Pool()
+	}
+	w.tick = 0
+	c.node = nil
+}
+
+// stopApp lets an app give up what it holds, to where it is linked.
+func (w *worker) stopApp(n *node) {
+	if s, ok := n.app.(Stopper); ok {
+		w.ctx.node = n
+		s.Stop(&w.ctx)
+		w.drain()
+	}
+}
+
+// clear drops what waits on a link. Between breaths that is only what a port
+// has not taken yet.
+func (w *worker) clear(l *link) {
+	n := l.to
+	if l.toPort != nil {
+		n = &l.toPort.node
+	}
+	w.ctx.node = n
+	for _, x := range l.q {
+		w.ctx.drop(x, n.framework(reasonStopped))
+	}
+	l.q = l.q[:0]
+}
+
+// sums are the worker's books.
+func (w *worker) sums() books {
+	b := w.gone
+	for i, n := range w.graph.all {
+		b.addNode(n, i >= len(w.graph.nodes))
+		b.held += uint64(n.held())
+	}
+	for _, l := range w.graph.links {
+		b.held += uint64(len(l.q))
+	}
+	return b
+}
