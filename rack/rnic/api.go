@@ -5,13 +5,23 @@
 // out (Output, Deadline). There is no goroutine, no lock and no wall clock
 // inside: one owner drives a NIC, live from a port or in a simulation from
 // events, and calls its verbs from the same goroutine.
+//
+//	          verbs: PostSend, PostRecv ──┐      ┌──► CQ.Poll
+//	                                      ▼      │
+//	port.Rx ──► Input ──► filter ──► requester, responder ──► Output ──► port.Tx
+//	                        │             ▲
+//	                  ARP, ND, echo      Tick at Deadline
+//
+// Sources: IBTA Architecture Specification Volume 1 Release 1.4, chapters 9
+// to 11 and annex A17; where implementations differ, a Profile says whose
+// behaviour is copied.
 package rnic
 
 import (
 	"errors"
 	"net/netip"
 
-	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // Profile selects whose wire behaviour the NIC copies where implementations
@@ -19,8 +29,8 @@ import (
 type Profile uint8
 
 const (
-	// RXE is Linux rdma_rxe: syndrome 0x1F, MigReq 0, source port
-	// 0xC000 + hash(QPN), DF, TOS 0.
+	// RXE is Linux rdma_rxe (6.1): syndrome 0x1F, MigReq 0, TOS 0, one ACK
+	// for each packet that asks for one.
 	RXE Profile = iota
 	// ConnectX is Mellanox ConnectX-5: syndrome 0x00, MigReq 1, TOS 0x02,
 	// coalesced ACKs.
@@ -39,12 +49,15 @@ type Config struct {
 	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
 	// 0 = 1500.
 	LinkMTU int
-	// Slots is the size of the frame pool; 0 = 1024.
+	// Slots is the size of the frame pool; 0 = 1024. Not used with Pool.
 	Slots int
+	// Pool, if not nil, is where Output takes frames from: a port's pool, so
+	// that frames go out without a copy.
+	Pool *packet.Pool
 	// FirstQPN is the number of the first queue pair; 0 = 17 (rxe: 16 is the
 	// lowest, 17 the usual).
 	FirstQPN uint32
-	Seed     uint64 // for R_Keys and starting PSNs that are not given
+	Seed     uint64 // for R_Keys and NIC.RandomPSN
 }
 
 // Access flags of a memory region and of a queue pair.
@@ -158,8 +171,11 @@ type Conn struct {
 	// MaxDestRdAtomic how many the responder remembers. 0 = 16.
 	MaxRdAtomic, MaxDestRdAtomic int
 	Timeout                      int // local ACK timeout: 4.096 us * 2^Timeout; 0 = none
-	RetryCnt, RNRRetry           int // 7 RNR retries = without end
-	MinRNRTimer                  int // code of AETH RNR NAK
+	// RetryCnt and RNRRetry are how often in a row, without progress, the
+	// requester tries again. 7 RNR retries are without end; with the RXE
+	// profile so are 7 of the others, as rxe has it.
+	RetryCnt, RNRRetry int
+	MinRNRTimer        int // code of AETH RNR NAK
 }
 
 // DefaultConn has rxe's and Clover's usual numbers: MTU 1024, timeout 14 (67
@@ -186,23 +202,3 @@ var (
 	ErrState     = errors.New("queue pair is not in a state for that")
 	ErrInvalid   = errors.New("invalid argument")
 )
-
-// Verbs, all on the NIC's one goroutine:
-//
-//	New(Config) (*NIC, error)
-//	(*NIC) AllocPD() *PD
-//	(*PD)  RegMR(mem []byte, va uint64, a Access) (*MR, error)  // MR.RKey, MR.VA, MR.Mem, MR.Dereg()
-//	(*NIC) CreateCQ(depth int) *CQ                              // CQ.Poll([]WC) int, CQ.Len() int
-//	(*NIC) CreateQP(QPInit) (*QP, error)                        // QP.QPN, QP.State(), QP.Destroy()
-//	(*QP)  Connect(Conn) error                                  // RESET -> RTS; UD: state only
-//	(*QP)  PostSend(*SendWR) error
-//	(*QP)  PostRecv(*RecvWR) error
-//
-// The endpoint's contract:
-//
-//	(*NIC) Input(now clock.Time, b *packet.Buf)       // takes b
-//	(*NIC) Output(now clock.Time, out *packet.Batch)  // appends frames until full or none are due
-//	(*NIC) Deadline() clock.Time                      // when Tick or Output has work without input; <= now: at once
-//	(*NIC) Tick(now clock.Time)                       // timeouts
-//	(*NIC) Stats() Stats
-var _ clock.Time

@@ -1,0 +1,563 @@
+package rnic
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// answers is the least number of responses that a responder can owe; beyond
+// it requests are dropped as if they had been lost on the way.
+const answers = 64
+
+// message is the kind of message that is being received.
+type message uint8
+
+const (
+	noMessage message = iota
+	sendMessage
+	writeMessage
+)
+
+// responder is the receiving half of a queue pair.
+type responder struct {
+	rq          []RecvWR
+	rqHead, rqN int
+
+	epsn    uint32 // expected PSN
+	msn     uint32
+	nakSent bool // for the gap at epsn
+
+	in   message
+	skip bool   // unreliable: the rest of the message is dropped
+	got  uint32 // bytes of a SEND
+	va   uint64 // rest of a WRITE
+	left uint32
+	rkey uint32
+
+	res     []resource // what duplicates are answered from
+	resNext int
+
+	due     []answer // ring of responses that wait for Output
+	dueHead int
+	dueN    int
+}
+
+// resource remembers a READ or an atomic.
+type resource struct {
+	kind        answerKind // answerRead, answerAtomic; answerAck = empty
+	first, last uint32     // PSNs
+	va          uint64
+	rkey        uint32
+	length      uint32
+	original    uint64 // of an atomic
+}
+
+type answerKind uint8
+
+const (
+	answerAck answerKind = iota // ACK, NAK, RNR NAK
+	answerAtomic
+	answerRead
+)
+
+// answer is a response that waits; that of a READ takes several packets.
+type answer struct {
+	kind     answerKind
+	first    bool // READ: the next packet is the first of the response
+	syndrome hdr.Syndrome
+	covers   uint16 // ACK: requests that asked for it
+	psn, msn uint32
+	original uint64
+	va       uint64
+	rkey     uint32
+	left     uint32
+}
+
+func (s *responder) connect(c *Conn, t Type) {
+	*s = responder{rq: s.rq, rqHead: s.rqHead, rqN: s.rqN, res: s.res, due: s.due}
+	s.epsn = c.RQPSN
+	if t != TypeRC {
+		return
+	}
+	n := roundUpPow2(c.MaxDestRdAtomic)
+	if len(s.res) != n {
+		s.res = make([]resource, n)
+	}
+	clear(s.res)
+	if want := max(answers, 2*n); len(s.due) < want {
+		s.due = make([]answer, want)
+	}
+}
+
+func (s *responder) clear() {
+	for s.rqN > 0 {
+		s.popRecv()
+	}
+	s.dueN = 0
+	s.in = noMessage
+}
+
+func (s *responder) pending() bool { return s.dueN > 0 }
+
+func (s *responder) recv() *RecvWR { return &s.rq[s.rqHead] }
+
+func (s *responder) popRecv() RecvWR {
+	w := s.rq[s.rqHead]
+	s.rq[s.rqHead].Buf = nil
+	s.rqHead++
+	if s.rqHead == len(s.rq) {
+		s.rqHead = 0
+	}
+	s.rqN--
+	return w
+}
+
+func (s *responder) tail() *answer {
+	return &s.due[(s.dueHead+s.dueN-1)&(len(s.due)-1)]
+}
+
+// add queues an answer.
+func (q *QP) add(a answer) {
+	s := &q.resp
+	if s.dueN == len(s.due) {
+		// Room is checked before a request is executed; what comes here are
+		// acknowledgements, and cumulative.
+		if t := s.tail(); t.kind == answerAck && a.kind == answerAck {
+			*t = a
+			q.nic.stats.AcksMerged++
+		}
+		return
+	}
+	s.dueN++
+	*s.tail() = a
+	q.nic.rspQ.pushRsp(q)
+}
+
+// ack acknowledges everything up to psn.
+func (q *QP) ack(psn uint32) {
+	s := &q.resp
+	a := answer{kind: answerAck, syndrome: q.nic.ackSyndrome(), covers: 1, psn: psn, msn: s.msn}
+	if s.dueN > 0 {
+		t := s.tail()
+		if t.kind == answerAck && t.syndrome.ACK() && int(t.covers) < q.nic.cfg.AckCoalesce {
+			a.covers = t.covers + 1
+			*t = a
+			q.nic.stats.AcksMerged++
+			return
+		}
+	}
+	q.add(a)
+}
+
+// nak refuses the request of PSN psn.
+func (q *QP) nak(psn uint32, syn hdr.Syndrome) {
+	q.add(answer{kind: answerAck, syndrome: syn, psn: psn, msn: q.resp.msn})
+	switch {
+	case syn.RNR():
+		q.nic.stats.RNRTx++
+	case syn == hdr.SynNAKSequence:
+		q.nic.stats.NAKSequenceTx++
+	default:
+		q.nic.stats.NAKErrorTx++
+	}
+}
+
+// nakFatal refuses the expected request and ends the connection.
+func (q *QP) nakFatal(syn hdr.Syndrome) {
+	q.nak(q.resp.epsn, syn)
+	q.fail()
+}
+
+// ackSyndrome: rxe has no credits to give, ConnectX sends a count of 0.
+func (n *NIC) ackSyndrome() hdr.Syndrome {
+	if n.cfg.Profile == RXE {
+		return hdr.SynACKUnlimited
+	}
+	return hdr.SynACK
+}
+
+// remote is the memory that a peer may reach with key; nil when it may not.
+// An empty range of any region is not nil.
+func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
+	n := q.nic
+	i := key >> 8
+	if i >= uint32(len(n.mrs)) {
+		return nil
+	}
+	m := n.mrs[i]
+	if m == nil || m.RKey != key || !m.valid || m.pd != q.init.PD || m.Access&a != a {
+		return nil
+	}
+	return m.slice(va, length)
+}
+
+// inputRequest takes a packet of a reliable connection's request.
+func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
+	s, st := &q.resp, &q.nic.stats
+	h := f.BTHOf(p)
+	d := hdr.PSNDiff(h.PSN(), s.epsn)
+	if s.dueN == len(s.due) && (s.tail().kind != answerAck || !f.Op.Any(hdr.IsSend|hdr.IsWrite)) {
+		st.DropBusy++
+		return
+	}
+	switch {
+	case d > 0:
+		st.OutOfSequence++
+		st.DropSequence++
+		if !s.nakSent {
+			s.nakSent = true
+			q.nak(s.epsn, hdr.SynNAKSequence)
+		}
+		return
+	case d < 0:
+		q.duplicate(p, f, h.PSN())
+		return
+	}
+	st.RxRequests++
+	s.nakSent = false
+	op := f.Op
+	if !s.sequence(op) {
+		q.nakFatal(hdr.SynNAKInvalidRequest)
+		return
+	}
+	syn := hdr.SynNAKInvalidRequest
+	switch {
+	case op.Has(hdr.IsSend):
+		syn = q.receiveSend(p, f)
+	case op.Has(hdr.IsWrite):
+		if q.init.Access&RemoteWrite != 0 {
+			syn = q.receiveWrite(p, f)
+		}
+	case op == hdr.ReadRequest:
+		if q.init.Access&RemoteRead != 0 {
+			syn = q.receiveRead(p, f)
+		}
+		if syn.ACK() {
+			return
+		}
+	case op == hdr.CompareSwap || op == hdr.FetchAdd || op == hdr.MaskedCompSwap:
+		if q.init.Access&RemoteAtomic != 0 {
+			syn = q.receiveAtomic(p, f)
+		}
+		if syn.ACK() {
+			return
+		}
+	}
+	switch {
+	case q.state != StateReady: // a completion did not fit
+	case syn.ACK():
+		s.epsn = psnAdd(s.epsn, 1)
+		if h.AckReq() {
+			q.ack(psnAdd(s.epsn, -1))
+		}
+	case syn.RNR():
+		q.nak(s.epsn, syn)
+	default:
+		q.nakFatal(syn)
+	}
+}
+
+// sequence reports whether op may follow what came before.
+func (s *responder) sequence(op hdr.Opcode) bool {
+	if op.Any(hdr.IsFirst | hdr.IsOnly) {
+		return s.in == noMessage
+	}
+	return s.in == sendMessage && op.Has(hdr.IsSend) || s.in == writeMessage && op.Has(hdr.IsWrite)
+}
+
+// segment reports whether a packet of op may carry n bytes.
+func (q *QP) segment(op hdr.Opcode, n uint32) bool {
+	switch {
+	case op.Any(hdr.IsFirst | hdr.IsMiddle):
+		return n == q.mtu
+	case op.Has(hdr.IsLast):
+		return n > 0 && n <= q.mtu
+	}
+	return n <= q.mtu
+}
+
+func (q *QP) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(q.conn.MinRNRTimer) }
+
+// receiveSend takes a packet of a SEND and returns the syndrome that answers
+// it.
+func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
+	s, op, data := &q.resp, f.Op, f.PayloadOf(p)
+	if !q.segment(op, uint32(len(data))) {
+		return hdr.SynNAKInvalidRequest
+	}
+	if s.rqN == 0 {
+		return q.rnr()
+	}
+	if op.Any(hdr.IsFirst | hdr.IsOnly) {
+		s.got = 0
+	}
+	w := s.recv()
+	if len(data) > len(w.Buf)-int(s.got) {
+		id := s.popRecv().ID
+		q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecv, Status: LocalLengthError})
+		return hdr.SynNAKInvalidRequest
+	}
+	wc := WC{ID: w.ID, Op: OpRecv}
+	ext := op.Info().Ext
+	if ext&hdr.HasIETH != 0 {
+		wc.Imm = f.IETHOf(p).RKey()
+		if !q.invalidate(wc.Imm) {
+			return hdr.SynNAKRemoteAccess
+		}
+	}
+	copy(w.Buf[s.got:], data)
+	s.got += uint32(len(data))
+	s.in = sendMessage
+	if op.Any(hdr.IsLast | hdr.IsOnly) {
+		if ext&hdr.HasImmDt != 0 {
+			wc.Op, wc.Imm = OpRecvImm, f.ImmDtOf(p).Data()
+		}
+		wc.ByteLen = s.got
+		s.in = noMessage
+		s.msn = psnAdd(s.msn, 1)
+		s.popRecv()
+		q.init.RecvCQ.add(q, wc)
+	}
+	return hdr.SynACK
+}
+
+// invalidate ends the use of a key of the queue pair's protection domain.
+func (q *QP) invalidate(key uint32) bool {
+	i := key >> 8
+	if i >= uint32(len(q.nic.mrs)) {
+		return false
+	}
+	m := q.nic.mrs[i]
+	if m == nil || m.RKey != key || m.pd != q.init.PD || !m.valid {
+		return false
+	}
+	m.valid = false
+	return true
+}
+
+// receiveWrite takes a packet of an RDMA WRITE.
+func (q *QP) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
+	s, op, data := &q.resp, f.Op, f.PayloadOf(p)
+	n := uint32(len(data))
+	va, left, rkey := s.va, s.left, s.rkey
+	if op.Any(hdr.IsFirst | hdr.IsOnly) {
+		h := f.RETHOf(p)
+		va, left, rkey = h.VA(), h.DMALength(), h.RKey()
+		if left > maxMessage {
+			return hdr.SynNAKInvalidRequest
+		}
+		if left > 0 && q.remote(rkey, va, left, RemoteWrite) == nil {
+			return hdr.SynNAKRemoteAccess
+		}
+	}
+	end := op.Any(hdr.IsLast | hdr.IsOnly)
+	if !q.segment(op, n) || end != (n == left) || n > left {
+		return hdr.SynNAKInvalidRequest
+	}
+	imm := op.Info().Ext&hdr.HasImmDt != 0
+	if imm && s.rqN == 0 {
+		return q.rnr()
+	}
+	if n > 0 {
+		dst := q.remote(rkey, va, n, RemoteWrite)
+		if dst == nil {
+			return hdr.SynNAKRemoteAccess
+		}
+		copy(dst, data)
+	}
+	total := n
+	if !op.Has(hdr.IsOnly) {
+		total = s.got + n
+		if op.Has(hdr.IsFirst) {
+			total = n
+		}
+	}
+	s.va, s.left, s.rkey, s.got = va+uint64(n), left-n, rkey, total
+	s.in = writeMessage
+	if end {
+		s.in = noMessage
+		s.msn = psnAdd(s.msn, 1)
+		if imm {
+			id := s.popRecv().ID
+			q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecvWriteImm, ByteLen: total, Imm: f.ImmDtOf(p).Data()})
+		}
+	}
+	return hdr.SynACK
+}
+
+func (s *responder) remember(r resource) {
+	s.res[s.resNext] = r
+	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
+}
+
+// receiveRead takes a READ request. Its response is made by Output, a packet
+// at a time, from what the memory holds then.
+func (q *QP) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
+	s, h := &q.resp, f.RETHOf(p)
+	n := h.DMALength()
+	if n > maxMessage || n > maxPackets*q.mtu {
+		return hdr.SynNAKInvalidRequest
+	}
+	if n > 0 && q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
+		return hdr.SynNAKRemoteAccess
+	}
+	s.msn = psnAdd(s.msn, 1)
+	psn := s.epsn
+	s.epsn = psnAdd(psn, int(max((n+q.mtu-1)/q.mtu, 1)))
+	s.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
+	q.add(answer{kind: answerRead, first: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+	return hdr.SynACK
+}
+
+// receiveAtomic executes an atomic. The operands are numbers; the word in
+// memory is little-endian, as the hosts are.
+func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
+	s := &q.resp
+	var h hdr.AtomicETH
+	var m hdr.MaskedAtomicETH
+	if f.Op == hdr.MaskedCompSwap {
+		m = f.MaskedAtomicETHOf(p)
+		h = hdr.AtomicETH(m)
+	} else {
+		h = f.AtomicETHOf(p)
+	}
+	va := h.VA()
+	if va&7 != 0 {
+		return hdr.SynNAKInvalidRequest
+	}
+	word := q.remote(h.RKey(), va, 8, RemoteAtomic)
+	if word == nil {
+		return hdr.SynNAKRemoteAccess
+	}
+	old := binary.LittleEndian.Uint64(word)
+	now := old
+	switch f.Op {
+	case hdr.CompareSwap:
+		if old == h.Compare() {
+			now = h.Swap()
+		}
+	case hdr.FetchAdd:
+		now += h.Swap()
+	case hdr.MaskedCompSwap:
+		if (old^m.Compare())&m.CompareMask() == 0 {
+			now = old&^m.SwapMask() | m.Swap()&m.SwapMask()
+		}
+	}
+	binary.LittleEndian.PutUint64(word, now)
+	s.msn = psnAdd(s.msn, 1)
+	psn := s.epsn
+	s.epsn = psnAdd(psn, 1)
+	s.remember(resource{kind: answerAtomic, first: psn, last: psn, original: old})
+	q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, original: old})
+	return hdr.SynACK
+}
+
+// duplicate answers a request that was executed before.
+func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
+	s, st := &q.resp, &q.nic.stats
+	if f.Op.Any(hdr.IsSend | hdr.IsWrite) {
+		st.RxRequests++
+		st.Duplicates++
+		q.ack(psnAdd(s.epsn, -1))
+		return
+	}
+	for i := range s.res {
+		r := &s.res[i]
+		if r.kind == answerAck || hdr.PSNDiff(psn, r.first) < 0 || hdr.PSNDiff(psn, r.last) > 0 {
+			continue
+		}
+		switch {
+		case r.kind == answerAtomic && f.Op.Has(hdr.IsAtomic):
+			q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, original: r.original})
+			st.ReplayedAtoms++
+		case r.kind == answerRead && f.Op == hdr.ReadRequest:
+			h := f.RETHOf(p)
+			off := uint64((psn-r.first)&hdr.PSNMask) * uint64(q.mtu)
+			n := h.DMALength()
+			if h.RKey() != r.rkey || h.VA() != r.va+off || off+uint64(n) > uint64(r.length) {
+				continue
+			}
+			first := psn == r.first || q.nic.cfg.Profile == ConnectX
+			q.add(answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: r.rkey, left: n})
+		default:
+			continue
+		}
+		st.RxRequests++
+		st.Duplicates++
+		return
+	}
+	st.DropDuplicate++
+}
+
+// sendResponse makes the next response packet; false when there is none.
+func (q *QP) sendResponse(b *packet.Buf) bool {
+	s := &q.resp
+	if s.dueN == 0 {
+		return false
+	}
+	a := &s.due[s.dueHead]
+	if a.kind == answerRead {
+		seg := min(a.left, q.mtu)
+		data := q.remote(a.rkey, a.va, seg, RemoteRead)
+		if data != nil || seg == 0 {
+			q.sendReadResponse(b, a, data)
+			if a.left == seg {
+				s.popAnswer()
+				return true
+			}
+			a.left -= seg
+			a.va += uint64(seg)
+			a.psn = psnAdd(a.psn, 1)
+			a.first = false
+			return true
+		}
+		// The region went away between request and response.
+		*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
+		s.dueN = 1
+		q.nic.stats.NAKErrorTx++
+		q.fail()
+	}
+	op, ext := hdr.Acknowledge, hdr.AETHLen
+	if a.kind == answerAtomic {
+		op, ext = hdr.AtomicAck, hdr.AETHLen+hdr.AtomicAckETHLen
+	}
+	p, body := q.begin(b, op, a.psn, ext, 0)
+	h := hdr.AETH(body)
+	h.SetSyndrome(a.syndrome)
+	if a.kind == answerAtomic {
+		h.SetSyndrome(q.nic.ackSyndrome())
+		hdr.AtomicAckETH(body[hdr.AETHLen:]).SetOriginal(a.original)
+	}
+	h.SetMSN(a.msn)
+	q.finish(p)
+	s.popAnswer()
+	return true
+}
+
+func (s *responder) popAnswer() {
+	s.dueHead = (s.dueHead + 1) & (len(s.due) - 1)
+	s.dueN--
+}
+
+func (q *QP) sendReadResponse(b *packet.Buf, a *answer, data []byte) {
+	last := int(a.left) == len(data)
+	op, ext := hdr.ReadRespMiddle, 0
+	switch {
+	case a.first && last:
+		op, ext = hdr.ReadRespOnly, hdr.AETHLen
+	case a.first:
+		op, ext = hdr.ReadRespFirst, hdr.AETHLen
+	case last:
+		op, ext = hdr.ReadRespLast, hdr.AETHLen
+	}
+	p, body := q.begin(b, op, a.psn, ext, len(data))
+	if ext > 0 {
+		h := hdr.AETH(body)
+		h.SetSyndrome(q.nic.ackSyndrome())
+		h.SetMSN(a.msn)
+	}
+	copy(body[ext:], data)
+	q.finish(p)
+}
