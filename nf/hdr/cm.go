@@ -118,8 +118,8 @@ func (m CM) RemoteQPN() uint32 {
 	return 0
 }
 
-// StartingPSN is the first PSN that the sender of a ConnectRequest or
-// ConnectReply sends.
+// StartingPSN, of a ConnectRequest or ConnectReply, is the first PSN that the
+// message's sender expects at LocalQPN: the other side's first (IBTA 12.7.31).
 func (m CM) StartingPSN() uint32 {
 	switch m.AttributeID() {
 	case ConnectRequest:
