@@ -2,9 +2,12 @@ package main
 
 import (
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/tor/clover"
 )
 
 // kinds are the apps that a Spec may name.
 func kinds() []graph.Kind {
-	return []graph.Kind{}
+	return append(graph.Builtin(),
+		*clover.Kind(),
+	)
 }

@@ -73,6 +73,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(
+		newBenchCmd(),
 		newBridgeCmd(),
 		newManCmd(),
 		newNFCmd(),
