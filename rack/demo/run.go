@@ -30,8 +30,9 @@ type Totals struct {
 type Clients interface {
 	// Live are the operations since the clients were started.
 	Live() Ops
-	// Begin starts measuring anew; End returns what was measured since.
-	Begin() error
+	// Begin starts operations, and counts them after warmup; End stops them
+	// and returns what was counted.
+	Begin(mode string, warmup time.Duration) error
 	End() (Measured, error)
 }
 
@@ -62,15 +63,15 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 		if err := box.SetMode(mode); err != nil {
 			return nil, fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
 		}
+		if err := clients.Begin(mode, warmup); err != nil {
+			return nil, err
+		}
 		if err := r.watch(ctx, mode, "warm-up", warmup); err != nil {
 			return nil, err
 		}
 		before, err := box.Totals()
 		if err != nil {
 			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
-		}
-		if err := clients.Begin(); err != nil {
-			return nil, err
 		}
 		if err := r.watch(ctx, mode, "measuring", measure); err != nil {
 			return nil, err

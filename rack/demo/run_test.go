@@ -17,7 +17,6 @@ type rig struct {
 	mode    atomic.Int64
 	asked   []string
 	live    atomic.Uint64
-	begun   uint64
 	totals  Totals
 	idle    bool
 	refuse  error
@@ -47,7 +46,7 @@ func (r *rig) Live() Ops {
 	return Ops{Done: n, FirstTry: n / 2}
 }
 
-func (r *rig) Begin() error { r.begun = r.live.Load(); return nil }
+func (r *rig) Begin(string, time.Duration) error { return nil }
 
 func (r *rig) End() (Measured, error) {
 	if r.idle {
