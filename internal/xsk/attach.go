@@ -1,0 +1,197 @@
+package xsk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+func nativeUint16(b [2]byte) uint16 { return binary.NativeEndian.Uint16(b[:]) }
+
+// Mode is where in the receive path a program runs.
+type Mode int
+
+const (
+	// Native: in the driver.
+	Native Mode = iota
+	// Generic: before the stack, on any interface.
+	Generic
+)
+
+func (m Mode) String() string {
+	if m == Generic {
+		return "generic"
+	}
+	return "native"
+}
+
+func (m Mode) flag() uint32 {
+	if m == Generic {
+		return unix.XDP_FLAGS_SKB_MODE
+	}
+	return unix.XDP_FLAGS_DRV_MODE
+}
+
+// Attached is the XDP program that an interface has.
+type Attached struct {
+	Prog *ebpf.Program
+	Name string
+	ID   uint32
+	Mode Mode
+}
+
+// Close lets go of it; it stays attached.
+func (a *Attached) Close() error {
+	if a == nil {
+		return nil
+	}
+	return a.Prog.Close()
+}
+
+// AttachedTo is the program on an interface of the calling thread's network
+// namespace; nil when there is none.
+func AttachedTo(ifindex int) (*Attached, error) {
+	l, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return nil, err
+	}
+	x := l.Attrs().Xdp
+	if x == nil || !x.Attached || x.ProgId == 0 {
+		return nil, nil
+	}
+	prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(x.ProgId))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil // it went in between
+	}
+	if err != nil {
+		return nil, fmt.Errorf("XDP program %d on %s: %w", x.ProgId, l.Attrs().Name, err)
+	}
+	info, err := prog.Info()
+	if err != nil {
+		return nil, errors.Join(err, prog.Close())
+	}
+	a := &Attached{Prog: prog, Name: info.Name, ID: x.ProgId}
+	const attachedSKB = 2 // XDP_ATTACHED_SKB
+	if x.AttachMode == attachedSKB {
+		a.Mode = Generic
+	}
+	return a, nil
+}
+
+// State opens the state map of a program of this package.
+func (a *Attached) State() (*State, error) {
+	info, err := a.Prog.Info()
+	if err != nil {
+		return nil, err
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return nil, err
+		}
+		if mi, err := m.Info(); err == nil && mi.Name == stateMapName && m.ValueSize() == stateEntry {
+			s, err := openState(m)
+			if err != nil {
+				return nil, errors.Join(err, m.Close())
+			}
+			if *s.word(0, offMagic) != stateMagic {
+				return nil, errors.Join(fmt.Errorf("XDP program %d was attached by another version", a.ID), s.Close())
+			}
+			return s, nil
+		}
+		_ = m.Close()
+	}
+	return nil, fmt.Errorf("XDP program %d has no state of ours", a.ID)
+}
+
+// Swap attaches next to an interface by netlink, so that it outlives the
+// process; old is the program that it replaces, in one step: nil for none.
+// A nil next detaches.
+func Swap(ifindex int, next *ebpf.Program, old *ebpf.Program, mode Mode) error {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(ifindex)
+	req.AddData(msg)
+	u32 := func(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+	fd, flags := int32(-1), mode.flag()
+	if next != nil {
+		fd = int32(next.FD())
+	}
+	attrs := nl.NewRtAttr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
+	attrs.AddRtAttr(unix.IFLA_XDP_FD, u32(uint32(fd)))
+	if old != nil {
+		flags |= unix.XDP_FLAGS_REPLACE
+		attrs.AddRtAttr(unix.IFLA_XDP_EXPECTED_FD, u32(uint32(old.FD())))
+	} else if next != nil {
+		flags |= unix.XDP_FLAGS_UPDATE_IF_NOEXIST
+	}
+	attrs.AddRtAttr(unix.IFLA_XDP_FLAGS, u32(flags))
+	req.AddData(attrs)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// AttachLink attaches prog for as long as the process lives: natively, or
+// generically where that fails and mode allows it.
+func AttachLink(ifindex int, prog *ebpf.Program, modes ...Mode) (link.Link, Mode, error) {
+	var errs []error
+	for _, m := range modes {
+		l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: ifindex, Flags: link.XDPAttachFlags(m.flag())})
+		if err == nil {
+			return l, m, nil
+		}
+		errs = append(errs, fmt.Errorf("%v: %w", m, err))
+	}
+	return nil, 0, errors.Join(errs...)
+}
+
+// Features of an interface's driver, as the kernel tells them.
+type Features uint64
+
+// Bits of Features (enum netdev_xdp_act).
+const (
+	CanXDP      Features = 1 << 0
+	CanTransmit Features = 1 << 2 // a native redirect to it arrives
+	CanZeroCopy Features = 1 << 3
+)
+
+// genlHeader is command, version and two reserved bytes, which must be zero.
+type genlHeader [4]byte
+
+func (h genlHeader) Len() int          { return len(h) }
+func (h genlHeader) Serialize() []byte { return h[:] }
+
+// FeaturesOf asks the kernel; kernels before 6.3 do not tell.
+func FeaturesOf(ifindex int) (Features, error) {
+	const cmdDevGet, attrIfindex, attrFeatures = 1, 1, 3
+	fam, err := netlink.GenlFamilyGet("netdev")
+	if err != nil {
+		return 0, fmt.Errorf("XDP features are not told by this kernel: %w", err)
+	}
+	req := nl.NewNetlinkRequest(int(fam.ID), 0)
+	req.AddData(genlHeader{cmdDevGet, 1, 0, 0})
+	req.AddData(nl.NewRtAttr(attrIfindex, binary.NativeEndian.AppendUint32(nil, uint32(ifindex))))
+	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range msgs {
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
+		if err != nil {
+			return 0, err
+		}
+		for _, a := range attrs {
+			if a.Attr.Type&^unix.NLA_F_NESTED == attrFeatures && len(a.Value) >= 8 {
+				return Features(binary.NativeEndian.Uint64(a.Value)), nil
+			}
+		}
+	}
+	return 0, errors.New("the kernel did not tell the XDP features")
+}

@@ -1,0 +1,277 @@
+// Package offload finds the settings of an interface, and of the other end of
+// a veth, that would make frames unfit for user space: frames without their
+// checksum, frames merged or not yet segmented, tags kept beside the frame.
+// It changes them and puts them back.
+package offload
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sort"
+	"strings"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A setting is a feature of the kernel's (its name is ABI) and the value that
+// it must have. The bit numbers of Mask count in these tables: append only.
+type setting struct {
+	feature string
+	on      bool
+}
+
+// On the interface itself: what changes a frame before XDP sees it.
+var own = []setting{
+	{"rx-gro", false},
+	{"rx-gro-hw", false},
+	{"rx-lro", false},
+	{"rx-vlan-hw-parse", false},
+	{"rx-vlan-stag-hw-parse", false},
+	{"rx-gro-list", false},
+	{"rx-udp-gro-forwarding", false},
+}
+
+// On the other end of a veth: what it hands over unfinished. GRO there is
+// what lets a native redirect arrive.
+var peer = []setting{
+	{"tx-checksum-ip-generic", false},
+	{"tx-checksum-ipv4", false},
+	{"tx-checksum-ipv6", false},
+	{"tx-checksum-sctp", false},
+	{"tx-tcp-segmentation", false},
+	{"tx-tcp-ecn-segmentation", false},
+	{"tx-tcp-mangleid-segmentation", false},
+	{"tx-tcp6-segmentation", false},
+	{"tx-udp-segmentation", false},
+	{"tx-generic-segmentation", false},
+	{"tx-gso-list", false},
+	{"tx-vlan-hw-insert", false},
+	{"tx-vlan-stag-hw-insert", false},
+	{"tx-sctp-segmentation", false},
+	{"rx-gro", true},
+}
+
+// Mask says which settings were changed, a bit each.
+type Mask uint64
+
+// Interface is where settings are looked at.
+type Interface struct {
+	Name   string
+	Driver string
+	tool   *ethtool.Ethtool
+	peer   *Interface
+	table  []setting
+	note   string
+	// redirect: frames are to be redirected to the other end.
+	redirect bool
+}
+
+// Open looks at an interface of the calling thread's network namespace, and
+// for the other end of a veth in every network namespace that can be found.
+func Open(l netlink.Link) (*Interface, error) {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return nil, fmt.Errorf("ethtool: %w", err)
+	}
+	i := &Interface{Name: l.Attrs().Name, tool: tool, table: own}
+	if i.Driver, err = tool.DriverName(i.Name); err != nil {
+		i.Driver = l.Type()
+	}
+	if l.Type() != "veth" {
+		return i, nil
+	}
+	i.peer, err = openPeer(l)
+	if err != nil {
+		i.note = fmt.Sprintf("the other end of %s cannot be reached (%v); on it, turn off tx checksums, segmentation and tx VLAN offload, and turn on gro", i.Name, err)
+	}
+	return i, nil
+}
+
+// Peer is the name of a veth's other end; empty when it was not reached.
+func (i *Interface) Peer() string {
+	if i.peer == nil {
+		return ""
+	}
+	return i.peer.Name
+}
+
+// Note says what could not be checked; empty when nothing.
+func (i *Interface) Note() string { return i.note }
+
+// Close lets go of the interface; its settings stay.
+func (i *Interface) Close() {
+	if i == nil {
+		return
+	}
+	i.tool.Close()
+	i.peer.Close()
+}
+
+// Set makes the settings fit, and returns which were changed (on the
+// interface, on its peer) and in words what. GRO on the peer is only turned on
+// when frames are to be redirected to the interface.
+func (i *Interface) Set(redirect bool) (self, other Mask, changed []string, err error) {
+	self, changed, err = i.apply(0, false)
+	if err != nil || i.peer == nil {
+		return self, 0, changed, err
+	}
+	i.peer.redirect = redirect
+	other, more, err := i.peer.apply(0, false)
+	return self, other, append(changed, more...), err
+}
+
+// Restore puts back what Set changed.
+func (i *Interface) Restore(self, other Mask) error {
+	_, _, err := i.apply(self, true)
+	if i.peer != nil {
+		_, _, e := i.peer.apply(other, true)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// apply sets what differs from the table; with back, the opposite of the
+// settings in mask.
+func (i *Interface) apply(mask Mask, back bool) (Mask, []string, error) {
+	if back && mask == 0 {
+		return 0, nil, nil
+	}
+	have, err := i.tool.FeaturesWithState(i.Name)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return 0, nil, nil // a driver without features has none to turn off
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
+	}
+	want := map[string]bool{}
+	var done Mask
+	var words []string
+	for bit, s := range i.table {
+		f, known := have[s.feature]
+		switch {
+		case !known || f.NeverChanged:
+		case !back && s.on && !i.redirect:
+		case back && mask&(1<<bit) != 0:
+			want[s.feature] = !s.on
+		case !back && f.Active != s.on && f.Available:
+			want[s.feature] = s.on
+			done |= 1 << bit
+			words = append(words, fmt.Sprintf("%s %s %s", i.Name, s.feature, onOff(s.on)))
+		}
+	}
+	if len(want) == 0 {
+		return 0, nil, nil
+	}
+	if err := i.tool.Change(i.Name, want); err != nil {
+		names := make([]string, 0, len(want))
+		for k := range want {
+			names = append(names, k)
+		}
+		sort.Strings(names)
+		return 0, nil, fmt.Errorf("change the offloads of %s (%s): %w", i.Name, strings.Join(names, ", "), err)
+	}
+	return done, words, nil
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// openPeer finds the other end of a veth.
+func openPeer(l netlink.Link) (*Interface, error) {
+	index, nsid := l.Attrs().ParentIndex, l.Attrs().NetNsID
+	if index == 0 {
+		return nil, errors.New("the kernel does not tell its index")
+	}
+	if nsid < 0 {
+		p, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return nil, err
+		}
+		if p.Type() != "veth" || p.Attrs().ParentIndex != l.Attrs().Index {
+			return nil, errors.New("it is in a network namespace without a number here")
+		}
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return nil, err
+		}
+		return &Interface{Name: p.Attrs().Name, tool: tool, table: peer}, nil
+	}
+	ns, err := findNamespace(nsid)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	var found *Interface
+	err = Within(ns, func() error {
+		p, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return err
+		}
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		found = &Interface{Name: p.Attrs().Name, tool: tool, table: peer}
+		return nil
+	})
+	return found, err
+}
+
+// Within runs f on a thread of its own in network namespace ns. Sockets that
+// f opens stay in that namespace.
+func Within(ns netns.NsHandle, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine, and with it
+		// its namespace.
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			done <- fmt.Errorf("enter its network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// findNamespace looks for the network namespace that has number nsid here:
+// the named ones first, then those that this process has open, then those of
+// processes and their threads.
+func findNamespace(nsid int) (netns.NsHandle, error) {
+	seen := map[uint64]bool{}
+	for _, pattern := range []string{"/run/netns/*", "/run/docker/netns/*", "/proc/self/fd/*", "/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net"} {
+		paths, _ := filepath.Glob(pattern)
+		for _, path := range paths {
+			var st unix.Stat_t
+			if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] {
+				continue
+			}
+			if to, err := os.Readlink(path); err == nil && !strings.HasPrefix(to, "net:[") {
+				continue
+			}
+			seen[st.Ino] = true
+			f, err := os.Open(path)
+			if err != nil {
+				continue
+			}
+			id, err := netlink.GetNetNsIdByFd(int(f.Fd()))
+			if err == nil && id == nsid {
+				fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+				_ = f.Close()
+				return netns.NsHandle(fd), err
+			}
+			_ = f.Close()
+		}
+	}
+	return netns.None(), errors.New("its network namespace was not found")
+}

@@ -1,0 +1,349 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Names of the programs, as bpftool shows them.
+const (
+	WireProgram = "quillon_wire" // of a pair; outlives its process
+	PortProgram = "quillon_port" // of one interface alone
+)
+
+// Cross says what becomes of frames that are not for a socket.
+type Cross int
+
+const (
+	// Redirect to the other interface.
+	Redirect Cross = iota
+	// Pass to the kernel's stack, or to the bridge that the interface is in.
+	Pass
+)
+
+// ProgramSpec is what a program does.
+type ProgramSpec struct {
+	Name   string
+	Filter port.Filter
+	// Cross is for frames that nobody wants, and for those that were missed.
+	Cross Cross
+	// Other is the interface index that Redirect goes to.
+	Other int
+	// Stale is the age of a heartbeat from which on frames cross; 0: the
+	// heartbeat is not looked at.
+	Stale time.Duration
+	// Shared counters are added to atomically: in generic mode several
+	// processors may serve one queue.
+	Shared bool
+}
+
+// Program is an XDP program with its maps.
+type Program struct {
+	Prog *ebpf.Program
+	maps []*ebpf.Map
+}
+
+// Close lets go of the program; where it is attached it goes on.
+func (p *Program) Close() error {
+	if p == nil {
+		return nil
+	}
+	var errs []error
+	if p.Prog != nil {
+		errs = append(errs, p.Prog.Close())
+	}
+	for _, m := range p.maps {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// NewSocketMap makes the map from queues to sockets.
+func NewSocketMap(queues int) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: socketMapName, Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues)})
+	if err != nil {
+		return nil, fmt.Errorf("make the socket map: %w", err)
+	}
+	return m, nil
+}
+
+// Load assembles and loads the program.
+func Load(spec ProgramSpec, st *State, sockets *ebpf.Map) (p *Program, err error) {
+	p = &Program{}
+	defer func() {
+		if err != nil {
+			_ = p.Close()
+		}
+	}()
+	a := assembler{spec: spec, state: st.m.FD(), sockets: sockets.FD()}
+	if spec.Cross == Redirect {
+		dev, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_other", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+		if err != nil {
+			return nil, fmt.Errorf("make the device map: %w", err)
+		}
+		p.maps = append(p.maps, dev)
+		if err := dev.Put(uint32(0), uint32(spec.Other)); err != nil {
+			return nil, fmt.Errorf("redirect to interface %d: %w", spec.Other, err)
+		}
+		a.device = dev.FD()
+	}
+	if hosts := spec.Filter.Hosts; len(hosts) > 0 && !spec.Filter.All {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_hosts", Type: ebpf.Hash, KeySize: 16, ValueSize: 1, MaxEntries: uint32(len(hosts))})
+		if err != nil {
+			return nil, fmt.Errorf("make the host map: %w", err)
+		}
+		p.maps = append(p.maps, m)
+		for _, h := range hosts {
+			if !h.IsValid() {
+				return nil, errors.New("a filter's host is not a valid address")
+			}
+			if err := m.Put(hostKey(h), uint8(1)); err != nil {
+				return nil, fmt.Errorf("host %v: %w", h, err)
+			}
+		}
+		a.hosts = m.FD()
+	}
+	p.Prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: spec.Name, Type: ebpf.XDP, License: "GPL", Instructions: a.assemble(), Flags: unix.BPF_F_XDP_HAS_FRAGS,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the XDP program: %w", err)
+	}
+	return p, nil
+}
+
+// hostKey is the address as IPv6; IPv4 is mapped, as RoCE's GIDs do.
+func hostKey(a netip.Addr) [16]byte { return a.As16() }
+
+// The registers of the program: R6 data, R7 data_end, R8 queue, R9 network
+// header.
+type assembler struct {
+	spec    ProgramSpec
+	state   int
+	sockets int
+	device  int
+	hosts   int // 0: none
+	code    asm.Instructions
+}
+
+const xdpRedirect = 4
+
+// be16 is an Ethernet type or UDP port as a little- or big-endian load of the
+// wire's bytes sees it.
+func be16(v uint16) int32 {
+	b := [2]byte{byte(v >> 8), byte(v)}
+	return int32(nativeUint16(b))
+}
+
+func (a *assembler) add(ins ...asm.Instruction) { a.code = append(a.code, ins...) }
+
+// label names the next instruction: a move that does nothing, so that every
+// label has one of its own.
+func (a *assembler) label(name string) {
+	a.add(asm.Mov.Reg(asm.R8, asm.R8).WithSymbol(name))
+}
+
+func (a *assembler) assemble() asm.Instructions {
+	a.add(
+		asm.LoadMem(asm.R6, asm.R1, 0, asm.Word),
+		asm.LoadMem(asm.R7, asm.R1, 4, asm.Word),
+		asm.LoadMem(asm.R8, asm.R1, 16, asm.Word),
+		asm.StoreMem(asm.RFP, -4, asm.R8, asm.Word),
+	)
+	f := a.spec.Filter
+	switch {
+	case f.All:
+	case f.RoCE:
+		a.filter()
+	default:
+		a.add(asm.Ja.Label("unwanted"))
+	}
+	a.label("wanted")
+	a.entry("cross")
+	if a.spec.Stale > 0 {
+		a.add(
+			asm.Mov.Reg(asm.R9, asm.R0),
+			asm.FnKtimeGetCoarseNs.Call(),
+			asm.LoadMem(asm.R1, asm.R9, offHeartbeat, asm.DWord),
+			asm.Sub.Reg(asm.R0, asm.R1),
+			asm.LoadImm(asm.R1, int64(a.spec.Stale), asm.DWord),
+			asm.JSGT.Reg(asm.R0, asm.R1, "missed"),
+		)
+	}
+	a.add(
+		asm.LoadMapPtr(asm.R1, a.sockets),
+		asm.LoadMem(asm.R2, asm.RFP, -4, asm.Word),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnRedirectMap.Call(),
+		asm.JEq.Imm(asm.R0, xdpRedirect, "exit"),
+	)
+	a.label("missed")
+	a.entry("cross")
+	a.count(offMissed)
+	a.add(asm.Ja.Label("cross"))
+	if !f.All {
+		a.label("unwanted")
+		a.entry("cross")
+		a.count(offBypassed)
+	}
+	a.label("cross")
+	if a.spec.Cross == Redirect {
+		a.add(
+			asm.LoadMapPtr(asm.R1, a.device),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.Mov.Imm(asm.R3, 0),
+			asm.FnRedirectMap.Call(),
+		)
+	} else {
+		a.add(asm.Mov.Imm(asm.R0, 2))
+	}
+	a.add(asm.Return().WithSymbol("exit"))
+	return a.code
+}
+
+// entry leaves the queue's entry of the state map in R0.
+func (a *assembler) entry(none string) {
+	a.add(
+		asm.LoadMem(asm.R1, asm.RFP, -4, asm.Word),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.RFP, -8, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, a.state),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -8),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, none),
+	)
+}
+
+// count adds one to the counter at off of the entry in R0.
+func (a *assembler) count(off int16) {
+	if a.spec.Shared {
+		a.add(asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, off))
+		return
+	}
+	a.add(
+		asm.LoadMem(asm.R1, asm.R0, off, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.R0, off, asm.R1, asm.DWord),
+	)
+}
+
+// need jumps to "unwanted" when fewer than n bytes are left from reg on.
+func (a *assembler) need(reg asm.Register, n int32) {
+	a.add(asm.Mov.Reg(asm.R2, reg), asm.Add.Imm(asm.R2, n), asm.JGT.Reg(asm.R2, asm.R7, "unwanted"))
+}
+
+// filter falls through when the frame is wanted, and jumps to "unwanted"
+// when it is not or cannot be parsed.
+func (a *assembler) filter() {
+	// Ethernet and up to two tags; R9 is moved past them, R3 is the type.
+	a.need(asm.R6, 14)
+	a.add(
+		asm.LoadMem(asm.R3, asm.R6, 12, asm.Half),
+		asm.Mov.Reg(asm.R9, asm.R6),
+		asm.Add.Imm(asm.R9, 14),
+	)
+	for _, tag := range []string{"tag1", "tag2"} {
+		a.add(
+			asm.JEq.Imm(asm.R3, be16(0x8100), tag),
+			asm.JNE.Imm(asm.R3, be16(0x88A8), "untagged"),
+		)
+		a.label(tag)
+		a.need(asm.R9, 4)
+		a.add(asm.LoadMem(asm.R3, asm.R9, 2, asm.Half), asm.Add.Imm(asm.R9, 4))
+	}
+	a.label("untagged")
+	a.add(
+		asm.JEq.Imm(asm.R3, be16(0x0800), "ipv4"),
+		asm.JEq.Imm(asm.R3, be16(0x86DD), "ipv6"),
+		asm.JNE.Imm(asm.R3, be16(0x8915), "unwanted"),
+	)
+	// RoCE v1: the global route header has IPv6's shape.
+	if a.hosts == 0 {
+		a.add(asm.Ja.Label("wanted"))
+	} else {
+		a.need(asm.R9, 40)
+		a.add(asm.Ja.Label("hosts6"))
+	}
+
+	a.label("ipv4")
+	a.need(asm.R9, 20)
+	a.add(
+		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.RSh.Imm(asm.R2, 4),
+		asm.JNE.Imm(asm.R2, 4, "unwanted"),
+		asm.And.Imm(asm.R1, 15),
+		asm.JLT.Imm(asm.R1, 5, "unwanted"),
+		asm.LoadMem(asm.R2, asm.R9, 9, asm.Byte),
+		asm.JNE.Imm(asm.R2, unix.IPPROTO_UDP, "unwanted"),
+		asm.LoadMem(asm.R2, asm.R9, 6, asm.Half),
+		asm.And.Imm(asm.R2, be16(0x3FFF)), // more fragments, or an offset
+		asm.JNE.Imm(asm.R2, 0, "unwanted"),
+		asm.LSh.Imm(asm.R1, 2),
+		asm.Mov.Reg(asm.R3, asm.R9),
+		asm.Add.Reg(asm.R3, asm.R1),
+	)
+	a.need(asm.R3, 8)
+	a.add(
+		asm.LoadMem(asm.R1, asm.R3, 2, asm.Half),
+		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),
+	)
+	if a.hosts == 0 {
+		a.add(asm.Ja.Label("wanted"))
+	} else {
+		for _, off := range []int16{12, 16} {
+			a.add(
+				asm.StoreImm(asm.RFP, -24, 0, asm.DWord),
+				asm.StoreImm(asm.RFP, -16, 0, asm.Half),
+				asm.StoreImm(asm.RFP, -14, 0xFFFF, asm.Half),
+				asm.LoadMem(asm.R1, asm.R9, off, asm.Word),
+				asm.StoreMem(asm.RFP, -12, asm.R1, asm.Word),
+			)
+			a.lookup()
+		}
+		a.add(asm.Ja.Label("unwanted"))
+	}
+
+	// IPv6 with an extension header is not wanted: no sender of RoCE has any.
+	a.label("ipv6")
+	a.need(asm.R9, 48)
+	a.add(
+		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.JNE.Imm(asm.R1, 6, "unwanted"),
+		asm.LoadMem(asm.R1, asm.R9, 6, asm.Byte),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "unwanted"),
+		asm.LoadMem(asm.R1, asm.R9, 42, asm.Half),
+		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),
+	)
+	if a.hosts != 0 {
+		a.label("hosts6")
+		for _, off := range []int16{8, 24} {
+			for i := int16(0); i < 16; i += 4 {
+				a.add(asm.LoadMem(asm.R1, asm.R9, off+i, asm.Word), asm.StoreMem(asm.RFP, -24+i, asm.R1, asm.Word))
+			}
+			a.lookup()
+		}
+		a.add(asm.Ja.Label("unwanted"))
+	}
+}
+
+// lookup jumps to "wanted" when the address at RFP-24 is one of the hosts.
+func (a *assembler) lookup() {
+	a.add(
+		asm.LoadMapPtr(asm.R1, a.hosts),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -24),
+		asm.FnMapLookupElem.Call(),
+		asm.JNE.Imm(asm.R0, 0, "wanted"),
+	)
+}

@@ -1,0 +1,463 @@
+package afxdp
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Mode is where the XDP programs run.
+type Mode int
+
+const (
+	// Auto: natively where frames can then also cross in the kernel, else
+	// generically.
+	Auto Mode = iota
+	// Native or nothing.
+	Native
+	// Generic: works on every interface.
+	Generic
+)
+
+// Fallback is what becomes of frames that no socket takes.
+type Fallback int
+
+const (
+	// Redirect them to the pair's other interface.
+	Redirect Fallback = iota
+	// Pass them to the kernel: for interfaces that are also joined by a bridge.
+	Pass
+)
+
+// DefaultStale is the age at which a heartbeat is stale.
+const DefaultStale = 50 * time.Millisecond
+
+// Options of interfaces. The zero value is the default.
+type Options struct {
+	// Filter is what the graph wants to see; see Port.SetFilter. Nil: all.
+	Filter *port.Filter
+	// Queues to open; 0: all.
+	Queues int
+	// Ring is the entries of each ring, a power of two; 0: 1024.
+	Ring int
+	// Frames is the number of chunks of each UMEM; 0: four rings.
+	Frames int
+	Mode   Mode
+	// Copy: do not use zero-copy where the driver has it.
+	Copy bool
+	// BusyPoll, in microseconds: the worker polls the device itself.
+	BusyPoll int
+	// LeaveOffloads: check and change no setting.
+	LeaveOffloads bool
+	// Clock for receive times; nil: a new wall clock.
+	Clock clock.Clock
+	// Stale is the age from which a worker's heartbeat does not count; 0:
+	// DefaultStale for a pair, none for one interface; < 0: none.
+	Stale clock.Duration
+
+	seeEverything bool
+}
+
+func (o *Options) seeAll() bool { return o.seeEverything }
+
+func (o *Options) defaults(stale clock.Duration) error {
+	if o.Ring == 0 {
+		o.Ring = 1024
+	}
+	if o.Ring < 64 || o.Ring > 1<<16 || o.Ring&(o.Ring-1) != 0 {
+		return fmt.Errorf("ring of %d entries: it must be a power of two from 64 to 65536", o.Ring)
+	}
+	if o.Frames == 0 {
+		o.Frames = 4 * o.Ring
+	}
+	if o.Frames < 3*o.Ring {
+		return fmt.Errorf("%d frames are too few for rings of %d: at least %d", o.Frames, o.Ring, 3*o.Ring)
+	}
+	if o.Queues < 0 {
+		return fmt.Errorf("%d queues: it must be 0 (all) or more", o.Queues)
+	}
+	if o.Filter == nil {
+		o.Filter = &port.Filter{All: true}
+	}
+	if o.Clock == nil {
+		o.Clock = clock.NewWall()
+	}
+	switch {
+	case o.Stale == 0:
+		o.Stale = stale
+	case o.Stale < 0:
+		o.Stale = 0
+	case o.Stale < 10*time.Millisecond:
+		return fmt.Errorf("a heartbeat limit of %v is too short: at least 10ms", o.Stale)
+	}
+	return nil
+}
+
+// Config of one interface alone.
+type Config struct {
+	// Name of the port in the graph; empty: the interface's.
+	Name      string
+	Interface string
+	// Index is the port number in the metadata of received frames.
+	Index uint16
+	Options
+}
+
+// Device is one interface: an endpoint, or a port of a graph that does not
+// splice. Frames that the filter does not want go to the kernel's stack.
+type Device struct {
+	Ports []*Port // index = queue
+	dev   *device
+	mem   []memory
+	info  Info
+	once  sync.Once
+	err   error
+}
+
+// Open binds all queues of an interface of the calling thread's network
+// namespace. The program goes when the Device is closed or its process ends.
+func Open(cfg Config) (_ *Device, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cfg.defaults(0); err != nil {
+		return nil, err
+	}
+	if err := unlockMemory(); err != nil {
+		return nil, err
+	}
+	if cfg.Name == "" {
+		cfg.Name = cfg.Interface
+	}
+	d, err := find(cfg.Interface, cfg.Options)
+	if err != nil {
+		return nil, err
+	}
+	v := &Device{dev: d}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.detach(), d.release(), closeMemory(v.mem))
+		}
+	}()
+	if d.before != nil {
+		return nil, fmt.Errorf("interface %s is part of a wire: remove that first", d.name)
+	}
+	if err := d.prepare(false); err != nil {
+		return nil, err
+	}
+	n := d.any
+	if cfg.Queues > 0 {
+		n = min(n, cfg.Queues)
+	}
+	for q := range n {
+		m, err := newMemory(cfg.Frames, d.mtu)
+		if err != nil {
+			return nil, err
+		}
+		v.mem = append(v.mem, m)
+		if err := d.openPort(q, cfg.Name, cfg.Index, m); err != nil {
+			return nil, err
+		}
+	}
+	d.adopt()
+	modes := []xsk.Mode{xsk.Native, xsk.Generic}
+	switch cfg.Mode {
+	case Native:
+		modes = modes[:1]
+	case Generic:
+		modes = modes[1:]
+	}
+	spec := xsk.ProgramSpec{Name: xsk.PortProgram, Filter: *cfg.Filter, Cross: xsk.Pass, Stale: cfg.Stale}
+	if err := d.attach(spec, modes, false); err != nil {
+		return nil, err
+	}
+	v.Ports = d.ports
+	v.info = Info{Interfaces: []InterfaceInfo{d.info()}, Memory: memorySize(v.mem)}
+	if n := d.offloads.Note(); n != "" && !cfg.LeaveOffloads {
+		v.info.Notes = append(v.info.Notes, n)
+	}
+	return v, nil
+}
+
+// Info says what was bound.
+func (v *Device) Info() Info { return v.info }
+
+// Detach takes the program off, so that frames go to the kernel's stack:
+// before the workers stop. Close does it too.
+func (v *Device) Detach() error { return v.dev.detach() }
+
+// Close puts everything back. The workers have stopped by then.
+func (v *Device) Close() error {
+	v.once.Do(func() {
+		v.err = errors.Join(v.dev.detach(), v.dev.release(), closeMemory(v.mem))
+	})
+	return v.err
+}
+
+// PairConfig is of two interfaces that are spliced: a bump in the wire.
+type PairConfig struct {
+	// A and B are the interfaces.
+	A, B string
+	// NameA and NameB are the ports in the graph; empty: the interfaces'.
+	NameA, NameB string
+	// IndexA and IndexB are the port numbers in the metadata of received frames.
+	IndexA, IndexB uint16
+	// Fallback for frames that are not wanted, or that no live worker takes.
+	Fallback Fallback
+	// Keep the wire on Close: frames go on crossing in the kernel until a
+	// pair is opened again, or Detach.
+	Keep bool
+	// Separate memories: each interface of a queue has a UMEM of its own, and
+	// frames are copied between them. See the package's description.
+	Separate bool
+	Options
+}
+
+// Pair is two spliced interfaces.
+type Pair struct {
+	A, B []*Port // index = queue; one worker has A[i] and B[i]
+	a, b *device
+	mem  []memory
+	keep bool
+	info Info
+
+	mu       sync.Mutex
+	detached bool
+	once     sync.Once
+	err      error
+}
+
+// OpenPair splices two interfaces of the calling thread's network namespace.
+// A wire that an earlier process left is taken over without losing a frame.
+// Frames cross in the kernel until a worker first calls Rx. On an error
+// everything is as it was.
+func OpenPair(cfg PairConfig) (_ *Pair, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cfg.defaults(DefaultStale); err != nil {
+		return nil, err
+	}
+	if cfg.A == cfg.B {
+		return nil, fmt.Errorf("a pair needs two interfaces, not %s twice", cfg.A)
+	}
+	if err := unlockMemory(); err != nil {
+		return nil, err
+	}
+	if cfg.NameA == "" {
+		cfg.NameA = cfg.A
+	}
+	if cfg.NameB == "" {
+		cfg.NameB = cfg.B
+	}
+	w := &Pair{keep: cfg.Keep}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.abort())
+		}
+	}()
+	if w.a, err = find(cfg.A, cfg.Options); err != nil {
+		return nil, err
+	}
+	if w.b, err = find(cfg.B, cfg.Options); err != nil {
+		return nil, err
+	}
+	w.a.other, w.b.other = w.b, w.a
+	both := []*device{w.a, w.b}
+	resumed := w.a.before != nil && w.b.before != nil
+	for _, d := range both {
+		if err := d.prepare(true); err != nil {
+			return nil, err
+		}
+	}
+	n := min(w.a.any, w.b.any)
+	if cfg.Queues > 0 {
+		n = min(n, cfg.Queues)
+	}
+	mtu := max(w.a.mtu, w.b.mtu)
+	for q := range n {
+		m, err := newMemory(cfg.Frames, mtu)
+		if err != nil {
+			return nil, err
+		}
+		w.mem = append(w.mem, m)
+		if err := w.a.openPort(q, cfg.NameA, cfg.IndexA, m); err != nil {
+			return nil, err
+		}
+		if cfg.Separate {
+			if m, err = newMemory(cfg.Frames, mtu); err != nil {
+				return nil, err
+			}
+			w.mem = append(w.mem, m)
+		}
+		if err := w.b.openPort(q, cfg.NameB, cfg.IndexB, m); err != nil {
+			return nil, err
+		}
+	}
+	w.info = Info{Resumed: resumed, SharedMemory: !cfg.Separate, Memory: memorySize(w.mem), Wire: true}
+	for _, d := range both {
+		d.adopt()
+		if err := w.attach(d, cfg); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range both {
+		i := d.info()
+		w.info.Interfaces = append(w.info.Interfaces, i)
+		if n := d.offloads.Note(); n != "" && !cfg.LeaveOffloads {
+			w.info.Notes = append(w.info.Notes, n)
+		}
+		if len(i.Unopened) > 0 {
+			w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has %d receive queues, %s only %d: frames of the others cross unseen; give both as many (ethtool -L)", d.name, d.rx, d.other.name, d.other.any))
+		}
+	}
+	w.A, w.B = w.a.ports, w.b.ports
+	return w, nil
+}
+
+// attach chooses what d's program can do, and attaches it.
+func (w *Pair) attach(d *device, cfg PairConfig) error {
+	spec := xsk.ProgramSpec{Name: xsk.WireProgram, Filter: *cfg.Filter, Other: d.other.index, Stale: cfg.Stale}
+	modes := []xsk.Mode{xsk.Native, xsk.Generic}
+	if cfg.Fallback == Pass {
+		spec.Cross = xsk.Pass
+	} else if f, err := xsk.FeaturesOf(d.other.index); err == nil && f&xsk.CanTransmit == 0 {
+		// A native redirect would lose every frame: see the package's description.
+		why := fmt.Sprintf("frames redirected natively to %s would be lost (on a veth: its other end needs gro on)", d.other.name)
+		if cfg.Mode == Native || d.before != nil && d.before.Mode == xsk.Native {
+			spec.Cross, spec.Filter = xsk.Pass, port.Filter{All: true}
+			d.opt.seeEverything = true
+			w.info.Wire = false
+			w.info.Notes = append(w.info.Notes, why+": all frames go through the process, and none cross without it")
+		} else {
+			modes = modes[1:]
+			w.info.Notes = append(w.info.Notes, why+": "+d.name+" uses generic XDP")
+		}
+	}
+	switch cfg.Mode {
+	case Native:
+		modes = modes[:1]
+	case Generic:
+		modes = modes[len(modes)-1:]
+	}
+	return d.attach(spec, modes, true)
+}
+
+// abort undoes a failed OpenPair: earlier programs come back, and only what
+// this process changed is restored.
+func (w *Pair) abort() error {
+	var errs []error
+	for _, d := range []*device{w.a, w.b} {
+		if d == nil {
+			continue
+		}
+		if d.attached {
+			var old *xsk.Attached
+			if old = d.before; old != nil {
+				errs = append(errs, xsk.Swap(d.index, old.Prog, d.prog.Prog, d.mode))
+			} else {
+				errs = append(errs, xsk.Swap(d.index, nil, d.prog.Prog, d.mode))
+			}
+		}
+		errs = append(errs, d.putBack(d.fresh), d.release())
+	}
+	return errors.Join(append(errs, closeMemory(w.mem))...)
+}
+
+// Info says what was bound.
+func (w *Pair) Info() Info { return w.info }
+
+// Detach ends the steering before the workers stop: from its return on no
+// frame goes to them. The wire is removed, or kept when so configured. Close
+// does it too.
+func (w *Pair) Detach() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.detached {
+		return nil
+	}
+	w.detached = true
+	if w.keep {
+		w.a.quiet()
+		w.b.quiet()
+		return nil
+	}
+	return errors.Join(w.a.detach(), w.b.detach())
+}
+
+// Close puts everything back, except a wire that is to be kept. The workers
+// have stopped by then.
+func (w *Pair) Close() error {
+	w.once.Do(func() {
+		w.err = errors.Join(w.Detach(), w.a.release(), w.b.release(), closeMemory(w.mem))
+	})
+	return w.err
+}
+
+// Detach removes the wire between two interfaces of the calling thread's
+// network namespace, whoever left it, and puts their settings back. Nothing
+// there is no error.
+func Detach(ifA, ifB string) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return errors.Join(unwire(ifA), unwire(ifB))
+}
+
+func unwire(name string) (err error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	a, err := xsk.AttachedTo(l.Attrs().Index)
+	if err != nil || a == nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+	if a.Name != xsk.WireProgram {
+		return nil
+	}
+	var words [4]uint64
+	if st, err := a.State(); err == nil {
+		words = st.Restore()
+		_ = st.Close()
+	}
+	if err := xsk.Swap(l.Attrs().Index, nil, a.Prog, a.Mode); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("detach from %s: %w", name, err)
+	}
+	off, err := offload.Open(l)
+	if err != nil {
+		return err
+	}
+	defer off.Close()
+	err = off.Restore(offload.Mask(words[restoreOwn]), offload.Mask(words[restorePeer]))
+	if words[restorePromisc] != 0 {
+		err = errors.Join(err, netlink.SetPromiscOff(l))
+	}
+	return err
+}
+
+func closeMemory(ms []memory) error {
+	var errs []error
+	for _, m := range ms {
+		errs = append(errs, m.umem.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func memorySize(ms []memory) (n int) {
+	for _, m := range ms {
+		n += len(m.umem.Mem)
+		if m.jumbo != nil {
+			n += m.jumbo.Slots() * m.jumbo.SlotSize()
+		}
+	}
+	return n
+}

@@ -1,0 +1,437 @@
+package afxdp
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// The words of a wire's restore record.
+const (
+	restoreOwn = iota // offload.Mask of the interface
+	restorePeer
+	restorePromisc // 1: promiscuous mode was turned on
+	_
+)
+
+// device is one interface with its sockets and its program.
+type device struct {
+	name  string
+	link  netlink.Link
+	index int
+	mtu   int
+	opt   Options
+	rx    int // receive queues
+	any   int // queue numbers that a socket can bind to
+	ns    netns.NsHandle
+
+	offloads *offload.Interface
+	changed  []string
+	restore  [4]uint64 // undone on detach
+	fresh    [4]uint64 // of these, what this process changed
+	state    *xsk.State
+	sockets  *ebpf.Map
+	other    *device // of a pair
+	ports    []*Port
+
+	mu       sync.Mutex // the program and what it is attached with
+	spec     xsk.ProgramSpec
+	prog     *xsk.Program
+	mode     xsk.Mode
+	link0    link.Link     // of an interface alone
+	before   *xsk.Attached // an earlier process's wire
+	attached bool
+}
+
+// find looks at an interface, and changes nothing.
+func find(name string, opt Options) (*device, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("interface %q: %w", name, err)
+	}
+	a := l.Attrs()
+	if a.Flags&1 == 0 {
+		return nil, fmt.Errorf("interface %s is down: ip link set %s up", name, name)
+	}
+	if a.EncapType != "ether" {
+		return nil, fmt.Errorf("interface %s is not Ethernet (%s)", name, a.EncapType)
+	}
+	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None()}
+	d.rx, d.any = max(1, a.NumRxQueues), max(1, a.NumRxQueues, a.NumTxQueues)
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return nil, fmt.Errorf("ethtool: %w", err)
+	}
+	defer tool.Close()
+	if c, err := tool.GetChannels(name); err == nil && c.RxCount+c.CombinedCount > 0 {
+		d.rx = int(c.RxCount + c.CombinedCount)
+		d.any = max(d.rx, int(c.TxCount+c.CombinedCount))
+	}
+	if d.before, err = xsk.AttachedTo(d.index); err != nil {
+		return nil, err
+	}
+	if d.before != nil && d.before.Name != xsk.WireProgram {
+		err := fmt.Errorf("interface %s has another XDP program (%d, %s): stop what uses it, or: ip link set dev %s xdp off", name, d.before.ID, d.before.Name, name)
+		return nil, errors.Join(err, d.before.Close())
+	}
+	if d.ns, err = netns.Get(); err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	return d, nil
+}
+
+// prepare sets offloads and promiscuous mode, and makes the maps.
+func (d *device) prepare(wire bool) error {
+	var err error
+	if d.before != nil {
+		old, err := d.before.State()
+		if err != nil {
+			return fmt.Errorf("interface %s: %w; remove it: ip link set dev %s xdp off", d.name, err, d.name)
+		}
+		d.restore = old.Restore()
+		if err := old.Close(); err != nil {
+			return err
+		}
+	}
+	if d.offloads, err = offload.Open(d.link); err != nil {
+		return err
+	}
+	if !d.opt.LeaveOffloads {
+		own, peer, changed, err := d.offloads.Set(wire)
+		d.changed = changed
+		d.fresh[restoreOwn], d.fresh[restorePeer] = uint64(own), uint64(peer)
+		if err != nil {
+			return err
+		}
+	}
+	if wire && d.link.Attrs().Promisc == 0 {
+		if err := netlink.SetPromiscOn(d.link); err != nil {
+			return fmt.Errorf("promiscuous mode of %s: %w", d.name, err)
+		}
+		d.fresh[restorePromisc] = 1
+		d.changed = append(d.changed, d.name+" promisc on")
+	}
+	for i := range d.restore {
+		d.restore[i] |= d.fresh[i]
+	}
+	slots := max(d.rx, d.any, d.link.Attrs().NumRxQueues)
+	if d.state, err = xsk.NewState(slots); err != nil {
+		return explain(err)
+	}
+	d.state.SetRestore(d.restore)
+	d.sockets, err = xsk.NewSocketMap(slots)
+	return err
+}
+
+// memory is what the sockets of one worker share.
+type memory struct {
+	umem  *xsk.UMEM
+	pool  *packet.Pool
+	jumbo *packet.Pool
+}
+
+// chunkFor is the chunk size for frames up to an MTU (plus Ethernet header
+// and two tags), and whether such a frame may need several.
+func chunkFor(mtu int) (chunk int, multi bool) {
+	need := mtu + overhead + xsk.FrameOffset
+	if need <= 2048 {
+		return 2048, false
+	}
+	return 4096, need > 4096
+}
+
+const overhead = 14 + 2*4
+
+func newMemory(frames, mtu int) (memory, error) {
+	chunk, multi := chunkFor(mtu)
+	var m memory
+	var err error
+	if m.umem, err = xsk.NewUMEM(frames, chunk); err != nil {
+		return m, err
+	}
+	if m.pool, err = packet.NewPool(frames, chunk, m.umem.Mem); err != nil {
+		return m, err
+	}
+	if multi {
+		slot := (packet.Headroom + mtu + overhead + 2*63) &^ 63
+		m.jumbo, err = packet.NewPool(jumboFrames, slot, nil)
+	}
+	return m, err
+}
+
+// jumboFrames is how many frames of several chunks a worker can hold.
+const jumboFrames = 4 * packet.MaxBatch
+
+// openPort binds a socket to a queue, and fills its fill ring.
+func (d *device) openPort(queue int, name string, index uint16, m memory) error {
+	_, multi := chunkFor(d.mtu)
+	so := xsk.Options{Ring: d.opt.Ring, SG: m.jumbo != nil, Copy: d.opt.Copy, BusyPoll: d.opt.BusyPoll}
+	s, err := xsk.Open(m.umem, so)
+	if err != nil {
+		return explain(err)
+	}
+	p := &Port{
+		name: fmt.Sprintf("%s:%d", name, queue), dev: d, queue: queue, index: index,
+		pool: m.pool, jumbo: m.jumbo, umem: m.umem, shift: uint(bits.TrailingZeros(uint(m.umem.Chunk))), sock: s,
+		target: d.opt.Ring, max: d.mtu + overhead, busy: d.opt.BusyPoll > 0,
+		clk: d.opt.Clock, limit: int64(d.opt.Stale),
+		beatWord: d.state.Heartbeat(queue), missWord: []*uint64{d.state.Missed(queue)},
+	}
+	d.ports = append(d.ports, p)
+	p.wall = p.clk
+	if _, ok := p.clk.(*clock.Wall); !ok {
+		p.wall = clock.NewWall()
+	}
+	mono, err := xsk.Monotonic()
+	if err != nil {
+		return err
+	}
+	p.monoOff = mono - int64(p.wall.Now())
+	p.refill()
+	for try := 0; ; try++ {
+		err = s.Bind(m.umem, d.index, queue, so)
+		if !errors.Is(err, unix.EBUSY) || try == bindTries {
+			break
+		}
+		time.Sleep(bindPause) // the kernel closes sockets of a dead process at leisure
+	}
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("queue %d of %s is in use by another process's AF_XDP socket: stop that process first", queue, d.name)
+	case err != nil:
+		return fmt.Errorf("interface %s: %w", d.name, explain(err))
+	case multi && !s.SG:
+		return fmt.Errorf("interface %s has an MTU of %d and the kernel has no multi-buffer AF_XDP: lower the MTU to %d: %w", d.name, d.mtu, 4096-xsk.FrameOffset-overhead, port.ErrNotSupported)
+	}
+	if err := d.sockets.Put(uint32(queue), uint32(s.FD)); err != nil {
+		return fmt.Errorf("steer queue %d of %s: %w", queue, d.name, err)
+	}
+	return nil
+}
+
+const (
+	bindTries = 400
+	bindPause = 5 * time.Millisecond
+)
+
+// attach loads the program of spec and puts it in place of the earlier one.
+func (d *device) attach(spec xsk.ProgramSpec, modes []xsk.Mode, wire bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.before != nil {
+		modes = []xsk.Mode{d.before.Mode}
+	}
+	var errs []error
+	for _, mode := range modes {
+		spec.Shared = mode == xsk.Generic
+		prog, err := xsk.Load(spec, d.state, d.sockets)
+		if err != nil {
+			return explain(err)
+		}
+		switch {
+		case !wire:
+			d.link0, _, err = xsk.AttachLink(d.index, prog.Prog, mode)
+		case d.before != nil:
+			err = xsk.Swap(d.index, prog.Prog, d.before.Prog, mode)
+		default:
+			err = xsk.Swap(d.index, prog.Prog, nil, mode)
+		}
+		if err == nil {
+			d.spec, d.prog, d.mode, d.attached = spec, prog, mode, true
+			return nil
+		}
+		_ = prog.Close()
+		errs = append(errs, fmt.Errorf("%v XDP: %w", mode, err))
+	}
+	return fmt.Errorf("attach to %s: %w", d.name, errors.Join(errs...))
+}
+
+// setFilter replaces the program under traffic.
+func (d *device) setFilter(f port.Filter) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached {
+		return port.ErrClosed
+	}
+	if d.opt.seeAll() {
+		f = port.Filter{All: true}
+	}
+	if reflect.DeepEqual(f, d.spec.Filter) {
+		return nil
+	}
+	spec := d.spec
+	spec.Filter = f
+	var prog *xsk.Program
+	err := offload.Within(d.ns, func() (err error) {
+		if prog, err = xsk.Load(spec, d.state, d.sockets); err != nil {
+			return explain(err)
+		}
+		if d.link0 != nil {
+			err = d.link0.Update(prog.Prog)
+		} else {
+			err = xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode)
+		}
+		return err
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("filter of %s: %w", d.name, err), prog.Close())
+	}
+	old := d.prog
+	d.spec, d.prog = spec, prog
+	return old.Close()
+}
+
+// quiet makes all frames cross in the kernel from now on.
+func (d *device) quiet() {
+	for _, p := range d.ports {
+		_ = d.sockets.Delete(uint32(p.queue))
+	}
+}
+
+// detach takes the program off and puts the settings back.
+func (d *device) detach() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	if d.attached {
+		d.attached = false
+		if d.link0 != nil {
+			errs = append(errs, d.link0.Close())
+		} else {
+			err := offload.Within(d.ns, func() error { return xsk.Swap(d.index, nil, d.prog.Prog, d.mode) })
+			if err != nil && !errors.Is(err, unix.ENODEV) {
+				errs = append(errs, fmt.Errorf("detach from %s: %w", d.name, err))
+			}
+		}
+	}
+	errs = append(errs, d.putBack(d.restore))
+	d.restore, d.fresh = [4]uint64{}, [4]uint64{}
+	return errors.Join(errs...)
+}
+
+// putBack undoes changed settings.
+func (d *device) putBack(w [4]uint64) error {
+	var errs []error
+	if d.offloads != nil {
+		errs = append(errs, d.offloads.Restore(offload.Mask(w[restoreOwn]), offload.Mask(w[restorePeer])))
+	}
+	if w[restorePromisc] != 0 {
+		errs = append(errs, offload.Within(d.ns, func() error { return netlink.SetPromiscOff(d.link) }))
+	}
+	err := errors.Join(errs...)
+	if errors.Is(err, unix.ENODEV) {
+		return nil // the interface is gone, and its settings with it
+	}
+	return err
+}
+
+// release gives up everything but what is attached.
+func (d *device) release() error {
+	if d == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range d.ports {
+		errs = append(errs, p.Close())
+	}
+	if d.sockets != nil {
+		errs = append(errs, d.sockets.Close())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	errs = append(errs, d.prog.Close(), d.before.Close())
+	d.prog, d.before, d.sockets, d.attached = nil, nil, nil, false
+	errs = append(errs, d.state.Close())
+	d.state = nil
+	d.offloads.Close()
+	d.offloads = nil
+	if d.ns.IsOpen() {
+		errs = append(errs, d.ns.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// bypassed is the kernel's count for a queue; the last port also counts for
+// the queues without one.
+func (d *device) bypassed(queue int) (sum uint64) {
+	first, last := queue, queue
+	if queue == len(d.ports)-1 {
+		last = d.state.Queues() - 1
+	}
+	for q := first; q <= last; q++ {
+		sum += atomic.LoadUint64(d.state.Bypassed(q)) + atomic.LoadUint64(d.state.Missed(q))
+	}
+	return sum
+}
+
+// adopt has the last port answer for the queues without one.
+func (d *device) adopt() {
+	if len(d.ports) == 0 {
+		return
+	}
+	last := d.ports[len(d.ports)-1]
+	for q := len(d.ports); q < d.state.Queues(); q++ {
+		last.missWord = append(last.missWord, d.state.Missed(q))
+	}
+}
+
+func (d *device) info() InterfaceInfo {
+	_, multi := chunkFor(d.mtu)
+	i := InterfaceInfo{
+		Name: d.name, Index: d.index, Driver: d.offloads.Driver, MTU: d.mtu, Mode: d.mode.String(),
+		Queues: len(d.ports), MultiBuffer: multi, Ring: d.opt.Ring, Changed: d.changed,
+	}
+	for _, p := range d.ports {
+		i.ZeroCopy = p.sock.ZeroCopy
+		i.Chunk = p.umem.Chunk
+	}
+	for q := len(d.ports); q < d.rx; q++ {
+		i.Unopened = append(i.Unopened, q)
+	}
+	return i
+}
+
+// explain adds what to do to errors that users meet.
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF", err)
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("%w: %w (use an afpacket port)", port.ErrNotSupported, err)
+	case errors.Is(err, unix.ENOBUFS) && strings.Contains(err.Error(), "register"):
+		return fmt.Errorf("%w: raise the limit of locked memory (ulimit -l unlimited)", err)
+	}
+	return err
+}
+
+// unlockMemory lifts the limit of locked memory, which older kernels and
+// UMEMs count against.
+func unlockMemory() error {
+	_ = rlimit.RemoveMemlock()
+	err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	if errors.Is(err, unix.EPERM) {
+		return nil // CAP_IPC_LOCK may do; registering memory says so if not
+	}
+	return err
+}

@@ -1,0 +1,496 @@
+package afxdp
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+const (
+	// minFrame is an Ethernet header: the kernel takes nothing shorter.
+	minFrame = 14
+	// maxWait is how long a context's end may stay unnoticed.
+	maxWait = 50 * clock.Duration(1e6)
+	// txWait is how long frames that the device refused stay before the next try.
+	txWait = clock.Duration(1e6)
+)
+
+// Port is one queue of one interface. It implements port.Port,
+// port.Bypasser, port.MultiWaiter and port.FilterSetter.
+type Port struct {
+	name  string
+	dev   *device
+	queue int
+	index uint16
+
+	pool   *packet.Pool // chunks of the UMEM
+	jumbo  *packet.Pool // frames of several chunks; nil: the MTU needs none
+	umem   *xsk.UMEM
+	shift  uint // log2 of the chunk size
+	sock   *xsk.Socket
+	posted int // chunks that the kernel may receive into, or has
+	target int // how many of them there are to be
+	max    int // longest frame that may be sent
+	busy   bool
+
+	clk      clock.Clock
+	wall     clock.Clock // of the heartbeat: follows CLOCK_MONOTONIC
+	monoOff  int64       // CLOCK_MONOTONIC less wall
+	limit    int64       // age at which a heartbeat is stale, ns; 0: not looked at
+	beaten   int64       // the last heartbeat
+	beatWord *uint64
+	missWord []*uint64 // this queue's, and those of queues without a port
+	kernel   uint64    // their sum when last looked at
+	stalls   uint64
+
+	part     *packet.Buf // a frame of which some chunks have come
+	skipping bool        // the rest of a frame that was given up
+
+	poll [17]unix.PollFd
+
+	rxPackets, rxBytes, rxDropped atomic.Uint64
+	txPackets, txBytes, txDropped atomic.Uint64
+
+	mu     sync.Mutex // closed and final, for Stats
+	closed atomic.Bool
+	final  port.Stats
+}
+
+var (
+	_ port.Port         = (*Port)(nil)
+	_ port.Bypasser     = (*Port)(nil)
+	_ port.MultiWaiter  = (*Port)(nil)
+	_ port.FilterSetter = (*Port)(nil)
+)
+
+// Name implements port.Port.
+func (p *Port) Name() string { return p.name }
+
+// Pool implements port.Port.
+func (p *Port) Pool() *packet.Pool { return p.pool }
+
+// Queue is the queue's number on its interface.
+func (p *Port) Queue() int { return p.queue }
+
+// FD is the socket, to wait for it together with others; -1 when closed.
+func (p *Port) FD() int {
+	if p.closed.Load() {
+		return -1
+	}
+	return p.sock.FD
+}
+
+// Rx implements port.Port. It is also the heartbeat: while nobody calls it
+// (or Wait), wanted frames cross in the kernel.
+func (p *Port) Rx(b *packet.Batch) (int, error) {
+	if p.closed.Load() {
+		return 0, port.ErrClosed
+	}
+	now := p.clk.Now()
+	if p.overtaken(now) {
+		return 0, nil
+	}
+	n := p.sock.Rx.Ready(b.Room())
+	if n == 0 {
+		p.refill()
+		return 0, nil
+	}
+	got, bytes := 0, 0
+	for i := range n {
+		d := p.sock.Rx.Read(i)
+		x := p.pool.At(uint32(d.Addr >> p.shift))
+		x.SetFrame(int(d.Addr&(1<<p.shift-1)), int(d.Len))
+		if d.Options&xsk.Continued != 0 || p.part != nil || p.skipping {
+			if x = p.gather(x, d.Options&xsk.Continued == 0); x == nil {
+				continue
+			}
+		}
+		x.RxTime, x.Port, x.Queue = int64(now), p.index, uint16(p.queue)
+		b.Add(x)
+		bytes += x.Len()
+		got++
+	}
+	p.sock.Rx.Release(n)
+	p.posted -= n
+	p.refill()
+	p.rxPackets.Add(uint64(got))
+	p.rxBytes.Add(uint64(bytes))
+	return got, nil
+}
+
+// gather appends chunk x to the frame that is being put together, and returns
+// the frame when x was its last chunk.
+func (p *Port) gather(x *packet.Buf, last bool) *packet.Buf {
+	if p.part == nil && !p.skipping && p.jumbo != nil {
+		p.part = p.jumbo.Get()
+	}
+	switch {
+	case p.part == nil:
+		p.skipping = true
+	default:
+		at := p.part.Len()
+		if whole, ok := p.part.Append(x.Len()); ok {
+			copy(whole[at:], x.Bytes())
+		} else {
+			p.part.Put()
+			p.part, p.skipping = nil, true
+		}
+	}
+	x.Put()
+	if !last {
+		return nil
+	}
+	if p.skipping {
+		p.skipping = false
+		p.rxDropped.Add(1)
+		return nil
+	}
+	whole := p.part
+	p.part = nil
+	return whole
+}
+
+// refill posts chunks for the kernel to receive into.
+func (p *Port) refill() {
+	want := p.target - p.posted
+	if want < p.target/16 {
+		return
+	}
+	if p.pool.Free() < want {
+		p.reap()
+	}
+	want = p.sock.Fill.Room(min(want, p.pool.Free()))
+	for i := range want {
+		p.sock.Fill.Write(i, uint64(p.pool.Get().Slot())<<p.shift)
+	}
+	if want > 0 {
+		p.sock.Fill.Submit(want)
+		p.posted += want
+	}
+	if p.busy || p.sock.Fill.NeedWakeup() {
+		p.sock.Nudge()
+	}
+}
+
+// reap takes back the chunks of frames that are out.
+func (p *Port) reap() {
+	n := p.sock.Completion.Ready(p.sock.Completion.Size())
+	for i := range n {
+		p.pool.At(uint32(p.sock.Completion.Read(i) >> p.shift)).Put()
+	}
+	if n > 0 {
+		p.sock.Completion.Release(n)
+	}
+}
+
+// Tx implements port.Port.
+func (p *Port) Tx(b *packet.Batch) (int, error) {
+	if p.closed.Load() {
+		return 0, port.ErrClosed
+	}
+	p.reap()
+	taken, posted, frames, bytes, dropped := 0, 0, 0, 0, 0
+	tx, chunk := p.sock.Tx, 1<<p.shift
+	room := tx.Room(b.Len())
+loop:
+	for _, x := range b.Bufs() {
+		n := x.Len()
+		parts := 1
+		if x.Pool() != p.pool {
+			parts = (n + chunk - 1) / chunk
+		}
+		switch {
+		case n < minFrame || n > p.max || parts > 1 && !p.sock.SG:
+			x.Put()
+			dropped++
+			taken++
+			continue
+		case posted+parts > room:
+			if room = tx.Room(posted + parts); posted+parts > room {
+				break loop
+			}
+		}
+		if x.Pool() == p.pool {
+			tx.Write(posted, xsk.Desc{Addr: uint64(x.Slot())<<p.shift + uint64(x.Off()), Len: uint32(n)})
+		} else {
+			if p.pool.Free() < parts {
+				break loop
+			}
+			rest := x.Bytes()
+			for i := range parts {
+				y := p.pool.Get()
+				k := min(len(rest), chunk)
+				y.SetBytes(rest[:k])
+				rest = rest[k:]
+				d := xsk.Desc{Addr: uint64(y.Slot())<<p.shift + uint64(y.Off()), Len: uint32(k)}
+				if len(rest) > 0 {
+					d.Options = xsk.Continued
+				}
+				tx.Write(posted+i, d)
+			}
+			x.Put()
+		}
+		posted += parts
+		frames++
+		bytes += n
+		taken++
+	}
+	if posted > 0 {
+		tx.Submit(posted)
+		p.txPackets.Add(uint64(frames))
+		p.txBytes.Add(uint64(bytes))
+	}
+	if dropped > 0 {
+		p.txDropped.Add(uint64(dropped))
+	}
+	b.Shift(taken)
+	return taken, p.kick()
+}
+
+// kick has the kernel send until the ring is empty or the device is full.
+func (p *Port) kick() error {
+	for left := p.sock.Tx.Unconsumed(); left > 0; {
+		if !p.sock.Tx.NeedWakeup() {
+			return nil
+		}
+		e := p.sock.Kick()
+		switch e {
+		case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENETDOWN, unix.EINTR:
+		case unix.ENXIO, unix.ENODEV, unix.EBADF:
+			return port.ErrClosed
+		default:
+			return e
+		}
+		was := left
+		if left = p.sock.Tx.Unconsumed(); left == was {
+			return nil // the device takes nothing: Rx, Tx and Wait try again
+		}
+		p.reap()
+	}
+	return nil
+}
+
+// overtaken keeps the heartbeat. It reports true when frames went past this
+// process since the last one: what is still in the ring is older than they,
+// is dropped, and this breath gets nothing, so that the apps hear first.
+func (p *Port) overtaken(now clock.Time) bool {
+	if p.limit == 0 {
+		return false
+	}
+	if p.wall != p.clk {
+		now = p.wall.Now()
+	}
+	mono := int64(now) + p.monoOff
+	over := false
+	if gap := mono - p.beaten; gap > p.limit/2 {
+		k := p.kernelMissed()
+		if p.beaten != 0 {
+			p.stalls++
+			over = k != p.kernel
+		}
+		p.kernel = k
+		if over {
+			p.purge()
+		}
+	}
+	p.beaten = mono
+	atomic.StoreUint64(p.beatWord, uint64(mono))
+	return over
+}
+
+// purge drops what the kernel has received.
+func (p *Port) purge() {
+	n := p.sock.Rx.Ready(p.sock.Rx.Size())
+	frames := 0
+	for i := range n {
+		d := p.sock.Rx.Read(i)
+		p.pool.At(uint32(d.Addr >> p.shift)).Put()
+		if d.Options&xsk.Continued == 0 {
+			frames++
+		}
+	}
+	p.sock.Rx.Release(n)
+	p.posted -= n
+	if p.part != nil {
+		p.part.Put()
+		p.part = nil
+	}
+	p.skipping = false
+	p.rxDropped.Add(uint64(frames))
+	p.refill()
+}
+
+func (p *Port) kernelMissed() (sum uint64) {
+	for _, w := range p.missWord {
+		sum += atomic.LoadUint64(w)
+	}
+	return sum
+}
+
+// Missed implements port.Bypasser: frames that were wanted and crossed in the
+// kernel, plus one for every pause of this worker of half the heartbeat's
+// limit or more.
+func (p *Port) Missed() uint64 {
+	if p.closed.Load() {
+		return p.kernel + p.stalls
+	}
+	return p.kernelMissed() + p.stalls
+}
+
+// Wait implements port.Port. On a port of a pair it also wakes for the port
+// of the same queue on the other interface: one worker has both.
+func (p *Port) Wait(ctx context.Context, d clock.Duration) error {
+	p.poll[0] = unix.PollFd{Fd: int32(p.FD()), Events: unix.POLLIN}
+	n := 1
+	t := p.twin()
+	if t != nil && !t.closed.Load() {
+		p.poll[1] = unix.PollFd{Fd: int32(t.FD()), Events: unix.POLLIN}
+		n = 2
+	}
+	return p.wait(ctx, p.poll[:n], nil, d)
+}
+
+// WaitAny implements port.MultiWaiter, together with every Port that has an
+// FD method.
+func (p *Port) WaitAny(ctx context.Context, others []port.Port, d clock.Duration) (bool, error) {
+	if len(others) >= len(p.poll) {
+		return false, nil
+	}
+	p.poll[0] = unix.PollFd{Fd: int32(p.FD()), Events: unix.POLLIN}
+	for i, o := range others {
+		f, ok := o.(interface{ FD() int })
+		if !ok {
+			return false, nil
+		}
+		p.poll[i+1] = unix.PollFd{Fd: int32(f.FD()), Events: unix.POLLIN}
+	}
+	return true, p.wait(ctx, p.poll[:len(others)+1], others, d)
+}
+
+func (p *Port) wait(ctx context.Context, fds []unix.PollFd, others []port.Port, d clock.Duration) error {
+	end := p.clk.Now().Add(d)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if p.closed.Load() {
+			return port.ErrClosed
+		}
+		slice, err := p.idle()
+		if err != nil {
+			return err
+		}
+		if others == nil {
+			if t := p.twin(); t != nil && !t.closed.Load() {
+				s, err := t.idle()
+				if err != nil {
+					return err
+				}
+				slice = min(slice, s)
+			}
+		}
+		for _, o := range others {
+			if o, ok := o.(*Port); ok && !o.closed.Load() {
+				s, err := o.idle()
+				if err != nil {
+					return err
+				}
+				slice = min(slice, s)
+			}
+		}
+		left := end.Sub(p.clk.Now())
+		if left <= 0 {
+			return nil
+		}
+		ts := unix.NsecToTimespec(int64(min(left, slice)))
+		n, err := unix.Ppoll(fds, &ts, nil)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if n > 0 {
+			return nil
+		}
+	}
+}
+
+// idle does what is due while nothing is received, and says how soon again.
+func (p *Port) idle() (clock.Duration, error) {
+	p.overtaken(p.clk.Now())
+	d := maxWait
+	if p.limit > 0 {
+		d = min(d, clock.Duration(p.limit/4))
+	}
+	if p.sock.Tx.Unconsumed() > 0 {
+		if err := p.kick(); err != nil {
+			return 0, err
+		}
+		if p.sock.Tx.Unconsumed() > 0 {
+			d = min(d, txWait)
+		}
+	}
+	p.reap()
+	if p.posted < p.target {
+		p.refill()
+	}
+	return d, nil
+}
+
+// twin is the port of the same queue on the pair's other interface.
+func (p *Port) twin() *Port {
+	if o := p.dev.other; o != nil && p.queue < len(o.ports) {
+		return o.ports[p.queue]
+	}
+	return nil
+}
+
+// SetFilter implements port.FilterSetter: it holds for the whole interface,
+// from one frame to the next.
+func (p *Port) SetFilter(f port.Filter) error { return p.dev.setFilter(f) }
+
+// Stats implements port.Port.
+func (p *Port) Stats() port.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return p.final
+	}
+	return p.stats()
+}
+
+func (p *Port) stats() port.Stats {
+	s := port.Stats{
+		RxPackets: p.rxPackets.Load(), RxBytes: p.rxBytes.Load(), RxDropped: p.rxDropped.Load(),
+		TxPackets: p.txPackets.Load(), TxBytes: p.txBytes.Load(), TxDropped: p.txDropped.Load(),
+		Bypassed: p.dev.bypassed(p.queue),
+	}
+	if k, err := p.sock.Statistics(); err == nil {
+		s.RxDropped += k.Rx_dropped + k.Rx_ring_full
+		s.TxDropped += k.Tx_invalid_descs
+	}
+	return s
+}
+
+// Close implements port.Port: it closes this queue's socket, so that its
+// frames cross in the kernel. Its Bufs, wherever they are, are void.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return nil
+	}
+	p.final = p.stats()
+	p.kernel = p.kernelMissed()
+	p.closed.Store(true)
+	if p.limit > 0 {
+		atomic.StoreUint64(p.beatWord, 0)
+	}
+	return p.sock.Close()
+}
