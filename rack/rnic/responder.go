@@ -397,7 +397,7 @@ func (s *responder) remember(r resource) {
 func (q *QP) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s, h := &q.resp, f.RETHOf(p)
 	n := h.DMALength()
-	if n > maxMessage || n > maxPackets*q.mtu {
+	if n > maxMessage || uint64(n) > maxPackets*uint64(q.mtu) {
 		return hdr.SynNAKInvalidRequest
 	}
 	if n > 0 && q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
