@@ -142,6 +142,14 @@ func zeta(n uint64, theta float64) float64 {
 	return s
 }
 
+// SetMix changes the share of writes of the operations to come; a mix that
+// New would refuse is ignored.
+func (g *Generator) SetMix(m Mix) {
+	if m.Writes >= 0 && m.Writes <= 1 {
+		g.writes = m.Writes
+	}
+}
+
 // Next is the next operation.
 func (g *Generator) Next() Op {
 	r := g.rank()

@@ -1,0 +1,651 @@
+package clover
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Errors of operations.
+var (
+	// ErrBusy: the session has an operation under way.
+	ErrBusy = errors.New("session is busy")
+	// ErrNotFound: no such key.
+	ErrNotFound = errors.New("key not found")
+	// ErrTooLong: no slab class holds the value.
+	ErrTooLong = errors.New("value is longer than the largest slab")
+	// ErrStale: the entry found was another key's, or of another version, more
+	// often than recycling explains.
+	ErrStale = errors.New("entry is stale however often the metadata server is asked")
+	// ErrServer: the metadata server refused a request.
+	ErrServer = errors.New("metadata server refused")
+)
+
+// maxStale bounds how often one operation asks the metadata server anew.
+const maxStale = 64
+
+// Result is what became of an operation.
+type Result struct {
+	Session int
+	Key     uint64
+	Write   bool
+	Err     error
+	// FirstTry: a read found the tail with its first READ; a write linked
+	// with its first CAS. Neither asked the metadata server.
+	FirstTry bool
+	// RoundTrips is how many requests the operation waited for, one after
+	// the other.
+	RoundTrips int
+	Start, End clock.Time
+	// Value of a read, valid until the callback returns.
+	Value []byte
+	// Entry is where a write's value was linked, or a read's was found.
+	Entry Pointer
+}
+
+// Latency is how long the operation took.
+func (r *Result) Latency() time.Duration { return r.End.Sub(r.Start) }
+
+// ClientStats are a compute node's totals.
+type ClientStats struct {
+	Reads, Writes, FirstTry, Errors uint64
+	RoundTrips                      uint64
+	// Hops are steps from an entry to its successor, of reads and of writes
+	// that search the tail.
+	Hops, HeaderReads uint64
+	// CASFailed counts CASes that found another value than expected; FoundOwn
+	// those of them after which the entry turned out to be linked already.
+	CASFailed, FoundOwn      uint64
+	Stale, Queries, Grants   uint64
+	ShortcutWrites, GCRecord uint64
+}
+
+// keyState is what a compute node knows about a key.
+type keyState struct {
+	key  uint64
+	tail Pointer // cached; 0 = unknown
+	slot uint32  // of its shortcut; 0 = unknown
+	// Work for the background.
+	scPtr Pointer // what the shortcut shall say; 0 = nothing to do
+	gcOld Pointer
+	gcNew Pointer // 0 = nothing to report
+}
+
+// Client is the client library on one compute node: its sessions (Clover's
+// client threads) share a cache and a pool of granted entries. It implements
+// host.App; everything runs on its node's goroutine.
+//
+// # Writing
+//
+// A write puts its value into a new entry E, then compares-and-swaps the
+// header of the entry that the cache believes to be the key's tail T. T is
+// fixed before the first CAS of E is posted. If the CAS finds another value,
+// the search for the real tail follows headers from T, never a shortcut and
+// never the cache: both may by now name an entry that was linked behind E by a
+// middlebox that expected E's CAS to succeed, and linking E there would close
+// a cycle. T was linked before E could have a successor, so no chain that
+// starts at T leads through E unless E itself is linked; a search that meets
+// E therefore means success. If T was recycled meanwhile, the metadata server
+// tells the head of the chain, or that it has seen E linked.
+//
+// A middlebox may redirect the first CAS of an entry, also to an entry whose
+// own first CAS it has seen and that is not linked yet. It must let an entry's
+// later CASes, and READs of 8 bytes, pass as they are.
+//
+// # Reading
+//
+// A read takes an entry only when its version is the one expected and its key
+// is the one asked for; otherwise it asks the metadata server.
+type Client struct {
+	nic      *rnic.NIC
+	pd       *rnic.PD
+	cq       *rnic.CQ
+	index    uint32
+	layout   Layout
+	slabs    []int // ascending
+	pool     []queue[Pointer]
+	keys     map[uint64]*keyState
+	spare    []keyState // allocated ahead
+	sessions []*Session
+	asking   []*Session        // sessions that wait for a reply
+	hungry   []queue[*Session] // by class: waiting for a granted entry
+	used     []bool            // by class: somebody writes such entries
+	done     func(*Result)
+	bg       background
+	stats    ClientStats
+	now      clock.Time
+	wcs      [64]rnic.WC
+	err      error // why the start failed
+}
+
+// ClientConfig describes the client library of a compute node.
+type ClientConfig struct {
+	Index    int // among the compute nodes
+	Sessions int
+	// Keys is how many keys to make room for ahead.
+	Keys int
+	// Done is told every operation's end. It may start the session's next
+	// one. The Result is valid until it returns.
+	Done func(*Result)
+}
+
+type step uint8
+
+const (
+	stepIdle  step = iota
+	stepQuery      // asks where the key is
+	stepRead       // reads an entry, and once the shortcut with it
+	stepSpace      // waits for a granted entry
+	stepWrite      // writes the new entry
+	stepLink       // compares-and-swaps the tail
+	stepFind       // reads headers to find the tail
+	stepOwn        // asks where the key is, and whether the new entry is linked
+	stepOpen       // creates the key
+)
+
+// Session is a client thread: one operation at a time, always on the same
+// queue pairs.
+type Session struct {
+	c      *Client
+	index  int
+	id     uint64
+	memory []*rnic.QP // by memory node
+	rpc    rpc
+
+	step    step
+	res     Result
+	k       *keyState
+	class   int
+	start   Pointer // the cached tail with which a search began
+	cur     Pointer // the entry that is being looked at
+	own     Pointer // the new entry
+	back    Pointer // where to go on if the shortcut leads nowhere
+	pending int     // completions that the step waits for
+	stale   int
+	jumped  bool // the shortcut was read
+	open    bool // the key does not exist yet
+
+	entry    []byte // of the largest slab
+	out      []byte // the new entry as it is written
+	outLen   int
+	word     [8]byte // header, or what the CAS found
+	shortcut [8]byte
+	wr       rnic.SendWR
+	sgl      [1][]byte
+}
+
+// IDs of completions: session<<8 | kind. The background's have the top bit.
+const (
+	wcEntry = iota
+	wcShortcut
+	wcWrite
+	wcCAS
+	wcHeader
+	wcRPC
+	idBackground = 1 << 63
+)
+
+// Index is the session's number on its node.
+func (s *Session) Index() int { return s.index }
+
+// Busy reports whether an operation is under way.
+func (s *Session) Busy() bool { return s.step != stepIdle }
+
+// Sessions are the node's sessions.
+func (c *Client) Sessions() []*Session { return c.sessions }
+
+// Stats may be called by the owner's goroutine only.
+func (c *Client) Stats() ClientStats { return c.stats }
+
+// Ready reports whether the client knows the layout, or why it never will.
+func (c *Client) Ready() (bool, error) { return c.bg.ready, c.err }
+
+// Quiet reports whether nothing is under way: no operation, no shortcut to
+// write, nothing to report.
+func (c *Client) Quiet() bool {
+	for _, s := range c.sessions {
+		if s.step != stepIdle {
+			return false
+		}
+	}
+	return c.bg.quiet(c)
+}
+
+// Step implements host.App.
+func (c *Client) Step(now clock.Time) bool {
+	c.now = now
+	did := false
+	for {
+		k := c.cq.Poll(c.wcs[:])
+		for i := range c.wcs[:k] {
+			w := &c.wcs[i]
+			if w.ID&idBackground != 0 {
+				c.bg.complete(c, w)
+				continue
+			}
+			c.sessions[w.ID>>8].complete(w)
+		}
+		if k == 0 {
+			break
+		}
+		did = true
+	}
+	for i := 0; i < len(c.asking); {
+		s := c.asking[i]
+		if !s.rpc.take() {
+			i++
+			continue
+		}
+		last := len(c.asking) - 1
+		c.asking[i] = c.asking[last]
+		c.asking = c.asking[:last]
+		s.replied()
+		did = true
+	}
+	return c.bg.step(c) || did
+}
+
+// Deadline implements host.App.
+func (c *Client) Deadline() clock.Time { return c.bg.deadline() }
+
+// look finds, or makes, what the node knows about a key.
+func (c *Client) look(key uint64) *keyState {
+	if k := c.keys[key]; k != nil {
+		return k
+	}
+	if len(c.spare) == 0 {
+		c.spare = make([]keyState, 256)
+	}
+	k := &c.spare[0]
+	c.spare = c.spare[1:]
+	k.key = key
+	c.keys[key] = k
+	return k
+}
+
+// classFor is the smallest class that holds a value of n bytes; -1: none.
+func (c *Client) classFor(n int) int {
+	for i, s := range c.slabs {
+		if n <= s-ValueAt {
+			return i
+		}
+	}
+	return -1
+}
+
+// Read starts reading a key.
+func (s *Session) Read(now clock.Time, key uint64) error {
+	if s.step != stepIdle {
+		return ErrBusy
+	}
+	s.begin(now, key, false)
+	s.locate()
+	return nil
+}
+
+// Write starts writing a key. value is copied.
+func (s *Session) Write(now clock.Time, key uint64, value []byte) error {
+	if s.step != stepIdle {
+		return ErrBusy
+	}
+	class := s.c.classFor(len(value))
+	if class < 0 {
+		return fmt.Errorf("clover: %d bytes: %w", len(value), ErrTooLong)
+	}
+	s.begin(now, key, true)
+	s.class = class
+	s.outLen = s.c.slabs[class]
+	out := s.out[:s.outLen]
+	put64(out, keyAt, key)
+	clear(out[ValueAt+copy(out[ValueAt:], value):])
+	if s.k.tail == 0 {
+		s.locate()
+	} else {
+		s.obtain()
+	}
+	return nil
+}
+
+func (s *Session) begin(now clock.Time, key uint64, write bool) {
+	s.c.now = now
+	s.res = Result{Session: s.index, Key: key, Write: write, FirstTry: true, Start: now}
+	s.k = s.c.look(key)
+	s.start, s.cur, s.own, s.back = 0, 0, 0, 0
+	s.pending, s.stale = 0, 0
+	s.jumped, s.open = false, false
+}
+
+func (s *Session) finish(err error) {
+	s.step = stepIdle
+	r := &s.res
+	r.Err, r.End = err, s.c.now
+	st := &s.c.stats
+	st.RoundTrips += uint64(r.RoundTrips)
+	switch {
+	case err != nil:
+		r.FirstTry = false
+		st.Errors++
+	case r.Write:
+		st.Writes++
+	default:
+		st.Reads++
+	}
+	if r.FirstTry {
+		st.FirstTry++
+	}
+	if s.c.done != nil {
+		s.c.done(r)
+	}
+}
+
+func (s *Session) complete(w *rnic.WC) {
+	kind := w.ID & 0xFF
+	if kind == wcRPC {
+		s.rpc.sent = true
+		if w.Status == rnic.Success {
+			return
+		}
+		s.rpc.busy = false
+		for i, x := range s.c.asking {
+			if x == s {
+				last := len(s.c.asking) - 1
+				s.c.asking[i] = s.c.asking[last]
+				s.c.asking = s.c.asking[:last]
+				break
+			}
+		}
+	}
+	s.pending--
+	if w.Status != rnic.Success && s.res.Err == nil {
+		s.res.Err = fmt.Errorf("clover: queue pair %#x: completion status %d", w.QPN, w.Status)
+	}
+	if s.step == stepIdle || s.pending > 0 {
+		return
+	}
+	if s.res.Err != nil {
+		s.finish(s.res.Err)
+		return
+	}
+	switch s.step {
+	case stepRead:
+		s.examine()
+	case stepWrite:
+		s.written()
+	case stepLink:
+		s.linked()
+	case stepFind:
+		s.found()
+	}
+}
+
+// post sends a request about entry lh (or about the shortcut, or the
+// metadata) to where it is.
+func (s *Session) post(kind uint64, op rnic.Op, sp *Space, va uint64, buf []byte) {
+	s.sgl[0] = buf
+	s.wr.ID, s.wr.Op, s.wr.SGL, s.wr.RemoteAddr, s.wr.RKey, s.wr.Signaled = s.id|kind, op, s.sgl[:], va, sp.RKey, true
+	if err := s.memory[sp.Node].PostSend(&s.wr); err != nil {
+		s.res.Err = fmt.Errorf("clover: post to memory node %d: %w", sp.Node, err)
+		return
+	}
+	s.pending++
+}
+
+// settle ends the operation when nothing could be posted.
+func (s *Session) settle() {
+	if s.res.Err != nil && s.pending == 0 {
+		s.finish(s.res.Err)
+	}
+}
+
+// locate starts, or restarts, the search for the tail of the key.
+func (s *Session) locate() {
+	s.start = s.k.tail
+	if s.start == 0 {
+		s.query(stepQuery)
+		return
+	}
+	s.readEntry(s.start, false)
+}
+
+func (s *Session) readEntry(p Pointer, shortcut bool) {
+	sp, va := s.c.layout.Entry(p.LH())
+	if sp == nil {
+		s.cur = p
+		s.refused()
+		return
+	}
+	s.cur, s.step = p, stepRead
+	s.res.RoundTrips++
+	s.post(wcEntry, rnic.OpRead, sp, va, s.entry[:sp.Slab])
+	if shortcut {
+		if ss, sva := s.c.layout.Shortcut(s.k.slot); ss != nil {
+			s.post(wcShortcut, rnic.OpRead, ss, sva, s.shortcut[:])
+		}
+	}
+	s.settle()
+}
+
+// examine looks at the entry that was read.
+func (s *Session) examine() {
+	h := pointerAt(s.entry, 0)
+	if h.Version() != s.cur.Version() || u64(s.entry, keyAt) != s.res.Key {
+		s.refused()
+		return
+	}
+	next := h.Next()
+	if next == 0 {
+		s.tail()
+		return
+	}
+	s.res.FirstTry = false
+	s.c.stats.Hops++
+	if !s.jumped {
+		// The first step: the successor, and the shortcut beside it.
+		if s.back == 0 {
+			s.back = next
+			clear(s.shortcut[:])
+			s.readEntry(next, true)
+			return
+		}
+		s.jumped = true
+		if sc := pointerAt(s.shortcut[:], 0); sc != 0 && sc != s.start && sc != s.cur && sc != next {
+			s.back = next
+			s.readEntry(Ref(sc.LH(), sc.Version()), false)
+			return
+		}
+	}
+	s.back = 0
+	s.readEntry(next, false)
+}
+
+// refused: the entry is not the one that was looked for.
+func (s *Session) refused() {
+	s.res.FirstTry = false
+	s.c.stats.Stale++
+	if s.stale++; s.stale > maxStale {
+		s.finish(ErrStale)
+		return
+	}
+	if s.jumped && s.back != 0 {
+		p := s.back
+		s.back = 0
+		s.readEntry(p, false)
+		return
+	}
+	s.jumped, s.back = false, 0
+	s.query(stepQuery)
+}
+
+// tail: the entry that was read has no successor.
+func (s *Session) tail() {
+	if s.k.tail == s.start || s.k.tail == 0 {
+		s.k.tail = s.cur
+	}
+	if s.res.Write {
+		s.obtain()
+		return
+	}
+	s.res.Entry = s.cur
+	sp, _ := s.c.layout.Entry(s.cur.LH())
+	s.res.Value = s.entry[ValueAt:sp.Slab]
+	s.finish(nil)
+}
+
+// query asks the metadata server about the key.
+func (s *Session) query(next step) {
+	s.res.FirstTry = false
+	s.step = next
+	r := s.rpc.req[:MsgLen]
+	clear(r[msgContent:])
+	put32(r, entType, EntryQuery)
+	if next == stepOpen {
+		put32(r, entType, EntryOpen)
+	}
+	put64(r, entKey, s.res.Key)
+	if next != stepQuery {
+		put64(r, entPtr, uint64(s.own))
+	}
+	put32(r, entFactor, 1)
+	s.res.RoundTrips++
+	s.c.stats.Queries++
+	if err := s.rpc.post(s.id|wcRPC, MsgEntry, MsgLen, s.c.index, uint32(s.index)); err != nil {
+		s.finish(fmt.Errorf("clover: post to the metadata server: %w", err))
+		return
+	}
+	s.pending = 1
+	s.c.asking = append(s.c.asking, s)
+}
+
+// replied: the metadata server's answer is in the buffer.
+func (s *Session) replied() {
+	s.pending = 0
+	m := s.rpc.reply
+	res, head, slot := u64(m, msgOption), pointerAt(m, entPtr), u32(m, entShortcut)
+	if slot != 0 {
+		s.k.slot = slot
+	}
+	switch {
+	case s.step == stepQuery && res == resOK:
+		if s.k.tail == s.start {
+			s.k.tail = head
+		}
+		s.locate()
+	case s.step == stepQuery && res == resNoKey && s.res.Write:
+		s.open = true
+		s.obtain()
+	case s.step == stepQuery && res == resNoKey:
+		s.finish(ErrNotFound)
+	case s.step == stepOwn && res == resOK, s.step == stepOpen && res == resExists:
+		s.find(head)
+	case s.step == stepOwn && res == resLinked:
+		s.c.stats.FoundOwn++
+		s.success()
+	case s.step == stepOpen && res == resOK:
+		s.success()
+	default:
+		s.finish(fmt.Errorf("clover: key %#x: %w (result %d)", s.res.Key, ErrServer, res))
+	}
+}
+
+// obtain takes a granted entry, or waits for one, and writes the value to it.
+func (s *Session) obtain() {
+	p := &s.c.pool[s.class]
+	s.c.used[s.class] = true
+	if p.n == 0 {
+		s.step = stepSpace
+		s.c.hungry[s.class].push(s)
+		return
+	}
+	s.own = p.pop()
+	sp, va := s.c.layout.Entry(s.own.LH())
+	put64(s.out, 0, uint64(Fresh(s.own.Version())))
+	s.step = stepWrite
+	s.res.RoundTrips++
+	s.post(wcWrite, rnic.OpWrite, sp, va, s.out[:s.outLen])
+	s.settle()
+}
+
+func (s *Session) written() {
+	if s.open {
+		s.query(stepOpen)
+		return
+	}
+	s.link(s.k.tail)
+}
+
+// link tries to make the new entry the successor of p.
+func (s *Session) link(p Pointer) {
+	sp, va := s.c.layout.Entry(p.LH())
+	if sp == nil {
+		s.query(stepOwn)
+		return
+	}
+	s.cur, s.step = p, stepLink
+	s.wr.Compare = uint64(Fresh(p.Version()))
+	s.wr.Swap = uint64(Linked(p.Version(), s.own))
+	s.res.RoundTrips++
+	s.post(wcCAS, rnic.OpCompareSwap, sp, va, s.word[:])
+	s.settle()
+}
+
+func (s *Session) linked() {
+	if pointerAt(s.word[:], 0) == Fresh(s.cur.Version()) {
+		s.success()
+		return
+	}
+	s.res.FirstTry = false
+	s.c.stats.CASFailed++
+	s.find(s.cur)
+}
+
+// find reads the header of p, in search of the tail.
+func (s *Session) find(p Pointer) {
+	sp, va := s.c.layout.Entry(p.LH())
+	if sp == nil {
+		s.lost()
+		return
+	}
+	s.cur, s.step = p, stepFind
+	s.res.RoundTrips++
+	s.c.stats.HeaderReads++
+	s.post(wcHeader, rnic.OpRead, sp, va, s.word[:])
+	s.settle()
+}
+
+func (s *Session) found() {
+	h := pointerAt(s.word[:], 0)
+	if h.Version() != s.cur.Version() {
+		s.lost()
+		return
+	}
+	next := h.Next()
+	switch next {
+	case 0:
+		s.link(s.cur)
+	case s.own:
+		s.c.stats.FoundOwn++
+		s.success()
+	default:
+		s.c.stats.Hops++
+		s.find(next)
+	}
+}
+
+// lost: the search met a recycled entry. The operation cannot be given up,
+// since others may have linked entries behind the new one already.
+func (s *Session) lost() {
+	s.c.stats.Stale++
+	s.query(stepOwn)
+}
+
+// success: the new entry is linked.
+func (s *Session) success() {
+	old := s.cur
+	s.k.tail = s.own
+	s.res.Entry = s.own
+	s.c.bg.note(s.c, s.k, old, s.own)
+	s.finish(nil)
+}

@@ -1,0 +1,24 @@
+// Package clover is Clover, a key/value store on passive disaggregated memory
+// (Tsai, Shan, Zhang, USENIX ATC '20), as it looks on the wire: memory nodes
+// that only their NICs serve, a metadata server, and the client library.
+//
+//	compute node                      memory node
+//	 Session ── READ entry ─────────► entry ─► entry ─► tail     one chain a key
+//	   │ cache  WRITE new entry ────►                   ▲
+//	   │        CAS tail's header ──► ──────────────────┘
+//	   └─ SEND ──► Metadata ── READ ► recycles what is superseded
+//
+// A key's value is the last entry of a chain. A client remembers where it saw
+// the tail, so that a read is one READ and a write one WRITE and one CAS as
+// long as nobody else writes; after a conflict it walks on along the chain. How
+// correctness is kept when packets are lost, entries are recycled, and a
+// middlebox redirects requests, is said at Client and at Metadata.
+//
+// Cluster puts a whole store on a rack's ports, runs YCSB on it, measures, and
+// judges its integrity. Every machine is a state machine on one goroutine; it
+// runs live or in virtual time (see rack/host).
+//
+// Formats (pointer word, entry, messages) are Clover's with a replication
+// factor of 1, and with SwordBox's change that an entry's value starts with its
+// key: 8 bytes, little-endian, at offset 8 of the entry.
+package clover

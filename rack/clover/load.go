@@ -1,0 +1,261 @@
+package clover
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/ycsb"
+)
+
+// Load is what the sessions do from Start until Stop.
+type Load struct {
+	// Mix replaces the configured workload's; nil keeps it.
+	Mix *ycsb.Mix
+	// MaxOps ends each session after so many operations; 0 = no limit.
+	MaxOps int
+}
+
+// signal is raised by one goroutine and answered by all compute nodes: the
+// words that their goroutines share.
+type signal struct {
+	stop  atomic.Bool
+	nodes atomic.Int64 // that have not answered
+	done  chan struct{}
+}
+
+func newSignal(nodes int) *signal {
+	s := &signal{done: make(chan struct{})}
+	s.nodes.Store(int64(nodes))
+	return s
+}
+
+func (s *signal) answer() {
+	if s.nodes.Add(-1) == 0 {
+		close(s.done)
+	}
+}
+
+func (s *signal) answered() bool { return s.nodes.Load() <= 0 }
+
+func (s *signal) wait(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// run is a Load under way.
+type run struct {
+	Load
+	*signal
+}
+
+// window is a measurement under way.
+type window struct{ *signal }
+
+// tally is what a node counts; it belongs to the node until it has answered
+// the end of the window.
+type tally struct {
+	ops, writes, firstTry, firstReads, firstWrites uint64
+	errors, roundTrips                             uint64
+	read, write                                    *hdrhistogram.Histogram
+	from, to                                       clock.Time
+}
+
+// Latencies are recorded in nanoseconds, up to 10 s, with three digits.
+const longestLatency = int64(10 * time.Second)
+
+func newTally() tally {
+	return tally{
+		read:  hdrhistogram.New(1, longestLatency, 3),
+		write: hdrhistogram.New(1, longestLatency, 3),
+	}
+}
+
+func (t *tally) reset(now clock.Time) {
+	r, w := t.read, t.write
+	r.Reset()
+	w.Reset()
+	*t = tally{read: r, write: w, from: now}
+}
+
+// loader is a compute node's workload: closed loops, one per session. It
+// implements host.App in front of the client library.
+type loader struct {
+	c        *Client
+	cl       *Cluster
+	sessions []loadSession
+	run      *run // nil: none was seen yet
+	running  bool
+	win      *window
+	counting bool
+	tally    tally
+	value    []byte
+	// Totals since the start, for other goroutines: stored once a step.
+	live                        [3]atomic.Uint64
+	liveOps, liveFirst, liveErr uint64
+	stored                      uint64
+	failure                     atomic.Pointer[error]
+}
+
+type loadSession struct {
+	s       *Session
+	gen     *ycsb.Generator
+	number  uint32 // over all nodes, from 1
+	journal *journal
+	seq     uint64
+	left    int
+	dead    bool
+}
+
+// Step implements host.App.
+func (l *loader) Step(now clock.Time) bool {
+	did := l.c.Step(now)
+	if r := l.cl.run.Load(); r != l.run {
+		if ready, err := l.c.Ready(); ready || err != nil {
+			l.run, l.running = r, true
+			l.enter(now)
+			did = true
+		}
+	}
+	if l.running {
+		l.leave()
+	}
+	if w := l.cl.win.Load(); w != l.win {
+		l.win, l.counting = w, true
+		l.tally.reset(now)
+		did = true
+	}
+	if l.counting && l.win.stop.Load() {
+		l.counting = false
+		l.tally.to = now
+		l.win.answer()
+		did = true
+	}
+	if n := l.liveOps + l.liveErr; n != l.stored {
+		l.stored = n
+		l.live[0].Store(l.liveOps)
+		l.live[1].Store(l.liveFirst)
+		l.live[2].Store(l.liveErr)
+	}
+	return did
+}
+
+// Deadline implements host.App.
+func (l *loader) Deadline() clock.Time { return l.c.Deadline() }
+
+func (l *loader) enter(now clock.Time) {
+	for i := range l.sessions {
+		s := &l.sessions[i]
+		s.left = l.run.MaxOps
+		if s.left == 0 {
+			s.left = -1
+		}
+		if l.run.Mix != nil {
+			s.gen.SetMix(*l.run.Mix)
+		}
+		l.next(s, now)
+	}
+}
+
+// leave ends the run when it was stopped, or every session is through, and
+// nothing is under way any more.
+func (l *loader) leave() {
+	if _, err := l.c.Ready(); err != nil {
+		l.fail(err)
+	} else if !l.run.stop.Load() && !l.through() || !l.c.Quiet() {
+		return
+	}
+	l.running = false
+	l.run.answer()
+}
+
+func (l *loader) through() bool {
+	if l.run.MaxOps == 0 {
+		return false
+	}
+	for i := range l.sessions {
+		if s := &l.sessions[i]; s.left != 0 && !s.dead {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *loader) fail(err error) { l.failure.CompareAndSwap(nil, &err) }
+
+// next starts a session's next operation.
+func (l *loader) next(s *loadSession, now clock.Time) {
+	if s.dead || s.left == 0 || l.run.stop.Load() {
+		return
+	}
+	if s.left > 0 {
+		s.left--
+	}
+	op := s.gen.Next()
+	var err error
+	if op.Write {
+		s.seq = s.journal.begin(op.Key)
+		put64(l.value, 0, uint64(tagOf(s.number, s.seq)))
+		err = s.s.Write(now, op.Key, l.value)
+	} else {
+		err = s.s.Read(now, op.Key)
+	}
+	if err != nil {
+		s.dead = true
+		if op.Write {
+			s.journal.fail(s.seq)
+		}
+		l.fail(err)
+	}
+}
+
+// done is called at the end of every operation.
+func (l *loader) done(r *Result) {
+	s := &l.sessions[r.Session]
+	if r.Err != nil {
+		// A session whose queue pair failed would fail for ever.
+		if r.Write {
+			s.journal.fail(s.seq)
+		}
+		s.dead = true
+		l.liveErr++
+		l.tally.errors++
+		l.fail(r.Err)
+		return
+	}
+	l.liveOps++
+	if r.FirstTry {
+		l.liveFirst++
+	}
+	if l.counting {
+		l.count(r)
+	}
+	l.next(s, r.End)
+}
+
+func (l *loader) count(r *Result) {
+	t := &l.tally
+	t.ops++
+	t.roundTrips += uint64(r.RoundTrips)
+	h := t.read
+	if r.Write {
+		h = t.write
+		t.writes++
+	}
+	_ = h.RecordValue(min(max(int64(r.Latency()), 1), longestLatency))
+	if r.FirstTry {
+		t.firstTry++
+		if r.Write {
+			t.firstWrites++
+		} else {
+			t.firstReads++
+		}
+	}
+}
