@@ -606,7 +606,7 @@ func TestControlUnderTraffic(t *testing.T) {
 	var wg sync.WaitGroup
 	try := func(f func(i int) error) {
 		wg.Go(func() {
-			for i := range 30 {
+			for i := range 10 {
 				if err := f(i); err != nil {
 					t.Error(err)
 				}

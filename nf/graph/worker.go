@@ -137,6 +137,7 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
 	for !stop.Load() && w.err == nil {
 		if w.mailed.Load() {
 			w.readMail(false)
+			runtime.Gosched() // whoever asked may share this core
 		}
 		now := w.clk.Now()
 		moved, err := w.step(now)
