@@ -13,11 +13,14 @@ type addr struct{ hi, lo uint64 }
 // pendingWrite is an entry that was written over a connection and whose CAS
 // has not been steered or acknowledged yet.
 type pendingWrite struct {
-	va   uint64
-	end  uint32 // PSN of its last packet
-	slot int32  // address slot
-	key  int32
-	size uint32
+	at      clock.Time
+	va      uint64
+	end     uint32 // PSN of its last packet
+	slot    int32  // address slot; noSlot when its key is not tracked
+	key     int32
+	size    uint32
+	region  uint16
+	version uint8
 }
 
 // maxWrites is the number of written entries that a connection may have
@@ -55,6 +58,12 @@ type row struct {
 	headLen uint8
 	out     uint8 // the app's output towards the server
 	headF   hdr.Frame
+}
+
+// take removes the i-th waiting entry.
+func (r *row) take(i int) {
+	r.nw--
+	copy(r.writes[i:], r.writes[i+1:r.nw+1])
 }
 
 // op kinds.

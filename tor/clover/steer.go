@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -21,7 +22,10 @@ const (
 	maxOrphans = 256
 	// trustedBase is how many acknowledged appends must agree on where a
 	// slab class begins before handles are turned into addresses with it.
-	trustedBase = 2
+	trustedBase = 4
+	// writeLife is how long a written entry may wait for its CAS: many times
+	// a round trip. One that waits longer was created, not appended.
+	writeLife = time.Second
 	// maxAhead requests in a row that are not where they were expected mean
 	// that the expectation is wrong.
 	maxAhead = 32
@@ -36,12 +40,12 @@ type region struct {
 }
 
 // base says that the entry with handle LH of a slab class lies at
-// va + LH*size.
+// va + LH*size; n appends agree on it.
 type base struct {
 	va     uint64
+	size   uint32
+	n      uint32
 	region uint16
-	class  uint8
-	n      uint8
 }
 
 // orphan is an entry whose steered CAS failed while others may hang behind it.
@@ -523,23 +527,27 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 	}
 	key := binary.LittleEndian.Uint64(p[8:])
 	reg, ok := s.region(r.sid, reth.RKey())
-	k := s.keys.find(r.sid, key)
-	if k == noSlot && ok && s.cfg.chosen(key) {
-		k = s.keys.insert(r.sid, key)
-	}
-	if k == noSlot || !ok {
-		if s.cfg.hot > 0 && s.cfg.chosen(key) {
-			s.offer(r.sid, key, s.sketch.add(r.sid, key))
-		}
-		if slot := s.lookup(r.sid, va); slot != noSlot {
-			s.vacate(c, slot)
-		}
-		pass(c, x, reasonKeyFull)
+	if !ok {
+		s.disturb(c, r.sid, va)
 		return
 	}
-	s.keys.s[k].hits++
-	slot := s.remember(c, r.sid, va, packEntry(k, word.Version(), reg, class))
-	w := pendingWrite{va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: slot, key: k, size: size}
+	k := s.keys.find(r.sid, key)
+	if k == noSlot && s.cfg.chosen(key) {
+		if k = s.keys.insert(r.sid, key); k == noSlot && s.cfg.hot > 0 {
+			s.offer(r.sid, key, s.sketch.add(r.sid, key))
+		}
+	}
+	slot := noSlot
+	if k == noSlot {
+		if old := s.lookup(r.sid, va); old != noSlot {
+			s.vacate(c, old)
+		}
+		pass(c, x, reasonKeyFull)
+	} else {
+		s.keys.s[k].hits++
+		slot = s.remember(c, r.sid, va, packEntry(k, word.Version(), reg, class))
+	}
+	w := pendingWrite{at: c.Now(), va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: slot, key: k, size: size, region: reg, version: word.Version()}
 	for i := range r.writes[:r.nw] {
 		if r.writes[i].va == va {
 			r.writes[i] = w
@@ -547,8 +555,7 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 		}
 	}
 	if r.nw == maxWrites {
-		copy(r.writes[:], r.writes[1:])
-		r.nw--
+		r.take(0)
 	}
 	r.writes[r.nw] = w
 	r.nw++
@@ -556,60 +563,70 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 
 // current reports whether w still describes what its address slot holds.
 func (s *state) current(w *pendingWrite) bool {
+	if w.slot == noSlot {
+		return false
+	}
 	e := &s.addrs.e[w.slot]
 	return e.used() && e.va == w.va && e.key() == w.key
 }
 
 // entryOf finds the written entry that a CAS with swap word w links: the
 // index in r.writes of the one whose address its handle names. When no handle
-// can be turned into an address yet, learn is what a success would teach.
-func (s *state) entryOf(r *row, w Word) (i int, learn base) {
-	only := -1
+// can be turned into an address yet, learn is what a success would teach: the
+// connection must have no other entry waiting for its CAS.
+func (s *state) entryOf(r *row, w Word, now clock.Time) (i int, learn base) {
 	for i := range r.writes[:r.nw] {
 		p := &r.writes[i]
-		if !s.current(p) {
-			continue
-		}
-		e := &s.addrs.e[p.slot]
-		if e.version() != w.Next() {
-			continue
-		}
-		at := base{va: p.va - uint64(w.LH())*uint64(p.size), region: e.region(), class: e.class()}
-		for j := range s.bases {
-			if y := &s.bases[j]; y.va == at.va && y.region == at.region && y.class == at.class && y.n >= trustedBase {
-				return i, base{}
-			}
-		}
-		if only == -1 {
-			only, learn = i, at
-		} else {
-			only = -2
+		at := base{va: p.va - uint64(w.LH())*uint64(p.size), region: p.region, size: p.size}
+		if p.version == w.Next() && s.trusted(&at) {
+			return i, base{}
 		}
 	}
-	if only < 0 {
+	for r.nw > 0 && now.Sub(r.writes[0].at) > writeLife {
+		r.take(0)
+	}
+	if r.nw != 1 || r.writes[0].version != w.Next() {
 		return -1, base{}
 	}
-	learn.n = 1
-	return -1, learn
+	p := &r.writes[0]
+	return -1, base{va: p.va - uint64(w.LH())*uint64(p.size), region: p.region, size: p.size, n: 1}
+}
+
+// trusted reports whether enough acknowledged appends agree on x: trustedBase
+// of them, and a quarter of all of that slab class. (A CAS may be taken for
+// that of another entry while a connection that threads share is new; such
+// mistakes are few, and scatter.)
+func (s *state) trusted(x *base) bool {
+	var n, all uint32
+	for i := range s.bases {
+		if y := &s.bases[i]; y.region == x.region && y.size == x.size {
+			all += y.n
+			if y.va == x.va {
+				n = y.n
+			}
+		}
+	}
+	return n >= trustedBase && 4*n >= all
 }
 
 // taught counts one more append that agrees on base x.
 func (s *state) taught(x base) {
+	least := 0
 	for i := range s.bases {
-		if y := &s.bases[i]; y.va == x.va && y.region == x.region && y.class == x.class {
-			if y.n < 255 {
-				y.n++
+		y := &s.bases[i]
+		if y.va == x.va && y.region == x.region && y.size == x.size {
+			if y.n++; y.n == 1<<30 {
+				for j := range s.bases {
+					s.bases[j].n >>= 1
+				}
 			}
 			return
 		}
-	}
-	if len(s.bases) == cap(s.bases) { // the one with the least behind it goes
-		least := 0
-		for i := range s.bases {
-			if s.bases[i].n < s.bases[least].n {
-				least = i
-			}
+		if y.n < s.bases[least].n {
+			least = i
 		}
+	}
+	if len(s.bases) == cap(s.bases) {
 		s.bases[least] = x
 		return
 	}
@@ -636,7 +653,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		pass(c, x, reasonOtherAtomic)
 		return
 	}
-	i, learn := s.entryOf(r, swap)
+	i, learn := s.entryOf(r, swap, c.Now())
 	if i < 0 {
 		s.disturb(c, r.sid, va)
 		rec.taught = learn
@@ -644,6 +661,12 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		return
 	}
 	w := &r.writes[i]
+	if !s.current(w) {
+		r.take(i)
+		s.disturb(c, r.sid, va)
+		pass(c, x, reasonKeyFull)
+		return
+	}
 	k := &s.keys.s[w.key]
 	k.hits++
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
@@ -665,8 +688,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	rec.steered, rec.epoch = true, k.epoch
 	t.info |= entryTouched
 	k.tail = w.slot
-	r.nw--
-	copy(r.writes[i:], r.writes[i+1:r.nw+1])
+	r.take(i)
 	c.Count(ctrAppends, 1)
 	if s.cfg.repair > 0 && s.casLen < len(s.casq) {
 		s.casq[(s.casHead+s.casLen)%len(s.casq)] = unanswered{ri, psn, c.Now()}
@@ -866,7 +888,7 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) 
 		s.casAck(c, x, b, r, rec)
 	case fl&hdr.IsReadResp != 0 && rec.kind == opRead:
 		rec.live = false
-		if rec.steered && rec.newVer != rec.cliVer && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
+		if rec.steered && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
 			s.restoreRead(c, x, b, rec)
 		}
 	}
@@ -1040,7 +1062,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 	case orig == rec.compare:
 		// A failure that would look like success to the client: an entry
 		// version that it did not expect makes it ask again.
-		give = uint64(Word(orig).WithVersion(^rec.cliVer))
+		give = uint64(Word(orig).WithVersion(noVersion))
 	}
 	if give != orig {
 		copy(s.old[:8], h)
@@ -1055,8 +1077,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 	for i := range r.writes[:r.nw] {
 		if r.writes[i].va == rec.entry {
-			r.nw--
-			copy(r.writes[i:], r.writes[i+1:r.nw+1])
+			r.take(i)
 			break
 		}
 	}
@@ -1082,12 +1103,11 @@ func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op) {
 		return
 	}
 	w := Word(binary.LittleEndian.Uint64(p))
-	give := w
-	switch w.Version() {
-	case rec.newVer:
+	// When it is not the entry any more that the request was sent to, nobody
+	// may take it for what was asked for.
+	give := w.WithVersion(noVersion)
+	if w.Version() == rec.newVer {
 		give = w.WithVersion(rec.cliVer)
-	case rec.cliVer: // not the tail any more, and it must not look as if it were
-		give = w.WithVersion(^rec.cliVer)
 	}
 	if give == w {
 		return

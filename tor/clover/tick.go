@@ -163,8 +163,8 @@ func (s *Steer) Report() any {
 			r.Paired++
 		}
 	}
-	for _, b := range s.bases {
-		if b.n >= trustedBase {
+	for i := range s.bases {
+		if s.trusted(&s.bases[i]) {
 			r.Bases++
 		}
 	}

@@ -21,6 +21,9 @@ func (w Word) Version() uint8 { return uint8(w >> 11) }
 // WithVersion is w with another entry version.
 func (w Word) WithVersion(v uint8) Word { return w&^(0xFF<<11) | Word(v)<<11 }
 
+// noVersion is a version that no entry has: they start at 1.
+const noVersion = 0
+
 // fresh is the header of an entry without successor.
 func fresh(version uint8) Word { return Word(version) << 11 }
 
