@@ -30,10 +30,10 @@ type Totals struct {
 type Clients interface {
 	// Live are the operations since the clients were started.
 	Live() Ops
-	// Begin starts operations, and counts them after warmup; End stops them
-	// and returns what was counted.
-	Begin(mode string, warmup time.Duration) error
-	End() (Measured, error)
+	// Begin starts to measure anew, while operations go on; End returns what
+	// was measured since.
+	Begin()
+	End(ctx context.Context) (Measured, error)
 }
 
 // Ops are numbers of operations.
@@ -63,24 +63,22 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 		if err := box.SetMode(mode); err != nil {
 			return nil, fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
 		}
-		if err := clients.Begin(mode, warmup); err != nil {
-			return nil, err
-		}
-		if err := r.watch(ctx, mode, "warm-up", warmup); err != nil {
+		if err := r.watch(ctx, mode, "warm-up", warmup, 0); err != nil {
 			return nil, err
 		}
 		before, err := box.Totals()
 		if err != nil {
 			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
 		}
-		if err := r.watch(ctx, mode, "measuring", measure); err != nil {
+		clients.Begin()
+		if err := r.watch(ctx, mode, "measuring", measure, leastOps); err != nil {
 			return nil, err
 		}
 		after, err := box.Totals()
 		if err != nil {
 			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
 		}
-		m, err := clients.End()
+		m, err := clients.End(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -115,11 +113,14 @@ func phase(name string, m Measured, before, after Totals) (Phase, error) {
 	}, nil
 }
 
-// interval is how often the progress is shown; stuck is how long clients may
-// do nothing before the run is given up.
 const (
+	// interval is how often the progress is shown.
 	interval = 250 * time.Millisecond
-	stuck    = 10 * time.Second
+	// stuck is how long clients may do nothing before the run is given up.
+	stuck = 10 * time.Second
+	// leastOps is how many operations a phase has at least: it lasts longer
+	// on a machine that is too busy for them.
+	leastOps = 1000
 )
 
 type runner struct {
@@ -129,14 +130,20 @@ type runner struct {
 	end     clock.Time
 }
 
-// watch lets d pass and shows what the clients do meanwhile.
-func (r *runner) watch(ctx context.Context, mode, step string, d time.Duration) error {
+// watch lets d pass, and least operations, and shows what the clients do
+// meanwhile.
+func (r *runner) watch(ctx context.Context, mode, step string, d time.Duration, least uint64) error {
 	now := r.clk.Now()
 	until := now.Add(d)
 	at, last := now, r.clients.Live()
+	enough := last.Done + least
 	moved := now
-	for now < until {
-		if err := pause(ctx, min(interval, until.Sub(now))); err != nil {
+	for now < until || last.Done < enough {
+		wait := interval
+		if now < until {
+			wait = min(wait, until.Sub(now))
+		}
+		if err := pause(ctx, wait); err != nil {
 			return err
 		}
 		now = r.clk.Now()
