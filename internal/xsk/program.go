@@ -159,13 +159,34 @@ func (a *assembler) assemble() asm.Instructions {
 		asm.StoreMem(asm.RFP, -4, asm.R8, asm.Word),
 	)
 	f := a.spec.Filter
-	switch {
-	case f.All:
-	case f.RoCE:
+	if f.RoCE && !f.All {
 		a.filter()
-	default:
-		a.add(asm.Ja.Label("unwanted"))
 	}
+	if f.RoCE || f.All {
+		a.wanted()
+	}
+	if !f.All {
+		a.label("unwanted")
+		a.entry("cross")
+		a.count(offBypassed)
+	}
+	a.label("cross")
+	if a.spec.Cross == Redirect {
+		a.add(
+			asm.LoadMapPtr(asm.R1, a.device),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.Mov.Imm(asm.R3, 0),
+			asm.FnRedirectMap.Call(),
+		)
+	} else {
+		a.add(asm.Mov.Imm(asm.R0, 2))
+	}
+	a.add(asm.Return().WithSymbol("exit"))
+	return a.code
+}
+
+// wanted sends the frame to the queue's socket when a worker lives there.
+func (a *assembler) wanted() {
 	a.label("wanted")
 	a.entry("cross")
 	if a.spec.Stale > 0 {
@@ -189,24 +210,6 @@ func (a *assembler) assemble() asm.Instructions {
 	a.entry("cross")
 	a.count(offMissed)
 	a.add(asm.Ja.Label("cross"))
-	if !f.All {
-		a.label("unwanted")
-		a.entry("cross")
-		a.count(offBypassed)
-	}
-	a.label("cross")
-	if a.spec.Cross == Redirect {
-		a.add(
-			asm.LoadMapPtr(asm.R1, a.device),
-			asm.Mov.Imm(asm.R2, 0),
-			asm.Mov.Imm(asm.R3, 0),
-			asm.FnRedirectMap.Call(),
-		)
-	} else {
-		a.add(asm.Mov.Imm(asm.R0, 2))
-	}
-	a.add(asm.Return().WithSymbol("exit"))
-	return a.code
 }
 
 // entry leaves the queue's entry of the state map in R0.
@@ -302,9 +305,10 @@ func (a *assembler) filter() {
 	} else {
 		for _, off := range []int16{12, 16} {
 			a.add(
-				asm.StoreImm(asm.RFP, -24, 0, asm.DWord),
+				asm.StoreImm(asm.RFP, -24, 0, asm.Word),
+				asm.StoreImm(asm.RFP, -20, 0, asm.Word),
 				asm.StoreImm(asm.RFP, -16, 0, asm.Half),
-				asm.StoreImm(asm.RFP, -14, 0xFFFF, asm.Half),
+				asm.StoreImm(asm.RFP, -14, -1, asm.Half),
 				asm.LoadMem(asm.R1, asm.R9, off, asm.Word),
 				asm.StoreMem(asm.RFP, -12, asm.R1, asm.Word),
 			)

@@ -1,8 +1,22 @@
 package afxdp
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/xsk/offload"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 )
 
 var tbContext = context.Background()
@@ -94,5 +108,385 @@ func conserved(t *testing.T, w *Pair) {
 		if lost := a.pool.InUse() - a.posted + b.pool.InUse() - b.posted; lost != 0 {
 			t.Errorf("%d chunks are lost", lost)
 		}
+	}
+}
+
+func TestFilterCrossesInKernel(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	w := open(t, PairConfig{Options: Options{Filter: &port.Filter{RoCE: true}}})
+	t.Log(w.Info())
+	p := startPump(w.A, w.B, nil)
+	defer func() { p.halt(t) }()
+
+	mod := func(f []byte, at int, v byte) []byte { f[at] = v; return f }
+	v1 := roce(100, 0, true, 1) // its header has the shape of RoCE v1's
+	v1[12], v1[13] = 0x89, 0x15
+	type probe struct {
+		name  string
+		frame []byte
+		roce  bool // wanted by {RoCE}
+		hosts bool // wanted by {RoCE, Hosts: 10.0.0.2, fd00::1}
+	}
+	probes := []probe{
+		{"v4", roce(100, 0, false, 1), true, true},
+		{"v4 one tag", roce(100, 1, false, 2), true, true},
+		{"v4 two tags", roce(100, 2, false, 3), true, true},
+		{"v6", roce(100, 0, true, 4), true, true},
+		{"v6 two tags", roce(120, 2, true, 5), true, true},
+		{"v1", v1, true, true},
+		{"other source, listed destination", mod(roce(100, 0, false, 6), 29, 99), true, true},
+		{"listed destination changed", mod(roce(100, 0, false, 7), 33, 99), true, false},
+		{"v6 source changed", mod(roce(100, 0, true, 8), 37, 99), true, false},
+		{"UDP port", mod(roce(100, 0, false, 9), 37, 0xB8), false, false},
+		{"v6 UDP port", mod(roce(100, 0, true, 10), 57, 0xB8), false, false},
+		{"TCP", mod(roce(100, 0, false, 11), 23, 6), false, false},
+		{"fragment offset", mod(roce(100, 0, false, 12), 21, 1), false, false},
+		{"more fragments", mod(roce(100, 0, false, 13), 20, 0x20), false, false},
+		{"do not fragment", mod(roce(100, 0, false, 14), 20, 0x40), true, true},
+		{"version 5", mod(roce(100, 0, false, 15), 14, 0x55), false, false},
+		{"short header length", mod(roce(100, 0, false, 16), 14, 0x44), false, false},
+		{"header longer than the frame", mod(roce(60, 0, false, 17), 14, 0x4F), false, false},
+		{"v6 extension header", mod(roce(100, 0, true, 18), 20, 0), false, false},
+		{"ARP", mod(roce(60, 0, false, 19), 13, 6), false, false},
+		{"nothing but Ethernet", make([]byte, 14), false, false},
+		{"tag and hardly anything", append(make([]byte, 12), 0x81, 0, 0, 1, 8, 0, 0x45, 0), false, false},
+	}
+	check := func(filter string, wanted func(probe) bool) {
+		t.Helper()
+		for _, x := range probes {
+			for _, d := range []struct {
+				from, to *raw
+				in       *Port
+			}{{bed.a, bed.b, w.A[0]}, {bed.b, bed.a, w.B[0]}} {
+				before := d.in.Stats()
+				crossed(t, d.from, d.to, x.frame)
+				after := d.in.Stats()
+				if got := after.RxPackets - before.RxPackets; got+(after.Bypassed-before.Bypassed) != 1 || (got == 1) != wanted(x) {
+					t.Errorf("filter %s, frame %q: received %d, bypassed %d, wanted %v", filter, x.name, got, after.Bypassed-before.Bypassed, wanted(x))
+				}
+			}
+		}
+	}
+	set := func(f port.Filter) {
+		t.Helper()
+		for _, x := range []*Port{w.A[0], w.B[0]} {
+			if err := x.SetFilter(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check("RoCE", func(p probe) bool { return p.roce })
+	set(port.Filter{RoCE: true, Hosts: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")}})
+	check("hosts", func(p probe) bool { return p.hosts })
+	set(port.Filter{})
+	check("nothing", func(probe) bool { return false })
+	set(port.Filter{All: true})
+	check("all", func(probe) bool { return true })
+	if m := w.A[0].Missed(); m != 0 {
+		t.Errorf("%d frames were missed", m)
+	}
+}
+
+// TestStall has the worker pause: frames cross in the kernel meanwhile, and
+// those that it was too late for are not sent behind them.
+func TestStall(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	w := open(t, PairConfig{})
+	b := new(packet.Batch)
+	rx := func(want int) {
+		t.Helper()
+		n, err := w.A[0].Rx(b)
+		if err != nil || n != want {
+			t.Fatalf("received %d (%v), not %d", n, err, want)
+		}
+	}
+	rx(0)
+	late := roce(100, 0, false, 1)
+	if err := bed.a.send(late); err != nil {
+		t.Fatal(err)
+	}
+	if w.A[0].Missed() != 0 {
+		t.Fatal("missed before the stall")
+	}
+	// The worker does nothing until frames cross.
+	for end := time.Now().Add(2 * time.Second); ; {
+		fresh := roce(100, 0, false, 2)
+		if err := bed.a.send(fresh); err != nil {
+			t.Fatal(err)
+		}
+		if got := bed.b.recv(time.Millisecond); got != nil {
+			if !bytes.Equal(got, fresh) {
+				t.Fatalf("got %x", got)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing crossed while the worker stood")
+		}
+	}
+	missed := w.A[0].Missed()
+	if missed == 0 {
+		t.Error("a missed frame was not reported")
+	}
+	rx(0) // the late ones are dropped, and the apps hear of it first
+	if w.A[0].Missed() <= missed {
+		t.Error("the worker's own pause was not reported")
+	}
+	s := w.A[0].Stats()
+	if s.RxDropped == 0 || s.RxPackets != 0 {
+		t.Errorf("late frames: %+v", s)
+	}
+	if err := bed.a.send(late); err != nil {
+		t.Fatal(err)
+	}
+	rx(1)
+	if !bytes.Equal(b.At(0).Bytes(), late) {
+		t.Errorf("got %x", b.At(0).Bytes())
+	}
+	b.PutAll()
+	conserved(t, w)
+}
+
+func TestQueues(t *testing.T) {
+	bed := newBed(t, 1500, 4)
+	w := open(t, PairConfig{})
+	if len(w.A) != 4 || len(w.B) != 4 {
+		t.Fatalf("%d and %d queues\n%v", len(w.A), len(w.B), w.Info())
+	}
+	p := startPump(w.A, w.B, nil)
+	for i := range 64 {
+		crossed(t, bed.a, bed.b, roce(100, 0, false, uint32(i)))
+		crossed(t, bed.b, bed.a, roce(100, 0, false, uint32(i)))
+	}
+	p.halt(t)
+	used, sum := 0, uint64(0)
+	for _, x := range w.A {
+		if n := x.Stats().RxPackets; n > 0 {
+			used++
+			sum += n
+		}
+	}
+	if sum != 64 {
+		t.Errorf("%d of 64 frames were received", sum)
+	}
+	t.Logf("%d queues used", used)
+
+	few, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{Queues: 2}})
+	if err == nil {
+		_ = few.Close()
+		t.Fatal("opened a pair that is open")
+	}
+	if !strings.Contains(err.Error(), "in use") {
+		t.Error(err)
+	}
+	// The failed attempt left the wire as it was.
+	p = startPump(w.A, w.B, nil)
+	crossed(t, bed.a, bed.b, roce(100, 0, false, 1))
+	p.halt(t)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	few, err = OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{Queues: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := few.Info().Interfaces[0].Unopened; len(u) != 2 || u[0] != 2 {
+		t.Errorf("unopened: %v", u)
+	}
+	if err := few.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settings are everything that Close has to put back.
+func settings(t *testing.T, bed *bed) string {
+	t.Helper()
+	var b strings.Builder
+	look := func(name string) func() error {
+		return func() error {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			e, err := ethtool.NewEthtool()
+			if err != nil {
+				return err
+			}
+			defer e.Close()
+			f, err := e.Features(name)
+			fmt.Fprintf(&b, "%s promisc=%d xdp=%v %v\n", name, l.Attrs().Promisc, l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached, f)
+			return err
+		}
+	}
+	for _, x := range []struct {
+		ns   netns.NsHandle
+		name string
+	}{{bed.near, "dutA"}, {bed.near, "dutB"}, {bed.farA, "farA"}, {bed.farB, "farB"}} {
+		if err := offload.Within(x.ns, look(x.name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+func TestCloseRestores(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	w := open(t, PairConfig{})
+	during := settings(t, bed)
+	if during == was || len(w.Info().Interfaces[0].Changed) == 0 {
+		t.Error("nothing was changed")
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+	if _, err := w.A[0].Rx(new(packet.Batch)); err != port.ErrClosed {
+		t.Error("a closed port receives: ", err)
+	}
+	_ = w.A[0].Stats()
+
+	// A kept wire remembers what to put back, over several owners.
+	for range 2 {
+		w = open(t, PairConfig{Keep: true})
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		crossed(t, bed.a, bed.b, roce(100, 0, false, 1))
+		if now := settings(t, bed); now != during {
+			t.Errorf("kept wire: was\n%s\nis\n%s", during, now)
+		}
+	}
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Fatal(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("after Detach: was\n%s\nis\n%s", was, now)
+	}
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Error("Detach of nothing: ", err)
+	}
+
+	// A refused Open changes nothing.
+	for _, c := range []PairConfig{
+		{A: "dutA", B: "nosuch"}, {A: "dutA", B: "dutA"}, {A: "dutA", B: "dutB", Options: Options{Ring: 100}},
+		{A: "dutA", B: "dutB", Options: Options{Frames: 64}}, {A: "dutA", B: "dutB", Options: Options{Stale: time.Millisecond}},
+		{A: "dutA", B: "lo"},
+	} {
+		if _, err := OpenPair(c); err == nil {
+			t.Errorf("%+v was accepted", c)
+		} else {
+			t.Log(err)
+		}
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("after refusals: was\n%s\nis\n%s", was, now)
+	}
+}
+
+func TestDevice(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	v, err := Open(Config{Interface: "dutA", Index: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(v.Info())
+	p, b := v.Ports[0], new(packet.Batch)
+	for i := range 200 {
+		f := roce(64+i*7, 0, false, uint32(i))
+		if err := bed.a.send(f); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(2 * time.Second); b.Len() == 0 && time.Now().Before(end); {
+			if err := p.Wait(tbContext, 10*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Rx(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b.Len() != 1 || !bytes.Equal(b.At(0).Bytes(), f) || b.At(0).Port != 7 || b.At(0).RxTime == 0 {
+			t.Fatal("the frame did not arrive as it was")
+		}
+		if i%2 == 0 { // a frame of another pool
+			other, err := packet.NewPool(1, 2048, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := other.Get()
+			x.SetBytes(b.At(0).Bytes())
+			b.PutAll()
+			b.Add(x)
+			if n, err := p.Tx(b); n != 1 || err != nil || other.Free() != 1 {
+				t.Fatal(n, err)
+			}
+		} else if n, err := p.Tx(b); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if got := bed.a.recv(2 * time.Second); !bytes.Equal(got, f) {
+			t.Fatalf("sent %d bytes, got %d", len(f), len(got))
+		}
+	}
+	// Unsendable frames are taken, dropped and counted.
+	other, err := packet.NewPool(2, 4096, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{5, 2000} {
+		x := other.Get()
+		x.SetBytes(make([]byte, n))
+		b.Add(x)
+	}
+	if n, err := p.Tx(b); n != 2 || err != nil || p.Stats().TxDropped != 2 || other.Free() != 2 {
+		t.Error(n, err, p.Stats())
+	}
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, _ := netlink.LinkByName("dutA"); l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached {
+		t.Error("a program is still attached")
+	}
+}
+
+// TestNoAllocation counts on a live veth.
+func TestNoAllocation(t *testing.T) {
+	bed := newBed(t, 9000, 1)
+	w := open(t, PairConfig{})
+	b := new(packet.Batch)
+	small, big := roce(100, 0, false, 1), roce(9000, 0, false, 2)
+	ctx := context.Background()
+	moved := 0
+	allocs := testing.AllocsPerRun(500, func() {
+		for _, f := range [][]byte{small, big} {
+			if _, err := unix.Write(bed.a.fd, f); err != nil {
+				t.Fatal(err)
+			}
+			for try := 0; try < 100; try++ {
+				if err := w.A[0].Wait(ctx, time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+				n, err := w.A[0].Rx(b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n > 0 {
+					break
+				}
+			}
+			n, err := w.B[0].Tx(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			moved += n
+		}
+		_ = w.A[0].Missed()
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations for two frames", allocs)
+	}
+	if moved < 900 {
+		t.Errorf("%d frames of 1000 were moved", moved)
 	}
 }

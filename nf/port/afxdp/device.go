@@ -229,7 +229,7 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 }
 
 const (
-	bindTries = 400
+	bindTries = 200
 	bindPause = 5 * time.Millisecond
 )
 

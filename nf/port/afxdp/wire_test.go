@@ -1,0 +1,239 @@
+package afxdp
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// childEnv makes the test binary a middlebox that marks what it forwards;
+// keep or remove is what it does with the wire at its end.
+const childEnv = "QUILLON_TEST_WIRE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		if err := child(); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// markAt is a byte of the payload that the middlebox sets.
+const markAt = 60
+
+// child forwards between dutA and dutB until its input ends.
+func child() error {
+	runtime.LockOSThread()
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Keep: os.Getenv(childEnv) == "keep"})
+	if err != nil {
+		return err
+	}
+	p := startPump(w.A, w.B, func(x *packet.Buf) { x.Bytes()[markAt] = 1 })
+	if w.Info().Resumed {
+		fmt.Println("resumed")
+	} else {
+		fmt.Println("ready")
+	}
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	if err := w.Detach(); err != nil {
+		return err
+	}
+	close(p.stop)
+	if err := <-p.done; err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+type middlebox struct {
+	cmd *exec.Cmd
+	in  interface{ Close() error }
+}
+
+func startChild(t *testing.T, how, wantLine string) *middlebox {
+	t.Helper()
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), childEnv+"="+how)
+	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil { // in this thread's namespace
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != wantLine+"\n" {
+		t.Fatalf("the middlebox said %q, not %q (%v)", line, wantLine, err)
+	}
+	return &middlebox{c, in}
+}
+
+// flow sends numbered frames from A to B all the time, and watches what
+// arrives.
+type flow struct {
+	stop        atomic.Bool
+	done        chan struct{}
+	sent        atomic.Uint64
+	got, marked atomic.Uint64
+	worst       atomic.Int64 // longest silence, ns
+	behind      atomic.Uint64
+}
+
+func startFlow(bed *bed) *flow {
+	f := &flow{done: make(chan struct{}, 2)}
+	go func() {
+		defer func() { f.done <- struct{}{} }()
+		frame := roce(100, 0, false, 0)
+		for n := uint32(1); !f.stop.Load(); n++ {
+			binary.BigEndian.PutUint32(frame[42:], n)
+			if bed.a.send(frame) == nil {
+				f.sent.Add(1)
+			}
+			if n%4 == 0 {
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
+			}
+		}
+	}()
+	go func() {
+		defer func() { f.done <- struct{}{} }()
+		last, newest := time.Now(), uint32(0)
+		for !f.stop.Load() {
+			got := bed.b.recv(10 * time.Millisecond)
+			now := time.Now()
+			if d := int64(now.Sub(last)); d > f.worst.Load() {
+				f.worst.Store(d)
+			}
+			if got == nil {
+				continue
+			}
+			last = now
+			f.got.Add(1)
+			if got[markAt] == 1 {
+				f.marked.Add(1)
+			}
+			if n := binary.BigEndian.Uint32(got[42:]); n > newest {
+				newest = n
+			} else {
+				f.behind.Add(1)
+			}
+		}
+	}()
+	return f
+}
+
+// until waits for counter c to grow by n.
+func (f *flow) until(t *testing.T, what string, c *atomic.Uint64, n uint64) {
+	t.Helper()
+	from := c.Load()
+	for end := time.Now().Add(5 * time.Second); c.Load() < from+n; {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d of %d frames in 5 s (sent %d, got %d, marked %d)", what, c.Load()-from, n, f.sent.Load(), f.got.Load(), f.marked.Load())
+		}
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 200_000}, nil)
+	}
+}
+
+// untilUnmarked waits until n frames arrive in a row unmarked.
+func (f *flow) untilUnmarked(t *testing.T, what string) {
+	t.Helper()
+	for range 1000 {
+		m := f.marked.Load()
+		f.until(t, what, &f.got, 20)
+		if f.marked.Load() == m {
+			return
+		}
+	}
+	t.Fatalf("%s: the middlebox goes on", what)
+}
+
+func (f *flow) halt() { f.stop.Store(true); <-f.done; <-f.done }
+
+// silence is the longest silence since the last call.
+func (f *flow) silence() time.Duration { return time.Duration(f.worst.Swap(0)) }
+
+// TestKill kills, stops and replaces the middlebox under load.
+func TestKill(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	m := startChild(t, "remove", "ready")
+	f := startFlow(bed)
+	defer f.halt()
+	f.until(t, "steered", &f.marked, 1000)
+	f.silence()
+
+	within := func(what string) {
+		t.Helper()
+		d := f.silence()
+		t.Logf("%s: longest silence %v", what, d.Round(time.Microsecond))
+		if d > 100*time.Millisecond {
+			t.Errorf("%s: silence of %v, longer than 100 ms", what, d)
+		}
+	}
+	_ = m.cmd.Process.Kill()
+	f.untilUnmarked(t, "killed")
+	within("killed")
+	_ = m.cmd.Wait()
+
+	m = startChild(t, "remove", "resumed")
+	f.until(t, "steered again", &f.marked, 1000)
+	within("restarted")
+
+	_ = m.cmd.Process.Signal(unix.SIGSTOP)
+	f.untilUnmarked(t, "stopped")
+	within("stopped")
+	f.until(t, "stopped", &f.got, 200)
+	behind := f.behind.Load()
+	_ = m.cmd.Process.Signal(unix.SIGCONT)
+	f.until(t, "continued", &f.marked, 1000)
+	within("continued")
+	if late := f.behind.Load() - behind; late > packet.MaxBatch {
+		t.Errorf("%d frames came behind later ones", late)
+	}
+
+	// An upgrade: the old one goes in order and leaves the wire.
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait()
+	m = startChild(t, "keep", "resumed")
+	f.until(t, "steered before the upgrade", &f.marked, 1000)
+	f.silence()
+	_ = m.in.Close()
+	if err := m.cmd.Wait(); err != nil {
+		t.Fatal("the middlebox did not end well: ", err)
+	}
+	f.untilUnmarked(t, "between")
+	m = startChild(t, "remove", "resumed")
+	f.until(t, "steered after the upgrade", &f.marked, 1000)
+	within("upgraded")
+
+	// A clean end leaves nothing.
+	_ = m.in.Close()
+	if err := m.cmd.Wait(); err != nil {
+		t.Fatal("the middlebox did not end well: ", err)
+	}
+	if s := settings(t, bed); containsXDP(s) {
+		t.Error("a program is still attached:\n", s)
+	}
+}
+
+func containsXDP(s string) bool { return strings.Contains(s, "xdp=true") }
