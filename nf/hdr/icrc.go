@@ -95,8 +95,8 @@ func SetICRC(b []byte, f *Frame) { le.PutUint32(b[f.End:], ICRC(b, f)) }
 // right.
 func PatchICRC(b []byte, f *Frame, off int, old []byte) {
 	tail := int(f.End) - off - len(old)
-	if off <= int(f.BTH)+4 || tail < 0 {
-		patchHeaders(b, f, off, old)
+	if off <= int(f.BTH)+4 && !f.addresses(off, off+len(old)) || tail < 0 {
+		patchVariant(b, f, off, old)
 		return
 	}
 	// A CRC is linear: the registers of two frames differ by that of the
@@ -116,8 +116,18 @@ func PatchICRC(b []byte, f *Frame, off int, old []byte) {
 	patch(b, f, d, tail)
 }
 
-// patchHeaders is PatchICRC for a range with bytes that may not count.
-func patchHeaders(b []byte, f *Frame, off int, old []byte) {
+// addresses reports whether bytes off to end lie between the last variant field
+// of the network header and the UDP checksum: addresses, options and ports.
+func (f *Frame) addresses(off, end int) bool {
+	first := int(f.L3) + 12
+	if f.Net != NetIPv4 {
+		first = int(f.L3) + 8
+	}
+	return off >= first && end <= int(f.L4)+6
+}
+
+// patchVariant is PatchICRC for a range with bytes that may not count.
+func patchVariant(b []byte, f *Frame, off int, old []byte) {
 	d := uint32(0)
 	for i := range old {
 		d = crc1(d, (b[off+i]^old[i])&^f.variant(off+i))

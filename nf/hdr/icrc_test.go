@@ -190,9 +190,9 @@ func TestPatchICRCIsFullICRC(t *testing.T) {
 		b, f := anyFrame(t)
 		wrong := rapid.Uint32().Draw(t, "wrong")
 		binary.LittleEndian.PutUint32(b[f.End:], hdr.StoredICRC(b, f)^wrong)
-		from := rapid.SampledFrom([]int{0, int(f.L3), int(f.BTH) + 5, int(f.BTH) + 8, int(f.Payload) - 3}).Draw(t, "from")
-		off := rapid.IntRange(from, int(f.End)).Draw(t, "off")
-		n := rapid.IntRange(0, min(int(f.End)-off, 100)).Draw(t, "n")
+		from := rapid.SampledFrom([]int{0, int(f.L3), int(f.L3) + 8, int(f.L4), int(f.BTH) + 5, int(f.BTH) + 8, int(f.Payload) - 3}).Draw(t, "from")
+		off := rapid.IntRange(from, min(from+rapid.SampledFrom([]int{20, 0xFFFF}).Draw(t, "span"), int(f.End))).Draw(t, "off")
+		n := rapid.IntRange(0, min(int(f.End)-off, rapid.SampledFrom([]int{16, 100}).Draw(t, "most"))).Draw(t, "n")
 		old := bytes.Clone(b[off : off+n])
 		for i := range n {
 			b[off+i] ^= rapid.Byte().Draw(t, "change")
@@ -202,6 +202,25 @@ func TestPatchICRCIsFullICRC(t *testing.T) {
 			t.Fatalf("%d bytes at %d of %+v: patched %08x, full %08x", n, off, f, got, want)
 		}
 	})
+}
+
+// Every short range of one frame of each network layer, all bits turned.
+func TestPatchICRCEveryRange(t *testing.T) {
+	for _, id := range []string{"V05", "V42", "V50", "V51", "V52"} {
+		b, f := frameOf(t, id)
+		for off := range int(f.End) {
+			for n := 1; n <= 24 && off+n <= int(f.End); n++ {
+				c := bytes.Clone(b)
+				for i := range n {
+					c[off+i] ^= 0xFF
+				}
+				hdr.PatchICRC(c, f, off, b[off:off+n])
+				if got, want := hdr.StoredICRC(c, f), plainICRC(c, f); got != want {
+					t.Fatalf("%s: %d bytes at %d: patched %08x, full %08x", id, n, off, got, want)
+				}
+			}
+		}
+	}
 }
 
 func TestPatchICRCPastTheEnd(t *testing.T) {
