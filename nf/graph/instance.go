@@ -358,9 +358,25 @@ func (w *worker) inject(p *portNode, now clock.Time, b *packet.Batch) (err error
 func (i *Instance) NextTick() clock.Time {
 	t := clock.Never
 	for _, w := range i.workers {
-		w.do(func() { t = min(t, w.tick) })
+		t = min(t, w.nextTick())
 	}
 	return t
+}
+
+// nextTick asks for w.tick; while nobody runs the worker, as in replay and
+// simulation, it allocates nothing.
+func (w *worker) nextTick() clock.Time {
+	w.mailMu.Lock()
+	live := w.live
+	w.mailMu.Unlock()
+	if live {
+		t := clock.Never
+		w.do(func() { t = w.tick })
+		return t
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tick
 }
 
 // Close takes the apps out: they give up what they hold, and what waits on

@@ -1,0 +1,188 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/quillon/quillon/nf/port/pcap"
+)
+
+// ShownDifferences is how many packets a Comparison shows unless told
+// otherwise.
+const ShownDifferences = 10
+
+// CompareOptions say how two captures are compared.
+type CompareOptions struct {
+	// Names of the captures in the output; "got" and "want" when empty.
+	A, B string
+	// Shown is the most packets that are shown; 0: ShownDifferences.
+	Shown int
+	// IgnoreTime leaves timestamps out.
+	IgnoreTime bool
+	// IgnoreComments leaves the packets' comments out. They are always left
+	// out unless both captures are pcapng.
+	IgnoreComments bool
+}
+
+// PacketDiff is one packet that differs.
+type PacketDiff struct {
+	Packet uint64   `json:"packet"` // number, from 1
+	Lines  []string `json:"lines"`
+}
+
+// Comparison is what Compare found.
+type Comparison struct {
+	A           string       `json:"a"`
+	B           string       `json:"b"`
+	PacketsA    uint64       `json:"packets_a"`
+	PacketsB    uint64       `json:"packets_b"`
+	Differences uint64       `json:"differences"` // packets that differ, or are in one capture only
+	Shown       []PacketDiff `json:"shown"`
+}
+
+// Equal reports that nothing differs.
+func (c *Comparison) Equal() bool { return c.Differences == 0 }
+
+// String shows the differences, decoded; one line when there are none.
+func (c *Comparison) String() string {
+	var s strings.Builder
+	if c.Equal() {
+		fmt.Fprintf(&s, "%d packets, no difference\n", c.PacketsA)
+		return s.String()
+	}
+	for _, d := range c.Shown {
+		fmt.Fprintf(&s, "packet %d\n", d.Packet)
+		for _, l := range d.Lines {
+			fmt.Fprintf(&s, "  %s\n", l)
+		}
+	}
+	if more := c.Differences - uint64(len(c.Shown)); more > 0 {
+		fmt.Fprintf(&s, "and %d packets more\n", more)
+	}
+	fmt.Fprintf(&s, "%d packets differ (%s has %d, %s has %d)\n", c.Differences, c.A, c.PacketsA, c.B, c.PacketsB)
+	return s.String()
+}
+
+// DifferentError says that two captures differ: a check that failed, not a
+// wrong use.
+type DifferentError struct{ *Comparison }
+
+func (e *DifferentError) Error() string {
+	return fmt.Sprintf("%d packets differ (%s has %d, %s has %d)", e.Differences, e.A, e.PacketsA, e.B, e.PacketsB)
+}
+
+// Compare reads two captures side by side, in constant memory: packet by
+// packet the frame, its length on the wire, its time as far as both files can
+// tell it, and its comment. An error means that one of them could not be read.
+func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
+	c := &Comparison{A: o.A, B: o.B, Shown: []PacketDiff{}}
+	if c.A == "" {
+		c.A = "got"
+	}
+	if c.B == "" {
+		c.B = "want"
+	}
+	shown := o.Shown
+	if shown == 0 {
+		shown = ShownDifferences
+	}
+	o.IgnoreComments = o.IgnoreComments || a.Header().Format != pcap.NG || b.Header().Format != pcap.NG
+	var p, q pcap.Packet
+	for {
+		errA, errB := a.Next(&p), b.Next(&q)
+		if errA != nil && errA != io.EOF {
+			return c, fmt.Errorf("%s: %w", c.A, errA)
+		}
+		if errB != nil && errB != io.EOF {
+			return c, fmt.Errorf("%s: %w", c.B, errB)
+		}
+		if errA == nil {
+			c.PacketsA++
+		}
+		if errB == nil {
+			c.PacketsB++
+		}
+		var lines []string
+		switch {
+		case errA != nil && errB != nil:
+			return c, nil
+		case errA != nil:
+			if c.Differences < uint64(shown) {
+				lines = append([]string{"only in " + c.B}, summary(q.Data)...)
+			}
+		case errB != nil:
+			if c.Differences < uint64(shown) {
+				lines = append([]string{"only in " + c.A}, summary(p.Data)...)
+			}
+		default:
+			ta, tb := p.Time, q.Time
+			if g := max(unit(a, &p), unit(b, &q)); g > 1 {
+				ta, tb = ta/g, tb/g
+			}
+			timeDiffers := !o.IgnoreTime && ta != tb
+			commentDiffers := !o.IgnoreComments && !bytes.Equal(bytes.Join(p.Comments, newline), bytes.Join(q.Comments, newline))
+			if !timeDiffers && !commentDiffers && p.OrigLen == q.OrigLen && bytes.Equal(p.Data, q.Data) {
+				continue
+			}
+			if c.Differences < uint64(shown) {
+				var t table
+				if timeDiffers {
+					t.row("time", stamp(p.Time), stamp(q.Time))
+				}
+				if p.OrigLen != q.OrigLen {
+					t.row("original length", fmt.Sprint(p.OrigLen), fmt.Sprint(q.OrigLen))
+				}
+				if commentDiffers {
+					t.row("comment", quoted(p.Comments), quoted(q.Comments))
+				}
+				t.frames(p.Data, q.Data)
+				lines = t.lines(c.A, c.B)
+			}
+		}
+		c.Differences++
+		if lines != nil {
+			c.Shown = append(c.Shown, PacketDiff{max(c.PacketsA, c.PacketsB), lines})
+		}
+	}
+}
+
+// CompareFiles is Compare of two files. When they differ the error is a
+// *DifferentError.
+func CompareFiles(a, b string, o CompareOptions) (*Comparison, error) {
+	var r [2]*pcap.Reader
+	for i, name := range []string{a, b} {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if r[i], err = pcap.NewReader(f); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if o.A == "" {
+		o.A = a
+	}
+	if o.B == "" {
+		o.B = b
+	}
+	c, err := Compare(r[0], r[1], o)
+	if err == nil && !c.Equal() {
+		err = &DifferentError{c}
+	}
+	return c, err
+}
+
+// FrameDiff is one line per field that two frames do not have in common, then
+// the bytes that differ; a and b name the frames. Nil when they are equal.
+func FrameDiff(x, y []byte, a, b string) []string {
+	if bytes.Equal(x, y) {
+		return nil
+	}
+	var t table
+	t.frames(x, y)
+	return t.lines(a, b)
+}
