@@ -45,7 +45,8 @@ type worker struct {
 	gone   books      // of nodes that were taken away
 	err    error      // why the worker stopped
 	spinNs clock.Duration
-	tracer *tracer // kept while ctx.tracer is off
+	tracer *tracer     // kept while ctx.tracer is off
+	waits  []port.Port // reused by wait
 
 	// mu makes Step and do exclude each other. A running worker holds it for
 	// its whole run and looks at mailed between breaths.
@@ -195,38 +196,29 @@ func (w *worker) finished() bool {
 // wait sleeps until a port may have something to do, or for d. Ports that
 // cannot be waited for together are waited for in turn, briefly.
 func (w *worker) wait(ctx context.Context, d clock.Duration) error {
-	var first port.Port
-	var rest [16]port.Port
-	others := rest[:0]
+	w.waits = w.waits[:0]
 	for _, p := range w.graph.ports {
 		for i, q := range p.queues {
-			switch {
-			case p.eof[i]:
-			case first == nil:
-				first = q
-			default:
-				others = append(others, q)
+			if !p.eof[i] {
+				w.waits = append(w.waits, q)
 			}
 		}
 	}
-	if first == nil {
+	if len(w.waits) == 0 {
 		runtime.Gosched()
 		return nil
 	}
+	first, others := w.waits[0], w.waits[1:]
 	if len(others) == 0 {
 		return w.waitErr(first, first.Wait(ctx, d))
 	}
 	if m, ok := first.(port.MultiWaiter); ok {
-		ok, err := m.WaitAny(ctx, others, d)
-		if ok {
+		if ok, err := m.WaitAny(ctx, others, d); ok {
 			return w.waitErr(first, err)
 		}
 	}
-	each := min(d, maxSleep/100) / clock.Duration(1+len(others))
-	if err := w.waitErr(first, first.Wait(ctx, each)); err != nil {
-		return err
-	}
-	for _, q := range others {
+	each := min(d, maxSleep/100) / clock.Duration(len(w.waits))
+	for _, q := range w.waits {
 		if err := w.waitErr(q, q.Wait(ctx, each)); err != nil {
 			return err
 		}

@@ -42,6 +42,20 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("verdict(%d)", uint8(v))
 }
 
+// MarshalText is String.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// UnmarshalText reads what String writes.
+func (v *Verdict) UnmarshalText(p []byte) error {
+	for x := Forwarded; x <= Generated; x++ {
+		if x.String() == string(p) {
+			*v = x
+			return nil
+		}
+	}
+	return fmt.Errorf("packet: no verdict is called %q", p)
+}
+
 // Meta travels with a frame. It is zeroed by Get.
 type Meta struct {
 	// RxTime is when the frame was received: nanoseconds of the run's clock.

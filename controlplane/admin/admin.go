@@ -1,0 +1,100 @@
+package admin
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// Version of the protocol. A server refuses requests of another.
+const Version = 1
+
+// Operations.
+const (
+	opGraph      = "graph"
+	opCounters   = "counters"
+	opRuntime    = "runtime"
+	opPorts      = "ports"
+	opTraceAdd   = "trace-add"
+	opTraceShow  = "trace-show"
+	opTraceClear = "trace-clear"
+	opTap        = "tap"
+	opPunts      = "punts"
+	opSet        = "set"
+	opApply      = "apply"
+	opReport     = "report"
+	opStop       = "stop"
+)
+
+type request struct {
+	V      int        `json:"v"`
+	Op     string     `json:"op"`
+	App    string     `json:"app,omitempty"`
+	Port   string     `json:"port,omitempty"`
+	At     string     `json:"at,omitempty"`
+	N      int        `json:"n,omitempty"`
+	Reason string     `json:"reason,omitempty"`
+	Args   graph.Args `json:"args,omitempty"`
+	Spec   string     `json:"spec,omitempty"` // YAML
+	DryRun bool       `json:"dry_run,omitempty"`
+}
+
+type response struct {
+	V       int             `json:"v"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   string          `json:"error,omitempty"`
+	Excerpt string          `json:"excerpt,omitempty"`
+}
+
+// Error is a refusal by the instance. Excerpt, when there is one, shows the
+// place in the spec that was sent.
+type Error struct {
+	Msg     string
+	Excerpt string
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// Graph is what runs.
+type Graph struct {
+	Name    string      `json:"name"`
+	Workers int         `json:"workers"`
+	Spec    *graph.Spec `json:"spec"`
+	Dot     string      `json:"dot"`
+	Notes   []string    `json:"notes,omitempty"`
+}
+
+// Ports are the totals of the ports, and what was said about them when they
+// were opened.
+type Ports struct {
+	Ports []graph.PortInfo `json:"ports"`
+	Info  json.RawMessage  `json:"info,omitempty"`
+}
+
+// Plan is what an apply or set does, or would do.
+type Plan struct {
+	Actions []graph.Action `json:"actions"`
+	Text    string         `json:"text"`
+}
+
+// Captured is a frame of a stream, and how many the buffer had no room for
+// until then.
+type Captured struct {
+	graph.Frame
+	Dropped uint64 `json:"dropped"`
+}
+
+// Path is where the socket of the instance of that name is by default:
+// /run/quillon/NAME.sock for root, else below $XDG_RUNTIME_DIR, else below the
+// directory for temporary files.
+func Path(name string) string {
+	dir := "/run"
+	if os.Geteuid() != 0 {
+		if dir = os.Getenv("XDG_RUNTIME_DIR"); dir == "" {
+			dir = os.TempDir()
+		}
+	}
+	return filepath.Join(dir, "quillon", name+".sock")
+}

@@ -1,0 +1,172 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"sync"
+	"syscall"
+
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// Client talks to a running instance. It is safe for concurrent use; requests
+// take turns. A call that returns *Error was refused by the instance; any
+// other error means that the instance is not there.
+type Client struct {
+	path string
+	mu   sync.Mutex
+	conn net.Conn
+	in   *json.Decoder
+	out  *json.Encoder
+}
+
+// Dial connects to the socket at path.
+func Dial(path string) (*Client, error) {
+	c, err := net.Dial("unix", path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("no instance answers on %s: start one with quillon run, or name its socket with --control", path)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s belongs to another user: run this as the one who runs the instance", path)
+	case err != nil:
+		return nil, err
+	}
+	return &Client{path: path, conn: c, in: json.NewDecoder(c), out: json.NewEncoder(c)}, nil
+}
+
+// Close hangs up.
+func (c *Client) Close() error { return c.conn.Close() }
+
+func (c *Client) call(req request, result any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	req.V = Version
+	if err := c.out.Encode(req); err != nil {
+		return c.lost(err)
+	}
+	return c.answer(result)
+}
+
+func (c *Client) answer(result any) error {
+	var r response
+	if err := c.in.Decode(&r); err != nil {
+		return c.lost(err)
+	}
+	if r.Error != "" {
+		return &Error{r.Error, r.Excerpt}
+	}
+	if result == nil || r.Result == nil {
+		return nil
+	}
+	return json.Unmarshal(r.Result, result)
+}
+
+func (c *Client) lost(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("the instance on %s has gone: %w", c.path, io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+// Graph is what runs.
+func (c *Client) Graph() (g Graph, err error) {
+	err = c.call(request{Op: opGraph}, &g)
+	return g, err
+}
+
+// Counters are all counters.
+func (c *Client) Counters() (v []graph.Count, err error) {
+	err = c.call(request{Op: opCounters}, &v)
+	return v, err
+}
+
+// Runtime is how the apps and links run.
+func (c *Client) Runtime() (r graph.Runtime, err error) {
+	err = c.call(request{Op: opRuntime}, &r)
+	return r, err
+}
+
+// Ports are the ports' totals and what they were bound to.
+func (c *Client) Ports() (p Ports, err error) {
+	err = c.call(request{Op: opPorts}, &p)
+	return p, err
+}
+
+// AddTrace is graph.Instance.AddTrace.
+func (c *Client) AddTrace(port string, n int, reason string) error {
+	return c.call(request{Op: opTraceAdd, Port: port, N: n, Reason: reason}, nil)
+}
+
+// Trace is what was traced so far.
+func (c *Client) Trace() (t []graph.Traced, err error) {
+	err = c.call(request{Op: opTraceShow}, &t)
+	return t, err
+}
+
+// ClearTrace ends tracing and forgets what was traced.
+func (c *Client) ClearTrace() error { return c.call(request{Op: opTraceClear}, nil) }
+
+// Set changes arguments of an app.
+func (c *Client) Set(app string, args graph.Args) (p Plan, err error) {
+	err = c.call(request{Op: opSet, App: app, Args: args}, &p)
+	return p, err
+}
+
+// Apply makes the instance what spec (YAML) says; with dryRun it only plans.
+func (c *Client) Apply(spec []byte, dryRun bool) (p Plan, err error) {
+	err = c.call(request{Op: opApply, Spec: string(spec), DryRun: dryRun}, &p)
+	return p, err
+}
+
+// Report is the state that an app shows, one JSON value a worker.
+func (c *Client) Report(app string) (r []json.RawMessage, err error) {
+	err = c.call(request{Op: opReport, App: app}, &r)
+	return r, err
+}
+
+// Stop ends the instance.
+func (c *Client) Stop() error { return c.call(request{Op: opStop}, nil) }
+
+// Tap calls f for every frame that crosses an edge ("NAME.OUT" or "NAME.IN"),
+// until ctx is done (nil), f returns an error, or the instance is gone. begun,
+// when not nil, is called once copying has begun. The client is used up then.
+func (c *Client) Tap(ctx context.Context, at string, begun func(), f func(Captured) error) error {
+	return c.stream(ctx, request{Op: opTap, At: at}, begun, f)
+}
+
+// Punts is Tap for the frames that apps punt.
+func (c *Client) Punts(ctx context.Context, begun func(), f func(Captured) error) error {
+	return c.stream(ctx, request{Op: opPunts}, begun, f)
+}
+
+func (c *Client) stream(ctx context.Context, req request, begun func(), f func(Captured) error) error {
+	defer context.AfterFunc(ctx, func() { c.conn.Close() })()
+	if err := c.call(req, nil); err != nil {
+		return c.ended(ctx, err)
+	}
+	if begun != nil {
+		begun()
+	}
+	for {
+		var x Captured
+		if err := c.answer(&x); err != nil {
+			return c.ended(ctx, err)
+		}
+		if err := f(x); err != nil {
+			return err
+		}
+	}
+}
+
+// ended is nil when it was ctx that ended the stream.
+func (c *Client) ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
