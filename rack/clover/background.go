@@ -163,6 +163,7 @@ func (c *Client) arrange() error {
 			return fmt.Errorf("clover: the layout has slabs of %d bytes", slab)
 		}
 		largest = max(largest, slab)
+		c.entries += int(s.Count)
 		at := 0
 		for at < len(c.slabs) && c.slabs[at] < slab {
 			at++

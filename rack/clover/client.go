@@ -20,6 +20,8 @@ var (
 	// ErrStale: the entry found was another key's, or of another version, more
 	// often than recycling explains.
 	ErrStale = errors.New("entry is stale however often the metadata server is asked")
+	// ErrEndless: a chain is longer than there are entries.
+	ErrEndless = errors.New("chain has no end")
 	// ErrServer: the metadata server refused a request.
 	ErrServer = errors.New("metadata server refused")
 )
@@ -91,9 +93,17 @@ type keyState struct {
 // E therefore means success. If T was recycled meanwhile, the metadata server
 // tells the head of the chain, or that it has seen E linked.
 //
-// A middlebox may redirect the first CAS of an entry, also to an entry whose
-// own first CAS it has seen and that is not linked yet. It must let an entry's
-// later CASes, and READs of 8 bytes, pass as they are.
+// # What a middlebox may do
+//
+// It may redirect the first CAS of an entry, also to an entry whose own first
+// CAS it has seen and that is not linked yet, with the compare that belongs to
+// that entry's version. It must answer in the terms of the request: the
+// original value equals the compare exactly when the swap took place. (A
+// client that took a success for a failure would link its entry a second time,
+// which can close a cycle when the first place is not linked itself.) It must
+// let an entry's later CASes, and READs of 8 bytes, pass as they are. It may
+// answer a READ of an entry with a later entry of the same key, with the
+// version that the client asked for. It may lose, and forget, what it likes.
 //
 // # Reading
 //
@@ -106,6 +116,7 @@ type Client struct {
 	index    uint32
 	layout   Layout
 	slabs    []int // ascending
+	entries  int   // in the whole store
 	pool     []queue[Pointer]
 	keys     map[uint64]*keyState
 	spare    []keyState // allocated ahead
@@ -165,6 +176,7 @@ type Session struct {
 	back    Pointer // where to go on if the shortcut leads nowhere
 	pending int     // completions that the step waits for
 	stale   int
+	hops    int  // since the search began
 	jumped  bool // the shortcut was read
 	open    bool // the key does not exist yet
 
@@ -314,7 +326,7 @@ func (s *Session) begin(now clock.Time, key uint64, write bool) {
 	s.res = Result{Session: s.index, Key: key, Write: write, FirstTry: true, Start: now}
 	s.k = s.c.look(key)
 	s.start, s.cur, s.own, s.back = 0, 0, 0, 0
-	s.pending, s.stale = 0, 0
+	s.pending, s.stale, s.hops = 0, 0, 0
 	s.jumped, s.open = false, false
 }
 
@@ -441,7 +453,9 @@ func (s *Session) examine() {
 		return
 	}
 	s.res.FirstTry = false
-	s.c.stats.Hops++
+	if s.endless() {
+		return
+	}
 	if !s.jumped {
 		// The first step: the successor, and the shortcut beside it.
 		if s.back == 0 {
@@ -475,7 +489,7 @@ func (s *Session) refused() {
 		s.readEntry(p, false)
 		return
 	}
-	s.jumped, s.back = false, 0
+	s.jumped, s.back, s.hops = false, 0, 0
 	s.query(stepQuery)
 }
 
@@ -629,14 +643,28 @@ func (s *Session) found() {
 		s.c.stats.FoundOwn++
 		s.success()
 	default:
-		s.c.stats.Hops++
-		s.find(next)
+		if !s.endless() {
+			s.find(next)
+		}
 	}
+}
+
+// endless counts a step along the chain, and gives up when there were more
+// than a sound store can have.
+func (s *Session) endless() bool {
+	s.c.stats.Hops++
+	s.hops++
+	if s.hops <= s.c.entries {
+		return false
+	}
+	s.finish(ErrEndless)
+	return true
 }
 
 // lost: the search met a recycled entry. The operation cannot be given up,
 // since others may have linked entries behind the new one already.
 func (s *Session) lost() {
+	s.hops = 0
 	s.c.stats.Stale++
 	s.query(stepOwn)
 }

@@ -145,7 +145,11 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 		}
 		rack.Memory = append(rack.Memory, machine("memory", x))
 	}
-	rack.Metadata = machine("metadata", nil)
+	var x box
+	if memory < len(boxes) {
+		x = boxes[memory]
+	}
+	rack.Metadata = machine("metadata", x)
 	if r.cl, err = New(c, rack); err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +158,51 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 		r.sim.Workers = append(r.sim.Workers, b)
 	}
 	return r
+}
+
+// op is one operation of one session, to its end.
+func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result {
+	r.t.Helper()
+	c := r.cl.compute[node].ld.c
+	var res Result
+	done := false
+	was := c.done
+	c.done = func(x *Result) {
+		res, done = *x, true
+		res.Value = append([]byte(nil), x.Value...)
+	}
+	defer func() { c.done = was }()
+	if err := r.sim.Run(func() bool { ok, err := c.Ready(); return ok || err != nil }, time.Minute); err != nil {
+		r.t.Fatal(err)
+	}
+	var err error
+	if write {
+		err = c.Sessions()[session].Write(r.clk.Now(), key, value)
+	} else {
+		err = c.Sessions()[session].Read(r.clk.Now(), key)
+	}
+	if err != nil {
+		return Result{Err: err}
+	}
+	if err := r.sim.Run(func() bool { return done }, time.Minute); err != nil {
+		r.t.Fatal(err)
+	}
+	return res
+}
+
+// settle lets the background finish.
+func (r *rig) settle() {
+	r.t.Helper()
+	if err := r.sim.Run(func() bool {
+		for _, n := range r.cl.compute {
+			if !n.ld.c.Quiet() {
+				return false
+			}
+		}
+		return true
+	}, time.Minute); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // run lets every session do ops operations and returns what was measured.
@@ -182,4 +231,12 @@ func (r *rig) sound(acked int) Integrity {
 		r.t.Errorf("integrity %+v, %d writes were acknowledged; clients %+v; metadata %+v", v, acked, r.cl.ClientStats(), r.cl.MetadataStats())
 	}
 	return v
+}
+
+// testRack is a rack whose ports are never used.
+func testRack() Rack {
+	m := func(n byte) Machine {
+		return Machine{Name: "m", MAC: [6]byte{2, 0, 0, 0, 0, n}, IP: netip.AddrFrom4([4]byte{10, 77, 0, n})}
+	}
+	return Rack{Compute: []Machine{m(1)}, Memory: []Machine{m(2)}, Metadata: m(3)}
 }
