@@ -13,6 +13,14 @@ PARALLEL = $(filter-out $(SERIAL),$(ALL))
 # Packages whose code runs on several threads.
 RACE    = $(wildcard nf/graph nf/counter nf/trace controlplane/admin)
 
+# Every fuzz target of the tree, FUZZTIME each, as go test -json.
+define FUZZ
+grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sort | \
+while IFS=: read -r file _ func; do \
+  $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)"; \
+done
+endef
+
 .PHONY: all test check fuzz demo bench man lint clean deps
 
 all: bin/quillon
@@ -28,7 +36,7 @@ test: deps check
 	   if command -v gcc >/dev/null; then \
 	     CGO_ENABLED=1 $(GO) test -race -json -p 1 $(addprefix ./,$(addsuffix /...,$(RACE))); \
 	   else echo 'race detector: left out, gcc is missing (apt-get install gcc libc6-dev)'; fi; \
-	   $(MAKE) -s --no-print-directory fuzz; \
+	   $(FUZZ); \
 	 } 2>&1 | bin/tally
 
 # Formatting and vet: complaints end the run before the tests.
@@ -37,13 +45,6 @@ check:
 	 if [ -n "$$out" ]; then echo "gofmt: run gofmt -w on"; echo "$$out"; exit 1; fi
 	@$(GO) vet ./...
 	@$(GO) vet -tags pktdebug ./nf/...
-
-# Every fuzz target of the tree, FUZZTIME each, as go test -json.
-fuzz:
-	@grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sort | \
-	while IFS=: read -r file _ func; do \
-	  $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)"; \
-	done
 
 # What the tests use beyond Go: name of a program and its Debian package.
 TOOLS = ip:iproute2 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux gcc:gcc
@@ -57,6 +58,10 @@ deps:
 	 { DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing || \
 	   { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }; } >/dev/null || \
 	   echo "could not install$$missing: tests that need them say so"
+
+fuzz:
+	@$(GO) build -o bin/tally ./internal/tally
+	@{ $(FUZZ); } 2>&1 | bin/tally
 
 demo: bin/quillon
 	bin/quillon demo $(DEMO)

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path"
 	"runtime"
 	"sort"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,8 +30,9 @@ type contest struct {
 	close      func()
 }
 
-// run moves some frames and says how many and how long it took.
-type run func() (packets int, took time.Duration, err error)
+// run prepares one round and returns what is timed: a function that moves some
+// frames and says how many.
+type run func() (timed func() (packets int, err error), err error)
 
 // spread of a figure over the rounds.
 type spread struct {
@@ -150,7 +151,7 @@ func measure(b benchmark, rounds int, clk clock.Clock) (benchResult, error) {
 			*side
 			run
 		}{{&work, c.work}, {&pass, c.pass}} {
-			if err := s.side.round(s.run, n >= 0); err != nil {
+			if err := s.side.round(s.run, clk, n >= 0); err != nil {
 				return r, err
 			}
 		}
@@ -166,16 +167,22 @@ type side struct {
 	allocs  uint64
 }
 
-func (s *side) round(f run, count bool) error {
+func (s *side) round(f run, clk clock.Clock, count bool) error {
+	timed, err := f()
+	if err != nil {
+		return err
+	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	packets, took, err := f()
+	start := clk.Now()
+	packets, err := timed()
+	took := clk.Now().Sub(start)
 	runtime.ReadMemStats(&after)
 	if err != nil {
 		return err
 	}
 	if packets == 0 {
-		return fmt.Errorf("no packet arrived")
+		return errors.New("no packet arrived")
 	}
 	if count {
 		s.ns = append(s.ns, float64(took.Nanoseconds())/float64(packets))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -38,7 +37,7 @@ func benchmarks() []benchmark {
 			}},
 		)
 	}
-	return append(bs, breathBenchmark())
+	return append(bs, breathBenchmark(), steerBenchmark())
 }
 
 // missing reports that the environment lacks what a benchmark needs.
@@ -84,32 +83,42 @@ func perFrame(clk clock.Clock, n int, f func(b []byte, f *hdr.Frame)) (*contest,
 		batch.Add(b)
 	}
 	a, z := mem.NewWire("a", "z", pool, packet.MaxBatch, clk)
-	const batches = 2000
 	return &contest{
 		bytes: float64(len(frame)),
-		work: func() (int, time.Duration, error) {
-			start := clk.Now()
-			for range batches {
-				for i, b := range batch.Bufs() {
-					f(b.Bytes(), &parsed[i])
-				}
+		work: repeat(func() error {
+			for i, b := range batch.Bufs() {
+				f(b.Bytes(), &parsed[i])
 			}
-			return batches * packet.MaxBatch, clk.Now().Sub(start), nil
-		},
-		pass: func() (int, time.Duration, error) {
-			start := clk.Now()
-			for range batches {
-				if _, err := a.Tx(&batch); err != nil {
-					return 0, 0, err
-				}
-				if _, err := z.Rx(&batch); err != nil {
-					return 0, 0, err
-				}
-			}
-			return batches * packet.MaxBatch, clk.Now().Sub(start), nil
-		},
+			return nil
+		}),
+		pass:  repeat(crossing(&batch, a, z)),
 		close: func() {},
 	}, nil
+}
+
+// repeat is a run of f, which moves a full batch each time.
+func repeat(f func() error) run {
+	const batches = 2000
+	timed := func() (int, error) {
+		for range batches {
+			if err := f(); err != nil {
+				return 0, err
+			}
+		}
+		return batches * packet.MaxBatch, nil
+	}
+	return func() (func() (int, error), error) { return timed, nil }
+}
+
+// crossing sends a batch over a wire and receives it.
+func crossing(b *packet.Batch, from, to port.Port) func() error {
+	return func() error {
+		if _, err := from.Tx(b); err != nil {
+			return err
+		}
+		_, err := to.Rx(b)
+		return err
+	}
 }
 
 // between is the graph of one two-sided app between two in-memory ports.
@@ -146,21 +155,9 @@ func breathBenchmark() benchmark {
 			batch.Add(b)
 		}
 		x, y := mem.NewWire("x", "y", pool, packet.MaxBatch, clk)
-		const batches = 2000
-		cross := func(step func() error) run {
-			return func() (int, time.Duration, error) {
-				start := clk.Now()
-				for range batches {
-					if err := step(); err != nil {
-						return 0, 0, err
-					}
-				}
-				return batches * packet.MaxBatch, clk.Now().Sub(start), nil
-			}
-		}
 		return &contest{
 			bytes: float64(len(frame)),
-			work: cross(func() error {
+			work: repeat(func() error {
 				if _, err := outer.Tx(&batch); err != nil {
 					return err
 				}
@@ -170,13 +167,7 @@ func breathBenchmark() benchmark {
 				_, err := far.Rx(&batch)
 				return err
 			}),
-			pass: cross(func() error {
-				if _, err := x.Tx(&batch); err != nil {
-					return err
-				}
-				_, err := y.Rx(&batch)
-				return err
-			}),
+			pass:  repeat(crossing(&batch, x, y)),
 			close: func() { _ = inst.Close() },
 		}, nil
 	}}

@@ -42,7 +42,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	if msg := strings.TrimSpace(err.Error()); msg != "" {
+	if msg := oneLine(err).Error(); msg != "" {
 		fmt.Fprintln(stderr, "quillon: "+msg)
 	}
 	var coded interface{ ExitCode() int }
@@ -73,9 +73,21 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(
+		newApplyCmd(),
 		newBenchCmd(),
 		newBridgeCmd(),
+		newDetachCmd(),
 		newManCmd(),
+		newPcapCmd(),
+		newReplayCmd(),
+		newReportCmd(),
+		newRunCmd(),
+		newSetCmd(),
+		newShowCmd(),
+		newStopCmd(),
+		newTapCmd(),
+		newTopCmd(),
+		newTraceCmd(),
 		newNFCmd(),
 	)
 	return root
@@ -105,6 +117,14 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// oneLine is an error of several joined ones as one line.
+func oneLine(err error) error {
+	if err == nil || !strings.Contains(err.Error(), "\n") {
+		return err
+	}
+	return fmt.Errorf("%s", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 }
 
 // group is a command that only has subcommands.

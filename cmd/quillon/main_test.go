@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -21,6 +22,11 @@ func TestScript(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
+			data, err := filepath.Abs("testdata")
+			if err != nil {
+				return err
+			}
+			e.Setenv("DATA", data)
 			// Others must be able to read the scripts' files.
 			return os.Chmod(e.WorkDir, 0o755)
 		},

@@ -1,30 +1,224 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// Kinds of ports that a Spec may name.
-const (
-	kindAFXDP    = "afxdp"
-	kindAFPacket = "afpacket"
-	kindTAP      = "tap"
-)
+// kindAFXDP is the sort of port that run --inline uses.
+const kindAFXDP = "afxdp"
 
-// portKinds documents the sorts of ports for specs.
+// portKinds are the sorts of ports that a Spec may name.
 func portKinds() []graph.PortKind {
 	return []graph.PortKind{
-		{Name: kindAFXDP, Summary: "an interface over AF_XDP", Params: []graph.Param{
+		{Name: kindAFXDP, Summary: "an interface over AF_XDP, all queues", Params: []graph.Param{
 			{Name: "dev", Help: "the interface"},
-			{Name: "pair", Help: "the port that is the other side of the wire: what the graph does not want crosses to it in the kernel, and everything does when the process is gone"},
-			{Name: "mode", Default: "auto", Help: "auto, native or generic XDP"},
-			{Name: "frames", Default: "4096", Help: "frames of memory a queue"},
-		}},
-		{Name: kindAFPacket, Summary: "an interface over a packet socket", Params: []graph.Param{
-			{Name: "dev", Help: "the interface"},
-		}},
-		{Name: kindTAP, Summary: "a TAP interface of the host", Params: []graph.Param{
-			{Name: "dev", Help: "its name; it is made when it is not there"},
+			{Name: "pair", Help: "the port that is the other end of the wire: what the graph does not want crosses to it in the kernel, and everything does when this process is gone"},
+			{Name: "xdp", Default: "auto", Help: "auto, native or generic"},
+			{Name: "queues", Default: "all", Help: "queues to open"},
+			{Name: "ring", Default: "1024", Help: "entries of a ring"},
+			{Name: "frames", Default: "four rings", Help: "frames of memory a queue"},
+			{Name: "busy-poll", Default: "0", Help: "µs that a system call polls the device itself"},
+			{Name: "fallback", Default: "redirect", Help: "of a pair, frames that no process takes: redirect to the other interface, or pass to the kernel (a bridge that has both)"},
+			{Name: "stale", Default: afxdp.DefaultStale.String(), Help: "of a pair: how long a worker may be silent before frames cross in the kernel"},
+			{Name: "keep", Default: "false", Help: "of a pair: leave the wire in the kernel at a clean stop"},
+			{Name: "offloads", Default: "set", Help: "set what AF_XDP needs and restore it at the end, or leave"},
 		}},
 	}
+}
+
+// openPorts are the ports of a Spec, opened.
+type openPorts struct {
+	ports  map[string][]port.Port
+	infos  []afxdp.Info
+	detach []func() error
+	close  []func() error
+}
+
+// open opens the ports of spec for what filter wants; on an error none stays
+// open.
+func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, err error) {
+	o := &openPorts{ports: map[string][]port.Port{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Close())
+		}
+	}()
+	names := slices.Sorted(maps.Keys(spec.Ports))
+	for i, name := range names {
+		if o.ports[name] != nil {
+			continue
+		}
+		p := spec.Ports[name]
+		if p.Kind != kindAFXDP {
+			return nil, fmt.Errorf("port %s: unknown kind %q", name, p.Kind)
+		}
+		opt, err := afxdpOptions(name, p.Args, filter, clk)
+		if err != nil {
+			return nil, err
+		}
+		other := p.Args["pair"]
+		if other == "" {
+			if err := o.openOne(name, uint16(i), p.Args, opt); err != nil {
+				return nil, fmt.Errorf("port %s: %w", name, err)
+			}
+			continue
+		}
+		q, ok := spec.Ports[other]
+		if !ok || q.Kind != kindAFXDP || q.Args["pair"] != name {
+			return nil, fmt.Errorf("port %s: its pair %q must be an afxdp port with pair: %s", name, other, name)
+		}
+		if !maps.Equal(withoutDev(p.Args), withoutDev(q.Args)) {
+			return nil, fmt.Errorf("ports %s and %s are a pair: but for dev and pair their arguments must be the same", name, other)
+		}
+		cfg := afxdp.PairConfig{
+			A: p.Args["dev"], B: q.Args["dev"], NameA: name, NameB: other,
+			IndexA: uint16(i), IndexB: uint16(slices.Index(names, other)), Options: opt,
+		}
+		if err := pairOptions(name, p.Args, &cfg); err != nil {
+			return nil, err
+		}
+		pair, err := afxdp.OpenPair(cfg)
+		if err != nil {
+			return nil, err
+		}
+		o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
+		o.infos = append(o.infos, pair.Info())
+		o.detach = append(o.detach, pair.Detach)
+		o.close = append(o.close, pair.Close)
+	}
+	return o, nil
+}
+
+func (o *openPorts) openOne(name string, index uint16, args graph.Args, opt afxdp.Options) error {
+	d, err := afxdp.Open(afxdp.Config{Name: name, Interface: args["dev"], Index: index, Options: opt})
+	if err != nil {
+		return err
+	}
+	o.ports[name] = asPorts(d.Ports)
+	o.infos = append(o.infos, d.Info())
+	o.detach = append(o.detach, d.Detach)
+	o.close = append(o.close, d.Close)
+	return nil
+}
+
+// add opens one more port while the graph runs.
+func (o *openPorts) add(name string, p graph.PortSpec, filter port.Filter, clk clock.Clock) ([]port.Port, error) {
+	opt, err := afxdpOptions(name, p.Args, filter, clk)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.openOne(name, uint16(len(o.ports)), p.Args, opt); err != nil {
+		return nil, err
+	}
+	return o.ports[name], nil
+}
+
+// Detach takes the workers out of the way of the frames; it comes before they
+// stop.
+func (o *openPorts) Detach() error { return all(o.detach) }
+
+// Close puts the interfaces back as they were.
+func (o *openPorts) Close() error { return all(o.close) }
+
+func all(fs []func() error) error {
+	var errs []error
+	for _, f := range fs {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+func (o *openPorts) print(w io.Writer) {
+	for _, i := range o.infos {
+		fmt.Fprint(w, i)
+	}
+}
+
+func asPorts(qs []*afxdp.Port) []port.Port {
+	ps := make([]port.Port, len(qs))
+	for i, q := range qs {
+		ps[i] = q
+	}
+	return ps
+}
+
+func withoutDev(a graph.Args) graph.Args {
+	b := maps.Clone(a)
+	delete(b, "dev")
+	delete(b, "pair")
+	return b
+}
+
+func afxdpOptions(name string, args graph.Args, filter port.Filter, clk clock.Clock) (afxdp.Options, error) {
+	opt := afxdp.Options{Filter: &filter, Clock: clk}
+	bad := func(arg, want string) error {
+		return fmt.Errorf("port %s: %s=%s: want %s", name, arg, args[arg], want)
+	}
+	if args["dev"] == "" {
+		return opt, fmt.Errorf("port %s: dev is missing: name the interface", name)
+	}
+	switch args["xdp"] {
+	case "", "auto":
+	case "native":
+		opt.Mode = afxdp.Native
+	case "generic":
+		opt.Mode = afxdp.Generic
+	default:
+		return opt, bad("xdp", "auto, native or generic")
+	}
+	for arg, to := range map[string]*int{"queues": &opt.Queues, "ring": &opt.Ring, "frames": &opt.Frames, "busy-poll": &opt.BusyPoll} {
+		v, ok := args[arg]
+		if !ok || arg == "queues" && v == "all" {
+			continue
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			return opt, bad(arg, "a number")
+		}
+		*to = n
+	}
+	switch args["offloads"] {
+	case "", "set":
+	case "leave":
+		opt.LeaveOffloads = true
+	default:
+		return opt, bad("offloads", "set or leave")
+	}
+	if v, ok := args["stale"]; ok {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 {
+			return opt, bad("stale", "a duration such as 50ms")
+		}
+		opt.Stale = d
+	}
+	return opt, nil
+}
+
+func pairOptions(name string, args graph.Args, cfg *afxdp.PairConfig) error {
+	switch args["fallback"] {
+	case "", "redirect":
+	case "pass":
+		cfg.Fallback = afxdp.Pass
+	default:
+		return fmt.Errorf("port %s: fallback=%s: want redirect or pass", name, args["fallback"])
+	}
+	if v, ok := args["keep"]; ok {
+		keep, err := strconv.ParseBool(v)
+		if err != nil {
+			return fmt.Errorf("port %s: keep=%s: want true or false", name, v)
+		}
+		cfg.Keep = keep
+	}
+	return nil
 }

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/mem"
+	"github.com/quillon/quillon/rack/clover"
+	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/rack/ycsb"
+)
+
+// The recorded mix: YCSB A over 1,024 keys of 128 bytes, Zipf 0.99, so many
+// frames, of so many clients on each of three nodes.
+const (
+	mixFrames  = 1 << 16
+	mixClients = 32
+)
+
+// steerBenchmark steers a recorded mix in memory; beside it the same frames
+// pass through.
+func steerBenchmark() benchmark {
+	return benchmark{"steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", func(clock.Clock) (*contest, error) {
+		mix, err := recordMix()
+		if err != nil {
+			return nil, fmt.Errorf("record the mix: %w", err)
+		}
+		pool, err := packet.NewPool(4*packet.MaxBatch, 2048, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &contest{
+			bytes: float64(len(mix.bytes)) / float64(mix.frames),
+			work:  mix.through(pool, "clover-steer", steerArgs()),
+			pass:  mix.through(pool, "wire", nil),
+			close: func() {},
+		}, nil
+	}}
+}
+
+func steerArgs() graph.Args { return graph.Args{"mode": "read-write", "settle": "0"} }
+
+// mix is what a middlebox received, in its order.
+type mix struct {
+	bytes   []byte
+	batches []mixBatch
+	frames  int
+}
+
+// mixBatch is what one port received in one breath.
+type mixBatch struct {
+	port string
+	at   clock.Time
+	ends []int // of the frames, in mix.bytes
+}
+
+// through is a run of the mix through a fresh instance of an app.
+func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
+	return func() (func() (int, error), error) {
+		a, b := &drain{name: "pa", pool: pool}, &drain{name: "pb", pool: pool}
+		inst, err := graph.New(graph.Config{
+			Spec: between(kind, args), Kinds: kinds(),
+			Ports: map[string][]port.Port{"pa": {a}, "pb": {b}},
+		})
+		if err != nil {
+			return nil, err
+		}
+		return func() (int, error) {
+			defer inst.Close()
+			var batch packet.Batch
+			from := 0
+			for i := range m.batches {
+				x := &m.batches[i]
+				batch.Reset()
+				for _, end := range x.ends {
+					b := pool.Get()
+					b.SetBytes(m.bytes[from:end])
+					batch.Add(b)
+					from = end
+				}
+				if err := inst.Push(x.port, x.at, &batch); err != nil {
+					return 0, err
+				}
+			}
+			return m.frames, nil
+		}, nil
+	}
+}
+
+// drain is a port that takes everything and yields nothing.
+type drain struct {
+	name string
+	pool *packet.Pool
+}
+
+func (d *drain) Name() string                                     { return d.name }
+func (d *drain) Pool() *packet.Pool                               { return d.pool }
+func (d *drain) Rx(*packet.Batch) (int, error)                    { return 0, nil }
+func (d *drain) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
+func (d *drain) Stats() port.Stats                                { return port.Stats{} }
+func (d *drain) Close() error                                     { return nil }
+func (d *drain) Tx(b *packet.Batch) (int, error) {
+	n := b.Len()
+	b.PutAll()
+	return n, nil
+}
+
+// tape is a port that records what the middlebox receives on it.
+type tape struct {
+	port.Port
+	name string
+	mix  *mix
+	now  clock.Clock
+}
+
+func (t *tape) Rx(b *packet.Batch) (int, error) {
+	first := b.Len()
+	n, err := t.Port.Rx(b)
+	if n == 0 || t.mix.frames >= mixFrames {
+		return n, err
+	}
+	x := mixBatch{port: t.name, at: t.now.Now()}
+	for _, f := range b.Bufs()[first:] {
+		t.mix.bytes = append(t.mix.bytes, f.Bytes()...)
+		x.ends = append(x.ends, len(t.mix.bytes))
+	}
+	t.mix.batches = append(t.mix.batches, x)
+	t.mix.frames += n
+	return n, err
+}
+
+// recordMix runs Clover clients through a steering middlebox in virtual time
+// and keeps what the middlebox received.
+func recordMix() (*mix, error) {
+	clk := clock.NewManual(1)
+	const depth = 4096
+	names := []string{"c0", "c1", "c2", "ms"}
+	pool, err := packet.NewPool(2*depth*(len(names)+2), 2048, nil)
+	if err != nil {
+		return nil, err
+	}
+	machine := func(name string, n byte, p port.Port) clover.Machine {
+		return clover.Machine{Name: name, Port: p, MAC: [6]byte{2, 0x77, 0, 0, 0, n}, IP: netip.AddrFrom4([4]byte{10, 77, 0, n})}
+	}
+	m0, m1 := mem.NewWire("m0", "m1", pool, depth, clk)
+	n0, mn := mem.NewWire("n0", "mn", pool, depth, clk)
+	rack := clover.Rack{Memory: []clover.Machine{machine("mn", 101, mn)}}
+	bridged := []port.Port{m0}
+	for i, name := range names {
+		in, out := mem.NewWire(name, name+"-br", pool, depth, clk)
+		bridged = append(bridged, out)
+		if x := machine(name, byte(11+i), in); name == "ms" {
+			rack.Metadata = x
+		} else {
+			rack.Compute = append(rack.Compute, x)
+		}
+	}
+	store, err := clover.New(clover.Config{Sessions: mixClients, Mix: ycsb.A, Theta: 0.99, Seed: 1}, rack)
+	if err != nil {
+		return nil, err
+	}
+	m := &mix{}
+	inst, err := graph.New(graph.Config{
+		Spec: between("clover-steer", steerArgs()), Kinds: kinds(),
+		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, clk}}, "pb": {&tape{n0, "pb", m, clk}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer inst.Close()
+	sim := host.Sim{Clock: clk, Workers: append(store.Workers(), host.NewBridge(bridged...), stepper{inst})}
+	store.Start(clover.Load{})
+	if err := sim.Run(func() bool { return m.frames >= mixFrames }, time.Minute); err != nil {
+		return nil, err
+	}
+	return m, store.Err()
+}
+
+// stepper breathes a graph among the rack's machines.
+type stepper struct{ *graph.Instance }
+
+func (s stepper) Breath(now clock.Time) (int, error) { return s.Step(now) }
+func (s stepper) Deadline() clock.Time               { return s.NextTick() }

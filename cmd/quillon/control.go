@@ -1,0 +1,279 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/afxdp"
+)
+
+// target says which running instance a command is for.
+type target struct{ name, control string }
+
+func (t *target) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.name, "name", "", "the instance's name (default: the only one that runs)")
+	cmd.Flags().StringVar(&t.control, "control", "", "the instance's control `socket`")
+}
+
+// dial connects to the instance.
+func (t *target) dial() (*admin.Client, error) {
+	switch {
+	case t.control != "":
+		return admin.Dial(t.control)
+	case t.name != "":
+		return admin.Dial(admin.Path(t.name))
+	}
+	socks, err := filepath.Glob(admin.Path("*"))
+	if err != nil {
+		return nil, err
+	}
+	var found []*admin.Client
+	var names []string
+	for _, s := range socks {
+		if c, err := admin.Dial(s); err == nil {
+			found = append(found, c)
+			names = append(names, strings.TrimSuffix(filepath.Base(s), ".sock"))
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	for _, c := range found {
+		c.Close()
+	}
+	if len(found) == 0 {
+		return nil, errors.New("no instance runs: start one with quillon run, or name its socket with --control")
+	}
+	return nil, fmt.Errorf("several instances run: choose one with --name: %s", strings.Join(names, ", "))
+}
+
+// asking is a command that asks an instance and prints the answer.
+func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) (V, error), text func(w io.Writer, v V)) *cobra.Command {
+	var t target
+	t.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := t.dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		v, err := ask(c, args)
+		if err != nil {
+			return err
+		}
+		return show(cmd, v, func(w io.Writer) { text(w, v) })
+	}
+	return cmd
+}
+
+func newShowCmd() *cobra.Command {
+	var dot, zero bool
+	g := asking(&cobra.Command{
+		Use: "graph", Short: "Show ports, apps and links", Args: cobra.NoArgs,
+		Example: "  quillon show graph\n  quillon show graph --dot | dot -Tsvg >graph.svg",
+	}, func(c *admin.Client, _ []string) (admin.Graph, error) { return c.Graph() },
+		func(w io.Writer, v admin.Graph) {
+			if dot {
+				fmt.Fprint(w, v.Dot)
+				return
+			}
+			graphText(w, v)
+		})
+	g.Flags().BoolVar(&dot, "dot", false, "print it for Graphviz")
+	counters := asking(&cobra.Command{
+		Use: "counters [APP]", Short: "Show counters and reasons", Args: cobra.MaximumNArgs(1),
+		Example: "  quillon show counters\n  quillon show counters clover-steer --zero",
+	}, func(c *admin.Client, args []string) ([]graph.Count, error) {
+		all, err := c.Counters()
+		if err != nil || len(args) == 0 {
+			return all, err
+		}
+		var some []graph.Count
+		for _, x := range all {
+			if x.Node == args[0] {
+				some = append(some, x)
+			}
+		}
+		if some == nil {
+			return nil, fmt.Errorf("no app or port is named %q; quillon show graph lists them", args[0])
+		}
+		return some, nil
+	}, func(w io.Writer, v []graph.Count) {
+		for _, x := range v {
+			if x.Value != 0 || zero {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", x.Node, x.Group, x.Name, x.Value, x.Help)
+			}
+		}
+	})
+	counters.Flags().BoolVar(&zero, "zero", false, "show those that are zero, too")
+	runtime := asking(&cobra.Command{
+		Use: "runtime", Short: "Show what each app costs, and the links", Args: cobra.NoArgs,
+		Example: "  quillon show runtime",
+	}, func(c *admin.Client, _ []string) (graph.Runtime, error) { return c.Runtime() }, runtimeText)
+	ports := asking(&cobra.Command{
+		Use: "ports", Short: "Show the ports, what they are bound to, and their totals", Args: cobra.NoArgs,
+		Example: "  quillon show ports --json",
+	}, func(c *admin.Client, _ []string) (admin.Ports, error) { return c.Ports() }, portsText)
+	return group("show", "Show a running instance", g, counters, runtime, ports)
+}
+
+func graphText(w io.Writer, v admin.Graph) {
+	fmt.Fprintf(w, "%s, %d workers\n", v.Name, v.Workers)
+	text, err := v.Spec.Marshal()
+	if err != nil {
+		text = []byte(err.Error())
+	}
+	fmt.Fprintf(w, "%s", text)
+	for _, n := range v.Notes {
+		fmt.Fprintln(w, n)
+	}
+}
+
+func runtimeText(w io.Writer, r graph.Runtime) {
+	fmt.Fprintln(w, "node\tkind\tcalls\tpackets\tpackets/call\tns/packet\theld")
+	for _, n := range r.Nodes {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.1f\t%.1f\t%d\n", n.Node, n.Kind, n.Calls, n.Packets, n.Batch, n.NsPer, n.Held)
+	}
+	fmt.Fprintln(w, "\nlink\tpackets\tdrops\tdepth")
+	for _, l := range r.Links {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", l.Link, l.Packets, l.Drops, l.Depth)
+	}
+}
+
+func portsText(w io.Writer, p admin.Ports) {
+	fmt.Fprintln(w, "port\tqueue\trx packets\trx bytes\ttx packets\ttx bytes\trx dropped\ttx dropped\tbypassed")
+	for _, x := range p.Ports {
+		for q, s := range x.Queues {
+			fmt.Fprintf(w, "%s (%s)\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", x.Name, x.Args["dev"], q,
+				s.RxPackets, s.RxBytes, s.TxPackets, s.TxBytes, s.RxDropped, s.TxDropped, s.Bypassed)
+		}
+	}
+	var infos []afxdp.Info
+	if json.Unmarshal(p.Info, &infos) == nil {
+		for _, i := range infos {
+			fmt.Fprintf(w, "\n%s", i)
+		}
+	}
+}
+
+func newTraceCmd() *cobra.Command {
+	type added struct {
+		Port   string `json:"port"`
+		N      int    `json:"n"`
+		Reason string `json:"reason,omitempty"`
+	}
+	add := asking(&cobra.Command{
+		Use: "add PORT N [reason=REASON]", Short: "Trace the next N frames received on PORT",
+		Long: `Traces the next N frames received on PORT; with reason=REASON the next N that end
+with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
+		Example: "  quillon trace add a 20\n  quillon trace add a 5 reason=bad-icrc",
+		Args:    cobra.RangeArgs(2, 3),
+	}, func(c *admin.Client, args []string) (added, error) {
+		n, err := strconv.Atoi(args[1])
+		if err != nil || n < 1 {
+			return added{}, fmt.Errorf("N is %q: want a number from 1", args[1])
+		}
+		a := added{Port: args[0], N: n}
+		if len(args) == 3 {
+			var ok bool
+			if a.Reason, ok = strings.CutPrefix(args[2], "reason="); !ok {
+				return added{}, fmt.Errorf("unexpected argument %q: want reason=REASON", args[2])
+			}
+		}
+		return a, c.AddTrace(a.Port, a.N, a.Reason)
+	}, func(w io.Writer, a added) {
+		fmt.Fprintf(w, "the next %d frames received on %s are traced; quillon trace show\n", a.N, a.Port)
+	})
+	showTrace := asking(&cobra.Command{
+		Use: "show", Short: "Show what happened to the traced frames", Args: cobra.NoArgs,
+		Example: "  quillon trace show",
+	}, func(c *admin.Client, _ []string) ([]graph.Traced, error) { return c.Trace() },
+		func(w io.Writer, v []graph.Traced) {
+			for _, t := range v {
+				fmt.Fprint(w, t)
+			}
+		})
+	clearTrace := asking(&cobra.Command{
+		Use: "clear", Short: "End tracing and forget what was traced", Args: cobra.NoArgs,
+		Example: "  quillon trace clear",
+	}, func(c *admin.Client, _ []string) (struct{}, error) { return struct{}{}, c.ClearTrace() },
+		func(io.Writer, struct{}) {})
+	return group("trace", "Trace single frames through a running instance", add, showTrace, clearTrace)
+}
+
+func newSetCmd() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "set APP KEY=VALUE...", Short: "Change arguments of a running app",
+		Example: "  quillon set clover-steer mode=write",
+		Args:    cobra.MinimumNArgs(2),
+	}, func(c *admin.Client, args []string) (admin.Plan, error) {
+		set := graph.Args{}
+		for _, a := range args[1:] {
+			k, v, ok := strings.Cut(a, "=")
+			if !ok || k == "" {
+				return admin.Plan{}, fmt.Errorf("%q is not of the form key=value", a)
+			}
+			set[k] = v
+		}
+		return c.Set(args[0], set)
+	}, planText)
+}
+
+func planText(w io.Writer, p admin.Plan) { fmt.Fprint(w, p.Text) }
+
+func newApplyCmd() *cobra.Command {
+	var dry bool
+	cmd := asking(&cobra.Command{
+		Use: "apply SPEC.yaml", Short: "Make a running instance what a spec says, under traffic",
+		Long: `Plans the way from what runs to SPEC.yaml, prints it, and carries it out between
+two breaths of the workers. What does not change keeps its state.`,
+		Example: "  quillon apply middlebox.yaml --dry-run\n  quillon apply middlebox.yaml",
+		Args:    exactly("SPEC.yaml"),
+	}, func(c *admin.Client, args []string) (admin.Plan, error) {
+		if _, err := readSpec(args[0]); err != nil {
+			return admin.Plan{}, err
+		}
+		text, err := os.ReadFile(args[0])
+		if err != nil {
+			return admin.Plan{}, err
+		}
+		return c.Apply(text, dry)
+	}, planText)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the plan only")
+	return cmd
+}
+
+func newReportCmd() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "report APP", Short: "Show an app's own state, a value a worker",
+		Example: "  quillon report clover-steer",
+		Args:    exactly("APP"),
+	}, func(c *admin.Client, args []string) ([]json.RawMessage, error) { return c.Report(args[0]) },
+		func(w io.Writer, v []json.RawMessage) {
+			for _, x := range v {
+				var any any
+				if json.Unmarshal(x, &any) == nil {
+					x, _ = json.MarshalIndent(any, "", "  ")
+				}
+				fmt.Fprintf(w, "%s\n", x)
+			}
+		})
+}
+
+func newStopCmd() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "stop", Short: "Stop a running instance cleanly", Args: cobra.NoArgs,
+		Example: "  quillon stop --name rack7",
+	}, func(c *admin.Client, _ []string) (struct{}, error) { return struct{}{}, c.Stop() },
+		func(io.Writer, struct{}) {})
+}

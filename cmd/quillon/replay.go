@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/replay"
+)
+
+func newReplayCmd() *cobra.Command {
+	var (
+		nfs   []string
+		file  string
+		in    []string
+		files replay.Files
+		cfg   replay.Config
+	)
+	cmd := &cobra.Command{
+		Use:   "replay [IN]",
+		Short: "Run network functions over captures, on the captures' clock",
+		Long: `Runs a graph over a capture (pcap or pcapng), each frame at its own time. The
+same input gives the same output, byte for byte. A capture of one interface is
+replayed as it stands, whatever directions it holds: its frames enter port a,
+and what comes out of any port is written. Two directions come as the interfaces
+of one pcapng file, or as two files: --in a=FILE,b=FILE.
+
+An output named *.pcapng gets a comment per packet: its verdict and the reason.
+With --expect the output is compared with a capture, differences are shown
+decoded, and the exit status is 1 when there are any.`,
+		Example: `  quillon replay --nf clover-steer,mode=write in.pcap -o out.pcap
+  quillon replay --nf clover-steer --in a=clients.pcap,b=server.pcap -o out.pcapng
+  quillon replay --nf clover-steer in.pcap --expect golden.pcap`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if files.In, err = inputs(args, in); err != nil {
+				return err
+			}
+			if cfg.Spec, err = replaySpec(file, nfs); err != nil {
+				return err
+			}
+			cfg.Kinds = kinds()
+			res, err := replay.RunFiles(cfg, files)
+			if res != nil {
+				if e := show(cmd, res, func(w io.Writer) { replayText(w, res) }); e != nil {
+					return e
+				}
+			}
+			return different(err)
+		},
+	}
+	f := cmd.Flags()
+	addNFFlag(cmd, &nfs)
+	f.StringVar(&file, "spec", "", "the graph, as a `SPEC.yaml`, instead of --nf")
+	f.StringSliceVar(&in, "in", nil, "captures by port, as `a=FILE,b=FILE`")
+	f.StringVarP(&files.Out, "output", "o", "", "capture to write")
+	f.StringVar(&files.Expect, "expect", "", "capture that the output must equal")
+	f.BoolVar(&files.Compare.IgnoreTime, "ignore-time", false, "with --expect: leave timestamps out")
+	f.IntVar(&files.Compare.Shown, "show", replay.ShownDifferences, "with --expect: how many differing packets to show")
+	f.BoolVar(&cfg.All, "all", false, "write dropped packets too, with their reason (pcapng)")
+	f.Uint64Var(&cfg.Seed, "seed", 0, "seed of the functions' randomness")
+	return cmd
+}
+
+func inputs(args, in []string) ([]string, error) {
+	switch {
+	case len(args) == 0 && len(in) == 0:
+		return nil, errors.New("no capture given: quillon replay IN, or --in a=FILE,b=FILE")
+	case len(args) > 0 && len(in) > 0:
+		return nil, fmt.Errorf("%s and --in exclude each other", args[0])
+	case len(args) > 0:
+		return args, nil
+	}
+	for _, i := range in {
+		if !strings.Contains(i, "=") {
+			return nil, fmt.Errorf("--in %s: say which port it enters, as in a=%s", i, i)
+		}
+	}
+	return in, nil
+}
+
+func replaySpec(file string, nfs []string) (*graph.Spec, error) {
+	switch {
+	case file != "" && len(nfs) > 0:
+		return nil, errors.New("--spec and --nf exclude each other")
+	case file != "":
+		return readSpec(file)
+	}
+	return chain(nfs)
+}
+
+// different makes a comparison that failed a failed check.
+func different(err error) error {
+	var d *replay.DifferentError
+	if errors.As(err, &d) {
+		return failed{err}
+	}
+	return err
+}
+
+func replayText(w io.Writer, r *replay.Result) {
+	fmt.Fprintf(w, "read %d, written %d, of these changed %d, dropped %d\n", r.Read, r.Written, r.Changed, r.Dropped)
+	if r.Oversized > 0 {
+		fmt.Fprintf(w, "%d frames were too long for any buffer and went past the graph\n", r.Oversized)
+	}
+	fmt.Fprint(w, r.CounterText())
+	if c := r.Comparison; c != nil {
+		fmt.Fprint(w, c)
+	}
+}
+
+func newPcapCmd() *cobra.Command {
+	var o replay.CompareOptions
+	diff := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare two captures, packet by packet, decoded",
+		Long: `Compares frames, lengths on the wire, timestamps and, between two pcapng files,
+comments. Shows what differs field by field. Exit status 1 when anything does.`,
+		Example: "  quillon pcap diff got.pcap want.pcap --ignore-time",
+		Args:    exactly("A", "B"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := replay.CompareFiles(args[0], args[1], o)
+			if c != nil {
+				if e := show(cmd, c, func(w io.Writer) { fmt.Fprint(w, c) }); e != nil {
+					return e
+				}
+			}
+			return different(err)
+		},
+	}
+	diff.Flags().BoolVar(&o.IgnoreTime, "ignore-time", false, "leave timestamps out")
+	diff.Flags().BoolVar(&o.IgnoreComments, "ignore-comments", false, "leave the packets' comments out")
+	diff.Flags().IntVar(&o.Shown, "show", replay.ShownDifferences, "how many differing packets to show")
+	return group("pcap", "Work on captures", diff)
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
+)
+
+// runFlags are the flags of run, and of bridge insert --run.
+type runFlags struct {
+	inline  string
+	nfs     []string
+	xdp     string
+	keep    bool
+	name    string
+	control string
+	dryRun  bool
+}
+
+// bound is what run --json prints once it runs.
+type bound struct {
+	Name    string       `json:"name"`
+	Control string       `json:"control"`
+	Bound   []afxdp.Info `json:"bound"`
+	Notes   []string     `json:"notes,omitempty"`
+	Spec    *graph.Spec  `json:"spec"`
+}
+
+func newRunCmd() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [SPEC.yaml]",
+		Short: "Run network functions on interfaces",
+		Long: `Runs a graph of network functions: that of SPEC.yaml, or with --inline the chain
+of the --nf flags as a bump in the wire between two interfaces.
+
+What was bound is printed: driver, native or generic XDP, zero-copy or copy,
+queues, and the settings that were changed. SIGTERM and SIGINT stop cleanly and
+undo everything; SIGHUP reads SPEC.yaml again and applies what changed under
+traffic. When the process dies or stalls, frames of an inline pair cross in the
+kernel until it is back; "quillon detach" takes such a wire away.`,
+		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
+  quillon run middlebox.yaml --name rack7
+  quillon run middlebox.yaml --dry-run`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := strings.Join(args, "")
+			spec, err := f.spec(file)
+			if err != nil {
+				return err
+			}
+			if f.dryRun {
+				return dryRun(cmd, nil, spec)
+			}
+			return f.run(cmd, spec, file)
+		},
+	}
+	cmd.Flags().StringVar(&f.inline, "inline", "", "the two `interfaces`, as in eth1,eth2; the first faces the clients")
+	addNFFlag(cmd, &f.nfs)
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
+	return cmd
+}
+
+// add declares the flags about the running process.
+func (f *runFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
+	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
+	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon show --help)")
+}
+
+// spec is what the arguments ask for.
+func (f *runFlags) spec(file string) (*graph.Spec, error) {
+	switch {
+	case file == "" && f.inline == "":
+		return nil, errors.New("nothing to run: give a SPEC.yaml, or --inline eth1,eth2 --nf KIND")
+	case file != "" && (f.inline != "" || len(f.nfs) > 0):
+		return nil, fmt.Errorf("%s and --inline or --nf exclude each other", file)
+	case file != "":
+		return readSpec(file)
+	}
+	spec, err := inlineSpec(f.inline, f.nfs)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range spec.Ports {
+		if f.xdp != "auto" {
+			p.Args["xdp"] = f.xdp
+		}
+		if f.keep {
+			p.Args["keep"] = "true"
+		}
+	}
+	return spec, nil
+}
+
+// dryRun prints the way from one Spec to another.
+func dryRun(cmd *cobra.Command, old, new *graph.Spec) error {
+	plan, err := graph.Diff(old, new)
+	if err != nil {
+		return err
+	}
+	return show(cmd, plan, func(w io.Writer) { fmt.Fprint(w, plan) })
+}
+
+// instanceName is how the instance is called when --name does not say.
+func (f *runFlags) instanceName(file string) string {
+	switch {
+	case f.name != "":
+		return f.name
+	case file != "":
+		base := file[strings.LastIndexByte(file, '/')+1:]
+		return strings.TrimSuffix(strings.TrimSuffix(base, ".yaml"), ".yml")
+	}
+	return strings.ReplaceAll(f.inline, ",", "-")
+}
+
+// run opens the ports and runs the graph until a signal or an error.
+func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err error) {
+	clk := clock.NewWall()
+	filter, err := graph.Wants(spec, kinds())
+	if err != nil {
+		return err
+	}
+	ports, err := open(spec, filter, clk)
+	if err != nil {
+		return err
+	}
+	inst, err := graph.New(graph.Config{
+		Spec: spec, Kinds: kinds(), Ports: ports.ports, Clock: clk,
+		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
+			if p.Args["pair"] != "" {
+				return nil, fmt.Errorf("port %s is one of a pair: stop, and run the new spec", name)
+			}
+			return ports.add(name, p, filter, clk)
+		},
+	})
+	if err != nil {
+		return errors.Join(err, ports.Close())
+	}
+	name := f.instanceName(file)
+	var control *admin.Server
+	stop := make(chan struct{})
+	finish := func(err error) error {
+		var errs []error
+		if control != nil {
+			errs = append(errs, control.Close())
+		}
+		return errors.Join(append([]error{err}, append(errs, inst.Close(), ports.Close())...)...)
+	}
+	control, err = admin.Listen(admin.Config{
+		Name: name, Path: f.control, Instance: inst,
+		Stop:     sync.OnceFunc(func() { close(stop) }),
+		PortInfo: func() any { return ports.infos },
+	})
+	if err != nil {
+		return finish(err)
+	}
+	if err := dropCaps(); errors.Is(err, unix.ENOTSUP) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "quillon: all capabilities are kept: this binary was built with cgo; build it with CGO_ENABLED=0")
+	} else if err != nil {
+		return finish(err)
+	}
+	err = show(cmd, bound{name, control.Path(), ports.infos, inst.Notes(), spec}, func(w io.Writer) {
+		ports.print(w)
+		for _, n := range inst.Notes() {
+			fmt.Fprintln(w, n)
+		}
+		fmt.Fprintf(w, "running as %s, control socket %s\n", name, control.Path())
+	})
+	if err != nil {
+		return finish(err)
+	}
+
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	sigs := make(chan os.Signal, 1)
+	signal.Notify(sigs, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(sigs)
+	done := make(chan error, 1)
+	go func() { done <- inst.Run(ctx) }()
+	for {
+		select {
+		case s := <-sigs:
+			if s == unix.SIGHUP {
+				reload(cmd.ErrOrStderr(), inst, file)
+				continue
+			}
+		case <-stop:
+		case err := <-done:
+			if err == nil {
+				return finish(nil)
+			}
+			// A worker failed. The programs stay, and so does the wire: what
+			// is closed by the end of the process is enough for the frames to
+			// cross in the kernel.
+			_ = control.Close()
+			return fmt.Errorf("%w; frames of inline pairs go on crossing in the kernel until quillon runs there again, or quillon detach", err)
+		}
+		// The frames first, then the workers: a program that waits for a
+		// worker that has stopped would hold them up.
+		err := ports.Detach()
+		cancel()
+		return finish(errors.Join(err, <-done))
+	}
+}
+
+// reload applies the Spec's file anew. What is wrong with it is said, and the
+// old graph goes on.
+func reload(w io.Writer, inst *graph.Instance, file string) {
+	if file == "" {
+		fmt.Fprintln(w, "quillon: SIGHUP: there is no spec file to read again")
+		return
+	}
+	spec, err := readSpec(file)
+	if err == nil {
+		var plan graph.Plan
+		if plan, err = inst.Plan(spec); err == nil {
+			if err = inst.Apply(plan); err == nil {
+				fmt.Fprintf(w, "quillon: SIGHUP: %s", strings.ReplaceAll(plan.String(), "\n", "; "))
+				fmt.Fprintln(w)
+				return
+			}
+		}
+	}
+	fmt.Fprintf(w, "quillon: SIGHUP: nothing changed: %v\n", oneLine(err))
+}
+
+func newDetachCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "detach INTERFACE INTERFACE",
+		Short: "Take away the wire that a dead or kept instance left",
+		Long: `Takes the XDP programs of an inline pair off and puts the interfaces' settings
+back. Frames cross between the two no more, unless something else carries them.`,
+		Example: "  quillon detach eth1 eth2",
+		Args:    exactly("INTERFACE", "INTERFACE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := afxdp.Detach(args[0], args[1]); err != nil {
+				return err
+			}
+			return show(cmd, args, func(w io.Writer) { fmt.Fprintf(w, "%s and %s are free\n", args[0], args[1]) })
+		},
+	}
+}

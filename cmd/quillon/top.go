@@ -1,0 +1,243 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+func newTopCmd() *cobra.Command {
+	var t target
+	var once bool
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch a running instance: rates, reasons, ns/packet",
+		Long: `Shows the rates of ports and apps, what the apps cost, and which counters and
+reasons grow, anew every interval. Without a terminal, or with --once, one
+interval is measured and printed.`,
+		Example: "  quillon top\n  quillon top --once --every 5s --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every < 10*time.Millisecond {
+				return fmt.Errorf("--every %v: want at least 10ms", every)
+			}
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			asJSON, _ := cmd.Flags().GetBool("json")
+			screen, isFile := cmd.OutOrStdout().(*os.File)
+			live := !once && !asJSON && isFile && term.IsTerminal(int(screen.Fd()))
+			clk := clock.NewWall()
+			before, err := look(c, clk)
+			if err != nil {
+				return err
+			}
+			tick := time.NewTicker(every)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-tick.C:
+				}
+				after, err := look(c, clk)
+				if err != nil {
+					return err
+				}
+				v := rates(before, after)
+				if !live {
+					return show(cmd, v, func(w io.Writer) { topText(w, v) })
+				}
+				drawTop(screen, v)
+				before = after
+			}
+		},
+	}
+	t.add(cmd)
+	cmd.Flags().BoolVar(&once, "once", false, "measure one interval, print it and end")
+	cmd.Flags().DurationVar(&every, "every", time.Second, "the `interval`")
+	return cmd
+}
+
+// sight is an instance at one moment.
+type sight struct {
+	at       clock.Time
+	name     string
+	counters []graph.Count
+	runtime  graph.Runtime
+	ports    admin.Ports
+}
+
+func look(c *admin.Client, clk clock.Clock) (s sight, err error) {
+	g, err := c.Graph()
+	if err == nil {
+		s.counters, err = c.Counters()
+	}
+	if err == nil {
+		s.runtime, err = c.Runtime()
+	}
+	if err == nil {
+		s.ports, err = c.Ports()
+	}
+	s.name, s.at = g.Name, clk.Now()
+	return s, err
+}
+
+// topView is what top --json prints: rates over an interval.
+type topView struct {
+	Name    string     `json:"name"`
+	Seconds float64    `json:"seconds"`
+	Ports   []portRate `json:"ports"`
+	Apps    []appRate  `json:"apps"`
+	// Growing counters and reasons, the fastest first.
+	Growing []growth `json:"growing"`
+}
+
+type portRate struct {
+	Port     string  `json:"port"`
+	RxPps    float64 `json:"rx_pps"`
+	RxBps    float64 `json:"rx_bit_per_s"`
+	TxPps    float64 `json:"tx_pps"`
+	TxBps    float64 `json:"tx_bit_per_s"`
+	DropPps  float64 `json:"dropped_pps"`
+	Bypassed float64 `json:"bypassed_pps"`
+}
+
+type appRate struct {
+	App         string  `json:"app"`
+	Pps         float64 `json:"pps"`
+	Batch       float64 `json:"packets_per_call"`
+	NsPerPacket float64 `json:"ns_per_packet"`
+}
+
+type growth struct {
+	App       string  `json:"app"`
+	Group     string  `json:"group"`
+	Name      string  `json:"name"`
+	PerSecond float64 `json:"per_second"`
+	Total     uint64  `json:"total"`
+}
+
+func rates(a, b sight) topView {
+	v := topView{Name: b.name, Seconds: b.at.Sub(a.at).Seconds(), Ports: []portRate{}, Apps: []appRate{}, Growing: []growth{}}
+	per := func(before, after uint64) float64 { return float64(after-before) / v.Seconds }
+	old := map[string]graph.PortInfo{}
+	for _, p := range a.ports.Ports {
+		old[p.Name] = p
+	}
+	for _, p := range b.ports.Ports {
+		r := portRate{Port: p.Name}
+		was := old[p.Name]
+		if len(was.Queues) != len(p.Queues) {
+			continue // opened in between
+		}
+		for q, y := range p.Queues {
+			x := was.Queues[q]
+			r.RxPps += per(x.RxPackets, y.RxPackets)
+			r.RxBps += 8 * per(x.RxBytes, y.RxBytes)
+			r.TxPps += per(x.TxPackets, y.TxPackets)
+			r.TxBps += 8 * per(x.TxBytes, y.TxBytes)
+			r.DropPps += per(x.RxDropped+x.TxDropped, y.RxDropped+y.TxDropped)
+			r.Bypassed += per(x.Bypassed, y.Bypassed)
+		}
+		v.Ports = append(v.Ports, r)
+	}
+	nodes := map[string]graph.NodeRuntime{}
+	for _, n := range a.runtime.Nodes {
+		nodes[n.Node] = n
+	}
+	isPort := map[string]bool{}
+	for _, p := range b.ports.Ports {
+		isPort[p.Name] = true
+	}
+	for _, n := range b.runtime.Nodes {
+		was, ok := nodes[n.Node]
+		if isPort[n.Node] || !ok || n.Packets < was.Packets {
+			continue
+		}
+		r := appRate{App: n.Node, Pps: per(was.Packets, n.Packets), NsPerPacket: n.NsPer}
+		if calls := n.Calls - was.Calls; calls > 0 {
+			r.Batch = float64(n.Packets-was.Packets) / float64(calls)
+		}
+		v.Apps = append(v.Apps, r)
+	}
+	type key struct{ node, group, name string }
+	counts := map[key]uint64{}
+	for _, c := range a.counters {
+		counts[key{c.Node, c.Group, c.Name}] = c.Value
+	}
+	for _, c := range b.counters {
+		was, ok := counts[key{c.Node, c.Group, c.Name}]
+		if c.Group == "frames" || !ok || c.Value <= was {
+			continue
+		}
+		v.Growing = append(v.Growing, growth{c.Node, c.Group, c.Name, per(was, c.Value), c.Value})
+	}
+	sort.SliceStable(v.Growing, func(i, j int) bool { return v.Growing[i].PerSecond > v.Growing[j].PerSecond })
+	return v
+}
+
+func topText(w io.Writer, v topView) {
+	fmt.Fprintf(w, "%s, over %.1f s\n\n", v.Name, v.Seconds)
+	fmt.Fprintln(w, "port\trx/s\trx bit/s\ttx/s\ttx bit/s\tdropped/s\tbypassed/s")
+	for _, p := range v.Ports {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Port, short(p.RxPps), short(p.RxBps), short(p.TxPps), short(p.TxBps), short(p.DropPps), short(p.Bypassed))
+	}
+	fmt.Fprintln(w, "\napp\tpackets/s\tpackets/call\tns/packet")
+	for _, a := range v.Apps {
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\n", a.App, short(a.Pps), a.Batch, a.NsPerPacket)
+	}
+	fmt.Fprintln(w, "\ncounter or reason\t/s\ttotal")
+	for _, g := range v.Growing {
+		fmt.Fprintf(w, "%s.%s\t%s\t%d\n", g.App, g.Name, short(g.PerSecond), g.Total)
+	}
+}
+
+// drawTop redraws the terminal, as many lines as it has.
+func drawTop(screen *os.File, v topView) {
+	_, height, err := term.GetSize(int(screen.Fd()))
+	if err != nil || height < 3 {
+		height = 24
+	}
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
+	topText(w, v)
+	_ = w.Flush()
+	lines := strings.Split(strings.TrimRight(text.String(), "\n"), "\n")
+	if len(lines) > height-1 {
+		lines = lines[:height-1]
+	}
+	// Home, each line cleared to its end, then the rest of the screen.
+	fmt.Fprintf(screen, "\x1b[H%s\x1b[K\n\x1b[J", strings.Join(lines, "\x1b[K\n"))
+}
+
+// short is a rate with three digits and a unit prefix.
+func short(x float64) string {
+	for _, u := range []struct {
+		f float64
+		s string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if x >= u.f {
+			return fmt.Sprintf("%.3g%s", x/u.f, u.s)
+		}
+	}
+	return fmt.Sprintf("%.3g", x)
+}
