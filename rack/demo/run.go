@@ -139,11 +139,11 @@ func (r *runner) watch(ctx context.Context, mode, step string, d time.Duration, 
 	enough := last.Done + least
 	moved := now
 	for now < until || last.Done < enough {
-		wait := interval
+		d := interval
 		if now < until {
-			wait = min(wait, until.Sub(now))
+			d = min(d, until.Sub(now))
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := pause(ctx, d); err != nil {
 			return err
 		}
 		now = r.clk.Now()

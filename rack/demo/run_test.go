@@ -110,9 +110,9 @@ func TestRunStops(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 	for want, r := range map[string]*rig{
-		"does not forward":      {idle: true},
-		"does not switch":       {refuse: errors.New("no")},
-		"was restarted":         {restart: true, totals: Totals{Packets: 9}},
+		"does not forward": {idle: true},
+		"does not switch":  {refuse: errors.New("no")},
+		"was restarted":    {restart: true, totals: Totals{Packets: 9}},
 	} {
 		if _, err := Run(t.Context(), &leap{}, short(), r, r, none); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

@@ -202,35 +202,38 @@ func join(br netlink.Link, name string, mac [6]byte) error {
 }
 
 // linkUp sets a link's offloads and brings it up. Checksums must be in the
-// frames that AF_XDP sees; GRO makes a veth take what XDP redirects to it.
+// frames that AF_XDP sees. GRO makes a veth take what XDP redirects to it;
+// the kernel tells its other end so only when it is set on a link that is up.
 func linkUp(name string) error {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return fmt.Errorf("%s: ethtool: %w", name, err)
-	}
-	defer e.Close()
-	if name != "br" {
-		for _, f := range []struct {
-			name string
-			on   bool
-		}{
-			{"tx-tcp-segmentation", false},
-			{"tx-tcp6-segmentation", false},
-			{"tx-generic-segmentation", false},
-			{"tx-checksum-ip-generic", false},
-			{"rx-gro", true},
-		} {
-			if err := e.Change(name, map[string]bool{f.name: f.on}); err != nil {
-				return fmt.Errorf("%s: cannot set %s to %t: %w", name, f.name, f.on, err)
-			}
-		}
-	}
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	if l.Type() == "veth" {
+		for _, f := range []string{"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-generic-segmentation", "tx-checksum-ip-generic"} {
+			if err := feature(name, f, false); err != nil {
+				return err
+			}
+		}
+	}
 	if err := netlink.LinkSetUp(l); err != nil {
 		return fmt.Errorf("%s: cannot bring it up: %w", name, err)
+	}
+	if l.Type() == "veth" {
+		return feature(name, "rx-gro", true)
+	}
+	return nil
+}
+
+// feature sets an offload of a link of the calling thread's namespace.
+func feature(link, name string, on bool) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("%s: ethtool: %w", link, err)
+	}
+	defer e.Close()
+	if err := e.Change(link, map[string]bool{name: on}); err != nil {
+		return fmt.Errorf("%s: cannot set %s to %t: %w", link, name, on, err)
 	}
 	return nil
 }

@@ -1,0 +1,98 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/tor/clover"
+)
+
+// middlebox makes this test binary a middlebox that takes the arguments of
+// quillon run.
+const middlebox = "QUILLON_DEMO_TEST_MIDDLEBOX"
+
+func command() Command {
+	return Command{Args: []string{"/proc/self/exe"}, Env: []string{middlebox + "=1"}}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(middlebox) == "" {
+		os.Exit(m.Run())
+	}
+	if err := runInline(os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+}
+
+func runInline(args []string) (err error) {
+	f := flag.NewFlagSet("run", flag.ContinueOnError)
+	inline := f.String("inline", "", "")
+	nf := f.String("nf", "", "")
+	control := f.String("control", "", "")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	a, b, _ := strings.Cut(*inline, ",")
+	kind, rest, _ := strings.Cut(*nf, ",")
+	nfArgs := graph.Args{}
+	for _, pair := range strings.Split(rest, ",") {
+		k, v, _ := strings.Cut(pair, "=")
+		nfArgs[k] = v
+	}
+	clk := clock.NewWall()
+	pair, err := afxdp.OpenPair(afxdp.PairConfig{A: a, B: b, Options: afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true}}})
+	if err != nil {
+		return err
+	}
+	fmt.Print(pair.Info())
+	inst, err := graph.New(graph.Config{
+		Spec: &graph.Spec{
+			Ports: map[string]graph.PortSpec{a: {Kind: "afxdp"}, b: {Kind: "afxdp"}},
+			Apps:  map[string]graph.AppSpec{kind: {Kind: kind, Args: nfArgs}},
+			Links: []string{a + ".out -> " + kind + ".a", kind + ".b -> " + b + ".in", b + ".out -> " + kind + ".b", kind + ".a -> " + a + ".in"},
+		},
+		Kinds: append(graph.Builtin(), *clover.Kind()),
+		Ports: map[string][]port.Port{a: {pair.A[0]}, b: {pair.B[0]}},
+		Clock: clk,
+	})
+	if err != nil {
+		return errors.Join(err, pair.Close())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	s, err := admin.Listen(admin.Config{Name: "demo", Path: *control, Instance: inst})
+	if err != nil {
+		return errors.Join(err, pair.Close())
+	}
+	err = inst.Run(ctx)
+	return errors.Join(err, s.Close(), pair.Close())
+}
+
+func TestInNamespaces(t *testing.T) {
+	c := small()
+	if os.Getenv("LONG") != "" {
+		c = Default()
+	}
+	r, err := InNamespaces(t.Context(), clock.NewWall(), c, command(), func(_ clock.Time, p Progress) { t.Log(p) })
+	if errors.Is(err, port.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.WriteTable(os.Stdout)
+	check(t, r)
+}
