@@ -284,7 +284,6 @@ func (q *QP) inputResponse(p []byte, f *hdr.Frame) {
 		return
 	}
 	if r.una != una {
-		r.retry, r.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
 		if hdr.PSNDiff(r.sendPSN, r.una) < 0 {
 			r.sendPSN = r.una
 		}
@@ -310,7 +309,7 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 			q.goBack()
 			return
 		}
-		r.retrying = false
+		q.progress()
 		q.complete(Success)
 		if q.state != StateReady {
 			return
@@ -353,7 +352,7 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 	default: // an answer to another kind of request
 		return
 	}
-	r.retrying = false
+	q.progress()
 	if psn == w.last() {
 		q.complete(Success)
 		return
@@ -361,12 +360,18 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 	r.una = (psn + 1) & hdr.PSNMask
 }
 
+// progress notes that something new was acknowledged: all tries are left again.
+func (q *QP) progress() {
+	q.req.retrying = false
+	q.req.retry, q.req.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
+}
+
 // refused acts on an RNR NAK or NAK of PSN psn, which is in w.
 func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 	r, s := &q.req, &q.nic.stats
 	if r.una != psn {
 		r.una = psn
-		r.retrying = false
+		q.progress()
 	}
 	status := RemoteOperationError
 	switch {
