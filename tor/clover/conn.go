@@ -66,6 +66,16 @@ func (r *row) take(i int) {
 	copy(r.writes[i:], r.writes[i+1:r.nw+1])
 }
 
+// linked removes the waiting entry at va, if there is one.
+func (r *row) linked(va uint64) {
+	for i := range r.writes[:r.nw] {
+		if r.writes[i].va == va {
+			r.take(i)
+			return
+		}
+	}
+}
+
 // op kinds.
 const (
 	opNone uint8 = iota

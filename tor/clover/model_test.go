@@ -7,90 +7,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/nf/port/mem"
 )
-
-// box is the app between two in-memory wires.
-type box struct {
-	t        testing.TB
-	clk      *clock.Manual
-	pool     *packet.Pool
-	inst     *graph.Instance
-	cli, srv *mem.Port // our ends
-	batch    packet.Batch
-}
-
-func newBox(t testing.TB, args graph.Args) *box {
-	t.Helper()
-	clk := clock.NewManual(1e9)
-	pool, err := packet.NewPool(512, 2048, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cli, a := mem.NewWire("client", "a", pool, 128, clk)
-	srv, b := mem.NewWire("server", "b", pool, 128, clk)
-	inst, err := graph.New(graph.Config{
-		Spec: &graph.Spec{
-			Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
-			Apps:  map[string]graph.AppSpec{"steer": {Kind: "clover-steer", Args: args}},
-			Links: []string{"a.out -> steer.a", "steer.b -> b.in", "b.out -> steer.b", "steer.a -> a.in"},
-		},
-		Kinds: []graph.Kind{*Kind()},
-		Ports: map[string][]port.Port{"a": {a}, "b": {b}},
-		Clock: clk,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := &box{t: t, clk: clk, pool: pool, inst: inst, cli: cli, srv: srv}
-	t.Cleanup(func() {
-		if err := inst.Conservation(); err != nil {
-			t.Error(err)
-		}
-		inst.Close()
-		cli.Close()
-		srv.Close()
-		if n := pool.InUse(); n != 0 {
-			t.Errorf("%d buffers were not given back", n)
-		}
-	})
-	return x
-}
-
-// pass sends a frame in on one side and returns what comes out on both.
-func (x *box) pass(from *mem.Port, frame []byte) (toServer, toClient [][]byte) {
-	if frame != nil {
-		b := x.pool.Get()
-		if !b.SetBytes(frame) {
-			x.t.Fatal("frame does not fit")
-		}
-		x.batch.Add(b)
-		if _, err := from.Tx(&x.batch); err != nil {
-			x.t.Fatal(err)
-		}
-	}
-	if _, err := x.inst.Step(x.clk.Now()); err != nil {
-		x.t.Fatal(err)
-	}
-	take := func(p *mem.Port) (out [][]byte) {
-		for {
-			n, err := p.Rx(&x.batch)
-			if err != nil || n == 0 {
-				return out
-			}
-			for _, b := range x.batch.Bufs() {
-				out = append(out, append([]byte(nil), b.Bytes()...))
-			}
-			x.batch.PutAll()
-		}
-	}
-	return take(x.srv), take(x.cli)
-}
 
 // frameOf builds a RoCEv2 frame with right checksums.
 type frameOf struct {
@@ -172,7 +92,7 @@ type cell struct {
 type model struct {
 	t                testing.TB
 	rng              *rand.Rand
-	box              *box
+	box              *graphtest.Test
 	loss             float64
 	v6               bool
 	mem              []cell // by handle
@@ -184,8 +104,9 @@ type model struct {
 	clients          []*client
 	qps              []*serverQP
 	toSrv            [][]byte // in flight behind the box
-	steered          int
 	ids              uint64
+	record           func(in string, frame []byte)
+	pick             func() uint64 // the next operation's key
 	firstTry, writes int
 }
 
@@ -257,10 +178,7 @@ func (m *model) newEntry() pointer {
 
 // begin starts an operation of an idle client.
 func (m *model) begin(c *client, write bool) {
-	c.key = uint64(m.rng.IntN(len(m.first)))
-	if m.rng.IntN(2) == 0 {
-		c.key = 0 // hot
-	}
+	c.key = m.pick()
 	if _, ok := c.cache[c.key]; !ok {
 		c.cache[c.key] = m.ask(c.key)
 	}
@@ -469,8 +387,14 @@ func (m *model) recycle(key uint64) {
 }
 
 func newModel(t testing.TB, seed uint64, clients, keys int, loss float64, v6 bool, args graph.Args) *model {
-	m := &model{t: t, rng: rand.New(rand.NewPCG(seed, 7)), box: newBox(t, args), loss: loss, v6: v6, next: 1, mem: make([]cell, 1),
+	m := &model{t: t, rng: rand.New(rand.NewPCG(seed, 7)), box: graphtest.New(t, *Kind(), args), loss: loss, v6: v6, next: 1, mem: make([]cell, 1),
 		first: map[uint64]uint32{}, done: map[uint64][]uint64{}, acked: map[uint64][]uint64{}}
+	m.pick = func() uint64 {
+		if m.rng.IntN(2) == 0 {
+			return 0 // hot
+		}
+		return uint64(m.rng.IntN(keys))
+	}
 	for k := range keys {
 		m.mem = append(m.mem, cell{head: fresh(1), key: uint64(k)})
 		m.first[uint64(k)] = m.next
@@ -493,20 +417,31 @@ func (m *model) shift(q *[][]byte) []byte {
 	return b
 }
 
-func (m *model) deliver(toServer, toClient [][]byte) {
-	m.toSrv = append(m.toSrv, toServer...)
-	for _, b := range toClient {
+// through sends a frame through the app.
+func (m *model) through(in string, b []byte) {
+	if m.record != nil {
+		m.record(in, b)
+	}
+	r := m.box.Push(in, b)
+	for _, x := range r.Out["b"] {
+		m.toSrv = append(m.toSrv, x.Bytes)
+	}
+	for _, x := range r.Out["a"] {
 		var f hdr.Frame
-		hdr.Parse(b, &f)
-		c := m.clients[f.BTHOf(b).DestQP()-0x500]
-		c.toCli = append(c.toCli, b)
+		hdr.Parse(x.Bytes, &f)
+		c := m.clients[f.BTHOf(x.Bytes).DestQP()-0x500]
+		c.toCli = append(c.toCli, x.Bytes)
 	}
 }
+
+// restart replaces the app by one that knows nothing, with what waits on
+// either side of it going on.
+func (m *model) restart(args graph.Args) { m.box = graphtest.New(m.t, *Kind(), args) }
 
 // step lets one thing happen. stop: no new operations.
 func (m *model) step(stop bool) {
 	c := m.clients[m.rng.IntN(len(m.clients))]
-	m.box.clk.Advance(2000)
+	m.box.Clock.Advance(2000)
 	switch m.rng.IntN(6) {
 	case 0:
 		if c.state == idle && !stop {
@@ -515,14 +450,14 @@ func (m *model) step(stop bool) {
 	case 1:
 		if len(c.toBox) > 0 {
 			if b := m.shift(&c.toBox); b != nil {
-				m.deliver(m.box.pass(m.box.cli, b))
+				m.through("a", b)
 			}
 		}
 	case 2, 3:
 		if len(m.toSrv) > 0 {
 			if b := m.shift(&m.toSrv); b != nil {
 				if r := m.serve(b); r != nil && m.rng.Float64() >= m.loss {
-					m.deliver(m.box.pass(m.box.srv, r))
+					m.through("b", r)
 				}
 			}
 		}
@@ -572,6 +507,36 @@ func (m *model) check() {
 	}
 }
 
+// round lets every client send, the server answer, and every client read its
+// answer: frames of one direction come together, as under load.
+func (m *model) round() {
+	m.box.Clock.Advance(20000)
+	for _, c := range m.clients {
+		if c.state == idle {
+			m.begin(c, m.rng.IntN(2) == 0)
+		}
+	}
+	for _, c := range m.clients {
+		for _, b := range c.toBox {
+			m.through("a", b)
+		}
+		c.toBox = nil
+	}
+	reqs := m.toSrv
+	m.toSrv = nil
+	for _, b := range reqs {
+		if r := m.serve(b); r != nil {
+			m.through("b", r)
+		}
+	}
+	for _, c := range m.clients {
+		for _, b := range c.toCli {
+			m.answer(c, b)
+		}
+		c.toCli = nil
+	}
+}
+
 func (m *model) run(steps int) {
 	for range steps {
 		m.step(false)
@@ -592,16 +557,6 @@ func (m *model) run(steps int) {
 	m.check()
 }
 
-func (x *box) value(name string) uint64 {
-	for _, v := range x.inst.Counters() {
-		if v.Node == "steer" && v.Name == name {
-			return v.Value
-		}
-	}
-	x.t.Fatalf("no counter %q", name)
-	return 0
-}
-
 // TestNothingIsLost runs clients against a memory through the app, with every
 // interleaving, loss and recycling that chance offers: each acknowledged write
 // is in its chain, no chain mixes keys or closes, no read returns another key.
@@ -620,7 +575,7 @@ func TestNothingIsLost(t *testing.T) {
 							args := graph.Args{"mode": mode, "settle": "0", "hot": hot, "keys": "16", "addrs": addrs, "repair": "1ms"}
 							m := newModel(t, seed, 2+int(seed)*5, 6, loss, seed%2 == 1, args)
 							m.run(steps)
-							cas, rd := m.box.value("steered-cas"), m.box.value("steered-read")
+							cas, rd := m.box.Counter("steered-cas"), m.box.Counter("steered-read")
 							if mode == "off" && cas+rd > 0 || mode == "write" && rd > 0 {
 								t.Errorf("mode %s steered %d CAS and %d reads", mode, cas, rd)
 							}
@@ -646,5 +601,34 @@ func TestFirstTry(t *testing.T) {
 	t.Logf("first try: %.3f without steering, %.3f with", off, on)
 	if on < 0.95 || off > 0.8 {
 		t.Errorf("first try: %.3f without steering, %.3f with", off, on)
+	}
+}
+
+// TestRestart kills the app again and again, and lets requests pass around
+// it: what it forgot is never needed for correctness.
+func TestRestart(t *testing.T) {
+	for seed := uint64(0); seed < 4; seed++ {
+		args := graph.Args{"settle": "2ms", "keys": "16", "repair": "1ms"}
+		m := newModel(t, seed, 8, 4, 0.02, false, args)
+		for range 6 {
+			m.run(4000)
+			if seed%2 == 0 {
+				m.restart(args)
+				continue
+			}
+			if err := m.box.Set(graph.Args{"settle": "2ms", "keys": "16", "repair": "1ms", "mode": "off"}); err != nil {
+				t.Fatal(err)
+			}
+			for range 3000 {
+				m.step(false)
+			}
+			if err := m.box.Set(args); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.run(4000)
+		if m.box.Counter("steered-cas") == 0 {
+			t.Error("nothing was steered after restarts")
+		}
 	}
 }

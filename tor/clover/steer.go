@@ -656,7 +656,9 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	i, learn := s.entryOf(r, swap, c.Now())
 	if i < 0 {
 		s.disturb(c, r.sid, va)
-		rec.taught = learn
+		if learn.n > 0 {
+			rec.taught, rec.entry = learn, r.writes[0].va
+		}
 		pass(c, x, reasonUnattributed)
 		return
 	}
@@ -960,10 +962,18 @@ func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) in
 // connection is being paired; nothing is concluded from it.
 func (s *Steer) lateAck(ri int32, b []byte, rec *op) int32 {
 	rec.live = false
-	if rec.taught.n > 0 && s.f.AtomicAckETHOf(b).Original() == rec.compare {
-		s.taught(rec.taught)
+	if s.f.AtomicAckETHOf(b).Original() == rec.compare {
+		s.learn(&s.conns.rows[ri], rec)
 	}
 	return noSlot
+}
+
+// learn draws what a successful CAS teaches of handles, if it does.
+func (s *state) learn(r *row, rec *op) {
+	if rec.taught.n > 0 {
+		s.taught(rec.taught)
+		r.linked(rec.entry)
+	}
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.
@@ -1034,9 +1044,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 			s.linked(r.sid, Word(rec.swap).LH())
 		}
 		if rec.key == noSlot {
-			if rec.taught.n > 0 {
-				s.taught(rec.taught)
-			}
+			s.learn(r, rec)
 			return
 		}
 		s.confirm(c, r, rec)
@@ -1075,12 +1083,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 // confirm: an unsteered append succeeded. Its entry is the key's tail, unless
 // a CAS was sent behind it already.
 func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
-	for i := range r.writes[:r.nw] {
-		if r.writes[i].va == rec.entry {
-			r.take(i)
-			break
-		}
-	}
+	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
 	e := &s.addrs.e[rec.slot]
 	if !k.used || k.epoch != rec.epoch || k.orphans > 0 || c.Now() < s.settled ||
