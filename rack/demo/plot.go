@@ -5,7 +5,6 @@ import (
 	"image/color"
 	"io"
 	"math"
-	"os"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -234,20 +233,14 @@ func (r *Result) Plot(prefix string) error {
 	svg := vgsvg.New(figureWidth, figureHeight)
 	r.draw(draw.New(png))
 	r.draw(draw.New(svg))
-	if err := writeFile(prefix+".png", png); err != nil {
-		return err
+	for name, from := range map[string]io.WriterTo{prefix + ".png": png, prefix + ".svg": svg} {
+		err := writeFile(name, func(w io.Writer) error {
+			_, err := from.WriteTo(w)
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return writeFile(prefix+".svg", svg)
-}
-
-func writeFile(name string, from io.WriterTo) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	if _, err := from.WriteTo(f); err != nil {
-		f.Close()
-		return err
-	}
-	return f.Close()
+	return nil
 }

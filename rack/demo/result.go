@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strings"
 )
 
@@ -142,6 +143,29 @@ func (r *Result) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
+}
+
+// SaveJSON writes r to a file.
+func (r *Result) SaveJSON(name string) error { return writeFile(name, r.WriteJSON) }
+
+// WriteReport writes what was run, the table and the verdict.
+func (r *Result) WriteReport(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "%s\n%s\n\n", r.Config.title(), r.Wire); err != nil {
+		return err
+	}
+	return r.WriteTable(w)
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := write(f); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
 }
 
 // ratio is "1.23x", or nothing where there is nothing to compare.
