@@ -26,6 +26,11 @@ var (
 	ErrServer = errors.New("metadata server refused")
 )
 
+// plainAfter is how many steps along a chain a read makes by whole entries. If
+// the tail is not reached then, a middlebox may be leading back to an entry
+// that is none any more, and the search goes on by headers.
+const plainAfter = 32
+
 // maxStale bounds how often one operation asks the metadata server anew.
 const maxStale = 64
 
@@ -108,7 +113,9 @@ type keyState struct {
 // # Reading
 //
 // A read takes an entry only when its version is the one expected and its key
-// is the one asked for; otherwise it asks the metadata server.
+// is the one asked for; otherwise it asks the metadata server. A read that does
+// not get to the tail in some tens of steps goes on by headers, which nobody
+// redirects, and reads the tail in two pieces.
 type Client struct {
 	nic      *rnic.NIC
 	pd       *rnic.PD
@@ -149,6 +156,8 @@ const (
 	stepIdle  step = iota
 	stepQuery      // asks where the key is
 	stepRead       // reads an entry, and once the shortcut with it
+	stepPlain      // reads an entry's header only
+	stepBody       // reads the tail without its header, then the header
 	stepSpace      // waits for a granted entry
 	stepWrite      // writes the new entry
 	stepLink       // compares-and-swaps the tail
@@ -179,6 +188,7 @@ type Session struct {
 	hops    int  // since the search began
 	jumped  bool // the shortcut was read
 	open    bool // the key does not exist yet
+	plain   bool // reads nothing that a middlebox may redirect
 
 	entry    []byte // of the largest slab
 	out      []byte // the new entry as it is written
@@ -327,7 +337,7 @@ func (s *Session) begin(now clock.Time, key uint64, write bool) {
 	s.k = s.c.look(key)
 	s.start, s.cur, s.own, s.back = 0, 0, 0, 0
 	s.pending, s.stale, s.hops = 0, 0, 0
-	s.jumped, s.open = false, false
+	s.jumped, s.open, s.plain = false, false, false
 }
 
 func (s *Session) finish(err error) {
@@ -382,7 +392,7 @@ func (s *Session) complete(w *rnic.WC) {
 		return
 	}
 	switch s.step {
-	case stepRead:
+	case stepRead, stepPlain, stepBody:
 		s.examine()
 	case stepWrite:
 		s.written()
@@ -431,6 +441,13 @@ func (s *Session) readEntry(p Pointer, shortcut bool) {
 	}
 	s.cur, s.step = p, stepRead
 	s.res.RoundTrips++
+	if s.plain {
+		s.step = stepPlain
+		s.c.stats.HeaderReads++
+		s.post(wcHeader, rnic.OpRead, sp, va, s.word[:])
+		s.settle()
+		return
+	}
 	s.post(wcEntry, rnic.OpRead, sp, va, s.entry[:sp.Slab])
 	if shortcut {
 		if ss, sva := s.c.layout.Shortcut(s.k.slot); ss != nil {
@@ -440,19 +457,40 @@ func (s *Session) readEntry(p Pointer, shortcut bool) {
 	s.settle()
 }
 
-// examine looks at the entry that was read.
+// body reads the tail, whose header was seen, around its header, and after it
+// the header again: what is read is the entry's if its version is still right.
+func (s *Session) body() {
+	sp, va := s.c.layout.Entry(s.cur.LH())
+	s.step = stepBody
+	s.res.RoundTrips++
+	s.post(wcEntry, rnic.OpRead, sp, va+headerLen, s.entry[headerLen:sp.Slab])
+	s.post(wcHeader, rnic.OpRead, sp, va, s.word[:])
+	s.settle()
+}
+
+// examine looks at the entry that was read, or at its header.
 func (s *Session) examine() {
+	if s.step != stepRead {
+		copy(s.entry, s.word[:])
+	}
 	h := pointerAt(s.entry, 0)
-	if h.Version() != s.cur.Version() || u64(s.entry, keyAt) != s.res.Key {
+	if h.Version() != s.cur.Version() || s.step != stepPlain && u64(s.entry, keyAt) != s.res.Key {
 		s.refused()
 		return
 	}
 	next := h.Next()
 	if next == 0 {
+		if s.step == stepPlain {
+			s.body()
+			return
+		}
 		s.tail()
 		return
 	}
 	s.res.FirstTry = false
+	if s.hops >= plainAfter {
+		s.plain, s.jumped = true, true
+	}
 	if s.endless() {
 		return
 	}
@@ -482,6 +520,9 @@ func (s *Session) refused() {
 	if s.stale++; s.stale > maxStale {
 		s.finish(ErrStale)
 		return
+	}
+	if s.stale > 2 {
+		s.plain = true
 	}
 	if s.jumped && s.back != 0 {
 		p := s.back

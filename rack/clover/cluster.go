@@ -100,6 +100,7 @@ type Cluster struct {
 	meta    *Metadata
 	nodes   []*host.Node
 	conns   []Connection
+	addrs   []netip.Addr // of the memory nodes
 	ledger  ledger
 	run     atomic.Pointer[run]
 	win     atomic.Pointer[window]
@@ -148,6 +149,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 			return nil, err
 		}
 		cl.memory = append(cl.memory, m)
+		cl.addrs = append(cl.addrs, r.Memory[i].IP)
 		layout = append(layout, m.Layout()...)
 		memory = append(memory, side{&r.Memory[i], n, m.pd, m.cq})
 		cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, nil))
@@ -383,6 +385,9 @@ func (cl *Cluster) Workers() []host.Worker {
 // Connections are all connected queue pairs, as a connection manager would
 // tell them.
 func (cl *Cluster) Connections() []Connection { return cl.conns }
+
+// MemoryAddr is the address of a memory node.
+func (cl *Cluster) MemoryAddr(node int) netip.Addr { return cl.addrs[node] }
 
 // Layout is where the entries and shortcuts are.
 func (cl *Cluster) Layout() Layout { return cl.meta.layout }

@@ -25,6 +25,7 @@ type steerer struct {
 	drop   float64 // of CASes and their answers
 	forget float64 // of packets: all tails are forgotten
 	layout func() Layout
+	node   [4]byte // address of the memory node
 
 	pending                           map[uint32]uint64  // by destination QPN: key of the last WRITE
 	tails                             map[uint64]Pointer // by key
@@ -47,14 +48,16 @@ type road struct {
 }
 
 func newSteerer(seed uint64, slab int) *steerer {
-	return &steerer{rng: rand.New(rand.NewPCG(seed, 9)), slab: slab, pending: map[uint32]uint64{}, tails: map[uint64]Pointer{},
+	return &steerer{rng: rand.New(rand.NewPCG(seed, 9)), slab: slab, tails: map[uint64]Pointer{},
 		keyOf: map[uint64]Pointer{}, keys: map[uint64]uint64{}, roads: map[[2]uint32]road{}, tried: map[Pointer]bool{}, back: map[uint32]uint32{}}
 }
 
-func (s *steerer) bind(cl *Cluster) {
-	s.layout = cl.Layout
+// bind tells the box the connections to its memory node, as a connection
+// manager would.
+func (s *steerer) bind(cl *Cluster, node int) {
+	s.layout, s.node = cl.Layout, cl.MemoryAddr(node).As4()
 	for _, c := range cl.Connections() {
-		if c.Memory {
+		if c.Memory && c.Server == cl.MemoryAddr(node) {
 			s.back[uint32(c.Client.As4()[3])<<24|c.ClientQPN] = c.ServerQPN
 		}
 	}
@@ -70,7 +73,9 @@ func (s *steerer) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet
 	if s.forget > 0 && s.rng.Float64() < s.forget {
 		clear(s.tails)
 	}
-	if up {
+	if up && [4]byte(x[f.L3+16:]) != s.node {
+		// Flooded by the bridge.
+	} else if up {
 		if !s.request(x, &f) {
 			s.dropped++
 			b.Put()
@@ -92,7 +97,6 @@ func (s *steerer) request(x []byte, f *hdr.Frame) bool {
 		if r := f.RETHOf(x); int(r.DMALength()) == s.slab {
 			p := f.PayloadOf(x)
 			key := u64(p, keyAt)
-			s.pending[h.DestQP()] = key
 			s.keyOf[r.VA()], s.keys[r.VA()] = pointerAt(p, 0), key
 		}
 	case hdr.CompareSwap:
@@ -100,8 +104,12 @@ func (s *steerer) request(x []byte, f *hdr.Frame) bool {
 		ro, known := s.roads[at]
 		if !known {
 			ro = road{va: a.VA(), compare: a.Compare(), swap: a.Swap()}
-			key, ok := s.pending[h.DestQP()]
 			own := Pointer(a.Swap()).Next()
+			var key uint64
+			ok := false
+			if _, va := s.layout().Entry(own.LH()); s.keyOf[va] == Fresh(own.Version()) {
+				key, ok = s.keys[va]
+			}
 			if ok && !s.tried[own] {
 				s.tried[own] = true
 				if t := s.tails[key]; t != 0 && (!s.lazy || uint64(Fresh(t.Version())) == ro.compare) {
@@ -159,10 +167,15 @@ func (s *steerer) answer(x []byte, f *hdr.Frame) bool {
 	switch {
 	case f.Op == hdr.AtomicAck:
 		if ro.translateReply {
-			if a := f.AtomicAckETHOf(x); a.Original() == ro.got {
+			switch a := f.AtomicAckETHOf(x); a.Original() {
+			case ro.got:
 				a.SetOriginal(ro.asked)
-				hdr.SetICRC(x, f)
+			case ro.asked:
+				// It failed at an entry of the version that the client
+				// expected elsewhere.
+				a.SetOriginal(0)
 			}
+			hdr.SetICRC(x, f)
 		}
 		return s.rng.Float64() >= s.drop
 	case f.Op == hdr.ReadRespOnly && ro.read && ro.translateReply && int(f.End-f.Payload) == s.slab:
@@ -182,6 +195,9 @@ func TestSteering(t *testing.T) {
 		reads, lazy  bool
 		drop, forget float64
 		entries      int // few: entries are recycled
+		keys         int
+		theta        float64
+		memory       int
 	}{
 		{name: "write"},
 		{name: "write-read", reads: true},
@@ -189,19 +205,35 @@ func TestSteering(t *testing.T) {
 		{name: "forgets", reads: true, drop: 0.02, forget: 0.01},
 		{name: "recycling", reads: true, drop: 0.02, forget: 0.005, entries: 700},
 		{name: "lazy-recycling", reads: true, lazy: true, drop: 0.02, forget: 0.005, entries: 700},
+		{name: "cold-recycling", reads: true, drop: 0.02, forget: 0.002, entries: 380, keys: 80, theta: 0.3},
+		{name: "cold-lazy-recycling", reads: true, lazy: true, drop: 0.02, forget: 0.002, entries: 380, keys: 80, theta: 0.3},
+		{name: "two-memory-nodes", reads: true, drop: 0.02, forget: 0.001, memory: 2},
+		{name: "two-memory-nodes-recycling", reads: true, drop: 0.02, forget: 0.001, memory: 2, entries: 200, keys: 80, theta: 0.3},
 	} {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s-%d", c.name, seed), func(t *testing.T) {
-				x := newSteerer(seed, 128)
-				x.reads, x.lazy, x.drop, x.forget = c.reads, c.lazy, c.drop, c.forget
+				memory := max(c.memory, 1)
+				var boxes []*steerer
+				var asBox []box
+				for i := range memory {
+					x := newSteerer(seed+uint64(i)*100, 128)
+					x.reads, x.lazy, x.drop, x.forget = c.reads, c.lazy, c.drop, c.forget
+					boxes, asBox = append(boxes, x), append(asBox, x)
+				}
+				x := boxes[0]
 				cfg := hot(ycsb.A)
 				cfg.Seed = seed
 				cfg.Keys = ycsb.Sequential(0, 16)
+				if c.keys > 0 {
+					cfg.Keys, cfg.Theta = ycsb.Sequential(0, c.keys), c.theta
+				}
 				if c.entries > 0 {
 					cfg.Entries, cfg.Metadata.GCBelow = c.entries, 1
 				}
-				r := newRig(t, cfg, 3, 1, x)
-				x.bind(r.cl)
+				r := newRig(t, cfg, 3, memory, asBox...)
+				for i, x := range boxes {
+					x.bind(r.cl, i)
+				}
 				m := r.run(300, time.Hour)
 				r.sound(int(m.Writes))
 				st := r.cl.ClientStats()
