@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // defaultStateDir keeps what must survive this process.
@@ -21,6 +24,8 @@ func newBridgeCmd() *cobra.Command {
 
 func newBridgeInsertCmd() *cobra.Command {
 	cfg := bridge.Config{}
+	var f runFlags
+	var start bool
 	cmd := &cobra.Command{
 		Use:   "insert BRIDGE PORT",
 		Short: "Splice a middlebox between a bridge and one of its ports",
@@ -29,30 +34,75 @@ the same MAC address, MTU, port settings, VLANs and static forwarding entries.
 The middlebox then runs inline between the other end and PORT: the command line
 for it is printed. Until it runs, nothing crosses between BRIDGE and PORT.
 
+With --run it is started at once with the functions of --nf, and everything is
+put back when it stops.
+
 An error on the way undoes what was done. "quillon bridge remove" undoes all.`,
 		Example: `  quillon bridge insert br0 eth1
-  quillon run --inline eth1-q,eth1 --nf clover-steer,mode=read-write`,
+  quillon run --inline eth1-q,eth1 --nf clover-steer,mode=read-write
+  quillon bridge insert br0 eth1 --run --nf clover-steer,keys=4096`,
 		Args: exactly("BRIDGE", "PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Bridge, cfg.Port = args[0], args[1]
 			cfg.StateDir, _ = cmd.Flags().GetString("state")
+			if !start {
+				if len(f.nfs) > 0 {
+					return errors.New("--nf goes with --run")
+				}
+				return insertOnly(cmd, cfg)
+			}
+			// What is wrong with the functions is said before anything changes.
+			if _, err := chain(f.nfs); err != nil {
+				return err
+			}
 			s, err := bridge.Insert(cfg)
 			if err != nil {
 				return err
 			}
-			run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
-			return show(cmd, struct {
-				*bridge.Splice
-				Run string `json:"run"`
-			}{s, run}, func(w io.Writer) {
-				fmt.Fprintf(w, "%s is spliced off %s: %s is in the bridge, nothing crosses until the middlebox runs:\n", s.Port, s.Bridge, s.Outer)
-				fmt.Fprintf(w, "  %s\n", run)
-				fmt.Fprintf(w, "undo: quillon bridge remove %s %s\n", s.Bridge, s.Port)
-			})
+			f.inline = s.Inner + "," + s.Port
+			spec, err := f.spec("")
+			if err == nil {
+				err = f.run(cmd, spec, "")
+			}
+			return errors.Join(err, unsplice(cfg.StateDir, s))
 		},
 	}
-	cmd.Flags().StringVar(&cfg.Name, "name", "", "what the veth pair is called after (default PORT)")
+	cmd.Flags().StringVar(&cfg.Name, "veth", "", "what the veth pair is called after (default PORT)")
+	cmd.Flags().BoolVar(&start, "run", false, "run the middlebox too, and put everything back when it stops")
+	addNFFlag(cmd, &f.nfs)
+	f.add(cmd)
 	return cmd
+}
+
+func insertOnly(cmd *cobra.Command, cfg bridge.Config) error {
+	s, err := bridge.Insert(cfg)
+	if err != nil {
+		return err
+	}
+	run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
+	return show(cmd, struct {
+		*bridge.Splice
+		Run string `json:"run"`
+	}{s, run}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is spliced off %s: %s is in the bridge, nothing crosses until the middlebox runs:\n", s.Port, s.Bridge, s.Outer)
+		fmt.Fprintf(w, "  %s\n", run)
+		fmt.Fprintf(w, "undo: quillon bridge remove %s %s\n", s.Bridge, s.Port)
+	})
+}
+
+// unsplice takes a wire that the middlebox left away, and then the splice.
+func unsplice(dir string, s *bridge.Splice) error {
+	there := []string{}
+	for _, name := range []string{s.Inner, s.Port} {
+		if _, err := net.InterfaceByName(name); err == nil {
+			there = append(there, name)
+		}
+	}
+	var err error
+	if len(there) > 0 {
+		err = afxdp.Detach(there[0], there[len(there)-1])
+	}
+	return errors.Join(err, bridge.Remove(dir, s))
 }
 
 func newBridgeRemoveCmd() *cobra.Command {
@@ -73,7 +123,7 @@ offloads) and deletes the veth pair. It also finishes what a crash left.`,
 			if s.Bridge != args[0] {
 				return fmt.Errorf("%s was spliced off %s, not %s", s.Port, s.Bridge, args[0])
 			}
-			if err := bridge.Remove(dir, s); err != nil {
+			if err := unsplice(dir, s); err != nil {
 				return err
 			}
 			return show(cmd, s, func(w io.Writer) {

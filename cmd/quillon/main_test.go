@@ -1,16 +1,62 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/port/pcap"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"quillon": main})
+	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject})
+}
+
+// inject sends the frames of a capture out of an interface: inject IF FILE.
+func inject() {
+	if err := injectFile(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "inject:", err)
+		os.Exit(1)
+	}
+}
+
+func injectFile(dev, file string) error {
+	l, err := net.InterfaceByName(dev)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r, err := pcap.NewReader(f)
+	if err != nil {
+		return err
+	}
+	s, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	var p pcap.Packet
+	for {
+		if err := r.Next(&p); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := unix.Sendto(s, p.Data, 0, &unix.SockaddrLinklayer{Ifindex: l.Index}); err != nil {
+			return err
+		}
+	}
 }
 
 // TestScript runs the command-line scripts. [root] holds where network
