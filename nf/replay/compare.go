@@ -22,8 +22,8 @@ type CompareOptions struct {
 	Shown int
 	// IgnoreTime leaves timestamps out.
 	IgnoreTime bool
-	// IgnoreComments leaves the packets' comments out. They are always left
-	// out unless both captures are pcapng.
+	// IgnoreComments leaves out what only pcapng has: the packets' comments and
+	// interfaces. It is always left out unless both captures are pcapng.
 	IgnoreComments bool
 }
 
@@ -76,7 +76,7 @@ func (e *DifferentError) Error() string {
 
 // Compare reads two captures side by side, in constant memory: packet by
 // packet the frame, its length on the wire, its time as far as both files can
-// tell it, and its comment. An error means that one of them could not be read.
+// tell it, its interface's number and its comments. An error means that one of them could not be read.
 func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 	c := &Comparison{A: o.A, B: o.B, Shown: []PacketDiff{}}
 	if c.A == "" {
@@ -124,7 +124,8 @@ func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 			}
 			timeDiffers := !o.IgnoreTime && ta != tb
 			commentDiffers := !o.IgnoreComments && !bytes.Equal(bytes.Join(p.Comments, newline), bytes.Join(q.Comments, newline))
-			if !timeDiffers && !commentDiffers && p.OrigLen == q.OrigLen && bytes.Equal(p.Data, q.Data) {
+			ifaceDiffers := !o.IgnoreComments && p.Interface != q.Interface
+			if !timeDiffers && !commentDiffers && !ifaceDiffers && p.OrigLen == q.OrigLen && bytes.Equal(p.Data, q.Data) {
 				continue
 			}
 			if c.Differences < uint64(shown) {
@@ -134,6 +135,9 @@ func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 				}
 				if p.OrigLen != q.OrigLen {
 					t.row("original length", fmt.Sprint(p.OrigLen), fmt.Sprint(q.OrigLen))
+				}
+				if ifaceDiffers {
+					t.row("interface", interfaceOf(a, &p), interfaceOf(b, &q))
 				}
 				if commentDiffers {
 					t.row("comment", quoted(p.Comments), quoted(q.Comments))

@@ -119,6 +119,8 @@ func TestCompare(t *testing.T) {
 			"packet 1\n  original length  got 99  want 1\n1 packets differ (got has 1, want has 1)\n"},
 		{"comment", capture(t, ng, []string{""}, p(0, "x", "dropped: bad")), capture(t, ng, []string{""}, p(0, "x", "")), replay.CompareOptions{A: "l", B: "r"},
 			"packet 1\n  comment  l \"dropped: bad\"  r none\n1 packets differ (l has 1, r has 1)\n"},
+		{"interface", capture(t, ng, []string{"x", "y"}, p(0, "x", "")), capture(t, ng, []string{"x", "y"}, on(1, p(0, "x", ""))), replay.CompareOptions{},
+			"packet 1\n  interface  got 0 x  want 1 y\n1 packets differ (got has 1, want has 1)\n"},
 		{"ignored comment", capture(t, ng, []string{""}, p(0, "x", "c")), capture(t, ng, []string{""}, p(0, "x", "")), replay.CompareOptions{IgnoreComments: true}, "1 packets, no difference\n"},
 		{"comment against classic", capture(t, ng, []string{""}, p(0, "x", "c")), capture(t, h, nil, p(0, "x", "")), replay.CompareOptions{}, "1 packets, no difference\n"},
 		{"length", capture(t, h, nil, p(0, "xyz", "")), capture(t, h, nil, p(0, "xy", "")), replay.CompareOptions{},

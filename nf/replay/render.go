@@ -34,6 +34,11 @@ func unit(r *pcap.Reader, p *pcap.Packet) clock.Time {
 // stamp is a time as seconds since the epoch.
 func stamp(t clock.Time) string { return fmt.Sprintf("%d.%09d", t/1e9, t%1e9) }
 
+// interfaceOf is the number of p's interface, and its name.
+func interfaceOf(r *pcap.Reader, p *pcap.Packet) string {
+	return strings.TrimSuffix(fmt.Sprintf("%d %s", p.Interface, r.Interfaces()[p.Interface].Name), " ")
+}
+
 func quoted(comments [][]byte) string {
 	if len(comments) == 0 {
 		return "none"
