@@ -1,0 +1,159 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/rack/clover"
+)
+
+// within is how soon operations must go on when the middlebox is gone.
+const within = 100 * time.Millisecond
+
+// load is a rack under load.
+type load struct {
+	*rack
+	t     *testing.T
+	clk   clock.Clock
+	ended chan error
+	stop  context.CancelFunc
+}
+
+func underLoad(t *testing.T) *load {
+	t.Helper()
+	c := small()
+	l := &load{t: t, clk: clock.NewWall(), ended: make(chan error, 1)}
+	var err error
+	l.rack, err = raise(t.Context(), l.clk, &c, command())
+	if errors.Is(err, port.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.rack.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	l.stop = stop
+	go func() { l.ended <- l.cables.breathe(ctx, l.clk, l.cluster.Workers()) }()
+	t.Cleanup(stop)
+	l.cluster.Start(clover.Load{})
+	return l
+}
+
+// steers waits until the middlebox has steered n more packets.
+func (l *load) steers(n uint64) {
+	l.t.Helper()
+	if err := l.box.SetMode("read-write"); err != nil {
+		l.t.Fatal(err)
+	}
+	first, err := l.box.Totals()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for start := l.clk.Now(); ; {
+		now, err := l.box.Totals()
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if now.Steered >= first.Steered+n {
+			return
+		}
+		if l.clk.Now().Sub(start) > 10*time.Second {
+			l.t.Fatalf("the middlebox does not steer: %+v, then %+v", first, now)
+		}
+		l.wait(2 * time.Millisecond)
+	}
+}
+
+func (l *load) wait(d time.Duration) {
+	if err := pause(l.t.Context(), d); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// gap is the longest time without an operation while d passes.
+func (l *load) gap(d time.Duration) (longest time.Duration) {
+	start := l.clk.Now()
+	at, done := start, l.cluster.Live().Ops
+	for {
+		l.wait(time.Millisecond)
+		now := l.clk.Now()
+		longest = max(longest, now.Sub(at))
+		if n := l.cluster.Live().Ops; n != done {
+			at, done = now, n
+		}
+		if now.Sub(start) > d {
+			return longest
+		}
+	}
+}
+
+// finish ends the load and holds the store to its promises.
+func (l *load) finish() {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), 10*time.Second)
+	defer cancel()
+	if err := l.cluster.Stop(ctx); err != nil {
+		l.t.Fatalf("operations do not end: %v", err)
+	}
+	l.stop()
+	if err := <-l.ended; err != nil {
+		l.t.Error(err)
+	}
+	if n := l.cluster.Live().Errors; n != 0 {
+		l.t.Errorf("%d operations failed: %v", n, l.cluster.Err())
+	}
+	if v := l.cluster.Integrity(); !v.OK() || v.AckedWrites == 0 {
+		l.t.Errorf("%+v", v)
+	}
+}
+
+// Packets keep flowing when the middlebox is killed or stopped, and it steers
+// again when it is back; no client notices more than a pause.
+func TestFailToWire(t *testing.T) {
+	l := underLoad(t)
+	for _, fault := range []struct {
+		name string
+		sig  syscall.Signal
+		back func() error
+	}{
+		{"killed", syscall.SIGKILL, func() error {
+			p, _ := l.box.process()
+			<-p.Done()
+			return l.box.start(t.Context())
+		}},
+		{"stopped", syscall.SIGSTOP, func() error { return l.box.signal(syscall.SIGCONT) }},
+		{"killed again", syscall.SIGKILL, func() error { return l.box.start(t.Context()) }},
+	} {
+		l.steers(100)
+		// A busy machine pauses by itself, too.
+		noise := l.gap(300 * time.Millisecond)
+		before := l.cluster.Live().Ops
+		if err := l.box.signal(fault.sig); err != nil {
+			t.Fatal(err)
+		}
+		gap := l.gap(300 * time.Millisecond)
+		ops := l.cluster.Live().Ops - before
+		t.Logf("%s: longest pause %s (before: %s), %d operations without a middlebox", fault.name, gap, noise, ops)
+		if gap > within+noise {
+			t.Errorf("%s: no operation for %s; want %s at most, and %s that the machine pauses anyway", fault.name, gap, within, noise)
+		}
+		if ops == 0 {
+			t.Errorf("%s: no operation without a middlebox", fault.name)
+		}
+		if err := fault.back(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.steers(100)
+	l.finish()
+}
