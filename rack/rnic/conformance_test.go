@@ -106,49 +106,47 @@ func capture(t *testing.T, name string) []*captured {
 
 // connection is a pair of queue pairs in a capture.
 type connection struct {
-	port               uint16
-	clientQPN, srvQPN  uint32
-	clientPSN, srvPSN  uint32
-	clientIP, srvIP    netip.Addr
-	clientMAC, srvMAC  [6]byte
-	clientTTL, mtu     int
-	firstRequest, good bool
+	port              uint16 // of the server's frames
+	clientQPN, srvQPN uint32
+	clientPSN         uint32
+	clientIP, srvIP   netip.Addr
+	clientMAC, srvMAC [6]byte
 }
 
-// connections finds the pairs by their UDP source port.
-func connections(fs []*captured) []*connection {
+// connections finds the pairs: by the client's number where a log tells the
+// server's, else by their UDP source port.
+func connections(fs []*captured, server map[uint32]uint32) []*connection {
 	var out []*connection
+	byServer := map[uint32]*connection{}
 	byPort := map[uint16]*connection{}
 	for _, c := range fs {
-		k := byPort[c.port()]
-		if k == nil {
-			k = &connection{port: c.port(), mtu: 1024}
-			byPort[c.port()] = k
-			out = append(out, k)
-		}
 		if c.request() {
-			if !k.firstRequest {
-				k.firstRequest = true
-				k.srvQPN, k.clientPSN = c.dest, c.psn
-				k.clientIP, k.srvIP = c.srcIP(), c.destIP()
+			if byServer[c.dest] == nil {
+				k := &connection{port: c.port(), srvQPN: c.dest, clientPSN: c.psn, clientIP: c.srcIP(), srvIP: c.destIP()}
 				k.clientMAC, k.srvMAC = [6]byte(c.p[6:12]), [6]byte(c.p[:6])
+				byServer[c.dest], byPort[c.port()] = k, k
+				out = append(out, k)
 			}
-		} else {
-			k.clientQPN = c.dest
+			continue
 		}
+		k := byPort[c.port()]
+		if server != nil {
+			k = byServer[server[c.dest]]
+		}
+		k.clientQPN, k.port = c.dest, c.port()
 	}
 	return out
 }
 
 // logged takes QPNs, PSNs and the server's region from the log beside a
 // capture of rxe.
-func logged(t *testing.T, name string) (psn map[uint32]uint32, va, size uint64, key, readOnly uint32) {
+func logged(t *testing.T, name string) (psn, server map[uint32]uint32, va, size uint64, key, readOnly uint32) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	psn = map[uint32]uint32{}
+	psn, server = map[uint32]uint32{}, map[uint32]uint32{}
 	for line := range strings.Lines(string(b)) {
 		var i int
 		var cq, cp, sq, sp uint32
@@ -156,13 +154,13 @@ func logged(t *testing.T, name string) (psn map[uint32]uint32, va, size uint64, 
 			continue
 		}
 		if _, err := fmt.Sscanf(line, "qp %d: client qpn=0x%x psn=0x%x  server qpn=0x%x psn=0x%x", &i, &cq, &cp, &sq, &sp); err == nil {
-			psn[cq], psn[sq] = cp, sp
+			psn[cq], psn[sq], server[cq] = cp, sp, sq
 		}
 	}
 	if size == 0 || len(psn) == 0 {
 		t.Fatalf("%s: incomplete", name)
 	}
-	return psn, va, size, key, readOnly
+	return psn, server, va, size, key, readOnly
 }
 
 // sparse is the memory of a captured server, a few regions in one address
@@ -197,9 +195,9 @@ func newSparse(va, size uint64) *sparse {
 
 // server plays the requests of a capture into a NIC that stands for the
 // server.
-func playServer(t *testing.T, fs []*captured, profile Profile, regions map[uint32]*sparse, readOnly uint32, srvPSN map[uint32]uint32) *NIC {
+func playServer(t *testing.T, fs []*captured, profile Profile, regions map[uint32]*sparse, readOnly uint32, psn, server map[uint32]uint32) *NIC {
 	t.Helper()
-	conns := connections(fs)
+	conns := connections(fs, server)
 	first := conns[0].srvQPN
 	for _, k := range conns {
 		first = min(first, k.srvQPN)
@@ -235,14 +233,15 @@ func playServer(t *testing.T, fs []*captured, profile Profile, regions map[uint3
 				}
 			}
 		}
-		if err := q.Connect(Conn{RemoteMAC: k.clientMAC, RemoteIP: k.clientIP, DestQPN: k.clientQPN, PathMTU: 1024, RQPSN: k.clientPSN, SQPSN: srvPSN[k.srvQPN], MinRNRTimer: timer}); err != nil {
+		if err := q.Connect(Conn{RemoteMAC: k.clientMAC, RemoteIP: k.clientIP, DestQPN: k.clientQPN, PathMTU: 1024, RQPSN: k.clientPSN, SQPSN: psn[k.srvQPN], MinRNRTimer: timer}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, k := range conns {
-		// The port of a connection that the connection manager made is not
-		// derived from the queue pairs' numbers.
-		binary.BigEndian.PutUint16(n.QP(k.srvQPN).tmpl.head[34:], k.port)
+		// The port of a connection that the connection manager made, or with
+		// a flow label, is not derived from the queue pairs' numbers.
+		m := &n.QP(k.srvQPN).tmpl
+		binary.BigEndian.PutUint16(m.head[m.frame.L4:], k.port)
 	}
 	// Each connection's answers in order: requests of one that are served
 	// later do not delay another's.
@@ -353,14 +352,14 @@ func TestServerAsRXE(t *testing.T) {
 		"dup-cas-request.server", "dup-read-request.server", "dup-write-request.server",
 		"drop-read-resp-middle.server", "drop-read-resp-last.server", "reorder-requests.server", "misaligned-cas.server", "bad-icrc-request.server",
 		"error-badrkey-cas", "error-badrkey-mwrite", "error-badrkey-read", "error-badrkey-write", "error-oob-read", "error-oob-write",
-		"error-ro-cas", "error-ro-write", "rnr-send-1qp", "rnr-exceeded", "send-imm-2qp", "psn-wrap-read4096",
+		"error-ro-cas", "error-ro-write", "rnr-send-1qp", "rnr-exceeded", "send-imm-2qp", "psn-wrap-read4096", "ipv6-write-5003B",
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := capture(t, "rxe/"+name+".pcap")
 			base, _, _ := strings.Cut(name, ".")
-			psn, va, size, key, ro := logged(t, "rxe/"+base+".log")
+			psn, server, va, size, key, ro := logged(t, "rxe/"+base+".log")
 			m := newSparse(va, size)
-			n := playServer(t, fs, RXE, map[uint32]*sparse{key: m, ro: m}, ro, psn)
+			n := playServer(t, fs, RXE, map[uint32]*sparse{key: m, ro: m}, ro, psn, server)
 			bad := uint64(0)
 			for _, c := range fs {
 				if c.request() && !c.good {
@@ -402,7 +401,7 @@ func TestServerAsConnectX(t *testing.T) {
 			for key, va := range lo {
 				regions[key] = newSparse(va, hi[key]-va)
 			}
-			playServer(t, fs, ConnectX, regions, 0, nil)
+			playServer(t, fs, ConnectX, regions, 0, nil, nil)
 		})
 	}
 }
@@ -411,8 +410,8 @@ func TestServerAsConnectX(t *testing.T) {
 // client sent, and hands it the captured answers.
 func playClient(t *testing.T, name string) {
 	fs := capture(t, "rxe/"+name+".client.pcap")
-	psn, _, _, _, _ := logged(t, "rxe/"+name+".log")
-	k := connections(fs)[0]
+	psn, server, _, _, _, _ := logged(t, "rxe/"+name+".log")
+	k := connections(fs, server)[0]
 	pool, err := packet.NewPool(256, 4096, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -304,4 +304,3 @@ func TestAckRequests(t *testing.T) {
 		t.Errorf("asked for acknowledgement of %s, want %s; %d acknowledgements", got, want, acks)
 	}
 }
-
