@@ -137,6 +137,9 @@ const (
 	maxBlock = 2 * MaxCapLen
 	// maxInterfaces is what packet.Meta.Port can number.
 	maxInterfaces = 1 << 16
+	// maxName is where a longer name or description of an interface is cut: a
+	// file with many must not fill the memory.
+	maxName = 256
 	// endOfTime is the first second that clock.Time cannot tell from Never.
 	endOfTime = int64(clock.Never) / 1e9
 )

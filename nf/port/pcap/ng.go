@@ -115,9 +115,9 @@ func (d *Reader) declare(typ uint32, b []byte) error {
 		for o.next() {
 			switch {
 			case o.code == optName:
-				i.Name = string(o.val)
+				i.Name = string(o.val[:min(len(o.val), maxName)])
 			case o.code == optDescription:
-				i.Description = string(o.val)
+				i.Description = string(o.val[:min(len(o.val), maxName)])
 			case o.code == optResol && len(o.val) == 1:
 				i.Resol = o.val[0]
 			case o.code == optOffset && len(o.val) == 8:

@@ -507,6 +507,17 @@ func TestSectionsAndBlocks(t *testing.T) {
 	}
 }
 
+func TestLongNamesAreCut(t *testing.T) {
+	i := pcap.Interface{Name: strings.Repeat("n", 9999), Description: strings.Repeat("d", 256), Link: 1, Resol: 9}
+	r, err := pcap.NewReader(bytes.NewReader(write(t, pcap.NewHeader(pcap.NG), []pcap.Interface{i}, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Interfaces()[0]; len(got.Name) != 256 || got.Description != i.Description {
+		t.Errorf("a name of %d bytes, a description of %d", len(got.Name), len(got.Description))
+	}
+}
+
 func TestGopacketAgrees(t *testing.T) {
 	ps := []pcap.Packet{
 		{Time: 1700000000_123456789, OrigLen: 60, Data: bytes.Repeat([]byte{7}, 60)},
