@@ -1,0 +1,170 @@
+package afpacket
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// wire is a veth in an anonymous namespace, with a port on each end.
+func wire(t *testing.T, mtu int) (*Port, *Port) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: network namespaces, veth, packet sockets")
+	}
+	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
+	h, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() })
+	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	la := netlink.NewLinkAttrs()
+	la.Name, la.MTU = "va", mtu
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "vb", PeerMTU: uint32(mtu)}); err != nil {
+		t.Fatal(err)
+	}
+	var ps []*Port
+	for _, n := range []string{"va", "vb"} {
+		l, err := netlink.LinkByName(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, n := range []string{"va", "vb"} {
+		p, err := Open(Config{Interface: n, Index: uint16(i + 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		ps = append(ps, p)
+	}
+	return ps[0], ps[1]
+}
+
+func frame(size, tags int) []byte {
+	f := make([]byte, size)
+	for i := range f {
+		f[i] = byte(i * 7)
+	}
+	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1})
+	at := 12
+	for i := range tags {
+		binary.BigEndian.PutUint16(f[at:], []uint16{0x88A8, 0x8100}[(i+2-tags)%2])
+		binary.BigEndian.PutUint16(f[at+2:], uint16(0x2000+10+i))
+		at += 4
+	}
+	binary.BigEndian.PutUint16(f[at:], 0x88B5)
+	return f
+}
+
+// move sends the batch on a and receives want frames on b.
+func move(t *testing.T, a, b *Port, in, out *packet.Batch, want int) {
+	t.Helper()
+	for in.Len() > 0 {
+		if _, err := a.Tx(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for try := 0; out.Len() < want && try < 200; try++ {
+		if err := b.Wait(context.Background(), 10*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Rx(out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out.Len() != want {
+		t.Fatalf("%d frames of %d arrived", out.Len(), want)
+	}
+}
+
+func TestFrames(t *testing.T) {
+	a, b := wire(t, 9000)
+	var in, out packet.Batch
+	for _, size := range []int{60, 64, 1514, 4154, 9014} {
+		for tags := range 3 {
+			want := frame(size, tags)
+			for range 50 {
+				x := a.Pool().Get()
+				x.SetBytes(want)
+				in.Add(x)
+			}
+			move(t, a, b, &in, &out, 50)
+			for _, x := range out.Bufs() {
+				if !bytes.Equal(x.Bytes(), want) || x.Port != 2 || x.RxTime == 0 {
+					t.Fatalf("size %d, %d tags: got %x, want %x", size, tags, x.Bytes()[:32], want[:32])
+				}
+			}
+			out.PutAll()
+		}
+	}
+	for _, n := range []int{10, 9100} {
+		x := a.Pool().Get()
+		x.SetFrame(0, n)
+		in.Add(x)
+	}
+	if n, err := a.Tx(&in); n != 2 || err != nil || a.Stats().TxDropped != 2 {
+		t.Error(n, err, a.Stats())
+	}
+	if s := a.Stats(); s.RxPackets != 0 {
+		t.Errorf("a port sees what it sends: %+v", s)
+	}
+	if a.Stats().TxPackets != b.Stats().RxPackets || a.Stats().TxBytes != b.Stats().RxBytes {
+		t.Errorf("%+v\n%+v", a.Stats(), b.Stats())
+	}
+	if n := a.Pool().InUse() - packet.MaxBatch; n != 0 {
+		t.Errorf("%d Bufs are lost", n)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Rx(&in); err != port.ErrClosed {
+		t.Error(err)
+	}
+	if a.Pool().InUse() != 0 {
+		t.Error("Bufs are lost in Close")
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	a, b := wire(t, 1500)
+	var in, out packet.Batch
+	f := frame(100, 1)
+	allocs := testing.AllocsPerRun(500, func() {
+		x := a.Pool().Get()
+		x.SetBytes(f)
+		in.Add(x)
+		move(t, a, b, &in, &out, 1)
+		out.PutAll()
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations a frame", allocs)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	wire(t, 1500)
+	for _, c := range []Config{{Interface: "nosuch"}, {Interface: "lo"}, {Interface: "va", Frames: 10}} {
+		if _, err := Open(c); err == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+// Package tap is a port on a TAP device: what is sent here arrives in the
+// kernel as if a network card had received it, and what the kernel sends to
+// the device is received here. One system call a frame.
+package tap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Config of a port.
+type Config struct {
+	// Name of the port in the graph; empty: the device's.
+	Name string
+	// Device is the TAP device: made, and gone with the port, unless it is
+	// there already as a persistent one. Empty: the kernel chooses a name.
+	Device string
+	// Index is the port number in the metadata of received frames.
+	Index uint16
+	// MTU of a new device; 0: 1500.
+	MTU int
+	// Frames in the pool; 0: 512.
+	Frames int
+	// Clock for receive times; nil: a new wall clock.
+	Clock clock.Clock
+}
+
+// Port implements port.Port.
+type Port struct {
+	name, device string
+	cfg          Config
+	clk          clock.Clock
+	fd           int
+	pool         *packet.Pool
+	max          int
+	poll         [1]unix.PollFd
+
+	rxPackets, rxBytes, rxDropped atomic.Uint64
+	txPackets, txBytes, txDropped atomic.Uint64
+
+	mu     sync.Mutex
+	closed atomic.Bool
+}
+
+var _ port.Port = (*Port)(nil)
+
+// Open makes the device in the calling thread's network namespace and sets it
+// up.
+func Open(cfg Config) (_ *Port, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if cfg.Frames == 0 {
+		cfg.Frames = 512
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = 1500
+	}
+	if cfg.MTU < 68 || cfg.MTU > 65521 {
+		return nil, fmt.Errorf("a TAP device cannot have an MTU of %d: 68 to 65521", cfg.MTU)
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.NewWall()
+	}
+	p := &Port{cfg: cfg, clk: cfg.Clock, fd: -1}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if p.fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+		return nil, fmt.Errorf("/dev/net/tun: %w: load the tun module, or run as root", err)
+	}
+	ifr, err := unix.NewIfreq(cfg.Device)
+	if err != nil {
+		return nil, fmt.Errorf("device name %q: %w", cfg.Device, err)
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(p.fd, unix.TUNSETIFF, ifr); err != nil {
+		return nil, fmt.Errorf("make TAP device %q: %w", cfg.Device, err)
+	}
+	p.device = ifr.Name()
+	if p.name = cfg.Name; p.name == "" {
+		p.name = p.device
+	}
+	l, err := netlink.LinkByName(p.device)
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", p.device, err)
+	}
+	if err := netlink.LinkSetMTU(l, cfg.MTU); err != nil {
+		return nil, fmt.Errorf("MTU of %s: %w", p.device, err)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return nil, fmt.Errorf("set %s up: %w", p.device, err)
+	}
+	p.max = cfg.MTU + 14 + 2*4
+	p.pool, err = packet.NewPool(cfg.Frames, (packet.Headroom+p.max+63)&^63, nil)
+	return p, err
+}
+
+// Name implements port.Port.
+func (p *Port) Name() string { return p.name }
+
+// Device is the device's name.
+func (p *Port) Device() string { return p.device }
+
+// Pool implements port.Port.
+func (p *Port) Pool() *packet.Pool { return p.pool }
+
+// FD is the device's file, to wait for it together with others.
+func (p *Port) FD() int { return p.fd }
+
+// Rx implements port.Port.
+func (p *Port) Rx(b *packet.Batch) (int, error) {
+	if p.closed.Load() {
+		return 0, port.ErrClosed
+	}
+	now, got, bytes := int64(p.clk.Now()), 0, 0
+	for !b.Full() {
+		x := p.pool.Get()
+		if x == nil {
+			break
+		}
+		room := x.Mem()[packet.Headroom:]
+		r, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(p.fd), uintptr(unsafe.Pointer(&room[0])), uintptr(len(room)))
+		if e != 0 {
+			x.Put()
+			switch e {
+			case unix.EAGAIN, unix.EINTR:
+			case unix.EBADF, unix.EBADFD, unix.ENODEV:
+				return got, port.ErrClosed
+			case unix.EIO: // the device is down
+			default:
+				return got, fmt.Errorf("read %s: %w", p.name, e)
+			}
+			break
+		}
+		n := int(r)
+		if n == len(room) && n > p.max {
+			x.Put() // cut off: longer than any frame of this MTU
+			p.rxDropped.Add(1)
+			continue
+		}
+		x.SetFrame(packet.Headroom, n)
+		x.RxTime, x.Port = now, p.cfg.Index
+		b.Add(x)
+		got++
+		bytes += n
+	}
+	if got > 0 {
+		p.rxPackets.Add(uint64(got))
+		p.rxBytes.Add(uint64(bytes))
+	}
+	return got, nil
+}
+
+// Tx implements port.Port.
+func (p *Port) Tx(b *packet.Batch) (int, error) {
+	if p.closed.Load() {
+		return 0, port.ErrClosed
+	}
+	taken, sent, bytes, dropped := 0, 0, 0, 0
+	var err error
+loop:
+	for _, x := range b.Bufs() {
+		f := x.Bytes()
+		if len(f) < 14 || len(f) > p.max {
+			dropped++
+		} else {
+			_, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(p.fd), uintptr(unsafe.Pointer(&f[0])), uintptr(len(f)))
+			switch e {
+			case 0:
+				sent++
+				bytes += len(f)
+			case unix.EAGAIN, unix.EINTR:
+				break loop
+			case unix.EBADF, unix.EBADFD, unix.ENODEV:
+				err = port.ErrClosed
+				break loop
+			default: // EIO while the device is down, EINVAL: it is not taken
+				dropped++
+			}
+		}
+		x.Put()
+		taken++
+	}
+	b.Shift(taken)
+	if sent > 0 {
+		p.txPackets.Add(uint64(sent))
+		p.txBytes.Add(uint64(bytes))
+	}
+	if dropped > 0 {
+		p.txDropped.Add(uint64(dropped))
+	}
+	return taken, err
+}
+
+// maxWait is how long a context's end may stay unnoticed.
+const maxWait = 50 * clock.Duration(1e6)
+
+// Wait implements port.Port.
+func (p *Port) Wait(ctx context.Context, d clock.Duration) error {
+	end := p.clk.Now().Add(d)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if p.closed.Load() {
+			return port.ErrClosed
+		}
+		left := end.Sub(p.clk.Now())
+		if left <= 0 {
+			return nil
+		}
+		p.poll[0] = unix.PollFd{Fd: int32(p.fd), Events: unix.POLLIN}
+		ts := unix.NsecToTimespec(int64(min(left, maxWait)))
+		n, err := unix.Ppoll(p.poll[:], &ts, nil)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if n > 0 {
+			return nil
+		}
+	}
+}
+
+// Stats implements port.Port.
+func (p *Port) Stats() port.Stats {
+	return port.Stats{
+		RxPackets: p.rxPackets.Load(), RxBytes: p.rxBytes.Load(), RxDropped: p.rxDropped.Load(),
+		TxPackets: p.txPackets.Load(), TxBytes: p.txBytes.Load(), TxDropped: p.txDropped.Load(),
+	}
+}
+
+// Close implements port.Port.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return nil
+	}
+	p.closed.Store(true)
+	if p.fd < 0 {
+		return nil
+	}
+	return unix.Close(p.fd)
+}
