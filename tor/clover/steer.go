@@ -110,7 +110,9 @@ func newState(cfg settings) *state {
 type Steer struct {
 	*state
 	worker, workers int
-	f               hdr.Frame
+	f               hdr.Frame // of the frame at hand
+
+	requests, responses, bytes uint64 // of the batch at hand
 }
 
 func newApp(env graph.Env, args graph.Args) (graph.App, error) {
@@ -184,11 +186,15 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if s.flush {
 		s.forgetAll(c)
 	}
+	s.requests, s.responses, s.bytes = 0, 0, 0
 	for _, x := range b.Bufs() {
 		if s.frame(c, in, x) {
 			c.Emit(1-in, x)
 		}
 	}
+	c.Count(ctrRequests, s.requests)
+	c.Count(ctrResponses, s.responses)
+	c.Count(ctrBytes, s.bytes)
 	c.Set(ctrConns, uint64(s.conns.len()))
 	c.Set(ctrKeys, uint64(s.keys.len()))
 }
@@ -240,11 +246,11 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	}
 	fl := f.Op.Info().Flags
 	if fl&hdr.IsRequest != 0 {
-		c.Count(ctrRequests, 1)
+		s.requests++
 	} else {
-		c.Count(ctrResponses, 1)
+		s.responses++
 	}
-	c.Count(ctrBytes, uint64(len(b)))
+	s.bytes += uint64(len(b))
 	if s.cfg.mode == Off {
 		return true
 	}
@@ -748,14 +754,8 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	psn := f.BTHOf(b).PSN()
 	va, rkey := reth.VA(), reth.RKey()
 	rec := s.conns.op(ri, psn)
-	if rec.live && rec.kind == opCAS && rec.steered {
-		pass(c, x, reasonWindowFull)
-		return
-	}
-	if !r.paired { // its answer may pair the two directions
+	if !r.paired && (rec.kind != opCAS || !rec.live) { // its answer may pair the two directions
 		*rec = op{kind: opRead, live: true, psn: psn, npsn: uint16(npsn), va: va, newVA: va, rkey: rkey, newRKey: rkey, key: noSlot, slot: noSlot}
-	} else {
-		rec.kind = opNone
 	}
 	if s.cfg.mode != ReadWrite {
 		return
@@ -781,6 +781,10 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	t := &s.addrs.e[k.tail]
 	if t.class() != class || e.class() != class {
 		pass(c, x, reasonReadClass)
+		return
+	}
+	if rec.kind == opCAS && rec.live && rec.steered {
+		pass(c, x, reasonWindowFull)
 		return
 	}
 	*rec = op{kind: opRead, live: true, steered: true, psn: psn, npsn: uint16(npsn), va: va, newVA: t.va, rkey: rkey,
@@ -880,6 +884,9 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) 
 	}
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.resync = true // it answers what we have not seen
+	}
+	if fl&hdr.IsAck != 0 {
+		return
 	}
 	rec := s.conns.op(ri, psn)
 	if rec.psn != psn {
