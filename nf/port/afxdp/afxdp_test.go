@@ -3,6 +3,7 @@ package afxdp
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -488,5 +489,172 @@ func TestNoAllocation(t *testing.T) {
 	}
 	if moved < 900 {
 		t.Errorf("%d frames of 1000 were moved", moved)
+	}
+}
+
+// TestIdle: a worker that waits longer than the heartbeat's limit is alive.
+func TestIdle(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	w := open(t, PairConfig{})
+	b := new(packet.Batch)
+	for _, x := range []*Port{w.A[0], w.B[0]} {
+		if _, err := x.Rx(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func(others []port.Port) {
+		t.Helper()
+		ok, err := w.A[0].WaitAny(tbContext, others, 3*DefaultStale)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	wait([]port.Port{w.B[0]})
+	if err := w.A[0].Wait(tbContext, 3*DefaultStale); err != nil {
+		t.Fatal(err)
+	}
+	// A frame on either wakes it, and is received.
+	for _, d := range []struct {
+		far  *raw
+		port *Port
+	}{{bed.a, w.A[0]}, {bed.b, w.B[0]}} {
+		if err := d.far.send(roce(100, 0, false, 1)); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := w.A[0].Wait(tbContext, time.Minute); err != nil || time.Since(start) > 30*time.Second {
+			t.Fatal("not woken: ", err)
+		}
+		if n, err := d.port.Rx(b); n != 1 || err != nil {
+			t.Fatalf("%s: received %d, %v; missed %d", d.port.Name(), n, err, d.port.Missed())
+		}
+		b.PutAll()
+	}
+	ctx, cancel := context.WithCancel(tbContext)
+	cancel()
+	if err := w.A[0].Wait(ctx, time.Minute); err != context.Canceled {
+		t.Error(err)
+	}
+	if ok, _ := w.A[0].WaitAny(tbContext, []port.Port{other{}}, time.Minute); ok {
+		t.Error("waited for a port without a file")
+	}
+}
+
+type other struct{ port.Port }
+
+// TestTCP has the kernels at both far ends, with all their offloads on, talk
+// TCP through the pair: checksums and segments must be whole, in the process
+// and in the kernel.
+func TestTCP(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		filter port.Filter
+		mode   Mode
+	}{{"process", port.Filter{All: true}, Auto}, {"kernel", port.Filter{RoCE: true}, Auto}, {"generic", port.Filter{All: true}, Generic}, {"kernel generic", port.Filter{RoCE: true}, Generic}} {
+		t.Run(c.name, func(t *testing.T) {
+			bed := newBed(t, 1500, 1)
+			for _, x := range []struct {
+				ns         netns.NsHandle
+				name, addr string
+			}{{bed.farA, "farA", "10.9.0.1/24"}, {bed.farB, "farB", "10.9.0.2/24"}} {
+				err := offload.Within(x.ns, func() error {
+					l, err := netlink.LinkByName(x.name)
+					if err != nil {
+						return err
+					}
+					a, err := netlink.ParseAddr(x.addr)
+					if err != nil {
+						return err
+					}
+					return netlink.AddrAdd(l, a)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := open(t, PairConfig{Options: Options{Filter: &c.filter, Mode: c.mode}})
+			p := startPump(w.A, w.B, nil)
+			defer p.halt(t)
+			const total = 4 << 20
+			got := make(chan error, 1)
+			listening := make(chan int, 1)
+			go func() {
+				got <- offload.Within(bed.farB, func() error {
+					fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+					if err != nil {
+						return err
+					}
+					defer unix.Close(fd)
+					if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 7000}), unix.Listen(fd, 1)); err != nil {
+						return err
+					}
+					listening <- fd
+					conn, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+					if err != nil {
+						return err
+					}
+					defer unix.Close(conn)
+					buf, sum := make([]byte, 1<<16), 0
+					for {
+						n, err := unix.Read(conn, buf)
+						if err != nil {
+							return err
+						}
+						if n == 0 {
+							break
+						}
+						for i, v := range buf[:n] {
+							if v != byte((sum+i)*31) {
+								return fmt.Errorf("byte %d is wrong", sum+i)
+							}
+						}
+						sum += n
+					}
+					if sum != total {
+						return fmt.Errorf("%d bytes of %d", sum, total)
+					}
+					return nil
+				})
+			}()
+			<-listening
+			err := offload.Within(bed.farA, func() error {
+				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd)
+				if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 3000); err != nil {
+					return err
+				}
+				if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, 2); err != nil {
+					return err
+				}
+				if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 7000, Addr: [4]byte{10, 9, 0, 2}}); err != nil {
+					return fmt.Errorf("connect: %w", err)
+				}
+				data := make([]byte, total)
+				for i := range data {
+					data[i] = byte(i * 31)
+				}
+				for len(data) > 0 {
+					n, err := unix.Write(fd, data)
+					if err != nil {
+						return err
+					}
+					data = data[n:]
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err, w.Info())
+			}
+			if err := <-got; err != nil {
+				t.Fatal(err)
+			}
+			s := w.A[0].Stats()
+			if (s.RxPackets > s.Bypassed) != c.filter.All {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
