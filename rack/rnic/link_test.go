@@ -50,7 +50,11 @@ func newLink(t testing.TB, c Config, v6 bool, seed uint64) *link {
 	if mtu == 0 {
 		mtu = 1500
 	}
-	pool, err := packet.NewPool(1024, packet.Headroom+mtu+64, nil)
+	slots := c.Slots
+	if slots == 0 {
+		slots = 1024
+	}
+	pool, err := packet.NewPool(slots, packet.Headroom+mtu+64, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +178,7 @@ func (l *link) pair(ty Type, c Conn, size int) *pair {
 	p := &pair{l: l}
 	for i, n := range l.nic {
 		p.pd[i] = n.AllocPD()
-		p.cq[i] = n.CreateCQ(4096)
+		p.cq[i] = n.CreateCQ(4 * l.pool.Slots())
 		p.mem[i] = make([]byte, size)
 		var err error
 		if p.mr[i], err = p.pd[i].RegMR(p.mem[i], testVA, allFlag); err != nil {

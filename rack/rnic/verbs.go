@@ -15,6 +15,7 @@ const (
 	maxWR      = 0x4000
 	maxSGE     = 32
 	maxRdAtom  = 128
+	fewSGE     = 4 // pieces of memory that a send queue has room for from the start
 	maxMessage = 1 << 31
 	// maxPackets keeps the PSNs of a message, and of the window before it,
 	// in the newer half of the PSN space.
@@ -240,6 +241,10 @@ func (n *NIC) createQP(i QPInit, qpn uint32) (*QP, error) {
 	q := &QP{QPN: qpn, Type: i.Type, nic: n, init: i}
 	q.timer.reset()
 	q.req.sq = make([]sendWQE, i.MaxSend)
+	sges := make([][]byte, i.MaxSend*fewSGE)
+	for k := range q.req.sq {
+		q.req.sq[k].sgl = sges[k*fewSGE : k*fewSGE : (k+1)*fewSGE]
+	}
 	q.resp.rq = make([]RecvWR, i.MaxRecv)
 	n.qps[at] = q
 	return q, nil
