@@ -165,7 +165,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 	server := side{&r.Metadata, n, cl.meta.pd, cl.meta.cq}
 	cl.nodes = append(cl.nodes, host.NewNode(r.Metadata.Port, n, cl.meta))
 	for i := range memory {
-		q, err := cl.connect(server, memory[i], true)
+		q, err := cl.connect(server, memory[i], true, walkers)
 		if err != nil {
 			return nil, err
 		}
@@ -230,21 +230,26 @@ func (c *Config) defaults(r Rack) error {
 	return nil
 }
 
-// connect makes a connected pair of queue pairs and returns a's.
-func (cl *Cluster) connect(a, b side, memory bool) (*rnic.QP, error) {
-	qa, _, err := cl.pair(a, b, memory)
+// connect makes a connected pair of queue pairs and returns that of a, which
+// has at most depth requests under way.
+func (cl *Cluster) connect(a, b side, memory bool, depth int) (*rnic.QP, error) {
+	qa, _, err := cl.pair(a, b, memory, depth)
 	return qa, err
 }
 
-func (cl *Cluster) pair(a, b side, memory bool) (qa, qb *rnic.QP, err error) {
+// replyDepth is how many replies a connection of the metadata server holds:
+// the last one may still be unacknowledged when the next request is there.
+const replyDepth = 4
+
+func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err error) {
 	const access = rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
-	make := func(s side) (*rnic.QP, error) {
-		return s.nic.CreateQP(rnic.QPInit{PD: s.pd, Type: rnic.TypeRC, SendCQ: s.cq, RecvCQ: s.cq, Access: access, MaxRecv: 4})
+	make := func(s side, depth int) (*rnic.QP, error) {
+		return s.nic.CreateQP(rnic.QPInit{PD: s.pd, Type: rnic.TypeRC, SendCQ: s.cq, RecvCQ: s.cq, Access: access, MaxSend: depth, MaxRecv: 4})
 	}
-	if qa, err = make(a); err != nil {
+	if qa, err = make(a, depth); err != nil {
 		return nil, nil, err
 	}
-	if qb, err = make(b); err != nil {
+	if qb, err = make(b, replyDepth); err != nil {
 		return nil, nil, err
 	}
 	join := func(q *rnic.QP, to side, dest uint32) error {
@@ -281,7 +286,7 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		return nil, err
 	}
 	open := func(r *rpc, n int) error {
-		qp, sqp, err := cl.pair(me, server, false)
+		qp, sqp, err := cl.pair(me, server, false, replyDepth)
 		if err != nil {
 			return err
 		}
@@ -291,9 +296,11 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 	// Queue pairs are numbered in the order in which they are made: those of
 	// the sessions first.
 	shared := make([][]*rnic.QP, min(cfg.QPs, cfg.Sessions))
+	// A session has an entry and a shortcut under way at most.
+	depth := 2 * ((cfg.Sessions + len(shared) - 1) / len(shared))
 	for i := range shared {
 		for _, to := range memory {
-			q, err := cl.connect(me, to, true)
+			q, err := cl.connect(me, to, true, depth)
 			if err != nil {
 				return nil, err
 			}
@@ -301,7 +308,7 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		}
 	}
 	for _, to := range memory {
-		q, err := cl.connect(me, to, true)
+		q, err := cl.connect(me, to, true, shortcutRound)
 		if err != nil {
 			return nil, err
 		}
