@@ -123,6 +123,7 @@ type Client struct {
 	index    uint32
 	layout   Layout
 	slabs    []int // ascending
+	mtu      int   // of the paths to the memory nodes
 	entries  int   // in the whole store
 	pool     []queue[Pointer]
 	keys     map[uint64]*keyState
@@ -188,6 +189,7 @@ type Session struct {
 	hops    int  // since the search began
 	jumped  bool // the shortcut was read
 	open    bool // the key does not exist yet
+	large   bool // the entry comes in several packets
 	plain   bool // reads nothing that a middlebox may redirect
 
 	entry    []byte // of the largest slab
@@ -439,7 +441,7 @@ func (s *Session) readEntry(p Pointer, shortcut bool) {
 		s.refused()
 		return
 	}
-	s.cur, s.step = p, stepRead
+	s.cur, s.step, s.large = p, stepRead, false
 	s.res.RoundTrips++
 	if s.plain {
 		s.step = stepPlain
@@ -449,6 +451,10 @@ func (s *Session) readEntry(p Pointer, shortcut bool) {
 		return
 	}
 	s.post(wcEntry, rnic.OpRead, sp, va, s.entry[:sp.Slab])
+	if s.large = int(sp.Slab) > s.c.mtu; s.large {
+		// The entry may be written anew between two packets of the answer.
+		s.post(wcHeader, rnic.OpRead, sp, va, s.word[:])
+	}
 	if shortcut {
 		if ss, sva := s.c.layout.Shortcut(s.k.slot); ss != nil {
 			s.post(wcShortcut, rnic.OpRead, ss, sva, s.shortcut[:])
@@ -474,7 +480,8 @@ func (s *Session) examine() {
 		copy(s.entry, s.word[:])
 	}
 	h := pointerAt(s.entry, 0)
-	if h.Version() != s.cur.Version() || s.step != stepPlain && u64(s.entry, keyAt) != s.res.Key {
+	if s.large && pointerAt(s.word[:], 0).Version() != s.cur.Version() ||
+		h.Version() != s.cur.Version() || s.step != stepPlain && u64(s.entry, keyAt) != s.res.Key {
 		s.refused()
 		return
 	}

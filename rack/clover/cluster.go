@@ -43,6 +43,9 @@ type Config struct {
 	Slab int
 	// Entries is how many entries of that size a memory node holds; 0 = 2^20.
 	Entries int
+	// Classes are the classes of entries of a memory node, if it shall have
+	// more than one; Entries does not matter then, and Slab must be one of them.
+	Classes []Class
 	// Sessions is how many client threads a compute node has; 0 = 8.
 	Sessions int
 	// QPs is how many queue pairs they share towards a memory node; 0 = one
@@ -135,6 +138,10 @@ func New(c Config, r Rack) (*Cluster, error) {
 	}
 	var memory []side
 	var layout Layout
+	entries := 0
+	for _, k := range c.Classes {
+		entries += k.Entries
+	}
 	slots := (len(c.Keys) + len(r.Memory) - 1) / len(r.Memory)
 	for i := range r.Memory {
 		n, err := nic(&r.Memory[i], i)
@@ -142,7 +149,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 			return nil, err
 		}
 		m, err := NewMemory(n, MemoryConfig{
-			Index: i, FirstLH: uint32(1 + i*c.Entries), Classes: []Class{{c.Slab, c.Entries}},
+			Index: i, FirstLH: uint32(1 + i*entries), Classes: c.Classes,
 			FirstSlot: uint32(FirstShortcut + i*slots), Slots: slots,
 		})
 		if err != nil {
@@ -202,6 +209,9 @@ func (c *Config) defaults(r Rack) error {
 	if c.Entries == 0 {
 		c.Entries = 1 << 20
 	}
+	if c.Classes == nil {
+		c.Classes = []Class{{c.Slab, c.Entries}}
+	}
 	if c.Sessions == 0 {
 		c.Sessions = 8
 	}
@@ -220,13 +230,23 @@ func (c *Config) defaults(r Rack) error {
 		return fmt.Errorf("clover: %d is no slab size: choose 128 << 0..8", c.Slab)
 	case c.Sessions < 1 || c.Sessions > 1<<16 || c.QPs < 1:
 		return errors.New("clover: a compute node needs 1 to 65536 sessions, and queue pairs for them")
-	case c.Entries < 1 || c.Entries*len(r.Memory) >= 1<<31:
-		return fmt.Errorf("clover: %d entries on each of %d memory nodes: choose 1 to 2^31 in all", c.Entries, len(r.Memory))
-	case len(c.Keys) == 0 || len(c.Keys) > c.Entries*len(r.Memory):
-		return fmt.Errorf("clover: %d keys do not fit into %d entries", len(c.Keys), c.Entries*len(r.Memory))
 	}
-	// A session takes entries by grants; without room for them it could
-	// never write.
+	home, all := 0, 0
+	for _, k := range c.Classes {
+		if !ValidSlab(k.Slab) || k.Entries < 1 || k.Entries > 1<<31 {
+			return fmt.Errorf("clover: %d entries of %d bytes: slabs are 128 << 0..8 bytes, and a class has 1 to 2^31", k.Entries, k.Slab)
+		}
+		all += k.Entries
+		if k.Slab == c.Slab {
+			home += k.Entries
+		}
+	}
+	if all*len(r.Memory) >= 1<<32-1 {
+		return fmt.Errorf("clover: %d entries on each of %d memory nodes are more than there are handles", all, len(r.Memory))
+	}
+	if len(c.Keys) == 0 || len(c.Keys) > home*len(r.Memory) {
+		return fmt.Errorf("clover: %d keys do not fit into %d entries of %d bytes", len(c.Keys), home*len(r.Memory), c.Slab)
+	}
 	return nil
 }
 
@@ -272,7 +292,7 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, server side) (*loader, error) {
 	cfg := &cl.cfg
 	ld := &loader{cl: cl, tally: newTally(), value: make([]byte, cfg.Slab-ValueAt)}
-	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), done: ld.done,
+	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, done: ld.done,
 		keys: make(map[uint64]*keyState, len(cfg.Keys)), spare: make([]keyState, len(cfg.Keys))}
 	ld.c = c
 	for _, k := range cfg.Keys {
@@ -296,8 +316,8 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 	// Queue pairs are numbered in the order in which they are made: those of
 	// the sessions first.
 	shared := make([][]*rnic.QP, min(cfg.QPs, cfg.Sessions))
-	// A session has an entry and a shortcut under way at most.
-	depth := 2 * ((cfg.Sessions + len(shared) - 1) / len(shared))
+	// A session has an entry, its header and a shortcut under way at most.
+	depth := 3 * ((cfg.Sessions + len(shared) - 1) / len(shared))
 	for i := range shared {
 		for _, to := range memory {
 			q, err := cl.connect(me, to, true, depth)
@@ -364,6 +384,10 @@ func (cl *Cluster) load() error {
 			return fmt.Errorf("clover: key %#x is given twice", key)
 		}
 		r := &k.fresh[k.turn]
+		for r.next == r.end {
+			k.turn = (k.turn + 1) % len(k.fresh)
+			r = &k.fresh[k.turn]
+		}
 		k.turn = (k.turn + 1) % len(k.fresh)
 		p := Ref(r.next, MinVersion)
 		r.next++

@@ -86,7 +86,12 @@ func TestIntegrityFindsDamage(t *testing.T) {
 }
 
 // liar tells a client that its CAS failed although it did not.
-type liar struct{ lies int }
+// With hold it keeps the answer back until hold is taken away.
+type liar struct {
+	lies int
+	hold bool
+	kept *packet.Buf
+}
 
 func (l *liar) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Buf)) {
 	x := b.Bytes()
@@ -95,6 +100,14 @@ func (l *liar) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Bu
 		f.AtomicAckETHOf(x).SetOriginal(uint64(Linked(9, Ref(9, 9))))
 		hdr.SetICRC(x, &f)
 		l.lies--
+		if l.hold {
+			l.kept = b
+			return
+		}
+	}
+	if l.kept != nil && !l.hold && !up {
+		emit(l.kept)
+		l.kept = nil
 	}
 	emit(b)
 }
@@ -117,6 +130,47 @@ func TestFindsOwnEntry(t *testing.T) {
 	}
 	if v := r.cl.Integrity(); v.InChain != 2 {
 		t.Fatalf("%+v", v)
+	}
+}
+
+func TestFindsOwnEntryRecycled(t *testing.T) {
+	x := &liar{}
+	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 80, Sessions: 1, Metadata: MetadataConfig{GCBelow: 1}}, 2, 1, x)
+	r.op(0, 0, true, 1, nil)
+	x.lies, x.hold = 1, true
+	c := r.cl.compute[0].ld.c
+	var res *Result
+	c.done = func(r *Result) { res = r }
+	if err := c.sessions[0].Write(r.clk.Now(), 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.sim.Run(func() bool { return x.kept != nil }, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	own, asked := c.sessions[0].own, c.sessions[0].cur
+	m := r.cl.meta
+	for range 300 {
+		if w := r.op(1, 0, true, 1, nil); w.Err != nil {
+			t.Fatal(w.Err)
+		}
+		r.cl.compute[1].ld.c.bg.gcAt = 0 // reports at once
+	}
+	for _, p := range []Pointer{own, asked} {
+		if e := m.meta(p.LH()); e.version == p.Version() {
+			t.Fatalf("%v is not recycled", p)
+		}
+	}
+	x.hold = false
+	r.op(1, 0, false, 1, nil)
+	if err := r.sim.Run(func() bool { return res != nil }, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	st := c.Stats()
+	if res.Err != nil || st.FoundOwn != 1 || st.Stale == 0 {
+		t.Errorf("%+v %+v", res, st)
+	}
+	if v := r.cl.Integrity(); !v.OK() || v.InChain+v.Superseded != 303 {
+		t.Errorf("%+v", v)
 	}
 }
 
@@ -223,6 +277,34 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// Values of all lengths follow each other in one chain, also those that take
+// several packets.
+func TestClasses(t *testing.T) {
+	r := newRig(t, Config{Keys: ycsb.Sequential(1, 3), Classes: []Class{{128, 100}, {1024, 60}, {32 << 10, 20}}, Sessions: 1,
+		Metadata: MetadataConfig{GCBelow: 1}}, 2, 2)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SampledFrom([]int{0, 8, 112, 113, 1008, 1009, 5000, 32<<10 - ValueAt}).Draw(t, "length")
+		value := bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, n)
+		clear(value[:min(n, 8)])
+		writer, reader := rapid.IntRange(0, 1).Draw(t, "writer"), rapid.IntRange(0, 1).Draw(t, "reader")
+		key := rapid.Uint64Range(1, 3).Draw(t, "key")
+		if x := r.op(writer, 0, true, key, value); x.Err != nil {
+			t.Fatal(x.Err)
+		}
+		x := r.op(reader, 0, false, key, nil)
+		if x.Err != nil || len(x.Value) < n || !bytes.Equal(x.Value[:n], value) || len(bytes.Trim(x.Value[n:], "\x00")) > 0 {
+			t.Fatalf("%v: wrote %d bytes, read %d others", x.Err, n, len(x.Value))
+		}
+	})
+	r.settle()
+	if v := r.cl.Integrity(); !v.OK() {
+		t.Errorf("%+v", v)
+	}
+	if r.cl.MetadataStats().Recycled == 0 {
+		t.Error("nothing was recycled")
+	}
+}
+
 func TestRelease(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 2), Entries: 512, Sessions: 2, Mix: ycsb.W}, 1, 1)
 	m := r.run(30, time.Second)
@@ -325,8 +407,12 @@ func TestRefusedConfigs(t *testing.T) {
 	for _, c := range []Config{
 		{Slab: 100}, {Slab: 64 << 10}, {Sessions: -1}, {QPs: -1}, {Entries: -1}, {Entries: 4}, {Theta: 1},
 		{Keys: []uint64{}}, {Keys: []uint64{3, 3}}, {Conn: rnic.Conn{PathMTU: 1000}}, {Metadata: MetadataConfig{GCBelow: 2}},
-		{Metadata: MetadataConfig{MaxClients: 2}},
+		{Metadata: MetadataConfig{MaxClients: 2}}, {Classes: []Class{{256, 100}}}, {Classes: []Class{{128, 1 << 12}, {100, 1}}},
+		{Classes: []Class{{128, 1 << 31}, {128, 1 << 31}}},
 	} {
+		if c.Entries == 0 {
+			c.Entries = 1 << 12
+		}
 		if _, err := New(c, testRack()); err == nil {
 			t.Errorf("%+v was taken", c)
 		} else {
