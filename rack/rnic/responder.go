@@ -476,11 +476,20 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 			h := f.RETHOf(p)
 			off := uint64((psn-r.first)&hdr.PSNMask) * uint64(q.mtu)
 			n := h.DMALength()
-			if h.RKey() != r.rkey || h.VA() != r.va+off || off+uint64(n) > uint64(r.length) {
+			if off+uint64(n) > uint64(r.length) {
 				continue
 			}
+			// rxe drops a repeated READ that asks for another range than the
+			// original did. The ConnectX profile takes the range from the
+			// repeated request: a READ that a middlebox sent elsewhere the
+			// first time is answered when it comes again on its own.
+			if h.RKey() != r.rkey || h.VA() != r.va+off {
+				if q.nic.cfg.Profile != ConnectX || q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
+					continue
+				}
+			}
 			first := psn == r.first || q.nic.cfg.Profile == ConnectX
-			q.add(answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: r.rkey, left: n})
+			q.add(answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 		default:
 			continue
 		}
