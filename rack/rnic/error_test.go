@@ -596,3 +596,54 @@ func TestRefusedArguments(t *testing.T) {
 		t.Error("a destroyed queue pair sends")
 	}
 }
+
+// TestReuse: numbers of queue pairs and regions come back late, and keys
+// differ when they do.
+func TestReuse(t *testing.T) {
+	l := newLink(t, Config{}, false, 1)
+	n := l.nic[0]
+	pd, cq := n.AllocPD(), n.CreateCQ(1)
+	lastKey, lastQP := map[uint32]int{}, map[uint32]int{}
+	for i := range 2000 {
+		m, err := pd.RegMR(nil, 0, RemoteRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := n.CreateQP(QPInit{PD: pd, SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, ok := lastKey[m.RKey]; ok {
+			t.Fatalf("key %#x of round %d again in %d", m.RKey, at, i)
+		}
+		if at, ok := lastQP[q.QPN]; ok && i-at < quarantine {
+			t.Fatalf("number %#x of round %d again in %d", q.QPN, at, i)
+		}
+		lastKey[m.RKey], lastQP[q.QPN] = i, i
+		m.Dereg()
+		m.Dereg()
+		q.Destroy()
+	}
+	if len(n.mrs) > 2*quarantine || len(n.qps) > 2*quarantine {
+		t.Errorf("%d regions and %d queue pairs are kept", len(n.mrs), len(n.qps))
+	}
+}
+
+// TestStarved: without free frames nothing is lost, and the NIC asks to be
+// called again.
+func TestStarved(t *testing.T) {
+	l := newLink(t, Config{Slots: 1}, false, 1)
+	p := l.pair(TypeRC, quick(), 4096)
+	held := l.pool.Get()
+	p.post(&SendWR{Op: OpWrite, SGL: [][]byte{make([]byte, 600)}, RemoteAddr: testVA, RKey: p.mr[1].RKey, Signaled: true})
+	n := l.nic[0]
+	n.Output(l.now, &l.batch)
+	if d := n.Deadline(); l.batch.Len() != 0 || d <= l.now || d > l.now+10_000 || n.Stats().PoolEmpty != 1 {
+		t.Fatalf("%d frames, deadline in %d", l.batch.Len(), d-l.now)
+	}
+	held.Put()
+	if w := p.one(0); w.Status != Success {
+		t.Fatalf("%+v", w)
+	}
+	l.conserved()
+}

@@ -73,8 +73,8 @@ type NIC struct {
 
 	qps    []*QP // by QPN - cfg.FirstQPN
 	freeQP []uint32
-	mrs    []*MR // by R_Key >> 8
-	freeMR []uint32
+	mrs    []*MR    // by R_Key >> 8
+	freeMR []uint32 // their R_Keys
 
 	reqQ, rspQ queue
 	timers     timers

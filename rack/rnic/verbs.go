@@ -10,11 +10,14 @@ import (
 
 // Limits, as rxe has them.
 const (
-	maxQP      = 0x10000
-	maxMR      = 1 << 24
-	maxWR      = 0x4000
-	maxSGE     = 32
-	maxRdAtom  = 128
+	maxQP     = 0x10000
+	maxMR     = 1 << 24
+	maxWR     = 0x4000
+	maxSGE    = 32
+	maxRdAtom = 128
+	// quarantine is how many numbers of queue pairs and regions that are gone
+	// are kept unused, so that late packets find nobody.
+	quarantine = 256
 	fewSGE     = 4 // pieces of memory that a send queue has room for from the start
 	maxMessage = 1 << 31
 	// maxPackets keeps the PSNs of a message, and of the window before it,
@@ -44,14 +47,17 @@ type MR struct {
 // calls of Input is safe.
 func (p *PD) RegMR(mem []byte, va uint64, a Access) (*MR, error) {
 	n := p.nic
-	index := uint32(0)
-	if k := len(n.freeMR); k > 0 && len(n.mrs) >= maxMR-1 {
-		index = n.freeMR[0]
-		n.freeMR = n.freeMR[1:]
-	} else {
-		index = max(uint32(len(n.mrs)), 1)
+	key := max(uint32(len(n.mrs)), 1)<<8 | n.rand.Uint32()&0xFF
+	if len(n.freeMR) > quarantine || key>>8 >= maxMR && len(n.freeMR) > 0 {
+		// The next variant of a key that has not been used for long.
+		key = n.freeMR[0]
+		key = key&^0xFF | (key+1)&0xFF
 	}
-	return p.regMR(mem, va, a, index<<8|n.rand.Uint32()&0xFF)
+	m, err := p.regMR(mem, va, a, key)
+	if err == nil && len(n.freeMR) > 0 && n.freeMR[0]>>8 == key>>8 {
+		n.freeMR = n.freeMR[1:]
+	}
+	return m, err
 }
 
 func (p *PD) regMR(mem []byte, va uint64, a Access, key uint32) (*MR, error) {
@@ -80,7 +86,7 @@ func (m *MR) Dereg() {
 	n := m.pd.nic
 	if i := m.RKey >> 8; int(i) < len(n.mrs) && n.mrs[i] == m {
 		n.mrs[i] = nil
-		n.freeMR = append(n.freeMR, i)
+		n.freeMR = append(n.freeMR, m.RKey)
 	}
 	m.valid = false
 }
@@ -204,14 +210,18 @@ type QP struct {
 // once; Connect makes it talk.
 func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	qpn := n.cfg.FirstQPN + uint32(len(n.qps))
-	if len(n.qps) == maxQP {
-		if len(n.freeQP) == 0 {
-			return nil, fmt.Errorf("rnic: all %d queue pairs are in use: %w", maxQP, ErrInvalid)
-		}
+	full := len(n.qps) == maxQP || qpn > 0xFFFFFF
+	if full && len(n.freeQP) == 0 {
+		return nil, fmt.Errorf("rnic: all %d queue pairs are in use: %w", len(n.qps), ErrInvalid)
+	}
+	if full || len(n.freeQP) > quarantine {
 		qpn = n.freeQP[0]
+	}
+	q, err := n.createQP(i, qpn)
+	if err == nil && len(n.freeQP) > 0 && n.freeQP[0] == qpn {
 		n.freeQP = n.freeQP[1:]
 	}
-	return n.createQP(i, qpn)
+	return q, err
 }
 
 func (n *NIC) createQP(i QPInit, qpn uint32) (*QP, error) {
