@@ -124,12 +124,11 @@ func (i *Instance) reconfigure(names []string, old, new *Spec) error {
 	}
 	var done []change
 	give := func(c change, spec *Spec) (err error) {
-		w := c.w
-		w.do(func() {
-			defer func() { w.ctx.node = nil }()
-			w.ctx.node = c.node
-			err = errStopped
+		err = errPanicked // what is left when it does
+		c.w.do(func() {
+			c.w.ctx.node = c.node
 			err = c.app.Reconfigure(maps.Clone(spec.Apps[c.name].Args))
+			c.w.ctx.node = nil
 		})
 		return err
 	}
@@ -151,7 +150,7 @@ func (i *Instance) reconfigure(names []string, old, new *Spec) error {
 	return nil
 }
 
-var errStopped = errors.New("the app failed")
+var errPanicked = errors.New("it panicked, and the instance stops")
 
 // Set changes arguments of a running app and leaves the others as they are.
 // It is Apply of a Plan that reconfigures it.

@@ -186,6 +186,76 @@ func TestPanicStopsTheInstance(t *testing.T) {
 	}
 }
 
+func TestPanicBetweenBreaths(t *testing.T) {
+	x := newBench(t, parse(t, inline), 8)
+	if _, err := x.inst.Set("mark", graph.Args{"tag": "!"}); err == nil || !strings.Contains(err.Error(), "app mark: it panicked") {
+		t.Errorf("%v", err)
+	}
+	_, err := x.inst.Step(2)
+	var p *graph.PanicError
+	if !errors.As(err, &p) || p.App != "mark" {
+		t.Errorf("%v", err)
+	}
+}
+
+// Ports at their end, and an app without a timer that keeps frames: Run ends,
+// and Close lets go of them.
+func TestRunEndsWithFramesHeld(t *testing.T) {
+	s := newSpring(t, "a", 100)
+	inst, err := graph.New(graph.Config{
+		Spec:  parse(t, "ports: {a: {kind: spring}}\napps: {h: {kind: hold}}\nlinks: [a.out -> h.in, h.out -> a.in]\n"),
+		Kinds: kinds(), Ports: map[string][]port.Port{"a": {s}}, Clock: clock.NewWall(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if inst.Held() != 4 || s.pool.InUse() != 4 {
+		t.Errorf("%d held, %d in use", inst.Held(), s.pool.InUse())
+	}
+	if err := inst.Close(); err != nil {
+		t.Error(err)
+	}
+	if inst.Held() != 0 || s.pool.InUse() != 0 {
+		t.Errorf("after Close: %d held, %d in use", inst.Held(), s.pool.InUse())
+	}
+	if err := inst.Conservation(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A receive error that is not the end of the input stops the instance.
+func TestPortFailureStops(t *testing.T) {
+	pool, _ := packet.NewPool(64, 512, nil)
+	a, _ := mem.NewWire("a", "far", pool, 8, clock.NewManual(1))
+	inst, err := graph.New(graph.Config{Spec: parse(t, "ports: {a: {kind: mem}}\n"), Ports: map[string][]port.Port{"a": {a}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	if _, err := inst.Step(1); !errors.Is(err, port.ErrClosed) || err.Error() != "port a: receive: port closed" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	pool, _ := packet.NewPool(64, 512, nil)
+	a, b := mem.NewWire("a", "b", pool, 8, clock.NewManual(1))
+	one := parse(t, "ports: {a: {kind: mem}}\napps: {s: {kind: stamp, args: {tag: long}}}\n")
+	for want, cfg := range map[string]graph.Config{
+		"graph: no spec": {},
+		"graph: port a of the spec was not opened":           {Spec: one, Kinds: kinds()},
+		"graph: port b was opened and is not in the spec":    {Spec: one, Kinds: kinds(), Ports: map[string][]port.Port{"a": {a}, "b": {b}}},
+		`spec:2:12: app s: tag "long" must be one character`: {Spec: one, Kinds: kinds(), Ports: map[string][]port.Port{"a": {a}}},
+	} {
+		if _, err := graph.New(cfg); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 func TestBypassFlushes(t *testing.T) {
 	s := newSpring(t, "a", 1000)
 	inst, err := graph.New(graph.Config{
@@ -204,6 +274,134 @@ func TestBypassFlushes(t *testing.T) {
 	}
 	if app.flushed != 2 {
 		t.Errorf("flushed %d times", app.flushed)
+	}
+}
+
+// A worker that gets nothing at all, because all of it goes past, is told too.
+func TestBypassOfEverything(t *testing.T) {
+	p := &idle{spring: *newSpring(t, "a", 0)}
+	inst, err := graph.New(graph.Config{
+		Spec:  parse(t, "ports: {a: {kind: idle}}\napps: {s: {kind: stamp}}\nlinks: [a.out -> s.in, s.out -> a.in]\n"),
+		Kinds: kinds(), Ports: map[string][]port.Port{"a": {p}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.missed = 7
+	if _, err := inst.Step(1); err != nil {
+		t.Fatal(err)
+	}
+	if n := inst.App("s", 0).(*stamp).flushed; n != 1 {
+		t.Errorf("flushed %d times", n)
+	}
+}
+
+// Frames that passed unseen before a batch are known before it is pushed.
+func TestBypassIsSeenBeforeTheBatch(t *testing.T) {
+	s := newSpring(t, "a", 64)
+	s.missEach = 1
+	inst, err := graph.New(graph.Config{
+		Spec:  parse(t, "ports: {a: {kind: spring}}\napps: {s: {kind: stamp}}\nlinks: [a.out -> s.in, s.out -> a.in]\n"),
+		Kinds: kinds(), Ports: map[string][]port.Port{"a": {s}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inst.Step(1); err != nil {
+		t.Fatal(err)
+	}
+	if app := inst.App("s", 0).(*stamp); app.seenAtFlush != 0 || app.flushed != 1 {
+		t.Errorf("flushed %d times, after %d frames", app.flushed, app.seenAtFlush)
+	}
+}
+
+// A Plan that takes links and apps away while frames wait accounts for each.
+func TestApplyWithBacklog(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {h: {kind: hoard}, k: {kind: hold}, m: {kind: stamp}}
+links: [a.out -> m.in, m.out -> k.in, k.out -> b.in, b.out -> h.in]
+`), 8)
+	for range 3 {
+		x.send("a", slices.Repeat([]string{"f"}, 8)...)
+		x.step()
+	}
+	x.send("b", "1", "2")
+	x.step()
+	if n := x.inst.Held(); n != 4+12+2 {
+		t.Fatalf("%d held", n)
+	}
+	p, err := x.inst.Plan(parse(t, "ports: {a: {kind: mem}, b: {kind: mem}}\napps: {m: {kind: stamp}}\nlinks: [a.out -> m.in, m.out -> a.in]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.inst.Apply(p); err != nil {
+		t.Fatal(err)
+	}
+	x.conserve()
+	// What the hold gave up was still sent to b's link; all of that is gone
+	// with it. The hoard cannot give up anything: its two are held for ever.
+	if n := x.count("b", "stopped"); n != 16 || x.inst.Held() != 2 {
+		t.Errorf("%d stopped, %d held", n, x.inst.Held())
+	}
+	x.send("a", "g")
+	x.step()
+	if got := x.recv("a"); !slices.Equal(got, []string{"g-"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// When one app refuses its new arguments, those that took theirs go back.
+func TestReconfigureAllOrNothing(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {m: {kind: stamp, args: {tag: m}}, n: {kind: stamp, args: {tag: n}}}
+links: [a.out -> m.in, m.out -> n.in, n.out -> b.in]
+`), 8)
+	next := x.inst.Spec()
+	next.Apps["m"] = graph.AppSpec{Kind: "stamp", Args: graph.Args{"tag": "x"}}
+	next.Apps["n"] = graph.AppSpec{Kind: "stamp", Args: graph.Args{"tag": "long"}}
+	p, err := x.inst.Plan(next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.inst.Apply(p); err == nil || !strings.Contains(err.Error(), "app n: tag") {
+		t.Errorf("%v", err)
+	}
+	x.send("a", "f")
+	x.step()
+	if got := x.recv("b"); !slices.Equal(got, []string{"fmn"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// A frame that an app took from the pool by itself is counted when it emits
+// or drops it.
+func TestGeneratedWithoutGet(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {t: {kind: twin}}
+links: [a.out -> t.in, t.out -> b.in]
+`), 8)
+	x.send("a", "f", "g")
+	x.step()
+	if got := x.recv("b"); len(got) != 4 || x.count("t", "generated") != 2 {
+		t.Errorf("%q, %d generated", got, x.count("t", "generated"))
+	}
+}
+
+func TestOrder(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {z: {kind: tee}, c: {kind: stamp}, y: {kind: stamp}, b1: {kind: stamp}, a1: {kind: sink}}
+links: [a.out -> z.in, z.copy -> y.in, z.out -> b1.in, y.out -> a1.in, b1.out -> a1.in]
+`), 8)
+	var got []string
+	for _, n := range x.inst.Runtime().Nodes {
+		got = append(got, n.Node)
+	}
+	if want := "c z b1 y a1 a b"; strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
 	}
 }
 
@@ -715,6 +913,27 @@ func TestIdleWorkerSleeps(t *testing.T) {
 	}
 	if len(p.waited) < 3 || p.waited[0] != 10*time.Millisecond {
 		t.Errorf("waited %v", p.waited)
+	}
+}
+
+// A sleep ends in time for the next timer.
+func TestIdleWorkerWakesForTimers(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &idle{spring: *newSpring(t, "a", 0), stop: cancel}
+	inst, err := graph.New(graph.Config{
+		Spec: parse(t, "ports: {a: {kind: idle}}\napps: {b: {kind: beat}}\nlinks: [b.out -> a.in]\n"), Kinds: kinds(),
+		Ports: map[string][]port.Port{"a": {p}}, Clock: clock.NewWall(), Spin: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range p.waited {
+		if d > 3*time.Millisecond {
+			t.Errorf("waited %v with a timer every 3ms", d)
+		}
 	}
 }
 

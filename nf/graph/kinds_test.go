@@ -20,9 +20,10 @@ import (
 // stamp adds a tag byte to each frame, can be reconfigured, counts, and is
 // flushed.
 type stamp struct {
-	tag     byte
-	seen    int
-	flushed int
+	tag         byte
+	seen        int
+	flushed     int
+	seenAtFlush int
 }
 
 func (a *stamp) Push(c *graph.Ctx, _ int, b *packet.Batch) {
@@ -47,6 +48,9 @@ const (
 )
 
 func (a *stamp) Reconfigure(args graph.Args) error {
+	if args["tag"] == "!" {
+		panic("asked to")
+	}
 	t, err := tag(args)
 	if err == nil {
 		a.tag = t
@@ -54,7 +58,7 @@ func (a *stamp) Reconfigure(args graph.Args) error {
 	return err
 }
 
-func (a *stamp) Flush(*graph.Ctx) { a.flushed++ }
+func (a *stamp) Flush(*graph.Ctx) { a.flushed, a.seenAtFlush = a.flushed+1, a.seen }
 func (a *stamp) Report() any      { return map[string]int{"seen": a.seen} }
 func (a *stamp) Describe(k uint16, args [4]uint64) string {
 	return fmt.Sprintf("stamp %c", rune(args[0]))
@@ -99,6 +103,35 @@ func (a *hold) Stop(c *graph.Ctx) {
 	a.q = nil
 }
 
+// hoard keeps everything, and gives up nothing.
+type hoard struct{ n int }
+
+func (a *hoard) Push(_ *graph.Ctx, _ int, b *packet.Batch) { a.n += b.Len() }
+func (a *hoard) Held() int                                 { return a.n }
+
+// twin sends each frame twice, the second in a buffer from the pool itself.
+type twin struct{}
+
+func (twin) Push(c *graph.Ctx, _ int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		y := x.Pool().Get()
+		y.SetBytes(x.Bytes())
+		c.Emit(0, x)
+		c.Emit(0, y)
+	}
+}
+
+// beat makes a frame every 3 ms.
+type beat struct{}
+
+func (beat) Push(*graph.Ctx, int, *packet.Batch) {}
+func (beat) Tick(c *graph.Ctx) clock.Time {
+	if x := c.Get(); x != nil {
+		c.Emit(0, x)
+	}
+	return c.Now().Add(3 * time.Millisecond)
+}
+
 // fork sends by the first byte: even left, odd right, 'p' punted, '!' panics,
 // '?' forgets the frame.
 type fork struct{}
@@ -134,6 +167,9 @@ func kinds() []graph.Kind {
 			}},
 		graph.Kind{Name: "hold", In: []string{"in"}, Out: []string{"out"},
 			New: func(graph.Env, graph.Args) (graph.App, error) { return &hold{q: make([]*packet.Buf, 0, 4)}, nil }},
+		graph.Kind{Name: "hoard", In: []string{"in"}, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
+		graph.Kind{Name: "twin", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) { return twin{}, nil }},
+		graph.Kind{Name: "beat", Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) { return beat{}, nil }},
 		graph.Kind{Name: "fork", In: []string{"in"}, Out: []string{"left", "right"}, Reasons: []counter.Def{{Name: "asked"}},
 			New: func(graph.Env, graph.Args) (graph.App, error) { return fork{}, nil }},
 	)
@@ -236,12 +272,13 @@ func (x *bench) count(node, name string) uint64 {
 // spring is a port that yields frames without end, of its own pool, until it
 // is told to dry up; what it sends goes back to the pool. One worker uses it.
 type spring struct {
-	name   string
-	pool   *packet.Pool
-	left   int
-	waits  int
-	missed uint64
-	stats  port.Stats
+	name     string
+	pool     *packet.Pool
+	left     int
+	waits    int
+	missed   uint64
+	missEach uint64 // added to missed by every Rx
+	stats    port.Stats
 }
 
 func newSpring(t testing.TB, name string, frames int) *spring {
@@ -257,6 +294,7 @@ func (s *spring) Name() string       { return s.name }
 func (s *spring) Pool() *packet.Pool { return s.pool }
 func (s *spring) Rx(b *packet.Batch) (int, error) {
 	n := 0
+	s.missed += s.missEach
 	for s.left > 0 && !b.Full() {
 		x := s.pool.Get()
 		if x == nil {

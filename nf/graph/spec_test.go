@@ -46,7 +46,7 @@ func TestSpecErrors(t *testing.T) {
 	}
 	for _, c := range []struct{ old, new, want string }{
 		{"kind: stamp", "kind: stomp", `spec:5:16: app mark: unknown kind "stomp" (did you mean "stamp"?)`},
-		{"kind: stamp", "kind: xylophone", `unknown kind "xylophone" (known: wire, tee, sink, stamp, fixed, hold, fork)`},
+		{"kind: stamp", "kind: xylophone", `unknown kind "xylophone" (known: wire, tee, sink, stamp, fixed, hold, hoard, twin, beat, fork)`},
 		{"tag: m", "tac: m", `spec:5:35: app mark: unknown argument "tac" (did you mean "tag"?)`},
 		{"depth: 64", "deep: 64", `spec:3:31: port b: unknown argument "deep" (known: depth)`},
 		{"a: {kind: mem}", "a: {kind: men}", `spec:2:13: port a: unknown kind "men" (did you mean "mem"?)`},
@@ -193,6 +193,23 @@ start hold: hold
 reconfigure mark: tag=n (was m)
 link hold.out -> b.in
 link mark.out -> hold.in
+`
+	if d := cmp.Diff(want, p.String()); d != "" {
+		t.Error(d)
+	}
+	// An app of another kind takes its links with it, though they read the same.
+	next = old.Clone()
+	next.Apps["mark"] = graph.AppSpec{Kind: "fixed"}
+	p, err = graph.Diff(old, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = `unlink a.out -> mark.in
+unlink mark.out -> wire.a
+stop mark: stamp
+start mark: fixed
+link a.out -> mark.in
+link mark.out -> wire.a
 `
 	if d := cmp.Diff(want, p.String()); d != "" {
 		t.Error(d)

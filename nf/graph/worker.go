@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
@@ -159,6 +160,9 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
 		if until := w.tick.Sub(now); w.tick != clock.Never && until < d {
 			d = until
 		}
+		if w.backlog() {
+			d = min(d, maxSleep/100)
+		}
 		if d > 0 {
 			if err := w.wait(ctx, d); err != nil && ctx.Err() == nil {
 				return err
@@ -166,6 +170,16 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
 		}
 	}
 	return w.err
+}
+
+// backlog reports that a port has not taken all that it was given.
+func (w *worker) backlog() bool {
+	for _, l := range w.graph.links {
+		if len(l.q) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // finished reports that no frame will come any more and none waits.
@@ -180,14 +194,12 @@ func (w *worker) finished() bool {
 			}
 		}
 	}
-	for _, l := range w.graph.links {
-		if len(l.q) > 0 {
-			return false
-		}
+	if w.backlog() {
+		return false
 	}
 	for _, n := range w.graph.nodes {
-		if n.held() > 0 {
-			return false
+		if n.held() > 0 && w.tick != clock.Never {
+			return false // a timer may let go of them
 		}
 	}
 	return true
@@ -205,7 +217,7 @@ func (w *worker) wait(ctx context.Context, d clock.Duration) error {
 		}
 	}
 	if len(w.waits) == 0 {
-		runtime.Gosched()
+		time.Sleep(d)
 		return nil
 	}
 	first, others := w.waits[0], w.waits[1:]
@@ -557,6 +569,7 @@ func (w *worker) adopt(g *layout) {
 		w.pool = g.ports[0].queues[0].Pool()
 	}
 	w.tick = 0
+	w.commit()
 	c.node = nil
 }
 
