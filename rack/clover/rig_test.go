@@ -20,18 +20,16 @@ type box interface {
 	pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Buf))
 }
 
+// series is boxes one after another, from the memory node on.
+type series []box
+
+func (series) pass(clock.Time, bool, *packet.Buf, func(*packet.Buf)) {}
+
 // bump is a wire with a box in it; it implements host.Worker.
 type bump struct {
 	box  box
 	a, b port.Port // bridge side, memory node's side
-	late []delayed
 	out  [2]packet.Batch
-}
-
-type delayed struct {
-	at clock.Time
-	up bool
-	b  *packet.Buf
 }
 
 func (w *bump) Breath(now clock.Time) (int, error) {
@@ -104,12 +102,12 @@ func (n *noisy) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.B
 
 // rig is a rack in memory and in virtual time.
 type rig struct {
-	t     testing.TB
-	clk   *clock.Manual
-	pool  *packet.Pool
-	cl    *Cluster
-	sim   *host.Sim
-	bumps []*bump
+	t      testing.TB
+	clk    *clock.Manual
+	pool   *packet.Pool
+	cl     *Cluster
+	sim    *host.Sim
+	inline []host.Worker
 }
 
 func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
@@ -126,9 +124,22 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 		m := Machine{Name: name, MAC: [6]byte{2, 0, 0, 0, 0, id}, IP: netip.AddrFrom4([4]byte{10, 77, 0, id})}
 		near, far := mem.NewWire(name, name+"-br", pool, 1024, r.clk)
 		m.Port = near
-		if x != nil {
+		boxes := series{x}
+		if s, ok := x.(series); ok {
+			boxes = s
+		}
+		for _, x := range boxes {
+			if x == nil {
+				continue
+			}
 			mid, br := mem.NewWire(name+"-box", name+"-br2", pool, 1024, r.clk)
-			r.bumps = append(r.bumps, &bump{box: x, a: mid, b: far})
+			if w, ok := x.(interface {
+				worker(a, b port.Port) host.Worker
+			}); ok {
+				r.inline = append(r.inline, w.worker(mid, far))
+			} else {
+				r.inline = append(r.inline, &bump{box: x, a: mid, b: far})
+			}
 			far = br
 		}
 		ends = append(ends, far)
@@ -154,9 +165,7 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 		t.Fatal(err)
 	}
 	r.sim = &host.Sim{Clock: r.clk, Workers: append(r.cl.Workers(), host.NewBridge(ends...))}
-	for _, b := range r.bumps {
-		r.sim.Workers = append(r.sim.Workers, b)
-	}
+	r.sim.Workers = append(r.sim.Workers, r.inline...)
 	return r
 }
 
