@@ -37,7 +37,8 @@ func benchmarks() []benchmark {
 			}},
 		)
 	}
-	return append(bs, breathBenchmark(), steerBenchmark())
+	bs = append(bs, breathBenchmark(), steerBenchmark())
+	return append(bs, vethBenchmarks()...)
 }
 
 // missing reports that the environment lacks what a benchmark needs.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/rack/blast"
+)
+
+// vethRound is how long a round on veth lasts.
+const vethRound = 300 * time.Millisecond
+
+// mixWindow keeps the recorded mix free of losses: a quarter of a ring.
+const mixWindow = 256
+
+// vethBenchmarks run over AF_XDP between two veth pairs.
+func vethBenchmarks() []benchmark {
+	bs := []benchmark{{"veth-steer", "clover-steer on a recorded Clover mix over AF_XDP on veth", func(clk clock.Clock) (*contest, error) {
+		m, err := recordMix()
+		if err != nil {
+			return nil, fmt.Errorf("record the mix: %w", err)
+		}
+		return onVeth(clk, m.list(), mixWindow)
+	}}}
+	for _, n := range []int{64, 1024} {
+		bs = append(bs, benchmark{fmt.Sprintf("veth-kernel-%d", n), fmt.Sprintf("frames of %d bytes that no app wants, crossing in the kernel on veth", n), func(clk clock.Clock) (*contest, error) {
+			return onVeth(clk, [][]byte{strangerFrame(n)}, 0)
+		}})
+	}
+	return bs
+}
+
+// list is the mix, frame by frame.
+func (m *mix) list() (frames [][]byte) {
+	from := 0
+	for _, b := range m.batches {
+		for _, end := range b.ends {
+			frames = append(frames, m.bytes[from:end])
+			from = end
+		}
+	}
+	return frames
+}
+
+// strangerFrame is a frame of n bytes that is not RoCE: an Ethernet type for
+// experiments (IEEE 802).
+func strangerFrame(n int) []byte {
+	f := make([]byte, n)
+	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xB5})
+	return f
+}
+
+// onVeth runs frames through an instance that is changed between clover-steer
+// and wire under traffic: what clover-steer does not want crosses in the
+// kernel, and wire wants everything.
+func onVeth(clk clock.Clock, frames [][]byte, window int) (_ *contest, err error) {
+	r, err := blast.New(frames, window)
+	if err != nil {
+		return nil, err
+	}
+	undo := []func(){r.Close}
+	closeAll := func() {
+		for i := len(undo) - 1; i >= 0; i-- {
+			undo[i]()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
+	spec := func(kind string, args graph.Args) *graph.Spec {
+		s := between(kind, args)
+		s.Ports["pa"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb"}}
+		s.Ports["pb"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa"}}
+		return s
+	}
+	pass, work := spec("wire", nil), spec("clover-steer", steerArgs())
+	var ports *openPorts
+	err = r.Near.Do(func() (err error) {
+		ports, err = open(pass, port.Filter{All: true}, clk)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = ports.Close() })
+	inst, err := graph.New(graph.Config{Spec: pass, Kinds: kinds(), Ports: ports.ports, Clock: clk})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	running, sending := make(chan error, 1), make(chan error, 1)
+	go func() { running <- inst.Run(ctx) }()
+	go func() { sending <- r.Run(ctx) }()
+	undo = append(undo, func() {
+		_ = ports.Detach()
+		cancel()
+		<-running
+		<-sending
+		_ = inst.Close()
+	})
+	total := 0
+	for _, f := range frames {
+		total += len(f)
+	}
+	with := func(s *graph.Spec) run {
+		return func() (func() (int, error), error) {
+			plan, err := inst.Plan(s)
+			if err == nil {
+				err = inst.Apply(plan)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if !r.Settle(ctx, 5*time.Second) {
+				return nil, errors.New("no frame arrives")
+			}
+			return func() (int, error) {
+				from := r.Arrived()
+				select {
+				case err := <-running:
+					running <- err
+					return 0, fmt.Errorf("the middlebox stopped: %w", err)
+				case err := <-sending:
+					sending <- err
+					return 0, fmt.Errorf("the generator stopped: %w", err)
+				case <-time.After(vethRound):
+				}
+				// A machine that is busy otherwise may need longer.
+				r.Settle(ctx, 10*vethRound)
+				return int(r.Arrived() - from), nil
+			}, nil
+		}
+	}
+	return &contest{bytes: float64(total) / float64(len(frames)), work: with(work), pass: with(pass), close: closeAll}, nil
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+)
+
+func TestRates(t *testing.T) {
+	a := sight{
+		at: 1e9, name: "box",
+		counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 5}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 1}},
+		runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 10, Packets: 100}, {Node: "p"}}},
+		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 100, RxBytes: 1000}}}}},
+	}
+	b := sight{
+		at: 3e9, name: "box",
+		counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 25}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 9}},
+		runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 20, Packets: 400, NsPer: 12}, {Node: "p"}, {Node: "new"}}},
+		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, Bypassed: 4}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
+	}
+	want := topView{
+		Name: "box", Seconds: 2,
+		Ports:   []portRate{{Port: "p", RxPps: 100, RxBps: 16000, Bypassed: 2}},
+		Apps:    []appRate{{App: "x", Pps: 150, Batch: 30, NsPerPacket: 12}},
+		Growing: []growth{{App: "x", Group: "reason", Name: "bad", PerSecond: 10, Total: 25}},
+	}
+	got := rates(a, b)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	var w strings.Builder
+	topText(&w, got)
+	for _, s := range []string{"box, over 2.0 s", "x.bad\t10\t25", "p\t100\t16k\t"} {
+		if !strings.Contains(w.String(), s) {
+			t.Errorf("no %q in\n%s", s, w.String())
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	for x, want := range map[float64]string{0: "0", 999: "999", 1500: "1.5k", 2.5e6: "2.5M", 1e9: "1G"} {
+		if got := short(x); got != want {
+			t.Errorf("%g: %s, not %s", x, got, want)
+		}
+	}
+}
+
+func TestFigures(t *testing.T) {
+	s := side{ns: []float64{30, 10, 20, 40}, packets: 100, allocs: 25}
+	want := figures{NsPerPacket: spread{Median: 25, Min: 10, Max: 40}, Mpps: 40, Gbps: 32, Allocs: 0.25}
+	if d := cmp.Diff(want, s.figures(100)); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func TestInlineSpec(t *testing.T) {
+	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate(kinds(), portKinds()); err != nil {
+		t.Error(err)
+	}
+	want := map[string]graph.PortSpec{
+		"a": {Kind: kindAFXDP, Args: graph.Args{"dev": "eth1.5", "pair": "b"}},
+		"b": {Kind: kindAFXDP, Args: graph.Args{"dev": "eth2", "pair": "a"}},
+	}
+	if d := cmp.Diff(want, s.Ports); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// TestPortsRefuse: what is wrong with ports is said before any is opened.
+func TestPortsRefuse(t *testing.T) {
+	pair := func(more graph.Args) *graph.Spec {
+		a, b := graph.Args{"dev": "none0", "pair": "b"}, graph.Args{"dev": "none1", "pair": "a"}
+		for k, v := range more {
+			a[k] = v
+			b[k] = v
+		}
+		return &graph.Spec{Ports: map[string]graph.PortSpec{"a": {Kind: kindAFXDP, Args: a}, "b": {Kind: kindAFXDP, Args: b}}}
+	}
+	lonely := pair(nil)
+	delete(lonely.Ports, "b")
+	uneven := pair(nil)
+	uneven.Ports["b"].Args["ring"] = "512"
+	for _, c := range []struct {
+		spec *graph.Spec
+		want string
+	}{
+		{pair(graph.Args{"xdp": "fast"}), "port a: xdp=fast: want auto, native or generic"},
+		{pair(graph.Args{"ring": "x"}), "port a: ring=x: want a number"},
+		{pair(graph.Args{"queues": "-1"}), "port a: queues=-1: want a number"},
+		{pair(graph.Args{"fallback": "wall"}), "port a: fallback=wall: want redirect or pass"},
+		{pair(graph.Args{"keep": "maybe"}), "port a: keep=maybe: want true or false"},
+		{pair(graph.Args{"stale": "soon"}), "port a: stale=soon: want a duration"},
+		{pair(graph.Args{"offloads": "some"}), "port a: offloads=some: want set or leave"},
+		{pair(graph.Args{"dev": ""}), "port a: dev is missing"},
+		{pair(nil), `interface "none0"`},
+		{lonely, `port a: its pair "b" must be an afxdp port`},
+		{uneven, "ports a and b are a pair"},
+	} {
+		o, err := open(c.spec, port.Filter{All: true}, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+		if err == nil {
+			o.Close()
+		}
+	}
+}
