@@ -37,7 +37,8 @@ type Config struct {
 	// 0 means 20 µs, negative not at all.
 	Spin clock.Duration
 	// OnDrop sees every dropped frame, on the worker's goroutine, with its
-	// verdict and reason set, just before it is given back; nil: nobody does.
+	// verdict and reason set, just before it is given back. It may call the
+	// Instance's ReasonOf and nothing else of it. Nil: nobody does.
 	OnDrop func(b *packet.Buf)
 }
 
@@ -52,14 +53,14 @@ type Instance struct {
 	stop    atomic.Bool
 	traced  atomic.Uint32
 	closed  bool
+	// known is read without mu: workers ask for reasons while a change that
+	// holds mu waits for them.
+	known atomic.Pointer[directory]
 
 	// mu guards what follows and serialises changes.
 	mu     sync.RWMutex
 	spec   *Spec
 	graphs []*layout // by worker: the same as the workers have, or will have
-	index  map[string]uint16
-	names  []string // by index
-	kinds  []*Kind  // by index: the latest of that name
 	ports  map[string][]port.Port
 	punts  *Tap
 	filter port.Filter // what the ports were opened with, or told last
@@ -73,7 +74,8 @@ func New(cfg Config) (*Instance, error) {
 	if err := cfg.Spec.Validate(cfg.Kinds, nil); err != nil {
 		return nil, err
 	}
-	i := &Instance{cfg: cfg, spec: &Spec{}, index: map[string]uint16{}, ports: map[string][]port.Port{}}
+	i := &Instance{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}}
+	i.known.Store(&directory{})
 	workers := 0
 	for _, name := range slices.Sorted(maps.Keys(cfg.Spec.Ports)) {
 		n := len(cfg.Ports[name])
@@ -128,18 +130,29 @@ func (i *Instance) Notes() []string { return slices.Clone(i.notes) }
 // Workers is their number.
 func (i *Instance) Workers() int { return len(i.workers) }
 
+// directory numbers the apps and ports that there are or were; it is replaced,
+// never changed.
+type directory struct {
+	names []string
+	kinds []*Kind // the latest of that name
+}
+
 // number gives a name its index, for the life of the instance.
 func (i *Instance) number(name string, k *Kind) uint16 {
-	n, ok := i.index[name]
-	if !ok {
-		n = uint16(len(i.names))
-		i.index[name] = n
-		i.names = append(i.names, name)
-		i.kinds = append(i.kinds, k)
+	old := i.known.Load()
+	d := &directory{slices.Clone(old.names), slices.Clone(old.kinds)}
+	n := slices.Index(d.names, name)
+	if n < 0 {
+		n = len(d.names)
+		d.names, d.kinds = append(d.names, name), append(d.kinds, k)
 	}
-	i.kinds[n] = k
-	return n
+	d.kinds[n] = k
+	i.known.Store(d)
+	return uint16(n)
 }
+
+// name is that of the app or port with an index.
+func (i *Instance) name(index uint16) string { return i.known.Load().names[index] }
 
 // build lays out spec for every worker. Apps and ports of the running graph
 // are taken over unless they are in fresh. It changes nothing that runs.
@@ -223,6 +236,9 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			outs[e.from][slices.Index(nodes[e.from].kind.Out, e.out)] = l
 			ins[e.to] = append(ins[e.to], l)
 			g.links = append(g.links, l)
+			if at := slices.Index(order, e.to); at >= 0 && at < slices.Index(order, e.from) {
+				g.back = true
+			}
 		}
 		for _, n := range g.all {
 			g.outs = append(g.outs, outs[n.name])

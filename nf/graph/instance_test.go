@@ -62,6 +62,35 @@ links: [a.out -> z.in, z.out -> m.in, m.out -> a1.in, a1.out -> b.in, b.out -> a
 	}
 }
 
+// Functions one behind the other, both directions: a breath takes frames
+// through all of them either way, whatever they are called.
+func TestThereAndBack(t *testing.T) {
+	for _, names := range [][3]string{{"p", "q", "r"}, {"r", "q", "p"}, {"q", "r", "p"}} {
+		x := newBench(t, parse(t, strings.NewReplacer("X", names[0], "Y", names[1], "Z", names[2]).Replace(`
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {X: {kind: wire}, Y: {kind: wire}, Z: {kind: wire}}
+links:
+  - a.out -> X.a
+  - X.b -> Y.a
+  - Y.b -> Z.a
+  - Z.b -> b.in
+  - b.out -> Z.b
+  - Z.a -> Y.b
+  - Y.a -> X.b
+  - X.a -> a.in
+`)), 256)
+		x.send("a", "1", "2")
+		x.send("b", "3", "4")
+		x.step()
+		if got := x.recv("b"); !slices.Equal(got, []string{"1", "2"}) {
+			t.Errorf("%v: b sent %q", names, got)
+		}
+		if got := x.recv("a"); !slices.Equal(got, []string{"3", "4"}) {
+			t.Errorf("%v: a sent %q", names, got)
+		}
+	}
+}
+
 func TestBackPressure(t *testing.T) {
 	x := newBench(t, parse(t, inline), 64)
 	frames := slices.Repeat([]string{"x"}, 64)
@@ -348,6 +377,53 @@ links: [a.out -> m.in, m.out -> k.in, k.out -> b.in, b.out -> h.in]
 	x.step()
 	if got := x.recv("a"); !slices.Equal(got, []string{"g-"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// Whoever sees drops may ask for the reason, also of those that a Plan or
+// Close causes.
+func TestOnDrop(t *testing.T) {
+	pool, _ := packet.NewPool(64, 512, nil)
+	a, far := mem.NewWire("a", "far", pool, 8, clock.NewManual(1))
+	var inst *graph.Instance
+	var got []string
+	inst, err := graph.New(graph.Config{
+		Spec:  parse(t, "ports: {a: {kind: mem}}\napps: {h: {kind: hold}}\nlinks: [a.out -> h.in]\n"),
+		Kinds: kinds(), Ports: map[string][]port.Port{"a": {a}},
+		OnDrop: func(b *packet.Buf) {
+			app, reason := inst.ReasonOf(&b.Meta)
+			got = append(got, b.Verdict.String()+" "+app+"."+reason+" "+string(b.Bytes()))
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(s string) {
+		var b packet.Batch
+		x := pool.Get()
+		x.SetBytes([]byte(s))
+		b.Add(x)
+		if _, err := far.Tx(&b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := inst.Step(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("1")
+	p, err := inst.Plan(parse(t, "ports: {a: {kind: mem}}\napps: {k: {kind: hold}}\nlinks: [a.out -> k.in]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Apply(p); err != nil {
+		t.Fatal(err)
+	}
+	send("2")
+	if err := inst.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"dropped h.unlinked 1", "dropped k.unlinked 2"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -125,6 +125,7 @@ func newLink(e edge) *link {
 // what the nodes' out and in become then.
 type layout struct {
 	nodes []*node     // apps in topological order
+	back  bool        // a link leads to an app that is earlier in it
 	ports []*portNode // by name
 	links []*link     // by text
 	all   []*node     // apps, then ports

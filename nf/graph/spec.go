@@ -199,7 +199,7 @@ func (s *Spec) errAt(p *yaml.Path, format string, args ...any) *SpecError {
 
 // Validate checks that the Spec can be built: kinds and arguments exist, links
 // join what is there, every output has at most one link, and no frame can go
-// round from app to app. portKinds nil leaves the ports' kinds unchecked.
+// round from app to app, except between two that are linked both ways. portKinds nil leaves the ports' kinds unchecked.
 func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		p := s.Ports[name]
@@ -308,49 +308,78 @@ func (s *Spec) ends(kinds []Kind, name string, out bool) ([]string, error) {
 	return nil, fmt.Errorf("no port or app is named %q%s", name, suggest(name, known))
 }
 
-// order is the topological order of the apps along the links; ties by name.
+// order is the topological order of the apps along the links; ties, and apps
+// that are linked both ways, by name.
 func (s *Spec) order() ([]string, error) {
 	es, err := s.edges()
 	if err != nil {
 		return nil, err
 	}
-	before := map[string]int{}
+	// Apps that are linked both ways are one group, called after its first.
+	group := map[string]string{}
+	for n := range s.Apps {
+		group[n] = n
+	}
 	for _, e := range es {
-		_, a := s.Apps[e.from]
-		_, b := s.Apps[e.to]
-		if a && b {
-			before[e.to]++
+		if _, ok := s.Apps[e.from]; !ok || e.from >= e.to || !linked(es, e.to, e.from) {
+			continue
+		}
+		x, y := group[e.from], group[e.to]
+		for n, g := range group {
+			if g == x || g == y {
+				group[n] = min(x, y)
+			}
+		}
+	}
+	// between reports an edge between two groups of apps.
+	between := func(e edge) bool {
+		x, y := group[e.from], group[e.to]
+		return x != "" && y != "" && x != y
+	}
+	members, before := map[string][]string{}, map[string]int{}
+	for _, n := range slices.Sorted(maps.Keys(s.Apps)) {
+		members[group[n]] = append(members[group[n]], n)
+	}
+	for _, e := range es {
+		if between(e) {
+			before[group[e.to]]++
 		}
 	}
 	var ready, done []string
-	for _, n := range slices.Sorted(maps.Keys(s.Apps)) {
-		if before[n] == 0 {
-			ready = append(ready, n)
+	for _, g := range slices.Sorted(maps.Keys(members)) {
+		if before[g] == 0 {
+			ready = append(ready, g)
 		}
 	}
 	for len(ready) > 0 {
-		n := ready[0]
+		g := ready[0]
 		ready = ready[1:]
-		done = append(done, n)
+		done = append(done, members[g]...)
 		for _, e := range es {
-			if _, ok := s.Apps[e.to]; e.from != n || !ok {
+			to := group[e.to]
+			if !between(e) || group[e.from] != g {
 				continue
 			}
-			if before[e.to]--; before[e.to] == 0 {
-				i, _ := slices.BinarySearch(ready, e.to)
-				ready = slices.Insert(ready, i, e.to)
+			if before[to]--; before[to] == 0 {
+				i, _ := slices.BinarySearch(ready, to)
+				ready = slices.Insert(ready, i, to)
 			}
 		}
 	}
 	if len(done) < len(s.Apps) {
 		for i, text := range s.Links {
 			e, _ := parseEdge(text)
-			if before[e.from] > 0 && before[e.to] > 0 {
+			if between(e) && before[group[e.from]] > 0 && before[group[e.to]] > 0 {
 				return nil, s.errAt(path("links", i), "link %q closes a circle of apps: a circle must pass through a port", e)
 			}
 		}
 	}
 	return done, nil
+}
+
+// linked reports whether an edge leads from one to the other.
+func linked(es []edge, from, to string) bool {
+	return slices.ContainsFunc(es, func(e edge) bool { return e.from == from && e.to == to })
 }
 
 func findKind(kinds []Kind, name string) *Kind {
@@ -370,6 +399,9 @@ func suggest(wrong string, known []string) string {
 	}
 	best, at := len(wrong)/2+1, ""
 	for _, k := range known {
+		if len(wrong) > 64 {
+			break // not a typing error
+		}
 		if d := distance(strings.ToLower(wrong), strings.ToLower(k)); d < best {
 			best, at = d, k
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -271,10 +272,23 @@ func (w *worker) breath(now clock.Time) (moved int) {
 func (w *worker) drain() (moved int) {
 	g := w.graph
 	for _, n := range g.nodes {
-		for _, l := range n.in {
-			if len(l.q) > 0 {
-				w.deliver(l)
+		w.deliverTo(n)
+	}
+	// Apps that are linked both ways: there and back, at most as often as
+	// there are apps; what goes on from one to the other waits on its link.
+	for pass := 0; g.back && pass < len(g.nodes); pass++ {
+		some := false
+		if pass%2 == 0 {
+			for _, n := range slices.Backward(g.nodes) {
+				some = w.deliverTo(n) || some
 			}
+		} else {
+			for _, n := range g.nodes {
+				some = w.deliverTo(n) || some
+			}
+		}
+		if !some {
+			break
 		}
 	}
 	for _, p := range g.ports {
@@ -416,6 +430,18 @@ func (w *worker) received(p *portNode, b *packet.Batch) {
 		}
 	}
 	b.Reset()
+}
+
+// deliverTo pushes what waits on an app's links into it; false when nothing did.
+func (w *worker) deliverTo(n *node) bool {
+	some := false
+	for _, l := range n.in {
+		if len(l.q) > 0 {
+			w.deliver(l)
+			some = true
+		}
+	}
+	return some
 }
 
 // deliver pushes what waits on a link into the app at its end.
