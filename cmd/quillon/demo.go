@@ -101,7 +101,7 @@ func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, mem bool, j
 	var r *demo.Result
 	var err error
 	if !mem {
-		r, err = demo.InNamespaces(ctx, clk, c, demo.Command{Args: []string{"/proc/self/exe"}}, show.Show)
+		r, err = demo.InNamespaces(ctx, clk, c, demo.Command{Path: "/proc/self/exe", Args: os.Args[:1]}, show.Show)
 		if errors.Is(err, port.ErrNotSupported) {
 			show.Done()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%v\nrunning in one process on wires in memory instead\n", err)

@@ -117,6 +117,10 @@ func (l *load) finish() {
 	}
 }
 
+// tries is how often a fault is tried: other work on the machine can pause
+// the endpoints as well.
+const tries = 3
+
 // Packets keep flowing when the middlebox is killed or stopped, and it steers
 // again when it is back; no client notices more than a pause.
 func TestFailToWire(t *testing.T) {
@@ -132,26 +136,32 @@ func TestFailToWire(t *testing.T) {
 			return l.box.start(t.Context())
 		}},
 		{"stopped", syscall.SIGSTOP, func() error { return l.box.signal(syscall.SIGCONT) }},
-		{"killed again", syscall.SIGKILL, func() error { return l.box.start(t.Context()) }},
+		{"killed, restarted at once", syscall.SIGKILL, func() error { return l.box.start(t.Context()) }},
 	} {
-		l.steers(100)
-		// A busy machine pauses by itself, too.
-		noise := l.gap(300 * time.Millisecond)
-		before := l.cluster.Live().Ops
-		if err := l.box.signal(fault.sig); err != nil {
-			t.Fatal(err)
-		}
-		gap := l.gap(300 * time.Millisecond)
-		ops := l.cluster.Live().Ops - before
-		t.Logf("%s: longest pause %s (before: %s), %d operations without a middlebox", fault.name, gap, noise, ops)
-		if gap > within+noise {
-			t.Errorf("%s: no operation for %s; want %s at most, and %s that the machine pauses anyway", fault.name, gap, within, noise)
-		}
-		if ops == 0 {
-			t.Errorf("%s: no operation without a middlebox", fault.name)
-		}
-		if err := fault.back(); err != nil {
-			t.Fatal(err)
+		for try := 1; ; try++ {
+			l.steers(100)
+			// A busy machine pauses by itself, too.
+			noise := l.gap(300 * time.Millisecond)
+			before := l.cluster.Live().Ops
+			if err := l.box.signal(fault.sig); err != nil {
+				t.Fatal(err)
+			}
+			gap := l.gap(300 * time.Millisecond)
+			ops := l.cluster.Live().Ops - before
+			t.Logf("%s: longest pause %s (before: %s), %d operations without a middlebox", fault.name, gap, noise, ops)
+			if err := fault.back(); err != nil {
+				t.Fatal(err)
+			}
+			if ops == 0 {
+				t.Errorf("%s: no operation without a middlebox", fault.name)
+			}
+			if gap <= within+noise {
+				break
+			}
+			if try == tries {
+				t.Errorf("%s: no operation for %s; want %s at most, and %s that the machine pauses anyway", fault.name, gap, within, noise)
+				break
+			}
 		}
 	}
 	l.steers(100)

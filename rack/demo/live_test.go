@@ -24,7 +24,7 @@ import (
 const middlebox = "QUILLON_DEMO_TEST_MIDDLEBOX"
 
 func command() Command {
-	return Command{Args: []string{"/proc/self/exe"}, Env: []string{middlebox + "=1"}}
+	return Command{Path: "/proc/self/exe", Args: []string{"middlebox"}, Env: []string{middlebox + "=1"}}
 }
 
 func TestMain(m *testing.M) {
@@ -82,17 +82,25 @@ func runInline(args []string) (err error) {
 }
 
 func TestInNamespaces(t *testing.T) {
-	c := small()
-	if os.Getenv("LONG") != "" {
-		c = Default()
+	for try := 1; ; try++ {
+		r, err := InNamespaces(t.Context(), clock.NewWall(), small(), command(), func(clock.Time, Progress) {})
+		if errors.Is(err, port.ErrNotSupported) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds(t, r)
+		// Other work on the machine can keep the middlebox from steering.
+		if err = gains(r); err == nil {
+			return
+		}
+		var table strings.Builder
+		r.WriteTable(&table)
+		t.Logf("%v\n%s", err, table.String())
+		if try == tries {
+			t.Error(err)
+			return
+		}
 	}
-	r, err := InNamespaces(t.Context(), clock.NewWall(), c, command(), func(_ clock.Time, p Progress) { t.Log(p) })
-	if errors.Is(err, port.ErrNotSupported) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.WriteTable(os.Stdout)
-	check(t, r)
 }

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -16,28 +17,35 @@ func small() Config {
 	return c
 }
 
-// check holds r to what steering promises at half writes. Rates are left out:
-// they are the machine's.
-func check(t *testing.T, r *Result) {
+// holds checks what must hold on any machine.
+func holds(t *testing.T, r *Result) {
 	t.Helper()
-	off, write, both := r.Phases[0], r.Phases[1], r.Phases[2]
-	if off.Steered != 0 || write.Steered == 0 || both.Steered <= write.Steered/2 {
-		t.Errorf("steered %d, %d, %d packets", off.Steered, write.Steered, both.Steered)
-	}
-	if !(write.FirstTry > off.FirstTry+0.1 && both.FirstTry > write.FirstTry+0.1) {
-		t.Errorf("first try %.3f, %.3f, %.3f", off.FirstTry, write.FirstTry, both.FirstTry)
-	}
-	if !(write.PacketsPerOp < off.PacketsPerOp && both.PacketsPerOp < write.PacketsPerOp) {
-		t.Errorf("packets per operation %.2f, %.2f, %.2f", off.PacketsPerOp, write.PacketsPerOp, both.PacketsPerOp)
-	}
 	for _, p := range r.Phases {
-		if p.Errors != 0 || p.BytesPerOp < 74*p.PacketsPerOp/2 || !(p.ReadP99 >= p.ReadP50) || !(p.WriteP99 >= p.WriteP50) {
+		if p.Errors != 0 || p.Ops < leastOps || p.BytesPerOp < 60*p.PacketsPerOp || !(p.ReadP99 >= p.ReadP50) || !(p.WriteP99 >= p.WriteP50) {
 			t.Errorf("%+v", p)
 		}
+	}
+	if n := r.Phases[0].Steered; n != 0 {
+		t.Errorf("%d packets were steered in pass-through", n)
 	}
 	if !r.Integrity.OK() || r.Integrity.Keys != uint64(r.Config.Keys) || r.Integrity.AckedWrites == 0 {
 		t.Error(r.Integrity)
 	}
+}
+
+// gains says what steering did not gain at half writes. Rates are left out:
+// they are the machine's.
+func gains(r *Result) error {
+	off, write, both := r.Phases[0], r.Phases[1], r.Phases[2]
+	switch {
+	case write.Steered == 0 || both.Steered == 0:
+		return fmt.Errorf("steered %d and %d packets", write.Steered, both.Steered)
+	case !(write.FirstTry > off.FirstTry+0.1 && both.FirstTry > write.FirstTry+0.1):
+		return fmt.Errorf("first try %.3f, %.3f, %.3f", off.FirstTry, write.FirstTry, both.FirstTry)
+	case !(write.PacketsPerOp < off.PacketsPerOp && both.PacketsPerOp < write.PacketsPerOp):
+		return fmt.Errorf("packets per operation %.2f, %.2f, %.2f", off.PacketsPerOp, write.PacketsPerOp, both.PacketsPerOp)
+	}
+	return nil
 }
 
 func TestInMemory(t *testing.T) {
@@ -48,7 +56,10 @@ func TestInMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		check(t, r)
+		holds(t, r)
+		if err := gains(r); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -15,12 +15,13 @@ import (
 )
 
 // InNamespaces runs the demo in network namespaces: the endpoints in this
-// process, on AF_XDP sockets of their machines, the middlebox in another.
+// process, on AF_XDP sockets of their machines, the middlebox, quillon run, in
+// another.
 // Without privileges, or without AF_XDP, the error wraps port.ErrNotSupported.
 // However it ends, nothing is left behind.
-func InNamespaces(ctx context.Context, clk clock.Clock, c Config, cmd Command, show func(clock.Time, Progress)) (_ *Result, err error) {
+func InNamespaces(ctx context.Context, clk clock.Clock, c Config, quillon Command, show func(clock.Time, Progress)) (_ *Result, err error) {
 	show(clk.Now(), Progress{Step: "building the rack"})
-	r, err := raise(ctx, clk, &c, cmd)
+	r, err := raise(ctx, clk, &c, quillon)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ type rack struct {
 }
 
 // raise builds a rack; the endpoints do nothing yet.
-func raise(ctx context.Context, clk clock.Clock, c *Config, cmd Command) (_ *rack, err error) {
+func raise(ctx context.Context, clk clock.Clock, c *Config, quillon Command) (_ *rack, err error) {
 	r := &rack{}
 	if r.top, err = topo.New(topo.Config{Compute: c.Nodes, MTU: c.MTU, IPv6: c.IPv6}); err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func raise(ctx context.Context, clk clock.Clock, c *Config, cmd Command) (_ *rac
 	if r.cluster, err = newStore(c, r.top.Nodes, func(n *topo.Node) (port.Port, error) { return r.cables.open(clk, n) }); err != nil {
 		return nil, err
 	}
-	if r.box, err = startOuter(ctx, r.top, c, cmd); err != nil {
+	if r.box, err = startOuter(ctx, r.top, c, quillon); err != nil {
 		return nil, fmt.Errorf("middlebox: %w", err)
 	}
 	return r, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,33 +24,22 @@ const (
 	dialEvery  = 5 * time.Millisecond
 )
 
-// Command is how a middlebox is started: a program that takes these arguments
-// behind its own, as quillon does.
-//
-//	run --inline A,B --nf KIND,arg=value,... --control SOCKET
-type Command struct {
-	Args []string // the program first
-	Env  []string // beside this process's
-}
-
 // outer is a middlebox in a process of its own, inline in a topology.
 type outer struct {
 	space *topo.Space
-	argv  []string
-	env   []string
+	cmd   Command
 
 	mu     sync.Mutex
 	proc   *Process
 	client *admin.Client
 }
 
-// startOuter starts the middlebox and waits until it answers.
-func startOuter(ctx context.Context, top *topo.Topology, c *Config, cmd Command) (*outer, error) {
-	b := &outer{
-		space: top.Switch,
-		argv:  append(append([]string{}, cmd.Args...), "run", "--inline", top.Inline[0]+","+top.Inline[1], "--nf", nf(c), "--control", control),
-		env:   cmd.Env,
-	}
+// startOuter starts the middlebox and waits until it answers. It is quillon,
+// or what takes the same arguments behind its own.
+func startOuter(ctx context.Context, top *topo.Topology, c *Config, quillon Command) (*outer, error) {
+	b := &outer{space: top.Switch, cmd: quillon}
+	b.cmd.Args = append(slices.Clone(quillon.Args), "run",
+		"--inline", top.Inline[0]+","+top.Inline[1], "--nf", nf(c), "--control", control)
 	if err := b.start(ctx); err != nil {
 		return nil, err
 	}
@@ -58,7 +48,7 @@ func startOuter(ctx context.Context, top *topo.Topology, c *Config, cmd Command)
 
 // start starts the process; an earlier one must have ended.
 func (b *outer) start(ctx context.Context) error {
-	p, err := StartProcess(b.space, b.argv, b.env)
+	p, err := StartProcess(b.space, b.cmd)
 	if err != nil {
 		return err
 	}

@@ -23,17 +23,24 @@ type Process struct {
 	err  error // of Wait; read after done
 }
 
-// StartProcess starts argv in s. What it prints is kept: its end explains a
+// Command is a program with its arguments.
+type Command struct {
+	Path string
+	Args []string // its name first
+	Env  []string // beside this process's
+}
+
+// StartProcess starts c in s. What it prints is kept: its end explains a
 // failure.
-func StartProcess(s *topo.Space, argv, env []string) (*Process, error) {
-	p := &Process{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), env...)
+func StartProcess(s *topo.Space, c Command) (*Process, error) {
+	p := &Process{cmd: exec.Command(c.Path), done: make(chan struct{})}
+	p.cmd.Args, p.cmd.Env = c.Args, append(os.Environ(), c.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	// A group of its own: Ctrl-C reaches only the demo, which stops the
 	// process in its turn.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := s.Do(p.cmd.Start); err != nil {
-		return nil, fmt.Errorf("cannot start %s: %w", argv[0], err)
+		return nil, fmt.Errorf("cannot start %s: %w", c.Path, err)
 	}
 	go func() {
 		p.err = p.cmd.Wait()

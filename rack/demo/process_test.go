@@ -24,8 +24,12 @@ func space(t *testing.T) *topo.Space {
 	return s
 }
 
+func shell(script string) Command {
+	return Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}}
+}
+
 func TestProcessStops(t *testing.T) {
-	p, err := StartProcess(space(t), []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}, nil)
+	p, err := StartProcess(space(t), shell("echo up; exec sleep 1000"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +47,7 @@ func TestProcessStops(t *testing.T) {
 
 func TestProcessRunsInsideAndDiesWithItsSpace(t *testing.T) {
 	s := space(t)
-	p, err := StartProcess(s, []string{"/bin/sh", "-c", "readlink /proc/self/ns/net; exec sleep 1000"}, nil)
+	p, err := StartProcess(s, shell("readlink /proc/self/ns/net; exec sleep 1000"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,15 +74,15 @@ func TestProcessRunsInsideAndDiesWithItsSpace(t *testing.T) {
 
 func TestProcessFails(t *testing.T) {
 	s := space(t)
-	if _, err := StartProcess(s, []string{"/no/such/program"}, nil); err == nil {
+	if _, err := StartProcess(s, Command{Path: "/no/such/program"}); err == nil {
 		t.Error("a program that is not there was started")
 	}
-	p, err := StartProcess(s, []string{"/bin/sh", "-c", "echo one; echo why it failed >&2; exit 3"}, nil)
+	p, err := StartProcess(s, shell("echo one; echo why it failed >&2; exit 3"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-p.Done()
-	if got, want := p.Err().Error(), "/bin/sh: exit status 3: why it failed"; got != want {
+	if got, want := p.Err().Error(), "sh: exit status 3: why it failed"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/clover"
+	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/rack/topo"
 	"github.com/quillon/quillon/rack/ycsb"
 )
@@ -37,7 +38,7 @@ func newStore(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, 
 	}
 	return clover.New(clover.Config{
 		Keys: ycsb.Sequential(1, c.Keys), Slab: c.Entry, Sessions: c.Clients,
-		Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, LinkMTU: c.MTU,
+		Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, LinkMTU: c.MTU, Profile: rnic.ConnectX,
 	}, rack)
 }
 
