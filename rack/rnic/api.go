@@ -44,7 +44,7 @@ type Config struct {
 	Profile Profile
 	// AckCoalesce is the most request packets that one ACK may cover while
 	// more input waits: 1 acknowledges each packet that asks for it (rxe).
-	// 0 takes the profile's default.
+	// 0 takes the profile's default: rxe 1, ConnectX 16.
 	AckCoalesce int
 	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
 	// 0 = 1500.
