@@ -182,24 +182,23 @@ func (i *Instance) App(name string, worker int) App {
 // ReasonOf is the name of the app and of the reason in a frame's Meta; empty
 // when no app gave one.
 func (i *Instance) ReasonOf(m *packet.Meta) (app, reason string) {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
 	return i.reason(m.ReasonApp, m.Reason)
 }
 
 // reason resolves Meta's numbering: app is the index + 1.
 func (i *Instance) reason(app, r uint16) (string, string) {
-	if app == 0 || int(app) > len(i.names) {
+	d := i.known.Load()
+	if app == 0 || int(app) > len(d.names) {
 		return "", ""
 	}
-	k := i.kinds[app-1]
+	name, k := d.names[app-1], d.kinds[app-1]
 	switch own := len(k.Reasons); {
 	case int(r) < own:
-		return i.names[app-1], k.Reasons[r].Name
+		return name, k.Reasons[r].Name
 	case int(r)-own < numFrameworkReasons:
-		return i.names[app-1], frameworkReasons[int(r)-own].Name
+		return name, frameworkReasons[int(r)-own].Name
 	}
-	return i.names[app-1], fmt.Sprintf("reason-%d", r)
+	return name, fmt.Sprintf("reason-%d", r)
 }
 
 // Dot draws a Spec for Graphviz.
@@ -311,7 +310,7 @@ func (i *Instance) Trace() []Traced {
 					t = &Traced{Packet: r.Packet}
 					byID[r.Packet] = t
 				}
-				t.Lines = append(t.Lines, TraceLine{clock.Time(r.At), i.names[r.App], i.traceText(w, r)})
+				t.Lines = append(t.Lines, TraceLine{clock.Time(r.At), i.name(r.App), i.traceText(w, r)})
 			}
 		})
 	}
@@ -331,7 +330,7 @@ func (i *Instance) traceText(w *worker, r trace.Record) string {
 		}
 		return what + ": " + app + "." + reason
 	}
-	kind := i.kinds[r.App]
+	kind := i.known.Load().kinds[r.App]
 	gate := func(names []string) string {
 		if int(r.Args[0]) < len(names) {
 			return names[r.Args[0]]
@@ -352,7 +351,7 @@ func (i *Instance) traceText(w *worker, r trace.Record) string {
 	case TracePunt:
 		return end("punted")
 	}
-	if n := w.graph.node(i.names[r.App]); n != nil {
+	if n := w.graph.node(i.name(r.App)); n != nil {
 		if d, ok := n.app.(Describer); ok {
 			return d.Describe(r.Kind, r.Args)
 		}

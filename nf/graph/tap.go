@@ -42,10 +42,8 @@ func (t *Tap) Next() (Frame, bool) {
 			continue
 		}
 		f := Frame{At: x.at, Seq: x.seq, Port: x.port, Queue: x.queue, Verdict: x.verdict, Data: x.data}
-		t.inst.mu.RLock()
-		f.Node = t.inst.names[x.node]
+		f.Node = t.inst.name(x.node)
 		f.App, f.Reason = t.inst.reason(x.reasonApp, x.reason)
-		t.inst.mu.RUnlock()
 		return f, true
 	}
 	return Frame{}, false
