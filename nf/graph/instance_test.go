@@ -91,6 +91,37 @@ links:
 	}
 }
 
+// Two wires tied into a ring keep their frames in the books, also when the
+// ring is cut.
+func TestRingOfTwo(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {x: {kind: wire}, y: {kind: wire}, f: {kind: stamp}}
+links: [a.out -> f.in, f.out -> x.a, x.b -> y.a, y.b -> x.a]
+`), 64)
+	for range 20 {
+		x.send("a", "1", "2")
+		x.step()
+		x.conserve()
+	}
+	if n := x.inst.Held(); n != 40 {
+		t.Errorf("%d frames go round", n)
+	}
+	spec := x.inst.Spec()
+	spec.Links = spec.Links[:2]
+	p, err := x.inst.Plan(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.inst.Apply(p); err != nil {
+		t.Fatal(err)
+	}
+	if n := x.inst.Held(); n != 0 {
+		t.Errorf("%d frames are still held", n)
+	}
+	x.conserve()
+}
+
 func TestBackPressure(t *testing.T) {
 	x := newBench(t, parse(t, inline), 64)
 	frames := slices.Repeat([]string{"x"}, 64)

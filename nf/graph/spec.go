@@ -199,7 +199,8 @@ func (s *Spec) errAt(p *yaml.Path, format string, args ...any) *SpecError {
 
 // Validate checks that the Spec can be built: kinds and arguments exist, links
 // join what is there, every output has at most one link, and no frame can go
-// round from app to app, except between two that are linked both ways. portKinds nil leaves the ports' kinds unchecked.
+// round from app to app, except between two that are linked both ways.
+// portKinds nil leaves the ports' kinds unchecked.
 func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		p := s.Ports[name]
@@ -262,6 +263,9 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 		}
 		if !slices.Contains(ins, e.in) {
 			return s.errAt(at, "link %q: %s has no input %q%s", e, e.to, e.in, suggest(e.in, ins))
+		}
+		if _, ok := s.Apps[e.from]; ok && e.from == e.to {
+			return s.errAt(at, "link %q leads from an app to itself: a circle must pass through a port", e)
 		}
 		from := e.from + "." + e.out
 		if first, ok := used[from]; ok {

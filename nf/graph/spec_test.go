@@ -94,6 +94,10 @@ links:
 	if want := `spec:4:5: link "x.out -> y.in" closes a circle of apps: a circle must pass through a port`; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
+	err = parse(t, strings.Replace(circle, "z.out -> x.in", "z.out -> z.alt", 1)).Validate(kinds(), nil)
+	if want := `spec:6:5: link "z.out -> z.alt" leads from an app to itself: a circle must pass through a port`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
 	s := parse(t, strings.Replace(circle, "z.out -> x.in", "z.out -> y.alt", 1))
 	if err := s.Validate(kinds(), nil); err != nil {
 		t.Errorf("there and back: %v", err)

@@ -608,14 +608,17 @@ func (w *worker) stopApp(n *node) {
 	}
 }
 
-// clear drops what waits on a link. Between breaths that is only what a port
-// has not taken yet.
+// clear drops what waits on a link: what a port has not taken yet, or what
+// apps that are linked both ways were still handing on.
 func (w *worker) clear(l *link) {
 	n := l.to
 	if l.toPort != nil {
 		n = &l.toPort.node
 	}
 	w.ctx.node = n
+	if l.to != nil {
+		n.stats.Add(statIn, uint64(len(l.q)))
+	}
 	for _, x := range l.q {
 		w.ctx.drop(x, n.framework(reasonStopped))
 	}
