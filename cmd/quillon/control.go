@@ -240,7 +240,7 @@ two breaths of the workers. What does not change keeps its state.`,
 		Example: "  quillon apply middlebox.yaml --dry-run\n  quillon apply middlebox.yaml",
 		Args:    exactly("SPEC.yaml"),
 	}, func(c *admin.Client, args []string) (admin.Plan, error) {
-		if _, err := readSpec(args[0]); err != nil {
+		if _, err := readSpec(args[0], portKinds()); err != nil {
 			return admin.Plan{}, err
 		}
 		text, err := os.ReadFile(args[0])

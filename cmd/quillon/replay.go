@@ -89,7 +89,7 @@ func replaySpec(file string, nfs []string) (*graph.Spec, error) {
 	case file != "" && len(nfs) > 0:
 		return nil, errors.New("--spec and --nf exclude each other")
 	case file != "":
-		return readSpec(file)
+		return readSpec(file, nil)
 	}
 	return chain(nfs)
 }

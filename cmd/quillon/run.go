@@ -92,7 +92,7 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	case file != "" && (f.inline != "" || len(f.nfs) > 0):
 		return nil, fmt.Errorf("%s and --inline or --nf exclude each other", file)
 	case file != "":
-		return readSpec(file)
+		return readSpec(file, portKinds())
 	}
 	spec, err := inlineSpec(f.inline, f.nfs)
 	if err != nil {
@@ -227,7 +227,7 @@ func reload(w io.Writer, inst *graph.Instance, file string) {
 		fmt.Fprintln(w, "quillon: SIGHUP: there is no spec file to read again")
 		return
 	}
-	spec, err := readSpec(file)
+	spec, err := readSpec(file, portKinds())
 	if err == nil {
 		var plan graph.Plan
 		if plan, err = inst.Plan(spec); err == nil {

@@ -52,15 +52,15 @@ func inlineSpec(inline string, nfs []string) (*graph.Spec, error) {
 	return s, nil
 }
 
-// readSpec reads and checks a Spec file.
-func readSpec(file string) (*graph.Spec, error) {
+// readSpec reads and checks a Spec file; ports nil: of ports of any kind.
+func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	s, err := graph.ParseSpec(text)
 	if err == nil {
-		err = s.Validate(kinds(), portKinds())
+		err = s.Validate(kinds(), ports)
 	}
 	if err == nil {
 		_, err = graph.Wants(s, kinds())

@@ -50,8 +50,7 @@ func sh(t *testing.T, line string) string {
 func world(t *testing.T) {
 	t.Helper()
 	for _, line := range []string{
-		"ip link set lo up",
-		"ip link add br0 type bridge",
+				"ip link add br0 type bridge",
 		"ip link add p0 mtu 3000 address 02:00:00:00:00:01 type veth peer name h0 mtu 3000",
 		"ip link add p1 address 02:00:00:00:00:02 type veth peer name h1",
 		"ip link set p0 master br0",
@@ -70,6 +69,26 @@ func world(t *testing.T) {
 		sh(t, "bridge vlan add dev p0 vid 10 pvid untagged")
 		sh(t, "bridge vlan add dev p0 vid 20-22")
 		sh(t, "bridge vlan del dev p0 vid 1")
+	}
+	// The kernel notices carriers in its own time.
+	for try := 0; ; try++ {
+		down := 0
+		links, err := netlink.LinkList()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range links {
+			if l.Attrs().Name != "lo" && l.Attrs().OperState != netlink.OperUp {
+				down++
+			}
+		}
+		if down == 0 {
+			break
+		}
+		if try == 2000 {
+			t.Fatalf("%d interfaces do not come up", down)
+		}
+		sh(t, "true")
 	}
 	sh(t, "bridge fdb add 02:aa:00:00:00:01 dev p0 master static"+vlan)
 	sh(t, "bridge fdb add 02:aa:00:00:00:02 dev p0 master static sticky"+vlan)
