@@ -51,3 +51,22 @@ func TestNoisyWire(t *testing.T) {
 		})
 	}
 }
+
+// Virtual time: equal seeds give equal runs, losses and all.
+func TestEqualSeedsGiveEqualRuns(t *testing.T) {
+	run := func(seed uint64) string {
+		x := &noisy{rng: rand.New(rand.NewPCG(seed, 0)), loss: 0.02, dup: 0.02, swap: 0.02}
+		c := hot(ycsb.A)
+		c.Seed, c.Metadata.GCBelow = seed, 1
+		r := newRig(t, c, 2, 1, x)
+		m := r.run(100, time.Hour)
+		return fmt.Sprintf("%v %+v %+v %v %d", r.clk.Now(), r.cl.ClientStats(), r.cl.MetadataStats(), m.Elapsed, x.lost)
+	}
+	a, b, c := run(1), run(1), run(2)
+	if a != b {
+		t.Errorf("two runs with one seed:\n%s\n%s", a, b)
+	}
+	if a == c {
+		t.Error("two seeds give one run")
+	}
+}
