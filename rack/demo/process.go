@@ -78,7 +78,7 @@ func (p *Process) Err() error {
 }
 
 // grace is how long a process may take to end when asked to.
-const grace = 3 * time.Second
+const grace = 10 * time.Second
 
 // Stop asks the process to end, waits, and kills it when it does not.
 func (p *Process) Stop() error {
