@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -159,7 +160,7 @@ func (c *Client) arrange() error {
 			continue
 		}
 		slab := int(s.Slab)
-		if !ValidSlab(slab) {
+		if !wire.ValidSlab(slab) {
 			return fmt.Errorf("clover: the layout has slabs of %d bytes", slab)
 		}
 		largest = max(largest, slab)

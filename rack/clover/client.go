@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -323,7 +324,7 @@ func (s *Session) Write(now clock.Time, key uint64, value []byte) error {
 	s.class = class
 	s.outLen = s.c.slabs[class]
 	out := s.out[:s.outLen]
-	put64(out, keyAt, key)
+	put64(out, wire.KeyAt, key)
 	clear(out[ValueAt+copy(out[ValueAt:], value):])
 	if s.k.tail == 0 {
 		s.locate()
@@ -469,7 +470,7 @@ func (s *Session) body() {
 	sp, va := s.c.layout.Entry(s.cur.LH())
 	s.step = stepBody
 	s.res.RoundTrips++
-	s.post(wcEntry, rnic.OpRead, sp, va+headerLen, s.entry[headerLen:sp.Slab])
+	s.post(wcEntry, rnic.OpRead, sp, va+wire.HeaderLen, s.entry[wire.HeaderLen:sp.Slab])
 	s.post(wcHeader, rnic.OpRead, sp, va, s.word[:])
 	s.settle()
 }
@@ -481,7 +482,7 @@ func (s *Session) examine() {
 	}
 	h := pointerAt(s.entry, 0)
 	if s.large && pointerAt(s.word[:], 0).Version() != s.cur.Version() ||
-		h.Version() != s.cur.Version() || s.step != stepPlain && u64(s.entry, keyAt) != s.res.Key {
+		h.Version() != s.cur.Version() || s.step != stepPlain && u64(s.entry, wire.KeyAt) != s.res.Key {
 		s.refused()
 		return
 	}
@@ -512,7 +513,7 @@ func (s *Session) examine() {
 		s.jumped = true
 		if sc := pointerAt(s.shortcut[:], 0); sc != 0 && sc != s.start && sc != s.cur && sc != next {
 			s.back = next
-			s.readEntry(Ref(sc.LH(), sc.Version()), false)
+			s.readEntry(wire.Ref(sc.LH(), sc.Version()), false)
 			return
 		}
 	}
@@ -623,7 +624,7 @@ func (s *Session) obtain() {
 	}
 	s.own = p.pop()
 	sp, va := s.c.layout.Entry(s.own.LH())
-	put64(s.out, 0, uint64(Fresh(s.own.Version())))
+	put64(s.out, 0, uint64(wire.Fresh(s.own.Version())))
 	s.step = stepWrite
 	s.res.RoundTrips++
 	s.post(wcWrite, rnic.OpWrite, sp, va, s.out[:s.outLen])
@@ -646,15 +647,15 @@ func (s *Session) link(p Pointer) {
 		return
 	}
 	s.cur, s.step = p, stepLink
-	s.wr.Compare = uint64(Fresh(p.Version()))
-	s.wr.Swap = uint64(Linked(p.Version(), s.own))
+	s.wr.Compare = uint64(wire.Fresh(p.Version()))
+	s.wr.Swap = uint64(wire.Linked(p.Version(), s.own))
 	s.res.RoundTrips++
 	s.post(wcCAS, rnic.OpCompareSwap, sp, va, s.word[:])
 	s.settle()
 }
 
 func (s *Session) linked() {
-	if pointerAt(s.word[:], 0) == Fresh(s.cur.Version()) {
+	if pointerAt(s.word[:], 0) == wire.Fresh(s.cur.Version()) {
 		s.success()
 		return
 	}

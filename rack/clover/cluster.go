@@ -12,6 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/quillon/quillon/nf/clock"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
@@ -204,7 +205,7 @@ func (c *Config) defaults(r Rack) error {
 		c.Keys = ycsb.Sequential(1, 1024)
 	}
 	if c.Slab == 0 {
-		c.Slab = MinSlab
+		c.Slab = wire.MinSlab
 	}
 	if c.Entries == 0 {
 		c.Entries = 1 << 20
@@ -226,14 +227,14 @@ func (c *Config) defaults(r Rack) error {
 		c.LinkMTU = 1500
 	}
 	switch {
-	case !ValidSlab(c.Slab):
+	case !wire.ValidSlab(c.Slab):
 		return fmt.Errorf("clover: %d is no slab size: choose 128 << 0..8", c.Slab)
 	case c.Sessions < 1 || c.Sessions > 1<<16 || c.QPs < 1:
 		return errors.New("clover: a compute node needs 1 to 65536 sessions, and queue pairs for them")
 	}
 	home, all := 0, 0
 	for _, k := range c.Classes {
-		if !ValidSlab(k.Slab) || k.Entries < 1 || k.Entries > 1<<31 {
+		if !wire.ValidSlab(k.Slab) || k.Entries < 1 || k.Entries > 1<<31 {
 			return fmt.Errorf("clover: %d entries of %d bytes: slabs are 128 << 0..8 bytes, and a class has 1 to 2^31", k.Entries, k.Slab)
 		}
 		all += k.Entries
@@ -389,13 +390,13 @@ func (cl *Cluster) load() error {
 			r = &k.fresh[k.turn]
 		}
 		k.turn = (k.turn + 1) % len(k.fresh)
-		p := Ref(r.next, MinVersion)
+		p := wire.Ref(r.next, wire.MinVersion)
 		r.next++
 		k.free--
 		s, _ := m.layout.Entry(p.LH())
 		e := cl.memory[s.Node].entry(p.LH())
-		put64(e, 0, uint64(Fresh(MinVersion)))
-		put64(e, keyAt, key)
+		put64(e, 0, uint64(wire.Fresh(wire.MinVersion)))
+		put64(e, wire.KeyAt, key)
 		put64(e, ValueAt, 0)
 		slot := m.create(key, p).slot
 		ss, sva := m.layout.Shortcut(slot)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/rack/ycsb"
@@ -31,20 +32,20 @@ func TestIntegrityFindsDamage(t *testing.T) {
 		{"nothing", func(*rig) {}, func(v Integrity) bool { return v.OK() && v.Lost == 0 }},
 		{"link removed", func(r *rig) {
 			_, e := key(r)
-			put64(e, 0, uint64(Fresh(1)))
+			put64(e, 0, uint64(wire.Fresh(1)))
 		}, func(v Integrity) bool { return v.Lost > 0 }},
 		{"link to nowhere", func(r *rig) {
 			_, e := key(r)
-			put64(e, 0, uint64(Linked(1, Ref(1<<31, 1))))
+			put64(e, 0, uint64(wire.Linked(1, wire.Ref(1<<31, 1))))
 		}, func(v Integrity) bool { return v.BrokenLinks == 1 && v.Lost > 0 }},
 		{"link to another version", func(r *rig) {
 			_, e := key(r)
 			h := pointerAt(e, 0)
-			put64(e, 0, uint64(Linked(1, Ref(h.LH(), h.NextVersion()+1))))
+			put64(e, 0, uint64(wire.Linked(1, wire.Ref(h.LH(), h.NextVersion()+1))))
 		}, func(v Integrity) bool { return v.BrokenLinks == 1 && v.Lost > 0 }},
 		{"link to another key", func(r *rig) {
 			_, e := key(r)
-			put64(e, 0, uint64(Linked(1, r.cl.meta.keys[2].head)))
+			put64(e, 0, uint64(wire.Linked(1, r.cl.meta.keys[2].head)))
 		}, func(v Integrity) bool { return v.BrokenLinks == 1 && v.Lost > 0 }},
 		{"cycle", func(r *rig) {
 			k, e := key(r)
@@ -54,11 +55,11 @@ func TestIntegrityFindsDamage(t *testing.T) {
 			}
 			first := pointerAt(e, 0).Next()
 			_ = k
-			put64(last, 0, uint64(Linked(1, first)))
+			put64(last, 0, uint64(wire.Linked(1, first)))
 		}, func(v Integrity) bool { return v.BrokenLinks == 1 && v.Lost == 0 }},
 		{"cycle through the first entry", func(r *rig) {
 			_, e := key(r)
-			put64(e, 0, uint64(Linked(1, r.cl.meta.keys[1].head)))
+			put64(e, 0, uint64(wire.Linked(1, r.cl.meta.keys[1].head)))
 		}, func(v Integrity) bool { return v.BrokenLinks == 1 && v.Lost > 0 }},
 		{"foreign value", func(r *rig) {
 			_, e := key(r)
@@ -97,7 +98,7 @@ func (l *liar) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Bu
 	x := b.Bytes()
 	var f hdr.Frame
 	if l.lies > 0 && hdr.Parse(x, &f) == hdr.IsRoCE && f.Op == hdr.AtomicAck {
-		f.AtomicAckETHOf(x).SetOriginal(uint64(Linked(9, Ref(9, 9))))
+		f.AtomicAckETHOf(x).SetOriginal(uint64(wire.Linked(9, wire.Ref(9, 9))))
 		hdr.SetICRC(x, &f)
 		l.lies--
 		if l.hold {
@@ -190,7 +191,7 @@ func TestServerKnowsWhatWasLinked(t *testing.T) {
 			t.Errorf("%v was linked", p)
 		}
 	}
-	if m.wasLinked(Ref(400, 1)) || m.wasLinked(Ref(own[0].LH(), 2)) || m.wasLinked(Ref(1<<31, 1)) {
+	if m.wasLinked(wire.Ref(400, 1)) || m.wasLinked(wire.Ref(own[0].LH(), 2)) || m.wasLinked(wire.Ref(1<<31, 1)) {
 		t.Error("what never was, was linked")
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/ycsb"
 )
@@ -17,26 +18,26 @@ import (
 // The words of a captured CAS (a ConnectX-5 under SwordBox's evaluation): it
 // links handle 0x8f491 at an entry of version 1.
 func TestPointerWord(t *testing.T) {
-	if w := Linked(1, Ref(0x8f491, 2)); w != 0x8f491<<28|2<<19|1<<11 {
+	if w := wire.Linked(1, wire.Ref(0x8f491, 2)); w != 0x8f491<<28|2<<19|1<<11 {
 		t.Errorf("%#x", uint64(w))
 	}
-	if w := Linked(1, Ref(0x8f491, 2)); uint64(w) != 0x00008f4910100800 {
+	if w := wire.Linked(1, wire.Ref(0x8f491, 2)); uint64(w) != 0x00008f4910100800 {
 		t.Errorf("%#x", uint64(w))
 	}
-	if w := Linked(1, Ref(0x8f491, 1)); uint64(w) != 0x00008f4910080800 {
+	if w := wire.Linked(1, wire.Ref(0x8f491, 1)); uint64(w) != 0x00008f4910080800 {
 		t.Errorf("%#x, captured 0x8f4910080800", uint64(w))
 	}
-	if w := Fresh(1); uint64(w) != 0x800 {
+	if w := wire.Fresh(1); uint64(w) != 0x800 {
 		t.Errorf("%#x, captured 0x800", uint64(w))
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		lh := rapid.Uint32Range(1, 1<<32-1).Draw(t, "lh")
 		v, nv := rapid.Byte().Draw(t, "v"), rapid.Byte().Draw(t, "nv")
-		w := Linked(v, Ref(lh, nv))
-		if w.LH() != lh || w.Version() != v || w.NextVersion() != nv || w.Next() != Ref(lh, nv) || w>>60 != 0 {
+		w := wire.Linked(v, wire.Ref(lh, nv))
+		if w.LH() != lh || w.Version() != v || w.NextVersion() != nv || w.Next() != wire.Ref(lh, nv) || w>>60 != 0 {
 			t.Fatalf("%v", w)
 		}
-		if Fresh(v).Next() != 0 {
+		if wire.Fresh(v).Next() != 0 {
 			t.Fatal("a fresh header has a successor")
 		}
 	})

@@ -1,5 +1,7 @@
 package clover
 
+import wire "github.com/quillon/quillon/nf/hdr/clover"
+
 // tag is the first 8 bytes of a workload's value: which session wrote it, and
 // the how-manieth write of that session it is. Bulk-loaded values have 0.
 type tag uint64
@@ -160,7 +162,7 @@ func (a *auditor) chain(l Layout, memory []*Memory, k *keyMeta, longest int) {
 			break
 		}
 		h := pointerAt(e, 0)
-		if h.Version() != p.Version() || u64(e, keyAt) != k.key || !a.tick(k.key, tag(u64(e, ValueAt))) {
+		if h.Version() != p.Version() || u64(e, wire.KeyAt) != k.key || !a.tick(k.key, tag(u64(e, ValueAt))) {
 			break
 		}
 		a.v.InChain++

@@ -3,6 +3,7 @@ package clover
 import (
 	"fmt"
 
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -53,7 +54,7 @@ func NewMemory(nic *rnic.NIC, c MemoryConfig) (*Memory, error) {
 	}
 	size := 0
 	for _, k := range c.Classes {
-		if !ValidSlab(k.Slab) || k.Entries < 1 {
+		if !wire.ValidSlab(k.Slab) || k.Entries < 1 {
 			return nil, fmt.Errorf("clover: %d entries of %d bytes: slabs are 128 << 0..8 bytes, and a class has at least one", k.Entries, k.Slab)
 		}
 		size += k.Slab * k.Entries

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -174,7 +175,7 @@ func NewMetadata(nic *rnic.NIC, l Layout, c MetadataConfig) (*Metadata, error) {
 	m.first = lo
 	m.entries = make([]entryMeta, hi-lo)
 	for i := range m.entries {
-		m.entries[i].version = MinVersion
+		m.entries[i].version = wire.MinVersion
 	}
 	m.walkers = make([]walker, walkers)
 	for i := range m.walkers {
@@ -325,7 +326,7 @@ func (m *Metadata) grant(req, out []byte) uint64 {
 		k.turn = (k.turn + 1) % len(k.fresh)
 		for n < want && r.next < r.end {
 			m.meta(r.next).state = entryGranted
-			put64(out, grantPtrs+8*n, uint64(Ref(r.next, MinVersion)))
+			put64(out, grantPtrs+8*n, uint64(wire.Ref(r.next, wire.MinVersion)))
 			r.next++
 			n++
 		}
@@ -471,7 +472,7 @@ func (m *Metadata) relist(p Pointer) {
 	e.state = entryFree
 	s, _ := m.layout.Entry(p.LH())
 	k := m.class(int(s.Slab))
-	k.listed.push(Ref(p.LH(), e.version))
+	k.listed.push(wire.Ref(p.LH(), e.version))
 	k.free++
 	m.stats.Recycled++
 }
@@ -512,7 +513,7 @@ func (m *Metadata) walked(now clock.Time, i int, ok bool) {
 		return
 	}
 	e, ne := m.meta(k.head.LH()), m.meta(next.LH())
-	if h.Version() != k.head.Version() || u64(w.buf[:], keyAt) != k.key ||
+	if h.Version() != k.head.Version() || u64(w.buf[:], wire.KeyAt) != k.key ||
 		ne == nil || ne.version != next.Version() || ne.state == entryFree || ne.state > entryLinked {
 		m.stats.Broken++
 		m.endWalk(i, false)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/ycsb"
 )
@@ -96,7 +97,7 @@ func (s *steerer) request(x []byte, f *hdr.Frame) bool {
 	case hdr.WriteOnly:
 		if r := f.RETHOf(x); int(r.DMALength()) == s.slab {
 			p := f.PayloadOf(x)
-			key := u64(p, keyAt)
+			key := u64(p, wire.KeyAt)
 			s.keyOf[r.VA()], s.keys[r.VA()] = pointerAt(p, 0), key
 		}
 	case hdr.CompareSwap:
@@ -107,18 +108,18 @@ func (s *steerer) request(x []byte, f *hdr.Frame) bool {
 			own := Pointer(a.Swap()).Next()
 			var key uint64
 			ok := false
-			if _, va := s.layout().Entry(own.LH()); s.keyOf[va] == Fresh(own.Version()) {
+			if _, va := s.layout().Entry(own.LH()); s.keyOf[va] == wire.Fresh(own.Version()) {
 				key, ok = s.keys[va]
 			}
 			if ok && !s.tried[own] {
 				s.tried[own] = true
-				if t := s.tails[key]; t != 0 && (!s.lazy || uint64(Fresh(t.Version())) == ro.compare) {
+				if t := s.tails[key]; t != 0 && (!s.lazy || uint64(wire.Fresh(t.Version())) == ro.compare) {
 					_, va := s.layout().Entry(t.LH())
 					if va != ro.va {
 						s.steered++
 					}
-					ro.va, ro.asked, ro.got = va, ro.compare, uint64(Fresh(t.Version()))
-					ro.compare, ro.swap = ro.got, uint64(Linked(t.Version(), own))
+					ro.va, ro.asked, ro.got = va, ro.compare, uint64(wire.Fresh(t.Version()))
+					ro.compare, ro.swap = ro.got, uint64(wire.Linked(t.Version(), own))
 					ro.translateReply = true
 				}
 				s.tails[key] = own
@@ -182,7 +183,7 @@ func (s *steerer) answer(x []byte, f *hdr.Frame) bool {
 		p := f.PayloadOf(x)
 		if w := pointerAt(p, 0); w.Version() == ro.gotV && ro.gotV != ro.askedV {
 			s.changed++
-			put64(p, 0, uint64(w)&^uint64(Fresh(0xFF))|uint64(Fresh(ro.askedV)))
+			put64(p, 0, uint64(w)&^uint64(wire.Fresh(0xFF))|uint64(wire.Fresh(ro.askedV)))
 			hdr.SetICRC(x, f)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
 // frameOf builds a RoCEv2 frame with right checksums.
@@ -74,7 +75,7 @@ func atomicETH(va uint64, rkey uint32, swap, compare uint64) []byte {
 }
 
 const (
-	entrySize = MinEntry
+	entrySize = wire.MinSlab
 	memBase   = 0x557a46b78000
 	memRKey   = 0x57251
 	startPSN  = 0xFFFF80 // wraps soon
@@ -82,7 +83,7 @@ const (
 
 // cell is an entry in the model's memory.
 type cell struct {
-	head Word
+	head wire.Pointer
 	key  uint64
 	id   uint64 // of the write; 0 = none
 }
@@ -193,7 +194,7 @@ func (m *model) begin(c *client, write bool) {
 	c.entry = m.newEntry()
 	c.state = writing
 	p := make([]byte, entrySize)
-	binary.LittleEndian.PutUint64(p, uint64(fresh(c.entry.ver)))
+	binary.LittleEndian.PutUint64(p, uint64(wire.Fresh(c.entry.ver)))
 	binary.LittleEndian.PutUint64(p[8:], c.key)
 	binary.LittleEndian.PutUint64(p[16:], c.id)
 	m.send(c, hdr.WriteOnly, reth(va(c.entry.lh), memRKey, entrySize), p)
@@ -207,8 +208,8 @@ func (m *model) read(c *client) {
 func (m *model) link(c *client) {
 	c.state = linking
 	c.tried++
-	swap := Word(c.entry.lh)<<28 | Word(c.entry.ver)<<19 | fresh(c.target.ver)
-	m.send(c, hdr.CompareSwap, atomicETH(va(c.target.lh), memRKey, uint64(swap), uint64(fresh(c.target.ver))), nil)
+	swap := wire.Pointer(c.entry.lh)<<28 | wire.Pointer(c.entry.ver)<<19 | wire.Fresh(c.target.ver)
+	m.send(c, hdr.CompareSwap, atomicETH(va(c.target.lh), memRKey, uint64(swap), uint64(wire.Fresh(c.target.ver))), nil)
 }
 
 // ask is the metadata server: the first entry of the chain.
@@ -231,7 +232,7 @@ func (m *model) walk(c *client, p pointer) (tail pointer, own bool) {
 		if h.LH() == 0 {
 			return p, own
 		}
-		p = pointer{h.LH(), h.Next()}
+		p = pointer{h.LH(), h.NextVersion()}
 	}
 }
 
@@ -256,7 +257,7 @@ func (m *model) answer(c *client, b []byte) {
 		m.link(c)
 	case c.state == linking && f.Op == hdr.AtomicAck:
 		c.done()
-		ok := f.AtomicAckETHOf(b).Original() == uint64(fresh(c.target.ver))
+		ok := f.AtomicAckETHOf(b).Original() == uint64(wire.Fresh(c.target.ver))
 		if ok && c.tried == 1 {
 			m.firstTry++
 		}
@@ -274,7 +275,7 @@ func (m *model) answer(c *client, b []byte) {
 	case c.state == reading && f.Op == hdr.ReadRespOnly:
 		c.done()
 		p := f.PayloadOf(b)
-		h := Word(binary.LittleEndian.Uint64(p))
+		h := wire.Pointer(binary.LittleEndian.Uint64(p))
 		if h.Version() != c.target.ver {
 			c.cache[c.key] = m.ask(c.key)
 			m.read(c)
@@ -336,7 +337,7 @@ func (m *model) serve(b []byte) []byte {
 	case hdr.WriteOnly:
 		if !again {
 			p := f.PayloadOf(b)
-			*at(f.RETHOf(b).VA()) = cell{Word(binary.LittleEndian.Uint64(p)), binary.LittleEndian.Uint64(p[8:]), binary.LittleEndian.Uint64(p[16:])}
+			*at(f.RETHOf(b).VA()) = cell{wire.Pointer(binary.LittleEndian.Uint64(p)), binary.LittleEndian.Uint64(p[8:]), binary.LittleEndian.Uint64(p[16:])}
 		}
 		r.op, r.ext = hdr.Acknowledge, aeth
 	case hdr.CompareSwap:
@@ -345,7 +346,7 @@ func (m *model) serve(b []byte) []byte {
 			x := at(a.VA())
 			q.atomics[psn] = uint64(x.head)
 			if uint64(x.head) == a.Compare() {
-				x.head = Word(a.Swap())
+				x.head = wire.Pointer(a.Swap())
 				if x.key != m.mem[x.head.LH()].key {
 					m.t.Fatalf("an entry of key %d was linked behind one of key %d", m.mem[x.head.LH()].key, x.key)
 				}
@@ -382,7 +383,7 @@ func (m *model) recycle(key uint64) {
 		m.done[key] = append(m.done[key], x.id)
 	}
 	m.first[key] = x.head.LH()
-	*x = cell{head: fresh(x.head.Version() + 1), key: ^uint64(0)}
+	*x = cell{head: wire.Fresh(x.head.Version() + 1), key: ^uint64(0)}
 	m.free = append(m.free, lh)
 }
 
@@ -396,7 +397,7 @@ func newModel(t testing.TB, seed uint64, clients, keys int, loss float64, v6 boo
 		return uint64(m.rng.IntN(keys))
 	}
 	for k := range keys {
-		m.mem = append(m.mem, cell{head: fresh(1), key: uint64(k)})
+		m.mem = append(m.mem, cell{head: wire.Fresh(1), key: uint64(k)})
 		m.first[uint64(k)] = m.next
 		m.next++
 	}

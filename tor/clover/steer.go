@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -488,7 +489,7 @@ func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
 		return true
 	}
 	if fl&(hdr.IsWrite|hdr.IsRead) != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 {
-		_, ok := classOf(f.RETHOf(b).DMALength())
+		_, ok := wire.Class(f.RETHOf(b).DMALength())
 		return ok
 	}
 	return false
@@ -521,13 +522,13 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
 	}
 	va := reth.VA()
-	class, ok := classOf(size)
+	class, ok := wire.Class(size)
 	if !ok || len(p) < 16 {
 		s.disturb(c, r.sid, va)
 		return
 	}
-	word := Word(binary.LittleEndian.Uint64(p))
-	if word != fresh(word.Version()) || word.Version() == 0 {
+	word := wire.Pointer(binary.LittleEndian.Uint64(p))
+	if word != wire.Fresh(word.Version()) || word.Version() == 0 {
 		s.disturb(c, r.sid, va)
 		return
 	}
@@ -580,18 +581,18 @@ func (s *state) current(w *pendingWrite) bool {
 // index in r.writes of the one whose address its handle names. When no handle
 // can be turned into an address yet, learn is what a success would teach: the
 // connection must have no other entry waiting for its CAS.
-func (s *state) entryOf(r *row, w Word, now clock.Time) (i int, learn base) {
+func (s *state) entryOf(r *row, w wire.Pointer, now clock.Time) (i int, learn base) {
 	for i := range r.writes[:r.nw] {
 		p := &r.writes[i]
 		at := base{va: p.va - uint64(w.LH())*uint64(p.size), region: p.region, size: p.size}
-		if p.version == w.Next() && s.trusted(&at) {
+		if p.version == w.NextVersion() && s.trusted(&at) {
 			return i, base{}
 		}
 	}
 	for r.nw > 0 && now.Sub(r.writes[0].at) > writeLife {
 		r.take(0)
 	}
-	if r.nw != 1 || r.writes[0].version != w.Next() {
+	if r.nw != 1 || r.writes[0].version != w.NextVersion() {
 		return -1, base{}
 	}
 	p := &r.writes[0]
@@ -645,7 +646,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	r := &s.conns.rows[ri]
 	a := f.AtomicETHOf(b)
 	psn := f.BTHOf(b).PSN()
-	va, swap, cmp := a.VA(), Word(a.Swap()), Word(a.Compare())
+	va, swap, cmp := a.VA(), wire.Pointer(a.Swap()), wire.Pointer(a.Compare())
 	rec := s.conns.op(ri, psn)
 	if rec.live && rec.kind == opCAS && rec.steered {
 		s.disturb(c, r.sid, va)
@@ -654,7 +655,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	}
 	*rec = op{kind: opCAS, live: true, psn: psn, npsn: 1, va: va, newVA: va, rkey: a.RKey(), newRKey: a.RKey(),
 		swap: uint64(swap), compare: uint64(cmp), cliVer: cmp.Version(), newVer: cmp.Version(), key: noSlot, slot: noSlot, sent: c.Now()}
-	if cmp != fresh(cmp.Version()) || swap.Version() != cmp.Version() || swap&0xF0000000080007FF != 0 {
+	if cmp != wire.Fresh(cmp.Version()) || swap.Version() != cmp.Version() || swap&0xF0000000080007FF != 0 {
 		s.disturb(c, r.sid, va)
 		pass(c, x, reasonOtherAtomic)
 		return
@@ -735,8 +736,8 @@ func (s *Steer) rewriteCAS(x *packet.Buf, b []byte, rec *op) bool {
 	a.SetVA(rec.newVA)
 	a.SetRKey(rec.newRKey)
 	if rec.newVer != rec.cliVer {
-		a.SetCompare(uint64(fresh(rec.newVer)))
-		a.SetSwap(uint64(Word(rec.swap).WithVersion(rec.newVer)))
+		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
+		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
 	}
 	hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])
 	return true
@@ -747,7 +748,7 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	f := &s.f
 	r := &s.conns.rows[ri]
 	reth := f.RETHOf(b)
-	class, ok := classOf(reth.DMALength())
+	class, ok := wire.Class(reth.DMALength())
 	if !ok {
 		return
 	}
@@ -1014,7 +1015,7 @@ func (s *Steer) orphaned(c *graph.Ctx, sid uint16, rec *op) {
 	}
 	for i := range s.orphans {
 		if o := &s.orphans[i]; !o.used {
-			*o = orphan{lh: Word(rec.swap).LH(), key: rec.key, sid: sid, used: true}
+			*o = orphan{lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, used: true}
 			s.lost++
 			s.keys.s[rec.key].orphans++
 			c.Count(ctrOrphans, 1)
@@ -1048,7 +1049,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 			return
 		}
 		if s.lost > 0 {
-			s.linked(r.sid, Word(rec.swap).LH())
+			s.linked(r.sid, wire.Pointer(rec.swap).LH())
 		}
 		if rec.key == noSlot {
 			s.learn(r, rec)
@@ -1057,7 +1058,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 		s.confirm(c, r, rec)
 		return
 	}
-	ok := orig == uint64(fresh(rec.newVer))
+	ok := orig == uint64(wire.Fresh(rec.newVer))
 	if rec.live {
 		rec.live = false
 		if ok {
@@ -1077,7 +1078,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 	case orig == rec.compare:
 		// A failure that would look like success to the client: an entry
 		// version that it did not expect makes it ask again.
-		give = uint64(Word(orig).WithVersion(noVersion))
+		give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))
 	}
 	if give != orig {
 		copy(s.old[:8], h)
@@ -1112,10 +1113,10 @@ func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op) {
 	if len(p) < 8 {
 		return
 	}
-	w := Word(binary.LittleEndian.Uint64(p))
+	w := wire.Pointer(binary.LittleEndian.Uint64(p))
 	// When it is not the entry any more that the request was sent to, nobody
 	// may take it for what was asked for.
-	give := w.WithVersion(noVersion)
+	give := w.WithVersion(wire.NoVersion)
 	if w.Version() == rec.newVer {
 		give = w.WithVersion(rec.cliVer)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
@@ -64,21 +65,21 @@ func (r *rig) from(qpn, psn uint32, op hdr.Opcode, syn hdr.Syndrome, original ui
 // write sends a WRITE of an entry and its ACK.
 func (r *rig) write(qpn, psn uint32, va, key uint64, version uint8) {
 	p := make([]byte, r.size)
-	binary.LittleEndian.PutUint64(p, uint64(fresh(version)))
+	binary.LittleEndian.PutUint64(p, uint64(wire.Fresh(version)))
 	binary.LittleEndian.PutUint64(p[8:], key)
 	r.to(qpn, psn, hdr.WriteOnly, reth(va, r.rkey, r.size), p)
 	r.from(qpn, psn, hdr.Acknowledge, hdr.SynACK, 0, nil)
 }
 
 func (r *rig) swap(lh uint32, next, version uint8) uint64 {
-	return uint64(Word(lh)<<28 | Word(next)<<19 | fresh(version))
+	return uint64(wire.Pointer(lh)<<28 | wire.Pointer(next)<<19 | wire.Fresh(version))
 }
 
 // append links the entry with handle lh at va, with success.
 func (r *rig) append(qpn, psn uint32, target, va uint64, lh uint32, key uint64) {
 	r.write(qpn, psn, va, key, 1)
-	r.to(qpn, psn+1, hdr.CompareSwap, atomicETH(target, r.rkey, r.swap(lh, 1, 1), uint64(fresh(1))), nil)
-	r.from(qpn, psn+1, hdr.AtomicAck, hdr.SynACK, uint64(fresh(1)), nil)
+	r.to(qpn, psn+1, hdr.CompareSwap, atomicETH(target, r.rkey, r.swap(lh, 1, 1), uint64(wire.Fresh(1))), nil)
+	r.from(qpn, psn+1, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)
 }
 
 // warm has four appends of other keys on qpn, so that handles are known and
@@ -152,7 +153,7 @@ func steered(t testing.TB, args graph.Args) *rig {
 }
 
 func (r *rig) staleCAS(version uint8) graphtest.Result {
-	return r.to(0x20, 109, hdr.CompareSwap, atomicETH(0x800000, r.rkey, r.swap(0x9001, 1, version), uint64(fresh(version))), nil)
+	return r.to(0x20, 109, hdr.CompareSwap, atomicETH(0x800000, r.rkey, r.swap(0x9001, 1, version), uint64(wire.Fresh(version))), nil)
 }
 
 func atomicOf(t testing.TB, b []byte) hdr.AtomicETH {
@@ -172,7 +173,7 @@ func atomicOf(t testing.TB, b []byte) hdr.AtomicETH {
 func TestVersions(t *testing.T) {
 	r := steered(t, graph.Args{})
 	a := atomicOf(t, only(t, r.staleCAS(9).Out["b"]))
-	if a.VA() != 0x900000 || Word(a.Compare()) != fresh(1) || Word(a.Swap()).Version() != 1 || Word(a.Swap()).LH() != 0x9001 {
+	if a.VA() != 0x900000 || wire.Pointer(a.Compare()) != wire.Fresh(1) || wire.Pointer(a.Swap()).Version() != 1 || wire.Pointer(a.Swap()).LH() != 0x9001 {
 		t.Errorf("sent va %#x swap %#x compare %#x", a.VA(), a.Swap(), a.Compare())
 	}
 	orig := func(got graphtest.Result) uint64 {
@@ -184,11 +185,11 @@ func TestVersions(t *testing.T) {
 		}
 		return f.AtomicAckETHOf(b).Original()
 	}
-	if v := orig(r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(fresh(1)), nil)); v != uint64(fresh(9)) {
+	if v := orig(r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)); v != uint64(wire.Fresh(9)) {
 		t.Errorf("success reads as %#x", v)
 	}
 	// The same answer once more: the server repeated it for a retransmission.
-	if v := orig(r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(fresh(1)), nil)); v != uint64(fresh(9)) {
+	if v := orig(r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)); v != uint64(wire.Fresh(9)) {
 		t.Errorf("repeated success reads as %#x", v)
 	}
 }
@@ -198,10 +199,10 @@ func TestVersions(t *testing.T) {
 func TestFailureIsNoSuccess(t *testing.T) {
 	r := steered(t, graph.Args{})
 	r.staleCAS(9)
-	b := only(t, r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(fresh(9)), nil).Out["a"])
+	b := only(t, r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(9)), nil).Out["a"])
 	var f hdr.Frame
 	hdr.Parse(b, &f)
-	if f.AtomicAckETHOf(b).Original() == uint64(fresh(9)) {
+	if f.AtomicAckETHOf(b).Original() == uint64(wire.Fresh(9)) {
 		t.Error("the client takes it for success")
 	}
 	if r.Counter("appends-failed") != 1 || r.Counter("tails-dropped") == 0 {
@@ -287,12 +288,12 @@ func TestReadSteering(t *testing.T) {
 		if mode == "write" {
 			continue
 		}
-		for had, give := range map[uint8]uint8{1: 3, 2: noVersion, 3: noVersion} {
+		for had, give := range map[uint8]uint8{1: 3, 2: wire.NoVersion, 3: wire.NoVersion} {
 			p := make([]byte, 128)
-			binary.LittleEndian.PutUint64(p, uint64(fresh(had)))
+			binary.LittleEndian.PutUint64(p, uint64(wire.Fresh(had)))
 			b := only(t, r.from(0x10, 111, hdr.ReadRespOnly, hdr.SynACK, 0, p).Out["a"])
 			hdr.Parse(b, &f)
-			if got := Word(binary.LittleEndian.Uint64(f.PayloadOf(b))).Version(); got != give || hdr.ICRC(b, &f) != hdr.StoredICRC(b, &f) {
+			if got := wire.Pointer(binary.LittleEndian.Uint64(f.PayloadOf(b))).Version(); got != give || hdr.ICRC(b, &f) != hdr.StoredICRC(b, &f) {
 				t.Errorf("version %d came back as %d, want %d", had, got, give)
 			}
 		}

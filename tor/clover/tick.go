@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -93,8 +94,8 @@ func (s *Steer) resend(c *graph.Ctx, r *row, rec *op) {
 	a := f.AtomicETHOf(b)
 	a.SetVA(rec.newVA)
 	a.SetRKey(rec.newRKey)
-	a.SetSwap(uint64(Word(rec.swap).WithVersion(rec.newVer)))
-	a.SetCompare(uint64(fresh(rec.newVer)))
+	a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
+	a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 	f.End = uint16(n + hdr.AtomicETHLen)
 	f.Payload = f.End
 	hdr.SetICRC(b, &f)
