@@ -12,11 +12,17 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/nf/port/tap"
 )
 
-// kindAFXDP is the sort of port that run --inline uses.
-const kindAFXDP = "afxdp"
+// Kinds of ports.
+const (
+	kindAFXDP    = "afxdp"
+	kindAFPacket = "afpacket"
+	kindTAP      = "tap"
+)
 
 // portKinds are the sorts of ports that a Spec may name.
 func portKinds() []graph.PortKind {
@@ -33,6 +39,16 @@ func portKinds() []graph.PortKind {
 			{Name: "stale", Default: afxdp.DefaultStale.String(), Help: "of a pair: how long a worker may be silent before frames cross in the kernel"},
 			{Name: "keep", Default: "false", Help: "of a pair: leave the wire in the kernel at a clean stop"},
 			{Name: "offloads", Default: "set", Help: "set what AF_XDP needs and restore it at the end, or leave"},
+		}},
+		{Name: kindAFPacket, Summary: "an interface over a packet socket, where AF_XDP is missing; frames cross only while this process lives", Params: []graph.Param{
+			{Name: "dev", Help: "the interface"},
+			{Name: "frames", Default: "1024", Help: "frames of memory"},
+			{Name: "offloads", Default: "set", Help: "set what is needed and restore it at the end, or leave"},
+		}},
+		{Name: kindTAP, Summary: "a TAP interface of this host", Params: []graph.Param{
+			{Name: "dev", Help: "its name; made, and gone with the port, unless it is there already as a persistent one"},
+			{Name: "mtu", Default: "1500", Help: "of a new interface"},
+			{Name: "frames", Default: "512", Help: "frames of memory"},
 		}},
 	}
 }
@@ -60,19 +76,16 @@ func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, 
 			continue
 		}
 		p := spec.Ports[name]
-		if p.Kind != kindAFXDP {
-			return nil, fmt.Errorf("port %s: unknown kind %q", name, p.Kind)
+		other := p.Args["pair"]
+		if other == "" {
+			if err := o.openOne(name, uint16(i), p, filter, clk); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		opt, err := afxdpOptions(name, p.Args, filter, clk)
 		if err != nil {
 			return nil, err
-		}
-		other := p.Args["pair"]
-		if other == "" {
-			if err := o.openOne(name, uint16(i), p.Args, opt); err != nil {
-				return nil, fmt.Errorf("port %s: %w", name, err)
-			}
-			continue
 		}
 		q, ok := spec.Ports[other]
 		if !ok || q.Kind != kindAFXDP || q.Args["pair"] != name {
@@ -100,25 +113,89 @@ func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, 
 	return o, nil
 }
 
-func (o *openPorts) openOne(name string, index uint16, args graph.Args, opt afxdp.Options) error {
-	d, err := afxdp.Open(afxdp.Config{Name: name, Interface: args["dev"], Index: index, Options: opt})
-	if err != nil {
-		return err
+// openOne opens a port that is not one of a pair.
+func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter port.Filter, clk clock.Clock) error {
+	args := p.Args
+	if args["dev"] == "" {
+		return fmt.Errorf("port %s: dev is missing: name the interface", name)
 	}
-	o.ports[name] = asPorts(d.Ports)
-	o.infos = append(o.infos, d.Info())
-	o.detach = append(o.detach, d.Detach)
-	o.close = append(o.close, d.Close)
+	var queues []port.Port
+	switch p.Kind {
+	case kindAFXDP:
+		opt, err := afxdpOptions(name, args, filter, clk)
+		if err != nil {
+			return err
+		}
+		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: args["dev"], Index: index, Options: opt})
+		if err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		queues = asPorts(d.Ports)
+		o.infos = append(o.infos, d.Info())
+		o.detach = append(o.detach, d.Detach)
+		o.close = append(o.close, d.Close)
+	case kindAFPacket:
+		cfg := afpacket.Config{Name: name, Interface: args["dev"], Index: index, Clock: clk}
+		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames}); err != nil {
+			return err
+		}
+		var err error
+		if cfg.LeaveOffloads, err = leaveOffloads(name, args); err != nil {
+			return err
+		}
+		q, err := afpacket.Open(cfg)
+		if err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		queues = []port.Port{q}
+		o.close = append(o.close, q.Close)
+	case kindTAP:
+		cfg := tap.Config{Name: name, Device: args["dev"], Index: index, Clock: clk}
+		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames, "mtu": &cfg.MTU}); err != nil {
+			return err
+		}
+		q, err := tap.Open(cfg)
+		if err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		queues = []port.Port{q}
+		o.close = append(o.close, q.Close)
+	default:
+		return fmt.Errorf("port %s: unknown kind %q", name, p.Kind)
+	}
+	o.ports[name] = queues
 	return nil
+}
+
+// numbers reads the arguments that are numbers.
+func numbers(name string, args graph.Args, to map[string]*int) error {
+	for _, arg := range slices.Sorted(maps.Keys(to)) {
+		v, ok := args[arg]
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			return fmt.Errorf("port %s: %s=%s: want a number", name, arg, v)
+		}
+		*to[arg] = n
+	}
+	return nil
+}
+
+func leaveOffloads(name string, args graph.Args) (bool, error) {
+	switch args["offloads"] {
+	case "", "set":
+		return false, nil
+	case "leave":
+		return true, nil
+	}
+	return false, fmt.Errorf("port %s: offloads=%s: want set or leave", name, args["offloads"])
 }
 
 // add opens one more port while the graph runs.
 func (o *openPorts) add(name string, p graph.PortSpec, filter port.Filter, clk clock.Clock) ([]port.Port, error) {
-	opt, err := afxdpOptions(name, p.Args, filter, clk)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.openOne(name, uint16(len(o.ports)), p.Args, opt); err != nil {
+	if err := o.openOne(name, uint16(len(o.ports)), p, filter, clk); err != nil {
 		return nil, err
 	}
 	return o.ports[name], nil
@@ -177,23 +254,16 @@ func afxdpOptions(name string, args graph.Args, filter port.Filter, clk clock.Cl
 	default:
 		return opt, bad("xdp", "auto, native or generic")
 	}
-	for arg, to := range map[string]*int{"queues": &opt.Queues, "ring": &opt.Ring, "frames": &opt.Frames, "busy-poll": &opt.BusyPoll} {
-		v, ok := args[arg]
-		if !ok || arg == "queues" && v == "all" {
-			continue
-		}
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 0 {
-			return opt, bad(arg, "a number")
-		}
-		*to = n
+	if args["queues"] == "all" {
+		args = maps.Clone(args)
+		delete(args, "queues")
 	}
-	switch args["offloads"] {
-	case "", "set":
-	case "leave":
-		opt.LeaveOffloads = true
-	default:
-		return opt, bad("offloads", "set or leave")
+	err := numbers(name, args, map[string]*int{"queues": &opt.Queues, "ring": &opt.Ring, "frames": &opt.Frames, "busy-poll": &opt.BusyPoll})
+	if err != nil {
+		return opt, err
+	}
+	if opt.LeaveOffloads, err = leaveOffloads(name, args); err != nil {
+		return opt, err
 	}
 	if v, ok := args["stale"]; ok {
 		d, err := time.ParseDuration(v)

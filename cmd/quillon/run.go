@@ -24,6 +24,7 @@ import (
 type runFlags struct {
 	inline  string
 	nfs     []string
+	port    string
 	xdp     string
 	keep    bool
 	name    string
@@ -78,6 +79,7 @@ kernel until it is back; "quillon detach" takes such a wire away.`,
 
 // add declares the flags about the running process.
 func (f *runFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.port, "port", kindAFXDP, "with --inline: the `kind` of the ports, afxdp or afpacket")
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
@@ -94,19 +96,23 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	case file != "":
 		return readSpec(file, portKinds())
 	}
-	spec, err := inlineSpec(f.inline, f.nfs)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range spec.Ports {
+	more := graph.Args{}
+	switch f.port {
+	case kindAFXDP:
 		if f.xdp != "auto" {
-			p.Args["xdp"] = f.xdp
+			more["xdp"] = f.xdp
 		}
 		if f.keep {
-			p.Args["keep"] = "true"
+			more["keep"] = "true"
 		}
+	case kindAFPacket:
+		if f.xdp != "auto" || f.keep {
+			return nil, errors.New("--xdp and --keep are for --port afxdp")
+		}
+	default:
+		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
 	}
-	return spec, nil
+	return inlineSpec(f.inline, f.nfs, f.port, more)
 }
 
 // dryRun prints the way from one Spec to another.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 
@@ -35,7 +36,7 @@ func chain(nfs []string) (*graph.Spec, error) {
 }
 
 // inlineSpec is the graph of run --inline: two interfaces and what is between.
-func inlineSpec(inline string, nfs []string) (*graph.Spec, error) {
+func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*graph.Spec, error) {
 	devA, devB, ok := strings.Cut(inline, ",")
 	if !ok || devA == "" || devB == "" || strings.Contains(devB, ",") {
 		return nil, fmt.Errorf("--inline %q: name two interfaces, as in --inline eth1,eth2", inline)
@@ -47,8 +48,14 @@ func inlineSpec(inline string, nfs []string) (*graph.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Ports["a"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": devA, "pair": "b"}}
-	s.Ports["b"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": devB, "pair": "a"}}
+	for _, p := range [][3]string{{"a", devA, "b"}, {"b", devB, "a"}} {
+		args := graph.Args{"dev": p[1]}
+		if kind == kindAFXDP {
+			args["pair"] = p[2]
+		}
+		maps.Copy(args, more)
+		s.Ports[p[0]] = graph.PortSpec{Kind: kind, Args: args}
+	}
 	return s, nil
 }
 

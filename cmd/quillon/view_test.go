@@ -60,7 +60,7 @@ func TestFigures(t *testing.T) {
 }
 
 func TestInlineSpec(t *testing.T) {
-	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"})
+	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"}, kindAFXDP, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
