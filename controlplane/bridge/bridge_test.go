@@ -50,7 +50,7 @@ func sh(t *testing.T, line string) string {
 func world(t *testing.T) {
 	t.Helper()
 	for _, line := range []string{
-				"ip link add br0 type bridge",
+		"ip link add br0 type bridge",
 		"ip link add p0 mtu 3000 address 02:00:00:00:00:01 type veth peer name h0 mtu 3000",
 		"ip link add p1 address 02:00:00:00:00:02 type veth peer name h1",
 		"ip link set p0 master br0",
