@@ -74,15 +74,15 @@ func (s *Space) enter(mounts bool) error {
 		if errors.Is(err, unix.EPERM) {
 			return fmt.Errorf("network namespaces need root (CAP_SYS_ADMIN): %w", port.ErrNotSupported)
 		}
-		return fmt.Errorf("cannot make a network namespace: %w", err)
+		return fmt.Errorf("cannot make a network namespace: %w", supported(err))
 	}
 	if mounts {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("cannot make the mounts private: %w", err)
+			return fmt.Errorf("cannot make the mounts private: %w", supported(err))
 		}
 		for _, m := range [][3]string{{"sysfs", "/sys", ""}, {"bpf", "/sys/fs/bpf", "mode=0700"}, {"tmpfs", "/run", "mode=0755"}} {
 			if err := unix.Mount(m[0], m[1], m[0], unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, m[2]); err != nil {
-				return fmt.Errorf("cannot mount a %s at %s: %w", m[0], m[1], err)
+				return fmt.Errorf("cannot mount a %s at %s: %w", m[0], m[1], supported(err))
 			}
 		}
 	}
@@ -99,6 +99,17 @@ func (s *Space) enter(mounts bool) error {
 	}
 	s.ns = ns
 	return nil
+}
+
+// supported makes an error that means that this kernel or container does not
+// allow it port.ErrNotSupported as well.
+func supported(err error) error {
+	for _, e := range []error{unix.EPERM, unix.EACCES, unix.EOPNOTSUPP, unix.ENOSYS, unix.ENODEV} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: %w", err, port.ErrNotSupported)
+		}
+	}
+	return err
 }
 
 // Do runs f on the thread inside the namespace: sockets that f makes belong

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -114,7 +117,44 @@ func New(c Config) (_ *Topology, err error) {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
+	if err = t.Switch.Do(t.forwards); err != nil {
+		return nil, fmt.Errorf("switch: %w", err)
+	}
 	return t, nil
+}
+
+// A bridge's port forwards once the kernel has noticed that its link is up,
+// which it looks at up to a second later.
+const (
+	noticeEvery = time.Millisecond
+	noticeTries = 10_000
+	forwarding  = "3" // BR_STATE_FORWARDING
+)
+
+// forwards waits until every port of the bridge forwards; it runs in the
+// switch namespace.
+func (t *Topology) forwards() error {
+	ports := []string{"m0"}
+	for i := range t.Nodes {
+		if t.Nodes[i].Role != Memory {
+			ports = append(ports, t.Nodes[i].Name)
+		}
+	}
+	for try := 0; len(ports) > 0; try++ {
+		state, err := os.ReadFile("/sys/class/net/" + ports[0] + "/brport/state")
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(state)) == forwarding {
+			ports = ports[1:]
+			continue
+		}
+		if try == noticeTries {
+			return fmt.Errorf("the bridge does not forward to %s", ports[0])
+		}
+		time.Sleep(noticeEvery)
+	}
+	return nil
 }
 
 // wire makes all links; it runs in the switch namespace.
@@ -126,7 +166,7 @@ func (t *Topology) wire() error {
 		AgeingTime:        &ageing,
 	}
 	if err := netlink.LinkAdd(br); err != nil {
-		return fmt.Errorf("cannot make the bridge: %w", err)
+		return fmt.Errorf("cannot make the bridge: %w", supported(err))
 	}
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
@@ -171,7 +211,7 @@ func (t *Topology) veth(local, peer string, n *Node) error {
 		v.PeerNamespace = netlink.NsFd(n.Space.ns.Fd())
 	}
 	if err := netlink.LinkAdd(v); err != nil {
-		return fmt.Errorf("cannot make the veth pair %s-%s: %w", local, peer, err)
+		return fmt.Errorf("cannot make the veth pair %s-%s: %w", local, peer, supported(err))
 	}
 	return nil
 }

@@ -2,8 +2,10 @@ package topo
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,10 +28,11 @@ func build(t *testing.T, c Config) *Topology {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { top.Close() })
 	return top
 }
 
-// namespaces are the network namespaces that some thread of this process is in.
+// namespaces are the network namespaces (netns) that some thread of this process is in.
 func namespaces(t *testing.T) []string {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
@@ -172,5 +175,25 @@ func TestRefuses(t *testing.T) {
 		} else if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: more than a line: %q", c, err)
 		}
+	}
+}
+
+// Without privileges nothing is made, and the error says that it cannot be.
+func TestUnprivileged(t *testing.T) {
+	var denied error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// The thread ends with its goroutine: no other runs without root.
+		runtime.LockOSThread()
+		if _, _, e := syscall.RawSyscall(syscall.SYS_SETUID, 65534, 0, 0); e != 0 {
+			denied = fmt.Errorf("this needs root to give up: %w", e)
+			return
+		}
+		denied = (&Space{}).enter(true)
+	}()
+	<-done
+	if !errors.Is(denied, port.ErrNotSupported) || !strings.Contains(denied.Error(), "root") {
+		t.Errorf("got %v", denied)
 	}
 }
