@@ -658,3 +658,36 @@ func TestTCP(t *testing.T) {
 		})
 	}
 }
+
+// TestLinkGone: the interface vanishes under the port.
+func TestLinkGone(t *testing.T) {
+	newBed(t, 1500, 1)
+	w := open(t, PairConfig{})
+	b := new(packet.Batch)
+	if _, err := w.A[0].Rx(b); err != nil {
+		t.Fatal(err)
+	}
+	l, err := netlink.LinkByName("dutA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkDel(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.A[0].Wait(tbContext, 10*time.Second); err != port.ErrClosed {
+		t.Errorf("Wait says %v", err)
+	}
+	if n, err := w.A[0].Rx(b); n != 0 || err != nil && err != port.ErrClosed {
+		t.Error(n, err)
+	}
+	x := w.A[0].Pool().Get()
+	x.SetBytes(roce(100, 0, false, 1))
+	b.Add(x)
+	if _, err := w.A[0].Tx(b); err != nil && err != port.ErrClosed {
+		t.Error(err)
+	}
+	b.PutAll()
+	if err := w.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}

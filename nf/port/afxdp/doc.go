@@ -1,3 +1,94 @@
 // Package afxdp makes ports of the queues of network interfaces by AF_XDP:
 // one interface alone (Open), or two that are spliced into a wire (OpenPair).
+//
+// # The wire
+//
+// Each interface of a pair has an XDP program, derived from the filter of the
+// graph, that decides in the kernel where a frame goes:
+//
+//	frame ─► wanted? ──no──────────────────────────────► other interface  (Stats.Bypassed)
+//	            │yes
+//	            ▼
+//	         heartbeat of the queue fresh? ──no────────► other interface  (Missed)
+//	            │yes
+//	            ▼
+//	         live socket in the queue's place? ──no────► other interface  (Missed)
+//	            │yes
+//	            ▼
+//	         socket: Port.Rx
+//
+// The heartbeat is a word in a page that the process and the program share;
+// Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
+// does neither for Options.Stale (50 ms) is bypassed, whether it is stopped,
+// stalled or gone; the socket of a process that died leaves its place at
+// once. Steering begins with the worker's first Rx, not with Open.
+//
+// A frame that was received before others went past, and not handed over yet,
+// is dropped when the worker comes back: it must not arrive behind them, and
+// what an app learnt from it would be stale. That breath receives nothing, so
+// that the apps are told (Missed) before they see another frame.
+//
+// # What outlives the process
+//
+// The programs of a pair are attached by netlink, not by a bpf_link: they,
+// their maps and with them the wire stay when the process dies, without a bpf
+// file system, which would be a mount, and gone with a mount namespace. The
+// next OpenPair of the interfaces finds the programs by name, binds its
+// sockets, and replaces each program in one step. What has to be put back at
+// the end (offloads, promiscuous mode) is noted in a map of the program, so
+// that it survives too.
+//
+// Close removes the wire, unless PairConfig.Keep is set; Detach(a, b) removes
+// a wire that somebody left. Detach of a Pair comes first, then the workers
+// stop, then Close: a stopped worker behind an attached program would only
+// hold frames up until its heartbeat is stale.
+//
+// A native redirect to a veth arrives only when the other end of that veth
+// runs NAPI: GRO on, or an XDP program there. OpenPair turns GRO on there,
+// also in another network namespace when it can find it (named, open in this
+// process, or that of any process), and asks the kernel (netdev family,
+// NETDEV_XDP_ACT_NDO_XMIT) whether redirects will arrive. Where they will not,
+// it attaches generically, where a redirect sends like any other frame; where
+// that was ruled out, all frames go through the process and Info says that
+// there is no wire.
+//
+// With Fallback Pass, frames that are not for a socket go up the stack: for
+// two ports of one bridge.
+//
+// # One interface alone
+//
+// Frames that the filter does not want go to the kernel's stack. The program
+// is attached by bpf_link and goes with the process.
+//
+// # Memory
+//
+// A queue (of a pair: the two queues of a number) has one UMEM and so one
+// pool; a frame crosses from one interface to the other without a copy in
+// user space. PairConfig.Separate gives each interface its own and copies.
+// Measured FIGURES
+//
+// At most one ring of chunks is with the kernel for receiving, whether in the
+// fill ring or received and not yet read, so half of the four rings of chunks
+// of a pair is always left for frames that apps hold or that are on their way
+// out.
+//
+// Chunks are of 2 KiB while a frame of the MTU fits behind the kernel's 256
+// bytes of headroom, else of 4 KiB. Where even those are too small (an MTU
+// above 3818), a frame arrives in several chunks: it is gathered into one Buf
+// of a pool on the heap, with slots for the MTU, and split again by Tx.
+// The MTU counts that the interface had when it was opened.
+//
+// # Settings
+//
+// On the interface: GRO, LRO and the taking off of VLAN tags are turned off.
+// On a veth's other end: transmit checksums, segmentation and tag insertion,
+// because what the kernel leaves to a network card to do is never done to a
+// frame that crosses here. Info lists what was changed.
+//
+// # Threads
+//
+// A Port belongs to one worker; Name, Stats, FD and SetFilter may be called
+// from any goroutine. Open, OpenPair and Detach act in the network namespace
+// of the calling thread: lock the goroutine to it. What they keep open works
+// from any thread later.
 package afxdp
