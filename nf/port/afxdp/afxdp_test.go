@@ -37,6 +37,9 @@ func open(tb testing.TB, cfg PairConfig) *Pair {
 	return w
 }
 
+// patient is a heartbeat's limit that a busy machine does not exceed.
+const patient = 20 * time.Second
+
 func TestForward(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -55,7 +58,7 @@ func TestForward(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bed := newBed(t, c.mtu, 1)
-			w := open(t, PairConfig{Separate: c.separate, Options: Options{Mode: c.mode}})
+			w := open(t, PairConfig{Separate: c.separate, Options: Options{Mode: c.mode, Stale: patient}})
 			t.Log(w.Info())
 			p := startPump(w.A, w.B, nil)
 			seq := uint32(0)
@@ -114,7 +117,7 @@ func conserved(t *testing.T, w *Pair) {
 
 func TestFilterCrossesInKernel(t *testing.T) {
 	bed := newBed(t, 1500, 1)
-	w := open(t, PairConfig{Options: Options{Filter: &port.Filter{RoCE: true}}})
+	w := open(t, PairConfig{Options: Options{Filter: &port.Filter{RoCE: true}, Stale: patient}})
 	t.Log(w.Info())
 	p := startPump(w.A, w.B, nil)
 	defer func() { p.halt(t) }()
@@ -192,7 +195,7 @@ func TestFilterCrossesInKernel(t *testing.T) {
 // those that it was too late for are not sent behind them.
 func TestStall(t *testing.T) {
 	bed := newBed(t, 1500, 1)
-	w := open(t, PairConfig{})
+	w := open(t, PairConfig{Options: Options{Stale: 300 * time.Millisecond}})
 	b := new(packet.Batch)
 	rx := func(want int) {
 		t.Helper()
@@ -250,7 +253,7 @@ func TestStall(t *testing.T) {
 
 func TestQueues(t *testing.T) {
 	bed := newBed(t, 1500, 4)
-	w := open(t, PairConfig{})
+	w := open(t, PairConfig{Options: Options{Stale: patient}})
 	if len(w.A) != 4 || len(w.B) != 4 {
 		t.Fatalf("%d and %d queues\n%v", len(w.A), len(w.B), w.Info())
 	}
@@ -454,7 +457,7 @@ func TestDevice(t *testing.T) {
 // TestNoAllocation counts on a live veth.
 func TestNoAllocation(t *testing.T) {
 	bed := newBed(t, 9000, 1)
-	w := open(t, PairConfig{})
+	w := open(t, PairConfig{Options: Options{Stale: patient}})
 	b := new(packet.Batch)
 	small, big := roce(100, 0, false, 1), roce(9000, 0, false, 2)
 	ctx := context.Background()
@@ -495,7 +498,8 @@ func TestNoAllocation(t *testing.T) {
 // TestIdle: a worker that waits longer than the heartbeat's limit is alive.
 func TestIdle(t *testing.T) {
 	bed := newBed(t, 1500, 1)
-	w := open(t, PairConfig{})
+	const stale = 300 * time.Millisecond
+	w := open(t, PairConfig{Options: Options{Stale: stale}})
 	b := new(packet.Batch)
 	for _, x := range []*Port{w.A[0], w.B[0]} {
 		if _, err := x.Rx(b); err != nil {
@@ -504,13 +508,13 @@ func TestIdle(t *testing.T) {
 	}
 	wait := func(others []port.Port) {
 		t.Helper()
-		ok, err := w.A[0].WaitAny(tbContext, others, 3*DefaultStale)
+		ok, err := w.A[0].WaitAny(tbContext, others, 2*stale)
 		if !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}
 	wait([]port.Port{w.B[0]})
-	if err := w.A[0].Wait(tbContext, 3*DefaultStale); err != nil {
+	if err := w.A[0].Wait(tbContext, 2*stale); err != nil {
 		t.Fatal(err)
 	}
 	// A frame on either wakes it, and is received.
@@ -572,7 +576,7 @@ func TestTCP(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			w := open(t, PairConfig{Options: Options{Filter: &c.filter, Mode: c.mode}})
+			w := open(t, PairConfig{Options: Options{Filter: &c.filter, Mode: c.mode, Stale: patient}})
 			p := startPump(w.A, w.B, nil)
 			defer p.halt(t)
 			const total = 4 << 20
