@@ -220,6 +220,8 @@ type PairConfig struct {
 	// frames are copied between them. See the package's description.
 	Separate bool
 	Options
+
+	bare bool // no sockets: Wire
 }
 
 // Pair is two spliced interfaces.
@@ -282,6 +284,9 @@ func OpenPair(cfg PairConfig) (_ *Pair, err error) {
 	if cfg.Queues > 0 {
 		n = min(n, cfg.Queues)
 	}
+	if cfg.bare {
+		n = 0
+	}
 	mtu := max(w.a.mtu, w.b.mtu)
 	for q := range n {
 		m, err := newMemory(cfg.Frames, mtu)
@@ -315,7 +320,7 @@ func OpenPair(cfg PairConfig) (_ *Pair, err error) {
 		if n := d.offloads.Note(); n != "" && !cfg.LeaveOffloads {
 			w.info.Notes = append(w.info.Notes, n)
 		}
-		if len(i.Unopened) > 0 {
+		if len(i.Unopened) > 0 && cfg.Queues == 0 && !cfg.bare {
 			w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has %d receive queues, %s only %d: frames of the others cross unseen; give both as many (ethtool -L)", d.name, d.rx, d.other.name, d.other.any))
 		}
 	}
@@ -400,6 +405,40 @@ func (w *Pair) Close() error {
 		w.err = errors.Join(w.Detach(), w.a.release(), w.b.release(), closeMemory(w.mem))
 	})
 	return w.err
+}
+
+// Wire joins two interfaces of the calling thread's network namespace in the
+// kernel, without a process: all frames cross until a pair is opened on them,
+// which takes the wire over, or Detach. A wire that is there already stays as
+// it is.
+func Wire(ifA, ifB string) (Info, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	there := 0
+	for _, name := range []string{ifA, ifB} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return Info{}, fmt.Errorf("interface %q: %w", name, err)
+		}
+		a, err := xsk.AttachedTo(l.Attrs().Index)
+		if err != nil {
+			return Info{}, err
+		}
+		if a != nil && a.Name == xsk.WireProgram {
+			there++
+		}
+		if err := a.Close(); err != nil {
+			return Info{}, err
+		}
+	}
+	if there == 2 {
+		return Info{Wire: true, Resumed: true}, nil
+	}
+	w, err := OpenPair(PairConfig{A: ifA, B: ifB, Keep: true, Options: Options{Filter: &port.Filter{}}, bare: true})
+	if err != nil {
+		return Info{}, err
+	}
+	return w.Info(), w.Close()
 }
 
 // Detach removes the wire between two interfaces of the calling thread's

@@ -373,6 +373,25 @@ func TestCloseRestores(t *testing.T) {
 		t.Error("Detach of nothing: ", err)
 	}
 
+	// A wire without a process, made twice, then taken over.
+	for i := range 2 {
+		info, err := Wire("dutA", "dutB")
+		if err != nil || !info.Wire || info.Resumed != (i == 1) {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		crossed(t, bed.a, bed.b, roce(100, 0, false, 1))
+		crossed(t, bed.b, bed.a, roce(1400, 1, true, 1))
+	}
+	if w = open(t, PairConfig{}); !w.Info().Resumed {
+		t.Error("the wire was not taken over")
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("after a wire: was\n%s\nis\n%s", was, now)
+	}
+
 	// A refused Open changes nothing.
 	for _, c := range []PairConfig{
 		{A: "dutA", B: "nosuch"}, {A: "dutA", B: "dutA"}, {A: "dutA", B: "dutB", Options: Options{Ring: 100}},
