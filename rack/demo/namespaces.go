@@ -26,8 +26,11 @@ func InNamespaces(ctx context.Context, clk clock.Clock, c Config, quillon Comman
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	spin := func(ctx context.Context) error { return r.cables.breathe(ctx, clk, r.cluster.Workers()) }
-	res, err := drive(ctx, clk, c, &store{Cluster: r.cluster}, r.box, spin, show)
+	breathe := func(ctx context.Context) error { return r.cables.breathe(ctx, clk, r.cluster.Workers()) }
+	if runtime.NumCPU() > len(r.top.Nodes)+2 {
+		breathe = func(ctx context.Context) error { return r.cluster.Run(ctx, clk) }
+	}
+	res, err := drive(ctx, clk, c, &store{Cluster: r.cluster}, r.box, breathe, show)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +117,8 @@ const (
 )
 
 // breathe runs all endpoints in turns on one thread, and waits for all their
-// ports together when there is nothing to do: the machine's other cores are
-// the middlebox's and the kernel's.
+// ports together when there is nothing to do: where cores are few, threads for
+// each would only take them from the middlebox.
 func (c *cables) breathe(ctx context.Context, clk clock.Clock, workers []host.Worker) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
