@@ -62,11 +62,17 @@ func (r *rig) from(qpn, psn uint32, op hdr.Opcode, syn hdr.Syndrome, original ui
 	return r.Push("b", frameOf{src: r.server, dst: r.client, sport: uint16(0xC000 + qpn), op: op, qpn: qpn + 0x1000, psn: psn, ext: ext, payload: payload}.bytes())
 }
 
+// wireEntry fills p with a fresh entry of a key.
+func wireEntry(p []byte, key uint64) {
+	binary.LittleEndian.PutUint64(p, uint64(wire.Fresh(1)))
+	binary.LittleEndian.PutUint64(p[wire.KeyAt:], key)
+}
+
 // write sends a WRITE of an entry and its ACK.
 func (r *rig) write(qpn, psn uint32, va, key uint64, version uint8) {
 	p := make([]byte, r.size)
+	wireEntry(p, key)
 	binary.LittleEndian.PutUint64(p, uint64(wire.Fresh(version)))
-	binary.LittleEndian.PutUint64(p[8:], key)
 	r.to(qpn, psn, hdr.WriteOnly, reth(va, r.rkey, r.size), p)
 	r.from(qpn, psn, hdr.Acknowledge, hdr.SynACK, 0, nil)
 }

@@ -1,0 +1,226 @@
+package clover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
+)
+
+// crew is a rig with three paired connections, 0x10, 0x20 and 0x30, whose next
+// PSN is 108, and with handles known: handle 0x9000+i is at 0x900000+128*i.
+func crew(t testing.TB, args graph.Args) *rig {
+	r := newRig(t, args)
+	for i := range uint32(3) {
+		lh := 0x9100 + 16*i
+		r.warm(0x10+0x10*i, 100, entryAt(lh), lh)
+	}
+	return r
+}
+
+func entryAt(lh uint32) uint64 { return 0x900000 + uint64(lh-0x9000)*128 }
+
+// key is the key that these tests contend for.
+const key = 5
+
+// wrote has qpn write entry lh of the key.
+func (r *rig) wrote(qpn, psn, lh uint32) { r.write(qpn, psn, entryAt(lh), key, 1) }
+
+// link has qpn send the CAS that links lh behind target, and returns the
+// address that it left for.
+func (r *rig) link(qpn, psn, lh uint32, target uint64) uint64 {
+	r.t.Helper()
+	got := r.to(qpn, psn, hdr.CompareSwap, atomicETH(target, r.rkey, r.swap(lh, 1, 1), uint64(wire.Fresh(1))), nil)
+	return atomicOf(r.t, only(r.t, got.Out["b"])).VA()
+}
+
+func (r *rig) linked(qpn, psn uint32) graphtest.Result {
+	return r.from(qpn, psn, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)
+}
+
+func (r *rig) refused(qpn, psn uint32) graphtest.Result {
+	return r.from(qpn, psn, hdr.AtomicAck, hdr.SynACK, uint64(wire.Linked(1, wire.Ref(0x4242, 1))), nil)
+}
+
+func (r *rig) believed(want bool, when string) {
+	r.t.Helper()
+	if r.known() != want {
+		r.t.Errorf("%s: tail believed is %v, want %v", when, !want, want)
+	}
+}
+
+const old = 0x800000 // the tail before the box saw any
+
+func TestBeliefAfterOneAppend(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.believed(false, "CAS on its way")
+	r.linked(0x10, 109)
+	r.believed(true, "CAS succeeded")
+}
+
+func TestNoBeliefWhileSettling(t *testing.T) {
+	r := crew(t, graph.Args{"settle": "1s"})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.linked(0x10, 109)
+	r.believed(false, "settling")
+	r.Clock.Advance(time.Second)
+	r.wrote(0x10, 110, 0x9002)
+	r.link(0x10, 111, 0x9002, entryAt(0x9001))
+	r.linked(0x10, 111)
+	r.believed(true, "settled")
+}
+
+// Somebody was sent behind the new entry before its success was seen.
+func TestNoBeliefInTouchedEntry(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.wrote(0x20, 108, 0x9002)
+	r.link(0x10, 109, 0x9001, old)
+	r.link(0x20, 109, 0x9002, entryAt(0x9001))
+	r.linked(0x10, 109)
+	r.believed(false, "entry 1 has a successor")
+	r.linked(0x20, 109)
+	r.believed(true, "entry 2 has none")
+}
+
+// An answer from before the key was dropped says nothing of now.
+func TestNoBeliefInOldAnswer(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.wrote(0x20, 108, 0x9002)
+	r.link(0x10, 109, 0x9001, old) // its answer is slow
+	r.link(0x20, 109, 0x9002, old+128)
+	r.linked(0x20, 109)
+	r.believed(true, "entry 2 is the tail")
+	r.wrote(0x30, 108, 0x9003)
+	if at := r.link(0x30, 109, 0x9003, old); at != entryAt(0x9002) {
+		t.Errorf("steered to %#x", at)
+	}
+	r.refused(0x30, 109)
+	r.believed(false, "a steered CAS failed")
+	r.linked(0x10, 109)
+	r.believed(false, "an answer from before")
+}
+
+// Two appends to one chain that succeed at different ends: one is wrong.
+func TestNoBeliefInTwoEnds(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.wrote(0x20, 108, 0x9002)
+	r.link(0x10, 109, 0x9001, old)
+	r.link(0x20, 109, 0x9002, old+128)
+	r.linked(0x10, 109)
+	r.linked(0x20, 109)
+	r.believed(false, "two ends")
+}
+
+// An entry that others hang behind must be linked before its key is steered.
+func TestQuarantine(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.linked(0x10, 109)
+	r.wrote(0x10, 110, 0x9002)
+	r.wrote(0x20, 108, 0x9003)
+	r.link(0x10, 111, 0x9002, old)
+	if at := r.link(0x20, 109, 0x9003, old); at != entryAt(0x9002) {
+		t.Fatalf("steered to %#x", at)
+	}
+	r.refused(0x10, 111) // 2 is not linked, and 3 hangs behind it
+	r.linked(0x20, 109)
+	if r.Counter("orphans") != 1 {
+		t.Error("the orphan was not noticed")
+	}
+	r.wrote(0x30, 108, 0x9004)
+	r.link(0x30, 109, 0x9004, entryAt(0x9003))
+	r.linked(0x30, 109)
+	r.believed(false, "4 hangs behind the orphan")
+	// 2 must never be sent to 4: that would close a ring. It is linked at the
+	// true tail.
+	if at := r.link(0x10, 112, 0x9002, old+256); at != old+256 {
+		t.Errorf("an entry that was steered before was steered again, to %#x", at)
+	}
+	r.linked(0x10, 112)
+	r.wrote(0x30, 110, 0x9005)
+	r.link(0x30, 111, 0x9005, entryAt(0x9004))
+	r.linked(0x30, 111)
+	r.believed(true, "the orphan was linked")
+}
+
+// An entry that was steered once and failed is not steered again, even when
+// the key's tail is known once more.
+func TestSteeredOnce(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.linked(0x10, 109)
+	r.wrote(0x20, 108, 0x9002)
+	r.link(0x20, 109, 0x9002, old)
+	r.refused(0x20, 109) // nobody hangs behind 2: no quarantine
+	r.wrote(0x30, 108, 0x9003)
+	r.link(0x30, 109, 0x9003, old+256)
+	r.linked(0x30, 109)
+	r.believed(true, "3 is the tail")
+	if at := r.link(0x20, 110, 0x9002, old+512); at != old+512 {
+		t.Errorf("steered again, to %#x", at)
+	}
+}
+
+func TestNotSteered(t *testing.T) {
+	known := func(t *testing.T) *rig {
+		r := crew(t, graph.Args{})
+		r.wrote(0x10, 108, 0x9001)
+		r.link(0x10, 109, 0x9001, old)
+		r.linked(0x10, 109)
+		r.believed(true, "to begin with")
+		return r
+	}
+	t.Run("entry not acknowledged", func(t *testing.T) {
+		r := known(t)
+		p := make([]byte, 128)
+		wireEntry(p, key)
+		r.to(0x20, 108, hdr.WriteOnly, reth(entryAt(0x9002), r.rkey, 128), p)
+		if at := r.link(0x20, 109, 0x9002, old); at != old {
+			t.Errorf("steered to %#x before its entry is known to be there", at)
+		}
+	})
+	t.Run("unpaired connection", func(t *testing.T) {
+		r := known(t)
+		r.wrote(0x40, 50, 0x9002)
+		if at := r.link(0x40, 51, 0x9002, old); at != old {
+			t.Errorf("steered to %#x although its answer could not be turned back", at)
+		}
+	})
+	t.Run("ahead of its turn", func(t *testing.T) {
+		r := known(t)
+		r.wrote(0x20, 108, 0x9002)
+		if at := r.link(0x20, 110, 0x9002, old); at != old {
+			t.Errorf("steered to %#x although the server will not take it", at)
+		}
+		if at := r.link(0x20, 109, 0x9002, old); at != entryAt(0x9001) {
+			t.Errorf("in its turn it went to %#x", at)
+		}
+	})
+}
+
+// Handles are learnt from connections with one entry waiting only.
+func TestLearning(t *testing.T) {
+	bases := func(r *rig) int { return r.App().(graph.Reporter).Report().(Report).Bases }
+	r := newRig(t, graph.Args{})
+	r.wrote(0x10, 99, 0x9300) // never linked: created
+	r.warm(0x10, 100, entryAt(0x9100), 0x9100)
+	if bases(r) != 0 {
+		t.Error("learnt although two entries waited")
+	}
+	r.Clock.Advance(2 * writeLife)
+	r.warm(0x10, 108, entryAt(0x9110), 0x9110)
+	if bases(r) != 1 {
+		t.Errorf("%d bases are trusted, want 1", bases(r))
+	}
+}
