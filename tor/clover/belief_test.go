@@ -215,8 +215,8 @@ func TestLearning(t *testing.T) {
 	r := newRig(t, graph.Args{})
 	r.wrote(0x10, 99, 0x9300) // never linked: created
 	r.warm(0x10, 100, entryAt(0x9100), 0x9100)
-	if bases(r) != 0 {
-		t.Error("learnt although two entries waited")
+	if n := len(r.App().(*Steer).bases); n != 0 {
+		t.Errorf("%d bases were learnt although two entries waited", n)
 	}
 	r.Clock.Advance(2 * writeLife)
 	r.warm(0x10, 108, entryAt(0x9110), 0x9110)

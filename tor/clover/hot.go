@@ -95,5 +95,11 @@ func (s *state) forget(k int32) {
 			*e = entry{}
 		}
 	}
+	for i := range s.orphans {
+		if o := &s.orphans[i]; o.used && o.key == k {
+			o.used = false
+			s.lost--
+		}
+	}
 	s.keys.remove(k)
 }

@@ -680,7 +680,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	k.hits++
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
 	switch {
-	case !k.known || k.orphans > 0:
+	case !k.known:
 		s.through(c, x, r, rec, reasonUnknownTail)
 		return
 	case !r.paired:
@@ -770,7 +770,7 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	k := &s.keys.s[e.key()]
 	k.hits++
 	switch {
-	case !k.known || k.orphans > 0:
+	case !k.known:
 		pass(c, x, reasonUnknownTail)
 		return
 	case k.tail == slot:
@@ -1013,6 +1013,7 @@ func (s *Steer) orphaned(c *graph.Ctx, sid uint16, rec *op) {
 	if e.used() && e.va == rec.entry && e.key() == rec.key && !e.touched() {
 		return
 	}
+	s.dropKey(c, rec.key)
 	for i := range s.orphans {
 		if o := &s.orphans[i]; !o.used {
 			*o = orphan{lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, used: true}
