@@ -1,0 +1,277 @@
+package clover
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// response handles a packet from a server.
+func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) {
+	f := &s.f
+	src, dst := ends(b, f)
+	bth := f.BTHOf(b)
+	ri := s.conns.response(dst, src, bth.DestQP())
+	if ri == noSlot || !s.conns.rows[ri].paired {
+		if ri = s.pair(b, ri, src, dst, bth); ri == noSlot {
+			return
+		}
+	}
+	r := &s.conns.rows[ri]
+	psn := bth.PSN()
+	up := psn // newest PSN that this answers
+	if fl&hdr.IsAck != 0 {
+		if syn := f.AETHOf(b).Syndrome(); !syn.ACK() {
+			up = (psn - 1) & hdr.PSNMask
+			if syn.NAK() {
+				s.nak(c, ri, psn, syn)
+				if syn != hdr.SynNAKSequence {
+					return // the row is gone
+				}
+			}
+		}
+	}
+	if hdr.PSNDiff(up, r.acked) > 0 {
+		r.acked = up
+	}
+	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
+		r.resync = true // it answers what we have not seen
+	}
+	if fl&hdr.IsAck != 0 {
+		return
+	}
+	rec := s.conns.op(ri, psn)
+	if rec.psn != psn {
+		return
+	}
+	switch {
+	case f.Op == hdr.AtomicAck && rec.kind == opCAS:
+		s.casAck(c, x, b, r, rec)
+	case fl&hdr.IsReadResp != 0 && rec.kind == opRead:
+		rec.live = false
+		if rec.steered && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
+			s.restoreRead(c, x, b, rec)
+		}
+	}
+}
+
+// pair finds the row whose requests a response answers, when it can be but
+// one; noSlot unless the two directions are trusted to belong together.
+func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) int32 {
+	if s.conns.unpaired == 0 {
+		return noSlot
+	}
+	f := &s.f
+	kind := opNone
+	switch f.Op {
+	case hdr.AtomicAck:
+		kind = opCAS
+	case hdr.ReadRespOnly, hdr.ReadRespFirst:
+		kind = opRead
+	default:
+		return noSlot
+	}
+	psn, port := bth.PSN(), sport(b, f)
+	found, n := noSlot, 0
+	samePort, nPort := noSlot, 0
+	for i := range s.conns.rows {
+		r := &s.conns.rows[i]
+		if !r.used || r.paired || r.client != client || r.server != server {
+			continue
+		}
+		if rec := s.conns.op(int32(i), psn); rec.kind != kind || rec.psn != psn || !rec.live {
+			continue
+		}
+		found = int32(i)
+		n++
+		if r.sport == port {
+			samePort = int32(i)
+			nPort++
+		}
+	}
+	if nPort == 1 {
+		found = samePort
+	} else if n != 1 {
+		return noSlot
+	}
+	r := &s.conns.rows[found]
+	if named != noSlot && named != found {
+		s.conns.unname(named)
+		named = noSlot
+	}
+	if r.cqpn != bth.DestQP() {
+		s.conns.name(found, bth.DestQP())
+	}
+	r.matches++
+	if r.matches < trustedMatches {
+		rec := s.conns.op(found, psn)
+		if kind == opRead {
+			rec.live = false
+		} else {
+			return s.lateAck(found, b, rec)
+		}
+		return noSlot
+	}
+	r.paired = true
+	s.conns.unpaired--
+	return found
+}
+
+// lateAck keeps the account of an unsteered CAS that is answered while its
+// connection is being paired; nothing is concluded from it.
+func (s *Steer) lateAck(ri int32, b []byte, rec *op) int32 {
+	rec.live = false
+	if s.f.AtomicAckETHOf(b).Original() == rec.compare {
+		s.learn(&s.conns.rows[ri], rec)
+	}
+	return noSlot
+}
+
+// nak handles a NAK of psn: what was sent from there on was not executed.
+func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
+	r := &s.conns.rows[ri]
+	fatal := syn != hdr.SynNAKSequence
+	for i := range s.conns.ops[int(ri)*window : (int(ri)+1)*window] {
+		rec := &s.conns.ops[int(ri)*window+i]
+		if rec.kind != opCAS || !rec.live || !rec.steered || hdr.PSNDiff(rec.psn, psn) < 0 {
+			continue
+		}
+		if s.keys.s[rec.key].epoch == rec.epoch {
+			s.dropKey(c, rec.key)
+		}
+		if fatal {
+			s.orphaned(c, r.sid, rec)
+			rec.live = false
+		}
+	}
+	if fatal {
+		s.conns.remove(ri)
+	}
+}
+
+// orphaned notes that the entry of a steered CAS is not linked; until it is,
+// its key is left alone if somebody may hang behind it.
+func (s *Steer) orphaned(c *graph.Ctx, sid uint16, rec *op) {
+	e := &s.addrs.e[rec.slot]
+	if e.used() && e.va == rec.entry && e.key() == rec.key && !e.touched() {
+		return
+	}
+	s.dropKey(c, rec.key)
+	for i := range s.orphans {
+		if o := &s.orphans[i]; !o.used {
+			*o = orphan{lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, used: true}
+			s.lost++
+			s.keys.s[rec.key].orphans++
+			c.Count(ctrOrphans, 1)
+			return
+		}
+	}
+	s.keys.s[rec.key].orphans++ // no room to notice its end: left alone for good
+}
+
+// linked notes that a CAS linked the entry with handle lh.
+func (s *state) linked(sid uint16, lh uint32) {
+	for i := range s.orphans {
+		if o := &s.orphans[i]; o.used && o.lh == lh && o.sid == sid {
+			s.keys.s[o.key].orphans--
+			o.used = false
+			s.lost--
+		}
+	}
+}
+
+// casAck handles the answer to a recorded CAS.
+func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
+	h := s.f.AtomicAckETHOf(b)
+	orig := h.Original()
+	if !rec.steered {
+		if !rec.live {
+			return
+		}
+		rec.live = false
+		if orig != rec.compare {
+			return
+		}
+		if s.lost > 0 {
+			s.linked(r.sid, wire.Pointer(rec.swap).LH())
+		}
+		if rec.key == noSlot {
+			s.learn(r, rec)
+			return
+		}
+		s.confirm(c, r, rec)
+		return
+	}
+	ok := orig == uint64(wire.Fresh(rec.newVer))
+	if rec.live {
+		rec.live = false
+		if ok {
+			c.Count(ctrConfirmed, 1)
+		} else {
+			c.Count(ctrFailed, 1)
+			if s.keys.s[rec.key].epoch == rec.epoch {
+				s.dropKey(c, rec.key)
+			}
+			s.orphaned(c, r.sid, rec)
+		}
+	}
+	give := orig
+	switch {
+	case ok:
+		give = rec.compare
+	case orig == rec.compare:
+		// A failure that would look like success to the client: an entry
+		// version that it did not expect makes it ask again.
+		give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))
+	}
+	if give != orig {
+		copy(s.old[:8], h)
+		h.SetOriginal(give)
+		hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen+hdr.AETHLen, s.old[:8])
+		c.Mark(x, packet.Rewritten, reasonRestoredAck)
+	}
+}
+
+// confirm: an unsteered append succeeded. Its entry is the key's tail, unless
+// a CAS was sent behind it already.
+func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
+	r.linked(rec.entry)
+	k := &s.keys.s[rec.key]
+	e := &s.addrs.e[rec.slot]
+	if !k.used || k.epoch != rec.epoch || k.orphans > 0 || c.Now() < s.settled ||
+		!e.used() || e.va != rec.entry || e.key() != rec.key || e.touched() {
+		return
+	}
+	if k.known { // two ends of one chain: one of them is wrong
+		s.dropKey(c, rec.key)
+		return
+	}
+	k.known, k.tail = true, rec.slot
+	c.Count(ctrKnown, 1)
+}
+
+// restoreRead gives the answer to a steered READ the version of the entry
+// that was asked for.
+func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op) {
+	p := s.f.PayloadOf(b)
+	if len(p) < 8 {
+		return
+	}
+	w := wire.Pointer(binary.LittleEndian.Uint64(p))
+	// When it is not the entry any more that the request was sent to, nobody
+	// may take it for what was asked for.
+	give := w.WithVersion(wire.NoVersion)
+	if w.Version() == rec.newVer {
+		give = w.WithVersion(rec.cliVer)
+	}
+	if give == w {
+		return
+	}
+	copy(s.old[:8], p)
+	binary.LittleEndian.PutUint64(p, uint64(give))
+	hdr.PatchICRC(b, &s.f, int(s.f.Payload), s.old[:8])
+	c.Mark(x, packet.Rewritten, reasonRestoredRead)
+}
