@@ -7,7 +7,7 @@ FUZZTIME ?= 3s
 export CGO_ENABLED = 0
 
 # Tests that make namespaces, attach XDP programs or measure: one at a time.
-SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
+SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
 ALL     = $(shell $(GO) list -f '{{.Dir}}' ./... | sed 's|^$(CURDIR)|.|')
 PARALLEL = $(filter-out $(SERIAL),$(ALL))
 # Packages whose code runs on several threads.

@@ -75,7 +75,8 @@ func (e *SpecError) Error() string {
 // *SpecError.
 func ParseSpec(src []byte) (*Spec, error) {
 	s := &Spec{source: slices.Clone(src)}
-	if err := yaml.UnmarshalWithOptions(src, s, yaml.Strict()); err != nil {
+	err := unpanicked(func() error { return yaml.UnmarshalWithOptions(src, s, yaml.Strict()) })
+	if err != nil {
 		e := &SpecError{Msg: err.Error()}
 		var y yaml.Error
 		if errors.As(err, &y) {
@@ -89,6 +90,17 @@ func ParseSpec(src []byte) (*Spec, error) {
 		return nil, e
 	}
 	return s, nil
+}
+
+// unpanicked is f's error. The YAML library panics on some input, such as a
+// tag where a sequence should be.
+func unpanicked(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = errors.New("this YAML cannot be read")
+		}
+	}()
+	return f()
 }
 
 // Marshal writes the Spec as YAML that ParseSpec reads back to an equal Spec.
@@ -177,11 +189,14 @@ func (s *Spec) errAt(p *yaml.Path, format string, args ...any) *SpecError {
 	if s.source == nil {
 		return e
 	}
-	f, err := parser.ParseBytes(s.source, 0)
-	if err != nil {
-		return e
-	}
-	n, err := p.FilterFile(f)
+	var n ast.Node
+	err := unpanicked(func() error {
+		f, err := parser.ParseBytes(s.source, 0)
+		if err == nil {
+			n, err = p.FilterFile(f)
+		}
+		return err
+	})
 	if err != nil || n == nil {
 		return e
 	}
@@ -191,9 +206,13 @@ func (s *Spec) errAt(p *yaml.Path, format string, args ...any) *SpecError {
 	if t := n.GetToken(); t != nil && t.Position != nil {
 		e.Line, e.Column = t.Position.Line, t.Position.Column
 	}
-	if x, err := p.AnnotateSource(s.source, false); err == nil {
-		e.Excerpt = string(x)
-	}
+	_ = unpanicked(func() error {
+		x, err := p.AnnotateSource(s.source, false)
+		if err == nil {
+			e.Excerpt = string(x)
+		}
+		return err
+	})
 	return e
 }
 
