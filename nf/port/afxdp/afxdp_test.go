@@ -714,3 +714,63 @@ func TestLinkGone(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 }
+
+// TestPassToBridge: two ports of a bridge, which forwards what no worker takes.
+func TestPassToBridge(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	la := netlink.NewLinkAttrs()
+	la.Name = "br0"
+	br := &netlink.Bridge{LinkAttrs: la}
+	if err := errors.Join(netlink.LinkAdd(br), netlink.LinkSetUp(br)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"dutA", "dutB"} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetMaster(l, br); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The bridge's ports come up in their own time.
+	for _, d := range [][2]*raw{{bed.a, bed.b}, {bed.b, bed.a}} {
+		for try := 0; ; try++ {
+			_ = d[0].send(append([]byte{2, 9, 9, 9, 9, 9, 2, 9, 9, 9, 9, byte(d[0].index)}, make([]byte, 50)...))
+			if d[1].recv(10*time.Millisecond) != nil {
+				break
+			}
+			if try == 500 {
+				t.Fatal("the bridge does not forward")
+			}
+		}
+		for d[1].recv(10*time.Millisecond) != nil {
+		}
+	}
+	w := open(t, PairConfig{Fallback: Pass, Options: Options{Filter: &port.Filter{RoCE: true}, Stale: patient}})
+	both := func() {
+		t.Helper()
+		for range 10 {
+			crossed(t, bed.a, bed.b, roce(100, 0, false, 1))
+			crossed(t, bed.b, bed.a, func() []byte { // the answer: the other way round
+				f := roce(1400, 0, true, 2)
+				copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2})
+				return f
+			}())
+		}
+	}
+	both()
+	if s := w.A[0].Stats(); s.RxPackets != 0 || s.Bypassed != 10 || w.A[0].Missed() != 10 {
+		t.Errorf("before the worker: %+v, missed %d", s, w.A[0].Missed())
+	}
+	p := startPump(w.A, w.B, nil)
+	both()
+	p.halt(t)
+	if s := w.A[0].Stats(); s.RxPackets != 10 || s.Bypassed != 10 {
+		t.Errorf("with the worker: %+v", s)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	both()
+}

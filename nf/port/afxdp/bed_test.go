@@ -139,7 +139,8 @@ func (r *raw) send(frame []byte) error {
 	return err
 }
 
-// recv is the next frame within d; nil when none comes.
+// recv is the next frame within d that is not multicast (which is a kernel's
+// own); nil when none comes.
 func (r *raw) recv(d time.Duration) []byte {
 	fds := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}
 	end := time.Now().Add(d)
@@ -159,7 +160,9 @@ func (r *raw) recv(d time.Duration) []byte {
 		if err != nil {
 			return nil
 		}
-		return r.retag(m, r.oob[:oob])
+		if f := r.retag(m, r.oob[:oob]); f[0]&1 == 0 {
+			return f
+		}
 	}
 }
 
@@ -193,6 +196,11 @@ func roce(size, tags int, v6 bool, seq uint32) []byte {
 		ip[0], ip[8], ip[9] = 0x45, 64, 17
 		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
 		copy(ip[12:], []byte{10, 0, 0, 1, 10, 0, 0, 2})
+		sum := uint32(0) // a bridge drops what has a wrong one
+		for i := 0; i < 20; i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+		}
+		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
 		udp = at + 2 + 20
 	}
 	binary.BigEndian.PutUint16(f[udp:], uint16(0xC000+seq%64))
