@@ -17,6 +17,10 @@ import (
 // control is the middlebox's socket, in the switch's own /run.
 const control = "/run/demo.sock"
 
+// niceness lets the middlebox run as if it had a core of its own, where it has
+// to share one: a pause makes it forget what it knows.
+const niceness = -10
+
 // A middlebox that runs answers within these.
 const (
 	startTime  = 10 * time.Second
@@ -38,6 +42,7 @@ type outer struct {
 // or what takes the same arguments behind its own.
 func startOuter(ctx context.Context, top *topo.Topology, c *Config, quillon Command) (*outer, error) {
 	b := &outer{space: top.Switch, cmd: quillon}
+	b.cmd.Nice = niceness
 	b.cmd.Args = append(slices.Clone(quillon.Args), "run",
 		"--inline", top.Inline[0]+","+top.Inline[1], "--nf", nf(c), "--control", control)
 	if err := b.start(ctx); err != nil {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quillon/quillon/rack/topo"
 )
 
@@ -28,6 +30,7 @@ type Command struct {
 	Path string
 	Args []string // its name first
 	Env  []string // beside this process's
+	Nice int      // as nice(1) has it; what is not permitted is not done
 }
 
 // StartProcess starts c in s. What it prints is kept: its end explains a
@@ -39,7 +42,11 @@ func StartProcess(s *topo.Space, c Command) (*Process, error) {
 	// A group of its own: Ctrl-C reaches only the demo, which stops the
 	// process in its turn.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := s.Do(p.cmd.Start); err != nil {
+	if err := s.Do(func() error {
+		// The thread's, which the process inherits.
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, c.Nice)
+		return p.cmd.Start()
+	}); err != nil {
 		return nil, fmt.Errorf("cannot start %s: %w", c.Path, err)
 	}
 	go func() {

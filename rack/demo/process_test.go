@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/topo"
 )
@@ -83,6 +84,22 @@ func TestProcessFails(t *testing.T) {
 	}
 	<-p.Done()
 	if got, want := p.Err().Error(), "sh: exit status 3: why it failed"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A middlebox that does not start says why, and the rack goes.
+func TestMiddleboxFails(t *testing.T) {
+	c := small()
+	r, err := raise(t.Context(), clock.NewWall(), &c, shell("echo checking; echo no such thing >&2; exit 2"))
+	if errors.Is(err, port.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err == nil {
+		r.Close()
+		t.Fatal("a middlebox that failed is up")
+	}
+	if got, want := err.Error(), "middlebox: sh: exit status 2: no such thing"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
