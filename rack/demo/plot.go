@@ -109,7 +109,7 @@ func panel(title string, groups []string, at []float64, b []bar) *plot.Plot {
 	if top == 0 {
 		top = 1
 	}
-	step := roundStep(top / 4)
+	step := roundStep(top / 5)
 	var y plot.ConstantTicks
 	for v := 0.0; v <= top*1.001; v += step {
 		y = append(y, plot.Tick{Value: v, Label: tickLabel(v)})
