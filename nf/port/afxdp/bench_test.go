@@ -173,8 +173,6 @@ func BenchmarkPassThrough(b *testing.B) {
 		}{
 			{"shared", PairConfig{}},
 			{"separate", PairConfig{Separate: true}},
-			{"generic", PairConfig{Options: Options{Mode: Generic}}},
-			{"busypoll", PairConfig{Options: Options{BusyPoll: 50}}},
 		} {
 			b.Run(fmt.Sprintf("%d/%s", size, c.name), func(b *testing.B) {
 				r := newRange(b, true, size)
@@ -240,7 +238,7 @@ func BenchmarkKernelRedirect(b *testing.B) {
 	}
 }
 
-// BenchmarkTestpmd is DPDK's forwarder on the same veths: io mode, two
+// BenchmarkTestpmd (with 256 MiB of hugepages) is DPDK's forwarder on the same veths: io mode, two
 // net_af_xdp devices, the worker on processor 1.
 func BenchmarkTestpmd(b *testing.B) {
 	path, err := exec.LookPath("dpdk-testpmd")

@@ -65,22 +65,26 @@
 // A queue (of a pair: the two queues of a number) has one UMEM and so one
 // pool; a frame crosses from one interface to the other without a copy in
 // user space. PairConfig.Separate gives each interface its own and copies.
-// The shared one is the default: Tx loads every cache line of a batch before
-// the kernel copies it (loads of many frames overlap, the kernel's copies do
-// not), which is what made copying look faster than not copying. Frames per
-// second of the forwarder's processor, two veths, one worker, medians of five
-// rounds in turns on a busy two-core virtual machine (AMD EPYC, Linux 6.18,
-// spread of a round +-15 %):
+// The shared one is the default. Copying had been the faster one, because the
+// copy's loads of many frames overlap and those of the kernel, which copies
+// frame by frame in Tx, do not; so Tx loads every cache line of a batch first,
+// which leaves little between the two. Millions of frames per second of the
+// forwarding threads' processor time, two veths, one worker, medians of five
+// to eight rounds in turns on a busy two-core virtual machine (AMD EPYC, Linux
+// 6.18), rounds within 27 % of them:
 //
-//	                              64 B       1 KiB
-//	shared UMEM (default)         0.80 M     0.71 M
-//	shared, without the loads     0.78 M     0.64 M
-//	separate UMEMs, copy          0.82 M     0.66 M
-//	DPDK testpmd, net_af_xdp, io  0.68 M     0.62 M
-//	redirect in the kernel        3.5 M      2.9 M
+//	                              64 B    1 KiB
+//	shared UMEM (default)         0.80    0.69
+//	shared, without the loads     0.78    0.64
+//	separate UMEMs, copy          0.82    0.66
+//	DPDK testpmd, net_af_xdp, io  0.68    0.63
 //
-// go test -bench . ./nf/port/afxdp measures them (testpmd where it is
-// installed and hugepages are there).
+// Redirected in the kernel: 3.3 and 3.0 million a second by the clock, in the
+// same rounds in which the default forwarded 0.73 and 0.60. Measured by
+//
+//	go test -run - -bench . -benchtime 1500000x ./nf/port/afxdp
+//
+// (testpmd where it is installed and there are hugepages).
 //
 // At most one ring of chunks is with the kernel for receiving, whether in the
 // fill ring or received and not yet read, so half of the four rings of chunks
