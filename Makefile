@@ -10,6 +10,8 @@ export CGO_ENABLED = 0
 SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
 ALL     = $(shell $(GO) list -f '{{.Dir}}' ./... | sed 's|^$(CURDIR)|.|')
 PARALLEL = $(filter-out $(SERIAL),$(ALL))
+# Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
+OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap tor rack/rnic)
 # Packages whose code runs on several threads.
 RACE    = $(wildcard nf/graph nf/counter nf/trace controlplane/admin)
 
@@ -33,6 +35,7 @@ test: deps check
 	@$(GO) build -o bin/tally ./internal/tally
 	@{ $(GO) test -json $(PARALLEL); \
 	   $(GO) test -json -p 1 $(SERIAL); \
+	   $(GO) test -json -tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS))); \
 	   if command -v gcc >/dev/null; then \
 	     CGO_ENABLED=1 $(GO) test -race -json -p 1 $(addprefix ./,$(addsuffix /...,$(RACE))); \
 	   else echo 'race detector: left out, gcc is missing (apt-get install gcc libc6-dev)'; fi; \

@@ -62,22 +62,63 @@ func newNFCmd() *cobra.Command {
 	return group("nf", "What network functions there are", list, describe)
 }
 
+func newPortCmd() *cobra.Command {
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "List the kinds of ports",
+		Example: "  quillon port list",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd, portKinds(), func(w io.Writer) {
+				for _, k := range portKinds() {
+					fmt.Fprintf(w, "%s\t%s\n", k.Name, k.Summary)
+				}
+			})
+		},
+	}
+	describe := &cobra.Command{
+		Use:     "describe KIND",
+		Short:   "Show the arguments of a kind of port",
+		Example: "  quillon port describe afxdp",
+		Args:    exactly("KIND"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var known []string
+			for _, k := range portKinds() {
+				if k.Name == args[0] {
+					return show(cmd, k, func(w io.Writer) {
+						fmt.Fprintf(w, "%s - %s\n", k.Name, k.Summary)
+						describeParams(w, k.Params)
+					})
+				}
+				known = append(known, k.Name)
+			}
+			return fmt.Errorf("no kind of port is called %q; there are: %s", args[0], strings.Join(known, ", "))
+		},
+	}
+	return group("port", "What ports a spec may have", list, describe)
+}
+
+func describeParams(w io.Writer, params []graph.Param) {
+	if len(params) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nParameters:\n")
+	for _, p := range params {
+		help := p.Help
+		if p.Default != "" {
+			help += " (default " + p.Default + ")"
+		}
+		fmt.Fprintf(w, "  %s\t%s\n", p.Name, help)
+	}
+}
+
 func describeKind(w io.Writer, k graph.Kind) {
 	fmt.Fprintf(w, "%s - %s\n", k.Name, k.Summary)
 	if k.Doc != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(k.Doc))
 	}
 	fmt.Fprintf(w, "\nInputs:  %s\nOutputs: %s\n", strings.Join(k.In, " "), strings.Join(k.Out, " "))
-	if len(k.Params) > 0 {
-		fmt.Fprint(w, "\nParameters:\n")
-		for _, p := range k.Params {
-			help := p.Help
-			if p.Default != "" {
-				help += " (default " + p.Default + ")"
-			}
-			fmt.Fprintf(w, "  %s\t%s\n", p.Name, help)
-		}
-	}
+	describeParams(w, k.Params)
 	for _, s := range []struct {
 		title string
 		defs  []counter.Def

@@ -92,7 +92,9 @@ type Kind struct {
 
 // Param documents one argument of a Kind.
 type Param struct {
-	Name, Default, Help string
+	Name    string `json:"name"`
+	Default string `json:"default,omitempty"`
+	Help    string `json:"help"`
 }
 
 // Env is what an app may know of its surroundings when it is made.

@@ -51,8 +51,9 @@ type AppSpec struct {
 // PortKind documents a sort of port for Validate; whoever opens ports declares
 // the kinds that it knows.
 type PortKind struct {
-	Name, Summary string
-	Params        []Param
+	Name    string  `json:"name"`
+	Summary string  `json:"summary"`
+	Params  []Param `json:"params"`
 }
 
 // SpecError is something wrong in a Spec. Error is one line; Excerpt is the
