@@ -123,6 +123,9 @@ offloads) and deletes the veth pair. It also finishes what a crash left.`,
 			if s.Bridge != args[0] {
 				return fmt.Errorf("%s was spliced off %s, not %s", s.Port, s.Bridge, args[0])
 			}
+			if err := unused(s.Inner, s.Port); err != nil {
+				return err
+			}
 			if err := unsplice(dir, s); err != nil {
 				return err
 			}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,28 +35,48 @@ func (t *target) dial() (*admin.Client, error) {
 	case t.name != "":
 		return admin.Dial(admin.Path(t.name))
 	}
-	socks, err := filepath.Glob(admin.Path("*"))
-	if err != nil {
-		return nil, err
-	}
-	var found []*admin.Client
-	var names []string
-	for _, s := range socks {
-		if c, err := admin.Dial(s); err == nil {
-			found = append(found, c)
-			names = append(names, strings.TrimSuffix(filepath.Base(s), ".sock"))
-		}
-	}
-	if len(found) == 1 {
-		return found[0], nil
+	found := instances()
+	names := slices.Sorted(maps.Keys(found))
+	switch len(names) {
+	case 0:
+		return nil, errors.New("no instance runs: start one with quillon run, or name its socket with --control")
+	case 1:
+		return found[names[0]], nil
 	}
 	for _, c := range found {
 		c.Close()
 	}
-	if len(found) == 0 {
-		return nil, errors.New("no instance runs: start one with quillon run, or name its socket with --control")
-	}
 	return nil, fmt.Errorf("several instances run: choose one with --name: %s", strings.Join(names, ", "))
+}
+
+// instances are those that answer on a socket at the usual place, by name.
+func instances() map[string]*admin.Client {
+	found := map[string]*admin.Client{}
+	socks, _ := filepath.Glob(admin.Path("*"))
+	for _, s := range socks {
+		if c, err := admin.Dial(s); err == nil {
+			found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
+		}
+	}
+	return found
+}
+
+// unused is an error when an instance runs on one of the interfaces.
+func unused(devs ...string) error {
+	var err error
+	for name, c := range instances() {
+		p, e := c.Ports()
+		c.Close()
+		if e != nil {
+			continue
+		}
+		for _, x := range p.Ports {
+			if slices.Contains(devs, x.Args["dev"]) {
+				err = fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, x.Args["dev"], name)
+			}
+		}
+	}
+	return err
 }
 
 // asking is a command that asks an instance and prints the answer.

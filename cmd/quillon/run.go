@@ -256,6 +256,9 @@ back. Frames cross between the two no more, unless something else carries them.`
 		Example: "  quillon detach eth1 eth2",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := unused(args...); err != nil {
+				return err
+			}
 			if err := afxdp.Detach(args[0], args[1]); err != nil {
 				return err
 			}
