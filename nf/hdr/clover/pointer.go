@@ -84,7 +84,6 @@ const (
 // ValidSlab reports whether n is one of Clover's slab sizes.
 func ValidSlab(n int) bool { return n >= MinSlab && n <= MaxSlab && n&(n-1) == 0 }
 
-
 // Class is the slab class of an entry of size bytes: MinSlab << class.
 func Class(size uint32) (class uint8, ok bool) {
 	for c := uint8(0); c <= 8; c++ {
