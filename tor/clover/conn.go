@@ -1,10 +1,12 @@
 package clover
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
 // addr is an IP address, IPv4 as IPv4-mapped.
@@ -52,12 +54,13 @@ type row struct {
 	last           clock.Time
 	nw             int
 	writes         [maxWrites]pendingWrite
-	// head is the newest request's frame up to the end of the BTH: a
-	// retransmission by the control side starts from it.
-	head    [14 + 8 + 40 + 8 + hdr.BTHLen]byte
-	headLen uint8
-	out     uint8 // the app's output towards the server
-	headF   hdr.Frame
+	head           uint8 // newest record, modulo window
+	// start is the newest steered CAS's frame up to the end of the BTH: a
+	// retransmission by the control side begins with it.
+	start    [14 + 8 + 40 + 8 + hdr.BTHLen]byte
+	startLen uint8
+	out      uint8 // the app's output towards the server
+	startF   hdr.Frame
 }
 
 // take removes the i-th waiting entry.
@@ -87,39 +90,47 @@ const (
 // retransmission takes the same road and its answer can be turned back.
 type op struct {
 	va, newVA     uint64
-	swap, compare uint64 // CAS: as the client sent them
+	swap          uint64 // CAS: as the client sent it; it compares with Fresh(cliVer)
+	entry         uint64 // CAS: address of the new entry; 0: not known
 	epoch         uint64 // of the key when the request passed
-	sent          clock.Time
-	entry         uint64 // CAS: address of the new entry
-	taught        base   // CAS without attribution: what its success teaches
 	psn           uint32
 	rkey, newRKey uint32
-	key           int32 // key slot; noSlot: not attributed
-	slot          int32 // CAS: address slot of the new entry
+	key           int32  // key slot; noSlot: not attributed
+	slot          int32  // CAS: address slot of the new entry
+	size          uint32 // CAS: of the new entry, and region its region
+	region        uint16
+	npsn          uint16
 	kind          uint8
 	live          bool // not answered yet
 	steered       bool
 	cliVer        uint8 // version that the client expects at va
 	newVer        uint8 // version at newVA
 	repairs       uint8
-	npsn          uint16
 }
 
-// window is the number of requests of a connection that are remembered, by
-// PSN: what rxe lets a queue pair have outstanding (RXE_MAX_UNACKED_PSNS).
-const window = 128
+// compare is what a CAS compares with, as the client sent it.
+func (o *op) compare() uint64 { return uint64(wire.Fresh(o.cliVer)) }
+
+// window is the number of READs and atomics of a connection that are
+// remembered: Clover's and rxe's usual limit of outstanding ones
+// (max_rd_atomic).
+const window = 16
+
+// lookback is how many PSNs a retransmission may go back: what rxe lets a
+// queue pair have outstanding (RXE_MAX_UNACKED_PSNS).
+const lookback = 128
 
 type connTable struct {
 	rows     []row
-	ops      []op // window per row
+	ops      []op // window per row, a ring in the order of PSNs
 	free     []int32
-	ix       index // (server, sqpn)
-	rx       index // (client, cqpn), paired or candidates
-	unpaired int
+	ix       index   // (server, sqpn)
+	rx       index   // (client, cqpn), paired or candidates
+	unpaired []int32 // rows
 }
 
 func newConnTable(n int) connTable {
-	t := connTable{rows: make([]row, n), ops: make([]op, n*window), free: make([]int32, 0, n), ix: newIndex(n), rx: newIndex(n)}
+	t := connTable{rows: make([]row, n), ops: make([]op, n*window), free: make([]int32, 0, n), unpaired: make([]int32, 0, n), ix: newIndex(n), rx: newIndex(n)}
 	for i := n - 1; i >= 0; i-- {
 		t.free = append(t.free, int32(i))
 	}
@@ -160,9 +171,9 @@ func (t *connTable) insert(server, client addr, sqpn uint32) int32 {
 	s := t.free[n]
 	t.free = t.free[:n]
 	t.rows[s] = row{server: server, client: client, sqpn: sqpn, used: true}
-	clear(t.ops[int(s)*window : (int(s)+1)*window])
+	t.forgetOps(s)
 	t.ix.put(connHash(server, sqpn), s)
-	t.unpaired++
+	t.unpaired = append(t.unpaired, s)
 	return s
 }
 
@@ -180,9 +191,16 @@ func (t *connTable) unname(s int32) {
 		t.rx.del(connHash(r.client, r.cqpn), s)
 	}
 	if r.paired {
-		t.unpaired++
+		t.unpaired = append(t.unpaired, s)
 	}
 	r.cqpn, r.matches, r.paired = 0, 0, false
+}
+
+// pair notes that the two directions of row s, which has a name, belong
+// together.
+func (t *connTable) pair(s int32) {
+	t.rows[s].paired = true
+	t.unpaired = slices.DeleteFunc(t.unpaired, func(u int32) bool { return u == s })
 }
 
 func (t *connTable) remove(s int32) {
@@ -190,14 +208,44 @@ func (t *connTable) remove(s int32) {
 	r := &t.rows[s]
 	t.ix.del(connHash(r.server, r.sqpn), s)
 	*r = row{}
-	t.unpaired--
+	t.unpaired = slices.DeleteFunc(t.unpaired, func(u int32) bool { return u == s })
 	t.free = append(t.free, s)
 }
 
-// op is the record of PSN psn of row s, whatever it holds now.
+// op is the record of the request of row s that used PSN psn; nil if there is
+// none.
 func (t *connTable) op(s int32, psn uint32) *op {
-	return &t.ops[int(s)*window+int(psn%window)]
+	ring := t.ops[int(s)*window : (int(s)+1)*window]
+	for i, n := t.rows[s].head, 0; n < window; i, n = i-1, n+1 {
+		o := &ring[i%window]
+		if o.kind == opNone {
+			return nil
+		}
+		switch d := hdr.PSNDiff(psn, o.psn); {
+		case d >= 0 && d < int32(o.npsn):
+			return o
+		case d > 0:
+			return nil
+		}
+	}
+	return nil
 }
+
+// newOp is an empty record for PSN psn of row s; nil when the oldest one is
+// still needed.
+func (t *connTable) newOp(s int32, psn uint32) *op {
+	r := &t.rows[s]
+	o := &t.ops[int(s)*window+int((r.head+1)%window)]
+	if o.live && o.steered && hdr.PSNDiff(psn, o.psn) < lookback {
+		return nil
+	}
+	r.head++
+	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
+	return o
+}
+
+// forgetOps empties the records of row s.
+func (t *connTable) forgetOps(s int32) { clear(t.ops[int(s)*window : (int(s)+1)*window]) }
 
 func (t *connTable) len() int { return len(t.rows) - len(t.free) }
 

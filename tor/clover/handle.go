@@ -15,25 +15,27 @@ type base struct {
 }
 
 // entryOf finds the written entry that a CAS with swap word w links: the
-// index in r.writes of the one whose address its handle names. When no handle
-// can be turned into an address yet, learn is what a success would teach: the
-// connection must have no other entry waiting for its CAS.
-func (s *state) entryOf(r *row, w wire.Pointer, now clock.Time) (i int, learn base) {
+// index in r.writes of the one whose address its handle names; negative when
+// no handle can be turned into its address yet. Then teaches says whether the
+// success of the CAS would teach that of r.writes[0]: the connection must have
+// no other entry waiting for its CAS.
+func (s *state) entryOf(r *row, w wire.Pointer, now clock.Time) (i int, teaches bool) {
 	for i := range r.writes[:r.nw] {
 		p := &r.writes[i]
-		at := base{va: p.va - uint64(w.LH())*uint64(p.size), region: p.region, size: p.size}
+		at := baseOf(p.va, w, p.size, p.region)
 		if p.version == w.NextVersion() && s.trusted(&at) {
-			return i, base{}
+			return i, false
 		}
 	}
 	for r.nw > 0 && now.Sub(r.writes[0].at) > writeLife {
 		r.take(0)
 	}
-	if r.nw != 1 || r.writes[0].version != w.NextVersion() {
-		return -1, base{}
-	}
-	p := &r.writes[0]
-	return -1, base{va: p.va - uint64(w.LH())*uint64(p.size), region: p.region, size: p.size, n: 1}
+	return -1, r.nw == 1 && r.writes[0].version == w.NextVersion()
+}
+
+// baseOf is the base by which the handle in w names an entry at va.
+func baseOf(va uint64, w wire.Pointer, size uint32, region uint16) base {
+	return base{va: va - uint64(w.LH())*uint64(size), size: size, region: region, n: 1}
 }
 
 // trusted reports whether enough acknowledged appends agree on x: trustedBase
@@ -79,8 +81,8 @@ func (s *state) taught(x base) {
 
 // learn draws what a successful CAS teaches of handles, if it does.
 func (s *state) learn(r *row, rec *op) {
-	if rec.taught.n > 0 {
-		s.taught(rec.taught)
+	if rec.key == noSlot && rec.size != 0 {
+		s.taught(baseOf(rec.entry, wire.Pointer(rec.swap), rec.size, rec.region))
 		r.linked(rec.entry)
 	}
 }

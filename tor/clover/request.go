@@ -47,7 +47,7 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 		r.epsn, r.slack, d = psn, 0, 0
 		r.resync = false
 	}
-	if d < 0 && d > -window {
+	if d < 0 && d > -lookback {
 		s.again(c, x, b, ri, fl)
 		return
 	}
@@ -59,6 +59,7 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 			return
 		}
 		r.nw = 0
+		s.conns.forgetOps(ri)
 	}
 	r.ahead = 0
 	n := uint32(1)
@@ -190,24 +191,26 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	a := f.AtomicETHOf(b)
 	psn := f.BTHOf(b).PSN()
 	va, swap, cmp := a.VA(), wire.Pointer(a.Swap()), wire.Pointer(a.Compare())
-	rec := s.conns.op(ri, psn)
-	if rec.live && rec.kind == opCAS && rec.steered {
-		s.disturb(c, r.sid, va)
-		pass(c, x, reasonWindowFull)
-		return
-	}
-	*rec = op{kind: opCAS, live: true, psn: psn, npsn: 1, va: va, newVA: va, rkey: a.RKey(), newRKey: a.RKey(),
-		swap: uint64(swap), compare: uint64(cmp), cliVer: cmp.Version(), newVer: cmp.Version(), key: noSlot, slot: noSlot, sent: c.Now()}
 	if cmp != wire.Fresh(cmp.Version()) || swap.Version() != cmp.Version() || swap&0xF0000000080007FF != 0 {
 		s.disturb(c, r.sid, va)
 		pass(c, x, reasonOtherAtomic)
 		return
 	}
-	i, learn := s.entryOf(r, swap, c.Now())
+	rec := s.conns.newOp(ri, psn)
+	if rec == nil {
+		s.disturb(c, r.sid, va)
+		pass(c, x, reasonWindowFull)
+		return
+	}
+	rec.kind, rec.swap = opCAS, uint64(swap)
+	rec.va, rec.rkey, rec.cliVer = va, a.RKey(), cmp.Version()
+	rec.newVA, rec.newRKey, rec.newVer = rec.va, rec.rkey, rec.cliVer
+	i, teaches := s.entryOf(r, swap, c.Now())
 	if i < 0 {
 		s.disturb(c, r.sid, va)
-		if learn.n > 0 {
-			rec.taught, rec.entry = learn, r.writes[0].va
+		if teaches {
+			w := &r.writes[0]
+			rec.entry, rec.size, rec.region = w.va, w.size, w.region
 		}
 		pass(c, x, reasonUnattributed)
 		return
@@ -245,8 +248,8 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	if s.cfg.repair > 0 && s.casLen < len(s.casq) {
 		s.casq[(s.casHead+s.casLen)%len(s.casq)] = unanswered{ri, psn, c.Now()}
 		s.casLen++
-		r.headLen = uint8(copy(r.head[:], b[:int(f.BTH)+hdr.BTHLen]))
-		r.headF = *f
+		r.startLen = uint8(copy(r.start[:], b[:int(f.BTH)+hdr.BTHLen]))
+		r.startF = *f
 		r.out = uint8(1 - in)
 	}
 	if s.rewriteCAS(x, b, rec) {
@@ -297,9 +300,10 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	}
 	psn := f.BTHOf(b).PSN()
 	va, rkey := reth.VA(), reth.RKey()
-	rec := s.conns.op(ri, psn)
-	if !r.paired && (rec.kind != opCAS || !rec.live) { // its answer may pair the two directions
-		*rec = op{kind: opRead, live: true, psn: psn, npsn: uint16(npsn), va: va, newVA: va, rkey: rkey, newRKey: rkey, key: noSlot, slot: noSlot}
+	if !r.paired { // its answer may pair the two directions
+		if rec := s.conns.newOp(ri, psn); rec != nil {
+			rec.kind, rec.npsn = opRead, uint16(npsn)
+		}
 	}
 	if s.cfg.mode != ReadWrite {
 		return
@@ -327,12 +331,14 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 		pass(c, x, reasonReadClass)
 		return
 	}
-	if rec.kind == opCAS && rec.live && rec.steered {
+	rec := s.conns.newOp(ri, psn)
+	if rec == nil {
 		pass(c, x, reasonWindowFull)
 		return
 	}
-	*rec = op{kind: opRead, live: true, steered: true, psn: psn, npsn: uint16(npsn), va: va, newVA: t.va, rkey: rkey,
-		newRKey: s.regions[t.region()].rkey, cliVer: e.version(), newVer: t.version(), key: e.key(), slot: noSlot}
+	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn), e.key()
+	rec.va, rec.rkey, rec.cliVer = va, rkey, e.version()
+	rec.newVA, rec.newRKey, rec.newVer = t.va, s.regions[t.region()].rkey, t.version()
 	s.rewriteRead(b, rec, va)
 	c.Mark(x, packet.Rewritten, reasonSteeredRead)
 	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
@@ -361,7 +367,7 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 	case f.Op == hdr.CompareSwap:
 		rec := s.conns.op(ri, psn)
 		a := f.AtomicETHOf(b)
-		if rec.kind != opCAS || rec.psn != psn || rec.va != a.VA() || rec.swap != a.Swap() || rec.compare != a.Compare() {
+		if rec == nil || rec.kind != opCAS || rec.va != a.VA() || rec.swap != a.Swap() || rec.compare() != a.Compare() {
 			s.untracked(c, b, r, fl)
 			return
 		}
@@ -375,23 +381,13 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 		pass(c, x, reasonRepeated)
 	case fl&hdr.IsRead != 0:
 		// A READ may be taken up again in its middle.
-		for back := uint32(0); back < window; back++ {
-			rec := s.conns.op(ri, (psn-back)&hdr.PSNMask)
-			if rec.kind != opRead || rec.psn != (psn-back)&hdr.PSNMask {
-				if back > 0 && rec.psn == (psn-back)&hdr.PSNMask && rec.kind != opNone {
-					return
-				}
-				continue
-			}
-			if back >= uint32(rec.npsn) {
-				return
-			}
-			va := f.RETHOf(b).VA()
-			if rec.steered && f.RETHOf(b).RKey() == rec.rkey && va-rec.va < 1<<31 {
-				s.rewriteRead(b, rec, va)
-				c.Mark(x, packet.Rewritten, reasonRepeated)
-			}
+		rec := s.conns.op(ri, psn)
+		if rec == nil || rec.kind != opRead || !rec.steered {
 			return
+		}
+		if va := f.RETHOf(b).VA(); f.RETHOf(b).RKey() == rec.rkey && va-rec.va < 1<<31 {
+			s.rewriteRead(b, rec, va)
+			c.Mark(x, packet.Rewritten, reasonRepeated)
 		}
 	case fl&hdr.IsAtomic != 0 || f.Op == hdr.AtomicWrite:
 		s.untracked(c, b, r, fl)

@@ -44,7 +44,7 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) 
 		return
 	}
 	rec := s.conns.op(ri, psn)
-	if rec.psn != psn {
+	if rec == nil {
 		return
 	}
 	switch {
@@ -61,7 +61,7 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) 
 // pair finds the row whose requests a response answers, when it can be but
 // one; noSlot unless the two directions are trusted to belong together.
 func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) int32 {
-	if s.conns.unpaired == 0 {
+	if len(s.conns.unpaired) == 0 {
 		return noSlot
 	}
 	f := &s.f
@@ -77,18 +77,18 @@ func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) in
 	psn, port := bth.PSN(), sport(b, f)
 	found, n := noSlot, 0
 	samePort, nPort := noSlot, 0
-	for i := range s.conns.rows {
+	for _, i := range s.conns.unpaired {
 		r := &s.conns.rows[i]
-		if !r.used || r.paired || r.client != client || r.server != server {
+		if r.client != client || r.server != server {
 			continue
 		}
-		if rec := s.conns.op(int32(i), psn); rec.kind != kind || rec.psn != psn || !rec.live {
+		if rec := s.conns.op(i, psn); rec == nil || rec.kind != kind || rec.psn != psn || !rec.live {
 			continue
 		}
-		found = int32(i)
+		found = i
 		n++
 		if r.sport == port {
-			samePort = int32(i)
+			samePort = i
 			nPort++
 		}
 	}
@@ -115,8 +115,7 @@ func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) in
 		}
 		return noSlot
 	}
-	r.paired = true
-	s.conns.unpaired--
+	s.conns.pair(found)
 	return found
 }
 
@@ -124,7 +123,7 @@ func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) in
 // connection is being paired; nothing is concluded from it.
 func (s *Steer) lateAck(ri int32, b []byte, rec *op) int32 {
 	rec.live = false
-	if s.f.AtomicAckETHOf(b).Original() == rec.compare {
+	if s.f.AtomicAckETHOf(b).Original() == rec.compare() {
 		s.learn(&s.conns.rows[ri], rec)
 	}
 	return noSlot
@@ -192,7 +191,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 			return
 		}
 		rec.live = false
-		if orig != rec.compare {
+		if orig != rec.compare() {
 			return
 		}
 		if s.lost > 0 {
@@ -221,8 +220,8 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 	give := orig
 	switch {
 	case ok:
-		give = rec.compare
-	case orig == rec.compare:
+		give = rec.compare()
+	case orig == rec.compare():
 		// A failure that would look like success to the client: an entry
 		// version that it did not expect makes it ask again.
 		give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))

@@ -46,7 +46,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 	for n := s.casLen; n > 0; n-- {
 		u := s.casq[s.casHead]
 		rec := s.conns.op(u.row, u.psn)
-		waiting := s.conns.rows[u.row].used && rec.kind == opCAS && rec.psn == u.psn && rec.live && rec.steered
+		waiting := rec != nil && rec.kind == opCAS && rec.live && rec.steered
 		if waiting && now.Sub(u.sent) < s.cfg.repair {
 			return
 		}
@@ -75,20 +75,17 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 // resend builds a steered CAS from its record and emits it.
 func (s *Steer) resend(c *graph.Ctx, r *row, rec *op) {
 	x := c.Get()
-	if x == nil || r.headLen == 0 {
-		if x != nil {
-			x.Put()
-		}
+	if x == nil {
 		return
 	}
-	n := int(r.headLen)
+	n := int(r.startLen)
 	b, ok := x.Append(n + hdr.AtomicETHLen + hdr.ICRCLen)
 	if !ok {
-		x.Put()
+		c.Discard(x)
 		return
 	}
-	copy(b, r.head[:n])
-	f := r.headF
+	copy(b, r.start[:n])
+	f := r.startF
 	f.Op = hdr.CompareSwap
 	f.BTHOf(b).SetPSN(rec.psn)
 	a := f.AtomicETHOf(b)
