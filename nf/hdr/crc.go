@@ -10,7 +10,7 @@ const crcPoly = 0xEDB88320 // IEEE 802.3, reflected
 // bytes.
 var crcTable = makeCRCTable()
 
-func makeCRCTable() (t [8][256]uint32) {
+func makeCRCTable() (t [16][256]uint32) {
 	for v := range 256 {
 		c := uint32(v)
 		for range 8 {
@@ -18,7 +18,7 @@ func makeCRCTable() (t [8][256]uint32) {
 		}
 		t[0][v] = c
 	}
-	for k := 1; k < 8; k++ {
+	for k := 1; k < len(t); k++ {
 		for v := range 256 {
 			c := t[k-1][v]
 			t[k][v] = t[0][byte(c)] ^ c>>8
@@ -44,9 +44,26 @@ func crc8(c uint32, v uint64) uint32 {
 		t[3][byte(hi)] ^ t[2][byte(hi>>8)] ^ t[1][byte(hi>>16)] ^ t[0][hi>>24]
 }
 
+// crc16 is the register after the sixteen bytes of v and w, little-endian:
+// the second half does not wait for the first.
+func crc16(c uint32, v, w uint64) uint32 {
+	t := &crcTable
+	lo, hi := uint32(v)^c, uint32(v>>32)
+	a := t[15][byte(lo)] ^ t[14][byte(lo>>8)] ^ t[13][byte(lo>>16)] ^ t[12][lo>>24]
+	a ^= t[11][byte(hi)] ^ t[10][byte(hi>>8)] ^ t[9][byte(hi>>16)] ^ t[8][hi>>24]
+	lo, hi = uint32(w), uint32(w>>32)
+	b := t[7][byte(lo)] ^ t[6][byte(lo>>8)] ^ t[5][byte(lo>>16)] ^ t[4][lo>>24]
+	b ^= t[3][byte(hi)] ^ t[2][byte(hi>>8)] ^ t[1][byte(hi>>16)] ^ t[0][hi>>24]
+	return a ^ b
+}
+
 // crcBytes is the register after b.
 func crcBytes(c uint32, b []byte) uint32 {
-	for len(b) >= 8 {
+	for len(b) >= 16 {
+		c = crc16(c, le.Uint64(b), le.Uint64(b[8:]))
+		b = b[16:]
+	}
+	if len(b) >= 8 {
 		c = crc8(c, le.Uint64(b))
 		b = b[8:]
 	}

@@ -16,24 +16,34 @@ const icrcSeed = 0xDEBB20E3
 // count as ones: IPv4 TOS, TTL, checksum; IPv6 and GRH traffic class, flow
 // label, hop limit; UDP checksum; byte 4 of the BTH. The result is stored
 // little-endian at f.End.
+//
+// While it computes, those bytes are ones in b: nobody else may look at b then.
 func ICRC(b []byte, f *Frame) uint32 {
 	h := b[f.L3 : int(f.BTH)+BTHLen]
-	c := uint32(icrcSeed)
-	if f.Net == NetIPv4 && len(h) == IPv4Len+UDPLen+BTHLen {
-		c = crc8(c, le.Uint64(h)|0xFF00)
-		c = crc8(c, le.Uint64(h[8:])|0xFFFF00FF)
-		c = crc8(c, le.Uint64(h[16:]))
-		c = crc8(c, le.Uint64(h[24:])|0xFFFF0000)
-		c = crc8(c, le.Uint64(h[32:])|0xFF)
-	} else {
-		c = crcHeaders(c, h, f)
+	if f.Net != NetIPv4 || len(h) != IPv4Len+UDPLen+BTHLen {
+		c := crcHeaders(icrcSeed, h, f)
+		return ^crcRange(c, b[int(f.BTH)+BTHLen:f.End])
 	}
-	p := b[int(f.BTH)+BTHLen : f.End]
-	if n := len(p) &^ 15; n >= 64 { // what hash/crc32 does with vectors; the rest it does by bytes
+	w0, w8, w24, w32 := le.Uint64(h), le.Uint64(h[8:]), le.Uint64(h[24:]), le.Uint64(h[32:])
+	le.PutUint64(h, w0|0xFF00)
+	le.PutUint64(h[8:], w8|0xFFFF00FF)
+	le.PutUint64(h[24:], w24|0xFFFF0000)
+	le.PutUint64(h[32:], w32|0xFF)
+	c := crcRange(icrcSeed, b[f.L3:f.End])
+	le.PutUint64(h, w0)
+	le.PutUint64(h[8:], w8)
+	le.PutUint64(h[24:], w24)
+	le.PutUint64(h[32:], w32)
+	return ^c
+}
+
+// crcRange is the register after p: hash/crc32 where it uses vectors.
+func crcRange(c uint32, p []byte) uint32 {
+	if n := len(p) &^ 15; n >= 64 {
 		c = ^crc32.Update(^c, crc32.IEEETable, p[:n])
 		p = p[n:]
 	}
-	return ^crcBytes(c, p)
+	return crcBytes(c, p)
 }
 
 // crcHeaders is the register after h, the bytes from the network header to
