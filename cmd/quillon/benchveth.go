@@ -15,8 +15,9 @@ import (
 // vethRound is how long a round on veth lasts.
 const vethRound = 300 * time.Millisecond
 
-// mixWindow keeps the recorded mix free of losses: a quarter of a ring.
-const mixWindow = 256
+// mixWindow keeps the recorded mix free of losses: three quarters of a ring.
+// Less would measure how long a frame takes, not how many pass.
+const mixWindow = 768
 
 // vethBenchmarks run over AF_XDP between two veth pairs.
 func vethBenchmarks() []benchmark {

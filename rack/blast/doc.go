@@ -6,8 +6,7 @@
 // a1 and b1 are in one anonymous network namespace, each far end in another.
 // The generator is an XDP program that the kernel runs over and over in one
 // thread, on its own processor if there are several; each run sends the next
-// frame of a list. The sink is an XDP program that counts and drops. So what is
-// measured is the middlebox: both ends cost less than a tenth of it.
+// frame of a list. The sink is an XDP program that counts and drops.
 //
 // With a window, frames beyond so many that have not arrived wait: nothing is
 // lost then, which a middlebox with a memory of its flows would notice.
