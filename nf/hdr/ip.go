@@ -68,7 +68,18 @@ func (h IPv4) UpdateChecksum() {
 }
 
 // ChecksumOK reports whether the header's checksum is right.
-func (h IPv4) ChecksumOK() bool { return Checksum(h[:h.HeaderLen()], 0) == 0 }
+func (h IPv4) ChecksumOK() bool {
+	if h.HeaderLen() != IPv4Len {
+		return Checksum(h[:h.HeaderLen()], 0) == 0
+	}
+	// One's complement sums do not care for the byte order (RFC 1071 2B).
+	s := uint64(le.Uint32(h)) + uint64(le.Uint32(h[4:])) + uint64(le.Uint32(h[8:])) + uint64(le.Uint32(h[12:])) + uint64(le.Uint32(h[16:]))
+	s = s&0xFFFFFFFF + s>>32
+	s = s&0xFFFFFFFF + s>>32
+	s = s&0xFFFF + s>>16
+	s = s&0xFFFF + s>>16
+	return s == 0xFFFF
+}
 
 // IPv4Fields are the fields of a header without options, for Encode. Src and
 // Dst are IPv4.
