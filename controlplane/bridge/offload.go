@@ -5,18 +5,18 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/safchain/ethtool"
+	"github.com/quillon/quillon/internal/ethtool"
 	"golang.org/x/sys/unix"
 )
 
 // offload is the state of the interface's offloads that can be changed.
 func offload(ifname string) (map[string]bool, error) {
-	e, err := ethtool.NewEthtool()
+	e, err := ethtool.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
-	all, err := e.FeaturesWithState(ifname)
+	all, err := e.Features(ifname)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return map[string]bool{}, nil
 	}
@@ -48,7 +48,7 @@ func setOffload(ifname string, want map[string]bool) error {
 	if len(change) == 0 {
 		return nil
 	}
-	e, err := ethtool.NewEthtool()
+	e, err := ethtool.Open()
 	if err != nil {
 		return err
 	}

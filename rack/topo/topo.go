@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/safchain/ethtool"
+	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -267,9 +267,9 @@ func linkUp(name string) error {
 
 // feature sets an offload of a link of the calling thread's namespace.
 func feature(link, name string, on bool) error {
-	e, err := ethtool.NewEthtool()
+	e, err := ethtool.Open()
 	if err != nil {
-		return fmt.Errorf("%s: ethtool: %w", link, err)
+		return fmt.Errorf("%s: %w", link, err)
 	}
 	defer e.Close()
 	if err := e.Change(link, map[string]bool{name: on}); err != nil {

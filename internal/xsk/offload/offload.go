@@ -13,7 +13,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/safchain/ethtool"
+	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -64,7 +64,7 @@ type Mask uint64
 type Interface struct {
 	Name   string
 	Driver string
-	tool   *ethtool.Ethtool
+	tool   *ethtool.Tool
 	peer   *Interface
 	table  []setting
 	note   string
@@ -75,12 +75,12 @@ type Interface struct {
 // Open looks at an interface of the calling thread's network namespace, and
 // for the other end of a veth in every network namespace that can be found.
 func Open(l netlink.Link) (*Interface, error) {
-	tool, err := ethtool.NewEthtool()
+	tool, err := ethtool.Open()
 	if err != nil {
-		return nil, fmt.Errorf("ethtool: %w", err)
+		return nil, err
 	}
 	i := &Interface{Name: l.Attrs().Name, tool: tool, table: own}
-	if i.Driver, err = tool.DriverName(i.Name); err != nil {
+	if i.Driver, err = tool.Driver(i.Name); err != nil {
 		i.Driver = l.Type()
 	}
 	if l.Type() != "veth" {
@@ -142,7 +142,7 @@ func (i *Interface) apply(mask Mask, back bool) (Mask, []string, error) {
 	if back && mask == 0 {
 		return 0, nil, nil
 	}
-	have, err := i.tool.FeaturesWithState(i.Name)
+	have, err := i.tool.Features(i.Name)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return 0, nil, nil // a driver without features has none to turn off
 	}
@@ -200,7 +200,7 @@ func openPeer(l netlink.Link) (*Interface, error) {
 		if p.Type() != "veth" || p.Attrs().ParentIndex != l.Attrs().Index {
 			return nil, errors.New("it is in a network namespace without a number here")
 		}
-		tool, err := ethtool.NewEthtool()
+		tool, err := ethtool.Open()
 		if err != nil {
 			return nil, err
 		}
@@ -217,7 +217,7 @@ func openPeer(l netlink.Link) (*Interface, error) {
 		if err != nil {
 			return err
 		}
-		tool, err := ethtool.NewEthtool()
+		tool, err := ethtool.Open()
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/safchain/ethtool"
+	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -312,7 +312,7 @@ func settings(t *testing.T, bed *bed) string {
 			if err != nil {
 				return err
 			}
-			e, err := ethtool.NewEthtool()
+			e, err := ethtool.Open()
 			if err != nil {
 				return err
 			}

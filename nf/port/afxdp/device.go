@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
-	"github.com/safchain/ethtool"
+	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -77,14 +77,13 @@ func find(name string, opt Options) (*device, error) {
 	}
 	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None()}
 	d.rx, d.any = max(1, a.NumRxQueues), max(1, a.NumRxQueues, a.NumTxQueues)
-	tool, err := ethtool.NewEthtool()
+	tool, err := ethtool.Open()
 	if err != nil {
-		return nil, fmt.Errorf("ethtool: %w", err)
+		return nil, err
 	}
 	defer tool.Close()
-	if c, err := tool.GetChannels(name); err == nil && c.RxCount+c.CombinedCount > 0 {
-		d.rx = int(c.RxCount + c.CombinedCount)
-		d.any = max(d.rx, int(c.TxCount+c.CombinedCount))
+	if rx, tx, err := tool.Queues(name); err == nil && rx > 0 {
+		d.rx, d.any = rx, max(rx, tx)
 	}
 	if d.before, err = xsk.AttachedTo(d.index); err != nil {
 		return nil, err
