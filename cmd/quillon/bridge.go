@@ -32,7 +32,8 @@ func newBridgeInsertCmd() *cobra.Command {
 		Long: `Takes PORT out of BRIDGE and puts one end of a new veth pair in its place, with
 the same MAC address, MTU, port settings, VLANs and static forwarding entries.
 The middlebox then runs inline between the other end and PORT: the command line
-for it is printed. Until it runs, nothing crosses between BRIDGE and PORT.
+for it is printed. Until it runs, and whenever it is not there, frames cross
+between BRIDGE and PORT in the kernel, by XDP.
 
 With --run it is started at once with the functions of --nf, and everything is
 put back when it stops.
@@ -79,12 +80,17 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config) error {
 	if err != nil {
 		return err
 	}
+	crossing := "frames cross in the kernel until the middlebox runs"
+	if _, err := afxdp.Wire(s.Inner, s.Port); err != nil {
+		crossing = fmt.Sprintf("nothing crosses until the middlebox runs (%v)", err)
+	}
 	run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
 	return show(cmd, struct {
 		*bridge.Splice
-		Run string `json:"run"`
-	}{s, run}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is spliced off %s: %s is in the bridge, nothing crosses until the middlebox runs:\n", s.Port, s.Bridge, s.Outer)
+		Run      string `json:"run"`
+		Crossing string `json:"crossing"`
+	}{s, run, crossing}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is spliced off %s: %s is in the bridge; %s:\n", s.Port, s.Bridge, s.Outer, crossing)
 		fmt.Fprintf(w, "  %s\n", run)
 		fmt.Fprintf(w, "undo: quillon bridge remove %s %s\n", s.Bridge, s.Port)
 	})

@@ -7,7 +7,7 @@
 // outer and inner are a veth pair. outer takes PORT's place in the bridge: its
 // MAC (so the bridge keeps its own), MTU, port settings, VLANs and static
 // forwarding entries. The middlebox runs inline on inner and PORT; until it
-// does, nothing crosses.
+// does, nothing crosses, unless the two are joined (see afxdp.Wire).
 //
 // What was there before is written to a state file before the first change,
 // so Remove works after a crash in the middle as well. All functions act in
