@@ -44,23 +44,19 @@ func crc8(c uint32, v uint64) uint32 {
 		t[3][byte(hi)] ^ t[2][byte(hi>>8)] ^ t[1][byte(hi>>16)] ^ t[0][hi>>24]
 }
 
-// crc16 is the register after the sixteen bytes of v and w, little-endian:
-// the second half does not wait for the first.
-func crc16(c uint32, v, w uint64) uint32 {
-	t := &crcTable
-	lo, hi := uint32(v)^c, uint32(v>>32)
-	a := t[15][byte(lo)] ^ t[14][byte(lo>>8)] ^ t[13][byte(lo>>16)] ^ t[12][lo>>24]
-	a ^= t[11][byte(hi)] ^ t[10][byte(hi>>8)] ^ t[9][byte(hi>>16)] ^ t[8][hi>>24]
-	lo, hi = uint32(w), uint32(w>>32)
-	b := t[7][byte(lo)] ^ t[6][byte(lo>>8)] ^ t[5][byte(lo>>16)] ^ t[4][lo>>24]
-	b ^= t[3][byte(hi)] ^ t[2][byte(hi>>8)] ^ t[1][byte(hi>>16)] ^ t[0][hi>>24]
-	return a ^ b
-}
-
-// crcBytes is the register after b.
+// crcBytes is the register after b. Of sixteen bytes, the second half does not
+// wait for the first.
 func crcBytes(c uint32, b []byte) uint32 {
+	t := &crcTable
 	for len(b) >= 16 {
-		c = crc16(c, le.Uint64(b), le.Uint64(b[8:]))
+		v, w := le.Uint64(b), le.Uint64(b[8:])
+		lo, hi := uint32(v)^c, uint32(v>>32)
+		x := t[15][byte(lo)] ^ t[14][byte(lo>>8)] ^ t[13][byte(lo>>16)] ^ t[12][lo>>24]
+		y := t[11][byte(hi)] ^ t[10][byte(hi>>8)] ^ t[9][byte(hi>>16)] ^ t[8][hi>>24]
+		lo, hi = uint32(w), uint32(w>>32)
+		x ^= t[7][byte(lo)] ^ t[6][byte(lo>>8)] ^ t[5][byte(lo>>16)] ^ t[4][lo>>24]
+		y ^= t[3][byte(hi)] ^ t[2][byte(hi>>8)] ^ t[1][byte(hi>>16)] ^ t[0][hi>>24]
+		c = x ^ y
 		b = b[16:]
 	}
 	if len(b) >= 8 {

@@ -36,7 +36,7 @@
 //
 // # Memory
 //
-// 48 bytes a key (state and index), 16 bytes a remembered address, fixed at
+// 52 bytes a key (state and index), 16 bytes a remembered address, fixed at
 // start; see Report for exact figures.
 //
 // # Threads

@@ -245,9 +245,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	k.tail = w.slot
 	r.take(i)
 	c.Count(ctrAppends, 1)
-	if s.cfg.repair > 0 && s.casLen < len(s.casq) {
-		s.casq[(s.casHead+s.casLen)%len(s.casq)] = unanswered{ri, psn, c.Now()}
-		s.casLen++
+	if s.cfg.repair > 0 && s.watch(unanswered{ri, psn, c.Now()}) {
 		r.startLen = uint8(copy(r.start[:], b[:int(f.BTH)+hdr.BTHLen]))
 		r.startF = *f
 		r.out = uint8(1 - in)

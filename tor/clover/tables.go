@@ -1,7 +1,8 @@
 package clover
 
 // keyState is what is known of one key's chain. 32 bytes; with its two index
-// words 48 bytes a key.
+// keyState is what is known of one key: 32 bytes; with free list and index, 52
+// bytes a key.
 type keyState struct {
 	key    uint64
 	epoch  uint64 // unique; changes whenever what was known is dropped

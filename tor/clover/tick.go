@@ -41,18 +41,45 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	return now.Add(tickEvery)
 }
 
+// waiting is the record of a steered CAS that is not answered; nil when it is.
+func (s *state) waiting(u *unanswered) *op {
+	if rec := s.conns.op(u.row, u.psn); rec != nil && rec.kind == opCAS && rec.live && rec.steered && s.conns.rows[u.row].used {
+		return rec
+	}
+	return nil
+}
+
+// watch has a steered CAS sent again when it stays unanswered; false when
+// there are more of them than can be watched.
+func (s *state) watch(u unanswered) bool {
+	// Between ticks, too, what was answered makes room.
+	for n := 0; n < 2 && s.casLen > len(s.casq)/2 && s.waiting(&s.casq[s.casHead]) == nil; n++ {
+		s.unwatch()
+	}
+	if s.casLen == len(s.casq) {
+		return false
+	}
+	s.casq[(s.casHead+s.casLen)%len(s.casq)] = u
+	s.casLen++
+	return true
+}
+
+func (s *state) unwatch() (u unanswered) {
+	u = s.casq[s.casHead]
+	s.casHead = (s.casHead + 1) % len(s.casq)
+	s.casLen--
+	return u
+}
+
 // repair sends steered CASes again that stayed unanswered.
 func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 	for n := s.casLen; n > 0; n-- {
-		u := s.casq[s.casHead]
-		rec := s.conns.op(u.row, u.psn)
-		waiting := rec != nil && rec.kind == opCAS && rec.live && rec.steered
-		if waiting && now.Sub(u.sent) < s.cfg.repair {
+		rec := s.waiting(&s.casq[s.casHead])
+		if rec != nil && now.Sub(s.casq[s.casHead].sent) < s.cfg.repair {
 			return
 		}
-		s.casHead = (s.casHead + 1) % len(s.casq)
-		s.casLen--
-		if !waiting {
+		u := s.unwatch()
+		if rec == nil {
 			continue
 		}
 		r := &s.conns.rows[u.row]
@@ -67,8 +94,8 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 		}
 		rec.repairs++
 		s.resend(c, r, rec)
-		s.casq[(s.casHead+s.casLen)%len(s.casq)] = unanswered{u.row, u.psn, now}
-		s.casLen++
+		u.sent = now
+		s.watch(u)
 	}
 }
 
