@@ -1,6 +1,5 @@
 package clover
 
-// keyState is what is known of one key's chain. 32 bytes; with its two index
 // keyState is what is known of one key: 32 bytes; with free list and index, 52
 // bytes a key.
 type keyState struct {
