@@ -108,6 +108,17 @@ func TestNoBeliefInOldAnswer(t *testing.T) {
 	r.believed(false, "an answer from before")
 }
 
+// An answer that is so late that its entry was recycled, and written anew for
+// the same key, says nothing of the new incarnation.
+func TestNoBeliefInRecycledEntry(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.write(0x20, 108, entryAt(0x9001), key, 2)
+	r.linked(0x10, 109)
+	r.believed(false, "the entry is not linked in its new incarnation")
+}
+
 // Two appends to one chain that succeed at different ends: one is wrong.
 func TestNoBeliefInTwoEnds(t *testing.T) {
 	r := crew(t, graph.Args{})

@@ -558,6 +558,13 @@ func (m *model) run(steps int) {
 	m.check()
 }
 
+// TestLateAnswer: the answer to a CAS was lost, the entry that it linked was
+// recycled and written again, and then the server repeated the answer.
+func TestLateAnswer(t *testing.T) {
+	m := newModel(t, 1087, 18, 9, 0.1, true, graph.Args{"settle": "0", "keys": "16", "addrs": "8", "repair": "1ms"})
+	m.run(8000)
+}
+
 // TestNothingIsLost runs clients against a memory through the app, with every
 // interleaving, loss and recycling that chance offers: each acknowledged write
 // is in its chain, no chain mixes keys or closes, no read returns another key.
@@ -569,8 +576,8 @@ func TestNothingIsLost(t *testing.T) {
 	for _, mode := range []string{"off", "write", "read-write"} {
 		for _, loss := range []float64{0, 0.02, 0.2} {
 			for _, hot := range []string{"0", "2"} {
-				for _, addrs := range []string{"16", "4096"} {
-					for seed := uint64(0); seed < 3; seed++ {
+				for _, addrs := range []string{"8", "16", "4096"} {
+					for seed := uint64(0); seed < 5; seed++ {
 						name := fmt.Sprintf("%s/loss=%v/hot=%s/addrs=%s/%d", mode, loss, hot, addrs, seed)
 						t.Run(name, func(t *testing.T) {
 							args := graph.Args{"mode": mode, "settle": "0", "hot": hot, "keys": "16", "addrs": addrs, "repair": "1ms"}

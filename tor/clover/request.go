@@ -175,13 +175,19 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 	r.nw++
 }
 
+// holds reports whether address slot i is that of the entry of key k at va, in
+// its incarnation version.
+func (s *state) holds(i int32, va uint64, k int32, version uint8) bool {
+	e := &s.addrs.e[i]
+	return e.used() && e.va == va && e.key() == k && e.version() == version
+}
+
 // current reports whether w still describes what its address slot holds.
 func (s *state) current(w *pendingWrite) bool {
 	if w.slot == noSlot {
 		return false
 	}
-	e := &s.addrs.e[w.slot]
-	return e.used() && e.va == w.va && e.key() == w.key
+	return s.holds(w.slot, w.va, w.key, w.version)
 }
 
 // cas handles a compare-and-swap in its turn.

@@ -154,8 +154,7 @@ func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
 // orphaned notes that the entry of a steered CAS is not linked; until it is,
 // its key is left alone if somebody may hang behind it.
 func (s *Steer) orphaned(c *graph.Ctx, sid uint16, rec *op) {
-	e := &s.addrs.e[rec.slot]
-	if e.used() && e.va == rec.entry && e.key() == rec.key && !e.touched() {
+	if s.holdsEntry(rec) && !s.addrs.e[rec.slot].touched() {
 		return
 	}
 	s.dropKey(c, rec.key)
@@ -234,14 +233,19 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 	}
 }
 
+// holdsEntry reports whether the address slot of a CAS's new entry still
+// holds it: an answer may be so late that the entry was recycled meanwhile.
+func (s *state) holdsEntry(rec *op) bool {
+	return s.holds(rec.slot, rec.entry, rec.key, wire.Pointer(rec.swap).NextVersion())
+}
+
 // confirm: an unsteered append succeeded. Its entry is the key's tail, unless
 // a CAS was sent behind it already.
 func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
-	e := &s.addrs.e[rec.slot]
 	if !k.used || k.epoch != rec.epoch || k.orphans > 0 || c.Now() < s.settled ||
-		!e.used() || e.va != rec.entry || e.key() != rec.key || e.touched() {
+		!s.holdsEntry(rec) || s.addrs.e[rec.slot].touched() {
 		return
 	}
 	if k.known { // two ends of one chain: one of them is wrong
