@@ -561,7 +561,7 @@ func (m *model) run(steps int) {
 // TestLateAnswer: the answer to a CAS was lost, the entry that it linked was
 // recycled and written again, and then the server repeated the answer.
 func TestLateAnswer(t *testing.T) {
-	m := newModel(t, 1087, 18, 9, 0.1, true, graph.Args{"settle": "0", "keys": "16", "addrs": "8", "repair": "1ms"})
+	m := newModel(t, 1087, 18, 8, 0.1, true, graph.Args{"settle": "0", "keys": "16", "addrs": "8", "repair": "1ms"})
 	m.run(8000)
 }
 
