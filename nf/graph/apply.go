@@ -14,6 +14,11 @@ import (
 // made.
 var ErrStale = errors.New("the graph has changed since the plan was made: plan again")
 
+// ErrPort is wrapped by errors of Apply that come after the change: a port
+// that went could not be closed, or one could not be told what to let through.
+// The latter is tried again with the next Plan.
+var ErrPort = errors.New("the change was made, but a port failed")
+
 // Plan is the way from what runs to spec: Diff, checked, and with apps that
 // cannot be reconfigured shown as stopped and started.
 func (i *Instance) Plan(spec *Spec) (Plan, error) {
@@ -47,7 +52,8 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 
 // Apply carries out a Plan under traffic: every worker changes between two
 // breaths. What the Plan does not name keeps its state, its counters and the
-// frames that it holds. On error nothing has changed.
+// frames that it holds. On error nothing has changed, but for one that wraps
+// ErrPort: the Plan was carried out then.
 func (i *Instance) Apply(p Plan) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -98,20 +104,25 @@ func (i *Instance) Apply(p Plan) error {
 			}
 		}
 	}
-	graphs, err := i.build(p.new, ports, fresh)
+	graphs, known, err := i.build(p.new, ports, fresh)
 	if err != nil {
 		return giveUp(err)
 	}
 	if err := i.reconfigure(changes, i.spec, p.new); err != nil {
 		return giveUp(err)
 	}
-	i.adopt(p.new, ports, graphs)
+	i.adopt(p.new, ports, graphs, known)
+	if len(opened) > 0 {
+		i.filter = nil // they were opened with what was wanted at some time
+	}
 	var errs []error
 	for _, q := range closing {
 		errs = append(errs, q.Close())
 	}
-	errs = append(errs, i.tellPorts())
-	return errors.Join(errs...)
+	if err := errors.Join(append(errs, i.tellPorts())...); err != nil {
+		return fmt.Errorf("%w: %w", ErrPort, err)
+	}
+	return nil
 }
 
 // reconfigure gives apps their new arguments, in every worker or in none.
@@ -260,13 +271,13 @@ func union(a, b port.Filter) port.Filter {
 	return port.Filter{RoCE: true, Hosts: hosts}
 }
 
-// tellPorts gives the ports the filter when it has changed.
+// tellPorts gives the ports the filter unless all of them have it.
 func (i *Instance) tellPorts() error {
 	f := i.wants()
-	if reflect.DeepEqual(f, i.filter) {
+	if i.filter != nil && reflect.DeepEqual(f, *i.filter) {
 		return nil
 	}
-	i.filter = f
+	i.filter = nil
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
 		for _, q := range i.ports[name] {
@@ -275,5 +286,9 @@ func (i *Instance) tellPorts() error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil {
+		i.filter = &f
+	}
+	return err
 }

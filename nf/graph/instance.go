@@ -63,7 +63,7 @@ type Instance struct {
 	graphs []*layout // by worker: the same as the workers have, or will have
 	ports  map[string][]port.Port
 	punts  *Tap
-	filter port.Filter // what the ports were opened with, or told last
+	filter *port.Filter // what the ports were opened with, or told last; nil: not all of them
 }
 
 // New builds the graph; nothing runs yet. Errors of the Spec are *SpecError.
@@ -115,12 +115,13 @@ func New(cfg Config) (*Instance, error) {
 				name, n, workers, workers, n-1))
 		}
 	}
-	built, err := i.build(cfg.Spec, i.ports, nil)
+	built, known, err := i.build(cfg.Spec, i.ports, nil)
 	if err != nil {
 		return nil, err
 	}
-	i.adopt(cfg.Spec.Clone(), i.ports, built)
-	i.filter = i.wants()
+	i.adopt(cfg.Spec.Clone(), i.ports, built, known)
+	f := i.wants()
+	i.filter = &f
 	return i, nil
 }
 
@@ -137,34 +138,38 @@ type directory struct {
 	kinds []*Kind // the latest of that name
 }
 
+// clone is a copy to change.
+func (d *directory) clone() *directory {
+	return &directory{slices.Clone(d.names), slices.Clone(d.kinds)}
+}
+
 // number gives a name its index, for the life of the instance.
-func (i *Instance) number(name string, k *Kind) uint16 {
-	old := i.known.Load()
-	d := &directory{slices.Clone(old.names), slices.Clone(old.kinds)}
+func (d *directory) number(name string, k *Kind) uint16 {
 	n := slices.Index(d.names, name)
 	if n < 0 {
 		n = len(d.names)
 		d.names, d.kinds = append(d.names, name), append(d.kinds, k)
 	}
 	d.kinds[n] = k
-	i.known.Store(d)
 	return uint16(n)
 }
 
 // name is that of the app or port with an index.
 func (i *Instance) name(index uint16) string { return i.known.Load().names[index] }
 
-// build lays out spec for every worker. Apps and ports of the running graph
-// are taken over unless they are in fresh. It changes nothing that runs.
-func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[string]bool) ([]*layout, error) {
+// build lays out spec for every worker, and numbers what is new. Apps and
+// ports of the running graph are taken over unless they are in fresh. It
+// changes nothing that runs.
+func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[string]bool) ([]*layout, *directory, error) {
 	edges, err := spec.edges()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	order, err := spec.order()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	known := i.known.Load().clone()
 	appNames := slices.Sorted(maps.Keys(spec.Apps))
 	portNames := slices.Sorted(maps.Keys(spec.Ports))
 	shares := map[string]*share{}
@@ -182,7 +187,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
 			app, err := kind.New(Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}, maps.Clone(spec.Apps[name].Args))
 			if err != nil {
-				return nil, spec.errAt(path("apps", name), "app %s: %v", name, err)
+				return nil, nil, spec.errAt(path("apps", name), "app %s: %v", name, err)
 			}
 			apps[w][name] = app
 		}
@@ -195,7 +200,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 		for _, name := range appNames {
 			if app := apps[w][name]; app != nil {
 				kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
-				nodes[name] = newNode(name, i.number(name, kind), kind, app)
+				nodes[name] = newNode(name, known.number(name, kind), kind, app)
 			} else {
 				nodes[name] = old.node(name)
 			}
@@ -211,7 +216,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 				if w == 0 {
 					queues = append(queues, ports[name][len(i.workers):]...)
 				}
-				p = newPortNode(name, i.number(name, portKind()), spec.Ports[name], queues)
+				p = newPortNode(name, known.number(name, portKind()), spec.Ports[name], queues)
 			}
 			g.ports = append(g.ports, p)
 			g.all = append(g.all, &p.node)
@@ -246,7 +251,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 		}
 		graphs = append(graphs, g)
 	}
-	return graphs, nil
+	return graphs, known, nil
 }
 
 func (l *layout) link(e edge) *link {
@@ -275,7 +280,8 @@ func (s *share) get(make func() any) any {
 }
 
 // adopt hands the layouts to the workers.
-func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout) {
+func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory) {
+	i.known.Store(known)
 	for n, w := range i.workers {
 		w.do(func() { w.adopt(graphs[n]) })
 	}

@@ -63,7 +63,8 @@ func (t *Tap) Close() { t.close() }
 
 // Tap copies what crosses an edge: "NAME.OUT", an output of an app or the
 // "out" of a port, or "NAME.IN", all links that lead to that input. An edge has
-// one tap at a time.
+// one tap at a time. It outlives a Plan that makes anew what is at the ends of
+// the edge; when a Plan takes the edge away, it yields nothing more.
 func (i *Instance) Tap(at string) (*Tap, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -576,6 +576,9 @@ func (w *worker) adopt(g *layout) {
 			}
 			if !kept {
 				w.clear(l)
+				if next := g.link(l.edge); next != nil {
+					next.tap = l.tap // it was made anew: who taps it goes on
+				}
 			}
 		}
 		for i, n := range old.all {
