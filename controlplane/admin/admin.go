@@ -11,6 +11,11 @@ import (
 // Version of the protocol. A server refuses requests of another.
 const Version = 1
 
+// maxRequest bounds a request's line: the end of the line counts.
+const maxRequest = 1 << 20
+
+const tooLong = "the request is longer than 1048576 bytes"
+
 // Operations.
 const (
 	opGraph      = "graph"

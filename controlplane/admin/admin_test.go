@@ -324,6 +324,19 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
+// What the server would not read is not sent: the refusal would be lost.
+func TestHugeRequest(t *testing.T) {
+	x := newBench(t)
+	c := x.dial()
+	_, err := c.Apply([]byte(strings.Repeat("# nothing\n", 200_000)), true)
+	if err == nil || !strings.Contains(err.Error(), "longer than 1048576 bytes") {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Graph(); err != nil {
+		t.Errorf("and afterwards: %v", err)
+	}
+}
+
 func TestSocket(t *testing.T) {
 	x := newBench(t)
 	if _, err := admin.Listen(admin.Config{Path: x.srv.Path(), Instance: x.inst}); err == nil || !strings.Contains(err.Error(), "an instance answers on") {

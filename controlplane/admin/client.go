@@ -22,7 +22,6 @@ type Client struct {
 	mu   sync.Mutex
 	conn net.Conn
 	in   *json.Decoder
-	out  *json.Encoder
 }
 
 // Dial connects to the socket at path.
@@ -36,7 +35,7 @@ func Dial(path string) (*Client, error) {
 	case err != nil:
 		return nil, err
 	}
-	return &Client{path: path, conn: c, in: json.NewDecoder(c), out: json.NewEncoder(c)}, nil
+	return &Client{path: path, conn: c, in: json.NewDecoder(c)}, nil
 }
 
 // Close hangs up.
@@ -46,7 +45,14 @@ func (c *Client) call(req request, result any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	req.V = Version
-	if err := c.out.Encode(req); err != nil {
+	p, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	if len(p) >= maxRequest {
+		return &Error{Msg: tooLong}
+	}
+	if _, err := c.conn.Write(append(p, '\n')); err != nil {
 		return c.lost(err)
 	}
 	return c.answer(result)

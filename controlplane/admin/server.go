@@ -17,9 +17,6 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// maxRequest bounds a request's line.
-const maxRequest = 1 << 20
-
 // pollEvery is how often a stream looks for frames when none waited.
 const pollEvery = 2 * time.Millisecond
 
@@ -165,7 +162,7 @@ func (s *Server) serve(c net.Conn) {
 		}
 	}
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
-		_ = out.Encode(failure(fmt.Errorf("the request is longer than %d bytes", maxRequest)))
+		_ = out.Encode(failure(errors.New(tooLong)))
 	}
 }
 

@@ -61,6 +61,7 @@ type Port struct {
 	fd   int
 	pool *packet.Pool
 	max  int
+	down bool // the interface was down when last looked at
 
 	armed  [packet.MaxBatch]*packet.Buf // waiting to be received into
 	rx, tx [packet.MaxBatch]message
@@ -201,13 +202,21 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 	r, _, e := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.rx[0])), uintptr(want), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
 	switch e {
 	case 0:
-	case unix.EAGAIN, unix.EINTR, unix.ENETDOWN:
+	case unix.EINTR:
+		return 0, nil
+	case unix.EAGAIN, unix.ENETDOWN:
+		// The kernel says once that the interface went down, and never that it
+		// has gone since.
+		if p.down = p.down || e == unix.ENETDOWN; p.down && p.gone() {
+			return 0, fmt.Errorf("interface %s is gone: %w", p.cfg.Interface, port.ErrClosed)
+		}
 		return 0, nil
 	case unix.EBADF, unix.ENXIO, unix.ENODEV:
 		return 0, port.ErrClosed
 	default:
 		return 0, fmt.Errorf("receive on %s: %w", p.name, e)
 	}
+	p.down = false
 	now, got, bytes, dropped := int64(p.clk.Now()), 0, 0, 0
 	for i := range int(r) {
 		m, x := &p.rx[i], p.armed[i]
@@ -231,6 +240,15 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 		p.rxDropped.Add(uint64(dropped))
 	}
 	return got, nil
+}
+
+// gone reports that the socket's interface is no more: the kernel has unbound
+// it then.
+func (p *Port) gone() bool {
+	var sa unix.RawSockaddrLinklayer
+	size := uint32(unsafe.Sizeof(sa))
+	_, _, e := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(p.fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+	return e == 0 && sa.Ifindex < 0
 }
 
 // retag puts the outer VLAN tag back that the kernel keeps beside the frame.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"runtime"
 	"testing"
@@ -166,5 +167,48 @@ func TestRefused(t *testing.T) {
 		if _, err := Open(c); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
+	}
+}
+
+// An interface that is gone is noticed, also by a worker that only receives;
+// one that is down is waited for.
+func TestLinkGone(t *testing.T) {
+	a, b := wire(t, 1500)
+	l, err := netlink.LinkByName("vb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in, out packet.Batch
+	receive := func() error {
+		if err := b.Wait(context.Background(), time.Millisecond); err != nil {
+			return err
+		}
+		_, err := b.Rx(&out)
+		return err
+	}
+	if err := netlink.LinkSetDown(l); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if err := receive(); err != nil {
+			t.Fatalf("down: %v", err)
+		}
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		t.Fatal(err)
+	}
+	x := a.Pool().Get()
+	x.SetBytes(frame(100, 0))
+	in.Add(x)
+	move(t, a, b, &in, &out, 1)
+	out.PutAll()
+	if err := netlink.LinkDel(l); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		err = receive()
+	}
+	if !errors.Is(err, port.ErrClosed) {
+		t.Errorf("gone: %v", err)
 	}
 }
