@@ -223,16 +223,16 @@ func (w *worker) wait(ctx context.Context, d clock.Duration) error {
 	}
 	first, others := w.waits[0], w.waits[1:]
 	if len(others) == 0 {
-		return w.waitErr(first, first.Wait(ctx, d))
+		return waitErr(first, first.Wait(ctx, d))
 	}
 	if m, ok := first.(port.MultiWaiter); ok {
 		if ok, err := m.WaitAny(ctx, others, d); ok {
-			return w.waitErr(first, err)
+			return waitErr(nil, err)
 		}
 	}
 	each := min(d, maxSleep/100) / clock.Duration(len(w.waits))
 	for _, q := range w.waits {
-		if err := w.waitErr(q, q.Wait(ctx, each)); err != nil {
+		if err := waitErr(q, q.Wait(ctx, each)); err != nil {
 			return err
 		}
 	}
@@ -240,9 +240,14 @@ func (w *worker) wait(ctx context.Context, d clock.Duration) error {
 	return nil
 }
 
-func (w *worker) waitErr(q port.Port, err error) error {
+// waitErr is an error of waiting for q; nil: for several ports, of which err
+// says which.
+func waitErr(q port.Port, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
+	}
+	if q == nil {
+		return fmt.Errorf("wait: %w", err)
 	}
 	return fmt.Errorf("port %s: %w", q.Name(), err)
 }

@@ -68,7 +68,7 @@ type Bypasser interface {
 
 // MultiWaiter is a Port that can be waited for together with others: WaitAny is
 // Wait for itself and others at once. It reports false, and has not waited,
-// when it cannot do so for one of them.
+// when it cannot do so for one of them. An error says whose it is.
 type MultiWaiter interface {
 	WaitAny(ctx context.Context, others []Port, d clock.Duration) (bool, error)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/poll"
 )
 
 // Config of a port.
@@ -68,7 +69,7 @@ type Port struct {
 	riov   [packet.MaxBatch]unix.Iovec
 	tiov   [packet.MaxBatch]unix.Iovec
 	aux    [packet.MaxBatch][auxLen]byte
-	poll   [1]unix.PollFd
+	poll   poll.Set
 
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
@@ -81,7 +82,10 @@ type Port struct {
 	kernelDrops uint64
 }
 
-var _ port.Port = (*Port)(nil)
+var (
+	_ port.Port        = (*Port)(nil)
+	_ port.MultiWaiter = (*Port)(nil)
+)
 
 // Open opens a port on an interface of the calling thread's network namespace.
 func Open(cfg Config) (_ *Port, err error) {
@@ -179,8 +183,13 @@ func (p *Port) Name() string { return p.name }
 // Pool implements port.Port.
 func (p *Port) Pool() *packet.Pool { return p.pool }
 
-// FD is the socket, to wait for it together with others.
-func (p *Port) FD() int { return p.fd }
+// FD is the socket, to wait for it together with others; -1 when closed.
+func (p *Port) FD() int {
+	if p.closed.Load() {
+		return -1
+	}
+	return p.fd
+}
 
 // Changed says which settings were changed, in words, and what could not be
 // checked.
@@ -330,33 +339,15 @@ func (p *Port) drop(b *packet.Batch) {
 	p.txDropped.Add(1)
 }
 
-// maxWait is how long a context's end may stay unnoticed.
-const maxWait = 50 * clock.Duration(1e6)
-
 // Wait implements port.Port.
 func (p *Port) Wait(ctx context.Context, d clock.Duration) error {
-	end := p.clk.Now().Add(d)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if p.closed.Load() {
-			return port.ErrClosed
-		}
-		left := end.Sub(p.clk.Now())
-		if left <= 0 {
-			return nil
-		}
-		p.poll[0] = unix.PollFd{Fd: int32(p.fd), Events: unix.POLLIN}
-		ts := unix.NsecToTimespec(int64(min(left, maxWait)))
-		n, err := unix.Ppoll(p.poll[:], &ts, nil)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
-	}
+	_, err := p.WaitAny(ctx, nil, d)
+	return err
+}
+
+// WaitAny implements port.MultiWaiter, together with ports that are files.
+func (p *Port) WaitAny(ctx context.Context, others []port.Port, d clock.Duration) (bool, error) {
+	return p.poll.Wait(ctx, p.clk, d, p, others)
 }
 
 // Stats implements port.Port.

@@ -697,16 +697,16 @@ func TestLinkGone(t *testing.T) {
 	if err := netlink.LinkDel(l); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.A[0].Wait(tbContext, 10*time.Second); err != port.ErrClosed {
+	if err := w.A[0].Wait(tbContext, 10*time.Second); !errors.Is(err, port.ErrClosed) || !strings.Contains(err.Error(), "dutA") {
 		t.Errorf("Wait says %v", err)
 	}
-	if n, err := w.A[0].Rx(b); n != 0 || err != nil && err != port.ErrClosed {
+	if n, err := w.A[0].Rx(b); n != 0 || err != nil && !errors.Is(err, port.ErrClosed) {
 		t.Error(n, err)
 	}
 	x := w.A[0].Pool().Get()
 	x.SetBytes(roce(100, 0, false, 1))
 	b.Add(x)
-	if _, err := w.A[0].Tx(b); err != nil && err != port.ErrClosed {
+	if _, err := w.A[0].Tx(b); err != nil && !errors.Is(err, port.ErrClosed) {
 		t.Error(err)
 	}
 	b.PutAll()

@@ -2,7 +2,7 @@ package afxdp
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -12,13 +12,15 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/poll"
 )
 
 const (
 	// minFrame is an Ethernet header: the kernel takes nothing shorter.
 	minFrame = 14
-	// maxWait is how long a context's end may stay unnoticed.
-	maxWait = 50 * clock.Duration(1e6)
+	// maxIdle is the longest between two calls of Idle: until then an interface
+	// that has gone may stay unnoticed.
+	maxIdle = 50 * clock.Duration(1e6)
 	// txWait is how long frames that the device refused stay before the next try.
 	txWait = clock.Duration(1e6)
 )
@@ -55,7 +57,7 @@ type Port struct {
 	part     *packet.Buf // a frame of which some chunks have come
 	skipping bool        // the rest of a frame that was given up
 
-	poll [17]unix.PollFd
+	poll poll.Set
 
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
@@ -70,6 +72,7 @@ var (
 	_ port.Bypasser     = (*Port)(nil)
 	_ port.MultiWaiter  = (*Port)(nil)
 	_ port.FilterSetter = (*Port)(nil)
+	_ poll.Idler        = (*Port)(nil)
 )
 
 // Name implements port.Port.
@@ -276,7 +279,7 @@ func (p *Port) kick() error {
 		switch e {
 		case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENETDOWN, unix.EINTR:
 		case unix.ENXIO, unix.ENODEV, unix.EBADF:
-			return port.ErrClosed
+			return p.gone()
 		default:
 			return e
 		}
@@ -287,6 +290,11 @@ func (p *Port) kick() error {
 		p.reap()
 	}
 	return nil
+}
+
+// gone says which interface is no more.
+func (p *Port) gone() error {
+	return fmt.Errorf("interface %s is gone: %w", p.dev.name, port.ErrClosed)
 }
 
 // overtaken keeps the heartbeat. It reports true when frames went past this
@@ -359,90 +367,35 @@ func (p *Port) Missed() uint64 {
 // Wait implements port.Port. On a port of a pair it also wakes for the port
 // of the same queue on the other interface: one worker has both.
 func (p *Port) Wait(ctx context.Context, d clock.Duration) error {
-	p.poll[0] = unix.PollFd{Fd: int32(p.FD()), Events: unix.POLLIN}
-	n := 1
-	t := p.twin()
-	if t != nil && !t.closed.Load() {
-		p.poll[1] = unix.PollFd{Fd: int32(t.FD()), Events: unix.POLLIN}
-		n = 2
+	var twin [1]port.Port
+	n := 0
+	if o := p.dev.other; o != nil && p.queue < len(o.ports) {
+		twin[0], n = o.ports[p.queue], 1
 	}
-	return p.wait(ctx, p.poll[:n], nil, d)
+	_, err := p.WaitAny(ctx, twin[:n], d)
+	return err
 }
 
-// WaitAny implements port.MultiWaiter, together with every Port that has an
-// FD method.
+// WaitAny implements port.MultiWaiter, together with ports that are files.
 func (p *Port) WaitAny(ctx context.Context, others []port.Port, d clock.Duration) (bool, error) {
-	if len(others) >= len(p.poll) {
-		return false, nil
-	}
-	p.poll[0] = unix.PollFd{Fd: int32(p.FD()), Events: unix.POLLIN}
-	for i, o := range others {
-		f, ok := o.(interface{ FD() int })
-		if !ok {
-			return false, nil
-		}
-		p.poll[i+1] = unix.PollFd{Fd: int32(f.FD()), Events: unix.POLLIN}
-	}
-	return true, p.wait(ctx, p.poll[:len(others)+1], others, d)
+	return p.poll.Wait(ctx, p.clk, d, p, others)
 }
 
-func (p *Port) wait(ctx context.Context, fds []unix.PollFd, others []port.Port, d clock.Duration) error {
-	end := p.clk.Now().Add(d)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if p.closed.Load() {
-			return port.ErrClosed
-		}
-		slice, err := p.idle()
-		if err != nil {
-			return err
-		}
-		if others == nil {
-			if t := p.twin(); t != nil && !t.closed.Load() {
-				s, err := t.idle()
-				if err != nil {
-					return err
-				}
-				slice = min(slice, s)
-			}
-		}
-		for _, o := range others {
-			if o, ok := o.(*Port); ok && !o.closed.Load() {
-				s, err := o.idle()
-				if err != nil {
-					return err
-				}
-				slice = min(slice, s)
-			}
-		}
-		left := end.Sub(p.clk.Now())
-		if left <= 0 {
-			return nil
-		}
-		ts := unix.NsecToTimespec(int64(min(left, slice)))
-		n, err := unix.Ppoll(fds, &ts, nil)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
+// Idle implements poll.Idler: the heartbeat, frames that the device refused,
+// and chunks to receive into.
+func (p *Port) Idle() (clock.Duration, error) {
+	d := maxIdle
+	if p.closed.Load() {
+		return d, nil
 	}
-}
-
-// idle does what is due while nothing is received, and says how soon again.
-func (p *Port) idle() (clock.Duration, error) {
 	p.overtaken(p.clk.Now())
-	d := maxWait
 	if p.limit > 0 {
 		d = min(d, clock.Duration(p.limit/4))
 	}
 	if p.sock.Tx.Unconsumed() == 0 {
 		// poll(2) does not tell that the interface is gone, this does.
 		if e := p.sock.Kick(); e == unix.ENXIO || e == unix.ENODEV {
-			return 0, port.ErrClosed
+			return 0, p.gone()
 		}
 	} else {
 		if err := p.kick(); err != nil {
@@ -457,14 +410,6 @@ func (p *Port) idle() (clock.Duration, error) {
 		p.refill()
 	}
 	return d, nil
-}
-
-// twin is the port of the same queue on the pair's other interface.
-func (p *Port) twin() *Port {
-	if o := p.dev.other; o != nil && p.queue < len(o.ports) {
-		return o.ports[p.queue]
-	}
-	return nil
 }
 
 // SetFilter implements port.FilterSetter: it holds for the whole interface,

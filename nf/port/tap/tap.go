@@ -18,6 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/poll"
 )
 
 // Config of a port.
@@ -45,7 +46,7 @@ type Port struct {
 	fd           int
 	pool         *packet.Pool
 	max          int
-	poll         [1]unix.PollFd
+	poll         poll.Set
 
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
@@ -54,7 +55,10 @@ type Port struct {
 	closed atomic.Bool
 }
 
-var _ port.Port = (*Port)(nil)
+var (
+	_ port.Port        = (*Port)(nil)
+	_ port.MultiWaiter = (*Port)(nil)
+)
 
 // Open makes the device in the calling thread's network namespace and sets it
 // up.
@@ -118,8 +122,13 @@ func (p *Port) Device() string { return p.device }
 // Pool implements port.Port.
 func (p *Port) Pool() *packet.Pool { return p.pool }
 
-// FD is the device's file, to wait for it together with others.
-func (p *Port) FD() int { return p.fd }
+// FD is the device's file, to wait for it together with others; -1 when closed.
+func (p *Port) FD() int {
+	if p.closed.Load() {
+		return -1
+	}
+	return p.fd
+}
 
 // Rx implements port.Port.
 func (p *Port) Rx(b *packet.Batch) (int, error) {
@@ -206,33 +215,15 @@ loop:
 	return taken, err
 }
 
-// maxWait is how long a context's end may stay unnoticed.
-const maxWait = 50 * clock.Duration(1e6)
-
 // Wait implements port.Port.
 func (p *Port) Wait(ctx context.Context, d clock.Duration) error {
-	end := p.clk.Now().Add(d)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if p.closed.Load() {
-			return port.ErrClosed
-		}
-		left := end.Sub(p.clk.Now())
-		if left <= 0 {
-			return nil
-		}
-		p.poll[0] = unix.PollFd{Fd: int32(p.fd), Events: unix.POLLIN}
-		ts := unix.NsecToTimespec(int64(min(left, maxWait)))
-		n, err := unix.Ppoll(p.poll[:], &ts, nil)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
-	}
+	_, err := p.WaitAny(ctx, nil, d)
+	return err
+}
+
+// WaitAny implements port.MultiWaiter, together with ports that are files.
+func (p *Port) WaitAny(ctx context.Context, others []port.Port, d clock.Duration) (bool, error) {
+	return p.poll.Wait(ctx, p.clk, d, p, others)
 }
 
 // Stats implements port.Port.

@@ -117,6 +117,39 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+func TestDeviceGone(t *testing.T) {
+	p, _ := device(t, 1500)
+	l, err := netlink.LinkByName("tap7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b packet.Batch
+	if err := netlink.LinkSetDown(l); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Rx(&b); n != 0 || err != nil {
+		t.Error("down:", n, err)
+	}
+	x := p.Pool().Get()
+	x.SetBytes(make([]byte, 60))
+	b.Add(x)
+	if n, err := p.Tx(&b); n != 1 || err != nil || p.Stats().TxDropped != 1 {
+		t.Error("down:", n, err, p.Stats())
+	}
+	if err := netlink.LinkDel(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(context.Background(), time.Minute); err != nil {
+		t.Error("gone:", err)
+	}
+	if _, err := p.Rx(&b); err != port.ErrClosed {
+		t.Error("gone:", err)
+	}
+	if p.Pool().InUse() != 0 {
+		t.Errorf("%d Bufs are lost", p.Pool().InUse())
+	}
+}
+
 func TestRefused(t *testing.T) {
 	p, _ := device(t, 1500)
 	for _, c := range []Config{{Device: p.Device()}, {MTU: 10}, {Device: "a name that is too long"}} {
