@@ -5,27 +5,42 @@ GO       ?= go
 FUZZTIME ?= 3s
 
 export CGO_ENABLED = 0
+# Debian's ip, bridge and ethtool, also for a user or a service without them.
+export PATH := $(PATH):/usr/sbin:/sbin
 
+MODULE  = $(shell sed -n 's/^module //p' go.mod)
 # Tests that make namespaces, attach XDP programs or measure: one at a time.
 SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
-ALL     = $(shell $(GO) list -f '{{.Dir}}' ./... | sed 's|^$(CURDIR)|.|')
+ALL     = $(shell $(GO) list ./... | sed 's|^$(MODULE)|.|')
 PARALLEL = $(filter-out $(SERIAL),$(ALL))
 # Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap tor rack/rnic)
 # Packages whose code runs on several threads.
 RACE    = $(wildcard nf/graph nf/counter nf/trace controlplane/admin)
 
-# Every fuzz target of the tree, FUZZTIME each, as go test -json. The fuzzer
-# sometimes reports its own deadline as a failure, without a failing input
-# (go.dev/issue/75804): such a run is repeated.
+# How long the tests of one package may take; they take seconds. A test that
+# hangs is ended, and says where it was.
+TIMEOUT = 5m
+
+# One run of go test with arguments $(1), for tally: how it failed is told when
+# its tests do not tell.
+define RUN
+$(GO) test -json -timeout $(TIMEOUT) $(1) || echo '{"Action":"exit","Output":"go test $(strip $(1))"}'
+endef
+
+# Every fuzz target of the tree, FUZZTIME each. The fuzzer sometimes reports its
+# own deadline as a failure, without a failing input (go.dev/issue/75804): such
+# a run is repeated, at last with a number of inputs in place of a time.
 define FUZZ
 grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sort | \
 while IFS=: read -r file _ func; do \
-  for try in 1 2 3; do \
-    out=$$($(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)"); \
+  for time in $(FUZZTIME) $(FUZZTIME) 1000x; do \
+    status=0; \
+    out=$$(timeout -k 10 180 $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $$time -fuzzminimizetime $(FUZZTIME) "$$(dirname $$file)" </dev/null) || status=$$?; \
     case $$out in *'Failing input'*) break;; *'context deadline exceeded'*) ;; *) break;; esac; \
   done; \
   printf '%s\n' "$$out"; \
+  [ $$status = 0 ] || echo '{"Action":"exit","Output":"fuzzing '"$${func#func }"'"}'; \
 done
 endef
 
@@ -33,18 +48,21 @@ endef
 
 all: bin/quillon
 
+# The commit goes into the binary where git tells it: it does not to root in
+# another user's clone.
+VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
 .PHONY: bin/quillon
 bin/quillon:
-	$(GO) build -trimpath -o $@ ./cmd/quillon
+	$(GO) build $(VCS) -trimpath -o $@ ./cmd/quillon
 
 test: deps check
-	@$(GO) build -o bin/tally ./internal/tally
-	@{ $(GO) test -json $(PARALLEL); \
-	   $(GO) test -json -p 1 $(SERIAL); \
-	   $(GO) test -json -tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS))); \
-	   if command -v gcc >/dev/null; then \
-	     CGO_ENABLED=1 $(GO) test -race -json -p 1 $(addprefix ./,$(addsuffix /...,$(RACE))); \
-	   else echo 'race detector: left out, gcc is missing (apt-get install gcc libc6-dev)'; fi; \
+	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
+	@{ $(call RUN,$(PARALLEL)); \
+	   $(call RUN,-p 1 $(SERIAL)); \
+	   $(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS)))); \
+	   if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
+	     export CGO_ENABLED=1; $(call RUN,-race -p 1 $(addprefix ./,$(addsuffix /...,$(RACE)))); export CGO_ENABLED=0; \
+	   else echo 'race detector: left out, gcc or its headers are missing (apt-get install gcc libc6-dev)'; fi; \
 	   $(FUZZ); \
 	 } 2>&1 | bin/tally
 
@@ -56,7 +74,8 @@ check:
 	@$(GO) vet -tags pktdebug ./nf/...
 
 # What the tests use beyond Go: name of a program and its Debian package.
-TOOLS = ip:iproute2 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux gcc:gcc
+TOOLS = ip:iproute2 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils gcc:gcc
+APT = DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
 deps:
 	@missing=; for t in $(TOOLS); do command -v $${t%%:*} >/dev/null || missing="$$missing $${t##*:}"; done; \
 	 [ -e /usr/include/stdlib.h ] || missing="$$missing libc6-dev"; \
@@ -64,12 +83,12 @@ deps:
 	 if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
 	   echo "missing:$$missing (install them for the tests that would be skipped)"; exit 0; fi; \
 	 echo "installing$$missing"; \
-	 { DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing || \
-	   { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }; } >/dev/null || \
+	 { $(APT) install -y --no-install-recommends $$missing 2>/dev/null || \
+	   { $(APT) update && $(APT) install -y --no-install-recommends $$missing; }; } </dev/null >/dev/null || \
 	   echo "could not install$$missing: tests that need them say so"
 
 fuzz:
-	@$(GO) build -o bin/tally ./internal/tally
+	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(FUZZ); } 2>&1 | bin/tally
 
 demo: bin/quillon

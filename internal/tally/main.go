@@ -3,7 +3,10 @@
 // and at the end the skipped tests with their reasons and the totals. It
 // exits with 1 when something failed or when nothing ran.
 //
-//	{ go test -json ./...; go test -race -json ./nf/...; } | tally
+//	{ go test -json ./... || echo '{"Action":"exit","Output":"go test"}'; } | tally
+//
+// The line of a run that failed makes it a failure also when go test itself
+// failed, or was killed, before it told of any test.
 package main
 
 import (
@@ -35,6 +38,7 @@ type totals struct {
 	out                     map[test][]string
 	build                   map[string][]string
 	broken                  map[string]bool // packages with a failed test
+	told                    int             // failures that belong to runs that have ended
 }
 
 func main() {
@@ -73,6 +77,9 @@ func (t *totals) event(e event, w io.Writer) {
 	case "build-output":
 		t.build[e.ImportPath] = append(t.build[e.ImportPath], e.Output)
 		return
+	case "exit":
+		t.exit(e, w)
+		return
 	case "pass", "fail", "skip":
 	default:
 		return
@@ -93,6 +100,21 @@ func (t *totals) event(e event, w io.Writer) {
 		t.skipped++
 		t.skips = append(t.skips, short(e.Package)+" "+e.Test+": "+reason(t.out[k]))
 	}
+}
+
+// exit is the end of a run that failed, which is not go test's own event but
+// that of the caller: Output says which run. It counts as one failure when
+// none of the run's tests or packages did.
+func (t *totals) exit(e event, w io.Writer) {
+	if t.failed == t.told {
+		t.failed++
+		fmt.Fprintf(w, "FAIL  %s\n", e.Output)
+		for k, lines := range t.out { // tests that were cut short
+			fmt.Fprint(w, strings.Join(lines, ""))
+			delete(t.out, k)
+		}
+	}
+	t.told = t.failed
 }
 
 // endOfPackage prints the package's line. A package that fails without a

@@ -40,6 +40,20 @@ func TestTally(t *testing.T) {
 {"Action":"fail","Package":"p"}
 `, false, []string{"panic: oh", "1 failed"}},
 		{"not JSON", "vet: broken\n{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"A\"}\n", true, []string{"vet: broken", "1 passed"}},
+		{"a run that told nothing", `{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"pass","Package":"p"}
+go: no such tool
+{"Action":"exit","Output":"go test -race"}
+`, false, []string{"go: no such tool", "FAIL  go test -race", "1 passed, 1 failed, 0 skipped"}},
+		{"a run that was killed", `{"Action":"output","Package":"p","Test":"A","Output":"so far\n"}
+{"Action":"exit","Output":"go test"}
+`, false, []string{"so far", "0 passed, 1 failed, 0 skipped"}},
+		{"runs that told", `{"Action":"fail","Package":"p","Test":"A"}
+{"Action":"fail","Package":"p"}
+{"Action":"exit","Output":"go test"}
+{"Action":"fail","Package":"q"}
+{"Action":"exit","Output":"go test again"}
+`, false, []string{"0 passed, 2 failed, 0 skipped"}},
 		{"nothing", "", false, []string{"no test ran"}},
 	} {
 		got, ok := tallied(t, c.stream)
