@@ -22,8 +22,14 @@
 // expects at the address that it asked for, and the version of the entry that
 // it got, may differ once entries were recycled.
 //
-//   - A CAS goes to the tail with the tail's version in compare and swap; the
-//     answer's original value is put back.
+//   - A CAS goes to the tail when it expects the tail's version. With
+//     recycled=adjust it goes in any case, with the tail's version in compare
+//     and swap, and the answer's original value is put back. That is hard
+//     state: when this process dies and the answer is lost at the same time,
+//     the server repeats the answer as it is, and the client takes a success
+//     for a failure. A client that then finds out whether its entry is linked
+//     (rack/clover asks the metadata server) survives that; Clover's own links
+//     it twice.
 //   - A READ returns the tail with the version of the entry that was asked for,
 //     so a client whose pointer is out of date still finds out.
 //   - A retransmission takes the road of the original, by PSN.

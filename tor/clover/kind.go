@@ -41,6 +41,7 @@ const (
 	reasonUnpaired
 	reasonUnknownTail
 	reasonUnattributed
+	reasonVersion
 	reasonWindowFull
 	reasonOtherAtomic
 	reasonReadMiss
@@ -72,6 +73,7 @@ var reasons = func() []counter.Def {
 		reasonUnpaired:     {Name: "unpaired", Help: "the connection's other direction is not known yet"},
 		reasonUnknownTail:  {Name: "unknown-tail", Help: "the key's tail is not known for sure"},
 		reasonUnattributed: {Name: "unattributed-cas", Help: "a compare-and-swap whose written entry is not known for sure"},
+		reasonVersion:      {Name: "other-version", Help: "the tail's version is not the one that the compare-and-swap expects (recycled=)"},
 		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},
 		reasonOtherAtomic:  {Name: "other-atomic", Help: "an atomic that is not Clover's append"},
 		reasonReadMiss:     {Name: "read-miss", Help: "a read of an address that no tracked write went to"},
@@ -142,6 +144,7 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "addrs", Default: "64 per key, from 1,024 keys on fewer, down to 16", Help: "entry addresses to remember, 16 bytes each"},
 			{Name: "conns", Default: "512", Help: "connections to track at most"},
 			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+...; requests to others pass"},
+			{Name: "recycled", Default: "pass", Help: "a compare-and-swap that expects another version than the tail's: pass it, or adjust it and its answer (then clients must survive that an answer is lost together with this process: see the package comment)"},
 			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20; can be changed while running"},
 			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
 			{Name: "settle", Default: "500ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
@@ -165,6 +168,7 @@ type settings struct {
 	settle, repair     time.Duration
 	idle               time.Duration
 	dropBad            bool
+	adjust             bool // CASes to the tail's version
 }
 
 type keyRange struct{ lo, hi uint64 }
@@ -257,6 +261,11 @@ func parseArgs(args graph.Args) (settings, error) {
 			s.repair, err = wait(name, v)
 		case "idle":
 			s.idle, err = wait(name, v)
+		case "recycled":
+			if v != "pass" && v != "adjust" {
+				err = fmt.Errorf("recycled=%s: want pass or adjust", v)
+			}
+			s.adjust = v == "adjust"
 		case "bad":
 			if v != "pass" && v != "drop" {
 				err = fmt.Errorf("bad=%s: want pass or drop", v)

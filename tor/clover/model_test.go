@@ -3,6 +3,7 @@ package clover
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -561,7 +562,7 @@ func (m *model) run(steps int) {
 // TestLateAnswer: the answer to a CAS was lost, the entry that it linked was
 // recycled and written again, and then the server repeated the answer.
 func TestLateAnswer(t *testing.T) {
-	m := newModel(t, 1087, 18, 8, 0.1, true, graph.Args{"settle": "0", "keys": "16", "addrs": "8", "repair": "1ms"})
+	m := newModel(t, 1087, 18, 8, 0.1, true, graph.Args{"settle": "0", "keys": "16", "addrs": "8", "repair": "1ms", "recycled": "adjust"})
 	m.run(8000)
 }
 
@@ -580,7 +581,7 @@ func TestNothingIsLost(t *testing.T) {
 					for seed := uint64(0); seed < 5; seed++ {
 						name := fmt.Sprintf("%s/loss=%v/hot=%s/addrs=%s/%d", mode, loss, hot, addrs, seed)
 						t.Run(name, func(t *testing.T) {
-							args := graph.Args{"mode": mode, "settle": "0", "hot": hot, "keys": "16", "addrs": addrs, "repair": "1ms"}
+							args := graph.Args{"mode": mode, "settle": "0", "hot": hot, "keys": "16", "addrs": addrs, "repair": "1ms", "recycled": []string{"adjust", "pass"}[seed%2]}
 							m := newModel(t, seed, 2+int(seed)*5, 6, loss, seed%2 == 1, args)
 							m.run(steps)
 							cas, rd := m.box.Counter("steered-cas"), m.box.Counter("steered-read")
@@ -601,7 +602,7 @@ func TestNothingIsLost(t *testing.T) {
 // TestFirstTry: with everything steered, nearly all writes succeed at once.
 func TestFirstTry(t *testing.T) {
 	rate := func(mode string) float64 {
-		m := newModel(t, 11, 12, 4, 0, false, graph.Args{"mode": mode, "settle": "0"})
+		m := newModel(t, 11, 12, 4, 0, false, graph.Args{"mode": mode, "settle": "0", "recycled": "adjust"})
 		m.run(60000)
 		return float64(m.firstTry) / float64(m.writes)
 	}
@@ -612,31 +613,40 @@ func TestFirstTry(t *testing.T) {
 	}
 }
 
-// TestRestart kills the app again and again, and lets requests pass around
-// it: what it forgot is never needed for correctness.
+// TestRestart kills the app again and again, makes it forget, or lets requests
+// pass around it: what it knew is never needed for correctness.
 func TestRestart(t *testing.T) {
-	for seed := uint64(0); seed < 4; seed++ {
-		args := graph.Args{"settle": "2ms", "keys": "16", "repair": "1ms"}
-		m := newModel(t, seed, 8, 4, 0.02, false, args)
-		for range 6 {
-			m.run(4000)
-			if seed%2 == 0 {
-				m.restart(args)
-				continue
-			}
-			if err := m.box.Set(graph.Args{"settle": "2ms", "keys": "16", "repair": "1ms", "mode": "off"}); err != nil {
-				t.Fatal(err)
-			}
-			for range 3000 {
+	steered := uint64(0)
+	for seed := range uint64(9) {
+		args := graph.Args{"settle": "2ms", "keys": "16", "repair": "1ms", "mode": "read-write", "addrs": []string{"8", "4096"}[seed%2]}
+		off := maps.Clone(args)
+		off["mode"] = "off"
+		m := newModel(t, seed, 2+int(seed)*2, 1+int(seed), []float64{0.01, 0.1, 0.2}[seed/3], seed%2 == 1, args)
+		for range 8 {
+			for range 2500 {
 				m.step(false)
 			}
-			if err := m.box.Set(args); err != nil {
-				t.Fatal(err)
+			steered += m.box.Counter("steered-cas")
+			switch seed % 3 {
+			case 0:
+				m.restart(args)
+			case 1:
+				m.box.App().(graph.Flusher).Flush(nil)
+			case 2:
+				if err := m.box.Set(off); err != nil {
+					t.Fatal(err)
+				}
+				for range 1500 {
+					m.step(false)
+				}
+				if err := m.box.Set(args); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		m.run(4000)
-		if m.box.Counter("steered-cas") == 0 {
-			t.Error("nothing was steered after restarts")
-		}
+		m.run(2500)
+	}
+	if steered == 0 {
+		t.Error("nothing was steered")
 	}
 }

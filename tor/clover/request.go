@@ -245,6 +245,10 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		return
 	}
 	t := &s.addrs.e[k.tail]
+	if t.version() != rec.cliVer && !s.cfg.adjust {
+		s.through(c, x, r, rec, reasonVersion)
+		return
+	}
 	rec.newVA, rec.newVer, rec.newRKey = t.va, t.version(), s.regions[t.region()].rkey
 	rec.steered, rec.epoch = true, k.epoch
 	t.info |= entryTouched

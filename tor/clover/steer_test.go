@@ -177,7 +177,11 @@ func atomicOf(t testing.TB, b []byte) hdr.AtomicETH {
 // TestVersions: a CAS that expects another version than the tail's gets the
 // tail's, and its answer reads as if it had not.
 func TestVersions(t *testing.T) {
-	r := steered(t, graph.Args{})
+	pass := steered(t, graph.Args{})
+	if a := atomicOf(t, only(t, pass.staleCAS(9).Out["b"])); a.VA() != 0x800000 || pass.Counter("other-version") != 1 {
+		t.Errorf("sent to %#x without being asked to adjust it", a.VA())
+	}
+	r := steered(t, graph.Args{"recycled": "adjust"})
 	a := atomicOf(t, only(t, r.staleCAS(9).Out["b"]))
 	if a.VA() != 0x900000 || wire.Pointer(a.Compare()) != wire.Fresh(1) || wire.Pointer(a.Swap()).Version() != 1 || wire.Pointer(a.Swap()).LH() != 0x9001 {
 		t.Errorf("sent va %#x swap %#x compare %#x", a.VA(), a.Swap(), a.Compare())
@@ -203,7 +207,7 @@ func TestVersions(t *testing.T) {
 // TestFailureIsNoSuccess: a failure whose original value happens to be what
 // the client compares with must not look like success.
 func TestFailureIsNoSuccess(t *testing.T) {
-	r := steered(t, graph.Args{})
+	r := steered(t, graph.Args{"recycled": "adjust"})
 	r.staleCAS(9)
 	b := only(t, r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(9)), nil).Out["a"])
 	var f hdr.Frame
@@ -348,7 +352,7 @@ func TestBadInput(t *testing.T) {
 
 func TestArgs(t *testing.T) {
 	for _, args := range []graph.Args{
-		{"mode": "maybe"}, {"keys": "0"}, {"keys": "many"}, {"servers": "10.0.0.1+x"}, {"only": "5-2"}, {"settle": "-1s"}, {"bad": "eat"}, {"color": "red"}, {"hot": "x"},
+		{"mode": "maybe"}, {"keys": "0"}, {"keys": "many"}, {"servers": "10.0.0.1+x"}, {"only": "5-2"}, {"settle": "-1s"}, {"bad": "eat"}, {"recycled": "x"}, {"color": "red"}, {"hot": "x"},
 	} {
 		if _, err := parseArgs(args); err == nil {
 			t.Errorf("%v was accepted", args)
