@@ -39,8 +39,8 @@ type request struct {
 	_    [24 - unsafe.Sizeof(uintptr(0))]byte
 }
 
-// do sends words, a command with room for its answer. They are on the heap,
-// where nothing moves.
+// do sends words, a command with room for its answer. Their address stays a
+// pointer until the call, which no stack is moved during.
 func (t *Tool) do(ifname string, words []uint32) error {
 	if len(ifname) >= unix.IFNAMSIZ {
 		return unix.ENODEV
@@ -55,11 +55,6 @@ func (t *Tool) do(ifname string, words []uint32) error {
 	return nil
 }
 
-func words(n int) []uint32 {
-	w := new([1 << 14]uint32) // too large for a stack
-	return w[:n:n]
-}
-
 const (
 	ssFeatures = 4  // ETH_SS_FEATURES
 	stringLen  = 32 // ETH_GSTRING_LEN
@@ -67,7 +62,7 @@ const (
 
 // names are the features' names by bit.
 func (t *Tool) names(ifname string) ([]string, error) {
-	info := words(5) // ethtool_sset_info: cmd, reserved, mask (64 bits), count
+	info := make([]uint32, 5) // ethtool_sset_info: cmd, reserved, mask (64 bits), count
 	info[0], info[2] = unix.ETHTOOL_GSSET_INFO, 1<<ssFeatures
 	if err := t.do(ifname, info); err != nil {
 		return nil, err
@@ -79,7 +74,7 @@ func (t *Tool) names(ifname string) ([]string, error) {
 	if n > 1024 {
 		return nil, fmt.Errorf("%d features are more than can be", n)
 	}
-	w := words(3 + n*stringLen/4) // ethtool_gstrings: cmd, set, len, strings
+	w := make([]uint32, 3+n*stringLen/4) // ethtool_gstrings: cmd, set, len, strings
 	w[0], w[1], w[2] = unix.ETHTOOL_GSTRINGS, ssFeatures, uint32(n)
 	if err := t.do(ifname, w); err != nil {
 		return nil, err
@@ -105,7 +100,7 @@ func (t *Tool) Features(ifname string) (map[string]Feature, error) {
 		return nil, err
 	}
 	blocks := (len(names) + 31) / 32
-	w := words(2 + 4*blocks) // ethtool_gfeatures: cmd, size, {available, requested, active, never_changed}
+	w := make([]uint32, 2+4*blocks) // ethtool_gfeatures: cmd, size, {available, requested, active, never_changed}
 	w[0], w[1] = unix.ETHTOOL_GFEATURES, uint32(blocks)
 	if err := t.do(ifname, w); err != nil {
 		return nil, err
@@ -128,7 +123,7 @@ func (t *Tool) Change(ifname string, want map[string]bool) error {
 		return err
 	}
 	blocks := (len(names) + 31) / 32
-	w := words(2 + 2*blocks) // ethtool_sfeatures: cmd, size, {valid, requested}
+	w := make([]uint32, 2+2*blocks) // ethtool_sfeatures: cmd, size, {valid, requested}
 	w[0], w[1] = unix.ETHTOOL_SFEATURES, uint32(blocks)
 	found := 0
 	for i, name := range names {
@@ -168,7 +163,7 @@ func (t *Tool) Driver(ifname string) (string, error) {
 
 // Queues are the numbers of receive and transmit queues in use.
 func (t *Tool) Queues(ifname string) (rx, tx int, err error) {
-	w := words(9) // ethtool_channels: cmd, four maxima, rx, tx, other, combined
+	w := make([]uint32, 9) // ethtool_channels: cmd, four maxima, rx, tx, other, combined
 	w[0] = unix.ETHTOOL_GCHANNELS
 	if err := t.do(ifname, w); err != nil {
 		return 0, 0, err

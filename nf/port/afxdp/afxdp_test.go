@@ -47,18 +47,20 @@ func TestForward(t *testing.T) {
 		sizes    []int
 		mode     Mode
 		separate bool
+		busyPoll int
 	}{
-		{"native", 1500, []int{64, 65, 127, 128, 512, 1024, 1514}, Auto, false},
-		{"separate", 1500, []int{64, 128, 1514}, Auto, true},
-		{"generic", 1500, []int{64, 128, 1514}, Generic, false},
-		{"roce4096", 4200, []int{64, 1024, 3840, 3841, 4095, 4096, 4097, 4154, 4214}, Auto, false},
-		{"jumbo", 9000, []int{64, 3841, 7680, 7681, 9014}, Auto, false},
-		{"jumbo-separate", 9000, []int{64, 9014}, Auto, true},
-		{"jumbo-generic", 9000, []int{64, 9014}, Generic, false},
+		{"native", 1500, []int{64, 65, 127, 128, 512, 1024, 1514}, Auto, false, 0},
+		{"separate", 1500, []int{64, 128, 1514}, Auto, true, 0},
+		{"generic", 1500, []int{64, 128, 1514}, Generic, false, 0},
+		{"busy-poll", 1500, []int{64, 1514}, Auto, false, 20},
+		{"roce4096", 4200, []int{64, 1024, 3840, 3841, 4095, 4096, 4097, 4154, 4214}, Auto, false, 0},
+		{"jumbo", 9000, []int{64, 3841, 7680, 7681, 9014}, Auto, false, 0},
+		{"jumbo-separate", 9000, []int{64, 9014}, Auto, true, 0},
+		{"jumbo-generic", 9000, []int{64, 9014}, Generic, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bed := newBed(t, c.mtu, 1)
-			w := open(t, PairConfig{Separate: c.separate, Options: Options{Mode: c.mode, Stale: patient}})
+			w := open(t, PairConfig{Separate: c.separate, Options: Options{Mode: c.mode, Stale: patient, BusyPoll: c.busyPoll}})
 			t.Log(w.Info())
 			p := startPump(w.A, w.B, nil)
 			seq := uint32(0)
@@ -712,6 +714,39 @@ func TestLinkGone(t *testing.T) {
 	b.PutAll()
 	if err := w.Close(); err != nil {
 		t.Errorf("close: %v", err)
+	}
+}
+
+// TestTwinCloses: a plan may take one port of a pair away while the worker of
+// the other one waits for both.
+func TestTwinCloses(t *testing.T) {
+	newBed(t, 1500, 1)
+	for range 10 {
+		w := open(t, PairConfig{})
+		ctx, cancel := context.WithCancel(context.Background())
+		begun, done := make(chan struct{}), make(chan error)
+		go func() {
+			for n := 0; ; n++ {
+				if n == 100 {
+					close(begun)
+				}
+				if err := w.A[0].Wait(ctx, time.Nanosecond); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		<-begun
+		if err := w.B[0].Close(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := <-done; err != context.Canceled {
+			t.Errorf("%v", err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -352,11 +352,11 @@ func (d *device) release() error {
 	for _, p := range d.ports {
 		errs = append(errs, p.Close())
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.sockets != nil {
 		errs = append(errs, d.sockets.Close())
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	errs = append(errs, d.prog.Close(), d.before.Close())
 	d.prog, d.before, d.sockets, d.attached = nil, nil, nil, false
 	errs = append(errs, d.state.Close())

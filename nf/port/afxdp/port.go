@@ -62,7 +62,7 @@ type Port struct {
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
 
-	mu     sync.Mutex // closed and final, for Stats
+	mu     sync.Mutex // Close, and what others than the worker may call
 	closed atomic.Bool
 	final  port.Stats
 }
@@ -86,6 +86,8 @@ func (p *Port) Queue() int { return p.queue }
 
 // FD is the socket, to wait for it together with others; -1 when closed.
 func (p *Port) FD() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.closed.Load() {
 		return -1
 	}
@@ -104,7 +106,9 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 	}
 	n := p.sock.Rx.Ready(b.Room())
 	if n == 0 {
-		p.refill()
+		if p.refill(); p.busy {
+			p.sock.Nudge() // nobody else polls the device
+		}
 		return 0, nil
 	}
 	got, bytes := 0, 0
@@ -179,7 +183,7 @@ func (p *Port) refill() {
 		p.sock.Fill.Submit(want)
 		p.posted += want
 	}
-	if p.busy || p.sock.Fill.NeedWakeup() {
+	if p.sock.Fill.NeedWakeup() {
 		p.sock.Nudge()
 	}
 }
@@ -385,6 +389,10 @@ func (p *Port) WaitAny(ctx context.Context, others []port.Port, d clock.Duration
 // and chunks to receive into.
 func (p *Port) Idle() (clock.Duration, error) {
 	d := maxIdle
+	// A plan may close this port while the worker of the other interface waits
+	// for both.
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.closed.Load() {
 		return d, nil
 	}
