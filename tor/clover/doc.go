@@ -22,16 +22,16 @@
 // expects at the address that it asked for, and the version of the entry that
 // it got, may differ once entries were recycled.
 //
-//   - A CAS goes to the tail when it expects the tail's version. With
-//     recycled=adjust it goes in any case, with the tail's version in compare
-//     and swap, and the answer's original value is put back. That is hard
-//     state: when this process dies and the answer is lost at the same time,
-//     the server repeats the answer as it is, and the client takes a success
-//     for a failure. A client that then finds out whether its entry is linked
-//     (rack/clover asks the metadata server) survives that; Clover's own links
-//     it twice.
-//   - A READ returns the tail with the version of the entry that was asked for,
-//     so a client whose pointer is out of date still finds out.
+//   - A CAS goes to the tail when it expects the tail's version, a READ when
+//     the entry that it asks for has the tail's version. A client whose pointer
+//     is out of date then still finds out by the version.
+//   - With recycled=adjust they go in any case: a CAS with the tail's version in
+//     compare and swap, its answer's original value put back; a READ's answer
+//     gets the version of the entry that was asked for. That is hard state:
+//     when this process dies and the answer passes without it, the client takes
+//     success for failure, or another key's entry for its own. A client that
+//     finds out whether its entry is linked, and looks at the key of what it
+//     reads (rack/clover does both), survives that; Clover's own does not.
 //   - A retransmission takes the road of the original, by PSN.
 //   - A CAS that goes to a known tail and is not understood, a failed CAS, and
 //     a NAK empty what is known of the key. Entries of a failed CAS behind

@@ -339,6 +339,10 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 		pass(c, x, reasonReadClass)
 		return
 	}
+	if t.version() != e.version() && !s.cfg.adjust {
+		pass(c, x, reasonVersion)
+		return
+	}
 	rec := s.conns.newOp(ri, psn)
 	if rec == nil {
 		pass(c, x, reasonWindowFull)
