@@ -40,6 +40,11 @@
 //   - A steered CAS that stays unanswered is sent again by the control side;
 //     the server answers a repeated atomic from its memory of it.
 //
+// What a crash can still cost: when this process dies, and the answer to a READ
+// that it steered is lost with it, the READ is repeated to the address that the
+// client asked for. A server that compares repeated READs with the original, as
+// Linux rxe does, ignores it until the client gives its connection up.
+//
 // # Memory
 //
 // 52 bytes a key (state and index), 16 bytes a remembered address, fixed at
