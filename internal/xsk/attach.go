@@ -155,12 +155,9 @@ func AttachLink(ifindex int, prog *ebpf.Program, modes ...Mode) (link.Link, Mode
 // Features of an interface's driver, as the kernel tells them.
 type Features uint64
 
-// Bits of Features (enum netdev_xdp_act).
-const (
-	CanXDP      Features = 1 << 0
-	CanTransmit Features = 1 << 2 // a native redirect to it arrives
-	CanZeroCopy Features = 1 << 3
-)
+// CanTransmit: a native redirect to the interface arrives
+// (NETDEV_XDP_ACT_NDO_XMIT).
+const CanTransmit Features = 1 << 2
 
 // genlHeader is command, version and two reserved bytes, which must be zero.
 type genlHeader [4]byte

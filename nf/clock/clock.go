@@ -29,9 +29,6 @@ func (t Time) Sub(u Time) Duration { return Duration(t - u) }
 // Before reports t < u.
 func (t Time) Before(u Time) bool { return t < u }
 
-// Std is t as a time.Time in UTC.
-func (t Time) Std() time.Time { return time.Unix(0, int64(t)).UTC() }
-
 // Clock tells the time.
 type Clock interface{ Now() Time }
 

@@ -113,7 +113,7 @@ func (b *Buf) Mem() []byte { return b.mem }
 // SetFrame says that the frame is the n bytes at offset off of the slot. It
 // panics when that does not fit: a port's bug, never an input's.
 func (b *Buf) SetFrame(off, n int) {
-	if off < 0 || n < 0 || off+n > len(b.mem) {
+	if off < 0 || off > len(b.mem) || n < 0 || n > len(b.mem)-off {
 		panic(fmt.Sprintf("packet: frame [%d:+%d] outside a slot of %d bytes", off, n, len(b.mem)))
 	}
 	b.off, b.n = uint32(off), uint32(n)
@@ -137,7 +137,7 @@ func (b *Buf) SetBytes(p []byte) bool {
 // Prepend grows the frame by n bytes at its front and returns the frame;
 // false, and no change, when the headroom is too small.
 func (b *Buf) Prepend(n int) ([]byte, bool) {
-	if n < 0 || uint32(n) > b.off {
+	if n < 0 || n > int(b.off) {
 		return nil, false
 	}
 	b.off -= uint32(n)
@@ -148,26 +148,16 @@ func (b *Buf) Prepend(n int) ([]byte, bool) {
 // Append grows the frame by n bytes at its end and returns the frame; false,
 // and no change, when the slot is too small. The new bytes are not cleared.
 func (b *Buf) Append(n int) ([]byte, bool) {
-	if n < 0 || int(b.off)+int(b.n)+n > len(b.mem) {
+	if n < 0 || n > len(b.mem)-int(b.off+b.n) {
 		return nil, false
 	}
 	b.n += uint32(n)
 	return b.Bytes(), true
 }
 
-// TrimFront drops n bytes from the frame's front; false when it is shorter.
-func (b *Buf) TrimFront(n int) bool {
-	if n < 0 || uint32(n) > b.n {
-		return false
-	}
-	b.off += uint32(n)
-	b.n -= uint32(n)
-	return true
-}
-
 // TrimBack drops n bytes from the frame's end; false when it is shorter.
 func (b *Buf) TrimBack(n int) bool {
-	if n < 0 || uint32(n) > b.n {
+	if n < 0 || n > int(b.n) {
 		return false
 	}
 	b.n -= uint32(n)
@@ -300,9 +290,6 @@ func (b *Batch) Shift(n int) {
 	copy(b.p[:], b.p[n:b.n])
 	b.n -= n
 }
-
-// Truncate keeps the first n Bufs: for apps that compact a batch in place.
-func (b *Batch) Truncate(n int) { b.n = n }
 
 // Reset empties the batch; the Bufs are somebody else's by now.
 func (b *Batch) Reset() { b.n = 0 }

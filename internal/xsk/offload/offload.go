@@ -93,14 +93,6 @@ func Open(l netlink.Link) (*Interface, error) {
 	return i, nil
 }
 
-// Peer is the name of a veth's other end; empty when it was not reached.
-func (i *Interface) Peer() string {
-	if i.peer == nil {
-		return ""
-	}
-	return i.peer.Name
-}
-
 // Note says what could not be checked; empty when nothing.
 func (i *Interface) Note() string { return i.note }
 

@@ -142,6 +142,7 @@ func Open(cfg Config) (_ *Device, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.alone = true
 	v := &Device{dev: d}
 	defer func() {
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -715,6 +716,46 @@ func TestLinkGone(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
+}
+
+// TestDeviceOfClosedPorts: a plan takes a port away by closing its queues; a
+// later one may open it again.
+func TestDeviceOfClosedPorts(t *testing.T) {
+	newBed(t, 1500, 1)
+	before := features(t, "dutA")
+	for range 2 {
+		v, err := Open(Config{Interface: "dutA"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		x := v.Ports[0].Pool().Get()
+		for _, p := range v.Ports {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if !maps.Equal(before, features(t, "dutA")) {
+			t.Error("the settings are not as they were")
+		}
+		x.SetBytes([]byte("an app may hold it longer")) // its memory is still there
+		x.Put()
+	}
+}
+
+// features are what is switched on.
+func features(t *testing.T, name string) map[string]ethtool.Feature {
+	t.Helper()
+	tool, err := ethtool.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tool.Close()
+	f, err := tool.Features(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // TestTwinCloses: a plan may take one port of a pair away while the worker of

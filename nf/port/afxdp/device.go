@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,7 @@ type device struct {
 	sockets  *ebpf.Map
 	other    *device // of a pair
 	ports    []*Port
+	alone    bool // not of a pair
 
 	mu       sync.Mutex // the program and what it is attached with
 	spec     xsk.ProgramSpec
@@ -325,6 +327,15 @@ func (d *device) detach() error {
 	errs = append(errs, d.putBack(d.restore))
 	d.restore, d.fresh = [4]uint64{}, [4]uint64{}
 	return errors.Join(errs...)
+}
+
+// closed gives an interface alone back when all its ports are closed: whoever
+// closes them may open it again before the Device is closed.
+func (d *device) closed() error {
+	if !d.alone || slices.ContainsFunc(d.ports, func(p *Port) bool { return !p.closed.Load() }) {
+		return nil
+	}
+	return d.detach()
 }
 
 // putBack undoes changed settings.

@@ -2,6 +2,7 @@ package afxdp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -448,8 +449,14 @@ func (p *Port) stats() port.Stats {
 }
 
 // Close implements port.Port: it closes this queue's socket, so that its
-// frames cross in the kernel. Its Bufs, wherever they are, are void.
+// frames cross in the kernel. Its pool stays until the Device or Pair is
+// closed; frames that are on their way out are lost. With the last port of a
+// Device its program goes and its settings are put back.
 func (p *Port) Close() error {
+	return errors.Join(p.shut(), p.dev.closed())
+}
+
+func (p *Port) shut() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {

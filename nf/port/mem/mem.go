@@ -21,7 +21,6 @@ type Port struct {
 	q      []*packet.Buf // frames on their way to this end: ring
 	head   int
 	n      int
-	index  uint16
 	stats  port.Stats
 	closed bool
 }
@@ -35,9 +34,6 @@ func NewWire(nameA, nameB string, pool *packet.Pool, depth int, clk clock.Clock)
 	a.peer, b.peer = b, a
 	return a, b
 }
-
-// SetIndex sets the port number noted in received frames.
-func (p *Port) SetIndex(i uint16) { p.index = i }
 
 // Name implements port.Port.
 func (p *Port) Name() string { return p.name }
@@ -63,7 +59,7 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 			p.head = 0
 		}
 		p.n--
-		x.RxTime, x.Port = now, p.index
+		x.RxTime = now
 		b.Add(x)
 		got++
 		p.stats.RxPackets++
