@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -92,14 +93,17 @@ type Captured struct {
 }
 
 // Path is where the socket of the instance of that name is by default:
-// /run/quillon/NAME.sock for root, else below $XDG_RUNTIME_DIR, else below the
-// directory for temporary files.
+// /run/quillon/NAME.sock for root, else $XDG_RUNTIME_DIR/quillon/NAME.sock,
+// else quillon-UID/NAME.sock below the directory for temporary files, which
+// users share.
 func Path(name string) string {
-	dir := "/run"
-	if os.Geteuid() != 0 {
-		if dir = os.Getenv("XDG_RUNTIME_DIR"); dir == "" {
-			dir = os.TempDir()
+	dir := "/run/quillon"
+	if uid := os.Geteuid(); uid != 0 {
+		if dir = os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+			dir = filepath.Join(dir, "quillon")
+		} else {
+			dir = filepath.Join(os.TempDir(), fmt.Sprintf("quillon-%d", uid))
 		}
 	}
-	return filepath.Join(dir, "quillon", name+".sock")
+	return filepath.Join(dir, name+".sock")
 }

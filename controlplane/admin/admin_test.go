@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -334,6 +335,35 @@ func TestHugeRequest(t *testing.T) {
 	}
 	if _, err := c.Graph(); err != nil {
 		t.Errorf("and afterwards: %v", err)
+	}
+}
+
+// Of instances that start at once in the place of a dead one, one is there
+// afterwards.
+func TestStartAtOnce(t *testing.T) {
+	x := newBench(t)
+	for n := range 30 {
+		path := filepath.Join(t.TempDir(), "x.sock")
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln.SetUnlinkOnClose(false)
+		ln.Close()
+		var up atomic.Int32
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if s, err := admin.Listen(admin.Config{Path: path, Instance: x.inst}); err == nil {
+					up.Add(1)
+					t.Cleanup(func() { s.Close() })
+				}
+			})
+		}
+		wg.Wait()
+		if up.Load() != 1 {
+			t.Fatalf("round %d: %d listen", n, up.Load())
+		}
 	}
 }
 

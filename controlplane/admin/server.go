@@ -52,6 +52,15 @@ func Listen(cfg Config) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o755); err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
+	// Of instances that start at once only one may look and replace.
+	dir, err := os.Open(filepath.Dir(cfg.Path))
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("control socket: lock its directory: %w", err)
+	}
 	if c, err := net.Dial("unix", cfg.Path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("control socket: an instance answers on %s already: give this one another --name", cfg.Path)
