@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/nf/clock"
@@ -23,8 +24,18 @@ import (
 // quillon run.
 const middlebox = "QUILLON_DEMO_TEST_MIDDLEBOX"
 
+// limit is the limit of the middlebox's heartbeat; empty: what it has by itself.
+const limit = "QUILLON_DEMO_TEST_LIMIT"
+
 func command() Command {
 	return Command{Path: "/proc/self/exe", Args: []string{"middlebox"}, Env: []string{middlebox + "=1"}}
+}
+
+// patient is a middlebox past which nothing goes when the machine pauses it.
+func patient() Command {
+	c := command()
+	c.Env = append(c.Env, limit+"=20s")
+	return c
 }
 
 func TestMain(m *testing.M) {
@@ -53,7 +64,13 @@ func runInline(args []string) (err error) {
 		nfArgs[k] = v
 	}
 	clk := clock.NewWall()
-	pair, err := afxdp.OpenPair(afxdp.PairConfig{A: a, B: b, Options: afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true}}})
+	opt := afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true}}
+	if s := os.Getenv(limit); s != "" {
+		if opt.Stale, err = time.ParseDuration(s); err != nil {
+			return err
+		}
+	}
+	pair, err := afxdp.OpenPair(afxdp.PairConfig{A: a, B: b, Options: opt})
 	if err != nil {
 		return err
 	}
@@ -83,7 +100,7 @@ func runInline(args []string) (err error) {
 
 func TestInNamespaces(t *testing.T) {
 	for try := 1; ; try++ {
-		r, err := InNamespaces(t.Context(), clock.NewWall(), small(), command(), func(clock.Time, Progress) {})
+		r, err := InNamespaces(t.Context(), clock.NewWall(), small(), patient(), func(clock.Time, Progress) {})
 		if errors.Is(err, port.ErrNotSupported) {
 			t.Skip(err)
 		}
