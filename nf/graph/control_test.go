@@ -158,3 +158,29 @@ links: [a.out -> m.in, m.out -> b.in]
 		}
 	}
 }
+
+// A frame that was traced before ClearTrace, and is still held, is forgotten,
+// and does not disturb what is traced afterwards.
+func TestClearTraceForgetsWhatIsHeld(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {h: {kind: hold}}
+links: [a.out -> h.in, h.out -> b.in]
+`), 64)
+	for range 2 {
+		if err := x.inst.AddTrace("a", 1, ""); err != nil {
+			t.Fatal(err)
+		}
+		x.send("a", "f")
+		x.step()
+		if x.inst.Held() == 1 {
+			x.inst.ClearTrace()
+		}
+	}
+	x.send("a", "1", "2", "3", "4")
+	x.step()
+	tr := x.inst.Trace()
+	if len(tr) != 1 || tr[0].Packet != 2 || len(tr[0].Lines) != 4 {
+		t.Errorf("%v", tr)
+	}
+}

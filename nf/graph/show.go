@@ -269,7 +269,7 @@ func (i *Instance) ClearTrace() {
 				p.mark = nil
 			}
 			w.ctx.tracer = nil
-			w.tracer.open, w.tracer.stage = 0, w.tracer.stage[:0]
+			w.tracer.open, w.tracer.stage, w.tracer.old = 0, w.tracer.stage[:0], i.traced.Load()
 			w.tracer.ring.Clear()
 		})
 	}

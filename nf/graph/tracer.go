@@ -39,7 +39,8 @@ type tracer struct {
 	ring  *trace.Ring
 	last  *atomic.Uint32 // the instance's number of the last traced packet
 	stage []trace.Record
-	open  int // packets under way
+	open  int    // packets under way
+	old   uint32 // packets up to this one are forgotten
 	want  []reasonKey
 	left  *atomic.Int64 // with want: how many may still be kept
 }
@@ -59,6 +60,9 @@ func (t *tracer) start(c *Ctx, b *packet.Buf, job *traceJob) {
 }
 
 func (t *tracer) add(c *Ctx, b *packet.Buf, kind uint16, args ...uint64) {
+	if b.Trace <= t.old {
+		return
+	}
 	if len(t.stage) == cap(t.stage) {
 		// Packets that stay with an app for long lose their beginning.
 		t.stage = append(t.stage[:0], t.stage[stageSize/2:]...)
@@ -75,6 +79,9 @@ func (t *tracer) end(c *Ctx, b *packet.Buf, kind, app, reason uint16) {
 }
 
 func (t *tracer) finish(c *Ctx, id uint32, kind, app, reason uint16, v packet.Verdict) {
+	if id <= t.old {
+		return
+	}
 	keep := t.want == nil
 	if !keep && app != 0 && slices.Contains(t.want, reasonKey{app, reason}) {
 		keep = t.left.Add(-1) >= 0

@@ -58,7 +58,7 @@
 // # One interface alone
 //
 // Frames that the filter does not want go to the kernel's stack. The program
-// is attached by bpf_link and goes with the process.
+// is attached by bpf_link and goes with its last port, or the process.
 //
 // # Memory
 //
