@@ -1,0 +1,27 @@
+package counter
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestCommit(t *testing.T) {
+	s := NewSet([]Def{{Name: "a"}, {Name: "b"}, {Name: "c"}})
+	s.Add(0, 3)
+	s.Set(2, 9)
+	if s.Live(0) != 3 || s.Load(0) != 0 || s.Load(2) != 0 {
+		t.Error("seen before it was committed")
+	}
+	s.Commit()
+	s.Add(0, ^uint64(0)) // one is taken back
+	if got := s.Snapshot(nil); !slices.Equal(got, []uint64{3, 0, 9}) {
+		t.Errorf("%v", got)
+	}
+	s.Commit()
+	if s.Load(0) != 2 {
+		t.Errorf("%d", s.Load(0))
+	}
+	if n := testing.AllocsPerRun(100, func() { s.Add(1, 1); s.Commit() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
