@@ -18,8 +18,8 @@ OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap tor rack/rnic)
 # Packages whose code runs on several threads.
 RACE    = $(wildcard nf/graph nf/counter nf/trace controlplane/admin)
 
-# How long the tests of one package may take; they take seconds. A test that
-# hangs is ended, and says where it was.
+# How long the tests of one package, or a fuzz run, may take; they take seconds.
+# What hangs is ended, and a test says where it was.
 TIMEOUT = 5m
 
 # One run of go test with arguments $(1), for tally: how it failed is told when
@@ -36,7 +36,7 @@ grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sort | \
 while IFS=: read -r file _ func; do \
   for time in $(FUZZTIME) $(FUZZTIME) 1000x; do \
     status=0; \
-    out=$$(timeout -k 10 180 $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $$time -fuzzminimizetime $(FUZZTIME) "$$(dirname $$file)" </dev/null) || status=$$?; \
+    out=$$(timeout -k 10 $(TIMEOUT) $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $$time -fuzzminimizetime $(FUZZTIME) "$$(dirname $$file)" </dev/null) || status=$$?; \
     case $$out in *'Failing input'*) break;; *'context deadline exceeded'*) ;; *) break;; esac; \
   done; \
   printf '%s\n' "$$out"; \
