@@ -16,7 +16,7 @@ import (
 const defaultStateDir = "/run/quillon"
 
 func newBridgeCmd() *cobra.Command {
-	cmd := group("bridge", "Splice a middlebox between a bridge and one of its ports",
+	cmd := group("bridge", "Splice a middlebox between a bridge and one of its ports", "  quillon bridge insert br0 eth1\n  quillon bridge remove br0 eth1",
 		newBridgeInsertCmd(), newBridgeRemoveCmd(), newBridgeListCmd())
 	cmd.PersistentFlags().String("state", defaultStateDir, "`directory` of the files that remember how it was before")
 	return cmd
@@ -147,14 +147,14 @@ func newBridgeListCmd() *cobra.Command {
 		Use:     "list",
 		Short:   "List the splices",
 		Example: "  quillon bridge list",
-		Args:    cobra.NoArgs,
+		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, _ := cmd.Flags().GetString("state")
 			all, err := bridge.List(dir)
 			if err != nil {
 				return err
 			}
-			return show(cmd, all, func(w io.Writer) {
+			return show(cmd, list(all), func(w io.Writer) {
 				for _, s := range all {
 					fmt.Fprintf(w, "%s\t%s\t%s,%s\n", s.Bridge, s.Port, s.Inner, s.Port)
 				}

@@ -101,7 +101,7 @@ func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) 
 func newShowCmd() *cobra.Command {
 	var dot, zero bool
 	g := asking(&cobra.Command{
-		Use: "graph", Short: "Show ports, apps and links", Args: cobra.NoArgs,
+		Use: "graph", Short: "Show ports, apps and links", Args: exactly(),
 		Example: "  quillon show graph\n  quillon show graph --dot | dot -Tsvg >graph.svg",
 	}, func(c *admin.Client, _ []string) (admin.Graph, error) { return c.Graph() },
 		func(w io.Writer, v admin.Graph) {
@@ -113,7 +113,7 @@ func newShowCmd() *cobra.Command {
 		})
 	g.Flags().BoolVar(&dot, "dot", false, "print it for Graphviz")
 	counters := asking(&cobra.Command{
-		Use: "counters [APP]", Short: "Show counters and reasons", Args: cobra.MaximumNArgs(1),
+		Use: "counters [APP]", Short: "Show counters and reasons", Args: optional(0, "APP"),
 		Example: "  quillon show counters\n  quillon show counters clover-steer --zero",
 	}, func(c *admin.Client, args []string) ([]graph.Count, error) {
 		all, err := c.Counters()
@@ -139,18 +139,27 @@ func newShowCmd() *cobra.Command {
 	})
 	counters.Flags().BoolVar(&zero, "zero", false, "show those that are zero, too")
 	runtime := asking(&cobra.Command{
-		Use: "runtime", Short: "Show what each app costs, and the links", Args: cobra.NoArgs,
+		Use: "runtime", Short: "Show what each app costs, and the links", Args: exactly(),
 		Example: "  quillon show runtime",
 	}, func(c *admin.Client, _ []string) (graph.Runtime, error) { return c.Runtime() }, runtimeText)
 	ports := asking(&cobra.Command{
-		Use: "ports", Short: "Show the ports, what they are bound to, and their totals", Args: cobra.NoArgs,
+		Use: "ports", Short: "Show the ports, what they are bound to, and their totals", Args: exactly(),
 		Example: "  quillon show ports --json",
 	}, func(c *admin.Client, _ []string) (admin.Ports, error) { return c.Ports() }, portsText)
-	return group("show", "Show a running instance", g, counters, runtime, ports)
+	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, runtime, ports)
+	show.Long = `Shows a running instance. An instance listens on a Unix socket: for root
+/run/quillon/NAME.sock, else below $XDG_RUNTIME_DIR or the directory for
+temporary files. Where only one runs it is found; --name chooses one of several,
+--control names a socket at another place.`
+	return show
 }
 
 func graphText(w io.Writer, v admin.Graph) {
-	fmt.Fprintf(w, "%s, %d workers\n", v.Name, v.Workers)
+	workers := "workers"
+	if v.Workers == 1 {
+		workers = "worker"
+	}
+	fmt.Fprintf(w, "%s, %d %s\n", v.Name, v.Workers, workers)
 	text, err := v.Spec.Marshal()
 	if err != nil {
 		text = []byte(err.Error())
@@ -199,7 +208,7 @@ func newTraceCmd() *cobra.Command {
 		Long: `Traces the next N frames received on PORT; with reason=REASON the next N that end
 with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
 		Example: "  quillon trace add a 20\n  quillon trace add a 5 reason=bad-icrc",
-		Args:    cobra.RangeArgs(2, 3),
+		Args:    optional(2, "PORT", "N", "reason=REASON"),
 	}, func(c *admin.Client, args []string) (added, error) {
 		n, err := strconv.Atoi(args[1])
 		if err != nil || n < 1 {
@@ -217,27 +226,30 @@ with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
 		fmt.Fprintf(w, "the next %d frames received on %s are traced; quillon trace show\n", a.N, a.Port)
 	})
 	showTrace := asking(&cobra.Command{
-		Use: "show", Short: "Show what happened to the traced frames", Args: cobra.NoArgs,
+		Use: "show", Short: "Show what happened to the traced frames", Args: exactly(),
 		Example: "  quillon trace show",
-	}, func(c *admin.Client, _ []string) ([]graph.Traced, error) { return c.Trace() },
+	}, func(c *admin.Client, _ []string) ([]graph.Traced, error) {
+		v, err := c.Trace()
+		return list(v), err
+	},
 		func(w io.Writer, v []graph.Traced) {
 			for _, t := range v {
 				fmt.Fprint(w, t)
 			}
 		})
 	clearTrace := asking(&cobra.Command{
-		Use: "clear", Short: "End tracing and forget what was traced", Args: cobra.NoArgs,
+		Use: "clear", Short: "End tracing and forget what was traced", Args: exactly(),
 		Example: "  quillon trace clear",
 	}, func(c *admin.Client, _ []string) (struct{}, error) { return struct{}{}, c.ClearTrace() },
 		func(io.Writer, struct{}) {})
-	return group("trace", "Trace single frames through a running instance", add, showTrace, clearTrace)
+	return group("trace", "Trace single frames through a running instance", "  quillon trace add a 20 && quillon trace show", add, showTrace, clearTrace)
 }
 
 func newSetCmd() *cobra.Command {
 	return asking(&cobra.Command{
 		Use: "set APP KEY=VALUE...", Short: "Change arguments of a running app",
 		Example: "  quillon set clover-steer mode=write",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    atLeast("APP", "KEY=VALUE"),
 	}, func(c *admin.Client, args []string) (admin.Plan, error) {
 		set := graph.Args{}
 		for _, a := range args[1:] {
@@ -294,7 +306,7 @@ func newReportCmd() *cobra.Command {
 
 func newStopCmd() *cobra.Command {
 	return asking(&cobra.Command{
-		Use: "stop", Short: "Stop a running instance cleanly", Args: cobra.NoArgs,
+		Use: "stop", Short: "Stop a running instance cleanly", Args: exactly(),
 		Example: "  quillon stop --name rack7",
 	}, func(c *admin.Client, _ []string) (struct{}, error) { return struct{}{}, c.Stop() },
 		func(io.Writer, struct{}) {})

@@ -39,7 +39,7 @@ ends, no namespace, link or process is left behind.`,
 		Example: `  quillon demo
   quillon demo --workload W --clients 16 --seconds 10
   quillon demo --mem --json demo.json --plot demo`,
-		Args: cobra.NoArgs,
+		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.Check(); err != nil {
 				return fmt.Errorf("--%w", err)

@@ -63,7 +63,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		DisableAutoGenTag: true,
-		Args:              cobra.NoArgs,
+		Args:              known,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
@@ -92,7 +92,34 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		newTraceCmd(),
 		newNFCmd(),
 	)
+	root.SetHelpCommand(newHelpCmd())
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args, c.RunE = known, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 	return root
+}
+
+// newHelpCmd is cobra's, but refuses what it does not know.
+func newHelpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND...]",
+		Short:   "Show the help of a command",
+		Example: "  quillon help bridge insert",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err == nil && len(rest) > 0 {
+				err = known(about, rest)
+			}
+			if err != nil {
+				return err
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // show prints v as JSON when --json is given, else what text writes; columns
@@ -110,15 +137,36 @@ func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 
 // exactly wants one argument for each name, and says which is missing.
 func exactly(names ...string) cobra.PositionalArgs {
+	return optional(len(names), names...)
+}
+
+// optional wants an argument for each of the first names, and takes one for
+// each of the others.
+func optional(least int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > len(names) {
+			return fmt.Errorf("unexpected argument %q: %s", args[len(names)], cmd.UseLine())
+		}
+		return atLeast(names[:least]...)(cmd, args)
+	}
+}
+
+// atLeast wants one argument for each name, and takes more.
+func atLeast(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(names) {
 			return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine())
 		}
-		if len(args) > len(names) {
-			return fmt.Errorf("unexpected argument %q: %s", args[len(names)], cmd.UseLine())
-		}
 		return nil
 	}
+}
+
+// known refuses arguments of a command that only has subcommands.
+func known(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unknown command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
 // oneLine is an error of several joined ones as one line.
@@ -130,17 +178,13 @@ func oneLine(err error) error {
 }
 
 // group is a command that only has subcommands.
-func group(use, short string, sub ...*cobra.Command) *cobra.Command {
+func group(use, short, example string, sub ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return fmt.Errorf("unknown command %q; see %s --help", args[0], cmd.CommandPath())
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:     use,
+		Short:   short,
+		Example: example,
+		Args:    known,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(sub...)
 	return cmd

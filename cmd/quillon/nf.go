@@ -24,15 +24,18 @@ type kindDoc struct {
 }
 
 func docOf(k graph.Kind) kindDoc {
-	return kindDoc{k.Name, k.Summary, k.Doc, k.In, k.Out, k.Params, k.Counters, k.Reasons}
+	return kindDoc{k.Name, k.Summary, k.Doc, list(k.In), list(k.Out), list(k.Params), list(k.Counters), list(k.Reasons)}
 }
+
+// list is s, never nil: [] in JSON, not null.
+func list[T any](s []T) []T { return append([]T{}, s...) }
 
 func newNFCmd() *cobra.Command {
 	list := &cobra.Command{
 		Use:     "list",
 		Short:   "List the network functions",
 		Example: "  quillon nf list",
-		Args:    cobra.NoArgs,
+		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []kindDoc
 			for _, k := range kinds() {
@@ -59,7 +62,7 @@ func newNFCmd() *cobra.Command {
 			return show(cmd, docOf(k), func(w io.Writer) { describeKind(w, k) })
 		},
 	}
-	return group("nf", "What network functions there are", list, describe)
+	return group("nf", "What network functions there are", "  quillon nf list\n  quillon nf describe clover-steer", list, describe)
 }
 
 func newPortCmd() *cobra.Command {
@@ -67,7 +70,7 @@ func newPortCmd() *cobra.Command {
 		Use:     "list",
 		Short:   "List the kinds of ports",
 		Example: "  quillon port list",
-		Args:    cobra.NoArgs,
+		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd, portKinds(), func(w io.Writer) {
 				for _, k := range portKinds() {
@@ -95,7 +98,7 @@ func newPortCmd() *cobra.Command {
 			return fmt.Errorf("no kind of port is called %q; there are: %s", args[0], strings.Join(known, ", "))
 		},
 	}
-	return group("port", "What ports a spec may have", list, describe)
+	return group("port", "What ports a spec may have", "  quillon port list\n  quillon port describe afxdp", list, describe)
 }
 
 func describeParams(w io.Writer, params []graph.Param) {

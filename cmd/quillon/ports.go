@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -289,6 +290,16 @@ func pairOptions(name string, args graph.Args, cfg *afxdp.PairConfig) error {
 			return fmt.Errorf("port %s: keep=%s: want true or false", name, v)
 		}
 		cfg.Keep = keep
+	}
+	return nil
+}
+
+// there is an error when no interface has one of the names.
+func there(devs ...string) error {
+	for _, dev := range devs {
+		if _, err := net.InterfaceByName(dev); err != nil {
+			return fmt.Errorf("no interface is called %s; ip link shows what there is", dev)
+		}
 	}
 	return nil
 }

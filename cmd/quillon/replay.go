@@ -35,7 +35,7 @@ decoded, and the exit status is 1 when there are any.`,
 		Example: `  quillon replay --nf clover-steer,mode=write in.pcap -o out.pcap
   quillon replay --nf clover-steer --in a=clients.pcap,b=server.pcap -o out.pcapng
   quillon replay --nf clover-steer in.pcap --expect golden.pcap`,
-		Args: cobra.MaximumNArgs(1),
+		Args: optional(0, "IN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if files.In, err = inputs(args, in); err != nil {
@@ -136,5 +136,5 @@ comments. Shows what differs field by field. Exit status 1 when anything does.`,
 	diff.Flags().BoolVar(&o.IgnoreTime, "ignore-time", false, "leave timestamps out")
 	diff.Flags().BoolVar(&o.IgnoreComments, "ignore-comments", false, "leave the packets' comments out")
 	diff.Flags().IntVar(&o.Shown, "show", replay.ShownDifferences, "how many differing packets to show")
-	return group("pcap", "Work on captures", diff)
+	return group("pcap", "Work on captures", "  quillon pcap diff got.pcap want.pcap", diff)
 }

@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/controlplane/admin"
@@ -57,7 +59,7 @@ kernel until it is back; "quillon detach" takes such a wire away.`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run middlebox.yaml --dry-run`,
-		Args: cobra.MaximumNArgs(1),
+		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := strings.Join(args, "")
 			spec, err := f.spec(file)
@@ -83,7 +85,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
-	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon show --help)")
+	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 }
 
 // spec is what the arguments ask for.
@@ -136,15 +138,41 @@ func (f *runFlags) instanceName(file string) string {
 	return strings.ReplaceAll(f.inline, ",", "-")
 }
 
+// checkSocket refuses a control socket that would leave directories behind.
+func (f *runFlags) checkSocket(name string) error {
+	if f.control == "" {
+		if strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".") {
+			return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
+		}
+		return nil
+	}
+	dir := filepath.Dir(f.control)
+	if at, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("control socket: %w: make the directory first", err)
+	} else if !at.IsDir() {
+		return fmt.Errorf("control socket: %s is not a directory", dir)
+	}
+	return nil
+}
+
 // run opens the ports and runs the graph until a signal or an error.
 func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err error) {
+	name := f.instanceName(file)
+	if err := f.checkSocket(name); err != nil {
+		return err
+	}
 	clk := clock.NewWall()
 	filter, err := graph.Wants(spec, kinds())
 	if err != nil {
 		return err
 	}
 	ports, err := open(spec, filter, clk)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0:
+		return fmt.Errorf("%w: run it as root", err)
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+		return fmt.Errorf("%w; ip link shows what there is", err)
+	case err != nil:
 		return err
 	}
 	inst, err := graph.New(graph.Config{
@@ -159,7 +187,6 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err != nil {
 		return errors.Join(err, ports.Close())
 	}
-	name := f.instanceName(file)
 	var control *admin.Server
 	stop := make(chan struct{})
 	finish := func(err error) error {
@@ -256,6 +283,9 @@ back. Frames cross between the two no more, unless something else carries them.`
 		Example: "  quillon detach eth1 eth2",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := there(args...); err != nil {
+				return err
+			}
 			if err := unused(args...); err != nil {
 				return err
 			}

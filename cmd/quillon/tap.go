@@ -82,9 +82,16 @@ func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, 
 	var w *pcap.Writer
 	var file io.WriteCloser
 	// The file is made once the instance has agreed: a refusal leaves none.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	begin := func() {
 		if file, err = create(cmd, r.File); err == nil {
 			w, err = newCapture(file, r.File, r.At)
+		}
+		if err != nil {
+			// No frame may ever come: end without one.
+			cancel()
+			return
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "copying %s\n", r.At)
 	}
@@ -126,7 +133,11 @@ func create(cmd *cobra.Command, name string) (io.WriteCloser, error) {
 	if name == "-" {
 		return standardOutput{cmd.OutOrStdout()}, nil
 	}
-	return os.Create(name)
+	file, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
 }
 
 // standardOutput is not closed.

@@ -30,7 +30,7 @@ func newTopCmd() *cobra.Command {
 reasons grow, anew every interval. Without a terminal, or with --once, one
 interval is measured and printed.`,
 		Example: "  quillon top\n  quillon top --once --every 5s --json",
-		Args:    cobra.NoArgs,
+		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 10*time.Millisecond {
 				return fmt.Errorf("--every %v: want at least 10ms", every)
@@ -211,11 +211,11 @@ func topText(w io.Writer, v topView) {
 	}
 }
 
-// drawTop redraws the terminal, as many lines as it has.
+// drawTop redraws the terminal, as many lines and columns as it has.
 func drawTop(screen *os.File, v topView) {
-	_, height, err := term.GetSize(int(screen.Fd()))
-	if err != nil || height < 3 {
-		height = 24
+	width, height, err := term.GetSize(int(screen.Fd()))
+	if err != nil || width < 1 || height < 3 {
+		width, height = 80, 24
 	}
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
@@ -224,6 +224,10 @@ func drawTop(screen *os.File, v topView) {
 	lines := strings.Split(strings.TrimRight(text.String(), "\n"), "\n")
 	if len(lines) > height-1 {
 		lines = lines[:height-1]
+	}
+	// A line that wrapped would push the others down.
+	for i, l := range lines {
+		lines[i] = l[:min(len(l), width)]
 	}
 	// Home, each line cleared to its end, then the rest of the screen.
 	fmt.Fprintf(screen, "\x1b[H%s\x1b[K\n\x1b[J", strings.Join(lines, "\x1b[K\n"))
