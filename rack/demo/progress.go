@@ -49,8 +49,9 @@ func NewPrinter(w io.Writer, terminal bool) *Printer { return &Printer{w: w, ter
 // Show prints p, when it is due.
 func (r *Printer) Show(now clock.Time, p Progress) {
 	if r.terminal {
-		// Clear to the end of the line behind the text.
-		fmt.Fprintf(r.w, "\r%s\x1b[K", p)
+		// Without wrapping, which would leave lines behind on a narrow
+		// terminal; cleared to the end of the line behind the text.
+		fmt.Fprintf(r.w, "\r\x1b[?7l%s\x1b[K\x1b[?7h", p)
 		r.open = true
 		return
 	}
