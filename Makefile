@@ -91,6 +91,8 @@ fuzz:
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(FUZZ); } 2>&1 | bin/tally
 
+# DEMO= arguments of the demo, as in: make demo DEMO="--workload W --plot demo"
+DEMO ?= --json bin/demo.json --plot bin/demo
 demo: bin/quillon
 	bin/quillon demo $(DEMO)
 
