@@ -147,7 +147,7 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "recycled", Default: "pass", Help: "requests for an entry of another version than the tail's: pass them, or adjust them and their answers (then clients must survive that an answer is lost together with this process: see the package comment)"},
 			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20; can be changed while running"},
 			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
-			{Name: "settle", Default: "500ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
+			{Name: "settle", Default: "200ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
 			{Name: "repair", Default: "250ms", Help: "send a steered compare-and-swap again when it stays unanswered this long; 0 = never"},
 			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
 			{Name: "idle", Default: "5m", Help: "forget a connection after this long without a request"},
@@ -186,7 +186,7 @@ func (s *settings) chosen(key uint64) bool {
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: ReadWrite, keys: 1024, conns: 512, settle: 500 * time.Millisecond, repair: 250 * time.Millisecond, idle: 5 * time.Minute}
+	s := settings{mode: ReadWrite, keys: 1024, conns: 512, settle: 200 * time.Millisecond, repair: 250 * time.Millisecond, idle: 5 * time.Minute}
 	number := func(name, v string, most int) (int, error) {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 1 || n > most {

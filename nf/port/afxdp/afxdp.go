@@ -39,8 +39,9 @@ const (
 	Pass
 )
 
-// DefaultStale is the age at which a heartbeat is stale.
-const DefaultStale = 50 * time.Millisecond
+// DefaultStale is the age at which a heartbeat is stale: frames cross again
+// within 100 ms of a stall, and a busy machine does not look like one.
+const DefaultStale = 70 * time.Millisecond
 
 // Options of interfaces. The zero value is the default.
 type Options struct {

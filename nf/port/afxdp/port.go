@@ -314,7 +314,7 @@ func (p *Port) overtaken(now clock.Time) bool {
 	}
 	mono := int64(now) + p.monoOff
 	over := false
-	if gap := mono - p.beaten; gap > p.limit/2 {
+	if gap := mono - p.beaten; gap > p.limit/4*3 {
 		k := p.kernelMissed()
 		if p.beaten != 0 {
 			p.stalls++
@@ -360,8 +360,8 @@ func (p *Port) kernelMissed() (sum uint64) {
 }
 
 // Missed implements port.Bypasser: frames that were wanted and crossed in the
-// kernel, plus one for every pause of this worker of half the heartbeat's
-// limit or more.
+// kernel, plus one for every pause of this worker of three quarters of the
+// heartbeat's limit or more: the program may be about to count one.
 func (p *Port) Missed() uint64 {
 	if p.closed.Load() {
 		return p.kernel + p.stalls
