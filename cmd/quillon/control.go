@@ -148,8 +148,8 @@ func newShowCmd() *cobra.Command {
 	}, func(c *admin.Client, _ []string) (admin.Ports, error) { return c.Ports() }, portsText)
 	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, runtime, ports)
 	show.Long = `Shows a running instance. An instance listens on a Unix socket: for root
-/run/quillon/NAME.sock, else below $XDG_RUNTIME_DIR or the directory for
-temporary files. Where only one runs it is found; --name chooses one of several,
+/run/quillon/NAME.sock, else in quillon below $XDG_RUNTIME_DIR, or in
+quillon-UID below the directory for temporary files. Where only one runs it is found; --name chooses one of several,
 --control names a socket at another place.`
 	return show
 }

@@ -68,7 +68,7 @@ ends, no namespace, link or process is left behind.`,
 	f.StringVar(&c.Workload, "workload", c.Workload, "YCSB `mix`: A (50 % writes), B (5 %), C (0 %) or W (100 %)")
 	f.IntVar(&c.Clients, "clients", c.Clients, "clients on each compute node")
 	f.Float64Var(&c.Seconds, "seconds", c.Seconds, "measured in each phase")
-	f.Float64Var(&c.Warmup, "warmup", c.Warmup, "seconds before that; the middlebox learns for the first half second")
+	f.Float64Var(&c.Warmup, "warmup", c.Warmup, "seconds before that; the middlebox only learns for the first 0.2 s")
 	f.IntVar(&c.Keys, "keys", c.Keys, "keys in the store")
 	f.IntVar(&c.Entry, "entry", c.Entry, "bytes of an entry: a power of two")
 	f.Float64Var(&c.Zipf, "zipf", c.Zipf, "skew of the keys; 0 = all alike")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -54,12 +55,23 @@ func portKinds() []graph.PortKind {
 	}
 }
 
-// openPorts are the ports of a Spec, opened.
+// openPorts are the ports of a Spec, opened. Once the graph runs, ports are
+// added under mu.
 type openPorts struct {
 	ports  map[string][]port.Port
-	infos  []afxdp.Info
 	detach []func() error
 	close  []func() error
+
+	mu    sync.Mutex
+	next  uint16 // number of the next port to be added
+	infos []afxdp.Info
+}
+
+// bound says what the ports were bound to, those added later included.
+func (o *openPorts) bound() []afxdp.Info {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.infos)
 }
 
 // open opens the ports of spec for what filter wants; on an error none stays
@@ -111,6 +123,7 @@ func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, 
 		o.detach = append(o.detach, pair.Detach)
 		o.close = append(o.close, pair.Close)
 	}
+	o.next = uint16(len(names))
 	return o, nil
 }
 
@@ -196,18 +209,29 @@ func leaveOffloads(name string, args graph.Args) (bool, error) {
 
 // add opens one more port while the graph runs.
 func (o *openPorts) add(name string, p graph.PortSpec, filter port.Filter, clk clock.Clock) ([]port.Port, error) {
-	if err := o.openOne(name, uint16(len(o.ports)), p, filter, clk); err != nil {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.openOne(name, o.next, p, filter, clk); err != nil {
 		return nil, err
 	}
+	o.next++
 	return o.ports[name], nil
 }
 
 // Detach takes the workers out of the way of the frames; it comes before they
 // stop.
-func (o *openPorts) Detach() error { return all(o.detach) }
+func (o *openPorts) Detach() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return all(o.detach)
+}
 
 // Close puts the interfaces back as they were.
-func (o *openPorts) Close() error { return all(o.close) }
+func (o *openPorts) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return all(o.close)
+}
 
 func all(fs []func() error) error {
 	var errs []error
@@ -218,7 +242,7 @@ func all(fs []func() error) error {
 }
 
 func (o *openPorts) print(w io.Writer) {
-	for _, i := range o.infos {
+	for _, i := range o.bound() {
 		fmt.Fprint(w, i)
 	}
 }

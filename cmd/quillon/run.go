@@ -199,7 +199,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	control, err = admin.Listen(admin.Config{
 		Name: name, Path: f.control, Instance: inst,
 		Stop:     sync.OnceFunc(func() { close(stop) }),
-		PortInfo: func() any { return ports.infos },
+		PortInfo: func() any { return ports.bound() },
 	})
 	if err != nil {
 		return finish(err)
@@ -209,7 +209,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	} else if err != nil {
 		return finish(err)
 	}
-	err = show(cmd, bound{name, control.Path(), ports.infos, inst.Notes(), spec}, func(w io.Writer) {
+	err = show(cmd, bound{name, control.Path(), ports.bound(), inst.Notes(), spec}, func(w io.Writer) {
 		ports.print(w)
 		for _, n := range inst.Notes() {
 			fmt.Fprintln(w, n)
@@ -270,6 +270,10 @@ func reload(w io.Writer, inst *graph.Instance, file string) {
 				return
 			}
 		}
+	}
+	if errors.Is(err, graph.ErrPort) {
+		fmt.Fprintf(w, "quillon: SIGHUP: %v\n", oneLine(err))
+		return
 	}
 	fmt.Fprintf(w, "quillon: SIGHUP: nothing changed: %v\n", oneLine(err))
 }
