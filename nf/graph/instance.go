@@ -389,14 +389,14 @@ func (i *Instance) NextTick() clock.Time {
 // simulation, it allocates nothing.
 func (w *worker) nextTick() clock.Time {
 	w.mailMu.Lock()
-	live := w.live
-	w.mailMu.Unlock()
-	if live {
+	if w.live {
+		w.mailMu.Unlock()
 		t := clock.Never
 		w.do(func() { t = w.tick })
 		return t
 	}
-	w.mu.Lock()
+	w.mu.Lock() // before mailMu goes, as in do
+	w.mailMu.Unlock()
 	defer w.mu.Unlock()
 	return w.tick
 }

@@ -76,8 +76,9 @@ func (w *worker) do(fn func()) {
 		<-l.done
 		return
 	}
-	w.mailMu.Unlock()
+	// Before mailMu goes: a run that begins now would keep mu for itself.
 	w.mu.Lock()
+	w.mailMu.Unlock()
 	defer w.mu.Unlock()
 	defer w.recover()
 	fn()
