@@ -40,8 +40,9 @@ const (
 )
 
 // DefaultStale is the age at which a heartbeat is stale: frames cross again
+// before the first retransmission of RoCE at its usual time-out (67 ms), and
 // within 100 ms of a stall, and a busy machine does not look like one.
-const DefaultStale = 70 * time.Millisecond
+const DefaultStale = 60 * time.Millisecond
 
 // Options of interfaces. The zero value is the default.
 type Options struct {

@@ -19,7 +19,7 @@
 //
 // The heartbeat is a word in a page that the process and the program share;
 // Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
-// does neither for Options.Stale (70 ms) is bypassed, whether it is stopped,
+// does neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
 // stalled or gone; the socket of a process that died leaves its place at
 // once. Steering begins with the worker's first Rx, not with Open.
 //
