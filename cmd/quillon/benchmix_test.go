@@ -7,7 +7,7 @@ import (
 )
 
 // BenchmarkSteer is "quillon bench steer" as a Go benchmark: the recorded mix
-// through clover-steer. make pgo takes the compiler's profile from it.
+// through clover-steer.
 func BenchmarkSteer(b *testing.B) {
 	c, err := steerBenchmark().prepare(clock.NewWall())
 	if err != nil {
