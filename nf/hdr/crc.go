@@ -59,7 +59,12 @@ func crcBytes(c uint32, b []byte) uint32 {
 		c = x ^ y
 		b = b[16:]
 	}
-	if len(b) >= 8 {
+	if len(b) >= 12 {
+		lo := le.Uint32(b) ^ c
+		x := t[11][byte(lo)] ^ t[10][byte(lo>>8)] ^ t[9][byte(lo>>16)] ^ t[8][lo>>24]
+		c = x ^ crc8(0, le.Uint64(b[4:]))
+		b = b[12:]
+	} else if len(b) >= 8 {
 		c = crc8(c, le.Uint64(b))
 		b = b[8:]
 	}

@@ -69,7 +69,12 @@ func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) in
 	switch f.Op {
 	case hdr.AtomicAck:
 		kind = opCAS
-	case hdr.ReadRespOnly, hdr.ReadRespFirst:
+	case hdr.ReadRespOnly:
+		if _, ok := wire.Class(uint32(len(f.PayloadOf(b)))); !ok {
+			return noSlot // not an entry: nothing that was recorded
+		}
+		kind = opRead
+	case hdr.ReadRespFirst:
 		kind = opRead
 	default:
 		return noSlot
