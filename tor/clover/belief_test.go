@@ -235,3 +235,42 @@ func TestLearning(t *testing.T) {
 		t.Errorf("%d bases are trusted, want 1", bases(r))
 	}
 }
+
+// What connections without a row do to a tail is not overlooked, nor is the
+// rewriting of an address that went unseen and comes again.
+func TestStrangers(t *testing.T) {
+	known := func(t *testing.T, args graph.Args) *rig {
+		r := crew(t, args)
+		r.wrote(0x10, 108, 0x9001)
+		r.link(0x10, 109, 0x9001, old)
+		r.linked(0x10, 109)
+		r.believed(true, "to begin with")
+		return r
+	}
+	for name, do := range map[string]func(r *rig){
+		"FETCH ADD":    func(r *rig) { r.to(0x99, 1, hdr.FetchAdd, atomicETH(entryAt(0x9001), r.rkey, 1, 0), nil) },
+		"8-byte WRITE": func(r *rig) { r.to(0x99, 1, hdr.WriteOnly, reth(entryAt(0x9001), r.rkey, 8), make([]byte, 8)) },
+		"CAS":          func(r *rig) { r.to(0x99, 1, hdr.CompareSwap, atomicETH(entryAt(0x9001), r.rkey, 1, 0), nil) },
+		"entry":        func(r *rig) { r.wrote(0x99, 1, 0x9001) },
+		"repeated WRITE that was not seen": func(r *rig) {
+			p := make([]byte, 128)
+			wireEntry(p, key+1)
+			r.to(0x10, 107, hdr.WriteOnly, reth(entryAt(0x9001), r.rkey, 128), p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, conns := range []string{"3", "8"} { // full, and not
+				r := known(t, graph.Args{"conns": conns})
+				do(r)
+				r.believed(false, "with "+conns+" rows")
+			}
+		})
+	}
+	t.Run("repeated WRITE that was", func(t *testing.T) {
+		r := known(t, graph.Args{})
+		p := make([]byte, 128)
+		wireEntry(p, key)
+		r.to(0x10, 108, hdr.WriteOnly, reth(entryAt(0x9001), r.rkey, 128), p)
+		r.believed(true, "the same again")
+	})
+}

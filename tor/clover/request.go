@@ -22,16 +22,17 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 	}
 	if ri == noSlot {
 		if !s.trackable(b, fl) {
+			if sid, ok := s.server(dst); ok {
+				s.untracked(c, b, sid, fl)
+			}
 			return
 		}
-		sid, ok := s.server(dst)
+		sid, ok := s.meet(dst)
 		if !ok {
 			return
 		}
 		if ri = s.conns.insert(dst, src, bth.DestQP()); ri == noSlot {
-			if fl&hdr.IsAtomic != 0 {
-				s.disturb(c, sid, f.AtomicETHOf(b).VA())
-			}
+			s.untracked(c, b, sid, fl)
 			pass(c, x, reasonConnFull)
 			return
 		}
@@ -54,7 +55,7 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 	if d < 0 || d > int32(r.slack) {
 		// The server is not going to execute it, unless we missed something.
 		if r.ahead++; r.ahead < maxAhead {
-			s.untracked(c, b, r, fl)
+			s.untracked(c, b, r.sid, fl)
 			pass(c, x, reasonPSNGap)
 			return
 		}
@@ -84,7 +85,7 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 	case fl&hdr.IsRead != 0:
 		s.read(c, x, b, ri, n)
 	case fl&hdr.IsAtomic != 0 || f.Op == hdr.AtomicWrite:
-		s.untracked(c, b, r, fl)
+		s.untracked(c, b, r.sid, fl)
 		pass(c, x, reasonOtherAtomic)
 	}
 }
@@ -104,16 +105,17 @@ func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
 
 // untracked notes what a request may change that is forwarded without being
 // understood.
-func (s *state) untracked(c *graph.Ctx, b []byte, r *row, fl hdr.OpFlags) {
-	var f hdr.Frame
-	hdr.Parse(b, &f)
+func (s *Steer) untracked(c *graph.Ctx, b []byte, sid uint16, fl hdr.OpFlags) {
+	f := &s.f
 	switch ext := f.Op.Info().Ext; {
 	case fl&hdr.IsAtomic != 0 && ext&hdr.HasAtomicETH != 0:
-		s.disturb(c, r.sid, f.AtomicETHOf(b).VA())
+		s.disturb(c, sid, f.AtomicETHOf(b).VA())
 	case fl&hdr.IsAtomic != 0:
-		s.disturb(c, r.sid, f.MaskedAtomicETHOf(b).VA())
+		s.disturb(c, sid, f.MaskedAtomicETHOf(b).VA())
 	case (fl&hdr.IsWrite != 0 || f.Op == hdr.AtomicWrite) && ext&hdr.HasRETH != 0:
-		s.disturb(c, r.sid, f.RETHOf(b).VA())
+		if slot := s.lookup(sid, f.RETHOf(b).VA()); slot != noSlot {
+			s.vacate(c, slot)
+		}
 	}
 }
 
@@ -380,7 +382,7 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 		rec := s.conns.op(ri, psn)
 		a := f.AtomicETHOf(b)
 		if rec == nil || rec.kind != opCAS || rec.va != a.VA() || rec.swap != a.Swap() || rec.compare() != a.Compare() {
-			s.untracked(c, b, r, fl)
+			s.untracked(c, b, r.sid, fl)
 			return
 		}
 		if rec.steered && s.rewriteCAS(x, b, rec) {
@@ -401,7 +403,18 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 			s.rewriteRead(b, rec, va)
 			c.Mark(x, packet.Rewritten, reasonRepeated)
 		}
+	case fl&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0:
+		// What it wrote is remembered, unless the original went unseen.
+		slot, p := s.lookup(r.sid, f.RETHOf(b).VA()), f.PayloadOf(b)
+		if slot == noSlot {
+			return
+		}
+		e := &s.addrs.e[slot]
+		if len(p) < 16 || wire.Pointer(binary.LittleEndian.Uint64(p)) != wire.Fresh(e.version()) ||
+			binary.LittleEndian.Uint64(p[wire.KeyAt:]) != s.keys.s[e.key()].key {
+			s.vacate(c, slot)
+		}
 	case fl&hdr.IsAtomic != 0 || f.Op == hdr.AtomicWrite:
-		s.untracked(c, b, r, fl)
+		s.untracked(c, b, r.sid, fl)
 	}
 }

@@ -278,12 +278,21 @@ func sport(b []byte, f *hdr.Frame) uint16 {
 	return binary.BigEndian.Uint16(b[f.L4:])
 }
 
-// server is the number of a memory node.
+// server is the number of a memory node that is known.
 func (s *state) server(a addr) (uint16, bool) {
 	for i := range s.servers {
 		if s.servers[i] == a {
 			return uint16(i), true
 		}
+	}
+	return 0, false
+}
+
+// meet is the number of a memory node, new or not; false when there is no room
+// for one more, or the user named those that there are.
+func (s *state) meet(a addr) (uint16, bool) {
+	if sid, ok := s.server(a); ok {
+		return sid, true
 	}
 	if s.fixed || len(s.servers) == cap(s.servers) {
 		return 0, false
