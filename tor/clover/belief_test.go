@@ -274,3 +274,77 @@ func TestStrangers(t *testing.T) {
 		r.believed(true, "the same again")
 	})
 }
+
+// A handle is turned into an address by what enough appends agree on, and
+// never by what only few of that slab class say.
+func TestTrust(t *testing.T) {
+	s := newState(settings{keys: 1, addrs: 4, conns: 1})
+	right, wrong := base{va: 0x1000, size: 128, region: 1}, base{va: 0x2000, size: 128, region: 1}
+	for n := 1; n < trustedBase; n++ {
+		s.taught(right)
+		if s.trusted(&right) {
+			t.Fatalf("trusted after %d appends", n)
+		}
+	}
+	for range 4 * trustedBase {
+		s.taught(right)
+	}
+	for range trustedBase {
+		s.taught(wrong)
+	}
+	if !s.trusted(&right) || s.trusted(&wrong) {
+		t.Errorf("trusted: the many %v, the few %v", s.trusted(&right), s.trusted(&wrong))
+	}
+	if other := (base{va: 0x1000, size: 256, region: 1}); s.trusted(&other) {
+		t.Error("what holds for one slab class is believed of another")
+	}
+}
+
+// More unanswered requests than can be remembered pass as they are.
+func TestWindow(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.linked(0x10, 109)
+	r.wrote(0x10, 110, 0x9002)
+	r.link(0x10, 111, 0x9002, entryAt(0x9001))
+	r.linked(0x10, 111)
+	for i := range uint32(window + 2) {
+		b := only(t, r.to(0x20, 108+i, hdr.ReadRequest, reth(entryAt(0x9001), r.rkey, 128), nil).Out["b"])
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		want := entryAt(0x9002)
+		if i >= window {
+			want = entryAt(0x9001)
+		}
+		if got := f.RETHOf(b).VA(); got != want {
+			t.Errorf("request %d went to %#x, want %#x", i, got, want)
+		}
+	}
+	if r.Counter("window-full") != 2 {
+		t.Errorf("window-full is %d", r.Counter("window-full"))
+	}
+}
+
+// A key that is not steered any more takes its addresses with it: another one
+// in its place must not inherit them.
+func TestForgottenKey(t *testing.T) {
+	r := crew(t, graph.Args{"keys": "16"})
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.linked(0x10, 109)
+	if err := r.Set(graph.Args{"only": "6+7"}); err != nil {
+		t.Fatal(err)
+	}
+	for i, k := range []uint64{6, 7} {
+		psn, lh := uint32(110+4*i), uint32(0x9010+2*i)
+		r.append(0x10, psn, old+1024, entryAt(lh), lh, k)
+		r.append(0x10, psn+2, entryAt(lh), entryAt(lh+1), lh+1, k)
+	}
+	b := only(t, r.to(0x20, 108, hdr.ReadRequest, reth(entryAt(0x9001), r.rkey, 128), nil).Out["b"])
+	var f hdr.Frame
+	hdr.Parse(b, &f)
+	if got := f.RETHOf(b).VA(); got != entryAt(0x9001) {
+		t.Errorf("a read of a forgotten key's entry went to %#x", got)
+	}
+}
