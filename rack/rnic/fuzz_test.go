@@ -62,7 +62,7 @@ func FuzzInput(f *testing.F) {
 			size = min(size, len(in))
 			b := l.pool.Get()
 			if b == nil || !b.SetBytes(in[:size]) {
-				t.Skip()
+				t.Skip("input of more frames than the pool has slots")
 			}
 			in = in[size:]
 			p := b.Bytes()

@@ -135,6 +135,12 @@ read) to it instead, and turns the answer back into what the client expects.
 Nothing that it remembers is needed for correctness: what it does not know for
 sure passes untouched, and Clover's own recovery takes over.
 
+With recycled=adjust one thing is: requests that expect another entry version
+than the tail's are steered, too, and their answers turned back. When an answer
+then passes while this process is gone, a client takes success for failure, or
+another key's entry for its own, unless it looks at the key of what it reads
+and asks whether its entry is linked. So the default is to let them pass.
+
 Port a faces the clients, port b the memory nodes.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
@@ -144,7 +150,7 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "addrs", Default: "64 per key, from 1,024 keys on fewer, down to 16", Help: "entry addresses to remember, 16 bytes each"},
 			{Name: "conns", Default: "512", Help: "connections to track at most"},
 			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+...; requests to others pass"},
-			{Name: "recycled", Default: "pass", Help: "requests for an entry of another version than the tail's: pass them, or adjust them and their answers (then clients must survive that an answer is lost together with this process: see the package comment)"},
+			{Name: "recycled", Default: "pass", Help: "requests for an entry of another version than the tail's: pass, or adjust them and their answers (see above)"},
 			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20; can be changed while running"},
 			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
 			{Name: "settle", Default: "200ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
