@@ -1,0 +1,3 @@
+package quillon
+
+import _ "github.com/anishathalye/porcupine"
