@@ -32,6 +32,7 @@ var doors = map[string][]string{
 	"rack":         {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool"},
 	"rack/demo":    {"*"}, // a program: wires rack, tor and controlplane together
 	"sim":          {"nf", "tor", "snic", "rack"},
+	"sim/figure":   {"nf", "tor", "snic", "rack", "sim", "internal/chart"},
 	"controlplane": {"nf", "p4src", "internal/ethtool"},
 	"p4src":        {},
 	"cmd":          {"*"},

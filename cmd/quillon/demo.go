@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
@@ -96,22 +95,23 @@ func canWrite(name string) error {
 
 func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, mem bool, jsonFile, plot string) error {
 	clk := clock.NewWall()
-	show := demo.NewPrinter(cmd.ErrOrStderr(), cmd.ErrOrStderr() == os.Stderr && term.IsTerminal(int(os.Stderr.Fd())))
-	defer show.Done()
+	line := newProgress(cmd)
+	defer line.done()
+	show := func(now clock.Time, p demo.Progress) { line.show(now, p.Phase+p.Step, p.String()) }
 	var r *demo.Result
 	var err error
 	if !mem {
-		r, err = demo.InNamespaces(ctx, clk, c, demo.Command{Path: "/proc/self/exe", Args: os.Args[:1]}, show.Show)
+		r, err = demo.InNamespaces(ctx, clk, c, demo.Command{Path: "/proc/self/exe", Args: os.Args[:1]}, show)
 		if errors.Is(err, port.ErrNotSupported) {
-			show.Done()
+			line.done()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%v\nrunning in one process on wires in memory instead\n", err)
 			mem = true
 		}
 	}
 	if mem {
-		r, err = demo.InMemory(ctx, clk, c, show.Show)
+		r, err = demo.InMemory(ctx, clk, c, show)
 	}
-	show.Done()
+	line.done()
 	if err != nil {
 		return err
 	}

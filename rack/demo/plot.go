@@ -3,37 +3,24 @@ package demo
 import (
 	"fmt"
 	"image/color"
-	"io"
 	"math"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/quillon/quillon/internal/chart"
 )
 
-// The figure's size and colours. The colours differ in lightness as well, so
-// that the phases can be told apart in grey.
+// The figure's size.
 const (
 	figureWidth  = 11 * vg.Inch
 	figureHeight = 4.1 * vg.Inch
-	figureDPI    = 144
 	barWidth     = 0.62 // of the distance between two bars
-	bold         = 3    // the weight's number in golang.org/x/image/font
 )
 
-var (
-	ink    = color.NRGBA{0x22, 0x2B, 0x36, 0xFF}
-	faint  = color.NRGBA{0xE3, 0xE6, 0xEA, 0xFF}
-	shades = map[string]color.NRGBA{
-		"off":        {0x9A, 0xA3, 0xAE, 0xFF},
-		"write":      {0x3B, 0x82, 0xC4, 0xFF},
-		"read-write": {0x0B, 0x6E, 0x4F, 0xFF},
-	}
-)
+var shades = map[string]color.NRGBA{"off": chart.Off, "write": chart.Write, "read-write": chart.ReadWrite}
 
 // bar is one bar of a panel.
 type bar struct {
@@ -68,31 +55,15 @@ func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
 			at.Y += vg.Points(11)
 		}
 		style.Font.Size = vg.Points(10)
-		style.Font.Weight = bold
+		style.Font.Weight = chart.Bold
 		c.FillText(style, at, decimal(k.v))
 	}
 }
 
-func sans(size float64) font.Font {
-	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(size)}
-}
-
 // panel is a plot of bars over named groups.
 func panel(title string, groups []string, at []float64, b []bar) *plot.Plot {
-	p := plot.New()
-	p.Title.Text = title
-	p.Title.Padding = vg.Points(10)
-	p.BackgroundColor = color.White
-	for _, s := range []*draw.TextStyle{&p.Title.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label} {
-		s.Font, s.Color = sans(9), ink
-	}
-	p.Title.TextStyle.Font = sans(12)
-	p.Title.TextStyle.Font.Weight = bold
-	p.X.LineStyle.Color, p.Y.LineStyle.Width = ink, 0
-	p.X.Tick.Length, p.Y.Tick.Length = vg.Points(4), 0
+	p := chart.New(title)
 	p.X.Tick.LineStyle.Width = 0
-	p.X.Padding, p.Y.Padding = 0, vg.Points(4)
-	p.X.Tick.Label.YAlign = draw.YTop
 
 	ticks := make(plot.ConstantTicks, len(groups))
 	for i := range groups {
@@ -109,7 +80,7 @@ func panel(title string, groups []string, at []float64, b []bar) *plot.Plot {
 	if top == 0 {
 		top = 1
 	}
-	step := roundStep(top / 5)
+	step := chart.RoundStep(top / 5)
 	var y plot.ConstantTicks
 	for v := 0.0; v <= top*1.001; v += step {
 		y = append(y, plot.Tick{Value: v, Label: tickLabel(v)})
@@ -119,21 +90,10 @@ func panel(title string, groups []string, at []float64, b []bar) *plot.Plot {
 	p.Y.Min, p.Y.Max = 0, top*1.2
 	grid := plotter.NewGrid()
 	grid.Vertical.Color = nil
-	grid.Horizontal.Color = faint
+	grid.Horizontal.Color = chart.Faint
 	text := p.X.Tick.Label
 	p.Add(grid, bars{bar: b, text: text})
 	return p
-}
-
-// roundStep is 1, 2 or 5 times a power of ten, at least v.
-func roundStep(v float64) float64 {
-	p := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5} {
-		if m*p >= v {
-			return m * p
-		}
-	}
-	return 10 * p
 }
 
 func tickLabel(v float64) string {
@@ -145,8 +105,6 @@ func tickLabel(v float64) string {
 
 // draw draws the figure.
 func (r *Result) draw(c draw.Canvas) {
-	c.SetColor(color.White)
-	c.Fill(c.Rectangle.Path())
 	one := func(title string, value func(p *Phase) float64) *plot.Plot {
 		var b []bar
 		var names []string
@@ -194,12 +152,12 @@ func (r *Result) draw(c draw.Canvas) {
 	plots = append(plots, panel("Latency p99, µs", names, at, b))
 
 	// Head: what was run, and what the colours are.
-	head := draw.TextStyle{Font: sans(13), Color: ink, Handler: plot.DefaultTextHandler, YAlign: draw.YTop}
-	head.Font.Weight = bold
+	head := chart.Text(13)
+	head.Font.Weight = chart.Bold
 	left := c.Min.X + vg.Points(14)
 	c.FillText(head, vg.Point{X: left, Y: c.Max.Y - vg.Points(10)}, r.Config.title())
 	key := head
-	key.Font = sans(10)
+	key.Font = chart.Sans(10)
 	x := left
 	for _, p := range r.Phases {
 		y := c.Max.Y - vg.Points(34)
@@ -211,7 +169,7 @@ func (r *Result) draw(c draw.Canvas) {
 		x += key.Width(titles[p.Name]) + vg.Points(20)
 	}
 	foot := key
-	foot.Font, foot.YAlign = sans(8), draw.YBottom
+	foot.Font, foot.YAlign = chart.Sans(8), draw.YBottom
 	c.FillText(foot, vg.Point{X: left, Y: c.Min.Y + vg.Points(7)}, fmt.Sprintf("%s; %s, %d cores, Linux %s; quillon %s",
 		r.Wire, r.Machine.CPU, r.Machine.Cores, r.Versions.Kernel, r.Versions.Quillon))
 
@@ -229,18 +187,5 @@ func (r *Result) draw(c draw.Canvas) {
 
 // Plot writes the figure to prefix.png and prefix.svg.
 func (r *Result) Plot(prefix string) error {
-	png := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(figureWidth, figureHeight), vgimg.UseDPI(figureDPI))}
-	svg := vgsvg.New(figureWidth, figureHeight)
-	r.draw(draw.New(png))
-	r.draw(draw.New(svg))
-	for name, from := range map[string]io.WriterTo{prefix + ".png": png, prefix + ".svg": svg} {
-		err := writeFile(name, func(w io.Writer) error {
-			_, err := from.WriteTo(w)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return chart.Save(prefix, figureWidth, figureHeight, r.draw)
 }

@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"strings"
@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/demo"
 )
 
-func TestPrinter(t *testing.T) {
-	steps := []Progress{
+func TestProgress(t *testing.T) {
+	steps := []demo.Progress{
 		{Step: "building the rack"},
 		{Phase: "write", Step: "measuring", OpsPerS: 123456, FirstTry: 0.75, Left: 9400 * time.Millisecond},
 		{Phase: "write", Step: "measuring", OpsPerS: 123457, FirstTry: 0.75, Left: 9200 * time.Millisecond},
@@ -17,12 +18,12 @@ func TestPrinter(t *testing.T) {
 	}
 	show := func(terminal bool) string {
 		var b strings.Builder
-		p := NewPrinter(&b, terminal)
+		p := &progress{w: &b, terminal: terminal}
 		for i, s := range steps {
-			p.Show(clock.Time(i)*clock.Time(1100*time.Millisecond), s)
+			p.show(clock.Time(i)*clock.Time(1100*time.Millisecond), s.Phase+s.Step, s.String())
 		}
-		p.Done()
-		p.Done()
+		p.done()
+		p.done()
 		return b.String()
 	}
 	lines := `building the rack
