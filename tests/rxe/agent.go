@@ -1,0 +1,34 @@
+// Package rxe tests middleboxes between RDMA endpoints that are not ours:
+// unmodified Debian kernels with the soft RoCE driver (rdma_rxe), perftest,
+// and a libibverbs client, in QEMU guests.
+//
+//	g1 ==tap1--+                      own network namespace
+//	g2 ==tap2--+-- br0 --c0==c1 [quillon run] s1==s0 -- br1 --tap0== g0
+//
+// g0 is the server, the others are clients. What is between c1 and s1 is the
+// network function under test, as a process, or a plain bridge: what a client
+// sees through a middlebox is compared with what it sees without.
+//
+// Everything comes from Debian's archive and is kept under bin/rxe. The guests
+// run in software emulation; a guest is up within some seconds.
+package rxe
+
+// A guest's first process (./guest) takes Requests and gives Replies, a line
+// of JSON each, over its second serial line. Its first Reply, with ID 0, says
+// that it is up.
+
+// Request asks a guest to run a program or to read files.
+type Request struct {
+	ID      int      // not 0
+	Argv    []string // program and arguments
+	Seconds int      // after which the program is killed
+	Read    string   // in place of a program: pattern of the files to read
+}
+
+// Reply answers the Request with the same ID.
+type Reply struct {
+	ID     int
+	Output string // stdout and stderr
+	Exit   int    // -1: did not start, or was killed
+	Files  map[string]string
+}

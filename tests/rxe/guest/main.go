@@ -1,0 +1,210 @@
+// The first process of a guest: it loads the modules that the image lists,
+// gives eth0 its addresses, puts rxe0 on it, and then does what the host asks
+// over the second serial line. Its settings are kernel parameters:
+//
+//	ip4=10.77.0.1/24 ip6=fd77::1/64 mtu=1500
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/tests/rxe"
+)
+
+func main() {
+	err := serve()
+	fmt.Println("guest:", err)
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// serve sets the guest up and answers requests until the line ends.
+func serve() error {
+	line, err := setUp()
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	reply := func(r rxe.Reply) {
+		text, err := json.Marshal(r)
+		if err != nil {
+			panic(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := line.Write(append(text, '\n')); err != nil {
+			fmt.Println("guest: reply:", err)
+		}
+	}
+	reply(rxe.Reply{})
+	for in := bufio.NewReader(line); ; {
+		text, err := in.ReadBytes('\n')
+		if err != nil {
+			return fmt.Errorf("serial line: %w", err)
+		}
+		var q rxe.Request
+		if err := json.Unmarshal(text, &q); err != nil {
+			return fmt.Errorf("request %q: %w", text, err)
+		}
+		go func() { reply(do(q)) }()
+	}
+}
+
+// do answers one request.
+func do(q rxe.Request) rxe.Reply {
+	r := rxe.Reply{ID: q.ID}
+	if q.Read != "" {
+		r.Files = map[string]string{}
+		names, err := filepath.Glob(q.Read)
+		for _, name := range names {
+			var text []byte
+			if text, err = os.ReadFile(name); err == nil {
+				r.Files[name] = strings.TrimSpace(string(text))
+			}
+		}
+		if err != nil {
+			r.Output, r.Exit = err.Error(), -1
+		}
+		return r
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(q.Seconds)*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, q.Argv[0], q.Argv[1:]...)
+	out, err := cmd.CombinedOutput()
+	r.Output = string(out)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		r.Exit = exit.ExitCode()
+	} else if err != nil {
+		r.Exit = -1
+	}
+	if ctx.Err() != nil {
+		r.Output += fmt.Sprintf("\nkilled after %d s\n", q.Seconds)
+	} else if err != nil && r.Exit < 0 {
+		r.Output += "\n" + err.Error() + "\n"
+	}
+	return r
+}
+
+// setUp mounts, loads, configures, and opens the serial line.
+func setUp() (io.ReadWriter, error) {
+	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}} {
+		if err := os.MkdirAll(m[1], 0o755); err != nil {
+			return nil, err
+		}
+		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
+			return nil, fmt.Errorf("mount %s: %w", m[1], err)
+		}
+	}
+	if err := os.Setenv("PATH", "/bin"); err != nil {
+		return nil, err
+	}
+	unlimited := &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, unlimited); err != nil {
+		return nil, fmt.Errorf("lockable memory: %w", err)
+	}
+	if err := loadModules(); err != nil {
+		return nil, err
+	}
+	if err := network(); err != nil {
+		return nil, err
+	}
+	return openLine("/dev/ttyS1")
+}
+
+// loadModules loads the files of /modules in the order of their names.
+func loadModules() error {
+	names, err := filepath.Glob("/modules/*.ko")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		err = unix.FinitModule(int(f.Fd()), "", 0)
+		f.Close()
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("load %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// network brings lo and eth0 up and puts rxe0 on eth0. IPv4 comes first: it
+// is GID 1, after the link-local address; IPv6 is GID 2.
+func network() error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("lo: %w", err)
+	}
+	eth, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return fmt.Errorf("eth0: %w", err)
+	}
+	for _, s := range []string{"accept_dad", "router_solicitations"} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/eth0/"+s, []byte("0"), 0); err != nil {
+			return err
+		}
+	}
+	mtu, err := strconv.Atoi(os.Getenv("mtu"))
+	if err == nil {
+		err = netlink.LinkSetMTU(eth, mtu)
+	}
+	if err == nil {
+		err = netlink.LinkSetUp(eth)
+	}
+	if err != nil {
+		return fmt.Errorf("eth0: %w", err)
+	}
+	for _, name := range []string{"ip4", "ip6"} {
+		addr, err := netlink.ParseAddr(os.Getenv(name))
+		if err == nil {
+			if name == "ip6" {
+				addr.Flags = unix.IFA_F_NODAD
+			}
+			err = netlink.AddrAdd(eth, addr)
+		}
+		if err != nil {
+			return fmt.Errorf("%s=%s: %w", name, os.Getenv(name), err)
+		}
+	}
+	if err := netlink.RdmaLinkAdd("rxe0", "rxe", "eth0"); err != nil {
+		return fmt.Errorf("rxe0: %w", err)
+	}
+	return nil
+}
+
+// openLine opens a serial line for bytes as they are.
+func openLine(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	t, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err == nil {
+		*t = unix.Termios{Cflag: unix.CS8 | unix.CREAD | unix.CLOCAL | unix.B115200, Cc: [19]uint8{unix.VMIN: 1}}
+		err = unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
+	}
+	return f, nil
+}

@@ -1,0 +1,208 @@
+package rxe
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/rack/topo"
+)
+
+// Limits of a guest, in emulation on a busy machine.
+const (
+	bootTime = 120 * time.Second
+	jobTime  = 60 * time.Second
+)
+
+// guest is one running machine. Its methods may be called from any goroutine.
+type guest struct {
+	name, ip4, ip6 string
+	console        string // file
+	line           net.Conn
+	process        *exec.Cmd
+
+	up <-chan Reply // the first one
+
+	mu      sync.Mutex
+	last    int
+	waiting map[int]chan<- Reply // nil: the line has ended
+}
+
+// boot starts a guest on a tap of space, without waiting for it; folder takes
+// its console and socket.
+func boot(space *topo.Space, im image, folder string, i, mtu int) (*guest, error) {
+	g := &guest{
+		name:    fmt.Sprintf("g%d", i),
+		ip4:     fmt.Sprintf("10.77.0.%d", i+1),
+		ip6:     fmt.Sprintf("fd77::%d", i+1),
+		waiting: map[int]chan<- Reply{},
+	}
+	g.console = folder + "/" + g.name + ".console"
+	socket := folder + "/" + g.name + ".agent"
+	listen, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	defer listen.Close()
+	g.process = exec.Command("qemu-system-x86_64", "-name", g.name,
+		"-accel", "tcg,thread=multi", "-m", "256", "-smp", "1",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", im.kernel, "-initrd", im.initramfs,
+		"-serial", "file:"+g.console,
+		"-chardev", "socket,id=agent,path="+socket, "-serial", "chardev:agent",
+		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off", i),
+		"-device", "virtio-net-pci,netdev=net,romfile=,mac="+mac(i),
+		"-append", strings.Join([]string{
+			"console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off clocksource=acpi_pm",
+			"ip4=" + g.ip4 + "/24", "ip6=" + g.ip6 + "/64", fmt.Sprintf("mtu=%d", mtu),
+		}, " "))
+	g.process.Stdout, g.process.Stderr = os.Stderr, os.Stderr
+	g.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := space.Do(g.process.Start); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.name, err)
+	}
+	if err := listen.(*net.UnixListener).SetDeadline(time.Now().Add(bootTime)); err != nil {
+		return nil, err
+	}
+	if g.line, err = listen.Accept(); err != nil {
+		g.stop()
+		return nil, fmt.Errorf("%s: qemu does not connect: %w", g.name, err)
+	}
+	up := make(chan Reply, 1)
+	g.up, g.waiting[0] = up, up
+	go g.read()
+	return g, nil
+}
+
+// mac is the address of guest i.
+func mac(i int) string { return fmt.Sprintf("52:54:00:77:00:%02x", i+1) }
+
+// ready waits until the guest is up.
+func (g *guest) ready() error {
+	_, err := g.await(g.up, bootTime)
+	return err
+}
+
+// stop ends the guest.
+func (g *guest) stop() {
+	_ = g.process.Process.Kill()
+	_ = g.process.Wait()
+	if g.line != nil {
+		_ = g.line.Close()
+	}
+}
+
+// read hands replies to those who wait for them.
+func (g *guest) read() {
+	in := bufio.NewReader(g.line)
+	for {
+		text, err := in.ReadBytes('\n')
+		var r Reply
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		g.mu.Lock()
+		if err != nil {
+			for _, w := range g.waiting {
+				close(w)
+			}
+			g.waiting = nil
+			g.mu.Unlock()
+			return
+		}
+		if w := g.waiting[r.ID]; w != nil {
+			delete(g.waiting, r.ID)
+			w <- r
+		}
+		g.mu.Unlock()
+	}
+}
+
+// ask sends a request; the reply comes on the channel, which is closed when
+// the guest has gone.
+func (g *guest) ask(q Request) (<-chan Reply, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.waiting == nil {
+		return nil, fmt.Errorf("%s is gone; %s", g.name, g.log())
+	}
+	g.last++
+	q.ID = g.last
+	answer := make(chan Reply, 1)
+	g.waiting[q.ID] = answer
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	_, err = g.line.Write(append(text, '\n'))
+	return answer, err
+}
+
+// await waits for a reply.
+func (g *guest) await(answer <-chan Reply, limit time.Duration) (Reply, error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case r, ok := <-answer:
+		if !ok {
+			return r, fmt.Errorf("%s is gone; %s", g.name, g.log())
+		}
+		return r, nil
+	case <-timer.C:
+		return Reply{}, fmt.Errorf("%s does not answer within %v; %s", g.name, limit, g.log())
+	}
+}
+
+// log is what the guest's console shows.
+func (g *guest) log() string {
+	text, _ := os.ReadFile(g.console)
+	return fmt.Sprintf("its console:\n%s", text)
+}
+
+// job is a program that runs in a guest.
+type job struct {
+	g      *guest
+	answer <-chan Reply
+}
+
+// start starts a program.
+func (g *guest) start(t *testing.T, argv ...string) job {
+	t.Helper()
+	answer, err := g.ask(Request{Argv: argv, Seconds: int(jobTime / time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job{g, answer}
+}
+
+// wait returns the program's output and exit status.
+func (j job) wait(t *testing.T) (string, int) {
+	t.Helper()
+	r, err := j.g.await(j.answer, 2*jobTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Output, r.Exit
+}
+
+// files reads files of a guest.
+func (g *guest) files(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	answer, err := g.ask(Request{Read: pattern})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := g.await(answer, jobTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Files
+}

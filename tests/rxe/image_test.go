@@ -1,0 +1,296 @@
+package rxe
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// built is where downloads and builds are kept, from this folder.
+const built = "../../bin/rxe"
+
+// image is what guests boot.
+type image struct{ kernel, initramfs string }
+
+// needs are the programs and files of Debian packages that the guests are made
+// of and run by.
+var needs = []struct{ path, debian string }{
+	{"/usr/bin/qemu-system-x86_64", "qemu-system-x86"},
+	{"/usr/bin/ib_write_bw", "perftest"},
+	{"/etc/libibverbs.d/rxe.driver", "ibverbs-providers"},
+	{"/usr/include/infiniband/verbs.h", "libibverbs-dev"},
+	{"/usr/include/stdlib.h", "libc6-dev"},
+	{"/usr/bin/gcc", "gcc"},
+	{"/usr/bin/xz", "xz-utils"},
+	{"/usr/bin/dpkg-deb", "dpkg"},
+}
+
+// modules that a guest loads, and before each those that it depends on. rxe
+// asks for crc32 by the name of the algorithm, which is no dependency.
+var modules = []string{"virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"}
+
+// programs of the image, from the host's Debian packages.
+var programs = []string{
+	"/usr/bin/ib_write_bw", "/usr/bin/ib_read_bw", "/usr/bin/ib_send_bw", "/usr/bin/ib_atomic_bw",
+}
+
+// build makes the image, or skips the test where that is not possible.
+func build(t *testing.T) image {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("guests are made of Debian's amd64 packages")
+	}
+	var missing []string
+	for _, n := range needs {
+		if _, err := os.Stat(n.path); err != nil {
+			missing = append(missing, n.debian)
+		}
+	}
+	if len(missing) > 0 {
+		t.Skipf("missing: apt-get install --no-install-recommends %s", strings.Join(missing, " "))
+	}
+	if err := os.MkdirAll(built, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := kernelPackage()
+	if err != nil {
+		t.Skipf("no kernel for the guests: %v", err)
+	}
+	im := image{built + "/vmlinux", built + "/initramfs"}
+	if err := errors.Join(im.unpackKernel(root), im.pack(root)); err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// run runs a program of the host.
+func run(name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	var out, diag bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &diag
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, bytes.TrimSpace(diag.Bytes()))
+	}
+	return out.Bytes(), nil
+}
+
+// kernelPackage is the folder that Debian's kernel is unpacked in; it is not
+// installed on the host.
+func kernelPackage() (string, error) {
+	root := built + "/kernel"
+	if _, err := os.Stat(root); err == nil {
+		return root, nil
+	}
+	out, err := run("apt-cache", "depends", "linux-image-amd64")
+	if err != nil {
+		return "", err
+	}
+	name := regexp.MustCompile(`Depends: (linux-image-[0-9]\S+)`).FindSubmatch(out)
+	if name == nil {
+		return "", errors.New("apt-cache knows no linux-image-amd64: apt-get update")
+	}
+	tmp, err := os.MkdirTemp(built, "kernel-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	get := exec.Command("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", string(name[1]))
+	get.Dir = tmp
+	if out, err := get.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", get, err, out)
+	}
+	deb, err := filepath.Glob(tmp + "/*.deb")
+	if err != nil || len(deb) != 1 {
+		return "", fmt.Errorf("%s brought %d packages: %w", get, len(deb), err)
+	}
+	if _, err := run("dpkg-deb", "-x", deb[0], tmp+"/root"); err != nil {
+		return "", err
+	}
+	return root, os.Rename(tmp+"/root", root)
+}
+
+// unpackKernel writes the uncompressed kernel: emulated, a guest needs seconds
+// to unpack its own.
+func (im image) unpackKernel(root string) error {
+	packed, err := filepath.Glob(root + "/boot/vmlinuz-*")
+	if err != nil || len(packed) != 1 {
+		return fmt.Errorf("%s has %d kernels, want 1: %w", root, len(packed), err)
+	}
+	image, err := os.ReadFile(packed[0])
+	if err != nil {
+		return err
+	}
+	at := bytes.Index(image, []byte("\xfd7zXZ\x00"))
+	if at < 0 {
+		return fmt.Errorf("%s is not packed with xz", packed[0])
+	}
+	cmd := exec.Command("xz", "-dc", "--single-stream")
+	cmd.Stdin = bytes.NewReader(image[at:])
+	kernel, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s: %w", packed[0], err)
+	}
+	return os.WriteFile(im.kernel, kernel, 0o644)
+}
+
+// pack writes the initramfs, not compressed for the same reason.
+func (im image) pack(root string) error {
+	var a archive
+	if err := a.addModules(root); err != nil {
+		return err
+	}
+	guest, contend := built+"/guest", built+"/contend"
+	if _, err := run("go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", guest, "./guest"); err != nil {
+		return err
+	}
+	if _, err := run("gcc", "-O2", "-Wall", "-Werror", "-o", contend, "testdata/contend.c", "-libverbs", "-lpthread"); err != nil {
+		return err
+	}
+	providers, err := filepath.Glob("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so")
+	if err != nil || len(providers) == 0 {
+		return fmt.Errorf("libibverbs has no rxe provider: %w", err)
+	}
+	libraries := map[string]bool{}
+	for _, file := range append(append(providers, contend), programs...) {
+		// Lines like "libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x...)".
+		out, err := run("ldd", file)
+		if err != nil {
+			return err
+		}
+		for _, l := range regexp.MustCompile(`(/\S+) \(0x`).FindAllSubmatch(out, -1) {
+			libraries[string(l[1])] = true
+		}
+	}
+	for l := range libraries {
+		a.add(l, l)
+	}
+	for _, p := range append(providers, "/etc/libibverbs.d/rxe.driver") {
+		a.add(p, p)
+	}
+	for _, p := range append(programs, contend) {
+		a.add("/bin/"+filepath.Base(p), p)
+	}
+	a.add("/init", guest)
+	return a.write(im.initramfs)
+}
+
+// archive is an initramfs in the making: a cpio archive of format newc, as in
+// Documentation/driver-api/early-userspace/buffer-format.rst.
+type archive struct {
+	out  bytes.Buffer
+	seen map[string]bool
+	err  error
+}
+
+// addModules adds the modules that guests load, numbered in loading order.
+func (a *archive) addModules(root string) error {
+	files := map[string]string{}
+	err := filepath.WalkDir(root+"/lib/modules", func(path string, d os.DirEntry, err error) error {
+		if name, ok := strings.CutSuffix(filepath.Base(path), ".ko"); ok {
+			files[strings.ReplaceAll(name, "-", "_")] = path
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	done := map[string]bool{}
+	var load func(name string) error
+	load = func(name string) error {
+		if name = strings.ReplaceAll(name, "-", "_"); done[name] {
+			return nil
+		}
+		done[name] = true
+		if files[name] == "" {
+			return fmt.Errorf("the kernel package has no module %s", name)
+		}
+		needs, err := depends(files[name])
+		for _, n := range needs {
+			err = errors.Join(err, load(n))
+		}
+		a.add(fmt.Sprintf("/modules/%03d-%s.ko", len(a.seen), name), files[name])
+		return err
+	}
+	for _, m := range modules {
+		if err := load(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// depends lists the modules that a module's file names as needed.
+func depends(file string) ([]string, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Section(".modinfo").Data()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, field := range strings.Split(string(info), "\x00") {
+		if list, ok := strings.CutPrefix(field, "depends="); ok && list != "" {
+			return strings.Split(list, ","), nil
+		}
+	}
+	return nil, nil
+}
+
+// add adds a file of the host, and the folders that it lies in.
+func (a *archive) add(path, file string) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		a.err = errors.Join(a.err, err)
+		return
+	}
+	for i, c := range path {
+		if c == '/' && i > 0 {
+			a.entry(path[1:i], 0o040755, nil)
+		}
+	}
+	a.entry(path[1:], 0o100755, data)
+}
+
+// entry adds an entry once.
+func (a *archive) entry(path string, mode uint32, data []byte) {
+	if a.seen[path] {
+		return
+	}
+	if a.seen == nil {
+		a.seen = map[string]bool{}
+	}
+	a.seen[path] = true
+	fmt.Fprintf(&a.out, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X",
+		len(a.seen), mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(path)+1, 0)
+	a.out.WriteString(path + "\x00")
+	a.align()
+	a.out.Write(data)
+	a.align()
+}
+
+func (a *archive) align() {
+	for a.out.Len()%4 != 0 {
+		a.out.WriteByte(0)
+	}
+}
+
+func (a *archive) write(file string) error {
+	if a.err != nil {
+		return a.err
+	}
+	// Opened by the kernel as the first process's stdout.
+	a.entry("dev", 0o040755, nil)
+	a.entry("TRAILER!!!", 0, nil)
+	return os.WriteFile(file, a.out.Bytes(), 0o644)
+}

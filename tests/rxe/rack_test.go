@@ -1,0 +1,203 @@
+package rxe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/rack/topo"
+)
+
+// rack is a server and its clients on bridges, with a place for a middlebox.
+type rack struct {
+	space   *topo.Space
+	folder  string
+	quillon string
+	guests  []*guest // the server, then the clients
+}
+
+// The place of the middlebox, and the bridge that is there in its absence.
+const (
+	clientSide = "c1"
+	serverSide = "s1"
+	plain      = "plain"
+)
+
+// newRack boots a server and some clients. It stands until the test ends.
+func newRack(t *testing.T, clients, mtu int) *rack {
+	t.Helper()
+	im := build(t)
+	r := &rack{quillon: built + "/quillon"}
+	if _, err := run("go", "build", "-buildvcs=false", "-o", r.quillon, "../../cmd/quillon"); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	// The name of a Unix socket is short.
+	if r.folder, err = os.MkdirTemp("", "rxe"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(r.folder) })
+	r.space, err = topo.NewSpace(true)
+	if errors.Is(err, port.ErrNotSupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.space.Close)
+	if err := r.space.Do(func() error { return wire(clients, mtu) }); err != nil {
+		t.Fatal(err)
+	}
+	for i := range clients + 1 {
+		g, err := boot(r.space, im, r.folder, i, mtu)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(g.stop)
+		r.guests = append(r.guests, g)
+	}
+	for _, g := range r.guests {
+		if err := g.ready(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// wire makes taps, bridges and the place between them, in the calling thread's
+// namespace.
+func wire(clients, mtu int) error {
+	attrs := func(name string) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Name: name, MTU: mtu, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1}
+	}
+	add := func(l netlink.Link, bridge string) error {
+		err := netlink.LinkAdd(l)
+		if err == nil && bridge != "" {
+			err = join(l.Attrs().Name, bridge)
+		}
+		if err == nil {
+			err = up(l.Attrs().Name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.Attrs().Name, err)
+		}
+		return nil
+	}
+	veth := func(name, peer string) netlink.Link {
+		return &netlink.Veth{LinkAttrs: attrs(name), PeerName: peer, PeerMTU: uint32(mtu), PeerNumTxQueues: 1, PeerNumRxQueues: 1}
+	}
+	var errs []error
+	for _, br := range []string{"br0", "br1", plain} {
+		errs = append(errs, add(&netlink.Bridge{LinkAttrs: attrs(br)}, ""))
+	}
+	errs = append(errs, add(veth("c0", clientSide), "br0"), add(veth("s0", serverSide), "br1"), up(clientSide), up(serverSide))
+	for i := range clients + 1 {
+		tap := &netlink.Tuntap{LinkAttrs: attrs(fmt.Sprintf("tap%d", i)), Mode: netlink.TUNTAP_MODE_TAP}
+		errs = append(errs, add(tap, map[bool]string{true: "br0", false: "br1"}[i > 0]))
+		if l, err := netlink.LinkByName(tap.Name); err == nil {
+			errs = append(errs, netlink.LinkSetMTU(l, mtu))
+		}
+	}
+	errs = append(errs, join(clientSide, plain), join(serverSide, plain))
+	return errors.Join(errs...)
+}
+
+func up(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+// join makes a link a port of a bridge; of none when that is "".
+func join(name, bridge string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil || bridge == "" {
+		return errors.Join(err, netlink.LinkSetNoMaster(l))
+	}
+	br, err := netlink.LinkByName(bridge)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetMaster(l, br)
+}
+
+// middlebox is a running instance between clients and server.
+type middlebox struct {
+	r       *rack
+	process *exec.Cmd
+	log     bytes.Buffer
+	ended   chan error
+}
+
+// insert puts a chain of network functions into its place; arguments are those
+// of quillon run.
+func (r *rack) insert(t *testing.T, args ...string) *middlebox {
+	t.Helper()
+	m := &middlebox{r: r, ended: make(chan error, 1)}
+	control := r.folder + "/control"
+	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", clientSide + "," + serverSide, "--control", control}, args...)...)
+	m.process.Stdout, m.process.Stderr = &m.log, &m.log
+	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := r.space.Do(func() error {
+		return errors.Join(join(clientSide, ""), join(serverSide, ""), m.process.Start())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { m.ended <- m.process.Wait() }()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if _, err := r.quillonShow(control); err == nil {
+			return m
+		} else if time.Now().After(deadline) {
+			t.Fatalf("quillon is not up: %v\n%s", err, m.log.String())
+		}
+		select {
+		case err := <-m.ended:
+			t.Fatalf("quillon has ended: %v\n%s", err, m.log.String())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (r *rack) quillonShow(control string) (out []byte, err error) {
+	err = r.space.Do(func() error {
+		out, err = run(r.quillon, "show", "counters", "--json", "--control", control)
+		return err
+	})
+	return out, err
+}
+
+// remove ends the middlebox and puts the plain bridge into its place.
+func (m *middlebox) remove(t *testing.T) {
+	t.Helper()
+	if err := m.process.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-m.ended:
+		if err != nil {
+			t.Errorf("quillon: %v\n%s", err, m.log.String())
+		}
+	case <-time.After(10 * time.Second):
+		_ = m.process.Process.Kill()
+		t.Errorf("quillon does not stop\n%s", m.log.String())
+	}
+	err := m.r.space.Do(func() error {
+		return errors.Join(join(clientSide, plain), join(serverSide, plain))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+var _ = strings.TrimSpace
