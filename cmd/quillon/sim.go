@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/sim/figure"
+)
+
+func newSimCmd() *cobra.Command {
+	var par figure.Params
+	var zipf float64
+	var list, check bool
+	out := "."
+	cmd := &cobra.Command{
+		Use:   "sim FIGURE...",
+		Short: "Rerun published figures in the rack simulator",
+		Long: `Reruns published figures in virtual time: the same network functions and the
+same endpoints as live, on modelled links, switches and NICs. Prints every point
+and every ratio beside the published one, and writes FIGURE.json, FIGURE.svg and
+FIGURE.png. The same seed gives the same numbers.
+
+The model's constants come from figures 1.1, 1.2, 2.1, 2.2 and 2.3 alone; all
+other figures are predictions. A point should be within 25 % and a ratio within
+20 %; where it is not, the table says why.
+
+With other parameters than the published ones a figure is run and drawn, but not
+compared.
+
+Exit status: 0 done; 1 with --check when something is outside the tolerance
+without a stated reason; 2 wrong use.`,
+		Example: `  quillon sim --list
+  quillon sim 2.12 2.13 --out figures
+  quillon sim all --quick --check
+  quillon sim 2.12 --zipf 1.5 --steered-keys 8`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if list {
+				if len(args) > 0 {
+					return fmt.Errorf("--list takes no figures; %s", cmd.UseLine())
+				}
+				return listFigures(cmd)
+			}
+			if len(args) == 0 {
+				return fmt.Errorf("FIGURE is missing: %s; --list has them", cmd.UseLine())
+			}
+			figures := figure.All()
+			if len(args) != 1 || args[0] != "all" {
+				var err error
+				if figures, err = figure.Find(args...); err != nil {
+					return err
+				}
+			}
+			if cmd.Flags().Changed("zipf") {
+				par.Zipf = &zipf
+			}
+			if err := par.Check(); err != nil {
+				return fmt.Errorf("--%w", err)
+			}
+			if err := os.MkdirAll(out, 0o777); err != nil {
+				return err
+			}
+			if err := canWrite(filepath.Join(out, "x")); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancelCause(context.Background())
+			defer cancel(nil)
+			signals := make(chan os.Signal, 1)
+			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer signal.Stop(signals)
+			go func() {
+				if s, ok := <-signals; ok {
+					cancel(failed{fmt.Errorf("stopped by signal: %s", s)})
+				}
+			}()
+			defer close(signals)
+			return runSim(ctx, cmd, figures, par, out, check)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&list, "list", false, "list the figures")
+	f.StringVar(&out, "out", out, "write FIGURE.json, .svg and .png to `DIR`")
+	f.Uint64Var(&par.Seed, "seed", 1, "of everything random")
+	f.BoolVar(&par.Quick, "quick", false, "fewer points, shorter runs")
+	f.BoolVar(&check, "check", false, "exit status 1 when something is outside the tolerance without a stated reason")
+	f.IntVar(&par.Keys, "keys", 0, "keys in the store")
+	f.Float64Var(&zipf, "zipf", 0, "skew of the keys; 0 = all alike")
+	f.IntVar(&par.ObjectSize, "object-size", 0, "bytes of an entry: a power of two")
+	f.IntVar(&par.SteeredKeys, "steered-keys", 0, "steer only the `N` most popular keys")
+	f.IntVar(&par.Hosts, "hosts", 0, "client hosts")
+	f.IntSliceVar(&par.Threads, "threads", nil, "client threads on each host, such as 1,8,56")
+	f.StringVar(&par.NIC, "nic", "", "NIC parameters that differ from ConnectX-5's: a JSON `FILE`")
+	return cmd
+}
+
+// figureInfo is a line of the list.
+type figureInfo struct {
+	Figure      string `json:"figure"`
+	Caption     string `json:"caption"`
+	Document    string `json:"document"`
+	Calibration bool   `json:"calibration,omitempty"`
+}
+
+func listFigures(cmd *cobra.Command) error {
+	var infos []figureInfo
+	for _, f := range figure.All() {
+		infos = append(infos, figureInfo{f.ID, f.Caption(), f.Document(), f.Calibration})
+	}
+	return show(cmd, infos, func(w io.Writer) {
+		for _, i := range infos {
+			use := "prediction"
+			if i.Calibration {
+				use = "calibration"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\n", i.Figure, use, i.Caption)
+		}
+	})
+}
+
+func runSim(ctx context.Context, cmd *cobra.Command, figures []*figure.Figure, par figure.Params, out string, check bool) error {
+	clk := clock.NewWall()
+	line := newProgress(cmd)
+	defer line.done()
+	var results []*figure.Result
+	for _, f := range figures {
+		start := clk.Now()
+		r, err := f.Run(ctx, par, func(p figure.Progress) {
+			now := clk.Now()
+			line.show(now, p.Figure, progressBar(p, now.Sub(start)))
+		})
+		if err != nil {
+			return err
+		}
+		line.done()
+		results = append(results, r)
+		prefix := filepath.Join(out, f.ID)
+		if err := saveJSON(prefix+".json", r); err != nil {
+			return err
+		}
+		if err := r.Save(prefix); err != nil {
+			return err
+		}
+		asJSON, _ := cmd.Flags().GetBool("json")
+		if asJSON {
+			continue
+		}
+		if err := r.WriteTable(cmd.OutOrStdout()); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "figure: %s.png, .svg; numbers: %s.json; %s\n\n", prefix, prefix, clk.Now().Sub(start).Round(time.Second/10))
+	}
+	if err := show(cmd, results, func(w io.Writer) {
+		if len(results) > 1 {
+			for _, r := range results {
+				fmt.Fprintln(w, r.Summary())
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	if check {
+		for _, r := range results {
+			if !r.OK() {
+				return failed{errors.New("something is outside the tolerance without a stated reason")}
+			}
+		}
+	}
+	return nil
+}
+
+// barWidth is the length of the progress bar, in characters.
+const barWidth = 24
+
+// progressBar is a bar, the share done, the part that runs, and the time left
+// if the rest takes as long as what was done.
+func progressBar(p figure.Progress, spent time.Duration) string {
+	full := int(p.Done*barWidth + 0.5)
+	bar := strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full)
+	left := "?"
+	if p.Done > 0.02 {
+		left = fmt.Sprintf("%.0f s", (spent.Seconds()/p.Done)*(1-p.Done))
+	}
+	return fmt.Sprintf("%-9s [%s] %3.0f %%  %s left  %s", p.Figure, bar, 100*p.Done, left, p.Step)
+}
+
+func saveJSON(name string, r *figure.Result) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := r.WriteJSON(f); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,255 @@
+package figure
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Every published file loads, is used by a figure or named as an extra, and
+// its curves ascend.
+func TestPublished(t *testing.T) {
+	entries, err := files.ReadDir("published")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		p, err := load(strings.TrimSuffix(e.Name(), ".json"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if p.Document == "" || p.Caption == "" || len(p.Sources) == 0 || len(p.Quantities) == 0 {
+			t.Errorf("%s: something is missing", e.Name())
+		}
+		for _, q := range p.Quantities {
+			for _, s := range q.Series {
+				last := math.Inf(-1)
+				for _, c := range s.Points {
+					if c.name == "" && c.x <= last {
+						t.Errorf("%s, %s: x %v after %v", e.Name(), s.Name, c.x, last)
+					}
+					last = c.x
+				}
+			}
+		}
+	}
+}
+
+// The claims of the papers follow from their numbers as they say.
+func TestPublishedRatios(t *testing.T) {
+	for _, f := range All() {
+		p, err := load(f.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newResult(f, p, Params{})
+		r.judge(f)
+		for _, ra := range r.Ratios {
+			if ra.Published == nil {
+				t.Errorf("%s: %q names values that are not published", f.ID, ra.Claim)
+			}
+		}
+	}
+}
+
+// toy is a figure of invented results on real published data.
+func toy(values []Value) *Figure {
+	return &Figure{
+		ID: "toy", data: "2.3", takes: []string{"keys"},
+		jobs: func(*Published, Params) ([]job, error) {
+			var jobs []job
+			for _, v := range values {
+				jobs = append(jobs, job{name: v.Name, cost: 1 + v.Y, run: func(_ context.Context, progress func(float64)) ([]Value, error) {
+					progress(0.5)
+					return []Value{v}, nil
+				}})
+			}
+			return jobs, nil
+		},
+		ratios: []ratio{{"WRITE over CAS, host memory", ref{0, "Main memory", "Write"}, ref{0, "Main memory", "CAS"}}},
+		reasons: []reason{
+			{series: "Device memory", names: []string{"CAS"}, least: 1.2, most: 3, text: "because"},
+		},
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	values := []Value{
+		{Series: "Main memory", Name: "CAS", Y: 2.93},
+		{Series: "Main memory", Name: "Write", Y: 25},
+		{Series: "Device memory", Name: "CAS", Y: 18},
+		{Series: "Device memory", Name: "Write", Y: 22},
+		{Series: "Device memory", Name: "Read", Y: 1},
+	}
+	r, err := toy(values).Run(context.Background(), Params{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		series, name string
+		want         Verdict
+	}{
+		{"Main memory", "CAS", Within},
+		{"Main memory", "Write", Off},
+		{"Device memory", "CAS", Explained},
+		{"Device memory", "Write", Within},
+		{"Device memory", "Read", NotCompared},
+	} {
+		if pt := r.find(0, c.series, c.name); pt == nil || pt.Verdict != c.want {
+			t.Errorf("%s %s: %+v, want %q", c.series, c.name, pt, c.want)
+		}
+	}
+	if r.Points != (Count{2, 1, 1}) || r.Claims != (Count{0, 0, 1}) || r.OK() {
+		t.Errorf("%+v, %+v", r.Points, r.Claims)
+	}
+	if want := "toy: 2 of 4 points within 25 %, 0 of 1 ratios within 20 %; 1 outside for a stated reason; 2 outside without one"; r.Summary() != want {
+		t.Errorf("%s", r.Summary())
+	}
+
+	// Beyond what the reason covers it excuses nothing.
+	values[2].Y = 30
+	r, _ = toy(values).Run(context.Background(), Params{}, nil)
+	if pt := r.find(0, "Device memory", "CAS"); pt.Verdict != Off {
+		t.Errorf("%+v", pt)
+	}
+
+	// Other parameters are not compared; parameters that mean nothing are refused.
+	r, err = toy(values).Run(context.Background(), Params{Keys: 5}, nil)
+	if err != nil || !r.OK() || r.Points.total() != 0 || !strings.Contains(r.Summary(), "keys 5") {
+		t.Errorf("%v, %v", r.Points, err)
+	}
+	if _, err = toy(values).Run(context.Background(), Params{Hosts: 5}, nil); err == nil || !strings.Contains(err.Error(), "--hosts") {
+		t.Error(err)
+	}
+}
+
+func TestBadValues(t *testing.T) {
+	for _, v := range []Value{{Panel: 1}, {Panel: -1}, {Series: "CAS", Y: math.NaN()}, {Series: "CAS", Y: math.Inf(1)}} {
+		if _, err := toy([]Value{v}).Run(context.Background(), Params{}, nil); err == nil {
+			t.Errorf("%+v is accepted", v)
+		}
+	}
+}
+
+func TestRunFails(t *testing.T) {
+	f := toy(nil)
+	broken := errors.New("broken")
+	f.jobs = func(*Published, Params) ([]job, error) {
+		return []job{{name: "a", run: func(context.Context, func(float64)) ([]Value, error) { return nil, broken }}}, nil
+	}
+	if _, err := f.Run(context.Background(), Params{}, nil); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := toy([]Value{{Y: 1}}).Run(ctx, Params{}, nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Progress never goes back and ends at 1, whatever the jobs report.
+func TestProgress(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "jobs")
+		var jobs []job
+		for range n {
+			steps := rapid.SliceOfN(rapid.Float64Range(-0.5, 1.5), 0, 4).Draw(t, "steps")
+			jobs = append(jobs, job{cost: rapid.Float64Range(0.1, 9).Draw(t, "cost"), run: func(_ context.Context, progress func(float64)) ([]Value, error) {
+				for _, s := range steps {
+					progress(s)
+				}
+				return nil, nil
+			}})
+		}
+		last := 0.0
+		_, err := runJobs(context.Background(), "x", jobs, func(p Progress) {
+			if p.Done < last || p.Done > 1+1e-9 {
+				t.Fatalf("%v after %v", p.Done, last)
+			}
+			last = p.Done
+		})
+		if err != nil || math.Abs(last-1) > 1e-9 {
+			t.Fatalf("ends at %v, %v", last, err)
+		}
+	})
+}
+
+// The same Result gives the same bytes, as JSON and as picture.
+func TestSameBytes(t *testing.T) {
+	write := func() map[string]string {
+		f, err := Find("words21-3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := f[0].Run(context.Background(), Params{Seed: 7}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var js, table bytes.Buffer
+		if err := r.WriteJSON(&js); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.WriteTable(&table); err != nil {
+			t.Fatal(err)
+		}
+		prefix := filepath.Join(t.TempDir(), "f")
+		if err := r.Save(prefix); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{"json": js.String(), "table": table.String()}
+		for _, e := range []string{".svg", ".png"} {
+			b, err := os.ReadFile(prefix + e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[e] = string(b)
+		}
+		return got
+	}
+	a, b := write(), write()
+	for k := range a {
+		if a[k] != b[k] {
+			t.Errorf("%s differs between two runs", k)
+		}
+		if len(a[k]) < 200 {
+			t.Errorf("%s: %q", k, a[k])
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	if f, err := Find("words21-3", "fig-words21-3"); err != nil || len(f) != 2 {
+		t.Error(f, err)
+	}
+	if _, err := Find("9.9"); err == nil || !strings.Contains(err.Error(), "--list") {
+		t.Error(err)
+	}
+	for _, f := range All() {
+		if f.Caption() == "" || f.Document() == "" {
+			t.Errorf("%s has no caption", f.ID)
+		}
+	}
+}
+
+// A span holds what is drawn and has at least two ticks.
+func TestSpan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := Axis{Scale: rapid.SampledFrom([]string{Linear, Log}).Draw(t, "scale")}
+		var e extent
+		for _, v := range rapid.SliceOfN(rapid.Float64Range(1e-6, 1e9), 1, 5).Draw(t, "values") {
+			e.add(v)
+		}
+		low, high, ticks := a.span(e)
+		if low > e.low || high < e.high || len(ticks) < 2 || len(ticks) > 20 {
+			t.Fatalf("%+v: %v to %v, %d ticks", e, low, high, len(ticks))
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package figure
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+//go:embed published/*.json
+var files embed.FS
+
+// Scales of an axis.
+const (
+	Linear   = "linear"
+	Log      = "log"
+	Category = "category"
+)
+
+// Axis is what a coordinate means.
+type Axis struct {
+	Label string `json:"label"`
+	Unit  string `json:"unit"`
+	Scale string `json:"scale"`
+}
+
+func (a Axis) String() string {
+	if a.Unit == "" {
+		return a.Label
+	}
+	return a.Label + ", " + a.Unit
+}
+
+// Published is the data of one published figure.
+type Published struct {
+	Document   string         `json:"document"`
+	Caption    string         `json:"caption"`
+	X          Axis           `json:"x"`
+	Quantities []Quantity     `json:"quantities"`
+	Parameters map[string]any `json:"parameters"`
+	Remarks    []string       `json:"remarks"`
+	// LeftOut are published points that are no measurements.
+	LeftOut []struct {
+		Series string `json:"series"`
+		X      any    `json:"x"`
+		Why    string `json:"why"`
+	} `json:"left_out"`
+	ReadFrom string `json:"read_from"`
+	Sources  []struct {
+		Repo   string `json:"repo"`
+		Commit string `json:"commit"`
+		Path   string `json:"path"`
+	} `json:"sources"`
+}
+
+// Quantity is one ordinate with its curves.
+type Quantity struct {
+	Axis
+	Series []struct {
+		Name   string  `json:"name"`
+		Points []coord `json:"points"`
+		Errors []coord `json:"errors"` // standard deviations
+	} `json:"series"`
+}
+
+// coord is [x, y]; x is a number, or a name on an axis of categories.
+type coord struct {
+	x    float64
+	name string
+	y    float64
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *coord) UnmarshalJSON(b []byte) error {
+	var x any
+	pair := [2]any{&x, &c.y}
+	if err := json.Unmarshal(b, &pair); err != nil {
+		return err
+	}
+	switch x := x.(type) {
+	case float64:
+		c.x = x
+	case string:
+		c.name = x
+	default:
+		return fmt.Errorf("figure: x is %T", x)
+	}
+	return nil
+}
+
+// load reads published/name.json.
+func load(name string) (*Published, error) {
+	b, err := files.ReadFile("published/" + name + ".json")
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	p := new(Published)
+	if err := d.Decode(p); err != nil {
+		return nil, fmt.Errorf("figure: published/%s.json: %w", name, err)
+	}
+	return p, nil
+}
+
+// at is a published value: of quantity q, series name and x, which is a number
+// or a category.
+func (p *Published) at(q int, name string, x any) (float64, bool) {
+	for _, s := range p.Quantities[q].Series {
+		if s.Name != name {
+			continue
+		}
+		for _, c := range s.Points {
+			if c.is(x) {
+				return c.y, true
+			}
+		}
+	}
+	return 0, false
+}
+
+func (c coord) is(x any) bool {
+	switch x := x.(type) {
+	case string:
+		return c.name == x
+	case int:
+		return c.name == "" && c.x == float64(x)
+	case float64:
+		return c.name == "" && c.x == x
+	}
+	return false
+}

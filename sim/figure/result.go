@@ -1,0 +1,354 @@
+package figure
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"sort"
+	"strconv"
+)
+
+// How far a point and a ratio may be from the published one.
+const (
+	PointTolerance = 0.25
+	RatioTolerance = 0.20
+)
+
+// Verdict says how a value of ours stands to the published one.
+type Verdict string
+
+// Verdicts.
+const (
+	// Within: inside the tolerance.
+	Within Verdict = "within"
+	// Explained: outside, for a stated physical reason.
+	Explained Verdict = "explained"
+	// Off: outside without one.
+	Off Verdict = "off"
+	// NotCompared: nothing was published for it, or it was not run, or other
+	// parameters were run than the published ones.
+	NotCompared Verdict = ""
+)
+
+// Comparison is a published value and ours.
+type Comparison struct {
+	Published *float64 `json:"published,omitempty"`
+	Ours      *float64 `json:"ours,omitempty"`
+	// Error is ours / published - 1.
+	Error   *float64 `json:"error,omitempty"`
+	Verdict Verdict  `json:"verdict,omitempty"`
+	// Reason is an index into the Result's reasons, from 1; 0 = none.
+	Reason int `json:"reason,omitempty"`
+}
+
+// Point is one abscissa of a curve.
+type Point struct {
+	X    float64 `json:"x"`
+	Name string  `json:"name,omitempty"` // the category
+	// Deviation is the standard deviation of the published value.
+	Deviation float64 `json:"deviation,omitempty"`
+	Comparison
+}
+
+// label is the abscissa as text.
+func (p *Point) label() string {
+	if p.Name != "" {
+		return p.Name
+	}
+	return strconv.FormatFloat(p.X, 'f', -1, 64)
+}
+
+// Curve is a series of points by ascending x.
+type Curve struct {
+	Name   string  `json:"name"`
+	Points []Point `json:"points"`
+}
+
+// Panel is one ordinate with its curves.
+type Panel struct {
+	Y      Axis    `json:"y"`
+	Curves []Curve `json:"curves"`
+}
+
+// Ratio is a claim that the authors make from the figure's values.
+type Ratio struct {
+	Claim string `json:"claim"`
+	Comparison
+}
+
+// Count is how many values stand how.
+type Count struct {
+	Within    int `json:"within"`
+	Explained int `json:"explained"`
+	Off       int `json:"off"`
+}
+
+func (c Count) total() int { return c.Within + c.Explained + c.Off }
+
+func (c *Count) add(v Verdict) {
+	switch v {
+	case Within:
+		c.Within++
+	case Explained:
+		c.Explained++
+	case Off:
+		c.Off++
+	}
+}
+
+// Result is a figure that was rerun.
+type Result struct {
+	Figure   string `json:"figure"`
+	Document string `json:"document"`
+	Caption  string `json:"caption"`
+	// Calibration: the model's constants come from this figure.
+	Calibration bool           `json:"calibration,omitempty"`
+	X           Axis           `json:"x"`
+	Published   map[string]any `json:"published_parameters"`
+	Parameters  Params         `json:"parameters"`
+	// Altered says which parameters are not the published ones; then nothing
+	// is compared.
+	Altered []string `json:"altered,omitempty"`
+	// LeftOut says which part was not run, and why.
+	LeftOut []string `json:"left_out,omitempty"`
+	Panels  []Panel  `json:"panels"`
+	Ratios  []Ratio  `json:"ratios,omitempty"`
+	Points  Count    `json:"points"`
+	Claims  Count    `json:"claims"`
+	Reasons []string `json:"reasons,omitempty"`
+	Remarks []string `json:"remarks,omitempty"`
+}
+
+// WriteJSON writes r; the same Result gives the same bytes.
+func (r *Result) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	return e.Encode(r)
+}
+
+// newResult is the published part of a Result.
+func newResult(f *Figure, p *Published, par Params) *Result {
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration,
+		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
+	for _, l := range p.LeftOut {
+		r.Remarks = append(r.Remarks, fmt.Sprintf("Not compared: %s at %v: %s.", l.Series, l.X, l.Why))
+	}
+	for q, src := range p.Quantities {
+		panel := Panel{Y: src.Axis}
+		for _, s := range src.Series {
+			c := Curve{Name: s.Name}
+			for i, at := range s.Points {
+				pt := Point{X: at.x, Name: at.name}
+				if at.name != "" {
+					pt.X = float64(i)
+				}
+				y := at.y
+				pt.Published = &y
+				for _, e := range s.Errors {
+					if e.x == at.x && e.name == at.name {
+						pt.Deviation = e.y
+					}
+				}
+				c.Points = append(c.Points, pt)
+			}
+			panel.Curves = append(panel.Curves, c)
+		}
+		if len(f.panels) == 0 || f.panels[q] {
+			r.Panels = append(r.Panels, panel)
+		}
+	}
+	// Categories are numbered by their order of appearance over all curves.
+	if p.X.Scale == Category {
+		order := map[string]float64{}
+		for i := range r.Panels {
+			for _, s := range r.Panels[i].Curves {
+				for _, pt := range s.Points {
+					if _, ok := order[pt.Name]; !ok {
+						order[pt.Name] = float64(len(order))
+					}
+				}
+			}
+		}
+		numeric := true
+		for n := range order {
+			if _, err := strconv.ParseFloat(n, 64); err != nil {
+				numeric = false
+			}
+		}
+		if numeric { // shares in percent: by size
+			names := make([]string, 0, len(order))
+			for n := range order {
+				names = append(names, n)
+			}
+			sort.Slice(names, func(i, j int) bool { return number(names[i]) < number(names[j]) })
+			for i, n := range names {
+				order[n] = float64(i)
+			}
+		}
+		for i := range r.Panels {
+			for j := range r.Panels[i].Curves {
+				for k := range r.Panels[i].Curves[j].Points {
+					pt := &r.Panels[i].Curves[j].Points[k]
+					pt.X = order[pt.Name]
+				}
+			}
+		}
+	}
+	return r
+}
+
+func number(s string) float64 {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return v
+}
+
+// Value is one measured value.
+type Value struct {
+	Panel  int
+	Series string
+	X      float64
+	Name   string // category, instead of X
+	Y      float64
+}
+
+// put adds v.
+func (r *Result) put(v Value) error {
+	if v.Panel < 0 || v.Panel >= len(r.Panels) {
+		return fmt.Errorf("figure %s: no panel %d", r.Figure, v.Panel)
+	}
+	if math.IsNaN(v.Y) || math.IsInf(v.Y, 0) {
+		return fmt.Errorf("figure %s: %s at %s%v is %v", r.Figure, v.Series, v.Name, v.X, v.Y)
+	}
+	y := round(v.Y)
+	p := &r.Panels[v.Panel]
+	var c *Curve
+	for i := range p.Curves {
+		if p.Curves[i].Name == v.Series {
+			c = &p.Curves[i]
+		}
+	}
+	if c == nil {
+		p.Curves = append(p.Curves, Curve{Name: v.Series})
+		c = &p.Curves[len(p.Curves)-1]
+	}
+	for i := range c.Points {
+		if pt := &c.Points[i]; pt.Name == v.Name && (v.Name != "" || pt.X == v.X) {
+			pt.Ours = &y
+			return nil
+		}
+	}
+	x := v.X
+	if v.Name != "" {
+		x = r.category(v.Panel, v.Name)
+	}
+	c.Points = append(c.Points, Point{X: x, Name: v.Name, Comparison: Comparison{Ours: &y}})
+	sort.SliceStable(c.Points, func(i, j int) bool { return c.Points[i].X < c.Points[j].X })
+	return nil
+}
+
+// category is the abscissa of a category, a new one if need be.
+func (r *Result) category(panel int, name string) float64 {
+	next := 0.0
+	for _, c := range r.Panels[panel].Curves {
+		for _, pt := range c.Points {
+			if pt.Name == name {
+				return pt.X
+			}
+			next = max(next, pt.X+1)
+		}
+	}
+	return next
+}
+
+// round keeps six significant digits.
+func round(v float64) float64 {
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64)
+	return v
+}
+
+// find is the point of a curve at x (a number or a category).
+func (r *Result) find(panel int, series string, x any) *Point {
+	if panel >= len(r.Panels) {
+		return nil
+	}
+	for _, c := range r.Panels[panel].Curves {
+		if c.Name != series {
+			continue
+		}
+		for i := range c.Points {
+			p := &c.Points[i]
+			if (coord{x: p.X, name: p.Name}).is(x) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// compare fills in c's error and verdict.
+func (c *Comparison) compare(tolerance float64) {
+	if c.Published == nil || c.Ours == nil || *c.Published == 0 {
+		return
+	}
+	e := *c.Ours / *c.Published - 1
+	rounded := math.Round(e*1e4) / 1e4
+	c.Error = &rounded
+	c.Verdict = Off
+	if math.Abs(e) <= tolerance {
+		c.Verdict = Within
+	}
+}
+
+// judge compares all points and ratios.
+func (r *Result) judge(f *Figure) {
+	for _, cl := range f.ratios {
+		r.Ratios = append(r.Ratios, Ratio{Claim: cl.claim, Comparison: Comparison{
+			Published: cl.eval(r, func(p *Point) *float64 { return p.Published }),
+			Ours:      cl.eval(r, func(p *Point) *float64 { return p.Ours }),
+		}})
+	}
+	if len(r.Altered) > 0 {
+		return
+	}
+	used := map[int]int{} // reason of the figure -> its number here
+	explain := func(c *Comparison, applies func(*reason) bool) {
+		if c.Verdict != Off {
+			return
+		}
+		for i := range f.reasons {
+			re := &f.reasons[i]
+			factor := *c.Ours / *c.Published
+			if !applies(re) || !re.covers(factor) {
+				continue
+			}
+			if used[i] == 0 {
+				r.Reasons = append(r.Reasons, re.text)
+				used[i] = len(r.Reasons)
+			}
+			c.Verdict, c.Reason = Explained, used[i]
+			return
+		}
+	}
+	for q := range r.Panels {
+		for i := range r.Panels[q].Curves {
+			cu := &r.Panels[q].Curves[i]
+			for k := range cu.Points {
+				pt := &cu.Points[k]
+				pt.compare(PointTolerance)
+				explain(&pt.Comparison, func(re *reason) bool { return re.point(q, cu.Name, pt) })
+				r.Points.add(pt.Verdict)
+			}
+		}
+	}
+	for i := range r.Ratios {
+		ra := &r.Ratios[i]
+		ra.compare(RatioTolerance)
+		explain(&ra.Comparison, func(re *reason) bool { return re.ratio && re.series == ra.Claim })
+		r.Claims.add(ra.Verdict)
+	}
+}

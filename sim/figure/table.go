@@ -1,0 +1,120 @@
+package figure
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTable writes every point and ratio beside the published one, the
+// reasons of what is outside the tolerance, and a summary.
+func (r *Result) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s\n", r.Figure, r.Caption)
+	if r.Calibration {
+		b.WriteString("the model's constants come from this figure\n")
+	}
+	if len(r.Altered) > 0 {
+		fmt.Fprintf(&b, "not the published parameters, so nothing is compared: %s\n", strings.Join(r.Altered, ", "))
+	}
+	for _, l := range r.LeftOut {
+		fmt.Fprintf(&b, "left out: %s\n", l)
+	}
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	row := func(what string, c *Comparison) {
+		fmt.Fprintf(t, "%s\t%9s\t%9s\t%9s\t%s\n", what, value(c.Published), value(c.Ours), percent(c.Error), c.mark())
+	}
+	for i := range r.Panels {
+		p := &r.Panels[i]
+		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", p.Y, "published", "ours", "error")
+		for j := range p.Curves {
+			c := &p.Curves[j]
+			for k := range c.Points {
+				pt := &c.Points[k]
+				if pt.Ours == nil && r.Parameters.Quick {
+					continue
+				}
+				row(fmt.Sprintf("%s, %s", c.Name, pt.label()), &pt.Comparison)
+			}
+		}
+	}
+	if len(r.Ratios) > 0 {
+		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", "published", "ours", "error")
+		for i := range r.Ratios {
+			if ra := &r.Ratios[i]; ra.Ours != nil || !r.Parameters.Quick {
+				row(ra.Claim, &ra.Comparison)
+			}
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	b.WriteByte('\n')
+	for i, re := range r.Reasons {
+		fmt.Fprintf(&b, "[%d] %s\n", i+1, re)
+	}
+	for _, re := range r.Remarks {
+		fmt.Fprintf(&b, "Note: %s\n", re)
+	}
+	fmt.Fprintln(&b, r.Summary())
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Summary is one line: how many points and ratios are inside the tolerance.
+func (r *Result) Summary() string {
+	if len(r.Altered) > 0 {
+		return fmt.Sprintf("%s: not compared (%s)", r.Figure, strings.Join(r.Altered, ", "))
+	}
+	s := fmt.Sprintf("%s: %d of %d points within %.0f %%", r.Figure, r.Points.Within, r.Points.total(), 100*PointTolerance)
+	if n := r.Claims.total(); n > 0 {
+		s += fmt.Sprintf(", %d of %d ratios within %.0f %%", r.Claims.Within, n, 100*RatioTolerance)
+	}
+	if n := r.Points.Explained + r.Claims.Explained; n > 0 {
+		s += fmt.Sprintf("; %d outside for a stated reason", n)
+	}
+	if n := r.Points.Off + r.Claims.Off; n > 0 {
+		s += fmt.Sprintf("; %d outside without one", n)
+	}
+	return s
+}
+
+// OK reports whether nothing is outside the tolerance without a stated reason.
+func (r *Result) OK() bool { return r.Points.Off+r.Claims.Off == 0 }
+
+// mark says what is to be noticed about c.
+func (c *Comparison) mark() string {
+	switch c.Verdict {
+	case Explained:
+		return fmt.Sprintf("[%d]", c.Reason)
+	case Off:
+		return "off"
+	}
+	return ""
+}
+
+// value has three significant digits, or all before the point.
+func value(v *float64) string {
+	switch {
+	case v == nil:
+		return "-"
+	case *v == 0:
+		return "0"
+	case math.Abs(*v) >= 100:
+		return strconv.FormatFloat(*v, 'f', 0, 64)
+	case math.Abs(*v) < 0.01:
+		return strconv.FormatFloat(*v, 'e', 1, 64)
+	}
+	digits := 2 - int(math.Floor(math.Log10(math.Abs(*v))))
+	return strconv.FormatFloat(*v, 'f', digits, 64)
+}
+
+func percent(e *float64) string {
+	if e == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%+.0f %%", 100**e)
+}
