@@ -48,10 +48,14 @@ const (
 	scrambledZeta  = 26.46902820178302
 )
 
+// maxTheta is the largest exponent: more would always draw the first key.
+const maxTheta = 10
+
 // Config describes a workload.
 type Config struct {
 	Mix Mix
-	// Theta is the Zipf exponent, 0 <= Theta < 1; 0 is uniform.
+	// Theta is the Zipf exponent; 0 is uniform. YCSB's own are below 1, and a
+	// scrambled generator's must be.
 	Theta float64
 	// Scrambled spreads the popular ranks over the keys as YCSB's scrambled
 	// generator does; otherwise the first key is the hottest.
@@ -86,6 +90,7 @@ type Generator struct {
 	// Constants of Gray et al., "Quickly generating billion-record synthetic
 	// databases", SIGMOD 1994, section 3.2.
 	items, alpha, eta, zetan, half float64
+	steep                          *steep // for exponents from 1, instead
 	rng                            *rand.Rand
 }
 
@@ -94,8 +99,11 @@ func New(c Config, seed uint64) (*Generator, error) {
 	if len(c.Keys) == 0 {
 		return nil, errors.New("ycsb: a workload needs at least one key")
 	}
-	if !(c.Theta >= 0 && c.Theta < 1) {
-		return nil, fmt.Errorf("ycsb: theta %v is outside 0 <= theta < 1", c.Theta)
+	if !(c.Theta >= 0 && c.Theta <= maxTheta) {
+		return nil, fmt.Errorf("ycsb: theta %v is outside 0 <= theta <= %v", c.Theta, maxTheta)
+	}
+	if c.Scrambled && c.Theta >= 1 {
+		return nil, fmt.Errorf("ycsb: theta %v of a scrambled generator is outside 0 <= theta < 1", c.Theta)
 	}
 	if !(c.Mix.Writes >= 0 && c.Mix.Writes <= 1) {
 		return nil, fmt.Errorf("ycsb: a share of writes of %v is outside 0..1", c.Mix.Writes)
@@ -107,6 +115,10 @@ func New(c Config, seed uint64) (*Generator, error) {
 		uniform:   c.Theta == 0,
 		items:     float64(len(c.Keys)),
 		rng:       rand.New(rand.NewPCG(c.Seed, seed)),
+	}
+	if c.Theta >= 1 {
+		g.steep = newSteep(len(c.Keys), c.Theta)
+		return g, nil
 	}
 	if c.Scrambled {
 		g.items = scrambledItems
@@ -159,6 +171,9 @@ func (g *Generator) Next() Op {
 func (g *Generator) rank() int {
 	if g.uniform {
 		return g.rng.IntN(len(g.keys))
+	}
+	if g.steep != nil {
+		return g.steep.rank(g.rng)
 	}
 	u := g.rng.Float64()
 	uz := u * g.zetan

@@ -45,6 +45,35 @@ func TestZipfFrequencies(t *testing.T) {
 	}
 }
 
+// From exponent 1 on the draws are exact: every rank that is drawn often enough
+// is compared.
+func TestSteepFrequencies(t *testing.T) {
+	for _, theta := range []float64{1, 1.2, 1.5, 3} {
+		const keys, draws = 1024, 400_000
+		g, err := New(Config{Mix: C, Theta: theta, Keys: Sequential(0, keys), Seed: 7}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n [keys]int
+		for range draws {
+			n[g.Next().Rank]++
+		}
+		z := 0.0
+		for i := range keys {
+			z += math.Pow(float64(i+1), -theta)
+		}
+		for i := range keys {
+			want := draws * math.Pow(float64(i+1), -theta) / z
+			if want > 100 && math.Abs(float64(n[i])-want) > 5*math.Sqrt(want) {
+				t.Errorf("theta %v, rank %d: %d draws, theory %.0f", theta, i, n[i], want)
+			}
+		}
+		if a := testing.AllocsPerRun(100, func() { g.Next() }); a != 0 {
+			t.Errorf("%v allocations a draw", a)
+		}
+	}
+}
+
 func TestUniform(t *testing.T) {
 	g, _ := New(Config{Mix: C, Keys: Sequential(10, 16)}, 1)
 	var n [16]int
@@ -109,8 +138,9 @@ func TestSeeds(t *testing.T) {
 }
 
 func TestSmallKeySets(t *testing.T) {
-	for n := 1; n < 5; n++ {
-		g, err := New(Config{Mix: A, Theta: DefaultTheta, Keys: Sequential(math.MaxUint64-3, n)}, 1)
+	for i := range 8 {
+		n := 1 + i/2
+		g, err := New(Config{Mix: A, Theta: []float64{DefaultTheta, 1}[i%2], Keys: Sequential(math.MaxUint64-3, n)}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +156,8 @@ func TestRefused(t *testing.T) {
 	k := Sequential(0, 4)
 	for _, c := range []Config{
 		{},
-		{Keys: k, Theta: 1},
+		{Keys: k, Theta: 11},
+		{Keys: k, Theta: 1, Scrambled: true},
 		{Keys: k, Theta: -0.1},
 		{Keys: k, Theta: math.NaN()},
 		{Keys: k, Mix: Mix{"x", 1.5}},
