@@ -160,6 +160,14 @@ func (m CM) TransportService() Opcode {
 	return 0xFF
 }
 
+// PKey is the partition of a ConnectRequest's primary path.
+func (m CM) PKey() uint16 {
+	if m.is(ConnectRequest) {
+		return be.Uint16(m.at(48))
+	}
+	return 0
+}
+
 // PathMTU of a ConnectRequest, in bytes; 0 when its code is none.
 func (m CM) PathMTU() int {
 	if c := m.at(50)[0] >> 4; m.is(ConnectRequest) && c >= 1 && c <= 5 {

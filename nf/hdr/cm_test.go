@@ -21,6 +21,7 @@ func walkCM(m hdr.CM) {
 	m.InitiatorDepth()
 	m.TransportService()
 	m.PathMTU()
+	m.PKey()
 	m.PrimaryLocalGID()
 	m.PrimaryRemoteGID()
 	m.Reason()

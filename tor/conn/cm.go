@@ -1,0 +1,196 @@
+package conn
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// CM takes a datagram of the connection manager, in either direction. The slot
+// is that of the connection concerned; NoSlot for Removed, Full, Spoofed,
+// Forged and Foreign. NowPaired may come with the ConnectReply, or, when the
+// queue pairs still belong to other rows, with the client's ReadyToUse or its
+// first request, which then remove those.
+func (t *Table) CM(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
+	src, dst, ok := addrs(b, f)
+	if !ok {
+		return NoSlot, Foreign
+	}
+	m, ok := f.CMOf(b)
+	if !ok {
+		return NoSlot, Foreign
+	}
+	switch m.AttributeID() {
+	case hdr.ConnectRequest:
+		return t.connectRequest(now, src, dst, m, b, f)
+	case hdr.ConnectReply, hdr.MsgRcptAck, hdr.ConnectReject, hdr.ReadyToUse, hdr.DisconnectRequest, hdr.DisconnectReply:
+	default:
+		return NoSlot, Foreign
+	}
+	// The receiver's name for the connection finds it.
+	k := t.findID(dst, m.RemoteCommID())
+	if k == noRef && m.RemoteCommID() == 0 && m.AttributeID() == hdr.ConnectReject {
+		// Who gives up before it was answered knows no name of the other's.
+		if k = t.findID(src, m.LocalCommID()); k != noRef {
+			k ^= 1
+		}
+	}
+	if k == noRef {
+		return NoSlot, Forged
+	}
+	s := k.slot()
+	r := &t.rows[s]
+	to, from := r.ends(k.client())
+	if from.Addr != src || to.Addr != dst || t.cfg.GuardMAC && !from.mayBe(b) {
+		return NoSlot, Spoofed
+	}
+	toClient := k.client()
+	if m.AttributeID() == hdr.ConnectReply {
+		if !toClient || m.TransactionID() != r.tid {
+			return NoSlot, Forged
+		}
+		return t.connectReply(now, s, m, b)
+	}
+	// All others are sent by an end that has been named, or that has not
+	// answered yet.
+	if from.hasComm && m.LocalCommID() != from.CommID && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0) {
+		return NoSlot, Forged
+	}
+	switch m.AttributeID() {
+	case hdr.MsgRcptAck:
+		if r.State != HalfOpen {
+			return s, Known
+		}
+		r.LastSeen = now
+		return s, Waiting
+	case hdr.ConnectReject:
+		if r.ready || r.State == Closing {
+			return NoSlot, Forged
+		}
+		t.Remove(s)
+		return NoSlot, Removed
+	case hdr.ReadyToUse:
+		if toClient || !r.Server.hasComm {
+			return NoSlot, Forged
+		}
+		from.L2 = [12]byte(b[:12])
+		r.LastSeen = now
+		if r.waits {
+			t.commit(now, s)
+			return s, NowPaired
+		}
+		r.ready = true
+		if r.State == Closing {
+			return s, IsClosing
+		}
+		return s, Known
+	case hdr.DisconnectRequest:
+		if r.State == HalfOpen || m.RemoteQPN() != to.QPN {
+			return NoSlot, Forged
+		}
+		if r.State != Closing {
+			r.State, r.LastSeen = Closing, now
+			r.rewatch()
+		}
+		return s, IsClosing
+	case hdr.DisconnectReply:
+		if r.State != Closing {
+			return NoSlot, Forged
+		}
+		t.Remove(s)
+		return NoSlot, Removed
+	}
+	return NoSlot, Foreign
+}
+
+func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte, f *hdr.Frame) (Slot, Event) {
+	if m.TransportService() != hdr.RC {
+		return NoSlot, Foreign
+	}
+	if AddrFrom(m.PrimaryLocalGID()) != src || AddrFrom(m.PrimaryRemoteGID()) != dst || m.LocalQPN() < 2 {
+		return NoSlot, Forged
+	}
+	if k := t.findID(src, m.LocalCommID()); k != noRef {
+		r := &t.rows[k.slot()]
+		if !k.client() || r.Server.Addr != dst || r.Client.QPN != m.LocalQPN() || r.tid != m.TransactionID() {
+			return NoSlot, Forged // the name is in use
+		}
+		if r.State != HalfOpen {
+			return k.slot(), Known
+		}
+		r.LastSeen = now
+		return k.slot(), Waiting
+	}
+	s := t.alloc(now, Managed)
+	if s == NoSlot {
+		return NoSlot, Full
+	}
+	r := &t.rows[s]
+	r.Net, r.PKey, r.MTU, r.tid = f.Net, m.PKey(), uint16(m.PathMTU()), m.TransactionID()
+	r.Client = End{Addr: src, QPN: m.LocalQPN(), L2: [12]byte(b[:12]), Resources: m.ResponderResources(), Depth: m.InitiatorDepth()}
+	r.Server = End{Addr: dst, StartPSN: m.StartingPSN(), HasPSN: true}
+	t.putID(s, true, m.LocalCommID())
+	return s, Opened
+}
+
+func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, Event) {
+	r := &t.rows[s]
+	if r.Server.hasComm {
+		// Again, because ReadyToUse was lost; anything else is not the server's.
+		if r.Server.CommID != m.LocalCommID() || r.Server.QPN != m.LocalQPN() || r.Client.StartPSN != m.StartingPSN() {
+			return NoSlot, Forged
+		}
+		if r.State == HalfOpen {
+			r.LastSeen = now
+			return s, Waiting
+		}
+		return s, Known
+	}
+	if m.LocalQPN() < 2 {
+		return NoSlot, Forged
+	}
+	if t.findID(r.Server.Addr, m.LocalCommID()) != noRef {
+		return NoSlot, Forged // the name is in use
+	}
+	r.LastSeen = now
+	r.Server.QPN, r.Server.L2 = m.LocalQPN(), [12]byte(b[:12])
+	r.Server.Resources, r.Server.Depth = m.ResponderResources(), m.InitiatorDepth()
+	r.Client.StartPSN, r.Client.HasPSN = m.StartingPSN(), true
+	t.putID(s, false, m.LocalCommID())
+	for _, client := range []bool{false, true} {
+		e, _ := r.ends(client)
+		if k := t.find(e.Addr, e.QPN); k != noRef {
+			if o := &t.rows[k.slot()]; o.Learnt != Inferred || o.State != HalfOpen {
+				o.rival, r.waits = s+1, true
+				o.rewatch()
+			}
+		}
+	}
+	if r.waits {
+		return s, Waiting
+	}
+	t.take(s)
+	return s, NowPaired
+}
+
+// commit pairs row s, whose client has confirmed the handshake.
+func (t *Table) commit(now clock.Time, s Slot) {
+	t.take(s)
+	r := &t.rows[s]
+	r.ready, r.LastSeen = true, now
+}
+
+// take gives row s its queue pairs; rows that had them go.
+func (t *Table) take(s Slot) {
+	r := &t.rows[s]
+	r.waits = false
+	for _, client := range []bool{false, true} {
+		e, _ := r.ends(client)
+		if k := t.find(e.Addr, e.QPN); k != noRef {
+			t.Remove(k.slot())
+		}
+	}
+	r.State = Paired
+	t.putQP(s, false)
+	t.putQP(s, true)
+	r.rewatch()
+}

@@ -1,0 +1,332 @@
+package conn
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+const (
+	// enough responses must match before a row is paired, and as many
+	// contradictions undo it.
+	enough = 3
+	// maxCandidates is the most half-open rows between two addresses that a
+	// response is compared with; where there are more it is ambiguous.
+	maxCandidates = 1024
+	leastMTU      = 256
+)
+
+// saw notes what a frame tells about the end that sent it.
+func (e *End) saw(b []byte, f *hdr.Frame) {
+	e.L2 = [12]byte(b[:12])
+	e.Port = f.UDPOf(b).SrcPort()
+}
+
+// mayBe reports whether a frame's source MAC address is the one that e was
+// learnt with.
+func (e *End) mayBe(b []byte) bool {
+	return e.L2 == [12]byte{} || e.SrcMAC() == [6]byte(b[6:12])
+}
+
+// Request takes a request of a reliable connection on its way to a server.
+// The slot is NoSlot but for Known, Opened, Waiting, Replaced, Unpaired,
+// NowPaired, IsClosing and Reverse.
+func (t *Table) Request(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
+	src, dst, ok := addrs(b, f)
+	if !ok || f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
+		return NoSlot, Foreign
+	}
+	qpn := f.BTHOf(b).DestQP()
+	k := t.find(dst, qpn)
+	if k == noRef {
+		return t.newRequest(now, src, dst, qpn, b, f, Opened)
+	}
+	s := k.slot()
+	r := &t.rows[s]
+	if k.client() {
+		if r.Server.Addr != src || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+			return t.stranger(now, s, src, dst, qpn, b, f)
+		}
+		r.Server.saw(b, f)
+		return s, r.reverse(now)
+	}
+	if r.Client.Addr != src || t.cfg.GuardMAC && !r.Client.mayBe(b) {
+		return t.stranger(now, s, src, dst, qpn, b, f)
+	}
+	r.Client.saw(b, f)
+	if r.watch {
+		return t.watchRequest(now, s, b, f)
+	}
+	r.LastSeen = now
+	return s, Known
+}
+
+// Response takes a response of a reliable connection on its way to a client.
+// The slot is NoSlot but for Known, NowPaired, Unpaired, IsClosing, Reverse,
+// and Unmatched when the row is known but its client asked for no such thing.
+func (t *Table) Response(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
+	src, dst, ok := addrs(b, f)
+	if !ok || f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
+		return NoSlot, Foreign
+	}
+	qpn := f.BTHOf(b).DestQP()
+	k := t.find(dst, qpn)
+	if k == noRef {
+		return t.infer(now, src, dst, qpn, b, f)
+	}
+	s := k.slot()
+	r := &t.rows[s]
+	if !k.client() {
+		switch {
+		case r.Client.Addr != src || t.cfg.GuardMAC && !r.Client.mayBe(b):
+			return NoSlot, Spoofed
+		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
+			return t.infer(now, src, dst, qpn, b, f)
+		}
+		r.Client.saw(b, f)
+		return s, r.reverse(now)
+	}
+	if r.Server.Addr != src || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+		return NoSlot, Spoofed
+	}
+	r.Server.saw(b, f)
+	if r.watch {
+		return t.watchResponse(now, s, b, f)
+	}
+	r.LastSeen = now
+	return s, Known
+}
+
+func (r *Row) reverse(now clock.Time) Event {
+	if r.State == Closing {
+		return IsClosing
+	}
+	r.LastSeen = now
+	return Reverse
+}
+
+// newRequest makes a half-open row for the requests from src.
+func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame, e Event) (Slot, Event) {
+	if !t.cfg.Infer || qpn < 2 {
+		return NoSlot, Foreign
+	}
+	s := t.alloc(now, Inferred)
+	if s == NoSlot {
+		return NoSlot, Full
+	}
+	r := &t.rows[s]
+	r.Net = f.Net
+	r.Client.Addr, r.Server.Addr, r.Server.QPN = src, dst, qpn
+	r.Client.saw(b, f)
+	t.putQP(s, false)
+	t.list(s)
+	r.restart(b, f)
+	return s, e
+}
+
+// stranger is a request for a queue pair of row s that its peer did not send.
+func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+	r := &t.rows[s]
+	quiet, most := now.Sub(r.LastSeen), t.cfg.Idle
+	if r.Learnt == Inferred {
+		most = t.cfg.Reuse
+	}
+	if quiet < most || !t.cfg.Infer || r.rival != 0 {
+		return NoSlot, Spoofed
+	}
+	t.Remove(s)
+	return t.newRequest(now, src, dst, qpn, b, f, Replaced)
+}
+
+// psns is how many PSNs a request takes, at most.
+func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
+	if !f.Op.Has(hdr.IsRead) {
+		return 1
+	}
+	mtu := uint32(r.MTU)
+	if mtu == 0 {
+		mtu = leastMTU
+	}
+	return max(1, (f.RETHOf(b).DMALength()-1)/mtu+1) & hdr.PSNMask
+}
+
+// restart numbers the requests from this one on.
+func (r *Row) restart(b []byte, f *hdr.Frame) {
+	psn := f.BTHOf(b).PSN()
+	r.note(b, f)
+	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
+	r.candidate, r.matches, r.misses, r.wild = 0, 0, 0, 0
+}
+
+// note learns P_Key and path MTU, which all but the last packet of a message
+// fill.
+func (r *Row) note(b []byte, f *hdr.Frame) {
+	if r.PKey == 0 {
+		r.PKey = f.BTHOf(b).PKey()
+	}
+	if r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+		switch n := len(f.PayloadOf(b)); n {
+		case 256, 512, 1024, 2048, 4096:
+			r.MTU = uint16(n)
+		}
+	}
+	r.rewatch()
+}
+
+// watchRequest is Request for a row that needs more than a look-up.
+func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
+	r := &t.rows[s]
+	r.note(b, f)
+	psn := f.BTHOf(b).PSN()
+	if w := r.rival - 1; r.rival != 0 {
+		// The first packet of the connection that took over confirms it as
+		// ReadyToUse does (IBTA 12.9.6), unless the old one may send it, too.
+		n := &t.rows[w]
+		if n.Client.Addr == r.Client.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && !r.fits(psn) {
+			t.commit(now, w)
+			t.rows[w].Client.saw(b, f)
+			return w, NowPaired
+		}
+	}
+	if r.State == Closing {
+		return s, IsClosing // LastSeen stays: when it closed
+	}
+	r.LastSeen = now
+	if r.Learnt == Inferred && !r.pinned {
+		was := r.State
+		if !r.number(psn, b, f, t.cfg.Window) {
+			r.restart(b, f)
+			if was == Paired {
+				t.unpair(s)
+				return s, Unpaired
+			}
+			return s, Waiting
+		}
+	}
+	if r.State == HalfOpen {
+		return s, Waiting
+	}
+	return s, Known
+}
+
+// number follows the PSNs of requests; false when they have started anew.
+func (r *Row) number(psn uint32, b []byte, f *hdr.Frame, window uint32) bool {
+	n := r.psns(b, f)
+	switch d := hdr.PSNDiff(psn, r.sent); {
+	case d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent))):
+		r.sent, r.next, r.wild = psn, (psn+n)&hdr.PSNMask, 0
+	case d <= 0 && uint32(-d) <= window:
+		if hdr.PSNDiff(psn, r.low) < 0 && r.matches == 0 {
+			r.low = psn // a retransmission of what was sent before we looked
+		}
+		r.wild = 0
+	default:
+		if r.wild == 0 || psn != r.wildNext {
+			r.wild = 0
+		}
+		r.wild++
+		r.wildNext = (psn + n) & hdr.PSNMask
+		return r.wild < enough
+	}
+	return true
+}
+
+// fits reports whether PSN p may answer a request of r.
+func (r *Row) fits(p uint32) bool {
+	return hdr.PSNDiff(p, r.low) >= 0 && hdr.PSNDiff(r.next, p) > 0
+}
+
+// watchResponse is Response for a row that needs more than a look-up.
+func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
+	r := &t.rows[s]
+	r.note(b, f)
+	if r.State == Closing {
+		return s, IsClosing
+	}
+	r.LastSeen = now
+	if r.Learnt != Inferred || r.pinned {
+		return s, Known
+	}
+	p := f.BTHOf(b).PSN()
+	if d := hdr.PSNDiff(r.next, p); d > 0 && uint32(d) <= t.cfg.Window+uint32(hdr.PSNDiff(r.next, r.sent)) {
+		r.misses = 0
+		return s, Known
+	}
+	if r.misses++; r.misses < enough {
+		return s, Unmatched
+	}
+	t.unpair(s)
+	return s, Unpaired
+}
+
+// unpair forgets the client's queue pair of an inferred row.
+func (t *Table) unpair(s Slot) {
+	r := &t.rows[s]
+	t.delQP(s, true)
+	r.Client.QPN, r.State = 0, HalfOpen
+	r.candidate, r.matches, r.misses = 0, 0, 0
+	r.low = r.sent
+	t.list(s)
+	r.rewatch()
+}
+
+// infer looks for the one half-open row that a response from server src to
+// client (dst, qpn) answers.
+func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+	if !t.cfg.Infer || qpn < 2 {
+		return NoSlot, Unmatched
+	}
+	p, port := f.BTHOf(b).PSN(), f.UDPOf(b).SrcPort()
+	found, seen := NoSlot, 0
+	for i := *t.pairHead(dst, src); i != 0; i = t.rows[i-1].succ {
+		r := &t.rows[i-1]
+		if r.Client.Addr != dst || r.Server.Addr != src {
+			continue
+		}
+		if seen++; seen > maxCandidates {
+			return NoSlot, Ambiguous
+		}
+		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {
+			r.low = (r.next - t.cfg.Window) & hdr.PSNMask
+		}
+		if t.cfg.SamePort && r.Client.Port != port || !r.fits(p) {
+			if r.candidate == qpn && hdr.PSNDiff(p, r.next) >= 0 {
+				r.candidate, r.matches = 0, 0 // it asked for no such thing
+			}
+			continue
+		}
+		if found != NoSlot {
+			return NoSlot, Ambiguous
+		}
+		found = i - 1
+	}
+	if found == NoSlot {
+		return NoSlot, Unmatched
+	}
+	if !f.Op.Any(hdr.IsLast | hdr.IsOnly) {
+		return NoSlot, Waiting // of a READ's packets one counts
+	}
+	r := &t.rows[found]
+	switch {
+	case r.candidate != qpn:
+		r.candidate, r.matched, r.matches = qpn, p, 1
+	case hdr.PSNDiff(p, r.matched) > 0:
+		r.matched = p
+		r.matches++
+	}
+	if r.matches < enough {
+		return NoSlot, Waiting
+	}
+	if k := t.find(dst, qpn); k != noRef {
+		// The same connection, learnt from requests in the other direction.
+		if o := &t.rows[k.slot()]; o.Learnt != Inferred || o.State != HalfOpen {
+			return NoSlot, Waiting
+		}
+		t.Remove(k.slot())
+	}
+	t.unlist(found)
+	r.Client.QPN, r.State, r.LastSeen = qpn, Paired, now
+	r.Server.saw(b, f)
+	r.note(b, f)
+	t.putQP(found, true)
+	return found, NowPaired
+}

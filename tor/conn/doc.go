@@ -1,0 +1,46 @@
+// Package conn knows the reliable connections that pass: a Table has a row a
+// connection, found by where a frame goes, whichever of the two ends that is.
+//
+// BTH carries only the destination's queue pair number, so that the two
+// directions of a connection have to be paired. A row is learnt, in order of
+// trust,
+//
+//   - from the connection manager's datagrams (Table.CM): ConnectRequest and
+//     ConnectReply name both queue pairs and both first PSNs;
+//   - from configuration (Table.AddStatic);
+//   - by inference: requests make a half-open row, and responses whose PSNs
+//     answer them name the client's queue pair. It takes three responses to
+//     three different requests, each of which fits no other half-open row; what
+//     fits several waits. A pairing that PSNs contradict is undone.
+//
+// A lower degree of trust never displaces a higher one that is in use.
+//
+// The client of a row is who asked for the connection, or who sent the requests
+// that it was inferred from; the server is the other. Frames in the other
+// sense (a server's own requests and the client's responses to them) are found,
+// too, and reported as Reverse.
+//
+// # What removes a row
+//
+// A disconnect (DisconnectReply seen, or the time-out after a
+// DisconnectRequest), idleness, a new connection that is proven to own one of
+// its queue pair numbers, and Remove. Config.OnRemove is told each time.
+//
+// # When the table is full
+//
+// New connections pass untouched: the event is Full and nothing changes. Rows
+// whose time is up are reclaimed first; a connection that the connection
+// manager or the configuration announces takes the place of a half-open row
+// that is merely inferred. A paired row is never displaced for room.
+//
+// # Bad input
+//
+// A frame for a known queue pair from another address than the peer's is
+// Spoofed, and changes nothing. Datagrams of the connection manager with
+// addresses or identifiers that contradict what is known are Forged, and change
+// nothing; a ConnectRequest that claims a queue pair number in use has effect
+// only when the client itself confirms the handshake. Whether such frames are
+// dropped is the caller's business.
+//
+// One goroutine owns a Table. Nothing is allocated after New.
+package conn

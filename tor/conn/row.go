@@ -1,0 +1,229 @@
+package conn
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// Addr is an IP address of 16 bytes, an IPv4 one IPv4-mapped (RFC 4291
+// 2.5.5.2). Equal addresses are ==.
+type Addr struct{ hi, lo uint64 }
+
+const mapped = 0xFFFF << 32
+
+// AddrFrom is a as an Addr; zero when a is not valid. Zones are ignored.
+func AddrFrom(a netip.Addr) Addr {
+	if !a.IsValid() {
+		return Addr{}
+	}
+	b := a.As16()
+	return Addr{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+}
+
+// Is4 reports whether a is an IPv4 address.
+func (a Addr) Is4() bool { return a.hi == 0 && a.lo>>32 == 0xFFFF }
+
+// Netip is a as a netip.Addr, an IPv4 address unmapped.
+func (a Addr) Netip() netip.Addr {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], a.hi)
+	binary.BigEndian.PutUint64(b[8:], a.lo)
+	return netip.AddrFrom16(b).Unmap()
+}
+
+func (a Addr) String() string { return a.Netip().String() }
+
+// addrs are source and destination of a frame that the table looks at: RoCEv2
+// over untagged Ethernet.
+func addrs(b []byte, f *hdr.Frame) (src, dst Addr, ok bool) {
+	be := binary.BigEndian
+	if f.Why != hdr.IsRoCE || f.Tags != 0 {
+		return src, dst, false
+	}
+	switch p := b[f.L3:f.L4:len(b)]; f.Net {
+	case hdr.NetIPv4:
+		v := be.Uint64(p[12:20])
+		return Addr{0, mapped | v>>32}, Addr{0, mapped | v&0xFFFFFFFF}, true
+	case hdr.NetIPv6:
+		src = Addr{be.Uint64(p[8:16]), be.Uint64(p[16:24])}
+		dst = Addr{be.Uint64(p[24:32]), be.Uint64(p[32:40])}
+		// A mapped address does not travel (RFC 4038 4.2): it would be taken
+		// for the IPv4 one.
+		return src, dst, !src.Is4() && !dst.Is4()
+	}
+	return src, dst, false
+}
+
+// Slot is the number of a row, stable while the row lives.
+type Slot int32
+
+// NoSlot is no row.
+const NoSlot Slot = -1
+
+// Source says how a row was learnt, in order of trust.
+type Source uint8
+
+const (
+	// Inferred from PSNs.
+	Inferred Source = iota
+	// Static rows come from configuration.
+	Static
+	// Managed rows come from the connection manager's datagrams.
+	Managed
+)
+
+func (s Source) String() string { return [...]string{"inferred", "static", "cm"}[s] }
+
+// State of a row.
+type State uint8
+
+const (
+	// HalfOpen: one direction only is known, or the handshake is going on.
+	HalfOpen State = iota
+	// Paired: both ends are known.
+	Paired
+	// Closing: a DisconnectRequest passed.
+	Closing
+)
+
+func (s State) String() string { return [...]string{"half-open", "paired", "closing"}[s] }
+
+// End is one end of a connection.
+type End struct {
+	Addr Addr
+	// QPN is the end's queue pair. Of a half-open row's client it is 0.
+	QPN uint32
+	// StartPSN is the first PSN of the requests that the end sends, as the
+	// connection manager or the configuration said; valid with HasPSN.
+	StartPSN uint32
+	// L2 is destination and source MAC address, as on the wire, of the last
+	// frame that the end sent; zero when none was seen.
+	L2 [12]byte
+	// Port is the UDP source port of the last frame that the end sent on the
+	// connection; 0 when none was seen.
+	Port   uint16
+	HasPSN bool
+	// Resources and Depth are the READs and atomics that the end said it takes
+	// and issues at once (the connection manager's ResponderResources and
+	// InitiatorDepth).
+	Resources, Depth uint8
+	// CommID is the end's name for the connection in the connection manager's
+	// datagrams.
+	CommID  uint32
+	hasComm bool
+}
+
+// Source and destination MAC address of frames that the end sends.
+func (e *End) SrcMAC() [6]byte { return [6]byte(e.L2[6:]) }
+func (e *End) DstMAC() [6]byte { return [6]byte(e.L2[:6]) }
+
+// Row is a connection. Callers do not write to it.
+type Row struct {
+	Client, Server End
+	LastSeen       clock.Time
+	PKey           uint16 // 0 = not known
+	MTU            uint16 // path MTU in bytes; 0 = not known
+	Net            uint8  // hdr.NetIPv4 or hdr.NetIPv6
+	Learnt         Source
+	State          State
+
+	used bool
+	// watch: frames of this row need more than a look-up.
+	watch bool
+	// pinned: the caller numbers the requests itself (Table.Pin).
+	pinned bool
+	// ready: the client confirmed the handshake. waits: the row has its
+	// ConnectReply but the queue pairs belong to other rows until then.
+	ready, waits bool
+	// rival+1 is the slot of the row that waits for this one's queue pair.
+	rival Slot
+	tid   uint64
+
+	// Numbering of an inferred row's requests: the newest PSN sent, the PSN
+	// after it (at most: a READ whose path MTU is not known counts as long as
+	// it may be), and the oldest one that may be answered.
+	sent, next, low uint32
+	// wild requests in a row were out of any sequence, the next would be
+	// wildNext.
+	wildNext uint32
+	// candidate is the client's queue pair that matches responses named, up
+	// to PSN matched; misses contradicted the pairing.
+	candidate, matched    uint32
+	matches, misses, wild uint8
+
+	// The list of half-open inferred rows between the same two addresses.
+	listed     bool
+	prev, succ Slot
+}
+
+func (r *Row) String() string {
+	return fmt.Sprintf("%v/%#x-%v/%#x %v %v", r.Client.Addr, r.Client.QPN, r.Server.Addr, r.Server.QPN, r.Learnt, r.State)
+}
+
+// ends are the end that side names and its peer.
+func (r *Row) ends(client bool) (e, peer *End) {
+	if client {
+		return &r.Client, &r.Server
+	}
+	return &r.Server, &r.Client
+}
+
+// rewatch decides anew whether frames need more than a look-up.
+func (r *Row) rewatch() {
+	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.MTU == 0 || r.PKey == 0
+}
+
+// Event is what a frame meant to the table.
+type Event uint8
+
+const (
+	// Known: a frame of a paired connection; nothing changed.
+	Known Event = iota
+	// NowPaired: as of this frame both ends are known.
+	NowPaired
+	// Opened: a half-open row was made.
+	Opened
+	// Waiting: a frame of a half-open row, or a step of a handshake.
+	Waiting
+	// Replaced: the row of an earlier connection was removed, and a half-open
+	// one made.
+	Replaced
+	// Unpaired: PSNs contradicted the pairing; the row is half-open again.
+	Unpaired
+	// IsClosing: a frame of a connection after its DisconnectRequest, or that
+	// request.
+	IsClosing
+	// Removed: the datagram ended the connection; its row is gone.
+	Removed
+	// Reverse: a server's request, or a client's response.
+	Reverse
+	// Ambiguous: a response that fits several half-open rows.
+	Ambiguous
+	// Unmatched: a response that fits no request.
+	Unmatched
+	// Full: there is no room for the connection.
+	Full
+	// Spoofed: for a known queue pair, but not from its peer.
+	Spoofed
+	// Forged: a datagram of the connection manager that contradicts itself or
+	// what is known, or is about no known connection.
+	Forged
+	// Foreign: nothing that the table tracks: another transport, RoCE v1,
+	// tagged frames.
+	Foreign
+	NumEvents
+)
+
+var eventNames = [NumEvents]string{"known", "paired", "opened", "waiting", "replaced", "unpaired", "closing", "removed",
+	"reverse", "ambiguous", "unmatched", "full", "spoofed", "forged", "foreign"}
+
+func (e Event) String() string {
+	if e < NumEvents {
+		return eventNames[e]
+	}
+	return "event?"
+}

@@ -1,0 +1,306 @@
+package conn
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Config describes a table. Zero values take the defaults.
+type Config struct {
+	// Rows is the most connections; 0 = 4096, at most 1<<20.
+	Rows int
+	// Infer: connections that nobody announced are learnt from PSNs.
+	Infer bool
+	// SamePort: the two directions of a connection use the same UDP source
+	// port (ConnectX, and rxe since Linux 5.8): a response fits only a
+	// connection whose requests come from its port. Without it connections
+	// that count alike cannot be told apart.
+	SamePort bool
+	// GuardMAC: a queue pair is bound to the source MAC address that it was
+	// learnt with, too, not to the IP address alone.
+	GuardMAC bool
+	// Window is the most PSNs that a requester has in flight; 0 = 4096.
+	Window uint32
+	// Idle is when a quiet connection is forgotten (0 = 10 minutes; rows from
+	// configuration are kept), HalfOpen when one is that is not paired (0 = 1
+	// minute), Close when one is that was disconnected but not confirmed
+	// (0 = 5 s), and Reuse how long an inferred connection must be quiet before
+	// another peer's requests for its queue pair count as a new connection
+	// (0 = 1 s).
+	Idle, HalfOpen, Close, Reuse clock.Duration
+	// Seed keys the hash.
+	Seed uint64
+	// OnRemove, if not nil, is told of a row that is about to go; the row is
+	// still readable. It must not call the table's methods that change it.
+	OnRemove func(Slot)
+}
+
+// maxRows keeps a reference in 31 bits.
+const maxRows = 1 << 20
+
+// Table is a bounded set of connections. Not for concurrent use.
+type Table struct {
+	cfg  Config
+	rows []Row
+	free []Slot
+	qps  index // ends of rows by address and QPN
+	ids  index // ends of managed rows by address and communication ID
+	// pairs are the heads (slot+1) of the lists of half-open inferred rows,
+	// by the hash of their two addresses.
+	pairs  []Slot
+	cursor int // of Sweep
+}
+
+// ErrFull is returned when a table has no room.
+var ErrFull = errors.New("connection table is full")
+
+// New makes a table.
+func New(c Config) (*Table, error) {
+	for _, d := range []struct {
+		v *clock.Duration
+		d clock.Duration
+	}{{&c.Idle, 10 * time.Minute}, {&c.HalfOpen, time.Minute}, {&c.Close, 5 * time.Second}, {&c.Reuse, time.Second}} {
+		if *d.v == 0 {
+			*d.v = d.d
+		}
+		if *d.v < 0 {
+			return nil, fmt.Errorf("conn: a time-out cannot be %v", *d.v)
+		}
+	}
+	if c.Rows == 0 {
+		c.Rows = 4096
+	}
+	if c.Rows < 1 || c.Rows > maxRows {
+		return nil, fmt.Errorf("conn: a table of %d rows: give 1 to %d", c.Rows, maxRows)
+	}
+	if c.Window == 0 {
+		c.Window = 4096
+	}
+	if c.Window > 1<<22 {
+		return nil, fmt.Errorf("conn: a window of %d PSNs: give at most %d", c.Window, 1<<22)
+	}
+	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newIndex(2*c.Rows, c.Seed), ids: newIndex(2*c.Rows, ^c.Seed)}
+	t.pairs = make([]Slot, t.qps.mask/4+1)
+	for s := Slot(c.Rows - 1); s >= 0; s-- {
+		t.free = append(t.free, s)
+	}
+	return t, nil
+}
+
+// Row is the row in slot s, which must be in use.
+func (t *Table) Row(s Slot) *Row { return &t.rows[s] }
+
+// Used reports whether slot s holds a row.
+func (t *Table) Used(s Slot) bool { return s >= 0 && int(s) < len(t.rows) && t.rows[s].used }
+
+// Len is the number of rows in use, Cap the most there can be.
+func (t *Table) Len() int { return len(t.rows) - len(t.free) }
+func (t *Table) Cap() int { return len(t.rows) }
+
+// Bytes is the memory that the table takes.
+func (t *Table) Bytes() int {
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(Slot(0))) + 8*(len(t.qps.e)+len(t.ids.e)) + 4*len(t.pairs)
+}
+
+// Find is the row with an end at (a, qpn), and whether that is its client.
+// NoSlot when there is none.
+func (t *Table) Find(a Addr, qpn uint32) (s Slot, client bool) {
+	if r := t.find(a, qpn); r != noRef {
+		return r.slot(), r.client()
+	}
+	return NoSlot, false
+}
+
+func (t *Table) find(a Addr, qpn uint32) ref {
+	h := t.qps.hash(a, qpn)
+	for p := h & t.qps.mask; ; p = (p + 1) & t.qps.mask {
+		v := t.qps.e[p]
+		if v == 0 {
+			return noRef
+		}
+		if uint32(v>>32) != h {
+			continue
+		}
+		k := ref(uint32(v)) - 1
+		r := &t.rows[k>>1]
+		e := &r.Server
+		if k&1 != 0 {
+			e = &r.Client
+		}
+		if e.QPN == qpn && e.Addr == a {
+			return k
+		}
+	}
+}
+
+// findID is the row with an end that calls the connection id.
+func (t *Table) findID(a Addr, id uint32) ref {
+	h := t.ids.hash(a, id)
+	for p := h & t.ids.mask; t.ids.e[p] != 0; p = (p + 1) & t.ids.mask {
+		if v := t.ids.e[p]; uint32(v>>32) == h {
+			k := ref(uint32(v)) - 1
+			if e, _ := t.rows[k.slot()].ends(k.client()); e.hasComm && e.CommID == id && e.Addr == a {
+				return k
+			}
+		}
+	}
+	return noRef
+}
+
+func (t *Table) putQP(s Slot, client bool) {
+	e, _ := t.rows[s].ends(client)
+	t.qps.put(t.qps.hash(e.Addr, e.QPN), refOf(s, client))
+}
+
+func (t *Table) delQP(s Slot, client bool) {
+	e, _ := t.rows[s].ends(client)
+	t.qps.del(t.qps.hash(e.Addr, e.QPN), refOf(s, client))
+}
+
+func (t *Table) putID(s Slot, client bool, id uint32) {
+	e, _ := t.rows[s].ends(client)
+	e.CommID, e.hasComm = id, true
+	t.ids.put(t.ids.hash(e.Addr, id), refOf(s, client))
+}
+
+func (t *Table) delID(s Slot, client bool) {
+	e, _ := t.rows[s].ends(client)
+	if e.hasComm {
+		t.ids.del(t.ids.hash(e.Addr, e.CommID), refOf(s, client))
+	}
+}
+
+// reclaim is the most rows that are looked at when there is no room.
+const reclaim = 16
+
+// alloc is an empty row; NoSlot when the table is full.
+func (t *Table) alloc(now clock.Time, learnt Source) Slot {
+	if len(t.free) == 0 {
+		t.sweep(now, min(reclaim, len(t.rows)), learnt)
+	}
+	n := len(t.free) - 1
+	if n < 0 {
+		return NoSlot
+	}
+	s := t.free[n]
+	t.free = t.free[:n]
+	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now, watch: true}
+	return s
+}
+
+// Remove forgets the connection in slot s.
+func (t *Table) Remove(s Slot) {
+	if !t.Used(s) {
+		return
+	}
+	if t.cfg.OnRemove != nil {
+		t.cfg.OnRemove(s)
+	}
+	r := &t.rows[s]
+	if r.waits {
+		// Its queue pairs are other rows'.
+		for _, client := range []bool{false, true} {
+			e, _ := r.ends(client)
+			if k := t.find(e.Addr, e.QPN); k != noRef {
+				if o := &t.rows[k.slot()]; o.rival == s+1 {
+					o.rival = 0
+					o.rewatch()
+				}
+			}
+		}
+	} else {
+		if r.Learnt != Managed || r.State != HalfOpen {
+			t.delQP(s, false)
+		}
+		if r.State != HalfOpen {
+			t.delQP(s, true)
+		}
+	}
+	t.delID(s, true)
+	t.delID(s, false)
+	t.unlist(s)
+	*r = Row{}
+	t.free = append(t.free, s)
+}
+
+// Pin says that the caller numbers the requests of the row's server end itself
+// from now on: PSNs neither confirm nor contradict its pairing any more.
+func (t *Table) Pin(s Slot) {
+	r := &t.rows[s]
+	r.pinned = true
+	r.rewatch()
+}
+
+// Sweep looks at some rows, other ones each time, and removes those whose time
+// is up; it returns how many. Called once per millisecond or so it bounds how
+// long a dead row stays.
+func (t *Table) Sweep(now clock.Time) int { return t.sweep(now, min(64, len(t.rows)), Inferred) }
+
+// sweep looks at n rows. With a higher degree of trust half-open rows that are
+// only inferred go, too.
+func (t *Table) sweep(now clock.Time, n int, learnt Source) int {
+	removed := 0
+	for range n {
+		s := Slot(t.cursor)
+		if t.cursor++; t.cursor == len(t.rows) {
+			t.cursor = 0
+		}
+		r := &t.rows[s]
+		if !r.used {
+			continue
+		}
+		if t.expired(r, now) || learnt > Inferred && removed == 0 && r.Learnt == Inferred && r.State == HalfOpen {
+			t.Remove(s)
+			removed++
+		}
+	}
+	return removed
+}
+
+func (t *Table) expired(r *Row, now clock.Time) bool {
+	quiet := now.Sub(r.LastSeen)
+	switch r.State {
+	case HalfOpen:
+		return quiet >= t.cfg.HalfOpen
+	case Closing:
+		return quiet >= t.cfg.Close
+	}
+	return r.Learnt != Static && quiet >= t.cfg.Idle
+}
+
+// The lists of half-open inferred rows.
+
+func (t *Table) pairHead(client, server Addr) *Slot {
+	h := t.qps.hash(client, t.qps.hash(server, 0))
+	return &t.pairs[h&uint32(len(t.pairs)-1)]
+}
+
+func (t *Table) list(s Slot) {
+	r := &t.rows[s]
+	head := t.pairHead(r.Client.Addr, r.Server.Addr)
+	r.listed, r.prev, r.succ = true, 0, *head
+	if *head != 0 {
+		t.rows[*head-1].prev = s + 1
+	}
+	*head = s + 1
+}
+
+func (t *Table) unlist(s Slot) {
+	r := &t.rows[s]
+	if !r.listed {
+		return
+	}
+	if r.prev != 0 {
+		t.rows[r.prev-1].succ = r.succ
+	} else {
+		*t.pairHead(r.Client.Addr, r.Server.Addr) = r.succ
+	}
+	if r.succ != 0 {
+		t.rows[r.succ-1].prev = r.prev
+	}
+	r.listed, r.prev, r.succ = false, 0, 0
+}
