@@ -1,0 +1,174 @@
+package history
+
+import (
+	"fmt"
+
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Word is an RDMA operation on one 8-byte word. Values are numbers as the
+// memory's host reads them (little-endian), so that a WRITE's bytes and an
+// atomic's operands mean the same.
+type Word struct {
+	// Op is OpRead, OpWrite, OpCompareSwap, OpFetchAdd or OpMaskedCompareSwap.
+	Op   rnic.Op
+	Addr uint64
+	// Swap is also what a WRITE writes and what a FETCH-ADD adds.
+	Compare, Swap         uint64
+	CompareMask, SwapMask uint64
+}
+
+// Words is the model of memory: every aligned word by itself. The answer of a
+// READ is what was read, of an atomic the original value; that of a WRITE does
+// not matter. initial may be nil: all words are 0 then.
+func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
+	if initial == nil {
+		initial = func(uint64) uint64 { return 0 }
+	}
+	return Model[Word, uint64]{
+		Name:   "word",
+		Object: func(w Word) uint64 { return w.Addr },
+		Init:   initial,
+		Step: func(state uint64, w Word, out uint64, told bool) (uint64, bool) {
+			return w.After(state), !told || w.Op == rnic.OpWrite || out == state
+		},
+		Inert: func(w Word) bool { return w.Op == rnic.OpRead },
+		Describe: func(w Word, out uint64, told bool) string {
+			s := ""
+			switch w.Op {
+			case rnic.OpRead:
+				s = "READ"
+			case rnic.OpWrite:
+				s = fmt.Sprintf("WRITE %#x", w.Swap)
+			case rnic.OpCompareSwap:
+				s = fmt.Sprintf("CAS %#x -> %#x", w.Compare, w.Swap)
+			case rnic.OpFetchAdd:
+				s = fmt.Sprintf("FAA %#x", w.Swap)
+			case rnic.OpMaskedCompareSwap:
+				s = fmt.Sprintf("MCAS %#x&%#x -> %#x&%#x", w.Compare, w.CompareMask, w.Swap, w.SwapMask)
+			}
+			switch {
+			case !told:
+				s += ", outcome unknown"
+			case w.Op != rnic.OpWrite:
+				s += fmt.Sprintf(" = %#x", out)
+			}
+			return s
+		},
+		State: func(s uint64) string { return fmt.Sprintf("%#x", s) },
+	}
+}
+
+// After is the word's value after the operation on value v.
+func (w Word) After(v uint64) uint64 {
+	switch w.Op {
+	case rnic.OpWrite:
+		return w.Swap
+	case rnic.OpFetchAdd:
+		return v + w.Swap
+	case rnic.OpCompareSwap:
+		if v == w.Compare {
+			return w.Swap
+		}
+	case rnic.OpMaskedCompareSwap:
+		if (v^w.Compare)&w.CompareMask == 0 {
+			return v&^w.SwapMask | w.Swap&w.SwapMask
+		}
+	}
+	return v
+}
+
+// Lock is what a client does to a lock. Attempts that failed are not recorded.
+type Lock struct {
+	Lock uint64
+	// Owner tells one holding of the lock from every other; not 0.
+	Owner uint64
+	// From: 0 takes the lock when it is free; another owner: takes it from him,
+	// who is dead. Not used by a release.
+	From    uint64
+	Release bool
+}
+
+// Locks is the model of locks that are free at first: never two holders, and
+// nobody but the holder releases.
+func Locks() Model[Lock, struct{}] {
+	return Model[Lock, struct{}]{
+		Name:   "lock",
+		Object: func(l Lock) uint64 { return l.Lock },
+		Init:   func(uint64) uint64 { return 0 },
+		Step: func(holder uint64, l Lock, _ struct{}, told bool) (uint64, bool) {
+			need, next := l.From, l.Owner
+			if l.Release {
+				need, next = l.Owner, 0
+			}
+			if holder == need {
+				return next, true
+			}
+			return holder, !told
+		},
+		Inert: func(Lock) bool { return false },
+		Describe: func(l Lock, _ struct{}, told bool) string {
+			s := fmt.Sprintf("acquire as %#x", l.Owner)
+			if l.From != 0 {
+				s += fmt.Sprintf(" from %#x, dead", l.From)
+			}
+			if l.Release {
+				s = fmt.Sprintf("release as %#x", l.Owner)
+			}
+			if !told {
+				s += ", outcome unknown"
+			}
+			return s
+		},
+		State: func(h uint64) string {
+			if h == 0 {
+				return "free"
+			}
+			return fmt.Sprintf("held by %#x", h)
+		},
+	}
+}
+
+// Register is a key/value store's read or write of a key. Every write's value
+// is a number of its own, from which the value's bytes are made; 0 is the value
+// before the first write. (Clover: the tag that a workload's session puts into
+// the first 8 bytes.)
+type Register struct {
+	Key   uint64
+	Write bool
+	Value uint64 // of a write
+}
+
+// Registers is the model of a key/value store: a read is told the number of the
+// latest write. initial may be nil: every key has value 0 then.
+func Registers(initial func(key uint64) uint64) Model[Register, uint64] {
+	if initial == nil {
+		initial = func(uint64) uint64 { return 0 }
+	}
+	return Model[Register, uint64]{
+		Name:   "key",
+		Object: func(r Register) uint64 { return r.Key },
+		Init:   initial,
+		Step: func(value uint64, r Register, out uint64, told bool) (uint64, bool) {
+			if r.Write {
+				return r.Value, true
+			}
+			return value, !told || out == value
+		},
+		Inert: func(r Register) bool { return !r.Write },
+		Describe: func(r Register, out uint64, told bool) string {
+			s := "read"
+			switch {
+			case r.Write:
+				s = fmt.Sprintf("write %#x", r.Value)
+			case told:
+				s = fmt.Sprintf("read = %#x", out)
+			}
+			if !told {
+				s += ", outcome unknown"
+			}
+			return s
+		},
+		State: func(s uint64) string { return fmt.Sprintf("%#x", s) },
+	}
+}

@@ -1,0 +1,97 @@
+package locks
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Layout is what lies in the memory node.
+type Layout struct {
+	// Words is how many shared 8-byte words there are.
+	Words int
+	// Block is the size of the block that a lock protects, in bytes: a multiple
+	// of 8, at least 16.
+	Block int
+	// Scratch is the size of each session's private memory; 0 = none.
+	Scratch int
+	// Sessions is how many sessions all clients have together.
+	Sessions int
+}
+
+// tableBits is how many bits of a word are locks of their own, when the words
+// are a lock table.
+const tableBits = 8
+
+// Region is remote memory.
+type Region struct {
+	VA   uint64
+	RKey uint32
+}
+
+// Grant is what a client must know to use the memory.
+type Grant struct{ Words, Blocks, Scratch Region }
+
+// Addresses at which the memory is registered. The words are at 0, as lock
+// tables in a NIC's device memory are.
+const (
+	wordsVA   = 0
+	blocksVA  = 1 << 32
+	scratchVA = 2 << 32
+)
+
+// Memory is the shared memory itself. It outlives the NIC that serves it.
+type Memory struct {
+	Layout
+	words, blocks, scratch []byte
+}
+
+// NewMemory makes memory full of zeros.
+func NewMemory(l Layout) (*Memory, error) {
+	if l.Words < 1 || l.Block < 16 || l.Block%8 != 0 || l.Scratch < 0 || l.Sessions < 1 {
+		return nil, fmt.Errorf("locks: %+v: want at least 1 word and 1 session, and blocks of at least 16 bytes, a multiple of 8", l)
+	}
+	return &Memory{
+		Layout:  l,
+		words:   make([]byte, l.Words*8),
+		blocks:  make([]byte, l.Words*tableBits*l.Block),
+		scratch: make([]byte, l.Sessions*l.Scratch),
+	}, nil
+}
+
+// Serve lets the queue pairs of pd reach the memory.
+func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
+	var g Grant
+	for _, r := range []struct {
+		to  *Region
+		mem []byte
+		va  uint64
+		a   rnic.Access
+	}{
+		{&g.Words, m.words, wordsVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic},
+		{&g.Blocks, m.blocks, blocksVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite},
+		{&g.Scratch, m.scratch, scratchVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite},
+	} {
+		mr, err := pd.RegMR(r.mem, r.va, r.a)
+		if err != nil {
+			return g, err
+		}
+		*r.to = Region{r.va, mr.RKey}
+	}
+	return g, nil
+}
+
+// Word is the value of the word at an address, as the memory's host reads it.
+func (m *Memory) Word(addr uint64) uint64 {
+	return binary.LittleEndian.Uint64(m.words[addr-wordsVA:])
+}
+
+// Addrs are the addresses of the words.
+func (m *Memory) Addrs() []uint64 {
+	a := make([]uint64, m.Words)
+	for i := range a {
+		a[i] = wordsVA + uint64(i)*8
+	}
+	return a
+}

@@ -1,0 +1,477 @@
+package bed
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/mem"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Box is the network function on the server's cable.
+type Box struct {
+	Kind graph.Kind
+	Args graph.Args
+	// Configure, if not nil, gives the arguments instead, each time that the box
+	// starts: it may look at the bed's connections.
+	Configure func(*Bed) graph.Args
+	// Connected and Disconnected, if not nil, are told about queue pairs that were
+	// connected, and that are gone, while the box runs: what a connection
+	// manager's packets, or a controller, would tell it.
+	Connected, Disconnected func(*graph.Instance, Connection)
+}
+
+// Connection is a connected pair of queue pairs.
+type Connection struct {
+	Session int // among all clients'
+	Client  int
+	// Addresses and numbers of both ends, and the first PSN of each direction.
+	ClientMAC, ServerMAC [6]byte
+	ClientIP, ServerIP   netip.Addr
+	ClientQPN, ServerQPN uint32
+	ClientPSN, ServerPSN uint32
+	MTU                  int
+}
+
+// Config describes a bed.
+type Config struct {
+	Clients  int
+	Sessions int // queue pairs a client
+	MTU      int // path MTU; 0 = 256, so that little data makes many packets
+	Profile  rnic.Profile
+	// Conn, if its PathMTU is not 0, replaces the bed's own timers and counts.
+	Conn     rnic.Conn
+	Box      *Box
+	Schedule fault.Schedule
+	Seed     uint64
+	// Grace is how long after a client's death everybody may know of it: by then
+	// nothing that it sent is on its way any more. 0 = 1 ms.
+	Grace time.Duration
+	// Serve registers the memory, each time that the server starts.
+	Serve func(pd *rnic.PD) error
+	// App makes the application of a client, each time that the client starts;
+	// nil: the client does not come back.
+	App func(b *Bed, c *Client) (host.App, error)
+}
+
+// Client is a client machine.
+type Client struct {
+	Number int
+	NIC    *rnic.NIC
+	PD     *rnic.PD
+	CQ     *rnic.CQ
+	App    host.App // of this life
+	Life   int      // how often the machine was started again
+}
+
+// machine is a node that can die; its cable eats what comes then.
+type machine struct {
+	name     string
+	mac      [6]byte
+	ip       netip.Addr
+	port     *mem.Port
+	node     *host.Node // nil: dead
+	restarts int
+	deaths   int
+	diedAt   clock.Time // of the last death
+	lost     int        // buffers that died with it
+	rx       packet.Batch
+}
+
+// Breath implements host.Worker.
+func (m *machine) Breath(now clock.Time) (int, error) {
+	if m.node != nil {
+		return m.node.Breath(now)
+	}
+	m.rx.Reset()
+	n, err := m.port.Rx(&m.rx)
+	m.rx.PutAll()
+	return n, err
+}
+
+// Deadline implements host.Worker.
+func (m *machine) Deadline() clock.Time {
+	if m.node == nil {
+		return clock.Never
+	}
+	return m.node.Deadline()
+}
+
+// Bed is a rack that runs.
+type Bed struct {
+	Clock *clock.Manual
+	Pool  *packet.Pool
+
+	cfg      Config
+	start    clock.Time
+	clients  []*Client
+	machines []*machine // of the clients
+	server   *machine
+	nic      *rnic.NIC // the server's
+	pd       *rnic.PD
+	cq       *rnic.CQ
+	conns    []end // by session
+	box      *box
+	bridge   *host.Bridge
+	wires    []*fault.Wire
+	ports    []*mem.Port
+	faults   []fault.Fault // of machines, to come
+	sim      *host.Sim
+}
+
+// end is the state of a session's connection.
+type end struct {
+	Connection
+	client, server *rnic.QP // nil: none
+}
+
+const slots, wireDepth = 2048, 256
+
+// New makes a bed at time 0 of its clock plus one second.
+func New(c Config) (*Bed, error) {
+	if c.Clients < 1 || c.Clients > 200 || c.Sessions < 1 || c.Serve == nil || c.App == nil {
+		return nil, errors.New("bed: want 1 to 200 clients with sessions, something to serve and applications")
+	}
+	if c.MTU == 0 {
+		c.MTU = 256
+	}
+	if c.Conn.PathMTU == 0 {
+		// 4.096 us * 2^7 = 0.5 ms, 7 tries: a queue pair fails after 4 ms.
+		c.Conn = rnic.Conn{MaxRdAtomic: 16, MaxDestRdAtomic: 16, Timeout: 7, RetryCnt: 6, RNRRetry: 6, MinRNRTimer: 1}
+	}
+	c.Conn.PathMTU = c.MTU
+	if c.Grace == 0 {
+		c.Grace = time.Millisecond
+	}
+	// Room for the longest packet, an even more generous headroom, and growth.
+	pool, err := packet.NewPool(slots, (packet.Headroom+14+c.MTU+128+63)&^63, nil)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bed{cfg: c, Pool: pool, Clock: clock.NewManual(clock.Time(time.Second)), conns: make([]end, c.Clients*c.Sessions), faults: c.Schedule.Machines()}
+	b.start = b.Clock.Now()
+	var workers []host.Worker
+	cable := func(name string, a, z port.Port) {
+		w := fault.NewWire(name, a, z, c.Schedule)
+		b.wires = append(b.wires, w)
+		workers = append(workers, w)
+	}
+	wire := func(name string) (*mem.Port, *mem.Port) {
+		x, y := mem.NewWire(name, name+"-far", pool, wireDepth, b.Clock)
+		b.ports = append(b.ports, x, y)
+		return x, y
+	}
+	var ends []port.Port
+	for i := range c.Clients {
+		name := fmt.Sprintf("c%d", i)
+		near, far := wire(name)
+		up, down := wire(name + "-bridge")
+		m := &machine{name: name, mac: [6]byte{2, 0, 0, 0, 1, byte(i)}, ip: netip.AddrFrom4([4]byte{10, 0, 1, byte(i + 1)}), port: near}
+		b.machines = append(b.machines, m)
+		b.clients = append(b.clients, &Client{Number: i})
+		workers = append(workers, m)
+		cable(name, far, up)
+		ends = append(ends, down)
+	}
+	near, far := wire("s0")
+	b.server = &machine{name: "s0", mac: [6]byte{2, 0, 0, 0, 2, 0}, ip: netip.AddrFrom4([4]byte{10, 0, 2, 1}), port: near}
+	in, out := wire("in")
+	ends = append(ends, in)
+	boxIn, boxOut := wire("box-in")
+	toServer, fromBox := wire("box-out")
+	b.box = &box{bed: b, a: boxOut, b: toServer}
+	b.bridge = host.NewBridge(ends...)
+	workers = append(workers, b.bridge)
+	cable("in", out, boxIn)
+	workers = append(workers, b.box)
+	cable("s0", fromBox, far)
+	workers = append(workers, b.server)
+	b.sim = &host.Sim{Clock: b.Clock, Workers: append(workers, (*fate)(b))}
+	if err := b.startServer(); err != nil {
+		return nil, err
+	}
+	if err := b.box.up(); err != nil {
+		return nil, err
+	}
+	for i := range b.machines {
+		if err := b.startClient(i); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// nicOf makes a machine's NIC. Every life has other keys, PSNs and numbers of
+// queue pairs than the one before, as time has it on a real one.
+func (b *Bed) nicOf(m *machine, index int) (*rnic.NIC, error) {
+	return rnic.New(rnic.Config{
+		MAC: m.mac, IP: m.ip, Profile: b.cfg.Profile, LinkMTU: b.cfg.MTU + 80, Pool: b.Pool,
+		FirstQPN: uint32(0x11 + 0x100*(index+1) + 0x10000*m.restarts),
+		Seed:     b.cfg.Seed<<20 ^ uint64(index)<<10 ^ uint64(m.restarts),
+	})
+}
+
+func (b *Bed) startServer() error {
+	m := b.server
+	var err error
+	if b.nic, err = b.nicOf(m, 255); err != nil {
+		return err
+	}
+	b.pd = b.nic.AllocPD()
+	b.cq = b.nic.CreateCQ(16)
+	m.node = host.NewNode(m.port, b.nic, nil)
+	return b.cfg.Serve(b.pd)
+}
+
+func (b *Bed) startClient(i int) error {
+	c, m := b.clients[i], b.machines[i]
+	var err error
+	if c.NIC, err = b.nicOf(m, i); err != nil {
+		return err
+	}
+	c.PD = c.NIC.AllocPD()
+	c.CQ = c.NIC.CreateCQ(1024)
+	c.Life = m.restarts
+	app, err := b.cfg.App(b, c)
+	if err != nil {
+		return err
+	}
+	c.App = app
+	if app != nil {
+		m.node = host.NewNode(m.port, c.NIC, app)
+	}
+	return nil
+}
+
+// errDown: the machine that is asked for is not there.
+var errDown = errors.New("bed: the server is down")
+
+// Dial connects a session of a client anew; its queue pair of before is taken
+// away on both sides first. It is what a connection manager would do, at once
+// and without a packet.
+func (b *Bed) Dial(c *Client, session int) (*rnic.QP, error) {
+	b.hangUp(session)
+	if b.server.node == nil {
+		return nil, errDown
+	}
+	a := rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
+	q, err := c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: a})
+	if err != nil {
+		return nil, err
+	}
+	r, err := b.nic.CreateQP(rnic.QPInit{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, Access: a, MaxSend: 1, MaxRecv: 1})
+	if err != nil {
+		return nil, err
+	}
+	m, s := b.machines[c.Number], b.server
+	x := Connection{
+		Session: session, Client: c.Number, ClientMAC: m.mac, ServerMAC: s.mac, ClientIP: m.ip, ServerIP: s.ip,
+		ClientQPN: q.QPN, ServerQPN: r.QPN, ClientPSN: c.NIC.RandomPSN(), ServerPSN: b.nic.RandomPSN(), MTU: b.cfg.MTU,
+	}
+	k := b.cfg.Conn
+	k.RemoteMAC, k.RemoteIP, k.DestQPN, k.SQPSN, k.RQPSN = s.mac, s.ip, r.QPN, x.ClientPSN, x.ServerPSN
+	if err := q.Connect(k); err != nil {
+		return nil, err
+	}
+	k.RemoteMAC, k.RemoteIP, k.DestQPN, k.SQPSN, k.RQPSN = m.mac, m.ip, q.QPN, x.ServerPSN, x.ClientPSN
+	if err := r.Connect(k); err != nil {
+		return nil, err
+	}
+	b.conns[session] = end{x, q, r}
+	if f := b.cfg.Box; f != nil && f.Connected != nil && b.box.inst != nil {
+		f.Connected(b.box.inst, x)
+	}
+	return q, nil
+}
+
+// hangUp takes a session's queue pairs away.
+func (b *Bed) hangUp(session int) {
+	e := &b.conns[session]
+	if e.client == nil {
+		return
+	}
+	e.client.Destroy()
+	e.server.Destroy()
+	e.client, e.server = nil, nil
+	if f := b.cfg.Box; f != nil && f.Disconnected != nil && b.box.inst != nil {
+		f.Disconnected(b.box.inst, e.Connection)
+	}
+}
+
+// Connections are those that exist.
+func (b *Bed) Connections() []Connection {
+	var c []Connection
+	for i := range b.conns {
+		if b.conns[i].client != nil {
+			c = append(c, b.conns[i].Connection)
+		}
+	}
+	return c
+}
+
+// Addr is the server's address.
+func (b *Bed) Addr() netip.Addr { return b.server.ip }
+
+// Clients are the clients, as they live now.
+func (b *Bed) Clients() []*Client { return b.clients }
+
+// Dead reports whether a client's life (0 is the first) is over for so long that
+// nothing of it is on its way any more.
+func (b *Bed) Dead(client, life int) bool {
+	m := b.machines[client]
+	if life == m.restarts && m.node != nil {
+		return false
+	}
+	return b.Clock.Now() >= m.diedAt.Add(b.cfg.Grace)
+}
+
+// Down reports whether a client is dead at this moment.
+func (b *Bed) Down(client int) bool { return b.machines[client].node == nil }
+
+// Deaths is how often a client has died.
+func (b *Bed) Deaths(client int) int { return b.machines[client].deaths }
+
+// More reports whether a machine will still die or come back.
+func (b *Bed) More() bool { return len(b.faults) > 0 }
+
+// Instance is the graph of the box; nil when there is none, or it is down.
+func (b *Bed) Instance() *graph.Instance { return b.box.inst }
+
+// Struck is how many frames a fault befell.
+func (b *Bed) Struck() int {
+	n := 0
+	for _, w := range b.wires {
+		n += w.Struck
+	}
+	return n
+}
+
+// Run lets everything run until done, at most for limit.
+func (b *Bed) Run(done func() bool, limit time.Duration) error {
+	if err := b.sim.Run(done, limit); err != nil {
+		return fmt.Errorf("bed: after %v: %w", b.Clock.Now().Sub(b.start), err)
+	}
+	return nil
+}
+
+// fate makes the schedule's machines die and come back; it is a host.Worker.
+type fate Bed
+
+// Breath implements host.Worker.
+func (f *fate) Breath(now clock.Time) (int, error) {
+	b := (*Bed)(f)
+	n := 0
+	for len(b.faults) > 0 && b.start.Add(b.faults[0].At) <= now {
+		x := b.faults[0]
+		b.faults = b.faults[1:]
+		if err := b.strike(x, now); err != nil {
+			return n, fmt.Errorf("bed: %v: %w", x, err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+// Deadline implements host.Worker.
+func (f *fate) Deadline() clock.Time {
+	at := clock.Never
+	if len(f.faults) > 0 {
+		at = f.start.Add(f.faults[0].At)
+	}
+	return at
+}
+
+// strike makes one machine die or come back; what is so already stays so, since
+// a schedule that was shrunk may say anything.
+func (b *Bed) strike(x fault.Fault, now clock.Time) error {
+	kill := x.Action == fault.Kill
+	switch x.Where {
+	case "box":
+		if kill {
+			b.box.down()
+			return nil
+		}
+		return b.box.up()
+	case "s0":
+		m := b.server
+		switch {
+		case kill && m.node != nil:
+			m.kill(now)
+			for i := range b.conns {
+				if e := &b.conns[i]; e.client != nil {
+					e.server.Destroy()
+				}
+			}
+		case !kill && m.node == nil:
+			m.restarts++
+			return b.startServer()
+		}
+		return nil
+	}
+	for i, m := range b.machines {
+		if m.name != x.Where {
+			continue
+		}
+		switch {
+		case kill && m.node != nil:
+			m.kill(now)
+			for s := range b.conns {
+				if b.conns[s].Client == i {
+					b.hangUp(s)
+				}
+			}
+		case !kill && m.node == nil:
+			m.restarts++
+			return b.startClient(i)
+		}
+	}
+	return nil
+}
+
+// kill ends a machine's life. Frames that its port holds die with it.
+func (m *machine) kill(now clock.Time) {
+	m.lost += m.node.Held()
+	m.node, m.diedAt = nil, now
+	m.deaths++
+}
+
+// Settle lets what is on its way arrive, until nothing moves, at most for limit.
+func (b *Bed) Settle(limit time.Duration) error {
+	end := b.Clock.Now().Add(limit)
+	err := b.Run(func() bool { return b.Clock.Now() >= end }, 2*limit)
+	if errors.Is(err, host.ErrStuck) {
+		return nil
+	}
+	return err
+}
+
+// Close ends the bed, and checks that the box has lost or doubled no frame
+// without a reason, and nobody a buffer.
+func (b *Bed) Close() error {
+	err := b.box.down()
+	held := b.bridge.Held() + b.box.out[0].Len() + b.box.out[1].Len()
+	for _, w := range b.wires {
+		held += w.Held()
+	}
+	for _, p := range b.ports {
+		held += p.Pending()
+	}
+	for _, m := range append(b.machines, b.server) {
+		held += m.lost
+		if m.node != nil {
+			held += m.node.Held()
+		}
+	}
+	if n := b.Pool.InUse(); n != held {
+		err = errors.Join(err, fmt.Errorf("bed: %d buffers are in use and %d wait somewhere", n, held))
+	}
+	return err
+}

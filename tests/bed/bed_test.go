@@ -1,0 +1,55 @@
+package bed
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// wire is a box that passes everything.
+func wire() *Box {
+	for _, k := range graph.Builtin() {
+		if k.Name == "wire" {
+			return &Box{Kind: k}
+		}
+	}
+	panic("no wire")
+}
+
+// mixes are what goes wrong, from nothing to everything.
+func mixes() map[string]fault.Mix {
+	return map[string]fault.Mix{
+		"calm":    {},
+		"frames":  {Frames: 12, Within: 120},
+		"clients": {Frames: 6, Within: 120, Machines: []string{"c0", "c1", "c2"}, Deaths: 2, Until: 400 * time.Microsecond, Absence: 4 * time.Millisecond},
+		"servers": {Frames: 6, Within: 120, Machines: []string{"s0", "box"}, Deaths: 2, Until: 400 * time.Microsecond, Absence: 4 * time.Millisecond},
+	}
+}
+
+// Endpoints that talk through nothing but a wire are right whatever happens to
+// their frames and to themselves.
+func TestWire(t *testing.T) {
+	for name, mix := range mixes() {
+		for _, work := range locks.Works() {
+			t.Run(name+"/"+work.String(), func(t *testing.T) {
+				var sum Result
+				for seed := range uint64(20) {
+					r := Trial{Work: work, Box: wire(), Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
+					if t.Failed() {
+						return
+					}
+					sum.add(r.Stats)
+					sum.Struck += r.Struck
+				}
+				t.Logf("%d struck, %+v", sum.Struck, sum.Stats)
+				if sum.Done == 0 {
+					t.Error("nothing was done")
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package bed
+
+import (
+	"errors"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// box is the place of the network function; it is a host.Worker. Without a
+// function, or while it is down, frames cross untouched.
+type box struct {
+	bed    *Bed
+	a, b   port.Port
+	inst   *graph.Instance // nil: down
+	starts uint64
+	out    [2]packet.Batch
+}
+
+// lent is a port that a graph may close without hurting the bed.
+type lent struct{ port.Port }
+
+func (lent) Close() error { return nil }
+
+// up starts the function with nothing remembered.
+func (x *box) up() error {
+	f := x.bed.cfg.Box
+	if f == nil || x.inst != nil {
+		return nil
+	}
+	for i := range x.out {
+		x.out[i].PutAll() // there was no room for it
+	}
+	args := f.Args
+	if f.Configure != nil {
+		args = f.Configure(x.bed)
+	}
+	x.starts++
+	inst, err := graph.New(graph.Config{
+		Spec: &graph.Spec{
+			Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
+			Apps:  map[string]graph.AppSpec{"box": {Kind: f.Kind.Name, Args: args}},
+			Links: []string{"a.out -> box.a", "box.b -> b.in", "b.out -> box.b", "box.a -> a.in"},
+		},
+		Kinds: []graph.Kind{f.Kind},
+		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}},
+		Seed:  x.bed.cfg.Seed + x.starts<<32,
+	})
+	x.inst = inst
+	return err
+}
+
+// down stops the function as a crash does. The books must be right at the end.
+func (x *box) down() error {
+	if x.inst == nil {
+		return nil
+	}
+	inst := x.inst
+	x.inst = nil
+	return errors.Join(inst.Conservation(), inst.Close(), inst.Conservation())
+}
+
+// Breath implements host.Worker.
+func (x *box) Breath(now clock.Time) (int, error) {
+	if x.inst != nil {
+		return x.inst.Step(now)
+	}
+	n, err := x.cross(x.a, x.b, &x.out[0])
+	if err != nil {
+		return n, err
+	}
+	k, err := x.cross(x.b, x.a, &x.out[1])
+	return n + k, err
+}
+
+func (x *box) cross(from, to port.Port, b *packet.Batch) (int, error) {
+	n, err := from.Rx(b)
+	if err == nil && b.Len() > 0 {
+		_, err = to.Tx(b)
+	}
+	return n, err
+}
+
+// Deadline implements host.Worker.
+func (x *box) Deadline() clock.Time {
+	if x.inst == nil {
+		return clock.Never
+	}
+	return x.inst.NextTick()
+}

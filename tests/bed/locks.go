@@ -1,0 +1,220 @@
+package bed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/history"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Trial is a load of locks and counters, and what may go wrong meanwhile. The
+// zero value of a field takes the default that is given with it.
+type Trial struct {
+	Work         locks.Work
+	Clients      int // 0 = 3
+	Sessions     int // queue pairs a client; 0 = 2
+	Ops          int // of a session; 0 = 12
+	Outstanding  int // 0 = 8
+	Words        int // 0 = 3
+	MTU          int // 0 = 256
+	ReleaseByCAS bool
+	Profile      rnic.Profile
+	Conn         rnic.Conn
+	Box          *Box
+	Faults       fault.Mix // Links nil: all of the bed
+}
+
+// Result is what a run came to.
+type Result struct {
+	locks.Stats
+	Took   time.Duration // virtual
+	Struck int           // frames that a fault befell
+	Words  *history.Log[history.Word, uint64]
+	Locks  *history.Log[history.Lock, struct{}]
+}
+
+// defaults fills in what is zero.
+func (t Trial) defaults() Trial {
+	or := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	or(&t.Clients, 3)
+	or(&t.Sessions, 2)
+	or(&t.Ops, 12)
+	or(&t.Outstanding, 8)
+	or(&t.Words, 3)
+	or(&t.MTU, 256)
+	if t.Faults.Links == nil {
+		for i := range t.Clients {
+			t.Faults.Links = append(t.Faults.Links, fmt.Sprintf("c%d", i))
+		}
+		// The cables that everything goes through count twice.
+		t.Faults.Links = append(t.Faults.Links, "in", "s0", "in", "s0")
+	}
+	return t
+}
+
+// longest is how long a run may take, in virtual time. Sessions that find no
+// server dial for as long as it is away.
+const longest = 20 * time.Second
+
+// checkLimit is how long a history may be thought about, in real time.
+const checkLimit = 5 * time.Second
+
+// Run does the load under a schedule and checks everything: what the sessions
+// saw, both histories with the memory's final content, the locks that are left,
+// and the box's books.
+func (t Trial) Run(seed uint64, s fault.Schedule) (*Result, error) {
+	t = t.defaults()
+	all := t.Clients * t.Sessions
+	layout := locks.Layout{Words: t.Words, Block: 3 * t.MTU, Scratch: 8 * t.MTU, Sessions: all}
+	memory, err := locks.NewMemory(layout)
+	if err != nil {
+		return nil, err
+	}
+	res := &Result{Words: new(history.Log[history.Word, uint64]), Locks: new(history.Log[history.Lock, struct{}])}
+	var grant locks.Grant
+	var clients []*locks.Client // of all lives
+	b, err := New(Config{
+		Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Conn: t.Conn, Box: t.Box, Schedule: s, Seed: seed,
+		Serve: func(pd *rnic.PD) (err error) {
+			grant, err = memory.Serve(pd)
+			return err
+		},
+		App: func(b *Bed, c *Client) (host.App, error) {
+			x, err := locks.New(locks.Config{
+				Layout: layout, Work: t.Work, First: c.Number * t.Sessions, Own: t.Sessions, Life: c.Life,
+				Ops: t.Ops, Outstanding: t.Outstanding, MTU: t.MTU, ReleaseByCAS: t.ReleaseByCAS, Seed: seed, CQ: c.CQ,
+				Dial: func(_ clock.Time, session int) (*rnic.QP, locks.Grant, error) {
+					qp, err := b.Dial(c, session)
+					return qp, grant, err
+				},
+				Dead:    func(session, life int) bool { return b.Dead(session/t.Sessions, life) },
+				WordLog: res.Words, LockLog: res.Locks,
+			})
+			clients = append(clients, x)
+			return x, err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	wrong := func() error {
+		for _, c := range clients {
+			if err := c.Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err = b.Run(func() bool {
+		if wrong() != nil {
+			return true
+		}
+		if b.More() {
+			return false
+		}
+		for i, c := range b.Clients() {
+			if !b.Down(i) && !c.App.(*locks.Client).Done() {
+				return false
+			}
+		}
+		return true
+	}, longest)
+	if e := wrong(); e != nil {
+		err = e
+	}
+	if err == nil {
+		err = b.Settle(time.Millisecond)
+	}
+	res.Took, res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
+	deaths := 0
+	for i := range t.Clients {
+		deaths += b.Deaths(i)
+	}
+	for _, c := range clients {
+		res.add(c.Stats())
+	}
+	// The memory's own word is the last of the history.
+	now := b.Clock.Now()
+	for _, a := range memory.Addrs() {
+		id := res.Words.Call(all, now, history.Word{Op: rnic.OpRead, Addr: a})
+		res.Words.Return(id, now, memory.Word(a))
+	}
+	err = errors.Join(err, history.Check(history.Words(nil), res.Words, checkLimit), history.Check(history.Locks(), res.Locks, checkLimit))
+	for _, a := range memory.Addrs() {
+		left := memory.Word(a)
+		switch {
+		case left == 0:
+		case t.Work == locks.Spin:
+			if session, life := locks.OwnerOf(left); session < 0 || session >= all || !b.Dead(session/t.Sessions, life) {
+				err = errors.Join(err, fmt.Errorf("lock %#x is still held as %#x, by a session that has ended", a, left))
+			}
+		case t.Work == locks.Table && deaths == 0 && res.Stuck == 0:
+			err = errors.Join(err, fmt.Errorf("locks %#x of word %#x are still held", left, a))
+		}
+	}
+	return res, errors.Join(err, b.Close())
+}
+
+func (r *Result) add(s locks.Stats) {
+	r.Done += s.Done
+	r.Requests += s.Requests
+	r.Failed += s.Failed
+	r.GaveUp += s.GaveUp
+	r.Stolen += s.Stolen
+	r.Broken += s.Broken
+	r.Stuck += s.Stuck
+}
+
+// Try runs the trial under the random schedule of a seed. When that fails it
+// fails the test, with the seed, the fewest faults that still make it fail, and a
+// page that shows the history.
+func (t Trial) Try(tb testing.TB, seed uint64) *Result {
+	tb.Helper()
+	t = t.defaults()
+	s := fault.Random(seed, t.Faults)
+	res, err := t.Run(seed, s)
+	if err == nil {
+		return res
+	}
+	min := fault.Shrink(s, 200, func(s fault.Schedule) bool {
+		_, err := t.Run(seed, s)
+		return err != nil && !errors.Is(err, history.ErrUndecided)
+	})
+	if r, e := t.Run(seed, min); e != nil {
+		res, err = r, e
+	}
+	tb.Errorf("%v, seed %d, %d of %d faults matter:\n%v%v", t.Work, seed, len(min), len(s), min, err)
+	if res != nil {
+		show(tb, history.Words(nil), res.Words, err)
+		show(tb, history.Locks(), res.Locks, err)
+	}
+	return res
+}
+
+// show prints where a page about err is.
+func show[I, O any](tb testing.TB, m history.Model[I, O], l *history.Log[I, O], err error) {
+	tb.Helper()
+	name, e := history.VisualizeFile(m, l, err, "quillon-history-*.html")
+	if e != nil {
+		tb.Errorf("the history cannot be shown: %v", e)
+	}
+	if name != "" {
+		tb.Logf("the history: %s", name)
+	}
+	var bad *history.NotLinearizable
+	if errors.As(err, &bad) && bad.Model == m.Name && os.Getenv("QUILLON_HISTORY") != "" {
+		tb.Log(history.Text(m, l, bad.Object))
+	}
+}
