@@ -276,7 +276,8 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 		return NoSlot, Unmatched
 	}
 	p, port := f.BTHOf(b).PSN(), f.UDPOf(b).SrcPort()
-	found, seen := NoSlot, 0
+	found, same := NoSlot, NoSlot
+	seen, fit, fitSame := 0, 0, 0
 	for i := *t.pairHead(dst, src); i != 0; i = t.rows[i-1].succ {
 		r := &t.rows[i-1]
 		if r.Client.Addr != dst || r.Server.Addr != src {
@@ -288,19 +289,26 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {
 			r.low = (r.next - t.cfg.Window) & hdr.PSNMask
 		}
-		if t.cfg.SamePort && r.Client.Port != port || !r.fits(p) {
+		if !r.fits(p) {
 			if r.candidate == qpn && hdr.PSNDiff(p, r.next) >= 0 {
 				r.candidate, r.matches = 0, 0 // it asked for no such thing
 			}
 			continue
 		}
-		if found != NoSlot {
-			return NoSlot, Ambiguous
-		}
 		found = i - 1
+		fit++
+		if t.cfg.SamePort && r.Client.Port == port {
+			same = i - 1
+			fitSame++
+		}
 	}
-	if found == NoSlot {
+	switch {
+	case fit == 0:
 		return NoSlot, Unmatched
+	case fitSame == 1:
+		found = same
+	case fit > 1:
+		return NoSlot, Ambiguous
 	}
 	if !f.Op.Any(hdr.IsLast | hdr.IsOnly) {
 		return NoSlot, Waiting // of a READ's packets one counts

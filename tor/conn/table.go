@@ -15,10 +15,11 @@ type Config struct {
 	Rows int
 	// Infer: connections that nobody announced are learnt from PSNs.
 	Infer bool
-	// SamePort: the two directions of a connection use the same UDP source
-	// port (ConnectX, and rxe since Linux 5.8): a response fits only a
-	// connection whose requests come from its port. Without it connections
-	// that count alike cannot be told apart.
+	// SamePort: where a response fits several connections, the one whose
+	// requests come from its UDP source port is meant. ConnectX uses one port
+	// in both directions, and so does Linux where the flow label is derived
+	// from both queue pairs; connections that count alike cannot be told apart
+	// otherwise.
 	SamePort bool
 	// GuardMAC: a queue pair is bound to the source MAC address that it was
 	// learnt with, too, not to the IP address alone.
