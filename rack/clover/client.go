@@ -134,6 +134,7 @@ type Client struct {
 	hungry   []queue[*Session] // by class: waiting for a granted entry
 	used     []bool            // by class: somebody writes such entries
 	done     func(*Result)
+	eager    bool // a read's first READ has the shortcut beside it
 	bg       background
 	stats    ClientStats
 	now      clock.Time
@@ -432,7 +433,8 @@ func (s *Session) locate() {
 		s.query(stepQuery)
 		return
 	}
-	s.readEntry(s.start, false)
+	clear(s.shortcut[:])
+	s.readEntry(s.start, s.c.eager)
 }
 
 func (s *Session) readEntry(p Pointer, shortcut bool) {
@@ -504,7 +506,7 @@ func (s *Session) examine() {
 	}
 	if !s.jumped {
 		// The first step: the successor, and the shortcut beside it.
-		if s.back == 0 {
+		if s.back == 0 && !s.c.eager {
 			s.back = next
 			clear(s.shortcut[:])
 			s.readEntry(next, true)

@@ -52,6 +52,10 @@ type Config struct {
 	// QPs is how many queue pairs they share towards a memory node; 0 = one
 	// each. Clover's default is 8, SwordBox's 32.
 	QPs int
+	// EagerShortcuts reads a key's shortcut beside the first entry of a read,
+	// as Clover's own client does: two READs for a read without conflict. The
+	// default waits until the entry turns out to be stale.
+	EagerShortcuts bool
 	// Mix, Theta and Scrambled are the workload's; see ycsb.Config. Their zero
 	// values mean only reads, all keys alike.
 	Mix       ycsb.Mix
@@ -293,7 +297,7 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, server side) (*loader, error) {
 	cfg := &cl.cfg
 	ld := &loader{cl: cl, tally: newTally(), value: make([]byte, cfg.Slab-ValueAt)}
-	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, done: ld.done,
+	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, eager: cfg.EagerShortcuts, done: ld.done,
 		keys: make(map[uint64]*keyState, len(cfg.Keys)), spare: make([]keyState, len(cfg.Keys))}
 	ld.c = c
 	for _, k := range cfg.Keys {

@@ -406,7 +406,7 @@ func (w *wall) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Bu
 
 func TestRefusedConfigs(t *testing.T) {
 	for _, c := range []Config{
-		{Slab: 100}, {Slab: 64 << 10}, {Sessions: -1}, {QPs: -1}, {Entries: -1}, {Entries: 4}, {Theta: 1},
+		{Slab: 100}, {Slab: 64 << 10}, {Sessions: -1}, {QPs: -1}, {Entries: -1}, {Entries: 4}, {Theta: 11},
 		{Keys: []uint64{}}, {Keys: []uint64{3, 3}}, {Conn: rnic.Conn{PathMTU: 1000}}, {Metadata: MetadataConfig{GCBelow: 2}},
 		{Metadata: MetadataConfig{MaxClients: 2}}, {Classes: []Class{{256, 100}}}, {Classes: []Class{{128, 1 << 12}, {100, 1}}},
 		{Classes: []Class{{128, 1 << 31}, {128, 1 << 31}}},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -118,6 +119,37 @@ func TestWireSizes(t *testing.T) {
 	}
 	r.settle()
 	check("stale read", m, map[string]int{"0x0c 60": 3, "0x10 1072": 2, "0x10 56": 1})
+}
+
+// A client that reads shortcuts eagerly costs two READs where nobody
+// interferes, and jumps to the tail with the second one where somebody did.
+func TestEagerShortcuts(t *testing.T) {
+	m := &recorder{seen: map[string]int{}}
+	r := newRig(t, Config{Keys: ycsb.Sequential(7, 1), Slab: 1024, Entries: 256, Sessions: 1, EagerShortcuts: true}, 2, 1, m)
+	value := bytes.Repeat([]byte{0xA5}, 900)
+	check := func(what string, trips int, want map[string]int) {
+		t.Helper()
+		clear(m.seen)
+		x := r.op(0, 0, false, 7, nil)
+		r.settle()
+		if x.Err != nil || x.RoundTrips != trips || x.FirstTry != (trips == 1) {
+			t.Errorf("%s: %+v", what, x)
+		}
+		if !maps.Equal(m.seen, want) {
+			t.Errorf("%s: %v, want %v", what, m.seen, want)
+		}
+	}
+	r.op(0, 0, false, 7, nil)
+	r.op(1, 0, false, 7, nil)
+	r.settle()
+	check("no conflict", 1, map[string]int{"0x0c 60": 2, "0x10 1072": 1, "0x10 56": 1})
+	for range 3 {
+		if w := r.op(1, 0, true, 7, value); w.Err != nil {
+			t.Fatal(w.Err)
+		}
+		r.settle()
+	}
+	check("three behind", 2, map[string]int{"0x0c 60": 3, "0x10 1072": 2, "0x10 56": 1})
 }
 
 func TestLayoutFind(t *testing.T) {
