@@ -13,9 +13,10 @@ import (
 // sizes are the lengths of the benchmarks' frames, from Ethernet to ICRC.
 var sizes = []int{64, 128, 256, 1024, 4096}
 
-// sized is a SEND ONLY over IPv4 of n bytes in all.
+// sized is a SEND ONLY over IPv4 of n bytes in all, behind headroom as in a
+// pool's slot.
 func sized(tb testing.TB, n int) ([]byte, *hdr.Frame) {
-	b := make([]byte, n)
+	b := make([]byte, 128+n)[128:]
 	hdr.Ethernet(b).Encode(&hdr.EthernetFields{EtherType: hdr.EtherIPv4})
 	a := netip.MustParseAddr("10.0.0.1")
 	hdr.IPv4(b[14:]).Encode(&hdr.IPv4Fields{TotalLen: uint16(n - 14), TTL: 64, Protocol: hdr.ProtoUDP, Src: a, Dst: a})

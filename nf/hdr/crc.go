@@ -1,5 +1,7 @@
 package hdr
 
+import "hash/crc32"
+
 // CRC-32 as a linear map over GF(2). A register holds a polynomial of degree
 // below 32, the coefficient of x^31 in bit 0; a byte moves it on by x^8 modulo
 // the generator. (hash/crc32 complements the register before and after.)
@@ -78,6 +80,34 @@ func crcBytes(c uint32, b []byte) uint32 {
 	return c
 }
 
+// crcRange is the register after p: crcBytes, faster where p is long.
+func crcRange(c uint32, p []byte) uint32 {
+	if hasCLMUL && len(p) >= 16 {
+		return crcOnes(c, p, &noOnes)
+	}
+	if n := len(p) &^ 15; n >= 64 { // hash/crc32 uses vectors
+		c = ^crc32.Update(^c, crc32.IEEETable, p[:n])
+		p = p[n:]
+	}
+	return crcBytes(c, p)
+}
+
+var noOnes [128]byte
+
+// crcOnes is the register after p, of at least 16 bytes, the first 64 of which
+// are ones where ones has them; only where hasCLMUL.
+func crcOnes(c uint32, p []byte, ones *[128]byte) uint32 {
+	n := len(p)
+	if n >= 16*(clmulBlocks+1) {
+		n = 64 + (n-64)%1024 // hash/crc32 is faster with kilobytes
+	}
+	c = clmulCRC(c, &p[0], n, ones)
+	if n < len(p) {
+		c = ^crc32.Update(^c, crc32.IEEETable, p[n:])
+	}
+	return c
+}
+
 // nearBytes is the span of byte counts whose power shift looks up in one
 // step: all frames but the longest jumbo ones.
 const nearBytes = 8192
@@ -93,7 +123,7 @@ func makePowers() (near [nearBytes]uint32, far [0x10000 / nearBytes]uint32) {
 	}
 	far[0] = near[0]
 	for i := 1; i < len(far); i++ {
-		far[i] = mul(far[i-1], c)
+		far[i] = mulGaps(far[i-1], c)
 	}
 	return near, far
 }
@@ -107,9 +137,17 @@ func shift(c uint32, n int) uint32 {
 	return c
 }
 
-// mul is the product of two polynomials modulo the generator. The carries of
-// ordinary products are kept out of the way by gaps of three bits.
+// mul is the product of two polynomials modulo the generator.
 func mul(a, b uint32) uint32 {
+	if hasCLMUL {
+		return clmulMod(uint64(a)<<32, b)
+	}
+	return mulGaps(a, b)
+}
+
+// mulGaps is mul for any processor: the carries of ordinary products are kept
+// out of the way by gaps of three bits.
+func mulGaps(a, b uint32) uint32 {
 	const m0, m1, m2, m3 = 0x11111111, 0x22222222, 0x44444444, 0x88888888
 	a0, a1, a2, a3 := uint64(a&m0), uint64(a&m1), uint64(a&m2), uint64(a&m3)
 	b0, b1, b2, b3 := uint64(b&m0), uint64(b&m1), uint64(b&m2), uint64(b&m3)

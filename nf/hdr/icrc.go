@@ -1,9 +1,6 @@
 package hdr
 
-import (
-	"encoding/binary"
-	"hash/crc32"
-)
+import "encoding/binary"
 
 var le = binary.LittleEndian
 
@@ -11,39 +8,54 @@ var le = binary.LittleEndian
 // local route header (IBTA 7.8.1, A17.3.3).
 const icrcSeed = 0xDEBB20E3
 
+// icrcOnes has ones where a frame's ICRC takes ones, from the network header
+// on, by Frame.Net; onesBTH is where the BTH is in such a frame. (IP options and
+// extension headers make other layouts.)
+var (
+	icrcOnes = makeOnes()
+	onesBTH  = [4]uint16{NetNone: 0xFFFF, NetIPv4: IPv4Len + UDPLen, NetIPv6: IPv6Len + UDPLen, NetGRH: GRHLen}
+)
+
+func makeOnes() (t [4][128]byte) {
+	for net := NetIPv4; net <= NetGRH; net++ {
+		f := Frame{Net: net, BTH: onesBTH[net], End: 0xFFFF}
+		if net != NetGRH {
+			f.L4 = f.BTH - UDPLen
+		}
+		for i := range t[net] {
+			t[net][i] = f.variant(i)
+		}
+	}
+	return t
+}
+
+// ones is the row of icrcOnes that fits the frame; nil when none does.
+func (f *Frame) ones() *[128]byte {
+	if net := f.Net & 3; f.BTH-f.L3 == onesBTH[net] {
+		return &icrcOnes[net]
+	}
+	return nil
+}
+
 // ICRC computes the invariant CRC of a frame whose f.End is known (f.Why is
 // IsRoCE, UnknownOpcode or BadVersion). The bytes that may change on the way
 // count as ones: IPv4 TOS, TTL, checksum; IPv6 and GRH traffic class, flow
 // label, hop limit; UDP checksum; byte 4 of the BTH. The result is stored
 // little-endian at f.End.
-//
-// While it computes, those bytes are ones in b: nobody else may look at b then.
 func ICRC(b []byte, f *Frame) uint32 {
-	h := b[f.L3 : int(f.BTH)+BTHLen]
-	if f.Net != NetIPv4 || len(h) != IPv4Len+UDPLen+BTHLen {
-		c := crcHeaders(icrcSeed, h, f)
-		return ^crcRange(c, b[int(f.BTH)+BTHLen:f.End])
+	if hasCLMUL {
+		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
+			return ^crcOnes(icrcSeed, b[f.L3:f.End], ones)
+		}
 	}
-	w0, w8, w24, w32 := le.Uint64(h), le.Uint64(h[8:]), le.Uint64(h[24:]), le.Uint64(h[32:])
-	le.PutUint64(h, w0|0xFF00)
-	le.PutUint64(h[8:], w8|0xFFFF00FF)
-	le.PutUint64(h[24:], w24|0xFFFF0000)
-	le.PutUint64(h[32:], w32|0xFF)
-	c := crcRange(icrcSeed, b[f.L3:f.End])
-	le.PutUint64(h, w0)
-	le.PutUint64(h[8:], w8)
-	le.PutUint64(h[24:], w24)
-	le.PutUint64(h[32:], w32)
-	return ^c
+	return icrcTables(b, f)
 }
 
-// crcRange is the register after p: hash/crc32 where it uses vectors.
-func crcRange(c uint32, p []byte) uint32 {
-	if n := len(p) &^ 15; n >= 64 {
-		c = ^crc32.Update(^c, crc32.IEEETable, p[:n])
-		p = p[n:]
-	}
-	return crcBytes(c, p)
+// icrcTables is ICRC for any layout and any processor.
+func icrcTables(b []byte, f *Frame) uint32 {
+	at := int(f.BTH) + BTHLen
+	c := crcHeaders(icrcSeed, b[f.L3:at], f)
+	return ^crcRange(c, b[at:f.End])
 }
 
 // crcHeaders is the register after h, the bytes from the network header to
@@ -104,6 +116,65 @@ func SetICRC(b []byte, f *Frame) { le.PutUint32(b[f.End:], ICRC(b, f)) }
 // tenth of the frame is cheaper with SetICRC, if the old ICRC is known to be
 // right.
 func PatchICRC(b []byte, f *Frame, off int, old []byte) {
+	tail := int(f.End) - off - len(old)
+	if !hasCLMUL || tail < 0 || tail >= nearBytes-64 || len(old) > 64 {
+		patchTables(b, f, off, old)
+		return
+	}
+	at := b[f.End:]
+	if len(old) == 8 && off > int(f.BTH)+4 { // the usual change
+		v := le.Uint64(b[off:]) ^ le.Uint64(old)
+		le.PutUint32(at, le.Uint32(at)^clmulMod(v, crcNear[tail+4]))
+		return
+	}
+	ones := f.ones()
+	if ones == nil || off < int(f.L3) {
+		patchTables(b, f, off, old)
+		return
+	}
+	hide := ones[min(off-int(f.L3), len(ones)):]
+	le.PutUint32(at, le.Uint32(at)^difference(b[off:off+len(old)], old, hide, tail))
+}
+
+// difference is the register after now^old, but for the bits of ones (of which
+// zeros follow), and tail bytes.
+func difference(now, old, ones []byte, tail int) (d uint32) {
+	for len(old) >= 8 {
+		v := le.Uint64(now) ^ le.Uint64(old)
+		if len(ones) >= 8 {
+			v &^= le.Uint64(ones)
+			ones = ones[8:]
+		}
+		now, old = now[8:], old[8:]
+		// The register is x^32 ahead of the word, four bytes.
+		d ^= clmulMod(v, crcNear[tail+len(old)+4])
+	}
+	if n := len(old); n > 0 {
+		v := lastOf8(now) ^ lastOf8(old)
+		if len(ones) >= n {
+			v &^= lastOf8(ones[:n])
+		}
+		d ^= clmulMod(v, crcNear[tail+4])
+	}
+	return d
+}
+
+// lastOf8 is the little-endian word that ends with p, of at most eight bytes;
+// zeros come before.
+func lastOf8(p []byte) (v uint64) {
+	s := 8 * (8 - len(p))
+	if n := len(p); n >= 4 {
+		return uint64(le.Uint32(p[n-4:]))<<32 | uint64(le.Uint32(p))<<s
+	}
+	for _, x := range p {
+		v |= uint64(x) << s
+		s += 8
+	}
+	return v
+}
+
+// patchTables is PatchICRC for any layout and any processor.
+func patchTables(b []byte, f *Frame, off int, old []byte) {
 	tail := int(f.End) - off - len(old)
 	if off <= int(f.BTH)+4 && !f.addresses(off, off+len(old)) || tail < 0 {
 		patchVariant(b, f, off, old)

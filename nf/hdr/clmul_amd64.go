@@ -1,0 +1,80 @@
+package hdr
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// hasCLMUL: the processor multiplies polynomials; hasRows: four at a time.
+var (
+	hasCLMUL = cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSSE3 && cpu.X86.HasSSE41
+	hasRows  = hasCLMUL && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VPCLMULQDQ
+)
+
+// clmulBlocks is the most blocks of 16 bytes that may follow the first n%16
+// bytes of what blocksCRC takes.
+const clmulBlocks = 67
+
+var (
+	// powers[clmulBlocks-i] is what the halves of a block are multiplied by
+	// that i blocks follow: x^(128i+96) and x^(128i+32) modulo the generator.
+	powers = func() (t [clmulBlocks + 1][2]uint64) {
+		for i := range t {
+			t[clmulBlocks-i] = [2]uint64{uint64(crcNear[16*i+12]) << 32, uint64(crcNear[16*i+4]) << 32}
+		}
+		return t
+	}()
+
+	// toEnd[r:] is the shuffle that moves the first r bytes of a block to its
+	// end and clears the others.
+	toEnd = func() (t [32]byte) {
+		for i := range 16 {
+			t[i], t[16+i] = 0x80, byte(i)
+		}
+		return t
+	}()
+
+	// barrett is floor(x^94/P), and the generator P without x^32; bit j is the
+	// coefficient of x^(63-j).
+	barrett = [2]uint64{divideX94(), crcPoly << 32}
+)
+
+// divideX94 is floor(x^94/P), the coefficient of x^(63-j) in bit j.
+func divideX94() (q uint64) {
+	r := uint32(1) << 31 // x^n modulo P, n growing from 0
+	for range 94 {
+		carry := r & 1 // of x^32
+		r = r>>1 ^ crcPoly&-carry
+		q = q>>1 | uint64(carry)<<63
+	}
+	return q
+}
+
+// clmulMod is v times k modulo the generator; bit j of v is the coefficient of
+// x^(63-j), that of k the one of x^(31-j).
+//
+//go:noescape
+func clmulMod(v uint64, k uint32) uint32
+
+// blocksCRC is the register c after the n bytes at p, 16 <= n <
+// 16*(clmulBlocks+1), the first 64 of which are ones where ones has them. It
+// needs hasCLMUL.
+//
+//go:noescape
+func blocksCRC(c uint32, p *byte, n int, ones *[128]byte) uint32
+
+// rowsCRC is blocksCRC for hasRows. It masks what it loads from the 63 bytes
+// before p, which takes long when they are in a page that is not there.
+//
+//go:noescape
+func rowsCRC(c uint32, p *byte, n int, ones *[128]byte) uint32
+
+// clmulCRC is the faster of the two.
+func clmulCRC(c uint32, p *byte, n int, ones *[128]byte) uint32 {
+	const page = 4096
+	if hasRows && uintptr(unsafe.Pointer(p))%page >= 63 {
+		return rowsCRC(c, p, n, ones)
+	}
+	return blocksCRC(c, p, n, ones)
+}

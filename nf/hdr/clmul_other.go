@@ -1,0 +1,12 @@
+//go:build !amd64
+
+package hdr
+
+const (
+	hasCLMUL    = false
+	clmulBlocks = 67
+)
+
+func clmulMod(uint64, uint32) uint32 { panic("no product of polynomials here") }
+
+func clmulCRC(_ uint32, _ *byte, _ int, _ *[128]byte) uint32 { return clmulMod(0, 0) }
