@@ -13,6 +13,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
@@ -25,6 +26,8 @@ type Machine struct {
 	Port port.Port
 	MAC  [6]byte
 	IP   netip.Addr
+	// Pool is where the NIC takes frames from; nil: a pool of its own.
+	Pool *packet.Pool
 }
 
 // Rack is the machines of a store. All of them reach each other by MAC
@@ -135,7 +138,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 	}
 	cl := &Cluster{cfg: c}
 	nic := func(m *Machine, n int) (*rnic.NIC, error) {
-		x, err := rnic.New(rnic.Config{MAC: m.MAC, IP: m.IP, Profile: c.Profile, LinkMTU: c.LinkMTU, Seed: c.Seed<<16 + uint64(n)})
+		x, err := rnic.New(rnic.Config{MAC: m.MAC, IP: m.IP, Profile: c.Profile, LinkMTU: c.LinkMTU, Pool: m.Pool, Seed: c.Seed<<16 + uint64(n)})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Name, err)
 		}
