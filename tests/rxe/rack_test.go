@@ -2,8 +2,10 @@ package rxe
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -131,9 +133,13 @@ func join(name, bridge string) error {
 	return netlink.LinkSetMaster(l, br)
 }
 
+// startTime is how long an instance may take to start, and to stop.
+const startTime = 10 * time.Second
+
 // middlebox is a running instance between clients and server.
 type middlebox struct {
 	r       *rack
+	control string // socket
 	process *exec.Cmd
 	log     bytes.Buffer
 	ended   chan error
@@ -143,9 +149,8 @@ type middlebox struct {
 // of quillon run.
 func (r *rack) insert(t *testing.T, args ...string) *middlebox {
 	t.Helper()
-	m := &middlebox{r: r, ended: make(chan error, 1)}
-	control := r.folder + "/control"
-	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", clientSide + "," + serverSide, "--control", control}, args...)...)
+	m := &middlebox{r: r, control: r.folder + "/control", ended: make(chan error, 1)}
+	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", clientSide + "," + serverSide, "--control", m.control}, args...)...)
 	m.process.Stdout, m.process.Stderr = &m.log, &m.log
 	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := r.space.Do(func() error {
@@ -155,8 +160,8 @@ func (r *rack) insert(t *testing.T, args ...string) *middlebox {
 		t.Fatal(err)
 	}
 	go func() { m.ended <- m.process.Wait() }()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if _, err := r.quillonShow(control); err == nil {
+	for deadline := time.Now().Add(startTime); ; {
+		if _, err := m.counters(); err == nil {
 			return m
 		} else if time.Now().After(deadline) {
 			t.Fatalf("quillon is not up: %v\n%s", err, m.log.String())
@@ -169,12 +174,30 @@ func (r *rack) insert(t *testing.T, args ...string) *middlebox {
 	}
 }
 
-func (r *rack) quillonShow(control string) (out []byte, err error) {
-	err = r.space.Do(func() error {
-		out, err = run(r.quillon, "show", "counters", "--json", "--control", control)
+// counters are those of the instance that are not 0, as "node group name".
+func (m *middlebox) counters() (map[string]uint64, error) {
+	var out []byte
+	err := m.r.space.Do(func() (err error) {
+		out, err = run(m.r.quillon, "show", "counters", "--json", "--control", m.control)
 		return err
 	})
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	var shown []struct {
+		Node, Group, Name string
+		Value             uint64
+	}
+	if err := json.Unmarshal(out, &shown); err != nil {
+		return nil, err
+	}
+	all := map[string]uint64{}
+	for _, c := range shown {
+		if c.Value != 0 {
+			all[c.Node+" "+c.Group+" "+c.Name] = c.Value
+		}
+	}
+	return all, nil
 }
 
 // remove ends the middlebox and puts the plain bridge into its place.
@@ -188,7 +211,7 @@ func (m *middlebox) remove(t *testing.T) {
 		if err != nil {
 			t.Errorf("quillon: %v\n%s", err, m.log.String())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(startTime):
 		_ = m.process.Process.Kill()
 		t.Errorf("quillon does not stop\n%s", m.log.String())
 	}
@@ -200,4 +223,30 @@ func (m *middlebox) remove(t *testing.T) {
 	}
 }
 
-var _ = strings.TrimSpace
+// capture keeps what passes both sides of the middlebox until the test ends,
+// when it was asked for.
+func (r *rack) capture(t *testing.T) {
+	t.Helper()
+	if *captures == "" {
+		return
+	}
+	name := *captures + "/" + strings.ReplaceAll(t.Name(), "/", ".")
+	for side, link := range map[string]string{"clients": "c0", "server": "s0"} {
+		cmd := exec.Command("tcpdump", "-Z", "root", "--immediate-mode", "-U", "-i", link, "-w", name+"."+side+".pcap", "udp port 4791")
+		diag, err := cmd.StderrPipe()
+		if err == nil {
+			err = r.space.Do(cmd.Start)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = diag.Read(make([]byte, 1)) // it listens
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(syscall.SIGINT)
+			_, _ = io.Copy(io.Discard, diag)
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

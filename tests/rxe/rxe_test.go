@@ -1,33 +1,326 @@
 package rxe
 
 import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
 
-func TestFirst(t *testing.T) {
-	t0 := time.Now()
-	r := newRack(t, 1, 4200)
-	t.Log("up after", time.Since(t0))
-	for k, v := range r.guests[0].files(t, "/sys/class/infiniband/rxe0/ports/1/gids/[0-3]") {
-		t.Log(k, v)
+var (
+	long     = flag.Bool("long", false, "run all cases in all modes, not only the short form's")
+	captures = flag.String("captures", "", "keep captures of both sides of the middlebox in this `folder` (needs tcpdump)")
+)
+
+// outcome is what clients and server of a case saw.
+type outcome struct {
+	errors   []string          // of programs, in their order
+	counters map[string]uint64 // of rxe, what they grew by, all guests together
+}
+
+// perftest runs one of perftest's programs between the server and the first
+// client.
+func (r *rack) perftest(t *testing.T, args ...string) outcome {
+	t.Helper()
+	const port = 18515
+	args = append([]string{args[0], "-d", "rxe0", "-F", "-u", "20"}, args[1:]...)
+	if !slices.Contains(args, "-x") {
+		args = append(args, "-x", "1")
 	}
-	bw := func() {
-		t0 := time.Now()
-		args := []string{"ib_write_bw", "-d", "rxe0", "-x", "1", "-F", "-m", "4096", "-n", "50", "-q", "2", "-s", "8192"}
-		s := r.guests[0].start(t, args...)
-		time.Sleep(time.Second)
-		c := r.guests[1].start(t, append(args, r.guests[0].ip4)...)
-		out, exit := c.wait(t)
-		t.Log(time.Since(t0), exit, out)
-		out, exit = s.wait(t)
-		t.Log(exit, out)
+	address := r.guests[0].ip4
+	if slices.Contains(args, "2") && args[slices.Index(args, "-x")+1] == "2" {
+		address = r.guests[0].ip6
 	}
-	bw()
-	m := r.insert(t, "--nf", "wire")
-	bw()
-	out, err := r.quillonShow(r.folder + "/control")
-	t.Logf("%s %v", out, err)
-	m.remove(t)
-	t.Log(m.log.String())
+	before := r.counters(t)
+	server := r.guests[0].start(t, args...)
+	if !slices.Contains(args, "-R") {
+		r.listening(t, port)
+	}
+	var o outcome
+	for try := 0; ; try++ {
+		out, exit := r.guests[1].start(t, append(args, address)...).wait(t)
+		if exit == 0 {
+			break
+		}
+		// Nothing tells that a server listens to the connection manager.
+		if slices.Contains(args, "-R") && try < 20 && strings.Contains(out, "Unexpected CM event") {
+			continue
+		}
+		o.errors = append(o.errors, fmt.Sprintf("client: exit status %d: %s", exit, complaints(out)))
+		break
+	}
+	if out, exit := server.wait(t); exit != 0 {
+		o.errors = append(o.errors, fmt.Sprintf("server: exit status %d: %s", exit, complaints(out)))
+	}
+	o.counters = grown(before, r.counters(t))
+	return o
+}
+
+// complaints are the lines of perftest's output that are no part of its table.
+func complaints(out string) string {
+	var lines []string
+	for _, l := range strings.Split(out, "\n") {
+		if l = strings.TrimSpace(l); l != "" && !strings.ContainsAny(l, "*:-") {
+			lines = append(lines, l)
+		}
+	}
+	return strings.Join(lines, " / ")
+}
+
+// listening waits until the server listens on a TCP port.
+func (r *rack) listening(t *testing.T, port int) {
+	t.Helper()
+	for deadline := time.Now().Add(jobTime); ; {
+		for _, table := range r.guests[0].files(t, "/proc/net/tcp*") {
+			if strings.Contains(table, fmt.Sprintf(":%04X 0", port)) && strings.Contains(table, " 0A ") {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing listens on port %d of the server", port)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// held is what the server of contend found in its memory.
+type held struct {
+	Lock, Guarded, Count, Swap, Appended uint64
+	Wrong                                string
+}
+
+// did is what a client of contend did.
+type did struct {
+	Ops, Guarded, Count, Swap, Appended uint64
+	Conflicts                           uint64 // compares that failed
+	Stale                               uint64 // entries read that were not what was asked for
+	Sum, Squares                        uint64
+	Wrong, Failed                       string
+}
+
+// contend runs several clients of contend against one server, client i in
+// guest 1 + i modulo the number of client guests. What they report must agree
+// with what the server's memory holds.
+func (r *rack) contend(t *testing.T, clients ...string) outcome {
+	t.Helper()
+	const port = 18600
+	before := r.counters(t)
+	server := r.guests[0].start(t, "contend", "server", "-b", "50", "-c", strconv.Itoa(len(clients)))
+	r.listening(t, port)
+	var o outcome
+	var jobs []job
+	for i, args := range clients {
+		g := r.guests[1+i%(len(r.guests)-1)]
+		address := r.guests[0].ip4
+		if strings.Contains(args, "-g 2") {
+			address = r.guests[0].ip6
+		}
+		jobs = append(jobs, g.start(t, append([]string{"contend", "client", address, "-w"}, strings.Fields(args)...)...))
+	}
+	var sum did
+	for i, j := range jobs {
+		var d did
+		if text := decode(t, j, &d); text != "" {
+			o.errors = append(o.errors, fmt.Sprintf("client %d: %s", i, text))
+		}
+		if d.Wrong != "" {
+			t.Errorf("client %d (%s): wrong answer: %s", i, clients[i], d.Wrong)
+		}
+		if d.Failed != "" {
+			o.errors = append(o.errors, fmt.Sprintf("client %d: %s", i, d.Failed))
+		}
+		sum.Ops += d.Ops
+		sum.Guarded += d.Guarded
+		sum.Count += d.Count
+		sum.Swap += d.Swap
+		sum.Appended += d.Appended
+		sum.Conflicts += d.Conflicts
+		sum.Stale += d.Stale
+		sum.Sum += d.Sum
+		sum.Squares += d.Squares
+	}
+	var h held
+	if text := decode(t, server, &h); text != "" {
+		t.Errorf("server: %s", text)
+	}
+	if h.Wrong != "" {
+		t.Errorf("server: %s", h.Wrong)
+	}
+	if want := (held{0, sum.Guarded, sum.Count, sum.Swap, sum.Appended, h.Wrong}); h != want && len(o.errors) == 0 {
+		t.Errorf("server's memory holds %+v, want %+v", h, want)
+	}
+	// Each number up to the counter's value was one increment's answer.
+	var numbers did
+	for _, n := range []uint64{sum.Count, sum.Swap} {
+		for v := range n {
+			numbers.Sum += v
+			numbers.Squares += v * v
+		}
+	}
+	if (sum.Sum != numbers.Sum || sum.Squares != numbers.Squares) && len(o.errors) == 0 {
+		t.Errorf("%d increments were not answered with each number once", sum.Count+sum.Swap)
+	}
+	o.counters = grown(before, r.counters(t))
+	t.Logf("%d operations, %d conflicts, %d stale entries", sum.Ops, sum.Conflicts, sum.Stale)
+	return o
+}
+
+// decode reads the JSON object that ends a program's output; without one, the
+// output is returned.
+func decode(t *testing.T, j job, v any) string {
+	t.Helper()
+	out, exit := j.wait(t)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), v); err != nil {
+		return fmt.Sprintf("exit status %d: %s", exit, out)
+	}
+	return ""
+}
+
+// counters are those of rxe, by guest and name.
+func (r *rack) counters(t *testing.T) map[string]uint64 {
+	t.Helper()
+	all := map[string]uint64{}
+	for _, g := range r.guests {
+		for file, text := range g.files(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/*") {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil && path.Base(file) != "lifespan" {
+				t.Fatalf("%s: %s: %v", g.name, file, err)
+			}
+			all[g.name+" "+path.Base(file)] = n
+		}
+	}
+	return all
+}
+
+// grown is what counters grew by, all guests together.
+func grown(before, after map[string]uint64) map[string]uint64 {
+	sum := map[string]uint64{}
+	for name, n := range after {
+		if d := n - before[name]; d != 0 {
+			_, name, _ = strings.Cut(name, " ")
+			sum[name] += d
+		}
+	}
+	return sum
+}
+
+// testCase is something that clients do.
+type testCase struct {
+	name  string
+	short bool // part of the short form
+	run   func(*testing.T, *rack) outcome
+}
+
+func perf(short bool, args string) testCase {
+	return testCase{strings.ReplaceAll(args, " ", ""), short, func(t *testing.T, r *rack) outcome {
+		return r.perftest(t, strings.Fields(args)...)
+	}}
+}
+
+func contend(short bool, name string, clients ...string) testCase {
+	return testCase{name, short, func(t *testing.T, r *rack) outcome { return r.contend(t, clients...) }}
+}
+
+func cases() []testCase {
+	return []testCase{
+		perf(true, "ib_write_bw -s 64 -n 50 -q 4 -m 1024"),
+		perf(true, "ib_read_bw -s 4096 -n 25 -q 4 -m 1024"),
+		perf(true, "ib_send_bw -s 9000 -n 10 -q 2 -m 4096"),
+		perf(true, "ib_atomic_bw -A FETCH_AND_ADD -n 50 -q 4"),
+		perf(true, "ib_atomic_bw -A CMP_AND_SWAP -n 50 -q 4"),
+		perf(true, "ib_write_bw -R -s 8192 -n 20"),
+		contend(true, "lock", "lock -q 3 -n 10", "lock -q 3 -n 10", "lock -q 2 -n 10"),
+		contend(true, "count", "count -q 4 -n 64 -d 16", "count -q 4 -n 64 -d 8", "count -q 1 -n 20 -d 1"),
+		contend(true, "swap", "swap -q 2 -n 20", "swap -q 2 -n 20"),
+		contend(true, "own", "own -q 4 -n 10 -d 4", "own -q 4 -n 10 -d 4"),
+		contend(true, "bulk", "bulk -q 2 -n 4 -d 4 -s 5003 -m 1024", "bulk -q 2 -n 4 -d 2 -s 9000 -m 4096"),
+		contend(true, "clover", "clover -q 4 -n 20 -k 2", "clover -q 4 -n 20 -k 2"),
+		contend(true, "mixed", "lock -q 2 -n 10", "count -q 2 -n 64 -d 8", "swap -q 2 -n 10", "own -q 2 -n 10", "bulk -q 2 -n 4 -d 2 -s 5000", "clover -q 2 -n 20"),
+		contend(true, "rkey", "rkey -q 1"),
+		contend(true, "bounds", "bounds -q 2"),
+		contend(true, "readonly", "readonly -q 1"),
+	}
+}
+
+// modes are what is put between clients and server, as arguments of quillon
+// run. Over packet sockets frames reach the network function as over AF_XDP,
+// but differ in how they got there.
+var modes = []struct {
+	name  string
+	short bool
+	args  []string
+}{
+	{"wire", true, []string{"--nf", "wire"}},
+	{"packet-sockets", false, []string{"--port", "afpacket", "--nf", "wire"}},
+	{"steer", true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
+}
+
+// TestClientsSeeNoMiddlebox runs each case first without and then with a
+// middlebox: clients may see no other errors, and rxe may count none.
+func TestClientsSeeNoMiddlebox(t *testing.T) {
+	r := newRack(t, 2, 4200)
+	// From here on the server's queue pairs do not have the clients' numbers.
+	r.contend(t, "own -q 1 -n 1")
+	plain := map[string]outcome{}
+	for _, c := range cases() {
+		if c.short || *long {
+			t.Run("plain/"+c.name, func(t *testing.T) {
+				r.capture(t)
+				plain[c.name] = c.run(t, r)
+				t.Logf("errors %q, counters %v", plain[c.name].errors, plain[c.name].counters)
+			})
+		}
+	}
+	for _, mode := range modes {
+		if !mode.short && !*long {
+			continue
+		}
+		m := r.insert(t, mode.args...)
+		for _, c := range cases() {
+			if c.short || *long {
+				t.Run(mode.name+"/"+c.name, func(t *testing.T) {
+					r.capture(t)
+					o := c.run(t, r)
+					o.compare(t, plain[c.name])
+				})
+			}
+		}
+		counters, err := m.counters()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(counters)) {
+			t.Logf("%s: %s %d", mode.name, name, counters[name])
+			if strings.HasSuffix(name, "frames dropped") {
+				t.Errorf("%s has dropped frames", mode.name)
+			}
+		}
+		m.remove(t)
+	}
+}
+
+// faults are the counters of rxe that only grow when a packet is missing, out
+// of place or refused.
+var faults = []string{"out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"}
+
+// compare fails the test when clients or rxe saw more errors than they do
+// without a middlebox.
+func (o outcome) compare(t *testing.T, plain outcome) {
+	t.Helper()
+	if !slices.Equal(o.errors, plain.errors) {
+		t.Errorf("errors: %q, without a middlebox %q", o.errors, plain.errors)
+	}
+	for _, name := range faults {
+		if o.counters[name] > plain.counters[name] {
+			t.Errorf("rxe counts %d of %s, without a middlebox %d", o.counters[name], name, plain.counters[name])
+		}
+	}
+	t.Logf("counters %v, without a middlebox %v", o.counters, plain.counters)
 }
