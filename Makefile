@@ -1,5 +1,6 @@
 # make        builds bin/quillon
 # make test   installs what the tests need (as root, from Debian) and runs all
+# make test-rxe  all cases with RDMA clients and servers in guests; minutes
 # make demo   builds and runs the demo
 GO       ?= go
 FUZZTIME ?= 3s
@@ -10,9 +11,12 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 MODULE  = $(shell sed -n 's/^module //p' go.mod)
 # Tests that make namespaces, attach XDP programs or measure: one at a time.
-SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
+SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -v '^$(RXE)$$' | sort -u)
+# The guests and what is between them are built by the test: go test cannot
+# know when an earlier result still holds.
+RXE     = ./tests/rxe
 ALL     = $(shell $(GO) list ./... | sed 's|^$(MODULE)|.|')
-PARALLEL = $(filter-out $(SERIAL),$(ALL))
+PARALLEL = $(filter-out $(SERIAL) $(RXE),$(ALL))
 # Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap tor rack/rnic)
 # Packages whose code runs on several threads.
@@ -44,7 +48,7 @@ while IFS=: read -r file _ func; do \
 done
 endef
 
-.PHONY: all test check fuzz demo bench man lint clean deps
+.PHONY: all test test-rxe check fuzz demo bench man lint clean deps
 
 all: bin/quillon
 
@@ -59,12 +63,18 @@ test: deps check
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(call RUN,$(PARALLEL)); \
 	   $(call RUN,-p 1 $(SERIAL)); \
+	   $(call RUN,-count=1 $(RXE)); \
 	   $(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS)))); \
 	   if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
 	     export CGO_ENABLED=1; $(call RUN,-race -p 1 $(addprefix ./,$(addsuffix /...,$(RACE)))); export CGO_ENABLED=0; \
 	   else echo 'race detector: left out, gcc or its headers are missing (apt-get install gcc libc6-dev)'; fi; \
 	   $(FUZZ); \
 	 } 2>&1 | bin/tally
+
+test-rxe: TIMEOUT = 45m
+test-rxe: deps
+	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
+	@{ $(call RUN,-count=1 $(RXE) -long); } 2>&1 | bin/tally
 
 # Formatting and vet: complaints end the run before the tests.
 check:
@@ -73,12 +83,14 @@ check:
 	@$(GO) vet ./...
 	@$(GO) vet -tags pktdebug ./nf/...
 
-# What the tests use beyond Go: name of a program and its Debian package.
-TOOLS = ip:iproute2 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils gcc:gcc
+# What the tests use beyond Go: a program, or a file, and its Debian package.
+TOOLS = ip:iproute2 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils \
+	gcc:gcc /usr/include/stdlib.h:libc6-dev \
+	qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
+	/usr/include/infiniband/verbs.h:libibverbs-dev /etc/libibverbs.d/rxe.driver:ibverbs-providers
 APT = DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
 deps:
-	@missing=; for t in $(TOOLS); do command -v $${t%%:*} >/dev/null || missing="$$missing $${t##*:}"; done; \
-	 [ -e /usr/include/stdlib.h ] || missing="$$missing libc6-dev"; \
+	@missing=; for t in $(TOOLS); do command -v $${t%%:*} >/dev/null || [ -e $${t%%:*} ] || missing="$$missing $${t##*:}"; done; \
 	 if [ -z "$$missing" ]; then exit 0; fi; \
 	 if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
 	   echo "missing:$$missing (install them for the tests that would be skipped)"; exit 0; fi; \

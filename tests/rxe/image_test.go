@@ -90,6 +90,30 @@ func kernelPackage() (string, error) {
 	if _, err := os.Stat(root); err == nil {
 		return root, nil
 	}
+	tmp, err := os.MkdirTemp(built, "kernel-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	deb, err := download(tmp)
+	if err != nil && os.Getuid() == 0 {
+		// Lists are missing, or older than what the archive has.
+		if _, err := run("apt-get", "-qq", "update"); err != nil {
+			return "", err
+		}
+		deb, err = download(tmp)
+	}
+	if err != nil {
+		return "", err
+	}
+	if _, err := run("dpkg-deb", "-x", deb, tmp+"/root"); err != nil {
+		return "", err
+	}
+	return root, os.Rename(tmp+"/root", root)
+}
+
+// download brings the package of Debian's newest kernel to a folder.
+func download(folder string) (string, error) {
 	out, err := run("apt-cache", "depends", "linux-image-amd64")
 	if err != nil {
 		return "", err
@@ -98,24 +122,16 @@ func kernelPackage() (string, error) {
 	if name == nil {
 		return "", errors.New("apt-cache knows no linux-image-amd64: apt-get update")
 	}
-	tmp, err := os.MkdirTemp(built, "kernel-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
 	get := exec.Command("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", string(name[1]))
-	get.Dir = tmp
+	get.Dir = folder
 	if out, err := get.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", get, err, out)
 	}
-	deb, err := filepath.Glob(tmp + "/*.deb")
-	if err != nil || len(deb) != 1 {
-		return "", fmt.Errorf("%s brought %d packages: %w", get, len(deb), err)
+	debs, err := filepath.Glob(folder + "/*.deb")
+	if err != nil || len(debs) != 1 {
+		return "", fmt.Errorf("%s brought %d packages: %w", get, len(debs), err)
 	}
-	if _, err := run("dpkg-deb", "-x", deb[0], tmp+"/root"); err != nil {
-		return "", err
-	}
-	return root, os.Rename(tmp+"/root", root)
+	return debs[0], nil
 }
 
 // unpackKernel writes the uncompressed kernel: emulated, a guest needs seconds
