@@ -151,6 +151,15 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 	if t.findID(r.Server.Addr, m.LocalCommID()) != noRef {
 		return NoSlot, Forged // the name is in use
 	}
+	if t.cfg.GuardMAC {
+		for _, e := range []End{r.Client, {Addr: r.Server.Addr, QPN: m.LocalQPN(), L2: [12]byte(b[:12])}} {
+			if k := t.find(e.Addr, e.QPN); k != noRef {
+				if o, _ := t.rows[k.slot()].ends(k.client()); !o.mayBe(e.L2[:]) {
+					return NoSlot, Spoofed
+				}
+			}
+		}
+	}
 	r.LastSeen = now
 	r.Server.QPN, r.Server.L2 = m.LocalQPN(), [12]byte(b[:12])
 	r.Server.Resources, r.Server.Depth = m.ResponderResources(), m.InitiatorDepth()

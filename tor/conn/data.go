@@ -178,10 +178,11 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 	r.note(b, f)
 	psn := f.BTHOf(b).PSN()
 	if w := r.rival - 1; r.rival != 0 {
-		// The first packet of the connection that took over confirms it as
-		// ReadyToUse does (IBTA 12.9.6), unless the old one may send it, too.
+		// The first packet of the connection that takes over confirms it as
+		// ReadyToUse does (IBTA 12.9.6), if the old one has been silent since
+		// the ConnectReply.
 		n := &t.rows[w]
-		if n.Client.Addr == r.Client.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && !r.fits(psn) {
+		if n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && r.LastSeen < n.LastSeen {
 			t.commit(now, w)
 			t.rows[w].Client.saw(b, f)
 			return w, NowPaired

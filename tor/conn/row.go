@@ -38,7 +38,7 @@ func (a Addr) Netip() netip.Addr {
 func (a Addr) String() string { return a.Netip().String() }
 
 // addrs are source and destination of a frame that the table looks at: RoCEv2
-// over untagged Ethernet.
+// over untagged Ethernet from one host to another.
 func addrs(b []byte, f *hdr.Frame) (src, dst Addr, ok bool) {
 	be := binary.BigEndian
 	if f.Why != hdr.IsRoCE || f.Tags != 0 {
@@ -47,13 +47,14 @@ func addrs(b []byte, f *hdr.Frame) (src, dst Addr, ok bool) {
 	switch p := b[f.L3:f.L4:len(b)]; f.Net {
 	case hdr.NetIPv4:
 		v := be.Uint64(p[12:20])
-		return Addr{0, mapped | v>>32}, Addr{0, mapped | v&0xFFFFFFFF}, true
+		src, dst = Addr{0, mapped | v>>32}, Addr{0, mapped | v&0xFFFFFFFF}
+		return src, dst, src != dst
 	case hdr.NetIPv6:
 		src = Addr{be.Uint64(p[8:16]), be.Uint64(p[16:24])}
 		dst = Addr{be.Uint64(p[24:32]), be.Uint64(p[32:40])}
 		// A mapped address does not travel (RFC 4038 4.2): it would be taken
 		// for the IPv4 one.
-		return src, dst, !src.Is4() && !dst.Is4()
+		return src, dst, !src.Is4() && !dst.Is4() && src != dst
 	}
 	return src, dst, false
 }

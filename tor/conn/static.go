@@ -56,8 +56,8 @@ func ParseStatic(s string) (StaticConn, error) {
 	if c.Client.Is4() != c.Server.Is4() {
 		return fail("one end is IPv4, the other IPv6")
 	}
-	if c.Client == c.Server && c.ClientQPN == c.ServerQPN {
-		return fail("both ends are the same")
+	if c.Client == c.Server {
+		return fail("both ends are the same host")
 	}
 	for more {
 		var o string

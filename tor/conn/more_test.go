@@ -1,0 +1,594 @@
+package conn
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// pairUp makes a paired row of c by the connection manager.
+func pairUp(t *testing.T, x *Table, now clock.Time, c *connection) Slot {
+	t.Helper()
+	run(t, x, now, step{"request", c.connectRequest(), Opened}, step{"reply", c.connectReply(), NowPaired}, step{"ready", c.tell(hdr.ReadyToUse, true), Known})
+	s, _ := x.Find(AddrFrom(c.client), c.cqpn)
+	return s
+}
+
+// inferred makes a paired row of c by its PSNs.
+func inferred(t *testing.T, x *Table, now clock.Time, c *connection, psn uint32) {
+	t.Helper()
+	for i := range uint32(3) {
+		p := (psn + i) & hdr.PSNMask
+		first, last := Waiting, Waiting
+		if i == 0 {
+			first = Opened
+		}
+		if i == 2 {
+			last = NowPaired
+		}
+		run(t, x, now, step{"request", c.request(hdr.WriteOnly, p), first}, step{"answer", c.response(hdr.Acknowledge, p), last},
+			step{"the same again", c.response(hdr.Acknowledge, p), map[Event]Event{Waiting: Waiting, NowPaired: Known}[last]})
+	}
+}
+
+// PSNs count modulo 2^24: in inference, in the window, and in READs.
+func TestWrapAround(t *testing.T) {
+	for _, start := range []uint32{0, 0xFFFFFD, 0xFFFFFE, 0xFFFFFF, 0x7FFFFF, 0x800000} {
+		x, c := newTable(t, Config{Rows: 4, Infer: true}), example()
+		inferred(t, x, 1, c, start)
+		at := func(i uint32) uint32 { return (start + i) & hdr.PSNMask }
+		read := spec{op: hdr.ReadRequest, src: c.client, dst: c.server, qpn: c.sqpn, psn: at(3), dma: 4096}.bytes()
+		run(t, x, 2, step{"read", read, Known}, // 4 PSNs at 1024, up to 16 as long as that is not known
+			step{"first", spec{op: hdr.ReadRespFirst, src: c.server, dst: c.client, qpn: c.cqpn, psn: at(3), payload: make([]byte, 1024)}.bytes(), Known},
+			step{"last", c.response(hdr.ReadRespLast, at(6)), Known},
+			step{"next", c.request(hdr.WriteOnly, at(7)), Known},
+			step{"its answer", c.response(hdr.Acknowledge, at(7)), Known},
+			step{"an answer to what was not asked", c.response(hdr.Acknowledge, at(8)), Unmatched})
+		if s, _ := x.Find(AddrFrom(c.server), c.sqpn); x.Row(s).MTU != 1024 || x.Row(s).PKey != 0xFFFF {
+			t.Errorf("%+v", x.Row(s))
+		}
+	}
+}
+
+// Responses that nobody asked for undo an inferred pairing, but not one that
+// is announced, configured or pinned.
+func TestContradictions(t *testing.T) {
+	c := example()
+	wild := func(n uint32) []byte { return c.response(hdr.Acknowledge, 0x500000+n) }
+	x := newTable(t, Config{Rows: 4, Infer: true})
+	inferred(t, x, 1, c, 100)
+	run(t, x, 2, step{"1", wild(1), Unmatched}, step{"2", wild(2), Unmatched}, step{"a good one between", c.response(hdr.Acknowledge, 102), Known},
+		step{"1", wild(1), Unmatched}, step{"2", wild(2), Unmatched}, step{"3", wild(3), Unpaired}, step{"then", wild(4), Unmatched})
+	// It may be learnt again.
+	for i := uint32(103); i < 106; i++ {
+		feed(x, 3, c.request(hdr.WriteOnly, i))
+		feed(x, 3, c.response(hdr.Acknowledge, i))
+	}
+	s, _ := x.Find(AddrFrom(c.client), c.cqpn)
+	if s == NoSlot {
+		t.Fatal("not learnt again")
+	}
+	x.Pin(s)
+	run(t, x, 4, step{"pinned", wild(1), Known}, step{"2", wild(2), Known}, step{"3", wild(3), Known}, step{"4", wild(4), Known},
+		step{"any request", c.request(hdr.WriteOnly, 0x700000), Known})
+
+	x = newTable(t, Config{Rows: 4, Infer: true})
+	pairUp(t, x, 1, c)
+	run(t, x, 2, step{"1", wild(1), Known}, step{"2", wild(2), Known}, step{"3", wild(3), Known})
+
+	// A queue pair that starts anew: its client's may be another now.
+	x = newTable(t, Config{Rows: 4, Infer: true})
+	inferred(t, x, 1, c, 100)
+	run(t, x, 2, step{"far ahead", c.request(hdr.WriteOnly, 0x300000), Known}, step{"a stray one", c.request(hdr.WriteOnly, 0x600000), Known},
+		step{"back", c.request(hdr.WriteOnly, 103), Known}, step{"1", c.request(hdr.WriteOnly, 0x300000), Known},
+		step{"2", c.request(hdr.WriteOnly, 0x300001), Known}, step{"3", c.request(hdr.WriteOnly, 0x300002), Unpaired})
+}
+
+// What is from somebody else changes nothing.
+func TestGuard(t *testing.T) {
+	c := example()
+	evil, forged := host(66), [6]byte{2, 6, 6, 6, 6, 6}
+	from := func(b []byte) []byte { copy(b[6:12], forged[:]); return b }
+	for _, learn := range []string{"cm", "static", "inferred"} {
+		x := newTable(t, Config{Rows: 4, Infer: true, GuardMAC: true})
+		switch learn {
+		case "cm":
+			pairUp(t, x, 1, c)
+			feed(x, 1, c.request(hdr.WriteOnly, c.cpsn))
+		case "static":
+			if _, err := x.AddStatic(1, StaticConn{Client: c.client, Server: c.server, ClientQPN: c.cqpn, ServerQPN: c.sqpn}); err != nil {
+				t.Fatal(err)
+			}
+			run(t, x, 1, step{"request", c.request(hdr.WriteOnly, 5), Known}, step{"response", c.response(hdr.Acknowledge, 5), Known})
+		case "inferred":
+			inferred(t, x, 1, c, c.cpsn)
+		}
+		s, _ := x.Find(AddrFrom(c.server), c.sqpn)
+		before := *x.Row(s)
+		run(t, x, 2,
+			step{"request from another address", spec{op: hdr.WriteOnly, src: evil, dst: c.server, qpn: c.sqpn, psn: c.cpsn + 1}.bytes(), Spoofed},
+			step{"request to the client", spec{op: hdr.WriteOnly, src: evil, dst: c.client, qpn: c.cqpn}.bytes(), Spoofed},
+			step{"response from another address", spec{op: hdr.Acknowledge, src: evil, dst: c.client, qpn: c.cqpn, psn: c.cpsn}.bytes(), Spoofed},
+			step{"response to the server", spec{op: hdr.Acknowledge, src: evil, dst: c.server, qpn: c.sqpn, psn: c.cpsn}.bytes(), Spoofed},
+			step{"request with another MAC", from(c.request(hdr.WriteOnly, c.cpsn+1)), Spoofed},
+			step{"response with another MAC", from(c.response(hdr.Acknowledge, c.cpsn)), Spoofed},
+			step{"reply to nothing", spec{src: evil, dst: c.client, cm: &hdr.CMFields{AttributeID: hdr.ConnectReply, LocalCommID: 1, RemoteCommID: 0x4444, LocalQPN: 9}}.bytes(), Forged},
+			step{"disconnect of nothing", spec{src: evil, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteCommID: 0x4444}}.bytes(), Forged},
+		)
+		if learn == "cm" {
+			bad := *c
+			bad.cid++
+			other := *c
+			other.client = evil
+			run(t, x, 2,
+				step{"disconnect from another address", other.tell(hdr.DisconnectRequest, true), Spoofed},
+				step{"disconnect with another MAC", from(c.tell(hdr.DisconnectRequest, true)), Spoofed},
+				step{"disconnect with a wrong name", bad.tell(hdr.DisconnectRequest, true), Forged},
+				step{"confirmation of no disconnect", c.tell(hdr.DisconnectReply, false), Forged},
+				step{"rejection after the fact", c.tell(hdr.ConnectReject, false), Forged},
+				step{"request with addresses of others", spec{src: evil, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 7, LocalGID: c.client, RemoteGID: c.server, LocalQPN: c.cqpn}}.bytes(), Forged},
+			)
+			// A whole handshake for the client's queue pair, but from another
+			// interface.
+			mine := *c
+			mine.cid, mine.sid, mine.sqpn = 0xE1, 0xE2, 0x777
+			run(t, x, 2, step{"request", from(mine.connectRequest()), Opened}, step{"reply", mine.connectReply(), Spoofed})
+			s, _ := x.Find(AddrFrom(c.client), c.cqpn)
+			if x.Row(s).Server.QPN != c.sqpn {
+				t.Error("the queue pair was taken over")
+			}
+		}
+		if got := *x.Row(s); got != before {
+			t.Errorf("%s: got  %+v\nwant %+v", learn, got, before)
+		}
+	}
+}
+
+// Another client's connection to the same queue pair counts when the first
+// one has been quiet.
+func TestReuse(t *testing.T) {
+	c, d := example(), example()
+	d.client = host(3)
+	x := newTable(t, Config{Rows: 4, Infer: true, Reuse: time.Second})
+	inferred(t, x, 0, c, 100)
+	run(t, x, clock.Time(time.Second)-1, step{"soon", d.request(hdr.WriteOnly, 5), Spoofed})
+	run(t, x, clock.Time(time.Second), step{"later", d.request(hdr.WriteOnly, 5), Replaced}, step{"the first", c.request(hdr.WriteOnly, 103), Spoofed})
+
+	// A new handshake for queue pairs in use waits for the client's word.
+	x = newTable(t, Config{Rows: 4})
+	old := pairUp(t, x, 1, c)
+	n := *c
+	n.cid, n.sid, n.cpsn = 0xD1, 0xD2, 0x1234
+	handshake := []step{{"request", n.connectRequest(), Opened}, {"reply", n.connectReply(), Waiting}}
+	run(t, x, 2, append(handshake, step{"data of the old one", c.request(hdr.WriteOnly, 1), Known}, step{"not of the new one, the old one lives", n.request(hdr.WriteOnly, 0x1234), Known},
+		step{"rejected", n.tell(hdr.ConnectReject, true), Removed})...)
+	if !x.Used(old) || x.Len() != 1 {
+		t.Fatal(x.Len())
+	}
+	for i, confirm := range [][]byte{n.tell(hdr.ReadyToUse, true), n.request(hdr.WriteOnly, 0x1234)} {
+		x = newTable(t, Config{Rows: 4})
+		old := pairUp(t, x, 1, c)
+		run(t, x, 2, append(handshake, step{"confirmed", confirm, NowPaired}, step{"reply again", n.connectReply(), Known})...)
+		s, _ := x.Find(AddrFrom(c.server), c.sqpn)
+		if s == old || x.Row(s).Client.StartPSN != 0x1234 || x.Len() != 1 {
+			t.Error(i, x.Row(s))
+		}
+	}
+}
+
+// When it is full: new ones pass, what is announced displaces what is guessed,
+// and paired rows stay.
+func TestFull(t *testing.T) {
+	x := newTable(t, Config{Rows: 2, Infer: true, HalfOpen: time.Second, Idle: time.Minute})
+	at := func(n int) *connection {
+		c := example()
+		c.cqpn, c.sqpn, c.cid, c.sid = c.cqpn+uint32(n), c.sqpn+uint32(n), c.cid+uint32(n), c.sid+uint32(n)
+		return c
+	}
+	run(t, x, 0, step{"guess", at(1).request(hdr.WriteOnly, 1), Opened}, step{"guess", at(2).request(hdr.WriteOnly, 1), Opened},
+		step{"guess", at(3).request(hdr.WriteOnly, 1), Full}, step{"announced", at(4).connectRequest(), Opened}, step{"answered", at(4).connectReply(), NowPaired},
+		step{"announced", at(5).connectRequest(), Opened}, step{"announced", at(6).connectRequest(), Full}, step{"guess", at(3).request(hdr.WriteOnly, 1), Full})
+	run(t, x, clock.Time(time.Second), step{"a handshake that never ended makes room", at(3).request(hdr.WriteOnly, 1), Opened},
+		step{"the paired one is there", at(4).request(hdr.WriteOnly, 1), Known})
+	if _, err := x.AddStatic(clock.Time(time.Second), StaticConn{Client: host(8), Server: host(1), ClientQPN: 5, ServerQPN: 5}); err != nil {
+		t.Error(err)
+	}
+	if _, err := x.AddStatic(clock.Time(time.Second), StaticConn{Client: host(9), Server: host(1), ClientQPN: 5, ServerQPN: 6}); !errors.Is(err, ErrFull) {
+		t.Error(err)
+	}
+	// Idle rows go, configured ones stay.
+	if n := x.Sweep(clock.Time(2 * time.Minute)); n != 1 || x.Len() != 1 {
+		t.Error(n, x.Len())
+	}
+	x.Remove(0)
+	x.Remove(0)
+	x.Remove(1)
+	x.Remove(7)
+	x.Remove(-3)
+	if check(t, x); x.Len() != 0 {
+		t.Error(x.Len())
+	}
+}
+
+func TestForeign(t *testing.T) {
+	x, c := newTable(t, Config{Rows: 2, Infer: true}), example()
+	six := netip.MustParseAddr("fd00::1")
+	for name, b := range map[string][]byte{
+		"tagged":                spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20, vlan: true}.bytes(),
+		"unreliable connection": spec{op: hdr.UC | hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20}.bytes(),
+		"congestion":            spec{op: hdr.CNP, src: c.client, dst: c.server, qpn: 20, payload: make([]byte, 16)}.bytes(),
+		"queue pair 1":          spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 1}.bytes(),
+		"to itself":             spec{op: hdr.WriteOnly, src: c.client, dst: c.client, qpn: 20}.bytes(),
+		"mapped addresses":      spec{op: hdr.WriteOnly, src: netip.MustParseAddr("::ffff:10.0.0.1"), dst: six, qpn: 20}.bytes(),
+		"service id request":    c.tell(hdr.ServiceIDRequest, true),
+		"unreliable handshake":  spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, TransportService: hdr.UC, LocalGID: c.client, RemoteGID: c.server, LocalQPN: 9}}.bytes(),
+		"a datagram":            spec{op: hdr.UDSendOnly, src: c.client, dst: c.server, qpn: 1, payload: make([]byte, 20)}.bytes(),
+		"rubbish":               {1, 2, 3},
+	} {
+		if s, e := feed(x, 1, b); s != NoSlot || e != Foreign {
+			t.Errorf("%s: %d %v", name, s, e)
+		}
+	}
+	// A response is no request.
+	var f hdr.Frame
+	b := c.response(hdr.Acknowledge, 1)
+	hdr.Parse(b, &f)
+	if _, e := x.Request(1, b, &f); e != Foreign {
+		t.Error(e)
+	}
+	b = c.request(hdr.WriteOnly, 1)
+	hdr.Parse(b, &f)
+	if _, e := x.Response(1, b, &f); e != Foreign {
+		t.Error(e)
+	}
+	if _, e := x.CM(1, b, &f); e != Foreign {
+		t.Error(e)
+	}
+	if _, e := feed(x, 1, spec{op: hdr.WriteOnly, src: six, dst: netip.MustParseAddr("fd00::2"), qpn: 20}.bytes()); e != Opened || x.Len() != 1 {
+		t.Error("IPv6:", e)
+	}
+}
+
+// Both ends send requests: two half-open rows turn out to be one connection.
+func TestBothDirections(t *testing.T) {
+	x, c := newTable(t, Config{Rows: 4, Infer: true}), example()
+	last := Event(0)
+	for i := range uint32(3) {
+		feed(x, 1, c.request(hdr.SendOnly, 100+i))
+		feed(x, 1, spec{op: hdr.SendOnly, src: c.server, dst: c.client, qpn: c.cqpn, psn: 0x7000 + i}.bytes())
+		_, last = feed(x, 1, c.response(hdr.Acknowledge, 100+i))
+		check(t, x)
+	}
+	if last != NowPaired || x.Len() != 1 {
+		t.Fatal(last, x.Len())
+	}
+	run(t, x, 2, step{"the other direction", spec{op: hdr.Acknowledge, src: c.client, dst: c.server, qpn: c.sqpn, psn: 0x7002}.bytes(), Reverse})
+}
+
+func TestStatic(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.2/0x11-10.0.0.1/256,psn=0xa0ce05":    "10.0.0.2/0x11-10.0.0.1/0x100,psn=0xa0ce05",
+		"fd00::2/17-fd00::1/18,mtu=4096,psn=0":       "fd00::2/0x11-fd00::1/0x12,psn=0x0,mtu=4096",
+		"::ffff:10.0.0.2/0x11-10.0.0.1/256":          "10.0.0.2/0x11-10.0.0.1/0x100",
+		"10.0.0.2/0x11":                              "no - between",
+		"10.0.0.2-10.0.0.1/2":                        "no / in 10.0.0.2",
+		"a/2-10.0.0.1/2":                             "a is no address",
+		"10.0.0.2/1-10.0.0.1/2":                      "1 is no queue pair",
+		"10.0.0.2/0x1000000-10.0.0.1/2":              "is no queue pair",
+		"10.0.0.2/2-fd00::1/2":                       "one end is IPv4",
+		"10.0.0.2/2-10.0.0.2/3":                      "the same host",
+		"10.0.0.2/2-10.0.0.1/3,psn=0x1000000":        `"psn=0x1000000" is no option`,
+		"10.0.0.2/2-10.0.0.1/3,mtu=1500":             `"mtu=1500" is no option`,
+		"10.0.0.2/2-10.0.0.1/3,":                     `"" is no option`,
+		"fe80::1%eth0/2-fe80::2/2":                   "is no address",
+		"224.0.0.1/2-10.0.0.1/2":                     "is no address",
+		"10.0.0.2/2-10.0.0.1/3,speed=fast":           "is no option",
+		"10.0.0.2/0x11-10.0.0.1/0x12-10.0.0.3/0x145": "is no queue pair",
+	} {
+		c, err := ParseStatic(text)
+		switch {
+		case err == nil && c.String() != want:
+			t.Errorf("%s: %v, want %s", text, c, want)
+		case err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "write CLIENT/QPN")):
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	x, c := newTable(t, Config{Rows: 4, Infer: true}), example()
+	inferred(t, x, 1, c, 100)
+	sc := StaticConn{Client: c.client, Server: c.server, ClientQPN: c.cqpn, ServerQPN: c.sqpn, PSN: 7, HasPSN: true, MTU: 512}
+	s, err := x.AddStatic(2, sc)
+	if r := x.Row(s); err != nil || x.Len() != 1 || r.Learnt != Static || r.State != Paired || r.Client.StartPSN != 7 || r.MTU != 512 {
+		t.Fatal(r, err)
+	}
+	if again, err := x.AddStatic(3, sc); err != nil || again != s {
+		t.Error(again, err)
+	}
+	sc.ClientQPN++
+	if _, err := x.AddStatic(3, sc); err == nil || x.Len() != 1 {
+		t.Error("a queue pair in two connections")
+	}
+	// The connection manager knows better.
+	run(t, x, 4, step{"request", c.connectRequest(), Opened}, step{"reply", c.connectReply(), Waiting}, step{"ready", c.tell(hdr.ReadyToUse, true), NowPaired})
+	if x.Len() != 1 {
+		t.Error(x.Len())
+	}
+}
+
+// saved is a table with rows of all sorts, its state, and what was kept with
+// the rows.
+func saved(t testing.TB, now clock.Time) (*Table, []byte) {
+	x := newTable(t, Config{Rows: 8, Infer: true, Seed: 1})
+	c := example()
+	for _, b := range [][]byte{c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), c.request(hdr.WriteOnly, c.cpsn)} {
+		feed(x, now, b)
+	}
+	if _, err := x.AddStatic(now, StaticConn{Client: netip.MustParseAddr("fd00::2"), Server: netip.MustParseAddr("fd00::1"), ClientQPN: 5, ServerQPN: 6, MTU: 256}); err != nil {
+		t.Fatal(err)
+	}
+	d := *c
+	d.client = host(3)
+	d.sqpn++
+	for p := uint32(0xFFFFFE); p != 1; p = (p + 1) & hdr.PSNMask {
+		feed(x, now, d.request(hdr.WriteOnly, p))
+		feed(x, now, d.response(hdr.Acknowledge, p))
+	}
+	e := *c
+	e.sqpn = 0x999
+	feed(x, now, e.request(hdr.WriteOnly, 5)) // half open: not saved
+	return x, x.AppendState([]byte("before"), now, func(b []byte, s Slot) []byte { return append(b, "row "+x.Row(s).Server.Addr.String()...) })
+}
+
+func TestState(t *testing.T) {
+	now := clock.Time(time.Hour)
+	x, b := saved(t, now)
+	b = b[len("before"):]
+	y := newTable(t, Config{Rows: 3, Infer: true, Seed: 2})
+	err := y.Restore(b, now.Add(time.Second), time.Second, func(s Slot, data []byte) error {
+		if string(data) != "row "+y.Row(s).Server.Addr.String() {
+			t.Errorf("%q kept with %v", data, y.Row(s))
+		}
+		return nil
+	})
+	if err != nil || y.Len() != 3 || x.Len() != 4 {
+		t.Fatal(err, y.Len())
+	}
+	check(t, y)
+	for i := range x.rows {
+		r := x.rows[i]
+		if r.State != Paired || !r.used {
+			continue
+		}
+		s, _ := y.Find(r.Server.Addr, r.Server.QPN)
+		if r.matched, r.matches, r.candidate = 0, 0, 0; s == NoSlot || *y.Row(s) != r {
+			t.Errorf("got  %+v\nwant %+v", y.Row(s), r)
+		}
+	}
+	// The connections go on, and end.
+	c := example()
+	run(t, y, now.Add(time.Second), step{"data", c.request(hdr.WriteOnly, 1), Known}, step{"disconnect", c.tell(hdr.DisconnectRequest, false), IsClosing},
+		step{"confirmed", c.tell(hdr.DisconnectReply, true), Removed})
+
+	stamp := func(f func(b []byte) []byte) []byte {
+		n := f(bytes.Clone(b[:len(b)-4]))
+		return binary.BigEndian.AppendUint32(n, castagnoli(n))
+	}
+	half := errors.New("half")
+	for name, c := range map[string]struct {
+		b    []byte
+		at   clock.Duration
+		rows int
+		more func(Slot, []byte) error
+		want error
+	}{
+		"nothing":         {b: nil, want: ErrCorrupt},
+		"something else":  {b: bytes.Repeat([]byte("x"), 100), want: ErrCorrupt},
+		"a flipped bit":   {b: append(bytes.Clone(b[:50]), append([]byte{b[50] ^ 1}, b[51:]...)...), want: ErrCorrupt},
+		"cut off":         {b: b[:len(b)-1], want: ErrCorrupt},
+		"another version": {b: stamp(func(b []byte) []byte { b[7]++; return b }), want: ErrVersion},
+		"too old":         {b: b, at: 2*time.Second + 1, want: ErrStale},
+		"of the future":   {b: b, at: -1, want: ErrStale},
+		"too many":        {b: b, rows: 2, want: ErrFull},
+		"a row short":     {b: stamp(func(b []byte) []byte { b[19]--; return b }), want: ErrCorrupt},
+		"a row more":      {b: stamp(func(b []byte) []byte { b[19]++; return b }), want: ErrCorrupt},
+		"a row too long":  {b: stamp(func(b []byte) []byte { b[21]++; return b }), want: ErrCorrupt},
+		"impossible":      {b: stamp(func(b []byte) []byte { b[25]++; return b }), want: ErrCorrupt},
+		"twice": {b: stamp(func(b []byte) []byte {
+			n := 4 + int(b[23])
+			return append(append(b[:20:20], b[20:20+n]...), append(bytes.Clone(b[20:20+n]), b[20+2*n:]...)...)
+		}), want: ErrCorrupt},
+		"refused by owner": {b: b, more: func(s Slot, d []byte) error { return half }, want: half},
+	} {
+		rows := 8
+		if c.rows != 0 {
+			rows = c.rows
+		}
+		y := newTable(t, Config{Rows: rows})
+		if err := y.Restore(c.b, now.Add(c.at), 2*time.Second, c.more); !errors.Is(err, c.want) || y.Len() != 0 {
+			t.Errorf("%s: %v, %d rows", name, err, y.Len())
+		}
+		check(t, y)
+	}
+	if y.Restore(b, now, time.Hour, nil) == nil {
+		t.Error("into a table that is not empty")
+	}
+}
+
+// Whatever was in a table, what is restored is what was paired.
+func TestStateOfAnyTable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x, _ := New(Config{Rows: 12, Seed: 3})
+		for range rapid.IntRange(0, 12).Draw(t, "n") {
+			c := example()
+			c.client = host(rapid.IntRange(2, 4).Draw(t, "client"))
+			c.cqpn, c.sqpn = uint32(rapid.IntRange(2, 4).Draw(t, "cqpn")), uint32(rapid.IntRange(2, 4).Draw(t, "sqpn"))
+			c.cid, c.sid = rapid.Uint32().Draw(t, "cid"), rapid.Uint32().Draw(t, "sid")
+			for _, b := range [][]byte{c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true)}[:rapid.IntRange(1, 3).Draw(t, "steps")] {
+				feed(x, 5, b)
+			}
+		}
+		y, _ := New(Config{Rows: 12, Seed: 4})
+		if err := y.Restore(x.AppendState(nil, 5, nil), 6, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for i := range x.rows {
+			if r := x.rows[i]; r.used && r.State == Paired {
+				n++
+				s, _ := y.Find(r.Client.Addr, r.Client.QPN)
+				if r.rival = 0; s == NoSlot || *y.Row(s) != r && !r.watch {
+					t.Fatalf("got  %+v\nwant %+v", y.Row(s), r)
+				}
+			}
+		}
+		if err := y.verify(); err != nil || n != y.Len() {
+			t.Fatal(err, n, y.Len())
+		}
+	})
+}
+
+// FuzzRestore: damage is refused, not believed, and never a panic; the checksum
+// is made right, so that what is behind it is reached.
+func FuzzRestore(f *testing.F) {
+	_, b := saved(f, 1000)
+	f.Add(b[len("before") : len(b)-4])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = binary.BigEndian.AppendUint32(bytes.Clone(b), castagnoli(b))
+		x, _ := New(Config{Rows: 8})
+		if err := x.Restore(b, 2000, 1<<40, nil); err != nil && x.Len() != 0 {
+			t.Fatal(err, x.Len())
+		}
+		if err := x.verify(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// FuzzFrames: any sequence of frames of the connection manager and of data, a
+// few hosts and queue pairs, and bytes changed anywhere.
+func FuzzFrames(f *testing.F) {
+	c := example()
+	d := *c
+	d.cqpn, d.cid, d.tid = d.cqpn+1, d.cid+1, d.tid+1
+	var pieces [][]byte
+	for _, c := range []*connection{c, &d} {
+		pieces = append(pieces, c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), c.tell(hdr.MsgRcptAck, false), c.tell(hdr.ConnectReject, false),
+			c.tell(hdr.DisconnectRequest, true), c.tell(hdr.DisconnectRequest, false), c.tell(hdr.DisconnectReply, true), c.request(hdr.WriteOnly, 5), c.request(hdr.ReadRequest, 6),
+			c.response(hdr.Acknowledge, 5), c.response(hdr.ReadRespOnly, 6))
+	}
+	// Four bytes a frame: which, and what is changed where; or time passes.
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0})
+	f.Add([]byte{8, 0, 0, 0, 10, 0, 0, 0, 8, 50, 1, 6, 10, 50, 1, 6, 8, 50, 1, 7, 10, 50, 1, 7, 10, 52, 1, 9})
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, 14, 0, 0, 0, 255, 3, 0, 0, 20, 0, 0, 0, 4, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		x, _ := New(Config{Rows: 4, Infer: true, GuardMAC: len(in)&1 != 0, SamePort: len(in)&2 != 0, Idle: 2000, HalfOpen: 300, Close: 100, Reuse: 50})
+		now := clock.Time(1)
+		for ; len(in) >= 4; in = in[4:] {
+			now++
+			if int(in[0]) >= len(pieces) {
+				now += clock.Time(in[1]) * 10
+				x.Sweep(now)
+			} else {
+				b := bytes.Clone(pieces[in[0]])
+				if at := int(binary.BigEndian.Uint16(in[1:])); at < len(b) {
+					b[at] += in[3]
+				}
+				if s, e := feed(x, now, b); e >= NumEvents || s != NoSlot && !x.Used(s) {
+					t.Fatal(s, e)
+				}
+			}
+			if err := x.verify(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// crowd is a table with many paired connections and frames of them.
+func crowd(tb testing.TB, n int) (x *Table, requests, responses [][]byte, frames []hdr.Frame) {
+	x = newTable(tb, Config{Rows: n, Infer: true})
+	for i := range n {
+		c := example()
+		c.client = netip.AddrFrom4([4]byte{10, 1, byte(i >> 6), byte(i)})
+		c.cqpn, c.sqpn, c.cid, c.sid = uint32(100+i), uint32(9000+i), uint32(i), uint32(i)
+		for _, b := range [][]byte{c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true)} {
+			feed(x, 1, b)
+		}
+		requests, responses = append(requests, c.request(hdr.WriteOnly, 5)), append(responses, c.response(hdr.Acknowledge, 5))
+	}
+	frames = make([]hdr.Frame, 2*n)
+	for i := range n {
+		hdr.Parse(requests[i], &frames[i])
+		hdr.Parse(responses[i], &frames[n+i])
+	}
+	return x, requests, responses, frames
+}
+
+func TestNoAllocation(t *testing.T) {
+	x, rq, rs, fr := crowd(t, 64)
+	now := clock.Time(2)
+	known := func() {
+		now++
+		for i := range rq {
+			if _, e := x.Request(now, rq[i], &fr[i]); e != Known {
+				t.Fatal(e)
+			}
+			if _, e := x.Response(now, rs[i], &fr[64+i]); e != Known {
+				t.Fatal(e)
+			}
+		}
+		x.Sweep(now)
+	}
+	c, d := example(), example()
+	d.client, d.sqpn = host(3), 0x444
+	var all [][]byte
+	for p := range uint32(4) {
+		all = append(all, d.request(hdr.WriteOnly, p), d.response(hdr.Acknowledge, p))
+	}
+	all = append(all, c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), spec{op: hdr.WriteOnly, src: host(9), dst: c.server, qpn: c.sqpn}.bytes(),
+		c.tell(hdr.DisconnectRequest, true), c.tell(hdr.DisconnectReply, false), d.response(hdr.Acknowledge, 0x900000))
+	y := newTable(t, Config{Rows: 4, Infer: true})
+	life := func() {
+		for _, b := range all {
+			feed(y, now, b)
+		}
+		s, _ := y.Find(AddrFrom(d.server), d.sqpn)
+		y.Remove(s)
+	}
+	buf := make([]byte, 0, 1<<16)
+	save := func() { buf = x.AppendState(buf[:0], now, nil) }
+	for name, f := range map[string]func(){"known": known, "life of a connection": life, "save": save} {
+		f()
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	if n := x.Bytes(); n/64 > 512 {
+		t.Errorf("%d bytes a row", n/64)
+	}
+}
+
+func BenchmarkKnown(b *testing.B) {
+	for _, n := range []int{16, 512, 4096} {
+		x, rq, rs, fr := crowd(b, n)
+		b.Run(map[int]string{16: "rows=16", 512: "rows=512", 4096: "rows=4096"}[n], func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				k := i & (n - 1)
+				if i&n == 0 {
+					x.Request(2, rq[k], &fr[k])
+				} else {
+					x.Response(2, rs[k], &fr[n+k])
+				}
+			}
+		})
+	}
+}
