@@ -1,0 +1,106 @@
+package sim
+
+import "time"
+
+// NIC is the model of a network card and of the host behind it: when a frame
+// gets in, when a verb touches memory, when a frame gets out. What a verb does
+// is not in it: the state machine of rack/rnic runs.
+//
+// Durations are JSON numbers of nanoseconds.
+type NIC struct {
+	// Send is from the doorbell until the first bit is on the wire; Receive
+	// from a frame's last bit until a request is ready to execute; Respond
+	// from its execution until the answer is on the wire, for verbs that do
+	// not wait for memory; Complete from an answer's last bit until the host
+	// sees the completion.
+	Send, Receive, Respond, Complete time.Duration
+	// Message is the least time between two messages of the NIC, QPMessage
+	// of one queue pair, in each direction.
+	Message, QPMessage time.Duration
+	// HostRead is what a READ of host memory waits for (a round trip on PCIe),
+	// HostAtomic what an atomic's answer does; DeviceAccess is either's wait
+	// for the NIC's own memory.
+	HostRead, HostAtomic, DeviceAccess time.Duration
+	// HostOccupancy and DeviceOccupancy are how long an atomic keeps others
+	// from the same slot of the atomic unit, and READs and WRITEs from the
+	// same word. DeviceWrite is what a WRITE of device memory keeps its word.
+	HostOccupancy, DeviceOccupancy, DeviceWrite time.Duration
+	// AtomicInterval is the least time between two atomics on host memory,
+	// whatever their addresses.
+	AtomicInterval time.Duration
+	// SlotBits is how many low bits of an address choose the atomic unit's
+	// slot.
+	SlotBits int
+	// Stall[i] is the share of requests that are held up inside the NIC for i to
+	// i+1 microseconds, while other queue pairs' go on.
+	Stall [16]float64
+	// Outstanding is the most READs and atomics of a queue pair under way.
+	Outstanding int
+	// Verb is the host's work for a verb with a completion: posting it and
+	// polling. Those of one thread are done one after the other.
+	Verb time.Duration
+	// Threads is how many threads the host runs at once; more take turns of
+	// Quantum. 0 = any number.
+	Threads int
+	Quantum time.Duration
+}
+
+// Network is the model of the cables and of the switch.
+type Network struct {
+	// GbitPerSecond is the rate of every link.
+	GbitPerSecond float64
+	// Propagation is a cable's.
+	Propagation time.Duration
+	// Switch is the switch's latency, port to port.
+	Switch time.Duration
+	// Queue is how many bytes wait for a port before frames are dropped.
+	Queue int
+}
+
+// ConnectX5 is the NIC of the papers' rack. Every constant comes from a
+// micro-benchmark (the figures of Grant's dissertation: 1.1, 1.2, 2.1, 2.2,
+// 2.3) or from a data sheet; none from a figure that is to be predicted.
+func ConnectX5() NIC {
+	return NIC{
+		// Figure 1.1, one WRITE a thread: 2,177 ns. The switch twice, four
+		// cables and Verb take 755 of it; how the rest is shared out is not
+		// measured and matters to nothing.
+		Send: 500, Receive: 200, Respond: 100, Complete: 622,
+		// Data sheet: 200 million messages per second.
+		Message: 5,
+		// Figure 2.1: 18.3 to 18.8 million WRITEs a queue pair.
+		QPMessage: 53,
+		// Figure 1.1, one READ a thread: 523 ns more than a WRITE; one CAS:
+		// 578 ns more.
+		HostRead: 523, HostAtomic: 578,
+		// Figure 1.2, one address: 2.929 and 8.975 million CAS.
+		HostOccupancy: 341, DeviceOccupancy: 111,
+		// An access of device memory takes as long as the atomic unit does.
+		DeviceAccess: 111,
+		// Figure 2.3: 22.1 million WRITEs to a word of device memory.
+		DeviceWrite: 45,
+		// Figure 1.1: CAS on independent addresses end at 50.6 to 51.8 million.
+		AtomicInterval: 19,
+		// Kalia et al., USENIX ATC '16, and Wang et al., SIGMOD '22: atomics
+		// are serialised by the 12 low bits of their addresses.
+		SlotBits: 12,
+		// Figure 2.2, solved for the delays: with a request each microsecond,
+		// one that is late by i is overtaken by i, which makes gaps of 2, i
+		// and i+1. Delays below one cannot be seen there.
+		Stall: [16]float64{1: .0006, 2: .0051, 3: .0011, 4: .0020, 5: .0017, 7: .0001, 9: .0001, 11: .0001},
+		// Data sheet: max_rd_atomic 16.
+		Outstanding: 16,
+		// Figure 1.1: what each further request of a thread adds to a round.
+		Verb: 70,
+	}
+}
+
+// Rack100G is the network of the papers' rack.
+func Rack100G() Network {
+	return Network{
+		GbitPerSecond: 100,
+		Propagation:   15,       // 3 m of copper
+		Switch:        300,      // data sheet of the SN2700
+		Queue:         16 << 20, // data sheet: packet buffer
+	}
+}
