@@ -28,6 +28,10 @@ type Model[I, O any] struct {
 	Step func(state uint64, in I, out O, told bool) (next uint64, ok bool)
 	// Inert reports that an operation never changes anything.
 	Inert func(I) bool
+	// InOrder, if not nil, reports that an operation takes effect before all
+	// that its client calls later on the same object, even while it has not
+	// returned: a promise of the channel that is checked, too.
+	InOrder func(I) bool
 	// Describe and State are for the reader.
 	Describe func(in I, out O, told bool) string
 	State    func(uint64) string
@@ -59,7 +63,7 @@ func Check[I, O any](m Model[I, O], l *Log[I, O], limit time.Duration) error {
 	var undecided error
 	for _, object := range slices.Sorted(maps.Keys(by)) {
 		ops := by[object]
-		switch porcupine.CheckOperationsTimeout(m.porcupine(object), ops, limit) {
+		switch porcupine.CheckOperationsTimeout(m.porcupine(object, clientsOf[I](ops)), ops, limit) {
 		case porcupine.Illegal:
 			return &NotLinearizable{m.Name, object, len(ops), openOps(ops)}
 		case porcupine.Unknown:
@@ -72,8 +76,9 @@ func Check[I, O any](m Model[I, O], l *Log[I, O], limit time.Duration) error {
 // Visualize writes a page for a web browser that shows the history of one
 // object, the longest orders that explain a part of it, and where they end.
 func Visualize[I, O any](m Model[I, O], l *Log[I, O], object uint64, limit time.Duration, w io.Writer) error {
-	model := m.porcupine(object)
-	_, info := porcupine.CheckOperationsVerbose(model, m.partition(l.Ops())[object], limit)
+	ops := m.partition(l.Ops())[object]
+	model := m.porcupine(object, clientsOf[I](ops))
+	_, info := porcupine.CheckOperationsVerbose(model, ops, limit)
 	return porcupine.Visualize(model, info, w)
 }
 
@@ -109,10 +114,25 @@ func Text[I, O any](m Model[I, O], l *Log[I, O], object uint64) string {
 	return s.String()
 }
 
-// answer is what porcupine gets as an operation's output.
+// request and answer are what porcupine gets as an operation's input and output.
+type request[I any] struct {
+	in I
+	// client is a number of the client among those of the object, and after the
+	// number of its operations that take effect before this one.
+	client, after int
+	inOrder       bool
+}
+
 type answer[O any] struct {
 	out  O
 	told bool
+}
+
+// state is an object's state, and by client how many of its operations that
+// have to take effect in order have done so.
+type state struct {
+	value uint64
+	done  []int32
 }
 
 func openOps(ops []porcupine.Operation) int {
@@ -129,44 +149,80 @@ func openOps(ops []porcupine.Operation) int {
 // everything else: that it never happened is the same as that it happened when
 // nobody could see it any more. One that changes nothing is left out.
 func (m *Model[I, O]) partition(ops []Op[I, O]) map[uint64][]porcupine.Operation {
+	type place struct {
+		object uint64
+		client int
+	}
 	by := make(map[uint64][]porcupine.Operation)
+	clients := make(map[uint64]int)
+	number := make(map[place]int)
+	inOrder := make(map[place]int)
 	for i := range ops {
 		o := &ops[i]
-		p := porcupine.Operation{ClientId: o.Client, Input: o.In, Call: o.call, Return: o.ret}
-		if o.Open() {
-			if m.Inert(o.In) {
-				continue
-			}
-			p.Output, p.Return = answer[O]{}, math.MaxInt64
-		} else {
-			p.Output = answer[O]{o.Out, true}
+		if o.Open() && m.Inert(o.In) {
+			continue
 		}
 		object := m.Object(o.In)
+		at := place{object, o.Client}
+		if _, ok := number[at]; !ok {
+			number[at] = clients[object]
+			clients[object]++
+		}
+		r := request[I]{in: o.In, client: number[at]}
+		p := porcupine.Operation{ClientId: o.Client, Call: o.call, Return: o.ret, Output: answer[O]{o.Out, true}}
+		if o.Open() {
+			p.Output, p.Return = answer[O]{}, math.MaxInt64
+		} else {
+			r.after = inOrder[at]
+			if r.inOrder = m.InOrder != nil && m.InOrder(o.In); r.inOrder {
+				inOrder[at]++
+			}
+		}
+		p.Input = r
 		by[object] = append(by[object], p)
 	}
 	return by
 }
 
-// porcupine is the model of one object.
-func (m *Model[I, O]) porcupine(object uint64) porcupine.Model {
+// porcupine is the model of one object that so many clients use.
+func (m *Model[I, O]) porcupine(object uint64, clients int) porcupine.Model {
 	return porcupine.Model{
-		Init: func() any { return m.Init(object) },
-		Step: func(state, in, out any) (bool, any) {
-			a := out.(answer[O])
-			next, ok := m.Step(state.(uint64), in.(I), a.out, a.told)
+		Init: func() any { return &state{m.Init(object), make([]int32, clients)} },
+		Step: func(was, in, out any) (bool, any) {
+			s, r, a := was.(*state), in.(request[I]), out.(answer[O])
+			if a.told && int(s.done[r.client]) < r.after {
+				return false, nil
+			}
+			next, ok := m.Step(s.value, r.in, a.out, a.told)
 			if !ok {
 				return false, nil
 			}
-			if next == state.(uint64) {
-				return true, state
+			if next == s.value && !r.inOrder {
+				return true, s
 			}
-			return true, next
+			n := &state{next, s.done}
+			if r.inOrder {
+				n.done = slices.Clone(s.done)
+				n.done[r.client]++
+			}
+			return true, n
 		},
-		Hash: func(state any) uint64 { return state.(uint64) * 0x9E3779B97F4A7C15 },
+		// How many operations are done follows from which ones are.
+		Equal: func(a, b any) bool { return a.(*state).value == b.(*state).value },
+		Hash:  func(s any) uint64 { return s.(*state).value * 0x9E3779B97F4A7C15 },
 		DescribeOperation: func(in, out any) string {
 			a := out.(answer[O])
-			return m.Describe(in.(I), a.out, a.told)
+			return m.Describe(in.(request[I]).in, a.out, a.told)
 		},
-		DescribeState: func(state any) string { return m.State(state.(uint64)) },
+		DescribeState: func(s any) string { return m.State(s.(*state).value) },
 	}
+}
+
+// clientsOf is how many clients an object's operations are from.
+func clientsOf[I any](ops []porcupine.Operation) int {
+	n := 0
+	for i := range ops {
+		n = max(n, ops[i].Input.(request[I]).client+1)
+	}
+	return n
 }

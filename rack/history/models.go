@@ -18,9 +18,10 @@ type Word struct {
 	CompareMask, SwapMask uint64
 }
 
-// Words is the model of memory: every aligned word by itself. The answer of a
-// READ is what was read, of an atomic the original value; that of a WRITE does
-// not matter. initial may be nil: all words are 0 then.
+// Words is the model of memory: every aligned word by itself, and every client
+// a queue pair, whose WRITEs and atomics are executed in the order in which they
+// were posted (a READ may be overtaken). The answer of a READ is what was read,
+// of an atomic the original value; that of a WRITE does not matter. initial may be nil: all words are 0 then.
 func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 	if initial == nil {
 		initial = func(uint64) uint64 { return 0 }
@@ -32,7 +33,8 @@ func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 		Step: func(state uint64, w Word, out uint64, told bool) (uint64, bool) {
 			return w.After(state), !told || w.Op == rnic.OpWrite || out == state
 		},
-		Inert: func(w Word) bool { return w.Op == rnic.OpRead },
+		Inert:   func(w Word) bool { return w.Op == rnic.OpRead },
+		InOrder: func(w Word) bool { return w.Op != rnic.OpRead },
 		Describe: func(w Word, out uint64, told bool) string {
 			s := ""
 			switch w.Op {

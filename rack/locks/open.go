@@ -13,7 +13,9 @@ import (
 // words, WRITEs and READs across neighbouring ones, and WRITEs of several
 // packets to private memory that are read back.
 type open struct {
+	word  int      // that was used last
 	seen  []uint64 // by word: a value that it had
+	hope  []uint64 // by word: the value that it has when nobody interferes
 	slots [2]slot  // halves of the private memory
 }
 
@@ -34,7 +36,7 @@ const (
 )
 
 func newOpen(s *session) *open {
-	p := &open{seen: make([]uint64, s.c.cfg.Words)}
+	p := &open{seen: make([]uint64, s.c.cfg.Words), hope: make([]uint64, s.c.cfg.Words)}
 	for i := range p.slots {
 		size := s.c.cfg.Scratch / len(p.slots)
 		p.slots[i] = slot{off: uint64(s.number*s.c.cfg.Scratch + i*size), size: size}
@@ -57,19 +59,27 @@ func (p *open) fill(s *session, now clock.Time) {
 
 // one posts a request.
 func (p *open) one(s *session, now clock.Time) {
-	i := s.rng.IntN(s.c.cfg.Words)
+	// Often the same word again, so that what one request does the next one sees.
+	if s.rng.IntN(2) == 0 {
+		p.word = s.rng.IntN(s.c.cfg.Words)
+	}
+	i := p.word
 	w := history.Word{Addr: wordsVA + uint64(i)*8}
+	was := p.hope[i]
+	if s.rng.IntN(3) == 0 {
+		was = p.seen[i]
+	}
 	switch k := s.rng.IntN(16); {
 	case k < 3:
 		w.Op = rnic.OpRead
 	case k < 5:
 		w.Op, w.Swap = rnic.OpWrite, s.owner()
 	case k < 8:
-		w.Op, w.Compare, w.Swap = rnic.OpCompareSwap, p.seen[i], s.owner()
+		w.Op, w.Compare, w.Swap = rnic.OpCompareSwap, was, s.owner()
 	case k < 10:
 		w.Op, w.Swap = rnic.OpFetchAdd, s.rng.Uint64()
 	case k < 12:
-		w.Op, w.Compare, w.Swap = rnic.OpMaskedCompareSwap, p.seen[i], s.owner()
+		w.Op, w.Compare, w.Swap = rnic.OpMaskedCompareSwap, was, s.owner()
 		w.CompareMask, w.SwapMask = someBytes(s.rng.Uint32()), someBytes(s.rng.Uint32())
 	case k < 14:
 		p.wide(s, now, i, k == 12)
@@ -80,6 +90,7 @@ func (p *open) one(s *session, now clock.Time) {
 		}
 		w.Op = rnic.OpRead
 	}
+	p.hope[i] = w.After(p.hope[i])
 	s.ask(now, openWord, w)
 }
 
@@ -106,6 +117,7 @@ func (p *open) wide(s *session, now clock.Time, i int, write bool) {
 		if write {
 			op = rnic.OpWrite
 			w.Op, w.Swap = op, s.owner()
+			p.hope[i+k] = w.Swap
 			binary.LittleEndian.PutUint64(buf[8*k:], w.Swap)
 		}
 		if id := s.c.cfg.WordLog.Call(s.number, now, w); k == 0 {
@@ -139,7 +151,11 @@ func (p *open) private(s *session) bool {
 func (p *open) done(s *session, now clock.Time, r *request) {
 	switch {
 	case r.step == openWord:
-		p.seen[(r.word.Addr-wordsVA)/8] = r.word.After(r.value)
+		i := (r.word.Addr - wordsVA) / 8
+		p.seen[i] = r.word.After(r.value)
+		if len(s.reqs) == 0 || r.word.Op == rnic.OpRead {
+			p.hope[i] = p.seen[i]
+		}
 		s.finish()
 	case r.step == openWide:
 		s.finish()

@@ -78,7 +78,11 @@ func (p *spin) notTaken(s *session, now clock.Time, other uint64) {
 		return
 	}
 	p.from = 0
-	if other != 0 && s.c.cfg.Dead(OwnerOf(other)) {
+	switch session, life := OwnerOf(other); {
+	case other == 0: // free by now
+	case session < 0 || session >= s.c.cfg.Sessions:
+		s.wrong("lock %d is %#x, which is nobody's mark", p.x.lock, other)
+	case s.c.cfg.Dead(session, life):
 		p.from = other
 	}
 	p.take(s, now)

@@ -1,8 +1,6 @@
 package fault
 
 import (
-	"errors"
-
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
@@ -15,9 +13,9 @@ const etherLen = 14
 // is a worker of its driver (host.Worker).
 type Wire struct {
 	half [2]half
-	cut  bool
+	rx   packet.Batch
 	// Struck counts the frames that something happened to, Lost those that did
-	// not arrive: dropped, without room for a copy, or sent into a cut cable.
+	// not arrive: dropped, or a copy for which there was no buffer.
 	Struck, Lost int
 }
 
@@ -50,24 +48,6 @@ func NewWire(name string, clients, servers port.Port, s Schedule) *Wire {
 	return w
 }
 
-// Cut says that from now on nothing comes through, or that it does again. What
-// was late is lost.
-func (w *Wire) Cut(cut bool) {
-	w.cut = cut
-	if !cut {
-		return
-	}
-	for i := range w.half {
-		h := &w.half[i]
-		w.Lost += len(h.late) + h.out.Len()
-		for _, l := range h.late {
-			l.b.Put()
-		}
-		h.late = h.late[:0]
-		h.out.PutAll()
-	}
-}
-
 // Breath implements host.Worker.
 func (w *Wire) Breath(now clock.Time) (int, error) {
 	moved := 0
@@ -82,17 +62,13 @@ func (w *Wire) Breath(now clock.Time) (int, error) {
 }
 
 func (w *Wire) breathe(h *half, now clock.Time) (int, error) {
-	var rx packet.Batch
-	moved, err := h.from.Rx(&rx)
-	if err != nil && !errors.Is(err, port.ErrClosed) {
+	w.rx.Reset()
+	moved, err := h.from.Rx(&w.rx)
+	if err != nil {
 		return moved, err
 	}
-	for _, b := range rx.Bufs() {
+	for _, b := range w.rx.Bufs() {
 		h.n++
-		if w.cut {
-			w.lose(b)
-			continue
-		}
 		w.carry(h, now, b)
 	}
 	for len(h.late) > 0 && h.late[0].at <= now && !h.out.Full() {
@@ -103,11 +79,7 @@ func (w *Wire) breathe(h *half, now clock.Time) (int, error) {
 	}
 	if h.out.Len() > 0 {
 		if _, err := h.to.Tx(&h.out); err != nil {
-			w.Lost += h.out.Len()
-			h.out.PutAll()
-			if !errors.Is(err, port.ErrClosed) {
-				return moved, err
-			}
+			return moved, err
 		}
 	}
 	return moved, nil
