@@ -1,5 +1,7 @@
 package conn
 
+import "math/bits"
+
 // index finds rows by a key of 16 bytes and a number: open addressing, linear
 // probing, deletion by shifting back, fixed size, at most half full. An element
 // is hash<<32 | reference+1; the table compares the keys.
@@ -32,14 +34,11 @@ func newIndex(n int, seed uint64) index {
 	return index{e: make([]uint64, size), mask: uint32(size - 1), seed: seed}
 }
 
-// hash is keyed, so that a peer cannot choose keys that collide.
+// hash is keyed, so that a peer cannot choose keys that collide. It is one long
+// multiplication, folded.
 func (x *index) hash(a Addr, n uint32) uint32 {
-	v := a.lo ^ x.seed
-	v ^= a.hi * 0x9E3779B97F4A7C15
-	v = (v ^ v>>32) * 0xD6E8FEB86659FD93
-	v ^= uint64(n)<<24 ^ x.seed>>17
-	v = (v ^ v>>29) * 0xFF51AFD7ED558CCD
-	return uint32(v >> 32)
+	hi, lo := bits.Mul64(a.lo^x.seed^0xA0761D6478BD642F, (a.hi+uint64(n)<<32+uint64(n))^x.seed>>32^0xE7037ED1A0B428DB)
+	return uint32((hi ^ lo) >> 16)
 }
 
 func (x *index) put(h uint32, r ref) {
