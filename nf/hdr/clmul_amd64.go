@@ -1,10 +1,6 @@
 package hdr
 
-import (
-	"unsafe"
-
-	"golang.org/x/sys/cpu"
-)
+import "golang.org/x/sys/cpu"
 
 // hasCLMUL: the processor multiplies polynomials; hasRows: four at a time.
 var (
@@ -13,8 +9,16 @@ var (
 )
 
 // clmulBlocks is the most blocks of 16 bytes that may follow the first n%16
-// bytes of what blocksCRC takes.
-const clmulBlocks = 67
+// bytes of what clmulCRC takes: those of a frame of path MTU 4096.
+const clmulBlocks = 4096/16 + 3
+
+// clmulStep is how much of longer frames clmulCRC takes at a time.
+var clmulStep = func() int {
+	if hasRows {
+		return 4096
+	}
+	return 256
+}()
 
 var (
 	// powers[clmulBlocks-i] is what the halves of a block are multiplied by
@@ -57,24 +61,14 @@ func divideX94() (q uint64) {
 //go:noescape
 func clmulMod(v uint64, k uint32) uint32
 
-// blocksCRC is the register c after the n bytes at p, 16 <= n <
+// clmulCRC is the register c after the n bytes at p, 16 <= n <
 // 16*(clmulBlocks+1), the first 64 of which are ones where ones has them. It
 // needs hasCLMUL.
 //
 //go:noescape
-func blocksCRC(c uint32, p *byte, n int, ones *[128]byte) uint32
+func clmulCRC(c uint32, p *byte, n int, ones *[128]byte) uint32
 
-// rowsCRC is blocksCRC for hasRows. It masks what it loads from the 63 bytes
-// before p, which takes long when they are in a page that is not there.
+// blocksCRC is clmulCRC where hasRows is false.
 //
 //go:noescape
-func rowsCRC(c uint32, p *byte, n int, ones *[128]byte) uint32
-
-// clmulCRC is the faster of the two.
-func clmulCRC(c uint32, p *byte, n int, ones *[128]byte) uint32 {
-	const page = 4096
-	if hasRows && uintptr(unsafe.Pointer(p))%page >= 63 {
-		return rowsCRC(c, p, n, ones)
-	}
-	return blocksCRC(c, p, n, ones)
-}
+func blocksCRC(c uint32, p *byte, n int, ones *[128]byte) uint32

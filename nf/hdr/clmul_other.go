@@ -3,8 +3,9 @@
 package hdr
 
 const (
-	hasCLMUL    = false
-	clmulBlocks = 67
+	hasCLMUL  = false
+	hasRows   = false
+	clmulStep = 256
 )
 
 func clmulMod(uint64, uint32) uint32 { panic("no product of polynomials here") }

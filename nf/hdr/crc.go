@@ -98,12 +98,15 @@ var noOnes [128]byte
 // are ones where ones has them; only where hasCLMUL.
 func crcOnes(c uint32, p []byte, ones *[128]byte) uint32 {
 	n := len(p)
-	if n >= 16*(clmulBlocks+1) {
-		n = 64 + (n-64)%1024 // hash/crc32 is faster with kilobytes
+	if n >= 64+clmulStep {
+		n = 64 + (n-64)%clmulStep
 	}
 	c = clmulCRC(c, &p[0], n, ones)
-	if n < len(p) {
-		c = ^crc32.Update(^c, crc32.IEEETable, p[n:])
+	for p = p[n:]; len(p) > 0; p = p[clmulStep:] {
+		if !hasRows { // hash/crc32 is faster then
+			return ^crc32.Update(^c, crc32.IEEETable, p)
+		}
+		c = clmulCRC(c, &p[0], clmulStep, &noOnes)
 	}
 	return c
 }

@@ -45,7 +45,11 @@ func (f *Frame) ones() *[128]byte {
 func ICRC(b []byte, f *Frame) uint32 {
 	if hasCLMUL {
 		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
-			return ^crcOnes(icrcSeed, b[f.L3:f.End], ones)
+			p := b[f.L3:f.End]
+			if len(p) < 64+clmulStep {
+				return ^clmulCRC(icrcSeed, &p[0], len(p), ones)
+			}
+			return ^crcOnes(icrcSeed, p, ones)
 		}
 	}
 	return icrcTables(b, f)

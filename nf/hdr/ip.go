@@ -1,6 +1,9 @@
 package hdr
 
-import "net/netip"
+import (
+	"math/bits"
+	"net/netip"
+)
 
 // Numbers of the protocols above IP (IANA).
 const (
@@ -73,12 +76,11 @@ func (h IPv4) ChecksumOK() bool {
 		return Checksum(h[:h.HeaderLen()], 0) == 0
 	}
 	// One's complement sums do not care for the byte order (RFC 1071 2B).
-	s := uint64(le.Uint32(h)) + uint64(le.Uint32(h[4:])) + uint64(le.Uint32(h[8:])) + uint64(le.Uint32(h[12:])) + uint64(le.Uint32(h[16:]))
-	s = s&0xFFFFFFFF + s>>32
-	s = s&0xFFFFFFFF + s>>32
-	s = s&0xFFFF + s>>16
-	s = s&0xFFFF + s>>16
-	return s == 0xFFFF
+	s, c := bits.Add64(le.Uint64(h), le.Uint64(h[8:]), 0)
+	s, c = bits.Add64(s, uint64(le.Uint32(h[16:])), c)
+	s += c
+	// The sum of the 16-bit words is all ones: 2^16-1 divides 2^64-1.
+	return s != 0 && s%0xFFFF == 0
 }
 
 // IPv4Fields are the fields of a header without options, for Encode. Src and

@@ -121,6 +121,17 @@ func (f *Frame) PayloadOf(b []byte) []byte {
 // early: f.Why, which it returns, says how far it got. Ethernet padding behind
 // the IP datagram is allowed. Frames longer than 65535 bytes are BadLength.
 func Parse(b []byte, f *Frame) Why {
+	// IPv4 without tags and options, all in order, is most of what there is.
+	const l3, l4, bth = EthernetLen, EthernetLen + IPv4Len, EthernetLen + IPv4Len + UDPLen
+	if len(b) >= bth+BTHLen+ICRCLen && len(b) <= 0xFFFF && be.Uint32(b[12:])>>8 == EtherIPv4<<8|0x45 &&
+		be.Uint32(b[l3+6:])&0x3FFF00FF == ProtoUDP && be.Uint16(b[l4+2:]) == RoCEv2Port {
+		total := int(be.Uint16(b[l3+2:]))
+		if end := l3 + total; end <= len(b) && end >= bth+BTHLen+ICRCLen && int(be.Uint16(b[l4+4:])) == total-IPv4Len {
+			*f = Frame{Net: NetIPv4, L3: l3, L4: l4}
+			f.Why = parseBTH(b, f, bth, end)
+			return f.Why
+		}
+	}
 	*f = Frame{}
 	f.Why = parse(b, f)
 	return f.Why
