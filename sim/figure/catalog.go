@@ -9,7 +9,99 @@ const (
 
 // All are the figures that can be rerun, in the order of the papers.
 func All() []*Figure {
+	takesNIC := []string{"nic"}
+	takesStore := []string{"keys", "zipf", "object-size", "steered-keys", "hosts", "threads", "nic"}
 	return []*Figure{
+		{
+			ID: "1.1", data: "1.1", Calibration: true, takes: takesNIC, jobs: inFlight,
+			ratios: []ratio{
+				{"READ over CAS, 360 in flight", ref{0, "Read", 360}, ref{0, "CAS", 360}},
+				{"WRITE over CAS, 360 in flight", ref{0, "Write", 360}, ref{0, "CAS", 360}},
+			},
+		},
+		{
+			ID: "1.2", data: "1.2", Calibration: true, takes: takesNIC, jobs: contended,
+			ratios: []ratio{
+				{"device over host memory, one address", ref{0, "Device memory", "Single address"}, ref{0, "Main memory", "Single address"}},
+				{"device over host memory, independent addresses", ref{0, "Device memory", "Independent addresses"}, ref{0, "Main memory", "Independent addresses"}},
+			},
+		},
+		{
+			ID: "2.1", data: "2.1", Calibration: true, takes: takesNIC, jobs: queuePairs,
+			ratios: []ratio{{"7 queue pairs over 1", ref{0, "WRITE", 7}, ref{0, "WRITE", 1}}},
+		},
+		{
+			ID: "2.2", data: "2.2", Calibration: true, takes: takesNIC, jobs: order,
+			ratios: []ratio{{"share of responses in order", ref{0, "responses", 1}, ref{x: 1.0}}},
+		},
+		{
+			ID: "2.3", data: "2.3", Calibration: true, takes: takesNIC, jobs: serialized,
+			ratios: []ratio{
+				{"WRITE over CAS, host memory", ref{0, "Main memory", "Write"}, ref{0, "Main memory", "CAS"}},
+				{"WRITE over CAS, device memory", ref{0, "Device memory", "Write"}, ref{0, "Device memory", "CAS"}},
+			},
+		},
+		{
+			ID: "2.4", data: "2.4", takes: takesStore, jobs: successRate(),
+			ratios: []ratio{
+				{"packets per operation, default, 240 threads over 6", ref{1, nameDefault, 240}, ref{1, nameDefault, 6}},
+				{"packets per operation, 240 threads, default over read+write steering", ref{1, nameDefault, 240}, ref{1, nameReadWrite, 240}},
+				{"packets per operation, 240 threads, write steering over read+write steering", ref{1, nameWrite, 240}, ref{1, nameReadWrite, 240}},
+			},
+		},
+		{
+			ID: "2.10", data: "2.10", takes: takesStore, jobs: throughput(0),
+			ratios: []ratio{{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}}},
+		},
+		{
+			ID: "2.11", data: "2.11", takes: takesStore, jobs: throughput(0.05),
+			ratios: []ratio{
+				{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}},
+				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
+			},
+		},
+		{
+			ID: "2.12", data: "2.12", takes: takesStore, jobs: throughput(0.5),
+			ratios: []ratio{
+				{"280 threads, read+write steering over default", ref{0, nameReadWrite, 280}, ref{0, nameDefault, 280}},
+				{"336 threads, read+write steering over default", ref{0, nameReadWrite, 336}, ref{0, nameDefault, 336}},
+				{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}},
+				{"56 threads, write steering over default", ref{0, nameWrite, 56}, ref{0, nameDefault, 56}},
+				{"280 threads, write steering over default", ref{0, nameWrite, 280}, ref{0, nameDefault, 280}},
+			},
+		},
+		{
+			ID: "2.13", data: "2.13", takes: takesStore, jobs: throughput(1),
+			ratios: []ratio{
+				{"280 threads, write steering over default", ref{0, nameWrite, 280}, ref{0, nameDefault, 280}},
+				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
+				{"392 threads, read+write steering over write steering", ref{0, nameReadWrite, 392}, ref{0, nameWrite, 392}},
+			},
+		},
+		{
+			ID: "2.14", data: "2.14", takes: takesStore, jobs: wireBytes(),
+			ratios: []ratio{
+				{"5 % writes, default over read+write steering", ref{0, nameDefault, "5"}, ref{0, nameReadWrite, "5"}},
+				{"50 % writes, default over read+write steering", ref{0, nameDefault, "50"}, ref{0, nameReadWrite, "50"}},
+				{"only writes, default over read+write steering", ref{0, nameDefault, "100"}, ref{0, nameReadWrite, "100"}},
+			},
+		},
+		{
+			ID: "2.15", data: "2.15", takes: takesStore, jobs: tails(),
+			ratios: []ratio{
+				{"reads at 5 % writes, default over read+write steering", ref{0, nameDefault + " read", "5"}, ref{0, nameReadWrite + " read", "5"}},
+				{"reads at 50 % writes, default over read+write steering", ref{0, nameDefault + " read", "50"}, ref{0, nameReadWrite + " read", "50"}},
+				{"writes at 5 % writes, default over read+write steering", ref{0, nameDefault + " write", "5"}, ref{0, nameReadWrite + " write", "5"}},
+				{"writes at 50 % writes, default over read+write steering", ref{0, nameDefault + " write", "50"}, ref{0, nameReadWrite + " write", "50"}},
+				{"only writes, default over read+write steering", ref{0, nameDefault + " write", "100"}, ref{0, nameReadWrite + " write", "100"}},
+			},
+		},
+		{
+			ID: "six-host-run", data: "six-host-run", takes: takesStore, jobs: sixHostRun,
+		},
+		{
+			ID: "single-key-verbs", data: "single-key-verbs", takes: takesNIC, jobs: oneAddress,
+		},
 		{
 			ID: "words21-3", data: "words21-3", jobs: memoryJobs,
 			ratios: []ratio{{

@@ -19,7 +19,6 @@ import (
 const (
 	panelWidth    = 6.4 * vg.Inch
 	pictureHeight = 4.9 * vg.Inch
-	headHeight    = vg.Length(58)
 	footHeight    = vg.Length(22)
 	markRadius    = vg.Length(2.6)
 	groupWidth    = 0.62 // of the distance between two categories
@@ -27,11 +26,16 @@ const (
 
 // shades are the colours of curves that mean the same in several figures;
 // other curves take rest in turn.
+//
+// Reads are lighter than writes.
 var (
 	shades = []struct {
 		prefix string
 		shade  color.NRGBA
 	}{
+		{nameDefault + " write", color.NRGBA{0x4F, 0x56, 0x5F, 0xFF}},
+		{nameReadWrite + " write", color.NRGBA{0x06, 0x3F, 0x30, 0xFF}},
+		{nameWrite + " write", color.NRGBA{0x1C, 0x4A, 0x78, 0xFF}},
 		{nameDefault, chart.Off},
 		{nameReadWrite, chart.ReadWrite},
 		{nameWrite, chart.Write},
@@ -56,10 +60,15 @@ func (r *Result) Save(prefix string) error {
 
 func (r *Result) draw(c draw.Canvas) {
 	left := c.Min.X + vg.Points(14)
+	right := c.Max.X - vg.Points(14)
 	head := chart.Text(13)
 	head.Font.Weight = chart.Bold
-	c.FillText(head, vg.Point{X: left, Y: c.Max.Y - vg.Points(9)}, fmt.Sprintf("%s  %s", r.Figure, r.Caption))
-	r.key(c, left)
+	title := fmt.Sprintf("%s  %s", r.Figure, r.Caption)
+	if w := head.Width(title); w > right-left {
+		head.Font.Size *= (right - left) / w
+	}
+	c.FillText(head, vg.Point{X: left, Y: c.Max.Y - vg.Points(9)}, title)
+	keys := r.key(c, left, right, c.Max.Y-vg.Points(32))
 
 	foot := chart.Text(8)
 	foot.YAlign = draw.YBottom
@@ -69,7 +78,7 @@ func (r *Result) draw(c draw.Canvas) {
 	}
 	c.FillText(foot, vg.Point{X: left, Y: c.Min.Y + vg.Points(7)}, text)
 
-	body := draw.Crop(c, vg.Points(10), -vg.Points(14), footHeight, -headHeight)
+	body := draw.Crop(c, vg.Points(10), -vg.Points(14), footHeight, keys-c.Max.Y)
 	width := (body.Max.X - body.Min.X) / vg.Length(len(r.Panels))
 	for i := range r.Panels {
 		from := width * vg.Length(i)
@@ -78,10 +87,10 @@ func (r *Result) draw(c draw.Canvas) {
 }
 
 // key draws the legend: dashed and hollow is published, solid is simulated,
-// then the curves' colours.
-func (r *Result) key(c draw.Canvas, x vg.Length) {
+// then the curves' colours. It returns where it ends.
+func (r *Result) key(c draw.Canvas, left, right, y vg.Length) vg.Length {
 	text := chart.Text(9)
-	y := c.Max.Y - vg.Points(32)
+	x := left
 	sample := func(published bool, s color.NRGBA) {
 		a, b := vg.Point{X: x, Y: y - vg.Points(5)}, vg.Point{X: x + vg.Points(22), Y: y - vg.Points(5)}
 		c.StrokeLines(stroke(published, s), []vg.Point{a, b})
@@ -92,7 +101,6 @@ func (r *Result) key(c draw.Canvas, x vg.Length) {
 		c.FillText(text, vg.Point{X: x, Y: y}, s)
 		x += text.Width(s) + vg.Points(16)
 	}
-	left := x
 	sample(true, chart.Ink)
 	word("published")
 	sample(false, chart.Ink)
@@ -104,7 +112,7 @@ func (r *Result) key(c draw.Canvas, x vg.Length) {
 				continue
 			}
 			seen[cu.Name] = true
-			if x+vg.Points(14)+text.Width(cu.Name) > c.Max.X-vg.Points(10) {
+			if x+vg.Points(14)+text.Width(cu.Name) > right {
 				x, y = left, y-vg.Points(13)
 			}
 			s := shade(cu.Name, i)
@@ -115,6 +123,7 @@ func (r *Result) key(c draw.Canvas, x vg.Length) {
 			word(cu.Name)
 		}
 	}
+	return y - vg.Points(24)
 }
 
 func stroke(published bool, s color.Color) draw.LineStyle {

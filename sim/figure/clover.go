@@ -1,0 +1,276 @@
+package figure
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/sim"
+	tor "github.com/quillon/quillon/tor/clover"
+)
+
+// technique is a way to run Clover, by the name of its curves.
+type technique struct {
+	name string
+	mode tor.Mode
+}
+
+var techniques = []technique{{nameDefault, tor.Off}, {nameWrite, tor.Write}, {nameReadWrite, tor.ReadWrite}}
+
+// rack is what all points of a figure about Clover share, as published.
+type rack struct {
+	hosts, keys int
+	zipf        float64
+	// measure is virtual time.
+	measure time.Duration
+}
+
+var (
+	// sevenHosts is the run of August 2022: figures 2.10 to 2.15.
+	sevenHosts = rack{hosts: 7, keys: 1024, zipf: 0.99, measure: 10 * time.Millisecond}
+	// sixHosts is the run of June 2022: figure 2.4.
+	sixHosts = rack{hosts: 6, keys: 1000, zipf: 1, measure: 10 * time.Millisecond}
+)
+
+// queuePairsPerHost is how many queue pairs a host's threads share: a constant
+// of SwordBox's Clover.
+const queuePairsPerHost = 32
+
+// measured makes values of a figure of what was measured at one point.
+type measured func(m *sim.CloverMeasured) []Value
+
+// job runs one point: a technique, a share of writes, and so many threads on
+// each host.
+func (r rack) job(par Params, t technique, writes float64, threads int, values measured) (job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return job{}, err
+	}
+	if par.Hosts != 0 {
+		r.hosts = par.Hosts
+	}
+	if par.Keys != 0 {
+		r.keys = par.Keys
+	}
+	if par.Zipf != nil {
+		r.zipf = *par.Zipf
+	}
+	c := sim.CloverConfig{
+		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
+		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys, QPs: min(threads, queuePairsPerHost),
+		NIC: nic, Seed: par.Seed, Measure: r.measure,
+	}
+	if par.Quick {
+		c.Measure = r.measure / 10
+	}
+	// Every host finds out first where all keys are.
+	c.Warmup = max(2*time.Millisecond, 30*time.Millisecond/time.Duration(threads))
+	return job{
+		name: fmt.Sprintf("%s, %.0f %% writes, %d threads", t.name, 100*writes, r.hosts*threads),
+		cost: float64(min(r.hosts*threads, 150)),
+		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+			c.Progress = progress
+			m, err := sim.Clover(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			if m.Errors > 0 {
+				return nil, fmt.Errorf("%d operations failed", m.Errors)
+			}
+			if m.Ops == 0 {
+				return nil, fmt.Errorf("no operation ended in %v", c.Measure)
+			}
+			return values(&m), nil
+		},
+	}, nil
+}
+
+// threadsOf are the numbers of threads on each host: the published ones, or
+// those that are asked for. The published abscissas are threads of all hosts.
+func (r rack) threadsOf(par Params, published []coord) []int {
+	if len(par.Threads) > 0 {
+		return par.Threads
+	}
+	var n []int
+	for _, at := range published {
+		n = append(n, int(at.x)/r.hosts)
+	}
+	if par.Quick && len(n) > 2 {
+		// The first, and what is nearest to eight threads on a host.
+		near := n[0]
+		for _, x := range n {
+			if x <= 8 {
+				near = x
+			}
+		}
+		n = []int{n[0], near}
+	}
+	return n
+}
+
+// byThreads makes jobs of a figure over threads: of every technique and number
+// of threads.
+func (r rack) byThreads(writes float64, name func(technique) string, value func(m *sim.CloverMeasured, v Value) []Value) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		var jobs []job
+		for _, t := range techniques {
+			hosts := r.hosts
+			if par.Hosts != 0 {
+				hosts = par.Hosts
+			}
+			var published []coord
+			q := len(p.Quantities) - 1
+			for _, s := range p.Quantities[q].Series {
+				if s.Name == name(t) {
+					published = s.Points
+				}
+			}
+			for _, n := range r.threadsOf(par, published) {
+				v := Value{Series: name(t), X: float64(n * hosts)}
+				j, err := r.job(par, t, writes, n, func(m *sim.CloverMeasured) []Value { return value(m, v) })
+				if err != nil {
+					return nil, err
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		return jobs, nil
+	}
+}
+
+// throughput is figures 2.10 to 2.13.
+func throughput(writes float64) func(*Published, Params) ([]job, error) {
+	return sevenHosts.byThreads(writes, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
+		v.Y = m.OpsPerSecond / 1e6
+		return []Value{v}
+	})
+}
+
+// successRate is figure 2.4: the authors' rate of default Clover, and packets
+// per operation of all techniques.
+func successRate() func(*Published, Params) ([]job, error) {
+	return sixHosts.byThreads(0.5, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
+		packets := v
+		packets.Panel, packets.Y = 1, m.PacketsPerOp
+		if v.Series != nameDefault {
+			return []Value{packets}
+		}
+		v.Y = 100 / (m.PacketsPerOp / 3)
+		return []Value{v, packets}
+	})
+}
+
+// workloads are YCSB's, by letter.
+var workloads = []struct {
+	letter string
+	writes float64
+}{{"C", 0}, {"B", 0.05}, {"A", 0.5}, {"W", 1}}
+
+// sixHostRun is all of the run of June 2022: throughput, packets and bytes.
+func sixHostRun(p *Published, par Params) ([]job, error) {
+	var jobs []job
+	for _, w := range workloads {
+		j, err := sixHosts.byThreads(w.writes, func(t technique) string { return w.letter + " / " + t.name },
+			func(m *sim.CloverMeasured, v Value) []Value {
+				ops, packets, bytes := v, v, v
+				ops.Y = m.OpsPerSecond / 1e6
+				packets.Panel, packets.Y = 1, m.PacketsPerOp
+				bytes.Panel, bytes.Y = 2, m.BytesPerOp
+				return []Value{ops, packets, bytes}
+			})(p, par)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, j...)
+	}
+	return jobs, nil
+}
+
+// byWrites makes jobs of a figure over the share of writes, at 40 threads on
+// each host; categories are shares in percent.
+func byWrites(r rack, value func(m *sim.CloverMeasured, t technique, v Value) []Value) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		threads := []int{40}
+		if par.Quick {
+			threads = []int{4}
+		}
+		if len(par.Threads) > 0 {
+			threads = par.Threads
+		}
+		if len(threads) != 1 {
+			return nil, fmt.Errorf("threads: one number, since the abscissa is another")
+		}
+		var jobs []job
+		for _, t := range techniques {
+			for _, w := range workloads {
+				v := Value{Name: fmt.Sprintf("%.0f", 100*w.writes)}
+				j, err := r.job(par, t, w.writes, threads[0], func(m *sim.CloverMeasured) []Value { return value(m, t, v) })
+				if err != nil {
+					return nil, err
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		return jobs, nil
+	}
+}
+
+// wireBytes is figure 2.14.
+func wireBytes() func(*Published, Params) ([]job, error) {
+	return byWrites(sevenHosts, func(m *sim.CloverMeasured, t technique, v Value) []Value {
+		v.Series, v.Y = t.name, m.BytesPerOp
+		return []Value{v}
+	})
+}
+
+// tails is figure 2.15. It needs a longer run: default Clover's slowest
+// operations take more than 10 ms.
+func tails() func(*Published, Params) ([]job, error) {
+	r := sevenHosts
+	r.measure = 60 * time.Millisecond
+	return byWrites(r, func(m *sim.CloverMeasured, t technique, v Value) []Value {
+		var vs []Value
+		for _, side := range []struct {
+			name string
+			p99  float64
+		}{{" read", m.Read.P99}, {" write", m.Write.P99}} {
+			if side.p99 > 0 {
+				v.Series, v.Y = t.name+side.name, side.p99
+				vs = append(vs, v)
+			}
+		}
+		return vs
+	})
+}
+
+// order is figure 2.2.
+func order(_ *Published, par Params) ([]job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return nil, err
+	}
+	c := sim.ReorderConfig{NIC: nic, Seed: par.Seed, Requests: 1_000_000}
+	if par.Quick {
+		c.Requests = 50_000
+	}
+	return []job{{
+		name: fmt.Sprintf("%d requests", c.Requests),
+		cost: 1,
+		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+			c.Progress = progress
+			m, err := sim.Reorder(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			var vs []Value
+			for k := range 15 {
+				v := Value{Series: "responses", X: float64(k), Y: m.Gap[k]}
+				if k == 14 {
+					v.Y += m.Gap[15]
+				}
+				vs = append(vs, v)
+			}
+			return vs, nil
+		},
+	}}, nil
+}
