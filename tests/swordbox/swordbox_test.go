@@ -1,0 +1,83 @@
+package swordbox
+
+import (
+	"maps"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tests/bed"
+	tor "github.com/quillon/quillon/tor/swordbox"
+)
+
+// boxes are ways to run swordbox.
+func boxes() map[string]graph.Args {
+	base := graph.Args{"settle": "100us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+	out := map[string]graph.Args{}
+	for name, a := range map[string]graph.Args{
+		"mux":          {"mode": "mux"},
+		"replace":      {"mode": "replace"},
+		"replace-word": {"mode": "replace", "order": "word", "shared": "2"},
+		"all":          {"mode": "replace", "track": "0+ffffffffffffff", "shared": "2"},
+	} {
+		m := maps.Clone(base)
+		maps.Copy(m, a)
+		out[name] = m
+	}
+	return out
+}
+
+// What clients see through swordbox is what memory that nobody shares a
+// connection to would show them.
+func TestSwordbox(t *testing.T) {
+	for box, args := range boxes() {
+		for name, mix := range mixes() {
+			for _, work := range locks.Works() {
+				t.Run(box+"/"+name+"/"+work.String(), func(t *testing.T) {
+					var sum bed.Result
+					total := map[string]uint64{}
+					var inst *graph.Instance
+					for seed := range seeds() {
+						r := bed.Trial{Work: work, Box: &bed.Box{Kind: *tor.Kind(), Args: args, Connected: func(i *graph.Instance, _ bed.Connection) { inst = i }}, Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
+						if t.Failed() {
+							return
+						}
+						for _, c := range inst.Counters() {
+							if c.Value != 0 && c.Node == "box" {
+								total[c.Name] += c.Value
+							}
+						}
+						sum.Done += r.Done
+						sum.Failed += r.Failed
+						sum.GaveUp += r.GaveUp
+						sum.Struck += r.Struck
+					}
+					t.Logf("%d struck, %+v %v", sum.Struck, sum.Stats, total)
+				})
+			}
+		}
+	}
+}
+
+// mixes are what goes wrong, from nothing to everything.
+func mixes() map[string]fault.Mix {
+	return map[string]fault.Mix{
+		"calm":    {},
+		"frames":  {Frames: 12, Within: 120},
+		"clients": {Frames: 6, Within: 120, Machines: []string{"c0", "c1", "c2"}, Deaths: 2, Until: 400 * time.Microsecond, Absence: 4 * time.Millisecond},
+		"server":  {Frames: 6, Within: 120, Machines: []string{"s0"}, Deaths: 2, Until: 400 * time.Microsecond, Absence: 4 * time.Millisecond},
+	}
+}
+
+// seeds is how many schedules each case runs: QUILLON_SEEDS, or a few.
+func seeds() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("QUILLON_SEEDS"), 10, 32); err == nil {
+		return n
+	}
+	return 20
+}

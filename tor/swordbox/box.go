@@ -1,0 +1,483 @@
+package swordbox
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// maxNodes is the most servers.
+const maxNodes = 16
+
+// toClients and toServers are the app's outputs, and inputs.
+const (
+	toClients = 0
+	toServers = 1
+)
+
+// shared is what all workers have in common.
+type shared struct {
+	cfg   settings
+	mu    sync.Mutex // to add a node
+	nodes atomic.Pointer[[]*node]
+}
+
+// node is a memory server and all that is known of the connections to it. A
+// worker owns it while it handles frames of it.
+type node struct {
+	turn  atomic.Bool
+	addr  conn.Addr
+	conns *conn.Table
+	flows []flow
+	// ops holds window places for each flow, then one for the probe of each.
+	ops     []op
+	window  uint32
+	words   wordTable
+	shelf   shelf
+	lanes   []int32         // shared connections
+	ready   []int32         // flows with an answer to give, after the frame at hand
+	waiting []int32         // flows with requests that wait
+	freed   [][]*packet.Buf // by worker: held frames that another one is done with
+	heldBy  []int
+	swept   clock.Time
+	removed []int32    // rows that went, to be dealt with after the table is at rest
+	unknown clock.Time // until then requests that are not on record may be under way
+}
+
+// Box is the app; one instance a worker.
+type Box struct {
+	*shared
+	worker, workers int
+	fixed           bool
+
+	// Of the frame at hand.
+	c     *graph.Ctx
+	n     *node
+	f     hdr.Frame
+	g     hdr.Frame // of a held frame
+	x     *packet.Buf
+	spare *packet.Buf // a frame from the server that nobody needs any more
+	to    int32       // flow that spare was addressed to
+
+	requests, responses, bytes uint64
+}
+
+func newApp(env graph.Env, args graph.Args) (graph.App, error) {
+	cfg, err := parseArgs(args)
+	if err != nil {
+		return nil, err
+	}
+	s := env.Share(func() any {
+		s := &shared{cfg: cfg}
+		s.nodes.Store(&[]*node{})
+		return s
+	}).(*shared)
+	b := &Box{shared: s, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
+	for _, a := range cfg.servers {
+		if _, err := b.meet(conn.AddrFrom(a)); err != nil {
+			return nil, err
+		}
+	}
+	for _, text := range cfg.static {
+		r, err := conn.ParseStatic(text)
+		if err != nil {
+			return nil, err
+		}
+		n, err := b.meet(conn.AddrFrom(r.Server))
+		if err != nil {
+			return nil, err
+		}
+		if _, err := n.conns.AddStatic(0, r); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func newNode(a conn.Addr, cfg *settings, workers int) (*node, error) {
+	n := &node{addr: a, window: uint32(cfg.window), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
+		lanes: make([]int32, 0, cfg.shared), ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
+		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
+	for w := range n.freed {
+		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
+	}
+	n.ops = make([]op, cfg.conns*(cfg.window+1))
+	var err error
+	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Idle: cfg.idle, OnRemove: func(s conn.Slot) {
+		if len(n.removed) < cap(n.removed) {
+			n.removed = append(n.removed, int32(s))
+		}
+	}})
+	return n, err
+}
+
+// meet is the node of server a, made when it is new. Lists of nodes are
+// replaced, never changed: others may be reading.
+func (s *Box) meet(a conn.Addr) (*node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.nodes.Load()
+	for _, n := range old {
+		if n.addr == a {
+			return n, nil
+		}
+	}
+	if len(old) == maxNodes {
+		return nil, fmt.Errorf("swordbox: more than %d servers", maxNodes)
+	}
+	n, err := newNode(a, &s.cfg, s.workers)
+	if err != nil {
+		return nil, err
+	}
+	list := append(append(make([]*node, 0, len(old)+1), old...), n)
+	s.nodes.Store(&list)
+	return n, nil
+}
+
+// Wants implements graph.Wanter.
+func (s *Box) Wants() port.Filter { return port.Filter{RoCE: true, Hosts: s.cfg.servers} }
+
+// own takes node n for this worker; release gives it back.
+func (s *Box) own(n *node) {
+	if s.n == n {
+		return
+	}
+	s.release()
+	if s.workers > 1 {
+		for !n.turn.CompareAndSwap(false, true) {
+			runtime.Gosched()
+		}
+	}
+	s.n = n
+	if l := n.freed[s.worker]; len(l) > 0 {
+		for _, x := range l {
+			x.Put()
+		}
+		n.freed[s.worker] = l[:0]
+	}
+}
+
+func (s *Box) release() {
+	if s.n != nil && s.workers > 1 {
+		s.n.turn.Store(false)
+	}
+	s.n = nil
+}
+
+// Push implements graph.App.
+func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	s.c = c
+	s.requests, s.responses, s.bytes = 0, 0, 0
+	for _, x := range b.Bufs() {
+		s.frame(in, x)
+	}
+	s.release()
+	c.Count(ctrRequests, s.requests)
+	c.Count(ctrResponses, s.responses)
+	c.Count(ctrBytes, s.bytes)
+	s.c = nil
+}
+
+// pass sends a frame on as it is.
+func (s *Box) pass(in int, x *packet.Buf) { s.c.Emit(1-in, x) }
+
+func (s *Box) mark(in int, x *packet.Buf, r graph.Reason) {
+	s.c.Mark(x, packet.Forwarded, r)
+	s.c.Emit(1-in, x)
+}
+
+func (s *Box) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
+	if drop {
+		s.c.Drop(x, r)
+		return
+	}
+	s.mark(in, x, r)
+}
+
+// server is the address of the frame's end on side b.
+func server(in int, b []byte, f *hdr.Frame) (conn.Addr, bool) {
+	src, dst, ok := conn.Ends(b, f)
+	if in == toClients {
+		return dst, ok
+	}
+	return src, ok
+}
+
+func (s *Box) frame(in int, x *packet.Buf) {
+	b, f := x.Bytes(), &s.f
+	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
+		s.bad(in, x, graph.Reason(why), s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP))
+		return
+	}
+	fl := f.Op.Info().Flags
+	if fl&hdr.IsRequest != 0 {
+		s.requests++
+	} else {
+		s.responses++
+	}
+	s.bytes += uint64(len(b))
+	if s.cfg.mode == Off {
+		s.pass(in, x)
+		return
+	}
+	cm, isCM := f.CMOf(b)
+	if f.Op.Transport() != hdr.RC && !isCM {
+		s.pass(in, x)
+		return
+	}
+	if f.Net == hdr.NetIPv4 && !hdr.IPv4(b[f.L3:]).ChecksumOK() {
+		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
+		return
+	}
+	if hdr.ICRC(b, f) != hdr.StoredICRC(b, f) {
+		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
+		return
+	}
+	a, ok := server(in, b, f)
+	if !ok {
+		s.pass(in, x)
+		return
+	}
+	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
+	if n == nil {
+		s.pass(in, x)
+		return
+	}
+	s.own(n)
+	switch {
+	case isCM:
+		s.managed(in, x, b)
+	case in == toClients && fl&hdr.IsRequest != 0:
+		s.request(x, b)
+	case in == toServers && fl&hdr.IsResponse != 0:
+		s.response(x, b)
+	default: // a server's request, or the answer to one
+		s.pass(in, x)
+		return
+	}
+	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
+		s.settle()
+	}
+}
+
+// node is the node of server a; made when it is new and may be.
+func (s *Box) node(a conn.Addr, may bool) *node {
+	if s.n != nil && s.n.addr == a {
+		return s.n
+	}
+	for _, n := range *s.nodes.Load() {
+		if n.addr == a {
+			return n
+		}
+	}
+	if !may || s.fixed || len(*s.nodes.Load()) == maxNodes {
+		return nil
+	}
+	n, err := s.meet(a)
+	if err != nil {
+		return nil
+	}
+	return n
+}
+
+// managed handles a datagram of the connection manager, which always passes,
+// but for a forged one when the guard is set.
+func (s *Box) managed(in int, x *packet.Buf, b []byte) {
+	if _, e := s.n.conns.CM(s.c.Now(), b, &s.f); e == conn.Forged || e == conn.Spoofed {
+		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
+		return
+	}
+	s.pass(in, x)
+}
+
+// settle does what frames have led to: rows that went, answers that are due,
+// requests that may go on.
+func (s *Box) settle() {
+	n := s.n
+	for len(n.removed) > 0 || len(n.ready) > 0 {
+		for _, i := range n.removed {
+			s.remove(i)
+		}
+		n.removed = n.removed[:0]
+		for k := 0; k < len(n.ready); k++ {
+			i := n.ready[k]
+			n.flows[i].isReady = false
+			s.deliver(i)
+		}
+		n.ready = n.ready[:0]
+		s.resume()
+	}
+	if len(n.waiting) > 0 {
+		s.resume()
+	}
+}
+
+// due notes that flow i may have answers to give.
+func (n *node) due(i int32) {
+	if f := &n.flows[i]; !f.isReady {
+		f.isReady = true
+		n.ready = append(n.ready, i)
+	}
+}
+
+// op is operation number k (as flow.head counts) of flow i.
+func (n *node) op(i int32, k uint32) (*op, int32) {
+	at := i*int32(n.window) + int32(k&(n.window-1))
+	return &n.ops[at], at
+}
+
+// flowOf is the flow whose client sent op at; none for a probe.
+func (n *node) flowOf(at int32) int32 {
+	if i := at / int32(n.window); int(i) < len(n.flows) {
+		return i
+	}
+	return none
+}
+
+// probeOf is the place of the probe of connection l.
+func (n *node) probeOf(l int32) int32 { return int32(len(n.flows))*int32(n.window) + l }
+
+// hold keeps x for later; false when there is no room.
+func (s *Box) hold(q *fifo, x *packet.Buf) bool {
+	if !s.n.shelf.put(q, x, s.worker) {
+		return false
+	}
+	s.n.heldBy[s.worker]++
+	return true
+}
+
+// unhold is the first frame of q, as one of this worker's; nil when it was
+// another's and there is no buffer for a copy.
+func (s *Box) unhold(q *fifo) *packet.Buf {
+	k := s.n.shelf.take(q)
+	s.n.heldBy[k.worker]--
+	if int(k.worker) == s.worker {
+		return k.x
+	}
+	y := s.c.Get()
+	if y != nil && !y.SetBytes(k.x.Bytes()) {
+		s.c.Discard(y)
+		y = nil
+	}
+	s.n.freed[k.worker] = append(s.n.freed[k.worker], k.x)
+	return y
+}
+
+// discard drops all frames of q.
+func (s *Box) discard(q *fifo, r graph.Reason) {
+	for q.n > 0 {
+		if x := s.unhold(q); x != nil {
+			s.c.Drop(x, r)
+		}
+	}
+}
+
+// Held implements graph.Holder.
+func (s *Box) Held() int {
+	h := 0
+	for _, n := range *s.nodes.Load() {
+		h += n.heldBy[s.worker] + len(n.freed[s.worker])
+	}
+	return h
+}
+
+// Stop implements graph.Stopper: held frames are dropped, their senders will
+// repeat them.
+func (s *Box) Stop(c *graph.Ctx) {
+	s.c = c
+	for _, n := range *s.nodes.Load() {
+		s.own(n)
+		for i := range n.flows {
+			f := &n.flows[i]
+			s.discard(&f.stall, reasonAbsorbed)
+			s.discard(&f.late, reasonAbsorbed)
+			for k := f.first; k != f.tail; k++ {
+				o, _ := n.op(int32(i), k)
+				s.dropAnswer(o)
+			}
+		}
+	}
+	s.release()
+	s.c = nil
+}
+
+// resize gives x the length n.
+func resize(x *packet.Buf, n int) bool {
+	if d := n - x.Len(); d > 0 {
+		_, ok := x.Append(d)
+		return ok
+	} else {
+		return x.TrimBack(-d)
+	}
+}
+
+// blank is a frame of n bytes to fill: the spare one, or a new one; nil when
+// there is none.
+func (s *Box) blank(n int) *packet.Buf {
+	if x := s.spare; x != nil {
+		if resize(x, n) {
+			s.spare = nil
+			return x
+		}
+	}
+	x := s.c.Get()
+	if x == nil {
+		return nil
+	}
+	if !resize(x, n) {
+		s.c.Discard(x)
+		return nil
+	}
+	s.c.Mark(x, packet.Generated, reasonMade)
+	return x
+}
+
+// answer sends the client of flow i a response without payload; false when
+// there is no buffer.
+func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
+	fl := &s.n.flows[i]
+	h := &fl.down
+	if syn.ACK() {
+		s.c.Count(ctrAcks, 1)
+	} else {
+		s.c.Count(ctrNAKs, 1)
+	}
+	aeth := uint32(syn)<<24 | fl.msn&0xFFFFFF
+	if x := s.spare; x != nil && s.to == i && s.f.Op == code {
+		// The server's own answer may be just the one.
+		b := x.Bytes()
+		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {
+			s.spare = nil
+			s.c.Emit(toClients, x)
+			return true
+		}
+	}
+	n := h.len() + hdr.AETHLen + hdr.ICRCLen
+	if code == hdr.AtomicAck {
+		n += hdr.AtomicAckETHLen
+	}
+	x := s.blank(n)
+	if x == nil {
+		return false
+	}
+	b := x.Bytes()
+	copy(b, h.b[:h.len()])
+	bth := hdr.BTH(b[h.bth:])
+	bth[0], bth[1] = byte(code), bth[1]&0x40
+	be.PutUint32(bth[8:], psn&hdr.PSNMask)
+	be.PutUint32(b[h.len():], aeth)
+	if code == hdr.AtomicAck {
+		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
+	}
+	h.seal(b, code)
+	s.c.Emit(toClients, x)
+	return true
+}

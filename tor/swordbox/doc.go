@@ -1,0 +1,4 @@
+// Package swordbox shares connections and replaces atomics.
+package swordbox
+
+const doc = ``

@@ -1,0 +1,277 @@
+package swordbox
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+var be, le = binary.BigEndian, binary.LittleEndian
+
+// none is no index.
+const none = int32(-1)
+
+// kind of an operation.
+type kind uint8
+
+const (
+	kSend        kind = iota // SEND and whatever else belongs to one queue pair alone
+	kWrite                   // RDMA WRITE
+	kRead                    // RDMA READ
+	kCAS                     // COMPARE SWAP
+	kFAA                     // FETCH ADD
+	kMaskedCAS               // masked COMPARE SWAP
+	kOtherAtomic             // an atomic whose effect is not computed here
+	kProbe                   // an empty WRITE of our own: is the server there?
+)
+
+func (k kind) atomic() bool { return k >= kCAS && k <= kOtherAtomic }
+
+// state of an operation.
+type state uint8
+
+const (
+	sOpen   state = iota // sent to the server, not answered
+	sDone                // answered
+	sFailed              // answered with a NAK that its client must see
+	sUnsent              // known not to have been executed; its retransmission is a new one
+)
+
+// flags of an operation.
+const (
+	fReplaced uint16 = 1 << iota // an atomic sent as a WRITE of eight bytes
+	fEmpty                       // an atomic that fails, sent as a WRITE of nothing
+	fAckReq                      // its client asked for an answer
+	fModifies                    // changes memory
+	fWide                        // touches more than one aligned word
+	fLoose                       // not in order with its word's other operations
+	fProbe                       // its answer is to fill the word
+	fBare                        // others of its client must stay behind it
+	fSlot                        // takes one of the server's responder resources
+	fGuest                       // on another's connection
+	fPrompt                      // its client must be asked to send it again
+	fAgain                       // a READ that was answered and is done again
+	fOrphan                      // nobody waits for it
+)
+
+// op is a client's operation (IBTA: message), from its first packet on.
+type op struct {
+	va    uint64 // first byte
+	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written
+	prior uint64 // answer of an atomic; until then a CAS's compare
+	cpsn  uint32 // first PSN, as its client numbers
+	spsn  uint32 // first PSN on the connection that carries it
+	npsn  uint32
+	len   uint32 // bytes of memory
+	rkey  uint32
+	got   uint32 // packets of a READ's answer that came
+	ask   uint32 // packet from which on its client must send it again
+	lane  int32  // flow whose connection carries it
+	next  int32  // op behind it there
+	word  int32
+	held  [2]int32 // first and last held packet of the answer
+	sent  clock.Time
+	flags uint16
+	kind  kind
+	state state
+	syn   hdr.Syndrome // of the NAK
+}
+
+func (o *op) is(f uint16) bool { return o.flags&f != 0 }
+
+// last is the PSN of its last packet, as its client numbers.
+func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
+
+// header is a frame's front up to the end of the BTH.
+type header struct {
+	b           [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
+	l3, l4, bth uint8
+	net         uint8
+}
+
+func (h *header) known() bool { return h.bth != 0 }
+func (h *header) len() int    { return int(h.bth) + hdr.BTHLen }
+
+// learn takes the front of frame b; false when it has IP options or extension
+// headers, which frames made from it would have to carry.
+func (h *header) learn(b []byte, f *hdr.Frame) bool {
+	n := int(f.BTH) + hdr.BTHLen
+	l3 := hdr.IPv6Len
+	if f.Net == hdr.NetIPv4 {
+		l3 = hdr.IPv4Len
+	}
+	l4 := 0
+	if f.L4 != 0 {
+		l4 = hdr.UDPLen
+	}
+	if n > len(h.b) || n != int(f.L3)+l3+l4+hdr.BTHLen {
+		return false
+	}
+	copy(h.b[:n], b)
+	h.l3, h.l4, h.bth, h.net = uint8(f.L3), uint8(f.L4), uint8(f.BTH), f.Net
+	return true
+}
+
+// alike reports whether frames of two headers differ in field values alone.
+func (h *header) alike(o *header) bool {
+	return h.l3 == o.l3 && h.l4 == o.l4 && h.bth == o.bth && h.net == o.net
+}
+
+// fits reports whether h can be put on parsed frame f.
+func (h *header) fits(f *hdr.Frame) bool {
+	return uint16(h.l3) == f.L3 && uint16(h.l4) == f.L4 && uint16(h.bth) == f.BTH && h.net == f.Net
+}
+
+// address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
+// UDP source port, P_Key and queue pair. Checksum and ICRC are left.
+func (h *header) address(b []byte) {
+	copy(b[:h.l3], h.b[:h.l3])
+	if h.net == hdr.NetIPv4 {
+		copy(b[h.l3+12:h.l3+20], h.b[h.l3+12:])
+	} else {
+		copy(b[h.l3+8:h.l3+40], h.b[h.l3+8:])
+	}
+	if h.l4 != 0 {
+		copy(b[h.l4:h.l4+2], h.b[h.l4:])
+	}
+	copy(b[h.bth+2:h.bth+4], h.b[h.bth+2:])
+	copy(b[h.bth+5:h.bth+8], h.b[h.bth+5:])
+}
+
+// seal sets lengths and checksums of frame b with header h, whose extended
+// headers, payload and pad end four bytes before the frame does.
+func (h *header) seal(b []byte, opcode hdr.Opcode) {
+	n := len(b) - int(h.l3)
+	switch {
+	case h.net == hdr.NetIPv4:
+		ip := hdr.IPv4(b[h.l3 : h.l3+hdr.IPv4Len])
+		ip.SetTotalLen(uint16(n))
+		ip.UpdateChecksum()
+	default:
+		hdr.IPv6(b[h.l3:]).SetPayloadLen(uint16(n - hdr.IPv6Len))
+	}
+	if h.l4 != 0 {
+		u := hdr.UDP(b[h.l4:])
+		u.SetLen(uint16(len(b) - int(h.l4)))
+		u.SetChecksum(0)
+	}
+	f := hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
+	hdr.SetICRC(b, &f)
+}
+
+// flow is a connection, seen from both sides: the requests of its client, and
+// what its connection to the server carries, which may be operations of
+// others.
+type flow struct {
+	synced  bool // both numberings are known
+	seen    bool // before that: arrived is known, and turns requests came in order
+	turns   uint32
+	young   bool // start is the PSN from which on requests are on record; before, both ends counted alike
+	dead    bool // its connection to the server is of no use any more
+	gone    bool // its client was reset, or left
+	trusted bool // the server answered since it was synced
+	gapNAK  bool // a packet of the client is missing: NAK owed
+	toldGap bool // and sent
+	mixed   bool // open ops are on several connections
+	isReady bool
+	vague   bool // such a READ waits
+	unsure  bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
+	waits   bool // in node.waiting
+
+	// Numbering of the client: what came, and what was sent on.
+	start             uint32
+	arrived, admitted uint32
+	mtu, mtuLow       uint32       // path MTU, 0: not known; and what it is at least
+	first, head, tail uint32       // ops: oldest remembered, oldest not released, next; modulo window
+	msn               uint32       // messages released
+	syn               hdr.Syndrome // of an acknowledgement, as the server gives it
+	rereads           int32        // READs that are done again
+	owes              bool         // then an acknowledgement is due
+	open              int32        // ops that the server has not answered
+	bare              int32        // of these, with fBare
+	lane              int32        // connection of the youngest open op
+	cur               int32        // op of a message whose packets are still coming; none
+	stall             fifo         // requests that wait
+
+	// Numbering of the server, for what the connection carries.
+	next    uint32 // PSN of the next request
+	acked   uint32 // newest acknowledged PSN
+	oldest  int32  // op at the front; none
+	newest  int32
+	guests  int32 // open ops of other flows
+	rd      int32 // open READs and atomics
+	repair  bool  // the server misses requests from PSN expect on
+	expect  uint32
+	since   clock.Time // of the last progress of a repair
+	late    fifo       // retransmissions that came too early
+	heard   clock.Time // last answer
+	probing bool
+	resent  uint8 // how often the oldest op was sent again without an answer
+
+	up, down header
+}
+
+// fifo is a list of held frames.
+type fifo struct{ first, last, n int32 }
+
+// keep is one held frame.
+type keep struct {
+	x      *packet.Buf
+	next   int32
+	worker int32
+}
+
+// shelf is where frames are held: a fixed number of places.
+type shelf struct {
+	k    []keep
+	free int32
+	n    int
+}
+
+func newShelf(n int) shelf {
+	s := shelf{k: make([]keep, n), free: none}
+	for i := n - 1; i >= 0; i-- {
+		s.k[i].next = s.free
+		s.free = int32(i)
+	}
+	return s
+}
+
+// room reports whether n frames more can be held.
+func (s *shelf) room(n int) bool { return len(s.k)-s.n >= n }
+
+func (s *shelf) put(q *fifo, x *packet.Buf, worker int) bool {
+	i := s.free
+	if i == none {
+		return false
+	}
+	s.free = s.k[i].next
+	s.n++
+	s.k[i] = keep{x: x, next: none, worker: int32(worker)}
+	if q.n == 0 {
+		q.first = i
+	} else {
+		s.k[q.last].next = i
+	}
+	q.last = i
+	q.n++
+	return true
+}
+
+func (s *shelf) take(q *fifo) keep {
+	i := q.first
+	k := s.k[i]
+	q.first = k.next
+	q.n--
+	s.k[i] = keep{next: s.free}
+	s.free = i
+	s.n--
+	return k
+}
+
+// psnLess reports whether a is older than b.
+func psnLess(a, b uint32) bool { return hdr.PSNDiff(a, b) < 0 }
+
+func psnAdd(a, n uint32) uint32 { return (a + n) & hdr.PSNMask }

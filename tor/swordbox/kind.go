@@ -1,0 +1,338 @@
+package swordbox
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+const (
+	sizeofWord = int(unsafe.Sizeof(word{}))
+	sizeofFlow = int(unsafe.Sizeof(flow{}))
+	sizeofOp   = int(unsafe.Sizeof(op{}))
+)
+
+// Mode says what is done to operations on tracked words.
+type Mode uint8
+
+const (
+	// Off: everything passes untouched.
+	Off Mode = iota
+	// Mux: they move onto shared connections.
+	Mux
+	// Replace: and atomics whose outcome is known become WRITEs.
+	Replace
+)
+
+var modeNames = [...]string{"off", "mux", "replace"}
+
+func (m Mode) String() string { return modeNames[m] }
+
+// Reasons; the first are hdr.Why.
+const (
+	reasonBadChecksum graph.Reason = graph.Reason(hdr.NumWhy) + iota
+	reasonBadICRC
+	reasonReplaced
+	reasonMoved
+	reasonRepeated
+	reasonAnswered
+	reasonAbsorbed
+	reasonMade
+	reasonUnpaired
+	reasonStranger
+	reasonConnFull
+	reasonNodeFull
+	reasonPSNGap
+	reasonRepeat
+	reasonBadRepeat
+	reasonOldPSN
+	reasonBadPSN
+	reasonEarly
+	reasonHoldFull
+	reasonWindowFull
+	reasonSpoofed
+	reasonForged
+	reasonReset
+	reasonNoBuf
+	numReasons
+)
+
+var reasons = func() []counter.Def {
+	d := make([]counter.Def, numReasons)
+	for w := range hdr.NumWhy {
+		d[w] = counter.Def{Name: w.String(), Help: "not looked at: " + w.String()}
+	}
+	for r, x := range map[graph.Reason]counter.Def{
+		reasonBadChecksum: {Name: "bad-ip-checksum", Help: "IPv4 header checksum is wrong"},
+		reasonBadICRC:     {Name: "bad-icrc", Help: "the invariant CRC is wrong"},
+		reasonReplaced:    {Name: "replaced-atomic", Help: "an atomic on a cached word went on as a WRITE"},
+		reasonMoved:       {Name: "moved", Help: "a request went on over another's connection"},
+		reasonRepeated:    {Name: "repeated", Help: "a retransmission took the road of the original"},
+		reasonAnswered:    {Name: "answered-here", Help: "a retransmission whose answer was known"},
+		reasonAbsorbed:    {Name: "absorbed", Help: "an answer for which others were made, or that its client may not see yet"},
+		reasonMade:        {Name: "made", Help: "a frame made here: an answer, a retransmission or a probe"},
+		reasonUnpaired:    {Name: "unpaired", Help: "the connection's other direction is not known yet"},
+		reasonStranger:    {Name: "stranger", Help: "of a connection that is not followed: it passes as it is"},
+		reasonConnFull:    {Name: "conn-table-full", Help: "no row is free for a new connection (conns=)"},
+		reasonNodeFull:    {Name: "server-table-full", Help: "too many servers (servers=)"},
+		reasonPSNGap:      {Name: "psn-gap", Help: "a request ahead of its turn; its client is told what is missing"},
+		reasonRepeat:      {Name: "repeat", Help: "a retransmission of what is held, under way or answered in its turn"},
+		reasonBadRepeat:   {Name: "bad-repeat", Help: "a request with the PSN of another one"},
+		reasonOldPSN:      {Name: "old-psn", Help: "a retransmission of what is long done"},
+		reasonBadPSN:      {Name: "bad-psn", Help: "an answer to nothing"},
+		reasonEarly:       {Name: "early", Help: "a retransmission before its turn, and no room to hold it"},
+		reasonHoldFull:    {Name: "hold-full", Help: "a frame that had to wait, and no room to hold it (hold=)"},
+		reasonWindowFull:  {Name: "window-full", Help: "more requests without answer than can be remembered (window=)"},
+		reasonSpoofed:     {Name: "spoofed", Help: "for a known queue pair, but not from its peer"},
+		reasonForged:      {Name: "forged-cm", Help: "a connection manager's datagram that contradicts what is known"},
+		reasonReset:       {Name: "reset", Help: "of a connection that could not be kept: its client was told"},
+		reasonNoBuf:       {Name: "no-buffer", Help: "no buffer for an answer; it will be given to the retransmission"},
+	} {
+		d[r] = x
+	}
+	return d
+}()
+
+// Counters.
+const (
+	ctrRequests counter.ID = iota
+	ctrResponses
+	ctrBytes
+	ctrConns
+	ctrSynced
+	ctrLanes
+	ctrWords
+	ctrCached
+	ctrAtomics
+	ctrReplaced
+	ctrEmpty
+	ctrMoved
+	ctrAcks
+	ctrNAKs
+	ctrLoose
+	ctrProbes
+	ctrRepairs
+	ctrResent
+	ctrFailedLanes
+	ctrResets
+	ctrHeld
+	ctrWordFull
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrRequests:    {Name: "requests", Help: "RoCE requests seen"},
+	ctrResponses:   {Name: "responses", Help: "RoCE responses seen"},
+	ctrBytes:       {Name: "roce-bytes", Help: "bytes of RoCE frames seen, both directions"},
+	ctrConns:       {Name: "conns", Help: "connections known now"},
+	ctrSynced:      {Name: "synced", Help: "times that a connection's numbering was taken over"},
+	ctrLanes:       {Name: "shared", Help: "connections that are shared now"},
+	ctrWords:       {Name: "words", Help: "words tracked now"},
+	ctrCached:      {Name: "filled", Help: "times that a word's value became known"},
+	ctrAtomics:     {Name: "atomics", Help: "atomics on tracked words"},
+	ctrReplaced:    {Name: "replaced", Help: "of those, sent as WRITEs"},
+	ctrEmpty:       {Name: "replaced-empty", Help: "of those, that change nothing: sent as WRITEs of nothing"},
+	ctrMoved:       {Name: "moved", Help: "operations sent over another's connection"},
+	ctrAcks:        {Name: "acks", Help: "acknowledgements given to clients"},
+	ctrNAKs:        {Name: "naks", Help: "negative acknowledgements given to clients"},
+	ctrLoose:       {Name: "out-of-order", Help: "operations that could not be put in order with their word's others: its value was dropped"},
+	ctrProbes:      {Name: "probes", Help: "empty WRITEs sent to see whether a connection lives"},
+	ctrRepairs:     {Name: "repairs", Help: "times that the server missed requests of a connection"},
+	ctrResent:      {Name: "resent", Help: "operations sent again by this app"},
+	ctrFailedLanes: {Name: "connections-failed", Help: "connections of no use any more: a fatal NAK, no answers, torn down under load"},
+	ctrResets:      {Name: "resets", Help: "clients whose connection could not be kept and who were told so by a NAK"},
+	ctrHeld:        {Name: "held", Help: "frames held now"},
+	ctrWordFull:    {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
+}
+
+// Kind declares swordbox.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:     "swordbox",
+		Summary:  "share connections to memory servers and turn atomics into WRITEs",
+		Doc:      doc,
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Counters: counters[:],
+		Reasons:  reasons,
+		Params: []graph.Param{
+			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections) or replace (and send atomics as WRITEs)"},
+			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal"},
+			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
+			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
+			{Name: "order", Default: "strict", Help: "strict: a client's operations are executed in its order; word: those on different tracked words may pass each other, and go over several connections"},
+			{Name: "conns", Default: "512", Help: "connections to follow at most, for each server; others pass untouched"},
+			{Name: "window", Default: "1024", Help: "operations of a connection to remember"},
+			{Name: "words", Default: "65536", Help: "words to track at most, for each server"},
+			{Name: "hold", Default: "1024", Help: "frames to hold at most, for each server"},
+			{Name: "rdatomic", Default: "8", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs)"},
+			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
+			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+...; requests to others pass"},
+			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by ;"},
+			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
+			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop"},
+			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
+			{Name: "settle", Default: "200ms", Help: "how long a request of a connection that is not followed may be under way"},
+			{Name: "alive", Default: "100ms", Help: "a connection carries others' operations while its server answered so lately"},
+			{Name: "giveup", Default: "1s", Help: "a connection that makes no progress for so long has failed"},
+			{Name: "idle", Default: "10m", Help: "forget a connection that was quiet for so long"},
+		},
+		New: newApp,
+	}
+}
+
+// span is tracked memory.
+type span struct{ va, end uint64 }
+
+// settings are the parsed arguments.
+type settings struct {
+	mode                        Mode
+	track                       []span
+	learn, infer                bool
+	strict                      bool
+	shared                      int
+	conns, window, words, hold  int
+	rdatomic                    int32
+	mtu                         uint32
+	servers                     []netip.Addr
+	static                      []string
+	dropSpoofed, dropBad        bool
+	settle, alive, giveup, idle time.Duration
+}
+
+func (s *settings) tracked(va uint64, n uint32) bool {
+	for _, t := range s.track {
+		if va < t.end && va+uint64(n) > t.va {
+			return true
+		}
+	}
+	return false
+}
+
+func parseArgs(args graph.Args) (settings, error) {
+	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
+		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: time.Second, idle: 10 * time.Minute}
+	number := func(name, v string, least, most int) (int, error) {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, v, least, most)
+		}
+		return n, nil
+	}
+	choice := func(name, v, yes, no string) (bool, error) {
+		if v != yes && v != no {
+			return false, fmt.Errorf("%s=%s: want %s or %s", name, v, yes, no)
+		}
+		return v == yes, nil
+	}
+	wait := func(name, v string) (time.Duration, error) {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 {
+			return 0, fmt.Errorf("%s=%s: want a duration such as 100ms", name, v)
+		}
+		return d, nil
+	}
+	for name, v := range args {
+		var err error
+		var n int
+		switch name {
+		case "mode":
+			err = fmt.Errorf("mode=%s: want off, mux or replace", v)
+			for m, x := range modeNames {
+				if v == x {
+					s.mode, err = Mode(m), nil
+				}
+			}
+		case "track":
+			if v != "none" && v != "" {
+				s.track, err = parseSpans(v)
+			}
+		case "learn":
+			s.learn, err = choice(name, v, "on", "off")
+		case "infer":
+			s.infer, err = choice(name, v, "on", "off")
+		case "order":
+			s.strict, err = choice(name, v, "strict", "word")
+		case "shared":
+			s.shared, err = number(name, v, 1, 64)
+		case "conns":
+			s.conns, err = number(name, v, 1, 1<<16)
+		case "window":
+			s.window, err = number(name, v, 16, 1<<16)
+			for s.window&(s.window-1) != 0 {
+				s.window &= s.window - 1
+			}
+		case "words":
+			s.words, err = number(name, v, 1, 1<<24)
+		case "hold":
+			s.hold, err = number(name, v, 0, 1<<20)
+		case "rdatomic":
+			n, err = number(name, v, 1, 128)
+			s.rdatomic = int32(n)
+		case "mtu":
+			if v != "learnt" {
+				n, err = number(name, v, 256, 4096)
+				if err == nil && n&(n-1) != 0 {
+					err = fmt.Errorf("mtu=%s: want 256, 512, 1024, 2048 or 4096", v)
+				}
+				s.mtu = uint32(n)
+			}
+		case "servers":
+			if v != "any" {
+				for p := range strings.SplitSeq(v, "+") {
+					a, e := netip.ParseAddr(p)
+					if e != nil {
+						return s, fmt.Errorf("servers=%s: %q is not an IP address", v, p)
+					}
+					s.servers = append(s.servers, a.Unmap())
+				}
+			}
+		case "static":
+			if v != "none" && v != "" {
+				s.static = strings.Split(v, ";")
+			}
+		case "guard":
+			s.dropSpoofed, err = choice(name, v, "drop", "pass")
+		case "bad":
+			s.dropBad, err = choice(name, v, "drop", "pass")
+		case "settle":
+			s.settle, err = wait(name, v)
+		case "alive":
+			s.alive, err = wait(name, v)
+		case "giveup":
+			s.giveup, err = wait(name, v)
+		case "idle":
+			s.idle, err = wait(name, v)
+		default:
+			err = fmt.Errorf("swordbox has no argument %q", name)
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	if len(s.servers) > maxNodes {
+		return s, fmt.Errorf("servers: want at most %d", maxNodes)
+	}
+	return s, nil
+}
+
+func parseSpans(v string) ([]span, error) {
+	var out []span
+	for p := range strings.SplitSeq(v, ":") {
+		a, n, ok := strings.Cut(p, "+")
+		va, err1 := strconv.ParseUint(strings.TrimPrefix(a, "0x"), 16, 64)
+		l, err2 := strconv.ParseUint(strings.TrimPrefix(n, "0x"), 16, 64)
+		if !ok || err1 != nil || err2 != nil || l == 0 || va+l < va {
+			return nil, fmt.Errorf("track=%s: want VA+LENGTH, hexadecimal, as in 7f0000000000+1000", v)
+		}
+		out = append(out, span{va, va + l})
+	}
+	return out, nil
+}

@@ -1,0 +1,604 @@
+package swordbox
+
+import (
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// again is how soon after a repair began another repetition may begin a new
+// one: repetitions of several clients come together.
+const again = clock.Duration(time.Millisecond)
+
+// maxResent is how often the oldest operation of a connection is sent again
+// without any answer before the connection has failed.
+const maxResent = 16
+
+// find is the operation of flow i that PSN psn belongs to; none if it is not on
+// record.
+func (n *node) find(i int32, psn uint32) (at int32, k uint32) {
+	fl := &n.flows[i]
+	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
+	for lo != hi {
+		m := lo + (hi-lo)/2
+		if o, _ := n.op(i, m); psnLess(psn, o.cpsn) {
+			hi = m
+		} else {
+			lo = m + 1
+		}
+	}
+	if lo == fl.first {
+		return none, 0
+	}
+	o, at := n.op(i, lo-1)
+	if hdr.PSNDiff(psn, o.cpsn) >= int32(o.npsn) {
+		return none, 0
+	}
+	return at, lo - 1
+}
+
+// same reports whether the request in s.f may be a repetition of o, from its
+// packet k on.
+func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
+	f := &s.f
+	info := f.Op.Info().Flags
+	switch o.kind {
+	case kRead:
+		if info&hdr.IsRead == 0 {
+			return false
+		}
+		h := f.RETHOf(b)
+		skip := k * mtu
+		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
+	case kWrite:
+		if info&hdr.IsWrite == 0 || f.Op.Info().Ext&hdr.HasImmDt != 0 {
+			return false
+		}
+		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
+			h := f.RETHOf(b)
+			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len
+		}
+		return true
+	case kSend:
+		return info&(hdr.IsRead|hdr.IsAtomic) == 0
+	}
+	a := be.Uint64(b[f.BTH+hdr.BTHLen:])
+	return info&hdr.IsAtomic != 0 && a == o.va
+}
+
+// repeat handles a request of flow i that was there before.
+func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
+	n := s.n
+	fl := &n.flows[i]
+	if !psnLess(psn, fl.admitted) {
+		s.c.Drop(x, reasonRepeat) // it waits here
+		return
+	}
+	at, k := n.find(i, psn)
+	if at == none {
+		s.acknowledge(i, b)
+		s.c.Drop(x, reasonOldPSN)
+		return
+	}
+	o := &n.ops[at]
+	off := uint32(hdr.PSNDiff(psn, o.cpsn))
+	if !s.same(o, b, off, fl.mtu) {
+		s.c.Drop(x, reasonBadRepeat)
+		return
+	}
+	released := int32(k-fl.head) < 0
+	switch {
+	case o.state == sOpen:
+		s.resend(i, at, x, b, off)
+	case released && o.kind == kRead:
+		if o.got = off; !s.reenter(i, at, x, b, off) {
+			s.c.Drop(x, reasonRepeat)
+			return
+		}
+		o.flags |= fAgain
+		fl.rereads++
+	case released && o.kind.atomic() && fl.rereads == 0:
+		s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
+		s.c.Drop(x, reasonAnswered)
+	case released:
+		s.acknowledge(i, b)
+		s.c.Drop(x, reasonAnswered)
+	case o.state == sUnsent:
+		if !s.reenter(i, at, x, b, off) {
+			o.flags |= fPrompt
+			s.c.Drop(x, reasonEarly)
+		}
+	default: // answered in its turn
+		n.due(i)
+		s.c.Drop(x, reasonRepeat)
+	}
+}
+
+// acknowledge repeats the newest acknowledgement of flow i, when the request in
+// s.f asks for it. While a READ is done again it waits: it would tell the
+// client that the READ's answer was lost.
+func (s *Box) acknowledge(i int32, b []byte) {
+	fl := &s.n.flows[i]
+	if !s.f.BTHOf(b).AckReq() && s.f.Op.Info().Flags&(hdr.IsRead|hdr.IsAtomic) == 0 || fl.head == fl.first {
+		return
+	}
+	if fl.rereads > 0 {
+		fl.owes = true
+		return
+	}
+	o, _ := s.n.op(i, fl.head-1)
+	s.answer(i, hdr.Acknowledge, o.last(), fl.syn, 0)
+}
+
+// reenter sends an operation that is on record, and not open, as a new one;
+// false when it must wait.
+func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
+	n := s.n
+	o := &n.ops[at]
+	if o.kind == kRead {
+		o.got = off
+	} else if off != 0 {
+		return false
+	}
+	o.flags &= fAckReq | fModifies | fWide | fBare
+	o.word = none
+	if o.kind.atomic() { // operands as they came
+		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
+		o.out, o.prior = a.Swap(), a.Compare()
+	}
+	l, ok := s.choose(i, at)
+	whole := o.npsn == 1 || o.kind == kRead
+	if ok && !whole {
+		l, ok = i, s.usable(i, i, o) && n.flows[i].open == 0
+	}
+	if !ok || !s.enter(i, at, l, &s.f, b) {
+		return false
+	}
+	o.state, o.sent = sOpen, s.c.Now()
+	if whole {
+		s.send(i, at, x, &s.f, off)
+		return true
+	}
+	// Its packets come one by one.
+	n.flows[l].repair, n.flows[l].expect, n.flows[l].since = true, o.spsn, s.c.Now()
+	s.resend(i, at, x, b, 0)
+	return true
+}
+
+// resend handles a repetition of an open operation of flow i, from its packet
+// off on.
+func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
+	n := s.n
+	o := &n.ops[at]
+	l := o.lane
+	c := &n.flows[l]
+	if o.kind == kRead && off < o.got {
+		o.got = off
+		s.dropAnswer(o)
+	}
+	s.c.Mark(x, packet.Forwarded, reasonRepeated)
+	if !c.repair {
+		if l == i && c.guests == 0 {
+			// Its own connection and all in its client's hands.
+			s.send(i, at, x, &s.f, off)
+			return
+		}
+		if s.c.Now().Sub(c.since) < again {
+			s.c.Drop(x, reasonRepeat)
+			return
+		}
+		front := &n.ops[c.oldest]
+		s.startRepair(l, psnAdd(front.spsn, front.got))
+	}
+	d := hdr.PSNDiff(psnAdd(o.spsn, off), c.expect)
+	switch {
+	case !c.repair || d < 0:
+		s.c.Drop(x, reasonRepeat) // sent again already
+	case d == 0:
+		s.send(i, at, x, &s.f, off)
+		c.expect = psnAdd(c.expect, 1)
+		if o.kind == kRead {
+			c.expect = psnAdd(o.spsn, o.npsn)
+		}
+		c.since = s.c.Now()
+		s.pump(l)
+	case o.can(c):
+		s.c.Drop(x, reasonRepeat) // made here when it is due
+	case !s.hold(&c.late, x):
+		s.c.Drop(x, reasonEarly)
+	}
+}
+
+// can reports whether o can be made again from the record, for connection c.
+func (o *op) can(c *flow) bool {
+	switch o.kind {
+	case kRead:
+		return o.npsn == 1 || c.mtu != 0
+	case kWrite:
+		return o.npsn == 1 && (o.len == 0 || o.len == 8)
+	case kCAS, kFAA, kProbe:
+		return true
+	}
+	return o.is(fReplaced | fEmpty | fOrphan)
+}
+
+// missing: the server expects PSN psn on connection l.
+func (s *Box) missing(l int32, psn uint32) {
+	n := s.n
+	c := &n.flows[l]
+	if c.oldest == none {
+		return
+	}
+	if c.guests == 0 && !c.repair {
+		// All of it is in the hands of its own client.
+		o := &n.ops[c.oldest]
+		if i := n.flowOf(c.oldest); i == l {
+			if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
+				o.ask = uint32(d)
+			} else {
+				o.ask = 0
+			}
+			o.flags |= fPrompt
+			n.due(l)
+			return
+		}
+	}
+	s.startRepair(l, psn)
+}
+
+// startRepair sends what connection l carries from PSN psn on again: what is on
+// record itself, the rest is asked for.
+func (s *Box) startRepair(l int32, psn uint32) {
+	n := s.n
+	c := &n.flows[l]
+	c.repair, c.expect, c.since = true, psn, s.c.Now()
+	c.resent++
+	s.c.Count(ctrRepairs, 1)
+	for at := c.oldest; at != none; at = n.ops[at].next {
+		o := &n.ops[at]
+		if i := n.flowOf(at); i != none && !o.can(c) {
+			o.ask = 0
+			if d := hdr.PSNDiff(psn, o.spsn); d > 0 && d < int32(o.npsn) {
+				o.ask = uint32(d)
+			}
+			o.flags |= fPrompt
+			n.due(i)
+		}
+	}
+	s.pump(l)
+}
+
+// pump sends again what it can, in the order of PSNs, up to what must come from
+// a client.
+func (s *Box) pump(l int32) {
+	n := s.n
+	c := &n.flows[l]
+	at := c.oldest
+	for c.repair && c.expect != c.next {
+		for at != none && !psnLess(c.expect, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
+			at = n.ops[at].next
+		}
+		if at == none {
+			c.expect = c.next
+			break
+		}
+		o := &n.ops[at]
+		off := uint32(hdr.PSNDiff(c.expect, o.spsn))
+		if o.can(c) && (o.kind == kRead || o.npsn == 1 || o.is(fOrphan)) {
+			if !s.make(l, o, off) {
+				return
+			}
+			s.c.Count(ctrResent, 1)
+			if o.kind == kRead {
+				c.expect = psnAdd(o.spsn, o.npsn)
+			} else {
+				c.expect = psnAdd(c.expect, 1)
+			}
+			continue
+		}
+		if !s.fromLate(c) {
+			return
+		}
+		c.expect = psnAdd(c.expect, 1)
+	}
+	c.repair = false
+	s.discard(&c.late, reasonRepeat)
+}
+
+// fromLate sends the held frame with the PSN that connection c expects; false
+// when there is none.
+func (s *Box) fromLate(c *flow) bool {
+	for k := c.late.n; k > 0; k-- {
+		x := s.unhold(&c.late)
+		if x == nil {
+			continue
+		}
+		if hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE {
+			i, _ := s.n.conns.Find(s.n.addr, s.g.BTHOf(x.Bytes()).DestQP())
+			if i != conn.NoSlot {
+				psn := s.g.BTHOf(x.Bytes()).PSN()
+				if at, _ := s.n.find(int32(i), psn); at != none {
+					o := &s.n.ops[at]
+					off := uint32(hdr.PSNDiff(psn, o.cpsn))
+					if o.state == sOpen && &s.n.flows[o.lane] == c && psnAdd(o.spsn, off) == c.expect {
+						s.send(int32(i), at, x, &s.g, off)
+						return true
+					}
+				}
+			}
+		}
+		if !s.hold(&c.late, x) {
+			s.c.Drop(x, reasonEarly)
+		}
+	}
+	return false
+}
+
+// make sends o, from its packet off on, from the record. Of an operation that
+// nobody waits for and that is not on record, an empty WRITE takes the place.
+func (s *Box) make(l int32, o *op, off uint32) bool {
+	c := &s.n.flows[l]
+	h := &c.up
+	k := o.kind
+	size := h.len() + hdr.RETHLen + hdr.ICRCLen
+	switch {
+	case o.is(fReplaced) || k == kWrite && o.len == 8 && o.npsn == 1:
+		size += 8
+	case o.is(fEmpty), k == kWrite, k == kProbe, k == kRead:
+	case k == kCAS || k == kFAA:
+		size += hdr.AtomicETHLen - hdr.RETHLen
+	}
+	x := s.blank(size)
+	if x == nil {
+		return false
+	}
+	b := x.Bytes()
+	psn := psnAdd(o.spsn, off)
+	switch {
+	case (k == kCAS || k == kFAA) && !o.is(fReplaced|fEmpty):
+		copy(b, h.b[:h.len()])
+		t := hdr.BTH(b[h.bth:])
+		code := hdr.CompareSwap
+		if k == kFAA {
+			code = hdr.FetchAdd
+		}
+		t[0], t[1] = byte(code), t[1]&0x40
+		t.SetPSN(psn)
+		t.SetAckReq(true)
+		a := hdr.AtomicETH(b[h.len():])
+		a.SetVA(o.va)
+		a.SetRKey(o.rkey)
+		a.SetSwap(o.out)
+		a.SetCompare(o.prior)
+		h.seal(b, code)
+	case k == kRead:
+		s.write(h, b, o, psn)
+		t := hdr.BTH(b[h.bth:])
+		t[0] = byte(hdr.ReadRequest)
+		r := hdr.RETH(b[h.len():])
+		r.SetVA(o.va + uint64(off)*uint64(c.mtu))
+		r.SetDMALength(o.len - off*c.mtu)
+		h.seal(b, hdr.ReadRequest)
+	default:
+		s.write(h, b, o, psn)
+	}
+	s.c.Emit(toServers, x)
+	return true
+}
+
+// notReady: the server has no receive buffer for the SEND at psn. Its client
+// must wait; others that come behind it on the connection wait for it.
+func (s *Box) notReady(l int32, psn uint32, syn hdr.Syndrome) {
+	n := s.n
+	c := &n.flows[l]
+	if c.oldest == none {
+		return
+	}
+	i := n.flowOf(c.oldest)
+	if i == none {
+		return
+	}
+	o := &n.ops[c.oldest]
+	if c.guests > 0 {
+		s.startRepair(l, psn)
+		o.flags &^= fPrompt
+	}
+	if front, _ := n.op(i, n.flows[i].head); front == o {
+		s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, uint32(hdr.PSNDiff(psn, o.spsn))), syn, 0)
+	}
+}
+
+// fatal: the server refused the request at psn; the connection is in the error
+// state. Nothing behind it was executed.
+func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
+	n := s.n
+	c := &n.flows[l]
+	at := c.oldest
+	if at == none || psnLess(psn, n.ops[at].spsn) {
+		return
+	}
+	o := &n.ops[at]
+	s.unlink(o)
+	o.state, o.syn = sFailed, syn
+	s.forget(at, false)
+	s.bury(l, false)
+}
+
+// fail gives up connection l. What it carried may have been executed or not.
+func (s *Box) fail(l int32) { s.bury(l, true) }
+
+// bury ends connection l. doubt: what it carried may have been executed; then
+// only READs can be done again, and other operations end their clients'
+// connections.
+func (s *Box) bury(l int32, doubt bool) {
+	n := s.n
+	c := &n.flows[l]
+	c.dead, c.repair = true, false
+	s.c.Count(ctrFailedLanes, 1)
+	s.discard(&c.late, reasonReset)
+	for c.oldest != none {
+		at := c.oldest
+		o := &n.ops[at]
+		s.unlink(o)
+		if doubt && o.kind != kRead {
+			o.state, o.syn = sFailed, hdr.SynNAKRemoteOperation
+		} else {
+			o.state = sUnsent
+			o.flags |= fPrompt
+			o.ask = o.got
+		}
+		s.dropAnswer(o)
+		o.got = 0
+		s.forget(at, false)
+	}
+	s.unshare(l)
+}
+
+// unshare takes connection l from the shared ones; another may take its place.
+func (s *Box) unshare(l int32) {
+	n := s.n
+	for k, x := range n.lanes {
+		if x != l {
+			continue
+		}
+		n.lanes = append(n.lanes[:k], n.lanes[k+1:]...)
+		break
+	}
+	for i := range n.flows {
+		if len(n.lanes) == cap(n.lanes) {
+			break
+		}
+		if f := &n.flows[i]; int32(i) != l && f.synced && f.trusted && !f.dead && !f.gone {
+			s.share(int32(i))
+		}
+	}
+	s.c.Set(ctrLanes, uint64(len(n.lanes)))
+}
+
+// remove forgets flow i: its connection is gone.
+func (s *Box) remove(i int32) {
+	n := s.n
+	fl := &n.flows[i]
+	if !fl.synced {
+		return
+	}
+	for at := fl.oldest; at != none; at = n.ops[at].next {
+		if n.flowOf(at) == i {
+			n.ops[at].flags |= fOrphan
+		}
+	}
+	s.discard(&fl.stall, reasonReset)
+	s.bury(i, true)
+	for k := fl.first; k != fl.tail; k++ {
+		o, _ := n.op(i, k)
+		s.dropAnswer(o)
+		if o.state == sOpen {
+			o.flags |= fOrphan
+		}
+	}
+	*fl = flow{}
+}
+
+// probe sends an empty WRITE on connection l, which carried nothing of late:
+// its answer tells that the server is there.
+func (s *Box) probe(l int32) {
+	n := s.n
+	c := &n.flows[l]
+	if c.probing || c.cur != none || c.dead || c.repair || !c.trusted {
+		return
+	}
+	at := n.probeOf(l)
+	o := &n.ops[at]
+	*o = op{kind: kProbe, npsn: 1, spsn: c.next, lane: l, next: none, word: none, held: [2]int32{none, none}, sent: s.c.Now()}
+	if !s.make(l, o, 0) {
+		return
+	}
+	s.link(l, at)
+	c.next = psnAdd(c.next, 1)
+	c.probing = true
+	s.c.Count(ctrProbes, 1)
+}
+
+// Tick implements graph.Ticker: connections that make no progress.
+func (s *Box) Tick(c *graph.Ctx) clock.Time {
+	now := c.Now()
+	if s.worker != 0 {
+		return clock.Never
+	}
+	s.c = c
+	conns, words, held := 0, 0, 0
+	for _, n := range *s.nodes.Load() {
+		s.own(n)
+		n.conns.Sweep(now)
+		for l := range n.flows {
+			if f := &n.flows[l]; f.synced && f.oldest != none {
+				s.watch(int32(l))
+			}
+		}
+		s.settle()
+		conns += n.conns.Len()
+		words += n.words.n
+		held += n.shelf.n
+	}
+	s.release()
+	c.Set(ctrConns, uint64(conns))
+	c.Set(ctrWords, uint64(words))
+	c.Set(ctrHeld, uint64(held))
+	s.c = nil
+	return now.Add(tick)
+}
+
+// tick is the time between two looks at connections.
+const tick = clock.Duration(20 * time.Millisecond)
+
+// watch looks at connection l, which carries something.
+func (s *Box) watch(l int32) {
+	n := s.n
+	c := &n.flows[l]
+	now := s.c.Now()
+	front := &n.ops[c.oldest]
+	switch {
+	case c.repair && now.Sub(c.since) > s.cfg.giveup:
+		// A client does not send again what is missing: it is gone.
+		at := c.oldest
+		for at != none && !psnLess(c.expect, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
+			at = n.ops[at].next
+		}
+		if at == none || hdr.PSNDiff(c.expect, n.ops[at].spsn) > 0 || n.flowOf(at) == none || n.ops[at].is(fOrphan) {
+			s.fail(l) // in the middle of a message
+			return
+		}
+		s.abandon(at)
+		c.since = now
+		s.pump(l)
+	case c.resent > maxResent:
+		s.fail(l)
+	case !c.repair && (c.guests > 0 || front.kind == kProbe) && now.Sub(max(front.sent, c.since, c.heard)) > s.cfg.giveup/5:
+		s.startRepair(l, psnAdd(front.spsn, front.got))
+	}
+}
+
+// abandon ends the connection of op at's client, which is gone, as far as it
+// can be told; others need not wait for it.
+func (s *Box) abandon(at int32) {
+	n := s.n
+	i := n.flowOf(at)
+	o := &n.ops[at]
+	fl := &n.flows[i]
+	s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
+	s.end(i)
+	for k := fl.first; k != fl.tail; k++ {
+		if o, _ := n.op(i, k); o.state == sOpen {
+			o.flags |= fOrphan
+			s.dropAnswer(o)
+			fl.open--
+			if o.is(fBare) {
+				fl.bare--
+			}
+		}
+	}
+}

@@ -1,0 +1,739 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// request handles a client's request; x is disposed of.
+func (s *Box) request(x *packet.Buf, b []byte) {
+	n := s.n
+	slot, e := n.conns.Request(s.c.Now(), b, &s.f)
+	switch e {
+	case conn.Spoofed:
+		s.bad(toClients, x, reasonSpoofed, s.cfg.dropSpoofed)
+		return
+	case conn.Full:
+		s.stranger(x, b, reasonConnFull)
+		return
+	}
+	if slot == conn.NoSlot {
+		s.stranger(x, b, reasonStranger)
+		return
+	}
+	if len(n.removed) > 0 { // an earlier connection had this row, or its queue pair
+		for _, i := range n.removed {
+			s.remove(i)
+		}
+		n.removed = n.removed[:0]
+	}
+	i := int32(slot)
+	fl := &n.flows[i]
+	psn := s.f.BTHOf(b).PSN()
+	if !fl.synced {
+		row := n.conns.Row(slot)
+		turn := s.inTurn(fl, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
+		fl.seen = true
+		if row.State == conn.HalfOpen {
+			s.stranger(x, b, reasonUnpaired)
+			return
+		}
+		if !turn || row.State != conn.Paired || !s.sync(i, b, psn) {
+			s.stranger(x, b, reasonStranger)
+			return
+		}
+	}
+	if fl.gone {
+		s.refuse(i, psn)
+		s.c.Drop(x, reasonReset)
+		return
+	}
+	if fl.unsure && psn != fl.arrived {
+		// The next request tells how many packets the READ before it takes.
+		o := &n.ops[fl.newest]
+		if d := hdr.PSNDiff(psn, o.cpsn); d > 1 && uint32(d) <= (o.len+255)/256 {
+			s.settleLength(i, uint32(d))
+		}
+	}
+	switch d := hdr.PSNDiff(psn, fl.arrived); {
+	case d > 0:
+		// A responder would ask for what is missing; once it has answered
+		// what came before.
+		if !fl.gapNAK && !fl.vague && !fl.unsure {
+			fl.gapNAK, fl.toldGap = true, false
+			n.due(i)
+		}
+		s.c.Drop(x, reasonPSNGap)
+		return
+	case d < 0 && fl.young && psnLess(psn, fl.start):
+		s.stranger(x, b, reasonRepeated) // of the time before
+		return
+	case d < 0:
+		s.repeat(i, x, b, psn)
+		return
+	}
+	fl.gapNAK = false
+	if fl.vague { // where the one before it ends is not known yet
+		s.c.Drop(x, reasonPSNGap)
+		return
+	}
+	k := s.packets(fl, b)
+	if fl.unsure {
+		// Of one packet, then; or another one of the same length again.
+		s.settleLength(i, 1)
+	}
+	fl.arrived = psnAdd(psn, k)
+	if fl.young && hdr.PSNDiff(psn, fl.start) > 1<<22 {
+		fl.young = false
+	}
+	if fl.stall.n > 0 || !s.admit(i, x, &s.f) {
+		if !s.hold(&fl.stall, x) {
+			fl.arrived = psn // it never came
+			s.c.Drop(x, reasonHoldFull)
+			return
+		}
+		n.wait(i)
+		if fl.stall.n > 1 {
+			s.drain(i) // it may complete a message
+		}
+		fl.vague = fl.stall.n > 0 && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow
+	}
+}
+
+// wait notes that flow i has requests that wait.
+func (n *node) wait(i int32) {
+	if f := &n.flows[i]; !f.waits {
+		f.waits = true
+		n.waiting = append(n.waiting, i)
+	}
+}
+
+// stranger passes a request of a connection that is not followed. When it
+// changes a tracked word, that word's value is not known for a while: nobody
+// knows when, and in which order, it will be executed.
+func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
+	n, f := s.n, &s.f
+	va, ln := uint64(0), uint32(0)
+	switch fl := f.Op.Info().Flags; {
+	case fl&hdr.IsAtomic != 0:
+		va, ln = be.Uint64(b[f.BTH+hdr.BTHLen:]), 8
+	case fl&hdr.IsWrite != 0 && fl&(hdr.IsFirst|hdr.IsOnly) != 0:
+		h := f.RETHOf(b)
+		va, ln = h.VA(), h.DMALength()
+	}
+	if ln != 0 {
+		n.unknown = s.c.Now().Add(s.cfg.settle)
+		for w := n.words.next(va, va+uint64(ln)); w != none; w = n.words.next(n.words.w[w].va+8, va+uint64(ln)) {
+			n.words.w[w].valid = false
+			n.words.w[w].barred = n.unknown
+		}
+	}
+	s.mark(toClients, x, r)
+}
+
+// inTurn follows the numbering of a flow that is not synced: it reports whether
+// a request is the one that comes next, after others that were.
+func (s *Box) inTurn(fl *flow, b []byte, psn uint32) bool {
+	d := hdr.PSNDiff(psn, fl.arrived)
+	if fl.seen && d < 0 {
+		return false // a repetition
+	}
+	if !fl.seen || d > 0 {
+		fl.turns = 0
+	}
+	f := &s.f
+	k := s.packets(fl, b)
+	if f.Op == hdr.ReadRequest && fl.mtu == 0 && f.RETHOf(b).DMALength() > max(fl.mtuLow, 256) {
+		fl.turns = 0
+	}
+	ok := fl.turns >= 2 && f.Op.Info().Flags&(hdr.IsMiddle|hdr.IsLast) == 0
+	fl.turns++
+	fl.arrived = psnAdd(psn, k)
+	return ok
+}
+
+// sync takes over the numbering of a connection: until now both ends count
+// alike. False when frames cannot be made for it.
+func (s *Box) sync(i int32, b []byte, psn uint32) bool {
+	n := s.n
+	r := n.conns.Row(conn.Slot(i))
+	if r.Server.Port == 0 && r.Server.QPN == 0 {
+		return false
+	}
+	fl := &n.flows[i]
+	mtu, mtuLow := fl.mtu, max(fl.mtuLow, 256)
+	if mtu == 0 {
+		mtu = s.cfg.mtu
+	}
+	*fl = flow{synced: true, young: true, start: psn, arrived: psn, admitted: psn, next: psn, acked: psnAdd(psn, hdr.PSNMask), expect: psn,
+		lane: none, cur: none, oldest: none, newest: none, mtu: mtu, mtuLow: mtuLow}
+	if r.MTU != 0 {
+		fl.mtu = uint32(r.MTU)
+	}
+	if !fl.up.learn(b, &s.f) {
+		*fl = flow{}
+		return false
+	}
+	s.c.Count(ctrSynced, 1)
+	return true
+}
+
+// packets is the number of PSNs that the request in s.f takes.
+func (s *Box) packets(fl *flow, b []byte) uint32 {
+	f := &s.f
+	info := f.Op.Info().Flags
+	if info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 && fl.mtu == 0 {
+		fl.mtu = uint32(len(f.PayloadOf(b)))
+	}
+	if info&hdr.IsRead == 0 {
+		return 1
+	}
+	ln := f.RETHOf(b).DMALength()
+	switch {
+	case ln <= fl.mtuLow:
+		return 1
+	case fl.mtu != 0:
+		return (ln + fl.mtu - 1) / fl.mtu
+	}
+	return 1 // for the time being: see admit
+}
+
+// settleLength notes that the READ of unknown length that flow i sent last
+// takes k packets.
+func (s *Box) settleLength(i int32, k uint32) {
+	n := s.n
+	fl := &n.flows[i]
+	o := &n.ops[fl.newest]
+	fl.unsure = false
+	o.npsn = k
+	fl.next = psnAdd(o.spsn, k)
+	fl.arrived = psnAdd(o.cpsn, k)
+	fl.admitted = fl.arrived
+	if k == 1 {
+		fl.mtuLow = max(fl.mtuLow, o.len)
+	}
+}
+
+// admit sends the next request of flow i on; false when it must wait. f are
+// its headers.
+func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
+	n := s.n
+	fl := &n.flows[i]
+	b := x.Bytes()
+	if fl.cur != none {
+		return s.middle(i, x, f)
+	}
+	if fl.tail-fl.head >= n.window {
+		return false
+	}
+	o, at := n.op(i, fl.tail)
+	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
+		return false // its place is taken
+	}
+	if fl.tail-fl.first >= n.window {
+		fl.first = fl.tail - n.window + 1
+	}
+	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none, held: [2]int32{none, none}, sent: s.c.Now()}
+	info := f.Op.Info().Flags
+	whole, unsure := true, false
+	switch {
+	case info&hdr.IsRead != 0:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey, o.len = kRead, h.VA(), h.RKey(), h.DMALength()
+		if o.len > fl.mtuLow && fl.mtu != 0 {
+			o.npsn = (o.len + fl.mtu - 1) / fl.mtu
+		} else if o.len > fl.mtuLow {
+			// Its answer will tell. Until then nothing else goes over the
+			// connection.
+			if fl.open > 0 || fl.guests > 0 || fl.dead {
+				return false
+			}
+			unsure = true
+		}
+	case info&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 && f.Op.Info().Ext&hdr.HasImmDt == 0:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey, o.len = kWrite, h.VA(), h.RKey(), h.DMALength()
+		if info&hdr.IsFirst != 0 {
+			whole = false
+			if p := uint32(len(f.PayloadOf(b))); p != 0 {
+				o.npsn = max(2, (o.len+p-1)/p)
+			}
+		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
+			o.out = le.Uint64(f.PayloadOf(b))
+		}
+		if o.len != 0 {
+			o.flags |= fModifies
+		}
+	case info&hdr.IsAtomic != 0:
+		h := f.BTH + hdr.BTHLen
+		a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
+		o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
+		o.flags |= fModifies
+		switch f.Op {
+		case hdr.CompareSwap:
+			o.kind = kCAS
+		case hdr.FetchAdd:
+			o.kind = kFAA
+		case hdr.MaskedCompSwap:
+			o.kind = kMaskedCAS
+		default:
+			o.kind = kOtherAtomic
+		}
+	default: // SEND, with immediate, FLUSH, ...
+		o.kind = kSend
+		o.flags |= fBare
+		whole = info&hdr.IsFirst == 0
+	}
+	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind.atomic() {
+		o.flags |= fAckReq
+	}
+	if o.len > 8 || o.len != 0 && o.va&7 != 0 {
+		o.flags |= fWide
+	}
+	l, ok := s.choose(i, at)
+	if unsure {
+		l, ok = i, s.usable(i, i, o)
+	}
+	if !ok {
+		return false
+	}
+	if l != i && !whole && fl.stall.n < int32(o.npsn) {
+		if !n.shelf.room(int(o.npsn)) || o.npsn > uint32(len(n.shelf.k))/4 {
+			// Too long to be gathered: over its own connection, behind all
+			// that is open.
+			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, o) {
+				return false
+			}
+			l = i
+		} else {
+			return false // not all of it is here
+		}
+	}
+	if !s.enter(i, at, l, f, b) {
+		return false
+	}
+	fl.tail++
+	fl.unsure = unsure
+	if unsure {
+		fl.vague = false
+	}
+	if !whole {
+		fl.cur = at
+		if o.kind == kSend {
+			o.npsn = 1 // as many as come
+		}
+		if l == i {
+			n.flows[l].next = psnAdd(o.spsn, 1)
+		} else {
+			n.flows[l].next = psnAdd(o.spsn, o.npsn)
+		}
+	}
+	s.send(i, at, x, f, 0)
+	fl.admitted = psnAdd(fl.admitted, 1)
+	if o.kind == kRead {
+		fl.admitted = psnAdd(o.cpsn, o.npsn)
+	}
+	return true
+}
+
+// middle sends on a packet of the message that flow i is in; false when it
+// must wait.
+func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
+	n := s.n
+	fl := &n.flows[i]
+	at := fl.cur
+	o := &n.ops[at]
+	info := f.Op.Info().Flags
+	if info&(hdr.IsMiddle|hdr.IsLast) == 0 || (o.kind == kWrite) != (info&hdr.IsWrite != 0) {
+		// The server will refuse it. It takes a PSN of its own.
+		fl.cur = none
+		return s.admit(i, x, f)
+	}
+	l := &n.flows[o.lane]
+	if l.repair {
+		return false
+	}
+	k := uint32(hdr.PSNDiff(fl.admitted, o.cpsn))
+	last := info&hdr.IsLast != 0
+	if o.kind == kSend || k >= o.npsn || last {
+		o.npsn = k + 1
+	}
+	if f.BTHOf(x.Bytes()).AckReq() {
+		o.flags |= fAckReq
+	}
+	if o.lane == i {
+		l.next = psnAdd(o.spsn, k+1)
+	}
+	if last {
+		fl.cur = none
+	}
+	s.send(i, at, x, f, k)
+	fl.admitted = psnAdd(fl.admitted, 1)
+	return true
+}
+
+// trackedWord is the word that o is all about; none if it is not tracked.
+func (n *node) trackedWord(o *op) int32 {
+	if o.len == 0 || o.is(fWide) {
+		return none
+	}
+	return n.words.find(o.va &^ 7)
+}
+
+// choose is the connection that op at of flow i goes over; false when it must
+// wait.
+func (s *Box) choose(i, at int32) (int32, bool) {
+	n := s.n
+	fl, o := &n.flows[i], &n.ops[at]
+	if o.kind == kSend {
+		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, o)
+	}
+	w := n.trackedWord(o)
+	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
+	if o.is(fModifies) && (!tracked || o.is(fWide)) {
+		o.flags |= fBare
+	}
+	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
+		// Behind its client's open ones.
+		return fl.lane, !fl.mixed && s.usable(fl.lane, i, o)
+	}
+	want := i
+	if tracked && len(n.lanes) > 0 {
+		want = n.lanes[hash(o.va>>lineShift)%uint32(len(n.lanes))]
+		if w != none {
+			if x := &n.words.w[w]; x.flight > 0 {
+				want = x.lane
+			} else if x.loose > 0 && fl.open > 0 {
+				return none, false // one of those may be its client's
+			}
+		}
+	}
+	if want != i && !s.usable(want, i, o) {
+		if fl.open > 0 {
+			return none, false
+		}
+		want = i
+	}
+	if want == i && n.flows[i].dead {
+		for _, l := range n.lanes {
+			if s.usable(l, i, o) {
+				return l, true
+			}
+		}
+	}
+	return want, s.usable(want, i, o)
+}
+
+// usable reports whether connection l can carry o, of flow i, now.
+func (s *Box) usable(l, i int32, o *op) bool {
+	n := s.n
+	x := &n.flows[l]
+	if !x.synced || x.dead || x.repair || x.unsure || hdr.PSNDiff(x.next, x.acked) > 1<<22 {
+		return false
+	}
+	if l != i {
+		fl := &n.flows[i]
+		if !x.trusted || !fl.trusted || !x.up.alike(&fl.up) || x.cur != none && n.ops[x.cur].lane == l {
+			return false
+		}
+		if o.len > x.mtuLow && (x.mtu == 0 || o.len > x.mtu && x.mtu != fl.mtu) {
+			return false
+		}
+		if s.c.Now().Sub(x.heard) > s.cfg.alive {
+			s.probe(l)
+			return false
+		}
+	}
+	if (o.kind == kRead || o.kind.atomic() && !s.foretold(o)) && (l != i || x.guests > 0) && x.rd >= s.depth(l) {
+		return false
+	}
+	return true
+}
+
+// foretold reports whether the outcome of atomic o is known, so that it needs
+// none of the server's responder resources.
+func (s *Box) foretold(o *op) bool {
+	if w := s.n.trackedWord(o); w != none && s.cfg.mode == Replace {
+		return s.n.words.w[w].valid
+	}
+	return false
+}
+
+// depth is the number of READs and atomics that the server takes at once on
+// connection l.
+func (s *Box) depth(l int32) int32 {
+	if d := s.n.conns.Row(conn.Slot(l)).Server.Resources; d != 0 {
+		return int32(d)
+	}
+	return s.cfg.rdatomic
+}
+
+// enter puts op at of flow i in order: on connection l, and with the others of
+// its words. False when it must wait, and nothing has changed.
+func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
+	n := s.n
+	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
+	now := s.c.Now()
+	w := n.trackedWord(o)
+	if w == none && o.is(fModifies) && !o.is(fWide) &&
+		(o.kind.atomic() && (s.cfg.learn || s.cfg.tracked(o.va, 8)) || o.len == 8 && s.cfg.tracked(o.va, 8)) {
+		w = s.track(o.va, o.rkey)
+	}
+	if w != none && o.is(fModifies) {
+		v := &n.words.w[w]
+		ordered := v.rkey == o.rkey && o.len == 8 && v.loose == 0 && (v.flight == 0 || v.lane == l)
+		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.cfg.mode == Replace && now >= v.barred && n.shelf.room(1) {
+			return false // its outcome will be known when that of the probe is
+		}
+		o.word, v.last = w, at
+		if o.kind.atomic() {
+			s.c.Count(ctrAtomics, 1)
+		}
+		if ordered {
+			v.lane = l
+			v.flight++
+			s.effect(o, at, v, b, f)
+		} else {
+			v.loose++
+			v.valid = false
+			o.flags |= fLoose
+			s.c.Count(ctrLoose, 1)
+		}
+	} else if o.is(fModifies) && o.is(fWide) {
+		end := o.va + uint64(o.len)
+		for w := n.words.next(o.va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
+			v := &n.words.w[w]
+			v.loose++
+			v.valid = false
+			v.last = at
+			o.flags |= fLoose
+		}
+	}
+	// A READ that is done again may begin in its middle.
+	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
+	s.link(l, at)
+	x.next = psnAdd(x.next, o.npsn-o.got)
+	if o.kind == kRead || o.kind.atomic() && !o.is(fReplaced|fEmpty) {
+		o.flags |= fSlot
+		x.rd++
+	}
+	if l != i {
+		o.flags |= fGuest
+		x.guests++
+		s.c.Count(ctrMoved, 1)
+	}
+	if fl.open == 0 {
+		fl.mixed = false
+	} else if fl.lane != l {
+		fl.mixed = true
+	}
+	fl.open++
+	fl.lane = l
+	if o.is(fBare) {
+		fl.bare++
+	}
+	return true
+}
+
+// link puts op at at the end of what connection l carries.
+func (s *Box) link(l, at int32) {
+	n := s.n
+	x := &n.flows[l]
+	n.ops[at].next = none
+	if x.oldest == none {
+		x.oldest = at
+		x.resent = 0
+	} else {
+		n.ops[x.newest].next = at
+	}
+	x.newest = at
+}
+
+// effect computes what op at, which is in order, does to its word.
+func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
+	if s.c.Now() < v.barred {
+		v.valid = false
+		return
+	}
+	if o.kind == kWrite {
+		if !v.valid {
+			s.c.Count(ctrCached, 1)
+		}
+		v.value, v.valid = o.out, true
+		return
+	}
+	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
+	if o.kind == kMaskedCAS {
+		m := f.MaskedAtomicETHOf(b)
+		compareMask, swapMask = m.CompareMask(), m.SwapMask()
+	}
+	switch {
+	case o.kind == kOtherAtomic:
+		v.valid = false
+	case !v.valid:
+		if v.probe == none {
+			v.probe = at
+			v.compare, v.compareMask, v.swap, v.swapMask = compare, compareMask, o.out, swapMask
+			o.flags |= fProbe
+		}
+	case s.cfg.mode == Replace:
+		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
+		o.prior, o.out = v.value, now
+		o.flags |= fReplaced
+		if now == v.value {
+			o.flags ^= fReplaced | fEmpty
+			s.c.Count(ctrEmpty, 1)
+		}
+		v.value = now
+		s.c.Count(ctrReplaced, 1)
+	default:
+		v.valid = false
+	}
+}
+
+// track makes a word. Open operations that may change it are not in order with
+// what comes.
+func (s *Box) track(va uint64, rkey uint32) int32 {
+	n := s.n
+	w := n.words.add(va, rkey)
+	if w == none {
+		s.c.Count(ctrWordFull, 1)
+		return none
+	}
+	v := &n.words.w[w]
+	for l := range n.flows {
+		if !n.flows[l].synced {
+			continue
+		}
+		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
+			o := &n.ops[at]
+			if o.is(fModifies) && o.va < va+8 && o.va+uint64(o.len) > va {
+				v.loose++
+				if !o.is(fWide) {
+					o.word = w
+				}
+				o.flags |= fLoose
+			}
+		}
+	}
+	// What passed before the numbering was known is not on record.
+	v.barred = n.unknown
+	return w
+}
+
+// send gives the server packet k of op at of flow i: frame x, as its client
+// sent it, with headers f.
+func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
+	n := s.n
+	o := &n.ops[at]
+	l := &n.flows[o.lane]
+	b := x.Bytes()
+	psn := psnAdd(o.spsn, k)
+	if o.is(fReplaced | fEmpty) {
+		h := &l.up
+		size := h.len() + hdr.RETHLen + hdr.ICRCLen
+		if o.is(fReplaced) {
+			size += 8
+		}
+		if !resize(x, size) { // smaller than an atomic: cannot be
+			s.c.Drop(x, reasonNoBuf)
+			return
+		}
+		b = x.Bytes()
+		s.write(h, b, o, psn)
+		s.c.Mark(x, packet.Forwarded, reasonReplaced)
+		s.c.Emit(toServers, x)
+		return
+	}
+	ours := o.lane != i
+	ack := (ours || o.word != none || o.is(fLoose)) && k+1 == o.npsn && !f.BTHOf(b).AckReq()
+	if ours || ack || f.BTHOf(b).PSN() != psn {
+		if ours {
+			l.up.address(b)
+			if l.up.net == hdr.NetIPv4 {
+				f.IPv4Of(b).UpdateChecksum()
+			}
+			s.c.Mark(x, packet.Forwarded, reasonMoved)
+		}
+		h := f.BTHOf(b)
+		h.SetPSN(psn)
+		if ack {
+			h.SetAckReq(true)
+		}
+		hdr.SetICRC(b, f)
+	}
+	s.c.Emit(toServers, x)
+}
+
+// write fills frame b with header h, as long as it must be, with the WRITE that
+// o is sent as.
+func (s *Box) write(h *header, b []byte, o *op, psn uint32) {
+	copy(b, h.b[:h.len()])
+	t := hdr.BTH(b[h.bth:])
+	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
+	t.SetPSN(psn)
+	t.SetAckReq(true)
+	r := hdr.RETH(b[h.len():])
+	r.SetVA(o.va)
+	r.SetRKey(o.rkey)
+	r.SetDMALength(0)
+	if p := b[h.len()+hdr.RETHLen:]; len(p) > hdr.ICRCLen {
+		r.SetDMALength(8)
+		le.PutUint64(p, o.out)
+	}
+	h.seal(b, hdr.WriteOnly)
+}
+
+// mine is the first frame of q, as one of this worker's; nil when it cannot be
+// had.
+func (s *Box) mine(q *fifo) *packet.Buf {
+	k := &s.n.shelf.k[q.first]
+	if int(k.worker) != s.worker {
+		y := s.c.Get()
+		if y == nil {
+			return nil
+		}
+		if !y.SetBytes(k.x.Bytes()) {
+			s.c.Discard(y)
+			return nil
+		}
+		s.n.freed[k.worker] = append(s.n.freed[k.worker], k.x)
+		s.n.heldBy[k.worker]--
+		s.n.heldBy[s.worker]++
+		k.x, k.worker = y, int32(s.worker)
+	}
+	return k.x
+}
+
+// drain sends on what waits of flow i, as far as it may.
+func (s *Box) drain(i int32) {
+	fl := &s.n.flows[i]
+	for fl.stall.n > 0 {
+		x := s.mine(&fl.stall)
+		if x == nil {
+			return
+		}
+		if hdr.Parse(x.Bytes(), &s.g) != hdr.IsRoCE || !s.admit(i, x, &s.g) {
+			return
+		}
+		s.n.shelf.take(&fl.stall)
+		s.n.heldBy[s.worker]--
+	}
+}
+
+// resume lets go what waits, of all flows, as far as it may.
+func (s *Box) resume() {
+	n := s.n
+	kept := n.waiting[:0]
+	for _, i := range n.waiting {
+		s.drain(i)
+		if n.flows[i].stall.n > 0 {
+			kept = append(kept, i)
+		} else {
+			n.flows[i].waits = false
+		}
+	}
+	n.waiting = kept
+}

@@ -1,0 +1,564 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// response handles a server's response; x is disposed of.
+func (s *Box) response(x *packet.Buf, b []byte) {
+	n := s.n
+	slot, e := n.conns.Response(s.c.Now(), b, &s.f)
+	if e == conn.Spoofed {
+		s.bad(toServers, x, reasonSpoofed, s.cfg.dropSpoofed)
+		return
+	}
+	if slot == conn.NoSlot || !n.flows[slot].synced {
+		if slot != conn.NoSlot {
+			s.learnMTU(int32(slot), b)
+		}
+		s.pass(toServers, x)
+		return
+	}
+	l := int32(slot)
+	fl := &n.flows[l]
+	psn := s.f.BTHOf(b).PSN()
+	if fl.young && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
+		s.pass(toServers, x) // of the time before
+		return
+	}
+	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
+		o := &n.ops[fl.newest]
+		if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
+			s.learnMTU(l, b)
+			s.settleLength(l, (o.len+p-1)/p)
+		}
+	}
+	if hdr.PSNDiff(psn, fl.next) > 0 || hdr.PSNDiff(psn, fl.next) == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
+		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(l))
+		return
+	}
+	fl.heard = s.c.Now()
+	fl.resent = 0
+	if !fl.trusted {
+		if s.trust(l, b, psn); !fl.trusted {
+			s.passive(l, x, b, psn)
+			return
+		}
+	}
+	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
+		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
+			fl.syn = syn
+		}
+	}
+	switch f := &s.f; {
+	case f.Op == hdr.Acknowledge:
+		switch syn := f.AETHOf(b).Syndrome(); {
+		case syn.ACK():
+			s.acked(l, psn)
+		case syn == hdr.SynNAKSequence:
+			s.acked(l, psnAdd(psn, hdr.PSNMask))
+			s.missing(l, psn)
+		case syn.RNR():
+			s.acked(l, psnAdd(psn, hdr.PSNMask))
+			s.notReady(l, psn, syn)
+		case syn.NAK():
+			s.acked(l, psnAdd(psn, hdr.PSNMask))
+			s.fatal(l, psn, syn)
+		}
+	case f.Op == hdr.AtomicAck:
+		s.acked(l, psnAdd(psn, hdr.PSNMask))
+		s.atomicAck(l, psn, f.AtomicAckETHOf(b).Original())
+	default:
+		s.acked(l, psnAdd(psn, hdr.PSNMask))
+		if s.readResponse(l, psn, x, b) {
+			return
+		}
+	}
+	// Nobody needs the frame itself any more: it may become an answer.
+	s.spare, s.to = x, l
+	s.settle()
+	if s.spare != nil {
+		s.spare = nil
+		s.c.Drop(x, reasonAbsorbed)
+	}
+}
+
+// diverged reports whether the two ends of connection l count differently.
+func (n *node) diverged(l int32) bool {
+	fl := &n.flows[l]
+	return fl.next != fl.admitted
+}
+
+// trust takes from the first answer to a request on record what answers look
+// like, and how many messages the server has counted.
+func (s *Box) trust(l int32, b []byte, psn uint32) {
+	n := s.n
+	fl := &n.flows[l]
+	f := &s.f
+	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
+		return
+	}
+	// Messages completed as of psn, all of them its own: MSN counts from
+	// before the first on record.
+	k := uint32(0)
+	for at := fl.oldest; at != none; at = n.ops[at].next {
+		o := &n.ops[at]
+		end := psnAdd(o.spsn, o.npsn-1)
+		if psnLess(psn, o.spsn) || o.kind != kRead && psnLess(psn, end) {
+			break
+		}
+		if f.AETHOf(b).Syndrome().NAK() || f.AETHOf(b).Syndrome().RNR() {
+			if psn == o.spsn || !psnLess(end, psn) {
+				break
+			}
+		}
+		k++
+	}
+	fl.trusted = true
+	fl.msn = f.AETHOf(b).MSN() - k
+	n.conns.Pin(conn.Slot(l))
+	s.share(l)
+}
+
+// passive notes what an answer on connection l means, and passes it as it is:
+// both ends still count alike.
+func (s *Box) passive(l int32, x *packet.Buf, b []byte, psn uint32) {
+	n := s.n
+	f := &s.f
+	c := &n.flows[l]
+	before := psnAdd(psn, hdr.PSNMask)
+	switch {
+	case f.Op == hdr.Acknowledge && f.AETHOf(b).Syndrome().ACK():
+		s.acked(l, psn)
+	case f.Op == hdr.Acknowledge:
+		s.acked(l, before)
+	case f.Op == hdr.AtomicAck:
+		s.acked(l, before)
+		s.atomicAck(l, psn, f.AtomicAckETHOf(b).Original())
+	default:
+		s.acked(l, before)
+		s.learnMTU(l, b)
+		if c.oldest == none {
+			break
+		}
+		if o := &n.ops[c.oldest]; o.kind == kRead && psnAdd(o.spsn, o.got) == psn {
+			if o.got++; o.got == o.npsn {
+				s.complete(c.oldest)
+				s.acked(l, psn)
+			}
+		}
+	}
+	s.c.Emit(toClients, x)
+}
+
+// share makes connection l one of the shared ones, when there is room.
+func (s *Box) share(l int32) {
+	n := s.n
+	for _, x := range n.lanes {
+		if x == l {
+			return
+		}
+	}
+	if len(n.lanes) < cap(n.lanes) {
+		n.lanes = append(n.lanes, l)
+	}
+	s.c.Set(ctrLanes, uint64(len(n.lanes)))
+}
+
+// acked notes that the server has executed all that connection l carried up to
+// psn.
+func (s *Box) acked(l int32, psn uint32) {
+	x := &s.n.flows[l]
+	if psnLess(x.acked, psn) {
+		x.acked = psn
+	}
+	s.advance(l)
+}
+
+// advance completes what is acknowledged, in order.
+func (s *Box) advance(l int32) {
+	n := s.n
+	x := &n.flows[l]
+	for x.oldest != none {
+		o := &n.ops[x.oldest]
+		if o.npsn != 0 && psnLess(x.acked, psnAdd(o.spsn, o.npsn-1)) || x.cur == x.oldest && o.lane == l {
+			return
+		}
+		if o.is(fSlot) {
+			// The server answered it, and the answer was lost: it must be
+			// asked for again.
+			if !x.repair && x.trusted {
+				s.missing(l, psnAdd(o.spsn, o.got))
+			}
+			return
+		}
+		s.complete(x.oldest)
+	}
+}
+
+// complete notes that op at, the oldest of its connection, is answered.
+func (s *Box) complete(at int32) {
+	o := &s.n.ops[at]
+	s.unlink(o)
+	o.state = sDone
+	s.forget(at, true)
+}
+
+// unlink takes o, which is the oldest, off its connection.
+func (s *Box) unlink(o *op) {
+	x := &s.n.flows[o.lane]
+	x.oldest = o.next
+	if x.oldest == none {
+		x.newest = none
+	}
+	x.resent = 0
+}
+
+// forget takes op at, which is not open any more, out of all counts. done: it
+// was executed.
+func (s *Box) forget(at int32, done bool) {
+	n := s.n
+	o := &n.ops[at]
+	x := &n.flows[o.lane]
+	if o.kind == kProbe {
+		x.probing = false
+		return
+	}
+	i := n.flowOf(at)
+	fl := &n.flows[i]
+	if !o.is(fOrphan) {
+		fl.open--
+		if o.is(fBare) {
+			fl.bare--
+		}
+		n.due(i)
+	}
+	if o.is(fAgain) {
+		o.flags &^= fAgain
+		o.state = sDone
+		if fl.rereads--; fl.rereads == 0 && fl.owes && done {
+			fl.owes = false
+			last, _ := n.op(i, fl.head-1)
+			s.answer(i, hdr.Acknowledge, last.last(), fl.syn, 0)
+		}
+	}
+	if o.is(fGuest) {
+		x.guests--
+	}
+	if o.is(fSlot) {
+		x.rd--
+	}
+	if o.word != none {
+		v := &n.words.w[o.word]
+		if o.is(fLoose) {
+			v.loose--
+		} else {
+			v.flight--
+		}
+		if o.is(fProbe) && v.probe == at {
+			v.probe = none
+			if done && v.last == at && v.loose == 0 && s.c.Now() >= v.barred {
+				v.value = after(o.kind, o.prior, v.swap, v.compare, v.compareMask, v.swapMask)
+				v.valid = true
+				s.c.Count(ctrCached, 1)
+			}
+		}
+		if !done {
+			v.valid = false
+		}
+		o.word = none
+	} else if o.is(fLoose) {
+		end := o.va + uint64(o.len)
+		for w := n.words.next(o.va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
+			n.words.w[w].loose--
+		}
+	}
+	if o.is(fOrphan) {
+		o.state = sDone
+	}
+}
+
+// atomicAck is the answer to an atomic that went as one.
+func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
+	n := s.n
+	x := &n.flows[l]
+	if x.oldest == none {
+		return
+	}
+	o := &n.ops[x.oldest]
+	if o.spsn != psn || !o.kind.atomic() || !o.is(fSlot) {
+		return
+	}
+	if psnLess(x.acked, psn) {
+		x.acked = psn
+	}
+	o.prior = original
+	s.complete(x.oldest)
+	s.advance(l)
+}
+
+// readResponse is a packet of the answer to a READ; true when x was disposed
+// of.
+func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) bool {
+	n := s.n
+	x := &n.flows[l]
+	if x.oldest == none {
+		return false
+	}
+	at := x.oldest
+	o := &n.ops[at]
+	if o.kind != kRead || psnAdd(o.spsn, o.got) != psn {
+		return false // a repetition, or one before it was lost: its client will ask again
+	}
+	i := n.flowOf(at)
+	fl := &n.flows[i]
+	s.learnMTU(l, b)
+	k := o.got
+	o.got++
+	lastOne := o.got == o.npsn
+	if lastOne && psnLess(x.acked, psn) {
+		x.acked = psn
+	}
+	front, _ := n.op(i, fl.head)
+	if o.is(fOrphan) || fl.gone {
+		s.c.Drop(frame, reasonAbsorbed)
+	} else if o.is(fAgain) || front == o && o.held[0] == none {
+		s.relay(i, o, frame, k)
+	} else if !s.keepAnswer(o, frame) {
+		// No room: it will be asked for again.
+		o.got--
+		s.c.Drop(frame, reasonHoldFull)
+		return true
+	}
+	if lastOne {
+		s.complete(at)
+		s.advance(l)
+	}
+	return true
+}
+
+// learnMTU learns a path MTU from packets of READ responses.
+func (s *Box) learnMTU(l int32, b []byte) {
+	x := &s.n.flows[l]
+	p := uint32(len(s.f.PayloadOf(b)))
+	switch s.f.Op {
+	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
+		if x.mtu == 0 {
+			x.mtu = p
+		}
+	case hdr.ReadRespOnly:
+		x.mtuLow = max(x.mtuLow, p)
+	}
+}
+
+// relay gives the client of flow i packet k of the answer to READ o.
+func (s *Box) relay(i int32, o *op, x *packet.Buf, k uint32) {
+	fl := &s.n.flows[i]
+	b := x.Bytes()
+	f := &s.g
+	if hdr.Parse(b, f) != hdr.IsRoCE || !fl.down.fits(f) {
+		s.c.Drop(x, reasonAbsorbed)
+		return
+	}
+	h := f.BTHOf(b)
+	psn := psnAdd(o.cpsn, k)
+	ext := f.Op.Info().Ext
+	msn := (fl.msn + 1) & 0xFFFFFF
+	if o.lane == i && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
+		s.c.Emit(toClients, x)
+		return
+	}
+	if o.lane != i {
+		fl.down.address(b)
+		if f.Net == hdr.NetIPv4 {
+			f.IPv4Of(b).UpdateChecksum()
+		}
+	}
+	h.SetPSN(psn)
+	if ext&hdr.HasAETH != 0 {
+		f.AETHOf(b).SetMSN(msn)
+	}
+	hdr.SetICRC(b, f)
+	s.c.Emit(toClients, x)
+}
+
+// keepAnswer holds a packet of the answer to READ o until its client may see
+// it.
+func (s *Box) keepAnswer(o *op, x *packet.Buf) bool {
+	q := o.queue(s.n)
+	if !s.hold(&q, x) {
+		return false
+	}
+	o.held = [2]int32{q.first, q.last}
+	return true
+}
+
+// queue is the list of o's held packets.
+func (o *op) queue(n *node) fifo {
+	q := fifo{first: o.held[0], last: o.held[1]}
+	if q.first != none {
+		q.n = 1 // at least: counts matter to nobody
+	}
+	return q
+}
+
+// heldAnswer takes the first held packet of o's answer; nil when there is none.
+// ok is false when there is no buffer for it.
+func (s *Box) heldAnswer(o *op) (x *packet.Buf, more bool) {
+	if o.held[0] == none {
+		return nil, false
+	}
+	q := fifo{first: o.held[0], last: o.held[1], n: 1}
+	last := q.first == q.last
+	x = s.unhold(&q)
+	if last {
+		o.held = [2]int32{none, none}
+	} else {
+		o.held[0] = q.first
+	}
+	return x, true
+}
+
+// dropAnswer drops the held packets of o's answer.
+func (s *Box) dropAnswer(o *op) {
+	for {
+		x, more := s.heldAnswer(o)
+		if !more {
+			return
+		}
+		if x != nil {
+			s.c.Drop(x, reasonAbsorbed)
+		}
+	}
+}
+
+// deliver gives the client of flow i the answers that are due, in the order of
+// its requests.
+func (s *Box) deliver(i int32) {
+	n := s.n
+	fl := &n.flows[i]
+	if !fl.synced || fl.gone {
+		return
+	}
+	if !fl.trusted { // the server's own answers passed
+		for fl.head != fl.tail {
+			if o, _ := n.op(i, fl.head); o.state != sDone {
+				return
+			}
+			fl.head++
+		}
+		return
+	}
+	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give
+	wanted := false
+	flush := func() bool {
+		if ack && wanted && !s.answer(i, hdr.Acknowledge, ackPSN, fl.syn, 0) {
+			return false
+		}
+		ack, wanted = false, false
+		return true
+	}
+	for fl.head != fl.tail {
+		o, _ := n.op(i, fl.head)
+		if o.state == sDone {
+			switch {
+			case o.kind == kRead:
+				if o.held[0] != none {
+					if !flush() {
+						return
+					}
+					first := o.npsn - s.count(o)
+					for k := first; ; k++ {
+						x, more := s.heldAnswer(o)
+						if !more {
+							break
+						}
+						if x != nil {
+							s.relay(i, o, x, k)
+						}
+					}
+				}
+				ack, wanted = false, false
+				fl.msn++
+			case o.kind.atomic():
+				fl.msn++
+				if !s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior) {
+					fl.msn--
+					return
+				}
+				ack, wanted = false, false
+			default:
+				fl.msn++
+				ackPSN, ack = o.last(), true
+				wanted = wanted || o.is(fAckReq)
+			}
+			fl.head++
+			continue
+		}
+		if o.state == sFailed {
+			if !flush() || !s.answer(i, hdr.Acknowledge, o.cpsn, o.syn, 0) {
+				return
+			}
+			s.end(i)
+			return
+		}
+		if !flush() {
+			return
+		}
+		if o.kind == kRead && o.held[0] != none {
+			// The answer began to come while others were due.
+			for k := o.got - s.count(o); ; k++ {
+				x, more := s.heldAnswer(o)
+				if !more {
+					break
+				}
+				if x != nil {
+					s.relay(i, o, x, k)
+				}
+			}
+		}
+		if o.is(fPrompt) {
+			o.flags &^= fPrompt
+			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, o.ask), hdr.SynNAKSequence, 0)
+		}
+		return
+	}
+	if !flush() {
+		return
+	}
+	if fl.gapNAK && !fl.toldGap && fl.stall.n == 0 {
+		fl.toldGap = s.answer(i, hdr.Acknowledge, fl.arrived, hdr.SynNAKSequence, 0)
+	}
+}
+
+// count is the number of o's held packets.
+func (s *Box) count(o *op) (c uint32) {
+	if o.held[0] == none {
+		return 0
+	}
+	for k := o.held[0]; ; k = s.n.shelf.k[k].next {
+		c++
+		if k == o.held[1] {
+			return c
+		}
+	}
+}
+
+// end resets flow i: its client's queue pair goes to the error state by the
+// NAK that it was given.
+func (s *Box) end(i int32) {
+	fl := &s.n.flows[i]
+	fl.gone = true
+	s.discard(&fl.stall, reasonReset)
+	s.c.Count(ctrResets, 1)
+}
+
+// refuse tells the client of flow i again that its connection is gone.
+func (s *Box) refuse(i int32, psn uint32) {
+	s.answer(i, hdr.Acknowledge, psn, hdr.SynNAKRemoteOperation, 0)
+}
+
+var _ graph.App = (*Box)(nil)
