@@ -2,16 +2,25 @@
 // unmodified Debian kernels with the soft RoCE driver (rdma_rxe), perftest,
 // and a libibverbs client, in QEMU guests.
 //
-//	g1 ==tap1--+                      own network namespace
+//	g1 ==tap1--+
 //	g2 ==tap2--+-- br0 --c0==c1 [quillon run] s1==s0 -- br1 --tap0== g0
 //
 // g0 is the server, the others are clients. What is between c1 and s1 is the
 // network function under test, as a process, or a plain bridge: what a client
-// sees through a middlebox is compared with what it sees without.
+// sees through a middlebox is compared with what it sees without. Frames can
+// be lost, doubled, late and damaged on either side of it. All of this is in a
+// network namespace of its own.
 //
 // Everything comes from Debian's archive and is kept under bin/rxe. The guests
 // run in software emulation; a guest is up within some seconds.
 package rxe
+
+import "fmt"
+
+// IP4, IP6 and MAC are the addresses of guest i; 0 is the server.
+func IP4(i int) string { return fmt.Sprintf("10.77.0.%d", i+1) }
+func IP6(i int) string { return fmt.Sprintf("fd77::%d", i+1) }
+func MAC(i int) string { return fmt.Sprintf("52:54:00:77:00:%02x", i+1) }
 
 // A guest's first process (./guest) takes Requests and gives Replies, a line
 // of JSON each, over its second serial line. Its first Reply, with ID 0, says

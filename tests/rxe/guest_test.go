@@ -38,11 +38,11 @@ type guest struct {
 
 // boot starts a guest on a tap of space, without waiting for it; folder takes
 // its console and socket.
-func boot(space *topo.Space, im image, folder string, i, mtu int) (*guest, error) {
+func boot(space *topo.Space, im image, folder string, i, guests, mtu int) (*guest, error) {
 	g := &guest{
 		name:    fmt.Sprintf("g%d", i),
-		ip4:     fmt.Sprintf("10.77.0.%d", i+1),
-		ip6:     fmt.Sprintf("fd77::%d", i+1),
+		ip4:     IP4(i),
+		ip6:     IP6(i),
 		waiting: map[int]chan<- Reply{},
 	}
 	g.console = folder + "/" + g.name + ".console"
@@ -59,10 +59,10 @@ func boot(space *topo.Space, im image, folder string, i, mtu int) (*guest, error
 		"-serial", "file:"+g.console,
 		"-chardev", "socket,id=agent,path="+socket, "-serial", "chardev:agent",
 		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off", i),
-		"-device", "virtio-net-pci,netdev=net,romfile=,mac="+mac(i),
+		"-device", "virtio-net-pci,netdev=net,romfile=,mac="+MAC(i),
 		"-append", strings.Join([]string{
 			"console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off clocksource=acpi_pm",
-			"ip4=" + g.ip4 + "/24", "ip6=" + g.ip6 + "/64", fmt.Sprintf("mtu=%d", mtu),
+			fmt.Sprintf("guest=%d guests=%d mtu=%d", i, guests, mtu),
 		}, " "))
 	g.process.Stdout, g.process.Stderr = os.Stderr, os.Stderr
 	g.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -81,9 +81,6 @@ func boot(space *topo.Space, im image, folder string, i, mtu int) (*guest, error
 	go g.read()
 	return g, nil
 }
-
-// mac is the address of guest i.
-func mac(i int) string { return fmt.Sprintf("52:54:00:77:00:%02x", i+1) }
 
 // ready waits until the guest is up.
 func (g *guest) ready() error {

@@ -27,12 +27,18 @@ type rack struct {
 	guests  []*guest // the server, then the clients
 }
 
-// The place of the middlebox, and the bridge that is there in its absence.
-const (
-	clientSide = "c1"
-	serverSide = "s1"
-	plain      = "plain"
-)
+// side is one side of the middlebox: a bridge, and the cable to its place. When
+// faults are to happen, the cable is cut at near: fault and beyond are another
+// one, from the cut to the bridge.
+type side struct{ bridge, near, place, fault, beyond string }
+
+var sides = [2]side{
+	{"br0", "c0", "c1", "c2", "c3"},
+	{"br1", "s0", "s1", "s2", "s3"},
+}
+
+// plain is the bridge in the middlebox's place in its absence.
+const plain = "plain"
 
 // newRack boots a server and some clients. It stands until the test ends.
 func newRack(t *testing.T, clients, mtu int) *rack {
@@ -59,7 +65,7 @@ func newRack(t *testing.T, clients, mtu int) *rack {
 		t.Fatal(err)
 	}
 	for i := range clients + 1 {
-		g, err := boot(r.space, im, r.folder, i, mtu)
+		g, err := boot(r.space, im, r.folder, i, clients+1, mtu)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +106,9 @@ func wire(clients, mtu int) error {
 	for _, br := range []string{"br0", "br1", plain} {
 		errs = append(errs, add(&netlink.Bridge{LinkAttrs: attrs(br)}, ""))
 	}
-	errs = append(errs, add(veth("c0", clientSide), "br0"), add(veth("s0", serverSide), "br1"), up(clientSide), up(serverSide))
+	for _, s := range sides {
+		errs = append(errs, add(veth(s.near, s.place), s.bridge), up(s.place), add(veth(s.fault, s.beyond), ""), up(s.beyond))
+	}
 	for i := range clients + 1 {
 		tap := &netlink.Tuntap{LinkAttrs: attrs(fmt.Sprintf("tap%d", i)), Mode: netlink.TUNTAP_MODE_TAP}
 		errs = append(errs, add(tap, map[bool]string{true: "br0", false: "br1"}[i > 0]))
@@ -108,8 +116,7 @@ func wire(clients, mtu int) error {
 			errs = append(errs, netlink.LinkSetMTU(l, mtu))
 		}
 	}
-	errs = append(errs, join(clientSide, plain), join(serverSide, plain))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, bridged())...)
 }
 
 func up(name string) error {
@@ -136,6 +143,11 @@ func join(name, bridge string) error {
 // startTime is how long an instance may take to start, and to stop.
 const startTime = 10 * time.Second
 
+// bridged puts the plain bridge into the middlebox's place.
+func bridged() error {
+	return errors.Join(join(sides[0].place, plain), join(sides[1].place, plain))
+}
+
 // middlebox is a running instance between clients and server.
 type middlebox struct {
 	r       *rack
@@ -150,11 +162,11 @@ type middlebox struct {
 func (r *rack) insert(t *testing.T, args ...string) *middlebox {
 	t.Helper()
 	m := &middlebox{r: r, control: r.folder + "/control", ended: make(chan error, 1)}
-	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", clientSide + "," + serverSide, "--control", m.control}, args...)...)
+	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", sides[0].place + "," + sides[1].place, "--control", m.control}, args...)...)
 	m.process.Stdout, m.process.Stderr = &m.log, &m.log
 	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := r.space.Do(func() error {
-		return errors.Join(join(clientSide, ""), join(serverSide, ""), m.process.Start())
+		return errors.Join(join(sides[0].place, ""), join(sides[1].place, ""), m.process.Start())
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -215,10 +227,7 @@ func (m *middlebox) remove(t *testing.T) {
 		_ = m.process.Process.Kill()
 		t.Errorf("quillon does not stop\n%s", m.log.String())
 	}
-	err := m.r.space.Do(func() error {
-		return errors.Join(join(clientSide, plain), join(serverSide, plain))
-	})
-	if err != nil {
+	if err := m.r.space.Do(bridged); err != nil {
 		t.Error(err)
 	}
 }
@@ -231,7 +240,7 @@ func (r *rack) capture(t *testing.T) {
 		return
 	}
 	name := *captures + "/" + strings.ReplaceAll(t.Name(), "/", ".")
-	for side, link := range map[string]string{"clients": "c0", "server": "s0"} {
+	for side, link := range map[string]string{"clients": sides[0].near, "server": sides[1].near} {
 		cmd := exec.Command("tcpdump", "-Z", "root", "--immediate-mode", "-U", "-i", link, "-w", name+"."+side+".pcap", "udp port 4791")
 		diag, err := cmd.StderrPipe()
 		if err == nil {

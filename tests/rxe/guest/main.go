@@ -1,8 +1,9 @@
 // The first process of a guest: it loads the modules that the image lists,
 // gives eth0 its addresses, puts rxe0 on it, and then does what the host asks
-// over the second serial line. Its settings are kernel parameters:
+// over the second serial line. Its settings are kernel parameters, here those of
+// guest 1 of 0 to 2:
 //
-//	ip4=10.77.0.1/24 ip6=fd77::1/64 mtu=1500
+//	guest=1 guests=3 mtu=1500
 package main
 
 import (
@@ -12,10 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -164,30 +165,46 @@ func network() error {
 			return err
 		}
 	}
-	mtu, err := strconv.Atoi(os.Getenv("mtu"))
-	if err == nil {
-		err = netlink.LinkSetMTU(eth, mtu)
-	}
-	if err == nil {
-		err = netlink.LinkSetUp(eth)
-	}
+	var self, guests, mtu int
+	_, err = fmt.Sscan(os.Getenv("guest")+" "+os.Getenv("guests")+" "+os.Getenv("mtu"), &self, &guests, &mtu)
 	if err != nil {
+		return fmt.Errorf("kernel parameters guest, guests and mtu: %w", err)
+	}
+	if err := errors.Join(netlink.LinkSetMTU(eth, mtu), netlink.LinkSetUp(eth)); err != nil {
 		return fmt.Errorf("eth0: %w", err)
 	}
-	for _, name := range []string{"ip4", "ip6"} {
-		addr, err := netlink.ParseAddr(os.Getenv(name))
+	for _, ip := range []string{rxe.IP4(self) + "/24", rxe.IP6(self) + "/64"} {
+		addr, err := netlink.ParseAddr(ip)
 		if err == nil {
-			if name == "ip6" {
-				addr.Flags = unix.IFA_F_NODAD
-			}
 			err = netlink.AddrAdd(eth, addr)
 		}
 		if err != nil {
-			return fmt.Errorf("%s=%s: %w", name, os.Getenv(name), err)
+			return fmt.Errorf("%s: %w", ip, err)
 		}
+	}
+	if err := neighbours(eth, self, guests); err != nil {
+		return err
 	}
 	if err := netlink.RdmaLinkAdd("rxe0", "rxe", "eth0"); err != nil {
 		return fmt.Errorf("rxe0: %w", err)
+	}
+	return nil
+}
+
+// neighbours makes the other guests known: addresses are not asked for, in
+// frames that nothing protects.
+func neighbours(eth netlink.Link, self, guests int) error {
+	for i := range guests {
+		mac, err := net.ParseMAC(rxe.MAC(i))
+		if err != nil {
+			return err
+		}
+		for _, ip := range []string{rxe.IP4(i), rxe.IP6(i)} {
+			n := &netlink.Neigh{LinkIndex: eth.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(ip), HardwareAddr: mac}
+			if err := netlink.NeighSet(n); err != nil && i != self {
+				return fmt.Errorf("neighbour %s: %w", ip, err)
+			}
+		}
 	}
 	return nil
 }

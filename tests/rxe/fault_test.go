@@ -1,0 +1,85 @@
+package rxe
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afpacket"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/host"
+)
+
+// The cables on which faults happen, as schedules name them: before and behind
+// the middlebox.
+var cables = [2]string{"clients", "server"}
+
+// mishaps is a random schedule for both sides of the middlebox.
+func mishaps(seed uint64) fault.Schedule {
+	return fault.Random(seed, fault.Mix{Links: cables[:], Frames: 40, Within: 1200, Late: 5 * time.Millisecond})
+}
+
+// strike lets the faults of a schedule happen, to frames counted from now,
+// until the test ends.
+func (r *rack) strike(t *testing.T, s fault.Schedule) {
+	t.Helper()
+	var ports []port.Port
+	open := func(name string) (port.Port, error) {
+		p, err := afpacket.Open(afpacket.Config{Interface: name})
+		if err == nil {
+			ports = append(ports, p)
+		}
+		return p, err
+	}
+	var wires [2]*fault.Wire
+	err := r.space.Do(func() error {
+		for i, at := range sides {
+			near, err := open(at.near)
+			if err != nil {
+				return err
+			}
+			far, err := open(at.fault)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(join(at.near, ""), join(at.beyond, at.bridge)); err != nil {
+				return err
+			}
+			towards := [2]port.Port{far, near}
+			if i == 1 {
+				towards = [2]port.Port{near, far}
+			}
+			wires[i] = fault.NewWire(cables[i], towards[0], towards[1], s)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- host.Spin(ctx, clock.NewWall(), wires[0], wires[1]) }()
+	t.Cleanup(func() {
+		cancel()
+		err := <-ended
+		t.Logf("%d faults of %d struck", wires[0].Struck+wires[1].Struck, len(s))
+		if t.Failed() {
+			t.Logf("schedule:\n%s", s)
+		}
+		for _, p := range ports {
+			err = errors.Join(err, p.Close())
+		}
+		err = errors.Join(err, r.space.Do(func() (err error) {
+			for _, at := range sides {
+				err = errors.Join(err, join(at.beyond, ""), join(at.near, at.bridge))
+			}
+			return err
+		}))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
