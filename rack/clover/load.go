@@ -17,6 +17,10 @@ type Load struct {
 	Mix *ycsb.Mix
 	// MaxOps ends each session after so many operations; 0 = no limit.
 	MaxOps int
+	// Sweep writes every key once, each by one session, instead of the
+	// workload: what a middlebox sees when a store is filled. The load ends
+	// then; Mix and MaxOps do not matter.
+	Sweep bool
 }
 
 // signal is raised by one goroutine and answered by all compute nodes: the
@@ -121,6 +125,9 @@ func (l *loader) Step(now clock.Time) bool {
 		if ready, err := l.c.Ready(); ready || err != nil {
 			l.run, l.running = r, true
 			l.enter(now)
+			// What the first operations lack is asked for at once: nothing
+			// else may happen that would lead to another Step.
+			l.c.Step(now)
 			did = true
 		}
 	}
@@ -154,7 +161,9 @@ func (l *loader) enter(now clock.Time) {
 	for i := range l.sessions {
 		s := &l.sessions[i]
 		s.left = l.run.MaxOps
-		if s.left == 0 {
+		if l.run.Sweep {
+			s.left = l.cl.swept(s.number)
+		} else if s.left == 0 {
 			s.left = -1
 		}
 		if l.run.Mix != nil {
@@ -177,7 +186,7 @@ func (l *loader) leave() {
 }
 
 func (l *loader) through() bool {
-	if l.run.MaxOps == 0 {
+	if l.run.MaxOps == 0 && !l.run.Sweep {
 		return false
 	}
 	for i := range l.sessions {
@@ -198,7 +207,12 @@ func (l *loader) next(s *loadSession, now clock.Time) {
 	if s.left > 0 {
 		s.left--
 	}
-	op := s.gen.Next()
+	var op ycsb.Op
+	if l.run.Sweep {
+		op = ycsb.Op{Key: l.cl.cfg.Keys[int(s.number)-1+s.left*l.cl.sessions()], Write: true}
+	} else {
+		op = s.gen.Next()
+	}
 	var err error
 	if op.Write {
 		s.seq = s.journal.begin(op.Key)
@@ -214,6 +228,15 @@ func (l *loader) next(s *loadSession, now clock.Time) {
 		}
 		l.fail(err)
 	}
+}
+
+// sessions is how many there are on all nodes.
+func (cl *Cluster) sessions() int { return len(cl.compute) * cl.cfg.Sessions }
+
+// swept is how many keys a session writes in a sweep.
+func (cl *Cluster) swept(number uint32) int {
+	n := cl.sessions()
+	return (len(cl.cfg.Keys) - int(number) + n) / n
 }
 
 // done is called at the end of every operation.
