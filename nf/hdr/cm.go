@@ -53,7 +53,12 @@ func (f *Frame) CMOf(b []byte) (CM, bool) {
 	if f.Why != IsRoCE || f.Op != UDSendOnly || f.BTHOf(b).DestQP() != 1 || f.DETHOf(b).QKey() != GSIQKey {
 		return nil, false
 	}
-	m := CM(f.PayloadOf(b))
+	return CMFrom(f.PayloadOf(b))
+}
+
+// CMFrom is the message in what a SEND to QP 1 carried; false when it is none.
+func CMFrom(payload []byte) (CM, bool) {
+	m := CM(payload)
 	if len(m) < MADLen || m[0] != 1 || m[1] != 7 || m[2] != 2 {
 		return nil, false
 	}

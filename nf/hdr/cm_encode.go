@@ -156,3 +156,36 @@ func (m CM) field(a CMAttr, i, shift int, mask uint8) uint8 {
 	}
 	return m.at(i)[0] >> shift & mask
 }
+
+// ServiceIDOfPort is the service ID of a TCP-like port in RDMA IP CM (IBTA
+// A11.2).
+func ServiceIDOfPort(port uint16) uint64 { return 0x01060000 | uint64(port) }
+
+// IPCMLen is the length of what RDMA IP CM puts in front of a ConnectRequest's
+// private data.
+const IPCMLen = 36
+
+// AppendIPCM appends the private data of RDMA IP CM (IBTA A11.6): the source's
+// port and both addresses. The destination's port is in the service ID.
+func AppendIPCM(p []byte, src netip.AddrPort, dst netip.Addr) []byte {
+	version := byte(6 << 4)
+	a, b := src.Addr().As16(), dst.As16()
+	if dst.Unmap().Is4() {
+		version = 4 << 4
+		clear(a[:12])
+		clear(b[:12])
+	}
+	p = append(p, 0, version)
+	p = be.AppendUint16(p, src.Port())
+	p = append(p, a[:]...)
+	return append(p, b[:]...)
+}
+
+// FlowLabel of a ConnectRequest's primary path; RoCEv2 makes the UDP source
+// port of it.
+func (m CM) FlowLabel() uint32 {
+	if m.is(ConnectRequest) {
+		return be.Uint32(m.at(88)) >> 12
+	}
+	return 0
+}

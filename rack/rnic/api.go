@@ -156,6 +156,8 @@ type WC struct {
 	ByteLen uint32
 	Imm     uint32
 	SrcQP   uint32 // UD
+	// SrcMAC is where a datagram came from on the link.
+	SrcMAC [6]byte
 }
 
 // Conn is what a queue pair must know to talk: the union of what verbs want
@@ -167,6 +169,9 @@ type Conn struct {
 	PathMTU   int    // 256, 512, 1024, 2048 or 4096
 	SQPSN     uint32 // first PSN that we send
 	RQPSN     uint32 // first PSN that we expect
+	// FlowLabel decides the UDP source port, if not 0; otherwise the queue
+	// pairs' numbers do.
+	FlowLabel uint32
 	// MaxRdAtomic is how many READs and atomics may be outstanding,
 	// MaxDestRdAtomic how many the responder remembers. 0 = 16.
 	MaxRdAtomic, MaxDestRdAtomic int

@@ -32,6 +32,7 @@ func (q *QP) sendDatagram(b *packet.Buf, w *sendWQE) {
 	h := q.tmpl.bth(p)
 	h.SetDestQP(w.ah.QPN)
 	h.SetSolicited(w.Solicited)
+	h.SetAckReq(q.QPN == 1 && q.nic.cfg.Profile == RXE) // which nobody heeds
 	d := hdr.DETH(body)
 	key := w.ah.QKey
 	if key>>31 != 0 {
@@ -68,7 +69,7 @@ func (q *QP) inputUD(p []byte, f *hdr.Frame) {
 		copy(w.Buf[:grhLen], p[f.L3:])
 	}
 	copy(w.Buf[grhLen:], data)
-	wc := WC{ID: w.ID, Op: OpRecv, ByteLen: uint32(grhLen + len(data)), SrcQP: d.SrcQP()}
+	wc := WC{ID: w.ID, Op: OpRecv, ByteLen: uint32(grhLen + len(data)), SrcQP: d.SrcQP(), SrcMAC: [6]byte(p[6:12])}
 	if f.Op == hdr.UDSendOnlyImm {
 		wc.Op, wc.Imm = OpRecvImm, f.ImmDtOf(p).Data()
 	}

@@ -103,7 +103,7 @@ func TestDatagram(t *testing.T) {
 			if w := p.one(0); w.Status != Success || w.ID != 4 {
 				t.Fatalf("%+v", w)
 			}
-			if w, want := p.one(1), (WC{ID: 5, QPN: p.qp[1].QPN, Op: OpRecvImm, ByteLen: uint32(40 + n), Imm: 9, SrcQP: p.qp[0].QPN}); w != want {
+			if w, want := p.one(1), (WC{ID: 5, QPN: p.qp[1].QPN, Op: OpRecvImm, ByteLen: uint32(40 + n), Imm: 9, SrcQP: p.qp[0].QPN, SrcMAC: macA}); w != want {
 				t.Fatalf("%+v, want %+v", w, want)
 			}
 			grh := frame[14 : 14+40]

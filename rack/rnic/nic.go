@@ -72,6 +72,7 @@ type NIC struct {
 	starved    bool
 
 	qps    []*QP // by QPN - cfg.FirstQPN
+	gsi    *QP   // queue pair 1
 	freeQP []uint32
 	mrs    []*MR    // by R_Key >> 8
 	freeMR []uint32 // their R_Keys
@@ -166,6 +167,9 @@ func (n *NIC) Stats() Stats { return n.stats }
 func (n *NIC) QP(qpn uint32) *QP {
 	if i := qpn - n.cfg.FirstQPN; i < uint32(len(n.qps)) {
 		return n.qps[i]
+	}
+	if qpn == 1 {
+		return n.gsi
 	}
 	return nil
 }

@@ -248,6 +248,28 @@ func (n *NIC) createQP(i QPInit, qpn uint32) (*QP, error) {
 	for len(n.qps) <= at {
 		n.qps = append(n.qps, nil)
 	}
+	n.qps[at] = n.newQP(i, qpn)
+	return n.qps[at], nil
+}
+
+// CreateGSI makes queue pair 1, the general services interface, to which the
+// connection manager's datagrams go: a UD queue pair with hdr.GSIQKey,
+// whatever i says. There is one a NIC.
+func (n *NIC) CreateGSI(i QPInit) (*QP, error) {
+	switch {
+	case n.gsi != nil:
+		return nil, fmt.Errorf("rnic: queue pair 1 is in use: %w", ErrInvalid)
+	case i.PD == nil || i.PD.nic != n || i.SendCQ == nil || i.RecvCQ == nil || i.SendCQ.nic != n || i.RecvCQ.nic != n:
+		return nil, fmt.Errorf("rnic: queue pair needs a protection domain and completion queues of its NIC: %w", ErrInvalid)
+	case i.MaxSend < 1 || i.MaxSend > maxWR || i.MaxRecv < 1 || i.MaxRecv > maxWR:
+		return nil, fmt.Errorf("rnic: work queues hold 1 to %d requests: %w", maxWR, ErrInvalid)
+	}
+	i.Type, i.QKey = TypeUD, hdr.GSIQKey
+	n.gsi = n.newQP(i, 1)
+	return n.gsi, nil
+}
+
+func (n *NIC) newQP(i QPInit, qpn uint32) *QP {
 	q := &QP{QPN: qpn, Type: i.Type, nic: n, init: i}
 	q.timer.reset()
 	q.req.sq = make([]sendWQE, i.MaxSend)
@@ -256,8 +278,7 @@ func (n *NIC) createQP(i QPInit, qpn uint32) (*QP, error) {
 		q.req.sq[k].sgl = sges[k*fewSGE : k*fewSGE : (k+1)*fewSGE]
 	}
 	q.resp.rq = make([]RecvWR, i.MaxRecv)
-	n.qps[at] = q
-	return q, nil
+	return q
 }
 
 // State is the queue pair's state.
@@ -272,6 +293,10 @@ func (q *QP) Destroy() {
 	n := q.nic
 	q.drop()
 	q.state = StateDestroyed
+	if q == n.gsi {
+		n.gsi = nil
+		return
+	}
 	n.qps[q.QPN-n.cfg.FirstQPN] = nil
 	n.freeQP = append(n.freeQP, q.QPN)
 }
@@ -285,6 +310,10 @@ func (q *QP) Reset() {
 	q.drop()
 	q.state = StateReset
 }
+
+// Fail moves a connected queue pair to the error state: all its work requests
+// are flushed, and it answers nothing any more.
+func (q *QP) Fail() { q.fail() }
 
 func (q *QP) drop() {
 	q.nic.timers.remove(q)

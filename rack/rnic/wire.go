@@ -36,8 +36,11 @@ func sourcePort(local, remote uint32) uint16 {
 	v := uint64(local) * uint64(remote)
 	v ^= v >> 20
 	v ^= v >> 40
-	return 0xC000 | uint16(v&0x3FFF^v>>14&0x3F)
+	return flowPort(uint32(v))
 }
+
+// flowPort is the UDP source port that Linux makes of a flow label (20 bits).
+func flowPort(label uint32) uint16 { return 0xC000 | uint16(label&0x3FFF^label>>14&0x3F) }
 
 // sourcePortUD is rxe's for datagrams: a multiplicative hash of the number.
 func sourcePortUD(local uint32) uint16 { return 0xC000 | uint16(local*0x61C88647>>18) }
@@ -78,6 +81,9 @@ func (t *template) init(n *NIC, q *QP) {
 		t.frame.Net = hdr.NetIPv6
 	}
 	port := sourcePort(q.QPN, q.conn.DestQPN)
+	if q.conn.FlowLabel != 0 {
+		port = flowPort(q.conn.FlowLabel)
+	}
 	if q.Type == TypeUD {
 		port = sourcePortUD(q.QPN)
 	}

@@ -1,0 +1,364 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Config of an Agent. Zero values take Linux' numbers.
+type Config struct {
+	// ResponseTimeout is how long an answer may take, 4.096 us *
+	// 2^ResponseTimeout; 0 = 20 (4.3 s).
+	ResponseTimeout uint8
+	// Retries is how often a message is sent again; 0 = 15, which is the most.
+	Retries uint8
+	Seed    uint64 // of the names of connections
+}
+
+// Stats count datagrams.
+type Stats struct {
+	Sent, Received uint64
+	Retries        uint64 // of those sent, again
+	Duplicates     uint64 // received again, and answered again where that helps
+	Stray          uint64 // about no connection, or not expected in its state
+	Malformed      uint64 // no message of a connection manager
+	NoRoom         uint64 // to be sent, but the queue pair was full: a retry will do
+}
+
+const (
+	depth   = 64 // of queue pair 1's work queues
+	grhLen  = 40
+	recvTag = 1 << 32 // in IDs of receives
+)
+
+// Agent is the communication manager of one NIC. Not for concurrent use.
+type Agent struct {
+	nic    *rnic.NIC
+	cfg    Config
+	guid   uint64
+	gsi    *rnic.QP
+	cq     *rnic.CQ
+	rx     [depth][grhLen + hdr.MADLen]byte
+	tx     [depth][hdr.MADLen]byte
+	free   []uint8 // of tx
+	wc     [16]rnic.WC
+	listen map[uint64]bool // service IDs
+	local  map[uint32]*ID
+	remote map[name]*ID
+	timed  []*ID // that wait for an answer
+	events []Event
+	next   uint32 // local name, before it is disguised
+	stats  Stats
+}
+
+// name is what a peer calls a connection.
+type name struct {
+	ip netip.Addr
+	id uint32
+}
+
+// New makes the communication manager of n and takes its queue pair 1.
+func New(n *rnic.NIC, c Config) (*Agent, error) {
+	if c.ResponseTimeout == 0 {
+		c.ResponseTimeout = 20
+	}
+	if c.Retries == 0 {
+		c.Retries = 15
+	}
+	if c.ResponseTimeout > 31 || c.Retries > 15 {
+		return nil, fmt.Errorf("cm: response timeout %d and %d retries: codes of 5 and 4 bits: %w", c.ResponseTimeout, c.Retries, rnic.ErrInvalid)
+	}
+	if n.MaxPathMTU() < hdr.MADLen {
+		return nil, fmt.Errorf("cm: path MTU %d is too small for a datagram of %d bytes: %w", n.MaxPathMTU(), hdr.MADLen, rnic.ErrInvalid)
+	}
+	a := &Agent{nic: n, cfg: c, cq: n.CreateCQ(2 * depth), listen: map[uint64]bool{}, local: map[uint32]*ID{}, remote: map[name]*ID{}, next: uint32(mix(c.Seed))}
+	m := n.Config().MAC
+	a.guid = uint64(m[0]^2)<<56 | uint64(m[1])<<48 | uint64(m[2])<<40 | 0xFFFE<<24 | uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
+	q, err := n.CreateGSI(rnic.QPInit{PD: n.AllocPD(), SendCQ: a.cq, RecvCQ: a.cq, MaxSend: depth, MaxRecv: depth, SQSigAll: true})
+	if err != nil {
+		return nil, err
+	}
+	a.gsi = q
+	for i := range depth {
+		a.free = append(a.free, uint8(i))
+		if err := q.PostRecv(&rnic.RecvWR{ID: recvTag | uint64(i), Buf: a.rx[i][:]}); err != nil {
+			return nil, err
+		}
+	}
+	if err := q.Connect(rnic.Conn{}); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// mix is the finaliser of SplitMix64.
+func mix(x uint64) uint64 {
+	x += 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
+
+// Close gives queue pair 1 back. Connections stay as they are.
+func (a *Agent) Close() { a.gsi.Destroy() }
+
+// Stats are the counters so far.
+func (a *Agent) Stats() Stats { return a.stats }
+
+// Listen lets peers ask for connections to port; what they ask is told as
+// Requested. Others are rejected.
+func (a *Agent) Listen(port uint16) { a.listen[hdr.ServiceIDOfPort(port)] = true }
+
+// Unlisten ends Listen.
+func (a *Agent) Unlisten(port uint16) { delete(a.listen, hdr.ServiceIDOfPort(port)) }
+
+// Kind of an Event.
+type Kind uint8
+
+const (
+	// Requested: a peer asks for a connection: Accept, Reject or Delay it.
+	Requested Kind = iota
+	// Established: the queue pair may be used.
+	Established
+	// Rejected by the peer; Event.Reason says why.
+	Rejected
+	// Unreachable: no answer, however often it was asked.
+	Unreachable
+	// Disconnected: the connection has ended.
+	Disconnected
+)
+
+func (k Kind) String() string {
+	return [...]string{"requested", "established", "rejected", "unreachable", "disconnected"}[k]
+}
+
+// Event is something that happened to a connection.
+type Event struct {
+	Kind Kind
+	ID   *ID
+	// Reason of Rejected.
+	Reason uint16
+	// PrivateData is what the peer's user said with it.
+	PrivateData []byte
+}
+
+// Poll takes the oldest event; false when there is none.
+func (a *Agent) Poll() (Event, bool) {
+	if len(a.events) == 0 {
+		return Event{}, false
+	}
+	e := a.events[0]
+	a.events = slices.Delete(a.events, 0, 1)
+	return e, true
+}
+
+func (a *Agent) tell(k Kind, id *ID, reason uint16, private []byte) {
+	a.events = append(a.events, Event{k, id, reason, slices.Clone(private)})
+}
+
+// Deadline is when Step has work without input.
+func (a *Agent) Deadline() clock.Time {
+	at := clock.Never
+	for _, id := range a.timed {
+		at = min(at, id.due)
+	}
+	return at
+}
+
+// Step takes what has come and sends again what was not answered; it reports
+// whether there was anything to do.
+func (a *Agent) Step(now clock.Time) bool {
+	worked := false
+	for {
+		n := a.cq.Poll(a.wc[:])
+		if n == 0 {
+			break
+		}
+		worked = true
+		for i := range a.wc[:n] {
+			w := &a.wc[i]
+			if w.ID&recvTag == 0 {
+				a.free = append(a.free, uint8(w.ID))
+				continue
+			}
+			b := &a.rx[uint8(w.ID)]
+			a.receive(now, w, b[:w.ByteLen])
+			if a.gsi.PostRecv(&rnic.RecvWR{ID: w.ID, Buf: b[:]}) != nil {
+				return worked // Close was called
+			}
+		}
+	}
+	for i := 0; i < len(a.timed); {
+		if id := a.timed[i]; id.due <= now {
+			worked = true
+			id.expire(now) // removes itself when it gives up
+			if i < len(a.timed) && a.timed[i] == id {
+				i++
+			}
+			continue
+		}
+		i++
+	}
+	return worked
+}
+
+// send sends a message to a peer.
+func (a *Agent) send(ip netip.Addr, mac [6]byte, mad []byte) {
+	n := len(a.free) - 1
+	if n < 0 {
+		a.stats.NoRoom++
+		return
+	}
+	i := a.free[n]
+	copy(a.tx[i][:], mad)
+	w := rnic.SendWR{ID: uint64(i), Op: rnic.OpSend, SGL: [][]byte{a.tx[i][:]}, Signaled: true, AH: &rnic.AH{MAC: mac, IP: ip, QPN: 1, QKey: hdr.GSIQKey}}
+	if a.gsi.PostSend(&w) != nil {
+		a.stats.NoRoom++
+		return
+	}
+	a.free = a.free[:n]
+	a.stats.Sent++
+}
+
+// newName is a name that no connection of this agent has.
+func (a *Agent) newName() uint32 {
+	for {
+		a.next++
+		// Linux counts in its own byte order.
+		if v := bits.ReverseBytes32(a.next); v != 0 && a.local[v] == nil {
+			return v
+		}
+	}
+}
+
+// ErrState is returned by calls that a connection is not in the state for.
+var ErrState = errors.New("connection is not in a state for that")
+
+// source is the address in the GRH of a received datagram.
+func (a *Agent) source(b []byte) netip.Addr {
+	if a.nic.Config().IP.Is4() {
+		return netip.AddrFrom4([4]byte(b[32:36]))
+	}
+	return netip.AddrFrom16([16]byte(b[8:24]))
+}
+
+// receive takes a datagram with its GRH.
+func (a *Agent) receive(now clock.Time, w *rnic.WC, b []byte) {
+	a.stats.Received++
+	m, ok := hdr.CMFrom(b[grhLen:])
+	if !ok || w.SrcQP != 1 {
+		a.stats.Malformed++
+		return
+	}
+	ip := a.source(b)
+	if m.AttributeID() == hdr.ConnectRequest {
+		a.connectRequest(now, ip, w.SrcMAC, m)
+		return
+	}
+	id := a.local[m.RemoteCommID()]
+	if id == nil && m.RemoteCommID() == 0 && m.AttributeID() == hdr.ConnectReject {
+		id = a.remote[name{ip, m.LocalCommID()}] // it knows no name of ours
+	}
+	if id != nil && (id.peer.IP != ip || id.named && m.LocalCommID() != id.theirs && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0)) {
+		id = nil
+	}
+	if id == nil {
+		a.stats.Stray++
+		if m.AttributeID() == hdr.DisconnectRequest {
+			// The answer to its first may have been lost.
+			a.answer(ip, w.SrcMAC, m, &hdr.CMFields{AttributeID: hdr.DisconnectReply, LocalCommID: m.RemoteCommID()})
+		}
+		return
+	}
+	switch m.AttributeID() {
+	case hdr.ConnectReply:
+		id.connectReply(m)
+	case hdr.ReadyToUse:
+		id.readyToUse(m)
+	case hdr.MsgRcptAck:
+		id.msgRcptAck(now, m)
+	case hdr.ConnectReject:
+		id.connectReject(m)
+	case hdr.DisconnectRequest:
+		id.disconnectRequest(w.SrcMAC, m)
+	case hdr.DisconnectReply:
+		id.disconnectReply(m)
+	default:
+		a.stats.Stray++
+	}
+}
+
+// answer sends a message in answer to m.
+func (a *Agent) answer(ip netip.Addr, mac [6]byte, m hdr.CM, f *hdr.CMFields) {
+	f.TransactionID, f.RemoteCommID = m.TransactionID(), m.LocalCommID()
+	var b [hdr.MADLen]byte
+	hdr.CM(b[:]).Encode(f)
+	a.send(ip, mac, b[:])
+}
+
+// Reasons of a rejection (IBTA table 102).
+const (
+	ReasonNoResources      uint16 = 3
+	ReasonTimeout          uint16 = 4
+	ReasonInvalidServiceID uint16 = 8
+	ReasonInvalidTransport uint16 = 9
+	ReasonStale            uint16 = 10
+	ReasonInvalidGID       uint16 = 12
+	ReasonInvalidMTU       uint16 = 26
+	ReasonConsumer         uint16 = 28
+)
+
+// connectRequest takes a ConnectRequest.
+func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr.CM) {
+	if id := a.remote[name{ip, m.LocalCommID()}]; id != nil {
+		a.stats.Duplicates++
+		if id.state == requestReceived && id.delayed {
+			a.send(ip, mac, id.msg[:])
+		}
+		return // an answer that was lost is sent again by itself
+	}
+	reject := func(reason uint16) {
+		a.answer(ip, mac, m, &hdr.CMFields{AttributeID: hdr.ConnectReject, Reason: reason})
+	}
+	switch {
+	case m.TransportService() != hdr.RC:
+		reject(ReasonInvalidTransport)
+		return
+	case m.PrimaryLocalGID() != ip || m.PrimaryRemoteGID() != a.nic.Config().IP:
+		reject(ReasonInvalidGID)
+		return
+	case !a.listen[m.ServiceID()]:
+		reject(ReasonInvalidServiceID)
+		return
+	case m.PathMTU() == 0 || m.PathMTU() > a.nic.MaxPathMTU():
+		reject(ReasonInvalidMTU)
+		return
+	}
+	for _, id := range a.remote {
+		if id.peer.IP == ip && id.theirQPN == m.LocalQPN() {
+			// The peer cannot use a queue pair twice: it has forgotten the
+			// other connection.
+			reject(ReasonStale)
+			id.disconnected()
+			return
+		}
+	}
+	id := &ID{agent: a, state: requestReceived, ours: a.newName(), theirs: m.LocalCommID(), named: true, tid: m.TransactionID(), peer: Peer{IP: ip, MAC: mac},
+		theirQPN: m.LocalQPN(), theirPSN: m.StartingPSN(), mtu: m.PathMTU(), resources: m.ResponderResources(),
+		timeout: m.LocalACKTimeout(), retry: m.RetryCount(), rnrRetry: m.RNRRetryCount(), flowLabel: m.FlowLabel(),
+		wait: code(m.LocalResponseTimeout()), tries: m.MaxCMRetries(), port: uint16(m.ServiceID()), passive: true}
+	private := m.PrivateData()
+	if src, _, ok := m.IPEndpoints(); ok {
+		id.peer.Port = src.Port()
+		private = private[hdr.IPCMLen:]
+	}
+	a.local[id.ours], a.remote[name{ip, id.theirs}] = id, id
+	a.tell(Requested, id, 0, private)
+}

@@ -1,0 +1,385 @@
+package cm
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Peer is whom to talk to: the address of a NIC, and a port there.
+type Peer struct {
+	IP   netip.Addr
+	MAC  [6]byte
+	Port uint16
+}
+
+// Params are what one side brings into a connection.
+type Params struct {
+	// QP is an RC queue pair in the reset state. The Agent connects it.
+	QP *rnic.QP
+	// PathMTU in bytes; 0 = 1024. The side that is asked takes the other's.
+	PathMTU int
+	// Resources and Depth are the READs and atomics that this side takes and
+	// issues at once; 0 = 16.
+	Resources, Depth uint8
+	// LocalACKTimeout, RetryCount and RNRRetryCount are the transport's; the
+	// side that is asked takes the other's, but for RNRRetryCount. 0 = 19 (2.1
+	// s), 7 and 7.
+	LocalACKTimeout, RetryCount, RNRRetryCount uint8
+	// LocalPort is the port that the peer is told, of Dial.
+	LocalPort uint16
+	// PrivateData is for the peer's user.
+	PrivateData []byte
+}
+
+type state uint8
+
+const (
+	requestSent state = iota
+	requestReceived
+	replySent
+	established
+	disconnectSent
+	ended
+)
+
+func (s state) String() string {
+	return [...]string{"connecting", "asked", "accepted", "established", "disconnecting", "ended"}[s]
+}
+
+// ID is a connection, or an attempt at one.
+type ID struct {
+	agent   *Agent
+	state   state
+	passive bool
+	// The two sides' names of the connection; theirs is known when named.
+	ours, theirs uint32
+	named        bool
+	tid          uint64
+	peer         Peer
+	port         uint16 // ours, where the peer asked
+	qp           *rnic.QP
+	psn          uint32 // first that we expect
+	theirQPN     uint32
+	theirPSN     uint32 // first that they expect
+	mtu          int
+
+	resources                uint8 // theirs, when we know
+	ourResources, ourDepth   uint8
+	timeout, retry, rnrRetry uint8
+	flowLabel                uint32
+
+	// The message that waits for an answer, until due, and is sent again
+	// after wait, tries times.
+	msg     [hdr.MADLen]byte
+	due     clock.Time
+	wait    clock.Duration
+	tries   uint8
+	delayed bool // a MsgRcptAck was sent
+}
+
+// code is the time that a code of 5 bits means.
+func code(c uint8) clock.Duration { return clock.Duration(4096) << (c & 31) }
+
+// QP is the connection's queue pair; nil when it was not accepted.
+func (id *ID) QP() *rnic.QP { return id.qp }
+
+// Peer is who is at the other end. Where it asked, Port is its own.
+func (id *ID) Peer() Peer { return id.peer }
+
+// Port is the port that the peer asked for.
+func (id *ID) Port() uint16 { return id.port }
+
+func (id *ID) String() string {
+	return fmt.Sprintf("connection %#x with %v, %v", id.ours, id.peer.IP, id.state)
+}
+
+func (p *Params) check(n *rnic.NIC) error {
+	if p.QP == nil || p.QP.Type != rnic.TypeRC || p.QP.State() != rnic.StateReset || n.QP(p.QP.QPN) != p.QP {
+		return fmt.Errorf("cm: a connection needs an RC queue pair of the NIC in the reset state: %w", rnic.ErrInvalid)
+	}
+	if p.PathMTU == 0 {
+		p.PathMTU = 1024
+	}
+	switch p.PathMTU {
+	case 256, 512, 1024, 2048, 4096:
+	default:
+		return fmt.Errorf("cm: path MTU %d is not 256, 512, 1024, 2048 or 4096: %w", p.PathMTU, rnic.ErrInvalid)
+	}
+	if p.PathMTU > n.MaxPathMTU() {
+		return fmt.Errorf("cm: path MTU %d does not fit, at most %d: %w", p.PathMTU, n.MaxPathMTU(), rnic.ErrInvalid)
+	}
+	for _, d := range []struct {
+		v *uint8
+		d uint8
+	}{{&p.Resources, 16}, {&p.Depth, 16}, {&p.LocalACKTimeout, 19}, {&p.RetryCount, 7}, {&p.RNRRetryCount, 7}} {
+		if *d.v == 0 {
+			*d.v = d.d
+		}
+	}
+	if p.LocalACKTimeout > 31 || p.RetryCount > 7 || p.RNRRetryCount > 7 || p.Resources > 128 || p.Depth > 128 {
+		return fmt.Errorf("cm: LocalACKTimeout is a code of 5 bits, retry counts of 3, Resources and Depth at most 128: %w", rnic.ErrInvalid)
+	}
+	return nil
+}
+
+// Dial asks for a connection; Established, Rejected or Unreachable will tell
+// what came of it. Of PrivateData 56 bytes travel.
+func (a *Agent) Dial(now clock.Time, to Peer, p Params) (*ID, error) {
+	if err := p.check(a.nic); err != nil {
+		return nil, err
+	}
+	own := a.nic.Config()
+	to.IP = to.IP.Unmap()
+	if to.IP.Is4() != own.IP.Is4() || !to.IP.IsValid() {
+		return nil, fmt.Errorf("cm: peer %v is not of the same family as %v: %w", to.IP, own.IP, rnic.ErrInvalid)
+	}
+	id := &ID{agent: a, state: requestSent, ours: a.newName(), peer: to, qp: p.QP, psn: a.nic.RandomPSN(), mtu: p.PathMTU,
+		ourResources: p.Resources, ourDepth: p.Depth, timeout: p.LocalACKTimeout, retry: p.RetryCount, rnrRetry: p.RNRRetryCount}
+	f := hdr.CMFields{AttributeID: hdr.ConnectRequest, ServiceID: hdr.ServiceIDOfPort(to.Port), CAGUID: a.guid, LocalQPN: p.QP.QPN, StartingPSN: id.psn,
+		ResponderResources: p.Resources, InitiatorDepth: p.Depth, RemoteResponseTimeout: a.cfg.ResponseTimeout, LocalResponseTimeout: a.cfg.ResponseTimeout,
+		MaxCMRetries: a.cfg.Retries, RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount, PKey: 0xFFFF, PathMTU: p.PathMTU,
+		LocalGID: own.IP, RemoteGID: to.IP, HopLimit: 64, LocalACKTimeout: p.LocalACKTimeout,
+		PrivateData: append(hdr.AppendIPCM(nil, netip.AddrPortFrom(own.IP, p.LocalPort), to.IP), p.PrivateData...)}
+	if own.Profile == rnic.RXE {
+		// Linux gives a connection a flow label of its own.
+		id.flowLabel = a.nic.RandomPSN() & 0xFFFFF
+	} else {
+		f.PacketRate = 7 // 40 Gb/s, as captured
+	}
+	f.FlowLabel = id.flowLabel
+	id.tid = id.ownTransaction()
+	a.local[id.ours] = id
+	id.ask(now, &f, code(a.cfg.ResponseTimeout), a.cfg.Retries)
+	return id, nil
+}
+
+// ownTransaction is the transaction ID of what this side begins: the agent's
+// number and the connection's name, in the byte order in which Linux counts.
+func (id *ID) ownTransaction() uint64 {
+	return 2<<32 | uint64(bits.ReverseBytes32(id.ours))
+}
+
+// say sends a message of the connection.
+func (id *ID) say(f *hdr.CMFields) {
+	if f.TransactionID == 0 {
+		f.TransactionID = id.tid
+	}
+	f.LocalCommID, f.RemoteCommID = id.ours, id.theirs
+	hdr.CM(id.msg[:]).Encode(f)
+	id.agent.send(id.peer.IP, id.peer.MAC, id.msg[:])
+}
+
+// ask sends a message that wants an answer.
+func (id *ID) ask(now clock.Time, f *hdr.CMFields, wait clock.Duration, tries uint8) {
+	id.quiet()
+	id.say(f)
+	id.wait, id.tries, id.due = wait, tries, now.Add(wait)
+	id.agent.timed = append(id.agent.timed, id)
+}
+
+// quiet stops waiting for an answer.
+func (id *ID) quiet() {
+	id.agent.timed = slices.DeleteFunc(id.agent.timed, func(o *ID) bool { return o == id })
+}
+
+// expire: no answer came in time.
+func (id *ID) expire(now clock.Time) {
+	a := id.agent
+	if id.tries > 0 {
+		id.tries--
+		id.due = now.Add(id.wait)
+		a.stats.Retries++
+		a.send(id.peer.IP, id.peer.MAC, id.msg[:])
+		return
+	}
+	if id.state == disconnectSent {
+		id.end(Disconnected, 0, nil)
+		return
+	}
+	id.say(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 2, Reason: ReasonTimeout})
+	if id.passive {
+		id.qp.Fail()
+	}
+	id.end(Unreachable, 0, nil)
+}
+
+// end forgets the connection.
+func (id *ID) end(k Kind, reason uint16, private []byte) {
+	id.forget()
+	id.agent.tell(k, id, reason, private)
+}
+
+func (id *ID) forget() {
+	a := id.agent
+	id.quiet()
+	id.state = ended
+	delete(a.local, id.ours)
+	if n := (name{id.peer.IP, id.theirs}); a.remote[n] == id {
+		delete(a.remote, n)
+	}
+}
+
+// connect readies the queue pair.
+func (id *ID) connect() error {
+	c := rnic.DefaultConn()
+	c.RemoteMAC, c.RemoteIP, c.DestQPN, c.FlowLabel = id.peer.MAC, id.peer.IP, id.theirQPN, id.flowLabel
+	c.PathMTU, c.SQPSN, c.RQPSN = id.mtu, id.theirPSN, id.psn
+	c.Timeout, c.RetryCnt, c.RNRRetry = int(id.timeout), int(id.retry), int(id.rnrRetry)
+	c.MaxDestRdAtomic = int(id.ourResources)
+	c.MaxRdAtomic = int(min(id.ourDepth, id.resources))
+	if id.resources == 0 {
+		c.MaxRdAtomic = int(id.ourDepth) // the peer said nothing
+	}
+	return id.qp.Connect(c)
+}
+
+// Accept answers Requested. The queue pair takes requests at once; its own may
+// be posted when Established says so. Of PrivateData 196 bytes travel.
+func (id *ID) Accept(now clock.Time, p Params) error {
+	if id.state != requestReceived {
+		return fmt.Errorf("cm: accept %v: %w", id, ErrState)
+	}
+	p.PathMTU = id.mtu
+	if err := p.check(id.agent.nic); err != nil {
+		return err
+	}
+	id.qp, id.psn, id.ourResources, id.ourDepth = p.QP, id.agent.nic.RandomPSN(), p.Resources, p.Depth
+	if err := id.connect(); err != nil {
+		return err
+	}
+	id.state = replySent
+	id.ask(now, &hdr.CMFields{AttributeID: hdr.ConnectReply, LocalQPN: p.QP.QPN, StartingPSN: id.psn, ResponderResources: p.Resources,
+		InitiatorDepth: min(p.Depth, id.resources), TargetACKDelay: 15, RNRRetryCount: p.RNRRetryCount, CAGUID: id.agent.guid, PrivateData: p.PrivateData},
+		id.wait, id.tries)
+	return nil
+}
+
+// Reject answers Requested with no. Of private 148 bytes travel.
+func (id *ID) Reject(reason uint16, private []byte) error {
+	if id.state != requestReceived {
+		return fmt.Errorf("cm: reject %v: %w", id, ErrState)
+	}
+	delete(id.agent.local, id.ours)
+	id.ours = 0 // who rejects a request needs no name for it
+	id.say(&hdr.CMFields{AttributeID: hdr.ConnectReject, Reason: reason, PrivateData: private})
+	id.forget()
+	return nil
+}
+
+// Delay answers Requested with a MsgRcptAck: the real answer takes up to 4.096
+// us * 2^serviceTimeout.
+func (id *ID) Delay(serviceTimeout uint8) error {
+	if id.state != requestReceived {
+		return fmt.Errorf("cm: delay %v: %w", id, ErrState)
+	}
+	id.delayed = true
+	id.say(&hdr.CMFields{AttributeID: hdr.MsgRcptAck, ServiceTimeout: serviceTimeout & 31})
+	return nil
+}
+
+// Disconnect ends an established connection; Disconnected tells when the peer
+// knows, or has been given up. The queue pair fails at once.
+func (id *ID) Disconnect(now clock.Time) error {
+	if id.state != established && id.state != replySent {
+		return fmt.Errorf("cm: disconnect %v: %w", id, ErrState)
+	}
+	id.qp.Fail()
+	id.state = disconnectSent
+	id.ask(now, &hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: id.ownTransaction(), RemoteQPN: id.theirQPN},
+		code(id.agent.cfg.ResponseTimeout), id.agent.cfg.Retries)
+	return nil
+}
+
+// disconnected: the peer has ended it.
+func (id *ID) disconnected() {
+	if id.qp != nil {
+		id.qp.Fail()
+	}
+	id.end(Disconnected, 0, nil)
+}
+
+func (id *ID) connectReply(m hdr.CM) {
+	a := id.agent
+	ready := func() {
+		id.say(&hdr.CMFields{AttributeID: hdr.ReadyToUse})
+	}
+	switch {
+	case id.state == established && !id.passive:
+		a.stats.Duplicates++
+		ready()
+	case id.state != requestSent:
+		a.stats.Stray++
+	default:
+		id.quiet()
+		id.theirs, id.named = m.LocalCommID(), true
+		id.theirQPN, id.theirPSN, id.rnrRetry = m.LocalQPN(), m.StartingPSN(), m.RNRRetryCount()
+		id.resources = m.ResponderResources()
+		if err := id.connect(); err != nil {
+			// The owner has destroyed or used the queue pair meanwhile.
+			id.say(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 1, Reason: ReasonConsumer})
+			id.end(Rejected, ReasonConsumer, nil)
+			return
+		}
+		a.remote[name{id.peer.IP, id.theirs}] = id
+		id.state = established
+		ready()
+		a.tell(Established, id, 0, m.PrivateData())
+	}
+}
+
+func (id *ID) readyToUse(m hdr.CM) {
+	switch {
+	case id.state == replySent:
+		id.quiet()
+		id.state = established
+		id.agent.tell(Established, id, 0, m.PrivateData())
+	case id.state == established && id.passive:
+		id.agent.stats.Duplicates++
+	default:
+		id.agent.stats.Stray++
+	}
+}
+
+// msgRcptAck: the answer takes longer.
+func (id *ID) msgRcptAck(now clock.Time, m hdr.CM) {
+	if id.state == requestSent && m.Message() == 0 || id.state == replySent && m.Message() == 1 {
+		id.due = max(id.due, now.Add(code(m.ServiceTimeout())))
+		return
+	}
+	id.agent.stats.Stray++
+}
+
+func (id *ID) connectReject(m hdr.CM) {
+	switch id.state {
+	case requestSent, requestReceived:
+	case replySent:
+		id.qp.Fail()
+	default:
+		id.agent.stats.Stray++
+		return
+	}
+	id.end(Rejected, m.Reason(), m.PrivateData())
+}
+
+func (id *ID) disconnectRequest(mac [6]byte, m hdr.CM) {
+	if id.state != established && id.state != replySent && id.state != disconnectSent || m.RemoteQPN() != id.qp.QPN {
+		id.agent.stats.Stray++
+		return
+	}
+	id.agent.answer(id.peer.IP, mac, m, &hdr.CMFields{AttributeID: hdr.DisconnectReply, LocalCommID: id.ours})
+	id.disconnected()
+}
+
+func (id *ID) disconnectReply(hdr.CM) {
+	if id.state != disconnectSent {
+		id.agent.stats.Stray++
+		return
+	}
+	id.end(Disconnected, 0, nil)
+}
