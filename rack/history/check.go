@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -26,19 +25,26 @@ type Model[I, O any] struct {
 	// client must be told; otherwise nobody knows out, and ok says whether in can
 	// happen in that state at all.
 	Step func(state uint64, in I, out O, told bool) (next uint64, ok bool)
+	// Needs is the only state in which a client can be told out, and Step then does
+	// what it does; any: there is no such state, and every state will do.
+	Needs func(in I, out O) (state uint64, any bool)
+	// Makes is the state that an operation of unknown outcome leaves behind when
+	// it changes anything; not known: that depends on the state before.
+	Makes func(in I) (state uint64, known bool)
 	// Inert reports that an operation never changes anything.
 	Inert func(I) bool
-	// InOrder, if not nil, reports that an operation takes effect before all
-	// that its client calls later on the same object, even while it has not
-	// returned: a promise of the channel that is checked, too.
+	// InOrder, if not nil, reports that an operation takes effect before all that
+	// its client calls later on the same object, even while it has not returned,
+	// and that they do not when it does not: a promise of the channel that is
+	// checked, too.
 	InOrder func(I) bool
 	// Describe and State are for the reader.
 	Describe func(in I, out O, told bool) string
 	State    func(uint64) string
 }
 
-// ErrUndecided: the search for an order took too long.
-var ErrUndecided = errors.New("no verdict within the time limit")
+// ErrUndecided: the search for an order gave up.
+var ErrUndecided = errors.New("no verdict: too many states")
 
 // NotLinearizable says that no order explains what the clients of one object
 // were told.
@@ -54,20 +60,30 @@ func (e *NotLinearizable) Error() string {
 	return fmt.Sprintf("%s %#x: no order of its %d operations (%d of unknown outcome) explains what the clients were told", e.Model, e.Object, e.Ops, e.Open)
 }
 
+// Effort is how many states Check looks at for one object before it gives up,
+// unless it is told otherwise: some seconds.
+const Effort = 1 << 20
+
 // Check searches an order that explains the log. It returns nil when there is
 // one for every object, *NotLinearizable for the first object without one, and
-// ErrUndecided when the search took longer than limit (0: none) for an object
-// while no other is at fault.
-func Check[I, O any](m Model[I, O], l *Log[I, O], limit time.Duration) error {
-	by := m.partition(l.Ops())
+// ErrUndecided when so many states (0: Effort) were not enough for an object
+// while no other is at fault. The verdict does not depend on the machine.
+func Check[I, O any](m Model[I, O], l *Log[I, O], effort int) error {
+	if effort == 0 {
+		effort = Effort
+	}
+	by := m.objects(l.Ops())
 	var undecided error
 	for _, object := range slices.Sorted(maps.Keys(by)) {
 		ops := by[object]
-		switch porcupine.CheckOperationsTimeout(m.porcupine(object, clientsOf[I](ops)), ops, limit) {
-		case porcupine.Illegal:
-			return &NotLinearizable{m.Name, object, len(ops), openOps(ops)}
-		case porcupine.Unknown:
+		ok, err := m.find(object, ops, effort)
+		switch {
+		case errors.Is(err, errTired):
 			undecided = fmt.Errorf("%s %#x, %d operations, %d of unknown outcome: %w", m.Name, object, len(ops), openOps(ops), ErrUndecided)
+		case err != nil:
+			return err
+		case !ok:
+			return &NotLinearizable{m.Name, object, len(ops), openOps(ops)}
 		}
 	}
 	return undecided
@@ -76,8 +92,7 @@ func Check[I, O any](m Model[I, O], l *Log[I, O], limit time.Duration) error {
 // Visualize writes a page for a web browser that shows the history of one
 // object, the longest orders that explain a part of it, and where they end.
 func Visualize[I, O any](m Model[I, O], l *Log[I, O], object uint64, limit time.Duration, w io.Writer) error {
-	ops := m.partition(l.Ops())[object]
-	model := m.porcupine(object, clientsOf[I](ops))
+	model, ops := m.porcupine(object, m.objects(l.Ops())[object])
 	_, info := porcupine.CheckOperationsVerbose(model, ops, limit)
 	return porcupine.Visualize(model, info, w)
 }
@@ -114,115 +129,25 @@ func Text[I, O any](m Model[I, O], l *Log[I, O], object uint64) string {
 	return s.String()
 }
 
-// request and answer are what porcupine gets as an operation's input and output.
-type request[I any] struct {
-	in I
-	// client is a number of the client among those of the object, and after the
-	// number of its operations that take effect before this one.
-	client, after int
-	inOrder       bool
-}
-
-type answer[O any] struct {
-	out  O
-	told bool
-}
-
-// state is an object's state, and by client how many of its operations that
-// have to take effect in order have done so.
-type state struct {
-	value uint64
-	done  []int32
-}
-
-func openOps(ops []porcupine.Operation) int {
-	n := 0
+// objects sorts operations by object. What never returned and changes nothing is
+// left out.
+func (m *Model[I, O]) objects(ops []Op[I, O]) map[uint64][]*Op[I, O] {
+	by := make(map[uint64][]*Op[I, O])
 	for i := range ops {
-		if ops[i].Return == math.MaxInt64 {
-			n++
+		if o := &ops[i]; !o.Open() || !m.Inert(o.In) {
+			object := m.Object(o.In)
+			by[object] = append(by[object], o)
 		}
-	}
-	return n
-}
-
-// partition sorts operations by object. What never returned ends after
-// everything else: that it never happened is the same as that it happened when
-// nobody could see it any more. One that changes nothing is left out.
-func (m *Model[I, O]) partition(ops []Op[I, O]) map[uint64][]porcupine.Operation {
-	type place struct {
-		object uint64
-		client int
-	}
-	by := make(map[uint64][]porcupine.Operation)
-	clients := make(map[uint64]int)
-	number := make(map[place]int)
-	inOrder := make(map[place]int)
-	for i := range ops {
-		o := &ops[i]
-		if o.Open() && m.Inert(o.In) {
-			continue
-		}
-		object := m.Object(o.In)
-		at := place{object, o.Client}
-		if _, ok := number[at]; !ok {
-			number[at] = clients[object]
-			clients[object]++
-		}
-		r := request[I]{in: o.In, client: number[at]}
-		p := porcupine.Operation{ClientId: o.Client, Call: o.call, Return: o.ret, Output: answer[O]{o.Out, true}}
-		if o.Open() {
-			p.Output, p.Return = answer[O]{}, math.MaxInt64
-		} else {
-			r.after = inOrder[at]
-			if r.inOrder = m.InOrder != nil && m.InOrder(o.In); r.inOrder {
-				inOrder[at]++
-			}
-		}
-		p.Input = r
-		by[object] = append(by[object], p)
 	}
 	return by
 }
 
-// porcupine is the model of one object that so many clients use.
-func (m *Model[I, O]) porcupine(object uint64, clients int) porcupine.Model {
-	return porcupine.Model{
-		Init: func() any { return &state{m.Init(object), make([]int32, clients)} },
-		Step: func(was, in, out any) (bool, any) {
-			s, r, a := was.(*state), in.(request[I]), out.(answer[O])
-			if a.told && int(s.done[r.client]) < r.after {
-				return false, nil
-			}
-			next, ok := m.Step(s.value, r.in, a.out, a.told)
-			if !ok {
-				return false, nil
-			}
-			if next == s.value && !r.inOrder {
-				return true, s
-			}
-			n := &state{next, s.done}
-			if r.inOrder {
-				n.done = slices.Clone(s.done)
-				n.done[r.client]++
-			}
-			return true, n
-		},
-		// How many operations are done follows from which ones are.
-		Equal: func(a, b any) bool { return a.(*state).value == b.(*state).value },
-		Hash:  func(s any) uint64 { return s.(*state).value * 0x9E3779B97F4A7C15 },
-		DescribeOperation: func(in, out any) string {
-			a := out.(answer[O])
-			return m.Describe(in.(request[I]).in, a.out, a.told)
-		},
-		DescribeState: func(s any) string { return m.State(s.(*state).value) },
-	}
-}
-
-// clientsOf is how many clients an object's operations are from.
-func clientsOf[I any](ops []porcupine.Operation) int {
+func openOps[I, O any](ops []*Op[I, O]) int {
 	n := 0
-	for i := range ops {
-		n = max(n, ops[i].Input.(request[I]).client+1)
+	for _, o := range ops {
+		if o.Open() {
+			n++
+		}
 	}
 	return n
 }

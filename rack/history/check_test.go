@@ -5,8 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/anishathalye/porcupine"
 	"pgregory.net/rapid"
 
 	"github.com/quillon/quillon/rack/rnic"
@@ -89,7 +89,7 @@ func TestWords(t *testing.T) {
 		{"other words do not matter", seq(do(1, write, 0), do(2, Word{Op: rnic.OpRead, Addr: 8}, 0)), true},
 		{"wrong byte order", seq(do(1, cas, 0), do(2, read, 8<<56)), false},
 	} {
-		err := Check(Words(nil), replay(c.h), time.Minute)
+		err := Check(Words(nil), replay(c.h), 0)
 		var bad *NotLinearizable
 		if (err == nil) != c.ok || !c.ok && !errors.As(err, &bad) {
 			t.Errorf("%s: %v", c.name, err)
@@ -101,7 +101,7 @@ func TestWords(t *testing.T) {
 }
 
 // A client may have several requests under way: they take effect in their order,
-// but a READ may be overtaken, and what is open binds nobody.
+// but a READ may be overtaken.
 func TestInOrder(t *testing.T) {
 	type req struct {
 		w   Word
@@ -125,16 +125,32 @@ func TestInOrder(t *testing.T) {
 		for i, r := range c.reqs {
 			l.Return(i, 0, r.out)
 		}
-		if err := Check(Words(nil), l, time.Minute); (err == nil) != c.ok {
+		if err := Check(Words(nil), l, 0); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+	// Of what is open on one connection, a beginning happened.
+	for _, c := range []struct {
+		reads []uint64
+		ok    bool
+	}{{[]uint64{0, 7, 9}, true}, {[]uint64{9}, true}, {[]uint64{9, 7}, false}, {[]uint64{7, 7}, true}} {
+		l := new(Log[Word, uint64])
+		l.Call(1, 0, write)
+		l.Call(1, 0, other)
+		for _, v := range c.reads {
+			l.Return(l.Call(2, 0, read), 0, v)
+		}
+		if err := Check(Words(nil), l, 0); (err == nil) != c.ok {
+			t.Errorf("%v: %v", c.reads, err)
+		}
+	}
+	// A CAS that failed, unheard of, does not keep the next one from happening.
 	l := new(Log[Word, uint64])
+	l.Call(1, 0, Word{Op: rnic.OpCompareSwap, Compare: 3, Swap: 4})
 	l.Call(1, 0, write)
-	l.Return(l.Call(1, 0, other), 0, 0)
 	l.Return(l.Call(2, 0, read), 0, 7)
-	if err := Check(Words(nil), l, time.Minute); err != nil {
-		t.Errorf("a write of unknown outcome came late: %v", err)
+	if err := Check(Words(nil), l, 0); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -159,7 +175,7 @@ func TestLocks(t *testing.T) {
 		{"taken from one of whom nobody knew that he had it", []le{take(1), steal(2, 1), ok(2)}, true},
 		{"taken from one who has it no more", []le{take(1), ok(1), drop(1), ok(1), steal(2, 1), ok(2)}, false},
 	} {
-		if err := Check(Locks(), replay(c.h), time.Minute); (err == nil) != c.ok {
+		if err := Check(Locks(), replay(c.h), 0); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -180,7 +196,7 @@ func TestRegisters(t *testing.T) {
 		{"open", []re{put(1, 5), get(2), out(2, 5), get(3)}, true},
 		{"lost", []re{put(1, 5), out(1, 0), get(2), out(2, 0)}, false},
 	} {
-		if err := Check(Registers(nil), replay(c.h), time.Minute); (err == nil) != c.ok {
+		if err := Check(Registers(nil), replay(c.h), 0); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -198,6 +214,7 @@ func TestWhatHappensIsExplained(t *testing.T) {
 			done bool
 		}
 		l := new(Log[Word, uint64])
+		conns := []int{l.NewClient(), l.NewClient(), l.NewClient(), l.NewClient()}
 		var words [2]uint64
 		cs := make([]client, 4)
 		var returned []int
@@ -212,12 +229,13 @@ func TestWhatHappensIsExplained(t *testing.T) {
 					Addr: 8 * rapid.Uint64Range(0, 1).Draw(t, "word"), Compare: small.Draw(t, "compare"), Swap: small.Draw(t, "swap"),
 					CompareMask: small.Draw(t, "mask"), SwapMask: small.Draw(t, "mask"),
 				}
-				c.id, c.busy, c.done = l.Call(who, 0, c.w), true, false
+				c.id, c.busy, c.done = l.Call(conns[who], 0, c.w), true, false
 			case !c.done:
 				v := &words[c.w.Addr/8]
 				c.out, *v, c.done = *v, c.w.After(*v), true
 			case rapid.IntRange(0, 9).Draw(t, "open") == 0:
-				c.busy = false // nobody is told
+				conns[who] = l.NewClient() // nobody is told; on another connection now
+				c.busy = false
 			default:
 				l.Return(c.id, 0, c.out)
 				if c.w.Op != rnic.OpWrite {
@@ -226,16 +244,55 @@ func TestWhatHappensIsExplained(t *testing.T) {
 				c.busy = false
 			}
 		}
-		if err := Check(Words(nil), l, time.Minute); err != nil {
+		if err := Check(Words(nil), l, 0); err != nil {
 			t.Fatal(err)
 		}
 		if len(returned) > 0 {
 			l.ops[rapid.SampledFrom(returned).Draw(t, "lie")].Out = 1 << 40
-			if Check(Words(nil), l, time.Minute) == nil {
+			if Check(Words(nil), l, 0) == nil {
 				t.Fatal("a value that was never there is explained")
 			}
 		}
 	})
+}
+
+// Porcupine and the search come to the same verdict, whatever was told.
+func TestPorcupineAgrees(t *testing.T) {
+	verdicts := map[bool]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		l := new(Log[Word, uint64])
+		small := rapid.Uint64Range(0, 3)
+		var open []int
+		for range rapid.IntRange(1, 24).Draw(t, "events") {
+			if len(open) > 0 && rapid.Bool().Draw(t, "return") {
+				// On every connection in order.
+				i := rapid.IntRange(0, len(open)-1).Draw(t, "which")
+				for k := range i {
+					if l.ops[open[k]].Client == l.ops[open[i]].Client {
+						i = k
+						break
+					}
+				}
+				l.Return(open[i], 0, small.Draw(t, "told"))
+				open = append(open[:i], open[i+1:]...)
+				continue
+			}
+			open = append(open, l.Call(rapid.IntRange(1, 3).Draw(t, "client"), 0, Word{
+				Op:      rapid.SampledFrom([]rnic.Op{rnic.OpRead, rnic.OpWrite, rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap}).Draw(t, "op"),
+				Compare: small.Draw(t, "compare"), Swap: small.Draw(t, "swap"), CompareMask: small.Draw(t, "mask"), SwapMask: small.Draw(t, "mask"),
+			}))
+		}
+		err := Check(Words(nil), l, 0)
+		m := Words(nil)
+		model, ops := m.porcupine(0, m.objects(l.Ops())[0])
+		if ok := porcupine.CheckOperations(model, ops); ok != (err == nil) {
+			t.Fatalf("porcupine says %v, the search %v:\n%s", ok, err, Text(m, l, 0))
+		}
+		verdicts[err == nil]++
+	})
+	if verdicts[true] == 0 || verdicts[false] == 0 {
+		t.Errorf("verdicts %v", verdicts)
+	}
 }
 
 func TestUndecided(t *testing.T) {
@@ -245,14 +302,14 @@ func TestUndecided(t *testing.T) {
 	}
 	id := l.Call(40, 0, read)
 	l.Return(id, 0, 1<<50)
-	if err := Check(Words(nil), l, time.Millisecond); !errors.Is(err, ErrUndecided) {
+	if err := Check(Words(nil), l, 1000); !errors.Is(err, ErrUndecided) {
 		t.Error(err)
 	}
 }
 
 func TestVisualizeFile(t *testing.T) {
 	l := replay(seq(do(1, write, 0), do(2, read, 0)))
-	err := Check(Words(nil), l, time.Minute)
+	err := Check(Words(nil), l, 0)
 	if _, e := VisualizeFile(Locks(), new(Log[Lock, struct{}]), err, "x"); e != nil {
 		t.Error(e)
 	}

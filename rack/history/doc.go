@@ -5,10 +5,10 @@
 // concurrent objects", TOPLAS 1990).
 //
 //	log := new(history.Log[history.Word, uint64])
-//	id := log.Call(client, now, history.Word{Op: rnic.OpFetchAdd, Addr: va, Swap: 1})
+//	id := log.Call(connection, now, history.Word{Op: rnic.OpFetchAdd, Addr: va, Swap: 1})
 //	...
 //	log.Return(id, now, original)
-//	err := history.Check(history.Words(initial), log, time.Second)
+//	err := history.Check(history.Words(initial), log, 0)
 //
 // An operation that never returned (its client died, its queue pair failed) may
 // have happened at any time after its call, or not at all: both explain it. One

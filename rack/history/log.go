@@ -29,6 +29,15 @@ type Log[I, O any] struct {
 	mu    sync.Mutex
 	ops   []Op[I, O]
 	event int64
+	last  int // client
+}
+
+// NewClient is a client's number that nobody has had.
+func (l *Log[I, O]) NewClient() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	return l.last
 }
 
 // Call notes that a client is about to ask for in, and returns the operation's

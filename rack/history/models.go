@@ -18,9 +18,9 @@ type Word struct {
 	CompareMask, SwapMask uint64
 }
 
-// Words is the model of memory: every aligned word by itself, and every client
-// a queue pair, whose WRITEs and atomics are executed in the order in which they
-// were posted (a READ may be overtaken). The answer of a READ is what was read,
+// Words is the model of memory: every aligned word by itself, and every client a
+// connection of two queue pairs, on which WRITEs and atomics are executed in the
+// order in which they were posted (a READ may be overtaken). The answer of a READ is what was read,
 // of an atomic the original value; that of a WRITE does not matter. initial may be nil: all words are 0 then.
 func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 	if initial == nil {
@@ -32,6 +32,10 @@ func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 		Init:   initial,
 		Step: func(state uint64, w Word, out uint64, told bool) (uint64, bool) {
 			return w.After(state), !told || w.Op == rnic.OpWrite || out == state
+		},
+		Needs: func(w Word, out uint64) (uint64, bool) { return out, w.Op == rnic.OpWrite },
+		Makes: func(w Word) (uint64, bool) {
+			return w.Swap, w.Op == rnic.OpWrite || w.Op == rnic.OpCompareSwap
 		},
 		Inert:   func(w Word) bool { return w.Op == rnic.OpRead },
 		InOrder: func(w Word) bool { return w.Op != rnic.OpRead },
@@ -91,6 +95,21 @@ type Lock struct {
 	Release bool
 }
 
+// needs is the holder before, and makes the holder after; 0: nobody.
+func (l Lock) needs() uint64 {
+	if l.Release {
+		return l.Owner
+	}
+	return l.From
+}
+
+func (l Lock) makes() uint64 {
+	if l.Release {
+		return 0
+	}
+	return l.Owner
+}
+
 // Locks is the model of locks that are free at first: never two holders, and
 // nobody but the holder releases.
 func Locks() Model[Lock, struct{}] {
@@ -99,15 +118,13 @@ func Locks() Model[Lock, struct{}] {
 		Object: func(l Lock) uint64 { return l.Lock },
 		Init:   func(uint64) uint64 { return 0 },
 		Step: func(holder uint64, l Lock, _ struct{}, told bool) (uint64, bool) {
-			need, next := l.From, l.Owner
-			if l.Release {
-				need, next = l.Owner, 0
-			}
-			if holder == need {
-				return next, true
+			if holder == l.needs() {
+				return l.makes(), true
 			}
 			return holder, !told
 		},
+		Needs: func(l Lock, _ struct{}) (uint64, bool) { return l.needs(), false },
+		Makes: func(l Lock) (uint64, bool) { return l.makes(), true },
 		Inert: func(Lock) bool { return false },
 		Describe: func(l Lock, _ struct{}, told bool) string {
 			s := fmt.Sprintf("acquire as %#x", l.Owner)
@@ -157,6 +174,8 @@ func Registers(initial func(key uint64) uint64) Model[Register, uint64] {
 			}
 			return value, !told || out == value
 		},
+		Needs: func(r Register, out uint64) (uint64, bool) { return out, r.Write },
+		Makes: func(r Register) (uint64, bool) { return r.Value, true },
 		Inert: func(r Register) bool { return !r.Write },
 		Describe: func(r Register, out uint64, told bool) string {
 			s := "read"

@@ -217,6 +217,7 @@ type session struct {
 	qp     *rnic.QP
 	grant  Grant
 	dials  uint32
+	conn   int // the connection's number in the history
 	dialAt clock.Time
 	work   worker
 	rng    *rand.Rand
@@ -245,6 +246,7 @@ func (s *session) dial(now clock.Time) {
 	}
 	s.qp, s.grant = qp, g
 	s.dials++
+	s.conn = s.c.cfg.WordLog.NewClient()
 	s.work.start(s, now, s.dials > 1)
 }
 
@@ -297,7 +299,7 @@ func (s *session) ask(now clock.Time, step int, w history.Word) {
 	if w.Op == rnic.OpWrite {
 		binary.LittleEndian.PutUint64(buf, w.Swap)
 	}
-	id := s.c.cfg.WordLog.Call(s.number, now, w)
+	id := s.c.cfg.WordLog.Call(s.conn, now, w)
 	s.post(step, request{word: w, ids: id, words: 1, small: true}, w.Op, s.grant.Words, w.Addr-wordsVA, buf)
 }
 

@@ -120,7 +120,7 @@ func (p *open) wide(s *session, now clock.Time, i int, write bool) {
 			p.hope[i+k] = w.Swap
 			binary.LittleEndian.PutUint64(buf[8*k:], w.Swap)
 		}
-		if id := s.c.cfg.WordLog.Call(s.number, now, w); k == 0 {
+		if id := s.c.cfg.WordLog.Call(s.conn, now, w); k == 0 {
 			first = id
 		}
 	}

@@ -53,3 +53,8 @@ func TestWire(t *testing.T) {
 		}
 	}
 }
+
+// QUILLON_SCHEDULES=10000 go test ./tests/bed -run TestSchedules
+func TestSchedules(t *testing.T) {
+	Sweep(t, wire(), 0, Schedules(300))
+}
