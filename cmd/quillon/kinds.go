@@ -3,11 +3,13 @@ package main
 import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tor/clover"
+	"github.com/quillon/quillon/tor/swordbox"
 )
 
 // kinds are the apps that a Spec may name.
 func kinds() []graph.Kind {
 	return append(graph.Builtin(),
 		*clover.Kind(),
+		*swordbox.Kind(),
 	)
 }

@@ -395,23 +395,27 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 	if o.is(fModifies) && (!tracked || o.is(fWide)) {
 		o.flags |= fBare
 	}
-	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
-		// Behind its client's open ones.
-		return fl.lane, !fl.mixed && s.usable(fl.lane, i, o)
-	}
 	want := i
 	if tracked && len(n.lanes) > 0 {
 		want = n.lanes[hash(o.va>>lineShift)%uint32(len(n.lanes))]
-		if w != none {
-			if x := &n.words.w[w]; x.flight > 0 {
-				want = x.lane
-			} else if x.loose > 0 && fl.open > 0 {
-				return none, false // one of those may be its client's
-			}
+		if w != none && n.words.w[w].flight > 0 {
+			want = n.words.w[w].lane
 		}
 	}
+	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
+		// Behind its client's open ones; but from its own connection to a
+		// shared one it goes when they are done.
+		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && n.shelf.room(len(n.shelf.k)/2) {
+			return none, false
+		}
+		return fl.lane, !fl.mixed && s.usable(fl.lane, i, o)
+	}
+	if w != none && n.words.w[w].flight == 0 && n.words.w[w].loose > 0 && fl.open > 0 {
+		return none, false // one of those may be its client's
+	}
 	if want != i && !s.usable(want, i, o) {
-		if fl.open > 0 {
+		// Better late than out of order with the others.
+		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.room(len(n.shelf.k)/2) {
 			return none, false
 		}
 		want = i
@@ -648,7 +652,8 @@ func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
 		return
 	}
 	ours := o.lane != i
-	ack := (ours || o.word != none || o.is(fLoose)) && k+1 == o.npsn && !f.BTHOf(b).AckReq()
+	// What is open must be answered: others may wait for it.
+	ack := n.flows[i].trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !f.BTHOf(b).AckReq()
 	if ours || ack || f.BTHOf(b).PSN() != psn {
 		if ours {
 			l.up.address(b)
