@@ -59,6 +59,9 @@ type Config struct {
 	// as Clover's own client does: two READs for a read without conflict. The
 	// default waits until the entry turns out to be stale.
 	EagerShortcuts bool
+	// Warm lets every client begin with the first entry and the shortcut of
+	// every key in its cache, as if it had read them all before.
+	Warm bool
 	// Mix, Theta and Scrambled are the workload's; see ycsb.Config. Their zero
 	// values mean only reads, all keys alike.
 	Mix       ycsb.Mix
@@ -303,8 +306,12 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, eager: cfg.EagerShortcuts, done: ld.done,
 		keys: make(map[uint64]*keyState, len(cfg.Keys)), spare: make([]keyState, len(cfg.Keys))}
 	ld.c = c
-	for _, k := range cfg.Keys {
-		c.look(k)
+	for _, key := range cfg.Keys {
+		k := c.look(key)
+		if cfg.Warm {
+			m := cl.meta.keys[key]
+			k.tail, k.slot = m.head, m.slot
+		}
 	}
 	c.cq = nic.CreateCQ(8*cfg.Sessions + 256)
 	me := side{m, nic, c.pd, c.cq}
