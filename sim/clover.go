@@ -168,7 +168,7 @@ func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
 	cl, err := clover.New(clover.Config{
 		Keys: ycsb.Sequential(1, c.Keys), Slab: c.ObjectSize, Entries: c.Entries, Sessions: c.ThreadsPerHost, QPs: c.QPs,
 		Mix: ycsb.Mix{Writes: c.WriteShare}, Theta: c.Zipf, Seed: c.Seed, Profile: rnic.ConnectX, Conn: conn,
-		EagerShortcuts: !c.LeanReads,
+		EagerShortcuts: !c.LeanReads, Warm: true,
 	}, rack)
 	if err != nil {
 		return r, err
@@ -184,7 +184,14 @@ func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
 	if c.Faults != nil {
 		c.Faults(w, box, all[0], all[2:])
 	}
+	// The store is filled through the network, before the clients' workload.
+	cl.Start(clover.Load{Sweep: true})
+	w.Wake()
+	if err := w.Until(ctx, cl.Stopped, w.Now()+Second); err != nil {
+		return r, fmt.Errorf("sim: filling the store: %w", errors.Join(err, cl.Err()))
+	}
 	cl.Start(clover.Load{})
+	w.Wake()
 	open := w.Now() + From(c.Warmup)
 	total := c.Warmup + c.Measure
 	part := func(from, d time.Duration) func(float64) {

@@ -30,7 +30,8 @@ type times struct {
 	atomicInterval                              Time
 	slotMask                                    uint64
 	stall                                       [16]float64 // shares, added up
-	verb                                        Time
+	sameRead                                    Time
+	verb, work                                  Time
 	threads                                     int
 	quantum                                     Time
 }
@@ -42,7 +43,7 @@ func (n *NIC) inTime() times {
 		hostRead: From(n.HostRead), hostAtomic: From(n.HostAtomic), deviceAccess: From(n.DeviceAccess),
 		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite),
 		atomicInterval: From(n.AtomicInterval), slotMask: 1<<n.SlotBits - 1,
-		verb: From(n.Verb), threads: n.Threads, quantum: From(n.Quantum),
+		sameRead: From(n.SameRead), verb: From(n.Verb), work: From(n.Work), threads: n.Threads, quantum: From(n.Quantum),
 	}
 	sum := 0.0
 	for i, x := range n.Stall {
@@ -72,6 +73,7 @@ type Machine struct {
 	rxFree, txFree Time // the NIC takes, makes its next message
 	atomicFree     Time // the atomic unit takes its next
 	slots          []slot
+	reads          []slot
 	in             []flow   // by our queue pair: requests and answers that come
 	out            [][]flow // by peer and its queue pair: those that go
 	threads        int      // that flows of requests are bound to
@@ -90,20 +92,25 @@ type MachineStats struct {
 	Lost     uint64 // frames that came while the machine was down
 }
 
+// reads is how many addresses that were read last are remembered.
+const reads = 1 << 12
+
 // slot is what the atomic unit serialises.
 type slot struct {
-	free Time
-	va   uint64 // of the last atomic
+	free     Time
+	occupied Time   // by the last atomic
+	va       uint64 // of it
 }
 
 // flow is the order that a queue pair keeps.
 type flow struct {
-	ready Time // requests that come: when the last one may execute
-	next  Time // when the next message may
-	sent  Time // answers that go: when the last one does
-	cpu   Time // when the thread behind is done with its last post
-	turn  int  // the thread's number, from 1; 0: it always runs
-	wait  fifo // requests that come, in order
+	ready  Time // requests that come: when the last one may execute
+	next   Time // when the next message may
+	sent   Time // answers that go: when the last one does
+	cpu    Time // when the thread behind is done with its last post
+	posted Time // when it was told to post that
+	turn   int  // the thread's number, from 1; 0: it always runs
+	wait   fifo // requests that come, in order
 }
 
 // waiting is a request that waits for its queue pair.
@@ -329,20 +336,27 @@ func (m *Machine) issue(q *flow, arg uint64, b *packet.Buf) {
 			if s.free > t {
 				m.stats.Waited++
 			}
-			t = max(t, s.free)
-			if dev {
-				s.free = t + n.deviceOccupancy
-			} else {
+			s.va, s.occupied = va, n.deviceOccupancy
+			if !dev {
 				t = max(t, m.atomicFree)
 				m.atomicFree = t + n.atomicInterval
-				s.free = t + n.hostOccupancy
+				s.occupied = n.hostOccupancy
 			}
-			s.va = va
+			t = max(t, s.free)
+			s.free = t + s.occupied
 		case dev && op.Has(hdr.IsWrite):
 			t = max(t, s.free)
 			s.free, s.va = t+n.deviceWrite, va
-		case s.va == va:
-			t = max(t, s.free)
+		case s.va == va && s.free > t:
+			// It waits for the atomic under way, not for those that queue.
+			t += (s.free - t) % max(s.occupied, 1)
+		}
+		if op == hdr.ReadRequest && !dev {
+			r := &m.reads[va>>3&(reads-1)]
+			if r.va == va {
+				t = max(t, r.free)
+			}
+			r.va, r.free = va, t+n.sameRead
 		}
 	}
 	q.next = t + n.message
@@ -433,6 +447,9 @@ func (m *Machine) transmit(b *packet.Buf) {
 			t = max(t, q.sent)
 			q.sent = t
 		} else {
+			if now > q.posted {
+				q.posted, q.cpu = now, max(now, q.cpu)+n.work
+			}
 			q.cpu = max(now, q.cpu) + n.verb
 			if n.threads > 0 && m.threads > n.threads && q.turn > 0 {
 				q.cpu = n.turn(q.turn-1, m.threads, q.cpu)

@@ -28,6 +28,9 @@ type NIC struct {
 	// AtomicInterval is the least time between two atomics on host memory,
 	// whatever their addresses.
 	AtomicInterval time.Duration
+	// SameRead is the least time between two READs of one address of host
+	// memory.
+	SameRead time.Duration
 	// SlotBits is how many low bits of an address choose the atomic unit's
 	// slot.
 	SlotBits int
@@ -39,6 +42,9 @@ type NIC struct {
 	// Verb is the host's work for a verb with a completion: posting it and
 	// polling. Those of one thread are done one after the other.
 	Verb time.Duration
+	// Work is a thread's own work between the end of a round trip and the
+	// requests that it posts then. Micro-benchmarks have none.
+	Work time.Duration
 	// Threads is how many threads the host runs at once; more take turns of
 	// Quantum. 0 = any number.
 	Threads int
@@ -81,6 +87,9 @@ func ConnectX5() NIC {
 		DeviceWrite: 45,
 		// Figure 1.1: CAS on independent addresses end at 50.6 to 51.8 million.
 		AtomicInterval: 19,
+		// The measurements behind figures 1.2 and 2.3: 23.1 million READs of
+		// one address.
+		SameRead: 43,
 		// Kalia et al., USENIX ATC '16, and Wang et al., SIGMOD '22: atomics
 		// are serialised by the 12 low bits of their addresses.
 		SlotBits: 12,

@@ -118,7 +118,7 @@ func (w *World) Attach(name string, nic NIC) (*Machine, error) {
 		rng: rand.New(rand.NewPCG(w.seed, streamStall+uint64(i))),
 	}
 	m.port.m = m
-	m.slots = make([]slot, 1<<nic.SlotBits)
+	m.slots, m.reads = make([]slot, 1<<nic.SlotBits), make([]slot, reads)
 	m.id = w.k.add(m)
 	w.machines = append(w.machines, m)
 	return m, nil
@@ -346,7 +346,7 @@ var (
 // check says what cannot be about a model.
 func (n *NIC) check() error {
 	for _, d := range []time.Duration{n.Send, n.Receive, n.Respond, n.Complete, n.Message, n.QPMessage, n.HostRead, n.HostAtomic, n.DeviceAccess,
-		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.Verb, n.Quantum} {
+		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.SameRead, n.Verb, n.Work, n.Quantum} {
 		if d < 0 || d > time.Second {
 			return fmt.Errorf("sim: a NIC's times are 0 to 1 s, not %v", d)
 		}
