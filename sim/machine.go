@@ -31,7 +31,7 @@ type times struct {
 	slotMask                                    uint64
 	stall                                       [16]float64 // shares, added up
 	sameRead                                    Time
-	verb, work                                  Time
+	verb, readWork, writeWork                   Time
 	threads                                     int
 	quantum                                     Time
 }
@@ -43,7 +43,7 @@ func (n *NIC) inTime() times {
 		hostRead: From(n.HostRead), hostAtomic: From(n.HostAtomic), deviceAccess: From(n.DeviceAccess),
 		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite),
 		atomicInterval: From(n.AtomicInterval), slotMask: 1<<n.SlotBits - 1,
-		sameRead: From(n.SameRead), verb: From(n.Verb), work: From(n.Work), threads: n.Threads, quantum: From(n.Quantum),
+		sameRead: From(n.SameRead), verb: From(n.Verb), readWork: From(n.ReadWork), writeWork: From(n.WriteWork), threads: n.Threads, quantum: From(n.Quantum),
 	}
 	sum := 0.0
 	for i, x := range n.Stall {
@@ -67,6 +67,7 @@ type Machine struct {
 	worker   host.Worker
 	alive    bool
 	guarded  bool
+	apart    bool // its frames are not counted
 	up, down link
 	rng      *rand.Rand
 
@@ -448,7 +449,7 @@ func (m *Machine) transmit(b *packet.Buf) {
 			q.sent = t
 		} else {
 			if now > q.posted {
-				q.posted, q.cpu = now, max(now, q.cpu)+n.work
+				q.posted, q.cpu = now, max(now, q.cpu)+n.work(op)
 			}
 			q.cpu = max(now, q.cpu) + n.verb
 			if n.threads > 0 && m.threads > n.threads && q.turn > 0 {
@@ -459,6 +460,14 @@ func (m *Machine) transmit(b *packet.Buf) {
 		}
 	}
 	m.w.k.plan(t, m.id, kindSend, 0, b)
+}
+
+// work is a thread's own before it posts op.
+func (x *times) work(op hdr.Opcode) Time {
+	if op == hdr.ReadRequest {
+		return x.readWork
+	}
+	return x.writeWork
 }
 
 // turn is when thread i of n, of which fewer run at once, runs at t or next.

@@ -210,7 +210,8 @@ func (w *World) fail(err error) {
 	}
 }
 
-// Switched is what went through the switch: each frame once, bytes with FCS.
+// Switched is what went through the switch, other than from and to machines
+// that are set apart: each frame once, bytes with FCS.
 func (w *World) Switched() (frames, bytes uint64) { return w.sw.frames, w.sw.bytes }
 
 // swtch forwards frames by destination address. The middlebox, if there is
@@ -225,13 +226,15 @@ type swtch struct {
 // fire: a frame's last bit is in, from machine arg.
 func (s *swtch) fire(_ uint32, arg uint64, b *packet.Buf) {
 	w := s.w
-	s.frames++
-	s.bytes += uint64(b.Len() + fcsLen)
 	if s.watch != nil {
 		s.watch(b)
 	}
 	p := b.Bytes()
 	to := w.machineOf(p)
+	if !w.machines[arg].apart && (to == nil || !to.apart) {
+		s.frames++
+		s.bytes += uint64(b.Len() + fcsLen)
+	}
 	if to == nil {
 		s.flood(int(arg), b)
 		return
@@ -346,7 +349,7 @@ var (
 // check says what cannot be about a model.
 func (n *NIC) check() error {
 	for _, d := range []time.Duration{n.Send, n.Receive, n.Respond, n.Complete, n.Message, n.QPMessage, n.HostRead, n.HostAtomic, n.DeviceAccess,
-		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.SameRead, n.Verb, n.Work, n.Quantum} {
+		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.SameRead, n.Verb, n.ReadWork, n.WriteWork, n.Quantum} {
 		if d < 0 || d > time.Second {
 			return fmt.Errorf("sim: a NIC's times are 0 to 1 s, not %v", d)
 		}
