@@ -21,16 +21,20 @@ const mixWindow = 768
 
 // vethBenchmarks run over AF_XDP between two veth pairs.
 func vethBenchmarks() []benchmark {
-	bs := []benchmark{{"veth-steer", "clover-steer on a recorded Clover mix over AF_XDP on veth", func(clk clock.Clock) (*contest, error) {
+	bs := []benchmark{{"veth-steer", "clover-steer on a recorded Clover mix over AF_XDP on veth, in laps in which all connections go on", func(clk clock.Clock) (*contest, error) {
 		m, err := recordMix()
 		if err != nil {
 			return nil, fmt.Errorf("record the mix: %w", err)
 		}
-		return onVeth(clk, m.list(), mixWindow)
+		frames, err := m.laps()
+		if err != nil {
+			return nil, fmt.Errorf("the mix in laps: %w", err)
+		}
+		return onVeth(clk, frames, mixWindow)
 	}}}
 	for _, n := range []int{64, 1024} {
 		bs = append(bs, benchmark{fmt.Sprintf("veth-kernel-%d", n), fmt.Sprintf("frames of %d bytes that no app wants, crossing in the kernel on veth", n), func(clk clock.Clock) (*contest, error) {
-			return onVeth(clk, [][]byte{strangerFrame(n)}, 0)
+			return onVeth(clk, []blast.Frame{{Bytes: strangerFrame(n)}}, 0)
 		}})
 	}
 	return bs
@@ -59,7 +63,7 @@ func strangerFrame(n int) []byte {
 // onVeth runs frames through an instance that is changed between clover-steer
 // and wire under traffic: what clover-steer does not want crosses in the
 // kernel, and wire wants everything.
-func onVeth(clk clock.Clock, frames [][]byte, window int) (_ *contest, err error) {
+func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err error) {
 	r, err := blast.New(frames, window)
 	if err != nil {
 		return nil, err
@@ -108,7 +112,7 @@ func onVeth(clk clock.Clock, frames [][]byte, window int) (_ *contest, err error
 	})
 	total := 0
 	for _, f := range frames {
-		total += len(f)
+		total += len(f.Bytes)
 	}
 	with := func(s *graph.Spec) run {
 		return func() (func() (int, error), error) {

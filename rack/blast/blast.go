@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/topo"
 )
@@ -35,6 +36,15 @@ const (
 	stateLength = 128
 )
 
+// Frame is what the generator sends, once a lap.
+type Frame struct {
+	Bytes []byte
+	// Step is added to the PSN of a RoCE frame in each lap after the first, and
+	// the ICRC follows: how many PSNs its connection uses in a lap. 0: the frame
+	// is the same in every lap.
+	Step uint32
+}
+
 // Range is a generator, a sink, and the place for a middlebox between them.
 type Range struct {
 	// Near is the namespace of the middlebox.
@@ -46,13 +56,14 @@ type Range struct {
 	out     *ebpf.Program
 	sink    link.Link
 	frames  *ebpf.Map
+	deltas  *ebpf.Map
 	longest int
 }
 
 // New builds the range for a list of frames, which are sent in turns. window
 // is the most frames under way; 0: no limit. Without root, or on a kernel that
 // lacks what this needs, the error wraps port.ErrNotSupported.
-func New(frames [][]byte, window int) (_ *Range, err error) {
+func New(frames []Frame, window int) (_ *Range, err error) {
 	r := &Range{}
 	defer func() {
 		if err != nil {
@@ -60,10 +71,10 @@ func New(frames [][]byte, window int) (_ *Range, err error) {
 		}
 	}()
 	for _, f := range frames {
-		if len(f) < 14 || len(f) > maxFrame {
-			return nil, fmt.Errorf("a frame of %d bytes: 14 to %d can be sent", len(f), maxFrame)
+		if n := len(f.Bytes); n < 14 || n > maxFrame {
+			return nil, fmt.Errorf("a frame of %d bytes: 14 to %d can be sent", n, maxFrame)
 		}
-		r.longest = max(r.longest, len(f))
+		r.longest = max(r.longest, len(f.Bytes))
 	}
 	if len(frames) == 0 {
 		return nil, errors.New("no frame to send")
@@ -121,7 +132,7 @@ func (r *Range) wire(near, far string, space *topo.Space) error {
 }
 
 // load makes the two programs and their maps.
-func (r *Range) load(frames [][]byte, window int) (err error) {
+func (r *Range) load(frames []Frame, window int) (err error) {
 	if r.state, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "blast_state", Type: ebpf.Array, KeySize: 4, ValueSize: stateLength, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
 	}); err != nil {
@@ -130,19 +141,24 @@ func (r *Range) load(frames [][]byte, window int) (err error) {
 	if r.mem, err = unix.Mmap(r.state.FD(), 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return err
 	}
-	// A frame is its length, 8 bytes, and its bytes.
-	size := 8 + (r.longest+7)&^7
+	size := prefix + (r.longest+7)&^7
 	if r.frames, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "blast_frames", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: uint32(len(frames)),
 	}); err != nil {
 		return err
 	}
+	var tables deltas
 	keys, values := make([]uint32, len(frames)), make([]byte, len(frames)*size)
 	for i, f := range frames {
 		keys[i] = uint32(i)
 		v := values[i*size:]
-		*(*uint64)(unsafe.Pointer(&v[0])) = uint64(len(f))
-		copy(v[8:], f)
+		if err := tables.describe(v, &f); err != nil {
+			return err
+		}
+		copy(v[prefix:], f.Bytes)
+	}
+	if r.deltas, err = tables.load(); err != nil {
+		return err
 	}
 	for i := range keys {
 		if err := r.frames.Put(keys[i], values[i*size:(i+1)*size]); err != nil {
@@ -190,7 +206,7 @@ func (r *Range) load(frames [][]byte, window int) (err error) {
 const xdpDrop = 1
 
 // generator is the program that turns the test run's frame, which is as long
-// as the longest, into the next of the list.
+// as the longest, into the next of the list, as it is in this lap.
 func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -205,19 +221,23 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 			asm.JGE.Imm(asm.R2, int32(window), "drop"),
 		)
 	}
-	return append(ins,
+	const frame, lap = -4, -16 // on the stack
+	ins = append(ins,
 		asm.Mov.Reg(asm.R1, asm.R8),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R7, offSent, asm.R1, asm.DWord),
+		asm.Mov.Reg(asm.R1, asm.R8),
+		asm.Div.Imm(asm.R1, int32(frames)),
+		asm.StoreMem(asm.RFP, lap, asm.R1, asm.DWord),
 		asm.Mod.Imm(asm.R8, int32(frames)),
-		asm.StoreMem(asm.RFP, -4, asm.R8, asm.Word),
+		asm.StoreMem(asm.RFP, frame, asm.R8, asm.Word),
 		asm.LoadMapPtr(asm.R1, r.frames.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -4),
+		asm.Add.Imm(asm.R2, frame),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "drop"),
 		asm.Mov.Reg(asm.R9, asm.R0),
-		asm.LoadMem(asm.R8, asm.R9, 0, asm.DWord),
+		asm.LoadMem(asm.R8, asm.R9, atLen, asm.Word),
 		asm.JLT.Imm(asm.R8, 14, "drop"),
 		asm.JGT.Imm(asm.R8, int32(r.longest), "drop"),
 		asm.Mov.Reg(asm.R1, asm.R6),
@@ -228,10 +248,64 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.Mov.Reg(asm.R3, asm.R9),
-		asm.Add.Imm(asm.R3, 8),
+		asm.Add.Imm(asm.R3, prefix),
 		asm.Mov.Reg(asm.R4, asm.R8),
 		asm.FnXdpStoreBytes.Call(),
-		asm.Mov.Imm(asm.R1, int32(ifindex)),
+
+		// R8: which bits of the PSN are others than in the first lap.
+		asm.LoadMem(asm.R1, asm.R9, atStep, asm.Word),
+		asm.LoadMem(asm.R2, asm.RFP, lap, asm.DWord),
+		asm.Mul.Reg(asm.R1, asm.R2),
+		asm.LoadMem(asm.R2, asm.R9, atPSN, asm.Word),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.Xor.Reg(asm.R1, asm.R2),
+		asm.And.Imm(asm.R1, hdr.PSNMask),
+		asm.JEq.Imm(asm.R1, 0, "send"),
+		asm.Mov.Reg(asm.R8, asm.R1),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Add.Imm(asm.R2, atTable),
+		asm.LoadMapPtr(asm.R1, r.deltas.FD()),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "drop"),
+	)
+	// R4: the same of the ICRC.
+	for i := range 3 {
+		ins = append(ins,
+			asm.Mov.Reg(asm.R1, asm.R8),
+			asm.RSh.Imm(asm.R1, int32(16-8*i)),
+			asm.And.Imm(asm.R1, 0xFF),
+			asm.LSh.Imm(asm.R1, 2),
+			asm.Mov.Reg(asm.R2, asm.R0),
+			asm.Add.Reg(asm.R2, asm.R1),
+			asm.LoadMem(asm.R3, asm.R2, int16(i*1024), asm.Word),
+		)
+		if i == 0 {
+			ins = append(ins, asm.Mov.Reg(asm.R4, asm.R3))
+		} else {
+			ins = append(ins, asm.Xor.Reg(asm.R4, asm.R3))
+		}
+	}
+	ins = append(ins, asm.HostTo(asm.BE, asm.R8, asm.Word))
+	for _, x := range []struct {
+		at   int16
+		bits asm.Register
+	}{{atWord, asm.R8}, {atICRC, asm.R4}} {
+		ins = append(ins,
+			asm.LoadMem(asm.R2, asm.R6, 0, asm.Word), // data
+			asm.LoadMem(asm.R3, asm.R6, 4, asm.Word), // its end
+			asm.LoadMem(asm.R1, asm.R9, x.at, asm.Word),
+			asm.JGT.Imm(asm.R1, maxFrame, "drop"),
+			asm.Add.Reg(asm.R2, asm.R1),
+			asm.Mov.Reg(asm.R5, asm.R2),
+			asm.Add.Imm(asm.R5, 4),
+			asm.JGT.Reg(asm.R5, asm.R3, "drop"),
+			asm.LoadMem(asm.R5, asm.R2, 0, asm.Word),
+			asm.Xor.Reg(asm.R5, x.bits),
+			asm.StoreMem(asm.R2, 0, asm.R5, asm.Word),
+		)
+	}
+	return append(ins,
+		asm.Mov.Imm(asm.R1, int32(ifindex)).WithSymbol("send"),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.FnRedirect.Call(),
 		asm.Return(),
@@ -310,7 +384,7 @@ func (r *Range) Close() {
 		_ = unix.Munmap(r.mem)
 		r.mem = nil
 	}
-	for _, m := range []*ebpf.Map{r.frames, r.state} {
+	for _, m := range []*ebpf.Map{r.frames, r.deltas, r.state} {
 		if m != nil {
 			_ = m.Close()
 		}
