@@ -37,7 +37,7 @@ func benchmarks() []benchmark {
 			}},
 		)
 	}
-	bs = append(bs, breathBenchmark(), steerBenchmark())
+	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark())
 	return append(bs, vethBenchmarks()...)
 }
 

@@ -330,7 +330,7 @@ func (n *node) due(i int32) {
 
 // op is operation number k (as flow.head counts) of flow i.
 func (n *node) op(i int32, k uint32) (*op, int32) {
-	at := i*int32(n.window) + int32(k&(n.window-1))
+	at := i*int32(n.window) + int32(k&(n.flows[i].span-1))
 	return &n.ops[at], at
 }
 

@@ -184,7 +184,8 @@ type flow struct {
 	start             uint32
 	arrived, admitted uint32
 	mtu, mtuLow       uint32       // path MTU, 0: not known; and what it is at least
-	first, head, tail uint32       // ops: oldest remembered, oldest not released, next; modulo window
+	first, head, tail uint32       // ops: oldest remembered, oldest not released, next; modulo span
+	span              uint32       // ops that are remembered
 	msn               uint32       // messages released
 	syn               hdr.Syndrome // of an acknowledgement, as the server gives it
 	rereads           int32        // READs that are done again

@@ -18,6 +18,9 @@ const again = clock.Duration(time.Millisecond)
 // without any answer before the connection has failed.
 const maxResent = 16
 
+// oldest is how many PSNs a client's retransmission may go back: its window.
+const oldest = 1 << 16
+
 // find is the operation of flow i that PSN psn belongs to; none if it is not on
 // record.
 func (n *node) find(i int32, psn uint32) (at int32, k uint32) {
@@ -80,6 +83,13 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 	}
 	at, k := n.find(i, psn)
 	if at == none {
+		if hdr.PSNDiff(psn, fl.admitted) > -oldest && s.f.Op.Info().Flags&(hdr.IsRead|hdr.IsAtomic) != 0 && fl.head-fl.first >= fl.span-1 {
+			// Its answer is not known any more. Better an error than silence.
+			s.refuse(i, psn)
+			s.end(i)
+			s.c.Drop(x, reasonReset)
+			return
+		}
 		s.acknowledge(i, b)
 		s.c.Drop(x, reasonOldPSN)
 		return

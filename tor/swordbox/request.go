@@ -168,7 +168,7 @@ func (s *Box) sync(i int32, b []byte, psn uint32) bool {
 		mtu = s.cfg.mtu
 	}
 	*fl = flow{synced: true, young: true, start: psn, arrived: psn, admitted: psn, next: psn, acked: psnAdd(psn, hdr.PSNMask), expect: psn,
-		lane: none, cur: none, oldest: none, newest: none, mtu: mtu, mtuLow: mtuLow}
+		lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow), mtu: mtu, mtuLow: mtuLow}
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
@@ -225,15 +225,15 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if fl.cur != none {
 		return s.middle(i, x, f)
 	}
-	if fl.tail-fl.head >= n.window {
+	if fl.tail-fl.head >= fl.span && !n.grow(i) {
 		return false
 	}
 	o, at := n.op(i, fl.tail)
 	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
 		return false // its place is taken
 	}
-	if fl.tail-fl.first >= n.window {
-		fl.first = fl.tail - n.window + 1
+	if fl.tail-fl.first >= fl.span {
+		fl.first = fl.tail - fl.span + 1
 	}
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none, held: [2]int32{none, none}, sent: s.c.Now()}
 	info := f.Op.Info().Flags
@@ -334,6 +334,35 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
 		fl.admitted = psnAdd(o.cpsn, o.npsn)
+	}
+	return true
+}
+
+// narrow is the number of operations of a connection that are remembered to
+// begin with: what rxe has in flight at most (RXE_MAX_UNACKED_PSNS). Few of
+// them stay in the processor's cache.
+const narrow = 128
+
+// grow makes room to remember twice as many operations of flow i, when none of
+// them is open: false while that is not so, or when there is no room.
+func (n *node) grow(i int32) bool {
+	fl := &n.flows[i]
+	if fl.span == n.window || fl.open > 0 || fl.rereads > 0 || fl.head != fl.tail {
+		return false
+	}
+	old := n.ops[i*int32(n.window):][:fl.span:fl.span]
+	for k := range old {
+		if old[k].is(fOrphan) && old[k].state == sOpen {
+			return false
+		}
+	}
+	// The newer half of the places of the wider ring is that of the older, or
+	// behind it: whatever belongs there moves.
+	fl.span *= 2
+	for k := fl.first; k != fl.tail; k++ {
+		if to := k & (fl.span - 1); to != k&(fl.span/2-1) {
+			n.ops[i*int32(n.window)+int32(to)] = old[k&(fl.span/2-1)]
+		}
 	}
 	return true
 }
