@@ -130,7 +130,7 @@ func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []
 	if r.Learnt == Inferred {
 		most = t.cfg.Reuse
 	}
-	if quiet < most || !t.cfg.Infer || r.rival != 0 {
+	if quiet < most || !t.cfg.Infer {
 		return NoSlot, Spoofed
 	}
 	t.Remove(s)
@@ -221,7 +221,7 @@ func (r *Row) number(psn uint32, b []byte, f *hdr.Frame, window uint32) bool {
 		}
 		r.wild = 0
 	default:
-		if r.wild == 0 || psn != r.wildNext {
+		if psn != r.wildNext {
 			r.wild = 0
 		}
 		r.wild++
@@ -265,7 +265,6 @@ func (t *Table) unpair(s Slot) {
 	t.delQP(s, true)
 	r.Client.QPN, r.State = 0, HalfOpen
 	r.candidate, r.matches, r.misses = 0, 0, 0
-	r.low = r.sent
 	t.list(s)
 	r.rewatch()
 }

@@ -592,3 +592,72 @@ func BenchmarkKnown(b *testing.B) {
 		})
 	}
 }
+
+// What counts as a match, and what takes it back.
+func TestEvidence(t *testing.T) {
+	c := example()
+	ask := func(p uint32) []byte { return c.request(hdr.WriteOnly, p) }
+	ack := func(p uint32) []byte { return c.response(hdr.Acknowledge, p) }
+	new := func() *Table { return newTable(t, Config{Rows: 4, Infer: true}) }
+	// The packets of one READ are one match, however many.
+	part := func(op hdr.Opcode, p uint32) []byte {
+		return spec{op: op, src: c.server, dst: c.client, qpn: c.cqpn, psn: p, payload: make([]byte, 256)}.bytes()
+	}
+	run(t, new(), 1, step{"read", spec{op: hdr.ReadRequest, src: c.client, dst: c.server, qpn: c.sqpn, psn: 5, dma: 2048}.bytes(), Opened},
+		step{"1", part(hdr.ReadRespFirst, 5), Waiting}, step{"2", part(hdr.ReadRespMiddle, 6), Waiting}, step{"3", part(hdr.ReadRespMiddle, 7), Waiting},
+		step{"4", part(hdr.ReadRespMiddle, 8), Waiting}, step{"5", part(hdr.ReadRespMiddle, 9), Waiting}, step{"last", part(hdr.ReadRespLast, 12), Waiting})
+	// An answer to what was not asked yet makes the count start again.
+	run(t, new(), 1, step{"", ask(1), Opened}, step{"", ack(1), Waiting}, step{"", ask(2), Waiting}, step{"", ack(2), Waiting}, step{"wrong", ack(7), Unmatched},
+		step{"", ask(3), Waiting}, step{"first again", ack(3), Waiting}, step{"", ask(4), Waiting}, step{"", ack(4), Waiting}, step{"", ask(5), Waiting}, step{"", ack(5), NowPaired})
+	// So does another queue pair's.
+	d := *c
+	d.cqpn++
+	run(t, new(), 1, step{"", ask(1), Opened}, step{"", ack(1), Waiting}, step{"", ask(2), Waiting}, step{"", ack(2), Waiting}, step{"", ask(3), Waiting},
+		step{"another", d.response(hdr.Acknowledge, 3), Waiting}, step{"", ask(4), Waiting}, step{"", ack(4), Waiting})
+	// The first request seen need not be the oldest in flight.
+	run(t, new(), 1, step{"", ask(3), Opened}, step{"again", ask(1), Waiting}, step{"", ask(2), Waiting}, step{"", ack(1), Waiting}, step{"", ack(2), Waiting}, step{"", ack(3), NowPaired})
+	// Strays in no order are no new start.
+	x := new()
+	inferred(t, x, 1, c, 100)
+	for _, p := range []uint32{0x300000, 0x600000, 0x500000, 0x680000, 0x300001} {
+		run(t, x, 2, step{"stray", ask(p), Known})
+	}
+}
+
+// Handshakes that meet rows which are merely guessed, are given up, or are
+// about somebody else's queue pair of the same number.
+func TestHandshakeCorners(t *testing.T) {
+	c := example()
+	x := newTable(t, Config{Rows: 4, Infer: true})
+	run(t, x, 1, step{"a guess", c.request(hdr.WriteOnly, 5), Opened}, step{"request", c.connectRequest(), Opened}, step{"reply", c.connectReply(), NowPaired})
+	if x.Len() != 1 {
+		t.Error(x.Len())
+	}
+	x = newTable(t, Config{Rows: 4})
+	timeout := spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectReject, LocalCommID: c.cid, Reason: 4}}.bytes()
+	run(t, x, 1, step{"request", c.connectRequest(), Opened}, step{"given up", timeout, Removed}, step{"again", timeout, Forged})
+
+	// The client moves its queue pair to another server, where the number of
+	// the server's is the same: a request to the old server is not the new
+	// connection's first.
+	x = newTable(t, Config{Rows: 4})
+	pairUp(t, x, 1, c)
+	d := *c
+	d.server, d.cid, d.sid, d.cpsn = host(7), 0xD1, 0xD2, 0x777
+	run(t, x, 2, step{"request", d.connectRequest(), Opened}, step{"reply", d.connectReply(), Waiting}, step{"to the old server", c.request(hdr.WriteOnly, 0x777), Known},
+		step{"to the new one", d.request(hdr.WriteOnly, 0x777), Foreign}, step{"confirmed", d.tell(hdr.ReadyToUse, true), NowPaired},
+		step{"to the old server", c.request(hdr.WriteOnly, 0x778), Foreign}, step{"to the new one", d.request(hdr.WriteOnly, 0x777), Known})
+
+	for _, gid := range [][2]netip.Addr{{host(9), c.server}, {c.client, host(9)}} {
+		b := spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 7, LocalGID: gid[0], RemoteGID: gid[1], LocalQPN: 0x99}}.bytes()
+		run(t, x, 2, step{"addresses of others", b, Forged})
+	}
+	// Room is made for one, not for many.
+	x = newTable(t, Config{Rows: 3, Infer: true})
+	for i := range uint32(3) {
+		feed(x, 1, spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 0x500 + i}.bytes())
+	}
+	if run(t, x, 1, step{"request", c.connectRequest(), Opened}); x.Len() != 3 {
+		t.Error(x.Len())
+	}
+}
