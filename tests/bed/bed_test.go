@@ -38,7 +38,7 @@ func TestWire(t *testing.T) {
 			t.Run(name+"/"+work.String(), func(t *testing.T) {
 				var sum Result
 				for seed := range uint64(20) {
-					r := Trial{Work: work, Box: wire(), Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
+					r, _ := Trial{Work: work, Box: wire(), Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
 					if t.Failed() {
 						return
 					}
@@ -57,4 +57,26 @@ func TestWire(t *testing.T) {
 // QUILLON_SCHEDULES=10000 go test ./tests/bed -run TestSchedules
 func TestSchedules(t *testing.T) {
 	Sweep(t, wire(), 0, Schedules(300))
+}
+
+func TestTree(t *testing.T) {
+	for name, mix := range mixes() {
+		if name == "clients" {
+			continue
+		}
+		for size, keys := range map[string]int{"small": 0, "two levels": 62 * 54} {
+			t.Run(name+"/"+size, func(t *testing.T) {
+				var sum TreeResult
+				for seed := range uint64(20) {
+					r := Tree{Keys: keys, Box: wire(), Faults: mix, Profile: rnic.Profile(seed & 1), Theta: 0.9 * float64(seed>>1&1)}.Try(t, seed)
+					if t.Failed() {
+						return
+					}
+					sum.add(r.Stats)
+					sum.Struck += r.Struck
+				}
+				t.Logf("%d struck, %+v", sum.Struck, sum.Stats)
+			})
+		}
+	}
 }

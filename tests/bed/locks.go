@@ -54,14 +54,20 @@ func (t Trial) defaults() Trial {
 	or(&t.Outstanding, 8)
 	or(&t.Words, 3)
 	or(&t.MTU, 256)
-	if t.Faults.Links == nil {
-		for i := range t.Clients {
-			t.Faults.Links = append(t.Faults.Links, fmt.Sprintf("c%d", i))
-		}
-		// The cables that everything goes through count twice.
-		t.Faults.Links = append(t.Faults.Links, "in", "s0", "in", "s0")
-	}
+	t.Faults.Links = links(t.Faults.Links, t.Clients)
 	return t
+}
+
+// links are all cables of a bed, unless others are given. Those that everything
+// goes through count twice.
+func links(given []string, clients int) []string {
+	if given != nil {
+		return given
+	}
+	for i := range clients {
+		given = append(given, fmt.Sprintf("c%d", i))
+	}
+	return append(given, "in", "s0", "in", "s0")
 }
 
 // longest is how long a run may take, in virtual time. Sessions that find no
@@ -178,38 +184,37 @@ func (r *Result) add(s locks.Stats) {
 // Try runs the trial under the random schedule of a seed. When that fails it
 // fails the test, with the seed, the fewest faults that still make it fail, and a
 // page that shows the history.
-func (t Trial) Try(tb testing.TB, seed uint64) *Result {
-	tb.Helper()
-	r, _ := t.try(tb, seed)
-	return r
-}
-
-// try is Try, and tells whether this trial passed.
-func (t Trial) try(tb testing.TB, seed uint64) (_ *Result, ok bool) {
+func (t Trial) Try(tb testing.TB, seed uint64) (_ *Result, ok bool) {
 	tb.Helper()
 	t = t.defaults()
-	s := fault.Random(seed, t.Faults)
-	res, err := t.Run(seed, s)
-	if err == nil {
-		return res, true
+	res, err, min := attempt(seed, t.Faults, t.Run)
+	if err != nil {
+		tb.Errorf("%v, seed %d, faults that matter:\n%v%v", t.Work, seed, min, err)
+		if res != nil {
+			show(tb, history.Words(nil), res.Words, err)
+			show(tb, history.Locks(), res.Locks, err)
+		}
 	}
-	if errors.Is(err, history.ErrUndecided) {
-		tb.Errorf("%v, seed %d: %v", t.Work, seed, err)
-		return res, false
+	return res, err == nil
+}
+
+// attempt does a run under the random schedule of a seed, and, when it fails,
+// again with the fewest faults with which it does.
+func attempt[R any](seed uint64, mix fault.Mix, run func(uint64, fault.Schedule) (R, error)) (R, error, fault.Schedule) {
+	s := fault.Random(seed, mix)
+	res, err := run(seed, s)
+	if err == nil || errors.Is(err, history.ErrUndecided) {
+		return res, err, s
 	}
-	min := fault.Shrink(s, 200, func(s fault.Schedule) bool {
-		_, err := t.Run(seed, s)
-		return err != nil && !errors.Is(err, history.ErrUndecided)
-	})
-	if r, e := t.Run(seed, min); e != nil {
+	s = fault.Shrink(s, 200, func(s fault.Schedule) bool {
+		r, e := run(seed, s)
+		if e == nil || errors.Is(e, history.ErrUndecided) {
+			return false
+		}
 		res, err = r, e
-	}
-	tb.Errorf("%v, seed %d, %d of %d faults matter:\n%v%v", t.Work, seed, len(min), len(s), min, err)
-	if res != nil {
-		show(tb, history.Words(nil), res.Words, err)
-		show(tb, history.Locks(), res.Locks, err)
-	}
-	return res, false
+		return true
+	})
+	return res, err, s
 }
 
 // show prints where a page about err is.

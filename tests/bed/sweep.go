@@ -74,7 +74,7 @@ func Sweep(tb testing.TB, box *Box, first uint64, schedules int) {
 				}
 				seed := first + n
 				t := Random(seed, box)
-				r, ok := t.try(tb, seed)
+				r, ok := t.Try(tb, seed)
 				if !ok {
 					failed.Add(1)
 				}
