@@ -459,7 +459,11 @@ func TestStateOfAnyTable(t *testing.T) {
 // is made right, so that what is behind it is reached.
 func FuzzRestore(f *testing.F) {
 	_, b := saved(f, 1000)
-	f.Add(b[len("before") : len(b)-4])
+	b = b[len("before") : len(b)-4]
+	f.Add(b)
+	future := bytes.Clone(b)
+	future[stateHead+4+7] = 0x7F // LastSeen
+	f.Add(future)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		b = binary.BigEndian.AppendUint32(bytes.Clone(b), castagnoli(b))
 		x, _ := New(Config{Rows: 8})
@@ -468,6 +472,11 @@ func FuzzRestore(f *testing.F) {
 		}
 		if err := x.verify(); err != nil {
 			t.Fatal(err)
+		}
+		for i := range x.rows {
+			if x.rows[i].LastSeen > 2000 {
+				t.Fatal("a row of the future is never idle")
+			}
 		}
 	})
 }
@@ -573,6 +582,26 @@ func TestNoAllocation(t *testing.T) {
 	}
 	if n := x.Bytes(); n/64 > 512 {
 		t.Errorf("%d bytes a row", n/64)
+	}
+}
+
+// Rows whose PSNs are watched.
+func BenchmarkInferred(b *testing.B) {
+	x, c := newTable(b, Config{Rows: 4, Infer: true}), example()
+	for p := range uint32(3) {
+		feed(x, 1, c.request(hdr.WriteOnly, p))
+		feed(x, 1, c.response(hdr.Acknowledge, p))
+	}
+	rq, rs := c.request(hdr.WriteOnly, 2), c.response(hdr.Acknowledge, 2)
+	var f, g hdr.Frame
+	hdr.Parse(rq, &f)
+	hdr.Parse(rs, &g)
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Request(2, rq, &f)
+		if _, e := x.Response(2, rs, &g); e != Known {
+			b.Fatal(e)
+		}
 	}
 }
 
