@@ -37,22 +37,22 @@ func (r *rack) strike(t *testing.T, s fault.Schedule) {
 	var wires [2]*fault.Wire
 	err := r.space.Do(func() error {
 		for i, at := range sides {
-			near, err := open(at.near)
+			outer, err := open(at.outer[0])
 			if err != nil {
 				return err
 			}
-			far, err := open(at.fault)
+			inner, err := open(at.inner[0])
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(join(at.near, ""), join(at.beyond, at.bridge)); err != nil {
+			if err := errors.Join(join(at.near, at.detour), join(at.outer[1], at.bridge)); err != nil {
 				return err
 			}
-			towards := [2]port.Port{far, near}
-			if i == 1 {
-				towards = [2]port.Port{near, far}
+			if i == 0 {
+				wires[i] = fault.NewWire(cables[i], outer, inner, s)
+			} else {
+				wires[i] = fault.NewWire(cables[i], inner, outer, s)
 			}
-			wires[i] = fault.NewWire(cables[i], towards[0], towards[1], s)
 		}
 		return nil
 	})
@@ -74,7 +74,7 @@ func (r *rack) strike(t *testing.T, s fault.Schedule) {
 		}
 		err = errors.Join(err, r.space.Do(func() (err error) {
 			for _, at := range sides {
-				err = errors.Join(err, join(at.beyond, ""), join(at.near, at.bridge))
+				err = errors.Join(err, join(at.outer[1], ""), join(at.near, at.bridge))
 			}
 			return err
 		}))

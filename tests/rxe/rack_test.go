@@ -28,13 +28,17 @@ type rack struct {
 }
 
 // side is one side of the middlebox: a bridge, and the cable to its place. When
-// faults are to happen, the cable is cut at near: fault and beyond are another
-// one, from the cut to the bridge.
-type side struct{ bridge, near, place, fault, beyond string }
+// faults are to happen, that ends in another bridge, and what joins outer[0]
+// and inner[0] lies between the two: settings of the cable are left alone.
+type side struct {
+	bridge, near, place string
+	detour              string // the other bridge
+	outer, inner        [2]string
+}
 
 var sides = [2]side{
-	{"br0", "c0", "c1", "c2", "c3"},
-	{"br1", "s0", "s1", "s2", "s3"},
+	{"br0", "c0", "c1", "br2", [2]string{"c2", "c3"}, [2]string{"c4", "c5"}},
+	{"br1", "s0", "s1", "br3", [2]string{"s2", "s3"}, [2]string{"s4", "s5"}},
 }
 
 // plain is the bridge in the middlebox's place in its absence.
@@ -103,11 +107,14 @@ func wire(clients, mtu int) error {
 		return &netlink.Veth{LinkAttrs: attrs(name), PeerName: peer, PeerMTU: uint32(mtu), PeerNumTxQueues: 1, PeerNumRxQueues: 1}
 	}
 	var errs []error
-	for _, br := range []string{"br0", "br1", plain} {
+	for _, br := range []string{"br0", "br1", "br2", "br3", plain} {
 		errs = append(errs, add(&netlink.Bridge{LinkAttrs: attrs(br)}, ""))
 	}
 	for _, s := range sides {
-		errs = append(errs, add(veth(s.near, s.place), s.bridge), up(s.place), add(veth(s.fault, s.beyond), ""), up(s.beyond))
+		errs = append(errs, add(veth(s.near, s.place), s.bridge), up(s.place))
+		for bridge, ends := range map[string][2]string{"": s.outer, s.detour: s.inner} {
+			errs = append(errs, add(veth(ends[0], ends[1]), ""), join(ends[1], bridge), up(ends[1]))
+		}
 	}
 	for i := range clients + 1 {
 		tap := &netlink.Tuntap{LinkAttrs: attrs(fmt.Sprintf("tap%d", i)), Mode: netlink.TUNTAP_MODE_TAP}

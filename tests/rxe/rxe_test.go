@@ -29,14 +29,14 @@ type outcome struct {
 func (r *rack) perftest(t *testing.T, args ...string) outcome {
 	t.Helper()
 	const port = 18515
-	args = append([]string{args[0], "-d", "rxe0", "-F", "-u", "20"}, args[1:]...)
-	if !slices.Contains(args, "-x") {
+	address := r.guests[0].ip4
+	if slices.Contains(args, "--ipv6") {
+		address = r.guests[0].ip6
+		args = append(args, "-x", "2")
+	} else {
 		args = append(args, "-x", "1")
 	}
-	address := r.guests[0].ip4
-	if slices.Contains(args, "2") && args[slices.Index(args, "-x")+1] == "2" {
-		address = r.guests[0].ip6
-	}
+	args = append(args, "-d", "rxe0", "-F", "-u", "20")
 	before := r.counters(t)
 	server := r.guests[0].start(t, args...)
 	if !slices.Contains(args, "-R") {
@@ -48,8 +48,8 @@ func (r *rack) perftest(t *testing.T, args ...string) outcome {
 		if exit == 0 {
 			break
 		}
-		// Nothing tells that a server listens to the connection manager.
-		if slices.Contains(args, "-R") && try < 20 && strings.Contains(out, "Unexpected CM event") {
+		// Nothing tells whether a server listens to the connection manager yet.
+		if slices.Contains(args, "-R") && try < 20 && strings.Contains(out, "CM event") {
 			continue
 		}
 		o.errors = append(o.errors, fmt.Sprintf("client: exit status %d: %s", exit, complaints(out)))
@@ -133,7 +133,9 @@ func (r *rack) contend(t *testing.T, clients ...string) outcome {
 			t.Errorf("client %d (%s): wrong answer: %s", i, clients[i], d.Wrong)
 		}
 		if d.Failed != "" {
-			o.errors = append(o.errors, fmt.Sprintf("client %d: %s", i, d.Failed))
+			each := strings.Split(d.Failed, ", ") // of all its queue pairs
+			slices.Sort(each)
+			o.errors = append(o.errors, fmt.Sprintf("client %d: %s", i, strings.Join(each, ", ")))
 		}
 		sum.Ops += d.Ops
 		sum.Guarded += d.Guarded
@@ -245,6 +247,21 @@ func cases() []testCase {
 		perf(true, "ib_atomic_bw -A FETCH_AND_ADD -n 50 -q 4"),
 		perf(true, "ib_atomic_bw -A CMP_AND_SWAP -n 50 -q 4"),
 		perf(true, "ib_write_bw -R -s 8192 -n 20"),
+		perf(false, "ib_write_bw -s 8 -n 200 -q 8 -m 1024"),
+		perf(false, "ib_write_bw -s 65536 -n 10 -q 2 -m 4096"),
+		perf(false, "ib_write_bw -b -s 3000 -n 25 -q 2 -m 1024"),
+		perf(false, "ib_write_bw --ipv6 -s 4096 -n 25 -q 2 -m 1024"),
+		perf(false, "ib_write_bw -c UC -s 4096 -n 25 -q 2 -m 1024"),
+		perf(false, "ib_read_bw -s 8 -n 100 -q 4 -m 1024"),
+		perf(false, "ib_read_bw -s 65536 -n 5 -q 2 -m 4096"),
+		perf(false, "ib_read_bw -b -s 3000 -n 25 -q 2 -m 1024"),
+		perf(false, "ib_read_bw -R -s 8192 -n 20 -q 2"),
+		perf(false, "ib_send_bw -s 64 -n 50 -q 4 -m 1024"),
+		perf(false, "ib_send_bw -R -s 9000 -n 20"),
+		perf(false, "ib_send_bw -c UD -s 512 -n 25"),
+		perf(false, "ib_atomic_bw -A FETCH_AND_ADD -o 16 -n 100 -q 8"),
+		perf(false, "ib_atomic_bw -A CMP_AND_SWAP -R -n 50 -q 2"),
+		perf(false, "ib_atomic_bw -A FETCH_AND_ADD --ipv6 -n 50 -q 2"),
 		contend(true, "lock", "lock -q 3 -n 10", "lock -q 3 -n 10", "lock -q 2 -n 10"),
 		contend(true, "count", "count -q 4 -n 64 -d 16", "count -q 4 -n 64 -d 8", "count -q 1 -n 20 -d 1"),
 		contend(true, "swap", "swap -q 2 -n 20", "swap -q 2 -n 20"),
@@ -252,29 +269,43 @@ func cases() []testCase {
 		contend(true, "bulk", "bulk -q 2 -n 4 -d 4 -s 5003 -m 1024", "bulk -q 2 -n 4 -d 2 -s 9000 -m 4096"),
 		contend(true, "clover", "clover -q 4 -n 20 -k 2", "clover -q 4 -n 20 -k 2"),
 		contend(true, "mixed", "lock -q 2 -n 10", "count -q 2 -n 64 -d 8", "swap -q 2 -n 10", "own -q 2 -n 10", "bulk -q 2 -n 4 -d 2 -s 5000", "clover -q 2 -n 20"),
+		contend(false, "lock-many", "lock -q 8 -n 5", "lock -q 8 -n 5", "lock -q 8 -n 5", "lock -q 8 -n 5"),
+		contend(false, "count-deep", "count -q 8 -n 128 -d 64", "count -q 8 -n 128 -d 64"),
+		contend(false, "swap-many", "swap -q 8 -n 10", "swap -q 8 -n 10"),
+		contend(false, "clover-many", "clover -q 8 -n 30 -k 8", "clover -q 8 -n 30 -k 8", "clover -q 4 -n 30 -k 8"),
+		contend(false, "mtu-256", "bulk -q 2 -n 4 -d 2 -s 9001 -m 256", "own -q 2 -n 10 -m 256"),
+		contend(false, "mtu-4096", "bulk -q 2 -n 4 -d 3 -s 10001 -m 4096", "count -q 2 -n 64 -m 4096"),
+		contend(false, "psn-wrap", "own -q 2 -n 10 -d 8 -p 0xffffe0", "bulk -q 2 -n 8 -d 4 -s 5003 -p 0xfffff0", "count -q 2 -n 64 -d 16 -p 0xffffff", "lock -q 2 -n 10 -p 0xfffffe"),
+		contend(false, "ipv6", "own -q 2 -n 10 -g 2", "bulk -q 2 -n 4 -d 4 -s 5003 -g 2", "lock -q 2 -n 10 -g 2", "clover -q 2 -n 20 -g 2"),
+		contend(false, "ipv4-and-ipv6", "lock -q 3 -n 10 -g 2", "lock -q 3 -n 10", "count -q 2 -n 64 -g 2", "count -q 2 -n 64"),
 		contend(true, "rkey", "rkey -q 1"),
 		contend(true, "bounds", "bounds -q 2"),
 		contend(true, "readonly", "readonly -q 1"),
 	}
+	// One atomic in flight: when packets are missing, rxe completes an atomic
+	// whose answer comes again after a NAK without storing what it says.
 	for seed := range uint64(12) {
 		all = append(all, unlucky(seed < 2, seed,
-			"lock -q 2 -n 10 -t 14", "count -q 2 -n 64 -d 16 -t 14", "own -q 2 -n 10 -d 8 -t 14",
+			"lock -q 2 -n 10 -t 14", "count -q 2 -n 50 -d 1 -t 14", "own -q 2 -n 10 -d 8 -1 -t 14",
 			"bulk -q 1 -n 4 -d 4 -s 5003 -t 14", "clover -q 2 -n 20 -k 2 -t 14", "swap -q 1 -n 20 -t 14"))
 	}
 	return all
 }
 
 // modes are what is put between clients and server, as arguments of quillon
-// run. Over packet sockets frames reach the network function as over AF_XDP,
-// but differ in how they got there.
+// run; the tracked memory is all of contend's.
 var modes = []struct {
 	name  string
 	short bool
 	args  []string
 }{
 	{"wire", true, []string{"--nf", "wire"}},
-	{"packet-sockets", false, []string{"--port", "afpacket", "--nf", "wire"}},
 	{"steer", true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
+	{"multiplex", true, []string{"--nf", "swordbox,mode=mux,track=10000000000+1000000"}},
+	{"replace", true, []string{"--nf", "swordbox,mode=replace"}},
+	{"several-shared", false, []string{"--nf", "swordbox,mode=replace,track=10000000000+1000000,shared=4,order=word"}},
+	{"over-packet-sockets", false, []string{"--port", "afpacket", "--nf", "swordbox,mode=replace"}},
+	{"steer-and-replace", false, []string{"--nf", "clover-steer,mode=read-write,keys=64", "--nf", "swordbox,mode=replace"}},
 }
 
 // TestClientsSeeNoMiddlebox runs each case first without and then with a
@@ -313,13 +344,16 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(counters)) {
 			t.Logf("%s: %s %d", mode.name, name, counters[name])
-			if strings.HasSuffix(name, "frames dropped") {
-				t.Errorf("%s has dropped frames", mode.name)
+			if slices.ContainsFunc(overruns, func(o string) bool { return strings.HasSuffix(name, " reason "+o) }) {
+				t.Errorf("%s: %s", mode.name, name)
 			}
 		}
 		m.remove(t)
 	}
 }
+
+// overruns are reasons to drop a frame for want of room; the guests are slow.
+var overruns = []string{"link-full", "port-closed", "no-buffer", "hold-full", "window-full"}
 
 // faults are the counters of rxe that only grow when a packet is missing, out
 // of place or refused.

@@ -6,13 +6,13 @@
 //	    holds when they have ended; before that it makes and destroys QPS
 //	    queue pairs, so that its numbers are not the clients'
 //	contend client SERVER-IP -w WORKLOAD [-q QPS] [-n ROUNDS] [-d DEPTH] [-s SIZE]
-//	                         [-m PATH-MTU] [-g GID] [-t TIMEOUT] [-p FIRST-PSN] [-k KEYS]
+//	                         [-m PATH-MTU] [-g GID] [-t TIMEOUT] [-p FIRST-PSN] [-k KEYS] [-1]
 //
 //	lock    acquire by compare-and-swap, READ, add one, WRITE, release
 //	count   DEPTH fetch-and-adds of 1 in flight on one word
 //	swap    one word counted up by compare-and-swap
 //	own     WRITE, compare-and-swap, fetch-and-add and READ of words that nobody
-//	        else uses, 4 x DEPTH in flight
+//	        else uses, 4 x DEPTH in flight; with -1 one operation
 //	bulk    DEPTH x SIZE bytes written, then read back
 //	clover  appends to and reads of the chains of KEYS keys, as Clover does
 //	rkey, bounds, readonly
@@ -82,7 +82,7 @@ struct qp {
 	char *mem;
 };
 
-static int clients = 1, burn, qps = 4, rounds = 50, depth = 8, size = 128, path_mtu = 1024, gid_index = 1, timeout = 18, keys = 4;
+static int clients = 1, burn, qps = 4, rounds = 50, depth = 8, size = 128, path_mtu = 1024, gid_index = 1, timeout = 18, keys = 4, single;
 static long first_psn = -1;
 static const char *workload = "";
 
@@ -431,13 +431,16 @@ static void *w_own(void *arg) {
 			for (int r = 0; r < 4; r++)
 				*word(q, 4 * k + r) = ~0ul;
 			*word(q, 4 * k) = v + k;
+			static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ};
 			// One in three compares fails.
-			post(q, IBV_WR_RDMA_WRITE, at, 32 * k, 8, 0, 0, peer.rkey, 0);
-			post(q, IBV_WR_ATOMIC_CMP_AND_SWP, at, 32 * k + 8, 8, v + k + (k % 3 == 0), ~v, peer.rkey, 0);
-			post(q, IBV_WR_ATOMIC_FETCH_AND_ADD, at, 32 * k + 16, 8, 3 + k, 0, peer.rkey, 0);
-			post(q, IBV_WR_RDMA_READ, at, 32 * k + 24, 8, 0, 0, peer.rkey, k == depth - 1);
+			uint64_t operand[] = {0, v + k + (k % 3 == 0), 3 + k, 0};
+			for (int r = 0; r < 4; r++) {
+				int last = single || (r == 3 && k == depth - 1);
+				post(q, ops[r], at, 32 * k + 8 * r, 8, operand[r], ~v, peer.rkey, last);
+				if (last)
+					completions(q, 1, 0);
+			}
 		}
-		completions(q, 1, 0);
 		for (int k = 0; k < depth; k++) {
 			uint64_t want[4] = {v + k, v + k, k % 3 == 0 ? v + k : ~v, (k % 3 == 0 ? v + k : ~v) + 3 + k};
 			static const char *const name[] = {"WRITE", "compare-and-swap", "fetch-and-add", "READ"};
@@ -614,7 +617,7 @@ int main(int argc, char **argv) {
 	srand48(now.tv_nsec ^ getpid());
 	int is_server = !strcmp(argv[1], "server");
 	optind = is_server ? 2 : 3;
-	for (int c; (c = getopt(argc, argv, "c:b:w:q:n:d:s:m:g:t:p:k:")) != -1;)
+	for (int c; (c = getopt(argc, argv, "c:b:w:q:n:d:s:m:g:t:p:k:1")) != -1;)
 		switch (c) {
 		case 'c': clients = atoi(optarg); break;
 		case 'b': burn = atoi(optarg); break;
@@ -628,6 +631,7 @@ int main(int argc, char **argv) {
 		case 't': timeout = atoi(optarg); break;
 		case 'p': first_psn = strtol(optarg, NULL, 0); break;
 		case 'k': keys = atoi(optarg); break;
+		case '1': single = 1; break;
 		default: return 3;
 		}
 	if (clients < 1 || clients > MAX_CLIENTS)
