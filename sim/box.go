@@ -25,9 +25,6 @@ type Middlebox struct {
 	// number of them; a connection's frames meet at one core. 0 = 1.
 	PerPacket time.Duration
 	Cores     int
-	// OneCore sends all frames of a destination to one core after the app,
-	// too: DPDK's rule for a queue pair that many write to.
-	OneCore bool
 }
 
 // side of a middlebox.
@@ -47,7 +44,6 @@ type Box struct {
 	ends    [2]end
 	batch   packet.Batch
 	cores   []Time // when each is free
-	out     Time   // when the core that all frames leave by is
 	tickAt  Time
 	per     Time
 	latency Time
@@ -274,12 +270,6 @@ func (b *Box) fire(kind uint32, arg uint64, x *packet.Buf) {
 func (b *Box) send(x *packet.Buf) {
 	b.stats.Out++
 	t := b.w.k.now + From(b.w.net.Switch) + b.latency
-	if b.cfg.OneCore {
-		b.out = max(b.out, b.w.k.now) + b.per
-		t += b.out - b.w.k.now
-		b.w.k.plan(t, b.id, kindLeave, 0, x)
-		return
-	}
 	if b.latency > 0 {
 		b.w.k.plan(t, b.id, kindLeave, 0, x)
 		return

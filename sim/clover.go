@@ -58,8 +58,14 @@ type CloverConfig struct {
 	Warmup, Measure time.Duration
 	// Progress is told the share of the run that is done.
 	Progress func(done float64)
-	// Faults, if not nil, may plan faults before the run begins.
+	// Timeout is the code of the connections' ACK timeout, 4.096 us * 2^n;
+	// 0 = 14.
+	Timeout int
+	// Faults, if not nil, may plan faults before the clients' workload begins.
 	Faults func(w *World, b *Box, memory *Machine, clients []*Machine)
+	// Check lets the last operations end after the run, and compares every
+	// key's chain with what the writers were told.
+	Check bool
 }
 
 // CloverWork is what a client thread does by itself before it posts a READ, or a
@@ -86,19 +92,20 @@ type CloverMeasured struct {
 	WriteFirstTry float64 `json:"write_first_try"`
 	// PacketsPerOp and BytesPerOp went between clients and the memory node;
 	// bytes with FCS.
-	PacketsPerOp  float64 `json:"packets_per_op"`
-	BytesPerOp    float64 `json:"bytes_per_op"`
-	RoundTrips    float64 `json:"round_trips_per_op"`
-	Read          Micros  `json:"read_us"`
-	Write         Micros  `json:"write_us"`
-	Steered       uint64  `json:"steered"`
-	Errors        uint64  `json:"errors"`
-	Retransmitted uint64  `json:"retransmitted"`
-	Events        uint64  `json:"events"`
+	PacketsPerOp float64 `json:"packets_per_op"`
+	BytesPerOp   float64 `json:"bytes_per_op"`
+	RoundTrips   float64 `json:"round_trips_per_op"`
+	Read         Micros  `json:"read_us"`
+	Write        Micros  `json:"write_us"`
+	Steered      uint64  `json:"steered"`
+	Errors       uint64  `json:"errors"`
+	Events       uint64  `json:"events"`
 	// MemoryUp and MemoryDown are the use of the memory node's link, from and
 	// to it, 0 to 1.
 	MemoryUp   float64 `json:"memory_up"`
 	MemoryDown float64 `json:"memory_down"`
+	// Integrity is there when it was checked.
+	Integrity *clover.Integrity `json:"integrity,omitempty"`
 }
 
 // Micros are percentiles of a latency in microseconds; 0 when nothing was
@@ -155,6 +162,70 @@ func (c *CloverConfig) defaults() error {
 	return nil
 }
 
+// cloverRack is a store with its clients on a rack.
+type cloverRack struct {
+	*World
+	cl  *clover.Cluster
+	box *Box
+	all []*Machine // memory node, metadata server, client hosts
+}
+
+// rack builds the machines, and fills the store through the network.
+func (c *CloverConfig) rack(ctx context.Context) (*cloverRack, error) {
+	w, err := New(Config{Network: c.Network, Seed: c.Seed, Slots: 8192 + 16*c.Hosts*c.ThreadsPerHost})
+	if err != nil {
+		return nil, err
+	}
+	r := &cloverRack{World: w}
+	client := c.NIC
+	client.ReadWork, client.WriteWork = c.Work.Read, c.Work.Write
+	machine := func(name string, nic NIC) clover.Machine {
+		x, e := w.Attach(name, nic)
+		if e != nil {
+			err = e
+			return clover.Machine{}
+		}
+		r.all = append(r.all, x)
+		return clover.Machine{Name: name, Port: x.Port(), MAC: x.MAC, IP: x.IP, Pool: w.Pool()}
+	}
+	nodes := clover.Rack{Memory: []clover.Machine{machine("memory", c.NIC)}, Metadata: machine("metadata", c.NIC)}
+	for i := range c.Hosts {
+		nodes.Compute = append(nodes.Compute, machine(fmt.Sprintf("host%d", i), client))
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.all[1].apart = true
+	conn := rnic.DefaultConn()
+	conn.SQPSN = clover.FirstPSN
+	if c.Timeout != 0 {
+		conn.Timeout = c.Timeout
+	}
+	conn.MaxRdAtomic, conn.MaxDestRdAtomic = max(c.NIC.Outstanding, 1), max(c.NIC.Outstanding, 1)
+	r.cl, err = clover.New(clover.Config{
+		Keys: ycsb.Sequential(1, c.Keys), Slab: c.ObjectSize, Entries: c.Entries, Sessions: c.ThreadsPerHost, QPs: c.QPs,
+		Mix: ycsb.Mix{Writes: c.WriteShare}, Theta: c.Zipf, Seed: c.Seed, Profile: rnic.ConnectX, Conn: conn,
+		EagerShortcuts: !c.LeanReads, Warm: true,
+	}, nodes)
+	if err != nil {
+		return nil, err
+	}
+	for i, wk := range r.cl.Workers() {
+		r.all[i].Drive(wk)
+	}
+	c.bind(r.cl, r.all)
+	if r.box, err = w.Insert(c.middlebox(), r.all[0]); err != nil {
+		return nil, err
+	}
+	// The store is filled through the network, before the clients' workload.
+	r.cl.Start(clover.Load{Sweep: true})
+	w.Wake()
+	if err := w.Until(ctx, r.cl.Stopped, w.Now()+Second); err != nil {
+		return nil, fmt.Errorf("sim: filling the store: %w", errors.Join(err, r.cl.Err()))
+	}
+	return r, nil
+}
+
 // Clover measures a run of Clover: the state machines of rack/clover on the
 // modelled rack, with the code of tor/clover in the switch.
 func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
@@ -162,57 +233,13 @@ func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
 	if err := c.defaults(); err != nil {
 		return r, err
 	}
-	w, err := New(Config{Network: c.Network, Seed: c.Seed, Slots: 8192 + 16*c.Hosts*c.ThreadsPerHost, SlotSize: max(2048, c.slot())})
+	w, err := c.rack(ctx)
 	if err != nil {
 		return r, err
 	}
-	client := c.NIC
-	client.ReadWork, client.WriteWork = c.Work.Read, c.Work.Write
-	machine := func(name string, nic NIC, m **Machine) clover.Machine {
-		x, e := w.Attach(name, nic)
-		if e != nil {
-			err = e
-			return clover.Machine{}
-		}
-		*m = x
-		return clover.Machine{Name: name, Port: x.Port(), MAC: x.MAC, IP: x.IP, Pool: w.Pool()}
-	}
-	all := make([]*Machine, 2+c.Hosts)
-	rack := clover.Rack{Memory: []clover.Machine{machine("memory", c.NIC, &all[0])}, Metadata: machine("metadata", c.NIC, &all[1])}
-	for i := range c.Hosts {
-		rack.Compute = append(rack.Compute, machine(fmt.Sprintf("host%d", i), client, &all[2+i]))
-	}
-	if err != nil {
-		return r, err
-	}
-	all[1].apart = true
-	conn := rnic.DefaultConn()
-	conn.SQPSN = clover.FirstPSN
-	conn.MaxRdAtomic, conn.MaxDestRdAtomic = max(c.NIC.Outstanding, 1), max(c.NIC.Outstanding, 1)
-	cl, err := clover.New(clover.Config{
-		Keys: ycsb.Sequential(1, c.Keys), Slab: c.ObjectSize, Entries: c.Entries, Sessions: c.ThreadsPerHost, QPs: c.QPs,
-		Mix: ycsb.Mix{Writes: c.WriteShare}, Theta: c.Zipf, Seed: c.Seed, Profile: rnic.ConnectX, Conn: conn,
-		EagerShortcuts: !c.LeanReads, Warm: true,
-	}, rack)
-	if err != nil {
-		return r, err
-	}
-	for i, wk := range cl.Workers() {
-		all[i].Drive(wk)
-	}
-	c.bind(cl, all)
-	box, err := w.Insert(c.middlebox(), all[0])
-	if err != nil {
-		return r, err
-	}
+	cl, box, all := w.cl, w.box, w.all
 	if c.Faults != nil {
-		c.Faults(w, box, all[0], all[2:])
-	}
-	// The store is filled through the network, before the clients' workload.
-	cl.Start(clover.Load{Sweep: true})
-	w.Wake()
-	if err := w.Until(ctx, cl.Stopped, w.Now()+Second); err != nil {
-		return r, fmt.Errorf("sim: filling the store: %w", errors.Join(err, cl.Err()))
+		c.Faults(w.World, box, all[0], all[2:])
 	}
 	cl.Start(clover.Load{})
 	w.Wake()
@@ -264,11 +291,17 @@ func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
 		return wire * 8 / (w.net.GbitPerSecond * float64(c.Measure.Nanoseconds()))
 	}
 	r.MemoryUp, r.MemoryDown = use(up, up2), use(down, down2)
+	if c.Check {
+		cl.StopSoon()
+		w.Wake()
+		if err := w.Until(ctx, cl.Stopped, w.Now()+10*Second); err != nil {
+			return r, fmt.Errorf("sim: operations do not end: %w", err)
+		}
+		v := cl.Integrity()
+		r.Integrity = &v
+	}
 	return r, cl.Err()
 }
-
-// slot is the size of a pool's slot that the largest frame fits into.
-func (c *CloverConfig) slot() int { return 128 + 14 + 1500 + 64 }
 
 // bind tells every host which queue pairs its threads post to.
 func (c *CloverConfig) bind(cl *clover.Cluster, all []*Machine) {

@@ -44,6 +44,10 @@ type VerbsConfig struct {
 	Warmup, Measure time.Duration
 	// Progress is told the share of the run that is done.
 	Progress func(done float64)
+
+	// connected is told the connections, as tor/conn writes them, before the
+	// middlebox starts.
+	connected func(conns []string)
 }
 
 // VerbsMeasured is what the threads did.
@@ -276,15 +280,11 @@ func Verbs(ctx context.Context, c VerbsConfig) (VerbsMeasured, error) {
 	if c.Device {
 		server.m.DeviceMemory(server.mr.VA, len(server.mr.Mem))
 	}
-	if c.Middlebox != nil {
-		if _, err := w.Insert(*c.Middlebox, server.m); err != nil {
-			return r, err
-		}
-	}
 	client := c.NIC
 	if c.Stream {
 		client.Verb = 0
 	}
+	var conns []string
 	count := &verbsCount{latency: hdrhistogram.New(1, int64(10*time.Second), 3)}
 	for i := range c.Hosts {
 		m, err := w.Attach(fmt.Sprintf("host%d", i), client)
@@ -304,8 +304,17 @@ func Verbs(ctx context.Context, c VerbsConfig) (VerbsMeasured, error) {
 				return r, err
 			}
 			v.threads = append(v.threads, verbsThread{qp: q})
+			conns = append(conns, fmt.Sprintf("%s/%d-%s/%d,psn=%d,mtu=1024", m.IP, q.QPN, server.m.IP, q.Conn().DestQPN, q.Conn().SQPSN))
 		}
 		m.Drive(host.NewNode(m.Port(), x, v))
+	}
+	if c.connected != nil {
+		c.connected(conns)
+	}
+	if c.Middlebox != nil {
+		if _, err := w.Insert(*c.Middlebox, server.m); err != nil {
+			return r, err
+		}
 	}
 	open := w.Now() + From(c.Warmup)
 	if err := w.Steps(ctx, open, nil); err != nil {

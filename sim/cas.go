@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tor/swordbox"
+)
+
+// CASConfig describes threads that all compare-and-swap one word in host memory
+// through a middlebox in software: figure 2.9.
+type CASConfig struct {
+	QPs         int // 0 = 1
+	Outstanding int // of each; 0 = 16
+	// Replace lets the middlebox move them onto one connection and replace
+	// them by WRITEs; otherwise it forwards.
+	Replace bool
+	// Device puts the word into the NIC's memory.
+	Device bool
+	// Args are further arguments of swordbox.
+	Args graph.Args
+	// Middlebox is the machine; zero: DPDK. Its Kind and Args do not matter.
+	Middlebox Middlebox
+
+	NIC             NIC     // zero: ConnectX5
+	Network         Network // zero: Rack100G
+	Seed            uint64
+	Warmup, Measure time.Duration // 0 = 1 ms and 2 ms
+	Progress        func(done float64)
+}
+
+// DPDK is a middlebox in software as the papers': 24 cores, of which each
+// passes 2.8 million operations a second (Grant's dissertation, section 2.4.2),
+// each a request and an answer. A frame reaches and leaves it like any host:
+// over the switch and a cable, and through its NIC.
+func DPDK(n NIC, net Network) Middlebox {
+	return Middlebox{
+		Cores: 24, PerPacket: 178 * time.Nanosecond,
+		Latency: net.Switch + 2*net.Propagation + n.Receive + n.Complete + n.Send,
+	}
+}
+
+// Tofino is a middlebox in the switch's pipeline, at line rate.
+func Tofino() Middlebox { return Middlebox{} }
+
+// CAS measures threads that contend for one word.
+func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
+	if c.Outstanding == 0 {
+		c.Outstanding = 16
+	}
+	if c.NIC == (NIC{}) {
+		c.NIC = ConnectX5()
+	}
+	if c.Network == (Network{}) {
+		c.Network = Rack100G()
+	}
+	if c.Warmup == 0 {
+		c.Warmup = time.Millisecond
+	}
+	if c.Measure == 0 {
+		c.Measure = 2 * time.Millisecond
+	}
+	b := c.Middlebox
+	if b.Cores == 0 && b.PerPacket == 0 && b.Latency == 0 {
+		b = DPDK(c.NIC, c.Network)
+	}
+	v := VerbsConfig{
+		Op: rnic.OpCompareSwap, QPs: c.QPs, Outstanding: c.Outstanding, Addresses: 1, Device: c.Device, Middlebox: &b,
+		NIC: c.NIC, Network: c.Network, Seed: c.Seed, Warmup: c.Warmup, Measure: c.Measure, Progress: c.Progress,
+	}
+	if c.Replace {
+		// One connection carries everything, so one core does.
+		b.Cores = min(b.Cores, 1)
+		b.Kind = *swordbox.Kind()
+		v.connected = func(conns []string) {
+			b.Args = graph.Args{
+				"mode": "replace", "conns": fmt.Sprint(len(conns)), "window": fmt.Sprint(max(16, 2*c.QPs*c.Outstanding)),
+				"hold": fmt.Sprint(max(1024, 4*c.QPs*c.Outstanding)), "rdatomic": fmt.Sprint(max(c.NIC.Outstanding, 1)),
+				"static": strings.Join(conns, ";"),
+			}
+			for k, x := range c.Args {
+				b.Args[k] = x
+			}
+		}
+	}
+	m, err := Verbs(ctx, v)
+	if err == nil && m.Ops == 0 {
+		err = errors.New("sim: no CAS was answered")
+	}
+	return m, err
+}
