@@ -1,0 +1,500 @@
+package swordbox
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// ackTo is the acknowledgement that the box makes for client c: as c's own
+// server queue pair would send it.
+func (c *party) ackTo(psn, msn uint32) []byte {
+	return c.response(hdr.Acknowledge, psn, aeth(hdr.SynACK, msn), nil)
+}
+
+func (c *party) atomicAckTo(psn, msn uint32, original uint64) []byte {
+	return c.response(hdr.AtomicAck, psn, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, msn), original), nil)
+}
+
+func (c *party) nakTo(psn, msn uint32, s hdr.Syndrome) []byte {
+	return c.response(hdr.Acknowledge, psn, aeth(s, msn), nil)
+}
+
+// both runs a test over IPv4 and over IPv6.
+func both(t *testing.T, do func(t *testing.T, r *rig), args graph.Args) {
+	for name, a := range map[string]string{"IPv4": "10.9.0.1", "IPv6": "fd00::9:1"} {
+		t.Run(name, func(t *testing.T) { do(t, rigOf(t, args, netip.MustParseAddr(a))) })
+	}
+}
+
+// TestMoved: every sort of one-packet operation on a tracked word goes over the
+// shared connection, and its answer comes back as if it had not; byte for byte,
+// as frames made independently.
+func TestMoved(t *testing.T) {
+	const va = 0x7000
+	both(t, func(t *testing.T, r *rig) {
+		a, b := r.join(), r.join()
+		// The word becomes tracked by b's CAS: the first is already moved.
+		eth := atomicETH(va, testRKey, 5, 4)
+		psn := b.psn
+		same(t, b.request(hdr.CompareSwap, eth, nil).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, eth, nil))
+		same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 2, 4))
+		psn = b.psn
+		eth = atomicETH(va, testRKey, 3, 0)
+		same(t, b.request(hdr.FetchAdd, eth, nil).Out["b"], b.moved(a, hdr.FetchAdd, a.spsn, eth, nil))
+		same(t, a.atomicAck(5).Out["a"], b.atomicAckTo(psn, 3, 5))
+		psn = b.psn
+		eth = maskedETH(va, testRKey, 0xF0, 0, 0xF0, 0xF0)
+		same(t, b.request(hdr.MaskedCompSwap, eth, nil).Out["b"], b.moved(a, hdr.MaskedCompSwap, a.spsn, eth, nil))
+		same(t, a.atomicAck(8).Out["a"], b.atomicAckTo(psn, 4, 8))
+		psn = b.psn
+		eth = maskedETH(va, testRKey, 1, 0, 1, 0)
+		same(t, b.request(hdr.MaskedFetchAdd, eth, nil).Out["b"], b.moved(a, hdr.MaskedFetchAdd, a.spsn, eth, nil))
+		same(t, a.atomicAck(0xF8).Out["a"], b.atomicAckTo(psn, 5, 0xF8))
+		psn = b.psn
+		same(t, b.write(va, 99).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(99)))
+		same(t, a.ack().Out["a"], b.ackTo(psn, 6))
+		psn = b.psn
+		same(t, b.read(va, 8).Out["b"], b.moved(a, hdr.ReadRequest, a.spsn, reth(va, testRKey, 8), nil))
+		a.smsn++
+		same(t, r.Push("b", a.response(hdr.ReadRespOnly, a.spsn, aeth(hdr.SynACK, a.smsn), little(99))).Out["a"],
+			b.response(hdr.ReadRespOnly, psn, aeth(hdr.SynACK, 7), little(99)))
+		if r.Counter("moved") == 0 || r.Counter("bad-psn") != 0 {
+			t.Error("not counted as moved")
+		}
+	}, graph.Args{"mode": "mux"})
+}
+
+// TestReplaced: atomics on a word whose value is known go as WRITEs of what
+// they leave, in the byte order of memory; those that leave it as it is, as
+// WRITEs of nothing; the answers have the value before.
+func TestReplaced(t *testing.T) {
+	const va = 0x7008
+	both(t, func(t *testing.T, r *rig) {
+		a, b := r.join(), r.join()
+		b.learn(a, va, 0x1122334455667788)
+		value := uint64(0x1122334455667788)
+		for i, x := range []struct {
+			op   hdr.Opcode
+			ext  []byte
+			then uint64
+		}{
+			{hdr.CompareSwap, atomicETH(va, testRKey, 0x0102030405060708, value), 0x0102030405060708},
+			{hdr.CompareSwap, atomicETH(va, testRKey, 1, value), 0x0102030405060708}, // fails
+			{hdr.FetchAdd, atomicETH(va, testRKey, 0xFF, 0), 0x0102030405060807},
+			{hdr.FetchAdd, atomicETH(va, testRKey, 0, 0), 0x0102030405060807},
+			{hdr.FetchAdd, atomicETH(va, testRKey, ^uint64(0)-0x0102030405060807+1, 0), 0}, // wraps
+			{hdr.MaskedCompSwap, maskedETH(va, testRKey, 0x30, 0, 0xF0, 0xF0), 0x30},
+			{hdr.MaskedCompSwap, maskedETH(va, testRKey, 0xFFFF, 0x1000, 0xFF00, 0xFF), 0x30}, // fails: compares 0x30 with 0
+			{hdr.MaskedCompSwap, maskedETH(va, testRKey, 0xFFFF, 0x1030, 0xFF00, 0xFF), 0xFF30},
+			{hdr.CompareSwap, atomicETH(va, testRKey, 0xFF30, 0xFF30), 0xFF30}, // succeeds, changes nothing
+		} {
+			if i == 0 {
+				value = 0x1122334455667788
+			}
+			want := b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(x.then))
+			if x.then == value {
+				want = b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 0), nil)
+			}
+			psn := b.psn
+			same(t, b.request(x.op, x.ext, nil).Out["b"], want)
+			b.msn++
+			same(t, a.ack().Out["a"], b.atomicAckTo(psn, b.msn, value))
+			value = x.then
+		}
+		if r.Counter("replaced") != 9 || r.Counter("replaced-empty") != 4 || r.Counter("replaced-atomic") != 9 {
+			t.Errorf("replaced %d, empty %d", r.Counter("replaced"), r.Counter("replaced-empty"))
+		}
+		// The owner of the shared connection is served the same way.
+		psn := a.psn
+		spsn := a.spsn
+		same(t, a.cas(va, 0xFF30, 1).Out["b"], a.moved(a, hdr.WriteOnly, spsn, reth(va, testRKey, 8), little(1)))
+		same(t, a.ack().Out["a"], a.atomicAckTo(psn, 2, 0xFF30))
+	}, nil)
+}
+
+// TestWriteFills: the value that a WRITE leaves is known without an answer, and
+// a CAS that is sent behind it is decided by it.
+func TestWriteFills(t *testing.T) {
+	const va = 0x7010
+	r := newRig(t, nil)
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	p := [3]uint32{a.psn, b.psn, c.psn}
+	s := a.spsn
+	same(t, c.write(va, 0xABCD).Out["b"], c.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(0xABCD)))
+	same(t, b.cas(va, 0xABCD, 7).Out["b"], b.moved(a, hdr.WriteOnly, s+1, reth(va, testRKey, 8), little(7)))
+	same(t, a.cas(va, 0xABCD, 8).Out["b"], a.moved(a, hdr.WriteOnly, s+2, reth(va, testRKey, 0), nil))
+	// One acknowledgement for the three becomes one for each, with its own
+	// numbers and addresses.
+	a.smsn += 3
+	got := r.Push("b", a.response(hdr.Acknowledge, s+2, aeth(hdr.SynACK, a.smsn), nil)).Out["a"]
+	same(t, got, c.ackTo(p[2], 2), b.atomicAckTo(p[1], 3, 0xABCD), a.atomicAckTo(p[0], 2, 7))
+}
+
+// TestCoalesced: an acknowledgement is for those whose operations it covers.
+func TestCoalesced(t *testing.T) {
+	const va = 0x7018
+	r := newRig(t, nil)
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	s, p, q := a.spsn, b.psn, c.psn
+	for i := range uint64(3) {
+		one(t, b.write(va, i).Out["b"])
+	}
+	one(t, c.write(va, 9).Out["b"])
+	// The first two of b.
+	a.smsn += 2
+	same(t, r.Push("b", a.response(hdr.Acknowledge, s+1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], b.ackTo(p+1, 4))
+	// The same again says nothing new.
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, s+1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"])
+	// All.
+	a.smsn += 2
+	same(t, r.Push("b", a.response(hdr.Acknowledge, s+3, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], b.ackTo(p+2, 5), c.ackTo(q, 2))
+	if r.Counter("absorbed") == 0 {
+		t.Error("nothing was absorbed")
+	}
+}
+
+// TestInfer: without a connection manager a connection is followed when PSNs
+// have paired its directions, and its requests are in turn.
+func TestInfer(t *testing.T) {
+	const va = 0x7020
+	r := newRig(t, nil)
+	a, b := r.client(), r.client()
+	for range 4 {
+		for _, c := range []*party{a, b} {
+			c.warm()
+		}
+	}
+	if r.Counter("unpaired") == 0 || r.Counter("synced") != 2 {
+		t.Fatalf("unpaired %d, synced %d", r.Counter("unpaired"), r.Counter("synced"))
+	}
+	psn := b.psn
+	same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 5, 4), nil))
+	// Messages were counted from before the box looked.
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 5, 4))
+}
+
+// TestStatic: a connection that the configuration names is followed from its
+// first request on.
+func TestStatic(t *testing.T) {
+	r := newRig(t, graph.Args{"infer": "off", "static": "10.9.0.16/0x100-10.9.0.1/0x200,psn=1000;10.9.0.17/0x101-10.9.0.1/0x201,psn=5096"})
+	a, b := r.client(), r.client()
+	a.warm()
+	b.warm()
+	if r.Counter("synced") != 2 {
+		t.Fatalf("synced %d", r.Counter("synced"))
+	}
+	psn := b.psn
+	same(t, b.cas(0x40, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(0x40, testRKey, 5, 4), nil))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 2, 4))
+}
+
+// TestGather: a WRITE of several packets goes over a shared connection in one
+// piece, when all of it is there; what comes meanwhile is not in between.
+func TestGather(t *testing.T) {
+	r := newRig(t, graph.Args{"track": "10000+10000"})
+	a, b, c := r.join(), r.join(), r.join()
+	part := func(n byte, l int) []byte {
+		p := make([]byte, l)
+		for i := range p {
+			p[i] = n
+		}
+		return p
+	}
+	h := reth(0x10000, testRKey, 600)
+	p, s := b.psn, a.spsn
+	none0(t, b.request(hdr.WriteFirst, h, part(1, 256)).Out["b"])
+	same(t, c.write(0x18000, 5).Out["b"], c.moved(a, hdr.WriteOnly, s, reth(0x18000, testRKey, 8), little(5)))
+	none0(t, b.request(hdr.WriteMiddle, nil, part(2, 256)).Out["b"])
+	same(t, b.request(hdr.WriteLast, nil, part(3, 88)).Out["b"],
+		b.moved(a, hdr.WriteFirst, s+1, h, part(1, 256)), b.moved(a, hdr.WriteMiddle, s+2, nil, part(2, 256)), b.moved(a, hdr.WriteLast, s+3, nil, part(3, 88)))
+	a.ack()
+	a.spsn += 2
+	same(t, a.ack().Out["a"], b.ackTo(p+2, 2))
+	if r.Counter("held") != 0 && r.Inst.Held() != 0 {
+		t.Error("frames are held")
+	}
+}
+
+// TestReadMany: the answer to a READ of several packets comes back under the
+// PSNs of its client.
+func TestReadMany(t *testing.T) {
+	r := newRig(t, graph.Args{"track": "10000+10000"})
+	a, b := r.join(), r.join()
+	p, s := b.psn, a.spsn
+	same(t, b.read(0x10000, 600).Out["b"], b.moved(a, hdr.ReadRequest, s, reth(0x10000, testRKey, 600), nil))
+	d := make([]byte, 256)
+	a.smsn++
+	m := a.smsn
+	same(t, r.Push("b", a.response(hdr.ReadRespFirst, s, aeth(hdr.SynACK, m), d)).Out["a"], b.response(hdr.ReadRespFirst, p, aeth(hdr.SynACK, 2), d))
+	same(t, r.Push("b", a.response(hdr.ReadRespMiddle, s+1, nil, d)).Out["a"], b.response(hdr.ReadRespMiddle, p+1, nil, d))
+	same(t, r.Push("b", a.response(hdr.ReadRespLast, s+2, aeth(hdr.SynACK, m), d[:88])).Out["a"], b.response(hdr.ReadRespLast, p+2, aeth(hdr.SynACK, 2), d[:88]))
+	a.spsn += 3
+	// And the next one follows on both sides.
+	p = b.psn
+	if p != b.r.clients[1].psn || p-3 != r.start+0x1000+1 {
+		t.Fatalf("PSN %d", p)
+	}
+	same(t, b.write(0x10000, 1).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(0x10000, testRKey, 8), little(1)))
+	same(t, a.ack().Out["a"], b.ackTo(p, 3))
+}
+
+// TestHeldAnswers: with order=word answers may come out of a client's order;
+// it sees them in it.
+func TestHeldAnswers(t *testing.T) {
+	r := newRig(t, graph.Args{"order": "word", "mode": "mux", "track": "10000+10000"})
+	a, b := r.join(), r.join()
+	p, s, own := b.psn, a.spsn, b.spsn
+	same(t, b.read(0x20000, 8).Out["b"], b.made(hdr.ReadRequest, p, reth(0x20000, testRKey, 8), nil)) // its own connection
+	same(t, b.read(0x10000, 8).Out["b"], b.moved(a, hdr.ReadRequest, s, reth(0x10000, testRKey, 8), nil))
+	same(t, b.write(0x10008, 1).Out["b"], b.moved(a, hdr.WriteOnly, s+1, reth(0x10008, testRKey, 8), little(1)))
+	a.smsn++
+	none0(t, r.Push("b", a.response(hdr.ReadRespOnly, s, aeth(hdr.SynACK, a.smsn), little(7))).Out["a"])
+	a.smsn++
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, s+1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"])
+	if r.Inst.Held() != 1 {
+		t.Errorf("%d frames are held, want 1", r.Inst.Held())
+	}
+	b.smsn++
+	same(t, r.Push("b", b.response(hdr.ReadRespOnly, own, aeth(hdr.SynACK, b.smsn), little(6))).Out["a"],
+		b.response(hdr.ReadRespOnly, p, aeth(hdr.SynACK, 2), little(6)), b.response(hdr.ReadRespOnly, p+1, aeth(hdr.SynACK, 3), little(7)), b.ackTo(p+2, 4))
+}
+
+// TestGoBackN: when the server misses a request, what is on record is sent
+// again here, and every client whose operations cannot be made again is asked.
+func TestGoBackN(t *testing.T) {
+	const va = 0x10000
+	r := newRig(t, graph.Args{"track": "10000+10000"})
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	s, q := a.spsn, c.psn
+	data := make([]byte, 64)
+	one(t, b.cas(va, 1, 2).Out["b"]) // lost
+	one(t, c.request(hdr.WriteOnly, reth(va+64, testRKey, 64), data).Out["b"])
+	one(t, b.cas(va, 2, 3).Out["b"])
+	got := a.nak(s, hdr.SynNAKSequence)
+	// The WRITE for which b's CAS went is made; then c must send its own.
+	same(t, got.Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(2)))
+	same(t, got.Out["a"], c.nakTo(q, 1, hdr.SynNAKSequence))
+	// Its repetition takes the road and the PSN of the original, and lets the
+	// rest follow.
+	got = r.Push("a", c.made(hdr.WriteOnly, q, reth(va+64, testRKey, 64), data))
+	same(t, got.Out["b"], c.moved(a, hdr.WriteOnly, s+1, reth(va+64, testRKey, 64), data), b.moved(a, hdr.WriteOnly, s+2, reth(va, testRKey, 8), little(3)))
+	p := b.psn - 2
+	a.smsn += 3
+	same(t, r.Push("b", a.response(hdr.Acknowledge, s+2, aeth(hdr.SynACK, a.smsn), nil)).Out["a"],
+		b.atomicAckTo(p, 3, 1), b.atomicAckTo(p+1, 4, 2), c.ackTo(q, 2))
+}
+
+// TestRepetition: a client's repetition of an atomic that was answered gets the
+// recorded answer, and nothing goes to the server.
+func TestRepetition(t *testing.T) {
+	const va = 0x7028
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	eth, psn := atomicETH(va, testRKey, 2, 1), b.psn
+	one(t, b.request(hdr.CompareSwap, eth, nil).Out["b"])
+	want := b.atomicAckTo(psn, 3, 1)
+	same(t, a.ack().Out["a"], want)
+	// The word moves on; the answer must not.
+	one(t, a.cas(va, 2, 9).Out["b"])
+	a.ack()
+	got := r.Push("a", b.made(hdr.CompareSwap, psn, eth, nil))
+	same(t, got.Out["a"], want)
+	none0(t, got.Out["b"])
+	dropped(t, got, "answered-here")
+	// Nor does a repetition of what is under way become a second operation.
+	eth = atomicETH(va, testRKey, 10, 9)
+	psn = b.psn
+	first := one(t, b.request(hdr.CompareSwap, eth, nil).Out["b"])
+	r.Clock.Advance(10 * time.Millisecond)
+	for _, f := range r.Push("a", b.made(hdr.CompareSwap, psn, eth, nil)).Out["b"] {
+		if string(f.Bytes) != string(first) {
+			t.Errorf("sent again as %s", text(f.Bytes))
+		}
+	}
+	if v := r.Counter("replaced"); v != 3 {
+		t.Errorf("replaced %d, want 3", v)
+	}
+	// One with the PSN of another request is no repetition.
+	got = r.Push("a", b.made(hdr.CompareSwap, psn, atomicETH(va+8, testRKey, 10, 9), nil))
+	dropped(t, got, "bad-repeat")
+	none0(t, got.Out["b"])
+}
+
+// TestRNR: a receiver that is not ready is its client's business alone.
+func TestRNR(t *testing.T) {
+	const va = 0x7030
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	p, s := a.psn, a.spsn
+	same(t, a.request(hdr.SendOnly, nil, make([]byte, 16)).Out["b"], a.moved(a, hdr.SendOnly, s, nil, make([]byte, 16)))
+	q := b.psn
+	one(t, b.write(va, 2).Out["b"])
+	rnr := hdr.SynRNR | 5
+	got := a.nak(s, rnr)
+	same(t, got.Out["a"], a.nakTo(p, 1, rnr))
+	none0(t, got.Out["b"])
+	// When a sends again, all goes on.
+	got = r.Push("a", a.made(hdr.SendOnly, p, nil, make([]byte, 16)))
+	same(t, got.Out["b"], a.moved(a, hdr.SendOnly, s, nil, make([]byte, 16)), b.moved(a, hdr.WriteOnly, s+1, reth(va, testRKey, 8), little(2)))
+	a.smsn += 2
+	same(t, r.Push("b", a.response(hdr.Acknowledge, s+1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], a.ackTo(p, 2), b.ackTo(q, 3))
+}
+
+// TestFatal: a refusal goes to the owner of what was refused alone. The others
+// are asked to send theirs again, over another connection, and the words that
+// it was about are not known any more.
+func TestFatal(t *testing.T) {
+	const va = 0x7038
+	for _, syn := range []hdr.Syndrome{hdr.SynNAKInvalidRequest, hdr.SynNAKRemoteAccess, hdr.SynNAKRemoteOperation} {
+		r := newRig(t, nil)
+		a, b, c := r.join(), r.join(), r.join()
+		b.learn(a, va, 1)
+		s, p, q := a.spsn, b.psn, c.psn
+		one(t, b.cas(va, 1, 2).Out["b"])
+		one(t, c.cas(va, 2, 3).Out["b"])
+		got := a.nak(s, syn)
+		same(t, got.Out["a"], b.nakTo(p, 2, syn), c.nakTo(q, 1, hdr.SynNAKSequence))
+		// b is told again whatever it sends.
+		got = b.cas(va, 1, 2)
+		same(t, got.Out["a"], b.nakTo(p+1, 2, hdr.SynNAKRemoteOperation))
+		dropped(t, got, "reset")
+		// c's goes another way, as what it is: the word is not known.
+		got = r.Push("a", c.made(hdr.CompareSwap, q, atomicETH(va, testRKey, 3, 2), nil))
+		l := r.clients[1] // the next shared connection
+		same(t, got.Out["b"], c.moved(l, hdr.CompareSwap, l.spsn, atomicETH(va, testRKey, 3, 2), nil))
+		same(t, l.atomicAck(1).Out["a"], c.atomicAckTo(q, 2, 1))
+		if r.Counter("connections-failed") != 1 || r.Counter("resets") != 1 {
+			t.Errorf("failed %d, resets %d", r.Counter("connections-failed"), r.Counter("resets"))
+		}
+	}
+}
+
+// TestWrap: PSNs and MSNs wrap at 2^24, a client's and the shared connection's
+// at different times.
+func TestWrap(t *testing.T) {
+	const va = 0x7040
+	r := newRig(t, nil)
+	r.start = 0xFFFFFC
+	a, b := r.join(), r.join()
+	b.psn, b.spsn = b.psn&hdr.PSNMask, b.spsn&hdr.PSNMask
+	b.learn(a, va, 0)
+	for i := range uint64(12) {
+		p, s := b.psn&hdr.PSNMask, a.spsn&hdr.PSNMask
+		same(t, b.cas(va, i, i+1).Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(i+1)))
+		same(t, a.ack().Out["a"], b.atomicAckTo(p, uint32(i)+3, i))
+		p, s = a.psn&hdr.PSNMask, a.spsn&hdr.PSNMask
+		same(t, a.read(va, 8).Out["b"], a.moved(a, hdr.ReadRequest, s, reth(va, testRKey, 8), nil))
+		a.smsn++
+		a.spsn++
+		same(t, r.Push("b", a.response(hdr.ReadRespOnly, s, aeth(hdr.SynACK, a.smsn), little(i+1))).Out["a"],
+			a.response(hdr.ReadRespOnly, p, aeth(hdr.SynACK, uint32(i)+2), little(i+1)))
+	}
+	if b.psn <= hdr.PSNMask && a.spsn <= hdr.PSNMask {
+		t.Error("nothing wrapped")
+	}
+}
+
+// TestForgets: what makes a word's value unknown. The next atomic goes as one.
+func TestForgets(t *testing.T) {
+	const va = 0x7048
+	for name, do := range map[string]func(r *rig, a, b, c *party){
+		"a stranger's WRITE": func(r *rig, a, b, c *party) {
+			x := r.client()
+			one(r.t, x.request(hdr.WriteOnly, reth(va, testRKey, 8), little(77)).Out["b"])
+		},
+		"a stranger's atomic": func(r *rig, a, b, c *party) {
+			x := r.client()
+			one(r.t, x.cas(va, 1, 2).Out["b"])
+		},
+		"a stranger's wide WRITE": func(r *rig, a, b, c *party) {
+			x := r.client()
+			one(r.t, x.request(hdr.WriteFirst, reth(va-300, testRKey, 700), make([]byte, 256)).Out["b"])
+		},
+		"a stranger's WRITE with immediate": func(r *rig, a, b, c *party) {
+			x := r.client()
+			one(r.t, x.request(hdr.WriteOnlyImm, append(reth(va, testRKey, 8), 0, 0, 0, 1), little(77)).Out["b"])
+		},
+		"a wide WRITE": func(r *rig, a, b, c *party) {
+			one(r.t, c.request(hdr.WriteOnly, reth(va-8, testRKey, 24), make([]byte, 24)).Out["b"])
+		},
+		"a WRITE across": func(r *rig, a, b, c *party) {
+			one(r.t, c.request(hdr.WriteOnly, reth(va-4, testRKey, 8), make([]byte, 8)).Out["b"])
+		},
+		"a WRITE of a part": func(r *rig, a, b, c *party) {
+			one(r.t, c.request(hdr.WriteOnly, reth(va, testRKey, 4), make([]byte, 4)).Out["b"])
+		},
+		"another key": func(r *rig, a, b, c *party) {
+			one(r.t, c.request(hdr.WriteOnly, reth(va, testRKey+1, 8), make([]byte, 8)).Out["b"])
+		},
+		"a masked FETCH ADD": func(r *rig, a, b, c *party) {
+			one(r.t, c.request(hdr.MaskedFetchAdd, maskedETH(va, testRKey, 1, 0, 1, 0), nil).Out["b"])
+		},
+		"a NAK": func(r *rig, a, b, c *party) {
+			one(r.t, c.cas(va, 1, 2).Out["b"])
+			a.nak(a.spsn, hdr.SynNAKRemoteAccess)
+		},
+		"the connection's end": func(r *rig, a, b, c *party) {
+			one(r.t, c.cas(va, 1, 2).Out["b"])
+			r.Push("a", a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: a.sqpn}))
+			r.Push("b", a.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b, c := r.join(), r.join(), r.join()
+			b.learn(a, va, 1)
+			w := func() *word {
+				n := (*r.App().(*Box).nodes.Load())[0]
+				return &n.words.w[n.words.find(va)]
+			}
+			if !w().valid {
+				t.Fatal("the value is not known to begin with")
+			}
+			do(r, a, b, c)
+			if w().valid {
+				t.Error("the value is still believed")
+			}
+		})
+	}
+}
+
+// TestBarrier: while a stranger's WRITE may be under way nothing that passes
+// makes the word known; afterwards an answer does.
+func TestBarrier(t *testing.T) {
+	const va = 0x7050
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	x := r.client()
+	one(t, x.request(hdr.WriteOnly, reth(va, testRKey, 8), little(77)).Out["b"])
+	for range 2 {
+		same(t, b.cas(va, 1, 2).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 2, 1), nil))
+		one(t, a.atomicAck(77).Out["a"])
+	}
+	r.Clock.Advance(time.Millisecond)
+	for _, v := range []uint64{77, 77} {
+		s := a.spsn
+		got := one(t, b.cas(va, v, v).Out["b"])
+		var f hdr.Frame
+		hdr.Parse(got, &f)
+		if f.Op == hdr.CompareSwap {
+			one(t, a.atomicAck(77).Out["a"])
+			continue
+		}
+		same(t, []graphtest.Frame{{Bytes: got}}, b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 0), nil))
+		one(t, a.ack().Out["a"])
+		return
+	}
+	t.Error("the word stays unknown")
+}
