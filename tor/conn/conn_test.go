@@ -225,6 +225,11 @@ func (t *Table) verify() error {
 		} else if want {
 			listed++
 		}
+		if w := *r; !r.watch {
+			if w.rewatch(); w.watch {
+				return fmt.Errorf("%v: is not watched", r)
+			}
+		}
 		if r.waits && r.State != HalfOpen || r.Learnt == Inferred && r.State == Closing {
 			return fmt.Errorf("%v: waits %v", r, r.waits)
 		}

@@ -160,6 +160,9 @@ func (r *Row) restart(b []byte, f *hdr.Frame) {
 // note learns P_Key and path MTU, which all but the last packet of a message
 // fill.
 func (r *Row) note(b []byte, f *hdr.Frame) {
+	if r.PKey != 0 && r.MTU != 0 {
+		return
+	}
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
 	}
