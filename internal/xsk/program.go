@@ -134,7 +134,7 @@ type assembler struct {
 	code    asm.Instructions
 }
 
-const xdpRedirect = 4
+const xdpDrop, xdpRedirect = 1, 4
 
 // be16 is an Ethernet type or UDP port as a little- or big-endian load of the
 // wire's bytes sees it.
@@ -209,6 +209,10 @@ func (a *assembler) wanted() {
 	a.label("missed")
 	a.entry("cross")
 	a.count(offMissed)
+	if a.spec.Filter.Closed {
+		a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
+		return
+	}
 	a.add(asm.Ja.Label("cross"))
 }
 

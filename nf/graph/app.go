@@ -105,6 +105,10 @@ type Env struct {
 	// instances of all workers. What it holds must be safe to use from all of
 	// them.
 	Share func(make func() any) any
+	// Memory, if not nil, yields so many bytes that outlive the process: the
+	// app of the same name in the next process finds there what this one left,
+	// whatever ended it. Zeros at first. One call an app, not one a worker.
+	Memory func(size int) ([]byte, error)
 }
 
 // Ctx is what an app sees of the breath that it runs in.

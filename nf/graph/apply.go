@@ -251,8 +251,9 @@ func appWants(a App) port.Filter {
 
 // union is what either filter wants.
 func union(a, b port.Filter) port.Filter {
+	closed := a.Closed || b.Closed
 	if a.All || b.All {
-		return port.Filter{All: true}
+		return port.Filter{All: true, Closed: closed}
 	}
 	switch {
 	case !a.RoCE:
@@ -260,7 +261,7 @@ func union(a, b port.Filter) port.Filter {
 	case !b.RoCE:
 		return a
 	case len(a.Hosts) == 0 || len(b.Hosts) == 0:
-		return port.Filter{RoCE: true}
+		return port.Filter{RoCE: true, Closed: closed}
 	}
 	hosts := slices.Clone(a.Hosts)
 	for _, h := range b.Hosts {
@@ -268,7 +269,7 @@ func union(a, b port.Filter) port.Filter {
 			hosts = append(hosts, h)
 		}
 	}
-	return port.Filter{RoCE: true, Hosts: hosts}
+	return port.Filter{RoCE: true, Hosts: hosts, Closed: closed}
 }
 
 // tellPorts gives the ports the filter unless all of them have it.

@@ -31,6 +31,9 @@ type Config struct {
 	// Clock tells live workers the time and times the apps. With Step and
 	// Push the time is given; nil leaves the apps untimed then.
 	Clock clock.Clock
+	// Memory yields memory that outlives the process, by app; see Env.Memory.
+	// Nil: there is none.
+	Memory func(app string, size int) ([]byte, error)
 	// Seed of what Ctx.Rand yields.
 	Seed uint64
 	// Spin is how long an idle worker looks for frames before it sleeps;
@@ -185,7 +188,11 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 				continue
 			}
 			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
-			app, err := kind.New(Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}, maps.Clone(spec.Apps[name].Args))
+			env := Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}
+			if i.cfg.Memory != nil {
+				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(name, size) }
+			}
+			app, err := kind.New(env, maps.Clone(spec.Apps[name].Args))
 			if err != nil {
 				return nil, nil, spec.errAt(path("apps", name), "app %s: %v", name, err)
 			}

@@ -88,4 +88,7 @@ type Filter struct {
 	RoCE bool
 	// Hosts narrows RoCE to frames from or to these addresses; empty = any.
 	Hosts []netip.Addr
+	// Closed: while no worker takes them, the frames that are wanted are
+	// dropped instead of crossing untouched.
+	Closed bool
 }

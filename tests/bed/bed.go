@@ -23,6 +23,9 @@ type Box struct {
 	// Configure, if not nil, gives the arguments instead, each time that the box
 	// starts: it may look at the bed's connections.
 	Configure func(*Bed) graph.Args
+	// Closed: while the box is down frames do not cross. Clean: it goes down
+	// cleanly, not as in a crash.
+	Closed, Clean bool
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.

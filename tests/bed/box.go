@@ -2,6 +2,7 @@ package bed
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -16,6 +17,7 @@ type box struct {
 	a, b   port.Port
 	inst   *graph.Instance // nil: down
 	starts uint64
+	memory []byte // that outlives the function
 	out    [2]packet.Batch
 }
 
@@ -47,19 +49,31 @@ func (x *box) up() error {
 		Kinds: []graph.Kind{f.Kind},
 		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}},
 		Seed:  x.bed.cfg.Seed + x.starts<<32,
+		Memory: func(_ string, size int) ([]byte, error) {
+			if len(x.memory) != size {
+				x.memory = make([]byte, size)
+			}
+			return x.memory, nil
+		},
 	})
 	x.inst = inst
 	return err
 }
 
-// down stops the function as a crash does. The books must be right at the end.
+// down stops the function, as a crash does unless it is to stop cleanly. The
+// books must be right at the end.
 func (x *box) down() error {
 	if x.inst == nil {
 		return nil
 	}
 	inst := x.inst
 	x.inst = nil
-	return errors.Join(inst.Conservation(), inst.Close(), inst.Conservation())
+	left := slices.Clone(x.memory)
+	err := errors.Join(inst.Conservation(), inst.Close(), inst.Conservation())
+	if !x.bed.cfg.Box.Clean {
+		copy(x.memory, left)
+	}
+	return err
 }
 
 // Breath implements host.Worker.
@@ -77,6 +91,9 @@ func (x *box) Breath(now clock.Time) (int, error) {
 
 func (x *box) cross(from, to port.Port, b *packet.Batch) (int, error) {
 	n, err := from.Rx(b)
+	if f := x.bed.cfg.Box; f != nil && f.Closed {
+		b.PutAll()
+	}
 	if err == nil && b.Len() > 0 {
 		_, err = to.Tx(b)
 	}

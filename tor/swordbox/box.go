@@ -28,6 +28,10 @@ type shared struct {
 	cfg   settings
 	mu    sync.Mutex // to add a node
 	nodes atomic.Pointer[[]*node]
+	mem   memory
+	begun atomic.Bool
+	why   string // why nothing was taken over; "": it was, or there was nothing
+	stops int    // workers that stopped
 }
 
 // node is a memory server and all that is known of the connections to it. A
@@ -80,22 +84,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		s.nodes.Store(&[]*node{})
 		return s
 	}).(*shared)
-	b := &Box{shared: s, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
-	for _, a := range cfg.servers {
-		if _, err := b.meet(conn.AddrFrom(a)); err != nil {
-			return nil, err
-		}
+	if err := s.remember(env); err != nil {
+		return nil, err
 	}
+	b := &Box{shared: s, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
 	for _, text := range cfg.static {
-		r, err := conn.ParseStatic(text)
-		if err != nil {
-			return nil, err
-		}
-		n, err := b.meet(conn.AddrFrom(r.Server))
-		if err != nil {
-			return nil, err
-		}
-		if _, err := n.conns.AddStatic(0, r); err != nil {
+		if _, err := conn.ParseStatic(text); err != nil {
 			return nil, err
 		}
 	}
@@ -119,11 +113,38 @@ func newNode(a conn.Addr, cfg *settings, workers int) (*node, error) {
 	return n, err
 }
 
+// begin makes what is known from the start: what the process before this one
+// left, and what the arguments say. It comes before the first frame.
+func (s *Box) begin(now clock.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.begun.Load() {
+		return
+	}
+	defer s.begun.Store(true)
+	s.recover(now)
+	for _, a := range s.cfg.servers {
+		_, _ = s.meetLocked(conn.AddrFrom(a)) // no more than maxNodes, so it works
+	}
+	for _, text := range s.cfg.static {
+		r, _ := conn.ParseStatic(text)
+		if n, err := s.meetLocked(conn.AddrFrom(r.Server)); err == nil {
+			if _, err := n.conns.AddStatic(now, r); err != nil {
+				s.c.Count(ctrStaticRefused, 1)
+			}
+		}
+	}
+}
+
 // meet is the node of server a, made when it is new. Lists of nodes are
 // replaced, never changed: others may be reading.
 func (s *Box) meet(a conn.Addr) (*node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.meetLocked(a)
+}
+
+func (s *Box) meetLocked(a conn.Addr) (*node, error) {
 	old := *s.nodes.Load()
 	for _, n := range old {
 		if n.addr == a {
@@ -142,8 +163,11 @@ func (s *Box) meet(a conn.Addr) (*node, error) {
 	return n, nil
 }
 
-// Wants implements graph.Wanter.
-func (s *Box) Wants() port.Filter { return port.Filter{RoCE: true, Hosts: s.cfg.servers} }
+// Wants implements graph.Wanter. Frames of connections whose ends count
+// differently must not cross untouched.
+func (s *Box) Wants() port.Filter {
+	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Closed: s.cfg.mode != Off}
+}
 
 // own takes node n for this worker; release gives it back.
 func (s *Box) own(n *node) {
@@ -159,7 +183,7 @@ func (s *Box) own(n *node) {
 	s.n = n
 	if l := n.freed[s.worker]; len(l) > 0 {
 		for _, x := range l {
-			x.Put()
+			s.c.Drop(x, reasonAbsorbed)
 		}
 		n.freed[s.worker] = l[:0]
 	}
@@ -175,6 +199,9 @@ func (s *Box) release() {
 // Push implements graph.App.
 func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.c = c
+	if !s.begun.Load() {
+		s.begin(c.Now())
+	}
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	for _, x := range b.Bufs() {
 		s.frame(in, x)
@@ -407,6 +434,11 @@ func (s *Box) Stop(c *graph.Ctx) {
 	}
 	s.release()
 	s.c = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stops++; s.stops == s.workers {
+		s.save(c.Now())
+	}
 }
 
 // resize gives x the length n.

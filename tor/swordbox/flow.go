@@ -211,6 +211,8 @@ type flow struct {
 	probing bool
 	resent  uint8 // how often the oldest op was sent again without an answer
 
+	record   int32      // place on record, from 1; 0: not there
+	lost     clock.Time // of a connection lost with another process: until then its client is told
 	up, down header
 }
 

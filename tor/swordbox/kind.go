@@ -124,32 +124,38 @@ const (
 	ctrResets
 	ctrHeld
 	ctrWordFull
+	ctrStaticRefused
+	ctrRestored
+	ctrLost
 	numCounters
 )
 
 var counters = [numCounters]counter.Def{
-	ctrRequests:    {Name: "requests", Help: "RoCE requests seen"},
-	ctrResponses:   {Name: "responses", Help: "RoCE responses seen"},
-	ctrBytes:       {Name: "roce-bytes", Help: "bytes of RoCE frames seen, both directions"},
-	ctrConns:       {Name: "conns", Help: "connections known now"},
-	ctrSynced:      {Name: "synced", Help: "times that a connection's numbering was taken over"},
-	ctrLanes:       {Name: "shared", Help: "connections that are shared now"},
-	ctrWords:       {Name: "words", Help: "words tracked now"},
-	ctrCached:      {Name: "filled", Help: "times that a word's value became known"},
-	ctrAtomics:     {Name: "atomics", Help: "atomics on tracked words"},
-	ctrReplaced:    {Name: "replaced", Help: "of those, sent as WRITEs"},
-	ctrEmpty:       {Name: "replaced-empty", Help: "of those, that change nothing: sent as WRITEs of nothing"},
-	ctrMoved:       {Name: "moved", Help: "operations sent over another's connection"},
-	ctrAcks:        {Name: "acks", Help: "acknowledgements given to clients"},
-	ctrNAKs:        {Name: "naks", Help: "negative acknowledgements given to clients"},
-	ctrLoose:       {Name: "out-of-order", Help: "operations that could not be put in order with their word's others: its value was dropped"},
-	ctrProbes:      {Name: "probes", Help: "empty WRITEs sent to see whether a connection lives"},
-	ctrRepairs:     {Name: "repairs", Help: "times that the server missed requests of a connection"},
-	ctrResent:      {Name: "resent", Help: "operations sent again by this app"},
-	ctrFailedLanes: {Name: "connections-failed", Help: "connections of no use any more: a fatal NAK, no answers, torn down under load"},
-	ctrResets:      {Name: "resets", Help: "clients whose connection could not be kept and who were told so by a NAK"},
-	ctrHeld:        {Name: "held", Help: "frames held now"},
-	ctrWordFull:    {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
+	ctrRequests:      {Name: "requests", Help: "RoCE requests seen"},
+	ctrResponses:     {Name: "responses", Help: "RoCE responses seen"},
+	ctrBytes:         {Name: "roce-bytes", Help: "bytes of RoCE frames seen, both directions"},
+	ctrConns:         {Name: "conns", Help: "connections known now"},
+	ctrSynced:        {Name: "synced", Help: "times that a connection's numbering was taken over"},
+	ctrLanes:         {Name: "shared", Help: "connections that are shared now"},
+	ctrWords:         {Name: "words", Help: "words tracked now"},
+	ctrCached:        {Name: "filled", Help: "times that a word's value became known"},
+	ctrAtomics:       {Name: "atomics", Help: "atomics on tracked words"},
+	ctrReplaced:      {Name: "replaced", Help: "of those, sent as WRITEs"},
+	ctrEmpty:         {Name: "replaced-empty", Help: "of those, that change nothing: sent as WRITEs of nothing"},
+	ctrMoved:         {Name: "moved", Help: "operations sent over another's connection"},
+	ctrAcks:          {Name: "acks", Help: "acknowledgements given to clients"},
+	ctrNAKs:          {Name: "naks", Help: "negative acknowledgements given to clients"},
+	ctrLoose:         {Name: "out-of-order", Help: "operations that could not be put in order with their word's others: its value was dropped"},
+	ctrProbes:        {Name: "probes", Help: "empty WRITEs sent to see whether a connection lives"},
+	ctrRepairs:       {Name: "repairs", Help: "times that the server missed requests of a connection"},
+	ctrResent:        {Name: "resent", Help: "operations sent again by this app"},
+	ctrFailedLanes:   {Name: "connections-failed", Help: "connections of no use any more: a fatal NAK, no answers, torn down under load"},
+	ctrResets:        {Name: "resets", Help: "clients whose connection could not be kept and who were told so by a NAK"},
+	ctrHeld:          {Name: "held", Help: "frames held now"},
+	ctrStaticRefused: {Name: "static-refused", Help: "connections of static= that contradict what is known"},
+	ctrRestored:      {Name: "taken-over", Help: "connections taken over from the process before"},
+	ctrLost:          {Name: "lost", Help: "connections that were lost with the process before; their clients are told"},
+	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 
 // Kind declares swordbox.

@@ -510,6 +510,7 @@ func (s *Box) remove(i int32) {
 			o.flags |= fOrphan
 		}
 	}
+	s.strike(i)
 	*fl = flow{}
 }
 
@@ -530,6 +531,7 @@ func (s *Box) probe(l int32) {
 	s.link(l, at)
 	c.next = psnAdd(c.next, 1)
 	c.probing = true
+	s.diverge(l)
 	s.c.Count(ctrProbes, 1)
 }
 
@@ -540,13 +542,19 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		return clock.Never
 	}
 	s.c = c
+	if !s.begun.Load() {
+		s.begin(now)
+	}
 	conns, words, held := 0, 0, 0
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
 		n.conns.Sweep(now)
 		for l := range n.flows {
-			if f := &n.flows[l]; f.synced && f.oldest != none {
+			switch f := &n.flows[l]; {
+			case f.synced && f.oldest != none:
 				s.watch(int32(l))
+			case f.lost != 0 && now > f.lost:
+				n.conns.Remove(conn.Slot(l))
 			}
 		}
 		s.settle()

@@ -45,6 +45,10 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			return
 		}
 	}
+	if fl.lost != 0 {
+		s.tell(i, x, b)
+		return
+	}
 	if fl.gone {
 		s.refuse(i, psn)
 		s.c.Drop(x, reasonReset)
@@ -556,6 +560,8 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 		o.flags |= fGuest
 		x.guests++
 		s.c.Count(ctrMoved, 1)
+		s.diverge(i)
+		s.diverge(l)
 	}
 	if fl.open == 0 {
 		fl.mixed = false

@@ -25,6 +25,10 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	l := int32(slot)
 	fl := &n.flows[l]
 	psn := s.f.BTHOf(b).PSN()
+	if fl.lost != 0 {
+		s.c.Drop(x, reasonReset)
+		return
+	}
 	if fl.young && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
 		s.pass(toServers, x) // of the time before
 		return
@@ -156,7 +160,11 @@ func (s *Box) passive(l int32, x *packet.Buf, b []byte, psn uint32) {
 
 // share makes connection l one of the shared ones, when there is room.
 func (s *Box) share(l int32) {
-	n := s.n
+	s.shareOf(s.n, l)
+	s.c.Set(ctrLanes, uint64(len(s.n.lanes)))
+}
+
+func (s *Box) shareOf(n *node, l int32) {
 	for _, x := range n.lanes {
 		if x == l {
 			return
@@ -165,7 +173,6 @@ func (s *Box) share(l int32) {
 	if len(n.lanes) < cap(n.lanes) {
 		n.lanes = append(n.lanes, l)
 	}
-	s.c.Set(ctrLanes, uint64(len(n.lanes)))
 }
 
 // acked notes that the server has executed all that connection l carried up to
