@@ -31,6 +31,7 @@ type runFlags struct {
 	keep    bool
 	name    string
 	control string
+	state   string
 	dryRun  bool
 }
 
@@ -58,6 +59,7 @@ traffic. When the process dies or stalls, frames of an inline pair cross in the
 kernel until it is back; "quillon detach" takes such a wire away.`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
+  quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
   quillon run middlebox.yaml --dry-run`,
 		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,6 +87,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
+	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 }
 
@@ -175,7 +178,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	case err != nil:
 		return err
 	}
-	inst, err := graph.New(graph.Config{
+	cfg := graph.Config{
 		Spec: spec, Kinds: kinds(), Ports: ports.ports, Clock: clk,
 		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
 			if p.Args["pair"] != "" {
@@ -183,9 +186,18 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			}
 			return ports.add(name, p, filter, clk)
 		},
-	})
+	}
+	var state *stateFile
+	if f.state != "" {
+		state = &stateFile{path: f.state}
+		cfg.Memory = state.memory
+	}
+	inst, err := graph.New(cfg)
+	if err == nil && state != nil && state.mem == nil {
+		err = errors.Join(fmt.Errorf("--state %s: no app of the graph keeps a state", f.state), inst.Close())
+	}
 	if err != nil {
-		return errors.Join(err, ports.Close())
+		return errors.Join(err, ports.Close(), state.Close())
 	}
 	var control *admin.Server
 	stop := make(chan struct{})
@@ -194,7 +206,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		if control != nil {
 			errs = append(errs, control.Close())
 		}
-		return errors.Join(append([]error{err}, append(errs, inst.Close(), ports.Close())...)...)
+		return errors.Join(append([]error{err}, append(errs, inst.Close(), ports.Close(), state.Close())...)...)
 	}
 	control, err = admin.Listen(admin.Config{
 		Name: name, Path: f.control, Instance: inst,

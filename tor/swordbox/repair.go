@@ -236,6 +236,12 @@ func (o *op) can(c *flow) bool {
 	return o.is(fReplaced | fEmpty | fOrphan)
 }
 
+// executed reports whether the server has said that it executed o, of
+// connection c, and its answer has nothing more to tell.
+func (o *op) executed(c *flow) bool {
+	return !o.is(fSlot) && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
+}
+
 // missing: the server expects PSN psn on connection l.
 func (s *Box) missing(l int32, psn uint32) {
 	n := s.n
@@ -270,7 +276,7 @@ func (s *Box) startRepair(l int32, psn uint32) {
 	s.c.Count(ctrRepairs, 1)
 	for at := c.oldest; at != none; at = n.ops[at].next {
 		o := &n.ops[at]
-		if i := n.flowOf(at); i != none && !o.can(c) {
+		if i := n.flowOf(at); i != none && !o.can(c) && !o.executed(c) {
 			o.ask = 0
 			if d := hdr.PSNDiff(psn, o.spsn); d > 0 && d < int32(o.npsn) {
 				o.ask = uint32(d)
@@ -298,6 +304,10 @@ func (s *Box) pump(l int32) {
 		}
 		o := &n.ops[at]
 		off := uint32(hdr.PSNDiff(c.expect, o.spsn))
+		if o.executed(c) {
+			c.expect = psnAdd(o.spsn, o.npsn)
+			continue
+		}
 		if o.can(c) && (o.kind == kRead || o.npsn == 1 || o.is(fOrphan)) {
 			if !s.make(l, o, off) {
 				return

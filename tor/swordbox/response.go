@@ -195,10 +195,10 @@ func (s *Box) advance(l int32) {
 			return
 		}
 		if o.is(fSlot) {
-			// The server answered it, and the answer was lost: it must be
-			// asked for again.
-			if !x.repair && x.trusted {
-				s.missing(l, psnAdd(o.spsn, o.got))
+			// The server answered it, and the answer was lost. Its client will
+			// ask again in its time; others need not wait so long.
+			if x.guests > 0 && !x.repair && x.trusted && o.can(x) && s.c.Now().Sub(x.since) >= again {
+				s.startRepair(l, psnAdd(o.spsn, o.got))
 			}
 			return
 		}
