@@ -3,7 +3,6 @@ package sherman
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -218,6 +217,8 @@ func (t *Tree) Check() (map[uint64]uint64, error) {
 				}
 				if level == 0 {
 					values[x.key] = x.to
+				} else if _, ok := next[Addr(x.to)]; ok {
+					return nil, fmt.Errorf("sherman: page %v is twice in the level above", Addr(x.to))
 				} else {
 					next[Addr(x.to)] = x.key
 				}
@@ -227,8 +228,10 @@ func (t *Tree) Check() (map[uint64]uint64, error) {
 				if n == 0 {
 					below = p.leftmost()
 				}
-				if !slices.IsSortedFunc(all, byKey) {
-					return nil, fmt.Errorf("sherman: page %v is not sorted", a)
+				for i := 1; i < p.records(); i++ {
+					if p.branchKey(i) <= p.branchKey(i-1) {
+						return nil, fmt.Errorf("sherman: page %v is not sorted", a)
+					}
 				}
 			} else {
 				for i := range Entries {

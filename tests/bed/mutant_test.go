@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/rack/ycsb"
 )
 
 // mutant breaks, in every nth frame that it can, one promise that a network
@@ -200,5 +201,27 @@ func TestSame(t *testing.T) {
 		if text[0] != text[1] {
 			t.Errorf("%v: two runs differ", work)
 		}
+	}
+}
+
+// What breaks locks breaks the tree.
+func TestTreeMutants(t *testing.T) {
+	for _, c := range []struct{ name, by string }{
+		{"failed CAS succeeds", "word"},
+		{"wrong byte order", "word"},
+		{"damaged data", "sherman"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			found := 0
+			for seed := range uint64(6) {
+				_, err := Tree{Box: mutantBox(c.name), Mix: ycsb.W, Ops: 20, Keys: 54}.Run(seed, nil)
+				if err != nil && strings.Contains(err.Error(), c.by) {
+					found++
+				}
+			}
+			if found == 0 {
+				t.Error("never found")
+			}
+		})
 	}
 }
