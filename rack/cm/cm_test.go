@@ -239,11 +239,13 @@ func TestConnection(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		r := newRig(t, rnic.RXE, v6, Config{}, 1)
 		c, s := r.side[0], r.side[1]
-		ports := map[uint16]bool{}
+		ports, psn := map[uint16]bool{}, map[hdr.CMAttr]uint32{}
 		r.box.see = func(_ clock.Time, b []byte) {
 			var f hdr.Frame
 			if hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Transport() == hdr.RC {
 				ports[f.UDPOf(b).SrcPort()] = true
+			} else if m, ok := f.CMOf(b); ok {
+				psn[m.AttributeID()] = m.StartingPSN()
 			}
 		}
 		id := r.dial(Params{PrivateData: []byte("hello"), LocalPort: 4000, Resources: 4, Depth: 2})
@@ -258,7 +260,7 @@ func TestConnection(t *testing.T) {
 		}
 		peer := s.events[0].ID
 		a, b := id.QP().Conn(), peer.QP().Conn()
-		if a.SQPSN != b.RQPSN || a.RQPSN != b.SQPSN || a.PathMTU != 1024 || b.PathMTU != 1024 || a.MaxRdAtomic != 2 || b.MaxRdAtomic != 4 || a.Timeout != 19 || b.Timeout != 19 {
+		if a.SQPSN != psn[hdr.ConnectReply] || a.RQPSN != psn[hdr.ConnectRequest] || a.SQPSN != b.RQPSN || a.RQPSN != b.SQPSN || a.PathMTU != 1024 || b.PathMTU != 1024 || a.MaxRdAtomic != 2 || b.MaxRdAtomic != 4 || a.Timeout != 19 || b.Timeout != 19 {
 			t.Errorf("client %+v, server %+v", a, b)
 		}
 		if w := r.write(0, id.QP(), "from the client"); w.Status != rnic.Success || !bytes.HasPrefix(s.mem, []byte("from the client")) {
@@ -543,6 +545,9 @@ func TestEachLost(t *testing.T) {
 		r.quiet()
 		is(t, a.String()+": client", r.side[0].kinds(), want[0]...)
 		is(t, a.String()+": server", r.side[1].kinds(), want[1]...)
+		if e := r.side[1].events; len(e) > 1 && e[0].ID.QP().State() != rnic.StateError {
+			t.Errorf("%v: the server's queue pair is %v", a, e[0].ID.QP().State())
+		}
 		if took := r.sim.Clock.Now().Sub(start); sent != 4 || took < 4*code(10) || took > 5*code(10) {
 			t.Errorf("%v: sent %d times in %v", a, sent, took)
 		}
@@ -615,6 +620,12 @@ func TestDelay(t *testing.T) {
 		if err := asked.Delay(20); err != nil {
 			t.Error(err)
 		}
+	}
+	once := true // the first receipt is lost: the client asks again
+	r.box.stop = func(b []byte) bool {
+		lost := once && attr(b) == hdr.MsgRcptAck
+		once = once && !lost
+		return lost
 	}
 	r.dial(Params{})
 	r.run("request", func() bool { return asked != nil })
@@ -701,6 +712,13 @@ func TestStrays(t *testing.T) {
 		if got := deliver(k.from, k.f); got != k.want {
 			t.Errorf("%s: %+v, want %+v", name, got, k.want)
 		}
+	}
+	var b [grhLen + hdr.MADLen]byte
+	ip := own.As4()
+	copy(b[32:], ip[:])
+	hdr.CM(b[grhLen:]).Encode(&hdr.CMFields{AttributeID: hdr.DisconnectRequest, LocalCommID: id.ours, RemoteCommID: peer.ours, RemoteQPN: peer.qp.QPN})
+	if s.agent.receive(s.now, &rnic.WC{SrcQP: 5}, b[:]); s.agent.Stats().Malformed != 2 {
+		t.Error("a datagram from a queue pair of an application was taken")
 	}
 	r.quiet()
 	is(t, "client", c.kinds(), Established)
@@ -868,4 +886,19 @@ func TestTshark(t *testing.T) {
 		}
 	}
 	t.Log(lines[0])
+}
+
+// An agent with nothing to do costs nothing.
+func TestIdleAllocatesNothing(t *testing.T) {
+	r := newRig(t, rnic.RXE, false, Config{}, 1)
+	r.dial(Params{})
+	r.run("connect", r.both(Established))
+	a := r.side[0].agent
+	if n := testing.AllocsPerRun(100, func() {
+		if a.Step(r.sim.Clock.Now()) || a.Deadline() != clock.Never {
+			t.Fatal("something to do")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }
