@@ -71,7 +71,7 @@ func links(given []string, clients int) []string {
 }
 
 // longest is how long a run may take, in virtual time: some queue pairs' lives.
-const longest = 200 * time.Millisecond
+const longest = time.Second
 
 // Run does the load under a schedule and checks everything: what the sessions
 // saw, both histories with the memory's final content, the locks that are left,

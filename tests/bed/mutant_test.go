@@ -25,11 +25,11 @@ type mutant struct {
 	last  []byte // of the READs of a word
 }
 
-func mutantBox(name string) *Box {
+func mutantBox(name string, n int) *Box {
 	return &Box{Kind: graph.Kind{
 		Name: "mutant", In: []string{"a", "b"}, Out: []string{"a", "b"},
 		New: func(graph.Env, graph.Args) (graph.App, error) {
-			return &mutant{name: name, n: 5, eaten: map[[2]uint32]bool{}}, nil
+			return &mutant{name: name, n: n, eaten: map[[2]uint32]bool{}}, nil
 		},
 	}}
 }
@@ -153,7 +153,7 @@ func TestMutants(t *testing.T) {
 		t.Run(c.name+"/"+c.work.String(), func(t *testing.T) {
 			found := 0
 			for seed := range uint64(10) {
-				_, err := Trial{Work: c.work, Box: mutantBox(c.name), Clients: 2, Words: 2, Ops: 40}.Run(seed, nil)
+				_, err := Trial{Work: c.work, Box: mutantBox(c.name, 5), Clients: 2, Words: 2, Ops: 40}.Run(seed, nil)
 				if err == nil {
 					continue
 				}
@@ -171,7 +171,7 @@ func TestMutants(t *testing.T) {
 
 // The faults that do not matter are left out of what is reported.
 func TestShrinks(t *testing.T) {
-	trial := Trial{Work: locks.Count, Box: mutantBox("wrong original"), Faults: mixes()["frames"]}.defaults()
+	trial := Trial{Work: locks.Count, Box: mutantBox("wrong original", 5), Faults: mixes()["frames"]}.defaults()
 	s := fault.Random(3, trial.Faults)
 	if len(s) == 0 {
 		t.Fatal("no faults")
@@ -209,12 +209,12 @@ func TestTreeMutants(t *testing.T) {
 	for _, c := range []struct{ name, by string }{
 		{"failed CAS succeeds", "word"},
 		{"wrong byte order", "word"},
-		{"damaged data", "sherman"},
+		{"damaged data", "key"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			found := 0
 			for seed := range uint64(6) {
-				_, err := Tree{Box: mutantBox(c.name), Mix: ycsb.W, Ops: 20, Keys: 54}.Run(seed, nil)
+				_, err := Tree{Box: mutantBox(c.name, 2), Mix: ycsb.W, Ops: 20, Keys: 54}.Run(seed, nil)
 				if err != nil && strings.Contains(err.Error(), c.by) {
 					found++
 				}
