@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
@@ -117,6 +118,26 @@ type rig struct {
 	resources uint8
 	start     uint32 // first PSN of all requests
 	clients   []*party
+	tape      *[]taped // what went in, when not nil
+	args      graph.Args
+}
+
+// taped is a frame that went in.
+type taped struct {
+	in string
+	at clock.Time
+	b  []byte
+}
+
+// Push gives the box frames.
+func (r *rig) Push(in string, frames ...[]byte) graphtest.Result {
+	r.t.Helper()
+	if r.tape != nil {
+		for _, b := range frames {
+			*r.tape = append(*r.tape, taped{in, r.Clock.Now(), bytes.Clone(b)})
+		}
+	}
+	return r.Test.Push(in, frames...)
 }
 
 const testRKey = 0x1234
@@ -130,7 +151,7 @@ func rigOf(t testing.TB, args graph.Args, server netip.Addr) *rig {
 	t.Helper()
 	a := graph.Args{"settle": "100us", "giveup": "50ms", "alive": "1s", "conns": "8", "window": "16", "words": "16", "hold": "32"}
 	maps.Copy(a, args)
-	return &rig{Test: graphtest.New(t, *Kind(), a), t: t, serverMAC: [6]byte{2, 9, 0, 0, 0, 1}, server: server, mtu: 256, resources: 4, start: 1000}
+	return &rig{Test: graphtest.New(t, *Kind(), a), t: t, serverMAC: [6]byte{2, 9, 0, 0, 0, 1}, server: server, mtu: 256, resources: 4, start: 1000, args: a}
 }
 
 // client is a new client, of which nothing is known.

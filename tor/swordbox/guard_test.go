@@ -1,0 +1,314 @@
+package swordbox
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// change is b after do, with a right ICRC.
+func change(b []byte, do func(b []byte, f *hdr.Frame)) []byte {
+	b = bytes.Clone(b)
+	var f hdr.Frame
+	hdr.Parse(b, &f)
+	do(b, &f)
+	if f.Net == hdr.NetIPv4 {
+		f.IPv4Of(b).UpdateChecksum()
+	}
+	hdr.SetICRC(b, &f)
+	return b
+}
+
+// knows reports whether the box believes to know the word at va.
+func (r *rig) knows(va uint64) bool {
+	n := (*r.App().(*Box).nodes.Load())[0]
+	w := n.words.find(va)
+	return w != none && n.words.w[w].valid
+}
+
+// TestGuards: what is not as it should be never moves, completes or answers an
+// operation of anybody else; it is counted, and dropped when that is set.
+func TestGuards(t *testing.T) {
+	const va = 0x7000
+	type want struct {
+		reason string
+		passes bool // with guard=pass, unchanged
+		guard  bool // with guard=drop, dropped
+	}
+	for name, x := range map[string]struct {
+		in   string
+		want want
+		make func(r *rig, a, b, c *party) []byte
+	}{
+		"a request from another address": {"a", want{"spoofed", true, true}, func(r *rig, a, b, c *party) []byte {
+			return change(b.made(hdr.WriteOnly, b.psn, reth(va, testRKey, 8), little(66)), func(p []byte, f *hdr.Frame) {
+				binary.BigEndian.PutUint32(p[26:], 0x0A090099)
+			})
+		}},
+		"a request for another client's queue pair": {"a", want{"spoofed", true, true}, func(r *rig, a, b, c *party) []byte {
+			return change(b.made(hdr.WriteOnly, c.psn, reth(va, testRKey, 8), little(66)), func(p []byte, f *hdr.Frame) {
+				f.BTHOf(p).SetDestQP(c.sqpn)
+			})
+		}},
+		"an answer from another address": {"b", want{"", true, false}, func(r *rig, a, b, c *party) []byte {
+			return change(a.response(hdr.Acknowledge, a.spsn, aeth(hdr.SynACK, a.smsn+1), nil), func(p []byte, f *hdr.Frame) {
+				binary.BigEndian.PutUint32(p[26:], 0x0A090099)
+			})
+		}},
+		"an answer for another client's queue pair": {"b", want{"", true, false}, func(r *rig, a, b, c *party) []byte {
+			return c.response(hdr.Acknowledge, a.spsn, aeth(hdr.SynACK, a.smsn+1), nil)
+		}},
+		"an answer to nothing": {"b", want{"bad-psn", false, true}, func(r *rig, a, b, c *party) []byte {
+			return a.response(hdr.Acknowledge, a.spsn+2, aeth(hdr.SynACK, a.smsn+3), nil)
+		}},
+		"an ATOMIC ACK to nothing": {"b", want{"bad-psn", false, true}, func(r *rig, a, b, c *party) []byte {
+			return a.response(hdr.AtomicAck, a.spsn+7, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, 9), 66), nil)
+		}},
+		"a refusal of nothing": {"b", want{"bad-psn", false, true}, func(r *rig, a, b, c *party) []byte {
+			return a.response(hdr.Acknowledge, a.spsn+9, aeth(hdr.SynNAKRemoteAccess, 9), nil)
+		}},
+		"an old acknowledgement": {"b", want{"absorbed", false, false}, func(r *rig, a, b, c *party) []byte {
+			return a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil)
+		}},
+		"an old refusal": {"b", want{"absorbed", false, false}, func(r *rig, a, b, c *party) []byte {
+			return a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynNAKRemoteAccess, a.smsn), nil)
+		}},
+		"a replayed request": {"a", want{"answered-here", false, false}, func(r *rig, a, b, c *party) []byte {
+			return b.made(hdr.CompareSwap, b.psn-2, atomicETH(va, testRKey, 2, 2), nil)
+		}},
+		"a request ahead of its turn": {"a", want{"psn-gap", false, false}, func(r *rig, a, b, c *party) []byte {
+			return c.made(hdr.WriteOnly, c.psn+5, reth(va, testRKey, 8), little(66))
+		}},
+		"another request with a PSN that was used": {"a", want{"bad-repeat", false, false}, func(r *rig, a, b, c *party) []byte {
+			return b.made(hdr.ReadRequest, b.psn-1, reth(va, testRKey, 8), nil)
+		}},
+		"a DisconnectRequest from another": {"a", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
+			return change(a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: a.sqpn}), func(p []byte, f *hdr.Frame) {
+				binary.BigEndian.PutUint32(p[26:], 0x0A090099)
+			})
+		}},
+		"a DisconnectRequest for another queue pair": {"a", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
+			return a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: b.sqpn})
+		}},
+		"a DisconnectReply without a request": {"b", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
+			return a.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})
+		}},
+		"a ConnectReply that nobody asked for": {"b", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
+			return a.cm(false, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalQPN: 0x999, StartingPSN: 5})
+		}},
+		"a ConnectRequest with another's address": {"a", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
+			d := *b
+			d.n, d.ip = 5, a.ip
+			return change(d.connectRequest(), func(p []byte, f *hdr.Frame) { binary.BigEndian.PutUint32(p[26:], 0x0A090099) })
+		}},
+		"a wrong ICRC": {"a", want{"bad-icrc", true, false}, func(r *rig, a, b, c *party) []byte {
+			p := b.made(hdr.WriteOnly, b.psn, reth(va, testRKey, 8), little(66))
+			p[len(p)-1] ^= 1
+			return p
+		}},
+	} {
+		for _, guard := range []string{"pass", "drop"} {
+			t.Run(name+"/"+guard, func(t *testing.T) {
+				r := newRig(t, graph.Args{"guard": guard})
+				a, b, c := r.join(), r.join(), r.join()
+				b.learn(a, va, 1)
+				b.cas(va, 2, 2)
+				one(t, a.ack().Out["a"]) // answered; then one that is open
+				b.msn++
+				open := b.psn
+				one(t, b.write(va, 5).Out["b"])
+				frame := x.make(r, a, b, c)
+				got := r.Push(x.in, frame)
+				out := map[string]string{"a": "b", "b": "a"}[x.in]
+				switch {
+				case x.want.passes && (guard == "pass" || !x.want.guard):
+					same(t, got.Out[out], frame)
+				case x.want.guard && guard == "drop":
+					dropped(t, got, x.want.reason)
+					none0(t, append(got.Out["a"], got.Out["b"]...))
+				default:
+					for _, f := range append(got.Out["a"], got.Out["b"]...) {
+						var h hdr.Frame
+						hdr.Parse(f.Bytes, &h)
+						if q := h.BTHOf(f.Bytes).DestQP(); !bytes.Equal(f.Bytes, frame) && q == b.cqpn && x.in == "b" {
+							t.Errorf("%s was answered by %s", name, text(f.Bytes))
+						}
+					}
+				}
+				if x.want.reason != "" && r.Counter(x.want.reason) == 0 {
+					t.Errorf("not counted as %s", x.want.reason)
+				}
+				// Everybody's operations go on, with their own numbers.
+				same(t, a.ack().Out["a"], b.ackTo(open, 4))
+				q := c.psn
+				same(t, c.write(va, 6).Out["b"], c.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(6)))
+				same(t, a.ack().Out["a"], c.ackTo(q, 2))
+			})
+		}
+	}
+}
+
+// TestFull: tables have bounds; what does not fit passes, or comes again.
+func TestFull(t *testing.T) {
+	const va = 0x7000
+	t.Run("conns", func(t *testing.T) {
+		r := newRig(t, graph.Args{"conns": "2"})
+		a, b := r.join(), r.join()
+		b.learn(a, va, 1)
+		x := r.client()
+		q := x.psn
+		same(t, x.write(va, 9).Out["b"], x.made(hdr.WriteOnly, q, reth(va, testRKey, 8), little(9)))
+		if r.Counter("conn-table-full") != 1 || r.knows(va) {
+			t.Error("not counted, or the word is still believed")
+		}
+		same(t, x.ack().Out["a"], x.response(hdr.Acknowledge, q, aeth(hdr.SynACK, 1), nil))
+	})
+	t.Run("servers", func(t *testing.T) {
+		r := newRig(t, graph.Args{"servers": "10.9.0.200"})
+		x := r.client()
+		q := x.psn
+		same(t, x.cas(va, 1, 2).Out["b"], x.made(hdr.CompareSwap, q, atomicETH(va, testRKey, 2, 1), nil))
+		same(t, x.atomicAck(5).Out["a"], x.atomicAckTo(q, 1, 5))
+	})
+	t.Run("words", func(t *testing.T) {
+		r := newRig(t, graph.Args{"words": "2"})
+		a, b := r.join(), r.join()
+		for i := range uint64(4) {
+			one(t, b.cas(va+8*i, 1, 1).Out["b"])
+			one(t, a.atomicAck(0).Out["a"])
+		}
+		if r.Counter("words-full") == 0 {
+			t.Error("not counted")
+		}
+		// The third is no tracked word: an atomic stays one.
+		q := b.psn
+		got := one(t, b.cas(va+16, 0, 1).Out["b"])
+		var f hdr.Frame
+		if hdr.Parse(got, &f); f.Op != hdr.CompareSwap {
+			t.Errorf("sent as %s", text(got))
+		}
+		same(t, a.atomicAck(0).Out["a"], b.atomicAckTo(q, 6, 0))
+	})
+	t.Run("window", func(t *testing.T) {
+		r := newRig(t, graph.Args{"window": "16", "hold": "8", "mode": "mux", "track": va16})
+		a, b := r.join(), r.join()
+		s, p := a.spsn, b.psn
+		sent := 0
+		var last graphtest.Result
+		for i := range uint64(30) {
+			last = b.write(va, i)
+			sent += len(last.Out["b"])
+		}
+		if sent != 16 || r.Inst.Held() != 8 {
+			t.Errorf("%d went on and %d are held, want 16 and 8", sent, r.Inst.Held())
+		}
+		dropped(t, last, "psn-gap")
+		if r.Counter("hold-full") != 1 {
+			t.Errorf("hold-full %d", r.Counter("hold-full"))
+		}
+		// Answers let the held ones go, in order.
+		a.smsn += 16
+		got := r.Push("b", a.response(hdr.Acknowledge, s+15, aeth(hdr.SynACK, a.smsn), nil))
+		if len(got.Out["b"]) != 8 {
+			t.Fatalf("%d went on%s", len(got.Out["b"]), show(got.Out["b"]))
+		}
+		for i := range uint32(8) {
+			if want := b.moved(a, hdr.WriteOnly, s+16+i, reth(va, testRKey, 8), little(uint64(16+i))); !bytes.Equal(got.Out["b"][i].Bytes, want) {
+				t.Errorf("got %s, want %s", text(got.Out["b"][i].Bytes), text(want))
+			}
+		}
+		// The client is told what to send again once what came before is
+		// answered.
+		a.smsn += 8
+		got = r.Push("b", a.response(hdr.Acknowledge, s+23, aeth(hdr.SynACK, a.smsn), nil))
+		same(t, got.Out["a"], b.ackTo(p+23, 25), b.nakTo(p+24, 25, hdr.SynNAKSequence))
+	})
+	t.Run("hold", func(t *testing.T) {
+		r := newRig(t, graph.Args{"hold": "0", "track": va16})
+		a, b := r.join(), r.join()
+		q, s := b.psn, a.spsn
+		same(t, b.write(va, 1).Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(1)))
+		same(t, a.ack().Out["a"], b.ackTo(q, 2))
+		// What would have to be gathered goes over its own connection.
+		h := reth(va, testRKey, 300)
+		q = b.spsn
+		same(t, b.request(hdr.WriteFirst, h, make([]byte, 256)).Out["b"], b.made(hdr.WriteFirst, q, h, make([]byte, 256)))
+		same(t, b.request(hdr.WriteLast, nil, make([]byte, 44)).Out["b"], b.made(hdr.WriteLast, q+1, nil, make([]byte, 44)))
+	})
+}
+
+// va16 is memory about the word that tests use.
+const va16 = "7000+1000"
+
+// TestGapAsked: a request that the box missed is asked for once, after what
+// came before was answered.
+func TestGapAsked(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	q := b.psn
+	one(t, b.write(va, 2).Out["b"])
+	b.psn++ // lost
+	got := b.write(va, 4)
+	dropped(t, got, "psn-gap")
+	none0(t, got.Out["a"])
+	same(t, a.ack().Out["a"], b.ackTo(q, 3), b.nakTo(q+1, 3, hdr.SynNAKSequence))
+	none0(t, b.write(va, 5).Out["a"])
+	same(t, r.Push("a", b.made(hdr.WriteOnly, q+1, reth(va, testRKey, 8), little(3))).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(3)))
+}
+
+// TestLostAnswers: answers that are lost between server and box are had again:
+// an atomic's from the server, by repetition, unless a WRITE went for it.
+func TestLostAnswers(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	p, s := b.psn, a.spsn
+	cas := one(t, b.cas(va, 1, 2).Out["b"])
+	one(t, b.write(va, 3).Out["b"])
+	a.smsn += 2
+	// The WRITE's acknowledgement: the atomic's answer did not come. It is
+	// asked for again, and nothing is answered out of turn.
+	got := r.Push("b", a.response(hdr.Acknowledge, s+1, aeth(hdr.SynACK, a.smsn), nil))
+	none0(t, got.Out["a"])
+	if len(got.Out["b"]) == 0 || !bytes.Equal(got.Out["b"][0].Bytes, cas) {
+		t.Fatalf("the atomic was not repeated:%s", show(got.Out["b"]))
+	}
+	got = r.Push("b", a.response(hdr.AtomicAck, s, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, a.smsn), 1), nil))
+	same(t, got.Out["a"], b.atomicAckTo(p, 3, 1), b.ackTo(p+1, 4))
+	// With nobody to say anything, the box itself sends again in time.
+	p, s = b.psn, a.spsn+2
+	w := one(t, b.write(va, 4).Out["b"])
+	again := r.Advance(40 * time.Millisecond).Out["b"]
+	if len(again) == 0 || !bytes.Equal(again[0].Bytes, w) {
+		t.Fatalf("the WRITE was not repeated:%s", show(again))
+	}
+	a.smsn++
+	same(t, r.Push("b", a.response(hdr.Acknowledge, s, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], b.ackTo(p, 5))
+}
+
+// TestServerGone: a server that says nothing any more fails its connection, and
+// those whose operations may or may not have been executed are told.
+func TestServerGone(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	p := b.psn
+	one(t, b.cas(va, 1, 2).Out["b"])
+	got := r.Advance(2 * time.Second)
+	same(t, got.Out["a"], b.nakTo(p, 2, hdr.SynNAKRemoteOperation))
+	if n := len(got.Out["b"]); n == 0 || n > 40 {
+		t.Errorf("sent %d times", n)
+	}
+	if r.knows(va) {
+		t.Error("the value is still believed")
+	}
+}
