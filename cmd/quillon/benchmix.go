@@ -61,7 +61,7 @@ type mixBatch struct {
 }
 
 // through is a run of the mix through a fresh instance of an app. The first
-// eighth is not counted: until then the app has met all connections and keys.
+// quarter is not counted: until then the app has met all connections and keys.
 func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
 	return func() (func() (int, error), error) {
 		a, b := &drain{name: "pa", pool: pool}, &drain{name: "pb", pool: pool}
@@ -91,7 +91,7 @@ func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
 			}
 			return frames, nil
 		}
-		warm := len(m.batches) / 8
+		warm := len(m.batches) / 4
 		if _, err := play(m.batches[:warm]); err != nil {
 			return nil, err
 		}
