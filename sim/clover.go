@@ -68,9 +68,9 @@ type CloverConfig struct {
 	Check bool
 }
 
-// CloverWork is what a client thread does by itself before it posts a READ, or a
-// WRITE or CAS, after a round trip: finding the key, copying the value,
-// allocating, telling the background.
+// CloverWork is what the library does by itself before it READs (an entry, and
+// its shortcut beside it), and before each WRITE, CAS or message, also those of
+// its background: finding the key, copying, allocating, keeping lists.
 type CloverWork struct{ Read, Write time.Duration }
 
 // CloverLibrary is the work of Clover's own library by its authors' latencies

@@ -448,10 +448,13 @@ func (m *Machine) transmit(b *packet.Buf) {
 			t = max(t, q.sent)
 			q.sent = t
 		} else {
-			if now > q.posted {
-				q.posted, q.cpu = now, max(now, q.cpu)+n.work(op)
-			}
 			q.cpu = max(now, q.cpu) + n.verb
+			if op != hdr.ReadRequest {
+				q.cpu += n.writeWork
+			} else if now > q.posted {
+				q.cpu += n.readWork // once for those that are posted together
+			}
+			q.posted = now
 			if n.threads > 0 && m.threads > n.threads && q.turn > 0 {
 				q.cpu = n.turn(q.turn-1, m.threads, q.cpu)
 			}
@@ -460,14 +463,6 @@ func (m *Machine) transmit(b *packet.Buf) {
 		}
 	}
 	m.w.k.plan(t, m.id, kindSend, 0, b)
-}
-
-// work is a thread's own before it posts op.
-func (x *times) work(op hdr.Opcode) Time {
-	if op == hdr.ReadRequest {
-		return x.readWork
-	}
-	return x.writeWork
 }
 
 // turn is when thread i of n, of which fewer run at once, runs at t or next.
