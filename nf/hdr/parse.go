@@ -267,7 +267,8 @@ func parseBTH(b []byte, f *Frame, at, end int) Why {
 	if p+int(f.Pad) > int(f.End) {
 		return Truncated
 	}
-	if i.Flags&MayCarry == 0 && p != int(f.End) {
+	// A branch on what the opcode may do would be a guess for every frame.
+	if mustNot := int(i.Flags&MayCarry/MayCarry) - 1; mustNot&(p-int(f.End)) != 0 {
 		return BadLength
 	}
 	f.Payload = uint16(p)
