@@ -50,6 +50,10 @@ func All() []*Figure {
 			},
 		},
 		{
+			ID: "2.9", data: "2.9", takes: takesNIC, jobs: replaced,
+			ratios: []ratio{{"23 queue pairs, WRITE over CAS", ref{0, "CAS → WRITE", 23}, ref{0, "CAS", 23}}},
+		},
+		{
 			ID: "2.10", data: "2.10", takes: takesStore, jobs: throughput(0),
 			ratios: []ratio{{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}}},
 		},
@@ -101,6 +105,10 @@ func All() []*Figure {
 		},
 		{
 			ID: "single-key-verbs", data: "single-key-verbs", takes: takesNIC, jobs: oneAddress,
+		},
+		{
+			ID: "words21-2", data: "words21-2", takes: takesStore, jobs: writeRedirection(),
+			ratios: []ratio{{"64 threads, write steering over default", ref{0, nameWrite, 64}, ref{0, nameDefault, 64}}},
 		},
 		{
 			ID: "words21-3", data: "words21-3", jobs: memoryJobs,

@@ -21,15 +21,24 @@ var techniques = []technique{{nameDefault, tor.Off}, {nameWrite, tor.Write}, {na
 type rack struct {
 	hosts, keys int
 	zipf        float64
-	// measure is virtual time.
+	// measure is the virtual time that operations in conflict are measured.
 	measure time.Duration
+	// software: the middlebox is a machine with DPDK, not the switch.
+	software bool
+	// techniques that were run; nil = all.
+	techniques []technique
 }
+
+// contendedTime is how long operations in conflict are measured.
+const contendedTime = 10 * time.Millisecond
 
 var (
 	// sevenHosts is the run of August 2022: figures 2.10 to 2.15.
-	sevenHosts = rack{hosts: 7, keys: 1024, zipf: 0.99, measure: 10 * time.Millisecond}
+	sevenHosts = rack{hosts: 7, keys: 1024, zipf: 0.99, measure: contendedTime}
 	// sixHosts is the run of June 2022: figure 2.4.
-	sixHosts = rack{hosts: 6, keys: 1000, zipf: 1, measure: 10 * time.Millisecond}
+	sixHosts = rack{hosts: 6, keys: 1000, zipf: 1, measure: contendedTime}
+	// twoHosts is the rack of WORDS '21, which only had write steering.
+	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, software: true, techniques: techniques[:2]}
 )
 
 // queuePairsPerHost is how many queue pairs a host's threads share: a constant
@@ -58,16 +67,20 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
 		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys, QPs: min(threads, queuePairsPerHost),
-		NIC: nic, Seed: par.Seed, Measure: r.measure,
+		NIC: nic, Seed: par.Seed, Warmup: time.Millisecond, Measure: 2 * time.Millisecond,
+	}
+	if conflicts(t.mode, writes) {
+		c.Warmup, c.Measure = 5*time.Millisecond, r.measure
+	}
+	if r.software {
+		c.Middlebox = sim.DPDK(nic, sim.Rack100G())
 	}
 	if par.Quick {
-		c.Measure = r.measure / 10
+		c.Warmup, c.Measure = c.Warmup/4, c.Measure/4
 	}
-	// Every host finds out first where all keys are.
-	c.Warmup = max(2*time.Millisecond, 30*time.Millisecond/time.Duration(threads))
 	return job{
 		name: fmt.Sprintf("%s, %.0f %% writes, %d threads", t.name, 100*writes, r.hosts*threads),
-		cost: float64(min(r.hosts*threads, 150)),
+		cost: float64(min(r.hosts*threads, 150)) * c.Measure.Seconds(),
 		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
 			c.Progress = progress
 			m, err := sim.Clover(ctx, c)
@@ -83,6 +96,12 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 			return values(&m), nil
 		},
 	}, nil
+}
+
+// conflicts reports whether operations conflict with each other, and queues of
+// those that retry take long to fill.
+func conflicts(m tor.Mode, writes float64) bool {
+	return writes > 0 && (m == tor.Off || m == tor.Write && writes < 1)
 }
 
 // threadsOf are the numbers of threads on each host: the published ones, or
@@ -113,7 +132,11 @@ func (r rack) threadsOf(par Params, published []coord) []int {
 func (r rack) byThreads(writes float64, name func(technique) string, value func(m *sim.CloverMeasured, v Value) []Value) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
-		for _, t := range techniques {
+		run := r.techniques
+		if run == nil {
+			run = techniques
+		}
+		for _, t := range run {
 			hosts := r.hosts
 			if par.Hosts != 0 {
 				hosts = par.Hosts
@@ -142,6 +165,14 @@ func (r rack) byThreads(writes float64, name func(technique) string, value func(
 func throughput(writes float64) func(*Published, Params) ([]job, error) {
 	return sevenHosts.byThreads(writes, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
 		v.Y = m.OpsPerSecond / 1e6
+		return []Value{v}
+	})
+}
+
+// writeRedirection is figure 2 of WORDS '21.
+func writeRedirection() func(*Published, Params) ([]job, error) {
+	return twoHosts.byThreads(0.5, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
+		v.Y = m.OpsPerSecond / 1e3
 		return []Value{v}
 	})
 }
@@ -227,7 +258,7 @@ func wireBytes() func(*Published, Params) ([]job, error) {
 // operations take more than 10 ms.
 func tails() func(*Published, Params) ([]job, error) {
 	r := sevenHosts
-	r.measure = 60 * time.Millisecond
+	r.measure = 50 * time.Millisecond
 	return byWrites(r, func(m *sim.CloverMeasured, t technique, v Value) []Value {
 		var vs []Value
 		for _, side := range []struct {

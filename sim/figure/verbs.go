@@ -111,3 +111,41 @@ var (
 		return sim.VerbsConfig{Op: op, QPs: verbsThreads, Outstanding: int(at.x) / verbsThreads, Addresses: 1, Device: q == 1}
 	})
 )
+
+// replaced is figure 2.9: CAS of one word through the middlebox, as they are
+// and as WRITEs on one connection.
+func replaced(p *Published, par Params) ([]job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return nil, err
+	}
+	var jobs []job
+	for _, s := range p.Quantities[0].Series {
+		for i, at := range s.Points {
+			if par.Quick && !few(i, len(s.Points)) {
+				continue
+			}
+			v := Value{Series: s.Name, X: at.x}
+			c := sim.CASConfig{QPs: int(at.x), Replace: s.Name == "CAS → WRITE", NIC: nic, Seed: par.Seed}
+			if par.Quick {
+				c.Warmup, c.Measure = 500*time.Microsecond, 500*time.Microsecond
+			}
+			jobs = append(jobs, job{
+				name: fmt.Sprintf("%s, %v queue pairs", s.Name, at.x), cost: 1,
+				run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+					c.Progress = progress
+					m, err := sim.CAS(ctx, c)
+					if err != nil {
+						return nil, err
+					}
+					if m.Errors > 0 {
+						return nil, fmt.Errorf("%d requests failed", m.Errors)
+					}
+					v.Y = m.OpsPerSecond / 1e6
+					return []Value{v}, nil
+				},
+			})
+		}
+	}
+	return jobs, nil
+}
