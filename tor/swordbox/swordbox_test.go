@@ -228,6 +228,7 @@ func TestGather(t *testing.T) {
 func TestReadMany(t *testing.T) {
 	r := newRig(t, graph.Args{"track": "10000+10000"})
 	a, b := r.join(), r.join()
+	a.warm() // it counts more messages than b does
 	p, s := b.psn, a.spsn
 	same(t, b.read(0x10000, 600).Out["b"], b.moved(a, hdr.ReadRequest, s, reth(0x10000, testRKey, 600), nil))
 	d := make([]byte, 256)
@@ -497,4 +498,121 @@ func TestBarrier(t *testing.T) {
 		return
 	}
 	t.Error("the word stays unknown")
+}
+
+// TestProbe: a connection that its server was quiet on is asked first whether
+// it lives; until it answers, others' operations go over their own.
+func TestProbe(t *testing.T) {
+	const va = 0x7058
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	r.Clock.Advance(3 * time.Second)
+	own, p := b.spsn, b.psn
+	same(t, b.write(va, 2).Out["b"],
+		b.moved(a, hdr.WriteOnly, a.spsn, reth(0, 0, 0), nil), b.made(hdr.WriteOnly, own, reth(va, testRKey, 8), little(2)))
+	same(t, b.write(va, 3).Out["b"], b.made(hdr.WriteOnly, own+1, reth(va, testRKey, 8), little(3)))
+	got := a.ack()
+	none0(t, got.Out["a"])
+	none0(t, got.Out["b"])
+	b.smsn += 2
+	same(t, r.Push("b", b.response(hdr.Acknowledge, own+1, aeth(hdr.SynACK, b.smsn), nil)).Out["a"], b.ackTo(p+1, 4))
+	same(t, b.write(va, 4).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(4)))
+	same(t, a.ack().Out["a"], b.ackTo(p+2, 5))
+	if r.Counter("probes") != 1 {
+		t.Errorf("probes %d", r.Counter("probes"))
+	}
+}
+
+// TestOpenBefore: what was under way to a word before it was tracked may be
+// executed at any time: answers meanwhile do not make the word known.
+func TestOpenBefore(t *testing.T) {
+	const va = 0x7060
+	r := newRig(t, nil)
+	a, b, c := r.join(), r.join(), r.join()
+	q := c.psn
+	same(t, c.write(va, 9).Out["b"], c.made(hdr.WriteOnly, q, reth(va, testRKey, 8), little(9))) // nothing is tracked yet
+	one(t, b.cas(va, 0, 0).Out["b"])
+	one(t, a.atomicAck(1).Out["a"])
+	if r.knows(va) {
+		t.Error("the value is believed")
+	}
+	one(t, c.ack().Out["a"])
+	one(t, b.cas(va, 9, 10).Out["b"])
+	one(t, a.atomicAck(9).Out["a"])
+	if !r.knows(va) {
+		t.Error("the value is not known")
+	}
+}
+
+// TestOvertaken: the answer to an atomic tells what the word was then; when it
+// was changed since, it tells nothing.
+func TestOvertaken(t *testing.T) {
+	const va = 0x7068
+	r := newRig(t, graph.Args{"hold": "0"}) // nobody waits for the answer
+	a, b, c := r.join(), r.join(), r.join()
+	p, q, s := b.psn, c.psn, a.spsn
+	one(t, b.cas(va, 1, 2).Out["b"])
+	same(t, c.cas(va, 2, 3).Out["b"], c.moved(a, hdr.CompareSwap, s+1, atomicETH(va, testRKey, 3, 2), nil))
+	same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(p, 2, 1))
+	if r.knows(va) {
+		t.Error("the value before the second atomic is believed")
+	}
+	same(t, a.atomicAck(2).Out["a"], c.atomicAckTo(q, 2, 2))
+}
+
+// TestDepth: a shared connection carries as many READs and atomics at once as
+// its server's queue pair takes; what is more waits.
+func TestDepth(t *testing.T) {
+	const va = 0x7070
+	r := newRig(t, graph.Args{"mode": "mux"})
+	r.resources = 2
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	s, p := a.spsn, b.psn
+	one(t, b.cas(va, 1, 2).Out["b"])
+	one(t, b.cas(va, 2, 3).Out["b"])
+	none0(t, b.cas(va, 3, 4).Out["b"])
+	got := a.atomicAck(1)
+	same(t, got.Out["b"], b.moved(a, hdr.CompareSwap, s+2, atomicETH(va, testRKey, 4, 3), nil))
+	same(t, got.Out["a"], b.atomicAckTo(p, 3, 1))
+}
+
+// TestAsksForAnswers: what goes over a shared connection must be answered, for
+// others may wait for it; who did not ask gets no answer of its own.
+func TestAsksForAnswers(t *testing.T) {
+	const va = 0x7078
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	quiet := change(b.made(hdr.WriteOnly, b.psn, reth(va, testRKey, 8), little(2)), func(p []byte, f *hdr.Frame) { f.BTHOf(p).SetAckReq(false) })
+	same(t, r.Push("a", quiet).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(2)))
+	b.psn++
+	none0(t, a.ack().Out["a"])
+	p := b.psn
+	one(t, b.write(va, 3).Out["b"])
+	same(t, a.ack().Out["a"], b.ackTo(p, 4))
+}
+
+// TestStrict: a client's operations are executed in its order: what is not
+// tracked goes behind those that are, over the same connection.
+func TestStrict(t *testing.T) {
+	const va, other = 0x7080, 0x20000
+	for order, way := range map[string]func(a, b *party, s uint32) []byte{
+		"strict": func(a, b *party, s uint32) []byte {
+			return b.moved(a, hdr.ReadRequest, s+1, reth(other, testRKey, 8), nil)
+		},
+		"word": func(a, b *party, s uint32) []byte {
+			return b.made(hdr.ReadRequest, b.spsn, reth(other, testRKey, 8), nil)
+		},
+	} {
+		t.Run(order, func(t *testing.T) {
+			r := newRig(t, graph.Args{"order": order})
+			a, b := r.join(), r.join()
+			b.learn(a, va, 1)
+			s := a.spsn
+			one(t, b.write(va, 2).Out["b"])
+			same(t, b.read(other, 8).Out["b"], way(a, b, s))
+		})
+	}
 }
