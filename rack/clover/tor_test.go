@@ -13,25 +13,34 @@ import (
 	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/ycsb"
 	tor "github.com/quillon/quillon/tor/clover"
+	"github.com/quillon/quillon/tor/swordbox"
 )
 
 // middlebox is the suite's own, on a graph of one app.
 type middlebox struct {
 	t    *testing.T
 	mode string
-	inst *graph.Instance
+	// shared: behind the steering, operations move onto shared connections, and
+	// appends go as WRITEs.
+	shared bool
+	inst   *graph.Instance
 }
 
 func (m *middlebox) pass(clock.Time, bool, *packet.Buf, func(*packet.Buf)) {}
 
 func (m *middlebox) worker(a, b port.Port) host.Worker {
+	spec := &graph.Spec{
+		Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
+		Apps:  map[string]graph.AppSpec{"steer": {Kind: "clover-steer", Args: graph.Args{"mode": m.mode, "settle": "0s"}}},
+		Links: []string{"a.out -> steer.a", "steer.b -> b.in", "b.out -> steer.b", "steer.a -> a.in"},
+	}
+	if m.shared {
+		spec.Apps["box"] = graph.AppSpec{Kind: "swordbox", Args: graph.Args{"settle": "1ms"}}
+		spec.Links = []string{"a.out -> steer.a", "steer.b -> box.a", "box.b -> b.in", "b.out -> box.b", "box.a -> steer.b", "steer.a -> a.in"}
+	}
 	inst, err := graph.New(graph.Config{
-		Spec: &graph.Spec{
-			Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
-			Apps:  map[string]graph.AppSpec{"steer": {Kind: "clover-steer", Args: graph.Args{"mode": m.mode, "settle": "0s"}}},
-			Links: []string{"a.out -> steer.a", "steer.b -> b.in", "b.out -> steer.b", "steer.a -> a.in"},
-		},
-		Kinds: []graph.Kind{*tor.Kind()},
+		Spec:  spec,
+		Kinds: []graph.Kind{*tor.Kind(), *swordbox.Kind()},
 		Ports: map[string][]port.Port{"a": {a}, "b": {b}},
 	})
 	if err != nil {
@@ -73,5 +82,33 @@ func TestUnderOurMiddlebox(t *testing.T) {
 				t.Errorf("recycling %v: shares that succeed at once: %v", recycle, first)
 			}
 		}
+	}
+}
+
+// The same with connections that are shared behind the steering.
+func TestUnderBoth(t *testing.T) {
+	for _, noise := range []float64{0, 0.01} {
+		t.Run(fmt.Sprint("noise=", noise), func(t *testing.T) {
+			wire := func(seed uint64) box {
+				if noise == 0 {
+					return nil
+				}
+				return &noisy{rng: rand.New(rand.NewPCG(seed, 1)), loss: noise, dup: noise, swap: noise}
+			}
+			b := &middlebox{t: t, mode: "read-write", shared: true}
+			r := newRig(t, hot(ycsb.A), 3, 1, series{wire(1), b, wire(2)})
+			m := r.run(400, time.Hour)
+			v := r.sound(int(m.Writes))
+			counts := map[string]uint64{}
+			for _, c := range b.inst.Counters() {
+				if c.Node == "box" {
+					counts[c.Name] += c.Value
+				}
+			}
+			t.Logf("%.2f at once, %+v; moved %d, replaced %d of %d atomics", float64(m.FirstTry)/float64(m.Ops), v, counts["moved"], counts["replaced"], counts["atomics"])
+			if counts["moved"] == 0 {
+				t.Error("nothing moved onto a shared connection")
+			}
+		})
 	}
 }

@@ -46,6 +46,7 @@ const (
 	fAckReq                      // its client asked for an answer
 	fModifies                    // changes memory
 	fWide                        // touches more than one aligned word
+	fOrdered                     // wide, and in order with its words' others
 	fLoose                       // not in order with its word's other operations
 	fProbe                       // its answer is to fill the word
 	fBare                        // others of its client must stay behind it

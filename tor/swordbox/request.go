@@ -180,6 +180,7 @@ func (s *Box) sync(i int32, b []byte, psn uint32) bool {
 		*fl = flow{}
 		return false
 	}
+	n.conns.Pin(conn.Slot(i)) // from here on the numbering is ours
 	s.c.Count(ctrSynced, 1)
 	return true
 }
@@ -334,6 +335,10 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 			n.flows[l].next = psnAdd(o.spsn, o.npsn)
 		}
 	}
+	if o.is(fOrdered) {
+		s.cover(o.va, f.PayloadOf(b))
+		o.out = uint64(len(f.PayloadOf(b))) // of each packet but the last
+	}
 	s.send(i, at, x, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
@@ -401,6 +406,9 @@ func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	}
 	if last {
 		fl.cur = none
+	}
+	if o.is(fOrdered) {
+		s.cover(o.va+uint64(k)*o.out, f.PayloadOf(x.Bytes()))
 	}
 	s.send(i, at, x, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
@@ -539,14 +547,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 			s.c.Count(ctrLoose, 1)
 		}
 	} else if o.is(fModifies) && o.is(fWide) {
-		end := o.va + uint64(o.len)
-		for w := n.words.next(o.va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
-			v := &n.words.w[w]
-			v.loose++
-			v.valid = false
-			v.last = at
-			o.flags |= fLoose
-		}
+		s.enterWide(o, at, l)
 	}
 	// A READ that is done again may begin in its middle.
 	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
@@ -574,6 +575,50 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 		fl.bare++
 	}
 	return true
+}
+
+// enterWide puts op at, which changes more than a word, in order with the other
+// operations of all words that it touches, if that can be.
+func (s *Box) enterWide(o *op, at, l int32) {
+	n := s.n
+	end := o.va + uint64(o.len)
+	first := n.words.next(o.va, end)
+	if first == none {
+		return
+	}
+	how := fOrdered
+	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
+		if v := &n.words.w[w]; v.rkey != o.rkey || v.loose != 0 || v.flight != 0 && v.lane != l {
+			how = fLoose
+		}
+	}
+	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
+		v := &n.words.w[w]
+		v.valid = false // until its bytes pass
+		v.last = at
+		if how == fOrdered {
+			v.lane = l
+			v.flight++
+		} else {
+			v.loose++
+		}
+	}
+	if o.flags |= how; how == fLoose {
+		s.c.Count(ctrLoose, 1)
+	}
+}
+
+// cover notes what the words that lie in p, which is written to va, become.
+func (s *Box) cover(va uint64, p []byte) {
+	n := s.n
+	end := va + uint64(len(p))
+	for w := n.words.next(va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
+		v := &n.words.w[w]
+		if v.va < va || v.va+8 > end || s.c.Now() < v.barred {
+			continue // part of it
+		}
+		v.value, v.valid = le.Uint64(p[v.va-va:]), true
+	}
 }
 
 // link puts op at at the end of what connection l carries.
@@ -636,6 +681,16 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 // what comes.
 func (s *Box) track(va uint64, rkey uint32) int32 {
 	n := s.n
+	for l := range n.flows {
+		if !n.flows[l].synced {
+			continue
+		}
+		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
+			if o := &n.ops[at]; o.is(fOrdered) && o.va < va+8 && o.va+uint64(o.len) > va {
+				return none // another time
+			}
+		}
+	}
 	w := n.words.add(va, rkey)
 	if w == none {
 		s.c.Count(ctrWordFull, 1)

@@ -123,7 +123,6 @@ func (s *Box) trust(l int32, b []byte, psn uint32) {
 	}
 	fl.trusted = true
 	fl.msn = f.AETHOf(b).MSN() - k
-	n.conns.Pin(conn.Slot(l))
 	s.share(l)
 }
 
@@ -277,10 +276,18 @@ func (s *Box) forget(at int32, done bool) {
 			v.valid = false
 		}
 		o.word = none
-	} else if o.is(fLoose) {
+	} else if o.is(fLoose | fOrdered) {
 		end := o.va + uint64(o.len)
 		for w := n.words.next(o.va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
-			n.words.w[w].loose--
+			v := &n.words.w[w]
+			if o.is(fOrdered) {
+				v.flight--
+			} else {
+				v.loose--
+			}
+			if !done {
+				v.valid = false
+			}
 		}
 	}
 	if o.is(fOrphan) {

@@ -301,7 +301,7 @@ func (n *node) rest(i int32) {
 	for k := f.first; f.synced && k != f.tail; k++ {
 		o, _ := n.op(i, k)
 		o.word = none
-		o.flags &^= fLoose | fProbe
+		o.flags &^= fLoose | fOrdered | fProbe
 		if o.held[0] != none {
 			o.held = [2]int32{none, none}
 			if o.state == sDone && int32(k-f.head) >= 0 {
