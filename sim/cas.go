@@ -72,14 +72,16 @@ func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
 	v := VerbsConfig{
 		Op: rnic.OpCompareSwap, QPs: c.QPs, Outstanding: c.Outstanding, Addresses: 1, Device: c.Device, Middlebox: &b,
 		NIC: c.NIC, Network: c.Network, Seed: c.Seed, Warmup: c.Warmup, Measure: c.Measure, Progress: c.Progress,
+		apart: 20 * time.Microsecond,
 	}
 	if c.Replace {
-		// One connection carries everything, so one core does.
+		// Nothing was under way before the clients began, so a short time to settle
+		// will do. One connection carries everything, so one core does.
 		b.Cores = min(b.Cores, 1)
 		b.Kind = *swordbox.Kind()
 		v.connected = func(conns []string) {
 			b.Args = graph.Args{
-				"mode": "replace", "conns": fmt.Sprint(len(conns)), "window": fmt.Sprint(max(16, 2*c.QPs*c.Outstanding)),
+				"mode": "replace", "settle": "200us", "conns": fmt.Sprint(len(conns)), "window": fmt.Sprint(max(16, 2*c.QPs*c.Outstanding)),
 				"hold": fmt.Sprint(max(1024, 4*c.QPs*c.Outstanding)), "rdatomic": fmt.Sprint(max(c.NIC.Outstanding, 1)),
 				"static": strings.Join(conns, ";"),
 			}

@@ -105,7 +105,8 @@ type slot struct {
 
 // flow is the order that a queue pair keeps.
 type flow struct {
-	ready  Time // requests that come: when the last one may execute
+	taken  Time // requests that come: when the NIC took the last one
+	ready  Time // when the last one may execute
 	next   Time // when the next message may
 	sent   Time // answers that go: when the last one does
 	cpu    Time // when the thread behind is done with its last post
@@ -183,9 +184,17 @@ func (m *Machine) Links() (up, down LinkStats) { return m.up.stats, m.down.stats
 // Stats are the totals of the NIC.
 func (m *Machine) Stats() MachineStats { return m.stats }
 
-// Kill stops the machine: what it holds stays, frames to it are lost, and
-// nothing of it runs.
-func (m *Machine) Kill() { m.alive = false }
+// Kill stops the machine: what its endpoint holds stays, frames that are in
+// the NIC or come to it are lost, and nothing of it runs.
+func (m *Machine) Kill() {
+	m.alive = false
+	for i := range m.in {
+		for q := &m.in[i]; q.wait.n > 0; {
+			q.wait.pop().buf.Put()
+			m.stats.Lost++
+		}
+	}
+}
 
 // Restart lets a machine that was killed go on: with wk as its endpoint, or as
 // it was when wk is nil.
@@ -273,10 +282,9 @@ func (m *Machine) arrive(b *packet.Buf) {
 		m.w.k.plan(m.rxFree+n.complete, m.id, kindExec, pack(qpn, f), b)
 		return
 	}
-	t := m.rxFree + n.receive
-	t += m.stall()
 	q := m.flowIn(qpn)
-	t = max(t, q.ready)
+	q.taken = max(q.taken+n.qpMessage, m.rxFree)
+	t := max(q.taken+n.receive+m.stall(), q.ready)
 	q.ready = t
 	m.w.k.plan(t, m.id, kindReady, pack(qpn, f), b)
 }
@@ -315,6 +323,9 @@ func (m *Machine) ready(arg uint64, b *packet.Buf) {
 // following executes the oldest request that waits for its queue pair.
 func (m *Machine) following(qpn uint32) {
 	q := m.flowIn(qpn)
+	if q.wait.n == 0 { // the machine was down meanwhile
+		return
+	}
 	x := q.wait.pop()
 	m.issue(q, x.arg, x.buf)
 	if q.wait.n > 0 {

@@ -48,6 +48,9 @@ type VerbsConfig struct {
 	// connected is told the connections, as tor/conn writes them, before the
 	// middlebox starts.
 	connected func(conns []string)
+	// apart lets the threads begin so long after one another, each with a
+	// single request.
+	apart time.Duration
 }
 
 // VerbsMeasured is what the threads did.
@@ -114,7 +117,8 @@ type verbs struct {
 	wr      rnic.SendWR
 	sgl     [1][]byte
 	buf     []byte
-	started bool
+	started int        // threads that have begun
+	next    clock.Time // when the next one does
 	wcs     [64]rnic.WC
 	count   *verbsCount
 }
@@ -135,14 +139,17 @@ type verbsCount struct {
 
 // Step implements host.App.
 func (v *verbs) Step(now clock.Time) bool {
-	if !v.started {
-		v.started = true
-		for i := range v.threads {
-			v.round(i, now)
-		}
-		return true
-	}
 	did := false
+	for ; v.started < len(v.threads) && v.next <= now; v.started++ {
+		v.next = now.Add(v.cfg.apart)
+		if v.cfg.apart > 0 {
+			v.threads[v.started].left, v.threads[v.started].at = 1, now
+			v.post(v.started)
+		} else {
+			v.round(v.started, now)
+		}
+		did = true
+	}
 	for {
 		k := v.cq.Poll(v.wcs[:])
 		if k == 0 {
@@ -156,7 +163,12 @@ func (v *verbs) Step(now clock.Time) bool {
 }
 
 // Deadline implements host.App.
-func (v *verbs) Deadline() clock.Time { return clock.Never }
+func (v *verbs) Deadline() clock.Time {
+	if v.started < len(v.threads) {
+		return v.next
+	}
+	return clock.Never
+}
 
 func (v *verbs) done(now clock.Time, c *rnic.WC) {
 	t := &v.threads[c.ID]
