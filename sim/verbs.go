@@ -23,6 +23,9 @@ type VerbsConfig struct {
 	// Outstanding is how many requests a thread has under way; 0 = 1. It posts
 	// as many, waits for all, and begins again.
 	Outstanding int
+	// Together lets the threads of a host begin their rounds together: none
+	// begins before all have ended.
+	Together bool
 	// Stream posts another request for each that completes, 128 under way at
 	// least, without work of the host: lists of inlined requests with few
 	// completions.
@@ -117,6 +120,7 @@ type verbs struct {
 	wr      rnic.SendWR
 	sgl     [1][]byte
 	buf     []byte
+	ended   int        // rounds, of threads that wait for the others
 	started int        // threads that have begun
 	next    clock.Time // when the next one does
 	wcs     [64]rnic.WC
@@ -187,7 +191,14 @@ func (v *verbs) done(now clock.Time, c *rnic.WC) {
 		if v.count.open {
 			_ = v.count.latency.RecordValue(max(int64(now.Sub(t.at)), 1))
 		}
-		v.round(int(c.ID), now)
+		if !v.cfg.Together {
+			v.round(int(c.ID), now)
+		} else if v.ended++; v.ended == len(v.threads) {
+			v.ended = 0
+			for i := range v.threads {
+				v.round(i, now)
+			}
+		}
 	}
 }
 
