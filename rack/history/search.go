@@ -35,14 +35,17 @@ type move struct {
 }
 
 type search[I, O any] struct {
-	m       *Model[I, O]
-	ops     []*Op[I, O]
-	moves   []move
-	byRet   []int // told operations by return
-	done    []bool
-	order   []int
-	left    int // told operations that are not done
-	waiting map[uint64]int
+	m     *Model[I, O]
+	ops   []*Op[I, O]
+	moves []move
+	place []int // in byRet, of told operations
+	byRet []int // told operations by return
+	// All moves before low, and all of byRet before lowRet, are done.
+	low, lowRet int
+	done        []bool
+	order       []int
+	left        int // told operations that are not done
+	waiting     map[uint64]int
 	// makers counts, by value, operations not done that leave it behind; wild are
 	// those of which only the state tells what they leave.
 	makers map[uint64]int
@@ -58,7 +61,7 @@ var errTired = errors.New("tired")
 // find reports whether there is an order of all told operations, with open ones
 // among them where that helps.
 func (m *Model[I, O]) find(object uint64, ops []*Op[I, O], effort int) (bool, error) {
-	s := &search[I, O]{m: m, ops: ops, moves: make([]move, len(ops)), done: make([]bool, len(ops)),
+	s := &search[I, O]{m: m, ops: ops, moves: make([]move, len(ops)), place: make([]int, len(ops)), done: make([]bool, len(ops)),
 		waiting: map[uint64]int{}, makers: map[uint64]int{}, tried: map[[3]uint64]struct{}{}, effort: effort}
 	rng := rand.New(rand.NewPCG(object, uint64(len(ops))))
 	last := map[int]int{} // by client
@@ -84,6 +87,9 @@ func (m *Model[I, O]) find(object uint64, ops []*Op[I, O], effort int) (bool, er
 		s.count(i, 1)
 	}
 	slices.SortFunc(s.byRet, func(a, b int) int { return cmp.Compare(ops[a].ret, ops[b].ret) })
+	for n, i := range s.byRet {
+		s.place[i] = n
+	}
 	// At first as if what is open never brought a state back unless it is plain
 	// that it does: an order that is found so is as good as any.
 	wild := s.wild
@@ -143,11 +149,13 @@ func (s *search[I, O]) back(to int) {
 		i := s.order[len(s.order)-1]
 		s.order = s.order[:len(s.order)-1]
 		s.done[i] = false
+		s.low = min(s.low, i)
 		s.count(i, 1)
 		s.at[0] ^= s.moves[i].key[0]
 		s.at[1] ^= s.moves[i].key[1]
 		if s.moves[i].told {
 			s.left++
+			s.lowRet = min(s.lowRet, s.place[i])
 		}
 	}
 }
@@ -218,15 +226,18 @@ func (s *search[I, O]) missed(i int, state uint64) bool {
 // next are the operations that may come next: called before the first return of
 // what is not done, the told ones first.
 func (s *search[I, O]) next() []int {
+	for s.low < len(s.moves) && s.done[s.low] {
+		s.low++
+	}
+	for s.lowRet < len(s.byRet) && s.done[s.byRet[s.lowRet]] {
+		s.lowRet++
+	}
 	first := int64(math.MaxInt64)
-	for _, i := range s.byRet {
-		if !s.done[i] {
-			first = s.moves[i].ret
-			break
-		}
+	if s.lowRet < len(s.byRet) {
+		first = s.moves[s.byRet[s.lowRet]].ret
 	}
 	var told, open []int
-	for i := range s.moves {
+	for i := s.low; i < len(s.moves); i++ {
 		v := &s.moves[i]
 		if v.call > first {
 			break

@@ -42,6 +42,7 @@ type localLock struct {
 	holder  *session
 	waiting []*session
 	handed  int
+	tag     uint64 // with which it was taken, maybe by a session before the holder
 }
 
 // enter makes s the holder, or lets it wait its turn.
@@ -65,6 +66,15 @@ func (c *Client) enter(s *session) bool {
 func (c *Client) heir(s *session) bool {
 	l := c.locks[keyOf(s.page)]
 	return len(l.waiting) > 0 && l.handed < maxHandOver
+}
+
+// tag is what the lock that s takes, or holds, contains then.
+func (c *Client) tag(s *session) uint64 {
+	l := c.locks[keyOf(s.page)]
+	if s.step == stepLock {
+		l.tag = s.tag
+	}
+	return l.tag
 }
 
 // leave ends the holding of s; the next session begins, with the lock in hand if

@@ -203,6 +203,7 @@ func (s *session) doubtful() bool {
 
 // post sends the step's requests.
 func (s *session) post(now clock.Time, l *link) {
+	c := s.c
 	var wrs [2]rnic.SendWR
 	n := 1
 	w := &wrs[0]
@@ -212,7 +213,7 @@ func (s *session) post(now clock.Time, l *link) {
 	lock := func(w *rnic.SendWR, op rnic.Op, buf []byte) {
 		index := LockOf(s.page)
 		w.Op, w.SGL, w.RemoteAddr, w.RKey = op, [][]byte{buf}, l.grant.Locks.VA+uint64(index)*8, l.grant.Locks.RKey
-		if h := s.c.cfg.WordLog; h != nil {
+		if h := c.cfg.WordLog; h != nil {
 			s.log = h.Call(l.conn, now, history.Word{Op: op, Addr: LockAddr(s.page.Node(), index), Compare: w.Compare, Swap: w.Swap})
 			s.logged = true
 		}
@@ -220,11 +221,11 @@ func (s *session) post(now clock.Time, l *link) {
 	s.logged = false
 	switch s.step {
 	case stepRoot:
-		memory(w, rnic.OpRead, s.c.cfg.RootAt, s.word[:])
+		memory(w, rnic.OpRead, c.cfg.RootAt, s.word[:])
 	case stepRootPage, stepDown, stepLeaf, stepPage:
 		memory(w, rnic.OpRead, s.page.Off(), s.img)
 	case stepLock:
-		w.Swap = s.tag
+		w.Swap = c.tag(s)
 		lock(w, rnic.OpCompareSwap, s.word[:])
 	case stepWhose:
 		lock(w, rnic.OpRead, s.word[:])
@@ -240,7 +241,7 @@ func (s *session) post(now clock.Time, l *link) {
 		lock(w, rnic.OpWrite, zero[:])
 	case stepRootCAS:
 		w.Compare, w.Swap = uint64(s.page), uint64(s.at)
-		memory(w, rnic.OpCompareSwap, s.c.cfg.RootAt, s.word[:])
+		memory(w, rnic.OpCompareSwap, c.cfg.RootAt, s.word[:])
 	}
 	wrs[n-1].Signaled = true
 	for i := range wrs[:n] {
@@ -286,7 +287,7 @@ func (s *session) done(now clock.Time) {
 		}
 		s.do(now, stepPage)
 	case stepWhose:
-		s.found(now, le.Uint64(s.word[:]) == s.tag)
+		s.found(now, le.Uint64(s.word[:]) == c.tag(s))
 	case stepPage:
 		s.insert(now)
 	case stepRight:

@@ -182,19 +182,38 @@ func (r *Result) add(s locks.Stats) {
 
 // Try runs the trial under the random schedule of a seed. When that fails it
 // fails the test, with the seed, the fewest faults that still make it fail, and a
-// page that shows the history.
+// page that shows the history. It reports whether the run passed; a history that
+// the checker cannot decide did not, and is logged.
 func (t Trial) Try(tb testing.TB, seed uint64) (_ *Result, ok bool) {
+	tb.Helper()
+	r, err := t.try(tb, seed)
+	return r, err == nil
+}
+
+func (t Trial) try(tb testing.TB, seed uint64) (*Result, error) {
 	tb.Helper()
 	t = t.defaults()
 	res, err, min := attempt(seed, t.Faults, t.Run)
-	if err != nil {
-		tb.Errorf("%v, seed %d, faults that matter:\n%v%v", t.Work, seed, min, err)
-		if res != nil {
-			show(tb, history.Words(nil), res.Words, err)
-			show(tb, history.Locks(), res.Locks, err)
-		}
+	if tell(tb, t.Work.String(), seed, min, err) && res != nil {
+		show(tb, history.Words(nil), res.Words, err)
+		show(tb, history.Locks(), res.Locks, err)
 	}
-	return res, err == nil
+	return res, err
+}
+
+// tell fails the test when err is an error, and logs when it is that there is no
+// verdict.
+func tell(tb testing.TB, what string, seed uint64, faults fault.Schedule, err error) bool {
+	tb.Helper()
+	switch {
+	case err == nil:
+		return false
+	case errors.Is(err, history.ErrUndecided):
+		tb.Logf("%s, seed %d: %v", what, seed, err)
+		return false
+	}
+	tb.Errorf("%s, seed %d, faults that matter:\n%v%v", what, seed, faults, err)
+	return true
 }
 
 // attempt does a run under the random schedule of a seed, and, when it fails,

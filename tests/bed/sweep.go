@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/rack/history"
 	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/rack/ycsb"
 )
 
 // Random is a trial that a seed stands for: any work, size, NIC and sort of
@@ -33,17 +36,45 @@ func Random(seed uint64, box *Box) Trial {
 		Profile:      rnic.Profile(rng.IntN(2)),
 		Box:          box,
 	}.defaults()
-	t.Faults.Frames, t.Faults.Within = 4+rng.IntN(16), 40+rng.IntN(400)
-	if rng.IntN(2) == 0 {
-		t.Faults.Machines = []string{"s0", "box", "box"}
-		for i := range t.Clients {
-			t.Faults.Machines = append(t.Faults.Machines, fmt.Sprintf("c%d", i))
-		}
+	machines := []string{"s0", "box", "box"}
+	for i := range t.Clients {
+		machines = append(machines, fmt.Sprintf("c%d", i))
+	}
+	t.Faults = trouble(rng, t.Faults, machines)
+	if t.Faults.Deaths > 0 {
 		// What dies leaves much open, which makes verdicts hard.
 		t.Outstanding = min(t.Outstanding, 8)
-		t.Faults.Deaths, t.Faults.Until, t.Faults.Absence = 1+rng.IntN(3), 300*time.Microsecond, 6*time.Millisecond
 	}
 	return t
+}
+
+// RandomTree is a load on a tree that a seed stands for.
+func RandomTree(seed uint64, box *Box) Tree {
+	rng := rand.New(rand.NewPCG(seed, 0x74726565))
+	t := Tree{
+		Clients:  2 + rng.IntN(3),
+		Sessions: 1 + rng.IntN(4),
+		Ops:      6 + rng.IntN(12),
+		Keys:     []int{20, 54, 120, 62 * 54}[rng.IntN(4)],
+		Fill:     []float64{0.7, 1}[rng.IntN(2)],
+		Mix:      []ycsb.Mix{ycsb.A, ycsb.W, ycsb.B}[rng.IntN(3)],
+		Theta:    []float64{0, 0.99}[rng.IntN(2)],
+		MTU:      256 << rng.IntN(3),
+		Profile:  rnic.Profile(rng.IntN(2)),
+		Box:      box,
+	}.defaults()
+	t.Faults = trouble(rng, t.Faults, []string{"s0", "box", "box"})
+	return t
+}
+
+// trouble is some.
+func trouble(rng *rand.Rand, m fault.Mix, machines []string) fault.Mix {
+	m.Frames, m.Within = 4+rng.IntN(16), 40+rng.IntN(400)
+	if rng.IntN(2) == 0 {
+		m.Machines, m.Deaths = machines, 1+rng.IntN(3)
+		m.Until, m.Absence = 300*time.Microsecond, 6*time.Millisecond
+	}
+	return m
 }
 
 // Schedules is how many schedules a sweep of the ordinary tests runs: few, or as
@@ -55,16 +86,21 @@ func Schedules(few int) int {
 	return few
 }
 
+// treeEvery is how many runs of a sweep share one on a tree.
+const treeEvery = 5
+
 // Sweep runs the trials of the seeds from first on, on all cores, until two of
-// them have failed. It fails the test, too, when the trials did not do what they
-// are for: work under trouble.
+// them have failed; every fifth is on a tree. It fails the test, too, when the
+// trials did not do what they are for, work under trouble, or when the checker
+// could not decide more than one in five hundred.
 func Sweep(tb testing.TB, box *Box, first uint64, schedules int) {
 	tb.Helper()
 	var next, failed atomic.Uint64
 	var mu sync.Mutex
 	var sum Result
+	var trees TreeResult
 	var wg sync.WaitGroup
-	deaths := 0
+	deaths, undecided := 0, 0
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for failed.Load() < 2 {
@@ -73,26 +109,44 @@ func Sweep(tb testing.TB, box *Box, first uint64, schedules int) {
 					return
 				}
 				seed := first + n
-				t := Random(seed, box)
-				r, ok := t.Try(tb, seed)
-				if !ok {
+				var err error
+				if n%treeEvery == 0 {
+					t := RandomTree(seed, box)
+					r, e := t.try(tb, seed)
+					err = e
+					mu.Lock()
+					if r != nil {
+						trees.add(r.Stats)
+						trees.Struck += r.Struck
+					}
+					deaths += len(fault.Random(seed, t.Faults).Machines())
+				} else {
+					t := Random(seed, box)
+					r, e := t.try(tb, seed)
+					err = e
+					mu.Lock()
+					if r != nil {
+						sum.add(r.Stats)
+						sum.Struck += r.Struck
+					}
+					deaths += len(fault.Random(seed, t.Faults).Machines())
+				}
+				switch {
+				case errors.Is(err, history.ErrUndecided):
+					undecided++
+				case err != nil:
 					failed.Add(1)
 				}
-				if r == nil {
-					continue
-				}
-				mu.Lock()
-				sum.add(r.Stats)
-				sum.Struck += r.Struck
-				sum.Took += r.Took
-				deaths += len(fault.Random(seed, t.Faults).Machines())
 				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	tb.Logf("%d schedules: %d frames struck, %d deaths and returns, %v of virtual time, %+v", schedules, sum.Struck, deaths, sum.Took, sum.Stats)
-	if schedules >= 100 && (sum.Done == 0 || sum.Struck == 0 || deaths == 0 || sum.Broken == 0 || sum.Stolen == 0) {
+	tb.Logf("%d schedules, %d undecided: %d frames struck, %d deaths and returns\nlocks %+v\ntrees %+v", schedules, undecided, sum.Struck+trees.Struck, deaths, sum.Stats, trees.Stats)
+	if undecided > 1+schedules/500 {
+		tb.Errorf("%d of %d histories are undecided", undecided, schedules)
+	}
+	if schedules >= 200 && (sum.Done == 0 || sum.Struck == 0 || deaths == 0 || sum.Broken == 0 || sum.Stolen == 0 || trees.Splits == 0 || trees.HandedOver == 0) {
 		tb.Error("some trouble never happened")
 	}
 }

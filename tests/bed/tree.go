@@ -176,19 +176,20 @@ func (r *TreeResult) add(s sherman.Stats) {
 	r.Broken += s.Broken
 }
 
-// Try runs the load under the random schedule of a seed. When that fails it fails
-// the test, with the seed, the fewest faults that still make it fail, and a page
-// that shows the history.
-func (t Tree) Try(tb testing.TB, seed uint64) *TreeResult {
+// Try is Trial.Try with a tree.
+func (t Tree) Try(tb testing.TB, seed uint64) (_ *TreeResult, ok bool) {
+	tb.Helper()
+	r, err := t.try(tb, seed)
+	return r, err == nil
+}
+
+func (t Tree) try(tb testing.TB, seed uint64) (*TreeResult, error) {
 	tb.Helper()
 	t = t.defaults()
 	res, err, min := attempt(seed, t.Faults, t.Run)
-	if err != nil {
-		tb.Errorf("tree, seed %d, faults that matter:\n%v%v", seed, min, err)
-		if res != nil {
-			show(tb, treeKeys(), res.Keys, err)
-			show(tb, history.Words(nil), res.Words, err)
-		}
+	if tell(tb, "tree", seed, min, err) && res != nil {
+		show(tb, treeKeys(), res.Keys, err)
+		show(tb, history.Words(nil), res.Words, err)
 	}
-	return res
+	return res, err
 }
