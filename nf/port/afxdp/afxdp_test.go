@@ -518,6 +518,59 @@ func TestNoAllocation(t *testing.T) {
 }
 
 // TestIdle: a worker that waits longer than the heartbeat's limit is alive.
+// TestFullBatches: the kernel hears of a full batch with the fourth one, with
+// one that is not full, at the second Rx, or at Wait.
+func TestFullBatches(t *testing.T) {
+	newBed(t, 1500, 1)
+	w := open(t, PairConfig{Options: Options{Stale: patient}})
+	p := w.B[0]
+	var b, none packet.Batch
+	send := func(n int) {
+		t.Helper()
+		for range n {
+			x := p.pool.Get()
+			x.SetBytes(roce(64, 0, false, 1))
+			b.Add(x)
+		}
+		if k, err := p.Tx(&b); err != nil || k != n {
+			t.Fatalf("took %d of %d: %v", k, n, err)
+		}
+	}
+	left := func(when string, want int) {
+		t.Helper()
+		if n := p.sock.Tx.Unconsumed(); n != want {
+			t.Errorf("%s: %d frames wait, want %d", when, n, want)
+		}
+	}
+	rx := func() {
+		t.Helper()
+		if _, err := p.Rx(&none); err != nil {
+			t.Fatal(err)
+		}
+		none.PutAll()
+	}
+	const full = packet.MaxBatch
+	for i := range maxUnsent / full {
+		left("full batches", i*full)
+		send(full)
+	}
+	left("enough full batches", 0)
+	send(full)
+	send(1)
+	left("and one more", 0)
+	send(full)
+	rx()
+	left("first Rx", full)
+	rx()
+	left("second Rx", 0)
+	send(full)
+	if err := p.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	left("Wait", 0)
+	conserved(t, w)
+}
+
 func TestIdle(t *testing.T) {
 	bed := newBed(t, 1500, 1)
 	const stale = 300 * time.Millisecond

@@ -24,6 +24,9 @@ const (
 	maxIdle = 50 * clock.Duration(1e6)
 	// txWait is how long frames that the device refused stay before the next try.
 	txWait = clock.Duration(1e6)
+	// maxUnsent is how many frames the kernel is told of at once: it sends many
+	// faster than few.
+	maxUnsent = 4 * packet.MaxBatch
 )
 
 // Port is one queue of one interface. It implements port.Port,
@@ -53,6 +56,9 @@ type Port struct {
 	missWord []*uint64 // this queue's, and those of queues without a port
 	kernel   uint64    // their sum when last looked at
 	stalls   uint64
+
+	unsent  int // frames of full batches that the kernel has not been told of
+	waiting int // calls of Rx since the last of them
 
 	touched  byte        // keeps touch from being optimised away
 	part     *packet.Buf // a frame of which some chunks have come
@@ -100,6 +106,13 @@ func (p *Port) FD() int {
 func (p *Port) Rx(b *packet.Batch) (int, error) {
 	if p.closed.Load() {
 		return 0, port.ErrClosed
+	}
+	if p.unsent > 0 {
+		if p.waiting++; p.waiting > 1 {
+			if err := p.kick(); err != nil {
+				return 0, err
+			}
+		}
 	}
 	now := p.clk.Now()
 	if p.overtaken(now) {
@@ -200,12 +213,15 @@ func (p *Port) reap() {
 	}
 }
 
-// Tx implements port.Port.
+// Tx implements port.Port. Behind a full batch there is likely another one: the
+// kernel is told of maxUnsent frames at once, and at the latest by the second
+// call of Rx, or by Wait.
 func (p *Port) Tx(b *packet.Batch) (int, error) {
 	if p.closed.Load() {
 		return 0, port.ErrClosed
 	}
 	p.reap()
+	full := b.Full()
 	taken, posted, frames, bytes, dropped := 0, 0, 0, 0, 0
 	tx, chunk := p.sock.Tx, 1<<p.shift
 	room := tx.Room(b.Len())
@@ -262,6 +278,10 @@ loop:
 		p.txDropped.Add(uint64(dropped))
 	}
 	b.Shift(taken)
+	if p.unsent += posted; full && b.Len() == 0 && p.unsent < maxUnsent {
+		p.waiting = 0
+		return taken, nil
+	}
 	return taken, p.kick()
 }
 
@@ -276,6 +296,7 @@ func touch(f []byte) (sum byte) {
 
 // kick has the kernel send until the ring is empty or the device is full.
 func (p *Port) kick() error {
+	p.unsent = 0
 	for left := p.sock.Tx.Unconsumed(); left > 0; {
 		if !p.sock.Tx.NeedWakeup() {
 			return nil
