@@ -17,12 +17,13 @@ import (
 
 // boxes are ways to run swordbox.
 func boxes() map[string]graph.Args {
-	base := graph.Args{"settle": "15us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+	base := graph.Args{"writable": "assume", "settle": "15us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 	out := map[string]graph.Args{}
 	for name, a := range map[string]graph.Args{
 		"off":          {"mode": "off"},
 		"mux":          {"mode": "mux"},
 		"replace":      {"mode": "replace"},
+		"proven":       {"mode": "replace", "writable": "proven"},
 		"replace-word": {"mode": "replace", "order": "word", "shared": "2"},
 		"all":          {"mode": "replace", "track": "0+ffffffffffffff", "shared": "2"},
 	} {

@@ -45,6 +45,7 @@ type node struct {
 	ops     []op
 	window  uint32
 	words   wordTable
+	known   reaches
 	shelf   shelf
 	lanes   []int32         // shared connections
 	ready   []int32         // flows with an answer to give, after the frame at hand
@@ -66,7 +67,7 @@ type Box struct {
 	c     *graph.Ctx
 	n     *node
 	f     hdr.Frame
-	g     hdr.Frame // of a held frame
+	g, h  hdr.Frame // of held frames
 	x     *packet.Buf
 	spare *packet.Buf // a frame from the server that nobody needs any more
 	to    int32       // flow that spare was addressed to
@@ -257,6 +258,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	cm, isCM := f.CMOf(b)
 	if f.Op.Transport() != hdr.RC && !isCM {
+		s.aside(in, b)
 		s.pass(in, x)
 		return
 	}
@@ -270,6 +272,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	a, ok := server(in, b, f)
 	if !ok {
+		s.aside(in, b)
 		s.pass(in, x)
 		return
 	}
@@ -292,6 +295,18 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
 		s.settle()
+	}
+}
+
+// aside looks at a request of a sort that is never followed, such as of an
+// unreliable connection, or with VLAN tags: it may change memory.
+func (s *Box) aside(in int, b []byte) {
+	if in != toClients || s.f.Op.Info().Flags&hdr.IsRequest == 0 {
+		return
+	}
+	if n := s.node(conn.Target(b, &s.f), false); n != nil {
+		s.own(n)
+		s.disturb(b)
 	}
 }
 
@@ -318,9 +333,12 @@ func (s *Box) node(a conn.Addr, may bool) *node {
 // managed handles a datagram of the connection manager, which always passes,
 // but for a forged one when the guard is set.
 func (s *Box) managed(in int, x *packet.Buf, b []byte) {
-	if _, e := s.n.conns.CM(s.c.Now(), b, &s.f); e == conn.Forged || e == conn.Spoofed {
+	switch slot, e := s.n.conns.CM(s.c.Now(), b, &s.f); {
+	case e == conn.Forged || e == conn.Spoofed:
 		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
 		return
+	case e == conn.IsClosing && slot != conn.NoSlot:
+		s.unshare(int32(slot)) // what it carries is answered before it goes
 	}
 	s.pass(in, x)
 }

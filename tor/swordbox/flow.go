@@ -24,10 +24,19 @@ const (
 	kFAA                     // FETCH ADD
 	kMaskedCAS               // masked COMPARE SWAP
 	kOtherAtomic             // an atomic whose effect is not computed here
+	kOdd                     // ATOMIC WRITE, FLUSH: answered by an empty READ RESPONSE
 	kProbe                   // an empty WRITE of our own: is the server there?
 )
 
 func (k kind) atomic() bool { return k >= kCAS && k <= kOtherAtomic }
+
+// effMTU is the most that one packet is known to carry.
+func (f *flow) effMTU() uint32 {
+	if f.mtu != 0 {
+		return f.mtu
+	}
+	return f.mtuLow
+}
 
 // state of an operation.
 type state uint8
@@ -52,6 +61,8 @@ const (
 	fBare                        // others of its client must stay behind it
 	fSlot                        // takes one of the server's responder resources
 	fGuest                       // on another's connection
+	fOwn                         // must go over its client's own connection
+	fForetold                    // it goes as it is, and its outcome is known
 	fPrompt                      // its client must be asked to send it again
 	fAgain                       // a READ that was answered and is done again
 	fOrphan                      // nobody waits for it
@@ -61,6 +72,7 @@ const (
 type op struct {
 	va    uint64 // first byte
 	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written
+	want  uint64 // what it must find in its word, with fForetold
 	prior uint64 // answer of an atomic; until then a CAS's compare
 	cpsn  uint32 // first PSN, as its client numbers
 	spsn  uint32 // first PSN on the connection that carries it
@@ -138,7 +150,18 @@ func (h *header) address(b []byte) {
 		copy(b[h.l4:h.l4+2], h.b[h.l4:])
 	}
 	copy(b[h.bth+2:h.bth+4], h.b[h.bth+2:])
+	if h.l4 != 0 {
+		b[h.l4+6], b[h.l4+7] = 0, 0
+	}
 	copy(b[h.bth+5:h.bth+8], h.b[h.bth+5:])
+}
+
+// noUDPSum takes the UDP checksum off a frame that changes: RoCEv2 does without
+// (IBTA A17.3.2).
+func noUDPSum(b []byte, f *hdr.Frame) {
+	if f.L4 != 0 {
+		b[f.L4+6], b[f.L4+7] = 0, 0
+	}
 }
 
 // seal sets lengths and checksums of frame b with header h, whose extended
@@ -178,6 +201,7 @@ type flow struct {
 	mixed   bool // open ops are on several connections
 	isReady bool
 	vague   bool // such a READ waits
+	doomed  bool // a request of its has no way left: it will be ended
 	unsure  bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
 	waits   bool // in node.waiting
 
@@ -191,6 +215,7 @@ type flow struct {
 	syn               hdr.Syndrome // of an acknowledgement, as the server gives it
 	rereads           int32        // READs that are done again
 	owes              bool         // then an acknowledgement is due
+	unsent            int32        // ops on record with sUnsent
 	open              int32        // ops that the server has not answered
 	bare              int32        // of these, with fBare
 	lane              int32        // connection of the youngest open op
@@ -212,9 +237,10 @@ type flow struct {
 	probing bool
 	resent  uint8 // how often the oldest op was sent again without an answer
 
-	record   int32      // place on record, from 1; 0: not there
-	lost     clock.Time // of a connection lost with another process: until then its client is told
-	up, down header
+	wild, wildNext uint32     // requests in a row far from the window, and where the next would be
+	record         int32      // place on record, from 1; 0: not there
+	lost           clock.Time // of a connection lost with another process: until then its client is told
+	up, down       header
 }
 
 // fifo is a list of held frames.

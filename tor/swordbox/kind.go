@@ -13,6 +13,9 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
+// maxOps is the most operations to remember.
+const maxOps = 1 << 24
+
 const (
 	sizeofWord = int(unsafe.Sizeof(word{}))
 	sizeofFlow = int(unsafe.Sizeof(flow{}))
@@ -88,7 +91,7 @@ var reasons = func() []counter.Def {
 		reasonOldPSN:      {Name: "old-psn", Help: "a retransmission of what is long done"},
 		reasonBadPSN:      {Name: "bad-psn", Help: "an answer to nothing"},
 		reasonEarly:       {Name: "early", Help: "a retransmission before its turn, and no room to hold it"},
-		reasonHoldFull:    {Name: "hold-full", Help: "a frame that had to wait, and no room to hold it (hold=)"},
+		reasonHoldFull:    {Name: "hold-full", Help: "a frame that had to wait, and no room to hold it (hold=): its sender will repeat it"},
 		reasonWindowFull:  {Name: "window-full", Help: "more requests without answer than can be remembered (window=)"},
 		reasonSpoofed:     {Name: "spoofed", Help: "for a known queue pair, but not from its peer"},
 		reasonForged:      {Name: "forged-cm", Help: "a connection manager's datagram that contradicts what is known"},
@@ -118,6 +121,7 @@ const (
 	ctrNAKs
 	ctrLoose
 	ctrProbes
+	ctrMismatches
 	ctrRepairs
 	ctrResent
 	ctrFailedLanes
@@ -146,6 +150,7 @@ var counters = [numCounters]counter.Def{
 	ctrAcks:          {Name: "acks", Help: "acknowledgements given to clients"},
 	ctrNAKs:          {Name: "naks", Help: "negative acknowledgements given to clients"},
 	ctrLoose:         {Name: "out-of-order", Help: "operations that could not be put in order with their word's others: its value was dropped"},
+	ctrMismatches:    {Name: "mismatches", Help: "times that a word was not what it should have been: somebody changes it who is not seen here"},
 	ctrProbes:        {Name: "probes", Help: "empty WRITEs sent to see whether a connection lives"},
 	ctrRepairs:       {Name: "repairs", Help: "times that the server missed requests of a connection"},
 	ctrResent:        {Name: "resent", Help: "operations sent again by this app"},
@@ -179,6 +184,7 @@ func Kind() *graph.Kind {
 			{Name: "words", Default: "65536", Help: "words to track at most, for each server"},
 			{Name: "hold", Default: "1024", Help: "frames to hold at most, for each server"},
 			{Name: "rdatomic", Default: "8", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs)"},
+			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
 			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+...; requests to others pass"},
 			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by ;"},
@@ -202,7 +208,7 @@ type settings struct {
 	mode                        Mode
 	track                       []span
 	learn, infer                bool
-	strict                      bool
+	strict, writable            bool
 	shared                      int
 	conns, window, words, hold  int
 	rdatomic                    int32
@@ -282,6 +288,8 @@ func parseArgs(args graph.Args) (settings, error) {
 		case "rdatomic":
 			n, err = number(name, v, 1, 128)
 			s.rdatomic = int32(n)
+		case "writable":
+			s.writable, err = choice(name, v, "assume", "proven")
 		case "mtu":
 			if v != "learnt" {
 				n, err = number(name, v, 256, 4096)
@@ -322,6 +330,9 @@ func parseArgs(args graph.Args) (settings, error) {
 		if err != nil {
 			return s, err
 		}
+	}
+	if s.conns*(s.window+1) > maxOps {
+		return s, fmt.Errorf("conns=%d, window=%d: want no more than %d operations to remember in all", s.conns, s.window, maxOps)
 	}
 	if len(s.servers) > maxNodes {
 		return s, fmt.Errorf("servers: want at most %d", maxNodes)

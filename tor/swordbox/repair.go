@@ -58,7 +58,7 @@ func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
 		skip := k * mtu
 		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
 	case kWrite:
-		if info&hdr.IsWrite == 0 || f.Op.Info().Ext&hdr.HasImmDt != 0 {
+		if info&hdr.IsWrite == 0 {
 			return false
 		}
 		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
@@ -67,7 +67,9 @@ func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
 		}
 		return true
 	case kSend:
-		return info&(hdr.IsRead|hdr.IsAtomic) == 0
+		return true
+	case kOdd:
+		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
 	}
 	a := be.Uint64(b[f.BTH+hdr.BTHLen:])
 	return info&hdr.IsAtomic != 0 && a == o.va
@@ -111,6 +113,9 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 		}
 		o.flags |= fAgain
 		fl.rereads++
+	case released && o.kind == kOdd && fl.rereads == 0:
+		s.answer(i, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)
+		s.c.Drop(x, reasonAnswered)
 	case released && o.kind.atomic() && fl.rereads == 0:
 		s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
 		s.c.Drop(x, reasonAnswered)
@@ -118,7 +123,7 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 		s.acknowledge(i, b)
 		s.c.Drop(x, reasonAnswered)
 	case o.state == sUnsent:
-		if !s.reenter(i, at, x, b, off) {
+		if n.unsentBefore(i, k) || !s.reenter(i, at, x, b, off) {
 			o.flags |= fPrompt
 			s.c.Drop(x, reasonEarly)
 		}
@@ -126,6 +131,17 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 		n.due(i)
 		s.c.Drop(x, reasonRepeat)
 	}
+}
+
+// unsentBefore reports whether an operation of flow i before number k waits to
+// be sent by its client again.
+func (n *node) unsentBefore(i int32, k uint32) bool {
+	for j := n.flows[i].head; j != k; j++ {
+		if o, _ := n.op(i, j); o.state == sUnsent {
+			return true
+		}
+	}
+	return false
 }
 
 // acknowledge repeats the newest acknowledgement of flow i, when the request in
@@ -154,7 +170,7 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 	} else if off != 0 {
 		return false
 	}
-	o.flags &= fAckReq | fModifies | fWide | fBare
+	o.flags &= fAckReq | fModifies | fWide | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
@@ -167,6 +183,9 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 	}
 	if !ok || !s.enter(i, at, l, &s.f, b) {
 		return false
+	}
+	if o.state == sUnsent {
+		n.flows[i].unsent--
 	}
 	o.state, o.sent = sOpen, s.c.Now()
 	if whole {
@@ -433,19 +452,46 @@ func (s *Box) notReady(l int32, psn uint32, syn hdr.Syndrome) {
 }
 
 // fatal: the server refused the request at psn; the connection is in the error
-// state. Nothing behind it was executed.
+// state. Nothing behind it was executed; what is before it was, though answers
+// may have been lost.
 func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 	n := s.n
 	c := &n.flows[l]
-	at := c.oldest
-	if at == none || psnLess(psn, n.ops[at].spsn) {
-		return
+	for c.oldest != none {
+		at := c.oldest
+		o := &n.ops[at]
+		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
+			break
+		} else if d < int32(o.npsn) || o.npsn == 0 {
+			s.unlink(o)
+			o.state, o.syn = sFailed, syn
+			n.known.forget(o.rkey)
+			s.forget(at, false)
+			break
+		}
+		s.lose(at, !o.is(fSlot) || o.kind == kRead)
 	}
+	s.bury(l, false)
+}
+
+// lose takes op at, the oldest of its connection, off it. harmless: it was
+// executed and its answer has nothing to tell, or it can be done again.
+func (s *Box) lose(at int32, harmless bool) {
+	n := s.n
 	o := &n.ops[at]
 	s.unlink(o)
-	o.state, o.syn = sFailed, syn
-	s.forget(at, false)
-	s.bury(l, false)
+	s.dropAnswer(o)
+	done := false
+	switch {
+	case o.kind == kRead:
+		o.state, o.ask, o.got = sUnsent, 0, 0
+		o.flags |= fPrompt
+	case harmless:
+		o.state, done = sDone, true
+	default:
+		o.state, o.syn = sFailed, hdr.SynNAKRemoteOperation
+	}
+	s.forget(at, done)
 }
 
 // fail gives up connection l. What it carried may have been executed or not.
@@ -463,16 +509,14 @@ func (s *Box) bury(l int32, doubt bool) {
 	for c.oldest != none {
 		at := c.oldest
 		o := &n.ops[at]
-		s.unlink(o)
-		if doubt && o.kind != kRead {
-			o.state, o.syn = sFailed, hdr.SynNAKRemoteOperation
-		} else {
-			o.state = sUnsent
-			o.flags |= fPrompt
-			o.ask = o.got
+		if doubt {
+			s.lose(at, o.executed(c))
+			continue
 		}
+		s.unlink(o)
 		s.dropAnswer(o)
-		o.got = 0
+		o.state, o.ask, o.got = sUnsent, 0, 0
+		o.flags |= fPrompt
 		s.forget(at, false)
 	}
 	s.unshare(l)
@@ -508,7 +552,7 @@ func (s *Box) remove(i int32) {
 	}
 	for at := fl.oldest; at != none; at = n.ops[at].next {
 		if n.flowOf(at) == i {
-			n.ops[at].flags |= fOrphan
+			n.orphan(&n.ops[at])
 		}
 	}
 	s.discard(&fl.stall, reasonReset)
@@ -517,11 +561,22 @@ func (s *Box) remove(i int32) {
 		o, _ := n.op(i, k)
 		s.dropAnswer(o)
 		if o.state == sOpen {
-			o.flags |= fOrphan
+			n.orphan(o)
 		}
 	}
 	s.strike(i)
 	*fl = flow{}
+}
+
+// orphan marks o: nobody waits for it. What cannot be made again is replaced by
+// an empty WRITE, should the server miss it, and is then answered as one.
+func (n *node) orphan(o *op) {
+	c := &n.flows[o.lane]
+	if o.is(fSlot) && !o.can(c) {
+		o.flags &^= fSlot
+		c.rd--
+	}
+	o.flags |= fOrphan
 }
 
 // probe sends an empty WRITE on connection l, which carried nothing of late:
@@ -589,6 +644,9 @@ func (s *Box) watch(l int32) {
 	c := &n.flows[l]
 	now := s.c.Now()
 	front := &n.ops[c.oldest]
+	if c.cur != none && now.Sub(n.ops[c.cur].sent) > s.cfg.giveup {
+		s.unshare(l) // its client stopped in the middle of a message
+	}
 	switch {
 	case c.repair && now.Sub(c.since) > s.cfg.giveup:
 		// A client does not send again what is missing: it is gone.
@@ -621,7 +679,7 @@ func (s *Box) abandon(at int32) {
 	s.end(i)
 	for k := fl.first; k != fl.tail; k++ {
 		if o, _ := n.op(i, k); o.state == sOpen {
-			o.flags |= fOrphan
+			n.orphan(o)
 			s.dropAnswer(o)
 			fl.open--
 			if o.is(fBare) {

@@ -61,6 +61,12 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			s.settleLength(i, uint32(d))
 		}
 	}
+	if d := hdr.PSNDiff(psn, fl.arrived); d == 0 {
+		fl.wild = 0
+	} else if (d > farOff || d < -farOff) && s.reborn(i, b, psn) {
+		s.stranger(x, b, reasonStranger)
+		return
+	}
 	switch d := hdr.PSNDiff(psn, fl.arrived); {
 	case d > 0:
 		// A responder would ask for what is missing; once it has answered
@@ -102,7 +108,14 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		if fl.stall.n > 1 {
 			s.drain(i) // it may complete a message
 		}
+		if fl.gone {
+			return
+		}
 		fl.vague = fl.stall.n > 0 && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow
+		return
+	}
+	if fl.doomed {
+		s.end(i)
 	}
 }
 
@@ -118,12 +131,19 @@ func (n *node) wait(i int32) {
 // changes a tracked word, that word's value is not known for a while: nobody
 // knows when, and in which order, it will be executed.
 func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
+	s.disturb(b)
+	s.mark(toClients, x, r)
+}
+
+// disturb: the request in s.f, which nobody follows, may change memory at some
+// time.
+func (s *Box) disturb(b []byte) {
 	n, f := s.n, &s.f
 	va, ln := uint64(0), uint32(0)
-	switch fl := f.Op.Info().Flags; {
-	case fl&hdr.IsAtomic != 0:
+	switch info := f.Op.Info(); {
+	case info.Flags&hdr.IsAtomic != 0:
 		va, ln = be.Uint64(b[f.BTH+hdr.BTHLen:]), 8
-	case fl&hdr.IsWrite != 0 && fl&(hdr.IsFirst|hdr.IsOnly) != 0:
+	case info.Flags&hdr.IsRead == 0 && info.Ext&hdr.HasRETH != 0 && f.Op != hdr.Flush:
 		h := f.RETHOf(b)
 		va, ln = h.VA(), h.DMALength()
 	}
@@ -134,7 +154,30 @@ func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 			n.words.w[w].barred = n.unknown
 		}
 	}
-	s.mark(toClients, x, r)
+}
+
+// farOff is how far from what is expected no retransmission of a flow is.
+const farOff = 1 << 16
+
+// rebirth is how many requests in a row must make sense by themselves, far from
+// what is expected, until the connection counts as another one with the same
+// queue pairs.
+const rebirth = 8
+
+// reborn notes a request of flow i far from what is expected; true when the
+// flow was given up for it.
+func (s *Box) reborn(i int32, b []byte, psn uint32) bool {
+	fl := &s.n.flows[i]
+	if fl.wild == 0 || psn != fl.wildNext {
+		fl.wild = 0
+	}
+	fl.wild++
+	fl.wildNext = psnAdd(psn, s.packets(fl, b))
+	if fl.wild < rebirth || fl.open > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
+		return false
+	}
+	s.n.conns.Remove(conn.Slot(i))
+	return true
 }
 
 // inTurn follows the numbering of a flow that is not synced: it reports whether
@@ -185,19 +228,26 @@ func (s *Box) sync(i int32, b []byte, psn uint32) bool {
 	return true
 }
 
+// maxMessage is the longest message (IBTA 9.7.2: 2^31 bytes).
+const maxMessage = 1 << 31
+
+// full reports whether n bytes are the payload of a packet that is not its
+// message's last.
+func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
+
 // packets is the number of PSNs that the request in s.f takes.
 func (s *Box) packets(fl *flow, b []byte) uint32 {
 	f := &s.f
 	info := f.Op.Info().Flags
-	if info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 && fl.mtu == 0 {
-		fl.mtu = uint32(len(f.PayloadOf(b)))
+	if p := uint32(len(f.PayloadOf(b))); info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 && fl.mtu == 0 && full(p) {
+		fl.mtu = p
 	}
 	if info&hdr.IsRead == 0 {
 		return 1
 	}
 	ln := f.RETHOf(b).DMALength()
 	switch {
-	case ln <= fl.mtuLow:
+	case ln <= fl.mtuLow || ln > maxMessage:
 		return 1
 	case fl.mtu != 0:
 		return (ln + fl.mtu - 1) / fl.mtu
@@ -230,7 +280,7 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if fl.cur != none {
 		return s.middle(i, x, f)
 	}
-	if fl.tail-fl.head >= fl.span && !n.grow(i) {
+	if fl.tail-fl.head >= fl.span && !n.grow(i) || fl.unsent > 0 {
 		return false
 	}
 	o, at := n.op(i, fl.tail)
@@ -244,7 +294,7 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	info := f.Op.Info().Flags
 	whole, unsure := true, false
 	switch {
-	case info&hdr.IsRead != 0:
+	case info&hdr.IsRead != 0 && f.RETHOf(b).DMALength() <= maxMessage:
 		h := f.RETHOf(b)
 		o.kind, o.va, o.rkey, o.len = kRead, h.VA(), h.RKey(), h.DMALength()
 		if o.len > fl.mtuLow && fl.mtu != 0 {
@@ -257,13 +307,19 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 			}
 			unsure = true
 		}
-	case info&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 && f.Op.Info().Ext&hdr.HasImmDt == 0:
+	case info&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 && f.RETHOf(b).DMALength() <= maxMessage &&
+		(info&hdr.IsFirst == 0 || full(uint32(len(f.PayloadOf(b))))):
 		h := f.RETHOf(b)
 		o.kind, o.va, o.rkey, o.len = kWrite, h.VA(), h.RKey(), h.DMALength()
+		if f.Op.Info().Ext&hdr.HasImmDt != 0 {
+			o.flags |= fOwn // it takes one of its queue pair's receive buffers
+		}
 		if info&hdr.IsFirst != 0 {
 			whole = false
-			if p := uint32(len(f.PayloadOf(b))); p != 0 {
-				o.npsn = max(2, (o.len+p-1)/p)
+			p := uint32(len(f.PayloadOf(b)))
+			o.npsn = max(2, (o.len+p-1)/p)
+			if l := n.last(fl, int32(min(o.npsn, 1<<30))); l != nil && hdr.Parse(l.Bytes(), &s.h) == hdr.IsRoCE && s.h.Op.Info().Ext&hdr.HasImmDt != 0 {
+				o.flags |= fOwn
 			}
 		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
 			o.out = le.Uint64(f.PayloadOf(b))
@@ -286,12 +342,20 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 		default:
 			o.kind = kOtherAtomic
 		}
-	default: // SEND, with immediate, FLUSH, ...
+	case f.Op == hdr.AtomicWrite || f.Op == hdr.Flush:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey = kOdd, h.VA(), h.RKey()
+		o.flags |= fOwn | fBare
+		if f.Op == hdr.AtomicWrite {
+			o.len = 8
+			o.flags |= fModifies
+		}
+	default: // SEND, and what makes no sense: the server will say so
 		o.kind = kSend
 		o.flags |= fBare
 		whole = info&hdr.IsFirst == 0
 	}
-	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind.atomic() {
+	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind == kOdd || o.kind.atomic() {
 		o.flags |= fAckReq
 	}
 	if o.len > 8 || o.len != 0 && o.va&7 != 0 {
@@ -301,11 +365,18 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if unsure {
 		l, ok = i, s.usable(i, i, o)
 	}
+	if !ok && fl.dead && fl.open == 0 && (o.kind == kSend || o.is(fOwn) || len(n.lanes) == 0) {
+		// There is no way left for it.
+		s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
+		s.c.Drop(x, reasonReset)
+		fl.doomed = true
+		return true
+	}
 	if !ok {
 		return false
 	}
-	if l != i && !whole && fl.stall.n < int32(o.npsn) {
-		if !n.shelf.room(int(o.npsn)) || o.npsn > uint32(len(n.shelf.k))/4 {
+	if l != i && !whole && uint32(fl.stall.n) < o.npsn {
+		if o.npsn > uint32(len(n.shelf.k))/4 || !n.shelf.room(int(o.npsn)) {
 			// Too long to be gathered: over its own connection, behind all
 			// that is open.
 			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, o) {
@@ -376,6 +447,19 @@ func (n *node) grow(i int32) bool {
 	return true
 }
 
+// last is the held frame that is number k of those of flow fl that wait; nil
+// when there are not so many.
+func (n *node) last(fl *flow, k int32) *packet.Buf {
+	if fl.stall.n < k {
+		return nil
+	}
+	at := fl.stall.first
+	for ; k > 1; k-- {
+		at = n.shelf.k[at].next
+	}
+	return n.shelf.k[at].x
+}
+
 // middle sends on a packet of the message that flow i is in; false when it
 // must wait.
 func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
@@ -428,7 +512,7 @@ func (n *node) trackedWord(o *op) int32 {
 func (s *Box) choose(i, at int32) (int32, bool) {
 	n := s.n
 	fl, o := &n.flows[i], &n.ops[at]
-	if o.kind == kSend {
+	if o.kind == kSend || o.is(fOwn) {
 		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, o)
 	}
 	w := n.trackedWord(o)
@@ -483,7 +567,10 @@ func (s *Box) usable(l, i int32, o *op) bool {
 		if !x.trusted || !fl.trusted || !x.up.alike(&fl.up) || x.cur != none && n.ops[x.cur].lane == l {
 			return false
 		}
-		if o.len > x.mtuLow && (x.mtu == 0 || o.len > x.mtu && x.mtu != fl.mtu) {
+		if o.len > min(x.effMTU(), fl.effMTU()) && (x.mtu == 0 || x.mtu != fl.mtu) {
+			return false
+		}
+		if !n.known.good(o) || n.conns.Row(conn.Slot(l)).State == conn.Closing {
 			return false
 		}
 		if s.c.Now().Sub(x.heard) > s.cfg.alive {
@@ -501,10 +588,14 @@ func (s *Box) usable(l, i int32, o *op) bool {
 // none of the server's responder resources.
 func (s *Box) foretold(o *op) bool {
 	if w := s.n.trackedWord(o); w != none && s.cfg.mode == Replace {
-		return s.n.words.w[w].valid
+		return s.n.words.w[w].valid && s.writable(o)
 	}
 	return false
 }
+
+// writable reports whether the word of atomic o may be written: memory that
+// takes atomics need not take WRITEs.
+func (s *Box) writable(o *op) bool { return s.cfg.writable || s.n.known.allows(o, aWrite) }
 
 // depth is the number of READs and atomics that the server takes at once on
 // connection l.
@@ -528,7 +619,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	}
 	if w != none && o.is(fModifies) {
 		v := &n.words.w[w]
-		ordered := v.rkey == o.rkey && o.len == 8 && v.loose == 0 && (v.flight == 0 || v.lane == l)
+		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
 		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.cfg.mode == Replace && now >= v.barred && n.shelf.room(1) {
 			return false // its outcome will be known when that of the probe is
 		}
@@ -549,11 +640,16 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	} else if o.is(fModifies) && o.is(fWide) {
 		s.enterWide(o, at, l)
 	}
+	if w != none && o.kind == kRead && o.len == 8 {
+		if v := &n.words.w[w]; v.valid && v.lane == l && v.rkey == o.rkey {
+			o.want, o.flags = v.value, o.flags|fForetold
+		}
+	}
 	// A READ that is done again may begin in its middle.
 	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
 	s.link(l, at)
 	x.next = psnAdd(x.next, o.npsn-o.got)
-	if o.kind == kRead || o.kind.atomic() && !o.is(fReplaced|fEmpty) {
+	if o.kind == kRead || o.kind == kOdd || o.kind.atomic() && !o.is(fReplaced|fEmpty) {
 		o.flags |= fSlot
 		x.rd++
 	}
@@ -664,16 +760,21 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 		}
 	case s.cfg.mode == Replace:
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
-		o.prior, o.out = v.value, now
-		o.flags |= fReplaced
-		if now == v.value {
-			o.flags ^= fReplaced | fEmpty
+		switch {
+		case now == v.value:
+			o.prior, o.flags = v.value, o.flags|fEmpty
 			s.c.Count(ctrEmpty, 1)
+			s.c.Count(ctrReplaced, 1)
+		case s.writable(o):
+			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
+			s.c.Count(ctrReplaced, 1)
+		default:
+			o.want, o.flags = v.value, o.flags|fForetold
 		}
 		v.value = now
-		s.c.Count(ctrReplaced, 1)
 	default:
-		v.valid = false
+		o.want, o.flags = v.value, o.flags|fForetold
+		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
 }
 
@@ -752,6 +853,7 @@ func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
 			}
 			s.c.Mark(x, packet.Forwarded, reasonMoved)
 		}
+		noUDPSum(b, f)
 		h := f.BTHOf(b)
 		h.SetPSN(psn)
 		if ack {
@@ -815,6 +917,9 @@ func (s *Box) drain(i int32) {
 		}
 		s.n.shelf.take(&fl.stall)
 		s.n.heldBy[s.worker]--
+		if fl.doomed {
+			s.end(i)
+		}
 	}
 }
 

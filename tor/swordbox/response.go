@@ -62,15 +62,17 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		switch syn := f.AETHOf(b).Syndrome(); {
 		case syn.ACK():
 			s.acked(l, psn)
-		case syn == hdr.SynNAKSequence:
+		default:
 			s.acked(l, psnAdd(psn, hdr.PSNMask))
-			s.missing(l, psn)
-		case syn.RNR():
-			s.acked(l, psnAdd(psn, hdr.PSNMask))
-			s.notReady(l, psn, syn)
-		case syn.NAK():
-			s.acked(l, psnAdd(psn, hdr.PSNMask))
-			s.fatal(l, psn, syn)
+			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
+			case old: // it was heard before
+			case syn == hdr.SynNAKSequence:
+				s.missing(l, psn)
+			case syn.RNR():
+				s.notReady(l, psn, syn)
+			case syn.NAK():
+				s.fatal(l, psn, syn)
+			}
 		}
 	case f.Op == hdr.AtomicAck:
 		s.acked(l, psnAdd(psn, hdr.PSNMask))
@@ -147,7 +149,7 @@ func (s *Box) passive(l int32, x *packet.Buf, b []byte, psn uint32) {
 		if c.oldest == none {
 			break
 		}
-		if o := &n.ops[c.oldest]; o.kind == kRead && psnAdd(o.spsn, o.got) == psn {
+		if o := &n.ops[c.oldest]; (o.kind == kRead || o.kind == kOdd) && psnAdd(o.spsn, o.got) == psn {
 			if o.got++; o.got == o.npsn {
 				s.complete(c.oldest)
 				s.acked(l, psn)
@@ -233,9 +235,15 @@ func (s *Box) forget(at int32, done bool) {
 		x.probing = false
 		return
 	}
+	if done {
+		n.known.learn(o)
+	}
 	i := n.flowOf(at)
 	fl := &n.flows[i]
 	if !o.is(fOrphan) {
+		if o.state == sUnsent && !o.is(fAgain) {
+			fl.unsent++
+		}
 		fl.open--
 		if o.is(fBare) {
 			fl.bare--
@@ -309,9 +317,20 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
+	if o.is(fForetold) && original != o.want {
+		s.mismatch(o)
+	}
 	o.prior = original
 	s.complete(x.oldest)
 	s.advance(l)
+}
+
+// mismatch: the word of o is not what it should have been.
+func (s *Box) mismatch(o *op) {
+	s.c.Count(ctrMismatches, 1)
+	if w := s.n.trackedWord(o); w != none {
+		s.n.words.w[w].valid = false
+	}
 }
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
@@ -324,12 +343,23 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 	}
 	at := x.oldest
 	o := &n.ops[at]
+	if o.kind == kOdd && o.spsn == psn {
+		if psnLess(x.acked, psn) {
+			x.acked = psn
+		}
+		s.complete(at)
+		s.advance(l)
+		return false
+	}
 	if o.kind != kRead || psnAdd(o.spsn, o.got) != psn {
 		return false // a repetition, or one before it was lost: its client will ask again
 	}
 	i := n.flowOf(at)
 	fl := &n.flows[i]
 	s.learnMTU(l, b)
+	if p := s.f.PayloadOf(b); o.is(fForetold) && len(p) == 8 && le.Uint64(p) != o.want {
+		s.mismatch(o)
+	}
 	k := o.got
 	o.got++
 	lastOne := o.got == o.npsn
@@ -497,6 +527,13 @@ func (s *Box) deliver(i int32) {
 				}
 				ack, wanted = false, false
 				fl.msn++
+			case o.kind == kOdd:
+				fl.msn++
+				if !s.answer(i, hdr.ReadRespOnly, o.cpsn, fl.syn, 0) {
+					fl.msn--
+					return
+				}
+				ack, wanted = false, false
 			case o.kind.atomic():
 				fl.msn++
 				if !s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior) {

@@ -306,6 +306,7 @@ func (n *node) rest(i int32) {
 			o.held = [2]int32{none, none}
 			if o.state == sDone && int32(k-f.head) >= 0 {
 				o.state, o.got = sUnsent, 0 // its answer was held
+				f.unsent++
 				o.flags |= fPrompt
 				o.ask = 0
 			}

@@ -1,6 +1,8 @@
 package swordbox
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/tor/index"
 )
@@ -39,10 +41,11 @@ type wordTable struct {
 	pages []page
 	np    int
 	px    index.Index
+	order []uint64 // numbers of pages, ascending
 }
 
 func newWordTable(n int) wordTable {
-	return wordTable{w: make([]word, n), ix: index.New(n), pages: make([]page, n), px: index.New(n)}
+	return wordTable{w: make([]word, n), ix: index.New(n), pages: make([]page, n), px: index.New(n), order: make([]uint64, 0, n)}
 }
 
 func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
@@ -83,6 +86,8 @@ func (t *wordTable) add(va uint64, rkey uint32) int32 {
 		t.pages[t.np] = page{nr: nr}
 		p = &t.pages[t.np]
 		t.px.Put(hash(nr), int32(t.np))
+		k, _ := slices.BinarySearch(t.order, nr)
+		t.order = slices.Insert(t.order, k, nr)
 		t.np++
 	}
 	p.lines |= 1 << (va >> lineShift & 63)
@@ -96,11 +101,11 @@ func (t *wordTable) next(va, end uint64) int32 {
 	for va < end {
 		p := t.page(va >> pageShift)
 		if p == nil {
-			n := (va>>pageShift + 1) << pageShift
-			if n < va {
+			k, _ := slices.BinarySearch(t.order, va>>pageShift)
+			if k == len(t.order) {
 				return none
 			}
-			va = n
+			va = t.order[k] << pageShift
 			continue
 		}
 		line := va >> lineShift & 63
@@ -129,7 +134,7 @@ func (t *wordTable) touches(va uint64, n uint32) bool {
 }
 
 func (t *wordTable) bytes() int {
-	return len(t.w)*sizeofWord + len(t.pages)*16 + t.ix.Bytes() + t.px.Bytes()
+	return len(t.w)*sizeofWord + len(t.pages)*24 + t.ix.Bytes() + t.px.Bytes()
 }
 
 // after is what an atomic leaves in a word that holds v.

@@ -1,0 +1,79 @@
+package swordbox
+
+import "github.com/quillon/quillon/tor/index"
+
+// access is a sort of access to remote memory.
+type access uint8
+
+const (
+	aRead access = iota
+	aWrite
+	aAtomic
+	numAccess
+)
+
+// reach is the memory that the server let somebody reach under an R_Key: a
+// region is in one piece, so what lies between two places that were reached can
+// be, too.
+type reach struct {
+	rkey   uint32
+	lo, hi [numAccess]uint64 // empty: lo == hi
+}
+
+// reaches remembers some R_Keys; one takes the place of another. An operation
+// that the server refuses ends the connection that carries it, so none goes
+// over another's connection before its like was allowed.
+type reaches [256]reach
+
+func (r *reaches) of(rkey uint32) *reach { return &r[index.Mix(uint64(rkey))%uint64(len(r))] }
+
+// accessOf is the access that o needs, as its client sent it.
+func accessOf(o *op) access {
+	switch {
+	case o.kind == kRead:
+		return aRead
+	case o.kind.atomic():
+		return aAtomic
+	}
+	return aWrite
+}
+
+func (r *reaches) allows(o *op, a access) bool {
+	x := r.of(o.rkey)
+	return x.rkey == o.rkey && x.lo[a] <= o.va && o.va+uint64(o.len) <= x.hi[a] && o.va+uint64(o.len) >= o.va && x.lo[a] != x.hi[a]
+}
+
+// good reports whether the server has allowed the like of o.
+func (r *reaches) good(o *op) bool {
+	if o.len == 0 {
+		return true
+	}
+	if o.kind.atomic() && o.va&7 != 0 {
+		return false
+	}
+	return r.allows(o, accessOf(o))
+}
+
+// learn notes that the server executed o.
+func (r *reaches) learn(o *op) {
+	if o.len == 0 || o.is(fReplaced|fEmpty) || o.kind == kSend || o.kind == kOdd {
+		return
+	}
+	a, x := accessOf(o), r.of(o.rkey)
+	if x.rkey != o.rkey {
+		*x = reach{rkey: o.rkey}
+	}
+	end := o.va + uint64(o.len)
+	if x.lo[a] == x.hi[a] {
+		x.lo[a], x.hi[a] = o.va, end
+		return
+	}
+	x.lo[a], x.hi[a] = min(x.lo[a], o.va), max(x.hi[a], end)
+}
+
+// forget notes that the server refused something under an R_Key.
+func (r *reaches) forget(rkey uint32) {
+	if x := r.of(rkey); x.rkey == rkey {
+		*x = reach{}
+	}
+}
