@@ -303,12 +303,13 @@ func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
 	return r, cl.Err()
 }
 
-// bind tells every host which queue pairs its threads post to.
+// bind tells every host which queue pairs its threads post to: thread i to
+// number i modulo their number.
 func (c *CloverConfig) bind(cl *clover.Cluster, all []*Machine) {
 	seen := make([]int, len(all))
-	qps := c.QPs
-	if qps == 0 {
-		qps = c.ThreadsPerHost
+	qps := c.ThreadsPerHost
+	if c.QPs > 0 {
+		qps = min(qps, c.QPs)
 	}
 	for _, x := range cl.Connections() {
 		if !x.Memory {
@@ -316,10 +317,13 @@ func (c *CloverConfig) bind(cl *clover.Cluster, all []*Machine) {
 		}
 		for i, m := range all[2:] {
 			// The sessions' connections come first, then the background's.
-			if m.IP == x.Client && seen[i] < qps {
-				m.Bind(all[0], x.ServerQPN, seen[i])
-				seen[i]++
+			if m.IP != x.Client || seen[i] == qps {
+				continue
 			}
+			for t := seen[i]; t < c.ThreadsPerHost; t += qps {
+				m.Bind(all[0], x.ServerQPN, t)
+			}
+			seen[i]++
 		}
 	}
 }

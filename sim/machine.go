@@ -32,6 +32,8 @@ type times struct {
 	stall                                       [16]float64 // shares, added up
 	sameRead                                    Time
 	verb, readWork, writeWork                   Time
+	contexts                                    int
+	contextMiss                                 Time
 	threads                                     int
 	quantum                                     Time
 }
@@ -43,7 +45,7 @@ func (n *NIC) inTime() times {
 		hostRead: From(n.HostRead), hostAtomic: From(n.HostAtomic), deviceAccess: From(n.DeviceAccess),
 		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite),
 		atomicInterval: From(n.AtomicInterval), slotMask: 1<<n.SlotBits - 1,
-		sameRead: From(n.SameRead), verb: From(n.Verb), readWork: From(n.ReadWork), writeWork: From(n.WriteWork), threads: n.Threads, quantum: From(n.Quantum),
+		sameRead: From(n.SameRead), verb: From(n.Verb), readWork: From(n.ReadWork), writeWork: From(n.WriteWork), contexts: n.Contexts, contextMiss: From(n.ContextMiss), threads: n.Threads, quantum: From(n.Quantum),
 	}
 	sum := 0.0
 	for i, x := range n.Stall {
@@ -78,6 +80,7 @@ type Machine struct {
 	in             []flow   // by our queue pair: requests and answers that come
 	out            [][]flow // by peer and its queue pair: those that go
 	threads        int      // that flows of requests are bound to
+	contexts       []uint32 // queue pairs whose contexts are in the NIC
 	device         []span
 	wakeAt         Time
 	deviceOp       bool // the request that executes is on device memory
@@ -89,6 +92,7 @@ type Machine struct {
 type MachineStats struct {
 	Executed [4]uint64 // requests by class: SEND, WRITE, READ, atomic
 	Stalled  uint64
+	Fetched  uint64 // contexts of queue pairs
 	Waited   uint64 // atomics that found their slot taken
 	Lost     uint64 // frames that came while the machine was down
 }
@@ -109,10 +113,18 @@ type flow struct {
 	ready  Time // when the last one may execute
 	next   Time // when the next message may
 	sent   Time // answers that go: when the last one does
-	cpu    Time // when the thread behind is done with its last post
-	posted Time // when it was told to post that
-	turn   int  // the thread's number, from 1; 0: it always runs
 	wait   fifo // requests that come, in order
+	cached bool // the NIC has its context
+
+	threads []poster // that post to it
+	poster  int      // the one that posted last
+	posted  Time
+}
+
+// poster is a thread that posts to a queue pair.
+type poster struct {
+	busy Time // until its last post is done
+	turn int  // its number, from 1; 0: it always runs
 }
 
 // waiting is a request that waits for its queue pair.
@@ -165,9 +177,11 @@ func (m *Machine) DeviceMemory(va uint64, n int) {
 }
 
 // Bind says that requests to a peer's queue pair are posted by a thread of the
-// machine, numbered from 0, which shares the processors with the others.
+// machine, numbered from 0, which shares the processors with the others. When
+// several threads share a queue pair, they post in turns.
 func (m *Machine) Bind(peer *Machine, qpn uint32, thread int) {
-	m.flowOut(peer.index, qpn).turn = thread + 1
+	q := m.flowOut(peer.index, qpn)
+	q.threads = append(q.threads, poster{turn: thread + 1})
 	m.threads = max(m.threads, thread+1)
 }
 
@@ -284,9 +298,27 @@ func (m *Machine) arrive(b *packet.Buf) {
 	}
 	q := m.flowIn(qpn)
 	q.taken = max(q.taken+n.qpMessage, m.rxFree)
-	t := max(q.taken+n.receive+m.stall(), q.ready)
+	t := max(q.taken+n.receive+m.stall()+m.context(q, qpn), q.ready)
 	q.ready = t
 	m.w.k.plan(t, m.id, kindReady, pack(qpn, f), b)
+}
+
+// context is how long a request waits for its queue pair's context, which
+// takes the place of another one in the NIC.
+func (m *Machine) context(q *flow, qpn uint32) Time {
+	if q.cached || m.nic.contexts == 0 {
+		return 0
+	}
+	q.cached = true
+	if len(m.contexts) < m.nic.contexts {
+		m.contexts = append(m.contexts, qpn)
+		return 0
+	}
+	m.stats.Fetched++
+	x := &m.contexts[m.rng.IntN(len(m.contexts))]
+	m.flowIn(*x).cached = false
+	*x = qpn
+	return m.nic.contextMiss
 }
 
 // stall is how long a request is held up.
@@ -459,17 +491,24 @@ func (m *Machine) transmit(b *packet.Buf) {
 			t = max(t, q.sent)
 			q.sent = t
 		} else {
-			q.cpu = max(now, q.cpu) + n.verb
+			if now > q.posted && len(q.threads) > 1 {
+				q.poster = (q.poster + 1) % len(q.threads)
+			}
+			if len(q.threads) == 0 {
+				q.threads = append(q.threads, poster{})
+			}
+			c := &q.threads[q.poster]
+			c.busy = max(now, c.busy) + n.verb
 			if op != hdr.ReadRequest {
-				q.cpu += n.writeWork
+				c.busy += n.writeWork
 			} else if now > q.posted {
-				q.cpu += n.readWork // once for those that are posted together
+				c.busy += n.readWork // once for those that are posted together
 			}
 			q.posted = now
-			if n.threads > 0 && m.threads > n.threads && q.turn > 0 {
-				q.cpu = n.turn(q.turn-1, m.threads, q.cpu)
+			if n.threads > 0 && m.threads > n.threads && c.turn > 0 {
+				c.busy = n.turn(c.turn-1, m.threads, c.busy)
 			}
-			t = max(q.cpu+n.send, q.next)
+			t = max(c.busy+n.send, q.next)
 			q.next = t + n.qpMessage
 		}
 	}

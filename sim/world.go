@@ -349,7 +349,7 @@ var (
 // check says what cannot be about a model.
 func (n *NIC) check() error {
 	for _, d := range []time.Duration{n.Send, n.Receive, n.Respond, n.Complete, n.Message, n.QPMessage, n.HostRead, n.HostAtomic, n.DeviceAccess,
-		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.SameRead, n.Verb, n.ReadWork, n.WriteWork, n.Quantum} {
+		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.SameRead, n.ContextMiss, n.Verb, n.ReadWork, n.WriteWork, n.Quantum} {
 		if d < 0 || d > time.Second {
 			return fmt.Errorf("sim: a NIC's times are 0 to 1 s, not %v", d)
 		}
@@ -364,6 +364,8 @@ func (n *NIC) check() error {
 	switch {
 	case n.SlotBits < 0 || n.SlotBits > 20:
 		return fmt.Errorf("sim: the atomic unit's slots are chosen by 0 to 20 bits, not %d", n.SlotBits)
+	case n.Contexts < 0 || n.Contexts > 1<<16:
+		return fmt.Errorf("sim: a NIC holds 0 to 65536 contexts, not %d", n.Contexts)
 	case sum > 1:
 		return errors.New("sim: the shares of stalled requests are 0 to 1, and 1 together at most")
 	case n.Outstanding < 0 || n.Outstanding > 128:
