@@ -42,7 +42,7 @@ func All() []*Figure {
 			},
 		},
 		{
-			ID: "2.4", data: "2.4", takes: takesStore, jobs: successRate(),
+			ID: "2.4", data: "2.4", takes: takesStore, overThreads: true, jobs: successRate(),
 			ratios: []ratio{
 				{"packets per operation, default, 240 threads over 6", ref{1, nameDefault, 240}, ref{1, nameDefault, 6}},
 				{"packets per operation, 240 threads, default over read+write steering", ref{1, nameDefault, 240}, ref{1, nameReadWrite, 240}},
@@ -54,18 +54,18 @@ func All() []*Figure {
 			ratios: []ratio{{"23 queue pairs, WRITE over CAS", ref{0, "CAS → WRITE", 23}, ref{0, "CAS", 23}}},
 		},
 		{
-			ID: "2.10", data: "2.10", takes: takesStore, jobs: throughput(0),
+			ID: "2.10", data: "2.10", takes: takesStore, overThreads: true, jobs: throughput(0),
 			ratios: []ratio{{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}}},
 		},
 		{
-			ID: "2.11", data: "2.11", takes: takesStore, jobs: throughput(0.05),
+			ID: "2.11", data: "2.11", takes: takesStore, overThreads: true, jobs: throughput(0.05),
 			ratios: []ratio{
 				{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}},
 				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
 			},
 		},
 		{
-			ID: "2.12", data: "2.12", takes: takesStore, jobs: throughput(0.5),
+			ID: "2.12", data: "2.12", takes: takesStore, overThreads: true, jobs: throughput(0.5),
 			ratios: []ratio{
 				{"280 threads, read+write steering over default", ref{0, nameReadWrite, 280}, ref{0, nameDefault, 280}},
 				{"336 threads, read+write steering over default", ref{0, nameReadWrite, 336}, ref{0, nameDefault, 336}},
@@ -75,7 +75,7 @@ func All() []*Figure {
 			},
 		},
 		{
-			ID: "2.13", data: "2.13", takes: takesStore, jobs: throughput(1),
+			ID: "2.13", data: "2.13", takes: takesStore, overThreads: true, jobs: throughput(1),
 			ratios: []ratio{
 				{"280 threads, write steering over default", ref{0, nameWrite, 280}, ref{0, nameDefault, 280}},
 				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
@@ -101,13 +101,13 @@ func All() []*Figure {
 			},
 		},
 		{
-			ID: "six-host-run", data: "six-host-run", takes: takesStore, jobs: sixHostRun,
+			ID: "six-host-run", data: "six-host-run", takes: takesStore, overThreads: true, jobs: sixHostRun,
 		},
 		{
 			ID: "single-key-verbs", data: "single-key-verbs", takes: takesNIC, jobs: oneAddress,
 		},
 		{
-			ID: "words21-2", data: "words21-2", takes: takesStore, jobs: writeRedirection(),
+			ID: "words21-2", data: "words21-2", takes: takesStore, overThreads: true, jobs: writeRedirection(),
 			ratios: []ratio{{"64 threads, write steering over default", ref{0, nameWrite, 64}, ref{0, nameDefault, 64}}},
 		},
 		{

@@ -68,11 +68,13 @@ type Figure struct {
 	Calibration bool
 	data        string       // published/data.json
 	panels      map[int]bool // quantities that are compared; nil = all
-	// takes names the parameters that change it.
-	takes   []string
-	jobs    func(p *Published, par Params) ([]job, error)
-	ratios  []ratio
-	reasons []reason
+	// takes names the parameters that change it. Where overThreads, those
+	// are its abscissa: asking for some of them changes nothing.
+	takes       []string
+	overThreads bool
+	jobs        func(p *Published, par Params) ([]job, error)
+	ratios      []ratio
+	reasons     []reason
 	// lacks says which part is not run.
 	lacks []string
 }
@@ -248,6 +250,9 @@ func (f *Figure) altered(par Params) ([]string, error) {
 		}
 		if !slices.Contains(f.takes, a.name) {
 			return nil, fmt.Errorf("figure %s does not depend on --%s", f.ID, a.name)
+		}
+		if a.name == "threads" && f.overThreads {
+			continue
 		}
 		if z, ok := a.v.(*float64); ok {
 			a.v = *z

@@ -34,7 +34,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 			c := &p.Curves[j]
 			for k := range c.Points {
 				pt := &c.Points[k]
-				if pt.Ours == nil && r.Parameters.Quick {
+				if pt.Ours == nil && r.partial() {
 					continue
 				}
 				row(fmt.Sprintf("%s, %s", c.Name, pt.label()), &pt.Comparison)
@@ -44,7 +44,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	if len(r.Ratios) > 0 {
 		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", "published", "ours", "error")
 		for i := range r.Ratios {
-			if ra := &r.Ratios[i]; ra.Ours != nil || !r.Parameters.Quick {
+			if ra := &r.Ratios[i]; ra.Ours != nil || !r.partial() {
 				row(ra.Claim, &ra.Comparison)
 			}
 		}
@@ -118,3 +118,6 @@ func percent(e *float64) string {
 	}
 	return fmt.Sprintf("%+.0f %%", 100**e)
 }
+
+// partial reports whether only some of the points were run.
+func (r *Result) partial() bool { return r.Parameters.Quick || len(r.Parameters.Threads) > 0 }
