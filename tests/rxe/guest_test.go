@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 // Limits of a guest, in emulation on a busy machine.
 const (
 	bootTime = 120 * time.Second
-	jobTime  = 60 * time.Second
+	jobTime  = 30 * time.Second
 )
 
 // guest is one running machine. Its methods may be called from any goroutine.
@@ -29,7 +30,8 @@ type guest struct {
 	line           net.Conn
 	process        *exec.Cmd
 
-	up <-chan Reply // the first one
+	up   <-chan Reply // the first one
+	lost atomic.Bool  // it does not answer any more
 
 	mu      sync.Mutex
 	last    int
@@ -61,7 +63,7 @@ func boot(space *topo.Space, im image, folder string, i, guests, mtu int) (*gues
 		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off", i),
 		"-device", "virtio-net-pci,netdev=net,romfile=,mac="+MAC(i),
 		"-append", strings.Join([]string{
-			"console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off clocksource=acpi_pm",
+			"console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check nokaslr mitigations=off clocksource=acpi_pm",
 			fmt.Sprintf("guest=%d guests=%d mtu=%d", i, guests, mtu),
 		}, " "))
 	g.process.Stdout, g.process.Stderr = os.Stderr, os.Stderr
@@ -128,7 +130,7 @@ func (g *guest) read() {
 func (g *guest) ask(q Request) (<-chan Reply, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.waiting == nil {
+	if g.waiting == nil || g.lost.Load() {
 		return nil, fmt.Errorf("%s is gone; %s", g.name, g.log())
 	}
 	g.last++
@@ -150,10 +152,12 @@ func (g *guest) await(answer <-chan Reply, limit time.Duration) (Reply, error) {
 	select {
 	case r, ok := <-answer:
 		if !ok {
+			g.lost.Store(true)
 			return r, fmt.Errorf("%s is gone; %s", g.name, g.log())
 		}
 		return r, nil
 	case <-timer.C:
+		g.lost.Store(true)
 		return Reply{}, fmt.Errorf("%s does not answer within %v; %s", g.name, limit, g.log())
 	}
 }

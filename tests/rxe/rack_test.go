@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,7 +82,14 @@ func newRack(t *testing.T, clients, mtu int) *rack {
 			t.Fatal(err)
 		}
 	}
+	// From here on the server's queue pairs do not have the clients' numbers.
+	r.contend(t, "own -q 1 -n 1")
 	return r
+}
+
+// lost reports whether a guest is of no use any more.
+func (r *rack) lost() bool {
+	return slices.ContainsFunc(r.guests, func(g *guest) bool { return g.lost.Load() })
 }
 
 // wire makes taps, bridges and the place between them, in the calling thread's
