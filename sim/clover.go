@@ -39,7 +39,7 @@ type CloverConfig struct {
 	// The zero value is a switch pipeline at line rate.
 	Middlebox Middlebox
 	// QPs is how many queue pairs a host's threads share towards the memory
-	// node; 0 = one each.
+	// node; 0 = one each. Threads that share one always run; see Machine.Bind.
 	QPs int
 	// LeanReads lets clients read shortcuts only when they need them, instead
 	// of beside every entry as Clover's library does.
@@ -320,9 +320,11 @@ func (c *CloverConfig) bind(cl *clover.Cluster, all []*Machine) {
 			if m.IP != x.Client || seen[i] == qps {
 				continue
 			}
+			var threads []int
 			for t := seen[i]; t < c.ThreadsPerHost; t += qps {
-				m.Bind(all[0], x.ServerQPN, t)
+				threads = append(threads, t)
 			}
+			m.Bind(all[0], x.ServerQPN, threads...)
 			seen[i]++
 		}
 	}

@@ -127,6 +127,31 @@ type poster struct {
 	turn int  // its number, from 1; 0: it always runs
 }
 
+// turn chooses who posts next: the next thread that is not busy with a post of
+// its own (one that waits for a processor is), or who is not for the shortest
+// time.
+func (q *flow) turn(now Time) {
+	n := len(q.threads)
+	switch n {
+	case 0:
+		q.threads = append(q.threads, poster{})
+		return
+	case 1:
+		return
+	}
+	best := -1
+	for k := 1; k <= n; k++ {
+		i := (q.poster + k) % n
+		if best < 0 || q.threads[i].busy < q.threads[best].busy {
+			best = i
+		}
+		if q.threads[best].busy <= now {
+			break
+		}
+	}
+	q.poster = best
+}
+
 // waiting is a request that waits for its queue pair.
 type waiting struct {
 	arg uint64
@@ -176,13 +201,19 @@ func (m *Machine) DeviceMemory(va uint64, n int) {
 	m.device = append(m.device, span{va, va + uint64(n)})
 }
 
-// Bind says that requests to a peer's queue pair are posted by a thread of the
-// machine, numbered from 0, which shares the processors with the others. When
-// several threads share a queue pair, they post in turns.
-func (m *Machine) Bind(peer *Machine, qpn uint32, thread int) {
+// Bind says which threads of the machine, numbered from 0, post requests to a
+// peer's queue pair. One thread takes turns with the machine's others. Several
+// that share the queue pair always run: requests leave it in order, so that one
+// without a processor would keep the others'.
+func (m *Machine) Bind(peer *Machine, qpn uint32, threads ...int) {
 	q := m.flowOut(peer.index, qpn)
-	q.threads = append(q.threads, poster{turn: thread + 1})
-	m.threads = max(m.threads, thread+1)
+	q.threads = make([]poster, len(threads))
+	for _, t := range threads {
+		m.threads = max(m.threads, t+1)
+	}
+	if len(threads) == 1 {
+		q.threads[0].turn = threads[0] + 1
+	}
 }
 
 // SetFaults says what the machine's cable does to frames that it sends (up) and
@@ -491,11 +522,8 @@ func (m *Machine) transmit(b *packet.Buf) {
 			t = max(t, q.sent)
 			q.sent = t
 		} else {
-			if now > q.posted && len(q.threads) > 1 {
-				q.poster = (q.poster + 1) % len(q.threads)
-			}
-			if len(q.threads) == 0 {
-				q.threads = append(q.threads, poster{})
+			if now > q.posted {
+				q.turn(now)
 			}
 			c := &q.threads[q.poster]
 			c.busy = max(now, c.busy) + n.verb

@@ -68,8 +68,8 @@ type Network struct {
 }
 
 // ConnectX5 is the NIC of the papers' rack. Every constant comes from a
-// micro-benchmark (the figures of Grant's dissertation: 1.1, 1.2, 2.1, 2.2,
-// 2.3) or from a data sheet; none from a figure that is to be predicted.
+// micro-benchmark (figures, where no other source is named, are of Grant's
+// dissertation) or from a data sheet; none from a figure that is to be predicted.
 func ConnectX5() NIC {
 	return NIC{
 		// Figure 1.1, one WRITE a thread: 2,177 ns. The switch twice, four
