@@ -15,7 +15,9 @@ import (
 func change(b []byte, do func(b []byte, f *hdr.Frame)) []byte {
 	b = bytes.Clone(b)
 	var f hdr.Frame
-	hdr.Parse(b, &f)
+	if hdr.Parse(b, &f) != hdr.IsRoCE {
+		return b
+	}
 	do(b, &f)
 	if f.Net == hdr.NetIPv4 {
 		f.IPv4Of(b).UpdateChecksum()
@@ -176,7 +178,7 @@ func TestFull(t *testing.T) {
 		same(t, x.atomicAck(5).Out["a"], x.atomicAckTo(q, 1, 5))
 	})
 	t.Run("words", func(t *testing.T) {
-		r := newRig(t, graph.Args{"words": "2"})
+		r := newRig(t, graph.Args{"words": "4"})
 		a, b := r.join(), r.join()
 		for i := range uint64(4) {
 			one(t, b.cas(va+8*i, 1, 1).Out["b"])

@@ -149,21 +149,47 @@ func newRig(t testing.TB, args graph.Args) *rig {
 
 func rigOf(t testing.TB, args graph.Args, server netip.Addr) *rig {
 	t.Helper()
-	a := graph.Args{"settle": "100us", "giveup": "50ms", "alive": "1s", "conns": "8", "window": "16", "words": "16", "hold": "32"}
+	a := graph.Args{"settle": "100us", "giveup": "50ms", "alive": "1s", "conns": "8", "window": "16", "words": "18", "hold": "32"}
 	maps.Copy(a, args)
 	return &rig{Test: graphtest.New(t, *Kind(), a), t: t, serverMAC: [6]byte{2, 9, 0, 0, 0, 1}, server: server, mtu: 256, resources: 4, start: 1000, args: a}
 }
 
 // client is a new client, of which nothing is known.
 func (r *rig) client() *party {
-	n := len(r.clients)
+	c := r.party(len(r.clients))
+	r.clients = append(r.clients, c)
+	return c
+}
+
+// lowest and highest are the first and the last word of the server's memory
+// that the box has seen reached when the first client joins.
+const lowest, highest = 0x1000, 0x3FFF8
+
+// reach has a client that leaves again reach both ends of the server's memory in
+// every way, over its own connection: what others do there may move from now on.
+func (r *rig) reach() {
+	r.t.Helper()
+	c := r.party(99).connect()
+	c.warm()
+	for _, va := range []uint64{lowest, highest} {
+		one(r.t, c.write(va, 0).Out["b"])
+		one(r.t, c.ack().Out["a"])
+		one(r.t, c.read(va, 8).Out["b"])
+		one(r.t, c.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+		one(r.t, c.request(hdr.MaskedFetchAdd, maskedETH(va, testRKey, 0, 0, 0, 0), nil).Out["b"])
+		one(r.t, c.atomicAck(0).Out["a"])
+	}
+	one(r.t, r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"])
+	one(r.t, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+}
+
+func (r *rig) party(n int) *party {
 	ip := r.server.As16()
 	ip[15] = byte(0x10 + n)
 	c := &party{r: r, n: n, mac: [6]byte{2, 1, 0, 0, 0, byte(n)}, ip: netip.AddrFrom16(ip).Unmap(), sport: uint16(0xC000 + n), back: uint16(0xD000 + n),
 		cqpn: uint32(0x100 + n), sqpn: uint32(0x200 + n), pkey: uint16(0x8001 + n), psn: r.start + uint32(n)*0x1000, msn: 0}
 	c.psn &= hdr.PSNMask
 	c.spsn = c.psn
-	r.clients = append(r.clients, c)
 	return c
 }
 
@@ -206,6 +232,9 @@ func (c *party) connect() *party {
 // WRITE of nothing.
 func (r *rig) join() *party {
 	r.t.Helper()
+	if len(r.clients) == 0 {
+		r.reach()
+	}
 	c := r.client().connect()
 	c.warm()
 	return c

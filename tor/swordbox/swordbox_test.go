@@ -166,13 +166,14 @@ func TestCoalesced(t *testing.T) {
 func TestInfer(t *testing.T) {
 	const va = 0x7020
 	r := newRig(t, nil)
+	r.reach()
 	a, b := r.client(), r.client()
 	for range 4 {
 		for _, c := range []*party{a, b} {
 			c.warm()
 		}
 	}
-	if r.Counter("unpaired") == 0 || r.Counter("synced") != 2 {
+	if r.Counter("unpaired") == 0 || r.Counter("synced") != 3 {
 		t.Fatalf("unpaired %d, synced %d", r.Counter("unpaired"), r.Counter("synced"))
 	}
 	psn := b.psn
@@ -185,14 +186,15 @@ func TestInfer(t *testing.T) {
 // first request on.
 func TestStatic(t *testing.T) {
 	r := newRig(t, graph.Args{"infer": "off", "static": "10.9.0.16/0x100-10.9.0.1/0x200,psn=1000;10.9.0.17/0x101-10.9.0.1/0x201,psn=5096"})
+	r.reach()
 	a, b := r.client(), r.client()
 	a.warm()
 	b.warm()
-	if r.Counter("synced") != 2 {
+	if r.Counter("synced") != 3 {
 		t.Fatalf("synced %d", r.Counter("synced"))
 	}
 	psn := b.psn
-	same(t, b.cas(0x40, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(0x40, testRKey, 5, 4), nil))
+	same(t, b.cas(0x7020, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(0x7020, testRKey, 5, 4), nil))
 	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 2, 4))
 }
 
@@ -216,6 +218,8 @@ func TestGather(t *testing.T) {
 	same(t, b.request(hdr.WriteLast, nil, part(3, 88)).Out["b"],
 		b.moved(a, hdr.WriteFirst, s+1, h, part(1, 256)), b.moved(a, hdr.WriteMiddle, s+2, nil, part(2, 256)), b.moved(a, hdr.WriteLast, s+3, nil, part(3, 88)))
 	a.ack()
+	// A part of it is not it.
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, s+1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"])
 	a.spsn += 2
 	same(t, a.ack().Out["a"], b.ackTo(p+2, 2))
 	if r.Counter("held") != 0 && r.Inst.Held() != 0 {
@@ -362,6 +366,7 @@ func TestFatal(t *testing.T) {
 		a, b, c := r.join(), r.join(), r.join()
 		b.learn(a, va, 1)
 		s, p, q := a.spsn, b.psn, c.psn
+		failed := r.Counter("connections-failed")
 		one(t, b.cas(va, 1, 2).Out["b"])
 		one(t, c.cas(va, 2, 3).Out["b"])
 		got := a.nak(s, syn)
@@ -370,12 +375,12 @@ func TestFatal(t *testing.T) {
 		got = b.cas(va, 1, 2)
 		same(t, got.Out["a"], b.nakTo(p+1, 2, hdr.SynNAKRemoteOperation))
 		dropped(t, got, "reset")
-		// c's goes another way, as what it is: the word is not known.
-		got = r.Push("a", c.made(hdr.CompareSwap, q, atomicETH(va, testRKey, 3, 2), nil))
-		l := r.clients[1] // the next shared connection
-		same(t, got.Out["b"], c.moved(l, hdr.CompareSwap, l.spsn, atomicETH(va, testRKey, 3, 2), nil))
-		same(t, l.atomicAck(1).Out["a"], c.atomicAckTo(q, 2, 1))
-		if r.Counter("connections-failed") != 1 || r.Counter("resets") != 1 {
+		// c's goes over its own, and as what it is: nothing is known about the
+		// word, nor about the region that refused.
+		eth := atomicETH(va, testRKey, 3, 2)
+		same(t, r.Push("a", c.made(hdr.CompareSwap, q, eth, nil)).Out["b"], c.moved(c, hdr.CompareSwap, c.spsn, eth, nil))
+		same(t, c.atomicAck(1).Out["a"], c.atomicAckTo(q, 2, 1))
+		if r.Counter("connections-failed") != failed+1 || r.Counter("resets") != 1 {
 			t.Errorf("failed %d, resets %d", r.Counter("connections-failed"), r.Counter("resets"))
 		}
 	}
@@ -426,8 +431,12 @@ func TestForgets(t *testing.T) {
 			x := r.client()
 			one(r.t, x.request(hdr.WriteOnlyImm, append(reth(va, testRKey, 8), 0, 0, 0, 1), little(77)).Out["b"])
 		},
-		"a wide WRITE": func(r *rig, a, b, c *party) {
+		"a wide WRITE over another connection": func(r *rig, a, b, c *party) {
+			one(r.t, b.write(va, 2).Out["b"]) // under way
 			one(r.t, c.request(hdr.WriteOnly, reth(va-8, testRKey, 24), make([]byte, 24)).Out["b"])
+		},
+		"a wide WRITE under another key": func(r *rig, a, b, c *party) {
+			one(r.t, c.request(hdr.WriteOnly, reth(va-8, testRKey+1, 24), make([]byte, 24)).Out["b"])
 		},
 		"a WRITE across": func(r *rig, a, b, c *party) {
 			one(r.t, c.request(hdr.WriteOnly, reth(va-4, testRKey, 8), make([]byte, 8)).Out["b"])
@@ -482,6 +491,14 @@ func TestBarrier(t *testing.T) {
 	for range 2 {
 		same(t, b.cas(va, 1, 2).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 2, 1), nil))
 		one(t, a.atomicAck(77).Out["a"])
+	}
+	r.Clock.Advance(time.Millisecond)
+	// Nor does an answer to what was sent before it.
+	one(t, b.cas(va, 1, 2).Out["b"])
+	one(t, x.request(hdr.WriteOnly, reth(va, testRKey, 8), little(78)).Out["b"])
+	one(t, a.atomicAck(77).Out["a"])
+	if r.knows(va) {
+		t.Error("the word is known while a stranger writes it")
 	}
 	r.Clock.Advance(time.Millisecond)
 	for _, v := range []uint64{77, 77} {
@@ -615,4 +632,35 @@ func TestStrict(t *testing.T) {
 			same(t, b.read(other, 8).Out["b"], way(a, b, s))
 		})
 	}
+}
+
+// TestWide: what a long WRITE leaves in words is known when its packets have
+// passed; a word that it touches in part is not.
+func TestWide(t *testing.T) {
+	const va = 0x7100
+	r := newRig(t, graph.Args{"track": va16})
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	b.learn(a, va+256, 2)
+	b.learn(a, va+512, 3)
+	data := make([]byte, 600)
+	for i := range data {
+		data[i] = byte(i)
+	}
+	at := func(i int) uint64 { return binary.LittleEndian.Uint64(data[i:]) }
+	h := reth(va-8, testRKey, 516+8) // the last word in part
+	p := c.psn
+	c.request(hdr.WriteFirst, h, data[:256])
+	c.request(hdr.WriteMiddle, nil, data[256:512])
+	if n := len(c.request(hdr.WriteLast, nil, data[512:524]).Out["b"]); n != 3 {
+		t.Fatalf("%d frames", n)
+	}
+	s := a.spsn + 3
+	q := b.psn
+	same(t, b.cas(va, at(8), 7).Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(7)))
+	same(t, b.cas(va+256, at(264), 8).Out["b"], b.moved(a, hdr.WriteOnly, s+1, reth(va+256, testRKey, 8), little(8)))
+	same(t, b.cas(va+512, 3, 9).Out["b"], b.moved(a, hdr.CompareSwap, s+2, atomicETH(va+512, testRKey, 9, 3), nil))
+	a.smsn += 4
+	same(t, r.Push("b", a.response(hdr.AtomicAck, s+2, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, a.smsn), 5), nil)).Out["a"],
+		c.ackTo(p+2, 2), b.atomicAckTo(q, 5, at(8)), b.atomicAckTo(q+1, 6, at(264)), b.atomicAckTo(q+2, 7, 5))
 }
