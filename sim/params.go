@@ -74,7 +74,7 @@ func ConnectX5() NIC {
 	return NIC{
 		// Figure 1.1, one WRITE a thread: 2,177 ns. The switch twice, four
 		// cables and Verb take 755 of it; how the rest is shared out is not
-		// measured and matters to nothing.
+		// measured.
 		Send: 500, Receive: 200, Respond: 100, Complete: 622,
 		// Data sheet: 200 million messages per second.
 		Message: 5,
@@ -109,8 +109,9 @@ func ConnectX5() NIC {
 		Outstanding: 16,
 		// Figure 1.1: what each further request of a thread adds to a round.
 		Verb: 70,
-		// Data sheet of two E5-2640 v4: 2 x 10 cores with two threads each;
-		// Linux lets a task run for 3 ms when others wait.
+		// Data sheet of two E5-2640 v4 (the papers do not say which; v4 has
+		// the clock that they give for a sister machine): 2 x 10 cores with two
+		// threads each. Linux lets a task run for 3 ms when others wait.
 		Threads: 40, Quantum: 3 * time.Millisecond,
 	}
 }

@@ -264,6 +264,9 @@ func TestCASReplaced(t *testing.T) {
 	if m := measure(true, 16); m.OpsPerSecond < 2.6e6 || m.OpsPerSecond > 2.9e6 {
 		t.Errorf("WRITEs: %+v", m)
 	}
+	if a, b := measure(true, 8), measure(true, 8); a != b {
+		t.Errorf("equal seeds: %+v and %+v", a, b)
+	}
 	// Rounds that begin together leave both idle between them.
 	m, err := CAS(context.Background(), CASConfig{QPs: 4, Warmup: 300 * time.Microsecond, Measure: 500 * time.Microsecond})
 	if free := measure(false, 4); err != nil || m.OpsPerSecond > 0.9*free.OpsPerSecond {
