@@ -664,3 +664,42 @@ func TestWide(t *testing.T) {
 	same(t, r.Push("b", a.response(hdr.AtomicAck, s+2, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, a.smsn), 5), nil)).Out["a"],
 		c.ackTo(p+2, 2), b.atomicAckTo(q, 5, at(8)), b.atomicAckTo(q+1, 6, at(264)), b.atomicAckTo(q+2, 7, 5))
 }
+
+// TestWritable: an atomic is sent as a WRITE where the server was seen to take
+// WRITEs; elsewhere as it is, over the shared connection, with its outcome
+// known.
+func TestWritable(t *testing.T) {
+	const va = 0x7200
+	for _, writable := range []string{"proven", "assume"} {
+		t.Run(writable, func(t *testing.T) {
+			r := newRig(t, graph.Args{"writable": writable})
+			r.clients = append(r.clients, r.party(0).connect(), r.party(1).connect())
+			a, b := r.clients[0], r.clients[1]
+			a.warm()
+			b.warm()
+			a.learn(a, va, 1) // nobody has written yet
+			p, s := b.psn, a.spsn
+			got := b.cas(va, 1, 2).Out["b"]
+			if writable == "assume" {
+				same(t, got, b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(2)))
+				same(t, a.ack().Out["a"], b.atomicAckTo(p, 2, 1))
+				return
+			}
+			same(t, got, b.moved(a, hdr.CompareSwap, s, atomicETH(va, testRKey, 2, 1), nil))
+			same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(p, 2, 1))
+			if !r.knows(va) || r.Counter("mismatches") != 0 {
+				t.Error("its outcome was not known")
+			}
+			// One that fails needs no right to write.
+			s = a.spsn
+			same(t, b.cas(va, 1, 2).Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 0), nil))
+			one(t, a.ack().Out["a"])
+			// An answer that is not what it must be: somebody else writes there.
+			one(t, b.cas(va, 2, 3).Out["b"])
+			one(t, a.atomicAck(77).Out["a"])
+			if r.knows(va) || r.Counter("mismatches") != 1 {
+				t.Errorf("still believed; mismatches %d", r.Counter("mismatches"))
+			}
+		})
+	}
+}

@@ -1,0 +1,369 @@
+package swordbox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// TestForgetsWriteImm: WRITE with immediate and ATOMIC WRITE change a word, too.
+func TestForgetsWriteImm(t *testing.T) {
+	const va = 0x7100
+	for name, do := range map[string]func(r *rig, c *party){
+		"WRITE with immediate": func(r *rig, c *party) {
+			c.request(hdr.WriteOnlyImm, append(reth(va, testRKey, 8), 0, 0, 0, 1), little(77))
+		},
+		"ATOMIC WRITE": func(r *rig, c *party) { c.request(hdr.AtomicWrite, reth(va, testRKey, 8), little(77)) },
+		"a stranger's ATOMIC WRITE": func(r *rig, c *party) {
+			r.client().request(hdr.AtomicWrite, reth(va, testRKey, 8), little(77))
+		},
+		"a WRITE over an unreliable connection": func(r *rig, c *party) {
+			c.request(hdr.UC|hdr.WriteOnly, reth(va, testRKey, 8), little(77))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b, c := r.join(), r.join(), r.join()
+			b.learn(a, va, 1)
+			do(r, c)
+			n := (*r.App().(*Box).nodes.Load())[0]
+			if w := n.words.w[n.words.find(va)]; w.valid && w.value != 77 {
+				t.Errorf("%#x is still believed", w.value)
+			}
+		})
+	}
+}
+
+// TestAtomicWriteAnswered: ATOMIC WRITE and FLUSH are answered by an empty READ RESPONSE.
+func TestAtomicWriteAnswered(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.join()
+	p := a.psn
+	one(t, a.request(hdr.AtomicWrite, reth(0x7000, testRKey, 8), little(77)).Out["b"])
+	a.smsn++
+	same(t, r.Push("b", a.response(hdr.ReadRespOnly, a.spsn, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], a.response(hdr.ReadRespOnly, p, aeth(hdr.SynACK, 2), nil))
+}
+
+// TestOrderAfterFailure: what was not executed when a connection died comes before what its
+// client sends later.
+func TestOrderAfterFailure(t *testing.T) {
+	const va = 0x7000
+	for name, do := range map[string]func(r *rig, c *party, q uint32) []byte{
+		"a new request": func(r *rig, c *party, q uint32) []byte {
+			return c.made(hdr.WriteOnly, q+2, reth(va, testRKey, 8), little(0))
+		},
+		"a repetition": func(r *rig, c *party, q uint32) []byte {
+			return c.made(hdr.WriteOnly, q+1, reth(va+8, testRKey, 8), little(6))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b, c := r.join(), r.join(), r.join()
+			b.learn(a, va, 1)
+			b.learn(a, va+8, 1)
+			s, q := a.spsn, c.psn
+			one(t, b.cas(va, 1, 2).Out["b"])
+			one(t, c.write(va, 5).Out["b"])
+			one(t, c.write(va+8, 6).Out["b"])
+			a.nak(s, hdr.SynNAKRemoteAccess)
+			none0(t, r.Push("a", do(r, c, q)).Out["b"])
+		})
+	}
+}
+
+// TestFatalBehindLostAnswer: a refusal is its owner's, even when the answer to an earlier READ or
+// atomic was lost.
+func TestFatalBehindLostAnswer(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil)
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	s := a.spsn
+	one(t, b.read(va, 8).Out["b"])
+	one(t, c.cas(va, 1, 2).Out["b"])
+	got := a.nak(s+1, hdr.SynNAKRemoteAccess) // b's answer was lost
+	for _, f := range got.Out["a"] {
+		var h hdr.Frame
+		hdr.Parse(f.Bytes, &h)
+		if syn := h.AETHOf(f.Bytes).Syndrome(); h.BTHOf(f.Bytes).DestQP() == b.cqpn && syn != hdr.SynNAKSequence {
+			t.Errorf("the reader was given %s", text(f.Bytes))
+		}
+	}
+	if r.Counter("resets") != 1 {
+		t.Errorf("resets %d", r.Counter("resets"))
+	}
+	var toC bool
+	for _, f := range got.Out["a"] {
+		var h hdr.Frame
+		hdr.Parse(f.Bytes, &h)
+		toC = toC || h.BTHOf(f.Bytes).DestQP() == c.cqpn && h.AETHOf(f.Bytes).Syndrome() == hdr.SynNAKRemoteAccess
+	}
+	if !toC {
+		t.Errorf("the owner was not told:%s", show(got.Out["a"]))
+	}
+}
+
+// TestOtherMTU: a READ or WRITE that the two ends cut into packets differently does not
+// move: path MTUs differ.
+func TestOtherMTU(t *testing.T) {
+	r := newRig(t, graph.Args{"track": "10000+10000"})
+	r.mtu = 1024
+	r.join()
+	r.mtu = 256
+	b := r.join()
+	p := b.psn
+	same(t, b.read(0x10000, 600).Out["b"], b.made(hdr.ReadRequest, p, reth(0x10000, testRKey, 600), nil))
+}
+
+// TestOtherMTUWrite: the same, of a WRITE.
+func TestOtherMTUWrite(t *testing.T) {
+	r := newRig(t, graph.Args{"track": "10000+10000"})
+	r.mtu = 1024
+	a := r.join()
+	r.mtu = 256
+	b := r.join()
+	b.request(hdr.WriteFirst, reth(0x10000, testRKey, 600), make([]byte, 256))
+	b.request(hdr.WriteMiddle, nil, make([]byte, 256))
+	got := b.request(hdr.WriteLast, nil, make([]byte, 88))
+	for _, f := range got.Out["b"] {
+		var h hdr.Frame
+		hdr.Parse(f.Bytes, &h)
+		if h.BTHOf(f.Bytes).DestQP() == a.sqpn {
+			t.Errorf("over a connection with MTU 1024: %s", text(f.Bytes))
+		}
+	}
+}
+
+// TestAbsurdLength: absurd lengths do not move the numbering of others.
+func TestAbsurdLength(t *testing.T) {
+	const va = 0x10000
+	for name, do := range map[string]func(b *party){
+		"WRITE FIRST of one byte": func(b *party) { b.request(hdr.WriteFirst, reth(va, testRKey, 0xFFFFFFFF), make([]byte, 1)) },
+		"WRITE FIRST, 2 GiB":      func(b *party) { b.request(hdr.WriteFirst, reth(va, testRKey, 1<<31), make([]byte, 256)) },
+		"READ":                    func(b *party) { b.request(hdr.ReadRequest, reth(va, testRKey, 0xFFFFFFFF), nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, graph.Args{"track": "10000+10000"})
+			a, b, c := r.join(), r.join(), r.join()
+			c.learn(a, va, 1)
+			do(b)
+			same(t, c.write(va+8, 3).Out["b"], c.moved(a, hdr.WriteOnly, a.spsn, reth(va+8, testRKey, 8), little(3)))
+		})
+	}
+}
+
+// TestAbandonedMaskedCAS: an atomic that its dead client does not send again, and that is not on
+// record, is replaced, and that is the end of it.
+func TestAbandonedMaskedCAS(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	s := a.spsn
+	one(t, b.request(hdr.MaskedCompSwap, maskedETH(va, testRKey, 1, 0, 1, 1), nil).Out["b"])
+	a.nak(s, hdr.SynNAKSequence)
+	// Nothing from b. Whatever comes on the connection is acknowledged at once.
+	sent, next := 0, s
+	for range 100 {
+		for _, f := range r.Advance(5 * time.Millisecond).Out["b"] {
+			for k := 0; k < 20; k++ {
+				sent++
+				var h hdr.Frame
+				hdr.Parse(f.Bytes, &h)
+				if p := h.BTHOf(f.Bytes).PSN(); p >= next {
+					next = p + 1
+				}
+				got := r.Push("b", a.response(hdr.Acknowledge, next-1, aeth(hdr.SynACK, a.smsn+1), nil))
+				if len(got.Out["b"]) == 0 {
+					break
+				}
+				f = got.Out["b"][0]
+			}
+		}
+	}
+	if sent > 20 {
+		t.Errorf("%d frames were sent for one operation of a client that is gone", sent)
+	}
+	if sent == 0 {
+		t.Error("the connection was not gone on with")
+	}
+}
+
+// TestOldNAK: a NAK that comes late says nothing about what is open.
+func TestOldNAK(t *testing.T) {
+	const va = 0x7000
+	for _, syn := range []hdr.Syndrome{hdr.SynNAKSequence, hdr.SynRNR | 3, hdr.SynNAKRemoteAccess} {
+		t.Run(fmt.Sprintf("%#x", uint8(syn)), func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b := r.join(), r.join()
+			b.learn(a, va, 1)
+			old := a.spsn
+			for i := range uint64(3) {
+				one(t, b.write(va, i).Out["b"])
+				one(t, a.ack().Out["a"])
+			}
+			one(t, b.write(va, 9).Out["b"])
+			got := a.nak(old, syn)
+			none0(t, got.Out["b"])
+			none0(t, got.Out["a"])
+		})
+	}
+}
+
+// TestStrangeAddress: an address that may be wrong is tried on its sender's own connection
+// first: a refusal costs the others theirs.
+func TestStrangeAddress(t *testing.T) {
+	for name, do := range map[string]func(b *party) (got []byte, want []byte){
+		"an atomic to a new word": func(b *party) ([]byte, []byte) {
+			eth := atomicETH(0xBAD000, testRKey+7, 1, 0)
+			p := b.psn
+			return one(b.r.t, b.request(hdr.CompareSwap, eth, nil).Out["b"]), b.made(hdr.CompareSwap, p, eth, nil)
+		},
+		"an atomic that is not aligned": func(b *party) ([]byte, []byte) {
+			eth := atomicETH(0x7004, testRKey, 1, 0)
+			p := b.psn
+			return one(b.r.t, b.request(hdr.CompareSwap, eth, nil).Out["b"]), b.made(hdr.CompareSwap, p, eth, nil)
+		},
+		"a known word with another key": func(b *party) ([]byte, []byte) {
+			eth := atomicETH(0x7000, testRKey+7, 1, 0)
+			p := b.psn
+			return one(b.r.t, b.request(hdr.CompareSwap, eth, nil).Out["b"]), b.made(hdr.CompareSwap, p, eth, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b := r.join(), r.join()
+			a.learn(a, 0x7000, 1)
+			got, want := do(b)
+			if string(got) != string(want) {
+				t.Errorf("sent as %s, want %s", text(got), text(want))
+			}
+		})
+	}
+}
+
+// TestClosing: after a DisconnectRequest nobody else's operations go over that
+// connection.
+func TestClosing(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	r.Push("a", a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: a.sqpn}))
+	got := one(t, b.write(va, 2).Out["b"])
+	var f hdr.Frame
+	hdr.Parse(got, &f)
+	if f.BTHOf(got).DestQP() == a.sqpn {
+		t.Error("over a connection that its client is ending")
+	}
+}
+
+// TestDeadOwnConnection: the connection's owner learns that it is of no use any more.
+func TestDeadOwnConnection(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, b.cas(va, 1, 2).Out["b"])
+	a.nak(a.spsn, hdr.SynNAKRemoteAccess)
+	p := a.psn
+	got := a.request(hdr.SendOnly, nil, make([]byte, 8))
+	told := len(got.Out["a"])
+	for range 20 {
+		told += len(r.Advance(20 * time.Millisecond).Out["a"])
+		told += len(r.Push("a", a.made(hdr.SendOnly, p, nil, make([]byte, 8))).Out["a"])
+	}
+	if told == 0 {
+		t.Error("its client waits for ever")
+	}
+}
+
+// TestReborn: queue pairs that begin anew under the same number are followed anew.
+func TestReborn(t *testing.T) {
+	for name, step := range map[string]uint32{"several requests": 1} {
+		for _, psn := range []uint32{0x900000, 0x300000, 1} {
+			t.Run(fmt.Sprintf("%s/%#x", name, psn), func(t *testing.T) {
+				r := newRig(t, nil)
+				a := r.client()
+				for range 5 {
+					a.warm()
+				}
+				if r.Counter("synced") != 1 {
+					t.Fatal("not followed")
+				}
+				r.Clock.Advance(2 * time.Second)
+				sent := 0
+				for k := range uint32(20) {
+					got := r.Push("a", a.made(hdr.WriteOnly, psn+k*step, reth(0, 0, 0), nil))
+					sent += len(got.Out["b"])
+					r.Clock.Advance(10 * time.Millisecond)
+				}
+				if sent == 0 {
+					t.Error("nothing of the new connection goes through")
+				}
+			})
+		}
+	}
+}
+
+// TestDiesInMessage: a client that dies in the middle of a message does not keep the shared
+// connection from the others.
+func TestDiesInMessage(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil)
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, a.request(hdr.SendFirst, nil, make([]byte, 256)).Out["b"])
+	r.Advance(500 * time.Millisecond)
+	s := b.spsn
+	same(t, b.write(va, 2).Out["b"], b.made(hdr.WriteOnly, s, reth(va, testRKey, 8), little(2)))
+	one(t, b.ack().Out["a"])
+	got := one(t, c.write(va, 3).Out["b"])
+	var f hdr.Frame
+	hdr.Parse(got, &f)
+	if q := f.BTHOf(got).DestQP(); q != b.sqpn {
+		t.Errorf("there is no shared connection any more: over %#x", q)
+	}
+}
+
+// TestTablesTooLarge: arguments whose tables do not fit are refused.
+func TestTablesTooLarge(t *testing.T) {
+	if _, err := parseArgs(graph.Args{"conns": "65536", "window": "65536"}); err == nil {
+		t.Error("4,294,967,296 operations are accepted")
+	}
+}
+
+// TestLengthCost: the time for a frame does not depend on the length that it claims.
+func TestLengthCost(t *testing.T) {
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 1)
+	x := r.client()
+	wall := clock.NewWall()
+	start := wall.Now()
+	for range 20 {
+		x.request(hdr.WriteFirst, reth(0x1000, testRKey, 0xFFFFFFFF), make([]byte, 256))
+	}
+	// A look at each page would take 10 ms.
+	if d := wall.Now().Sub(start) / 20; d > time.Millisecond {
+		t.Errorf("%v a frame", d)
+	}
+}
+
+// TestUDPChecksum: a UDP checksum that is there does not become wrong.
+func TestUDPChecksum(t *testing.T) {
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	f := frame{srcMAC: b.mac, dstMAC: r.serverMAC, src: b.ip, dst: r.server, sport: b.sport, op: hdr.CompareSwap, pkey: b.pkey, qpn: b.sqpn, psn: b.psn,
+		ext: atomicETH(0x7000, testRKey, 1, 0), ack: true, sum: 0x1234}
+	got := one(t, r.Push("a", f.bytes()).Out["b"])
+	var h hdr.Frame
+	hdr.Parse(got, &h)
+	if h.BTHOf(got).DestQP() == a.sqpn && h.UDPOf(got).Checksum() != 0 {
+		t.Error("moved with the checksum of another frame")
+	}
+}
