@@ -41,6 +41,7 @@ type bound struct {
 	Control string       `json:"control"`
 	Bound   []afxdp.Info `json:"bound"`
 	Notes   []string     `json:"notes,omitempty"`
+	State   string       `json:"state,omitempty"`
 	Spec    *graph.Spec  `json:"spec"`
 }
 
@@ -56,7 +57,19 @@ What was bound is printed: driver, native or generic XDP, zero-copy or copy,
 queues, and the settings that were changed. SIGTERM and SIGINT stop cleanly and
 undo everything; SIGHUP reads SPEC.yaml again and applies what changed under
 traffic. When the process dies or stalls, frames of an inline pair cross in the
-kernel until it is back; "quillon detach" takes such a wire away.`,
+kernel until it is back; "quillon detach" takes such a wire away.
+
+An app that changes what both ends of a connection count (swordbox) keeps a
+state: from before the first such frame the file names those connections, and
+at a clean stop all that is known of them. The next process with the same file
+takes them over. After a crash it tells their clients, by an RDMA error, that
+they are gone, and the clients connect again. The file belongs to one process at
+a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
+that such an app wants do not cross while no process is there.
+
+With --state none all this is lost: clients of shared connections that do not
+connect again before the next process starts may have requests acknowledged
+that were never executed.`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
@@ -77,6 +90,7 @@ kernel until it is back; "quillon detach" takes such a wire away.`,
 	cmd.Flags().StringVar(&f.inline, "inline", "", "the two `interfaces`, as in eth1,eth2; the first faces the clients")
 	addNFFlag(cmd, &f.nfs)
 	f.add(cmd)
+	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost; or none (default: by name, when an app keeps a state)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
 	return cmd
 }
@@ -87,7 +101,6 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
-	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 }
 
@@ -141,6 +154,17 @@ func (f *runFlags) instanceName(file string) string {
 	return strings.ReplaceAll(f.inline, ",", "-")
 }
 
+// stateFile is where apps of the instance keep what outlives it.
+func (f *runFlags) stateFile(instance string) *stateFile {
+	switch f.state {
+	case noState:
+		return &stateFile{}
+	case "":
+		return &stateFile{path: defaultState(filepath.Base(instance)), mkdir: true}
+	}
+	return &stateFile{path: f.state}
+}
+
 // checkSocket refuses a control socket that would leave directories behind.
 func (f *runFlags) checkSocket(name string) error {
 	if f.control == "" {
@@ -187,13 +211,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			return ports.add(name, p, filter, clk)
 		},
 	}
-	var state *stateFile
-	if f.state != "" {
-		state = &stateFile{path: f.state}
-		cfg.Memory = state.memory
-	}
+	state := f.stateFile(name)
+	cfg.Memory = state.memory
 	inst, err := graph.New(cfg)
-	if err == nil && state != nil && state.mem == nil {
+	if err == nil && state.path == f.state && f.state != "" && !state.asked {
 		err = errors.Join(fmt.Errorf("--state %s: no app of the graph keeps a state", f.state), inst.Close())
 	}
 	if err != nil {
@@ -221,10 +242,20 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	} else if err != nil {
 		return finish(err)
 	}
-	err = show(cmd, bound{name, control.Path(), ports.bound(), inst.Notes(), spec}, func(w io.Writer) {
+	info := bound{Name: name, Control: control.Path(), Bound: ports.bound(), Notes: inst.Notes(), Spec: spec}
+	if state.asked {
+		info.State = state.path
+	}
+	if state.asked && state.path == "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", state.app)
+	}
+	err = show(cmd, info, func(w io.Writer) {
 		ports.print(w)
-		for _, n := range inst.Notes() {
+		for _, n := range info.Notes {
 			fmt.Fprintln(w, n)
+		}
+		if info.State != "" {
+			fmt.Fprintf(w, "%s keeps its state in %s\n", state.app, info.State)
 		}
 		fmt.Fprintf(w, "running as %s, control socket %s\n", name, control.Path())
 	})
@@ -239,6 +270,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	defer signal.Stop(sigs)
 	done := make(chan error, 1)
 	go func() { done <- inst.Run(ctx) }()
+	if info.State != "" {
+		go inherited(ctx, cmd.ErrOrStderr(), inst, state.app)
+	}
 	for {
 		select {
 		case s := <-sigs:
@@ -262,6 +296,44 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		err := ports.Detach()
 		cancel()
 		return finish(errors.Join(err, <-done))
+	}
+}
+
+// heir is a report of an app that keeps a state: why it took nothing over when
+// it started, if there was anything. Not known before its first breath.
+type heir interface {
+	Inherited() (why string, known bool)
+}
+
+// inherited prints what the app took over from the process before this one.
+// Its counters "taken-over" and "lost" tell how many connections.
+func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app string) {
+	for ctx.Err() == nil {
+		r, err := inst.Report(app)
+		if err != nil {
+			return // it was taken out, or shows nothing
+		}
+		h, ok := r[0].(heir)
+		if !ok {
+			return
+		}
+		why, known := h.Inherited()
+		if !known {
+			continue
+		}
+		n := map[string]uint64{}
+		for _, c := range inst.Counters() {
+			if c.Node == app {
+				n[c.Name] += c.Value
+			}
+		}
+		switch {
+		case why != "":
+			fmt.Fprintf(w, "quillon: %s: %s: %d connections are lost, their clients are told\n", app, why, n["lost"])
+		case n["taken-over"] > 0:
+			fmt.Fprintf(w, "quillon: %s: %d connections taken over\n", app, n["taken-over"])
+		}
+		return
 	}
 }
 

@@ -1,63 +1,172 @@
 package main
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/controlplane/admin"
 )
+
+// noState is the --state of an instance whose apps keep nothing.
+const noState = "none"
 
 // stateFile is the file of run --state: memory that outlives the process. One
 // app of a graph has something to keep there.
+//
+//	0 magic (16) | 16 bytes that the file has (8, little-endian) | 24 the app's name, zeros
+//	stateHead: the app's memory
 type stateFile struct {
-	path string
-	f    *os.File
-	app  string
-	mem  []byte
+	path  string // "": nothing is kept
+	mkdir bool
+	f     *os.File
+	app   string
+	asked bool     // an app keeps a state
+	maps  [][]byte // of the whole file; the last one is the longest
 }
 
-// memory is graph.Config.Memory.
+const (
+	stateHead  = 4096
+	stateMagic = "quillon state 1\n"
+)
+
+// defaultState is where the state of an instance is when --state does not say.
+func defaultState(instance string) string {
+	return strings.TrimSuffix(admin.Path(instance), ".sock") + ".state"
+}
+
+// memory is graph.Config.Memory. An app that starts anew in a running graph
+// gets what it left.
 func (s *stateFile) memory(app string, size int) ([]byte, error) {
-	if s.mem != nil {
+	if s.asked && app != s.app {
 		return nil, fmt.Errorf("--state %s: it is %s's already, and %s has a state to keep, too: run them as two instances", s.path, s.app, app)
 	}
-	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("--state: %w", err)
+	s.asked, s.app = true, app
+	if s.path == "" {
+		return nil, nil
 	}
-	fail := func(err error) ([]byte, error) { return nil, errors.Join(err, f.Close()) }
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fail(fmt.Errorf("--state %s: another process uses it", s.path))
-	}
-	i, err := f.Stat()
-	if err != nil {
-		return fail(err)
-	}
-	if !i.Mode().IsRegular() {
-		return fail(fmt.Errorf("--state %s: not a file", s.path))
-	}
-	// A file of another size is of other arguments, or is no state: its first
-	// bytes tell the app.
-	if i.Size() != int64(size) {
-		if err := f.Truncate(int64(size)); err != nil {
-			return fail(fmt.Errorf("--state: %w", err))
+	if s.f == nil {
+		if err := s.open(); err != nil {
+			return nil, fmt.Errorf("--state %s: %w", s.path, bare(err))
 		}
 	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return fail(fmt.Errorf("--state %s: map %d bytes: %w", s.path, size, err))
+	if err := s.grow(int64(stateHead + size)); err != nil {
+		return nil, fmt.Errorf("--state %s: %w", s.path, bare(err))
 	}
-	s.f, s.app, s.mem = f, app, mem
-	return mem, nil
+	m := s.maps[len(s.maps)-1]
+	return m[stateHead : stateHead+size : stateHead+size], nil
+}
+
+// bare is a file's error without its path.
+func bare(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
+}
+
+// open takes the file for this process, and refuses what is no state.
+func (s *stateFile) open() (err error) {
+	if s.mkdir {
+		if err := os.MkdirAll(filepath.Dir(s.path), 0o755); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	i, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !i.Mode().IsRegular() {
+		return errors.New("not a file")
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.New("another process uses it")
+	}
+	// Its size now, when no other process changes it.
+	if i, err = f.Stat(); err != nil {
+		return err
+	}
+	if i.Size() > 0 {
+		head := make([]byte, stateHead)
+		n, _ := f.ReadAt(head, 0)
+		if !bytes.HasPrefix(head, []byte(stateMagic)) {
+			return errors.New("it is not a state of quillon: give another file")
+		}
+		left, _, _ := bytes.Cut(head[24:], []byte{0})
+		if size := binary.LittleEndian.Uint64(head[16:]); n < stateHead || uint64(i.Size()) != size {
+			return fmt.Errorf("it is damaged: %d bytes, not %d; end the connections of %s's clients, remove the file, and start again", i.Size(), size, s.app)
+		}
+		if string(left) != s.app {
+			return fmt.Errorf("it is the state of %s, not of %s: give another file", left, s.app)
+		}
+	}
+	s.f = f
+	return nil
+}
+
+// grow makes the file as large as size, at least, and maps it. What was mapped
+// before stays so: an app that is about to be replaced uses it.
+func (s *stateFile) grow(size int64) error {
+	i, err := s.f.Stat()
+	if err != nil {
+		return err
+	}
+	size = max(size, i.Size())
+	if len(s.maps) > 0 && int64(len(s.maps[len(s.maps)-1])) == size {
+		return nil
+	}
+	if size > i.Size() {
+		// Apps write in front while they run, and the rest when they stop: for
+		// the former, space that is missing is an error here, not a fault later.
+		if err := unix.Fallocate(int(s.f.Fd()), 0, 0, stateHead+size/16); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return fmt.Errorf("no room for %d bytes: %w", size, err)
+		}
+		if err := s.f.Truncate(size); err != nil {
+			return err
+		}
+		head := make([]byte, stateHead)
+		copy(head, stateMagic)
+		binary.LittleEndian.PutUint64(head[16:], uint64(size))
+		copy(head[24:stateHead-1], s.app)
+		if _, err := s.f.WriteAt(head, 0); err != nil {
+			return err
+		}
+	}
+	m, err := unix.Mmap(int(s.f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	s.maps = append(s.maps, m)
+	return nil
 }
 
 // Close gives the file back.
 func (s *stateFile) Close() error {
-	if s == nil || s.mem == nil {
+	if s.f == nil {
 		return nil
 	}
-	err := errors.Join(unix.Munmap(s.mem), s.f.Close())
-	s.mem = nil
-	return err
+	var errs []error
+	for _, m := range s.maps {
+		errs = append(errs, unix.Munmap(m))
+	}
+	errs = append(errs, s.f.Close())
+	s.f, s.maps = nil, nil
+	return errors.Join(errs...)
 }

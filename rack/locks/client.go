@@ -146,6 +146,13 @@ func (c *Client) Done() bool {
 	return true
 }
 
+// Stop lets all sessions end with what they have begun.
+func (c *Client) Stop() {
+	for _, s := range c.sessions {
+		s.left = 0
+	}
+}
+
 // Err is the first thing that happened and must not.
 func (c *Client) Err() error { return c.err }
 

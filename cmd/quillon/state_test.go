@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What a process leaves the next one finds; every other content of the file is
+// refused, and left alone.
+func TestStateFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "state")
+	open := func(app string, size int) (*stateFile, []byte, error) {
+		s := &stateFile{path: path}
+		m, err := s.memory(app, size)
+		t.Cleanup(func() { _ = s.Close() })
+		return s, m, err
+	}
+	refused := func(app string, size int, want string) {
+		t.Helper()
+		before, _ := os.ReadFile(path)
+		if _, _, err := open(app, size); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, not: %s", err, want)
+		}
+		if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+			t.Error("the file was changed")
+		}
+	}
+	s, m, err := open("box", 10_000)
+	if err != nil || len(m) != 10_000 || !bytes.Equal(m, make([]byte, 10_000)) {
+		t.Fatalf("%d bytes, %v", len(m), err)
+	}
+	if i, _ := os.Stat(path); i.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", i.Mode())
+	}
+	refused("box", 10_000, "another process uses it")
+	if _, err := s.memory("other", 10); err == nil || !strings.Contains(err.Error(), "two instances") {
+		t.Errorf("a second app: %v", err)
+	}
+	m[0], m[9_999] = 1, 2
+	// The same app anew, larger and smaller: the same memory.
+	n, err := s.memory("box", 20_000)
+	if err != nil || n[0] != 1 || n[9_999] != 2 {
+		t.Fatal(err)
+	}
+	n[19_999], m[1] = 3, 4
+	if n, err = s.memory("box", 5); err != nil || len(n) != 5 || n[1] != 4 {
+		t.Fatal(n, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, m, err = open("box", 20_000); err != nil || m[0] != 1 || m[1] != 4 || m[19_999] != 3 {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	refused("fox", 20_000, "it is the state of box, not of fox")
+	whole, _ := os.ReadFile(path)
+	for _, c := range []struct {
+		content []byte
+		want    string
+	}{
+		{whole[:len(whole)-1], "it is damaged"},
+		{whole[:100], "it is damaged"},
+		{append(bytes.Clone(whole), 0), "it is damaged"},
+		{[]byte("root:x:0:0:root:/root:/bin/sh\n"), "it is not a state of quillon"},
+		{make([]byte, len(whole)), "it is not a state of quillon"},
+	} {
+		if err := os.WriteFile(path, c.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused("box", 20_000, c.want)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), path); err != nil {
+		t.Fatal(err)
+	}
+	refused("box", 10, "symbolic link")
+	path = dir
+	refused("box", 10, "is a directory")
+	path = "/dev/zero"
+	if _, _, err := open("box", 10); err == nil || !strings.Contains(err.Error(), "not a file") {
+		t.Error(err)
+	}
+	path = filepath.Join(dir, "none", "state")
+	refused("box", 10, "no such file or directory")
+
+	none := &stateFile{}
+	if m, err := none.memory("box", 10); m != nil || err != nil || !none.asked || none.Close() != nil {
+		t.Errorf("without a state: %d bytes, %v", len(m), err)
+	}
+}

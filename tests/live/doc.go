@@ -1,0 +1,4 @@
+// Package live runs network functions as their users do: the program itself in
+// a process of its own, inline on veth pairs over AF_XDP, with soft RoCE
+// endpoints in network namespaces around it, on the wall clock.
+package live

@@ -1,0 +1,165 @@
+package live
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// loads are counters and locks, as rxe and as ConnectX clients have them. An
+// rxe client may try again without end, a ConnectX one seven times; so the
+// former may try soon.
+func loads() map[string]config {
+	rxe, cx := rnic.DefaultConn(), rnic.DefaultConn()
+	rxe.Timeout, cx.Timeout = 10, 16
+	counters, spins := []locks.Work{locks.Count, locks.CASCount, locks.Count}, []locks.Work{locks.Spin, locks.Spin, locks.Spin}
+	return map[string]config{
+		"counters/rxe":      {profile: rnic.RXE, conn: rxe, works: counters},
+		"counters/connectx": {profile: rnic.ConnectX, conn: cx, works: counters},
+		"locks/rxe":         {profile: rnic.RXE, conn: rxe, works: spins},
+		"locks/connectx":    {profile: rnic.ConnectX, conn: cx, works: spins},
+	}
+}
+
+// rounds of each fault in a run.
+const rounds = 2
+
+func each(t *testing.T, run func(t *testing.T, c config)) {
+	for name, c := range loads() {
+		t.Run(name, func(t *testing.T) {
+			c.state = filepath.Join(t.TempDir(), "state")
+			run(t, c)
+		})
+	}
+}
+
+// A clean stop hands the connections over to the next process: no client sees
+// anything of it but time that passes.
+func TestHandOver(t *testing.T) {
+	each(t, func(t *testing.T, c config) {
+		r := raise(t, c)
+		r.replaces(200)
+		for range rounds {
+			if err := r.box.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			r.seen.first.Store(0)
+			r.seen.firstWrote.Store(0)
+			at := r.start()
+			r.running()
+			ran := r.clk.Now()
+			r.replaces(200)
+			since := func(v int64) time.Duration { return clock.Time(v).Sub(at).Round(time.Microsecond) }
+			t.Logf("from exec: %v until it said that it runs, %v until the first request at the server, %v until the first replaced atomic",
+				ran.Sub(at).Round(time.Microsecond), since(r.seen.first.Load()), since(r.seen.firstWrote.Load()))
+			if log := r.box.Log(); !strings.Contains(log, "6 connections taken over") {
+				t.Errorf("middlebox: %s", log)
+			}
+		}
+		r.finish()
+		if n := r.broken.Load(); n != 0 {
+			t.Errorf("%d connections broke", n)
+		}
+	})
+}
+
+// After a crash the clients of connections whose ends count differently are
+// told that these are gone. They connect again and go on, and nothing that was
+// acknowledged is lost or done twice.
+func TestKilled(t *testing.T) {
+	each(t, func(t *testing.T, c config) {
+		r := raise(t, c)
+		for range rounds {
+			r.replaces(200)
+			was := r.broken.Load()
+			r.kill()
+			r.start()
+			r.running()
+			r.replaces(200)
+			if r.broken.Load() == was {
+				t.Error("no client was told that its connection is gone")
+			}
+			if log := r.box.Log(); !strings.Contains(log, "did not stop cleanly") || !strings.Contains(log, "connections are lost, their clients are told") {
+				t.Errorf("middlebox: %s", log)
+			}
+		}
+		r.finish()
+	})
+}
+
+// A state that is damaged is good for nothing but to tell who must be told.
+func TestDamaged(t *testing.T) {
+	c := loads()["counters/connectx"]
+	c.state = filepath.Join(t.TempDir(), "state")
+	r := raise(t, c)
+	r.replaces(200)
+	if err := r.box.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(c.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(b) - 1
+	for b[last] == 0 {
+		last--
+	}
+	b[last] ^= 1
+	if err := os.WriteFile(c.state, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.running()
+	r.replaces(200)
+	r.finish()
+	if n, log := r.broken.Load(), r.box.Log(); n != 6 || !strings.Contains(log, "damaged: 6 connections are lost") {
+		t.Errorf("%d connections broke; middlebox: %s", n, log)
+	}
+}
+
+// While no process is there nothing of what it wants crosses.
+func TestClosed(t *testing.T) {
+	c := loads()["counters/rxe"]
+	c.state = "none"
+	r := raise(t, c)
+	r.replaces(200)
+	if log := r.box.Log(); !strings.Contains(log, "--state none: when this process ends") {
+		t.Errorf("middlebox: %s", log)
+	}
+	r.kill()
+	r.wait(20 * time.Millisecond) // what was on its way
+	was := r.seen.requests.Load()
+	r.wait(200 * time.Millisecond)
+	if n := r.seen.requests.Load(); n != was {
+		t.Errorf("%d requests crossed without a process", n-was)
+	}
+}
+
+// A process that does not run for a while is a network that is slow.
+func TestStalled(t *testing.T) {
+	each(t, func(t *testing.T, c config) {
+		r := raise(t, c)
+		for range rounds {
+			r.replaces(200)
+			if err := r.box.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			r.wait(200 * time.Millisecond)
+			if err := r.box.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.replaces(200)
+		r.finish()
+		if n := r.broken.Load(); n != 0 {
+			t.Errorf("%d connections broke", n)
+		}
+	})
+}

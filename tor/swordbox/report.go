@@ -1,0 +1,148 @@
+package swordbox
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// Report is what the app shows of its state, which all workers share.
+type Report struct {
+	Mode    string         `json:"mode"`
+	Memory  Memory         `json:"memory"`
+	State   *State         `json:"state,omitempty"`
+	Servers []ServerReport `json:"servers"`
+}
+
+// Memory is in bytes, for each server that is known.
+type Memory struct {
+	Conns      int `json:"conns"`
+	Operations int `json:"operations"`
+	Words      int `json:"words"`
+	// Total is that of all servers.
+	Total int `json:"total"`
+}
+
+// State is about what outlives the process.
+type State struct {
+	Bytes int `json:"bytes"`
+	// Recorded connections are those whose ends count differently.
+	Recorded int `json:"recorded"`
+	// Why nothing was taken over; "": it was, or there was nothing.
+	Why string `json:"why,omitempty"`
+	// Read: what was left has been looked at, in the first breath.
+	Read bool `json:"read"`
+}
+
+// ServerReport is a memory server and what goes to it.
+type ServerReport struct {
+	Addr   string `json:"addr"`
+	Conns  int    `json:"conns"`
+	Words  int    `json:"words"`
+	Known  int    `json:"known"`  // words whose value is known
+	Held   int    `json:"held"`   // frames
+	Open   int    `json:"open"`   // operations without an answer
+	Shared int    `json:"shared"` // connections
+	// Connections are the first of them.
+	Connections []ConnReport `json:"connections"`
+}
+
+// ConnReport is a connection.
+type ConnReport struct {
+	Client string `json:"client"`
+	Server string `json:"server"`
+	From   string `json:"from"` // how it was learnt
+	State  string `json:"state"`
+	// Followed: operations may move. The rest is of such connections.
+	Followed bool `json:"followed"`
+	Shared   bool `json:"shared,omitempty"`
+	MTU      int  `json:"mtu,omitempty"`
+	// NextClient and NextServer are the PSNs that come next: as the client
+	// numbers its requests, and as the server expects them.
+	NextClient uint32 `json:"next_client"`
+	NextServer uint32 `json:"next_server"`
+	MSN        uint32 `json:"msn"`
+	Open       int    `json:"open"`   // operations of this client without an answer
+	Guests     int    `json:"guests"` // others' that its connection carries
+	Waiting    int    `json:"waiting"`
+	// Ended: its client was told that the connection is gone.
+	Ended bool `json:"ended,omitempty"`
+}
+
+// maxReported is how many connections a report shows of a server.
+const maxReported = 1000
+
+// Report implements graph.Reporter.
+func (s *Box) Report() any {
+	r := Report{Mode: s.cfg.mode.String(), Servers: []ServerReport{}}
+	if s.mem.b != nil {
+		s.mu.Lock()
+		r.State = &State{Bytes: len(s.mem.b), Recorded: len(s.mem.refs), Why: s.why, Read: s.begun.Load()}
+		s.mu.Unlock()
+	}
+	for _, n := range *s.nodes.Load() {
+		if s.workers > 1 {
+			for !n.turn.CompareAndSwap(false, true) {
+				runtime.Gosched()
+			}
+		}
+		r.Servers = append(r.Servers, n.report(&r.Memory))
+		if s.workers > 1 {
+			n.turn.Store(false)
+		}
+	}
+	return r
+}
+
+// Inherited says why nothing was taken over from the process before; known is
+// false before the first breath.
+func (r Report) Inherited() (why string, known bool) {
+	if r.State == nil {
+		return "", true
+	}
+	return r.State.Why, r.State.Read
+}
+
+func (n *node) report(m *Memory) ServerReport {
+	m.Conns = n.conns.Bytes() + len(n.flows)*sizeofFlow
+	m.Operations = len(n.ops) * sizeofOp
+	m.Words = n.words.bytes()
+	m.Total += m.Conns + m.Operations + m.Words
+	v := ServerReport{Addr: n.addr.String(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: len(n.lanes), Connections: []ConnReport{}}
+	for i := range n.words.w[:n.words.n] {
+		if n.words.w[i].valid {
+			v.Known++
+		}
+	}
+	for i := range n.flows {
+		f := &n.flows[i]
+		v.Open += int(f.open)
+		if !n.conns.Used(conn.Slot(i)) || len(v.Connections) == maxReported {
+			continue
+		}
+		row := n.conns.Row(conn.Slot(i))
+		c := ConnReport{
+			Client: endName(&row.Client), Server: endName(&row.Server), From: row.Learnt.String(), State: row.State.String(),
+			Followed: f.synced && f.trusted, Ended: f.gone, MTU: int(row.MTU),
+		}
+		if f.synced {
+			c.NextClient, c.NextServer, c.MSN = f.arrived, f.next, f.msn&0xFFFFFF
+			c.Open, c.Guests, c.Waiting = int(f.open), int(f.guests), int(f.stall.n)
+			if f.mtu != 0 {
+				c.MTU = int(f.mtu)
+			}
+		}
+		for _, l := range n.lanes {
+			c.Shared = c.Shared || l == int32(i)
+		}
+		v.Connections = append(v.Connections, c)
+	}
+	return v
+}
+
+// endName is an end of a connection as static= has it.
+func endName(e *conn.End) string { return fmt.Sprintf("%v/%#x", e.Addr, e.QPN) }
+
+var _ graph.Reporter = (*Box)(nil)
