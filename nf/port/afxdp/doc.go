@@ -86,6 +86,10 @@
 //
 // (testpmd where it is installed and there are hugepages).
 //
+// Those rounds told the kernel of each batch. Now it is told of up to four full
+// ones at once: with them, in turns on a busier machine, most of seven rounds,
+// 0.82 and 0.69 million a second by the clock, testpmd 0.53 and 0.51.
+//
 // At most one ring of chunks is with the kernel for receiving, whether in the
 // fill ring or received and not yet read, so half of the four rings of chunks
 // of a pair is always left for frames that apps hold or that are on their way
