@@ -50,9 +50,6 @@ func DPDK(n NIC, net Network) Middlebox {
 	}
 }
 
-// Tofino is a middlebox in the switch's pipeline, at line rate.
-func Tofino() Middlebox { return Middlebox{} }
-
 // CAS measures threads that contend for one word.
 func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
 	if c.Outstanding == 0 {

@@ -197,13 +197,6 @@ func (w *World) Wake() {
 	}
 }
 
-// Clock is the World's clock, for what wants one.
-func (w *World) Clock() clock.Clock { return (*worldClock)(w) }
-
-type worldClock World
-
-func (c *worldClock) Now() clock.Time { return c.k.now.Clock() }
-
 func (w *World) fail(err error) {
 	if w.err == nil {
 		w.err = err
