@@ -170,15 +170,18 @@ func (a *assembler) assemble() asm.Instructions {
 		a.entry("cross")
 		a.count(offBypassed)
 	}
-	a.label("cross")
-	if a.spec.Cross == Redirect {
+	switch {
+	case f.All && f.Closed: // nothing ever crosses
+	case a.spec.Cross == Redirect:
+		a.label("cross")
 		a.add(
 			asm.LoadMapPtr(asm.R1, a.device),
 			asm.Mov.Imm(asm.R2, 0),
 			asm.Mov.Imm(asm.R3, 0),
 			asm.FnRedirectMap.Call(),
 		)
-	} else {
+	default:
+		a.label("cross")
 		a.add(asm.Mov.Imm(asm.R0, 2))
 	}
 	a.add(asm.Return().WithSymbol("exit"))
@@ -187,8 +190,12 @@ func (a *assembler) assemble() asm.Instructions {
 
 // wanted sends the frame to the queue's socket when a worker lives there.
 func (a *assembler) wanted() {
+	missed := "cross"
+	if a.spec.Filter.Closed {
+		missed = "closed"
+	}
 	a.label("wanted")
-	a.entry("cross")
+	a.entry(missed)
 	if a.spec.Stale > 0 {
 		a.add(
 			asm.Mov.Reg(asm.R9, asm.R0),
@@ -207,13 +214,14 @@ func (a *assembler) wanted() {
 		asm.JEq.Imm(asm.R0, xdpRedirect, "exit"),
 	)
 	a.label("missed")
-	a.entry("cross")
+	a.entry(missed)
 	a.count(offMissed)
 	if a.spec.Filter.Closed {
-		a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
-		return
+		a.label("closed")
+		a.add(asm.Mov.Imm(asm.R0, xdpDrop))
+		missed = "exit"
 	}
-	a.add(asm.Ja.Label("cross"))
+	a.add(asm.Ja.Label(missed))
 }
 
 // entry leaves the queue's entry of the state map in R0.

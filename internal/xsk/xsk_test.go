@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -31,10 +32,12 @@ type tester struct {
 	st *State
 }
 
-func load(tb testing.TB, spec ProgramSpec) *tester {
+func load(tb testing.TB, spec ProgramSpec) *tester { return loadQueues(tb, spec, 1) }
+
+func loadQueues(tb testing.TB, spec ProgramSpec, queues int) *tester {
 	tb.Helper()
 	root(tb)
-	st, err := NewState(1)
+	st, err := NewState(queues)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -170,6 +173,65 @@ func TestHosts(t *testing.T) {
 	if _, err := Load(ProgramSpec{Name: PortProgram, Filter: port.Filter{RoCE: true, Hosts: make([]netip.Addr, 1)}, Cross: Pass}, prog.st, mustSockets(t)); err == nil {
 		t.Error("the zero address was accepted")
 	}
+}
+
+// Of a closed filter, what is wanted and nobody takes does not cross; the rest
+// does.
+func TestClosed(t *testing.T) {
+	want := roceFrame()
+	other := append([]byte(nil), want...)
+	other[37]++ // UDP port
+	for _, c := range []struct {
+		name   string
+		filter port.Filter
+		stale  time.Duration
+		cross  bool // what no app wants
+	}{
+		{"RoCE", port.Filter{RoCE: true, Closed: true}, 0, true},
+		{"RoCE, heartbeat", port.Filter{RoCE: true, Closed: true}, time.Second, true},
+		{"hosts", port.Filter{RoCE: true, Closed: true, Hosts: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}, 0, true},
+		{"all", port.Filter{All: true, Closed: true}, 0, false},
+		{"all, heartbeat", port.Filter{All: true, Closed: true}, time.Second, false},
+	} {
+		for _, cross := range []Cross{Pass, Redirect} {
+			for _, queues := range []int{1, 0} { // 0: a queue that no worker knows
+				p := loadQueues(t, ProgramSpec{Name: PortProgram, Filter: c.filter, Cross: cross, Other: 1, Stale: c.stale}, queues)
+				away := uint32(2)
+				if cross == Redirect {
+					away = xdpRedirect
+				}
+				for _, f := range []struct {
+					frame []byte
+					cross bool
+				}{{want, false}, {other, c.cross}} {
+					act, _, err := p.p.Prog.Test(f.frame)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if f.cross && act != away || !f.cross && act != xdpDrop {
+						t.Errorf("%s, %v, %d queues: action %d, to cross: %v", c.name, cross, queues, act, f.cross)
+					}
+				}
+				if queues == 0 {
+					continue
+				}
+				missed, bypassed := uint64(2), uint64(0)
+				if c.cross {
+					missed, bypassed = 1, 1
+				}
+				if m, b := atomic.LoadUint64(p.st.Missed(0)), atomic.LoadUint64(p.st.Bypassed(0)); m != missed || b != bypassed {
+					t.Errorf("%s: %d missed and %d bypassed, not %d and %d", c.name, m, b, missed, bypassed)
+				}
+			}
+		}
+	}
+}
+
+// roceFrame is a frame to UDP port 4791 over IPv4, from 10.0.0.1 to 10.0.0.2.
+func roceFrame() []byte {
+	f := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 44, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2}
+	f = append(f, 0xC0, 1, 0x12, 0xB7, 0, 24, 0, 0)
+	return append(f, make([]byte, 16)...)
 }
 
 func mustSockets(t *testing.T) *ebpf.Map {

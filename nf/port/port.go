@@ -53,7 +53,8 @@ type Stats struct {
 	// TxDropped: a frame was taken that could not be sent.
 	TxDropped uint64 `json:"tx_dropped"`
 	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
-	// passed to the bridge) without being seen by this process.
+	// passed to the bridge) without being seen by this process, or were dropped
+	// there for a Filter that is Closed.
 	Bypassed uint64 `json:"bypassed"`
 }
 

@@ -194,6 +194,63 @@ func TestFilterCrossesInKernel(t *testing.T) {
 	}
 }
 
+// TestStallClosed has the worker of a closed filter pause: what it wants does
+// not cross, and everything else does.
+func TestStallClosed(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	w := open(t, PairConfig{Options: Options{Stale: 100 * time.Millisecond, Filter: &port.Filter{RoCE: true, Closed: true}}})
+	b := new(packet.Batch)
+	if n, err := w.A[0].Rx(b); n != 0 || err != nil { // alive
+		t.Fatal(n, err)
+	}
+	other := roce(100, 0, false, 1)
+	other[37]++ // UDP port
+	shut := func(what string) {
+		t.Helper()
+		before := w.A[0].Missed()
+		for k := range uint32(20) {
+			if err := bed.a.send(roce(100, 0, false, k)); err != nil {
+				t.Fatal(err)
+			}
+			// It would arrive before this one.
+			crossed(t, bed.a, bed.b, other)
+		}
+		if n := w.A[0].Missed() - before; n != 20 {
+			t.Errorf("%s: %d frames counted, not 20", what, n)
+		}
+	}
+	// The worker does nothing until its heartbeat is stale.
+	for end := time.Now().Add(2 * time.Second); w.A[0].Missed() == 0; {
+		if time.Now().After(end) {
+			t.Fatal("no frame was missed while the worker stood")
+		}
+		if err := bed.a.send(roce(100, 0, false, 2)); err != nil {
+			t.Fatal(err)
+		}
+		crossed(t, bed.a, bed.b, other)
+	}
+	shut("stalled")
+	// Late frames are dropped, and the next one is taken.
+	if n, err := w.A[0].Rx(b); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	if err := bed.a.send(roce(100, 0, false, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := w.A[0].Rx(b); n != 1 || err != nil {
+		t.Fatalf("received %d, %v", n, err)
+	}
+	b.PutAll()
+	// An open filter lets them cross.
+	for _, x := range []*Port{w.A[0], w.B[0]} {
+		if err := x.SetFilter(port.Filter{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	crossed(t, bed.a, bed.b, roce(100, 0, false, 4))
+	conserved(t, w)
+}
+
 // TestStall has the worker pause: frames cross in the kernel meanwhile, and
 // those that it was too late for are not sent behind them.
 func TestStall(t *testing.T) {
