@@ -17,6 +17,8 @@
 //	            ▼
 //	         socket: Port.Rx
 //
+// Of a filter that is Closed, what is missed is dropped instead of crossing.
+//
 // The heartbeat is a word in a page that the process and the program share;
 // Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
 // does neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
