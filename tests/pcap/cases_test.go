@@ -21,12 +21,13 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 	"github.com/quillon/quillon/nf/replay"
 	"github.com/quillon/quillon/tor/clover"
+	"github.com/quillon/quillon/tor/swordbox"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs and counters anew")
 
 // kinds are the network functions that a case may name.
-func kinds() []graph.Kind { return append(graph.Builtin(), *clover.Kind()) }
+func kinds() []graph.Kind { return append(graph.Builtin(), *clover.Kind(), *swordbox.Kind()) }
 
 type goldenCase struct {
 	About     string         `yaml:"about"`

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -82,7 +81,7 @@ func (p *player) counter(name string) uint64 {
 // round is a bit of everything that may happen to frames of b, whose operations
 // go over the connection of a; the word at va is known when replace is set.
 func round(r *rig, a, b *party, va uint64, replace bool) {
-	push := func(in string, f []byte) { r.Clock.Advance(time.Microsecond); r.Push(in, f) }
+	push := func(in string, f []byte) { r.Push(in, f) }
 	request := func(op hdr.Opcode, ext, payload []byte) []byte { return b.made(op, b.psn, ext, payload) }
 	// A WRITE, and one that the server misses, and that comes again, too.
 	write := func() []byte { return request(hdr.WriteOnly, reth(va, testRKey, 8), little(uint64(b.psn))) }

@@ -129,9 +129,10 @@ type taped struct {
 	b  []byte
 }
 
-// Push gives the box frames.
+// Push gives the box frames, a microsecond after what was before.
 func (r *rig) Push(in string, frames ...[]byte) graphtest.Result {
 	r.t.Helper()
+	r.Clock.Advance(time.Microsecond)
 	if r.tape != nil {
 		for _, b := range frames {
 			*r.tape = append(*r.tape, taped{in, r.Clock.Now(), bytes.Clone(b)})
@@ -272,7 +273,6 @@ func (c *party) response(op hdr.Opcode, psn uint32, ext, payload []byte) []byte 
 // request sends the next request of c.
 func (c *party) request(op hdr.Opcode, ext, payload []byte) graphtest.Result {
 	c.r.t.Helper()
-	c.r.Clock.Advance(time.Microsecond)
 	b := c.made(op, c.psn, ext, payload)
 	c.psn++
 	return c.r.Push("a", b)
@@ -301,7 +301,6 @@ func (c *party) read(va uint64, n uint32) graphtest.Result {
 // on the connection of c.
 func (c *party) answer(op hdr.Opcode, ext, payload []byte) graphtest.Result {
 	c.r.t.Helper()
-	c.r.Clock.Advance(time.Microsecond)
 	psn := c.spsn
 	c.spsn++
 	c.smsn++
@@ -319,7 +318,6 @@ func (c *party) atomicAck(original uint64) graphtest.Result {
 // nak is a negative answer on the connection of c.
 func (c *party) nak(psn uint32, s hdr.Syndrome) graphtest.Result {
 	c.r.t.Helper()
-	c.r.Clock.Advance(time.Microsecond)
 	return c.r.Push("b", c.response(hdr.Acknowledge, psn, aeth(s, c.smsn), nil))
 }
 
