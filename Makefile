@@ -63,7 +63,7 @@ test: deps check
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(call RUN,$(PARALLEL)); \
 	   $(call RUN,-p 1 $(SERIAL)); \
-	   $(call RUN,-count=1 $(RXE)); \
+	   $(call RUN,-count=1 -timeout 10m $(RXE)); \
 	   $(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS)))); \
 	   if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
 	     export CGO_ENABLED=1; $(call RUN,-race -p 1 $(addprefix ./,$(addsuffix /...,$(RACE)))); export CGO_ENABLED=0; \

@@ -137,23 +137,23 @@ func download(folder string) (string, error) {
 // unpackKernel writes the uncompressed kernel: emulated, a guest needs seconds
 // to unpack its own.
 func (im image) unpackKernel(root string) error {
-	packed, err := filepath.Glob(root + "/boot/vmlinuz-*")
-	if err != nil || len(packed) != 1 {
-		return fmt.Errorf("%s has %d kernels, want 1: %w", root, len(packed), err)
+	files, err := filepath.Glob(root + "/boot/vmlinuz-*")
+	if err != nil || len(files) != 1 {
+		return fmt.Errorf("%s has %d kernels, want 1: %w", root, len(files), err)
 	}
-	image, err := os.ReadFile(packed[0])
+	packed, err := os.ReadFile(files[0])
 	if err != nil {
 		return err
 	}
-	at := bytes.Index(image, []byte("\xfd7zXZ\x00"))
+	at := bytes.Index(packed, []byte("\xfd7zXZ\x00"))
 	if at < 0 {
-		return fmt.Errorf("%s is not packed with xz", packed[0])
+		return fmt.Errorf("%s is not packed with xz", files[0])
 	}
 	cmd := exec.Command("xz", "-dc", "--single-stream")
-	cmd.Stdin = bytes.NewReader(image[at:])
+	cmd.Stdin = bytes.NewReader(packed[at:])
 	kernel, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("%s: %w", packed[0], err)
+		return fmt.Errorf("%s: %w", files[0], err)
 	}
 	return os.WriteFile(im.kernel, kernel, 0o644)
 }

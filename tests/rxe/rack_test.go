@@ -48,24 +48,23 @@ const plain = "plain"
 // newRack boots a server and some clients. It stands until the test ends.
 func newRack(t *testing.T, clients, mtu int) *rack {
 	t.Helper()
-	im := build(t)
-	r := &rack{quillon: built + "/quillon"}
-	if _, err := run("go", "build", "-buildvcs=false", "-o", r.quillon, "../../cmd/quillon"); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	// The name of a Unix socket is short.
-	if r.folder, err = os.MkdirTemp("", "rxe"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(r.folder) })
-	r.space, err = topo.NewSpace(true)
+	space, err := topo.NewSpace(true)
 	if errors.Is(err, port.ErrNotSupported) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.space.Close)
+	t.Cleanup(space.Close)
+	im := build(t)
+	r := &rack{space: space, quillon: built + "/quillon"}
+	if _, err := run("go", "build", "-buildvcs=false", "-o", r.quillon, "../../cmd/quillon"); err != nil {
+		t.Fatal(err)
+	}
+	// The name of a Unix socket is short.
+	if r.folder, err = os.MkdirTemp("", "rxe"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(r.folder) })
 	if err := r.space.Do(func() error { return wire(clients, mtu) }); err != nil {
 		t.Fatal(err)
 	}
