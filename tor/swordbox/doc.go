@@ -1,4 +1,112 @@
-// Package swordbox shares connections and replaces atomics.
+// Package swordbox lets the clients of a memory server share its connections,
+// and replaces their atomics by WRITEs (SwordBox, sections 2.2.1 to 2.2.3).
+//
+//	clients ─► a [ parse · ICRC · row · word · connection · rewrite ] b ─► memory server
+//	        ◄─   [ each client's answer, in its order and numbers    ]   ◄─
+//
+// A NIC executes an atomic in two trips over PCIe, and locks meanwhile; WRITEs
+// of one queue pair it executes in the order in which they come, without a
+// lock. So operations on a word go over one connection, whoever sent them; then
+// their order is known when they pass, and with it the outcome of each.
+//
+// # Connections, and when they are followed
+//
+// tor/conn pairs the two directions of a connection. Its numbering is taken over
+// when both ends are known and a request comes in its turn: from there on each
+// operation is on record (op), with the PSN that its client gave it and the one
+// that the server got. The first answer shows what answers look like, and how
+// many messages the server has counted; then operations may move, and the first
+// such connections (shared=) carry those of all. Everything of other connections
+// passes as it is, and what they write makes the words that it touches unknown
+// for as long as it may be under way (settle=).
+//
+// An operation moves when it is on a tracked word or memory (learn=, track=),
+// the server has allowed its like under the same R_Key before (reach.go), and
+// the shared connection is known to live: a refusal or a time-out would end it
+// for all. SEND, WRITE with immediate, ATOMIC WRITE and FLUSH stay on their own
+// connection.
+//
+// # Order
+//
+// With order=strict the server executes a client's operations in the client's
+// order: while some are open, the next ones go over the same connection, or wait
+// until they are answered. With order=word those on different tracked words may
+// go over different connections, and pass each other: what locks and counters
+// need, and no more than what RDMA promises to different queue pairs.
+//
+// Clients see their answers in the order of their requests, with their own PSNs
+// and MSNs. One acknowledgement of the server becomes one for each client whose
+// operations it covers. What has to wait is held (hold=): requests whose turn
+// has not come, answers to READs that are ahead of others, retransmissions that
+// are ahead of theirs. When there is no room a frame is dropped, which its
+// sender heals as any loss.
+//
+// # Words
+//
+// A word's value is known after an atomic on it was answered, or a WRITE over
+// all of it passed; atomics that come in between wait. From then on every
+// operation on its connection changes what is known as it passes. An atomic on
+// a known word goes on as a WRITE of eight bytes, of nothing when it changes
+// nothing, and its acknowledgement becomes the atomic's answer. It needs none of
+// the server's responder resources. Operations that are not in order with the
+// word's others (another connection, another R_Key, part of a word, a stranger)
+// make it unknown until they are done; so does a NAK, and a READ or an atomic
+// whose answer is not what was foretold.
+//
+// # Failures
+//
+// A repeated request is recognised by its PSN and goes the way of the original,
+// or is answered from the record. When the server misses requests of a shared
+// connection, the box repeats what it can make itself (READs, replaced atomics,
+// CAS, FETCH-ADD, short WRITEs), and asks clients for the rest. A refusal goes to
+// the client whose operation it was; what was behind it, not executed, is asked
+// for again and goes another way. After a connection that gave no answer, READs
+// are done again, and other operations without an answer end their clients'
+// connections with a REMOTE OPERATIONAL ERROR, since nobody knows whether they
+// were executed. Operations of a client that is gone are completed from the
+// record.
+//
+// # The process
+//
+// Once an operation was moved, the two ends of the connections involved count
+// differently, and frames of theirs must not pass without this app: port.Filter
+// is Closed. env.Memory keeps their list from before the first such frame, and
+// at a clean stop all that is known of connections, so that the next process goes
+// on where this one ended. When there is only the list (a crash, a state that is
+// damaged, too old or of other arguments), clients of the connections on it are
+// told by a NAK when they ask. Words are never kept: they are learnt again.
+//
+// # Memory and threads
+//
+// All memory is fixed when a server is first seen; Report says how much. Each
+// server's state is one, and a worker owns it while it handles frames of it: one
+// atomic exchange a batch and server, none with one worker.
 package swordbox
 
-const doc = ``
+const doc = `Clients that share words of memory (locks, counters, tails) send atomics to
+them, which NICs execute slowly. This app, on the path of all requests to the
+memory servers, moves the operations on such words onto connections that the
+clients share. There they are in one order, so that the outcome of an atomic is
+known when it passes: it goes on as a WRITE, and its client gets the answer of
+an atomic.
+
+Clients and servers need no change and see no difference: PSNs, MSNs and
+acknowledgements are those of their own connections, in their own order. Which
+words there are is learnt from atomics (learn=); WRITEs and READs of other memory
+move as well when track= names it. Connections are learnt from the connection
+manager's datagrams, from static=, or from the PSNs that pass (infer=).
+
+An atomic becomes a WRITE where WRITEs were seen to be allowed (writable=proven).
+Clients that only add or compare-and-swap never show that: say writable=assume
+when their memory regions may be written.
+
+The two ends of a connection whose operations were moved count differently. So
+frames do not cross without this process, and the process keeps a state (see
+quillon help run): a clean stop hands the connections over to the next process;
+after a crash the next process ends them, and clients that connect again go on.
+Without a state, stop the clients first.
+
+quillon report shows the connections, with both ends' numbering, the words, and
+the memory that is taken.
+
+Port a faces the clients, port b the memory servers.`
