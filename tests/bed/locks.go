@@ -193,8 +193,8 @@ func (t Trial) Try(tb testing.TB, seed uint64) (_ *Result, ok bool) {
 func (t Trial) try(tb testing.TB, seed uint64) (*Result, error) {
 	tb.Helper()
 	t = t.defaults()
-	res, err, min := attempt(seed, t.Faults, t.Run)
-	if tell(tb, t.Work.String(), seed, min, err) && res != nil {
+	res, few, err := attempt(seed, t.Faults, t.Run)
+	if tell(tb, t.Work.String(), seed, few, err) && res != nil {
 		show(tb, history.Words(nil), res.Words, err)
 		show(tb, history.Locks(), res.Locks, err)
 	}
@@ -218,11 +218,11 @@ func tell(tb testing.TB, what string, seed uint64, faults fault.Schedule, err er
 
 // attempt does a run under the random schedule of a seed, and, when it fails,
 // again with the fewest faults with which it does.
-func attempt[R any](seed uint64, mix fault.Mix, run func(uint64, fault.Schedule) (R, error)) (R, error, fault.Schedule) {
+func attempt[R any](seed uint64, mix fault.Mix, run func(uint64, fault.Schedule) (R, error)) (R, fault.Schedule, error) {
 	s := fault.Random(seed, mix)
 	res, err := run(seed, s)
 	if err == nil || errors.Is(err, history.ErrUndecided) {
-		return res, err, s
+		return res, s, err
 	}
 	s = fault.Shrink(s, 200, func(s fault.Schedule) bool {
 		r, e := run(seed, s)
@@ -232,7 +232,7 @@ func attempt[R any](seed uint64, mix fault.Mix, run func(uint64, fault.Schedule)
 		res, err = r, e
 		return true
 	})
-	return res, err, s
+	return res, s, err
 }
 
 // show prints where a page about err is.

@@ -176,11 +176,11 @@ func TestShrinks(t *testing.T) {
 	if len(s) == 0 {
 		t.Fatal("no faults")
 	}
-	if min := fault.Shrink(s, 100, func(s fault.Schedule) bool {
+	if few := fault.Shrink(s, 100, func(s fault.Schedule) bool {
 		_, err := trial.Run(3, s)
 		return err != nil
-	}); len(min) != 0 {
-		t.Errorf("%v", min)
+	}); len(few) != 0 {
+		t.Errorf("%v", few)
 	}
 }
 

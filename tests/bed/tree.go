@@ -186,8 +186,8 @@ func (t Tree) Try(tb testing.TB, seed uint64) (_ *TreeResult, ok bool) {
 func (t Tree) try(tb testing.TB, seed uint64) (*TreeResult, error) {
 	tb.Helper()
 	t = t.defaults()
-	res, err, min := attempt(seed, t.Faults, t.Run)
-	if tell(tb, "tree", seed, min, err) && res != nil {
+	res, few, err := attempt(seed, t.Faults, t.Run)
+	if tell(tb, "tree", seed, few, err) && res != nil {
 		show(tb, treeKeys(), res.Keys, err)
 		show(tb, history.Words(nil), res.Words, err)
 	}
