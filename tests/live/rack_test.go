@@ -345,6 +345,20 @@ func (r *rack) kill() {
 	<-r.box.Done()
 }
 
+// caps are the middlebox's effective capabilities.
+func (r *rack) caps() (caps uint64) {
+	r.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.box.PID()))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_, of, _ := strings.Cut(string(status), "CapEff:")
+	if _, err := fmt.Sscanf(of, "%x", &caps); err != nil {
+		r.t.Fatal(err)
+	}
+	return caps
+}
+
 // ask runs a command about the instance in its namespace.
 func (r *rack) ask(args ...string) string {
 	r.t.Helper()

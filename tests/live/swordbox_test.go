@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
@@ -61,6 +63,9 @@ func TestHandOver(t *testing.T) {
 				ran.Sub(at).Round(time.Microsecond), since(r.seen.first.Load()), since(r.seen.firstWrote.Load()))
 			if log := r.box.Log(); !strings.Contains(log, "6 connections taken over") {
 				t.Errorf("middlebox: %s", log)
+			}
+			if caps := r.caps(); caps&(1<<unix.CAP_DAC_OVERRIDE) != 0 || caps == 0 {
+				t.Errorf("capabilities %#x are not those that are kept", caps)
 			}
 		}
 		r.finish()
