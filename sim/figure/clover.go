@@ -30,7 +30,7 @@ type rack struct {
 }
 
 // contendedTime is how long operations in conflict are measured.
-const contendedTime = 10 * time.Millisecond
+const contendedTime = 8 * time.Millisecond
 
 var (
 	// sevenHosts is the run of August 2022: figures 2.10 to 2.15.
@@ -66,14 +66,24 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
-		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys, QPs: min(threads, queuePairsPerHost),
-		NIC: nic, Seed: par.Seed, Warmup: time.Millisecond, Measure: 2 * time.Millisecond,
+		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys,
+		NIC: nic, Seed: par.Seed,
 	}
+	// Threads that share queue pairs cannot take turns on the simulated
+	// processors: where there are more threads than those, each has its own.
+	if threads <= max(nic.Threads, 1) || nic.Threads == 0 {
+		c.QPs = min(threads, queuePairsPerHost)
+	}
+	// Few threads need longer for as many operations.
+	c.Measure = max(time.Millisecond, 40*time.Millisecond/time.Duration(r.hosts*threads))
 	if conflicts(t.mode, writes) {
-		c.Warmup, c.Measure = 5*time.Millisecond, r.measure
+		c.Measure = r.measure
 	}
+	c.Warmup = c.Measure / 2
 	if r.software {
+		// The prototype keeps its tables without locks.
 		c.Middlebox = sim.DPDK(nic, sim.Rack100G())
+		c.Middlebox.Cores = 1
 	}
 	if par.Quick {
 		c.Warmup, c.Measure = c.Warmup/4, c.Measure/4
@@ -222,9 +232,6 @@ func sixHostRun(p *Published, par Params) ([]job, error) {
 func byWrites(r rack, value func(m *sim.CloverMeasured, t technique, v Value) []Value) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		threads := []int{40}
-		if par.Quick {
-			threads = []int{4}
-		}
 		if len(par.Threads) > 0 {
 			threads = par.Threads
 		}

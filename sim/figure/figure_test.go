@@ -225,6 +225,107 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
+// A figure that runs the rack gives the same bytes for the same seed, other
+// bytes for another, and holds its promises in a quick run.
+func TestRack(t *testing.T) {
+	run := func(seed uint64) string {
+		fs, err := Find("2.9", "2.13")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		for _, f := range fs {
+			r, err := f.Run(context.Background(), Params{Seed: seed, Quick: true}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() || r.Points.Within == 0 {
+				if err := r.WriteTable(&b); err != nil {
+					t.Fatal(err)
+				}
+				t.Errorf("seed %d:\n%s", seed, &b)
+			}
+			if err := r.WriteJSON(&b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b.String()
+	}
+	a := run(1)
+	if run(1) != a {
+		t.Error("equal seeds give different numbers")
+	}
+	if strings.ReplaceAll(run(2), `"seed": 2`, `"seed": 1`) == a {
+		t.Error("different seeds give equal numbers")
+	}
+}
+
+// The micro-benchmarks that the model's constants come from hold.
+func TestCalibration(t *testing.T) {
+	for _, f := range All() {
+		if !f.Calibration {
+			continue
+		}
+		r, err := f.Run(context.Background(), Params{Seed: 1, Quick: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.OK() {
+			t.Errorf("%s", r.Summary())
+		}
+	}
+}
+
+// Parameters reach the run: a NIC from a file, hosts, keys that are steered.
+func TestParameters(t *testing.T) {
+	nic := filepath.Join(t.TempDir(), "nic.json")
+	if err := os.WriteFile(nic, []byte(`{"QPMessage": 500}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fs, err := Find("2.1", "2.12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fs[0].Run(context.Background(), Params{Quick: true, NIC: nic}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pt := r.find(0, "WRITE", 1); pt == nil || pt.Ours == nil || *pt.Ours > 2.1 || *pt.Ours < 1.8 {
+		t.Errorf("a message each 500 ns makes %+v Mop/s", pt)
+	}
+	at := func(par Params) float64 {
+		par.Quick, par.Hosts, par.Threads = true, 2, []int{4}
+		r, err := fs[1].Run(context.Background(), par, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Altered) == 0 || r.Points.total() != 0 {
+			t.Errorf("compared with %+v: %+v", par, r.Points)
+		}
+		pt := r.find(0, nameReadWrite, 8)
+		if pt == nil || pt.Ours == nil {
+			t.Fatal("no point at 8 threads")
+		}
+		return *pt.Ours
+	}
+	steep := 1.5
+	all := at(Params{Zipf: &steep, Keys: 200})
+	if few := at(Params{Zipf: &steep, Keys: 200, SteeredKeys: 1}); few >= all {
+		t.Errorf("one steered key: %v, all: %v", few, all)
+	}
+	if big := at(Params{Zipf: &steep, Keys: 200, ObjectSize: 1024}); big >= all {
+		t.Errorf("1 KiB: %v, 128 B: %v", big, all)
+	}
+	for _, text := range []string{"{", `{"Nonsense": 1}`} {
+		if err := os.WriteFile(nic, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fs[0].Run(context.Background(), Params{NIC: nic}, nil); err == nil || !strings.Contains(err.Error(), "nic") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	if f, err := Find("words21-3", "fig-words21-3"); err != nil || len(f) != 2 {
 		t.Error(f, err)
