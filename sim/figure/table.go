@@ -60,8 +60,12 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "Note: %s\n", re)
 	}
 	fmt.Fprintln(&b, r.Summary())
-	_, err := io.WriteString(w, b.String())
-	return err
+	for line := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Summary is one line: how many points and ratios are inside the tolerance.
