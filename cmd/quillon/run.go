@@ -68,8 +68,8 @@ a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
 that such an app wants do not cross while no process is there.
 
 With --state none all this is lost: clients of shared connections that do not
-connect again before the next process starts may have requests acknowledged
-that were never executed.`,
+connect again before the next process starts may wait for answers for ever, or
+have requests acknowledged that were never executed.`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
