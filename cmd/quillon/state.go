@@ -19,12 +19,13 @@ import (
 const noState = "none"
 
 // stateFile is the file of run --state: memory that outlives the process. One
-// app of a graph has something to keep there.
+// app of a graph has something to keep there. Without a file it outlives the
+// app, so that one whose arguments change goes on.
 //
 //	0 magic (16) | 16 bytes that the file has (8, little-endian) | 24 the app's name, zeros
 //	stateHead: the app's memory
 type stateFile struct {
-	path  string // "": nothing is kept
+	path  string // "": none, what is kept is gone with the process
 	mkdir bool
 	f     *os.File
 	app   string
@@ -46,22 +47,27 @@ func defaultState(instance string) string {
 // gets what it left.
 func (s *stateFile) memory(app string, size int) ([]byte, error) {
 	if s.asked && app != s.app {
-		return nil, fmt.Errorf("--state %s: it is %s's already, and %s has a state to keep, too: run them as two instances", s.path, s.app, app)
+		return nil, fmt.Errorf("--state %s: it is %s's already, and %s has a state to keep, too: run them as two instances", s.name(), s.app, app)
 	}
 	s.asked, s.app = true, app
-	if s.path == "" {
-		return nil, nil
-	}
 	if s.f == nil {
 		if err := s.open(); err != nil {
-			return nil, fmt.Errorf("--state %s: %w", s.path, bare(err))
+			return nil, fmt.Errorf("--state %s: %w", s.name(), bare(err))
 		}
 	}
 	if err := s.grow(int64(stateHead + size)); err != nil {
-		return nil, fmt.Errorf("--state %s: %w", s.path, bare(err))
+		return nil, fmt.Errorf("--state %s: %w", s.name(), bare(err))
 	}
 	m := s.maps[len(s.maps)-1]
 	return m[stateHead : stateHead+size : stateHead+size], nil
+}
+
+// name is what --state says.
+func (s *stateFile) name() string {
+	if s.path == "" {
+		return noState
+	}
+	return s.path
 }
 
 // bare is a file's error without its path.
@@ -75,6 +81,14 @@ func bare(err error) error {
 
 // open takes the file for this process, and refuses what is no state.
 func (s *stateFile) open() (err error) {
+	if s.path == "" {
+		fd, err := unix.MemfdCreate("quillon-state", unix.MFD_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		s.f = os.NewFile(uintptr(fd), noState)
+		return nil
+	}
 	if s.mkdir {
 		if err := os.MkdirAll(filepath.Dir(s.path), 0o755); err != nil {
 			return err

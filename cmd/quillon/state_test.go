@@ -94,7 +94,15 @@ func TestStateFile(t *testing.T) {
 	refused("box", 10, "no such file or directory")
 
 	none := &stateFile{}
-	if m, err := none.memory("box", 10); m != nil || err != nil || !none.asked || none.Close() != nil {
-		t.Errorf("without a state: %d bytes, %v", len(m), err)
+	m, err = none.memory("box", 10)
+	if err != nil || !none.asked {
+		t.Fatal(err)
+	}
+	m[9] = 1
+	if n, err = none.memory("box", 10_000); err != nil || n[9] != 1 {
+		t.Errorf("the app anew, without a file: %v", err)
+	}
+	if err := none.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -107,8 +107,7 @@ type Env struct {
 	Share func(make func() any) any
 	// Memory, if not nil, yields so many bytes that outlive the process: the
 	// app of the same name in the next process finds there what this one left,
-	// whatever ended it. Zeros at first; nil without an error: there is none.
-	// One call an app, not one a worker.
+	// whatever ended it. Zeros at first. One call an app, not one a worker.
 	Memory func(size int) ([]byte, error)
 }
 

@@ -75,6 +75,26 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
+// Other arguments under way are a hand-over within the process.
+func TestSet(t *testing.T) {
+	c := loads()["counters/connectx"]
+	c.state = "none"
+	r := raise(t, c)
+	r.replaces(200)
+	for _, mode := range []string{"mode=mux", "mode=replace"} {
+		if out := r.ask("set", "swordbox", mode); !strings.Contains(out, mode) {
+			t.Fatal(out)
+		}
+		done := r.done.Load() + 200
+		r.until("operations to go on", func() bool { return r.done.Load() >= done })
+	}
+	r.replaces(200)
+	r.finish()
+	if n := r.broken.Load(); n != 0 {
+		t.Errorf("%d connections broke", n)
+	}
+}
+
 // After a crash the clients of connections whose ends count differently are
 // told that these are gone. They connect again and go on, and nothing that was
 // acknowledged is lost or done twice.
