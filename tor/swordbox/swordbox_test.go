@@ -493,7 +493,16 @@ func TestBarrier(t *testing.T) {
 		one(t, a.atomicAck(77).Out["a"])
 	}
 	r.Clock.Advance(time.Millisecond)
-	// Nor does an answer to what was sent before it.
+	// The same holds for a word that is new, and for an answer to what was sent
+	// before the stranger's WRITE.
+	const young = va + 0x100
+	one(t, x.request(hdr.WriteOnly, reth(young, testRKey, 8), little(77)).Out["b"])
+	one(t, b.cas(young, 1, 2).Out["b"])
+	one(t, a.atomicAck(1).Out["a"])
+	if r.knows(young) {
+		t.Error("the new word is known while a stranger writes it")
+	}
+	r.Clock.Advance(time.Millisecond)
 	one(t, b.cas(va, 1, 2).Out["b"])
 	one(t, x.request(hdr.WriteOnly, reth(va, testRKey, 8), little(78)).Out["b"])
 	one(t, a.atomicAck(77).Out["a"])
