@@ -26,12 +26,13 @@ func MAC(i int) string { return fmt.Sprintf("52:54:00:77:00:%02x", i+1) }
 // of JSON each, over its second serial line. Its first Reply, with ID 0, says
 // that it is up.
 
-// Request asks a guest to run a program or to read files.
+// Request asks a guest to run a program, to end one, or to read files.
 type Request struct {
 	ID      int      // not 0
 	Argv    []string // program and arguments
 	Seconds int      // after which the program is killed
 	Read    string   // in place of a program: pattern of the files to read
+	Kill    int      // in place of a program: the Request whose program is to end
 }
 
 // Reply answers the Request with the same ID.

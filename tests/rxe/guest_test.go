@@ -125,13 +125,13 @@ func (g *guest) read() {
 	}
 }
 
-// ask sends a request; the reply comes on the channel, which is closed when
+// ask sends a request and returns its number; the reply comes on the channel, which is closed when
 // the guest has gone.
-func (g *guest) ask(q Request) (<-chan Reply, error) {
+func (g *guest) ask(q Request) (<-chan Reply, int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.waiting == nil || g.lost.Load() {
-		return nil, fmt.Errorf("%s is gone; %s", g.name, g.log())
+		return nil, 0, fmt.Errorf("%s is gone; %s", g.name, g.log())
 	}
 	g.last++
 	q.ID = g.last
@@ -139,10 +139,10 @@ func (g *guest) ask(q Request) (<-chan Reply, error) {
 	g.waiting[q.ID] = answer
 	text, err := json.Marshal(q)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	_, err = g.line.Write(append(text, '\n'))
-	return answer, err
+	return answer, q.ID, err
 }
 
 // await waits for a reply.
@@ -171,17 +171,18 @@ func (g *guest) log() string {
 // job is a program that runs in a guest.
 type job struct {
 	g      *guest
+	id     int
 	answer <-chan Reply
 }
 
 // start starts a program.
 func (g *guest) start(t *testing.T, argv ...string) job {
 	t.Helper()
-	answer, err := g.ask(Request{Argv: argv, Seconds: int(jobTime / time.Second)})
+	answer, id, err := g.ask(Request{Argv: argv, Seconds: int(jobTime / time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return job{g, answer}
+	return job{g, id, answer}
 }
 
 // wait returns the program's output and exit status.
@@ -194,10 +195,23 @@ func (j job) wait(t *testing.T) (string, int) {
 	return r.Output, r.Exit
 }
 
+// kill ends the program.
+func (j job) kill(t *testing.T) {
+	t.Helper()
+	answer, _, err := j.g.ask(Request{Kill: j.id})
+	if err == nil {
+		_, err = j.g.await(answer, jobTime)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.wait(t)
+}
+
 // files reads files of a guest.
 func (g *guest) files(t *testing.T, pattern string) map[string]string {
 	t.Helper()
-	answer, err := g.ask(Request{Read: pattern})
+	answer, _, err := g.ask(Request{Read: pattern})
 	if err != nil {
 		t.Fatal(err)
 	}

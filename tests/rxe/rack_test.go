@@ -171,12 +171,12 @@ type middlebox struct {
 	ended   chan error
 }
 
-// insert puts a chain of network functions into its place; arguments are those
-// of quillon run.
-func (r *rack) insert(t *testing.T, args ...string) *middlebox {
+// insert puts a chain of network functions into its place, under a name of its
+// own; arguments are those of quillon run.
+func (r *rack) insert(t *testing.T, name string, args ...string) *middlebox {
 	t.Helper()
 	m := &middlebox{r: r, control: r.folder + "/control", ended: make(chan error, 1)}
-	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", sides[0].place + "," + sides[1].place, "--control", m.control}, args...)...)
+	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", sides[0].place + "," + sides[1].place, "--name", name, "--control", m.control}, args...)...)
 	m.process.Stdout, m.process.Stderr = &m.log, &m.log
 	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := r.space.Do(func() error {

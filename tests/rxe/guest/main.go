@@ -51,6 +51,7 @@ func serve() error {
 			fmt.Println("guest: reply:", err)
 		}
 	}
+	running := map[int]context.CancelFunc{}
 	reply(rxe.Reply{})
 	for in := bufio.NewReader(line); ; {
 		text, err := in.ReadBytes('\n')
@@ -61,12 +62,21 @@ func serve() error {
 		if err := json.Unmarshal(text, &q); err != nil {
 			return fmt.Errorf("request %q: %w", text, err)
 		}
-		go func() { reply(do(q)) }()
+		if q.Kill != 0 {
+			if end := running[q.Kill]; end != nil {
+				end()
+			}
+			reply(rxe.Reply{ID: q.ID})
+			continue
+		}
+		ctx, end := context.WithTimeout(context.Background(), time.Duration(q.Seconds)*time.Second)
+		running[q.ID] = end
+		go func() { reply(do(ctx, q)) }()
 	}
 }
 
 // do answers one request.
-func do(q rxe.Request) rxe.Reply {
+func do(ctx context.Context, q rxe.Request) rxe.Reply {
 	r := rxe.Reply{ID: q.ID}
 	if q.Read != "" {
 		r.Files = map[string]string{}
@@ -82,8 +92,6 @@ func do(q rxe.Request) rxe.Reply {
 		}
 		return r
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(q.Seconds)*time.Second)
-	defer cancel()
 	cmd := exec.CommandContext(ctx, q.Argv[0], q.Argv[1:]...)
 	out, err := cmd.CombinedOutput()
 	r.Output = string(out)
@@ -92,7 +100,7 @@ func do(q rxe.Request) rxe.Reply {
 	} else if err != nil {
 		r.Exit = -1
 	}
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		r.Output += fmt.Sprintf("\nkilled after %d s\n", q.Seconds)
 	} else if err != nil && r.Exit < 0 {
 		r.Output += "\n" + err.Error() + "\n"
