@@ -203,8 +203,8 @@ const (
 	reasonFirstRace = "With one thread on a host nobody shares a cache of tails, and every lost race costs rack/clover a search."
 	reasonSoftware  = "A pass through the software middlebox is 1.65 µs here, from the NIC's own constants; bursts and rings between the cores of the papers' are not modelled, " +
 		"and matter while few requests are under way."
-	reasonFull = "280 threads fill the memory node's link here, and wait for it. The published latencies are from runs of their own, with fewer operations a second " +
-		"(they were timed one by one), and do not say how many threads."
+	reasonFull = "280 threads fill the memory node's link here, and wait for it. The published latencies are from runs of their own, which " +
+		"timing made slower, and of an unknown number of threads."
 	reasonWalk = "The hottest chains grow faster than a writer of rack/clover that lost a race can follow by headers: it never jumps by a shortcut, which may be old. " +
 		"Few writes lose, and those are the slowest percent."
 	reasonPrototype = "The prototype's middlebox is not described; here it is one core, since its tables have no locks, at the rate of the later one's cores. " +

@@ -315,7 +315,7 @@ func (r *Result) judge(f *Figure) {
 	if len(r.Altered) > 0 {
 		return
 	}
-	used := map[int]int{} // reason of the figure -> its number here
+	used := map[string]int{} // reason -> its number
 	explain := func(c *Comparison, applies func(*reason) bool) {
 		if c.Verdict != Off {
 			return
@@ -326,11 +326,11 @@ func (r *Result) judge(f *Figure) {
 			if !applies(re) || !re.covers(factor) {
 				continue
 			}
-			if used[i] == 0 {
+			if used[re.text] == 0 {
 				r.Reasons = append(r.Reasons, re.text)
-				used[i] = len(r.Reasons)
+				used[re.text] = len(r.Reasons)
 			}
-			c.Verdict, c.Reason = Explained, used[i]
+			c.Verdict, c.Reason = Explained, used[re.text]
 			return
 		}
 	}
