@@ -336,6 +336,14 @@ func (r *rack) replaces(n uint64) {
 	r.until("atomics to be replaced", func() bool { return r.done.Load() >= done && r.seen.wrote.Load() >= wrote })
 }
 
+// recorded waits until the two ends of n connections count differently.
+func (r *rack) recorded(n int) {
+	r.t.Helper()
+	r.until("connections to be shared", func() bool {
+		return strings.Contains(r.ask("report", "swordbox"), fmt.Sprintf("\"recorded\": %d", n))
+	})
+}
+
 // kill ends the middlebox in the middle of whatever it does.
 func (r *rack) kill() {
 	r.t.Helper()

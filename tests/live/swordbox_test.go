@@ -47,8 +47,9 @@ func each(t *testing.T, run func(t *testing.T, c config)) {
 func TestHandOver(t *testing.T) {
 	each(t, func(t *testing.T, c config) {
 		r := raise(t, c)
-		r.replaces(200)
 		for range rounds {
+			r.replaces(200)
+			r.recorded(6)
 			if err := r.box.Stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -125,6 +126,7 @@ func TestDamaged(t *testing.T) {
 	c.state = filepath.Join(t.TempDir(), "state")
 	r := raise(t, c)
 	r.replaces(200)
+	r.recorded(6)
 	if err := r.box.Stop(); err != nil {
 		t.Fatal(err)
 	}
