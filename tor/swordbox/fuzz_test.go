@@ -344,18 +344,34 @@ func (x *bout) run(program []byte) {
 	}
 }
 
-func newBout(t testing.TB, args graph.Args) *bout {
-	var tape []taped
-	r := newRig(t, args)
-	r.tape = &tape
-	x := &bout{r: r, s: &responder{memory: map[uint64]uint64{}, qps: map[uint32]*respQP{}}, hold: 32}
+// opening is how bouts begin: three clients have joined.
+type opening struct {
+	r    *rig
+	tape []taped
+}
+
+func newOpening(t testing.TB, args graph.Args) *opening {
+	o := &opening{r: newRig(t, args)}
+	o.r.tape = &o.tape
 	for range 3 {
-		c := r.join()
-		x.s.qps[c.sqpn] = &respQP{c: c, psn: c.spsn, msn: c.smsn, atomics: map[uint32]uint64{}}
+		o.r.join()
+	}
+	return o
+}
+
+// bout is one that begins like that.
+func (o *opening) bout(t testing.TB) *bout {
+	r := *o.r
+	r.clients = nil
+	x := &bout{r: &r, s: &responder{memory: map[uint64]uint64{}, qps: map[uint32]*respQP{}}, hold: 32}
+	for _, c := range o.r.clients {
+		c := *c
+		r.clients = append(r.clients, &c)
+		x.s.qps[c.sqpn] = &respQP{c: &c, psn: c.spsn, msn: c.smsn, atomics: map[uint32]uint64{}}
 		x.sent = append(x.sent, map[uint32]bool{c.psn: true, c.psn - 1: true})
 	}
 	x.player = newPlayer(t, r.args)
-	x.play(tape)
+	x.play(o.tape)
 	return x
 }
 
@@ -374,15 +390,19 @@ func program(seed uint64, n int) []byte {
 	return p
 }
 
-var fuzzArgs = []graph.Args{{}, {"mode": "mux", "track": va16}, {"order": "word", "shared": "2", "track": va16}, {"guard": "drop", "bad": "drop", "track": va16}}
+// fuzzArgs are the arguments of bouts.
+func fuzzArgs() []graph.Args {
+	return []graph.Args{{}, {"mode": "mux", "track": va16}, {"order": "word", "shared": "2", "track": va16}, {"guard": "drop", "bad": "drop", "track": va16}}
+}
 
 // TestBouts: random programs; see FuzzFrames.
 func TestBouts(t *testing.T) {
-	for i, args := range fuzzArgs {
+	for i, args := range fuzzArgs() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			moved, replaced := uint64(0), uint64(0)
+			o := newOpening(t, args)
 			for seed := range uint64(40) {
-				x := newBout(t, args)
+				x := o.bout(t)
 				x.run(program(seed, 250))
 				x.done()
 				moved += x.counter("moved")
@@ -422,8 +442,12 @@ func FuzzFrames(f *testing.F) {
 		f.Add(byte(seed), program(100+seed, 60), []byte{})
 	}
 	f.Add(byte(0), program(7, 20), []byte("not a frame"))
+	var openings []*opening
+	for _, args := range fuzzArgs() {
+		openings = append(openings, newOpening(f, args))
+	}
 	f.Fuzz(func(t *testing.T, args byte, program, raw []byte) {
-		x := newBout(t, fuzzArgs[int(args)%len(fuzzArgs)])
+		x := openings[int(args)%len(openings)].bout(t)
 		if len(program) > 4*300 {
 			program = program[:4*300]
 		}
