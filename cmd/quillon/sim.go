@@ -42,7 +42,7 @@ Exit status: 0 done; 1 with --check when something is outside the tolerance
 without a stated reason; 2 wrong use.`,
 		Example: `  quillon sim --list
   quillon sim 2.12 2.13 --out figures
-  quillon sim all --quick --check
+  quillon sim 1.1 2.1 2.9 2.10 --quick --check
   quillon sim 2.12 --zipf 1.5 --steered-keys 8`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
@@ -92,7 +92,7 @@ without a stated reason; 2 wrong use.`,
 	f.BoolVar(&list, "list", false, "list the figures")
 	f.StringVar(&out, "out", out, "write FIGURE.json, .svg and .png to `DIR`")
 	f.Uint64Var(&par.Seed, "seed", 1, "of everything random")
-	f.BoolVar(&par.Quick, "quick", false, "fewer points, shorter runs")
+	f.BoolVar(&par.Quick, "quick", false, "fewer points, shorter runs (too short for the tails of 2.14 and 2.15)")
 	f.BoolVar(&check, "check", false, "exit status 1 when something is outside the tolerance without a stated reason")
 	f.IntVar(&par.Keys, "keys", 0, "keys in the store")
 	f.Float64Var(&zipf, "zipf", 0, "skew of the keys; 0 = all alike")
