@@ -1,0 +1,138 @@
+package swordbox
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Where a mutant must be found: by the tests of frames, or by histories under
+// faults.
+const (
+	frames    = "./tor/swordbox"
+	histories = "./tests/swordbox"
+)
+
+// mutant is a small change to the sources that breaks one promise.
+type mutant struct {
+	name, file string
+	old, new   string // old is there once
+	by, run    string // package, and tests there
+}
+
+func mutants() []mutant {
+	return []mutant{
+		{"no byte swap in a replaced atomic", "request.go", "le.PutUint64(p, o.out)", "be.PutUint64(p, o.out)", frames, "TestReplaced"},
+		{"no byte swap in a replaced atomic, by histories", "request.go", "le.PutUint64(p, o.out)", "be.PutUint64(p, o.out)", histories, "TestSwordbox/replace/calm"},
+		{"no byte swap of a written value", "request.go", "o.out = le.Uint64(", "o.out = be.Uint64(", frames, "TestWriteFills"},
+		{"answers to the wrong client", "box.go", "h := &fl.down", "h := &s.n.flows[0].down", frames, "TestCoalesced"},
+		{"answers to the wrong client, by histories", "box.go", "h := &fl.down", "h := &s.n.flows[0].down", histories, "TestSwordbox/mux/calm"},
+		{"the cache survives a NAK", "response.go", "if !done {\n\t\t\tv.valid = false", "if false {\n\t\t\tv.valid = false", frames, "TestForgets"},
+		{"the cache survives operations out of order", "request.go", "v.loose++\n\t\t\tv.valid = false\n\t\t\to.flags |= fLoose\n\t\t\ts.c", "v.loose++\n\t\t\to.flags |= fLoose\n\t\t\ts.c", frames, "TestForgets"},
+		{"the cache survives long WRITEs", "request.go", "v.valid = false // until its bytes pass", "", frames, "TestForgets|TestWide"},
+		{"the cache survives strangers", "request.go", "s.disturb(b)", "_ = b", frames, "TestForgets"},
+		{"strangers' WRITEs are executed at once", "request.go", "n.unknown = s.c.Now().Add(s.cfg.settle)", "n.unknown = s.c.Now()", frames, "TestBarrier"},
+		{"another key is the same memory", "request.go", "ordered := v.rkey == o.rkey && ", "ordered := ", frames, "TestForgets"},
+		{"a part is the whole", "request.go", "o.len == 8 && o.kind != kOdd", "o.kind != kOdd", frames, "TestForgets"},
+		{"a repetition is a new atomic", "repair.go", "s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(i, at, x, b, off)", frames, "TestRepetition"},
+		{"a repetition is a new atomic, by histories", "repair.go", "s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(i, at, x, b, off)", histories, "TestSwordbox/replace/frames"},
+		{"another request is a repetition", "repair.go", "!s.same(o, b, off, fl.mtu)", "false", frames, "TestRepetition|TestGuards"},
+		{"a repetition under another PSN", "repair.go", "psn := psnAdd(o.spsn, off)", "psn := c.next", frames, "TestGoBackN"},
+		{"requests keep their PSN", "request.go", "h.SetPSN(psn)\n\t\tif ack", "if ack", frames, "TestMoved"},
+		{"requests keep their addresses", "request.go", "l.up.address(b)\n", "", frames, "TestMoved"},
+		{"moved requests keep their IP checksum", "request.go", "f.IPv4Of(b).UpdateChecksum()\n", "_ = f\n", frames, "TestMoved"},
+		{"moved requests keep their ICRC", "request.go", "hdr.SetICRC(b, f)\n", "", frames, "TestMoved"},
+		{"made frames without an ICRC", "flow.go", "hdr.SetICRC(b, &f)\n", "_ = f\n", frames, "TestReplaced"},
+		{"the P_Key is kept", "flow.go", "copy(b[h.bth+2:h.bth+4], h.b[h.bth+2:])\n", "", frames, "TestMoved"},
+		{"the UDP port is kept", "flow.go", "copy(b[h.l4:h.l4+2], h.b[h.l4:])\n", "", frames, "TestMoved"},
+		{"answers keep their PSN", "response.go", "h.SetPSN(psn)\n\tif ext", "if ext", frames, "TestReadMany"},
+		{"answers keep their MSN", "response.go", "f.AETHOf(b).SetMSN(msn)\n", "_ = msn\n", frames, "TestReadMany"},
+		{"messages are counted from the wrong one", "response.go", "fl.msn = f.AETHOf(b).MSN() - k", "fl.msn = f.AETHOf(b).MSN()", frames, "TestMoved"},
+		{"a WRITE of nothing for a CAS that succeeds", "request.go", "case now == v.value:", "case now == v.value || o.kind == kCAS:", frames, "TestReplaced"},
+		{"a WRITE of nothing for a CAS that succeeds, by histories", "request.go", "case now == v.value:", "case now == v.value || o.kind == kCAS:", histories, "TestSwordbox/replace/calm"},
+		{"the answer is the value after", "request.go", "o.prior, o.out, o.flags = v.value, now,", "o.prior, o.out, o.flags = now, now,", frames, "TestReplaced"},
+		{"masks change places", "request.go", "m.CompareMask(), m.SwapMask()", "m.SwapMask(), m.CompareMask()", frames, "TestReplaced"},
+		{"the mask of the comparison is ignored", "word.go", "(v^compare)&compareMask == 0", "v == compare", frames, "TestReplaced"},
+		{"an answer fills a word that changed since", "response.go", "done && v.last == at && ", "done && ", frames, "TestOvertaken"},
+		{"strangers are forgotten when a word is tracked", "request.go", "v.barred = n.unknown\n", "", frames, "TestBarrier"},
+		{"what was under way is forgotten when a word is tracked", "request.go", "v.loose++\n\t\t\t\tif !o.is(fWide) {\n\t\t\t\t\to.word = w\n\t\t\t\t}\n\t\t\t\to.flags |= fLoose", "", frames, "TestOpenBefore"},
+		{"a client's order is ignored", "request.go", "if fl.open > 0 && (s.cfg.strict || ", "if fl.open > 0 && (", frames, "TestStrict"},
+		{"messages are sent in parts", "request.go", "if l != i && !whole && uint32(fl.stall.n) < o.npsn {", "if false {", frames, "TestGather"},
+		{"a READ takes one PSN", "request.go", "x.next = psnAdd(x.next, o.npsn-o.got)", "x.next = psnAdd(x.next, 1)", frames, "TestReadMany"},
+		{"a first packet acknowledges its message", "response.go", "psnLess(x.acked, psnAdd(o.spsn, o.npsn-1))", "psnLess(x.acked, o.spsn)", frames, "TestGather"},
+		{"an atomic is done without its answer", "response.go", "if o.is(fSlot) {\n\t\t\t// The server", "if false {\n\t\t\t// The server", frames, "TestLostAnswers"},
+		{"answers overtake each other", "response.go", "front == o && o.held[0] == none", "front != nil && o.held[0] == none", frames, "TestHeldAnswers"},
+		{"the responder's resources are ignored", "request.go", "x.rd >= s.depth(l)", "false", frames, "TestDepth"},
+		{"the refusal of one is the end of all", "repair.go", "if doubt {", "if true {", frames, "TestFatal"},
+		{"what may have been executed is done again", "repair.go", "if doubt {", "if false {", frames, "TestServerGone"},
+		{"RNR is forgotten", "repair.go", "hdr.PSNDiff(psn, o.spsn))), syn, 0)", "hdr.PSNDiff(psn, o.spsn))), hdr.SynNAKSequence, 0)", frames, "TestRNR"},
+		{"a quiet connection is trusted", "request.go", "s.c.Now().Sub(x.heard) > s.cfg.alive", "false", frames, "TestProbe"},
+		{"answers are not asked for", "request.go", "h.SetAckReq(true)\n\t\t}\n\t\thdr", "}\n\t\thdr", frames, "TestAsksForAnswers"},
+		{"answers to nothing are believed", "response.go", "if hdr.PSNDiff(psn, fl.next) > 0 || ", "if false && ", frames, "TestGuards"},
+		{"requests ahead of their turn are taken", "request.go", "case d > 0:\n\t\t// A responder", "case d > 1000:\n\t\t// A responder", frames, "TestGapAsked"},
+		{"long WRITEs leave words as they were", "request.go", "v.value, v.valid = le.Uint64(p[v.va-va:]), true", "v.valid = true", frames, "TestWide"},
+		{"a word is known when a part of it was written", "request.go", "v.va < va || v.va+8 > end || ", "", frames, "TestWide"},
+		{"new requests overtake what must be sent again", "request.go", " || fl.unsent > 0 {", " {", frames, "TestOrderAfterFailure"},
+		{"repetitions overtake each other", "repair.go", "n.unsentBefore(i, k) || ", "", frames, "TestOrderAfterFailure"},
+		{"memory that nobody reached is reached over another's connection", "request.go", "!n.known.good(o) || ", "", frames, "TestStrangeAddress"},
+		{"path MTUs differ", "request.go", "if o.len > min(x.effMTU(), fl.effMTU()) && (x.mtu == 0 || x.mtu != fl.mtu) {", "if false {", frames, "TestOtherMTU"},
+		{"old refusals are new", "response.go", "case old: // it was heard before", "case false && old:", frames, "TestOldNAK"},
+		{"what is never followed changes nothing", "box.go", "s.disturb(b)", "_ = b", frames, "TestForgetsWriteImm"},
+		{"regions that take atomics take WRITEs", "request.go", "return s.cfg.writable || ", "return true || ", frames, "TestWritable"},
+		{"the window has no end", "request.go", "fl.tail-fl.head >= fl.span && !n.grow(i) || ", "", frames, "TestFull"},
+	}
+}
+
+// The proof that the tests can fail: every small change that breaks a promise is
+// found.
+func TestMutants(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	t.Cleanup(cancel)
+	for _, m := range mutants() {
+		t.Run(m.name, func(t *testing.T) {
+			file := filepath.Join(root, "tor", "swordbox", m.file)
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(text), m.old); n != 1 {
+				t.Fatalf("%s has %q %d times, want once: write the mutant anew", m.file, m.old, n)
+			}
+			t.Parallel()
+			dir := t.TempDir()
+			changed := filepath.Join(dir, m.file)
+			if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			overlay := filepath.Join(dir, "overlay.json")
+			rule, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(overlay, rule, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			c := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast", "-timeout=30s", "-ldflags=-s -w", "-run", m.run, m.by)
+			c.Dir = root
+			c.Env = append(os.Environ(), "QUILLON_SEEDS=4")
+			out, err := c.CombinedOutput()
+			switch {
+			case err == nil:
+				t.Errorf("not found by %s in %s:\n%s", m.run, m.by, out)
+			case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
+				t.Errorf("does not compile:\n%s", out)
+			case !strings.Contains(string(out), "--- FAIL") && !strings.Contains(string(out), "panic:"):
+				t.Errorf("%v:\n%s", err, out)
+			}
+		})
+	}
+}
