@@ -162,7 +162,7 @@ func All() []*Figure {
 			},
 		},
 		{
-			ID: "six-host-run", data: "six-host-run", takes: takesStore, overThreads: true, jobs: sixHostRun,
+			ID: "six-host-run", data: "six-host-run", takes: takesStore, overThreads: true, jobs: sixHostRun, reasons: sixHostReasons(),
 		},
 		{
 			ID: "single-key-verbs", data: "single-key-verbs", takes: takesNIC, jobs: oneAddress,
@@ -188,6 +188,27 @@ func All() []*Figure {
 			},
 		},
 	}
+}
+
+// sixHostReasons are those of figures 2.4 and 2.11 to 2.14, whose quantities
+// the run has for every workload.
+func sixHostReasons() []reason {
+	rs := []reason{{series: "W / " + nameDefault, to: 6, least: 0.45, most: 0.8, text: reasonFirstRace}}
+	for _, w := range []string{"B / ", "A / ", "W / "} {
+		for _, name := range []string{nameDefault, nameWrite} {
+			if w == "W / " && name == nameWrite {
+				continue
+			}
+			rs = append(rs, reason{series: w + name, least: 1.2, most: 2.2, text: reasonSearch})
+			for _, perOp := range []int{1, 2} {
+				rs = append(rs, reason{panel: perOp, series: w + name, least: 0.35, most: 0.8, text: reasonSearch})
+			}
+		}
+		for _, name := range []string{nameWrite, nameReadWrite} {
+			rs = append(rs, reason{series: w + name, from: 12, least: 1.2, most: 2.2, text: reasonHosts})
+		}
+	}
+	return rs
 }
 
 // Why points are outside the tolerance.
