@@ -45,7 +45,9 @@ func swordboxBenchmark() benchmark {
 	}}
 }
 
-func swordboxArgs() graph.Args { return graph.Args{"settle": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"} }
+func swordboxArgs() graph.Args {
+	return graph.Args{"settle": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"}
+}
 
 // recordLocks runs the load through swordbox in virtual time and keeps what the
 // box received.

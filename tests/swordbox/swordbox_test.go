@@ -17,7 +17,7 @@ import (
 
 // boxes are ways to run swordbox.
 func boxes() map[string]graph.Args {
-	base := graph.Args{"writable": "assume", "settle": "15us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+	base := graph.Args{"writable": "assume", "settle": "60us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 	out := map[string]graph.Args{}
 	for name, a := range map[string]graph.Args{
 		"off":          {"mode": "off"},
@@ -51,6 +51,9 @@ func TestSwordbox(t *testing.T) {
 						}
 						if !ok {
 							continue // the checker needs too long
+						}
+						if len(mix.Machines) == 0 && r.Broken != 0 {
+							t.Errorf("seed %d: %d queue pairs failed, and nobody died", seed, r.Broken)
 						}
 						for _, c := range inst.Counters() {
 							if c.Value != 0 && c.Node == "box" {

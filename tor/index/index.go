@@ -24,8 +24,9 @@ func New(n int) Index {
 
 // Start is the first position to look at for hash h.
 func (x *Index) Start(h uint32) uint32 { return h & x.mask }
+
 // Next is the position after p.
-func (x *Index) Next(p uint32) uint32  { return (p + 1) & x.mask }
+func (x *Index) Next(p uint32) uint32 { return (p + 1) & x.mask }
 
 // Slot is the slot at position p, if its hash is h.
 func (x *Index) Slot(p, h uint32) (int32, bool) {

@@ -210,6 +210,9 @@ func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
 		s.dropAnswer(o)
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
+	if c.repair {
+		s.pump(l) // answers may have come
+	}
 	if !c.repair {
 		if l == i && c.guests == 0 {
 			// Its own connection and all in its client's hands.
@@ -313,6 +316,9 @@ func (s *Box) pump(l int32) {
 	n := s.n
 	c := &n.flows[l]
 	at := c.oldest
+	if at != none && psnLess(c.expect, n.ops[at].spsn) {
+		c.expect = psnAdd(n.ops[at].spsn, n.ops[at].got) // what was before it is answered
+	}
 	for c.repair && c.expect != c.next {
 		for at != none && !psnLess(c.expect, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
 			at = n.ops[at].next

@@ -150,8 +150,8 @@ func (s *Box) disturb(b []byte) {
 	if ln != 0 {
 		n.unknown = s.c.Now().Add(s.cfg.settle)
 		for w := n.words.next(va, va+uint64(ln)); w != none; w = n.words.next(n.words.w[w].va+8, va+uint64(ln)) {
-			n.words.w[w].valid = false
-			n.words.w[w].barred = n.unknown
+			v := &n.words.w[w]
+			v.valid, v.last, v.barred = false, none, n.unknown
 		}
 	}
 }

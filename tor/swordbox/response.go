@@ -184,6 +184,9 @@ func (s *Box) acked(l int32, psn uint32) {
 		x.acked = psn
 	}
 	s.advance(l)
+	if x.repair {
+		s.pump(l)
+	}
 }
 
 // advance completes what is acknowledged, in order.

@@ -1,3 +1,0 @@
-package quillon
-
-import _ "github.com/anishathalye/porcupine"
