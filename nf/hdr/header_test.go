@@ -313,6 +313,32 @@ func plainChecksum(b []byte) uint16 {
 	return ^uint16(s)
 }
 
+func TestIPv4Checksum(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := hdr.IPv4Len + 4*rapid.IntRange(0, 10).Draw(t, "options")
+		h := hdr.IPv4(rapid.SliceOfN(rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte{0, 0xFF})), n, n).Draw(t, "header"))
+		h[0] = 4<<4 | byte(n/4)
+		check := func(what string) {
+			got := h.Checksum()
+			h.SetChecksum(0)
+			if want := hdr.Checksum(h, 0); got != want {
+				t.Fatalf("%s: %#x, want %#x", what, got, want)
+			}
+			h.SetChecksum(got)
+		}
+		h.UpdateChecksum()
+		check("UpdateChecksum")
+		if n == hdr.IPv4Len {
+			ends := rapid.SliceOfN(rapid.Byte(), 8, 8).Draw(t, "ends")
+			h.SetEnds(ends)
+			if !bytes.Equal(h[12:20], ends) {
+				t.Fatal("other addresses")
+			}
+			check("SetEnds")
+		}
+	})
+}
+
 func TestChecksum(t *testing.T) {
 	for _, v := range vectors(t) {
 		var f hdr.Frame

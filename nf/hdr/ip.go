@@ -66,8 +66,33 @@ func (h IPv4) Options() []byte { return h[IPv4Len:h.HeaderLen()] }
 
 // UpdateChecksum computes the header's checksum and stores it.
 func (h IPv4) UpdateChecksum() {
-	h.SetChecksum(0)
-	h.SetChecksum(Checksum(h[:h.HeaderLen()], 0))
+	if h.HeaderLen() != IPv4Len {
+		h.SetChecksum(0)
+		h.SetChecksum(Checksum(h[:h.HeaderLen()], 0))
+		return
+	}
+	h.seal(le.Uint64(h[12:]))
+}
+
+// SetEnds sets both addresses, given as they follow each other in a header, and
+// the checksum of a header without options.
+func (h IPv4) SetEnds(ends []byte) {
+	v := le.Uint64(ends)
+	h.seal(v)
+	le.PutUint64(h[12:], v)
+}
+
+// seal sets the checksum for a header without options and these addresses (one
+// after the other, little-endian). Nothing that was just written in parts is
+// read again.
+func (h IPv4) seal(ends uint64) {
+	s, c := bits.Add64(le.Uint64(h), uint64(le.Uint32(h[8:])&0xFFFF), 0)
+	s, c = bits.Add64(s, ends, c)
+	sum := (s + c) % 0xFFFF
+	if sum == 0 {
+		sum = 0xFFFF // the header's first byte is not 0, so neither is the sum
+	}
+	le.PutUint16(h[10:], ^uint16(sum))
 }
 
 // ChecksumOK reports whether the header's checksum is right.
