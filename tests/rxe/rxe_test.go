@@ -299,19 +299,15 @@ const box = "swordbox,idle=20s"
 var modes = []struct {
 	name  string
 	short bool
-	// anew: one middlebox a case. A tail that Clover's steering knows names the
-	// R_Key that its memory had; the next server registers the same addresses
-	// under another one.
-	anew bool
 	args []string
 }{
-	{"wire", true, false, []string{"--nf", "wire"}},
-	{"steer", true, true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
-	{"multiplex", true, false, []string{"--nf", box + ",mode=mux,track=10000000000+1000000"}},
-	{"replace", true, false, []string{"--nf", box + ",mode=replace"}},
-	{"several-shared", false, false, []string{"--nf", box + ",mode=replace,track=10000000000+1000000,shared=4,order=word"}},
-	{"over-packet-sockets", false, false, []string{"--port", "afpacket", "--nf", box + ",mode=replace"}},
-	{"steer-and-replace", false, true, []string{"--nf", "clover-steer,mode=read-write,keys=64", "--nf", box + ",mode=replace"}},
+	{"wire", true, []string{"--nf", "wire"}},
+	{"steer", true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
+	{"multiplex", true, []string{"--nf", box + ",mode=mux,track=10000000000+1000000"}},
+	{"replace", true, []string{"--nf", box + ",mode=replace"}},
+	{"several-shared", false, []string{"--nf", box + ",mode=replace,track=10000000000+1000000,shared=4,order=word"}},
+	{"over-packet-sockets", false, []string{"--port", "afpacket", "--nf", box + ",mode=replace"}},
+	{"steer-and-replace", false, []string{"--nf", "clover-steer,mode=read-write,keys=64", "--nf", box + ",mode=replace"}},
 }
 
 // TestClientsSeeNoMiddlebox runs each case first without and then with a
@@ -337,30 +333,15 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 			r = newRack(t, 2, 4200)
 		}
 		t.Run(mode.name, func(t *testing.T) {
-			between := func(t *testing.T, f func()) {
-				m := r.insert(t, mode.name, mode.args...)
-				defer m.remove(t)
-				f()
-				m.check(t)
+			m := r.insert(t, mode.name, mode.args...)
+			defer m.remove(t)
+			for _, c := range all {
+				t.Run(c.name, func(t *testing.T) {
+					r.capture(t)
+					c.run(t, r).compare(t, c, plain[c.name])
+				})
 			}
-			cases := func() {
-				for _, c := range all {
-					t.Run(c.name, func(t *testing.T) {
-						r.capture(t)
-						run := func() { c.run(t, r).compare(t, c, plain[c.name]) }
-						if mode.anew {
-							between(t, run)
-						} else {
-							run()
-						}
-					})
-				}
-			}
-			if mode.anew {
-				cases()
-			} else {
-				between(t, cases)
-			}
+			m.check(t)
 		})
 	}
 }

@@ -89,23 +89,23 @@ const (
 // op is a request that was forwarded: what was done to it, so that its
 // retransmission takes the same road and its answer can be turned back.
 type op struct {
-	va, newVA     uint64
-	swap          uint64 // CAS: as the client sent it; it compares with Fresh(cliVer)
-	entry         uint64 // CAS: address of the new entry; 0: not known
-	epoch         uint64 // of the key when the request passed
-	psn           uint32
-	rkey, newRKey uint32
-	key           int32  // key slot; noSlot: not attributed
-	slot          int32  // CAS: address slot of the new entry
-	size          uint32 // CAS: of the new entry, and region its region
-	region        uint16
-	npsn          uint16
-	kind          uint8
-	live          bool // not answered yet
-	steered       bool
-	cliVer        uint8 // version that the client expects at va
-	newVer        uint8 // version at newVA
-	repairs       uint8
+	va, newVA uint64
+	swap      uint64 // CAS: as the client sent it; it compares with Fresh(cliVer)
+	entry     uint64 // CAS: address of the new entry; 0: not known
+	epoch     uint64 // of the key when the request passed
+	psn       uint32
+	rkey      uint32 // as the client sent it, and as it is sent
+	key       int32  // key slot; noSlot: not attributed
+	slot      int32  // CAS: address slot of the new entry
+	size      uint32 // CAS: of the new entry, and region its region
+	region    uint16
+	npsn      uint16
+	kind      uint8
+	live      bool // not answered yet
+	steered   bool
+	cliVer    uint8 // version that the client expects at va
+	newVer    uint8 // version at newVA
+	repairs   uint8
 }
 
 // compare is what a CAS compares with, as the client sent it.

@@ -22,6 +22,9 @@
 // expects at the address that it asked for, and the version of the entry that
 // it got, may differ once entries were recycled.
 //
+//   - A request keeps its R_Key: what is known of memory under one R_Key is not
+//     used under another one. After a server's restart the same addresses come
+//     under a new R_Key, and chains are learnt anew.
 //   - A CAS goes to the tail when it expects the tail's version, a READ when
 //     the entry that it asks for has the tail's version. A client whose pointer
 //     is out of date then still finds out by the version.

@@ -42,6 +42,7 @@ const (
 	reasonUnknownTail
 	reasonUnattributed
 	reasonVersion
+	reasonOtherRegion
 	reasonWindowFull
 	reasonOtherAtomic
 	reasonReadMiss
@@ -74,6 +75,7 @@ var reasons = func() []counter.Def {
 		reasonUnknownTail:  {Name: "unknown-tail", Help: "the key's tail is not known for sure"},
 		reasonUnattributed: {Name: "unattributed-cas", Help: "a compare-and-swap whose written entry is not known for sure"},
 		reasonVersion:      {Name: "other-version", Help: "the tail's version is not that of the entry that was asked for (recycled=)"},
+		reasonOtherRegion:  {Name: "other-region", Help: "the tail was written under another R_Key than the request's: its memory may be another server's, or gone"},
 		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},
 		reasonOtherAtomic:  {Name: "other-atomic", Help: "an atomic that is not Clover's append"},
 		reasonReadMiss:     {Name: "read-miss", Help: "a read of an address that no tracked write went to"},

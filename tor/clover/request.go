@@ -212,7 +212,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	}
 	rec.kind, rec.swap = opCAS, uint64(swap)
 	rec.va, rec.rkey, rec.cliVer = va, a.RKey(), cmp.Version()
-	rec.newVA, rec.newRKey, rec.newVer = rec.va, rec.rkey, rec.cliVer
+	rec.newVA, rec.newVer = rec.va, rec.cliVer
 	i, teaches := s.entryOf(r, swap, c.Now())
 	if i < 0 {
 		s.disturb(c, r.sid, va)
@@ -247,11 +247,18 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		return
 	}
 	t := &s.addrs.e[k.tail]
+	if s.regions[t.region()].rkey != rec.rkey {
+		// Those who write the key now do so in another region: the tail's may
+		// be gone.
+		s.dropKey(c, w.key)
+		s.through(c, x, r, rec, reasonOtherRegion)
+		return
+	}
 	if t.version() != rec.cliVer && !s.cfg.adjust {
 		s.through(c, x, r, rec, reasonVersion)
 		return
 	}
-	rec.newVA, rec.newVer, rec.newRKey = t.va, t.version(), s.regions[t.region()].rkey
+	rec.newVA, rec.newVer = t.va, t.version()
 	rec.steered, rec.epoch = true, k.epoch
 	t.info |= entryTouched
 	k.tail = w.slot
@@ -277,20 +284,16 @@ func (s *Steer) through(c *graph.Ctx, x *packet.Buf, r *row, rec *op, why graph.
 
 // rewriteCAS applies a record to its request; false when nothing changes.
 func (s *Steer) rewriteCAS(x *packet.Buf, b []byte, rec *op) bool {
-	if rec.newVA == rec.va && rec.newRKey == rec.rkey && rec.newVer == rec.cliVer {
+	if rec.newVA == rec.va && rec.newVer == rec.cliVer {
 		return false
 	}
 	a := s.f.AtomicETHOf(b)
-	n := 12 // VA and R_Key
-	if rec.newRKey == rec.rkey {
-		n = 8
-	}
+	n := 8 // VA
 	if rec.newVer != rec.cliVer {
 		n = hdr.AtomicETHLen
 	}
 	copy(s.old[:], a[:n])
 	a.SetVA(rec.newVA)
-	a.SetRKey(rec.newRKey)
 	if rec.newVer != rec.cliVer {
 		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
@@ -337,6 +340,10 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 		return
 	}
 	t := &s.addrs.e[k.tail]
+	if s.regions[e.region()].rkey != rkey || t.region() != e.region() {
+		pass(c, x, reasonOtherRegion)
+		return
+	}
 	if t.class() != class || e.class() != class {
 		pass(c, x, reasonReadClass)
 		return
@@ -352,7 +359,7 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	}
 	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn), e.key()
 	rec.va, rec.rkey, rec.cliVer = va, rkey, e.version()
-	rec.newVA, rec.newRKey, rec.newVer = t.va, s.regions[t.region()].rkey, t.version()
+	rec.newVA, rec.newVer, rec.epoch = t.va, t.version(), k.epoch
 	s.rewriteRead(b, rec, va)
 	c.Mark(x, packet.Rewritten, reasonSteeredRead)
 	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
@@ -362,14 +369,9 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 // place of where rec was sent.
 func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
 	reth := s.f.RETHOf(b)
-	n := 12
-	if rec.newRKey == rec.rkey {
-		n = 8
-	}
-	copy(s.old[:], reth[:n])
+	copy(s.old[:8], reth)
 	reth.SetVA(rec.newVA + (va - rec.va))
-	reth.SetRKey(rec.newRKey)
-	hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])
+	hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:8])
 }
 
 // again handles a retransmission.

@@ -140,13 +140,13 @@ func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
 	fatal := syn != hdr.SynNAKSequence
 	for i := range s.conns.ops[int(ri)*window : (int(ri)+1)*window] {
 		rec := &s.conns.ops[int(ri)*window+i]
-		if rec.kind != opCAS || !rec.live || !rec.steered || hdr.PSNDiff(rec.psn, psn) < 0 {
+		if rec.kind == opNone || !rec.live || !rec.steered || hdr.PSNDiff(rec.psn, psn) < 0 || rec.kind == opRead && !fatal {
 			continue
 		}
 		if s.keys.s[rec.key].epoch == rec.epoch {
 			s.dropKey(c, rec.key)
 		}
-		if fatal {
+		if fatal && rec.kind == opCAS {
 			s.orphaned(c, r.sid, rec)
 			rec.live = false
 		}

@@ -117,7 +117,7 @@ func (s *Steer) resend(c *graph.Ctx, r *row, rec *op) {
 	f.BTHOf(b).SetPSN(rec.psn)
 	a := f.AtomicETHOf(b)
 	a.SetVA(rec.newVA)
-	a.SetRKey(rec.newRKey)
+	a.SetRKey(rec.rkey)
 	a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
 	a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 	f.End = uint16(n + hdr.AtomicETHLen)
