@@ -237,8 +237,8 @@ func (t *Table) verify() error {
 			return fmt.Errorf("%v: waited for by slot %d, which does not", r, w)
 		}
 	}
-	count := func(x *index) (n int) {
-		for _, v := range x.e {
+	count := func(x *names) (n int) {
+		for _, v := range x.E {
 			if v != 0 {
 				n++
 			}

@@ -48,8 +48,8 @@ type Table struct {
 	cfg  Config
 	rows []Row
 	free []Slot
-	qps  index // ends of rows by address and QPN
-	ids  index // ends of managed rows by address and communication ID
+	qps  names // ends of rows by address and QPN
+	ids  names // ends of managed rows by address and communication ID
 	// pairs are the heads (slot+1) of the lists of half-open inferred rows,
 	// by the hash of their two addresses.
 	pairs  []Slot
@@ -84,8 +84,8 @@ func New(c Config) (*Table, error) {
 	if c.Window > 1<<22 {
 		return nil, fmt.Errorf("conn: a window of %d PSNs: give at most %d", c.Window, 1<<22)
 	}
-	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newIndex(2*c.Rows, c.Seed), ids: newIndex(2*c.Rows, ^c.Seed)}
-	t.pairs = make([]Slot, t.qps.mask/4+1)
+	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed)}
+	t.pairs = make([]Slot, max(1, len(t.qps.E)/4))
 	for s := Slot(c.Rows - 1); s >= 0; s-- {
 		t.free = append(t.free, s)
 	}
@@ -104,7 +104,7 @@ func (t *Table) Cap() int { return len(t.rows) }
 
 // Bytes is the memory that the table takes.
 func (t *Table) Bytes() int {
-	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(Slot(0))) + 8*(len(t.qps.e)+len(t.ids.e)) + 4*len(t.pairs)
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(Slot(0))) + t.qps.Bytes() + t.ids.Bytes() + 4*len(t.pairs)
 }
 
 // Find is the row with an end at (a, qpn), and whether that is its client.
@@ -117,33 +117,26 @@ func (t *Table) Find(a Addr, qpn uint32) (s Slot, client bool) {
 }
 
 func (t *Table) find(a Addr, qpn uint32) ref {
-	h := t.qps.hash(a, qpn)
-	for p := h & t.qps.mask; ; p = (p + 1) & t.qps.mask {
-		v := t.qps.e[p]
-		if v == 0 {
-			return noRef
-		}
-		if uint32(v>>32) != h {
-			continue
-		}
-		k := ref(uint32(v)) - 1
-		r := &t.rows[k>>1]
-		e := &r.Server
-		if k&1 != 0 {
-			e = &r.Client
-		}
-		if e.QPN == qpn && e.Addr == a {
-			return k
+	x := &t.qps
+	h := x.hash(a, qpn)
+	for p := x.Start(h); x.E[p] != 0; p = x.Next(p) {
+		if v, ok := x.Slot(p, h); ok {
+			k := ref(v)
+			if e, _ := t.rows[k.slot()].ends(k.client()); e.QPN == qpn && e.Addr == a {
+				return k
+			}
 		}
 	}
+	return noRef
 }
 
 // findID is the row with an end that calls the connection id.
 func (t *Table) findID(a Addr, id uint32) ref {
-	h := t.ids.hash(a, id)
-	for p := h & t.ids.mask; t.ids.e[p] != 0; p = (p + 1) & t.ids.mask {
-		if v := t.ids.e[p]; uint32(v>>32) == h {
-			k := ref(uint32(v)) - 1
+	x := &t.ids
+	h := x.hash(a, id)
+	for p := x.Start(h); x.E[p] != 0; p = x.Next(p) {
+		if v, ok := x.Slot(p, h); ok {
+			k := ref(v)
 			if e, _ := t.rows[k.slot()].ends(k.client()); e.hasComm && e.CommID == id && e.Addr == a {
 				return k
 			}
@@ -154,24 +147,24 @@ func (t *Table) findID(a Addr, id uint32) ref {
 
 func (t *Table) putQP(s Slot, client bool) {
 	e, _ := t.rows[s].ends(client)
-	t.qps.put(t.qps.hash(e.Addr, e.QPN), refOf(s, client))
+	t.qps.put(e.Addr, e.QPN, refOf(s, client))
 }
 
 func (t *Table) delQP(s Slot, client bool) {
 	e, _ := t.rows[s].ends(client)
-	t.qps.del(t.qps.hash(e.Addr, e.QPN), refOf(s, client))
+	t.qps.del(e.Addr, e.QPN, refOf(s, client))
 }
 
 func (t *Table) putID(s Slot, client bool, id uint32) {
 	e, _ := t.rows[s].ends(client)
 	e.CommID, e.hasComm = id, true
-	t.ids.put(t.ids.hash(e.Addr, id), refOf(s, client))
+	t.ids.put(e.Addr, id, refOf(s, client))
 }
 
 func (t *Table) delID(s Slot, client bool) {
 	e, _ := t.rows[s].ends(client)
 	if e.hasComm {
-		t.ids.del(t.ids.hash(e.Addr, e.CommID), refOf(s, client))
+		t.ids.del(e.Addr, e.CommID, refOf(s, client))
 	}
 }
 

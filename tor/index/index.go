@@ -1,4 +1,5 @@
-// Package index finds slots of a table by hash.
+// Package index finds slots of a table by hash, in constant time and fixed
+// memory.
 package index
 
 // Index finds slots of a table by hash: open addressing, linear probing,
@@ -34,7 +35,7 @@ func (x *Index) Slot(p, h uint32) (int32, bool) {
 	return int32(uint32(v)) - 1, uint32(v>>32) == h
 }
 
-// Put adds a slot; no more than New was told.
+// Put adds a slot, not below 0; no more of them than New was told.
 func (x *Index) Put(h uint32, slot int32) {
 	p := x.Start(h)
 	for x.E[p] != 0 {
