@@ -299,7 +299,7 @@ const box = "swordbox,idle=20s"
 var modes = []struct {
 	name  string
 	short bool
-	args []string
+	args  []string
 }{
 	{"wire", true, []string{"--nf", "wire"}},
 	{"steer", true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
