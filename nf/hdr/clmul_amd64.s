@@ -107,12 +107,12 @@ done:
 // func clmulCRC(c uint32, p *byte, n int, ones *[128]byte) uint32
 TEXT ·clmulCRC(SB), NOSPLIT, $0-36
 	MOVQ p+8(FP), SI
-	// What is masked of the 63 bytes before p takes long to load when it is in
-	// a page that is not there.
+	// What is masked of the 64 bytes at p takes long to load when it is in a
+	// page that is not there.
 	MOVL SI, AX
 	ANDL $4095, AX
-	CMPL AX, $63
-	JLT blocks
+	CMPL AX, $4032
+	JGT blocks
 	CMPB ·hasRows(SB), $1
 	JNE blocks
 	MOVL c+0(FP), X0
@@ -126,24 +126,30 @@ TEXT ·clmulCRC(SB), NOSPLIT, $0-36
 	VPSLLQ $32, X1, X1
 	VPCLMULQDQ $0x00, X1, X0, X0
 
-	// The first row ends after 1 to 64 bytes; AX rows follow.
+	// The first row is of 1 to 64 bytes, moved to its end; AX rows follow. (It
+	// is not loaded from before p: nobody else reads there, so that cache line
+	// would seldom be at hand.)
 	SUBQ $1, CX
 	MOVQ CX, AX
 	SHRQ $6, AX
-	ANDQ $63, CX
-	ADDQ CX, SI
-	ADDQ CX, DX
-	XORQ $63, CX
+	NOTQ CX
 	MOVQ $-1, BX
 	SHLQ CX, BX
 	KMOVQ BX, K1
+	MOVQ $-1, BX
+	SHRQ CX, BX
+	KMOVQ BX, K2
+	NOTQ CX
+	ANDQ $63, CX
 	MOVQ AX, BX
 	SHLQ $6, BX
 	LEAQ ·powers+(const_clmulBlocks*16-48)(SB), DI
 	SUBQ BX, DI
-	VMOVDQU8.Z -63(SI), K1, Z2
-	VMOVDQU8.Z -63(DX), K1, Z3
-	VPORQ Z3, Z2, Z2
+	VMOVDQU8.Z (SI), K2, Z2
+	VPORQ (DX), Z2, Z2
+	VPEXPANDB.Z Z2, K1, Z2
+	ADDQ CX, SI
+	ADDQ CX, DX
 	ROW
 
 	// One more with ones.
