@@ -125,6 +125,7 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 		}
 		return 0, nil
 	}
+	p.touch(n)
 	got, bytes := 0, 0
 	for i := range n {
 		d := p.sock.Rx.Read(i)
@@ -244,7 +245,6 @@ loop:
 			}
 		}
 		if x.Pool() == p.pool {
-			p.touched += touch(x.Bytes())
 			tx.Write(posted, xsk.Desc{Addr: uint64(x.Slot())<<p.shift + uint64(x.Off()), Len: uint32(n)})
 		} else {
 			if p.pool.Free() < parts {
@@ -285,13 +285,19 @@ loop:
 	return taken, p.kick()
 }
 
-// touch loads every cache line of a frame. The kernel copies it next, line
-// after line; loads of many frames overlap here, and do not there.
-func touch(f []byte) (sum byte) {
-	for i := 0; i < len(f); i += 64 {
-		sum += f[i]
+// touch loads every cache line of the n frames that are ready. Another
+// processor wrote them. Here the loads overlap; an app that reads frame after
+// frame would wait for each, and so would the kernel, which copies them in Tx.
+func (p *Port) touch(n int) {
+	var sum byte
+	for i := range n {
+		d := p.sock.Rx.Read(i)
+		f := p.umem.Mem[d.Addr:][:d.Len]
+		for at := 0; at < len(f); at += 64 {
+			sum += f[at]
+		}
 	}
-	return sum
+	p.touched += sum
 }
 
 // kick has the kernel send until the ring is empty or the device is full.
