@@ -407,6 +407,7 @@ func TestLoss(t *testing.T) {
 		n := rapid.IntRange(1, 4).Draw(rt, "connections")
 		profile := rapid.SampledFrom([]rnic.Profile{rnic.RXE, rnic.ConnectX}).Draw(rt, "profile")
 		r := newRig(t, profile, rapid.Bool().Draw(rt, "v6"), Config{ResponseTimeout: 8}, seed)
+		both := rapid.Bool().Draw(rt, "both") // ends disconnect at once
 		c, s := r.side[0], r.side[1]
 		r.box.loss = loss
 		x, err := conn.New(conn.Config{Rows: 16})
@@ -433,8 +434,9 @@ func TestLoss(t *testing.T) {
 			if e == conn.Removed {
 				removed++
 			}
-			if e == conn.Spoofed || e == conn.Full || e == conn.Foreign && f.Op.Transport() != hdr.RC {
-				rt.Fatal(e)
+			if e == conn.Spoofed || e == conn.Forged || e == conn.Full || e == conn.Foreign && f.Op.Transport() != hdr.RC {
+				m, _ := f.CMOf(b)
+				rt.Fatal(e, m.AttributeID())
 			}
 		}
 		var ids []*ID
@@ -477,6 +479,9 @@ func TestLoss(t *testing.T) {
 			if err := id.Disconnect(r.sim.Clock.Now()); err != nil {
 				rt.Fatal(err)
 			}
+			if i := slices.IndexFunc(s.events, func(e Event) bool { return e.ID.qp != nil && e.ID.qp.QPN == id.theirQPN }); both && i >= 0 {
+				_ = s.events[i].ID.Disconnect(r.sim.Clock.Now()) // it may have ended
+			}
 		}
 		if err := r.sim.Run(func() bool { return len(c.agent.local)+len(c.agent.timed)+len(s.agent.timed) == 0 }, time.Hour); err != nil {
 			rt.Fatalf("%v: %v %v", err, c.kinds(), s.kinds())
@@ -484,7 +489,7 @@ func TestLoss(t *testing.T) {
 		if ended(c) != n {
 			rt.Fatalf("client: %v", c.kinds())
 		}
-		if loss == 0 && (removed != n || x.Len() != 0 || ended(s) != n || events[conn.Forged] != 0) {
+		if loss == 0 && (removed != n || x.Len() != 0 || ended(s) != n || events[conn.Stray] != 0) {
 			rt.Fatalf("server %v, tracker: %d removed, %d left, %v", s.kinds(), removed, x.Len(), events)
 		}
 		if err := r.sim.Run(func() bool { return false }, time.Hour); !errors.Is(err, host.ErrStuck) || r.pool.InUse() != 0 {

@@ -7,7 +7,7 @@ import (
 
 // CM takes a datagram of the connection manager, in either direction. The slot
 // is that of the connection concerned; NoSlot for Removed, Full, Spoofed,
-// Forged and Foreign. NowPaired may come with the ConnectReply, or, when the
+// Forged, Ended, Stray and Foreign. NowPaired may come with the ConnectReply, or, when the
 // queue pairs still belong to other rows, with the client's ReadyToUse or its
 // first request, which then remove those.
 func (t *Table) CM(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
@@ -35,7 +35,7 @@ func (t *Table) CM(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
 		}
 	}
 	if k == noRef {
-		return NoSlot, Forged
+		return NoSlot, t.about(now, src, dst, m)
 	}
 	s := k.slot()
 	r := &t.rows[s]
@@ -66,6 +66,7 @@ func (t *Table) CM(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
 		if r.ready || r.State == Closing {
 			return NoSlot, Forged
 		}
+		t.keep(s, now)
 		t.Remove(s)
 		return NoSlot, Removed
 	case hdr.ReadyToUse:

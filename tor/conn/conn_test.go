@@ -237,6 +237,14 @@ func (t *Table) verify() error {
 			return fmt.Errorf("%v: waited for by slot %d, which does not", r, w)
 		}
 	}
+	kept := 0
+	for i := range t.past {
+		for _, client := range []bool{false, true} {
+			if e, _ := t.past[i].ends(client); e.named {
+				kept++
+			}
+		}
+	}
 	count := func(x *names) (n int) {
 		for _, v := range x.E {
 			if v != 0 {
@@ -245,8 +253,8 @@ func (t *Table) verify() error {
 		}
 		return n
 	}
-	if count(&t.qps) != qps || count(&t.ids) != ids {
-		return fmt.Errorf("%d and %d index entries for %d and %d ends", count(&t.qps), count(&t.ids), qps, ids)
+	if count(&t.qps) != qps || count(&t.ids) != ids || count(&t.pastIDs) != kept {
+		return fmt.Errorf("%d, %d and %d index entries for %d, %d and %d ends", count(&t.qps), count(&t.ids), count(&t.pastIDs), qps, ids, kept)
 	}
 	for _, head := range t.pairs {
 		for i, prev := head, Slot(0); i != 0; prev, i = i, t.rows[i-1].succ {
@@ -329,7 +337,7 @@ func TestHandshake(t *testing.T) {
 		step{"a late answer", c.response(hdr.Acknowledge, c.cpsn), IsClosing},
 		step{"a late request", c.request(hdr.WriteOnly, c.cpsn), IsClosing},
 		step{"confirmed", c.tell(hdr.DisconnectReply, false), Removed},
-		step{"and again", c.tell(hdr.DisconnectReply, true), Forged},
+		step{"the answer to the other", c.tell(hdr.DisconnectReply, true), Ended},
 		step{"unknown", c.request(hdr.WriteOnly, c.cpsn), Foreign},
 	)
 	if x.Len() != 0 || !slices.Equal(gone, []Slot{s}) {
@@ -447,8 +455,8 @@ func TestCaptureOfRDMACM(t *testing.T) {
 	}
 	// 2 ready-to-use messages and 104 frames of data, a third of them about
 	// what the server sent; both ends ask to disconnect and one reply ends it,
-	// after which the other end's reply is about nothing.
-	want := map[Event]int{Opened: 2, NowPaired: 2, Known: 74, Reverse: 32, IsClosing: 4, Removed: 2, Forged: 1}
+	// after which the other end's reply is about a connection that has ended.
+	want := map[Event]int{Opened: 2, NowPaired: 2, Known: 74, Reverse: 32, IsClosing: 4, Removed: 2, Ended: 1}
 	if !maps.Equal(events, want) || x.Len() != 0 {
 		t.Errorf("%v, want %v; %d rows left", events, want, x.Len())
 	}

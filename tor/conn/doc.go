@@ -26,6 +26,10 @@
 // DisconnectRequest), idleness, a new connection that is proven to own one of
 // its queue pair numbers, and Remove. Config.OnRemove is told each time.
 //
+// The names of a connection that was ended outlive its row by Config.TimeWait:
+// both ends may disconnect at once, and what was not answered is asked again.
+// Such a datagram is Ended, if it comes from that connection's end.
+//
 // # When the table is full
 //
 // New connections pass untouched: the event is Full and nothing changes. Rows
@@ -38,9 +42,10 @@
 // A frame for a known queue pair from another address than the peer's is
 // Spoofed, and changes nothing. Datagrams of the connection manager with
 // addresses or identifiers that contradict what is known are Forged, and change
-// nothing; a ConnectRequest that claims a queue pair number in use has effect
-// only when the client itself confirms the handshake. Whether such frames are
-// dropped is the caller's business.
+// nothing; those about nothing that is known are Stray, since connections are
+// older than the table, or found no room in it. A ConnectRequest that claims a queue pair number in use
+// has effect only when the client itself confirms the handshake. Whether such
+// frames are dropped is the caller's business.
 //
 // One goroutine owns a Table. Nothing is allocated after New.
 package conn

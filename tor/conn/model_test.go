@@ -2,7 +2,9 @@ package conn
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,7 +21,8 @@ type model struct {
 	byQP map[end]*connRow
 	byID map[end]*connRow
 	all  map[*connRow]bool
-	full bool // the last frame found no room
+	past []*connRow // that have ended, the last one last
+	keep time.Duration
 }
 
 // end is an address and a queue pair or communication ID.
@@ -34,6 +37,61 @@ type connRow struct {
 	replied, ready, waits, closed bool
 	last                          clock.Time
 	rival                         *connRow // the newest that waits for its queue pairs
+	until                         clock.Time
+	slot                          Slot
+}
+
+// gone drops r, and remembers its names if it was closing.
+func (m *model) gone(r *connRow) {
+	if r.state == Closing {
+		m.end(r, r.last)
+		return
+	}
+	m.drop(r)
+}
+
+// end drops r and remembers its names.
+func (m *model) end(r *connRow, at clock.Time) {
+	m.drop(r)
+	r.until = at.Add(m.keep)
+	if m.past = append(m.past, r); len(m.past) > m.rows {
+		m.past = m.past[1:]
+	}
+}
+
+// about is what a datagram is that gives its receiver no name that it has.
+func (m *model) about(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, remote, qpn uint32) Event {
+	e := Stray
+	for _, r := range m.past {
+		for _, toClient := range []bool{false, true} {
+			from, to, fromID, toID, toNamed, fromNamed, toQPN := r.client, r.server, r.cid, r.sid, r.replied, true, r.sqpn
+			if toClient {
+				from, to, fromID, toID, toNamed, fromNamed, toQPN = r.server, r.client, r.sid, r.cid, true, r.replied, r.cqpn
+			}
+			switch {
+			case now >= r.until || !toNamed || toID != remote || to != dst:
+			case from != src:
+				if e == Stray {
+					e = Spoofed
+				}
+			case fromNamed && fromID != local && (a != hdr.ConnectReject || local != 0), a == hdr.DisconnectRequest && qpn != toQPN:
+				if e != Ended {
+					e = Forged
+				}
+			default:
+				e = Ended
+			}
+		}
+	}
+	if e == Stray {
+		if r := m.byID[end{src, local}]; r != nil {
+			isClient := r.client == src && r.cid == local
+			if isClient && r.server == dst && r.replied || !isClient && r.client == dst {
+				return Forged
+			}
+		}
+	}
+	return e
 }
 
 func (m *model) drop(r *connRow) {
@@ -56,9 +114,9 @@ func (m *model) drop(r *connRow) {
 }
 
 func (m *model) pair(r *connRow) {
-	for _, k := range []end{{r.client, r.cqpn}, {r.server, r.sqpn}} {
+	for _, k := range []end{{r.server, r.sqpn}, {r.client, r.cqpn}} {
 		if o := m.byQP[k]; o != nil {
-			m.drop(o)
+			m.gone(o)
 		}
 		m.byQP[k] = r
 	}
@@ -78,7 +136,6 @@ func (m *model) connectRequest(now clock.Time, c connection) Event {
 		return Waiting
 	}
 	if len(m.all) == m.rows {
-		m.full = true
 		return Full
 	}
 	r := &connRow{connection: c, last: now}
@@ -91,7 +148,7 @@ func (m *model) connectReply(now clock.Time, src, dst netip.Addr, c connection) 
 	r := m.byID[end{dst, c.cid}]
 	switch {
 	case r == nil:
-		return Forged
+		return m.about(now, hdr.ConnectReply, src, dst, c.sid, c.cid, 0)
 	case r.client == dst && r.cid == c.cid && r.server != src, r.server == dst && r.client != src:
 		return Spoofed
 	case r.client != dst || r.tid != c.tid:
@@ -127,7 +184,7 @@ func (m *model) connectReply(now clock.Time, src, dst netip.Addr, c connection) 
 func (m *model) tell(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, remote, qpn uint32) Event {
 	r := m.byID[end{dst, remote}]
 	if r == nil {
-		return Forged
+		return m.about(now, a, src, dst, local, remote, qpn)
 	}
 	toClient := r.client == dst && r.cid == remote
 	from, to, fromID, fromKnown, toQPN := r.client, r.server, r.cid, true, r.sqpn
@@ -151,7 +208,7 @@ func (m *model) tell(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, r
 		if r.ready || r.state == Closing {
 			return Forged
 		}
-		m.drop(r)
+		m.end(r, now)
 		return Removed
 	case hdr.ReadyToUse:
 		if toClient || !r.replied {
@@ -178,7 +235,7 @@ func (m *model) tell(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, r
 		if r.state != Closing {
 			return Forged
 		}
-		m.drop(r)
+		m.end(r, r.last)
 		return Removed
 	}
 	return Foreign
@@ -219,10 +276,11 @@ func (m *model) data(now clock.Time, request bool, src, dst netip.Addr, qpn, psn
 }
 
 func (m *model) sweep(now clock.Time, c Config) {
-	for r := range m.all {
+	// In the order in which the table looks at them, which is that of slots.
+	for _, r := range slices.SortedFunc(maps.Keys(m.all), func(a, b *connRow) int { return int(a.slot - b.slot) }) {
 		quiet := now.Sub(r.last)
 		if r.state == HalfOpen && quiet >= c.HalfOpen || r.state == Paired && quiet >= c.Idle || r.state == Closing && quiet >= c.Close {
-			m.drop(r)
+			m.gone(r)
 		}
 	}
 }
@@ -231,13 +289,13 @@ func (m *model) sweep(now clock.Time, c Config) {
 // queue pairs, data and forgeries in random order.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := Config{Rows: rapid.IntRange(1, 6).Draw(t, "rows"), Idle: 500 * time.Millisecond, HalfOpen: 100 * time.Millisecond, Close: 30 * time.Millisecond,
+		cfg := Config{Rows: rapid.IntRange(1, 6).Draw(t, "rows"), Idle: 500 * time.Millisecond, HalfOpen: 100 * time.Millisecond, Close: 30 * time.Millisecond, TimeWait: 50 * time.Millisecond,
 			Seed: rapid.Uint64().Draw(t, "seed")}
 		x, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &model{rows: cfg.Rows, byQP: map[end]*connRow{}, byID: map[end]*connRow{}, all: map[*connRow]bool{}}
+		m := &model{rows: cfg.Rows, keep: cfg.TimeWait, byQP: map[end]*connRow{}, byID: map[end]*connRow{}, all: map[*connRow]bool{}}
 		small := func(name string, n int) int { return rapid.IntRange(0, n-1).Draw(t, name) }
 		// A few connections that compete for a few queue pairs and names.
 		var conns []*connection
@@ -318,8 +376,12 @@ func TestAgainstModel(t *testing.T) {
 				sweep()
 				continue
 			}
-			if _, got := feed(x, now, b); got != want {
+			s, got := feed(x, now, b)
+			if got != want {
 				t.Fatalf("step %d of %+v: %v, want %v", what, c, got, want)
+			}
+			if got == Opened {
+				m.byID[end{c.client, c.cid}].slot = s
 			}
 			if err := x.verify(); err != nil {
 				t.Fatal(err)

@@ -211,8 +211,14 @@ const (
 	// Spoofed: for a known queue pair, but not from its peer.
 	Spoofed
 	// Forged: a datagram of the connection manager that contradicts itself or
-	// what is known, or is about no known connection.
+	// what is known.
 	Forged
+	// Ended: a datagram about a connection that is no more, from its end: the
+	// last reply when both asked for the end at once, or a repetition.
+	Ended
+	// Stray: a datagram about no connection that is known, nor was lately: of
+	// the time before the table, of one that found no room, or of none.
+	Stray
 	// Foreign: nothing that the table tracks: another transport, RoCE v1,
 	// tagged frames.
 	Foreign
@@ -220,7 +226,8 @@ const (
 )
 
 var eventNames = [NumEvents]string{"known", "paired", "opened", "waiting", "replaced", "unpaired", "closing", "removed",
-	"reverse", "ambiguous", "unmatched", "full", "spoofed", "forged", "foreign"}
+	"reverse", "ambiguous", "unmatched", "full", "spoofed", "forged",
+	"ended", "stray", "foreign"}
 
 func (e Event) String() string {
 	if e < NumEvents {

@@ -33,6 +33,10 @@ type Config struct {
 	// another peer's requests for its queue pair count as a new connection
 	// (0 = 1 s).
 	Idle, HalfOpen, Close, Reuse clock.Duration
+	// TimeWait is how long what the ends of a connection still say about it
+	// is known to be about one that has ended (0 = 65 s: Linux asks for the end
+	// 16 times, 4.3 s apart). As many are remembered as there are rows.
+	TimeWait clock.Duration
 	// Seed keys the hash.
 	Seed uint64
 	// OnRemove, if not nil, is told of a row that is about to go; the row is
@@ -54,6 +58,12 @@ type Table struct {
 	// by the hash of their two addresses.
 	pairs  []Slot
 	cursor int // of Sweep
+
+	// past is a ring, whose oldest entry is at pastAt; pastIDs are its ends by
+	// address and communication ID.
+	past    []past
+	pastAt  int
+	pastIDs names
 }
 
 // ErrFull is returned when a table has no room.
@@ -64,7 +74,8 @@ func New(c Config) (*Table, error) {
 	for _, d := range []struct {
 		v *clock.Duration
 		d clock.Duration
-	}{{&c.Idle, 10 * time.Minute}, {&c.HalfOpen, time.Minute}, {&c.Close, 5 * time.Second}, {&c.Reuse, time.Second}} {
+	}{{&c.Idle, 10 * time.Minute}, {&c.HalfOpen, time.Minute}, {&c.Close, 5 * time.Second}, {&c.Reuse, time.Second},
+		{&c.TimeWait, 65 * time.Second}} {
 		if *d.v == 0 {
 			*d.v = d.d
 		}
@@ -84,7 +95,8 @@ func New(c Config) (*Table, error) {
 	if c.Window > 1<<22 {
 		return nil, fmt.Errorf("conn: a window of %d PSNs: give at most %d", c.Window, 1<<22)
 	}
-	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed)}
+	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
+		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
 	t.pairs = make([]Slot, max(1, len(t.qps.E)/4))
 	for s := Slot(c.Rows - 1); s >= 0; s-- {
 		t.free = append(t.free, s)
@@ -104,7 +116,7 @@ func (t *Table) Cap() int { return len(t.rows) }
 
 // Bytes is the memory that the table takes.
 func (t *Table) Bytes() int {
-	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(Slot(0))) + t.qps.Bytes() + t.ids.Bytes() + 4*len(t.pairs)
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + 4*len(t.pairs)
 }
 
 // Find is the row with an end at (a, qpn), and whether that is its client.
@@ -195,6 +207,9 @@ func (t *Table) Remove(s Slot) {
 		t.cfg.OnRemove(s)
 	}
 	r := &t.rows[s]
+	if r.State == Closing {
+		t.keep(s, r.LastSeen)
+	}
 	if r.waits {
 		// Its queue pairs are other rows'.
 		for _, client := range []bool{false, true} {

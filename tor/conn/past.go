@@ -1,0 +1,95 @@
+package conn
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// past is a connection that has ended. Its names are kept for a while, as its
+// ends keep them (IBTA 12.9, TimeWait): both may have asked for the end at once,
+// and what was not answered is asked again.
+type past struct {
+	server, client pastEnd
+	until          clock.Time
+}
+
+type pastEnd struct {
+	addr    Addr
+	id, qpn uint32
+	named   bool
+}
+
+func (p *past) ends(client bool) (e, peer *pastEnd) {
+	if client {
+		return &p.client, &p.server
+	}
+	return &p.server, &p.client
+}
+
+// keep puts row s, which the connection manager made and which has ended at a
+// time, among the past ones, in place of the oldest of them.
+func (t *Table) keep(s Slot, at clock.Time) {
+	r, p := &t.rows[s], &t.past[t.pastAt]
+	slot := Slot(t.pastAt)
+	if t.pastAt++; t.pastAt == len(t.past) {
+		t.pastAt = 0
+	}
+	for _, client := range []bool{false, true} {
+		if e, _ := p.ends(client); e.named {
+			t.pastIDs.del(e.addr, e.id, refOf(slot, client))
+		}
+	}
+	*p = past{until: at.Add(t.cfg.TimeWait)}
+	for _, client := range []bool{false, true} {
+		e, _ := r.ends(client)
+		o, _ := p.ends(client)
+		if *o = (pastEnd{e.Addr, e.CommID, e.QPN, e.hasComm}); o.named {
+			t.pastIDs.put(o.addr, o.id, refOf(slot, client))
+		}
+	}
+}
+
+// about is what a datagram is whose receiver has no connection in the table by
+// the name that it gives.
+func (t *Table) about(now clock.Time, src, dst Addr, m hdr.CM) Event {
+	e := Stray
+	a, id, rejected := dst, m.RemoteCommID(), m.AttributeID() == hdr.ConnectReject
+	bySender := rejected && id == 0
+	if bySender {
+		a, id = src, m.LocalCommID()
+	}
+	x := &t.pastIDs
+	h := x.hash(a, id)
+	for i := x.Start(h); x.E[i] != 0; i = x.Next(i) {
+		v, ok := x.Slot(i, h)
+		if !ok {
+			continue
+		}
+		k := ref(v)
+		p := &t.past[k.slot()]
+		if e, _ := p.ends(k.client()); e.id != id || e.addr != a || now >= p.until {
+			continue
+		}
+		to, from := p.ends(k.client() != bySender)
+		switch {
+		case from.addr != src || to.addr != dst:
+			if e == Stray {
+				e = Spoofed
+			}
+		case from.named && m.LocalCommID() != from.id && (!rejected || m.LocalCommID() != 0),
+			m.AttributeID() == hdr.DisconnectRequest && m.RemoteQPN() != to.qpn:
+			e = Forged
+		default:
+			return Ended
+		}
+	}
+	if e == Stray {
+		// Who has a connection calls its peer by the right name.
+		if k := t.findID(src, m.LocalCommID()); k != noRef {
+			if _, peer := t.rows[k.slot()].ends(k.client()); peer.hasComm && peer.Addr == dst {
+				e = Forged
+			}
+		}
+	}
+	return e
+}

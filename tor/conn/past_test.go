@@ -1,0 +1,101 @@
+package conn
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// nth is an example with queue pairs and names of its own.
+func nth(n int) *connection {
+	c := example()
+	c.cqpn, c.sqpn, c.cid, c.sid = c.cqpn+uint32(n), c.sqpn+uint32(n), c.cid+uint32(n), c.sid+uint32(n)
+	return c
+}
+
+// What the ends of a connection say about it after its end is genuine for a
+// while, takes no row, and can still be told from what others say.
+func TestTimeWait(t *testing.T) {
+	c := example()
+	disconnect := func(t *testing.T, x *Table, now clock.Time, c *connection) {
+		t.Helper()
+		run(t, x, now, step{"disconnect", c.tell(hdr.DisconnectRequest, true), IsClosing}, step{"confirmed", c.tell(hdr.DisconnectReply, false), Removed})
+	}
+	x := newTable(t, Config{Rows: 1, TimeWait: time.Minute})
+	pairUp(t, x, 1, c)
+	disconnect(t, x, 2, c)
+	wrong, other, third := *c, *c, *c
+	wrong.cid++
+	other.client = host(66)
+	third.sqpn++
+	late := []step{
+		{"the other's reply", c.tell(hdr.DisconnectReply, true), Ended},
+		{"a request again", c.tell(hdr.DisconnectRequest, true), Ended},
+		{"of the other", c.tell(hdr.DisconnectRequest, false), Ended},
+		{"its reply again", c.tell(hdr.DisconnectReply, false), Ended},
+		{"ready, again", c.tell(hdr.ReadyToUse, true), Ended},
+		{"from another address", other.tell(hdr.DisconnectRequest, true), Spoofed},
+		{"with a wrong name", wrong.tell(hdr.DisconnectReply, true), Forged},
+		{"for another queue pair", third.tell(hdr.DisconnectRequest, true), Forged},
+		{"to a third", spec{src: c.client, dst: host(66), cm: &hdr.CMFields{AttributeID: hdr.DisconnectReply, LocalCommID: c.cid, RemoteCommID: c.sid}}.bytes(), Stray},
+	}
+	run(t, x, clock.Time(time.Minute)+1, late...)
+	if x.Len() != 0 {
+		t.Errorf("%d rows", x.Len())
+	}
+	// A new connection between the two has the row, and what is said about the
+	// one before does not touch it; nor when it has its names.
+	d := nth(1)
+	run(t, x, 3, step{"request", d.connectRequest(), Opened}, step{"reply", d.connectReply(), NowPaired})
+	run(t, x, 4, late...)
+	if s, _ := x.Find(AddrFrom(d.client), d.cqpn); s == NoSlot || x.Row(s).State != Paired {
+		t.Fatal("the next connection was touched")
+	}
+	disconnect(t, x, 5, d)
+	pairUp(t, x, 6, c)
+	run(t, x, 6, step{"again", c.tell(hdr.DisconnectReply, true), Forged}) // nobody asked for the end of this one
+	disconnect(t, x, 7, c)
+	run(t, x, 7+clock.Time(time.Minute)-1, step{"in time", c.tell(hdr.DisconnectReply, true), Ended})
+	run(t, x, 7+clock.Time(time.Minute), step{"too late", c.tell(hdr.DisconnectReply, true), Stray})
+
+	// A disconnect that was never confirmed, and a connection that was refused.
+	x = newTable(t, Config{Rows: 2, Close: time.Second})
+	pairUp(t, x, 1, c)
+	run(t, x, 2, step{"disconnect", c.tell(hdr.DisconnectRequest, true), IsClosing},
+		step{"request", d.connectRequest(), Opened}, step{"refused", d.tell(hdr.ConnectReject, false), Removed}, step{"again", d.tell(hdr.ConnectReject, false), Ended})
+	if x.Sweep(clock.Time(2 * time.Second)); x.Len() != 0 {
+		t.Fatal(x.Len())
+	}
+	run(t, x, clock.Time(8*time.Second), step{"asked again", c.tell(hdr.DisconnectRequest, true), Ended}, step{"confirmed", c.tell(hdr.DisconnectReply, false), Ended})
+}
+
+// As many are remembered as there are rows, the oldest is forgotten first.
+func TestTimeWaitIsBounded(t *testing.T) {
+	x := newTable(t, Config{Rows: 4})
+	for n := range 100 {
+		c := nth(n)
+		pairUp(t, x, 1, c)
+		run(t, x, 1, step{"disconnect", c.tell(hdr.DisconnectRequest, true), IsClosing}, step{"confirmed", c.tell(hdr.DisconnectReply, false), Removed})
+		for k := range min(n+1, 6) {
+			want := Ended
+			if k >= 4 {
+				want = Stray
+			}
+			run(t, x, 1, step{"the other's reply", nth(n-k).tell(hdr.DisconnectReply, true), want})
+		}
+	}
+}
+
+// A handshake that finds no room passes, all of it: nothing of it contradicts
+// what is known.
+func TestHandshakeWithoutRoom(t *testing.T) {
+	x, c, d := newTable(t, Config{Rows: 1}), example(), nth(1)
+	pairUp(t, x, 1, c)
+	run(t, x, 2, step{"request", d.connectRequest(), Full}, step{"reply", d.connectReply(), Stray}, step{"ready", d.tell(hdr.ReadyToUse, true), Stray},
+		step{"data", d.request(hdr.WriteOnly, d.cpsn), Foreign}, step{"disconnect", d.tell(hdr.DisconnectRequest, false), Stray}, step{"confirmed", d.tell(hdr.DisconnectReply, true), Stray})
+	if s, _ := x.Find(AddrFrom(c.client), c.cqpn); s == NoSlot || x.Row(s).State != Paired {
+		t.Error("the one that is there was touched")
+	}
+}
