@@ -57,9 +57,18 @@ type Holder interface {
 
 // Stopper gives up what it holds: it emits or drops every held Buf. Called
 // before the app is taken out of a running graph and when the instance closes.
-// A Holder should be one.
+// An app that takes its place sees its first frame when all workers have
+// stopped the old one. A Holder should be one.
 type Stopper interface {
 	Stop(c *Ctx)
+}
+
+// Keeper is an app that traffic may depend on: Keeps returns why it must not be
+// taken out of a running graph now, nor be linked to other ports; nil when it
+// may. With succeeded an app of its name and kind, with other arguments, takes
+// its place. Keeps is called from any goroutine, also while all workers wait.
+type Keeper interface {
+	Keeps(succeeded bool) error
 }
 
 // Wanter says which frames of its ports the app must see; what no app of the

@@ -35,6 +35,9 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
+	if err := i.keep(p); err != nil {
+		return Plan{}, err
+	}
 	for n, a := range p.Actions {
 		switch a.Op {
 		case OpReconfigure:
@@ -50,8 +53,114 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 	return p, nil
 }
 
-// Apply carries out a Plan under traffic: every worker changes between two
-// breaths. What the Plan does not name keeps its state, its counters and the
+// keep is an error when p takes an app away that traffic depends on, or has
+// frames come to it, or pass it, in another way.
+func (i *Instance) keep(p Plan) error {
+	gone := map[string]bool{} // and whether an app of its name takes its place
+	for _, a := range p.Actions {
+		switch a.Op {
+		case OpStop:
+			gone[a.Name] = false
+		case OpReconfigure:
+			_, ok := i.graphs[0].node(a.Name).app.(Reconfigurer)
+			gone[a.Name] = !ok
+		}
+	}
+	for _, n := range i.graphs[0].nodes {
+		k, ok := n.app.(Keeper)
+		if !ok {
+			continue
+		}
+		succeeded, goes := gone[n.name]
+		moves, err := moved(p.old, p.new, n.name)
+		switch {
+		case err != nil:
+			return err
+		case goes && !succeeded || moves:
+			err = k.Keeps(false)
+		case goes:
+			err = k.Keeps(true)
+		}
+		if err != nil {
+			return fmt.Errorf("app %s cannot go or move now: %w", n.name, err)
+		}
+	}
+	return nil
+}
+
+// moved reports whether an app has other ports around it in new than in old, or
+// frames can get past it that could not.
+func moved(old, new *Spec, app string) (bool, error) {
+	near, past, err := around(old, app)
+	if err != nil {
+		return false, err
+	}
+	now, more, err := around(new, app)
+	if err != nil || !maps.Equal(near, now) {
+		return true, err
+	}
+	for way := range more {
+		if !past[way] {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// around are the ports whose frames come to an app's inputs and those that its
+// outputs lead to, and the ways between these that do not lead through it.
+func around(s *Spec, app string) (near, past map[string]bool, err error) {
+	edges, err := s.edges()
+	if err != nil {
+		return nil, nil, err
+	}
+	// leads reports whether frames from node a come to node b, other than
+	// through the app. What a port sends is gone.
+	leads := func(a, b string) bool {
+		seen := map[string]bool{a: true}
+		for queue := []string{a}; len(queue) > 0; queue = queue[1:] {
+			if queue[0] == b {
+				return true
+			}
+			if _, isPort := s.Ports[queue[0]]; isPort && len(seen) > 1 {
+				continue
+			}
+			for _, e := range edges {
+				if e.from == queue[0] && e.to != app && !seen[e.to] {
+					seen[e.to] = true
+					queue = append(queue, e.to)
+				}
+			}
+		}
+		return false
+	}
+	near, past = map[string]bool{}, map[string]bool{}
+	var in, out []string
+	for name, p := range s.Ports {
+		for _, e := range edges {
+			if e.to == app && e.from != app && leads(name, e.from) {
+				near[name+" "+describe(p.Kind, p.Args)+" -> "+e.in] = true
+				in = append(in, name)
+			}
+			_, sent := s.Ports[e.to]
+			if e.from == app && e.to != app && (e.to == name || !sent && leads(e.to, name)) {
+				near[e.out+" -> "+name+" "+describe(p.Kind, p.Args)] = true
+				out = append(out, name)
+			}
+		}
+	}
+	for _, a := range in {
+		for _, b := range out {
+			if a != b && leads(a, b) {
+				past[a+" -> "+b] = true
+			}
+		}
+	}
+	return near, past, nil
+}
+
+// Apply carries out a Plan under traffic: the workers change between two
+// breaths, all at the same time. What the Plan does not name keeps its state, its counters and the
 // frames that it holds. On error nothing has changed, but for one that wraps
 // ErrPort: the Plan was carried out then.
 func (i *Instance) Apply(p Plan) error {
@@ -111,7 +220,9 @@ func (i *Instance) Apply(p Plan) error {
 	if err := i.reconfigure(changes, i.spec, p.new); err != nil {
 		return giveUp(err)
 	}
-	i.adopt(p.new, ports, graphs, known)
+	if err := i.adopt(p.new, ports, graphs, known, func() error { return i.keep(p) }); err != nil {
+		return giveUp(errors.Join(err, i.reconfigure(changes, p.new, i.spec)))
+	}
 	if len(opened) > 0 {
 		i.filter = nil // they were opened with what was wanted at some time
 	}

@@ -66,7 +66,7 @@ type Instance struct {
 	graphs []*layout // by worker: the same as the workers have, or will have
 	ports  map[string][]port.Port
 	punts  *Tap
-	filter *port.Filter // what the ports were opened with, or told last; nil: not all of them
+	filter *port.Filter // what the ports were told last; nil: not all of them
 }
 
 // New builds the graph; nothing runs yet. Errors of the Spec are *SpecError.
@@ -122,10 +122,10 @@ func New(cfg Config) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.adopt(cfg.Spec.Clone(), i.ports, built, known)
-	f := i.wants()
-	i.filter = &f
-	return i, nil
+	_ = i.adopt(cfg.Spec.Clone(), i.ports, built, known, func() error { return nil })
+	// They were opened with what Wants said, which need not be all that the apps
+	// know now.
+	return i, i.tellPorts()
 }
 
 // Notes are remarks for the user about how the graph was laid out.
@@ -286,13 +286,36 @@ func (s *share) get(make func() any) any {
 	return s.v
 }
 
-// adopt hands the layouts to the workers.
-func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory) {
-	i.known.Store(known)
-	for n, w := range i.workers {
-		w.do(func() { w.adopt(graphs[n]) })
+// adopt hands the layouts to the workers, between two breaths of all of them, if
+// they may go then.
+func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory, may func() error) error {
+	var err error
+	i.together(0, func() {
+		if err = may(); err != nil {
+			return
+		}
+		i.known.Store(known)
+		for n, w := range i.workers {
+			func() {
+				defer w.recover()
+				w.adopt(graphs[n])
+			}()
+		}
+	})
+	if err == nil {
+		i.spec, i.ports, i.graphs = spec, ports, graphs
 	}
-	i.spec, i.ports, i.graphs = spec, ports, graphs
+	return err
+}
+
+// together runs fn while the workers from number n on are all between two
+// breaths.
+func (i *Instance) together(n int, fn func()) {
+	if n == len(i.workers) {
+		fn()
+		return
+	}
+	i.workers[n].do(func() { i.together(n+1, fn) })
 }
 
 // Spec is a copy of what runs.
