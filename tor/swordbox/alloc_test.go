@@ -92,6 +92,7 @@ func round(r *rig, a, b *party, va uint64, replace bool) {
 	push("a", write())
 	a.nak(a.spsn, hdr.SynNAKSequence)
 	push("a", write())
+	value := little(uint64(b.psn) + 1 | 1) // after what follows
 	done(ack)
 	for _, x := range [][]byte{
 		request(hdr.FetchAdd, atomicETH(va, testRKey, 1, 0), nil),
@@ -110,13 +111,13 @@ func round(r *rig, a, b *party, va uint64, replace bool) {
 	// A READ, its answer twice, and once more.
 	read := request(hdr.ReadRequest, reth(va, testRKey, 8), nil)
 	push("a", read)
-	answer := a.response(hdr.ReadRespOnly, a.spsn, aeth(hdr.SynACK, a.smsn+1), little(1))
+	answer := a.response(hdr.ReadRespOnly, a.spsn, aeth(hdr.SynACK, a.smsn+1), value)
 	a.spsn++
 	a.smsn++
 	push("b", answer)
 	push("b", answer)
 	push("a", read)
-	a.answer(hdr.ReadRespOnly, nil, little(1))
+	a.answer(hdr.ReadRespOnly, nil, value)
 	b.psn++
 	// A long one.
 	push("a", request(hdr.WriteOnly, reth(va-64, testRKey, 128), make([]byte, 128)))

@@ -32,6 +32,9 @@ type shared struct {
 	begun atomic.Bool
 	why   string // why nothing was taken over; "": it was, or there was nothing
 	stops int    // workers that stopped
+	// barred: until then requests that a process before this one let through may
+	// be under way.
+	barred clock.Time
 }
 
 // node is a memory server and all that is known of the connections to it. A
@@ -43,6 +46,7 @@ type node struct {
 	flows []flow
 	// ops holds window places for each flow, then one for the probe of each.
 	ops     []op
+	more    []more // beside ops
 	window  uint32
 	words   wordTable
 	known   reaches
@@ -81,7 +85,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	s := env.Share(func() any {
-		s := &shared{cfg: cfg}
+		s := &shared{cfg: cfg, mem: memory{refs: make([]ref, 0, maxNodes*cfg.conns)}}
 		s.nodes.Store(&[]*node{})
 		return s
 	}).(*shared)
@@ -105,6 +109,7 @@ func newNode(a conn.Addr, cfg *settings, workers int) (*node, error) {
 		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
 	}
 	n.ops = make([]op, cfg.conns*(cfg.window+1))
+	n.more = make([]more, len(n.ops))
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Idle: cfg.idle, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
@@ -123,7 +128,10 @@ func (s *Box) begin(now clock.Time) {
 		return
 	}
 	defer s.begun.Store(true)
-	s.recover(now)
+	s.inherit(now)
+	if !s.cfg.mode.moves() {
+		return
+	}
 	for _, a := range s.cfg.servers {
 		_, _ = s.meetLocked(conn.AddrFrom(a)) // no more than maxNodes, so it works
 	}
@@ -159,15 +167,17 @@ func (s *Box) meetLocked(a conn.Addr) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.unknown = s.barred
 	list := append(append(make([]*node, 0, len(old)+1), old...), n)
 	s.nodes.Store(&list)
 	return n, nil
 }
 
 // Wants implements graph.Wanter. Frames of connections whose ends count
-// differently must not cross untouched.
+// differently must not cross untouched. Whether there are any is not known
+// without the memory.
 func (s *Box) Wants() port.Filter {
-	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Closed: s.cfg.mode != Off}
+	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Closed: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
 }
 
 // own takes node n for this worker; release gives it back.
@@ -252,7 +262,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		s.responses++
 	}
 	s.bytes += uint64(len(b))
-	if s.cfg.mode == Off {
+	if !s.cfg.mode.moves() && len(*s.nodes.Load()) == 0 {
 		s.pass(in, x)
 		return
 	}
@@ -320,7 +330,7 @@ func (s *Box) node(a conn.Addr, may bool) *node {
 			return n
 		}
 	}
-	if !may || s.fixed || len(*s.nodes.Load()) == maxNodes {
+	if !may || s.fixed || !s.cfg.mode.moves() || len(*s.nodes.Load()) == maxNodes {
 		return nil
 	}
 	n, err := s.meet(a)

@@ -68,29 +68,42 @@ const (
 	fOrphan                      // nobody waits for it
 )
 
-// op is a client's operation (IBTA: message), from its first packet on.
+// op is a client's operation (IBTA: message), from its first packet on. It is
+// as long as a line of the processor's cache.
 type op struct {
 	va    uint64 // first byte
-	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written
-	want  uint64 // what it must find in its word, with fForetold
-	prior uint64 // answer of an atomic; until then a CAS's compare
+	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
+	prior uint64 // answer of an atomic, until then a CAS's compare; what a READ must find, with fForetold
 	cpsn  uint32 // first PSN, as its client numbers
 	spsn  uint32 // first PSN on the connection that carries it
 	npsn  uint32
 	len   uint32 // bytes of memory
 	rkey  uint32
 	got   uint32 // packets of a READ's answer that came
-	ask   uint32 // packet from which on its client must send it again
 	lane  int32  // flow whose connection carries it
 	next  int32  // op behind it there
 	word  int32
-	held  [2]int32 // first and last held packet of the answer
-	sent  clock.Time
 	flags uint16
 	kind  kind
 	state state
-	syn   hdr.Syndrome // of the NAK
 }
+
+// more is what few operations need, beside op.
+type more struct {
+	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
+	// With fProbe, the masks of its comparison and of its swap.
+	compareMask, swapMask uint64
+	ask                   uint32       // packet from which on its client must send it again, with fPrompt
+	syn                   hdr.Syndrome // of the NAK, with sFailed
+}
+
+// held are the first and the last held packet of READ o's answer; none.
+func (o *op) held() (first, last int32) { return int32(uint32(o.out)) - 1, int32(o.out>>32) - 1 }
+
+func (o *op) setHeld(first, last int32) { o.out = uint64(uint32(last+1))<<32 | uint64(uint32(first+1)) }
+
+// holds reports whether packets of o's answer are held.
+func (o *op) holds() bool { return o.kind == kRead && o.out != 0 }
 
 func (o *op) is(f uint16) bool { return o.flags&f != 0 }
 
@@ -138,11 +151,11 @@ func (h *header) fits(f *hdr.Frame) bool {
 }
 
 // address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
-// UDP source port, P_Key and queue pair. Checksum and ICRC are left.
+// UDP source port, P_Key and queue pair. The ICRC is left.
 func (h *header) address(b []byte) {
 	copy(b[:h.l3], h.b[:h.l3])
 	if h.net == hdr.NetIPv4 {
-		copy(b[h.l3+12:h.l3+20], h.b[h.l3+12:])
+		hdr.IPv4(b[h.l3 : h.l3+hdr.IPv4Len]).SetEnds(h.b[h.l3+12:])
 	} else {
 		copy(b[h.l3+8:h.l3+40], h.b[h.l3+8:])
 	}
@@ -220,6 +233,7 @@ type flow struct {
 	bare              int32        // of these, with fBare
 	lane              int32        // connection of the youngest open op
 	cur               int32        // op of a message whose packets are still coming; none
+	began             clock.Time   // of that message
 	stall             fifo         // requests that wait
 
 	// Numbering of the server, for what the connection carries.
@@ -227,9 +241,10 @@ type flow struct {
 	acked   uint32 // newest acknowledged PSN
 	oldest  int32  // op at the front; none
 	newest  int32
-	guests  int32 // open ops of other flows
-	rd      int32 // open READs and atomics
-	repair  bool  // the server misses requests from PSN expect on
+	loaded  clock.Time // when it began to carry something
+	guests  int32      // open ops of other flows
+	rd      int32      // open READs and atomics
+	repair  bool       // the server misses requests from PSN expect on
 	expect  uint32
 	since   clock.Time // of the last progress of a repair
 	late    fifo       // retransmissions that came too early
@@ -239,7 +254,8 @@ type flow struct {
 
 	wild, wildNext uint32     // requests in a row far from the window, and where the next would be
 	record         int32      // place on record, from 1; 0: not there
-	lost           clock.Time // of a connection lost with another process: until then its client is told
+	lost           clock.Time // of a connection lost with another process: until then its client is told, at least
+	told           bool       // and was
 	up, down       header
 }
 

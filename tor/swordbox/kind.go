@@ -20,21 +20,30 @@ const (
 	sizeofWord = int(unsafe.Sizeof(word{}))
 	sizeofFlow = int(unsafe.Sizeof(flow{}))
 	sizeofOp   = int(unsafe.Sizeof(op{}))
+	sizeofMore = int(unsafe.Sizeof(more{}))
 )
 
 // Mode says what is done to operations on tracked words.
 type Mode uint8
 
 const (
-	// Off: everything passes untouched.
+	// Off: nothing moves. Frames of connections whose two ends count differently
+	// are translated, and all others pass untouched.
 	Off Mode = iota
 	// Mux: they move onto shared connections.
 	Mux
 	// Replace: and atomics whose outcome is known become WRITEs.
 	Replace
+	// End: as Off, and the clients of connections whose ends count differently
+	// are told that these are gone.
+	End
 )
 
-var modeNames = [...]string{"off", "mux", "replace"}
+var modeNames = [...]string{"off", "mux", "replace", "end"}
+
+// moves reports whether operations move; otherwise only what was moved before
+// is seen through.
+func (m Mode) moves() bool { return m == Mux || m == Replace }
 
 func (m Mode) String() string { return modeNames[m] }
 
@@ -131,6 +140,7 @@ const (
 	ctrStaticRefused
 	ctrRestored
 	ctrLost
+	ctrRecorded
 	numCounters
 )
 
@@ -160,6 +170,7 @@ var counters = [numCounters]counter.Def{
 	ctrStaticRefused: {Name: "static-refused", Help: "connections of static= that contradict what is known"},
 	ctrRestored:      {Name: "taken-over", Help: "connections taken over from the process before"},
 	ctrLost:          {Name: "lost", Help: "connections that were lost with the process before; their clients are told"},
+	ctrRecorded:      {Name: "recorded", Help: "connections whose two ends count differently now, which cannot do without this app"},
 	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 
@@ -174,7 +185,7 @@ func Kind() *graph.Kind {
 		Counters: counters[:],
 		Reasons:  reasons,
 		Params: []graph.Param{
-			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections) or replace (and send atomics as WRITEs)"},
+			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"},
 			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal"},
 			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
 			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
@@ -192,6 +203,7 @@ func Kind() *graph.Kind {
 			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop"},
 			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
 			{Name: "settle", Default: "200ms", Help: "how long a request of a connection that is not followed may be under way"},
+			{Name: "verify", Default: "10ms", Help: "how often an atomic on a known word goes as it is, so that its answer tells whether the word is what it should be"},
 			{Name: "alive", Default: "100ms", Help: "a connection carries others' operations while its server answered so lately"},
 			{Name: "giveup", Default: "1s", Help: "a connection that makes no progress for so long has failed"},
 			{Name: "idle", Default: "10m", Help: "forget a connection that was quiet for so long"},
@@ -217,6 +229,7 @@ type settings struct {
 	static                      []string
 	dropSpoofed, dropBad        bool
 	settle, alive, giveup, idle time.Duration
+	verify                      time.Duration
 }
 
 func (s *settings) tracked(va uint64, n uint32) bool {
@@ -230,7 +243,8 @@ func (s *settings) tracked(va uint64, n uint32) bool {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
-		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: time.Second, idle: 10 * time.Minute}
+		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: time.Second, idle: 10 * time.Minute,
+		verify: 10 * time.Millisecond}
 	number := func(name, v string, least, most int) (int, error) {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < least || n > most {
@@ -256,7 +270,7 @@ func parseArgs(args graph.Args) (settings, error) {
 		var n int
 		switch name {
 		case "mode":
-			err = fmt.Errorf("mode=%s: want off, mux or replace", v)
+			err = fmt.Errorf("mode=%s: want off, mux, replace or end", v)
 			for m, x := range modeNames {
 				if v == x {
 					s.mode, err = Mode(m), nil
@@ -322,6 +336,8 @@ func parseArgs(args graph.Args) (settings, error) {
 			s.alive, err = wait(name, v)
 		case "giveup":
 			s.giveup, err = wait(name, v)
+		case "verify":
+			s.verify, err = wait(name, v)
 		case "idle":
 			s.idle, err = wait(name, v)
 		default:

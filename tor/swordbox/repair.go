@@ -187,7 +187,7 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 	if o.state == sUnsent {
 		n.flows[i].unsent--
 	}
-	o.state, o.sent = sOpen, s.c.Now()
+	o.state = sOpen
 	if whole {
 		s.send(i, at, x, &s.f, off)
 		return true
@@ -276,9 +276,9 @@ func (s *Box) missing(l int32, psn uint32) {
 		o := &n.ops[c.oldest]
 		if i := n.flowOf(c.oldest); i == l {
 			if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
-				o.ask = uint32(d)
+				n.more[c.oldest].ask = uint32(d)
 			} else {
-				o.ask = 0
+				n.more[c.oldest].ask = 0
 			}
 			o.flags |= fPrompt
 			n.due(l)
@@ -299,9 +299,9 @@ func (s *Box) startRepair(l int32, psn uint32) {
 	for at := c.oldest; at != none; at = n.ops[at].next {
 		o := &n.ops[at]
 		if i := n.flowOf(at); i != none && !o.can(c) && !o.executed(c) {
-			o.ask = 0
+			n.more[at].ask = 0
 			if d := hdr.PSNDiff(psn, o.spsn); d > 0 && d < int32(o.npsn) {
-				o.ask = uint32(d)
+				n.more[at].ask = uint32(d)
 			}
 			o.flags |= fPrompt
 			n.due(i)
@@ -470,7 +470,7 @@ func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
-			o.state, o.syn = sFailed, syn
+			o.state, n.more[at].syn = sFailed, syn
 			n.known.forget(o.rkey)
 			s.forget(at, false)
 			break
@@ -490,12 +490,12 @@ func (s *Box) lose(at int32, harmless bool) {
 	done := false
 	switch {
 	case o.kind == kRead:
-		o.state, o.ask, o.got = sUnsent, 0, 0
+		o.state, n.more[at].ask, o.got = sUnsent, 0, 0
 		o.flags |= fPrompt
 	case harmless:
 		o.state, done = sDone, true
 	default:
-		o.state, o.syn = sFailed, hdr.SynNAKRemoteOperation
+		o.state, n.more[at].syn = sFailed, hdr.SynNAKRemoteOperation
 	}
 	s.forget(at, done)
 }
@@ -521,7 +521,7 @@ func (s *Box) bury(l int32, doubt bool) {
 		}
 		s.unlink(o)
 		s.dropAnswer(o)
-		o.state, o.ask, o.got = sUnsent, 0, 0
+		o.state, n.more[at].ask, o.got = sUnsent, 0, 0
 		o.flags |= fPrompt
 		s.forget(at, false)
 	}
@@ -595,7 +595,7 @@ func (s *Box) probe(l int32) {
 	}
 	at := n.probeOf(l)
 	o := &n.ops[at]
-	*o = op{kind: kProbe, npsn: 1, spsn: c.next, lane: l, next: none, word: none, held: [2]int32{none, none}, sent: s.c.Now()}
+	*o = op{kind: kProbe, npsn: 1, spsn: c.next, lane: l, next: none, word: none}
 	if !s.make(l, o, 0) {
 		return
 	}
@@ -624,8 +624,8 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			switch f := &n.flows[l]; {
 			case f.synced && f.oldest != none:
 				s.watch(int32(l))
-			case f.lost != 0 && now > f.lost:
-				n.conns.Remove(conn.Slot(l))
+			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
+				n.conns.Remove(conn.Slot(l)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
 		s.settle()
@@ -637,6 +637,10 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	c.Set(ctrConns, uint64(conns))
 	c.Set(ctrWords, uint64(words))
 	c.Set(ctrHeld, uint64(held))
+	c.Set(ctrRecorded, uint64(s.recorded()))
+	if s.mem.b != nil {
+		le.PutUint64(s.mem.b[16:], uint64(now))
+	}
 	s.c = nil
 	return now.Add(tick)
 }
@@ -650,7 +654,7 @@ func (s *Box) watch(l int32) {
 	c := &n.flows[l]
 	now := s.c.Now()
 	front := &n.ops[c.oldest]
-	if c.cur != none && now.Sub(n.ops[c.cur].sent) > s.cfg.giveup {
+	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
 		s.unshare(l) // its client stopped in the middle of a message
 	}
 	switch {
@@ -669,7 +673,7 @@ func (s *Box) watch(l int32) {
 		s.pump(l)
 	case c.resent > maxResent:
 		s.fail(l)
-	case !c.repair && (c.guests > 0 || front.kind == kProbe) && now.Sub(max(front.sent, c.since, c.heard)) > s.cfg.giveup/5:
+	case !c.repair && (c.guests > 0 || front.kind == kProbe) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
 		s.startRepair(l, psnAdd(front.spsn, front.got))
 	}
 }

@@ -78,9 +78,10 @@ const maxReported = 1000
 func (s *Box) Report() any {
 	r := Report{Mode: s.cfg.mode.String(), Servers: []ServerReport{}}
 	if s.mem.b != nil {
-		s.mu.Lock()
-		r.State = &State{Bytes: len(s.mem.b), Recorded: len(s.mem.refs), Why: s.why, Read: s.begun.Load()}
-		s.mu.Unlock()
+		r.State = &State{Bytes: len(s.mem.b), Recorded: s.recorded(), Read: s.begun.Load()}
+		if r.State.Read {
+			r.State.Why = s.why
+		}
 	}
 	for _, n := range *s.nodes.Load() {
 		if s.workers > 1 {
@@ -107,7 +108,7 @@ func (r Report) Inherited() (why string, known bool) {
 
 func (n *node) report(m *Memory) ServerReport {
 	m.Conns = n.conns.Bytes() + len(n.flows)*sizeofFlow
-	m.Operations = len(n.ops) * sizeofOp
+	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
 	m.Words = n.words.bytes()
 	m.Total += m.Conns + m.Operations + m.Words
 	v := ServerReport{Addr: n.addr.String(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: len(n.lanes), Connections: []ConnReport{}}

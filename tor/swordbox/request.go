@@ -40,7 +40,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			s.stranger(x, b, reasonUnpaired)
 			return
 		}
-		if !turn || row.State != conn.Paired || !s.sync(i, b, psn) {
+		if !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(i, b, psn) {
 			s.stranger(x, b, reasonStranger)
 			return
 		}
@@ -290,7 +290,7 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1
 	}
-	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none, held: [2]int32{none, none}, sent: s.c.Now()}
+	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
 	whole, unsure := true, false
 	switch {
@@ -396,7 +396,7 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 		fl.vague = false
 	}
 	if !whole {
-		fl.cur = at
+		fl.cur, fl.began = at, s.c.Now()
 		if o.kind == kSend {
 			o.npsn = 1 // as many as come
 		}
@@ -512,7 +512,7 @@ func (n *node) trackedWord(o *op) int32 {
 func (s *Box) choose(i, at int32) (int32, bool) {
 	n := s.n
 	fl, o := &n.flows[i], &n.ops[at]
-	if o.kind == kSend || o.is(fOwn) {
+	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
 		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, o)
 	}
 	w := n.trackedWord(o)
@@ -538,21 +538,23 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 	if w != none && n.words.w[w].flight == 0 && n.words.w[w].loose > 0 && fl.open > 0 {
 		return none, false // one of those may be its client's
 	}
-	if want != i && !s.usable(want, i, o) {
+	if want != i {
+		if s.usable(want, i, o) {
+			return want, true
+		}
 		// Better late than out of order with the others.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.room(len(n.shelf.k)/2) {
 			return none, false
 		}
-		want = i
 	}
-	if want == i && n.flows[i].dead {
+	if fl.dead {
 		for _, l := range n.lanes {
 			if s.usable(l, i, o) {
 				return l, true
 			}
 		}
 	}
-	return want, s.usable(want, i, o)
+	return i, s.usable(i, i, o)
 }
 
 // usable reports whether connection l can carry o, of flow i, now.
@@ -613,7 +615,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
 	now := s.c.Now()
 	w := n.trackedWord(o)
-	if w == none && o.is(fModifies) && !o.is(fWide) &&
+	if w == none && o.is(fModifies) && !o.is(fWide) && s.cfg.mode.moves() &&
 		(o.kind.atomic() && (s.cfg.learn || s.cfg.tracked(o.va, 8)) || o.len == 8 && s.cfg.tracked(o.va, 8)) {
 		w = s.track(o.va, o.rkey)
 	}
@@ -642,7 +644,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	}
 	if w != none && o.kind == kRead && o.len == 8 {
 		if v := &n.words.w[w]; v.valid && v.lane == l && v.rkey == o.rkey {
-			o.want, o.flags = v.value, o.flags|fForetold
+			o.prior, o.flags = v.value, o.flags|fForetold
 		}
 	}
 	// A READ that is done again may begin in its middle.
@@ -659,6 +661,8 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 		s.c.Count(ctrMoved, 1)
 		s.diverge(i)
 		s.diverge(l)
+	} else if o.spsn != o.cpsn || o.is(fReplaced|fEmpty) {
+		s.diverge(i)
 	}
 	if fl.open == 0 {
 		fl.mixed = false
@@ -723,7 +727,7 @@ func (s *Box) link(l, at int32) {
 	x := &n.flows[l]
 	n.ops[at].next = none
 	if x.oldest == none {
-		x.oldest = at
+		x.oldest, x.loaded = at, s.c.Now()
 		x.resent = 0
 	} else {
 		n.ops[x.newest].next = at
@@ -733,6 +737,7 @@ func (s *Box) link(l, at int32) {
 
 // effect computes what op at, which is in order, does to its word.
 func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
+	n := s.n
 	if s.c.Now() < v.barred {
 		v.valid = false
 		return
@@ -755,12 +760,15 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 	case !v.valid:
 		if v.probe == none {
 			v.probe = at
-			v.compare, v.compareMask, v.swap, v.swapMask = compare, compareMask, o.out, swapMask
+			n.more[at].want, n.more[at].compareMask, n.more[at].swapMask = compare, compareMask, swapMask
 			o.flags |= fProbe
 		}
 	case s.cfg.mode == Replace:
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
+		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):
+			v.checked = s.c.Now()
+			n.more[at].want, o.flags = v.value, o.flags|fForetold
 		case now == v.value:
 			o.prior, o.flags = v.value, o.flags|fEmpty
 			s.c.Count(ctrEmpty, 1)
@@ -769,11 +777,11 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			s.c.Count(ctrReplaced, 1)
 		default:
-			o.want, o.flags = v.value, o.flags|fForetold
+			n.more[at].want, o.flags = v.value, o.flags|fForetold
 		}
 		v.value = now
 	default:
-		o.want, o.flags = v.value, o.flags|fForetold
+		n.more[at].want, o.flags = v.value, o.flags|fForetold
 		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
 }
@@ -848,9 +856,6 @@ func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
 	if ours || ack || f.BTHOf(b).PSN() != psn {
 		if ours {
 			l.up.address(b)
-			if l.up.net == hdr.NetIPv4 {
-				f.IPv4Of(b).UpdateChecksum()
-			}
 			s.c.Mark(x, packet.Forwarded, reasonMoved)
 		}
 		noUDPSum(b, f)

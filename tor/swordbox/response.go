@@ -1,6 +1,8 @@
 package swordbox
 
 import (
+	"time"
+
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -171,7 +173,7 @@ func (s *Box) shareOf(n *node, l int32) {
 			return
 		}
 	}
-	if len(n.lanes) < cap(n.lanes) {
+	if len(n.lanes) < cap(n.lanes) && s.cfg.mode.moves() {
 		n.lanes = append(n.lanes, l)
 	}
 }
@@ -278,8 +280,9 @@ func (s *Box) forget(at int32, done bool) {
 		if o.is(fProbe) && v.probe == at {
 			v.probe = none
 			if done && v.last == at && v.loose == 0 && s.c.Now() >= v.barred {
-				v.value = after(o.kind, o.prior, v.swap, v.compare, v.compareMask, v.swapMask)
-				v.valid = true
+				m := &n.more[at]
+				v.value = after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask)
+				v.valid, v.checked = true, s.c.Now()
 				s.c.Count(ctrCached, 1)
 			}
 		}
@@ -320,7 +323,7 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
-	if o.is(fForetold) && original != o.want {
+	if o.is(fForetold) && original != n.more[x.oldest].want {
 		s.mismatch(o)
 	}
 	o.prior = original
@@ -328,11 +331,16 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 	s.advance(l)
 }
 
+// distrust is how long nothing is believed of a word that was not what it
+// should have been.
+const distrust = 10 * time.Second
+
 // mismatch: the word of o is not what it should have been.
 func (s *Box) mismatch(o *op) {
 	s.c.Count(ctrMismatches, 1)
 	if w := s.n.trackedWord(o); w != none {
-		s.n.words.w[w].valid = false
+		v := &s.n.words.w[w]
+		v.valid, v.barred = false, s.c.Now().Add(distrust)
 	}
 }
 
@@ -360,7 +368,7 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 	i := n.flowOf(at)
 	fl := &n.flows[i]
 	s.learnMTU(l, b)
-	if p := s.f.PayloadOf(b); o.is(fForetold) && len(p) == 8 && le.Uint64(p) != o.want {
+	if p := s.f.PayloadOf(b); o.is(fForetold) && len(p) == 8 && le.Uint64(p) != o.prior {
 		s.mismatch(o)
 	}
 	k := o.got
@@ -372,8 +380,8 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 	front, _ := n.op(i, fl.head)
 	if o.is(fOrphan) || fl.gone {
 		s.c.Drop(frame, reasonAbsorbed)
-	} else if o.is(fAgain) || front == o && o.held[0] == none {
-		s.relay(i, o, frame, k)
+	} else if o.is(fAgain) || front == o && !o.holds() {
+		s.relay(i, o, frame, &s.f, k)
 	} else if !s.keepAnswer(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
@@ -401,12 +409,12 @@ func (s *Box) learnMTU(l int32, b []byte) {
 	}
 }
 
-// relay gives the client of flow i packet k of the answer to READ o.
-func (s *Box) relay(i int32, o *op, x *packet.Buf, k uint32) {
+// relay gives the client of flow i packet k of the answer to READ o: frame x,
+// whose headers are f.
+func (s *Box) relay(i int32, o *op, x *packet.Buf, f *hdr.Frame, k uint32) {
 	fl := &s.n.flows[i]
 	b := x.Bytes()
-	f := &s.g
-	if hdr.Parse(b, f) != hdr.IsRoCE || !fl.down.fits(f) {
+	if !fl.down.fits(f) {
 		s.c.Drop(x, reasonAbsorbed)
 		return
 	}
@@ -420,9 +428,6 @@ func (s *Box) relay(i int32, o *op, x *packet.Buf, k uint32) {
 	}
 	if o.lane != i {
 		fl.down.address(b)
-		if f.Net == hdr.NetIPv4 {
-			f.IPv4Of(b).UpdateChecksum()
-		}
 	}
 	h.SetPSN(psn)
 	if ext&hdr.HasAETH != 0 {
@@ -435,18 +440,19 @@ func (s *Box) relay(i int32, o *op, x *packet.Buf, k uint32) {
 // keepAnswer holds a packet of the answer to READ o until its client may see
 // it.
 func (s *Box) keepAnswer(o *op, x *packet.Buf) bool {
-	q := o.queue(s.n)
+	q := o.queue()
 	if !s.hold(&q, x) {
 		return false
 	}
-	o.held = [2]int32{q.first, q.last}
+	o.setHeld(q.first, q.last)
 	return true
 }
 
 // queue is the list of o's held packets.
-func (o *op) queue(n *node) fifo {
-	q := fifo{first: o.held[0], last: o.held[1]}
-	if q.first != none {
+func (o *op) queue() fifo {
+	q := fifo{}
+	if o.holds() {
+		q.first, q.last = o.held()
 		q.n = 1 // at least: counts matter to nobody
 	}
 	return q
@@ -455,16 +461,16 @@ func (o *op) queue(n *node) fifo {
 // heldAnswer takes the first held packet of o's answer; nil when there is none.
 // ok is false when there is no buffer for it.
 func (s *Box) heldAnswer(o *op) (x *packet.Buf, more bool) {
-	if o.held[0] == none {
+	if !o.holds() {
 		return nil, false
 	}
-	q := fifo{first: o.held[0], last: o.held[1], n: 1}
+	q := o.queue()
 	last := q.first == q.last
 	x = s.unhold(&q)
 	if last {
-		o.held = [2]int32{none, none}
+		o.setHeld(none, none)
 	} else {
-		o.held[0] = q.first
+		o.setHeld(q.first, q.last)
 	}
 	return x, true
 }
@@ -509,24 +515,15 @@ func (s *Box) deliver(i int32) {
 		return true
 	}
 	for fl.head != fl.tail {
-		o, _ := n.op(i, fl.head)
+		o, at := n.op(i, fl.head)
 		if o.state == sDone {
 			switch {
 			case o.kind == kRead:
-				if o.held[0] != none {
+				if o.holds() {
 					if !flush() {
 						return
 					}
-					first := o.npsn - s.count(o)
-					for k := first; ; k++ {
-						x, more := s.heldAnswer(o)
-						if !more {
-							break
-						}
-						if x != nil {
-							s.relay(i, o, x, k)
-						}
-					}
+					s.relayHeld(i, o, o.npsn)
 				}
 				ack, wanted = false, false
 				fl.msn++
@@ -553,7 +550,7 @@ func (s *Box) deliver(i int32) {
 			continue
 		}
 		if o.state == sFailed {
-			if !flush() || !s.answer(i, hdr.Acknowledge, o.cpsn, o.syn, 0) {
+			if !flush() || !s.answer(i, hdr.Acknowledge, o.cpsn, n.more[at].syn, 0) {
 				return
 			}
 			s.end(i)
@@ -562,21 +559,12 @@ func (s *Box) deliver(i int32) {
 		if !flush() {
 			return
 		}
-		if o.kind == kRead && o.held[0] != none {
-			// The answer began to come while others were due.
-			for k := o.got - s.count(o); ; k++ {
-				x, more := s.heldAnswer(o)
-				if !more {
-					break
-				}
-				if x != nil {
-					s.relay(i, o, x, k)
-				}
-			}
+		if o.holds() {
+			s.relayHeld(i, o, o.got) // it began to come while others were due
 		}
 		if o.is(fPrompt) {
 			o.flags &^= fPrompt
-			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, o.ask), hdr.SynNAKSequence, 0)
+			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].ask), hdr.SynNAKSequence, 0)
 		}
 		return
 	}
@@ -588,16 +576,28 @@ func (s *Box) deliver(i int32) {
 	}
 }
 
-// count is the number of o's held packets.
-func (s *Box) count(o *op) (c uint32) {
-	if o.held[0] == none {
-		return 0
-	}
-	for k := o.held[0]; ; k = s.n.shelf.k[k].next {
-		c++
-		if k == o.held[1] {
-			return c
+// relayHeld gives the client of flow i the held packets of the answer to READ
+// o, of which end have come.
+func (s *Box) relayHeld(i int32, o *op, end uint32) {
+	k := end
+	for at, last := o.held(); ; at = s.n.shelf.k[at].next {
+		if k--; at == last {
+			break
 		}
+	}
+	for ; ; k++ {
+		x, more := s.heldAnswer(o)
+		if !more {
+			return
+		}
+		if x == nil {
+			continue
+		}
+		if hdr.Parse(x.Bytes(), &s.g) != hdr.IsRoCE {
+			s.c.Drop(x, reasonAbsorbed)
+			continue
+		}
+		s.relay(i, o, x, &s.g, k)
 	}
 }
 

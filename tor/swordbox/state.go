@@ -1,12 +1,13 @@
 package swordbox
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"hash/fnv"
 	"reflect"
+	"runtime/debug"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -22,31 +23,33 @@ import (
 // as new. So all such connections are on record from before the first frame
 // that makes them so; and at a clean stop, all that is known of them. The next
 // process goes on from that, or, when it is not there, too old or damaged,
-// tells the clients of the connections on record that they are gone.
+// tells the clients of the connections on record that they are gone. The list
+// is never empty in between.
 //
-//	 0 magic | 8 status | 12 connections on record | 16 time of the stop
+//	 0 magic | 8 status | 12 connections on record | 16 last sign of life
 //	24 length of the state | 32 CRC-32C of it | 36 layout of the state
-//	64 records of 64 bytes: client, server (16 each) | their QPNs (4 each) | MTU | 0
-//	   state: nodes, each: address (16) | length (4) | conn.Table's, with flows
+//	40 where the state begins | 48 conns= | 52 window=
+//	64 records of 64 bytes: client, server (16 each) | their QPNs (4 each) | 0
+//	   state: nodes, each: address (16) | length of the rest (4) | time from
+//	   which all that passes is on record (8) | reaches | conn.Table's, with flows
 const (
 	memMagic    = 0x31786F62_77736C71 // "qlswbox1", little-endian
 	memHead     = 64
 	recordLen   = 64
-	statusNone  = 0
 	statusRuns  = 1
 	statusStops = 2
 	// keepState is how old a state may be: the longest that a client repeats
 	// its requests, generously.
 	keepState = time.Minute
-	// keepGone is how long clients of lost connections are told so.
+	// keepGone is how long clients of lost connections are told so, again.
 	keepGone = time.Minute
 )
 
-// memory is the memory that outlives the process; the zero value is none.
+// memory is the list of connections whose ends count differently, in memory
+// that outlives the process.
 type memory struct {
-	b       []byte
-	records int   // room for so many
-	refs    []ref // by record
+	b    []byte // nil: nothing outlives it
+	refs []ref  // by record
 }
 
 // ref is a flow of a node.
@@ -55,12 +58,18 @@ type ref struct {
 	i int32
 }
 
+// stateAt is where the state begins: behind a record for each connection that
+// can be known.
+func stateAt(cfg *settings) int { return memHead + maxNodes*cfg.conns*recordLen }
+
 // memorySize is the room for the records and the state of so many connections.
 func memorySize(cfg *settings) int {
 	const row = 512 // of conn.Table, and lengths
-	return memHead + 4*cfg.conns*recordLen + 2*cfg.conns*(row+sizeofFlow+cfg.window*sizeofOp)
+	return stateAt(cfg) + maxNodes*(row+int(unsafe.Sizeof(reaches{}))) + 2*cfg.conns*(row+sizeofFlow+cfg.window*(sizeofOp+sizeofMore))
 }
 
+// remember gets the memory that outlives the process. What it holds is looked at
+// later: an app that this one takes the place of may still be writing there.
 func (s *shared) remember(env graph.Env) error {
 	if env.Memory == nil || s.mem.b != nil {
 		return nil
@@ -69,61 +78,125 @@ func (s *shared) remember(env graph.Env) error {
 	if err != nil {
 		return err
 	}
-	s.mem = memory{b: b, records: 4 * s.cfg.conns}
+	// There must be room for all records before the first one.
+	if err := stored(func() {
+		for k := 0; k < stateAt(&s.cfg); k += 4096 {
+			atomic.OrUint32((*uint32)(unsafe.Pointer(&b[k])), 0)
+		}
+	}); err != nil {
+		return err
+	}
+	if left(b) > 0 {
+		if err := s.smaller(b); err != nil {
+			return err
+		}
+	}
+	s.mem.b = b
 	return nil
 }
 
-// recover finds out what a process before this one left.
-func (s *Box) recover(now clock.Time) {
+// smaller is an error when not all that is left in b need fit.
+func (s *shared) smaller(b []byte) error {
+	if conns, window := le.Uint32(b[48:]), le.Uint32(b[52:]); s.cfg.conns < int(conns) || s.cfg.window < int(window) {
+		return fmt.Errorf("conns=%d, window=%d: %d connections are left of conns=%d, window=%d: give no less, or end them first (mode=end)",
+			s.cfg.conns, s.cfg.window, left(b), conns, window)
+	}
+	return nil
+}
+
+// left is the number of connections on record in b.
+func left(b []byte) int {
+	if le.Uint64(b) != memMagic {
+		return 0
+	}
+	return int(le.Uint32(b[12:]))
+}
+
+// stored runs f, which writes to memory that may be a file's: an error when
+// that has no room.
+func stored(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if v := recover(); v != nil {
+			if e, ok := v.(interface {
+				error
+				Addr() uintptr
+			}); !ok || e.Addr() == 0 {
+				panic(v)
+			}
+			err = errors.New("no room for the state where it is to be kept")
+		}
+	}()
+	f()
+	return nil
+}
+
+// inherit takes over what a process before this one left.
+func (s *Box) inherit(now clock.Time) {
 	m := &s.mem
 	if m.b == nil {
 		return
 	}
-	status, count := uint32(statusNone), 0
-	if le.Uint64(m.b) == memMagic {
-		status, count = le.Uint32(m.b[8:]), min(int(le.Uint32(m.b[12:])), m.records)
-	}
-	var left []record
-	for k := range count {
-		left = append(left, m.at(k))
-	}
+	count := min(int(le.Uint32(m.b[12:])), cap(m.refs))
+	alive := clock.Time(le.Uint64(m.b[16:]))
 	var err error
-	switch status {
-	case statusStops:
-		err = s.restore(now)
-	case statusRuns:
+	switch status := le.Uint32(m.b[8:]); {
+	case [memHead]byte(m.b) == [memHead]byte{}: // nobody was there
+	case le.Uint64(m.b) != memMagic, status != statusRuns && status != statusStops:
+		err = errSave
+	case status == statusRuns:
 		err = errKilled
+	case s.cfg.mode == End:
+		err = errEnded
+	case count > 0 || s.cfg.mode.moves() && s.smaller(m.b) == nil:
+		err = s.restore(now, count)
 	}
-	// From here on the memory is this process's.
-	clear(m.b[:memHead])
-	le.PutUint32(m.b[8:], statusRuns)
-	le.PutUint64(m.b, memMagic)
-	m.refs = make([]ref, 0, m.records)
 	if err != nil {
+		// All or nothing: some clients would go on, and some not.
+		s.nodes.Store(&[]*node{})
+		clear(m.refs[:count])
+		s.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
 		s.why = err.Error()
-		for _, r := range left {
-			s.bereave(now, r)
-		}
-		return
 	}
+	// The memory is this process's now. The records stay where they are: after
+	// another crash the next process finds them.
+	m.refs = m.refs[:count]
+	le.PutUint32(m.b[12:], uint32(count))
+	le.PutUint32(m.b[8:], statusRuns)
+	le.PutUint64(m.b[16:], uint64(now))
+	le.PutUint32(m.b[48:], uint32(s.cfg.conns))
+	le.PutUint32(m.b[52:], uint32(s.cfg.window))
+	le.PutUint64(m.b, memMagic)
 	for _, n := range *s.nodes.Load() {
 		for i := range n.flows {
-			if f := &n.flows[i]; f.synced {
+			if f := &n.flows[i]; f.synced && !f.gone {
 				s.c.Count(ctrRestored, 1)
-				if f.record != 0 {
-					s.journal(n, int32(i))
-				}
 			}
 		}
 	}
+	for k := 0; k < len(m.refs); {
+		if m.refs[k].n == nil && !s.bereave(now, k) {
+			m.cut(k) // its queue pairs are another connection's by now
+			continue
+		}
+		k++
+	}
 }
 
-var errKilled = errors.New("the process before this one did not stop cleanly")
+var (
+	errKilled = errors.New("the process before this one did not stop cleanly")
+	errEnded  = errors.New("mode=end")
+	errSave   = errors.New("the saved state is damaged")
+)
 
 // record is a connection whose ends count differently.
 type record struct {
 	client, server conn.Addr
 	cqpn, sqpn     uint32
+}
+
+func recordOf(r *conn.Row) record {
+	return record{client: r.Client.Addr, server: r.Server.Addr, cqpn: r.Client.QPN, sqpn: r.Server.QPN}
 }
 
 func (m *memory) at(k int) (r record) {
@@ -133,32 +206,44 @@ func (m *memory) at(k int) (r record) {
 	return r
 }
 
-// journal puts flow i of node n on record. Callers that own n may be several.
-func (s *Box) journal(n *node, i int32) {
-	m := &s.mem
+// add puts flow i of node n on record.
+func (m *memory) add(n *node, i int32) {
 	k := len(m.refs)
-	if m.b == nil || k == m.records {
-		return
-	}
-	r := n.conns.Row(conn.Slot(i))
-	b := m.b[memHead+k*recordLen:]
-	c, v := r.Client.Addr.As16(), r.Server.Addr.As16()
-	copy(b, c[:])
-	copy(b[16:], v[:])
-	le.PutUint32(b[32:], r.Client.QPN)
-	le.PutUint32(b[36:], r.Server.QPN)
 	m.refs = append(m.refs, ref{n, i})
 	n.flows[i].record = int32(k) + 1
+	if m.b == nil {
+		return
+	}
+	r := recordOf(n.conns.Row(conn.Slot(i)))
+	b := m.b[memHead+k*recordLen:]
+	c, v := r.client.As16(), r.server.As16()
+	copy(b, c[:])
+	copy(b[16:], v[:])
+	le.PutUint32(b[32:], r.cqpn)
+	le.PutUint32(b[36:], r.sqpn)
 	le.PutUint32(m.b[12:], uint32(k+1))
+}
+
+// cut takes record k off; the last one takes its place.
+func (m *memory) cut(k int) {
+	last := len(m.refs) - 1
+	if m.refs[k] = m.refs[last]; k != last && m.refs[k].n != nil {
+		m.refs[k].n.flows[m.refs[k].i].record = int32(k) + 1
+	}
+	m.refs = m.refs[:last]
+	if m.b != nil {
+		copy(m.b[memHead+k*recordLen:][:recordLen], m.b[memHead+last*recordLen:])
+		le.PutUint32(m.b[12:], uint32(last))
+	}
 }
 
 // diverge notes that both ends of flow i's connection will count differently.
 func (s *Box) diverge(i int32) {
-	if s.mem.b == nil || s.n.flows[i].record != 0 {
+	if s.n.flows[i].record != 0 {
 		return
 	}
 	s.mu.Lock()
-	s.journal(s.n, i)
+	s.mem.add(s.n, i)
 	s.mu.Unlock()
 }
 
@@ -169,31 +254,60 @@ func (s *Box) strike(i int32) {
 		return
 	}
 	s.mu.Lock()
-	m := &s.mem
-	k, last := int(f.record)-1, len(m.refs)-1
-	copy(m.b[memHead+k*recordLen:][:recordLen], m.b[memHead+last*recordLen:][:recordLen])
-	m.refs[k] = m.refs[last]
-	m.refs[k].n.flows[m.refs[k].i].record = int32(k) + 1
-	m.refs = m.refs[:last]
-	le.PutUint32(m.b[12:], uint32(last))
-	f.record = 0
+	s.mem.cut(int(f.record) - 1)
 	s.mu.Unlock()
+	f.record = 0
 }
 
-// bereave makes a flow of a connection that was lost with a process before
-// this one: its client is told when it asks.
-func (s *Box) bereave(now clock.Time, r record) {
+// recorded is how many connections are on record.
+func (s *shared) recorded() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mem.b != nil && !s.begun.Load() {
+		return left(s.mem.b)
+	}
+	return len(s.mem.refs)
+}
+
+// Keeps implements graph.Keeper.
+func (s *Box) Keeps(succeeded bool) error {
+	n := s.recorded()
+	switch {
+	case n == 0 || succeeded && s.mem.b != nil:
+		return nil
+	case succeeded:
+		return fmt.Errorf("%d connections cannot do without it, and it has no state to hand them over with", n)
+	}
+	return fmt.Errorf("%d connections cannot do without it: set mode=off and wait until their clients have closed them (its counter recorded), or mode=end and wait %v", n, keepGone)
+}
+
+// bereave makes a flow of record k, a connection that was lost with a process
+// before this one: its client is told when it asks. False when it cannot be: its
+// queue pairs are not its own any more.
+func (s *Box) bereave(now clock.Time, k int) bool {
+	r := s.mem.at(k)
 	n, err := s.meetLocked(r.server)
 	if err != nil {
-		return
+		return false
+	}
+	for _, e := range []struct {
+		addr conn.Addr
+		qpn  uint32
+	}{{r.client, r.cqpn}, {r.server, r.sqpn}} {
+		if i, _ := n.conns.Find(e.addr, e.qpn); i != conn.NoSlot && n.flows[i].synced {
+			return false
+		}
 	}
 	slot, err := n.conns.AddStatic(now, conn.StaticConn{Client: r.client.Netip(), Server: r.server.Netip(), ClientQPN: r.cqpn, ServerQPN: r.sqpn})
+	n.removed = n.removed[:0] // none that was followed
 	if err != nil {
-		return
+		return false
 	}
-	n.flows[slot] = flow{synced: true, gone: true, lost: now.Add(keepGone), lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow)}
-	s.journal(n, int32(slot))
+	n.flows[slot] = flow{synced: true, gone: true, lost: now.Add(keepGone), lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow),
+		record: int32(k) + 1}
+	s.mem.refs[k] = ref{n, int32(slot)}
 	s.c.Count(ctrLost, 1)
+	return true
 }
 
 // tell answers a request, x, of a connection that is lost with the NAK that
@@ -221,6 +335,7 @@ func (s *Box) tell(i int32, x *packet.Buf, b []byte) {
 	be.PutUint32(h.b[h.bth+4:], q)
 	fl := &s.n.flows[i]
 	fl.down = h
+	fl.told, fl.lost = true, s.c.Now().Add(keepGone)
 	s.spare, s.to = x, none
 	s.refuse(i, psn)
 	fl.down = header{}
@@ -232,15 +347,14 @@ func (s *Box) tell(i int32, x *packet.Buf, b []byte) {
 }
 
 // layout tells versions of the saved structures apart.
-func layout(cfg *settings) uint32 {
+func layout() uint32 {
 	h := fnv.New32a()
-	for _, t := range []reflect.Type{reflect.TypeFor[op](), reflect.TypeFor[flow]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[op](), reflect.TypeFor[more](), reflect.TypeFor[flow](), reflect.TypeFor[reach]()} {
 		for i := range t.NumField() {
 			f := t.Field(i)
 			fmt.Fprint(h, f.Name, f.Type, f.Offset, f.Type.Size())
 		}
 	}
-	fmt.Fprint(h, cfg.conns, cfg.window)
 	return h.Sum32()
 }
 
@@ -249,13 +363,14 @@ func raw[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), u
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // save leaves all that is known of the connections in the memory. Nothing is
-// held any more.
+// held any more. When there is no room the next process takes it for a crash.
 func (s *Box) save(now clock.Time) {
 	m := &s.mem
 	if m.b == nil || !s.begun.Load() {
 		return
 	}
-	var out []byte
+	out := le.AppendUint32(nil, uint32(s.cfg.conns))
+	out = le.AppendUint32(out, uint32(s.cfg.window))
 	for _, n := range *s.nodes.Load() {
 		for i := range n.flows {
 			n.rest(int32(i))
@@ -264,32 +379,67 @@ func (s *Box) save(now clock.Time) {
 		out = append(out, a[:]...)
 		at := len(out)
 		out = append(out, 0, 0, 0, 0)
+		out = le.AppendUint64(out, uint64(n.unknown))
+		out = append(out, raw(&n.known)...)
+		out = n.appendHomeless(out)
 		out = n.conns.AppendState(out, now, func(b []byte, slot conn.Slot) []byte {
 			f := &n.flows[slot]
-			if !f.synced || f.gone {
+			if !f.synced || f.lost != 0 {
 				return b
 			}
-			b = binary.LittleEndian.AppendUint32(b, uint32(slot))
+			b = le.AppendUint32(b, uint32(slot))
 			b = append(b, raw(f)...)
 			b = append(b, raw(&n.ops[n.probeOf(int32(slot))])...)
 			for k := f.first; k != f.tail; k++ {
-				o, _ := n.op(int32(slot), k)
-				b = append(b, raw(o)...)
+				o, at := n.op(int32(slot), k)
+				b = append(append(b, raw(o)...), raw(&n.more[at])...)
 			}
 			return b
 		})
 		le.PutUint32(out[at:], uint32(len(out)-at-4))
 	}
-	from := memHead + m.records*recordLen
+	from := stateAt(&s.cfg)
 	if len(out) > len(m.b)-from {
-		return // then clients are told that their connections are gone
+		return
 	}
-	copy(m.b[from:], out)
-	le.PutUint64(m.b[16:], uint64(now))
-	le.PutUint64(m.b[24:], uint64(len(out)))
-	le.PutUint32(m.b[32:], crc32.Checksum(out, castagnoli))
-	le.PutUint32(m.b[36:], layout(&s.cfg))
-	le.PutUint32(m.b[8:], statusStops)
+	_ = stored(func() {
+		copy(m.b[from:], out)
+		le.PutUint64(m.b[16:], uint64(now))
+		le.PutUint64(m.b[24:], uint64(len(out)))
+		le.PutUint32(m.b[32:], crc32.Checksum(out, castagnoli))
+		le.PutUint32(m.b[36:], layout())
+		le.PutUint64(m.b[40:], uint64(from))
+		le.PutUint32(m.b[8:], statusStops)
+	})
+}
+
+// appendHomeless appends the open operations of flows that are gone: how many
+// (4), and each one's place.
+func (n *node) appendHomeless(out []byte) []byte {
+	from, count := len(out), uint32(0)
+	out = le.AppendUint32(out, 0)
+	for l := range n.flows {
+		if !n.flows[l].synced {
+			continue
+		}
+		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
+			i := n.flowOf(at)
+			if i == none {
+				continue
+			}
+			f, p := &n.flows[i], uint32(at)%n.window
+			if f.synced && f.lost == 0 && p < f.span && (p-f.first)&(f.span-1) < f.tail-f.first {
+				continue
+			}
+			o := n.ops[at]
+			o.word = none
+			o.flags &^= fLoose | fOrdered | fProbe
+			out = append(append(le.AppendUint32(out, uint32(at)), raw(&o)...), raw(&n.more[at])...)
+			count++
+		}
+	}
+	le.PutUint32(out[from:], count)
+	return out
 }
 
 // rest makes flow i fit for another process: what was held is gone.
@@ -299,36 +449,35 @@ func (n *node) rest(i int32) {
 	f.stall, f.late = fifo{}, fifo{}
 	f.gapNAK, f.toldGap, f.vague, f.isReady, f.waits = false, false, false, false, false
 	for k := f.first; f.synced && k != f.tail; k++ {
-		o, _ := n.op(i, k)
+		o, at := n.op(i, k)
 		o.word = none
 		o.flags &^= fLoose | fOrdered | fProbe
-		if o.held[0] != none {
-			o.held = [2]int32{none, none}
+		if o.holds() {
+			o.setHeld(none, none)
 			if o.state == sDone && int32(k-f.head) >= 0 {
 				o.state, o.got = sUnsent, 0 // its answer was held
 				f.unsent++
 				o.flags |= fPrompt
-				o.ask = 0
+				n.more[at].ask = 0
 			}
 		}
 	}
 }
 
-var errSave = errors.New("the saved state is damaged")
-
-// restore takes over what the process before this one left.
-func (s *Box) restore(now clock.Time) error {
+// restore takes over what the process before this one left, count connections
+// on record and all others.
+func (s *Box) restore(now clock.Time, count int) error {
 	m := &s.mem
-	n := le.Uint64(m.b[24:])
-	from := memHead + m.records*recordLen
+	n, from := le.Uint64(m.b[24:]), le.Uint64(m.b[40:])
 	switch {
-	case le.Uint32(m.b[36:]) != layout(&s.cfg):
-		return errors.New("the saved state is of another version of this program, or of other arguments")
-	case n > uint64(len(m.b)-from), crc32.Checksum(m.b[from:from+int(n)], castagnoli) != le.Uint32(m.b[32:]):
+	case le.Uint32(m.b[36:]) != layout():
+		return errors.New("the saved state is of another version of this program")
+	case from > uint64(len(m.b)), n > uint64(len(m.b))-from, n < 8, crc32.Checksum(m.b[from:from+n], castagnoli) != le.Uint32(m.b[32:]):
 		return errSave
 	}
-	b := m.b[from : from+int(n)]
-	for len(b) > 0 {
+	b := m.b[from : from+n]
+	old := geometry{int32(le.Uint32(b)), int32(le.Uint32(b[4:]))}
+	for b = b[8:]; len(b) > 0; {
 		if len(b) < 20 || uint64(le.Uint32(b[16:])) > uint64(len(b)-20) {
 			return errSave
 		}
@@ -337,24 +486,57 @@ func (s *Box) restore(now clock.Time) error {
 		if err != nil {
 			return err
 		}
-		if err := x.restore(b[20:size], now); err != nil {
-			// All or nothing: some clients would go on, and some not.
-			s.nodes.Store(&[]*node{})
+		if err := x.restore(b[20:size], now, old); err != nil {
 			return err
 		}
+		x.unknown = min(x.unknown, now.Add(s.cfg.settle))
 		for i := range x.flows {
-			if f := &x.flows[i]; f.synced && f.trusted && !f.dead {
+			f := &x.flows[i]
+			if f.synced && f.trusted && !f.dead {
 				s.shareOf(x, int32(i))
 			}
+			if f.record == 0 {
+				continue
+			}
+			k := int(f.record) - 1
+			if k < 0 || k >= count || m.refs[:count][k].n != nil || m.at(k) != recordOf(x.conns.Row(conn.Slot(i))) {
+				return errSave
+			}
+			m.refs[:count][k] = ref{x, int32(i)}
 		}
 		b = b[size:]
 	}
 	return nil
 }
 
+// homeless is the length of an operation whose flow is gone.
+var homeless = 4 + sizeofOp + sizeofMore
+
+// geometry is what says where a node's ops are.
+type geometry struct{ conns, window int32 }
+
+// place is the flow of op at, and which of its places it has; k is none for its
+// probe.
+func (g geometry) place(at int32) (i, k int32) {
+	if i := at / g.window; i < g.conns {
+		return i, at % g.window
+	}
+	return at - g.conns*g.window, none
+}
+
 // restore fills the node from what save left. Flows may have other numbers
 // now.
-func (n *node) restore(b []byte, now clock.Time) error {
+func (n *node) restore(b []byte, now clock.Time, old geometry) error {
+	if len(b) < 8+len(raw(&n.known)) || old.conns <= 0 || old.window <= 0 {
+		return errSave
+	}
+	n.unknown = clock.Time(le.Uint64(b))
+	b = b[8+copy(raw(&n.known), b[8:]):]
+	if len(b) < 4 || uint64(le.Uint32(b))*uint64(homeless) > uint64(len(b)-4) {
+		return errSave
+	}
+	orphans := b[4 : 4+int(le.Uint32(b))*homeless]
+	b = b[4+len(orphans):]
 	to := map[int32]int32{none: none}
 	err := n.conns.Restore(b, now, keepState, func(slot conn.Slot, data []byte) error {
 		if len(data) == 0 {
@@ -369,38 +551,52 @@ func (n *node) restore(b []byte, now clock.Time) error {
 		copy(raw(f), data[4:])
 		copy(raw(&n.ops[n.probeOf(i)]), data[4+sizeofFlow:])
 		data = data[4+sizeofFlow+sizeofOp:]
-		if f.span == 0 || f.span > n.window || f.span&(f.span-1) != 0 || len(data) != int(f.tail-f.first)*sizeofOp || f.tail-f.first > f.span {
+		if f.span == 0 || f.span > n.window || f.span&(f.span-1) != 0 || len(data) != int(f.tail-f.first)*(sizeofOp+sizeofMore) || f.tail-f.first > f.span {
 			return errSave
 		}
 		for k := f.first; k != f.tail; k++ {
-			o, _ := n.op(i, k)
+			o, at := n.op(i, k)
 			copy(raw(o), data)
-			data = data[sizeofOp:]
+			copy(raw(&n.more[at]), data[sizeofOp:])
+			data = data[sizeofOp+sizeofMore:]
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	w := int32(n.window)
+	// Operations whose flows are gone find places that no flow has.
+	homes, free := map[int32]int32{}, int32(len(n.ops)-len(n.flows))
+	for ; len(orphans) > 0; orphans = orphans[homeless:] {
+		for free--; free >= 0 && n.flows[n.flowOf(free)].synced; {
+			free--
+		}
+		if free < 0 {
+			return errSave
+		}
+		homes[int32(le.Uint32(orphans))] = free
+		copy(raw(&n.ops[free]), orphans[4:])
+		copy(raw(&n.more[free]), orphans[4+sizeofOp:])
+	}
 	// move is the place of an operation whose flow has another number now.
 	bad := false
 	move := func(at *int32) {
 		if *at == none {
 			return
 		}
-		i, k := *at/w, *at%w
-		probe := int(i) >= len(n.flows)
-		if probe {
-			i = *at - n.probeOf(0)
-		}
-		j, ok := to[i]
-		if !ok || *at < 0 {
-			bad = true
+		if home, ok := homes[*at]; ok {
+			*at = home
 			return
 		}
-		if *at = j*w + k; probe {
+		i, k := old.place(*at)
+		j, ok := to[i]
+		switch {
+		case !ok || *at < 0 || k >= int32(n.window):
+			bad = true
+		case k == none:
 			*at = n.probeOf(j)
+		default:
+			*at = j*int32(n.window) + k
 		}
 	}
 	lane := func(l *int32) {
@@ -418,6 +614,11 @@ func (n *node) restore(b []byte, now clock.Time) error {
 		}
 		move(&o.next)
 		lane(&o.lane)
+	}
+	for _, at := range homes {
+		if o := &n.ops[at]; o.state == sOpen {
+			fix(o)
+		}
 	}
 	for _, i := range to {
 		if i == none {
@@ -442,9 +643,13 @@ func (n *node) restore(b []byte, now clock.Time) error {
 		f.heard = 0
 		n.due(i)
 	}
+	for _, at := range homes {
+		if o := &n.ops[at]; !bad && o.state == sOpen && o.lane != none {
+			n.orphan(o)
+		}
+	}
 	if bad {
 		return errSave
 	}
-	n.unknown = now.Add(time.Second)
 	return nil
 }

@@ -118,6 +118,55 @@ func TestReplaced(t *testing.T) {
 	}, nil)
 }
 
+// TestVerify: from time to time an atomic on a known word goes as it is, and
+// when its answer tells of a change that was not seen here, so do the next ones.
+func TestVerify(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, graph.Args{"verify": "10ms", "alive": "1h"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	as := func(compare, swap uint64, as hdr.Opcode) {
+		t.Helper()
+		want := b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, swap, compare), nil)
+		if as == hdr.WriteOnly {
+			want = b.moved(a, as, a.spsn, reth(va, testRKey, 0), nil)
+		}
+		same(t, b.cas(va, compare, swap).Out["b"], want)
+	}
+	answered := func(prior uint64, got graphtest.Result) {
+		t.Helper()
+		b.msn++
+		same(t, got.Out["a"], b.atomicAckTo(b.psn-1, b.msn, prior))
+	}
+	for range 2 {
+		as(7, 8, hdr.WriteOnly)
+		answered(1, a.ack())
+		r.Clock.Advance(10 * time.Millisecond)
+		as(7, 8, hdr.CompareSwap)
+		answered(1, a.atomicAck(1))
+		as(7, 8, hdr.WriteOnly) // one is enough
+		answered(1, a.ack())
+	}
+	r.Clock.Advance(10 * time.Millisecond)
+	as(7, 8, hdr.CompareSwap)
+	answered(5, a.atomicAck(5))
+	for _, after := range []time.Duration{0, time.Second, 8 * time.Second} {
+		r.Clock.Advance(after)
+		for range 2 {
+			as(7, 8, hdr.CompareSwap)
+			answered(5, a.atomicAck(5))
+		}
+	}
+	if r.Counter("mismatches") != 1 {
+		t.Errorf("%d mismatches", r.Counter("mismatches"))
+	}
+	r.Clock.Advance(2 * time.Second)
+	as(7, 8, hdr.CompareSwap)
+	answered(5, a.atomicAck(5))
+	as(7, 8, hdr.WriteOnly)
+	answered(5, a.ack())
+}
+
 // TestWriteFills: the value that a WRITE leaves is known without an answer, and
 // a CAS that is sent behind it is decided by it.
 func TestWriteFills(t *testing.T) {

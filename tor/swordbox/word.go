@@ -22,8 +22,7 @@ type word struct {
 	last          int32 // op that changed it last
 	valid         bool
 	barred        clock.Time // until then strangers' requests may be under way
-	// Operands of the probe.
-	compare, compareMask, swap, swapMask uint64
+	checked       clock.Time // when an atomic was last sent as one
 }
 
 const pageShift, lineShift = 12, 6
@@ -37,6 +36,7 @@ type page struct {
 type wordTable struct {
 	w     []word
 	n     int
+	found int32 // last
 	ix    index.Index
 	pages []page
 	np    int
@@ -52,9 +52,13 @@ func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
 
 // find is the word at va, which is aligned; none if it is not tracked.
 func (t *wordTable) find(va uint64) int32 {
+	if t.w[t.found].va == va && t.n != 0 {
+		return t.found // one operation asks several times
+	}
 	h := hash(va)
 	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
 		if i, ok := t.ix.Slot(p, h); ok && t.w[i].va == va {
+			t.found = i
 			return i
 		}
 	}
