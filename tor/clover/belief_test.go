@@ -278,7 +278,7 @@ func TestStrangers(t *testing.T) {
 // A handle is turned into an address by what enough appends agree on, and
 // never by what only few of that slab class say.
 func TestTrust(t *testing.T) {
-	s := newState(settings{keys: 1, addrs: 4, conns: 1})
+	s := newState(settings{keys: 1, addrs: 4, conns: 1}, 1)
 	right, wrong := base{va: 0x1000, size: 128, region: 1}, base{va: 0x2000, size: 128, region: 1}
 	for n := 1; n < trustedBase; n++ {
 		s.taught(right)

@@ -61,6 +61,10 @@ type row struct {
 	startLen uint8
 	out      uint8 // the app's output towards the server
 	startF   hdr.Frame
+	// front and back are the places+1 of answers that are held, in their
+	// order; 0: none. heldTo is the PSN of the one at the back.
+	front, back int32
+	heldTo      uint32
 }
 
 // take removes the i-th waiting entry.
@@ -92,17 +96,19 @@ type op struct {
 	va, newVA uint64
 	swap      uint64 // CAS: as the client sent it; it compares with Fresh(cliVer)
 	entry     uint64 // CAS: address of the new entry; 0: not known
-	epoch     uint64 // of the key when the request passed
 	psn       uint32
+	epoch     uint32 // of the key when the request passed
 	rkey      uint32 // as the client sent it, and as it is sent
 	key       int32  // key slot; noSlot: not attributed
 	slot      int32  // CAS: address slot of the new entry
 	size      uint32 // CAS: of the new entry, and region its region
 	region    uint16
 	npsn      uint16
+	n         uint16 // CAS: number of the append; READ: of the tail's
 	kind      uint8
 	live      bool // not answered yet
 	steered   bool
+	void      bool  // CAS: what was before it was given up
 	cliVer    uint8 // version that the client expects at va
 	newVer    uint8 // version at newVA
 	repairs   uint8
@@ -231,15 +237,15 @@ func (t *connTable) op(s int32, psn uint32) *op {
 	return nil
 }
 
-// newOp is an empty record for PSN psn of row s; nil when the oldest one is
-// still needed.
+// oldest is the record of row s that the next one takes the place of.
+func (t *connTable) oldest(s int32) *op {
+	return &t.ops[int(s)*window+int((t.rows[s].head+1)%window)]
+}
+
+// newOp is an empty record for PSN psn of row s, in place of the oldest one.
 func (t *connTable) newOp(s int32, psn uint32) *op {
-	r := &t.rows[s]
-	o := &t.ops[int(s)*window+int((r.head+1)%window)]
-	if o.live && o.steered && hdr.PSNDiff(psn, o.psn) < lookback {
-		return nil
-	}
-	r.head++
+	o := t.oldest(s)
+	t.rows[s].head++
 	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
 	return o
 }

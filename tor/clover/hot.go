@@ -1,5 +1,7 @@
 package clover
 
+import "github.com/quillon/quillon/nf/graph"
+
 // sketch counts how often keys are used: a count-min sketch of four rows.
 type sketch struct{ c [4][1024]uint32 }
 
@@ -55,7 +57,7 @@ func (s *state) offer(server uint16, key uint64, uses uint32) {
 
 // rebalance lets candidates take the place of keys that are used less than
 // half as often, and ages all counts. It returns how many keys went.
-func (s *state) rebalance() (evicted int) {
+func (s *state) rebalance(c *graph.Ctx) (evicted int) {
 	for i := range s.cand {
 		x := &s.cand[i]
 		if x.uses == 0 {
@@ -68,12 +70,12 @@ func (s *state) rebalance() (evicted int) {
 		coldest := noSlot
 		for k := range s.keys.s {
 			ks := &s.keys.s[k]
-			if ks.used && ks.orphans == 0 && (coldest == noSlot || ks.hits < s.keys.s[coldest].hits) {
+			if ks.used && ks.unlinked() == 0 && (coldest == noSlot || ks.hits < s.keys.s[coldest].hits) {
 				coldest = int32(k)
 			}
 		}
 		if coldest != noSlot && len(s.keys.free) == 0 && x.uses > 2*s.keys.s[coldest].hits {
-			s.forget(coldest)
+			s.forget(c, coldest)
 			evicted++
 		}
 		if k := s.keys.insert(x.server, x.key); k != noSlot {
@@ -89,16 +91,11 @@ func (s *state) rebalance() (evicted int) {
 }
 
 // forget removes a key and every address of it.
-func (s *state) forget(k int32) {
+func (s *state) forget(c *graph.Ctx, k int32) {
+	s.cut(c, k)
 	for i := range s.addrs.e {
 		if e := &s.addrs.e[i]; e.used() && e.key() == k {
 			*e = entry{}
-		}
-	}
-	for i := range s.orphans {
-		if o := &s.orphans[i]; o.used && o.key == k {
-			o.used = false
-			s.lost--
 		}
 	}
 	s.keys.remove(k)

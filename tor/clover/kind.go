@@ -47,6 +47,11 @@ const (
 	reasonOtherAtomic
 	reasonReadMiss
 	reasonReadClass
+	reasonAhead
+	reasonHere
+	reasonHoldFull
+	reasonUnheld
+	reasonCut
 	numReasons
 )
 
@@ -79,6 +84,11 @@ var reasons = func() []counter.Def {
 		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},
 		reasonOtherAtomic:  {Name: "other-atomic", Help: "an atomic that is not Clover's append"},
 		reasonReadMiss:     {Name: "read-miss", Help: "a read of an address that no tracked write went to"},
+		reasonAhead:        {Name: "tail-not-linked", Help: "more appends of the key are under way than others may stand behind (ahead=)"},
+		reasonHere:         {Name: "answer-held", Help: "an answer like it is held until what it stands behind is linked"},
+		reasonHoldFull:     {Name: "hold-full", Help: "an answer that had to wait, and no room to hold it (hold=): it will be asked for again"},
+		reasonUnheld:       {Name: "unheld", Help: "an answer that was held when its connection ended, or the app stopped or forgot; or that another worker sent a copy of"},
+		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
 	} {
 		d[r] = x
@@ -100,6 +110,8 @@ const (
 	ctrDropped
 	ctrOrphans
 	ctrGivenUp
+	ctrCut
+	ctrHeld
 	ctrFlushes
 	ctrEvicted
 	numCounters
@@ -116,8 +128,10 @@ var counters = [numCounters]counter.Def{
 	ctrConfirmed: {Name: "appends-acked", Help: "of those, answered with success"},
 	ctrFailed:    {Name: "appends-failed", Help: "of those, answered with failure"},
 	ctrDropped:   {Name: "tails-dropped", Help: "times that a known tail was given up"},
-	ctrOrphans:   {Name: "orphans", Help: "failed appends behind which others may hang until their client links them"},
+	ctrOrphans:   {Name: "orphans", Help: "failed appends behind which others stand until their client links them"},
 	ctrGivenUp:   {Name: "given-up", Help: "steered compare-and-swaps that stayed unanswered after all repairs"},
+	ctrCut:       {Name: "chains-cut", Help: "times that appends were given up, and the clients of those behind them with them"},
+	ctrHeld:      {Name: "held", Help: "answers held now"},
 	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
 	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
 }
@@ -156,7 +170,9 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20; can be changed while running"},
 			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
 			{Name: "settle", Default: "200ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
-			{Name: "repair", Default: "250ms", Help: "send a steered compare-and-swap again when it stays unanswered this long; 0 = never"},
+			{Name: "ahead", Default: "16384", Help: "unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"},
+			{Name: "hold", Default: "1024", Help: "answers to hold at most until what they stand behind is known to be linked"},
+			{Name: "repair", Default: "20ms", Help: "send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"},
 			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
 			{Name: "idle", Default: "5m", Help: "forget a connection after this long without a request"},
 		},
@@ -170,7 +186,8 @@ Port a faces the clients, port b the memory nodes.`,
 type settings struct {
 	mode               Mode
 	keys, addrs, conns int
-	hot                int
+	hot, hold          int
+	ahead              uint16
 	servers            []netip.Addr
 	only               []keyRange
 	settle, repair     time.Duration
@@ -194,7 +211,7 @@ func (s *settings) chosen(key uint64) bool {
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: ReadWrite, keys: 1024, conns: 512, settle: 200 * time.Millisecond, repair: 250 * time.Millisecond, idle: 5 * time.Minute}
+	s := settings{mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute}
 	number := func(name, v string, most int) (int, error) {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 1 || n > most {
@@ -229,6 +246,14 @@ func parseArgs(args graph.Args) (settings, error) {
 			s.addrs, err = number(name, v, 1<<28)
 		case "conns":
 			s.conns, err = number(name, v, 1<<20)
+		case "hold":
+			s.hold, err = number(name, v, maxUnlinked)
+		case "ahead":
+			var n uint64
+			if n, err = strconv.ParseUint(v, 10, 16); err != nil || n > maxUnlinked {
+				err = fmt.Errorf("ahead=%s: want a number from 0 to %d", v, maxUnlinked)
+			}
+			s.ahead = uint16(n)
 		case "hot":
 			if v != "0" {
 				s.hot, err = number(name, v, 1<<16)

@@ -17,7 +17,7 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 	psn := bth.PSN()
 	ri := s.conns.request(dst, bth.DestQP())
 	if ri != noSlot && s.conns.rows[ri].client != src {
-		s.conns.remove(ri) // the server gave the number to somebody else
+		s.remove(c, ri) // the server gave the number to somebody else
 		ri = noSlot
 	}
 	if ri == noSlot {
@@ -60,7 +60,7 @@ func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.Op
 			return
 		}
 		r.nw = 0
-		s.conns.forgetOps(ri)
+		s.endRow(c, ri)
 	}
 	r.ahead = 0
 	n := uint32(1)
@@ -204,7 +204,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		pass(c, x, reasonOtherAtomic)
 		return
 	}
-	rec := s.conns.newOp(ri, psn)
+	rec := s.newOp(c, ri, psn)
 	if rec == nil {
 		s.disturb(c, r.sid, va)
 		pass(c, x, reasonWindowFull)
@@ -245,6 +245,9 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		// after somebody was sent behind it.
 		s.through(c, x, r, rec, reasonUnattributed)
 		return
+	case k.unlinked() > s.cfg.ahead:
+		s.through(c, x, r, rec, reasonAhead)
+		return
 	}
 	t := &s.addrs.e[k.tail]
 	if s.regions[t.region()].rkey != rec.rkey {
@@ -259,7 +262,8 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		return
 	}
 	rec.newVA, rec.newVer = t.va, t.version()
-	rec.steered, rec.epoch = true, k.epoch
+	k.sent++
+	rec.steered, rec.epoch, rec.n = true, k.epoch, k.sent
 	t.info |= entryTouched
 	k.tail = w.slot
 	r.take(i)
@@ -314,7 +318,7 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	psn := f.BTHOf(b).PSN()
 	va, rkey := reth.VA(), reth.RKey()
 	if !r.paired { // its answer may pair the two directions
-		if rec := s.conns.newOp(ri, psn); rec != nil {
+		if rec := s.newOp(c, ri, psn); rec != nil {
 			rec.kind, rec.npsn = opRead, uint16(npsn)
 		}
 	}
@@ -338,6 +342,9 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	case !r.paired:
 		pass(c, x, reasonUnpaired)
 		return
+	case k.unlinked() > s.cfg.ahead:
+		pass(c, x, reasonAhead)
+		return
 	}
 	t := &s.addrs.e[k.tail]
 	if s.regions[e.region()].rkey != rkey || t.region() != e.region() {
@@ -352,14 +359,14 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 		pass(c, x, reasonVersion)
 		return
 	}
-	rec := s.conns.newOp(ri, psn)
+	rec := s.newOp(c, ri, psn)
 	if rec == nil {
 		pass(c, x, reasonWindowFull)
 		return
 	}
 	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn), e.key()
 	rec.va, rec.rkey, rec.cliVer = va, rkey, e.version()
-	rec.newVA, rec.newVer, rec.epoch = t.va, t.version(), k.epoch
+	rec.newVA, rec.newVer, rec.epoch, rec.n = t.va, t.version(), k.epoch, k.sent
 	s.rewriteRead(b, rec, va)
 	c.Mark(x, packet.Rewritten, reasonSteeredRead)
 	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)

@@ -9,15 +9,15 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// response handles a packet from a server.
-func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) {
+// response handles a packet from a server; false when it does not go on.
+func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.OpFlags) bool {
 	f := &s.f
 	src, dst := ends(b, f)
 	bth := f.BTHOf(b)
 	ri := s.conns.response(dst, src, bth.DestQP())
 	if ri == noSlot || !s.conns.rows[ri].paired {
 		if ri = s.pair(b, ri, src, dst, bth); ri == noSlot {
-			return
+			return true
 		}
 	}
 	r := &s.conns.rows[ri]
@@ -29,7 +29,7 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) 
 			if syn.NAK() {
 				s.nak(c, ri, psn, syn)
 				if syn != hdr.SynNAKSequence {
-					return // the row is gone
+					return true // the row is gone
 				}
 			}
 		}
@@ -40,22 +40,36 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, fl hdr.OpFlags) 
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.resync = true // it answers what we have not seen
 	}
-	if fl&hdr.IsAck != 0 {
-		return
-	}
+	wait := held{row: ri, key: noSlot, out: uint8(1 - in)}
 	rec := s.conns.op(ri, psn)
-	if rec == nil {
-		return
-	}
-	switch {
-	case f.Op == hdr.AtomicAck && rec.kind == opCAS:
-		s.casAck(c, x, b, r, rec)
-	case fl&hdr.IsReadResp != 0 && rec.kind == opRead:
-		rec.live = false
-		if rec.steered && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
-			s.restoreRead(c, x, b, rec)
+	if rec != nil && fl&hdr.IsAck == 0 {
+		switch {
+		case f.Op == hdr.AtomicAck && rec.kind == opCAS:
+			if !s.casAck(c, x, b, r, rec) {
+				if rec.void {
+					c.Drop(x, reasonCut)
+					return false
+				}
+				wait.key, wait.n = rec.key, rec.n
+			}
+		case fl&hdr.IsReadResp != 0 && rec.kind == opRead:
+			rec.live = false
+			if rec.steered && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
+				k := &s.keys.s[rec.key]
+				s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
+				if k.epoch == rec.epoch && !k.linked(rec.n) {
+					wait.key, wait.n, wait.epoch, wait.read = rec.key, rec.n, rec.epoch, true
+				}
+			}
 		}
 	}
+	if wait.key == noSlot && r.front == 0 {
+		return true
+	}
+	if !s.hold(c, x, psn, wait) && wait.key != noSlot {
+		rec.live = true // to be asked for again
+	}
+	return false
 }
 
 // pair finds the row whose requests a response answers, when it can be but
@@ -136,77 +150,43 @@ func (s *Steer) lateAck(ri int32, b []byte, rec *op) int32 {
 
 // nak handles a NAK of psn: what was sent from there on was not executed.
 func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
-	r := &s.conns.rows[ri]
 	fatal := syn != hdr.SynNAKSequence
 	for i := range s.conns.ops[int(ri)*window : (int(ri)+1)*window] {
 		rec := &s.conns.ops[int(ri)*window+i]
-		if rec.kind == opNone || !rec.live || !rec.steered || hdr.PSNDiff(rec.psn, psn) < 0 || rec.kind == opRead && !fatal {
+		if !rec.live || !rec.steered || hdr.PSNDiff(rec.psn, psn) < 0 || rec.kind == opRead && !fatal {
 			continue
 		}
 		if s.keys.s[rec.key].epoch == rec.epoch {
 			s.dropKey(c, rec.key)
 		}
-		if fatal && rec.kind == opCAS {
-			s.orphaned(c, r.sid, rec)
-			rec.live = false
-		}
 	}
 	if fatal {
-		s.conns.remove(ri)
+		s.remove(c, ri)
 	}
 }
 
-// orphaned notes that the entry of a steered CAS is not linked; until it is,
-// its key is left alone if somebody may hang behind it.
-func (s *Steer) orphaned(c *graph.Ctx, sid uint16, rec *op) {
-	if s.holdsEntry(rec) && !s.addrs.e[rec.slot].touched() {
-		return
-	}
-	s.dropKey(c, rec.key)
-	for i := range s.orphans {
-		if o := &s.orphans[i]; !o.used {
-			*o = orphan{lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, used: true}
-			s.lost++
-			s.keys.s[rec.key].orphans++
-			c.Count(ctrOrphans, 1)
-			return
-		}
-	}
-	s.keys.s[rec.key].orphans++ // no room to notice its end: left alone for good
-}
-
-// linked notes that a CAS linked the entry with handle lh.
-func (s *state) linked(sid uint16, lh uint32) {
-	for i := range s.orphans {
-		if o := &s.orphans[i]; o.used && o.lh == lh && o.sid == sid {
-			s.keys.s[o.key].orphans--
-			o.used = false
-			s.lost--
-		}
-	}
-}
-
-// casAck handles the answer to a recorded CAS.
-func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
+// casAck handles the answer to a recorded CAS; false when it tells of a success
+// that its client may not know of yet.
+func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (known bool) {
 	h := s.f.AtomicAckETHOf(b)
 	orig := h.Original()
 	if !rec.steered {
 		if !rec.live {
-			return
+			return true
 		}
 		rec.live = false
 		if orig != rec.compare() {
-			return
+			return true
 		}
-		if s.lost > 0 {
-			s.linked(r.sid, wire.Pointer(rec.swap).LH())
+		if s.gaps > 0 {
+			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
 		}
 		if rec.key == noSlot {
 			s.learn(r, rec)
-			return
+			return true
 		}
 		s.confirm(c, r, rec)
-		return
+		return true
 	}
 	ok := orig == uint64(wire.Fresh(rec.newVer))
 	if rec.live {
@@ -215,10 +195,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 			c.Count(ctrConfirmed, 1)
 		} else {
 			c.Count(ctrFailed, 1)
-			if s.keys.s[rec.key].epoch == rec.epoch {
-				s.dropKey(c, rec.key)
-			}
-			s.orphaned(c, r.sid, rec)
+			s.failed(c, r.sid, rec)
 		}
 	}
 	give := orig
@@ -236,6 +213,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) {
 		hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen+hdr.AETHLen, s.old[:8])
 		c.Mark(x, packet.Rewritten, reasonRestoredAck)
 	}
+	return !ok || !rec.void && s.succeeded(rec)
 }
 
 // holdsEntry reports whether the address slot of a CAS's new entry still
@@ -249,7 +227,7 @@ func (s *state) holdsEntry(rec *op) bool {
 func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
-	if !k.used || k.epoch != rec.epoch || k.orphans > 0 || c.Now() < s.settled ||
+	if !k.used || k.epoch != rec.epoch || k.unlinked() > 0 || c.Now() < s.settled ||
 		!s.holdsEntry(rec) || s.addrs.e[rec.slot].touched() {
 		return
 	}
@@ -262,24 +240,22 @@ func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 }
 
 // restoreRead gives the answer to a steered READ the version of the entry
-// that was asked for.
-func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op) {
+// that was asked for; believed: so is still the tail that it was sent to.
+func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op, believed bool) {
 	p := s.f.PayloadOf(b)
 	if len(p) < 8 {
 		return
 	}
 	w := wire.Pointer(binary.LittleEndian.Uint64(p))
-	// When it is not the entry any more that the request was sent to, nobody
-	// may take it for what was asked for.
+	// When it is not the entry any more that the request was sent to, or may
+	// not be in the chain, nobody may take it for what was asked for.
 	give := w.WithVersion(wire.NoVersion)
-	if w.Version() == rec.newVer {
+	if believed && w.Version() == rec.newVer {
 		give = w.WithVersion(rec.cliVer)
 	}
 	if give == w {
 		return
 	}
-	copy(s.old[:8], p)
-	binary.LittleEndian.PutUint64(p, uint64(give))
-	hdr.PatchICRC(b, &s.f, int(s.f.Payload), s.old[:8])
+	s.setHeader(b, &s.f, p, give)
 	c.Mark(x, packet.Rewritten, reasonRestoredRead)
 }

@@ -19,7 +19,7 @@ const (
 	maxServers = 64
 	maxRegions = 1024
 	maxBases   = 64
-	maxOrphans = 256
+	maxGaps    = 256
 	// trustedBase is how many acknowledged appends must agree on where a
 	// slab class begins before handles are turned into addresses with it.
 	trustedBase = 4
@@ -29,22 +29,18 @@ const (
 	// maxAhead requests in a row that are not where they were expected mean
 	// that the expectation is wrong.
 	maxAhead = 32
-	// maxRepairs is how often the control side sends a CAS again.
-	maxRepairs = 5
+	// maxRepairs is how often the control side sends a CAS again, each time
+	// after twice as long: some 10 s with the default of repair=.
+	maxRepairs = 9
+	// gapLife is how long a client may take to link an entry that others
+	// stand behind.
+	gapLife = 10 * time.Second
 )
 
 // region is a memory region of a server: what an R_Key names.
 type region struct {
 	rkey uint32
 	sid  uint16
-}
-
-// orphan is an entry whose steered CAS failed while others may hang behind it.
-type orphan struct {
-	lh   uint32
-	key  int32
-	sid  uint16
-	used bool
 }
 
 // unanswered is a steered CAS that has not been answered, oldest first.
@@ -60,6 +56,7 @@ type state struct {
 
 	cfg     settings
 	flush   bool // forget everything before the next batch
+	choose  bool // forget the keys that are not chosen any more
 	settled clock.Time
 
 	keys    keyTable
@@ -69,8 +66,8 @@ type state struct {
 	fixed   bool // servers are given, others pass
 	regions []region
 	bases   []base
-	orphans [maxOrphans]orphan
-	lost    int // orphans in use
+	gap     [maxGaps]gap
+	gaps    int // in use
 
 	sketch  sketch
 	cand    [candidates]candidate
@@ -79,15 +76,27 @@ type state struct {
 	casq    []unanswered // ring
 	casHead int
 	casLen  int
+	shelf   []held // answers that wait
+	place   int32  // place+1 of the first free one; 0: none
+	nheld   int
+	due     bool                   // some of them may go
+	heldBy  []int                  // by worker
+	away    [][]*packet.Buf        // by worker: held frames that another one let go of
 	old     [hdr.AtomicETHLen]byte // scratch: bytes before a change
 }
 
-func newState(cfg settings) *state {
+func newState(cfg settings, workers int) *state {
 	s := &state{
 		cfg: cfg, flush: true,
 		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), conns: newConnTable(cfg.conns),
 		servers: make([]addr, 0, maxServers), regions: make([]region, 0, maxRegions), bases: make([]base, 0, maxBases),
-		casq: make([]unanswered, 4096),
+		casq: make([]unanswered, 4096), shelf: make([]held, cfg.hold), heldBy: make([]int, workers), away: make([][]*packet.Buf, workers),
+	}
+	for i := cfg.hold; i > 0; i-- {
+		s.shelf[i-1].next, s.place = s.place, int32(i)
+	}
+	for w := range s.away {
+		s.away[w] = make([]*packet.Buf, 0, cfg.hold)
 	}
 	for _, a := range cfg.servers {
 		b := a.As16()
@@ -102,6 +111,7 @@ type Steer struct {
 	*state
 	worker, workers int
 	f               hdr.Frame // of the frame at hand
+	g               hdr.Frame // of one that was held
 
 	requests, responses, bytes uint64 // of the batch at hand
 }
@@ -111,7 +121,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := env.Share(func() any { return newState(cfg) }).(*state)
+	st := env.Share(func() any { return newState(cfg, env.Workers) }).(*state)
 	return &Steer{state: st, worker: env.Worker, workers: env.Workers}, nil
 }
 
@@ -129,8 +139,8 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 	}
 	s.lock()
 	defer s.unlock()
-	if cfg.keys != s.cfg.keys || cfg.addrs != s.cfg.addrs || cfg.conns != s.cfg.conns || cfg.hot != s.cfg.hot {
-		return fmt.Errorf("clover-steer: keys, addrs, conns and hot are fixed at start; stop and start to change them")
+	if cfg.keys != s.cfg.keys || cfg.addrs != s.cfg.addrs || cfg.conns != s.cfg.conns || cfg.hot != s.cfg.hot || cfg.hold != s.cfg.hold {
+		return fmt.Errorf("clover-steer: keys, addrs, conns, hot and hold are fixed at start; stop and start to change them")
 	}
 	if fmt.Sprint(cfg.servers) != fmt.Sprint(s.cfg.servers) {
 		return fmt.Errorf("clover-steer: servers are fixed at start; stop and start to change them")
@@ -138,13 +148,7 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 	if cfg.mode != s.cfg.mode && (cfg.mode == Off || s.cfg.mode == Off) {
 		s.flush = true
 	}
-	if fmt.Sprint(cfg.only) != fmt.Sprint(s.cfg.only) {
-		for k := range s.keys.s {
-			if s.keys.s[k].used && !cfg.chosen(s.keys.s[k].key) {
-				s.forget(int32(k))
-			}
-		}
-	}
+	s.choose = s.choose || fmt.Sprint(cfg.only) != fmt.Sprint(s.cfg.only)
 	s.cfg = cfg
 	return nil
 }
@@ -177,17 +181,23 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if s.flush {
 		s.forgetAll(c)
 	}
+	if s.choose {
+		s.forgetOthers(c)
+	}
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	for _, x := range b.Bufs() {
 		if s.frame(c, in, x) {
 			c.Emit(1-in, x)
 		}
 	}
+	s.release(c)
+	s.returned(c)
 	c.Count(ctrRequests, s.requests)
 	c.Count(ctrResponses, s.responses)
 	c.Count(ctrBytes, s.bytes)
 	c.Set(ctrConns, uint64(s.conns.len()))
 	c.Set(ctrKeys, uint64(s.keys.len()))
+	c.Set(ctrHeld, uint64(s.nheld))
 }
 
 // forgetAll drops every tail and everything that tails rest on. What was done
@@ -195,11 +205,12 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // answers must be treated alike.
 func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.flush = false
+	s.discardAll(c)
 	s.settled = c.Now().Add(s.cfg.settle)
 	for k := range s.keys.s {
 		if s.keys.s[k].used {
 			s.keys.drop(int32(k))
-			s.keys.s[k].orphans = 0
+			s.keys.s[k].sure = s.keys.s[k].sent
 		}
 	}
 	s.addrs.clear()
@@ -207,9 +218,19 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		r := &s.conns.rows[i]
 		r.nw, r.resync, r.slack = 0, true, 0
 	}
-	s.orphans, s.lost = [maxOrphans]orphan{}, 0
+	s.gap, s.gaps = [maxGaps]gap{}, 0
 	s.casHead, s.casLen = 0, 0
 	c.Count(ctrFlushes, 1)
+}
+
+// forgetOthers drops keys that are not chosen.
+func (s *Steer) forgetOthers(c *graph.Ctx) {
+	s.choose = false
+	for k := range s.keys.s {
+		if s.keys.s[k].used && !s.cfg.chosen(s.keys.s[k].key) {
+			s.forget(c, int32(k))
+		}
+	}
 }
 
 func (s *Steer) bad(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
@@ -257,7 +278,7 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	if fl&hdr.IsRequest != 0 {
 		s.request(c, in, x, b, fl)
 	} else {
-		s.response(c, x, b, fl)
+		return s.response(c, in, x, b, fl)
 	}
 	return true
 }

@@ -261,7 +261,7 @@ func TestDrops(t *testing.T) {
 func TestRepair(t *testing.T) {
 	r := steered(t, graph.Args{"repair": "10ms"})
 	want := only(t, r.staleCAS(1).Out["b"])
-	got := r.Advance(time.Second).Out["b"]
+	got := r.Advance(20 * time.Second).Out["b"]
 	if len(got) != maxRepairs {
 		t.Errorf("sent again %d times, want %d", len(got), maxRepairs)
 	}

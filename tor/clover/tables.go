@@ -1,18 +1,18 @@
 package clover
 
 // keyState is what is known of one key: 32 bytes; with free list and index, 52
-// bytes a key.
+// bytes a key. The numbers of appends go on when a slot gets another key.
 type keyState struct {
 	key    uint64
-	epoch  uint64 // unique; changes whenever what was known is dropped
+	epoch  uint32 // changes whenever what was known is dropped
 	tail   int32  // address slot of the tail; valid when known
 	server uint16
+	sent   uint16 // number of the newest steered append
+	sure   uint16 // all appends up to this one are known to be linked, or out of the chain
+	waits  uint16 // answers that are held until more of them are
+	hits   uint32 // uses since the last hot-key round
 	known  bool
 	used   bool
-	// orphans counts entries of this key whose steered CAS failed while
-	// others may hang behind them; no tail is believed until they are linked.
-	orphans uint16
-	hits    uint32 // uses since the last hot-key round
 }
 
 const noSlot = int32(-1)
@@ -21,7 +21,7 @@ type keyTable struct {
 	s     []keyState
 	free  []int32
 	ix    index
-	epoch uint64
+	epoch uint32
 }
 
 func newKeyTable(n int) keyTable {
@@ -53,7 +53,8 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	s := t.free[n]
 	t.free = t.free[:n]
 	t.epoch++
-	t.s[s] = keyState{key: key, server: server, epoch: t.epoch, tail: noSlot, used: true}
+	sent := t.s[s].sent
+	t.s[s] = keyState{key: key, server: server, epoch: t.epoch, sent: sent, sure: sent, tail: noSlot, used: true}
 	t.ix.put(keyHash(server, key), s)
 	return s
 }
@@ -62,7 +63,7 @@ func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
 	t.ix.del(keyHash(k.server, k.key), s)
 	t.epoch++
-	*k = keyState{epoch: t.epoch, tail: noSlot}
+	*k = keyState{epoch: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
 	t.free = append(t.free, s)
 }
 

@@ -26,24 +26,26 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	if s.cfg.mode != Off {
 		s.repair(c, now)
 		if s.cfg.hot > 0 && now >= s.rehot {
-			c.Count(ctrEvicted, uint64(s.rebalance()))
+			c.Count(ctrEvicted, uint64(s.rebalance(c)))
 			s.rehot = now.Add(100 * time.Millisecond)
 		}
 	}
 	if s.cfg.idle > 0 && now >= s.sweep {
 		for i := range s.conns.rows {
 			if r := &s.conns.rows[i]; r.used && now.Sub(r.last) > s.cfg.idle {
-				s.conns.remove(int32(i))
+				s.remove(c, int32(i))
 			}
 		}
 		s.sweep = now.Add(time.Second)
 	}
+	s.release(c)
+	s.returned(c)
 	return now.Add(tickEvery)
 }
 
 // waiting is the record of a steered CAS that is not answered; nil when it is.
 func (s *state) waiting(u *unanswered) *op {
-	if rec := s.conns.op(u.row, u.psn); rec != nil && rec.kind == opCAS && rec.live && rec.steered && s.conns.rows[u.row].used {
+	if rec := s.conns.op(u.row, u.psn); rec != nil && rec.kind == opCAS && rec.live && rec.steered && !rec.void && s.conns.rows[u.row].used {
 		return rec
 	}
 	return nil
@@ -71,31 +73,32 @@ func (s *state) unwatch() (u unanswered) {
 	return u
 }
 
-// repair sends steered CASes again that stayed unanswered.
+// repair sends steered CASes again that stayed unanswered, and gives up what
+// will never be linked.
 func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
-	for n := s.casLen; n > 0; n-- {
-		rec := s.waiting(&s.casq[s.casHead])
-		if rec != nil && now.Sub(s.casq[s.casHead].sent) < s.cfg.repair {
-			return
-		}
+	for range s.casLen {
 		u := s.unwatch()
-		if rec == nil {
+		rec := s.waiting(&u)
+		switch {
+		case rec == nil:
 			continue
-		}
-		r := &s.conns.rows[u.row]
-		if rec.repairs == maxRepairs {
+		case now.Sub(u.sent) < s.cfg.repair<<rec.repairs:
+		case rec.repairs == maxRepairs:
 			rec.live = false
 			c.Count(ctrGivenUp, 1)
-			if s.keys.s[rec.key].epoch == rec.epoch {
-				s.dropKey(c, rec.key)
-			}
-			s.orphaned(c, r.sid, rec)
+			s.ended(c, rec)
 			continue
+		default:
+			rec.repairs++
+			s.resend(c, &s.conns.rows[u.row], rec)
+			u.sent = now
 		}
-		rec.repairs++
-		s.resend(c, r, rec)
-		u.sent = now
 		s.watch(u)
+	}
+	for i := range s.gap {
+		if g := &s.gap[i]; s.gaps > 0 && g.used && !g.over && now.Sub(g.at) > gapLife {
+			s.cut(c, g.key)
+		}
 	}
 }
 
@@ -163,6 +166,7 @@ type Report struct {
 	Regions     int    `json:"regions"`
 	Bases       int    `json:"trusted_bases"`
 	Orphans     int    `json:"orphans"`
+	Held        int    `json:"held"` // answers
 	Unanswered  int    `json:"unanswered"`
 	Memory      Memory `json:"memory"`
 }
@@ -177,10 +181,15 @@ func (s *Steer) Report() any {
 	s.lock()
 	defer s.unlock()
 	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.len(),
-		Servers: len(s.servers), Regions: len(s.regions), Orphans: s.lost, Unanswered: s.casLen}
+		Servers: len(s.servers), Regions: len(s.regions), Held: s.nheld, Unanswered: s.casLen}
 	for i := range s.keys.s {
 		if s.keys.s[i].known {
 			r.KnownTails++
+		}
+	}
+	for i := range s.gap {
+		if g := &s.gap[i]; g.used && !g.over {
+			r.Orphans++
 		}
 	}
 	for i := range s.conns.rows {
