@@ -11,8 +11,13 @@ import (
 // BenchmarkSteer is "quillon bench steer" as a Go benchmark: the recorded mix
 // through clover-steer. The best lap is what a machine that does nothing else
 // would need.
-func BenchmarkSteer(b *testing.B) {
-	c, err := steerBenchmark().prepare(clock.NewWall())
+func BenchmarkSteer(b *testing.B) { laps(b, steerBenchmark()) }
+
+// BenchmarkSwordbox is "quillon bench swordbox" in the same way.
+func BenchmarkSwordbox(b *testing.B) { laps(b, swordboxBenchmark()) }
+
+func laps(b *testing.B, of benchmark) {
+	c, err := of.prepare(clock.NewWall())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package swordbox
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -41,9 +42,14 @@ type shared struct {
 // worker owns it while it handles frames of it.
 type node struct {
 	turn  atomic.Bool
-	addr  conn.Addr
-	conns *conn.Table
-	flows []flow
+	addrs []conn.Addr // of one server
+	mac   [6]byte     // where requests for it go
+	// twin: another node has this MAC, and may be the same server.
+	twin   atomic.Bool
+	twins  bool  // requests wait until no twin has writes
+	writes int32 // open ops that go as WRITEs of what was known
+	conns  *conn.Table
+	flows  []flow
 	// ops holds window places for each flow, then one for the probe of each.
 	ops     []op
 	more    []more // beside ops
@@ -101,8 +107,8 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return b, nil
 }
 
-func newNode(a conn.Addr, cfg *settings, workers int) (*node, error) {
-	n := &node{addr: a, window: uint32(cfg.window), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
+func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
+	n := &node{addrs: a, window: uint32(cfg.window), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
 		lanes: make([]int32, 0, cfg.shared), ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
 	for w := range n.freed {
@@ -133,7 +139,7 @@ func (s *Box) begin(now clock.Time) {
 		return
 	}
 	for _, a := range s.cfg.servers {
-		_, _ = s.meetLocked(conn.AddrFrom(a)) // no more than maxNodes, so it works
+		_, _ = s.meetLocked(conn.AddrFrom(a[0])) // no more than maxNodes, so it works
 	}
 	for _, text := range s.cfg.static {
 		r, _ := conn.ParseStatic(text)
@@ -156,14 +162,24 @@ func (s *Box) meet(a conn.Addr) (*node, error) {
 func (s *Box) meetLocked(a conn.Addr) (*node, error) {
 	old := *s.nodes.Load()
 	for _, n := range old {
-		if n.addr == a {
+		if slices.Contains(n.addrs, a) {
 			return n, nil
 		}
 	}
 	if len(old) == maxNodes {
 		return nil, fmt.Errorf("swordbox: more than %d servers", maxNodes)
 	}
-	n, err := newNode(a, &s.cfg, s.workers)
+	addrs := []conn.Addr{a}
+	for _, one := range s.cfg.servers {
+		if !slices.Contains(one, a.Netip()) {
+			continue
+		}
+		addrs = nil
+		for _, a := range one {
+			addrs = append(addrs, conn.AddrFrom(a))
+		}
+	}
+	n, err := newNode(addrs, &s.cfg, s.workers)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +193,7 @@ func (s *Box) meetLocked(a conn.Addr) (*node, error) {
 // differently must not cross untouched. Whether there are any is not known
 // without the memory.
 func (s *Box) Wants() port.Filter {
-	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Closed: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
+	return port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Closed: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
 }
 
 // own takes node n for this worker; release gives it back.
@@ -292,6 +308,10 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		return
 	}
 	s.own(n)
+	if in == toClients && (n.mac != [6]byte(b) || n.twins) && s.isTwin(b) && !isCM {
+		s.c.Drop(x, reasonTwin)
+		return
+	}
 	switch {
 	case isCM:
 		s.managed(in, x, b)
@@ -322,11 +342,11 @@ func (s *Box) aside(in int, b []byte) {
 
 // node is the node of server a; made when it is new and may be.
 func (s *Box) node(a conn.Addr, may bool) *node {
-	if s.n != nil && s.n.addr == a {
+	if s.n != nil && s.n.addrs[0] == a {
 		return s.n
 	}
 	for _, n := range *s.nodes.Load() {
-		if n.addr == a {
+		if slices.Contains(n.addrs, a) {
 			return n
 		}
 	}
@@ -338,6 +358,34 @@ func (s *Box) node(a conn.Addr, may bool) *node {
 		return nil
 	}
 	return n
+}
+
+// isTwin compares the MAC that frame b for the node goes to with those of other
+// nodes. Where a server has several addresses, what is known of its words from
+// one is not so from another. True while atomics of another node are under way
+// for which it was believed.
+func (s *Box) isTwin(b []byte) bool {
+	n := s.n
+	if n.mac = [6]byte(b); s.fixed {
+		return false
+	}
+	busy := false
+	for _, m := range *s.nodes.Load() {
+		s.own(m)
+		if m == n || m.mac != n.mac {
+			continue
+		}
+		busy = busy || m.writes > 0
+		if !m.twin.Swap(true) {
+			s.c.Count(ctrTwins, 1)
+		}
+		if !n.twin.Swap(true) {
+			s.c.Count(ctrTwins, 1)
+		}
+	}
+	s.own(n)
+	n.twins = busy
+	return busy
 }
 
 // managed handles a datagram of the connection manager, which always passes,

@@ -60,7 +60,7 @@ const (
 	reasonUnpaired
 	reasonStranger
 	reasonConnFull
-	reasonNodeFull
+	reasonTwin
 	reasonPSNGap
 	reasonRepeat
 	reasonBadRepeat
@@ -93,7 +93,7 @@ var reasons = func() []counter.Def {
 		reasonUnpaired:    {Name: "unpaired", Help: "the connection's other direction is not known yet"},
 		reasonStranger:    {Name: "stranger", Help: "of a connection that is not followed: it passes as it is"},
 		reasonConnFull:    {Name: "conn-table-full", Help: "no row is free for a new connection (conns=)"},
-		reasonNodeFull:    {Name: "server-table-full", Help: "too many servers (servers=)"},
+		reasonTwin:        {Name: "twin", Help: "the first requests to another address of a server, until what is known of its words is not in use any more: their sender will repeat them"},
 		reasonPSNGap:      {Name: "psn-gap", Help: "a request ahead of its turn; its client is told what is missing"},
 		reasonRepeat:      {Name: "repeat", Help: "a retransmission of what is held, under way or answered in its turn"},
 		reasonBadRepeat:   {Name: "bad-repeat", Help: "a request with the PSN of another one"},
@@ -141,6 +141,7 @@ const (
 	ctrRestored
 	ctrLost
 	ctrRecorded
+	ctrTwins
 	numCounters
 )
 
@@ -171,6 +172,7 @@ var counters = [numCounters]counter.Def{
 	ctrRestored:      {Name: "taken-over", Help: "connections taken over from the process before"},
 	ctrLost:          {Name: "lost", Help: "connections that were lost with the process before; their clients are told"},
 	ctrRecorded:      {Name: "recorded", Help: "connections whose two ends count differently now, which cannot do without this app"},
+	ctrTwins:         {Name: "twins", Help: "server addresses with the MAC of another one: they may be one server, whose atomics then are not replaced unless servers= says which is which"},
 	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 
@@ -197,7 +199,7 @@ func Kind() *graph.Kind {
 			{Name: "rdatomic", Default: "8", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs)"},
 			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
-			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+...; requests to others pass"},
+			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
 			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by ;"},
 			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
 			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop"},
@@ -225,7 +227,7 @@ type settings struct {
 	conns, window, words, hold  int
 	rdatomic                    int32
 	mtu                         uint32
-	servers                     []netip.Addr
+	servers                     [][]netip.Addr // of each, its addresses
 	static                      []string
 	dropSpoofed, dropBad        bool
 	settle, alive, giveup, idle time.Duration
@@ -314,13 +316,7 @@ func parseArgs(args graph.Args) (settings, error) {
 			}
 		case "servers":
 			if v != "any" {
-				for p := range strings.SplitSeq(v, "+") {
-					a, e := netip.ParseAddr(p)
-					if e != nil {
-						return s, fmt.Errorf("servers=%s: %q is not an IP address", v, p)
-					}
-					s.servers = append(s.servers, a.Unmap())
-				}
+				s.servers, err = parseServers(v)
 			}
 		case "static":
 			if v != "none" && v != "" {
@@ -354,6 +350,27 @@ func parseArgs(args graph.Args) (settings, error) {
 		return s, fmt.Errorf("servers: want at most %d", maxNodes)
 	}
 	return s, nil
+}
+
+func parseServers(v string) ([][]netip.Addr, error) {
+	var out [][]netip.Addr
+	seen := map[netip.Addr]bool{}
+	for p := range strings.SplitSeq(v, "+") {
+		var one []netip.Addr
+		for q := range strings.SplitSeq(p, "=") {
+			a, err := netip.ParseAddr(q)
+			switch a = a.Unmap(); {
+			case err != nil:
+				return nil, fmt.Errorf("servers=%s: %q is not an IP address", v, q)
+			case seen[a]:
+				return nil, fmt.Errorf("servers=%s: %v is there twice", v, a)
+			}
+			seen[a] = true
+			one = append(one, a)
+		}
+		out = append(out, one)
+	}
+	return out, nil
 }
 
 func parseSpans(v string) ([]span, error) {

@@ -363,7 +363,8 @@ func (s *Box) fromLate(c *flow) bool {
 			continue
 		}
 		if hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE {
-			i, _ := s.n.conns.Find(s.n.addr, s.g.BTHOf(x.Bytes()).DestQP())
+			_, server, _ := conn.Ends(x.Bytes(), &s.g)
+			i, _ := s.n.conns.Find(server, s.g.BTHOf(x.Bytes()).DestQP())
 			if i != conn.NoSlot {
 				psn := s.g.BTHOf(x.Bytes()).PSN()
 				if at, _ := s.n.find(int32(i), psn); at != none {

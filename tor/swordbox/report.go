@@ -38,13 +38,15 @@ type State struct {
 
 // ServerReport is a memory server and what goes to it.
 type ServerReport struct {
-	Addr   string `json:"addr"`
-	Conns  int    `json:"conns"`
-	Words  int    `json:"words"`
-	Known  int    `json:"known"`  // words whose value is known
-	Held   int    `json:"held"`   // frames
-	Open   int    `json:"open"`   // operations without an answer
-	Shared int    `json:"shared"` // connections
+	Addr   string   `json:"addr"`
+	Also   []string `json:"also,omitempty"` // its other addresses, as servers= says
+	Twin   bool     `json:"twin,omitempty"` // another server has its MAC: atomics are not replaced unless servers= says which is which
+	Conns  int      `json:"conns"`
+	Words  int      `json:"words"`
+	Known  int      `json:"known"`  // words whose value is known
+	Held   int      `json:"held"`   // frames
+	Open   int      `json:"open"`   // operations without an answer
+	Shared int      `json:"shared"` // connections
 	// Connections are the first of them.
 	Connections []ConnReport `json:"connections"`
 }
@@ -111,7 +113,10 @@ func (n *node) report(m *Memory) ServerReport {
 	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
 	m.Words = n.words.bytes()
 	m.Total += m.Conns + m.Operations + m.Words
-	v := ServerReport{Addr: n.addr.String(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: len(n.lanes), Connections: []ConnReport{}}
+	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: len(n.lanes), Connections: []ConnReport{}}
+	for _, a := range n.addrs[1:] {
+		v.Also = append(v.Also, a.String())
+	}
 	for i := range n.words.w[:n.words.n] {
 		if n.words.w[i].valid {
 			v.Known++

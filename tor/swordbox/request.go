@@ -586,10 +586,13 @@ func (s *Box) usable(l, i int32, o *op) bool {
 	return true
 }
 
+// replaces reports whether atomics on the node's words may become WRITEs.
+func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
+
 // foretold reports whether the outcome of atomic o is known, so that it needs
 // none of the server's responder resources.
 func (s *Box) foretold(o *op) bool {
-	if w := s.n.trackedWord(o); w != none && s.cfg.mode == Replace {
+	if w := s.n.trackedWord(o); w != none && s.replaces() {
 		return s.n.words.w[w].valid && s.writable(o)
 	}
 	return false
@@ -622,7 +625,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	if w != none && o.is(fModifies) {
 		v := &n.words.w[w]
 		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
-		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.cfg.mode == Replace && now >= v.barred && n.shelf.room(1) {
+		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && n.shelf.room(1) {
 			return false // its outcome will be known when that of the probe is
 		}
 		o.word, v.last = w, at
@@ -763,7 +766,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 			n.more[at].want, n.more[at].compareMask, n.more[at].swapMask = compare, compareMask, swapMask
 			o.flags |= fProbe
 		}
-	case s.cfg.mode == Replace:
+	case s.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
 		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):
@@ -775,6 +778,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 			s.c.Count(ctrReplaced, 1)
 		case s.writable(o):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
+			n.writes++
 			s.c.Count(ctrReplaced, 1)
 		default:
 			n.more[at].want, o.flags = v.value, o.flags|fForetold

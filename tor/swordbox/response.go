@@ -270,6 +270,9 @@ func (s *Box) forget(at int32, done bool) {
 	if o.is(fSlot) {
 		x.rd--
 	}
+	if o.is(fReplaced) {
+		n.writes--
+	}
 	if o.word != none {
 		v := &n.words.w[o.word]
 		if o.is(fLoose) {

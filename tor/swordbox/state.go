@@ -375,7 +375,7 @@ func (s *Box) save(now clock.Time) {
 		for i := range n.flows {
 			n.rest(int32(i))
 		}
-		a := n.addr.As16()
+		a := n.addrs[0].As16()
 		out = append(out, a[:]...)
 		at := len(out)
 		out = append(out, 0, 0, 0, 0)
@@ -611,6 +611,9 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 		if o.state != sOpen {
 			o.next, o.lane = none, none
 			return
+		}
+		if o.is(fReplaced) {
+			n.writes++
 		}
 		move(&o.next)
 		lane(&o.lane)

@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"testing"
@@ -165,6 +166,71 @@ func TestVerify(t *testing.T) {
 	answered(5, a.atomicAck(5))
 	as(7, 8, hdr.WriteOnly)
 	answered(5, a.ack())
+}
+
+// TestTwins: two addresses with one MAC may be one server. Then nothing is
+// believed of its words, unless servers= says which addresses are one server's.
+func TestTwins(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	for _, x := range []struct {
+		servers  string
+		twins    uint64
+		believed bool // what the other address's client did not change
+		moves    bool // that client's operations
+	}{
+		{"any", 2, false, false},
+		{"10.9.0.1+10.9.0.2", 0, true, false},
+		{"10.9.0.1=10.9.0.2", 0, true, true},
+	} {
+		t.Run(x.servers, func(t *testing.T) {
+			r := newRig(t, graph.Args{"servers": x.servers})
+			a, b := r.join(), r.join()
+			b.learn(a, va, 1)
+			one(t, b.cas(va, 1, 2).Out["b"]) // on its way
+			r.server = other
+			c := r.client().connect()
+			got := c.request(hdr.WriteOnly, reth(0, 0, 0), nil)
+			if x.twins != 0 {
+				dropped(t, got, "twin")
+			} else {
+				one(t, got.Out["b"])
+			}
+			r.server = first
+			one(t, a.ack().Out["a"])
+			b.msn++
+			r.server = other
+			if x.twins != 0 {
+				c.psn--
+				one(t, c.request(hdr.WriteOnly, reth(0, 0, 0), nil).Out["b"])
+			}
+			c.spsn++
+			c.smsn++
+			c.msn++
+			one(t, r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil)).Out["a"])
+			// The other address's client does an atomic.
+			out := one(t, c.cas(va, 9, 9).Out["b"])
+			r.server = first
+			if moved := bytes.Equal(out, c.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 0), nil)); moved != x.moves {
+				t.Errorf("moved: %v", moved)
+			}
+			if x.moves {
+				one(t, a.ack().Out["a"])
+			} else {
+				r.server = other
+				one(t, c.atomicAck(2).Out["a"])
+				r.server = first
+			}
+			want := b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 3, 2), nil)
+			if x.believed {
+				want = b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(3))
+			}
+			same(t, b.cas(va, 2, 3).Out["b"], want)
+			if n := r.Counter("twins"); n != x.twins {
+				t.Errorf("%d twins", n)
+			}
+		})
+	}
 }
 
 // TestWriteFills: the value that a WRITE leaves is known without an answer, and
