@@ -130,6 +130,7 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 	r.Client = End{Addr: src, QPN: m.LocalQPN(), L2: [12]byte(b[:12]), Resources: m.ResponderResources(), Depth: m.InitiatorDepth()}
 	r.Server = End{Addr: dst, StartPSN: m.StartingPSN(), HasPSN: true}
 	t.putID(s, true, m.LocalCommID())
+	t.place(s)
 	return s, Opened
 }
 
@@ -202,5 +203,6 @@ func (t *Table) take(s Slot) {
 	r.State = Paired
 	t.putQP(s, false)
 	t.putQP(s, true)
+	t.place(s)
 	r.rewatch()
 }

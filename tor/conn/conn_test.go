@@ -194,7 +194,7 @@ func (t *Table) verify() error {
 		}
 		free[s] = true
 	}
-	qps, ids, listed := 0, 0, 0
+	qps, ids, listed, placed := 0, 0, 0, 0
 	for i := range t.rows {
 		r, s := &t.rows[i], Slot(i)
 		if r.used == free[s] {
@@ -224,6 +224,13 @@ func (t *Table) verify() error {
 			return fmt.Errorf("%v: listed %v", r, r.listed)
 		} else if want {
 			listed++
+		}
+		if r.placed != (r.class() < numClasses) || r.placed && (r.in != r.class() || t.quiet[r.in][r.at] != s) {
+			return fmt.Errorf("%v: placed %v in %d", r, r.placed, r.in)
+		} else if r.placed && (r.since > r.LastSeen && !r.pinned || r.at > 0 && t.rows[t.quiet[r.in][(r.at-1)/2]].since > r.since) {
+			return fmt.Errorf("%v: is out of order", r)
+		} else if r.placed {
+			placed++
 		}
 		if w := *r; !r.watch {
 			if w.rewatch(); w.watch {
@@ -255,6 +262,9 @@ func (t *Table) verify() error {
 	}
 	if count(&t.qps) != qps || count(&t.ids) != ids || count(&t.pastIDs) != kept {
 		return fmt.Errorf("%d, %d and %d index entries for %d, %d and %d ends", count(&t.qps), count(&t.ids), count(&t.pastIDs), qps, ids, kept)
+	}
+	if n := len(t.quiet[guesses]) + len(t.quiet[handshakes]) + len(t.quiet[pairings]); n != placed {
+		return fmt.Errorf("%d rows in heaps, want %d", n, placed)
 	}
 	for _, head := range t.pairs {
 		for i, prev := head, Slot(0); i != 0; prev, i = i, t.rows[i-1].succ {

@@ -119,6 +119,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	r.Client.saw(b, f)
 	t.putQP(s, false)
 	t.list(s)
+	t.place(s)
 	r.restart(b, f)
 	return s, e
 }
@@ -269,6 +270,7 @@ func (t *Table) unpair(s Slot) {
 	r.Client.QPN, r.State = 0, HalfOpen
 	r.candidate, r.matches, r.misses = 0, 0, 0
 	t.list(s)
+	t.place(s)
 	r.rewatch()
 }
 
@@ -339,5 +341,6 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	r.Server.saw(b, f)
 	r.note(b, f)
 	t.putQP(found, true)
+	t.place(found)
 	return found, NowPaired
 }

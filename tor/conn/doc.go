@@ -32,10 +32,19 @@
 //
 // # When the table is full
 //
-// New connections pass untouched: the event is Full and nothing changes. Rows
-// whose time is up are reclaimed first; a connection that the connection
-// manager or the configuration announces takes the place of a half-open row
-// that is merely inferred. A paired row is never displaced for room.
+// Rows whose time is up are reclaimed first. Connections that were exchanged out
+// of band leave no trace when they end; so a row that was merely inferred makes
+// room when it was quiet for Config.Yield, the one that was quiet longest first:
+// half-open ones, and then paired ones, while fewer than a quarter of all rows
+// are half-open. Thus who makes up requests gets a part of the places and no
+// more, and never one of a connection that lives. What the connection manager or
+// the configuration announces takes the place of a half-open inferred row at
+// once. Of a row that is pinned the owner is asked (Config.LetGo). Paired rows
+// that were announced or configured are not displaced.
+//
+// Where there is no such row, new connections pass untouched: the event is Full
+// and nothing changes. To find out takes constant time for most frames, and a
+// bounded one for each.
 //
 // # Bad input
 //
@@ -43,9 +52,9 @@
 // Spoofed, and changes nothing. Datagrams of the connection manager with
 // addresses or identifiers that contradict what is known are Forged, and change
 // nothing; those about nothing that is known are Stray, since connections are
-// older than the table, or found no room in it. A ConnectRequest that claims a queue pair number in use
-// has effect only when the client itself confirms the handshake. Whether such
-// frames are dropped is the caller's business.
+// older than the table, or found no room in it. A ConnectRequest that claims a
+// queue pair number in use has effect only when the client itself confirms the
+// handshake. Whether such frames are dropped is the caller's business.
 //
 // One goroutine owns a Table. Nothing is allocated after New.
 package conn

@@ -571,9 +571,22 @@ func TestNoAllocation(t *testing.T) {
 		s, _ := y.Find(AddrFrom(d.server), d.sqpn)
 		y.Remove(s)
 	}
+	z := newTable(t, Config{Rows: 2, Infer: true})
+	var crowd [][]byte
+	for n := range 5 {
+		crowd = append(crowd, nth(n).request(hdr.WriteOnly, 1))
+	}
+	displace := func() {
+		for _, b := range crowd {
+			now = now.Add(10 * time.Second)
+			if _, e := feed(z, now, b); e != Opened {
+				t.Fatal(e)
+			}
+		}
+	}
 	buf := make([]byte, 0, 1<<16)
 	save := func() { buf = x.AppendState(buf[:0], now, nil) }
-	for name, f := range map[string]func(){"known": known, "life of a connection": life, "save": save} {
+	for name, f := range map[string]func(){"known": known, "life of a connection": life, "no room": displace, "save": save} {
 		f()
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

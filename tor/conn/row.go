@@ -159,6 +159,13 @@ type Row struct {
 	// The list of half-open inferred rows between the same two addresses.
 	listed     bool
 	prev, succ Slot
+
+	// The heap of rows that may have to make room: since is no later than
+	// LastSeen, but for a row that its owner did not let go.
+	placed bool
+	in     class
+	at     int32
+	since  clock.Time
 }
 
 func (r *Row) String() string {

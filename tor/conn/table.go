@@ -37,6 +37,12 @@ type Config struct {
 	// is known to be about one that has ended (0 = 65 s: Linux asks for the end
 	// 16 times, 4.3 s apart). As many are remembered as there are rows.
 	TimeWait clock.Duration
+	// Yield is when a quiet connection that was merely inferred makes room for
+	// a new one in a full table (0 = 5 s). Of one that is pinned LetGo is
+	// asked; nil: none goes. It must not call the table's methods that change
+	// it.
+	Yield clock.Duration
+	LetGo func(Slot) bool
 	// Seed keys the hash.
 	Seed uint64
 	// OnRemove, if not nil, is told of a row that is about to go; the row is
@@ -58,6 +64,9 @@ type Table struct {
 	// by the hash of their two addresses.
 	pairs  []Slot
 	cursor int // of Sweep
+	// quiet are the rows that may have to make room.
+	quiet     [numClasses]quiet
+	displaced uint64
 
 	// past is a ring, whose oldest entry is at pastAt; pastIDs are its ends by
 	// address and communication ID.
@@ -75,7 +84,7 @@ func New(c Config) (*Table, error) {
 		v *clock.Duration
 		d clock.Duration
 	}{{&c.Idle, 10 * time.Minute}, {&c.HalfOpen, time.Minute}, {&c.Close, 5 * time.Second}, {&c.Reuse, time.Second},
-		{&c.TimeWait, 65 * time.Second}} {
+		{&c.TimeWait, 65 * time.Second}, {&c.Yield, 5 * time.Second}} {
 		if *d.v == 0 {
 			*d.v = d.d
 		}
@@ -98,6 +107,9 @@ func New(c Config) (*Table, error) {
 	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
 		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
 	t.pairs = make([]Slot, max(1, len(t.qps.E)/4))
+	for c := range t.quiet {
+		t.quiet[c] = make(quiet, 0, len(t.rows))
+	}
 	for s := Slot(c.Rows - 1); s >= 0; s-- {
 		t.free = append(t.free, s)
 	}
@@ -116,7 +128,7 @@ func (t *Table) Cap() int { return len(t.rows) }
 
 // Bytes is the memory that the table takes.
 func (t *Table) Bytes() int {
-	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + 4*len(t.pairs)
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + 4*len(t.pairs)
 }
 
 // Find is the row with an end at (a, qpn), and whether that is its client.
@@ -180,18 +192,19 @@ func (t *Table) delID(s Slot, client bool) {
 	}
 }
 
-// reclaim is the most rows that are looked at when there is no room.
+// reclaim is the most rows that are looked at when there is no room, in each of
+// the ways to find some.
 const reclaim = 16
 
-// alloc is an empty row; NoSlot when the table is full.
+// alloc is an empty row, not placed yet; NoSlot when the table is full.
 func (t *Table) alloc(now clock.Time, learnt Source) Slot {
 	if len(t.free) == 0 {
-		t.sweep(now, min(reclaim, len(t.rows)), learnt)
+		t.sweep(now, min(reclaim, len(t.rows)))
 	}
-	n := len(t.free) - 1
-	if n < 0 {
+	if len(t.free) == 0 && !t.makeRoom(now, learnt) {
 		return NoSlot
 	}
+	n := len(t.free) - 1
 	s := t.free[n]
 	t.free = t.free[:n]
 	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now, watch: true}
@@ -232,6 +245,7 @@ func (t *Table) Remove(s Slot) {
 	t.delID(s, true)
 	t.delID(s, false)
 	t.unlist(s)
+	t.unplace(s)
 	*r = Row{}
 	t.free = append(t.free, s)
 }
@@ -247,11 +261,9 @@ func (t *Table) Pin(s Slot) {
 // Sweep looks at some rows, other ones each time, and removes those whose time
 // is up; it returns how many. Called once per millisecond or so it bounds how
 // long a dead row stays.
-func (t *Table) Sweep(now clock.Time) int { return t.sweep(now, min(64, len(t.rows)), Inferred) }
+func (t *Table) Sweep(now clock.Time) int { return t.sweep(now, min(64, len(t.rows))) }
 
-// sweep looks at n rows. With a higher degree of trust half-open rows that are
-// only inferred go, too.
-func (t *Table) sweep(now clock.Time, n int, learnt Source) int {
+func (t *Table) sweep(now clock.Time, n int) int {
 	removed := 0
 	for range n {
 		s := Slot(t.cursor)
@@ -262,7 +274,7 @@ func (t *Table) sweep(now clock.Time, n int, learnt Source) int {
 		if !r.used {
 			continue
 		}
-		if t.expired(r, now) || learnt > Inferred && removed == 0 && r.Learnt == Inferred && r.State == HalfOpen {
+		if t.expired(r, now) {
 			t.Remove(s)
 			removed++
 		}

@@ -1,0 +1,131 @@
+package conn
+
+import "github.com/quillon/quillon/nf/clock"
+
+// class is a sort of rows that may have to make room for others.
+type class uint8
+
+const (
+	guesses class = iota // half-open, inferred
+	handshakes
+	pairings // paired, inferred
+	numClasses
+	kept // rows of other sorts, which stay
+)
+
+func (r *Row) class() class {
+	switch {
+	case r.Learnt == Inferred && r.State == HalfOpen:
+		return guesses
+	case r.Learnt == Inferred:
+		return pairings
+	case r.Learnt == Managed && r.State == HalfOpen:
+		return handshakes
+	}
+	return kept
+}
+
+// quiet is a heap of the rows of one class, at whose top is the one that was
+// quiet longest: by Row.since, which is brought up to date there and only there,
+// so that frames of a connection cost nothing.
+type quiet []Slot
+
+// place puts row s into the heap of its class.
+func (t *Table) place(s Slot) {
+	t.unplace(s)
+	r := &t.rows[s]
+	if c := r.class(); c < numClasses {
+		r.placed, r.in, r.since, r.at = true, c, r.LastSeen, int32(len(t.quiet[c]))
+		t.quiet[c] = append(t.quiet[c], s)
+		t.rise(t.quiet[c], r.at)
+	}
+}
+
+// unplace takes row s out of its heap.
+func (t *Table) unplace(s Slot) {
+	r := &t.rows[s]
+	if !r.placed {
+		return
+	}
+	h := t.quiet[r.in]
+	i, last := r.at, int32(len(h))-1
+	t.swap(h, i, last)
+	h = h[:last]
+	t.quiet[r.in], r.placed, r.in, r.at, r.since = h, false, 0, 0, 0
+	if i < last {
+		t.rise(h, i)
+		t.sink(h, i)
+	}
+}
+
+// makeRoom removes the row that can be spared best for one that was learnt
+// so; false when there is none.
+func (t *Table) makeRoom(now clock.Time, learnt Source) bool {
+	if learnt > Inferred {
+		if t.spare(now, guesses, 0) || t.spare(now, handshakes, t.cfg.Yield) {
+			return true
+		}
+	} else if t.spare(now, guesses, t.cfg.Yield) {
+		return true
+	}
+	// Whoever makes up requests is not to have every place.
+	return len(t.quiet[guesses])+len(t.quiet[handshakes]) < max(1, len(t.rows)/4) && t.spare(now, pairings, t.cfg.Yield)
+}
+
+// spare removes the row of class c that was quiet longest, if that is least at
+// least. Rows that were not quiet since they were looked at go down in the heap,
+// some at a time: each at most once in Config.Yield, however often room is
+// wanted.
+func (t *Table) spare(now clock.Time, c class, least clock.Duration) bool {
+	for range reclaim {
+		h := t.quiet[c]
+		if len(h) == 0 || now.Sub(t.rows[h[0]].since) < least {
+			return false
+		}
+		s := h[0]
+		switch r := &t.rows[s]; {
+		case r.since < r.LastSeen:
+			r.since = r.LastSeen
+		case r.pinned && (t.cfg.LetGo == nil || !t.cfg.LetGo(s)):
+			r.since = now
+		default:
+			t.Remove(s)
+			t.displaced++
+			return true
+		}
+		t.sink(h, 0)
+	}
+	return false
+}
+
+// Displaced is how many rows made room for others since New.
+func (t *Table) Displaced() uint64 { return t.displaced }
+
+func (t *Table) swap(h quiet, i, j int32) {
+	h[i], h[j] = h[j], h[i]
+	t.rows[h[i]].at, t.rows[h[j]].at = i, j
+}
+
+func (t *Table) rise(h quiet, i int32) {
+	for i > 0 && t.rows[h[i]].since < t.rows[h[(i-1)/2]].since {
+		t.swap(h, i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+}
+
+func (t *Table) sink(h quiet, i int32) {
+	for {
+		k := 2*i + 1
+		if k >= int32(len(h)) {
+			return
+		}
+		if k+1 < int32(len(h)) && t.rows[h[k+1]].since < t.rows[h[k]].since {
+			k++
+		}
+		if t.rows[h[i]].since <= t.rows[h[k]].since {
+			return
+		}
+		t.swap(h, i, k)
+		i = k
+	}
+}
