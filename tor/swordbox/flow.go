@@ -252,11 +252,15 @@ type flow struct {
 	probing bool
 	resent  uint8 // how often the oldest op was sent again without an answer
 
-	wild, wildNext uint32     // requests in a row far from the window, and where the next would be
-	record         int32      // place on record, from 1; 0: not there
-	lost           clock.Time // of a connection lost with another process: until then its client is told, at least
-	told           bool       // and was
-	up, down       header
+	// Requests in a row far from the window, where the first is and where the
+	// next would be, and how often the first came when all had been quiet.
+	wild, wildFirst, wildNext, wildAgain uint32
+
+	record   int32      // place on record, from 1; 0: not there
+	lost     clock.Time // of a connection lost with another process: until then its client is told, at least
+	told     bool       // and was
+	quiet    bool       // for so long that it is time to see whether the server's end is there
+	up, down header
 }
 
 // fifo is a list of held frames.

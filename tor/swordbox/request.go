@@ -164,16 +164,29 @@ const farOff = 1 << 16
 // queue pairs.
 const rebirth = 8
 
+// insistence is how often the first of such a run must come, when there are
+// fewer: one connection's repetitions, long after the other's last frame.
+const insistence = 3
+
 // reborn notes a request of flow i far from what is expected; true when the
 // flow was given up for it.
 func (s *Box) reborn(i int32, b []byte, psn uint32) bool {
 	fl := &s.n.flows[i]
-	if fl.wild == 0 || psn != fl.wildNext {
+	switch {
+	case fl.wild == 0 || psn != fl.wildNext && psn != fl.wildFirst:
+		fl.wild, fl.wildAgain, fl.wildFirst = 0, 0, psn
+	case psn == fl.wildFirst:
 		fl.wild = 0
 	}
 	fl.wild++
 	fl.wildNext = psnAdd(psn, s.packets(fl, b))
-	if fl.wild < rebirth || fl.open > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
+	if fl.open > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
+		return false
+	}
+	if psn == fl.wildFirst {
+		fl.wildAgain++
+	}
+	if fl.wild < rebirth && fl.wildAgain < insistence {
 		return false
 	}
 	s.n.conns.Remove(conn.Slot(i))

@@ -284,7 +284,11 @@ func TestDeadOwnConnection(t *testing.T) {
 
 // TestReborn: queue pairs that begin anew under the same number are followed anew.
 func TestReborn(t *testing.T) {
-	for name, step := range map[string]uint32{"several requests": 1} {
+	for name, nth := range map[string]func(k uint32) uint32{
+		"several requests":     func(k uint32) uint32 { return k },
+		"one that is repeated": func(uint32) uint32 { return 0 },
+		"two that are":         func(k uint32) uint32 { return k % 2 },
+	} {
 		for _, psn := range []uint32{0x900000, 0x300000, 1} {
 			t.Run(fmt.Sprintf("%s/%#x", name, psn), func(t *testing.T) {
 				r := newRig(t, nil)
@@ -298,7 +302,7 @@ func TestReborn(t *testing.T) {
 				r.Clock.Advance(2 * time.Second)
 				sent := 0
 				for k := range uint32(20) {
-					got := r.Push("a", a.made(hdr.WriteOnly, psn+k*step, reth(0, 0, 0), nil))
+					got := r.Push("a", a.made(hdr.WriteOnly, psn+nth(k), reth(0, 0, 0), nil))
 					sent += len(got.Out["b"])
 					r.Clock.Advance(10 * time.Millisecond)
 				}
@@ -307,6 +311,22 @@ func TestReborn(t *testing.T) {
 				}
 			})
 		}
+	}
+	// What strays, or is made up, ends no connection that lives.
+	r := newRig(t, nil)
+	a := r.client()
+	for range 5 {
+		a.warm()
+	}
+	for k := range uint32(200) {
+		r.Clock.Advance(time.Millisecond)
+		dropped(t, r.Push("a", a.made(hdr.WriteOnly, (a.psn+0x300000+k%3)&hdr.PSNMask, reth(0, 0, 0), nil)), "psn-gap")
+		if k%50 == 49 {
+			a.warm()
+		}
+	}
+	if r.Counter("synced") != 1 {
+		t.Error("not followed any more")
 	}
 }
 
