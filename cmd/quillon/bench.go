@@ -74,7 +74,8 @@ and the most. NAME may be a pattern (icrc-*). The veth benchmarks need root.
 The Clover mix is what a middlebox received while 96 clients ran YCSB A over
 1,024 keys of 128 bytes in virtual time: 65,536 frames. veth-steer plays them
 in laps: in each lap the sequence numbers of every connection go on where they
-were, as those of clients that keep running do.`,
+were, as those of clients that keep running do. It is timed from the second lap
+on, when the app has met all connections and keys.`,
 		Example: "  quillon bench\n  quillon bench 'icrc-*' steer --rounds 21 --json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if rounds < 1 {

@@ -13,7 +13,7 @@ import (
 )
 
 // vethRound is how long a round on veth lasts.
-const vethRound = 300 * time.Millisecond
+const vethRound = 200 * time.Millisecond
 
 // mixWindow keeps the recorded mix free of losses: three quarters of a ring.
 // Less would measure how long a frame takes, not how many pass.
@@ -123,8 +123,9 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 			if err != nil {
 				return nil, err
 			}
-			if !r.Settle(ctx, 5*time.Second) {
-				return nil, errors.New("no frame arrives")
+			// An app that is new has met everybody after a lap.
+			if !r.Settle(ctx, max(100, len(frames)), 10*time.Second) {
+				return nil, errors.New("too few frames arrive")
 			}
 			return func() (int, error) {
 				from := r.Arrived()
@@ -138,7 +139,7 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 				case <-time.After(vethRound):
 				}
 				// A machine that is busy otherwise may need longer.
-				r.Settle(ctx, 10*vethRound)
+				r.Settle(ctx, 100, 10*vethRound)
 				return int(r.Arrived() - from), nil
 			}, nil
 		}

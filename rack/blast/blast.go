@@ -323,10 +323,10 @@ func (r *Range) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&r.mem[o
 // Arrived is how many frames the sink has seen.
 func (r *Range) Arrived() uint64 { return atomic.LoadUint64(r.word(offArrived)) }
 
-// burst is how many runs of the generator one system call makes. Beginning and
-// ending a test run takes the kernel about 20 ms: with 2^14 runs a call a frame
-// of 64 bytes took 1.6 µs, with 2^20 it takes 0.4.
-const burst = 1 << 20
+// burst is how many runs of the generator one system call makes, in about a
+// second: beginning and ending it takes the kernel 20 ms, in which nothing is
+// sent.
+const burst = 1 << 23
 
 // Run sends until ctx is done, on processor 0.
 func (r *Range) Run(ctx context.Context) error {
@@ -353,16 +353,17 @@ func (r *Range) Run(ctx context.Context) error {
 }
 
 // patience is how many bursts without an arrival mean that frames were lost.
-const patience = 10
+const patience = 2
 
-// Settle waits until frames arrive; false when none does within limit.
-func (r *Range) Settle(ctx context.Context, limit time.Duration) bool {
+// Settle waits until n more frames have arrived; false when they have not within
+// limit.
+func (r *Range) Settle(ctx context.Context, n int, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	from := r.Arrived()
-	for r.Arrived()-from < 100 {
+	for r.Arrived()-from < uint64(n) {
 		select {
 		case <-ctx.Done():
 			return false
