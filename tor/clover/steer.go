@@ -407,6 +407,9 @@ func (s *state) dropKey(c *graph.Ctx, k int32) {
 	if s.keys.s[k].known {
 		c.Count(ctrDropped, 1)
 	}
+	if s.keys.s[k].waits > 0 {
+		s.due = true // READs of a tail that is not believed any more
+	}
 	s.keys.drop(k)
 }
 
