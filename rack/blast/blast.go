@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -330,30 +331,47 @@ const burst = 1 << 23
 
 // Run sends until ctx is done, on processor 0.
 func (r *Range) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { r.unstick(ctx) })
+	defer watch.Wait()
+	defer cancel()
 	return r.far[0].Do(func() error {
 		var cpu unix.CPUSet
 		cpu.Set(0)
 		_ = unix.SchedSetaffinity(0, &cpu) // the namespace's own thread
 		frame := make([]byte, r.longest)
-		last, stuck := r.Arrived(), 0
 		for ctx.Err() == nil {
 			if _, err := r.out.Run(&ebpf.RunOptions{Data: frame, Repeat: burst, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}); err != nil && !errors.Is(err, unix.EINTR) {
 				return fmt.Errorf("generator: %w", err)
-			}
-			// A frame that was lost would hold its place in the window forever.
-			if now := r.Arrived(); now != last {
-				last, stuck = now, 0
-			} else if stuck++; stuck == patience {
-				atomic.StoreUint64(r.word(offSent), now)
-				stuck = 0
 			}
 		}
 		return nil
 	})
 }
 
-// patience is how many bursts without an arrival mean that frames were lost.
-const patience = 2
+// patience is how long nothing arrives when frames were lost.
+const patience = 500 * time.Millisecond
+
+// unstick gives up frames that were lost: they would hold their places in the
+// window forever.
+func (r *Range) unstick(ctx context.Context) {
+	tick := time.NewTicker(patience)
+	defer tick.Stop()
+	last := r.Arrived()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := r.Arrived()
+		if now == last {
+			atomic.StoreUint64(r.word(offSent), now)
+		}
+		last = now
+	}
+}
 
 // Settle waits until n more frames have arrived; false when they have not within
 // limit.
