@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
@@ -110,6 +111,11 @@ type model struct {
 	record           func(in string, frame []byte)
 	pick             func() uint64 // the next operation's key
 	firstTry, writes int
+	// strict: what is acknowledged can be reached at once, not only in the end.
+	strict bool
+	// retries is how often a client repeats a request before its queue pair
+	// fails; 0: for ever.
+	retries int
 }
 
 type serverQP struct {
@@ -139,6 +145,8 @@ type client struct {
 	toCli   [][]byte
 	tried   int
 	wait    int
+	again   int // repetitions of the request
+	dead    bool
 }
 
 const (
@@ -271,6 +279,9 @@ func (m *model) answer(c *client, b []byte) {
 			}
 		}
 		m.acked[c.key] = append(m.acked[c.key], c.id)
+		if m.strict && !m.reachable(c.key, c.id) {
+			m.t.Fatalf("key %d: write %d is acknowledged and cannot be reached", c.key, c.id)
+		}
 		c.cache[c.key] = c.entry
 		c.state = idle
 	case c.state == reading && f.Op == hdr.ReadRespOnly:
@@ -293,7 +304,7 @@ func (m *model) answer(c *client, b []byte) {
 }
 
 func (c *client) done() {
-	c.request = nil
+	c.request, c.again = nil, 0
 	c.psn = (c.psn + 1) & hdr.PSNMask
 }
 
@@ -444,9 +455,12 @@ func (m *model) restart(args graph.Args) { m.box = graphtest.New(m.t, *Kind(), a
 func (m *model) step(stop bool) {
 	c := m.clients[m.rng.IntN(len(m.clients))]
 	m.box.Clock.Advance(2000)
+	if c.dead {
+		c.toBox, c.toCli = nil, nil
+	}
 	switch m.rng.IntN(6) {
 	case 0:
-		if c.state == idle && !stop {
+		if c.state == idle && !stop && !c.dead {
 			m.begin(c, m.rng.IntN(2) == 0)
 		}
 	case 1:
@@ -470,16 +484,32 @@ func (m *model) step(stop bool) {
 			}
 		}
 	case 5:
-		if c.request != nil {
+		if c.request != nil && !c.dead {
 			if c.wait++; c.wait > 40 && len(c.toBox) == 0 { // time-out: go back
 				c.toBox = append(c.toBox, c.request)
 				c.wait = 0
+				c.again++
+				c.dead = m.retries > 0 && c.again > m.retries
 			}
 		}
 		if m.rng.IntN(8) == 0 {
 			m.recycle(uint64(m.rng.IntN(len(m.first))))
 		}
 	}
+}
+
+// reachable reports whether write id is in the chain of its key, or was.
+func (m *model) reachable(key, id uint64) bool {
+	n := 0
+	for lh := m.first[key]; lh != 0; lh = m.mem[lh].head.LH() {
+		if m.mem[lh].id == id {
+			return true
+		}
+		if n++; n > len(m.mem) {
+			m.t.Fatalf("key %d: the chain is a ring", key)
+		}
+	}
+	return slices.Contains(m.done[key], id)
 }
 
 // check walks every chain: acknowledged writes must be in it, or have been.
@@ -546,7 +576,7 @@ func (m *model) run(steps int) {
 	for n := 0; ; n++ { // let what is under way end
 		busy := false
 		for _, c := range m.clients {
-			busy = busy || c.state != idle
+			busy = busy || c.state != idle && !c.dead
 		}
 		if !busy {
 			break
@@ -583,6 +613,7 @@ func TestNothingIsLost(t *testing.T) {
 						t.Run(name, func(t *testing.T) {
 							args := graph.Args{"mode": mode, "settle": "0", "hot": hot, "keys": "16", "addrs": addrs, "repair": "1ms", "recycled": []string{"adjust", "pass"}[seed%2]}
 							m := newModel(t, seed, 2+int(seed)*5, 6, loss, seed%2 == 1, args)
+							m.strict = true
 							m.run(steps)
 							cas, rd := m.box.Counter("steered-cas"), m.box.Counter("steered-read")
 							if mode == "off" && cas+rd > 0 || mode == "write" && rd > 0 {
@@ -649,4 +680,80 @@ func TestRestart(t *testing.T) {
 	if steered == 0 {
 		t.Error("nothing was steered")
 	}
+}
+
+// TestDeaths has clients die in whatever they do, and the app with them or by
+// itself: no write that was acknowledged is lost. Where clients are never sent
+// behind what is not linked (ahead=0), or the app lives, each can be reached
+// from the moment on that its client is told.
+func TestDeaths(t *testing.T) {
+	seeds := uint64(6)
+	if testing.Short() {
+		seeds = 3
+	}
+	for _, c := range []struct {
+		name    string
+		clients int // that die
+		boxes   int // deaths of the app
+		ahead   string
+		recycle string
+	}{
+		{"clients", 8, 0, "16384", "adjust"},
+		{"box", 0, 6, "0", "pass"},
+		{"box and clients", 6, 6, "0", "pass"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var steered, held, repaired uint64
+			for seed := range seeds {
+				args := graph.Args{"settle": "0", "keys": "16", "repair": "1ms", "addrs": "4096", "ahead": c.ahead, "recycled": c.recycle}
+				m := newModel(t, seed, 12, 1, []float64{0.02, 0.1, 0.2}[seed%3], seed%2 == 1, args)
+				m.strict, m.retries = true, 40
+				note := func() {
+					steered += m.box.Counter("steered-cas")
+					held += m.box.Counter("answer-held")
+					repaired += m.box.Counter("repaired")
+				}
+				deaths := max(c.clients, c.boxes)
+				for i := range deaths {
+					for range 30000 {
+						m.step(false)
+					}
+					if i < c.clients {
+						m.die(c.boxes > 0)
+					}
+					if i < c.boxes {
+						note()
+						m.restart(args)
+					}
+				}
+				m.run(3000)
+				note()
+			}
+			t.Logf("%d steered, %d answers came again while held, %d CASes repaired", steered, held, repaired)
+			if steered == 0 || repaired == 0 || c.ahead != "0" && held == 0 {
+				t.Error("nothing happened")
+			}
+		})
+	}
+}
+
+// die ends a client that has sent a CAS which is not answered, if there is one,
+// and loses what it has on the way; else the first that is alive.
+func (m *model) die(withBox bool) {
+	var x *client
+	for _, c := range m.clients {
+		if !c.dead && (x == nil || c.state == linking && x.state != linking) {
+			x = c
+		}
+	}
+	x.dead = true
+	kept := m.toSrv[:0]
+	for _, b := range m.toSrv {
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		if f.BTHOf(b).DestQP() != uint32(0x100+x.n) || !withBox && m.rng.IntN(2) == 0 {
+			kept = append(kept, b)
+		}
+	}
+	m.toSrv = kept
 }
