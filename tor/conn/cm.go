@@ -171,6 +171,7 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 		e, _ := r.ends(client)
 		if k := t.find(e.Addr, e.QPN); k != noRef {
 			if o := &t.rows[k.slot()]; o.Learnt != Inferred || o.State != HalfOpen {
+				t.unclaim(o)
 				o.rival, r.waits = s+1, true
 				o.rewatch()
 			}
@@ -196,7 +197,7 @@ func (t *Table) take(s Slot) {
 	r.waits = false
 	for _, client := range []bool{false, true} {
 		e, _ := r.ends(client)
-		if k := t.find(e.Addr, e.QPN); k != noRef {
+		for k := t.find(e.Addr, e.QPN); k != noRef; k = t.find(e.Addr, e.QPN) {
 			t.Remove(k.slot())
 		}
 	}

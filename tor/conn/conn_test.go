@@ -206,7 +206,7 @@ func (t *Table) verify() error {
 		for _, client := range []bool{false, true} {
 			e, _ := r.ends(client)
 			k := t.find(e.Addr, e.QPN)
-			want := r.State != HalfOpen || r.Learnt == Inferred && !client
+			want := r.State != HalfOpen || r.Learnt == Inferred && !client && !r.waits
 			if (k == refOf(s, client)) != want {
 				return fmt.Errorf("%v: end %v is found as %d", r, client, k)
 			}
@@ -239,6 +239,12 @@ func (t *Table) verify() error {
 		}
 		if r.waits && r.State != HalfOpen || r.Learnt == Inferred && r.State == Closing {
 			return fmt.Errorf("%v: waits %v", r, r.waits)
+		}
+		if r.waits && r.Learnt == Inferred {
+			k := t.find(r.Server.Addr, r.Server.QPN)
+			if k == noRef || t.rows[k.slot()].rival != s+1 {
+				return fmt.Errorf("%v: nobody knows that it waits", r)
+			}
 		}
 		if w := r.rival - 1; r.rival != 0 && (!t.rows[w].used || !t.rows[w].waits) {
 			return fmt.Errorf("%v: waited for by slot %d, which does not", r, w)

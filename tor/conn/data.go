@@ -104,7 +104,8 @@ func (r *Row) reverse(now clock.Time) Event {
 	return Reverse
 }
 
-// newRequest makes a half-open row for the requests from src.
+// newRequest makes a half-open row for the requests from src. It waits when
+// another row has the queue pair.
 func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame, e Event) (Slot, Event) {
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Foreign
@@ -117,7 +118,13 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	r.Net = f.Net
 	r.Client.Addr, r.Server.Addr, r.Server.QPN = src, dst, qpn
 	r.Client.saw(b, f)
-	t.putQP(s, false)
+	if k := t.find(dst, qpn); k != noRef {
+		o := &t.rows[k.slot()]
+		o.rival, r.waits = s+1, true
+		o.rewatch()
+	} else {
+		t.putQP(s, false)
+	}
 	t.list(s)
 	t.place(s)
 	r.restart(b, f)
@@ -125,17 +132,55 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 }
 
 // stranger is a request for a queue pair of row s that its peer did not send.
+// When the row was inferred and is quiet, the number may be another connection's
+// by now: that has a row which waits, and takes the number over when the
+// server's answers have proven it, unless the first was heard again.
 func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
-	quiet, most := now.Sub(r.LastSeen), t.cfg.Idle
-	if r.Learnt == Inferred {
-		most = t.cfg.Reuse
-	}
-	if quiet < most || !t.cfg.Infer {
+	guess := r.Learnt == Inferred && now.Sub(r.LastSeen) >= t.cfg.Reuse
+	expired := guess && r.State == HalfOpen || t.expired(s, now)
+	if !t.cfg.Infer || !guess && !expired {
 		return NoSlot, Spoofed
 	}
-	t.Remove(s)
-	return t.newRequest(now, src, dst, qpn, b, f, Replaced)
+	if w := r.rival - 1; r.rival != 0 {
+		n := &t.rows[w]
+		switch mine := n.Client.Addr == src && (!t.cfg.GuardMAC || n.Client.mayBe(b)); {
+		case n.Learnt == Inferred && mine && !expired:
+			n.Client.saw(b, f)
+			return t.watchRequest(now, w, b, f)
+		case n.Learnt != Inferred || !mine && now.Sub(n.LastSeen) < t.cfg.Reuse:
+			return NoSlot, Spoofed
+		}
+		t.unclaim(r)
+	}
+	if expired {
+		t.Remove(s)
+		return t.newRequest(now, src, dst, qpn, b, f, Replaced)
+	}
+	return t.newRequest(now, src, dst, qpn, b, f, Opened)
+}
+
+// unclaim removes the inferred row that waits for a queue pair of r, if there is
+// one.
+func (t *Table) unclaim(r *Row) {
+	if w := r.rival - 1; r.rival != 0 && t.rows[w].Learnt == Inferred {
+		t.Remove(w)
+	}
+}
+
+// proven reports whether waiting row s, whose requests the server answers, may
+// take over its queue pair; then the row that had it goes.
+func (t *Table) proven(now clock.Time, s Slot) bool {
+	k := t.find(t.rows[s].Server.Addr, t.rows[s].Server.QPN)
+	if k == noRef {
+		return false
+	}
+	o := &t.rows[k.slot()]
+	if o.Learnt != Inferred || now.Sub(o.LastSeen) < t.cfg.Reuse || o.pinned && (t.cfg.LetGo == nil || !t.cfg.LetGo(k.slot())) {
+		return false
+	}
+	t.Remove(k.slot())
+	return true
 }
 
 // psns is how many PSNs a request takes, at most.
@@ -186,7 +231,7 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 		// ReadyToUse does (IBTA 12.9.6), if the old one has been silent since
 		// the ConnectReply.
 		n := &t.rows[w]
-		if n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && r.LastSeen < n.LastSeen {
+		if t.unclaim(r); r.rival != 0 && n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && r.LastSeen < n.LastSeen {
 			t.commit(now, w)
 			t.rows[w].Client.saw(b, f)
 			return w, NowPaired
@@ -266,6 +311,7 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 // unpair forgets the client's queue pair of an inferred row.
 func (t *Table) unpair(s Slot) {
 	r := &t.rows[s]
+	t.unclaim(r)
 	t.delQP(s, true)
 	r.Client.QPN, r.State = 0, HalfOpen
 	r.candidate, r.matches, r.misses = 0, 0, 0
@@ -335,6 +381,9 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 			return NoSlot, Waiting
 		}
 		t.Remove(k.slot())
+	}
+	if r.waits && !t.proven(now, found) {
+		return NoSlot, Waiting
 	}
 	t.unlist(found)
 	r.Client.QPN, r.State, r.LastSeen = qpn, Paired, now

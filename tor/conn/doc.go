@@ -49,7 +49,12 @@
 // # Bad input
 //
 // A frame for a known queue pair from another address than the peer's is
-// Spoofed, and changes nothing. Datagrams of the connection manager with
+// Spoofed, and changes nothing. When the connection was inferred and has been
+// quiet for Config.Reuse, such requests may be a later connection's to a queue
+// pair of the same number: they have a half-open row, which waits and takes the
+// number over when the server has answered them as it must to be inferred; not
+// when the first connection was heard meanwhile, nor when its owner holds it
+// (Pin) and does not let go. Datagrams of the connection manager with
 // addresses or identifiers that contradict what is known are Forged, and change
 // nothing; those about nothing that is known are Stray, since connections are
 // older than the table, or found no room in it. A ConnectRequest that claims a

@@ -163,7 +163,68 @@ func TestReuse(t *testing.T) {
 	x := newTable(t, Config{Rows: 4, Infer: true, Reuse: time.Second})
 	inferred(t, x, 0, c, 100)
 	run(t, x, clock.Time(time.Second)-1, step{"soon", d.request(hdr.WriteOnly, 5), Spoofed})
-	run(t, x, clock.Time(time.Second), step{"later", d.request(hdr.WriteOnly, 5), Replaced}, step{"the first", c.request(hdr.WriteOnly, 103), Spoofed})
+	run(t, x, clock.Time(time.Second), step{"later", d.request(hdr.WriteOnly, 5), Opened}, step{"again", d.request(hdr.WriteOnly, 5), Waiting},
+		step{"the first", c.request(hdr.WriteOnly, 103), Known}, step{"it lives", d.request(hdr.WriteOnly, 6), Spoofed}, step{"no proof", d.response(hdr.Acknowledge, 5), Unmatched})
+	if x.Len() != 1 {
+		t.Error(x.Len())
+	}
+
+	// Only the server's answers prove that the number is another's; then, and
+	// when the first goes for another reason, the second has it.
+	prove := func(t *testing.T, x *Table, now clock.Time, last Event) {
+		t.Helper()
+		for p := range uint32(3) {
+			run(t, x, now, step{"of the second", d.request(hdr.WriteOnly, 0x5000+p), map[bool]Event{false: Waiting, true: Opened}[p == 0]},
+				step{"its answer", d.response(hdr.Acknowledge, 0x5000+p), map[bool]Event{false: Waiting, true: last}[p == 2]})
+		}
+	}
+	owner := func(x *Table) netip.Addr {
+		s, _ := x.Find(AddrFrom(c.server), c.sqpn)
+		return x.Row(s).Client.Addr.Netip()
+	}
+	later := clock.Time(2 * time.Second)
+	goes := false
+	for what, last := range map[string]Event{"free": NowPaired, "pinned": Waiting, "let go": NowPaired} {
+		var gone []Slot
+		x = newTable(t, Config{Rows: 4, Infer: true, OnRemove: func(s Slot) { gone = append(gone, s) }, LetGo: func(Slot) bool { return goes }})
+		inferred(t, x, 0, c, 100)
+		s, _ := x.Find(AddrFrom(c.server), c.sqpn)
+		goes = what == "let go"
+		if what != "free" {
+			x.Pin(s)
+		}
+		prove(t, x, later, last)
+		if last == NowPaired {
+			if len(gone) != 1 || gone[0] != s || owner(x) != d.client {
+				t.Errorf("%s: %v went, the queue pair is %v's", what, gone, owner(x))
+			}
+			run(t, x, later, step{"the first", c.request(hdr.WriteOnly, 103), Spoofed})
+		} else if len(gone) != 0 || owner(x) != c.client {
+			t.Errorf("%s: %v went, the queue pair is %v's", what, gone, owner(x))
+		} else {
+			run(t, x, later, step{"the first", c.request(hdr.WriteOnly, 103), Known}, step{"a third", spec{op: hdr.WriteOnly, src: host(7), dst: c.server, qpn: c.sqpn}.bytes(), Spoofed})
+			x.Remove(s)
+		}
+	}
+	x = newTable(t, Config{Rows: 4, Infer: true})
+	inferred(t, x, 0, c, 100)
+	s, _ := x.Find(AddrFrom(c.server), c.sqpn)
+	run(t, x, later, step{"of the second", d.request(hdr.WriteOnly, 0x5000), Opened}, step{"a third", spec{op: hdr.WriteOnly, src: host(7), dst: c.server, qpn: c.sqpn}.bytes(), Spoofed})
+	x.Remove(s)
+	check(t, x)
+	run(t, x, later, step{"the second goes on", d.request(hdr.WriteOnly, 0x5001), Waiting}, step{"the first", c.request(hdr.WriteOnly, 103), Spoofed})
+	if owner(x) != d.client {
+		t.Error(owner(x))
+	}
+	// Its answers need the first to be quiet all the time.
+	x = newTable(t, Config{Rows: 4, Infer: true})
+	inferred(t, x, 0, c, 100)
+	run(t, x, later, step{"", d.request(hdr.WriteOnly, 0x5000), Opened}, step{"", d.response(hdr.Acknowledge, 0x5000), Waiting},
+		step{"", d.request(hdr.WriteOnly, 0x5001), Waiting}, step{"", d.response(hdr.Acknowledge, 0x5001), Waiting}, step{"", d.request(hdr.WriteOnly, 0x5002), Waiting},
+		step{"the server answers the first", c.response(hdr.Acknowledge, 102), Known}, step{"", d.response(hdr.Acknowledge, 0x5002), Waiting})
+	if owner(x) != c.client {
+		t.Error(owner(x))
+	}
 
 	// A new handshake for queue pairs in use waits for the client's word.
 	x = newTable(t, Config{Rows: 4})
@@ -483,10 +544,11 @@ func FuzzRestore(f *testing.F) {
 // few hosts and queue pairs, and bytes changed anywhere.
 func FuzzFrames(f *testing.F) {
 	c := example()
-	d := *c
+	d, e := *c, *c
 	d.cqpn, d.cid, d.tid = d.cqpn+1, d.cid+1, d.tid+1
+	e.client = host(3)
 	var pieces [][]byte
-	for _, c := range []*connection{c, &d} {
+	for _, c := range []*connection{c, &d, &e} {
 		pieces = append(pieces, c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), c.tell(hdr.MsgRcptAck, false), c.tell(hdr.ConnectReject, false),
 			c.tell(hdr.DisconnectRequest, true), c.tell(hdr.DisconnectRequest, false), c.tell(hdr.DisconnectReply, true), c.request(hdr.WriteOnly, 5), c.request(hdr.ReadRequest, 6),
 			c.response(hdr.Acknowledge, 5), c.response(hdr.ReadRespOnly, 6))
@@ -495,6 +557,9 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0})
 	f.Add([]byte{8, 0, 0, 0, 10, 0, 0, 0, 8, 50, 1, 6, 10, 50, 1, 6, 8, 50, 1, 7, 10, 50, 1, 7, 10, 52, 1, 9})
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, 14, 0, 0, 0, 255, 3, 0, 0, 20, 0, 0, 0, 4, 0, 0, 0})
+	// One infers a connection, then another claims the queue pair.
+	f.Add([]byte{8, 0, 0, 0, 10, 0, 0, 0, 8, 0, 53, 1, 10, 0, 53, 1, 8, 0, 53, 2, 10, 0, 53, 2, 255, 9, 0, 0,
+		32, 0, 0, 0, 34, 0, 0, 0, 32, 0, 53, 1, 34, 0, 53, 1, 32, 0, 53, 2, 34, 0, 53, 2, 255, 9, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		x, _ := New(Config{Rows: 4, Infer: true, GuardMAC: len(in)&1 != 0, SamePort: len(in)&2 != 0, Idle: 2000, HalfOpen: 300, Close: 100, Reuse: 50})
 		now := clock.Time(1)

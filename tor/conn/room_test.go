@@ -243,3 +243,58 @@ func BenchmarkNoRoom(b *testing.B) {
 		})
 	}
 }
+
+// TestClaims: whatever others send to the queue pairs of connections that were
+// inferred, and however long those were quiet, their numbers stay theirs as
+// long as the server answers nobody else; and each goes on when it likes.
+func TestClaims(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x, err := New(Config{Rows: rapid.IntRange(4, 16).Draw(t, "rows"), Infer: true, Yield: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := clock.Time(0)
+		psn := [4]uint32{}
+		for n := range psn {
+			if s := born(x, now, n, true); x.Row(s).State != Paired {
+				t.Fatal(n)
+			}
+			psn[n] = first(n) + 3
+		}
+		spoofed := 0
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 2500).Draw(t, "ms")) * time.Millisecond)
+			n := rapid.IntRange(0, 3).Draw(t, "which")
+			c := nth(n)
+			var s Slot
+			var e Event
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				if s, e = feed(x, now, c.request(hdr.WriteOnly, psn[n])); e != Known {
+					t.Fatalf("request of %d: %v", n, e)
+				}
+				psn[n]++
+			case 1:
+				if s, e = feed(x, now, c.response(hdr.Acknowledge, psn[n]-1)); e != Known {
+					t.Fatalf("response to %d: %v", n, e)
+				}
+			case 2, 3:
+				at := (psn[n] + uint32(rapid.IntRange(0, 4).Draw(t, "ahead")) - 2) & hdr.PSNMask
+				s, e = feed(x, now, spec{op: hdr.WriteOnly, src: host(rapid.IntRange(7, 8).Draw(t, "from")), dst: c.server, qpn: c.sqpn, psn: at}.bytes())
+				if e != Spoofed && e != Opened && e != Waiting && e != Full {
+					t.Fatal(e)
+				}
+				spoofed++
+			}
+			if r := Slot(n); s == r && e != Known {
+				t.Fatalf("%v of another with the row of %d", e, n)
+			}
+			if err := x.verify(); err != nil {
+				t.Fatal(err)
+			}
+			if s, _ := x.Find(AddrFrom(c.server), c.sqpn); s == NoSlot || x.Row(s).Client.Addr.Netip() != c.client || x.Row(s).State != Paired {
+				t.Fatalf("%d lost its row after %d frames of others", n, spoofed)
+			}
+		}
+	})
+}

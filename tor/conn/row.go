@@ -138,7 +138,8 @@ type Row struct {
 	// pinned: the caller numbers the requests itself (Table.Pin).
 	pinned bool
 	// ready: the client confirmed the handshake. waits: the row has its
-	// ConnectReply but the queue pairs belong to other rows until then.
+	// ConnectReply, or was inferred, but queue pairs of its are other rows' until
+	// that is confirmed.
 	ready, waits bool
 	// rival+1 is the slot of the row that waits for this one's queue pair.
 	rival Slot

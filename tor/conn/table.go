@@ -30,8 +30,7 @@ type Config struct {
 	// configuration are kept), HalfOpen when one is that is not paired (0 = 1
 	// minute), Close when one is that was disconnected but not confirmed
 	// (0 = 5 s), and Reuse how long an inferred connection must be quiet before
-	// another peer's requests for its queue pair count as a new connection
-	// (0 = 1 s).
+	// its queue pair may turn out to be another peer's (0 = 1 s).
 	Idle, HalfOpen, Close, Reuse clock.Duration
 	// TimeWait is how long what the ends of a connection still say about it
 	// is known to be about one that has ended (0 = 65 s: Linux asks for the end
@@ -39,8 +38,8 @@ type Config struct {
 	TimeWait clock.Duration
 	// Yield is when a quiet connection that was merely inferred makes room for
 	// a new one in a full table (0 = 5 s). Of one that is pinned LetGo is
-	// asked; nil: none goes. It must not call the table's methods that change
-	// it.
+	// asked, also when it was quiet for Idle; nil: none makes room. It must not
+	// call the table's methods that change it.
 	Yield clock.Duration
 	LetGo func(Slot) bool
 	// Seed keys the hash.
@@ -241,6 +240,10 @@ func (t *Table) Remove(s Slot) {
 		if r.State != HalfOpen {
 			t.delQP(s, true)
 		}
+		if n := r.rival; n != 0 && t.rows[n-1].Learnt == Inferred {
+			t.rows[n-1].waits = false
+			t.putQP(n-1, false)
+		}
 	}
 	t.delID(s, true)
 	t.delID(s, false)
@@ -274,7 +277,7 @@ func (t *Table) sweep(now clock.Time, n int) int {
 		if !r.used {
 			continue
 		}
-		if t.expired(r, now) {
+		if t.expired(s, now) {
 			t.Remove(s)
 			removed++
 		}
@@ -282,7 +285,8 @@ func (t *Table) sweep(now clock.Time, n int) int {
 	return removed
 }
 
-func (t *Table) expired(r *Row, now clock.Time) bool {
+func (t *Table) expired(s Slot, now clock.Time) bool {
+	r := &t.rows[s]
 	quiet := now.Sub(r.LastSeen)
 	switch r.State {
 	case HalfOpen:
@@ -290,7 +294,7 @@ func (t *Table) expired(r *Row, now clock.Time) bool {
 	case Closing:
 		return quiet >= t.cfg.Close
 	}
-	return r.Learnt != Static && quiet >= t.cfg.Idle
+	return r.Learnt != Static && quiet >= t.cfg.Idle && (!r.pinned || t.cfg.LetGo == nil || t.cfg.LetGo(s))
 }
 
 // The lists of half-open inferred rows.
