@@ -13,6 +13,7 @@ const (
 	// response is compared with; where there are more it is ambiguous.
 	maxCandidates = 1024
 	leastMTU      = 256
+	maxMessage    = 1 << 31 // bytes (IBTA 9.7.2)
 )
 
 // saw notes what a frame tells about the end that sent it.
@@ -192,7 +193,11 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 	if mtu == 0 {
 		mtu = leastMTU
 	}
-	return max(1, (f.RETHOf(b).DMALength()-1)/mtu+1) & hdr.PSNMask
+	n := f.RETHOf(b).DMALength()
+	if n == 0 || n > maxMessage {
+		return 1 // empty, or to be refused
+	}
+	return min((n-1)/mtu+1, maxWindow)
 }
 
 // restart numbers the requests from this one on.

@@ -59,6 +59,30 @@ func TestWrapAround(t *testing.T) {
 	}
 }
 
+// A READ takes as many PSNs as its answer has packets, one when it is empty or
+// longer than any message may be.
+func TestReadLength(t *testing.T) {
+	for _, x := range []struct{ length, psns uint32 }{{0, 1}, {1, 1}, {1024, 1}, {1025, 2}, {1 << 31, 1 << 21}, {1<<31 + 1, 1}, {1<<32 - 1, 1}} {
+		r, c := Row{MTU: 1024}, example()
+		b := spec{op: hdr.ReadRequest, src: c.client, dst: c.server, qpn: c.sqpn, dma: x.length}.bytes()
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		if n := r.psns(b, &f); n != x.psns {
+			t.Errorf("READ of %d bytes: %d PSNs, want %d", x.length, n, x.psns)
+		}
+		if r.MTU = 0; r.psns(b, &f) > maxWindow {
+			t.Errorf("READ of %d bytes: %d PSNs", x.length, r.psns(b, &f))
+		}
+	}
+	// Bad lengths do not widen what fits.
+	for _, length := range []uint32{0, 1<<32 - 1} {
+		x, c := newTable(t, Config{Rows: 4, Infer: true}), example()
+		inferred(t, x, 1, c, 100)
+		run(t, x, 2, step{"read", spec{op: hdr.ReadRequest, src: c.client, dst: c.server, qpn: c.sqpn, psn: 103, dma: length}.bytes(), Known},
+			step{"its answer", c.response(hdr.ReadRespOnly, 103), Known}, step{"what was not asked", c.response(hdr.Acknowledge, 104), Unmatched})
+	}
+}
+
 // Responses that nobody asked for undo an inferred pairing, but not one that
 // is announced, configured or pinned.
 func TestContradictions(t *testing.T) {

@@ -49,8 +49,10 @@ type Config struct {
 	OnRemove func(Slot)
 }
 
-// maxRows keeps a reference in 31 bits.
-const maxRows = 1 << 20
+const (
+	maxRows   = 1 << 20 // keeps a reference in 31 bits
+	maxWindow = 1 << 22 // PSNs, so that what is ahead can be told from what is behind
+)
 
 // Table is a bounded set of connections. Not for concurrent use.
 type Table struct {
@@ -100,8 +102,8 @@ func New(c Config) (*Table, error) {
 	if c.Window == 0 {
 		c.Window = 4096
 	}
-	if c.Window > 1<<22 {
-		return nil, fmt.Errorf("conn: a window of %d PSNs: give at most %d", c.Window, 1<<22)
+	if c.Window > maxWindow {
+		return nil, fmt.Errorf("conn: a window of %d PSNs: give at most %d", c.Window, maxWindow)
 	}
 	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
 		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
