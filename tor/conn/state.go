@@ -17,7 +17,7 @@ import (
 //	row: 4 length of the rest | rowLen fixed fields | the caller's bytes
 const (
 	stateMagic   = "qlconn"
-	stateVersion = 1
+	stateVersion = 2
 	stateHead    = len(stateMagic) + 2 + 8 + 4
 	endLen       = 16 + 4 + 4 + 12 + 2 + 1 + 1 + 1 + 4
 	rowLen       = 1 + 1 + 1 + 2 + 2 + 8 + 8 + 3*4 + 2*endLen
@@ -32,7 +32,8 @@ var (
 
 func castagnoli(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
-// AppendState appends the paired rows to dst, for Restore in the next process.
+// AppendState appends the rows that are or were paired to dst, for Restore in the
+// next process.
 // more, if not nil, appends what the caller wants to keep about a row.
 func (t *Table) AppendState(dst []byte, now clock.Time, more func(dst []byte, s Slot) []byte) []byte {
 	be := binary.BigEndian
@@ -44,13 +45,13 @@ func (t *Table) AppendState(dst []byte, now clock.Time, more func(dst []byte, s 
 	dst = be.AppendUint32(dst, 0)
 	for i := range t.rows {
 		r := &t.rows[i]
-		if !r.used || r.State != Paired {
+		if !r.used || r.State == HalfOpen {
 			continue
 		}
 		n++
 		length := len(dst)
 		dst = be.AppendUint32(dst, 0)
-		dst = append(dst, byte(r.Learnt), r.Net, flags(r.ready, r.pinned))
+		dst = append(dst, byte(r.Learnt), r.Net, flags(r.ready, r.pinned, r.State == Closing))
 		dst = be.AppendUint16(dst, r.MTU)
 		dst = be.AppendUint16(dst, r.PKey)
 		dst = be.AppendUint64(dst, uint64(r.LastSeen))
@@ -192,6 +193,10 @@ func (t *Table) restore(b []byte, n int, now clock.Time, more func(s Slot, data 
 			}
 		}
 		t.take(s)
+		if row[2]&4 != 0 {
+			t.rows[s].State = Closing
+			t.rows[s].rewatch()
+		}
 		if more != nil {
 			if err := more(s, row[rowLen:]); err != nil {
 				return err

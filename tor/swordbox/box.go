@@ -117,12 +117,29 @@ func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	n.ops = make([]op, cfg.conns*(cfg.window+1))
 	n.more = make([]more, len(n.ops))
 	var err error
-	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Idle: cfg.idle, OnRemove: func(s conn.Slot) {
+	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
 			n.removed = append(n.removed, int32(s))
 		}
 	}})
 	return n, err
+}
+
+// letGo reports whether a flow that is quiet may be forgotten: not while its two
+// ends count differently and there is somebody at the server's, which is looked
+// at.
+func (n *node) letGo(s conn.Slot) bool {
+	f := &n.flows[s]
+	switch {
+	case !f.synced:
+		return true
+	case f.guests > 0 || f.oldest != none || f.lost != 0 && !f.told:
+		return false
+	case f.gone || f.dead || f.record == 0:
+		return true
+	}
+	f.quiet = true
+	return false
 }
 
 // begin makes what is known from the start: what the process before this one

@@ -492,7 +492,7 @@ func (s *Box) restore(now clock.Time, count int) error {
 		x.unknown = min(x.unknown, now.Add(s.cfg.settle))
 		for i := range x.flows {
 			f := &x.flows[i]
-			if f.synced && f.trusted && !f.dead {
+			if f.synced && f.trusted && !f.dead && !f.gone && x.conns.Row(conn.Slot(i)).State == conn.Paired {
 				s.shareOf(x, int32(i))
 			}
 			if f.record == 0 {

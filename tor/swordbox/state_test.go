@@ -1,0 +1,428 @@
+package swordbox
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// kept is memory that outlives boxes.
+type kept struct{ b []byte }
+
+// kind is a box that has it.
+func (k *kept) kind() graph.Kind {
+	kind := *Kind()
+	start := kind.New
+	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		env.Memory = func(size int) ([]byte, error) { return k.b[:size:size], nil }
+		return start(env, args)
+	}
+	return kind
+}
+
+// keeping is a rig whose box keeps a state.
+func keeping(t *testing.T, args graph.Args) (*rig, *kept) {
+	t.Helper()
+	k := &kept{b: make([]byte, 8<<20)}
+	r := newRig(t, args)
+	r.Test = graphtest.New(t, k.kind(), r.args)
+	return r, k
+}
+
+// restart ends the box, as a crash does unless clean, and starts the next one
+// after some time with other arguments.
+func (r *rig) restart(k *kept, clean bool, after time.Duration, more graph.Args) {
+	r.t.Helper()
+	was := bytes.Clone(k.b)
+	if err := r.Inst.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	if !clean {
+		copy(k.b, was)
+	}
+	now := r.Clock.Now()
+	maps.Copy(r.args, more)
+	r.Test = graphtest.New(r.t, k.kind(), r.args)
+	r.Clock.Set(now.Add(after))
+}
+
+func (r *rig) set(args graph.Args) {
+	r.t.Helper()
+	if _, err := r.Inst.Set(graphtest.App, args); err != nil {
+		r.t.Fatal(err)
+	}
+	r.Clock.Advance(time.Microsecond)
+}
+
+// wake has b's next request show that a's connection, which is shared, lives:
+// until then nothing moves.
+func (r *rig) wake(a, b *party) {
+	r.t.Helper()
+	if got := b.cas(0x6000, 9, 9).Out["b"]; len(got) == 1 {
+		one(r.t, a.atomicAck(1).Out["a"])
+	} else {
+		a.ack() // of the probe
+		same(r.t, got[1:], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x6000, testRKey, 9, 9), nil))
+		one(r.t, b.atomicAck(1).Out["a"])
+	}
+	b.msn++
+}
+
+func (r *rig) box() *Box { return r.App().(*Box) }
+
+// leave closes a client's connection.
+func (c *party) leave() {
+	c.r.t.Helper()
+	one(c.r.t, c.r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"])
+	one(c.r.t, c.r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+	c.r.Advance(2 * time.Duration(tick))
+}
+
+// told requires that c's next request is answered by the NAK that ends its queue
+// pair, and does not come to the server.
+func (c *party) told() {
+	c.r.t.Helper()
+	got := c.write(0x5000, 1)
+	none0(c.r.t, got.Out["b"])
+	want := c.response(hdr.Acknowledge, c.psn-1, aeth(hdr.SynNAKRemoteOperation, 0), nil)
+	if b := one(c.r.t, got.Out["a"]); text(b) != text(want) {
+		c.r.t.Fatalf("got %s, want %s", text(b), text(want))
+	}
+}
+
+// diverged is a rig with two clients whose connections count differently: one
+// atomic of b went over the connection of a.
+func diverged(t *testing.T, args graph.Args) (r *rig, k *kept, a, b *party) {
+	t.Helper()
+	r, k = keeping(t, args)
+	a, b = r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	if n := r.box().recorded(); n != 2 {
+		t.Fatalf("%d connections on record, want 2", n)
+	}
+	return r, k, a, b
+}
+
+// With mode=off connections whose two ends count differently go on being
+// translated, each over its own connection, and everything else passes.
+func TestOff(t *testing.T) {
+	for _, how := range []string{"set", "restart"} {
+		for _, memory := range []string{"kept", "none"} {
+			t.Run(how+"/"+memory, func(t *testing.T) {
+				r, k, a, b := diverged(t, nil)
+				if memory == "none" {
+					// Nothing can be handed over, so nothing may change.
+					r = newRig(t, nil)
+					a, b = r.join(), r.join()
+					b.learn(a, 0x7000, 7)
+					if _, err := r.Inst.Set(graphtest.App, graph.Args{"mode": "off"}); err == nil || !strings.Contains(err.Error(), "2 connections cannot do without it, and it has no state") {
+						t.Fatal(err)
+					}
+					return
+				}
+				if how == "set" {
+					r.set(graph.Args{"mode": "off"})
+				} else {
+					r.restart(k, true, time.Millisecond, graph.Args{"mode": "off"})
+				}
+				// b sent one that its own connection at the server never saw.
+				same(t, b.write(0x5000, 1).Out["b"], b.moved(b, hdr.WriteOnly, b.spsn, reth(0x5000, testRKey, 8), little(1)))
+				same(t, b.ack().Out["a"], b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynACK, b.msn+1), nil))
+				b.msn++
+				// Atomics stay what they are, and where they are.
+				for range 2 {
+					same(t, b.cas(0x7000, 7, 7).Out["b"], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7000, testRKey, 7, 7), nil))
+					one(t, b.atomicAck(7).Out["a"])
+				}
+				// a's has one more than a sent.
+				same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5000, testRKey, 8), little(1)))
+				one(t, a.ack().Out["a"])
+				// A new client's pass.
+				c := r.client().connect()
+				for range 3 {
+					x := c.cas(0x7000, 7, 7)
+					same(t, x.Out["b"], c.made(hdr.CompareSwap, c.psn-1, atomicETH(0x7000, testRKey, 7, 7), nil))
+					y := c.atomicAck(7)
+					same(t, y.Out["a"], c.response(hdr.AtomicAck, c.spsn-1, append(aeth(hdr.SynACK, c.smsn), 0, 0, 0, 0, 0, 0, 0, 7), nil))
+				}
+				if n := r.box().recorded(); n != 2 {
+					t.Errorf("%d connections on record, want 2", n)
+				}
+				if f := r.Inst.Wants(); !f.Closed {
+					t.Error("frames would cross untouched while no process is there")
+				}
+				without := func() error {
+					spec := r.Inst.Spec()
+					spec.Apps, spec.Links = map[string]graph.AppSpec{}, []string{"in-a.out -> out-b.in", "in-b.out -> out-a.in"}
+					_, err := r.Inst.Plan(spec)
+					return err
+				}
+				if err := without(); err == nil || !strings.Contains(err.Error(), "2 connections cannot do without it: set mode=off and wait") {
+					t.Errorf("%v", err)
+				}
+				a.leave()
+				b.leave()
+				if n := r.box().recorded(); n != 0 {
+					t.Errorf("%d connections on record, want none", n)
+				}
+				if f := r.Inst.Wants(); f.Closed {
+					t.Error("nothing needs to be kept from crossing")
+				}
+				if err := without(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// What another client's connection carries at the moment of mode=off is answered
+// first; then its client goes over its own.
+func TestOffUnderWay(t *testing.T) {
+	r, _, a, b := diverged(t, nil)
+	b.cas(0x7000, 7, 8)
+	b.cas(0x7000, 8, 9)
+	r.set(graph.Args{"mode": "off"})
+	none0(t, b.write(0x5000, 1).Out["b"])
+	one(t, a.ack().Out["a"])
+	got := a.ack()
+	one(t, got.Out["a"])
+	same(t, got.Out["b"], b.moved(b, hdr.WriteOnly, b.spsn, reth(0x5000, testRKey, 8), little(1)))
+	one(t, b.ack().Out["a"])
+}
+
+// mode=end tells the clients of connections that cannot do without the box; then
+// it can go.
+func TestEnd(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		r, k, a, b := diverged(t, nil)
+		r.restart(k, clean, time.Millisecond, graph.Args{"mode": "end"})
+		r.Advance(0)
+		b.told()
+		b.psn--
+		b.told() // it was lost
+		if n := r.box().recorded(); n != 2 {
+			t.Errorf("%d connections on record, want 2", n)
+		}
+		r.Advance(keepGone + time.Second)
+		if err := r.box().Keeps(false); err != nil {
+			t.Error(err)
+		}
+		_ = a
+	}
+}
+
+// Clients of connections that were lost are told when they ask, however late,
+// and whatever happened in between.
+func TestLost(t *testing.T) {
+	r, k, a, b := diverged(t, nil)
+	for n := range 3 {
+		r.restart(k, false, time.Millisecond, nil)
+		if n > 0 {
+			r.Advance(0)
+		}
+	}
+	if v := r.box().Report().(Report); v.State.Why != errKilled.Error() || v.State.Recorded != 2 {
+		t.Errorf("%+v", v.State)
+	}
+	r.restart(k, true, time.Millisecond, nil)
+	a.told()
+	r.restart(k, true, time.Millisecond, graph.Args{"mode": "off"})
+	a.psn--
+	a.told()
+	r.Advance(5 * keepGone)
+	if n := r.box().recorded(); n != 1 {
+		t.Errorf("%d connections on record, want that of the client that did not ask", n)
+	}
+	b.told()
+}
+
+// Words are believed as soon as nothing can be under way that is not on record:
+// at once after a hand-over, when no stranger wrote lately.
+func TestReplacesAtOnce(t *testing.T) {
+	replaced := func(r *rig, a, b *party, word uint64) bool {
+		t.Helper()
+		r.wake(a, b)
+		if op := opcode(t, one(t, b.cas(word, 9, 9).Out["b"])); op != hdr.CompareSwap {
+			t.Fatalf("%v on a word that is not known", op)
+		}
+		one(t, a.atomicAck(9).Out["a"])
+		op := opcode(t, one(t, b.cas(word, 9, 10).Out["b"]))
+		if op == hdr.WriteOnly {
+			one(t, a.ack().Out["a"])
+		} else {
+			one(t, a.atomicAck(9).Out["a"])
+		}
+		return op == hdr.WriteOnly
+	}
+	settle := graph.Args{"settle": "1ms"}
+	r, k, a, b := diverged(t, settle)
+	r.restart(k, true, 2*time.Microsecond, nil)
+	if !replaced(r, a, b, 0x7000) {
+		t.Error("not replaced after a hand-over")
+	}
+	// A stranger's WRITE at the time of the stop.
+	c := r.client()
+	c.write(0x7000, 1)
+	r.restart(k, true, 100*time.Microsecond, nil)
+	if replaced(r, a, b, 0x7100) {
+		t.Error("replaced while a stranger's WRITE may be under way")
+	}
+	r.Clock.Advance(time.Millisecond)
+	if !replaced(r, a, b, 0x7200) {
+		t.Error("not replaced when it is not any more")
+	}
+	// After a crash nobody knows what was under way.
+	r.restart(k, false, 100*time.Microsecond, nil)
+	r.Advance(0)
+	if at, now := r.box().barred, r.Clock.Now(); at <= now || at > now.Add(time.Millisecond) {
+		t.Errorf("barred until %v, it is %v", at, now)
+	}
+}
+
+func opcode(t *testing.T, b []byte) hdr.Opcode {
+	t.Helper()
+	var f hdr.Frame
+	if why := hdr.Parse(b, &f); why != hdr.IsRoCE {
+		t.Fatal(why)
+	}
+	return f.Op
+}
+
+// Memory that was seen to be writable is so for the next process.
+func TestReachIsHandedOver(t *testing.T) {
+	r, k, a, b := diverged(t, graph.Args{"writable": "proven"})
+	r.restart(k, true, time.Millisecond, nil)
+	r.wake(a, b)
+	one(t, b.cas(0x7000, 9, 9).Out["b"])
+	one(t, a.atomicAck(9).Out["a"])
+	same(t, b.cas(0x7000, 9, 10).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(0x7000, testRKey, 8), little(10)))
+	one(t, a.ack().Out["a"])
+}
+
+// More connections and a longer memory are taken over, less is refused while
+// something depends on it.
+func TestOtherSizes(t *testing.T) {
+	for _, more := range []graph.Args{{"conns": "16"}, {"window": "32"}, {"conns": "11", "window": "64"}} {
+		t.Run(fmt.Sprint(more), func(t *testing.T) {
+			r, k, a, b := diverged(t, nil)
+			a.write(0x5000, 1)
+			b.cas(0x7000, 7, 8)
+			r.restart(k, true, time.Millisecond, more)
+			one(t, a.ack().Out["a"])
+			same(t, a.ack().Out["a"], b.response(hdr.AtomicAck, b.psn-1, append(aeth(hdr.SynACK, b.msn+1), 0, 0, 0, 0, 0, 0, 0, 7), nil))
+			if v := r.box().Report().(Report); v.State.Why != "" {
+				t.Error(v.State.Why)
+			}
+		})
+	}
+	for _, less := range []graph.Args{{"conns": "4"}, {"window": "16"}} {
+		r, k, a, b := diverged(t, graph.Args{"window": "32"})
+		_, err := r.Inst.Set(graphtest.App, less)
+		if err == nil || !strings.Contains(err.Error(), "2 connections are left of conns=8, window=32: give no less") {
+			t.Errorf("%v", err)
+		}
+		one(t, b.cas(0x7000, 7, 8).Out["b"]) // it goes on
+		one(t, a.ack().Out["a"])
+		a.leave()
+		b.leave()
+		r.set(less)
+		_ = k
+	}
+}
+
+// What is damaged is good for nothing but to tell who must be told.
+func TestDamagedState(t *testing.T) {
+	for name, at := range map[string]int{"magic": 0, "status": 8, "length": 24, "sum": 32, "layout": 36, "place": 40, "first record": memHead + 60, "state": -1} {
+		t.Run(name, func(t *testing.T) {
+			r, k, a, b := diverged(t, nil)
+			if err := r.Inst.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if at < 0 {
+				at = stateAt(&r.box().cfg) + 100
+			}
+			if name != "first record" { // its last bytes have no meaning
+				k.b[at] ^= 0x40
+			} else {
+				k.b[memHead+32] ^= 0x40
+			}
+			now := r.Clock.Now()
+			r.Test = graphtest.New(t, k.kind(), r.args)
+			r.Clock.Set(now)
+			r.Advance(0)
+			v := r.box().Report().(Report)
+			if v.State.Why == "" || v.State.Recorded != 2 {
+				t.Fatalf("%+v", v.State)
+			}
+			a.told()
+			if name != "first record" { // b's
+				b.told()
+			}
+		})
+	}
+}
+
+// Operations of clients that are gone are handed over, too: the connection that
+// carries them counts on.
+func TestOrphansAreHandedOver(t *testing.T) {
+	for name, gone := range map[string]func(b *party){
+		"closed": (*party).leave,
+		"closing": func(b *party) {
+			one(b.r.t, b.r.Push("a", b.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: b.sqpn})).Out["b"])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, k, a, b := diverged(t, nil)
+			c := r.join()
+			one(t, b.cas(0x7000, 7, 8).Out["b"])
+			one(t, b.cas(0x7000, 8, 9).Out["b"])
+			gone(b)
+			one(t, c.cas(0x7000, 9, 10).Out["b"])
+			r.restart(k, true, time.Millisecond, nil)
+			r.Advance(0)
+			if v := r.box().Report().(Report); v.State.Why != "" {
+				t.Fatal(v.State.Why)
+			}
+			a.ack()
+			a.ack()
+			same(t, a.ack().Out["a"], c.response(hdr.AtomicAck, c.psn-1, append(aeth(hdr.SynACK, c.msn+1), 0, 0, 0, 0, 0, 0, 0, 9), nil))
+		})
+	}
+}
+
+// A READ that is repeated takes PSNs of its own at the server: from there on the
+// two ends count differently. An atomic that became a WRITE is none to the
+// server, if it is repeated.
+func TestOnRecord(t *testing.T) {
+	r, _ := keeping(t, nil)
+	a := r.join()
+	one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
+	if n := r.box().recorded(); n != 0 {
+		t.Fatalf("%d connections on record, want none", n)
+	}
+	same(t, r.Push("a", a.made(hdr.ReadRequest, a.psn-1, reth(0x5000, testRKey, 8), nil)).Out["b"],
+		a.moved(a, hdr.ReadRequest, a.spsn, reth(0x5000, testRKey, 8), nil))
+	if n := r.box().recorded(); n != 1 {
+		t.Errorf("%d connections on record, want 1", n)
+	}
+
+	r, _ = keeping(t, nil)
+	a = r.join()
+	a.learn(a, 0x7000, 7)
+	if n := r.box().recorded(); n != 0 {
+		t.Fatalf("%d connections on record, want none", n)
+	}
+	one(t, a.cas(0x7000, 7, 8).Out["b"])
+	if n := r.box().recorded(); n != 1 {
+		t.Errorf("%d connections on record, want 1", n)
+	}
+}
