@@ -23,16 +23,30 @@ type middlebox struct {
 	// shared: behind the steering, operations move onto shared connections, and
 	// appends go as WRITEs.
 	shared bool
-	inst   *graph.Instance
+	// careful: nobody is led behind what is not linked.
+	careful bool
+	a, b    port.Port
+	inst    *graph.Instance
 }
 
 func (m *middlebox) pass(clock.Time, bool, *packet.Buf, func(*packet.Buf)) {}
 
 func (m *middlebox) worker(a, b port.Port) host.Worker {
+	m.a, m.b = a, b
+	m.start()
+	return m
+}
+
+// start begins anew, with nothing known. What was there before is gone, and
+// what it held with it.
+func (m *middlebox) start() {
 	spec := &graph.Spec{
 		Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
 		Apps:  map[string]graph.AppSpec{"steer": {Kind: "clover-steer", Args: graph.Args{"mode": m.mode, "settle": "0s"}}},
 		Links: []string{"a.out -> steer.a", "steer.b -> b.in", "b.out -> steer.b", "steer.a -> a.in"},
+	}
+	if m.careful {
+		spec.Apps["steer"].Args["ahead"] = "0"
 	}
 	if m.shared {
 		spec.Apps["box"] = graph.AppSpec{Kind: "swordbox", Args: graph.Args{"settle": "1ms"}}
@@ -41,13 +55,12 @@ func (m *middlebox) worker(a, b port.Port) host.Worker {
 	inst, err := graph.New(graph.Config{
 		Spec:  spec,
 		Kinds: []graph.Kind{*tor.Kind(), *swordbox.Kind()},
-		Ports: map[string][]port.Port{"a": {a}, "b": {b}},
+		Ports: map[string][]port.Port{"a": {m.a}, "b": {m.b}},
 	})
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	m.inst = inst
-	return m
 }
 
 func (m *middlebox) Breath(now clock.Time) (int, error) { return m.inst.Step(now) }
