@@ -412,6 +412,9 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 	case e == conn.Forged || e == conn.Spoofed:
 		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
 		return
+	case e == conn.Stray:
+		s.mark(in, x, reasonStranger)
+		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
 		s.unshare(int32(slot)) // what it carries is answered before it goes
 	}

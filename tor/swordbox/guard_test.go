@@ -103,6 +103,11 @@ func TestGuards(t *testing.T) {
 		"a ConnectReply that nobody asked for": {"b", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
 			return a.cm(false, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalQPN: 0x999, StartingPSN: 5})
 		}},
+		"a DisconnectRequest about no connection": {"a", want{"stranger", true, false}, func(r *rig, a, b, c *party) []byte {
+			d := *a
+			d.n, d.cqpn, d.sqpn = 77, 0x7777, 0x7778
+			return d.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: d.sqpn})
+		}},
 		"a ConnectRequest with another's address": {"a", want{"forged-cm", true, true}, func(r *rig, a, b, c *party) []byte {
 			d := *b
 			d.n, d.ip = 5, a.ip
