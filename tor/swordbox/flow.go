@@ -208,6 +208,7 @@ type flow struct {
 	young   bool // start is the PSN from which on requests are on record; before, both ends counted alike
 	dead    bool // its connection to the server is of no use any more
 	gone    bool // its client was reset, or left
+	failed  bool // or will be: an operation of its failed
 	trusted bool // the server answered since it was synced
 	gapNAK  bool // a packet of the client is missing: NAK owed
 	toldGap bool // and sent

@@ -301,6 +301,51 @@ func TestLostAnswers(t *testing.T) {
 	same(t, r.Push("b", a.response(hdr.Acknowledge, s, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], b.ackTo(p, 5))
 }
 
+// TestInherited: when a connection fails, what leaves a known value in a word
+// goes on over another one, in its order; nobody is told.
+func TestInherited(t *testing.T) {
+	const va = 0x7000
+	start := func(t *testing.T) (r *rig, a, b, c *party) {
+		r = newRig(t, graph.Args{"track": "7000+1000"})
+		a, b, c = r.join(), r.join(), r.join()
+		b.learn(a, va, 1)
+		return r, a, b, c
+	}
+	disconnect := func(a *party) graphtest.Result {
+		a.r.Push("a", a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: a.sqpn}))
+		return a.r.Push("b", a.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
+	}
+	t.Run("decided", func(t *testing.T) {
+		r, a, b, c := start(t)
+		p, q := b.psn, c.psn
+		one(t, b.cas(va, 1, 2).Out["b"])
+		one(t, c.cas(va, 7, 8).Out["b"]) // fails
+		one(t, b.write(va, 3).Out["b"])
+		s := c.spsn // it was heard last
+		same(t, disconnect(a).Out["b"], b.moved(c, hdr.WriteOnly, s, reth(va, testRKey, 8), little(2)),
+			c.made(hdr.WriteOnly, s+1, reth(va, testRKey, 0), nil), b.moved(c, hdr.WriteOnly, s+2, reth(va, testRKey, 8), little(3)))
+		c.smsn += 3
+		same(t, r.Push("b", c.response(hdr.Acknowledge, s+2, aeth(hdr.SynACK, c.smsn), nil)).Out["a"],
+			b.atomicAckTo(p, 3, 1), b.ackTo(p+1, 4), c.atomicAckTo(q, 2, 2))
+		if !r.knows(va) {
+			t.Error("the value is not believed any more")
+		}
+	})
+	t.Run("behind what is lost", func(t *testing.T) {
+		r, a, b, c := start(t)
+		p, q := b.psn, c.psn
+		one(t, b.request(hdr.WriteOnly, reth(va+64, testRKey, 128), make([]byte, 128)).Out["b"]) // was it executed?
+		one(t, b.write(va, 0).Out["b"])                                                          // "it was"
+		one(t, c.cas(va, 0, 8).Out["b"])                                                         // "then it is mine"
+		got := disconnect(a)
+		none0(t, got.Out["b"])
+		same(t, got.Out["a"][1:], b.nakTo(p, 2, hdr.SynNAKRemoteOperation), c.nakTo(q, 1, hdr.SynNAKRemoteOperation))
+		if r.knows(va) {
+			t.Error("the value is still believed")
+		}
+	})
+}
+
 // TestServerGone: a server that says nothing any more fails its connection, and
 // those whose operations may or may not have been executed are told.
 func TestServerGone(t *testing.T) {
@@ -309,9 +354,9 @@ func TestServerGone(t *testing.T) {
 	a, b := r.join(), r.join()
 	b.learn(a, va, 1)
 	p := b.psn
-	one(t, b.cas(va, 1, 2).Out["b"])
+	one(t, b.request(hdr.MaskedFetchAdd, maskedETH(va, testRKey, 1, 0, 0, 0), nil).Out["b"])
 	got := r.Advance(2 * time.Second)
-	same(t, got.Out["a"], b.nakTo(p, 2, hdr.SynNAKRemoteOperation))
+	same(t, got.Out["a"], b.nakTo(p, 2, hdr.SynNAKSequence), b.nakTo(p, 2, hdr.SynNAKRemoteOperation)) // asked, then told
 	if n := len(got.Out["b"]); n == 0 || n > 40 {
 		t.Errorf("sent %d times", n)
 	}

@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -471,7 +472,7 @@ func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
-			o.state, n.more[at].syn = sFailed, syn
+			s.failed(at, syn)
 			n.known.forget(o.rkey)
 			s.forget(at, false)
 			break
@@ -496,16 +497,27 @@ func (s *Box) lose(at int32, harmless bool) {
 	case harmless:
 		o.state, done = sDone, true
 	default:
-		o.state, n.more[at].syn = sFailed, hdr.SynNAKRemoteOperation
+		s.failed(at, hdr.SynNAKRemoteOperation)
 	}
 	s.forget(at, done)
+}
+
+// failed notes that the client of op at must see NAK syn.
+func (s *Box) failed(at int32, syn hdr.Syndrome) {
+	n := s.n
+	n.ops[at].state, n.more[at].syn = sFailed, syn
+	if i := n.flowOf(at); i != none && !n.ops[at].is(fOrphan) {
+		n.flows[i].failed = true
+	}
 }
 
 // fail gives up connection l. What it carried may have been executed or not.
 func (s *Box) fail(l int32) { s.bury(l, true) }
 
-// bury ends connection l. doubt: what it carried may have been executed; then
-// only READs can be done again, and other operations end their clients'
+// bury ends connection l. doubt: what it carried may have been executed. Then
+// READs can be done again, and so can, over another connection, what leaves a
+// known value in a word: nothing but what is behind it, and comes again behind
+// it, can have been executed since. Other operations end their clients'
 // connections.
 func (s *Box) bury(l int32, doubt bool) {
 	n := s.n
@@ -513,9 +525,20 @@ func (s *Box) bury(l int32, doubt bool) {
 	c.dead, c.repair = true, false
 	s.c.Count(ctrFailedLanes, 1)
 	s.discard(&c.late, reasonReset)
+	s.unshare(l)
+	heir, from := none, uint32(0)
+	if doubt {
+		if heir = n.heir(l); heir != none {
+			from = n.flows[heir].next
+		}
+	}
 	for c.oldest != none {
 		at := c.oldest
 		o := &n.ops[at]
+		if doubt && heir != none && !o.executed(c) && n.decided(at) {
+			s.bequeath(at, heir)
+			continue
+		}
 		if doubt {
 			s.lose(at, o.executed(c))
 			continue
@@ -526,10 +549,63 @@ func (s *Box) bury(l int32, doubt bool) {
 		o.flags |= fPrompt
 		s.forget(at, false)
 	}
-	s.unshare(l)
+	if heir != none && n.flows[heir].next != from && !n.flows[heir].repair {
+		s.startRepair(heir, from)
+	}
 }
 
-// unshare takes connection l from the shared ones; another may take its place.
+// heir is a connection that can carry on what l did; none if there is none.
+func (n *node) heir(l int32) int32 {
+	for _, x := range n.lanes {
+		if c := &n.flows[x]; x != l && !c.dead && !c.unsure && c.cur == none {
+			return x
+		}
+	}
+	return none
+}
+
+// decided reports whether open op at leaves a value in its word that was known
+// when it was sent and still is: neither an operation on the word nor one of
+// its client that was sent before it was lost.
+func (n *node) decided(at int32) bool {
+	o := &n.ops[at]
+	if o.word == none || o.is(fLoose|fOwn) || !n.words.w[o.word].valid || !o.is(fReplaced|fEmpty) && (o.kind != kWrite || o.npsn != 1) {
+		return false
+	}
+	return o.is(fOrphan) || !n.flows[n.flowOf(at)].failed
+}
+
+// bequeath puts op at, the oldest of its connection, at the end of what
+// connection x carries. It is yet to be sent.
+func (s *Box) bequeath(at, x int32) {
+	n := s.n
+	o, c := &n.ops[at], &n.flows[x]
+	s.unlink(o)
+	if o.is(fGuest) {
+		n.flows[o.lane].guests--
+	}
+	o.flags &^= fGuest
+	if i := n.flowOf(at); i != x {
+		o.flags |= fGuest
+		c.guests++
+		s.diverge(x)
+		if !o.is(fOrphan) {
+			s.diverge(i)
+		}
+	}
+	if !o.is(fOrphan) {
+		f := &n.flows[n.flowOf(at)]
+		f.mixed = f.mixed || f.open > 1
+		f.lane = x
+	}
+	n.words.w[o.word].lane = x
+	o.lane, o.spsn = x, c.next
+	s.link(x, at)
+	c.next = psnAdd(c.next, o.npsn)
+}
+
+// unshare takes connection l from the shared ones. Others take its place, those
+// first that were heard last; they must answer before they carry anything.
 func (s *Box) unshare(l int32) {
 	n := s.n
 	for k, x := range n.lanes {
@@ -539,13 +615,19 @@ func (s *Box) unshare(l int32) {
 		n.lanes = append(n.lanes[:k], n.lanes[k+1:]...)
 		break
 	}
-	for i := range n.flows {
-		if len(n.lanes) == cap(n.lanes) {
+	for s.cfg.mode.moves() && len(n.lanes) < cap(n.lanes) {
+		best := none
+		for i := range n.flows {
+			if f := &n.flows[i]; int32(i) != l && f.synced && f.trusted && !f.dead && !f.gone && !slices.Contains(n.lanes, int32(i)) &&
+				(best == none || f.heard > n.flows[best].heard) {
+				best = int32(i)
+			}
+		}
+		if best == none {
 			break
 		}
-		if f := &n.flows[i]; int32(i) != l && f.synced && f.trusted && !f.dead && !f.gone {
-			s.share(int32(i))
-		}
+		n.flows[best].heard = 0
+		n.lanes = append(n.lanes, best)
 	}
 	s.c.Set(ctrLanes, uint64(len(n.lanes)))
 }
@@ -625,6 +707,9 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			switch f := &n.flows[l]; {
 			case f.synced && f.oldest != none:
 				s.watch(int32(l))
+			case f.quiet:
+				f.quiet = false
+				s.probe(int32(l))
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
 				n.conns.Remove(conn.Slot(l)) // otherwise its client is told when it asks, whenever that is
 			}

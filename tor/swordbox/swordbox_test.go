@@ -569,11 +569,6 @@ func TestForgets(t *testing.T) {
 			one(r.t, c.cas(va, 1, 2).Out["b"])
 			a.nak(a.spsn, hdr.SynNAKRemoteAccess)
 		},
-		"the connection's end": func(r *rig, a, b, c *party) {
-			one(r.t, c.cas(va, 1, 2).Out["b"])
-			r.Push("a", a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: a.sqpn}))
-			r.Push("b", a.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil)
