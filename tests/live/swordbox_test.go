@@ -1,6 +1,7 @@
 package live
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,23 +77,54 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// Other arguments under way are a hand-over within the process.
+// Other arguments under way are a hand-over within the process; with mode=off
+// connections that cannot do without the box go on, and the box stays, until
+// their clients are told.
 func TestSet(t *testing.T) {
 	c := loads()["counters/connectx"]
 	c.state = "none"
 	r := raise(t, c)
 	r.replaces(200)
-	for _, mode := range []string{"mode=mux", "mode=replace"} {
-		if out := r.ask("set", "swordbox", mode); !strings.Contains(out, mode) {
+	r.recorded(6)
+	set := func(arg string) {
+		t.Helper()
+		if out := r.ask("set", "swordbox", arg); !strings.Contains(out, arg) {
 			t.Fatal(out)
 		}
 		done := r.done.Load() + 200
 		r.until("operations to go on", func() bool { return r.done.Load() >= done })
 	}
+	for _, arg := range []string{"mode=mux", "mode=off", "mode=replace", "mode=off", "conns=600", "mode=replace", "window=2048"} {
+		set(arg)
+	}
 	r.replaces(200)
-	r.finish()
+	if out := r.ask("set", "swordbox", "conns=512"); !strings.Contains(out, "6 connections are left of conns=600, window=2048: give no less") {
+		t.Error(out)
+	}
+	set("mode=off")
+	r.wait(20 * time.Millisecond) // what was on its way
+	was := r.seen.wrote.Load()
+	done := r.done.Load() + 500
+	r.until("operations to go on", func() bool { return r.done.Load() >= done })
+	if n := r.seen.wrote.Load() - was; n != 0 {
+		t.Errorf("%d atomics were replaced with mode=off", n)
+	}
+	without := filepath.Join(t.TempDir(), "without.yaml")
+	spec := fmt.Sprintf("ports:\n  a: {kind: afxdp, args: {dev: %s, pair: b}}\n  b: {kind: afxdp, args: {dev: %s, pair: a}}\nlinks: [a.out -> b.in, b.out -> a.in]\n", r.top.Inline[0], r.top.Inline[1])
+	if err := os.WriteFile(without, []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := r.ask("apply", without); !strings.Contains(out, "6 connections cannot do without it: set mode=off and wait") {
+		t.Error(out)
+	}
 	if n := r.broken.Load(); n != 0 {
 		t.Errorf("%d connections broke", n)
+	}
+	set("mode=end")
+	r.until("all clients to be told", func() bool { return r.broken.Load() == 6 })
+	r.finish()
+	if n := r.broken.Load(); n != 6 {
+		t.Errorf("%d connections broke, want the 6 that were shared", n)
 	}
 }
 
