@@ -14,7 +14,7 @@ import (
 // clients that go on. No frame is out of turn or comes again, and about as many
 // are steered in each lap.
 func TestLapsHaveNoSeam(t *testing.T) {
-	m, err := recordMix()
+	m, err := recordMix(0)
 	if err != nil {
 		t.Fatal(err)
 	}

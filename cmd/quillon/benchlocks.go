@@ -28,7 +28,7 @@ const (
 // in memory; beside it the same frames pass through.
 func swordboxBenchmark() benchmark {
 	return benchmark{"swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", func(clock.Clock) (*contest, error) {
-		mix, err := recordLocks()
+		mix, err := recordLocks(0)
 		if err != nil {
 			return nil, fmt.Errorf("record the load: %w", err)
 		}
@@ -49,9 +49,9 @@ func swordboxArgs() graph.Args {
 	return graph.Args{"settle": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"}
 }
 
-// recordLocks runs the load through swordbox in virtual time and keeps what the
-// box received.
-func recordLocks() (*mix, error) {
+// recordLocks runs the load of network 10.77.net.0 through swordbox in virtual
+// time and keeps what the box received.
+func recordLocks(net byte) (*mix, error) {
 	clk := clock.NewManual(1)
 	const depth = 4096
 	pool, err := packet.NewPool(2*depth*(lockMachines+2), 2048, nil)
@@ -59,7 +59,7 @@ func recordLocks() (*mix, error) {
 		return nil, err
 	}
 	nic := func(n byte, qpn uint32) (*rnic.NIC, error) {
-		return rnic.New(rnic.Config{MAC: [6]byte{2, 0x77, 0, 0, 0, n}, IP: netip.AddrFrom4([4]byte{10, 77, 0, n}), LinkMTU: 1500, Pool: pool, FirstQPN: qpn, Seed: uint64(n)})
+		return rnic.New(rnic.Config{MAC: [6]byte{2, 0x77, 0, 0, net, n}, IP: netip.AddrFrom4([4]byte{10, 77, net, n}), LinkMTU: 1500, Pool: pool, FirstQPN: qpn, Seed: uint64(n)})
 	}
 	m0, m1 := mem.NewWire("m0", "m1", pool, depth, clk)
 	n0, n1 := mem.NewWire("n0", "n1", pool, depth, clk)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -38,7 +39,7 @@ func benchmarks() []benchmark {
 		)
 	}
 	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark())
-	return append(bs, vethBenchmarks()...)
+	return slices.Concat(bs, twoBenchmarks(), vethBenchmarks())
 }
 
 // missing reports that the environment lacks what a benchmark needs.

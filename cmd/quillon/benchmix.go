@@ -27,7 +27,7 @@ const (
 // pass through.
 func steerBenchmark() benchmark {
 	return benchmark{"steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", func(clock.Clock) (*contest, error) {
-		mix, err := recordMix()
+		mix, err := recordMix(0)
 		if err != nil {
 			return nil, fmt.Errorf("record the mix: %w", err)
 		}
@@ -60,46 +60,66 @@ type mixBatch struct {
 	ends []int // of the frames, in mix.bytes
 }
 
-// through is a run of the mix through a fresh instance of an app. The first
-// quarter is not counted: until then the app has met all connections and keys.
+// warm is how many batches are not counted: a quarter. By then the app has met
+// all connections and keys.
+func (m *mix) warm() int { return len(m.batches) / 4 }
+
+// through is a run of the mix through a fresh instance of an app.
 func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
 	return func() (func() (int, error), error) {
-		a, b := &drain{name: "pa", pool: pool}, &drain{name: "pb", pool: pool}
-		inst, err := graph.New(graph.Config{
-			Spec: between(kind, args), Kinds: kinds(),
-			Ports: map[string][]port.Port{"pa": {a}, "pb": {b}},
-		})
+		inst, err := graph.New(drained(kind, args, pool))
 		if err != nil {
 			return nil, err
 		}
-		var batch packet.Batch
-		from := 0
-		play := func(batches []mixBatch) (frames int, err error) {
-			for i := range batches {
-				x := &batches[i]
-				batch.Reset()
-				for _, end := range x.ends {
-					b := pool.Get()
-					b.SetBytes(m.bytes[from:end])
-					batch.Add(b)
-					from = end
-				}
-				frames += len(x.ends)
-				if err := inst.Push(x.port, x.at, &batch); err != nil {
-					return 0, err
-				}
-			}
-			return frames, nil
-		}
-		warm := len(m.batches) / 4
-		if _, err := play(m.batches[:warm]); err != nil {
+		p := &playback{mix: m, inst: inst, pool: pool}
+		if _, err := p.play(m.warm()); err != nil {
 			return nil, err
 		}
 		return func() (int, error) {
 			defer inst.Close()
-			return play(m.batches[warm:])
+			return p.play(len(m.batches))
 		}, nil
 	}
+}
+
+// drained is an instance whose ports take everything: a worker for each pool.
+func drained(kind string, args graph.Args, pools ...*packet.Pool) graph.Config {
+	c := graph.Config{Spec: between(kind, args), Kinds: kinds(), Ports: map[string][]port.Port{}}
+	for _, pool := range pools {
+		for _, name := range []string{"pa", "pb"} {
+			c.Ports[name] = append(c.Ports[name], &drain{name: name, pool: pool})
+		}
+	}
+	return c
+}
+
+// playback is a mix on its way through one worker of an instance.
+type playback struct {
+	mix      *mix
+	inst     *graph.Instance
+	worker   int
+	pool     *packet.Pool
+	batch    packet.Batch
+	at, from int // what is next: the batch, and where it is in mix.bytes
+}
+
+// play goes on up to the batch with number end.
+func (p *playback) play(end int) (frames int, err error) {
+	for ; p.at < end; p.at++ {
+		x := &p.mix.batches[p.at]
+		p.batch.Reset()
+		for _, end := range x.ends {
+			b := p.pool.Get()
+			b.SetBytes(p.mix.bytes[p.from:end])
+			p.batch.Add(b)
+			p.from = end
+		}
+		frames += len(x.ends)
+		if err := p.inst.PushTo(p.worker, x.port, x.at, &p.batch); err != nil {
+			return 0, err
+		}
+	}
+	return frames, nil
 }
 
 // drain is a port that takes everything and yields nothing.
@@ -144,9 +164,9 @@ func (t *tape) Rx(b *packet.Batch) (int, error) {
 	return n, err
 }
 
-// recordMix runs Clover clients through a steering middlebox in virtual time
-// and keeps what the middlebox received.
-func recordMix() (*mix, error) {
+// recordMix runs Clover clients of network 10.77.net.0 through a steering
+// middlebox in virtual time and keeps what the middlebox received.
+func recordMix(net byte) (*mix, error) {
 	clk := clock.NewManual(1)
 	const depth = 4096
 	names := []string{"c0", "c1", "c2", "ms"}
@@ -155,7 +175,7 @@ func recordMix() (*mix, error) {
 		return nil, err
 	}
 	machine := func(name string, n byte, p port.Port) clover.Machine {
-		return clover.Machine{Name: name, Port: p, MAC: [6]byte{2, 0x77, 0, 0, 0, n}, IP: netip.AddrFrom4([4]byte{10, 77, 0, n})}
+		return clover.Machine{Name: name, Port: p, MAC: [6]byte{2, 0x77, 0, 0, net, n}, IP: netip.AddrFrom4([4]byte{10, 77, net, n})}
 	}
 	m0, m1 := mem.NewWire("m0", "m1", pool, depth, clk)
 	n0, mn := mem.NewWire("n0", "mn", pool, depth, clk)

@@ -22,7 +22,7 @@ const mixWindow = 768
 // vethBenchmarks run over AF_XDP between two veth pairs.
 func vethBenchmarks() []benchmark {
 	bs := []benchmark{{"veth-steer", "clover-steer on a recorded Clover mix over AF_XDP on veth, in laps in which all connections go on", func(clk clock.Clock) (*contest, error) {
-		m, err := recordMix()
+		m, err := recordMix(0)
 		if err != nil {
 			return nil, fmt.Errorf("record the mix: %w", err)
 		}

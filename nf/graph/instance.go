@@ -373,7 +373,13 @@ func (i *Instance) Step(now clock.Time) (int, error) {
 // the named port, as by its queue 0, and nothing from any port: timers that
 // are due run first. Push empties b.
 func (i *Instance) Push(name string, now clock.Time, b *packet.Batch) error {
-	w := i.workers[0]
+	return i.PushTo(0, name, now, b)
+}
+
+// PushTo is Push to worker n. Workers may be pushed to at the same time, each
+// from a goroutine of its own.
+func (i *Instance) PushTo(n int, name string, now clock.Time, b *packet.Batch) error {
+	w := i.workers[n]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.graph.port(name)

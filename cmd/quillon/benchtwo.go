@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// twoBenchmarks play recorded loads of two servers through one app, each server
+// on a worker of its own; beside it, one worker has both. What the machine
+// itself gains by two processors is that of the app that does nothing.
+func twoBenchmarks() []benchmark {
+	of := func(name, kind string, args graph.Args, record func(net byte) (*mix, error)) benchmark {
+		return benchmark{name, fmt.Sprintf("%s in memory, two workers with a server each; in the place of pass-through: one worker with both", kind), func(clock.Clock) (*contest, error) {
+			return twoWorkers(kind, args, record)
+		}}
+	}
+	return []benchmark{
+		of("two-wire", "wire", nil, recordLocks),
+		of("two-steer", "clover-steer", graph.Args{"mode": "read-write", "settle": "0", "keys": "2048"}, recordMix),
+		of("two-swordbox", "swordbox", swordboxArgs(), recordLocks),
+	}
+}
+
+func twoWorkers(kind string, args graph.Args, record func(net byte) (*mix, error)) (*contest, error) {
+	var mixes [2]*mix
+	var pools [3]*packet.Pool
+	var err error
+	for i := range mixes {
+		if mixes[i], err = record(byte(i)); err != nil {
+			return nil, fmt.Errorf("record the load: %w", err)
+		}
+	}
+	for i := range pools {
+		if pools[i], err = packet.NewPool(64*packet.MaxBatch, 2048, nil); err != nil {
+			return nil, err
+		}
+	}
+	both := interleave(mixes[0], mixes[1])
+	work := func() (func() (int, error), error) {
+		inst, err := graph.New(drained(kind, args, pools[0], pools[1]))
+		if err != nil {
+			return nil, err
+		}
+		players := []*playback{{mix: mixes[0], inst: inst, pool: pools[0]}, {mix: mixes[1], inst: inst, worker: 1, pool: pools[1]}}
+		for _, p := range players {
+			if _, err := p.play(p.mix.warm()); err != nil {
+				return nil, err
+			}
+		}
+		return func() (int, error) {
+			defer inst.Close()
+			return atOnce(players)
+		}, nil
+	}
+	return &contest{
+		bytes: float64(len(both.bytes)) / float64(both.frames),
+		work:  work,
+		pass:  both.through(pools[2], kind, args),
+		close: func() {},
+	}, nil
+}
+
+// atOnce plays what is left, each on a thread of its own.
+func atOnce(players []*playback) (int, error) {
+	frames, errs := make([]int, len(players)), make([]error, len(players))
+	var wg sync.WaitGroup
+	for i, p := range players {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			frames[i], errs[i] = p.play(len(p.mix.batches))
+		})
+	}
+	wg.Wait()
+	sum := 0
+	for _, n := range frames {
+		sum += n
+	}
+	return sum, errors.Join(errs...)
+}
+
+// interleave is what a middlebox receives that both mixes pass, by time.
+func interleave(x, y *mix) *mix {
+	z := &mix{}
+	type source struct {
+		*mix
+		from int
+		rest []mixBatch
+	}
+	sources := []*source{{x, 0, x.batches}, {y, 0, y.batches}}
+	for len(sources[0].rest)+len(sources[1].rest) > 0 {
+		s, o := sources[0], sources[1]
+		if len(s.rest) == 0 || len(o.rest) > 0 && o.rest[0].at < s.rest[0].at {
+			s = o
+		}
+		b := mixBatch{port: s.rest[0].port, at: s.rest[0].at}
+		for _, end := range s.rest[0].ends {
+			z.bytes = append(z.bytes, s.bytes[s.from:end]...)
+			b.ends = append(b.ends, len(z.bytes))
+			s.from = end
+		}
+		s.rest = s.rest[1:]
+		z.batches = append(z.batches, b)
+		z.frames += len(b.ends)
+	}
+	return z
+}
