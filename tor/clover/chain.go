@@ -10,8 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// maxUnlinked bounds how many appends of a key are numbered and not linked: half
-// of what the numbers can tell apart.
+// maxUnlinked is how many appends of a key may be open at most.
 const maxUnlinked = 1 << 14
 
 // gap is an append that the server refused, or whose outcome nobody will know,
@@ -21,17 +20,17 @@ type gap struct {
 	lh   uint32 // of its entry
 	key  int32
 	sid  uint16
-	n    uint16
+	n    uint32
 	used bool
 	over bool // it is linked, or nobody stands behind it
 }
 
 // unlinked is how many appends of the key are not known to be linked.
-func (k *keyState) unlinked() uint16 { return k.sent - k.sure }
+func (k *keyState) unlinked() uint32 { return k.sent - k.sure }
 
 // linked reports whether append n of the key, and each before it, is linked or
 // out of the chain.
-func (k *keyState) linked(n uint16) bool { return int16(n-k.sure) <= 0 }
+func (k *keyState) linked(n uint32) bool { return int32(n-k.sure) <= 0 }
 
 // advance notes that the oldest append of a key that was not known to be
 // linked is; those behind it that were answered before are, too.
@@ -49,7 +48,7 @@ func (s *state) advance(ki int32) {
 }
 
 // answered reports whether the answer to append n of a key is held.
-func (s *state) answered(ki int32, n uint16) bool {
+func (s *state) answered(ki int32, n uint32) bool {
 	if s.keys.s[ki].waits == 0 {
 		return false
 	}
@@ -62,7 +61,7 @@ func (s *state) answered(ki int32, n uint16) bool {
 }
 
 // closed reports whether append n of a key was a gap that is over.
-func (s *state) closed(ki int32, n uint16) bool {
+func (s *state) closed(ki int32, n uint32) bool {
 	if s.gaps == 0 {
 		return false
 	}
@@ -193,7 +192,7 @@ type held struct {
 	row    int32
 	key    int32 // noSlot: none
 	epoch  uint32
-	n      uint16
+	n      uint32
 	worker uint16
 	out    uint8
 	read   bool
@@ -235,6 +234,7 @@ func (s *Steer) hold(c *graph.Ctx, x *packet.Buf, psn uint32, h held) bool {
 		s.keys.s[h.key].waits++
 	}
 	s.nheld++
+	c.Count(ctrWaited, 1)
 	s.heldBy[s.worker]++
 	return true
 }

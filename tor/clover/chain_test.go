@@ -90,7 +90,7 @@ func TestLongChain(t *testing.T) {
 	r.linked(0x10, 109)
 	s := r.App().(*Steer)
 	k := &s.keys.s[s.keys.find(0, key)]
-	k.sent, k.sure = 0xFFFC, 0xFFFC
+	k.sent, k.sure = 1<<32-4, 1<<32-4
 	var want [][2]uint32
 	for i := uint32(1); i <= n; i++ {
 		r.wrote(0x10+i, 108, 0x9000+i)

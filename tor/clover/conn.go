@@ -98,13 +98,13 @@ type op struct {
 	entry     uint64 // CAS: address of the new entry; 0: not known
 	psn       uint32
 	epoch     uint32 // of the key when the request passed
+	n         uint32 // CAS: number of the append; READ: of the tail's
 	rkey      uint32 // as the client sent it, and as it is sent
 	key       int32  // key slot; noSlot: not attributed
 	slot      int32  // CAS: address slot of the new entry
 	size      uint32 // CAS: of the new entry, and region its region
 	region    uint16
 	npsn      uint16
-	n         uint16 // CAS: number of the append; READ: of the tail's
 	kind      uint8
 	live      bool // not answered yet
 	steered   bool

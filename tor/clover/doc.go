@@ -37,11 +37,38 @@
 //     reads (rack/clover does both), survives that; Clover's own does not.
 //   - A retransmission takes the road of the original, by PSN.
 //   - A CAS that goes to a known tail and is not understood, a failed CAS, and
-//     a NAK empty what is known of the key. Entries of a failed CAS behind
-//     which others may hang keep their key from being steered until their
-//     client has linked them.
-//   - A steered CAS that stays unanswered is sent again by the control side;
-//     the server answers a repeated atomic from its memory of it.
+//     a NAK empty what is known of the key.
+//
+// # Who stands behind whom
+//
+// A CAS is sent behind an entry as soon as that entry's own CAS has passed, and
+// may be executed without it: frames are lost, and a NIC reorders. So the steered
+// appends of a key are numbered, and the answer to each is held until those
+// before it are linked (hold=); so is the answer to a READ until the entry that
+// it was sent to is. Then what was acknowledged, or read, can be reached from the
+// chain's beginning. Answers behind one that is held, on the same connection,
+// wait as well. Nothing waits while nothing is lost: figure 2.12 comes out within
+// 2 % of what it is without, for reads and writes at 7 to 392 threads.
+//
+//   - A steered CAS that stays unanswered is sent again from its record (repair=):
+//     a client that is gone leaves no broken chain, and those behind a lost CAS do
+//     not wait for a time-out. The server answers a repeated atomic from its memory
+//     of it.
+//   - A CAS that failed tells its client so; those behind its entry wait until the
+//     client has linked the entry elsewhere.
+//   - When neither will happen (its connection ended, no answer to all repairs, a
+//     refused entry that nobody links), those behind it are never told of success:
+//     their connections end by time-out, an error that RDMA programs handle.
+//   - While appends of a key are open, no other tail is believed.
+//
+// This is soft state, too. When this process dies while a CAS is lost, those behind
+// it get their answers from the server directly, and the chain is whole when the
+// client of the lost CAS repeats it. If that client dies as well, they stay behind
+// a missing link: the papers leave this double failure open. With ahead=0 it is
+// closed, without any state: requests go only to entries that are known to be
+// linked, and pass otherwise. That costs what steering gains where many write few
+// keys: in figure 2.12 (half writes, 1,024 keys) nothing at 14 threads, a third
+// at 28, nine tenths at 280.
 //
 // What a crash can still cost: when this process dies, and the answer to a READ
 // that it steered is lost with it, the READ is repeated to the address that the
@@ -50,8 +77,8 @@
 //
 // # Memory
 //
-// 52 bytes a key (state and index), 16 bytes a remembered address, fixed at
-// start; see Report for exact figures.
+// 52 bytes a key (state and index), 16 bytes a remembered address, and the frames
+// that are held, fixed at start; see Report for exact figures.
 //
 // # Threads
 //

@@ -112,6 +112,7 @@ const (
 	ctrGivenUp
 	ctrCut
 	ctrHeld
+	ctrWaited
 	ctrFlushes
 	ctrEvicted
 	numCounters
@@ -132,6 +133,7 @@ var counters = [numCounters]counter.Def{
 	ctrGivenUp:   {Name: "given-up", Help: "steered compare-and-swaps that stayed unanswered after all repairs"},
 	ctrCut:       {Name: "chains-cut", Help: "times that appends were given up, and the clients of those behind them with them"},
 	ctrHeld:      {Name: "held", Help: "answers held now"},
+	ctrWaited:    {Name: "waited", Help: "answers that had to be held"},
 	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
 	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
 }
@@ -150,6 +152,13 @@ read) to it instead, and turns the answer back into what the client expects.
 
 Nothing that it remembers is needed for correctness: what it does not know for
 sure passes untouched, and Clover's own recovery takes over.
+
+A client is told that its append succeeded when all before it, back to the
+chain's beginning, did: answers that come earlier are held, and a request that
+was lost behind the app is repeated. If the app dies at that moment, and with it
+the client whose request was lost, appends behind it were acknowledged and
+cannot be reached. With ahead=0 that cannot happen, since no request is sent
+behind what is not known to be linked; hot keys are then steered less.
 
 With recycled=adjust one thing is: requests that expect another entry version
 than the tail's are steered, too, and their answers turned back. When an answer
@@ -187,7 +196,7 @@ type settings struct {
 	mode               Mode
 	keys, addrs, conns int
 	hot, hold          int
-	ahead              uint16
+	ahead              uint32
 	servers            []netip.Addr
 	only               []keyRange
 	settle, repair     time.Duration
@@ -253,7 +262,7 @@ func parseArgs(args graph.Args) (settings, error) {
 			if n, err = strconv.ParseUint(v, 10, 16); err != nil || n > maxUnlinked {
 				err = fmt.Errorf("ahead=%s: want a number from 0 to %d", v, maxUnlinked)
 			}
-			s.ahead = uint16(n)
+			s.ahead = uint32(n)
 		case "hot":
 			if v != "0" {
 				s.hot, err = number(name, v, 1<<16)

@@ -234,7 +234,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	k.hits++
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
 	switch {
-	case !k.known:
+	case !k.known():
 		s.through(c, x, r, rec, reasonUnknownTail)
 		return
 	case !r.paired:
@@ -334,7 +334,7 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	k := &s.keys.s[e.key()]
 	k.hits++
 	switch {
-	case !k.known:
+	case !k.known():
 		pass(c, x, reasonUnknownTail)
 		return
 	case k.tail == slot:

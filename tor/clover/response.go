@@ -231,11 +231,11 @@ func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 		!s.holdsEntry(rec) || s.addrs.e[rec.slot].touched() {
 		return
 	}
-	if k.known { // two ends of one chain: one of them is wrong
+	if k.known() { // two ends of one chain: one of them is wrong
 		s.dropKey(c, rec.key)
 		return
 	}
-	k.known, k.tail = true, rec.slot
+	k.tail = rec.slot
 	c.Count(ctrKnown, 1)
 }
 

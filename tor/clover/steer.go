@@ -392,7 +392,7 @@ func (s *state) isTail(slot int32) bool {
 		return false
 	}
 	k := &s.keys.s[e.key()]
-	return k.known && k.tail == slot
+	return k.known() && k.tail == slot
 }
 
 // vacate empties an address slot; when it is a tail, its key is dropped.
@@ -404,7 +404,7 @@ func (s *state) vacate(c *graph.Ctx, slot int32) {
 }
 
 func (s *state) dropKey(c *graph.Ctx, k int32) {
-	if s.keys.s[k].known {
+	if s.keys.s[k].known() {
 		c.Count(ctrDropped, 1)
 	}
 	if s.keys.s[k].waits > 0 {

@@ -5,15 +5,17 @@ package clover
 type keyState struct {
 	key    uint64
 	epoch  uint32 // changes whenever what was known is dropped
-	tail   int32  // address slot of the tail; valid when known
-	server uint16
-	sent   uint16 // number of the newest steered append
-	sure   uint16 // all appends up to this one are known to be linked, or out of the chain
+	tail   int32  // address slot of the tail; noSlot: not known
+	sent   uint32 // number of the newest steered append
+	sure   uint32 // all appends up to this one are known to be linked, or out of the chain
 	waits  uint16 // answers that are held until more of them are
 	hits   uint32 // uses since the last hot-key round
-	known  bool
+	server uint8
 	used   bool
 }
+
+// known reports whether the key's tail is known.
+func (k *keyState) known() bool { return k.tail != noSlot }
 
 const noSlot = int32(-1)
 
@@ -27,6 +29,7 @@ type keyTable struct {
 func newKeyTable(n int) keyTable {
 	t := keyTable{s: make([]keyState, n), free: make([]int32, 0, n), ix: newIndex(n)}
 	for i := n - 1; i >= 0; i-- {
+		t.s[i].tail = noSlot
 		t.free = append(t.free, int32(i))
 	}
 	return t
@@ -37,7 +40,7 @@ func keyHash(server uint16, key uint64) uint32 { return uint32(mix(key ^ uint64(
 func (t *keyTable) find(server uint16, key uint64) int32 {
 	h := keyHash(server, key)
 	for p := t.ix.start(h); t.ix.e[p] != 0; p = t.ix.next(p) {
-		if s, ok := t.ix.slot(p, h); ok && t.s[s].key == key && t.s[s].server == server {
+		if s, ok := t.ix.slot(p, h); ok && t.s[s].key == key && uint16(t.s[s].server) == server {
 			return s
 		}
 	}
@@ -54,14 +57,14 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	t.free = t.free[:n]
 	t.epoch++
 	sent := t.s[s].sent
-	t.s[s] = keyState{key: key, server: server, epoch: t.epoch, sent: sent, sure: sent, tail: noSlot, used: true}
+	t.s[s] = keyState{key: key, server: uint8(server), epoch: t.epoch, sent: sent, sure: sent, tail: noSlot, used: true}
 	t.ix.put(keyHash(server, key), s)
 	return s
 }
 
 func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
-	t.ix.del(keyHash(k.server, k.key), s)
+	t.ix.del(keyHash(uint16(k.server), k.key), s)
 	t.epoch++
 	*k = keyState{epoch: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
 	t.free = append(t.free, s)
@@ -71,7 +74,7 @@ func (t *keyTable) remove(s int32) {
 func (t *keyTable) drop(s int32) {
 	t.epoch++
 	k := &t.s[s]
-	k.known, k.tail, k.epoch = false, noSlot, t.epoch
+	k.tail, k.epoch = noSlot, t.epoch
 }
 
 func (t *keyTable) len() int   { return len(t.s) - len(t.free) }

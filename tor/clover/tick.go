@@ -183,7 +183,7 @@ func (s *Steer) Report() any {
 	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.len(),
 		Servers: len(s.servers), Regions: len(s.regions), Held: s.nheld, Unanswered: s.casLen}
 	for i := range s.keys.s {
-		if s.keys.s[i].known {
+		if s.keys.s[i].known() {
 			r.KnownTails++
 		}
 	}
