@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/tor/index"
 )
 
 // addr is an IP address, IPv4 as IPv4-mapped.
@@ -130,13 +131,13 @@ type connTable struct {
 	rows     []row
 	ops      []op // window per row, a ring in the order of PSNs
 	free     []int32
-	ix       index   // (server, sqpn)
-	rx       index   // (client, cqpn), paired or candidates
-	unpaired []int32 // rows
+	ix       index.Index // (server, sqpn)
+	rx       index.Index // (client, cqpn), paired or candidates
+	unpaired []int32     // rows
 }
 
 func newConnTable(n int) connTable {
-	t := connTable{rows: make([]row, n), ops: make([]op, n*window), free: make([]int32, 0, n), unpaired: make([]int32, 0, n), ix: newIndex(n), rx: newIndex(n)}
+	t := connTable{rows: make([]row, n), ops: make([]op, n*window), free: make([]int32, 0, n), unpaired: make([]int32, 0, n), ix: index.New(n), rx: index.New(n)}
 	for i := n - 1; i >= 0; i-- {
 		t.free = append(t.free, int32(i))
 	}
@@ -144,14 +145,14 @@ func newConnTable(n int) connTable {
 }
 
 func connHash(a addr, qpn uint32) uint32 {
-	return uint32(mix(a.lo ^ a.hi*0x9E3779B97F4A7C15 ^ uint64(qpn)<<40))
+	return uint32(index.Mix(a.lo ^ a.hi*0x9E3779B97F4A7C15 ^ uint64(qpn)<<40))
 }
 
 // request finds the row of requests to (server, qpn); noSlot if there is none.
 func (t *connTable) request(server addr, qpn uint32) int32 {
 	h := connHash(server, qpn)
-	for p := t.ix.start(h); t.ix.e[p] != 0; p = t.ix.next(p) {
-		if s, ok := t.ix.slot(p, h); ok && t.rows[s].sqpn == qpn && t.rows[s].server == server {
+	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
+		if s, ok := t.ix.Slot(p, h); ok && t.rows[s].sqpn == qpn && t.rows[s].server == server {
 			return s
 		}
 	}
@@ -161,8 +162,8 @@ func (t *connTable) request(server addr, qpn uint32) int32 {
 // response finds the row of responses to (client, qpn).
 func (t *connTable) response(client, server addr, qpn uint32) int32 {
 	h := connHash(client, qpn)
-	for p := t.rx.start(h); t.rx.e[p] != 0; p = t.rx.next(p) {
-		if s, ok := t.rx.slot(p, h); ok && t.rows[s].cqpn == qpn && t.rows[s].client == client && t.rows[s].server == server {
+	for p := t.rx.Start(h); t.rx.E[p] != 0; p = t.rx.Next(p) {
+		if s, ok := t.rx.Slot(p, h); ok && t.rows[s].cqpn == qpn && t.rows[s].client == client && t.rows[s].server == server {
 			return s
 		}
 	}
@@ -178,7 +179,7 @@ func (t *connTable) insert(server, client addr, sqpn uint32) int32 {
 	t.free = t.free[:n]
 	t.rows[s] = row{server: server, client: client, sqpn: sqpn, used: true}
 	t.forgetOps(s)
-	t.ix.put(connHash(server, sqpn), s)
+	t.ix.Put(connHash(server, sqpn), s)
 	t.unpaired = append(t.unpaired, s)
 	return s
 }
@@ -188,13 +189,13 @@ func (t *connTable) name(s int32, cqpn uint32) {
 	t.unname(s)
 	r := &t.rows[s]
 	r.cqpn = cqpn
-	t.rx.put(connHash(r.client, cqpn), s)
+	t.rx.Put(connHash(r.client, cqpn), s)
 }
 
 func (t *connTable) unname(s int32) {
 	r := &t.rows[s]
 	if r.cqpn != 0 {
-		t.rx.del(connHash(r.client, r.cqpn), s)
+		t.rx.Del(connHash(r.client, r.cqpn), s)
 	}
 	if r.paired {
 		t.unpaired = append(t.unpaired, s)
@@ -212,7 +213,7 @@ func (t *connTable) pair(s int32) {
 func (t *connTable) remove(s int32) {
 	t.unname(s)
 	r := &t.rows[s]
-	t.ix.del(connHash(r.server, r.sqpn), s)
+	t.ix.Del(connHash(r.server, r.sqpn), s)
 	*r = row{}
 	t.unpaired = slices.DeleteFunc(t.unpaired, func(u int32) bool { return u == s })
 	t.free = append(t.free, s)

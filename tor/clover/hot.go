@@ -1,13 +1,16 @@
 package clover
 
-import "github.com/quillon/quillon/nf/graph"
+import (
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/tor/index"
+)
 
 // sketch counts how often keys are used: a count-min sketch of four rows.
 type sketch struct{ c [4][1024]uint32 }
 
 // add counts one use of key and returns the estimate, which is never too low.
 func (s *sketch) add(server uint16, key uint64) uint32 {
-	h := mix(key ^ uint64(server)<<48)
+	h := index.Mix(key ^ uint64(server)<<48)
 	least := ^uint32(0)
 	for i := range s.c {
 		p := &s.c[i][h&1023]

@@ -1,5 +1,7 @@
 package clover
 
+import "github.com/quillon/quillon/tor/index"
+
 // keyState is what is known of one key: 32 bytes; with free list and index, 52
 // bytes a key. The numbers of appends go on when a slot gets another key.
 type keyState struct {
@@ -22,12 +24,12 @@ const noSlot = int32(-1)
 type keyTable struct {
 	s     []keyState
 	free  []int32
-	ix    index
+	ix    index.Index
 	epoch uint32
 }
 
 func newKeyTable(n int) keyTable {
-	t := keyTable{s: make([]keyState, n), free: make([]int32, 0, n), ix: newIndex(n)}
+	t := keyTable{s: make([]keyState, n), free: make([]int32, 0, n), ix: index.New(n)}
 	for i := n - 1; i >= 0; i-- {
 		t.s[i].tail = noSlot
 		t.free = append(t.free, int32(i))
@@ -35,12 +37,12 @@ func newKeyTable(n int) keyTable {
 	return t
 }
 
-func keyHash(server uint16, key uint64) uint32 { return uint32(mix(key ^ uint64(server)<<48)) }
+func keyHash(server uint16, key uint64) uint32 { return uint32(index.Mix(key ^ uint64(server)<<48)) }
 
 func (t *keyTable) find(server uint16, key uint64) int32 {
 	h := keyHash(server, key)
-	for p := t.ix.start(h); t.ix.e[p] != 0; p = t.ix.next(p) {
-		if s, ok := t.ix.slot(p, h); ok && t.s[s].key == key && uint16(t.s[s].server) == server {
+	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
+		if s, ok := t.ix.Slot(p, h); ok && t.s[s].key == key && uint16(t.s[s].server) == server {
 			return s
 		}
 	}
@@ -58,13 +60,13 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	t.epoch++
 	sent := t.s[s].sent
 	t.s[s] = keyState{key: key, server: uint8(server), epoch: t.epoch, sent: sent, sure: sent, tail: noSlot, used: true}
-	t.ix.put(keyHash(server, key), s)
+	t.ix.Put(keyHash(server, key), s)
 	return s
 }
 
 func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
-	t.ix.del(keyHash(uint16(k.server), k.key), s)
+	t.ix.Del(keyHash(uint16(k.server), k.key), s)
 	t.epoch++
 	*k = keyState{epoch: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
 	t.free = append(t.free, s)
@@ -78,7 +80,7 @@ func (t *keyTable) drop(s int32) {
 }
 
 func (t *keyTable) len() int   { return len(t.s) - len(t.free) }
-func (t *keyTable) bytes() int { return len(t.s)*(32+4) + t.ix.bytes() }
+func (t *keyTable) bytes() int { return len(t.s)*(32+4) + t.ix.Bytes() }
 
 // entry is one address that an entry of a chain was written to: 16 bytes.
 // info packs, from the low end: key slot+1 (24 bits; 0 = free), entry version
@@ -127,7 +129,7 @@ func newAddrTable(n int) addrTable {
 }
 
 func (t *addrTable) set(server uint16, va uint64) int32 {
-	return int32(mix(va^uint64(server)<<48)&t.mask) * ways
+	return int32(index.Mix(va^uint64(server)<<48)&t.mask) * ways
 }
 
 func (t *addrTable) bytes() int { return len(t.e) * 16 }

@@ -202,7 +202,7 @@ func (s *Steer) Report() any {
 			r.Bases++
 		}
 	}
-	conns := len(s.conns.rows)*(rowBytes+window*opBytes+4) + s.conns.ix.bytes() + s.conns.rx.bytes()
+	conns := len(s.conns.rows)*(rowBytes+window*opBytes+4) + s.conns.ix.Bytes() + s.conns.rx.Bytes()
 	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns,
 		PerKey: float64(s.keys.bytes()) / float64(len(s.keys.s)), PerAddress: 16, PerConn: float64(conns) / float64(len(s.conns.rows))}
 	return r
