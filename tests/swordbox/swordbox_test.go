@@ -64,6 +64,7 @@ func TestSwordbox(t *testing.T) {
 						sum.Failed += r.Failed
 						sum.GaveUp += r.GaveUp
 						sum.Struck += r.Struck
+						sum.Broken += r.Broken
 					}
 					t.Logf("%d struck, %+v %v", sum.Struck, sum.Stats, total)
 				})

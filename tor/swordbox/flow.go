@@ -251,7 +251,7 @@ type flow struct {
 	late    fifo       // retransmissions that came too early
 	heard   clock.Time // last answer
 	probing bool
-	resent  uint8 // how often the oldest op was sent again without an answer
+	silent  clock.Time // when something was first sent again that has no answer yet; 0: there is no such thing
 
 	// Requests in a row far from the window, where the first is and where the
 	// next would be, and how often the first came when all had been quiet.

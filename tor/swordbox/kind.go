@@ -207,7 +207,7 @@ func Kind() *graph.Kind {
 			{Name: "settle", Default: "200ms", Help: "how long a request of a connection that is not followed may be under way"},
 			{Name: "verify", Default: "10ms", Help: "how often an atomic on a known word goes as it is, so that its answer tells whether the word is what it should be"},
 			{Name: "alive", Default: "100ms", Help: "a connection carries others' operations while its server answered so lately"},
-			{Name: "giveup", Default: "1s", Help: "a connection that makes no progress for so long has failed"},
+			{Name: "giveup", Default: "300ms", Help: "a connection that makes no progress for so long has failed; less than clients bear (queue pairs with timeout=14 and retry_cnt=7: 470 ms)"},
 			{Name: "idle", Default: "10m", Help: "forget a connection that was quiet for so long"},
 		},
 		New: newApp,
@@ -245,7 +245,7 @@ func (s *settings) tracked(va uint64, n uint32) bool {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
-		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: time.Second, idle: 10 * time.Minute,
+		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 		verify: 10 * time.Millisecond}
 	number := func(name, v string, least, most int) (int, error) {
 		n, err := strconv.Atoi(v)

@@ -15,10 +15,6 @@ import (
 // one: repetitions of several clients come together.
 const again = clock.Duration(time.Millisecond)
 
-// maxResent is how often the oldest operation of a connection is sent again
-// without any answer before the connection has failed.
-const maxResent = 16
-
 // oldest is how many PSNs a client's retransmission may go back: its window.
 const oldest = 1 << 16
 
@@ -295,7 +291,9 @@ func (s *Box) startRepair(l int32, psn uint32) {
 	n := s.n
 	c := &n.flows[l]
 	c.repair, c.expect, c.since = true, psn, s.c.Now()
-	c.resent++
+	if c.silent == 0 {
+		c.silent = s.c.Now()
+	}
 	s.c.Count(ctrRepairs, 1)
 	for at := c.oldest; at != none; at = n.ops[at].next {
 		o := &n.ops[at]
@@ -728,10 +726,10 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		le.PutUint64(s.mem.b[16:], uint64(now))
 	}
 	s.c = nil
-	return now.Add(tick)
+	return now.Add(min(tick, clock.Duration(s.cfg.giveup/10)))
 }
 
-// tick is the time between two looks at connections.
+// tick is the longest time between two looks at connections.
 const tick = clock.Duration(20 * time.Millisecond)
 
 // watch looks at connection l, which carries something.
@@ -757,7 +755,7 @@ func (s *Box) watch(l int32) {
 		s.abandon(at)
 		c.since = now
 		s.pump(l)
-	case c.resent > maxResent:
+	case c.silent != 0 && now.Sub(c.silent) > s.cfg.giveup:
 		s.fail(l)
 	case !c.repair && (c.guests > 0 || front.kind == kProbe) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
 		s.startRepair(l, psnAdd(front.spsn, front.got))

@@ -13,6 +13,9 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 	slot, e := n.conns.Request(s.c.Now(), b, &s.f)
 	switch e {
 	case conn.Spoofed:
+		if !s.cfg.dropSpoofed {
+			s.disturb(b) // the server may take it
+		}
 		s.bad(toClients, x, reasonSpoofed, s.cfg.dropSpoofed)
 		return
 	case conn.Full:
@@ -744,7 +747,7 @@ func (s *Box) link(l, at int32) {
 	n.ops[at].next = none
 	if x.oldest == none {
 		x.oldest, x.loaded = at, s.c.Now()
-		x.resent = 0
+		x.silent = 0
 	} else {
 		n.ops[x.newest].next = at
 	}

@@ -47,7 +47,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		return
 	}
 	fl.heard = s.c.Now()
-	fl.resent = 0
+	fl.silent = 0
 	if !fl.trusted {
 		if s.trust(l, b, psn); !fl.trusted {
 			s.passive(l, x, b, psn)
@@ -227,7 +227,7 @@ func (s *Box) unlink(o *op) {
 	if x.oldest == none {
 		x.newest = none
 	}
-	x.resent = 0
+	x.silent = 0
 }
 
 // forget takes op at, which is not open any more, out of all counts. done: it

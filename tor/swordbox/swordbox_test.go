@@ -569,6 +569,10 @@ func TestForgets(t *testing.T) {
 			one(r.t, c.cas(va, 1, 2).Out["b"])
 			a.nak(a.spsn, hdr.SynNAKRemoteAccess)
 		},
+		"a WRITE that is not its sender's": func(r *rig, a, b, c *party) {
+			spoofed := c.made(hdr.WriteOnly, c.psn, reth(va, testRKey, 8), little(1))
+			one(r.t, r.Push("a", change(spoofed, func(p []byte, f *hdr.Frame) { f.IPv4Of(p)[15] ^= 0x80 })).Out["b"])
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil)
