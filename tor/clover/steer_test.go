@@ -516,14 +516,7 @@ func TestNoAllocation(t *testing.T) {
 	in, frames := recorded(t, 24, 8000)
 	bad := bytes.Clone(frames[0])
 	bad[60] ^= 1
-	// Answers that overtake each other are held.
-	overtaken := slices.Clone(frames)
-	for i := 0; i+1 < len(in); i++ {
-		if in[i] == "b" && in[i+1] == "b" {
-			overtaken[i], overtaken[i+1] = overtaken[i+1], overtaken[i]
-			i++
-		}
-	}
+	overtaken := overtake(in, frames)
 	for _, x := range []struct {
 		args      graph.Args
 		frames    [][]byte
@@ -553,14 +546,28 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
+// overtake has answers overtake each other, so that some must be held.
+func overtake(in []string, frames [][]byte) [][]byte {
+	frames = slices.Clone(frames)
+	for i := 0; i+1 < len(in); i++ {
+		if in[i] == "b" && in[i+1] == "b" {
+			frames[i], frames[i+1] = frames[i+1], frames[i]
+			i++
+		}
+	}
+	return frames
+}
+
 // TestWorkers: two workers with one state, under the race detector.
 func TestWorkers(t *testing.T) {
 	in, frames := recorded(t, 8, 6000)
+	frames = overtake(in, frames)
 	k := Kind()
 	var shared any
 	var once sync.Once
 	share := func(make func() any) any { once.Do(func() { shared = make() }); return shared }
 	var wg sync.WaitGroup
+	var laps []*lap
 	for w := range 2 {
 		app, err := k.New(graph.Env{Name: "steer", Worker: w, Workers: 2, Share: share}, graph.Args{"settle": "0"})
 		if err != nil {
@@ -569,6 +576,7 @@ func TestWorkers(t *testing.T) {
 		one := graph.Kind{Name: k.Name, In: k.In, Out: k.Out, Params: k.Params, Counters: append([]counter.Def(nil), k.Counters...), Reasons: k.Reasons,
 			New: func(graph.Env, graph.Args) (graph.App, error) { return app, nil }}
 		l := newLap(t, one, nil)
+		laps = append(laps, l)
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -578,6 +586,20 @@ func TestWorkers(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+	waited := uint64(0)
+	for _, l := range laps {
+		if err := l.inst.Conservation(); err != nil {
+			t.Error(err)
+		}
+		for _, c := range l.inst.Counters() {
+			if c.Name == "waited" {
+				waited += c.Value
+			}
+		}
+	}
+	if waited == 0 {
+		t.Error("no answer was held")
+	}
 }
 
 func FuzzSteer(f *testing.F) {
