@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,8 +33,51 @@ func loads() map[string]config {
 	}
 }
 
-// rounds of each fault in a run.
-const rounds = 2
+// rounds is how often each fault happens in a run: QUILLON_ROUNDS, or a few times.
+func rounds() int {
+	if n, err := strconv.Atoi(os.Getenv("QUILLON_ROUNDS")); err == nil {
+		return n
+	}
+	return 2
+}
+
+// laps are how long something took, each time.
+type laps []time.Duration
+
+func (l laps) String() string {
+	slices.Sort(l)
+	for i := range l {
+		l[i] = l[i].Round(100 * time.Microsecond)
+	}
+	return fmt.Sprintf("%v to %v, median %v", l[0], l[len(l)-1], l[len(l)/2])
+}
+
+// restart ends the box and starts the next one. It says how long it took from
+// the exec of the new process until that said that it runs, until the first
+// request came to the server and until the first atomic came as a WRITE; and
+// until then from the end of the old one.
+type restart struct{ runs, first, replaced, away laps }
+
+func (s *restart) do(r *rack, end func()) {
+	r.t.Helper()
+	dead := r.clk.Now()
+	end()
+	r.wait(5 * time.Millisecond) // what was on its way
+	r.seen.first.Store(0)
+	r.seen.firstWrote.Store(0)
+	at := r.start()
+	r.running()
+	s.runs = append(s.runs, r.clk.Now().Sub(at))
+	r.replaces(200)
+	s.first = append(s.first, clock.Time(r.seen.first.Load()).Sub(at))
+	s.replaced = append(s.replaced, clock.Time(r.seen.firstWrote.Load()).Sub(at))
+	s.away = append(s.away, clock.Time(r.seen.firstWrote.Load()).Sub(dead))
+}
+
+func (s *restart) log(t *testing.T) {
+	t.Logf("from exec until it said that it runs %v; until the first request at the server %v; until the first replaced atomic %v, from the end of the old process %v",
+		s.runs, s.first, s.replaced, s.away)
+}
 
 func each(t *testing.T, run func(t *testing.T, c config)) {
 	for name, c := range loads() {
@@ -48,21 +93,15 @@ func each(t *testing.T, run func(t *testing.T, c config)) {
 func TestHandOver(t *testing.T) {
 	each(t, func(t *testing.T, c config) {
 		r := raise(t, c)
-		for range rounds {
+		var took restart
+		for range rounds() {
 			r.replaces(200)
 			r.recorded(6)
-			if err := r.box.Stop(); err != nil {
-				t.Fatal(err)
-			}
-			r.seen.first.Store(0)
-			r.seen.firstWrote.Store(0)
-			at := r.start()
-			r.running()
-			ran := r.clk.Now()
-			r.replaces(200)
-			since := func(v int64) time.Duration { return clock.Time(v).Sub(at).Round(time.Microsecond) }
-			t.Logf("from exec: %v until it said that it runs, %v until the first request at the server, %v until the first replaced atomic",
-				ran.Sub(at).Round(time.Microsecond), since(r.seen.first.Load()), since(r.seen.firstWrote.Load()))
+			took.do(r, func() {
+				if err := r.box.Stop(); err != nil {
+					t.Fatal(err)
+				}
+			})
 			if log := r.box.Log(); !strings.Contains(log, "6 connections taken over") {
 				t.Errorf("middlebox: %s", log)
 			}
@@ -70,6 +109,7 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("capabilities %#x are not those that are kept", caps)
 			}
 		}
+		took.log(t)
 		r.finish()
 		if n := r.broken.Load(); n != 0 {
 			t.Errorf("%d connections broke", n)
@@ -134,13 +174,11 @@ func TestSet(t *testing.T) {
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, c config) {
 		r := raise(t, c)
-		for range rounds {
+		var took restart
+		for range rounds() {
 			r.replaces(200)
 			was := r.broken.Load()
-			r.kill()
-			r.start()
-			r.running()
-			r.replaces(200)
+			took.do(r, r.kill)
 			if r.broken.Load() == was {
 				t.Error("no client was told that its connection is gone")
 			}
@@ -148,6 +186,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("middlebox: %s", log)
 			}
 		}
+		took.log(t)
 		r.finish()
 	})
 }
@@ -205,7 +244,7 @@ func TestClosed(t *testing.T) {
 func TestStalled(t *testing.T) {
 	each(t, func(t *testing.T, c config) {
 		r := raise(t, c)
-		for range rounds {
+		for range rounds() {
 			r.replaces(200)
 			if err := r.box.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
