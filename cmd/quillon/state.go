@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -109,6 +110,9 @@ func (s *stateFile) open() (err error) {
 	}
 	if !i.Mode().IsRegular() {
 		return errors.New("not a file")
+	}
+	if u, ok := i.Sys().(*syscall.Stat_t); i.Mode().Perm()&0o022 != 0 || ok && int(u.Uid) != os.Geteuid() {
+		return errors.New("others can write to it: give a file that is yours alone (mode 600)")
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.New("another process uses it")

@@ -93,6 +93,17 @@ func TestStateFile(t *testing.T) {
 	path = filepath.Join(dir, "none", "state")
 	refused("box", 10, "no such file or directory")
 
+	path = filepath.Join(dir, "shared")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []os.FileMode{0o620, 0o602} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		refused("box", 10, "others can write to it")
+	}
+
 	none := &stateFile{}
 	m, err = none.memory("box", 10)
 	if err != nil || !none.asked {
