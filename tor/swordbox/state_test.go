@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -186,7 +189,7 @@ func TestOff(t *testing.T) {
 // What another client's connection carries at the moment of mode=off is answered
 // first; then its client goes over its own.
 func TestOffUnderWay(t *testing.T) {
-	r, _, a, b := diverged(t, nil)
+	r, _, a, b := diverged(t, graph.Args{"giveup": "1s"})
 	b.cas(0x7000, 7, 8)
 	b.cas(0x7000, 8, 9)
 	r.set(graph.Args{"mode": "off"})
@@ -294,6 +297,29 @@ func opcode(t *testing.T, b []byte) hdr.Opcode {
 		t.Fatal(why)
 	}
 	return f.Op
+}
+
+// Memory of a file that has no room is an error, not the end of the process.
+func TestNoRoom(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "short"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := syscall.Mmap(int(f.Fd()), 0, 8192, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Munmap(m) }()
+	if err := stored(func() { m[4096] = 1 }); err == nil || !strings.Contains(err.Error(), "no room") {
+		t.Error(err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("another panic was taken for it")
+		}
+	}()
+	_ = stored(func() { m[len(m)] = 1 })
 }
 
 // Memory that was seen to be writable is so for the next process.
