@@ -153,20 +153,23 @@ func (h *header) fits(f *hdr.Frame) bool {
 // address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
 // UDP source port, P_Key and queue pair. The ICRC is left.
 func (h *header) address(b []byte) {
-	copy(b[:h.l3], h.b[:h.l3])
+	if h.l3 == hdr.EthernetLen {
+		*(*[hdr.EthernetLen]byte)(b) = [hdr.EthernetLen]byte(h.b[:])
+	} else {
+		copy(b[:h.l3], h.b[:h.l3])
+	}
 	if h.net == hdr.NetIPv4 {
 		hdr.IPv4(b[h.l3 : h.l3+hdr.IPv4Len]).SetEnds(h.b[h.l3+12:])
 	} else {
-		copy(b[h.l3+8:h.l3+40], h.b[h.l3+8:])
+		*(*[32]byte)(b[h.l3+8:]) = [32]byte(h.b[h.l3+8:])
 	}
 	if h.l4 != 0 {
-		copy(b[h.l4:h.l4+2], h.b[h.l4:])
+		*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])
+		*(*[2]byte)(b[h.l4+6:]) = [2]byte{}
 	}
-	copy(b[h.bth+2:h.bth+4], h.b[h.bth+2:])
-	if h.l4 != 0 {
-		b[h.l4+6], b[h.l4+7] = 0, 0
-	}
-	copy(b[h.bth+5:h.bth+8], h.b[h.bth+5:])
+	to, from := b[h.bth:][:8], h.b[h.bth:][:8]
+	*(*[2]byte)(to[2:]) = [2]byte(from[2:])
+	to[5], to[6], to[7] = from[5], from[6], from[7]
 }
 
 // noUDPSum takes the UDP checksum off a frame that changes: RoCEv2 does without
@@ -202,9 +205,9 @@ func (h *header) seal(b []byte, opcode hdr.Opcode) {
 // what its connection to the server carries, which may be operations of
 // others.
 type flow struct {
+	// What most requests need, in a line of the processor's cache.
 	synced  bool // both numberings are known
 	seen    bool // before that: arrived is known, and turns requests came in order
-	turns   uint32
 	young   bool // start is the PSN from which on requests are on record; before, both ends counted alike
 	dead    bool // its connection to the server is of no use any more
 	gone    bool // its client was reset, or left
@@ -218,50 +221,53 @@ type flow struct {
 	doomed  bool // a request of its has no way left: it will be ended
 	unsure  bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
 	waits   bool // in node.waiting
-
+	owes    bool // an acknowledgement, when no READ is done again any more
 	// Numbering of the client: what came, and what was sent on.
-	start             uint32
 	arrived, admitted uint32
-	mtu, mtuLow       uint32       // path MTU, 0: not known; and what it is at least
-	first, head, tail uint32       // ops: oldest remembered, oldest not released, next; modulo span
-	span              uint32       // ops that are remembered
-	msn               uint32       // messages released
-	syn               hdr.Syndrome // of an acknowledgement, as the server gives it
-	rereads           int32        // READs that are done again
-	owes              bool         // then an acknowledgement is due
-	unsent            int32        // ops on record with sUnsent
-	open              int32        // ops that the server has not answered
-	bare              int32        // of these, with fBare
-	lane              int32        // connection of the youngest open op
-	cur               int32        // op of a message whose packets are still coming; none
-	began             clock.Time   // of that message
-	stall             fifo         // requests that wait
+	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span
+	span              uint32 // ops that are remembered
+	start             uint32
+	unsent            int32  // ops on record with sUnsent
+	open              int32  // ops that the server has not answered
+	lane              int32  // connection of the youngest open op
+	cur               int32  // op of a message whose packets are still coming; none
+	msn               uint32 // messages released
+
+	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
+	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
+	bare        int32      // of the open ops, with fBare
+	record      int32      // place on record, from 1; 0: not there
+	stall       fifo       // requests that wait
 
 	// Numbering of the server, for what the connection carries.
+	syn     hdr.Syndrome // of an acknowledgement, as the server gives it
+	repair  bool         // the server misses requests from PSN expect on
+	probing bool
 	next    uint32 // PSN of the next request
 	acked   uint32 // newest acknowledged PSN
 	oldest  int32  // op at the front; none
 	newest  int32
-	loaded  clock.Time // when it began to carry something
 	guests  int32      // open ops of other flows
 	rd      int32      // open READs and atomics
-	repair  bool       // the server misses requests from PSN expect on
-	expect  uint32
-	since   clock.Time // of the last progress of a repair
-	late    fifo       // retransmissions that came too early
 	heard   clock.Time // last answer
-	probing bool
+	loaded  clock.Time // when it began to carry something
 	silent  clock.Time // when something was first sent again that has no answer yet; 0: there is no such thing
+	since   clock.Time // of the last progress of a repair
+	expect  uint32
+	late    fifo // retransmissions that came too early
 
+	up, down header
+
+	turns   uint32
+	rereads int32      // READs that are done again
+	began   clock.Time // of the message of cur
 	// Requests in a row far from the window, where the first is and where the
 	// next would be, and how often the first came when all had been quiet.
 	wild, wildFirst, wildNext, wildAgain uint32
 
-	record   int32      // place on record, from 1; 0: not there
-	lost     clock.Time // of a connection lost with another process: until then its client is told, at least
-	told     bool       // and was
-	quiet    bool       // for so long that it is time to see whether the server's end is there
-	up, down header
+	told  bool     // its client was told that it is lost
+	quiet bool     // for so long that it is time to see whether the server's end is there
+	_     [56]byte // to whole lines
 }
 
 // fifo is a list of held frames.
