@@ -71,10 +71,18 @@
 // Once an operation was moved, the two ends of the connections involved count
 // differently, and frames of theirs must not pass without this app: port.Filter
 // is Closed. env.Memory keeps their list from before the first such frame, and
-// at a clean stop all that is known of connections, so that the next process goes
-// on where this one ended. When there is only the list (a crash, a state that is
-// damaged, too old or of other arguments), clients of the connections on it are
-// told by a NAK when they ask. Words are never kept: they are learnt again.
+// at a clean stop all that is known of connections and of which memory could be
+// reached, so that the next process goes on where this one ended. When there is
+// only the list (a crash, a state that is damaged or too old), clients of the
+// connections on it are told by a NAK when they ask, however late. Words are never kept: they are learnt
+// again, after a crash when nothing can be under way any more (settle=). A
+// connection on record is forgotten when it is closed, or when it was quiet
+// (idle=) and its end at the server does not answer.
+//
+// With mode=off operations go over their own connections again, connections on
+// record are translated until they are closed, and no new ones are followed.
+// While there are any the app cannot be taken out of the graph (graph.Keeper);
+// mode=end tells their clients.
 //
 // # Memory and threads
 //
@@ -105,6 +113,9 @@ frames do not cross without this process, and the process keeps a state (see
 quillon help run): a clean stop hands the connections over to the next process;
 after a crash the next process ends them, and clients that connect again go on.
 Without a state, stop the clients first.
+
+To take the app out of use, set mode=off and wait until its counter "recorded"
+is 0; or set mode=end, which ends the connections that are left within a minute.
 
 quillon report shows the connections, with both ends' numbering, the words, and
 the memory that is taken.
