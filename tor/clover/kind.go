@@ -300,7 +300,9 @@ func parseArgs(args graph.Args) (settings, error) {
 		case "settle":
 			s.settle, err = wait(name, v)
 		case "repair":
-			s.repair, err = wait(name, v)
+			if s.repair, err = wait(name, v); s.repair > time.Hour {
+				err = fmt.Errorf("repair=%s: want at most an hour", v)
+			}
 		case "idle":
 			s.idle, err = wait(name, v)
 		case "recycled":

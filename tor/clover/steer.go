@@ -86,6 +86,7 @@ type state struct {
 }
 
 func newState(cfg settings, workers int) *state {
+	workers = max(workers, 1)
 	s := &state{
 		cfg: cfg, flush: true,
 		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), conns: newConnTable(cfg.conns),

@@ -357,7 +357,7 @@ func TestBadInput(t *testing.T) {
 
 func TestArgs(t *testing.T) {
 	for _, args := range []graph.Args{
-		{"mode": "maybe"}, {"keys": "0"}, {"keys": "many"}, {"servers": "10.0.0.1+x"}, {"only": "5-2"}, {"settle": "-1s"}, {"bad": "eat"}, {"recycled": "x"}, {"color": "red"}, {"hot": "x"},
+		{"mode": "maybe"}, {"keys": "0"}, {"keys": "many"}, {"servers": "10.0.0.1+x"}, {"only": "5-2"}, {"settle": "-1s"}, {"bad": "eat"}, {"recycled": "x"}, {"color": "red"}, {"hold": "0"}, {"ahead": "-1"}, {"ahead": "20000"}, {"repair": "2h"}, {"hot": "x"},
 	} {
 		if _, err := parseArgs(args); err == nil {
 			t.Errorf("%v was accepted", args)

@@ -80,7 +80,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 		u := s.unwatch()
 		rec := s.waiting(&u)
 		switch {
-		case rec == nil:
+		case rec == nil || s.cfg.repair == 0:
 			continue
 		case now.Sub(u.sent) < s.cfg.repair<<rec.repairs:
 		case rec.repairs == maxRepairs:
