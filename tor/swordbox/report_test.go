@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -52,5 +54,46 @@ func TestReport(t *testing.T) {
 	}
 	if s := r.App().(graph.Reporter).Report().(Report).Servers[0]; s.Conns != maxReported+2 || len(s.Connections) != maxReported {
 		t.Errorf("%d connections, %d shown", s.Conns, len(s.Connections))
+	}
+}
+
+// 512 connections with 1,024 operations under way each take no more than 64 MiB,
+// and one acknowledgement for them becomes one for each client.
+func TestManyUnderWay(t *testing.T) {
+	const clients, each = 1 + 512, 1024
+	r := newRig(t, graph.Args{"conns": "514", "window": "1024", "words": "65536", "hold": "1024", "track": "10000+10000", "idle": "1h", "alive": "1h", "giveup": "1h"})
+	all := make([]*party, clients)
+	for i := range all {
+		all[i] = r.join()
+	}
+	l, guests := all[0], all[1:]
+	answer := func(n int) graphtest.Result {
+		l.spsn += uint32(n)
+		l.smsn += uint32(n)
+		return r.Push("b", l.response(hdr.Acknowledge, l.spsn-1, aeth(hdr.SynACK, l.smsn), nil))
+	}
+	batch := make([][]byte, 0, each)
+	for range 2 {
+		for _, c := range guests {
+			batch = batch[:0]
+			for range each {
+				batch = append(batch, c.made(hdr.WriteOnly, c.psn, reth(0x10000, testRKey, 8), little(1)))
+				c.psn++
+			}
+			if got := r.Push("a", batch...); len(got.Out["b"]) != each {
+				t.Fatalf("%d of %d went on: %v", len(got.Out["b"]), each, r.Inst.Held())
+			}
+		}
+		if open := r.App().(graph.Reporter).Report().(Report).Servers[0].Open; open != each*len(guests) {
+			t.Fatalf("%d are under way, want %d", open, each*len(guests))
+		}
+		if got := answer(each * len(guests)); len(got.Out["a"]) != len(guests) {
+			t.Fatalf("%d clients got an answer", len(got.Out["a"]))
+		}
+	}
+	if m := r.App().(graph.Reporter).Report().(Report).Memory.Total; m > 64<<20 {
+		t.Errorf("%d bytes", m)
+	} else {
+		t.Logf("%.1f MiB", float64(m)/(1<<20))
 	}
 }

@@ -296,6 +296,9 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if fl.cur != none {
 		return s.middle(i, x, f)
 	}
+	if fl.tail&(2*fl.span-1) == fl.span && fl.tail-fl.head >= fl.span/4 && fl.span < n.window {
+		fl.span *= 2 // what is remembered has its places in the lower half, where it is
+	}
 	if fl.tail-fl.head >= fl.span && !n.grow(i) || fl.unsent > 0 {
 		return false
 	}

@@ -186,7 +186,8 @@ func (r *rig) reach() {
 
 func (r *rig) party(n int) *party {
 	ip := r.server.As16()
-	ip[15] = byte(0x10 + n)
+	ip[14] += byte(n >> 7)
+	ip[15] = byte(0x10 + n&0x7F)
 	c := &party{r: r, n: n, mac: [6]byte{2, 1, 0, 0, 0, byte(n)}, ip: netip.AddrFrom16(ip).Unmap(), sport: uint16(0xC000 + n), back: uint16(0xD000 + n),
 		cqpn: uint32(0x100 + n), sqpn: uint32(0x200 + n), pkey: uint16(0x8001 + n), psn: r.start + uint32(n)*0x1000, msn: 0}
 	c.psn &= hdr.PSNMask
