@@ -242,6 +242,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	} else if err != nil {
 		return finish(err)
 	}
+	// Whoever reads that it runs may stop it at once.
+	sigs := make(chan os.Signal, 1)
+	signal.Notify(sigs, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(sigs)
 	info := bound{Name: name, Control: control.Path(), Bound: ports.bound(), Notes: inst.Notes(), Spec: spec}
 	if state.asked {
 		info.State = state.path
@@ -265,9 +269,6 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	sigs := make(chan os.Signal, 1)
-	signal.Notify(sigs, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	defer signal.Stop(sigs)
 	done := make(chan error, 1)
 	go func() { done <- inst.Run(ctx) }()
 	if info.State != "" {
