@@ -147,11 +147,7 @@ func TestLinearizable(t *testing.T) {
 		{mode: "write", memory: 0.01, clients: 0.01, shared: true},
 		{mode: "read-write", memory: 0.01, clients: 0.01, shared: true},
 	} {
-		recycled := []bool{false, true}
-		if c.shared {
-			recycled = recycled[:1]
-		}
-		for _, recycle := range recycled {
+		for _, recycle := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v-recycle=%v", c, recycle), func(t *testing.T) {
 				for seed := range uint64(5) {
 					boxes := series{noise(seed, 1, c.memory), nil, noise(seed, 2, c.clients)}

@@ -346,6 +346,34 @@ func TestInherited(t *testing.T) {
 	})
 }
 
+// TestRereadLost: a READ that is done again, and that the server misses, is sent
+// again here: its client may have its answer, and not ask a third time.
+func TestRereadLost(t *testing.T) {
+	for _, how := range []string{"asked", "silence"} {
+		t.Run(how, func(t *testing.T) {
+			r := newRig(t, nil)
+			a := r.join()
+			p := a.psn
+			one(t, a.read(0x5000, 8).Out["b"])
+			one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
+			again := func(psn uint32) []byte { return a.made(hdr.ReadRequest, psn, reth(0x5000, testRKey, 8), nil) }
+			s := a.spsn
+			same(t, r.Push("a", again(p)).Out["b"], again(s)) // lost
+			one(t, a.write(0x6000, 1).Out["b"])               // another one, behind it
+			var got graphtest.Result
+			if how == "asked" {
+				got = a.nak(s, hdr.SynNAKSequence)
+			} else {
+				got = r.Advance(20 * time.Millisecond)
+			}
+			if len(got.Out["b"]) == 0 {
+				t.Fatal("it is not sent again")
+			}
+			same(t, got.Out["b"][:1], again(s))
+		})
+	}
+}
+
 // TestServerGone: a server that says nothing any more fails its connection, and
 // those whose operations may or may not have been executed are told.
 func TestServerGone(t *testing.T) {

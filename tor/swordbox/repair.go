@@ -211,8 +211,7 @@ func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
 		s.pump(l) // answers may have come
 	}
 	if !c.repair {
-		if l == i && c.guests == 0 {
-			// Its own connection and all in its client's hands.
+		if l == i && n.handedOver(c) {
 			s.send(i, at, x, &s.f, off)
 			return
 		}
@@ -242,6 +241,14 @@ func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
 	}
 }
 
+// handedOver reports whether the client of connection c will send again what the
+// server misses first: all that c carries is its own, and what is oldest it
+// still waits for.
+func (n *node) handedOver(c *flow) bool {
+	o := &n.ops[c.oldest]
+	return c.guests == 0 && !o.is(fAgain|fOrphan) && o.kind != kProbe
+}
+
 // can reports whether o can be made again from the record, for connection c.
 func (o *op) can(c *flow) bool {
 	switch o.kind {
@@ -268,19 +275,14 @@ func (s *Box) missing(l int32, psn uint32) {
 	if c.oldest == none {
 		return
 	}
-	if c.guests == 0 && !c.repair {
-		// All of it is in the hands of its own client.
-		o := &n.ops[c.oldest]
-		if i := n.flowOf(c.oldest); i == l {
-			if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
-				n.more[c.oldest].ask = uint32(d)
-			} else {
-				n.more[c.oldest].ask = 0
-			}
-			o.flags |= fPrompt
-			n.due(l)
-			return
+	if o := &n.ops[c.oldest]; !c.repair && n.handedOver(c) {
+		n.more[c.oldest].ask = 0
+		if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
+			n.more[c.oldest].ask = uint32(d)
 		}
+		o.flags |= fPrompt
+		n.due(l)
+		return
 	}
 	s.startRepair(l, psn)
 }
@@ -757,7 +759,7 @@ func (s *Box) watch(l int32) {
 		s.pump(l)
 	case c.silent != 0 && now.Sub(c.silent) > s.cfg.giveup:
 		s.fail(l)
-	case !c.repair && (c.guests > 0 || front.kind == kProbe) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
+	case !c.repair && !n.handedOver(c) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
 		s.startRepair(l, psnAdd(front.spsn, front.got))
 	}
 }
