@@ -346,6 +346,22 @@ func TestInherited(t *testing.T) {
 	})
 }
 
+// TestWindow: no more operations are under way than are remembered; the next
+// one waits.
+func TestWindow(t *testing.T) {
+	r := newRig(t, graph.Args{"window": "16", "track": "7000+1000"})
+	a, b := r.join(), r.join()
+	moved := func(i uint64) []byte {
+		return b.moved(a, hdr.WriteOnly, a.spsn+uint32(i), reth(0x7000, testRKey, 8), little(i))
+	}
+	for i := range uint64(16) {
+		same(t, b.write(0x7000, i).Out["b"], moved(i))
+	}
+	last := moved(16)
+	none0(t, b.write(0x7000, 16).Out["b"])
+	same(t, a.ack().Out["b"], last)
+}
+
 // TestRereadLost: a READ that is done again, and that the server misses, is sent
 // again here: its client may have its answer, and not ask a third time.
 func TestRereadLost(t *testing.T) {
@@ -382,13 +398,13 @@ func TestServerGone(t *testing.T) {
 	a, b := r.join(), r.join()
 	b.learn(a, va, 1)
 	p := b.psn
-	one(t, b.request(hdr.MaskedFetchAdd, maskedETH(va, testRKey, 1, 0, 0, 0), nil).Out["b"])
+	one(t, b.cas(va+64, 1, 2).Out["b"]) // its outcome is not known
 	got := r.Advance(2 * time.Second)
-	same(t, got.Out["a"], b.nakTo(p, 2, hdr.SynNAKSequence), b.nakTo(p, 2, hdr.SynNAKRemoteOperation)) // asked, then told
+	same(t, got.Out["a"], b.nakTo(p, 2, hdr.SynNAKRemoteOperation))
 	if n := len(got.Out["b"]); n == 0 || n > 40 {
 		t.Errorf("sent %d times", n)
 	}
-	if r.knows(va) {
-		t.Error("the value is still believed")
+	if r.knows(va + 64) {
+		t.Error("a value is believed")
 	}
 }
