@@ -1,0 +1,163 @@
+package p4
+
+// param is a parameter of an action: words at of the entry's data.
+type param struct{ at, bits int }
+
+// action is a compiled action.
+type action struct {
+	ActionInfo
+	index  int
+	params []param
+	words  int // of its data
+	code   []step
+}
+
+// step is a primitive: run it, or jump, if there is a test only when it fails.
+type step struct {
+	run  func(k *packetState)
+	test testFn
+	jump int // always forward
+}
+
+// run runs the action with the data of an entry.
+func (a *action) run(k *packetState, data []uint64) {
+	k.args = data
+	execute(k, a.code)
+}
+
+func execute(k *packetState, code []step) {
+	for pc := 0; pc < len(code); {
+		s := &code[pc]
+		switch {
+		case s.run != nil:
+			s.run(k)
+			pc++
+		case s.test != nil && s.test(k):
+			pc++
+		default:
+			pc = s.jump
+		}
+	}
+}
+
+// nodeKind is a sort of step of a pipeline.
+type nodeKind uint8
+
+const (
+	nodeTable nodeKind = iota
+	nodeTest
+	nodeAction
+)
+
+// node is a step of a pipeline.
+type node struct {
+	kind  nodeKind
+	name  string
+	table int // index
+	test  testFn
+	yes   int // next, for an action always
+	no    int
+	act   *action
+}
+
+// apply runs a pipeline from a node to its end.
+func (s *Switch) apply(k *packetState, at int) {
+	for at != noNode && !k.exit {
+		n := &s.prog.nodes[at]
+		switch n.kind {
+		case nodeTable:
+			at = s.applyTable(k, s.tables[n.table])
+		case nodeTest:
+			yes := n.test(k)
+			if s.trace != nil {
+				s.event(EventCondition, at, b2u(yes))
+			}
+			at = n.no
+			if yes {
+				at = n.yes
+			}
+		default:
+			n.act.run(k, nil)
+			at = n.yes
+		}
+	}
+	k.exit = false
+}
+
+func b2u(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// applyTable looks up a table, runs the action found and returns the next node.
+func (s *Switch) applyTable(k *packetState, t *table) int {
+	d := t.def
+	e := t.lookup(k)
+	if e == none {
+		if len(d.keys) > 0 {
+			k.missed = true
+			if s.trace != nil {
+				s.event(EventMiss, d.index, 0)
+			}
+		}
+		act, data := t.act, t.actData
+		if d.profile >= 0 && (t.member|t.group) != 0 {
+			act, data = s.profiles[d.profile].pick(k, t.member, t.group)
+		}
+		if act == nil {
+			if d.branches {
+				return d.miss
+			}
+			return d.baseMiss
+		}
+		s.runAction(k, act, data)
+		if d.branches {
+			return d.miss
+		}
+		return d.next[act.index]
+	}
+	k.missed = false
+	if s.trace != nil {
+		s.event(EventHit, d.index, uint64(e))
+	}
+	r := &t.rows[e]
+	if d.Counters {
+		c := &t.count[e]
+		c.Packets++
+		c.Bytes += uint64(k.arrived)
+	}
+	if d.Timeout {
+		t.uses[e].hit = s.now
+	}
+	if d.Meters {
+		m := s.prog.meters[d.meter]
+		d.meterTo.set(k, t.meter[e].execute(m, s.now, k.arrived))
+	}
+	var act *action
+	var data []uint64
+	if r.act >= 0 {
+		act, data = s.prog.actions[r.act], t.entryData(e)
+	} else {
+		act, data = s.profiles[d.profile].pick(k, r.member, r.group)
+	}
+	if act == nil { // a group without members
+		if d.branches {
+			return d.hit
+		}
+		return d.baseMiss
+	}
+	s.runAction(k, act, data)
+	if d.branches {
+		return d.hit
+	}
+	return d.next[act.index]
+}
+
+func (s *Switch) runAction(k *packetState, act *action, data []uint64) {
+	if s.trace != nil {
+		s.event(EventAction, act.index, 0)
+	}
+	act.run(k, data)
+}

@@ -1,0 +1,785 @@
+package p4
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// named finds an object by name.
+func named[T any](list []T, what, name string, of func(T) string) (int, error) {
+	if i := slices.IndexFunc(list, func(x T) bool { return of(x) == name }); i >= 0 {
+		return i, nil
+	}
+	return 0, fmt.Errorf("%s %s: %w", what, name, ErrNotFound)
+}
+
+func (s *Switch) table(name string) (*table, error) {
+	i, err := named(s.tables, "table", name, func(t *table) string { return t.def.Name })
+	if err != nil {
+		return nil, err
+	}
+	return s.tables[i], nil
+}
+
+// entry finds a live entry.
+func (s *Switch) entry(name string, h Handle) (*table, uint32, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	if int(h) >= len(t.rows) || !t.rows[h].live {
+		return nil, 0, fmt.Errorf("table %s: entry %d: %w", name, h, ErrNotFound)
+	}
+	return t, uint32(h), nil
+}
+
+// target resolves what an entry, or a default entry, does: it writes the
+// action's data, and returns the action or the places of a member or group.
+func (s *Switch) target(d *tableDef, e *Entry, data []uint64) (act *action, memberAt, groupAt uint32, err error) {
+	if d.profile < 0 {
+		if e.Member != 0 || e.Group != 0 {
+			return nil, 0, 0, invalid("table %s has no action profile", d.Name)
+		}
+		act, err = d.action(e.Action, data)
+		return act, 0, 0, err
+	}
+	p := s.profiles[d.profile]
+	switch {
+	case e.Action.Name != "" || (e.Member == 0) == (e.Group == 0):
+		return nil, 0, 0, invalid("table %s takes a member or a group of %s", d.Name, d.Profile)
+	case e.Group != 0 && !d.Selector:
+		return nil, 0, 0, invalid("table %s takes no groups: %s is no selector", d.Name, d.Profile)
+	case e.Member != 0:
+		m := p.members[e.Member]
+		if m == nil {
+			return nil, 0, 0, fmt.Errorf("member %d of %s: %w", e.Member, d.Profile, ErrNotFound)
+		}
+		return nil, uint32(slices.Index(p.memberAt, m) + 1), 0, nil
+	}
+	g := p.groups[e.Group]
+	if g == nil {
+		return nil, 0, 0, fmt.Errorf("group %d of %s: %w", e.Group, d.Profile, ErrNotFound)
+	}
+	return nil, 0, uint32(slices.Index(p.groupAt, g) + 1), nil
+}
+
+// hold counts the use of a member or group, by n.
+func (s *Switch) hold(d *tableDef, memberAt, groupAt uint32, n int) {
+	if memberAt != 0 {
+		s.profiles[d.profile].memberAt[memberAt-1].uses += n
+	}
+	if groupAt != 0 {
+		s.profiles[d.profile].groupAt[groupAt-1].uses += n
+	}
+}
+
+// Insert adds an entry to a table.
+func (s *Switch) Insert(name string, e Entry) (Handle, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return 0, err
+	}
+	d := t.def
+	switch {
+	case d.Const:
+		return 0, fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
+	case len(d.keys) == 0:
+		return 0, invalid("table %s has no key", name)
+	case e.Timeout != 0 && !d.Timeout:
+		return 0, invalid("table %s: its entries have no timeout", name)
+	case e.Timeout < 0:
+		return 0, invalid("table %s: timeout %v", name, e.Timeout)
+	}
+	p, err := parseKey(d, e.Key, e.Priority)
+	if err != nil {
+		return 0, err
+	}
+	if t.same(p) != none {
+		return 0, fmt.Errorf("table %s: an entry with this key %w", name, ErrExists)
+	}
+	if t.n >= d.Size {
+		return 0, fmt.Errorf("table %s with %d entries is %w", name, t.n, ErrFull)
+	}
+	data := make([]uint64, d.dw)
+	act, m, g, err := s.target(d, &e, data)
+	if err != nil {
+		return 0, err
+	}
+	r := row{act: -1, member: m, group: g}
+	if act != nil {
+		r.act = int32(act.index)
+	}
+	s.hold(d, m, g, 1)
+	h := t.add(p, e.Priority, r, data)
+	if d.Timeout {
+		t.uses[h] = use{hit: s.now, timeout: e.Timeout}
+	}
+	return Handle(h), nil
+}
+
+// add fills a new row.
+func (t *table) add(p parsedKey, priority int32, r row, data []uint64) uint32 {
+	e := t.alloc()
+	r.order, r.prio, r.prefix, r.live = p.order, priority, int16(min(p.prefix, math.MaxInt16)), true
+	t.rows[e] = r
+	copy(t.key(e), p.key)
+	copy(t.entryData(e), data)
+	if t.tupled() {
+		copy(t.mask(e), p.mask)
+	}
+	t.m.insert(t, e)
+	t.n++
+	return e
+}
+
+// preset adds an entry of the program.
+func (t *table) preset(e presetEntry) error {
+	p := parsedKey{key: e.key, mask: e.mask, prefix: e.prefix, order: e.priority}
+	if t.def.kind == LPM {
+		p.order = int32(maxBits - e.prefix)
+	}
+	if t.def.kind == Exact {
+		p.order = 0
+	}
+	if t.same(p) != none {
+		return fmt.Errorf("table %s: two entries of the program have the same key", t.def.Name)
+	}
+	t.add(p, e.priority, row{act: int32(e.act.index)}, e.data)
+	return nil
+}
+
+// Modify gives an entry another action, member or group, and timeout. The key
+// of e does not matter.
+func (s *Switch) Modify(name string, h Handle, e Entry) error {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return err
+	}
+	d := t.def
+	switch {
+	case d.Const:
+		return fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
+	case e.Timeout != 0 && !d.Timeout:
+		return invalid("table %s: its entries have no timeout", name)
+	}
+	data := make([]uint64, d.dw)
+	act, m, g, err := s.target(d, &e, data)
+	if err != nil {
+		return err
+	}
+	r := &t.rows[i]
+	s.hold(d, m, g, 1)
+	s.hold(d, r.member, r.group, -1)
+	r.act, r.member, r.group = -1, m, g
+	if act != nil {
+		r.act = int32(act.index)
+	}
+	copy(t.entryData(i), data)
+	if d.Timeout {
+		t.uses[i] = use{hit: s.now, timeout: e.Timeout}
+	}
+	return nil
+}
+
+// Delete removes an entry.
+func (s *Switch) Delete(name string, h Handle) error {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return err
+	}
+	if t.def.Const {
+		return fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
+	}
+	t.m.remove(t, i)
+	r := &t.rows[i]
+	s.hold(t.def, r.member, r.group, -1)
+	*r = row{}
+	if t.def.Counters {
+		t.count[i] = Count{}
+	}
+	if t.def.Meters {
+		t.meter[i] = meter{}
+	}
+	t.free = append(t.free, i)
+	t.n--
+	return nil
+}
+
+// Find is the entry with this key and priority.
+func (s *Switch) Find(name string, key []Match, priority int32) (Handle, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return 0, err
+	}
+	p, err := parseKey(t.def, key, priority)
+	if err != nil {
+		return 0, err
+	}
+	e := t.same(p)
+	if e == none {
+		return 0, fmt.Errorf("table %s: an entry with this key: %w", name, ErrNotFound)
+	}
+	return Handle(e), nil
+}
+
+// Len is the number of entries of a table.
+func (s *Switch) Len(name string) (int, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return 0, err
+	}
+	return t.n, nil
+}
+
+// Get is an entry as it was inserted, with values in as many bytes as their
+// fields need.
+func (s *Switch) Get(name string, h Handle) (Entry, error) {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return Entry{}, err
+	}
+	return s.describe(t, i), nil
+}
+
+func (s *Switch) describe(t *table, i uint32) Entry {
+	r := &t.rows[i]
+	e := Entry{Priority: r.prio}
+	for _, kd := range t.def.keys {
+		m := Match{Value: bigEndian(t.key(i)[kd.at:], kd.bits)}
+		switch kd.kind {
+		case LPM:
+			m.Prefix = int(r.prefix)
+		case Ternary, Range:
+			m.Mask = bigEndian(t.mask(i)[kd.at:], kd.bits)
+		}
+		e.Key = append(e.Key, m)
+	}
+	switch {
+	case r.act >= 0:
+		e.Action = describeAction(s.prog.actions[r.act], t.entryData(i))
+	case r.member != 0:
+		e.Member = s.profiles[t.def.profile].memberAt[r.member-1].id
+	default:
+		e.Group = s.profiles[t.def.profile].groupAt[r.group-1].id
+	}
+	if t.def.Timeout {
+		e.Timeout = t.uses[i].timeout
+	}
+	return e
+}
+
+func describeAction(a *action, data []uint64) Action {
+	x := Action{Name: a.Name}
+	for _, p := range a.params {
+		x.Args = append(x.Args, bigEndian(data[p.at:], p.bits))
+	}
+	return x
+}
+
+// Entries calls yield for every entry of a table, until it returns false.
+// The table must not change meanwhile.
+func (s *Switch) Entries(name string, yield func(Handle, Entry) bool) error {
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	for i := range t.rows {
+		if t.rows[i].live && !yield(Handle(i), s.describe(t, uint32(i))) {
+			break
+		}
+	}
+	return nil
+}
+
+// SetDefault sets what a table does for a packet that no entry matches. Key and
+// priority of e do not matter.
+func (s *Switch) SetDefault(name string, e Entry) error {
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	d := t.def
+	if d.ConstDefault {
+		return fmt.Errorf("table %s: its default entry is the program's and %w", name, ErrConst)
+	}
+	data := make([]uint64, d.dw)
+	act, m, g, err := s.target(d, &e, data)
+	if err != nil {
+		return err
+	}
+	if d.constAction != nil && act != d.constAction {
+		return fmt.Errorf("table %s: its default action %s %w", name, d.constAction.Name, ErrConst)
+	}
+	s.hold(d, m, g, 1)
+	s.hold(d, t.member, t.group, -1)
+	t.act, t.actData, t.member, t.group = act, data, m, g
+	return nil
+}
+
+// ResetDefault gives a table the default entry of the program again.
+func (s *Switch) ResetDefault(name string) error {
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	s.hold(t.def, t.member, t.group, -1)
+	t.act, t.actData, t.member, t.group = t.def.initial, t.def.initData, 0, 0
+	return nil
+}
+
+// Default is the default entry of a table; false: there is none.
+func (s *Switch) Default(name string) (Entry, bool, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	switch {
+	case t.act != nil:
+		return Entry{Action: describeAction(t.act, t.actData)}, true, nil
+	case t.member != 0:
+		return Entry{Member: s.profiles[t.def.profile].memberAt[t.member-1].id}, true, nil
+	case t.group != 0:
+		return Entry{Group: s.profiles[t.def.profile].groupAt[t.group-1].id}, true, nil
+	}
+	return Entry{}, false, nil
+}
+
+// EntryCount is what the direct counter of an entry counted.
+func (s *Switch) EntryCount(name string, h Handle) (Count, error) {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return Count{}, err
+	}
+	if !t.def.Counters {
+		return Count{}, invalid("table %s has no direct counter", name)
+	}
+	return t.count[i], nil
+}
+
+// SetEntryCount sets the direct counter of an entry.
+func (s *Switch) SetEntryCount(name string, h Handle, c Count) error {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return err
+	}
+	if !t.def.Counters {
+		return invalid("table %s has no direct counter", name)
+	}
+	t.count[i] = c
+	return nil
+}
+
+// EntryMeter is the configuration of an entry's direct meter; none: all green.
+func (s *Switch) EntryMeter(name string, h Handle) ([]Rate, error) {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return nil, err
+	}
+	if !t.def.Meters {
+		return nil, invalid("table %s has no direct meter", name)
+	}
+	return t.meter[i].config(), nil
+}
+
+// SetEntryMeter configures an entry's direct meter: the committed rate and the
+// peak rate; none resets it.
+func (s *Switch) SetEntryMeter(name string, h Handle, rates ...Rate) error {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return err
+	}
+	if !t.def.Meters {
+		return invalid("table %s has no direct meter", name)
+	}
+	if err := checkRates(s.prog.meters[t.def.meter], rates); err != nil {
+		return err
+	}
+	t.meter[i].configure(s.now, rates)
+	return nil
+}
+
+func checkRates(d *meterDef, rates []Rate) error {
+	if len(rates) != 0 && len(rates) != d.rates {
+		return invalid("meter %s has %d rates, not %d", d.Name, d.rates, len(rates))
+	}
+	for i := 1; i < len(rates); i++ {
+		if rates[i-1].PerSecond > rates[i].PerSecond {
+			return invalid("meter %s: rate %d is below the one before", d.Name, rates[i].PerSecond)
+		}
+	}
+	return nil
+}
+
+// EntryIdle is how long an entry has not been hit, at the time of the last
+// packet.
+func (s *Switch) EntryIdle(name string, h Handle) (clock.Duration, error) {
+	t, i, err := s.entry(name, h)
+	if err != nil {
+		return 0, err
+	}
+	if !t.def.Timeout {
+		return 0, invalid("table %s: its entries have no timeout", name)
+	}
+	return s.now.Sub(t.uses[i].hit), nil
+}
+
+// Expired calls yield for every entry that was not hit for its timeout. It
+// leaves the entry where it is, and reports it at each call.
+func (s *Switch) Expired(now clock.Time, yield func(table string, h Handle)) {
+	for _, t := range s.tables {
+		for i := range t.uses {
+			u := &t.uses[i]
+			if t.rows[i].live && u.timeout > 0 && now.Sub(u.hit) >= u.timeout {
+				yield(t.def.Name, Handle(i))
+			}
+		}
+	}
+}
+
+// cell finds an element of an array.
+func cell[T interface{ info() *ArrayInfo }](list []T, what, name string, index int) (int, error) {
+	i, err := named(list, what, name, func(x T) string { return x.info().Name })
+	if err != nil {
+		return 0, err
+	}
+	if n := list[i].info().Size; index < 0 || index >= n {
+		return 0, invalid("%s %s: index %d, it has %d", what, name, index, n)
+	}
+	return i, nil
+}
+
+func (a *arrayDef) info() *ArrayInfo    { return &a.ArrayInfo }
+func (r *registerDef) info() *ArrayInfo { return &r.ArrayInfo }
+func (m *meterDef) info() *ArrayInfo    { return &m.ArrayInfo }
+
+// Count is an indirect counter.
+func (s *Switch) Count(name string, index int) (Count, error) {
+	i, err := cell(s.prog.counters, "counter", name, index)
+	if err != nil {
+		return Count{}, err
+	}
+	return s.counters[i][index], nil
+}
+
+// SetCount sets an indirect counter.
+func (s *Switch) SetCount(name string, index int, c Count) error {
+	i, err := cell(s.prog.counters, "counter", name, index)
+	if err != nil {
+		return err
+	}
+	s.counters[i][index] = c
+	return nil
+}
+
+// Register is a register's value, big-endian.
+func (s *Switch) Register(name string, index int) ([]byte, error) {
+	i, err := cell(s.prog.registers, "register", name, index)
+	if err != nil {
+		return nil, err
+	}
+	d := s.prog.registers[i]
+	return bigEndian(s.registers[i][index*d.words:], d.Bits), nil
+}
+
+// SetRegister sets a register.
+func (s *Switch) SetRegister(name string, index int, value []byte) error {
+	i, err := cell(s.prog.registers, "register", name, index)
+	if err != nil {
+		return err
+	}
+	d := s.prog.registers[i]
+	v := make([]uint64, d.words)
+	if !number(v, value, d.Bits) {
+		return invalid("register %s: %x is wider than %d bits", name, value, d.Bits)
+	}
+	copy(s.registers[i][index*d.words:], v)
+	return nil
+}
+
+// Meter is the configuration of an indirect meter; none: all green.
+func (s *Switch) Meter(name string, index int) ([]Rate, error) {
+	i, err := cell(s.prog.meters, "meter", name, index)
+	if err != nil {
+		return nil, err
+	}
+	if s.prog.meters[i].direct {
+		return nil, invalid("meter %s is direct: it belongs to entries", name)
+	}
+	return s.meters[i][index].config(), nil
+}
+
+// SetMeter configures an indirect meter: the committed rate and the peak rate;
+// none resets it.
+func (s *Switch) SetMeter(name string, index int, rates ...Rate) error {
+	i, err := cell(s.prog.meters, "meter", name, index)
+	if err != nil {
+		return err
+	}
+	d := s.prog.meters[i]
+	if d.direct {
+		return invalid("meter %s is direct: it belongs to entries", name)
+	}
+	if err := checkRates(d, rates); err != nil {
+		return err
+	}
+	s.meters[i][index].configure(s.now, rates)
+	return nil
+}
+
+// SetValueSet sets the members of a parser's value set, big-endian.
+func (s *Switch) SetValueSet(name string, members [][]byte) error {
+	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
+	if err != nil {
+		return err
+	}
+	d := s.prog.vsets[i]
+	var all [][]byte
+	for _, m := range members {
+		v := make([]uint64, words(d.bits))
+		if !number(v, m, d.bits) {
+			return invalid("value set %s: %x is wider than %d bits", name, m, d.bits)
+		}
+		all = append(all, bigEndian(v, d.bits))
+	}
+	s.vsets[i].members = all
+	return nil
+}
+
+// ValueSet is the members of a parser's value set.
+func (s *Switch) ValueSet(name string) ([][]byte, error) {
+	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(s.vsets[i].members), nil
+}
+
+// SetMulticast sets the replicas of a multicast group; none deletes it.
+func (s *Switch) SetMulticast(group uint32, replicas []Replica) error {
+	if group == 0 {
+		return invalid("multicast group 0: 0 is no group")
+	}
+	if len(replicas) == 0 {
+		delete(s.groups, group)
+		return nil
+	}
+	s.groups[group] = slices.Clone(replicas)
+	return nil
+}
+
+// Multicast is the replicas of a multicast group.
+func (s *Switch) Multicast(group uint32) []Replica { return slices.Clone(s.groups[group]) }
+
+// SetSession sets a clone session (a mirroring session): 0 to 32767.
+func (s *Switch) SetSession(id uint32, ses Session) error {
+	if id > 0x7fff {
+		return invalid("clone session %d: the highest is %d", id, 0x7fff)
+	}
+	ses.Replicas = slices.Clone(ses.Replicas)
+	s.sessions[id] = ses
+	return nil
+}
+
+// Session is a clone session; false: there is none.
+func (s *Switch) Session(id uint32) (Session, bool) {
+	ses, ok := s.sessions[id]
+	ses.Replicas = slices.Clone(ses.Replicas)
+	return ses, ok
+}
+
+// DeleteSession removes a clone session.
+func (s *Switch) DeleteSession(id uint32) error {
+	if _, ok := s.sessions[id]; !ok {
+		return fmt.Errorf("clone session %d: %w", id, ErrNotFound)
+	}
+	delete(s.sessions, id)
+	return nil
+}
+
+func (s *Switch) profile(name string) (*profile, error) {
+	i, err := named(s.profiles, "action profile", name, func(p *profile) string { return p.def.Name })
+	if err != nil {
+		return nil, err
+	}
+	return s.profiles[i], nil
+}
+
+// SetMember adds a member to an action profile, or gives it another action.
+func (s *Switch) SetMember(profile string, id uint32, a Action) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	if id == 0 {
+		return invalid("action profile %s: 0 is no member", profile)
+	}
+	data := make([]uint64, p.def.dw)
+	act, err := findAction("action profile "+profile, p.def.actions, a, data)
+	if err != nil {
+		return err
+	}
+	m := p.members[id]
+	if m == nil {
+		if p.def.Size > 0 && len(p.members) >= p.def.Size {
+			return fmt.Errorf("action profile %s with %d members is %w", profile, len(p.members), ErrFull)
+		}
+		m = &member{id: id}
+		p.members[id] = m
+		p.memberAt, _ = placeIn(p.memberAt, m)
+	}
+	m.act, m.data = act, data
+	return nil
+}
+
+// Member is the action of a member.
+func (s *Switch) Member(profile string, id uint32) (Action, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return Action{}, err
+	}
+	m := p.members[id]
+	if m == nil {
+		return Action{}, fmt.Errorf("member %d of %s: %w", id, profile, ErrNotFound)
+	}
+	return describeAction(m.act, m.data), nil
+}
+
+// Members are the ids of a profile's members, ascending.
+func (s *Switch) Members(profile string) ([]uint32, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return nil, err
+	}
+	return sortedIDs(p.members), nil
+}
+
+func sortedIDs[V any](m map[uint32]V) []uint32 {
+	ids := make([]uint32, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// DeleteMember removes a member that no entry and no group uses.
+func (s *Switch) DeleteMember(profile string, id uint32) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	m := p.members[id]
+	if m == nil {
+		return fmt.Errorf("member %d of %s: %w", id, profile, ErrNotFound)
+	}
+	if m.uses > 0 {
+		return fmt.Errorf("member %d of %s is %w", id, profile, ErrInUse)
+	}
+	delete(p.members, id)
+	p.memberAt[slices.Index(p.memberAt, m)] = nil
+	return nil
+}
+
+// SetGroup sets the members of a group of an action selector; the group is made
+// if there is none.
+func (s *Switch) SetGroup(profile string, id uint32, members []GroupMember) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	if !p.def.Selector {
+		return invalid("action profile %s is no selector", profile)
+	}
+	if id == 0 {
+		return invalid("action profile %s: 0 is no group", profile)
+	}
+	seen := map[uint32]bool{}
+	for _, gm := range members {
+		switch {
+		case p.members[gm.ID] == nil:
+			return fmt.Errorf("member %d of %s: %w", gm.ID, profile, ErrNotFound)
+		case seen[gm.ID]:
+			return fmt.Errorf("group %d of %s: member %d %w in it", id, profile, gm.ID, ErrExists)
+		case gm.Weight < 0 || gm.Weight > math.MaxUint16:
+			return invalid("group %d of %s: weight %d", id, profile, gm.Weight)
+		}
+		seen[gm.ID] = true
+	}
+	g := p.groups[id]
+	if g == nil {
+		g = &group{id: id}
+		p.groups[id] = g
+		p.groupAt, _ = placeIn(p.groupAt, g)
+	}
+	for _, gm := range g.members {
+		p.members[gm.ID].uses--
+	}
+	g.members = slices.Clone(members)
+	slices.SortFunc(g.members, func(a, b GroupMember) int { return int(int64(a.ID) - int64(b.ID)) })
+	for _, gm := range g.members {
+		p.members[gm.ID].uses++
+	}
+	p.refresh(g, s.down)
+	return nil
+}
+
+// Group is the members of a group.
+func (s *Switch) Group(profile string, id uint32) ([]GroupMember, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return nil, err
+	}
+	g := p.groups[id]
+	if g == nil {
+		return nil, fmt.Errorf("group %d of %s: %w", id, profile, ErrNotFound)
+	}
+	return slices.Clone(g.members), nil
+}
+
+// Groups are the ids of a selector's groups, ascending.
+func (s *Switch) Groups(profile string) ([]uint32, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return nil, err
+	}
+	return sortedIDs(p.groups), nil
+}
+
+// DeleteGroup removes a group that no entry uses.
+func (s *Switch) DeleteGroup(profile string, id uint32) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	g := p.groups[id]
+	if g == nil {
+		return fmt.Errorf("group %d of %s: %w", id, profile, ErrNotFound)
+	}
+	if g.uses > 0 {
+		return fmt.Errorf("group %d of %s is %w", id, profile, ErrInUse)
+	}
+	for _, gm := range g.members {
+		p.members[gm.ID].uses--
+	}
+	delete(p.groups, id)
+	p.groupAt[slices.Index(p.groupAt, g)] = nil
+	return nil
+}
+
+// SetLink says whether a port is up: members of groups that watch a port that
+// is down get no packets. Ports are up at first.
+func (s *Switch) SetLink(port uint32, up bool) {
+	if up {
+		delete(s.down, port)
+	} else {
+		s.down[port] = true
+	}
+	for _, p := range s.profiles {
+		for _, g := range p.groups {
+			p.refresh(g, s.down)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+// Package p4 runs compiled P4_16 programs: the JSON that p4c's bmv2 back end
+// writes for the v1model architecture (format version 2), with the behaviour of
+// bmv2's simple_switch.
+//
+//	prog, err := p4.Load(json)
+//	sw, err := p4.NewSwitch(prog, p4.Config{})
+//	_, err = sw.Insert("ingress.ipv4_lpm", p4.Entry{
+//		Key:    []p4.Match{{Value: []byte{10, 0, 0, 0}, Prefix: 8}},
+//		Action: p4.Action{Name: "ingress.forward", Args: [][]byte{{2}}},
+//	})
+//	sw.Process(now, 1, frame, func(port uint32, frame []byte) { ... })
+//
+// # From JSON to a program
+//
+// Load turns names into offsets. Every field is one or more 64-bit words of one
+// flat array, the state of a packet: a header is its validity bit followed by
+// its fields. Expressions become closures chosen by what they must be able to
+// hold. Values of P4's expressions are integers without bounds in bmv2; here
+// every node knows the bounds of its value, so that most are computed in one
+// word modulo 2^64, and those that cannot be in as many words as they need, in
+// two's complement. Nothing is looked up by name and nothing is allocated while
+// packets are processed.
+//
+// # What differs from simple_switch
+//
+//   - A packet starts with all fields zero; bmv2 leaves in an invalid header
+//     what an earlier packet left there.
+//   - One packet is processed to its end, with its clones, replicas and
+//     recirculations in the order in which they were queued, before the next.
+//     There is no queue: depths and times in queues are 0.
+//   - A packet may take Config.MaxPasses passes through the pipelines, and a
+//     parser maxStates states (then: error.ParserTimeout). bmv2 would go on
+//     for ever.
+//   - What makes bmv2 abort or read at random has a defined outcome. An index
+//     outside of a stack or a register array reads 0 and writes nothing, a
+//     division by zero yields 0, a lookahead behind the end of the packet is
+//     error.PacketTooShort. A failed assert or assume drops the packet.
+//   - Shifts to the left by a variable keep at least 4096 bits.
+package p4

@@ -1,0 +1,196 @@
+package p4
+
+// op is what an expression computes.
+type op uint8
+
+const (
+	opConst    op = iota
+	opField       // of a header that is known
+	opMember      // field of the header that kid 0 yields
+	opLast        // field of the last header of a stack
+	opLocal       // parameter of the action
+	opScratch     // scratch words
+	opRegister    // cell kid 0 of a register array
+	opAdd
+	opSub
+	opMul
+	opDiv
+	opMod
+	opShl
+	opShr
+	opAnd
+	opOr
+	opXor
+	opNeg // bitwise
+	opSignCast
+	opSatCast
+	opUsatCast
+	opIf // kid 0 ? kid 1 : kid 2
+	opToData
+	opLastIndex
+	opCount
+
+	opTrue
+	opFalse
+	opEq
+	opNe
+	opLt
+	opLe
+	opGt
+	opGe
+	opEqBool
+	opNeBool
+	opEqHeader
+	opNeHeader
+	opEqUnion
+	opNeUnion
+	opAndAlso
+	opOrElse
+	opNot
+	opValid
+	opValidUnion
+	opToBool
+
+	opHeader
+	opStack
+	opUnion
+	opUnionStack
+	opElem      // kid 0 (stack) [kid 1]: header
+	opUnionElem // kid 0 (union stack) [kid 1]: union
+	opUnionHeader
+)
+
+// sort is what an expression yields.
+type sort uint8
+
+const (
+	sortData sort = iota
+	sortBool
+	sortHeader
+	sortStack
+	sortUnion
+	sortUnionStack
+)
+
+// expr is an expression. The value v of a sortData is known to lie in
+// 0 <= v < 2^bits, or in -2^bits <= v < 2^bits when neg.
+type expr struct {
+	op   op
+	sort sort
+	neg  bool
+	bits int
+	kids [3]*expr
+
+	c     []uint64 // constant, two's complement, wordsFor(e) words
+	hdr   *header
+	typ   *headerType // of a sortHeader
+	fld   *field
+	stack *stack
+	union *union
+	ustk  *unionStack
+	reg   *registerDef
+	regAt int // index of reg in Program.registers
+	idx   int // local: word; casts: width; union header: member
+}
+
+// maxRange bounds what is kept of values that grow without need, by shifts to
+// the left or by products.
+const maxRange = 2 * maxBits
+
+// wordsFor is how many words of two's complement hold every value of e.
+func wordsFor(e *expr) int { return (e.bits + 64) / 64 }
+
+// fits reports whether one word says all of e's value: as an unsigned number,
+// or as a signed one when e.neg.
+func fits(e *expr) bool { return e.bits <= 63 || !e.neg && e.bits == 64 }
+
+func (e *expr) constant() (uint64, bool) {
+	if e.op == opConst && fits(e) {
+		return e.c[0], true
+	}
+	return 0, false
+}
+
+func constExpr(v uint64) *expr {
+	e := &expr{op: opConst, c: []uint64{v, 0}}
+	for e.bits = 0; e.bits < 64 && v>>uint(e.bits) != 0; e.bits++ {
+	}
+	e.c = e.c[:wordsFor(e)]
+	return e
+}
+
+func fieldExpr(h *header, f *field) *expr {
+	e := &expr{op: opField, hdr: h, fld: f, bits: f.bits}
+	e.signedAs(f)
+	return e
+}
+
+func (e *expr) signedAs(f *field) {
+	e.bits = f.bits
+	if f.signed {
+		e.neg, e.bits = true, f.bits-1
+	}
+}
+
+// arith makes an arithmetic node and bounds its value.
+func arith(o op, l, r *expr) *expr {
+	e := &expr{op: o, kids: [3]*expr{l, r}}
+	big := max(l.bits, r.bits)
+	switch o {
+	case opAdd:
+		e.neg, e.bits = l.neg || r.neg, big+1
+	case opSub:
+		e.neg, e.bits = true, big+1
+	case opMul:
+		e.neg, e.bits = l.neg || r.neg, l.bits+r.bits+1
+		if !e.neg {
+			e.bits--
+		}
+	case opDiv:
+		e.bits = l.bits
+	case opMod:
+		e.bits = min(l.bits, r.bits)
+	case opAnd:
+		switch {
+		case l.neg && r.neg:
+			e.neg, e.bits = true, big
+		case l.neg:
+			e.bits = r.bits
+		case r.neg:
+			e.bits = l.bits
+		default:
+			e.bits = min(l.bits, r.bits)
+		}
+	case opOr, opXor:
+		e.neg, e.bits = l.neg || r.neg, big
+	case opShl:
+		by := 4096
+		if n, ok := r.constant(); ok && !r.neg {
+			by = int(min(n, maxRange))
+		} else if r.bits < 12 {
+			by = 1<<uint(r.bits) - 1
+		}
+		e.neg, e.bits = l.neg, l.bits+by
+	case opShr:
+		e.neg, e.bits = l.neg, l.bits
+		if n, ok := r.constant(); ok && !r.neg {
+			e.bits = max(0, l.bits-int(min(n, maxRange)))
+		}
+	}
+	e.bits = min(e.bits, maxRange)
+	return e
+}
+
+// cast makes a node that brings l to width bits.
+func cast(o op, l *expr, width int) *expr {
+	e := &expr{op: o, kids: [3]*expr{l}, idx: width, bits: width}
+	if o != opUsatCast {
+		e.neg, e.bits = true, width-1
+	}
+	return e
+}
+
+func choice(cond, l, r *expr) *expr {
+	return &expr{op: opIf, sort: l.sort, kids: [3]*expr{cond, l, r},
+		neg: l.neg || r.neg, bits: max(l.bits, r.bits), typ: l.typ}
+}

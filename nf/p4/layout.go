@@ -1,0 +1,172 @@
+package p4
+
+// noNode is the end of a pipeline.
+const noNode = -1
+
+// maxBits is the widest field that is accepted: P4 implementations stop at
+// 2048, and a header must fit a packet.
+const maxBits = 1 << 16
+
+// maxSlots is the largest state of a packet, in words.
+const maxSlots = 1 << 20
+
+// words is how many 64-bit words hold bits bits.
+func words(bits int) int { return (bits + 63) / 64 }
+
+// mask64 has the lowest bits bits set.
+func mask64(bits int) uint64 {
+	if bits >= 64 {
+		return ^uint64(0)
+	}
+	return 1<<uint(bits) - 1
+}
+
+// field is a member of a header type. Its value is words(bits) words at off of
+// the header, least significant first, without its sign bits above bits.
+type field struct {
+	name      string
+	bits      int // of a varbit: at most
+	signed    bool
+	saturate  bool
+	varbit    bool
+	off       int // word, from the header's base
+	bitOff    int // in the header, behind an empty varbit
+	lengthOff int // word that holds a varbit's length in bits
+}
+
+type headerType struct {
+	name   string
+	fields []*field
+	index  map[string]*field
+	words  int // with the validity
+	bits   int // without the varbit
+	varbit *field
+	// lengthExp is the JSON of a varbit's length, for an extraction that does
+	// not bring its own; nil for none. Its fields are of the header itself.
+	lengthExp any
+	maxBytes  int // of the whole header; 0: not limited
+}
+
+// header is an instance: its words begin at base with its validity.
+type header struct {
+	name string
+	id   int
+	typ  *headerType
+	base int
+	meta bool
+	// others are the bases of the other members of its union.
+	others []int
+}
+
+// stack is a header stack. Slot next counts the headers that the parser
+// extracted, or the program pushed.
+type stack struct {
+	name  string
+	typ   *headerType
+	bases []int
+	elems []*header
+	next  int
+}
+
+type union struct {
+	name    string
+	members []*header
+	types   []string // names of the members in the union's type
+}
+
+type unionStack struct {
+	name  string
+	elems []*union
+	next  int
+}
+
+type slotValue struct {
+	slot  int
+	value uint64
+}
+
+// copyRange is words of the state that a field list preserves.
+type copyRange struct{ slot, n int }
+
+// stdField is a field that the architecture reads or writes; slot -1: the
+// program has none.
+type stdField struct {
+	slot int
+	mask uint64
+}
+
+func (f stdField) set(k *packetState, v uint64) {
+	if f.slot >= 0 {
+		k.v[f.slot] = v & f.mask
+	}
+}
+
+func (f stdField) get(k *packetState) uint64 {
+	if f.slot < 0 {
+		return 0
+	}
+	return k.v[f.slot]
+}
+
+// standard are the fields of standard_metadata that the architecture knows, by
+// the names that simple_switch gives them.
+type standard struct {
+	ingressPort, packetLength, instanceType, egressSpec, egressPort stdField
+	parserError, checksumError                                      stdField
+	ingressTime, egressTime, group, rid, priority                   stdField
+	enqTime, enqDepth, deqTime, deqDepth, qid                       stdField
+}
+
+// packetState is a packet on its way through the pipelines.
+type packetState struct {
+	v    []uint64 // headers, metadata, stacks
+	tmp  []uint64
+	args []uint64 // of the action that runs
+	sw   *Switch
+
+	frame []byte // what is parsed; frame[at:] is the payload
+	at    int
+	own   []byte // memory of a frame that came from a deparser
+
+	length   uint64 // packet_length, kept by add_header and remove_header
+	arrived  int    // length at the time it came in, for counters and meters
+	truncate int
+	port     uint32 // egress port
+
+	session                          uint32 // with sessionValid, when cloned
+	cloneList                        uint32
+	digest, resubmitted, recirculate uint32
+
+	parseError  uint32
+	badChecksum bool
+	exit        bool
+	failed      bool // an assertion
+	missed      bool // by the last table that has entries
+}
+
+// sessionValid marks that a packet is to be cloned, even to session 0.
+const sessionValid = 1 << 31
+
+// clearRequests forgets what actions asked for.
+func (k *packetState) clearRequests() {
+	k.session, k.cloneList, k.digest, k.resubmitted, k.recirculate = 0, 0, 0, 0, 0
+}
+
+// setValid makes the header at base valid, and the others of its union invalid.
+func (k *packetState) setValid(base int) {
+	k.v[base] = 1
+	if h := k.sw.prog.owner[base]; h.others != nil {
+		for _, o := range h.others {
+			k.v[o] = 0
+		}
+	}
+}
+
+// bytes is the header's length on the wire now.
+func (k *packetState) bytes(t *headerType, base int) int {
+	n := t.bits
+	if t.varbit != nil {
+		n += int(k.v[base+t.varbit.lengthOff])
+	}
+	return n / 8
+}

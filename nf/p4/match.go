@@ -1,0 +1,357 @@
+package p4
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+)
+
+// none is no entry.
+const none = ^uint32(0)
+
+// matcher finds the entry that a key hits. Keys are in the rows of the table.
+type matcher interface {
+	find(t *table, key []uint64) uint32
+	insert(t *table, e uint32)
+	remove(t *table, e uint32)
+}
+
+// hashWords mixes a key.
+func hashWords(key []uint64) uint64 {
+	h := uint64(0x9e3779b97f4a7c15)
+	for _, w := range key {
+		hi, lo := bits.Mul64(h^w, 0xd6e8feb86659fd93)
+		h = hi ^ lo
+	}
+	return h
+}
+
+// hashIndex maps keys to entries: open addressing with linear probing, at most
+// half full. It keeps entries only; the keys are with the owner.
+type hashIndex struct {
+	slots []uint32 // entry + 1; 0: free
+	used  int
+}
+
+// place is where an entry with that hash begins to look.
+func (x *hashIndex) place(h uint64) int { return int(h & uint64(len(x.slots)-1)) }
+
+func (x *hashIndex) grow(hash func(e uint32) uint64) {
+	old := x.slots
+	x.slots = make([]uint32, max(8, 2*len(old)))
+	for _, s := range old {
+		if s != 0 {
+			x.put(s-1, hash(s-1))
+		}
+	}
+}
+
+func (x *hashIndex) put(e uint32, h uint64) {
+	i := x.place(h)
+	for x.slots[i] != 0 {
+		i = (i + 1) & (len(x.slots) - 1)
+	}
+	x.slots[i] = e + 1
+}
+
+// add inserts an entry whose key is not there.
+func (x *hashIndex) add(e uint32, h uint64, hash func(e uint32) uint64) {
+	if 2*(x.used+1) > len(x.slots) {
+		x.grow(hash)
+	}
+	x.put(e, h)
+	x.used++
+}
+
+// swap puts entry e in the place of old.
+func (x *hashIndex) swap(old, e uint32, h uint64) {
+	for i := x.place(h); x.slots[i] != 0; i = (i + 1) & (len(x.slots) - 1) {
+		if x.slots[i] == old+1 {
+			x.slots[i] = e + 1
+			return
+		}
+	}
+}
+
+// del removes an entry and closes the gap that it leaves.
+func (x *hashIndex) del(e uint32, h uint64, hash func(e uint32) uint64) {
+	m := len(x.slots) - 1
+	i := x.place(h)
+	for x.slots[i] != e+1 {
+		if x.slots[i] == 0 {
+			return
+		}
+		i = (i + 1) & m
+	}
+	x.used--
+	for j := (i + 1) & m; x.slots[j] != 0; j = (j + 1) & m {
+		home := x.place(hash(x.slots[j] - 1))
+		if (j-home)&m >= (j-i)&m {
+			x.slots[i] = x.slots[j]
+			i = j
+		}
+	}
+	x.slots[i] = 0
+}
+
+func sameWords(a, b []uint64) bool {
+	for i, w := range a {
+		if w != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// exactMatcher is one hash of whole keys.
+type exactMatcher struct{ idx hashIndex }
+
+func (m *exactMatcher) find(t *table, key []uint64) uint32 {
+	x := &m.idx
+	if x.used == 0 {
+		return none
+	}
+	w := len(key)
+	for i := x.place(hashWords(key)); ; i = (i + 1) & (len(x.slots) - 1) {
+		s := x.slots[i]
+		if s == 0 {
+			return none
+		}
+		at := int(s-1) * w
+		if sameWords(key, t.keys[at:at+w]) {
+			return s - 1
+		}
+	}
+}
+
+func (m *exactMatcher) insert(t *table, e uint32) {
+	m.idx.add(e, hashWords(t.key(e)), func(e uint32) uint64 { return hashWords(t.key(e)) })
+}
+
+func (m *exactMatcher) remove(t *table, e uint32) {
+	m.idx.del(e, hashWords(t.key(e)), func(e uint32) uint64 { return hashWords(t.key(e)) })
+}
+
+// lpmMatcher is a table whose key is one LPM field of at most 128 bits. The
+// field is aligned to the left of an address, so that bart can look it up.
+type lpmMatcher struct {
+	routes bart.Fast[uint32]
+	bits   int
+}
+
+func (m *lpmMatcher) addr(key []uint64) netip.Addr {
+	if m.bits <= 32 {
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], uint32(key[0])<<uint(32-m.bits))
+		return netip.AddrFrom4(b)
+	}
+	var b [16]byte
+	lo, hi := key[0], uint64(0)
+	if len(key) > 1 {
+		hi = key[1]
+	}
+	if s := uint(128 - m.bits); s >= 64 {
+		hi, lo = lo<<(s-64), 0
+	} else if s > 0 {
+		hi, lo = hi<<s|lo>>(64-s), lo<<s
+	}
+	binary.BigEndian.PutUint64(b[:], hi)
+	binary.BigEndian.PutUint64(b[8:], lo)
+	return netip.AddrFrom16(b)
+}
+
+func (m *lpmMatcher) find(_ *table, key []uint64) uint32 {
+	e, ok := m.routes.Lookup(m.addr(key))
+	if !ok {
+		return none
+	}
+	return e
+}
+
+func (m *lpmMatcher) insert(t *table, e uint32) {
+	m.routes.Insert(netip.PrefixFrom(m.addr(t.key(e)), int(t.rows[e].prefix)), e)
+}
+
+func (m *lpmMatcher) remove(t *table, e uint32) {
+	m.routes.Delete(netip.PrefixFrom(m.addr(t.key(e)), int(t.rows[e].prefix)))
+}
+
+// tupleMatcher searches a space of tuples: entries with the same mask are one
+// hash of masked keys. Entries with the same masked key are a chain in the order
+// in which they win. Ranges are compared along the chain. LPM is a priority, too:
+// that of the longer prefix.
+type tupleMatcher struct {
+	tuples []*tuple // by best
+	masked []uint64
+}
+
+type tuple struct {
+	mask []uint64
+	idx  hashIndex
+	n    int
+	best int32 // no entry has a lower order
+}
+
+// rank is the order in which entries that hit win: the lowest first.
+func (t *table) rank(e uint32) int32 { return t.rows[e].order }
+
+func (t *table) wins(a, b uint32) bool {
+	if x, y := t.rank(a), t.rank(b); x != y {
+		return x < y
+	}
+	return a < b
+}
+
+func (m *tupleMatcher) find(t *table, key []uint64) uint32 {
+	found := none
+	for _, u := range m.tuples {
+		if found != none && u.best > t.rank(found) {
+			break
+		}
+		for i, w := range key {
+			m.masked[i] = w & u.mask[i]
+		}
+		e := u.head(t, m.masked)
+		for ; e != none; e = t.next[e] {
+			if t.inRanges(e, key) {
+				if found == none || t.wins(e, found) {
+					found = e
+				}
+				break
+			}
+		}
+	}
+	return found
+}
+
+// head is the first entry with a masked key.
+func (u *tuple) head(t *table, masked []uint64) uint32 {
+	x := &u.idx
+	for i := x.place(hashWords(masked)); ; i = (i + 1) & (len(x.slots) - 1) {
+		s := x.slots[i]
+		if s == 0 {
+			return none
+		}
+		if t.sameMasked(s-1, masked) {
+			return s - 1
+		}
+	}
+}
+
+// sameMasked reports whether e's key, without its ranges, is masked.
+func (t *table) sameMasked(e uint32, masked []uint64) bool {
+	k, mask := t.key(e), t.mask(e)
+	for i, w := range masked {
+		if !t.def.ranged[i] && k[i]&mask[i] != w {
+			return false
+		}
+	}
+	return true
+}
+
+// inRanges reports whether the ranges of e contain those fields of key.
+func (t *table) inRanges(e uint32, key []uint64) bool {
+	if t.def.ranged == nil || !t.def.hasRange {
+		return true
+	}
+	low, high := t.key(e), t.mask(e)
+	for _, d := range t.def.keys {
+		if d.kind != Range {
+			continue
+		}
+		a, b := d.at, d.at+d.words
+		if wCmp(key[a:b], low[a:b]) < 0 || wCmp(key[a:b], high[a:b]) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// tupleMask is the mask of e's tuple: no bits of ranges.
+func (t *table) tupleMask(dst []uint64, e uint32) []uint64 {
+	dst = append(dst, t.mask(e)...)
+	for i := range dst {
+		if t.def.ranged[i] {
+			dst[i] = 0
+		}
+	}
+	return dst
+}
+
+func (m *tupleMatcher) hash(t *table, e uint32) uint64 {
+	k, mask := t.key(e), t.mask(e)
+	for i := range k {
+		m.masked[i] = k[i] & mask[i]
+		if t.def.ranged[i] {
+			m.masked[i] = 0
+		}
+	}
+	return hashWords(m.masked)
+}
+
+func (m *tupleMatcher) tuple(mask []uint64) int {
+	return slices.IndexFunc(m.tuples, func(u *tuple) bool { return slices.Equal(u.mask, mask) })
+}
+
+func (m *tupleMatcher) sort() {
+	slices.SortStableFunc(m.tuples, func(a, b *tuple) int { return int(a.best) - int(b.best) })
+}
+
+func (m *tupleMatcher) insert(t *table, e uint32) {
+	mask := t.tupleMask(nil, e)
+	i := m.tuple(mask)
+	if i < 0 {
+		i = len(m.tuples)
+		m.tuples = append(m.tuples, &tuple{mask: mask, best: t.rank(e)})
+	}
+	u := m.tuples[i]
+	hash := func(e uint32) uint64 { return m.hash(t, e) }
+	h := hash(e)
+	head := none
+	if u.n > 0 {
+		head = u.head(t, m.masked)
+	}
+	u.n++
+	u.best = min(u.best, t.rank(e))
+	m.sort()
+	switch {
+	case head == none:
+		t.next[e] = none
+		u.idx.add(e, h, hash)
+	case t.wins(e, head):
+		t.next[e] = head
+		u.idx.swap(head, e, h)
+	default:
+		p := head
+		for t.next[p] != none && t.wins(t.next[p], e) {
+			p = t.next[p]
+		}
+		t.next[e], t.next[p] = t.next[p], e
+	}
+}
+
+func (m *tupleMatcher) remove(t *table, e uint32) {
+	i := m.tuple(t.tupleMask(nil, e))
+	u := m.tuples[i]
+	hash := func(e uint32) uint64 { return m.hash(t, e) }
+	h := hash(e)
+	head := u.head(t, m.masked)
+	switch {
+	case head != e:
+		p := head
+		for t.next[p] != e {
+			p = t.next[p]
+		}
+		t.next[p] = t.next[e]
+	case t.next[e] != none:
+		u.idx.swap(e, t.next[e], h)
+	default:
+		u.idx.del(e, h, hash)
+	}
+	if u.n--; u.n == 0 {
+		m.tuples = slices.Delete(m.tuples, i, i+1)
+	}
+}

@@ -1,0 +1,255 @@
+package p4
+
+// maxStates is how many states a parser may take for one packet. Every useful
+// one extracts or skips something.
+const maxStates = 4096
+
+// parserErrors are the program's numbers of the errors of P4's core library.
+type parserErrors struct {
+	noError, tooShort, noMatch, stackOutOfBounds, headerTooShort, timeout, invalidArgument uint32
+}
+
+type parser struct {
+	start  int // -1: none
+	states []*parseState
+	errs   parserErrors
+}
+
+func (p *Program) noError() uint32 {
+	if p.parser == nil {
+		return 0
+	}
+	return p.parser.errs.noError
+}
+
+// parseOp does one thing in a state. A result of parsed goes on, another is the
+// error that ends the parser.
+type parseOp func(k *packetState) int64
+
+const parsed = -1
+
+type parseState struct {
+	name  string
+	ops   []parseOp
+	parts []keyPart
+	kw    int
+	key   int // place of the key in the scratch words
+	pack  int // of the packed key, for value sets
+	cases []parseCase
+	next  int
+}
+
+// keyPart is a part of a state's transition key: a field, or bits that follow.
+type keyPart struct {
+	base  baseFn // of the field's header; nil: lookahead
+	off   int    // of the field in it; of the lookahead in bits
+	bits  int
+	words int
+	at    int
+}
+
+type parseCase struct {
+	value, mask []uint64
+	vset        int // index; -1: none
+	next        int
+}
+
+// parse runs the parser over k.frame[k.at:] and verifies the checksums.
+func (s *Switch) parse(k *packetState) {
+	k.parseError, k.badChecksum = s.prog.noError(), false
+	p := s.prog.parser
+	if p == nil {
+		return
+	}
+	at := p.start
+	for n := 0; at >= 0; n++ {
+		if n == maxStates {
+			k.parseError = p.errs.timeout
+			break
+		}
+		st := p.states[at]
+		if s.trace != nil {
+			s.event(EventState, at, uint64(k.at))
+		}
+		next, err := s.step(k, p, st)
+		if err != parsed {
+			k.parseError = uint32(err)
+			if s.trace != nil {
+				s.event(EventParseError, at, uint64(err))
+			}
+			break
+		}
+		at = next
+	}
+	s.verifyChecksums(k)
+}
+
+// step runs a state and returns the next, or an error.
+func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
+	for _, op := range st.ops {
+		if err := op(k); err != parsed {
+			return 0, err
+		}
+	}
+	if len(st.parts) == 0 {
+		return st.next, parsed
+	}
+	key := s.tmp[st.key : st.key+st.kw]
+	for i := range st.parts {
+		d := &st.parts[i]
+		dst := key[d.at : d.at+d.words]
+		if d.base == nil {
+			if (d.off+d.bits+7)/8 > len(k.frame)-k.at {
+				return 0, int64(p.errs.tooShort)
+			}
+			readWide(dst, k.frame[k.at:], d.off, d.bits)
+			continue
+		}
+		if b := d.base(k); b >= 0 {
+			copy(dst, k.v[b+d.off:])
+		} else {
+			clear(dst)
+		}
+	}
+	for i := range st.cases {
+		c := &st.cases[i]
+		if c.vset >= 0 {
+			if s.inValueSet(st, c, key) {
+				return c.next, parsed
+			}
+			continue
+		}
+		hit := true
+		for j, v := range c.value {
+			if key[j]&c.mask[j] != v {
+				hit = false
+				break
+			}
+		}
+		if hit {
+			return c.next, parsed
+		}
+	}
+	return st.next, parsed
+}
+
+// inValueSet reports whether the key, packed, is a member.
+func (s *Switch) inValueSet(st *parseState, c *parseCase, key []uint64) bool {
+	vs := &s.vsets[c.vset]
+	if len(vs.members) == 0 {
+		return false
+	}
+	w := words(vs.def.bits)
+	packed, masked := s.tmp[st.pack:st.pack+w], s.tmp[st.pack+w:st.pack+2*w]
+	at := vs.def.bits
+	clear(packed)
+	for i := range st.parts {
+		d := &st.parts[i]
+		at -= d.bits
+		if at < 0 {
+			return false
+		}
+		extend(masked, key[d.at:d.at+d.words], false)
+		wShl(masked, masked, uint64(at))
+		for j := range packed {
+			packed[j] |= masked[j]
+		}
+	}
+	for _, m := range vs.members {
+		number(masked, m, vs.def.bits)
+		hit := true
+		for j := range packed {
+			keep := ^uint64(0)
+			if c.mask != nil {
+				keep = c.mask[j]
+			}
+			if (packed[j]^masked[j])&keep != 0 {
+				hit = false
+				break
+			}
+		}
+		if hit {
+			return true
+		}
+	}
+	return false
+}
+
+// extract reads a header of t at base from the packet; variable is the length
+// of its varbit in bits.
+func (k *packetState) extract(e *parserErrors, t *headerType, base, variable int) int64 {
+	size := (t.bits + variable) / 8
+	if size > len(k.frame)-k.at {
+		return int64(e.tooShort)
+	}
+	b := k.frame[k.at:]
+	v := k.v[base : base+t.words]
+	if t.varbit == nil {
+		for _, f := range t.fields {
+			if f.bits <= 64 {
+				v[f.off] = readBits(b, f.bitOff, f.bits)
+			} else {
+				readWide(v[f.off:f.off+words(f.bits)], b, f.bitOff, f.bits)
+			}
+		}
+	} else {
+		off := 0
+		for _, f := range t.fields {
+			n := f.bits
+			dst := v[f.off : f.off+words(n)]
+			if f.varbit {
+				n = variable
+				v[f.lengthOff] = uint64(n)
+				clear(dst)
+				dst = dst[:words(n)]
+			}
+			readWide(dst, b, off, n)
+			off += n
+		}
+	}
+	k.at += size
+	return parsed
+}
+
+// extractVariable reads a header whose varbit is as long as length says.
+func (k *packetState) extractVariable(e *parserErrors, t *headerType, base int, length uint64) int64 {
+	if length%8 != 0 {
+		return int64(e.invalidArgument)
+	}
+	if length > 8*uint64(len(k.frame)) {
+		return int64(e.tooShort)
+	}
+	if size := (t.bits + int(length)) / 8; size > len(k.frame)-k.at {
+		return int64(e.tooShort)
+	}
+	if int(length) > t.varbit.bits {
+		return int64(e.headerTooShort)
+	}
+	return k.extract(e, t, base, int(length))
+}
+
+// deparser writes the headers in order.
+type deparser struct {
+	code  []step
+	order []*header
+}
+
+// deparse is the frame that leaves; it is valid until the next one.
+func (s *Switch) deparse(k *packetState) []byte {
+	s.updateChecksums(k)
+	d := s.prog.deparser
+	w := bitWriter{b: s.buf[:0]}
+	if d != nil {
+		execute(k, d.code)
+		w.b = s.buf[:0] // primitives may have used, and grown, it
+		for _, h := range d.order {
+			if k.v[h.base] != 0 {
+				w.putHeader(k, h.typ, h.base)
+			}
+		}
+		w.flush()
+	}
+	w.b = append(w.b, k.frame[k.at:]...)
+	s.buf = w.b
+	return w.b
+}

@@ -1,0 +1,218 @@
+package p4
+
+import (
+	"errors"
+	"slices"
+)
+
+// Program is a loaded P4 program: immutable, and shared by any number of
+// switches.
+type Program struct {
+	tables    []*tableDef
+	actions   []*action
+	nodes     []node
+	ingress   int // first node; noNode
+	egress    int
+	parser    *parser // nil: the packet is all payload
+	deparser  *deparser
+	headers   []*header
+	owner     []*header // by base; nil elsewhere
+	slots     int       // words of a packet's state
+	reset     []slotValue
+	tmp       int // words of scratch that expressions use
+	std       standard
+	registers []*registerDef
+	counters  []*arrayDef
+	meters    []*meterDef
+	profiles  []*profileDef
+	vsets     []*valueSetDef
+	digests   []*digestDef
+	lists     map[int][]copyRange // field lists by id
+	verify    []*checksum
+	update    []*checksum
+	calcs     []*calculation
+	logs      []*logMessage
+	errors    map[string]uint32
+}
+
+// MatchKind is how a key's field is compared.
+type MatchKind uint8
+
+// The kinds of matches. Optional is written as Ternary by p4c.
+const (
+	Exact MatchKind = iota
+	LPM
+	Ternary
+	Range
+	Valid // of a header: 1 or 0
+)
+
+var matchNames = [...]string{"exact", "lpm", "ternary", "range", "valid"}
+
+// String is P4's name of the match kind.
+func (k MatchKind) String() string {
+	if int(k) < len(matchNames) {
+		return matchNames[k]
+	}
+	return "unknown"
+}
+
+// FieldInfo is a named value of some width: an action's parameter, or a field
+// of a digest.
+type FieldInfo struct {
+	Name string
+	Bits int
+}
+
+// KeyInfo is a field of a table's key.
+type KeyInfo struct {
+	Name  string
+	Match MatchKind
+	Bits  int
+}
+
+// ActionInfo is an action. ID is that of the JSON; two actions may share a name.
+type ActionInfo struct {
+	Name   string
+	ID     int
+	Params []FieldInfo
+}
+
+// TableInfo is a table. Actions are those that its entries may have.
+type TableInfo struct {
+	Name         string
+	ID           int
+	Keys         []KeyInfo
+	Actions      []ActionInfo
+	Size         int
+	Const        bool // its entries are the program's and stay
+	ConstDefault bool // its default entry is the program's and stays
+	Counters     bool // an entry counts
+	Meters       bool // an entry has a meter
+	Timeout      bool // an entry may have a Timeout
+	Profile      string
+	Selector     bool // entries may name groups
+	// Priority: an entry needs one, as the key has a field that is neither
+	// Exact, LPM nor Valid.
+	Priority bool
+	// Hidden: made by the compiler; it has no key and one action.
+	Hidden bool
+}
+
+// ArrayInfo is an array of counters, meters or registers.
+type ArrayInfo struct {
+	Name string
+	ID   int
+	Size int
+	Bits int  // of a register
+	Byte bool // of a meter: counts bytes, not packets
+}
+
+// ProfileInfo is an action profile. Actions are those of the tables that use it.
+type ProfileInfo struct {
+	Name     string
+	ID       int
+	Size     int
+	Selector bool
+	Actions  []ActionInfo
+}
+
+// DigestInfo is a list of fields that the program sends to the controller.
+type DigestInfo struct {
+	Name   string
+	ID     int
+	Fields []FieldInfo
+}
+
+// The sorts of refusals of a Switch, to be found by errors.Is.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("exists already")
+	ErrFull     = errors.New("full")
+	ErrConst    = errors.New("may not be changed")
+	ErrInUse    = errors.New("in use")
+	ErrInvalid  = errors.New("invalid")
+)
+
+// Tables are the program's tables, in the order of the JSON.
+func (p *Program) Tables() []TableInfo {
+	var all []TableInfo
+	for _, t := range p.tables {
+		all = append(all, t.TableInfo)
+	}
+	return all
+}
+
+// Table is the table of a name.
+func (p *Program) Table(name string) (TableInfo, bool) {
+	i := slices.IndexFunc(p.tables, func(t *tableDef) bool { return t.Name == name })
+	if i < 0 {
+		return TableInfo{}, false
+	}
+	return p.tables[i].TableInfo, true
+}
+
+// Actions are the program's actions, in the order of the JSON.
+func (p *Program) Actions() []ActionInfo {
+	var all []ActionInfo
+	for _, a := range p.actions {
+		all = append(all, a.ActionInfo)
+	}
+	return all
+}
+
+// Counters are the arrays of indirect counters.
+func (p *Program) Counters() []ArrayInfo {
+	var all []ArrayInfo
+	for _, c := range p.counters {
+		all = append(all, c.ArrayInfo)
+	}
+	return all
+}
+
+// Meters are the arrays of indirect meters.
+func (p *Program) Meters() []ArrayInfo {
+	var all []ArrayInfo
+	for _, m := range p.meters {
+		if !m.direct {
+			all = append(all, m.ArrayInfo)
+		}
+	}
+	return all
+}
+
+// Registers are the arrays of registers.
+func (p *Program) Registers() []ArrayInfo {
+	var all []ArrayInfo
+	for _, r := range p.registers {
+		all = append(all, r.ArrayInfo)
+	}
+	return all
+}
+
+// Profiles are the action profiles.
+func (p *Program) Profiles() []ProfileInfo {
+	var all []ProfileInfo
+	for _, d := range p.profiles {
+		all = append(all, d.ProfileInfo)
+	}
+	return all
+}
+
+// ValueSets are the parser's value sets; Bits is the width of a member.
+func (p *Program) ValueSets() []FieldInfo {
+	var all []FieldInfo
+	for _, v := range p.vsets {
+		all = append(all, FieldInfo{v.name, v.bits})
+	}
+	return all
+}
+
+// Digests are what the program may send to the controller.
+func (p *Program) Digests() []DigestInfo {
+	var all []DigestInfo
+	for _, d := range p.digests {
+		all = append(all, d.DigestInfo)
+	}
+	return all
+}

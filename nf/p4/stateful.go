@@ -1,0 +1,228 @@
+package p4
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+type arrayDef struct{ ArrayInfo }
+
+type registerDef struct {
+	ArrayInfo
+	words int // of a cell
+}
+
+type meterDef struct {
+	ArrayInfo
+	direct bool
+	rates  int
+}
+
+type valueSetDef struct {
+	name string
+	bits int
+}
+
+type digestDef struct {
+	DigestInfo
+	fields []slotField
+}
+
+// slotField is a field of the state.
+type slotField struct{ slot, bits int }
+
+type profileDef struct {
+	ProfileInfo
+	index   int
+	actions []*action
+	dw      int
+	hash    *calculation // of a selector
+}
+
+// Rate is a token bucket: how fast tokens come, in packets or bytes a second,
+// and how many there are room for.
+type Rate struct{ PerSecond, Burst uint64 }
+
+// meter is bmv2's two-rate three-color marker: the buckets fill from the time
+// at which they were configured, in whole microseconds, and the color-blind
+// marker of RFC 2698 looks at the peak first.
+type meter struct {
+	since clock.Time
+	rates []bucket // the slowest first
+}
+
+type bucket struct {
+	Rate
+	tokens uint64
+	seen   uint64 // tokens that came since the beginning
+}
+
+// configure sets the rates, slowest first; none: every packet is green.
+func (m *meter) configure(now clock.Time, rates []Rate) {
+	m.since, m.rates = now, nil
+	for _, r := range rates {
+		m.rates = append(m.rates, bucket{Rate: r, tokens: r.Burst})
+	}
+}
+
+func (m *meter) config() []Rate {
+	var all []Rate
+	for _, b := range m.rates {
+		all = append(all, b.Rate)
+	}
+	return all
+}
+
+// execute is the color of a packet: 0 is green, and each rate that it exceeds
+// one more.
+func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
+	need := uint64(1)
+	if d.Byte {
+		need = uint64(size)
+	}
+	micros := uint64(max(0, now.Sub(m.since))) / 1000
+	for i := len(m.rates) - 1; i >= 0; i-- {
+		b := &m.rates[i]
+		hi, lo := bits.Mul64(micros, b.PerSecond)
+		total := ^uint64(0)
+		if hi < 1_000_000 {
+			total, _ = bits.Div64(hi, lo, 1_000_000)
+		}
+		fresh := total - b.seen
+		b.seen = total
+		if fresh > b.Burst || b.tokens+fresh > b.Burst {
+			b.tokens = b.Burst
+		} else {
+			b.tokens += fresh
+		}
+		if b.tokens < need {
+			return uint64(i + 1)
+		}
+		b.tokens -= need
+	}
+	return 0
+}
+
+// valueSet holds the members of a parser's value set, as padded bytes.
+type valueSet struct {
+	def     *valueSetDef
+	members [][]byte
+}
+
+// member is an action with its data.
+type member struct {
+	id   uint32
+	act  *action
+	data []uint64
+	uses int // by entries and groups
+}
+
+// GroupMember is a member of a group of an action selector. A member of weight
+// 2 gets twice the share of a member of weight 1; 0 counts as 1. With HasWatch
+// it gets nothing while the port Watch is down.
+type GroupMember struct {
+	ID       uint32
+	Weight   int
+	Watch    uint32
+	HasWatch bool
+}
+
+type group struct {
+	id      uint32
+	members []GroupMember
+	live    []*member // a member as often as its weight says
+	uses    int
+}
+
+// profile is an action profile with its members and groups.
+type profile struct {
+	def     *profileDef
+	members map[uint32]*member
+	groups  map[uint32]*group
+	// byEntry resolves ids for entries without a map: members and groups keep
+	// their place until they are deleted.
+	memberAt []*member
+	groupAt  []*group
+}
+
+func newProfile(d *profileDef) *profile {
+	return &profile{def: d, members: map[uint32]*member{}, groups: map[uint32]*group{}}
+}
+
+// pick is the action of a member, or of the member of a group that the packet's
+// hash says; both are places + 1. nil: a group without members.
+func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uint64) {
+	if groupAt == 0 {
+		m := p.memberAt[memberAt-1]
+		return m.act, m.data
+	}
+	g := p.groupAt[groupAt-1]
+	if len(g.live) == 0 {
+		return nil, nil
+	}
+	m := g.live[p.def.hash.output(k)%uint64(len(g.live))]
+	return m.act, m.data
+}
+
+// place puts x at a free place of list and returns the place + 1.
+func placeIn[T any](list []*T, x *T) ([]*T, uint32) {
+	if i := slices.Index(list, nil); i >= 0 {
+		list[i] = x
+		return list, uint32(i + 1)
+	}
+	return append(list, x), uint32(len(list) + 1)
+}
+
+// refresh resolves a group's members anew: those whose port is up.
+func (p *profile) refresh(g *group, down map[uint32]bool) {
+	g.live = g.live[:0]
+	for _, gm := range g.members {
+		if gm.HasWatch && down[gm.Watch] {
+			continue
+		}
+		for range max(1, gm.Weight) {
+			g.live = append(g.live, p.members[gm.ID])
+		}
+	}
+}
+
+// resetArrays zeroes counters, registers and meters.
+func (s *Switch) resetArrays() {
+	s.registers, s.counters, s.meters = nil, nil, nil
+	for _, r := range s.prog.registers {
+		s.registers = append(s.registers, make([]uint64, r.Size*r.words))
+	}
+	for _, c := range s.prog.counters {
+		s.counters = append(s.counters, make([]Count, c.Size))
+	}
+	for _, m := range s.prog.meters {
+		n := m.Size
+		if m.direct {
+			n = 0
+		}
+		s.meters = append(s.meters, make([]meter, n))
+	}
+}
+
+// sendDigest gives the fields of a digest to the controller.
+func (s *Switch) sendDigest(k *packetState) {
+	if s.cfg.Digest == nil {
+		return
+	}
+	i := slices.IndexFunc(s.prog.digests, func(d *digestDef) bool { return d.ID == int(k.digest) })
+	if i < 0 {
+		return
+	}
+	d := s.prog.digests[i]
+	b := s.buf[:0]
+	for _, f := range d.fields {
+		v := k.v[f.slot : f.slot+words(f.bits)]
+		for at := (f.bits+7)/8 - 1; at >= 0; at-- {
+			b = append(b, byte(v[at/8]>>uint(at%8*8)))
+		}
+	}
+	s.buf = b
+	s.cfg.Digest(Digest{ID: d.ID, Name: d.Name, Data: b})
+}

@@ -1,0 +1,460 @@
+package p4
+
+import (
+	"math/rand/v2"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Config is what a Switch may be told; the zero value is a switch like
+// simple_switch without options.
+type Config struct {
+	// Start is the time that the program's timestamps count from.
+	Start clock.Time
+	// DropPort is the egress_spec that drops a packet; 0: 511.
+	DropPort uint32
+	// Queues is how many priorities a port has; 0: 8. A packet with another
+	// one is dropped, as in simple_switch, which has 1 unless told otherwise.
+	Queues int
+	// MaxPasses is how often a received packet with all its clones, replicas
+	// and recirculations may pass a pipeline; 0: 1024.
+	MaxPasses int
+	// Seed of random().
+	Seed uint64
+	// Digest is called for what the program sends to the controller. The data
+	// is valid during the call.
+	Digest func(d Digest)
+	// Trace is called for the steps of each packet while it is set.
+	Trace func(e Event)
+}
+
+// Digest is a message of the program to the controller: the fields of a digest
+// one after the other, each big-endian in as many bytes as it needs.
+type Digest struct {
+	ID   int // of the DigestInfo
+	Name string
+	Data []byte
+}
+
+// Reason is why a packet, a clone or a replica ended in the switch.
+type Reason uint8
+
+// The reasons.
+const (
+	NotDropped Reason = iota
+	// ParserError: dropped by the program, after its parser had failed.
+	ParserError
+	// NoTableHit: dropped in ingress, after the last table with a key was missed.
+	NoTableHit
+	// IngressDrop and EgressDrop: dropped by the program.
+	IngressDrop
+	EgressDrop
+	// NoReplica: sent to a multicast group without members.
+	NoReplica
+	// NoQueue: with a priority that ports do not have.
+	NoQueue
+	// PassLimit: recirculated, resubmitted or cloned without end.
+	PassLimit
+	// Asserted: an assert or an assume did not hold.
+	Asserted
+
+	numReasons
+)
+
+var reasonNames = [numReasons]string{"", "parser-error", "no-table-hit", "ingress-drop", "egress-drop",
+	"no-replica", "no-queue", "pass-limit", "assertion"}
+
+// String is a short name in kebab case.
+func (r Reason) String() string { return reasonNames[r] }
+
+// Result is what became of a packet.
+type Result struct {
+	Emitted int    // frames
+	Dropped Reason // of the last that was dropped
+}
+
+// Emit takes a frame that leaves on a port; the frame is valid during the call.
+type Emit func(port uint32, frame []byte)
+
+// The values of instance_type.
+const (
+	instanceNormal = iota
+	instanceIngressClone
+	instanceEgressClone
+	instanceCoalesced
+	instanceRecirculated
+	instanceReplica
+	instanceResubmitted
+)
+
+// Replica is a copy of a packet: the port it goes to, and its egress_rid.
+type Replica struct {
+	Port uint32
+	Rid  uint16
+}
+
+// Session says where clones go: to Replicas, and to those of a multicast
+// group when Group is not 0.
+type Session struct {
+	Replicas []Replica
+	Group    uint32
+}
+
+// Switch runs a program. It belongs to one goroutine.
+type Switch struct {
+	prog      *Program
+	cfg       Config
+	tables    []*table
+	registers [][]uint64
+	counters  [][]Count
+	meters    [][]meter
+	profiles  []*profile
+	vsets     []valueSet
+	groups    map[uint32][]Replica
+	sessions  map[uint32]Session
+	down      map[uint32]bool // ports
+
+	rand    *rand.Rand
+	trace   func(Event)
+	now     clock.Time
+	micros  uint64
+	emit    Emit
+	result  Result
+	passes  int
+	dropped [numReasons]uint64
+
+	in, out []*packetState // wait for ingress, for egress
+	inAt    int
+	outAt   int
+	spare   []*packetState
+	tmp     []uint64
+	buf     []byte // frames that leave, inputs of hashes
+}
+
+// NewSwitch makes a switch with the program's own entries in its tables.
+func NewSwitch(p *Program, c Config) (*Switch, error) {
+	if c.DropPort == 0 {
+		c.DropPort = 511
+	}
+	if c.Queues == 0 {
+		c.Queues = 8
+	}
+	if c.MaxPasses == 0 {
+		c.MaxPasses = 1024
+	}
+	if c.Queues < 0 || c.MaxPasses < 0 {
+		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
+	}
+	s := &Switch{prog: p, cfg: c, trace: c.Trace, now: c.Start,
+		groups: map[uint32][]Replica{}, sessions: map[uint32]Session{}, down: map[uint32]bool{},
+		tmp:  make([]uint64, p.tmp),
+		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
+	for _, d := range p.profiles {
+		s.profiles = append(s.profiles, newProfile(d))
+	}
+	for _, v := range p.vsets {
+		s.vsets = append(s.vsets, valueSet{def: v})
+	}
+	for _, d := range p.tables {
+		t := newTable(d)
+		s.tables = append(s.tables, t)
+		for _, e := range d.preset {
+			if err := t.preset(e); err != nil {
+				return nil, err
+			}
+		}
+	}
+	s.resetArrays()
+	return s, nil
+}
+
+// Program is the program that the switch runs.
+func (s *Switch) Program() *Program { return s.prog }
+
+// SetTrace switches the trace on, or off by nil.
+func (s *Switch) SetTrace(f func(Event)) { s.trace = f }
+
+// Dropped is how many packets, clones and replicas ended for a reason.
+func (s *Switch) Dropped(r Reason) uint64 { return s.dropped[r] }
+
+// Process runs a frame that came in on a port at time now through the program,
+// with all that becomes of it, and emits what leaves. The frame is only read.
+func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) Result {
+	s.now = max(s.now, now)
+	s.micros = uint64(s.now.Sub(s.cfg.Start)) / 1000
+	s.emit, s.result, s.passes = emit, Result{}, 0
+	k := s.take()
+	k.frame, k.arrived, k.length = frame, len(frame), uint64(len(frame))
+	std := &s.prog.std
+	std.ingressPort.set(k, uint64(port))
+	std.packetLength.set(k, uint64(len(frame)))
+	std.ingressTime.set(k, s.micros)
+	s.in = append(s.in, k)
+	for {
+		switch {
+		case s.inAt < len(s.in):
+			k := s.in[s.inAt]
+			s.inAt++
+			s.doIngress(k)
+		case s.outAt < len(s.out):
+			k := s.out[s.outAt]
+			s.outAt++
+			s.doEgress(k)
+		default:
+			s.in, s.out, s.inAt, s.outAt = s.in[:0], s.out[:0], 0, 0
+			s.emit = nil
+			return s.result
+		}
+	}
+}
+
+// take is a packet with all fields zero.
+func (s *Switch) take() *packetState {
+	var k *packetState
+	if n := len(s.spare); n > 0 {
+		k = s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		v, own := k.v, k.own
+		*k = packetState{v: v, own: own}
+		clear(v)
+	} else {
+		k = &packetState{v: make([]uint64, s.prog.slots)}
+	}
+	k.tmp, k.sw, k.truncate = s.tmp, s, maxFrame
+	for _, r := range s.prog.reset {
+		k.v[r.slot] = r.value
+	}
+	return k
+}
+
+// maxFrame is longer than any frame.
+const maxFrame = 1 << 30
+
+// give returns a packet that has ended.
+func (s *Switch) give(k *packetState) { s.spare = append(s.spare, k) }
+
+func (s *Switch) drop(k *packetState, r Reason) {
+	s.result.Dropped = r
+	s.dropped[r]++
+	if s.trace != nil {
+		s.event(EventDrop, int(r), 0)
+	}
+	s.give(k)
+}
+
+// pass counts a pass through a pipeline; false: there were too many.
+func (s *Switch) pass(k *packetState) bool {
+	if s.passes == s.cfg.MaxPasses {
+		s.drop(k, PassLimit)
+		return false
+	}
+	s.passes++
+	return true
+}
+
+// preserve copies the fields of a list; an unknown list has none.
+func (s *Switch) preserve(to, from *packetState, list uint32) {
+	for _, r := range s.prog.lists[int(list)] {
+		copy(to.v[r.slot:r.slot+r.n], from.v[r.slot:])
+	}
+}
+
+// clearMetadata zeroes what a clone does not inherit.
+func (s *Switch) clearMetadata(k *packetState) {
+	for _, h := range s.prog.headers {
+		if h.meta {
+			clear(k.v[h.base+1 : h.base+h.typ.words])
+		}
+	}
+}
+
+func (s *Switch) doIngress(k *packetState) {
+	if !s.pass(k) {
+		return
+	}
+	std := &s.prog.std
+	size := k.length
+	s.parse(k)
+	std.parserError.set(k, uint64(k.parseError))
+	std.checksumError.set(k, b2u(k.badChecksum))
+	s.apply(k, s.prog.ingress)
+	if k.failed {
+		s.drop(k, Asserted)
+		return
+	}
+	if k.session&sessionValid != 0 {
+		s.cloneIngress(k, size)
+	}
+	if k.digest != 0 {
+		s.sendDigest(k)
+	}
+	if k.resubmitted != 0 {
+		c := s.copyOf(k)
+		s.preserve(c, k, k.resubmitted)
+		std.instanceType.set(c, instanceResubmitted)
+		c.length = size
+		std.packetLength.set(c, size)
+		s.give(k)
+		s.in = append(s.in, c)
+		return
+	}
+	if g := std.group.get(k); g != 0 {
+		std.instanceType.set(k, instanceReplica)
+		if s.multicast(k, s.groups[uint32(g)]) == 0 {
+			s.drop(k, NoReplica)
+			return
+		}
+		s.give(k)
+		return
+	}
+	spec := uint32(std.egressSpec.get(k))
+	if spec == s.cfg.DropPort {
+		switch {
+		case k.parseError != s.prog.noError():
+			s.drop(k, ParserError)
+		case k.missed:
+			s.drop(k, NoTableHit)
+		default:
+			s.drop(k, IngressDrop)
+		}
+		return
+	}
+	std.instanceType.set(k, instanceNormal)
+	s.enqueue(k, spec)
+}
+
+// copyOf is a new packet with k's frame. A frame in k's own memory goes with
+// it: k is not parsed again.
+func (s *Switch) copyOf(k *packetState) *packetState {
+	c := s.take()
+	c.arrived = k.arrived
+	if k.owns() {
+		c.own = append(c.own[:0], k.frame...)
+		c.frame = c.own
+	} else {
+		c.frame = k.frame
+	}
+	return c
+}
+
+// owns reports whether the frame lies in k's own memory.
+func (k *packetState) owns() bool {
+	return len(k.frame) > 0 && len(k.own) > 0 && &k.frame[0] == &k.own[0]
+}
+
+// cloneIngress makes clones of the packet as it came to ingress.
+func (s *Switch) cloneIngress(k *packetState, size uint64) {
+	ses, ok := s.sessions[k.session&0x7fff]
+	if !ok {
+		return
+	}
+	std := &s.prog.std
+	c := s.copyOf(k)
+	std.ingressPort.set(c, std.ingressPort.get(k))
+	s.parse(c)
+	s.clearMetadata(c)
+	s.preserve(c, k, k.cloneList)
+	std.instanceType.set(c, instanceIngressClone)
+	c.length = size
+	s.toSession(c, ses)
+	s.give(c)
+}
+
+// toSession queues copies of c for egress.
+func (s *Switch) toSession(c *packetState, ses Session) {
+	if ses.Group != 0 {
+		s.multicast(c, s.groups[ses.Group])
+	}
+	s.multicast(c, ses.Replicas)
+}
+
+// multicast queues a copy for each replica and returns how many there are.
+func (s *Switch) multicast(k *packetState, to []Replica) int {
+	for _, r := range to {
+		c := s.replicate(k)
+		s.prog.std.rid.set(c, uint64(r.Rid))
+		s.enqueue(c, r.Port)
+	}
+	return len(to)
+}
+
+// replicate copies a packet with its headers, ready for egress.
+func (s *Switch) replicate(k *packetState) *packetState {
+	c := s.copyOf(k)
+	copy(c.v, k.v)
+	c.at, c.length = k.at, k.length
+	c.parseError, c.badChecksum = k.parseError, k.badChecksum
+	return c
+}
+
+func (s *Switch) enqueue(k *packetState, port uint32) {
+	std := &s.prog.std
+	if std.priority.get(k) >= uint64(s.cfg.Queues) {
+		s.drop(k, NoQueue)
+		return
+	}
+	std.enqTime.set(k, s.micros)
+	std.enqDepth.set(k, 0)
+	k.port = port
+	s.out = append(s.out, k)
+}
+
+func (s *Switch) doEgress(k *packetState) {
+	if !s.pass(k) {
+		return
+	}
+	std := &s.prog.std
+	k.session, k.cloneList, k.digest, k.resubmitted = 0, 0, 0, 0
+	std.egressTime.set(k, s.micros)
+	std.deqTime.set(k, 0)
+	std.deqDepth.set(k, 0)
+	std.qid.set(k, std.priority.get(k))
+	std.egressPort.set(k, uint64(k.port))
+	std.egressSpec.set(k, uint64(s.cfg.DropPort)+1)
+	std.packetLength.set(k, k.length)
+	s.apply(k, s.prog.egress)
+	if k.failed {
+		s.drop(k, Asserted)
+		return
+	}
+	if k.session&sessionValid != 0 {
+		if ses, ok := s.sessions[k.session&0x7fff]; ok {
+			c := s.replicate(k)
+			s.clearMetadata(c)
+			s.preserve(c, k, k.cloneList)
+			std.instanceType.set(c, instanceEgressClone)
+			s.toSession(c, ses)
+			s.give(c)
+		}
+	}
+	if uint32(std.egressSpec.get(k)) == s.cfg.DropPort {
+		s.drop(k, EgressDrop)
+		return
+	}
+	frame := s.deparse(k)
+	if k.failed {
+		s.drop(k, Asserted)
+		return
+	}
+	if k.recirculate != 0 {
+		c := s.take()
+		c.own = append(c.own[:0], frame...)
+		c.frame = c.own
+		s.preserve(c, k, k.recirculate)
+		std.instanceType.set(c, instanceRecirculated)
+		c.length, c.arrived = uint64(len(frame)), len(frame)
+		std.packetLength.set(c, c.length)
+		s.give(k)
+		s.in = append(s.in, c)
+		return
+	}
+	if len(frame) > k.truncate {
+		frame = frame[:k.truncate]
+	}
+	s.result.Emitted++
+	if s.trace != nil {
+		s.event(EventEmit, int(k.port), uint64(len(frame)))
+	}
+	s.emit(k.port, frame)
+	s.give(k)
+}

@@ -1,0 +1,404 @@
+package p4
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// keyDef is a field of a table's key, at words at of a row.
+type keyDef struct {
+	kind     MatchKind
+	bits     int
+	words    int
+	at       int
+	slot     int
+	validity int // slot; the field counts as 0 while it is 0. -1: always valid
+	mask     []uint64
+}
+
+// tableDef is a table on paper.
+type tableDef struct {
+	TableInfo
+	index    int
+	keys     []keyDef
+	kw       int // words of a key
+	dw       int // words of an entry's action data, at most
+	ranged   []bool
+	hasRange bool
+	kind     MatchKind // of the table: how its entries compete
+	actions  []*action
+	next     []int // node behind an action, by its index
+	hit      int   // node behind a hit or a miss, when branches
+	miss     int
+	branches bool // by hit and miss, not by action
+	baseMiss int  // node behind a miss without a default entry
+	profile  int  // -1: none
+	meter    int  // index in Program.meters; -1: none
+	meterTo  stdField
+	initial  *action // default entry; nil: none
+	initData []uint64
+	// constAction is the only action that the default entry may have; nil: any.
+	constAction *action
+	preset      []presetEntry
+}
+
+// presetEntry is an entry of the program itself.
+type presetEntry struct {
+	key, mask []uint64
+	prefix    int
+	priority  int32
+	act       *action
+	data      []uint64
+}
+
+// Match is one field of an entry's key. Bytes are big-endian; leading zeros
+// do not matter.
+type Match struct {
+	// Value is the value; of a Range its lowest. Empty is 0.
+	Value []byte
+	// Mask of a Ternary: bits that count; nil: all, unless Any is set. Of a
+	// Range: the highest value.
+	Mask []byte
+	// Prefix is the length of an LPM's prefix in bits.
+	Prefix int
+	// Any matches everything; not for Exact and Valid.
+	Any bool
+}
+
+// Action is an action with its arguments, big-endian.
+type Action struct {
+	Name string
+	Args [][]byte
+}
+
+// Entry is an entry of a table. A table with an action profile takes a Member
+// or a Group instead of an Action.
+type Entry struct {
+	Key []Match
+	// Priority decides between the entries that match: the lowest number wins,
+	// as in bmv2 (P4Runtime is the other way around). It must be 0 in tables
+	// that need none.
+	Priority int32
+	Action   Action
+	Member   uint32
+	Group    uint32
+	// Timeout is how long the entry may be without a hit before Expired
+	// reports it; 0: for ever.
+	Timeout clock.Duration
+}
+
+// Handle names an entry of a table until it is deleted.
+type Handle uint32
+
+// Count is what a counter has counted.
+type Count struct{ Packets, Bytes uint64 }
+
+// row is what is known of an entry besides its key and its data.
+type row struct {
+	act    int32 // in Program.actions; -1: member or group
+	order  int32 // the lowest wins: the priority, or the inverse of the prefix
+	prio   int32
+	prefix int16
+	live   bool
+	member uint32
+	group  uint32
+}
+
+// use is when an entry was hit last, and how long it may wait.
+type use struct {
+	hit     clock.Time
+	timeout clock.Duration
+}
+
+// table is a table with its entries.
+type table struct {
+	def   *tableDef
+	m     matcher
+	n     int
+	rows  []row
+	keys  []uint64
+	masks []uint64 // tuples only: masks, and the upper ends of ranges
+	next  []uint32 // tuples only: chains
+	data  []uint64
+	count []Count
+	meter []meter
+	uses  []use
+	free  []uint32
+	probe []uint64 // key of the packet
+
+	act     *action // default entry; nil: none
+	actData []uint64
+	member  uint32
+	group   uint32
+}
+
+func (t *table) key(e uint32) []uint64 {
+	w := t.def.kw
+	return t.keys[int(e)*w : int(e)*w+w]
+}
+
+func (t *table) mask(e uint32) []uint64 {
+	w := t.def.kw
+	return t.masks[int(e)*w : int(e)*w+w]
+}
+
+func (t *table) entryData(e uint32) []uint64 {
+	w := t.def.dw
+	return t.data[int(e)*w : int(e)*w+w]
+}
+
+func newTable(d *tableDef) *table {
+	t := &table{def: d, probe: make([]uint64, d.kw)}
+	single := len(d.keys) == 1 && d.keys[0].bits <= 128
+	switch {
+	case d.kind == Exact:
+		t.m = &exactMatcher{}
+	case d.kind == LPM && single:
+		t.m = &lpmMatcher{bits: d.keys[0].bits}
+	default:
+		t.m = &tupleMatcher{masked: make([]uint64, d.kw)}
+	}
+	t.act, t.actData = d.initial, d.initData
+	return t
+}
+
+// tupled reports whether rows have masks.
+func (t *table) tupled() bool {
+	_, ok := t.m.(*tupleMatcher)
+	return ok
+}
+
+// lookup finds the entry that the packet hits.
+func (t *table) lookup(k *packetState) uint32 {
+	if t.n == 0 {
+		return none
+	}
+	key := t.probe
+	for i := range t.def.keys {
+		d := &t.def.keys[i]
+		switch {
+		case d.validity >= 0 && k.v[d.validity] == 0:
+			clear(key[d.at : d.at+d.words])
+		case d.words == 1:
+			key[d.at] = k.v[d.slot]
+		default:
+			copy(key[d.at:d.at+d.words], k.v[d.slot:])
+		}
+		for j, m := range d.mask {
+			key[d.at+j] &= m
+		}
+	}
+	return t.m.find(t, key)
+}
+
+// alloc takes a free row.
+func (t *table) alloc() uint32 {
+	if n := len(t.free); n > 0 {
+		e := t.free[n-1]
+		t.free = t.free[:n-1]
+		return e
+	}
+	e := uint32(len(t.rows))
+	t.rows = append(t.rows, row{})
+	t.keys = append(t.keys, t.probe...) // only their number matters
+	t.data = slices.Grow(t.data, t.def.dw)[:len(t.data)+t.def.dw]
+	if t.tupled() {
+		t.masks = append(t.masks, t.probe...)
+		t.next = append(t.next, none)
+	}
+	if t.def.Counters {
+		t.count = append(t.count, Count{})
+	}
+	if t.def.Meters {
+		t.meter = append(t.meter, meter{})
+	}
+	if t.def.Timeout {
+		t.uses = append(t.uses, use{})
+	}
+	return e
+}
+
+// parsed is an entry's key, checked and in words.
+type parsedKey struct {
+	key, mask []uint64
+	prefix    int
+	order     int32
+}
+
+// number turns big-endian bytes into words; false: wider than bits.
+func number(dst []uint64, b []byte, width int) bool {
+	clear(dst)
+	for len(b) > 0 && b[0] == 0 {
+		b = b[1:]
+	}
+	if len(b) > 8*len(dst) {
+		return false
+	}
+	for i, x := range b {
+		at := len(b) - 1 - i
+		dst[at/8] |= uint64(x) << uint(at%8*8)
+	}
+	return wWithin(dst, width)
+}
+
+// bigEndian is a number in as many bytes as bits need.
+func bigEndian(v []uint64, width int) []byte {
+	b := make([]byte, (width+7)/8)
+	for i := range b {
+		at := len(b) - 1 - i
+		b[i] = byte(v[at/8] >> uint(at%8*8))
+	}
+	return b
+}
+
+// prefixMask sets the first n of width bits.
+func prefixMask(dst []uint64, n, width int) {
+	for i := range dst {
+		dst[i] = mask64(max(0, min(64, width-64*i))) &^ mask64(max(0, min(64, width-n-64*i)))
+	}
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+func parseKey(d *tableDef, match []Match, priority int32) (parsedKey, error) {
+	if len(match) != len(d.keys) {
+		return parsedKey{}, invalid("table %s: %d match fields, its key has %d", d.Name, len(match), len(d.keys))
+	}
+	if !d.Priority && priority != 0 {
+		return parsedKey{}, invalid("table %s: priority %d, its entries have none", d.Name, priority)
+	}
+	p := parsedKey{key: make([]uint64, d.kw), mask: make([]uint64, d.kw), order: priority}
+	for i, kd := range d.keys {
+		m := match[i]
+		name := d.Keys[i].Name
+		v, mask := p.key[kd.at:kd.at+kd.words], p.mask[kd.at:kd.at+kd.words]
+		if !number(v, m.Value, kd.bits) {
+			return p, invalid("table %s, field %s: value %x is wider than %d bits", d.Name, name, m.Value, kd.bits)
+		}
+		prefixMask(mask, kd.bits, kd.bits)
+		switch kd.kind {
+		case Exact, Valid:
+			if m.Any || m.Mask != nil || m.Prefix != 0 {
+				return p, invalid("table %s, field %s: an exact match takes a value only", d.Name, name)
+			}
+		case LPM:
+			n := m.Prefix
+			if m.Any {
+				n = 0
+			}
+			if n < 0 || n > kd.bits || m.Mask != nil {
+				return p, invalid("table %s, field %s: prefix length %d, the field has %d bits", d.Name, name, n, kd.bits)
+			}
+			prefixMask(mask, n, kd.bits)
+			p.prefix = n
+		case Ternary:
+			switch {
+			case m.Prefix != 0:
+				return p, invalid("table %s, field %s: a ternary match takes a mask, not a prefix", d.Name, name)
+			case m.Any:
+				clear(mask)
+			case m.Mask != nil:
+				if !number(mask, m.Mask, kd.bits) {
+					return p, invalid("table %s, field %s: mask %x is wider than %d bits", d.Name, name, m.Mask, kd.bits)
+				}
+			}
+		case Range:
+			if m.Any {
+				clear(v)
+				break // mask is the highest value
+			}
+			if m.Prefix != 0 || !number(mask, m.Mask, kd.bits) || wCmp(v, mask) > 0 {
+				return p, invalid("table %s, field %s: range %x to %x, the field has %d bits", d.Name, name, m.Value, m.Mask, kd.bits)
+			}
+		}
+		if kd.kind != Range {
+			for j := range v {
+				v[j] &= mask[j]
+			}
+		}
+	}
+	if d.kind == LPM {
+		p.order = int32(maxBits - p.prefix)
+	}
+	return p, nil
+}
+
+// same finds the entry with that key and priority.
+func (t *table) same(p parsedKey) uint32 {
+	switch m := t.m.(type) {
+	case *exactMatcher:
+		return m.find(t, p.key)
+	case *lpmMatcher:
+		return m.exact(p)
+	case *tupleMatcher:
+		return m.exact(t, p)
+	}
+	return none
+}
+
+// action finds an action of the table by name and checks its arguments.
+func (d *tableDef) action(a Action, data []uint64) (*action, error) {
+	return findAction("table "+d.Name, d.actions, a, data)
+}
+
+func findAction(where string, list []*action, a Action, data []uint64) (*action, error) {
+	i := slices.IndexFunc(list, func(x *action) bool { return x.Name == a.Name })
+	if i < 0 {
+		return nil, fmt.Errorf("%s: action %s: %w; there are: %s", where, a.Name, ErrNotFound, actionNames(list))
+	}
+	act := list[i]
+	if len(a.Args) != len(act.params) {
+		return nil, invalid("%s: action %s takes %d arguments, not %d", where, act.Name, len(act.params), len(a.Args))
+	}
+	for j, p := range act.params {
+		if !number(data[p.at:p.at+words(p.bits)], a.Args[j], p.bits) {
+			return nil, invalid("%s: action %s, argument %s: %x is wider than %d bits", where, act.Name, act.Params[j].Name, a.Args[j], p.bits)
+		}
+	}
+	return act, nil
+}
+
+func actionNames(list []*action) string {
+	s := ""
+	for i, a := range list {
+		if i > 0 {
+			s += ", "
+		}
+		s += a.Name
+	}
+	return s
+}
+
+// exact finds the route with just this prefix.
+func (m *lpmMatcher) exact(p parsedKey) uint32 {
+	if e, ok := m.routes.Get(netip.PrefixFrom(m.addr(p.key), p.prefix)); ok {
+		return e
+	}
+	return none
+}
+
+// exact finds the entry with just this key, masks and order.
+func (m *tupleMatcher) exact(t *table, p parsedKey) uint32 {
+	mask := slices.Clone(p.mask)
+	masked := slices.Clone(p.key)
+	for i := range mask {
+		if t.def.ranged[i] {
+			mask[i], masked[i] = 0, 0
+		}
+	}
+	i := m.tuple(mask)
+	if i < 0 {
+		return none
+	}
+	for e := m.tuples[i].head(t, masked); e != none; e = t.next[e] {
+		if t.rank(e) == p.order && slices.Equal(t.key(e), p.key) && slices.Equal(t.mask(e), p.mask) {
+			return e
+		}
+	}
+	return none
+}
