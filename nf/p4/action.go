@@ -16,7 +16,7 @@ type action struct {
 type step struct {
 	run  func(k *packetState)
 	test testFn
-	jump int // always forward
+	jump int
 }
 
 // run runs the action with the data of an entry.
@@ -25,7 +25,12 @@ func (a *action) run(k *packetState, data []uint64) {
 	execute(k, a.code)
 }
 
+// maxJumps is how often an action may jump: loops of P4 have bounds, those of
+// JSON need not.
+const maxJumps = 1 << 16
+
 func execute(k *packetState, code []step) {
+	jumps := 0
 	for pc := 0; pc < len(code); {
 		s := &code[pc]
 		switch {
@@ -35,6 +40,10 @@ func execute(k *packetState, code []step) {
 		case s.test != nil && s.test(k):
 			pc++
 		default:
+			if jumps++; jumps > maxJumps {
+				k.failed, k.exit = LoopLimit, true
+				return
+			}
 			pc = s.jump
 		}
 	}

@@ -37,9 +37,9 @@ func (l *loader) actions(root any) {
 func (l *loader) primitives(j any) []step {
 	all := list(j)
 	code := make([]step, 0, len(all))
-	for i, jp := range all {
+	for _, jp := range all {
 		name := text(get(jp, "op"))
-		l.in("primitive "+name, func() { code = append(code, l.primitive(name, jp, i, len(all))) })
+		l.in("primitive "+name, func() { code = append(code, l.primitive(name, jp, len(all))) })
 		if l.err != nil {
 			return nil
 		}
@@ -62,8 +62,8 @@ var arity = map[string]int{
 var arithmetic = map[string]op{"add": opAdd, "subtract": opSub, "bit_xor": opXor, "bit_or": opOr, "bit_and": opAnd,
 	"shift_left": opShl, "shift_right": opShr, "add_to_field": opAdd, "subtract_from_field": opSub}
 
-// primitive compiles primitive number at of n.
-func (l *loader) primitive(name string, j any, at, n int) step {
+// primitive compiles one of n primitives.
+func (l *loader) primitive(name string, j any, n int) step {
 	params := list(get(j, "parameters"))
 	if want, ok := arity[name]; !ok {
 		l.fail("unknown primitive")
@@ -129,8 +129,8 @@ func (l *loader) primitive(name string, j any, at, n int) step {
 		return l.shift(name, l.expr(params[0], 0), low(1))
 	case "_jump", "_jump_if_zero":
 		to, ok := data(len(params) - 1).constant()
-		if !ok || to <= uint64(at) || to > uint64(n) {
-			l.fail("a jump from primitive %d of %d that does not lead forward", at, n)
+		if !ok || to > uint64(n) {
+			l.fail("a jump to no primitive: there are %d", n)
 			return step{}
 		}
 		s := step{jump: int(to)}
@@ -148,7 +148,7 @@ func (l *loader) primitive(name string, j any, at, n int) step {
 		test := l.condition(params[0])
 		return step{run: func(k *packetState) {
 			if !test(k) {
-				k.failed, k.exit = true, true
+				k.failed, k.exit = Asserted, true
 				if k.sw.trace != nil {
 					k.sw.event(EventAssert, m.index, 0)
 				}

@@ -29,8 +29,8 @@
 //     recirculations in the order in which they were queued, before the next.
 //     There is no queue: depths and times in queues are 0.
 //   - A packet may take Config.MaxPasses passes through the pipelines, and a
-//     parser maxStates states (then: error.ParserTimeout). bmv2 would go on
-//     for ever.
+//     parser maxStates states (then: error.ParserTimeout), an action maxJumps jumps.
+//     bmv2 would go on for ever.
 //   - What makes bmv2 abort or read at random has a defined outcome. An index
 //     outside of a stack or a register array reads 0 and writes nothing, a
 //     division by zero yields 0, a lookahead behind the end of the packet is

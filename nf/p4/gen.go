@@ -144,7 +144,7 @@ func (g *generator) low(e *expr) lowFn {
 		return func(k *packetState) uint64 { return k.v[next] - 1 }
 	}
 	n := wordsFor(e)
-	w, at := g.wide(e, n), g.words(n)
+	w, at := g.wideOp(e, n), g.words(n)
 	return func(k *packetState) uint64 {
 		t := k.tmp[at : at+n]
 		w(k, t)
@@ -264,6 +264,11 @@ func (g *generator) wide(e *expr, n int) wideFn {
 			}
 		}
 	}
+	return g.wideOp(e, n)
+}
+
+// wideOp compiles the operation e for n words, whether one would do or not.
+func (g *generator) wideOp(e *expr, n int) wideFn {
 	switch e.op {
 	case opConst:
 		c := make([]uint64, n)
@@ -409,11 +414,7 @@ func (g *generator) wide(e *expr, n int) wideFn {
 			}
 		}
 	}
-	a := g.low(e) // the operations that always fit
-	return func(k *packetState, dst []uint64) {
-		clear(dst[:n])
-		dst[0] = a(k)
-	}
+	return func(_ *packetState, dst []uint64) { clear(dst[:n]) } // others always fit
 }
 
 // test compiles a bool.

@@ -140,7 +140,7 @@ type packetState struct {
 	parseError  uint32
 	badChecksum bool
 	exit        bool
-	failed      bool // an assertion
+	failed      Reason // an action cannot go on
 	missed      bool // by the last table that has entries
 }
 

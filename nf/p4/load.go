@@ -542,7 +542,6 @@ func (l *loader) calculations(root any) {
 		c := &calculation{name: text(get(j, "name"))}
 		l.in("calculation "+c.name, func() { l.calculation(c, j) })
 		l.calcs[c.name] = c
-		l.p.calcs = append(l.p.calcs, c)
 	}
 }
 

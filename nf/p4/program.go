@@ -30,7 +30,6 @@ type Program struct {
 	lists     map[int][]copyRange // field lists by id
 	verify    []*checksum
 	update    []*checksum
-	calcs     []*calculation
 	logs      []*logMessage
 	errors    map[string]uint32
 }

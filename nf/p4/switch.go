@@ -55,6 +55,8 @@ const (
 	NoQueue
 	// PassLimit: recirculated, resubmitted or cloned without end.
 	PassLimit
+	// LoopLimit: an action went round in a loop too often.
+	LoopLimit
 	// Asserted: an assert or an assume did not hold.
 	Asserted
 
@@ -62,7 +64,7 @@ const (
 )
 
 var reasonNames = [numReasons]string{"", "parser-error", "no-table-hit", "ingress-drop", "egress-drop",
-	"no-replica", "no-queue", "pass-limit", "assertion"}
+	"no-replica", "no-queue", "pass-limit", "loop-limit", "assertion"}
 
 // String is a short name in kebab case.
 func (r Reason) String() string { return reasonNames[r] }
@@ -278,8 +280,8 @@ func (s *Switch) doIngress(k *packetState) {
 	std.parserError.set(k, uint64(k.parseError))
 	std.checksumError.set(k, b2u(k.badChecksum))
 	s.apply(k, s.prog.ingress)
-	if k.failed {
-		s.drop(k, Asserted)
+	if k.failed != NotDropped {
+		s.drop(k, k.failed)
 		return
 	}
 	if k.session&sessionValid != 0 {
@@ -413,8 +415,8 @@ func (s *Switch) doEgress(k *packetState) {
 	std.egressSpec.set(k, uint64(s.cfg.DropPort)+1)
 	std.packetLength.set(k, k.length)
 	s.apply(k, s.prog.egress)
-	if k.failed {
-		s.drop(k, Asserted)
+	if k.failed != NotDropped {
+		s.drop(k, k.failed)
 		return
 	}
 	if k.session&sessionValid != 0 {
@@ -432,8 +434,8 @@ func (s *Switch) doEgress(k *packetState) {
 		return
 	}
 	frame := s.deparse(k)
-	if k.failed {
-		s.drop(k, Asserted)
+	if k.failed != NotDropped {
+		s.drop(k, k.failed)
 		return
 	}
 	if k.recirculate != 0 {
