@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )
@@ -11,5 +12,6 @@ func kinds() []graph.Kind {
 	return append(graph.Builtin(),
 		*clover.Kind(),
 		*swordbox.Kind(),
+		*p4.Kind(),
 	)
 }

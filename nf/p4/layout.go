@@ -141,7 +141,7 @@ type packetState struct {
 	badChecksum bool
 	exit        bool
 	failed      Reason // an action cannot go on
-	missed      bool // by the last table that has entries
+	missed      bool   // by the last table that has entries
 }
 
 // sessionValid marks that a packet is to be cloned, even to session 0.

@@ -460,3 +460,6 @@ func (s *Switch) doEgress(k *packetState) {
 	s.emit(k.port, frame)
 	s.give(k)
 }
+
+// idle reports whether nothing is left to do after the frame that is emitted.
+func (s *Switch) idle() bool { return s.inAt == len(s.in) && s.outAt == len(s.out) }

@@ -1,0 +1,281 @@
+package p4
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Ports is how many numbered ports the app has.
+const Ports = 64
+
+// cpuInput is the input for frames from the controller.
+const cpuInput = Ports
+
+// Reasons of the app. Those below numReasons are the engine's.
+const (
+	reasonPacketIn graph.Reason = graph.Reason(numReasons) + iota - 1
+	reasonNoPort
+	reasonTooLong
+	reasonProcessed
+)
+
+var reasonHelp = [numReasons]string{
+	ParserError: "dropped by the program after its parser had failed",
+	NoTableHit:  "dropped by the program after the last table with a key was missed",
+	IngressDrop: "dropped by the program in ingress",
+	EgressDrop:  "dropped by the program in egress",
+	NoReplica:   "sent to a multicast group without members",
+	NoQueue:     "sent with a priority that ports do not have",
+	PassLimit:   "recirculated, resubmitted or cloned too often (passes=)",
+	LoopLimit:   "an action went round in a loop too often",
+	Asserted:    "an assert or an assume did not hold",
+}
+
+// reasonOf is the app's number of an engine's reason.
+func reasonOf(r Reason) graph.Reason { return graph.Reason(r) - 1 }
+
+// Counters of the app.
+const (
+	countDigests counter.ID = iota
+	countCopies
+	countCopiesDropped
+)
+
+// Kind declares the app.
+func Kind() *graph.Kind {
+	k := &graph.Kind{
+		Name:    "p4",
+		Summary: "runs a compiled P4 program (v1model, JSON of p4c's bmv2 back end)",
+		Doc: `A frame that comes in at input N has standard_metadata.ingress_port N; what the
+program sends to port N leaves at output N. What it sends to the CPU port goes to
+the controller, and frames of the controller come in at input cpu with that port's
+number. Behaviour is that of bmv2's simple_switch.
+
+Tables, registers, counters and meters belong to one worker: run it with one.`,
+		Params: []graph.Param{
+			{Name: "program", Help: "file with the JSON that p4c-bm2-ss wrote"},
+			{Name: "cpu", Default: "510", Help: "number of the CPU port; none: there is no such port"},
+			{Name: "drop-port", Default: "511", Help: "the egress_spec that drops a packet"},
+			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},
+			{Name: "seed", Default: "0", Help: "seed of random()"},
+		},
+		Counters: []counter.Def{
+			countDigests:       {Name: "digests", Help: "messages to the controller"},
+			countCopies:        {Name: "copies", Help: "frames emitted beyond one for each received: clones, replicas"},
+			countCopiesDropped: {Name: "copies-dropped", Help: "clones, replicas and originals that ended while another copy left"},
+		},
+		New: newApp,
+	}
+	for r := NotDropped + 1; r < numReasons; r++ {
+		k.Reasons = append(k.Reasons, counter.Def{Name: r.String(), Help: reasonHelp[r]})
+	}
+	k.Reasons = append(k.Reasons,
+		counter.Def{Name: "packet-in", Help: "sent to the CPU port: to the controller"},
+		counter.Def{Name: "no-port", Help: "sent to a port that the app does not have"},
+		counter.Def{Name: "too-long", Help: "longer than a buffer"},
+		counter.Def{Name: "processed", Help: "forwarded by the program"})
+	for n := range Ports {
+		k.In = append(k.In, strconv.Itoa(n))
+	}
+	k.Out = append(k.Out, k.In...)
+	k.In = append(k.In, "cpu")
+	return k
+}
+
+// App is the app of kind p4.
+type App struct {
+	sw  *Switch
+	cpu uint32 // ^0: none
+
+	onEmit  Emit // a.emit, bound once
+	onTrace func(Event)
+
+	// During a push:
+	c       *graph.Ctx
+	cur     *packet.Buf
+	done    bool // cur holds the first frame that left
+	first   outgoing
+	scratch []byte // that frame, while cur is still read
+	copies  []outgoing
+}
+
+// outgoing is a frame that leaves; buf nil: in the frame that came in.
+type outgoing struct {
+	port uint32
+	buf  *packet.Buf
+}
+
+func newApp(env graph.Env, args graph.Args) (graph.App, error) {
+	if env.Workers > 1 {
+		return nil, fmt.Errorf("a program's tables and registers belong to one worker, there are %d: run with one", env.Workers)
+	}
+	name := args["program"]
+	if name == "" {
+		return nil, fmt.Errorf("program= is missing: the JSON file that p4c-bm2-ss wrote")
+	}
+	src, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("program=: %w", err)
+	}
+	prog, err := Load(src)
+	if err != nil {
+		return nil, fmt.Errorf("program=%s: %w", name, err)
+	}
+	a := &App{cpu: 510}
+	a.onEmit, a.onTrace = a.emit, a.trace
+	cfg := Config{Digest: func(Digest) { a.c.Count(countDigests, 1) }}
+	number := func(name string, highest uint64) uint64 {
+		s := args[name]
+		if s == "" || err != nil {
+			return 0
+		}
+		v, e := strconv.ParseUint(s, 10, 64)
+		if e != nil || v > highest {
+			err = fmt.Errorf("%s=%s: want a number from 0 to %d", name, s, highest)
+		}
+		return v
+	}
+	if args["cpu"] == "none" {
+		a.cpu = ^uint32(0)
+	} else if args["cpu"] != "" {
+		a.cpu = uint32(number("cpu", 1<<16-1))
+	}
+	cfg.DropPort = uint32(number("drop-port", 1<<16-1))
+	cfg.MaxPasses = int(number("passes", 1<<20))
+	cfg.Seed = number("seed", 1<<63)
+	if err != nil {
+		return nil, err
+	}
+	if a.sw, err = NewSwitch(prog, cfg); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Switch is the engine. It may be used by the worker's goroutine only.
+func (a *App) Switch() *Switch { return a.sw }
+
+// Push implements graph.App.
+func (a *App) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	a.c = c
+	port := uint32(in)
+	if in == cpuInput {
+		port = a.cpu
+	}
+	for _, x := range b.Bufs() {
+		a.process(x, port)
+	}
+	a.c = nil
+}
+
+func (a *App) process(x *packet.Buf, port uint32) {
+	a.cur, a.done, a.first.port = x, false, ^uint32(0)
+	traced := a.c.Traced(x)
+	if traced {
+		a.sw.SetTrace(a.onTrace)
+	}
+	r := a.sw.Process(a.c.Now(), port, x.Bytes(), a.onEmit)
+	if traced {
+		a.sw.SetTrace(nil)
+	}
+	if r.Emitted == 0 {
+		a.c.Drop(x, reasonOf(max(r.Dropped, NotDropped+1)))
+		return
+	}
+	if r.Dropped != NotDropped {
+		a.c.Count(countCopiesDropped, 1)
+	}
+	if !a.done && !x.SetBytes(a.scratch) {
+		a.c.Drop(x, reasonTooLong)
+	} else {
+		a.send(a.first.port, x)
+	}
+	for _, o := range a.copies {
+		a.send(o.port, o.buf)
+	}
+	a.copies = a.copies[:0]
+}
+
+// emit takes a frame from the engine. The first goes into the buffer of the
+// frame that came in, as soon as the engine needs that no more.
+func (a *App) emit(port uint32, frame []byte) {
+	if a.first.port == ^uint32(0) {
+		a.first.port = port
+		if a.sw.idle() && a.cur.SetBytes(frame) {
+			a.done = true
+			return
+		}
+		a.scratch = append(a.scratch[:0], frame...)
+		return
+	}
+	a.c.Count(countCopies, 1)
+	x := a.c.Get()
+	if x == nil {
+		a.c.Count(countCopiesDropped, 1)
+		return
+	}
+	if !x.SetBytes(frame) {
+		a.c.Drop(x, reasonTooLong)
+		return
+	}
+	a.copies = append(a.copies, outgoing{port, x})
+}
+
+func (a *App) send(port uint32, x *packet.Buf) {
+	switch {
+	case port == a.cpu:
+		a.c.Punt(x, reasonPacketIn)
+	case port >= Ports:
+		a.c.Drop(x, reasonNoPort)
+	default:
+		if x.Verdict != packet.Generated {
+			a.c.Mark(x, packet.Rewritten, reasonProcessed)
+		}
+		a.c.Emit(int(port), x)
+	}
+}
+
+func (a *App) trace(e Event) {
+	a.c.Trace(a.cur, uint16(e.Kind), uint64(e.Object), e.Value)
+}
+
+// Describe implements graph.Describer.
+func (a *App) Describe(kind uint16, args [4]uint64) string {
+	return a.sw.prog.Describe(Event{Kind: EventKind(kind), Object: int(args[0]), Value: args[1]})
+}
+
+// Report is what an App shows of its state.
+type Report struct {
+	Tables  []TableReport     `json:"tables"`
+	Dropped map[string]uint64 `json:"dropped"` // packets and copies, by reason
+	Now     clock.Time        `json:"now"`
+}
+
+// TableReport is the load of a table.
+type TableReport struct {
+	Name    string `json:"name"`
+	Entries int    `json:"entries"`
+	Size    int    `json:"size"`
+}
+
+// Report implements graph.Reporter.
+func (a *App) Report() any {
+	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now}
+	for _, t := range a.sw.tables {
+		if !t.def.Hidden {
+			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.def.Size})
+		}
+	}
+	for d := NotDropped + 1; d < numReasons; d++ {
+		if n := a.sw.Dropped(d); n > 0 {
+			r.Dropped[d.String()] = n
+		}
+	}
+	return r
+}

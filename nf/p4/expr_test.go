@@ -1,0 +1,300 @@
+package p4
+
+import (
+	"fmt"
+	"math/big"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// value is an expression with what it must yield, in unbounded integers.
+type value struct {
+	json any
+	n    *big.Int
+}
+
+// operand is a field of the header "m" or a constant.
+type operands struct {
+	fields arr
+	values []value
+}
+
+// genOperands draws fields of all sorts of widths with their values.
+func genOperands(t *rapid.T) operands {
+	var o operands
+	for i := range rapid.IntRange(1, 4).Draw(t, "fields") {
+		w := rapid.OneOf(rapid.IntRange(2, 70), rapid.SampledFrom([]int{8, 63, 64, 65, 127, 128, 129, 200, 256})).Draw(t, "width")
+		signed := rapid.Bool().Draw(t, "signed")
+		n := genNumber(t, w)
+		if signed && n.Bit(w-1) == 1 {
+			n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(w)))
+		}
+		name := fmt.Sprintf("f%d", i)
+		o.fields = append(o.fields, arr{name, w, signed})
+		o.values = append(o.values, value{fld("m", name), n})
+	}
+	return o
+}
+
+// genNumber draws w bits, often extreme ones.
+func genNumber(t *rapid.T, w int) *big.Int {
+	all := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), uint(w)), big.NewInt(1))
+	switch rapid.IntRange(0, 4).Draw(t, "extreme") {
+	case 0:
+		return all
+	case 1:
+		return new(big.Int).Lsh(big.NewInt(1), uint(w-1))
+	case 2:
+		return big.NewInt(rapid.Int64Range(0, 3).Draw(t, "small"))
+	}
+	n := new(big.Int)
+	for range (w + 63) / 64 {
+		n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(rapid.Uint64().Draw(t, "word")))
+	}
+	return n.And(n, all)
+}
+
+func hexBig(n *big.Int) obj {
+	if n.Sign() < 0 {
+		return hexs("-0x%x", new(big.Int).Neg(n))
+	}
+	return hexs("0x%x", n)
+}
+
+// genData draws an expression that yields a number.
+func genData(t *rapid.T, o operands, depth int) value {
+	if depth == 0 || rapid.IntRange(0, 5).Draw(t, "leaf") == 0 {
+		if rapid.Bool().Draw(t, "constant") {
+			n := genNumber(t, rapid.IntRange(1, 140).Draw(t, "bits"))
+			if rapid.Bool().Draw(t, "negative") {
+				n.Neg(n)
+			}
+			return value{hexBig(n), n}
+		}
+		return rapid.SampledFrom(o.values).Draw(t, "field")
+	}
+	sub := func() value { return genData(t, o, depth-1) }
+	op := rapid.SampledFrom([]string{"+", "-", "*", "&", "|", "^", "~", "<<", ">>", "/", "%", "two_comp_mod", "sat_cast", "usat_cast",
+		"?", "b2d", "neg"}).Draw(t, "op")
+	z := new(big.Int)
+	switch op {
+	case "~":
+		a := sub()
+		return value{exp(op, nil, a.json), z.Not(a.n)}
+	case "neg":
+		a := sub()
+		return value{exp("-", nil, a.json), z.Neg(a.n)}
+	case "b2d":
+		j, v := genBool(t, o, depth-1)
+		return value{exp(op, nil, j), big.NewInt(int64(b2u(v)))}
+	case "?":
+		j, c := genBool(t, o, depth-1)
+		a, b := sub(), sub()
+		e := exp(op, a.json, b.json)
+		e["value"].(obj)["cond"] = j
+		if c {
+			return value{e, a.n}
+		}
+		return value{e, b.n}
+	case "<<", ">>":
+		a, by := sub(), rapid.IntRange(0, 140).Draw(t, "by")
+		e := exp(op, a.json, hexs("0x%x", by))
+		if op == "<<" {
+			return value{e, z.Lsh(a.n, uint(by))}
+		}
+		return value{e, z.Rsh(a.n, uint(by))}
+	case "/", "%":
+		a, b := sub(), sub()
+		e := exp(op, a.json, b.json)
+		switch {
+		case a.n.Sign() < 0 || b.n.Sign() <= 0: // nothing that P4 allows
+			return value{hexs("0x0"), z}
+		case op == "/":
+			return value{e, z.Quo(a.n, b.n)}
+		}
+		return value{e, z.Rem(a.n, b.n)}
+	case "two_comp_mod", "sat_cast", "usat_cast":
+		a, w := sub(), rapid.IntRange(2, 140).Draw(t, "width")
+		return value{exp(op, a.json, hexs("0x%x", w)), castBig(op, a.n, uint(w))}
+	}
+	a, b := sub(), sub()
+	e := exp(op, a.json, b.json)
+	f := map[string]func(z, x, y *big.Int) *big.Int{"+": (*big.Int).Add, "-": (*big.Int).Sub, "*": (*big.Int).Mul,
+		"&": (*big.Int).And, "|": (*big.Int).Or, "^": (*big.Int).Xor}[op]
+	return value{e, f(z, a.n, b.n)}
+}
+
+func castBig(op string, a *big.Int, w uint) *big.Int {
+	one := big.NewInt(1)
+	z := new(big.Int)
+	low, high := new(big.Int), new(big.Int).Sub(z.Lsh(one, w), one)
+	if op != "usat_cast" {
+		high = new(big.Int).Sub(new(big.Int).Lsh(one, w-1), one)
+		low.Sub(new(big.Int).Neg(high), one)
+	}
+	if op == "two_comp_mod" {
+		m := new(big.Int).And(a, new(big.Int).Sub(new(big.Int).Lsh(one, w), one))
+		if m.Cmp(high) > 0 {
+			m.Sub(m, new(big.Int).Lsh(one, w))
+		}
+		return m
+	}
+	switch {
+	case a.Cmp(low) < 0:
+		return low
+	case a.Cmp(high) > 0:
+		return high
+	}
+	return a
+}
+
+// genBool draws an expression that yields a bool.
+func genBool(t *rapid.T, o operands, depth int) (any, bool) {
+	op := rapid.SampledFrom([]string{"==", "!=", "<", "<=", ">", ">=", "d2b", "not", "and", "or", "bool"}).Draw(t, "test")
+	if depth == 0 && (op == "not" || op == "and" || op == "or") {
+		op = "bool"
+	}
+	switch op {
+	case "bool":
+		v := rapid.Bool().Draw(t, "bool")
+		return obj{"type": "bool", "value": v}, v
+	case "d2b":
+		a := genData(t, o, max(0, depth-1))
+		return exp(op, nil, a.json), a.n.Sign() != 0
+	case "not":
+		j, v := genBool(t, o, depth-1)
+		return exp(op, nil, j), !v
+	case "and", "or":
+		a, x := genBool(t, o, depth-1)
+		b, y := genBool(t, o, depth-1)
+		if op == "and" {
+			return exp(op, a, b), x && y
+		}
+		return exp(op, a, b), x || y
+	}
+	a, b := genData(t, o, max(0, depth-1)), genData(t, o, max(0, depth-1))
+	c := a.n.Cmp(b.n)
+	return exp(op, a.json, b.json), map[string]bool{"==": c == 0, "!=": c != 0, "<": c < 0, "<=": c <= 0, ">": c > 0, ">=": c >= 0}[op]
+}
+
+// TestArithmetic compares expressions of every width with math/big: what an
+// assignment stores, and what a condition decides.
+func TestArithmetic(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := genOperands(t)
+		e := genData(t, o, 4)
+		width := rapid.OneOf(rapid.IntRange(2, 70), rapid.IntRange(71, 260)).Draw(t, "result width")
+		signed := rapid.Bool().Draw(t, "result signed")
+		s := newSource()
+		s.header("m", true, o.fields...)
+		s.header("r", true, arr{"x", width, signed})
+		id := s.action("go", nil, prim("assign", fld("r", "x"), wrap(e.json.(obj))))
+		s.always(s.ingress, "t", "go", id, nil)
+		p, err := Load(s.json())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sw, _ := NewSwitch(p, Config{})
+		k := sw.take()
+		h := headerOf(p, "m")
+		for i, f := range h.typ.fields {
+			n := o.values[i].n
+			w := bigWords(n, words(f.bits))
+			wKeep(w, f.bits, false)
+			copy(k.v[h.base+f.off:], w)
+		}
+		sw.apply(k, p.ingress)
+		r := headerOf(p, "r")
+		got := k.v[r.base+1 : r.base+1+words(width)]
+		want := bigWords(e.n, words(width))
+		wKeep(want, width, false)
+		if !sameWords(got, want) {
+			t.Fatalf("%d bits: %x, want %x (%v) of %s", width, got, want, e.n, short(e.json))
+		}
+	})
+}
+
+func TestConditions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := genOperands(t)
+		j, want := genBool(t, o, 3)
+		s := newSource()
+		s.header("m", true, o.fields...)
+		id := s.action("yes", nil, prim("assign", std("egress_spec"), hexs("0x7")))
+		s.always(s.ingress, "t", "yes", id, nil)
+		s.ingress["init_table"] = "c"
+		s.ingress["conditionals"] = arr{obj{"name": "c", "id": 0, "expression": j, "true_next": "t", "false_next": nil}}
+		p, err := Load(s.json())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sw, _ := NewSwitch(p, Config{})
+		k := sw.take()
+		h := headerOf(p, "m")
+		for i, f := range h.typ.fields {
+			w := bigWords(o.values[i].n, words(f.bits))
+			wKeep(w, f.bits, false)
+			copy(k.v[h.base+f.off:], w)
+		}
+		sw.apply(k, p.ingress)
+		if got := p.std.egressSpec.get(k) == 7; got != want {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	})
+}
+
+func headerOf(p *Program, name string) *header {
+	for _, h := range p.headers {
+		if h.name == name {
+			return h
+		}
+	}
+	panic(name)
+}
+
+// TestBits compares reading and writing of fields at any place with math/big.
+func TestBits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var widths []int
+		total := 0
+		for range rapid.IntRange(1, 12).Draw(t, "fields") {
+			w := rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, 300)).Draw(t, "width")
+			widths, total = append(widths, w), total+w
+		}
+		all := genNumber(t, max(total, 1))
+		var w bitWriter
+		w.b = []byte{0xaa} // in front
+		at := total
+		var want [][]uint64
+		for _, n := range widths {
+			at -= n
+			v := new(big.Int).Rsh(all, uint(at))
+			v.And(v, new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), uint(n)), big.NewInt(1)))
+			ws := bigWords(v, words(n))
+			want = append(want, ws)
+			if n <= 64 {
+				w.put(ws[0], uint(n))
+			} else {
+				w.putWide(ws, n)
+			}
+		}
+		w.flush()
+		size := (total + 7) / 8
+		ref := make([]byte, size)
+		new(big.Int).Lsh(all, uint(8*size-total)).FillBytes(ref)
+		if string(w.b[1:]) != string(ref) {
+			t.Fatalf("%x, want %x of %v", w.b[1:], ref, widths)
+		}
+		tail := rapid.SliceOfN(rapid.Byte(), 0, 10).Draw(t, "tail")
+		off := 0
+		for i, n := range widths {
+			got := make([]uint64, words(n))
+			readWide(got, append(w.b[1:1+size:1+size], tail...), off, n)
+			if !sameWords(got, want[i]) {
+				t.Fatalf("field %d at %d: %x, want %x", i, off, got, want[i])
+			}
+			off += n
+		}
+	})
+}
