@@ -1,0 +1,73 @@
+package p4src
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestPrograms(t *testing.T) {
+	sources, err := fs.Glob(Files, "*.p4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, name := range sources {
+		text, err := fs.ReadFile(Files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("V1Switch(")) {
+			found = append(found, strings.TrimSuffix(name, ".p4"))
+			if !bytes.Contains(text, []byte("ICRC: ")) {
+				t.Errorf("%s does not say what becomes of the ICRC", name)
+			}
+		}
+	}
+	if want := Programs(); !slices.Equal(found, want) {
+		t.Errorf("programs %v, Programs says %v", found, want)
+	}
+}
+
+// compiler is in both outputs, and the only difference between versions of p4c
+// that generate the same.
+var compiler = regexp.MustCompile(`"(version|compiler)" : [^\n]*\n`)
+
+// TestDrift compiles the programs again.
+func TestDrift(t *testing.T) {
+	p4c, err := exec.LookPath("p4c-bm2-ss")
+	if err != nil {
+		t.Skip("p4c-bm2-ss is not on the PATH: what it would make of the programs is not compared")
+	}
+	for _, name := range Programs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			outputs := []string{name + ".json", name + ".p4info.txtpb"}
+			cmd := exec.Command(p4c, "--arch", "v1model", "-o", filepath.Join(dir, outputs[0]),
+				"--p4runtime-files", filepath.Join(dir, outputs[1]), name+".p4")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, file := range outputs {
+				got, err := os.ReadFile(filepath.Join(dir, file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := fs.ReadFile(Files, file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(compiler.ReplaceAll(got, nil), compiler.ReplaceAll(want, nil)) {
+					t.Errorf("%s is not what p4c makes of %s.p4: compile it again (see the package's comment)", file, name)
+				}
+			}
+		})
+	}
+}
