@@ -73,6 +73,19 @@ func TestSwordbox(t *testing.T) {
 	}
 }
 
+// TestSchedules runs loads of every sort under faults of every sort; see
+// bed.Schedules for how many.
+func TestSchedules(t *testing.T) {
+	args := boxes()
+	names := []string{"mux", "replace", "replace-word", "all"}
+	each := bed.Schedules(800) / len(names)
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			bed.Sweep(t, &bed.Box{Kind: *tor.Kind(), Args: args[name], Closed: true}, uint64(i*each), each)
+		})
+	}
+}
+
 // mixes are what goes wrong, from nothing to everything.
 func mixes() map[string]fault.Mix {
 	return map[string]fault.Mix{

@@ -51,20 +51,21 @@ type node struct {
 	conns  *conn.Table
 	flows  []flow
 	// ops holds window places for each flow, then one for the probe of each.
-	ops     []op
-	more    []more // beside ops
-	window  uint32
-	words   wordTable
-	known   reaches
-	shelf   shelf
-	lanes   []int32         // shared connections
-	ready   []int32         // flows with an answer to give, after the frame at hand
-	waiting []int32         // flows with requests that wait
-	freed   [][]*packet.Buf // by worker: held frames that another one is done with
-	heldBy  []int
-	swept   clock.Time
-	removed []int32    // rows that went, to be dealt with after the table is at rest
-	unknown clock.Time // until then requests that are not on record may be under way
+	ops       []op
+	more      []more // beside ops
+	window    uint32
+	words     wordTable
+	known     reaches
+	shelf     shelf
+	lanes     []int32         // shared connections
+	ready     []int32         // flows with an answer to give, after the frame at hand
+	waiting   []int32         // flows with requests that wait
+	strangers fifo            // requests of connections that are not followed, and wait
+	freed     [][]*packet.Buf // by worker: held frames that another one is done with
+	heldBy    []int
+	swept     clock.Time
+	removed   []int32    // rows that went, to be dealt with after the table is at rest
+	unknown   clock.Time // until then requests that are not on record may be under way
 }
 
 // Box is the app; one instance a worker.
@@ -301,8 +302,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	cm, isCM := f.CMOf(b)
 	if f.Op.Transport() != hdr.RC && !isCM {
-		s.aside(in, b)
-		s.pass(in, x)
+		s.aside(in, x, b)
 		return
 	}
 	if f.Net == hdr.NetIPv4 && !hdr.IPv4(b[f.L3:]).ChecksumOK() {
@@ -315,8 +315,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	a, ok := server(in, b, f)
 	if !ok {
-		s.aside(in, b)
-		s.pass(in, x)
+		s.aside(in, x, b)
 		return
 	}
 	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
@@ -345,16 +344,17 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 }
 
-// aside looks at a request of a sort that is never followed, such as of an
-// unreliable connection, or with VLAN tags: it may change memory.
-func (s *Box) aside(in int, b []byte) {
-	if in != toClients || s.f.Op.Info().Flags&hdr.IsRequest == 0 {
-		return
+// aside passes a frame of a sort that is never followed, such as of an
+// unreliable connection, or with VLAN tags: a request may change memory.
+func (s *Box) aside(in int, x *packet.Buf, b []byte) {
+	if in == toClients && s.f.Op.Info().Flags&hdr.IsRequest != 0 {
+		if n := s.node(conn.Target(b, &s.f), false); n != nil {
+			s.own(n)
+			s.stranger(x, b, reasonStranger)
+			return
+		}
 	}
-	if n := s.node(conn.Target(b, &s.f), false); n != nil {
-		s.own(n)
-		s.disturb(b)
-	}
+	s.pass(in, x)
 }
 
 // node is the node of server a; made when it is new and may be.
@@ -438,7 +438,7 @@ func (s *Box) settle() {
 		n.ready = n.ready[:0]
 		s.resume()
 	}
-	if len(n.waiting) > 0 {
+	if len(n.waiting) > 0 || n.strangers.n > 0 {
 		s.resume()
 	}
 }
@@ -518,6 +518,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 	s.c = c
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
+		s.discard(&n.strangers, reasonAbsorbed)
 		for i := range n.flows {
 			f := &n.flows[i]
 			s.discard(&f.stall, reasonAbsorbed)

@@ -148,6 +148,7 @@ type bout struct {
 	// sent are the PSNs that were ever sent from a client's address to its
 	// queue pair.
 	sent []map[uint32]bool
+	came map[string]bool // from clients: it may go on later as it is
 	hold int
 }
 
@@ -155,6 +156,9 @@ type bout struct {
 func (x *bout) push(in string, b []byte) {
 	x.now += time.Microsecond
 	x.history = append(x.history, taped{in: in, b: b})
+	if in == "a" {
+		x.came[string(b)] = true
+	}
 	var f hdr.Frame
 	if in == "a" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Net == hdr.NetIPv4 && f.Op.Has(hdr.IsRequest) {
 		for i, c := range x.r.clients {
@@ -193,7 +197,7 @@ func (x *bout) collect(in []byte) {
 			}
 			for _, o := range x.out.Bufs() {
 				b := bytes.Clone(o.Bytes())
-				if !bytes.Equal(b, in) {
+				if !bytes.Equal(b, in) && !(side == 1 && x.came[string(b)]) {
 					x.check(side, b)
 				}
 				if side == 1 && len(x.toS) < 64 {
@@ -363,7 +367,7 @@ func newOpening(t testing.TB, args graph.Args) *opening {
 func (o *opening) bout(t testing.TB) *bout {
 	r := *o.r
 	r.clients = nil
-	x := &bout{r: &r, s: &responder{memory: map[uint64]uint64{}, qps: map[uint32]*respQP{}}, hold: 32}
+	x := &bout{came: map[string]bool{}, r: &r, s: &responder{memory: map[uint64]uint64{}, qps: map[uint32]*respQP{}}, hold: 32}
 	for _, c := range o.r.clients {
 		c := *c
 		r.clients = append(r.clients, &c)

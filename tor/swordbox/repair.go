@@ -759,7 +759,7 @@ func (s *Box) watch(l int32) {
 		s.pump(l)
 	case c.silent != 0 && now.Sub(c.silent) > s.cfg.giveup:
 		s.fail(l)
-	case !c.repair && !n.handedOver(c) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
+	case !c.repair && (!n.handedOver(c) || front.is(fReplaced)) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
 		s.startRepair(l, psnAdd(front.spsn, front.got))
 	}
 }

@@ -14,7 +14,8 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 	switch e {
 	case conn.Spoofed:
 		if !s.cfg.dropSpoofed {
-			s.disturb(b) // the server may take it
+			s.stranger(x, b, reasonSpoofed) // the server may take it
+			return
 		}
 		s.bad(toClients, x, reasonSpoofed, s.cfg.dropSpoofed)
 		return
@@ -132,16 +133,37 @@ func (n *node) wait(i int32) {
 
 // stranger passes a request of a connection that is not followed. When it
 // changes a tracked word, that word's value is not known for a while: nobody
-// knows when, and in which order, it will be executed.
+// knows when, and in which order, it will be executed. While a WRITE that takes
+// an atomic's place is on its way there, it waits: what it does would be undone.
 func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
-	s.disturb(b)
-	s.mark(toClients, x, r)
+	n := s.n
+	s.c.Mark(x, packet.Forwarded, r)
+	if s.disturb(b, &s.f) || n.strangers.n > 0 {
+		if !s.hold(&n.strangers, x) {
+			s.c.Drop(x, reasonHoldFull)
+		}
+		return
+	}
+	s.c.Emit(toServers, x)
 }
 
-// disturb: the request in s.f, which nobody follows, may change memory at some
-// time.
-func (s *Box) disturb(b []byte) {
-	n, f := s.n, &s.f
+// admitStrangers sends what waits of connections that are not followed.
+func (s *Box) admitStrangers() {
+	for q := &s.n.strangers; q.n > 0; {
+		x := s.mine(q)
+		if x == nil || hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE && s.disturb(x.Bytes(), &s.g) {
+			return
+		}
+		s.n.shelf.take(q)
+		s.n.heldBy[s.worker]--
+		s.c.Emit(toServers, x)
+	}
+}
+
+// disturb: the request with headers f, which nobody follows, may change memory
+// at some time. True when it must not yet.
+func (s *Box) disturb(b []byte, f *hdr.Frame) bool {
+	n := s.n
 	va, ln := uint64(0), uint32(0)
 	switch info := f.Op.Info(); {
 	case info.Flags&hdr.IsAtomic != 0:
@@ -150,13 +172,16 @@ func (s *Box) disturb(b []byte) {
 		h := f.RETHOf(b)
 		va, ln = h.VA(), h.DMALength()
 	}
+	writes := int32(0)
 	if ln != 0 {
 		n.unknown = s.c.Now().Add(s.cfg.settle)
 		for w := n.words.next(va, va+uint64(ln)); w != none; w = n.words.next(n.words.w[w].va+8, va+uint64(ln)) {
 			v := &n.words.w[w]
 			v.valid, v.last, v.barred = false, none, n.unknown
+			writes += v.writes
 		}
 	}
+	return writes != 0
 }
 
 // farOff is how far from what is expected no retransmission of a flow is.
@@ -563,6 +588,9 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 		}
 		// Better late than out of order with the others.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.room(len(n.shelf.k)/2) {
+			if w != none && !s.fits(want, i, o) {
+				n.words.w[w].valid = false // so that no more go before it
+			}
 			return none, false
 		}
 	}
@@ -584,14 +612,7 @@ func (s *Box) usable(l, i int32, o *op) bool {
 		return false
 	}
 	if l != i {
-		fl := &n.flows[i]
-		if !x.trusted || !fl.trusted || !x.up.alike(&fl.up) || x.cur != none && n.ops[x.cur].lane == l {
-			return false
-		}
-		if o.len > min(x.effMTU(), fl.effMTU()) && (x.mtu == 0 || x.mtu != fl.mtu) {
-			return false
-		}
-		if !n.known.good(o) || n.conns.Row(conn.Slot(l)).State == conn.Closing {
+		if !s.fits(l, i, o) || x.cur != none && n.ops[x.cur].lane == l || n.conns.Row(conn.Slot(l)).State == conn.Closing {
 			return false
 		}
 		if s.c.Now().Sub(x.heard) > s.cfg.alive {
@@ -603,6 +624,12 @@ func (s *Box) usable(l, i int32, o *op) bool {
 		return false
 	}
 	return true
+}
+
+// fits reports whether o, of flow i, is of a sort that connection l can carry.
+func (s *Box) fits(l, i int32, o *op) bool {
+	x, fl := &s.n.flows[l], &s.n.flows[i]
+	return x.trusted && fl.trusted && x.up.alike(&fl.up) && (o.len <= min(x.effMTU(), fl.effMTU()) || x.mtu != 0 && x.mtu == fl.mtu) && s.n.known.good(o)
 }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
@@ -644,6 +671,10 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	if w != none && o.is(fModifies) {
 		v := &n.words.w[w]
 		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
+		if !ordered && v.writes > 0 {
+			v.valid = false // and no more of them, until it went
+			return false
+		}
 		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && n.shelf.room(1) {
 			return false // its outcome will be known when that of the probe is
 		}
@@ -662,7 +693,9 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 			s.c.Count(ctrLoose, 1)
 		}
 	} else if o.is(fModifies) && o.is(fWide) {
-		s.enterWide(o, at, l)
+		if !s.enterWide(o, at, l) {
+			return false
+		}
 	}
 	if w != none && o.kind == kRead && o.len == 8 {
 		if v := &n.words.w[w]; v.valid && v.lane == l && v.rkey == o.rkey {
@@ -701,18 +734,25 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 
 // enterWide puts op at, which changes more than a word, in order with the other
 // operations of all words that it touches, if that can be.
-func (s *Box) enterWide(o *op, at, l int32) {
+func (s *Box) enterWide(o *op, at, l int32) bool {
 	n := s.n
 	end := o.va + uint64(o.len)
 	first := n.words.next(o.va, end)
 	if first == none {
-		return
+		return true
 	}
-	how := fOrdered
+	how, writes := fOrdered, int32(0)
 	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		if v := &n.words.w[w]; v.rkey != o.rkey || v.loose != 0 || v.flight != 0 && v.lane != l {
+		v := &n.words.w[w]
+		if writes += v.writes; v.rkey != o.rkey || v.loose != 0 || v.flight != 0 && v.lane != l {
 			how = fLoose
 		}
+	}
+	if how == fLoose && writes > 0 {
+		for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
+			n.words.w[w].valid = false
+		}
+		return false
 	}
 	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
 		v := &n.words.w[w]
@@ -728,6 +768,7 @@ func (s *Box) enterWide(o *op, at, l int32) {
 	if o.flags |= how; how == fLoose {
 		s.c.Count(ctrLoose, 1)
 	}
+	return true
 }
 
 // cover notes what the words that lie in p, which is written to va, become.
@@ -798,6 +839,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 		case s.writable(o):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.writes++
+			v.writes++
 			s.c.Count(ctrReplaced, 1)
 		default:
 			n.more[at].want, o.flags = v.value, o.flags|fForetold
@@ -839,6 +881,9 @@ func (s *Box) track(va uint64, rkey uint32) int32 {
 				v.loose++
 				if !o.is(fWide) {
 					o.word = w
+				}
+				if o.is(fReplaced) {
+					v.writes++
 				}
 				o.flags |= fLoose
 			}
@@ -954,6 +999,7 @@ func (s *Box) drain(i int32) {
 // resume lets go what waits, of all flows, as far as it may.
 func (s *Box) resume() {
 	n := s.n
+	s.admitStrangers()
 	kept := n.waiting[:0]
 	for _, i := range n.waiting {
 		s.drain(i)

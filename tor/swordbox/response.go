@@ -275,6 +275,9 @@ func (s *Box) forget(at int32, done bool) {
 	}
 	if o.word != none {
 		v := &n.words.w[o.word]
+		if o.is(fReplaced) {
+			v.writes--
+		}
 		if o.is(fLoose) {
 			v.loose--
 		} else {

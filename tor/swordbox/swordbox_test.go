@@ -233,6 +233,53 @@ func TestTwins(t *testing.T) {
 	}
 }
 
+// TestWaits: while a WRITE that takes an atomic's place is under way, nothing
+// else goes to its word that is not behind it: what it does would be undone.
+func TestWaits(t *testing.T) {
+	const va = 0x7008
+	for name, other := range map[string]func(r *rig, a, b, c *party) []byte{
+		"a stranger's atomic": func(r *rig, a, b, c *party) []byte {
+			return r.party(70).made(hdr.FetchAdd, 77, atomicETH(va, testRKey, 1, 0), nil)
+		},
+		"a part of it": func(r *rig, a, b, c *party) []byte {
+			return c.made(hdr.WriteOnly, c.psn, reth(va+4, testRKey, 4), make([]byte, 4))
+		},
+		"more than it": func(r *rig, a, b, c *party) []byte {
+			return c.made(hdr.WriteOnly, c.psn, reth(va-8, testRKey, 24), make([]byte, 24))
+		},
+		"a WRITE under another key": func(r *rig, a, b, c *party) []byte {
+			return c.made(hdr.WriteOnly, c.psn, reth(va, 0x77, 8), little(9))
+		},
+		"under another key": func(r *rig, a, b, c *party) []byte {
+			return c.made(hdr.CompareSwap, c.psn, atomicETH(va, 0x77, 1, 0), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b, c := r.join(), r.join(), r.join()
+			b.learn(a, va, 1)
+			one(t, b.cas(va, 1, 2).Out["b"])
+			x := other(r, a, b, c)
+			none0(t, r.Push("a", x).Out["b"])
+			if r.Inst.Held() != 1 {
+				t.Fatal("it is not held")
+			}
+			// Nor are more atomics replaced meanwhile: it need not wait for those.
+			same(t, b.cas(va, 2, 3).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn+1, atomicETH(va, testRKey, 3, 2), nil))
+			out := a.ack()
+			one(t, out.Out["a"])
+			if name == "under another key" { // it would rather be in order with the others
+				out = a.atomicAck(2)
+				one(t, out.Out["a"])
+			}
+			same(t, out.Out["b"], x)
+			if r.knows(va) {
+				t.Error("the value is believed")
+			}
+		})
+	}
+}
+
 // TestWriteFills: the value that a WRITE leaves is known without an answer, and
 // a CAS that is sent behind it is decided by it.
 func TestWriteFills(t *testing.T) {
