@@ -6,9 +6,10 @@
  * by the port that its frame came by.
  *
  * VLANs: a frame without a tag, or with VID 0, belongs to its port's VLAN
- * (port_vlan, else 1), a tagged one to that of its tag. With the default
- * of vlan_member set to refuse_member, only VLANs that it lists pass a port. vlan_flood gives a
- * VLAN's group, vlan_egress says whether a VLAN leaves a port with a tag.
+ * (port_vlan, else 1), a tagged one to that of its tag. With the default of
+ * vlan_member set to refuse_member, only VLANs that it lists pass a port.
+ * vlan_flood gives a VLAN's group, vlan_egress says whether a VLAN leaves a port
+ * with a tag.
  *
  * Frames to the addresses that bridges keep to themselves (01-80-C2-00-00-0x)
  * are dropped, as are those with a group address for a source.
@@ -234,12 +235,12 @@ control bridge_egress(inout headers_t hdr, inout metadata_t meta,
         hdr.vlan.setInvalid();
     }
     action tag() {
+        hdr.vlan.setValid();
         hdr.vlan.pcp = 0;
         hdr.vlan.dei = 0;
         hdr.vlan.ether_type = hdr.ethernet.ether_type;
         hdr.ethernet.ether_type = ETHERTYPE_VLAN;
         hdr.vlan.vid = meta.vid;
-        hdr.vlan.setValid();
     }
     action retag() {
         hdr.vlan.vid = meta.vid;
