@@ -142,7 +142,7 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 	}
 	if d.Meters {
 		m := s.prog.meters[d.meter]
-		d.meterTo.set(k, t.meter[e].execute(m, s.now, k.arrived))
+		m.target.set(k, t.meter[e].execute(m, s.now, k.arrived))
 	}
 	var act *action
 	var data []uint64

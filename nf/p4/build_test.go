@@ -170,3 +170,6 @@ func run(s *Switch, port uint32, frame string) ([]sent, Result) {
 	r := s.Process(s.now+1000, port, []byte(frame), func(port uint32, f []byte) { out = append(out, sent{port, string(f)}) })
 	return out, r
 }
+
+// String shows bytes that are no text.
+func (s sent) String() string { return fmt.Sprintf("%d:%q", s.port, s.frame) }

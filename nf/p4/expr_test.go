@@ -46,7 +46,7 @@ func genNumber(t *rapid.T, w int) *big.Int {
 	case 1:
 		return new(big.Int).Lsh(big.NewInt(1), uint(w-1))
 	case 2:
-		return big.NewInt(rapid.Int64Range(0, 3).Draw(t, "small"))
+		return new(big.Int).And(all, big.NewInt(rapid.Int64Range(0, 3).Draw(t, "small")))
 	}
 	n := new(big.Int)
 	for range (w + 63) / 64 {

@@ -522,6 +522,10 @@ func (l *loader) arrays(root any) {
 		if has(j, "rate_count") {
 			m.rates = l.number(get(j, "rate_count"), "rate_count of meter "+m.Name, 1, 8)
 		}
+		if m.direct {
+			h, f := l.field(get(j, "result_target"))
+			m.target = stdField{h.base + f.off, mask64(f.bits)}
+		}
 		l.mtrs[m.Name] = len(l.p.meters)
 		l.p.meters = append(l.p.meters, m)
 	}

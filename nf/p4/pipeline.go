@@ -206,7 +206,7 @@ func (l *loader) table(d *tableDef, j any) {
 			l.fail("no direct meter is called %s", short(name))
 			return
 		}
-		d.meter, d.Meters, d.meterTo = i, true, stdField{slot: -1}
+		d.meter, d.Meters = i, true
 		l.p.meters[i].Size = 0
 	}
 	l.tableActions(d, j)

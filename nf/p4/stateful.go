@@ -17,6 +17,7 @@ type registerDef struct {
 type meterDef struct {
 	ArrayInfo
 	direct bool
+	target stdField // of a direct meter: takes the color
 	rates  int
 }
 

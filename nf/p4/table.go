@@ -33,11 +33,10 @@ type tableDef struct {
 	next     []int // node behind an action, by its index
 	hit      int   // node behind a hit or a miss, when branches
 	miss     int
-	branches bool // by hit and miss, not by action
-	baseMiss int  // node behind a miss without a default entry
-	profile  int  // -1: none
-	meter    int  // index in Program.meters; -1: none
-	meterTo  stdField
+	branches bool    // by hit and miss, not by action
+	baseMiss int     // node behind a miss without a default entry
+	profile  int     // -1: none
+	meter    int     // index in Program.meters; -1: none
 	initial  *action // default entry; nil: none
 	initData []uint64
 	// constAction is the only action that the default entry may have; nil: any.

@@ -1,0 +1,170 @@
+package p4
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+)
+
+// everything is a program with all that the builder can say.
+func everything() *source {
+	s := stacked(prim("push", obj{"type": "header_stack", "value": "e"}, hexs("0x1")), prim("pop", obj{"type": "header_stack", "value": "e"}, hexs("0x1")),
+		prim("assign", wrap(elemOf(fld("e[0]", "v"))), wrap(elemOf(hexs("0x1")))),
+		prim("register_write", obj{"type": "register_array", "value": "r"}, fld("e[0]", "v"), obj{"type": "register", "value": arr{"r", fld("e[1]", "v")}}),
+		prim("count", obj{"type": "counter_array", "value": "c"}, fld("e[0]", "v")),
+		prim("execute_meter", obj{"type": "meter_array", "value": "m"}, hexs("0x0"), std("priority")),
+		prim("clone_ingress_pkt_to_egress", fld("e[0]", "v"), hexs("0x1")), prim("generate_digest", hexs("0x1"), hexs("0x1")),
+		prim("modify_field_with_hash_based_offset", std("egress_spec"), hexs("0x0"), obj{"type": "calculation", "value": "calc"}, hexs("0x4")),
+		prim("truncate", fld("e[2]", "v")),
+		assign(fld("w", "big"), wrap(exp("*", fld("w", "big"), exp("usat_cast", exp("-", hexs("0x3"), fld("e[0]", "v")), hexs("0x50"))))))
+	s.header("w", true, arr{"big", 200, true}, arr{"sat", 9, false, true})
+	s.listTypes = append(s.listTypes, obj{"name": "v", "id": s.id(), "max_length": 9, "fields": arr{arr{"len", 8}, arr{"opt", "*"}}})
+	s.instance("v", "v", false)
+	s.deparse = append(s.deparse, "v")
+	s.listStates[0].(obj)["transitions"].(arr)[0].(obj)["next_state"] = "more"
+	s.state("more", arr{obj{"op": "set", "parameters": arr{fld("w", "big"), obj{"type": "lookahead", "value": arr{0, 130}}}},
+		obj{"op": "extract_VL", "parameters": arr{obj{"type": "regular", "value": "v"}, wrap(exp("<<", fld("e[0]", "v"), hexs("0x3")))}}},
+		arr{obj{"type": "field", "value": arr{"v", "len"}}},
+		arr{obj{"type": "parse_vset", "value": "vs", "next_state": nil}, to("start")[0]})
+	s.extra["parse_vsets"] = arr{obj{"name": "vs", "id": 0, "compressed_bitwidth": 8}}
+	s.extra["field_lists"] = arr{obj{"id": 1, "name": "fl", "elements": arr{fld("w", "big")}}}
+	s.extra["register_arrays"] = arr{obj{"name": "r", "id": 0, "size": 8, "bitwidth": 72}}
+	s.extra["counter_arrays"] = arr{obj{"name": "c", "id": 0, "size": 8}}
+	s.extra["meter_arrays"] = arr{obj{"name": "m", "id": 0, "type": "bytes", "rate_count": 2, "size": 8}}
+	s.extra["learn_lists"] = arr{obj{"name": "learn", "id": 1, "elements": arr{fld("w", "big")}}}
+	s.extra["calculations"] = arr{obj{"name": "calc", "id": 0, "algo": "csum16", "input": arr{fld("e[0]", "v"), hdrv("v"), obj{"type": "payload", "value": nil}}}}
+	s.extra["checksums"] = arr{obj{"name": "cs", "id": 0, "target": arr{"e[1]", "v"}, "type": "generic", "calculation": "calc", "if_cond": nil}}
+	again := s.action("again", nil, prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x0"))), hexs("0x2")), prim("recirculate", hexs("0x1")),
+		prim("log_msg", obj{"type": "string", "value": "{}"}, obj{"type": "parameters_vector", "value": arr{fld("w", "big")}}))
+	s.always(s.egress, "te", "again", again, nil)
+	s.action("nop", nil)
+	s.table(s.egress, "lpm", "lpm", arr{keyOf("exact", "e[0]", "v"), keyOf("lpm", "w", "big")}, arr{"nop"}, nil, obj{"support_timeout": true})
+	return s
+}
+
+// exercise runs a frame and checks what always holds.
+func exercise(t testing.TB, sw *Switch, port uint32, frame []byte) {
+	keep := bytes.Clone(frame)
+	n := 0
+	r := sw.Process(sw.now+100, port, frame, func(uint32, []byte) { n++ })
+	if n != r.Emitted || n == 0 && r.Dropped == NotDropped {
+		t.Fatalf("%d frames left: %+v", n, r)
+	}
+	if !bytes.Equal(keep, frame) {
+		t.Fatal("the frame was written to")
+	}
+	if len(sw.in)+len(sw.out) != 0 {
+		t.Fatal("packets were left behind")
+	}
+}
+
+func prepare(sw *Switch) {
+	_ = sw.SetSession(2, Session{Replicas: []Replica{{Port: 1}, {Port: 2, Rid: 1}}})
+	_ = sw.SetValueSet("vs", [][]byte{{1}})
+}
+
+// FuzzLoad: a program is refused or runs; never a panic, never without end.
+func FuzzLoad(f *testing.F) {
+	f.Add(everything().json())
+	f.Add(matchProgram("ternary", []KeyInfo{{Match: Ternary, Bits: 9}}).json())
+	f.Add([]byte(`{"header_types":[{"name":"x","id":0,"fields":[["a",-1]]}]}`))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		if len(src) > 1<<16 {
+			return
+		}
+		p, err := Load(src)
+		if err != nil {
+			if bytes.ContainsRune([]byte(err.Error()), '\n') {
+				t.Fatalf("more than one line: %v", err)
+			}
+			return
+		}
+		if p.slots > 1<<16 {
+			return
+		}
+		for _, r := range p.registers {
+			if r.Size > 1<<16 {
+				return
+			}
+		}
+		for _, a := range append(p.Counters(), p.Meters()...) {
+			if a.Size > 1<<16 {
+				return
+			}
+		}
+		sw, err := NewSwitch(p, Config{MaxPasses: 20})
+		if err != nil {
+			return
+		}
+		prepare(sw)
+		exercise(t, sw, 1, []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"))
+	})
+}
+
+// TestBrokenPrograms breaks every part of a program: it must be refused or run.
+func TestBrokenPrograms(t *testing.T) {
+	var root any
+	if err := json.Unmarshal(everything().json(), &root); err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	var walk func(v any, set func(any))
+	walk = func(v any, set func(any)) {
+		for _, bad := range []any{nil, "x", float64(-1), float64(1 << 40), []any{}, map[string]any{}} {
+			set(bad)
+			src, _ := json.Marshal(root)
+			tried++
+			p, err := Load(src)
+			if err != nil {
+				continue
+			}
+			if sw, err := NewSwitch(p, Config{MaxPasses: 8}); err == nil {
+				prepare(sw)
+				exercise(t, sw, 1, []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"))
+			}
+		}
+		set(v)
+		switch x := v.(type) {
+		case map[string]any:
+			for k, e := range x {
+				walk(e, func(n any) { x[k] = n })
+			}
+		case []any:
+			for i, e := range x {
+				walk(e, func(n any) { x[i] = n })
+			}
+		}
+	}
+	for k, e := range root.(map[string]any) {
+		walk(e, func(n any) { root.(map[string]any)[k] = n })
+	}
+	t.Logf("%d broken programs", tried)
+}
+
+// FuzzPacket: no frame makes the engine panic, hang or leave something behind.
+func FuzzPacket(f *testing.F) {
+	sw := everything().load(f, Config{MaxPasses: 50, Seed: 1})
+	prepare(sw)
+	f.Add(uint16(1), []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"))
+	f.Add(uint16(510), []byte("\x01"))
+	f.Add(uint16(0), []byte{})
+	f.Fuzz(func(t *testing.T, port uint16, frame []byte) { exercise(t, sw, uint32(port), frame) })
+}
+
+// TestNoAllocation: packets are processed in memory that is there, clones,
+// recirculations, digests and drops included.
+func TestNoAllocation(t *testing.T) {
+	sw := everything().load(t, Config{Digest: func(Digest) {}})
+	prepare(sw)
+	frames := [][]byte{[]byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"), []byte("\x01"), nil, bytes.Repeat([]byte{2}, 1500)}
+	emit := func(uint32, []byte) {}
+	all := func() {
+		for _, f := range frames {
+			sw.Process(sw.now+100, 1, f, emit)
+		}
+	}
+	all()
+	if n := testing.AllocsPerRun(100, all); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,601 @@
+package p4
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// wired is a program with an Ethernet-like header h (dst, src, kind: a byte
+// each), metadata meta (a, b: 16 bits), an ingress table "t" by h.kind without
+// entries, and an egress action.
+func wired(in, eg arr) *source {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8}, arr{"src", 8}, arr{"kind", 8})
+	s.header("meta", true, arr{"a", 16}, arr{"b", 16})
+	s.extra["field_lists"] = arr{obj{"id": 1, "name": "fl", "elements": arr{fld("meta", "a")}}}
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	s.always(s.ingress, "ti", "in", s.action("in", nil, in...), nil)
+	s.always(s.egress, "te", "eg", s.action("eg", nil, eg...), nil)
+	return s
+}
+
+func assign(dst, src obj) obj { return prim("assign", dst, src) }
+
+func expect(t *testing.T, got []sent, want ...sent) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}
+
+func TestForward(t *testing.T) {
+	sw := wired(arr{assign(std("egress_spec"), std("ingress_port")), assign(fld("h", "dst"), hexs("0x41"))},
+		arr{assign(fld("h", "src"), std("egress_port"))}).load(t, Config{})
+	got, r := run(sw, 5, "abcpayload")
+	expect(t, got, sent{5, "A\x05cpayload"})
+	if r != (Result{Emitted: 1}) {
+		t.Errorf("%+v", r)
+	}
+	got, _ = run(sw, 5, "ab") // too short to parse: sent as it is
+	expect(t, got, sent{5, "ab"})
+}
+
+func TestDrops(t *testing.T) {
+	drop := prim("mark_to_drop", hdrv("standard_metadata"))
+	for _, c := range []struct {
+		name   string
+		in, eg arr
+		frame  string
+		want   Reason
+	}{
+		{"ingress", arr{drop}, nil, "abc", IngressDrop},
+		{"parser", arr{drop}, nil, "a", ParserError},
+		{"egress", nil, arr{drop}, "abc", EgressDrop},
+		{"group", arr{assign(std("mcast_grp"), hexs("0x7"))}, nil, "abc", NoReplica},
+		{"group, then drop", arr{assign(std("mcast_grp"), hexs("0x7")), drop}, nil, "abc", IngressDrop},
+		{"priority", arr{assign(std("priority"), hexs("0x7"))}, nil, "abc", NoQueue},
+		{"assert", arr{prim("assert", wrap(exp("==", fld("h", "dst"), hexs("0x0"))))}, nil, "abc", Asserted},
+		{"for ever", nil, arr{prim("recirculate", hexs("0x1"))}, "abc", PassLimit},
+		{"resubmitted for ever", arr{prim("resubmit", hexs("0x1"))}, nil, "abc", PassLimit},
+		{"loop", arr{prim("no_op"), prim("_jump", hexs("0x0"))}, nil, "abc", LoopLimit},
+	} {
+		sw := wired(c.in, c.eg).load(t, Config{Queues: 4})
+		got, r := run(sw, 1, c.frame)
+		if len(got) != 0 || r.Dropped != c.want || sw.Dropped(c.want) != 1 {
+			t.Errorf("%s: %v, %v, want %s", c.name, r, got, c.want)
+		}
+	}
+}
+
+func TestMissIsTheReason(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	id := s.action("drop", nil, prim("mark_to_drop", hdrv("standard_metadata")))
+	s.table(s.ingress, "t", "exact", arr{keyOf("exact", "h", "dst")}, arr{"drop"}, nil,
+		obj{"default_entry": obj{"action_id": id, "action_data": arr{}}})
+	sw := s.load(t, Config{})
+	if _, r := run(sw, 0, "x"); r.Dropped != NoTableHit {
+		t.Error(r)
+	}
+}
+
+// TestCloneIngress: a clone is the packet as it came, with the metadata of the
+// field list; the original goes its way.
+func TestCloneIngress(t *testing.T) {
+	in := arr{assign(fld("h", "dst"), hexs("0x58")), assign(fld("meta", "a"), hexs("0x1234")), assign(fld("meta", "b"), hexs("0x5678")),
+		assign(std("egress_spec"), hexs("0x2")), prim("clone_ingress_pkt_to_egress", hexs("0x5"), hexs("0x1"))}
+	eg := arr{prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x1"))), hexs("0x4")),
+		assign(fld("h", "src"), fld("meta", "a")), assign(fld("h", "kind"), fld("meta", "b")), prim("truncate", hexs("0x4"))}
+	sw := wired(in, eg).load(t, Config{})
+	got, _ := run(sw, 1, "abcdef")
+	expect(t, got, sent{2, "Xbcdef"}) // no session, no clone
+	if err := sw.SetSession(5, Session{Replicas: []Replica{{Port: 9}}}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 1, "abcdef")
+	expect(t, got, sent{9, "a\x34\x00d"}, sent{2, "Xbcdef"})
+	if err := sw.SetMulticast(3, []Replica{{Port: 6}, {Port: 7, Rid: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := sw.SetSession(5, Session{Group: 3}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 1, "abcdef")
+	expect(t, got, sent{6, "a\x34\x00d"}, sent{7, "a\x34\x00d"}, sent{2, "Xbcdef"})
+	if err := sw.DeleteSession(5); err != nil {
+		t.Fatal(err)
+	}
+	if err := sw.DeleteSession(5); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// TestCloneEgress: a clone has the headers as they are behind egress, and goes
+// through egress again.
+func TestCloneEgress(t *testing.T) {
+	eg := arr{prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x0"))), hexs("0x4")),
+		assign(fld("h", "dst"), hexs("0x31")), assign(fld("meta", "a"), hexs("0x41")), prim("clone_egress_pkt_to_egress", hexs("0x0"), hexs("0x1")),
+		assign(fld("h", "src"), fld("meta", "a"))}
+	sw := wired(nil, eg).load(t, Config{})
+	if err := sw.SetSession(0, Session{Replicas: []Replica{{Port: 4}}}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := run(sw, 1, "abcd")
+	expect(t, got, sent{0, "1Acd"}, sent{4, "1Acd"})
+}
+
+func TestMulticast(t *testing.T) {
+	sw := wired(arr{assign(std("mcast_grp"), hexs("0x1")), assign(fld("h", "dst"), hexs("0x58"))},
+		arr{assign(fld("h", "src"), std("egress_rid")), assign(fld("h", "kind"), std("instance_type"))}).load(t, Config{})
+	if err := sw.SetMulticast(1, []Replica{{1, 10}, {2, 20}, {1, 30}}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := run(sw, 0, "abcdef")
+	expect(t, got, sent{1, "X\x0a\x05def"}, sent{2, "X\x14\x05def"}, sent{1, "X\x1e\x05def"})
+}
+
+func TestResubmitAndRecirculate(t *testing.T) {
+	resubmitOnce := arr{assign(fld("h", "dst"), fld("meta", "a")), assign(fld("h", "src"), std("instance_type")), assign(fld("meta", "b"), hexs("0x1")),
+		prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x0"))), hexs("0x6")),
+		assign(fld("meta", "a"), hexs("0x41")), prim("resubmit", hexs("0x1"))}
+	got, _ := run(wired(resubmitOnce, nil).load(t, Config{}), 0, "abcd")
+	expect(t, got, sent{0, "A\x06cd"})
+
+	recirculateOnce := arr{assign(fld("h", "src"), std("instance_type")),
+		prim("_jump_if_zero", wrap(exp("==", fld("meta", "a"), hexs("0x0"))), hexs("0x6")),
+		assign(fld("meta", "a"), hexs("0x41")), assign(fld("h", "dst"), hexs("0x58")), prim("recirculate", hexs("0x1")), prim("_jump", hexs("0x7")),
+		assign(fld("h", "kind"), std("packet_length"))}
+	s := wired(nil, recirculateOnce)
+	sw := s.load(t, Config{})
+	got, _ = run(sw, 0, "abcd")
+	expect(t, got, sent{0, "X\x00\x04d"})
+}
+
+func TestTimestampsAndLength(t *testing.T) {
+	s := wired(nil, arr{prim("add_header", hdrv("x")), assign(fld("x", "t"), std("ingress_global_timestamp")), assign(fld("h", "kind"), std("packet_length"))})
+	s.header("x", false, arr{"t", 48})
+	sw := s.load(t, Config{Start: 1_000_000})
+	var got string
+	sw.Process(5_000_000, 0, []byte("abcdef"), func(_ uint32, f []byte) { got = string(f) })
+	if want := "ab\x06\x00\x00\x00\x00\x0f\xa0def"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// stacked is a program with a stack of three one-byte headers, extracted until
+// one is odd.
+func stacked(in ...any) *source {
+	s := newSource()
+	s.listTypes = append(s.listTypes, obj{"name": "e", "id": s.id(), "fields": arr{arr{"v", 8}}})
+	var ids arr
+	for i := range 3 {
+		name := fmt.Sprintf("e[%d]", i)
+		ids = append(ids, s.instance(name, "e", false))
+		s.deparse = append(s.deparse, name)
+	}
+	s.extra["header_stacks"] = arr{obj{"name": "e", "id": 0, "header_type": "e", "header_ids": ids}}
+	s.extra["errors"] = arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"StackOutOfBounds", 3}, arr{"Mine", 9}}
+	s.state("start", arr{obj{"op": "extract", "parameters": arr{obj{"type": "stack", "value": "e"}}}},
+		arr{obj{"type": "stack_field", "value": arr{"e", "v"}}},
+		arr{obj{"type": "hexstr", "value": "0x01", "mask": "0x01", "next_state": nil}, obj{"type": "default", "value": nil, "mask": nil, "next_state": "start"}})
+	s.always(s.ingress, "ti", "in", s.action("in", nil, in...), nil)
+	return s
+}
+
+func elemOf(i obj) obj {
+	return exp("access_field", exp("dereference_header_stack", obj{"type": "header_stack", "value": "e"}, i), 0)
+}
+
+func TestStack(t *testing.T) {
+	stackv := obj{"type": "header_stack", "value": "e"}
+	for _, c := range []struct {
+		name        string
+		in          arr
+		frame, want string
+	}{
+		{"parse", nil, "\x02\x04\x05xyz", "\x02\x04\x05xyz"},
+		{"push", arr{prim("push", stackv, hexs("0x1")), prim("add_header", hdrv("e[0]")), assign(fld("e[0]", "v"), hexs("0x41"))}, "\x02\x05xyz", "A\x02\x05xyz"},
+		{"push over the end", arr{prim("push", stackv, hexs("0x2"))}, "\x02\x04\x05xyz", "\x02xyz"},
+		{"push all", arr{prim("push", stackv, hexs("0x9"))}, "\x02\x04\x05xyz", "xyz"},
+		{"pop", arr{prim("pop", stackv, hexs("0x1"))}, "\x02\x04\x05xyz", "\x04\x05xyz"},
+		{"pop all", arr{prim("pop", stackv, hexs("0x9"))}, "\x02\x05xyz", "xyz"},
+		{"runtime index", arr{prim("assign", wrap(elemOf(fld("e[0]", "v"))), hexs("0x41"))}, "\x01xyz", "\x01xyz"},
+		{"runtime index in range", arr{prim("assign", wrap(elemOf(exp("-", fld("e[0]", "v"), hexs("0x1")))), hexs("0x41"))}, "\x02\x03xyz", "\x02Axyz"},
+		{"out of range", arr{prim("assign", wrap(elemOf(fld("e[0]", "v"))), hexs("0x41")), prim("assign", fld("e[0]", "v"), wrap(elemOf(hexs("0x7"))))}, "\x09xyz", "\x00xyz"},
+		{"last index", arr{prim("assign", fld("e[0]", "v"), wrap(exp("last_stack_index", nil, stackv)))}, "\x02\x04\x05xyz", "\x02\x04\x05xyz"},
+		{"full", arr{prim("assign", fld("e[0]", "v"), std("parser_error"))}, "\x02\x04\x06xyz", "\x03\x04\x06xyz"},
+		{"short", arr{prim("assign", fld("e[0]", "v"), std("parser_error"))}, "\x02", "\x01"},
+	} {
+		got, _ := run(stacked(c.in...).load(t, Config{}), 0, c.frame)
+		if len(got) != 1 || got[0].frame != c.want {
+			t.Errorf("%s: %v, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestUnion(t *testing.T) {
+	s := newSource()
+	s.header("sel", false, arr{"k", 8})
+	s.header("a", false, arr{"x", 8})
+	s.header("b", false, arr{"y", 16})
+	ids := arr{s.listHeaders[2].(obj)["id"], s.listHeaders[3].(obj)["id"]}
+	s.extra["header_union_types"] = arr{obj{"name": "u_t", "id": 0, "headers": arr{arr{"a", "a"}, arr{"b", "b"}}}}
+	s.extra["header_unions"] = arr{obj{"name": "u", "id": 0, "union_type": "u_t", "header_ids": ids}}
+	s.state("start", arr{extract("sel"), extract("a")}, arr{obj{"type": "field", "value": arr{"sel", "k"}}},
+		arr{obj{"type": "hexstr", "value": "0x02", "mask": nil, "next_state": "second"}, to(nil)[0]})
+	s.state("second", arr{extract("b")}, nil, to(nil))
+	s.always(s.ingress, "ti", "in", s.action("in", nil,
+		assign(fld("sel", "k"), wrap(exp("b2d", nil, exp("valid_union", nil, obj{"type": "header_union", "value": "u"}))))), nil)
+	sw := s.load(t, Config{})
+	got, _ := run(sw, 0, "\x01Arest")
+	expect(t, got, sent{0, "\x01Arest"})
+	got, _ = run(sw, 0, "\x02ABCrest") // b takes the place of a
+	expect(t, got, sent{0, "\x01BCrest"})
+	got, _ = run(sw, 0, "\x07")
+	expect(t, got, sent{0, "\x00"})
+}
+
+func TestVarbit(t *testing.T) {
+	s := newSource()
+	s.header("n", false, arr{"len", 8})
+	s.listTypes = append(s.listTypes, obj{"name": "v", "id": s.id(), "max_length": 5, "fields": arr{arr{"a", 8}, arr{"opt", "*"}, arr{"b", 8}}})
+	s.instance("v", "v", false)
+	s.deparse = append(s.deparse, "v")
+	s.extra["errors"] = arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"HeaderTooShort", 4}, arr{"ParserInvalidArgument", 6}}
+	s.state("start", arr{extract("n"), obj{"op": "extract_VL", "parameters": arr{obj{"type": "regular", "value": "v"},
+		wrap(fld("n", "len"))}}}, nil, to(nil))
+	s.always(s.ingress, "ti", "in", s.action("in", nil, assign(fld("n", "len"), std("parser_error")), assign(fld("v", "b"), hexs("0x58"))), nil)
+	sw := s.load(t, Config{})
+	for in, want := range map[string]string{
+		"\x00ABrest":    "\x00AXrest",
+		"\x18AoptBrest": "\x00AoptXrest",
+		"\x20AoptsBres": "\x04AoptsBres", // longer than the header may be
+		"\x07ABrest":    "\x06ABrest",
+		"\x18Aopt":      "\x01Aopt",
+	} {
+		if got, _ := run(sw, 0, in); len(got) != 1 || got[0].frame != want {
+			t.Errorf("%q: %v, want %q", in, got, want)
+		}
+	}
+}
+
+func TestVerifyLookaheadAdvance(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"a", 8})
+	s.header("meta", true, arr{"x", 12})
+	s.extra["errors"] = arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"Mine", 9}}
+	s.state("start", arr{
+		obj{"op": "set", "parameters": arr{fld("meta", "x"), obj{"type": "lookahead", "value": arr{4, 12}}}},
+		extract("h"),
+		obj{"op": "verify", "parameters": arr{exp("!=", fld("h", "a"), hexs("0x00")), hexs("0x9")}},
+		obj{"op": "advance", "parameters": arr{hexs("0x10")}},
+	}, arr{obj{"type": "lookahead", "value": arr{0, 8}}}, arr{obj{"type": "hexstr", "value": "0x7a", "mask": nil, "next_state": "z"}, to(nil)[0]})
+	s.state("z", arr{obj{"op": "advance", "parameters": arr{hexs("0x8")}}}, nil, to(nil))
+	s.always(s.ingress, "ti", "in", s.action("in", nil, prim("_jump_if_zero", std("parser_error"), hexs("0x3")), assign(fld("h", "a"), std("parser_error")),
+		prim("_jump", hexs("0x4")), assign(fld("h", "a"), fld("meta", "x"))), nil)
+	sw := s.load(t, Config{})
+	for in, want := range map[string]string{
+		"abcdef": "bdef",
+		"abczef": "bef",
+		"\x00bc": "\x09bc",
+		"ab":     "\x01b",
+		"abc":    "\x01", // the lookahead of the key has nothing to look at
+	} {
+		if got, _ := run(sw, 0, in); len(got) != 1 || got[0].frame != want {
+			t.Errorf("%q: %v, want %q", in, got, want)
+		}
+	}
+}
+
+func TestValueSet(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"a", 4}, arr{"b", 12})
+	s.header("x", false, arr{"v", 8})
+	s.extra["parse_vsets"] = arr{obj{"name": "vs", "id": 0, "compressed_bitwidth": 16}}
+	s.state("start", arr{extract("h")}, arr{obj{"type": "field", "value": arr{"h", "a"}}, obj{"type": "field", "value": arr{"h", "b"}}},
+		arr{obj{"type": "parse_vset", "value": "vs", "mask": nil, "next_state": "x"}, to(nil)[0]})
+	s.state("x", arr{extract("x")}, nil, to(nil))
+	s.always(s.ingress, "ti", "in", s.action("in", nil, prim("remove_header", hdrv("x"))), nil)
+	sw := s.load(t, Config{})
+	got, _ := run(sw, 0, "abc")
+	expect(t, got, sent{0, "abc"})
+	if err := sw.SetValueSet("vs", [][]byte{[]byte("zz"), []byte("ab")}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 0, "abc")
+	expect(t, got, sent{0, "ab"})
+	if err := sw.SetValueSet("vs", [][]byte{[]byte("abc")}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestRegistersCountersHash(t *testing.T) {
+	s := wired(arr{prim("register_read", fld("meta", "a"), obj{"type": "register_array", "value": "r"}, fld("h", "dst")),
+		prim("register_write", obj{"type": "register_array", "value": "r"}, fld("h", "dst"), wrap(exp("+", fld("meta", "a"), hexs("0x1")))),
+		prim("count", obj{"type": "counter_array", "value": "c"}, fld("h", "dst")),
+		prim("modify_field_with_hash_based_offset", fld("h", "src"), hexs("0x10"), obj{"type": "calculation", "value": "calc"}, hexs("0x8")),
+		assign(fld("h", "kind"), fld("meta", "a"))}, nil)
+	s.extra["register_arrays"] = arr{obj{"name": "r", "id": 0, "size": 4, "bitwidth": 9}}
+	s.extra["counter_arrays"] = arr{obj{"name": "c", "id": 0, "size": 4}}
+	s.extra["calculations"] = arr{obj{"name": "calc", "id": 0, "algo": "identity", "input": arr{fld("h", "kind")}}}
+	sw := s.load(t, Config{})
+	if err := sw.SetRegister("r", 2, []byte{1, 0xff}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := run(sw, 0, "\x02\x00\x0fxx")
+	expect(t, got, sent{0, "\x02\x17\xffxx"})
+	got, _ = run(sw, 0, "\x02\x00\x0fxx")
+	expect(t, got, sent{0, "\x02\x17\x00xx"})
+	got, _ = run(sw, 0, "\x09\x00\x0fxx") // beyond the arrays
+	expect(t, got, sent{0, "\x09\x17\x00xx"})
+	if v, err := sw.Register("r", 2); err != nil || string(v) != "\x00\x01" {
+		t.Errorf("%x %v", v, err)
+	}
+	if c, err := sw.Count("c", 2); err != nil || c != (Count{2, 10}) {
+		t.Errorf("%+v %v", c, err)
+	}
+	if _, err := sw.Count("c", 4); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	if err := sw.SetRegister("r", 0, []byte{2, 0}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestMeter: packets at twice the committed and below the peak rate are yellow
+// half of the time; RFC 2698 with full buckets at first.
+func TestMeter(t *testing.T) {
+	s := wired(arr{prim("execute_meter", obj{"type": "meter_array", "value": "m"}, hexs("0x0"), fld("h", "dst"))}, nil)
+	s.extra["meter_arrays"] = arr{obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 1, "is_direct": false}}
+	sw := s.load(t, Config{})
+	colors := func(gap time.Duration, n int) string {
+		var b strings.Builder
+		for range n {
+			sw.Process(sw.now.Add(gap), 0, []byte("abc"), func(_ uint32, f []byte) { b.WriteByte('0' + f[0]) })
+		}
+		return b.String()
+	}
+	if got := colors(0, 3); got != "000" {
+		t.Errorf("not configured: %s", got)
+	}
+	if err := sw.SetMeter("m", 0, Rate{1000, 2}, Rate{2000, 4}); err != nil {
+		t.Fatal(err)
+	}
+	if got := colors(0, 6); got != "001122" {
+		t.Errorf("a burst: %s", got)
+	}
+	if got := colors(500*time.Microsecond, 6); got != "101010" {
+		t.Errorf("at twice the committed rate: %s", got)
+	}
+	if err := sw.SetMeter("m", 0, Rate{3000, 2}, Rate{2000, 4}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	if err := sw.SetMeter("m", 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := colors(0, 5); got != "00000" {
+		t.Errorf("reset: %s", got)
+	}
+}
+
+func TestDigest(t *testing.T) {
+	s := wired(arr{prim("generate_digest", hexs("0x1"), hexs("0x3"))}, nil)
+	s.extra["learn_lists"] = arr{obj{"name": "learn", "id": 3, "elements": arr{fld("h", "src"), std("ingress_port")}}}
+	var got []string
+	sw := s.load(t, Config{Digest: func(d Digest) { got = append(got, d.Name+string(d.Data)) }})
+	run(sw, 0x101, "abc")
+	if !slices.Equal(got, []string{"learnb\x01\x01"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestChecksums(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"a", 16}, arr{"sum", 16}, arr{"ok", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	s.always(s.ingress, "ti", "in", s.action("in", nil, assign(fld("h", "ok"), std("checksum_error")), assign(fld("h", "a"), hexs("0x1234"))), nil)
+	s.extra["calculations"] = arr{obj{"name": "calc", "id": 0, "algo": "csum16", "input": arr{fld("h", "a"), obj{"type": "payload", "value": nil}}}}
+	s.extra["checksums"] = arr{obj{"name": "cs", "id": 0, "target": arr{"h", "sum"}, "type": "generic", "calculation": "calc",
+		"if_cond": exp("!=", fld("h", "a"), hexs("0x0"))}}
+	sw := s.load(t, Config{})
+	got, _ := run(sw, 0, "\x00\x01\xff\xfc_\x00\x02")
+	expect(t, got, sent{0, "\x12\x34\xed\xc9\x00\x00\x02"})
+	got, _ = run(sw, 0, "\x00\x01\xff\xfd_\x00\x02")
+	expect(t, got, sent{0, "\x12\x34\xed\xc9\x01\x00\x02"})
+	got, _ = run(sw, 0, "\x00\x00\xff\xfd_\x00\x02") // the condition does not ask
+	expect(t, got, sent{0, "\x12\x34\xed\xc9\x00\x00\x02"})
+}
+
+func TestHashes(t *testing.T) {
+	// Check values of the catalogue of parametrised CRC algorithms.
+	for name, want := range map[string]uint64{"crc16": 0xbb3d, "crc32": 0xcbf43926, "crcCCITT": 0x29b1,
+		"xor16": 0x3939 ^ 0x0839, "csum16": 0xf62a, "identity": 0x3132333435363738, "crc16_custom": 0xbb3d, "crc32_custom": 0xcbf43926} {
+		if name == "xor16" {
+			want = 0x3132 ^ 0x3334 ^ 0x3536 ^ 0x3738 ^ 0x3900
+		}
+		if name == "csum16" {
+			want = 0xffff - (0x3132+0x3334+0x3536+0x3738+0x3900)&0xffff - (0x3132+0x3334+0x3536+0x3738+0x3900)>>16
+		}
+		if got := algorithm(name)([]byte("123456789")); got != want {
+			t.Errorf("%s: %x, want %x", name, got, want)
+		}
+	}
+}
+
+func TestSelector(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8}, arr{"flow", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	s.action("send", arr{arr{"port", 9}}, assign(std("egress_spec"), param_(0)))
+	s.ingress["action_profiles"] = arr{obj{"name": "ap", "id": 0, "max_size": 3, "selector": obj{"algo": "identity", "input": arr{fld("h", "flow")}}}}
+	s.table(s.ingress, "t", "exact", arr{keyOf("exact", "h", "dst")}, arr{"send"}, nil, obj{"type": "indirect_ws", "action_profile": "ap"})
+	sw := s.load(t, Config{})
+	for id := uint32(1); id <= 3; id++ {
+		if err := sw.SetMember("ap", id, Action{"send", [][]byte{{byte(10 * id)}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sw.SetMember("ap", 4, Action{"send", [][]byte{{1}}}); !errors.Is(err, ErrFull) {
+		t.Error(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(sw.SetGroup("ap", 7, []GroupMember{{ID: 2}, {ID: 1, Weight: 2}, {ID: 3, Watch: 30, HasWatch: true}}))
+	_, err := sw.Insert("t", Entry{Key: []Match{{Value: []byte{1}}}, Group: 7})
+	must(err)
+	h, err := sw.Insert("t", Entry{Key: []Match{{Value: []byte{2}}}, Member: 3})
+	must(err)
+	ports := func(dst byte) (all []uint32) {
+		for flow := range byte(4) {
+			got, _ := run(sw, 0, string([]byte{dst, flow}))
+			all = append(all, got[0].port)
+		}
+		return all
+	}
+	if got := ports(1); !slices.Equal(got, []uint32{10, 10, 20, 30}) {
+		t.Errorf("by weight: %v", got)
+	}
+	if got := ports(2); !slices.Equal(got, []uint32{30, 30, 30, 30}) {
+		t.Errorf("one member: %v", got)
+	}
+	sw.SetLink(30, false)
+	if got := ports(1); !slices.Equal(got, []uint32{10, 10, 20, 10}) {
+		t.Errorf("port 30 is down: %v", got)
+	}
+	must(sw.SetMember("ap", 1, Action{"send", [][]byte{{11}}}))
+	if got := ports(1); !slices.Equal(got, []uint32{11, 11, 20, 11}) {
+		t.Errorf("modified: %v", got)
+	}
+	for _, err := range []error{sw.DeleteMember("ap", 3), sw.DeleteGroup("ap", 7)} {
+		if !errors.Is(err, ErrInUse) {
+			t.Error(err)
+		}
+	}
+	must(sw.SetGroup("ap", 7, nil))
+	if got := ports(1); !slices.Equal(got, []uint32{0, 0, 0, 0}) {
+		t.Errorf("an empty group: %v", got)
+	}
+	must(sw.Delete("t", h))
+	must(sw.DeleteMember("ap", 3))
+}
+
+func TestIdleTimeoutsAndDirectCounters(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	s.action("nop", nil)
+	s.extra["meter_arrays"] = arr{obj{"name": "dm", "id": 0, "type": "bytes", "rate_count": 2, "is_direct": true, "binding": "t", "result_target": arr{"h", "dst"}}}
+	s.table(s.ingress, "t", "exact", arr{keyOf("exact", "h", "dst")}, arr{"nop"}, nil,
+		obj{"with_counters": true, "support_timeout": true, "direct_meters": "dm"})
+	sw := s.load(t, Config{})
+	h, err := sw.Insert("t", Entry{Key: []Match{{Value: []byte("a")}}, Action: Action{Name: "nop"}, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sw.SetEntryMeter("t", h, Rate{1, 4}, Rate{1, 8}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := run(sw, 0, "abc")
+	expect(t, got, sent{0, "\x00bc"})
+	got, _ = run(sw, 0, "abc")
+	expect(t, got, sent{0, "\x01bc"})
+	if c, err := sw.EntryCount("t", h); err != nil || c != (Count{2, 6}) {
+		t.Errorf("%v %v", c, err)
+	}
+	expired := func(after time.Duration) (n int) {
+		sw.Expired(sw.now.Add(after), func(table string, x Handle) {
+			if table != "t" || x != h {
+				t.Errorf("%s %d expired", table, x)
+			}
+			n++
+		})
+		return n
+	}
+	if a, b := expired(time.Second-1), expired(time.Second); a != 0 || b != 1 {
+		t.Errorf("expired: %d, %d", a, b)
+	}
+}
+
+func TestConstEntries(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	id := s.action("send", arr{arr{"port", 9}}, assign(std("egress_spec"), param_(0)))
+	entry := func(prio int, port string, match obj) obj {
+		match["match_type"] = "ternary"
+		return obj{"priority": prio, "match_key": arr{match}, "action_entry": obj{"action_id": id, "action_data": arr{port}}}
+	}
+	s.table(s.ingress, "t", "ternary", arr{keyOf("ternary", "h", "dst")}, arr{"send"}, nil, obj{
+		"entries":       arr{entry(2, "0x2", obj{"key": "0x60", "mask": "0xf0"}), entry(1, "0x1", obj{"key": "0x61", "mask": "0xff"})},
+		"default_entry": obj{"action_id": id, "action_data": arr{"0x3"}, "action_const": true, "action_entry_const": true}})
+	sw := s.load(t, Config{})
+	for in, port := range map[string]uint32{"a": 1, "b": 2, "z": 3} {
+		got, _ := run(sw, 0, in)
+		expect(t, got, sent{port, in})
+	}
+	e := Entry{Key: []Match{{Any: true}}, Priority: 9, Action: Action{"send", [][]byte{{1}}}}
+	if _, err := sw.Insert("t", e); !errors.Is(err, ErrConst) {
+		t.Error(err)
+	}
+	if err := sw.SetDefault("t", e); !errors.Is(err, ErrConst) {
+		t.Error(err)
+	}
+	if err := sw.Delete("t", 0); !errors.Is(err, ErrConst) {
+		t.Error(err)
+	}
+}
+
+func TestExitEndsThePipeline(t *testing.T) {
+	s := wired(arr{assign(std("egress_spec"), hexs("0x2")), prim("exit")}, arr{assign(fld("h", "dst"), hexs("0x45"))})
+	s.always(s.ingress, "after", "late", s.action("late", nil, assign(std("egress_spec"), hexs("0x3"))), nil)
+	for _, x := range s.ingress["tables"].(arr) {
+		if x.(obj)["name"] == "ti" {
+			x.(obj)["next_tables"] = obj{"in": "after"}
+		}
+	}
+	got, _ := run(s.load(t, Config{}), 0, "abc")
+	expect(t, got, sent{2, "Ebc"})
+}
+
+func TestTrace(t *testing.T) {
+	s := wired(arr{prim("log_msg", obj{"type": "string", "value": "a={} b={}"}, obj{"type": "parameters_vector", "value": arr{fld("h", "dst"), hexs("-0x2")}})}, nil)
+	p, err := Load(s.json())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	sw, _ := NewSwitch(p, Config{Trace: func(e Event) { got = append(got, p.Describe(e)) }})
+	run(sw, 1, "abc")
+	want := []string{"parser state start at byte 0", "action in", "log: a=97 b=-2", "action eg", "3 bytes leave on port 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestRandomIsSeeded(t *testing.T) {
+	s := wired(arr{prim("modify_field_rng_uniform", fld("h", "dst"), hexs("0x10"), hexs("0x13"))}, nil)
+	frames := func(seed uint64) string {
+		sw := s.load(t, Config{Seed: seed})
+		all := ""
+		for range 64 {
+			got, _ := run(sw, 0, "abc")
+			if c := got[0].frame[0]; c < 0x10 || c > 0x13 {
+				t.Fatalf("%x is out of range", c)
+			}
+			all += got[0].frame[:1]
+		}
+		return all
+	}
+	if frames(1) != frames(1) || frames(1) == frames(2) {
+		t.Error("the seed does not decide")
+	}
+}
