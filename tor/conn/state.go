@@ -173,7 +173,8 @@ func (t *Table) restore(b []byte, n int, now clock.Time, more func(s Slot, data 
 		b = b[size:]
 		var r Row
 		r.read(row)
-		if !r.plausible() {
+		closing := row[2]&4 != 0
+		if !r.plausible() || closing && r.Learnt == Inferred {
 			return fmt.Errorf("%w: row %d makes no sense", ErrCorrupt, i+1)
 		}
 		c, v := &r.Client, &r.Server
@@ -193,7 +194,7 @@ func (t *Table) restore(b []byte, n int, now clock.Time, more func(s Slot, data 
 			}
 		}
 		t.take(s)
-		if row[2]&4 != 0 {
+		if closing {
 			t.rows[s].State = Closing
 			t.rows[s].rewatch()
 		}
