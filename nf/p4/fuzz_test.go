@@ -3,7 +3,11 @@ package p4
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // everything is a program with all that the builder can say.
@@ -167,4 +171,56 @@ func TestNoAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(100, all); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// TestSwappedParts puts parts of a program in places where others belong.
+func TestSwappedParts(t *testing.T) {
+	src := everything().json()
+	rapid.Check(t, func(t *rapid.T) {
+		var root any
+		if err := json.Unmarshal(src, &root); err != nil {
+			t.Fatal(err)
+		}
+		type place struct {
+			v   any
+			set func(any)
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "swaps") {
+			var all []place
+			var walk func(v any, set func(any))
+			walk = func(v any, set func(any)) {
+				all = append(all, place{v, set})
+				switch x := v.(type) {
+				case map[string]any:
+					for _, k := range slices.Sorted(maps.Keys(x)) {
+						walk(x[k], func(n any) { x[k] = n })
+					}
+				case []any:
+					for i := range x {
+						walk(x[i], func(n any) { x[i] = n })
+					}
+				}
+			}
+			for _, k := range slices.Sorted(maps.Keys(root.(map[string]any))) {
+				walk(root.(map[string]any)[k], func(n any) { root.(map[string]any)[k] = n })
+			}
+			from := all[rapid.IntRange(0, len(all)-1).Draw(t, "from")].v
+			// A copy: a part that contains itself would not end.
+			b, _ := json.Marshal(from)
+			var part any
+			_ = json.Unmarshal(b, &part)
+			all[rapid.IntRange(0, len(all)-1).Draw(t, "to")].set(part)
+		}
+		broken, _ := json.Marshal(root)
+		p, err := Load(broken)
+		if err != nil {
+			return
+		}
+		sw, err := NewSwitch(p, Config{MaxPasses: 8})
+		if err != nil {
+			return
+		}
+		prepare(sw)
+		sw.Process(1, 1, []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"), func(uint32, []byte) {})
+	})
 }

@@ -1,0 +1,118 @@
+package p4
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// programFile writes a program where the app finds it.
+func programFile(t testing.TB, s *source) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "program.json")
+	if err := os.WriteFile(name, s.json(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// portSource sends by h.dst, the number of a port, multicasts to the group
+// h.kind, clones when h.src is c and drops when it is d. It puts the input in
+// front.
+func portSource() *source {
+	s := wired(arr{assign(std("egress_spec"), fld("h", "dst")), assign(std("mcast_grp"), fld("h", "kind")),
+		prim("_jump_if_zero", wrap(exp("==", fld("h", "src"), hexs("0x63"))), hexs("0x4")),
+		prim("clone_ingress_pkt_to_egress", hexs("0x1"), hexs("0x1")),
+		prim("_jump_if_zero", wrap(exp("==", fld("h", "src"), hexs("0x64"))), hexs("0x6")),
+		prim("mark_to_drop", hdrv("standard_metadata"))}, arr{prim("add_header", hdrv("x")), assign(fld("x", "port"), std("ingress_port"))})
+	s.header("x", false, arr{"port", 16})
+	s.deparse = arr{"x", "h"}
+	return s
+}
+
+func TestApp(t *testing.T) {
+	s := portSource()
+	x := graphtest.New(t, *Kind(), graph.Args{"program": programFile(t, s), "cpu": "200"})
+	sw := x.App().(*App).Switch()
+	if err := sw.SetMulticast(9, []Replica{{Port: 3}, {Port: 4}, {Port: 99}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := sw.SetSession(1, Session{Replicas: []Replica{{Port: 5}}}); err != nil {
+		t.Fatal(err)
+	}
+	one := func(r graphtest.Result, out, want string) {
+		t.Helper()
+		if len(r.Out[out]) != 1 || string(r.Out[out][0].Bytes) != want {
+			t.Errorf("output %s: %q, want %q", out, r.Out[out], want)
+		}
+	}
+	r := x.Push("7", []byte("\x02a\x00rest"))
+	one(r, "2", "\x00\x07\x02a\x00rest")
+	if f := r.Out["2"][0]; f.Verdict != packet.Rewritten || f.Reason != "processed" {
+		t.Errorf("%v %s", f.Verdict, f.Reason)
+	}
+	r = x.Push("7", []byte("\x02a\x09rest"))
+	one(r, "3", "\x00\x07\x02a\x09rest")
+	one(r, "4", "\x00\x07\x02a\x09rest")
+	if len(r.Dropped) != 1 || r.Dropped[0].Reason != "no-port" {
+		t.Errorf("to port 99: %+v", r.Dropped)
+	}
+	r = x.Push("7", []byte("\x02c\x00rest"))
+	one(r, "5", "\x00\x00\x02c\x00rest")
+	one(r, "2", "\x00\x07\x02c\x00rest")
+	r = x.Push("7", []byte("\xc8a\x00rest"))
+	if len(r.Punted) != 1 || string(r.Punted[0].Bytes) != "\x00\x07\xc8a\x00rest" || r.Punted[0].Reason != "packet-in" {
+		t.Errorf("to the controller: %+v", r.Punted)
+	}
+	one(x.Push("cpu", []byte("\x02a\x00")), "2", "\x00\xc8\x02a\x00")
+	r = x.Push("0", []byte("\x02d\x00rest"))
+	if len(r.Dropped) != 1 || r.Dropped[0].Reason != "ingress-drop" {
+		t.Errorf("dropped: %+v", r.Dropped)
+	}
+	if n := x.Counter("copies"); n != 3 {
+		t.Errorf("%d copies", n)
+	}
+	rep := x.App().(graph.Reporter).Report().(Report)
+	if rep.Dropped["ingress-drop"] != 1 {
+		t.Errorf("%+v", rep)
+	}
+	trace := ""
+	for _, p := range x.Inst.Trace() {
+		trace += p.String()
+	}
+	if !strings.Contains(trace, "parser state start at byte 0") || !strings.Contains(trace, "9 bytes leave on port 2") {
+		t.Errorf("trace: %s", trace)
+	}
+}
+
+func TestAppRefuses(t *testing.T) {
+	good := programFile(t, wired(nil, nil))
+	bad := programFile(t, wired(arr{prim("fly")}, nil))
+	for want, args := range map[string]graph.Args{
+		"program= is missing":                     {},
+		"program=: open /nowhere":                 {"program": "/nowhere"},
+		"action in, primitive fly: unknown":       {"program": bad},
+		"cpu=x: want a number":                    {"program": good, "cpu": "x"},
+		"passes=-1: want a number":                {"program": good, "passes": "-1"},
+		"drop-port=70000: want a number from 0 t": {"program": good, "drop-port": "70000"},
+	} {
+		if _, err := newApp(graph.Env{Workers: 1}, args); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", args, err, want)
+		}
+	}
+	if _, err := newApp(graph.Env{Workers: 2}, graph.Args{"program": good}); err == nil {
+		t.Error("two workers")
+	}
+}
+
+func TestAppAllocatesNothing(t *testing.T) {
+	args := graph.Args{"program": programFile(t, portSource())}
+	if n := graphtest.Allocs(t, *Kind(), args, "1", []byte("\x02a\x00rest"), []byte("\x02d\x00rest"), []byte("a")); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
