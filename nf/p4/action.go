@@ -67,6 +67,7 @@ type node struct {
 	yes   int // next, for an action always
 	no    int
 	act   *action
+	data  []uint64
 }
 
 // apply runs a pipeline from a node to its end.
@@ -86,7 +87,7 @@ func (s *Switch) apply(k *packetState, at int) {
 				at = n.yes
 			}
 		default:
-			n.act.run(k, nil)
+			s.runAction(k, n.act, n.data)
 			at = n.yes
 		}
 	}

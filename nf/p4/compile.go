@@ -556,6 +556,9 @@ func (l *loader) parseState(p *parser, st *parseState, j any, next func(any) int
 					c.value[i] &= c.mask[i]
 				}
 			}
+			if st.kw > 0 {
+				c.value0, c.mask0 = c.value[0], c.mask[0]
+			}
 			st.cases = append(st.cases, c)
 		case "parse_vset":
 			c := parseCase{vset: -1, next: to}
@@ -605,13 +608,13 @@ func (l *loader) keyPart(j any) keyPart {
 	case "field":
 		h, f := l.field(v)
 		b := h.base
-		return keyPart{base: func(*packetState) int { return b }, off: f.off, bits: f.bits}
+		return keyPart{slot: b + f.off, base: func(*packetState) int { return b }, off: f.off, bits: f.bits}
 	case "stack_field":
 		e := l.expr(j, 0)
 		if e.op != opLast {
-			return keyPart{bits: 1}
+			return keyPart{slot: -1, bits: 1}
 		}
-		return keyPart{base: l.g.holder(e), off: e.fld.off, bits: e.fld.bits}
+		return keyPart{slot: -1, base: l.g.holder(e), off: e.fld.off, bits: e.fld.bits}
 	case "union_stack_field":
 		s := l.ustks[text(elem(v, 0))]
 		if s == nil {
@@ -623,14 +626,14 @@ func (l *loader) keyPart(j any) keyPart {
 			return keyPart{bits: 1}
 		}
 		f := l.member(s.elems[0].members[m].typ, text(elem(v, 2)))
-		return keyPart{off: f.off, bits: f.bits, base: func(k *packetState) int {
+		return keyPart{slot: -1, off: f.off, bits: f.bits, base: func(k *packetState) int {
 			if n := k.v[s.next]; n > 0 && n <= uint64(len(s.elems)) {
 				return s.elems[n-1].members[m].base
 			}
 			return -1
 		}}
 	case "lookahead":
-		return keyPart{off: l.number(elem(v, 0), "offset of a lookahead", 0, maxBits), bits: l.number(elem(v, 1), "width of a lookahead", 1, maxBits)}
+		return keyPart{slot: -1, off: l.number(elem(v, 0), "offset of a lookahead", 0, maxBits), bits: l.number(elem(v, 1), "width of a lookahead", 1, maxBits)}
 	default:
 		l.fail("unknown part of a transition key: %q", t)
 		return keyPart{bits: 1}

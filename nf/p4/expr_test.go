@@ -298,3 +298,26 @@ func TestBits(t *testing.T) {
 		}
 	})
 }
+
+// TestSummer compares the checksum that is added up from fields with that of
+// their bytes.
+func TestSummer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s summer
+		var w bitWriter
+		for range rapid.IntRange(0, 30).Draw(t, "fields") {
+			n := rapid.OneOf(rapid.IntRange(1, 64), rapid.IntRange(65, 300)).Draw(t, "bits")
+			v := bigWords(genNumber(t, n), words(n))
+			s.addWide(v, n)
+			w.putWide(v, n)
+		}
+		w.flush()
+		sum := s.sum
+		for sum>>16 != 0 {
+			sum = sum>>16 + sum&0xffff
+		}
+		if want := csum16(w.b); ^sum&0xffff != want {
+			t.Fatalf("%04x, want %04x", ^sum&0xffff, want)
+		}
+	})
+}

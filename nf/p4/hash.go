@@ -19,10 +19,78 @@ type calculation struct {
 	inputs  []input
 	payload bool
 	hash    func(b []byte) uint64
+	sum     bool // hash is csum16, which needs no bytes
+}
+
+// summer adds up the 16-bit words of a string of bits, modulo 2^16 - 1.
+type summer struct {
+	sum uint64
+	pos uint // bits so far
+}
+
+// add appends the lowest n <= 64 bits of v, which has no others. As 2^16 is 1
+// modulo 2^16 - 1, a number counts by where it ends in a word.
+func (s *summer) add(v uint64, n uint) {
+	s.pos += n
+	s.sum += (v>>32 + v&0xffffffff) << (-s.pos & 15)
+	s.sum = s.sum>>48 + s.sum&(1<<48-1)
+}
+
+func (s *summer) addWide(v []uint64, n int) {
+	for n > 0 {
+		i := (n - 1) / 64
+		part := n - 64*i
+		s.add(v[i]&mask64(part), uint(part))
+		n -= part
+	}
+}
+
+// checksum is csum16 of the inputs.
+func (c *calculation) checksum(k *packetState) uint64 {
+	var s summer
+	for i := range c.inputs {
+		in := &c.inputs[i]
+		switch {
+		case in.hdr == nil:
+			s.addWide(in.value, in.bits)
+		case k.v[in.hdr.base] == 0:
+		case in.fld != nil:
+			s.addField(k, in.fld, in.hdr.base)
+		default:
+			for _, f := range in.hdr.typ.fields {
+				s.addField(k, f, in.hdr.base)
+			}
+		}
+	}
+	s.pos = (s.pos + 7) &^ 7
+	if c.payload {
+		p := k.payload()
+		v := ^csum16(p) & 0xffff
+		s.pos += uint(16 * ((len(p) + 1) / 2))
+		s.sum += v << (-s.pos & 15)
+	}
+	for s.sum>>16 != 0 {
+		s.sum = s.sum>>16 + s.sum&0xffff
+	}
+	return ^s.sum & 0xffff
+}
+
+func (s *summer) addField(k *packetState, f *field, base int) {
+	switch at := base + f.off; {
+	case f.varbit:
+		s.addWide(k.v[at:at+words(f.bits)], int(k.v[base+f.lengthOff]))
+	case f.bits <= 64:
+		s.add(k.v[at], uint(f.bits))
+	default:
+		s.addWide(k.v[at:at+words(f.bits)], f.bits)
+	}
 }
 
 // output hashes the packet's fields; those of invalid headers are left out.
 func (c *calculation) output(k *packetState) uint64 {
+	if c.sum {
+		return c.checksum(k)
+	}
 	w := bitWriter{b: k.sw.buf[:0]}
 	for i := range c.inputs {
 		in := &c.inputs[i]

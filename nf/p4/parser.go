@@ -41,6 +41,7 @@ type parseState struct {
 
 // keyPart is a part of a state's transition key: a field, or bits that follow.
 type keyPart struct {
+	slot  int    // of the field; -1: not known before
 	base  baseFn // of the field's header; nil: lookahead
 	off   int    // of the field in it; of the lookahead in bits
 	bits  int
@@ -49,9 +50,10 @@ type keyPart struct {
 }
 
 type parseCase struct {
-	value, mask []uint64
-	vset        int // index; -1: none
-	next        int
+	value, mask   []uint64
+	value0, mask0 uint64 // the first words
+	vset          int    // index; -1: none
+	next          int
 }
 
 // parse runs the parser over k.frame[k.at:] and verifies the checksums.
@@ -97,6 +99,10 @@ func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
 	key := s.tmp[st.key : st.key+st.kw]
 	for i := range st.parts {
 		d := &st.parts[i]
+		if d.slot >= 0 && d.words == 1 {
+			key[d.at] = k.v[d.slot]
+			continue
+		}
 		dst := key[d.at : d.at+d.words]
 		if d.base == nil {
 			if (d.off+d.bits+7)/8 > len(k.frame)-k.at {
@@ -113,6 +119,9 @@ func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
 	}
 	for i := range st.cases {
 		c := &st.cases[i]
+		if c.vset < 0 && key[0]&c.mask0 != c.value0 {
+			continue
+		}
 		if c.vset >= 0 {
 			if s.inValueSet(st, c, key) {
 				return c.next, parsed
@@ -120,8 +129,8 @@ func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
 			continue
 		}
 		hit := true
-		for j, v := range c.value {
-			if key[j]&c.mask[j] != v {
+		for j := 1; j < len(c.value); j++ {
+			if key[j]&c.mask[j] != c.value[j] {
 				hit = false
 				break
 			}

@@ -34,9 +34,18 @@ func (l *loader) pipelines(root any) {
 	for _, j := range all {
 		for _, jn := range list(get(j, "tables")) {
 			name := text(get(jn, "name"))
-			l.in("table "+name, func() { l.table(l.p.tables[l.p.nodes[l.nodes[name]].table], jn) })
+			n := &l.p.nodes[l.nodes[name]]
+			d := l.p.tables[n.table]
+			l.in("table "+name, func() { l.table(d, jn) })
 			if l.err != nil {
 				return
+			}
+			if len(d.keys) == 0 && d.ConstDefault && d.initial != nil {
+				n.act, n.data, n.yes = d.initial, d.initData, d.next[d.initial.index]
+				n.kind = nodeAction
+				if d.branches {
+					n.yes = d.miss
+				}
 			}
 		}
 		for _, jn := range list(get(j, "conditionals")) {
