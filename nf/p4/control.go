@@ -559,19 +559,15 @@ func (s *Switch) ValueSet(name string) ([][]byte, error) {
 
 // SetMulticast sets the replicas of a multicast group; none deletes it.
 func (s *Switch) SetMulticast(group uint32, replicas []Replica) error {
-	if group == 0 {
-		return invalid("multicast group 0: 0 is no group")
+	if group == 0 || group > 0xffff {
+		return invalid("multicast group %d: groups are 1 to %d", group, 0xffff)
 	}
-	if len(replicas) == 0 {
-		delete(s.groups, group)
-		return nil
-	}
-	s.groups[group] = slices.Clone(replicas)
+	s.groups = put(s.groups, int(group), slices.Clone(replicas))
 	return nil
 }
 
 // Multicast is the replicas of a multicast group.
-func (s *Switch) Multicast(group uint32) []Replica { return slices.Clone(s.groups[group]) }
+func (s *Switch) Multicast(group uint32) []Replica { return slices.Clone(s.replicas(group)) }
 
 // SetSession sets a clone session (a mirroring session): 0 to 32767.
 func (s *Switch) SetSession(id uint32, ses Session) error {
@@ -579,23 +575,23 @@ func (s *Switch) SetSession(id uint32, ses Session) error {
 		return invalid("clone session %d: the highest is %d", id, 0x7fff)
 	}
 	ses.Replicas = slices.Clone(ses.Replicas)
-	s.sessions[id] = ses
+	s.sessions = put(s.sessions, int(id), session{ses, true})
 	return nil
 }
 
 // Session is a clone session; false: there is none.
 func (s *Switch) Session(id uint32) (Session, bool) {
-	ses, ok := s.sessions[id]
+	ses, ok := s.session(id)
 	ses.Replicas = slices.Clone(ses.Replicas)
 	return ses, ok
 }
 
 // DeleteSession removes a clone session.
 func (s *Switch) DeleteSession(id uint32) error {
-	if _, ok := s.sessions[id]; !ok {
+	if _, ok := s.session(id); !ok {
 		return fmt.Errorf("clone session %d: %w", id, ErrNotFound)
 	}
-	delete(s.sessions, id)
+	s.sessions[id] = session{}
 	return nil
 }
 

@@ -39,7 +39,7 @@ func Load(src []byte) (*Program, error) {
 	if err := json.Unmarshal(src, &root); err != nil {
 		return nil, fmt.Errorf("p4: no JSON: %w", err)
 	}
-	l := &loader{p: &Program{ingress: noNode, egress: noNode, lists: map[int][]copyRange{}, errors: map[string]uint32{}},
+	l := &loader{p: &Program{ingress: noNode, egress: noNode, errors: map[string]uint32{}},
 		types: map[string]*headerType{}, names: map[string]*header{}, ids: map[int]*header{},
 		stacks: map[string]*stack{}, unions: map[string]*union{}, byUID: map[int]*union{}, ustks: map[string]*unionStack{},
 		alias: map[string][2]string{}, calcs: map[string]*calculation{}, regs: map[string]int{}, ctrs: map[string]int{},
@@ -54,7 +54,9 @@ func Load(src []byte) (*Program, error) {
 			return nil, l.err
 		}
 	}
-	l.p.tmp = l.g.tmp
+	if l.p.tmp = l.g.tmp; l.p.tmp > maxSlots {
+		return nil, fmt.Errorf("p4: the expressions need %d words at once, more than %d", l.p.tmp, maxSlots)
+	}
 	return l.p, nil
 }
 
@@ -584,7 +586,7 @@ func (l *loader) valueSets(root any) {
 
 func (l *loader) fieldLists(root any) {
 	for _, j := range list(get(root, "field_lists")) {
-		id := l.number(get(j, "id"), "id of field list "+text(get(j, "name")), 0, 1<<31-1)
+		id := l.number(get(j, "id"), "id of field list "+text(get(j, "name")), 0, 1<<16-1)
 		var ranges []copyRange
 		for _, e := range list(get(j, "elements")) {
 			switch text(get(e, "type")) {
@@ -599,7 +601,7 @@ func (l *loader) fieldLists(root any) {
 				ranges = append(ranges, copyRange{h.base + 1, h.typ.words - 1})
 			}
 		}
-		l.p.lists[id] = ranges
+		l.p.lists = put(l.p.lists, id, ranges)
 	}
 }
 
@@ -749,6 +751,9 @@ var dataOps = map[string]op{"+": opAdd, "-": opSub, "*": opMul, "/": opDiv, "%":
 
 var orderOps = map[string]op{"<": opLt, "<=": opLe, ">": opGt, ">=": opGe}
 
+// maxDivision is the widest number that is divided.
+const maxDivision = 4096
+
 // operation reads {op, left, right, cond}.
 func (l *loader) operation(j any, depth int) *expr {
 	name := text(get(j, "op"))
@@ -759,7 +764,11 @@ func (l *loader) operation(j any, depth int) *expr {
 		if has(j, "left") || name != "+" && name != "-" {
 			a = left(sortData)
 		}
-		return arith(o, a, right(sortData))
+		b := right(sortData)
+		if (o == opDiv || o == opMod) && max(a.bits, b.bits) > maxDivision {
+			l.fail("a division of numbers of more than %d bits", maxDivision)
+		}
+		return arith(o, a, b)
 	}
 	if o, ok := orderOps[name]; ok {
 		return &expr{op: o, sort: sortBool, kids: [3]*expr{left(sortData), right(sortData)}}

@@ -27,7 +27,7 @@ type Program struct {
 	profiles  []*profileDef
 	vsets     []*valueSetDef
 	digests   []*digestDef
-	lists     map[int][]copyRange // field lists by id
+	lists     [][]copyRange // field lists by id
 	verify    []*checksum
 	update    []*checksum
 	logs      []*logMessage

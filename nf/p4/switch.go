@@ -112,8 +112,8 @@ type Switch struct {
 	meters    [][]meter
 	profiles  []*profile
 	vsets     []valueSet
-	groups    map[uint32][]Replica
-	sessions  map[uint32]Session
+	groups    [][]Replica     // by number; none: no such group
+	sessions  []session       // by number
 	down      map[uint32]bool // ports
 
 	rand    *rand.Rand
@@ -148,7 +148,7 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
 	}
 	s := &Switch{prog: p, cfg: c, trace: c.Trace, now: c.Start,
-		groups: map[uint32][]Replica{}, sessions: map[uint32]Session{}, down: map[uint32]bool{},
+		down: map[uint32]bool{},
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
 	for _, d := range p.profiles {
@@ -256,7 +256,10 @@ func (s *Switch) pass(k *packetState) bool {
 
 // preserve copies the fields of a list; an unknown list has none.
 func (s *Switch) preserve(to, from *packetState, list uint32) {
-	for _, r := range s.prog.lists[int(list)] {
+	if int(list) >= len(s.prog.lists) {
+		return
+	}
+	for _, r := range s.prog.lists[list] {
 		copy(to.v[r.slot:r.slot+r.n], from.v[r.slot:])
 	}
 }
@@ -302,7 +305,7 @@ func (s *Switch) doIngress(k *packetState) {
 	}
 	if g := std.group.get(k); g != 0 {
 		std.instanceType.set(k, instanceReplica)
-		if s.multicast(k, s.groups[uint32(g)]) == 0 {
+		if s.multicast(k, s.replicas(uint32(g))) == 0 {
 			s.drop(k, NoReplica)
 			return
 		}
@@ -346,7 +349,7 @@ func (k *packetState) owns() bool {
 
 // cloneIngress makes clones of the packet as it came to ingress.
 func (s *Switch) cloneIngress(k *packetState, size uint64) {
-	ses, ok := s.sessions[k.session&0x7fff]
+	ses, ok := s.session(k.session & 0x7fff)
 	if !ok {
 		return
 	}
@@ -362,10 +365,40 @@ func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	s.give(c)
 }
 
+// session is a Session that may be there.
+type session struct {
+	Session
+	set bool
+}
+
+func (s *Switch) session(id uint32) (Session, bool) {
+	if int(id) >= len(s.sessions) {
+		return Session{}, false
+	}
+	return s.sessions[id].Session, s.sessions[id].set
+}
+
+// replicas are those of a multicast group.
+func (s *Switch) replicas(group uint32) []Replica {
+	if int(group) >= len(s.groups) {
+		return nil
+	}
+	return s.groups[group]
+}
+
+// put stores v at place i of list, which grows as far as it must.
+func put[T any](list []T, i int, v T) []T {
+	if i >= len(list) {
+		list = append(list, make([]T, i+1-len(list))...)
+	}
+	list[i] = v
+	return list
+}
+
 // toSession queues copies of c for egress.
 func (s *Switch) toSession(c *packetState, ses Session) {
 	if ses.Group != 0 {
-		s.multicast(c, s.groups[ses.Group])
+		s.multicast(c, s.replicas(ses.Group))
 	}
 	s.multicast(c, ses.Replicas)
 }
@@ -420,7 +453,7 @@ func (s *Switch) doEgress(k *packetState) {
 		return
 	}
 	if k.session&sessionValid != 0 {
-		if ses, ok := s.sessions[k.session&0x7fff]; ok {
+		if ses, ok := s.session(k.session & 0x7fff); ok {
 			c := s.replicate(k)
 			s.clearMetadata(c)
 			s.preserve(c, k, k.cloneList)
