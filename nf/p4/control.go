@@ -557,6 +557,21 @@ func (s *Switch) ValueSet(name string) ([][]byte, error) {
 	return slices.Clone(s.vsets[i].members), nil
 }
 
+// SetCRC changes the CRC of a calculation that has a custom one.
+func (s *Switch) SetCRC(calculation string, c CRC) error {
+	for i, x := range s.prog.calcs {
+		if x.name != calculation {
+			continue
+		}
+		if x.custom != c.Bits || c.Bits == 0 || (c.Polynomial|c.Initial|c.Final)&^mask64(c.Bits) != 0 {
+			return invalid("calculation %s: a CRC of %d bits, it takes one of %d", calculation, c.Bits, x.custom)
+		}
+		s.hashes[i] = c.hash()
+		return nil
+	}
+	return fmt.Errorf("calculation %s: %w", calculation, ErrNotFound)
+}
+
 // SetMulticast sets the replicas of a multicast group; none deletes it.
 func (s *Switch) SetMulticast(group uint32, replicas []Replica) error {
 	if group == 0 || group > 0xffff {

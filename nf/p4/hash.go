@@ -3,6 +3,7 @@ package p4
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"math/bits"
 )
 
 // input is a part of what a calculation hashes.
@@ -16,6 +17,8 @@ type input struct {
 // calculation is a hash over fields, constants and the payload.
 type calculation struct {
 	name    string
+	index   int // of a Switch's own hashes; -1: none
+	custom  int // width of a CRC that may be changed; 0: none
 	inputs  []input
 	payload bool
 	hash    func(b []byte) uint64
@@ -115,6 +118,9 @@ func (c *calculation) output(k *packetState) uint64 {
 		w.b = append(w.b, k.payload()...)
 	}
 	k.sw.buf = w.b
+	if c.index >= 0 && k.sw.hashes[c.index] != nil {
+		return k.sw.hashes[c.index](w.b)
+	}
 	return c.hash(w.b)
 }
 
@@ -154,13 +160,65 @@ func (s *Switch) updateChecksums(k *packetState) {
 	}
 }
 
-// algorithms are the hashes by the names of the JSON.
+// CRC is a cyclic redundancy check: the catalogue's width, polynomial, initial
+// value, final exclusive or, and reflections.
+type CRC struct {
+	Bits                       int // 8, 16, 32 or 64
+	Polynomial, Initial, Final uint64
+	ReflectIn, ReflectOut      bool
+}
+
+var (
+	crc16     = CRC{16, 0x8005, 0, 0, true, true}
+	crc16CCIT = CRC{16, 0x1021, 0xffff, 0, false, false}
+	// The custom ones begin as bmv2's do.
+	customCRCs = map[string]CRC{
+		"crc8_custom":  {8, 0x07, 0, 0, false, false},
+		"crc16_custom": crc16,
+		"crc32_custom": {32, 0x04c11db7, 0xffffffff, 0xffffffff, true, true},
+		"crc64_custom": {64, 0x1b, 0, 0, true, true},
+	}
+)
+
+// hash computes the CRC byte by byte, by a table of remainders.
+func (c CRC) hash() func(b []byte) uint64 {
+	up := uint(64 - c.Bits) // remainders stand at the left
+	var table [256]uint64
+	for i := range table {
+		r := uint64(i) << 56
+		for range 8 {
+			top := r >> 63
+			r = r<<1 ^ top*(c.Polynomial<<up)
+		}
+		table[i] = r
+	}
+	return func(b []byte) uint64 {
+		r := c.Initial << up
+		for _, x := range b {
+			if c.ReflectIn {
+				x = bits.Reverse8(x)
+			}
+			r = r<<8 ^ table[byte(r>>56)^x]
+		}
+		if c.ReflectOut {
+			r = bits.Reverse64(r)
+		} else {
+			r >>= up
+		}
+		return r ^ c.Final
+	}
+}
+
+// algorithm is a hash by its name in the JSON; nil: there is none.
 func algorithm(name string) func(b []byte) uint64 {
+	if c, ok := customCRCs[name]; ok && name != "crc32_custom" {
+		return c.hash()
+	}
 	switch name {
-	case "crc16", "crc16_custom":
-		return reflectedCRC16(0xa001)
+	case "crc16":
+		return crc16.hash()
 	case "crcCCITT":
-		return crcCCITT()
+		return crc16CCIT.hash()
 	case "crc32", "crc32_custom":
 		return func(b []byte) uint64 { return uint64(crc32.ChecksumIEEE(b)) }
 	case "csum16", "cksum16":
@@ -173,53 +231,6 @@ func algorithm(name string) func(b []byte) uint64 {
 		return identity
 	}
 	return nil
-}
-
-// reflectedCRC16 is a CRC-16 with a reflected polynomial, from 0 and without a
-// final inversion: CRC-16/ARC for 0xa001.
-func reflectedCRC16(poly uint16) func(b []byte) uint64 {
-	var table [256]uint16
-	for i := range table {
-		c := uint16(i)
-		for range 8 {
-			if c&1 != 0 {
-				c = c>>1 ^ poly
-			} else {
-				c >>= 1
-			}
-		}
-		table[i] = c
-	}
-	return func(b []byte) uint64 {
-		var c uint16
-		for _, x := range b {
-			c = c>>8 ^ table[byte(c)^x]
-		}
-		return uint64(c)
-	}
-}
-
-// crcCCITT is CRC-16/CCITT-FALSE: polynomial 0x1021, from 0xffff.
-func crcCCITT() func(b []byte) uint64 {
-	var table [256]uint16
-	for i := range table {
-		c := uint16(i) << 8
-		for range 8 {
-			if c&0x8000 != 0 {
-				c = c<<1 ^ 0x1021
-			} else {
-				c <<= 1
-			}
-		}
-		table[i] = c
-	}
-	return func(b []byte) uint64 {
-		c := uint16(0xffff)
-		for _, x := range b {
-			c = c<<8 ^ table[byte(c>>8)^x]
-		}
-		return uint64(c)
-	}
 }
 
 // csum16 is the Internet checksum (RFC 1071).

@@ -545,9 +545,10 @@ func (l *loader) arrays(root any) {
 
 func (l *loader) calculations(root any) {
 	for _, j := range list(get(root, "calculations")) {
-		c := &calculation{name: text(get(j, "name"))}
+		c := &calculation{name: text(get(j, "name")), index: len(l.p.calcs)}
 		l.in("calculation "+c.name, func() { l.calculation(c, j) })
 		l.calcs[c.name] = c
+		l.p.calcs = append(l.p.calcs, c)
 	}
 }
 
@@ -556,6 +557,7 @@ func (l *loader) calculation(c *calculation, j any) {
 	if c.hash = algorithm(algo); c.hash == nil {
 		l.fail("unknown hash algorithm %q", algo)
 	}
+	c.custom = customCRCs[algo].Bits
 	c.sum = algo == "csum16" || algo == "cksum16"
 	for _, in := range list(get(j, "input")) {
 		v := get(in, "value")

@@ -160,7 +160,7 @@ func (l *loader) actionProfile(j any) *profileDef {
 			d.Size = l.number(get(j, "max_size"), "max_size", 0, maxArray)
 		}
 		if has(j, "selector") {
-			d.Selector, d.hash = true, &calculation{name: d.Name}
+			d.Selector, d.hash = true, &calculation{name: d.Name, index: -1}
 			l.calculation(d.hash, get(j, "selector"))
 		}
 	})

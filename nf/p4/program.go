@@ -30,6 +30,7 @@ type Program struct {
 	lists     [][]copyRange // field lists by id
 	verify    []*checksum
 	update    []*checksum
+	calcs     []*calculation
 	logs      []*logMessage
 	errors    map[string]uint32
 }
@@ -194,6 +195,18 @@ func (p *Program) Profiles() []ProfileInfo {
 	var all []ProfileInfo
 	for _, d := range p.profiles {
 		all = append(all, d.ProfileInfo)
+	}
+	return all
+}
+
+// CRCs are the calculations whose CRC may be changed (crc16_custom and the
+// like), with its width.
+func (p *Program) CRCs() []FieldInfo {
+	var all []FieldInfo
+	for _, c := range p.calcs {
+		if c.custom > 0 {
+			all = append(all, FieldInfo{c.name, c.custom})
+		}
 	}
 	return all
 }

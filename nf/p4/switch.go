@@ -112,9 +112,10 @@ type Switch struct {
 	meters    [][]meter
 	profiles  []*profile
 	vsets     []valueSet
-	groups    [][]Replica     // by number; none: no such group
-	sessions  []session       // by number
-	down      map[uint32]bool // ports
+	groups    [][]Replica             // by number; none: no such group
+	sessions  []session               // by number
+	down      map[uint32]bool         // ports
+	hashes    []func(b []byte) uint64 // in the place of a calculation's own
 
 	rand    *rand.Rand
 	trace   func(Event)
@@ -148,7 +149,7 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
 	}
 	s := &Switch{prog: p, cfg: c, trace: c.Trace, now: c.Start,
-		down: map[uint32]bool{},
+		down: map[uint32]bool{}, hashes: make([]func(b []byte) uint64, len(p.calcs)),
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
 	for _, d := range p.profiles {

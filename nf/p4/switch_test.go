@@ -414,16 +414,43 @@ func TestChecksums(t *testing.T) {
 func TestHashes(t *testing.T) {
 	// Check values of the catalogue of parametrised CRC algorithms.
 	for name, want := range map[string]uint64{"crc16": 0xbb3d, "crc32": 0xcbf43926, "crcCCITT": 0x29b1,
-		"xor16": 0x3939 ^ 0x0839, "csum16": 0xf62a, "identity": 0x3132333435363738, "crc16_custom": 0xbb3d, "crc32_custom": 0xcbf43926} {
-		if name == "xor16" {
-			want = 0x3132 ^ 0x3334 ^ 0x3536 ^ 0x3738 ^ 0x3900
-		}
-		if name == "csum16" {
-			want = 0xffff - (0x3132+0x3334+0x3536+0x3738+0x3900)&0xffff - (0x3132+0x3334+0x3536+0x3738+0x3900)>>16
-		}
+		"xor16": 0x3132 ^ 0x3334 ^ 0x3536 ^ 0x3738 ^ 0x3900, "xor32": 0x31323334 ^ 0x35363738 ^ 0x39000000,
+		"csum16": 0xf62a, "identity": 0x3132333435363738,
+		"crc8_custom": 0xf4, "crc16_custom": 0xbb3d, "crc32_custom": 0xcbf43926} {
 		if got := algorithm(name)([]byte("123456789")); got != want {
 			t.Errorf("%s: %x, want %x", name, got, want)
 		}
+	}
+	for want, c := range map[uint64]CRC{0xcbf43926: {32, 0x04c11db7, 0xffffffff, 0xffffffff, true, true}, 0xe3069283: {32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true},
+		0x6c40df5f0b497347: {64, 0x42f0e1eba9ea3693, 0, 0, false, false}, 0x906e: {16, 0x1021, 0xffff, 0xffff, true, true}, 0xa1: {8, 0x31, 0, 0, true, true}} {
+		if got := c.hash()([]byte("123456789")); got != want {
+			t.Errorf("%+v: %x, want %x", c, got, want)
+		}
+	}
+}
+
+func TestSetCRC(t *testing.T) {
+	s := wired(arr{prim("modify_field_with_hash_based_offset", fld("h", "src"), hexs("0x0"), obj{"type": "calculation", "value": "calc"}, hexs("0x10000"))}, nil)
+	s.extra["calculations"] = arr{obj{"name": "calc", "id": 0, "algo": "crc16_custom", "input": arr{fld("h", "dst")}},
+		obj{"name": "fixed", "id": 1, "algo": "crc16", "input": arr{fld("h", "dst")}}}
+	sw := s.load(t, Config{})
+	if got := sw.Program().CRCs(); len(got) != 1 || got[0] != (FieldInfo{"calc", 16}) {
+		t.Errorf("%v", got)
+	}
+	got, _ := run(sw, 0, "abc")
+	expect(t, got, sent{0, "a" + string([]byte{byte(crc16.hash()([]byte("a")))}) + "c"})
+	if err := sw.SetCRC("calc", crc16CCIT); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 0, "abc")
+	expect(t, got, sent{0, "a" + string([]byte{byte(crc16CCIT.hash()([]byte("a")))}) + "c"})
+	for name, want := range map[string]error{"fixed": ErrInvalid, "x": ErrNotFound} {
+		if err := sw.SetCRC(name, crc16); !errors.Is(err, want) {
+			t.Error(err)
+		}
+	}
+	if err := sw.SetCRC("calc", CRC{Bits: 8}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
 	}
 }
 
