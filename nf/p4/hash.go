@@ -169,8 +169,8 @@ type CRC struct {
 }
 
 var (
-	crc16     = CRC{16, 0x8005, 0, 0, true, true}
-	crc16CCIT = CRC{16, 0x1021, 0xffff, 0, false, false}
+	crc16    = CRC{16, 0x8005, 0, 0, true, true}
+	crcCCITT = CRC{16, 0x1021, 0xffff, 0, false, false}
 	// The custom ones begin as bmv2's do.
 	customCRCs = map[string]CRC{
 		"crc8_custom":  {8, 0x07, 0, 0, false, false},
@@ -218,7 +218,7 @@ func algorithm(name string) func(b []byte) uint64 {
 	case "crc16":
 		return crc16.hash()
 	case "crcCCITT":
-		return crc16CCIT.hash()
+		return crcCCITT.hash()
 	case "crc32", "crc32_custom":
 		return func(b []byte) uint64 { return uint64(crc32.ChecksumIEEE(b)) }
 	case "csum16", "cksum16":

@@ -439,11 +439,11 @@ func TestSetCRC(t *testing.T) {
 	}
 	got, _ := run(sw, 0, "abc")
 	expect(t, got, sent{0, "a" + string([]byte{byte(crc16.hash()([]byte("a")))}) + "c"})
-	if err := sw.SetCRC("calc", crc16CCIT); err != nil {
+	if err := sw.SetCRC("calc", crcCCITT); err != nil {
 		t.Fatal(err)
 	}
 	got, _ = run(sw, 0, "abc")
-	expect(t, got, sent{0, "a" + string([]byte{byte(crc16CCIT.hash()([]byte("a")))}) + "c"})
+	expect(t, got, sent{0, "a" + string([]byte{byte(crcCCITT.hash()([]byte("a")))}) + "c"})
 	for name, want := range map[string]error{"fixed": ErrInvalid, "x": ErrNotFound} {
 		if err := sw.SetCRC(name, crc16); !errors.Is(err, want) {
 			t.Error(err)
