@@ -4,6 +4,8 @@
 # make demo   builds and runs the demo
 GO       ?= go
 FUZZTIME ?= 3s
+# Runs of swordbox under random faults; ordinary runs of its tests do few.
+SCHEDULES ?= 10000
 
 export CGO_ENABLED = 0
 # Debian's ip, bridge and ethtool, also for a user or a service without them.
@@ -64,6 +66,7 @@ test: deps check
 	@{ $(call RUN,$(PARALLEL)); \
 	   $(call RUN,-p 1 $(SERIAL)); \
 	   $(call RUN,-count=1 -timeout 10m $(RXE)); \
+	   QUILLON_SCHEDULES=$(SCHEDULES) $(call RUN,-timeout 20m -run TestSchedules ./tests/swordbox); \
 	   $(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS)))); \
 	   if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
 	     export CGO_ENABLED=1; $(call RUN,-race -p 1 $(addprefix ./,$(addsuffix /...,$(RACE)))); export CGO_ENABLED=0; \
