@@ -145,26 +145,46 @@ func (i *Instance) Ports() []PortInfo {
 	return out
 }
 
+// Visit calls f with the app of a name in one worker, between two of its breaths.
+// The worker waits for f, which must be short and must not keep the app.
+func (i *Instance) Visit(app string, worker int, f func(App)) error {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if worker < 0 || worker >= len(i.workers) {
+		return fmt.Errorf("there is no worker %d: they are 0 to %d", worker, len(i.workers)-1)
+	}
+	nd := i.graphs[worker].node(app)
+	if nd == nil || nd.app == nil {
+		return fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
+	}
+	w := i.workers[worker]
+	w.do(func() {
+		w.ctx.node = nd
+		f(nd.app)
+		w.ctx.node = nil
+	})
+	return nil
+}
+
 // Report is the state that an app shows, one value a worker; an error when it
 // shows none.
 func (i *Instance) Report(app string) ([]any, error) {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
 	var out []any
-	for n, w := range i.workers {
-		nd := i.graphs[n].node(app)
-		if nd == nil || nd.app == nil {
-			return nil, fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
-		}
-		r, ok := nd.app.(Reporter)
-		if !ok {
-			return nil, fmt.Errorf("app %s: %s has nothing to report", app, nd.kind.Name)
-		}
-		w.do(func() {
-			w.ctx.node = nd
-			out = append(out, r.Report())
-			w.ctx.node = nil
+	for n := range i.workers {
+		var kind string
+		err := i.Visit(app, n, func(a App) {
+			if r, ok := a.(Reporter); ok {
+				out = append(out, r.Report())
+			} else {
+				kind = i.workers[n].ctx.node.kind.Name
+			}
 		})
+		if err != nil {
+			return nil, err
+		}
+		if kind != "" {
+			return nil, fmt.Errorf("app %s: %s has nothing to report", app, kind)
+		}
 	}
 	return out, nil
 }
