@@ -23,6 +23,7 @@ const (
 	reasonNoPort
 	reasonTooLong
 	reasonProcessed
+	reasonNoProgram
 )
 
 var reasonHelp = [numReasons]string{
@@ -55,11 +56,12 @@ func Kind() *graph.Kind {
 		Doc: `A frame that comes in at input N has standard_metadata.ingress_port N; what the
 program sends to port N leaves at output N. What it sends to the CPU port goes to
 the controller, and frames of the controller come in at input cpu with that port's
-number. Behaviour is that of bmv2's simple_switch.
+number. Behaviour is that of bmv2's simple_switch. Without program= it drops every
+frame until a controller gives it one.
 
 Tables, registers, counters and meters belong to one worker: run it with one.`,
 		Params: []graph.Param{
-			{Name: "program", Help: "file with the JSON that p4c-bm2-ss wrote"},
+			{Name: "program", Help: "file with the JSON that p4c-bm2-ss wrote; none: a controller gives it"},
 			{Name: "cpu", Default: "510", Help: "number of the CPU port; none: there is no such port"},
 			{Name: "drop-port", Default: "511", Help: "the egress_spec that drops a packet"},
 			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},
@@ -79,7 +81,8 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 		counter.Def{Name: "packet-in", Help: "sent to the CPU port: to the controller"},
 		counter.Def{Name: "no-port", Help: "sent to a port that the app does not have"},
 		counter.Def{Name: "too-long", Help: "longer than a buffer"},
-		counter.Def{Name: "processed", Help: "forwarded by the program"})
+		counter.Def{Name: "processed", Help: "forwarded by the program"},
+		counter.Def{Name: "no-program", Help: "received before a controller gave a program"})
 	for n := range Ports {
 		k.In = append(k.In, strconv.Itoa(n))
 	}
@@ -90,8 +93,11 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 
 // App is the app of kind p4.
 type App struct {
-	sw  *Switch
+	sw  *Switch // nil: no program yet
+	cfg Config
 	cpu uint32 // ^0: none
+
+	onDigest func(Digest)
 
 	onEmit  Emit // a.emit, bound once
 	onTrace func(Event)
@@ -115,21 +121,10 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if env.Workers > 1 {
 		return nil, fmt.Errorf("a program's tables and registers belong to one worker, there are %d: run with one", env.Workers)
 	}
-	name := args["program"]
-	if name == "" {
-		return nil, fmt.Errorf("program= is missing: the JSON file that p4c-bm2-ss wrote")
-	}
-	src, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("program=: %w", err)
-	}
-	prog, err := Load(src)
-	if err != nil {
-		return nil, fmt.Errorf("program=%s: %w", name, err)
-	}
 	a := &App{cpu: 510}
 	a.onEmit, a.onTrace = a.emit, a.trace
-	cfg := Config{Digest: func(Digest) { a.c.Count(countDigests, 1) }}
+	a.cfg.Digest = a.digest
+	var err error
 	number := func(name string, highest uint64) uint64 {
 		s := args[name]
 		if s == "" || err != nil {
@@ -146,23 +141,69 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	} else if args["cpu"] != "" {
 		a.cpu = uint32(number("cpu", 1<<16-1))
 	}
-	cfg.DropPort = uint32(number("drop-port", 1<<16-1))
-	cfg.MaxPasses = int(number("passes", 1<<20))
-	cfg.Seed = number("seed", 1<<63)
+	a.cfg.DropPort = uint32(number("drop-port", 1<<16-1))
+	a.cfg.MaxPasses = int(number("passes", 1<<20))
+	a.cfg.Seed = number("seed", 1<<63)
 	if err != nil {
 		return nil, err
 	}
-	if a.sw, err = NewSwitch(prog, cfg); err != nil {
-		return nil, err
+	if name := args["program"]; name != "" {
+		src, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("program=: %w", err)
+		}
+		if err := a.Load(src); err != nil {
+			return nil, fmt.Errorf("program=%s: %w", name, err)
+		}
 	}
 	return a, nil
 }
 
-// Switch is the engine. It may be used by the worker's goroutine only.
+// Switch is the engine; nil: there is no program. It may be used by the
+// worker's goroutine only, and ends when the app gets another program.
 func (a *App) Switch() *Switch { return a.sw }
+
+// Load gives the app the program in a file that p4c-bm2-ss wrote. When that is
+// refused, the program it has goes on.
+func (a *App) Load(json []byte) error {
+	p, err := Load(json)
+	if err != nil {
+		return err
+	}
+	return a.Run(p)
+}
+
+// Run gives the app a program, whose tables, registers and all other state
+// begin anew. Call it between two breaths. When the program is refused, the one
+// that it has goes on.
+func (a *App) Run(p *Program) error {
+	sw, err := NewSwitch(p, a.cfg)
+	if err == nil {
+		a.sw = sw
+	}
+	return err
+}
+
+// OnDigest has f called for what the program sends to the controller, by the
+// worker's goroutine; the data is valid during the call. One is called, or
+// none: nil.
+func (a *App) OnDigest(f func(Digest)) { a.onDigest = f }
+
+func (a *App) digest(d Digest) {
+	a.c.Count(countDigests, 1)
+	if a.onDigest != nil {
+		a.onDigest(d)
+	}
+}
 
 // Push implements graph.App.
 func (a *App) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	if a.sw == nil {
+		for _, x := range b.Bufs() {
+			c.Drop(x, reasonNoProgram)
+		}
+		return
+	}
 	a.c = c
 	port := uint32(in)
 	if in == cpuInput {
@@ -247,6 +288,9 @@ func (a *App) trace(e Event) {
 
 // Describe implements graph.Describer.
 func (a *App) Describe(kind uint16, args [4]uint64) string {
+	if a.sw == nil {
+		return "?"
+	}
 	return a.sw.prog.Describe(Event{Kind: EventKind(kind), Object: int(args[0]), Value: args[1]})
 }
 
@@ -266,6 +310,9 @@ type TableReport struct {
 
 // Report implements graph.Reporter.
 func (a *App) Report() any {
+	if a.sw == nil {
+		return Report{}
+	}
 	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now}
 	for _, t := range a.sw.tables {
 		if !t.def.Hidden {

@@ -94,7 +94,6 @@ func TestAppRefuses(t *testing.T) {
 	good := programFile(t, wired(nil, nil))
 	bad := programFile(t, wired(arr{prim("fly")}, nil))
 	for want, args := range map[string]graph.Args{
-		"program= is missing":                     {},
 		"program=: open /nowhere":                 {"program": "/nowhere"},
 		"action in, primitive fly: unknown":       {"program": bad},
 		"cpu=x: want a number":                    {"program": good, "cpu": "x"},
@@ -107,6 +106,37 @@ func TestAppRefuses(t *testing.T) {
 	}
 	if _, err := newApp(graph.Env{Workers: 2}, graph.Args{"program": good}); err == nil {
 		t.Error("two workers")
+	}
+}
+
+// TestAppChangesProgram begins without a program, gets one, keeps it when the
+// next is broken, and loses all state with another.
+func TestAppChangesProgram(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{})
+	app := x.App().(*App)
+	if r := x.Push("1", []byte("\x02a\x00")); len(r.Dropped) != 1 || r.Dropped[0].Reason != "no-program" {
+		t.Errorf("without a program: %+v", r)
+	}
+	if r := app.Report().(Report); len(r.Tables) != 0 {
+		t.Errorf("without a program: %+v", r)
+	}
+	if err := app.Load(portSource().json()); err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Switch().SetMulticast(9, []Replica{{Port: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Load([]byte("{")); err == nil {
+		t.Error("a broken program is taken")
+	}
+	if r := x.Push("1", []byte("\x02a\x09")); len(r.Out["3"]) != 1 {
+		t.Errorf("after a broken program: %+v", r)
+	}
+	if err := app.Load(portSource().json()); err != nil {
+		t.Fatal(err)
+	}
+	if r := x.Push("1", []byte("\x02a\x09")); len(r.Dropped) != 1 || r.Dropped[0].Reason != "no-replica" {
+		t.Errorf("the group outlived its program: %+v", r)
 	}
 }
 
