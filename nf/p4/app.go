@@ -170,19 +170,20 @@ func (a *App) Load(json []byte) error {
 	if err != nil {
 		return err
 	}
-	return a.Run(p)
-}
-
-// Run gives the app a program, whose tables, registers and all other state
-// begin anew. Call it between two breaths. When the program is refused, the one
-// that it has goes on.
-func (a *App) Run(p *Program) error {
-	sw, err := NewSwitch(p, a.cfg)
+	sw, err := a.NewSwitch(p)
 	if err == nil {
-		a.sw = sw
+		a.Use(sw)
 	}
 	return err
 }
+
+// NewSwitch is a switch with the app's settings, for Use. Any goroutine may
+// make one, at any time.
+func (a *App) NewSwitch(p *Program) (*Switch, error) { return NewSwitch(p, a.cfg) }
+
+// Use has the app run another switch from the next frame on; nil: none. Call it
+// between two breaths.
+func (a *App) Use(sw *Switch) { a.sw = sw }
 
 // OnDigest has f called for what the program sends to the controller, by the
 // worker's goroutine; the data is valid during the call. One is called, or
