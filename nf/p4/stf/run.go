@@ -37,11 +37,10 @@ type Result struct {
 // Run runs the statements on a new switch with the program. An error is a
 // statement that cannot be done: an unknown table, a value that is too wide.
 func Run(prog *p4.Program, statements []Statement, c p4.Config) (Result, error) {
-	sw, err := p4.NewSwitch(prog, c)
+	r, err := newRun(prog, c)
 	if err != nil {
 		return Result{}, err
 	}
-	r := &run{prog: prog, sw: sw, now: c.Start, ports: map[uint32]*port{}, labels: map[string]label{}}
 	for i := range statements {
 		if err := r.do(&statements[i]); err != nil {
 			return r.Result, fmt.Errorf("line %d: %w", statements[i].Line, err)
@@ -79,6 +78,14 @@ type run struct {
 	labels map[string]label
 	nodes  []node
 	groups map[uint32][]int
+}
+
+func newRun(prog *p4.Program, c p4.Config) (*run, error) {
+	sw, err := p4.NewSwitch(prog, c)
+	if err != nil {
+		return nil, err
+	}
+	return &run{prog: prog, sw: sw, now: c.Start, ports: map[uint32]*port{}, labels: map[string]label{}}, nil
 }
 
 func (r *run) port(n uint32) *port {
@@ -233,9 +240,22 @@ func keyField(t p4.TableInfo, name string) (int, error) {
 }
 
 func (r *run) add(s *Statement) error {
-	t, err := r.table(s.Name)
+	t, e, err := r.entry(s)
 	if err != nil {
 		return err
+	}
+	h, err := r.sw.Insert(t.Name, e)
+	if err == nil && s.Label != "" {
+		r.labels[s.Label] = label{t.Name, h}
+	}
+	return err
+}
+
+// entry is what an add adds, and where.
+func (r *run) entry(s *Statement) (p4.TableInfo, p4.Entry, error) {
+	t, err := r.table(s.Name)
+	if err != nil {
+		return t, p4.Entry{}, err
 	}
 	e := p4.Entry{Key: make([]p4.Match, len(t.Keys))}
 	for i, k := range t.Keys {
@@ -244,23 +264,17 @@ func (r *run) add(s *Statement) error {
 	for _, f := range s.Key {
 		i, err := keyField(t, f.Name)
 		if err != nil {
-			return err
+			return t, e, err
 		}
 		if e.Key[i], err = match(t.Keys[i], f.Value); err != nil {
-			return fmt.Errorf("table %s, field %s: %w", t.Name, f.Name, err)
+			return t, e, fmt.Errorf("table %s, field %s: %w", t.Name, f.Name, err)
 		}
 	}
 	if t.Priority {
 		e.Priority = math.MaxInt32 - s.Priority
 	}
-	if e.Action, err = action(t, s); err != nil {
-		return err
-	}
-	h, err := r.sw.Insert(t.Name, e)
-	if err == nil && s.Label != "" {
-		r.labels[s.Label] = label{t.Name, h}
-	}
-	return err
+	e.Action, err = action(t, s)
+	return t, e, err
 }
 
 func match(k p4.KeyInfo, v Value) (p4.Match, error) {

@@ -1,0 +1,644 @@
+package stf
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/p4"
+)
+
+// input is a frame that comes in on a port.
+type input struct {
+	port  uint32
+	frame []byte
+}
+
+// lastPort is where the last frame comes in. Its file is a pipe, whose reader
+// waits for that frame, and with it for the end of the configuration.
+const lastPort = 60
+
+// seeds is the environment variable that says how often TestBmv2 draws other
+// entries and packets; it does so once.
+const seeds = "QUILLON_BMV2_SEEDS"
+
+// TestBmv2 gives the same entries and packets to simple_switch and to the
+// engine, and compares frames, counters and registers.
+func TestBmv2(t *testing.T) {
+	for _, name := range []string{"simple_switch", "simple_switch_CLI"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%s is not on the PATH: the engine is not compared with bmv2", name)
+		}
+	}
+	files, err := filepath.Glob("../../../tests/p4/*/*.stf")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	rounds := uint64(1)
+	if n, err := strconv.ParseUint(os.Getenv(seeds), 10, 32); err == nil {
+		rounds = n
+	}
+	for i, file := range files {
+		program := filepath.Base(filepath.Dir(file))
+		for seed := range rounds {
+			t.Run(fmt.Sprintf("%s/%s/%d", program, filepath.Base(file), seed), func(t *testing.T) {
+				json := "../../../p4src/" + program + ".json"
+				s, in := prepare(t, json, file, rand.New(rand.NewPCG(uint64(i), seed)))
+				if program == "swordbox_mux" {
+					in = withoutWalks(t, s, in)
+				}
+				compareBmv2(t, s, json, in)
+			})
+		}
+	}
+}
+
+// setup is what both switches are told before the first packet.
+type setup struct {
+	prog   *p4.Program
+	config []Statement
+	more   []addition
+}
+
+// addition is an entry that no file has.
+type addition struct {
+	table p4.TableInfo
+	entry p4.Entry
+}
+
+// run is the engine, set up.
+func (s *setup) run(t *testing.T) *run {
+	t.Helper()
+	r, err := newRun(s.prog, p4.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.config {
+		if err := r.do(&s.config[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, a := range s.more {
+		if _, err := r.sw.Insert(a.table.Name, a.entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// prepare takes the configuration before a file's first packet, with some more
+// entries, and its packets with others made of them.
+func prepare(t *testing.T, json, file string, r *rand.Rand) (*setup, []input) {
+	t.Helper()
+	b, err := os.ReadFile(json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &setup{}
+	if s.prog, err = p4.Load(b); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := Parse(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in []input
+	for i, st := range all {
+		if st.Op != Packet {
+			continue
+		}
+		if in == nil {
+			s.config = slices.DeleteFunc(slices.Clone(all[:i]), func(s Statement) bool {
+				return strings.HasPrefix(s.Command, "meter") // colours depend on the time
+			})
+		}
+		frame, err := hex.DecodeString(st.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in = append(in, input{st.Port, frame})
+	}
+	s.grow(t, r)
+	return s, packets(in, r)
+}
+
+// grow adds entries: those of the configuration with other keys, actions and
+// arguments nearby.
+func (s *setup) grow(t *testing.T, r *rand.Rand) {
+	sw := s.run(t).sw
+	nearby := func(b []byte, bits int) []byte {
+		v := new(big.Int).SetBytes(b)
+		for range r.IntN(3) {
+			i := r.IntN(min(bits, 3))
+			v.SetBit(v, i, v.Bit(i)^1)
+		}
+		return v.Bytes()
+	}
+	for _, table := range s.prog.Tables() {
+		var like []p4.Entry
+		_ = sw.Entries(table.Name, func(_ p4.Handle, e p4.Entry) bool {
+			like = append(like, e)
+			return true
+		})
+		if len(like) == 0 || table.Const || table.Profile != "" {
+			continue
+		}
+		args := map[string][][]byte{}
+		for _, e := range like {
+			args[e.Action.Name] = e.Action.Args
+		}
+		for range r.IntN(12) {
+			e := p4.Entry{Action: like[r.IntN(len(like))].Action}
+			if a := table.Actions[r.IntN(len(table.Actions))]; args[a.Name] != nil || len(a.Params) == 0 {
+				e.Action = p4.Action{Name: a.Name, Args: slices.Clone(args[a.Name])}
+			}
+			for _, a := range s.prog.Actions() {
+				for i := range e.Action.Args {
+					if a.Name == e.Action.Name {
+						e.Action.Args[i] = nearby(e.Action.Args[i], a.Params[i].Bits)
+					}
+				}
+			}
+			for i, k := range table.Keys {
+				m := p4.Match{Value: nearby(like[r.IntN(len(like))].Key[i].Value, k.Bits)}
+				switch k.Match {
+				case p4.LPM:
+					m.Prefix = r.IntN(k.Bits + 1)
+				case p4.Ternary:
+					mask := new(big.Int)
+					for b := range k.Bits {
+						mask.SetBit(mask, b, uint(min(1, r.IntN(8))))
+					}
+					m.Mask = mask.Bytes()
+				case p4.Range:
+					m.Mask = new(big.Int).Add(new(big.Int).SetBytes(m.Value), big.NewInt(r.Int64N(8))).Bytes()
+				}
+				e.Key = append(e.Key, m)
+			}
+			if table.Priority {
+				e.Priority = math.MaxInt32 - int32(len(s.more)) - int32(r.IntN(2)*1000)
+			}
+			if _, err := sw.Insert(table.Name, e); err == nil {
+				s.more = append(s.more, addition{table, e})
+			}
+		}
+	}
+}
+
+// packets are those of a file and as many others made of them: on other ports,
+// with bits flipped, cut off, extended, their checksums and ICRCs made right
+// again or not.
+func packets(in []input, r *rand.Rand) []input {
+	own := len(in)
+	for range 300 {
+		p := in[r.IntN(own)]
+		p.frame = slices.Clone(p.frame)
+		if r.IntN(4) == 0 {
+			p.port = in[r.IntN(own)].port
+		}
+		switch r.IntN(5) {
+		case 0:
+			p.frame = p.frame[:14+r.IntN(len(p.frame)-13)]
+		case 1:
+			p.frame = append(p.frame, make([]byte, 1+r.IntN(20))...)
+		case 2, 3:
+			for range 1 + r.IntN(3) {
+				p.frame[r.IntN(min(len(p.frame), 110))] ^= 1 << r.IntN(8)
+			}
+		}
+		if r.IntN(2) == 0 {
+			repair(p.frame)
+		}
+		in = append(in, p)
+	}
+	return append(in, input{lastPort, bytes.Repeat([]byte{2}, 60)})
+}
+
+// repair makes the checksum of IPv4 and the ICRC right.
+func repair(b []byte) {
+	if len(b) < 34 || b[12] != 8 || b[13] != 0 || b[14] != 0x45 {
+		return
+	}
+	b[24], b[25] = 0, 0
+	sum := uint32(0)
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(b[24:], ^uint16(sum))
+	var f hdr.Frame
+	if hdr.Parse(b, &f) == hdr.IsRoCE {
+		hdr.SetICRC(b, &f)
+	}
+}
+
+// withoutWalks leaves out what makes swordbox_mux recirculate: bmv2 takes other
+// packets meanwhile.
+func withoutWalks(t *testing.T, s *setup, in []input) []input {
+	r := s.run(t)
+	var kept []input
+	for _, p := range in {
+		before, err := r.sw.Count("mux_ingress.verdicts", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.sw.Process(0, p.port, p.frame, func(uint32, []byte) {})
+		after, _ := r.sw.Count("mux_ingress.verdicts", 5)
+		if after == before {
+			kept = append(kept, p)
+			continue
+		}
+		r = s.run(t)
+		for _, k := range kept {
+			r.sw.Process(0, k.port, k.frame, func(uint32, []byte) {})
+		}
+	}
+	return kept
+}
+
+func compareBmv2(t *testing.T, s *setup, json string, in []input) {
+	r := s.run(t)
+	want := map[uint32][][]byte{}
+	by := map[uint32][]int{} // the input that a frame came of
+	frames := 0
+	for i, p := range in {
+		r.sw.Process(0, p.port, p.frame, func(n uint32, b []byte) {
+			want[n] = append(want[n], slices.Clone(b))
+			by[n] = append(by[n], i)
+			frames++
+		})
+	}
+	ports := slices.Sorted(maps.Keys(want))
+	for _, p := range in {
+		if !slices.Contains(ports, p.port) {
+			ports = append(ports, p.port)
+		}
+	}
+	slices.Sort(ports)
+
+	b := startBmv2(t, json, ports, in)
+	b.ask(fmt.Sprintf("set_queue_depth %d", 1<<20)) // a full queue would lose frames
+	for i := range s.config {
+		if line := b.command(r, &s.config[i]); line != "" {
+			b.ask(line)
+		}
+	}
+	for _, a := range s.more {
+		b.ask(tableAdd(a.table, a.entry))
+	}
+	b.last(in[len(in)-1])
+	b.wait(frames)
+
+	for _, n := range ports {
+		got := b.frames(n)
+		for i := range max(len(got), len(want[n])) {
+			switch {
+			case i >= len(got):
+				t.Fatalf("port %d: bmv2 gives %d frames, the engine %d; the next is of %d: %x\n\tgives %x", n, len(got), len(want[n]), in[by[n][i]].port, in[by[n][i]].frame, want[n][i])
+			case i >= len(want[n]):
+				t.Fatalf("port %d: bmv2 gives %d frames, the engine %d; the next is %x", n, len(got), len(want[n]), got[i])
+			case !bytes.Equal(got[i], want[n][i]):
+				p := in[by[n][i]]
+				t.Fatalf("port %d: frame %d, of %x on port %d:\n\tbmv2   %x\n\tengine %x", n, i+1, p.frame, p.port, got[i], want[n][i])
+			}
+		}
+	}
+	for _, c := range s.prog.Counters() {
+		for i := range c.Size {
+			want, err := r.sw.Count(c.Name, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i > 16 && want.Packets == 0 {
+				continue
+			}
+			if got := b.count(c.Name, i); got != want {
+				t.Errorf("counter %s(%d): bmv2 %+v, engine %+v", c.Name, i, got, want)
+			}
+		}
+	}
+	for _, a := range s.prog.Registers() {
+		for i, shown := 0, 0; i < a.Size && shown < 20; i++ {
+			value, err := r.sw.Register(a.Name, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := new(big.Int).SetBytes(value)
+			if i > 3 && want.Sign() == 0 {
+				continue
+			}
+			shown++
+			got := b.register(a.Name, i)
+			switch {
+			case strings.HasSuffix(a.Name, "_seen"): // a time
+				if got.Sign() == want.Sign() {
+					continue
+				}
+			case want.BitLen() > 63: // the command line shows no more
+				want.SetUint64(math.MaxInt64)
+			}
+			if got.Cmp(want) != 0 {
+				t.Errorf("register %s(%d): bmv2 %v, engine %v", a.Name, i, got, want)
+			}
+		}
+	}
+	t.Logf("%d packets, %d frames", len(in), frames)
+}
+
+// bmv2 is a running simple_switch with its command line.
+type bmv2 struct {
+	t     *testing.T
+	dir   string
+	pipe  *os.File
+	in    io.Writer
+	out   *bufio.Reader
+	ports []uint32
+	log   *bytes.Buffer
+	end   time.Time
+}
+
+// start is long before any frame's time.
+const start = 1_000_000_000
+
+func pcapHeader() []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(
+		binary.LittleEndian.AppendUint64(nil, 0x00040002_a1b2c3d4), 0), 65535), 1)
+}
+
+func pcapRecord(b []byte, second int, frame []byte) []byte {
+	for _, v := range []int{start + second, 0, len(frame), len(frame)} {
+		b = binary.LittleEndian.AppendUint32(b, uint32(v))
+	}
+	return append(b, frame...)
+}
+
+func startBmv2(t *testing.T, json string, ports []uint32, in []input) *bmv2 {
+	b := &bmv2{t: t, dir: t.TempDir(), ports: ports, log: new(bytes.Buffer), end: time.Now().Add(time.Minute)}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	thrift := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	listener.Close()
+	args := []string{"--use-files", "0", "--thrift-port", thrift, "--device-id", thrift}
+	for _, n := range ports {
+		if n != lastPort {
+			file := pcapHeader()
+			for i, p := range in[:len(in)-1] {
+				if p.port == n {
+					file = pcapRecord(file, i, p.frame)
+				}
+			}
+			if err := os.WriteFile(b.file(n, "in"), file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		args = append(args, "-i", fmt.Sprintf("%d@%s", n, filepath.Join(b.dir, strconv.Itoa(int(n)))))
+	}
+	if err := syscall.Mkfifo(b.file(lastPort, "in"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b.pipe, err = os.OpenFile(b.file(lastPort, "in"), os.O_RDWR, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.pipe.Write(pcapHeader()); err != nil {
+		t.Fatal(err)
+	}
+	path, err := filepath.Abs(json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.run(exec.Command("simple_switch", append(args, path)...))
+	for {
+		c, err := net.Dial("tcp", "127.0.0.1:"+thrift)
+		if err == nil {
+			c.Close()
+			break
+		}
+		if time.Now().After(b.end) {
+			t.Fatalf("simple_switch does not answer: %v\n%s", err, b.log)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cli := exec.Command("simple_switch_CLI", "--thrift-port", thrift)
+	b.in, err = cli.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := io.Pipe()
+	cli.Stdout = w
+	b.out = bufio.NewReader(r)
+	b.run(cli)
+	b.answer()
+	return b
+}
+
+func (b *bmv2) file(n uint32, direction string) string {
+	return filepath.Join(b.dir, fmt.Sprintf("%d_%s.pcap", n, direction))
+}
+
+func (b *bmv2) run(cmd *exec.Cmd) {
+	cmd.Dir = b.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if cmd.Stdout == nil {
+		cmd.Stdout = b.log
+	}
+	cmd.Stderr = b.log
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
+}
+
+const prompt = "RuntimeCmd: "
+
+// answer reads up to the next prompt.
+func (b *bmv2) answer() string {
+	var text []byte
+	for !bytes.HasSuffix(text, []byte(prompt)) {
+		c, err := b.out.ReadByte()
+		if err != nil {
+			b.t.Fatalf("simple_switch_CLI: %v after %s", err, text)
+		}
+		text = append(text, c)
+	}
+	return string(text)
+}
+
+// ask gives a command, and fails when it is refused.
+func (b *bmv2) ask(line string) string {
+	b.t.Helper()
+	if _, err := io.WriteString(b.in, line+"\n"); err != nil {
+		b.t.Fatal(err)
+	}
+	text := b.answer()
+	if strings.Contains(text, "Error") || strings.Contains(text, "Invalid") {
+		b.t.Fatalf("bmv2 refuses %s: %s", line, text)
+	}
+	return text
+}
+
+func arguments(a p4.Action) string {
+	text := ""
+	for _, v := range a.Args {
+		text += fmt.Sprintf(" %#x", new(big.Int).SetBytes(v))
+	}
+	return text
+}
+
+// tableAdd is an entry for simple_switch_CLI.
+func tableAdd(t p4.TableInfo, e p4.Entry) string {
+	text := "table_add " + t.Name + " " + e.Action.Name
+	for i, m := range e.Key {
+		v, mask := new(big.Int).SetBytes(m.Value), new(big.Int).SetBytes(m.Mask)
+		switch t.Keys[i].Match {
+		case p4.Exact, p4.Valid:
+			text += fmt.Sprintf(" %#x", v)
+		case p4.LPM:
+			text += fmt.Sprintf(" %#x/%d", v, m.Prefix)
+		case p4.Ternary:
+			text += fmt.Sprintf(" %#x&&&%#x", v, mask)
+		case p4.Range:
+			if m.Any {
+				mask.Sub(mask.Lsh(big.NewInt(1), uint(t.Keys[i].Bits)), big.NewInt(1))
+			}
+			text += fmt.Sprintf(" %#x->%#x", v, mask)
+		}
+	}
+	text += " =>" + arguments(e.Action)
+	if t.Priority {
+		text += " " + strconv.Itoa(int(e.Priority))
+	}
+	return text
+}
+
+// command is a statement for simple_switch_CLI.
+func (b *bmv2) command(r *run, s *Statement) string {
+	b.t.Helper()
+	switch s.Op {
+	case Add:
+		t, e, err := r.entry(s)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return tableAdd(t, e)
+	case SetDefault:
+		t, err := r.table(s.Name)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		a, err := action(t, s)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return "table_set_default " + t.Name + " " + a.Name + arguments(a)
+	case Command:
+		text := s.Command
+		for _, n := range s.Numbers {
+			text += " " + n.String()
+		}
+		return text
+	}
+	return ""
+}
+
+// last sends the last frame.
+func (b *bmv2) last(p input) {
+	if _, err := b.pipe.Write(pcapRecord(nil, 1<<20, p.frame)); err != nil {
+		b.t.Fatal(err)
+	}
+	b.pipe.Close()
+}
+
+// wait waits until as many frames have come out.
+func (b *bmv2) wait(frames int) {
+	for quiet := 0; quiet < 5; {
+		n := 0
+		for _, p := range b.ports {
+			n += len(b.frames(p))
+		}
+		if n >= frames || time.Now().After(b.end) {
+			quiet++
+		}
+		b.ask("show_tables")
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// frames are those that left by a port.
+func (b *bmv2) frames(n uint32) (all [][]byte) {
+	file, err := os.ReadFile(b.file(n, "out"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		b.t.Fatal(err)
+	}
+	for file = file[min(24, len(file)):]; len(file) >= 16; {
+		size := int(binary.LittleEndian.Uint32(file[8:]))
+		if len(file) < 16+size {
+			break
+		}
+		all = append(all, file[16:16+size])
+		file = file[16+size:]
+	}
+	return all
+}
+
+var (
+	countText    = regexp.MustCompile(`\((\d+) bytes, (\d+) packets\)`)
+	registerText = regexp.MustCompile(`\]= *(\d+)`)
+)
+
+func (b *bmv2) count(name string, i int) p4.Count {
+	b.t.Helper()
+	text := b.ask(fmt.Sprintf("counter_read %s %d", name, i))
+	m := countText.FindStringSubmatch(text)
+	if m == nil {
+		b.t.Fatalf("counter %s: %s", name, text)
+	}
+	size, _ := strconv.ParseUint(m[1], 10, 64)
+	packets, _ := strconv.ParseUint(m[2], 10, 64)
+	return p4.Count{Packets: packets, Bytes: size}
+}
+
+func (b *bmv2) register(name string, i int) *big.Int {
+	b.t.Helper()
+	text := b.ask(fmt.Sprintf("register_read %s %d", name, i))
+	m := registerText.FindStringSubmatch(text)
+	if m == nil {
+		b.t.Fatalf("register %s: %s", name, text)
+	}
+	v, _ := new(big.Int).SetString(m[1], 10)
+	return v
+}
