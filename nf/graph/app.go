@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/table"
 )
 
 // App is one function of the graph. Push must dispose of every Buf of b: emit
@@ -33,6 +34,13 @@ type Reconfigurer interface {
 	Reconfigure(args Args) error
 }
 
+// Picky is a Reconfigurer that cannot take all changes: Takes says whether it
+// can these. When it cannot it starts anew. Takes is called from any goroutine.
+type Picky interface {
+	Reconfigurer
+	Takes(args Args) bool
+}
+
 // Flusher is told when packets went past the graph unseen (see
 // port.Bypasser): what it remembers of the traffic may be stale.
 type Flusher interface {
@@ -42,6 +50,19 @@ type Flusher interface {
 // Describer formats the trace records that the app wrote.
 type Describer interface {
 	Describe(kind uint16, args [4]uint64) string
+}
+
+// Tabler has tables that show its state: those of Kind.Tables that are no
+// settings, by their index there.
+type Tabler interface {
+	// Scan looks at n places of table t, or a few more, from place from on, and
+	// calls yield with the entries that it finds there, each of which is gone when
+	// yield returns. It returns the place to go on from; negative: there are none
+	// left. It takes no longer than n places do, however many there are.
+	Scan(c *Ctx, t, from, n int, yield func(*table.Entry)) (next int)
+	// Remove deletes the entry of that key from table t. Errors are *table.Error.
+	// It is called for tables that clients may delete from.
+	Remove(c *Ctx, t int, key []table.Cond) error
 }
 
 // Reporter shows its state: a value for encoding/json, built for the caller.
@@ -95,6 +116,10 @@ type Kind struct {
 	// framework.
 	Counters []counter.Def
 	Reasons  []counter.Def
+	// Tables are the app's. Control is the control block of its P4 twin that has
+	// them: what their names begin with in P4Info; "": the app's name.
+	Tables  []table.Decl
+	Control string
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
 }

@@ -41,7 +41,7 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 	for n, a := range p.Actions {
 		switch a.Op {
 		case OpReconfigure:
-			if _, ok := i.graphs[0].node(a.Name).app.(Reconfigurer); !ok {
+			if !i.takes(a.Name, spec) {
 				p.Actions[n].Detail += "; starts anew: " + i.spec.Apps[a.Name].Kind + " cannot be changed while it runs"
 			}
 		case OpOpenPort:
@@ -53,6 +53,18 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 	return p, nil
 }
 
+// takes reports whether an app can take the arguments that it has in spec while
+// it runs; otherwise it starts anew.
+func (i *Instance) takes(name string, spec *Spec) bool {
+	switch a := i.graphs[0].node(name).app.(type) {
+	case Picky:
+		return a.Takes(maps.Clone(spec.Apps[name].Args))
+	case Reconfigurer:
+		return true
+	}
+	return false
+}
+
 // keep is an error when p takes an app away that traffic depends on, or has
 // frames come to it, or pass it, in another way.
 func (i *Instance) keep(p Plan) error {
@@ -62,8 +74,9 @@ func (i *Instance) keep(p Plan) error {
 		case OpStop:
 			gone[a.Name] = false
 		case OpReconfigure:
-			_, ok := i.graphs[0].node(a.Name).app.(Reconfigurer)
-			gone[a.Name] = !ok
+			if !i.takes(a.Name, p.new) {
+				gone[a.Name] = true
+			}
 		}
 	}
 	for _, n := range i.graphs[0].nodes {
@@ -206,7 +219,7 @@ func (i *Instance) Apply(p Plan) error {
 		case OpStart:
 			fresh[a.Name] = true
 		case OpReconfigure:
-			if _, ok := i.graphs[0].node(a.Name).app.(Reconfigurer); ok {
+			if i.takes(a.Name, p.new) {
 				changes = append(changes, a.Name)
 			} else {
 				fresh[a.Name] = true

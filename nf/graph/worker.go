@@ -141,7 +141,8 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
 	for !stop.Load() && w.err == nil {
 		if w.mailed.Load() {
 			w.readMail(false)
-			runtime.Gosched() // whoever asked may share this core
+			runtime.Gosched()  // whoever asked may share this core
+			busy = w.clk.Now() // and may ask again at once
 		}
 		now := w.clk.Now()
 		moved, err := w.step(now)

@@ -176,7 +176,7 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "conns", Default: "512", Help: "connections to track at most"},
 			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+...; requests to others pass"},
 			{Name: "recycled", Default: "pass", Help: "requests for an entry of another version than the tail's: pass, or adjust them and their answers (see above)"},
-			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20; can be changed while running"},
+			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20, or all, or none; also @SERVER[/MASK], then #PRIORITY, then :leave behind keys or any: 5@10.0.0.1#7:leave+all steers all keys but one; can be changed while running, and is the table steered_keys"},
 			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
 			{Name: "settle", Default: "200ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
 			{Name: "ahead", Default: "16384", Help: "unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"},
@@ -187,6 +187,8 @@ Port a faces the clients, port b the memory nodes.`,
 		},
 		Counters: counters[:],
 		Reasons:  reasons,
+		Tables:   tables(),
+		Control:  "steer_ingress",
 		New:      newApp,
 	}
 }
@@ -198,29 +200,15 @@ type settings struct {
 	hot, hold          int
 	ahead              uint32
 	servers            []netip.Addr
-	only               []keyRange
+	only               choice
 	settle, repair     time.Duration
 	idle               time.Duration
 	dropBad            bool
 	adjust             bool // CASes to the tail's version
 }
 
-type keyRange struct{ lo, hi uint64 }
-
-func (s *settings) chosen(key uint64) bool {
-	if len(s.only) == 0 {
-		return true
-	}
-	for _, r := range s.only {
-		if key >= r.lo && key <= r.hi {
-			return true
-		}
-	}
-	return false
-}
-
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute}
+	s := settings{mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, only: choice{rest: true}, settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute}
 	number := func(name, v string, most int) (int, error) {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 1 || n > most {
@@ -280,23 +268,7 @@ func parseArgs(args graph.Args) (settings, error) {
 				err = fmt.Errorf("servers: at most %d", maxServers)
 			}
 		case "only":
-			if v == "all" {
-				break
-			}
-			for _, x := range strings.Split(v, "+") {
-				lo, hi, isRange := strings.Cut(x, "-")
-				var r keyRange
-				r.lo, err = strconv.ParseUint(lo, 0, 64)
-				r.hi = r.lo
-				if err == nil && isRange {
-					r.hi, err = strconv.ParseUint(hi, 0, 64)
-				}
-				if err != nil || r.hi < r.lo {
-					err = fmt.Errorf("only=%s: want keys and ranges such as 1+2+10-20", v)
-					break
-				}
-				s.only = append(s.only, r)
-			}
+			s.only, err = parseChoice(v)
 		case "settle":
 			s.settle, err = wait(name, v)
 		case "repair":

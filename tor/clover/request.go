@@ -148,7 +148,7 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 		return
 	}
 	k := s.keys.find(r.sid, key)
-	if k == noSlot && s.cfg.chosen(key) {
+	if k == noSlot && s.cfg.only.has(r.server, key) {
 		if k = s.keys.insert(r.sid, key); k == noSlot && s.cfg.hot > 0 {
 			s.offer(r.sid, key, s.sketch.add(r.sid, key))
 		}

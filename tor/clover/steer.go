@@ -149,7 +149,7 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 	if cfg.mode != s.cfg.mode && (cfg.mode == Off || s.cfg.mode == Off) {
 		s.flush = true
 	}
-	s.choose = s.choose || fmt.Sprint(cfg.only) != fmt.Sprint(s.cfg.only)
+	s.choose = s.choose || !cfg.only.equal(&s.cfg.only)
 	s.cfg = cfg
 	return nil
 }
@@ -228,7 +228,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 func (s *Steer) forgetOthers(c *graph.Ctx) {
 	s.choose = false
 	for k := range s.keys.s {
-		if s.keys.s[k].used && !s.cfg.chosen(s.keys.s[k].key) {
+		if s.keys.s[k].used && !s.cfg.only.has(s.servers[s.keys.s[k].server], s.keys.s[k].key) {
 			s.forget(c, int32(k))
 		}
 	}

@@ -1,0 +1,344 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/quillon/quillon/nf/table"
+)
+
+// scanPlaces is how many places of a table are looked at between two breaths:
+// some 20 µs.
+const scanPlaces = 512
+
+// AppTables are the tables that a running app has.
+type AppTables struct {
+	App, Kind string
+	Control   string
+	Tables    []table.Decl
+}
+
+// Tables are those of all apps, by the apps' names.
+func (i *Instance) Tables() []AppTables {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	var out []AppTables
+	for _, name := range slices.Sorted(maps.Keys(i.spec.Apps)) {
+		if k := findKind(i.cfg.Kinds, i.spec.Apps[name].Kind); len(k.Tables) > 0 {
+			out = append(out, AppTables{name, k.Name, k.Control, k.Tables})
+		}
+	}
+	return out
+}
+
+// decl is the declaration of an app's table, its index, and the app's
+// arguments.
+func (i *Instance) decl(app, name string) (*table.Decl, int, Args, error) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	a, ok := i.spec.Apps[app]
+	if !ok {
+		return nil, 0, nil, table.Errorf(table.Invalid, "no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
+	}
+	tables := findKind(i.cfg.Kinds, a.Kind).Tables
+	var names []string
+	for n := range tables {
+		if tables[n].Name == name {
+			return &tables[n], n, maps.Clone(a.Args), nil
+		}
+		names = append(names, tables[n].Name)
+	}
+	if names == nil {
+		return nil, 0, nil, table.Errorf(table.Invalid, "app %s (%s) has no tables", app, a.Kind)
+	}
+	return nil, 0, nil, table.Errorf(table.Invalid, "app %s has no table %q%s", app, name, suggest(name, names))
+}
+
+// TableDefault is the default action of an app's table; nil when it has none.
+func (i *Instance) TableDefault(app, name string) (*table.Call, error) {
+	d, _, args, err := i.decl(app, name)
+	if err != nil || d.Setting == nil || d.Default == nil {
+		return nil, err
+	}
+	c := d.Setting.Of(args).Default
+	return &c, nil
+}
+
+// ReadTable calls f with the entries of an app's table, which are gone when f
+// returns; an error of f ends it. The workers go on between slices of a large
+// table: an entry that comes or goes meanwhile may be seen or not.
+func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error {
+	d, t, args, err := i.decl(app, name)
+	if err != nil {
+		return err
+	}
+	if d.Setting != nil {
+		for _, e := range d.Setting.Of(args).Entries {
+			if err := f(&e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	workers := 1
+	if d.Sharded {
+		workers = len(i.workers)
+	}
+	var found []table.Entry
+	for w := range workers {
+		for from := 0; from >= 0; {
+			found = found[:0]
+			err := i.visit(app, w, func(c *Ctx, a App) error {
+				at, ok := a.(Tabler)
+				if !ok || c.node.kind.Tables[t].Name != name {
+					return table.Errorf(table.Missing, "app %s has no table %s any more", app, name)
+				}
+				from = at.Scan(c, t, from, scanPlaces, func(e *table.Entry) {
+					// Entries of the slice before give their memory.
+					n := len(found)
+					if n == cap(found) {
+						found = append(found, *e.Clone())
+						return
+					}
+					found = found[:n+1]
+					x := &found[n]
+					x.Key, x.Params = append(x.Key[:0], e.Key...), append(x.Params[:0], e.Params...)
+					x.Priority, x.Action = e.Priority, e.Action
+				})
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			for n := range found {
+				if err := f(&found[n]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// visit is Visit with the worker's Ctx.
+func (i *Instance) visit(app string, worker int, f func(*Ctx, App) error) error {
+	err := errPanicked // what is left when it does
+	if e := i.Visit(app, worker, func(a App) { err = f(&i.workers[worker].ctx, a) }); e != nil {
+		return table.Errorf(table.Missing, "%v", e)
+	}
+	return err
+}
+
+// errAborted is what changes get that would have worked, had they not been
+// asked for together with one that did not.
+var errAborted = &table.Error{Code: table.Aborted, Msg: "not made: another change of the same request failed"}
+
+// WriteTables makes changes to tables of an app, in their order, and returns an
+// error for each. What neighbouring changes make of the app's arguments it gets
+// at once. With together all are made or none; then all tables must be settings.
+func (i *Instance) WriteTables(app string, changes []table.Change, together bool) []error {
+	errs := make([]error, len(changes))
+	settings := make([]bool, len(changes))
+	for n := range changes {
+		c := &changes[n]
+		d, _, _, err := i.decl(app, c.Table)
+		if err == nil {
+			settings[n] = d.Setting != nil
+			err = d.Check(c)
+		}
+		if err == nil && together && !settings[n] {
+			err = table.Errorf(table.Unable, "table %s is no setting of the app: it cannot be changed together with others", c.Table)
+		}
+		errs[n] = err
+	}
+	if together {
+		if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+			return aborted(errs)
+		}
+		return i.configure(app, changes, true)
+	}
+	for n := 0; n < len(changes); {
+		if errs[n] != nil {
+			n++
+			continue
+		}
+		if !settings[n] {
+			errs[n] = i.remove(app, &changes[n])
+			n++
+			continue
+		}
+		end := n + 1
+		for end < len(changes) && errs[end] == nil && settings[end] {
+			end++
+		}
+		copy(errs[n:end], i.configure(app, changes[n:end], false))
+		n = end
+	}
+	return errs
+}
+
+func aborted(errs []error) []error {
+	for n := range errs {
+		if errs[n] == nil {
+			errs[n] = errAborted
+		}
+	}
+	return errs
+}
+
+// remove deletes an entry that the app itself has, in all workers that have it.
+func (i *Instance) remove(app string, c *table.Change) error {
+	d, t, _, err := i.decl(app, c.Table)
+	if err != nil {
+		return err
+	}
+	workers := 1
+	if d.Sharded {
+		workers = len(i.workers)
+	}
+	var missing error
+	done := false
+	for w := range workers {
+		err := i.visit(app, w, func(x *Ctx, a App) error {
+			at, ok := a.(Tabler)
+			if !ok {
+				return table.Errorf(table.Missing, "app %s has no table %s any more", app, c.Table)
+			}
+			return at.Remove(x, t, c.Key)
+		})
+		var e *table.Error
+		switch {
+		case err == nil:
+			done = true
+		case errors.As(err, &e) && e.Code == table.Missing:
+			missing = err
+		default:
+			return err
+		}
+	}
+	if done {
+		return nil
+	}
+	return missing
+}
+
+// stales is how often changes are tried again that others came in between of.
+const stales = 100
+
+// configure makes changes of settings, which were checked, to an app's
+// arguments.
+func (i *Instance) configure(app string, changes []table.Change, together bool) []error {
+	for range stales {
+		errs, stale := i.tryConfigure(app, changes, together)
+		if !stale {
+			return errs
+		}
+	}
+	errs := make([]error, len(changes))
+	for n := range errs {
+		errs[n] = table.Errorf(table.Aborted, "app %s: its arguments are changed by others all the time: try again", app)
+	}
+	return errs
+}
+
+func (i *Instance) tryConfigure(app string, changes []table.Change, together bool) (errs []error, stale bool) {
+	old := i.Spec()
+	spec := old.Clone()
+	a, ok := spec.Apps[app]
+	errs = make([]error, len(changes))
+	if !ok {
+		for n := range errs {
+			errs[n] = table.Errorf(table.Missing, "no app is named %q any more", app)
+		}
+		return errs, false
+	}
+	tables := findKind(i.cfg.Kinds, a.Kind).Tables
+	args := maps.Clone(a.Args)
+	if args == nil {
+		args = Args{}
+	}
+	// All at once, if that works.
+	rows := map[string]*table.Rows{}
+	failed := false
+	for n := range changes {
+		d := &tables[slices.IndexFunc(tables, func(d table.Decl) bool { return d.Name == changes[n].Table })]
+		r := rows[d.Name]
+		if r == nil {
+			v := d.Setting.Of(args)
+			r = &v
+			rows[d.Name] = r
+		}
+		errs[n] = d.Do(r, &changes[n])
+		failed = failed || errs[n] != nil
+	}
+	if failed && together {
+		return aborted(errs), false
+	}
+	var err error
+	for n := range tables {
+		d := &tables[n]
+		if r := rows[d.Name]; r != nil && err == nil {
+			var more Args
+			if more, err = d.Setting.Set(maps.Clone(args), *r); err == nil {
+				maps.Copy(args, more)
+			}
+		}
+	}
+	if err == nil {
+		a.Args = args
+		spec.Apps[app] = a
+		spec.source = nil
+		err = i.move(old, spec)
+	}
+	switch {
+	case err == nil:
+		return errs, false
+	case errors.Is(err, ErrStale):
+		return nil, true
+	case len(changes) == 1 || together:
+		var e *table.Error
+		if !errors.As(err, &e) {
+			err = &table.Error{Code: table.Busy, Msg: oneLine(err)}
+		}
+		for n := range errs {
+			errs[n] = err
+		}
+		return errs, false
+	}
+	// Whose fault it was is found out one by one.
+	for n := range changes {
+		if errs[n] == nil {
+			errs[n] = i.configure(app, changes[n:n+1], false)[0]
+		}
+	}
+	return errs, false
+}
+
+// move is the Plan from old, which runs or ran, to spec, carried out. A port
+// that could not be told is the next Plan's matter.
+func (i *Instance) move(old, spec *Spec) error {
+	if sameSpec(old, spec) {
+		return nil
+	}
+	p, err := i.Plan(spec)
+	if err != nil {
+		return err
+	}
+	if !sameSpec(p.old, old) {
+		return ErrStale
+	}
+	if err := i.Apply(p); err != nil && !errors.Is(err, ErrPort) {
+		return err
+	}
+	return nil
+}
+
+func oneLine(err error) string {
+	var bad *SpecError
+	if errors.As(err, &bad) {
+		return bad.Msg
+	}
+	return fmt.Sprint(err)
+}

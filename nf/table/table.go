@@ -1,0 +1,319 @@
+// Package table is what an app's tables are declared with. One declaration (Decl)
+// serves P4Runtime, the command line and the documentation.
+//
+// A table is one of two sorts. A setting stands for arguments of the app: its
+// entries are read from them, and changing it changes them, so that there is one
+// way to configure an app and one place where its configuration is. Any other
+// table shows state that the app has by itself: a connection, a word.
+package table
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Match is how a field of a key is compared.
+type Match uint8
+
+const (
+	Exact Match = iota
+	LPM
+	Ternary
+	Range
+	Optional
+)
+
+func (m Match) String() string {
+	return [...]string{"exact", "lpm", "ternary", "range", "optional"}[m]
+}
+
+// Form is how people write a value.
+type Form uint8
+
+const (
+	Decimal Form = iota
+	Hex
+	IP  // 32 bits: IPv4; 128: IPv6
+	MAC // 48 bits
+)
+
+// Field is a field of a key, or a parameter of an action.
+type Field struct {
+	Name  string
+	Bits  int   // at most 128
+	Match Match // of a key's
+	Form  Form
+	Help  string
+}
+
+// Scope says where an action may stand.
+type Scope uint8
+
+const (
+	Anywhere    Scope = iota
+	EntryOnly         // not as a table's default
+	DefaultOnly       // not in an entry
+)
+
+// Action is what an entry does. Tables of an app that name an action alike
+// mean the same one.
+type Action struct {
+	Name   string
+	Params []Field
+	Scope  Scope
+	Help   string
+}
+
+// Ops are kinds of change.
+type Ops uint8
+
+const (
+	Insert Ops = 1 << iota
+	Modify
+	Delete
+	Default // of the default action
+)
+
+var opNames = []string{"insert", "modify", "delete", "default"}
+
+// Names are those of the operations in o.
+func (o Ops) Names() []string {
+	var n []string
+	for i, s := range opNames {
+		if o&(1<<i) != 0 {
+			n = append(n, s)
+		}
+	}
+	return n
+}
+
+func (o Ops) String() string { return fmt.Sprint(o.Names()) }
+
+// Decl declares a table, under the name that it has in the app's P4 twin.
+type Decl struct {
+	Name    string
+	Help    string
+	Keys    []Field
+	Actions []Action
+	// Default is the default action of an app without arguments; nil: none.
+	Default *Call
+	// Size is the most entries; 0: as many as arguments of the app say.
+	Size int
+	// May are the changes that clients may make.
+	May Ops
+	// Setting: the table stands for arguments. Nil: the app has its entries.
+	Setting *Setting
+	// Sharded: each worker has entries of its own. Otherwise what one worker
+	// has is what all have.
+	Sharded bool
+}
+
+// Action is the index of the action of that name; -1 when there is none.
+func (d *Decl) Action(name string) int {
+	return slices.IndexFunc(d.Actions, func(a Action) bool { return a.Name == name })
+}
+
+// Prioritized reports whether entries need a priority.
+func (d *Decl) Prioritized() bool {
+	return slices.ContainsFunc(d.Keys, func(k Field) bool { return k.Match == Ternary || k.Match == Range || k.Match == Optional })
+}
+
+// Call is an action with its arguments.
+type Call struct {
+	Action int // index into Decl.Actions
+	Params []Value
+}
+
+// Equal reports whether both do the same.
+func (c Call) Equal(o Call) bool { return c.Action == o.Action && slices.Equal(c.Params, o.Params) }
+
+// Cond is what a field must be: exact and optional V; LPM and ternary V under
+// the mask M; range from V to M. The zero value of other than exact fields,
+// with Any set, is met by everything.
+type Cond struct {
+	V, M Value
+	Any  bool
+}
+
+// Entry is an entry of a table. Entries are found by key and priority.
+type Entry struct {
+	Key      []Cond
+	Priority int32 // the higher one counts; 0 where no field needs it
+	Call
+}
+
+// Same reports whether e is found where o is.
+func (e *Entry) Same(o *Entry) bool { return e.Priority == o.Priority && slices.Equal(e.Key, o.Key) }
+
+// Clone is a copy that shares nothing with e.
+func (e *Entry) Clone() *Entry {
+	return &Entry{slices.Clone(e.Key), e.Priority, Call{e.Action, slices.Clone(e.Params)}}
+}
+
+// Change is one change of a table.
+type Change struct {
+	Table string
+	Op    Ops // one of them; Default changes the default action
+	Entry
+	// Reset, with Default: back to what the declaration says.
+	Reset bool
+}
+
+// Args are an app's arguments.
+type Args = map[string]string
+
+// Rows are the entries of a setting, and its default action (with Decl.Default).
+type Rows struct {
+	Default Call
+	Entries []Entry
+}
+
+// Setting turns arguments into entries, and back. Both are pure.
+type Setting struct {
+	// Of are the entries that args, which are valid, stand for.
+	Of func(args Args) Rows
+	// Set are the arguments that change from args for rows to be the entries. An
+	// error says which entry cannot be, or why.
+	Set func(args Args, rows Rows) (Args, error)
+}
+
+// Code says what sort of error a change met.
+type Code uint8
+
+const (
+	Invalid Code = iota + 1 // it cannot be
+	Exists                  // it is there already
+	Missing                 // it is not there
+	Full                    // there is no room
+	Denied                  // clients may not
+	Busy                    // not in the state that the app is in
+	Aborted                 // because of another change
+	Unable                  // not possible here
+)
+
+// Error is why a change was refused.
+type Error struct {
+	Code Code
+	Msg  string
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// Errorf makes an Error.
+func Errorf(c Code, format string, args ...any) error { return &Error{c, fmt.Sprintf(format, args...)} }
+
+// Check is an error when the table does not take a change at all, or the entry
+// does not fit its declaration.
+func (d *Decl) Check(c *Change) error {
+	if d.May&c.Op == 0 {
+		if d.May == 0 {
+			return Errorf(Denied, "table %s can be read only", d.Name)
+		}
+		return Errorf(Denied, "table %s: no %s: it takes %s", d.Name, c.Op.Names()[0], list(d.May.Names()))
+	}
+	if c.Op != Default {
+		if err := d.checkKey(&c.Entry); err != nil {
+			return err
+		}
+	}
+	if c.Op == Delete || c.Reset {
+		return nil
+	}
+	if c.Action < 0 || c.Action >= len(d.Actions) {
+		return Errorf(Invalid, "table %s has no action %d", d.Name, c.Action)
+	}
+	a := &d.Actions[c.Action]
+	switch {
+	case c.Op == Default && a.Scope == EntryOnly:
+		return Errorf(Invalid, "table %s: action %s is for entries only", d.Name, a.Name)
+	case c.Op != Default && a.Scope == DefaultOnly:
+		return Errorf(Invalid, "table %s: action %s is for the default only", d.Name, a.Name)
+	case len(c.Params) != len(a.Params):
+		return Errorf(Invalid, "table %s: action %s takes %d parameters, not %d", d.Name, a.Name, len(a.Params), len(c.Params))
+	}
+	for i, p := range a.Params {
+		if !c.Params[i].Fits(p.Bits) {
+			return Errorf(Invalid, "table %s: action %s: %s does not fit in %d bits", d.Name, a.Name, p.Name, p.Bits)
+		}
+	}
+	return nil
+}
+
+func (d *Decl) checkKey(e *Entry) error {
+	if len(d.Keys) == 0 {
+		return Errorf(Invalid, "table %s has no entries, only a default action", d.Name)
+	}
+	if len(e.Key) != len(d.Keys) {
+		return Errorf(Invalid, "table %s has a key of %d fields, not %d", d.Name, len(d.Keys), len(e.Key))
+	}
+	for i, k := range d.Keys {
+		c := e.Key[i]
+		bad := func(why string) error { return Errorf(Invalid, "table %s: %s %s", d.Name, k.Name, why) }
+		switch {
+		case c.Any && k.Match == Exact:
+			return bad("is missing")
+		case c.Any && c != Cond{Any: true}:
+			return bad("is given, and is not")
+		case !c.V.Fits(k.Bits) || !c.M.Fits(k.Bits):
+			return bad(fmt.Sprintf("does not fit in %d bits", k.Bits))
+		case c.Any:
+		case (k.Match == LPM || k.Match == Ternary) && c.V.AndNot(c.M) != Value{}:
+			return bad("has bits that its mask has not")
+		case k.Match == LPM && c.M.PrefixLen(k.Bits) < 0:
+			return bad("is no prefix")
+		case k.Match == Range && c.M.Less(c.V):
+			return bad("ends before it begins")
+		}
+	}
+	switch {
+	case d.Prioritized() && e.Priority <= 0:
+		return Errorf(Invalid, "table %s: its entries need a priority above 0", d.Name)
+	case !d.Prioritized() && e.Priority != 0:
+		return Errorf(Invalid, "table %s: its entries have no priority", d.Name)
+	}
+	return nil
+}
+
+func list(s []string) string {
+	if len(s) == 0 {
+		return "nothing"
+	}
+	out := s[0]
+	for i, x := range s[1:] {
+		if i == len(s)-2 {
+			out += " and " + x
+		} else {
+			out += ", " + x
+		}
+	}
+	return out
+}
+
+// Do makes change c, which was checked, to r.
+func (d *Decl) Do(r *Rows, c *Change) error {
+	if c.Op == Default {
+		r.Default = c.Clone().Call
+		if c.Reset {
+			r.Default = *d.Default
+		}
+		return nil
+	}
+	at := slices.IndexFunc(r.Entries, func(e Entry) bool { return e.Same(&c.Entry) })
+	switch {
+	case c.Op == Insert && at >= 0:
+		return Errorf(Exists, "table %s has %s already", d.Name, d.KeyText(&c.Entry))
+	case c.Op != Insert && at < 0:
+		return Errorf(Missing, "table %s has no %s", d.Name, d.KeyText(&c.Entry))
+	case c.Op == Insert && d.Size > 0 && len(r.Entries) >= d.Size:
+		return Errorf(Full, "table %s has its %d entries", d.Name, d.Size)
+	}
+	switch c.Op {
+	case Insert:
+		r.Entries = append(r.Entries, *c.Clone())
+	case Modify:
+		r.Entries[at].Call = c.Clone().Call
+	case Delete:
+		r.Entries = slices.Delete(r.Entries, at, at+1)
+	}
+	return nil
+}

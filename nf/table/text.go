@@ -1,0 +1,270 @@
+package table
+
+import (
+	"fmt"
+	"maps"
+	"math/big"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Text is an entry, or a default action, in words.
+type Text struct {
+	Default  bool              `json:"default,omitempty"`
+	Match    map[string]string `json:"match,omitempty"` // fields that match everything are left out
+	Priority int32             `json:"priority,omitempty"`
+	Action   string            `json:"action,omitempty"`
+	Params   map[string]string `json:"params,omitempty"`
+}
+
+// Value is v in the field's form.
+func (f *Field) Value(v Value) string {
+	switch {
+	case f.Form == IP && (f.Bits == 32 || f.Bits == 128):
+		return v.Addr(f.Bits).String()
+	case f.Form == MAC && f.Bits == 48:
+		b := v.Lo
+		return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b>>40&255, b>>32&255, b>>24&255, b>>16&255, b>>8&255, b&255)
+	case f.Form == Hex:
+		return "0x" + v.big().Text(16)
+	}
+	return v.big().Text(10)
+}
+
+func (v Value) big() *big.Int { return new(big.Int).SetBytes(v.Bytes()) }
+
+// Parse reads a value: an address, or a number in decimal, or with 0x, 0o or 0b
+// in another base.
+func (f *Field) Parse(s string) (Value, error) {
+	bad := func() (Value, error) {
+		want := "a number"
+		switch {
+		case f.Form == IP && f.Bits == 32:
+			want = "an IPv4 address or a number"
+		case f.Form == IP && f.Bits == 128:
+			want = "an IPv6 address or a number"
+		case f.Form == MAC:
+			want = "a MAC address or a number"
+		}
+		return Value{}, Errorf(Invalid, "%s=%s: want %s of %d bits", f.Name, s, want, f.Bits)
+	}
+	if f.Form == IP {
+		if a, err := netip.ParseAddr(s); err == nil {
+			if a.BitLen() != f.Bits || a.Zone() != "" {
+				return bad()
+			}
+			return Addr(a), nil
+		}
+	}
+	if f.Form == MAC {
+		if m, err := net.ParseMAC(s); err == nil && len(m)*8 == f.Bits {
+			v, _ := FromBytes(m)
+			return v, nil
+		}
+	}
+	n, ok := new(big.Int).SetString(s, 0)
+	if !ok || n.Sign() < 0 || n.BitLen() > f.Bits {
+		return bad()
+	}
+	v, _ := FromBytes(append([]byte{0}, n.Bytes()...))
+	return v, nil
+}
+
+// Cond is c in words; "" when everything meets it.
+func (f *Field) Cond(c Cond) string {
+	if c.Any {
+		return ""
+	}
+	switch f.Match {
+	case LPM:
+		return fmt.Sprintf("%s/%d", f.Value(c.V), c.M.PrefixLen(f.Bits))
+	case Ternary:
+		return f.Value(c.V) + "&&&" + f.Value(c.M)
+	case Range:
+		return f.Value(c.V) + ".." + f.Value(c.M)
+	}
+	return f.Value(c.V)
+}
+
+// ParseCond reads what Cond writes; also a single value for what a mask, prefix
+// or range may follow, a prefix for a mask, and * for everything.
+func (f *Field) ParseCond(s string) (Cond, error) {
+	if s == "*" && f.Match != Exact {
+		return Cond{Any: true}, nil
+	}
+	value, rest, sep := s, "", ""
+	for _, x := range []string{"&&&", "..", "/"} {
+		if v, r, ok := strings.Cut(s, x); ok {
+			value, rest, sep = v, r, x
+			break
+		}
+	}
+	v, err := f.Parse(value)
+	if err != nil {
+		return Cond{}, err
+	}
+	c := Cond{V: v}
+	switch f.Match {
+	case LPM, Ternary:
+		c.M = Ones(f.Bits)
+	case Range:
+		c.M = v
+	}
+	switch {
+	case sep == "":
+	case sep == "&&&" && f.Match == Ternary:
+		if c.M, err = f.Parse(rest); err != nil {
+			return Cond{}, err
+		}
+	case sep == "/" && (f.Match == Ternary || f.Match == LPM):
+		n, err := strconv.Atoi(rest)
+		if err != nil || n < 0 || n > f.Bits {
+			return Cond{}, Errorf(Invalid, "%s=%s: want a prefix length from 0 to %d", f.Name, s, f.Bits)
+		}
+		c.M = Prefix(n, f.Bits)
+	case sep == ".." && f.Match == Range:
+		if c.M, err = f.Parse(rest); err != nil {
+			return Cond{}, err
+		}
+	default:
+		return Cond{}, Errorf(Invalid, "%s=%s: it is compared for %s, without %s", f.Name, s, f.Match, sep)
+	}
+	return f.Canonical(c), nil
+}
+
+// Canonical is c as it is compared: what every value meets is Any.
+func (f *Field) Canonical(c Cond) Cond {
+	switch f.Match {
+	case LPM, Ternary:
+		if c.M == (Value{}) && c.V == (Value{}) {
+			return Cond{Any: true}
+		}
+	case Range:
+		if c.V == (Value{}) && c.M == Ones(f.Bits) {
+			return Cond{Any: true}
+		}
+	}
+	return c
+}
+
+// Text is an entry in words.
+func (d *Decl) Text(e *Entry) Text {
+	t := d.call(e.Call)
+	t.Priority, t.Match = e.Priority, map[string]string{}
+	for i := range d.Keys {
+		if !e.Key[i].Any {
+			t.Match[d.Keys[i].Name] = d.Keys[i].Cond(e.Key[i])
+		}
+	}
+	return t
+}
+
+// DefaultText is a default action in words.
+func (d *Decl) DefaultText(c Call) Text {
+	t := d.call(c)
+	t.Default = true
+	return t
+}
+
+func (d *Decl) call(c Call) Text {
+	if c.Action < 0 || c.Action >= len(d.Actions) {
+		return Text{}
+	}
+	a := &d.Actions[c.Action]
+	t := Text{Action: a.Name}
+	for i := range a.Params {
+		if t.Params == nil {
+			t.Params = map[string]string{}
+		}
+		t.Params[a.Params[i].Name] = a.Params[i].Value(c.Params[i])
+	}
+	return t
+}
+
+// KeyText is where an entry is found, in words.
+func (d *Decl) KeyText(e *Entry) string {
+	var out []string
+	for i := range d.Keys {
+		if i < len(e.Key) && !e.Key[i].Any {
+			out = append(out, d.Keys[i].Name+"="+d.Keys[i].Cond(e.Key[i]))
+		}
+	}
+	if e.Priority != 0 {
+		out = append(out, fmt.Sprintf("priority=%d", e.Priority))
+	}
+	if len(out) == 0 {
+		return "entry for everything"
+	}
+	return "entry " + strings.Join(out, " ")
+}
+
+// Parse reads an entry, or a default action. Without an action it is the place
+// of an entry, as for Delete.
+func (d *Decl) Parse(t Text) (Entry, error) {
+	e := Entry{Priority: t.Priority, Call: Call{Action: -1}}
+	if t.Default && (len(t.Match) > 0 || t.Priority != 0) {
+		return e, Errorf(Invalid, "table %s: the default action has neither key nor priority", d.Name)
+	}
+	if !t.Default {
+		for _, name := range slices.Sorted(maps.Keys(t.Match)) {
+			if !slices.ContainsFunc(d.Keys, func(k Field) bool { return k.Name == name }) {
+				return e, Errorf(Invalid, "table %s has no key field %s; it has %s", d.Name, name, list(fieldNames(d.Keys)))
+			}
+		}
+		for i := range d.Keys {
+			k := &d.Keys[i]
+			s, ok := t.Match[k.Name]
+			c := Cond{Any: true}
+			if ok {
+				var err error
+				if c, err = k.ParseCond(s); err != nil {
+					return e, Errorf(Invalid, "table %s: %v", d.Name, err)
+				}
+			}
+			e.Key = append(e.Key, c)
+		}
+	}
+	if t.Action == "" {
+		if len(t.Params) > 0 {
+			return e, Errorf(Invalid, "table %s: parameters without an action", d.Name)
+		}
+		return e, nil
+	}
+	if e.Action = d.Action(t.Action); e.Action < 0 {
+		var names []string
+		for _, a := range d.Actions {
+			names = append(names, a.Name)
+		}
+		return e, Errorf(Invalid, "table %s has no action %s; it has %s", d.Name, t.Action, list(names))
+	}
+	a := &d.Actions[e.Action]
+	for _, name := range slices.Sorted(maps.Keys(t.Params)) {
+		if !slices.ContainsFunc(a.Params, func(p Field) bool { return p.Name == name }) {
+			return e, Errorf(Invalid, "table %s: action %s has no parameter %s; it has %s", d.Name, a.Name, name, list(fieldNames(a.Params)))
+		}
+	}
+	for i := range a.Params {
+		p := &a.Params[i]
+		s, ok := t.Params[p.Name]
+		if !ok {
+			return e, Errorf(Invalid, "table %s: action %s: %s is missing", d.Name, a.Name, p.Name)
+		}
+		v, err := p.Parse(s)
+		if err != nil {
+			return e, Errorf(Invalid, "table %s: action %s: %v", d.Name, a.Name, err)
+		}
+		e.Params = append(e.Params, v)
+	}
+	return e, nil
+}
+
+func fieldNames(f []Field) []string {
+	var n []string
+	for _, x := range f {
+		n = append(n, x.Name)
+	}
+	return n
+}

@@ -1,0 +1,100 @@
+package table
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+)
+
+// Value is a number of up to 128 bits.
+type Value struct{ Hi, Lo uint64 }
+
+// Uint is v as a Value.
+func Uint(v uint64) Value { return Value{Lo: v} }
+
+// Bool is 1 or 0.
+func Bool(v bool) Value {
+	if v {
+		return Value{Lo: 1}
+	}
+	return Value{}
+}
+
+// Ones is the Value with the n lowest bits set.
+func Ones(n int) Value {
+	if n >= 64 {
+		return Value{1<<(n-64) - 1, ^uint64(0)}
+	}
+	return Value{Lo: 1<<n - 1}
+}
+
+// Prefix is the mask of the n highest of w bits.
+func Prefix(n, w int) Value { return Ones(w).AndNot(Ones(w - n)) }
+
+// PrefixLen is n when v is Prefix(n, w); -1 when it is no prefix.
+func (v Value) PrefixLen(w int) int {
+	n := bits.OnesCount64(v.Hi) + bits.OnesCount64(v.Lo)
+	if n > w || v != Prefix(n, w) {
+		return -1
+	}
+	return n
+}
+
+// Fits reports whether v has no bits above the n lowest.
+func (v Value) Fits(n int) bool { return v.AndNot(Ones(n)) == Value{} }
+
+func (v Value) And(m Value) Value    { return Value{v.Hi & m.Hi, v.Lo & m.Lo} }
+func (v Value) AndNot(m Value) Value { return Value{v.Hi &^ m.Hi, v.Lo &^ m.Lo} }
+func (v Value) Less(o Value) bool    { return v.Hi < o.Hi || v.Hi == o.Hi && v.Lo < o.Lo }
+
+// Compare orders values.
+func (v Value) Compare(o Value) int {
+	switch {
+	case v == o:
+		return 0
+	case v.Less(o):
+		return -1
+	}
+	return 1
+}
+
+// Bytes is v in network byte order, without leading zeros; zero is one byte.
+func (v Value) Bytes() []byte {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], v.Hi)
+	binary.BigEndian.PutUint64(b[8:], v.Lo)
+	n := 0
+	for n < 15 && b[n] == 0 {
+		n++
+	}
+	return b[n:]
+}
+
+// FromBytes reads what Bytes writes, with any number of leading zeros; false
+// when there are more than 128 bits, or none.
+func FromBytes(b []byte) (Value, bool) {
+	for len(b) > 16 && b[0] == 0 {
+		b = b[1:]
+	}
+	if len(b) == 0 || len(b) > 16 {
+		return Value{}, false
+	}
+	var p [16]byte
+	copy(p[16-len(b):], b)
+	return Value{binary.BigEndian.Uint64(p[:]), binary.BigEndian.Uint64(p[8:])}, true
+}
+
+// Addr is a as a Value of 32 or 128 bits.
+func Addr(a netip.Addr) Value {
+	v, _ := FromBytes(a.AsSlice())
+	return v
+}
+
+// Addr is the address of w bits, 32 or 128, that v is.
+func (v Value) Addr(w int) netip.Addr {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], v.Hi)
+	binary.BigEndian.PutUint64(b[8:], v.Lo)
+	a, _ := netip.AddrFromSlice(b[16-w/8:])
+	return a
+}
