@@ -1,0 +1,586 @@
+package p4info
+
+import (
+	"slices"
+	"strings"
+
+	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+)
+
+// Info is a P4Info that was found consistent. It does not change, and may be
+// used by any number of goroutines.
+type Info struct {
+	Proto *configv1.P4Info
+
+	// The objects, in the order of the message.
+	Tables         []*Table
+	Actions        []*Action
+	Profiles       []*Profile
+	Counters       []*Array
+	Meters         []*Array
+	Registers      []*Array
+	DirectCounters []*Direct
+	DirectMeters   []*Direct
+	Digests        []*Digest
+	ValueSets      []*ValueSet
+	// PacketIn and PacketOut are the headers of packets from and to the
+	// controller; nil: there is none.
+	PacketIn, PacketOut *Header
+
+	byID map[uint32]any
+}
+
+// Object is what all objects have.
+type Object struct {
+	ID          uint32
+	Name, Alias string
+	Annotations []string
+}
+
+func (o *Object) object() *Object { return o }
+
+// Field is a field of a key, a parameter of an action, or a metadata of a
+// packet header.
+type Field struct {
+	ID    uint32
+	Name  string
+	Type  Type
+	Match configv1.MatchField_MatchType // of a key's field
+	// Annotations as in the P4Info, as @refers_to.
+	Annotations []string
+}
+
+// Table is a match-action table.
+type Table struct {
+	Object
+	Proto   *configv1.Table
+	Fields  []Field
+	Actions []ActionRef
+	// Priority: entries need one, as a field is ternary, range or optional.
+	Priority bool
+	Const    bool // its entries are the program's
+	// ConstDefault is the default action that may not change; nil: it may.
+	ConstDefault *Action
+	IdleTimeout  bool
+	Size         int64
+	Profile      *Profile // nil: a direct table
+	Counter      *Direct  // nil: none
+	Meter        *Direct  // nil: none
+}
+
+// ActionRef is an action that a table may have.
+type ActionRef struct {
+	*Action
+	Scope configv1.ActionRef_Scope
+}
+
+// Action is an action.
+type Action struct {
+	Object
+	Proto  *configv1.Action
+	Params []Field
+}
+
+// Profile is an action profile or an action selector.
+type Profile struct {
+	Object
+	Proto    *configv1.ActionProfile
+	Tables   []*Table
+	Selector bool
+}
+
+// Array is an array of counters, meters or registers.
+type Array struct {
+	Object
+	Size int64
+	// Of a register: what an element is; Bits is its width, when it is an
+	// unsigned integer.
+	Spec *configv1.P4DataTypeSpec
+	Bits int
+	// Of a counter or a meter.
+	CounterUnit configv1.CounterSpec_Unit
+	MeterUnit   configv1.MeterSpec_Unit
+	MeterType   configv1.MeterSpec_Type
+	kind        string
+}
+
+// Direct is a direct counter or a direct meter.
+type Direct struct {
+	Object
+	Table       *Table
+	CounterUnit configv1.CounterSpec_Unit
+	MeterUnit   configv1.MeterSpec_Unit
+	MeterType   configv1.MeterSpec_Type
+}
+
+// Digest is a kind of message to the controller.
+type Digest struct {
+	Object
+	Spec *configv1.P4DataTypeSpec
+	// Fields are the message's, when it is one unsigned integer, or a tuple or
+	// a struct of them.
+	Fields []Field
+}
+
+// ValueSet is a parser's value set.
+type ValueSet struct {
+	Object
+	Fields []Field
+	Size   int32
+}
+
+// New checks that a message is consistent: ids are there and differ, what they
+// refer to exists, and widths are known. The message must not change any more.
+func New(p *configv1.P4Info) (*Info, error) {
+	if p == nil {
+		return nil, invalid("there is no P4Info")
+	}
+	i := &Info{Proto: p, byID: map[uint32]any{}}
+	for _, step := range []func() error{i.addActions, i.addProfiles, i.addTables, i.addArrays, i.addDirect, i.addRest} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return i, nil
+}
+
+// add makes an object known.
+func (i *Info) add(kind string, o *Object, pre *configv1.Preamble, x any) error {
+	*o = Object{pre.GetId(), pre.GetName(), pre.GetAlias(), pre.GetAnnotations()}
+	if o.ID == 0 {
+		return invalid("P4Info: %s %q has no id", kind, o.Name)
+	}
+	if o.Name == "" {
+		return invalid("P4Info: %s 0x%08x has no name", kind, o.ID)
+	}
+	if i.byID[o.ID] != nil {
+		return invalid("P4Info: %s %s: its id 0x%08x is taken", kind, o.Name, o.ID)
+	}
+	i.byID[o.ID] = x
+	return nil
+}
+
+// typeOf is the type of a value, by its width and the type that it names.
+func (i *Info) typeOf(where string, width int32, named *configv1.P4NamedType) (Type, error) {
+	t := Type{int(width), named.GetName()}
+	if t.Named != "" {
+		if nt := i.Proto.GetTypeInfo().GetNewTypes()[t.Named]; nt != nil {
+			switch tr := nt.GetTranslatedType().GetSdnType().(type) {
+			case *configv1.P4NewTypeTranslation_SdnString_:
+				return Type{0, t.Named}, nil
+			case *configv1.P4NewTypeTranslation_SdnBitwidth:
+				t.Bits = int(tr.SdnBitwidth)
+			}
+		}
+	}
+	if t.Bits <= 0 || t.Bits > 1<<16 {
+		return t, invalid("P4Info: %s: a width of %d bits", where, t.Bits)
+	}
+	return t, nil
+}
+
+func (i *Info) addActions() error {
+	for _, p := range i.Proto.GetActions() {
+		a := &Action{Proto: p}
+		if err := i.add("action", &a.Object, p.GetPreamble(), a); err != nil {
+			return err
+		}
+		for _, q := range p.GetParams() {
+			where := "action " + a.Name + ", parameter " + q.GetName()
+			t, err := i.typeOf(where, q.GetBitwidth(), q.GetTypeName())
+			if err != nil {
+				return err
+			}
+			if err := addField(where, &a.Params, Field{ID: q.GetId(), Name: q.GetName(), Type: t, Annotations: q.GetAnnotations()}); err != nil {
+				return err
+			}
+		}
+		i.Actions = append(i.Actions, a)
+	}
+	return nil
+}
+
+func addField(where string, list *[]Field, f Field) error {
+	if f.ID == 0 || slices.ContainsFunc(*list, func(x Field) bool { return x.ID == f.ID }) {
+		return invalid("P4Info: %s: its id %d is 0 or taken", where, f.ID)
+	}
+	*list = append(*list, f)
+	return nil
+}
+
+func (i *Info) matchFields(where string, list []*configv1.MatchField) ([]Field, error) {
+	var out []Field
+	for _, m := range list {
+		where := where + ", field " + m.GetName()
+		t, err := i.typeOf(where, m.GetBitwidth(), m.GetTypeName())
+		if err != nil {
+			return nil, err
+		}
+		f := Field{ID: m.GetId(), Name: m.GetName(), Type: t, Match: m.GetMatchType(), Annotations: m.GetAnnotations()}
+		switch f.Match {
+		case configv1.MatchField_EXACT, configv1.MatchField_OPTIONAL:
+		case configv1.MatchField_LPM, configv1.MatchField_TERNARY, configv1.MatchField_RANGE:
+			if t.Bits == 0 {
+				return nil, invalid("P4Info: %s: a string cannot be matched by %v", where, f.Match)
+			}
+		default:
+			return nil, invalid("P4Info: %s: unknown match type %v %q", where, f.Match, m.GetOtherMatchType())
+		}
+		if err := addField(where, &out, f); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (i *Info) addProfiles() error {
+	for _, p := range i.Proto.GetActionProfiles() {
+		x := &Profile{Proto: p, Selector: p.GetWithSelector()}
+		if err := i.add("action profile", &x.Object, p.GetPreamble(), x); err != nil {
+			return err
+		}
+		i.Profiles = append(i.Profiles, x)
+	}
+	return nil
+}
+
+func (i *Info) addTables() error {
+	for _, p := range i.Proto.GetTables() {
+		t := &Table{Proto: p, Const: p.GetIsConstTable(), Size: p.GetSize(),
+			IdleTimeout: p.GetIdleTimeoutBehavior() == configv1.Table_NOTIFY_CONTROL}
+		if err := i.add("table", &t.Object, p.GetPreamble(), t); err != nil {
+			return err
+		}
+		where := "table " + t.Name
+		var err error
+		if t.Fields, err = i.matchFields(where, p.GetMatchFields()); err != nil {
+			return err
+		}
+		for _, f := range t.Fields {
+			switch f.Match {
+			case configv1.MatchField_TERNARY, configv1.MatchField_RANGE, configv1.MatchField_OPTIONAL:
+				t.Priority = true
+			}
+		}
+		for _, r := range p.GetActionRefs() {
+			a := i.Action(r.GetId())
+			if a == nil {
+				return invalid("P4Info: %s: there is no action 0x%08x", where, r.GetId())
+			}
+			t.Actions = append(t.Actions, ActionRef{a, r.GetScope()})
+		}
+		if id := p.GetConstDefaultActionId(); id != 0 {
+			if t.ConstDefault = i.Action(id); t.ConstDefault == nil {
+				return invalid("P4Info: %s: there is no action 0x%08x, its constant default", where, id)
+			}
+		}
+		if id := p.GetImplementationId(); id != 0 {
+			x, ok := i.byID[id].(*Profile)
+			if !ok {
+				return invalid("P4Info: %s: there is no action profile 0x%08x", where, id)
+			}
+			t.Profile = x
+			x.Tables = append(x.Tables, t)
+		}
+		i.Tables = append(i.Tables, t)
+	}
+	for _, x := range i.Profiles {
+		for _, id := range x.Proto.GetTableIds() {
+			if t := i.Table(id); t == nil || t.Profile != x {
+				return invalid("P4Info: action profile %s: table 0x%08x does not use it", x.Name, id)
+			}
+		}
+	}
+	return nil
+}
+
+func (i *Info) addArrays() error {
+	add := func(list *[]*Array, kind string, pre *configv1.Preamble, a *Array) error {
+		a.kind = kind
+		if a.Size < 0 {
+			return invalid("P4Info: %s %s: a size of %d", kind, pre.GetName(), a.Size)
+		}
+		*list = append(*list, a)
+		return i.add(kind, &a.Object, pre, a)
+	}
+	for _, p := range i.Proto.GetCounters() {
+		if err := add(&i.Counters, "counter", p.GetPreamble(), &Array{Size: p.GetSize(), CounterUnit: p.GetSpec().GetUnit()}); err != nil {
+			return err
+		}
+	}
+	for _, p := range i.Proto.GetMeters() {
+		a := &Array{Size: p.GetSize(), MeterUnit: p.GetSpec().GetUnit(), MeterType: p.GetSpec().GetType()}
+		if err := add(&i.Meters, "meter", p.GetPreamble(), a); err != nil {
+			return err
+		}
+	}
+	for _, p := range i.Proto.GetRegisters() {
+		a := &Array{Size: int64(p.GetSize()), Spec: p.GetTypeSpec()}
+		if w, ok := i.width(a.Spec); ok {
+			a.Bits = w
+		}
+		if err := add(&i.Registers, "register", p.GetPreamble(), a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// width is the width of an unsigned integer's type.
+func (i *Info) width(s *configv1.P4DataTypeSpec) (int, bool) {
+	switch t := s.GetTypeSpec().(type) {
+	case *configv1.P4DataTypeSpec_Bitstring:
+		if b := t.Bitstring.GetBit(); b != nil {
+			return int(b.GetBitwidth()), b.GetBitwidth() > 0
+		}
+	case *configv1.P4DataTypeSpec_Bool:
+		return 1, true
+	case *configv1.P4DataTypeSpec_NewType:
+		nt := i.Proto.GetTypeInfo().GetNewTypes()[t.NewType.GetName()]
+		if tr := nt.GetTranslatedType(); tr != nil {
+			return int(tr.GetSdnBitwidth()), tr.GetSdnBitwidth() > 0
+		}
+		if o := nt.GetOriginalType(); o != nil {
+			return i.width(o)
+		}
+	case *configv1.P4DataTypeSpec_SerializableEnum:
+		e := i.Proto.GetTypeInfo().GetSerializableEnums()[t.SerializableEnum.GetName()]
+		w := int(e.GetUnderlyingType().GetBitwidth())
+		return w, w > 0
+	}
+	return 0, false
+}
+
+func (i *Info) addDirect() error {
+	bind := func(kind string, d *Direct, table uint32, slot func(*Table) **Direct) error {
+		if d.Table = i.Table(table); d.Table == nil {
+			return invalid("P4Info: %s %s: there is no table 0x%08x", kind, d.Name, table)
+		}
+		if s := slot(d.Table); *s == nil {
+			*s = d
+			return nil
+		}
+		return invalid("P4Info: table %s has two: %s %s", d.Table.Name, kind, d.Name)
+	}
+	for _, p := range i.Proto.GetDirectCounters() {
+		d := &Direct{CounterUnit: p.GetSpec().GetUnit()}
+		if err := i.add("direct counter", &d.Object, p.GetPreamble(), d); err != nil {
+			return err
+		}
+		if err := bind("direct counter", d, p.GetDirectTableId(), func(t *Table) **Direct { return &t.Counter }); err != nil {
+			return err
+		}
+		i.DirectCounters = append(i.DirectCounters, d)
+	}
+	for _, p := range i.Proto.GetDirectMeters() {
+		d := &Direct{MeterUnit: p.GetSpec().GetUnit(), MeterType: p.GetSpec().GetType()}
+		if err := i.add("direct meter", &d.Object, p.GetPreamble(), d); err != nil {
+			return err
+		}
+		if err := bind("direct meter", d, p.GetDirectTableId(), func(t *Table) **Direct { return &t.Meter }); err != nil {
+			return err
+		}
+		i.DirectMeters = append(i.DirectMeters, d)
+	}
+	return nil
+}
+
+func (i *Info) addRest() error {
+	for _, p := range i.Proto.GetDigests() {
+		d := &Digest{Spec: p.GetTypeSpec()}
+		if err := i.add("digest", &d.Object, p.GetPreamble(), d); err != nil {
+			return err
+		}
+		d.Fields = i.members(d.Spec)
+		i.Digests = append(i.Digests, d)
+	}
+	for _, p := range i.Proto.GetValueSets() {
+		v := &ValueSet{Size: p.GetSize()}
+		err := i.add("value set", &v.Object, p.GetPreamble(), v)
+		if err != nil {
+			return err
+		}
+		if v.Fields, err = i.matchFields("value set "+v.Name, p.GetMatch()); err != nil {
+			return err
+		}
+		i.ValueSets = append(i.ValueSets, v)
+	}
+	for _, p := range i.Proto.GetControllerPacketMetadata() {
+		h := &Header{}
+		if err := i.add("header", &h.Object, p.GetPreamble(), h); err != nil {
+			return err
+		}
+		for _, m := range p.GetMetadata() {
+			where := "header " + h.Name + ", metadata " + m.GetName()
+			t, err := i.typeOf(where, m.GetBitwidth(), m.GetTypeName())
+			if err != nil {
+				return err
+			}
+			if err := addField(where, &h.Fields, Field{ID: m.GetId(), Name: m.GetName(), Type: t, Annotations: m.GetAnnotations()}); err != nil {
+				return err
+			}
+			h.bits += t.Bits
+		}
+		switch h.Name {
+		case "packet_in":
+			i.PacketIn = h
+		case "packet_out":
+			i.PacketOut = h
+		}
+	}
+	return nil
+}
+
+// members are the fields of a message, if all are unsigned integers.
+func (i *Info) members(s *configv1.P4DataTypeSpec) []Field {
+	var out []Field
+	add := func(name string, s *configv1.P4DataTypeSpec) bool {
+		w, ok := i.width(s)
+		out = append(out, Field{ID: uint32(len(out) + 1), Name: name, Type: Type{Bits: w}})
+		return ok
+	}
+	switch t := s.GetTypeSpec().(type) {
+	case *configv1.P4DataTypeSpec_Struct:
+		for _, m := range i.Proto.GetTypeInfo().GetStructs()[t.Struct.GetName()].GetMembers() {
+			if !add(m.GetName(), m.GetTypeSpec()) {
+				return nil
+			}
+		}
+	case *configv1.P4DataTypeSpec_Header:
+		for _, m := range i.Proto.GetTypeInfo().GetHeaders()[t.Header.GetName()].GetMembers() {
+			spec := &configv1.P4DataTypeSpec{TypeSpec: &configv1.P4DataTypeSpec_Bitstring{Bitstring: m.GetTypeSpec()}}
+			if !add(m.GetName(), spec) {
+				return nil
+			}
+		}
+	case *configv1.P4DataTypeSpec_Tuple:
+		for _, m := range t.Tuple.GetMembers() {
+			if !add("", m) {
+				return nil
+			}
+		}
+	default:
+		if !add("", s) {
+			return nil
+		}
+	}
+	return out
+}
+
+func find[T any](i *Info, id uint32) *T {
+	x, _ := i.byID[id].(*T)
+	return x
+}
+
+// Table is the table of an id; nil: there is none. So are the others.
+func (i *Info) Table(id uint32) *Table       { return find[Table](i, id) }
+func (i *Info) Action(id uint32) *Action     { return find[Action](i, id) }
+func (i *Info) Profile(id uint32) *Profile   { return find[Profile](i, id) }
+func (i *Info) Digest(id uint32) *Digest     { return find[Digest](i, id) }
+func (i *Info) ValueSet(id uint32) *ValueSet { return find[ValueSet](i, id) }
+func (i *Info) Counter(id uint32) *Array     { return i.array(id, "counter") }
+func (i *Info) Meter(id uint32) *Array       { return i.array(id, "meter") }
+func (i *Info) Register(id uint32) *Array    { return i.array(id, "register") }
+
+func (i *Info) array(id uint32, kind string) *Array {
+	if a := find[Array](i, id); a != nil && a.kind == kind {
+		return a
+	}
+	return nil
+}
+
+// ByName finds an object in one of Info's lists: by its name, its alias, or the
+// end of its name after a dot, if only one has that.
+//
+//	t, err := p4info.ByName(info.Tables, "table", "ipv4_lpm")
+func ByName[T interface{ object() *Object }](list []T, kind, name string) (T, error) {
+	var found []T
+	for _, x := range list {
+		if x.object().Name == name {
+			return x, nil
+		}
+		if o := x.object(); o.Alias == name || strings.HasSuffix(o.Name, "."+name) {
+			found = append(found, x)
+		}
+	}
+	var none T
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		var names []string
+		for _, x := range list {
+			names = append(names, x.object().Name)
+		}
+		if len(names) == 0 {
+			return none, refuse(notFound, "there is no %s %s: the program has none", kind, name)
+		}
+		return none, refuse(notFound, "there is no %s %s; there are: %s", kind, name, strings.Join(names, ", "))
+	}
+	var names []string
+	for _, x := range found {
+		names = append(names, x.object().Name)
+	}
+	return none, refuse(notFound, "%s %s may be %s: write it in full", kind, name, strings.Join(names, " or "))
+}
+
+// Field finds a field of a key by its name, or the end of it.
+func (t *Table) Field(name string) (*Field, error) {
+	f, err := fieldByName(t.Fields, "field", name)
+	return f, in("table "+t.Name, err)
+}
+
+// Param finds a parameter by its name.
+func (a *Action) Param(name string) (*Field, error) {
+	f, err := fieldByName(a.Params, "parameter", name)
+	return f, in("action "+a.Name, err)
+}
+
+// Action finds an action that the table may have by its name, alias or end of
+// its name.
+func (t *Table) Action(name string) (*ActionRef, error) {
+	var list []*ActionRef
+	for n := range t.Actions {
+		list = append(list, &t.Actions[n])
+	}
+	r, err := ByName(list, "action", name)
+	return r, in("table "+t.Name, err)
+}
+
+// ActionID is the action of an id that the table may have; nil: none.
+func (t *Table) ActionID(id uint32) *ActionRef {
+	for n := range t.Actions {
+		if t.Actions[n].ID == id {
+			return &t.Actions[n]
+		}
+	}
+	return nil
+}
+
+func fieldByName(list []Field, kind, name string) (*Field, error) {
+	var found []*Field
+	var names []string
+	for n := range list {
+		f := &list[n]
+		if f.Name == name {
+			return f, nil
+		}
+		if strings.HasSuffix(f.Name, "."+name) {
+			found = append(found, f)
+		}
+		names = append(names, f.Name)
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	return nil, refuse(notFound, "there is no one %s %s; there are: %s", kind, name, strings.Join(names, ", "))
+}
+
+func byID(list []Field, id uint32) *Field {
+	for n := range list {
+		if list[n].ID == id {
+			return &list[n]
+		}
+	}
+	return nil
+}

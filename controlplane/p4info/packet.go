@@ -1,0 +1,124 @@
+package p4info
+
+import (
+	"encoding/hex"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+)
+
+const notFound = codes.NotFound
+
+// Header is what stands in front of a packet from or to the controller.
+type Header struct {
+	Object
+	Fields []Field
+	bits   int
+}
+
+// Len is the length of the header in bytes.
+func (h *Header) Len() int {
+	if h == nil {
+		return 0
+	}
+	return (h.bits + 7) / 8
+}
+
+// Metadata checks the metadata of a packet against the header, and makes it
+// canonical: in the order of the header. A nil Header allows none.
+func (h *Header) Metadata(list []*p4v1.PacketMetadata) ([]*p4v1.PacketMetadata, error) {
+	if h == nil {
+		if len(list) > 0 {
+			return nil, invalid("metadata %d: the program has no such header", list[0].GetMetadataId())
+		}
+		return nil, nil
+	}
+	out := make([]*p4v1.PacketMetadata, len(h.Fields))
+	for _, m := range list {
+		at := -1
+		for n := range h.Fields {
+			if h.Fields[n].ID == m.GetMetadataId() {
+				at = n
+			}
+		}
+		if at < 0 {
+			return nil, invalid("header %s: there is no metadata %d", h.Name, m.GetMetadataId())
+		}
+		if out[at] != nil {
+			return nil, invalid("header %s: metadata %s is there twice", h.Name, h.Fields[at].Name)
+		}
+		v, err := h.Fields[at].Type.canonical(m.GetValue())
+		if err != nil {
+			return nil, in("header "+h.Name+", metadata "+h.Fields[at].Name, err)
+		}
+		out[at] = &p4v1.PacketMetadata{MetadataId: m.GetMetadataId(), Value: v}
+	}
+	for n := range out {
+		if out[n] == nil {
+			// What only fills up a byte may be left out.
+			if f := h.Fields[n]; f.padding() {
+				out[n] = &p4v1.PacketMetadata{MetadataId: f.ID, Value: []byte{0}}
+				continue
+			}
+			return nil, invalid("header %s: metadata %s is missing", h.Name, h.Fields[n].Name)
+		}
+	}
+	return out, nil
+}
+
+func (f *Field) padding() bool {
+	for _, a := range f.Annotations {
+		if a == "@padding" {
+			return true
+		}
+	}
+	return f.Name == "padding" || f.Name == "_pad" || f.Name == "pad"
+}
+
+// Pack appends the header of a packet to dst: its metadata, which must be
+// canonical, one after the other bit by bit.
+func (h *Header) Pack(dst []byte, list []*p4v1.PacketMetadata) []byte {
+	if h == nil {
+		return dst
+	}
+	start := len(dst)
+	dst = append(dst, make([]byte, h.Len())...)
+	at := 0
+	for n, f := range h.Fields {
+		v := list[n].GetValue()
+		for b := range min(f.Type.Bits, 8*len(v)) { // from the lowest bit
+			if v[len(v)-1-b/8]>>(b%8)&1 != 0 {
+				p := at + f.Type.Bits - 1 - b
+				dst[start+p/8] |= 0x80 >> (p % 8)
+			}
+		}
+		at += f.Type.Bits
+	}
+	return dst
+}
+
+// Unpack splits a frame into the header's metadata and what follows it.
+func (h *Header) Unpack(frame []byte) ([]*p4v1.PacketMetadata, []byte, error) {
+	if h == nil {
+		return nil, frame, nil
+	}
+	if len(frame) < h.Len() {
+		return nil, nil, invalid("header %s takes %d bytes, the packet has %d: %s", h.Name, h.Len(), len(frame), hex.EncodeToString(frame))
+	}
+	out := make([]*p4v1.PacketMetadata, len(h.Fields))
+	at := 0
+	for n, f := range h.Fields {
+		w := f.Type.Bits
+		v := make([]byte, max(1, (w+7)/8))
+		for b := range w {
+			p := at + w - 1 - b
+			if frame[p/8]&(0x80>>(p%8)) != 0 {
+				v[len(v)-1-b/8] |= 1 << (b % 8)
+			}
+		}
+		c, _ := Canonical(v, w)
+		out[n] = &p4v1.PacketMetadata{MetadataId: f.ID, Value: c}
+		at += w
+	}
+	return out, frame[h.Len():], nil
+}
