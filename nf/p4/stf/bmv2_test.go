@@ -311,7 +311,7 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 		}
 	}
 	for _, a := range s.more {
-		b.ask(tableAdd(a.table, a.entry))
+		b.ask(p4.BMv2Add(a.table, a.entry))
 	}
 	b.last(in[len(in)-1])
 	b.wait(frames)
@@ -509,40 +509,6 @@ func (b *bmv2) ask(line string) string {
 	return text
 }
 
-func arguments(a p4.Action) string {
-	text := ""
-	for _, v := range a.Args {
-		text += fmt.Sprintf(" %#x", new(big.Int).SetBytes(v))
-	}
-	return text
-}
-
-// tableAdd is an entry for simple_switch_CLI.
-func tableAdd(t p4.TableInfo, e p4.Entry) string {
-	text := "table_add " + t.Name + " " + e.Action.Name
-	for i, m := range e.Key {
-		v, mask := new(big.Int).SetBytes(m.Value), new(big.Int).SetBytes(m.Mask)
-		switch t.Keys[i].Match {
-		case p4.Exact, p4.Valid:
-			text += fmt.Sprintf(" %#x", v)
-		case p4.LPM:
-			text += fmt.Sprintf(" %#x/%d", v, m.Prefix)
-		case p4.Ternary:
-			text += fmt.Sprintf(" %#x&&&%#x", v, mask)
-		case p4.Range:
-			if m.Any {
-				mask.Sub(mask.Lsh(big.NewInt(1), uint(t.Keys[i].Bits)), big.NewInt(1))
-			}
-			text += fmt.Sprintf(" %#x->%#x", v, mask)
-		}
-	}
-	text += " =>" + arguments(e.Action)
-	if t.Priority {
-		text += " " + strconv.Itoa(int(e.Priority))
-	}
-	return text
-}
-
 // command is a statement for simple_switch_CLI.
 func (b *bmv2) command(r *run, s *Statement) string {
 	b.t.Helper()
@@ -552,7 +518,7 @@ func (b *bmv2) command(r *run, s *Statement) string {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		return tableAdd(t, e)
+		return p4.BMv2Add(t, e)
 	case SetDefault:
 		t, err := r.table(s.Name)
 		if err != nil {
@@ -562,7 +528,7 @@ func (b *bmv2) command(r *run, s *Statement) string {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		return "table_set_default " + t.Name + " " + a.Name + arguments(a)
+		return "table_set_default " + t.Name + " " + a.Name + p4.BMv2Args(a)
 	case Command:
 		text := s.Command
 		for _, n := range s.Numbers {
