@@ -1,0 +1,155 @@
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+// program says why d's program must be loaded; "" when the device has it.
+func (s *Session) program(ctx context.Context, d *Device) (why string, err error) {
+	cookie := p4v1.GetForwardingPipelineConfigRequest_COOKIE_ONLY
+	have, err := s.GetPipeline(ctx, cookie)
+	switch {
+	case errors.Is(err, ErrNoPipeline):
+		if d.Pipeline == nil {
+			return "", fmt.Errorf("%w, or name its config in the intent", err)
+		}
+		return "the device has none", nil
+	case err != nil:
+		return "", err
+	case d.Pipeline != nil && have.Cookie == d.Pipeline.Cookie:
+		return "", nil
+	}
+	// Somebody else loaded it, or another one.
+	if have, err = s.GetPipeline(ctx, p4v1.GetForwardingPipelineConfigRequest_ALL); err != nil {
+		return "", err
+	}
+	if have.Info == nil {
+		if d.Pipeline == nil {
+			return "", fmt.Errorf("%w, or name its config in the intent", ErrNoPipeline)
+		}
+		return "the device has none", nil
+	}
+	same := proto.Equal(have.Info, d.Info.Proto)
+	switch {
+	case d.Pipeline == nil && !same:
+		return "", fmt.Errorf("%s: the device runs another program than the one of its p4info in the intent", s.Target)
+	case d.Pipeline == nil || same && bytes.Equal(have.Config, d.Pipeline.Config):
+		return "", nil
+	}
+	return "the device has another", nil
+}
+
+// Compare finds what lies between the session's device and d, its program
+// included.
+func (s *Session) Compare(ctx context.Context, d *Device) (*Diff, error) {
+	why, err := s.program(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if why == "" {
+		return s.Diff(ctx, d, false)
+	}
+	out := &Diff{Device: d, Load: why}
+	for _, e := range d.Entities {
+		out.Changes = append(out.Changes, Change{Type: update(e).Type, Entity: e})
+	}
+	out.order(nil)
+	return out, nil
+}
+
+// Outcome is what came of a Diff that was applied.
+type Outcome struct {
+	Loaded bool           // the program was
+	Done   int            // updates
+	Failed []*UpdateError // the others
+}
+
+// Err is an error when updates failed.
+func (o *Outcome) Err() error {
+	if len(o.Failed) == 0 {
+		return nil
+	}
+	return &WriteError{Total: o.Done + len(o.Failed), Failed: o.Failed}
+}
+
+// Apply does what d says, batch by batch. An update that fails does not stop the
+// others; a lost connection or another primary does, and is the error.
+func (s *Session) Apply(ctx context.Context, d *Diff, l Limits) (*Outcome, error) {
+	o := &Outcome{}
+	if d.Load != "" {
+		if err := s.SetPipeline(ctx, p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT, d.Device.Pipeline); err != nil {
+			return o, fmt.Errorf("%s: the program: %w", s.Target, err)
+		}
+		o.Loaded = true
+		// The program may begin with entries; groups may outlive the program before.
+		var err error
+		if d, err = s.Diff(ctx, d.Device, true); err != nil {
+			return o, err
+		}
+	}
+	for _, b := range d.Plan(l) {
+		var failed *WriteError
+		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, b.Updates()...)
+		if errors.As(err, &failed) {
+			failed, err = s.insist(ctx, b, failed)
+		}
+		if err != nil {
+			return o, fmt.Errorf("%s: %w", s.Target, err)
+		}
+		o.Done += len(b.Changes)
+		if failed != nil {
+			o.Done -= len(failed.Failed)
+			o.Failed = append(o.Failed, failed.Failed...)
+		}
+	}
+	return o, nil
+}
+
+// insist modifies what was to be inserted blindly and is there already.
+func (s *Session) insist(ctx context.Context, b Batch, failed *WriteError) (*WriteError, error) {
+	blind := map[*p4v1.Entity]bool{}
+	for _, c := range b.Changes {
+		if c.Blind {
+			blind[c.Entity] = true
+		}
+	}
+	var again []*p4v1.Update
+	rest := &WriteError{Total: failed.Total}
+	for _, f := range failed.Failed {
+		if f.Code == codes.AlreadyExists && blind[f.Update.Entity] {
+			again = append(again, &p4v1.Update{Type: p4v1.Update_MODIFY, Entity: f.Update.Entity})
+		} else {
+			rest.Failed = append(rest.Failed, f)
+		}
+	}
+	if len(again) > 0 {
+		var more *WriteError
+		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, again...)
+		if errors.As(err, &more) {
+			rest.Failed, err = append(rest.Failed, more.Failed...), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(rest.Failed) == 0 {
+		return nil, nil
+	}
+	return rest, nil
+}
+
+// Text is an error with what it was about.
+func (e *UpdateError) Text(info *p4info.Info) string {
+	sign := map[p4v1.Update_Type]string{p4v1.Update_INSERT: "insert ", p4v1.Update_MODIFY: "modify ", p4v1.Update_DELETE: "delete "}[e.Update.GetType()]
+	return sign + info.Text(e.Update.GetEntity()) + ": " + e.Error()
+}

@@ -1,0 +1,178 @@
+package ctl
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+// Transport says how devices are reached. Certificates are files, read anew for
+// every connection, so that renewed ones are used without a restart.
+type Transport struct {
+	CA         string // certificates that a device's must come from; empty: the system's
+	Cert, Key  string // our own, for mutual TLS
+	ServerName string // expected in the device's certificate; empty: the host of its address
+	TLS        bool   // TLS, also when no file is named
+	Insecure   bool   // plain text to other machines, too
+
+	// Ping asks an idle device for a sign of life this often, by HTTP/2. 0 is
+	// never: servers that do not expect it hang up, bmv2's among them. Dead hosts
+	// are found out by TCP either way.
+	Ping time.Duration
+}
+
+// secure reports whether TLS is spoken.
+func (t Transport) secure() bool { return t.TLS || t.CA != "" || t.Cert != "" || t.ServerName != "" }
+
+// Check says what is wrong with the flags, and refuses plain text to others.
+func (t Transport) Check(address string) error {
+	if (t.Cert == "") != (t.Key == "") {
+		return errors.New("a certificate and its key go together")
+	}
+	if t.secure() && t.Insecure {
+		return errors.New("TLS and plain text at once: choose one")
+	}
+	if address == "" {
+		return errors.New("the device has no address")
+	}
+	if t.secure() || t.Insecure || local(address) {
+		return nil
+	}
+	return fmt.Errorf("%s is not this machine, and plain text would tell all that is said: give --ca for TLS, or --insecure", address)
+}
+
+// local reports whether address is on this machine.
+func local(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+func (t Transport) credentials() (credentials.TransportCredentials, error) {
+	if !t.secure() {
+		return insecure.NewCredentials(), nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate in PEM form", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, err
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return credentials.NewTLS(c), nil
+}
+
+// most is how large a message may be that a device sends: answers to reads and
+// pipeline configurations.
+const most = 64 << 20
+
+func (t Transport) dial(address string) (*grpc.ClientConn, error) {
+	creds, err := t.credentials()
+	if err != nil {
+		return nil, err
+	}
+	// A host that is gone is found out after half a minute.
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+				return dialer.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+			}
+			return dialer.DialContext(ctx, "tcp", addr)
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)),
+		grpc.WithMaxHeaderListSize(16 << 20), // per-update errors come in the trailer
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithNoProxy(),
+		grpc.WithSharedWriteBuffer(true),
+	}
+	if t.Ping > 0 {
+		opts = append(opts, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: t.Ping, Timeout: t.Ping}))
+	}
+	return grpc.NewClient("passthrough:///"+address, opts...)
+}
+
+// Dialer shares connections among the sessions to devices at one address.
+type Dialer struct {
+	Transport
+
+	mu    sync.Mutex
+	conns map[string]*conn
+}
+
+type conn struct {
+	*grpc.ClientConn
+	address string
+	users   int
+	broken  bool
+}
+
+// get is a connection to address, new when there is none that works.
+func (d *Dialer) get(address string) (*conn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.conns[address]
+	if c == nil {
+		cc, err := d.dial(address)
+		if err != nil {
+			return nil, err
+		}
+		c = &conn{ClientConn: cc, address: address}
+		if d.conns == nil {
+			d.conns = map[string]*conn{}
+		}
+		d.conns[address] = c
+	}
+	c.users++
+	return c, nil
+}
+
+// put gives a connection back; one that failed is not given to others.
+func (d *Dialer) put(c *conn, failed bool) {
+	d.mu.Lock()
+	c.users--
+	c.broken = c.broken || failed
+	gone := c.users == 0
+	if (gone || c.broken) && d.conns[c.address] == c {
+		delete(d.conns, c.address)
+	}
+	d.mu.Unlock()
+	if gone {
+		c.Close()
+	}
+}

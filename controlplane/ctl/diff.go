@@ -1,0 +1,331 @@
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+// Change is one thing that a device has to do to hold what is wanted.
+type Change struct {
+	Type   p4v1.Update_Type
+	Entity *p4v1.Entity // to delete: what is there
+	Old    *p4v1.Entity // of a modification; nil where what is there is unknown
+	// Blind is of a kind that the device does not show: an insertion of what is
+	// there already becomes a modification.
+	Blind bool
+}
+
+// Diff is what lies between a device and what it shall hold.
+type Diff struct {
+	Device  *Device
+	Load    string   // why the program is loaded first; "" when it is not
+	Changes []Change // in the order of a plan
+	Same    int      // entities that are as they shall be
+	Unread  []Unread
+}
+
+// Diff compares what the session's device holds with d. Initial is whether the
+// program was just loaded: then registers and counters are written, too.
+func (s *Session) Diff(ctx context.Context, d *Device, initial bool) (*Diff, error) {
+	out := &Diff{Device: d}
+	want := make(map[string]*p4v1.Entity, len(d.Entities))
+	size := map[uint32]int64{} // entries that a table holds
+	for _, e := range d.Entities {
+		switch e.Entity.(type) {
+		case *p4v1.Entity_RegisterEntry, *p4v1.Entity_CounterEntry:
+			if initial {
+				out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: e})
+			}
+			continue
+		}
+		want[p4info.Key(e)] = e
+	}
+	unread, err := s.Scan(ctx, d.Info, Scope{Leave: d.Leave, Named: d.Entities}, func(have *p4v1.Entity) error {
+		if t := have.GetTableEntry(); t != nil && !t.IsDefaultAction {
+			size[t.TableId]++
+		}
+		key := p4info.Key(have)
+		w := want[key]
+		delete(want, key)
+		switch {
+		case w == nil:
+			if c, ok := removed(d.Info, have); ok {
+				out.Changes = append(out.Changes, c)
+			} else {
+				out.Same++
+			}
+		case equal(w, have):
+			out.Same++
+		default:
+			out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: w, Old: have})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range d.Entities { // in the intent's order
+		key := p4info.Key(e)
+		if want[key] == nil {
+			continue
+		}
+		blind := slices.ContainsFunc(unread, func(u Unread) bool { return strings.HasPrefix(key, u.keys) })
+		out.Changes = append(out.Changes, Change{Type: update(e).Type, Entity: e, Blind: blind})
+	}
+	for _, u := range unread { // what nobody wants of it is not missed
+		if slices.ContainsFunc(out.Changes, func(c Change) bool { return c.Blind && strings.HasPrefix(p4info.Key(c.Entity), u.keys) }) {
+			out.Unread = append(out.Unread, u)
+		}
+	}
+	out.order(size)
+	return out, nil
+}
+
+// removed is the change that takes away what nobody wants; what is always there
+// becomes what it was at first.
+func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
+	if !always(have) {
+		return Change{Type: p4v1.Update_DELETE, Entity: have}, true
+	}
+	e := proto.Clone(have).(*p4v1.Entity)
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_TableEntry:
+		first := initialDefault(info.Table(x.TableEntry.TableId))
+		if first == nil || proto.Equal(first, x.TableEntry.Action.GetAction()) {
+			return Change{}, false
+		}
+		// Without an action it is the program's.
+		x.TableEntry.Action, x.TableEntry.Metadata, x.TableEntry.CounterData, x.TableEntry.MeterConfig = nil, nil, nil, nil
+	case *p4v1.Entity_MeterEntry:
+		x.MeterEntry.Config = nil
+	case *p4v1.Entity_ValueSetEntry:
+		x.ValueSetEntry.Members = nil
+	default:
+		return Change{}, false
+	}
+	return Change{Type: p4v1.Update_MODIFY, Entity: e, Old: have}, true
+}
+
+// initialDefault is a table's default action before anybody sets another, in
+// canonical form; nil when P4Info does not tell.
+func initialDefault(t *p4info.Table) *p4v1.Action {
+	d := t.Proto.GetInitialDefaultAction()
+	if d == nil {
+		return nil
+	}
+	a := &p4v1.Action{ActionId: d.ActionId}
+	for _, arg := range d.Arguments {
+		v := arg.Value
+		for len(v) > 1 && v[0] == 0 {
+			v = v[1:]
+		}
+		a.Params = append(a.Params, &p4v1.Action_Param{ParamId: arg.ParamId, Value: v})
+	}
+	return a
+}
+
+// Ranks: what is referred to has a lower one than what refers to it.
+const (
+	rankGround = iota // multicast groups, clone sessions, digests, arrays
+	rankMember
+	rankGroup
+	rankTables // and up, by references among tables
+)
+
+// ranks are the ranks of the tables, from their @refers_to annotations. A circle
+// of references has none that works: there the order of the P4Info counts.
+func ranks(info *p4info.Info) map[uint32]int {
+	rank := map[uint32]int{}
+	var visit func(t *p4info.Table, path []*p4info.Table) int
+	visit = func(t *p4info.Table, path []*p4info.Table) int {
+		if r, ok := rank[t.ID]; ok {
+			return r
+		}
+		r := rankTables
+		for _, name := range refersTo(t) {
+			to, err := p4info.ByName(info.Tables, "table", name)
+			if err != nil || to == t || slices.Contains(path, to) {
+				continue
+			}
+			r = max(r, visit(to, append(path, t))+1)
+		}
+		rank[t.ID] = r
+		return r
+	}
+	for _, t := range info.Tables {
+		visit(t, nil)
+	}
+	return rank
+}
+
+// refersTo are the names of the tables to which keys or parameters refer:
+// @refers_to(TABLE, FIELD).
+func refersTo(t *p4info.Table) []string {
+	var names []string
+	add := func(annotations []string) {
+		for _, a := range annotations {
+			args, ok := strings.CutPrefix(strings.TrimSpace(a), "@refers_to(")
+			if !ok {
+				continue
+			}
+			name, _, _ := strings.Cut(strings.TrimSuffix(args, ")"), ",")
+			names = append(names, strings.Trim(strings.TrimSpace(name), `"`))
+		}
+	}
+	for _, f := range t.Fields {
+		add(f.Annotations)
+	}
+	for _, a := range t.Actions {
+		for _, p := range a.Params {
+			add(p.Annotations)
+		}
+		add(a.Annotations)
+	}
+	return names
+}
+
+func rankOf(tables map[uint32]int, e *p4v1.Entity) int {
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_ActionProfileMember:
+		return rankMember
+	case *p4v1.Entity_ActionProfileGroup:
+		return rankGroup
+	case *p4v1.Entity_TableEntry:
+		return tables[x.TableEntry.TableId]
+	}
+	return rankGround
+}
+
+// order brings the changes into an order in which nothing refers to what is not
+// there: first what comes, from the ground up, then what goes, from the top down.
+// So nothing is missing in between. Only where a table has no room for both do its
+// entries go first.
+func (d *Diff) order(size map[uint32]int64) {
+	tables := ranks(d.Device.Info)
+	grows := map[uint32]int64{}
+	for _, c := range d.Changes {
+		if t := c.Entity.GetTableEntry(); t != nil && c.Type == p4v1.Update_INSERT {
+			grows[t.TableId]++
+		}
+	}
+	phase := func(c Change) int {
+		switch c.Type {
+		case p4v1.Update_DELETE:
+			if t := c.Entity.GetTableEntry(); t != nil && grows[t.TableId] > 0 && size[t.TableId]+grows[t.TableId] > d.Device.Info.Table(t.TableId).Size {
+				return 0
+			}
+			return 2
+		}
+		return 1
+	}
+	type place struct{ phase, rank int }
+	at := func(c Change) place {
+		p := place{phase(c), rankOf(tables, c.Entity)}
+		if c.Type == p4v1.Update_DELETE {
+			p.rank = -p.rank
+		}
+		return p
+	}
+	slices.SortStableFunc(d.Changes, func(a, b Change) int {
+		x, y := at(a), at(b)
+		if x.phase != y.phase {
+			return x.phase - y.phase
+		}
+		return x.rank - y.rank
+	})
+}
+
+// Batch is a part of a plan in which the order does not matter.
+type Batch struct {
+	Changes []Change
+}
+
+// Updates are the updates of the batch.
+func (b Batch) Updates() []*p4v1.Update {
+	out := make([]*p4v1.Update, len(b.Changes))
+	for i, c := range b.Changes {
+		out[i] = &p4v1.Update{Type: c.Type, Entity: c.Entity}
+	}
+	return out
+}
+
+// Plan cuts the changes into batches within the limits.
+func (d *Diff) Plan(l Limits) []Batch {
+	tables := ranks(d.Device.Info)
+	var plan []Batch
+	for from := 0; from < len(d.Changes); {
+		to := from + 1
+		first := d.Changes[from]
+		for to < len(d.Changes) && rankOf(tables, d.Changes[to].Entity) == rankOf(tables, first.Entity) &&
+			(d.Changes[to].Type == p4v1.Update_DELETE) == (first.Type == p4v1.Update_DELETE) {
+			to++
+		}
+		run := Batch{d.Changes[from:to]}
+		at := from
+		for _, part := range l.split(run.Updates()) {
+			plan = append(plan, Batch{d.Changes[at : at+len(part)]})
+			at += len(part)
+		}
+		from = to
+	}
+	return plan
+}
+
+// Text is a change as people read it: a sign and the entity, for a modification
+// also what was.
+func (c Change) Text(info *p4info.Info) string {
+	text := info.Text(c.Entity)
+	switch c.Type {
+	case p4v1.Update_INSERT:
+		return "+ " + text
+	case p4v1.Update_DELETE:
+		return "- " + text
+	}
+	if t := c.Entity.GetTableEntry(); t != nil && t.IsDefaultAction && t.Action == nil {
+		text += " -> " + programs(info, t)
+	}
+	if c.Old == nil {
+		return "~ " + text
+	}
+	return "~ " + text + " (was: " + tail(info.Text(c.Old)) + ")"
+}
+
+// programs is the program's own default action.
+func programs(info *p4info.Info, t *p4v1.TableEntry) string {
+	if a := initialDefault(info.Table(t.TableId)); a != nil {
+		e := &p4v1.TableEntry{TableId: t.TableId, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}}
+		return tail(info.Text(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}})) + ", the program's"
+	}
+	return "the program's"
+}
+
+// tail is what stands behind the key in an entity's text.
+func tail(text string) string {
+	for _, sep := range []string{" -> ", " = "} {
+		if _, t, ok := strings.Cut(text, sep); ok {
+			return t
+		}
+	}
+	return text
+}
+
+// Summary counts the changes.
+func (d *Diff) Summary() string {
+	n := map[p4v1.Update_Type]int{}
+	for _, c := range d.Changes {
+		n[c.Type]++
+	}
+	if len(d.Changes) == 0 {
+		return fmt.Sprintf("nothing to do, %d as they shall be", d.Same)
+	}
+	return fmt.Sprintf("%d to insert, %d to modify, %d to delete, %d as they shall be",
+		n[p4v1.Update_INSERT], n[p4v1.Update_MODIFY], n[p4v1.Update_DELETE], d.Same)
+}

@@ -1,0 +1,148 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+)
+
+// ErrNotPrimary is why a device takes no writes from a session: another
+// controller has a higher election id.
+var ErrNotPrimary = errors.New("not primary")
+
+// ErrNotConnected is why nothing can be asked of a device now.
+var ErrNotConnected = errors.New("not connected")
+
+// ErrNoPipeline is why a device has nothing to compare with: no program was
+// loaded.
+var ErrNoPipeline = errors.New("the device has no program: quillon ctl set-pipeline loads one")
+
+// UpdateError is why a device did not do an update.
+type UpdateError struct {
+	Update  *p4v1.Update
+	Code    codes.Code // the canonical one
+	Message string
+	Space   string // of Own, the device's
+	Own     int32  // the device's own number for it
+}
+
+func (e *UpdateError) Error() string {
+	msg := e.Message
+	if msg == "" {
+		msg = "the device gives no reason"
+	}
+	if e.Own != 0 {
+		return fmt.Sprintf("%s: %s (%s %d)", e.Code, msg, e.Space, e.Own)
+	}
+	return fmt.Sprintf("%s: %s", e.Code, msg)
+}
+
+// WriteError is a request of which some updates were not done, the others were.
+type WriteError struct {
+	Total  int
+	Failed []*UpdateError
+}
+
+func (e *WriteError) Error() string {
+	return fmt.Sprintf("%d of %d updates failed: %v", len(e.Failed), e.Total, e.Failed[0])
+}
+
+// Unwrap gives the errors of the updates.
+func (e *WriteError) Unwrap() []error {
+	all := make([]error, len(e.Failed))
+	for i, f := range e.Failed {
+		all[i] = f
+	}
+	return all
+}
+
+// writeError decodes the answer to a Write of updates. PI, and with it bmv2,
+// answers UNKNOWN with a p4.v1.Error for every update, good ones included; others
+// use another top-level code, wrap each in a google.rpc.Status, or give no details,
+// which for a single update says as much.
+func writeError(err error, updates []*p4v1.Update) error {
+	if err == nil {
+		return nil
+	}
+	st := status.Convert(err)
+	var each []*UpdateError
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *p4v1.Error:
+			each = append(each, &UpdateError{Code: codes.Code(d.CanonicalCode), Message: d.Message, Space: d.Space, Own: d.Code})
+		case *rpcstatus.Status:
+			each = append(each, &UpdateError{Code: codes.Code(d.Code), Message: d.Message})
+		}
+	}
+	if len(each) == len(updates) {
+		w := &WriteError{Total: len(updates)}
+		for i, e := range each {
+			if e.Code != codes.OK {
+				e.Update = updates[i]
+				w.Failed = append(w.Failed, e)
+			}
+		}
+		if len(w.Failed) > 0 {
+			return w
+		}
+	}
+	if len(updates) == 1 && len(each) == 0 && perUpdate(st.Code()) {
+		return &WriteError{Total: 1, Failed: []*UpdateError{{Update: updates[0], Code: st.Code(), Message: st.Message()}}}
+	}
+	if len(each) > 0 {
+		why := make([]string, 0, len(each))
+		for _, e := range each {
+			if e.Code != codes.OK {
+				why = append(why, e.Error())
+			}
+		}
+		if len(why) > 0 {
+			return fmt.Errorf("%w; the device gives %d reasons for %d updates: %s", requestError(err), len(each), len(updates), strings.Join(why, ", "))
+		}
+	}
+	return requestError(err)
+}
+
+// perUpdate reports whether c, as the code of a whole request, can be about its
+// update.
+func perUpdate(c codes.Code) bool {
+	switch c {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.PermissionDenied, codes.Unauthenticated:
+		return false
+	}
+	return true
+}
+
+// requestError is the error of a whole request in words.
+func requestError(err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch msg := st.Message(); {
+	case st.Code() == codes.PermissionDenied && (msg == "" || strings.Contains(strings.ToLower(msg), "primary") || strings.Contains(strings.ToLower(msg), "master")):
+		return fmt.Errorf("%w: %s", ErrNotPrimary, msg)
+	case st.Code() == codes.Unavailable:
+		return fmt.Errorf("%w: %w", ErrNotConnected, &callError{st})
+	default:
+		return &callError{st}
+	}
+}
+
+// callError is a gRPC status as one line: what happened, then the code.
+type callError struct{ st *status.Status }
+
+func (e *callError) Error() string {
+	if e.st.Message() == "" {
+		return e.st.Code().String()
+	}
+	return fmt.Sprintf("%s (%s)", e.st.Message(), e.st.Code())
+}
+
+func (e *callError) GRPCStatus() *status.Status { return e.st }

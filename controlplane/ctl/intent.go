@@ -1,0 +1,306 @@
+package ctl
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+
+	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+// Intent is what devices shall hold. On disk it is YAML:
+//
+//	devices:
+//	  s1:
+//	    address: 127.0.0.1:9559
+//	    device_id: 1
+//	    p4info: l2_bridge.p4info.txtpb
+//	    config: l2_bridge.json
+//	    leave: [smac, dmac]
+//	    multicast:
+//	      - {group: 1, ports: [1, 2, 3]}
+//	    entries:
+//	      - {table: port_vlan, match: {ingress_port: 1}, action: set_vid, params: {vid: 10}}
+//	      - {table: vlan_member, default: true, action: refuse_member}
+//
+// Files are found from the folder of the intent. Names may be written by their end
+// where that is clear. All of a table's entries are the intent's, and its default
+// action is the program's where the intent has none, except for tables to leave;
+// so are all multicast groups, clone sessions, members and groups. Of digests,
+// meters and value sets it has those that it names. Registers and counters are
+// written when the program is loaded, and are the program's from then on.
+type Intent struct {
+	File    string
+	Devices []*Device
+}
+
+// Device is what one device shall hold.
+type Device struct {
+	Target
+	Info     *p4info.Info
+	Pipeline *Pipeline
+	Leave    []*p4info.Table // not the intent's: somebody else writes them
+	Entities []*p4v1.Entity  // canonical, each Key once
+}
+
+// Files are read once for all devices that name them.
+type files struct {
+	infos     map[string]*p4info.Info
+	configs   map[string][]byte
+	pipelines map[string]*Pipeline
+}
+
+// ReadIntent reads a file and all files that it names, and checks everything.
+func ReadIntent(file string) (*Intent, error) {
+	src, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseIntent(file, src)
+}
+
+func parseIntent(file string, src []byte) (*Intent, error) {
+	root, err := parseYAML(file, src)
+	if err != nil {
+		return nil, err
+	}
+	fs := files{map[string]*p4info.Info{}, map[string][]byte{}, map[string]*Pipeline{}}
+	in := &Intent{File: file}
+	err = root.fields("intent", map[string]func(*node) error{"devices": func(n *node) error {
+		if err := n.want(mapping, "devices"); err != nil {
+			return err
+		}
+		for i, k := range n.keys {
+			d, err := readDevice(&fs, k.text, n.list[i], filepath.Dir(file))
+			if err != nil {
+				return n.list[i].wrap("device "+k.text, err)
+			}
+			in.Devices = append(in.Devices, d)
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if len(in.Devices) == 0 {
+		return nil, &fault{file, 1, errors.New("there are no devices")}
+	}
+	seen := map[Target]string{}
+	for _, d := range in.Devices {
+		t := d.Target
+		t.Name = ""
+		if other := seen[t]; other != "" {
+			return nil, &fault{file, 1, fmt.Errorf("devices %s and %s are the same: %s, device id %d", other, d.Name, d.Address, d.DeviceID)}
+		}
+		seen[t] = d.Name
+	}
+	return in, nil
+}
+
+func readDevice(fs *files, name string, n *node, dir string) (*Device, error) {
+	d := &Device{Target: Target{Name: name, DeviceID: 1}}
+	var infoFile, configFile string
+	var leave []*node
+	sections := make([][]*node, len(kinds()))
+	known := map[string]func(*node) error{
+		"address": textInto(&d.Address), "device_id": intInto(&d.DeviceID), "role": textInto(&d.Role),
+		"p4info": textInto(&infoFile), "config": textInto(&configFile),
+		"leave": eachInto(func(n *node) error { leave = append(leave, n); return nil }),
+	}
+	for i, k := range kinds() {
+		known[k.section] = eachInto(func(n *node) error { sections[i] = append(sections[i], n); return nil })
+	}
+	if err := n.fields("device "+name, known); err != nil {
+		return nil, err
+	}
+	if d.Address == "" {
+		return nil, errors.New("address is missing")
+	}
+	if infoFile == "" {
+		return nil, errors.New("p4info is missing")
+	}
+	if d.DeviceID == 0 {
+		return nil, errors.New("device_id is 0: they begin with 1")
+	}
+	abs := func(f string) string {
+		if f == "" || filepath.IsAbs(f) {
+			return f
+		}
+		return filepath.Join(dir, f)
+	}
+	var err error
+	if d.Info, d.Pipeline, err = fs.pipeline(abs(infoFile), abs(configFile)); err != nil {
+		return nil, err
+	}
+	for _, l := range leave {
+		t, err := p4info.ByName(d.Info.Tables, "table", l.text)
+		if err != nil {
+			return nil, l.wrap("device "+name+": leave", err)
+		}
+		d.Leave = append(d.Leave, t)
+	}
+	if err := d.readSections(sections); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// readSections reads the lists of entities.
+func (d *Device) readSections(sections [][]*node) error {
+	where := map[string]int{}
+	var errs []error
+	for i, k := range kinds() {
+		for _, n := range sections[i] {
+			e, err := k.read(d.Info, n)
+			if err != nil {
+				errs = append(errs, err)
+				if len(errs) == 20 {
+					return errors.Join(append(errs, errors.New("and perhaps more"))...)
+				}
+				continue
+			}
+			key := p4info.Key(e)
+			if line := where[key]; line != 0 {
+				errs = append(errs, n.errorf("%s is there twice: see line %d", d.Info.Text(e), line))
+				continue
+			}
+			where[key] = n.line
+			if t := e.GetTableEntry(); t != nil && slices.Contains(d.Leave, d.Info.Table(t.TableId)) {
+				errs = append(errs, n.errorf("%s: its table is to be left", d.Info.Text(e)))
+				continue
+			}
+			d.Entities = append(d.Entities, e)
+		}
+	}
+	return errors.Join(append(errs, d.references(sections, where))...)
+}
+
+// references checks that what entities refer to is there.
+func (d *Device) references(sections [][]*node, where map[string]int) error {
+	have := map[string]bool{}
+	for _, e := range d.Entities {
+		have[p4info.Key(e)] = true
+	}
+	var errs []error
+	for _, e := range d.Entities {
+		for _, need := range profileReferences(d.Info, e) {
+			if !have[need.key] {
+				file := ""
+				for _, s := range sections {
+					for _, n := range s {
+						file = n.file
+					}
+				}
+				errs = append(errs, &fault{file, where[p4info.Key(e)], fmt.Errorf("%s: there is no %s", d.Info.Text(e), need.text)})
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (fs *files) pipeline(infoFile, configFile string) (*p4info.Info, *Pipeline, error) {
+	info := fs.infos[infoFile]
+	if info == nil {
+		m, err := ReadP4Info(infoFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		if info, err = p4info.New(m); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", infoFile, err)
+		}
+		fs.infos[infoFile] = info
+	}
+	if configFile == "" {
+		return info, nil, nil
+	}
+	if p := fs.pipelines[infoFile+"\x00"+configFile]; p != nil {
+		return info, p, nil
+	}
+	config, ok := fs.configs[configFile]
+	if !ok {
+		var err error
+		if config, err = os.ReadFile(configFile); err != nil {
+			return nil, nil, err
+		}
+		fs.configs[configFile] = config
+	}
+	p := NewPipeline(info.Proto, config)
+	fs.pipelines[infoFile+"\x00"+configFile] = p
+	return info, p, nil
+}
+
+// NewPipeline is a program with a cookie made from it.
+func NewPipeline(info *p4configv1.P4Info, config []byte) *Pipeline {
+	h := sha256.New()
+	m, err := proto.MarshalOptions{Deterministic: true}.Marshal(info)
+	if err != nil { // of a message that was read: cannot be
+		m = nil
+	}
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(m))))
+	h.Write(m)
+	h.Write(config)
+	return &Pipeline{Info: info, Config: config, Cookie: binary.BigEndian.Uint64(h.Sum(nil))}
+}
+
+// ReadP4Info reads a P4Info as text (.txt, .txtpb) or as p4c's binary form (.bin).
+func ReadP4Info(file string) (*p4configv1.P4Info, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	m := &p4configv1.P4Info{}
+	if ext := filepath.Ext(file); ext == ".bin" || ext == ".pb" || bytes.IndexByte(b, 0) >= 0 {
+		err = proto.Unmarshal(b, m)
+	} else {
+		err = prototext.Unmarshal(b, m)
+	}
+	if err != nil {
+		first, _, _ := strings.Cut(strings.ReplaceAll(err.Error(), "\u00a0", " "), "\n")
+		return nil, fmt.Errorf("%s: no P4Info: %s", file, strings.TrimPrefix(first, "proto: "))
+	}
+	return m, nil
+}
+
+// profileReference is something of an action profile that an entity needs.
+type profileReference struct{ key, text string }
+
+func profileReferences(info *p4info.Info, e *p4v1.Entity) []profileReference {
+	member := func(profile *p4info.Profile, id uint32) profileReference {
+		return profileReference{
+			p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: profile.ID, MemberId: id}}}),
+			fmt.Sprintf("member %d of action profile %s", id, profile.Name),
+		}
+	}
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_ActionProfileGroup:
+		var need []profileReference
+		for _, m := range x.ActionProfileGroup.Members {
+			need = append(need, member(info.Profile(x.ActionProfileGroup.ActionProfileId), m.MemberId))
+		}
+		return need
+	case *p4v1.Entity_TableEntry:
+		p := info.Table(x.TableEntry.TableId).Profile
+		switch a := x.TableEntry.Action.GetType().(type) {
+		case *p4v1.TableAction_ActionProfileMemberId:
+			return []profileReference{member(p, a.ActionProfileMemberId)}
+		case *p4v1.TableAction_ActionProfileGroupId:
+			return []profileReference{{
+				p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: p.ID, GroupId: a.ActionProfileGroupId}}}),
+				fmt.Sprintf("group %d of action profile %s", a.ActionProfileGroupId, p.Name),
+			}}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,475 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// State is how a session stands with its device.
+type State uint8
+
+const (
+	Connecting State = iota // no stream: it is tried again
+	Backup                  // another controller is primary: nothing is written
+	Primary
+	Closed
+)
+
+var stateNames = [...]string{"connecting", "backup", "primary", "closed"}
+
+func (s State) String() string { return stateNames[s] }
+
+// MarshalText writes the state's name.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a state's name.
+func (s *State) UnmarshalText(b []byte) error {
+	for i, n := range stateNames {
+		if n == string(b) {
+			*s = State(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("no state is called %q", b)
+}
+
+// Target is a device.
+type Target struct {
+	Name     string // for people; empty: ADDRESS/ID
+	Address  string
+	DeviceID uint64
+	Role     string // empty: the default role, which may write everything
+}
+
+func (t Target) String() string {
+	if t.Name != "" {
+		return t.Name
+	}
+	return fmt.Sprintf("%s/%d", t.Address, t.DeviceID)
+}
+
+// Options are how a session behaves.
+type Options struct {
+	Clock    clock.Clock // for the election id and Status.Since
+	Election ElectionID  // zero: by the clock
+	Backoff  Backoff
+	// Patience is how long the device may take to answer to the arbitration, and
+	// to a Write; 0: 10 s. Reads and programs take as long as they take while
+	// the connection lives.
+	Patience time.Duration
+	// Changed is told each new status, and Event what the device sends besides:
+	// digests, packets, idle entries, errors. Both are called by the session's own
+	// goroutine, one at a time, and must not block.
+	Changed func(Status)
+	Event   func(*p4v1.StreamMessageResponse)
+}
+
+// Backoff is how long a session waits after each loss of its stream.
+type Backoff struct {
+	First, Most time.Duration // zero: 200 ms, 30 s
+}
+
+// delay is the wait after the nth failure in a row (from 0): twice as long each
+// time, and a random part of it off, so that sessions that were lost at once do
+// not come back at once.
+func (b Backoff) delay(n int, random func() float64) time.Duration {
+	first, most := b.First, b.Most
+	if first <= 0 {
+		first = 200 * time.Millisecond
+	}
+	if most <= 0 {
+		most = 30 * time.Second
+	}
+	d := first
+	for ; n > 0 && d < most; n-- {
+		d *= 2
+	}
+	d = min(d, most)
+	return d - time.Duration(random()*float64(d)/2)
+}
+
+// Status is a session as people see it.
+type Status struct {
+	Device   string     `json:"device"`
+	Address  string     `json:"address"`
+	DeviceID uint64     `json:"device_id"`
+	Role     string     `json:"role,omitempty"`
+	State    State      `json:"state"`
+	Since    clock.Time `json:"since"`    // of State, ns since the epoch
+	Election ElectionID `json:"election"` // ours
+	Leader   ElectionID `json:"leader"`   // the primary's, zero when there is none
+	Losses   int        `json:"losses"`   // of the stream, and attempts to get one
+	Err      string     `json:"error,omitempty"`
+}
+
+// Session is a stream to one device, kept up by a goroutine of its own. All
+// methods may be called by any goroutine.
+type Session struct {
+	Target Target
+
+	dialer *Dialer
+	opt    Options
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	status  Status
+	err     error // of the last attempt
+	conn    *conn
+	stream  p4v1.P4Runtime_StreamChannelClient
+	changed chan struct{} // closed at the next change of status
+
+	send sync.Mutex // of stream
+}
+
+// Open starts a session; Close ends it.
+func Open(d *Dialer, t Target, o Options) (*Session, error) {
+	if err := d.Check(t.Address); err != nil {
+		return nil, fmt.Errorf("%s: %w", t, err)
+	}
+	if o.Election == (ElectionID{}) {
+		o.Election = ElectionAt(o.Clock.Now())
+	}
+	if o.Patience <= 0 {
+		o.Patience = 10 * time.Second
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Session{
+		Target: t, dialer: d, opt: o, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
+		status: Status{Device: t.String(), Address: t.Address, DeviceID: t.DeviceID, Role: t.Role, Since: o.Clock.Now(), Election: o.Election},
+	}
+	go s.run(ctx)
+	return s, nil
+}
+
+// Close ends the session: the device elects another primary.
+func (s *Session) Close() {
+	s.cancel()
+	<-s.done
+}
+
+// Status is how the session stands.
+func (s *Session) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+// Ready waits until the session is primary; that another one is, is ErrNotPrimary.
+// An attempt to connect that fails ends the wait.
+func (s *Session) Ready(ctx context.Context) error { return s.wait(ctx, true) }
+
+// Connected waits for a stream, as primary or not.
+func (s *Session) Connected(ctx context.Context) error {
+	err := s.wait(ctx, true)
+	if errors.Is(err, ErrNotPrimary) {
+		return nil
+	}
+	return err
+}
+
+// Await waits until the session is primary, through failures and other primaries.
+func (s *Session) Await(ctx context.Context) error { return s.wait(ctx, false) }
+
+func (s *Session) wait(ctx context.Context, once bool) error {
+	for {
+		s.mu.Lock()
+		st, err, changed := s.status, s.err, s.changed
+		s.mu.Unlock()
+		switch {
+		case st.State == Primary:
+			return nil
+		case st.State == Closed:
+			return fmt.Errorf("%s: the session was closed", s.Target)
+		case once && st.State == Backup:
+			return fmt.Errorf("%s: %w", s.Target, notPrimary(st))
+		case once && err != nil:
+			return fmt.Errorf("%s: %w", s.Target, err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", s.Target, ctx.Err())
+		}
+	}
+}
+
+func notPrimary(st Status) error {
+	if st.Leader == (ElectionID{}) {
+		return fmt.Errorf("%w: no controller is", ErrNotPrimary)
+	}
+	return fmt.Errorf("%w: election id %v is, this is %v", ErrNotPrimary, st.Leader, st.Election)
+}
+
+// run keeps the stream up until ctx ends.
+func (s *Session) run(ctx context.Context) {
+	defer close(s.done)
+	defer s.set(nil, func(st *Status) { st.State = Closed })
+	for failures := 0; ; {
+		was, err := s.attempt(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if was {
+			failures = 0
+		}
+		s.set(err, func(st *Status) {
+			st.State, st.Leader, st.Err = Connecting, ElectionID{}, err.Error()
+			st.Losses++
+		})
+		select {
+		case <-time.After(s.opt.Backoff.delay(failures, rand.Float64)):
+		case <-ctx.Done():
+			return
+		}
+		failures++
+	}
+}
+
+// set changes the status and tells everybody.
+func (s *Session) set(err error, change func(*Status)) {
+	s.mu.Lock()
+	before := s.status
+	change(&s.status)
+	if s.status.State != before.State {
+		s.status.Since = s.opt.Clock.Now()
+	}
+	s.err = err
+	now := s.status
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+	if s.opt.Changed != nil {
+		s.opt.Changed(now)
+	}
+}
+
+// attempt opens a stream and follows it to its end; was says that the device
+// answered to the arbitration.
+func (s *Session) attempt(ctx context.Context) (was bool, err error) {
+	c, err := s.dialer.get(s.Target.Address)
+	if err != nil {
+		return false, err
+	}
+	broken := false
+	defer func() { s.dialer.put(c, broken) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := fmt.Errorf("no answer to the arbitration within %v", s.opt.Patience)
+	timer := time.AfterFunc(s.opt.Patience, func() { cancel(late) })
+	defer timer.Stop()
+
+	election := s.Status().Election
+	stream, err := p4v1.NewP4RuntimeClient(c).StreamChannel(ctx)
+	if err == nil {
+		m := &p4v1.MasterArbitrationUpdate{DeviceId: s.Target.DeviceID, ElectionId: election.proto()}
+		if s.Target.Role != "" {
+			m.Role = &p4v1.Role{Name: s.Target.Role}
+		}
+		err = stream.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Arbitration{Arbitration: m}})
+		if err == io.EOF { // the reason comes with Recv
+			err = nil
+		}
+	}
+	for err == nil {
+		var m *p4v1.StreamMessageResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		if a := m.GetArbitration(); a != nil {
+			timer.Stop()
+			was = true
+			s.arbitrated(c, stream, a)
+		} else if s.opt.Event != nil {
+			s.opt.Event(m)
+		}
+	}
+	s.mu.Lock()
+	s.conn, s.stream = nil, nil
+	s.mu.Unlock()
+	if cause := context.Cause(ctx); cause == late {
+		broken = true
+		return was, late
+	}
+	if err == io.EOF {
+		return was, errors.New("the device ended the stream")
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.AlreadyExists:
+		// Somebody has this election id: perhaps a stream of ours whose end the
+		// device did not see.
+		s.mu.Lock()
+		s.status.Election = s.status.Election.next()
+		s.mu.Unlock()
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		broken = true
+	}
+	return was, requestError(err)
+}
+
+// arbitrated takes the device's word on who is primary.
+func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient, a *p4v1.MasterArbitrationUpdate) {
+	s.mu.Lock()
+	s.conn, s.stream = c, stream
+	s.mu.Unlock()
+	s.set(nil, func(st *Status) {
+		st.Leader, st.Err = electionOf(a.ElectionId), ""
+		if st.State = Primary; codes.Code(a.Status.GetCode()) != codes.OK {
+			st.State = Backup
+			st.Err = notPrimary(*st).Error()
+		}
+	})
+}
+
+// client is the connection when there is one, else the reason.
+func (s *Session) client(write bool) (p4v1.P4RuntimeClient, ElectionID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		if s.err != nil {
+			return nil, ElectionID{}, fmt.Errorf("%s: %w: %w", s.Target, ErrNotConnected, s.err)
+		}
+		return nil, ElectionID{}, fmt.Errorf("%s: %w", s.Target, ErrNotConnected)
+	}
+	if write && s.status.State != Primary {
+		return nil, ElectionID{}, fmt.Errorf("%s: %w", s.Target, notPrimary(s.status))
+	}
+	return p4v1.NewP4RuntimeClient(s.conn), s.status.Election, nil
+}
+
+// Write sends updates in one request. That some failed is a *WriteError; ErrNotPrimary
+// and ErrNotConnected may be wrapped in others.
+func (s *Session) Write(ctx context.Context, atomicity p4v1.WriteRequest_Atomicity, updates ...*p4v1.Update) error {
+	c, election, err := s.client(true)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(s.opt.Patience, time.Duration(len(updates))*10*time.Millisecond))
+	defer cancel()
+	_, err = c.Write(ctx, &p4v1.WriteRequest{
+		DeviceId: s.Target.DeviceID, Role: s.Target.Role, ElectionId: election.proto(), Updates: updates, Atomicity: atomicity,
+	})
+	return writeError(err, updates)
+}
+
+// Read gives the entities that match those asked for, as they come.
+func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, asked ...*p4v1.Entity) error {
+	c, _, err := s.client(false)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, err := c.Read(ctx, &p4v1.ReadRequest{DeviceId: s.Target.DeviceID, Role: s.Target.Role, Entities: asked})
+	if err != nil {
+		return requestError(err)
+	}
+	for {
+		m, err := r.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return requestError(err)
+		}
+		for _, e := range m.Entities {
+			if err := yield(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Pipeline is a program as a device has it.
+type Pipeline struct {
+	Info   *p4configv1.P4Info
+	Config []byte // what the device runs: bmv2's JSON
+	Cookie uint64
+}
+
+// SetPipeline loads a program; what the device held is gone, unless action says
+// otherwise.
+func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipelineConfigRequest_Action, p *Pipeline) error {
+	c, election, err := s.client(true)
+	if err != nil {
+		return err
+	}
+	r := &p4v1.SetForwardingPipelineConfigRequest{DeviceId: s.Target.DeviceID, Role: s.Target.Role, ElectionId: election.proto(), Action: action}
+	if p != nil {
+		r.Config = &p4v1.ForwardingPipelineConfig{P4Info: p.Info, P4DeviceConfig: p.Config, Cookie: &p4v1.ForwardingPipelineConfig_Cookie{Cookie: p.Cookie}}
+	}
+	_, err = c.SetForwardingPipelineConfig(ctx, r)
+	return requestErrorOrNil(err)
+}
+
+// GetPipeline asks for the program, or for the parts of it that what names.
+func (s *Session) GetPipeline(ctx context.Context, what p4v1.GetForwardingPipelineConfigRequest_ResponseType) (*Pipeline, error) {
+	c, _, err := s.client(false)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.GetForwardingPipelineConfig(ctx, &p4v1.GetForwardingPipelineConfigRequest{DeviceId: s.Target.DeviceID, ResponseType: what})
+	if status.Code(err) == codes.FailedPrecondition {
+		return nil, fmt.Errorf("%s: %w", s.Target, ErrNoPipeline)
+	}
+	if err != nil {
+		return nil, requestError(err)
+	}
+	return &Pipeline{Info: r.GetConfig().GetP4Info(), Config: r.GetConfig().GetP4DeviceConfig(), Cookie: r.GetConfig().GetCookie().GetCookie()}, nil
+}
+
+// Version is the P4Runtime version that the device speaks.
+func (s *Session) Version(ctx context.Context) (string, error) {
+	c, _, err := s.client(false)
+	if err != nil {
+		return "", err
+	}
+	r, err := c.Capabilities(ctx, &p4v1.CapabilitiesRequest{})
+	return r.GetP4RuntimeApiVersion(), requestErrorOrNil(err)
+}
+
+func requestErrorOrNil(err error) error {
+	if err == nil {
+		return nil
+	}
+	return requestError(err)
+}
+
+// Send sends a packet, or the acknowledgement of a digest list.
+func (s *Session) Send(m *p4v1.StreamMessageRequest) error {
+	s.mu.Lock()
+	stream, st := s.stream, s.status
+	s.mu.Unlock()
+	if stream == nil {
+		return fmt.Errorf("%s: %w", s.Target, ErrNotConnected)
+	}
+	if st.State != Primary {
+		return fmt.Errorf("%s: %w", s.Target, notPrimary(st))
+	}
+	s.send.Lock()
+	defer s.send.Unlock()
+	if err := stream.Send(m); err != nil {
+		return fmt.Errorf("%s: %w", s.Target, ErrNotConnected)
+	}
+	return nil
+}
+
+// Acknowledge tells the device that a digest list arrived.
+func (s *Session) Acknowledge(l *p4v1.DigestList) error {
+	return s.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_DigestAck{
+		DigestAck: &p4v1.DigestListAck{DigestId: l.DigestId, ListId: l.ListId},
+	}})
+}

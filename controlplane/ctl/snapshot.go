@@ -1,0 +1,260 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+// query is one kind of entities that is read of a device at a time: a device that
+// does not know the kind says so for all of it.
+type query struct {
+	what string
+	ask  []*p4v1.Entity
+	keys string // the first bytes of the Keys of what comes
+}
+
+// Scope says what is read of a device.
+type Scope struct {
+	Leave []*p4info.Table // not of these tables
+	// Arrays is whether counters and registers are read: dumps have them.
+	Arrays bool
+	// Named are the entities of an intent: of meters, value sets and digests
+	// those are read that have a name there. With All, all are.
+	Named []*p4v1.Entity
+	All   bool
+}
+
+// queries are what there is to ask of a device with this P4Info.
+func (sc Scope) queries(info *p4info.Info) []query {
+	named := map[uint32]bool{}
+	directMeters := map[uint32]bool{}
+	for _, e := range sc.Named {
+		switch x := e.Entity.(type) {
+		case *p4v1.Entity_MeterEntry:
+			named[x.MeterEntry.MeterId] = true
+		case *p4v1.Entity_ValueSetEntry:
+			named[x.ValueSetEntry.ValueSetId] = true
+		case *p4v1.Entity_DigestEntry:
+			named[x.DigestEntry.DigestId] = true
+		case *p4v1.Entity_TableEntry:
+			if x.TableEntry.MeterConfig != nil {
+				directMeters[x.TableEntry.TableId] = true
+			}
+			named[x.TableEntry.TableId] = true
+		}
+	}
+	tables := query{what: "table entries", keys: "t"}
+	for _, t := range info.Tables {
+		if slices.Contains(sc.Leave, t) {
+			continue
+		}
+		initial := t.Proto.GetHasInitialEntries() && !named[t.ID] && !sc.All
+		if len(t.Fields) > 0 && !t.Const && !initial {
+			q := &p4v1.TableEntry{TableId: t.ID}
+			if t.Meter != nil && (sc.All || directMeters[t.ID]) {
+				q.MeterConfig = &p4v1.MeterConfig{}
+			}
+			if t.Counter != nil && sc.Arrays {
+				q.CounterData = &p4v1.CounterData{}
+			}
+			tables.ask = append(tables.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: q}})
+		}
+		if t.ConstDefault == nil && t.Profile == nil && (t.Proto.GetInitialDefaultAction() != nil || named[t.ID] || sc.All) {
+			tables.ask = append(tables.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: t.ID, IsDefaultAction: true}}})
+		}
+	}
+	members, groups := query{what: "members", keys: "a"}, query{what: "groups", keys: "g"}
+	for _, p := range info.Profiles {
+		members.ask = append(members.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: p.ID}}})
+		if p.Selector {
+			groups.ask = append(groups.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: p.ID}}})
+		}
+	}
+	meters, sets, digests := query{what: "meters", keys: "m"}, query{what: "value sets", keys: "v"}, query{what: "digests", keys: "d"}
+	for _, m := range info.Meters {
+		if sc.All || named[m.ID] {
+			meters.ask = append(meters.ask, &p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID}}})
+		}
+	}
+	for _, v := range info.ValueSets {
+		if sc.All || named[v.ID] {
+			sets.ask = append(sets.ask, &p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: &p4v1.ValueSetEntry{ValueSetId: v.ID}}})
+		}
+	}
+	for _, d := range info.Digests {
+		if sc.All || named[d.ID] {
+			digests.ask = append(digests.ask, &p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID}}})
+		}
+	}
+	all := []query{
+		{what: "multicast groups", keys: "G", ask: []*p4v1.Entity{multicast(&p4v1.MulticastGroupEntry{})}},
+		{what: "clone sessions", keys: "S", ask: []*p4v1.Entity{cloneSession(&p4v1.CloneSessionEntry{})}},
+		digests, sets, meters, members, groups, tables,
+	}
+	if sc.Arrays {
+		registers, counters := query{what: "registers", keys: "r"}, query{what: "counters", keys: "c"}
+		for _, r := range info.Registers {
+			registers.ask = append(registers.ask, &p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{RegisterId: r.ID}}})
+		}
+		for _, c := range info.Counters {
+			counters.ask = append(counters.ask, &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: c.ID}}})
+		}
+		all = append(all, registers, counters)
+	}
+	return slices.DeleteFunc(all, func(q query) bool { return len(q.ask) == 0 })
+}
+
+// Unread is a kind of entities that a device does not show.
+type Unread struct {
+	What string
+	Why  error
+	keys string
+}
+
+// Scan reads what a device holds, and gives each entity in canonical form. Kinds
+// that the device cannot show are told, and are no error.
+func (s *Session) Scan(ctx context.Context, info *p4info.Info, sc Scope, yield func(*p4v1.Entity) error) ([]Unread, error) {
+	var unread []Unread
+	for _, q := range sc.queries(info) {
+		err := s.Read(ctx, func(e *p4v1.Entity) error {
+			e, err := stored(info, e)
+			if e == nil || err != nil {
+				return err
+			}
+			return yield(e)
+		}, q.ask...)
+		if status.Code(err) == codes.Unimplemented {
+			unread = append(unread, Unread{q.what, err, q.keys})
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: reading %s: %w", s.Target, q.what, err)
+		}
+	}
+	return unread, nil
+}
+
+// stored is an entity that a device showed, in canonical form and without what
+// belongs to the moment; nil: it is the program's, or like new.
+func stored(info *p4info.Info, e *p4v1.Entity) (*p4v1.Entity, error) {
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_TableEntry:
+		t := x.TableEntry
+		if t.IsConst {
+			return nil, nil
+		}
+		t.TimeSinceLastHit, t.MeterCounterData, t.ControllerMetadata = nil, nil, 0 //nolint:staticcheck // servers of before 1.4 set it
+		if t.IsDefaultAction && t.Action == nil {
+			return nil, nil
+		}
+		if unset(t.MeterConfig) {
+			t.MeterConfig = nil
+		}
+		if c := t.CounterData; c != nil && c.PacketCount == 0 && c.ByteCount == 0 {
+			t.CounterData = nil
+		}
+	case *p4v1.Entity_MeterEntry:
+		x.MeterEntry.CounterData = nil
+		if unset(x.MeterEntry.Config) {
+			return nil, nil
+		}
+	case *p4v1.Entity_CounterEntry:
+		if c := x.CounterEntry.Data; c.GetPacketCount() == 0 && c.GetByteCount() == 0 {
+			return nil, nil
+		}
+	case *p4v1.Entity_RegisterEntry:
+		if zeroData(x.RegisterEntry.Data) {
+			return nil, nil
+		}
+	case *p4v1.Entity_ValueSetEntry:
+		if len(x.ValueSetEntry.Members) == 0 {
+			return nil, nil
+		}
+	case *p4v1.Entity_DigestEntry:
+		if x.DigestEntry.Config == nil {
+			return nil, nil
+		}
+	}
+	if err := info.Update(update(e)); err != nil {
+		var refused *p4info.Error
+		if errors.As(err, &refused) && refused.Code == codes.PermissionDenied {
+			return nil, nil // a constant one
+		}
+		return nil, fmt.Errorf("the device shows what its P4Info does not allow: %w", err)
+	}
+	normal(e)
+	return e, nil
+}
+
+// unset reports whether a meter has no rates: bmv2 shows those as very large.
+func unset(c *p4v1.MeterConfig) bool {
+	return c == nil || c.Cir == 0 && c.Cburst == 0 && c.Pir == 0 && c.Pburst == 0
+}
+
+func zeroData(d *p4v1.P4Data) bool {
+	b := d.GetBitstring()
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return d == nil || b != nil
+}
+
+// normal puts lists whose order means nothing in order.
+func normal(e *p4v1.Entity) {
+	replicas := func(list []*p4v1.Replica) {
+		for _, r := range list {
+			r.PortKind = &p4v1.Replica_Port{Port: portBytes(p4info.ReplicaPort(r))}
+		}
+		slices.SortFunc(list, func(a, b *p4v1.Replica) int {
+			pa, pb := p4info.ReplicaPort(a), p4info.ReplicaPort(b)
+			if pa != pb {
+				return int(int64(pa) - int64(pb))
+			}
+			return int(int64(a.Instance) - int64(b.Instance))
+		})
+	}
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_PacketReplicationEngineEntry:
+		replicas(x.PacketReplicationEngineEntry.GetMulticastGroupEntry().GetReplicas())
+		replicas(x.PacketReplicationEngineEntry.GetCloneSessionEntry().GetReplicas())
+	case *p4v1.Entity_ActionProfileGroup:
+		slices.SortFunc(x.ActionProfileGroup.Members, func(a, b *p4v1.ActionProfileGroup_Member) int {
+			return int(int64(a.MemberId) - int64(b.MemberId))
+		})
+	}
+}
+
+// equal reports whether a device that shows have holds what want says. Counts are
+// not compared.
+func equal(want, have *p4v1.Entity) bool {
+	switch w := want.Entity.(type) {
+	case *p4v1.Entity_TableEntry:
+		h, ok := have.Entity.(*p4v1.Entity_TableEntry)
+		if !ok {
+			return false
+		}
+		a, b := w.TableEntry, h.TableEntry
+		return proto.Equal(a.Action, b.Action) && a.IdleTimeoutNs == b.IdleTimeoutNs && string(a.Metadata) == string(b.Metadata) &&
+			proto.Equal(a.MeterConfig, b.MeterConfig)
+	case *p4v1.Entity_ActionProfileGroup:
+		h := have.GetActionProfileGroup()
+		if w.ActionProfileGroup.MaxSize == 0 && h != nil && h.MaxSize != 0 { // the device's own choice
+			h = proto.Clone(h).(*p4v1.ActionProfileGroup)
+			h.MaxSize = 0
+		}
+		return proto.Equal(w.ActionProfileGroup, h)
+	}
+	return proto.Equal(want, have)
+}
