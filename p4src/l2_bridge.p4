@@ -231,8 +231,10 @@ control bridge_egress(inout headers_t hdr, inout metadata_t meta,
                       inout standard_metadata_t standard_metadata) {
     action keep() { }
     action untag() {
-        hdr.ethernet.ether_type = hdr.vlan.ether_type;
-        hdr.vlan.setInvalid();
+        if (hdr.vlan.isValid()) { // whatever the entry says
+            hdr.ethernet.ether_type = hdr.vlan.ether_type;
+            hdr.vlan.setInvalid();
+        }
     }
     action tag() {
         hdr.vlan.setValid();
