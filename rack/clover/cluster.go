@@ -26,6 +26,9 @@ type Machine struct {
 	Port port.Port
 	MAC  [6]byte
 	IP   netip.Addr
+	// NIC, if not nil, is the machine's, which others use, too: whoever made it
+	// breathes it. Port is then not used.
+	NIC *rnic.NIC
 	// Pool is where the NIC takes frames from; nil: a pool of its own.
 	Pool *packet.Pool
 }
@@ -141,6 +144,9 @@ func New(c Config, r Rack) (*Cluster, error) {
 	}
 	cl := &Cluster{cfg: c}
 	nic := func(m *Machine, n int) (*rnic.NIC, error) {
+		if m.NIC != nil {
+			return m.NIC, nil
+		}
 		x, err := rnic.New(rnic.Config{MAC: m.MAC, IP: m.IP, Profile: c.Profile, LinkMTU: c.LinkMTU, Pool: m.Pool, Seed: c.Seed<<16 + uint64(n)})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Name, err)
@@ -170,7 +176,9 @@ func New(c Config, r Rack) (*Cluster, error) {
 		cl.addrs = append(cl.addrs, r.Memory[i].IP)
 		layout = append(layout, m.Layout()...)
 		memory = append(memory, side{&r.Memory[i], n, m.pd, m.cq})
-		cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, nil))
+		if r.Memory[i].NIC == nil {
+			cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, nil))
+		}
 	}
 	n, err := nic(&r.Metadata, len(r.Memory))
 	if err != nil {
@@ -419,7 +427,8 @@ func (cl *Cluster) load() error {
 	return nil
 }
 
-// Workers are the machines: memory nodes, metadata server, compute nodes.
+// Workers are the machines: memory nodes (but for those with a NIC of others),
+// metadata server, compute nodes.
 func (cl *Cluster) Workers() []host.Worker {
 	w := make([]host.Worker, len(cl.nodes))
 	for i, n := range cl.nodes {
@@ -491,6 +500,22 @@ func (cl *Cluster) Wait(ctx context.Context) error {
 		return r.wait(ctx)
 	}
 	return nil
+}
+
+// Abandon says that a compute node has died: nobody waits for its sessions any
+// more, and what they had under way counts as failed. Whoever breathes the cluster
+// calls it, while no measurement is under way.
+func (cl *Cluster) Abandon(compute int) {
+	l := cl.compute[compute].ld
+	for i := range l.sessions {
+		if s := &l.sessions[i]; s.open && s.op.Write {
+			s.journal.fail(s.seq)
+		}
+	}
+	if r := cl.run.Load(); r != nil && (l.running || l.run != r) {
+		l.run, l.running = r, false
+		r.answer()
+	}
 }
 
 // Err is the first error of an operation or of a client; nil: none.

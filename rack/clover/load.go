@@ -8,6 +8,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/history"
 	"github.com/quillon/quillon/rack/ycsb"
 )
 
@@ -21,6 +22,9 @@ type Load struct {
 	// workload: what a middlebox sees when a store is filled. The load ends
 	// then; Mix and MaxOps do not matter.
 	Sweep bool
+	// Log, if not nil, records what the sessions were told. A value's number is in
+	// its first 8 bytes; that of a key's first value is 0.
+	Log *history.Log[history.Register, uint64]
 }
 
 // signal is raised by one goroutine and answered by all compute nodes: the
@@ -116,6 +120,9 @@ type loadSession struct {
 	seq     uint64
 	left    int
 	dead    bool
+	op      ycsb.Op // the latest
+	open    bool    // and it is under way
+	id      int     // its number in the log
 }
 
 // Step implements host.App.
@@ -214,9 +221,15 @@ func (l *loader) next(s *loadSession, now clock.Time) {
 		op = s.gen.Next()
 	}
 	var err error
+	s.op, s.open = op, true
 	if op.Write {
 		s.seq = s.journal.begin(op.Key)
 		put64(l.value, 0, uint64(tagOf(s.number, s.seq)))
+	}
+	if l.run.Log != nil {
+		s.id = l.run.Log.Call(int(s.number), now, history.Register{Key: op.Key, Write: op.Write, Value: uint64(tagOf(s.number, s.seq))})
+	}
+	if op.Write {
 		err = s.s.Write(now, op.Key, l.value)
 	} else {
 		err = s.s.Read(now, op.Key)
@@ -242,6 +255,7 @@ func (cl *Cluster) swept(number uint32) int {
 // done is called at the end of every operation.
 func (l *loader) done(r *Result) {
 	s := &l.sessions[r.Session]
+	s.open = false
 	if r.Err != nil {
 		// A session whose queue pair failed would fail for ever.
 		if r.Write {
@@ -252,6 +266,13 @@ func (l *loader) done(r *Result) {
 		l.tally.errors++
 		l.fail(r.Err)
 		return
+	}
+	if l.run.Log != nil {
+		value := uint64(0)
+		if !r.Write {
+			value = u64(r.Value, 0)
+		}
+		l.run.Log.Return(s.id, r.End, value)
 	}
 	l.liveOps++
 	if r.FirstTry {

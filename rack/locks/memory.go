@@ -18,6 +18,10 @@ type Layout struct {
 	Scratch int
 	// Sessions is how many sessions all clients have together.
 	Sessions int
+	// VA is where the words are registered, and 4 and 8 GiB behind it what locks
+	// protect and the private memory. Words of a history are numbered from address
+	// 0 in any case.
+	VA uint64
 }
 
 // tableBits is how many bits of a word are locks of their own, when the words
@@ -33,8 +37,8 @@ type Region struct {
 // Grant is what a client must know to use the memory.
 type Grant struct{ Words, Blocks, Scratch Region }
 
-// Addresses at which the memory is registered. The words are at 0, as lock
-// tables in a NIC's device memory are.
+// Addresses at which the memory is registered, from Layout.VA on. The words are
+// at 0, as lock tables in a NIC's device memory are.
 const (
 	wordsVA   = 0
 	blocksVA  = 1 << 32
@@ -73,11 +77,11 @@ func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
 		{&g.Blocks, m.blocks, blocksVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite},
 		{&g.Scratch, m.scratch, scratchVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite},
 	} {
-		mr, err := pd.RegMR(r.mem, r.va, r.a)
+		mr, err := pd.RegMR(r.mem, m.VA+r.va, r.a)
 		if err != nil {
 			return g, err
 		}
-		*r.to = Region{r.va, mr.RKey}
+		*r.to = Region{m.VA + r.va, mr.RKey}
 	}
 	return g, nil
 }

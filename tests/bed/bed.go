@@ -20,6 +20,8 @@ import (
 type Box struct {
 	Kind graph.Kind
 	Args graph.Args
+	// Front are apps between the clients and this one, from the clients' side on.
+	Front []Stage
 	// Configure, if not nil, gives the arguments instead, each time that the box
 	// starts: it may look at the bed's connections.
 	Configure func(*Bed) graph.Args
@@ -30,6 +32,13 @@ type Box struct {
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.
 	Connected, Disconnected func(*graph.Instance, Connection)
+}
+
+// Stage is an app in front of the box.
+type Stage struct {
+	Name string
+	Kind graph.Kind
+	Args graph.Args
 }
 
 // Connection is a connected pair of queue pairs.
@@ -46,7 +55,10 @@ type Connection struct {
 
 // Config describes a bed.
 type Config struct {
-	Clients  int
+	Clients int
+	// Guests are places on the bridge for machines of others (Attach): their
+	// cables and they themselves are called g0 and so on. They do not come back.
+	Guests   int
 	Sessions int // queue pairs a client
 	MTU      int // path MTU; 0 = 256, so that little data makes many packets
 	Profile  rnic.Profile
@@ -116,7 +128,7 @@ type Bed struct {
 	cfg      Config
 	start    clock.Time
 	clients  []*Client
-	machines []*machine // of the clients
+	machines []*machine // of the clients, and those of guests behind them
 	server   *machine
 	nic      *rnic.NIC // the server's
 	pd       *rnic.PD
@@ -140,8 +152,8 @@ const slots, wireDepth = 2048, 256
 
 // New makes a bed at time 0 of its clock plus one second.
 func New(c Config) (*Bed, error) {
-	if c.Clients < 1 || c.Clients > 200 || c.Sessions < 1 || c.Serve == nil || c.App == nil {
-		return nil, errors.New("bed: want 1 to 200 clients with sessions, something to serve and applications")
+	if c.Clients < 1 || c.Guests < 0 || c.Clients+c.Guests > 200 || c.Sessions < 1 || c.Serve == nil || c.App == nil {
+		return nil, errors.New("bed: want 1 to 200 clients and guests, with sessions, something to serve and applications")
 	}
 	if c.MTU == 0 {
 		c.MTU = 256
@@ -173,13 +185,18 @@ func New(c Config) (*Bed, error) {
 		return x, y
 	}
 	var ends []port.Port
-	for i := range c.Clients {
+	for i := range c.Clients + c.Guests {
 		name := fmt.Sprintf("c%d", i)
+		if i >= c.Clients {
+			name = fmt.Sprintf("g%d", i-c.Clients)
+		}
 		near, far := wire(name)
 		up, down := wire(name + "-bridge")
 		m := &machine{name: name, mac: [6]byte{2, 0, 0, 0, 1, byte(i)}, ip: netip.AddrFrom4([4]byte{10, 0, 1, byte(i + 1)}), port: near}
 		b.machines = append(b.machines, m)
-		b.clients = append(b.clients, &Client{Number: i})
+		if i < c.Clients {
+			b.clients = append(b.clients, &Client{Number: i})
+		}
 		workers = append(workers, m)
 		cable(name, far, up)
 		ends = append(ends, down)
@@ -190,7 +207,7 @@ func New(c Config) (*Bed, error) {
 	ends = append(ends, in)
 	boxIn, boxOut := wire("box-in")
 	toServer, fromBox := wire("box-out")
-	b.box = &box{bed: b, a: boxOut, b: toServer}
+	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}}
 	b.bridge = host.NewBridge(ends...)
 	workers = append(workers, b.bridge)
 	cable("in", out, boxIn)
@@ -204,7 +221,7 @@ func New(c Config) (*Bed, error) {
 	if err := b.box.up(); err != nil {
 		return nil, err
 	}
-	for i := range b.machines {
+	for i := range b.clients {
 		if err := b.startClient(i); err != nil {
 			return nil, err
 		}
@@ -221,6 +238,18 @@ func (b *Bed) nicOf(m *machine, index int) (*rnic.NIC, error) {
 		Seed:     b.cfg.Seed<<20 ^ uint64(index)<<10 ^ uint64(m.restarts),
 	})
 }
+
+// Guest is where a guest's machine is: its cable's end and its addresses.
+func (b *Bed) Guest(i int) (at port.Port, mac [6]byte, ip netip.Addr) {
+	m := b.machines[b.cfg.Clients+i]
+	return m.port, m.mac, m.ip
+}
+
+// Attach puts a machine, made for the port of Guest, into a guest's place.
+func (b *Bed) Attach(i int, n *host.Node) { b.machines[b.cfg.Clients+i].node = n }
+
+// Server is the NIC of the server that runs now.
+func (b *Bed) Server() *rnic.NIC { return b.nic }
 
 func (b *Bed) startServer() error {
 	m := b.server
@@ -431,7 +460,7 @@ func (b *Bed) strike(x fault.Fault, now clock.Time) error {
 					b.hangUp(s)
 				}
 			}
-		case !kill && m.node == nil:
+		case !kill && m.node == nil && i < b.cfg.Clients:
 			m.restarts++
 			return b.startClient(i)
 		}

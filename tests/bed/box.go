@@ -17,7 +17,7 @@ type box struct {
 	a, b   port.Port
 	inst   *graph.Instance // nil: down
 	starts uint64
-	memory []byte // that outlives the function
+	memory map[string][]byte // that outlives the function, by app
 	out    [2]packet.Batch
 }
 
@@ -41,23 +41,43 @@ func (x *box) up() error {
 	}
 	x.starts++
 	inst, err := graph.New(graph.Config{
-		Spec: &graph.Spec{
-			Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
-			Apps:  map[string]graph.AppSpec{"box": {Kind: f.Kind.Name, Args: args}},
-			Links: []string{"a.out -> box.a", "box.b -> b.in", "b.out -> box.b", "box.a -> a.in"},
-		},
-		Kinds: []graph.Kind{f.Kind},
+		Spec:  chain(append(slices.Clone(f.Front), Stage{"box", f.Kind, args})),
+		Kinds: kinds(f),
 		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}},
 		Seed:  x.bed.cfg.Seed + x.starts<<32,
-		Memory: func(_ string, size int) ([]byte, error) {
-			if len(x.memory) != size {
-				x.memory = make([]byte, size)
+		Memory: func(app string, size int) ([]byte, error) {
+			if len(x.memory[app]) != size {
+				x.memory[app] = make([]byte, size)
 			}
-			return x.memory, nil
+			return x.memory[app], nil
 		},
 	})
 	x.inst = inst
 	return err
+}
+
+// chain is apps one after another, from the clients' side on.
+func chain(stages []Stage) *graph.Spec {
+	s := &graph.Spec{
+		Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
+		Apps:  map[string]graph.AppSpec{},
+	}
+	up, down := "a.out", "a.in"
+	for _, x := range stages {
+		s.Apps[x.Name] = graph.AppSpec{Kind: x.Kind.Name, Args: x.Args}
+		s.Links = append(s.Links, up+" -> "+x.Name+".a", x.Name+".a -> "+down)
+		up, down = x.Name+".b", x.Name+".b"
+	}
+	s.Links = append(s.Links, up+" -> b.in", "b.out -> "+down)
+	return s
+}
+
+func kinds(f *Box) []graph.Kind {
+	k := []graph.Kind{f.Kind}
+	for _, x := range f.Front {
+		k = append(k, x.Kind)
+	}
+	return k
 }
 
 // down stops the function, as a crash does unless it is to stop cleanly. The
@@ -68,10 +88,15 @@ func (x *box) down() error {
 	}
 	inst := x.inst
 	x.inst = nil
-	left := slices.Clone(x.memory)
+	left := map[string][]byte{}
+	for app, m := range x.memory {
+		left[app] = slices.Clone(m)
+	}
 	err := errors.Join(inst.Conservation(), inst.Close(), inst.Conservation())
 	if !x.bed.cfg.Box.Clean {
-		copy(x.memory, left)
+		for app, m := range left {
+			copy(x.memory[app], m)
+		}
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,73 +79,123 @@ const longest = time.Second
 // and the box's books.
 func (t Trial) Run(seed uint64, s fault.Schedule) (*Result, error) {
 	t = t.defaults()
-	all := t.Clients * t.Sessions
-	layout := locks.Layout{Words: t.Words, Block: 3 * t.MTU, Scratch: 8 * t.MTU, Sessions: all}
-	memory, err := locks.NewMemory(layout)
+	l, err := t.load(seed, 0, 0)
 	if err != nil {
 		return nil, err
 	}
-	res := &Result{Words: new(history.Log[history.Word, uint64]), Locks: new(history.Log[history.Lock, struct{}])}
-	var grant locks.Grant
-	var clients []*locks.Client // of all lives
 	b, err := New(Config{
 		Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Conn: t.Conn, Box: t.Box, Schedule: s, Seed: seed,
-		Serve: func(pd *rnic.PD) (err error) {
-			grant, err = memory.Serve(pd)
-			return err
-		},
-		App: func(b *Bed, c *Client) (host.App, error) {
-			x, err := locks.New(locks.Config{
-				Layout: layout, Work: t.Work, First: c.Number * t.Sessions, Own: t.Sessions, Life: c.Life,
-				Ops: t.Ops, Outstanding: t.Outstanding, MTU: t.MTU, ReleaseByCAS: t.ReleaseByCAS, Seed: seed, CQ: c.CQ,
-				Dial: func(_ clock.Time, session int) (*rnic.QP, locks.Grant, error) {
-					qp, err := b.Dial(c, session)
-					return qp, grant, err
-				},
-				Dead:    func(session, life int) bool { return b.Dead(session/t.Sessions, life) },
-				WordLog: res.Words, LockLog: res.Locks,
-			})
-			clients = append(clients, x)
-			return x, err
-		},
+		Serve: l.serve, App: l.app,
 	})
 	if err != nil {
 		return nil, err
 	}
+	err = drive(b, l)
+	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
+	err = l.check(b, err)
+	return l.res, errors.Join(err, b.Close())
+}
+
+// load is what some of a bed's clients do to memory of the server's.
+type load interface {
+	// wrong is the first thing that happened and must not.
+	wrong() error
+	// done reports whether all clients that live are through.
+	done(*Bed) bool
+	// check adds the verdict to an error of the run.
+	check(*Bed, error) error
+}
+
+// drive runs until all loads are through, and nobody will die any more.
+func drive(b *Bed, loads ...load) error {
 	wrong := func() error {
-		for _, c := range clients {
-			if err := c.Err(); err != nil {
+		for _, l := range loads {
+			if err := l.wrong(); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	err = b.Run(func() bool {
+	err := b.Run(func() bool {
 		if wrong() != nil {
 			return true
 		}
-		if b.More() {
-			return false
-		}
-		for i, c := range b.Clients() {
-			if !b.Down(i) && !c.App.(*locks.Client).Done() {
-				return false
-			}
-		}
-		return true
+		return !b.More() && !slices.ContainsFunc(loads, func(l load) bool { return !l.done(b) })
 	}, longest)
 	if e := wrong(); e != nil {
-		err = e
+		return e
 	}
 	if err == nil {
 		err = b.Settle(time.Millisecond)
 	}
-	res.Took, res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
-	deaths := 0
-	for i := range t.Clients {
-		deaths += b.Deaths(i)
+	return err
+}
+
+// locksLoad is a Trial's part of a bed: clients from the one with number first on.
+type locksLoad struct {
+	Trial
+	seed    uint64
+	first   int
+	memory  *locks.Memory
+	grant   locks.Grant
+	clients []*locks.Client // of all lives
+	res     *Result
+}
+
+// load makes the memory, which will be served from va on.
+func (t Trial) load(seed uint64, first int, va uint64) (*locksLoad, error) {
+	m, err := locks.NewMemory(locks.Layout{Words: t.Words, Block: 3 * t.MTU, Scratch: 8 * t.MTU, Sessions: t.Clients * t.Sessions, VA: va})
+	return &locksLoad{
+		Trial: t, seed: seed, first: first, memory: m,
+		res: &Result{Words: new(history.Log[history.Word, uint64]), Locks: new(history.Log[history.Lock, struct{}])},
+	}, err
+}
+
+func (l *locksLoad) serve(pd *rnic.PD) (err error) {
+	l.grant, err = l.memory.Serve(pd)
+	return err
+}
+
+func (l *locksLoad) app(b *Bed, c *Client) (host.App, error) {
+	x, err := locks.New(locks.Config{
+		Layout: l.memory.Layout, Work: l.Work, First: (c.Number - l.first) * l.Sessions, Own: l.Sessions, Life: c.Life,
+		Ops: l.Ops, Outstanding: l.Outstanding, MTU: l.MTU, ReleaseByCAS: l.ReleaseByCAS, Seed: l.seed, CQ: c.CQ,
+		Dial: func(_ clock.Time, session int) (*rnic.QP, locks.Grant, error) {
+			qp, err := b.Dial(c, l.first*l.Sessions+session)
+			return qp, l.grant, err
+		},
+		Dead:    func(session, life int) bool { return b.Dead(l.first+session/l.Sessions, life) },
+		WordLog: l.res.Words, LockLog: l.res.Locks,
+	})
+	l.clients = append(l.clients, x)
+	return x, err
+}
+
+func (l *locksLoad) wrong() error {
+	for _, c := range l.clients {
+		if err := c.Err(); err != nil {
+			return err
+		}
 	}
-	for _, c := range clients {
+	return nil
+}
+
+func (l *locksLoad) done(b *Bed) bool {
+	for i := range l.Clients {
+		if !b.Down(l.first+i) && !b.clients[l.first+i].App.(*locks.Client).Done() {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *locksLoad) check(b *Bed, err error) error {
+	t, res, memory := l.Trial, l.res, l.memory
+	all, deaths := t.Clients*t.Sessions, 0
+	for i := range t.Clients {
+		deaths += b.Deaths(l.first + i)
+	}
+	for _, c := range l.clients {
 		res.add(c.Stats())
 	}
 	through := err == nil
@@ -160,14 +211,14 @@ func (t Trial) Run(seed uint64, s fault.Schedule) (*Result, error) {
 		switch {
 		case left == 0 || !through:
 		case t.Work == locks.Spin:
-			if session, life := locks.OwnerOf(left); session < 0 || session >= all || !b.Dead(session/t.Sessions, life) {
+			if session, life := locks.OwnerOf(left); session < 0 || session >= all || !b.Dead(l.first+session/t.Sessions, life) {
 				err = errors.Join(err, fmt.Errorf("lock %#x is still held as %#x, by a session that has ended", a, left))
 			}
 		case t.Work == locks.Table && deaths == 0 && res.Stuck == 0:
 			err = errors.Join(err, fmt.Errorf("locks %#x of word %#x are still held", left, a))
 		}
 	}
-	return res, errors.Join(err, b.Close())
+	return err
 }
 
 func (r *Result) add(s locks.Stats) {

@@ -69,94 +69,123 @@ func (t Tree) defaults() Tree {
 // lock words, and the box's books.
 func (t Tree) Run(seed uint64, s fault.Schedule) (*TreeResult, error) {
 	t = t.defaults()
-	layout := sherman.Layout{Nodes: 1, RootAt: 64, Size: uint64(t.Keys/20+t.Clients*64+8) * sherman.PageSize}
-	loaded := make([]uint64, t.Keys)
-	for i := range loaded {
-		loaded[i] = uint64(i+1) * 2
-	}
-	// Loaded values are below all others.
-	tree, err := sherman.NewTree(layout, loaded, func(k uint64) uint64 { return k }, t.Fill)
+	l, err := t.load(seed, 0)
 	if err != nil {
 		return nil, err
 	}
-	res := &TreeResult{Keys: new(history.Log[history.Register, uint64]), Words: new(history.Log[history.Word, uint64])}
-	keys := ycsb.Sequential(1, 2*t.Keys)
-	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(keys), func(i, k int) { keys[i], keys[k] = keys[k], keys[i] })
-	var grant sherman.Grant
-	var wrong error
-	left := t.Clients * t.Sessions * t.Ops
-	var clients []*sherman.Client
 	b, err := New(Config{
 		Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed,
-		Serve: func(pd *rnic.PD) (err error) {
-			grant, err = tree.Node(0).Serve(pd)
-			return err
-		},
-		App: func(b *Bed, c *Client) (host.App, error) {
-			chunk, err := tree.Chunk(0, 64)
-			if err != nil {
-				return nil, err
-			}
-			gens := make([]*ycsb.Generator, t.Sessions)
-			ops, ids := make([]int, t.Sessions), make([]int, t.Sessions)
-			for i := range gens {
-				if gens[i], err = ycsb.New(ycsb.Config{Mix: t.Mix, Theta: t.Theta, Keys: keys, Seed: seed}, uint64(c.Number*t.Sessions+i)); err != nil {
-					return nil, err
-				}
-			}
-			x, err := sherman.NewClient(sherman.Config{
-				Layout: layout, Client: c.Number, Sessions: t.Sessions, Chunk: chunk, CQ: c.CQ, WordLog: res.Words,
-				Dial: func(_ clock.Time, session, _ int) (*rnic.QP, sherman.Grant, error) {
-					qp, err := b.Dial(c, c.Number*t.Sessions+session)
-					return qp, grant, err
-				},
-				Next: func(now clock.Time, session int) (sherman.Op, bool) {
-					if ops[session] == t.Ops {
-						return sherman.Op{}, false
-					}
-					ops[session]++
-					me := c.Number*t.Sessions + session
-					y := gens[session].Next()
-					op := sherman.Op{Key: y.Key, Write: y.Write}
-					if op.Write {
-						op.Value = uint64(me+1)<<32 | uint64(ops[session])
-					}
-					ids[session] = res.Keys.Call(me, now, history.Register{Key: op.Key, Write: op.Write, Value: op.Value})
-					return op, true
-				},
-				Done: func(r *sherman.Result) {
-					left--
-					if r.Err != nil {
-						wrong = errors.Join(wrong, fmt.Errorf("client %d, session %d, key %d: %w", c.Number, r.Session, r.Key, r.Err))
-						return
-					}
-					res.Keys.Return(ids[r.Session], r.End, r.Value)
-				},
-			})
-			clients = append(clients, x)
-			return x, err
-		},
+		Serve: l.serve, App: l.app,
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = b.Run(func() bool { return wrong != nil || left == 0 && !b.More() }, longest)
-	if err = errors.Join(err, wrong); err == nil {
-		err = b.Settle(time.Millisecond)
+	err = drive(b, l)
+	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
+	err = l.check(b, err)
+	return l.res, errors.Join(err, b.Close())
+}
+
+// treeLoad is a Tree's part of a bed: clients from the one with number first on.
+type treeLoad struct {
+	Tree
+	seed    uint64
+	first   int
+	layout  sherman.Layout
+	tree    *sherman.Tree
+	grant   sherman.Grant
+	keys    []uint64 // loaded and missing ones, in random order
+	clients []*sherman.Client
+	left    int // operations
+	err     error
+	res     *TreeResult
+}
+
+// load makes the tree.
+func (t Tree) load(seed uint64, first int) (*treeLoad, error) {
+	l := &treeLoad{
+		Tree: t, seed: seed, first: first, left: t.Clients * t.Sessions * t.Ops,
+		layout: sherman.Layout{Nodes: 1, RootAt: 64, Size: uint64(t.Keys/20+t.Clients*64+8) * sherman.PageSize},
+		res:    &TreeResult{Keys: new(history.Log[history.Register, uint64]), Words: new(history.Log[history.Word, uint64])},
 	}
-	res.Took, res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
-	for _, c := range clients {
-		res.add(c.Stats())
+	loaded := make([]uint64, t.Keys)
+	for i := range loaded {
+		loaded[i] = uint64(i+1) * 2
+	}
+	l.keys = ycsb.Sequential(1, 2*t.Keys)
+	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(l.keys), func(i, k int) { l.keys[i], l.keys[k] = l.keys[k], l.keys[i] })
+	var err error
+	// Loaded values are below all others.
+	l.tree, err = sherman.NewTree(l.layout, loaded, func(k uint64) uint64 { return k }, t.Fill)
+	return l, err
+}
+
+func (l *treeLoad) serve(pd *rnic.PD) (err error) {
+	l.grant, err = l.tree.Node(0).Serve(pd)
+	return err
+}
+
+func (l *treeLoad) app(b *Bed, c *Client) (host.App, error) {
+	chunk, err := l.tree.Chunk(0, 64)
+	if err != nil {
+		return nil, err
+	}
+	first := (c.Number - l.first) * l.Sessions // session of the load's
+	gens := make([]*ycsb.Generator, l.Sessions)
+	ops, ids := make([]int, l.Sessions), make([]int, l.Sessions)
+	for i := range gens {
+		if gens[i], err = ycsb.New(ycsb.Config{Mix: l.Mix, Theta: l.Theta, Keys: l.keys, Seed: l.seed}, uint64(first+i)); err != nil {
+			return nil, err
+		}
+	}
+	x, err := sherman.NewClient(sherman.Config{
+		Layout: l.layout, Client: c.Number, Sessions: l.Sessions, Chunk: chunk, CQ: c.CQ, WordLog: l.res.Words,
+		Dial: func(_ clock.Time, session, _ int) (*rnic.QP, sherman.Grant, error) {
+			qp, err := b.Dial(c, c.Number*l.Sessions+session)
+			return qp, l.grant, err
+		},
+		Next: func(now clock.Time, session int) (sherman.Op, bool) {
+			if ops[session] == l.Ops {
+				return sherman.Op{}, false
+			}
+			ops[session]++
+			y := gens[session].Next()
+			op := sherman.Op{Key: y.Key, Write: y.Write}
+			if op.Write {
+				op.Value = uint64(first+session+1)<<32 | uint64(ops[session])
+			}
+			ids[session] = l.res.Keys.Call(first+session, now, history.Register{Key: op.Key, Write: op.Write, Value: op.Value})
+			return op, true
+		},
+		Done: func(r *sherman.Result) {
+			l.left--
+			if r.Err != nil {
+				l.err = errors.Join(l.err, fmt.Errorf("client %d, session %d, key %d: %w", c.Number, r.Session, r.Key, r.Err))
+				return
+			}
+			l.res.Keys.Return(ids[r.Session], r.End, r.Value)
+		},
+	})
+	l.clients = append(l.clients, x)
+	return x, err
+}
+
+func (l *treeLoad) wrong() error   { return l.err }
+func (l *treeLoad) done(*Bed) bool { return l.left == 0 }
+
+func (l *treeLoad) check(b *Bed, err error) error {
+	for _, c := range l.clients {
+		l.res.add(c.Stats())
 	}
 	if err == nil {
 		var values map[uint64]uint64
-		values, err = tree.Check()
-		now, reader := b.Clock.Now(), t.Clients*t.Sessions
-		for _, k := range keys {
-			res.Keys.Return(res.Keys.Call(reader, now, history.Register{Key: k}), now, values[k])
+		values, err = l.tree.Check()
+		now, reader := b.Clock.Now(), l.Clients*l.Sessions
+		for _, k := range l.keys {
+			l.res.Keys.Return(l.res.Keys.Call(reader, now, history.Register{Key: k}), now, values[k])
 		}
 	}
-	return res, errors.Join(err, history.Check(treeKeys(), res.Keys, 0), history.Check(history.Words(nil), res.Words, 0), b.Close())
+	return errors.Join(err, history.Check(treeKeys(), l.res.Keys, 0), history.Check(history.Words(nil), l.res.Words, 0))
 }
 
 // treeKeys is the model of a tree into which every second key was loaded.

@@ -57,7 +57,7 @@ type node struct {
 	words     wordTable
 	known     reaches
 	shelf     shelf
-	lanes     []int32         // shared connections
+	domains   [maxDomains]domain
 	ready     []int32         // flows with an answer to give, after the frame at hand
 	waiting   []int32         // flows with requests that wait
 	strangers fifo            // requests of connections that are not followed, and wait
@@ -73,6 +73,8 @@ type Box struct {
 	*shared
 	worker, workers int
 	fixed           bool
+	cfg             settings // the worker's own: they may change
+	restatic        bool     // connections of static= came or went
 
 	// Of the frame at hand.
 	c     *graph.Ctx
@@ -99,7 +101,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err := s.remember(env); err != nil {
 		return nil, err
 	}
-	b := &Box{shared: s, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
+	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
 	for _, text := range cfg.static {
 		if _, err := conn.ParseStatic(text); err != nil {
 			return nil, err
@@ -110,8 +112,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	n := &node{addrs: a, window: uint32(cfg.window), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
-		lanes: make([]int32, 0, cfg.shared), ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
+		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
+	lanes := make([]int32, maxDomains*cfg.shared)
+	for d := range n.domains {
+		n.domains[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
+	}
 	for w := range n.freed {
 		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
 	}

@@ -217,11 +217,11 @@ type flow struct {
 	toldGap bool // and sent
 	mixed   bool // open ops are on several connections
 	isReady bool
-	vague   bool // such a READ waits
-	doomed  bool // a request of its has no way left: it will be ended
-	unsure  bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
-	waits   bool // in node.waiting
-	owes    bool // an acknowledgement, when no READ is done again any more
+	vague   bool  // such a READ waits
+	doomed  bool  // a request of its has no way left: it will be ended
+	unsure  bool  // its newest op is a READ, on its own connection, of as many packets as its answer will have
+	waits   bool  // in node.waiting
+	domain  uint8 // protection domain of its server's queue pair; 0: not known
 	// Numbering of the client: what came, and what was sent on.
 	arrived, admitted uint32
 	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span
@@ -267,7 +267,8 @@ type flow struct {
 
 	told  bool     // its client was told that it is lost
 	quiet bool     // for so long that it is time to see whether the server's end is there
-	_     [56]byte // to whole lines
+	owes  bool     // an acknowledgement, when no READ is done again any more
+	_     [55]byte // to whole lines
 }
 
 // fifo is a list of held frames.
@@ -298,6 +299,10 @@ func newShelf(n int) shelf {
 
 // room reports whether n frames more can be held.
 func (s *shelf) room(n int) bool { return len(s.k)-s.n >= n }
+
+// roomy reports whether half of it is free: then frames may wait for better
+// times.
+func (s *shelf) roomy() bool { return len(s.k) != 0 && s.room(len(s.k)/2) }
 
 func (s *shelf) put(q *fifo, x *packet.Buf, worker int) bool {
 	i := s.free

@@ -1,8 +1,10 @@
 package swordbox
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -188,7 +190,7 @@ func Kind() *graph.Kind {
 		Reasons:  reasons,
 		Params: []graph.Param{
 			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"},
-			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal"},
+			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal; can be changed while running, and is the table tracked"},
 			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
 			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
 			{Name: "order", Default: "strict", Help: "strict: a client's operations are executed in its order; word: those on different tracked words may pass each other, and go over several connections"},
@@ -200,9 +202,9 @@ func Kind() *graph.Kind {
 			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
 			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
-			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by ;"},
+			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"},
 			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
-			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop"},
+			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="},
 			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
 			{Name: "settle", Default: "200ms", Help: "how long a request of a connection that is not followed may be under way"},
 			{Name: "verify", Default: "10ms", Help: "how often an atomic on a known word goes as it is, so that its answer tells whether the word is what it should be"},
@@ -210,17 +212,31 @@ func Kind() *graph.Kind {
 			{Name: "giveup", Default: "300ms", Help: "a connection that makes no progress for so long has failed; less than clients bear (queue pairs with timeout=14 and retry_cnt=7: 470 ms)"},
 			{Name: "idle", Default: "10m", Help: "forget a connection that was quiet for so long"},
 		},
-		New: newApp,
+		Tables:  tables(),
+		Control: "mux_ingress",
+		New:     newApp,
 	}
 }
 
-// span is tracked memory.
-type span struct{ va, end uint64 }
+// span is tracked memory. The priority is that of its entry in a table.
+type span struct {
+	va, end  uint64
+	priority int32
+}
+
+// String is what parseSpans reads.
+func (t *span) String() string {
+	if t.priority != 1 {
+		return fmt.Sprintf("%x+%x#%d", t.va, t.end-t.va, t.priority)
+	}
+	return fmt.Sprintf("%x+%x", t.va, t.end-t.va)
+}
 
 // settings are the parsed arguments.
 type settings struct {
 	mode                        Mode
-	track                       []span
+	track                       []span // as given
+	cover                       []span // the same memory in order, nothing twice
 	learn, infer                bool
 	strict, writable            bool
 	shared                      int
@@ -235,12 +251,27 @@ type settings struct {
 }
 
 func (s *settings) tracked(va uint64, n uint32) bool {
-	for _, t := range s.track {
-		if va < t.end && va+uint64(n) > t.va {
-			return true
+	at, end := 0, len(s.cover) // the first span that ends behind va
+	for at < end {
+		if m := (at + end) / 2; s.cover[m].end > va {
+			end = m
+		} else {
+			at = m + 1
 		}
 	}
-	return false
+	return at < len(s.cover) && va+uint64(n) > s.cover[at].va
+}
+
+// merged is the memory of spans in order, nothing twice.
+func merged(spans []span) (out []span) {
+	for _, t := range slices.SortedFunc(slices.Values(spans), func(a, b span) int { return cmp.Compare(a.va, b.va) }) {
+		if n := len(out) - 1; n >= 0 && t.va <= out[n].end {
+			out[n].end = max(out[n].end, t.end)
+		} else {
+			out = append(out, span{va: t.va, end: t.end})
+		}
+	}
+	return out
 }
 
 func parseArgs(args graph.Args) (settings, error) {
@@ -281,6 +312,7 @@ func parseArgs(args graph.Args) (settings, error) {
 		case "track":
 			if v != "none" && v != "" {
 				s.track, err = parseSpans(v)
+				s.cover = merged(s.track)
 			}
 		case "learn":
 			s.learn, err = choice(name, v, "on", "off")
@@ -376,13 +408,23 @@ func parseServers(v string) ([][]netip.Addr, error) {
 func parseSpans(v string) ([]span, error) {
 	var out []span
 	for p := range strings.SplitSeq(v, ":") {
+		p, priority, ranked := strings.Cut(p, "#")
+		t := span{priority: 1}
+		if ranked {
+			k, err := strconv.ParseInt(priority, 10, 32)
+			if err != nil || k < 1 {
+				return nil, fmt.Errorf("track=%s: want a priority from 1 behind #", v)
+			}
+			t.priority = int32(k)
+		}
 		a, n, ok := strings.Cut(p, "+")
 		va, err1 := strconv.ParseUint(strings.TrimPrefix(a, "0x"), 16, 64)
 		l, err2 := strconv.ParseUint(strings.TrimPrefix(n, "0x"), 16, 64)
 		if !ok || err1 != nil || err2 != nil || l == 0 || va+l < va {
 			return nil, fmt.Errorf("track=%s: want VA+LENGTH, hexadecimal, as in 7f0000000000+1000", v)
 		}
-		out = append(out, span{va, va + l})
+		t.va, t.end = va, va+l
+		out = append(out, t)
 	}
 	return out, nil
 }

@@ -1,6 +1,9 @@
 package swordbox
 
-import "github.com/quillon/quillon/tor/index"
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/tor/index"
+)
 
 // access is a sort of access to remote memory.
 type access uint8
@@ -17,7 +20,9 @@ const (
 // be, too.
 type reach struct {
 	rkey   uint32
+	domain uint8             // that it belongs to; 0: not known
 	lo, hi [numAccess]uint64 // empty: lo == hi
+	alone  clock.Time        // until then nothing under it moves
 }
 
 // reaches remembers some R_Keys; one takes the place of another. An operation
@@ -43,10 +48,14 @@ func (r *reaches) allows(o *op, a access) bool {
 	return x.rkey == o.rkey && x.lo[a] <= o.va && o.va+uint64(o.len) <= x.hi[a] && o.va+uint64(o.len) >= o.va && x.lo[a] != x.hi[a]
 }
 
-// good reports whether the server has allowed the like of o.
-func (r *reaches) good(o *op) bool {
-	if o.len == 0 {
-		return true
+// good reports whether the server has allowed the like of o to a connection of a
+// domain.
+func (r *reaches) good(o *op, domain uint8) bool {
+	if domain == 0 || o.len == 0 {
+		return domain != 0
+	}
+	if x := r.of(o.rkey); x.domain != domain || x.alone != 0 {
+		return false
 	}
 	if o.kind.atomic() && o.va&7 != 0 {
 		return false
@@ -54,26 +63,13 @@ func (r *reaches) good(o *op) bool {
 	return r.allows(o, accessOf(o))
 }
 
-// learn notes that the server executed o.
-func (r *reaches) learn(o *op) {
-	if o.len == 0 || o.is(fReplaced|fEmpty) || o.kind == kSend || o.kind == kOdd {
-		return
-	}
-	a, x := accessOf(o), r.of(o.rkey)
-	if x.rkey != o.rkey {
-		*x = reach{rkey: o.rkey}
-	}
+// learn notes that the server executed o; the R_Key's domain is the caller's.
+func (r *reach) learn(o *op) {
+	a := accessOf(o)
 	end := o.va + uint64(o.len)
-	if x.lo[a] == x.hi[a] {
-		x.lo[a], x.hi[a] = o.va, end
+	if r.lo[a] == r.hi[a] {
+		r.lo[a], r.hi[a] = o.va, end
 		return
 	}
-	x.lo[a], x.hi[a] = min(x.lo[a], o.va), max(x.hi[a], end)
-}
-
-// forget notes that the server refused something under an R_Key.
-func (r *reaches) forget(rkey uint32) {
-	if x := r.of(rkey); x.rkey == rkey {
-		*x = reach{}
-	}
+	r.lo[a], r.hi[a] = min(r.lo[a], o.va), max(r.hi[a], end)
 }

@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -473,7 +472,7 @@ func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
 			s.failed(at, syn)
-			n.known.forget(o.rkey)
+			s.unlearn(o)
 			s.forget(at, false)
 			break
 		}
@@ -556,7 +555,7 @@ func (s *Box) bury(l int32, doubt bool) {
 
 // heir is a connection that can carry on what l did; none if there is none.
 func (n *node) heir(l int32) int32 {
-	for _, x := range n.lanes {
+	for _, x := range n.domains[n.flows[l].domain].lanes {
 		if c := &n.flows[x]; x != l && !c.dead && !c.unsure && c.cur == none {
 			return x
 		}
@@ -602,34 +601,6 @@ func (s *Box) bequeath(at, x int32) {
 	o.lane, o.spsn = x, c.next
 	s.link(x, at)
 	c.next = psnAdd(c.next, o.npsn)
-}
-
-// unshare takes connection l from the shared ones. Others take its place, those
-// first that were heard last; they must answer before they carry anything.
-func (s *Box) unshare(l int32) {
-	n := s.n
-	for k, x := range n.lanes {
-		if x != l {
-			continue
-		}
-		n.lanes = append(n.lanes[:k], n.lanes[k+1:]...)
-		break
-	}
-	for s.cfg.mode.moves() && len(n.lanes) < cap(n.lanes) {
-		best := none
-		for i := range n.flows {
-			if f := &n.flows[i]; int32(i) != l && f.synced && f.trusted && !f.dead && !f.gone && !slices.Contains(n.lanes, int32(i)) &&
-				(best == none || f.heard > n.flows[best].heard) {
-				best = int32(i)
-			}
-		}
-		if best == none {
-			break
-		}
-		n.flows[best].heard = 0
-		n.lanes = append(n.lanes, best)
-	}
-	s.c.Set(ctrLanes, uint64(len(n.lanes)))
 }
 
 // remove forgets flow i: its connection is gone.
@@ -698,6 +669,9 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	s.c = c
 	if !s.begun.Load() {
 		s.begin(now)
+	}
+	if s.restatic {
+		s.reconnect()
 	}
 	conns, words, held := 0, 0, 0
 	for _, n := range *s.nodes.Load() {

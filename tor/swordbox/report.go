@@ -3,6 +3,7 @@ package swordbox
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tor/conn"
@@ -113,7 +114,7 @@ func (n *node) report(m *Memory) ServerReport {
 	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
 	m.Words = n.words.bytes()
 	m.Total += m.Conns + m.Operations + m.Words
-	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: len(n.lanes), Connections: []ConnReport{}}
+	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.shared(), Connections: []ConnReport{}}
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}
@@ -140,9 +141,7 @@ func (n *node) report(m *Memory) ServerReport {
 				c.MTU = int(f.mtu)
 			}
 		}
-		for _, l := range n.lanes {
-			c.Shared = c.Shared || l == int32(i)
-		}
+		c.Shared = slices.Contains(n.domains[n.flows[i].domain].lanes, int32(i))
 		v.Connections = append(v.Connections, c)
 	}
 	return v

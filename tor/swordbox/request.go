@@ -5,6 +5,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
+	"slices"
 )
 
 // request handles a client's request; x is disposed of.
@@ -177,7 +178,8 @@ func (s *Box) disturb(b []byte, f *hdr.Frame) bool {
 		n.unknown = s.c.Now().Add(s.cfg.settle)
 		for w := n.words.next(va, va+uint64(ln)); w != none; w = n.words.next(n.words.w[w].va+8, va+uint64(ln)) {
 			v := &n.words.w[w]
-			v.valid, v.last, v.barred = false, none, n.unknown
+			n.doubt(w)
+			v.last, v.barred = none, n.unknown
 			writes += v.writes
 		}
 	}
@@ -409,7 +411,7 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if unsure {
 		l, ok = i, s.usable(i, i, o)
 	}
-	if !ok && fl.dead && fl.open == 0 && (o.kind == kSend || o.is(fOwn) || len(n.lanes) == 0) {
+	if !ok && fl.dead && fl.open == 0 && (o.kind == kSend || o.is(fOwn) || len(n.domains[fl.domain].lanes) == 0) {
 		// There is no way left for it.
 		s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
 		s.c.Drop(x, reasonReset)
@@ -565,8 +567,8 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 		o.flags |= fBare
 	}
 	want := i
-	if tracked && len(n.lanes) > 0 {
-		want = n.lanes[hash(o.va>>lineShift)%uint32(len(n.lanes))]
+	if lanes := n.domains[fl.domain].lanes; tracked && len(lanes) > 0 {
+		want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
 		if w != none && n.words.w[w].flight > 0 {
 			want = n.words.w[w].lane
 		}
@@ -574,7 +576,7 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && n.shelf.room(len(n.shelf.k)/2) {
+		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && n.shelf.roomy() {
 			return none, false
 		}
 		return fl.lane, !fl.mixed && s.usable(fl.lane, i, o)
@@ -587,7 +589,7 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.room(len(n.shelf.k)/2) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.roomy() {
 			if w != none && !s.fits(want, i, o) {
 				n.words.w[w].valid = false // so that no more go before it
 			}
@@ -595,7 +597,7 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 		}
 	}
 	if fl.dead {
-		for _, l := range n.lanes {
+		for _, l := range n.domains[fl.domain].lanes {
 			if s.usable(l, i, o) {
 				return l, true
 			}
@@ -629,7 +631,7 @@ func (s *Box) usable(l, i int32, o *op) bool {
 // fits reports whether o, of flow i, is of a sort that connection l can carry.
 func (s *Box) fits(l, i int32, o *op) bool {
 	x, fl := &s.n.flows[l], &s.n.flows[i]
-	return x.trusted && fl.trusted && x.up.alike(&fl.up) && (o.len <= min(x.effMTU(), fl.effMTU()) || x.mtu != 0 && x.mtu == fl.mtu) && s.n.known.good(o)
+	return x.domain == fl.domain && x.trusted && fl.trusted && x.up.alike(&fl.up) && (o.len <= min(x.effMTU(), fl.effMTU()) || x.mtu != 0 && x.mtu == fl.mtu) && s.n.known.good(o, x.domain)
 }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
@@ -675,6 +677,10 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 			v.valid = false // and no more of them, until it went
 			return false
 		}
+		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && n.shelf.roomy() &&
+			(l != i || slices.Contains(n.domains[fl.domain].lanes, i)) {
+			return false // soon it is in order; otherwise it keeps the others out of it
+		}
 		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && n.shelf.room(1) {
 			return false // its outcome will be known when that of the probe is
 		}
@@ -688,7 +694,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 			s.effect(o, at, v, b, f)
 		} else {
 			v.loose++
-			v.valid = false
+			n.doubt(w)
 			o.flags |= fLoose
 			s.c.Count(ctrLoose, 1)
 		}
@@ -732,6 +738,22 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	return true
 }
 
+// doubt notes that word w may change at any time: its value is not known any
+// more, nor what the operations that are under way to it find.
+func (n *node) doubt(w int32) {
+	v := &n.words.w[w]
+	if v.lane == none || !v.valid && v.flight == 0 {
+		v.valid = false
+		return
+	}
+	v.valid = false
+	for at := n.flows[v.lane].oldest; at != none; at = n.ops[at].next {
+		if o := &n.ops[at]; o.va == v.va {
+			o.flags &^= fForetold
+		}
+	}
+}
+
 // enterWide puts op at, which changes more than a word, in order with the other
 // operations of all words that it touches, if that can be.
 func (s *Box) enterWide(o *op, at, l int32) bool {
@@ -756,13 +778,13 @@ func (s *Box) enterWide(o *op, at, l int32) bool {
 	}
 	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
 		v := &n.words.w[w]
-		v.valid = false // until its bytes pass
 		v.last = at
 		if how == fOrdered {
-			v.lane = l
+			v.lane, v.valid = l, false // until its bytes pass
 			v.flight++
 		} else {
 			v.loose++
+			n.doubt(w)
 		}
 	}
 	if o.flags |= how; how == fLoose {
@@ -777,8 +799,8 @@ func (s *Box) cover(va uint64, p []byte) {
 	end := va + uint64(len(p))
 	for w := n.words.next(va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
 		v := &n.words.w[w]
-		if v.va < va || v.va+8 > end || s.c.Now() < v.barred {
-			continue // part of it
+		if v.va < va || v.va+8 > end || v.loose > 0 || s.c.Now() < v.barred {
+			continue // part of it, or it may be overwritten
 		}
 		v.value, v.valid = le.Uint64(p[v.va-va:]), true
 	}

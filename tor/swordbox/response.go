@@ -161,23 +161,6 @@ func (s *Box) passive(l int32, x *packet.Buf, b []byte, psn uint32) {
 	s.c.Emit(toClients, x)
 }
 
-// share makes connection l one of the shared ones, when there is room.
-func (s *Box) share(l int32) {
-	s.shareOf(s.n, l)
-	s.c.Set(ctrLanes, uint64(len(s.n.lanes)))
-}
-
-func (s *Box) shareOf(n *node, l int32) {
-	for _, x := range n.lanes {
-		if x == l {
-			return
-		}
-	}
-	if len(n.lanes) < cap(n.lanes) && s.cfg.mode.moves() {
-		n.lanes = append(n.lanes, l)
-	}
-}
-
 // acked notes that the server has executed all that connection l carried up to
 // psn.
 func (s *Box) acked(l int32, psn uint32) {
@@ -241,7 +224,7 @@ func (s *Box) forget(at int32, done bool) {
 		return
 	}
 	if done {
-		n.known.learn(o)
+		s.learn(o)
 	}
 	i := n.flowOf(at)
 	fl := &n.flows[i]

@@ -230,15 +230,22 @@ func (c *party) connect() *party {
 	return c
 }
 
-// join is a client that is connected and trusted: its server has answered a
-// WRITE of nothing.
+// join is a client that is connected, trusted, and known to be of the domain of
+// testRKey: its server has answered a READ.
 func (r *rig) join() *party {
 	r.t.Helper()
 	if len(r.clients) == 0 {
 		r.reach()
 	}
-	c := r.client().connect()
-	c.warm()
+	return r.client().connect().proven()
+}
+
+// proven has a READ over c's own connection answered.
+func (c *party) proven() *party {
+	c.r.t.Helper()
+	one(c.r.t, c.read(lowest, 8).Out["b"])
+	c.msn++
+	one(c.r.t, c.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
 	return c
 }
 

@@ -492,7 +492,7 @@ func (s *Box) restore(now clock.Time, count int) error {
 		x.unknown = min(x.unknown, now.Add(s.cfg.settle))
 		for i := range x.flows {
 			f := &x.flows[i]
-			if f.synced && f.trusted && !f.dead && !f.gone && x.conns.Row(conn.Slot(i)).State == conn.Paired {
+			if f.synced && x.conns.Row(conn.Slot(i)).State == conn.Paired {
 				s.shareOf(x, int32(i))
 			}
 			if f.record == 0 {
@@ -532,6 +532,10 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 	}
 	n.unknown = clock.Time(le.Uint64(b))
 	b = b[8+copy(raw(&n.known), b[8:]):]
+	for i := range n.known {
+		x := &n.known[i]
+		x.domain, x.alone = x.domain%maxDomains, 0
+	}
 	if len(b) < 4 || uint64(le.Uint32(b))*uint64(homeless) > uint64(len(b)-4) {
 		return errSave
 	}
@@ -643,7 +647,7 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 		if f.probing {
 			fix(&n.ops[n.probeOf(i)])
 		}
-		f.heard = 0
+		f.heard, f.domain = 0, f.domain%maxDomains
 		n.due(i)
 	}
 	for _, at := range homes {

@@ -208,6 +208,7 @@ func TestTwins(t *testing.T) {
 			c.smsn++
 			c.msn++
 			one(t, r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil)).Out["a"])
+			c.proven()
 			// The other address's client does an atomic.
 			out := one(t, c.cas(va, 9, 9).Out["b"])
 			r.server = first
@@ -338,10 +339,11 @@ func TestInfer(t *testing.T) {
 	if r.Counter("unpaired") == 0 || r.Counter("synced") != 3 {
 		t.Fatalf("unpaired %d, synced %d", r.Counter("unpaired"), r.Counter("synced"))
 	}
-	psn := b.psn
+	a.proven()
+	psn := b.proven().psn
 	same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 5, 4), nil))
 	// Messages were counted from before the box looked.
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 5, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 6, 4))
 }
 
 // TestStatic: a connection that the configuration names is followed from its
@@ -355,9 +357,10 @@ func TestStatic(t *testing.T) {
 	if r.Counter("synced") != 3 {
 		t.Fatalf("synced %d", r.Counter("synced"))
 	}
-	psn := b.psn
+	a.proven()
+	psn := b.proven().psn
 	same(t, b.cas(0x7020, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(0x7020, testRKey, 5, 4), nil))
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 2, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 3, 4))
 }
 
 // TestGather: a WRITE of several packets goes over a shared connection in one
@@ -715,7 +718,7 @@ func TestProbe(t *testing.T) {
 // executed at any time: answers meanwhile do not make the word known.
 func TestOpenBefore(t *testing.T) {
 	const va = 0x7060
-	r := newRig(t, nil)
+	r := newRig(t, graph.Args{"hold": "0"}) // nobody waits until it was
 	a, b, c := r.join(), r.join(), r.join()
 	q := c.psn
 	same(t, c.write(va, 9).Out["b"], c.made(hdr.WriteOnly, q, reth(va, testRKey, 8), little(9))) // nothing is tracked yet
@@ -835,6 +838,74 @@ func TestWide(t *testing.T) {
 		c.ackTo(p+2, 2), b.atomicAckTo(q, 5, at(8)), b.atomicAckTo(q+1, 6, at(264)), b.atomicAckTo(q+2, 7, 5))
 }
 
+// TestWideRace: what another connection writes while the packets of a long WRITE
+// are coming may be executed behind it.
+func TestWideRace(t *testing.T) {
+	const va = 0x7100
+	r := newRig(t, graph.Args{"track": va16})
+	a, b := r.join(), r.join()
+	c := r.client().connect()
+	c.warm()
+	b.learn(a, va+256, 2)
+	data := make([]byte, 600)
+	one(t, a.request(hdr.WriteFirst, reth(va, testRKey, 600), data[:256]).Out["b"])
+	one(t, c.write(va+256, 9).Out["b"])
+	one(t, a.request(hdr.WriteMiddle, nil, data[256:512]).Out["b"])
+	one(t, a.request(hdr.WriteLast, nil, data[512:]).Out["b"])
+	a.spsn += 2
+	one(t, a.ack().Out["a"])
+	one(t, c.ack().Out["a"])
+	if r.knows(va+256) || !r.knows(va+8) && r.knows(va) {
+		t.Error("the word that both wrote is known")
+	}
+}
+
+// TestOwnWay: when a newcomer changes a word over its own connection, answers of
+// others that are under way are not what they were to be, and nobody is to be
+// distrusted for it.
+func TestOwnWay(t *testing.T) {
+	const va = 0x7108
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b := r.join(), r.join()
+	c := r.client().connect()
+	c.warm()
+	b.learn(a, va, 1)
+	p := b.psn
+	one(t, b.cas(va, 1, 2).Out["b"])
+	one(t, c.write(va, 9).Out["b"])
+	same(t, a.atomicAck(9).Out["a"], b.atomicAckTo(p, 3, 9))
+	one(t, c.ack().Out["a"])
+	b.msn++
+	b.learn(a, va, 9)
+	if n := r.Counter("mismatches"); n != 0 || !r.knows(va) {
+		t.Errorf("%d mismatches; known: %v", n, r.knows(va))
+	}
+}
+
+// TestTogether: operations on a word wait, while there is room, until those that
+// went over other connections are done; otherwise there would always be some.
+func TestTogether(t *testing.T) {
+	const va = 0x7110
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b, d := r.join(), r.join(), r.join()
+	c := r.client().connect()
+	c.warm()
+	b.learn(a, va, 1)
+	p := b.psn
+	one(t, b.cas(va, 1, 2).Out["b"])
+	one(t, c.write(va, 9).Out["b"])
+	q := d.psn
+	none0(t, d.cas(va, 9, 3).Out["b"])
+	same(t, a.atomicAck(9).Out["a"], b.atomicAckTo(p, 3, 9))
+	got := c.ack()
+	one(t, got.Out["a"])
+	same(t, got.Out["b"], d.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 3, 9), nil))
+	same(t, a.atomicAck(9).Out["a"], d.atomicAckTo(q, 2, 9))
+	if !r.knows(va) {
+		t.Error("the word is not known")
+	}
+}
+
 // TestWritable: an atomic is sent as a WRITE where the server was seen to take
 // WRITEs; elsewhere as it is, over the shared connection, with its outcome
 // known.
@@ -844,9 +915,7 @@ func TestWritable(t *testing.T) {
 		t.Run(writable, func(t *testing.T) {
 			r := newRig(t, graph.Args{"writable": writable})
 			r.clients = append(r.clients, r.party(0).connect(), r.party(1).connect())
-			a, b := r.clients[0], r.clients[1]
-			a.warm()
-			b.warm()
+			a, b := r.clients[0].proven(), r.clients[1].proven()
 			a.learn(a, va, 1) // nobody has written yet
 			p, s := b.psn, a.spsn
 			got := b.cas(va, 1, 2).Out["b"]
@@ -872,4 +941,141 @@ func TestWritable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDomains: a server's processes may not use each other's R_Keys. Operations
+// move only among connections that were seen to use the same.
+func TestDomains(t *testing.T) {
+	const va, otherKey = 0x7300, testRKey + 1
+	// using is a client that has read under an R_Key, over its own connection.
+	using := func(r *rig, keys ...uint32) *party {
+		c := r.client().connect()
+		for _, key := range keys {
+			one(t, c.request(hdr.ReadRequest, reth(va, key, 8), nil).Out["b"])
+			c.msn++
+			one(t, c.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+		}
+		return c
+	}
+	cas := func(c *party, key uint32) (moved, ext []byte) {
+		ext = atomicETH(va, key, 9, 8)
+		return one(t, c.request(hdr.CompareSwap, ext, nil).Out["b"]), ext
+	}
+	// crosses reports whether an atomic of c's under an R_Key goes over the
+	// connection of l, and answers it.
+	crosses := func(c, l *party, key uint32) bool {
+		psn, as := c.psn, l.spsn
+		got, ext := cas(c, key)
+		moved := bytes.Equal(got, c.moved(l, hdr.CompareSwap, as, ext, nil))
+		if !moved && !bytes.Equal(got, c.made(hdr.CompareSwap, psn, ext, nil)) {
+			t.Fatal("it is neither as it was nor moved")
+		}
+		if !moved {
+			l = c
+		}
+		one(t, l.atomicAck(0).Out["a"])
+		return moved
+	}
+	atomics := func(c *party, keys ...uint32) {
+		for _, key := range keys {
+			one(t, c.request(hdr.MaskedFetchAdd, maskedETH(va, key, 0, 0, 0, 0), nil).Out["b"])
+			one(t, c.atomicAck(0).Out["a"])
+		}
+	}
+	mux := graph.Args{"mode": "mux"}
+
+	t.Run("two", func(t *testing.T) {
+		r := newRig(t, mux)
+		a, b, c, d := using(r, testRKey), using(r, testRKey), using(r, otherKey), using(r, otherKey)
+		atomics(a, testRKey)
+		atomics(c, otherKey)
+		if !crosses(b, a, testRKey) || !crosses(d, c, otherKey) {
+			t.Error("it did not move within its domain")
+		}
+		if v := r.box().Report().(Report).Servers[0]; v.Shared != 2 {
+			t.Errorf("%d connections are shared, want one in each domain", v.Shared)
+		}
+	})
+	t.Run("nobody's", func(t *testing.T) {
+		r := newRig(t, mux)
+		a, b := using(r, testRKey), using(r)
+		b.warm()
+		atomics(a, testRKey)
+		if crosses(b, a, testRKey) {
+			t.Error("moved, though nobody knows whether its client may")
+		}
+	})
+	t.Run("one after all", func(t *testing.T) {
+		r := newRig(t, mux)
+		a, b, c := using(r, testRKey), using(r, otherKey), using(r, otherKey)
+		atomics(a, testRKey)
+		atomics(b, otherKey)
+		if crosses(b, a, testRKey) {
+			t.Fatal("moved to another domain")
+		}
+		// Its own connection could: the domains are one.
+		if !crosses(a, b, testRKey) || !crosses(c, b, testRKey) {
+			t.Error("did not move in what is one domain")
+		}
+		if v := r.box().Report().(Report).Servers[0]; v.Shared != 1 {
+			t.Errorf("%d connections are shared, want 1", v.Shared)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		r := newRig(t, mux)
+		a, b, c := using(r, testRKey), using(r, testRKey), using(r, testRKey)
+		atomics(a, testRKey)
+		d := using(r, testRKey)
+		psn := a.spsn
+		cas(b, testRKey)
+		r.Push("b", a.response(hdr.Acknowledge, psn, aeth(hdr.SynNAKRemoteAccess, a.smsn), nil))
+		for range 2 {
+			if crosses(c, d, testRKey) || crosses(d, c, testRKey) {
+				t.Error("moved under an R_Key that was refused")
+			}
+		}
+		r.Clock.Advance(distrust + time.Second)
+		crosses(c, d, testRKey)
+		if !crosses(d, c, testRKey) && !crosses(d, c, testRKey) {
+			t.Error("does not move when it has worked again for long")
+		}
+	})
+	t.Run("another's R_Key", func(t *testing.T) {
+		r := newRig(t, mux)
+		a, b, c := using(r, testRKey), using(r, testRKey), using(r, otherKey)
+		atomics(a, testRKey)
+		atomics(c, otherKey)
+		if crosses(b, a, otherKey) {
+			t.Error("moved to where it may not be used")
+		}
+	})
+	t.Run("by another's right", func(t *testing.T) {
+		r := newRig(t, mux)
+		a, b, c := using(r, testRKey), using(r, testRKey), using(r, otherKey)
+		atomics(a, testRKey)
+		cas(b, testRKey) // keeps the word where it is
+		if c.psn++; len(r.Push("a", c.made(hdr.CompareSwap, c.psn-1, atomicETH(va, testRKey, 9, 8), nil)).Out["b"]) > 0 {
+			t.Error("did not wait for its own connection")
+		}
+		got := a.atomicAck(0).Out["b"]
+		same(t, got, c.made(hdr.CompareSwap, c.psn-1, atomicETH(va, testRKey, 9, 8), nil))
+	})
+	t.Run("many", func(t *testing.T) {
+		r := newRig(t, graph.Args{"mode": "mux", "conns": "96"})
+		var of []*party
+		for i := range uint32(maxDomains + 6) {
+			of = append(of, using(r, testRKey+i))
+			atomics(of[i], testRKey+i)
+		}
+		if v := r.box().Report().(Report).Servers[0]; v.Shared != maxDomains-1 {
+			t.Errorf("%d connections are shared, want %d", v.Shared, maxDomains-1)
+		}
+		one(t, r.Push("a", of[0].cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: of[0].sqpn})).Out["b"])
+		one(t, r.Push("b", of[0].cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+		last := uint32(len(of)) - 1
+		atomics(of[last], testRKey+last)
+		if l := using(r, testRKey+last); !crosses(l, of[last], testRKey+last) {
+			t.Error("the domain of connections that are gone was not used again")
+		}
+	})
 }
