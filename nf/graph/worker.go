@@ -21,6 +21,10 @@ import (
 // order from outside waits.
 const maxSleep = 10_000_000 // ns
 
+// mailSpin is how long a worker without frames stays awake for the next order
+// from outside: who has many gives one at a time.
+const mailSpin = 200_000 // ns
+
 // PanicError says that an app panicked; the instance has stopped.
 type PanicError struct {
 	App, Kind string
@@ -150,7 +154,7 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
 			return err
 		}
 		if moved > 0 {
-			busy = now
+			busy = max(busy, now)
 			continue
 		}
 		if w.finished() {

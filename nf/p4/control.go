@@ -294,6 +294,22 @@ func (s *Switch) Entries(name string, yield func(Handle, Entry) bool) error {
 	return nil
 }
 
+// EntriesFrom is Entries from an entry on, or the next one when that is no more:
+// a walk may pause, and go on behind the last entry that it saw while the table
+// changed. It returns where it would go on, and whether there may be more.
+func (s *Switch) EntriesFrom(name string, from Handle, yield func(Handle, Entry) bool) (next Handle, more bool, err error) {
+	t, err := s.table(name)
+	if err != nil {
+		return 0, false, err
+	}
+	for i := int(from); i < len(t.rows); i++ {
+		if t.rows[i].live && !yield(Handle(i), s.describe(t, uint32(i))) {
+			return Handle(i + 1), i+1 < len(t.rows), nil
+		}
+	}
+	return Handle(len(t.rows)), false, nil
+}
+
 // SetDefault sets what a table does for a packet that no entry matches. Key and
 // priority of e do not matter.
 func (s *Switch) SetDefault(name string, e Entry) error {
@@ -424,6 +440,28 @@ func (s *Switch) EntryIdle(name string, h Handle) (clock.Duration, error) {
 		return 0, invalid("table %s: its entries have no timeout", name)
 	}
 	return s.now.Sub(t.uses[i].hit), nil
+}
+
+// Advance tells the time between two packets: what is inserted then has been
+// hit then. Time does not go back.
+func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
+
+// ExpiredFrom calls yield for the entries of a table that were not hit for their
+// timeout, of n from one on, and counts their timeout anew. It returns where to
+// go on; false: that was the last.
+func (s *Switch) ExpiredFrom(name string, from Handle, n int, yield func(Handle, Entry)) (next Handle, more bool, err error) {
+	t, err := s.table(name)
+	if err != nil {
+		return 0, false, err
+	}
+	end := min(int(from)+n, len(t.uses))
+	for i := int(from); i < end; i++ {
+		if u := &t.uses[i]; t.rows[i].live && u.timeout > 0 && s.now.Sub(u.hit) >= u.timeout {
+			yield(Handle(i), s.describe(t, uint32(i)))
+			u.hit = s.now
+		}
+	}
+	return Handle(end), end < len(t.uses), nil
 }
 
 // Expired calls yield for every entry that was not hit for its timeout. It

@@ -1,0 +1,299 @@
+package p4rt
+
+import (
+	"sync"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// role is what a device knows of one of its roles.
+type role struct {
+	name    string
+	config  *anypb.Any // of the last primary
+	scope   *scope     // by that; nil: everything
+	highest *p4v1.Uint128
+	primary *stream // nil: none
+	streams map[*stream]struct{}
+}
+
+// stream is one controller, connected for one device and role.
+type stream struct {
+	dev      *device
+	role     *role
+	election *p4v1.Uint128 // nil: it does not want to be primary
+
+	mu     sync.Mutex
+	queue  []*p4v1.StreamMessageResponse
+	wake   chan struct{}
+	closed bool
+}
+
+// send queues a message, false: it was lost because too many wait. What is
+// about arbitration is never lost.
+func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed || len(st.queue) >= maxNotes && m.GetArbitration() == nil {
+		return false
+	}
+	st.queue = append(st.queue, m)
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// take is what waits.
+func (st *stream) take() []*p4v1.StreamMessageResponse {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	q := st.queue
+	st.queue = nil
+	return q
+}
+
+// less reports a < b for election ids; nil is below all.
+func less(a, b *p4v1.Uint128) bool {
+	switch {
+	case b == nil:
+		return false
+	case a == nil:
+		return true
+	case a.GetHigh() != b.GetHigh():
+		return a.GetHigh() < b.GetHigh()
+	}
+	return a.GetLow() < b.GetLow()
+}
+
+func same(a, b *p4v1.Uint128) bool { return !less(a, b) && !less(b, a) }
+
+// StreamChannel implements the RPC.
+func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
+	st := &stream{wake: make(chan struct{}, 1)}
+	done := make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for {
+			for _, m := range st.take() {
+				if g.Send(m) != nil {
+					return
+				}
+			}
+			select {
+			case <-st.wake:
+			case <-done:
+				return
+			case <-g.Context().Done():
+				return
+			}
+		}
+	})
+	s.stats.Streams.Add(1)
+	defer sender.Wait()
+	defer close(done)
+	defer s.stats.Streams.Add(-1)
+	defer func() {
+		if st.dev != nil {
+			st.dev.leave(st)
+		}
+	}()
+	for {
+		m, err := g.Recv()
+		if err != nil {
+			return nil // the client is gone
+		}
+		switch x := m.GetUpdate().(type) {
+		case *p4v1.StreamMessageRequest_Arbitration:
+			if err := s.arbitrate(st, x.Arbitration); err != nil {
+				s.stats.ArbitrationErrors.Add(1)
+				return err
+			}
+		case *p4v1.StreamMessageRequest_Packet:
+			s.packetOut(st, x.Packet)
+		case *p4v1.StreamMessageRequest_DigestAck:
+			s.digestAck(st, x.DigestAck)
+		default:
+			st.send(streamError(codes.Unimplemented, "unknown message", &p4v1.StreamError{Details: &p4v1.StreamError_Other{Other: &p4v1.StreamOtherError{}}}))
+		}
+	}
+}
+
+func streamError(c codes.Code, text string, e *p4v1.StreamError) *p4v1.StreamMessageResponse {
+	e.CanonicalCode, e.Message = int32(c), text
+	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Error{Error: e}}
+}
+
+// arbitrate takes a controller's claim. An error ends its stream.
+func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
+	d := st.dev
+	name := m.GetRole().GetName()
+	if m.GetRole().GetId() != 0 && name == "" { //nolint:staticcheck // to say what has become of it
+		return grpcstatus.Error(codes.InvalidArgument, "a role has a name, since version 1.4 of P4Runtime, and no id")
+	}
+	if d == nil {
+		var err error
+		if d, err = s.device(m.GetDeviceId()); err != nil {
+			return err
+		}
+	} else {
+		if m.GetDeviceId() != d.id {
+			return grpcstatus.Errorf(codes.FailedPrecondition, "the stream is for device %d: open another for device %d", d.id, m.GetDeviceId())
+		}
+		if name != st.role.name {
+			return grpcstatus.Errorf(codes.FailedPrecondition, "the stream is for role %q: open another for role %q", st.role.name, name)
+		}
+	}
+	scope, err := s.scopeOf(name, m.GetRole().GetConfig())
+	if err != nil {
+		return err
+	}
+
+	// One claim at a time; writes wait only while the primary changes.
+	d.arbitration.Lock()
+	defer d.arbitration.Unlock()
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return grpcstatus.Error(codes.Unavailable, "the server is closing")
+	}
+	r := d.roles[name]
+	if r == nil {
+		r = &role{name: name, scope: scope, streams: map[*stream]struct{}{}}
+		d.roles[name] = r
+	}
+	if e := m.GetElectionId(); e != nil {
+		for other := range r.streams {
+			if other != st && other.election != nil && same(other.election, e) {
+				d.mu.Unlock()
+				return grpcstatus.Errorf(codes.InvalidArgument, "election id %d.%d is another controller's of role %q", e.GetHigh(), e.GetLow(), name)
+			}
+		}
+	}
+	if st.dev == nil {
+		if len(r.streams) >= s.cfg.MaxStreams {
+			d.mu.Unlock()
+			return grpcstatus.Errorf(codes.ResourceExhausted, "%d controllers of role %q are connected to device %d, and no more may be", len(r.streams), name, d.id)
+		}
+		r.streams[st] = struct{}{}
+		st.dev, st.role = d, r
+	}
+	st.election = proto.CloneOf(m.GetElectionId())
+	was := r.primary
+	if st.election == nil || less(st.election, r.highest) {
+		if was == st {
+			r.primary = nil
+			d.tellAll(r)
+		} else {
+			st.send(d.advice(r, st))
+		}
+		d.mu.Unlock()
+		return nil
+	}
+	// From now on nothing of the one before is accepted; what is being written
+	// is finished first.
+	r.primary, r.highest = nil, st.election
+	r.config, r.scope = m.GetRole().GetConfig(), scope
+	next := *r
+	next.primary = st
+	for other := range r.streams {
+		if other != st {
+			other.send(d.advice(&next, other))
+		}
+	}
+	d.mu.Unlock()
+
+	d.writing.Lock()
+	d.mu.Lock()
+	if _, live := r.streams[st]; live {
+		r.primary = st
+		st.send(d.advice(r, st))
+	} else {
+		d.tellAll(r)
+	}
+	d.mu.Unlock()
+	d.writing.Unlock()
+	return nil
+}
+
+// scopeOf is what a role may do: what the server was told, or else what its
+// controller says.
+func (s *Server) scopeOf(name string, config *anypb.Any) (*scope, error) {
+	own, err := scopeOf(config)
+	if err != nil || s.cfg.Roles == nil {
+		return own, err
+	}
+	r, ok := s.cfg.Roles[name]
+	switch {
+	case ok && config != nil:
+		return nil, grpcstatus.Errorf(codes.InvalidArgument, "what role %q may do was given to the server: leave the role's config out", name)
+	case ok:
+		return r.scope(), nil
+	case name == "":
+		return own, nil
+	}
+	return nil, grpcstatus.Errorf(codes.InvalidArgument, "there is no role %q", name)
+}
+
+// leave takes a controller out whose stream has ended.
+func (d *device) leave(st *stream) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st.mu.Lock()
+	st.closed = true
+	st.mu.Unlock()
+	r := st.role
+	delete(r.streams, st)
+	if r.primary == st {
+		r.primary = nil
+		d.tellAll(r)
+	}
+}
+
+// tellAll sends the state of a role's arbitration to all its controllers.
+func (d *device) tellAll(r *role) {
+	for st := range r.streams {
+		st.send(d.advice(r, st))
+	}
+}
+
+// advice is the state of a role's arbitration for one of its controllers.
+func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
+	m := &p4v1.MasterArbitrationUpdate{DeviceId: d.id, ElectionId: r.highest, Status: &status.Status{}}
+	if r.name != "" || r.config != nil {
+		m.Role = &p4v1.Role{Name: r.name, Config: r.config}
+	}
+	switch r.primary {
+	case to:
+		m.Status.Message = "primary"
+	case nil:
+		m.Status.Code, m.Status.Message = int32(codes.NotFound), "backup; there is no primary"
+	default:
+		m.Status.Code, m.Status.Message = int32(codes.AlreadyExists), "backup"
+	}
+	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Arbitration{Arbitration: m}}
+}
+
+// primary checks that a request comes from the primary of a role, and says what
+// it may do.
+func (d *device) primary(name string, e *p4v1.Uint128) (*scope, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.roles[name]
+	if r == nil {
+		return nil, grpcstatus.Errorf(codes.NotFound, "device %d knows no role %q: no controller has claimed it", d.id, name)
+	}
+	switch {
+	case r.primary == nil:
+		return nil, grpcstatus.Errorf(codes.PermissionDenied, "role %q of device %d has no primary: claim it on a stream first", name, d.id)
+	case e == nil || !same(e, r.primary.election):
+		p := r.primary.election
+		return nil, grpcstatus.Errorf(codes.PermissionDenied, "not primary: election id %d.%d, the primary's is %d.%d", e.GetHigh(), e.GetLow(), p.GetHigh(), p.GetLow())
+	}
+	return r.scope, nil
+}

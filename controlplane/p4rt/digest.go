@@ -1,0 +1,127 @@
+package p4rt
+
+import (
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+const (
+	// maxList is how long a list of digests becomes when its size is not
+	// limited.
+	maxList = 1024
+	// maxCache is how many messages of one digest may be sent and not
+	// acknowledged; more are lost.
+	maxCache = 1 << 16
+)
+
+// digest makes lists of the messages of one digest: no message twice in a list,
+// nor again while a list with it has not been acknowledged. Times go in, lists
+// and a next time come out.
+type digest struct {
+	id       uint32
+	config   *p4v1.DigestEntry_Config
+	buffer   []*p4v1.P4Data
+	keys     []string
+	buffered map[string]bool
+	first    clock.Time // when the buffer's first came
+	cache    map[string]uint64
+	sent     []sentList // oldest first
+	last     uint64     // id of the last list
+}
+
+type sentList struct {
+	id   uint64
+	at   clock.Time
+	keys []string
+}
+
+func newDigest(id uint32, c *p4v1.DigestEntry_Config) *digest {
+	if c == nil {
+		c = &p4v1.DigestEntry_Config{}
+	}
+	return &digest{id: id, config: c, buffered: map[string]bool{}, cache: map[string]uint64{}}
+}
+
+// add takes a message. It returns a list when one is due; lost: there was no
+// room for it.
+func (g *digest) add(now clock.Time, m *p4v1.P4Data) (list *p4v1.DigestList, lost bool) {
+	g.expire(now)
+	k, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	key := string(k)
+	if _, known := g.cache[key]; known || g.buffered[key] {
+		return nil, false
+	}
+	if len(g.cache)+len(g.buffer) >= maxCache {
+		return nil, true
+	}
+	if len(g.buffer) == 0 {
+		g.first = now
+	}
+	g.buffer, g.keys = append(g.buffer, m), append(g.keys, key)
+	g.buffered[key] = true
+	return g.due(now), false
+}
+
+// due is the list that must be sent now; nil: none.
+func (g *digest) due(now clock.Time) *p4v1.DigestList {
+	n := len(g.buffer)
+	limit := int(g.config.GetMaxListSize())
+	if limit == 0 {
+		limit = maxList
+	}
+	if n == 0 || n < limit && now.Sub(g.first) < clock.Duration(g.config.GetMaxTimeoutNs()) {
+		return nil
+	}
+	g.last++
+	l := &p4v1.DigestList{DigestId: g.id, ListId: g.last, Data: g.buffer, Timestamp: int64(now)}
+	if g.config.GetAckTimeoutNs() > 0 {
+		for _, k := range g.keys {
+			g.cache[k] = g.last
+		}
+		g.sent = append(g.sent, sentList{g.last, now, g.keys})
+	}
+	g.empty()
+	return l
+}
+
+func (g *digest) empty() {
+	g.buffer, g.keys = nil, nil
+	clear(g.buffered)
+}
+
+// expire forgets lists that were not acknowledged in time.
+func (g *digest) expire(now clock.Time) {
+	for len(g.sent) > 0 && now.Sub(g.sent[0].at) >= clock.Duration(g.config.GetAckTimeoutNs()) {
+		g.forget(g.sent[0])
+		g.sent = g.sent[1:]
+	}
+}
+
+func (g *digest) forget(l sentList) {
+	for _, k := range l.keys {
+		if g.cache[k] == l.id {
+			delete(g.cache, k)
+		}
+	}
+}
+
+// ack forgets the list that the controller has seen.
+func (g *digest) ack(id uint64) {
+	for n, l := range g.sent {
+		if l.id == id {
+			g.forget(l)
+			g.sent = append(g.sent[:n:n], g.sent[n+1:]...)
+			return
+		}
+	}
+}
+
+// next is when due should be asked again.
+func (g *digest) next() clock.Time {
+	if len(g.buffer) == 0 {
+		return clock.Never
+	}
+	return g.first.Add(clock.Duration(g.config.GetMaxTimeoutNs()))
+}

@@ -1,0 +1,287 @@
+package p4rt
+
+import (
+	"sync"
+	"time"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// device is a Device with its controllers.
+type device struct {
+	id  uint64
+	s   *Server
+	dev Device
+
+	// writing is held by one write at a time, and by reads while they gather
+	// a message: a read that fits into one message sees no half of a write.
+	writing sync.RWMutex
+	saved   Pipeline // built, written and read, but not yet committed; nil: none
+	// Cookies of what runs and of what is saved; nil: none.
+	cookie, savedCookie *p4v1.ForwardingPipelineConfig_Cookie
+
+	arbitration sync.Mutex // one claim at a time
+
+	mu      sync.Mutex // held briefly; inside of writing
+	roles   map[string]*role
+	digests map[uint32]*digest
+	timer   *time.Timer // for the digests
+	stop    func()
+	closed  bool
+}
+
+func newDevice(s *Server, id uint64, dev Device) *device {
+	d := &device{id: id, s: s, dev: dev, roles: map[string]*role{}, digests: map[uint32]*digest{}}
+	d.roles[""] = &role{streams: map[*stream]struct{}{}}
+	return d
+}
+
+func (d *device) close() {
+	d.stop()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// current is the pipeline that requests are about; writing is held.
+func (d *device) current() Pipeline {
+	if d.saved != nil {
+		return d.saved
+	}
+	return d.dev.Pipeline()
+}
+
+// event takes what the device has to say.
+func (d *device) event(e Event) {
+	st := &d.s.stats
+	switch {
+	case e.PacketIn != nil:
+		m := &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: e.PacketIn}}
+		if d.toPrimaries(m, (*scope).packetIn) {
+			st.PacketIns.Add(1)
+		} else {
+			st.PacketInsLost.Add(1)
+		}
+	case e.Digest != nil:
+		st.Digests.Add(1)
+		d.digest(e.DigestID, e.Digest)
+	case len(e.Idle) > 0:
+		d.idle(e.Idle)
+	}
+}
+
+// toPrimaries sends a message to the primaries of the roles that may have it;
+// false: to none.
+func (d *device) toPrimaries(m *p4v1.StreamMessageResponse, may func(*scope) bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.toPrimariesLocked(m, may)
+}
+
+func (d *device) toPrimariesLocked(m *p4v1.StreamMessageResponse, may func(*scope) bool) bool {
+	sent := false
+	for _, r := range d.roles {
+		if r.primary != nil && may(r.scope) {
+			sent = r.primary.send(m) || sent
+		}
+	}
+	return sent
+}
+
+// idle reports entries whose idle timeout has passed.
+func (d *device) idle(entries []*p4v1.TableEntry) {
+	p := d.dev.Pipeline()
+	if p == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.s.cfg.Clock.Now()
+	told := false
+	for _, r := range d.roles {
+		if r.primary == nil {
+			continue
+		}
+		var mine []*p4v1.TableEntry
+		for _, e := range entries {
+			if r.scope.allows(p.Info(), &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}) {
+				mine = append(mine, e)
+			}
+		}
+		if len(mine) == 0 {
+			continue
+		}
+		m := &p4v1.IdleTimeoutNotification{TableEntry: mine, Timestamp: int64(now)}
+		told = r.primary.send(&p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_IdleTimeoutNotification{IdleTimeoutNotification: m}}) || told
+	}
+	if told {
+		d.s.stats.IdleNotices.Add(uint64(len(entries)))
+	} else {
+		d.s.stats.IdleNoticesLost.Add(uint64(len(entries)))
+	}
+}
+
+// digest takes one message of the device.
+func (d *device) digest(id uint32, m *p4v1.P4Data) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.digests[id]
+	if g == nil {
+		d.s.stats.DigestsLost.Add(1)
+		return
+	}
+	now := d.s.cfg.Clock.Now()
+	list, lost := g.add(now, m)
+	if lost {
+		d.s.stats.DigestsLost.Add(1)
+	}
+	d.sendDigests(g, list)
+	d.arm(now)
+}
+
+// sendDigests sends a list to whom it concerns.
+func (d *device) sendDigests(g *digest, list *p4v1.DigestList) {
+	if list == nil {
+		return
+	}
+	p := d.dev.Pipeline()
+	m := &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Digest{Digest: list}}
+	if p != nil && d.toPrimariesLocked(m, func(s *scope) bool { return s.allowsDigest(p.Info(), g.id) }) {
+		d.s.stats.DigestLists.Add(1)
+		return
+	}
+	d.s.stats.DigestsLost.Add(uint64(len(list.GetData())))
+	g.ack(list.GetListId()) // nobody has seen it: it may come again
+}
+
+// arm sets the timer to when the next list is due.
+func (d *device) arm(now clock.Time) {
+	next := clock.Never
+	for _, g := range d.digests {
+		next = min(next, g.next())
+	}
+	if next == clock.Never || d.closed {
+		return
+	}
+	wait := max(next.Sub(now), 100*time.Microsecond)
+	if d.timer == nil {
+		d.timer = time.AfterFunc(wait, d.tick)
+		return
+	}
+	d.timer.Reset(wait)
+}
+
+// tick sends the lists that are due.
+func (d *device) tick() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	now := d.s.cfg.Clock.Now()
+	for _, g := range d.digests {
+		d.sendDigests(g, g.due(now))
+	}
+	d.arm(now)
+}
+
+// digestAck takes an acknowledgement of a list of digests.
+func (s *Server) digestAck(st *stream, a *p4v1.DigestListAck) {
+	refuse := func(c codes.Code, text string) {
+		st.send(streamError(c, text, &p4v1.StreamError{Details: &p4v1.StreamError_DigestListAck{
+			DigestListAck: &p4v1.DigestListAckError{DigestListAck: a}}}))
+	}
+	d := st.dev
+	if d == nil {
+		refuse(codes.FailedPrecondition, "claim a role first")
+		return
+	}
+	p := d.dev.Pipeline()
+	if p == nil || p.Info().Digest(a.GetDigestId()) == nil {
+		refuse(codes.InvalidArgument, "there is no such digest")
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if st.role.primary != st || !st.role.scope.allowsDigest(p.Info(), a.GetDigestId()) {
+		refuse(codes.PermissionDenied, "not primary, or the digest is none of the role's")
+		return
+	}
+	if g := d.digests[a.GetDigestId()]; g != nil {
+		g.ack(a.GetListId())
+	}
+}
+
+// packetOut sends a controller's packet.
+func (s *Server) packetOut(st *stream, m *p4v1.PacketOut) {
+	s.stats.PacketOuts.Add(1)
+	err := s.tryPacketOut(st, m)
+	if err == nil {
+		return
+	}
+	s.stats.PacketOutErrors.Add(1)
+	x := statusOf(err)
+	st.send(streamError(x.Code(), x.Message(), &p4v1.StreamError{Details: &p4v1.StreamError_PacketOut{
+		PacketOut: &p4v1.PacketOutError{PacketOut: m}}}))
+}
+
+func (s *Server) tryPacketOut(st *stream, m *p4v1.PacketOut) error {
+	d := st.dev
+	if d == nil {
+		return refusal(codes.PermissionDenied, "claim a role first")
+	}
+	d.mu.Lock()
+	ok := st.role.primary == st && st.role.scope.packetOut()
+	d.mu.Unlock()
+	if !ok {
+		return refusal(codes.PermissionDenied, "not primary, or the role sends no packets")
+	}
+	p := d.dev.Pipeline()
+	if p == nil {
+		return refusal(codes.FailedPrecondition, "there is no pipeline")
+	}
+	meta, err := p.Info().PacketOut.Metadata(m.GetMetadata())
+	if err != nil {
+		return err
+	}
+	out := &p4v1.PacketOut{Payload: m.GetPayload(), Metadata: meta}
+	return d.dev.PacketOut(out)
+}
+
+// setDigests replaces the digests that the device sends, and keeps the state of
+// those that stay.
+func (d *device) setDigests(want map[uint32]*p4v1.DigestEntry_Config) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id := range d.digests {
+		if want[id] == nil {
+			delete(d.digests, id)
+		}
+	}
+	for id, c := range want {
+		if g := d.digests[id]; g == nil {
+			d.digests[id] = newDigest(id, c)
+		} else if !proto.Equal(g.config, c) {
+			g.config = c
+		}
+	}
+	d.arm(d.s.cfg.Clock.Now())
+}
+
+// digestConfigs are the digests that the device sends.
+func (d *device) digestConfigs() map[uint32]*p4v1.DigestEntry_Config {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := map[uint32]*p4v1.DigestEntry_Config{}
+	for id, g := range d.digests {
+		m[id] = g.config
+	}
+	return m
+}

@@ -1,0 +1,333 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/table"
+)
+
+// Device is the device of a running graph.
+type Device struct {
+	inst *graph.Instance
+
+	mu   sync.Mutex
+	pipe *pipeline
+	made string // what pipe was made of
+	// notes are the metadata of entries, by key: the controller's own.
+	notes map[string]note
+}
+
+type note struct {
+	metadata   []byte
+	controller uint64
+}
+
+// New is the device of inst.
+func New(inst *graph.Instance) (*Device, error) {
+	d := &Device{inst: inst, notes: map[string]note{}}
+	_, err := d.pipeline()
+	return d, err
+}
+
+// pipeline is that of the graph as it is now.
+func (d *Device) pipeline() (*pipeline, error) {
+	apps, counts := d.inst.Tables(), d.inst.Counters()
+	var made []byte
+	for _, a := range apps {
+		made = fmt.Appendf(made, "%s %s\n", a.App, a.Kind)
+	}
+	for _, c := range counts {
+		made = append(append(append(made, c.Node...), ' '), c.Name...)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pipe != nil && d.made == string(made) {
+		return d.pipe, nil
+	}
+	s, err := newSchema(apps, counts)
+	if err != nil {
+		return nil, err
+	}
+	d.pipe, d.made = &pipeline{d, s}, string(made)
+	return d.pipe, nil
+}
+
+// Pipeline implements p4rt.Device.
+func (d *Device) Pipeline() p4rt.Pipeline {
+	p, err := d.pipeline()
+	if err != nil {
+		return nil // kinds that contradict themselves: New says so
+	}
+	return p
+}
+
+// Build implements p4rt.Device: the pipeline is the graph.
+func (d *Device) Build(info *p4info.Info, _ []byte) (p4rt.Pipeline, error) {
+	p, err := d.pipeline()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.within(info); err != nil {
+		return nil, &p4info.Error{Code: codes.InvalidArgument, Text: fmt.Sprintf("the pipeline of a graph of Go apps is the graph: %v", err)}
+	}
+	return p, nil
+}
+
+// Commit implements p4rt.Device.
+func (d *Device) Commit(p4rt.Pipeline) error { return nil }
+
+// PacketOut implements p4rt.Device.
+func (d *Device) PacketOut(*p4v1.PacketOut) error {
+	return &p4info.Error{Code: codes.Unimplemented, Text: "a graph of Go apps takes no packets from the controller"}
+}
+
+// Listen implements p4rt.Device: there is nothing to say.
+func (d *Device) Listen(func(p4rt.Event)) (stop func(), err error) { return func() {}, nil }
+
+// pipeline is the graph as it was when its schema was made.
+type pipeline struct {
+	d *Device
+	*schema
+}
+
+func (p *pipeline) Info() *p4info.Info { return p.info }
+
+func (p *pipeline) Config() []byte { return nil }
+
+func (p *pipeline) Atomic(p4v1.WriteRequest_Atomicity) bool { return true }
+
+// refusal is err with its canonical code.
+func refusal(err error) error {
+	var e *table.Error
+	if err == nil || !errors.As(err, &e) {
+		return err
+	}
+	return &p4info.Error{Text: e.Msg, Code: map[table.Code]codes.Code{
+		table.Invalid: codes.InvalidArgument, table.Exists: codes.AlreadyExists, table.Missing: codes.NotFound, table.Full: codes.ResourceExhausted,
+		table.Denied: codes.PermissionDenied, table.Busy: codes.FailedPrecondition, table.Aborted: codes.Aborted, table.Unable: codes.Unimplemented,
+	}[e.Code]}
+}
+
+// Write implements p4rt.Pipeline.
+func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []error {
+	errs := make([]error, len(updates))
+	together := a != p4v1.WriteRequest_CONTINUE_ON_ERROR
+	var changes []graph.TableChange
+	var from []int // which update a change is
+	bad := false
+	for n, u := range updates {
+		c, err := p.change(u)
+		if err != nil {
+			errs[n], bad = err, true
+			continue
+		}
+		changes, from = append(changes, c), append(from, n)
+	}
+	if bad && together {
+		for n := range errs {
+			if errs[n] == nil {
+				errs[n] = &p4info.Error{Code: codes.Aborted, Text: "not made: another update of the same request failed"}
+			}
+		}
+		return errs
+	}
+	for n, err := range p.d.inst.WriteTables(changes, together) {
+		errs[from[n]] = refusal(err)
+		if err == nil {
+			p.d.note(updates[from[n]])
+		}
+	}
+	return errs
+}
+
+// note keeps an entry's metadata, or forgets it.
+func (d *Device) note(u *p4v1.Update) {
+	e := u.GetEntity().GetTableEntry()
+	n := note{slices.Clone(e.GetMetadata()), e.GetControllerMetadata()}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if key := p4info.Key(u.GetEntity()); u.GetType() == p4v1.Update_DELETE || len(n.metadata) == 0 && n.controller == 0 {
+		delete(d.notes, key)
+	} else {
+		d.notes[key] = n
+	}
+}
+
+// change is an update in terms of the graph.
+func (p *pipeline) change(u *p4v1.Update) (c graph.TableChange, err error) {
+	e := u.GetEntity().GetTableEntry()
+	if e == nil {
+		return c, &p4info.Error{Code: codes.Unimplemented, Text: "a graph of Go apps has tables that can be written, and counters that can be read; nothing else"}
+	}
+	at := p.tables[e.GetTableId()]
+	if at == nil {
+		return c, &p4info.Error{Code: codes.NotFound, Text: fmt.Sprintf("there is no table 0x%08x any more", e.GetTableId())}
+	}
+	c.App, c.Table = at.app, at.decl.Name
+	c.Action = -1
+	if e.GetIsDefaultAction() {
+		c.Op = table.Default
+	} else {
+		c.Op = map[p4v1.Update_Type]table.Ops{p4v1.Update_INSERT: table.Insert, p4v1.Update_MODIFY: table.Modify, p4v1.Update_DELETE: table.Delete}[u.GetType()]
+		c.Key, c.Priority = at.key(e.GetMatch()), e.GetPriority()
+	}
+	a := e.GetAction().GetAction()
+	switch {
+	case a != nil:
+		c.Action = slices.Index(at.actions, a.GetActionId())
+		for _, x := range a.GetParams() {
+			v, _ := table.FromBytes(x.GetValue())
+			c.Params = append(c.Params, v)
+		}
+	case c.Op == table.Default:
+		c.Reset = true
+	case c.Op == table.Modify:
+		c.Keep = true
+	}
+	return c, nil
+}
+
+// key is a key in the order of the declaration.
+func (t *place) key(list []*p4v1.FieldMatch) []table.Cond {
+	key := make([]table.Cond, len(t.decl.Keys))
+	for i := range key {
+		key[i].Any = true
+	}
+	val := func(b []byte) table.Value {
+		v, _ := table.FromBytes(b)
+		return v
+	}
+	for _, m := range list {
+		i := int(m.GetFieldId()) - 1
+		switch x := m.GetFieldMatchType().(type) {
+		case *p4v1.FieldMatch_Exact_:
+			key[i] = table.Cond{V: val(x.Exact.GetValue())}
+		case *p4v1.FieldMatch_Optional_:
+			key[i] = table.Cond{V: val(x.Optional.GetValue())}
+		case *p4v1.FieldMatch_Lpm:
+			key[i] = table.Cond{V: val(x.Lpm.GetValue()), M: table.Prefix(int(x.Lpm.GetPrefixLen()), t.decl.Keys[i].Bits)}
+		case *p4v1.FieldMatch_Ternary_:
+			key[i] = table.Cond{V: val(x.Ternary.GetValue()), M: val(x.Ternary.GetMask())}
+		case *p4v1.FieldMatch_Range_:
+			key[i] = table.Cond{V: val(x.Range.GetLow()), M: val(x.Range.GetHigh())}
+		}
+	}
+	return key
+}
+
+// match is a key as P4Runtime has it.
+func (t *place) match(key []table.Cond) []*p4v1.FieldMatch {
+	out := make([]*p4v1.FieldMatch, 0, len(key))
+	for i, c := range key {
+		if c.Any {
+			continue
+		}
+		m := &p4v1.FieldMatch{FieldId: uint32(i + 1)}
+		switch f := &t.decl.Keys[i]; f.Match {
+		case table.Exact:
+			m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: c.V.Bytes()}}
+		case table.Optional:
+			m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: c.V.Bytes()}}
+		case table.LPM:
+			m.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: c.V.Bytes(), PrefixLen: int32(c.M.PrefixLen(f.Bits))}}
+		case table.Ternary:
+			m.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: c.V.Bytes(), Mask: c.M.Bytes()}}
+		case table.Range:
+			m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: c.V.Bytes(), High: c.M.Bytes()}}
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+func (t *place) action(c table.Call) *p4v1.TableAction {
+	a := &p4v1.Action{ActionId: t.actions[c.Action], Params: make([]*p4v1.Action_Param, len(c.Params))}
+	for i, v := range c.Params {
+		a.Params[i] = &p4v1.Action_Param{ParamId: uint32(i + 1), Value: v.Bytes()}
+	}
+	return &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}
+}
+
+// Read implements p4rt.Pipeline.
+func (p *pipeline) Read(q *p4v1.Entity, yield func(*p4v1.Entity) error) error {
+	switch e := q.GetEntity().(type) {
+	case *p4v1.Entity_TableEntry:
+		if at := p.tables[e.TableEntry.GetTableId()]; at != nil {
+			return p.readTable(at, e.TableEntry, yield)
+		}
+	case *p4v1.Entity_CounterEntry:
+		return p.readCounter(e.CounterEntry, yield)
+	}
+	return nil // there are none
+}
+
+func (p *pipeline) readTable(at *place, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
+	give := func(e *p4v1.TableEntry) error {
+		x := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
+		p.d.mu.Lock()
+		if len(p.d.notes) > 0 {
+			n := p.d.notes[p4info.Key(x)]
+			e.Metadata, e.ControllerMetadata = slices.Clone(n.metadata), n.controller
+		}
+		p.d.mu.Unlock()
+		return yield(x)
+	}
+	if q.GetIsDefaultAction() {
+		e := &p4v1.TableEntry{TableId: q.GetTableId(), IsDefaultAction: true}
+		c, err := p.d.inst.TableDefault(at.app, at.decl.Name)
+		switch {
+		case err != nil:
+			return refusal(err)
+		case c != nil:
+			e.Action = at.action(*c)
+		case p.none != 0:
+			e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: &p4v1.Action{ActionId: p.none}}}
+		}
+		return give(e)
+	}
+	if len(at.decl.Keys) == 0 {
+		return nil
+	}
+	var only *table.Entry
+	if len(q.GetMatch()) > 0 {
+		only = &table.Entry{Key: at.key(q.GetMatch()), Priority: q.GetPriority()}
+	}
+	return refusal(p.d.inst.ReadTable(at.app, at.decl.Name, func(e *table.Entry) error {
+		if only != nil && !slices.Equal(only.Key, e.Key) {
+			return nil
+		}
+		return give(&p4v1.TableEntry{TableId: q.GetTableId(), Match: at.match(e.Key), Priority: e.Priority, Action: at.action(e.Call)})
+	}))
+}
+
+func (p *pipeline) readCounter(q *p4v1.CounterEntry, yield func(*p4v1.Entity) error) error {
+	b, ok := p.counts[q.GetCounterId()]
+	if !ok {
+		return nil
+	}
+	i := int64(0)
+	for _, c := range p.d.inst.Counters() {
+		if c.Node != b.node || c.Group != b.group {
+			continue
+		}
+		if q.GetIndex() == nil || q.GetIndex().GetIndex() == i {
+			err := yield(&p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{
+				CounterId: q.GetCounterId(), Index: &p4v1.Index{Index: i}, Data: &p4v1.CounterData{PacketCount: int64(c.Value)},
+			}}})
+			if err != nil {
+				return err
+			}
+		}
+		i++
+	}
+	return nil
+}

@@ -1,0 +1,12 @@
+// Package native is the P4Runtime device of a whole graph of Go apps. Its P4Info
+// is made from what the apps' kinds declare: tables, actions and counters have
+// the names of the apps' P4 twins, and with them their ids.
+//
+// A table of settings stands for arguments of its app, so what P4Runtime writes
+// is what "quillon set" sets, and what a spec says is what P4Runtime reads.
+// Counters are read only; counter NAME.reasons[i] is what became of frames, with
+// the names of the indices in its annotations.
+//
+// The pipeline is the graph: it is there from the start, and changes with it. A
+// client may set a P4Info whose objects are all here, which changes nothing.
+package native

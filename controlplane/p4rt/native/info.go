@@ -1,0 +1,281 @@
+package native
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/table"
+)
+
+// noAction is what tables without a default of their own do.
+const noAction = "NoAction"
+
+// place is an app's table.
+type place struct {
+	app  string
+	decl *table.Decl
+	// Ids of the actions, by index in the declaration.
+	actions []uint32
+}
+
+// block is a counter: a group of counts of one node.
+type block struct{ node, group string }
+
+// schema is a P4Info and what its ids mean.
+type schema struct {
+	info   *p4info.Info
+	tables map[uint32]*place
+	counts map[uint32]block
+	none   uint32 // id of noAction; 0: no table needs it
+}
+
+// hash is Jenkins' one-at-a-time hash, as p4c makes ids of names with.
+func hash(name string) uint32 {
+	h := uint32(0)
+	for i := range len(name) {
+		h += uint32(name[i])
+		h += h << 10
+		h ^= h >> 6
+	}
+	h += h << 3
+	h ^= h >> 11
+	return h + h<<15
+}
+
+// namer gives out ids and short names.
+type namer struct {
+	taken map[uint32]string
+	pre   []*configv1.Preamble
+}
+
+func (n *namer) preamble(prefix configv1.P4Ids_Prefix, name, help string) *configv1.Preamble {
+	id := uint32(prefix)<<24 | hash(name)&0xFFFFFF
+	for n.taken[id] != "" {
+		id = uint32(prefix)<<24 | (id+1)&0xFFFFFF
+	}
+	n.taken[id] = name
+	p := &configv1.Preamble{Id: id, Name: name}
+	if help != "" {
+		p.Doc = &configv1.Documentation{Brief: help}
+	}
+	n.pre = append(n.pre, p)
+	return p
+}
+
+// alias gives every object the shortest end of its name that no other name
+// ends with.
+func (n *namer) alias() {
+	ends := map[string]int{}
+	each := func(name string, f func(end string) bool) {
+		parts := strings.Split(name, ".")
+		for i := len(parts) - 1; i >= 0; i-- {
+			if !f(strings.Join(parts[i:], ".")) {
+				return
+			}
+		}
+	}
+	for _, p := range n.pre {
+		each(p.Name, func(end string) bool { ends[end]++; return true })
+	}
+	for _, p := range n.pre {
+		p.Alias = p.Name
+		each(p.Name, func(end string) bool {
+			if ends[end] == 1 {
+				p.Alias = end
+				return false
+			}
+			return true
+		})
+	}
+}
+
+// newSchema makes the P4Info of apps, whose counts are counts.
+func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
+	s := &schema{tables: map[uint32]*place{}, counts: map[uint32]block{}}
+	n := &namer{taken: map[uint32]string{}}
+	p := &configv1.P4Info{PkgInfo: &configv1.PkgInfo{
+		Name: "quillon", Arch: "quillon", Doc: &configv1.Documentation{Brief: "network functions in Go, with the tables of their P4 twins"},
+	}}
+	// An app whose twin has a name in P4 has that name, unless there are two.
+	twins := map[string]int{}
+	for _, a := range apps {
+		twins[a.Control]++
+	}
+	prefix := map[string]string{}
+	for _, a := range apps {
+		prefix[a.App] = a.App
+		if a.Control != "" && twins[a.Control] == 1 {
+			prefix[a.App] = a.Control
+		}
+	}
+	var none *configv1.Action
+	for _, a := range apps {
+		actions := map[string]*configv1.Action{}
+		for t := range a.Tables {
+			d := &a.Tables[t]
+			x := &configv1.Table{
+				Preamble:     n.preamble(configv1.P4Ids_TABLE, prefix[a.App]+"."+d.Name, d.Help),
+				Size:         int64(d.Size),
+				IsConstTable: d.May&(table.Insert|table.Modify|table.Delete) == 0 && len(d.Keys) > 0,
+			}
+			at := &place{app: a.App, decl: d}
+			for i := range d.Keys {
+				x.MatchFields = append(x.MatchFields, matchField(&d.Keys[i], uint32(i+1)))
+			}
+			for i := range d.Actions {
+				act := &d.Actions[i]
+				y := &configv1.Action{}
+				for k := range act.Params {
+					f := &act.Params[k]
+					y.Params = append(y.Params, &configv1.Action_Param{Id: uint32(k + 1), Name: f.Name, Bitwidth: int32(f.Bits), Annotations: format(f), Doc: doc(f.Help)})
+				}
+				if old := actions[act.Name]; old == nil {
+					y.Preamble = n.preamble(configv1.P4Ids_ACTION, prefix[a.App]+"."+act.Name, act.Help)
+					actions[act.Name] = y
+					p.Actions = append(p.Actions, y)
+				} else {
+					y.Preamble = old.Preamble
+					if !proto.Equal(y, old) {
+						return nil, fmt.Errorf("%s: tables have different actions called %s", a.Kind, act.Name)
+					}
+				}
+				ref := &configv1.ActionRef{Id: y.Preamble.Id}
+				switch act.Scope {
+				case table.EntryOnly:
+					ref.Scope = configv1.ActionRef_TABLE_ONLY
+				case table.DefaultOnly:
+					ref.Scope = configv1.ActionRef_DEFAULT_ONLY
+				}
+				x.ActionRefs = append(x.ActionRefs, ref)
+				at.actions = append(at.actions, y.Preamble.Id)
+			}
+			switch {
+			case d.Default == nil:
+				if none == nil {
+					none = &configv1.Action{Preamble: n.preamble(configv1.P4Ids_ACTION, noAction, "")}
+					s.none = none.Preamble.Id
+					p.Actions = append(p.Actions, none)
+				}
+				x.ActionRefs = append(x.ActionRefs, &configv1.ActionRef{Id: s.none, Scope: configv1.ActionRef_DEFAULT_ONLY})
+				x.ConstDefaultActionId = s.none
+				x.InitialDefaultAction = &configv1.TableActionCall{ActionId: s.none}
+			default:
+				call := &configv1.TableActionCall{ActionId: at.actions[d.Default.Action]}
+				for i, v := range d.Default.Params {
+					call.Arguments = append(call.Arguments, &configv1.TableActionCall_Argument{ParamId: uint32(i + 1), Value: v.Bytes()})
+				}
+				x.InitialDefaultAction = call
+				if d.May&table.Default == 0 {
+					x.ConstDefaultActionId = call.ActionId
+				}
+			}
+			p.Tables = append(p.Tables, x)
+			s.tables[x.Preamble.Id] = at
+		}
+	}
+	for from := 0; from < len(counts); {
+		to := from + 1
+		for to < len(counts) && counts[to].Node == counts[from].Node && counts[to].Group == counts[from].Group {
+			to++
+		}
+		c := counts[from:to]
+		name := prefix[c[0].Node]
+		if name == "" {
+			name = c[0].Node
+		}
+		what := groups[c[0].Group]
+		pre := n.preamble(configv1.P4Ids_COUNTER, name+"."+what.name, what.help)
+		var lines strings.Builder
+		for i, x := range c {
+			pre.Annotations = append(pre.Annotations, fmt.Sprintf("@index(%d, %s)", i, strconv.Quote(x.Name)))
+			fmt.Fprintf(&lines, "%d %s: %s\n", i, x.Name, x.Help)
+		}
+		pre.Doc.Description = lines.String()
+		p.Counters = append(p.Counters, &configv1.Counter{Preamble: pre, Size: int64(len(c)), Spec: &configv1.CounterSpec{Unit: configv1.CounterSpec_PACKETS}})
+		s.counts[pre.Id] = block{c[0].Node, c[0].Group}
+		from = to
+	}
+	n.alias()
+	slices.SortFunc(p.Actions, func(a, b *configv1.Action) int { return cmp.Compare(a.Preamble.Name, b.Preamble.Name) })
+	var err error
+	s.info, err = p4info.New(p)
+	return s, err
+}
+
+// groups are those of graph.Count.
+var groups = map[string]struct{ name, help string }{
+	"frames":  {"frames", "frames that came and went"},
+	"reason":  {"reasons", "why frames were dropped, or what was done to them"},
+	"counter": {"counters", "what the app counts by itself; not all count frames"},
+}
+
+func doc(help string) *configv1.Documentation {
+	if help == "" {
+		return nil
+	}
+	return &configv1.Documentation{Brief: help}
+}
+
+// format is how values of a field are written, for people.
+func format(f *table.Field) []string {
+	switch {
+	case f.Form == table.IP && f.Bits == 32:
+		return []string{"@format(IPV4_ADDRESS)"}
+	case f.Form == table.IP && f.Bits == 128:
+		return []string{"@format(IPV6_ADDRESS)"}
+	case f.Form == table.MAC:
+		return []string{"@format(MAC_ADDRESS)"}
+	}
+	return nil
+}
+
+func matchField(f *table.Field, id uint32) *configv1.MatchField {
+	return &configv1.MatchField{
+		Id: id, Name: f.Name, Bitwidth: int32(f.Bits), Annotations: format(f), Doc: doc(f.Help),
+		Match: &configv1.MatchField_MatchType_{MatchType: []configv1.MatchField_MatchType{
+			table.Exact: configv1.MatchField_EXACT, table.LPM: configv1.MatchField_LPM, table.Ternary: configv1.MatchField_TERNARY,
+			table.Range: configv1.MatchField_RANGE, table.Optional: configv1.MatchField_OPTIONAL,
+		}[f.Match]},
+	}
+}
+
+// within is an error when an object of info is not in s, or is another there.
+func (s *schema) within(info *p4info.Info) error {
+	have, want := s.info.Proto, info.Proto
+	for _, err := range []error{
+		subset("table", have.Tables, want.Tables), subset("action", have.Actions, want.Actions), subset("counter", have.Counters, want.Counters),
+		subset("action profile", have.ActionProfiles, want.ActionProfiles), subset("direct counter", have.DirectCounters, want.DirectCounters),
+		subset("meter", have.Meters, want.Meters), subset("direct meter", have.DirectMeters, want.DirectMeters),
+		subset("header", have.ControllerPacketMetadata, want.ControllerPacketMetadata), subset("value set", have.ValueSets, want.ValueSets),
+		subset("register", have.Registers, want.Registers), subset("digest", have.Digests, want.Digests),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func subset[T interface {
+	proto.Message
+	GetPreamble() *configv1.Preamble
+}](kind string, have, want []T) error {
+	for _, w := range want {
+		at := slices.IndexFunc(have, func(h T) bool { return h.GetPreamble().GetId() == w.GetPreamble().GetId() })
+		switch {
+		case at < 0:
+			return fmt.Errorf("the graph has no %s %s (0x%08x)", kind, w.GetPreamble().GetName(), w.GetPreamble().GetId())
+		case !proto.Equal(have[at], w):
+			return fmt.Errorf("%s %s of the graph is another: get the P4Info from the device", kind, w.GetPreamble().GetName())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package p4rt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+const (
+	// APIVersion is the version of P4Runtime that is served.
+	APIVersion = "1.5.0"
+	// Port is the TCP port that IANA gave P4Runtime.
+	Port = 9559
+	// MaxMessage is the longest message that is taken, in bytes: room for the
+	// largest programs, and for about a million small updates. What is longer
+	// is ResourceExhausted.
+	MaxMessage = 64 << 20
+	// maxAnswer is how much of a Read's answer goes into one message: below
+	// the 4 MiB that clients take unless told otherwise.
+	maxAnswer = 1 << 20
+	// maxNotes is how many notifications and packets may wait for a client.
+	maxNotes = 4096
+)
+
+// Config is what a Server may be told; the zero value will do.
+type Config struct {
+	// Clock tells the time of notifications; nil: the wall clock.
+	Clock clock.Clock
+	// MaxStreams is how many controllers may be connected for one device and
+	// role; 0: 64.
+	MaxStreams int
+	// Roles are the roles that there are beside the default role, with what
+	// they may do; nil: any role, with what its controller says.
+	Roles map[string]Role
+}
+
+// Server is the P4Runtime service.
+type Server struct {
+	p4v1.UnimplementedP4RuntimeServer
+	cfg   Config
+	stats Stats
+
+	mu      sync.RWMutex
+	devices map[uint64]*device
+}
+
+// New is a server without devices.
+func New(cfg Config) *Server {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.NewWall()
+	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 64
+	}
+	return &Server{cfg: cfg, devices: map[uint64]*device{}}
+}
+
+// Options are what a grpc.Server for this service should be made with: sizes of
+// messages, and probes that end streams of clients that are no more.
+func Options() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxConcurrentStreams(1024),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// Register makes the service known to a grpc.Server.
+func (s *Server) Register(g *grpc.Server) { p4v1.RegisterP4RuntimeServer(g, s) }
+
+// Add puts a device behind the server, and listens to it.
+func (s *Server) Add(id uint64, dev Device) error {
+	if id == 0 {
+		return errors.New("p4runtime: device 0: ids begin with 1")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.devices[id] != nil {
+		return fmt.Errorf("p4runtime: there are two devices %d", id)
+	}
+	d := newDevice(s, id, dev)
+	stop, err := dev.Listen(d.event)
+	if err != nil {
+		return fmt.Errorf("p4runtime: device %d: %w", id, err)
+	}
+	d.stop = stop
+	s.devices[id] = d
+	return nil
+}
+
+// Close stops listening to the devices. The grpc.Server is its owner's to stop,
+// before.
+func (s *Server) Close() {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.devices))
+	clear(s.devices)
+	s.mu.Unlock()
+	for _, d := range all {
+		d.close()
+	}
+}
+
+func (s *Server) device(id uint64) (*device, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if d := s.devices[id]; d != nil {
+		return d, nil
+	}
+	ids := slices.Sorted(maps.Keys(s.devices))
+	return nil, status.Errorf(codes.NotFound, "there is no device %d; there are: %v", id, ids)
+}
+
+// Capabilities implements the RPC.
+func (s *Server) Capabilities(_ context.Context, r *p4v1.CapabilitiesRequest) (*p4v1.CapabilitiesResponse, error) {
+	if id := r.GetDeviceId(); id != 0 {
+		if _, err := s.device(id); err != nil {
+			return nil, err
+		}
+	}
+	return &p4v1.CapabilitiesResponse{P4RuntimeApiVersion: APIVersion}, nil
+}
+
+// statusOf is an error with a canonical code.
+func statusOf(err error) *status.Status {
+	if st, ok := status.FromError(err); ok {
+		return st
+	}
+	return status.New(codes.Internal, err.Error())
+}
