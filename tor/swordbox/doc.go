@@ -21,10 +21,13 @@
 // for as long as it may be under way (settle=).
 //
 // An operation moves when it is on a tracked word or memory (learn=, track=),
-// the server has allowed its like under the same R_Key before (reach.go), and
-// the shared connection is known to live: a refusal or a time-out would end it
-// for all. SEND, WRITE with immediate, ATOMIC WRITE and FLUSH stay on their own
-// connection.
+// the server has allowed its like under the same R_Key before (reach.go),
+// and the shared connection is known to live: a refusal or a time-out would end
+// it for all. A server's processes may not use each other's R_Keys: connections
+// and R_Keys that worked together are of one protection domain (domain.go), and
+// operations move within one only. So a client's first use of memory goes over
+// its own connection. SEND, WRITE with immediate, ATOMIC WRITE and FLUSH stay on
+// their own connection always.
 //
 // # Order
 //
@@ -53,6 +56,14 @@
 // make it unknown until they are done; so does a NAK, and a READ or an atomic
 // whose answer is not what was foretold.
 //
+// Nobody but the box and the server keeps a word; so from time to time (verify=)
+// an atomic on a known word goes as it is, and its answer tells whether the word
+// is what it should be. When it is not, somebody changes it who does not pass
+// here, and the word is left alone for ten seconds. While a WRITE is under way
+// that takes an atomic's place, requests of others to its word wait: what they do
+// it would undo. For the same reason nothing is replaced while two addresses of
+// servers have one MAC, unless servers= says which addresses are one server's.
+//
 // # Failures
 //
 // A repeated request is recognised by its PSN and goes the way of the original,
@@ -60,10 +71,11 @@
 // connection, the box repeats what it can make itself (READs, replaced atomics,
 // CAS, FETCH-ADD, short WRITEs), and asks clients for the rest. A refusal goes to
 // the client whose operation it was; what was behind it, not executed, is asked
-// for again and goes another way. After a connection that gave no answer, READs
-// are done again, and other operations without an answer end their clients'
-// connections with a REMOTE OPERATIONAL ERROR, since nobody knows whether they
-// were executed. Operations of a client that is gone are completed from the
+// for again and goes another way. After a connection that gave no answer
+// (giveup=), READs are done again, and so is, over another shared connection, what
+// leaves a value in its word that was known when it was sent: a replaced atomic, a
+// short WRITE. Other operations without an answer end their clients' connections
+// with a REMOTE OPERATIONAL ERROR, since nobody knows whether they were executed. Operations of a client that is gone are completed from the
 // record.
 //
 // # The process
@@ -74,9 +86,9 @@
 // at a clean stop all that is known of connections and of which memory could be
 // reached, so that the next process goes on where this one ended. When there is
 // only the list (a crash, a state that is damaged or too old), clients of the
-// connections on it are told by a NAK when they ask, however late. Words are never kept: they are learnt
-// again, after a crash when nothing can be under way any more (settle=). A
-// connection on record is forgotten when it is closed, or when it was quiet
+// connections on it are told by a NAK when they ask, however late. Words are never
+// kept: they are learnt again, after a crash when nothing can be under way any
+// more (settle=). A connection on record is forgotten when it is closed, or when it was quiet
 // (idle=) and its end at the server does not answer.
 //
 // With mode=off operations go over their own connections again, connections on
