@@ -50,14 +50,15 @@ func (s *Session) program(ctx context.Context, d *Device) (why string, err error
 }
 
 // Compare finds what lies between the session's device and d, its program
-// included.
-func (s *Session) Compare(ctx context.Context, d *Device) (*Diff, error) {
+// included. With values, registers and counters are written, too, as after the
+// program was loaded.
+func (s *Session) Compare(ctx context.Context, d *Device, values bool) (*Diff, error) {
 	why, err := s.program(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	if why == "" {
-		return s.Diff(ctx, d, false)
+		return s.Diff(ctx, d, values)
 	}
 	out := &Diff{Device: d, Load: why}
 	for _, e := range d.Entities {

@@ -19,7 +19,7 @@ import (
 // kindOf says how entities of one kind are read from a file and written to it.
 type kindOf struct {
 	section string // the key of a device's list of them
-	read    func(*p4info.Info, *node) (*p4v1.Entity, error)
+	read    func(*p4info.Info, p4v1.Update_Type, *node) (*p4v1.Entity, error)
 	is      func(*p4v1.Entity) bool
 	write   func(*p4info.Info, *p4v1.Entity, *flow)
 }
@@ -43,6 +43,70 @@ func kinds() []kindOf {
 		{"registers", readRegister, func(e *p4v1.Entity) bool { return e.GetRegisterEntry() != nil }, writeRegister},
 		{"counters", readCounter, func(e *p4v1.Entity) bool { return e.GetCounterEntry() != nil }, writeCounter},
 	}
+}
+
+// ParseEntity reads one entity as an intent's lists have it, in one line of YAML;
+// its keys tell what it is. Op is what is to be done with it: to delete it, its key
+// is enough.
+func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Entity, error) {
+	n, err := parseYAML("entity", []byte(text))
+	if err != nil {
+		return nil, err
+	}
+	if err := n.want(mapping, "entity"); err != nil {
+		return nil, err
+	}
+	has := func(k string) bool {
+		return slices.ContainsFunc(n.keys, func(x *node) bool { return x.text == k })
+	}
+	section := ""
+	for _, c := range []struct{ key, section string }{
+		{"table", "entries"}, {"session", "clone_sessions"}, {"digest", "digests"}, {"meter", "meters"}, {"counter", "counters"},
+		{"register", "registers"}, {"value_set", "value_sets"}, {"profile", "members"}, {"group", "multicast"},
+	} {
+		if section == "" && has(c.key) {
+			section = c.section
+		}
+	}
+	if section == "members" && has("group") {
+		section = "groups"
+	}
+	for _, k := range kinds() {
+		if k.section == section {
+			return k.read(info, op, n)
+		}
+	}
+	return nil, n.errorf("what is it? Want one of the keys table, profile, group, session, digest, meter, counter, register, value_set")
+}
+
+// EntryText is a table's entry as ParseEntity reads it: pairs of a field and its
+// value, an action and pairs of its parameters and their values.
+func EntryText(table string, match [][2]string, priority int, byDefault bool, action string, params [][2]string) string {
+	w := &flow{}
+	w.start()
+	w.text("table", table)
+	pairs := func(key string, list [][2]string) {
+		if len(list) > 0 {
+			w.open(key)
+			for _, p := range list {
+				w.text(p[0], p[1])
+			}
+			w.close()
+		}
+	}
+	pairs("match", match)
+	if priority != 0 {
+		w.int("priority", int64(priority))
+	}
+	if byDefault {
+		w.text("default", "true")
+	}
+	if action != "" {
+		w.text("action", action)
+	}
+	pairs("params", params)
+	w.close()
+	return w.String()
 }
 
 // update is what makes a device hold e: what is always there is modified.
@@ -71,7 +135,7 @@ func always(e *p4v1.Entity) bool {
 // readEntry reads an entry of a table:
 //
 //	{table: NAME, match: {FIELD: VALUE}, priority: N, action: NAME, params: {NAME: VALUE}}
-func readEntry(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readEntry(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var table, action, metadata string
 	var match, params, actions *node
 	var member, group uint32
@@ -144,19 +208,24 @@ func readEntry(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 			return fail(actions, err)
 		}
 		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileActionSet{ActionProfileActionSet: set}}
-	case !e.IsDefaultAction:
+	case !e.IsDefaultAction && op != p4v1.Update_DELETE:
 		return fail(n, errors.New("action is missing"))
 	}
 	if params != nil && action == "" {
 		return fail(params, errors.New("params without an action"))
 	}
 	ent := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
-	return checked(info, n, where, ent)
+	return checked(info, op, n, where, ent)
 }
 
-// checked lets P4Info judge an entity that stands at n.
-func checked(info *p4info.Info, n *node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
-	err := info.Update(update(e))
+// checked lets P4Info judge an entity that stands at n, and what is to be done
+// with it; UNSPECIFIED: what makes a device hold it.
+func checked(info *p4info.Info, op p4v1.Update_Type, n *node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
+	u := update(e)
+	if op != p4v1.Update_UNSPECIFIED {
+		u.Type = op
+	}
+	err := info.Update(u)
 	if err == nil {
 		normal(e)
 		return e, nil
@@ -549,7 +618,7 @@ func writeCounts(c *p4v1.CounterData, w *flow) {
 // Members and groups of action profiles.
 
 // readMember reads {profile: NAME, member: ID, action: NAME, params: {NAME: VALUE}}.
-func readMember(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readMember(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var profile, action string
 	var params *node
 	m := &p4v1.ActionProfileMember{}
@@ -569,10 +638,12 @@ func readMember(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	if len(p.Tables) == 0 {
 		return nil, n.errorf("%s: no table uses it", where)
 	}
-	if m.Action, err = readAction(p.Tables[0], action, params, n); err != nil {
-		return nil, n.wrap(where, err)
+	if op != p4v1.Update_DELETE {
+		if m.Action, err = readAction(p.Tables[0], action, params, n); err != nil {
+			return nil, n.wrap(where, err)
+		}
 	}
-	return checked(info, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: m}})
+	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: m}})
 }
 
 func writeMember(info *p4info.Info, e *p4v1.Entity, w *flow) {
@@ -583,7 +654,7 @@ func writeMember(info *p4info.Info, e *p4v1.Entity, w *flow) {
 }
 
 // readGroup reads {profile: NAME, group: ID, members: [{member: ID, weight: N}], max_size: N}.
-func readGroup(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readGroup(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var profile string
 	g := &p4v1.ActionProfileGroup{}
 	err := n.fields("group", map[string]func(*node) error{
@@ -612,7 +683,7 @@ func readGroup(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	}
 	g.ActionProfileId = p.ID
 	where := fmt.Sprintf("action profile %s, group %d", p.Name, g.GroupId)
-	return checked(info, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: g}})
+	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: g}})
 }
 
 func writeGroup(info *p4info.Info, e *p4v1.Entity, w *flow) {
@@ -675,13 +746,13 @@ func writeReplicas(list []*p4v1.Replica, w *flow) {
 }
 
 // readMulticast reads {group: ID, ports: [1, 2, {port: 3, instance: 1}]}.
-func readMulticast(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readMulticast(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	g := &p4v1.MulticastGroupEntry{}
 	err := n.fields("multicast", map[string]func(*node) error{"group": intInto(&g.MulticastGroupId), "ports": readReplicas(&g.Replicas)})
 	if err != nil {
 		return nil, err
 	}
-	return checked(info, n, "", multicast(g))
+	return checked(info, op, n, "", multicast(g))
 }
 
 func multicast(g *p4v1.MulticastGroupEntry) *p4v1.Entity {
@@ -703,7 +774,7 @@ func writeMulticast(_ *p4info.Info, e *p4v1.Entity, w *flow) {
 }
 
 // readClone reads {session: ID, ports: [1], class_of_service: N, packet_length: N}.
-func readClone(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readClone(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	s := &p4v1.CloneSessionEntry{}
 	err := n.fields("clone session", map[string]func(*node) error{
 		"session": intInto(&s.SessionId), "ports": readReplicas(&s.Replicas),
@@ -712,7 +783,7 @@ func readClone(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	if err != nil {
 		return nil, err
 	}
-	return checked(info, n, "", cloneSession(s))
+	return checked(info, op, n, "", cloneSession(s))
 }
 
 func writeClone(_ *p4info.Info, e *p4v1.Entity, w *flow) {
@@ -730,7 +801,7 @@ func writeClone(_ *p4info.Info, e *p4v1.Entity, w *flow) {
 // Digests, meters, counters, registers, value sets.
 
 // readDigest reads {digest: NAME, max_timeout: 100ms, max_list: N, ack_timeout: 1s}.
-func readDigest(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readDigest(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var name string
 	c := &p4v1.DigestEntry_Config{}
 	err := n.fields("digest", map[string]func(*node) error{
@@ -743,7 +814,7 @@ func readDigest(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	if err != nil {
 		return nil, n.wrap("", err)
 	}
-	return checked(info, n, "digest "+d.Name, &p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: c}}})
+	return checked(info, op, n, "digest "+d.Name, &p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: c}}})
 }
 
 func writeDigest(info *p4info.Info, e *p4v1.Entity, w *flow) {
@@ -755,7 +826,7 @@ func writeDigest(info *p4info.Info, e *p4v1.Entity, w *flow) {
 }
 
 // readMeter reads {meter: NAME, index: N, cir: N, cburst: N, pir: N, pburst: N}.
-func readMeter(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readMeter(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var name string
 	index, c := &p4v1.Index{}, &p4v1.MeterConfig{}
 	err := n.fields("meter", map[string]func(*node) error{
@@ -769,7 +840,7 @@ func readMeter(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	if err != nil {
 		return nil, n.wrap("", err)
 	}
-	return checked(info, n, "meter "+m.Name, &p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID, Index: index, Config: c}}})
+	return checked(info, op, n, "meter "+m.Name, &p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID, Index: index, Config: c}}})
 }
 
 func writeMeter(info *p4info.Info, e *p4v1.Entity, w *flow) {
@@ -782,7 +853,7 @@ func writeMeter(info *p4info.Info, e *p4v1.Entity, w *flow) {
 }
 
 // readCounter reads {counter: NAME, index: N, packets: N, bytes: N}.
-func readCounter(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readCounter(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var name string
 	index, d := &p4v1.Index{}, &p4v1.CounterData{}
 	err := n.fields("counter", map[string]func(*node) error{
@@ -795,7 +866,7 @@ func readCounter(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	if err != nil {
 		return nil, n.wrap("", err)
 	}
-	return checked(info, n, "counter "+c.Name, &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: c.ID, Index: index, Data: d}}})
+	return checked(info, op, n, "counter "+c.Name, &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: c.ID, Index: index, Data: d}}})
 }
 
 func writeCounter(info *p4info.Info, e *p4v1.Entity, w *flow) {
@@ -808,7 +879,7 @@ func writeCounter(info *p4info.Info, e *p4v1.Entity, w *flow) {
 }
 
 // readRegister reads {register: NAME, index: N, value: VALUE}.
-func readRegister(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readRegister(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var name, value string
 	index := &p4v1.Index{}
 	err := n.fields("register", map[string]func(*node) error{
@@ -829,7 +900,7 @@ func readRegister(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 	if err != nil {
 		return nil, n.wrap(where+", value", err)
 	}
-	return checked(info, n, where, &p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{
+	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{
 		RegisterId: r.ID, Index: index, Data: &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}},
 	}}})
 }
@@ -843,7 +914,7 @@ func writeRegister(info *p4info.Info, e *p4v1.Entity, w *flow) {
 }
 
 // readValueSet reads {value_set: NAME, members: [{FIELD: VALUE}]}.
-func readValueSet(info *p4info.Info, n *node) (*p4v1.Entity, error) {
+func readValueSet(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
 	var name string
 	var members *node
 	err := n.fields("value set", map[string]func(*node) error{
@@ -871,7 +942,7 @@ func readValueSet(info *p4info.Info, n *node) (*p4v1.Entity, error) {
 			return nil, members.wrap(where, err)
 		}
 	}
-	return checked(info, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: x}})
+	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: x}})
 }
 
 func writeValueSet(info *p4info.Info, e *p4v1.Entity, w *flow) {

@@ -128,7 +128,7 @@ func requestError(err error) error {
 	switch msg := st.Message(); {
 	case st.Code() == codes.PermissionDenied && (msg == "" || strings.Contains(strings.ToLower(msg), "primary") || strings.Contains(strings.ToLower(msg), "master")):
 		return fmt.Errorf("%w: %s", ErrNotPrimary, msg)
-	case st.Code() == codes.Unavailable:
+	case st.Code() == codes.Unavailable, st.Code() == codes.Canceled:
 		return fmt.Errorf("%w: %w", ErrNotConnected, &callError{st})
 	default:
 		return &callError{st}

@@ -33,7 +33,7 @@ type fake struct {
 
 	mu      sync.Mutex
 	devices map[uint64]*fakeDevice
-	infos   map[string]*p4info.Info // by cookie: shared
+	infos   *infoCache
 
 	// refuse is asked before each update; nil: none is refused.
 	refuse func(u *p4v1.Update) *p4v1.Error
@@ -44,6 +44,25 @@ type fake struct {
 	// writes counts Write requests, most is the largest one's updates.
 	writes, most int
 	sent         []*p4v1.StreamMessageRequest
+}
+
+// infoCache has programs by cookie, for any number of fakes.
+type infoCache struct {
+	mu    sync.Mutex
+	known map[uint64]*p4info.Info
+}
+
+func (c *infoCache) get(p *p4v1.ForwardingPipelineConfig) (*p4info.Info, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.known[p.GetCookie().GetCookie()]; i != nil {
+		return i, nil
+	}
+	i, err := p4info.New(p.GetP4Info())
+	if err == nil {
+		c.known[p.GetCookie().GetCookie()] = i
+	}
+	return i, err
 }
 
 type fakeDevice struct {
@@ -62,7 +81,7 @@ type fakeStream struct {
 }
 
 func newFake(ids ...uint64) *fake {
-	f := &fake{devices: map[uint64]*fakeDevice{}, infos: map[string]*p4info.Info{}, style: bmv2Style}
+	f := &fake{devices: map[uint64]*fakeDevice{}, infos: &infoCache{known: map[uint64]*p4info.Info{}}, style: bmv2Style}
 	for _, id := range ids {
 		f.devices[id] = &fakeDevice{entities: map[string]*p4v1.Entity{}}
 	}
@@ -221,13 +240,9 @@ func (f *fake) SetForwardingPipelineConfig(_ context.Context, r *p4v1.SetForward
 	if err := d.primary(r.ElectionId, r.Role); err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(r.Config.GetCookie().GetCookie())
-	info := f.infos[key]
-	if info == nil {
-		if info, err = p4info.New(r.Config.P4Info); err != nil {
-			return nil, err
-		}
-		f.infos[key] = info
+	info, err := f.infos.get(r.Config)
+	if err != nil {
+		return nil, err
 	}
 	if r.Action == p4v1.SetForwardingPipelineConfigRequest_VERIFY {
 		return &p4v1.SetForwardingPipelineConfigResponse{}, nil

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -163,7 +162,7 @@ func (d *Device) readSections(sections [][]*node) error {
 	var errs []error
 	for i, k := range kinds() {
 		for _, n := range sections[i] {
-			e, err := k.read(d.Info, n)
+			e, err := k.read(d.Info, p4v1.Update_UNSPECIFIED, n)
 			if err != nil {
 				errs = append(errs, err)
 				if len(errs) == 20 {
@@ -261,7 +260,7 @@ func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 		return nil, err
 	}
 	m := &p4configv1.P4Info{}
-	if ext := filepath.Ext(file); ext == ".bin" || ext == ".pb" || bytes.IndexByte(b, 0) >= 0 {
+	if ext := filepath.Ext(file); ext == ".bin" || ext == ".pb" {
 		err = proto.Unmarshal(b, m)
 	} else {
 		err = prototext.Unmarshal(b, m)

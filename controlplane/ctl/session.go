@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
@@ -25,10 +26,11 @@ const (
 	Connecting State = iota // no stream: it is tried again
 	Backup                  // another controller is primary: nothing is written
 	Primary
+	Observing // there is a connection, and no part in the arbitration: nothing is written
 	Closed
 )
 
-var stateNames = [...]string{"connecting", "backup", "primary", "closed"}
+var stateNames = [...]string{"connecting", "backup", "primary", "observing", "closed"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -66,6 +68,9 @@ type Options struct {
 	Clock    clock.Clock // for the election id and Status.Since
 	Election ElectionID  // zero: by the clock
 	Backoff  Backoff
+	// Observe takes no part in the arbitration: whoever is primary stays it. There
+	// are no writes and no events then.
+	Observe bool
 	// Patience is how long the device may take to answer to the arbitration, and
 	// to a Write; 0: 10 s. Reads and programs take as long as they take while
 	// the connection lives.
@@ -190,7 +195,7 @@ func (s *Session) wait(ctx context.Context, once bool) error {
 		st, err, changed := s.status, s.err, s.changed
 		s.mu.Unlock()
 		switch {
-		case st.State == Primary:
+		case st.State == Primary || st.State == Observing:
 			return nil
 		case st.State == Closed:
 			return fmt.Errorf("%s: the session was closed", s.Target)
@@ -208,6 +213,9 @@ func (s *Session) wait(ctx context.Context, once bool) error {
 }
 
 func notPrimary(st Status) error {
+	if st.State == Observing {
+		return fmt.Errorf("%w: the session only observes", ErrNotPrimary)
+	}
 	if st.Leader == (ElectionID{}) {
 		return fmt.Errorf("%w: no controller is", ErrNotPrimary)
 	}
@@ -272,6 +280,17 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 	timer := time.AfterFunc(s.opt.Patience, func() { cancel(late) })
 	defer timer.Stop()
 
+	if s.opt.Observe {
+		was, err = s.observe(ctx, c, timer)
+		if cause := context.Cause(ctx); cause == late {
+			err = late
+		}
+		s.mu.Lock()
+		s.conn = nil
+		s.mu.Unlock()
+		broken = true
+		return was, err
+	}
 	election := s.Status().Election
 	stream, err := p4v1.NewP4RuntimeClient(c).StreamChannel(ctx)
 	if err == nil {
@@ -318,6 +337,29 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 		broken = true
 	}
 	return was, requestError(err)
+}
+
+// observe asks whether the device is there, and follows the connection to its end.
+func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (was bool, err error) {
+	_, err = p4v1.NewP4RuntimeClient(c).GetForwardingPipelineConfig(ctx, &p4v1.GetForwardingPipelineConfigRequest{
+		DeviceId: s.Target.DeviceID, ResponseType: p4v1.GetForwardingPipelineConfigRequest_COOKIE_ONLY,
+	})
+	switch status.Code(err) {
+	case codes.OK, codes.FailedPrecondition, codes.Unimplemented:
+	default:
+		return false, requestError(err)
+	}
+	timer.Stop()
+	s.mu.Lock()
+	s.conn = c
+	s.mu.Unlock()
+	s.set(nil, func(st *Status) { st.State, st.Err = Observing, "" })
+	for at := c.GetState(); at == connectivity.Ready; at = c.GetState() {
+		if !c.WaitForStateChange(ctx, at) {
+			break
+		}
+	}
+	return true, errors.New("the connection was lost")
 }
 
 // arbitrated takes the device's word on who is primary.

@@ -234,3 +234,34 @@ func TestElectionIDs(t *testing.T) {
 		t.Error("later is not higher")
 	}
 }
+
+func TestObserverLeavesThePrimaryAlone(t *testing.T) {
+	f := newFake(1)
+	at, stop := f.start(t, "127.0.0.1:0", nil)
+	var d Dialer
+	a := open(t, &d, at, 1, options())
+	if err := a.Ready(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	o := options()
+	o.Observe = true
+	b := open(t, &d, at, 1, o)
+	if err := b.Ready(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Write(within(t), 0); !errors.Is(err, ErrNotPrimary) || !strings.Contains(err.Error(), "observes") {
+		t.Errorf("%v", err)
+	}
+	if _, err := b.Version(within(t)); err != nil {
+		t.Error(err)
+	}
+	if a.Status().State != Primary {
+		t.Errorf("%+v", a.Status())
+	}
+	stop()
+	until(t, b, "lost", func(s Status) bool { return s.State == Connecting && s.Losses > 0 })
+	other := open(t, &d, at, 2, o)
+	if err := other.Ready(within(t)); err == nil {
+		t.Error("connected to nothing")
+	}
+}

@@ -169,6 +169,8 @@ func (c *converter) convert(a ast.Node, depth int) (*node, error) {
 			return nil, n.errorf("the file has more than %d values", maxNodes)
 		}
 		return x, nil
+	case *ast.TagNode:
+		return nil, n.errorf("tags as %s are not understood", a.Start.Value)
 	case *ast.LiteralNode:
 		n.kind, n.text = scalar, a.Value.Value
 	case ast.ScalarNode:

@@ -60,18 +60,23 @@ func parseNumber(s string) (v *big.Int, width int, err error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		return new(big.Int).SetBytes(a.AsSlice()), a.BitLen(), nil
 	}
-	// A number: base 0 takes a leading 0 for octal, which nobody means.
+	// Not base 0 of big.Int: it takes a leading 0 for octal, which nobody means.
 	digits, base := strings.ReplaceAll(s, "_", ""), 10
-	for prefix, b := range map[string]int{"0x": 16, "0X": 16, "0b": 2, "0o": 8} {
-		if rest, ok := strings.CutPrefix(digits, prefix); ok {
-			digits, base = rest, b
+	if len(digits) > 2 && digits[0] == '0' {
+		switch digits[1] {
+		case 'x', 'X':
+			digits, base = digits[2:], 16
+		case 'b', 'B':
+			digits, base = digits[2:], 2
+		case 'o', 'O':
+			digits, base = digits[2:], 8
 		}
 	}
 	if len(digits) > 1<<12 {
 		return nil, 0, fmt.Errorf("the number has %d digits", len(digits))
 	}
 	v, ok := new(big.Int).SetString(digits, base)
-	if !ok || v.Sign() < 0 || digits[0] == '+' || digits[0] == '-' {
+	if !ok || digits[0] == '+' || digits[0] == '-' {
 		return nil, 0, fmt.Errorf("%q is not a value: want a number (5, 0x5), an address or true or false", s)
 	}
 	return v, 0, nil

@@ -1,0 +1,344 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// DeviceStatus is how a device stands with its session and its intent.
+type DeviceStatus struct {
+	Status
+	Aligned  bool       `json:"aligned"`            // it held the intent when it was last compared
+	Compared clock.Time `json:"compared,omitempty"` // ns since the epoch; 0: never
+	Entities int        `json:"entities"`           // of the intent
+	Writes   int        `json:"writes"`             // updates that were done
+	Loads    int        `json:"loads"`              // of the program
+	Problem  string     `json:"problem,omitempty"`  // why it is not aligned
+}
+
+// ControllerOptions are how a Controller behaves.
+type ControllerOptions struct {
+	Session Options // Changed and Event are the Controller's
+	Limits  Limits
+	// Every is how long a device is left alone at most before it is compared
+	// again; 0: a minute.
+	Every time.Duration
+	// Workers is how many devices are compared at once; 0: 16.
+	Workers int
+	// Changed is told each new status of a device; it must not block.
+	Changed func(DeviceStatus)
+}
+
+// Controller keeps devices at an Intent. A device is compared when its session
+// becomes primary (so after a restart of either side, and after another controller
+// went), when the intent changes, every so often, and again after a failure.
+//
+// A device costs a session's goroutine; comparing is done by a few workers.
+type Controller struct {
+	dialer *Dialer
+	opt    ControllerOptions
+
+	mu      sync.Mutex
+	devices map[string]*managed // by name
+	stopped bool
+
+	waiting sync.Mutex
+	queue   []*managed    // devices to compare
+	more    chan struct{} // there is one, perhaps
+}
+
+// managed is a device of a Controller.
+type managed struct {
+	c       *Controller
+	session *Session
+
+	mu       sync.Mutex
+	want     *Device
+	status   DeviceStatus
+	queued   bool // or to be queued again by the worker that has it
+	busy     bool
+	failures int
+	again    *time.Timer
+}
+
+// NewController opens sessions to the intent's devices; Run does the work, Close
+// ends it.
+func NewController(d *Dialer, in *Intent, o ControllerOptions) (*Controller, error) {
+	if o.Every <= 0 {
+		o.Every = time.Minute
+	}
+	if o.Workers <= 0 {
+		o.Workers = 16
+	}
+	c := &Controller{dialer: d, opt: o, more: make(chan struct{}, 1), devices: map[string]*managed{}}
+	if err := c.Set(in); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Set gives the Controller another intent, under way. Devices that stay keep their
+// sessions.
+func (c *Controller) Set(in *Intent) error {
+	for _, d := range in.Devices {
+		if err := c.dialer.Check(d.Address); err != nil {
+			return fmt.Errorf("%s: %w", d.Target, err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return errors.New("the controller was closed")
+	}
+	wanted := map[string]*Device{}
+	for _, d := range in.Devices {
+		wanted[d.Name] = d
+	}
+	for name, m := range c.devices {
+		if d := wanted[name]; d == nil || d.Target != m.session.Target {
+			go m.close()
+			delete(c.devices, name)
+		}
+	}
+	for _, d := range in.Devices {
+		if m := c.devices[d.Name]; m != nil {
+			m.mu.Lock()
+			m.want = d
+			m.status.Aligned, m.status.Entities, m.failures = false, len(d.Entities), 0
+			m.mu.Unlock()
+			m.enqueue()
+			continue
+		}
+		m := &managed{c: c, want: d}
+		m.status.Entities = len(d.Entities)
+		o := c.opt.Session
+		o.Changed = m.changed
+		o.Event = nil
+		s, err := m.open(c.dialer, d.Target, o)
+		if err != nil {
+			return err
+		}
+		m.status.Status = s.Status()
+		c.devices[d.Name] = m
+	}
+	return nil
+}
+
+// open holds back what the session tells until it is known.
+func (m *managed) open(d *Dialer, t Target, o Options) (*Session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := Open(d, t, o)
+	m.session = s
+	return s, err
+}
+
+func (m *managed) close() {
+	m.session.Close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.again != nil {
+		m.again.Stop()
+	}
+}
+
+// changed takes a session's new status.
+func (m *managed) changed(st Status) {
+	m.mu.Lock()
+	m.status.Status = st
+	if st.State != Primary {
+		m.status.Aligned = false
+	}
+	now := m.status
+	m.mu.Unlock()
+	m.tell(now)
+	if st.State == Primary {
+		m.enqueue()
+	}
+}
+
+func (m *managed) tell(now DeviceStatus) {
+	if m.c.opt.Changed != nil {
+		m.c.opt.Changed(now)
+	}
+}
+
+// enqueue has a worker compare the device, soon and once.
+func (m *managed) enqueue() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.queued {
+		return
+	}
+	m.queued = true
+	if !m.busy {
+		m.busy = true
+		m.c.push(m)
+	}
+}
+
+// push and pop are the queue of devices to compare: each is in it once.
+func (c *Controller) push(m *managed) {
+	c.waiting.Lock()
+	c.queue = append(c.queue, m)
+	c.waiting.Unlock()
+	c.wake()
+}
+
+func (c *Controller) wake() {
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Controller) pop(ctx context.Context) *managed {
+	for ctx.Err() == nil {
+		c.waiting.Lock()
+		var m *managed
+		if len(c.queue) > 0 {
+			m, c.queue = c.queue[0], c.queue[1:]
+		}
+		left := len(c.queue)
+		c.waiting.Unlock()
+		if left > 0 {
+			c.wake()
+		}
+		if m != nil {
+			return m
+		}
+		select {
+		case <-c.more:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// Run compares and applies until ctx ends.
+func (c *Controller) Run(ctx context.Context) {
+	var workers sync.WaitGroup
+	for range c.opt.Workers {
+		workers.Go(func() {
+			for {
+				m := c.pop(ctx)
+				if m == nil {
+					return
+				}
+				m.work(ctx)
+			}
+		})
+	}
+	tick := time.NewTicker(c.opt.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			for _, m := range c.all() {
+				m.enqueue()
+			}
+		case <-ctx.Done():
+			workers.Wait()
+			return
+		}
+	}
+}
+
+func (c *Controller) all() []*managed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]*managed, 0, len(c.devices))
+	for _, m := range c.devices {
+		all = append(all, m)
+	}
+	return all
+}
+
+// Close ends the sessions.
+func (c *Controller) Close() {
+	c.mu.Lock()
+	c.stopped = true
+	c.mu.Unlock()
+	var all sync.WaitGroup
+	for _, m := range c.all() {
+		all.Go(m.close)
+	}
+	all.Wait()
+}
+
+// Status is how the devices stand, by name.
+func (c *Controller) Status() []DeviceStatus {
+	var out []DeviceStatus
+	for _, m := range c.all() {
+		m.mu.Lock()
+		out = append(out, m.status)
+		m.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b DeviceStatus) int {
+		if a.Device < b.Device {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// work compares one device and applies what it lacks.
+func (m *managed) work(ctx context.Context) {
+	m.mu.Lock()
+	m.queued = false
+	want, st := m.want, m.status.State
+	m.mu.Unlock()
+	var o *Outcome
+	var err error
+	if st == Primary {
+		var d *Diff
+		if d, err = m.session.Compare(ctx, want, false); err == nil {
+			if o, err = m.session.Apply(ctx, d, m.c.opt.Limits); err == nil {
+				err = m.problem(o, want)
+			}
+		}
+	}
+	m.mu.Lock()
+	if o != nil {
+		m.status.Writes += o.Done
+		if o.Loaded {
+			m.status.Loads++
+		}
+	}
+	if st == Primary {
+		m.status.Compared = m.c.opt.Session.Clock.Now()
+		m.status.Aligned, m.status.Problem = err == nil && m.want == want, ""
+		if err != nil {
+			m.status.Problem = err.Error()
+			if ctx.Err() == nil && m.status.State == Primary {
+				m.again = time.AfterFunc(m.c.opt.Session.Backoff.delay(m.failures, rand.Float64), m.enqueue)
+			}
+			m.failures++
+		} else {
+			m.failures = 0
+		}
+	}
+	if m.busy = m.queued; m.busy {
+		m.c.push(m)
+	}
+	now := m.status
+	m.mu.Unlock()
+	m.tell(now)
+}
+
+// problem is the failed updates in one line.
+func (m *managed) problem(o *Outcome, d *Device) error {
+	if len(o.Failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d updates failed: %s", len(o.Failed), o.Done+len(o.Failed), o.Failed[0].Text(d.Info))
+}

@@ -1,0 +1,222 @@
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+)
+
+// run runs a Controller until the end of the test.
+func run(t testing.TB, in *Intent, o ControllerOptions) *Controller {
+	t.Helper()
+	o.Session = options()
+	c, err := NewController(&Dialer{}, in, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { c.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done; c.Close() })
+	return c
+}
+
+// watch collects what a Controller tells.
+type watch struct {
+	mu   sync.Mutex
+	last map[string]DeviceStatus
+	more chan struct{}
+}
+
+func newWatch() *watch { return &watch{last: map[string]DeviceStatus{}, more: make(chan struct{}, 1)} }
+
+func (w *watch) changed(s DeviceStatus) {
+	w.mu.Lock()
+	w.last[s.Device] = s
+	w.mu.Unlock()
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
+}
+
+// until waits until all of n devices are as ok says.
+func (w *watch) until(t testing.TB, n int, what string, ok func(DeviceStatus) bool) {
+	t.Helper()
+	limit := time.After(60 * time.Second)
+	for {
+		w.mu.Lock()
+		yes := 0
+		var other DeviceStatus
+		for _, s := range w.last {
+			if ok(s) {
+				yes++
+			} else {
+				other = s
+			}
+		}
+		w.mu.Unlock()
+		if yes >= n {
+			return
+		}
+		select {
+		case <-w.more:
+		case <-limit:
+			t.Fatalf("%d of %d devices are %s; one is %+v", yes, n, what, other)
+		}
+	}
+}
+
+func aligned(s DeviceStatus) bool { return s.Aligned }
+
+func TestControllerKeepsDevicesAtTheIntent(t *testing.T) {
+	f := newFake(1)
+	at, stop := f.start(t, "127.0.0.1:0", nil)
+	d := mustIntent(t, at, "ipv4_router", routerEntities)
+	w := newWatch()
+	c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{Changed: w.changed, Every: 20 * time.Millisecond})
+	w.until(t, 1, "aligned", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 1 && s.Writes == 15 })
+
+	// The device restarts and has nothing any more.
+	f.restart(1)
+	w.until(t, 1, "aligned again", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 2 && s.Writes == 30 })
+
+	// So does its server, on the same address.
+	stop()
+	w.until(t, 1, "lost", func(s DeviceStatus) bool { return s.State == Connecting && !s.Aligned })
+	f2 := newFake(1)
+	f2.start(t, at, nil)
+	w.until(t, 1, "aligned after a new server", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 3 })
+
+	// Somebody else's entry goes.
+	other := entity(t, d.Info, "{table: ipv4_lpm, match: {dst: 11.0.0.0/8}, action: refuse}")
+	f2.mu.Lock()
+	e := f2.update(f2.devices[1], &p4v1.Update{Type: p4v1.Update_INSERT, Entity: other})
+	f2.mu.Unlock()
+	if e != nil {
+		t.Fatal(e)
+	}
+	w.until(t, 1, "cleaned", func(s DeviceStatus) bool { return s.Aligned && s.Writes == 46 })
+
+	// What fails is told, and tried again.
+	f2.mu.Lock()
+	f2.refuse = func(*p4v1.Update) *p4v1.Error { return wrong(codes.ResourceExhausted, "no room") }
+	f2.mu.Unlock()
+	next := *d
+	next.Entities = d.Entities[:len(d.Entities)-2]
+	if err := c.Set(&Intent{Devices: []*Device{&next}}); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, 1, "failing", func(s DeviceStatus) bool {
+		return strings.HasPrefix(s.Problem, "1 of 1 updates failed: delete table router_ingress.ipv4_multicast hdr.ipv4.dst=224.0.0.6") && strings.HasSuffix(s.Problem, "ResourceExhausted: no room")
+	})
+	f2.mu.Lock()
+	f2.refuse = nil
+	f2.mu.Unlock()
+	w.until(t, 1, "aligned to the new intent", func(s DeviceStatus) bool { return s.Aligned && s.Entities == 13 && s.Problem == "" })
+
+	// Another controller: ours stands back, and comes back.
+	s := open(t, &Dialer{}, at, 1, options())
+	if err := s.Ready(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, 1, "backup", func(s DeviceStatus) bool { return s.State == Backup && !s.Aligned })
+	s.Close()
+	w.until(t, 1, "aligned after another", func(s DeviceStatus) bool { return s.State == Primary && s.Aligned })
+
+	if err := c.Set(&Intent{}); err != nil || len(c.Status()) != 0 {
+		t.Errorf("%v %v", err, c.Status())
+	}
+}
+
+// thousand is the number of devices that one controller holds in a test; their
+// servers and it are one process.
+const thousand = 1000
+
+// TestThousandDevices measures: 1,000 devices, each behind a listener, a server and
+// a connection of its own, in the same process as their controller.
+func TestThousandDevices(t *testing.T) {
+	dir := t.TempDir()
+	info, config := program(t, dir, "ipv4_router")
+	var text strings.Builder
+	text.WriteString("devices:\n")
+	f := make([]*fake, thousand)
+	shared := newFake()
+	for i := range f {
+		f[i] = newFake(1)
+		f[i].infos = shared.infos
+		f[i].refuse = nil
+		at, _ := f[i].start(t, "127.0.0.1:0", nil)
+		first := "&all"
+		if i > 0 {
+			first = "*all"
+		}
+		fmt.Fprintf(&text, "  s%d:\n    address: %s\n    p4info: %s\n    config: %s\n    entries: %s\n", i, at, info, config, first)
+		if i == 0 {
+			for p := range 10 {
+				fmt.Fprintf(&text, "      - {table: ipv4_lpm, match: {dst: 10.%d.0.0/16}, action: set_next_hop, params: {next_hop: %d}}\n", p, p)
+			}
+		}
+	}
+	file := filepath.Join(dir, "intent.yaml")
+	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	in, err := ReadIntent(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.Devices[0].Info != in.Devices[1].Info || in.Devices[0].Pipeline != in.Devices[1].Pipeline {
+		t.Error("the devices do not share their program")
+	}
+	before := runtime.NumGoroutine()
+	w := newWatch()
+	c := run(t, in, ControllerOptions{Changed: w.changed})
+	w.until(t, thousand, "aligned", aligned)
+	for _, s := range c.Status() {
+		if s.Writes != 10 || s.Loads != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	goroutines := runtime.NumGoroutine() - before
+	rss := residentMiB(t)
+	t.Logf("%d devices aligned: %d MiB resident (%d MiB of heap, %d MiB of stacks) for controller and devices, %d goroutines (%.1f a device, both sides)",
+		thousand, rss, m.HeapInuse>>20, m.StackInuse>>20, goroutines, float64(goroutines)/thousand)
+	if rss > 500 {
+		t.Errorf("%d MiB resident, want at most 500", rss)
+	}
+}
+
+// residentMiB is the memory that the process has in use now.
+func residentMiB(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skipf("no /proc: %v", err)
+	}
+	lines := strings.Split(string(b), "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "VmRSS:") })
+	if i < 0 {
+		t.Skip("no VmRSS in /proc/self/status")
+	}
+	var kib int
+	if _, err := fmt.Sscanf(lines[i], "VmRSS: %d kB", &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib >> 10
+}

@@ -1,0 +1,162 @@
+package ctl
+
+import (
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+func TestValues(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		bits int
+		want string // hexadecimal; "" is an error
+	}{
+		{"0", 9, "00"}, {"511", 9, "01ff"}, {"512", 9, ""}, {"0x1ff", 9, "01ff"}, {"0b11", 9, "03"}, {"0x0b11", 16, "0b11"}, {"0o17", 9, "0f"},
+		{"017", 9, "11"}, {"1_000", 10, "03e8"}, {"true", 1, "01"}, {"false", 8, "00"}, {"-1", 9, ""}, {"+1", 9, ""}, {"", 9, ""}, {"0x", 9, ""}, {"1.5", 9, ""}, {"_", 9, ""},
+		{"10.0.0.1", 32, "0a000001"}, {"10.0.0.1", 33, ""}, {"10.0.0", 32, ""}, {"0.0.0.0", 32, "00"},
+		{"::1", 128, "01"}, {"fe80::1", 128, "fe800000000000000000000000000001"}, {"fe80::1%eth0", 128, ""}, {"::1", 48, ""},
+		{"00:00:00:00:00:10", 48, "10"}, {"02-00-00-00-00-01", 48, "020000000001"}, {"02:00:00:00:00:01", 49, ""}, {"02:00:00:00:00", 48, ""},
+		{"hello", 8, ""}, {"hello", 0, "68656c6c6f"}, {"", 0, ""}, {"99999999999999999999999999", 64, ""},
+	} {
+		got, err := parseValue(p4info.Type{Bits: c.bits}, c.text)
+		if hex.EncodeToString(got) != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q of %d bits: %x %v, want %q", c.text, c.bits, got, err, c.want)
+		}
+	}
+}
+
+func TestMatches(t *testing.T) {
+	type kind = p4configv1.MatchField_MatchType
+	for _, c := range []struct {
+		kind kind
+		bits int
+		text string
+		want string // as P4Info writes it; "" is an error, "*" anything
+	}{
+		{p4configv1.MatchField_EXACT, 9, "5", "5"}, {p4configv1.MatchField_EXACT, 9, "*", ""}, {p4configv1.MatchField_EXACT, 9, "5/9", ""},
+		{p4configv1.MatchField_LPM, 32, "10.0.0.0/8", "10.0.0.0/8"}, {p4configv1.MatchField_LPM, 32, "10.0.0.1", "10.0.0.1/32"}, {p4configv1.MatchField_LPM, 32, "0/0", "*"},
+		{p4configv1.MatchField_LPM, 32, "*", "*"}, {p4configv1.MatchField_LPM, 32, "10.0.0.0/33", ""}, {p4configv1.MatchField_LPM, 32, "10.0.0.0/-1", ""}, {p4configv1.MatchField_LPM, 32, "10.0.0.0/x", ""},
+		{p4configv1.MatchField_TERNARY, 32, "10.0.0.0/8", "10.0.0.0&&&0xff000000"}, {p4configv1.MatchField_TERNARY, 32, "10.0.0.1", "10.0.0.1&&&0xffffffff"},
+		{p4configv1.MatchField_TERNARY, 32, "10.0.0.1 &&& 255.0.0.255", "10.0.0.1&&&0xff0000ff"}, {p4configv1.MatchField_TERNARY, 32, "1&&&2", ""}, {p4configv1.MatchField_TERNARY, 32, "0&&&0", "*"},
+		{p4configv1.MatchField_TERNARY, 32, "1&&&x", ""}, {p4configv1.MatchField_RANGE, 16, "80..90", "80..90"}, {p4configv1.MatchField_RANGE, 16, "80", "80..80"},
+		{p4configv1.MatchField_RANGE, 16, "90..80", ""}, {p4configv1.MatchField_RANGE, 16, "0..65535", "*"}, {p4configv1.MatchField_RANGE, 16, "0..65536", ""},
+		{p4configv1.MatchField_OPTIONAL, 16, "*", "*"}, {p4configv1.MatchField_OPTIONAL, 16, "7", "7"},
+	} {
+		f := &p4info.Field{ID: 1, Name: "ip", Type: p4info.Type{Bits: c.bits}, Match: c.kind}
+		m, err := parseMatch(f, c.text)
+		got := ""
+		switch {
+		case err == nil && m == nil:
+			got = "*"
+		case err == nil:
+			got = f.MatchText(m)
+		}
+		if got != c.want {
+			t.Errorf("%v %q: %q %v, want %q", c.kind, c.text, got, err, c.want)
+		}
+	}
+}
+
+func TestYAML(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"a: 1\nb: [2, 3]\n", ""},
+		{"a: &x {c: 1}\nb: *x\n", ""},
+		{"a: 1\na: 2\n", "f:2"},
+		{"a: *x\n", "f:1: there is no anchor &x above"},
+		{"a: &x [*x]\n", "f:1"},
+		{"a: {\n", "f:"},
+		{"a: !!binary x\n", "f:1"},
+		{"a:\n  <<: {b: 1}\n", "f:2"},
+		{"---\na: 1\n---\nb: 1\n", "second document"},
+		{strings.Repeat("[", 100) + strings.Repeat("]", 100), "levels"},
+		{"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + bomb(), "more than"},
+		{"a: |\n  b\n", ""},
+		{"", ""},
+	} {
+		_, err := parseYAML("f", []byte(c.text))
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%.40q: %v", c.text, err)
+		}
+	}
+}
+
+// bomb is lists of lists of lists by aliases.
+func bomb() string {
+	var b strings.Builder
+	for c := 'b'; c < 'k'; c++ {
+		b.WriteString(string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 10) + "]\n")
+	}
+	return b.String()
+}
+
+func TestReadP4Info(t *testing.T) {
+	dir := t.TempDir()
+	b, err := proto.Marshal(everythingInfo(t).Proto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"/x.bin": b, "/x.txtpb": []byte(everything)} {
+		if err := os.WriteFile(dir+name, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := ReadP4Info(dir + name); err != nil || len(m.Tables) != 4 {
+			t.Errorf("%s: %d tables, %v", name, len(m.GetTables()), err)
+		}
+	}
+}
+
+// FuzzIntent: any text is refused in one or more lines, or gives entities that are
+// the same after they were written and read again.
+func FuzzIntent(f *testing.F) {
+	info := everythingInfo(f)
+	for _, s := range []string{
+		"entries: [{table: all, match: {hdr.a: 1, ip6: '::/0', d: 1..2, ip: 10.0.0.1, hdr.f: 1&&&3}, priority: 1, action: set, params: {mac: 02:00:00:00:00:01, n: 0x1}, idle_timeout: 1s}]",
+		"entries: [{table: profiled, match: {x: 1}, actions: [{action: set, params: {mac: 1, n: 1}, weight: 2, watch_port: 3}]}]\nmulticast: [{group: 1, ports: [1, {port: 2, instance: 3}]}]",
+		"members: [{profile: sel, member: 1, action: set, params: {mac: 1, n: 2}}]\ngroups: [{profile: sel, group: 1, members: [{member: 1, weight: 2}]}]",
+		"registers: [{register: r, index: 1, value: 0xff}]\ncounters: [{counter: c, index: 0, packets: 1, bytes: 2}]\nmeters: [{meter: m, index: 1, cir: 1, cburst: 2, pir: 3, pburst: 4}]",
+		"digests: [{digest: dig, max_timeout: 1ms, max_list: 1, ack_timeout: 0s}]\nvalue_sets: [{value_set: pvs, members: [{field: 1}]}]\nclone_sessions: [{session: 1, ports: [1]}]",
+		"entries: &a [*a]", "a: {b: ", "? x\n: y",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		root, err := parseYAML("f", []byte(text))
+		if err != nil || root.kind != mapping {
+			return
+		}
+		d := &Device{Info: info}
+		sections := make([][]*node, len(kinds()))
+		known := map[string]func(*node) error{}
+		for i, k := range kinds() {
+			known[k.section] = eachInto(func(n *node) error { sections[i] = append(sections[i], n); return nil })
+		}
+		if root.fields("device", known) != nil || d.readSections(sections) != nil {
+			return
+		}
+		for _, e := range d.Entities {
+			section, line := Line(info, e)
+			n, err := parseYAML("g", []byte(line))
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			for _, k := range kinds() {
+				if k.section != section {
+					continue
+				}
+				again, err := k.read(info, p4v1.Update_UNSPECIFIED, n)
+				if err != nil || !proto.Equal(e, again) {
+					t.Fatalf("%s became %s (%v)", info.Text(e), line, err)
+				}
+			}
+		}
+	})
+}
