@@ -183,7 +183,12 @@ func (a *App) NewSwitch(p *Program) (*Switch, error) { return NewSwitch(p, a.cfg
 
 // Use has the app run another switch from the next frame on; nil: none. Call it
 // between two breaths.
-func (a *App) Use(sw *Switch) { a.sw = sw }
+func (a *App) Use(sw *Switch) {
+	if sw != nil {
+		sw.cfg.Digest = a.digest // it may have been made by an app that was rebuilt
+	}
+	a.sw = sw
+}
 
 // OnDigest has f called for what the program sends to the controller, by the
 // worker's goroutine; the data is valid during the call. One is called, or

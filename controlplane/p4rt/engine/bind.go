@@ -1,0 +1,351 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+
+	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/p4"
+)
+
+func refuse(c codes.Code, format string, args ...any) error {
+	return &p4info.Error{Code: c, Text: fmt.Sprintf(format, args...)}
+}
+
+// table ties a table of the P4Info to that of the program.
+type table struct {
+	info *p4info.Table
+	name string
+	keys []key // in the order of the program
+	// top is what an entry's two priorities add up to; 0: they have none.
+	top int64
+	// actions by id, and ids by name.
+	actions map[uint32]string
+	ids     map[string]uint32
+	states  map[p4.Handle]*more // of the entries that have some
+	def     more                // of the default entry
+}
+
+// key is a field of a key of the program.
+type key struct {
+	field *p4info.Field
+	match p4.MatchKind
+	bits  int
+}
+
+// more is what the engine does not keep of an entry.
+type more struct {
+	cookie   uint64 // controller_metadata
+	metadata []byte
+	set      *p4v1.ActionProfileActionSet
+	group    uint32   // of the set
+	members  []uint32 // of the set
+}
+
+func (m *more) empty() bool { return m.cookie == 0 && len(m.metadata) == 0 && m.set == nil }
+
+// binding ties the objects of a P4Info to those of a program.
+type binding struct {
+	tables    map[uint32]*table
+	digests   map[int]*p4info.Digest // by the program's id
+	valueSets map[uint32]int         // widths
+}
+
+// bind checks that a program is what a P4Info says.
+func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
+	b := &binding{tables: map[uint32]*table{}, digests: map[int]*p4info.Digest{}, valueSets: map[uint32]int{}}
+	mismatch := func(format string, args ...any) error {
+		return refuse(codes.InvalidArgument, "P4Info and program differ: "+format, args...)
+	}
+	params := map[string][]p4.FieldInfo{}
+	for _, a := range prog.Actions() {
+		params[a.Name] = a.Params
+	}
+	for _, a := range i.Actions {
+		ps, ok := params[a.Name]
+		if !ok {
+			continue // of a table that was optimised away
+		}
+		if len(ps) != len(a.Params) {
+			return nil, mismatch("action %s takes %d parameters, in the program %d", a.Name, len(a.Params), len(ps))
+		}
+		for n, p := range a.Params {
+			if p.Type.Bits == 0 {
+				return nil, refuse(codes.Unimplemented, "action %s, parameter %s: translation to strings", a.Name, p.Name)
+			}
+			// A translated value may be wider than the program's.
+			if p.Type.Bits != ps[n].Bits && p.Type.Named == "" {
+				return nil, mismatch("action %s, parameter %s has %d bits, in the program %d", a.Name, p.Name, p.Type.Bits, ps[n].Bits)
+			}
+		}
+	}
+	for _, t := range i.Tables {
+		pt, ok := prog.Table(t.Name)
+		if !ok {
+			return nil, mismatch("there is no table %s", t.Name)
+		}
+		x := &table{info: t, name: t.Name, actions: map[uint32]string{}, ids: map[string]uint32{}, states: map[p4.Handle]*more{}}
+		if len(pt.Keys) != len(t.Fields) {
+			return nil, mismatch("table %s has %d fields, in the program %d", t.Name, len(t.Fields), len(pt.Keys))
+		}
+		for n := range t.Fields {
+			f, k := &t.Fields[n], pt.Keys[n]
+			switch {
+			case f.Type.Bits == 0:
+				return nil, refuse(codes.Unimplemented, "table %s, field %s: translation to strings", t.Name, f.Name)
+			case f.Type.Bits != k.Bits && f.Type.Named == "":
+				return nil, mismatch("table %s, field %s has %d bits, in the program %d", t.Name, f.Name, f.Type.Bits, k.Bits)
+			case !fits(f.Match, k.Match):
+				return nil, mismatch("table %s, field %s is matched by %s, in the program by %v", t.Name, f.Name, p4info.MatchName(f.Match), k.Match)
+			}
+			x.keys = append(x.keys, key{f, k.Match, k.Bits})
+		}
+		for _, a := range pt.Actions {
+			x.ids[a.Name] = 0
+		}
+		for _, r := range t.Actions {
+			if _, ok := x.ids[r.Name]; !ok && t.Profile == nil {
+				return nil, mismatch("table %s: there is no action %s", t.Name, r.Name)
+			}
+			x.actions[r.ID], x.ids[r.Name] = r.Name, r.ID
+		}
+		switch {
+		case t.Const != pt.Const:
+			return nil, mismatch("table %s: its entries are constant in one of them only", t.Name)
+		case t.Priority != pt.Priority:
+			return nil, mismatch("table %s: its entries have priorities in one of them only", t.Name)
+		case (t.Profile == nil) != (pt.Profile == "") || t.Profile != nil && t.Profile.Name != pt.Profile:
+			return nil, mismatch("table %s: its action profile is %q in the program", t.Name, pt.Profile)
+		case t.Counter != nil && !pt.Counters:
+			return nil, mismatch("table %s: the program has no direct counter", t.Name)
+		case t.Meter != nil && !pt.Meters:
+			return nil, mismatch("table %s: the program has no direct meter", t.Name)
+		case t.IdleTimeout && !pt.Timeout:
+			return nil, mismatch("table %s: the program has no idle timeout", t.Name)
+		}
+		if t.Priority {
+			x.top = math.MaxInt32
+		}
+		b.tables[t.ID] = x
+	}
+	if err := b.bindArrays("counter", i.Counters, prog.Counters(), false); err != nil {
+		return nil, err
+	}
+	if err := b.bindArrays("meter", i.Meters, prog.Meters(), false); err != nil {
+		return nil, err
+	}
+	if err := b.bindArrays("register", i.Registers, prog.Registers(), true); err != nil {
+		return nil, err
+	}
+	for _, d := range i.Digests {
+		found := false
+		for _, p := range prog.Digests() {
+			if p.Name != d.Name {
+				continue
+			}
+			if found = true; len(p.Fields) != len(d.Fields) {
+				return nil, mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
+			}
+			for n := range p.Fields {
+				if p.Fields[n].Bits != d.Fields[n].Type.Bits {
+					return nil, mismatch("digest %s, field %s has %d bits, in the program %d", d.Name, d.Fields[n].Name, d.Fields[n].Type.Bits, p.Fields[n].Bits)
+				}
+			}
+			b.digests[p.ID] = d
+		}
+		if !found {
+			return nil, mismatch("there is no digest %s", d.Name)
+		}
+	}
+	for _, v := range i.ValueSets {
+		width := 0
+		for _, f := range v.Fields {
+			if f.Match != configv1.MatchField_EXACT {
+				return nil, refuse(codes.Unimplemented, "value set %s is matched by %s: exact matches only", v.Name, p4info.MatchName(f.Match))
+			}
+			width += f.Type.Bits
+		}
+		found := false
+		for _, p := range prog.ValueSets() {
+			if p.Name == v.Name {
+				if found = true; p.Bits != width {
+					return nil, mismatch("value set %s has %d bits, in the program %d", v.Name, width, p.Bits)
+				}
+			}
+		}
+		if !found {
+			return nil, mismatch("there is no value set %s", v.Name)
+		}
+		b.valueSets[v.ID] = width
+	}
+	for _, p := range i.Profiles {
+		found := false
+		for _, q := range prog.Profiles() {
+			found = found || q.Name == p.Name && q.Selector == p.Selector
+		}
+		if !found && len(p.Tables) > 0 {
+			return nil, mismatch("there is no such action profile as %s", p.Name)
+		}
+	}
+	return b, nil
+}
+
+func (b *binding) bindArrays(kind string, list []*p4info.Array, prog []p4.ArrayInfo, bits bool) error {
+	for _, a := range list {
+		found := false
+		for _, p := range prog {
+			if p.Name != a.Name {
+				continue
+			}
+			found = true
+			if int64(p.Size) != a.Size || bits && a.Bits != 0 && a.Bits != p.Bits {
+				return refuse(codes.InvalidArgument, "P4Info and program differ: %s %s has %d elements, in the program %d of %d bits", kind, a.Name, a.Size, p.Size, p.Bits)
+			}
+		}
+		if !found {
+			return refuse(codes.InvalidArgument, "P4Info and program differ: there is no %s %s", kind, a.Name)
+		}
+	}
+	return nil
+}
+
+func fits(m configv1.MatchField_MatchType, k p4.MatchKind) bool {
+	switch m {
+	case configv1.MatchField_EXACT:
+		return k == p4.Exact || k == p4.Valid
+	case configv1.MatchField_LPM:
+		return k == p4.LPM
+	case configv1.MatchField_TERNARY, configv1.MatchField_OPTIONAL:
+		return k == p4.Ternary
+	case configv1.MatchField_RANGE:
+		return k == p4.Range
+	}
+	return false
+}
+
+// ones is the greatest number of a width.
+func ones(width int) []byte {
+	b := make([]byte, (width+7)/8)
+	for n := range b {
+		b[n] = 0xff
+	}
+	if r := width % 8; r != 0 {
+		b[0] = 1<<r - 1
+	}
+	return b
+}
+
+// canonical is the shortest form of a number.
+func canonical(v []byte) []byte {
+	for len(v) > 1 && v[0] == 0 {
+		v = v[1:]
+	}
+	if len(v) == 0 {
+		return []byte{0}
+	}
+	return v
+}
+
+func isZero(v []byte) bool {
+	for _, b := range v {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func isOnes(v []byte, width int) bool { return string(canonical(v)) == string(ones(width)) }
+
+// key is the key of an entry for the engine.
+func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
+	list := make([]p4.Match, len(t.keys))
+	ms := e.GetMatch() // in the order of the fields
+	for n := range t.keys {
+		k := &t.keys[n]
+		if len(ms) == 0 || ms[0].GetFieldId() != k.field.ID {
+			list[n].Any = true
+			continue
+		}
+		switch x := ms[0].GetFieldMatchType().(type) {
+		case *p4v1.FieldMatch_Exact_:
+			list[n].Value = x.Exact.GetValue()
+		case *p4v1.FieldMatch_Optional_:
+			list[n].Value = x.Optional.GetValue()
+		case *p4v1.FieldMatch_Lpm:
+			list[n].Value, list[n].Prefix = x.Lpm.GetValue(), int(x.Lpm.GetPrefixLen())
+			// Of a translated field the last bits count.
+			list[n].Prefix -= k.field.Type.Bits - k.bits
+		case *p4v1.FieldMatch_Ternary_:
+			list[n].Value, list[n].Mask = x.Ternary.GetValue(), x.Ternary.GetMask()
+		case *p4v1.FieldMatch_Range_:
+			list[n].Value, list[n].Mask = x.Range.GetLow(), x.Range.GetHigh()
+		}
+		ms = ms[1:]
+	}
+	if t.top == 0 {
+		return list, 0
+	}
+	return list, int32(t.top - int64(e.GetPriority()))
+}
+
+// match is the key of an entry of the engine.
+func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
+	for n := range t.keys {
+		k, m := &t.keys[n], list[n]
+		f := &p4v1.FieldMatch{FieldId: k.field.ID}
+		switch k.field.Match {
+		case configv1.MatchField_EXACT:
+			f.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: canonical(m.Value)}}
+		case configv1.MatchField_OPTIONAL:
+			if isZero(m.Mask) {
+				continue
+			}
+			f.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: canonical(m.Value)}}
+		case configv1.MatchField_LPM:
+			if m.Prefix == 0 {
+				continue
+			}
+			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: canonical(m.Value), PrefixLen: int32(m.Prefix + k.field.Type.Bits - k.bits)}}
+		case configv1.MatchField_TERNARY:
+			if isZero(m.Mask) {
+				continue
+			}
+			f.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: canonical(m.Value), Mask: canonical(m.Mask)}}
+		case configv1.MatchField_RANGE:
+			if isZero(m.Value) && isOnes(m.Mask, k.bits) {
+				continue
+			}
+			f.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: canonical(m.Value), High: canonical(m.Mask)}}
+		}
+		e.Match = append(e.Match, f)
+	}
+	if t.top != 0 {
+		e.Priority = int32(t.top - int64(priority))
+	}
+}
+
+// action is an action for the engine.
+func (t *table) action(a *p4v1.Action) p4.Action {
+	x := p4.Action{Name: t.actions[a.GetActionId()]}
+	for _, p := range a.GetParams() {
+		x.Args = append(x.Args, p.GetValue())
+	}
+	return x
+}
+
+// describe is an action of the engine.
+func (t *table) describe(a p4.Action) *p4v1.Action {
+	id := t.ids[a.Name]
+	x := &p4v1.Action{ActionId: id}
+	if r := t.info.ActionID(id); r != nil {
+		for n, v := range a.Args {
+			x.Params = append(x.Params, &p4v1.Action_Param{ParamId: r.Params[n].ID, Value: canonical(v)})
+		}
+	}
+	return x
+}

@@ -1,0 +1,454 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
+)
+
+const (
+	// defaultSlice is how long the worker is taken from its frames at a time.
+	defaultSlice = 25 * time.Microsecond
+	// pollEvery is how often packets and digests for controllers are looked
+	// for, and scanEvery idle entries.
+	pollEvery = time.Millisecond
+	scanEvery = 100 * time.Millisecond
+	// maxDigests is how many digest messages may wait.
+	maxDigests = 4096
+)
+
+// Config is what a Device is made of.
+type Config struct {
+	Instance *graph.Instance
+	App      string // its name; of kind p4, in worker 0
+	// Punts is where packets for controllers come from, shared by the devices
+	// of an instance; nil: there are none.
+	Punts *Punts
+	// Clock is the instance's, when it runs live: idle timeouts go on between
+	// two packets then. Nil: they stand.
+	Clock clock.Clock
+	// Info and Program are what the app began with, if that is known: the
+	// P4Info and the JSON.
+	Info    *p4info.Info
+	Program []byte
+	// Slice is how long the worker is taken from its frames at a time;
+	// 0: 25 µs.
+	Slice time.Duration
+}
+
+// Device is a p4rt.Device for an app of kind p4.
+type Device struct {
+	cfg     Config
+	wall    clock.Clock
+	current atomic.Pointer[pipeline]
+	digests chan digestMessage
+	lost    atomic.Uint64 // digests
+
+	mu   sync.Mutex
+	stop func() // nil: nobody listens
+}
+
+type digestMessage struct {
+	id   int
+	n    int
+	data [96]byte
+	long []byte // instead of data
+}
+
+// New is a device for an app of a graph.
+func New(cfg Config) (*Device, error) {
+	if cfg.Slice == 0 {
+		cfg.Slice = defaultSlice
+	}
+	d := &Device{cfg: cfg, wall: clock.NewWall(), digests: make(chan digestMessage, maxDigests)}
+	var sw *p4.Switch
+	if err := d.app(func(a *p4.App) { sw = a.Switch() }); err != nil {
+		return nil, err
+	}
+	if cfg.Info == nil {
+		return d, nil
+	}
+	if sw == nil {
+		return nil, fmt.Errorf("app %s: it has a P4Info and no program", cfg.App)
+	}
+	p, err := d.pipeline(cfg.Info, cfg.Program, sw)
+	if err != nil {
+		return nil, fmt.Errorf("app %s: %w", cfg.App, err)
+	}
+	p.live = true
+	d.current.Store(p)
+	return d, nil
+}
+
+// app calls f with the app between two breaths.
+func (d *Device) app(f func(*p4.App)) error {
+	kind := error(nil)
+	ran := false
+	err := d.cfg.Instance.Visit(d.cfg.App, 0, func(a graph.App) {
+		x, ok := a.(*p4.App)
+		if !ok {
+			kind = fmt.Errorf("app %s is not of kind p4", d.cfg.App)
+			return
+		}
+		f(x)
+		ran = true
+	})
+	if err == nil {
+		err = kind
+	}
+	if err == nil && !ran {
+		err = fmt.Errorf("app %s panicked", d.cfg.App)
+	}
+	return err
+}
+
+// Pipeline implements p4rt.Device.
+func (d *Device) Pipeline() p4rt.Pipeline {
+	if p := d.current.Load(); p != nil {
+		return p
+	}
+	return nil
+}
+
+// Build implements p4rt.Device. The program is compiled by the caller's
+// goroutine.
+func (d *Device) Build(info *p4info.Info, config []byte) (p4rt.Pipeline, error) {
+	if len(config) == 0 {
+		return nil, refuse(codes.InvalidArgument, "the device's program is missing: the JSON that p4c-bm2-ss writes")
+	}
+	prog, err := p4.Load(config)
+	if err != nil {
+		return nil, refuse(codes.InvalidArgument, "the device's program: %v", err)
+	}
+	if _, err := bind(info, prog); err != nil {
+		return nil, err
+	}
+	var app *p4.App
+	if err := d.app(func(a *p4.App) { app = a }); err != nil {
+		return nil, refuse(codes.Unavailable, "%v", err)
+	}
+	sw, err := app.NewSwitch(prog)
+	if err != nil {
+		return nil, refuse(codes.InvalidArgument, "the device's program: %v", err)
+	}
+	p, err := d.pipeline(info, config, sw)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// pipeline ties a switch to what controllers know of it.
+func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pipeline, error) {
+	b, err := bind(info, sw.Program())
+	if err != nil {
+		return nil, err
+	}
+	p := &pipeline{
+		dev: d, info: info, config: config, sw: sw, binding: b,
+		groups:  map[uint64]*p4v1.ActionProfileGroup{},
+		hidden:  map[uint32]uint32{},
+		mcast:   map[uint32]*p4v1.MulticastGroupEntry{},
+		clones:  map[uint32]*p4v1.CloneSessionEntry{},
+		nextSet: firstHidden,
+	}
+	for _, t := range b.tables {
+		if t.info.Const && t.top != 0 {
+			t.top = constTop(sw, t.name)
+		}
+	}
+	return p, nil
+}
+
+// constTop is what the two priorities of an entry of a constant table add up
+// to: the first of the program's entries has the highest of P4Runtime's.
+func constTop(sw *p4.Switch, name string) int64 {
+	top := int64(0)
+	_ = sw.Entries(name, func(_ p4.Handle, e p4.Entry) bool {
+		top = max(top, int64(e.Priority))
+		return true
+	})
+	return top + 1
+}
+
+// Commit implements p4rt.Device.
+func (d *Device) Commit(x p4rt.Pipeline) error {
+	p, ok := x.(*pipeline)
+	if !ok || p.dev != d {
+		return refuse(codes.Internal, "a pipeline of another device")
+	}
+	old := d.current.Load()
+	if old != nil && old != p {
+		old.own.Lock()
+		defer old.own.Unlock()
+	}
+	p.own.Lock()
+	defer p.own.Unlock()
+	if err := d.app(func(a *p4.App) { d.use(a, p) }); err != nil {
+		return refuse(codes.Unavailable, "%v", err)
+	}
+	if old != nil {
+		old.live = false
+	}
+	p.live = true
+	d.current.Store(p)
+	return nil
+}
+
+// use has the app run a pipeline; the worker's.
+func (d *Device) use(a *p4.App, p *pipeline) {
+	if d.cfg.Clock != nil {
+		p.sw.Advance(d.cfg.Clock.Now())
+	}
+	a.Use(p.sw)
+}
+
+// PacketOut implements p4rt.Device.
+func (d *Device) PacketOut(m *p4v1.PacketOut) error {
+	p := d.current.Load()
+	if p == nil {
+		return refuse(codes.FailedPrecondition, "there is no pipeline")
+	}
+	frame := p.info.PacketOut.Pack(nil, m.GetMetadata())
+	frame = append(frame, m.GetPayload()...)
+	if d.cfg.Instance.Spec().Apps[d.cfg.App].Args["cpu"] == "none" {
+		return refuse(codes.FailedPrecondition, "app %s has no CPU port", d.cfg.App)
+	}
+	err := d.cfg.Instance.Inject(d.cfg.App, "cpu", 0, frame)
+	switch {
+	case errors.Is(err, graph.ErrNoBuffer):
+		return refuse(codes.ResourceExhausted, "%v", err)
+	case err != nil:
+		return refuse(codes.InvalidArgument, "%v", err)
+	}
+	return nil
+}
+
+// Listen implements p4rt.Device.
+func (d *Device) Listen(f func(p4rt.Event)) (func(), error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stop != nil {
+		return nil, errors.New("somebody listens already")
+	}
+	if err := d.app(d.hookDigests); err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { d.run(f, done) })
+	d.cfg.Punts.add(d.cfg.App, func(frame []byte) { d.packetIn(f, frame) })
+	d.stop = func() {
+		d.cfg.Punts.remove(d.cfg.App)
+		_ = d.app(func(a *p4.App) { a.OnDigest(nil) })
+		close(done)
+		wg.Wait()
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.stop != nil {
+			d.stop()
+			d.stop = nil
+		}
+	}, nil
+}
+
+func (d *Device) hookDigests(a *p4.App) {
+	a.OnDigest(func(x p4.Digest) {
+		m := digestMessage{id: x.ID, n: len(x.Data)}
+		if len(x.Data) > len(m.data) {
+			m.long = append([]byte(nil), x.Data...)
+		} else {
+			copy(m.data[:], x.Data)
+		}
+		select {
+		case d.digests <- m:
+		default:
+			d.lost.Add(1)
+		}
+	})
+}
+
+func (d *Device) packetIn(f func(p4rt.Event), frame []byte) {
+	p := d.current.Load()
+	if p == nil {
+		return
+	}
+	meta, payload, err := p.info.PacketIn.Unpack(frame)
+	if err != nil {
+		return // shorter than the program's own header
+	}
+	f(p4rt.Event{PacketIn: &p4v1.PacketIn{Payload: payload, Metadata: meta}})
+}
+
+// run passes on digests, and looks for idle entries.
+func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
+	scan := time.NewTicker(scanEvery)
+	defer scan.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case m := <-d.digests:
+			p := d.current.Load()
+			if p == nil {
+				continue
+			}
+			data := m.data[:m.n]
+			if m.long != nil {
+				data = m.long
+			}
+			if info := p.binding.digests[m.id]; info != nil {
+				f(p4rt.Event{DigestID: info.ID, Digest: digestData(info, data)})
+			}
+		case <-scan.C:
+			d.restore()
+			d.idle(f)
+		}
+	}
+}
+
+// restore gives the app its pipeline again when it was rebuilt, by a plan that
+// changed its arguments: what controllers wrote outlives that.
+func (d *Device) restore() {
+	p := d.current.Load()
+	_ = d.app(func(a *p4.App) {
+		if p != nil && a.Switch() != p.sw && d.current.Load() == p {
+			d.use(a, p)
+			d.hookDigests(a)
+		}
+	})
+}
+
+// idle reports entries whose timeout has passed.
+func (d *Device) idle(f func(p4rt.Event)) {
+	p := d.current.Load()
+	if p == nil {
+		return
+	}
+	for _, t := range p.binding.tables {
+		if !t.info.IdleTimeout {
+			continue
+		}
+		from, more := p4.Handle(0), true
+		for more {
+			var found []*p4v1.TableEntry
+			err := p.visit(func(sw *p4.Switch) bool {
+				var err error
+				from, more, err = sw.ExpiredFrom(t.name, from, 1024, func(h p4.Handle, e p4.Entry) {
+					x := p.entry(t, h, e)
+					x.Action = nil
+					found = append(found, x)
+				})
+				return err == nil && more && len(found) < 64
+			})
+			if err != nil {
+				return
+			}
+			if len(found) > 0 {
+				f(p4rt.Event{Idle: found})
+			}
+		}
+	}
+}
+
+// digestData is the value of a message.
+func digestData(d *p4info.Digest, b []byte) *p4v1.P4Data {
+	var list []*p4v1.P4Data
+	for _, f := range d.Fields {
+		n := (f.Type.Bits + 7) / 8
+		list = append(list, &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: append([]byte(nil), canonical(b[:n])...)}})
+		b = b[n:]
+	}
+	switch {
+	case d.Spec.GetStruct() != nil:
+		return &p4v1.P4Data{Data: &p4v1.P4Data_Struct{Struct: &p4v1.P4StructLike{Members: list}}}
+	case d.Spec.GetTuple() != nil:
+		return &p4v1.P4Data{Data: &p4v1.P4Data_Tuple{Tuple: &p4v1.P4StructLike{Members: list}}}
+	case d.Spec.GetHeader() != nil:
+		h := &p4v1.P4Header{IsValid: true}
+		for _, x := range list {
+			h.Bitstrings = append(h.Bitstrings, x.GetBitstring())
+		}
+		return &p4v1.P4Data{Data: &p4v1.P4Data_Header{Header: h}}
+	}
+	return list[0]
+}
+
+// Punts takes the frames that the apps of an instance punt, and gives each to
+// the device of its app.
+type Punts struct {
+	mu   sync.RWMutex
+	to   map[string]func(frame []byte)
+	tap  *graph.Tap
+	done chan struct{}
+	wg   sync.WaitGroup
+}
+
+// ListenPunts begins to listen to an instance, which has one listener at a time.
+func ListenPunts(inst *graph.Instance) (*Punts, error) {
+	tap, err := inst.Listen()
+	if err != nil {
+		return nil, err
+	}
+	p := &Punts{to: map[string]func([]byte){}, tap: tap, done: make(chan struct{})}
+	p.wg.Go(func() {
+		t := time.NewTicker(pollEvery)
+		defer t.Stop()
+		for {
+			for {
+				f, ok := tap.Next()
+				if !ok {
+					break
+				}
+				p.mu.RLock()
+				to := p.to[f.App]
+				p.mu.RUnlock()
+				if to != nil {
+					to(f.Data)
+				}
+			}
+			select {
+			case <-p.done:
+				return
+			case <-t.C:
+			}
+		}
+	})
+	return p, nil
+}
+
+// Close ends the listening.
+func (p *Punts) Close() {
+	close(p.done)
+	p.wg.Wait()
+	p.tap.Close()
+}
+
+func (p *Punts) add(app string, f func([]byte)) {
+	if p != nil {
+		p.mu.Lock()
+		p.to[app] = f
+		p.mu.Unlock()
+	}
+}
+
+func (p *Punts) remove(app string) {
+	if p != nil {
+		p.mu.Lock()
+		delete(p.to, app)
+		p.mu.Unlock()
+	}
+}

@@ -1,0 +1,344 @@
+package engine
+
+import (
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4"
+)
+
+// prepareEntry takes an update of an entry of a table apart.
+func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry) op {
+	t := p.binding.tables[e.GetTableId()]
+	if e.GetIsDefaultAction() {
+		return p.prepareDefault(t, e)
+	}
+	key, prio := t.key(e)
+	if op == p4v1.Update_DELETE {
+		return func(sw *p4.Switch) (func(), error) {
+			h, err := sw.Find(t.name, key, prio)
+			if err != nil {
+				return nil, err
+			}
+			return p.deleteEntry(sw, t, h)
+		}
+	}
+	x := p4.Entry{Key: key, Priority: prio, Timeout: clock.Duration(e.GetIdleTimeoutNs())}
+	var set *p4v1.ActionProfileActionSet
+	switch a := e.GetAction().GetType().(type) {
+	case *p4v1.TableAction_Action:
+		x.Action = t.action(a.Action)
+	case *p4v1.TableAction_ActionProfileMemberId:
+		if a.ActionProfileMemberId >= firstHidden {
+			return refused(refuse(codes.NotFound, "there is no member %d", a.ActionProfileMemberId))
+		}
+		x.Member = a.ActionProfileMemberId
+	case *p4v1.TableAction_ActionProfileGroupId:
+		if a.ActionProfileGroupId >= firstHidden {
+			return refused(refuse(codes.NotFound, "there is no group %d", a.ActionProfileGroupId))
+		}
+		x.Group = a.ActionProfileGroupId
+	case *p4v1.TableAction_ActionProfileActionSet:
+		set = a.ActionProfileActionSet
+	}
+	m := more{cookie: e.GetControllerMetadata(), metadata: e.GetMetadata()} //nolint:staticcheck // clients use it
+	if op == p4v1.Update_INSERT {
+		return func(sw *p4.Switch) (func(), error) {
+			return p.insertEntry(sw, t, x, set, m, e)
+		}
+	}
+	return func(sw *p4.Switch) (func(), error) {
+		h, err := sw.Find(t.name, key, prio)
+		if err != nil {
+			return nil, err
+		}
+		return p.modifyEntry(sw, t, h, x, set, m, e)
+	}
+}
+
+func (p *pipeline) insertEntry(sw *p4.Switch, t *table, x p4.Entry, set *p4v1.ActionProfileActionSet, m more, e *p4v1.TableEntry) (func(), error) {
+	if set != nil {
+		// What is there already is found before anything is made for it.
+		if _, err := sw.Find(t.name, x.Key, x.Priority); err == nil {
+			return nil, refuse(codes.AlreadyExists, "table %s: there is an entry with this key", t.name)
+		}
+		if err := p.makeSet(sw, t, set, &m); err != nil {
+			return nil, err
+		}
+		x.Group = m.group
+	}
+	h, err := sw.Insert(t.name, x)
+	if err != nil {
+		if set != nil {
+			p.dropSet(sw, t, &m)
+		}
+		return nil, err
+	}
+	if e.GetCounterData() != nil {
+		_ = sw.SetEntryCount(t.name, h, count(e.GetCounterData()))
+	}
+	if c := e.GetMeterConfig(); c != nil {
+		if err := sw.SetEntryMeter(t.name, h, rates(c)...); err != nil {
+			_ = sw.Delete(t.name, h)
+			return nil, err
+		}
+	}
+	if !m.empty() {
+		t.states[h] = &m
+	}
+	return func() { _, _ = p.deleteEntry(sw, t, h) }, nil
+}
+
+// deleteEntry deletes an entry; to take that back is to insert it again.
+func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle) (func(), error) {
+	old, err := sw.Get(t.name, h)
+	if err != nil {
+		return nil, err
+	}
+	again := p.entry(t, h, old)
+	p.direct(sw, t, h, again, true, true)
+	if err := sw.Delete(t.name, h); err != nil {
+		return nil, err
+	}
+	if m := t.states[h]; m != nil {
+		delete(t.states, h)
+		if m.set != nil {
+			p.dropSet(sw, t, m)
+		}
+	}
+	return func() { _, _ = p.prepareEntry(p4v1.Update_INSERT, again)(sw) }, nil
+}
+
+func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry, set *p4v1.ActionProfileActionSet, m more, e *p4v1.TableEntry) (func(), error) {
+	old, err := sw.Get(t.name, h)
+	if err != nil {
+		return nil, err
+	}
+	before := p.entry(t, h, old)
+	p.direct(sw, t, h, before, true, true)
+	was := t.states[h]
+	if !t.info.Const {
+		if e.GetAction() == nil { // it stays
+			x.Action, x.Member, x.Group = old.Action, old.Member, old.Group
+			if was != nil {
+				m.set, m.group, m.members = was.set, was.group, was.members
+			}
+		} else if set != nil {
+			if err := p.makeSet(sw, t, set, &m); err != nil {
+				return nil, err
+			}
+			x.Group = m.group
+		}
+		if err := sw.Modify(t.name, h, x); err != nil {
+			if set != nil {
+				p.dropSet(sw, t, &m)
+			}
+			return nil, err
+		}
+		if was != nil && was.set != nil && e.GetAction() != nil {
+			p.dropSet(sw, t, was)
+		}
+		if m.empty() {
+			delete(t.states, h)
+		} else {
+			t.states[h] = &m
+		}
+	}
+	if e.GetCounterData() != nil {
+		_ = sw.SetEntryCount(t.name, h, count(e.GetCounterData()))
+	}
+	if t.info.Meter != nil {
+		if err := sw.SetEntryMeter(t.name, h, rates(e.GetMeterConfig())...); err != nil {
+			return nil, err
+		}
+	}
+	return func() {
+		if t.info.Const {
+			before.Action = nil
+		}
+		_, _ = p.prepareEntry(p4v1.Update_MODIFY, before)(sw)
+	}, nil
+}
+
+func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
+	if e.GetCounterData() != nil || e.GetMeterConfig() != nil {
+		return refused(refuse(codes.Unimplemented, "table %s: misses are neither counted nor metered", t.name))
+	}
+	a := e.GetAction().GetAction()
+	m := more{cookie: e.GetControllerMetadata(), metadata: e.GetMetadata()} //nolint:staticcheck // clients use it
+	return func(sw *p4.Switch) (func(), error) {
+		old, there, err := sw.Default(t.name)
+		if err != nil {
+			return nil, err
+		}
+		if a == nil {
+			m = more{}
+			err = sw.ResetDefault(t.name)
+		} else {
+			err = sw.SetDefault(t.name, p4.Entry{Action: t.action(a)})
+		}
+		if err != nil {
+			return nil, err
+		}
+		was := t.def
+		t.def = m
+		return func() {
+			t.def = was
+			if there {
+				_ = sw.SetDefault(t.name, old)
+			} else {
+				_ = sw.ResetDefault(t.name)
+			}
+		}, nil
+	}
+}
+
+// entry is an entry of the engine for controllers.
+func (p *pipeline) entry(t *table, h p4.Handle, x p4.Entry) *p4v1.TableEntry {
+	return t.entry(x, t.states[h])
+}
+
+func (t *table) entry(x p4.Entry, m *more) *p4v1.TableEntry {
+	e := &p4v1.TableEntry{TableId: t.info.ID, IdleTimeoutNs: int64(x.Timeout)}
+	t.match(e, x.Key, x.Priority)
+	switch {
+	case m != nil && m.set != nil:
+		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileActionSet{ActionProfileActionSet: m.set}}
+	case x.Member != 0:
+		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileMemberId{ActionProfileMemberId: x.Member}}
+	case x.Group != 0:
+		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileGroupId{ActionProfileGroupId: x.Group}}
+	default:
+		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: t.describe(x.Action)}}
+	}
+	if m != nil {
+		e.ControllerMetadata, e.Metadata = m.cookie, m.metadata //nolint:staticcheck // clients use it
+	}
+	return e
+}
+
+// direct adds the direct resources of an entry.
+func (p *pipeline) direct(sw *p4.Switch, t *table, h p4.Handle, e *p4v1.TableEntry, counter, meter bool) {
+	if counter && t.info.Counter != nil {
+		if c, err := sw.EntryCount(t.name, h); err == nil {
+			e.CounterData = counterData(c)
+		}
+	}
+	if meter && t.info.Meter != nil {
+		if r, err := sw.EntryMeter(t.name, h); err == nil {
+			e.MeterConfig = meterConfig(r)
+		}
+	}
+}
+
+// seen is an entry that was read, before it is made a message.
+type seen struct {
+	x     p4.Entry
+	m     *more
+	count p4.Count
+	rates []p4.Rate
+	idle  clock.Duration
+}
+
+func (p *pipeline) see(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.Handle, x p4.Entry) seen {
+	s := seen{x: x, m: t.states[h]}
+	if q.GetCounterData() != nil && t.info.Counter != nil {
+		s.count, _ = sw.EntryCount(t.name, h)
+	}
+	if q.GetMeterConfig() != nil && t.info.Meter != nil {
+		s.rates, _ = sw.EntryMeter(t.name, h)
+	}
+	if q.GetTimeSinceLastHit() != nil && t.info.IdleTimeout {
+		s.idle, _ = sw.EntryIdle(t.name, h)
+	}
+	return s
+}
+
+func (t *table) message(q *p4v1.TableEntry, s seen) *p4v1.Entity {
+	e := t.entry(s.x, s.m)
+	if q.GetCounterData() != nil && t.info.Counter != nil {
+		e.CounterData = counterData(s.count)
+	}
+	if q.GetMeterConfig() != nil {
+		e.MeterConfig = meterConfig(s.rates)
+	}
+	if q.GetTimeSinceLastHit() != nil && t.info.IdleTimeout {
+		e.TimeSinceLastHit = &p4v1.TableEntry_IdleTimeout{ElapsedNs: int64(s.idle)}
+	}
+	return &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
+}
+
+// readEntries yields the entries of a table.
+func (p *pipeline) readEntries(q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
+	t := p.binding.tables[q.GetTableId()]
+	if q.GetIsDefaultAction() {
+		return p.readDefault(t, q, yield)
+	}
+	if len(q.GetMatch()) > 0 && (!t.info.Priority || q.GetPriority() != 0) {
+		key, prio := t.key(q)
+		var s seen
+		var found bool
+		err := p.visit(func(sw *p4.Switch) bool {
+			if h, err := sw.Find(t.name, key, prio); err == nil {
+				if x, err := sw.Get(t.name, h); err == nil {
+					s, found = p.see(sw, t, q, h, x), true
+				}
+			}
+			return false
+		})
+		if err != nil || !found {
+			return err
+		}
+		return yield(t.message(q, s))
+	}
+	var list []seen
+	from, more := p4.Handle(0), true
+	for more {
+		list = list[:0]
+		var failed error
+		err := p.visit(func(sw *p4.Switch) bool {
+			n := 0
+			from, more, failed = sw.EntriesFrom(t.name, from, func(h p4.Handle, x p4.Entry) bool {
+				list = append(list, p.see(sw, t, q, h, x))
+				n++
+				return n < 8
+			})
+			return failed == nil && more && len(list) < 1024
+		})
+		if err == nil {
+			err = failed
+		}
+		if err != nil {
+			return codeOf(err)
+		}
+		for _, s := range list {
+			if err := yield(t.message(q, s)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pipeline) readDefault(t *table, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
+	var x p4.Entry
+	var there bool
+	var m more
+	err := p.visit(func(sw *p4.Switch) bool {
+		x, there, _ = sw.Default(t.name)
+		m = t.def
+		return false
+	})
+	if err != nil {
+		return err
+	}
+	e := &p4v1.TableEntry{TableId: t.info.ID, IsDefaultAction: true, ControllerMetadata: m.cookie, Metadata: m.metadata} //nolint:staticcheck // clients use it
+	if there && t.ids[x.Action.Name] != 0 {
+		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: t.describe(x.Action)}}
+	}
+	if q.GetCounterData() != nil && t.info.Counter != nil {
+		e.CounterData = &p4v1.CounterData{}
+	}
+	return yield(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}})
+}
