@@ -135,21 +135,27 @@ func (i *Instance) visit(app string, worker int, f func(*Ctx, App) error) error 
 // asked for together with one that did not.
 var errAborted = &table.Error{Code: table.Aborted, Msg: "not made: another change of the same request failed"}
 
-// WriteTables makes changes to tables of an app, in their order, and returns an
-// error for each. What neighbouring changes make of the app's arguments it gets
-// at once. With together all are made or none; then all tables must be settings.
-func (i *Instance) WriteTables(app string, changes []table.Change, together bool) []error {
+// TableChange is a change of an app's table.
+type TableChange struct {
+	App string
+	table.Change
+}
+
+// WriteTables makes changes in their order, and returns an error for each. What
+// neighbouring changes make of apps' arguments these get at once. With together
+// all are made or none; then all tables must be settings.
+func (i *Instance) WriteTables(changes []TableChange, together bool) []error {
 	errs := make([]error, len(changes))
 	settings := make([]bool, len(changes))
 	for n := range changes {
 		c := &changes[n]
-		d, _, _, err := i.decl(app, c.Table)
+		d, _, _, err := i.decl(c.App, c.Table)
 		if err == nil {
 			settings[n] = d.Setting != nil
-			err = d.Check(c)
+			err = ofApp(c.App, d.Check(&c.Change))
 		}
 		if err == nil && together && !settings[n] {
-			err = table.Errorf(table.Unable, "table %s is no setting of the app: it cannot be changed together with others", c.Table)
+			err = table.Errorf(table.Unable, "app %s: table %s is no setting: it cannot be changed together with others", c.App, c.Table)
 		}
 		errs[n] = err
 	}
@@ -157,7 +163,7 @@ func (i *Instance) WriteTables(app string, changes []table.Change, together bool
 		if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 			return aborted(errs)
 		}
-		return i.configure(app, changes, true)
+		return i.configure(changes, true)
 	}
 	for n := 0; n < len(changes); {
 		if errs[n] != nil {
@@ -165,7 +171,7 @@ func (i *Instance) WriteTables(app string, changes []table.Change, together bool
 			continue
 		}
 		if !settings[n] {
-			errs[n] = i.remove(app, &changes[n])
+			errs[n] = i.remove(&changes[n])
 			n++
 			continue
 		}
@@ -173,10 +179,19 @@ func (i *Instance) WriteTables(app string, changes []table.Change, together bool
 		for end < len(changes) && errs[end] == nil && settings[end] {
 			end++
 		}
-		copy(errs[n:end], i.configure(app, changes[n:end], false))
+		copy(errs[n:end], i.configure(changes[n:end], false))
 		n = end
 	}
 	return errs
+}
+
+// ofApp says in an error whose it is.
+func ofApp(app string, err error) error {
+	var e *table.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return &table.Error{Code: e.Code, Msg: "app " + app + ": " + e.Msg}
 }
 
 func aborted(errs []error) []error {
@@ -189,8 +204,8 @@ func aborted(errs []error) []error {
 }
 
 // remove deletes an entry that the app itself has, in all workers that have it.
-func (i *Instance) remove(app string, c *table.Change) error {
-	d, t, _, err := i.decl(app, c.Table)
+func (i *Instance) remove(c *TableChange) error {
+	d, t, _, err := i.decl(c.App, c.Table)
 	if err != nil {
 		return err
 	}
@@ -201,12 +216,12 @@ func (i *Instance) remove(app string, c *table.Change) error {
 	var missing error
 	done := false
 	for w := range workers {
-		err := i.visit(app, w, func(x *Ctx, a App) error {
+		err := i.visit(c.App, w, func(x *Ctx, a App) error {
 			at, ok := a.(Tabler)
 			if !ok {
-				return table.Errorf(table.Missing, "app %s has no table %s any more", app, c.Table)
+				return table.Errorf(table.Missing, "app %s has no table %s any more", c.App, c.Table)
 			}
-			return at.Remove(x, t, c.Key)
+			return ofApp(c.App, at.Remove(x, t, c.Key))
 		})
 		var e *table.Error
 		switch {
@@ -227,69 +242,79 @@ func (i *Instance) remove(app string, c *table.Change) error {
 // stales is how often changes are tried again that others came in between of.
 const stales = 100
 
-// configure makes changes of settings, which were checked, to an app's
+// configure makes changes of settings, which were checked, to the apps'
 // arguments.
-func (i *Instance) configure(app string, changes []table.Change, together bool) []error {
+func (i *Instance) configure(changes []TableChange, together bool) []error {
 	for range stales {
-		errs, stale := i.tryConfigure(app, changes, together)
+		errs, stale := i.tryConfigure(changes, together)
 		if !stale {
 			return errs
 		}
 	}
 	errs := make([]error, len(changes))
 	for n := range errs {
-		errs[n] = table.Errorf(table.Aborted, "app %s: its arguments are changed by others all the time: try again", app)
+		errs[n] = table.Errorf(table.Aborted, "app %s: its arguments are changed by others all the time: try again", changes[n].App)
 	}
 	return errs
 }
 
-func (i *Instance) tryConfigure(app string, changes []table.Change, together bool) (errs []error, stale bool) {
+// setting is a table that changes.
+type setting struct {
+	app  string
+	d    *table.Decl
+	rows table.Rows
+}
+
+func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []error, stale bool) {
 	old := i.Spec()
 	spec := old.Clone()
-	a, ok := spec.Apps[app]
 	errs = make([]error, len(changes))
-	if !ok {
-		for n := range errs {
-			errs[n] = table.Errorf(table.Missing, "no app is named %q any more", app)
-		}
-		return errs, false
-	}
-	tables := findKind(i.cfg.Kinds, a.Kind).Tables
-	args := maps.Clone(a.Args)
-	if args == nil {
-		args = Args{}
-	}
-	// All at once, if that works.
-	rows := map[string]*table.Rows{}
+	var all []*setting
 	failed := false
 	for n := range changes {
-		d := &tables[slices.IndexFunc(tables, func(d table.Decl) bool { return d.Name == changes[n].Table })]
-		r := rows[d.Name]
-		if r == nil {
-			v := d.Setting.Of(args)
-			r = &v
-			rows[d.Name] = r
+		c := &changes[n]
+		at := slices.IndexFunc(all, func(s *setting) bool { return s.app == c.App && s.d.Name == c.Table })
+		if at < 0 {
+			a, ok := spec.Apps[c.App]
+			var d *table.Decl
+			if ok {
+				tables := findKind(i.cfg.Kinds, a.Kind).Tables
+				if k := slices.IndexFunc(tables, func(d table.Decl) bool { return d.Name == c.Table }); k >= 0 {
+					d = &tables[k]
+				}
+			}
+			if d == nil {
+				errs[n] = table.Errorf(table.Missing, "app %s has no table %s any more", c.App, c.Table)
+				failed = true
+				continue
+			}
+			at = len(all)
+			all = append(all, &setting{c.App, d, d.Setting.Of(maps.Clone(a.Args))})
 		}
-		errs[n] = d.Do(r, &changes[n])
+		errs[n] = ofApp(c.App, all[at].d.Do(&all[at].rows, &c.Change))
 		failed = failed || errs[n] != nil
 	}
 	if failed && together {
 		return aborted(errs), false
 	}
 	var err error
-	for n := range tables {
-		d := &tables[n]
-		if r := rows[d.Name]; r != nil && err == nil {
-			var more Args
-			if more, err = d.Setting.Set(maps.Clone(args), *r); err == nil {
-				maps.Copy(args, more)
-			}
+	for _, s := range all {
+		a := spec.Apps[s.app]
+		args := maps.Clone(a.Args)
+		if args == nil {
+			args = Args{}
 		}
-	}
-	if err == nil {
+		var more Args
+		if more, err = s.d.Setting.Set(maps.Clone(args), s.rows); err != nil {
+			err = ofApp(s.app, err)
+			break
+		}
+		maps.Copy(args, more)
 		a.Args = args
-		spec.Apps[app] = a
-		spec.source = nil
+		spec.Apps[s.app] = a
+	}
+	spec.source = nil
+	if err == nil {
 		err = i.move(old, spec)
 	}
 	switch {
@@ -303,14 +328,16 @@ func (i *Instance) tryConfigure(app string, changes []table.Change, together boo
 			err = &table.Error{Code: table.Busy, Msg: oneLine(err)}
 		}
 		for n := range errs {
-			errs[n] = err
+			if errs[n] == nil {
+				errs[n] = err
+			}
 		}
 		return errs, false
 	}
 	// Whose fault it was is found out one by one.
 	for n := range changes {
 		if errs[n] == nil {
-			errs[n] = i.configure(app, changes[n:n+1], false)[0]
+			errs[n] = i.configure(changes[n:n+1], false)[0]
 		}
 	}
 	return errs, false

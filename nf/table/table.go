@@ -155,8 +155,9 @@ type Change struct {
 	Table string
 	Op    Ops // one of them; Default changes the default action
 	Entry
-	// Reset, with Default: back to what the declaration says.
-	Reset bool
+	// Reset, with Default: back to what the declaration says. Keep, with Modify:
+	// the entry is to be there, and stays as it is.
+	Reset, Keep bool
 }
 
 // Args are an app's arguments.
@@ -216,7 +217,7 @@ func (d *Decl) Check(c *Change) error {
 			return err
 		}
 	}
-	if c.Op == Delete || c.Reset {
+	if c.Op == Delete || c.Reset || c.Keep {
 		return nil
 	}
 	if c.Action < 0 || c.Action >= len(d.Actions) {
@@ -311,7 +312,9 @@ func (d *Decl) Do(r *Rows, c *Change) error {
 	case Insert:
 		r.Entries = append(r.Entries, *c.Clone())
 	case Modify:
-		r.Entries[at].Call = c.Clone().Call
+		if !c.Keep {
+			r.Entries[at].Call = c.Clone().Call
+		}
 	case Delete:
 		r.Entries = slices.Delete(r.Entries, at, at+1)
 	}
