@@ -46,7 +46,9 @@ func TestPrograms(t *testing.T) {
 		n := 0
 		for _, q := range everything {
 			for _, e := range w.read(q) {
-				n++
+				if n++; n > 100 && n%97 != 0 {
+					continue // arrays are long
+				}
 				x := e.String()
 				if te := e.GetTableEntry(); te != nil && !te.GetIsDefaultAction() || te == nil {
 					if err := w.info.Query(e); err != nil {
