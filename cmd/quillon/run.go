@@ -33,6 +33,7 @@ type runFlags struct {
 	control string
 	state   string
 	dryRun  bool
+	p4rt    p4rtFlags
 }
 
 // bound is what run --json prints once it runs.
@@ -42,6 +43,7 @@ type bound struct {
 	Bound   []afxdp.Info `json:"bound"`
 	Notes   []string     `json:"notes,omitempty"`
 	State   string       `json:"state,omitempty"`
+	Served  *served      `json:"served,omitempty"`
 	Spec    *graph.Spec  `json:"spec"`
 }
 
@@ -69,11 +71,18 @@ that such an app wants do not cross while no process is there.
 
 With --state none all this is lost: clients of shared connections that do not
 connect again before the next process starts may wait for answers for ever, or
-have requests acknowledged that were never executed.`,
+have requests acknowledged that were never executed.
+
+With --p4runtime controllers may drive the graph: its apps of kind p4 are devices
+from 1 on, in the order of their names, and the tables of all other apps are one
+more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
+controller gives both. Plain text is for the loopback interface alone unless
+--insecure says otherwise.`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
-  quillon run middlebox.yaml --dry-run`,
+  quillon run middlebox.yaml --dry-run
+  quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100`,
 		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := strings.Join(args, "")
@@ -92,6 +101,7 @@ have requests acknowledged that were never executed.`,
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost; or none (default: by name, when an app keeps a state)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
+	f.p4rt.add(cmd)
 	return cmd
 }
 
@@ -221,9 +231,13 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		return errors.Join(err, ports.Close(), state.Close())
 	}
 	var control *admin.Server
+	var unserve func() error
 	stop := make(chan struct{})
 	finish := func(err error) error {
 		var errs []error
+		if unserve != nil {
+			errs = append(errs, unserve())
+		}
 		if control != nil {
 			errs = append(errs, control.Close())
 		}
@@ -237,6 +251,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err != nil {
 		return finish(err)
 	}
+	served, closeAll, err := f.p4rt.listen(inst, clk, cmd.ErrOrStderr())
+	if err != nil {
+		return finish(err)
+	}
+	unserve = closeAll
 	if err := dropCaps(); errors.Is(err, unix.ENOTSUP) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "quillon: all capabilities are kept: this binary was built with cgo; build it with CGO_ENABLED=0")
 	} else if err != nil {
@@ -250,6 +269,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if state.asked {
 		info.State = state.path
 	}
+	if served.Address != "" || served.Metrics != "" {
+		info.Served = served
+	}
 	if state.asked && state.path == "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", state.app)
 	}
@@ -261,6 +283,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		if info.State != "" {
 			fmt.Fprintf(w, "%s keeps its state in %s\n", state.app, info.State)
 		}
+		served.print(w)
 		fmt.Fprintf(w, "running as %s, control socket %s\n", name, control.Path())
 	})
 	if err != nil {

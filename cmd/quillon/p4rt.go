@@ -1,0 +1,228 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/controlplane/metrics"
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/controlplane/p4rt/engine"
+	"github.com/quillon/quillon/controlplane/p4rt/native"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// p4rtFlags are the flags of run about P4Runtime and metrics.
+type p4rtFlags struct {
+	addr      string
+	cert, key string
+	clientCA  string
+	insecure  bool
+	roles     []string
+	metrics   string
+}
+
+func (f *p4rtFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.addr, "p4runtime", "", "serve P4Runtime at `address`: host:port, or host alone for port 9559")
+	cmd.Flags().StringVar(&f.cert, "tls-cert", "", "P4Runtime's certificate, a PEM `file`; read again when it has changed")
+	cmd.Flags().StringVar(&f.key, "tls-key", "", "the certificate's key, a PEM `file`")
+	cmd.Flags().StringVar(&f.clientCA, "tls-client-ca", "", "PEM `file` with the authorities of clients, which must show a certificate then")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow plain text, for P4Runtime and metrics, beyond the loopback interface")
+	cmd.Flags().StringArrayVar(&f.roles, "p4-role", nil, "a role and what it may write, as `NAME=TABLE,...`; also: multicast, packet-in, packet-out, pipeline. Other roles are refused then")
+	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
+}
+
+// served is what run says about P4Runtime and metrics.
+type served struct {
+	Address string         `json:"address,omitempty"`
+	Devices []servedDevice `json:"devices,omitempty"`
+	Metrics string         `json:"metrics,omitempty"`
+}
+
+// servedDevice is a device with what it stands for.
+type servedDevice struct {
+	ID  uint64 `json:"id"`
+	App string `json:"app,omitempty"` // of kind p4; empty: the tables of all other apps
+}
+
+func (s *served) print(w io.Writer) {
+	for _, d := range s.Devices {
+		what := "the tables of the apps"
+		if d.App != "" {
+			what = "app " + d.App
+		}
+		fmt.Fprintf(w, "P4Runtime on %s: device %d is %s\n", s.Address, d.ID, what)
+	}
+	if s.Metrics != "" {
+		fmt.Fprintf(w, "metrics on http://%s/metrics\n", s.Metrics)
+	}
+}
+
+// listen serves an instance as the flags say: each app of kind p4 is a device
+// from 1 on, by name; the tables of all other apps are one more.
+func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer) (s *served, closeAll func() error, err error) {
+	s = &served{}
+	var closers []func() error
+	closeAll = func() error {
+		var errs []error
+		for _, c := range slices.Backward(closers) {
+			errs = append(errs, c())
+		}
+		closers = nil
+		return errors.Join(errs...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll())
+		}
+	}()
+	var stats *p4rt.Stats
+	if f.addr != "" {
+		var roles map[string]p4rt.Role
+		if roles, err = parseRoles(f.roles); err != nil {
+			return s, closeAll, err
+		}
+		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
+		stats = server.Stats()
+		s.Devices, err = devices(server, inst, clk, &closers)
+		// It goes before what its devices use, and after who reaches it.
+		closers = append(closers, func() error { server.Close(); return nil })
+		if err != nil {
+			return s, closeAll, err
+		}
+		var l *p4rt.Listener
+		l, err = p4rt.Listen(server, p4rt.ListenConfig{Address: f.addr, Cert: f.cert, Key: f.key, ClientCA: f.clientCA, Insecure: f.insecure,
+			Log: func(err error) { fmt.Fprintln(log, "quillon:", err) }})
+		if err != nil {
+			return s, closeAll, err
+		}
+		closers = append(closers, l.Close)
+		s.Address = l.Addr().String()
+	} else if f.cert != "" || f.key != "" || f.clientCA != "" || len(f.roles) > 0 {
+		return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca and --p4-role are for --p4runtime")
+	}
+	if f.metrics != "" {
+		var m *metrics.Server
+		m, err = metrics.Listen(f.metrics, f.insecure, inst, stats)
+		if err != nil {
+			return s, closeAll, err
+		}
+		closers = append(closers, m.Close)
+		s.Metrics = m.Addr().String()
+	}
+	return s, closeAll, nil
+}
+
+// devices puts the apps of an instance behind a server.
+func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, closers *[]func() error) ([]servedDevice, error) {
+	spec := inst.Spec()
+	var punts *engine.Punts
+	var list []servedDevice
+	others := false
+	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
+		app := spec.Apps[name]
+		if app.Kind != "p4" {
+			others = true
+			continue
+		}
+		if punts == nil {
+			var err error
+			if punts, err = engine.ListenPunts(inst); err != nil {
+				return nil, err
+			}
+			*closers = append(*closers, func() error { punts.Close(); return nil })
+		}
+		cfg := engine.Config{Instance: inst, App: name, Punts: punts, Clock: clk}
+		if err := programOf(app.Args["program"], &cfg); err != nil {
+			return nil, fmt.Errorf("app %s: %w", name, err)
+		}
+		dev, err := engine.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		id := uint64(len(list) + 1)
+		if err := server.Add(id, dev); err != nil {
+			return nil, err
+		}
+		list = append(list, servedDevice{id, name})
+	}
+	if others || len(list) == 0 {
+		dev, err := native.New(inst)
+		if err != nil {
+			return nil, err
+		}
+		id := uint64(len(list) + 1)
+		if err := server.Add(id, dev); err != nil {
+			return nil, err
+		}
+		list = append(list, servedDevice{ID: id})
+	}
+	return list, nil
+}
+
+// programOf reads the program that an app begins with, and the P4Info beside it:
+// NAME.p4info.txtpb or NAME.p4info.txt for NAME.json.
+func programOf(name string, cfg *engine.Config) error {
+	if name == "" {
+		return nil
+	}
+	src, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	base := strings.TrimSuffix(name, ".json")
+	for _, end := range []string{".p4info.txtpb", ".p4info.txt", ".p4info.bin"} {
+		text, err := os.ReadFile(base + end)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if cfg.Info, err = p4info.Parse(text); err != nil {
+			return fmt.Errorf("%s: %w", base+end, err)
+		}
+		cfg.Program = src
+		return nil
+	}
+	return nil
+}
+
+// parseRoles reads --p4-role.
+func parseRoles(list []string) (map[string]p4rt.Role, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	roles := map[string]p4rt.Role{}
+	for _, s := range list {
+		name, objects, ok := strings.Cut(s, "=")
+		if !ok || objects == "" {
+			return nil, fmt.Errorf("--p4-role %s: want NAME=TABLE,...", s)
+		}
+		r := roles[name]
+		for _, o := range strings.Split(objects, ",") {
+			switch o {
+			case "multicast":
+				r.Replication = true
+			case "packet-in":
+				r.PacketIn = true
+			case "packet-out":
+				r.PacketOut = true
+			case "pipeline":
+				r.Pipeline = true
+			default:
+				r.Objects = append(r.Objects, o)
+			}
+		}
+		roles[name] = r
+	}
+	return roles, nil
+}
