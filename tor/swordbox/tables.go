@@ -124,7 +124,7 @@ func tables() []table.Decl {
 			Keys: []table.Field{{Name: "meta.shared", Bits: 32, Help: "number of the connection"}},
 			Actions: []table.Action{{Name: "send_as" + f.name, Help: "sent so", Params: []table.Field{
 				{Name: "src", Bits: f.bits, Form: table.IP, Help: "client"}, {Name: "src_port", Bits: 16, Help: "UDP port; 0: not seen"},
-				qp("server_qp", "the server's queue pair"), psn("next_psn", "that the server expects next"), mtu,
+				qp("server_qp", "the server's queue pair"), psn("first_psn", "that the server expects next"), mtu,
 				{Name: "dst", Bits: f.bits, Form: table.IP, Help: "server"}, {Name: "guests", Bits: 32, Help: "operations of others without an answer"}}}},
 		}
 		d[tableWords4+k] = table.Decl{

@@ -510,7 +510,10 @@ func TestBoxSettings(t *testing.T) {
 		}
 		return ""
 	})
-	if got := w.entries("static"); len(got) != 1 || w.info.Text(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: got[0]}}) != "table mux_ingress.static hdr.ipv4.src=10.77.0.200, hdr.ipv4.dst=10.77.0.9, hdr.bth.dst_qp=21845 -> connect(client_qp=23, mtu=1024)" {
+	if err := w.info.Update(update(insert, c)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.entries("static"); len(got) != 1 || !proto.Equal(got[0], c) {
 		t.Errorf("static: %v", got)
 	}
 	// Another connection with the same queue pair cannot be; this one can go.
