@@ -50,15 +50,14 @@ func (s *Session) program(ctx context.Context, d *Device) (why string, err error
 }
 
 // Compare finds what lies between the session's device and d, its program
-// included. With values, registers and counters are written, too, as after the
-// program was loaded.
-func (s *Session) Compare(ctx context.Context, d *Device, values bool) (*Diff, error) {
+// included.
+func (s *Session) Compare(ctx context.Context, d *Device, v Values) (*Diff, error) {
 	why, err := s.program(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	if why == "" {
-		return s.Diff(ctx, d, values)
+		return s.Diff(ctx, d, v)
 	}
 	out := &Diff{Device: d, Load: why}
 	for _, e := range d.Entities {
@@ -94,7 +93,7 @@ func (s *Session) Apply(ctx context.Context, d *Diff, l Limits) (*Outcome, error
 		o.Loaded = true
 		// The program may begin with entries; groups may outlive the program before.
 		var err error
-		if d, err = s.Diff(ctx, d.Device, true); err != nil {
+		if d, err = s.Diff(ctx, d.Device, WriteValues); err != nil {
 			return o, err
 		}
 	}

@@ -301,7 +301,7 @@ func (m *managed) work(ctx context.Context) {
 	var err error
 	if st == Primary {
 		var d *Diff
-		if d, err = m.session.Compare(ctx, want, false); err == nil {
+		if d, err = m.session.Compare(ctx, want, LeaveValues); err == nil {
 			if o, err = m.session.Apply(ctx, d, m.c.opt.Limits); err == nil {
 				err = m.problem(o, want)
 			}

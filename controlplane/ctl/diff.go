@@ -32,23 +32,30 @@ type Diff struct {
 	Unread  []Unread
 }
 
-// Diff compares what the session's device holds with d. Initial is whether the
-// program was just loaded: then registers and counters are written, too.
-func (s *Session) Diff(ctx context.Context, d *Device, initial bool) (*Diff, error) {
+// Values says what is done with registers and counters, which programs change.
+type Values uint8
+
+const (
+	LeaveValues   Values = iota
+	WriteValues          // as the intent has them: the program was just loaded
+	CompareValues        // as the intent has them, and others are zero
+)
+
+// Diff compares what the session's device holds with d.
+func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) {
 	out := &Diff{Device: d}
 	want := make(map[string]*p4v1.Entity, len(d.Entities))
 	size := map[uint32]int64{} // entries that a table holds
 	for _, e := range d.Entities {
-		switch e.Entity.(type) {
-		case *p4v1.Entity_RegisterEntry, *p4v1.Entity_CounterEntry:
-			if initial {
+		if v != CompareValues && isValue(e) {
+			if v == WriteValues {
 				out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: e})
 			}
 			continue
 		}
 		want[p4info.Key(e)] = e
 	}
-	unread, err := s.Scan(ctx, d.Info, Scope{Leave: d.Leave, Named: d.Entities}, func(have *p4v1.Entity) error {
+	unread, err := s.Scan(ctx, d.Info, Scope{Leave: d.Leave, Named: d.Entities, Arrays: v == CompareValues, All: v == CompareValues}, func(have *p4v1.Entity) error {
 		if t := have.GetTableEntry(); t != nil && !t.IsDefaultAction {
 			size[t.TableId]++
 		}
@@ -62,10 +69,10 @@ func (s *Session) Diff(ctx context.Context, d *Device, initial bool) (*Diff, err
 			} else {
 				out.Same++
 			}
-		case equal(w, have):
+		case equal(w, have) && (v != CompareValues || proto.Equal(w.GetTableEntry().GetCounterData(), have.GetTableEntry().GetCounterData())):
 			out.Same++
 		default:
-			out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: w, Old: have})
+			out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: counted(d.Info, w, v), Old: have})
 		}
 		return nil
 	})
@@ -89,6 +96,26 @@ func (s *Session) Diff(ctx context.Context, d *Device, initial bool) (*Diff, err
 	return out, nil
 }
 
+// counted is an entry that says that its counter is zero, where it shall be and
+// leaving it out would leave the counter alone.
+func counted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
+	t := e.GetTableEntry()
+	if t == nil || v != CompareValues || t.CounterData != nil || info.Table(t.TableId).Counter == nil {
+		return e
+	}
+	e = proto.Clone(e).(*p4v1.Entity)
+	e.GetTableEntry().CounterData = &p4v1.CounterData{}
+	return e
+}
+
+func isValue(e *p4v1.Entity) bool {
+	switch e.Entity.(type) {
+	case *p4v1.Entity_RegisterEntry, *p4v1.Entity_CounterEntry:
+		return true
+	}
+	return false
+}
+
 // removed is the change that takes away what nobody wants; what is always there
 // becomes what it was at first.
 func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
@@ -108,6 +135,10 @@ func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 		x.MeterEntry.Config = nil
 	case *p4v1.Entity_ValueSetEntry:
 		x.ValueSetEntry.Members = nil
+	case *p4v1.Entity_CounterEntry:
+		x.CounterEntry.Data = &p4v1.CounterData{}
+	case *p4v1.Entity_RegisterEntry:
+		x.RegisterEntry.Data = &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: []byte{0}}}
 	default:
 		return Change{}, false
 	}

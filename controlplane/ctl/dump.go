@@ -2,10 +2,15 @@ package ctl
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+
+	"google.golang.org/protobuf/encoding/prototext"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
@@ -75,4 +80,35 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 		}
 	}
 	return entities, b.Flush()
+}
+
+// Save writes what the session's device holds to an intent's file, and its program
+// to two others.
+func (s *Session) Save(ctx context.Context, file, infoFile, configFile string) (entities int, err error) {
+	p, err := s.GetPipeline(ctx, p4v1.GetForwardingPipelineConfigRequest_ALL)
+	if err != nil {
+		return 0, err
+	}
+	if p.Info == nil {
+		return 0, ErrNoPipeline
+	}
+	info, err := p4info.New(p.Info)
+	if err != nil {
+		return 0, err
+	}
+	text, err := prototext.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p.Info)
+	if err != nil {
+		return 0, err
+	}
+	var b bytes.Buffer
+	if entities, err = s.Dump(ctx, info, filepath.Base(infoFile), filepath.Base(configFile), &b); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(infoFile, text, 0o644); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(configFile, p.Config, 0o644); err != nil {
+		return 0, err
+	}
+	return entities, os.WriteFile(file, b.Bytes(), 0o644)
 }

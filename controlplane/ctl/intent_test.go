@@ -186,7 +186,7 @@ func connect(t *testing.T, f *fake, name, entities string) (*Session, *Device) {
 
 func apply(t *testing.T, s *Session, d *Device) *Outcome {
 	t.Helper()
-	diff, err := s.Compare(within(t), d, false)
+	diff, err := s.Compare(within(t), d, LeaveValues)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestApplyIsIdempotent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	diff, err := s.Compare(within(t), d, false)
+	diff, err := s.Compare(within(t), d, LeaveValues)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestDefaultsGoBack(t *testing.T) {
 	}
 	e := *d
 	e.Entities = d.Entities[:1]
-	diff, err := s.Compare(within(t), &e, false)
+	diff, err := s.Compare(within(t), &e, LeaveValues)
 	if err != nil || len(diff.Changes) != 1 {
 		t.Fatalf("%+v %v", diff, err)
 	}
@@ -301,7 +301,7 @@ func TestUnreadableKinds(t *testing.T) {
 	f.hidden = "Gm"
 	s, d := connect(t, f, "ipv4_router", routerEntities)
 	for n, want := range []int{15, 2, 2} {
-		diff, err := s.Compare(within(t), d, false)
+		diff, err := s.Compare(within(t), d, LeaveValues)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,17 +320,17 @@ func TestOtherPrograms(t *testing.T) {
 	s, bridge := connect(t, f, "l2_bridge", "")
 	apply(t, s, bridge)
 	router := mustIntent(t, bridge.Address, "ipv4_router", routerEntities)
-	diff, err := s.Compare(within(t), router, false)
+	diff, err := s.Compare(within(t), router, LeaveValues)
 	if err != nil || diff.Load != "the device has another" || len(diff.Changes) != 15 {
 		t.Fatalf("%+v %v", diff, err)
 	}
 	router.Pipeline = nil
-	if _, err := s.Compare(within(t), router, false); err == nil || !strings.Contains(err.Error(), "another program") {
+	if _, err := s.Compare(within(t), router, LeaveValues); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("%v", err)
 	}
 	f.restart(1)
 	until(t, s, "primary again", func(s Status) bool { return s.Losses == 1 && s.State == Primary })
-	if _, err := s.Compare(within(t), router, false); !errors.Is(err, ErrNoPipeline) {
+	if _, err := s.Compare(within(t), router, LeaveValues); !errors.Is(err, ErrNoPipeline) {
 		t.Errorf("%v", err)
 	}
 	// A program that somebody else loaded, without our cookie, is the same.
@@ -339,7 +339,7 @@ func TestOtherPrograms(t *testing.T) {
 	if err := s.SetPipeline(within(t), p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT, &other); err != nil {
 		t.Fatal(err)
 	}
-	if diff, err := s.Compare(within(t), bridge, false); err != nil || diff.Load != "" {
+	if diff, err := s.Compare(within(t), bridge, LeaveValues); err != nil || diff.Load != "" {
 		t.Errorf("%+v %v", diff, err)
 	}
 }

@@ -218,6 +218,9 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 			if tb.Meter != nil && rapid.Bool().Draw(t, "metered") {
 				e.MeterConfig = genRates(t)
 			}
+			if tb.Counter != nil && rapid.Bool().Draw(t, "counted") {
+				e.CounterData = &p4v1.CounterData{PacketCount: 1, ByteCount: int64(times(100))}
+			}
 			if rapid.Bool().Draw(t, "metadata") {
 				e.Metadata = []byte{0, 1}
 			}
@@ -323,7 +326,14 @@ func TestDumpRoundTrip(t *testing.T) {
 				rt.Fatal(err)
 			}
 		}
-		diff, err := s.Diff(ctx, d, true)
+		// The other one holds something else.
+		before := &Device{Target: Target{Name: "y"}, Info: info, Pipeline: d.Pipeline, Entities: genEntities(rt, info)}
+		if diff, err := s2.Diff(ctx, before, CompareValues); err != nil {
+			rt.Fatal(err)
+		} else if o, err := s2.Apply(ctx, diff, Limits{}); err != nil || o.Err() != nil {
+			rt.Fatal(err, o.Err())
+		}
+		diff, err := s.Diff(ctx, d, CompareValues)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -358,7 +368,7 @@ func TestDumpRoundTrip(t *testing.T) {
 				rt.Fatalf("%s became %s\n%s", info.Text(w), info.Text(got[p4info.Key(w)]), text.String())
 			}
 		}
-		diff, err = s2.Diff(ctx, in.Devices[0], true)
+		diff, err = s2.Diff(ctx, in.Devices[0], CompareValues)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -395,7 +405,7 @@ func TestApplyConverges(t *testing.T) {
 		limits := Limits{Updates: rapid.IntRange(1, 5).Draw(rt, "batch")}
 		for range 3 {
 			d := &Device{Target: Target{Name: "x"}, Info: info, Pipeline: p, Entities: genEntities(rt, info)}
-			diff, err := s.Compare(ctx, d, false)
+			diff, err := s.Compare(ctx, d, LeaveValues)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -414,7 +424,7 @@ func TestApplyConverges(t *testing.T) {
 					rt.Fatal(err)
 				}
 			}
-			if diff, err = s.Compare(ctx, d, false); err != nil || len(diff.Changes) > 0 {
+			if diff, err = s.Compare(ctx, d, LeaveValues); err != nil || len(diff.Changes) > 0 {
 				for _, c := range diff.Changes {
 					rt.Log(c.Text(info))
 				}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -15,9 +18,9 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// query is one kind of entities that is read of a device at a time: a device that
+// Query is one kind of entities that is read of a device at a time: a device that
 // does not know the kind says so for all of it.
-type query struct {
+type Query struct {
 	what string
 	ask  []*p4v1.Entity
 	keys string // the first bytes of the Keys of what comes
@@ -35,7 +38,7 @@ type Scope struct {
 }
 
 // queries are what there is to ask of a device with this P4Info.
-func (sc Scope) queries(info *p4info.Info) []query {
+func (sc Scope) queries(info *p4info.Info) []Query {
 	named := map[uint32]bool{}
 	directMeters := map[uint32]bool{}
 	for _, e := range sc.Named {
@@ -53,7 +56,7 @@ func (sc Scope) queries(info *p4info.Info) []query {
 			named[x.TableEntry.TableId] = true
 		}
 	}
-	tables := query{what: "table entries", keys: "t"}
+	tables := Query{what: "table entries", keys: "t"}
 	for _, t := range info.Tables {
 		if slices.Contains(sc.Leave, t) {
 			continue
@@ -73,14 +76,14 @@ func (sc Scope) queries(info *p4info.Info) []query {
 			tables.ask = append(tables.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: t.ID, IsDefaultAction: true}}})
 		}
 	}
-	members, groups := query{what: "members", keys: "a"}, query{what: "groups", keys: "g"}
+	members, groups := Query{what: "members", keys: "a"}, Query{what: "groups", keys: "g"}
 	for _, p := range info.Profiles {
 		members.ask = append(members.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: p.ID}}})
 		if p.Selector {
 			groups.ask = append(groups.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: p.ID}}})
 		}
 	}
-	meters, sets, digests := query{what: "meters", keys: "m"}, query{what: "value sets", keys: "v"}, query{what: "digests", keys: "d"}
+	meters, sets, digests := Query{what: "meters", keys: "m"}, Query{what: "value sets", keys: "v"}, Query{what: "digests", keys: "d"}
 	for _, m := range info.Meters {
 		if sc.All || named[m.ID] {
 			meters.ask = append(meters.ask, &p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID}}})
@@ -96,13 +99,13 @@ func (sc Scope) queries(info *p4info.Info) []query {
 			digests.ask = append(digests.ask, &p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID}}})
 		}
 	}
-	all := []query{
+	all := []Query{
 		{what: "multicast groups", keys: "G", ask: []*p4v1.Entity{multicast(&p4v1.MulticastGroupEntry{})}},
 		{what: "clone sessions", keys: "S", ask: []*p4v1.Entity{cloneSession(&p4v1.CloneSessionEntry{})}},
 		digests, sets, meters, members, groups, tables,
 	}
 	if sc.Arrays {
-		registers, counters := query{what: "registers", keys: "r"}, query{what: "counters", keys: "c"}
+		registers, counters := Query{what: "registers", keys: "r"}, Query{what: "counters", keys: "c"}
 		for _, r := range info.Registers {
 			registers.ask = append(registers.ask, &p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{RegisterId: r.ID}}})
 		}
@@ -111,7 +114,7 @@ func (sc Scope) queries(info *p4info.Info) []query {
 		}
 		all = append(all, registers, counters)
 	}
-	return slices.DeleteFunc(all, func(q query) bool { return len(q.ask) == 0 })
+	return slices.DeleteFunc(all, func(q Query) bool { return len(q.ask) == 0 })
 }
 
 // Unread is a kind of entities that a device does not show.
@@ -124,12 +127,29 @@ type Unread struct {
 // Scan reads what a device holds, and gives each entity in canonical form. Kinds
 // that the device cannot show are told, and are no error.
 func (s *Session) Scan(ctx context.Context, info *p4info.Info, sc Scope, yield func(*p4v1.Entity) error) ([]Unread, error) {
+	return s.Ask(ctx, info, sc.queries(info), false, yield)
+}
+
+// Ask is Scan for some queries. With zero, cells of arrays come that are zero or
+// not set, too.
+func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero bool, yield func(*p4v1.Entity) error) ([]Unread, error) {
 	var unread []Unread
-	for _, q := range sc.queries(info) {
+	for _, q := range ask {
+		var members map[string]bool
+		if q.keys == "a" {
+			members = map[string]bool{}
+		}
 		err := s.Read(ctx, func(e *p4v1.Entity) error {
-			e, err := stored(info, e)
+			e, err := stored(info, e, zero)
 			if e == nil || err != nil {
 				return err
+			}
+			if members != nil { // PI copies those with weights, and shows the copies
+				key := p4info.Key(e)
+				if members[key] {
+					return nil
+				}
+				members[key] = true
 			}
 			return yield(e)
 		}, q.ask...)
@@ -144,9 +164,156 @@ func (s *Session) Scan(ctx context.Context, info *p4info.Info, sc Scope, yield f
 	return unread, nil
 }
 
+// Queries are what reads the object or the kind of a name; without one, all there
+// is. A second name is the index of a cell.
+func Queries(info *p4info.Info, names ...string) ([]Query, error) {
+	all := Scope{All: true, Arrays: true}.queries(info)
+	if len(names) == 0 {
+		return all, nil
+	}
+	name := names[0]
+	for _, k := range kinds() {
+		if k.section != name {
+			continue
+		}
+		var some []Query
+		for _, q := range all {
+			if k.is(q.ask[0]) {
+				some = append(some, q)
+			}
+		}
+		if len(some) == 0 {
+			return nil, fmt.Errorf("the program has no %s", strings.ReplaceAll(name, "_", " "))
+		}
+		if len(names) > 1 {
+			return nil, fmt.Errorf("an index is of one counter, meter or register: name it instead of %s", name)
+		}
+		return some, nil
+	}
+	id, kind := uint32(0), ""
+	found := func(o p4info.Object, what string) {
+		if o.Name == name || o.Alias == name || strings.HasSuffix(o.Name, "."+name) {
+			if id != 0 && o.Name != name {
+				kind += " and "
+			} else {
+				kind = ""
+			}
+			id = o.ID
+			kind += what + " " + o.Name
+		}
+	}
+	for _, t := range info.Tables {
+		found(t.Object, "table")
+	}
+	for _, p := range info.Profiles {
+		found(p.Object, "action profile")
+	}
+	for what, list := range map[string][]*p4info.Array{"counter": info.Counters, "meter": info.Meters, "register": info.Registers} {
+		for _, a := range list {
+			found(a.Object, what)
+		}
+	}
+	for _, d := range info.Digests {
+		found(d.Object, "digest")
+	}
+	for _, v := range info.ValueSets {
+		found(v.Object, "value set")
+	}
+	switch {
+	case id == 0:
+		return nil, fmt.Errorf("the program has nothing that is called %s; quillon ctl read shows all there is", name)
+	case strings.Contains(kind, " and "):
+		return nil, fmt.Errorf("%s may be %s: write it in full", name, kind)
+	}
+	var index *p4v1.Index
+	if len(names) > 1 {
+		n, err := strconv.ParseInt(names[1], 0, 64)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("index %q: want a number from 0", names[1])
+		}
+		index = &p4v1.Index{Index: n}
+	}
+	var some []Query
+	for _, q := range all {
+		q.ask = slices.DeleteFunc(slices.Clone(q.ask), func(e *p4v1.Entity) bool { return objectOf(e) != id })
+		for _, e := range q.ask {
+			switch x := e.Entity.(type) {
+			case *p4v1.Entity_CounterEntry:
+				x.CounterEntry.Index = index
+			case *p4v1.Entity_MeterEntry:
+				x.MeterEntry.Index = index
+			case *p4v1.Entity_RegisterEntry:
+				x.RegisterEntry.Index = index
+			default:
+				if index != nil {
+					return nil, fmt.Errorf("%s has no indices", kind)
+				}
+			}
+		}
+		if len(q.ask) > 0 {
+			some = append(some, q)
+		}
+	}
+	if len(some) == 0 {
+		return nil, fmt.Errorf("%s is the program's: there is nothing to read", kind)
+	}
+	return some, nil
+}
+
+// objectOf is the id of the object that an entity is of.
+func objectOf(e *p4v1.Entity) uint32 {
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_TableEntry:
+		return x.TableEntry.TableId
+	case *p4v1.Entity_ActionProfileMember:
+		return x.ActionProfileMember.ActionProfileId
+	case *p4v1.Entity_ActionProfileGroup:
+		return x.ActionProfileGroup.ActionProfileId
+	case *p4v1.Entity_CounterEntry:
+		return x.CounterEntry.CounterId
+	case *p4v1.Entity_MeterEntry:
+		return x.MeterEntry.MeterId
+	case *p4v1.Entity_RegisterEntry:
+		return x.RegisterEntry.RegisterId
+	case *p4v1.Entity_DigestEntry:
+		return x.DigestEntry.DigestId
+	case *p4v1.Entity_ValueSetEntry:
+		return x.ValueSetEntry.ValueSetId
+	}
+	return 0
+}
+
+// Sections are the names of the lists of an intent, in their order.
+func Sections() []string {
+	var names []string
+	for _, k := range kinds() {
+		names = append(names, k.section)
+	}
+	return names
+}
+
+// Text is an entity in one line for people, with its counts.
+func Text(info *p4info.Info, e *p4v1.Entity) string {
+	text := info.Text(e)
+	t := e.GetTableEntry()
+	if t == nil {
+		return text
+	}
+	if t.IdleTimeoutNs != 0 {
+		text += fmt.Sprintf(", idle timeout %v", time.Duration(t.IdleTimeoutNs))
+	}
+	if c := t.MeterConfig; c != nil {
+		text += fmt.Sprintf(", meter committed %d burst %d, peak %d burst %d", c.Cir, c.Cburst, c.Pir, c.Pburst)
+	}
+	if c := t.CounterData; c != nil {
+		text += fmt.Sprintf(", %d packets, %d bytes", c.PacketCount, c.ByteCount)
+	}
+	return text
+}
+
 // stored is an entity that a device showed, in canonical form and without what
-// belongs to the moment; nil: it is the program's, or like new.
-func stored(info *p4info.Info, e *p4v1.Entity) (*p4v1.Entity, error) {
+// belongs to the moment; nil: it is the program's, or, without zero, like new.
+func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) {
 	switch x := e.Entity.(type) {
 	case *p4v1.Entity_TableEntry:
 		t := x.TableEntry
@@ -160,20 +327,23 @@ func stored(info *p4info.Info, e *p4v1.Entity) (*p4v1.Entity, error) {
 		if unset(t.MeterConfig) {
 			t.MeterConfig = nil
 		}
-		if c := t.CounterData; c != nil && c.PacketCount == 0 && c.ByteCount == 0 {
+		if c := t.CounterData; !zero && c != nil && c.PacketCount == 0 && c.ByteCount == 0 {
 			t.CounterData = nil
 		}
 	case *p4v1.Entity_MeterEntry:
 		x.MeterEntry.CounterData = nil
 		if unset(x.MeterEntry.Config) {
+			if zero {
+				return e, nil
+			}
 			return nil, nil
 		}
 	case *p4v1.Entity_CounterEntry:
-		if c := x.CounterEntry.Data; c.GetPacketCount() == 0 && c.GetByteCount() == 0 {
+		if c := x.CounterEntry.Data; !zero && c.GetPacketCount() == 0 && c.GetByteCount() == 0 {
 			return nil, nil
 		}
 	case *p4v1.Entity_RegisterEntry:
-		if zeroData(x.RegisterEntry.Data) {
+		if !zero && zeroData(x.RegisterEntry.Data) {
 			return nil, nil
 		}
 	case *p4v1.Entity_ValueSetEntry:

@@ -1,0 +1,122 @@
+package ctl
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+// Event is something that a device told, in names.
+type Event struct {
+	Kind   string            `json:"kind"` // digest, packet, idle, error
+	Name   string            `json:"name,omitempty"`
+	Fields map[string]string `json:"fields,omitempty"`
+	Frame  string            `json:"frame,omitempty"` // hexadecimal
+	Text   string            `json:"text"`
+}
+
+// Events are what is in a message of a device; of an arbitration nothing.
+func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
+	switch x := m.Update.(type) {
+	case *p4v1.StreamMessageResponse_Digest:
+		var out []Event
+		d := info.Digest(x.Digest.DigestId)
+		if d == nil {
+			return nil
+		}
+		for _, data := range x.Digest.Data {
+			e := Event{Kind: "digest", Name: d.Name, Fields: map[string]string{}}
+			var parts []string
+			for i, v := range digestValues(d, data) {
+				f := d.Fields[i]
+				e.Fields[f.Name] = p4info.FormatValue(f.Name, f.Type, v)
+				parts = append(parts, f.Name+"="+e.Fields[f.Name])
+			}
+			if parts == nil {
+				parts = []string{p4info.DataText(data)}
+			}
+			e.Text = "digest " + d.Name + " " + strings.Join(parts, " ")
+			out = append(out, e)
+		}
+		return out
+	case *p4v1.StreamMessageResponse_Packet:
+		e := Event{Kind: "packet", Name: "packet_in", Fields: map[string]string{}, Frame: hex.EncodeToString(x.Packet.Payload)}
+		var parts []string
+		if info.PacketIn != nil {
+			for _, v := range x.Packet.Metadata {
+				if f := fieldByID(info.PacketIn.Fields, v.MetadataId); f != nil {
+					e.Fields[f.Name] = p4info.FormatValue(f.Name, f.Type, v.Value)
+					parts = append(parts, f.Name+"="+e.Fields[f.Name])
+				}
+			}
+		}
+		e.Text = fmt.Sprintf("packet %s: %d bytes %s", strings.Join(parts, " "), len(x.Packet.Payload), e.Frame)
+		return []Event{e}
+	case *p4v1.StreamMessageResponse_IdleTimeoutNotification:
+		var out []Event
+		for _, t := range x.IdleTimeoutNotification.TableEntry {
+			e := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: t}}
+			out = append(out, Event{Kind: "idle", Name: name(info, t.TableId), Text: "idle " + info.Text(e)})
+		}
+		return out
+	case *p4v1.StreamMessageResponse_Error:
+		return []Event{{Kind: "error", Text: fmt.Sprintf("error %s: %s", codes.Code(x.Error.CanonicalCode), x.Error.Message)}}
+	}
+	return nil
+}
+
+func name(info *p4info.Info, table uint32) string {
+	if t := info.Table(table); t != nil {
+		return t.Name
+	}
+	return fmt.Sprintf("0x%08x", table)
+}
+
+// digestValues are the values of a digest's fields, in order; nil when it is not
+// made of unsigned integers.
+func digestValues(d *p4info.Digest, data *p4v1.P4Data) [][]byte {
+	var members []*p4v1.P4Data
+	switch x := data.GetData().(type) {
+	case *p4v1.P4Data_Struct:
+		members = x.Struct.Members
+	case *p4v1.P4Data_Tuple:
+		members = x.Tuple.Members
+	default:
+		members = []*p4v1.P4Data{data}
+	}
+	if len(members) != len(d.Fields) {
+		return nil
+	}
+	out := make([][]byte, len(members))
+	for i, m := range members {
+		if out[i] = m.GetBitstring(); out[i] == nil {
+			return nil
+		}
+	}
+	return out
+}
+
+// Subscribe asks the device for the digests of a program that it does not send yet.
+func (s *Session) Subscribe(ctx context.Context, digests []*p4info.Digest, c *p4v1.DigestEntry_Config) error {
+	for _, d := range digests {
+		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: &p4v1.Entity{
+			Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: c}},
+		}})
+		var w *WriteError
+		if errors.As(err, &w) && w.Failed[0].Code == codes.AlreadyExists {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: digest %s: %w", s.Target, d.Name, err)
+		}
+	}
+	return nil
+}

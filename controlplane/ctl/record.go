@@ -1,0 +1,117 @@
+package ctl
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Record is what a running controller leaves in its state file: for people who ask
+// how it stands, and for the one after it, whose election ids must be higher even
+// when the clock went back.
+type Record struct {
+	Intent   string         `json:"intent"`
+	PID      int            `json:"pid"`
+	At       clock.Time     `json:"at"` // ns since the epoch, of the last change
+	Election ElectionID     `json:"election"`
+	Devices  []DeviceStatus `json:"devices"`
+	// Running is whether the controller that wrote it still runs; not in the file.
+	Running bool `json:"running,omitempty"`
+}
+
+// RecordDir is where state files are: quillon/ctl in $XDG_STATE_HOME, which is
+// .local/state at home where it is not set.
+func RecordDir() (string, error) {
+	dir := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(dir) {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("no place for the state: %w; name one with --state", err)
+		}
+		dir = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(dir, "quillon", "ctl"), nil
+}
+
+// RecordFile is a state file that this process keeps.
+type RecordFile struct {
+	path string
+	lock *os.File
+	last Record
+}
+
+// KeepRecord takes a state file for this process alone, and reads what is in it.
+func KeepRecord(path string) (*RecordFile, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		r, _ := ReadRecord(path)
+		return nil, fmt.Errorf("%s: a controller keeps it already (process %d): stop it, or choose another file with --state", path, r.PID)
+	}
+	last, err := ReadRecord(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		lock.Close()
+		return nil, err
+	}
+	return &RecordFile{path: path, lock: lock, last: last}, nil
+}
+
+// Election is the id for a controller that starts at t: higher than all before.
+func (f *RecordFile) Election(t clock.Time) ElectionID {
+	e := ElectionAt(t)
+	for _, d := range f.last.Devices {
+		if !d.Election.Less(e) {
+			e = d.Election.next()
+		}
+	}
+	if !f.last.Election.Less(e) {
+		e = f.last.Election.next()
+	}
+	return e
+}
+
+// Save writes r in place of what was there.
+func (f *RecordFile) Save(r Record) error {
+	r.PID, r.Running = os.Getpid(), false
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.path+".new", append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(f.path+".new", f.path)
+}
+
+// Close lets others have the file.
+func (f *RecordFile) Close() error { return f.lock.Close() }
+
+// ReadRecord reads a state file, whoever keeps it.
+func ReadRecord(path string) (Record, error) {
+	var r Record
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("%s: no state of a controller: %w", path, err)
+	}
+	if lock, err := os.OpenFile(path+".lock", os.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+		r.Running = unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
+		lock.Close()
+	}
+	return r, nil
+}
