@@ -50,8 +50,8 @@ func (c *course) answered(r *course) bool {
 
 // laps is the mix as a loop without a seam: in each lap every connection goes
 // on with the PSNs where it was. Requests that the recording leaves unanswered
-// are left out.
-func (m *mix) laps() ([]blast.Frame, error) {
+// are left out. The map has every stream of responses with its requests.
+func (m *mix) laps() ([]blast.Frame, map[stream]stream, error) {
 	requests, responses := map[stream]*course{}, map[stream]*course{}
 	list := m.list()
 	each := func(do func(b []byte, f *hdr.Frame, s stream, response bool)) {
@@ -97,7 +97,7 @@ func (m *mix) laps() ([]blast.Frame, error) {
 				}
 			}
 			if len(fit) == 0 {
-				return nil, fmt.Errorf("responses to QP %d of %v answer no requests", s.qpn, s.client)
+				return nil, nil, fmt.Errorf("responses to QP %d of %v answer no requests", s.qpn, s.client)
 			}
 			if len(fit) <= most {
 				q := slices.MinFunc(fit, stream.compare)
@@ -119,5 +119,5 @@ func (m *mix) laps() ([]blast.Frame, error) {
 			frames = append(frames, blast.Frame{Bytes: b, Step: step})
 		}
 	})
-	return frames, nil
+	return frames, pairs, nil
 }

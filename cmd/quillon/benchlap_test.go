@@ -18,7 +18,7 @@ func TestLapsHaveNoSeam(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	frames, err := m.laps()
+	frames, _, err := m.laps()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func vethBenchmarks() []benchmark {
 		if err != nil {
 			return nil, fmt.Errorf("record the mix: %w", err)
 		}
-		frames, err := m.laps()
+		frames, _, err := m.laps()
 		if err != nil {
 			return nil, fmt.Errorf("the mix in laps: %w", err)
 		}
