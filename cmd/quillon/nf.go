@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/table"
 )
 
 // kindDoc is a Kind's declaration as nf describe --json prints it.
@@ -21,10 +22,11 @@ type kindDoc struct {
 	Params   []graph.Param `json:"params"`
 	Counters []counter.Def `json:"counters"`
 	Reasons  []counter.Def `json:"reasons"`
+	Tables   []table.Decl  `json:"tables"`
 }
 
 func docOf(k graph.Kind) kindDoc {
-	return kindDoc{k.Name, k.Summary, k.Doc, list(k.In), list(k.Out), list(k.Params), list(k.Counters), list(k.Reasons)}
+	return kindDoc{k.Name, k.Summary, k.Doc, list(k.In), list(k.Out), list(k.Params), list(k.Counters), list(k.Reasons), list(k.Tables)}
 }
 
 // list is s, never nil: [] in JSON, not null.
@@ -50,7 +52,7 @@ func newNFCmd() *cobra.Command {
 	}
 	describe := &cobra.Command{
 		Use:               "describe KIND",
-		Short:             "Show a network function's parameters, counters and reasons",
+		Short:             "Show a network function's parameters, tables, counters and reasons",
 		Example:           "  quillon nf describe clover-steer",
 		Args:              exactly("KIND"),
 		ValidArgsFunction: completeKinds,
@@ -122,6 +124,7 @@ func describeKind(w io.Writer, k graph.Kind) {
 	}
 	fmt.Fprintf(w, "\nInputs:  %s\nOutputs: %s\n", strings.Join(k.In, " "), strings.Join(k.Out, " "))
 	describeParams(w, k.Params)
+	describeTables(w, k.Tables)
 	for _, s := range []struct {
 		title string
 		defs  []counter.Def
@@ -132,6 +135,41 @@ func describeKind(w io.Writer, k graph.Kind) {
 		fmt.Fprintf(w, "\n%s:\n", s.title)
 		for _, d := range s.defs {
 			fmt.Fprintf(w, "  %s\t%s\n", d.Name, d.Help)
+		}
+	}
+}
+
+// mayText says what clients may change in a table.
+func mayText(o table.Ops) string {
+	if o == 0 {
+		return "read only"
+	}
+	return "to change: " + o.String()
+}
+
+// describeTables shows what P4Runtime and quillon table have of a kind.
+func describeTables(w io.Writer, tables []table.Decl) {
+	if len(tables) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nTables (quillon help table):\n")
+	line := func(name string, f table.Field, match string) {
+		fmt.Fprintf(w, "    %s\t%s%d bits: %s\n", name, match, f.Bits, f.Help)
+	}
+	for _, d := range tables {
+		if four, ok := strings.CutSuffix(d.Name, "_ipv6"); ok {
+			fmt.Fprintf(w, "  %s\tas %s, with addresses of IPv6\n", d.Name, four)
+			continue
+		}
+		fmt.Fprintf(w, "  %s\t%s; %s\n", d.Name, d.Help, mayText(d.May))
+		for _, k := range d.Keys {
+			line(k.Name, k, k.Match.String()+", ")
+		}
+		for _, a := range d.Actions {
+			fmt.Fprintf(w, "    -> %s\t%s\n", a.Name, a.Help)
+			for _, p := range a.Params {
+				line("   "+p.Name, p, "")
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/table"
 )
 
 // Version of the protocol. A server refuses requests of another.
@@ -31,6 +32,9 @@ const (
 	opSet        = "set"
 	opApply      = "apply"
 	opReport     = "report"
+	opTables     = "tables"
+	opTable      = "table"
+	opTableWrite = "table-write"
 	opStop       = "stop"
 )
 
@@ -45,6 +49,9 @@ type request struct {
 	Args   graph.Args `json:"args,omitempty"`
 	Spec   string     `json:"spec,omitempty"` // YAML
 	DryRun bool       `json:"dry_run,omitempty"`
+	Table  string     `json:"table,omitempty"`
+	Change string     `json:"change,omitempty"` // insert, modify, delete or default
+	Entry  table.Text `json:"entry,omitzero"`
 }
 
 type response struct {
@@ -83,6 +90,21 @@ type Ports struct {
 type Plan struct {
 	Actions []graph.Action `json:"actions"`
 	Text    string         `json:"text"`
+}
+
+// Table is a table of an app.
+type Table struct {
+	App  string `json:"app"`
+	Kind string `json:"kind"`
+	table.Decl
+}
+
+// rows are some entries of a table, and in the first answer its default action.
+// More: another answer follows.
+type rows struct {
+	Default *table.Text  `json:"default,omitempty"`
+	Entries []table.Text `json:"entries"`
+	More    bool         `json:"more,omitempty"`
 }
 
 // Captured is a frame of a stream, and how many the buffer had no room for

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/table"
 )
 
 // Client talks to a running instance. It is safe for concurrent use; requests
@@ -133,6 +134,46 @@ func (c *Client) Apply(spec []byte, dryRun bool) (p Plan, err error) {
 func (c *Client) Report(app string) (r []json.RawMessage, err error) {
 	err = c.call(request{Op: opReport, App: app}, &r)
 	return r, err
+}
+
+// Tables are the declarations of all apps' tables.
+func (c *Client) Tables() (t []Table, err error) {
+	err = c.call(request{Op: opTables}, &t)
+	return t, err
+}
+
+// Table calls f with the default action of an app's table, if it has one, and
+// with its entries. It ends with f's first error.
+func (c *Client) Table(app, name string, f func(table.Text) error) error {
+	var r rows
+	err := c.call(request{Op: opTable, App: app, Table: name}, &r)
+	var stopped error
+	for {
+		if err != nil {
+			return err
+		}
+		if r.Default != nil {
+			r.Entries = append([]table.Text{*r.Default}, r.Entries...)
+		}
+		for _, e := range r.Entries {
+			if stopped == nil {
+				stopped = f(e)
+			}
+		}
+		if !r.More {
+			return stopped
+		}
+		r = rows{}
+		c.mu.Lock()
+		err = c.answer(&r)
+		c.mu.Unlock()
+	}
+}
+
+// Change changes an app's table: what is insert, modify, delete or default. A
+// default without an action is back to what the app begins with.
+func (c *Client) Change(app, name, what string, entry table.Text) error {
+	return c.call(request{Op: opTableWrite, App: app, Table: name, Change: what, Entry: entry}, nil)
 }
 
 // Stop ends the instance.

@@ -15,6 +15,8 @@
 // it into a stream: an empty result when copying has begun, then one response
 // a frame, until the client hangs up.
 //
+// "table" has as many answers as its entries need; all but the last say "more".
+//
 // The socket belongs to its owner alone (mode 0600). Whatever a request does
 // to the workers happens between two of their breaths; they never wait.
 package admin

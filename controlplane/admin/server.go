@@ -158,6 +158,12 @@ func (s *Server) serve(c net.Conn) {
 			s.stream(c, out, req)
 			return
 		}
+		if req.Op == opTable {
+			if s.table(out, req) != nil {
+				return
+			}
+			continue
+		}
 		v, err := s.do(req)
 		r := failure(err)
 		if err == nil {
@@ -240,6 +246,16 @@ func (s *Server) do(req request) (any, error) {
 		return plan(p), inst.Apply(p)
 	case opReport:
 		return inst.Report(req.App)
+	case opTables:
+		list := []Table{}
+		for _, a := range inst.Tables() {
+			for _, d := range a.Tables {
+				list = append(list, Table{a.App, a.Kind, d})
+			}
+		}
+		return list, nil
+	case opTableWrite:
+		return nil, s.writeTable(req)
 	case opStop:
 		if s.cfg.Stop == nil {
 			return nil, errors.New("this instance cannot be stopped from here")

@@ -8,6 +8,7 @@
 package table
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 )
@@ -23,10 +24,6 @@ const (
 	Optional
 )
 
-func (m Match) String() string {
-	return [...]string{"exact", "lpm", "ternary", "range", "optional"}[m]
-}
-
 // Form is how people write a value.
 type Form uint8
 
@@ -37,13 +34,34 @@ const (
 	MAC // 48 bits
 )
 
+var matchNames = []string{"exact", "lpm", "ternary", "range", "optional"}
+var formNames = []string{"decimal", "hex", "ip", "mac"}
+var scopeNames = []string{"anywhere", "entry", "default"}
+
+func (m Match) String() string                { return matchNames[m] }
+func (m Match) MarshalText() ([]byte, error)  { return []byte(matchNames[m]), nil }
+func (f Form) MarshalText() ([]byte, error)   { return []byte(formNames[f]), nil }
+func (s Scope) MarshalText() ([]byte, error)  { return []byte(scopeNames[s]), nil }
+func (m *Match) UnmarshalText(b []byte) error { return named(m, matchNames, b) }
+func (f *Form) UnmarshalText(b []byte) error  { return named(f, formNames, b) }
+func (s *Scope) UnmarshalText(b []byte) error { return named(s, scopeNames, b) }
+
+func named[T ~uint8](v *T, names []string, b []byte) error {
+	n := slices.Index(names, string(b))
+	if n < 0 {
+		return fmt.Errorf("%q is none of %s", b, list(names))
+	}
+	*v = T(n)
+	return nil
+}
+
 // Field is a field of a key, or a parameter of an action.
 type Field struct {
-	Name  string
-	Bits  int   // at most 128
-	Match Match // of a key's
-	Form  Form
-	Help  string
+	Name  string `json:"name"`
+	Bits  int    `json:"bits"`            // at most 128
+	Match Match  `json:"match,omitempty"` // of a key's
+	Form  Form   `json:"form"`
+	Help  string `json:"help,omitempty"`
 }
 
 // Scope says where an action may stand.
@@ -58,10 +76,10 @@ const (
 // Action is what an entry does. Tables of an app that name an action alike
 // mean the same one.
 type Action struct {
-	Name   string
-	Params []Field
-	Scope  Scope
-	Help   string
+	Name   string  `json:"name"`
+	Params []Field `json:"params,omitempty"`
+	Scope  Scope   `json:"scope"`
+	Help   string  `json:"help,omitempty"`
 }
 
 // Ops are kinds of change.
@@ -87,25 +105,45 @@ func (o Ops) Names() []string {
 	return n
 }
 
-func (o Ops) String() string { return fmt.Sprint(o.Names()) }
+func (o Ops) String() string { return list(o.Names()) }
+
+// MarshalJSON gives the names.
+func (o Ops) MarshalJSON() ([]byte, error) { return json.Marshal(append([]string{}, o.Names()...)) }
+
+// UnmarshalJSON takes them.
+func (o *Ops) UnmarshalJSON(b []byte) error {
+	var names []string
+	if err := json.Unmarshal(b, &names); err != nil {
+		return err
+	}
+	*o = 0
+	for _, n := range names {
+		i := slices.Index(opNames, n)
+		if i < 0 {
+			return fmt.Errorf("%q is none of %s", n, list(opNames))
+		}
+		*o |= 1 << i
+	}
+	return nil
+}
 
 // Decl declares a table, under the name that it has in the app's P4 twin.
 type Decl struct {
-	Name    string
-	Help    string
-	Keys    []Field
-	Actions []Action
+	Name    string   `json:"name"`
+	Help    string   `json:"help"`
+	Keys    []Field  `json:"keys,omitempty"`
+	Actions []Action `json:"actions"`
 	// Default is the default action of an app without arguments; nil: none.
-	Default *Call
+	Default *Call `json:"default,omitempty"`
 	// Size is the most entries; 0: as many as arguments of the app say.
-	Size int
+	Size int `json:"size,omitempty"`
 	// May are the changes that clients may make.
-	May Ops
+	May Ops `json:"may"`
 	// Setting: the table stands for arguments. Nil: the app has its entries.
-	Setting *Setting
+	Setting *Setting `json:"-"`
 	// Sharded: each worker has entries of its own. Otherwise what one worker
 	// has is what all have.
-	Sharded bool
+	Sharded bool `json:"sharded,omitempty"`
 }
 
 // Action is the index of the action of that name; -1 when there is none.
@@ -120,8 +158,8 @@ func (d *Decl) Prioritized() bool {
 
 // Call is an action with its arguments.
 type Call struct {
-	Action int // index into Decl.Actions
-	Params []Value
+	Action int     `json:"action"` // index into Decl.Actions
+	Params []Value `json:"params,omitempty"`
 }
 
 // Equal reports whether both do the same.
@@ -210,7 +248,7 @@ func (d *Decl) Check(c *Change) error {
 		if d.May == 0 {
 			return Errorf(Denied, "table %s can be read only", d.Name)
 		}
-		return Errorf(Denied, "table %s: no %s: it takes %s", d.Name, c.Op.Names()[0], list(d.May.Names()))
+		return Errorf(Denied, "table %s: no %s: it takes %v", d.Name, c.Op.Names()[0], d.May)
 	}
 	if c.Op != Default {
 		if err := d.checkKey(&c.Entry); err != nil {

@@ -1,6 +1,7 @@
 package table_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -180,6 +181,39 @@ func TestParse(t *testing.T) {
 		var e *table.Error
 		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &e) || e.Code != table.Invalid {
 			t.Errorf("%v: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestShortNames(t *testing.T) {
+	d := &table.Decl{Name: "t", Keys: []table.Field{{Name: "hdr.ip.src", Bits: 8}, {Name: "hdr.ip.dst", Bits: 8}, {Name: "meta.src", Bits: 8, Match: table.Range}}}
+	e, err := d.Parse(table.Text{Match: map[string]string{"ip.src": "1", "dst": "2", "meta.src": "3"}})
+	if got := d.KeyText(&e); err != nil || got != "entry hdr.ip.src=1 hdr.ip.dst=2 meta.src=3..3" {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, m := range []map[string]string{{"src": "1"}, {"rc": "1"}, {"dst": "1", "ip.dst": "2"}} {
+		if _, err := d.Parse(table.Text{Match: m}); err == nil {
+			t.Errorf("%v: it is not clear which field is meant", m)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	d := decl()
+	b, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back table.Decl
+	if err := json.Unmarshal(b, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(d, &back); diff != "" {
+		t.Error(diff)
+	}
+	for _, s := range []string{`{"may":["fly"]}`, `{"keys":[{"match":"nearly"}]}`} {
+		if err := json.Unmarshal([]byte(s), &back); err == nil || !strings.Contains(err.Error(), "is none of") {
+			t.Errorf("%s: %v", s, err)
 		}
 	}
 }

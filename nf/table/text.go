@@ -201,7 +201,8 @@ func (d *Decl) KeyText(e *Entry) string {
 	return "entry " + strings.Join(out, " ")
 }
 
-// Parse reads an entry, or a default action. Without an action it is the place
+// Parse reads an entry, or a default action; of names the last parts are enough
+// where only one has them. Without an action it is the place
 // of an entry, as for Delete.
 func (d *Decl) Parse(t Text) (Entry, error) {
 	e := Entry{Priority: t.Priority, Call: Call{Action: -1}}
@@ -209,14 +210,13 @@ func (d *Decl) Parse(t Text) (Entry, error) {
 		return e, Errorf(Invalid, "table %s: the default action has neither key nor priority", d.Name)
 	}
 	if !t.Default {
-		for _, name := range slices.Sorted(maps.Keys(t.Match)) {
-			if !slices.ContainsFunc(d.Keys, func(k Field) bool { return k.Name == name }) {
-				return e, Errorf(Invalid, "table %s has no key field %s; it has %s", d.Name, name, list(fieldNames(d.Keys)))
-			}
+		match, err := full(t.Match, d.Keys)
+		if err != nil {
+			return e, Errorf(Invalid, "table %s has no key field %v", d.Name, err)
 		}
 		for i := range d.Keys {
 			k := &d.Keys[i]
-			s, ok := t.Match[k.Name]
+			s, ok := match[k.Name]
 			c := Cond{Any: true}
 			if ok {
 				var err error
@@ -241,14 +241,13 @@ func (d *Decl) Parse(t Text) (Entry, error) {
 		return e, Errorf(Invalid, "table %s has no action %s; it has %s", d.Name, t.Action, list(names))
 	}
 	a := &d.Actions[e.Action]
-	for _, name := range slices.Sorted(maps.Keys(t.Params)) {
-		if !slices.ContainsFunc(a.Params, func(p Field) bool { return p.Name == name }) {
-			return e, Errorf(Invalid, "table %s: action %s has no parameter %s; it has %s", d.Name, a.Name, name, list(fieldNames(a.Params)))
-		}
+	params, err := full(t.Params, a.Params)
+	if err != nil {
+		return e, Errorf(Invalid, "table %s: action %s has no parameter %v", d.Name, a.Name, err)
 	}
 	for i := range a.Params {
 		p := &a.Params[i]
-		s, ok := t.Params[p.Name]
+		s, ok := params[p.Name]
 		if !ok {
 			return e, Errorf(Invalid, "table %s: action %s: %s is missing", d.Name, a.Name, p.Name)
 		}
@@ -259,6 +258,30 @@ func (d *Decl) Parse(t Text) (Entry, error) {
 		e.Params = append(e.Params, v)
 	}
 	return e, nil
+}
+
+// full gives values the full names of their fields, of which the last parts are
+// enough where only one field has them.
+func full(values map[string]string, fields []Field) (map[string]string, error) {
+	out := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		found := ""
+		for _, f := range fields {
+			switch {
+			case f.Name == name:
+				found = name
+			case strings.HasSuffix(f.Name, "."+name) && found == "":
+				found = f.Name
+			case strings.HasSuffix(f.Name, "."+name) && found != name:
+				return nil, fmt.Errorf("%s alone; it has %s", name, list(fieldNames(fields)))
+			}
+		}
+		if _, twice := out[found]; found == "" || twice {
+			return nil, fmt.Errorf("%s; it has %s", name, list(fieldNames(fields)))
+		}
+		out[found] = values[name]
+	}
+	return out, nil
 }
 
 func fieldNames(f []Field) []string {
