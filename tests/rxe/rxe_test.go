@@ -107,33 +107,65 @@ type did struct {
 // with what the server's memory holds.
 func (r *rack) contend(t *testing.T, clients ...string) outcome {
 	t.Helper()
-	const port = 18600
+	return r.processes(t, clients)
+}
+
+// processes is contend with several processes of the server at once, which serve
+// the same addresses and may not use each other's memory.
+func (r *rack) processes(t *testing.T, clients ...[]string) outcome {
+	t.Helper()
 	before := r.counters(t)
-	server := r.guests[0].start(t, "contend", "server", "-b", "50", "-c", strconv.Itoa(len(clients)))
-	r.listening(t, port)
+	all := make([]contest, len(clients))
+	for i, args := range clients {
+		all[i] = r.begin(t, 18600+i, args)
+	}
 	var o outcome
-	var jobs []job
+	for _, c := range all {
+		o.errors = append(o.errors, c.end(t)...)
+	}
+	o.counters = grown(before, r.counters(t))
+	return o
+}
+
+// contest is a server of contend and its clients, while they run.
+type contest struct {
+	server  job
+	clients []job
+	args    []string // of the clients
+}
+
+func (r *rack) begin(t *testing.T, port int, clients []string) contest {
+	t.Helper()
+	c := contest{args: clients}
+	c.server = r.guests[0].start(t, "contend", "server", "-b", "50", "-P", strconv.Itoa(port), "-c", strconv.Itoa(len(clients)))
+	r.listening(t, port)
 	for i, args := range clients {
 		g := r.guests[1+i%(len(r.guests)-1)]
 		address := r.guests[0].ip4
 		if strings.Contains(args, "-g 2") {
 			address = r.guests[0].ip6
 		}
-		jobs = append(jobs, g.start(t, append([]string{"contend", "client", address, "-w"}, strings.Fields(args)...)...))
+		c.clients = append(c.clients, g.start(t, append([]string{"contend", "client", address, "-P", strconv.Itoa(port), "-w"}, strings.Fields(args)...)...))
 	}
+	return c
+}
+
+// end waits for all, judges them, and returns what clients complained of.
+func (c *contest) end(t *testing.T) (complaints []string) {
+	t.Helper()
 	var sum did
-	for i, j := range jobs {
+	for i, j := range c.clients {
 		var d did
 		if text := decode(t, j, &d); text != "" {
-			o.errors = append(o.errors, fmt.Sprintf("client %d: %s", i, text))
+			complaints = append(complaints, fmt.Sprintf("client %d: %s", i, text))
 		}
 		if d.Wrong != "" {
-			t.Errorf("client %d (%s): wrong answer: %s", i, clients[i], d.Wrong)
+			t.Errorf("client %d (%s): wrong answer: %s", i, c.args[i], d.Wrong)
 		}
 		if d.Failed != "" {
 			each := strings.Split(d.Failed, ", ") // of all its queue pairs
 			slices.Sort(each)
-			o.errors = append(o.errors, fmt.Sprintf("client %d: %s", i, strings.Join(each, ", ")))
+			complaints = append(complaints, fmt.Sprintf("client %d: %s", i, strings.Join(each, ", ")))
 		}
 		sum.Ops += d.Ops
 		sum.Guarded += d.Guarded
@@ -146,13 +178,13 @@ func (r *rack) contend(t *testing.T, clients ...string) outcome {
 		sum.Squares += d.Squares
 	}
 	var h held
-	if text := decode(t, server, &h); text != "" {
+	if text := decode(t, c.server, &h); text != "" {
 		t.Errorf("server: %s", text)
 	}
 	if h.Wrong != "" {
 		t.Errorf("server: %s", h.Wrong)
 	}
-	if want := (held{0, sum.Guarded, sum.Count, sum.Swap, sum.Appended, h.Wrong}); h != want && len(o.errors) == 0 {
+	if want := (held{0, sum.Guarded, sum.Count, sum.Swap, sum.Appended, h.Wrong}); h != want && len(complaints) == 0 {
 		t.Errorf("server's memory holds %+v, want %+v", h, want)
 	}
 	// Each number up to the counter's value was one increment's answer.
@@ -163,12 +195,11 @@ func (r *rack) contend(t *testing.T, clients ...string) outcome {
 			numbers.Squares += v * v
 		}
 	}
-	if (sum.Sum != numbers.Sum || sum.Squares != numbers.Squares) && len(o.errors) == 0 {
+	if (sum.Sum != numbers.Sum || sum.Squares != numbers.Squares) && len(complaints) == 0 {
 		t.Errorf("%d increments were not answered with each number once", sum.Count+sum.Swap)
 	}
-	o.counters = grown(before, r.counters(t))
 	t.Logf("%d operations, %d conflicts, %d stale entries", sum.Ops, sum.Conflicts, sum.Stale)
-	return o
+	return complaints
 }
 
 // decode reads the JSON object that ends a program's output; without one, the
@@ -267,6 +298,9 @@ func cases() []testCase {
 		contend(true, "bulk", "bulk -q 2 -n 4 -d 4 -s 5003 -m 1024", "bulk -q 2 -n 4 -d 2 -s 9000 -m 4096"),
 		contend(true, "clover", "clover -q 4 -n 20 -k 2", "clover -q 4 -n 20 -k 2"),
 		contend(true, "mixed", "lock -q 2 -n 10", "count -q 2 -n 64 -d 8", "swap -q 2 -n 10", "own -q 2 -n 10", "bulk -q 2 -n 4 -d 2 -s 5000", "clover -q 2 -n 20"),
+		{"processes", true, false, func(t *testing.T, r *rack) outcome {
+			return r.processes(t, []string{"lock -q 2 -n 10", "count -q 2 -n 64 -d 8"}, []string{"lock -q 2 -n 10", "swap -q 2 -n 10"}, []string{"own -q 2 -n 10", "clover -q 2 -n 20"})
+		}},
 		contend(false, "lock-many", "lock -q 8 -n 5", "lock -q 8 -n 5", "lock -q 8 -n 5", "lock -q 8 -n 5"),
 		contend(false, "count-deep", "count -q 8 -n 128 -d 64", "count -q 8 -n 128 -d 64"),
 		contend(false, "swap-many", "swap -q 8 -n 10", "swap -q 8 -n 10"),

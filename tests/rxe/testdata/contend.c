@@ -36,7 +36,6 @@
 #include <unistd.h>
 
 enum {
-	PORT = 18600,
 	MAX_CLIENTS = 8,
 	MAX_QPS = 16,
 	AREA = 64 << 10, // of one queue pair, at the server and at the client
@@ -82,7 +81,7 @@ struct qp {
 	char *mem;
 };
 
-static int clients = 1, burn, qps = 4, rounds = 50, depth = 8, size = 128, path_mtu = 1024, gid_index = 1, timeout = 18, keys = 4, single;
+static int port = 18600, clients = 1, burn, qps = 4, rounds = 50, depth = 8, size = 128, path_mtu = 1024, gid_index = 1, timeout = 18, keys = 4, single;
 static long first_psn = -1;
 static const char *workload = "";
 
@@ -234,7 +233,7 @@ static void server(void) {
 
 	int s = socket(AF_INET6, SOCK_STREAM, 0), one = 1, fd[MAX_CLIENTS];
 	setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-	struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(PORT), .sin6_addr = in6addr_any};
+	struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = in6addr_any};
 	if (bind(s, (void *)&any, sizeof any) || listen(s, MAX_CLIENTS))
 		die("listen");
 	static struct hello theirs[MAX_CLIENTS], mine[MAX_CLIENTS];
@@ -556,9 +555,9 @@ static int dial(const char *ip) {
 		struct sockaddr_in6 v6;
 	} to = {0};
 	if (inet_pton(AF_INET, ip, &to.v4.sin_addr) == 1)
-		to.v4.sin_family = AF_INET, to.v4.sin_port = htons(PORT);
+		to.v4.sin_family = AF_INET, to.v4.sin_port = htons(port);
 	else if (inet_pton(AF_INET6, ip, &to.v6.sin6_addr) == 1)
-		to.v6.sin6_family = AF_INET6, to.v6.sin6_port = htons(PORT);
+		to.v6.sin6_family = AF_INET6, to.v6.sin6_port = htons(port);
 	else
 		die(ip);
 	if ((s = socket(to.sa.sa_family, SOCK_STREAM, 0)) < 0 || connect(s, &to.sa, sizeof to))
@@ -617,8 +616,9 @@ int main(int argc, char **argv) {
 	srand48(now.tv_nsec ^ getpid());
 	int is_server = !strcmp(argv[1], "server");
 	optind = is_server ? 2 : 3;
-	for (int c; (c = getopt(argc, argv, "c:b:w:q:n:d:s:m:g:t:p:k:1")) != -1;)
+	for (int c; (c = getopt(argc, argv, "P:c:b:w:q:n:d:s:m:g:t:p:k:1")) != -1;)
 		switch (c) {
+		case 'P': port = atoi(optarg); break;
 		case 'c': clients = atoi(optarg); break;
 		case 'b': burn = atoi(optarg); break;
 		case 'w': workload = optarg; break;
