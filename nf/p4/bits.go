@@ -31,6 +31,32 @@ func readBits(b []byte, off, n int) uint64 {
 	return v & mask64(n)
 }
 
+// load reads a field into word off of a header: from eight bytes at byte, without
+// the bits left of it, and then those right of it.
+type load struct {
+	off, byte   uint32
+	left, right uint8
+}
+
+// planLoads makes the loads of a header type with fields that allow it.
+func (t *headerType) planLoads() {
+	if t.varbit != nil {
+		return
+	}
+	loads := make([]load, 0, len(t.fields))
+	for _, f := range t.fields {
+		s := f.bitOff & 7
+		if s+f.bits > 64 {
+			return
+		}
+		loads = append(loads, load{uint32(f.off), uint32(f.bitOff >> 3), uint8(s), uint8(64 - f.bits)})
+	}
+	t.loads = loads
+}
+
+// beyond is how many bytes behind a header its loads may touch.
+const beyond = 7
+
 // readWide reads n bits at bit off of b as a number of words.
 func readWide(dst []uint64, b []byte, off, n int) {
 	for i := range dst {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
+	"slices"
 )
 
 // input is a part of what a calculation hashes.
@@ -23,6 +24,69 @@ type calculation struct {
 	payload bool
 	hash    func(b []byte) uint64
 	sum     bool // hash is csum16, which needs no bytes
+	runs    []sumRun
+	planned int // inputs that runs add up
+}
+
+// sumRun is inputs of a checksum that are fields of one header, or constants.
+type sumRun struct {
+	base  int // of the header; -1: constants
+	parts []sumPart
+	fixed uint64 // of constants
+	bits  uint
+}
+
+// sumPart is a field that counts shifted to the left.
+type sumPart struct {
+	off   uint32 // word, from the header's base
+	shift uint8
+	wide  bool // more than 32 bits
+}
+
+// planSum plans the inputs in front of the first whose place is not known, or
+// that is wider than a word.
+func (c *calculation) planSum() {
+	pos := uint(0)
+	for i := 0; i < len(c.inputs); {
+		run, j := sumRun{base: -1}, i
+		for ; j < len(c.inputs); j++ {
+			in := &c.inputs[j]
+			if in.hdr == nil {
+				if j > i || in.bits > 64 {
+					break
+				}
+				var s summer
+				s.pos = pos
+				s.addWide(in.value, in.bits)
+				run.fixed, run.bits = s.sum, uint(in.bits)
+				j++
+				break
+			}
+			if run.base >= 0 && run.base != in.hdr.base {
+				break
+			}
+			fields := in.hdr.typ.fields
+			if in.fld != nil {
+				fields = []*field{in.fld}
+			}
+			if slices.ContainsFunc(fields, func(f *field) bool { return f.varbit || f.bits > 64 }) {
+				break
+			}
+			run.base = in.hdr.base
+			for _, f := range fields {
+				run.bits += uint(f.bits)
+				run.parts = append(run.parts, sumPart{uint32(f.off), uint8(-(pos + run.bits) & 15), f.bits > 32})
+			}
+		}
+		if j == i || len(run.parts) > 1<<12 {
+			return
+		}
+		c.runs, c.planned = append(c.runs, run), j
+		i, pos = j, pos+run.bits
+		if run.bits%16 != 0 {
+			return // where the next begins depends on the header's validity
+		}
+	}
 }
 
 // summer adds up the 16-bit words of a string of bits, modulo 2^16 - 1.
@@ -51,7 +115,29 @@ func (s *summer) addWide(v []uint64, n int) {
 // checksum is csum16 of the inputs.
 func (c *calculation) checksum(k *packetState) uint64 {
 	var s summer
-	for i := range c.inputs {
+	for i := range c.runs {
+		r := &c.runs[i]
+		if r.base >= 0 {
+			v := k.v[r.base:]
+			if v[0] == 0 {
+				continue
+			}
+			sum := uint64(0)
+			for j := range r.parts {
+				p := &r.parts[j]
+				x := v[p.off]
+				if p.wide {
+					x = x>>32 + x&0xffffffff
+				}
+				sum += x << (p.shift & 15)
+			}
+			s.sum += sum>>32 + sum&0xffffffff
+		} else {
+			s.sum += r.fixed
+		}
+		s.pos += r.bits
+	}
+	for i := c.planned; i < len(c.inputs); i++ {
 		in := &c.inputs[i]
 		switch {
 		case in.hdr == nil:

@@ -45,6 +45,8 @@ type headerType struct {
 	// not bring its own; nil for none. Its fields are of the header itself.
 	lengthExp any
 	maxBytes  int // of the whole header; 0: not limited
+	// loads read all fields, when each lies in eight bytes; else nil.
+	loads []load
 }
 
 // header is an instance: its words begin at base with its validity.

@@ -367,6 +367,7 @@ func (l *loader) headerType(t *headerType, j any) {
 		t.words = f.lengthOff + 1
 	}
 	t.lengthExp = get(j, "length_exp")
+	t.planLoads()
 }
 
 func (l *loader) typeOf(v any) *headerType {
@@ -575,6 +576,9 @@ func (l *loader) calculation(c *calculation, j any) {
 		default:
 			l.fail("unknown input %q", t)
 		}
+	}
+	if c.sum && l.err == nil {
+		c.planSum()
 	}
 }
 

@@ -1,5 +1,7 @@
 package p4
 
+import "encoding/binary"
+
 // maxStates is how many states a parser may take for one packet. Every useful
 // one extracts or skips something.
 const maxStates = 4096
@@ -193,7 +195,12 @@ func (k *packetState) extract(e *parserErrors, t *headerType, base, variable int
 	}
 	b := k.frame[k.at:]
 	v := k.v[base : base+t.words]
-	if t.varbit == nil {
+	if t.loads != nil && len(b) >= size+beyond {
+		for i := range t.loads {
+			d := &t.loads[i]
+			v[d.off] = binary.BigEndian.Uint64(b[d.byte:]) << (d.left & 63) >> (d.right & 63)
+		}
+	} else if t.varbit == nil {
 		for _, f := range t.fields {
 			if f.bits <= 64 {
 				v[f.off] = readBits(b, f.bitOff, f.bits)
