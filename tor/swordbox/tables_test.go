@@ -390,3 +390,22 @@ func TestScan(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkScan reads 65,536 words as the graph does: what a worker waits for is
+// one slice of 512 places.
+func BenchmarkScan(b *testing.B) {
+	r := newRig(b, graph.Args{"words": "65536"})
+	r.join()
+	n := (*r.box().nodes.Load())[0]
+	for k := uint64(n.words.n); k < 65536; k++ {
+		n.words.add(1<<40+8*k, 1)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		rows := 0
+		if err := r.Inst.ReadTable(graphtest.App, "words", func(*table.Entry) error { rows++; return nil }); err != nil || rows != 65536 {
+			b.Fatalf("%d rows, %v", rows, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/128, "ns/slice")
+}
