@@ -57,22 +57,22 @@ func (s *Switch) target(d *tableDef, e *Entry, data []uint64) (act *action, memb
 		if m == nil {
 			return nil, 0, 0, fmt.Errorf("member %d of %s: %w", e.Member, d.Profile, ErrNotFound)
 		}
-		return nil, uint32(slices.Index(p.memberAt, m) + 1), 0, nil
+		return nil, m.at, 0, nil
 	}
 	g := p.groups[e.Group]
 	if g == nil {
 		return nil, 0, 0, fmt.Errorf("group %d of %s: %w", e.Group, d.Profile, ErrNotFound)
 	}
-	return nil, 0, uint32(slices.Index(p.groupAt, g) + 1), nil
+	return nil, 0, g.at, nil
 }
 
 // hold counts the use of a member or group, by n.
 func (s *Switch) hold(d *tableDef, memberAt, groupAt uint32, n int) {
 	if memberAt != 0 {
-		s.profiles[d.profile].memberAt[memberAt-1].uses += n
+		s.profiles[d.profile].memberAt.list[memberAt-1].uses += n
 	}
 	if groupAt != 0 {
-		s.profiles[d.profile].groupAt[groupAt-1].uses += n
+		s.profiles[d.profile].groupAt.list[groupAt-1].uses += n
 	}
 }
 
@@ -261,9 +261,9 @@ func (s *Switch) describe(t *table, i uint32) Entry {
 	case r.act >= 0:
 		e.Action = describeAction(s.prog.actions[r.act], t.entryData(i))
 	case r.member != 0:
-		e.Member = s.profiles[t.def.profile].memberAt[r.member-1].id
+		e.Member = s.profiles[t.def.profile].memberAt.list[r.member-1].id
 	default:
-		e.Group = s.profiles[t.def.profile].groupAt[r.group-1].id
+		e.Group = s.profiles[t.def.profile].groupAt.list[r.group-1].id
 	}
 	if t.def.Timeout {
 		e.Timeout = t.uses[i].timeout
@@ -356,9 +356,9 @@ func (s *Switch) Default(name string) (Entry, bool, error) {
 	case t.act != nil:
 		return Entry{Action: describeAction(t.act, t.actData)}, true, nil
 	case t.member != 0:
-		return Entry{Member: s.profiles[t.def.profile].memberAt[t.member-1].id}, true, nil
+		return Entry{Member: s.profiles[t.def.profile].memberAt.list[t.member-1].id}, true, nil
 	case t.group != 0:
-		return Entry{Group: s.profiles[t.def.profile].groupAt[t.group-1].id}, true, nil
+		return Entry{Group: s.profiles[t.def.profile].groupAt.list[t.group-1].id}, true, nil
 	}
 	return Entry{}, false, nil
 }
@@ -677,7 +677,7 @@ func (s *Switch) SetMember(profile string, id uint32, a Action) error {
 		}
 		m = &member{id: id}
 		p.members[id] = m
-		p.memberAt, _ = placeIn(p.memberAt, m)
+		m.at = p.memberAt.put(m)
 	}
 	m.act, m.data = act, data
 	return nil
@@ -728,7 +728,7 @@ func (s *Switch) DeleteMember(profile string, id uint32) error {
 		return fmt.Errorf("member %d of %s is %w", id, profile, ErrInUse)
 	}
 	delete(p.members, id)
-	p.memberAt[slices.Index(p.memberAt, m)] = nil
+	p.memberAt.drop(m.at)
 	return nil
 }
 
@@ -761,7 +761,7 @@ func (s *Switch) SetGroup(profile string, id uint32, members []GroupMember) erro
 	if g == nil {
 		g = &group{id: id}
 		p.groups[id] = g
-		p.groupAt, _ = placeIn(p.groupAt, g)
+		g.at = p.groupAt.put(g)
 	}
 	for _, gm := range g.members {
 		p.members[gm.ID].uses--
@@ -814,7 +814,7 @@ func (s *Switch) DeleteGroup(profile string, id uint32) error {
 		p.members[gm.ID].uses--
 	}
 	delete(p.groups, id)
-	p.groupAt[slices.Index(p.groupAt, g)] = nil
+	p.groupAt.drop(g.at)
 	return nil
 }
 

@@ -115,6 +115,7 @@ type valueSet struct {
 // member is an action with its data.
 type member struct {
 	id   uint32
+	at   uint32 // its place
 	act  *action
 	data []uint64
 	uses int // by entries and groups
@@ -132,6 +133,7 @@ type GroupMember struct {
 
 type group struct {
 	id      uint32
+	at      uint32 // its place
 	members []GroupMember
 	live    []*member // a member as often as its weight says
 	uses    int
@@ -142,10 +144,9 @@ type profile struct {
 	def     *profileDef
 	members map[uint32]*member
 	groups  map[uint32]*group
-	// byEntry resolves ids for entries without a map: members and groups keep
-	// their place until they are deleted.
-	memberAt []*member
-	groupAt  []*group
+	// Entries name members and groups by their places.
+	memberAt places[member]
+	groupAt  places[group]
 }
 
 func newProfile(d *profileDef) *profile {
@@ -156,10 +157,10 @@ func newProfile(d *profileDef) *profile {
 // hash says; both are places + 1. nil: a group without members.
 func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uint64) {
 	if groupAt == 0 {
-		m := p.memberAt[memberAt-1]
+		m := p.memberAt.list[memberAt-1]
 		return m.act, m.data
 	}
-	g := p.groupAt[groupAt-1]
+	g := p.groupAt.list[groupAt-1]
 	if len(g.live) == 0 {
 		return nil, nil
 	}
@@ -167,13 +168,26 @@ func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uin
 	return m.act, m.data
 }
 
-// place puts x at a free place of list and returns the place + 1.
-func placeIn[T any](list []*T, x *T) ([]*T, uint32) {
-	if i := slices.Index(list, nil); i >= 0 {
-		list[i] = x
-		return list, uint32(i + 1)
+// places keeps things at numbers from 1 that they have until they go.
+type places[T any] struct {
+	list []*T
+	free []uint32
+}
+
+func (p *places[T]) put(x *T) uint32 {
+	if n := len(p.free); n > 0 {
+		at := p.free[n-1]
+		p.free = p.free[:n-1]
+		p.list[at-1] = x
+		return at
 	}
-	return append(list, x), uint32(len(list) + 1)
+	p.list = append(p.list, x)
+	return uint32(len(p.list))
+}
+
+func (p *places[T]) drop(at uint32) {
+	p.list[at-1] = nil
+	p.free = append(p.free, at)
 }
 
 // refresh resolves a group's members anew: those whose port is up.
