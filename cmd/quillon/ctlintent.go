@@ -331,20 +331,20 @@ belongs to one controller at a time.`,
 			if err != nil {
 				return err
 			}
-			if state == "" {
-				if state, err = statePath(args[0]); err != nil {
-					return err
-				}
-			}
-			return f.keep(cmd, args[0], in, state, o)
+			return f.keep(cmd, args[0], in, state, o, nil)
 		},
 	}
+	f.addKeep(cmd, &o, &state)
+	return cmd
+}
+
+// addKeep declares the flags of commands that keep devices at an intent.
+func (f *oneIntent) addKeep(cmd *cobra.Command, o *ctl.ControllerOptions, state *string) {
 	f.add(cmd, true)
 	addLimits(cmd, &o.Limits)
 	cmd.Flags().DurationVar(&o.Every, "every", time.Minute, "compare a device this often")
 	cmd.Flags().IntVar(&o.Workers, "workers", 16, "devices that are compared at once")
-	cmd.Flags().StringVar(&state, "state", "", "the state `file`")
-	return cmd
+	cmd.Flags().StringVar(state, "state", "", "the state `file` (default: by the intent's name in quillon/ctl in $XDG_STATE_HOME)")
 }
 
 // statePath is the state file of an intent.
@@ -356,8 +356,14 @@ func statePath(intent string) (string, error) {
 	return filepath.Join(dir, strings.TrimSuffix(filepath.Base(intent), filepath.Ext(intent))+".json"), nil
 }
 
-// keep runs a controller until the process is told to end.
-func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state string, o ctl.ControllerOptions) error {
+// keep runs a controller until the process is told to end. Again is called before
+// the intent is read again; nil: there is nothing else to read.
+func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state string, o ctl.ControllerOptions, again func() error) (err error) {
+	if state == "" {
+		if state, err = statePath(file); err != nil {
+			return err
+		}
+	}
 	record, err := ctl.KeepRecord(state)
 	if err != nil {
 		return err
@@ -394,8 +400,8 @@ func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state 
 		return err
 	}
 	last := map[string]string{}
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
+	saving := time.NewTicker(time.Second)
+	defer saving.Stop()
 	for dirty := false; ; {
 		select {
 		case <-news.more:
@@ -410,7 +416,7 @@ func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state 
 					return err
 				}
 			}
-		case <-again.C:
+		case <-saving.C:
 			if dirty {
 				dirty = false
 				if err := save(); err != nil {
@@ -419,6 +425,9 @@ func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state 
 			}
 		case <-hup:
 			next, err := f.read(file)
+			if err == nil && again != nil {
+				err = again()
+			}
 			if err == nil {
 				err = c.Set(next)
 			}

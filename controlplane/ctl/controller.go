@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -21,6 +23,7 @@ type DeviceStatus struct {
 	Writes   int        `json:"writes"`             // updates that were done
 	Loads    int        `json:"loads"`              // of the program
 	Problem  string     `json:"problem,omitempty"`  // why it is not aligned
+	Lost     int        `json:"lost,omitempty"`     // messages for which the app had no time
 }
 
 // ControllerOptions are how a Controller behaves.
@@ -32,6 +35,8 @@ type ControllerOptions struct {
 	Every time.Duration
 	// Workers is how many devices are compared at once; 0: 16.
 	Workers int
+	// App makes the application of a device; nil: there are none.
+	App func(*Device) App
 	// Changed is told each new status of a device; it must not block.
 	Changed func(DeviceStatus)
 }
@@ -48,6 +53,8 @@ type Controller struct {
 	mu      sync.Mutex
 	devices map[string]*managed // by name
 	stopped bool
+	ctx     context.Context // Run's; nil before it
+	apps    sync.WaitGroup
 
 	waiting sync.Mutex
 	queue   []*managed    // devices to compare
@@ -58,6 +65,10 @@ type Controller struct {
 type managed struct {
 	c       *Controller
 	session *Session
+	app     App // nil: none
+	stopApp func()
+	begin   chan struct{} // the device came to its intent
+	events  chan *p4v1.StreamMessageResponse
 
 	mu       sync.Mutex
 	want     *Device
@@ -102,6 +113,15 @@ func (c *Controller) Set(in *Intent) error {
 	for _, d := range in.Devices {
 		wanted[d.Name] = d
 	}
+	apps := map[string]App{}
+	if c.opt.App != nil {
+		for name, d := range wanted {
+			apps[name] = c.opt.App(d)
+			if err := apps[name].Claim(d); err != nil {
+				return err
+			}
+		}
+	}
 	for name, m := range c.devices {
 		if d := wanted[name]; d == nil || d.Target != m.session.Target {
 			go m.close()
@@ -114,6 +134,11 @@ func (c *Controller) Set(in *Intent) error {
 			m.want = d
 			m.status.Aligned, m.status.Entities, m.failures = false, len(d.Entities), 0
 			m.mu.Unlock()
+			m.endApp()
+			m.mu.Lock()
+			m.app = apps[d.Name]
+			m.mu.Unlock()
+			c.startApp(m)
 			m.enqueue()
 			continue
 		}
@@ -122,26 +147,52 @@ func (c *Controller) Set(in *Intent) error {
 		o := c.opt.Session
 		o.Changed = m.changed
 		o.Event = nil
-		s, err := m.open(c.dialer, d.Target, o)
+		if m.app = apps[d.Name]; m.app != nil {
+			m.begin, m.events = make(chan struct{}, 1), make(chan *p4v1.StreamMessageResponse, maxWaiting)
+			o.Event = m.hear
+		}
+		err := m.open(c.dialer, d.Target, o)
 		if err != nil {
 			return err
 		}
-		m.status.Status = s.Status()
 		c.devices[d.Name] = m
+		c.startApp(m)
 	}
 	return nil
 }
 
+// startApp starts a device's app, once Run runs.
+func (c *Controller) startApp(m *managed) {
+	if c.ctx == nil || m.app == nil {
+		return
+	}
+	ctx, stop := context.WithCancel(c.ctx)
+	done := make(chan struct{})
+	m.stopApp = func() { stop(); <-done }
+	app := m.app
+	c.apps.Go(func() { defer close(done); m.runApp(ctx, app) })
+}
+
+func (m *managed) endApp() {
+	if m.stopApp != nil {
+		m.stopApp()
+		m.stopApp = nil
+	}
+}
+
 // open holds back what the session tells until it is known.
-func (m *managed) open(d *Dialer, t Target, o Options) (*Session, error) {
+func (m *managed) open(d *Dialer, t Target, o Options) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := Open(d, t, o)
-	m.session = s
-	return s, err
+	if err == nil {
+		m.session, m.status.Status = s, s.Status()
+	}
+	return err
 }
 
 func (m *managed) close() {
+	m.endApp()
 	m.session.Close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -225,6 +276,13 @@ func (c *Controller) pop(ctx context.Context) *managed {
 
 // Run compares and applies until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
+	c.mu.Lock()
+	c.ctx = ctx
+	for _, m := range c.devices {
+		c.startApp(m)
+	}
+	c.mu.Unlock()
+	defer c.apps.Wait()
 	var workers sync.WaitGroup
 	for range c.opt.Workers {
 		workers.Go(func() {
@@ -315,6 +373,7 @@ func (m *managed) work(ctx context.Context) {
 		}
 	}
 	if st == Primary {
+		before := m.status.Aligned
 		m.status.Compared = m.c.opt.Session.Clock.Now()
 		m.status.Aligned, m.status.Problem = err == nil && m.want == want, ""
 		if err != nil {
@@ -325,10 +384,29 @@ func (m *managed) work(ctx context.Context) {
 			m.failures++
 		} else {
 			m.failures = 0
+			if !before && m.status.Aligned && m.app != nil {
+				select {
+				case m.begin <- struct{}{}:
+				default:
+				}
+			}
 		}
 	}
 	if m.busy = m.queued; m.busy {
 		m.c.push(m)
+	}
+	now := m.status
+	m.mu.Unlock()
+	m.tell(now)
+}
+
+// unwell notes that the app failed, and has the device compared again, later.
+func (m *managed) unwell(err error) {
+	m.mu.Lock()
+	m.status.Aligned, m.status.Problem = false, err.Error()
+	if m.status.State == Primary {
+		m.again = time.AfterFunc(m.c.opt.Session.Backoff.delay(m.failures, rand.Float64), m.enqueue)
+		m.failures++
 	}
 	now := m.status
 	m.mu.Unlock()

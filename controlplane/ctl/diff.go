@@ -30,6 +30,16 @@ type Diff struct {
 	Changes []Change // in the order of a plan
 	Same    int      // entities that are as they shall be
 	Unread  []Unread
+
+	ranks map[uint32]int // of tables; nil: by references
+}
+
+// rank is the rank of an entity.
+func (d *Diff) rank(e *p4v1.Entity) int {
+	if d.ranks == nil {
+		d.ranks = ranks(d.Device.Info)
+	}
+	return rankOf(d.ranks, e)
 }
 
 // Values says what is done with registers and counters, which programs change.
@@ -240,7 +250,6 @@ func rankOf(tables map[uint32]int, e *p4v1.Entity) int {
 // So nothing is missing in between. Only where a table has no room for both do its
 // entries go first.
 func (d *Diff) order(size map[uint32]int64) {
-	tables := ranks(d.Device.Info)
 	grows := map[uint32]int64{}
 	for _, c := range d.Changes {
 		if t := c.Entity.GetTableEntry(); t != nil && c.Type == p4v1.Update_INSERT {
@@ -259,7 +268,7 @@ func (d *Diff) order(size map[uint32]int64) {
 	}
 	type place struct{ phase, rank int }
 	at := func(c Change) place {
-		p := place{phase(c), rankOf(tables, c.Entity)}
+		p := place{phase(c), d.rank(c.Entity)}
 		if c.Type == p4v1.Update_DELETE {
 			p.rank = -p.rank
 		}
@@ -290,12 +299,11 @@ func (b Batch) Updates() []*p4v1.Update {
 
 // Plan cuts the changes into batches within the limits.
 func (d *Diff) Plan(l Limits) []Batch {
-	tables := ranks(d.Device.Info)
 	var plan []Batch
 	for from := 0; from < len(d.Changes); {
 		to := from + 1
 		first := d.Changes[from]
-		for to < len(d.Changes) && rankOf(tables, d.Changes[to].Entity) == rankOf(tables, first.Entity) &&
+		for to < len(d.Changes) && d.rank(d.Changes[to].Entity) == d.rank(first.Entity) &&
 			(d.Changes[to].Type == p4v1.Update_DELETE) == (first.Type == p4v1.Update_DELETE) {
 			to++
 		}

@@ -1,0 +1,786 @@
+package ctl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+)
+
+// Routes are what routers shall do, by device. On disk they are YAML:
+//
+//	s1:
+//	  interfaces:
+//	    - {port: 1, mac: 02:00:00:00:01:01, address: 10.0.1.1/24}
+//	    - {port: 2, mac: 02:00:00:00:01:02, address: 10.0.2.1/24}
+//	  routes:
+//	    - {prefix: 10.9.0.0/16, via: 10.0.2.2}
+//	    - {prefix: 0.0.0.0/0, via: [10.0.1.254, 10.0.2.254]}
+//	  neighbors:
+//	    - {address: 10.0.2.2, mac: 02:00:00:00:02:02}
+type Routes map[string]*RouterConfig
+
+// RouterConfig is what one router shall do. Neighbours that are not named are asked
+// for by ARP.
+type RouterConfig struct {
+	Interfaces []Interface
+	Routes     []Route
+	Neighbors  map[netip.Addr]MAC
+}
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// Interface is a port with an address of the router's.
+type Interface struct {
+	Port    uint32
+	MAC     MAC
+	Address netip.Prefix // the address, with the length of its network
+}
+
+// Route sends a prefix to one of several neighbours, a flow to one of them.
+type Route struct {
+	Prefix netip.Prefix
+	Via    []netip.Addr
+}
+
+// ReadRoutes reads a file of Routes.
+func ReadRoutes(file string) (Routes, error) {
+	src, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseRoutes(file, src)
+}
+
+func parseRoutes(file string, src []byte) (Routes, error) {
+	root, err := parseYAML(file, src)
+	if err != nil {
+		return nil, err
+	}
+	if err := root.want(mapping, "routes"); err != nil {
+		return nil, err
+	}
+	all := Routes{}
+	for i, k := range root.keys {
+		c := &RouterConfig{Neighbors: map[netip.Addr]MAC{}}
+		err := root.list[i].fields("router "+k.text, map[string]func(*node) error{
+			"interfaces": eachInto(c.readInterface),
+			"routes":     eachInto(c.readRoute),
+			"neighbors":  eachInto(c.readNeighbor),
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(c.Interfaces) == 0 {
+			return nil, k.errorf("router %s: interfaces are missing", k.text)
+		}
+		for _, r := range c.Routes {
+			for _, v := range r.Via {
+				if c.interfaceOf(v) == nil {
+					return nil, k.errorf("router %s: route %s: %s is in no interface's network", k.text, r.Prefix, v)
+				}
+			}
+		}
+		for a := range c.Neighbors {
+			if c.interfaceOf(a) == nil {
+				return nil, k.errorf("router %s: neighbor %s is in no interface's network", k.text, a)
+			}
+		}
+		all[k.text] = c
+	}
+	return all, nil
+}
+
+func macInto(m *MAC) func(*node) error {
+	return func(n *node) error {
+		a, err := net.ParseMAC(n.text)
+		if err != nil || len(a) != 6 || a[0]&1 != 0 {
+			return fmt.Errorf("%q: want a MAC address of one station, as 02:00:00:00:00:01", n.text)
+		}
+		copy(m[:], a)
+		return nil
+	}
+}
+
+func addrInto(a *netip.Addr) func(*node) error {
+	return func(n *node) (err error) {
+		if *a, err = netip.ParseAddr(n.text); err != nil || !a.Is4() {
+			return fmt.Errorf("%q: want an IPv4 address", n.text)
+		}
+		return nil
+	}
+}
+
+func prefixInto(p *netip.Prefix) func(*node) error {
+	return func(n *node) (err error) {
+		if *p, err = netip.ParsePrefix(n.text); err != nil || !p.Addr().Is4() {
+			return fmt.Errorf("%q: want an IPv4 prefix, as in 10.0.0.0/8", n.text)
+		}
+		return nil
+	}
+}
+
+func (c *RouterConfig) readInterface(n *node) error {
+	var i Interface
+	err := n.fields("interface", map[string]func(*node) error{"port": intInto(&i.Port), "mac": macInto(&i.MAC), "address": prefixInto(&i.Address)})
+	if err != nil {
+		return err
+	}
+	if i.MAC == (MAC{}) || !i.Address.IsValid() {
+		return n.errorf("interface: port, mac and address are wanted")
+	}
+	if o := c.interfaceOf(i.Address.Addr()); o != nil || slices.ContainsFunc(c.Interfaces, func(o Interface) bool { return i.Address.Contains(o.Address.Addr()) }) {
+		return n.errorf("interface: %s is in another interface's network", i.Address)
+	}
+	c.Interfaces = append(c.Interfaces, i)
+	return nil
+}
+
+func (c *RouterConfig) readRoute(n *node) error {
+	var r Route
+	err := n.fields("route", map[string]func(*node) error{
+		"prefix": prefixInto(&r.Prefix),
+		"via": func(n *node) error {
+			add := func(n *node) error {
+				var a netip.Addr
+				err := addrInto(&a)(n)
+				r.Via = append(r.Via, a)
+				return err
+			}
+			if n.kind == sequence {
+				return eachInto(add)(n)
+			}
+			return add(n)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if !r.Prefix.IsValid() || len(r.Via) == 0 {
+		return n.errorf("route: prefix and via are wanted")
+	}
+	if r.Prefix != r.Prefix.Masked() {
+		return n.errorf("route: %s has bits behind its prefix: want %s", r.Prefix, r.Prefix.Masked())
+	}
+	if slices.ContainsFunc(c.Routes, func(o Route) bool { return o.Prefix == r.Prefix }) {
+		return n.errorf("route: %s is there twice", r.Prefix)
+	}
+	c.Routes = append(c.Routes, r)
+	return nil
+}
+
+func (c *RouterConfig) readNeighbor(n *node) error {
+	var a netip.Addr
+	var m MAC
+	if err := n.fields("neighbor", map[string]func(*node) error{"address": addrInto(&a), "mac": macInto(&m)}); err != nil {
+		return err
+	}
+	if !a.IsValid() || m == (MAC{}) {
+		return n.errorf("neighbor: address and mac are wanted")
+	}
+	c.Neighbors[a] = m
+	return nil
+}
+
+// interfaceOf is the interface in whose network a is; nil: none.
+func (c *RouterConfig) interfaceOf(a netip.Addr) *Interface {
+	for i := range c.Interfaces {
+		if c.Interfaces[i].Address.Contains(a) {
+			return &c.Interfaces[i]
+		}
+	}
+	return nil
+}
+
+// own reports whether a is an address of the router.
+func (c *RouterConfig) own(a netip.Addr) bool {
+	return slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.Address.Addr() == a })
+}
+
+// lookup is the neighbour to which a frame for a goes; not ok: there is no route.
+func (c *RouterConfig) lookup(a netip.Addr) (netip.Addr, bool) {
+	if c.interfaceOf(a) != nil {
+		return a, true
+	}
+	var best *Route
+	for i := range c.Routes {
+		if r := &c.Routes[i]; r.Prefix.Contains(a) && (best == nil || r.Prefix.Bits() > best.Prefix.Bits()) {
+			best = r
+		}
+	}
+	if best == nil {
+		return netip.Addr{}, false
+	}
+	return best.Via[0], true
+}
+
+// Router makes a router of a device that runs p4src's ipv4_router or a program
+// with its tables (router_mac, port_mac, ipv4_lpm, ecmp, next_hop) and packet
+// headers. It answers ARP and echo requests for the router's addresses, finds its
+// neighbours by ARP and asks after them again, and keeps a few frames until they
+// are found.
+type Router struct {
+	Config *RouterConfig
+	// Told is told of neighbours; nil: nobody is.
+	Told func(string)
+
+	info   *p4info.Info
+	tables map[string]*p4info.Table
+	ranks  map[uint32]int
+
+	have      map[string]*p4v1.Entity // what the device holds of the tables
+	neighbors map[netip.Addr]*neighbor
+	now       int // seconds, by Tick
+	budget    int // ICMP errors that may be sent before the next Tick
+}
+
+// neighbor is a station in one of the router's networks.
+type neighbor struct {
+	mac    MAC
+	known  bool
+	static bool
+	id     uint16   // of its next hop, once known
+	asked  int      // requests without an answer
+	last   int      // when it was asked, or answered
+	frames [][]byte // that wait for it
+}
+
+// Bounds of the router.
+const (
+	maxNeighbors  = 4000
+	framesToKeep  = 3
+	requests      = 3   // to a neighbour, a second each, before it is given up
+	reachable     = 60  // seconds before a neighbour is asked after
+	errorsASecond = 100 // ICMP errors
+)
+
+// Claim implements App.
+func (r *Router) Claim(d *Device) error {
+	r.info = d.Info
+	r.tables, r.ranks = map[string]*p4info.Table{}, map[uint32]int{}
+	for rank, name := range []string{"router_mac", "port_mac", "next_hop", "ecmp", "ipv4_lpm"} {
+		t, err := p4info.ByName(d.Info.Tables, "table", name)
+		if err != nil {
+			return fmt.Errorf("%s: the program is no router: %w", d.Target, err)
+		}
+		r.tables[name] = t
+		r.ranks[t.ID] = rankTables + rank
+		if err := d.claim(t); err != nil {
+			return err
+		}
+	}
+	if d.Info.PacketIn == nil || d.Info.PacketOut == nil {
+		return fmt.Errorf("%s: the program has no packets to and from the controller", d.Target)
+	}
+	_, err := r.entities()
+	return err
+}
+
+// entities are all that the tables shall hold.
+func (r *Router) entities() (map[string]*p4v1.Entity, error) {
+	out := map[string]*p4v1.Entity{}
+	var failed error
+	add := func(table string, match [][2]string, action string, params ...[2]string) {
+		e, err := ParseEntity(r.info, p4v1.Update_INSERT, EntryText(table, match, 0, false, action, params))
+		if err != nil && failed == nil {
+			failed = err
+		}
+		if err == nil {
+			out[p4info.Key(e)] = e
+		}
+	}
+	name := func(t string) string { return r.tables[t].Name }
+	for _, i := range r.Config.Interfaces {
+		port := fmt.Sprint(i.Port)
+		add(name("router_mac"), [][2]string{{"ingress_port", port}, {"dst", i.MAC.String()}}, "NoAction")
+		add(name("port_mac"), [][2]string{{"egress_port", port}}, "set_source", [2]string{"src", i.MAC.String()})
+		add(name("ipv4_lpm"), [][2]string{{"dst", i.Address.Masked().String()}}, "punt")
+		add(name("ipv4_lpm"), [][2]string{{"dst", i.Address.Addr().String() + "/32"}}, "punt")
+	}
+	hop := func(n *neighbor) [2]string { return [2]string{"next_hop", fmt.Sprint(n.id)} }
+	for a, n := range r.neighbors {
+		if i := r.Config.interfaceOf(a); n.known && i != nil {
+			add(name("next_hop"), [][2]string{hop(n)}, "forward",
+				[2]string{"dst", n.mac.String()}, [2]string{"src", i.MAC.String()}, [2]string{"port", fmt.Sprint(i.Port)})
+			add(name("ipv4_lpm"), [][2]string{{"dst", a.String() + "/32"}}, "set_next_hop", hop(n))
+		}
+	}
+	for _, route := range r.Config.Routes {
+		match := [][2]string{{"dst", route.Prefix.String()}}
+		var hops []*neighbor
+		for _, v := range route.Via {
+			if n := r.neighbors[v]; n != nil && n.known {
+				hops = append(hops, n)
+			}
+		}
+		switch len(hops) {
+		case 0: // what comes for it is why the neighbour is asked for
+			add(name("ipv4_lpm"), match, "punt")
+		case 1:
+			add(name("ipv4_lpm"), match, "set_next_hop", hop(hops[0]))
+		default:
+			e, err := r.group(route.Prefix, hops)
+			if err != nil {
+				return nil, err
+			}
+			out[p4info.Key(e)] = e
+			add(name("ipv4_lpm"), match, "set_group")
+		}
+	}
+	return out, failed
+}
+
+// group is the entry of a prefix with several next hops.
+func (r *Router) group(p netip.Prefix, hops []*neighbor) (*p4v1.Entity, error) {
+	w := &flow{}
+	w.start()
+	w.text("table", r.tables["ecmp"].Name)
+	w.open("match")
+	w.text("dst", p.String())
+	w.close()
+	w.list("actions")
+	for _, n := range hops {
+		w.item()
+		w.text("action", "choose")
+		w.open("params")
+		w.int("next_hop", int64(n.id))
+		w.close()
+		w.close()
+	}
+	w.end()
+	w.close()
+	return ParseEntity(r.info, p4v1.Update_INSERT, w.String())
+}
+
+// Begin implements App: what the tables hold tells the neighbours that were known.
+func (r *Router) Begin(ctx context.Context, s *Session) error {
+	r.have, r.neighbors, r.budget = map[string]*p4v1.Entity{}, map[netip.Addr]*neighbor{}, errorsASecond
+	q := Query{what: "routes", keys: "t"}
+	for _, t := range r.tables {
+		q.ask = append(q.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: t.ID}}})
+	}
+	_, err := s.Ask(ctx, r.info, []Query{q}, false, func(e *p4v1.Entity) error {
+		r.have[p4info.Key(e)] = e
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for a, m := range r.Config.Neighbors {
+		r.neighbors[a] = &neighbor{mac: m, known: true, static: true}
+	}
+	r.takeOver()
+	for _, n := range r.neighbors {
+		if n.known && n.id == 0 {
+			n.id = r.freeID()
+		}
+	}
+	for _, route := range r.Config.Routes {
+		for _, v := range route.Via {
+			if r.neighbors[v] == nil {
+				r.ask(s, v)
+			}
+		}
+	}
+	return r.update(ctx, s)
+}
+
+// takeOver finds neighbours in what the device holds: a route to one address, and
+// its next hop at the right port.
+func (r *Router) takeOver() {
+	type target struct {
+		mac  MAC
+		port uint32
+	}
+	hops := map[uint16]target{}
+	for _, e := range r.have {
+		t := e.GetTableEntry()
+		if p := t.Action.GetAction().GetParams(); t.TableId == r.tables["next_hop"].ID && len(p) == 3 {
+			var x target
+			copy(x.mac[6-len(p[0].Value):], p[0].Value)
+			x.port = p4info.PortNumber(p[2].Value)
+			hops[uint16(p4info.PortNumber(t.Match[0].GetExact().GetValue()))] = x
+		}
+	}
+	for _, e := range r.have {
+		t := e.GetTableEntry()
+		if t.TableId != r.tables["ipv4_lpm"].ID || len(t.Match) != 1 || t.Match[0].GetLpm().GetPrefixLen() != 32 {
+			continue
+		}
+		p := t.Action.GetAction().GetParams()
+		if len(p) != 1 {
+			continue
+		}
+		var b [4]byte
+		v := t.Match[0].GetLpm().GetValue()
+		copy(b[4-len(v):], v)
+		a := netip.AddrFrom4(b)
+		id := uint16(p4info.PortNumber(p[0].Value))
+		x, ok := hops[id]
+		i := r.Config.interfaceOf(a)
+		if !ok || i == nil || i.Port != x.port || id == 0 {
+			continue
+		}
+		n := r.neighbors[a]
+		if n == nil {
+			n = &neighbor{mac: x.mac, known: true, last: r.now - reachable} // to be asked after soon
+			r.neighbors[a] = n
+		}
+		if !slices.ContainsFunc(r.known(), func(o *neighbor) bool { return o != n && o.id == id }) {
+			n.id = id
+		}
+	}
+}
+
+func (r *Router) known() []*neighbor {
+	var out []*neighbor
+	for _, n := range r.neighbors {
+		if n.known {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// freeID is an id that no next hop has.
+func (r *Router) freeID() uint16 {
+	used := map[uint16]bool{}
+	for _, n := range r.known() {
+		used[n.id] = true
+	}
+	for id := uint16(1); ; id++ {
+		if !used[id] {
+			return id
+		}
+	}
+}
+
+// update brings the tables to what they shall hold.
+func (r *Router) update(ctx context.Context, s *Session) error {
+	want, err := r.entities()
+	if err != nil {
+		return err
+	}
+	d := &Diff{Device: &Device{Info: r.info}, ranks: r.ranks}
+	size := map[uint32]int64{}
+	for k, h := range r.have {
+		size[h.GetTableEntry().TableId]++
+		switch w := want[k]; {
+		case w == nil:
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_DELETE, Entity: h})
+		case !equal(w, h):
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_MODIFY, Entity: w, Old: h})
+		}
+	}
+	for k, w := range want {
+		if r.have[k] == nil {
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_INSERT, Entity: w})
+		}
+	}
+	d.order(size)
+	for _, b := range d.Plan(Limits{}) {
+		failed, err := s.put(ctx, Limits{}, b.Updates())
+		if err != nil {
+			return err
+		}
+		if len(failed) > 0 {
+			return errors.New(failed[0].Text(r.info))
+		}
+	}
+	r.have = want
+	return nil
+}
+
+// Reasons in p4src's packet_in.
+const (
+	reasonNoTTL = 4
+	reasonToCPU = 5
+)
+
+// Handle implements App.
+func (r *Router) Handle(ctx context.Context, s *Session, messages []*p4v1.StreamMessageResponse) error {
+	changed := false
+	for _, m := range messages {
+		p := m.GetPacket()
+		if p == nil {
+			continue
+		}
+		var port, reason uint32
+		for _, v := range p.Metadata {
+			if f := fieldByID(r.info.PacketIn.Fields, v.MetadataId); f != nil {
+				switch f.Name {
+				case "ingress_port":
+					port = p4info.PortNumber(v.Value)
+				case "reason":
+					reason = p4info.PortNumber(v.Value)
+				}
+			}
+		}
+		frame := p.Payload
+		if len(frame) < 14 {
+			continue
+		}
+		switch binary.BigEndian.Uint16(frame[12:]) {
+		case 0x0806:
+			changed = r.arp(s, port, frame) || changed
+		case 0x0800:
+			r.ipv4(s, port, reason, frame)
+		}
+	}
+	if changed {
+		return r.update(ctx, s)
+	}
+	return nil
+}
+
+// Tick implements App: it asks again, and after neighbours that were long silent.
+func (r *Router) Tick(ctx context.Context, s *Session) error {
+	r.now++
+	r.budget = errorsASecond
+	changed := false
+	for a, n := range r.neighbors {
+		switch {
+		case n.static:
+		case n.known && n.asked == 0 && r.now-n.last < reachable:
+		case n.asked < requests:
+			n.asked++
+			r.request(s, a, n)
+		case r.wanted(a): // a route's: for ever, but less often
+			changed = changed || n.known
+			r.lost(a, n)
+			if r.now%10 == 0 {
+				r.request(s, a, n)
+			}
+		default:
+			changed = changed || n.known
+			r.lost(a, n)
+			delete(r.neighbors, a)
+		}
+	}
+	if changed {
+		return r.update(ctx, s)
+	}
+	return nil
+}
+
+// wanted reports whether a route goes by a.
+func (r *Router) wanted(a netip.Addr) bool {
+	return slices.ContainsFunc(r.Config.Routes, func(x Route) bool { return slices.Contains(x.Via, a) })
+}
+
+func (r *Router) lost(a netip.Addr, n *neighbor) {
+	if n.known && r.Told != nil {
+		r.Told(fmt.Sprintf("%s does not answer any more", a))
+	}
+	n.known, n.frames, n.id = false, nil, 0
+}
+
+// ask begins to look for a neighbour; nil: there are too many.
+func (r *Router) ask(s *Session, a netip.Addr) *neighbor {
+	n := r.neighbors[a]
+	if n != nil {
+		return n
+	}
+	if len(r.neighbors) >= maxNeighbors {
+		return nil
+	}
+	n = &neighbor{asked: 1}
+	r.neighbors[a] = n
+	r.request(s, a, n)
+	return n
+}
+
+// arp takes an ARP frame; changed says that a neighbour is new or has moved.
+func (r *Router) arp(s *Session, port uint32, frame []byte) (changed bool) {
+	b := frame[14:]
+	if len(b) < 28 || binary.BigEndian.Uint64(b)>>16 != 0x000108000604 {
+		return false
+	}
+	op := binary.BigEndian.Uint16(b[6:])
+	var sender MAC
+	copy(sender[:], b[8:])
+	from, to := netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
+	i := r.Config.interfaceOf(from)
+	if i == nil || i.Port != port || sender[0]&1 != 0 || sender == (MAC{}) || r.Config.own(from) {
+		return false
+	}
+	n := r.neighbors[from]
+	if n == nil && to == i.Address.Addr() && len(r.neighbors) < maxNeighbors {
+		n = &neighbor{} // who asks for us will talk to us
+		r.neighbors[from] = n
+	}
+	if n != nil && !n.static {
+		n.asked, n.last = 0, r.now
+		if !n.known || n.mac != sender {
+			if !n.known {
+				n.id = r.freeID()
+			}
+			n.mac, n.known, changed = sender, true, true
+			if r.Told != nil {
+				r.Told(fmt.Sprintf("%s is at %s, port %d", from, sender, port))
+			}
+			for _, f := range n.frames {
+				r.forward(s, i, n, f)
+			}
+			n.frames = nil
+		}
+	}
+	if op == 1 && to == i.Address.Addr() {
+		r.send(s, port, arpFrame(2, i.MAC, to, sender, from))
+	}
+	return changed
+}
+
+// request asks for a neighbour's address: itself when it is known.
+func (r *Router) request(s *Session, a netip.Addr, n *neighbor) {
+	i := r.Config.interfaceOf(a)
+	if i == nil {
+		return
+	}
+	n.last = r.now
+	f := arpFrame(1, i.MAC, i.Address.Addr(), MAC{}, a)
+	if n.known {
+		copy(f, n.mac[:])
+	} else {
+		copy(f, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+	}
+	r.send(s, i.Port, f)
+}
+
+// arpFrame is an ARP frame to a station (RFC 826).
+func arpFrame(op uint16, from MAC, fromIP netip.Addr, to MAC, toIP netip.Addr) []byte {
+	f := make([]byte, 0, 60)
+	f = append(f, to[:]...)
+	f = append(f, from[:]...)
+	f = append(f, 8, 6, 0, 1, 8, 0, 6, 4)
+	f = binary.BigEndian.AppendUint16(f, op)
+	f = append(f, from[:]...)
+	f = append(f, fromIP.AsSlice()...)
+	f = append(f, to[:]...)
+	f = append(f, toIP.AsSlice()...)
+	return f[:60]
+}
+
+// ipv4 takes an IPv4 frame that the device did not forward itself. Its header is
+// whole, and its checksum right: the program saw to that.
+func (r *Router) ipv4(s *Session, port, reason uint32, frame []byte) {
+	b := frame[14:]
+	if len(b) < 20 || b[0]>>4 != 4 {
+		return
+	}
+	header, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
+	if header < 20 || total < header || total > len(b) {
+		return
+	}
+	b = b[:total] // without the padding
+	src, dst := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+	var in *Interface
+	for i := range r.Config.Interfaces {
+		if r.Config.Interfaces[i].Port == port {
+			in = &r.Config.Interfaces[i]
+		}
+	}
+	if in == nil || src.IsMulticast() || src.IsUnspecified() {
+		return
+	}
+	switch {
+	case r.Config.own(dst):
+		if b[9] == 1 && len(b) >= header+8 && b[header] == 8 { // echo request
+			answer := slices.Clone(b[header:])
+			answer[0] = 0
+			r.icmp(s, in, frame, dst, src, answer)
+		}
+	case reason == reasonNoTTL:
+		if r.budget == 0 || b[9] == 1 && len(b) > header && b[header] != 8 && b[header] != 0 { // no errors about errors
+			return
+		}
+		r.budget--
+		// RFC 792: time exceeded, with the header and 8 bytes of what it carried.
+		answer := append([]byte{11, 0, 0, 0, 0, 0, 0, 0}, b[:min(len(b), header+8)]...)
+		r.icmp(s, in, frame, in.Address.Addr(), src, answer)
+	case reason == reasonToCPU:
+		via, ok := r.Config.lookup(dst)
+		if !ok {
+			return
+		}
+		n := r.ask(s, via)
+		switch {
+		case n == nil:
+		case n.known: // it was found while this was under way
+			r.forward(s, r.Config.interfaceOf(via), n, frame)
+		case len(n.frames) < framesToKeep:
+			n.frames = append(n.frames, slices.Clone(frame))
+		}
+	}
+}
+
+// icmp sends an ICMP message back to where a frame came from.
+func (r *Router) icmp(s *Session, in *Interface, frame []byte, from, to netip.Addr, message []byte) {
+	f := make([]byte, 0, 14+20+len(message))
+	f = append(f, frame[6:12]...)
+	f = append(f, in.MAC[:]...)
+	f = append(f, 8, 0, 0x45, 0)
+	f = binary.BigEndian.AppendUint16(f, uint16(20+len(message)))
+	f = append(f, 0, 0, 0, 0, 64, 1, 0, 0)
+	f = append(f, from.AsSlice()...)
+	f = append(f, to.AsSlice()...)
+	binary.BigEndian.PutUint16(f[24:], checksum(f[14:34]))
+	message[2], message[3] = 0, 0
+	binary.BigEndian.PutUint16(message[2:], checksum(message))
+	r.send(s, in.Port, append(f, message...))
+}
+
+// forward sends a frame that waited, as the device would have.
+func (r *Router) forward(s *Session, out *Interface, n *neighbor, frame []byte) {
+	b := frame[14:]
+	if out == nil || b[8] <= 1 {
+		return
+	}
+	copy(frame, n.mac[:])
+	copy(frame[6:], out.MAC[:])
+	b[8]--
+	header := b[:int(b[0]&15)*4]
+	header[10], header[11] = 0, 0
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	r.send(s, out.Port, frame)
+}
+
+// checksum is the Internet's (RFC 1071).
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+// send sends a frame out of a port. That it cannot be sent is seen elsewhere.
+func (r *Router) send(s *Session, port uint32, frame []byte) {
+	p := &p4v1.PacketOut{Payload: frame}
+	for _, f := range r.info.PacketOut.Fields {
+		v := []byte{0}
+		if strings.HasSuffix(f.Name, "port") {
+			v = portBytes(port)
+		}
+		p.Metadata = append(p.Metadata, &p4v1.PacketMetadata{MetadataId: f.ID, Value: v})
+	}
+	_ = s.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Packet{Packet: p}})
+}
