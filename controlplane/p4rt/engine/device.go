@@ -20,10 +20,14 @@ import (
 const (
 	// defaultSlice is how long the worker is taken from its frames at a time.
 	defaultSlice = 25 * time.Microsecond
-	// pollEvery is how often packets and digests for controllers are looked
-	// for, and scanEvery idle entries.
+	// pollEvery is how often packets for controllers are looked for while some
+	// come, pollIdle while none do.
 	pollEvery = time.Millisecond
-	scanEvery = 100 * time.Millisecond
+	pollIdle  = 8 * time.Millisecond
+	// scanEvery is how often idle entries are looked for, and checkEvery
+	// whether the app was rebuilt.
+	scanEvery  = 100 * time.Millisecond
+	checkEvery = time.Second
 	// maxDigests is how many digest messages may wait.
 	maxDigests = 4096
 )
@@ -295,8 +299,9 @@ func (d *Device) packetIn(f func(p4rt.Event), frame []byte) {
 
 // run passes on digests, and looks for idle entries.
 func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
-	scan := time.NewTicker(scanEvery)
+	scan, check := time.NewTicker(scanEvery), time.NewTicker(checkEvery)
 	defer scan.Stop()
+	defer check.Stop()
 	for {
 		select {
 		case <-done:
@@ -314,8 +319,9 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 				f(p4rt.Event{DigestID: info.ID, Digest: digestData(info, data)})
 			}
 		case <-scan.C:
-			d.restore()
 			d.idle(f)
+		case <-check.C:
+			d.restore()
 		}
 	}
 }
@@ -405,14 +411,17 @@ func ListenPunts(inst *graph.Instance) (*Punts, error) {
 	}
 	p := &Punts{to: map[string]func([]byte){}, tap: tap, done: make(chan struct{})}
 	p.wg.Go(func() {
-		t := time.NewTicker(pollEvery)
+		wait := pollEvery
+		t := time.NewTimer(wait)
 		defer t.Stop()
 		for {
+			wait = min(2*wait, pollIdle)
 			for {
 				f, ok := tap.Next()
 				if !ok {
 					break
 				}
+				wait = pollEvery
 				p.mu.RLock()
 				to := p.to[f.App]
 				p.mu.RUnlock()
@@ -424,6 +433,7 @@ func ListenPunts(inst *graph.Instance) (*Punts, error) {
 			case <-p.done:
 				return
 			case <-t.C:
+				t.Reset(wait)
 			}
 		}
 	})

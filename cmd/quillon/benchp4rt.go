@@ -1,0 +1,518 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/controlplane/p4rt/engine"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/p4src"
+)
+
+// delays are those of a phase of forwarding, in microseconds.
+type delays struct {
+	Mpps   float64 `json:"mpps"`
+	Frames int64   `json:"frames"`
+	Lost   int64   `json:"lost"`
+	P50    float64 `json:"p50_us"`
+	P99    float64 `json:"p99_us"`
+	P999   float64 `json:"p999_us"`
+	Max    float64 `json:"max_us"`
+}
+
+// p4rtRound is a phase without writes, and one with them.
+type p4rtRound struct {
+	Quiet        delays  `json:"quiet"`
+	Writing      delays  `json:"writing"`
+	WritesPerSec float64 `json:"writes_per_s"`
+	P99Ratio     float64 `json:"p99_ratio"`
+}
+
+// p4rtResult is what bench p4runtime prints.
+type p4rtResult struct {
+	RateMpps float64     `json:"offered_mpps"`
+	Batch    int         `json:"batch"`
+	Rounds   []p4rtRound `json:"rounds"`
+	// Writes is the median of the rounds, P99Ratio that of their ratios.
+	Writes   float64 `json:"writes_per_s"`
+	P99Ratio float64 `json:"p99_ratio"`
+	// Of a table of many entries, without traffic.
+	Entries       int     `json:"entries"`
+	InsertsPerSec float64 `json:"inserts_per_s"`
+	EntriesPerSec float64 `json:"entries_read_per_s"`
+	// MiB that the process grew by while it answered the read, client included.
+	ReadMiB float64 `json:"read_growth_mib"`
+}
+
+func newBenchP4RuntimeCmd() *cobra.Command {
+	var rounds, batch, entries int
+	var rate float64
+	var last time.Duration
+	cmd := &cobra.Command{
+		Use:   "p4runtime",
+		Short: "Measure writes and reads by P4Runtime into an engine that forwards",
+		Long: `Runs ipv4_router with 10,000 routes behind a P4Runtime server, in memory, and
+offers it frames of 64 bytes at a steady rate, as a queue of 4,096 frames would:
+what finds it full is lost. A client over TCP writes routes, in turns with
+phases without writes: it inserts, modifies and deletes, in batches. A frame's
+delay is the time from when it was due to when it left.
+
+Then a table gets a million entries, and they are read: how fast, and by how much
+the process grew meanwhile, its client included.`,
+		Example: "  quillon bench p4runtime\n  quillon bench p4runtime --rate 1.0 --rounds 3 --json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rounds < 1 || batch < 1 || batch > 6000 || rate <= 0 || last <= 0 || entries < 0 || entries > 1<<24 {
+				return errors.New("want --rounds of 1 or more, --batch of 1 to 6000, --rate and --time above 0, --entries of 0 to 16777216")
+			}
+			r, err := benchP4Runtime(cmd.ErrOrStderr(), rounds, batch, entries, rate, last)
+			if err != nil {
+				return err
+			}
+			return show(cmd, r, func(w io.Writer) { r.table(w) })
+		},
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", 5, "phases with and without writes")
+	cmd.Flags().IntVar(&batch, "batch", 1000, "updates in a request")
+	cmd.Flags().IntVar(&entries, "entries", 1_000_000, "entries to write and read, without traffic; 0: none")
+	cmd.Flags().Float64Var(&rate, "rate", 1.5, "frames to forward, in millions a second")
+	cmd.Flags().DurationVar(&last, "time", time.Second, "how long a phase lasts")
+	return cmd
+}
+
+// pacer is a port that receives frames at a rate, and measures when they leave.
+type pacer struct {
+	drain
+	clk    clock.Clock
+	frames [][]byte
+	perNs  float64 // frames
+	on     atomic.Bool
+
+	// Of the worker:
+	running bool
+	start   clock.Time
+	issued  int64
+	at      int
+	lost    int64
+	hist    *hdrhistogram.Histogram
+}
+
+// queueLen is how many frames may wait to be received.
+const queueLen = 4096
+
+func (p *pacer) Rx(b *packet.Batch) (int, error) {
+	on := p.on.Load()
+	if on != p.running {
+		p.running, p.start, p.issued = on, p.clk.Now(), 0
+	}
+	if !on {
+		return 0, nil
+	}
+	due := int64(float64(p.clk.Now()-p.start) * p.perNs)
+	if over := due - p.issued - queueLen; over > 0 {
+		p.lost += over
+		p.issued += over
+	}
+	n := 0
+	for p.issued < due && !b.Full() {
+		x := p.pool.Get()
+		if x == nil {
+			break
+		}
+		x.SetBytes(p.frames[p.at])
+		if p.at++; p.at == len(p.frames) {
+			p.at = 0
+		}
+		x.RxTime = int64(p.start) + int64(float64(p.issued)/p.perNs)
+		b.Add(x)
+		p.issued++
+		n++
+	}
+	return n, nil
+}
+
+func (p *pacer) Wait(ctx context.Context, d clock.Duration) error {
+	if !p.on.Load() {
+		time.Sleep(min(d, time.Millisecond))
+	}
+	return ctx.Err()
+}
+
+// sinkhole is where the frames leave.
+type sinkhole struct {
+	drain
+	from *pacer
+}
+
+func (s *sinkhole) Wait(ctx context.Context, d clock.Duration) error {
+	return s.from.Wait(ctx, d)
+}
+
+func (s *sinkhole) Tx(b *packet.Batch) (int, error) {
+	now := int64(s.from.clk.Now())
+	for _, x := range b.Bufs() {
+		_ = s.from.hist.RecordValue(max(now-x.RxTime, 1))
+	}
+	return s.drain.Tx(b)
+}
+
+// p4rtBed is a graph behind a server, and a client.
+type p4rtBed struct {
+	inst   *graph.Instance
+	client p4v1.P4RuntimeClient
+	close  []func()
+}
+
+func (b *p4rtBed) Close() {
+	for n := range b.close {
+		b.close[len(b.close)-1-n]()
+	}
+	b.close = nil
+}
+
+// serve puts the app nf of an instance behind a server.
+func (b *p4rtBed) serve(info *p4info.Info, program []byte, clk clock.Clock) error {
+	dev, err := engine.New(engine.Config{Instance: b.inst, App: "nf", Clock: clk, Info: info, Program: program})
+	if err != nil {
+		return err
+	}
+	s := p4rt.New(p4rt.Config{Clock: clk})
+	if err := s.Add(1, dev); err != nil {
+		return err
+	}
+	b.close = append(b.close, s.Close)
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0"})
+	if err != nil {
+		return err
+	}
+	b.close = append(b.close, func() { _ = l.Close() })
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	b.close = append(b.close, func() { _ = conn.Close() })
+	b.client = p4v1.NewP4RuntimeClient(conn)
+	ctx, cancel := context.WithCancel(context.Background())
+	b.close = append(b.close, cancel)
+	stream, err := b.client.StreamChannel(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Arbitration{
+		Arbitration: &p4v1.MasterArbitrationUpdate{DeviceId: 1, ElectionId: &p4v1.Uint128{Low: 1}}}}); err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+// run has the graph's workers run until Close.
+func (b *p4rtBed) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { _ = b.inst.Run(ctx); close(done) }()
+	b.close = append(b.close, func() { cancel(); <-done; _ = b.inst.Close() })
+}
+
+func benchP4Runtime(progress io.Writer, rounds, batch, entries int, mpps float64, last time.Duration) (*p4rtResult, error) {
+	r := &p4rtResult{RateMpps: mpps, Batch: batch, Entries: entries}
+	fmt.Fprintln(progress, "ipv4_router...")
+	if err := r.writes(rounds, last); err != nil {
+		return nil, err
+	}
+	if entries == 0 {
+		return r, nil
+	}
+	fmt.Fprintln(progress, "entries...")
+	return r, r.reads()
+}
+
+// writes measures writing while frames are forwarded.
+func (r *p4rtResult) writes(rounds int, last time.Duration) error {
+	clk := clock.NewWall()
+	load, err := routerLoad(10_000)
+	if err != nil {
+		return err
+	}
+	text, err := p4src.Files.ReadFile("ipv4_router.p4info.txtpb")
+	if err != nil {
+		return err
+	}
+	info, err := p4info.Parse(text)
+	if err != nil {
+		return err
+	}
+	pool, err := packet.NewPool(4*queueLen, 2048, nil)
+	if err != nil {
+		return err
+	}
+	src := &pacer{drain: drain{name: "pa", pool: pool}, clk: clk, perNs: r.RateMpps / 1000, hist: hdrhistogram.New(1, 10_000_000_000, 3)}
+	for _, f := range load.laps {
+		src.frames = append(src.frames, f.Bytes)
+	}
+	b := &p4rtBed{}
+	defer b.Close()
+	b.inst, err = load.instance(clk, map[string][]port.Port{"pa": {src}, "pb": {&sinkhole{drain{name: "pb", pool: pool}, src}}})
+	if err != nil {
+		return err
+	}
+	b.run()
+	json, err := load.source()
+	if err != nil {
+		return err
+	}
+	if err := b.serve(info, json, clk); err != nil {
+		return err
+	}
+	// phase forwards for a while, and has f run meanwhile.
+	phase := func(f func(ctx context.Context) error) (d delays, err error) {
+		visit := func(f func()) {
+			if e := b.inst.Visit("nf", 0, func(graph.App) { f() }); e != nil {
+				err = e
+			}
+		}
+		src.on.Store(true)
+		time.Sleep(100 * time.Millisecond) // caches, and the queue that filled while they did
+		lost, start := int64(0), clock.Time(0)
+		visit(func() { src.hist.Reset(); lost, start = src.lost, clk.Now() })
+		ctx, cancel := context.WithTimeout(context.Background(), last)
+		defer cancel()
+		if f != nil {
+			if e := f(ctx); e != nil {
+				err = e
+			}
+		}
+		<-ctx.Done()
+		visit(func() {
+			s := float64(clk.Now().Sub(start)) / 1e9
+			us := func(q float64) float64 { return round3(float64(src.hist.ValueAtQuantile(q)) / 1000) }
+			n := src.hist.TotalCount()
+			d = delays{Mpps: float64(n) / s / 1e6, Frames: n, Lost: src.lost - lost, P50: us(50), P99: us(99), P999: us(99.9), Max: round3(float64(src.hist.Max()) / 1000)}
+		})
+		src.on.Store(false)
+		return d, err
+	}
+	requests := routeWrites(info, r.Batch)
+	next := 0
+	for range rounds {
+		var x p4rtRound
+		if x.Quiet, err = phase(nil); err != nil {
+			return err
+		}
+		x.Writing, err = phase(func(ctx context.Context) error {
+			n, start := 0, clk.Now()
+			for ctx.Err() == nil {
+				if _, err := b.client.Write(context.Background(), requests[next]); err != nil {
+					return err
+				}
+				n += r.Batch
+				next = (next + 1) % len(requests)
+			}
+			x.WritesPerSec = float64(n) / (float64(clk.Now().Sub(start)) / 1e9)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		x.P99Ratio = round3(x.Writing.P99 / x.Quiet.P99)
+		r.Rounds = append(r.Rounds, x)
+	}
+	var w, p []float64
+	for _, x := range r.Rounds {
+		w, p = append(w, x.WritesPerSec), append(p, x.P99Ratio)
+	}
+	r.Writes, r.P99Ratio = median(w), median(p)
+	for _, c := range b.inst.Counters() {
+		for _, bad := range append([]string{"link-full"}, p4Losses...) {
+			if c.Name == bad && c.Value != 0 {
+				return fmt.Errorf("%d frames were dropped: %s", c.Value, c.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// routeWrites are requests that insert routes, modify them, and delete them.
+func routeWrites(info *p4info.Info, batch int) []*p4v1.WriteRequest {
+	t, _ := p4info.ByName(info.Tables, "table", "router_ingress.ipv4_lpm")
+	hop, _ := t.Action("router_ingress.set_next_hop")
+	var all []*p4v1.WriteRequest
+	per := 6000 / batch
+	for _, kind := range []p4v1.Update_Type{p4v1.Update_INSERT, p4v1.Update_MODIFY, p4v1.Update_DELETE} {
+		for n := range per {
+			r := &p4v1.WriteRequest{DeviceId: 1, ElectionId: &p4v1.Uint128{Low: 1}}
+			for i := range batch {
+				addr := binary.BigEndian.AppendUint32(nil, 0xf000_0000+uint32(n*batch+i)*0x9000&0x0fff_f000)
+				e := &p4v1.TableEntry{TableId: t.ID, Match: []*p4v1.FieldMatch{{FieldId: 1, FieldMatchType: &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: addr, PrefixLen: 28}}}}}
+				if kind != p4v1.Update_DELETE {
+					e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: &p4v1.Action{ActionId: hop.ID,
+						Params: []*p4v1.Action_Param{{ParamId: 1, Value: []byte{byte(1 + kind)}}}}}}
+				}
+				r.Updates = append(r.Updates, &p4v1.Update{Type: kind, Entity: &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}})
+			}
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// reads fills a table, and reads it.
+func (r *p4rtResult) reads() error {
+	clk := clock.NewWall()
+	text, err := p4src.Files.ReadFile("swordbox_steer.p4info.txtpb")
+	if err != nil {
+		return err
+	}
+	info, err := p4info.Parse(text)
+	if err != nil {
+		return err
+	}
+	t, err := p4info.ByName(info.Tables, "table", "steer_ingress.l2_forward")
+	if err != nil {
+		return err
+	}
+	forward, err := t.Action("steer_ingress.forward")
+	if err != nil {
+		return err
+	}
+	src, err := p4src.Files.ReadFile("swordbox_steer.json")
+	if err != nil {
+		return err
+	}
+	src = maxSize.ReplaceAll(src, fmt.Appendf(nil, `"max_size" : %d`, r.Entries))
+	pool, err := packet.NewPool(packet.MaxBatch, 2048, nil)
+	if err != nil {
+		return err
+	}
+	idle := &pacer{clk: clk}
+	b := &p4rtBed{}
+	defer b.Close()
+	b.inst, err = graph.New(graph.Config{Spec: p4Spec(), Kinds: kinds(), Clock: clk, Ports: map[string][]port.Port{
+		"pa": {&sinkhole{drain{name: "pa", pool: pool}, idle}}, "pb": {&sinkhole{drain{name: "pb", pool: pool}, idle}}}})
+	if err != nil {
+		return err
+	}
+	b.run()
+	if err := b.serve(nil, nil, clk); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	if _, err := b.client.SetForwardingPipelineConfig(ctx, &p4v1.SetForwardingPipelineConfigRequest{DeviceId: 1, ElectionId: &p4v1.Uint128{Low: 1},
+		Action: p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT,
+		Config: &p4v1.ForwardingPipelineConfig{P4Info: info.Proto, P4DeviceConfig: src}}); err != nil {
+		return err
+	}
+	start := clk.Now()
+	for at := 0; at < r.Entries; {
+		w := &p4v1.WriteRequest{DeviceId: 1, ElectionId: &p4v1.Uint128{Low: 1}}
+		for range min(r.Batch, r.Entries-at) {
+			mac := binary.BigEndian.AppendUint32([]byte{2, 0}, uint32(at)*2654435761)
+			w.Updates = append(w.Updates, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{
+				TableId: t.ID, Match: []*p4v1.FieldMatch{{FieldId: t.Fields[0].ID, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: mac}}}},
+				Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: &p4v1.Action{ActionId: forward.ID, Params: []*p4v1.Action_Param{{ParamId: 1, Value: []byte{1}}}}}},
+			}}}})
+			at++
+		}
+		if _, err := b.client.Write(ctx, w); err != nil {
+			return err
+		}
+	}
+	r.InsertsPerSec = float64(r.Entries) / (float64(clk.Now().Sub(start)) / 1e9)
+
+	before := residentMiB()
+	most := before
+	done := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				most = max(most, residentMiB())
+			}
+		}
+	})
+	start = clk.Now()
+	n, err := r.readAll(ctx, b.client, t.ID)
+	took := clk.Now().Sub(start)
+	close(done)
+	watch.Wait()
+	if err == nil && n != r.Entries {
+		err = fmt.Errorf("%d entries were read, there are %d", n, r.Entries)
+	}
+	r.EntriesPerSec, r.ReadMiB = float64(n)/(float64(took)/1e9), math.Round(10*(most-before))/10
+	return err
+}
+
+func (r *p4rtResult) readAll(ctx context.Context, c p4v1.P4RuntimeClient, table uint32) (n int, err error) {
+	s, err := c.Read(ctx, &p4v1.ReadRequest{DeviceId: 1, Entities: []*p4v1.Entity{{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: table}}}}})
+	if err != nil {
+		return 0, err
+	}
+	for {
+		m, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		n += len(m.GetEntities())
+	}
+}
+
+// residentMiB is the memory that the process has in use; 0: it is not known.
+func residentMiB() float64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b))
+	pages, err := strconv.ParseFloat(f[1], 64)
+	if err != nil {
+		return 0
+	}
+	return pages * float64(os.Getpagesize()) / (1 << 20)
+}
+
+func (r *p4rtResult) table(w io.Writer) {
+	fmt.Fprintf(w, "offered %.2f Mpps, batches of %d\n", r.RateMpps, r.Batch)
+	fmt.Fprintf(w, "%-8s %10s %8s %9s %9s %9s %9s %12s %6s\n", "", "Mpps", "lost", "p50 us", "p99 us", "p99.9 us", "max us", "writes/s", "ratio")
+	for _, x := range r.Rounds {
+		for n, d := range []delays{x.Quiet, x.Writing} {
+			fmt.Fprintf(w, "%-8s %10.2f %8d %9.1f %9.1f %9.1f %9.1f", [...]string{"quiet", "writing"}[n], d.Mpps, d.Lost, d.P50, d.P99, d.P999, d.Max)
+			if n == 1 {
+				fmt.Fprintf(w, " %12.0f %6.2f", x.WritesPerSec, x.P99Ratio)
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	fmt.Fprintf(w, "median: %.0f writes/s, p99 %.2f times that without writes\n", r.Writes, r.P99Ratio)
+	if r.Entries > 0 {
+		fmt.Fprintf(w, "%d entries without traffic: %.0f inserted/s, %.0f read/s, grown by %.1f MiB while reading\n", r.Entries, r.InsertsPerSec, r.EntriesPerSec, r.ReadMiB)
+	}
+}
