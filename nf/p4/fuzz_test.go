@@ -3,8 +3,10 @@ package p4
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -223,4 +225,20 @@ func TestSwappedParts(t *testing.T) {
 		prepare(sw)
 		sw.Process(1, 1, []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"), func(uint32, []byte) {})
 	})
+}
+
+// TestTooMuchState: arrays that would take all memory are refused by Load.
+func TestTooMuchState(t *testing.T) {
+	for n, ok := range map[int]bool{2: true, 9: false} {
+		s := wired(nil, nil)
+		var all arr
+		for i := range n {
+			all = append(all, obj{"name": fmt.Sprint("r", i), "id": i, "size": 1 << 25, "bitwidth": 64})
+		}
+		s.extra["register_arrays"] = all
+		_, err := Load(s.json())
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "more than 268435456 words of counters, meters and registers") {
+			t.Errorf("%d registers: %v", n, err)
+		}
+	}
 }

@@ -31,6 +31,7 @@ type loader struct {
 	acts   map[int]*action
 	nodes  map[string]int
 	params []param // of the action that is compiled
+	cells  int     // words of all counters, meters and registers
 }
 
 // Load reads a compiled program. An error says what is wrong, and where.
@@ -493,7 +494,18 @@ func (l *loader) errorCodes(root any) {
 	}
 }
 
-const maxArray = 1 << 26
+// maxArray is the longest array, and maxCells how many words all have, 2 GiB.
+const (
+	maxArray = 1 << 26
+	maxCells = 1 << 28
+)
+
+// hold counts the words of an array.
+func (l *loader) hold(n int) {
+	if l.cells += n; l.cells > maxCells {
+		l.fail("more than %d words of counters, meters and registers", maxCells)
+	}
+}
 
 func (l *loader) array(j any, what string) ArrayInfo {
 	a := ArrayInfo{Name: text(get(j, "name"))}
@@ -510,6 +522,7 @@ func (l *loader) arrays(root any) {
 			continue
 		}
 		c := &arrayDef{l.array(j, "counter")}
+		l.hold(2 * c.Size)
 		l.ctrs[c.Name] = len(l.p.counters)
 		l.p.counters = append(l.p.counters, c)
 	}
@@ -528,6 +541,8 @@ func (l *loader) arrays(root any) {
 		if m.direct {
 			h, f := l.field(get(j, "result_target"))
 			m.target = stdField{h.base + f.off, mask64(f.bits)}
+		} else {
+			l.hold(5 * m.Size)
 		}
 		l.mtrs[m.Name] = len(l.p.meters)
 		l.p.meters = append(l.p.meters, m)
@@ -538,7 +553,9 @@ func (l *loader) arrays(root any) {
 		r.words = words(r.Bits)
 		if r.Size*r.words > maxArray {
 			l.fail("register %s: more than %d words", r.Name, maxArray)
+			return
 		}
+		l.hold(r.Size * r.words)
 		l.regs[r.Name] = len(l.p.registers)
 		l.p.registers = append(l.p.registers, r)
 	}
