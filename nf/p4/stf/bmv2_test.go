@@ -45,11 +45,7 @@ const seeds = "QUILLON_BMV2_SEEDS"
 // TestBmv2 gives the same entries and packets to simple_switch and to the
 // engine, and compares frames, counters and registers.
 func TestBmv2(t *testing.T) {
-	for _, name := range []string{"simple_switch", "simple_switch_CLI"} {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("%s is not on the PATH: the engine is not compared with bmv2", name)
-		}
-	}
+	needBmv2(t)
 	files, err := filepath.Glob("../../../tests/p4/*/*.stf")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d files, %v", len(files), err)
@@ -73,11 +69,90 @@ func TestBmv2(t *testing.T) {
 	}
 }
 
+func needBmv2(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"simple_switch", "simple_switch_CLI"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%s is not on the PATH: the engine is not compared with bmv2", name)
+		}
+	}
+}
+
+// TestBmv2Selector: both choose the same member of a group for every flow.
+func TestBmv2Selector(t *testing.T) {
+	needBmv2(t)
+	const json = "../../../p4src/ipv4_router.json"
+	const profile, table, action = "router_ingress.ecmp_selector", "router_ingress.ecmp", "router_ingress.choose"
+	r := rand.New(rand.NewPCG(4, 4))
+	s, in := prepare(t, json, "../../../tests/p4/ipv4_router/unicast.stf", r)
+	s.config, s.more = nil, nil
+	table4, _ := s.prog.Table("router_ingress.ipv4_lpm")
+	mac, _ := s.prog.Table("router_ingress.router_mac")
+	hop, _ := s.prog.Table("router_ingress.next_hop")
+	frame := slices.Clone(in[0].frame)
+	s.more = append(s.more,
+		addition{mac, p4.Entry{Key: []p4.Match{{Value: []byte{1}}, {Value: frame[:6]}}, Action: p4.Action{Name: "NoAction"}}},
+		addition{table4, p4.Entry{Key: []p4.Match{{Value: []byte{10, 0, 0, 0}, Prefix: 8}}, Action: p4.Action{Name: "router_ingress.set_group"}}})
+	const members = 7
+	for i := range byte(members) {
+		s.more = append(s.more, addition{hop, p4.Entry{Key: []p4.Match{{Value: []byte{i + 1}}},
+			Action: p4.Action{Name: "router_ingress.forward", Args: [][]byte{{2, 2}, {3, 3}, {i + 1}}}}})
+		s.lines = append(s.lines, fmt.Sprintf("act_prof_create_member %s %s %d", profile, action, i+1))
+	}
+	// Groups of all members, of some of them, and of one.
+	groups := [][]uint32{{0, 1, 2, 3, 4, 5, 6}, {1, 3, 4}, {6}}
+	for g, list := range groups {
+		s.lines = append(s.lines, "act_prof_create_group "+profile)
+		for _, m := range list {
+			s.lines = append(s.lines, fmt.Sprintf("act_prof_add_member_to_group %s %d %d", profile, m, g))
+		}
+		s.lines = append(s.lines, fmt.Sprintf("table_indirect_add_with_group %s %#x/16 => %d", table, 10<<24|g<<16, g))
+	}
+	s.lines = append(s.lines, fmt.Sprintf("table_indirect_add %s %#x/16 => 2", table, 10<<24|3<<16))
+	s.also = func(sw *p4.Switch) error {
+		for i := range uint32(members) {
+			if err := sw.SetMember(profile, i+1, p4.Action{Name: action, Args: [][]byte{{byte(i + 1)}}}); err != nil {
+				return err
+			}
+		}
+		key := func(i int) []p4.Match { return []p4.Match{{Value: []byte{10, byte(i), 0, 0}, Prefix: 16}} }
+		for g, list := range groups {
+			var of []p4.GroupMember
+			for _, m := range list {
+				of = append(of, p4.GroupMember{ID: m + 1})
+			}
+			if err := sw.SetGroup(profile, uint32(g+1), of); err != nil {
+				return err
+			}
+			if _, err := sw.Insert(table, p4.Entry{Key: key(g), Group: uint32(g + 1)}); err != nil {
+				return err
+			}
+		}
+		_, err := sw.Insert(table, p4.Entry{Key: key(3), Member: 3})
+		return err
+	}
+	in = in[:0]
+	for range 400 {
+		f := slices.Clone(frame)
+		copy(f[26:30], []byte{192, 168, byte(r.IntN(256)), byte(r.IntN(256))})
+		copy(f[30:34], []byte{10, byte(r.IntN(4)), byte(r.IntN(256)), byte(r.IntN(256))})
+		binary.BigEndian.PutUint32(f[34:], r.Uint32())
+		f[23] = []byte{6, 17, 1}[r.IntN(3)]
+		repair(f)
+		in = append(in, input{1, f})
+	}
+	in = append(in, input{lastPort, bytes.Repeat([]byte{2}, 60)})
+	compareBmv2(t, s, json, in)
+}
+
 // setup is what both switches are told before the first packet.
 type setup struct {
 	prog   *p4.Program
 	config []Statement
 	more   []addition
+	// also is what no statement says, and lines the same for the command line.
+	also  func(sw *p4.Switch) error
+	lines []string
 }
 
 // addition is an entry that no file has.
@@ -100,6 +175,11 @@ func (s *setup) run(t *testing.T) *run {
 	}
 	for _, a := range s.more {
 		if _, err := r.sw.Insert(a.table.Name, a.entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.also != nil {
+		if err := s.also(r.sw); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -312,6 +392,9 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 	}
 	for _, a := range s.more {
 		b.ask(p4.BMv2Add(a.table, a.entry))
+	}
+	for _, line := range s.lines {
+		b.ask(line)
 	}
 	b.last(in[len(in)-1])
 	b.wait(frames)
