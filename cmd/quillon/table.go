@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +129,7 @@ type rows struct {
 	Entries []table.Text `json:"entries"`
 	// More: there are entries behind those of --max.
 	More bool `json:"more,omitempty"`
+	decl *table.Decl
 }
 
 func newTableShowCmd() *cobra.Command {
@@ -158,6 +158,7 @@ given values in their keys.`,
 		if at < 0 {
 			return r, fmt.Errorf("there is no table %s; quillon table list shows what there is", args[0])
 		}
+		r.decl = &all[at].Decl
 		// As the instance writes them.
 		e, err := all[at].Parse(table.Text{Match: want.Match})
 		if err != nil {
@@ -190,17 +191,14 @@ given values in their keys.`,
 		return r, err
 	}, func(w io.Writer, r rows) {
 		if r.Default != nil {
-			fmt.Fprintf(w, "default: %s\n", callText(*r.Default))
+			fmt.Fprintf(w, "default: %s\n", callText(r.decl, *r.Default))
 		}
 		for _, e := range r.Entries {
-			var key []string
-			for _, k := range slices.Sorted(maps.Keys(e.Match)) {
-				key = append(key, k+"="+e.Match[k])
-			}
+			key := pairs(r.decl.Keys, e.Match)
 			if e.Priority != 0 {
 				key = append(key, fmt.Sprintf("priority=%d", e.Priority))
 			}
-			fmt.Fprintf(w, "%s\t%s\n", strings.Join(key, " "), callText(e))
+			fmt.Fprintf(w, "%s\t%s\n", strings.Join(key, " "), callText(r.decl, e))
 		}
 		if r.More {
 			fmt.Fprintln(w, "…")
@@ -210,11 +208,21 @@ given values in their keys.`,
 	return cmd
 }
 
-// callText is an action as it is typed.
-func callText(t table.Text) string {
-	out := t.Action
-	for _, k := range slices.Sorted(maps.Keys(t.Params)) {
-		out += " " + k + "=" + t.Params[k]
+// pairs are NAME=VALUE of the fields that have a value, in their order.
+func pairs(fields []table.Field, values map[string]string) (out []string) {
+	for _, f := range fields {
+		if v, ok := values[f.Name]; ok {
+			out = append(out, f.Name+"="+v)
+		}
 	}
 	return out
+}
+
+// callText is an action as it is typed.
+func callText(d *table.Decl, t table.Text) string {
+	out := []string{t.Action}
+	if n := d.Action(t.Action); n >= 0 {
+		out = append(out, pairs(d.Actions[n].Params, t.Params)...)
+	}
+	return strings.Join(out, " ")
 }
