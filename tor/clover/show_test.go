@@ -127,6 +127,26 @@ func TestOnly(t *testing.T) {
 	}
 }
 
+func FuzzOnly(f *testing.F) {
+	for _, s := range []string{"all", "none", "1+2+10-20", "any@10.0.0.0/8#7:leave+all", "5@fd00::1/ffff::+0x10-0x20#2"} {
+		f.Add(s, uint64(5))
+	}
+	f.Fuzz(func(t *testing.T, text string, key uint64) {
+		c, err := parseChoice(text)
+		if err != nil {
+			return
+		}
+		again, err := parseChoice(c.String())
+		if err != nil || !again.equal(&c) {
+			t.Fatalf("only=%s is %s, and that is %s, %v", text, c.String(), again.String(), err)
+		}
+		server := addr{0, 0xFFFF0A000001}
+		if c.has(server, key) != again.has(server, key) {
+			t.Errorf("only=%s and only=%s differ for key %d", text, c.String(), key)
+		}
+	})
+}
+
 func TestMode(t *testing.T) {
 	call := func(writes, reads, ahead uint64) table.Rows {
 		return table.Rows{Default: table.Call{Params: []table.Value{table.Uint(writes), table.Uint(reads), table.Uint(ahead)}}}

@@ -60,7 +60,7 @@ func tables() []table.Decl {
 	all := table.Insert | table.Modify | table.Delete
 	d := make([]table.Decl, numTables)
 	d[tableMode] = table.Decl{
-		Name: "mode", Help: "what is done to operations on tracked words (mode=)",
+		Name: "mode", Help: "what is done to operations on tracked words (mode=); a change forgets the words",
 		Default: &table.Call{Action: int(Replace)}, May: table.Default,
 		Setting: &table.Setting{Of: modeOf, Set: setMode},
 	}

@@ -139,6 +139,11 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 			errs[n], bad = err, true
 			continue
 		}
+		if a == p4v1.WriteRequest_DATAPLANE_ATOMIC && len(changes) > 0 && c.App != changes[0].App {
+			// A frame could meet one app after its change and the other before.
+			errs[n] = &p4info.Error{Code: codes.Unimplemented, Text: fmt.Sprintf("app %s cannot be changed at the same moment as app %s: use ROLLBACK_ON_ERROR, or two requests", c.App, changes[0].App)}
+			bad = true
+		}
 		changes, from = append(changes, c), append(from, n)
 	}
 	if bad && together {

@@ -516,6 +516,15 @@ func TestBoxSettings(t *testing.T) {
 	if got := w.entries("static"); len(got) != 1 || !proto.Equal(got[0], c) {
 		t.Errorf("static: %v", got)
 	}
+	// Two apps do not change at the same moment.
+	mode := w.table("steer_ingress.mode")
+	both := []*p4v1.Update{update(modify, d), update(modify, &p4v1.TableEntry{TableId: mode.ID, IsDefaultAction: true})}
+	if got := w.write(p4v1.WriteRequest_DATAPLANE_ATOMIC, both...); fmt.Sprint(got) != "[Aborted Unimplemented]" {
+		t.Error(got)
+	}
+	if got := w.write(p4v1.WriteRequest_ROLLBACK_ON_ERROR, both...); fmt.Sprint(got) != "[OK OK]" {
+		t.Error(got)
+	}
 	// Another connection with the same queue pair cannot be; this one can go.
 	twin := proto.CloneOf(c)
 	twin.Match[0].GetExact().Value = []byte{10, 77, 0, 201}
@@ -531,7 +540,7 @@ func TestBoxSettings(t *testing.T) {
 		}
 		return ""
 	})
-	mode := w.table("mux_ingress.mode")
+	mode = w.table("mux_ingress.mode")
 	x := &p4v1.TableEntry{TableId: mode.ID, Action: w.action(mode, "off")}
 	if got := w.write(0, update(insert, x)); got[0] != codes.InvalidArgument {
 		t.Errorf("an entry of a table without a key: %v", got)
