@@ -4,6 +4,10 @@
 //
 // A table of settings stands for arguments of its app, so what P4Runtime writes
 // is what "quillon set" sets, and what a spec says is what P4Runtime reads.
+// Tables that show an app's state are const (is_const_table): a controller that
+// keeps a device at an intent would delete what the app has learnt. "quillon table
+// delete" makes an app forget.
+//
 // Counters are read only; counter NAME.reasons[i] is what became of frames, with
 // the names of the indices in its annotations.
 //

@@ -124,7 +124,7 @@ func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 			x := &configv1.Table{
 				Preamble:     n.preamble(configv1.P4Ids_TABLE, prefix[a.App]+"."+d.Name, d.Help),
 				Size:         int64(d.Size),
-				IsConstTable: d.May&(table.Insert|table.Modify|table.Delete) == 0 && len(d.Keys) > 0,
+				IsConstTable: d.Setting == nil, // the app's own: a controller must not bring it to an intent
 			}
 			at := &place{app: a.App, decl: d}
 			for i := range d.Keys {
