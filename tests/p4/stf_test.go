@@ -3,11 +3,14 @@
 package p4
 
 import (
+	"bytes"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/nf/clock"
 	engine "github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/stf"
 )
@@ -95,4 +98,50 @@ func TestSamples(t *testing.T) {
 			runFile(t, load(t, strings.TrimSuffix(f, ".stf")+".json"), f)
 		})
 	}
+}
+
+// FuzzFrames: no frame makes a program panic, hang or lose count.
+func FuzzFrames(f *testing.F) {
+	programs, err := filepath.Glob("../../p4src/*.json")
+	if err != nil || len(programs) == 0 {
+		f.Fatalf("%d programs, %v", len(programs), err)
+	}
+	var switches []*engine.Switch
+	for _, p := range programs {
+		sw, err := engine.NewSwitch(load(f, p), engine.Config{MaxPasses: 50})
+		if err != nil {
+			f.Fatal(err)
+		}
+		switches = append(switches, sw)
+		tests, err := filepath.Glob(strings.TrimSuffix(filepath.Base(p), ".json") + "/*.stf")
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, name := range tests {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				f.Fatal(err)
+			}
+			statements, err := stf.Parse(bytes.NewReader(b))
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, s := range statements {
+				if frame, err := hex.DecodeString(s.Data); s.Op == stf.Packet && err == nil {
+					f.Add(uint16(s.Port), frame)
+				}
+			}
+		}
+	}
+	now := clock.Time(0)
+	f.Fuzz(func(t *testing.T, port uint16, frame []byte) {
+		now += 1000
+		for i, sw := range switches {
+			n := 0
+			r := sw.Process(now, uint32(port), frame, func(uint32, []byte) { n++ })
+			if n != r.Emitted || n == 0 && r.Dropped == engine.NotDropped {
+				t.Fatalf("%s: %d frames left: %+v", programs[i], n, r)
+			}
+		}
+	})
 }
