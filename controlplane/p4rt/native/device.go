@@ -24,6 +24,14 @@ type Device struct {
 	made string // what pipe was made of
 	// notes are the metadata of entries, by key: the controller's own.
 	notes map[string]note
+	// ahead is how far controllers have moved what counters are read as.
+	ahead map[cell]uint64
+}
+
+// cell is one count of a counter.
+type cell struct {
+	counter uint32
+	index   int64
 }
 
 type note struct {
@@ -33,7 +41,7 @@ type note struct {
 
 // New is the device of inst.
 func New(inst *graph.Instance) (*Device, error) {
-	d := &Device{inst: inst, notes: map[string]note{}}
+	d := &Device{inst: inst, notes: map[string]note{}, ahead: map[cell]uint64{}}
 	_, err := d.pipeline()
 	return d, err
 }
@@ -126,6 +134,8 @@ func refusal(err error) error {
 	}[e.Code]}
 }
 
+var errAborted = &p4info.Error{Code: codes.Aborted, Text: "not made: another update of the same request failed"}
+
 // Write implements p4rt.Pipeline.
 func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []error {
 	errs := make([]error, len(updates))
@@ -133,7 +143,12 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	var changes []graph.TableChange
 	var from []int // which update a change is
 	bad := false
+	counters := false
 	for n, u := range updates {
+		if u.GetEntity().GetCounterEntry() != nil {
+			counters = true
+			continue
+		}
 		c, err := p.change(u)
 		if err != nil {
 			errs[n], bad = err, true
@@ -149,7 +164,7 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	if bad && together {
 		for n := range errs {
 			if errs[n] == nil {
-				errs[n] = &p4info.Error{Code: codes.Aborted, Text: "not made: another update of the same request failed"}
+				errs[n] = errAborted
 			}
 		}
 		return errs
@@ -158,9 +173,40 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		errs[from[n]] = refusal(err)
 		if err == nil {
 			p.d.note(updates[from[n]])
+		} else if together {
+			bad = true
+		}
+	}
+	if !counters {
+		return errs
+	}
+	for n, u := range updates {
+		if c := u.GetEntity().GetCounterEntry(); c != nil {
+			if errs[n] = errAborted; !bad || !together {
+				errs[n] = nil
+				p.writeCounter(c)
+			}
 		}
 	}
 	return errs
+}
+
+// writeCounter has a counter read as it says from now on. What the graph itself
+// counts does not change: others look at it.
+func (p *pipeline) writeCounter(c *p4v1.CounterEntry) {
+	i := int64(0)
+	b := p.counts[c.GetCounterId()]
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	for _, x := range p.d.inst.Counters() {
+		if x.Node != b.node || x.Group != b.group {
+			continue
+		}
+		if c.GetIndex() == nil || c.GetIndex().GetIndex() == i {
+			p.d.ahead[cell{c.GetCounterId(), i}] = uint64(c.GetData().GetPacketCount()) - x.Value
+		}
+		i++
+	}
 }
 
 // note keeps an entry's metadata, or forgets it.
@@ -180,7 +226,7 @@ func (d *Device) note(u *p4v1.Update) {
 func (p *pipeline) change(u *p4v1.Update) (c graph.TableChange, err error) {
 	e := u.GetEntity().GetTableEntry()
 	if e == nil {
-		return c, &p4info.Error{Code: codes.Unimplemented, Text: "a graph of Go apps has tables that can be written, and counters that can be read; nothing else"}
+		return c, &p4info.Error{Code: codes.Unimplemented, Text: "a graph of Go apps has tables and counters, and nothing else that can be written"}
 	}
 	at := p.tables[e.GetTableId()]
 	if at == nil {
@@ -334,8 +380,11 @@ func (p *pipeline) readCounter(q *p4v1.CounterEntry, yield func(*p4v1.Entity) er
 			continue
 		}
 		if q.GetIndex() == nil || q.GetIndex().GetIndex() == i {
+			p.d.mu.Lock()
+			v := c.Value + p.d.ahead[cell{q.GetCounterId(), i}]
+			p.d.mu.Unlock()
 			err := yield(&p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{
-				CounterId: q.GetCounterId(), Index: &p4v1.Index{Index: i}, Data: &p4v1.CounterData{PacketCount: int64(c.Value)},
+				CounterId: q.GetCounterId(), Index: &p4v1.Index{Index: i}, Data: &p4v1.CounterData{PacketCount: max(0, int64(v))},
 			}}})
 			if err != nil {
 				return err

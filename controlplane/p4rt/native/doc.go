@@ -8,7 +8,8 @@
 // keeps a device at an intent would delete what the app has learnt. "quillon table
 // delete" makes an app forget.
 //
-// Counters are read only; counter NAME.reasons[i] is what became of frames, with
+// A counter that is written is read as written from then on by P4Runtime; the
+// graph's own counts do not change. Counter NAME.reasons[i] is what became of frames, with
 // the names of the indices in its annotations.
 //
 // The pipeline is the graph: it is there from the start, and changes with it. A

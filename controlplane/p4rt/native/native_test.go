@@ -310,6 +310,21 @@ func TestSteerChosenKeys(t *testing.T) {
 	w := newWorld(t, v4)
 	w.moves("steer_ingress.reasons", "steered-cas", 50)
 
+	// Counters can be set back, for controllers.
+	reasons, err := p4info.ByName(w.info.Counters, "counter", "steer_ingress.reasons")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zero := &p4v1.Update{Type: modify, Entity: &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{
+		CounterId: reasons.ID, Index: &p4v1.Index{Index: 0}, Data: &p4v1.CounterData{PacketCount: 1 << 40}}}}}
+	bad := span(w.table("steered_keys"), 7, 9, 5)
+	if got := w.write(p4v1.WriteRequest_ROLLBACK_ON_ERROR, zero, update(remove, bad)); fmt.Sprint(got) != "[Aborted NotFound]" || w.count("steer_ingress.reasons", "roce") >= 1<<40 {
+		t.Error(got)
+	}
+	if got := w.write(0, zero); got[0] != codes.OK || w.count("steer_ingress.reasons", "roce") < 1<<40 {
+		t.Error(got)
+	}
+
 	// None is steered any more.
 	chosen := w.table("steered_keys")
 	off := &p4v1.TableEntry{TableId: chosen.ID, IsDefaultAction: true, Action: w.action(chosen, "leave")}
