@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
@@ -109,6 +110,14 @@ NAME_CLI is used too) gets the same program, entries and frames, in turns:
 }
 
 func benchP4(progress io.Writer, rounds, routes int, against string) (*p4Result, error) {
+	for _, name := range []string{against, against + "_CLI"} {
+		if against == "" {
+			break
+		}
+		if _, err := exec.LookPath(name); err != nil {
+			return nil, fmt.Errorf("--against %s: %s is not on the PATH", against, name)
+		}
+	}
 	clk := clock.NewWall()
 	router, err := routerLoad(routes)
 	if err != nil {
@@ -381,7 +390,7 @@ func routerLoad(routes int) (*p4Load, error) {
 		last.ends = append(last.ends, len(m.bytes))
 		m.frames++
 	}
-	l.mix = m.times(20)
+	l.mix = m.times((mixFrames + routes - 1) / routes)
 	return l, nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -54,16 +55,14 @@ func TestBenchP4Against(t *testing.T) {
 
 // TestBenchP4Refuses: what is wrong is said in one line.
 func TestBenchP4Refuses(t *testing.T) {
-	l, err := routerLoad(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, duel := range []func(string, clock.Clock) (*duel, error){l.onFiles, l.onVeth} {
-		if _, err := duel("no_such_switch", clock.NewWall()); !missing(err) {
-			t.Errorf("%v", err)
+	for want, args := range map[string][]string{
+		"--rounds 11 --routes 20000: want":  {"--routes", "20000"},
+		"--rounds 0 --routes 10000: want":   {"--rounds", "0"},
+		"no_such_switch is not on the PATH": {"--against", "no_such_switch"},
+	} {
+		var text strings.Builder
+		if code := execute(append([]string{"bench", "p4"}, args...), io.Discard, &text); code != exitUsage || !strings.Contains(text.String(), want) {
+			t.Errorf("%q: exit status %d, %s", args, code, text.String())
 		}
-	}
-	if code := execute([]string{"bench", "p4", "--routes", "20000"}, io.Discard, io.Discard); code != exitUsage {
-		t.Errorf("exit status %d", code)
 	}
 }

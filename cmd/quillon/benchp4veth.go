@@ -173,11 +173,6 @@ type bmv2 struct {
 // program and entries. A path that is not absolute is in b.dir, which is made
 // when there is none.
 func (b *bmv2) start(l *p4Load, args ...string) (err error) {
-	for _, name := range []string{b.name, b.name + "_CLI"} {
-		if _, err := exec.LookPath(name); err != nil {
-			return fmt.Errorf("%s is not on the PATH: %w", name, port.ErrNotSupported)
-		}
-	}
 	if err := b.folder(); err != nil {
 		return err
 	}
