@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +52,7 @@ type p4rtRound struct {
 
 // p4rtResult is what bench p4runtime prints.
 type p4rtResult struct {
+	MostMpps float64     `json:"most_mpps,omitempty"` // with a queue that is always full
 	RateMpps float64     `json:"offered_mpps"`
 	Batch    int         `json:"batch"`
 	Rounds   []p4rtRound `json:"rounds"`
@@ -66,27 +68,28 @@ type p4rtResult struct {
 }
 
 func newBenchP4RuntimeCmd() *cobra.Command {
-	var rounds, batch, entries int
-	var rate float64
+	var rounds, batch, entries, writes int
+	var rate, load float64
 	var last time.Duration
 	cmd := &cobra.Command{
 		Use:   "p4runtime",
 		Short: "Measure writes and reads by P4Runtime into an engine that forwards",
 		Long: `Runs ipv4_router with 10,000 routes behind a P4Runtime server, in memory, and
 offers it frames of 64 bytes at a steady rate, as a queue of 4,096 frames would:
-what finds it full is lost. A client over TCP writes routes, in turns with
+what finds it full is lost. The rate is --rate, or else that share (--load) of
+what it forwards when frames never run out. A client over TCP writes routes, in turns with
 phases without writes: it inserts, modifies and deletes, in batches. A frame's
 delay is the time from when it was due to when it left.
 
 Then a table gets a million entries, and they are read: how fast, and by how much
 the process grew meanwhile, its client included.`,
-		Example: "  quillon bench p4runtime\n  quillon bench p4runtime --rate 1.0 --rounds 3 --json",
+		Example: "  quillon bench p4runtime\n  quillon bench p4runtime --load 0.9 --rounds 3 --json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if rounds < 1 || batch < 1 || batch > 6000 || rate <= 0 || last <= 0 || entries < 0 || entries > 1<<24 {
-				return errors.New("want --rounds of 1 or more, --batch of 1 to 6000, --rate and --time above 0, --entries of 0 to 16777216")
+			if rounds < 1 || batch < 1 || batch > 6000 || rate < 0 || load <= 0 || load > 1 || last <= 0 || entries < 0 || entries > 1<<24 || writes < 0 {
+				return errors.New("want --rounds of 1 or more, --batch of 1 to 6000, --time above 0, --load of 0 to 1, --entries of 0 to 16777216, --writes of 0 or more")
 			}
-			r, err := benchP4Runtime(cmd.ErrOrStderr(), rounds, batch, entries, rate, last)
+			r, err := benchP4Runtime(cmd.ErrOrStderr(), rounds, batch, entries, writes, rate, load, last)
 			if err != nil {
 				return err
 			}
@@ -95,8 +98,10 @@ the process grew meanwhile, its client included.`,
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", 5, "phases with and without writes")
 	cmd.Flags().IntVar(&batch, "batch", 1000, "updates in a request")
+	cmd.Flags().IntVar(&writes, "writes", 55_000, "updates a second that the client asks for while frames are forwarded; 0: all it can")
 	cmd.Flags().IntVar(&entries, "entries", 1_000_000, "entries to write and read, without traffic; 0: none")
-	cmd.Flags().Float64Var(&rate, "rate", 1.5, "frames to forward, in millions a second")
+	cmd.Flags().Float64Var(&rate, "rate", 0, "frames to forward, in millions a second; 0: by --load")
+	cmd.Flags().Float64Var(&load, "load", 0.8, "share of the most that can be forwarded")
 	cmd.Flags().DurationVar(&last, "time", time.Second, "how long a phase lasts")
 	return cmd
 }
@@ -235,10 +240,10 @@ func (b *p4rtBed) run() {
 	b.close = append(b.close, func() { cancel(); <-done; _ = b.inst.Close() })
 }
 
-func benchP4Runtime(progress io.Writer, rounds, batch, entries int, mpps float64, last time.Duration) (*p4rtResult, error) {
+func benchP4Runtime(progress io.Writer, rounds, batch, entries, writes int, mpps, load float64, last time.Duration) (*p4rtResult, error) {
 	r := &p4rtResult{RateMpps: mpps, Batch: batch, Entries: entries}
 	fmt.Fprintln(progress, "ipv4_router...")
-	if err := r.writes(rounds, last); err != nil {
+	if err := r.writes(rounds, writes, load, last); err != nil {
 		return nil, err
 	}
 	if entries == 0 {
@@ -249,7 +254,7 @@ func benchP4Runtime(progress io.Writer, rounds, batch, entries int, mpps float64
 }
 
 // writes measures writing while frames are forwarded.
-func (r *p4rtResult) writes(rounds int, last time.Duration) error {
+func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duration) error {
 	clk := clock.NewWall()
 	load, err := routerLoad(10_000)
 	if err != nil {
@@ -313,6 +318,15 @@ func (r *p4rtResult) writes(rounds int, last time.Duration) error {
 		src.on.Store(false)
 		return d, err
 	}
+	if r.RateMpps == 0 {
+		src.perNs = 1 // the queue is always full
+		most, err := phase(nil)
+		if err != nil {
+			return err
+		}
+		r.MostMpps, r.RateMpps = round3(most.Mpps), round3(share*most.Mpps)
+		src.perNs = r.RateMpps / 1000
+	}
 	requests := routeWrites(info, r.Batch)
 	next := 0
 	for range rounds {
@@ -328,6 +342,9 @@ func (r *p4rtResult) writes(rounds int, last time.Duration) error {
 				}
 				n += r.Batch
 				next = (next + 1) % len(requests)
+				if target > 0 {
+					time.Sleep(clock.Duration(float64(n)/float64(target)*1e9) - clk.Now().Sub(start))
+				}
 			}
 			x.WritesPerSec = float64(n) / (float64(clk.Now().Sub(start)) / 1e9)
 			return nil
@@ -342,7 +359,9 @@ func (r *p4rtResult) writes(rounds int, last time.Duration) error {
 	for _, x := range r.Rounds {
 		w, p = append(w, x.WritesPerSec), append(p, x.P99Ratio)
 	}
-	r.Writes, r.P99Ratio = median(w), median(p)
+	sort.Float64s(w)
+	sort.Float64s(p)
+	r.Writes, r.P99Ratio = round3(median(w)), median(p)
 	for _, c := range b.inst.Counters() {
 		for _, bad := range append([]string{"link-full"}, p4Losses...) {
 			if c.Name == bad && c.Value != 0 {
@@ -500,6 +519,9 @@ func residentMiB() float64 {
 }
 
 func (r *p4rtResult) table(w io.Writer) {
+	if r.MostMpps > 0 {
+		fmt.Fprintf(w, "at most %.2f Mpps; ", r.MostMpps)
+	}
 	fmt.Fprintf(w, "offered %.2f Mpps, batches of %d\n", r.RateMpps, r.Batch)
 	fmt.Fprintf(w, "%-8s %10s %8s %9s %9s %9s %9s %12s %6s\n", "", "Mpps", "lost", "p50 us", "p99 us", "p99.9 us", "max us", "writes/s", "ratio")
 	for _, x := range r.Rounds {

@@ -166,6 +166,10 @@ func (i *Instance) Visit(app string, worker int, f func(App)) error {
 	return nil
 }
 
+// Busy reports that a frame moved in a worker's last breath: what Visit does
+// delays others. False while the graph is driven by Step or Push.
+func (i *Instance) Busy(worker int) bool { return i.workers[worker].moving.Load() }
+
 // Report is the state that an app shows, one value a worker; an error when it
 // shows none.
 func (i *Instance) Report(app string) ([]any, error) {

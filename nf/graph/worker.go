@@ -60,7 +60,8 @@ type worker struct {
 	mailMu sync.Mutex
 	mail   []*letter
 	mailed atomic.Bool
-	live   bool // under mailMu: the worker reads its mail
+	live   bool        // under mailMu: the worker reads its mail
+	moving atomic.Bool // a frame moved in the last breath
 }
 
 type letter struct {
@@ -152,6 +153,9 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
 		moved, err := w.step(now)
 		if err != nil {
 			return err
+		}
+		if m := moved > 0; m != w.moving.Load() {
+			w.moving.Store(m)
 		}
 		if moved > 0 {
 			busy = max(busy, now)

@@ -18,8 +18,12 @@ import (
 )
 
 const (
-	// defaultSlice is how long the worker is taken from its frames at a time.
-	defaultSlice = 25 * time.Microsecond
+	// defaultSlice is how long the worker is taken from its frames at a time,
+	// at most, and leastSlice what makes it worth while.
+	defaultSlice = 100 * time.Microsecond
+	leastSlice   = 20 * time.Microsecond
+	// share of a worker with frames is what controllers get: 1 in so many.
+	share = 5
 	// pollEvery is how often packets for controllers are looked for while some
 	// come, pollIdle while none do.
 	pollEvery = time.Millisecond
@@ -46,8 +50,8 @@ type Config struct {
 	// P4Info and the JSON.
 	Info    *p4info.Info
 	Program []byte
-	// Slice is how long the worker is taken from its frames at a time;
-	// 0: 25 µs.
+	// Slice is how long the worker is taken from its frames at a time, at most;
+	// 0: 100 µs.
 	Slice time.Duration
 }
 
@@ -58,6 +62,7 @@ type Device struct {
 	current atomic.Pointer[pipeline]
 	digests chan digestMessage
 	lost    atomic.Uint64 // digests
+	ended   atomic.Int64  // when the last slice ended
 
 	mu   sync.Mutex
 	stop func() // nil: nobody listens
@@ -115,6 +120,19 @@ func (d *Device) app(f func(*p4.App)) error {
 		err = fmt.Errorf("app %s panicked", d.cfg.App)
 	}
 	return err
+}
+
+// turn waits until it is the controllers' turn, and says for how long: a worker
+// that has frames is theirs for a share of the time.
+func (d *Device) turn() time.Duration {
+	if !d.cfg.Instance.Busy(0) {
+		return d.cfg.Slice
+	}
+	due := func() time.Duration { return d.wall.Now().Sub(clock.Time(d.ended.Load())) / (share - 1) }
+	if least := min(leastSlice, d.cfg.Slice); due() < least {
+		time.Sleep((share-1)*least - (share-1)*due())
+	}
+	return min(due(), d.cfg.Slice)
 }
 
 // Pipeline implements p4rt.Device.

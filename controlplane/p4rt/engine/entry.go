@@ -8,6 +8,9 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
+// maxWeight is the highest weight of a member of a group.
+const maxWeight = 0xffff
+
 // prepareEntry takes an update of an entry of a table apart.
 func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry) op {
 	t := p.binding.tables[e.GetTableId()]
@@ -41,6 +44,11 @@ func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry) op {
 		x.Group = a.ActionProfileGroupId
 	case *p4v1.TableAction_ActionProfileActionSet:
 		set = a.ActionProfileActionSet
+		for _, y := range set.GetActionProfileActions() {
+			if y.GetWeight() > maxWeight {
+				return refused(refuse(codes.InvalidArgument, "table %s: weight %d: the highest is %d", t.name, y.GetWeight(), maxWeight))
+			}
+		}
 	}
 	m := more{cookie: e.GetControllerMetadata(), metadata: e.GetMetadata()} //nolint:staticcheck // clients use it
 	if op == p4v1.Update_INSERT {

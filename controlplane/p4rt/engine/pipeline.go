@@ -57,14 +57,16 @@ func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	if p.live {
 		defer p.own.RUnlock()
 		d := p.dev
+		slice := d.turn()
 		err := d.app(func(*p4.App) {
 			if c := d.cfg.Clock; c != nil {
 				p.sw.Advance(c.Now())
 			}
-			end := d.wall.Now().Add(d.cfg.Slice)
+			end := d.wall.Now().Add(slice)
 			for step(p.sw) && d.wall.Now() < end {
 			}
 		})
+		d.ended.Store(int64(d.wall.Now()))
 		if err != nil {
 			return refuse(codes.Unavailable, "%v", err)
 		}
@@ -541,7 +543,7 @@ func (p *pipeline) prepareMember(t p4v1.Update_Type, m *p4v1.ActionProfileMember
 	pr := p.info.Profile(m.GetActionProfileId())
 	id := m.GetMemberId()
 	if id >= firstHidden {
-		return refused(refuse(codes.InvalidArgument, "member %d of %s: the highest is %d", id, pr.Name, firstHidden-1))
+		return tooHigh(t, "member", id, pr)
 	}
 	var act p4.Action
 	if t != p4v1.Update_DELETE {
@@ -573,6 +575,14 @@ func (p *pipeline) prepareMember(t p4v1.Update_Type, m *p4v1.ActionProfileMember
 	}
 }
 
+// tooHigh refuses an id that controllers do not have.
+func tooHigh(t p4v1.Update_Type, what string, id uint32, pr *p4info.Profile) op {
+	if t != p4v1.Update_INSERT {
+		return refused(refuse(codes.NotFound, "there is no %s %d of %s", what, id, pr.Name))
+	}
+	return refused(refuse(codes.InvalidArgument, "%s %d of %s: the highest is %d", what, id, pr.Name, firstHidden-1))
+}
+
 // mixed refuses members and groups in a profile with action sets.
 func (p *pipeline) mixed(pr *p4info.Profile, set bool) error {
 	if !set && p.hidden[pr.ID] > 0 {
@@ -592,7 +602,7 @@ func (p *pipeline) prepareGroup(t p4v1.Update_Type, g *p4v1.ActionProfileGroup) 
 	pr := p.info.Profile(g.GetActionProfileId())
 	id := g.GetGroupId()
 	if id >= firstHidden {
-		return refused(refuse(codes.InvalidArgument, "group %d of %s: the highest is %d", id, pr.Name, firstHidden-1))
+		return tooHigh(t, "group", id, pr)
 	}
 	var members []p4.GroupMember
 	if t != p4v1.Update_DELETE {
