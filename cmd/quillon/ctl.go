@@ -288,7 +288,12 @@ reconcile-and-commit (keeps the entries that still fit).`,
 				return err
 			}
 			defer s.Close()
-			if err := s.SetPipeline(cmd.Context(), a, p); err != nil {
+			if a == p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT {
+				err = s.Load(cmd.Context(), p)
+			} else {
+				err = s.SetPipeline(cmd.Context(), a, p)
+			}
+			if err != nil {
 				return err
 			}
 			out := struct {

@@ -67,6 +67,23 @@ func (s *Session) Compare(ctx context.Context, d *Device, v Values) (*Diff, erro
 	return out, nil
 }
 
+// Load gives the device a program; what it held is gone. In bmv2 copies of packets
+// outlive the program for which they were asked, invisibly, and would add to those
+// of the next: groups and sessions go before it does.
+func (s *Session) Load(ctx context.Context, p *Pipeline) error {
+	var gone []*p4v1.Update
+	err := s.Read(ctx, func(e *p4v1.Entity) error {
+		gone = append(gone, &p4v1.Update{Type: p4v1.Update_DELETE, Entity: e})
+		return nil
+	}, multicast(&p4v1.MulticastGroupEntry{}), cloneSession(&p4v1.CloneSessionEntry{}))
+	if err == nil { // else there is no program, or no such thing
+		if _, err = s.put(ctx, Limits{}, gone); err != nil {
+			return err
+		}
+	}
+	return s.SetPipeline(ctx, p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT, p)
+}
+
 // Outcome is what came of a Diff that was applied.
 type Outcome struct {
 	Loaded bool           // the program was
@@ -87,7 +104,7 @@ func (o *Outcome) Err() error {
 func (s *Session) Apply(ctx context.Context, d *Diff, l Limits) (*Outcome, error) {
 	o := &Outcome{}
 	if d.Load != "" {
-		if err := s.SetPipeline(ctx, p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT, d.Device.Pipeline); err != nil {
+		if err := s.Load(ctx, d.Device.Pipeline); err != nil {
 			return o, fmt.Errorf("%s: the program: %w", s.Target, err)
 		}
 		o.Loaded = true

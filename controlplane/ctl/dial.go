@@ -31,6 +31,9 @@ type Transport struct {
 	// never: servers that do not expect it hang up, bmv2's among them. Dead hosts
 	// are found out by TCP either way.
 	Ping time.Duration
+
+	// Dial makes the connections; nil: the system does.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // secure reports whether TLS is spoken.
@@ -104,14 +107,18 @@ func (t Transport) dial(address string) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	// A host that is gone is found out after half a minute.
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	system := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	dial := t.Dial
+	if dial == nil {
+		dial = system.DialContext
+	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-				return dialer.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+				return dial(ctx, "unix", strings.TrimPrefix(path, "//"))
 			}
-			return dialer.DialContext(ctx, "tcp", addr)
+			return dial(ctx, "tcp", addr)
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(most)),
 		grpc.WithMaxHeaderListSize(16 << 20), // per-update errors come in the trailer

@@ -82,7 +82,7 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 		case equal(w, have) && (v != CompareValues || proto.Equal(w.GetTableEntry().GetCounterData(), have.GetTableEntry().GetCounterData())):
 			out.Same++
 		default:
-			out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: counted(d.Info, w, v), Old: have})
+			out.Changes = append(out.Changes, Change{Type: p4v1.Update_MODIFY, Entity: recounted(d.Info, w, v), Old: have})
 		}
 		return nil
 	})
@@ -106,9 +106,9 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 	return out, nil
 }
 
-// counted is an entry that says that its counter is zero, where it shall be and
+// recounted is an entry that says that its counter is zero, where it shall be and
 // leaving it out would leave the counter alone.
-func counted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
+func recounted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
 	t := e.GetTableEntry()
 	if t == nil || v != CompareValues || t.CounterData != nil || info.Table(t.TableId).Counter == nil {
 		return e

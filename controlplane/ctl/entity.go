@@ -227,6 +227,7 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *node, where string, e *p
 	}
 	err := info.Update(u)
 	if err == nil {
+		counted(info, e)
 		normal(e)
 		return e, nil
 	}

@@ -152,6 +152,7 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 		if err := info.Update(update(e)); err != nil {
 			t.Fatalf("%s: %v", info.Text(e), err)
 		}
+		counted(info, e)
 		normal(e)
 		if x := e.GetTableEntry(); x != nil && !x.IsDefaultAction && !seen[p4info.Key(e)] {
 			if count[x.TableId]++; count[x.TableId] > info.Table(x.TableId).Size {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
@@ -139,7 +140,7 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 		if q.keys == "a" {
 			members = map[string]bool{}
 		}
-		err := s.Read(ctx, func(e *p4v1.Entity) error {
+		each := func(e *p4v1.Entity) error {
 			e, err := stored(info, e, zero)
 			if e == nil || err != nil {
 				return err
@@ -152,7 +153,20 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 				members[key] = true
 			}
 			return yield(e)
-		}, q.ask...)
+		}
+		var err error
+		if q.keys == "d" { // PI does not find a digest that nobody asked for
+			for _, one := range q.ask {
+				if err = s.Read(ctx, each, one); status.Code(err) == codes.NotFound {
+					err = nil
+				}
+				if err != nil {
+					break
+				}
+			}
+		} else {
+			err = s.Read(ctx, each, q.ask...)
+		}
 		if status.Code(err) == codes.Unimplemented {
 			unread = append(unread, Unread{q.what, err, q.keys})
 			continue
@@ -314,6 +328,7 @@ func Text(info *p4info.Info, e *p4v1.Entity) string {
 // stored is an entity that a device showed, in canonical form and without what
 // belongs to the moment; nil: it is the program's, or, without zero, like new.
 func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) {
+	counted(info, e)
 	switch x := e.Entity.(type) {
 	case *p4v1.Entity_TableEntry:
 		t := x.TableEntry
@@ -364,6 +379,28 @@ func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) 
 	}
 	normal(e)
 	return e, nil
+}
+
+// counted leaves of an entity's counts those that its counter is for: bmv2 shows
+// both, but takes only these.
+func counted(info *p4info.Info, e *p4v1.Entity) {
+	var d *p4v1.CounterData
+	var unit p4configv1.CounterSpec_Unit
+	if c := e.GetCounterEntry(); c != nil && info.Counter(c.CounterId) != nil {
+		d, unit = c.Data, info.Counter(c.CounterId).CounterUnit
+	}
+	if x := e.GetTableEntry(); x != nil {
+		if t := info.Table(x.TableId); t != nil && t.Counter != nil {
+			d, unit = x.CounterData, t.Counter.CounterUnit
+		}
+	}
+	switch {
+	case d == nil:
+	case unit == p4configv1.CounterSpec_PACKETS:
+		d.ByteCount = 0
+	case unit == p4configv1.CounterSpec_BYTES:
+		d.PacketCount = 0
+	}
 }
 
 // unset reports whether a meter has no rates: bmv2 shows those as very large.
