@@ -62,6 +62,7 @@ const (
 type node struct {
 	kind  nodeKind
 	name  string
+	about fragment
 	table int // index
 	test  testFn
 	yes   int // next, for an action always
@@ -109,7 +110,10 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 		if len(d.keys) > 0 {
 			k.missed = true
 			if s.trace != nil {
-				s.event(EventMiss, d.index, 0)
+				if t.n == 0 {
+					t.readKey(k)
+				}
+				s.trace(Event{Kind: EventMiss, Object: d.index, Copy: s.copied, Data: t.probe})
 			}
 		}
 		act, data := t.act, t.actData
@@ -130,7 +134,7 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 	}
 	k.missed = false
 	if s.trace != nil {
-		s.event(EventHit, d.index, uint64(e))
+		s.trace(Event{Kind: EventHit, Object: d.index, Value: uint64(e), Copy: s.copied, Data: t.probe})
 	}
 	r := &t.rows[e]
 	if d.Counters {
@@ -167,7 +171,7 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 
 func (s *Switch) runAction(k *packetState, act *action, data []uint64) {
 	if s.trace != nil {
-		s.event(EventAction, act.index, 0)
+		s.trace(Event{Kind: EventAction, Object: act.index, Copy: s.copied, Data: data})
 	}
 	act.run(k, data)
 }

@@ -93,9 +93,12 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 
 // App is the app of kind p4.
 type App struct {
-	sw  *Switch // nil: no program yet
-	cfg Config
-	cpu uint32 // ^0: none
+	sw *Switch // nil: no program yet
+	// programs counts the switches, so that a trace of another is not taken for
+	// one of this.
+	programs uint16
+	cfg      Config
+	cpu      uint32 // ^0: none
 
 	onDigest func(Digest)
 
@@ -188,6 +191,7 @@ func (a *App) Use(sw *Switch) {
 		sw.cfg.Digest = a.digest // it may have been made by an app that was rebuilt
 	}
 	a.sw = sw
+	a.programs++
 }
 
 // OnDigest has f called for what the program sends to the controller, by the
@@ -289,15 +293,24 @@ func (a *App) send(port uint32, x *packet.Buf) {
 }
 
 func (a *App) trace(e Event) {
-	a.c.Trace(a.cur, uint16(e.Kind), uint64(e.Object), e.Value)
+	var data [2]uint64
+	copy(data[:], e.Data)
+	object := uint64(uint32(e.Object)) | uint64(uint16(e.Copy))<<32 | uint64(a.programs)<<48
+	a.c.Trace(a.cur, uint16(e.Kind), object, e.Value, data[0], data[1])
 }
 
-// Describe implements graph.Describer.
+// Describe implements graph.Describer. Keys and arguments of more than 128 bits
+// are not kept; an entry is shown as it is now.
 func (a *App) Describe(kind uint16, args [4]uint64) string {
-	if a.sw == nil {
-		return "?"
+	if a.sw == nil || uint16(args[0]>>48) != a.programs {
+		return "a step of a program that was replaced"
 	}
-	return a.sw.prog.Describe(Event{Kind: EventKind(kind), Object: int(args[0]), Value: args[1]})
+	e := Event{Kind: EventKind(kind), Object: int(uint32(args[0])), Value: args[1], Copy: int(uint16(args[0] >> 32)), Data: args[2:]}
+	text := a.sw.Step(e).String()
+	if e.Copy > 0 {
+		return fmt.Sprintf("copy %d: %s", e.Copy, text)
+	}
+	return text
 }
 
 // Report is what an App shows of its state.

@@ -1,6 +1,7 @@
 package p4
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,7 +86,7 @@ func TestApp(t *testing.T) {
 	for _, p := range x.Inst.Trace() {
 		trace += p.String()
 	}
-	if !strings.Contains(trace, "parser state start at byte 0") || !strings.Contains(trace, "9 bytes leave on port 2") {
+	if !strings.Contains(trace, "\n  app        +0s       state start\n") || !strings.Contains(trace, "9 bytes leave on port 2") {
 		t.Errorf("trace: %s", trace)
 	}
 }
@@ -138,11 +139,51 @@ func TestAppChangesProgram(t *testing.T) {
 	if r := x.Push("1", []byte("\x02a\x09")); len(r.Dropped) != 1 || r.Dropped[0].Reason != "no-replica" {
 		t.Errorf("the group outlived its program: %+v", r)
 	}
+	trace := fmt.Sprint(x.Inst.Trace())
+	for _, want := range []string{"a step of a program that was replaced", "to multicast group 9", "dropped: no-replica"} {
+		if !strings.Contains(trace, want) {
+			t.Errorf("trace without %q: %s", want, trace)
+		}
+	}
 }
 
 func TestAppAllocatesNothing(t *testing.T) {
 	args := graph.Args{"program": programFile(t, portSource())}
 	if n := graphtest.Allocs(t, *Kind(), args, "1", []byte("\x02a\x00rest"), []byte("\x02d\x00rest"), []byte("a")); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestAppTracesEntries shows keys, entries and arguments in a running graph's
+// trace.
+func TestAppTracesEntries(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{"program": "../../p4src/l2_bridge.json"})
+	sw := x.App().(*App).Switch()
+	key := []Match{{Value: []byte{1}}, {Value: []byte{2, 0, 0, 0, 0, 9}}}
+	forward := Action{"bridge_ingress.forward", [][]byte{{2}}}
+	h, err := sw.Insert("bridge_ingress.dmac", Entry{Key: key, Action: forward})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sw.SetMulticast(1, []Replica{{Port: 1}, {Port: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	x.Push("1", []byte("\x02\x00\x00\x00\x00\x09\x02\x00\x00\x00\x00\x01\x88\xb5hit"))
+	if err := sw.Delete("bridge_ingress.dmac", h); err != nil {
+		t.Fatal(err)
+	}
+	x.Push("1", []byte("\x02\x00\x00\x00\x00\x08\x02\x00\x00\x00\x00\x01\x88\xb5miss"))
+	trace := fmt.Sprint(x.Inst.Trace())
+	for _, want := range []string{
+		"table bridge_ingress.dmac hits entry 0: meta.vid = 0x1; hdr.ethernet.dst = 0x20000000009; the entry is gone\n",
+		"action bridge_ingress.forward(port=0x2)\n",
+		"table bridge_ingress.dmac misses: meta.vid = 0x1; hdr.ethernet.dst = 0x20000000008\n",
+		"replicated to port 2 as copy 2\n",
+		"copy 1: dropped: egress-drop\n",
+		"copy 2: 18 bytes leave on port 2\n",
+	} {
+		if !strings.Contains(trace, want) {
+			t.Errorf("without %q: %s", want, trace)
+		}
 	}
 }

@@ -142,7 +142,7 @@ func (l *loader) primitive(name string, j any, n int) step {
 		return step{run: func(k *packetState) { k.exit = true }}
 	case "assume", "assert":
 		m := l.message(name)
-		if f, ok := get(get(j, "source_info"), "source_fragment").(string); ok {
+		if f := sourceOf(j).text; f != "" {
 			m.format = f
 		}
 		test := l.condition(params[0])

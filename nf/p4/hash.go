@@ -228,19 +228,26 @@ type checksum struct {
 }
 
 func (s *Switch) verifyChecksums(k *packetState) {
-	for _, c := range s.prog.verify {
+	for i, c := range s.prog.verify {
 		if k.v[c.hdr.base] == 0 || c.when != nil && !c.when(k) {
 			continue
 		}
-		if c.calc.output(k) != k.v[c.hdr.base+c.fld.off] {
+		right := c.calc.output(k) == k.v[c.hdr.base+c.fld.off]
+		if !right {
 			k.badChecksum = true
+		}
+		if s.trace != nil {
+			s.event(EventVerify, i, b2u(right))
 		}
 	}
 }
 
 func (s *Switch) updateChecksums(k *packetState) {
-	for _, c := range s.prog.update {
+	for i, c := range s.prog.update {
 		if c.when == nil || c.when(k) {
+			if s.trace != nil {
+				s.event(EventUpdate, i, 0)
+			}
 			k.v[c.hdr.base+c.fld.off] = c.calc.output(k) & mask64(c.fld.bits)
 		}
 	}

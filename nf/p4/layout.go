@@ -134,6 +134,7 @@ type packetState struct {
 	arrived  int    // length at the time it came in, for counters and meters
 	truncate int
 	port     uint32 // egress port
+	copied   int    // number of the copy; 0: what came in
 
 	session                          uint32 // with sessionValid, when cloned
 	cloneList                        uint32

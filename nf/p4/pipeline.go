@@ -52,6 +52,7 @@ func (l *loader) pipelines(root any) {
 			name := text(get(jn, "name"))
 			n := &l.p.nodes[l.nodes[name]]
 			l.in("condition "+name, func() {
+				n.about = sourceOf(jn)
 				n.test = l.g.test(l.expression(get(jn, "expression"), sortBool))
 				n.yes, n.no = l.node(get(jn, "true_next")), l.node(get(jn, "false_next"))
 			})

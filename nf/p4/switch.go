@@ -124,6 +124,9 @@ type Switch struct {
 	emit    Emit
 	result  Result
 	passes  int
+	port    uint32 // that the frame came in on
+	copies  int    // made of it so far
+	copied  int    // number of the one that is worked on
 	dropped [numReasons]uint64
 
 	in, out []*packetState // wait for ingress, for egress
@@ -185,7 +188,7 @@ func (s *Switch) Dropped(r Reason) uint64 { return s.dropped[r] }
 func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) Result {
 	s.now = max(s.now, now)
 	s.micros = uint64(s.now.Sub(s.cfg.Start)) / 1000
-	s.emit, s.result, s.passes = emit, Result{}, 0
+	s.emit, s.result, s.passes, s.port, s.copies = emit, Result{}, 0, port, 0
 	k := s.take()
 	k.frame, k.arrived, k.length = frame, len(frame), uint64(len(frame))
 	std := &s.prog.std
@@ -240,7 +243,7 @@ func (s *Switch) drop(k *packetState, r Reason) {
 	s.result.Dropped = r
 	s.dropped[r]++
 	if s.trace != nil {
-		s.event(EventDrop, int(r), 0)
+		s.trace(Event{Kind: EventDrop, Object: int(r), Copy: k.copied})
 	}
 	s.give(k)
 }
@@ -280,9 +283,17 @@ func (s *Switch) doIngress(k *packetState) {
 	}
 	std := &s.prog.std
 	size := k.length
+	s.copied = k.copied
+	if s.trace != nil {
+		s.event(EventReceived, int(s.port), uint64(len(k.frame)))
+		s.event(EventStage, stageParser, 0)
+	}
 	s.parse(k)
 	std.parserError.set(k, uint64(k.parseError))
 	std.checksumError.set(k, b2u(k.badChecksum))
+	if s.trace != nil {
+		s.event(EventStage, stageIngress, 0)
+	}
 	s.apply(k, s.prog.ingress)
 	if k.failed != NotDropped {
 		s.drop(k, k.failed)
@@ -292,10 +303,16 @@ func (s *Switch) doIngress(k *packetState) {
 		s.cloneIngress(k, size)
 	}
 	if k.digest != 0 {
+		if s.trace != nil {
+			s.event(EventDigest, int(k.digest), 0)
+		}
 		s.sendDigest(k)
 	}
 	if k.resubmitted != 0 {
 		c := s.copyOf(k)
+		if s.trace != nil {
+			s.event(EventResubmit, 0, uint64(c.copied))
+		}
 		s.preserve(c, k, k.resubmitted)
 		std.instanceType.set(c, instanceResubmitted)
 		c.length = size
@@ -306,6 +323,9 @@ func (s *Switch) doIngress(k *packetState) {
 	}
 	if g := std.group.get(k); g != 0 {
 		std.instanceType.set(k, instanceReplica)
+		if s.trace != nil {
+			s.event(EventMulticast, int(g), 0)
+		}
 		if s.multicast(k, s.replicas(uint32(g))) == 0 {
 			s.drop(k, NoReplica)
 			return
@@ -333,7 +353,8 @@ func (s *Switch) doIngress(k *packetState) {
 // it: k is not parsed again.
 func (s *Switch) copyOf(k *packetState) *packetState {
 	c := s.take()
-	c.arrived = k.arrived
+	s.copies++
+	c.arrived, c.copied = k.arrived, s.copies
 	if k.owns() {
 		c.own = append(c.own[:0], k.frame...)
 		c.frame = c.own
@@ -357,12 +378,18 @@ func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	std := &s.prog.std
 	c := s.copyOf(k)
 	std.ingressPort.set(c, std.ingressPort.get(k))
+	if s.trace != nil {
+		s.event(EventClone, int(k.session&^sessionValid), uint64(c.copied))
+		s.copied = c.copied
+		s.event(EventStage, stageParser, 0)
+	}
 	s.parse(c)
 	s.clearMetadata(c)
 	s.preserve(c, k, k.cloneList)
 	std.instanceType.set(c, instanceIngressClone)
 	c.length = size
 	s.toSession(c, ses)
+	s.copied = k.copied
 	s.give(c)
 }
 
@@ -398,20 +425,35 @@ func put[T any](list []T, i int, v T) []T {
 
 // toSession queues copies of c for egress.
 func (s *Switch) toSession(c *packetState, ses Session) {
+	s.copied = c.copied
 	if ses.Group != 0 {
 		s.multicast(c, s.replicas(ses.Group))
 	}
-	s.multicast(c, ses.Replicas)
+	if len(ses.Replicas) != 1 {
+		s.multicast(c, ses.Replicas)
+		return
+	}
+	x := s.replicate(c) // the clone itself
+	x.copied = c.copied
+	s.copies--
+	s.send(x, ses.Replicas[0])
 }
 
 // multicast queues a copy for each replica and returns how many there are.
 func (s *Switch) multicast(k *packetState, to []Replica) int {
 	for _, r := range to {
 		c := s.replicate(k)
-		s.prog.std.rid.set(c, uint64(r.Rid))
-		s.enqueue(c, r.Port)
+		if s.trace != nil {
+			s.event(EventReplica, int(r.Port), uint64(c.copied))
+		}
+		s.send(c, r)
 	}
 	return len(to)
+}
+
+func (s *Switch) send(c *packetState, to Replica) {
+	s.prog.std.rid.set(c, uint64(to.Rid))
+	s.enqueue(c, to.Port)
 }
 
 // replicate copies a packet with its headers, ready for egress.
@@ -440,6 +482,10 @@ func (s *Switch) doEgress(k *packetState) {
 		return
 	}
 	std := &s.prog.std
+	s.copied = k.copied
+	if s.trace != nil {
+		s.event(EventStage, stageEgress, 0)
+	}
 	k.session, k.cloneList, k.digest, k.resubmitted = 0, 0, 0, 0
 	std.egressTime.set(k, s.micros)
 	std.deqTime.set(k, 0)
@@ -456,16 +502,23 @@ func (s *Switch) doEgress(k *packetState) {
 	if k.session&sessionValid != 0 {
 		if ses, ok := s.session(k.session & 0x7fff); ok {
 			c := s.replicate(k)
+			if s.trace != nil {
+				s.event(EventClone, int(k.session&^sessionValid), uint64(c.copied))
+			}
 			s.clearMetadata(c)
 			s.preserve(c, k, k.cloneList)
 			std.instanceType.set(c, instanceEgressClone)
 			s.toSession(c, ses)
+			s.copied = k.copied
 			s.give(c)
 		}
 	}
 	if uint32(std.egressSpec.get(k)) == s.cfg.DropPort {
 		s.drop(k, EgressDrop)
 		return
+	}
+	if s.trace != nil {
+		s.event(EventStage, stageDeparser, 0)
 	}
 	frame := s.deparse(k)
 	if k.failed != NotDropped {
@@ -474,6 +527,11 @@ func (s *Switch) doEgress(k *packetState) {
 	}
 	if k.recirculate != 0 {
 		c := s.take()
+		s.copies++
+		c.copied = s.copies
+		if s.trace != nil {
+			s.event(EventRecirculate, 0, uint64(c.copied))
+		}
 		c.own = append(c.own[:0], frame...)
 		c.frame = c.own
 		s.preserve(c, k, k.recirculate)

@@ -602,7 +602,8 @@ func TestTrace(t *testing.T) {
 	var got []string
 	sw, _ := NewSwitch(p, Config{Trace: func(e Event) { got = append(got, p.Describe(e)) }})
 	run(sw, 1, "abc")
-	want := []string{"parser state start at byte 0", "action in", "log: a=97 b=-2", "action eg", "3 bytes leave on port 0"}
+	want := []string{"3 bytes come in on port 1", "parser", "state start", "ingress", "action in()", "log: a=97 b=-2",
+		"egress", "action eg()", "deparser", "3 bytes leave on port 0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

@@ -175,6 +175,12 @@ func (t *table) lookup(k *packetState) uint32 {
 	if t.n == 0 {
 		return none
 	}
+	t.readKey(k)
+	return t.m.find(t, t.probe)
+}
+
+// readKey takes the key from the packet.
+func (t *table) readKey(k *packetState) {
 	key := t.probe
 	for i := range t.def.keys {
 		d := &t.def.keys[i]
@@ -190,7 +196,6 @@ func (t *table) lookup(k *packetState) uint32 {
 			key[d.at+j] &= m
 		}
 	}
-	return t.m.find(t, key)
 }
 
 // alloc takes a free row.

@@ -2,7 +2,12 @@ package p4
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/packettrace"
 )
 
 // EventKind is a sort of step of a packet.
@@ -30,48 +35,219 @@ const (
 	EventLog
 	// EventAssert: assertion Object does not hold.
 	EventAssert
+	// EventReceived: a frame of Value bytes, which came in on port Object, goes
+	// into ingress: from the port, resubmitted or recirculated.
+	EventReceived
+	// EventStage: stage Object begins.
+	EventStage
+	// EventVerify: checksum Object is right (Value 1) or wrong.
+	EventVerify
+	// EventUpdate: checksum Object is written.
+	EventUpdate
+	// EventClone: session Object gets a clone with number Value.
+	EventClone
+	// EventMulticast: the packet goes to group Object.
+	EventMulticast
+	// EventReplica: port Object gets a replica with number Value.
+	EventReplica
+	// EventResubmit: the packet comes again with number Value.
+	EventResubmit
+	// EventRecirculate: the packet comes again with number Value.
+	EventRecirculate
+	// EventDigest: digest Object goes to the controller.
+	EventDigest
 )
 
-// Event is a step of a packet. Text is that of a log message.
+// The stages of EventStage.
+const (
+	stageParser = iota
+	stageIngress
+	stageEgress
+	stageDeparser
+)
+
+var stageNames = []string{"parser", "ingress", "egress", "deparser"}
+
+// Event is a step of a packet.
 type Event struct {
 	Kind   EventKind
 	Object int
 	Value  uint64
-	Text   string
+	// Copy is the number of the copy: 0 is what came in; clones, replicas, what
+	// is resubmitted or recirculated count from 1, in the order in which they
+	// were made, as in bmv2.
+	Copy int
+	// Text is that of a log message.
+	Text string
+	// Data is the key of a hit or a miss, the data of an action, in words as the
+	// engine has them; valid during the call.
+	Data []uint64
 }
 
 func (s *Switch) event(kind EventKind, object int, value uint64) {
-	s.trace(Event{Kind: kind, Object: object, Value: value})
+	s.trace(Event{Kind: kind, Object: object, Value: value, Copy: s.copied})
 }
 
 // Describe says what an event was, in the program's names.
-func (p *Program) Describe(e Event) string {
+func (p *Program) Describe(e Event) string { return p.step(e).String() }
+
+// step is an event in the program's names; of entries it knows nothing.
+func (p *Program) step(e Event) packettrace.Step {
 	switch e.Kind {
 	case EventState:
-		return fmt.Sprintf("parser state %s at byte %d", p.stateName(e.Object), e.Value)
+		return packettrace.Step{Kind: packettrace.State, Name: p.stateName(e.Object), At: int(e.Value)}
 	case EventParseError:
-		return fmt.Sprintf("parser fails in state %s with error %d (%s)", p.stateName(e.Object), e.Value, p.errorName(e.Value))
+		return packettrace.Step{Kind: packettrace.ParseError, Name: p.errorName(e.Value)}
 	case EventCondition:
-		return fmt.Sprintf("condition %s is %v", at(p.nodes, e.Object, func(n node) string { return n.name }), e.Value != 0)
-	case EventHit:
-		return fmt.Sprintf("table %s hits entry %d", at(p.tables, e.Object, (*tableDef).name), e.Value)
-	case EventMiss:
-		return fmt.Sprintf("table %s misses", at(p.tables, e.Object, (*tableDef).name))
-	case EventAction:
-		return "action " + at(p.actions, e.Object, func(a *action) string { return a.Name })
-	case EventEmit:
-		return fmt.Sprintf("%d bytes leave on port %d", e.Value, e.Object)
-	case EventDrop:
-		return "dropped: " + Reason(e.Object%int(numReasons)).String()
-	case EventLog:
-		if e.Text != "" {
-			return "log: " + e.Text
+		x := packettrace.Step{Kind: packettrace.Condition, Name: at(p.nodes, e.Object, func(n node) string { return n.name }), Holds: e.Value != 0}
+		if e.Object >= 0 && e.Object < len(p.nodes) {
+			x.Source, x.Line = p.nodes[e.Object].about.text, p.nodes[e.Object].about.line
 		}
-		return "log: " + at(p.logs, e.Object, func(m *logMessage) string { return m.format }) + fmt.Sprintf(" [%d]", e.Value)
+		return x
+	case EventHit, EventMiss:
+		x := packettrace.Step{Kind: packettrace.Table, Name: at(p.tables, e.Object, (*tableDef).name), Holds: e.Kind == EventHit}
+		if x.Holds {
+			x.Entry = &packettrace.Entry{Handle: uint32(e.Value)}
+		}
+		if e.Object >= 0 && e.Object < len(p.tables) {
+			x.Key = p.tables[e.Object].fields(e.Data)
+		}
+		return x
+	case EventAction:
+		x := packettrace.Step{Kind: packettrace.Action, Action: at(p.actions, e.Object, func(a *action) string { return a.Name })}
+		if e.Object >= 0 && e.Object < len(p.actions) {
+			x.Args = p.actions[e.Object].arguments(e.Data)
+		}
+		return x
+	case EventEmit:
+		return packettrace.Step{Kind: packettrace.Transmit, Port: uint32(e.Object), Length: int(e.Value)}
+	case EventDrop:
+		return packettrace.Step{Kind: packettrace.Drop, Name: Reason(e.Object % int(numReasons)).String()}
+	case EventLog:
+		x := packettrace.Step{Kind: packettrace.Log, Name: e.Text}
+		if x.Name == "" {
+			x.Name = at(p.logs, e.Object, func(m *logMessage) string { return m.format }) + fmt.Sprintf(" [%d]", e.Value)
+		}
+		return x
 	case EventAssert:
-		return "assertion fails: " + at(p.logs, e.Object, func(m *logMessage) string { return m.format })
+		return packettrace.Step{Kind: packettrace.Assert, Name: at(p.logs, e.Object, func(m *logMessage) string { return m.format })}
+	case EventReceived:
+		return packettrace.Step{Kind: packettrace.Received, Port: uint32(e.Object), Length: int(e.Value)}
+	case EventStage:
+		return packettrace.Step{Kind: packettrace.Stage, Name: at(stageNames, e.Object, func(s string) string { return s })}
+	case EventVerify:
+		return packettrace.Step{Kind: packettrace.Verify, Name: at(p.verify, e.Object, func(c *checksum) string { return c.name }), Holds: e.Value != 0}
+	case EventUpdate:
+		return packettrace.Step{Kind: packettrace.Update, Name: at(p.update, e.Object, func(c *checksum) string { return c.name })}
+	case EventClone:
+		return packettrace.Step{Kind: packettrace.Clone, Number: uint32(e.Object), Copy: int(e.Value)}
+	case EventMulticast:
+		return packettrace.Step{Kind: packettrace.Multicast, Number: uint32(e.Object)}
+	case EventReplica:
+		return packettrace.Step{Kind: packettrace.Replica, Port: uint32(e.Object), Copy: int(e.Value)}
+	case EventResubmit:
+		return packettrace.Step{Kind: packettrace.Resubmit, Copy: int(e.Value)}
+	case EventRecirculate:
+		return packettrace.Step{Kind: packettrace.Recirculate, Copy: int(e.Value)}
+	case EventDigest:
+		i := slices.IndexFunc(p.digests, func(d *digestDef) bool { return d.ID == e.Object })
+		return packettrace.Step{Kind: packettrace.Digest, Name: at(p.digests, i, func(d *digestDef) string { return d.Name })}
 	}
-	return fmt.Sprintf("event %d %d %d", e.Kind, e.Object, e.Value)
+	return packettrace.Step{Kind: packettrace.Note, Name: fmt.Sprintf("event %d %d %d", e.Kind, e.Object, e.Value)}
+}
+
+// Step is an event in the program's names. What it says of an entry is as the
+// entry is now.
+func (s *Switch) Step(e Event) packettrace.Step {
+	x := s.prog.step(e)
+	if x.Entry == nil || e.Object < 0 || e.Object >= len(s.tables) {
+		return x
+	}
+	t := s.tables[e.Object]
+	if e.Value >= uint64(len(t.rows)) || !t.rows[e.Value].live {
+		x.Entry.Via = "the entry is gone"
+		return x
+	}
+	entry := s.describe(t, uint32(e.Value))
+	x.Entry.Priority = entry.Priority
+	switch {
+	case entry.Member != 0:
+		x.Entry.Via = fmt.Sprintf("member %d", entry.Member)
+	case entry.Group != 0:
+		x.Entry.Via = fmt.Sprintf("group %d", entry.Group)
+	}
+	if x.Key == nil { // the event did not keep it
+		x.Key = make([]packettrace.Field, len(t.def.keys))
+		for i := range x.Key {
+			x.Key[i].Name = t.def.Keys[i].Name
+		}
+	}
+	for i, m := range entry.Key {
+		x.Key[i].Match = matchText(t.def.keys[i].kind, m)
+	}
+	return x
+}
+
+// Trace runs a frame through the program as Process does, and returns what
+// happened to it, as packet number n.
+func (s *Switch) Trace(n uint64, now clock.Time, port uint32, frame []byte, emit Emit) packettrace.Trace {
+	t := packettrace.Trace{Packet: n, Origin: packettrace.Quillon}
+	before := s.trace
+	s.trace = func(e Event) { t.Add(e.Copy, s.Step(e)) }
+	s.Process(now, port, frame, emit)
+	s.trace = before
+	return t
+}
+
+// fields are the values of a key; nil: data does not hold them.
+func (d *tableDef) fields(data []uint64) []packettrace.Field {
+	if len(data) < d.kw {
+		return nil
+	}
+	all := make([]packettrace.Field, len(d.keys))
+	for i, k := range d.keys {
+		all[i] = packettrace.Field{Name: d.Keys[i].Name, Value: packettrace.Hex(bigEndian(data[k.at:], k.bits))}
+	}
+	return all
+}
+
+// arguments are those of an action; nil: it has none, or data does not hold them.
+func (a *action) arguments(data []uint64) []packettrace.Field {
+	if len(a.params) == 0 || len(data) < a.words {
+		return nil
+	}
+	all := make([]packettrace.Field, len(a.params))
+	for i, p := range a.params {
+		all[i] = packettrace.Field{Name: a.Params[i].Name, Value: packettrace.Hex(bigEndian(data[p.at:], p.bits))}
+	}
+	return all
+}
+
+// matchText is what an entry has for a field.
+func matchText(kind MatchKind, m Match) string {
+	v := packettrace.Hex(m.Value)
+	switch kind {
+	case LPM:
+		return fmt.Sprintf("%s/%d", v, m.Prefix)
+	case Ternary:
+		return v + "&&&" + packettrace.Hex(m.Mask)
+	case Range:
+		return v + ".." + packettrace.Hex(m.Mask)
+	}
+	return v
+}
+
+// fragment is a piece of the program's text, and where it is.
+type fragment struct{ text, line string }
+
+// sourceOf is the source_info of an object; empty when it has none.
+func sourceOf(j any) fragment {
+	about := get(j, "source_info")
+	s := fragment{text: text(get(about, "source_fragment"))}
+	if file, n := text(get(about, "filename")), fmt.Sprint(get(about, "line")); file != "" && has(about, "line") {
+		s.line = path.Base(file) + ":" + n
+	}
+	return s
 }
 
 func (d *tableDef) name() string { return d.Name }
@@ -139,5 +315,5 @@ func (m *logMessage) log(k *packetState) {
 		rest = after
 	}
 	text.WriteString(rest)
-	s.trace(Event{Kind: EventLog, Object: m.index, Value: first, Text: text.String()})
+	s.trace(Event{Kind: EventLog, Object: m.index, Value: first, Copy: s.copied, Text: text.String()})
 }
