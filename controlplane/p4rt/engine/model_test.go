@@ -326,7 +326,10 @@ func scalar(f protoreflect.FieldDescriptor, v protoreflect.Value, pick func(n in
 }
 
 // play sends requests drawn by pick, and holds each answer against the model.
-func play(t testing.TB, w *world, list []*p4v1.Update, requests int, pick func(n int) int) {
+func play(t testing.TB, of *world, list []*p4v1.Update, requests int, pick func(n int) int) error {
+	x := *of
+	w := &x
+	w.t = t
 	w.program("ipv4_router")
 	m := newModel(w.info)
 	for range requests {
@@ -374,13 +377,14 @@ func play(t testing.TB, w *world, list []*p4v1.Update, requests int, pick func(n
 		}
 		got, err := w.write(a, updates...)
 		if !slices.Equal(got, want) {
-			t.Fatalf("%v: %v\n got %v\nwant %v\nfor %v", a, err, got, want, updates)
+			return fmt.Errorf("%v: %v\n got %v\nwant %v\nfor %v", a, err, got, want, updates)
 		}
 		m = next
 		if err := m.check(w); err != nil {
-			t.Fatalf("after %v: %v", updates, err)
+			return fmt.Errorf("after %v: %v", updates, err)
 		}
 	}
+	return nil
 }
 
 // TestModel: a device does what the model says, whatever it is asked.
@@ -389,7 +393,9 @@ func TestModel(t *testing.T) {
 	w.primary()
 	list := seeds(t)
 	rapid.Check(t, func(r *rapid.T) {
-		play(t, w, list, 8, func(n int) int { return rapid.IntRange(0, n-1).Draw(r, "pick") })
+		if err := play(t, w, list, 8, func(n int) int { return rapid.IntRange(0, n-1).Draw(r, "pick") }); err != nil {
+			r.Fatal(err)
+		}
 	})
 }
 
@@ -401,7 +407,7 @@ func FuzzRequests(f *testing.F) {
 	w.primary()
 	list := seeds(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		play(t, w, list, 1+len(b)/16, func(n int) int {
+		err := play(t, w, list, 1+len(b)/16, func(n int) int {
 			if len(b) == 0 {
 				return 0
 			}
@@ -409,5 +415,8 @@ func FuzzRequests(f *testing.F) {
 			b = b[1:]
 			return x
 		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
 }

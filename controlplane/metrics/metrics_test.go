@@ -1,0 +1,77 @@
+package metrics_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/quillon/quillon/controlplane/metrics"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// line is what Prometheus takes for a line of a sample, or of a comment.
+var line = regexp.MustCompile(`^(# (HELP|TYPE) [a-z0-9_]+ .+|[a-z][a-z0-9_]*(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\})? [0-9.+-eE]+)$`)
+
+func TestMetrics(t *testing.T) {
+	spec, err := graph.ParseSpec([]byte("apps: {s: {kind: sink}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: graph.Builtin()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inst.Close()
+	stats := p4rt.New(p4rt.Config{}).Stats()
+	stats.Updates.Add(1_000_000_000)
+	stats.Streams.Add(2)
+	s, err := metrics.Listen("127.0.0.1:0", false, inst, stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.Get("http://" + s.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if err != nil || r.StatusCode != http.StatusOK || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+		t.Errorf("%v %v", r, err)
+	}
+	for _, want := range []string{
+		"quillon_frames_total{node=\"s\",counter=\"in\"} 0\n", "quillon_reasons_total{node=\"s\",reason=\"sunk\"} 0\n",
+		"quillon_p4runtime_updates_total 1000000000\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams 2\n",
+	} {
+		if !bytes.Contains(body, []byte(want)) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	seen := map[string]bool{}
+	for _, l := range strings.Split(strings.TrimSuffix(string(body), "\n"), "\n") {
+		if !line.MatchString(l) {
+			t.Errorf("not a line of the format: %q", l)
+		}
+		if name, _, _ := strings.Cut(strings.TrimPrefix(l, "# TYPE "), " "); strings.HasPrefix(l, "# TYPE") {
+			if seen[name] {
+				t.Errorf("%s is declared twice", name)
+			}
+			seen[name] = true
+		}
+	}
+	if r, err := http.Get("http://" + s.Addr().String() + "/else"); err != nil || r.StatusCode != http.StatusNotFound {
+		t.Error(r, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, addr := range []string{"0.0.0.0:0", ":0", "127.0.0.1"} {
+		if s, err := metrics.Listen(addr, false, inst, stats); err == nil {
+			s.Close()
+			t.Errorf("%s was taken", addr)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package p4rt_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	"github.com/quillon/quillon/controlplane/p4rt"
+)
+
+// authority signs certificates.
+type authority struct {
+	t    *testing.T
+	dir  string
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	last int64
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, dir: t.TempDir()}
+	a.key, a.cert = a.make(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "authority"}}, "ca")
+	return a
+}
+
+// make writes NAME.pem and NAME.key.
+func (a *authority) make(c *x509.Certificate, name string) (*ecdsa.PrivateKey, *x509.Certificate) {
+	a.t.Helper()
+	a.last++
+	// The years of a test's certificates do not depend on the clock.
+	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(a.last), time.Unix(0, 0), time.Unix(1<<33, 0)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	parent, by := c, key
+	if a.cert != nil {
+		parent, by = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	k, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(name+".pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	a.write(name+".key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: k}))
+	out, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return key, out
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
+
+func (a *authority) write(name string, b []byte) {
+	a.t.Helper()
+	if err := os.WriteFile(a.file(name), b, 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+	// However coarse the file system's times are.
+	at := time.Unix(1_000_000+a.last, 0)
+	if err := os.Chtimes(a.file(name), at, at); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *authority) server(name string) {
+	a.make(&x509.Certificate{Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, "server")
+}
+
+func (a *authority) client() {
+	a.make(&x509.Certificate{Subject: pkix.Name{CommonName: "controller"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, "client")
+}
+
+// ask connects anew and asks for the capabilities; it says who answered.
+func ask(t *testing.T, addr string, c credentials.TransportCredentials) (who string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = p4v1.NewP4RuntimeClient(conn).Capabilities(ctx, &p4v1.CapabilitiesRequest{})
+	return "", err
+}
+
+func TestTLS(t *testing.T) {
+	a := newAuthority(t)
+	a.server("first")
+	a.client()
+	var logged []error
+	l, err := p4rt.Listen(p4rt.New(p4rt.Config{}), p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("ca.pem"),
+		Log: func(err error) { logged = append(logged, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	addr := l.Addr().String()
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	who := ""
+	client := func(with bool) credentials.TransportCredentials {
+		c := &tls.Config{RootCAs: roots, VerifyConnection: func(s tls.ConnectionState) error { who = s.PeerCertificates[0].Subject.CommonName; return nil }}
+		if with {
+			pair, err := tls.LoadX509KeyPair(a.file("client.pem"), a.file("client.key"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		return credentials.NewTLS(c)
+	}
+	if _, err := ask(t, addr, client(true)); err != nil || who != "first" {
+		t.Errorf("%q: %v", who, err)
+	}
+	if _, err := ask(t, addr, client(false)); err == nil {
+		t.Error("a client without a certificate was let in")
+	}
+	if _, err := ask(t, addr, insecure.NewCredentials()); err == nil {
+		t.Error("plain text was let in")
+	}
+	a.server("second")
+	if _, err := ask(t, addr, client(true)); err != nil || who != "second" {
+		t.Errorf("the new certificate is not used: %q: %v", who, err)
+	}
+	a.last++
+	a.write("server.pem", []byte("broken"))
+	if _, err := ask(t, addr, client(true)); err != nil || who != "second" {
+		t.Errorf("a broken file: %q: %v", who, err)
+	}
+	if len(logged) != 1 || !strings.Contains(logged[0].Error(), "certificate before") {
+		t.Error(logged)
+	}
+}
+
+func TestPlainText(t *testing.T) {
+	s := p4rt.New(p4rt.Config{})
+	for _, c := range []struct {
+		cfg  p4rt.ListenConfig
+		says string
+	}{
+		{p4rt.ListenConfig{Address: "0.0.0.0:0"}, "plain text"},
+		{p4rt.ListenConfig{Address: ":0"}, "plain text"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: "x"}, "a certificate and its key"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", ClientCA: "x"}, "a certificate and its key"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: "/nothing", Key: "/nothing"}, "TLS"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:x"}, "p4runtime"},
+	} {
+		l, err := p4rt.Listen(s, c.cfg)
+		if err == nil {
+			l.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v", c.cfg, err)
+		}
+	}
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "0.0.0.0:0", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	for in, want := range map[string]string{"localhost": "localhost:9559", "127.0.0.1": "127.0.0.1:9559", "::1": "[::1]:9559", "[::1]": "[::1]:9559", "h:5": "h:5"} {
+		if got := p4rt.Address(in); got != want {
+			t.Errorf("%s: %s", in, got)
+		}
+	}
+}
+
+func TestHealthAndReflection(t *testing.T) {
+	l, err := p4rt.Listen(p4rt.New(p4rt.Config{}), p4rt.ListenConfig{Address: "localhost:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	h, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "p4.v1.P4Runtime"})
+	if err != nil || h.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+		t.Error(h, err)
+	}
+	r, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.Recv()
+	if err != nil || !strings.Contains(m.String(), "p4.v1.P4Runtime") {
+		t.Error(m, err)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	s := p4rt.New(p4rt.Config{})
+	if err := s.Add(0, nil); err == nil {
+		t.Error("device 0 was added")
+	}
+	if err := s.Add(1, silent{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(1, silent{}); err == nil {
+		t.Error("two devices 1")
+	}
+	if err := s.Add(2, silent{err: errors.New("deaf")}); err == nil {
+		t.Error("a device that cannot be listened to was added")
+	}
+	s.Close()
+}
+
+// silent is a device that says nothing.
+type silent struct {
+	p4rt.Device
+	err error
+}
+
+func (s silent) Listen(func(p4rt.Event)) (func(), error) { return func() {}, s.err }
