@@ -299,6 +299,9 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 	}
 	var err error
 	for _, s := range all {
+		if err != nil {
+			break
+		}
 		a := spec.Apps[s.app]
 		args := maps.Clone(a.Args)
 		if args == nil {
@@ -307,7 +310,12 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 		var more Args
 		if more, err = s.d.Setting.Set(maps.Clone(args), s.rows); err != nil {
 			err = ofApp(s.app, err)
-			break
+			if together {
+				if n := i.culprit(old, changes, s); n >= 0 {
+					errs[n] = err
+					return aborted(errs), false
+				}
+			}
 		}
 		maps.Copy(args, more)
 		a.Args = args
@@ -336,11 +344,26 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 	}
 	// Whose fault it was is found out one by one.
 	for n := range changes {
-		if errs[n] == nil {
-			errs[n] = i.configure(changes[n:n+1], false)[0]
-		}
+		errs[n] = i.configure(changes[n:n+1], false)[0]
 	}
 	return errs, false
+}
+
+// culprit is the change after which a setting cannot be any more; negative:
+// none.
+func (i *Instance) culprit(old *Spec, changes []TableChange, s *setting) int {
+	args := old.Apps[s.app].Args
+	rows := s.d.Setting.Of(maps.Clone(args))
+	for n := range changes {
+		c := &changes[n]
+		if c.App != s.app || c.Table != s.d.Name || s.d.Do(&rows, &c.Change) != nil {
+			continue
+		}
+		if _, err := s.d.Setting.Set(maps.Clone(args), rows); err != nil {
+			return n
+		}
+	}
+	return -1
 }
 
 // move is the Plan from old, which runs or ran, to spec, carried out. A port

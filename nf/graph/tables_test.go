@@ -222,12 +222,19 @@ func TestOneBadSetting(t *testing.T) {
 	if got := inst.Spec().Apps["left"].Args["jars"]; got != before {
 		t.Errorf("jars=%s", got)
 	}
+	if got := codesOf(inst.WriteTables([]graph.TableChange{changes[0], changes[3], changes[2], jar("right", table.Insert, 1)}, true)); !slices.Equal(got, []table.Code{table.Aborted, table.Aborted, table.Invalid, table.Aborted}) {
+		t.Errorf("whose fault it was: %v", got)
+	}
 	errs := inst.WriteTables(changes, false)
 	if got := codesOf(errs); !slices.Equal(got, []table.Code{0, table.Busy, table.Invalid, 0}) ||
 		errs[1].Error() != "app left: jars: 13 breaks" || errs[2].Error() != "app right: table jars: there is no 99th jar" {
 		t.Errorf("%v", errs)
 	}
 	if got := rows(t, inst, "left", "jars"); !slices.Equal(got, []uint64{1, 2, 4, 5}) {
+		t.Errorf("%v", got)
+	}
+	// What is behind it is seen without it.
+	if got := codesOf(inst.WriteTables([]graph.TableChange{jar("right", table.Insert, 99), jar("right", table.Insert, 99), jar("right", table.Delete, 99)}, false)); !slices.Equal(got, []table.Code{table.Invalid, table.Invalid, table.Missing}) {
 		t.Errorf("%v", got)
 	}
 	// Together: of several apps at once.
