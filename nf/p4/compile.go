@@ -161,12 +161,23 @@ func (l *loader) primitive(name string, j any, n int) step {
 	case "drop":
 		return l.drop(l.p.std.egressSpec, l.p.std.group)
 	case "mark_to_drop":
+		// The header may be a copy of standard_metadata, copied back later.
 		h := l.expression(params[0], sortHeader).hdr
-		spec := l.p.std.egressSpec
-		if h != nil && h.typ.index["egress_spec"] == nil {
-			l.fail("header %s has no egress_spec", h.name)
+		at := func(name string) stdField {
+			if h == nil {
+				return stdField{slot: -1}
+			}
+			f := h.typ.index[name]
+			if f == nil || f.bits > 64 {
+				return stdField{slot: -1}
+			}
+			return stdField{h.base + f.off, mask64(f.bits)}
 		}
-		return l.drop(spec, l.p.std.group)
+		spec := at("egress_spec")
+		if spec.slot < 0 {
+			l.fail("want a header with egress_spec")
+		}
+		return l.drop(spec, at("mcast_grp"))
 	case "generate_digest":
 		id := low(1)
 		return step{run: func(k *packetState) { k.digest = uint32(id(k) & 0xffff) }}

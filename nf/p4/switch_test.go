@@ -71,6 +71,23 @@ func TestDrops(t *testing.T) {
 	}
 }
 
+// TestDropOfACopy: what marks a copy of standard_metadata drops when it is copied
+// back, and not before.
+func TestDropOfACopy(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		code := arr{assign(std("egress_spec"), std("ingress_port")), prim("mark_to_drop", hdrv("copy"))}
+		if back {
+			code = append(code, assign(std("egress_spec"), fld("copy", "egress_spec")))
+		}
+		s := wired(code, nil)
+		s.header("copy", true, stdFields...)
+		got, r := run(s.load(t, Config{}), 5, "abc")
+		if dropped := len(got) == 0 && r.Dropped == IngressDrop; dropped != back {
+			t.Errorf("copied back: %v; sent %v, %+v", back, got, r)
+		}
+	}
+}
+
 func TestMissIsTheReason(t *testing.T) {
 	s := newSource()
 	s.header("h", false, arr{"dst", 8})
