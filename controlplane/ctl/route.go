@@ -87,6 +87,11 @@ func parseRoutes(file string, src []byte) (Routes, error) {
 			return nil, k.errorf("router %s: interfaces are missing", k.text)
 		}
 		for _, r := range c.Routes {
+			if slices.ContainsFunc(c.Interfaces, func(i Interface) bool {
+				return r.Prefix == i.Address.Masked() || r.Prefix.IsSingleIP() && i.Address.Contains(r.Prefix.Addr())
+			}) {
+				return nil, k.errorf("router %s: route %s: that is an interface's own network", k.text, r.Prefix)
+			}
 			for _, v := range r.Via {
 				if c.interfaceOf(v) == nil {
 					return nil, k.errorf("router %s: route %s: %s is in no interface's network", k.text, r.Prefix, v)
