@@ -291,7 +291,14 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 			at = len(all)
 			all = append(all, &setting{c.App, d, d.Setting.Of(maps.Clone(a.Args))})
 		}
-		errs[n] = ofApp(c.App, all[at].d.Do(&all[at].rows, &c.Change))
+		d, rows := all[at].d, &all[at].rows
+		err := meant(d, &c.Change)
+		if err == nil {
+			err = d.Do(rows, &c.Change)
+		} else if e := d.Do(&table.Rows{Default: rows.Default, Entries: slices.Clone(rows.Entries)}, &c.Change); e != nil {
+			err = e
+		}
+		errs[n] = ofApp(c.App, err)
 		failed = failed || errs[n] != nil
 	}
 	if failed && together {
@@ -299,9 +306,6 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 	}
 	var err error
 	for _, s := range all {
-		if err != nil {
-			break
-		}
 		a := spec.Apps[s.app]
 		args := maps.Clone(a.Args)
 		if args == nil {
@@ -310,12 +314,7 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 		var more Args
 		if more, err = s.d.Setting.Set(maps.Clone(args), s.rows); err != nil {
 			err = ofApp(s.app, err)
-			if together {
-				if n := i.culprit(old, changes, s); n >= 0 {
-					errs[n] = err
-					return aborted(errs), false
-				}
-			}
+			break
 		}
 		maps.Copy(args, more)
 		a.Args = args
@@ -349,21 +348,23 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 	return errs, false
 }
 
-// culprit is the change after which a setting cannot be any more; negative:
-// none.
-func (i *Instance) culprit(old *Spec, changes []TableChange, s *setting) int {
-	args := old.Apps[s.app].Args
-	rows := s.d.Setting.Of(maps.Clone(args))
-	for n := range changes {
-		c := &changes[n]
-		if c.App != s.app || c.Table != s.d.Name || s.d.Do(&rows, &c.Change) != nil {
-			continue
-		}
-		if _, err := s.d.Setting.Set(maps.Clone(args), rows); err != nil {
-			return n
-		}
+// meant is an error when what a change asks for means nothing to the app, whatever
+// else its table has.
+func meant(d *table.Decl, c *table.Change) error {
+	var alone table.Rows
+	if d.Default != nil {
+		alone.Default = *d.Default
 	}
-	return -1
+	switch {
+	case c.Op == table.Delete || c.Keep || c.Reset:
+		return nil
+	case c.Op == table.Default:
+		alone.Default = c.Call
+	default:
+		alone.Entries = []table.Entry{c.Entry}
+	}
+	_, err := d.Setting.Set(nil, alone)
+	return err
 }
 
 // move is the Plan from old, which runs or ran, to spec, carried out. A port

@@ -212,7 +212,7 @@ type Setting struct {
 	// Of are the entries that args, which are valid, stand for.
 	Of func(args Args) Rows
 	// Set are the arguments that change from args for rows to be the entries. An
-	// error says which entry cannot be, or why.
+	// error says which entry cannot be, or why; it is the same without the others.
 	Set func(args Args, rows Rows) (Args, error)
 }
 
