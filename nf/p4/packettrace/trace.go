@@ -13,6 +13,7 @@
 package packettrace
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -119,12 +120,9 @@ func (t *Trace) Add(number int, s Step) {
 
 // copy finds a copy, or begins it.
 func (t *Trace) copy(number int) *Copy {
-	i := len(t.Copies)
-	for i > 0 && t.Copies[i-1].Number > number {
-		i--
-	}
-	if i > 0 && t.Copies[i-1].Number == number {
-		return &t.Copies[i-1]
+	i, found := slices.BinarySearchFunc(t.Copies, number, func(c Copy, n int) int { return cmp.Compare(c.Number, n) })
+	if found {
+		return &t.Copies[i]
 	}
 	t.Copies = slices.Insert(t.Copies, i, Copy{Number: number})
 	return &t.Copies[i]

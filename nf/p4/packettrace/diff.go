@@ -1,0 +1,174 @@
+package packettrace
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Difference is where two traces part: the first step that is not the same.
+type Difference struct {
+	Packet int    `json:"packet"`           // position in both, from 0
+	Copy   int    `json:"copy"`             // number
+	A      *Step  `json:"a"`                // nil: A has no more
+	B      *Step  `json:"b"`                // nil: B has no more
+	Before []Step `json:"before,omitempty"` // steps of A that both have, the last three
+}
+
+// Comparison is what Diff found.
+type Comparison struct {
+	Packets    int         `json:"packets"` // compared
+	Steps      int         `json:"steps"`   // found the same
+	Difference *Difference `json:"difference"`
+}
+
+// tells reports whether traces of an origin have steps of a kind.
+func (o Origin) tells(k Kind) bool {
+	switch k {
+	case Note, Digest:
+		return false // of one side only
+	case Received, Stage, Transmit, Drop:
+		return true
+	case Condition:
+		return o != BMv2Debug && o != BMv2Stages
+	}
+	return o != BMv2Stages
+}
+
+// Diff compares two traces of the same packets: the first of a with the first of
+// b, and so on, each copy with the one of its number. Steps count that both
+// sources can tell. Handles and priorities are not compared, as they depend on
+// how entries were added, and neither are the reasons of drops.
+func Diff(a, b []Trace) Comparison {
+	var c Comparison
+	for i := range max(len(a), len(b)) {
+		var x, y Trace
+		if i < len(a) {
+			x = a[i]
+		}
+		if i < len(b) {
+			y = b[i]
+		}
+		if i >= len(a) {
+			x.Origin = y.Origin
+		} else if i >= len(b) {
+			y.Origin = x.Origin
+		}
+		var numbers []int
+		for _, t := range []Trace{x, y} {
+			for _, k := range t.Copies {
+				numbers = append(numbers, k.Number)
+			}
+		}
+		slices.Sort(numbers)
+		for _, n := range slices.Compact(numbers) {
+			if c.compare(i, n, &x, &y) {
+				return c
+			}
+		}
+		c.Packets++
+	}
+	return c
+}
+
+// compare compares a copy; true: there is a difference.
+func (c *Comparison) compare(packet, number int, a, b *Trace) bool {
+	both := func(k Kind) bool { return a.Origin.tells(k) && b.Origin.tells(k) }
+	x, y := a.steps(number, both), b.steps(number, both)
+	exact := a.Origin != BMv2Debug && b.Origin != BMv2Debug
+	for i := range max(len(x), len(y)) {
+		if i < len(x) && i < len(y) && x[i].same(&y[i], exact) {
+			c.Steps++
+			continue
+		}
+		d := &Difference{Packet: packet, Copy: number, Before: x[max(0, min(i, len(x))-3):min(i, len(x))]}
+		if i < len(x) {
+			d.A = &x[i]
+		}
+		if i < len(y) {
+			d.B = &y[i]
+		}
+		c.Difference = d
+		return true
+	}
+	return false
+}
+
+// steps are those of a copy that count.
+func (t *Trace) steps(number int, count func(Kind) bool) []Step {
+	for _, c := range t.Copies {
+		if c.Number == number {
+			return slices.DeleteFunc(slices.Clone(c.Steps), func(s Step) bool { return !count(s.Kind) })
+		}
+	}
+	return nil
+}
+
+// same compares what two steps say. Without exact, places in the frame do not
+// count.
+func (s *Step) same(o *Step, exact bool) bool {
+	if s.Kind != o.Kind || s.Port != o.Port || s.Holds != o.Holds || exact && s.At != o.At {
+		return false
+	}
+	switch s.Kind {
+	case Drop, Clone, Multicast, Replica, Resubmit, Recirculate:
+		return true
+	case Received:
+		return s.Length == o.Length || s.Length == 0 || o.Length == 0
+	case Action: // the name is that of a table that only one side knows
+		return s.Action == o.Action && sameArgs(s.Args, o.Args)
+	case Table:
+		return s.Name == o.Name && s.Action == o.Action && sameArgs(s.Args, o.Args) && sameKey(s.Key, o.Key)
+	}
+	return s.Name == o.Name && s.Length == o.Length
+}
+
+// sameArgs compares values; a source that does not tell them has none.
+func sameArgs(a, b []Field) bool {
+	if a == nil || b == nil {
+		return true
+	}
+	return slices.EqualFunc(a, b, func(x, y Field) bool { return x.Value == y.Value })
+}
+
+// sameKey compares fields by their names: bmv2 has another order.
+func sameKey(a, b []Field) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	order := func(x, y Field) int {
+		if c := strings.Compare(x.Name, y.Name); c != 0 {
+			return c
+		}
+		return strings.Compare(x.Value, y.Value)
+	}
+	a, b = slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order)
+	return slices.Equal(a, b)
+}
+
+// Text is the comparison for a reader; a and b are what to call the two.
+func (c Comparison) Text(a, b string) string {
+	d := c.Difference
+	if d == nil {
+		return fmt.Sprintf("%d packets, %d steps, no difference\n", c.Packets, c.Steps)
+	}
+	var w strings.Builder
+	fmt.Fprintf(&w, "packet %d", d.Packet)
+	if d.Copy != 0 {
+		fmt.Fprintf(&w, ", copy %d", d.Copy)
+	}
+	w.WriteString("\n")
+	for _, s := range d.Before {
+		fmt.Fprintf(&w, "    %v\n", s)
+	}
+	side := func(name string, s *Step) {
+		text := "no more steps"
+		if s != nil {
+			text = s.String()
+		}
+		fmt.Fprintf(&w, "  %s: %s\n", name, text)
+	}
+	side(a, d.A)
+	side(b, d.B)
+	return w.String()
+}
