@@ -10,8 +10,8 @@ import (
 )
 
 // scanPlaces is how many places of a table are looked at between two breaths:
-// some 20 µs.
-const scanPlaces = 512
+// some 10 µs.
+const scanPlaces = 256
 
 // AppTables are the tables that a running app has.
 type AppTables struct {

@@ -259,7 +259,7 @@ func TestTableOfWorkers(t *testing.T) {
 	if got := rows(t, inst, "right", "first"); len(got) != pantryPlaces/2 {
 		t.Errorf("%d rows that all workers share", len(got))
 	}
-	if p := inst.App("right", 0).(*pantry); p.longest > 512 {
+	if p := inst.App("right", 0).(*pantry); p.longest > 256 {
 		t.Errorf("%d places looked at between two breaths", p.longest)
 	}
 	shelf := func(n uint64) graph.TableChange {
