@@ -66,28 +66,43 @@ type bench struct {
 	arrived chan struct{}
 }
 
-// newBench starts a switch.
-func newBench(t *testing.T, kind string) *bench {
+// switchProgram finds or makes the program of a switch.
+func switchProgram(t *testing.T, kind string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: network namespaces, veth, packet sockets")
 	}
+	if kind == bmv2 {
+		path, err := exec.LookPath(bmv2)
+		if err != nil {
+			t.Skipf("%s is not on the PATH: the controller is not tried on it", bmv2)
+		}
+		return path
+	}
+	name := filepath.Join(t.TempDir(), quillon)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", name, "github.com/quillon/quillon/cmd/quillon")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s%v", out, err)
+	}
+	return name
+}
+
+// newBench starts a switch.
+func newBench(t *testing.T, kind, path string) *bench {
+	t.Helper()
 	b := &bench{t: t, dir: t.TempDir(), address: "127.0.0.1:9559", ports: map[uint32]*afpacket.Port{}, stop: make(chan struct{}),
 		came: map[uint32][][]byte{}, arrived: make(chan struct{}, 1), send: map[uint32]chan []byte{}}
 	var args []string
 	switch kind {
 	case bmv2:
-		path, err := exec.LookPath(bmv2)
-		if err != nil {
-			t.Skipf("%s is not on the PATH: the controller is not tried on it", bmv2)
-		}
 		args = []string{path, "--no-p4", "--device-id", "1"}
 		for n := 1; n <= lastPort; n++ {
 			args = append(args, "-i", fmt.Sprintf("%d@p%d", n, n))
 		}
 		args = append(args, "--", "--grpc-server-addr", b.address, "--cpu-port", fmt.Sprint(cpuPort))
 	case quillon:
-		args = []string{b.build(), "run", b.spec(), "--p4runtime", b.address, "--control", b.dir + "/sock"}
+		args = []string{path, "run", b.spec(), "--p4runtime", b.address, "--control", b.dir + "/sock"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	t.Cleanup(cancel)
@@ -124,17 +139,6 @@ func newBench(t *testing.T, kind string) *bench {
 
 func (b *bench) options() ctl.Options {
 	return ctl.Options{Clock: clock.NewWall(), Backoff: ctl.Backoff{First: 50 * time.Millisecond, Most: 200 * time.Millisecond}, Event: b.event}
-}
-
-// build makes the command, once for all benches of a test.
-func (b *bench) build() string {
-	name := filepath.Join(b.dir, quillon)
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", name, "github.com/quillon/quillon/cmd/quillon")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		b.t.Fatalf("%s%v", out, err)
-	}
-	return name
 }
 
 // spec is a graph of one switch without a program.
@@ -276,27 +280,32 @@ func (b *bench) start(args []string) {
 	})
 }
 
-// load gives the switch a program.
-func (b *bench) load(name string) {
+// files writes a program's P4Info and JSON into the bench's folder.
+func (b *bench) files(name string) {
 	b.t.Helper()
-	dir := b.dir
 	for _, ext := range []string{".p4info.txtpb", ".json"} {
 		text, err := p4src.Files.ReadFile(name + ext)
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name+ext), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(b.dir, name+ext), text, 0o644); err != nil {
 			b.t.Fatal(err)
 		}
 	}
-	m, err := ctl.ReadP4Info(filepath.Join(dir, name+".p4info.txtpb"))
+}
+
+// load gives the switch a program.
+func (b *bench) load(name string) {
+	b.t.Helper()
+	b.files(name)
+	m, err := ctl.ReadP4Info(filepath.Join(b.dir, name+".p4info.txtpb"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	if b.info, err = p4info.New(m); err != nil {
 		b.t.Fatal(err)
 	}
-	config, err := os.ReadFile(filepath.Join(dir, name+".json"))
+	config, err := os.ReadFile(filepath.Join(b.dir, name+".json"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -663,30 +672,37 @@ func (b *bench) removeAll() {
 	}
 }
 
-// TestControllerOnSwitches runs every program of p4src on real switches: the tests
-// of the programs by P4Runtime and on wires, intents, dumps.
-func TestControllerOnSwitches(t *testing.T) {
+// TestOnSwitches tries the controller on real switches: every program of p4src with
+// its tests by P4Runtime and on wires, dumps, the learning bridge and the router.
+func TestOnSwitches(t *testing.T) {
 	for _, kind := range []string{bmv2, quillon} {
 		t.Run(kind, func(t *testing.T) {
-			b := newBench(t, kind)
-			for _, name := range p4src.Programs() {
-				files, err := filepath.Glob(name + "/*.stf")
-				if err != nil || len(files) == 0 {
-					t.Fatalf("%s has %d tests, %v", name, len(files), err)
-				}
-				for _, file := range files {
-					t.Run(file, func(t *testing.T) {
-						defer func(old *testing.T) { b.t = old }(b.t)
-						b.t = t
-						b.load(name)
-						b.runSTF(file)
-						if file == files[0] && len(b.info.Registers) == 0 { // a million cells take their time
-							b.dumpAndRestore(name)
-						}
-					})
-				}
-			}
+			path := switchProgram(t, kind)
+			t.Run("programs", func(t *testing.T) { tryPrograms(t, newBench(t, kind, path)) })
+			t.Run("bridge", func(t *testing.T) { tryLearning(t, newBench(t, kind, path)) })
+			t.Run("router", func(t *testing.T) { tryRouting(t, newBench(t, kind, path)) })
 		})
+	}
+}
+
+// tryPrograms runs the files of all programs, one after the other on one switch.
+func tryPrograms(t *testing.T, b *bench) {
+	for _, name := range p4src.Programs() {
+		files, err := filepath.Glob(name + "/*.stf")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has %d tests, %v", name, len(files), err)
+		}
+		for _, file := range files {
+			t.Run(file, func(t *testing.T) {
+				defer func(old *testing.T) { b.t = old }(b.t)
+				b.t = t
+				b.load(name)
+				b.runSTF(file)
+				if file == files[0] && len(b.info.Registers) == 0 { // a million cells take their time
+					b.dumpAndRestore(name)
+				}
+			})
+		}
 	}
 }
 
