@@ -190,7 +190,7 @@ func Kind() *graph.Kind {
 		Reasons:  reasons,
 		Params: []graph.Param{
 			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"},
-			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal; can be changed while running, and is the table tracked"},
+			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal, each perhaps with #PRIORITY of its entry; can be changed while running, and is the table tracked"},
 			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
 			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
 			{Name: "order", Default: "strict", Help: "strict: a client's operations are executed in its order; word: those on different tracked words may pass each other, and go over several connections"},
