@@ -723,7 +723,13 @@ func (l *loader) expr(j any, depth int) *expr {
 			l.fail("no header stack is called %s", short(elem(v, 0)))
 			return constExpr(0)
 		}
-		f := l.member(s.typ, text(elem(v, 1)))
+		name := text(elem(v, 1))
+		if name == "last" && s.typ.index[name] == nil { // the header, not a field of it
+			st := &expr{op: opStack, sort: sortStack, stack: s, typ: s.typ}
+			last := &expr{op: opLastIndex, neg: true, bits: 20, kids: [3]*expr{st}}
+			return &expr{op: opElem, sort: sortHeader, typ: s.typ, kids: [3]*expr{st, last}}
+		}
+		f := l.member(s.typ, name)
 		e := &expr{op: opLast, stack: s, fld: f}
 		e.signedAs(f)
 		return e

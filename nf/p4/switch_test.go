@@ -225,6 +225,7 @@ func TestStack(t *testing.T) {
 		{"runtime index in range", arr{prim("assign", wrap(elemOf(exp("-", fld("e[0]", "v"), hexs("0x1")))), hexs("0x41"))}, "\x02\x03xyz", "\x02Axyz"},
 		{"out of range", arr{prim("assign", wrap(elemOf(fld("e[0]", "v"))), hexs("0x41")), prim("assign", fld("e[0]", "v"), wrap(elemOf(hexs("0x7"))))}, "\x09xyz", "\x00xyz"},
 		{"last index", arr{prim("assign", fld("e[0]", "v"), wrap(exp("last_stack_index", nil, stackv)))}, "\x02\x04\x05xyz", "\x02\x04\x05xyz"},
+		{"last header", arr{prim("assign_header", hdrv("e[0]"), wrap(obj{"type": "stack_field", "value": arr{"e", "last"}}))}, "\x02\x04\x05xyz", "\x05\x04\x05xyz"},
 		{"full", arr{prim("assign", fld("e[0]", "v"), std("parser_error"))}, "\x02\x04\x06xyz", "\x03\x04\x06xyz"},
 		{"short", arr{prim("assign", fld("e[0]", "v"), std("parser_error"))}, "\x02", "\x01"},
 	} {
