@@ -64,17 +64,15 @@ func (b *appBed) texts(table string) []string {
 // until waits until a table holds what is wanted.
 func (b *appBed) until(table string, want ...string) {
 	b.t.Helper()
-	limit := time.After(10 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
 	slices.Sort(want)
-	for !slices.Equal(b.texts(table), want) {
-		select {
-		case <-tick.C:
-		case <-limit:
-			b.t.Fatalf("table %s:\n%s\nwant\n%s", table, strings.Join(b.texts(table), "\n"), strings.Join(want, "\n"))
+	ok := false
+	defer func() {
+		if !ok {
+			b.t.Logf("table %s:\n%s\nwant\n%s", table, strings.Join(b.texts(table), "\n"), strings.Join(want, "\n"))
 		}
-	}
+	}()
+	eventually(b.t, "table "+table, func() bool { return slices.Equal(b.texts(table), want) })
+	ok = true
 }
 
 // tell sends digests of src, vid, port.
@@ -106,11 +104,7 @@ func TestLearner(t *testing.T) {
 		defer b.f.mu.Unlock()
 		return b.f.devices[1].entities[p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: b.d.Info.Digests[0].ID}}})] != nil
 	}
-	for limit := time.Now().Add(10 * time.Second); !subscribed(); {
-		if time.Now().After(limit) {
-			t.Fatal("no digest was asked for")
-		}
-	}
+	eventually(t, "a digest is asked for", subscribed)
 	b.tell(7, [3]uint64{m1, 1, 1}, [3]uint64{m2, 1, 2}, [3]uint64{m1, 1, 1})
 	b.until("smac", "meta.vid=1 hdr.ethernet.src=02:00:00:00:00:01 -> bridge_ingress.known(port=1)", "meta.vid=1 hdr.ethernet.src=02:00:00:00:00:02 -> bridge_ingress.known(port=2)")
 	b.until("dmac", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:01 -> bridge_ingress.forward(port=1)", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:02 -> bridge_ingress.forward(port=2)")
@@ -140,11 +134,7 @@ func TestLearner(t *testing.T) {
 	// The device restarts: it learns anew.
 	b.f.restart(1)
 	b.w.until(t, 1, "aligned again", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 2 })
-	for limit := time.Now().Add(10 * time.Second); !subscribed(); {
-		if time.Now().After(limit) {
-			t.Fatal("no digest was asked for")
-		}
-	}
+	eventually(t, "a digest is asked for", subscribed)
 	b.tell(1, [3]uint64{m2, 1, 2})
 	b.until("dmac", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:02 -> bridge_ingress.forward(port=2)")
 	b.mu.Lock()
@@ -260,20 +250,19 @@ func (b *appBed) packetIn(port, reason byte, frame []byte) {
 // packetOut waits for the nth frame that the controller sent.
 func (b *appBed) packetOut(n int) (port byte, frame []byte) {
 	b.t.Helper()
-	for limit := time.Now().Add(10 * time.Second); ; {
+	eventually(b.t, fmt.Sprintf("%d frames of the controller", n+1), func() bool {
 		i := 0
 		for _, m := range b.sent() {
 			if p := m.GetPacket(); p != nil {
 				if i == n {
-					return p.Metadata[0].Value[0], p.Payload
+					port, frame = p.Metadata[0].Value[0], p.Payload
 				}
 				i++
 			}
 		}
-		if time.Now().After(limit) {
-			b.t.Fatalf("the controller sent %d frames, want %d", i, n+1)
-		}
-	}
+		return i > n
+	})
+	return port, frame
 }
 
 // ipFrame is an IPv4 frame with a payload.

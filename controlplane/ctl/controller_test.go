@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
 )
 
 // run runs a Controller until the end of the test.
@@ -219,4 +222,108 @@ func residentMiB(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return kib >> 10
+}
+
+// TestControllerSurvives: whatever happens to devices, to their servers and to who
+// is primary, in the end all hold the intent and nothing else.
+func TestControllerSurvives(t *testing.T) {
+	f := newFake(1, 2)
+	at, stop := f.start(t, "127.0.0.1:0", nil)
+	var text strings.Builder
+	text.WriteString(routerEntities + "\n  s2:\n    address: " + at + "\n    device_id: 2\n    p4info: ipv4_router.p4info.txtpb\n    config: ipv4_router.json\n")
+	dir := t.TempDir()
+	program(t, dir, "ipv4_router")
+	in, err := parseIntent(filepath.Join(dir, "i.yaml"), []byte("devices:\n  s1:\n    address: "+at+"\n    p4info: ipv4_router.p4info.txtpb\n    config: ipv4_router.json\n"+text.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Devices[1].Entities = in.Devices[0].Entities[:9]
+	w := newWatch()
+	run(t, in, ControllerOptions{Changed: w.changed, Every: 10 * time.Millisecond, Limits: Limits{Updates: 2}})
+	foreign := entity(t, in.Devices[0].Info, "{table: ipv4_lpm, match: {dst: 11.0.0.0/8}, action: refuse}")
+	var d Dialer
+	random := rand.New(rand.NewPCG(1, 2))
+	for step := range 60 {
+		id := uint64(1 + random.IntN(2))
+		switch what := random.IntN(6); what {
+		case 0:
+			f.restart(id)
+		case 1: // the whole server, and what it held
+			stop()
+			old := f
+			f = newFake(1, 2)
+			f.infos = old.infos
+			if random.IntN(2) == 0 {
+				old.mu.Lock()
+				for id, dev := range old.devices {
+					f.devices[id] = &fakeDevice{info: dev.info, pipeline: dev.pipeline, entities: dev.entities}
+				}
+				old.mu.Unlock()
+			}
+			_, stop = f.start(t, at, nil)
+		case 2: // another controller, for a moment
+			s := open(t, &d, at, id, options())
+			if err := s.Await(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			s.Close()
+		case 3, 4: // things come and go behind its back
+			f.mu.Lock()
+			if dev := f.devices[id]; dev.info != nil {
+				if what == 3 {
+					f.update(dev, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: foreign})
+				}
+				for k := range dev.entities {
+					if random.IntN(3) == 0 {
+						delete(dev.entities, k)
+					}
+				}
+			}
+			f.mu.Unlock()
+		case 5: // half of the updates fail
+			f.mu.Lock()
+			n := 0
+			f.refuse = func(*p4v1.Update) *p4v1.Error {
+				if n++; n%2 == 0 {
+					return wrong(codes.Internal, "not now")
+				}
+				return nil
+			}
+			f.mu.Unlock()
+			w.until(t, 2, "known", func(s DeviceStatus) bool { return s.Device != "" })
+			f.mu.Lock()
+			f.refuse = nil
+			f.mu.Unlock()
+		}
+		if step%10 != 9 {
+			continue
+		}
+		for _, dev := range in.Devices {
+			eventually(t, fmt.Sprintf("%s holds its intent after step %d", dev.Name, step), func() bool { return f.holds(dev) })
+		}
+	}
+}
+
+// holds reports whether a device holds what it shall and nothing else; counters are
+// the program's.
+func (f *fake) holds(d *Device) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	dev := f.devices[d.DeviceID]
+	n := 0
+	for _, e := range d.Entities {
+		if isValue(e) {
+			continue
+		}
+		n++
+		if have := dev.entities[p4info.Key(e)]; have == nil || !equal(e, have) {
+			return false
+		}
+	}
+	for _, e := range dev.entities {
+		if !isValue(e) {
+			n--
+		}
+	}
+	return n == 0
 }

@@ -461,3 +461,18 @@ func until(t testing.TB, s *Session, what string, ok func(Status) bool) Status {
 		}
 	}
 }
+
+// eventually waits until ok, which it tries every millisecond.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
