@@ -271,7 +271,7 @@ func (l *p4Load) fill(sw *p4.Switch) error {
 // instance is a graph of one app of kind p4, with the program and its entries,
 // between two ports.
 func (l *p4Load) instance(clk clock.Clock, ports map[string][]port.Port) (*graph.Instance, error) {
-	inst, err := graph.New(graph.Config{Spec: p4Spec(), Kinds: kinds(), Ports: ports, Clock: clk})
+	inst, err := graph.New(graph.Config{Spec: p4Spec(), Kinds: kinds(), Ports: ports, Clock: clk, Nice: -20})
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,10 @@ type Config struct {
 	// Spin is how long an idle worker looks for frames before it sleeps;
 	// 0 means 20 µs, negative not at all.
 	Spin clock.Duration
+	// Nice is the nice value of the threads of live workers: below 0 they go
+	// before other threads, as those that serve controllers. It takes
+	// CAP_SYS_NICE; without, it is left out. 0: as it is.
+	Nice int
 	// OnDrop sees every dropped frame, on the worker's goroutine, with its
 	// verdict and reason set, just before it is given back. It may call the
 	// Instance's ReasonOf and nothing else of it. Nil: nobody does.
@@ -343,7 +347,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		w.live = true
 		w.mailMu.Unlock()
 		wg.Go(func() {
-			if errs[n] = w.run(ctx, &i.stop); errs[n] != nil {
+			if errs[n] = w.run(ctx, &i.stop, len(i.workers), i.cfg.Nice); errs[n] != nil {
 				cancel()
 			}
 		})

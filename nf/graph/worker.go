@@ -135,10 +135,12 @@ func (w *worker) step(now clock.Time) (moved int, err error) {
 }
 
 // run breathes until stop is set, an error occurs, or every port is at its
-// end and nothing is left to send.
-func (w *worker) run(ctx context.Context, stop *atomic.Bool) error {
+// end and nothing is left to send. It is one of so many workers, and its
+// thread gets a nice value.
+func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	defer prefer(nice)()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer w.readMail(true)

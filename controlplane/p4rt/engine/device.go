@@ -18,12 +18,15 @@ import (
 )
 
 const (
-	// defaultSlice is how long the worker is taken from its frames at a time,
-	// at most, and leastSlice what makes it worth while.
-	defaultSlice = 100 * time.Microsecond
-	leastSlice   = 20 * time.Microsecond
-	// share of a worker with frames is what controllers get: 1 in so many.
-	share = 5
+	// defaultSlice is how long a worker with frames is taken from them at a
+	// time, idleSlice one without.
+	defaultSlice = 25 * time.Microsecond
+	idleSlice    = 100 * time.Microsecond
+	// share of a worker with frames is what controllers get: 1 in so many, and
+	// no more than maxCredit at once. Sleeps are not finer than oneSleep.
+	share     = 5
+	maxCredit = 250 * time.Microsecond
+	oneSleep  = time.Millisecond
 	// pollEvery is how often packets for controllers are looked for while some
 	// come, pollIdle while none do.
 	pollEvery = time.Millisecond
@@ -50,8 +53,7 @@ type Config struct {
 	// P4Info and the JSON.
 	Info    *p4info.Info
 	Program []byte
-	// Slice is how long the worker is taken from its frames at a time, at most;
-	// 0: 100 µs.
+	// Slice is how long the worker is taken from its frames at a time; 0: 25 µs.
 	Slice time.Duration
 }
 
@@ -62,7 +64,10 @@ type Device struct {
 	current atomic.Pointer[pipeline]
 	digests chan digestMessage
 	lost    atomic.Uint64 // digests
-	ended   atomic.Int64  // when the last slice ended
+
+	turns  sync.Mutex
+	credit time.Duration // of the worker's time; below 0: owed
+	asked  clock.Time    // when credit was added to
 
 	mu   sync.Mutex
 	stop func() // nil: nobody listens
@@ -125,14 +130,26 @@ func (d *Device) app(f func(*p4.App)) error {
 // turn waits until it is the controllers' turn, and says for how long: a worker
 // that has frames is theirs for a share of the time.
 func (d *Device) turn() time.Duration {
-	if !d.cfg.Instance.Busy(0) {
-		return d.cfg.Slice
+	for d.cfg.Instance.Busy(0) {
+		d.turns.Lock()
+		now := d.wall.Now()
+		d.credit = min(d.credit+now.Sub(d.asked)/share, maxCredit)
+		d.asked = now
+		enough := d.credit > 0
+		d.turns.Unlock()
+		if enough {
+			return d.cfg.Slice
+		}
+		time.Sleep(oneSleep)
 	}
-	due := func() time.Duration { return d.wall.Now().Sub(clock.Time(d.ended.Load())) / (share - 1) }
-	if least := min(leastSlice, d.cfg.Slice); due() < least {
-		time.Sleep((share-1)*least - (share-1)*due())
-	}
-	return min(due(), d.cfg.Slice)
+	return max(d.cfg.Slice, idleSlice)
+}
+
+// spent takes what a slice took off the credit.
+func (d *Device) spent(t time.Duration) {
+	d.turns.Lock()
+	d.credit -= t
+	d.turns.Unlock()
 }
 
 // Pipeline implements p4rt.Device.

@@ -62,11 +62,15 @@ func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 			if c := d.cfg.Clock; c != nil {
 				p.sw.Advance(c.Now())
 			}
-			end := d.wall.Now().Add(slice)
-			for step(p.sw) && d.wall.Now() < end {
+			start := d.wall.Now()
+			now := start
+			for step(p.sw) {
+				if now = d.wall.Now(); now.Sub(start) >= slice {
+					break
+				}
 			}
+			d.spent(now.Sub(start))
 		})
-		d.ended.Store(int64(d.wall.Now()))
 		if err != nil {
 			return refuse(codes.Unavailable, "%v", err)
 		}
