@@ -110,7 +110,7 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 // leaving it out would leave the counter alone.
 func recounted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
 	t := e.GetTableEntry()
-	if t == nil || v != CompareValues || t.CounterData != nil || info.Table(t.TableId).Counter == nil {
+	if t == nil || t.IsDefaultAction || v != CompareValues || t.CounterData != nil || info.Table(t.TableId).Counter == nil {
 		return e
 	}
 	e = proto.Clone(e).(*p4v1.Entity)
@@ -250,6 +250,7 @@ func rankOf(tables map[uint32]int, e *p4v1.Entity) int {
 // So nothing is missing in between. Only where a table has no room for both do its
 // entries go first.
 func (d *Diff) order(size map[uint32]int64) {
+	anew := d.restyled()
 	grows := map[uint32]int64{}
 	for _, c := range d.Changes {
 		if t := c.Entity.GetTableEntry(); t != nil && c.Type == p4v1.Update_INSERT {
@@ -259,6 +260,9 @@ func (d *Diff) order(size map[uint32]int64) {
 	phase := func(c Change) int {
 		switch c.Type {
 		case p4v1.Update_DELETE:
+			if anew[profileOf(d.Device.Info, c.Entity)] {
+				return 0
+			}
 			if t := c.Entity.GetTableEntry(); t != nil && grows[t.TableId] > 0 && size[t.TableId]+grows[t.TableId] > d.Device.Info.Table(t.TableId).Size {
 				return 0
 			}
@@ -281,6 +285,69 @@ func (d *Diff) order(size map[uint32]int64) {
 		}
 		return x.rank - y.rank
 	})
+}
+
+// restyled are the action profiles that go from members to sets of actions in the
+// entries themselves, or back. A device has no profile with both: their tables begin
+// anew, and what was to be modified there is deleted and inserted.
+func (d *Diff) restyled() map[*p4info.Profile]bool {
+	info := d.Device.Info
+	type style struct{ sets, members bool }
+	was, is := map[*p4info.Profile]style{}, map[*p4info.Profile]style{}
+	note := func(m map[*p4info.Profile]style, e *p4v1.Entity) {
+		p := profileOf(info, e)
+		if p == nil {
+			return
+		}
+		s := m[p]
+		if e.GetTableEntry().GetAction().GetActionProfileActionSet() != nil {
+			s.sets = true
+		} else {
+			s.members = true
+		}
+		m[p] = s
+	}
+	for _, c := range d.Changes {
+		switch {
+		case c.Type == p4v1.Update_DELETE:
+			note(was, c.Entity)
+		case c.Old != nil:
+			note(was, c.Old)
+			note(is, c.Entity)
+		default:
+			note(is, c.Entity)
+		}
+	}
+	anew := map[*p4info.Profile]bool{}
+	for p, s := range is {
+		anew[p] = s.sets && was[p].members || s.members && was[p].sets
+	}
+	var split []Change
+	for i := range d.Changes {
+		c := &d.Changes[i]
+		if c.Type == p4v1.Update_MODIFY && c.Old != nil && anew[profileOf(info, c.Entity)] {
+			split = append(split, Change{Type: p4v1.Update_DELETE, Entity: c.Old})
+			c.Type, c.Old = p4v1.Update_INSERT, nil
+		}
+	}
+	d.Changes = append(d.Changes, split...)
+	return anew
+}
+
+// profileOf is the action profile that an entity belongs to or uses; nil: none.
+func profileOf(info *p4info.Info, e *p4v1.Entity) *p4info.Profile {
+	switch x := e.Entity.(type) {
+	case *p4v1.Entity_TableEntry:
+		if x.TableEntry.IsDefaultAction {
+			return nil
+		}
+		return info.Table(x.TableEntry.TableId).Profile
+	case *p4v1.Entity_ActionProfileMember:
+		return info.Profile(x.ActionProfileMember.ActionProfileId)
+	case *p4v1.Entity_ActionProfileGroup:
+		return info.Profile(x.ActionProfileGroup.ActionProfileId)
+	}
+	return nil
 }
 
 // Batch is a part of a plan in which the order does not matter.

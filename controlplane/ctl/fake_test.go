@@ -335,6 +335,14 @@ func (f *fake) update(d *fakeDevice, u *p4v1.Update) *p4v1.Error {
 			return wrong(codes.NotFound, "there is no %s", need.text)
 		}
 	}
+	if p := profileOf(d.info, u.Entity); p != nil {
+		set := u.Entity.GetTableEntry().GetAction().GetActionProfileActionSet() != nil
+		for _, e := range d.entities {
+			if profileOf(d.info, e) == p && (e.GetTableEntry().GetAction().GetActionProfileActionSet() != nil) != set {
+				return wrong(codes.InvalidArgument, "members and sets of actions in one profile")
+			}
+		}
+	}
 	if t := u.Entity.GetTableEntry(); t != nil && !t.IsDefaultAction && u.Type == p4v1.Update_INSERT {
 		n := int64(0)
 		for _, e := range d.entities {

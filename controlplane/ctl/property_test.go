@@ -186,7 +186,11 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 			add(&p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID, Index: &p4v1.Index{Index: rapid.Int64Range(0, m.Size-1).Draw(t, "index")}, Config: genRates(t)}}})
 		}
 	}
+	sets := map[*p4info.Profile]bool{} // profiles without members
 	for _, p := range info.Profiles {
+		if sets[p] = rapid.Bool().Draw(t, "one shot"); sets[p] {
+			continue
+		}
 		for range times(4) {
 			a := p.Tables[0].Actions[0].Action
 			add(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: p.ID, MemberId: rapid.Uint32Range(1, 5).Draw(t, "member"), Action: genAction(t, a)}}})
@@ -235,9 +239,9 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 			switch {
 			case tb.Profile == nil:
 				e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: genAction(t, act)}}
-			case rapid.Bool().Draw(t, "grouped"):
+			case !sets[tb.Profile] && rapid.Bool().Draw(t, "grouped"):
 				e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileGroupId{ActionProfileGroupId: rapid.Uint32Range(1, 3).Draw(t, "group")}}
-			case rapid.Bool().Draw(t, "one shot"):
+			case sets[tb.Profile]:
 				set := &p4v1.ActionProfileActionSet{}
 				for range 1 + times(2) {
 					set.ActionProfileActions = append(set.ActionProfileActions, &p4v1.ActionProfileAction{Action: genAction(t, act), Weight: int32(1 + times(3)),

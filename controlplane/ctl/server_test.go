@@ -1,0 +1,202 @@
+package ctl
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"pgregory.net/rapid"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/controlplane/p4rt/engine"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/p4src"
+)
+
+// realServer is quillon's own server with a P4 engine behind it; its address.
+func realServer(t testing.TB) string {
+	t.Helper()
+	inst, err := graph.New(graph.Config{Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"sw": {Kind: "p4"}}}, Kinds: []graph.Kind{*p4.Kind()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	punts, err := engine.ListenPunts(inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := engine.New(engine.Config{Instance: inst, App: "sw", Punts: punts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := p4rt.New(p4rt.Config{Clock: clock.NewWall()})
+	if err := server.Add(1, dev); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(p4rt.Options()...)
+	server.Register(g)
+	done := make(chan struct{})
+	go func() { _ = g.Serve(l); close(done) }()
+	t.Cleanup(func() {
+		g.Stop()
+		<-done
+		server.Close()
+		punts.Close()
+		_ = inst.Close()
+	})
+	return l.Addr().String()
+}
+
+// possible leaves out what the engine, as bmv2, does not do.
+func possible(list []*p4v1.Entity) []*p4v1.Entity {
+	for _, e := range list {
+		if s := e.GetPacketReplicationEngineEntry().GetCloneSessionEntry(); s != nil {
+			s.PacketLengthBytes = 0
+		}
+	}
+	return list
+}
+
+// From any state to any other on quillon's own server, with real programs: every
+// update is accepted, then there is nothing left to do, and what is read of it and
+// written again is the same.
+func TestServerConverges(t *testing.T) {
+	s := open(t, &Dialer{}, realServer(t), 1, options())
+	if err := s.Ready(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	type one struct {
+		name string
+		info *p4info.Info
+		p    *Pipeline
+	}
+	var all []one
+	for i, info := range infos(t)[1:] {
+		name := p4src.Programs()[i]
+		config, err := p4src.Files.ReadFile(name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, one{name, info, NewPipeline(info.Proto, config)})
+	}
+	dir := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		x := all[rapid.IntRange(0, len(all)-1).Draw(rt, "program")]
+		ctx := within(t)
+		if err := s.Load(ctx, x.p); err != nil {
+			rt.Fatal(err)
+		}
+		limits := Limits{Updates: rapid.IntRange(1, 5).Draw(rt, "batch")}
+		for range 3 {
+			d := &Device{Target: Target{Name: "x"}, Info: x.info, Pipeline: x.p, Entities: possible(genEntities(rt, x.info))}
+			diff, err := s.Compare(ctx, d, LeaveValues)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, b := range diff.Plan(limits) {
+				if rapid.Bool().Draw(rt, "reversed") {
+					slices.Reverse(b.Changes)
+				}
+				if err := s.Write(ctx, 0, b.Updates()...); err != nil {
+					rt.Fatalf("%s: %v: %s", x.name, err, err.(*WriteError).Failed[0].Text(x.info))
+				}
+			}
+			if diff, err = s.Compare(ctx, d, LeaveValues); err != nil || len(diff.Changes) > 0 {
+				rt.Fatalf("%s: %d changes are left: %v: %s", x.name, len(diff.Changes), err, diff.Changes[0].Text(x.info))
+			}
+		}
+		if len(x.info.Registers) > 0 { // a million cells
+			return
+		}
+		if err := os.WriteFile(filepath.Join(dir, "p.json"), x.p.Config, 0o644); err != nil {
+			rt.Fatal(err)
+		}
+		file := filepath.Join(dir, "d.yaml")
+		if _, err := s.Save(ctx, file, filepath.Join(dir, "p.txtpb"), filepath.Join(dir, "p.json")); err != nil {
+			rt.Fatal(err)
+		}
+		first, err := os.ReadFile(file)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		in, err := ReadIntent(file)
+		if err != nil {
+			rt.Fatalf("%v\n%s", err, first)
+		}
+		other := &Device{Target: Target{Name: "y"}, Info: x.info, Pipeline: x.p, Entities: possible(genEntities(rt, x.info))}
+		for _, d := range []*Device{other, in.Devices[0]} {
+			diff, err := s.Compare(ctx, d, CompareValues)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if o, err := s.Apply(ctx, diff, limits); err != nil || o.Err() != nil {
+				rt.Fatal(err, o.Err())
+			}
+		}
+		var again bytes.Buffer
+		if _, err := s.Dump(ctx, x.info, "p.txtpb", "p.json", &again); err != nil {
+			rt.Fatal(err)
+		}
+		if a, b := strings.Split(string(first), "\n"), strings.Split(again.String(), "\n"); !slices.Equal(a, b) {
+			rt.Fatalf("restored:\n%s\nof\n%s", again.String(), first)
+		}
+	})
+}
+
+// The learning bridge and the router begin and end well on quillon's own server.
+func TestAppsOnServer(t *testing.T) {
+	at := realServer(t)
+	routes, err := parseRoutes("r", []byte(routesText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		program string
+		app     func() App
+	}{
+		{"l2_bridge", func() App { return &Learner{Idle: time.Second} }},
+		{"ipv4_router", func() App { return &Router{Config: routes["s1"]} }},
+	} {
+		t.Run(x.program, func(t *testing.T) {
+			d := mustIntent(t, at, x.program, "")
+			w := newWatch()
+			c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{Changed: w.changed, App: func(*Device) App { return x.app() }})
+			w.until(t, 1, "aligned", aligned)
+			s := open(t, &Dialer{}, at, 1, Options{Clock: clock.NewWall(), Observe: true})
+			if err := s.Ready(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]int{"l2_bridge": 1, "ipv4_router": 12}[x.program] // a digest; entries and a next hop
+			eventually(t, "what the app wants", func() bool {
+				n := 0
+				diff := func() error {
+					_, err := s.Scan(within(t), d.Info, Scope{All: true}, func(e *p4v1.Entity) error {
+						if x := e.GetTableEntry(); x == nil || !x.IsDefaultAction {
+							n++
+						}
+						return nil
+					})
+					return err
+				}
+				return diff() == nil && n == want
+			})
+			if st := c.Status(); st[0].Problem != "" {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
