@@ -240,6 +240,10 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 		c.entry(more)
 		return Step{}, false
 	}
+	if name, ok := strings.CutPrefix(s, "Executing method "); ok { // of the parser; "Action name" follows
+		c.ran = name
+		return Step{Kind: Note, Name: s}, true
+	}
 	if text, ok := strings.CutPrefix(s, "Action entry is "); ok {
 		return c.actionEntry(text)
 	}

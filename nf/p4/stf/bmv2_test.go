@@ -542,6 +542,11 @@ func pcapRecord(b []byte, second int, frame []byte) []byte {
 }
 
 func startBmv2(t *testing.T, json string, ports []uint32, in []input) *bmv2 {
+	return startSwitch(t, exec.Command("simple_switch"), json, ports, in)
+}
+
+// startSwitch starts a switch; options are what stands behind the program.
+func startSwitch(t *testing.T, cmd *exec.Cmd, json string, ports []uint32, in []input, options ...string) *bmv2 {
 	b := &bmv2{t: t, dir: t.TempDir(), ports: ports, log: new(bytes.Buffer), end: time.Now().Add(time.Minute)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -577,7 +582,8 @@ func startBmv2(t *testing.T, json string, ports []uint32, in []input) *bmv2 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.run(exec.Command("simple_switch", append(args, path)...))
+	cmd.Args = slices.Concat(cmd.Args, args, []string{path}, options)
+	b.run(cmd)
 	for {
 		c, err := net.Dial("tcp", "127.0.0.1:"+thrift)
 		if err == nil {
