@@ -134,6 +134,14 @@ func (t Transport) dial(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, opts...)
 }
 
+// hint adds to an error what people mostly forgot.
+func (t Transport) hint(err error) error {
+	if !t.secure() && strings.Contains(err.Error(), "server preface") {
+		return fmt.Errorf("%w; does it speak TLS? --ca names its authority", err)
+	}
+	return err
+}
+
 // Dialer shares connections among the sessions to devices at one address.
 type Dialer struct {
 	Transport

@@ -336,7 +336,7 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		broken = true
 	}
-	return was, requestError(err)
+	return was, s.dialer.hint(requestError(err))
 }
 
 // observe asks whether the device is there, and follows the connection to its end.
@@ -347,7 +347,7 @@ func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (was 
 	switch status.Code(err) {
 	case codes.OK, codes.FailedPrecondition, codes.Unimplemented:
 	default:
-		return false, requestError(err)
+		return false, s.dialer.hint(requestError(err))
 	}
 	timer.Stop()
 	s.mu.Lock()

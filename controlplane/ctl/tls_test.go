@@ -106,7 +106,7 @@ func TestTLS(t *testing.T) {
 		{"the system's", Transport{TLS: true}, "certificate"},
 		{"without a certificate", Transport{CA: ca}, "not connected"},
 		{"a stranger's certificate", Transport{CA: ca, Cert: strangerCert, Key: strangerKey}, "not connected"},
-		{"plain", Transport{}, "not connected"},
+		{"plain", Transport{}, "does it speak TLS?"},
 		{"no such file", Transport{CA: filepath.Join(dir, "none")}, "none"},
 		{"not PEM", Transport{CA: keyIsNoCertificate(t, dir)}, "no certificate"},
 	} {
