@@ -25,8 +25,10 @@ type Comparison struct {
 // tells reports whether traces of an origin have steps of a kind.
 func (o Origin) tells(k Kind) bool {
 	switch k {
-	case Note, Digest:
-		return false // of one side only
+	case Note:
+		return false
+	case Digest:
+		return o == Quillon
 	case Received, Stage, Transmit, Drop:
 		return true
 	case Condition:
@@ -38,7 +40,8 @@ func (o Origin) tells(k Kind) bool {
 // Diff compares two traces of the same packets: the first of a with the first of
 // b, and so on, each copy with the one of its number. Steps count that both
 // sources can tell. Handles and priorities are not compared, as they depend on
-// how entries were added, and neither are the reasons of drops.
+// how entries were added. Between two traces of the engine the reasons of drops
+// count, and digests, groups and sessions do: of bmv2's they are not known.
 func Diff(a, b []Trace) Comparison {
 	var c Comparison
 	for i := range max(len(a), len(b)) {
@@ -75,9 +78,12 @@ func Diff(a, b []Trace) Comparison {
 func (c *Comparison) compare(packet, number int, a, b *Trace) bool {
 	both := func(k Kind) bool { return a.Origin.tells(k) && b.Origin.tells(k) }
 	x, y := a.steps(number, both), b.steps(number, both)
-	exact := a.Origin != BMv2Debug && b.Origin != BMv2Debug
+	know := knowledge{
+		places: a.Origin != BMv2Debug && b.Origin != BMv2Debug,
+		all:    a.Origin == Quillon && b.Origin == Quillon,
+	}
 	for i := range max(len(x), len(y)) {
-		if i < len(x) && i < len(y) && x[i].same(&y[i], exact) {
+		if i < len(x) && i < len(y) && x[i].same(&y[i], know) {
 			c.Steps++
 			continue
 		}
@@ -104,10 +110,14 @@ func (t *Trace) steps(number int, count func(Kind) bool) []Step {
 	return nil
 }
 
-// same compares what two steps say. Without exact, places in the frame do not
-// count.
-func (s *Step) same(o *Step, exact bool) bool {
-	if s.Kind != o.Kind || s.Port != o.Port || s.Holds != o.Holds || exact && s.At != o.At {
+// knowledge is what both sides know of steps that they both have: places in the
+// frame; all that the engine does.
+type knowledge struct{ places, all bool }
+
+// same compares what two steps say.
+func (s *Step) same(o *Step, know knowledge) bool {
+	if s.Kind != o.Kind || s.Port != o.Port || s.Holds != o.Holds || know.places && s.At != o.At ||
+		know.all && (s.Name != o.Name || s.Number != o.Number || s.Copy != o.Copy) {
 		return false
 	}
 	switch s.Kind {

@@ -130,7 +130,7 @@ func (l *logReader) of(packet uint64, number int) *logCopy {
 
 func (c *logCopy) add(s Step) { c.packet.Add(c.number, s) }
 
-// table is the copy's last step when that is a table; nil otherwise.
+// lastTable is the copy's last step when that is a table; nil otherwise.
 func (c *logCopy) lastTable() *Step {
 	steps := c.packet.copy(c.number).Steps
 	for i := len(steps) - 1; i >= 0; i-- {
@@ -159,6 +159,9 @@ func (l *logReader) message(m logLine, more []string) {
 		}
 		return
 	}
+	if _, again := l.packets[m.packet]; again && m.copy == 0 && strings.HasPrefix(m.text, received) {
+		delete(l.packets, m.packet) // the switch was started again
+	}
 	c := l.of(m.packet, m.copy)
 	l.last[m.thread] = c
 	if s, ok := c.step(m.text, more); ok {
@@ -182,9 +185,12 @@ func number(s, before string) (int, bool) {
 	return int(n), ok && err == nil
 }
 
+// received begins the first message of a packet.
+const received = "Processing packet received on port "
+
 // step is what a message tells; false: nothing, or nothing yet.
 func (c *logCopy) step(s string, more []string) (Step, bool) {
-	if n, ok := number(s, "Processing packet received on port "); ok {
+	if n, ok := number(s, received); ok {
 		return Step{Kind: Received, Port: uint32(n)}, true
 	}
 	if _, ok := quoted(s, "Parser ", ": start"); ok {

@@ -261,6 +261,37 @@ func TestDiffFinds(t *testing.T) {
 			t.Errorf("%s: only %d steps were changed", what, done[what])
 		}
 	}
+	// What only the engine tells, between two of its traces.
+	for what, change := range map[string]func(s *packettrace.Step) bool{
+		"reason":  func(s *packettrace.Step) bool { s.Name += "x"; return s.Kind == packettrace.Drop },
+		"session": func(s *packettrace.Step) bool { s.Number++; return s.Kind == packettrace.Clone },
+		"group":   func(s *packettrace.Step) bool { s.Number++; return s.Kind == packettrace.Multicast },
+		"copy":    func(s *packettrace.Step) bool { s.Copy++; return s.Kind == packettrace.Resubmit },
+	} {
+		a, b := trace(t, "copies", "testdata/copies.json", copiesEntries), trace(t, "copies", "testdata/copies.json", copiesEntries)
+		if c := packettrace.Diff(a, b); c.Difference != nil {
+			t.Fatal(c.Text("a", "b"))
+		}
+		changed := 0
+		for _, tr := range a {
+			for _, c := range tr.Copies {
+				for j, s := range c.Steps {
+					if !change(&c.Steps[j]) {
+						c.Steps[j] = s
+						continue
+					}
+					changed++
+					if packettrace.Diff(a, b).Difference == nil {
+						t.Errorf("%s of %v changed, and not found", what, s)
+					}
+					c.Steps[j] = s
+				}
+			}
+		}
+		if changed == 0 {
+			t.Errorf("no step has a %s", what)
+		}
+	}
 	// A step, a copy, a packet less on one side.
 	ours := trace(t, "copies", "testdata/copies.json", copiesEntries)
 	last := &ours[6].Copies[2]
@@ -397,8 +428,11 @@ func TestAssertAndUnknown(t *testing.T) {
 		head+"[0.0] [cxt 0] Action entry is NULL\n"+
 		strings.Replace(head, "[D]", "[I]", 1)+"two\nlines\n"+
 		strings.Replace(head, "thread 7", "thread 8", 1)+"of nobody\n"+
-		head+"[0.0] [cxt 0] Something new\n"+
-		strings.Replace(head, "[D]", "[E]", 1)+"Assert error: assert(x > 1) failed, file a.p4, line 7\n")
+		head+"[0.0] [cxt 0] Executing method add_header\n"+
+		strings.Replace(head, "[D]", "[T]", 1)+"[0.0] [cxt 0] a/b.p4(12) Action add_header\n"+
+		strings.Replace(head, "[D]", "[T]", 1)+"[0.0] [cxt 0] a/b.p4(13) Action add_header\n"+
+		strings.Replace(head, "[D]", "[E]", 1)+"Assert error: assert(x > 1) failed, file a.p4, line 7\n"+
+		head+"[0.0] [cxt 0] Processing packet received on port 4\n")
 	var b strings.Builder
 	if err := packettrace.Show(&b, got, true); err != nil {
 		t.Fatal(err)
@@ -408,8 +442,11 @@ func TestAssertAndUnknown(t *testing.T) {
     table t hits entry 2
     log: two
 lines
-    Something new
+    Executing method add_header
+    action add_header() (b.p4:13)
     assertion fails: assert(x > 1)
+packet 0
+  comes in on port 4
 `
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Error(d)

@@ -89,7 +89,7 @@ func compareTraces(t *testing.T, s *setup, json string, in []input) {
 	}
 	b.last(in[len(in)-1])
 	var c packettrace.Comparison
-	b.end = time.Now().Add(10 * time.Second)
+	b.end = time.Now().Add(20 * time.Second)
 	for {
 		theirs, err := packettrace.Read(bytes.NewReader(b.logged(log)))
 		if err == nil {
