@@ -54,7 +54,7 @@ type world struct {
 	role   string
 }
 
-const ports = 4
+const ports = 6
 
 func newWorld(t testing.TB, cfg p4rt.Config) *world {
 	t.Helper()
