@@ -293,19 +293,26 @@ func (a *App) send(port uint32, x *packet.Buf) {
 }
 
 func (a *App) trace(e Event) {
-	var data [2]uint64
-	copy(data[:], e.Data)
+	args := [3]uint64{e.Value}
+	if e.Kind == EventAction { // has no value
+		copy(args[:], e.Data)
+	} else {
+		copy(args[1:], e.Data)
+	}
 	object := uint64(uint32(e.Object)) | uint64(uint16(e.Copy))<<32 | uint64(a.programs)<<48
-	a.c.Trace(a.cur, uint16(e.Kind), object, e.Value, data[0], data[1])
+	a.c.Trace(a.cur, uint16(e.Kind), object, args[0], args[1], args[2])
 }
 
-// Describe implements graph.Describer. Keys and arguments of more than 128 bits
-// are not kept; an entry is shown as it is now.
+// Describe implements graph.Describer. Keys of more than two words and arguments of
+// more than three are not kept; an entry is shown as it is now.
 func (a *App) Describe(kind uint16, args [4]uint64) string {
 	if a.sw == nil || uint16(args[0]>>48) != a.programs {
 		return "a step of a program that was replaced"
 	}
-	e := Event{Kind: EventKind(kind), Object: int(uint32(args[0])), Value: args[1], Copy: int(uint16(args[0] >> 32)), Data: args[2:]}
+	e := Event{Kind: EventKind(kind), Object: int(uint32(args[0])), Value: args[1], Data: args[2:], Copy: int(uint16(args[0] >> 32))}
+	if e.Kind == EventAction {
+		e.Data = args[1:]
+	}
 	text := a.sw.Step(e).String()
 	if e.Copy > 0 {
 		return fmt.Sprintf("copy %d: %s", e.Copy, text)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,5 +187,25 @@ func TestAppTracesEntries(t *testing.T) {
 		if !strings.Contains(trace, want) {
 			t.Errorf("without %q: %s", want, trace)
 		}
+	}
+}
+
+// TestAppTracesArguments shows three arguments; more are dots.
+func TestAppTracesArguments(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{})
+	app := x.App().(*App)
+	sw, frames := routerSwitch(t, 1)
+	app.Use(sw)
+	x.Push("1", frames[0])
+	trace := fmt.Sprint(x.Inst.Trace())
+	if !regexp.MustCompile(`action router_ingress.forward\(dst=0x200000001\d\d, src=0x200000002\d\d, port=0x\d\)\n`).MatchString(trace) {
+		t.Error(trace)
+	}
+	if got := app.sw.prog.Describe(Event{Kind: EventAction, Object: 0}); got != "action "+app.sw.prog.actions[0].Name+"()" {
+		t.Error(got)
+	}
+	i := slices.IndexFunc(app.sw.prog.actions, func(a *action) bool { return a.Name == "router_ingress.forward" })
+	if got := app.sw.prog.Describe(Event{Kind: EventAction, Object: i}); got != "action router_ingress.forward(...)" {
+		t.Error(got)
 	}
 }

@@ -211,10 +211,13 @@ func (d *tableDef) fields(data []uint64) []packettrace.Field {
 	return all
 }
 
-// arguments are those of an action; nil: it has none, or data does not hold them.
+// arguments are those of an action, or dots when data does not hold them.
 func (a *action) arguments(data []uint64) []packettrace.Field {
-	if len(a.params) == 0 || len(data) < a.words {
+	if len(a.params) == 0 {
 		return nil
+	}
+	if len(data) < a.words {
+		return []packettrace.Field{{Value: "..."}}
 	}
 	all := make([]packettrace.Field, len(a.params))
 	for i, p := range a.params {
