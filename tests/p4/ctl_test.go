@@ -48,6 +48,9 @@ type bench struct {
 	t       *testing.T
 	dir     string
 	space   *topo.Space
+	args    []string
+	process *exec.Cmd
+	said    bytes.Buffer // what the process says
 	address string
 	ctx     context.Context
 	dialer  *ctl.Dialer
@@ -116,7 +119,15 @@ func newBench(t *testing.T, kind, path string) *bench {
 	for n := uint32(1); n <= lastPort; n++ {
 		b.wire(n)
 	}
-	b.start(args)
+	b.args = args
+	b.start()
+	t.Cleanup(func() {
+		b.kill()
+		if t.Failed() {
+			text := b.said.String()
+			t.Logf("%s:\n%s", args[0], text[max(0, len(text)-4000):])
+		}
+	})
 	b.dialer = &ctl.Dialer{Transport: ctl.Transport{Dial: func(ctx context.Context, network, address string) (c net.Conn, err error) {
 		err = space.Do(func() error {
 			c, err = (&net.Dialer{}).DialContext(ctx, network, address)
@@ -258,26 +269,22 @@ func (b *bench) event(m *p4v1.StreamMessageResponse) {
 	b.keep(cpuPort, append(b.info.PacketIn.Pack(nil, list), p.Payload...))
 }
 
-// start runs the switch's process until the end of the test.
-func (b *bench) start(args []string) {
+// start runs the switch's process.
+func (b *bench) start() {
 	b.t.Helper()
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.Command(b.args[0], b.args[1:]...)
 	cmd.Dir = b.dir
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = &b.said, &b.said
 	if err := b.space.Do(cmd.Start); err != nil {
 		b.t.Fatal(err)
 	}
-	b.t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		over := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait()
-		over.Stop()
-		if b.t.Failed() {
-			text := out.String()
-			b.t.Logf("%s:\n%s", args[0], text[max(0, len(text)-4000):])
-		}
-	})
+	b.process = cmd
+}
+
+// kill ends it.
+func (b *bench) kill() {
+	_ = b.process.Process.Kill()
+	_ = b.process.Wait()
 }
 
 // files writes a program's P4Info and JSON into the bench's folder.
@@ -681,6 +688,7 @@ func TestOnSwitches(t *testing.T) {
 			t.Run("programs", func(t *testing.T) { tryPrograms(t, newBench(t, kind, path)) })
 			t.Run("bridge", func(t *testing.T) { tryLearning(t, newBench(t, kind, path)) })
 			t.Run("router", func(t *testing.T) { tryRouting(t, newBench(t, kind, path)) })
+			t.Run("restart", func(t *testing.T) { tryRestart(t, newBench(t, kind, path)) })
 		})
 	}
 }

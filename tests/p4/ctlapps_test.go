@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,22 +18,16 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// control runs a Controller with an app until the end of the test, and returns when
-// the switch is at the intent.
-func (b *bench) control(d *ctl.Device, app func() ctl.App) {
+// control runs a Controller, with an app if there is one, until the end of the test,
+// and returns when the switch is at the intent.
+func (b *bench) control(d *ctl.Device, app func() ctl.App) *ctl.Controller {
 	b.t.Helper()
-	o := b.options()
-	o.Event = nil
-	at := make(chan struct{})
-	var once sync.Once
-	c, err := ctl.NewController(b.dialer, &ctl.Intent{Devices: []*ctl.Device{d}}, ctl.ControllerOptions{
-		Session: o, App: func(*ctl.Device) ctl.App { return app() },
-		Changed: func(s ctl.DeviceStatus) {
-			if s.Aligned {
-				once.Do(func() { close(at) })
-			}
-		},
-	})
+	o := ctl.ControllerOptions{Session: b.options()}
+	o.Session.Event = nil
+	if app != nil {
+		o.App = func(*ctl.Device) ctl.App { return app() }
+	}
+	c, err := ctl.NewController(b.dialer, &ctl.Intent{Devices: []*ctl.Device{d}}, o)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -42,11 +35,10 @@ func (b *bench) control(d *ctl.Device, app func() ctl.App) {
 	done := make(chan struct{})
 	go func() { c.Run(ctx); close(done) }()
 	b.t.Cleanup(func() { cancel(); <-done; c.Close() })
-	select {
-	case <-at:
-	case <-time.After(20 * time.Second):
-		b.t.Fatalf("not at the intent: %+v", c.Status())
+	if !b.until("the intent", func() bool { return c.Status()[0].Aligned }) {
+		b.t.Fatalf("%+v", c.Status())
 	}
+	return c
 }
 
 // texts are the entries of a table, without its name.
@@ -234,4 +226,42 @@ func tryRouting(t *testing.T, b *bench) {
 			return len(f) > 35 && f[23] == 1 && f[34] == 11 && hdr.IPv4(f[14:34]).ChecksumOK() && bytes.Equal(f[26:30], ip("10.0.1.1"))
 		})
 	})
+}
+
+// tryRestart ends the switch and starts it again: the controller brings it to the
+// intent again, without anybody's doing.
+func tryRestart(t *testing.T, b *bench) {
+	d := b.device("ipv4_router", `    multicast: [{group: 7, ports: [1, 2]}]
+    members: [{profile: ecmp_selector, member: 1, action: choose, params: {next_hop: 1}}]
+    groups: [{profile: ecmp_selector, group: 1, members: [{member: 1, weight: 2}], max_size: 4}]
+    meters: [{meter: port_meter, index: 3, cir: 1000, cburst: 1500, pir: 2000, pburst: 3000}]
+    entries:
+      - {table: ipv4_lpm, match: {dst: 10.0.0.0/8}, action: set_group}
+      - {table: ecmp, match: {dst: 10.0.0.0/8}, group: 1}
+      - {table: ipv4_multicast, match: {dst: 224.0.0.5, ingress_port: 1}, priority: 5, action: replicate, params: {group: 7}}
+      - {table: ipv4_multicast, match: {dst: 224.0.0.5}, priority: 1, action: replicate, params: {group: 7}}
+`)
+	c := b.control(d, nil)
+	for n := 1; ; n++ {
+		if st := c.Status()[0]; st.Loads != n || st.Problem != "" {
+			t.Errorf("start %d: %+v", n, st)
+		}
+		if !b.until("a session", func() bool { return b.session.Status().State == ctl.Backup }) {
+			return
+		}
+		diff, err := b.session.Compare(b.ctx, d, ctl.LeaveValues)
+		if err != nil || diff.Load != "" || len(diff.Changes) > 0 || diff.Same < len(d.Entities) {
+			t.Fatalf("start %d: %+v %v", n, diff, err)
+		}
+		if n == 3 {
+			return
+		}
+		losses := c.Status()[0].Losses
+		b.kill()
+		b.until("a loss", func() bool { return c.Status()[0].Losses > losses })
+		b.start()
+		if !b.until("the intent again", func() bool { st := c.Status()[0]; return st.Aligned && st.Loads == n+1 }) {
+			t.Fatalf("%+v", c.Status())
+		}
+	}
 }
