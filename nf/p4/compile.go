@@ -471,6 +471,15 @@ func (l *loader) counting(name string, params []any, index lowFn) step {
 // destination as it is.
 func (l *loader) readRegister(to place, r int, index *expr) step {
 	d := l.p.registers[r]
+	if f := to.fld; to.reg < 0 && to.slot >= 0 && d.words == 1 && d.Bits <= f.bits && f.bits <= 64 && !f.saturate {
+		at, idx := to.slot, l.g.index(index)
+		return step{run: func(k *packetState) {
+			cells, i := k.sw.registers[r], idx(k)
+			if i < uint64(len(cells)) {
+				k.v[at] = cells[i]
+			}
+		}}
+	}
 	store := l.g.store(to, &expr{op: opRegister, reg: d, regAt: r, bits: d.Bits, kids: [3]*expr{index}})
 	idx := l.g.index(index)
 	return step{run: func(k *packetState) {

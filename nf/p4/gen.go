@@ -732,6 +732,15 @@ func (g *generator) storeWide(dst place, src *expr) func(k *packetState) {
 
 func (g *generator) storeRegister(dst place, src *expr) func(k *packetState) {
 	r, n, bits := dst.reg, words(dst.fld.bits), dst.fld.bits
+	if n == 1 {
+		a, cell, m := g.low(src), dst.cell, mask64(bits)
+		return func(k *packetState) {
+			cells, i := k.sw.registers[r], cell(k)
+			if i < uint64(len(cells)) {
+				cells[i] = a(k) & m
+			}
+		}
+	}
 	a, x, cell := g.wide(src, n), g.words(n), dst.cell
 	return func(k *packetState) {
 		cells := k.sw.registers[r]
