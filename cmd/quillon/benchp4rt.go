@@ -273,6 +273,9 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 		return err
 	}
 	src := &pacer{drain: drain{name: "pa", pool: pool}, clk: clk, perNs: r.RateMpps / 1000, hist: hdrhistogram.New(1, 10_000_000_000, 3)}
+	if r.RateMpps == 0 {
+		src.perNs = 1 // the queue is always full
+	}
 	for _, f := range load.laps {
 		src.frames = append(src.frames, f.Bytes)
 	}
@@ -319,13 +322,14 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 		return d, err
 	}
 	if r.RateMpps == 0 {
-		src.perNs = 1 // the queue is always full
 		most, err := phase(nil)
 		if err != nil {
 			return err
 		}
 		r.MostMpps, r.RateMpps = round3(most.Mpps), round3(share*most.Mpps)
-		src.perNs = r.RateMpps / 1000
+		if err := b.inst.Visit("nf", 0, func(graph.App) { src.perNs = r.RateMpps / 1000 }); err != nil {
+			return err
+		}
 	}
 	requests := routeWrites(info, r.Batch)
 	next := 0
