@@ -168,7 +168,7 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 	for range times(3) {
 		g := &p4v1.MulticastGroupEntry{MulticastGroupId: rapid.Uint32Range(1, 4).Draw(t, "id")}
 		for p := range times(3) {
-			g.Replicas = append(g.Replicas, &p4v1.Replica{PortKind: &p4v1.Replica_Port{Port: portBytes(uint32(p))}, Instance: rapid.Uint32Range(0, 2).Draw(t, "instance")})
+			g.Replicas = append(g.Replicas, &p4v1.Replica{PortKind: &p4v1.Replica_Port{Port: portBytes(uint32(p + 1))}, Instance: rapid.Uint32Range(0, 2).Draw(t, "instance")})
 		}
 		add(multicast(g))
 	}

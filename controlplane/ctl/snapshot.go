@@ -454,7 +454,7 @@ func equal(want, have *p4v1.Entity) bool {
 		}
 		a, b := w.TableEntry, h.TableEntry
 		return proto.Equal(a.Action, b.Action) && a.IdleTimeoutNs == b.IdleTimeoutNs && string(a.Metadata) == string(b.Metadata) &&
-			proto.Equal(a.MeterConfig, b.MeterConfig)
+			sameRates(a.MeterConfig, b.MeterConfig)
 	case *p4v1.Entity_ActionProfileGroup:
 		h := have.GetActionProfileGroup()
 		if w.ActionProfileGroup.MaxSize == 0 && h != nil && h.MaxSize != 0 { // the device's own choice
@@ -463,5 +463,16 @@ func equal(want, have *p4v1.Entity) bool {
 		}
 		return proto.Equal(w.ActionProfileGroup, h)
 	}
+	if w, h := want.GetMeterEntry(), have.GetMeterEntry(); w != nil && h != nil {
+		return sameRates(w.Config, h.Config)
+	}
 	return proto.Equal(want, have)
+}
+
+// sameRates compares rates. bmv2 keeps them in other units and shows them rounded
+// down: what it was told may come back as one less.
+func sameRates(a, b *p4v1.MeterConfig) bool {
+	near := func(x, y int64) bool { return x-y <= 1 && y-x <= 1 }
+	return (a == nil) == (b == nil) && near(a.GetCir(), b.GetCir()) && near(a.GetPir(), b.GetPir()) &&
+		a.GetCburst() == b.GetCburst() && a.GetPburst() == b.GetPburst() && a.GetEburst() == b.GetEburst()
 }
