@@ -169,7 +169,9 @@ func (s *Switch) Step(e Event) packettrace.Step {
 		return x
 	}
 	entry := s.describe(t, uint32(e.Value))
-	x.Entry.Priority = entry.Priority
+	if t.def.Priority {
+		x.Entry.Priority = entry.Priority
+	}
 	switch {
 	case entry.Member != 0:
 		x.Entry.Via = fmt.Sprintf("member %d", entry.Member)

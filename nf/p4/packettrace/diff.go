@@ -153,7 +153,20 @@ func sameKey(a, b []Field) bool {
 		return strings.Compare(x.Value, y.Value)
 	}
 	a, b = slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order)
-	return slices.Equal(a, b)
+	return slices.EqualFunc(a, b, func(x, y Field) bool {
+		return x.Name == y.Name && x.Value == y.Value && free(x.Match) == free(y.Match)
+	})
+}
+
+// free is what the value that matches leaves open of an entry's match: bmv2 keeps
+// bits that do not count.
+func free(match string) string {
+	for _, sep := range []string{"/", "&&&"} {
+		if i := strings.Index(match, sep); i >= 0 {
+			return match[i:]
+		}
+	}
+	return match
 }
 
 // Text is the comparison for a reader; a and b are what to call the two.
