@@ -26,7 +26,7 @@ RACE    = $(wildcard nf/graph nf/counter nf/trace controlplane/admin)
 
 # How long the tests of one package, or a fuzz run, may take; they take seconds.
 # What hangs is ended, and a test says where it was.
-TIMEOUT = 5m
+TIMEOUT = 10m
 
 # One run of go test with arguments $(1), for tally: how it failed is told when
 # its tests do not tell.

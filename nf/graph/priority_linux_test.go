@@ -21,8 +21,13 @@ func TestNice(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- inst.Run(ctx) }()
-	nice := 0
-	for nice == 0 && ctx.Err() == nil { // before it runs, Visit is this goroutine's
+	was, err := syscall.Getpriority(syscall.PRIO_PROCESS, syscall.Gettid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := 20 - was
+	nice := own
+	for nice == own && ctx.Err() == nil { // before it runs, Visit is this goroutine's
 		if err := inst.Visit("s", 0, func(graph.App) {
 			was, _ := syscall.Getpriority(syscall.PRIO_PROCESS, syscall.Gettid())
 			nice = 20 - was
