@@ -66,4 +66,6 @@ type Event struct {
 	// Idle are entries that had no hit for their idle timeout, with their key,
 	// metadata and idle timeout. An entry is named again after another timeout.
 	Idle []*p4v1.TableEntry
+	// What was lost before it could be said: to be counted.
+	PacketInsLost, DigestsLost uint64
 }

@@ -61,6 +61,8 @@ func (d *device) current() Pipeline {
 // event takes what the device has to say.
 func (d *device) event(e Event) {
 	st := &d.s.stats
+	st.PacketInsLost.Add(e.PacketInsLost)
+	st.DigestsLost.Add(e.DigestsLost)
 	switch {
 	case e.PacketIn != nil:
 		m := &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: e.PacketIn}}

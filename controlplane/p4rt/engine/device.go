@@ -63,7 +63,7 @@ type Device struct {
 	wall    clock.Clock
 	current atomic.Pointer[pipeline]
 	digests chan digestMessage
-	lost    atomic.Uint64 // digests
+	lost    atomic.Uint64 // digests, not yet told
 
 	turns  sync.Mutex
 	credit time.Duration // of the worker's time; below 0: owed
@@ -326,8 +326,9 @@ func (d *Device) packetIn(f func(p4rt.Event), frame []byte) {
 		return
 	}
 	meta, payload, err := p.info.PacketIn.Unpack(frame)
-	if err != nil {
-		return // shorter than the program's own header
+	if err != nil { // shorter than the program's own header
+		f(p4rt.Event{PacketInsLost: 1})
+		return
 	}
 	f(p4rt.Event{PacketIn: &p4v1.PacketIn{Payload: payload, Metadata: meta}})
 }
@@ -357,6 +358,9 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 			d.idle(f)
 		case <-check.C:
 			d.restore()
+			if n := d.lost.Swap(0); n > 0 {
+				f(p4rt.Event{DigestsLost: n})
+			}
 		}
 	}
 }

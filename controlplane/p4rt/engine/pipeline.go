@@ -83,6 +83,9 @@ func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 		return p.visit(step)
 	}
 	defer p.own.Unlock()
+	if c := p.dev.cfg.Clock; c != nil {
+		p.sw.Advance(c.Now())
+	}
 	for step(p.sw) {
 	}
 	return nil
