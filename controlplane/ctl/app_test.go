@@ -199,6 +199,10 @@ func TestAppsClaimTheirTables(t *testing.T) {
 	if err := (&Learner{}).Claim(router); err == nil || !strings.Contains(err.Error(), "does not learn") {
 		t.Errorf("%v", err)
 	}
+	withMember := mustIntent(t, "127.0.0.1:1", "ipv4_router", "    members: [{profile: ecmp_selector, member: 1, action: choose, params: {next_hop: 1}}]")
+	if err := (&Router{Config: &RouterConfig{}}).Claim(withMember); err == nil || !strings.Contains(err.Error(), "member 1") {
+		t.Errorf("%v", err)
+	}
 	if err := (&Router{Config: &RouterConfig{}}).Claim(router); err != nil || len(router.Leave) != 5 {
 		t.Errorf("%v %d", err, len(router.Leave))
 	}

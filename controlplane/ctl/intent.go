@@ -176,7 +176,7 @@ func (d *Device) readSections(sections [][]*node) error {
 				continue
 			}
 			where[key] = n.line
-			if t := e.GetTableEntry(); t != nil && slices.Contains(d.Leave, d.Info.Table(t.TableId)) {
+			if d.leaves(e) {
 				errs = append(errs, n.errorf("%s: its table is to be left", d.Info.Text(e)))
 				continue
 			}
@@ -184,6 +184,15 @@ func (d *Device) readSections(sections [][]*node) error {
 		}
 	}
 	return errors.Join(append(errs, d.references(sections, where))...)
+}
+
+// leaves reports whether an entity is of what is left to somebody else.
+func (d *Device) leaves(e *p4v1.Entity) bool {
+	if t := e.GetTableEntry(); t != nil {
+		return slices.Contains(d.Leave, d.Info.Table(t.TableId))
+	}
+	p := profileOf(d.Info, e)
+	return p != nil && left(d.Leave, p)
 }
 
 // references checks that what entities refer to is there.

@@ -70,20 +70,20 @@ func (l *Learner) Claim(d *Device) (err error) {
 
 // claim takes tables from the intent.
 func (d *Device) claim(tables ...*p4info.Table) error {
-	for _, e := range d.Entities {
-		if t := e.GetTableEntry(); t != nil && slices.Contains(tables, d.Info.Table(t.TableId)) {
-			return fmt.Errorf("%s: the intent has %s, but that table is written by what runs here", d.Target, d.Info.Text(e))
-		}
-	}
 	for _, t := range tables {
 		if !slices.Contains(d.Leave, t) {
 			d.Leave = append(d.Leave, t)
 		}
 	}
+	for _, e := range d.Entities {
+		if d.leaves(e) {
+			return fmt.Errorf("%s: the intent has %s, but its table is written by what runs here", d.Target, d.Info.Text(e))
+		}
+	}
 	return nil
 }
 
-// entry is a table's entry for p.
+// entryFor is a table's entry for p.
 func entryFor(t *p4info.Table, a *p4info.ActionRef, p place, port uint32, idle time.Duration) *p4v1.Entity {
 	exact := func(f p4info.Field, v string) *p4v1.FieldMatch {
 		return &p4v1.FieldMatch{FieldId: f.ID, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: []byte(v)}}}

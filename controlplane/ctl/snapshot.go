@@ -79,6 +79,9 @@ func (sc Scope) queries(info *p4info.Info) []Query {
 	}
 	members, groups := Query{what: "members", keys: "a"}, Query{what: "groups", keys: "g"}
 	for _, p := range info.Profiles {
+		if left(sc.Leave, p) {
+			continue
+		}
 		members.ask = append(members.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: p.ID}}})
 		if p.Selector {
 			groups.ask = append(groups.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: p.ID}}})
@@ -118,6 +121,16 @@ func (sc Scope) queries(info *p4info.Info) []Query {
 	return slices.DeleteFunc(all, func(q Query) bool { return len(q.ask) == 0 })
 }
 
+// left reports whether all of a profile's tables are left to somebody else.
+func left(leave []*p4info.Table, p *p4info.Profile) bool {
+	for _, t := range p.Tables {
+		if !slices.Contains(leave, t) {
+			return false
+		}
+	}
+	return len(p.Tables) > 0
+}
+
 // Unread is a kind of entities that a device does not show.
 type Unread struct {
 	What string
@@ -155,9 +168,13 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 			return yield(e)
 		}
 		var err error
-		if q.keys == "d" { // PI does not find a digest that nobody asked for
+		if strings.Contains("dag", q.keys) {
 			for _, one := range q.ask {
-				if err = s.Read(ctx, each, one); status.Code(err) == codes.NotFound {
+				err = s.Read(ctx, each, one)
+				switch c := status.Code(err); {
+				case c == codes.NotFound && q.keys == "d": // PI does not find a digest that nobody asked for
+					err = nil
+				case c == codes.InvalidArgument && q.keys != "d": // nor members of a profile with sets of actions
 					err = nil
 				}
 				if err != nil {
