@@ -10,8 +10,9 @@ import (
 
 // keptCaps are what a running middlebox still needs: to change the filter of
 // its XDP programs, and to take them off and the settings back at the end, also
-// those of a veth peer in another network namespace.
-const keptCaps = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
+// those of a veth peer in another network namespace; and to have its workers'
+// threads go before the others.
+const keptCaps = 1<<unix.CAP_SYS_NICE | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
 
 // dropCaps gives all other capabilities up, in every thread and for good. A
 // binary that is linked with cgo cannot do that for all its threads; the error

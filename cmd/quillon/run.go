@@ -223,6 +223,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	}
 	state := f.stateFile(name)
 	cfg.Memory = state.memory
+	if f.p4rt.addr != "" {
+		cfg.Nice = workerNice
+	}
 	inst, err := graph.New(cfg)
 	if err == nil && state.path == f.state && f.state != "" && !state.asked {
 		err = errors.Join(fmt.Errorf("--state %s: no app of the graph keeps a state", f.state), inst.Close())
