@@ -133,7 +133,7 @@ func genMatch(t *rapid.T, f *p4info.Field) *p4v1.FieldMatch {
 }
 
 func genRates(t *rapid.T) *p4v1.MeterConfig {
-	n := rapid.Int64Range(1, 1<<40)
+	n := rapid.Int64Range(1, 1<<29)
 	cir, burst := n.Draw(t, "cir"), n.Draw(t, "cburst")
 	return &p4v1.MeterConfig{Cir: cir, Cburst: burst, Pir: cir + n.Draw(t, "pir"), Pburst: burst + n.Draw(t, "pburst")}
 }
@@ -197,7 +197,7 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 		}
 		for range times(3) {
 			g := &p4v1.ActionProfileGroup{ActionProfileId: p.ID, GroupId: rapid.Uint32Range(1, 3).Draw(t, "group"), MaxSize: 100}
-			for id := range uint32(times(4)) {
+			for id := range uint32(1 + times(3)) {
 				g.Members = append(g.Members, &p4v1.ActionProfileGroup_Member{MemberId: id + 1, Weight: int32(1 + times(2))})
 			}
 			add(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: g}})
