@@ -22,7 +22,7 @@ import (
 // and returns when the switch is at the intent.
 func (b *bench) control(d *ctl.Device, app func() ctl.App) *ctl.Controller {
 	b.t.Helper()
-	o := ctl.ControllerOptions{Session: b.options()}
+	o := ctl.ControllerOptions{Session: b.options(), Every: 100 * time.Millisecond}
 	o.Session.Event = nil
 	if app != nil {
 		o.App = func(*ctl.Device) ctl.App { return app() }
@@ -39,6 +39,14 @@ func (b *bench) control(d *ctl.Device, app func() ctl.App) *ctl.Controller {
 		b.t.Fatalf("%+v", c.Status())
 	}
 	return c
+}
+
+// wellKept checks that a switch was at its intent all the time, and that nothing had
+// to be done again.
+func wellKept(t *testing.T, c *ctl.Controller) {
+	if st := c.Status()[0]; !st.Aligned || st.Problem != "" || st.Loads != 1 || st.Lost != 0 || st.Writes > st.Entities {
+		t.Errorf("%+v", st)
+	}
 }
 
 // texts are the entries of a table, without its name.
@@ -95,7 +103,8 @@ func (b *bench) device(name, lists string) *ctl.Device {
 // switch have taught where addresses are; they move, and are forgotten.
 func tryLearning(t *testing.T, b *bench) {
 	d := b.device("l2_bridge", "    multicast: [{group: 1, ports: [1, 2, 3, 4, 5]}]\n")
-	b.control(d, func() ctl.App { return &ctl.Learner{Idle: 3 * time.Second} })
+	c := b.control(d, func() ctl.App { return &ctl.Learner{Idle: 3 * time.Second} })
+	defer wellKept(t, c)
 	x, y := []byte{2, 0, 0, 0, 0, 0xaa}, []byte{2, 0, 0, 0, 0, 0xbb}
 	frame := func(dst, src []byte) []byte {
 		return slices.Concat(dst, src, []byte{0x88, 0xb5}, bytes.Repeat([]byte{7}, 46))
@@ -160,7 +169,8 @@ func tryRouting(t *testing.T, b *bench) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.control(d, func() ctl.App { return &ctl.Router{Config: routes["sw"]} })
+	c := b.control(d, func() ctl.App { return &ctl.Router{Config: routes["sw"]} })
+	defer wellKept(t, c)
 	if !b.until("the interfaces' entries", func() bool { return len(b.texts("router_mac")) == 3 && len(b.texts("ipv4_lpm")) == 7 }) {
 		return
 	}
