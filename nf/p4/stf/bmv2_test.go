@@ -600,9 +600,11 @@ func startSwitch(t *testing.T, cmd *exec.Cmd, json string, ports []uint32, in []
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, w := io.Pipe()
-	cli.Stdout = w
-	b.out = bufio.NewReader(r)
+	out, err := cli.StdoutPipe() // ends with the process
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.out = bufio.NewReader(out)
 	b.run(cli)
 	b.answer()
 	return b
@@ -637,7 +639,7 @@ func (b *bmv2) answer() string {
 	for !bytes.HasSuffix(text, []byte(prompt)) {
 		c, err := b.out.ReadByte()
 		if err != nil {
-			b.t.Fatalf("simple_switch_CLI: %v after %s", err, text)
+			b.t.Fatalf("simple_switch_CLI: %v after %s\n%s", err, text, b.log)
 		}
 		text = append(text, c)
 	}
