@@ -49,7 +49,7 @@ func readLog(r io.Reader) ([]Trace, error) {
 	var more []string
 	size, open := 0, false
 	for s.Scan() {
-		line := strings.TrimSuffix(s.Text(), "\r")
+		line := strings.ToValidUTF8(strings.TrimSuffix(s.Text(), "\r"), "\uFFFD")
 		if next, ok := parseLogLine(line); ok {
 			if open {
 				l.message(head, more)

@@ -219,7 +219,7 @@ func readText(r io.Reader) ([]Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := textParser{s: string(b)}
+	p := textParser{s: strings.ToValidUTF8(string(b), "\uFFFD")}
 	m, err := p.message("", 0)
 	if err != nil {
 		return nil, fmt.Errorf("line %d: %w", 1+strings.Count(p.s[:p.at], "\n"), err)
@@ -284,7 +284,7 @@ func (p *textParser) message(end string, depth int) (message, error) {
 			return nil, fmt.Errorf("%q is missing at the end", end)
 		}
 		if strings.ContainsAny(name, "{}<>[]:\"'") {
-			return nil, fmt.Errorf("%s where a field's name belongs", name)
+			return nil, fmt.Errorf("%.40q where a field's name belongs", name)
 		}
 		if err := p.value(&m, name, depth); err != nil {
 			return nil, err
@@ -323,11 +323,11 @@ func (p *textParser) value(m *message, name string, depth int) error {
 			}
 		}
 	case "", "}", ">", "]", ":":
-		return fmt.Errorf("field %s has no value", name)
+		return fmt.Errorf("field %.40q has no value", name)
 	}
 	if t[0] == '"' || t[0] == '\'' {
 		if len(t) < 2 || t[len(t)-1] != t[0] {
-			return fmt.Errorf("field %s: a text without its end", name)
+			return fmt.Errorf("field %.40q: a text without its end", name)
 		}
 		quoted := t
 		if t[0] == '\'' {
@@ -337,7 +337,7 @@ func (p *textParser) value(m *message, name string, depth int) error {
 		if err != nil {
 			text = t[1 : len(t)-1]
 		}
-		t = text
+		t = strings.ToValidUTF8(text, "\uFFFD")
 	}
 	*m = append(*m, member{name: name, text: t})
 	return nil

@@ -131,10 +131,10 @@ func (t *Trace) copy(number int) *Copy {
 // String is the step in one line.
 func (s Step) String() string {
 	head, rest := s.lines()
-	if len(rest) == 0 {
-		return head
+	if len(rest) > 0 {
+		head += ": " + strings.Join(rest, "; ")
 	}
-	return head + ": " + strings.Join(rest, "; ")
+	return strings.ReplaceAll(head, "\n", " ")
 }
 
 // lines are what happened, and more about it.
@@ -286,7 +286,7 @@ func Show(w io.Writer, traces []Trace, notes bool) error {
 					in += "  "
 				}
 				head, rest := s.lines()
-				fmt.Fprintf(&b, "%s%s\n", in, head)
+				fmt.Fprintf(&b, "%s%s\n", in, strings.ReplaceAll(head, "\n", "\n  "+in))
 				for _, r := range rest {
 					fmt.Fprintf(&b, "%s  %s\n", in, r)
 				}

@@ -21,7 +21,8 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // cases are programs with a capture, and what bmv2's simple_switch logged of it
-// (--log-console -L trace, packets of port 1).
+// (--log-console -L trace, packets of port 1) when the program was as it is in
+// testdata/NAME.json.
 var cases = []struct {
 	name, program string
 	more          func(t testing.TB, sw *p4.Switch)
@@ -104,6 +105,9 @@ func trace(t testing.TB, name, program string, more func(testing.TB, *p4.Switch)
 	}
 }
 
+// logged is the program that bmv2 ran.
+func logged(name string) string { return "testdata/" + name + ".json" }
+
 func read(t testing.TB, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile("testdata/" + name)
@@ -157,7 +161,7 @@ func TestAsBMv2(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			ours := trace(t, c.name, c.program, c.more)
+			ours := trace(t, c.name, logged(c.name), c.more)
 			log := string(read(t, c.name+".bmv2.log"))
 			theirs := parse(t, log)
 			if theirs[0].Origin != packettrace.BMv2 {
@@ -182,7 +186,7 @@ func TestShowsTheSame(t *testing.T) {
 		return unknown.ReplaceAllString(s, "$1$2")
 	}
 	for _, c := range cases {
-		ours := reduce(text(t, trace(t, c.name, c.program, c.more)))
+		ours := reduce(text(t, trace(t, c.name, logged(c.name), c.more)))
 		theirs := reduce(text(t, parse(t, string(read(t, c.name+".bmv2.log")))))
 		if d := cmp.Diff(ours, theirs); d != "" {
 			t.Errorf("%s: %s", c.name, d)
@@ -235,7 +239,7 @@ func TestDiffFinds(t *testing.T) {
 	theirs := parse(t, string(read(t, "copies.bmv2.log")))
 	done := map[string]int{}
 	for what, change := range changes {
-		ours := trace(t, "copies", "testdata/copies.json", copiesEntries)
+		ours := trace(t, "copies", logged("copies"), copiesEntries)
 		for i, tr := range ours {
 			for _, c := range tr.Copies {
 				for j, s := range c.Steps {
@@ -268,7 +272,7 @@ func TestDiffFinds(t *testing.T) {
 		"group":   func(s *packettrace.Step) bool { s.Number++; return s.Kind == packettrace.Multicast },
 		"copy":    func(s *packettrace.Step) bool { s.Copy++; return s.Kind == packettrace.Resubmit },
 	} {
-		a, b := trace(t, "copies", "testdata/copies.json", copiesEntries), trace(t, "copies", "testdata/copies.json", copiesEntries)
+		a, b := trace(t, "copies", logged("copies"), copiesEntries), trace(t, "copies", logged("copies"), copiesEntries)
 		if c := packettrace.Diff(a, b); c.Difference != nil {
 			t.Fatal(c.Text("a", "b"))
 		}
@@ -293,7 +297,7 @@ func TestDiffFinds(t *testing.T) {
 		}
 	}
 	// A step, a copy, a packet less on one side.
-	ours := trace(t, "copies", "testdata/copies.json", copiesEntries)
+	ours := trace(t, "copies", logged("copies"), copiesEntries)
 	last := &ours[6].Copies[2]
 	last.Steps = last.Steps[:len(last.Steps)-1]
 	d := packettrace.Diff(ours, theirs).Difference
@@ -314,7 +318,7 @@ func TestDiffFinds(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	for _, c := range cases {
-		ours := trace(t, c.name, c.program, c.more)
+		ours := trace(t, c.name, logged(c.name), c.more)
 		var b bytes.Buffer
 		if err := packettrace.Write(&b, ours); err != nil {
 			t.Fatal(err)
@@ -386,7 +390,7 @@ packet 4
 		t.Error(d)
 	}
 	// The router's first packet is routed; its last is dropped.
-	ours := trace(t, "router", cases[0].program, nil)
+	ours := trace(t, "router", logged("router"), nil)
 	if c := packettrace.Diff([]packettrace.Trace{ours[0], ours[3]}, got); c.Difference != nil || c.Steps != 10 {
 		t.Errorf("%d steps: %s", c.Steps, c.Text("quillon", "bmv2"))
 	}
@@ -404,10 +408,10 @@ func TestReadRefuses(t *testing.T) {
 		`{"copies": [`:               "trace 1: unexpected EOF",
 		`{"root": 3}`:                "no packet's trace",
 		"input {\n packet_id: 3":     `line 2: "}" is missing at the end`,
-		"root {\n events { } }\n } ": "line 3: } where a field's name belongs",
-		"root { a: }":                "line 1: field a has no value",
-		"root { a: [1, 2 }":          "line 1: field a has no value",
-		"root { a: \"x }":            "field a: a text without its end",
+		"root {\n events { } }\n } ": `line 3: "}" where a field's name belongs`,
+		"root { a: }":                `line 1: field "a" has no value`,
+		"root { a: [1, 2 }":          `line 1: field "a" has no value`,
+		"root { a: \"x }":            `field "a": a text without its end`,
 		strings.Repeat("root {", 99): "nested too deep",
 		`{"root": ` + strings.Repeat(`{"a":`, 99) + "1" + strings.Repeat("}", 100): "nested too deep",
 	} {
@@ -441,7 +445,7 @@ func TestAssertAndUnknown(t *testing.T) {
   comes in on port 3
     table t hits entry 2
     log: two
-lines
+      lines
     Executing method add_header
     action add_header() (b.p4:13)
     assertion fails: assert(x > 1)
@@ -454,7 +458,7 @@ packet 0
 }
 
 func TestFilter(t *testing.T) {
-	traces := trace(t, "copies", "testdata/copies.json", copiesEntries)
+	traces := trace(t, "copies", logged("copies"), copiesEntries)
 	for in, want := range map[string]int{
 		"drop": 4, "drop=no-replica": 1, "drop=parser-error": 2, "table=selected": 1, "table=copies_ingress.kinds": 11,
 		"table=nothing": 0, "port=1": 11, "port=3": 4, "port=4": 0,
@@ -486,10 +490,20 @@ func FuzzRead(f *testing.F) {
 	f.Add(read(f, "router.bmv2.log")[:6000])
 	log := read(f, "copies.bmv2.log")
 	f.Add(log[len(log)-6000:])
+	for _, line := range []string{
+		"Processing packet received on port 1", "Parser 'p' entering state 's'", "Looking up key:\n* f: 0a\n",
+		"Table 't': hit with handle 0\n", "Dumping entry 0\nMatch key:\n* f: TERNARY   00 &&& 0f\nPriority: 1\nIndex: group(1)\n",
+		"Action entry is a - 1,2,", "a.p4(7) Condition \"x == 1\" (node_1) is true", "Transmitting packet of size 4 out of port 2",
+	} {
+		f.Add([]byte("[1] [bmv2] [T] [thread 1] [0.0] [cxt 0] " + line + "\n"))
+	}
+	f.Add([]byte("[1] [bmv2] [T] [thread 1] [0.0] [cxt 0] \xff\n"))
+	f.Add([]byte("root { \"a\n }"))
+	f.Add([]byte(`root { a: "\377" b: '\'' }`))
 	f.Add([]byte(stages))
 	f.Add([]byte(stagesJSON))
 	var b bytes.Buffer
-	if err := packettrace.Write(&b, trace(f, "copies", "testdata/copies.json", copiesEntries)[:2]); err != nil {
+	if err := packettrace.Write(&b, trace(f, "copies", logged("copies"), copiesEntries)[:2]); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes())
