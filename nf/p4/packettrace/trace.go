@@ -5,7 +5,8 @@
 // can be compared:
 //
 //   - the log of simple_switch (--log-console or --log-file): all of it at level
-//     trace, less at level debug, which has no conditions and no actions;
+//     trace, less at level debug, which has no conditions and no places in the
+//     frame;
 //   - bmv2's PacketTrace (proto/packet_trace.proto) as text, which is what it
 //     writes, or as JSON; as yet it has the pipeline's stages, and the end.
 //
