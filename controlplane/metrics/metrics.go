@@ -1,72 +1,67 @@
 // Package metrics shows the counters of a running graph, and those of a
-// P4Runtime server in front of it, in Prometheus's text format (version 0.0.4).
+// P4Runtime server in front of it, to Prometheus.
 //
-//	quillon_frames_total{node="sw",counter="in"} 12
+//	quillon_frames_total{counter="in",node="sw"} 12
 //	quillon_reasons_total{node="sw",reason="no-port"} 0
-//	quillon_app_counter{node="sw",counter="digests"} 3
+//	quillon_app_counter{counter="digests",node="sw"} 3
 //	quillon_p4runtime_updates_total 1000
+//
+// Beside them are the Go collector's own.
 package metrics
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"runtime"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// Write writes the counters of an instance, of a server and of the process;
-// either of the first two may be nil. The packet path does not know of it.
-func Write(to io.Writer, inst *graph.Instance, stats *p4rt.Stats) error {
-	w := bufio.NewWriter(to)
-	head := func(name, kind, help string) {
-		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
-	}
-	if inst != nil {
-		all := inst.Counters()
-		for _, g := range []struct{ group, name, label, kind, help string }{
-			{"frames", "quillon_frames_total", "counter", "counter", "Frames of an app or a port: in, out, generated, dropped, punted."},
-			{"reason", "quillon_reasons_total", "reason", "counter", "Frames that were dropped or marked, by reason."},
-			{"counter", "quillon_app_counter", "counter", "untyped", "An app's own counter or gauge."},
-		} {
-			head(g.name, g.kind, g.help)
-			for _, c := range all {
-				if c.Group == g.group {
-					fmt.Fprintf(w, "%s{node=\"%s\",%s=\"%s\"} %d\n", g.name, escape(c.Node), g.label, escape(c.Name), c.Value)
-				}
-			}
-		}
-	}
-	if stats != nil {
-		stats.Each(func(name, help string, gauge bool, v float64) {
-			name = "quillon_p4runtime_" + name
-			kind := "counter"
-			if gauge {
-				kind = "gauge"
-			}
-			head(name, kind, help)
-			fmt.Fprintf(w, "%s %s\n", name, strconv.FormatFloat(v, 'f', -1, 64))
-		})
-	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	head("quillon_heap_bytes", "gauge", "Memory of live objects and of those not yet collected.")
-	fmt.Fprintf(w, "quillon_heap_bytes %d\n", m.HeapAlloc)
-	head("quillon_goroutines", "gauge", "Goroutines.")
-	fmt.Fprintf(w, "quillon_goroutines %d\n", runtime.NumGoroutine())
-	return w.Flush()
+// collector reads the counters when Prometheus asks: the packet path does not
+// know of it.
+type collector struct {
+	inst  *graph.Instance
+	stats *p4rt.Stats // nil: there is no server
 }
 
-// escape makes a string the value of a label.
-func escape(s string) string { return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) }
+// groups are those of graph.Count. An app's own may be counters or gauges.
+var groups = map[string]struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}{
+	"frames":  {prometheus.NewDesc("quillon_frames_total", "Frames of an app or a port: in, out, generated, dropped, punted.", []string{"node", "counter"}, nil), prometheus.CounterValue},
+	"reason":  {prometheus.NewDesc("quillon_reasons_total", "Frames that were dropped or marked, by reason.", []string{"node", "reason"}, nil), prometheus.CounterValue},
+	"counter": {prometheus.NewDesc("quillon_app_counter", "An app's own counter or gauge.", []string{"node", "counter"}, nil), prometheus.UntypedValue},
+}
+
+// Describe implements prometheus.Collector: what there is changes with the graph.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	for _, x := range c.inst.Counters() {
+		if g, ok := groups[x.Group]; ok {
+			to <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(x.Value), x.Node, x.Name)
+		}
+	}
+	if c.stats == nil {
+		return
+	}
+	c.stats.Each(func(name, help string, gauge bool, v float64) {
+		kind := prometheus.CounterValue
+		if gauge {
+			kind = prometheus.GaugeValue
+		}
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("quillon_p4runtime_"+name, help, nil, nil), kind, v)
+	})
+}
 
 // Server answers at /metrics.
 type Server struct {
@@ -75,8 +70,8 @@ type Server struct {
 	end chan error
 }
 
-// Listen serves Write's text by HTTP. An address that others can reach must be
-// asked for by anyone.
+// Listen serves the counters of an instance, and of a server unless it is nil, by
+// HTTP. An address that others can reach must be asked for by anyone.
 func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (*Server, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -89,11 +84,10 @@ func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
+	all := prometheus.NewRegistry()
+	all.MustRegister(collector{inst, stats}, collectors.NewGoCollector())
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = Write(w, inst, stats)
-	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
 	s := &Server{ln: ln, srv: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, end: make(chan error, 1)}
 	go func() { s.end <- s.srv.Serve(ln) }()
 	return s, nil
