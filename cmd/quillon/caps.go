@@ -10,14 +10,16 @@ import (
 
 // keptCaps are what a running middlebox still needs: to change the filter of
 // its XDP programs, and to take them off and the settings back at the end, also
-// those of a veth peer in another network namespace; and to have its workers'
-// threads go before the others.
-const keptCaps = 1<<unix.CAP_SYS_NICE | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
+// those of a veth peer in another network namespace.
+const keptCaps = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
 
-// dropCaps gives all other capabilities up, in every thread and for good. A
+// niceCap is what workers need beside, to have their threads go before others.
+const niceCap = 1 << unix.CAP_SYS_NICE
+
+// dropCaps gives all but some capabilities up, in every thread and for good. A
 // binary that is linked with cgo cannot do that for all its threads; the error
 // is unix.ENOTSUP then, and nothing has changed.
-func dropCaps() error {
+func dropCaps(kept uint64) error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&head, &have[0]); err != nil {
@@ -25,7 +27,7 @@ func dropCaps() error {
 	}
 	var keep [2]unix.CapUserData
 	for i := range keep {
-		mask := uint32(uint64(keptCaps) >> (32 * i))
+		mask := uint32(kept >> (32 * i))
 		keep[i].Permitted = have[i].Permitted & mask
 		keep[i].Effective = have[i].Permitted & mask
 	}

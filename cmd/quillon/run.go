@@ -259,7 +259,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		return finish(err)
 	}
 	unserve = closeAll
-	if err := dropCaps(); errors.Is(err, unix.ENOTSUP) {
+	kept := uint64(keptCaps)
+	if cfg.Nice < 0 {
+		kept |= niceCap
+	}
+	if err := dropCaps(kept); errors.Is(err, unix.ENOTSUP) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "quillon: all capabilities are kept: this binary was built with cgo; build it with CGO_ENABLED=0")
 	} else if err != nil {
 		return finish(err)
