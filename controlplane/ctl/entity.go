@@ -271,7 +271,7 @@ func readMatch(fields []p4info.Field, n *node) ([]*p4v1.FieldMatch, error) {
 	for i, k := range n.keys {
 		f, err := fieldNamed(fields, k.text)
 		if err != nil {
-			return nil, k.wrap("match", err)
+			return nil, err
 		}
 		v := n.list[i]
 		if v.kind != scalar {

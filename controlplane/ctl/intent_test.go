@@ -118,7 +118,7 @@ func TestIntentErrors(t *testing.T) {
 			"intent.yaml:7: table router_ingress.ipv4_lpm, entry {hdr.ipv4.dst: 10.0.0.1/8}: field hdr.ipv4.dst: 10.0.0.1/8 has bits behind its prefix: want 10.0.0.0/8"},
 		{"    entries:\n      - table: ipv4_lpm\n        action: punt\n        match:\n          hdr.ipv4.dst: 300.0.0.0/8",
 			`intent.yaml:10: table router_ingress.ipv4_lpm, entry {hdr.ipv4.dst: 300.0.0.0/8}: field hdr.ipv4.dst: "300.0.0.0" is not a value`},
-		{"    entries:\n      - {table: ipv4_lpm, match: {hdr.ipv4.src: 10.0.0.0/8}, action: punt}", "match: there is no field hdr.ipv4.src; there are: hdr.ipv4.dst"},
+		{"    entries:\n      - {table: ipv4_lpm, match: {hdr.ipv4.src: 10.0.0.0/8}, action: punt}", "intent.yaml:7: table router_ingress.ipv4_lpm, entry {hdr.ipv4.src: 10.0.0.0/8}: there is no field hdr.ipv4.src; there are: hdr.ipv4.dst"},
 		{"    entries:\n      - {table: ipv4_lpm, match: {dst: 10.0.0.0/8}, action: forward}", "there is no action forward; there are: router_ingress.set_next_hop,"},
 		{"    entries:\n      - {table: ipv4_lpm, match: {dst: 10.0.0.0/8}, action: set_next_hop}", "entry {dst: 10.0.0.0/8}: action router_ingress.set_next_hop: "},
 		{"    entries:\n      - {table: ipv4_lpm, match: {dst: 10.0.0.0/8}, action: set_next_hop, params: {next_hop: 65536}}", "action router_ingress.set_next_hop, parameter next_hop: 65536 needs 17 bits, the field has 16"},
