@@ -90,7 +90,7 @@ func bmv2Server(t *testing.T) string {
 	return addresses[0]
 }
 
-// possible leaves out what the engine, as bmv2, does not do.
+// possible leaves out what bmv2 does not do.
 func possible(list []*p4v1.Entity) []*p4v1.Entity {
 	for _, e := range list {
 		if s := e.GetPacketReplicationEngineEntry().GetCloneSessionEntry(); s != nil {

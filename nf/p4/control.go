@@ -627,6 +627,9 @@ func (s *Switch) SetSession(id uint32, ses Session) error {
 	if id > 0x7fff {
 		return invalid("clone session %d: the highest is %d", id, 0x7fff)
 	}
+	if ses.Length < 0 || ses.Priority < 0 || ses.Priority >= s.cfg.Queues {
+		return invalid("clone session %d: a length of %d, a priority of %d: want priorities below %d", id, ses.Length, ses.Priority, s.cfg.Queues)
+	}
 	ses.Replicas = slices.Clone(ses.Replicas)
 	s.sessions = put(s.sessions, int(id), session{ses, true})
 	return nil

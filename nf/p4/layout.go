@@ -133,6 +133,7 @@ type packetState struct {
 	length   uint64 // packet_length, kept by add_header and remove_header
 	arrived  int    // length at the time it came in, for counters and meters
 	truncate int
+	cut      int    // that, by its clone session; 0: not at all
 	port     uint32 // egress port
 	copied   int    // number of the copy; 0: what came in
 

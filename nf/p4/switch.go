@@ -100,6 +100,10 @@ type Replica struct {
 type Session struct {
 	Replicas []Replica
 	Group    uint32
+	// Length is the most bytes that leave of a clone; 0: all.
+	Length int
+	// Priority is the one that clones are queued with; 0: as they have it.
+	Priority int
 }
 
 // Switch runs a program. It belongs to one goroutine.
@@ -426,6 +430,10 @@ func put[T any](list []T, i int, v T) []T {
 // toSession queues copies of c for egress.
 func (s *Switch) toSession(c *packetState, ses Session) {
 	s.copied = c.copied
+	c.cut = ses.Length
+	if ses.Priority != 0 {
+		s.prog.std.priority.set(c, uint64(ses.Priority))
+	}
 	if ses.Group != 0 {
 		s.multicast(c, s.replicas(ses.Group))
 	}
@@ -460,7 +468,7 @@ func (s *Switch) send(c *packetState, to Replica) {
 func (s *Switch) replicate(k *packetState) *packetState {
 	c := s.copyOf(k)
 	copy(c.v, k.v)
-	c.at, c.length = k.at, k.length
+	c.at, c.length, c.cut = k.at, k.length, k.cut
 	c.parseError, c.badChecksum = k.parseError, k.badChecksum
 	return c
 }
@@ -544,6 +552,9 @@ func (s *Switch) doEgress(k *packetState) {
 	}
 	if len(frame) > k.truncate {
 		frame = frame[:k.truncate]
+	}
+	if k.cut != 0 && len(frame) > k.cut {
+		frame = frame[:k.cut]
 	}
 	s.result.Emitted++
 	if s.trace != nil {

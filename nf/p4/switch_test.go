@@ -124,6 +124,17 @@ func TestCloneIngress(t *testing.T) {
 	}
 	got, _ = run(sw, 1, "abcdef")
 	expect(t, got, sent{6, "a\x34\x00d"}, sent{7, "a\x34\x00d"}, sent{2, "Xbcdef"})
+	// Clones may be cut, and queued by another priority.
+	if err := sw.SetSession(5, Session{Group: 3, Replicas: []Replica{{Port: 9}}, Length: 2, Priority: 7}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 1, "abcdef")
+	expect(t, got, sent{6, "a\x34"}, sent{7, "a\x34"}, sent{9, "a\x34"}, sent{2, "Xbcdef"})
+	for _, bad := range []Session{{Length: -1}, {Priority: 8}, {Priority: -1}} {
+		if err := sw.SetSession(5, bad); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
 	if err := sw.DeleteSession(5); err != nil {
 		t.Fatal(err)
 	}

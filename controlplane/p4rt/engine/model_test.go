@@ -49,8 +49,8 @@ func (m *model) apply(u *p4v1.Update) codes.Code {
 	}
 	if x := e.GetPacketReplicationEngineEntry(); u.GetType() != p4v1.Update_DELETE {
 		s := x.GetCloneSessionEntry()
-		if s.GetClassOfService() != 0 || s.GetPacketLengthBytes() != 0 {
-			return codes.Unimplemented
+		if s.GetClassOfService() > 7 {
+			return codes.InvalidArgument
 		}
 		for _, r := range append(x.GetMulticastGroupEntry().GetReplicas(), s.GetReplicas()...) {
 			if r.GetInstance() > 0xffff {

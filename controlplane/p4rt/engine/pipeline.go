@@ -440,9 +440,6 @@ func (p *pipeline) prepareMulticast(t p4v1.Update_Type, g *p4v1.MulticastGroupEn
 
 func (p *pipeline) prepareClone(t p4v1.Update_Type, s *p4v1.CloneSessionEntry) op {
 	id := s.GetSessionId()
-	if t != p4v1.Update_DELETE && (s.GetPacketLengthBytes() != 0 || s.GetClassOfService() != 0) {
-		return refused(refuse(codes.Unimplemented, "clone session %d: neither truncation nor classes of service", id))
-	}
 	list, err := replicas(s.GetReplicas())
 	if t != p4v1.Update_DELETE && err != nil {
 		return refused(err)
@@ -457,7 +454,7 @@ func (p *pipeline) prepareClone(t p4v1.Update_Type, s *p4v1.CloneSessionEntry) o
 		if t == p4v1.Update_DELETE {
 			err = sw.DeleteSession(id)
 		} else {
-			err = sw.SetSession(id, p4.Session{Replicas: list})
+			err = sw.SetSession(id, p4.Session{Replicas: list, Length: int(s.GetPacketLengthBytes()), Priority: int(s.GetClassOfService())})
 		}
 		if err != nil {
 			return nil, err
