@@ -6,6 +6,7 @@ import (
 	"io"
 	"path"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 
@@ -239,4 +240,13 @@ func round3(x float64) float64 {
 		return 0
 	}
 	return x
+}
+
+// undoing is what is to be undone in the end, what was done last first.
+type undoing []func()
+
+func (u undoing) all() {
+	for _, f := range slices.Backward(u) {
+		f()
+	}
 }

@@ -31,12 +31,8 @@ func (l *p4Load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 	if err := other.folder(); err != nil {
 		return nil, err
 	}
-	undo := []func(){other.close}
-	closeAll := func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			undo[i]()
-		}
-	}
+	undo := undoing{other.close}
+	closeAll := func() { undo.all() }
 	defer func() {
 		if err != nil {
 			closeAll()

@@ -34,12 +34,8 @@ func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
 	if err != nil {
 		return nil, err
 	}
-	undo := []func(){r.Close}
-	closeAll := func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			undo[i]()
-		}
-	}
+	undo := undoing{r.Close}
+	closeAll := func() { undo.all() }
 	defer func() {
 		if err != nil {
 			closeAll()

@@ -68,12 +68,8 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 	if err != nil {
 		return nil, err
 	}
-	undo := []func(){r.Close}
-	closeAll := func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			undo[i]()
-		}
-	}
+	undo := undoing{r.Close}
+	closeAll := func() { undo.all() }
 	defer func() {
 		if err != nil {
 			closeAll()
