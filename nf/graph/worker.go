@@ -144,12 +144,16 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer w.readMail(true)
+	// The scheduler would take long to come back to a locked thread.
+	alone := runtime.GOMAXPROCS(0) <= workers
 	busy := w.clk.Now()
 	for !stop.Load() && w.err == nil {
 		if w.mailed.Load() {
 			w.readMail(false)
-			runtime.Gosched()  // whoever asked may share this core
-			busy = w.clk.Now() // and may ask again at once
+			if alone {
+				runtime.Gosched() // whoever asked waits for this core
+			}
+			busy = w.clk.Now() // they may ask again at once
 		}
 		now := w.clk.Now()
 		moved, err := w.step(now)
