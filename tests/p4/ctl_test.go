@@ -189,6 +189,18 @@ func (b *bench) wire(n uint32) {
 				return err
 			}
 		}
+		// Until the kernel has seen both ends up it drops what is sent.
+		for _, name := range []string{la.Name, fmt.Sprintf("v%d", n)} {
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+				if l, err := netlink.LinkByName(name); err != nil {
+					return err
+				} else if l.Attrs().OperState == netlink.OperUp {
+					break
+				} else if time.Now().After(deadline) {
+					return fmt.Errorf("%s does not come up", name)
+				}
+			}
+		}
 		p, err := afpacket.Open(afpacket.Config{Interface: fmt.Sprintf("v%d", n)})
 		b.ports[n] = p
 		return err
@@ -226,11 +238,13 @@ func (b *bench) serve(n uint32) {
 				return
 			}
 			out.Add(x)
+		default:
+		}
+		if out.Len() > 0 { // what Tx does not take now it takes later
 			if _, err := p.Tx(&out); err != nil {
 				b.t.Errorf("port %d: %v", n, err)
 				return
 			}
-		default:
 		}
 		if err := p.Wait(b.ctx, 2*time.Millisecond); err != nil {
 			return
