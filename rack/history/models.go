@@ -65,6 +65,14 @@ func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 	}
 }
 
+// Unfenced is Words for a server that executes READs and atomics late
+// (rnic.Config.LateAtomics): WRITEs may overtake both.
+func Unfenced(initial func(addr uint64) uint64) Model[Word, uint64] {
+	m := Words(initial)
+	m.InOrder = func(w Word) bool { return w.Op == rnic.OpWrite }
+	return m
+}
+
 // After is the word's value after the operation on value v.
 func (w Word) After(v uint64) uint64 {
 	switch w.Op {

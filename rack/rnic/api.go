@@ -46,6 +46,10 @@ type Config struct {
 	// more input waits: 1 acknowledges each packet that asks for it (rxe).
 	// 0 takes the profile's default: rxe 1, ConnectX 16.
 	AckCoalesce int
+	// LateAtomics executes an atomic when it is answered, as READs are, so that
+	// WRITEs and SENDs behind it may be executed first. Responders may do that
+	// (transaction ordering); requesters that mind set Fence.
+	LateAtomics bool
 	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
 	// 0 = 1500.
 	LinkMTU int

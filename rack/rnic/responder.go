@@ -51,7 +51,12 @@ type resource struct {
 	va          uint64
 	rkey        uint32
 	length      uint32
-	original    uint64 // of an atomic
+	// Of an atomic. Until it was executed, original is of no use.
+	original uint64
+	executed bool
+	op       hdr.Opcode
+	swap, compare,
+	swapMask, compareMask uint64
 }
 
 type answerKind uint8
@@ -69,7 +74,7 @@ type answer struct {
 	syndrome hdr.Syndrome
 	covers   uint16 // ACK: requests that asked for it
 	psn, msn uint32
-	original uint64
+	res      int32 // atomic: place of its resource
 	va       uint64
 	rkey     uint32
 	left     uint32
@@ -387,9 +392,43 @@ func (q *QP) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
 	return hdr.SynACK
 }
 
-func (s *responder) remember(r resource) {
-	s.res[s.resNext] = r
+func (q *QP) remember(r resource) (at int32) {
+	s := &q.resp
+	at = int32(s.resNext)
+	q.execute(&s.res[at]) // late, when the peer has more under way than it may
+	s.res[at] = r
 	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
+	return at
+}
+
+// execute executes an atomic that was not yet. Its operands are numbers; the
+// word in memory is little-endian, as the hosts are. False when the region went
+// away since the request came.
+func (q *QP) execute(r *resource) bool {
+	if r.kind != answerAtomic || r.executed {
+		return true
+	}
+	word := q.remote(r.rkey, r.va, 8, RemoteAtomic)
+	if word == nil {
+		return false
+	}
+	r.executed = true
+	r.original = binary.LittleEndian.Uint64(word)
+	now := r.original
+	switch r.op {
+	case hdr.CompareSwap:
+		if now == r.compare {
+			now = r.swap
+		}
+	case hdr.FetchAdd:
+		now += r.swap
+	case hdr.MaskedCompSwap:
+		if (now^r.compare)&r.compareMask == 0 {
+			now = now&^r.swapMask | r.swap&r.swapMask
+		}
+	}
+	binary.LittleEndian.PutUint64(word, now)
+	return true
 }
 
 // receiveRead takes a READ request. Its response is made by Output, a packet
@@ -406,51 +445,38 @@ func (q *QP) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, int(max((n+q.mtu-1)/q.mtu, 1)))
-	s.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
+	q.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
 	q.add(answer{kind: answerRead, first: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 	return hdr.SynACK
 }
 
-// receiveAtomic executes an atomic. The operands are numbers; the word in
-// memory is little-endian, as the hosts are.
+// receiveAtomic takes an atomic, and executes it unless the NIC does so late.
 func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s := &q.resp
+	r := resource{kind: answerAtomic, first: s.epsn, last: s.epsn, op: f.Op}
 	var h hdr.AtomicETH
-	var m hdr.MaskedAtomicETH
 	if f.Op == hdr.MaskedCompSwap {
-		m = f.MaskedAtomicETHOf(p)
+		m := f.MaskedAtomicETHOf(p)
+		r.swapMask, r.compareMask = m.SwapMask(), m.CompareMask()
 		h = hdr.AtomicETH(m)
 	} else {
 		h = f.AtomicETHOf(p)
 	}
-	va := h.VA()
-	if va&7 != 0 {
+	r.va, r.rkey, r.swap, r.compare = h.VA(), h.RKey(), h.Swap(), h.Compare()
+	if r.va&7 != 0 {
 		return hdr.SynNAKInvalidRequest
 	}
-	word := q.remote(h.RKey(), va, 8, RemoteAtomic)
-	if word == nil {
+	if q.remote(r.rkey, r.va, 8, RemoteAtomic) == nil {
 		return hdr.SynNAKRemoteAccess
 	}
-	old := binary.LittleEndian.Uint64(word)
-	now := old
-	switch f.Op {
-	case hdr.CompareSwap:
-		if old == h.Compare() {
-			now = h.Swap()
-		}
-	case hdr.FetchAdd:
-		now += h.Swap()
-	case hdr.MaskedCompSwap:
-		if (old^m.Compare())&m.CompareMask() == 0 {
-			now = old&^m.SwapMask() | m.Swap()&m.SwapMask()
-		}
-	}
-	binary.LittleEndian.PutUint64(word, now)
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, 1)
-	s.remember(resource{kind: answerAtomic, first: psn, last: psn, original: old})
-	q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, original: old})
+	at := q.remember(r)
+	if !q.nic.cfg.LateAtomics {
+		q.execute(&s.res[at])
+	}
+	q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, res: at})
 	return hdr.SynACK
 }
 
@@ -470,7 +496,7 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 		}
 		switch {
 		case r.kind == answerAtomic && f.Op.Has(hdr.IsAtomic):
-			q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, original: r.original})
+			q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, res: int32(i)})
 			st.ReplayedAtoms++
 		case r.kind == answerRead && f.Op == hdr.ReadRequest:
 			h := f.RETHOf(p)
@@ -522,11 +548,9 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 			a.first = false
 			return true
 		}
-		// The region went away between request and response.
-		*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
-		s.dueN = 1
-		q.nic.stats.NAKErrorTx++
-		q.fail()
+		q.withdrawn(a)
+	} else if a.kind == answerAtomic && !q.execute(&s.res[a.res]) {
+		q.withdrawn(a)
 	}
 	op, ext := hdr.Acknowledge, hdr.AETHLen
 	if a.kind == answerAtomic {
@@ -537,12 +561,21 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 	h.SetSyndrome(a.syndrome)
 	if a.kind == answerAtomic {
 		h.SetSyndrome(q.nic.ackSyndrome())
-		hdr.AtomicAckETH(body[hdr.AETHLen:]).SetOriginal(a.original)
+		hdr.AtomicAckETH(body[hdr.AETHLen:]).SetOriginal(s.res[a.res].original)
 	}
 	h.SetMSN(a.msn)
 	q.finish(p)
 	s.popAnswer()
 	return true
+}
+
+// withdrawn makes of answer a, the next one, and of all behind it a refusal: the
+// region went away between request and response.
+func (q *QP) withdrawn(a *answer) {
+	*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
+	q.resp.dueN = 1
+	q.nic.stats.NAKErrorTx++
+	q.fail()
 }
 
 func (s *responder) popAnswer() {

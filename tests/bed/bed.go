@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
+	"github.com/quillon/quillon/rack/history"
 	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
@@ -236,7 +237,20 @@ func (b *Bed) nicOf(m *machine, index int) (*rnic.NIC, error) {
 		MAC: m.mac, IP: m.ip, Profile: b.cfg.Profile, LinkMTU: b.cfg.MTU + 80, Pool: b.Pool,
 		FirstQPN: uint32(0x11 + 0x100*(index+1) + 0x10000*m.restarts),
 		Seed:     b.cfg.Seed<<20 ^ uint64(index)<<10 ^ uint64(m.restarts),
+
+		LateAtomics: late(b.cfg.Seed),
 	})
+}
+
+// late reports whether the NICs of a seed's bed execute atomics late: one of four do.
+func late(seed uint64) bool { return seed>>2&3 == 3 }
+
+// words is the model of the memory of a seed's bed.
+func words(seed uint64) history.Model[history.Word, uint64] {
+	if late(seed) {
+		return history.Unfenced(nil)
+	}
+	return history.Words(nil)
 }
 
 // Guest is where a guest's machine is: its cable's end and its addresses.

@@ -205,7 +205,7 @@ func (l *locksLoad) check(b *Bed, err error) error {
 		id := res.Words.Call(reader, now, history.Word{Op: rnic.OpRead, Addr: a})
 		res.Words.Return(id, now, memory.Word(a))
 	}
-	err = errors.Join(err, history.Check(history.Words(nil), res.Words, 0), history.Check(history.Locks(), res.Locks, 0))
+	err = errors.Join(err, history.Check(words(b.cfg.Seed), res.Words, 0), history.Check(history.Locks(), res.Locks, 0))
 	for _, a := range memory.Addrs() {
 		left := memory.Word(a)
 		switch {
@@ -246,7 +246,7 @@ func (t Trial) try(tb testing.TB, seed uint64) (*Result, error) {
 	t = t.defaults()
 	res, few, err := attempt(seed, t.Faults, t.Run)
 	if tell(tb, t.Work.String(), seed, few, err) && res != nil {
-		show(tb, history.Words(nil), res.Words, err)
+		show(tb, words(seed), res.Words, err)
 		show(tb, history.Locks(), res.Locks, err)
 	}
 	return res, err

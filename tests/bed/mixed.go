@@ -166,9 +166,9 @@ func (m Mixed) Try(tb testing.TB, seed uint64) (_ *MixedResult, ok bool) {
 	if tell(tb, "mixed", seed, few, err) && res != nil {
 		show(tb, history.Registers(nil), res.Keys, err)
 		show(tb, treeKeys(), res.Tree.Keys, err)
-		show(tb, history.Words(nil), res.Tree.Words, err)
+		show(tb, words(seed), res.Tree.Words, err)
 		for _, l := range res.Locks {
-			show(tb, history.Words(nil), l.Words, err)
+			show(tb, words(seed), l.Words, err)
 			show(tb, history.Locks(), l.Locks, err)
 		}
 	}

@@ -185,7 +185,7 @@ func (l *treeLoad) check(b *Bed, err error) error {
 			l.res.Keys.Return(l.res.Keys.Call(reader, now, history.Register{Key: k}), now, values[k])
 		}
 	}
-	return errors.Join(err, history.Check(treeKeys(), l.res.Keys, 0), history.Check(history.Words(nil), l.res.Words, 0))
+	return errors.Join(err, history.Check(treeKeys(), l.res.Keys, 0), history.Check(words(b.cfg.Seed), l.res.Words, 0))
 }
 
 // treeKeys is the model of a tree into which every second key was loaded.
@@ -218,7 +218,7 @@ func (t Tree) try(tb testing.TB, seed uint64) (*TreeResult, error) {
 	res, few, err := attempt(seed, t.Faults, t.Run)
 	if tell(tb, "tree", seed, few, err) && res != nil {
 		show(tb, treeKeys(), res.Keys, err)
-		show(tb, history.Words(nil), res.Words, err)
+		show(tb, words(seed), res.Words, err)
 	}
 	return res, err
 }

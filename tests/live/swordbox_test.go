@@ -249,7 +249,7 @@ func TestStalled(t *testing.T) {
 			if err := r.box.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			r.wait(200 * time.Millisecond)
+			r.wait(400 * time.Millisecond) // longer than giveup=
 			if err := r.box.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}

@@ -73,8 +73,9 @@ type Box struct {
 	*shared
 	worker, workers int
 	fixed           bool
-	cfg             settings // the worker's own: they may change
-	restatic        bool     // connections of static= came or went
+	cfg             settings   // the worker's own: they may change
+	restatic        bool       // connections of static= came or went
+	due             clock.Time // when this worker is to look at connections next; 0: never was
 
 	// Of the frame at hand.
 	c     *graph.Ctx

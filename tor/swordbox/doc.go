@@ -56,6 +56,10 @@
 // make it unknown until they are done; so does a NAK, and a READ or an atomic
 // whose answer is not what was foretold.
 //
+// A server may execute a WRITE before an atomic or a READ that is ahead of it on
+// the same queue pair: IBTA orders these by a fence only. So while an atomic on a
+// word goes as one, what would go as a WRITE waits for its answer.
+//
 // Nobody but the box and the server keeps a word; so from time to time (verify=)
 // an atomic on a known word goes as it is, and its answer tells whether the word
 // is what it should be. When it is not, somebody changes it who does not pass
@@ -72,7 +76,7 @@
 // CAS, FETCH-ADD, short WRITEs), and asks clients for the rest. A refusal goes to
 // the client whose operation it was; what was behind it, not executed, is asked
 // for again and goes another way. After a connection that gave no answer
-// (giveup=), READs are done again, and so is, over another shared connection, what
+// (giveup=, in which the time that this process does not run does not count), READs are done again, and so is, over another shared connection, what
 // leaves a value in its word that was known when it was sent: a replaced atomic, a
 // short WRITE. Other operations without an answer end their clients' connections
 // with a REMOTE OPERATIONAL ERROR, since nobody knows whether they were executed. Operations of a client that is gone are completed from the

@@ -73,7 +73,7 @@ const (
 type op struct {
 	va    uint64 // first byte
 	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
-	prior uint64 // answer of an atomic, until then a CAS's compare; what a READ must find, with fForetold
+	prior uint64 // answer of an atomic, until then a CAS's compare
 	cpsn  uint32 // first PSN, as its client numbers
 	spsn  uint32 // first PSN on the connection that carries it
 	npsn  uint32
@@ -106,6 +106,9 @@ func (o *op) setHeld(first, last int32) { o.out = uint64(uint32(last+1))<<32 | u
 func (o *op) holds() bool { return o.kind == kRead && o.out != 0 }
 
 func (o *op) is(f uint16) bool { return o.flags&f != 0 }
+
+// asAtomic reports whether o is an atomic for the server, too.
+func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced|fEmpty) }
 
 // last is the PSN of its last packet, as its client numbers.
 func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }

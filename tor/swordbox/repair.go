@@ -478,6 +478,7 @@ func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 		}
 		s.lose(at, !o.is(fSlot) || o.kind == kRead)
 	}
+	s.c.Count(ctrFailedLanes, 1)
 	s.bury(l, false)
 }
 
@@ -511,7 +512,10 @@ func (s *Box) failed(at int32, syn hdr.Syndrome) {
 }
 
 // fail gives up connection l. What it carried may have been executed or not.
-func (s *Box) fail(l int32) { s.bury(l, true) }
+func (s *Box) fail(l int32) {
+	s.c.Count(ctrFailedLanes, 1)
+	s.bury(l, true)
+}
 
 // bury ends connection l. doubt: what it carried may have been executed. Then
 // READs can be done again, and so can, over another connection, what leaves a
@@ -522,7 +526,6 @@ func (s *Box) bury(l int32, doubt bool) {
 	n := s.n
 	c := &n.flows[l]
 	c.dead, c.repair = true, false
-	s.c.Count(ctrFailedLanes, 1)
 	s.discard(&c.late, reasonReset)
 	s.unshare(l)
 	heir, from := none, uint32(0)
@@ -616,6 +619,9 @@ func (s *Box) remove(i int32) {
 		}
 	}
 	s.discard(&fl.stall, reasonReset)
+	if fl.oldest != none {
+		s.c.Count(ctrFailedLanes, 1)
+	}
 	s.bury(i, true)
 	for k := fl.first; k != fl.tail; k++ {
 		o, _ := n.op(i, k)
@@ -673,12 +679,21 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	if s.restatic {
 		s.reconnect()
 	}
+	away := clock.Duration(0)
+	if s.due != 0 {
+		away = now.Sub(s.due)
+	}
+	period := min(tick, clock.Duration(s.cfg.giveup/10))
 	conns, words, held := 0, 0, 0
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
 		n.conns.Sweep(now)
 		for l := range n.flows {
-			switch f := &n.flows[l]; {
+			f := &n.flows[l]
+			if away > period {
+				f.excuse(away, now)
+			}
+			switch {
 			case f.synced && f.oldest != none:
 				s.watch(int32(l))
 			case f.quiet:
@@ -702,7 +717,18 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		le.PutUint64(s.mem.b[16:], uint64(now))
 	}
 	s.c = nil
-	return now.Add(min(tick, clock.Duration(s.cfg.giveup/10)))
+	s.due = now.Add(period)
+	return s.due
+}
+
+// excuse takes the time that this app was away for none of f's silence: nobody
+// could be heard.
+func (f *flow) excuse(away clock.Duration, now clock.Time) {
+	for _, t := range []*clock.Time{&f.began, &f.since, &f.silent} {
+		if *t != 0 {
+			*t = min(t.Add(away), now)
+		}
+	}
 }
 
 // tick is the longest time between two looks at connections.

@@ -637,8 +637,8 @@ func (s *Box) fits(l, i int32, o *op) bool {
 // replaces reports whether atomics on the node's words may become WRITEs.
 func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
 
-// foretold reports whether the outcome of atomic o is known, so that it needs
-// none of the server's responder resources.
+// foretold reports whether what o finds in its word is known, so that an atomic
+// needs none of the server's responder resources.
 func (s *Box) foretold(o *op) bool {
 	if w := s.n.trackedWord(o); w != none && s.replaces() {
 		return s.n.words.w[w].valid && s.writable(o)
@@ -673,6 +673,15 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	if w != none && o.is(fModifies) {
 		v := &n.words.w[w]
 		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
+		// The server may execute a WRITE before an atomic that is ahead of it. It
+		// waits, if the word's atomics do.
+		passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o))
+		if ordered && passes && s.foretold(o) {
+			if n.shelf.room(1) {
+				return false
+			}
+			ordered = false
+		}
 		if !ordered && v.writes > 0 {
 			v.valid = false // and no more of them, until it went
 			return false
@@ -691,7 +700,14 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 		if ordered {
 			v.lane = l
 			v.flight++
-			s.effect(o, at, v, b, f)
+			if passes {
+				n.doubt(w)
+			} else {
+				s.effect(o, at, v, b, f)
+			}
+			if o.asAtomic() {
+				v.atomics++
+			}
 		} else {
 			v.loose++
 			n.doubt(w)
@@ -703,16 +719,11 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 			return false
 		}
 	}
-	if w != none && o.kind == kRead && o.len == 8 {
-		if v := &n.words.w[w]; v.valid && v.lane == l && v.rkey == o.rkey {
-			o.prior, o.flags = v.value, o.flags|fForetold
-		}
-	}
 	// A READ that is done again may begin in its middle.
 	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
 	s.link(l, at)
 	x.next = psnAdd(x.next, o.npsn-o.got)
-	if o.kind == kRead || o.kind == kOdd || o.kind.atomic() && !o.is(fReplaced|fEmpty) {
+	if o.kind == kRead || o.kind == kOdd || o.asAtomic() {
 		o.flags |= fSlot
 		x.rd++
 	}
@@ -766,7 +777,7 @@ func (s *Box) enterWide(o *op, at, l int32) bool {
 	how, writes := fOrdered, int32(0)
 	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
 		v := &n.words.w[w]
-		if writes += v.writes; v.rkey != o.rkey || v.loose != 0 || v.flight != 0 && v.lane != l {
+		if writes += v.writes; v.rkey != o.rkey || v.loose != 0 || v.atomics != 0 || v.flight != 0 && v.lane != l {
 			how = fLoose
 		}
 	}

@@ -265,6 +265,9 @@ func (s *Box) forget(at int32, done bool) {
 			v.loose--
 		} else {
 			v.flight--
+			if o.asAtomic() {
+				v.atomics--
+			}
 		}
 		if o.is(fProbe) && v.probe == at {
 			v.probe = none
@@ -313,11 +316,23 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 		x.acked = psn
 	}
 	if o.is(fForetold) && original != n.more[x.oldest].want {
+		println("DBG original", original, "want", n.more[x.oldest].want)
 		s.mismatch(o)
 	}
 	o.prior = original
 	s.complete(x.oldest)
 	s.advance(l)
+}
+
+// compare compares what READ o found, which connection l carried, with its word's
+// value, if nothing that changes the word was under way: what is behind a READ
+// the server may execute before it.
+func (s *Box) compare(l int32, o *op, p []byte) {
+	if w := s.n.trackedWord(o); w != none && len(p) == 8 {
+		if v := &s.n.words.w[w]; v.valid && v.lane == l && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+			s.mismatch(o)
+		}
+	}
 }
 
 // distrust is how long nothing is believed of a word that was not what it
@@ -326,6 +341,10 @@ const distrust = 10 * time.Second
 
 // mismatch: the word of o is not what it should have been.
 func (s *Box) mismatch(o *op) {
+	if w := s.n.trackedWord(o); w != none {
+		v := &s.n.words.w[w]
+		println("DBG mismatch va", o.va, "kind", o.kind, "flags", o.flags, "state", o.state, "value", v.value, "prior", o.prior, "spsn", o.spsn, "lane", o.lane, "flight", v.flight, "loose", v.loose, "writes", v.writes, "valid", v.valid, "now", s.c.Now(), "guests", s.n.flows[o.lane].guests, "repair", s.n.flows[o.lane].repair)
+	}
 	s.c.Count(ctrMismatches, 1)
 	if w := s.n.trackedWord(o); w != none {
 		v := &s.n.words.w[w]
@@ -357,8 +376,8 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 	i := n.flowOf(at)
 	fl := &n.flows[i]
 	s.learnMTU(l, b)
-	if p := s.f.PayloadOf(b); o.is(fForetold) && len(p) == 8 && le.Uint64(p) != o.prior {
-		s.mismatch(o)
+	if o.len == 8 && o.npsn == 1 {
+		s.compare(l, o, s.f.PayloadOf(b))
 	}
 	k := o.got
 	o.got++

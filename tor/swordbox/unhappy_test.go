@@ -7,6 +7,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -382,5 +383,97 @@ func TestUDPChecksum(t *testing.T) {
 	hdr.Parse(got, &h)
 	if h.BTHOf(got).DestQP() == a.sqpn && h.UDPOf(got).Checksum() != 0 {
 		t.Error("moved with the checksum of another frame")
+	}
+}
+
+// TestNotOvertaken: a server may execute a WRITE before a READ or an atomic that is ahead of
+// it. What takes an atomic's place waits until that cannot be, and nobody is to be
+// distrusted when a READ or an atomic found what came behind it.
+func TestNotOvertaken(t *testing.T) {
+	const va = 0x7110
+	start := func(t *testing.T, mode string) (r *rig, a, b, c *party) {
+		r = newRig(t, graph.Args{"mode": mode, "verify": "10ms", "alive": "1h", "track": va16})
+		a, b, c = r.join(), r.join(), r.join()
+		b.learn(a, va, 1)
+		r.Clock.Advance(10 * time.Millisecond)
+		return r, a, b, c
+	}
+	known := func(t *testing.T, r *rig, want bool) {
+		t.Helper()
+		if n := r.Counter("mismatches"); n != 0 || r.knows(va) != want {
+			t.Errorf("%d mismatches; known: %v", n, r.knows(va))
+		}
+	}
+	for name, do := range map[string]func(c *party) graphtest.Result{
+		"a CAS":   func(c *party) graphtest.Result { return c.cas(va, 2, 9) },
+		"a WRITE": func(c *party) graphtest.Result { return c.write(va, 9) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, a, b, c := start(t, "replace")
+			same(t, b.cas(va, 1, 2).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 2, 1), nil))
+			none0(t, do(c).Out["b"])
+			p := b.psn - 1
+			got := a.atomicAck(1)
+			same(t, got.Out["a"], b.atomicAckTo(p, b.msn+1, 1))
+			same(t, got.Out["b"], c.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(9)))
+			known(t, r, true)
+		})
+	}
+	t.Run("a long WRITE", func(t *testing.T) {
+		r, a, b, c := start(t, "replace")
+		one(t, b.cas(va, 1, 2).Out["b"])
+		one(t, c.request(hdr.WriteOnly, reth(va, testRKey, 16), make([]byte, 16)).Out["b"])
+		known(t, r, false)
+		one(t, a.atomicAck(0).Out["a"])
+		one(t, a.ack().Out["a"])
+		known(t, r, false)
+	})
+	t.Run("without replacement", func(t *testing.T) {
+		r, a, b, c := start(t, "mux")
+		one(t, b.cas(va, 1, 2).Out["b"])
+		one(t, c.write(va, 9).Out["b"])
+		one(t, a.atomicAck(9).Out["a"])
+		one(t, a.ack().Out["a"])
+		known(t, r, false)
+	})
+	t.Run("a READ", func(t *testing.T) {
+		r, a, b, c := start(t, "replace")
+		b.learn(a, va, 1)
+		for v := uint64(1); v < 3; v++ { // before the WRITE, and behind it
+			one(t, b.read(va, 8).Out["b"])
+			one(t, c.cas(va, v, v+1).Out["b"])
+			one(t, a.answer(hdr.ReadRespOnly, nil, little(v*2-1)).Out["a"])
+			known(t, r, true)
+			one(t, a.ack().Out["a"])
+		}
+		one(t, b.read(va, 8).Out["b"])
+		one(t, a.answer(hdr.ReadRespOnly, nil, little(7)).Out["a"])
+		if n := r.Counter("mismatches"); n != 1 || r.knows(va) {
+			t.Errorf("somebody changed the word: %d mismatches; known: %v", n, r.knows(va))
+		}
+	})
+}
+
+// TestAway: the time that the box itself does not run is nobody's silence.
+func TestAway(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, nil) // giveup is 50 ms
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	s, q := a.spsn, b.psn
+	masked := maskedETH(va, testRKey, 1, 0, 1, 1)
+	one(t, b.request(hdr.MaskedCompSwap, masked, nil).Out["b"])
+	a.nak(s, hdr.SynNAKSequence) // b is asked for it
+	r.Clock.Advance(time.Second)
+	r.Advance(20 * time.Millisecond)
+	one(t, r.Push("a", b.made(hdr.MaskedCompSwap, q, masked, nil)).Out["b"])
+	r.Clock.Advance(time.Second)
+	r.Advance(20 * time.Millisecond)
+	if n := r.Counter("resets") + r.Counter("connections-failed"); n != 0 {
+		t.Errorf("%d connections were given up", n)
+	}
+	r.Advance(time.Second)
+	if r.Counter("resets")+r.Counter("connections-failed") == 0 {
+		t.Error("a server that does not answer is waited for, for ever")
 	}
 }

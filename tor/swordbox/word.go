@@ -21,6 +21,7 @@ type word struct {
 	probe         int32 // op whose answer is awaited; none
 	last          int32 // op that changed it last
 	valid         bool
+	atomics       int16      // open ops on that connection that go as atomics: WRITEs behind them may be executed before them
 	writes        int32      // open ops that were atomics and go as WRITEs: what others do meanwhile they undo
 	barred        clock.Time // until then strangers' requests may be under way
 	checked       clock.Time // when an atomic was last sent as one
