@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -242,6 +243,54 @@ func TestAppsOnServer(t *testing.T) {
 			})
 			if st := c.Status(); st[0].Problem != "" {
 				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+// A controller that runs is primary again when one for the moment has gone: the
+// specification has nobody primary below the highest election id ever seen.
+func TestPrimaryComesBack(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		serve func(*testing.T) string
+	}{
+		{"quillon", func(t *testing.T) string { return realServer(t) }},
+		{"simple_switch_grpc", bmv2Server},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			at := x.serve(t)
+			var d Dialer
+			stays := open(t, &d, at, 1, options())
+			if err := stays.Await(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			other := open(t, &d, at, 1, options())
+			if err := other.Await(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			until(t, stays, "backup", isState(Backup))
+			third := open(t, &d, at, 1, options())
+			if err := third.Await(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			until(t, other, "backup", isState(Backup))
+			third.Close()
+			// Of the two that are left one is.
+			eventually(t, "a primary", func() bool {
+				return (stays.Status().State == Primary) != (other.Status().State == Primary)
+			})
+			other.Close()
+			until(t, stays, "primary again", isState(Primary))
+			stays.Close()
+			late := options() // its clock is behind
+			late.Election = ElectionID{Low: 1}
+			stays = open(t, &d, at, 1, late)
+			if err := stays.Ready(within(t)); err != nil {
+				t.Error(err)
+			}
+			if err := stays.Write(within(t), 0); errors.Is(err, ErrNotPrimary) {
+				t.Error(err)
 			}
 		})
 	}

@@ -174,6 +174,7 @@ func (s *Session) Status() Status {
 }
 
 // Ready waits until the session is primary; that another one is, is ErrNotPrimary.
+// Where none is, the session is about to be.
 // An attempt to connect that fails ends the wait.
 func (s *Session) Ready(ctx context.Context) error { return s.wait(ctx, true) }
 
@@ -199,7 +200,7 @@ func (s *Session) wait(ctx context.Context, once bool) error {
 			return nil
 		case st.State == Closed:
 			return fmt.Errorf("%s: the session was closed", s.Target)
-		case once && st.State == Backup:
+		case once && st.State == Backup && st.Leader != (ElectionID{}):
 			return fmt.Errorf("%s: %w", s.Target, notPrimary(st))
 		case once && err != nil:
 			return fmt.Errorf("%s: %w", s.Target, err)
@@ -291,18 +292,16 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 		broken = true
 		return was, err
 	}
-	election := s.Status().Election
 	stream, err := p4v1.NewP4RuntimeClient(c).StreamChannel(ctx)
 	if err == nil {
-		m := &p4v1.MasterArbitrationUpdate{DeviceId: s.Target.DeviceID, ElectionId: election.proto()}
-		if s.Target.Role != "" {
-			m.Role = &p4v1.Role{Name: s.Target.Role}
-		}
-		err = stream.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Arbitration{Arbitration: m}})
-		if err == io.EOF { // the reason comes with Recv
-			err = nil
-		}
+		err = s.claim(stream)
 	}
+	var vacant *time.Timer // runs while there is no primary
+	defer func() {
+		if vacant != nil {
+			vacant.Stop()
+		}
+	}()
 	for err == nil {
 		var m *p4v1.StreamMessageResponse
 		if m, err = stream.Recv(); err != nil {
@@ -312,6 +311,12 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 			timer.Stop()
 			was = true
 			s.arbitrated(c, stream, a)
+			if vacant != nil {
+				vacant.Stop()
+			}
+			if codes.Code(a.Status.GetCode()) == codes.NotFound {
+				vacant = time.AfterFunc(s.opt.Backoff.delay(0, rand.Float64), func() { s.succeed(stream, electionOf(a.ElectionId)) })
+			}
 		} else if s.opt.Event != nil {
 			s.opt.Event(m)
 		}
@@ -337,6 +342,38 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 		broken = true
 	}
 	return was, s.dialer.hint(requestError(err))
+}
+
+// claim sends the session's election id.
+func (s *Session) claim(stream p4v1.P4Runtime_StreamChannelClient) error {
+	m := &p4v1.MasterArbitrationUpdate{DeviceId: s.Target.DeviceID, ElectionId: s.Status().Election.proto()}
+	if s.Target.Role != "" {
+		m.Role = &p4v1.Role{Name: s.Target.Role}
+	}
+	s.send.Lock()
+	defer s.send.Unlock()
+	err := stream.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Arbitration{Arbitration: m}})
+	if err == io.EOF { // the reason comes with Recv
+		return nil
+	}
+	return err
+}
+
+// succeed claims the place of a primary that has gone: by the specification
+// nobody takes it without an election id that is not below the highest so far.
+func (s *Session) succeed(stream p4v1.P4Runtime_StreamChannelClient, highest ElectionID) {
+	s.mu.Lock()
+	if s.stream != stream || s.status.State != Backup || s.status.Leader != (ElectionID{}) {
+		s.mu.Unlock()
+		return
+	}
+	e := ElectionAt(s.opt.Clock.Now()) // of several sessions each has another
+	if !highest.Less(e) {
+		e = highest.next()
+	}
+	s.status.Election = e
+	s.mu.Unlock()
+	_ = s.claim(stream) // a failure comes with Recv
 }
 
 // observe asks whether the device is there, and follows the connection to its end.
@@ -369,6 +406,9 @@ func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient,
 	s.mu.Unlock()
 	s.set(nil, func(st *Status) {
 		st.Leader, st.Err = electionOf(a.ElectionId), ""
+		if codes.Code(a.Status.GetCode()) == codes.NotFound {
+			st.Leader = ElectionID{}
+		}
 		if st.State = Primary; codes.Code(a.Status.GetCode()) != codes.OK {
 			st.State = Backup
 			st.Err = notPrimary(*st).Error()
