@@ -7,7 +7,6 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quillon/quillon/controlplane/p4info"
 )
@@ -156,14 +155,14 @@ func carry(old, new Pipeline) error {
 		}
 	}
 	for _, o := range i.Tables {
-		q := &p4v1.TableEntry{TableId: o.ID}
-		if o.Counter != nil {
-			q.CounterData = &p4v1.CounterData{}
-		}
-		if o.Meter != nil {
-			q.MeterConfig = &p4v1.MeterConfig{}
-		}
 		if !o.Const && len(o.Fields) > 0 {
+			q := &p4v1.TableEntry{TableId: o.ID}
+			if o.Counter != nil {
+				q.CounterData = &p4v1.CounterData{}
+			}
+			if o.Meter != nil {
+				q.MeterConfig = &p4v1.MeterConfig{}
+			}
 			// Entries that the program begins with may be there already.
 			if err := clearTable(new, o.ID); err != nil {
 				return err
@@ -173,9 +172,7 @@ func carry(old, new Pipeline) error {
 			}
 		}
 		if o.ConstDefault == nil && o.Profile == nil {
-			q = proto.CloneOf(q)
-			q.IsDefaultAction = true
-			if err := read(entity(q), p4v1.Update_MODIFY); err != nil {
+			if err := read(entity(&p4v1.TableEntry{TableId: o.ID, IsDefaultAction: true}), p4v1.Update_MODIFY); err != nil {
 				return err
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/p4src"
 )
 
 // advice checks the next message about arbitration.
@@ -410,4 +411,17 @@ func TestSelector(t *testing.T) {
 	w.texts("table_entry { table_id: 37884245 }", strings.Replace(text, "*2", "*4", 1))
 	w.do(op("DELETE", "table_entry { "+eleven+" }"))
 	w.do(op("INSERT", member(1, `\x01`))) // nothing is left of the sets
+}
+
+// TestReconcileEach: every program can take the place of itself.
+func TestReconcileEach(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	for _, name := range p4src.Programs() {
+		w.program(name)
+		_, json := programFiles(t, name)
+		if err := w.set(reconcile, w.info, json); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
