@@ -20,7 +20,7 @@ type Device interface {
 	// Commit makes a pipeline that Build made run, with the state it has, in the
 	// place of what ran before.
 	Commit(p Pipeline) error
-	// PacketOut sends a packet of the controller; its metadata is canonical.
+	// PacketOut sends a packet of the controller, whose metadata it checks.
 	PacketOut(p *p4v1.PacketOut) error
 	// Listen has f called for what the device has to say, by one goroutine of
 	// the device, until stop is called. f does not block, and may keep what it

@@ -245,16 +245,7 @@ func (s *Server) tryPacketOut(st *stream, m *p4v1.PacketOut) error {
 	if !ok {
 		return refusal(codes.PermissionDenied, "not primary, or the role sends no packets")
 	}
-	p := d.dev.Pipeline()
-	if p == nil {
-		return refusal(codes.FailedPrecondition, "there is no pipeline")
-	}
-	meta, err := p.Info().PacketOut.Metadata(m.GetMetadata())
-	if err != nil {
-		return err
-	}
-	out := &p4v1.PacketOut{Payload: m.GetPayload(), Metadata: meta}
-	return d.dev.PacketOut(out)
+	return d.dev.PacketOut(m)
 }
 
 // setDigests replaces the digests that the device sends, and keeps the state of

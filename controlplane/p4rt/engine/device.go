@@ -259,12 +259,16 @@ func (d *Device) PacketOut(m *p4v1.PacketOut) error {
 	if p == nil {
 		return refuse(codes.FailedPrecondition, "there is no pipeline")
 	}
-	frame := p.info.PacketOut.Pack(nil, m.GetMetadata())
+	meta, err := p.info.PacketOut.Metadata(m.GetMetadata())
+	if err != nil {
+		return err
+	}
+	frame := p.info.PacketOut.Pack(nil, meta)
 	frame = append(frame, m.GetPayload()...)
 	if d.cfg.Instance.Spec().Apps[d.cfg.App].Args["cpu"] == "none" {
 		return refuse(codes.FailedPrecondition, "app %s has no CPU port", d.cfg.App)
 	}
-	err := d.cfg.Instance.Inject(d.cfg.App, "cpu", 0, frame)
+	err = d.cfg.Instance.Inject(d.cfg.App, "cpu", 0, frame)
 	switch {
 	case errors.Is(err, graph.ErrNoBuffer):
 		return refuse(codes.ResourceExhausted, "%v", err)

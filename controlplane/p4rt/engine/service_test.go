@@ -425,3 +425,16 @@ func TestReconcileEach(t *testing.T) {
 		}
 	}
 }
+
+// TestPacketOutOfAnotherProgram: what was checked against the program before, which
+// has just been replaced, is refused.
+func TestPacketOutOfAnotherProgram(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	w.program("ipv4_router")
+	for _, m := range [][]*p4v1.PacketMetadata{nil, {{MetadataId: 99, Value: []byte{1}}}} {
+		if err := w.dev.PacketOut(&p4v1.PacketOut{Payload: make([]byte, 60), Metadata: m}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%v: %v", m, err)
+		}
+	}
+}

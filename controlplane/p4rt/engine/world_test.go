@@ -48,6 +48,7 @@ type world struct {
 	inst   *graph.Instance
 	pool   *packet.Pool
 	far    []*mem.Port
+	dev    *engine.Device
 	server *p4rt.Server
 	client p4v1.P4RuntimeClient
 	info   *p4info.Info
@@ -89,6 +90,7 @@ func newWorld(t testing.TB, cfg p4rt.Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.dev = dev
 	cfg.Clock = w.clk
 	w.server = p4rt.New(cfg)
 	if err := w.server.Add(1, dev); err != nil {
