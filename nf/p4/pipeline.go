@@ -80,8 +80,30 @@ func (l *loader) pipelines(root any) {
 			return
 		}
 	}
+	l.membersNext()
 	l.acyclic()
 }
+
+// membersNext is where a table goes behind an action that a member of its profile
+// has from another table: behind its own of that name, or as after no action.
+func (l *loader) membersNext() {
+	for _, d := range l.p.tables {
+		if d.profile < 0 || d.branches {
+			continue
+		}
+		for _, a := range l.p.profiles[d.profile].actions {
+			if slices.Contains(d.actions, a) {
+				continue
+			}
+			d.next[a.index] = d.baseMiss
+			if i := slices.IndexFunc(d.actions, a.sameName); i >= 0 {
+				d.next[a.index] = d.next[d.actions[i].index]
+			}
+		}
+	}
+}
+
+func (a *action) sameName(b *action) bool { return a.Name == b.Name }
 
 func (l *loader) node(v any) int {
 	if v == nil {
@@ -333,7 +355,7 @@ func (l *loader) tableActions(d *tableDef, j any) {
 		}
 		if d.profile >= 0 {
 			p := l.p.profiles[d.profile]
-			if !slices.Contains(p.actions, a) {
+			if !slices.ContainsFunc(p.actions, a.sameName) {
 				p.actions = append(p.actions, a)
 				p.Actions = append(p.Actions, a.ActionInfo)
 				p.dw = max(p.dw, a.words)

@@ -108,7 +108,8 @@ type ArrayInfo struct {
 	Byte bool // of a meter: counts bytes, not packets
 }
 
-// ProfileInfo is an action profile. Actions are those of the tables that use it.
+// ProfileInfo is an action profile. Actions are those of the tables that use it,
+// one of each name.
 type ProfileInfo struct {
 	Name     string
 	ID       int

@@ -544,6 +544,41 @@ func TestSelector(t *testing.T) {
 	must(sw.DeleteMember("ap", 3))
 }
 
+// TestSharedProfile: tables that share an action profile have copies of its
+// actions, by the same names; each goes on behind its own.
+func TestSharedProfile(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8}, arr{"src", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	port, bump := arr{arr{"port", 9}}, assign(fld("h", "src"), wrap(exp("+", fld("h", "src"), hexs("0x1"))))
+	send := func() int { return s.action("send", port, assign(std("egress_spec"), param_(0))) }
+	first, second := send(), send()
+	other := s.action("other", nil)
+	s.ingress["action_profiles"] = arr{obj{"name": "ap", "id": 0, "max_size": 3}}
+	shared := func(ids ...any) obj { return obj{"type": "indirect", "action_profile": "ap", "action_ids": arr(ids)} }
+	s.table(s.ingress, "t1", "exact", arr{keyOf("exact", "h", "dst")}, arr{"send"}, "t2", shared(first))
+	s.table(s.ingress, "t2", "exact", arr{keyOf("exact", "h", "dst")}, arr{"send", "other"}, "last", shared(second, other))
+	s.always(s.ingress, "last", "bump", s.action("bump", nil, bump), nil)
+	sw := s.load(t, Config{})
+	if p := sw.Program().Profiles()[0]; len(p.Actions) != 2 || p.Actions[0].Name != "send" || p.Actions[1].Name != "other" {
+		t.Errorf("actions %v", p.Actions)
+	}
+	for id, a := range map[uint32]Action{1: {"send", [][]byte{{7}}}, 2: {Name: "other"}} {
+		if err := sw.SetMember("ap", id, a); err != nil {
+			t.Fatal(err)
+		}
+		for _, table := range []string{"t1", "t2"} {
+			if _, err := sw.Insert(table, Entry{Key: []Match{{Value: []byte{'0' + byte(id)}}}, Member: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, _ := run(sw, 0, "1a")
+	expect(t, got, sent{7, "1b"})
+	got, _ = run(sw, 0, "2a") // t1 has no such action: it goes on as without one
+	expect(t, got, sent{0, "2b"})
+}
+
 func TestIdleTimeoutsAndDirectCounters(t *testing.T) {
 	s := newSource()
 	s.header("h", false, arr{"dst", 8})
