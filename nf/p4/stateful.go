@@ -87,12 +87,12 @@ func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
 	for i := len(m.rates) - 1; i >= 0; i-- {
 		b := &m.rates[i]
 		hi, lo := bits.Mul64(micros, b.PerSecond)
-		total := ^uint64(0)
+		fresh := ^uint64(0) // more than can be counted
 		if hi < 1_000_000 {
-			total, _ = bits.Div64(hi, lo, 1_000_000)
+			total, _ := bits.Div64(hi, lo, 1_000_000)
+			fresh = total - b.seen
+			b.seen = total
 		}
-		fresh := total - b.seen
-		b.seen = total
 		if fresh > b.Burst || b.tokens+fresh > b.Burst {
 			b.tokens = b.Burst
 		} else {

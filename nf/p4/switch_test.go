@@ -3,10 +3,13 @@ package p4
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // wired is a program with an Ethernet-like header h (dst, src, kind: a byte
@@ -409,6 +412,23 @@ func TestMeter(t *testing.T) {
 	}
 	if got := colors(0, 5); got != "00000" {
 		t.Errorf("reset: %s", got)
+	}
+}
+
+// TestFastMeter: a rate whose tokens since the beginning are more than can be
+// counted is no limit, and stays so.
+func TestFastMeter(t *testing.T) {
+	d := &meterDef{rates: 2}
+	for _, rate := range []uint64{1, 1 << 40, math.MaxInt64, math.MaxUint64} {
+		var m meter
+		m.configure(0, []Rate{{rate, 2}, {rate, 2}})
+		for second := range 100 {
+			now := clock.Time(0).Add(time.Duration(second) * time.Hour)
+			if c := m.execute(d, now, 1); c != 0 {
+				t.Errorf("%d a second, color %d after %d hours", rate, c, second)
+				break
+			}
+		}
 	}
 }
 
