@@ -74,6 +74,7 @@ type Device struct {
 }
 
 type digestMessage struct {
+	sw   *p4.Switch // who sent it
 	id   int
 	n    int
 	data [96]byte
@@ -310,7 +311,7 @@ func (d *Device) Listen(f func(p4rt.Event)) (func(), error) {
 
 func (d *Device) hookDigests(a *p4.App) {
 	a.OnDigest(func(x p4.Digest) {
-		m := digestMessage{id: x.ID, n: len(x.Data)}
+		m := digestMessage{sw: a.Switch(), id: x.ID, n: len(x.Data)}
 		if len(x.Data) > len(m.data) {
 			m.long = append([]byte(nil), x.Data...)
 		} else {
@@ -348,7 +349,8 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 			return
 		case m := <-d.digests:
 			p := d.current.Load()
-			if p == nil {
+			if p == nil || p.sw != m.sw { // of a program that was replaced
+				d.lost.Add(1)
 				continue
 			}
 			data := m.data[:m.n]

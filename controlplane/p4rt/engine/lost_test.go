@@ -43,3 +43,37 @@ func TestLost(t *testing.T) {
 	w.send(0, ipv4("10.1.2.3", 64))
 	waitFor("the packet was not counted", func() bool { return st.PacketInsLost.Load() == 1 })
 }
+
+// TestDigestsOfTheProgramBefore: what a program told before it was replaced is not
+// taken for what the next one tells, whose digests may be others and longer.
+func TestDigestsOfTheProgramBefore(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	w.program("l2_bridge")
+	w.server.Close()
+	events, on := make(chan p4rt.Event, 16), make(chan struct{})
+	stop, err := w.dev.Listen(func(e p4rt.Event) {
+		events <- e
+		<-on
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	w.send(0, ether(9, 10), ether(9, 11))
+	if e := <-events; e.Digest == nil {
+		t.Fatal(e)
+	}
+	info, json := programFiles(t, "l2_bridge")
+	p, err := w.dev.Build(info, json)
+	if err == nil {
+		err = w.dev.Commit(p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(on)
+	if e := <-events; e.Digest != nil || e.DigestsLost != 1 {
+		t.Errorf("the program before told %v", e)
+	}
+}
