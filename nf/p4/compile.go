@@ -591,15 +591,18 @@ func (l *loader) parseState(p *parser, st *parseState, j any, next func(any) int
 				l.fail("no value set is called %s", short(value))
 				return
 			}
-			bits := l.p.vsets[c.vset].bits
+			bits, key := l.p.vsets[c.vset].bits, 0
+			for _, part := range st.parts {
+				key += part.bits
+			}
+			if bits != key {
+				l.fail("value set %s has %d bits, the key %d", text(value), bits, key)
+				return
+			}
 			if m := get(jt, "mask"); m != nil {
 				c.mask = l.hexWords(m, bits)
 			}
-			widest := words(bits)
-			for _, part := range st.parts {
-				widest = max(widest, part.words)
-			}
-			st.pack = l.g.words(2 * widest)
+			st.pack = l.g.words(2 * words(bits))
 			st.cases = append(st.cases, c)
 		default:
 			l.fail("unknown transition %q", kind)

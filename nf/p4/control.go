@@ -574,13 +574,13 @@ func (s *Switch) SetValueSet(name string, members [][]byte) error {
 		return err
 	}
 	d := s.prog.vsets[i]
-	var all [][]byte
+	var all [][]uint64
 	for _, m := range members {
 		v := make([]uint64, words(d.bits))
 		if !number(v, m, d.bits) {
 			return invalid("value set %s: %x is wider than %d bits", name, m, d.bits)
 		}
-		all = append(all, bigEndian(v, d.bits))
+		all = append(all, v)
 	}
 	s.vsets[i].members = all
 	return nil
@@ -592,7 +592,11 @@ func (s *Switch) ValueSet(name string) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Clone(s.vsets[i].members), nil
+	var all [][]byte
+	for _, m := range s.vsets[i].members {
+		all = append(all, bigEndian(m, s.vsets[i].def.bits))
+	}
+	return all, nil
 }
 
 // SetCRC changes the CRC of a calculation that has a custom one.

@@ -150,31 +150,26 @@ func (s *Switch) inValueSet(st *parseState, c *parseCase, key []uint64) bool {
 	if len(vs.members) == 0 {
 		return false
 	}
-	w := words(vs.def.bits)
-	packed, masked := s.tmp[st.pack:st.pack+w], s.tmp[st.pack+w:st.pack+2*w]
-	at := vs.def.bits
+	w, at := words(vs.def.bits), vs.def.bits
+	packed, part := s.tmp[st.pack:st.pack+w], s.tmp[st.pack+w:st.pack+2*w]
 	clear(packed)
 	for i := range st.parts {
 		d := &st.parts[i]
 		at -= d.bits
-		if at < 0 {
-			return false
-		}
-		extend(masked, key[d.at:d.at+d.words], false)
-		wShl(masked, masked, uint64(at))
+		extend(part, key[d.at:d.at+d.words], false)
+		wShl(part, part, uint64(at))
 		for j := range packed {
-			packed[j] |= masked[j]
+			packed[j] |= part[j]
 		}
 	}
 	for _, m := range vs.members {
-		number(masked, m, vs.def.bits)
 		hit := true
 		for j := range packed {
 			keep := ^uint64(0)
 			if c.mask != nil {
 				keep = c.mask[j]
 			}
-			if (packed[j]^masked[j])&keep != 0 {
+			if (packed[j]^m[j])&keep != 0 {
 				hit = false
 				break
 			}

@@ -106,10 +106,10 @@ func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
 	return 0
 }
 
-// valueSet holds the members of a parser's value set, as padded bytes.
+// valueSet holds the members of a parser's value set.
 type valueSet struct {
 	def     *valueSetDef
-	members [][]byte
+	members [][]uint64
 }
 
 // member is an action with its data.

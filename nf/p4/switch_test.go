@@ -344,6 +344,24 @@ func TestValueSet(t *testing.T) {
 	if err := sw.SetValueSet("vs", [][]byte{[]byte("abc")}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
+	if got, err := sw.ValueSet("vs"); err != nil || !slices.EqualFunc(got, []string{"zz", "ab"}, func(a []byte, b string) bool { return string(a) == b }) {
+		t.Errorf("%q, %v", got, err)
+	}
+	// A set of another width than the key has no place beside it.
+	s.extra["parse_vsets"] = append(s.extra["parse_vsets"].(arr), obj{"name": "wide", "id": 1, "compressed_bitwidth": 300})
+	s.listStates[0].(obj)["transitions"] = arr{obj{"type": "parse_vset", "value": "wide", "mask": nil, "next_state": "x"},
+		obj{"type": "parse_vset", "value": "vs", "mask": nil, "next_state": "x"}}
+	p, err := Load(s.json())
+	if want := "p4: parser state start: value set wide has 300 bits, the key 16"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
+	}
+	if err == nil {
+		sw, _ = NewSwitch(p, Config{})
+		if err := sw.SetValueSet("wide", [][]byte{nil}); err != nil {
+			t.Fatal(err)
+		}
+		run(sw, 0, "abc")
+	}
 }
 
 func TestRegistersCountersHash(t *testing.T) {
