@@ -76,6 +76,9 @@ func (s *Switch) parse(k *packetState) {
 			s.event(EventState, at, uint64(k.at))
 		}
 		next, err := s.step(k, p, st)
+		if k.failed != NotDropped {
+			return
+		}
 		if err != parsed {
 			k.parseError = uint32(err)
 			if s.trace != nil {

@@ -74,6 +74,29 @@ func TestDrops(t *testing.T) {
 	}
 }
 
+// TestFailedParser: an assertion that does not hold, or a loop without end, ends
+// the parser at once.
+func TestFailedParser(t *testing.T) {
+	for reason, code := range map[Reason]obj{
+		Asserted:  prim("assert", wrap(exp("==", fld("h", "dst"), hexs("0x1")))),
+		LoopLimit: prim("_jump", hexs("0x0")),
+	} {
+		s := newSource()
+		s.header("h", false, arr{"dst", 8})
+		s.state("start", arr{obj{"op": "primitive", "parameters": arr{code}}}, nil, to("start"))
+		sw := s.load(t, Config{})
+		states := 0
+		sw.SetTrace(func(e Event) {
+			if e.Kind == EventState {
+				states++
+			}
+		})
+		if _, r := run(sw, 0, "a"); r.Dropped != reason || states != 1 {
+			t.Errorf("%v, %d states, want %v after 1", r, states, reason)
+		}
+	}
+}
+
 // TestDropOfACopy: what marks a copy of standard_metadata drops when it is copied
 // back, and not before.
 func TestDropOfACopy(t *testing.T) {
