@@ -1,6 +1,7 @@
 package p4rt
 
 import (
+	"slices"
 	"sync"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -29,19 +30,33 @@ type stream struct {
 
 	mu     sync.Mutex
 	queue  []*p4v1.StreamMessageResponse
+	size   int // of the queue, in bytes
 	wake   chan struct{}
 	closed bool
 }
 
-// send queues a message, false: it was lost because too many wait. What is
-// about arbitration is never lost.
+// send queues a message, false: it was lost because too much waits. The state of
+// the arbitration is never lost, older ones are then.
 func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.closed || len(st.queue) >= maxNotes && m.GetArbitration() == nil {
+	if st.closed {
 		return false
 	}
-	st.queue = append(st.queue, m)
+	n := proto.Size(m)
+	if len(st.queue) >= maxNotes || st.size+n > maxQueue {
+		if m.GetArbitration() == nil {
+			return false
+		}
+		st.queue = slices.DeleteFunc(st.queue, func(old *p4v1.StreamMessageResponse) bool {
+			if old.GetArbitration() == nil {
+				return false
+			}
+			st.size -= proto.Size(old)
+			return true
+		})
+	}
+	st.queue, st.size = append(st.queue, m), st.size+n
 	select {
 	case st.wake <- struct{}{}:
 	default:
@@ -54,7 +69,7 @@ func (st *stream) take() []*p4v1.StreamMessageResponse {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	q := st.queue
-	st.queue = nil
+	st.queue, st.size = nil, 0
 	return q
 }
 

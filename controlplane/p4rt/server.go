@@ -30,8 +30,10 @@ const (
 	// maxAnswer is how much of a Read's answer goes into one message: below
 	// the 4 MiB that clients take unless told otherwise.
 	maxAnswer = 1 << 20
-	// maxNotes is how many notifications and packets may wait for a client.
+	// maxNotes is how many notifications and packets may wait for a client, and
+	// maxQueue how many bytes of them.
 	maxNotes = 4096
+	maxQueue = 16 << 20
 )
 
 // Config is what a Server may be told; the zero value will do.
