@@ -1,0 +1,41 @@
+package p4rt
+
+import (
+	"testing"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+)
+
+// TestQueue: what waits for a controller that does not read is bounded, and the
+// state of the arbitration is among it.
+func TestQueue(t *testing.T) {
+	st := &stream{wake: make(chan struct{}, 1)}
+	packet := func(n int) *p4v1.StreamMessageResponse {
+		return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: &p4v1.PacketIn{Payload: make([]byte, n)}}}
+	}
+	advice := func(n uint64) *p4v1.StreamMessageResponse {
+		return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Arbitration{Arbitration: &p4v1.MasterArbitrationUpdate{ElectionId: &p4v1.Uint128{Low: n}}}}
+	}
+	full := func(size, want int) {
+		t.Helper()
+		n := 0
+		for n <= maxNotes && st.send(packet(size)) {
+			n++
+		}
+		if n != want {
+			t.Errorf("%d messages of %d bytes wait, want %d", n, size, want)
+		}
+		for n := range uint64(3 * maxNotes) {
+			if !st.send(advice(n)) {
+				t.Fatal("an advice was lost")
+			}
+		}
+		q := st.take()
+		if len(q) > maxNotes+1 || q[len(q)-1].GetArbitration().GetElectionId().GetLow() != 3*maxNotes-1 {
+			t.Errorf("%d messages wait, the last is %v", len(q), q[len(q)-1])
+		}
+	}
+	full(0, maxNotes)
+	full(1<<20, maxQueue>>20-1) // and what is around the payload
+	full(0, maxNotes)           // there is room again
+}
