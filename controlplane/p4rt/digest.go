@@ -25,6 +25,7 @@ type digest struct {
 	buffer   []*p4v1.P4Data
 	keys     []string
 	buffered map[string]bool
+	size     int // of the buffer, in bytes
 	first    clock.Time // when the buffer's first came
 	cache    map[string]uint64
 	sent     []sentList // oldest first
@@ -61,6 +62,7 @@ func (g *digest) add(now clock.Time, m *p4v1.P4Data) (list *p4v1.DigestList, los
 	}
 	g.buffer, g.keys = append(g.buffer, m), append(g.keys, key)
 	g.buffered[key] = true
+	g.size += len(key) + 4 // tag and length
 	return g.due(now), false
 }
 
@@ -71,7 +73,7 @@ func (g *digest) due(now clock.Time) *p4v1.DigestList {
 	if limit == 0 {
 		limit = maxList
 	}
-	if n == 0 || n < limit && now.Sub(g.first) < clock.Duration(g.config.GetMaxTimeoutNs()) {
+	if n == 0 || n < limit && g.size < maxAnswer && now.Sub(g.first) < clock.Duration(g.config.GetMaxTimeoutNs()) {
 		return nil
 	}
 	g.last++
@@ -87,7 +89,7 @@ func (g *digest) due(now clock.Time) *p4v1.DigestList {
 }
 
 func (g *digest) empty() {
-	g.buffer, g.keys = nil, nil
+	g.buffer, g.keys, g.size = nil, nil, 0
 	clear(g.buffered)
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quillon/quillon/nf/clock"
 )
@@ -77,5 +78,24 @@ func TestDigestLists(t *testing.T) {
 	}
 	if lost != 10 || len(g.cache) != maxCache {
 		t.Errorf("%d lost, %d remembered", lost, len(g.cache))
+	}
+}
+
+// TestLongDigestLists: a list stays below what clients take in one message,
+// whatever its size may be.
+func TestLongDigestLists(t *testing.T) {
+	g := newDigest(7, &p4v1.DigestEntry_Config{MaxListSize: 1 << 20, MaxTimeoutNs: int64(time.Hour), AckTimeoutNs: int64(time.Hour)})
+	sent := 0
+	for n := range 5000 {
+		data := make([]byte, 1000)
+		data[0], data[1] = byte(n>>8), byte(n)
+		l, lost := g.add(0, &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: data}})
+		if size := proto.Size(l); lost || size > maxAnswer+2000 {
+			t.Fatalf("message %d: a list of %d bytes, lost: %v", n, size, lost)
+		}
+		sent += len(l.GetData())
+	}
+	if sent < 4000 {
+		t.Errorf("%d messages were sent", sent)
 	}
 }

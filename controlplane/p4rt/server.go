@@ -27,8 +27,8 @@ const (
 	// largest programs, and for about a million small updates. What is longer
 	// is ResourceExhausted.
 	MaxMessage = 64 << 20
-	// maxAnswer is how much of a Read's answer goes into one message: below
-	// the 4 MiB that clients take unless told otherwise.
+	// maxAnswer is how much of a Read's answer, or of a list of digests, goes
+	// into one message: below the 4 MiB that clients take unless told otherwise.
 	maxAnswer = 1 << 20
 	// maxNotes is how many notifications and packets may wait for a client, and
 	// maxQueue how many bytes of them.
