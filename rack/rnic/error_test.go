@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -399,7 +400,13 @@ func TestOverrun(t *testing.T) {
 // TestBusyResponder: a peer that asks for more than a responder remembers is
 // not answered twice, and nothing breaks.
 func TestBusyResponder(t *testing.T) {
-	l := newLink(t, Config{}, false, 1)
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) { busyResponder(t, late) })
+	}
+}
+
+func busyResponder(t *testing.T, late bool) {
+	l := newLink(t, Config{LateAtomics: late}, false, 1)
 	c := quick()
 	c.MaxRdAtomic, c.MaxDestRdAtomic, c.RetryCnt = 128, 1, 7
 	p := l.pair(TypeRC, c, 4096)
@@ -432,6 +439,27 @@ func TestBusyResponder(t *testing.T) {
 		}
 	}
 	l.conserved()
+}
+
+// TestLateAtomics: an atomic that is executed late finds what a WRITE behind it wrote.
+func TestLateAtomics(t *testing.T) {
+	for _, c := range []struct {
+		late             bool
+		original, result uint64
+	}{{false, 0, 10}, {true, 10, 11}} {
+		l := newLink(t, Config{LateAtomics: c.late}, false, 1)
+		p := l.pair(TypeRC, quick(), 4096)
+		found, ten := make([]byte, 8), binary.LittleEndian.AppendUint64(nil, 10)
+		p.post(&SendWR{Op: OpFetchAdd, SGL: [][]byte{found}, RemoteAddr: testVA, RKey: p.mr[1].RKey, Swap: 1, Signaled: true})
+		p.post(&SendWR{Op: OpWrite, SGL: [][]byte{ten}, RemoteAddr: testVA, RKey: p.mr[1].RKey, Signaled: true})
+		if got := p.done(0); len(got) != 2 || got[1].Status != Success {
+			t.Fatalf("late %v: %v", c.late, got)
+		}
+		if v, m := binary.LittleEndian.Uint64(found), binary.LittleEndian.Uint64(p.mem[1]); v != c.original || m != c.result {
+			t.Errorf("late %v: found %d, left %d, want %d and %d", c.late, v, m, c.original, c.result)
+		}
+		l.conserved()
+	}
 }
 
 // TestCoalescing: one ACK covers what arrived while it waited, up to the

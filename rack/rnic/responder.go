@@ -59,6 +59,9 @@ type resource struct {
 	swapMask, compareMask uint64
 }
 
+// none is no place.
+const none = -1
+
 type answerKind uint8
 
 const (
@@ -74,7 +77,8 @@ type answer struct {
 	syndrome hdr.Syndrome
 	covers   uint16 // ACK: requests that asked for it
 	psn, msn uint32
-	res      int32 // atomic: place of its resource
+	res      int32 // atomic: place of its resource, which has the original value; none: it is here
+	original uint64
 	va       uint64
 	rkey     uint32
 	left     uint32
@@ -395,9 +399,16 @@ func (q *QP) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
 func (q *QP) remember(r resource) (at int32) {
 	s := &q.resp
 	at = int32(s.resNext)
-	q.execute(&s.res[at]) // late, when the peer has more under way than it may
-	s.res[at] = r
 	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
+	if old := &s.res[at]; q.nic.cfg.LateAtomics && old.kind == answerAtomic && q.execute(old) {
+		// The peer may have more under way than it may.
+		for i := range s.dueN {
+			if a := &s.due[(s.dueHead+i)&(len(s.due)-1)]; a.kind == answerAtomic && a.res == at {
+				a.res, a.original = none, old.original
+			}
+		}
+	}
+	s.res[at] = r
 	return at
 }
 
@@ -473,10 +484,11 @@ func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 	psn := s.epsn
 	s.epsn = psnAdd(psn, 1)
 	at := q.remember(r)
-	if !q.nic.cfg.LateAtomics {
-		q.execute(&s.res[at])
+	a := answer{kind: answerAtomic, psn: psn, msn: s.msn, res: at}
+	if r := &s.res[at]; !q.nic.cfg.LateAtomics && q.execute(r) {
+		a.res, a.original = none, r.original
 	}
-	q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, res: at})
+	q.add(a)
 	return hdr.SynACK
 }
 
@@ -496,7 +508,11 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 		}
 		switch {
 		case r.kind == answerAtomic && f.Op.Has(hdr.IsAtomic):
-			q.add(answer{kind: answerAtomic, psn: psn, msn: s.msn, res: int32(i)})
+			a := answer{kind: answerAtomic, psn: psn, msn: s.msn, res: int32(i)}
+			if r.executed {
+				a.res, a.original = none, r.original
+			}
+			q.add(a)
 			st.ReplayedAtoms++
 		case r.kind == answerRead && f.Op == hdr.ReadRequest:
 			h := f.RETHOf(p)
@@ -549,8 +565,12 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 			return true
 		}
 		q.withdrawn(a)
-	} else if a.kind == answerAtomic && !q.execute(&s.res[a.res]) {
-		q.withdrawn(a)
+	} else if a.kind == answerAtomic && a.res != none {
+		if r := &s.res[a.res]; q.execute(r) {
+			a.original = r.original
+		} else {
+			q.withdrawn(a)
+		}
 	}
 	op, ext := hdr.Acknowledge, hdr.AETHLen
 	if a.kind == answerAtomic {
@@ -561,7 +581,7 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 	h.SetSyndrome(a.syndrome)
 	if a.kind == answerAtomic {
 		h.SetSyndrome(q.nic.ackSyndrome())
-		hdr.AtomicAckETH(body[hdr.AETHLen:]).SetOriginal(s.res[a.res].original)
+		hdr.AtomicAckETH(body[hdr.AETHLen:]).SetOriginal(a.original)
 	}
 	h.SetMSN(a.msn)
 	q.finish(p)
