@@ -88,10 +88,9 @@ func (s *Switch) Insert(name string, e Entry) (Handle, error) {
 		return 0, fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
 	case len(d.keys) == 0:
 		return 0, invalid("table %s has no key", name)
-	case e.Timeout != 0 && !d.Timeout:
-		return 0, invalid("table %s: its entries have no timeout", name)
-	case e.Timeout < 0:
-		return 0, invalid("table %s: timeout %v", name, e.Timeout)
+	}
+	if err := d.checkTimeout(e.Timeout); err != nil {
+		return 0, err
 	}
 	p, err := parseKey(d, e.Key, e.Priority)
 	if err != nil {
@@ -118,6 +117,16 @@ func (s *Switch) Insert(name string, e Entry) (Handle, error) {
 		t.uses[h] = use{hit: s.now, timeout: e.Timeout}
 	}
 	return Handle(h), nil
+}
+
+func (d *tableDef) checkTimeout(t clock.Duration) error {
+	switch {
+	case t != 0 && !d.Timeout:
+		return invalid("table %s: its entries have no timeout", d.Name)
+	case t < 0:
+		return invalid("table %s: timeout %v", d.Name, t)
+	}
+	return nil
 }
 
 // add fills a new row.
@@ -159,11 +168,11 @@ func (s *Switch) Modify(name string, h Handle, e Entry) error {
 		return err
 	}
 	d := t.def
-	switch {
-	case d.Const:
+	if d.Const {
 		return fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
-	case e.Timeout != 0 && !d.Timeout:
-		return invalid("table %s: its entries have no timeout", name)
+	}
+	if err := d.checkTimeout(e.Timeout); err != nil {
+		return err
 	}
 	data := make([]uint64, d.dw)
 	act, m, g, err := s.target(d, &e, data)

@@ -265,4 +265,22 @@ func TestRefusals(t *testing.T) {
 	if err := sw.Delete("t", 7); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
+	e := ok()
+	e.Timeout = -1
+	if err := sw.Modify("t", 0, e); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	sw = bridge(t)
+	aging := smac(1)
+	h, err := sw.Insert("bridge_ingress.smac", aging)
+	if err != nil {
+		t.Fatal(err)
+	}
+	aging.Timeout = -1
+	_, again := sw.Insert("bridge_ingress.smac", aging)
+	for _, err := range []error{sw.Modify("bridge_ingress.smac", h, aging), again} {
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("timeout -1: %v", err)
+		}
+	}
 }
