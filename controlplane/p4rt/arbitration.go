@@ -179,6 +179,10 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	}
 	r := d.roles[name]
 	if r == nil {
+		if len(d.roles) > maxRoles {
+			d.mu.Unlock()
+			return grpcstatus.Errorf(codes.ResourceExhausted, "device %d remembers %d roles: role %q would be one too many", d.id, maxRoles, name)
+		}
 		r = &role{name: name, scope: scope, streams: map[*stream]struct{}{}}
 		d.roles[name] = r
 	}
@@ -264,6 +268,9 @@ func (d *device) leave(st *stream) {
 	st.mu.Unlock()
 	r := st.role
 	delete(r.streams, st)
+	if len(r.streams) == 0 && r.highest == nil && r.name != "" {
+		delete(d.roles, r.name) // there is nothing to remember
+	}
 	if r.primary == st {
 		r.primary = nil
 		d.tellAll(r)

@@ -25,7 +25,7 @@ type digest struct {
 	buffer   []*p4v1.P4Data
 	keys     []string
 	buffered map[string]bool
-	size     int // of the buffer, in bytes
+	size     int        // of the buffer, in bytes
 	first    clock.Time // when the buffer's first came
 	cache    map[string]uint64
 	sent     []sentList // oldest first

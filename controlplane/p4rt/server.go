@@ -34,6 +34,8 @@ const (
 	// maxQueue how many bytes of them.
 	maxNotes = 4096
 	maxQueue = 16 << 20
+	// maxRoles is how many roles a device remembers beside the default role.
+	maxRoles = 1000
 )
 
 // Config is what a Server may be told; the zero value will do.

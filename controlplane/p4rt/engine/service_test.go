@@ -438,3 +438,31 @@ func TestPacketOutOfAnotherProgram(t *testing.T) {
 		}
 	}
 }
+
+// TestManyRoles: roles that had a primary are remembered, so they are bounded; the
+// others are forgotten with their controllers.
+func TestManyRoles(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	for n := range 3000 {
+		w.role = fmt.Sprint("backup", n)
+		c := w.stream(0)
+		c.advice(codes.NotFound, 0)
+		c.cancel()
+	}
+	refused := 0
+	for n := range 3000 {
+		w.role = fmt.Sprint("role", n)
+		c := w.stream(1)
+		if m := c.next(); m == nil && status.Code(c.err) == codes.ResourceExhausted {
+			refused++
+		} else if m.GetArbitration().GetStatus().GetCode() != 0 {
+			t.Fatal(m, c.err)
+		}
+		c.cancel()
+	}
+	if refused != 2000 {
+		t.Errorf("%d of 3000 roles were refused, want 2000", refused)
+	}
+	w.role = ""
+	w.primary()
+}
