@@ -1,9 +1,12 @@
 package p4rt
 
 import (
+	"strings"
 	"testing"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // TestQueue: what waits for a controller that does not read is bounded, and the
@@ -38,4 +41,17 @@ func TestQueue(t *testing.T) {
 	full(0, maxNotes)
 	full(1<<20, maxQueue>>20-1) // and what is around the payload
 	full(0, maxNotes)           // there is room again
+}
+
+// TestReportOfNames: what is cut off an error's text is no half of a letter, which
+// no message could carry.
+func TestReportOfNames(t *testing.T) {
+	for n := range 4 {
+		err := New(Config{}).report([]error{refusal(codes.NotFound, strings.Repeat("x", n)+strings.Repeat("€", maxErrorText))})
+		if st := status.Convert(err); st.Code() != codes.Unknown || len(st.Details()) != 1 {
+			t.Error(err)
+		} else if e := st.Details()[0].(*p4v1.Error); codes.Code(e.GetCanonicalCode()) != codes.NotFound || !strings.HasSuffix(e.GetMessage(), "€…") {
+			t.Error(e)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package p4rt
 import (
 	"context"
 	"slices"
+	"strings"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
@@ -132,7 +133,7 @@ func (s *Server) report(errs []error) error {
 			st := statusOf(err)
 			e.CanonicalCode, e.Message, e.Space = int32(st.Code()), st.Message(), "quillon"
 			if len(e.Message) > maxErrorText {
-				e.Message = e.Message[:maxErrorText] + "…"
+				e.Message = strings.ToValidUTF8(e.Message[:maxErrorText], "") + "…"
 			}
 			if bad == 0 {
 				first = e.Message
