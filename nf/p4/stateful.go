@@ -1,6 +1,7 @@
 package p4
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 
@@ -135,8 +136,29 @@ type group struct {
 	id      uint32
 	at      uint32 // its place
 	members []GroupMember
-	live    []*member // a member as often as its weight says
+	live    []share
 	uses    int
+}
+
+// share is a live member's part of the packets: the numbers below end that those
+// in front of it do not have.
+type share struct {
+	*member
+	end uint64
+}
+
+// pick is the live member that has a number, modulo all there are; nil: none.
+func (g *group) pick(n uint64) *member {
+	if len(g.live) == 0 {
+		return nil
+	}
+	total := g.live[len(g.live)-1].end
+	n %= total
+	if total == uint64(len(g.live)) {
+		return g.live[n].member
+	}
+	i, _ := slices.BinarySearchFunc(g.live, n+1, func(s share, end uint64) int { return cmp.Compare(s.end, end) })
+	return g.live[i].member
 }
 
 // profile is an action profile with its members and groups.
@@ -160,11 +182,10 @@ func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uin
 		m := p.memberAt.list[memberAt-1]
 		return m.act, m.data
 	}
-	g := p.groupAt.list[groupAt-1]
-	if len(g.live) == 0 {
+	m := p.groupAt.list[groupAt-1].pick(p.def.hash.output(k))
+	if m == nil {
 		return nil, nil
 	}
-	m := g.live[p.def.hash.output(k)%uint64(len(g.live))]
 	return m.act, m.data
 }
 
@@ -193,13 +214,13 @@ func (p *places[T]) drop(at uint32) {
 // refresh resolves a group's members anew: those whose port is up.
 func (p *profile) refresh(g *group, down map[uint32]bool) {
 	g.live = g.live[:0]
+	end := uint64(0)
 	for _, gm := range g.members {
 		if gm.HasWatch && down[gm.Watch] {
 			continue
 		}
-		for range max(1, gm.Weight) {
-			g.live = append(g.live, p.members[gm.ID])
-		}
+		end += uint64(max(1, gm.Weight))
+		g.live = append(g.live, share{p.members[gm.ID], end})
 	}
 }
 

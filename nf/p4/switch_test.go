@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -603,6 +604,20 @@ func TestSelector(t *testing.T) {
 	}
 	must(sw.Delete("t", h))
 	must(sw.DeleteMember("ap", 3))
+	// A group takes memory for its members, whatever their weights.
+	heavy := []GroupMember{{ID: 1, Weight: math.MaxUint16}, {ID: 2, Weight: math.MaxUint16}}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for id := range uint32(64) {
+		must(sw.SetGroup("ap", id+1, heavy))
+	}
+	runtime.ReadMemStats(&after)
+	if n := (after.TotalAlloc - before.TotalAlloc) / 64; n > 4096 {
+		t.Errorf("%d bytes a group", n)
+	}
+	if got := ports(1); !slices.Equal(got, []uint32{11, 11, 11, 11}) {
+		t.Errorf("heavy: %v", got)
+	}
 }
 
 // TestSharedProfile: tables that share an action profile have copies of its
