@@ -14,8 +14,8 @@ type Device interface {
 	// Pipeline is what runs; nil: nothing yet, as no program was given.
 	Pipeline() Pipeline
 	// Build makes a pipeline of a configuration, in the state in which the
-	// program begins. What runs is not touched. InvalidArgument: it cannot be
-	// realised; Unimplemented: the device has one pipeline, for good.
+	// program begins. What runs is not touched, and is what it makes where the
+	// device has one pipeline, for good. InvalidArgument: it cannot be realised.
 	Build(info *p4info.Info, config []byte) (Pipeline, error)
 	// Commit makes a pipeline that Build made run, with the state it has, in the
 	// place of what ran before.

@@ -69,8 +69,10 @@ func (d *device) setPipeline(action p4v1.SetForwardingPipelineConfigRequest_Acti
 	case p4v1.SetForwardingPipelineConfigRequest_RECONCILE_AND_COMMIT:
 		digests := map[uint32]*p4v1.DigestEntry_Config{}
 		if old := d.dev.Pipeline(); old != nil {
-			if err := carry(old, p); err != nil {
-				return err
+			if old != p {
+				if err := carry(old, p); err != nil {
+					return err
+				}
 			}
 			for id, c := range d.digestConfigs() {
 				if info.Digest(id) == nil {

@@ -87,17 +87,8 @@ func (d *Device) Build(info *p4info.Info, _ []byte) (p4rt.Pipeline, error) {
 	if err := p.within(info); err != nil {
 		return nil, &p4info.Error{Code: codes.InvalidArgument, Text: fmt.Sprintf("the pipeline of a graph of Go apps is the graph: %v", err)}
 	}
-	return same{p}, nil
+	return p, nil
 }
-
-// same is what Build makes: the pipeline that runs, which it does not touch.
-type same struct{ *pipeline }
-
-// Write implements p4rt.Pipeline: the state that is carried over is there.
-func (same) Write([]*p4v1.Update, p4v1.WriteRequest_Atomicity) []error { return nil }
-
-// Read implements p4rt.Pipeline.
-func (same) Read(*p4v1.Entity, func(*p4v1.Entity) error) error { return nil }
 
 // Commit implements p4rt.Device.
 func (d *Device) Commit(p4rt.Pipeline) error { return nil }
@@ -196,6 +187,9 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 func (p *pipeline) writeCounter(c *p4v1.CounterEntry) {
 	i := int64(0)
 	b := p.counts[c.GetCounterId()]
+	if c.GetData() == nil {
+		return
+	}
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	for _, x := range p.d.inst.Counters() {

@@ -555,6 +555,21 @@ func TestBoxSettings(t *testing.T) {
 	}
 }
 
+// A counter that is written without data stays what it is.
+func TestCounterWithoutData(t *testing.T) {
+	w := newWorld(t, v4)
+	w.moves("mux_ingress.counters", "moved", 50)
+	was := w.count("mux_ingress.counters", "moved")
+	c, err := p4info.ByName(w.info.Counters, "counter", "mux_ingress.counters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := w.write(0, &p4v1.Update{Type: modify, Entity: &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: c.ID}}}})
+	if n := w.count("mux_ingress.counters", "moved"); got[0] != codes.OK || n < was {
+		t.Errorf("%v: it was %d and is %d", got, was, n)
+	}
+}
+
 // The pipeline is the graph: what a client sets must be within, and changes
 // nothing; another graph is another pipeline.
 func TestPipeline(t *testing.T) {
@@ -582,6 +597,24 @@ func TestPipeline(t *testing.T) {
 	}
 	if n := len(w.entries("clients")); n < conns {
 		t.Errorf("%d connections of %d", n, conns)
+	}
+	// What is written between saving and committing is not lost.
+	if got := set(p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_SAVE, whole); got != codes.OK {
+		t.Error(got)
+	}
+	f := span(chosen, 2, 2, 5)
+	f.Action = w.action(chosen, "leave")
+	if got := w.write(0, update(insert, f)); got[0] != codes.OK {
+		t.Error(got)
+	}
+	if n := len(w.entries("steered_keys")); n != 2 {
+		t.Errorf("saved: %d entries of two", n)
+	}
+	if got := set(p4v1.SetForwardingPipelineConfigRequest_COMMIT, nil); got != codes.OK {
+		t.Error(got)
+	}
+	if n := len(w.entries("steered_keys")); n != 2 {
+		t.Errorf("committed: %d entries of two", n)
 	}
 	other := proto.CloneOf(w.info.Proto)
 	other.Tables[0].Size++
