@@ -299,7 +299,7 @@ func (l *loader) tableKey(d *tableDef, j any) {
 	if !allowed {
 		l.fail("a key of kind %s in a table of kind %s", kind, d.kind)
 	}
-	if kind == LPM && d.kind == LPM && slices.ContainsFunc(d.keys, func(x keyDef) bool { return x.kind == LPM }) {
+	if kind == LPM && slices.ContainsFunc(d.keys, func(x keyDef) bool { return x.kind == LPM }) {
 		l.fail("two LPM fields")
 	}
 	k.words = words(k.bits)
