@@ -35,9 +35,9 @@ type Pipeline interface {
 	Info() *p4info.Info
 	// Config is what Build was given; nil: it is not known.
 	Config() []byte
-	// Atomic reports whether Write can do that; every pipeline can
-	// CONTINUE_ON_ERROR.
-	Atomic(a p4v1.WriteRequest_Atomicity) bool
+	// Atomic is why Write cannot do that with these updates, which were not
+	// checked yet; nil: it can. Every pipeline can CONTINUE_ON_ERROR.
+	Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) error
 	// Write makes updates in order and returns an error for each, nil for
 	// those that were made; or nil: all were. With CONTINUE_ON_ERROR it tries
 	// each, otherwise it makes all or none; those that would have been made

@@ -39,8 +39,8 @@ func (s *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResp
 	switch a := r.GetAtomicity(); a {
 	case p4v1.WriteRequest_CONTINUE_ON_ERROR:
 	case p4v1.WriteRequest_ROLLBACK_ON_ERROR, p4v1.WriteRequest_DATAPLANE_ATOMIC:
-		if !p.Atomic(a) {
-			return nil, status.Errorf(codes.Unimplemented, "device %d cannot do %v", d.id, a)
+		if err := p.Atomic(r.GetUpdates(), a); err != nil {
+			return nil, statusOf(err).Err()
 		}
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "an atomicity of %d", a)

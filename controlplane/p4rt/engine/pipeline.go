@@ -48,7 +48,12 @@ func (p *pipeline) Info() *p4info.Info { return p.info }
 func (p *pipeline) Config() []byte { return p.config }
 
 // Atomic implements p4rt.Pipeline.
-func (p *pipeline) Atomic(p4v1.WriteRequest_Atomicity) bool { return true }
+func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) error {
+	if a == p4v1.WriteRequest_DATAPLANE_ATOMIC && len(updates) > maxAtomic {
+		return refuse(codes.Unimplemented, "%d updates, at most %d can be made between two frames", len(updates), maxAtomic)
+	}
+	return nil
+}
 
 // visit calls step again and again while it returns true: between two breaths,
 // for a slice of time when the pipeline is live, and at least once.
@@ -148,10 +153,6 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		if !bad {
 			return nil
 		}
-		return errs
-	}
-	if a == p4v1.WriteRequest_DATAPLANE_ATOMIC && len(ops) > maxAtomic {
-		fail(0, refuse(codes.Unimplemented, "%d updates, at most %d can be made between two frames", len(ops), maxAtomic))
 		return errs
 	}
 	var undo []func()

@@ -353,6 +353,14 @@ func TestAtomicity(t *testing.T) {
 		w.program("ipv4_router")
 		w.do(op("INSERT", toPort1), op("INSERT", `action_profile_member { action_profile_id: 294569155 member_id: 1 action { action_id: 21257015 } }`))
 	}
+	// What cannot be done at once at all is no matter of single updates.
+	many := make([]*p4v1.Update, 10_001)
+	for n := range many {
+		many[n] = parseUpdate(t, op("INSERT", ten))
+	}
+	if _, err := w.write(atOnce, many...); status.Code(err) != codes.Unimplemented || len(status.Convert(err).Details()) != 0 {
+		t.Error(err)
+	}
 	// Each for itself.
 	got, err := w.write(goOn, parseUpdate(t, op("INSERT", ten)), parseUpdate(t, op("INSERT", ten)), parseUpdate(t, op("INSERT", isRouter)))
 	if fmt.Sprint(got) != "[OK AlreadyExists OK]" {

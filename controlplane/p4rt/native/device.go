@@ -111,7 +111,22 @@ func (p *pipeline) Info() *p4info.Info { return p.info }
 
 func (p *pipeline) Config() []byte { return nil }
 
-func (p *pipeline) Atomic(p4v1.WriteRequest_Atomicity) bool { return true }
+// Atomic implements p4rt.Pipeline: a frame could meet one app after its change and
+// another before its own.
+func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) error {
+	app := ""
+	for _, u := range updates {
+		at := p.tables[u.GetEntity().GetTableEntry().GetTableId()]
+		if at == nil || a != p4v1.WriteRequest_DATAPLANE_ATOMIC {
+			continue
+		}
+		if app != "" && app != at.app {
+			return &p4info.Error{Code: codes.Unimplemented, Text: fmt.Sprintf("app %s cannot be changed at the same moment as app %s: use ROLLBACK_ON_ERROR, or two requests", at.app, app)}
+		}
+		app = at.app
+	}
+	return nil
+}
 
 // refusal is err with its canonical code.
 func refusal(err error) error {
@@ -144,11 +159,6 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		if err != nil {
 			errs[n], bad = err, true
 			continue
-		}
-		if a == p4v1.WriteRequest_DATAPLANE_ATOMIC && len(changes) > 0 && c.App != changes[0].App {
-			// A frame could meet one app after its change and the other before.
-			errs[n] = &p4info.Error{Code: codes.Unimplemented, Text: fmt.Sprintf("app %s cannot be changed at the same moment as app %s: use ROLLBACK_ON_ERROR, or two requests", c.App, changes[0].App)}
-			bad = true
 		}
 		changes, from = append(changes, c), append(from, n)
 	}

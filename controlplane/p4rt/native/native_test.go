@@ -527,8 +527,9 @@ func TestBoxSettings(t *testing.T) {
 	// Two apps do not change at the same moment.
 	mode := w.table("steer_ingress.mode")
 	both := []*p4v1.Update{update(modify, d), update(modify, &p4v1.TableEntry{TableId: mode.ID, IsDefaultAction: true})}
-	if got := w.write(p4v1.WriteRequest_DATAPLANE_ATOMIC, both...); fmt.Sprint(got) != "[Aborted Unimplemented]" {
-		t.Error(got)
+	_, err := w.client.Write(t.Context(), &p4v1.WriteRequest{DeviceId: 1, ElectionId: w.id, Updates: both, Atomicity: p4v1.WriteRequest_DATAPLANE_ATOMIC})
+	if st := status.Convert(err); st.Code() != codes.Unimplemented || len(st.Details()) != 0 {
+		t.Error(err)
 	}
 	if got := w.write(p4v1.WriteRequest_ROLLBACK_ON_ERROR, both...); fmt.Sprint(got) != "[OK OK]" {
 		t.Error(got)
