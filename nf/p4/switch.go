@@ -155,6 +155,9 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 	if c.Queues < 0 || c.MaxPasses < 0 {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
 	}
+	if most := p.std.egressSpec.mask; uint64(c.DropPort) > most {
+		return nil, invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
+	}
 	s := &Switch{prog: p, cfg: c, trace: c.Trace, now: c.Start,
 		down: map[uint32]bool{}, hashes: make([]func(b []byte) uint64, len(p.calcs)),
 		tmp:  make([]uint64, p.tmp),

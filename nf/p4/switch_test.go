@@ -75,6 +75,22 @@ func TestDrops(t *testing.T) {
 	}
 }
 
+// TestDropPort: the port that drops is one that egress_spec can say.
+func TestDropPort(t *testing.T) {
+	s := wired(arr{prim("mark_to_drop", hdrv("standard_metadata"))}, nil)
+	if _, r := run(s.load(t, Config{DropPort: 500}), 1, "abc"); r.Dropped != IngressDrop {
+		t.Errorf("%+v", r)
+	}
+	p, err := Load(s.json())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = NewSwitch(p, Config{DropPort: 512})
+	if want := "invalid: drop port 512, the program's ports are 0 to 511"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
 // TestFailedParser: an assertion that does not hold, or a loop without end, ends
 // the parser at once.
 func TestFailedParser(t *testing.T) {
