@@ -271,9 +271,8 @@ func (g *generator) wide(e *expr, n int) wideFn {
 func (g *generator) wideOp(e *expr, n int) wideFn {
 	switch e.op {
 	case opConst:
-		c := make([]uint64, n)
-		extend(c, e.c, true)
-		return func(_ *packetState, dst []uint64) { copy(dst, c) }
+		c := e.c
+		return func(_ *packetState, dst []uint64) { extend(dst[:n], c, true) }
 	case opField:
 		slot, w, signed, width := e.hdr.base+e.fld.off, words(e.fld.bits), e.fld.signed, e.fld.bits
 		return func(k *packetState, dst []uint64) {

@@ -246,9 +246,14 @@ const maxFrame = 1 << 30
 // give returns a packet that has ended.
 func (s *Switch) give(k *packetState) { s.spare = append(s.spare, k) }
 
-func (s *Switch) drop(k *packetState, r Reason) {
+// lose counts what is dropped.
+func (s *Switch) lose(r Reason) {
 	s.result.Dropped = r
 	s.dropped[r]++
+}
+
+func (s *Switch) drop(k *packetState, r Reason) {
+	s.lose(r)
 	if s.trace != nil {
 		s.trace(Event{Kind: EventDrop, Object: int(r), Copy: k.copied})
 	}
@@ -453,6 +458,10 @@ func (s *Switch) toSession(c *packetState, ses Session) {
 // multicast queues a copy for each replica and returns how many there are.
 func (s *Switch) multicast(k *packetState, to []Replica) int {
 	for _, r := range to {
+		if s.passes+len(s.in)-s.inAt+len(s.out)-s.outAt >= s.cfg.MaxPasses {
+			s.lose(PassLimit) // those that wait take the passes that are left
+			continue
+		}
 		c := s.replicate(k)
 		if s.trace != nil {
 			s.event(EventReplica, int(r.Port), uint64(c.copied))

@@ -210,6 +210,23 @@ func TestMulticast(t *testing.T) {
 	expect(t, got, sent{1, "X\x0a\x05def"}, sent{2, "X\x14\x05def"}, sent{1, "X\x1e\x05def"})
 }
 
+// TestReplicasAreBounded: replicas that could not pass egress are not made.
+func TestReplicasAreBounded(t *testing.T) {
+	sw := wired(arr{assign(std("mcast_grp"), hexs("0x5"))}, nil).load(t, Config{MaxPasses: 16})
+	if err := sw.SetMulticast(5, make([]Replica, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, r := run(sw, 0, "abc")
+		if len(got) != 15 || r != (Result{15, PassLimit}) || len(sw.spare) > 20 {
+			t.Errorf("%d frames left: %+v; %d packets in memory", len(got), r, len(sw.spare))
+		}
+	}
+	if n := sw.Dropped(PassLimit); n != 2*985 {
+		t.Errorf("%d dropped", n)
+	}
+}
+
 func TestResubmitAndRecirculate(t *testing.T) {
 	resubmitOnce := arr{assign(fld("h", "dst"), fld("meta", "a")), assign(fld("h", "src"), std("instance_type")), assign(fld("meta", "b"), hexs("0x1")),
 		prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x0"))), hexs("0x6")),
