@@ -191,6 +191,12 @@ func TestShortNames(t *testing.T) {
 	if got := d.KeyText(&e); err != nil || got != "entry hdr.ip.src=1 hdr.ip.dst=2 meta.src=3..3" {
 		t.Errorf("%s, %v", got, err)
 	}
+	d.Keys = append(d.Keys, table.Field{Name: "src", Bits: 8}) // the full name of one is an end of others
+	e, err = d.Parse(table.Text{Match: map[string]string{"src": "4"}})
+	if got := d.KeyText(&e); err != nil || got != "entry src=4" {
+		t.Errorf("%s, %v", got, err)
+	}
+	d.Keys = d.Keys[:3]
 	for _, m := range []map[string]string{{"src": "1"}, {"rc": "1"}, {"dst": "1", "ip.dst": "2"}} {
 		if _, err := d.Parse(table.Text{Match: m}); err == nil {
 			t.Errorf("%v: it is not clear which field is meant", m)

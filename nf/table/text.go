@@ -265,21 +265,20 @@ func (d *Decl) Parse(t Text) (Entry, error) {
 func full(values map[string]string, fields []Field) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		found := ""
-		for _, f := range fields {
-			switch {
-			case f.Name == name:
-				found = name
-			case strings.HasSuffix(f.Name, "."+name) && found == "":
-				found = f.Name
-			case strings.HasSuffix(f.Name, "."+name) && found != name:
+		end := func(f Field) bool { return strings.HasSuffix(f.Name, "."+name) }
+		i := slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })
+		if i < 0 {
+			if i = slices.IndexFunc(fields, end); i >= 0 && slices.ContainsFunc(fields[i+1:], end) {
 				return nil, fmt.Errorf("%s alone; it has %s", name, list(fieldNames(fields)))
 			}
 		}
-		if _, twice := out[found]; found == "" || twice {
+		if i < 0 {
 			return nil, fmt.Errorf("%s; it has %s", name, list(fieldNames(fields)))
 		}
-		out[found] = values[name]
+		if _, twice := out[fields[i].Name]; twice {
+			return nil, fmt.Errorf("%s a second time; it has %s", name, list(fieldNames(fields)))
+		}
+		out[fields[i].Name] = values[name]
 	}
 	return out, nil
 }
