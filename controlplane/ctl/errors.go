@@ -119,6 +119,20 @@ func perUpdate(c codes.Code) bool {
 	return true
 }
 
+// readError decodes the answer to a Read: by the specification it is UNKNOWN with a
+// p4.v1.Error for each of the queries; the first that failed counts. Others answer
+// with that one's code.
+func readError(err error) error {
+	if st := status.Convert(err); st.Code() == codes.Unknown {
+		for _, d := range st.Details() {
+			if e, ok := d.(*p4v1.Error); ok && codes.Code(e.CanonicalCode) != codes.OK {
+				return &callError{status.New(codes.Code(e.CanonicalCode), e.Message)}
+			}
+		}
+	}
+	return requestError(err)
+}
+
 // requestError is the error of a whole request in words.
 func requestError(err error) error {
 	st, ok := status.FromError(err)

@@ -465,7 +465,7 @@ func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, aske
 			return nil
 		}
 		if err != nil {
-			return requestError(err)
+			return readError(err)
 		}
 		for _, e := range m.Entities {
 			if err := yield(e); err != nil {

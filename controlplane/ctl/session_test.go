@@ -200,6 +200,22 @@ func TestWriteErrors(t *testing.T) {
 	}
 }
 
+func TestReadErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code codes.Code
+		text string
+	}{
+		{bmv2Style(2, []*p4v1.Error{{}, {CanonicalCode: int32(codes.NotFound), Message: "gone"}}), codes.NotFound, "gone (NotFound)"},
+		{status.Error(codes.Unimplemented, "no such thing"), codes.Unimplemented, "no such thing (Unimplemented)"},
+		{status.Error(codes.Unknown, "oh"), codes.Unknown, "oh (Unknown)"},
+	} {
+		if err := readError(c.err); status.Code(err) != c.code || err.Error() != c.text {
+			t.Errorf("%v: %v", c.err, err)
+		}
+	}
+}
+
 func TestSplit(t *testing.T) {
 	var updates []*p4v1.Update
 	for range 25 {

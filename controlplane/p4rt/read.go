@@ -36,14 +36,9 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	if p == nil {
 		return status.Errorf(codes.FailedPrecondition, "device %d has no pipeline: set one first", d.id)
 	}
-	// All is checked before anything is answered.
-	for _, q := range r.GetEntities() {
-		if err := p.Info().Query(q); err != nil {
-			return statusOf(err).Err()
-		}
-	}
 	size := 0
 	answer := &p4v1.ReadResponse{}
+	var ended error // no more can be sent
 	flush := func() error {
 		s.stats.EntitiesRead.Add(uint64(len(answer.Entities)))
 		d.writing.RUnlock()
@@ -53,10 +48,15 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 		if err == nil && d.current() != p {
 			err = status.Error(codes.Aborted, "the pipeline was replaced while it was read")
 		}
+		ended = err
 		return err
 	}
-	for _, q := range r.GetEntities() {
-		err := d.read(p, q, func(e *p4v1.Entity) error {
+	errs := make([]error, len(r.GetEntities()))
+	for n, q := range r.GetEntities() {
+		if errs[n] = p.Info().Query(q); errs[n] != nil {
+			continue
+		}
+		errs[n] = d.read(p, q, func(e *p4v1.Entity) error {
 			if !scope.allows(p.Info(), e) {
 				return nil
 			}
@@ -70,8 +70,8 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 			size += n + 4
 			return nil
 		})
-		if err != nil {
-			return statusOf(err).Err()
+		if ended != nil {
+			return ended
 		}
 	}
 	if len(answer.Entities) > 0 {
@@ -79,9 +79,12 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 		d.writing.RUnlock()
 		err := g.Send(answer)
 		d.writing.RLock()
-		return err
+		if err != nil {
+			return err
+		}
 	}
-	return nil
+	_, err = report("requests", errs)
+	return err
 }
 
 // read answers one query, which has been checked.

@@ -47,7 +47,7 @@ func TestQueue(t *testing.T) {
 // no message could carry.
 func TestReportOfNames(t *testing.T) {
 	for n := range 4 {
-		err := New(Config{}).report([]error{refusal(codes.NotFound, strings.Repeat("x", n)+strings.Repeat("€", maxErrorText))})
+		_, err := report("updates", []error{refusal(codes.NotFound, strings.Repeat("x", n)+strings.Repeat("€", maxErrorText))})
 		if st := status.Convert(err); st.Code() != codes.Unknown || len(st.Details()) != 1 {
 			t.Error(err)
 		} else if e := st.Details()[0].(*p4v1.Error); codes.Code(e.GetCanonicalCode()) != codes.NotFound || !strings.HasSuffix(e.GetMessage(), "€…") {

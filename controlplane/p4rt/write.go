@@ -47,7 +47,9 @@ func (s *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResp
 	}
 	errs := d.write(p, scope, r.GetUpdates(), r.GetAtomicity())
 	s.stats.Updates.Add(uint64(len(errs)))
-	return &p4v1.WriteResponse{}, s.report(errs)
+	refused, err := report("updates", errs)
+	s.stats.UpdateErrors.Add(uint64(refused))
+	return &p4v1.WriteResponse{}, err
 }
 
 // write makes updates and says what became of each.
@@ -118,14 +120,13 @@ func writeDigest(i *p4info.Info, m map[uint32]*p4v1.DigestEntry_Config, op p4v1.
 // the status, which clients take up to a limit.
 const maxErrorText = 240
 
-// report is the status of a Write: nil, or Unknown with a p4.v1.Error for each
-// update.
-func (s *Server) report(errs []error) error {
+// report is the status of a batch: nil, or Unknown with a p4.v1.Error for each of
+// its elements. Bad is how many were refused.
+func report(what string, errs []error) (bad int, err error) {
 	if !slices.ContainsFunc(errs, func(e error) bool { return e != nil }) {
-		return nil
+		return 0, nil
 	}
 	details := make([]protoadapt.MessageV1, len(errs))
-	bad := 0
 	first := ""
 	for n, err := range errs {
 		e := &p4v1.Error{}
@@ -142,10 +143,9 @@ func (s *Server) report(errs []error) error {
 		}
 		details[n] = protoadapt.MessageV1Of(e)
 	}
-	s.stats.UpdateErrors.Add(uint64(bad))
-	st, err := status.Newf(codes.Unknown, "%d of %d updates were refused, the first: %s", bad, len(errs), first).WithDetails(details...)
+	st, err := status.Newf(codes.Unknown, "%d of %d %s were refused, the first: %s", bad, len(errs), what, first).WithDetails(details...)
 	if err != nil {
-		return status.Error(codes.Internal, err.Error())
+		return bad, status.Error(codes.Internal, err.Error())
 	}
-	return st.Err()
+	return bad, st.Err()
 }

@@ -158,7 +158,7 @@ func TestWhoMayWrite(t *testing.T) {
 		RegisterEntry: &p4v1.RegisterEntry{Data: &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: make([]byte, p4rt.MaxMessage+1)}}}}}}}}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("an oversized message: %v", err)
 	}
-	if _, err := w.tryRead(""); status.Code(err) != codes.InvalidArgument {
+	if _, err := w.tryRead(""); fmt.Sprint(perUpdate(t, 1, err)) != "[InvalidArgument]" {
 		t.Errorf("an empty entity: %v", err)
 	}
 }
@@ -473,4 +473,29 @@ func TestManyRoles(t *testing.T) {
 	}
 	w.role = ""
 	w.primary()
+}
+
+// TestReadErrors: of several requests the good ones are answered, and the status
+// says of each what became of it.
+func TestReadErrors(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	w.program("ipv4_router")
+	w.do(op("INSERT", ten), op("INSERT", toPort1))
+	got, err := w.tryRead(
+		"table_entry { table_id: 36085846 }",
+		"table_entry { table_id: 5 }",
+		`direct_counter_entry { table_entry { table_id: 36085846 match { field_id: 1 lpm { value: "\x0b\x00\x00\x00" prefix_len: 8 } } } }`,
+		"counter_entry { counter_id: 314588144 index { index: 1000000 } }",
+		"",
+		"table_entry { table_id: 45655381 }")
+	if each := fmt.Sprint(perUpdate(t, 6, err)); each != "[OK NotFound NotFound OutOfRange InvalidArgument OK]" || status.Code(err) != codes.Unknown {
+		t.Errorf("%s: %v", each, err)
+	}
+	if len(got) != 2 || got[0].GetTableEntry().GetTableId() != 36085846 || got[1].GetTableEntry().GetTableId() != 45655381 {
+		t.Error(got)
+	}
+	if m := status.Convert(err).Message(); !strings.Contains(m, "4 of 6 requests") || !strings.Contains(m, "there is no table 0x00000005") {
+		t.Error(m)
+	}
 }
