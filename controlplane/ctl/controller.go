@@ -130,13 +130,10 @@ func (c *Controller) Set(in *Intent) error {
 	}
 	for _, d := range in.Devices {
 		if m := c.devices[d.Name]; m != nil {
+			m.endApp() // it would take the news that the device came to d
 			m.mu.Lock()
-			m.want = d
+			m.want, m.app = d, apps[d.Name]
 			m.status.Aligned, m.status.Entities, m.failures = false, len(d.Entities), 0
-			m.mu.Unlock()
-			m.endApp()
-			m.mu.Lock()
-			m.app = apps[d.Name]
 			m.mu.Unlock()
 			c.startApp(m)
 			m.enqueue()

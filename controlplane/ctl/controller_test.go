@@ -143,6 +143,43 @@ func TestControllerKeepsDevicesAtTheIntent(t *testing.T) {
 	}
 }
 
+// slowApp ends a while after it is told to.
+type slowApp struct{ begun chan struct{} }
+
+func (slowApp) Claim(*Device) error { return nil }
+func (a slowApp) Begin(ctx context.Context, _ *Session) error {
+	close(a.begun)
+	<-ctx.Done()
+	time.Sleep(20 * time.Millisecond)
+	return nil
+}
+func (slowApp) Handle(context.Context, *Session, []*p4v1.StreamMessageResponse) error { return nil }
+func (slowApp) Tick(context.Context, *Session) error                                  { return nil }
+
+// Each new intent has its app begin, though the device is compared while the one
+// before ends.
+func TestAppsBeginWithEachIntent(t *testing.T) {
+	at, _ := newFake(1).start(t, "127.0.0.1:0", nil)
+	d := mustIntent(t, at, "ipv4_router", "")
+	apps := make(chan slowApp, 100)
+	c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{Every: time.Millisecond, App: func(*Device) App {
+		a := slowApp{make(chan struct{})}
+		apps <- a
+		return a
+	}})
+	for n := range 10 {
+		select {
+		case <-(<-apps).begun:
+		case <-time.After(5 * time.Second):
+			t.Fatalf("the app of intent %d did not begin", n)
+		}
+		next := *d
+		if err := c.Set(&Intent{Devices: []*Device{&next}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // thousand is the number of devices that one controller holds in a test; their
 // servers and it are one process.
 const thousand = 1000
