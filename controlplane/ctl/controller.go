@@ -73,6 +73,7 @@ type managed struct {
 	mu       sync.Mutex
 	want     *Device
 	status   DeviceStatus
+	term     int  // counts up when the session is not primary any more
 	queued   bool // or to be queued again by the worker that has it
 	busy     bool
 	failures int
@@ -204,6 +205,7 @@ func (m *managed) changed(st Status) {
 	m.status.Status = st
 	if st.State != Primary {
 		m.status.Aligned = false
+		m.term++
 	}
 	now := m.status
 	m.mu.Unlock()
@@ -350,7 +352,7 @@ func (c *Controller) Status() []DeviceStatus {
 func (m *managed) work(ctx context.Context) {
 	m.mu.Lock()
 	m.queued = false
-	want, st := m.want, m.status.State
+	want, st, term := m.want, m.status.State, m.term
 	m.mu.Unlock()
 	var o *Outcome
 	var err error
@@ -372,7 +374,7 @@ func (m *managed) work(ctx context.Context) {
 	if st == Primary {
 		before := m.status.Aligned
 		m.status.Compared = m.c.opt.Session.Clock.Now()
-		m.status.Aligned, m.status.Problem = err == nil && m.want == want, ""
+		m.status.Aligned, m.status.Problem = err == nil && m.want == want && m.term == term, ""
 		if err != nil {
 			m.status.Problem = err.Error()
 			if ctx.Err() == nil && m.status.State == Primary {

@@ -162,11 +162,28 @@ func TestAppsBeginWithEachIntent(t *testing.T) {
 	at, _ := newFake(1).start(t, "127.0.0.1:0", nil)
 	d := mustIntent(t, at, "ipv4_router", "")
 	apps := make(chan slowApp, 100)
-	c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{Every: time.Millisecond, App: func(*Device) App {
+	c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{App: func(*Device) App {
 		a := slowApp{make(chan struct{})}
 		apps <- a
 		return a
 	}})
+	m := c.all()[0]
+	stop := make(chan struct{})
+	var often sync.WaitGroup
+	defer often.Wait()
+	defer close(stop)
+	often.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				m.enqueue()
+			case <-stop:
+				return
+			}
+		}
+	})
 	for n := range 10 {
 		select {
 		case <-(<-apps).begun:
@@ -177,6 +194,33 @@ func TestAppsBeginWithEachIntent(t *testing.T) {
 		if err := c.Set(&Intent{Devices: []*Device{&next}}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A device that another controller took while it was compared is not known to be
+// at the intent.
+func TestDemotedWhileComparing(t *testing.T) {
+	f := newFake(1)
+	at, _ := f.start(t, "127.0.0.1:0", nil)
+	c, err := NewController(&Dialer{}, &Intent{Devices: []*Device{mustIntent(t, at, "ipv4_router", "")}}, ControllerOptions{Session: options()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m := c.all()[0]
+	until(t, m.session, "primary", isState(Primary))
+	m.changed(m.session.Status())
+	f.mu.Lock() // it does not answer
+	done := make(chan struct{})
+	go func() { m.work(within(t)); close(done) }()
+	eventually(t, "at work", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return !m.queued })
+	st := m.session.Status()
+	st.State = Backup
+	m.changed(st)
+	f.mu.Unlock()
+	<-done
+	if st := c.Status()[0]; st.Aligned || st.Problem != "" {
+		t.Errorf("%+v", st)
 	}
 }
 
