@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -208,8 +209,7 @@ func TestDemotedWhileComparing(t *testing.T) {
 	}
 	defer c.Close()
 	m := c.all()[0]
-	until(t, m.session, "primary", isState(Primary))
-	m.changed(m.session.Status())
+	eventually(t, "to be compared", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.queued })
 	f.mu.Lock() // it does not answer
 	done := make(chan struct{})
 	go func() { m.work(within(t)); close(done) }()
@@ -337,7 +337,7 @@ func TestControllerSurvives(t *testing.T) {
 			if random.IntN(2) == 0 {
 				old.mu.Lock()
 				for id, dev := range old.devices {
-					f.devices[id] = &fakeDevice{info: dev.info, pipeline: dev.pipeline, entities: dev.entities}
+					f.devices[id] = &fakeDevice{info: dev.info, pipeline: dev.pipeline, entities: maps.Clone(dev.entities)}
 				}
 				old.mu.Unlock()
 			}
