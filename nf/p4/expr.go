@@ -125,6 +125,16 @@ func fieldExpr(h *header, f *field) *expr {
 	return e
 }
 
+// memberExpr is a field of the header that h yields.
+func memberExpr(h *expr, f *field) *expr {
+	if h.op == opHeader {
+		return fieldExpr(h.hdr, f)
+	}
+	e := &expr{op: opMember, fld: f, kids: [3]*expr{h}}
+	e.signedAs(f)
+	return e
+}
+
 func (e *expr) signedAs(f *field) {
 	e.bits = f.bits
 	if f.signed {

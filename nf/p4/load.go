@@ -683,6 +683,10 @@ func (l *loader) expr(j any, depth int) *expr {
 		}
 		return l.operation(v, depth)
 	case "field":
+		if at := elem(v, 0); has(at, "op") { // of an element of a stack, as p4c writes its validity
+			h := l.want(l.operation(at, depth+1), sortHeader, j)
+			return memberExpr(h, l.member(h.typ, text(elem(v, 1))))
+		}
 		h, f := l.field(v)
 		return fieldExpr(h, f)
 	case "hexstr":
@@ -876,12 +880,7 @@ func (l *loader) operation(j any, depth int) *expr {
 		if i < len(h.typ.fields) {
 			f = h.typ.fields[i]
 		}
-		if h.op == opHeader {
-			return fieldExpr(h.hdr, f)
-		}
-		e := &expr{op: opMember, fld: f, kids: [3]*expr{h}}
-		e.signedAs(f)
-		return e
+		return memberExpr(h, f)
 	case "access_union_header":
 		u := left(sortUnion)
 		one := u.union

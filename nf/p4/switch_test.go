@@ -280,6 +280,9 @@ func elemOf(i obj) obj {
 }
 
 func TestStack(t *testing.T) {
+	valid := func(i obj) obj {
+		return obj{"type": "field", "value": arr{elemOf(i)["value"].(obj)["left"].(obj)["value"], "$valid$"}}
+	}
 	stackv := obj{"type": "header_stack", "value": "e"}
 	for _, c := range []struct {
 		name        string
@@ -295,6 +298,8 @@ func TestStack(t *testing.T) {
 		{"runtime index", arr{prim("assign", wrap(elemOf(fld("e[0]", "v"))), hexs("0x41"))}, "\x01xyz", "\x01xyz"},
 		{"runtime index in range", arr{prim("assign", wrap(elemOf(exp("-", fld("e[0]", "v"), hexs("0x1")))), hexs("0x41"))}, "\x02\x03xyz", "\x02Axyz"},
 		{"out of range", arr{prim("assign", wrap(elemOf(fld("e[0]", "v"))), hexs("0x41")), prim("assign", fld("e[0]", "v"), wrap(elemOf(hexs("0x7"))))}, "\x09xyz", "\x00xyz"},
+		{"validity", arr{assign(fld("e[0]", "v"), valid(exp("-", fld("e[0]", "v"), hexs("0x1"))))}, "\x02\x05xyz", "\x01\x05xyz"},
+		{"no validity", arr{assign(fld("e[0]", "v"), valid(fld("e[0]", "v")))}, "\x02\x05xyz", "\x00\x05xyz"},
 		{"last index", arr{prim("assign", fld("e[0]", "v"), wrap(exp("last_stack_index", nil, stackv)))}, "\x02\x04\x05xyz", "\x02\x04\x05xyz"},
 		{"last header", arr{prim("assign_header", hdrv("e[0]"), wrap(obj{"type": "stack_field", "value": arr{"e", "last"}}))}, "\x02\x04\x05xyz", "\x05\x04\x05xyz"},
 		{"full", arr{prim("assign", fld("e[0]", "v"), std("parser_error"))}, "\x02\x04\x06xyz", "\x03\x04\x06xyz"},
