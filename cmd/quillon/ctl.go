@@ -117,13 +117,16 @@ func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
 	fs.StringVar(&f.p4info, "p4info", "", "its P4Info, a `file` (default: what the device says)")
 }
 
-// open connects to the device; an observer takes no part in the arbitration.
-func (f *oneDevice) open(ctx context.Context, observe bool, event func(*p4v1.StreamMessageResponse)) (*ctl.Session, error) {
+// open connects to the device; an observer takes no part in the arbitration. Hear,
+// unless nil, says what the session tells.
+func (f *oneDevice) open(ctx context.Context, observe bool, hear func(*ctl.Options)) (*ctl.Session, error) {
 	o, err := f.options(observe)
 	if err != nil {
 		return nil, err
 	}
-	o.Event = event
+	if hear != nil {
+		hear(&o)
+	}
 	return openReady(ctx, &ctl.Dialer{Transport: f.Transport}, ctl.Target{Address: f.address, DeviceID: f.id, Role: f.role}, o)
 }
 

@@ -37,7 +37,8 @@ were idle for their time; without arguments all three. Counters are read every
 --every, and those that changed are shown.
 
 A device tells its primary controller only: for all but counters, watch becomes it,
-and one that runs stands back until watch ends.`,
+and one that runs stands back until watch ends. Watch ends with status 2 when another
+controller becomes primary, or the connection is lost.`,
 		Example: `  quillon ctl watch
   quillon ctl watch digests -n 10 --json
   quillon ctl watch counters --every 5s`,
@@ -93,14 +94,20 @@ func (w *watcher) wants(kind string) bool {
 
 func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 	messages := make(chan *p4v1.StreamMessageResponse, 1024)
-	lost := make(chan struct{}, 1)
-	s, err := f.open(ctx, false, func(m *p4v1.StreamMessageResponse) {
+	lost, changed := make(chan struct{}, 1), make(chan struct{}, 1)
+	notify := func(c chan struct{}) {
 		select {
-		case messages <- m:
+		case c <- struct{}{}:
 		default:
+		}
+	}
+	s, err := f.open(ctx, false, func(o *ctl.Options) {
+		o.Changed = func(ctl.Status) { notify(changed) }
+		o.Event = func(m *p4v1.StreamMessageResponse) {
 			select {
-			case lost <- struct{}{}:
+			case messages <- m:
 			default:
+				notify(lost)
 			}
 		}
 	})
@@ -108,6 +115,7 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 		return err
 	}
 	defer s.Close()
+	losses := s.Status().Losses
 	info, err := f.info(ctx, s)
 	if err != nil {
 		return err
@@ -133,6 +141,14 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 				if done, err := w.print(e, e.Text); done || err != nil {
 					return err
 				}
+			}
+		case <-changed:
+			// What is told meanwhile, and asked of a device that restarted, is lost.
+			switch st := s.Status(); {
+			case st.Losses != losses:
+				return fmt.Errorf("%s: the connection was lost", s.Target)
+			case st.State != ctl.Primary:
+				return fmt.Errorf("%s: not primary any more: the device tells another controller now", s.Target)
 			}
 		case <-lost:
 			fmt.Fprintln(w.cmd.ErrOrStderr(), "quillon: the device tells more than can be printed: some is lost")
