@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
@@ -33,7 +34,7 @@ type UpdateError struct {
 }
 
 func (e *UpdateError) Error() string {
-	msg := e.Message
+	msg := plain(e.Message)
 	if msg == "" {
 		msg = "the device gives no reason"
 	}
@@ -141,12 +142,22 @@ func requestError(err error) error {
 	}
 	switch msg := st.Message(); {
 	case st.Code() == codes.PermissionDenied && (msg == "" || strings.Contains(strings.ToLower(msg), "primary") || strings.Contains(strings.ToLower(msg), "master")):
-		return fmt.Errorf("%w: %s", ErrNotPrimary, msg)
+		return fmt.Errorf("%w: %s", ErrNotPrimary, plain(msg))
 	case st.Code() == codes.Unavailable, st.Code() == codes.Canceled:
 		return fmt.Errorf("%w: %w", ErrNotConnected, &callError{st})
 	default:
 		return &callError{st}
 	}
+}
+
+// plain is a device's words as one line of what can be printed.
+func plain(s string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s))
 }
 
 // callError is a gRPC status as one line: what happened, then the code.
@@ -156,7 +167,7 @@ func (e *callError) Error() string {
 	if e.st.Message() == "" {
 		return e.st.Code().String()
 	}
-	return fmt.Sprintf("%s (%s)", e.st.Message(), e.st.Code())
+	return fmt.Sprintf("%s (%s)", plain(e.st.Message()), e.st.Code())
 }
 
 func (e *callError) GRPCStatus() *status.Status { return e.st }

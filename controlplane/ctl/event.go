@@ -68,7 +68,7 @@ func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 		}
 		return out
 	case *p4v1.StreamMessageResponse_Error:
-		return []Event{{Kind: "error", Text: fmt.Sprintf("error %s: %s", codes.Code(x.Error.CanonicalCode), x.Error.Message)}}
+		return []Event{{Kind: "error", Text: fmt.Sprintf("error %s: %s", codes.Code(x.Error.CanonicalCode), plain(x.Error.Message))}}
 	}
 	return nil
 }

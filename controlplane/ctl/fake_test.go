@@ -384,7 +384,7 @@ func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
 		}
 		kind := p4info.Key(q)[:1]
 		if len(f.hidden) > 0 && slices.Contains([]byte(f.hidden), kind[0]) {
-			return status.Errorf(codes.Unimplemented, "no reads of this kind")
+			return status.Errorf(codes.Unimplemented, "no reads\nof this kind")
 		}
 		m := &p4v1.ReadResponse{}
 		for key, e := range d.entities {

@@ -313,6 +313,11 @@ func TestUnreadableKinds(t *testing.T) {
 			t.Errorf("%d: %+v %v %v", n, o, err, o.Err())
 		}
 	}
+	// What the device gives as a reason is a comment of one line in a dump.
+	var b strings.Builder
+	if _, err := s.Dump(within(t), d.Info, "p4info", "config", &b); err != nil || !strings.Contains(b.String(), "# not shown by the device: meters (no reads of this kind (Unimplemented))\n") {
+		t.Errorf("%v\n%s", err, b.String())
+	}
 }
 
 func TestOtherPrograms(t *testing.T) {
