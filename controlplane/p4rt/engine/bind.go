@@ -138,6 +138,16 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 	if err := b.bindArrays("meter", i.Meters, prog.Meters(), false); err != nil {
 		return nil, err
 	}
+	for _, m := range i.Meters {
+		if m.MeterType == configv1.MeterSpec_SINGLE_RATE_THREE_COLOR {
+			return nil, refuse(codes.InvalidArgument, "meter %s has an excess burst: the engine's have two rates", m.Name)
+		}
+	}
+	for _, m := range i.DirectMeters {
+		if m.MeterType == configv1.MeterSpec_SINGLE_RATE_THREE_COLOR {
+			return nil, refuse(codes.InvalidArgument, "direct meter %s has an excess burst: the engine's have two rates", m.Name)
+		}
+	}
 	if err := b.bindArrays("register", i.Registers, prog.Registers(), true); err != nil {
 		return nil, err
 	}

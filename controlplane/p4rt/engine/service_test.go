@@ -499,3 +499,17 @@ func TestReadErrors(t *testing.T) {
 		t.Error(m)
 	}
 }
+
+// TestSingleRateMeters: the engine's meters have two rates, so an excess burst
+// would be forgotten.
+func TestSingleRateMeters(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	for kind, want := range map[configv1.MeterSpec_Type]codes.Code{configv1.MeterSpec_SINGLE_RATE_TWO_COLOR: codes.OK, configv1.MeterSpec_SINGLE_RATE_THREE_COLOR: codes.InvalidArgument} {
+		info, json := programFiles(t, "ipv4_router")
+		info.Proto.Meters[0].Spec.Type = kind
+		if err := w.set(commit, info, json); status.Code(err) != want {
+			t.Errorf("%v: %v", kind, err)
+		}
+	}
+}
