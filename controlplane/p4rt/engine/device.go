@@ -235,14 +235,17 @@ func (d *Device) Commit(x p4rt.Pipeline) error {
 	}
 	p.own.Lock()
 	defer p.own.Unlock()
-	if err := d.app(func(a *p4.App) { d.use(a, p) }); err != nil {
+	err := d.app(func(a *p4.App) {
+		d.use(a, p)
+	})
+	if err != nil {
 		return refuse(codes.Unavailable, "%v", err)
 	}
+	d.current.Store(p)
 	if old != nil {
 		old.live = false
 	}
 	p.live = true
-	d.current.Store(p)
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/p4"
@@ -9,4 +11,25 @@ import (
 // Of is a pipeline of a switch that no device runs.
 func Of(info *p4info.Info, json []byte, sw *p4.Switch) (p4rt.Pipeline, error) {
 	return (&Device{}).pipeline(info, json, sw)
+}
+
+// Steps makes an update on a pipeline that no device runs, and counts in how many
+// parts.
+func Steps(x p4rt.Pipeline, u *p4v1.Update) (int, error) {
+	p := x.(*pipeline)
+	do := p.prepare(u)
+	for n := 1; ; n++ {
+		if _, err := do(p.sw); err != errMore {
+			return n, err
+		}
+	}
+}
+
+// Restore does now what a device does from time to time.
+func Restore(d *Device) { d.restore() }
+
+// Runs reports whether the app runs the pipeline that was committed last.
+func Runs(d *Device) (yes bool, err error) {
+	err = d.app(func(a *p4.App) { yes = a.Switch() == d.current.Load().sw })
+	return yes, err
 }

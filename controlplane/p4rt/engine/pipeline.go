@@ -49,10 +49,40 @@ func (p *pipeline) Config() []byte { return p.config }
 
 // Atomic implements p4rt.Pipeline.
 func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) error {
-	if a == p4v1.WriteRequest_DATAPLANE_ATOMIC && len(updates) > maxAtomic {
-		return refuse(codes.Unimplemented, "%d updates, at most %d can be made between two frames", len(updates), maxAtomic)
+	if a != p4v1.WriteRequest_DATAPLANE_ATOMIC {
+		return nil
+	}
+	n := int64(0)
+	for _, u := range updates {
+		n += p.cost(u.GetEntity())
+	}
+	if n > maxAtomic {
+		return refuse(codes.Unimplemented, "%d updates, of single elements of arrays, at most %d can be made between two frames", n, maxAtomic)
 	}
 	return nil
+}
+
+// cost is how many entries or elements of an array an update is about.
+func (p *pipeline) cost(e *p4v1.Entity) int64 {
+	var all *p4info.Array
+	switch x := e.GetEntity().(type) {
+	case *p4v1.Entity_CounterEntry:
+		if x.CounterEntry.GetIndex() == nil {
+			all = p.info.Counter(x.CounterEntry.GetCounterId())
+		}
+	case *p4v1.Entity_MeterEntry:
+		if x.MeterEntry.GetIndex() == nil {
+			all = p.info.Meter(x.MeterEntry.GetMeterId())
+		}
+	case *p4v1.Entity_RegisterEntry:
+		if x.RegisterEntry.GetIndex() == nil {
+			all = p.info.Register(x.RegisterEntry.GetRegisterId())
+		}
+	}
+	if all == nil {
+		return 1
+	}
+	return max(1, all.Size)
 }
 
 // visit calls step again and again while it returns true: between two breaths,
@@ -119,8 +149,11 @@ func codeOf(err error) error {
 	return &p4info.Error{Code: c, Text: err.Error()}
 }
 
-// op makes one update, and returns what takes it back.
+// op makes one update, and returns what takes it back. With errMore it has made a
+// part of it, and is to be called again.
 type op func(sw *p4.Switch) (undo func(), err error)
+
+var errMore = errors.New("there is more to do")
 
 // Write implements p4rt.Pipeline.
 func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []error {
@@ -140,6 +173,9 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		for at < len(ops) {
 			err := p.visit(func(sw *p4.Switch) bool {
 				_, err := ops[at](sw)
+				if err == errMore {
+					return true
+				}
 				errs[at] = codeOf(err)
 				bad = bad || err != nil
 				at++
@@ -160,13 +196,15 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		switch {
 		case !bad && at < len(ops):
 			u, err := ops[at](sw)
-			if err != nil {
+			if err != nil && err != errMore {
 				errs[at] = codeOf(err)
 				bad = true
 				break
 			}
 			undo = append(undo, u)
-			at++
+			if err == nil {
+				at++
+			}
 		case bad && len(undo) > 0:
 			undo[len(undo)-1]()
 			undo = undo[:len(undo)-1]
@@ -305,11 +343,16 @@ func refused(err error) op { return func(*p4.Switch) (func(), error) { return ni
 
 func nothing(*p4.Switch) (func(), error) { return func() {}, nil }
 
+// cellsAtOnce is how many elements of an array are read or written before the
+// time is looked at.
+const cellsAtOnce = 16
+
 // cells does f for the element of an array, or for all of them.
 func cells(a *p4info.Array, x *p4v1.Index, f func(sw *p4.Switch, n int) (func(), error)) op {
+	at, end := 0, int(a.Size)
 	if x != nil {
-		n := int(x.GetIndex())
-		return func(sw *p4.Switch) (func(), error) { return f(sw, n) }
+		at = int(x.GetIndex())
+		end = at + 1
 	}
 	return func(sw *p4.Switch) (func(), error) {
 		var undo []func()
@@ -318,13 +361,16 @@ func cells(a *p4info.Array, x *p4v1.Index, f func(sw *p4.Switch, n int) (func(),
 				u()
 			}
 		}
-		for n := range int(a.Size) {
-			u, err := f(sw, n)
+		for ; at < end && len(undo) < cellsAtOnce; at++ {
+			u, err := f(sw, at)
 			if err != nil {
 				back()
 				return nil, err
 			}
 			undo = append(undo, u)
+		}
+		if at < end {
+			return back, errMore
 		}
 		return back, nil
 	}

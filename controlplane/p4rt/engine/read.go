@@ -102,7 +102,7 @@ func readCells[V any](p *pipeline, a *p4info.Array, x *p4v1.Index, get func(*p4.
 		first := at
 		var failed error
 		err := p.visit(func(sw *p4.Switch) bool {
-			for range 16 {
+			for range cellsAtOnce {
 				if at == end {
 					return false
 				}

@@ -1,10 +1,13 @@
 package engine_test
 
 import (
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/controlplane/p4rt/engine"
 	"github.com/quillon/quillon/nf/graph"
 )
 
@@ -38,4 +41,42 @@ func TestRebuild(t *testing.T) {
 		t.Log(m, c.err)
 	}
 	w.texts("table_entry { table_id: 43557776 }", "table bridge_ingress.dmac meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:0a -> bridge_ingress.forward(port=0)")
+}
+
+// TestCommitStays: what looks whether the app was made anew does not take a pipeline
+// that is just being committed for that.
+func TestCommitStays(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	info, json := programFiles(t, "l2_bridge")
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					engine.Restore(w.dev)
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for n := range 200 {
+		p, err := w.dev.Build(info, json)
+		if err == nil {
+			err = w.dev.Commit(p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine.Restore(w.dev)
+		if yes, err := engine.Runs(w.dev); !yes || err != nil {
+			t.Errorf("commit %d: the pipeline before runs; %v", n, err)
+			break
+		}
+	}
+	close(done)
+	wg.Wait()
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/controlplane/p4rt/engine"
 	"github.com/quillon/quillon/p4src"
 )
 
@@ -511,5 +512,46 @@ func TestSingleRateMeters(t *testing.T) {
 		if err := w.set(commit, info, json); status.Code(err) != want {
 			t.Errorf("%v: %v", kind, err)
 		}
+	}
+}
+
+// TestWholeArrays: an array is written in parts, so that frames do not wait for it,
+// and is taken back in whole.
+func TestWholeArrays(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	w.program("swordbox_steer")
+	const all = `register_entry { register_id: 384855550 data { bitstring: "\x07" } }` // 4096 of them
+	info, json := programFiles(t, "swordbox_steer")
+	p, err := w.dev.Build(info, json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := engine.Steps(p, parseUpdate(t, op("MODIFY", all))); err != nil || n < 100 {
+		t.Errorf("%v: %d parts", err, n)
+	}
+	sum := func() (sum int) {
+		list := w.read("register_entry { register_id: 384855550 }")
+		for _, e := range list {
+			sum += int(e.GetRegisterEntry().GetData().GetBitstring()[0])
+		}
+		if len(list) != 4096 {
+			t.Errorf("%d elements", len(list))
+		}
+		return sum
+	}
+	for _, a := range []p4v1.WriteRequest_Atomicity{rollback, atOnce} {
+		got, err := w.write(a, parseUpdate(t, op("MODIFY", all)), parseUpdate(t, op("DELETE", "packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 5 } }")))
+		if fmt.Sprint(got) != "[Aborted NotFound]" || sum() != 0 {
+			t.Errorf("%v: %v, sum %d", a, err, sum())
+		}
+	}
+	three := parseUpdate(t, op("MODIFY", all))
+	if _, err := w.write(atOnce, three, three, three); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+	w.do(op("MODIFY", all))
+	if sum() != 7*4096 {
+		t.Errorf("sum %d", sum())
 	}
 }
