@@ -496,7 +496,7 @@ func (l *loader) parsers(root any) {
 	}
 	j := all[0]
 	p := &parser{start: -1, errs: parserErrors{
-		noError: l.p.errors["NoError"], tooShort: l.p.errors["PacketTooShort"], noMatch: l.p.errors["NoMatch"],
+		noError: l.p.errors["NoError"], tooShort: l.p.errors["PacketTooShort"],
 		stackOutOfBounds: l.p.errors["StackOutOfBounds"], headerTooShort: l.p.errors["HeaderTooShort"],
 		timeout: l.p.errors["ParserTimeout"], invalidArgument: l.p.errors["ParserInvalidArgument"]}}
 	l.p.parser = p

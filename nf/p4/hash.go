@@ -219,12 +219,11 @@ func (k *packetState) payload() []byte {
 // checksum is a field that is verified behind the parser, or written in front
 // of the deparser.
 type checksum struct {
-	name  string
-	hdr   *header
-	fld   *field
-	calc  *calculation
-	when  testFn // nil: always
-	valid bool   // a verification asks for the header
+	name string
+	hdr  *header
+	fld  *field
+	calc *calculation
+	when testFn // nil: always
 }
 
 func (s *Switch) verifyChecksums(k *packetState) {

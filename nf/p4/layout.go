@@ -44,7 +44,6 @@ type headerType struct {
 	// lengthExp is the JSON of a varbit's length, for an extraction that does
 	// not bring its own; nil for none. Its fields are of the header itself.
 	lengthExp any
-	maxBytes  int // of the whole header; 0: not limited
 	// loads read all fields, when each lies in eight bytes; else nil.
 	loads []load
 }

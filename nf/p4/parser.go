@@ -8,7 +8,7 @@ const maxStates = 4096
 
 // parserErrors are the program's numbers of the errors of P4's core library.
 type parserErrors struct {
-	noError, tooShort, noMatch, stackOutOfBounds, headerTooShort, timeout, invalidArgument uint32
+	noError, tooShort, stackOutOfBounds, headerTooShort, timeout, invalidArgument uint32
 }
 
 type parser struct {

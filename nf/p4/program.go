@@ -135,13 +135,18 @@ var (
 	ErrInvalid  = errors.New("invalid")
 )
 
-// Tables are the program's tables, in the order of the JSON.
-func (p *Program) Tables() []TableInfo {
-	var all []TableInfo
-	for _, t := range p.tables {
-		all = append(all, t.TableInfo)
+// infos are what is told of a list's elements.
+func infos[T, I any](list []T, of func(T) I) []I {
+	all := make([]I, len(list))
+	for i, x := range list {
+		all[i] = of(x)
 	}
 	return all
+}
+
+// Tables are the program's tables, in the order of the JSON.
+func (p *Program) Tables() []TableInfo {
+	return infos(p.tables, func(t *tableDef) TableInfo { return t.TableInfo })
 }
 
 // Table is the table of a name.
@@ -155,20 +160,12 @@ func (p *Program) Table(name string) (TableInfo, bool) {
 
 // Actions are the program's actions, in the order of the JSON.
 func (p *Program) Actions() []ActionInfo {
-	var all []ActionInfo
-	for _, a := range p.actions {
-		all = append(all, a.ActionInfo)
-	}
-	return all
+	return infos(p.actions, func(a *action) ActionInfo { return a.ActionInfo })
 }
 
 // Counters are the arrays of indirect counters.
 func (p *Program) Counters() []ArrayInfo {
-	var all []ArrayInfo
-	for _, c := range p.counters {
-		all = append(all, c.ArrayInfo)
-	}
-	return all
+	return infos(p.counters, func(c *arrayDef) ArrayInfo { return c.ArrayInfo })
 }
 
 // Meters are the arrays of indirect meters.
@@ -184,20 +181,12 @@ func (p *Program) Meters() []ArrayInfo {
 
 // Registers are the arrays of registers.
 func (p *Program) Registers() []ArrayInfo {
-	var all []ArrayInfo
-	for _, r := range p.registers {
-		all = append(all, r.ArrayInfo)
-	}
-	return all
+	return infos(p.registers, func(r *registerDef) ArrayInfo { return r.ArrayInfo })
 }
 
 // Profiles are the action profiles.
 func (p *Program) Profiles() []ProfileInfo {
-	var all []ProfileInfo
-	for _, d := range p.profiles {
-		all = append(all, d.ProfileInfo)
-	}
-	return all
+	return infos(p.profiles, func(d *profileDef) ProfileInfo { return d.ProfileInfo })
 }
 
 // CRCs are the calculations whose CRC may be changed (crc16_custom and the
@@ -214,18 +203,10 @@ func (p *Program) CRCs() []FieldInfo {
 
 // ValueSets are the parser's value sets; Bits is the width of a member.
 func (p *Program) ValueSets() []FieldInfo {
-	var all []FieldInfo
-	for _, v := range p.vsets {
-		all = append(all, FieldInfo{v.name, v.bits})
-	}
-	return all
+	return infos(p.vsets, func(v *valueSetDef) FieldInfo { return FieldInfo{v.name, v.bits} })
 }
 
 // Digests are what the program may send to the controller.
 func (p *Program) Digests() []DigestInfo {
-	var all []DigestInfo
-	for _, d := range p.digests {
-		all = append(all, d.DigestInfo)
-	}
-	return all
+	return infos(p.digests, func(d *digestDef) DigestInfo { return d.DigestInfo })
 }

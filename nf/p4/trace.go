@@ -290,10 +290,8 @@ type logMessage struct {
 
 type logValue struct {
 	get   wideFn
-	low   lowFn
 	words int
 	at    int // scratch
-	neg   bool
 }
 
 // log records a message, when the packet is traced.
