@@ -38,35 +38,96 @@ type input struct {
 // waits for that frame, and with it for the end of the configuration.
 const lastPort = 60
 
-// seeds is the environment variable that says how often TestBmv2 draws other
-// entries and packets; it does so once.
+// seeds is the environment variable that says how often other entries and
+// packets are drawn; it is done once.
 const seeds = "QUILLON_BMV2_SEEDS"
 
 // TestBmv2 gives the same entries and packets to simple_switch and to the
 // engine, and compares frames, counters and registers.
 func TestBmv2(t *testing.T) {
 	needBmv2(t)
+	ofPrograms(t, 300, rounds(), compareBmv2)
+}
+
+// TestBmv2Samples does the same with p4c's samples (see tests/p4), without entries
+// besides those in their tests.
+func TestBmv2Samples(t *testing.T) {
+	files := samples(t)
+	needBmv2(t)
+	ofSamples(t, files, 100, rounds(), compareBmv2)
+}
+
+// rounds are the seeds to draw by.
+func rounds() []uint64 {
+	n, err := strconv.ParseUint(os.Getenv(seeds), 10, 32)
+	if err != nil {
+		n = 1
+	}
+	all := make([]uint64, n)
+	for i := range all {
+		all[i] = uint64(i)
+	}
+	return all
+}
+
+// compare gives packets to bmv2 and to the engine.
+type compare func(t *testing.T, s *setup, json string, in []input)
+
+// ofPrograms compares on the programs of p4src, with more entries and packets than
+// those in their tests.
+func ofPrograms(t *testing.T, more int, seeds []uint64, with compare) {
 	files, err := filepath.Glob("../../../tests/p4/*/*.stf")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
-	rounds := uint64(1)
-	if n, err := strconv.ParseUint(os.Getenv(seeds), 10, 32); err == nil {
-		rounds = n
-	}
 	for i, file := range files {
 		program := filepath.Base(filepath.Dir(file))
-		for seed := range rounds {
+		for _, seed := range seeds {
 			t.Run(fmt.Sprintf("%s/%s/%d", program, filepath.Base(file), seed), func(t *testing.T) {
 				json := "../../../p4src/" + program + ".json"
 				r := rand.New(rand.NewPCG(uint64(i), seed))
 				s, in := prepare(t, json, file)
 				s.grow(t, r)
-				in = packets(in, 300, r)
+				in = packets(in, more, r)
 				if program == "swordbox_mux" {
 					in = withoutWalks(t, s, in)
 				}
-				compareBmv2(t, s, json, in)
+				with(t, s, json, in)
+			})
+		}
+	}
+}
+
+// samples are p4c's, NAME.stf beside NAME.json.
+func samples(t *testing.T) []string {
+	const samples = "QUILLON_P4C_SAMPLES"
+	dir := os.Getenv(samples)
+	if dir == "" {
+		t.Skipf("%s names no folder of NAME.json and NAME.stf: p4c's samples are not compared", samples)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.stf"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d tests in %s, %v", len(files), dir, err)
+	}
+	return files
+}
+
+func ofSamples(t *testing.T, files []string, more int, seeds []uint64, with compare) {
+	for i, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".stf")
+		for _, seed := range seeds {
+			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
+				json := strings.TrimSuffix(file, ".stf") + ".json"
+				s, in := prepare(t, json, file)
+				if len(in) == 0 {
+					return
+				}
+				if undefined[name] == "" {
+					in = packets(in, more, rand.New(rand.NewPCG(uint64(i), seed)))
+				} else {
+					in = append(in, last)
+				}
+				with(t, s, json, in)
 			})
 		}
 	}
@@ -159,43 +220,6 @@ var undefined = map[string]string{
 	"issue1097-2-bmv2":                 "ingress and egress write one register, and bmv2 has several packets under way",
 	"runtime-index-bmv2":               "an index from the packet may be outside of a stack",
 	"runtime-index-2-bmv2":             "an index from the packet may be outside of a stack",
-}
-
-// TestBmv2Samples gives p4c's samples (see tests/p4) packets made of those in
-// their tests.
-func TestBmv2Samples(t *testing.T) {
-	const samples = "QUILLON_P4C_SAMPLES"
-	dir := os.Getenv(samples)
-	if dir == "" {
-		t.Skipf("%s names no folder of NAME.json and NAME.stf: p4c's samples are not compared", samples)
-	}
-	needBmv2(t)
-	files, err := filepath.Glob(filepath.Join(dir, "*.stf"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d tests in %s, %v", len(files), dir, err)
-	}
-	rounds := uint64(1)
-	if n, err := strconv.ParseUint(os.Getenv(seeds), 10, 32); err == nil {
-		rounds = n
-	}
-	for i, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".stf")
-		for seed := range rounds {
-			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
-				json := strings.TrimSuffix(file, ".stf") + ".json"
-				s, in := prepare(t, json, file)
-				if len(in) == 0 {
-					return
-				}
-				if undefined[name] == "" {
-					in = packets(in, 100, rand.New(rand.NewPCG(uint64(i), seed)))
-				} else {
-					in = append(in, last)
-				}
-				compareBmv2(t, s, json, in)
-			})
-		}
-	}
 }
 
 // setup is what both switches are told before the first packet.
@@ -437,18 +461,7 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 	slices.Sort(ports)
 
 	b := startBmv2(t, json, ports, in)
-	b.ask(fmt.Sprintf("set_queue_depth %d", 1<<20)) // a full queue would lose frames
-	for i := range s.config {
-		if line := b.command(r, &s.config[i]); line != "" {
-			b.ask(line)
-		}
-	}
-	for _, a := range s.more {
-		b.ask(p4.BMv2Add(a.table, a.entry))
-	}
-	for _, line := range s.lines {
-		b.ask(line)
-	}
+	b.configure(s, r)
 	b.last(in[len(in)-1])
 	b.wait(frames)
 
@@ -524,6 +537,22 @@ type bmv2 struct {
 	ports []uint32
 	log   *bytes.Buffer
 	end   time.Time
+}
+
+// configure tells the switch what r was told.
+func (b *bmv2) configure(s *setup, r *run) {
+	b.ask(fmt.Sprintf("set_queue_depth %d", 1<<20)) // a full queue would lose frames
+	for i := range s.config {
+		if line := b.command(r, &s.config[i]); line != "" {
+			b.ask(line)
+		}
+	}
+	for _, a := range s.more {
+		b.ask(p4.BMv2Add(a.table, a.entry))
+	}
+	for _, line := range s.lines {
+		b.ask(line)
+	}
 }
 
 // start is long before any frame's time.

@@ -2,17 +2,13 @@ package stf
 
 import (
 	"bytes"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/packettrace"
 )
 
@@ -22,54 +18,14 @@ func TestBmv2Traces(t *testing.T) {
 	if _, err := exec.LookPath("simple_switch_CLI"); err != nil {
 		t.Skip("simple_switch_CLI is not on the PATH: the engine's steps are not compared with bmv2's")
 	}
-	files, err := filepath.Glob("../../../tests/p4/*/*.stf")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for i, file := range files {
-		program := filepath.Base(filepath.Dir(file))
-		t.Run(program+"/"+filepath.Base(file), func(t *testing.T) {
-			json := "../../../p4src/" + program + ".json"
-			r := rand.New(rand.NewPCG(uint64(i), 77))
-			s, in := prepare(t, json, file)
-			s.grow(t, r)
-			in = packets(in, 100, r)
-			if program == "swordbox_mux" {
-				in = withoutWalks(t, s, in)
-			}
-			compareTraces(t, s, json, in)
-		})
-	}
+	ofPrograms(t, 100, []uint64{77}, compareTraces)
 }
 
 // TestBmv2SampleTraces does the same with p4c's samples.
 func TestBmv2SampleTraces(t *testing.T) {
-	const samples = "QUILLON_P4C_SAMPLES"
-	dir := os.Getenv(samples)
-	if dir == "" {
-		t.Skipf("%s names no folder of NAME.json and NAME.stf: p4c's samples are not compared", samples)
-	}
+	files := samples(t)
 	needBmv2(t)
-	files, err := filepath.Glob(filepath.Join(dir, "*.stf"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d tests in %s, %v", len(files), dir, err)
-	}
-	for i, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".stf")
-		t.Run(name, func(t *testing.T) {
-			json := strings.TrimSuffix(file, ".stf") + ".json"
-			s, in := prepare(t, json, file)
-			if len(in) == 0 {
-				return
-			}
-			if undefined[name] == "" {
-				in = packets(in, 15, rand.New(rand.NewPCG(uint64(i), 1)))
-			} else {
-				in = append(in, last)
-			}
-			compareTraces(t, s, json, in)
-		})
-	}
+	ofSamples(t, files, 15, []uint64{1}, compareTraces)
 }
 
 func compareTraces(t *testing.T, s *setup, json string, in []input) {
@@ -109,15 +65,7 @@ func compareTraces(t *testing.T, s *setup, json string, in []input) {
 	if bytes.Contains(b.logged(log), []byte("You disabled logging macros")) {
 		t.Skipf("this %s is built without a log: the engine's steps are not compared with bmv2's", name)
 	}
-	b.ask(fmt.Sprintf("set_queue_depth %d", 1<<20)) // a full queue would lose frames
-	for i := range s.config {
-		if line := b.command(r, &s.config[i]); line != "" {
-			b.ask(line)
-		}
-	}
-	for _, a := range s.more {
-		b.ask(p4.BMv2Add(a.table, a.entry))
-	}
+	b.configure(s, r)
 	b.last(in[len(in)-1])
 	var c packettrace.Comparison
 	b.end = time.Now().Add(20 * time.Second)
