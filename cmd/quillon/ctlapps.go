@@ -30,9 +30,7 @@ func voice(cmd *cobra.Command) func(device string) func(string) {
 }
 
 func newCtlLearnCmd() *cobra.Command {
-	var f oneIntent
-	var o ctl.ControllerOptions
-	var state string
+	var k keeper
 	var idle time.Duration
 	var most int
 	cmd := &cobra.Command{
@@ -49,27 +47,21 @@ intent gives the rest: the group with all ports, VLANs.`,
 		Example: "  quillon ctl learn bridges.yaml\n  quillon ctl learn bridges.yaml --idle 30s --device s1",
 		Args:    exactly("INTENT.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := f.read(args[0])
-			if err != nil {
-				return err
-			}
 			tell := voice(cmd)
-			o.App = func(d *ctl.Device) ctl.App {
+			k.opt.App = func(d *ctl.Device) ctl.App {
 				return &ctl.Learner{Idle: idle, Most: most, Told: tell(d.Name)}
 			}
-			return f.keep(cmd, args[0], in, state, o, nil)
+			return k.keep(cmd, args[0], nil)
 		},
 	}
-	f.addKeep(cmd, &o, &state)
+	k.add(cmd)
 	cmd.Flags().DurationVar(&idle, "idle", 5*time.Minute, "forget an address that was not seen this long; 0: never")
 	cmd.Flags().IntVar(&most, "most", 0, "learn this many addresses at most (default: what the tables hold)")
 	return cmd
 }
 
 func newCtlRouteCmd() *cobra.Command {
-	var f oneIntent
-	var o ctl.ControllerOptions
-	var state string
+	var k keeper
 	cmd := &cobra.Command{
 		Use:   "route INTENT.yaml ROUTES.yaml",
 		Short: "Make routers of devices that run ipv4_router",
@@ -96,37 +88,24 @@ ipv4_lpm, ecmp, next_hop) and packet headers.`,
 		Example: "  quillon ctl route routers.yaml routes.yaml",
 		Args:    exactly("INTENT.yaml", "ROUTES.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := f.read(args[0])
-			if err != nil {
-				return err
-			}
 			var routes ctl.Routes
-			read := func() (err error) {
-				next, err := ctl.ReadRoutes(args[1])
-				if err == nil {
-					for _, d := range in.Devices {
-						if next[d.Name] == nil {
-							return fmt.Errorf("%s does not name device %s of %s: choose devices with --device", args[1], d.Name, args[0])
-						}
-					}
-					routes = next
-				}
-				return err
-			}
-			if err := read(); err != nil {
-				return err
-			}
 			tell := voice(cmd)
-			o.App = func(d *ctl.Device) ctl.App {
-				c := routes[d.Name]
-				if c == nil { // a device that came with a new intent
-					c = &ctl.RouterConfig{}
+			k.opt.App = func(d *ctl.Device) ctl.App { return &ctl.Router{Config: routes[d.Name], Told: tell(d.Name)} }
+			return k.keep(cmd, args[0], func(in *ctl.Intent) error {
+				next, err := ctl.ReadRoutes(args[1])
+				if err != nil {
+					return err
 				}
-				return &ctl.Router{Config: c, Told: tell(d.Name)}
-			}
-			return f.keep(cmd, args[0], in, state, o, read)
+				for _, d := range in.Devices {
+					if next[d.Name] == nil {
+						return fmt.Errorf("%s does not name device %s of %s: choose devices with --device", args[1], d.Name, args[0])
+					}
+				}
+				routes = next
+				return nil
+			})
 		},
 	}
-	f.addKeep(cmd, &o, &state)
+	k.add(cmd)
 	return cmd
 }

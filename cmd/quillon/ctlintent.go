@@ -310,9 +310,7 @@ func newCtlRestoreCmd() *cobra.Command {
 }
 
 func newCtlRunCmd() *cobra.Command {
-	var f oneIntent
-	var o ctl.ControllerOptions
-	var state string
+	var k keeper
 	cmd := &cobra.Command{
 		Use:   "run INTENT.yaml",
 		Short: "Keep devices at an intent",
@@ -326,25 +324,25 @@ the intent's name in quillon/ctl in $XDG_STATE_HOME (else ~/.local/state). The f
 belongs to one controller at a time.`,
 		Example: "  quillon ctl run switches.yaml\n  quillon ctl run switches.yaml --every 10s --state /var/lib/quillon/ctl.json",
 		Args:    exactly("INTENT.yaml"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := f.read(args[0])
-			if err != nil {
-				return err
-			}
-			return f.keep(cmd, args[0], in, state, o, nil)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return k.keep(cmd, args[0], nil) },
 	}
-	f.addKeep(cmd, &o, &state)
+	k.add(cmd)
 	return cmd
 }
 
-// addKeep declares the flags of commands that keep devices at an intent.
-func (f *oneIntent) addKeep(cmd *cobra.Command, o *ctl.ControllerOptions, state *string) {
-	f.add(cmd, true)
-	addLimits(cmd, &o.Limits)
-	cmd.Flags().DurationVar(&o.Every, "every", time.Minute, "compare a device this often")
-	cmd.Flags().IntVar(&o.Workers, "workers", 16, "devices that are compared at once")
-	cmd.Flags().StringVar(state, "state", "", "the state `file` (default: by the intent's name in quillon/ctl in $XDG_STATE_HOME)")
+// keeper are the flags of commands that keep devices at an intent.
+type keeper struct {
+	oneIntent
+	opt   ctl.ControllerOptions
+	state string
+}
+
+func (k *keeper) add(cmd *cobra.Command) {
+	k.oneIntent.add(cmd, true)
+	addLimits(cmd, &k.opt.Limits)
+	cmd.Flags().DurationVar(&k.opt.Every, "every", time.Minute, "compare a device this often")
+	cmd.Flags().IntVar(&k.opt.Workers, "workers", 16, "devices that are compared at once")
+	cmd.Flags().StringVar(&k.state, "state", "", "the state `file` (default: by the intent's name in quillon/ctl in $XDG_STATE_HOME)")
 }
 
 // statePath is the state file of an intent.
@@ -356,9 +354,21 @@ func statePath(intent string) (string, error) {
 	return filepath.Join(dir, strings.TrimSuffix(filepath.Base(intent), filepath.Ext(intent))+".json"), nil
 }
 
-// keep runs a controller until the process is told to end. Again is called before
-// the intent is read again; nil: there is nothing else to read.
-func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state string, o ctl.ControllerOptions, again func() error) (err error) {
+// keep runs a controller until the process is told to end. With is called for each
+// intent that is read, before it counts; nil: there is nothing else to read.
+func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) error) error {
+	read := func() (*ctl.Intent, error) {
+		in, err := k.read(file)
+		if err == nil && with != nil {
+			err = with(in)
+		}
+		return in, err
+	}
+	in, err := read()
+	if err != nil {
+		return err
+	}
+	state := k.state
 	if state == "" {
 		if state, err = statePath(file); err != nil {
 			return err
@@ -369,11 +379,12 @@ func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state 
 		return err
 	}
 	defer record.Close()
-	if o.Session, err = f.options(false); err != nil {
+	o := k.opt
+	if o.Session, err = k.options(false); err != nil {
 		return err
 	}
 	now := clock.NewWall()
-	if f.election == "" {
+	if k.election == "" {
 		o.Session.Election = record.Election(now.Now())
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
@@ -385,7 +396,7 @@ func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state 
 	// News are printed by one goroutine, in the order in which they came.
 	news := newNews()
 	o.Changed = news.add
-	c, err := ctl.NewController(&ctl.Dialer{Transport: f.Transport}, in, o)
+	c, err := ctl.NewController(&ctl.Dialer{Transport: k.Transport}, in, o)
 	if err != nil {
 		return err
 	}
@@ -424,10 +435,7 @@ func (f *oneIntent) keep(cmd *cobra.Command, file string, in *ctl.Intent, state 
 				}
 			}
 		case <-hup:
-			next, err := f.read(file)
-			if err == nil && again != nil {
-				err = again()
-			}
+			next, err := read()
 			if err == nil {
 				err = c.Set(next)
 			}

@@ -142,7 +142,7 @@ func requestError(err error) error {
 	}
 	switch msg := st.Message(); {
 	case st.Code() == codes.PermissionDenied && (msg == "" || strings.Contains(strings.ToLower(msg), "primary") || strings.Contains(strings.ToLower(msg), "master")):
-		return fmt.Errorf("%w: %s", ErrNotPrimary, plain(msg))
+		return fmt.Errorf("%w: %s", ErrNotPrimary, strings.TrimPrefix(plain(msg), ErrNotPrimary.Error()+": "))
 	case st.Code() == codes.Unavailable, st.Code() == codes.Canceled:
 		return fmt.Errorf("%w: %w", ErrNotConnected, &callError{st})
 	default:

@@ -185,13 +185,14 @@ func TestWriteErrors(t *testing.T) {
 		{status.Error(codes.AlreadyExists, "there"), 1, true, nil, "AlreadyExists: there"},
 		{status.Error(codes.AlreadyExists, "there"), 2, false, nil, "there (AlreadyExists)"},
 		{status.Error(codes.Unavailable, "reset"), 1, false, ErrNotConnected, "reset"},
+		{status.Error(codes.PermissionDenied, "not primary: election id 1"), 1, false, ErrNotPrimary, "not primary: election id 1"},
 		{status.Error(codes.PermissionDenied, "Not primary"), 1, false, ErrNotPrimary, "Not primary"},
 		{status.Error(codes.PermissionDenied, "the role may not write this"), 1, false, nil, "the role may not write this"},
 		{status.Error(codes.ResourceExhausted, "message larger than max"), 2, false, nil, "message larger than max"},
 	} {
 		err := writeError(c.err, u[:c.n])
 		w = nil
-		if errors.As(err, &w) != c.each || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.text) {
+		if errors.As(err, &w) != c.each || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.text) || strings.Count(err.Error(), "not primary") > 1 {
 			t.Errorf("%v: %v", c.err, err)
 		}
 	}
