@@ -121,6 +121,9 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 			act, data = s.profiles[d.profile].pick(k, t.member, t.group)
 		}
 		if act == nil {
+			if s.trace != nil && len(d.keys) > 0 {
+				s.event(EventNoAction, d.index, 0)
+			}
 			if d.branches {
 				return d.miss
 			}
@@ -157,6 +160,9 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 		act, data = s.profiles[d.profile].pick(k, r.member, r.group)
 	}
 	if act == nil { // a group without members
+		if s.trace != nil {
+			s.event(EventNoAction, d.index, 0)
+		}
 		if d.branches {
 			return d.hit
 		}

@@ -787,6 +787,44 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestLogMessage: places for values that are not there stay, values without a
+// place are left out.
+func TestLogMessage(t *testing.T) {
+	for format, want := range map[string]string{"a={} b={}": "a=97 b=-2", "a={}!": "a=97!", "plain": "plain", "{}{}{}": "97-2{}", "": ""} {
+		s := wired(arr{prim("log_msg", obj{"type": "string", "value": format}, obj{"type": "parameters_vector", "value": arr{fld("h", "dst"), hexs("-0x2")}})}, nil)
+		sw := s.load(t, Config{})
+		got := "?"
+		sw.SetTrace(func(e Event) {
+			if e.Kind == EventLog {
+				got = e.Text
+			}
+		})
+		if run(sw, 1, "abc"); got != want {
+			t.Errorf("%q gives %q, want %q", format, got, want)
+		}
+	}
+}
+
+// TestTraceOfNoAction: what runs behind a table that ran no action is not that
+// table's.
+func TestTraceOfNoAction(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	id := s.action("late", nil)
+	s.table(s.ingress, "t", "exact", arr{keyOf("exact", "h", "dst")}, arr{"late"}, "after", nil)
+	s.always(s.ingress, "after", "late", id, nil)
+	var got []string
+	for _, x := range s.load(t, Config{}).Trace(0, 0, 1, []byte("a"), func(uint32, []byte) {}).Copies[0].Steps {
+		got = append(got, x.String())
+	}
+	want := []string{"1 bytes come in on port 1", "parser", "state start", "ingress", "table t misses: h.dst = 0x61", "no action", "action late()",
+		"egress", "deparser", "1 bytes leave on port 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestRandomIsSeeded(t *testing.T) {
 	s := wired(arr{prim("modify_field_rng_uniform", fld("h", "dst"), hexs("0x10"), hexs("0x13"))}, nil)
 	frames := func(seed uint64) string {

@@ -56,6 +56,8 @@ const (
 	EventRecirculate
 	// EventDigest: digest Object goes to the controller.
 	EventDigest
+	// EventNoAction: table Object, which hit or missed, runs no action.
+	EventNoAction
 )
 
 // The stages of EventStage.
@@ -152,6 +154,8 @@ func (p *Program) step(e Event) packettrace.Step {
 	case EventDigest:
 		i := slices.IndexFunc(p.digests, func(d *digestDef) bool { return d.ID == e.Object })
 		return packettrace.Step{Kind: packettrace.Digest, Name: at(p.digests, i, func(d *digestDef) string { return d.Name })}
+	case EventNoAction:
+		return packettrace.Step{Kind: packettrace.Note, Name: "no action"}
 	}
 	return packettrace.Step{Kind: packettrace.Note, Name: fmt.Sprintf("event %d %d %d", e.Kind, e.Object, e.Value)}
 }
@@ -310,10 +314,10 @@ func (m *logMessage) log(k *packetState) {
 			first = t[0]
 		}
 		before, after, ok := strings.Cut(rest, "{}")
-		text.WriteString(before)
 		if !ok {
 			break
 		}
+		text.WriteString(before)
 		text.WriteString(decimal(t))
 		rest = after
 	}

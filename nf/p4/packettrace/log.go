@@ -392,8 +392,8 @@ func match(s string) string {
 // actionEntry takes "NAME - ARG,ARG,".
 func (c *logCopy) actionEntry(text string) (Step, bool) {
 	name, list, ok := strings.Cut(text, " -")
-	if !ok || name == "" { // NULL
-		return Step{}, false
+	if !ok || name == "" { // NULL; what runs next is not the table's
+		return Step{Kind: Note, Name: "no action"}, true
 	}
 	var args []Field
 	for _, a := range strings.Split(strings.TrimSpace(list), ",") {

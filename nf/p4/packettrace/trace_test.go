@@ -430,6 +430,7 @@ func TestAssertAndUnknown(t *testing.T) {
 		"noise\n"+
 		head+"[0.0] [cxt 0] Table 't': hit with handle 2\n"+
 		head+"[0.0] [cxt 0] Action entry is NULL\n"+
+		head+"[0.0] [cxt 0] Action entry is next - \n"+
 		strings.Replace(head, "[D]", "[I]", 1)+"two\nlines\n"+
 		strings.Replace(head, "thread 7", "thread 8", 1)+"of nobody\n"+
 		head+"[0.0] [cxt 0] Executing method add_header\n"+
@@ -444,6 +445,8 @@ func TestAssertAndUnknown(t *testing.T) {
 	const want = `packet 0
   comes in on port 3
     table t hits entry 2
+    no action
+    action next()
     log: two
       lines
     Executing method add_header
