@@ -261,11 +261,16 @@ func (r *run) entry(s *Statement) (p4.TableInfo, p4.Entry, error) {
 	for i, k := range t.Keys {
 		e.Key[i].Any = k.Match != p4.Exact && k.Match != p4.Valid
 	}
+	given := make([]bool, len(t.Keys))
 	for _, f := range s.Key {
 		i, err := keyField(t, f.Name)
 		if err != nil {
 			return t, e, err
 		}
+		if given[i] {
+			return t, e, fmt.Errorf("table %s, field %s has two values", t.Name, f.Name)
+		}
+		given[i] = true
 		if e.Key[i], err = match(t.Keys[i], f.Value); err != nil {
 			return t, e, fmt.Errorf("table %s, field %s: %w", t.Name, f.Name, err)
 		}

@@ -58,6 +58,7 @@ func TestRefused(t *testing.T) {
 		{"add ipv4_lpm dst:1 punt() = 7", "want a label"},
 		{"add nothing dst:1 punt()", "the program has no table nothing"},
 		{"add ipv4_lpm dst:1 fly()", "the program has no action fly"},
+		{"add ipv4_lpm dst:1 ipv4.dst:2 punt()", "line 1: table router_ingress.ipv4_lpm, field ipv4.dst has two values"},
 		{"add ipv4_lpm source:1 punt()", "has no field source"},
 		{"add ipv4_lpm dst:1 set_next_hop()", "parameter next_hop has no value"},
 		{"add ipv4_lpm dst:1 set_next_hop(hop:1)", "has no parameter hop"},
