@@ -331,25 +331,27 @@ func (i *Info) addArrays() error {
 
 // width is the width of an unsigned integer's type.
 func (i *Info) width(s *configv1.P4DataTypeSpec) (int, bool) {
-	switch t := s.GetTypeSpec().(type) {
-	case *configv1.P4DataTypeSpec_Bitstring:
-		if b := t.Bitstring.GetBit(); b != nil {
-			return int(b.GetBitwidth()), b.GetBitwidth() > 0
+	// A type may be made of another, and that of a third; not in a circle.
+	for range len(i.Proto.GetTypeInfo().GetNewTypes()) + 1 {
+		switch t := s.GetTypeSpec().(type) {
+		case *configv1.P4DataTypeSpec_Bitstring:
+			w := int(t.Bitstring.GetBit().GetBitwidth())
+			return w, w > 0
+		case *configv1.P4DataTypeSpec_Bool:
+			return 1, true
+		case *configv1.P4DataTypeSpec_NewType:
+			nt := i.Proto.GetTypeInfo().GetNewTypes()[t.NewType.GetName()]
+			if tr := nt.GetTranslatedType(); tr != nil {
+				return int(tr.GetSdnBitwidth()), tr.GetSdnBitwidth() > 0
+			}
+			s = nt.GetOriginalType()
+		case *configv1.P4DataTypeSpec_SerializableEnum:
+			e := i.Proto.GetTypeInfo().GetSerializableEnums()[t.SerializableEnum.GetName()]
+			w := int(e.GetUnderlyingType().GetBitwidth())
+			return w, w > 0
+		default:
+			return 0, false
 		}
-	case *configv1.P4DataTypeSpec_Bool:
-		return 1, true
-	case *configv1.P4DataTypeSpec_NewType:
-		nt := i.Proto.GetTypeInfo().GetNewTypes()[t.NewType.GetName()]
-		if tr := nt.GetTranslatedType(); tr != nil {
-			return int(tr.GetSdnBitwidth()), tr.GetSdnBitwidth() > 0
-		}
-		if o := nt.GetOriginalType(); o != nil {
-			return i.width(o)
-		}
-	case *configv1.P4DataTypeSpec_SerializableEnum:
-		e := i.Proto.GetTypeInfo().GetSerializableEnums()[t.SerializableEnum.GetName()]
-		w := int(e.GetUnderlyingType().GetBitwidth())
-		return w, w > 0
 	}
 	return 0, false
 }

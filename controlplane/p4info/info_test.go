@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -288,6 +289,33 @@ func TestInconsistent(t *testing.T) {
 	if f := i.Tables[0].Fields; f[0].Type.Bits != 32 || f[1].Type.Bits != 0 {
 		t.Error(f)
 	}
+}
+
+// TestCircleOfTypes: a type that is made of itself has no width, and no end either.
+func TestCircleOfTypes(t *testing.T) {
+	const circle = `type_spec { new_type { name: "a" } }`
+	i, err := p4info.Parse([]byte(`registers { preamble { id: 1 name: "r" } size: 1 ` + circle + ` } digests { preamble { id: 2 name: "d" } ` + circle + ` }
+		type_info { new_types { key: "a" value { original_type { new_type { name: "b" } } } }
+		new_types { key: "b" value { original_type { new_type { name: "a" } } } } }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := update(t, `type: MODIFY entity { register_entry { register_id: 1 data { bitstring: "\x01" } } }`)
+	if err := i.Update(u); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+}
+
+// FuzzInfo: no P4Info is the end of the process.
+func FuzzInfo(f *testing.F) {
+	b, _ := proto.Marshal(load(f, "ipv4_router").Proto)
+	f.Add(b)
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		p := &configv1.P4Info{}
+		if proto.Unmarshal(b, p) == nil {
+			_, _ = p4info.New(p)
+		}
+	})
 }
 
 func FuzzUpdate(f *testing.F) {
