@@ -237,11 +237,11 @@ func (d *Device) Commit(x p4rt.Pipeline) error {
 	defer p.own.Unlock()
 	err := d.app(func(a *p4.App) {
 		d.use(a, p)
+		d.current.Store(p) // with it: restore, too, looks at both on the worker
 	})
 	if err != nil {
 		return refuse(codes.Unavailable, "%v", err)
 	}
-	d.current.Store(p)
 	if old != nil {
 		old.live = false
 	}

@@ -1,14 +1,16 @@
 package engine_test
 
 import (
-	"runtime"
+	"context"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/controlplane/p4rt/engine"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
 )
 
 // TestRebuild: what controllers wrote outlives an app that a plan makes anew.
@@ -46,37 +48,49 @@ func TestRebuild(t *testing.T) {
 // TestCommitStays: what looks whether the app was made anew does not take a pipeline
 // that is just being committed for that.
 func TestCommitStays(t *testing.T) {
-	w := newWorld(t, p4rt.Config{})
+	spec := &graph.Spec{Apps: map[string]graph.AppSpec{"sw": {Kind: "p4"}}}
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: []graph.Kind{*p4.Kind()}, Clock: clock.NewWall()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := engine.New(engine.Config{Instance: inst, App: "sw"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	info, json := programFiles(t, "l2_bridge")
 	var wg sync.WaitGroup
 	done := make(chan struct{})
-	for range 2 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-					engine.Restore(w.dev)
-					runtime.Gosched()
-				}
+	ctx, cancel := context.WithCancel(t.Context())
+	wg.Go(func() { _ = inst.Run(ctx) }) // a worker reads several orders at once
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				engine.Restore(dev)
 			}
-		})
-	}
-	for n := range 200 {
-		p, err := w.dev.Build(info, json)
-		if err == nil {
-			err = w.dev.Commit(p)
 		}
+	})
+	var two [2]p4rt.Pipeline
+	for i := range two {
+		p, err := dev.Build(info, json)
 		if err != nil {
 			t.Fatal(err)
 		}
-		engine.Restore(w.dev)
-		if yes, err := engine.Runs(w.dev); !yes || err != nil {
+		two[i] = p
+	}
+	for n := range 100 {
+		if err := dev.Commit(two[n&1]); err != nil {
+			t.Fatal(err)
+		}
+		if yes, err := engine.Runs(dev); !yes || err != nil {
 			t.Errorf("commit %d: the pipeline before runs; %v", n, err)
 			break
 		}
+		time.Sleep(time.Duration(n%10) * time.Millisecond)
 	}
 	close(done)
+	cancel()
 	wg.Wait()
 }
