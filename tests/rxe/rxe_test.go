@@ -372,12 +372,32 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 			for _, c := range all {
 				t.Run(c.name, func(t *testing.T) {
 					r.capture(t)
+					before := m.failed(t)
 					c.run(t, r).compare(t, c, plain[c.name])
+					// Clients would not know: what they asked for again went another way.
+					if n := m.failed(t) - before; n != 0 && !c.lossy && len(plain[c.name].errors) == 0 {
+						t.Errorf("%d connections failed", n)
+					}
 				})
 			}
 			m.check(t)
 		})
 	}
+}
+
+// failed is how many connections an app of the middlebox has given up.
+func (m *middlebox) failed(t *testing.T) (n uint64) {
+	t.Helper()
+	counters, err := m.counters()
+	if err != nil {
+		t.Error(err)
+	}
+	for name, v := range counters {
+		if strings.HasSuffix(name, " counter connections-failed") {
+			n += v
+		}
+	}
+	return n
 }
 
 // overruns are reasons for want of room; the guests are slow, and few.
