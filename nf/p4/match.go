@@ -30,65 +30,89 @@ func hashWords(key []uint64) uint64 {
 }
 
 // hashIndex maps keys to entries: open addressing with linear probing, at most
-// half full. It keeps entries only; the keys are with the owner.
+// half full. It keeps entries only; the keys are with the owner. When it grows,
+// each entry that is added moves a few others, so that none takes long.
 type hashIndex struct {
-	slots []uint32 // entry + 1; 0: free
+	slots slots
 	used  int
+	old   slots // what it grows out of; nil: it does not grow
+	moved int   // slots of old that were looked at
 }
 
-// place is where an entry with that hash begins to look.
-func (x *hashIndex) place(h uint64) int { return int(h & uint64(len(x.slots)-1)) }
+// slots hold entries + 1; 0: free.
+type slots []uint32
 
-func (x *hashIndex) grow(hash func(e uint32) uint64) {
-	old := x.slots
-	x.slots = make([]uint32, max(8, 2*len(old)))
-	for _, s := range old {
-		if s != 0 {
-			x.put(s-1, hash(s-1))
+// gone is in old what is no more there; what is behind it may be.
+const gone = ^uint32(0)
+
+// home is where an entry with that hash begins to look.
+func (s slots) home(h uint64) int { return int(h & uint64(len(s)-1)) }
+
+func (s slots) put(e uint32, h uint64) {
+	i := s.home(h)
+	for s[i] != 0 {
+		i = (i + 1) & (len(s) - 1)
+	}
+	s[i] = e + 1
+}
+
+// of is the slot of an entry; -1: there is none.
+func (s slots) of(e uint32, h uint64) int {
+	if len(s) == 0 {
+		return -1
+	}
+	i := s.home(h)
+	for s[i] != e+1 {
+		if s[i] == 0 {
+			return -1
 		}
+		i = (i + 1) & (len(s) - 1)
 	}
-}
-
-func (x *hashIndex) put(e uint32, h uint64) {
-	i := x.place(h)
-	for x.slots[i] != 0 {
-		i = (i + 1) & (len(x.slots) - 1)
-	}
-	x.slots[i] = e + 1
+	return i
 }
 
 // add inserts an entry whose key is not there.
 func (x *hashIndex) add(e uint32, h uint64, hash func(e uint32) uint64) {
-	if 2*(x.used+1) > len(x.slots) {
-		x.grow(hash)
+	if 2*(x.used+1) > len(x.slots) { // old was emptied long before
+		x.old, x.moved, x.slots = x.slots, 0, make(slots, max(8, 2*len(x.slots)))
 	}
-	x.put(e, h)
+	for end := min(x.moved+8, len(x.old)); x.moved < end; x.moved++ {
+		if s := x.old[x.moved]; s != 0 && s != gone {
+			x.slots.put(s-1, hash(s-1))
+			x.old[x.moved] = gone
+		}
+	}
+	if x.moved == len(x.old) {
+		x.old, x.moved = nil, 0
+	}
+	x.slots.put(e, h)
 	x.used++
 }
 
 // swap puts entry e in the place of old.
 func (x *hashIndex) swap(old, e uint32, h uint64) {
-	for i := x.place(h); x.slots[i] != 0; i = (i + 1) & (len(x.slots) - 1) {
-		if x.slots[i] == old+1 {
-			x.slots[i] = e + 1
-			return
+	for _, s := range [...]slots{x.slots, x.old} {
+		if i := s.of(old, h); i >= 0 {
+			s[i] = e + 1
 		}
 	}
 }
 
 // del removes an entry and closes the gap that it leaves.
 func (x *hashIndex) del(e uint32, h uint64, hash func(e uint32) uint64) {
-	m := len(x.slots) - 1
-	i := x.place(h)
-	for x.slots[i] != e+1 {
-		if x.slots[i] == 0 {
-			return
-		}
-		i = (i + 1) & m
+	if i := x.old.of(e, h); i >= 0 {
+		x.old[i] = gone
+		x.used--
+		return
+	}
+	i := x.slots.of(e, h)
+	if i < 0 {
+		return
 	}
 	x.used--
+	m := len(x.slots) - 1
 	for j := (i + 1) & m; x.slots[j] != 0; j = (j + 1) & m {
-		home := x.place(hash(x.slots[j] - 1))
+		home := x.slots.home(hash(x.slots[j] - 1))
 		if (j-home)&m >= (j-i)&m {
 			x.slots[i] = x.slots[j]
 			i = j
@@ -114,17 +138,26 @@ func (m *exactMatcher) find(t *table, key []uint64) uint32 {
 	if x.used == 0 {
 		return none
 	}
+	h := hashWords(key)
+	e := t.seek(x.slots, key, h)
+	if e == none && x.old != nil {
+		e = t.seek(x.old, key, h)
+	}
+	return e
+}
+
+// seek is the entry of slots with a key.
+func (t *table) seek(s slots, key []uint64, h uint64) uint32 {
 	w := len(key)
-	for i := x.place(hashWords(key)); ; i = (i + 1) & (len(x.slots) - 1) {
-		s := x.slots[i]
-		if s == 0 {
-			return none
-		}
-		at := int(s-1) * w
-		if sameWords(key, t.keys[at:at+w]) {
-			return s - 1
+	for i := s.home(h); s[i] != 0; i = (i + 1) & (len(s) - 1) {
+		if x := s[i]; x != gone {
+			at := int(x-1) * w
+			if sameWords(key, t.keys[at:at+w]) {
+				return x - 1
+			}
 		}
 	}
+	return none
 }
 
 func (m *exactMatcher) insert(t *table, e uint32) {
@@ -229,16 +262,22 @@ func (m *tupleMatcher) find(t *table, key []uint64) uint32 {
 
 // head is the first entry with a masked key.
 func (u *tuple) head(t *table, masked []uint64) uint32 {
-	x := &u.idx
-	for i := x.place(hashWords(masked)); ; i = (i + 1) & (len(x.slots) - 1) {
-		s := x.slots[i]
-		if s == 0 {
-			return none
-		}
-		if t.sameMasked(s-1, masked) {
-			return s - 1
+	x, h := &u.idx, hashWords(masked)
+	e := t.seekMasked(x.slots, masked, h)
+	if e == none && x.old != nil {
+		e = t.seekMasked(x.old, masked, h)
+	}
+	return e
+}
+
+// seekMasked is the entry of slots with a masked key.
+func (t *table) seekMasked(s slots, masked []uint64, h uint64) uint32 {
+	for i := s.home(h); s[i] != 0; i = (i + 1) & (len(s) - 1) {
+		if x := s[i]; x != gone && t.sameMasked(x-1, masked) {
+			return x - 1
 		}
 	}
+	return none
 }
 
 // sameMasked reports whether e's key, without its ranges, is masked.

@@ -206,23 +206,37 @@ func (t *table) alloc() uint32 {
 		return e
 	}
 	e := uint32(len(t.rows))
-	t.rows = append(t.rows, row{})
-	t.keys = append(t.keys, t.probe...) // only their number matters
-	t.data = slices.Grow(t.data, t.def.dw)[:len(t.data)+t.def.dw]
+	d := t.def
+	room := cap(t.rows)
+	if int(e) == room { // seldom: all entries are copied
+		room = max(64, min(16*room, d.Size))
+	}
+	t.rows = longer(t.rows, 1, room)
+	t.keys = longer(t.keys, d.kw, room)
+	t.data = longer(t.data, d.dw, room)
 	if t.tupled() {
-		t.masks = append(t.masks, t.probe...)
-		t.next = append(t.next, none)
+		t.masks = longer(t.masks, d.kw, room)
+		t.next = longer(t.next, 1, room)
 	}
-	if t.def.Counters {
-		t.count = append(t.count, Count{})
+	if d.Counters {
+		t.count = longer(t.count, 1, room)
 	}
-	if t.def.Meters {
-		t.meter = append(t.meter, meter{})
+	if d.Meters {
+		t.meter = longer(t.meter, 1, room)
 	}
-	if t.def.Timeout {
-		t.uses = append(t.uses, use{})
+	if d.Timeout {
+		t.uses = longer(t.uses, 1, room)
 	}
 	return e
+}
+
+// longer is list with another n elements, those of one entry, in memory for so many
+// entries.
+func longer[T any](list []T, n, entries int) []T {
+	if len(list)+n > cap(list) {
+		list = append(make([]T, 0, max(len(list)+n, n*entries)), list...)
+	}
+	return list[:len(list)+n]
 }
 
 // parsed is an entry's key, checked and in words.
