@@ -68,10 +68,10 @@ func (e *WriteError) Unwrap() []error {
 // use another top-level code, wrap each in a google.rpc.Status, or give no details,
 // which for a single update says as much.
 func writeError(err error, updates []*p4v1.Update) error {
-	if err == nil {
-		return nil
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
 	}
-	st := status.Convert(err)
 	var each []*UpdateError
 	for _, d := range st.Details() {
 		switch d := d.(type) {

@@ -72,8 +72,8 @@ type Options struct {
 	// are no writes and no events then.
 	Observe bool
 	// Patience is how long the device may take to answer to the arbitration, and
-	// to a Write; 0: 10 s. Reads and programs take as long as they take while
-	// the connection lives.
+	// to a Write; 0: 10 s. About programs it may think for ten times as long, and
+	// so in a Read between two messages.
 	Patience time.Duration
 	// Changed is told each new status, and Event what the device sends besides:
 	// digests, packets, idle entries, errors. Both are called by the session's own
@@ -177,15 +177,6 @@ func (s *Session) Status() Status {
 // Where none is, the session is about to be.
 // An attempt to connect that fails ends the wait.
 func (s *Session) Ready(ctx context.Context) error { return s.wait(ctx, true) }
-
-// Connected waits for a stream, as primary or not.
-func (s *Session) Connected(ctx context.Context) error {
-	err := s.wait(ctx, true)
-	if errors.Is(err, ErrNotPrimary) {
-		return nil
-	}
-	return err
-}
 
 // Await waits until the session is primary, through failures and other primaries.
 func (s *Session) Await(ctx context.Context) error { return s.wait(ctx, false) }
@@ -439,13 +430,37 @@ func (s *Session) Write(ctx context.Context, atomicity p4v1.WriteRequest_Atomici
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(s.opt.Patience, time.Duration(len(updates))*10*time.Millisecond))
+	ctx, cancel := atMost(ctx, max(s.opt.Patience, time.Duration(len(updates))*10*time.Millisecond))
 	defer cancel()
 	_, err = c.Write(ctx, &p4v1.WriteRequest{
 		DeviceId: s.Target.DeviceID, Role: s.Target.Role, ElectionId: election.proto(), Updates: updates, Atomicity: atomicity,
 	})
-	return writeError(err, updates)
+	return writeError(inTime(ctx, err), updates)
 }
+
+// late is why a call was ended: the device did not answer in time.
+type late time.Duration
+
+func (l late) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(l)) }
+
+// atMost is a context for a call that may take so long. The device is not told: it
+// could say so before we do.
+func atMost(ctx context.Context, d time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := time.AfterFunc(d, func() { cancel(late(d)) })
+	return ctx, func() { t.Stop(); cancel(nil) }
+}
+
+// inTime is the error of a call, or that it was ended.
+func inTime(ctx context.Context, err error) error {
+	if l, ok := context.Cause(ctx).(late); ok && err != nil {
+		return l
+	}
+	return err
+}
+
+// long is how long the device may think about a program.
+func (s *Session) long() time.Duration { return 10 * s.opt.Patience }
 
 // Read gives the entities that match those asked for, as they come.
 func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, asked ...*p4v1.Entity) error {
@@ -453,19 +468,23 @@ func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, aske
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(s.long(), func() { cancel(late(s.long())) })
+	defer timer.Stop()
 	r, err := c.Read(ctx, &p4v1.ReadRequest{DeviceId: s.Target.DeviceID, Role: s.Target.Role, Entities: asked})
 	if err != nil {
 		return requestError(err)
 	}
 	for {
+		timer.Reset(s.long())
 		m, err := r.Recv()
+		timer.Stop()
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
-			return readError(err)
+			return readError(inTime(ctx, err))
 		}
 		for _, e := range m.Entities {
 			if err := yield(e); err != nil {
@@ -493,8 +512,10 @@ func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipe
 	if p != nil {
 		r.Config = &p4v1.ForwardingPipelineConfig{P4Info: p.Info, P4DeviceConfig: p.Config, Cookie: &p4v1.ForwardingPipelineConfig_Cookie{Cookie: p.Cookie}}
 	}
+	ctx, cancel := atMost(ctx, s.long())
+	defer cancel()
 	_, err = c.SetForwardingPipelineConfig(ctx, r)
-	return requestErrorOrNil(err)
+	return requestErrorOrNil(inTime(ctx, err))
 }
 
 // GetPipeline asks for the program, or for the parts of it that what names.
@@ -503,7 +524,10 @@ func (s *Session) GetPipeline(ctx context.Context, what p4v1.GetForwardingPipeli
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := atMost(ctx, s.long())
+	defer cancel()
 	r, err := c.GetForwardingPipelineConfig(ctx, &p4v1.GetForwardingPipelineConfigRequest{DeviceId: s.Target.DeviceID, ResponseType: what})
+	err = inTime(ctx, err)
 	if status.Code(err) == codes.FailedPrecondition {
 		return nil, fmt.Errorf("%s: %w", s.Target, ErrNoPipeline)
 	}

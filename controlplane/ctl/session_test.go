@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -36,9 +37,6 @@ func TestSecondControllerTakesOver(t *testing.T) {
 	}
 	if err := a.Ready(within(t)); !errors.Is(err, ErrNotPrimary) {
 		t.Errorf("ready of the demoted: %v", err)
-	}
-	if err := a.Connected(within(t)); err != nil {
-		t.Error(err)
 	}
 	b.Close()
 	until(t, a, "primary again", isState(Primary))
@@ -90,6 +88,34 @@ func TestSessionComesBack(t *testing.T) {
 	f2.start(t, at, nil)
 	if err := s.Await(within(t)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A device that does not answer, though its connection lives, holds nobody for ever.
+func TestStalledDevice(t *testing.T) {
+	f := newFake(1)
+	at, _ := f.start(t, "127.0.0.1:0", nil)
+	o := options()
+	o.Patience = 30 * time.Millisecond
+	s := open(t, &Dialer{}, at, 1, o)
+	if err := s.Await(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, do := range map[string]func(context.Context) error{
+		"Read": func(ctx context.Context) error {
+			return s.Read(ctx, func(*p4v1.Entity) error { return nil }, multicast(&p4v1.MulticastGroupEntry{}))
+		},
+		"Write":       func(ctx context.Context) error { return s.Write(ctx, 0, &p4v1.Update{}) },
+		"GetPipeline": func(ctx context.Context) error { _, err := s.GetPipeline(ctx, 0); return err },
+		"SetPipeline": func(ctx context.Context) error { return s.SetPipeline(ctx, 0, nil) },
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if err := do(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "no answer within") {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
 	}
 }
 
