@@ -473,19 +473,6 @@ func (s *Switch) ExpiredFrom(name string, from Handle, n int, yield func(Handle,
 	return Handle(end), end < len(t.uses), nil
 }
 
-// Expired calls yield for every entry that was not hit for its timeout. It
-// leaves the entry where it is, and reports it at each call.
-func (s *Switch) Expired(now clock.Time, yield func(table string, h Handle)) {
-	for _, t := range s.tables {
-		for i := range t.uses {
-			u := &t.uses[i]
-			if t.rows[i].live && u.timeout > 0 && now.Sub(u.hit) >= u.timeout {
-				yield(t.def.Name, Handle(i))
-			}
-		}
-	}
-}
-
 // cell finds an element of an array.
 func cell[T interface{ info() *ArrayInfo }](list []T, what, name string, index int) (int, error) {
 	i, err := named(list, what, name, func(x T) string { return x.info().Name })

@@ -716,13 +716,17 @@ func TestIdleTimeoutsAndDirectCounters(t *testing.T) {
 	if c, err := sw.EntryCount("t", h); err != nil || c != (Count{2, 6}) {
 		t.Errorf("%v %v", c, err)
 	}
+	hit := sw.now
 	expired := func(after time.Duration) (n int) {
-		sw.Expired(sw.now.Add(after), func(table string, x Handle) {
-			if table != "t" || x != h {
-				t.Errorf("%s %d expired", table, x)
+		sw.Advance(hit.Add(after))
+		if _, more, err := sw.ExpiredFrom("t", 0, 10, func(x Handle, _ Entry) {
+			if x != h {
+				t.Errorf("%d expired", x)
 			}
 			n++
-		})
+		}); err != nil || more {
+			t.Error(more, err)
+		}
 		return n
 	}
 	if a, b := expired(time.Second-1), expired(time.Second); a != 0 || b != 1 {
