@@ -84,7 +84,7 @@ type Entry struct {
 	Action   Action
 	Member   uint32
 	Group    uint32
-	// Timeout is how long the entry may be without a hit before Expired
+	// Timeout is how long the entry may be without a hit before ExpiredFrom
 	// reports it; 0: for ever.
 	Timeout clock.Duration
 }
