@@ -15,6 +15,9 @@ import (
 // of; controllers see none of them.
 const firstHidden = 1 << 31
 
+// maxClass is the highest class of service: v1model's priority has three bits.
+const maxClass = 7
+
 // maxAtomic is how many updates may be made between two frames.
 const maxAtomic = 10_000
 
@@ -488,6 +491,9 @@ func (p *pipeline) prepareMulticast(t p4v1.Update_Type, g *p4v1.MulticastGroupEn
 func (p *pipeline) prepareClone(t p4v1.Update_Type, s *p4v1.CloneSessionEntry) op {
 	id := s.GetSessionId()
 	list, err := replicas(s.GetReplicas())
+	if err == nil && s.GetClassOfService() > maxClass {
+		err = refuse(codes.InvalidArgument, "clone session %d: class of service %d: the highest is %d", id, s.GetClassOfService(), maxClass)
+	}
 	if t != p4v1.Update_DELETE && err != nil {
 		return refused(err)
 	}

@@ -555,3 +555,14 @@ func TestWholeArrays(t *testing.T) {
 		t.Errorf("sum %d", sum())
 	}
 }
+
+// TestWrongSession: what is wrong with a clone session is told before that it is
+// not there.
+func TestWrongSession(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	w.program("ipv4_router")
+	w.refused(codes.InvalidArgument, op("MODIFY", "packet_replication_engine_entry { clone_session_entry { session_id: 4 class_of_service: 8 } }"))
+	w.refused(codes.NotFound, op("MODIFY", "packet_replication_engine_entry { clone_session_entry { session_id: 4 class_of_service: 7 } }"))
+	w.refused(codes.NotFound, op("DELETE", "packet_replication_engine_entry { clone_session_entry { session_id: 4 class_of_service: 8 } }"))
+}
