@@ -42,7 +42,7 @@ grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sort | \
 while IFS=: read -r file _ func; do \
   for time in $(FUZZTIME) $(FUZZTIME) 1000x; do \
     status=0; \
-    out=$$(timeout -k 10 $(TIMEOUT) $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $$time -fuzzminimizetime $(FUZZTIME) "$$(dirname $$file)" </dev/null) || status=$$?; \
+    out=$$(timeout -k 10 $(TIMEOUT) $(GO) test -json -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $$time -fuzzminimizetime 10x "$$(dirname $$file)" </dev/null) || status=$$?; \
     case $$out in *'Failing input'*) break;; *'context deadline exceeded'*) ;; *) break;; esac; \
   done; \
   printf '%s\n' "$$out"; \
