@@ -136,6 +136,9 @@ func readError(err error) error {
 
 // requestError is the error of a whole request in words.
 func requestError(err error) error {
+	if err == nil {
+		return nil
+	}
 	st, ok := status.FromError(err)
 	if !ok {
 		return err

@@ -270,6 +270,8 @@ func (f *fake) GetForwardingPipelineConfig(_ context.Context, r *p4v1.GetForward
 }
 
 func (f *fake) Capabilities(context.Context, *p4v1.CapabilitiesRequest) (*p4v1.CapabilitiesResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return &p4v1.CapabilitiesResponse{P4RuntimeApiVersion: "1.5.0"}, nil
 }
 

@@ -515,7 +515,7 @@ func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipe
 	ctx, cancel := atMost(ctx, s.long())
 	defer cancel()
 	_, err = c.SetForwardingPipelineConfig(ctx, r)
-	return requestErrorOrNil(inTime(ctx, err))
+	return requestError(inTime(ctx, err))
 }
 
 // GetPipeline asks for the program, or for the parts of it that what names.
@@ -543,15 +543,10 @@ func (s *Session) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	ctx, cancel := atMost(ctx, s.opt.Patience)
+	defer cancel()
 	r, err := c.Capabilities(ctx, &p4v1.CapabilitiesRequest{})
-	return r.GetP4RuntimeApiVersion(), requestErrorOrNil(err)
-}
-
-func requestErrorOrNil(err error) error {
-	if err == nil {
-		return nil
-	}
-	return requestError(err)
+	return r.GetP4RuntimeApiVersion(), requestError(inTime(ctx, err))
 }
 
 // Send sends a packet, or the acknowledgement of a digest list.

@@ -110,6 +110,7 @@ func TestStalledDevice(t *testing.T) {
 		"Write":       func(ctx context.Context) error { return s.Write(ctx, 0, &p4v1.Update{}) },
 		"GetPipeline": func(ctx context.Context) error { _, err := s.GetPipeline(ctx, 0); return err },
 		"SetPipeline": func(ctx context.Context) error { return s.SetPipeline(ctx, 0, nil) },
+		"Version":     func(ctx context.Context) error { _, err := s.Version(ctx); return err },
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		if err := do(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "no answer within") {
