@@ -1,0 +1,119 @@
+package police
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// rate is how fast tokens come: bits or packets a second.
+type rate struct {
+	perSecond uint64
+	packets   bool
+}
+
+var units = []struct {
+	suffix string
+	factor float64
+	pps    bool
+}{
+	{"Gbit", 1e9, false}, {"Mbit", 1e6, false}, {"kbit", 1e3, false}, {"bit", 1, false},
+	{"Mpps", 1e6, true}, {"kpps", 1e3, true}, {"pps", 1, true},
+}
+
+// maxRate is far beyond any port; what comes in a nanosecond fits in a word.
+const maxRate = 1e13
+
+// parseRate reads rates such as 10Mbit, 1.5Gbit and 100kpps.
+func parseRate(s string) (rate, error) {
+	for _, u := range units {
+		if v, ok := strings.CutSuffix(s, u.suffix); ok {
+			f, err := strconv.ParseFloat(v, 64)
+			n := math.Round(f * u.factor)
+			if err != nil || !(n >= 1 && n <= maxRate) {
+				break
+			}
+			return rate{uint64(n), u.pps}, nil
+		}
+	}
+	return rate{}, fmt.Errorf("want a rate such as 10Mbit, 1.5Gbit or 100kpps")
+}
+
+// maxBurst keeps what a bucket holds in a word.
+const maxBurst = 1 << 30
+
+// parseBurst reads a burst in bytes, or packets, as 9000, 64k or 2M (powers of
+// 1024).
+func parseBurst(s string) (uint64, error) {
+	v, factor := s, uint64(1)
+	if x, ok := strings.CutSuffix(s, "k"); ok {
+		v, factor = x, 1<<10
+	} else if x, ok := strings.CutSuffix(s, "M"); ok {
+		v, factor = x, 1<<20
+	}
+	n, err := strconv.ParseUint(v, 10, 32)
+	if err != nil || n == 0 || n*factor > maxBurst {
+		return 0, fmt.Errorf("want bytes (of a rate in pps: packets) such as 9000, 64k or 2M, at most 1024M")
+	}
+	return n * factor, nil
+}
+
+// defaultBurst is what comes in 10 ms, and at least a jumbo frame or 64 packets.
+func (r rate) defaultBurst() uint64 {
+	if r.packets {
+		return min(max(r.perSecond/100, 64), maxBurst)
+	}
+	return min(max(r.perSecond/800, 16<<10), maxBurst)
+}
+
+// nano is the parts of a token that are counted: a nanosecond brings as many as
+// the rate has tokens a second, so that nothing is ever rounded.
+const nano = 1_000_000_000
+
+// cost is what a packet of size bytes takes out of a bucket.
+func (r rate) cost(size int) uint64 {
+	if r.packets {
+		return nano
+	}
+	return uint64(size) * 8 * nano
+}
+
+// room is what a bucket of that burst holds.
+func (r rate) room(burst uint64) uint64 {
+	if r.packets {
+		return burst * nano
+	}
+	return burst * 8 * nano
+}
+
+// earned is what came in d; all that can be counted when it is more.
+func (r rate) earned(d clock.Duration) uint64 {
+	if d <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(d), r.perSecond)
+	if hi != 0 {
+		return math.MaxUint64
+	}
+	return lo
+}
+
+// fill adds n to a bucket with room for so much, and returns what did not fit.
+func fill(tokens *uint64, room, n uint64) (rest uint64) {
+	free := room - *tokens
+	if n >= free {
+		*tokens = room
+		return n - free
+	}
+	*tokens += n
+	return 0
+}
+
+// until is how long it takes until n have come.
+func (r rate) until(n uint64) clock.Duration {
+	return clock.Duration(n/r.perSecond + min(n%r.perSecond, 1))
+}

@@ -1,0 +1,82 @@
+package police
+
+import "github.com/quillon/quillon/nf/clock"
+
+// colour of a packet.
+type colour uint8
+
+const (
+	green colour = iota
+	yellow
+	red
+	numColours
+)
+
+var colourNames = [numColours]string{"green", "yellow", "red"}
+
+// marker says how packets get their colours: two token buckets, as RFC 2698
+// (two rates) or RFC 2697 (one rate, whose excess fills the other bucket) has
+// them.
+type marker struct {
+	single       bool
+	cir, pir     rate
+	roomC, roomP uint64 // of the committed bucket, and of the peak or excess one
+}
+
+// meter is the state of one marker.
+type meter struct {
+	at   clock.Time
+	c, p uint64 // tokens: committed; peak or excess
+}
+
+// fresh is a meter whose buckets are full.
+func (m *marker) fresh(now clock.Time) meter { return meter{now, m.roomC, m.roomP} }
+
+// refill brings the buckets to now. Time that goes back brings nothing.
+func (m *marker) refill(x *meter, now clock.Time) {
+	if now <= x.at {
+		return
+	}
+	d := now.Sub(x.at)
+	x.at = now
+	rest := fill(&x.c, m.roomC, m.cir.earned(d))
+	if !m.single {
+		rest = m.pir.earned(d)
+	}
+	fill(&x.p, m.roomP, rest)
+}
+
+// full reports whether a meter is at now what a new one would be.
+func (m *marker) full(x *meter, now clock.Time) bool {
+	y := *x
+	m.refill(&y, now)
+	return y.c == m.roomC && y.p == m.roomP
+}
+
+// mark is the colour of a packet of size bytes that came with colour was; green
+// for the colour-blind mode.
+func (m *marker) mark(x *meter, now clock.Time, size int, was colour) colour {
+	m.refill(x, now)
+	c, p := m.cir.cost(size), m.pir.cost(size)
+	if m.single {
+		switch {
+		case was == green && x.c >= c:
+			x.c -= c
+			return green
+		case was != red && x.p >= c:
+			x.p -= c
+			return yellow
+		}
+		return red
+	}
+	switch {
+	case was == red || x.p < p:
+		return red
+	case was == yellow || x.c < c:
+		x.p -= p
+		return yellow
+	}
+	x.p -= p
+	x.c -= c
+	return green
+}

@@ -1,0 +1,386 @@
+package police
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Reasons of police.
+const (
+	reasonNotIP graph.Reason = iota
+	reasonMalformed
+	reasonOther
+	reasonMarked
+	reasonDropped
+	reasonFull
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonNotIP:     {Name: "not-ip", Help: "not an IP datagram: passed"},
+	reasonMalformed: {Name: "malformed", Help: "a header contradicts itself or is cut short, or there are more than two VLAN tags: passed"},
+	reasonOther:     {Name: "not-policed", Help: "received on a port that is not policed (on=): passed"},
+	reasonMarked:    {Name: "marked", Help: "got another DSCP because of its colour"},
+	reasonDropped:   {Name: "over-rate", Help: "dropped because of its colour"},
+	reasonFull:      {Name: "flows-full", Help: "no room for a meter of its own: dropped (full=drop), or passed (full=pass)"},
+}
+
+// Counters of police.
+const (
+	ctrPackets  counter.ID = 0 // of each colour
+	ctrBytes               = ctrPackets + counter.ID(numColours)
+	ctrShared              = ctrBytes + counter.ID(numColours)
+	ctrFlows               = ctrShared + 1
+	numCounters            = ctrFlows + 1
+)
+
+var counters = func() []counter.Def {
+	d := make([]counter.Def, numCounters)
+	for c, name := range colourNames {
+		d[int(ctrPackets)+c] = counter.Def{Name: name, Help: "packets that became " + name}
+		d[int(ctrBytes)+c] = counter.Def{Name: name + "-bytes", Help: "IP bytes of packets that became " + name}
+	}
+	d[ctrShared] = counter.Def{Name: "shared", Help: "packets without a meter of their own that went through the common one (full=shared)"}
+	d[ctrFlows] = counter.Def{Name: "flows", Help: "keys that got a meter"}
+	return d
+}()
+
+// Kind declares police.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "police",
+		Summary: "colours packets by two token buckets, and marks or drops them by colour",
+		Doc: `With pir= the two rate three colour marker of RFC 2698: red above the peak
+rate, yellow above the committed rate, green otherwise. Without it the single
+rate marker of RFC 2697: green within the committed burst, yellow within the
+excess burst, red otherwise. With aware=af a packet never gets a better colour
+than its DSCP says (AFx1 green, AFx2 yellow, AFx3 red, others green).
+
+A colour's action is pass, drop, or dscp:N with a number or a name such as AF12,
+CS1, EF: the DSCP is written and the IPv4 checksum adapted; ECN stays. Frames
+that are no IP datagrams, or malformed, pass and are counted.
+
+With per=src, dst or flow each key has a meter of its own. A meter whose buckets
+are full again makes room for another key, and nothing is forgotten by that.
+When there is no such place for a new key, full= says what happens. Fragments
+are metered; with per=flow those of a datagram share a meter without ports.
+
+  quillon run --inline eth1,eth2 --nf police,cir=100Mbit,pir=200Mbit,yellow=dscp:AF12
+  quillon run --inline eth1,eth2 --nf police,cir=10Mbit,per=src,on=a`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "cir", Help: "committed rate, as 10Mbit, 1.5Gbit or 100kpps; needed"},
+			{Name: "cbs", Default: "10 ms of the rate, at least 16k or 64 packets", Help: "committed burst in bytes, or packets, as 9000, 64k or 2M"},
+			{Name: "pir", Default: "none", Help: "peak rate, not below cir and in the same unit: two rates, three colours"},
+			{Name: "pbs", Default: "as cbs", Help: "peak burst; without pir the excess burst"},
+			{Name: "aware", Default: "no", Help: "no, or af: the colour that packets come with counts"},
+			{Name: "green", Default: "pass", Help: "pass, drop or dscp:N"},
+			{Name: "yellow", Default: "pass", Help: "pass, drop or dscp:N"},
+			{Name: "red", Default: "drop", Help: "pass, drop or dscp:N"},
+			{Name: "on", Default: "both", Help: "the port whose received packets are policed: a, b or both"},
+			{Name: "per", Default: "port", Help: "packets that share a meter: those of a port, src, dst or flow (5-tuple)"},
+			{Name: "flows", Default: "65536", Help: "meters at most, rounded up to a power of two; for another number all meters start anew"},
+			{Name: "full", Default: "shared", Help: "a key without room: shared (one meter for all such), pass or drop"},
+		},
+		Counters: counters,
+		Reasons:  reasons[:],
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parsePolice(args)
+			if err != nil {
+				return nil, err
+			}
+			p := &police{settings: s}
+			if s.per != perPort {
+				p.table = newFlowTable(s.flows)
+			}
+			return p, nil
+		},
+	}
+}
+
+// action on packets of a colour.
+type action struct {
+	drop, mark bool
+	dscp       uint8
+}
+
+func parseAction(v string) (a action, err error) {
+	if d, ok := strings.CutPrefix(v, "dscp:"); ok {
+		a.mark = true
+		a.dscp, err = parseDSCP(d)
+		return a, err
+	}
+	if v != "pass" && v != "drop" {
+		return a, fmt.Errorf("want pass, drop or dscp:N")
+	}
+	return action{drop: v == "drop"}, nil
+}
+
+// parseDSCP reads a number or a name of RFC 2474, 2597 or 3246.
+func parseDSCP(v string) (uint8, error) {
+	if n, err := strconv.ParseUint(v, 10, 6); err == nil {
+		return uint8(n), nil
+	}
+	switch name := strings.ToUpper(v); {
+	case name == "EF":
+		return 46, nil
+	case len(name) == 3 && name[:2] == "CS" && name[2] >= '0' && name[2] <= '7':
+		return (name[2] - '0') * 8, nil
+	case len(name) == 4 && name[:2] == "AF" && name[2] >= '1' && name[2] <= '4' && name[3] >= '1' && name[3] <= '3':
+		return (name[2]-'0')*8 + (name[3]-'0')*2, nil
+	}
+	return 0, fmt.Errorf("want a DSCP from 0 to 63, CS0 to CS7, AF11 to AF43, or EF")
+}
+
+// precedence is the colour that a DSCP stands for (RFC 2597 6).
+func precedence(dscp uint8) colour {
+	if class := dscp >> 3; dscp&1 == 0 && class >= 1 && class <= 4 {
+		switch dscp >> 1 & 3 {
+		case 2:
+			return yellow
+		case 3:
+			return red
+		}
+	}
+	return green
+}
+
+type settings struct {
+	marker
+	aware   bool
+	actions [numColours]action
+	on      [2]bool
+	per     per
+	flows   int
+	full    string
+}
+
+// oneOf is the index of v in the names.
+func oneOf(v string, names ...string) (int, error) {
+	i := slices.Index(names, v)
+	if i < 0 {
+		return 0, fmt.Errorf("want %s or %s", strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
+	}
+	return i, nil
+}
+
+// parseOn reads which inputs a function works on.
+func parseOn(v string) (on [2]bool, err error) {
+	i, err := oneOf(v, "a", "b", "both")
+	return [2]bool{i != 1, i != 0}, err
+}
+
+func parsePolice(args graph.Args) (settings, error) {
+	s := settings{on: [2]bool{true, true}, flows: 65536, full: "shared"}
+	s.actions[red].drop = true
+	var cbs, pbs uint64
+	for name, v := range args {
+		var err error
+		i := 0
+		switch name {
+		case "cir":
+			s.cir, err = parseRate(v)
+		case "pir":
+			s.pir, err = parseRate(v)
+		case "cbs":
+			cbs, err = parseBurst(v)
+		case "pbs":
+			pbs, err = parseBurst(v)
+		case "aware":
+			i, err = oneOf(v, "no", "af")
+			s.aware = i == 1
+		case "green", "yellow", "red":
+			s.actions[slices.Index(colourNames[:], name)], err = parseAction(v)
+		case "on":
+			s.on, err = parseOn(v)
+		case "per":
+			i, err = oneOf(v, perNames...)
+			s.per = per(i)
+		case "flows":
+			s.flows, err = strconv.Atoi(v)
+			if err != nil || s.flows < 1 || s.flows > 1<<22 {
+				err = fmt.Errorf("want a number from 1 to %d", 1<<22)
+			}
+		case "full":
+			_, err = oneOf(v, "shared", "pass", "drop")
+			s.full = v
+		default:
+			return s, fmt.Errorf("police: no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("police: %s=%s: %w", name, v, err)
+		}
+	}
+	switch {
+	case s.cir.perSecond == 0:
+		return s, fmt.Errorf("police: cir= is missing: the committed rate, such as cir=10Mbit")
+	case s.pir.perSecond == 0:
+		s.single = true
+	case s.pir.packets != s.cir.packets:
+		return s, fmt.Errorf("police: cir= and pir= must both be in bits or both in packets")
+	case s.pir.perSecond < s.cir.perSecond:
+		return s, fmt.Errorf("police: pir= is below cir=: the peak rate is the higher one")
+	}
+	if cbs == 0 {
+		cbs = s.cir.defaultBurst()
+	}
+	if pbs == 0 {
+		pbs = cbs
+		if !s.single {
+			pbs = max(pbs, s.pir.defaultBurst())
+		}
+	}
+	s.roomC, s.roomP = s.cir.room(cbs), s.cir.room(pbs)
+	return s, nil
+}
+
+// police is the app.
+type police struct {
+	settings
+	ports  [2]meter // with per=port
+	shared [2]meter // of keys without room
+	table  flowTable
+	begun  bool
+}
+
+// Takes implements graph.Picky: places of meters cannot be changed.
+func (p *police) Takes(args graph.Args) bool {
+	s, err := parsePolice(args)
+	return err == nil && s.flows == p.flows && s.per == p.per && s.cir.packets == p.cir.packets
+}
+
+// Reconfigure implements graph.Reconfigurer: tokens above a smaller burst are
+// gone, and a larger one fills with time.
+func (p *police) Reconfigure(args graph.Args) error {
+	s, err := parsePolice(args)
+	if err != nil {
+		return err
+	}
+	p.settings = s
+	clamp := func(x *meter) { x.c, x.p = min(x.c, s.roomC), min(x.p, s.roomP) }
+	for i := range 2 {
+		clamp(&p.ports[i])
+		clamp(&p.shared[i])
+	}
+	for i := range p.table.flows {
+		clamp(&p.table.flows[i].meter)
+	}
+	return nil
+}
+
+// Push implements graph.App.
+func (p *police) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	if !p.begun {
+		p.begun = true
+		m := p.fresh(c.Now())
+		p.ports, p.shared = [2]meter{m, m}, [2]meter{m, m}
+	}
+	for _, x := range b.Bufs() {
+		p.one(c, in, x)
+	}
+}
+
+func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
+	pass := func(r graph.Reason) {
+		c.Mark(x, x.Verdict, r)
+		c.Emit(1-in, x)
+	}
+	if !p.on[in] {
+		pass(reasonOther)
+		return
+	}
+	frame := x.Bytes()
+	var d hdr.Datagram
+	if !hdr.ParseIP(frame, &d) {
+		pass(reasonMalformed)
+		return
+	}
+	if d.Net == hdr.NetNone {
+		pass(reasonNotIP)
+		return
+	}
+	m := &p.ports[in]
+	if p.per != perPort {
+		key := p.per.key(frame, &d, in)
+		var isNew bool
+		if m, isNew = p.table.meter(&p.marker, &key, c.Now()); isNew {
+			c.Count(ctrFlows, 1)
+		}
+		if m == nil {
+			switch p.full {
+			case "drop":
+				c.Drop(x, reasonFull)
+				return
+			case "pass":
+				pass(reasonFull)
+				return
+			}
+			m = &p.shared[in]
+			c.Count(ctrShared, 1)
+		}
+	}
+	ip, was := frame[d.L3:d.End], green
+	if p.aware {
+		was = precedence(tos(ip, d.Net) >> 2)
+	}
+	got := p.mark(m, c.Now(), len(ip), was)
+	c.Count(ctrPackets+counter.ID(got), 1)
+	c.Count(ctrBytes+counter.ID(got), uint64(len(ip)))
+	c.Trace(x, 0, uint64(got), m.c/nano, m.p/nano)
+	switch a := p.actions[got]; {
+	case a.drop:
+		c.Drop(x, reasonDropped)
+		return
+	case a.mark && setDSCP(ip, d.Net, a.dscp):
+		c.Mark(x, packet.Rewritten, reasonMarked)
+	}
+	c.Emit(1-in, x)
+}
+
+// Describe implements graph.Describer.
+func (p *police) Describe(_ uint16, args [4]uint64) string {
+	if args[0] >= uint64(numColours) {
+		return "no colour"
+	}
+	unit := "bits"
+	if p.cir.packets {
+		unit = "packets"
+	}
+	return fmt.Sprintf("%s; tokens left: %d and %d %s", colourNames[args[0]], args[1], args[2], unit)
+}
+
+// tos is the octet of DSCP and ECN of an IP header.
+func tos(ip []byte, net uint8) uint8 {
+	if net == hdr.NetIPv6 {
+		return hdr.IPv6(ip).TrafficClass()
+	}
+	return hdr.IPv4(ip).TOS()
+}
+
+// setDSCP writes the DSCP and keeps ECN; false when it was that already. The
+// ICRC of RoCE does not cover it.
+func setDSCP(ip []byte, net, dscp uint8) bool {
+	old := tos(ip, net)
+	now := dscp<<2 | old&3
+	if now == old {
+		return false
+	}
+	if net == hdr.NetIPv6 {
+		hdr.IPv6(ip).SetTrafficClass(now)
+		return true
+	}
+	h := hdr.IPv4(ip)
+	word := binary.BigEndian.Uint16(h)
+	h.SetTOS(now)
+	h.SetChecksum(hdr.PatchChecksum(h.Checksum(), word, word&0xFF00|uint16(now)))
+	return true
+}

@@ -1,0 +1,279 @@
+package police
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Reasons of shape.
+const (
+	shapeOther graph.Reason = iota
+	shapeFull
+	shapeTooLong
+	numShapeReasons
+)
+
+var shapeReasons = [numShapeReasons]counter.Def{
+	shapeOther:   {Name: "not-shaped", Help: "received on a port that is not shaped (on=): passed"},
+	shapeFull:    {Name: "queue-full", Help: "as many frames or bytes wait as may (queue=, queue-bytes=): dropped"},
+	shapeTooLong: {Name: "over-burst", Help: "longer than the burst, so that its tokens could never be there: dropped"},
+}
+
+// Counters of shape.
+const (
+	ctrWaited counter.ID = iota
+	ctrQueued
+	ctrQueuedBytes
+	numShapeCounters
+)
+
+var shapeCounters = [numShapeCounters]counter.Def{
+	ctrWaited:      {Name: "waited", Help: "frames that had to wait"},
+	ctrQueued:      {Name: "queued", Help: "frames that wait now"},
+	ctrQueuedBytes: {Name: "queued-bytes", Help: "bytes that wait now"},
+}
+
+// release is the most frames that go at once to one output: a link holds four
+// times as many, and timers and received frames may come in one breath.
+const release = 2 * packet.MaxBatch
+
+// ShapeKind declares shape.
+func ShapeKind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "shape",
+		Summary: "lets frames wait until a token bucket has tokens for them",
+		Doc: `Each shaped direction has a token bucket and a queue; frames leave in the order
+in which they came, untouched, of whatever protocol. A frame for which there is
+no room in the queue is dropped. When the app is taken away, what waits is sent.
+
+A frame that waits alone leaves up to tick= after its tokens came; the tokens
+that come meanwhile are kept, as many as the burst has room for, so the rate is
+reached as long as the burst is larger than what comes in that time.
+
+  quillon run --inline eth1,eth2 --nf shape,rate=100Mbit,on=a`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "rate", Help: "as 10Mbit, 1.5Gbit (of frames without FCS) or 100kpps; needed"},
+			{Name: "burst", Default: "10 ms of the rate, at least 16k or 64 packets", Help: "room for tokens in bytes, or packets, as 9000, 64k or 2M"},
+			{Name: "queue", Default: "256", Help: "frames that wait at most, a direction; another number starts the app anew"},
+			{Name: "queue-bytes", Default: "1M", Help: "bytes that wait at most, a direction"},
+			{Name: "on", Default: "both", Help: "the port whose received frames are shaped: a, b or both"},
+			{Name: "tick", Default: "100us", Help: "how often an empty queue is looked at"},
+		},
+		Counters: shapeCounters[:],
+		Reasons:  shapeReasons[:],
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parseShape(args)
+			if err != nil {
+				return nil, err
+			}
+			p := &shaper{shaping: s}
+			for i := range p.q {
+				p.q[i].ring = make([]*packet.Buf, s.queue)
+			}
+			return p, nil
+		},
+	}
+}
+
+type shaping struct {
+	rate
+	room  uint64
+	queue int
+	bytes uint64
+	on    [2]bool
+	tick  time.Duration
+}
+
+func parseShape(args graph.Args) (shaping, error) {
+	s := shaping{queue: 256, bytes: 1 << 20, on: [2]bool{true, true}, tick: 100 * time.Microsecond}
+	burst := uint64(0)
+	for name, v := range args {
+		var err error
+		switch name {
+		case "rate":
+			s.rate, err = parseRate(v)
+		case "burst":
+			burst, err = parseBurst(v)
+		case "queue":
+			s.queue, err = strconv.Atoi(v)
+			if err != nil || s.queue < 1 || s.queue > 1<<16 {
+				err = fmt.Errorf("want a number from 1 to %d", 1<<16)
+			}
+		case "queue-bytes":
+			s.bytes, err = parseBurst(v)
+		case "on":
+			s.on, err = parseOn(v)
+		case "tick":
+			s.tick, err = time.ParseDuration(v)
+			if err != nil || s.tick < time.Microsecond || s.tick > time.Second {
+				err = fmt.Errorf("want a duration from 1us to 1s")
+			}
+		default:
+			return s, fmt.Errorf("shape: no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("shape: %s=%s: %w", name, v, err)
+		}
+	}
+	if s.perSecond == 0 {
+		return s, fmt.Errorf("shape: rate= is missing, such as rate=10Mbit")
+	}
+	if burst == 0 {
+		burst = s.defaultBurst()
+	}
+	s.room = s.rate.room(burst)
+	return s, nil
+}
+
+// fifo is one direction: frames that wait, oldest at head, and tokens.
+type fifo struct {
+	ring    []*packet.Buf
+	head, n int
+	bytes   uint64
+	at      clock.Time
+	tokens  uint64
+}
+
+type shaper struct {
+	shaping
+	q     [2]fifo
+	begun bool
+}
+
+// Takes implements graph.Picky.
+func (p *shaper) Takes(args graph.Args) bool {
+	s, err := parseShape(args)
+	return err == nil && s.queue == p.queue && s.packets == p.packets
+}
+
+// Reconfigure implements graph.Reconfigurer: what waits goes at the new rate;
+// with a direction that is not shaped any more, at once.
+func (p *shaper) Reconfigure(args graph.Args) error {
+	s, err := parseShape(args)
+	if err != nil {
+		return err
+	}
+	p.shaping = s
+	for i := range p.q {
+		p.q[i].tokens = min(p.q[i].tokens, s.room)
+	}
+	return nil
+}
+
+// Held implements graph.Holder.
+func (p *shaper) Held() int { return p.q[0].n + p.q[1].n }
+
+// Push implements graph.App.
+func (p *shaper) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	p.begin(c)
+	q := &p.q[in]
+	p.drain(c, in, release)
+	for _, x := range b.Bufs() {
+		size := uint64(x.Len())
+		switch {
+		case !p.on[in] && q.n == 0:
+			c.Mark(x, x.Verdict, shapeOther)
+			c.Emit(1-in, x)
+		case p.on[in] && p.cost(x.Len()) > p.room:
+			c.Drop(x, shapeTooLong)
+		case q.n == 0 && q.tokens >= p.cost(x.Len()):
+			q.tokens -= p.cost(x.Len())
+			c.Emit(1-in, x)
+		case q.n == len(q.ring) || q.bytes+size > p.bytes:
+			c.Drop(x, shapeFull)
+		default:
+			q.ring[(q.head+q.n)%len(q.ring)] = x
+			q.n++
+			q.bytes += size
+			c.Count(ctrWaited, 1)
+		}
+	}
+	p.gauge(c)
+}
+
+// begin fills the buckets at the first breath.
+func (p *shaper) begin(c *graph.Ctx) {
+	if p.begun {
+		return
+	}
+	p.begun = true
+	for i := range p.q {
+		p.q[i].at, p.q[i].tokens = c.Now(), p.room
+	}
+}
+
+// Tick implements graph.Ticker.
+func (p *shaper) Tick(c *graph.Ctx) clock.Time {
+	p.begin(c)
+	next := c.Now().Add(p.tick)
+	for in := range p.q {
+		p.drain(c, in, release)
+		if q := &p.q[in]; q.n > 0 {
+			wait := clock.Duration(0)
+			if need := p.price(q); p.on[in] && need > q.tokens {
+				wait = p.until(need - q.tokens)
+			}
+			next = min(next, c.Now().Add(wait))
+		}
+	}
+	p.gauge(c)
+	return next
+}
+
+// Stop implements graph.Stopper.
+func (p *shaper) Stop(c *graph.Ctx) {
+	for in := range p.q {
+		for p.q[in].n > 0 {
+			p.pop(c, in)
+		}
+	}
+	p.gauge(c)
+}
+
+// drain sends what there are tokens for, at most so many frames.
+func (p *shaper) drain(c *graph.Ctx, in, most int) {
+	q := &p.q[in]
+	if now := c.Now(); now > q.at {
+		fill(&q.tokens, p.room, p.earned(now.Sub(q.at)))
+		q.at = now
+	}
+	for ; q.n > 0 && most > 0; most-- {
+		if p.on[in] {
+			cost := p.price(q)
+			if q.tokens < cost {
+				return
+			}
+			q.tokens -= cost
+		}
+		p.pop(c, in)
+	}
+}
+
+// price is what the oldest frame of q costs. A smaller burst may have come since
+// it began to wait: then it goes for all that the bucket holds.
+func (p *shaper) price(q *fifo) uint64 {
+	return min(p.cost(q.ring[q.head].Len()), p.room)
+}
+
+func (p *shaper) pop(c *graph.Ctx, in int) {
+	q := &p.q[in]
+	x := q.ring[q.head]
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) % len(q.ring)
+	q.n--
+	q.bytes -= uint64(x.Len())
+	c.Emit(1-in, x)
+}
+
+func (p *shaper) gauge(c *graph.Ctx) {
+	c.Set(ctrQueued, uint64(p.Held()))
+	c.Set(ctrQueuedBytes, p.q[0].bytes+p.q[1].bytes)
+}
