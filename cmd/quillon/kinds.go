@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )
@@ -13,5 +14,7 @@ func kinds() []graph.Kind {
 		*clover.Kind(),
 		*swordbox.Kind(),
 		*p4.Kind(),
+		*police.Kind(),
+		*police.ShapeKind(),
 	)
 }
