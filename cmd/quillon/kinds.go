@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
@@ -14,6 +15,7 @@ func kinds() []graph.Kind {
 		*clover.Kind(),
 		*swordbox.Kind(),
 		*p4.Kind(),
+		*dummy.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),
 	)

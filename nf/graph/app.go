@@ -135,6 +135,9 @@ type Param struct {
 type Env struct {
 	Name            string // the app's name in the Spec
 	Worker, Workers int
+	// Clock is the graph's when it moves while a breath lasts; nil: time stands
+	// still meanwhile, as in replay and in simulations.
+	Clock clock.Clock
 	// Share returns the value that make makes, made once for the app's
 	// instances of all workers. What it holds must be safe to use from all of
 	// them.

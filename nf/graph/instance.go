@@ -193,6 +193,9 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			}
 			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
 			env := Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}
+			if i.workers[w].timed {
+				env.Clock = i.cfg.Clock
+			}
 			if i.cfg.Memory != nil {
 				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(name, size) }
 			}
