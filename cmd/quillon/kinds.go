@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/quillon/quillon/nf/aead"
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
@@ -15,6 +16,7 @@ func kinds() []graph.Kind {
 		*clover.Kind(),
 		*swordbox.Kind(),
 		*p4.Kind(),
+		*aead.Kind(),
 		*dummy.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),

@@ -1,0 +1,276 @@
+package aead
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// TTL of tunnels' outer headers.
+const tunnelTTL = 64
+
+// App is one worker's instance.
+type App struct {
+	store *store
+	cfg   *config
+	// Nonce and associated data: fields, so that a call through an interface does
+	// not make them escape.
+	nonce [saltLen + ivLen]byte
+	aad   [12]byte
+}
+
+// Ports.
+const (
+	plain = iota
+	protected
+)
+
+// Push sends every frame to the other side, or drops it.
+func (a *App) Push(c *graph.Ctx, in int, batch *packet.Batch) {
+	for _, f := range batch.Bufs() {
+		var r graph.Reason
+		if in == plain {
+			r = a.protect(c, f)
+		} else {
+			r = a.open(c, f)
+		}
+		switch {
+		case r >= firstDropped:
+			c.Drop(f, r)
+			continue
+		case r >= firstPassed:
+			c.Mark(f, packet.Forwarded, r)
+		default:
+			c.Mark(f, packet.Rewritten, r)
+		}
+		c.Emit(1-in, f)
+	}
+}
+
+// seal encrypts b[from:len(b)-icvLen], which ends with the ESP trailer, in place;
+// the ICV goes behind it. The ESP header is at from-ivLen-espLen.
+func (a *App) seal(s *sa, b []byte, from int, seq uint64) {
+	h := b[from-ivLen-espLen:]
+	be.PutUint32(h, s.spi)
+	be.PutUint32(h[4:], uint32(seq))
+	be.PutUint64(h[espLen:], s.iv0+seq)
+	nonce, aad := a.params(s, h, seq)
+	text := b[from : len(b)-icvLen]
+	s.gcm.Seal(text[:0], nonce, text, aad)
+}
+
+// params are the nonce and the associated data of a packet (RFC 4106 3, 4, 5)
+// whose ESP header is at h.
+func (a *App) params(s *sa, h []byte, seq uint64) (nonce, aad []byte) {
+	copy(a.nonce[:], s.salt[:])
+	copy(a.nonce[saltLen:], h[espLen:espLen+ivLen])
+	if !s.esn {
+		return a.nonce[:], h[:espLen]
+	}
+	copy(a.aad[:4], h)
+	be.PutUint64(a.aad[4:], seq)
+	return a.nonce[:], a.aad[:]
+}
+
+// pad is the number of padding bytes behind n bytes: pad length and next header
+// end on a multiple of 4 (RFC 4303 2.4).
+func pad(n int) int { return -(n + trailerLen) & 3 }
+
+// protect makes ESP of what an SA covers.
+func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
+	var d datagram
+	b := f.Bytes()
+	switch parse(b, &d) {
+	case notIP:
+		return reasonNotIP
+	case malformed:
+		return reasonMalformed
+	}
+	if d.neighbour(b) {
+		return reasonNeighbour
+	}
+	s, ok := a.cfg.out.Lookup(d.dst(b))
+	switch {
+	case !ok && a.cfg.dropOther:
+		return reasonOther
+	case !ok:
+		return reasonNoSA
+	case d.fragment && !a.cfg.tunnel:
+		return reasonFragment
+	}
+	// What is in front of the payload stays, or is what the outer header comes
+	// behind.
+	front, next, outer := d.body, d.proto, 0
+	if a.cfg.tunnel {
+		front, next, outer = d.l3, protoIPv4, a.cfg.outerLen()
+		if d.v6 {
+			next = protoIPv6
+		}
+	}
+	n := d.end - front
+	p := pad(n)
+	tail := p + trailerLen + icvLen
+	grow := outer + espLen + ivLen
+	if d.end-d.l3+grow+tail > a.cfg.mtu {
+		return reasonTooBig
+	}
+	f.TrimBack(len(b) - d.end) // Ethernet's padding
+	tos := d.tos(b)
+	df := d.v6 || hdr.IPv4(b[d.l3:]).DF()
+	b, ok = f.Prepend(grow)
+	if ok {
+		b, ok = f.Append(tail)
+	}
+	if !ok {
+		return reasonNoRoom
+	}
+	seq := s.next(n, a.cfg.lifetime)
+	if seq == 0 {
+		return reasonExpired
+	}
+	copy(b, b[grow:grow+front])
+	from := grow + front
+	for i := range p {
+		b[from+n+i] = byte(i + 1)
+	}
+	b[from+n+p], b[from+n+p+1] = byte(p), next
+	if a.cfg.tunnel {
+		a.cfg.encapsulate(b, d.l3, tos, df, seq)
+	} else {
+		d.end = len(b)
+		d.reshape(b, protoESP)
+	}
+	a.seal(s, b, from, seq)
+	c.Trace(f, traceProtected, uint64(s.spi), seq, uint64(n))
+	return reasonProtected
+}
+
+// encapsulate writes the outer header at l3 (RFC 4301 5.1.2, RFC 6040 4.1).
+func (cfg *config) encapsulate(b []byte, l3 int, tos uint8, df bool, seq uint64) {
+	if cfg.local.Is6() {
+		be.PutUint16(b[l3-2:], hdr.EtherIPv6)
+		hdr.IPv6(b[l3:]).Encode(&hdr.IPv6Fields{TrafficClass: tos, PayloadLen: uint16(len(b) - l3 - hdr.IPv6Len),
+			NextHeader: protoESP, HopLimit: tunnelTTL, Src: cfg.local, Dst: cfg.remote})
+		return
+	}
+	be.PutUint16(b[l3-2:], hdr.EtherIPv4)
+	hdr.IPv4(b[l3:]).Encode(&hdr.IPv4Fields{TOS: tos, TotalLen: uint16(len(b) - l3), ID: uint16(seq), DF: df,
+		TTL: tunnelTTL, Protocol: protoESP, Src: cfg.local, Dst: cfg.remote})
+}
+
+// open verifies and decrypts ESP of the app's own SAs.
+func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
+	var d datagram
+	b := f.Bytes()
+	switch parse(b, &d) {
+	case notIP:
+		return reasonNotIP
+	case malformed:
+		return reasonMalformed
+	}
+	if d.proto != protoESP || d.fragment {
+		switch {
+		case d.neighbour(b):
+			return reasonNeighbour
+		case d.fragment && (a.ours(b, &d) || a.cfg.covered.Contains(d.src(b))):
+			return reasonFragment
+		case a.cfg.covered.Contains(d.src(b)):
+			return reasonUnprotected
+		}
+		return reasonClear
+	}
+	n := d.end - d.body - espLen - ivLen - icvLen // of the ciphertext
+	if n < -ivLen-icvLen {
+		return reasonBadESP
+	}
+	h := b[d.body:d.end]
+	s := a.cfg.in[be.Uint32(h)]
+	if s == nil || a.cfg.tunnel && !a.ours(b, &d) {
+		return reasonUnknownSA
+	}
+	if n < trailerLen+2 || n%4 != 0 {
+		return reasonBadESP
+	}
+	seq, ok := s.sa.expect(be.Uint32(h[4:]))
+	if !ok {
+		return reasonReplay
+	}
+	nonce, aad := a.params(s.sa, h, seq)
+	text := h[espLen+ivLen:]
+	text, err := s.sa.gcm.Open(text[:0], nonce, text, aad)
+	if err != nil {
+		s.sa.refuse()
+		return reasonForged
+	}
+	if !s.sa.accept(seq, n) {
+		return reasonReplay
+	}
+	p, next := int(text[n-2]), text[n-1]
+	if p+trailerLen > n {
+		return reasonBadPadding
+	}
+	n -= p + trailerLen
+	for i, x := range text[n : n+p] {
+		if int(x) != i+1 {
+			return reasonBadPadding
+		}
+	}
+	if next == hdr.ProtoNoNext {
+		return reasonDummy
+	}
+	c.Trace(f, traceOpened, uint64(s.sa.spi), seq, uint64(n))
+	if a.cfg.tunnel {
+		return a.decapsulate(f, s, &d, text[:n], next)
+	}
+	if !s.covers(d.src(b)) {
+		return reasonNotCovered
+	}
+	// What is in front of the ESP header moves up to the payload.
+	const shrink = espLen + ivLen
+	copy(b[shrink:], b[:d.body])
+	d.end = d.body + n
+	f.SetFrame(int(f.Off())+shrink, d.end)
+	d.reshape(f.Bytes(), next)
+	return reasonOpened
+}
+
+// ours reports whether the packet is addressed as the tunnel's are.
+func (a *App) ours(b []byte, d *datagram) bool {
+	return a.cfg.tunnel && d.dst(b) == a.cfg.local && d.src(b) == a.cfg.remote
+}
+
+// decapsulate makes the frame that of the inner packet.
+func (a *App) decapsulate(f *packet.Buf, s *inSA, outer *datagram, inner []byte, next uint8) graph.Reason {
+	b := f.Bytes()
+	var d datagram
+	var what sort
+	var t uint16
+	at := outer.body + espLen + ivLen
+	switch end := at + len(inner); next {
+	case protoIPv4:
+		t, what = hdr.EtherIPv4, d.parse4(b[:end], at)
+	case protoIPv6:
+		t, what = hdr.EtherIPv6, d.parse6(b[:end], at)
+	default:
+		return reasonNotTunnel
+	}
+	if what != isIP {
+		return reasonMalformed
+	}
+	if !s.covers(d.src(b)) {
+		return reasonNotCovered
+	}
+	old := d.tos(b)
+	ecn, ok := ecnOut(old, outer.tos(b))
+	if !ok {
+		return reasonECN
+	}
+	if ecn != old&3 {
+		d.setTOS(b, old&^3|ecn)
+	}
+	shrink := at - outer.l3
+	copy(b[shrink:], b[:outer.l3])
+	f.SetFrame(int(f.Off())+shrink, d.end-shrink)
+	be.PutUint16(f.Bytes()[outer.l3-2:], t)
+	return reasonOpened
+}

@@ -1,0 +1,419 @@
+package aead
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Reasons: of frames that were rewritten, that passed, that were dropped.
+const (
+	reasonProtected graph.Reason = iota
+	reasonOpened
+
+	reasonNotIP
+	reasonNeighbour
+	reasonNoSA
+	reasonUnknownSA
+	reasonClear
+
+	reasonMalformed
+	reasonOther
+	reasonFragment
+	reasonTooBig
+	reasonNoRoom
+	reasonExpired
+	reasonUnprotected
+	reasonBadESP
+	reasonReplay
+	reasonForged
+	reasonBadPadding
+	reasonDummy
+	reasonNotTunnel
+	reasonNotCovered
+	reasonECN
+	numReasons
+
+	firstPassed  = reasonNotIP
+	firstDropped = reasonMalformed
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonProtected:   {Name: "protected", Help: "encrypted"},
+	reasonOpened:      {Name: "opened", Help: "verified and decrypted"},
+	reasonNotIP:       {Name: "not-ip", Help: "passed: neither IPv4 nor IPv6"},
+	reasonNeighbour:   {Name: "neighbour-discovery", Help: "passed: neighbour or router discovery"},
+	reasonNoSA:        {Name: "no-sa", Help: "passed in the clear: no SA covers the destination (out=, other=)"},
+	reasonUnknownSA:   {Name: "unknown-sa", Help: "passed: ESP that is not of an SA of ours"},
+	reasonClear:       {Name: "clear", Help: "passed: not ESP, from a source that no SA covers"},
+	reasonMalformed:   {Name: "malformed", Help: "dropped: IP whose header, checksum or length is wrong, or more than two VLAN tags"},
+	reasonOther:       {Name: "other", Help: "dropped: no SA covers the destination, and other=drop"},
+	reasonFragment:    {Name: "fragment", Help: "dropped: a fragment, to be protected in transport mode or of what was protected"},
+	reasonTooBig:      {Name: "too-big", Help: "dropped: longer than mtu= when protected"},
+	reasonNoRoom:      {Name: "no-room", Help: "dropped: the port's buffers have no room for what is added"},
+	reasonExpired:     {Name: "expired", Help: "dropped: the SA has sent as many packets as it may (lifetime=): it needs a new key"},
+	reasonUnprotected: {Name: "unprotected", Help: "dropped: not ESP, from a source that an SA covers (in=)"},
+	reasonBadESP:      {Name: "bad-esp", Help: "dropped: too short for ESP, or not a multiple of 4 bytes"},
+	reasonReplay:      {Name: "replay", Help: "dropped: the sequence number was received already, or is older than the window"},
+	reasonForged:      {Name: "forged", Help: "dropped: the integrity check value is wrong: changed on the way, or another key"},
+	reasonBadPadding:  {Name: "bad-padding", Help: "dropped: authentic, but its padding is wrong"},
+	reasonDummy:       {Name: "dummy", Help: "dropped: a dummy packet, sent to hide how much is sent"},
+	reasonNotTunnel:   {Name: "not-tunnel", Help: "dropped: authentic, but there is no IP packet inside (mode=)"},
+	reasonNotCovered:  {Name: "not-covered", Help: "dropped: authentic, but from a source that its SA does not cover (in=)"},
+	reasonECN:         {Name: "ecn", Help: "dropped: congestion was met in the tunnel and the inner packet cannot say so (RFC 6040)"},
+}
+
+// Kinds of trace records: SPI, sequence number, payload bytes.
+const (
+	traceProtected uint16 = iota
+	traceOpened
+)
+
+// Describe formats a trace record.
+func (a *App) Describe(kind uint16, x [4]uint64) string {
+	what := "protected"
+	if kind == traceOpened {
+		what = "opened"
+	}
+	return fmt.Sprintf("%s %d bytes by 0x%x, number %d", what, x[2], x[0], x[1])
+}
+
+// Kind declares aead.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "aead",
+		Summary: "encrypt and authenticate packets: IPsec ESP with AES-GCM",
+		Doc: `Packets from a to b whose destination a security association (SA) of out=
+covers leave as ESP (RFC 4303) under AES-GCM (RFC 4106); ESP from b to a, of an
+SA of in=, is verified, decrypted and leaves as it was. The other end is
+another aead, with out= and in= exchanged, or any IPsec with manual keys, as
+
+    ip xfrm state add src 10.0.1.1 dst 10.0.2.1 proto esp spi 0x100 mode transport \
+      aead "rfc4106(gcm(aes))" 0xKEYANDSALT 128 replay-window 128
+
+Keys are in a file that only its owner may read, a line an SA: the SPI, and the
+AES key of 16, 24 or 32 bytes followed by 4 bytes of salt in hexadecimal digits:
+
+    0x100 8d3c1ce01bff5dd62a3a4d9cc8b1c5c0a1b2c3d4   # to the other side
+    0x200 51f02f4fdd4f9e7b1b1b79d40f5cf9e3deadbeef   # and back
+
+    quillon run --inline eth1,eth2 --nf aead,keys=/etc/quillon/esp.keys,out=0x100@10.0.2.0/24,in=0x200@10.0.2.0/24
+    quillon replay in.pcap --nf aead,keys=esp.keys,out=0x100@10.0.2.0/24,iv=sequence
+
+A covered packet never leaves in the clear, nor is a covered source believed in
+the clear; while the process is gone nothing crosses in its place. Keys are
+changed while running: give the file the new ones under new SPIs, add those to
+in= at both ends, then change out=.
+
+Port a is the plain side, port b the protected one.`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "keys", Help: "the file of keys (see above); read again at every change of arguments"},
+			{Name: "out", Help: "SAs from a to b, as SPI@DESTINATION+...: 0x100@10.0.2.0/24+0x101@2001:db8:2::/48; the longest prefix counts; can be changed while running"},
+			{Name: "in", Help: "SAs from b to a, as SPI@SOURCE+... or SPI for any source; can be changed while running"},
+			{Name: "mode", Default: "transport", Help: "transport, or tunnel: the whole packet inside a new one from local to remote; can be changed while running"},
+			{Name: "local", Help: "tunnel: this end's address"},
+			{Name: "remote", Help: "tunnel: the other end's"},
+			{Name: "esn", Default: "off", Help: "on: sequence numbers of 64 bits (RFC 4304); both ends alike"},
+			{Name: "window", Default: "128", Help: "newest sequence numbers among which packets may arrive in any order: a multiple of 64, to 1024"},
+			{Name: "lifetime", Default: "4294967295, with esn=on 1099511627776", Help: "packets that an SA may send, at most the default; can be changed while running"},
+			{Name: "mtu", Default: "1500", Help: "the longest IP packet to send, protected; can be changed while running"},
+			{Name: "other", Default: "pass", Help: "IP from a that no SA covers: pass in the clear, or drop; can be changed while running"},
+			{Name: "iv", Default: "random", Help: "where IVs begin; sequence: at 0, so that output repeats: only with keys that are new at every start"},
+			{Name: "keep", Default: "on", Help: "keep sequence numbers beyond the process, where the instance has a state file; off: do not, and start with new keys"},
+		},
+		Reasons: reasons[:],
+		New:     newApp,
+	}
+}
+
+// inSA is an SA of in= with its selector.
+type inSA struct {
+	sa   *sa
+	from netip.Prefix // invalid: any
+}
+
+func (s *inSA) covers(src netip.Addr) bool { return !s.from.IsValid() || s.from.Contains(src) }
+
+// selected is an SA as an argument names it.
+type selected struct {
+	spi uint32
+	at  netip.Prefix
+}
+
+// config is what the arguments say.
+type config struct {
+	keys          string
+	sends, takes  []selected
+	tunnel        bool
+	local, remote netip.Addr
+	esn, randomIV bool
+	keep          bool
+	dropOther     bool
+	window, mtu   int
+	lifetime      uint64
+
+	out     bart.Fast[*sa]
+	in      map[uint32]*inSA
+	covered bart.Fast[struct{}] // sources of in
+}
+
+// outerLen is the length of the tunnel's outer header.
+func (cfg *config) outerLen() int {
+	if cfg.local.Is6() {
+		return hdr.IPv6Len
+	}
+	return hdr.IPv4Len
+}
+
+// Most packets an SA may send: all numbers of 32 bits; with 64 as many as keep
+// IVs of two runs apart.
+const (
+	maxPackets    = 1<<32 - 1
+	maxPacketsESN = 1 << 40
+)
+
+func parseArgs(args graph.Args) (*config, error) {
+	cfg := &config{randomIV: true, keep: true, window: 128, mtu: 1500}
+	for name, v := range args {
+		var err error
+		choose := func(yes, no string) bool {
+			if v != yes && v != no {
+				err = fmt.Errorf("%s=%s: want %s or %s", name, v, yes, no)
+			}
+			return v == yes
+		}
+		switch name {
+		case "keys":
+			cfg.keys = v
+		case "out":
+			cfg.sends, err = parseSAs(name, v, true)
+		case "in":
+			cfg.takes, err = parseSAs(name, v, false)
+		case "mode":
+			cfg.tunnel = choose("tunnel", "transport")
+		case "local":
+			cfg.local, err = parseAddr(name, v)
+		case "remote":
+			cfg.remote, err = parseAddr(name, v)
+		case "esn":
+			cfg.esn = choose("on", "off")
+		case "window":
+			if cfg.window, err = strconv.Atoi(v); err != nil || cfg.window < MinWindow || cfg.window > MaxWindow || cfg.window%64 != 0 {
+				err = fmt.Errorf("window=%s: want a multiple of 64 from %d to %d", v, MinWindow, MaxWindow)
+			}
+		case "lifetime":
+			if cfg.lifetime, err = strconv.ParseUint(v, 0, 64); err != nil || cfg.lifetime == 0 {
+				err = fmt.Errorf("lifetime=%s: want a number of packets", v)
+			}
+		case "mtu":
+			if cfg.mtu, err = strconv.Atoi(v); err != nil || cfg.mtu < 68 || cfg.mtu > 65535 {
+				err = fmt.Errorf("mtu=%s: want a number of bytes from 68 to 65535", v)
+			}
+		case "other":
+			cfg.dropOther = choose("drop", "pass")
+		case "iv":
+			cfg.randomIV = choose("random", "sequence")
+		case "keep":
+			cfg.keep = choose("on", "off")
+		default:
+			err = fmt.Errorf("no argument %q", name)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	most := uint64(maxPackets)
+	if cfg.esn {
+		most = maxPacketsESN
+	}
+	cfg.lifetime = cmp.Or(cfg.lifetime, most)
+	switch {
+	case cfg.lifetime > most:
+		return nil, fmt.Errorf("lifetime=%d: with esn=%s an SA sends at most %d packets", cfg.lifetime, map[bool]string{true: "on", false: "off"}[cfg.esn], most)
+	case len(cfg.sends)+len(cfg.takes) == 0:
+		return nil, errors.New("no SA given: want out=SPI@DESTINATION or in=SPI@SOURCE, and keys=FILE")
+	case cfg.keys == "":
+		return nil, errors.New("keys= is missing: the file that has the SAs' keys")
+	case len(cfg.sends)+len(cfg.takes) > MaxSAs:
+		return nil, fmt.Errorf("at most %d SAs", MaxSAs)
+	case cfg.tunnel && (!cfg.local.IsValid() || !cfg.remote.IsValid() || cfg.local.Is4() != cfg.remote.Is4()):
+		return nil, errors.New("mode=tunnel: want local= and remote=, both IPv4 or both IPv6")
+	case !cfg.tunnel && (cfg.local.IsValid() || cfg.remote.IsValid()):
+		return nil, errors.New("local= and remote= are of mode=tunnel")
+	}
+	return cfg, nil
+}
+
+func parseAddr(name, v string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(v)
+	if err != nil || a.Zone() != "" {
+		return a, fmt.Errorf("%s=%s: %q is not an IP address", name, v, v)
+	}
+	return a.Unmap(), nil
+}
+
+func parseSAs(name, v string, prefix bool) ([]selected, error) {
+	var all []selected
+	for x := range strings.SplitSeq(v, "+") {
+		number, at, with := strings.Cut(x, "@")
+		spi, err := parseSPI(number)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%s: %w", name, v, err)
+		}
+		s := selected{spi: spi}
+		if with {
+			if s.at, err = parsePrefix(at); err != nil {
+				return nil, fmt.Errorf("%s=%s: %w", name, v, err)
+			}
+		} else if prefix {
+			return nil, fmt.Errorf("%s=%s: want SPI@DESTINATION, such as 0x%x@10.0.2.0/24", name, v, spi)
+		}
+		if slices.ContainsFunc(all, func(o selected) bool { return o.spi == spi && !prefix }) {
+			return nil, fmt.Errorf("%s=%s: 0x%x is named twice", name, v, spi)
+		}
+		if prefix && slices.ContainsFunc(all, func(o selected) bool { return o.at == s.at }) {
+			return nil, fmt.Errorf("%s=%s: %v has two SAs", name, v, s.at)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+func parsePrefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil || p.Addr().Is4In6() {
+		return p, fmt.Errorf("%q is neither an address nor a prefix such as 10.0.2.0/24", s)
+	}
+	return p.Masked(), nil
+}
+
+// install finds or makes the SAs of cfg.
+func (cfg *config) install(st *store) error {
+	keys, err := readKeys(cfg.keys)
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	find := func(d direction, spi uint32) (*sa, error) {
+		k, ok := keys[spi]
+		if !ok {
+			return nil, fmt.Errorf("%v=0x%x: %s has no key for it", d, spi, cfg.keys)
+		}
+		s, err := st.get(d, spi, k, cfg)
+		if err == nil && (s.esn != cfg.esn || s.win.size != uint64(cfg.window)) {
+			err = errors.New("esn= and window= are for the life of an SA: give it a new SPI and key, or start anew")
+		}
+		return s, err
+	}
+	for _, x := range cfg.sends {
+		s, err := find(outbound, x.spi)
+		if err != nil {
+			return err
+		}
+		cfg.out.Insert(x.at, s)
+	}
+	cfg.in = map[uint32]*inSA{}
+	for _, x := range cfg.takes {
+		s, err := find(inbound, x.spi)
+		if err != nil {
+			return err
+		}
+		cfg.in[x.spi] = &inSA{s, x.at}
+		if x.at.IsValid() {
+			cfg.covered.Insert(x.at, struct{}{})
+			continue
+		}
+		cfg.covered.Insert(netip.PrefixFrom(netip.IPv4Unspecified(), 0), struct{}{})
+		cfg.covered.Insert(netip.PrefixFrom(netip.IPv6Unspecified(), 0), struct{}{})
+	}
+	return nil
+}
+
+func newApp(env graph.Env, args graph.Args) (graph.App, error) {
+	cfg, err := parseArgs(args)
+	if err != nil {
+		return nil, fmt.Errorf("aead: %w", err)
+	}
+	st := env.Share(func() any { return openStore(env, cfg.keep) }).(*store)
+	err = st.err
+	if err == nil {
+		err = cfg.install(st)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("aead: %w", err)
+	}
+	return &App{store: st, cfg: cfg}, nil
+}
+
+// Takes reports whether the arguments can be taken without losing state: all can,
+// or are refused.
+func (a *App) Takes(graph.Args) bool { return true }
+
+// Reconfigure takes new arguments; SAs that stay go on where they are.
+func (a *App) Reconfigure(args graph.Args) error {
+	cfg, err := parseArgs(args)
+	if err == nil {
+		err = cfg.install(a.store)
+	}
+	if err != nil {
+		return fmt.Errorf("aead: %w", err)
+	}
+	a.cfg = cfg
+	return nil
+}
+
+// Wants: everything, and nothing crosses untouched.
+func (a *App) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
+
+// State is what Report shows of an SA.
+type State struct {
+	SPI       string `json:"spi"`
+	Direction string `json:"direction"`
+	Selector  string `json:"selector"`
+	Sequence  uint64 `json:"sequence"` // the last sent, or the highest received
+	Packets   uint64 `json:"packets"`  // in this process
+	Bytes     uint64 `json:"bytes"`
+	Replayed  uint64 `json:"replayed,omitempty"`
+	Forged    uint64 `json:"forged,omitempty"`
+}
+
+// Report shows the SAs.
+func (a *App) Report() any {
+	all := []State{}
+	add := func(s *sa, at netip.Prefix) {
+		s.own()
+		defer s.release()
+		x := State{fmt.Sprintf("0x%x", s.spi), s.dir.String(), "any", s.seq, s.packets, s.bytes, s.replayed, s.forged}
+		if at.IsValid() {
+			x.Selector = at.String()
+		}
+		if s.dir == inbound {
+			x.Sequence = s.win.top
+		}
+		all = append(all, x)
+	}
+	for _, x := range a.cfg.sends {
+		if s, ok := a.cfg.out.Get(x.at); ok {
+			add(s, x.at)
+		}
+	}
+	for _, x := range a.cfg.takes {
+		add(a.cfg.in[x.spi].sa, x.at)
+	}
+	return all
+}

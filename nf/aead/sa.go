@@ -1,0 +1,297 @@
+package aead
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/quillon/quillon/nf/graph"
+)
+
+var be = binary.BigEndian
+
+// MaxSAs is the most SAs of an app, both directions together.
+const MaxSAs = 1024
+
+const saltLen = 4
+
+// direction of an SA.
+type direction uint8
+
+const (
+	outbound direction = iota // from a to b
+	inbound
+)
+
+func (d direction) String() string {
+	if d == outbound {
+		return "out"
+	}
+	return "in"
+}
+
+// sa is one security association, of one direction.
+type sa struct {
+	spi  uint32
+	dir  direction
+	gcm  cipher.AEAD
+	salt [saltLen]byte
+	esn  bool
+	iv0  uint64 // the IV of number 0
+
+	shared bool // several workers
+	mu     sync.Mutex
+	// What follows belongs to whoever has the turn.
+	seq      uint64 // outbound: the last number used
+	win      window // inbound
+	kept     []byte // where the number is kept beyond the process; nil: nowhere
+	packets  uint64
+	bytes    uint64 // of ESP payload data
+	replayed uint64
+	forged   uint64
+}
+
+func (s *sa) own() {
+	if s.shared {
+		s.mu.Lock()
+	}
+}
+
+func (s *sa) release() {
+	if s.shared {
+		s.mu.Unlock()
+	}
+}
+
+// next is the number for one packet of n bytes more, or 0 when the SA has had its
+// packets.
+func (s *sa) next(n int, lifetime uint64) uint64 {
+	s.own()
+	defer s.release()
+	if s.seq >= lifetime {
+		return 0
+	}
+	s.seq++
+	s.packets++
+	s.bytes += uint64(n)
+	if s.kept != nil {
+		be.PutUint64(s.kept, s.seq)
+	}
+	return s.seq
+}
+
+// expect is the whole number of a received packet, before it is authenticated;
+// false when it was received already, or is too old.
+func (s *sa) expect(low uint32) (uint64, bool) {
+	s.own()
+	defer s.release()
+	seq, ok := uint64(low), true
+	if s.esn {
+		seq, ok = s.win.extend(low)
+	}
+	if !ok || !s.win.fresh(seq) {
+		s.replayed++
+		return 0, false
+	}
+	return seq, true
+}
+
+// accept notes that seq was authenticated; false when another worker had it.
+func (s *sa) accept(seq uint64, n int) bool {
+	s.own()
+	defer s.release()
+	if !s.win.fresh(seq) {
+		s.replayed++
+		return false
+	}
+	s.win.take(seq)
+	s.packets++
+	s.bytes += uint64(n)
+	if s.kept != nil {
+		be.PutUint64(s.kept, s.win.top)
+	}
+	return true
+}
+
+func (s *sa) refuse() {
+	s.own()
+	s.forged++
+	s.release()
+}
+
+// keymat is an AES key and its salt (RFC 4106 8.1), as a string so that keys
+// compare.
+type keymat string
+
+// readKeys reads a file of lines "SPI KEYMAT"; # begins a comment.
+func readKeys(name string) (map[uint32]keymat, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s: others than its owner may read or write it (mode %04o): chmod 600", name, st.Mode().Perm())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	keys, err := parseKeys(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return keys, nil
+}
+
+func parseKeys(text []byte) (map[uint32]keymat, error) {
+	keys := map[uint32]keymat{}
+	spis := map[keymat]uint32{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		word := strings.Fields(line)
+		if len(word) == 0 {
+			continue
+		}
+		if len(word) != 2 {
+			return nil, fmt.Errorf("line %d: want an SPI and a key, not %d words", n, len(word))
+		}
+		spi, err := parseSPI(word[0])
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		raw, err := hex.DecodeString(strings.TrimPrefix(word[1], "0x"))
+		if err != nil || len(raw) != 16+saltLen && len(raw) != 24+saltLen && len(raw) != 32+saltLen {
+			// The key itself is not printed.
+			return nil, fmt.Errorf("line %d: the key of 0x%x is not 20, 28 or 36 bytes in hexadecimal digits (AES key, then 4 bytes of salt)", n, spi)
+		}
+		k := keymat(raw)
+		if _, ok := keys[spi]; ok {
+			return nil, fmt.Errorf("line %d: 0x%x has a key already", n, spi)
+		}
+		if other, ok := spis[k]; ok {
+			return nil, fmt.Errorf("line %d: 0x%x has the key of 0x%x: nonces would repeat", n, spi, other)
+		}
+		keys[spi], spis[k] = k, spi
+	}
+	return keys, lines.Err()
+}
+
+func parseSPI(s string) (uint32, error) {
+	v, err := strconv.ParseUint(s, 0, 32)
+	if err != nil || v < 256 {
+		return 0, fmt.Errorf("%q is no SPI: want a number from 256 (0x100) to 0xffffffff", s)
+	}
+	return uint32(v), nil
+}
+
+// identity of an SA: of its direction, SPI and key.
+type identity [16]byte
+
+func (d direction) identity(spi uint32, k keymat) identity {
+	h := sha256.New()
+	h.Write([]byte("quillon esp\x00"))
+	h.Write(append(be.AppendUint32([]byte{byte(d)}, spi), k...))
+	return identity(h.Sum(nil)[:16])
+}
+
+// Memory beyond the process: rows of an identity and a number.
+const (
+	rowLen    = 24
+	memoryLen = MaxSAs * rowLen
+)
+
+// store has the SAs of an app, shared by its workers. An SA that is not named any
+// more stays: when it is named again it goes on where it was.
+type store struct {
+	shared bool
+	mu     sync.Mutex
+	sas    map[identity]*sa
+	mem    []byte
+	err    error
+}
+
+func openStore(env graph.Env, keep bool) *store {
+	st := &store{shared: env.Workers > 1, sas: map[identity]*sa{}}
+	if keep && env.Memory != nil {
+		if st.mem, st.err = env.Memory(memoryLen); st.err != nil {
+			st.err = fmt.Errorf("%w; or keep=off, with new keys at every start", st.err)
+		}
+	}
+	return st
+}
+
+// row is the memory of an SA: its own of before, or a free one; nil: there is
+// none.
+func (st *store) row(id identity) []byte {
+	var free []byte
+	for at := 0; at+rowLen <= len(st.mem); at += rowLen {
+		row := st.mem[at : at+rowLen]
+		switch identity(row) {
+		case id:
+			return row
+		case identity{}:
+			if free == nil {
+				free = row
+			}
+		}
+	}
+	return free
+}
+
+// get is the SA of that direction, SPI and key: the one that is there, or a new
+// one.
+func (st *store) get(d direction, spi uint32, k keymat, cfg *config) (*sa, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	id := d.identity(spi, k)
+	if s := st.sas[id]; s != nil {
+		return s, nil
+	}
+	block, err := aes.NewCipher([]byte(k[:len(k)-saltLen]))
+	if err != nil {
+		return nil, err
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	s := &sa{spi: spi, dir: d, gcm: gcm, esn: cfg.esn, shared: st.shared, win: window{size: uint64(cfg.window)}}
+	copy(s.salt[:], k[len(k)-saltLen:])
+	if cfg.randomIV {
+		var b [8]byte
+		rand.Read(b[:])
+		s.iv0 = be.Uint64(b[:])
+	}
+	if st.mem != nil {
+		row := st.row(id)
+		if row == nil {
+			return nil, fmt.Errorf("no room to keep the numbers of 0x%x: %d SAs are kept already; remove the state file once none of their keys is in use", spi, MaxSAs)
+		}
+		copy(row, id[:])
+		s.kept = row[len(id):]
+		if n := be.Uint64(s.kept); d == outbound {
+			s.seq = n
+		} else if n > 0 {
+			s.win.resume(n)
+		}
+	}
+	st.sas[id] = s
+	return s, nil
+}

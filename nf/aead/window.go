@@ -1,0 +1,80 @@
+package aead
+
+// Limits of the anti-replay window, in sequence numbers.
+const (
+	MinWindow = 64
+	MaxWindow = 1024
+)
+
+// window remembers which of the newest size sequence numbers were received (RFC
+// 4303 3.4.3). Bits lie in a ring by sequence number, with a word more than the
+// window has, so that moving it clears whole words (RFC 6479).
+type window struct {
+	top  uint64 // the highest number that was authenticated; 0: none yet
+	size uint64 // a multiple of 64
+	bits [MaxWindow/64 + 1]uint64
+}
+
+// resume makes the window that of an SA which received numbers up to top in a
+// former life: all of them count as received.
+func (w *window) resume(top uint64) {
+	w.top = top
+	for i := range w.bits {
+		w.bits[i] = ^uint64(0)
+	}
+	p, bit := w.word(top)
+	*p = bit | (bit - 1)
+}
+
+func (w *window) word(seq uint64) (*uint64, uint64) {
+	return &w.bits[seq/64%(w.size/64+1)], 1 << (seq % 64)
+}
+
+// fresh reports whether seq may still be received.
+func (w *window) fresh(seq uint64) bool {
+	switch {
+	case seq == 0:
+		return false
+	case seq > w.top:
+		return true
+	case w.top-seq >= w.size:
+		return false
+	}
+	p, bit := w.word(seq)
+	return *p&bit == 0
+}
+
+// take notes that seq, which is fresh, was received.
+func (w *window) take(seq uint64) {
+	if seq > w.top {
+		n := w.size/64 + 1
+		from, to := w.top/64, seq/64
+		if to-from > n {
+			from = to - n
+		}
+		for k := from + 1; k <= to; k++ {
+			w.bits[k%n] = 0
+		}
+		w.top = seq
+	}
+	p, bit := w.word(seq)
+	*p |= bit
+}
+
+// extend is the 64-bit number that low are the lower half of: the one nearest to
+// the window (RFC 4303 A2.2); false when there is none.
+func (w *window) extend(low uint32) (uint64, bool) {
+	tl, th := uint32(w.top), w.top>>32
+	bottom := tl - uint32(w.size) + 1 // modulo 2^32
+	if uint64(tl) >= w.size-1 {
+		if low < bottom {
+			th++
+		}
+	} else if low >= bottom {
+		if th == 0 {
+			return 0, false
+		}
+		th--
+	}
+	return th<<32 | uint64(low), th>>32 == 0
+}
