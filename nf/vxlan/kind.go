@@ -1,0 +1,317 @@
+package vxlan
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/table"
+)
+
+// Reasons: why a frame went the way it did.
+const (
+	reasonEncapsulated graph.Reason = iota
+	reasonDecapsulated
+	reasonShort
+	reasonTagged
+	reasonNoVNI
+	reasonNotTunnel
+	reasonTooBig
+	reasonNoRoom
+	reasonBadIPChecksum
+	reasonFragment
+	reasonOtherPeer
+	reasonBadLength
+	reasonBadChecksum
+	reasonNoChecksum
+	reasonBadFlags
+	reasonUnknownVNI
+	reasonInnerTag
+	reasonCongested
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonEncapsulated:  {Name: "encapsulated", Help: "into the tunnel"},
+	reasonDecapsulated:  {Name: "decapsulated", Help: "out of the tunnel"},
+	reasonShort:         {Name: "short", Help: "too short for its Ethernet header or VLAN tags (others=)"},
+	reasonTagged:        {Name: "tagged", Help: "from a VLAN that is no tenant's, or with a second tag (inner-tags=, others=)"},
+	reasonNoVNI:         {Name: "no-vni", Help: "from no tenant's VLAN, and there is no vni= (others=)"},
+	reasonNotTunnel:     {Name: "not-tunnel", Help: "on the tunnel's side, and not to its address and port (others=)"},
+	reasonTooBig:        {Name: "too-big", Help: "dropped: the datagram would be longer than mtu="},
+	reasonNoRoom:        {Name: "no-room", Help: "dropped: the buffer has no room for the outer headers"},
+	reasonBadIPChecksum: {Name: "bad-ip-checksum", Help: "dropped: outer IPv4 header checksum is wrong"},
+	reasonFragment:      {Name: "fragment", Help: "dropped: a first fragment of a tunnel datagram"},
+	reasonOtherPeer:     {Name: "other-peer", Help: "dropped: not from the remote address"},
+	reasonBadLength:     {Name: "bad-length", Help: "dropped: UDP length is not what IP says, or the inner frame is no frame"},
+	reasonBadChecksum:   {Name: "bad-udp-checksum", Help: "dropped: outer UDP checksum is wrong"},
+	reasonNoChecksum:    {Name: "no-udp-checksum", Help: "dropped: no outer UDP checksum over IPv6 (checksum6=)"},
+	reasonBadFlags:      {Name: "bad-flags", Help: "dropped: the VXLAN header has no VNI"},
+	reasonUnknownVNI:    {Name: "unknown-vni", Help: "dropped: nobody here has this VNI"},
+	reasonInnerTag:      {Name: "inner-tag", Help: "dropped: the inner frame is tagged (inner-tags=)"},
+	reasonCongested:     {Name: "congested", Help: "dropped: met congestion in the tunnel, and its sender does not know ECN"},
+}
+
+const (
+	ctrCELost counter.ID = iota
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrCELost: {Name: "ce-lost", Help: "frames other than IP that met congestion in the tunnel, and cannot say so"},
+}
+
+// Kind declares vxlan.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "vxlan",
+		Summary: "carry Ethernet frames over IP, one VNI for all or one a VLAN (RFC 7348)",
+		Doc: `Frames that come in at port a leave by port b in UDP datagrams to the remote
+end, and the other way around. There is one remote end; MAC addresses are given,
+not asked for: ARP and neighbour discovery pass, and are answered by the hosts
+that have the addresses.
+
+  --nf vxlan,vni=5000,local=10.0.0.1,remote=10.0.0.2,local-mac=02:00:00:00:00:01,remote-mac=02:00:00:00:00:02
+
+A VLAN of tenants= has a VNI of its own: its tag is left out in the tunnel, and
+put back behind it. What is none of the tunnel's passes untouched (others=). What
+came in by the tunnel is checked: checksums, lengths, sender, flags, VNI.
+
+Nothing is fragmented: give the inner network an MTU of 50 bytes less than mtu=
+over IPv4, and 70 less over IPv6. ECN is that of RFC 6040; the inner TTL stays.
+
+Port a is the plain side, port b the tunnel's.`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "vni", Default: "none", Help: "network identifier of frames that are of no tenant's VLAN"},
+			{Name: "tenants", Default: "none", Help: "identifiers of VLANs, as VLAN:VNI+VLAN:VNI, such as 100:5000+200:5001; is the table tenants"},
+			{Name: "local", Help: "IPv4 or IPv6 address of this end"},
+			{Name: "remote", Help: "address of the other end, of the same family"},
+			{Name: "local-mac", Help: "MAC address of this end"},
+			{Name: "remote-mac", Help: "MAC address of the other end, or of the router to it"},
+			{Name: "outer-vlan", Default: "none", Help: "VLAN of the tunnel's own network; none: sent untagged, and taken with any tags"},
+			{Name: "udp-port", Default: "4789", Help: "UDP port of both ends"},
+			{Name: "mtu", Default: "1500", Help: "bytes of the longest IP datagram on the tunnel's side"},
+			{Name: "ttl", Default: "64", Help: "TTL or hop limit of the outer header"},
+			{Name: "dscp", Default: "copy", Help: "DSCP of the outer header: 0 to 63, or copy that of the inner one"},
+			{Name: "ecn", Default: "normal", Help: "into the tunnel: normal or compatibility mode of RFC 6040; compatibility where the other end does not follow it"},
+			{Name: "checksum6", Default: "full", Help: "UDP checksum over IPv6: full, or zero (RFC 6935) when the other end is set up for it"},
+			{Name: "inner-tags", Default: "drop", Help: "tagged frames inside the tunnel: drop (those from a: as others), or keep"},
+			{Name: "others", Default: "pass", Help: "frames that are none of the tunnel's: pass or drop"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		Tables: []table.Decl{{
+			Name: "tenants", Help: "VNIs of VLANs (tenants=)",
+			Keys: []table.Field{{Name: "hdr.vlan.vid", Bits: 12, Help: "VLAN on the plain side, 1 to 4094"}},
+			Actions: []table.Action{{Name: "to_vni", Scope: table.EntryOnly, Help: "its frames go by this network",
+				Params: []table.Field{{Name: "vni", Bits: 24, Help: "network identifier"}}}},
+			Size: maxTenants, May: table.Insert | table.Modify | table.Delete,
+			Setting: &table.Setting{Of: tenantsOf, Set: setTenants},
+		}},
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parseArgs(args)
+			if err != nil {
+				return nil, err
+			}
+			return newApp(s), nil
+		},
+	}
+}
+
+const maxTenants = 4094
+
+// tenant is a VLAN's network.
+type tenant struct {
+	vid uint16
+	vni uint32
+}
+
+// Modes of RFC 6040.
+const (
+	ecnNormal = iota
+	ecnCompatibility
+)
+
+// settings are the parsed arguments.
+type settings struct {
+	vni                 int32 // -1: none
+	tenants             []tenant
+	local, remote       netip.Addr
+	localMAC, remoteMAC [6]byte
+	outerVLAN           uint16 // 0: none
+	port                uint16
+	mtu                 int
+	ttl                 uint8
+	dscp                int // -1: copy
+	ecn                 int
+	zero6               bool
+	keepTags            bool
+	dropOthers          bool
+}
+
+func parseTenants(v string) ([]tenant, error) {
+	if v == "none" || v == "" {
+		return nil, nil
+	}
+	var all []tenant
+	vlans, vnis := map[uint16]bool{}, map[uint32]bool{}
+	for _, x := range strings.Split(v, "+") {
+		l, n, ok := strings.Cut(x, ":")
+		vid, err1 := strconv.ParseUint(l, 10, 12)
+		vni, err2 := strconv.ParseUint(n, 0, 24)
+		if !ok || err1 != nil || err2 != nil || vid == 0 || vid == 4095 {
+			return nil, fmt.Errorf("tenants: %q is not a VLAN from 1 to 4094, a colon and a VNI of 24 bits", x)
+		}
+		t := tenant{uint16(vid), uint32(vni)}
+		if vlans[t.vid] || vnis[t.vni] {
+			return nil, fmt.Errorf("tenants: %s: the VLAN or the VNI is there twice", x)
+		}
+		vlans[t.vid], vnis[t.vni] = true, true
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+func parseArgs(args graph.Args) (settings, error) {
+	s := settings{vni: -1, port: hdr.PortVXLAN, mtu: 1500, ttl: 64, dscp: -1}
+	number := func(name, v string, least, most uint64) (uint64, error) {
+		n, err := strconv.ParseUint(v, 0, 32)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, v, least, most)
+		}
+		return n, nil
+	}
+	choice := func(name, v, first, second string) (bool, error) {
+		if v != first && v != second {
+			return false, fmt.Errorf("%s=%s: want %s or %s", name, v, first, second)
+		}
+		return v == second, nil
+	}
+	mac := func(name, v string) (m [6]byte, err error) {
+		h, err := net.ParseMAC(v)
+		if err != nil || len(h) != 6 || h[0]&1 != 0 {
+			return m, fmt.Errorf("%s=%s: want the MAC address of one host, such as 02:00:00:00:00:01", name, v)
+		}
+		return [6]byte(h), nil
+	}
+	for name, v := range args {
+		var err error
+		var n uint64
+		switch name {
+		case "vni":
+			if v != "none" {
+				n, err = number(name, v, 0, 1<<24-1)
+				s.vni = int32(n)
+			}
+		case "tenants":
+			s.tenants, err = parseTenants(v)
+		case "local", "remote":
+			a, e := netip.ParseAddr(v)
+			if e != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() {
+				err = fmt.Errorf("%s=%s: want the IP address of one host", name, v)
+			} else if name == "local" {
+				s.local = a.Unmap()
+			} else {
+				s.remote = a.Unmap()
+			}
+		case "local-mac":
+			s.localMAC, err = mac(name, v)
+		case "remote-mac":
+			s.remoteMAC, err = mac(name, v)
+		case "outer-vlan":
+			if v != "none" {
+				n, err = number(name, v, 1, 4094)
+				s.outerVLAN = uint16(n)
+			}
+		case "udp-port":
+			n, err = number(name, v, 1, 65535)
+			s.port = uint16(n)
+		case "mtu":
+			n, err = number(name, v, 576, 65535)
+			s.mtu = int(n)
+		case "ttl":
+			n, err = number(name, v, 1, 255)
+			s.ttl = uint8(n)
+		case "dscp":
+			if v != "copy" {
+				n, err = number(name, v, 0, 63)
+				s.dscp = int(n)
+			}
+		case "ecn":
+			var compatible bool
+			if compatible, err = choice(name, v, "normal", "compatibility"); compatible {
+				s.ecn = ecnCompatibility
+			}
+		case "checksum6":
+			s.zero6, err = choice(name, v, "full", "zero")
+		case "inner-tags":
+			s.keepTags, err = choice(name, v, "drop", "keep")
+		case "others":
+			s.dropOthers, err = choice(name, v, "pass", "drop")
+		default:
+			err = fmt.Errorf("no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("vxlan: %w", err)
+		}
+	}
+	for _, name := range []string{"local", "remote", "local-mac", "remote-mac"} {
+		if args[name] == "" {
+			return s, fmt.Errorf("vxlan: %s= is missing", name)
+		}
+	}
+	if s.local.Is4() != s.remote.Is4() {
+		return s, errors.New("vxlan: local= and remote= are not of the same family")
+	}
+	if s.local == s.remote {
+		return s, errors.New("vxlan: local= and remote= are the same")
+	}
+	for _, t := range s.tenants {
+		if s.vni == int32(t.vni) {
+			return s, fmt.Errorf("vxlan: vni=%d is a tenant's, too", s.vni)
+		}
+	}
+	return s, nil
+}
+
+// tenantsOf and setTenants turn tenants= into the table, and back.
+func tenantsOf(args table.Args) (r table.Rows) {
+	all, _ := parseTenants(args["tenants"])
+	for _, t := range all {
+		r.Entries = append(r.Entries, table.Entry{
+			Key: []table.Cond{{V: table.Uint(uint64(t.vid))}}, Call: table.Call{Params: []table.Value{table.Uint(uint64(t.vni))}},
+		})
+	}
+	return r
+}
+
+func setTenants(args table.Args, r table.Rows) (table.Args, error) {
+	var all []string
+	for _, e := range r.Entries {
+		all = append(all, fmt.Sprintf("%d:%d", e.Key[0].V.Lo, e.Params[0].Lo))
+	}
+	v := "none"
+	if len(all) > 0 {
+		v = strings.Join(all, "+")
+	}
+	if _, err := parseTenants(v); err != nil {
+		return nil, table.Errorf(table.Invalid, "%v", err)
+	}
+	return table.Args{"tenants": v}, nil
+}
+
+// Describe words a trace record.
+func (*app) Describe(kind uint16, args [4]uint64) string {
+	if kind == traceEncapsulate {
+		return fmt.Sprintf("to VNI %d, source port %d", args[0], args[1])
+	}
+	return fmt.Sprintf("from VNI %d, source port %d", args[0], args[1])
+}

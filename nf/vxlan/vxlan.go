@@ -1,0 +1,348 @@
+package vxlan
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Ports: plain frames and the tunnel.
+const (
+	plain = iota
+	tunnel
+)
+
+// Trace records.
+const (
+	traceEncapsulate uint16 = iota // VNI, source port
+	traceDecapsulate               // VNI, source port
+)
+
+// app is one end of the tunnel.
+type app struct {
+	s settings
+	// outer are the headers of every frame but for lengths, TOS, source port,
+	// flow label, checksums and VNI; ip, udp and vxlan are offsets in it.
+	outer          []byte
+	ip, udp, vxlan int
+	local          []byte // addresses as they stand in a header
+	remote         []byte
+	pseudo         uint32      // sum of the pseudo-header without the length
+	vniOf          [4096]int32 // by VLAN; -1: none
+	vlanOf         map[uint32]uint16
+}
+
+func newApp(s settings) *app {
+	a := &app{s: s, vlanOf: map[uint32]uint16{}, local: s.local.AsSlice(), remote: s.remote.AsSlice()}
+	for v := range a.vniOf {
+		a.vniOf[v] = -1
+	}
+	for _, t := range s.tenants {
+		a.vniOf[t.vid], a.vlanOf[t.vni] = int32(t.vni), t.vid
+	}
+	if s.vni >= 0 {
+		a.vlanOf[uint32(s.vni)] = 0
+	}
+	e := hdr.EthernetFields{Dst: s.remoteMAC, Src: s.localMAC, EtherType: hdr.EtherIPv4}
+	if s.local.Is6() {
+		e.EtherType = hdr.EtherIPv6
+	}
+	b := make([]byte, 128)
+	a.ip = hdr.EthernetLen
+	if s.outerVLAN > 0 {
+		a.ip += hdr.VLANLen
+		t := hdr.VLAN(b[hdr.EthernetLen:])
+		t.SetVID(s.outerVLAN)
+		t.SetEtherType(e.EtherType)
+		e.EtherType = hdr.EtherVLAN
+	}
+	hdr.Ethernet(b).Encode(&e)
+	if s.local.Is4() {
+		hdr.IPv4(b[a.ip:]).Encode(&hdr.IPv4Fields{DF: true, TTL: s.ttl, Protocol: hdr.ProtoUDP, Src: s.local, Dst: s.remote})
+		a.udp = a.ip + hdr.IPv4Len
+	} else {
+		hdr.IPv6(b[a.ip:]).Encode(&hdr.IPv6Fields{NextHeader: hdr.ProtoUDP, HopLimit: s.ttl, Src: s.local, Dst: s.remote})
+		a.udp = a.ip + hdr.IPv6Len
+	}
+	a.pseudo = hdr.PseudoSum(s.local, s.remote, hdr.ProtoUDP, 0)
+	hdr.UDP(b[a.udp:]).Encode(&hdr.UDPFields{DstPort: s.port})
+	a.vxlan = a.udp + hdr.UDPLen
+	a.outer = b[: a.vxlan+hdr.VXLANLen : a.vxlan+hdr.VXLANLen]
+	return a
+}
+
+// Reconfigure takes any arguments: there is no state.
+func (a *app) Reconfigure(args graph.Args) error {
+	s, err := parseArgs(args)
+	if err == nil {
+		*a = *newApp(s)
+	}
+	return err
+}
+
+func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		if in == plain {
+			a.encapsulate(c, x)
+		} else {
+			a.decapsulate(c, x)
+		}
+	}
+}
+
+// other is the way of a frame that is none of the tunnel's.
+func (a *app) other(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
+	if a.s.dropOthers {
+		c.Drop(x, r)
+		return
+	}
+	c.Mark(x, packet.Forwarded, r)
+	c.Emit(1-in, x)
+}
+
+func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
+	b := x.Bytes()
+	var l hdr.Layers
+	if !hdr.Walk(b, &l) {
+		a.other(c, plain, x, reasonShort)
+		return
+	}
+	vni, tags, n := a.s.vni, int(l.Tags), len(b)
+	strip := l.Tags > 0 && hdr.Ethernet(b).EtherType() == hdr.EtherVLAN && a.vniOf[l.VID] >= 0
+	if strip {
+		vni, tags, n = a.vniOf[l.VID], tags-1, n-hdr.VLANLen
+	}
+	switch {
+	case tags > 0 && !a.s.keepTags:
+		a.other(c, plain, x, reasonTagged)
+		return
+	case vni < 0:
+		a.other(c, plain, x, reasonNoVNI)
+		return
+	case len(a.outer)-a.ip+n > a.s.mtu:
+		c.Drop(x, reasonTooBig)
+		return
+	}
+	var tos uint8
+	if l.L3 != 0 {
+		tos = tosOf(b, &l)
+	}
+	flow := flowHash(b, &l)
+	if strip {
+		copy(b[hdr.VLANLen:], b[:12])
+		x.SetFrame(int(x.Off())+hdr.VLANLen, n)
+	}
+	b, ok := x.Prepend(len(a.outer))
+	if !ok {
+		c.Drop(x, reasonNoRoom)
+		return
+	}
+	copy(b, a.outer)
+	outerTOS := tos & 3
+	if a.s.ecn == ecnCompatibility {
+		outerTOS = 0
+	}
+	if a.s.dscp < 0 {
+		outerTOS |= tos &^ 3
+	} else {
+		outerTOS |= uint8(a.s.dscp) << 2
+	}
+	u := hdr.UDP(b[a.udp:])
+	u.SetSrcPort(49152 | uint16(flow)&0x3FFF)
+	u.SetLen(uint16(len(u)))
+	hdr.VXLAN(b[a.vxlan:]).Encode(uint32(vni))
+	if a.s.local.Is4() {
+		h := hdr.IPv4(b[a.ip:])
+		h.SetTOS(outerTOS)
+		h.SetTotalLen(uint16(len(h)))
+		h.UpdateChecksum()
+	} else {
+		h := hdr.IPv6(b[a.ip:])
+		h.SetTrafficClass(outerTOS)
+		h.SetFlowLabel(flow >> 12)
+		h.SetPayloadLen(uint16(len(u)))
+		if !a.s.zero6 {
+			sum := hdr.Checksum(u, a.pseudo+uint32(len(u)))
+			if sum == 0 {
+				sum = 0xFFFF // RFC 768: 0 is for none
+			}
+			u.SetChecksum(sum)
+		}
+	}
+	c.Mark(x, packet.Rewritten, reasonEncapsulated)
+	c.Trace(x, traceEncapsulate, uint64(vni), uint64(u.SrcPort()))
+	c.Emit(tunnel, x)
+}
+
+// ours reports whether a frame is a datagram to this end's port.
+func (a *app) ours(b []byte, l *hdr.Layers) bool {
+	if _, port := l.PortsOf(b); port != a.s.port || l.Proto != hdr.ProtoUDP || hdr.Ethernet(b).Dst() != a.s.localMAC {
+		return false
+	}
+	if a.s.outerVLAN > 0 && (l.Tags == 0 || l.VID != a.s.outerVLAN) {
+		return false
+	}
+	if l.EtherType == hdr.EtherIPv4 {
+		return string(b[l.L3+16:l.L3+20]) == string(a.local)
+	}
+	return string(b[l.L3+24:l.L3+40]) == string(a.local)
+}
+
+// fault is what is wrong with a datagram to this end; ok without one.
+func (a *app) fault(b []byte, l *hdr.Layers) (r graph.Reason, ok bool) {
+	var from []byte
+	if l.EtherType == hdr.EtherIPv4 {
+		if !hdr.IPv4(b[l.L3:]).ChecksumOK() {
+			return reasonBadIPChecksum, false
+		}
+		from = b[l.L3+12 : l.L3+16]
+	} else {
+		from = b[l.L3+8 : l.L3+24]
+	}
+	if l.Fragment {
+		return reasonFragment, false
+	}
+	if string(from) != string(a.remote) {
+		return reasonOtherPeer, false
+	}
+	p := b[l.L4:l.End]
+	if len(p) < hdr.UDPLen+hdr.VXLANLen+hdr.EthernetLen || int(hdr.UDP(p).Len()) != len(p) {
+		return reasonBadLength, false
+	}
+	if hdr.UDP(p).Checksum() == 0 {
+		if l.EtherType == hdr.EtherIPv6 && !a.s.zero6 {
+			return reasonNoChecksum, false
+		}
+	} else if hdr.Checksum(p, a.pseudo+uint32(len(p))) != 0 {
+		return reasonBadChecksum, false
+	}
+	if !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
+		return reasonBadFlags, false
+	}
+	return 0, true
+}
+
+func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
+	b := x.Bytes()
+	var l hdr.Layers
+	if !hdr.Walk(b, &l) {
+		a.other(c, tunnel, x, reasonShort)
+		return
+	}
+	if !a.ours(b, &l) {
+		a.other(c, tunnel, x, reasonNotTunnel)
+		return
+	}
+	if r, ok := a.fault(b, &l); !ok {
+		c.Drop(x, r)
+		return
+	}
+	vni := hdr.VXLAN(b[l.L4+hdr.UDPLen:]).VNI()
+	vid, ok := a.vlanOf[vni]
+	if !ok {
+		c.Drop(x, reasonUnknownVNI)
+		return
+	}
+	src, tos := hdr.UDP(b[l.L4:]).SrcPort(), tosOf(b, &l)
+	at := l.L4 + hdr.UDPLen + hdr.VXLANLen
+	inner := b[at:l.End]
+	var li hdr.Layers
+	if ok := hdr.Walk(inner, &li); !a.s.keepTags && li.Tags > 0 {
+		c.Drop(x, reasonInnerTag)
+		return
+	} else if !ok && !a.s.keepTags {
+		c.Drop(x, reasonBadLength) // cut in a tag; kept tags are not looked into
+		return
+	}
+	if li.L3 != 0 {
+		if !combineECN(inner, &li, tos&3) {
+			c.Drop(x, reasonCongested)
+			return
+		}
+	} else if tos&3 == ce {
+		c.Count(ctrCELost, 1)
+	}
+	x.SetFrame(int(x.Off())+at, len(inner))
+	if vid != 0 {
+		f, _ := x.Prepend(hdr.VLANLen) // where the outer headers were
+		copy(f[:12], f[hdr.VLANLen:])
+		binary.BigEndian.PutUint32(f[12:], hdr.EtherVLAN<<16|uint32(vid))
+	}
+	c.Mark(x, packet.Rewritten, reasonDecapsulated)
+	c.Trace(x, traceDecapsulate, uint64(vni), uint64(src))
+	c.Emit(plain, x)
+}
+
+// tosOf is TOS or traffic class of a frame with an IP header.
+func tosOf(b []byte, l *hdr.Layers) uint8 {
+	if l.EtherType == hdr.EtherIPv4 {
+		return hdr.IPv4(b[l.L3:]).TOS()
+	}
+	return hdr.IPv6(b[l.L3:]).TrafficClass()
+}
+
+// Values of the ECN field (RFC 3168 5).
+const (
+	notECT = 0
+	ect1   = 1
+	ect0   = 2
+	ce     = 3
+)
+
+// combineECN gives what the outer ECN field says to the inner header (RFC 6040
+// figure 4); false when the frame must be dropped.
+func combineECN(b []byte, l *hdr.Layers, outer uint8) bool {
+	tos := tosOf(b, l)
+	inner := tos & 3
+	switch {
+	case inner == notECT:
+		return outer != ce
+	case outer == ce:
+		inner = ce
+	case outer == ect1 && inner == ect0:
+		inner = ect1
+	default:
+		return true
+	}
+	tos = tos&^3 | inner
+	if l.EtherType == hdr.EtherIPv6 {
+		hdr.IPv6(b[l.L3:]).SetTrafficClass(tos)
+		return true
+	}
+	h := hdr.IPv4(b[l.L3:])
+	old := binary.BigEndian.Uint16(h)
+	h.SetTOS(tos)
+	h.SetChecksum(hdr.PatchChecksum(h.Checksum(), old, binary.BigEndian.Uint16(h)))
+	return true
+}
+
+// flowHash is the same for all frames of a flow.
+func flowHash(b []byte, l *hdr.Layers) uint32 {
+	le := binary.LittleEndian
+	h := uint64(l.EtherType) | uint64(l.Proto)<<16
+	switch {
+	case l.L3 == 0:
+		h = mix(mix(h, le.Uint64(b)), uint64(le.Uint32(b[8:])))
+	case l.EtherType == hdr.EtherIPv4:
+		h = mix(h, le.Uint64(b[l.L3+12:]))
+	default:
+		for at := l.L3 + 8; at < l.L3+40; at += 8 {
+			h = mix(h, le.Uint64(b[at:]))
+		}
+	}
+	if !l.Fragment {
+		src, dst := l.PortsOf(b)
+		h = mix(h, uint64(src)<<16|uint64(dst))
+	}
+	return uint32(h)
+}
+
+// mix folds the product of two odd-looking words: every bit of both reaches the
+// low half.
+func mix(h, v uint64) uint64 {
+	hi, lo := bits.Mul64(h^v^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
+	return hi ^ lo
+}
