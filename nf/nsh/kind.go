@@ -1,0 +1,251 @@
+package nsh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// Reasons: why a frame went the way it did.
+const (
+	reasonEntered graph.Reason = iota
+	reasonLeft
+	reasonPassed
+	reasonShort
+	reasonNoNSH
+	reasonOnPath
+	reasonUnmatched
+	reasonNotIP
+	reasonOtherPath
+	reasonTooBig
+	reasonNoRoom
+	reasonBadHeader
+	reasonBadMDType
+	reasonOAM
+	reasonNoTTL
+	reasonNoIndex
+	reasonBadInner
+	reasonNextProtocol
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonEntered:      {Name: "entered", Help: "put on the path"},
+	reasonLeft:         {Name: "left", Help: "taken off its path"},
+	reasonPassed:       {Name: "passed", Help: "passed on along its path, SI or TTL lowered"},
+	reasonShort:        {Name: "short", Help: "too short for its Ethernet header or VLAN tags, forwarded"},
+	reasonNoNSH:        {Name: "no-nsh", Help: "without NSH where it is expected, forwarded"},
+	reasonOnPath:       {Name: "on-path", Help: "from the plain side, and on a path already, forwarded"},
+	reasonUnmatched:    {Name: "unmatched", Help: "not of those that enter (match=), forwarded"},
+	reasonNotIP:        {Name: "not-ip", Help: "no sound IP header, and next=ip, forwarded"},
+	reasonOtherPath:    {Name: "other-path", Help: "on a path that does not end here (exit=), forwarded"},
+	reasonTooBig:       {Name: "too-big", Help: "dropped: longer than mtu= with the header"},
+	reasonNoRoom:       {Name: "no-room", Help: "dropped: the buffer has no room for the header"},
+	reasonBadHeader:    {Name: "bad-header", Help: "dropped: NSH version or length is wrong"},
+	reasonBadMDType:    {Name: "bad-md-type", Help: "dropped: no known MD type, or type 1 with another length than 24 bytes"},
+	reasonOAM:          {Name: "oam", Help: "dropped: of operations and maintenance (oam=)"},
+	reasonNoTTL:        {Name: "no-ttl", Help: "dropped: its TTL has run out"},
+	reasonNoIndex:      {Name: "no-index", Help: "dropped: came in with service index 0"},
+	reasonBadInner:     {Name: "bad-inner", Help: "dropped: what follows the NSH is not of the next protocol"},
+	reasonNextProtocol: {Name: "next-protocol", Help: "dropped at the end of its path: next protocol is not Ethernet, IPv4 or IPv6"},
+}
+
+// Roles of RFC 7665.
+type role uint8
+
+const (
+	edge role = iota
+	task
+	forwarder
+)
+
+var roleNames = [...]string{"edge", "task", "forwarder"}
+
+// Kind declares nsh.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "nsh",
+		Summary: "put frames on a service path, pass them on, take them off (NSH, RFC 8300)",
+		Doc: `role=edge: frames from port a that match enter the path and leave by port b;
+frames on a path that come in at b are taken off it and leave by a.
+
+  --nf nsh,spi=7,si=3,dst=02:00:00:00:00:22,src=02:00:00:00:00:fe,match=proto:17+dport:4791
+
+role=task: lowers the service index of frames on a path, in both directions.
+role=forwarder: lowers their TTL, and gives them the next hop's MAC addresses.
+
+  --nf nsh,role=task
+
+A frame that comes in with service index 0 is dropped: a path's first index is
+at least one more than it has tasks. What is not on a path, or does not match,
+passes untouched.
+
+At an edge port a is the plain side, port b the path's.`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "role", Default: "edge", Help: "edge, task or forwarder"},
+			{Name: "spi", Help: "edge: service path identifier of frames that enter; not needed with match=none"},
+			{Name: "si", Default: "255", Help: "edge: their service index"},
+			{Name: "ttl", Default: "63", Help: "edge: their TTL"},
+			{Name: "next", Default: "ethernet", Help: "edge: ethernet carries whole frames behind an Ethernet header of their own; ip puts the NSH in front of the IP header"},
+			{Name: "dst", Help: "outer destination MAC address; needed to enter with next=ethernet, otherwise left as it is"},
+			{Name: "src", Help: "outer source MAC address; as dst"},
+			{Name: "match", Default: "all", Help: "edge: frames that enter: all, none, or terms that must all hold, of vlan, type, proto, src, dst, sport, dport: dst:10.0.0.0/8+proto:6+dport:80-90"},
+			{Name: "exit", Default: "any", Help: "edge: paths that end here: any, none, SPI or SPI:SI"},
+			{Name: "mtu", Default: "1500", Help: "edge: most bytes behind the outer Ethernet header"},
+			{Name: "oam", Default: "drop", Help: "packets of operations and maintenance: drop, or pass them as others"},
+		},
+		Reasons: reasons[:],
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parseArgs(args)
+			if err != nil {
+				return nil, err
+			}
+			return &app{s}, nil
+		},
+	}
+}
+
+// settings are the parsed arguments.
+type settings struct {
+	role           role
+	spi            uint32
+	si, ttl        uint8
+	nextIP         bool
+	dst, src       [6]byte
+	hasDst, hasSrc bool
+	match          match
+	exit           exit
+	mtu            int
+	passOAM        bool
+}
+
+// exit is which paths end here.
+type exit struct {
+	any, index bool
+	never      bool
+	spi        uint32
+	si         uint8
+}
+
+func (s *settings) exits(spi uint32, si uint8) bool {
+	e := &s.exit
+	return e.any || !e.never && spi == e.spi && (!e.index || si == e.si)
+}
+
+func parseExit(v string) (exit, error) {
+	switch v {
+	case "any":
+		return exit{any: true}, nil
+	case "none":
+		return exit{never: true}, nil
+	}
+	p, i, ok := strings.Cut(v, ":")
+	spi, err := strconv.ParseUint(p, 0, 24)
+	var si uint64
+	if ok && err == nil {
+		si, err = strconv.ParseUint(i, 0, 8)
+	}
+	if err != nil {
+		return exit{}, fmt.Errorf("exit=%s: want any, none, an SPI of 24 bits, or SPI:SI", v)
+	}
+	return exit{index: ok, spi: uint32(spi), si: uint8(si)}, nil
+}
+
+func parseArgs(args graph.Args) (settings, error) {
+	s := settings{si: 255, ttl: 63, exit: exit{any: true}, mtu: 1500}
+	number := func(name, v string, least, most uint64) (uint64, error) {
+		n, err := strconv.ParseUint(v, 0, 32)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, v, least, most)
+		}
+		return n, nil
+	}
+	choice := func(name, v, first, second string) (bool, error) {
+		if v != first && v != second {
+			return false, fmt.Errorf("%s=%s: want %s or %s", name, v, first, second)
+		}
+		return v == second, nil
+	}
+	mac := func(name, v string) (m [6]byte, ok bool, err error) {
+		h, err := net.ParseMAC(v)
+		if err != nil || len(h) != 6 {
+			return m, false, fmt.Errorf("%s=%s: want a MAC address such as 02:00:00:00:00:01", name, v)
+		}
+		return [6]byte(h), true, nil
+	}
+	hasSPI := false
+	for name, v := range args {
+		var err error
+		var n uint64
+		switch name {
+		case "role":
+			err = fmt.Errorf("role=%s: want edge, task or forwarder", v)
+			for i, x := range roleNames {
+				if x == v {
+					s.role, err = role(i), nil
+				}
+			}
+		case "spi":
+			n, err = number(name, v, 0, 1<<24-1)
+			s.spi, hasSPI = uint32(n), true
+		case "si":
+			n, err = number(name, v, 1, 255)
+			s.si = uint8(n)
+		case "ttl":
+			n, err = number(name, v, 1, 63)
+			s.ttl = uint8(n)
+		case "next":
+			s.nextIP, err = choice(name, v, "ethernet", "ip")
+		case "dst":
+			s.dst, s.hasDst, err = mac(name, v)
+		case "src":
+			s.src, s.hasSrc, err = mac(name, v)
+		case "match":
+			s.match, err = parseMatch(v)
+		case "exit":
+			s.exit, err = parseExit(v)
+		case "mtu":
+			n, err = number(name, v, 68, 65535)
+			s.mtu = int(n)
+		case "oam":
+			s.passOAM, err = choice(name, v, "drop", "pass")
+		default:
+			err = fmt.Errorf("no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("nsh: %w", err)
+		}
+	}
+	if s.role != edge {
+		for _, name := range []string{"spi", "si", "ttl", "next", "match", "exit", "mtu"} {
+			if _, ok := args[name]; ok {
+				return s, fmt.Errorf("nsh: %s= is for role=edge only", name)
+			}
+		}
+		return s, nil
+	}
+	switch {
+	case s.match.none:
+	case !hasSPI:
+		return s, errors.New("nsh: spi= is missing (or match=none)")
+	case !s.nextIP && !(s.hasDst && s.hasSrc):
+		return s, errors.New("nsh: dst= and src=, of the outer Ethernet header, are missing")
+	}
+	return s, nil
+}
+
+// Describe words a trace record.
+func (*app) Describe(kind uint16, args [4]uint64) string {
+	what := [...]string{traceEntered: "enters", traceLeft: "leaves", tracePassed: "goes on along"}
+	if int(kind) >= len(what) {
+		return ""
+	}
+	return fmt.Sprintf("%s path %d, index %d", what[kind], args[0], args[1])
+}

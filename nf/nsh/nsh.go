@@ -1,0 +1,189 @@
+package nsh
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Ports: plain frames and the service path.
+const (
+	plain = iota
+	path
+)
+
+// Trace records: all have SPI and SI.
+const (
+	traceEntered uint16 = iota
+	traceLeft
+	tracePassed
+)
+
+type app struct{ s settings }
+
+// Reconfigure takes any arguments: there is no state.
+func (a *app) Reconfigure(args graph.Args) error {
+	s, err := parseArgs(args)
+	if err == nil {
+		a.s = s
+	}
+	return err
+}
+
+func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		f := x.Bytes()
+		var l hdr.Layers
+		switch {
+		case !hdr.Walk(f, &l):
+			pass(c, in, x, reasonShort)
+		case a.s.role == edge && in == plain:
+			a.enter(c, x, f, &l)
+		case l.EtherType != hdr.EtherNSH:
+			pass(c, in, x, reasonNoNSH)
+		default:
+			a.onPath(c, in, x, f, &l)
+		}
+	}
+}
+
+// pass lets a frame through as it is.
+func pass(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
+	c.Mark(x, packet.Forwarded, r)
+	c.Emit(1-in, x)
+}
+
+// enter puts a frame on the path.
+func (a *app) enter(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers) {
+	switch {
+	case l.EtherType == hdr.EtherNSH:
+		pass(c, plain, x, reasonOnPath)
+		return
+	case !a.s.match.holds(b, l):
+		pass(c, plain, x, reasonUnmatched)
+		return
+	case a.s.nextIP && l.L3 == 0:
+		pass(c, plain, x, reasonNotIP)
+		return
+	}
+	h := hdr.NSHFields{TTL: a.s.ttl, NextProtocol: hdr.NSHNextEthernet, SPI: a.s.spi, SI: a.s.si}
+	grow, outer := hdr.NSHLen+hdr.EthernetLen, hdr.EthernetLen
+	if a.s.nextIP {
+		grow, outer = hdr.NSHLen, l.Net
+		h.NextProtocol = hdr.NSHNextIPv4
+		if l.EtherType == hdr.EtherIPv6 {
+			h.NextProtocol = hdr.NSHNextIPv6
+		}
+	}
+	if len(b)+grow-outer > a.s.mtu {
+		c.Drop(x, reasonTooBig)
+		return
+	}
+	b, ok := x.Prepend(grow)
+	if !ok {
+		c.Drop(x, reasonNoRoom)
+		return
+	}
+	if a.s.nextIP {
+		copy(b[:outer], b[grow:])
+	}
+	a.address(b)
+	// The EtherType that is next to the header: behind the tags, if any.
+	hdr.VLAN(b[outer-hdr.VLANLen:]).SetEtherType(hdr.EtherNSH)
+	hdr.NSH(b[outer:]).Encode(&h)
+	c.Mark(x, packet.Rewritten, reasonEntered)
+	c.Trace(x, traceEntered, uint64(a.s.spi), uint64(a.s.si))
+	c.Emit(path, x)
+}
+
+// address sets the outer MAC addresses, where they are given.
+func (a *app) address(b []byte) {
+	if a.s.hasDst {
+		hdr.Ethernet(b).SetDst(a.s.dst)
+	}
+	if a.s.hasSrc {
+		hdr.Ethernet(b).SetSrc(a.s.src)
+	}
+}
+
+// onPath lowers what is to be lowered of a frame with a header, and passes it on
+// or takes it off its path.
+func (a *app) onPath(c *graph.Ctx, in int, x *packet.Buf, b []byte, l *hdr.Layers) {
+	h := hdr.NSH(b[l.Net:])
+	if len(h) < hdr.NSHLen || h.Version() != 0 || h.HeaderLen() < hdr.NSHLen || h.HeaderLen() > len(h) {
+		c.Drop(x, reasonBadHeader)
+		return
+	}
+	if t := h.MDType(); t != 2 && (t != 1 || h.HeaderLen() != hdr.NSHLen+16) {
+		c.Drop(x, reasonBadMDType)
+		return
+	}
+	leaves := a.s.role == edge
+	if leaves && !a.s.exits(h.SPI(), h.SI()) {
+		pass(c, in, x, reasonOtherPath)
+		return
+	}
+	if h.OAM() && !a.s.passOAM {
+		c.Drop(x, reasonOAM)
+		return
+	}
+	if a.s.role != task && h.TTL() == 1 {
+		c.Drop(x, reasonNoTTL)
+		return
+	}
+	if h.SI() == 0 {
+		c.Drop(x, reasonNoIndex)
+		return
+	}
+	if leaves {
+		a.leave(c, x, b, l, h)
+		return
+	}
+	if a.s.role == task {
+		h.SetSI(h.SI() - 1)
+	} else {
+		h.SetTTL(h.TTL() - 1) // of 6 bits: 0 becomes 63
+	}
+	a.address(b)
+	c.Mark(x, packet.Rewritten, reasonPassed)
+	c.Trace(x, tracePassed, uint64(h.SPI()), uint64(h.SI()))
+	c.Emit(1-in, x)
+}
+
+// leave takes the header off.
+func (a *app) leave(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers, h hdr.NSH) {
+	n, inner := h.HeaderLen(), h[h.HeaderLen():]
+	spi, si := h.SPI(), h.SI()
+	var et uint16
+	switch h.NextProtocol() {
+	case hdr.NSHNextEthernet:
+		if len(inner) < hdr.EthernetLen {
+			c.Drop(x, reasonBadInner)
+			return
+		}
+		x.SetFrame(int(x.Off())+l.Net+n, len(inner))
+	case hdr.NSHNextIPv4:
+		if len(inner) < hdr.IPv4Len || inner[0]>>4 != 4 {
+			c.Drop(x, reasonBadInner)
+			return
+		}
+		et = hdr.EtherIPv4
+	case hdr.NSHNextIPv6:
+		if len(inner) < hdr.IPv6Len || inner[0]>>4 != 6 {
+			c.Drop(x, reasonBadInner)
+			return
+		}
+		et = hdr.EtherIPv6
+	default:
+		c.Drop(x, reasonNextProtocol)
+		return
+	}
+	if et != 0 {
+		hdr.VLAN(b[l.Net-hdr.VLANLen:]).SetEtherType(et)
+		copy(b[n:], b[:l.Net])
+		x.SetFrame(int(x.Off())+n, len(b)-n)
+	}
+	c.Mark(x, packet.Rewritten, reasonLeft)
+	c.Trace(x, traceLeft, uint64(spi), uint64(si))
+	c.Emit(plain, x)
+}
