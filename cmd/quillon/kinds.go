@@ -4,8 +4,10 @@ import (
 	"github.com/quillon/quillon/nf/aead"
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/nsh"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
+	"github.com/quillon/quillon/nf/vxlan"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )
@@ -20,5 +22,7 @@ func kinds() []graph.Kind {
 		*dummy.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),
+		*nsh.Kind(),
+		*vxlan.Kind(),
 	)
 }
