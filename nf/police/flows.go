@@ -2,7 +2,6 @@ package police
 
 import (
 	"encoding/binary"
-	"math/bits"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
@@ -18,16 +17,14 @@ type flowKey struct {
 	in       uint8
 }
 
-// hash spreads keys over sets (a multiply-and-fold hash with odd constants).
+// hash spreads keys over sets.
 func (k *flowKey) hash() uint64 {
 	le := binary.LittleEndian
 	h := uint64(k.ports) | uint64(k.proto)<<32 | uint64(k.family)<<40 | uint64(k.in)<<48
 	for _, v := range [4]uint64{le.Uint64(k.src[:]), le.Uint64(k.src[8:]), le.Uint64(k.dst[:]), le.Uint64(k.dst[8:])} {
-		hi, lo := bits.Mul64(h^0x9E3779B97F4A7C15, v^0xD1B54A32D192ED03)
-		h = bits.RotateLeft64(h, 23) ^ hi ^ lo
+		h = hdr.Fold(h, v)
 	}
-	hi, lo := bits.Mul64(h, 0xA0761D6478BD642F)
-	return hi ^ lo
+	return hdr.Fold(h, 0)
 }
 
 // per says which packets share a meter.

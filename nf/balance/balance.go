@@ -1,0 +1,411 @@
+// Package balance is a load balancer for TCP and UDP: connections to a virtual
+// address go to backends, chosen by consistent hashing, and answers come from
+// the virtual address.
+//
+// Source: Eisenbud et al., Maglev: A Fast and Reliable Software Network Load
+// Balancer, NSDI 2016, sections 3.3 (connection tracking) and 3.4 (the lookup
+// table). Unlike Maglev, which encapsulates, it rewrites addresses: the answers
+// must come back through it.
+package balance
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+const (
+	reasonOther graph.Reason = iota
+	reasonMalformed
+	reasonFragment
+	reasonTo
+	reasonFrom
+	reasonNobody
+	reasonForeign
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonOther:     {Name: "not-balanced", Help: "not of the service: passed"},
+	reasonMalformed: {Name: "malformed", Help: "a header contradicts itself or is cut short, or there are more than two VLAN tags: passed"},
+	reasonFragment:  {Name: "fragment", Help: "a fragment to the virtual address or from a backend: passed, its ports are not known"},
+	reasonTo:        {Name: "to-backend", Help: "a client's packet got a backend's addresses"},
+	reasonFrom:      {Name: "from-backend", Help: "a backend's packet got the virtual address"},
+	reasonNobody:    {Name: "no-backend", Help: "no backend of that family is up: dropped"},
+	reasonForeign:   {Name: "foreign", Help: "from a backend and its service's port, and no connection that it was chosen for: passed"},
+}
+
+const (
+	ctrConns counter.ID = iota
+	ctrUntracked
+	ctrMoved
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrConns:     {Name: "connections", Help: "connections that were given a backend and a place"},
+	ctrUntracked: {Name: "untracked", Help: "packets of connections without a place (conns=): they go where the lookup table says"},
+	ctrMoved:     {Name: "forgotten", Help: "connections forgotten because their backend went or is down"},
+}
+
+// Kind declares balance.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "balance",
+		Summary: "spreads connections to a virtual address over backends (Maglev hashing)",
+		Doc: `Port a faces the clients, port b the backends. TCP and UDP packets from a to the
+virtual address and port get the IP and MAC address of a backend; packets from b
+that are such a connection's answers get the virtual address as their source
+(and mac=). Ports stay as they are. Checksums are adapted, ECN, TTL and
+VLAN tags stay. All else passes, ICMP and fragments, too.
+
+A connection keeps its backend while the backend is there and not down, also when
+others come and go. When there is no place to remember it, or another worker sees
+its answers, it goes where the lookup table says; then it moves when that changes,
+which is about one in as many connections as there are backends.
+
+A backend's state is what the operator says: up, drain (no new connections) or
+down (its connections go to others). Backends are the tables backends and
+backends_ipv6, too. Nobody answers ARP or neighbour solicitations for the virtual
+address: the router before it needs an entry with any MAC behind port b, or mac=.
+
+  quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=80,backends=10.0.0.1@02:00:00:00:00:01+10.0.0.2@02:00:00:00:00:02*2`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "vip", Help: "virtual address, or an IPv4 and an IPv6 one joined by +; needed"},
+			{Name: "port", Help: "of the service; needed"},
+			{Name: "backends", Default: "none", Help: "IP@MAC[*WEIGHT][/drain or /down], joined by +; can be changed while running"},
+			{Name: "mac", Default: "the backend's", Help: "source MAC address of answers"},
+			{Name: "size", Default: "65537", Help: "places in the lookup table: a prime, 100 times the backends or more"},
+			{Name: "conns", Default: "65536", Help: "connections to remember, rounded up to a power of two, 32 bytes each"},
+			{Name: "idle", Default: "5m", Help: "a connection without traffic for so long makes room for another"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		Tables:   tables(),
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parse(args)
+			if err != nil {
+				return nil, err
+			}
+			b := &balance{settings: s, conns: newConns(s.conns)}
+			for i := range b.lookup {
+				b.lookup[i] = make(lookup, s.size)
+			}
+			b.populate()
+			return b, nil
+		},
+	}
+}
+
+type settings struct {
+	vip      [2]netip.Addr // IPv4, IPv6
+	port     uint16
+	backends []backend
+	mac      [6]byte // zero: as it is
+	size     int
+	conns    int
+	idle     time.Duration
+}
+
+func parse(args graph.Args) (settings, error) {
+	s := settings{size: 65537, conns: 65536, idle: 5 * time.Minute}
+	for name, v := range args {
+		var err error
+		switch name {
+		case "vip":
+			for x := range strings.SplitSeq(v, "+") {
+				var a netip.Addr
+				if a, err = parseAddr(x); err != nil {
+					break
+				}
+				i := 0
+				if a.Is6() {
+					i = 1
+				}
+				if s.vip[i].IsValid() {
+					err = fmt.Errorf("want one address of a family")
+					break
+				}
+				s.vip[i] = a
+			}
+		case "port":
+			n, e := strconv.ParseUint(v, 10, 16)
+			switch s.port = uint16(n); {
+			case e != nil || n == 0:
+				err = fmt.Errorf("want a number from 1 to 65535")
+			case n == hdr.RoCEv2Port:
+				err = fmt.Errorf("RoCE's ICRC covers the addresses")
+			}
+		case "backends":
+			s.backends, err = parseBackends(v)
+		case "mac":
+			s.mac, err = parseMAC(v)
+		case "size":
+			if s.size, err = strconv.Atoi(v); err != nil || s.size < 3 || s.size > 1<<22 || !prime(s.size) {
+				err = fmt.Errorf("want a prime from 3 to %d, such as 65537", 1<<22)
+			}
+		case "conns":
+			if s.conns, err = strconv.Atoi(v); err != nil || s.conns < 1 || s.conns > 1<<24 {
+				err = fmt.Errorf("want a number from 1 to %d", 1<<24)
+			}
+		case "idle":
+			if s.idle, err = time.ParseDuration(v); err != nil || s.idle <= 0 {
+				err = fmt.Errorf("want a duration such as 5m")
+			}
+		default:
+			return s, fmt.Errorf("balance: no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("balance: %s=%s: %w", name, v, err)
+		}
+	}
+	switch {
+	case !s.vip[0].IsValid() && !s.vip[1].IsValid():
+		return s, fmt.Errorf("balance: vip= is missing: the virtual address")
+	case s.port == 0:
+		return s, fmt.Errorf("balance: port= is missing: that of the service")
+	}
+	for _, b := range s.backends {
+		if b.addr == s.vip[0] || b.addr == s.vip[1] {
+			return s, fmt.Errorf("balance: %s is the virtual address, and cannot be a backend's", b.addr)
+		}
+	}
+	if len(s.backends) > s.size {
+		return s, fmt.Errorf("balance: size=%d: fewer places than there are backends", s.size)
+	}
+	return s, nil
+}
+
+// balance is the app.
+type balance struct {
+	settings
+	conns  conns
+	lookup [2]lookup // IPv4, IPv6
+	byAddr map[netip.Addr]uint16
+	moved  uint64
+}
+
+func (b *balance) populate() {
+	for i, net := range [2]uint8{hdr.NetIPv4, hdr.NetIPv6} {
+		b.lookup[i].populate(b.backends, net)
+	}
+	b.byAddr = map[netip.Addr]uint16{}
+	for i := range b.backends {
+		b.byAddr[b.backends[i].addr] = uint16(i)
+	}
+}
+
+// Takes implements graph.Picky.
+func (b *balance) Takes(args graph.Args) bool {
+	s, err := parse(args)
+	return err == nil && s.size == b.size && s.settled(b.settings)
+}
+
+// settled reports whether what connections are remembered for is the same.
+func (s settings) settled(o settings) bool {
+	return s.conns == o.conns && s.vip == o.vip && s.port == o.port
+}
+
+// Reconfigure implements graph.Reconfigurer: connections keep their backends
+// as long as these are there and not down.
+func (b *balance) Reconfigure(args graph.Args) error {
+	s, err := parse(args)
+	if err != nil {
+		return err
+	}
+	now := make([]uint16, len(b.backends)) // index of what had another one
+	for i := range now {
+		now[i] = nobody
+		for j := range s.backends {
+			if s.backends[j].addr == b.backends[i].addr && s.backends[j].state != down {
+				now[i] = uint16(j)
+			}
+		}
+	}
+	for i := range b.conns.places {
+		c := &b.conns.places[i]
+		if c.key.net == hdr.NetNone {
+			continue
+		}
+		if c.backend = now[c.backend]; c.backend == nobody {
+			*c = conn{}
+			b.moved++
+		}
+	}
+	b.settings = s
+	b.populate()
+	return nil
+}
+
+// Push implements graph.App.
+func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
+	if b.moved > 0 {
+		c.Count(ctrMoved, b.moved)
+		b.moved = 0
+	}
+	for _, x := range batch.Bufs() {
+		frame := x.Bytes()
+		var d hdr.Datagram
+		r := reasonMalformed
+		if hdr.ParseIP(frame, &d) {
+			r = b.one(c, in, frame, &d)
+		}
+		switch r {
+		case reasonNobody:
+			c.Drop(x, r)
+			continue
+		case reasonTo, reasonFrom:
+			c.Mark(x, packet.Rewritten, r)
+		default:
+			c.Mark(x, x.Verdict, r)
+		}
+		c.Emit(1-in, x)
+	}
+}
+
+func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Datagram) graph.Reason {
+	if d.Proto != hdr.ProtoTCP && d.Proto != hdr.ProtoUDP {
+		return reasonOther
+	}
+	at, family := int(d.L3)+12, 0
+	if d.Net == hdr.NetIPv6 {
+		at, family = int(d.L3)+8, 1
+	}
+	ours, n := b.vip[family], 4+12*family
+	if !ours.IsValid() {
+		return reasonOther
+	}
+	mine, client := at+n, at // of the virtual or the backend's address; of the client's
+	if in == 1 {
+		mine, client = at, at+n
+	}
+	a, _ := netip.AddrFromSlice(frame[mine : mine+n])
+	from, known := uint16(0), true
+	if in == 0 {
+		known = a == ours
+	} else {
+		from, known = b.byAddr[a]
+	}
+	switch {
+	case !known:
+		return reasonOther
+	case d.Fragment:
+		return reasonFragment
+	case d.Proto == hdr.ProtoTCP && d.End < d.L4+hdr.TCPLen || d.End < d.L4+hdr.UDPLen:
+		return reasonMalformed
+	}
+	l4 := frame[d.L4:d.End]
+	service, peer := hdr.UDP(l4).DstPort(), hdr.UDP(l4).SrcPort() // TCP's are in the same places
+	if in == 1 {
+		service, peer = peer, service
+	}
+	if service != b.port {
+		return reasonOther
+	}
+	key := connKey{port: peer, proto: d.Proto, net: d.Net}
+	copy(key.client[:], frame[client:client+n])
+	hash := key.hash()
+	who := nobody
+	place := b.conns.find(&key, hash)
+	if place != nil {
+		who, place.seen = place.backend, c.Now()
+	} else {
+		who = b.lookup[family].pick(hash)
+	}
+	eth := hdr.Ethernet(frame[:hdr.EthernetLen])
+	if in == 1 {
+		if who != from {
+			return reasonForeign
+		}
+		if b.mac != [6]byte{} {
+			eth.SetSrc(b.mac)
+		}
+		v := ours.As16()
+		readdress(frame, d, mine, v[16-n:])
+		return reasonFrom
+	}
+	if who == nobody {
+		return reasonNobody
+	}
+	if place == nil {
+		if place = b.conns.add(&key, hash, c.Now(), b.idle); place != nil {
+			place.backend = who
+			c.Count(ctrConns, 1)
+		} else {
+			c.Count(ctrUntracked, 1)
+		}
+	}
+	to := &b.backends[who]
+	eth.SetDst(to.mac)
+	v := to.addr.As16()
+	readdress(frame, d, mine, v[16-n:])
+	return reasonTo
+}
+
+// readdress writes an address of 4 or 16 bytes at an offset, and adapts the
+// checksums that cover it (RFC 1624). A UDP checksum of 0 says that there is
+// none, and stays.
+func readdress(frame []byte, d *hdr.Datagram, at int, addr []byte) {
+	be := binary.BigEndian
+	off := d.L4 + 16 // of TCP
+	if d.Proto == hdr.ProtoUDP {
+		off = d.L4 + 6
+	}
+	sum := frame[off : off+2]
+	v := be.Uint16(sum)
+	has := d.Proto == hdr.ProtoTCP || v != 0
+	for i := 0; i < len(addr); i += 4 {
+		old, now := be.Uint32(frame[at+i:]), be.Uint32(addr[i:])
+		if d.Net == hdr.NetIPv4 {
+			ip := hdr.IPv4(frame[d.L3:])
+			ip.SetChecksum(hdr.PatchChecksum32(ip.Checksum(), old, now))
+		}
+		v = hdr.PatchChecksum32(v, old, now)
+	}
+	copy(frame[at:], addr)
+	if !has {
+		return
+	}
+	if v == 0 && d.Proto == hdr.ProtoUDP {
+		v = 0xFFFF
+	}
+	be.PutUint16(sum, v)
+}
+
+// Report implements graph.Reporter.
+func (b *balance) Report() any {
+	type row struct {
+		Backend     string `json:"backend"`
+		State       string `json:"state"`
+		Weight      int    `json:"weight"`
+		Places      int    `json:"places"` // of the lookup table
+		Connections int    `json:"connections"`
+	}
+	rows := make([]row, len(b.backends))
+	for i, x := range b.backends {
+		rows[i] = row{Backend: x.addr.String(), State: stateNames[x.state], Weight: int(x.weight)}
+	}
+	for _, l := range b.lookup {
+		for _, i := range l {
+			if i != nobody {
+				rows[i].Places++
+			}
+		}
+	}
+	for _, c := range b.conns.places {
+		if c.key.net != hdr.NetNone {
+			rows[c.backend].Connections++
+		}
+	}
+	return rows
+}
