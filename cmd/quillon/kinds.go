@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/quillon/quillon/nf/aead"
+	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/nsh"
@@ -19,6 +20,7 @@ func kinds() []graph.Kind {
 		*swordbox.Kind(),
 		*p4.Kind(),
 		*aead.Kind(),
+		*balance.Kind(),
 		*dummy.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),
