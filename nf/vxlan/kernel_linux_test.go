@@ -1,0 +1,163 @@
+package vxlan
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afpacket"
+)
+
+// TestKernel is a tunnel whose other end is Linux: a byte stream there and back,
+// over IPv4, and over IPv6 with checksums.
+func TestKernel(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: network namespaces, veth, packet sockets")
+	}
+	for _, c := range []struct {
+		name string
+		six  bool
+	}{{"IPv4", false}, {"IPv6", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
+			mk := func() (netns.NsHandle, *netlink.Handle) {
+				ns, err := netns.New()
+				check(t, err)
+				t.Cleanup(func() { _ = ns.Close() })
+				h, err := netlink.NewHandleAt(ns)
+				check(t, err)
+				t.Cleanup(h.Close)
+				return ns, h
+			}
+			host, hostLinks := mk()
+			peer, peerLinks := mk()
+			box, boxLinks := mk()
+			veth := func(near string, ns netns.NsHandle, far string, farLinks *netlink.Handle) netlink.Link {
+				la := netlink.NewLinkAttrs()
+				la.Name = near
+				v := &netlink.Veth{LinkAttrs: la, PeerName: far, PeerNamespace: netlink.NsFd(int(ns))}
+				check(t, boxLinks.LinkAdd(v))
+				check(t, boxLinks.LinkSetUp(v))
+				l, err := farLinks.LinkByName(far)
+				check(t, err)
+				check(t, farLinks.LinkSetUp(l))
+				return l
+			}
+			addr := func(h *netlink.Handle, l netlink.Link, a string) {
+				x, err := netlink.ParseAddr(a)
+				check(t, err)
+				x.Flags = unix.IFA_F_NODAD
+				if x.IP.To4() != nil {
+					x.Flags = 0
+				}
+				check(t, h.AddrAdd(l, x))
+			}
+			mtu := 1450
+			outerLocal, outerPeer, bits := "10.0.0.1", "10.0.0.2", "/24"
+			if c.six {
+				mtu, outerLocal, outerPeer, bits = 1430, "2001:db8::1", "2001:db8::2", "/64"
+			}
+			plainLink, tunnelLink := veth("pa", host, "eth0", hostLinks), veth("pb", peer, "eth0", peerLinks)
+			check(t, hostLinks.LinkSetMTU(plainLink, mtu))
+			addr(hostLinks, plainLink, "192.168.7.1/24")
+			addr(peerLinks, tunnelLink, outerPeer+bits)
+			check(t, peerLinks.NeighSet(&netlink.Neigh{LinkIndex: tunnelLink.Attrs().Index, IP: net.ParseIP(outerLocal), HardwareAddr: hereMAC, State: netlink.NUD_PERMANENT}))
+			la := netlink.NewLinkAttrs()
+			la.Name = "vx0"
+			err := peerLinks.LinkAdd(&netlink.Vxlan{LinkAttrs: la, VxlanId: 5000, VtepDevIndex: tunnelLink.Attrs().Index,
+				SrcAddr: net.ParseIP(outerPeer), Group: net.ParseIP(outerLocal), Port: 4789, UDPCSum: true})
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				t.Skip("this kernel has no VXLAN: its end of the tunnel is not tried")
+			}
+			check(t, err)
+			vx, err := peerLinks.LinkByName("vx0")
+			check(t, err)
+			check(t, peerLinks.LinkSetMTU(vx, mtu))
+			check(t, peerLinks.LinkSetUp(vx))
+			addr(peerLinks, vx, "192.168.7.2/24")
+
+			check(t, netns.Set(box))
+			ports := map[string][]port.Port{}
+			for i, n := range []string{"pa", "pb"} {
+				p, err := afpacket.Open(afpacket.Config{Interface: n, Index: uint16(i + 1)})
+				check(t, err)
+				ports[n] = []port.Port{p}
+			}
+			a := args(c.six, false, "remote-mac", tunnelLink.Attrs().HardwareAddr.String(), "others", "drop")
+			inst, err := graph.New(graph.Config{
+				Spec: &graph.Spec{
+					Ports: map[string]graph.PortSpec{"pa": {Kind: "afpacket"}, "pb": {Kind: "afpacket"}},
+					Apps:  map[string]graph.AppSpec{"vx": {Kind: "vxlan", Args: a}},
+					Links: []string{"pa.out -> vx.a", "vx.b -> pb.in", "pb.out -> vx.b", "vx.a -> pa.in"},
+				},
+				Kinds: []graph.Kind{*Kind()}, Ports: ports, Clock: clock.NewWall(),
+			})
+			check(t, err)
+			ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+			ran := make(chan error, 1)
+			go func() { ran <- inst.Run(ctx) }()
+			t.Cleanup(func() {
+				stop()
+				if err := errors.Join(<-ran, inst.Conservation(), inst.Close()); err != nil {
+					t.Error(err)
+				}
+				if t.Failed() {
+					for _, c := range inst.Counters() {
+						if c.Value != 0 {
+							t.Log(c.Node, c.Name, c.Value)
+						}
+					}
+				}
+			})
+
+			check(t, netns.Set(peer))
+			listen, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IP{192, 168, 7, 2}, Port: 7})
+			check(t, err)
+			defer listen.Close()
+			go func() { // an echo
+				x, err := listen.Accept()
+				if err == nil {
+					_, _ = io.Copy(x, x)
+					_ = x.Close()
+				}
+			}()
+			check(t, netns.Set(host))
+			x, err := net.DialTCP("tcp4", nil, &net.TCPAddr{IP: net.IP{192, 168, 7, 2}, Port: 7})
+			check(t, err)
+			defer x.Close()
+			defer context.AfterFunc(ctx, func() { _ = x.Close() })()
+			want := make([]byte, 1<<20)
+			for i := range want {
+				want[i] = byte(i * (i >> 8))
+			}
+			go func() {
+				_, _ = x.Write(want)
+				_ = x.CloseWrite()
+			}()
+			got, err := io.ReadAll(x)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d of %d bytes came back, %v", len(got), len(want), err)
+			}
+		})
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
