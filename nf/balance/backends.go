@@ -132,7 +132,7 @@ func tables() []table.Decl {
 	decl := func(name, ip string, bits int) table.Decl {
 		return table.Decl{
 			Name: name, Help: "backends with an " + ip + " address (backends=)",
-			Keys:    []table.Field{{Name: "backend", Bits: bits, Form: table.IP}},
+			Keys:    []table.Field{{Name: "backend", Bits: bits, Form: table.IP, Help: "its address"}},
 			Actions: actions, Size: maxBackends,
 			May: table.Insert | table.Modify | table.Delete,
 			Setting: &table.Setting{

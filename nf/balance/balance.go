@@ -65,7 +65,8 @@ func Kind() *graph.Kind {
 virtual address and port get the IP and MAC address of a backend; packets from b
 that are such a connection's answers get the virtual address as their source
 (and mac=). Ports stay as they are. Checksums are adapted, ECN, TTL and
-VLAN tags stay. All else passes, ICMP and fragments, too.
+VLAN tags stay. All else passes: ICMP, fragments, and datagrams with IPv4 options
+or IPv6 extension headers, too.
 
 A connection keeps its backend while the backend is there and not down, also when
 others come and go. When there is no place to remember it, or another worker sees
@@ -277,13 +278,13 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Datagram) graph
 	if d.Proto != hdr.ProtoTCP && d.Proto != hdr.ProtoUDP {
 		return reasonOther
 	}
-	at, family := int(d.L3)+12, 0
+	at, family, headers := int(d.L3)+12, 0, d.L3+hdr.IPv4Len
 	if d.Net == hdr.NetIPv6 {
-		at, family = int(d.L3)+8, 1
+		at, family, headers = int(d.L3)+8, 1, d.L3+hdr.IPv6Len
 	}
 	ours, n := b.vip[family], 4+12*family
-	if !ours.IsValid() {
-		return reasonOther
+	if !ours.IsValid() || d.L4 != headers && !d.Fragment {
+		return reasonOther // a source route may end elsewhere
 	}
 	mine, client := at+n, at // of the virtual or the backend's address; of the client's
 	if in == 1 {

@@ -384,6 +384,9 @@ func TestPassed(t *testing.T) {
 		return build(t, s)
 	}
 	good := with(func(*seg) {})
+	options := bytes.Clone(good) // four bytes of options where the TCP header was
+	options[14] = 0x46
+	copy(options[34:], []byte{1, 1, 1, 0})
 	for i, c := range []struct {
 		reason string
 		in     string
@@ -394,6 +397,7 @@ func TestPassed(t *testing.T) {
 		{"not-balanced", "a", with(func(s *seg) { s.proto, s.withoutTransport = layers.IPProtocolICMPv4, true })},
 		{"not-balanced", "b", with(func(*seg) {})},
 		{"not-balanced", "b", with(func(s *seg) { s.src = "10.0.0.1" })},
+		{"not-balanced", "a", options},
 		{"fragment", "a", with(func(s *seg) { s.moreFragments = true })},
 		{"malformed", "a", with(func(s *seg) { s.withoutTransport = true; s.payload = "too short" })},
 		{"malformed", "a", good[:40]},

@@ -52,7 +52,9 @@ func (t lookup) populate(backends []backend, family uint8) {
 			}
 			x.turn -= greatest
 			for t[x.at] != nobody {
-				x.at = (x.at + x.skip) % m
+				if x.at += x.skip; x.at >= m {
+					x.at -= m
+				}
 			}
 			t[x.at] = x.index
 			if left--; left == 0 {

@@ -260,6 +260,19 @@ func TestRatesHold(t *testing.T) {
 	}
 }
 
+// TestPackets: with rates in pps, lengths do not count.
+func TestPackets(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{"cir": "1kpps", "cbs": "5", "pir": "2kpps", "pbs": "8"})
+	short, long := build(t, spec{}), build(t, spec{payload: 1400})
+	if got := x.Push("a", short, long, long, short, long, long, short, short, short, long); len(got.Out["b"]) != 8 || x.Counter("green") != 5 || x.Counter("yellow") != 3 {
+		t.Errorf("%d pass, %d green", len(got.Out["b"]), x.Counter("green"))
+	}
+	x.Advance(3 * time.Millisecond)
+	if x.Push("a", long, long, long, long, long, long, long); x.Counter("green") != 8 || x.Counter("yellow") != 6 {
+		t.Errorf("%d green, %d yellow", x.Counter("green"), x.Counter("yellow"))
+	}
+}
+
 // TestMarking: what comes out is byte for byte what gopacket makes with the
 // other DSCP, and tshark finds no fault in it.
 func TestMarking(t *testing.T) {
@@ -483,7 +496,7 @@ func TestAllocs(t *testing.T) {
 func BenchmarkPolice(b *testing.B) {
 	for _, p := range perNames {
 		b.Run("per="+p, func(b *testing.B) {
-			graphtest.Benchmark(b, *Kind(), graph.Args{"cir": "10Gbit", "pir": "20Gbit", "per": p, "green": "dscp:AF11"}, "a", mixed(b)[:16]...)
+			graphtest.Benchmark(b, *Kind(), graph.Args{"cir": "10Gbit", "pir": "20Gbit", "per": p, "green": "dscp:CS1", "yellow": "dscp:CS2"}, "a", mixed(b)[:16]...)
 		})
 	}
 }
