@@ -9,7 +9,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/gopacket"
@@ -709,4 +712,40 @@ func newAlone(t testing.TB, args graph.Args) *App {
 func (a *App) covers(dst netip.Addr) bool {
 	_, ok := a.cfg.out.Lookup(dst)
 	return ok
+}
+
+// TestTurns: workers that share an SA never send a number twice, nor receive one
+// twice.
+func TestTurns(t *testing.T) {
+	const workers, numbers = 4, 2000
+	s := &sa{shared: true, win: window{size: MaxWindow}}
+	sent, received := make([][]uint64, workers), make([]int, workers)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for n := range uint32(numbers) {
+				sent[w] = append(sent[w], s.next(1, workers*numbers))
+				if seq, ok := s.expect(n + 1); ok {
+					if n%64 == 0 {
+						runtime.Gosched()
+					}
+					if s.accept(seq, 1) {
+						received[w]++
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	all := slices.Sorted(slices.Values(slices.Concat(sent...)))
+	if len(slices.Compact(all)) != workers*numbers || all[0] != 1 || s.next(1, workers*numbers) != 0 {
+		t.Errorf("%d numbers from %d", len(all), all[0])
+	}
+	sum := 0
+	for _, n := range received {
+		sum += n
+	}
+	if sum > numbers || s.win.top != numbers {
+		t.Errorf("%d packets of %d were received, the last is %d", sum, numbers, s.win.top)
+	}
 }

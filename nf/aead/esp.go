@@ -1,6 +1,8 @@
 package aead
 
 import (
+	"net/netip"
+
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -17,6 +19,27 @@ type App struct {
 	// not make them escape.
 	nonce [saltLen + ivLen]byte
 	aad   [12]byte
+	// The last answers of cfg.out and cfg.in: packets come in runs.
+	dst  netip.Addr
+	sa   *sa // nil: none covers dst
+	last *inSA
+}
+
+// covering is the SA of the longest prefix that dst is in; nil: there is none.
+func (a *App) covering(dst netip.Addr) *sa {
+	if dst != a.dst {
+		a.dst = dst
+		a.sa, _ = a.cfg.out.Lookup(dst)
+	}
+	return a.sa
+}
+
+// taking is the SA that takes ESP of spi; nil: there is none.
+func (a *App) taking(spi uint32) *inSA {
+	if a.last == nil || a.last.sa.spi != spi {
+		a.last = a.cfg.in[spi]
+	}
+	return a.last
 }
 
 // Ports.
@@ -51,8 +74,7 @@ func (a *App) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 // the ICV goes behind it. The ESP header is at from-ivLen-espLen.
 func (a *App) seal(s *sa, b []byte, from int, seq uint64) {
 	h := b[from-ivLen-espLen:]
-	be.PutUint32(h, s.spi)
-	be.PutUint32(h[4:], uint32(seq))
+	be.PutUint64(h, uint64(s.spi)<<32|seq&0xFFFFFFFF) // one store: it is read as one
 	be.PutUint64(h[espLen:], s.iv0+seq)
 	nonce, aad := a.params(s, h, seq)
 	text := b[from : len(b)-icvLen]
@@ -89,11 +111,11 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	if d.neighbour(b) {
 		return reasonNeighbour
 	}
-	s, ok := a.cfg.out.Lookup(d.dst(b))
+	s := a.covering(d.dst(b))
 	switch {
-	case !ok && a.cfg.dropOther:
+	case s == nil && a.cfg.dropOther:
 		return reasonOther
-	case !ok:
+	case s == nil:
 		return reasonNoSA
 	case d.fragment && !a.cfg.tunnel:
 		return reasonFragment
@@ -117,7 +139,7 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	f.TrimBack(len(b) - d.end) // Ethernet's padding
 	tos := d.tos(b)
 	df := d.v6 || hdr.IPv4(b[d.l3:]).DF()
-	b, ok = f.Prepend(grow)
+	b, ok := f.Prepend(grow)
 	if ok {
 		b, ok = f.Append(tail)
 	}
@@ -141,7 +163,9 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 		d.reshape(b, protoESP)
 	}
 	a.seal(s, b, from, seq)
-	c.Trace(f, traceProtected, uint64(s.spi), seq, uint64(n))
+	if c.Traced(f) {
+		c.Trace(f, traceProtected, uint64(s.spi), seq, uint64(n))
+	}
 	return reasonProtected
 }
 
@@ -184,7 +208,7 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 		return reasonBadESP
 	}
 	h := b[d.body:d.end]
-	s := a.cfg.in[be.Uint32(h)]
+	s := a.taking(be.Uint32(h))
 	if s == nil || a.cfg.tunnel && !a.ours(b, &d) {
 		return reasonUnknownSA
 	}
@@ -218,7 +242,9 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	if next == hdr.ProtoNoNext {
 		return reasonDummy
 	}
-	c.Trace(f, traceOpened, uint64(s.sa.spi), seq, uint64(n))
+	if c.Traced(f) {
+		c.Trace(f, traceOpened, uint64(s.sa.spi), seq, uint64(n))
+	}
 	if a.cfg.tunnel {
 		return a.decapsulate(f, s, &d, text[:n], next)
 	}

@@ -374,6 +374,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 		return fmt.Errorf("aead: %w", err)
 	}
 	a.cfg = cfg
+	a.dst, a.sa, a.last = netip.Addr{}, nil, nil
 	return nil
 }
 

@@ -78,50 +78,52 @@ func (s *sa) release() {
 // packets.
 func (s *sa) next(n int, lifetime uint64) uint64 {
 	s.own()
-	defer s.release()
-	if s.seq >= lifetime {
-		return 0
+	seq := uint64(0)
+	if s.seq < lifetime {
+		s.seq++
+		seq = s.seq
+		s.packets++
+		s.bytes += uint64(n)
+		if s.kept != nil {
+			be.PutUint64(s.kept, seq)
+		}
 	}
-	s.seq++
-	s.packets++
-	s.bytes += uint64(n)
-	if s.kept != nil {
-		be.PutUint64(s.kept, s.seq)
-	}
-	return s.seq
+	s.release()
+	return seq
 }
 
 // expect is the whole number of a received packet, before it is authenticated;
 // false when it was received already, or is too old.
 func (s *sa) expect(low uint32) (uint64, bool) {
 	s.own()
-	defer s.release()
 	seq, ok := uint64(low), true
 	if s.esn {
 		seq, ok = s.win.extend(low)
 	}
-	if !ok || !s.win.fresh(seq) {
+	ok = ok && s.win.fresh(seq)
+	if !ok {
 		s.replayed++
-		return 0, false
 	}
-	return seq, true
+	s.release()
+	return seq, ok
 }
 
 // accept notes that seq was authenticated; false when another worker had it.
 func (s *sa) accept(seq uint64, n int) bool {
 	s.own()
-	defer s.release()
-	if !s.win.fresh(seq) {
+	ok := !s.shared || s.win.fresh(seq)
+	if ok {
+		s.win.take(seq)
+		s.packets++
+		s.bytes += uint64(n)
+		if s.kept != nil {
+			be.PutUint64(s.kept, s.win.top)
+		}
+	} else {
 		s.replayed++
-		return false
 	}
-	s.win.take(seq)
-	s.packets++
-	s.bytes += uint64(n)
-	if s.kept != nil {
-		be.PutUint64(s.kept, s.win.top)
-	}
-	return true
+	s.release()
+	return ok
 }
 
 func (s *sa) refuse() {

@@ -6,13 +6,17 @@ const (
 	MaxWindow = 1024
 )
 
+// windowWords are those of the ring that windows' bits lie in: a power of two, and
+// at least a word more than the largest window, so that moving one clears whole
+// words (RFC 6479).
+const windowWords = 2 * MaxWindow / 64
+
 // window remembers which of the newest size sequence numbers were received (RFC
-// 4303 3.4.3). Bits lie in a ring by sequence number, with a word more than the
-// window has, so that moving it clears whole words (RFC 6479).
+// 4303 3.4.3).
 type window struct {
 	top  uint64 // the highest number that was authenticated; 0: none yet
 	size uint64 // a multiple of 64
-	bits [MaxWindow/64 + 1]uint64
+	bits [windowWords]uint64
 }
 
 // resume makes the window that of an SA which received numbers up to top in a
@@ -27,7 +31,7 @@ func (w *window) resume(top uint64) {
 }
 
 func (w *window) word(seq uint64) (*uint64, uint64) {
-	return &w.bits[seq/64%(w.size/64+1)], 1 << (seq % 64)
+	return &w.bits[seq/64%windowWords], 1 << (seq % 64)
 }
 
 // fresh reports whether seq may still be received.
@@ -47,13 +51,12 @@ func (w *window) fresh(seq uint64) bool {
 // take notes that seq, which is fresh, was received.
 func (w *window) take(seq uint64) {
 	if seq > w.top {
-		n := w.size/64 + 1
 		from, to := w.top/64, seq/64
-		if to-from > n {
-			from = to - n
+		if to-from > windowWords {
+			from = to - windowWords
 		}
 		for k := from + 1; k <= to; k++ {
-			w.bits[k%n] = 0
+			w.bits[k%windowWords] = 0
 		}
 		w.top = seq
 	}
