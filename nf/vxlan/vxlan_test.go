@@ -542,3 +542,24 @@ func batch(b *testing.B, f func(p uint16) []byte) (frames [][]byte) {
 	}
 	return frames
 }
+
+// A UDP checksum that comes out as 0 is sent as 0xFFFF (RFC 768): 0 is none.
+func TestChecksumOfZero(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args(true, false))
+	in := make([]byte, 60)
+	sum := func() uint16 {
+		return hdr.UDP(one(t, x, "a", in, "b", "encapsulated")[54:]).Checksum()
+	}
+	binary.BigEndian.PutUint16(in[58:], sum())
+	if got := sum(); got != 0xFFFF {
+		t.Errorf("%04x", got)
+	}
+}
+
+// A service provider's tag is no tenant's, whatever its number.
+func TestServiceTag(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args(false, false, "tenants", "100:1"))
+	f := inner(t, false, 0, 1, 30, 100)
+	f[12], f[13] = 0x88, 0xA8
+	one(t, x, "a", f, "b", "tagged")
+}
