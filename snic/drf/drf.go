@@ -54,6 +54,9 @@ const (
 	// huge bounds capacities and weights from above, and a demand in capacities;
 	// 1/huge bounds them from below. A tenant that asks for less asks for nothing.
 	huge = 0x1p500
+	// patience is for how many rounds those who have all are looked for before
+	// the rest is sorted.
+	patience = 6
 	// maxWeights is the greatest ratio of two weights.
 	maxWeights = 1 << 20
 )
@@ -61,35 +64,41 @@ const (
 // Solver divides resources. It is of fixed size, and no part of it may be used
 // by two goroutines at a time.
 //
-// What is summed over tenants is an integer, rounded up: sums do not depend on
-// the order, and what was added can be taken away again without a rest. So the
-// result is the same to the last bit in whichever order tenants and resources
-// are given.
+// What is summed over tenants is an integer: sums do not depend on the order,
+// and what was added can be taken away again without a rest. So the result is
+// the same to the last bit in whichever order tenants and resources are given.
 type Solver struct {
 	resources []resource
+	scarce    []scarce
 	tenants   []tenant
-	waiting   []waiting // tenants that grow, by the level at which they have all
-	full      []int32   // resources that are full at the level reached
-	toLevel   float64   // (whole - used) / slope to a level
+	rates     []int64   // a row of the scarce resources for each tenant
+	waiting   []waiting // tenants that grow
+	full      []int     // scarce resources that are full at the level reached
+	perLevel  float64   // of whole, what a slope of 1 uses in a level
 }
 
 type resource struct {
 	inverse float64 // of the capacity; 0 when there is none
-	slope   int64   // use by tenants that grow, per level
-	used    int64   // use by the others, of whole
 	asked   float64 // all demands, in capacities
+}
+
+// scarce is a resource that is asked for more than there is: only these can be
+// full.
+type scarce struct {
+	inverse float64
+	slope   int64 // the sum of the rates of tenants that grow
+	used    int64 // by the others, of whole
+	index   int
 }
 
 type tenant struct {
 	weight     float64 // the greatest is in [1/2, 1)
 	share      float64 // dominant share
-	growth     float64 // fraction of the demand, per level
-	rate       float64 // growth in units of slope
 	bottleneck int32   // -1: it has all that it asked for
 }
 
 type waiting struct {
-	level  float64
+	level  float64 // where it has all that it asks for
 	tenant int32
 }
 
@@ -97,21 +106,23 @@ type waiting struct {
 func New(tenants, resources int) *Solver {
 	return &Solver{
 		resources: make([]resource, resources),
+		scarce:    make([]scarce, resources),
 		tenants:   make([]tenant, tenants),
+		rates:     make([]int64, tenants*resources),
 		waiting:   make([]waiting, tenants),
-		full:      make([]int32, resources),
+		full:      make([]int, resources),
 	}
 }
 
 // Solve divides capacity, one value a resource, among tenants, one weight each.
 // demand has a row of resources for each tenant. The fraction of its demand
-// that each tenant gets goes to grant, 0 to 1; a tenant that asks for nothing
-// gets 1, and so does one that asks for less than 2^-500 of each capacity. One
-// that asks for something of which there is nothing gets 0.
+// that each tenant gets goes to grant, 0 to 1. A tenant that asks for nothing
+// gets 1; one that asks for something of which there is nothing gets 0.
 //
 // Demands and capacities are finite and not negative; weights are above 0, and
-// the greatest is no more than 2^20 times the least. After an error grant is as
-// it was.
+// the greatest is no more than 2^20 times the least. What a tenant uses by less
+// than 2^-80 of its dominant share may count as not used. After an error grant
+// is as it was.
 //
 // It takes O(T·R + T·log T + (T+R)·R) steps and allocates nothing.
 func (s *Solver) Solve(capacity, weight, demand, grant []float64) error {
@@ -137,28 +148,26 @@ func (s *Solver) Solve(capacity, weight, demand, grant []float64) error {
 			return err
 		}
 	}
-	fits := true
-	for r := range s.resources[:m] {
-		fits = fits && s.resources[r].asked <= 1
+	few := s.scarce[:0]
+	for r, e := range s.resources[:m] {
+		if tooMuch(e, demand, r, m) {
+			few = append(few, scarce{inverse: e.inverse, index: r})
+		}
 	}
+	s.perLevel = whole / scale
 	grow := s.waiting[:0]
 	for t := range s.tenants[:n] {
 		e := &s.tenants[t]
+		grant[t] = 1
 		switch {
 		case e.bottleneck >= 0:
 			grant[t] = 0
-		case fits || e.share < 1/huge:
-			grant[t] = 1
-		default:
-			e.growth = e.weight / e.share
-			e.rate = e.growth * scale
+		case len(few) == 0 || e.share < 1/huge:
+		case s.start(t, demand[t*m:][:m], few, e.weight/e.share*scale):
 			grow = append(grow, waiting{e.share / e.weight, int32(t)})
 		}
 	}
-	if len(grow) > 0 {
-		s.toLevel = scale / whole
-		s.fill(grow, m, demand, grant)
-	}
+	s.fill(grow, few, grant)
 	for t := range s.tenants[:n] {
 		s.tenants[t].share *= grant[t]
 	}
@@ -190,15 +199,20 @@ func (s *Solver) takeCapacities(capacity []float64) (none bool, err error) {
 	return none, nil
 }
 
-// takeWeights brings weights below 1, by a power of two. All together grow by
-// less than whole/scale a level.
+// takeWeights brings weights below 1, by a power of two. All together, times
+// scale, are no more than whole.
 func (s *Solver) takeWeights(weight []float64) (scale float64, err error) {
 	least, most := math.Inf(1), 0.0
 	for t, w := range weight {
 		if !(w >= 1/huge && w <= huge) {
 			return 0, fmt.Errorf("drf: weight %g of tenant %d: want a number above 0, from %g to %g", w, t, 1/huge, huge)
 		}
-		least, most = min(least, w), max(most, w)
+		if w < least {
+			least = w
+		}
+		if w > most {
+			most = w
+		}
 	}
 	if most/maxWeights > least {
 		return 0, fmt.Errorf("drf: weights %g and %g: want no more than %d times the other", least, most, maxWeights)
@@ -210,7 +224,7 @@ func (s *Solver) takeWeights(weight []float64) (scale float64, err error) {
 	for t, w := range weight {
 		w *= below
 		s.tenants[t].weight = w
-		sum += uint64(w*(1<<fine)) + 1
+		sum += uint64(int64(w*(1<<fine))) + 1
 	}
 	return math.Ldexp(whole, fine-bits.Len64(sum)), nil
 }
@@ -224,7 +238,9 @@ func (s *Solver) takeDemand(t int, row []float64, none bool) error {
 	most := uint64(0)
 	resources := s.resources[:len(row)]
 	for r, d := range row {
-		if b := math.Float64bits(d * resources[r].inverse); b > most {
+		u := d * resources[r].inverse
+		resources[r].asked += u
+		if b := math.Float64bits(u); b > most {
 			most = b
 		}
 	}
@@ -249,110 +265,151 @@ func (s *Solver) takeDemand(t int, row []float64, none bool) error {
 			}
 		}
 	}
-	for r, d := range row {
-		resources[r].asked += d * resources[r].inverse
-	}
 	return nil
 }
 
+// tooMuch reports whether resource r is asked for more than there is.
+func tooMuch(e resource, demand []float64, r, m int) bool {
+	const most = 1 + slack
+	if math.Abs(e.asked-most) > slack/2 {
+		return e.asked > most
+	}
+	// The order of the sum must not decide.
+	sum := int64(0)
+	for i := r; i < len(demand); i += m {
+		sum += int64(demand[i] * e.inverse * (whole / 2))
+	}
+	return float64(sum) > most*(whole/2)
+}
+
+// start adds a tenant, whose use grows by rate a level, to the slopes. It
+// reports whether the tenant uses a scarce resource.
+func (s *Solver) start(t int, row []float64, few []scarce, rate float64) bool {
+	rates := s.row(t, len(few))
+	some := int64(0)
+	for i := range rates {
+		e := &few[i]
+		// Rounded up: what is used at all has a rate.
+		v := int64(row[e.index]*e.inverse*rate + (1 - 0x1p-53))
+		rates[i] = v
+		e.slope += v
+		some |= v
+	}
+	return some != 0
+}
+
+// row is what tenant t uses of the scarce resources.
+func (s *Solver) row(t, scarce int) []int64 { return s.rates[t*scarce:][:scarce] }
+
 // fill lets the tenants in grow have more until each has all, or a resource
 // that it uses is full. A level is the dominant share for a weight of 1.
-func (s *Solver) fill(grow []waiting, m int, demand, grant []float64) {
-	for _, g := range grow {
-		s.start(int(g.tenant), demand[int(g.tenant)*m:][:m])
-	}
-	slices.SortFunc(grow, func(a, b waiting) int {
-		switch {
-		case a.level < b.level:
-			return -1
-		case a.level > b.level:
-			return 1
-		}
-		return 0
-	})
+func (s *Solver) fill(grow []waiting, few []scarce, grant []float64) {
 	// A resource is full at a level no lower when a tenant stops below that: so
 	// tenants below the lowest of these levels get all, and when none is there
 	// the level is reached.
 	level := 0.0
-	for len(grow) > 0 {
-		var full []int32
-		level, full = s.next(level, m)
-		i := 0
-		for ; i < len(grow) && grow[i].level <= level*(1+slack); i++ {
-			t := int(grow[i].tenant)
-			grant[t] = 1
-			s.stop(t, demand[t*m:][:m], 1)
+	sorted := false
+	for round := 0; len(grow) > 0; round++ {
+		if round == patience {
+			slices.SortFunc(grow, func(a, b waiting) int {
+				switch {
+				case a.level < b.level:
+					return -1
+				case a.level > b.level:
+					return 1
+				}
+				return 0
+			})
+			sorted = true
 		}
-		if grow = grow[i:]; i > 0 {
-			continue
-		}
-		kept := grow[:0]
-		for _, g := range grow {
-			t := int(g.tenant)
-			row := demand[t*m:][:m]
-			at := slices.IndexFunc(full, func(r int32) bool { return row[r] > 0 })
-			if at < 0 {
-				kept = append(kept, g)
-				continue
+		var full []int
+		level, full = s.next(level, few)
+		reached := level * (1 + slack)
+		before := len(grow)
+		if sorted {
+			for len(grow) > 0 && grow[0].level <= reached {
+				s.satisfy(grow[0], few)
+				grow = grow[1:]
 			}
-			e := &s.tenants[t]
-			e.bottleneck = full[at]
-			grant[t] = level * e.growth
-			s.stop(t, row, grant[t])
+		} else {
+			kept := grow[:0]
+			for _, g := range grow {
+				if g.level <= reached {
+					s.satisfy(g, few)
+				} else {
+					kept = append(kept, g)
+				}
+			}
+			grow = kept
 		}
-		grow = kept
+		if len(grow) == before {
+			grow = s.settle(level, full, grow, few, grant)
+		}
 	}
 }
 
 // next is the level, at least the one given, at which the first resources are
 // full if nobody stops before, and these.
-func (s *Solver) next(level float64, m int) (float64, []int32) {
+func (s *Solver) next(level float64, few []scarce) (float64, []int) {
 	full := s.full[:0]
 	lowest := math.Inf(1)
-	for r := range s.resources[:m] {
-		e := &s.resources[r]
+	for i := range few {
+		e := &few[i]
 		if e.slope == 0 {
 			continue
 		}
-		l := max(float64(whole-e.used)*s.toLevel/float64(e.slope), level)
+		l := float64(whole-e.used) / (float64(e.slope) * s.perLevel)
+		if l < level {
+			l = level
+		}
 		if l < lowest {
 			lowest, full = l, full[:0]
 		}
 		if l == lowest {
-			full = append(full, int32(r))
+			full = append(full, i)
 		}
 	}
 	return lowest, full
 }
 
-// start adds a tenant to those that grow.
-func (s *Solver) start(t int, row []float64) {
-	rate := s.tenants[t].rate
-	resources := s.resources[:len(row)]
-	for r, d := range row {
-		e := &resources[r]
-		e.slope += up(d * e.inverse * rate)
+// satisfy stops a tenant that has all that it asks for.
+func (s *Solver) satisfy(g waiting, few []scarce) {
+	use := g.level * s.perLevel
+	rates := s.row(int(g.tenant), len(few))
+	for i := range rates {
+		v, e := rates[i], &few[i]
+		e.slope -= v
+		e.used += int64(float64(v) * use)
 	}
 }
 
-// stop leaves a tenant with this fraction of its demand.
-func (s *Solver) stop(t int, row []float64, fraction float64) {
-	rate := s.tenants[t].rate
-	fraction *= whole
-	resources := s.resources[:len(row)]
-	for r, d := range row {
-		e := &resources[r]
-		u := d * e.inverse
-		e.slope -= up(u * rate)
-		e.used += up(u * fraction)
+// settle stops the users of full resources at a level; it returns the others.
+func (s *Solver) settle(level float64, full []int, grow []waiting, few []scarce, grant []float64) []waiting {
+	use := level * s.perLevel
+	for i := range few {
+		e := &few[i]
+		e.used += int64(float64(e.slope) * use)
 	}
-}
-
-// up is a whole number above v, no more than 1 above, and 0 for 0.
-func up(v float64) int64 {
-	n := int64(v)
-	if v > 0 {
-		n++
+	kept := grow[:0]
+	for _, g := range grow {
+		rates := s.row(int(g.tenant), len(few))
+		at := 0
+		for at < len(full) && rates[full[at]] == 0 {
+			at++
+		}
+		if at == len(full) {
+			kept = append(kept, g)
+			continue
+		}
+		grant[g.tenant] = level / g.level
+		s.tenants[g.tenant].bottleneck = int32(few[full[at]].index)
+		for i, v := range rates {
+			few[i].slope -= v
+		}
 	}
-	return n
+	for i := range few {
+		e := &few[i]
+		e.used -= int64(float64(e.slope) * use)
+	}
+	return kept
 }

@@ -648,49 +648,80 @@ func TestLeavingCanCost(t *testing.T) {
 	}
 }
 
-// TestFitsExactly: what fits to the last byte is not cut by rounding, beside a
-// resource that is not enough.
+// TestFitsExactly: what fits to the last byte is not cut by rounding, beside one
+// who is held up by another resource.
 func TestFitsExactly(t *testing.T) {
 	for n := 2; n <= 64; n++ {
-		in := instance{capacity: []float64{float64(n) * .1, 1}}
+		in := instance{capacity: []float64{float64(n)*.1 + 1, 1}}
 		for i := range n {
 			in.weight = append(in.weight, float64(1+i%3))
 			in.demand = append(in.demand, []float64{.1, 0})
 		}
-		in.weight = append(in.weight, 1)
-		in.demand = append(in.demand, []float64{0, 3})
-		x := drf(in)
-		for i := range n {
-			if x[i] != 1 {
-				t.Fatalf("tenant %d of %d gets %.17g", i, n, x[i])
+		for _, weight := range []float64{1, 1000} {
+			in := in.clone()
+			in.weight = append(in.weight, weight)
+			in.demand = append(in.demand, []float64{3, 3})
+			x := drf(in)
+			for i := range n {
+				if x[i] != 1 {
+					t.Fatalf("tenant %d of %d gets %.17g", i, n, x[i])
+				}
+			}
+			if math.Abs(x[n]-1./3) > near {
+				t.Fatalf("the tenant of two resources gets %g", x[n])
 			}
 		}
-		if math.Abs(x[n]-1./3) > near {
-			t.Fatalf("the tenant of the other resource gets %g", x[n])
-		}
 	}
+}
+
+// TestEdge: where demands are as much as there is, but for rounding, the order
+// does not decide whether they are more. One who uses hardly anything of it
+// would tell.
+func TestEdge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 12).Draw(t, "tenants")
+		in := instance{[]float64{1, 1}, []float64{1}, [][]float64{{1e-14, 1000}}}
+		sum := 0.0
+		for range n {
+			d := float64(rapid.IntRange(1, 1000).Draw(t, "demand"))
+			in.weight = append(in.weight, 1)
+			in.demand = append(in.demand, []float64{d, 0})
+			sum += d
+		}
+		for i := range n {
+			in.demand[1+i][0] *= (1 + slack) / sum
+		}
+		x := drf(in)
+		p := rapid.Permutation(in.demand[1:]).Draw(t, "order")
+		if y := drf(instance{in.capacity, in.weight, append(in.demand[:1:1], p...)}); x[0] != y[0] {
+			t.Fatalf("gets %g, and %g in another order", x[0], y[0])
+		}
+	})
 }
 
 // TestHardlyUsed: who uses ever so little of a full resource stops with its
-// other users, not before and not later.
+// other users. When these have all, what is left is rounding, and may be for
+// more; it is not for less.
 func TestHardlyUsed(t *testing.T) {
-	for _, little := range []float64{1e-9, 1e-18, 1e-30, 1e-140} {
+	for _, c := range []struct{ asked, little, much, less, more float64 }{
+		{1.5, 1e-9, 5, near, near}, {1.5, 1e-18, 5, near, near}, {1.5, 1e-22, 5, near, near},
+		{1, 1e-11, 5000, near, math.Inf(1)},
+	} {
 		for w := 1; w <= 50; w++ {
 			weight := 4 * float64(w)
-			x := drf(instance{[]float64{1, 1}, []float64{weight, 1}, [][]float64{{1, 0}, {little, 5}}})
-			if want := min(1/weight, 1) / 5; math.Abs(x[0]-1) > 2e-9 || math.Abs(x[1]-want) > 2e-9 {
-				t.Errorf("%g of a resource: got %v, want 1 and %g", little, x, want)
+			x := drf(instance{[]float64{1, 1}, []float64{weight, 1}, [][]float64{{c.asked, 0}, {c.little, c.much}}})
+			want := 1 / weight / c.much
+			if math.Abs(x[0]-1/c.asked) > near || x[1] < want*(1-c.less) || x[1] > want*(1+c.more) || x[1] > 1/c.much {
+				t.Errorf("%v: got %v, want %g and %g", c, x, 1/c.asked, want)
 			}
 		}
 	}
 }
 
-// TestNearlyNothing: -0 is 0; a tenant whose demands are too small to count
-// gets them.
+// TestNearlyNothing: what is -0, or too little to count, holds nobody up.
 func TestNearlyNothing(t *testing.T) {
 	for _, none := range []float64{0, math.Copysign(0, -1), 5e-324, 1e-200} {
-		zero := math.Min(none, 0)
-		x := drf(instance{[]float64{1, 1, 1}, []float64{1, 2, 3}, [][]float64{{zero, 5, zero}, {zero, zero, 5}, {none, 0, none}}})
+		x := drf(instance{[]float64{1, 1, 1}, []float64{1, 2, 3}, [][]float64{{none, 5, none}, {none, none, 5}, {none, 0, none}}})
 		if want := []float64{.2, .2, 1}; !slices.EqualFunc(x, want, func(a, b float64) bool { return math.Abs(a-b) < near }) {
 			t.Errorf("%g: got %v, want %v", none, x, want)
 		}
