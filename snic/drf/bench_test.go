@@ -26,12 +26,18 @@ var loads = []struct {
 		}
 		return 0
 	}},
-	// Each tenant has all in a step of its own, and then resources fill.
+	// Each resource has users of its own, who ask for a little less or more than
+	// they can have, and others who ask for much: it fills in a step of its own.
 	{"steps", func(rng *rand.Rand, t, n, r, m int) float64 {
-		if r == t*m/n || r > t*m/n && rng.IntN(2) == 0 {
-			return .1 * math.Exp(5*float64(t)/float64(n)) * (1 - .01*float64(r))
+		switch {
+		case r != t*m/n:
+			return 0
+		case t%2 == 1:
+			return 5 * float64(m)
+		case r%2 == 1:
+			return 1.005 * float64(m)
 		}
-		return 0
+		return .99 * float64(m)
 	}},
 }
 
@@ -42,7 +48,11 @@ func load(i, n, m int) instance {
 		in.capacity = append(in.capacity, float64(1000*(1+r)))
 	}
 	for t := range n {
-		in.weight = append(in.weight, float64(1+t%4))
+		w := float64(1 + t%4)
+		if loads[i].name == "steps" {
+			w = 1 / (1 + .1*float64(t*m/n))
+		}
+		in.weight = append(in.weight, w)
 		row := make([]float64, m)
 		for r := range row {
 			row[r] = loads[i].demand(rng, t, n, r, m) * in.capacity[r] / float64(n)
