@@ -153,12 +153,12 @@ func (d *datagram) reshape(b []byte, proto uint8) {
 		hdr.IPv6(b[d.l3:]).SetPayloadLen(uint16(d.end - d.l3 - hdr.IPv6Len))
 		return
 	}
-	p := hdr.IPv4(b[d.l3:])
-	length, next := p.TotalLen(), be.Uint16(p[8:])
-	p.SetTotalLen(uint16(d.end - d.l3))
-	p.SetProtocol(proto)
-	sum := hdr.PatchChecksum(p.Checksum(), length, p.TotalLen())
-	p.SetChecksum(hdr.PatchChecksum(sum, next, be.Uint16(p[8:])))
+	p := b[d.l3 : d.l3+hdr.IPv4Len]
+	length, next := uint16(d.end-d.l3), be.Uint16(p[8:])&0xFF00|uint16(proto)
+	sum := hdr.PatchChecksum(be.Uint16(p[10:]), be.Uint16(p[2:]), length)
+	sum = hdr.PatchChecksum(sum, be.Uint16(p[8:]), next)
+	be.PutUint16(p[2:], length)
+	be.PutUint32(p[8:], uint32(next)<<16|uint32(sum))
 }
 
 // neighbour reports whether the packet is neighbour or router discovery, which
