@@ -269,6 +269,7 @@ func TestMetadata(t *testing.T) {
 	}
 	y := graphtest.New(t, *Kind(), args("role", "task", "oam", "pass"))
 	one(t, y, "a", bytesOf(t, outer+"2fc20203 00000709"), "passed")
+	one(t, y, "a", bytesOf(t, outer+"00420203 00000709"), "passed") // the TTL is not a task's matter
 	// A TTL of 0 is one of 64.
 	z := graphtest.New(t, *Kind(), args("role", "forwarder"))
 	if got := one(t, z, "a", bytesOf(t, outer+"00020203 00000709"), "passed"); hdr.NSH(got[14:]).TTL() != 63 {
