@@ -80,11 +80,12 @@ func TestNoAllocation(t *testing.T) {
 // TestLoads: the benchmarks' instances are divided right.
 func TestLoads(t *testing.T) {
 	for i, l := range loads {
-		in := load(i, 40, 16)
-		x, y := drf(in), exact(in)
-		for k := range x {
-			if math.Abs(x[k]-y[k]) > near {
-				t.Errorf("%s: tenant %d gets %g, want %g", l.name, k, x[k], y[k])
+		for _, in := range []instance{load(i, 40, 16), load(i, 10, 70)} {
+			x, y := drf(in), exact(in)
+			for k := range x {
+				if math.Abs(x[k]-y[k]) > near {
+					t.Errorf("%s: tenant %d gets %g, want %g", l.name, k, x[k], y[k])
+				}
 			}
 		}
 	}

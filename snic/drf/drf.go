@@ -99,6 +99,7 @@ type tenant struct {
 
 type waiting struct {
 	level  float64 // where it has all that it asks for
+	uses   uint64  // bit i mod 64: scarce resource i
 	tenant int32
 }
 
@@ -163,8 +164,10 @@ func (s *Solver) Solve(capacity, weight, demand, grant []float64) error {
 		case e.bottleneck >= 0:
 			grant[t] = 0
 		case len(few) == 0 || e.share < 1/huge:
-		case s.start(t, demand[t*m:][:m], few, e.weight/e.share*scale):
-			grow = append(grow, waiting{e.share / e.weight, int32(t)})
+		default:
+			if uses := s.start(t, demand[t*m:][:m], few, e.weight/e.share*scale); uses != 0 {
+				grow = append(grow, waiting{e.share / e.weight, uses, int32(t)})
+			}
 		}
 	}
 	s.fill(grow, few, grant)
@@ -283,19 +286,18 @@ func tooMuch(e resource, demand []float64, r, m int) bool {
 }
 
 // start adds a tenant, whose use grows by rate a level, to the slopes. It
-// reports whether the tenant uses a scarce resource.
-func (s *Solver) start(t int, row []float64, few []scarce, rate float64) bool {
+// returns which scarce resources the tenant uses.
+func (s *Solver) start(t int, row []float64, few []scarce, rate float64) (uses uint64) {
 	rates := s.row(t, len(few))
-	some := int64(0)
 	for i := range rates {
 		e := &few[i]
 		// Rounded up: what is used at all has a rate.
 		v := int64(row[e.index]*e.inverse*rate + (1 - 0x1p-53))
 		rates[i] = v
 		e.slope += v
-		some |= v
+		uses |= uint64(-v) >> 63 << (i & 63)
 	}
-	return some != 0
+	return uses
 }
 
 // row is what tenant t uses of the scarce resources.
@@ -390,8 +392,16 @@ func (s *Solver) settle(level float64, full []int, grow []waiting, few []scarce,
 		e := &few[i]
 		e.used += int64(float64(e.slope) * use)
 	}
+	users := uint64(0)
+	for _, i := range full {
+		users |= 1 << (i & 63)
+	}
 	kept := grow[:0]
 	for _, g := range grow {
+		if g.uses&users == 0 {
+			kept = append(kept, g)
+			continue
+		}
 		rates := s.row(int(g.tenant), len(few))
 		at := 0
 		for at < len(full) && rates[full[at]] == 0 {
