@@ -744,6 +744,22 @@ func TestFullAtOnce(t *testing.T) {
 	}
 }
 
+// TestManyResources: each fills by itself, one after the other.
+func TestManyResources(t *testing.T) {
+	var in instance
+	for i := range 130 {
+		in.capacity = append(in.capacity, 1)
+		in.weight = append(in.weight, float64(1+i))
+		in.demand = append(in.demand, make([]float64, 130))
+		in.demand[i][i] = 2
+	}
+	for i, x := range drf(in) {
+		if math.Abs(x-.5) > near {
+			t.Errorf("tenant %d gets %g, want half", i, x)
+		}
+	}
+}
+
 // TestWeights: the lightest is served beside many of the heaviest.
 func TestWeights(t *testing.T) {
 	in := instance{capacity: []float64{1, 1}}
