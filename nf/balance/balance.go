@@ -256,9 +256,9 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	}
 	for _, x := range batch.Bufs() {
 		frame := x.Bytes()
-		var d hdr.Datagram
+		var d hdr.Layers
 		r := reasonMalformed
-		if hdr.ParseIP(frame, &d) {
+		if hdr.Walk(frame, &d) && !d.Malformed() {
 			r = b.one(c, in, frame, &d)
 		}
 		switch r {
@@ -274,13 +274,13 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	}
 }
 
-func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Datagram) graph.Reason {
+func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.Reason {
 	if d.Proto != hdr.ProtoTCP && d.Proto != hdr.ProtoUDP {
 		return reasonOther
 	}
-	at, family, headers := int(d.L3)+12, 0, d.L3+hdr.IPv4Len
-	if d.Net == hdr.NetIPv6 {
-		at, family, headers = int(d.L3)+8, 1, d.L3+hdr.IPv6Len
+	net, at, family, headers := d.Family(), d.L3+12, 0, d.L3+hdr.IPv4Len
+	if net == hdr.NetIPv6 {
+		at, family, headers = d.L3+8, 1, d.L3+hdr.IPv6Len
 	}
 	ours, n := b.vip[family], 4+12*family
 	if !ours.IsValid() || d.L4 != headers && !d.Fragment {
@@ -313,7 +313,7 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Datagram) graph
 	if service != b.port {
 		return reasonOther
 	}
-	key := connKey{port: peer, proto: d.Proto, net: d.Net}
+	key := connKey{port: peer, proto: d.Proto, net: net}
 	copy(key.client[:], frame[client:client+n])
 	hash := key.hash()
 	who := nobody
@@ -356,7 +356,7 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Datagram) graph
 // readdress writes an address of 4 or 16 bytes at an offset, and adapts the
 // checksums that cover it (RFC 1624). A UDP checksum of 0 says that there is
 // none, and stays.
-func readdress(frame []byte, d *hdr.Datagram, at int, addr []byte) {
+func readdress(frame []byte, d *hdr.Layers, at int, addr []byte) {
 	be := binary.BigEndian
 	off := d.L4 + 16 // of TCP
 	if d.Proto == hdr.ProtoUDP {
@@ -367,7 +367,7 @@ func readdress(frame []byte, d *hdr.Datagram, at int, addr []byte) {
 	has := d.Proto == hdr.ProtoTCP || v != 0
 	for i := 0; i < len(addr); i += 4 {
 		old, now := be.Uint32(frame[at+i:]), be.Uint32(addr[i:])
-		if d.Net == hdr.NetIPv4 {
+		if d.Family() == hdr.NetIPv4 {
 			ip := hdr.IPv4(frame[d.L3:])
 			ip.SetChecksum(hdr.PatchChecksum32(ip.Checksum(), old, now))
 		}

@@ -150,9 +150,9 @@ func TestThereAndBack(t *testing.T) {
 		s.tags = client % 3
 		s.payload = strings.Repeat("x", client)
 		s.nosum = client%8 == 0
-		var d hdr.Datagram
+		var d hdr.Layers
 		was := build(t, s)
-		if !hdr.ParseIP(was, &d) {
+		if !hdr.Walk(was, &d) || d.Malformed() {
 			t.Fatal("does not parse")
 		}
 		// The app says which backend; all else is known.
@@ -593,8 +593,8 @@ func FuzzBalance(f *testing.F) {
 		if sums(b) && !sums(g.Bytes) {
 			t.Fatalf("checksums\n%x\n%x", b, g.Bytes)
 		}
-		var was, is hdr.Datagram
-		if !hdr.ParseIP(b, &was) || !hdr.ParseIP(g.Bytes, &is) || was != is {
+		var was, is hdr.Layers
+		if !hdr.Walk(b, &was) || was.Malformed() || !hdr.Walk(g.Bytes, &is) || was != is {
 			t.Fatalf("%+v became %+v", was, is)
 		}
 		if rest := int(is.L4) + 18; rest < len(b) && !bytes.Equal(b[rest:], g.Bytes[rest:]) {

@@ -41,11 +41,11 @@ var perNames = []string{"port", "src", "dst", "flow"}
 
 // key of a datagram d in frame b. Fragments of a datagram have one key, without
 // ports: later ones have none.
-func (p per) key(b []byte, d *hdr.Datagram, in int) (k flowKey) {
-	k.family, k.in = d.Net, uint8(in)
-	n, at := 4, int(d.L3)+12
-	if d.Net == hdr.NetIPv6 {
-		n, at = 16, int(d.L3)+8
+func (p per) key(b []byte, d *hdr.Layers, in int) (k flowKey) {
+	k.family, k.in = d.Family(), uint8(in)
+	n, at := 4, d.L3+12
+	if k.family == hdr.NetIPv6 {
+		n, at = 16, d.L3+8
 	}
 	if p != perDst {
 		copy(k.src[:], b[at:at+n])

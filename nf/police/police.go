@@ -299,12 +299,13 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 		return
 	}
 	frame := x.Bytes()
-	var d hdr.Datagram
-	if !hdr.ParseIP(frame, &d) {
+	var d hdr.Layers
+	if !hdr.Walk(frame, &d) || d.Malformed() {
 		pass(reasonMalformed)
 		return
 	}
-	if d.Net == hdr.NetNone {
+	net := d.Family()
+	if net == hdr.NetNone {
 		pass(reasonNotIP)
 		return
 	}
@@ -330,7 +331,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	}
 	ip, was := frame[d.L3:d.End], green
 	if p.aware {
-		was = precedence(tos(ip, d.Net) >> 2)
+		was = precedence(tos(ip, net) >> 2)
 	}
 	got := p.mark(m, c.Now(), len(ip), was)
 	c.Count(ctrPackets+counter.ID(got), 1)
@@ -340,7 +341,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	case a.drop:
 		c.Drop(x, reasonDropped)
 		return
-	case a.mark && setDSCP(ip, d.Net, a.dscp):
+	case a.mark && setDSCP(ip, net, a.dscp):
 		c.Mark(x, packet.Rewritten, reasonMarked)
 	}
 	c.Emit(1-in, x)

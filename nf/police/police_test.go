@@ -408,8 +408,8 @@ func TestFlows(t *testing.T) {
 func TestKeys(t *testing.T) {
 	key := func(p per, s spec) flowKey {
 		b := build(t, s)
-		var d hdr.Datagram
-		if !hdr.ParseIP(b, &d) {
+		var d hdr.Layers
+		if !hdr.Walk(b, &d) || d.Malformed() {
 			t.Fatalf("%+v does not parse", s)
 		}
 		return p.key(b, &d, 0)
@@ -521,28 +521,29 @@ func FuzzPolice(f *testing.F) {
 		if len(got) != 1 || len(got[0].Bytes) != len(b) {
 			t.Fatalf("%d frames", len(got))
 		}
-		var d hdr.Datagram
-		ok := hdr.ParseIP(b, &d)
+		var d hdr.Layers
+		ok := hdr.Walk(b, &d) && !d.Malformed()
+		net := d.Family()
 		if got[0].Reason != "marked" {
 			if !bytes.Equal(got[0].Bytes, b) {
 				t.Fatalf("changed and not marked")
 			}
 			return
 		}
-		if !ok || d.Net == hdr.NetNone {
+		if !ok || net == hdr.NetNone {
 			t.Fatal("marked what is no datagram")
 		}
 		was, is := b[d.L3:], got[0].Bytes[d.L3:]
 		for i := range was {
-			v6 := d.Net == hdr.NetIPv6
+			v6 := net == hdr.NetIPv6
 			if was[i] != is[i] && !(v6 && i < 2) && !(!v6 && (i == 1 || i == 10 || i == 11)) {
 				t.Fatalf("byte %d changed", i)
 			}
 		}
-		if d.Net == hdr.NetIPv4 && hdr.IPv4(was).ChecksumOK() != hdr.IPv4(is).ChecksumOK() {
+		if net == hdr.NetIPv4 && hdr.IPv4(was).ChecksumOK() != hdr.IPv4(is).ChecksumOK() {
 			t.Fatal("checksum")
 		}
-		if tos(was, d.Net)&3 != tos(is, d.Net)&3 || tos(is, d.Net)>>2 != 63 {
+		if tos(was, net)&3 != tos(is, net)&3 || tos(is, net)>>2 != 63 {
 			t.Fatal("ECN or DSCP")
 		}
 	})

@@ -7,9 +7,9 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// FuzzParseIP holds that what ParseIP finds lies in the frame, and that it and
-// Parse find the same datagrams.
-func FuzzParseIP(f *testing.F) {
+// FuzzWalkParse holds that what Walk finds lies in the frame, and that it and Parse
+// find the same datagrams.
+func FuzzWalkParse(f *testing.F) {
 	for _, v := range vectors(f) {
 		f.Add(v.frame)
 		for n := 10; n < len(v.frame) && n < 80; n += 7 {
@@ -17,22 +17,22 @@ func FuzzParseIP(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var d hdr.Datagram
-		ok := hdr.ParseIP(b, &d)
+		var d hdr.Layers
+		ok := hdr.Walk(b, &d) && !d.Malformed()
 		var fr hdr.Frame
 		why := hdr.Parse(b, &fr)
-		if ok && d.Net != hdr.NetNone {
-			if d.L3 < hdr.EthernetLen || d.L4 < d.L3+20 || d.End < d.L4 || int(d.End) > len(b) {
+		if ok && d.Family() != hdr.NetNone {
+			if d.L3 < hdr.EthernetLen || d.L4 != 0 && d.L4 < d.L3+20 || d.End < d.L4 || d.End > len(b) {
 				t.Fatalf("%+v of %d bytes", d, len(b))
 			}
-			if d.Net != fr.Net || d.L3 != fr.L3 || d.Tags != fr.Tags {
+			if d.Family() != fr.Net || d.L3 != int(fr.L3) || d.Tags != fr.Tags {
 				t.Fatalf("%+v, and Parse finds %+v", d, fr)
 			}
-			if d.Net == hdr.NetIPv4 && d.Fragment != (why == hdr.Fragment) {
+			if d.Family() == hdr.NetIPv4 && d.Fragment != (why == hdr.Fragment) {
 				t.Fatalf("fragment %v, and Parse says %v", d.Fragment, why)
 			}
 		}
-		if fr.L4 != 0 && (!ok || d.L4 != fr.L4 || d.Proto != hdr.ProtoUDP) {
+		if fr.L4 != 0 && (!ok || d.L4 != int(fr.L4) || d.Proto != hdr.ProtoUDP) {
 			t.Fatalf("%v %+v, and Parse finds UDP: %+v", ok, d, fr)
 		}
 		if !ok && (why == hdr.Fragment || why == hdr.NotRoCE && fr.Net != hdr.NetGRH) {
@@ -41,17 +41,17 @@ func FuzzParseIP(f *testing.F) {
 	})
 }
 
-func TestParseIPFragments(t *testing.T) {
+func TestWalkFragments(t *testing.T) {
 	head := append(make([]byte, 12), 0x86, 0xDD)
 	ip := make([]byte, hdr.IPv6Len+8+3)
 	hdr.IPv6(ip).Encode(&hdr.IPv6Fields{PayloadLen: 11, NextHeader: hdr.ProtoFragment, Src: netip.IPv6Loopback(), Dst: netip.IPv6Loopback()})
 	ip[hdr.IPv6Len] = hdr.ProtoTCP
 	frame := append(append(head, ip...), 0xEE) // a byte of padding
-	var d hdr.Datagram
-	if !hdr.ParseIP(frame, &d) || !d.Fragment || d.Proto != hdr.ProtoTCP || d.L4 != 14+40+8 || int(d.End) != len(frame)-1 {
+	var d hdr.Layers
+	if !hdr.Walk(frame, &d) || d.Malformed() || !d.Fragment || d.Proto != hdr.ProtoTCP || d.L4 != 14+40+8 || d.End != len(frame)-1 {
 		t.Errorf("%+v", d)
 	}
-	if hdr.ParseIP(frame[:len(frame)-2], &d) {
+	if hdr.Walk(frame[:len(frame)-2], &d) && !d.Malformed() {
 		t.Errorf("cut short: %+v", d)
 	}
 }
