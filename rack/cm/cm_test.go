@@ -185,7 +185,8 @@ func (r *rig) run(what string, done func() bool) {
 // quiet lets everything happen that will.
 func (r *rig) quiet() {
 	r.t.Helper()
-	if err := r.sim.Run(func() bool { return false }, time.Hour); !errors.Is(err, host.ErrStuck) {
+	// A peer may ask for 16 tries of 2.4 hours each (codes 31 and 15).
+	if err := r.sim.Run(func() bool { return false }, 48*time.Hour); !errors.Is(err, host.ErrStuck) {
 		r.t.Fatal(err)
 	}
 	if r.pool.InUse() != 0 {
