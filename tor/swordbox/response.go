@@ -316,7 +316,6 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 		x.acked = psn
 	}
 	if o.is(fForetold) && original != n.more[x.oldest].want {
-		println("DBG original", original, "want", n.more[x.oldest].want)
 		s.mismatch(o)
 	}
 	o.prior = original
@@ -341,10 +340,6 @@ const distrust = 10 * time.Second
 
 // mismatch: the word of o is not what it should have been.
 func (s *Box) mismatch(o *op) {
-	if w := s.n.trackedWord(o); w != none {
-		v := &s.n.words.w[w]
-		println("DBG mismatch va", o.va, "kind", o.kind, "flags", o.flags, "state", o.state, "value", v.value, "prior", o.prior, "spsn", o.spsn, "lane", o.lane, "flight", v.flight, "loose", v.loose, "writes", v.writes, "valid", v.valid, "now", s.c.Now(), "guests", s.n.flows[o.lane].guests, "repair", s.n.flows[o.lane].repair)
-	}
 	s.c.Count(ctrMismatches, 1)
 	if w := s.n.trackedWord(o); w != none {
 		v := &s.n.words.w[w]
