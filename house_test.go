@@ -121,6 +121,21 @@ func wallClockCalls(f *ast.File) []token.Pos {
 }
 
 // TestHouse holds the rules of the house in every Go file of the module.
+// leftovers are calls of the built-in print and println in f: what somebody who
+// looked for a fault forgot.
+func leftovers(f *ast.File) []token.Pos {
+	var at []token.Pos
+	ast.Inspect(f, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CallExpr); ok {
+			if x, ok := c.Fun.(*ast.Ident); ok && (x.Name == "print" || x.Name == "println") {
+				at = append(at, c.Pos())
+			}
+		}
+		return true
+	})
+	return at
+}
+
 func TestHouse(t *testing.T) {
 	fset := token.NewFileSet()
 	files := 0
@@ -157,6 +172,9 @@ func TestHouse(t *testing.T) {
 			if why := mayImport(pkg, to); why != "" {
 				t.Errorf("%s imports %s: %s", fset.Position(im.Pos()), to, why)
 			}
+		}
+		for _, p := range leftovers(f) {
+			t.Errorf("%s writes to standard error by print or println", fset.Position(p))
 		}
 		if pkg != "nf/clock" {
 			for _, p := range wallClockCalls(f) {
@@ -202,12 +220,16 @@ func TestHouseRulesCatchOffenders(t *testing.T) {
 	}
 	const src = `package x
 import clock "time"
-var a, b, c = clock.Now(), clock.Since(clock.Time{}), clock.Second`
+var a, b, c = clock.Now(), clock.Since(clock.Time{}), clock.Second
+func f() { println(a); y.println(a) }`
 	f, err := parser.ParseFile(token.NewFileSet(), "x.go", src, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := len(wallClockCalls(f)); n != 2 {
 		t.Errorf("found %d of 2 readings of the wall clock", n)
+	}
+	if n := len(leftovers(f)); n != 1 {
+		t.Errorf("found %d of 1 leftovers", n)
 	}
 }
