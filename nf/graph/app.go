@@ -120,6 +120,9 @@ type Kind struct {
 	// them: what their names begin with in P4Info; "": the app's name.
 	Tables  []table.Decl
 	Control string
+	// Inside, of the kind of an Outer, are the apps that run inside an app with
+	// these arguments.
+	Inside func(args Args) ([]InsideSpec, error)
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
 }
@@ -291,6 +294,7 @@ func (c *Ctx) drop(b *packet.Buf, r Reason) {
 	}
 	n.reasons.Add(counter.ID(r), 1)
 	n.stats.Add(statDropped, 1)
+	n.lost(b)
 	if c.tracer != nil && b.Trace != 0 {
 		c.tracer.end(c, b, TraceDrop, n.index+1, uint16(r))
 	}
@@ -321,6 +325,7 @@ func (c *Ctx) Punt(b *packet.Buf, r Reason) {
 	}
 	n.reasons.Add(counter.ID(r), 1)
 	n.stats.Add(statPunted, 1)
+	n.lost(b)
 	if c.tracer != nil && b.Trace != 0 {
 		c.tracer.end(c, b, TracePunt, n.index+1, uint16(r))
 	}

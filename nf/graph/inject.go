@@ -23,6 +23,9 @@ func (i *Instance) Inject(app, input string, worker int, frame []byte) error {
 	if n == nil || n.app == nil {
 		return fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
 	}
+	if n.inside != nil {
+		return fmt.Errorf("app %s is inside another one: give the frame to that", app)
+	}
 	in := slices.Index(n.kind.In, input)
 	if in < 0 {
 		return fmt.Errorf("app %s has no input %q", app, input)

@@ -220,7 +220,18 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			}
 		}
 		for _, name := range order {
-			g.nodes = append(g.nodes, nodes[name])
+			n := nodes[name]
+			g.nodes = append(g.nodes, n)
+			apps, err := i.insides(spec, name, n.kind, w, apps[w][name] != nil, known, shares)
+			if err != nil {
+				return nil, nil, err
+			}
+			if _, ok := n.app.(Outer); ok {
+				g.outers = append(g.outers, outer{n, apps})
+			}
+			for _, in := range apps {
+				g.nodes = append(g.nodes, in.node)
+			}
 		}
 		g.all = slices.Clone(g.nodes)
 		for _, name := range portNames {
@@ -238,6 +249,10 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 		}
 		outs, ins := map[string][]*link{}, map[string][]*link{}
 		for _, n := range g.all {
+			if n.inside != nil {
+				outs[n.name] = n.out // its own, which the outer app empties
+				continue
+			}
 			outs[n.name] = make([]*link, len(n.kind.Out))
 		}
 		for _, e := range edges {

@@ -172,6 +172,7 @@ func kinds() []graph.Kind {
 		graph.Kind{Name: "beat", Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) { return beat{}, nil }},
 		graph.Kind{Name: "fork", In: []string{"in"}, Out: []string{"left", "right"}, Reasons: []counter.Def{{Name: "asked"}},
 			New: func(graph.Env, graph.Args) (graph.App, error) { return fork{}, nil }},
+		nestKind(),
 	)
 }
 

@@ -14,7 +14,8 @@ type node struct {
 	name     string
 	index    uint16 // the same in all workers, and for the life of the instance
 	kind     *Kind
-	app      App // nil: a port
+	app      App     // nil: a port
+	inside   *Inside // what app stands for inside another one; nil: it does not
 	ticker   Ticker
 	next     clock.Time // when ticker wants to run
 	out      []*link    // by output
@@ -124,13 +125,20 @@ func newLink(e edge) *link {
 // instance and taken over by the worker between two breaths; outs and ins are
 // what the nodes' out and in become then.
 type layout struct {
-	nodes []*node     // apps in topological order
-	back  bool        // a link leads to an app that is earlier in it
-	ports []*portNode // by name
-	links []*link     // by text
-	all   []*node     // apps, then ports
-	outs  [][]*link   // of all
-	ins   [][]*link
+	nodes  []*node // apps in topological order, each before those inside it
+	outers []outer
+	back   bool        // a link leads to an app that is earlier in it
+	ports  []*portNode // by name
+	links  []*link     // by text
+	all    []*node     // apps, then ports
+	outs   [][]*link   // of all
+	ins    [][]*link
+}
+
+// outer is an app with others inside.
+type outer struct {
+	node *node
+	apps []*Inside
 }
 
 func (l *layout) node(name string) *node {

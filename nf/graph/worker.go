@@ -441,7 +441,7 @@ func (w *worker) received(p *portNode, b *packet.Batch) {
 			}
 		}
 		l.stats.Add(linkPackets, uint64(k))
-		w.push(l.to, l.in, b)
+		w.push(l.to, l.to.app, l.in, b)
 	default:
 		room := cap(l.q) - len(l.q)
 		l.q = append(l.q, b.Bufs()[:min(k, room)]...)
@@ -475,7 +475,7 @@ func (w *worker) deliver(l *link) {
 	for at := 0; at < len(l.q); {
 		b.Reset()
 		at += b.Append(l.q[at:])
-		w.push(l.to, l.in, b)
+		w.push(l.to, l.to.app, l.in, b)
 	}
 	b.Reset()
 	l.q = l.q[:0]
@@ -487,8 +487,8 @@ func (w *worker) copyTo(l *link, from int) {
 	}
 }
 
-// push gives a batch to an app.
-func (w *worker) push(n *node, in int, b *packet.Batch) {
+// push gives a batch to an app, that of node n or one of those that it stands for.
+func (w *worker) push(n *node, app App, in int, b *packet.Batch) {
 	c := &w.ctx
 	k := uint64(b.Len())
 	n.stats.Add(statIn, k)
@@ -502,11 +502,11 @@ func (w *worker) push(n *node, in int, b *packet.Batch) {
 		}
 	}
 	if n.calls++; n.calls%sampleEvery != 1 || !w.timed {
-		n.app.Push(c, in, b)
+		app.Push(c, in, b)
 		return
 	}
 	start := w.clk.Now()
-	n.app.Push(c, in, b)
+	app.Push(c, in, b)
 	n.stats.Add(statSampledNanos, uint64(w.clk.Now()-start))
 	n.stats.Add(statSampledPackets, k)
 }
@@ -584,7 +584,12 @@ func (w *worker) tracedTx(p *portNode, b *packet.Batch) (int, error) {
 func (w *worker) adopt(g *layout) {
 	c := &w.ctx
 	old := w.graph
+	for _, o := range g.outers {
+		c.node = o.node
+		o.node.app.(Outer).Inside(c, o.apps)
+	}
 	if old != nil {
+		w.drain() // what apps gave up
 		for _, n := range old.all {
 			if g.node(n.name) != n {
 				w.stopApp(n)

@@ -64,6 +64,9 @@ type Meta struct {
 	Seq uint64
 	// Trace identifies a traced packet; 0 = not traced.
 	Trace uint32
+	// Tag is for the app that has the frame; an app that runs others inside
+	// knows its frames by it.
+	Tag uint32
 	// Port and Queue are where the frame came in.
 	Port, Queue uint16
 	// Verdict, and the reason in the numbering of the app that set it. The

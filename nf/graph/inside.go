@@ -1,0 +1,272 @@
+package graph
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Outer is an app that runs other apps inside: it makes their instances, pushes
+// frames into them, and takes what they emit. Kind.Inside says from its
+// arguments which. They are nodes of the graph like others, named OUTER/NAME:
+// they have counters, reasons and traces, and their frames are in the books.
+type Outer interface {
+	App
+	// Inside hands over the apps inside, in the order of Kind.Inside: before the
+	// first frame, and whenever the graph has changed. One that is the same as
+	// before is the same *Inside. Instances of those that are missing now must be
+	// given up, with what they hold.
+	Inside(c *Ctx, apps []*Inside)
+}
+
+// InsideSpec says what app runs inside another one, under which name.
+type InsideSpec struct {
+	Name string
+	AppSpec
+}
+
+// Inside is an app inside an Outer, in one worker. It may have any number of
+// instances, which share its counters. All of its methods are for the Outer, on
+// its worker.
+type Inside struct {
+	Name string // without that of the outer app
+	Kind *Kind
+	Args Args
+
+	env   Env
+	node  *node
+	spare App // made when the Spec was checked
+	apps  []App
+	gone  []uint32
+}
+
+// newInside makes the node of an app inside, and one instance, which shows
+// whether its arguments are right.
+func newInside(env Env, index uint16, spec InsideSpec, kind *Kind) (*Inside, error) {
+	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env}
+	in.node = newNode(env.Name, index, kind, insideApp{in})
+	in.node.inside = in
+	for n := range in.node.out {
+		in.node.out[n] = newLink(edge{from: env.Name, out: kind.Out[n]})
+	}
+	var err error
+	in.spare, err = in.make()
+	return in, err
+}
+
+func (in *Inside) make() (App, error) {
+	app, err := in.Kind.New(in.env, maps.Clone(in.Args))
+	if _, outer := app.(Outer); outer && err == nil {
+		return nil, fmt.Errorf("%s runs other apps inside, and cannot run inside one", in.Kind.Name)
+	}
+	return app, err
+}
+
+// Make is a new instance.
+func (in *Inside) Make() (App, error) {
+	app := in.spare
+	in.spare = nil
+	if app == nil {
+		var err error
+		if app, err = in.make(); err != nil {
+			return nil, err
+		}
+	}
+	in.apps = append(in.apps, app)
+	return app, nil
+}
+
+// Remove lets an instance give up what it holds (see Stopper), and forgets it.
+// What it emits is to be taken.
+func (in *Inside) Remove(c *Ctx, app App) {
+	at := slices.Index(in.apps, app)
+	if at < 0 {
+		return
+	}
+	if s, ok := app.(Stopper); ok {
+		outer := in.enter(c)
+		s.Stop(c)
+		c.node = outer
+	}
+	in.apps = slices.Delete(in.apps, at, at+1)
+}
+
+func (in *Inside) enter(c *Ctx) *node {
+	outer := c.node
+	c.node = in.node
+	return outer
+}
+
+// Push gives an instance frames of the outer app. Those that it does not emit,
+// it holds, has dropped or punted: see Gone.
+func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) {
+	c.node.stats.Add(statOut, uint64(b.Len()))
+	outer := c.node
+	c.worker.push(in.node, app, input, b)
+	c.node = outer
+}
+
+// Emitted are the frames that instances have emitted to an output and that
+// were not taken.
+func (in *Inside) Emitted(output int) int { return len(in.node.out[output].q) }
+
+// Take moves as many of them as there is room for into b, which are the outer
+// app's from then on, and returns how many. Before the breath ends all must
+// have been taken.
+func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
+	l := in.node.out[output]
+	n := b.Append(l.q)
+	left := copy(l.q, l.q[n:])
+	l.q = l.q[:left]
+	c.node.stats.Add(statIn, uint64(n))
+	return n
+}
+
+// Gone calls f with the tags (packet.Meta.Tag) of frames that instances have dropped or punted since
+// the last call; 0 are their own.
+func (in *Inside) Gone(f func(tag uint32)) {
+	for _, tag := range in.gone {
+		f(tag)
+	}
+	in.gone = in.gone[:0]
+}
+
+// lost notes a frame that is dropped or punted.
+func (n *node) lost(b *packet.Buf) {
+	if n.inside != nil {
+		n.inside.gone = append(n.inside.gone, b.Tag)
+	}
+}
+
+// Tick runs an instance's timer, and returns when it wants to run again;
+// clock.Never for one without.
+func (in *Inside) Tick(c *Ctx, app App) clock.Time {
+	t, ok := app.(Ticker)
+	if !ok {
+		return clock.Never
+	}
+	outer := in.enter(c)
+	at := t.Tick(c)
+	c.node = outer
+	return max(at, c.now+1)
+}
+
+// Flush tells an instance that frames went past it.
+func (in *Inside) Flush(c *Ctx, app App) {
+	if f, ok := app.(Flusher); ok {
+		outer := in.enter(c)
+		f.Flush(c)
+		c.node = outer
+	}
+}
+
+// Count is a counter of the app's own, over its instances in this worker.
+func (in *Inside) Count(id counter.ID) uint64 { return in.node.counters.Live(id) }
+
+// Cost is what frames have cost in the app so far: of some batches, which are
+// timed, the frames and the nanoseconds. Zero where the clock stands still
+// meanwhile.
+func (in *Inside) Cost() (frames, nanos uint64) {
+	return in.node.stats.Live(statSampledPackets), in.node.stats.Live(statSampledNanos)
+}
+
+// insideApp is what the framework sees of an app inside: all instances.
+type insideApp struct{ *Inside }
+
+// Push is not called: no link leads here, and nobody injects.
+func (insideApp) Push(*Ctx, int, *packet.Batch) {
+	panic("graph: a frame for an app inside another came by a link")
+}
+
+// Held is what all instances hold.
+func (in insideApp) Held() int {
+	n := 0
+	for _, a := range in.apps {
+		if h, ok := a.(Holder); ok {
+			n += h.Held()
+		}
+	}
+	return n
+}
+
+// Wants nothing: the outer app says what it wants to see.
+func (insideApp) Wants() port.Filter { return port.Filter{} }
+
+// Describe formats a record as any instance does.
+func (in insideApp) Describe(kind uint16, args [4]uint64) string {
+	for _, a := range in.apps {
+		if d, ok := a.(Describer); ok {
+			return d.Describe(kind, args)
+		}
+	}
+	return fmt.Sprintf("record %d %v", kind, args)
+}
+
+// Report is what each instance shows.
+func (in insideApp) Report() any {
+	out := []any{}
+	for _, a := range in.apps {
+		if r, ok := a.(Reporter); ok {
+			out = append(out, r.Report())
+		}
+	}
+	return out
+}
+
+// insides lays out the apps inside the app of a name, in one worker: those that
+// run stay unless the outer app is new.
+func (i *Instance) insides(spec *Spec, name string, kind *Kind, w int, fresh bool, known *directory, shares map[string]*share) ([]*Inside, error) {
+	if kind.Inside == nil {
+		return nil, nil
+	}
+	fail := func(err error) error { return spec.errAt(path("apps", name), "app %s: %v", name, err) }
+	specs, err := kind.Inside(maps.Clone(spec.Apps[name].Args))
+	if err != nil {
+		return nil, fail(err)
+	}
+	var out []*Inside
+	for n, s := range specs {
+		if !validName(s.Name) {
+			return nil, fail(fmt.Errorf("an app inside is named %q: want letters, digits, _ and -", s.Name))
+		}
+		if slices.ContainsFunc(specs[:n], func(o InsideSpec) bool { return o.Name == s.Name }) {
+			return nil, fail(fmt.Errorf("two apps inside are named %q", s.Name))
+		}
+		full := name + "/" + s.Name
+		k := findKind(i.cfg.Kinds, s.Kind)
+		if k == nil {
+			var names []string
+			for _, x := range i.cfg.Kinds {
+				names = append(names, x.Name)
+			}
+			return nil, fail(fmt.Errorf("%s: unknown kind %q%s", s.Name, s.Kind, suggest(s.Kind, names)))
+		}
+		if n := i.graphs[w].node(full); n != nil && !fresh && n.kind.Name == k.Name && maps.Equal(n.inside.Args, s.Args) {
+			out = append(out, n.inside)
+			continue
+		}
+		for _, arg := range slices.Sorted(maps.Keys(s.Args)) {
+			if !slices.ContainsFunc(k.Params, func(p Param) bool { return p.Name == arg }) {
+				return nil, fail(fmt.Errorf("%s: %s has no argument %q", s.Name, k.Name, arg))
+			}
+		}
+		if shares[full] == nil {
+			shares[full] = &share{}
+		}
+		env := Env{Name: full, Worker: w, Workers: len(i.workers), Share: shares[full].get}
+		if i.workers[w].timed {
+			env.Clock = i.cfg.Clock
+		}
+		in, err := newInside(env, known.number(full, k), s, k)
+		if err != nil {
+			return nil, fail(fmt.Errorf("%s: %w", s.Name, err))
+		}
+		out = append(out, in)
+	}
+	return out, nil
+}
