@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/match"
 )
 
 // Reasons: why a frame went the way it did.
@@ -96,7 +97,7 @@ At an edge port a is the plain side, port b the path's.`,
 			{Name: "next", Default: "ethernet", Help: "edge: ethernet carries whole frames behind an Ethernet header of their own; ip puts the NSH in front of the IP header"},
 			{Name: "dst", Help: "outer destination MAC address; needed to enter with next=ethernet, otherwise left as it is"},
 			{Name: "src", Help: "outer source MAC address; as dst"},
-			{Name: "match", Default: "all", Help: "edge: frames that enter: all, none, or terms that must all hold, of vlan, type, proto, src, dst, sport, dport: dst:10.0.0.0/8+proto:6+dport:80-90"},
+			{Name: "match", Default: "all", Help: "edge: frames that enter: all, none, or terms that must all hold, of vlan, type, proto, src, dst, sport, dport, vni, qpn: dst:10.0.0.0/8+proto:6+dport:80-90"},
 			{Name: "exit", Default: "any", Help: "edge: paths that end here: any, none, SPI or SPI:SI"},
 			{Name: "mtu", Default: "1500", Help: "edge: most bytes behind the outer Ethernet header"},
 			{Name: "oam", Default: "drop", Help: "packets of operations and maintenance: drop, or pass them as others"},
@@ -120,7 +121,7 @@ type settings struct {
 	nextIP         bool
 	dst, src       [6]byte
 	hasDst, hasSrc bool
-	match          match
+	match          match.Match
 	exit           exit
 	mtu            int
 	passOAM        bool
@@ -208,7 +209,9 @@ func parseArgs(args graph.Args) (settings, error) {
 		case "src":
 			s.src, s.hasSrc, err = mac(name, v)
 		case "match":
-			s.match, err = parseMatch(v)
+			if s.match, err = match.Parse(v); err != nil {
+				err = fmt.Errorf("match=%s: %w", v, err)
+			}
 		case "exit":
 			s.exit, err = parseExit(v)
 		case "mtu":
@@ -232,7 +235,7 @@ func parseArgs(args graph.Args) (settings, error) {
 		return s, nil
 	}
 	switch {
-	case s.match.none:
+	case s.match.None():
 	case !hasSPI:
 		return s, errors.New("nsh: spi= is missing (or match=none)")
 	case !s.nextIP && !(s.hasDst && s.hasSrc):

@@ -59,7 +59,7 @@ func (a *app) enter(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers) {
 	case l.EtherType == hdr.EtherNSH:
 		pass(c, plain, x, reasonOnPath)
 		return
-	case !a.s.match.holds(b, l):
+	case !a.s.match.Holds(b, l):
 		pass(c, plain, x, reasonUnmatched)
 		return
 	case a.s.nextIP && l.L3 == 0:

@@ -295,43 +295,6 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-func TestMatch(t *testing.T) {
-	four, six, tagged := frame(t, false, false, 1000, 80, 8), frame(t, true, true, 1000, 443, 8), frame(t, false, true, 7, 8, 8, 100, 200)
-	arp := append(bytesOf(t, "ffffffffffff 020000000002 0806"), make([]byte, 46)...)
-	frag := frame(t, false, false, 1000, 80, 8)
-	hdr.IPv4(frag[14:]).SetFragOffset(8)
-	for m, want := range map[string][5]bool{ // four, six, tagged, arp, frag
-		"all":                             {true, true, true, true, true},
-		"none":                            {},
-		"vlan:100":                        {2: true},
-		"vlan:200":                        {},
-		"type:0x806":                      {3: true},
-		"type:0x86dd+proto:6":             {1: true},
-		"proto:17":                        {0: true, 4: true},
-		"src:192.168.0.0/16":              {0: true, 2: true, 4: true},
-		"src:192.168.0.1+dst:192.168.0.2": {0: true, 2: true, 4: true},
-		"src:192.168.0.2":                 {},
-		"dst:fd00::/15":                   {1: true},
-		"dst:fd00::3":                     {},
-		"dport:80":                        {0: true},
-		"dport:8-443":                     {true, true, true, false, false},
-		"dport:0-65535":                   {true, true, true, false, false},
-		"sport:7+dport:8":                 {2: true},
-	} {
-		mm, err := parseMatch(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, f := range [][]byte{four, six, tagged, arp, frag} {
-			var l hdr.Layers
-			hdr.Walk(f, &l)
-			if mm.holds(f, &l) != want[i] {
-				t.Errorf("%s, frame %d: %v", m, i, !want[i])
-			}
-		}
-	}
-}
-
 func TestArgs(t *testing.T) {
 	for want, a := range map[string]graph.Args{
 		"spi= is missing":           args(),
