@@ -1,0 +1,201 @@
+package dag
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// Branch is a sequence of tasks.
+type Branch []TaskID
+
+// Stage is branches that run in parallel. The next stage begins when all are
+// done.
+type Stage []Branch
+
+// Stages is what becomes of a DAG: every task of it once, in stages; no
+// dependency is hurt whichever way the branches of a stage interleave. width is
+// how many branches a stage may have, 0: as many as there are. What is more is
+// put behind others, where the sum of Task.Latency is least. With width 1 there
+// is one stage with one branch.
+func (d *Deployment) Stages(dag DAGID, width int) []Stage {
+	return stages(d.Tasks, &d.DAGs[dag], d.rank, width, Independent)
+}
+
+// needs is a DAG with what remains of its order.
+type needs struct {
+	tasks  []TaskID // a linear extension of what remains
+	before []uint64 // of each: bits of those that must be done before it
+}
+
+// userOrder is the DAG's tasks in an order that its edges accept, those first
+// that are named first. Edges that lead round a circle are ignored.
+func (d *DAG) userOrder() []TaskID {
+	at := make(map[TaskID]int, len(d.Tasks))
+	for i, t := range d.Tasks {
+		at[t] = i
+	}
+	before := make([]uint64, len(d.Tasks))
+	for _, e := range d.Edges {
+		before[at[e[1]]] |= 1 << at[e[0]]
+	}
+	order := make([]TaskID, 0, len(d.Tasks))
+	for _, i := range extend(before, nil) {
+		order = append(order, d.Tasks[i])
+	}
+	return order
+}
+
+// extend is a linear extension: indices such that each comes after those before
+// it, of those that may come next always the one with the least rank; nil: the
+// least index.
+func extend(before []uint64, rank func(i int) int) []int {
+	order := make([]int, 0, len(before))
+	var done uint64
+	for range before {
+		next := -1
+		for i, b := range before {
+			if done&(1<<i) == 0 && b&^done == 0 && (next < 0 || rank != nil && rank(i) < rank(next)) {
+				next = i
+			}
+		}
+		if next < 0 {
+			break
+		}
+		done |= 1 << next
+		order = append(order, next)
+	}
+	return order
+}
+
+// rankOf is a task's place among independent ones.
+func rankOf(rank []int, t TaskID) int {
+	if int(t) < len(rank) {
+		return rank[t]
+	}
+	return int(t)
+}
+
+// sequence puts tasks of a DAG into one of the orders that remain, always the
+// same for the same set.
+func sequence(tasks []Task, order []TaskID, rank []int, independent func(a, b *Effects) bool) *needs {
+	before := make([]uint64, len(order))
+	for j, b := range order {
+		for i, a := range order[:j] {
+			if !independent(&tasks[a].Effects, &tasks[b].Effects) {
+				before[j] |= 1<<i | before[i]
+			}
+		}
+	}
+	n := &needs{tasks: make([]TaskID, len(order)), before: make([]uint64, len(order))}
+	perm := extend(before, func(i int) int { return rankOf(rank, order[i]) })
+	for at, i := range perm {
+		n.tasks[at] = order[i]
+		for k, j := range perm[:at] {
+			if before[i]&(1<<j) != 0 {
+				n.before[at] |= 1 << k
+			}
+		}
+	}
+	return n
+}
+
+func stages(tasks []Task, d *DAG, rank []int, width int, independent func(a, b *Effects) bool) []Stage {
+	user := d.userOrder()
+	n := sequence(tasks, user, rank, independent)
+	line := func(set []TaskID) Branch {
+		var in []TaskID
+		for _, t := range user {
+			if slices.Contains(set, t) {
+				in = append(in, t)
+			}
+		}
+		return sequence(tasks, in, rank, independent).tasks
+	}
+	var out []Stage
+	for lo := 0; lo < len(n.tasks); {
+		hi := lo + 1
+		for !n.cut(hi) {
+			hi++
+		}
+		s := n.branches(lo, hi)
+		if width > 0 && len(s) > width {
+			s = narrow(tasks, s, width)
+		}
+		// What has one branch before and behind is one sequence.
+		if last := len(out) - 1; len(s) == 1 && last >= 0 && len(out[last]) == 1 {
+			out[last][0] = append(out[last][0], s[0]...)
+		} else {
+			out = append(out, s)
+		}
+		lo = hi
+	}
+	for _, s := range out {
+		for i := range s {
+			s[i] = line(s[i])
+		}
+		slices.SortFunc(s, func(a, b Branch) int { return cmp.Compare(rankOf(rank, a[0]), rankOf(rank, b[0])) })
+	}
+	return out
+}
+
+// cut reports whether all tasks before at must be done before any other.
+func (n *needs) cut(at int) bool {
+	all := uint64(1)<<at - 1
+	for _, b := range n.before[at:] {
+		if b&all != all {
+			return false
+		}
+	}
+	return true
+}
+
+// branches is the tasks from lo to hi, those together that are bound to each
+// other.
+func (n *needs) branches(lo, hi int) Stage {
+	var sets []uint64 // of bits; disjoint
+	for i := lo; i < hi; i++ {
+		set := uint64(1) << i
+		bound := set | n.before[i]&^(1<<lo-1)
+		sets = slices.DeleteFunc(sets, func(s uint64) bool {
+			if s&bound != 0 {
+				set |= s
+				return true
+			}
+			return false
+		})
+		sets = append(sets, set)
+	}
+	var s Stage
+	for _, set := range sets {
+		var b Branch
+		for ; set != 0; set &= set - 1 {
+			b = append(b, n.tasks[bits.TrailingZeros64(set)])
+		}
+		s = append(s, b)
+	}
+	return s
+}
+
+// narrow makes so many branches out of more, the longest as short as the rule
+// "longest first, to the one that is shortest" makes it.
+func narrow(tasks []Task, s Stage, width int) Stage {
+	length := func(b Branch) (ns int64) {
+		for _, t := range b {
+			ns += int64(tasks[t].Latency) + 1
+		}
+		return ns
+	}
+	slices.SortStableFunc(s, func(a, b Branch) int { return cmp.Compare(length(b), length(a)) })
+	out := slices.Clone(s[:width])
+	for _, b := range s[width:] {
+		shortest := 0
+		for i := range out {
+			if length(out[i]) < length(out[shortest]) {
+				shortest = i
+			}
+		}
+		out[shortest] = append(slices.Clone(out[shortest]), b...)
+	}
+	return out
+}
