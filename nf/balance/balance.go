@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -87,7 +88,7 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 			{Name: "backends", Default: "none", Help: "IP@MAC[*WEIGHT][/drain or /down], joined by +; can be changed while running"},
 			{Name: "mac", Default: "the backend's", Help: "source MAC address of answers"},
 			{Name: "size", Default: "65537", Help: "places in the lookup table: a prime, 100 times the backends or more"},
-			{Name: "conns", Default: "65536", Help: "connections to remember, rounded up to a power of two, 32 bytes each"},
+			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 55 bytes each"},
 			{Name: "idle", Default: "5m", Help: "a connection without traffic for so long makes room for another"},
 		},
 		Counters: counters[:],
@@ -98,7 +99,7 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 			if err != nil {
 				return nil, err
 			}
-			b := &balance{settings: s, conns: newConns(s.conns)}
+			b := &balance{settings: s, conns: conns{flow.New[connKey, conn](s.conns)}}
 			for i := range b.lookup {
 				b.lookup[i] = make(lookup, s.size)
 			}
@@ -233,13 +234,10 @@ func (b *balance) Reconfigure(args graph.Args) error {
 			}
 		}
 	}
-	for i := range b.conns.places {
-		c := &b.conns.places[i]
-		if c.key.net == hdr.NetNone {
-			continue
-		}
+	for i := b.conns.Next(0); i >= 0; i = b.conns.Next(i + 1) {
+		c := &b.conns.At(i).Val
 		if c.backend = now[c.backend]; c.backend == nobody {
-			*c = conn{}
+			b.conns.Del(i)
 			b.moved++
 		}
 	}
@@ -403,10 +401,8 @@ func (b *balance) Report() any {
 			}
 		}
 	}
-	for _, c := range b.conns.places {
-		if c.key.net != hdr.NetNone {
-			rows[c.backend].Connections++
-		}
+	for i := b.conns.Next(0); i >= 0; i = b.conns.Next(i + 1) {
+		rows[b.conns.At(i).Val.backend].Connections++
 	}
 	return rows
 }

@@ -369,11 +369,11 @@ func TestFull(t *testing.T) {
 			t.Errorf("client %d: %+v", i, got)
 		}
 	}
-	if c, u := x.Counter("connections"), x.Counter("untracked"); c != 8 || u != 12 {
+	if c, u := x.Counter("connections"), x.Counter("untracked"); c != 16 || u != 4 {
 		t.Errorf("%d are tracked, %d not", c, u)
 	}
 	x.Advance(1001 * time.Millisecond)
-	if x.Push("a", build(t, request(false, true, 99))); x.Counter("connections") != 9 {
+	if x.Push("a", build(t, request(false, true, 99))); x.Counter("connections") != 17 {
 		t.Error("no room where all are idle")
 	}
 }

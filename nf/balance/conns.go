@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -21,40 +22,21 @@ func (k *connKey) hash() uint64 {
 	return hdr.Fold(hdr.Fold(h, be.Uint64(k.client[8:])), 0)
 }
 
-// conn is 32 bytes.
+// conn is what is known of a connection.
 type conn struct {
-	key     connKey
 	backend uint16
 	seen    clock.Time
 }
 
-// ways is how many places a connection may have.
-const ways = 8
+// conns remembers the backends of connections. The place of a connection without
+// traffic for the time idle is taken over; when there is none, the connection is
+// not remembered.
+type conns struct{ flow.Table[connKey, conn] }
 
-// conns remembers the backends of connections, in sets of ways places. The place
-// of a connection without traffic for the time idle is taken over; when there is
-// none, the connection is not remembered.
-type conns struct {
-	places []conn
-	mask   uint64 // of sets
-}
-
-func newConns(n int) conns {
-	sets := 1
-	for sets*ways < n {
-		sets *= 2
-	}
-	return conns{make([]conn, sets*ways), uint64(sets - 1)}
-}
-
-// find is the place of a connection; nil: it has none.
+// find is what is known of a connection; nil: nothing.
 func (t *conns) find(k *connKey, hash uint64) *conn {
-	// The upper bits: the lookup table uses all.
-	set := t.places[(hash>>32&t.mask)*ways:][:ways]
-	for i := range set {
-		if set[i].key == *k {
-			return &set[i]
-		}
+	if i := t.Find(k, hash); i >= 0 {
+		return &t.At(i).Val
 	}
 	return nil
 }
@@ -62,12 +44,27 @@ func (t *conns) find(k *connKey, hash uint64) *conn {
 // add gives a connection a place; nil when there is none. The place may have been
 // another's.
 func (t *conns) add(k *connKey, hash uint64, now clock.Time, idle clock.Duration) *conn {
-	set := t.places[(hash>>32&t.mask)*ways:][:ways]
-	for i := range set {
-		if c := &set[i]; c.key.net == hdr.NetNone || now.Sub(c.seen) > idle {
-			*c = conn{key: *k, seen: now}
-			return c
+	i := t.Add(k, hash)
+	if i < 0 {
+		if i = t.idle(hash, now, idle); i < 0 {
+			return nil
+		}
+		t.Replace(i, k, hash)
+	}
+	c := &t.At(i).Val
+	c.seen = now
+	return c
+}
+
+// idle is a place for that hash whose connection is idle; negative: there is none.
+func (t *conns) idle(hash uint64, now clock.Time, idle clock.Duration) int {
+	a, b := t.Sets(hash)
+	for _, first := range [2]int{a, b} {
+		for i := first; i < first+flow.Ways; i++ {
+			if now.Sub(t.At(i).Val.seen) > idle {
+				return i
+			}
 		}
 	}
-	return nil
+	return -1
 }

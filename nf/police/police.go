@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -88,7 +89,7 @@ are metered; with per=flow those of a datagram share a meter without ports.
 			{Name: "red", Default: "drop", Help: "pass, drop or dscp:N"},
 			{Name: "on", Default: "both", Help: "the port whose received packets are policed: a, b or both"},
 			{Name: "per", Default: "port", Help: "packets that share a meter: those of a port, src, dst or flow (5-tuple)"},
-			{Name: "flows", Default: "65536", Help: "meters at most, rounded up to a power of two; for another number all meters start anew"},
+			{Name: "flows", Default: "65536", Help: "meters that there is room for; for another number all meters start anew"},
 			{Name: "full", Default: "shared", Help: "a key without room: shared (one meter for all such), pass or drop"},
 		},
 		Counters: counters,
@@ -100,7 +101,7 @@ are metered; with per=flow those of a datagram share a meter without ports.
 			}
 			p := &police{settings: s}
 			if s.per != perPort {
-				p.table = newFlowTable(s.flows)
+				p.table = flowTable{flow.New[flow.Key, meter](s.flows)}
 			}
 			return p, nil
 		},
@@ -271,8 +272,8 @@ func (p *police) Reconfigure(args graph.Args) error {
 		clamp(&p.ports[i])
 		clamp(&p.shared[i])
 	}
-	for i := range p.table.flows {
-		clamp(&p.table.flows[i].meter)
+	for i := p.table.Next(0); i >= 0; i = p.table.Next(i + 1) {
+		clamp(&p.table.At(i).Val)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
@@ -369,7 +370,7 @@ func TestFlows(t *testing.T) {
 	args := graph.Args{"cir": "8kbit", "cbs": "100", "pbs": "100", "per": "flow", "flows": "8", "yellow": "drop"}
 	x := graphtest.New(t, *Kind(), args)
 	f := func(port uint16) []byte { return build(t, spec{port: port, payload: 72}) } // 100 bytes of IP
-	for i := range uint16(8) {
+	for i := range uint16(16) { // two sets
 		if got := x.Push("a", f(i), f(i)); len(got.Out["b"]) != 1 {
 			t.Fatalf("flow %d: %d pass, want the burst", i, len(got.Out["b"]))
 		}
@@ -378,7 +379,7 @@ func TestFlows(t *testing.T) {
 	for i := uint16(100); i < 200; i++ {
 		passed += len(x.Push("a", f(i)).Out["b"])
 	}
-	if passed != 1 || x.Counter("shared") != 100 || x.Counter("flows") != 8 {
+	if passed != 1 || x.Counter("shared") != 100 || x.Counter("flows") != 16 {
 		t.Errorf("%d packets of flows without room pass, %d are shared, %d flows", passed, x.Counter("shared"), x.Counter("flows"))
 	}
 	if got := x.Push("a", f(3)); len(got.Out["b"]) != 0 {
@@ -386,14 +387,14 @@ func TestFlows(t *testing.T) {
 	}
 	// Both buckets are full again after 200 bytes at 1000 bytes/s.
 	x.Advance(200 * time.Millisecond)
-	if got := x.Push("a", f(300)); len(got.Out["b"]) != 1 || x.Counter("flows") != 9 {
+	if got := x.Push("a", f(300)); len(got.Out["b"]) != 1 || x.Counter("flows") != 17 {
 		t.Errorf("no room in a table of idle meters: %v", got)
 	}
 	// The other policies.
 	for _, full := range []string{"pass", "drop"} {
 		args["full"] = full
 		x := graphtest.New(t, *Kind(), args)
-		for i := range uint16(9) {
+		for i := range uint16(17) {
 			x.Push("a", f(i))
 		}
 		r := x.Push("a", f(50))
@@ -406,7 +407,7 @@ func TestFlows(t *testing.T) {
 
 // TestKeys: which packets share a meter.
 func TestKeys(t *testing.T) {
-	key := func(p per, s spec) flowKey {
+	key := func(p per, s spec) flow.Key {
 		b := build(t, s)
 		var d hdr.Layers
 		if !hdr.Walk(b, &d) || d.Malformed() {

@@ -1,0 +1,137 @@
+package flow
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+var (
+	be = binary.BigEndian
+	le = binary.LittleEndian
+)
+
+// Key is what packets of a flow have in common; what is not used of it is zero.
+// An IPv4 address is in the first four bytes.
+type Key struct {
+	Src, Dst         [16]byte
+	SrcPort, DstPort uint16
+	Tag              uint16 // what else tells flows apart, as its owner says: a VLAN, a port
+	Proto, Family    uint8  // Family: hdr.NetIPv4 or NetIPv6
+}
+
+// Hash of a key. Without its seed nobody can tell which keys meet.
+func (k *Key) Hash(seed uint64) uint64 {
+	h := hdr.Fold(seed, uint64(k.SrcPort)|uint64(k.DstPort)<<16|uint64(k.Tag)<<32|uint64(k.Proto)<<48|uint64(k.Family)<<56)
+	if k.Family == hdr.NetIPv4 {
+		return hdr.Fold(hdr.Fold(h, uint64(le.Uint32(k.Src[:]))<<32|uint64(le.Uint32(k.Dst[:]))), seed)
+	}
+	h = hdr.Fold(hdr.Fold(h, le.Uint64(k.Src[:])), le.Uint64(k.Src[8:]))
+	h = hdr.Fold(hdr.Fold(h, le.Uint64(k.Dst[:])), le.Uint64(k.Dst[8:]))
+	return hdr.Fold(h, seed)
+}
+
+// Reversed is the key of the packets of the other direction.
+func (k *Key) Reversed() Key {
+	r := *k
+	r.Src, r.Dst, r.SrcPort, r.DstPort = k.Dst, k.Src, k.DstPort, k.SrcPort
+	return r
+}
+
+// Addrs sets family, protocol and addresses to those of the IP header that d
+// found in b; there is one.
+func (k *Key) Addrs(b []byte, d *hdr.Layers) {
+	k.Proto = d.Proto
+	if k.Family = d.Family(); k.Family == hdr.NetIPv4 {
+		copy(k.Src[:4], b[d.L3+12:])
+		copy(k.Dst[:4], b[d.L3+16:])
+		return
+	}
+	copy(k.Src[:], b[d.L3+8:d.L3+24])
+	copy(k.Dst[:], b[d.L3+24:d.L3+40])
+}
+
+// Fragment is the key of all fragments of the datagram that d found a fragment of
+// (the identification is where ports are), and that fragment's offset.
+func Fragment(b []byte, d *hdr.Layers) (k Key, offset int) {
+	k.Addrs(b, d)
+	ip := b[d.L3:d.End]
+	if k.Family == hdr.NetIPv4 {
+		k.DstPort = hdr.IPv4(ip).ID()
+		return k, hdr.IPv4(ip).FragOffset()
+	}
+	if proto, at, ok := hdr.IPv6(ip).Upper(); ok && proto == hdr.ProtoFragment && len(ip) >= at+8 {
+		k.SrcPort, k.DstPort = be.Uint16(ip[at+4:]), be.Uint16(ip[at+6:])
+		offset = int(be.Uint16(ip[at+2:]) &^ 7)
+	}
+	return k, offset
+}
+
+// IsError reports whether an ICMP message, of a family, is an error that quotes
+// the datagram that it is about (RFC 792, RFC 4443). Redirects are not: they tell
+// a host where to send.
+func IsError(family, icmpType uint8) bool {
+	if family == hdr.NetIPv6 {
+		return icmpType >= 1 && icmpType <= 4
+	}
+	return icmpType == hdr.ICMPUnreachable || icmpType == 4 || icmpType == hdr.ICMPTimeExceeded || icmpType == 12
+}
+
+// Query says what query an ICMP message, of a family, belongs to: the type of the
+// request, and whether it is the answer. ok is false for all that has no query
+// identifier.
+func Query(family, icmpType uint8) (request uint8, answer, ok bool) {
+	if family == hdr.NetIPv6 {
+		if icmpType != hdr.ICMPv6Echo && icmpType != hdr.ICMPv6EchoReply {
+			return 0, false, false
+		}
+		return hdr.ICMPv6Echo, icmpType == hdr.ICMPv6EchoReply, true
+	}
+	switch icmpType {
+	case hdr.ICMPEcho, 13, 15, 17: // echo, timestamp, information, address mask
+		return icmpType, false, true
+	case hdr.ICMPEchoReply:
+		return hdr.ICMPEcho, true, true
+	case 14, 16, 18:
+		return icmpType - 1, true, true
+	}
+	return 0, false, false
+}
+
+// Quoted finds the datagram in the ICMP error that d found in b, as Walk would:
+// q.End is where the quotation ends. It is false when there is none with all of
+// its IP headers and 8 bytes of what follows them, or when it is a fragment other
+// than the first.
+func Quoted(b []byte, d, q *hdr.Layers) bool {
+	*q = hdr.Layers{EtherType: d.EtherType, Net: d.L4 + 8, L3: d.L4 + 8, End: d.End}
+	if d.L4 == 0 || d.End < q.L3 {
+		return false
+	}
+	p := b[q.L3:q.End]
+	if d.Family() == hdr.NetIPv4 {
+		if len(p) < hdr.IPv4Len {
+			return false
+		}
+		h := hdr.IPv4(p)
+		n := h.HeaderLen()
+		if h.Version() != 4 || n < hdr.IPv4Len || int(h.TotalLen()) < n+8 || h.FragOffset() != 0 {
+			return false
+		}
+		q.Proto, q.L4, q.Fragment, q.End = h.Protocol(), q.L3+n, h.IsFragment(), min(q.End, q.L3+int(h.TotalLen()))
+		return q.End >= q.L4+8
+	}
+	if len(p) < hdr.IPv6Len || hdr.IPv6(p).Version() != 6 {
+		return false
+	}
+	q.End = min(q.End, q.L3+hdr.IPv6Len+int(hdr.IPv6(p).PayloadLen()))
+	p = b[q.L3:q.End]
+	proto, off, ok := hdr.IPv6(p).Upper()
+	if ok && proto == hdr.ProtoFragment {
+		if len(p) < off+8 || be.Uint16(p[off+2:])&^7 != 0 {
+			return false
+		}
+		q.Fragment, proto, off = true, p[off], off+8
+	}
+	q.Proto, q.L4 = proto, q.L3+off
+	return ok && q.End >= q.L4+8
+}
