@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"io"
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -90,6 +91,18 @@ type Stopper interface {
 // its place. Keeps is called from any goroutine, also while all workers wait.
 type Keeper interface {
 	Keeps(succeeded bool) error
+}
+
+// Saver has a state that can be moved into another app of its kind, in another
+// instance or on another machine. Times are saved as what is left of them. What
+// the instances of all workers share is saved by each of them: one is enough.
+type Saver interface {
+	// Save writes the state.
+	Save(w io.Writer) error
+	// Load takes what Save has written in place of the state that it has, as of
+	// now, or of its first breath. An error, as for what is damaged or does not go
+	// with the arguments, leaves it as it was.
+	Load(r io.Reader) error
 }
 
 // Wanter says which frames of its ports the app must see; what no app of the
