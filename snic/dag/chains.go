@@ -1,0 +1,259 @@
+package dag
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// ChainID is a chain's index in what Chains returned.
+type ChainID int
+
+const (
+	// MaxChain is how many tasks a chain may have: a mask has a bit for each.
+	MaxChain = 16
+	// DefaultChains is how many chains Chains makes unless told otherwise: with
+	// the source's 4 MB a bitstream they fill the 10 GB of its board's memory
+	// once or twice.
+	DefaultChains = 4096
+)
+
+// Chain is the tasks of a region, in order: a bitstream.
+type Chain struct {
+	Tasks      []TaskID
+	Area       int
+	Bitstream  int64          // bytes
+	Throughput int64          // bits a second of its slowest task; 0: not limited
+	Latency    clock.Duration // of all its tasks
+	State      bool           // one of its tasks remembers packets
+	Remote     bool           // all of its tasks may run on another board
+	Endpoint   bool           // the endpoint can do the work of all of its tasks
+}
+
+// ChainOf describes a sequence of tasks.
+func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
+	c := Chain{Tasks: tasks, Remote: true, Endpoint: true}
+	for _, id := range tasks {
+		t := &d.Tasks[id]
+		c.Area += t.Area
+		c.Bitstream += t.Bitstream
+		c.Latency += t.Latency
+		if t.Throughput > 0 && (c.Throughput == 0 || t.Throughput < c.Throughput) {
+			c.Throughput = t.Throughput
+		}
+		c.State = c.State || t.State
+		c.Remote = c.Remote && t.Remote
+		c.Endpoint = c.Endpoint && t.Endpoint
+	}
+	return c
+}
+
+// Chains is the chains that a region may be loaded with: every set of tasks that
+// fits, in an order that all DAGs accept; where their orders contradict each
+// other, one for each DAG that has all of the set. The tasks of each branch of a
+// DAG's stages that fit a region are there as a chain in that order. Short
+// chains come first, those of a length by their tasks. With more than most of
+// them (0: DefaultChains) there is an error.
+func (d *Deployment) Chains(most int) ([]Chain, error) {
+	if most <= 0 {
+		most = DefaultChains
+	}
+	e := d.enumerate()
+	if !e.from(0, d.Regions.Area, most) || len(e.found) > most {
+		return nil, e.tooMany(most)
+	}
+	slices.SortFunc(e.found, func(a, b []TaskID) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), slices.Compare(a, b))
+	})
+	chains := make([]Chain, len(e.found))
+	for i, tasks := range e.found {
+		chains[i] = d.ChainOf(tasks...)
+	}
+	return chains, nil
+}
+
+// enumeration goes through all sets of tasks that fit.
+type enumeration struct {
+	d      *Deployment
+	used   []TaskID // those that DAGs name, by rank
+	order  [][]bool // order[a][b]: a DAG wants a before b, and they are not independent
+	orders []dagOrder
+	set    []TaskID
+	found  [][]TaskID
+}
+
+// dagOrder is the place of each task in a DAG's order, from 1; 0: it is not there.
+type dagOrder []uint8
+
+func (d *Deployment) enumerate() *enumeration {
+	n := len(d.Tasks)
+	e := &enumeration{d: d, order: make([][]bool, n)}
+	for i := range e.order {
+		e.order[i] = make([]bool, n)
+	}
+	named := make([]bool, n)
+	seen := map[string]bool{}
+	for i := range d.DAGs {
+		user := d.DAGs[i].userOrder()
+		// DAGs of the same order are one.
+		key := fmt.Sprint(user)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		o := make(dagOrder, n)
+		for j, b := range user {
+			named[b] = true
+			o[b] = uint8(j + 1)
+			for _, a := range user[:j] {
+				if !Independent(&d.Tasks[a].Effects, &d.Tasks[b].Effects) {
+					e.order[a][b] = true
+				}
+			}
+		}
+		e.orders = append(e.orders, o)
+	}
+	for i := range d.Tasks {
+		if named[i] {
+			e.used = append(e.used, TaskID(i))
+		} else if d.Tasks[i].Area <= d.Regions.Area {
+			e.found = append(e.found, []TaskID{TaskID(i)})
+		}
+	}
+	slices.SortFunc(e.used, func(a, b TaskID) int { return cmp.Compare(rankOf(d.rank, a), rankOf(d.rank, b)) })
+	return e
+}
+
+// from adds the chains of the set so far with more tasks, from the i-th on; false
+// when there are too many.
+func (e *enumeration) from(i, area, most int) bool {
+	for ; i < len(e.used); i++ {
+		t := e.used[i]
+		if e.d.Tasks[t].Area > area || len(e.set) == MaxChain {
+			continue
+		}
+		e.set = append(e.set, t)
+		if e.add() {
+			if len(e.found) > most || !e.from(i+1, area-e.d.Tasks[t].Area, most) {
+				return false
+			}
+		}
+		e.set = e.set[:len(e.set)-1]
+	}
+	return true
+}
+
+// add adds the chains of the set; false when there are none, and thus none of a
+// greater set.
+func (e *enumeration) add() bool {
+	if c, ok := e.line(func(a, b TaskID) bool { return e.order[a][b] }); ok {
+		e.found = append(e.found, c)
+		return true
+	}
+	first := len(e.found)
+	for i := range e.orders {
+		at := e.orders[i]
+		if slices.ContainsFunc(e.set, func(t TaskID) bool { return at[t] == 0 }) {
+			continue
+		}
+		c, _ := e.line(func(a, b TaskID) bool {
+			return at[a] < at[b] && !Independent(&e.d.Tasks[a].Effects, &e.d.Tasks[b].Effects)
+		})
+		if !slices.ContainsFunc(e.found[first:], func(f []TaskID) bool { return slices.Equal(f, c) }) {
+			e.found = append(e.found, c)
+		}
+	}
+	return len(e.found) > first
+}
+
+// line is the set in an order that before accepts; not ok when there is none.
+func (e *enumeration) line(before func(a, b TaskID) bool) (c []TaskID, ok bool) {
+	masks := make([]uint64, len(e.set))
+	sorted := true
+	for j, b := range e.set {
+		for i, a := range e.set {
+			if i != j && before(a, b) {
+				masks[j] |= 1 << i
+				sorted = sorted && i < j
+			}
+		}
+	}
+	if sorted {
+		return slices.Clone(e.set), true
+	}
+	// The set is sorted by rank.
+	for _, i := range extend(masks, nil) {
+		c = append(c, e.set[i])
+	}
+	return c, len(c) == len(e.set)
+}
+
+// tooMany says what to reduce.
+func (e *enumeration) tooMany(most int) error {
+	least := 0
+	for i, t := range e.used {
+		if a := e.d.Tasks[t].Area; i == 0 || a < least {
+			least = a
+		}
+	}
+	fit := min(MaxChain, e.d.Regions.Area/max(least, 1), len(e.used))
+	return fmt.Errorf("more than %d chains: there are %d tasks, %d of them in DAGs, and up to %d of those fit a region of area %d: deploy fewer, or make regions smaller",
+		most, len(e.d.Tasks), len(e.used), fit, e.d.Regions.Area)
+}
+
+// ranks is an order of all tasks that all DAGs accept, as far as there is one:
+// what contradicts a DAG before it is left out.
+func ranks(tasks []Task, dags []DAG) []int {
+	n := len(tasks)
+	words := (n + 63) / 64
+	behind := make([][]uint64, n) // bits of all that must come after it
+	for i := range behind {
+		behind[i] = make([]uint64, words)
+	}
+	has := func(set []uint64, t int) bool { return set[t/64]&(1<<(t%64)) != 0 }
+	for i := range dags {
+		user := dags[i].userOrder()
+		for j, tb := range user {
+			for _, ta := range user[:j] {
+				a, b := int(ta), int(tb)
+				if has(behind[a], b) || has(behind[b], a) || Independent(&tasks[a].Effects, &tasks[b].Effects) {
+					continue
+				}
+				for c := range behind {
+					if c == a || has(behind[c], a) {
+						behind[c][b/64] |= 1 << (b % 64)
+						for w := range behind[c] {
+							behind[c][w] |= behind[b][w]
+						}
+					}
+				}
+			}
+		}
+	}
+	waits := make([]int, n) // for so many
+	for _, set := range behind {
+		for t := range n {
+			if has(set, t) {
+				waits[t]++
+			}
+		}
+	}
+	rank := make([]int, n)
+	done := make([]bool, n)
+	for place := range n {
+		next := 0
+		for next < n && (done[next] || waits[next] > 0) {
+			next++
+		}
+		done[next] = true
+		rank[next] = place
+		for t := range n {
+			if has(behind[next], t) {
+				waits[t]--
+			}
+		}
+	}
+	return rank
+}
