@@ -1,0 +1,227 @@
+package mat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/match"
+)
+
+// Road is where a frame goes next.
+type Road uint8
+
+const (
+	Switch  Road = iota // out by a port, as it is
+	Control             // to the control core
+	Tasks               // through the tasks of a DAG
+	Refuse              // nowhere: dropped
+)
+
+// Rule is a line of the table.
+type Rule struct {
+	Priority int
+	In       int // the port that it is for; Any
+	Match    match.Match
+	Road     Road
+	DAG      int // with Tasks: the owner's number of the DAG
+}
+
+// Parse reads which frames a rule is for: a match, with the term in:PORT for those
+// that come in by a port.
+func Parse(s string) (in int, m match.Match, err error) {
+	in = Any
+	var rest []string
+	for _, x := range strings.Split(s, "+") {
+		v, ok := strings.CutPrefix(x, "in:")
+		if !ok {
+			rest = append(rest, x)
+			continue
+		}
+		n, err := strconv.ParseUint(v, 10, 16)
+		if err != nil || in != Any {
+			return Any, m, fmt.Errorf("%s: want one port, a number of 16 bits", x)
+		}
+		in = int(n)
+	}
+	if rest == nil {
+		return in, m, nil
+	}
+	m, err = match.Parse(strings.Join(rest, "+"))
+	return in, m, err
+}
+
+// Any is no port in particular.
+const Any = -1
+
+// set is four flows whose hashes have the low bits in common. tags are 16 other
+// bits of each hash, never 0 for a flow that is there.
+type set struct {
+	tags uint64
+	next uint8 // which place is given up next
+}
+
+// Flow is what a frame was found to be.
+type Flow struct {
+	Rule int32  // index into Rules; -1: none holds
+	Hash uint64 // the same for both directions of a flow that nothing translates
+}
+
+// key is all that a rule can look at.
+type key [6]uint64
+
+type flow struct {
+	key
+	Flow
+}
+
+// Table is the rules, and what they decided. It has one owner.
+type Table struct {
+	rules   []Rule
+	reverse []match.Match // of each rule
+	sets    []set
+	flows   []flow // four a set
+	mask    uint64
+	// Hits and Misses are lookups that found their flow, or did not.
+	Hits, Misses uint64
+}
+
+// New makes a table that remembers about so many flows, at least 4.
+func New(flows int) *Table {
+	n := 1
+	for n*4 < flows {
+		n *= 2
+	}
+	return &Table{sets: make([]set, n), flows: make([]flow, 4*n), mask: uint64(n - 1)}
+}
+
+// Set replaces the rules.
+func (t *Table) Set(rules []Rule) {
+	t.rules = slices.Clone(rules)
+	slices.SortStableFunc(t.rules, func(a, b Rule) int { return b.Priority - a.Priority })
+	t.reverse = t.reverse[:0]
+	for _, r := range t.rules {
+		t.reverse = append(t.reverse, r.Match.Reverse())
+	}
+	clear(t.sets)
+}
+
+// Rules are the rules, the one that counts most first. They are the table's.
+func (t *Table) Rules() []Rule { return t.rules }
+
+// fields gathers the key of frame b, received on port in.
+func fields(b []byte, in uint16, l *hdr.Layers) (k key) {
+	const (
+		tagged = 1 << iota
+		ported
+		vxlan
+		roce
+		service
+	)
+	var flags, extra uint64
+	if l.Tags > 0 {
+		flags |= tagged
+	}
+	switch l.Family() {
+	case hdr.NetIPv4:
+		k[0] = binary.BigEndian.Uint64(b[l.L3+12:])
+	case hdr.NetIPv6:
+		p := b[l.L3+8 : l.L3+40]
+		for i := range 4 {
+			k[i] = binary.BigEndian.Uint64(p[8*i:])
+		}
+	}
+	var ports uint64
+	if l.L4 != 0 && l.End >= l.L4+4 && (l.Proto == hdr.ProtoTCP || l.Proto == hdr.ProtoUDP) {
+		flags |= ported
+		p := binary.BigEndian.Uint32(b[l.L4:])
+		ports = uint64(p)
+		if l.Proto == hdr.ProtoUDP {
+			switch p & 0xFFFF {
+			case hdr.PortVXLAN:
+				if v, ok := match.VNI(b, l); ok {
+					flags, extra = flags|vxlan, uint64(v)
+				}
+			case hdr.RoCEv2Port:
+				if q, ok := match.QPN(b, l); ok {
+					flags, extra = flags|roce, uint64(q)
+				}
+			}
+		}
+	}
+	if l.EtherType == hdr.EtherNSH && len(b) >= l.Net+hdr.NSHLen {
+		flags, extra = flags|service, uint64(hdr.NSH(b[l.Net:]).SPI())
+	}
+	k[4] = ports<<32 | uint64(l.VID)<<16 | uint64(in)
+	k[5] = extra<<40 | flags<<32 | uint64(l.Proto)<<16 | uint64(l.EtherType)
+	return k
+}
+
+// hash is of all fields.
+func (k *key) hash() uint64 {
+	h := hdr.Fold(hdr.Fold(k[0], k[4]), k[5])
+	if k[1]|k[2]|k[3] != 0 {
+		h = hdr.Fold(hdr.Fold(h, k[1]^k[2]), k[3])
+	}
+	return h
+}
+
+// both is a hash that is the same for both directions: of the ends, in any order,
+// and the protocol.
+func (k *key) both() uint64 {
+	var src, dst uint64
+	if k[5]&0xFFFF == hdr.EtherIPv6 {
+		src, dst = hdr.Fold(k[0], k[1]), hdr.Fold(k[2], k[3])
+	} else {
+		src, dst = k[0]>>32, k[0]&(1<<32-1)
+	}
+	sum := hdr.Fold(src, k[4]>>48) + hdr.Fold(dst, k[4]>>32&0xFFFF)
+	return hdr.Fold(sum, k[4]>>16&0xFFFF|k[5]&0xFFFFFFFF<<16)
+}
+
+// Lookup is the flow of frame b, which came in by port in, of which hdr.Walk found
+// l. forward says whether rules hold as they are written.
+func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
+	k := fields(b, in, l)
+	h := k.hash()
+	s := &t.sets[h&t.mask]
+	tag := h>>48 | 1
+	// A place whose tag is equal has a zero lane.
+	x := s.tags ^ tag*0x0001000100010001
+	for m := (x - 0x0001000100010001) &^ x & 0x8000800080008000; m != 0; m &= m - 1 {
+		f := &t.flows[h&t.mask*4+uint64(bits.TrailingZeros64(m))/16]
+		if f.key == k {
+			t.Hits++
+			return f.Flow
+		}
+	}
+	t.Misses++
+	f := Flow{t.scan(b, in, forward, l), k.both()}
+	at := uint64(s.next & 3)
+	s.next++
+	s.tags = s.tags&^(0xFFFF<<(16*at)) | tag<<(16*at)
+	t.flows[h&t.mask*4+at] = flow{k, f}
+	return f
+}
+
+// scan is the first rule that holds; -1: none does.
+func (t *Table) scan(b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
+	for i := range t.rules {
+		r := &t.rules[i]
+		if r.In != Any && r.In != int(in) {
+			continue
+		}
+		m := &r.Match
+		if !forward {
+			m = &t.reverse[i]
+		}
+		if m.Holds(b, l) {
+			return int32(i)
+		}
+	}
+	return -1
+}
