@@ -919,3 +919,53 @@ func BenchmarkVictim(b *testing.B) {
 		})
 	}
 }
+
+// TestPermissionOfResidentPage: a page that is there is not for everything.
+func TestPermissionOfResidentPage(t *testing.T) {
+	m := memory(t, Config{Pages: 2, Spaces: 1, Tenants: 1})
+	must(t, m.Open(0, 0, 2))
+	must(t, m.Reserve(0, 0, small, Read))
+	if _, st := m.Page(0, 5, Read); st != OK {
+		t.Fatal(st)
+	}
+	if _, st := m.Page(0, 5, Write); st != Faulted {
+		t.Errorf("written: %v", st)
+	}
+}
+
+// TestTold: a page that came is not taken away before its space was told, and
+// who needs a frame meanwhile waits. A space that stops waits no more.
+func TestTold(t *testing.T) {
+	b := newBank(9)
+	m := memory(t, Config{Pages: 2, Spaces: 3, Tenants: 3, Remote: b})
+	for id := range 3 {
+		must(t, m.Open(id, id, 1))
+		must(t, m.Reserve(id, 0, small, Read))
+	}
+	access := func(id int) Status { _, st := m.Page(id, 0, Read); return st }
+	if access(0) != OK || access(1) != Wait {
+		t.Fatal("not as wanted")
+	}
+	b.finish(m, 0, true) // the page of 0 is gone, 1 has one
+	if st := access(2); st != Wait || len(b.pending) != 0 {
+		t.Fatalf("%v, and %d under way", st, len(b.pending))
+	}
+	for _, want := range []int{0, 1} {
+		if id, ok := m.Next(); !ok || id != want {
+			t.Fatalf("told of %d, %v, want %d", id, ok, want)
+		}
+	}
+	if st := access(1); st != OK {
+		t.Fatal(st)
+	}
+	if _, ok := m.Next(); ok || len(b.pending) != 1 {
+		t.Fatalf("%d under way, want 1", len(b.pending))
+	}
+	m.Page(2, small, Read)
+	if m.first >= 0 || m.Held(2) != 0 {
+		t.Error("a space that has stopped waits")
+	}
+	b.drain(m)
+	must(t, m.Check())
+	must(t, b.check())
+}
