@@ -69,6 +69,8 @@ func TestChainsOfFigure57(t *testing.T) {
 		{Branch{3}, launched, []Visit{{9, 2}}},
 		{Branch{1, 3}, launched, []Visit{{4, 2}, {9, 2}}},
 		{Branch{1, 3}, append(launched, at("NT2>NT4")), []Visit{{8, 3}}},
+		// Of equal ways the one that goes furthest first.
+		{Branch{0, 1, 2}, []Candidate{at("NT1"), at("NT2>NT3"), at("NT1>NT2"), at("NT3")}, []Visit{{4, 3}, {7, 2}}},
 	} {
 		if got, _ := Cover(c.branch, c.candidates); !slices.Equal(got, c.want) {
 			t.Errorf("%v: %v, want %v", c.branch, got, c.want)
@@ -259,10 +261,28 @@ func TestChainsAreAll(t *testing.T) {
 				t.Fatalf("%v: %v for %d DAGs", tasks, got, owners)
 			}
 		}
+		// Unless DAGs contradict each other, there is one order for all.
+		byRank := func(a, b TaskID) int { return d.rank[a] - d.rank[b] }
+		one := true
+		line := make([]TaskID, len(d.Tasks))
+		for i, r := range d.rank {
+			line[r] = TaskID(i)
+		}
+		for i := range d.DAGs {
+			one = one && accepts(&d.DAGs[i], line)
+		}
+		for _, c := range chains {
+			if one && !slices.IsSortedFunc(c.Tasks, byRank) {
+				t.Fatalf("chain %v, not in order %v", c.Tasks, line)
+			}
+		}
 		width := rapid.IntRange(0, 2).Draw(t, "width")
 		for i := range d.DAGs {
 			for _, s := range d.Stages(DAGID(i), width) {
 				for _, b := range s {
+					if one && !slices.IsSortedFunc(b, byRank) {
+						t.Fatalf("branch %v, not in order %v", b, line)
+					}
 					if c := d.ChainOf(b...); c.Area <= d.Regions.Area && !slices.ContainsFunc(bySet[setOf(b)], func(c []TaskID) bool { return slices.Equal(c, b) }) {
 						t.Fatalf("DAG %d: no chain for branch %v among %v", i, b, bySet[setOf(b)])
 					}

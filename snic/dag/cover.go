@@ -1,6 +1,9 @@
 package dag
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+)
 
 // Mask says which tasks of a chain a packet runs through: bit i is the task i.
 // The others are skipped.
@@ -45,14 +48,15 @@ func Cover(branch []TaskID, candidates []Candidate) (visits []Visit, uncovered [
 	best := make([]step, len(branch)+1) // from a task on
 	for i := len(branch) - 1; i >= 0; i-- {
 		for k := range candidates {
-			c := &candidates[k]
-			for n := run(branch[i:], c.Tasks); n > 0; n-- {
-				rest := &best[i+n]
-				s := step{rest.visits + 1, n, c.Cost + rest.cost, k}
-				b := &best[i]
-				if b.visits == 0 || s.visits < b.visits || s.visits == b.visits && (s.cost < b.cost || s.cost == b.cost && s.length > b.length) {
-					*b = s
-				}
+			// To go less far than a chain can never leaves a cheaper rest.
+			n := run(branch[i:], candidates[k].Tasks)
+			if n == 0 {
+				continue
+			}
+			rest, b := &best[i+n], &best[i]
+			s := step{rest.visits + 1, n, candidates[k].Cost + rest.cost, k}
+			if b.visits == 0 || cmp.Or(cmp.Compare(s.visits, b.visits), cmp.Compare(s.cost, b.cost), -cmp.Compare(s.length, b.length)) < 0 {
+				*b = s
 			}
 		}
 	}

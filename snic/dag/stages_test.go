@@ -104,6 +104,10 @@ func TestStages(t *testing.T) {
 			[]string{"a /all", "b ports/encap", "c ports/vlan", "d all/"}, 1, "a>b>c>d",
 		},
 		{
+			"a diamond whose ends know each other through others", "a -> b -> c -> d",
+			[]string{"a /ports", "b ports/encap", "c ports/vlan", "d encap,vlan/"}, 0, "a ; b|c ; d",
+		},
+		{
 			"an N is no series of parallels", "a -> b -> c -> d",
 			[]string{"a /ports", "b /vlan", "c ports/", "d ports,vlan/"}, 0, "a>b>c>d",
 		},
