@@ -1,0 +1,669 @@
+// Package fair shares a board among tenants: it measures for an epoch what each
+// would use of every resource, divides the resources by weighted dominant
+// resource fairness (snic/drf), and holds each tenant in the next epoch to what
+// it got by limiting what comes in, and nothing else.
+//
+// # Resources
+//
+// A resource is a number given by the owner: ingress and egress of each port,
+// each network task (with the sum of its running instances as capacity), the
+// packet store, memory. Two sorts are told apart:
+//
+//   - Flows are used up by packets, in any unit a second: bytes of a port or of
+//     a task; bytes times nanoseconds of the packet store, for a capacity of its
+//     bytes times a second. What a tenant uses of them is in proportion to what
+//     it sends, so that limiting the one limits the others.
+//   - Held resources, the last Config.Held of them, are kept whatever is sent:
+//     memory. They are given out by somebody else (snic/vmem), who says who has
+//     how much. That is part of the demand of who has them, and so may be what
+//     its dominant share is of; but they are never full, and limit nobody.
+//
+// # Epochs
+//
+// Measure is called for each flow before the packet is dispatched to it, best in
+// the breath in which the packet came in, and whether or not there is a credit
+// for it. What is refused at the door is not measured. So the demand of a tenant
+// is what was measured, times what arrived over what was let in; of a tenant of
+// which all was refused, what a byte of it used before. What arrived is taken at
+// the rate of the epoch or of its latter half, whichever is more: a load that
+// has risen counts as what it is at the end.
+//
+// At the end of an epoch each tenant gets a fraction, its grant, of its demand.
+// In the next epoch its limit is this fraction of the rate at which it sent. What
+// nobody has been granted is in a pool for each resource: whoever is over its
+// limit may send on while each pool that it draws on has something left. So
+//
+//   - who gets less than it asks for stays at its grant, because the pool
+//     of its full resource is empty;
+//   - who got everything and sends more gets what was left, at once, and no
+//     more: the others keep what they have until the epoch ends;
+//   - who was idle, or is new, also gets what is left, and its share in the next
+//     epoch. What a new tenant will use is known by Expect, or by what was
+//     measured of its first packets. While nothing is known, it is let in while
+//     no pool at all is empty, and for one burst otherwise.
+//
+// A task without a running instance has a capacity of 0: who needs it is let in
+// for one burst (which starts the task) and then held at the door until the
+// epoch after the one in which it runs.
+//
+// # Limits
+//
+// A limit is a token bucket in bytes. It holds what its rate brings in an eighth
+// of an epoch, and at least Config.Burst; a pool holds an eighth of an epoch,
+// too. A packet is let in while there is a token; the last one may leave a debt,
+// which is paid before the next one. So long packets are not at a disadvantage,
+// a tenant's rate is exact, and no bucket is ever above its burst. A packet that
+// is let in fills the bucket of the next epoch by as much: who sends a packet from
+// time to time is never refused while it is within its share.
+//
+// # More tenants than rows
+//
+// Tenants that sent nothing in an epoch cost nothing. When more are active than
+// the solver has rows, tenants of like level (dominant share over weight) share a
+// row and get the same fraction. The first row is of all whose level is no more
+// than an equal split of everything: these get all that they ask for, which is
+// what they would get in rows of their own. The other rows are spaced by the
+// logarithm of the level. A row is as heavy as it must be to have the mean
+// level of its tenants; so each gets at least an equal split divided by the ratio
+// of the levels in its row (6 % more than 1, for 256 rows and levels that are a
+// million apart).
+//
+// Sources: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.4.4 for
+// epochs, measured demands and limiting ingress alone, figures 5.7 and 5.20 for
+// what a tenant that grows in an epoch may use.
+package fair
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/drf"
+)
+
+const (
+	// DefaultEpoch is the source's EPOCH_LEN.
+	DefaultEpoch = 20 * time.Microsecond
+	// DefaultBurst is two full Ethernet frames.
+	DefaultBurst = 2 * 1518
+	// DefaultRows is how many tenants have a row of their own.
+	DefaultRows = 256
+	// MaxWeight is the greatest weight, 1/MaxWeight the least.
+	MaxWeight = 1 << 10
+
+	// window is the part of an epoch that a bucket holds.
+	window = 1. / 8
+	// nothing is the part of a capacity that counts as none of it.
+	nothing = 1e-9
+	// maxCapacity is far beyond any board.
+	maxCapacity = 1e24
+	// maxRatio is how much heavier a row may be than another.
+	maxRatio = 1 << 20
+	// known is how many bytes Expect's vector is kept for.
+	known = 1 << 20
+)
+
+// Config is of what size a Sharer is.
+type Config struct {
+	// Tenants is how many there can be, numbered from 0.
+	Tenants int
+	// Resources are numbered from 0; the last Held of them are held.
+	Resources, Held int
+	// Rows is how many tenants the solver takes one by one.
+	Rows int // 0: DefaultRows
+	// Epoch must be longer than what a division takes.
+	Epoch clock.Duration // 0: DefaultEpoch
+	// Burst is the least that a bucket holds, in bytes.
+	Burst int // 0: DefaultBurst
+}
+
+// Sharer divides a board. No part of it may be used by two goroutines at a time.
+// Nothing but New allocates.
+type Sharer struct {
+	epochLen clock.Duration
+	window   float64 // ns
+	burst    float64
+	flows    int
+	held     int
+
+	epoch   uint32
+	start   clock.Time
+	half    clock.Time
+	tenants []tenant
+	counts  []int64 // two rows of flows for each tenant
+	holds   []int64 // a row of held resources for each tenant
+	holding []int64 // the sum of them
+	active  []int32 // tenants seen in this epoch
+	before  []int32 // and in the one before
+	pools   []pool
+
+	stretch    float64 // of the epoch over its latter half
+	solver     *drf.Solver
+	rows       int
+	perSecond  []float64 // capacities; of what is held, all of it
+	capacity   []float64 // of the epoch
+	asked      []float64
+	weight     []float64
+	demand     []float64
+	grant      []float64
+	heavy      []float64 // of a row of several: the sum of weights
+	shares     []float64 // and of dominant shares
+	row        []float64
+	bottleneck []int32 // of each tenant
+}
+
+// tenant is what is known of one. Its rows in counts are 2i, 2i+1.
+type tenant struct {
+	tokens, rate, burst float64 // bytes, bytes/ns
+	last                clock.Time
+	arrived, admitted   int64
+	late                int64  // what arrived in the latter half
+	epoch               uint32 // the last one that it was seen in
+	scarce              int32  // the pool that refused it last
+	count, vector       uint32 // where in counts it is counted, and its vector is
+	// bytes is what its vector is for; 0: it has none.
+	bytes  float64
+	asked  float64 // bytes that count as arrived in the epoch
+	scale  float64 // its demand, in vectors
+	rest   bool    // its demand is not its vector but what was counted
+	weight float64
+	grant  float32
+	share  float32 // dominant
+	level  float32 // wanted, over its weight
+}
+
+// pool is what nobody has been granted of a flow.
+type pool struct {
+	tokens, rate float64 // a unit, units/ns
+	last         clock.Time
+}
+
+// New makes a Sharer whose first epoch begins at now. All weights are 1, all
+// capacities 0.
+func New(now clock.Time, c Config) (*Sharer, error) {
+	if c.Rows == 0 {
+		c.Rows = DefaultRows
+	}
+	if c.Epoch == 0 {
+		c.Epoch = DefaultEpoch
+	}
+	if c.Burst == 0 {
+		c.Burst = DefaultBurst
+	}
+	flows := c.Resources - c.Held
+	switch {
+	case c.Tenants < 1 || c.Tenants > 1<<20:
+		return nil, fmt.Errorf("fair: %d tenants: want 1 to %d", c.Tenants, 1<<20)
+	case c.Held < 0 || flows < 1 || c.Resources > 1<<10:
+		return nil, fmt.Errorf("fair: %d resources, %d held: want 1 to %d that are not held", c.Resources, c.Held, 1<<10)
+	case c.Rows < 2 || c.Rows > 1<<16:
+		return nil, fmt.Errorf("fair: %d rows: want 2 to %d", c.Rows, 1<<16)
+	case c.Epoch < time.Microsecond || c.Epoch > time.Minute:
+		return nil, fmt.Errorf("fair: epoch of %v: want 1µs to 1m", c.Epoch)
+	case c.Burst < 1 || c.Burst > 1<<30:
+		return nil, fmt.Errorf("fair: burst of %d bytes: want 1 to %d", c.Burst, 1<<30)
+	}
+	rows := min(c.Rows, c.Tenants)
+	s := &Sharer{
+		epochLen: c.Epoch, window: float64(c.Epoch) * window, burst: float64(c.Burst), flows: flows, held: c.Held,
+		epoch: 1, start: now, half: now.Add(c.Epoch / 2),
+		tenants: make([]tenant, c.Tenants),
+		counts:  make([]int64, 2*c.Tenants*flows),
+		holds:   make([]int64, c.Tenants*c.Held),
+		holding: make([]int64, c.Held),
+		active:  make([]int32, 0, c.Tenants),
+		before:  make([]int32, 0, c.Tenants),
+		pools:   make([]pool, flows),
+
+		solver: drf.New(rows, c.Resources), rows: rows,
+		perSecond:  make([]float64, c.Resources),
+		capacity:   make([]float64, c.Resources),
+		asked:      make([]float64, c.Resources),
+		weight:     make([]float64, rows),
+		demand:     make([]float64, rows*c.Resources),
+		grant:      make([]float64, rows),
+		heavy:      make([]float64, rows),
+		shares:     make([]float64, rows),
+		row:        make([]float64, c.Resources),
+		bottleneck: make([]int32, c.Tenants),
+	}
+	for i := range s.tenants {
+		s.tenants[i] = tenant{
+			tokens: s.burst, burst: s.burst, last: now, weight: 1, grant: 1, scarce: -1,
+			count: uint32(2 * i), vector: uint32(2*i + 1),
+		}
+		s.bottleneck[i] = -1
+	}
+	for r := range s.pools {
+		s.pools[r].last = now
+	}
+	return s, nil
+}
+
+// SetCapacity sets how much there is of a resource: of a flow, in its unit a
+// second, of a held one, in its unit. What is added to a flow is free at once
+// and divided from the next epoch on.
+func (s *Sharer) SetCapacity(resource int, amount float64) error {
+	if resource < 0 || resource >= len(s.perSecond) {
+		return fmt.Errorf("fair: resource %d: there are %d", resource, len(s.perSecond))
+	}
+	if !(amount == 0 || amount >= 1 && amount <= maxCapacity) {
+		return fmt.Errorf("fair: capacity %g of resource %d: want 0, or 1 to %g", amount, resource, maxCapacity)
+	}
+	if resource < s.flows {
+		p := &s.pools[resource]
+		s.setPool(p, max(0, p.rate+(amount-s.perSecond[resource])/1e9))
+	}
+	s.perSecond[resource] = amount
+	return nil
+}
+
+// setPool gives a pool a rate. A pool that had none, and no debt, begins full.
+func (s *Sharer) setPool(p *pool, rate float64) {
+	if p.rate == 0 && p.tokens == 0 {
+		p.tokens = rate * s.window
+	}
+	p.rate = rate
+	p.tokens = min(p.tokens, rate*s.window)
+}
+
+// SetWeight sets a tenant's weight, 1/MaxWeight to MaxWeight, from the next epoch
+// on.
+func (s *Sharer) SetWeight(tenant int, weight float64) error {
+	if tenant < 0 || tenant >= len(s.tenants) {
+		return fmt.Errorf("fair: tenant %d: there are %d", tenant, len(s.tenants))
+	}
+	if !(weight >= 1./MaxWeight && weight <= MaxWeight) {
+		return fmt.Errorf("fair: weight %g of tenant %d: want 1/%d to %d", weight, tenant, MaxWeight, MaxWeight)
+	}
+	s.tenants[tenant].weight = weight
+	return nil
+}
+
+// Expect says what a byte that a tenant sends will use of each flow, for as long
+// as nothing has been measured of it. A tenant whose tasks have changed is told
+// again.
+func (s *Sharer) Expect(tenant int, perByte []float64) error {
+	if tenant < 0 || tenant >= len(s.tenants) {
+		return fmt.Errorf("fair: tenant %d: there are %d", tenant, len(s.tenants))
+	}
+	if len(perByte) != s.flows {
+		return fmt.Errorf("fair: %d uses of tenant %d: there are %d flows", len(perByte), tenant, s.flows)
+	}
+	for r, v := range perByte {
+		if !(v >= 0 && v <= 1<<30) {
+			return fmt.Errorf("fair: use %g of resource %d by tenant %d: want 0 to %d", v, r, tenant, 1<<30)
+		}
+	}
+	t := &s.tenants[tenant]
+	any := false
+	for r, v := range perByte {
+		n := int64(math.Ceil(v * known))
+		s.at(t.vector)[r] = n
+		any = any || n > 0
+	}
+	t.bytes = 0
+	if any {
+		t.bytes = known
+	}
+	return nil
+}
+
+// Hold says how much a tenant has of a held resource.
+func (s *Sharer) Hold(tenant, resource int, amount int64) {
+	h := &s.holds[tenant*s.held+resource-s.flows]
+	amount = max(amount, 0)
+	s.holding[resource-s.flows] += amount - *h
+	*h = amount
+}
+
+// Measure adds to what a tenant uses of a flow in this epoch. It is the caller's
+// that both exist.
+func (s *Sharer) Measure(tenant, resource int, amount int64) {
+	t := &s.tenants[tenant]
+	if t.epoch != s.epoch {
+		s.activate(tenant, t)
+	}
+	s.counts[int(t.count)*s.flows+resource] += amount
+}
+
+// Ingress is a packet that arrives; it reports whether it is let in. A tenant
+// that does not exist is not.
+func (s *Sharer) Ingress(now clock.Time, tenant, bytes int) bool {
+	if uint(tenant) >= uint(len(s.tenants)) {
+		return false
+	}
+	t := &s.tenants[tenant]
+	if t.epoch != s.epoch {
+		s.activate(tenant, t)
+	}
+	t.arrived += int64(bytes)
+	if now >= s.half {
+		t.late += int64(bytes)
+	}
+	if now > t.last {
+		t.tokens = min(t.tokens+float64(now-t.last)*t.rate, t.burst)
+		t.last = now
+	}
+	if t.tokens > 0 {
+		t.tokens -= float64(bytes)
+		t.admitted += int64(bytes)
+		return true
+	}
+	return s.spare(now, t, float64(bytes))
+}
+
+func (s *Sharer) activate(i int, t *tenant) {
+	t.epoch = s.epoch
+	t.arrived, t.admitted, t.late = 0, 0, 0
+	clear(s.at(t.count))
+	s.active = append(s.active, int32(i))
+}
+
+// at is a row of counts.
+func (s *Sharer) at(row uint32) []int64 { return s.counts[int(row)*s.flows:][:s.flows] }
+
+// spare lets in what is over the limit when all that it needs is free.
+func (s *Sharer) spare(now clock.Time, t *tenant, bytes float64) bool {
+	if t.scarce >= 0 && s.left(now, &s.pools[t.scarce]) <= 0 {
+		return false
+	}
+	t.scarce = -1
+	vector, per := s.at(t.vector), t.bytes
+	if per == 0 {
+		vector, per = s.at(t.count), float64(t.admitted)
+	}
+	any := int64(0)
+	for r, v := range vector {
+		any |= v
+		if v > 0 && s.left(now, &s.pools[r]) <= 0 {
+			t.scarce = int32(r)
+			return false
+		}
+	}
+	if any == 0 || per == 0 {
+		for r := range s.pools {
+			if s.perSecond[r] > 0 && s.left(now, &s.pools[r]) <= 0 {
+				return false
+			}
+		}
+	} else {
+		for r, v := range vector {
+			s.pools[r].tokens -= float64(v) * bytes / per
+		}
+	}
+	t.admitted += int64(bytes)
+	return true
+}
+
+func (s *Sharer) left(now clock.Time, p *pool) float64 {
+	if now > p.last {
+		p.tokens = min(p.tokens+float64(now-p.last)*p.rate, p.rate*s.window)
+		p.last = now
+	}
+	return p.tokens
+}
+
+// Next is when the epoch ends.
+func (s *Sharer) Next() clock.Time { return s.start.Add(s.epochLen) }
+
+// Epoch ends an epoch, which was as long as it was, and sets the limits for the
+// next. An error leaves the limits as they are.
+func (s *Sharer) Epoch(now clock.Time) error {
+	if now <= s.start {
+		return nil
+	}
+	length := float64(now - s.start)
+	s.stretch = length / float64(max(1, now-s.half))
+	for _, i := range s.before {
+		if t := &s.tenants[i]; t.epoch != s.epoch {
+			s.refill(now, t, 0)
+			t.grant, t.share = 1, 0
+			s.bottleneck[i] = -1
+		}
+	}
+	for r := range s.flows {
+		s.capacity[r] = s.perSecond[r] * length / 1e9
+		s.asked[r] = 0
+	}
+	for h := range s.held {
+		// What the others hold is not asked for here.
+		s.capacity[s.flows+h] = max(s.perSecond[s.flows+h], float64(s.holding[h]))
+		s.asked[s.flows+h] = 0
+	}
+	var err error
+	if len(s.active) <= s.rows {
+		err = s.divide()
+	} else {
+		err = s.divideRows()
+	}
+	if err == nil {
+		for r := range s.flows {
+			free := s.capacity[r] - s.asked[r]
+			if free < s.capacity[r]*nothing {
+				free = 0
+			}
+			p := &s.pools[r]
+			s.left(now, p)
+			s.setPool(p, free/length)
+		}
+		for _, i := range s.active {
+			t := &s.tenants[i]
+			s.refill(now, t, float64(t.grant)*t.asked/length)
+		}
+	}
+	s.before, s.active = s.active, s.before[:0]
+	s.epoch++
+	if s.epoch == 0 { // tenants seen an age ago are not seen now
+		s.epoch = 1
+		for i := range s.tenants {
+			s.tenants[i].epoch = 0
+		}
+	}
+	s.start, s.half = now, now.Add(s.epochLen/2)
+	return err
+}
+
+// refill gives a tenant what it earned until now, and a new rate.
+func (s *Sharer) refill(now clock.Time, t *tenant, rate float64) {
+	if now > t.last {
+		t.tokens += float64(now-t.last) * t.rate
+		t.last = now
+	}
+	t.rate = rate
+	t.burst = max(s.burst, rate*s.window)
+	t.tokens = min(t.tokens, t.burst)
+}
+
+// settle finds what the demand of a tenant is made of.
+func (s *Sharer) settle(t *tenant) {
+	t.asked = max(float64(t.arrived), float64(t.late)*s.stretch)
+	counted := int64(0)
+	for _, v := range s.at(t.count) {
+		counted |= v
+	}
+	t.rest, t.scale = false, 0
+	switch {
+	case counted != 0 && t.admitted > 0:
+		t.count, t.vector = t.vector, t.count
+		t.bytes = float64(t.admitted)
+		t.scale = t.asked / t.bytes
+	case counted != 0 && t.arrived == 0:
+		t.rest, t.scale = true, 1
+	case t.bytes > 0:
+		t.scale = t.asked / t.bytes
+	}
+}
+
+// take writes a tenant's demand to a row.
+func (s *Sharer) take(i int32, row []float64) {
+	t := &s.tenants[i]
+	from := t.vector
+	if t.rest {
+		from = t.count
+	}
+	counts := s.at(from)
+	flows := row[:len(counts)]
+	scale := t.scale
+	for r, v := range counts {
+		flows[r] = float64(v) * scale
+	}
+	for h := range s.held {
+		row[s.flows+h] = float64(s.holds[int(i)*s.held+h])
+	}
+}
+
+// divide gives each active tenant a row.
+func (s *Sharer) divide() error {
+	n, m := len(s.active), len(s.capacity)
+	for k, i := range s.active {
+		s.settle(&s.tenants[i])
+		row := s.demand[k*m:][:m]
+		s.take(i, row)
+		s.weight[k] = s.tenants[i].weight
+	}
+	if err := s.solver.Solve(s.capacity, s.weight[:n], s.demand[:n*m], s.grant[:n]); err != nil {
+		return err
+	}
+	s.sum(n)
+	for k, i := range s.active {
+		t := &s.tenants[i]
+		t.grant, t.share = float32(s.grant[k]), float32(s.solver.Share(k))
+		s.bottleneck[i] = int32(s.solver.Bottleneck(k))
+	}
+	return nil
+}
+
+// sum adds up what n rows got.
+func (s *Sharer) sum(n int) {
+	m := len(s.capacity)
+	for k, g := range s.grant[:n] {
+		row := s.demand[k*m:][:m]
+		asked := s.asked[:len(row)]
+		if g == 1 {
+			for r, d := range row {
+				asked[r] += d
+			}
+			continue
+		}
+		for r, d := range row {
+			asked[r] += g * d
+		}
+	}
+}
+
+// divideRows lets active tenants share rows.
+func (s *Sharer) divideRows() error {
+	m := len(s.capacity)
+	total, top := 0.0, float32(0)
+	for _, i := range s.active {
+		t := &s.tenants[i]
+		s.settle(t)
+		s.take(i, s.row)
+		share := 0.0
+		for r, d := range s.row {
+			if d > 0 {
+				share = max(share, d/s.capacity[r]) // +Inf when there is nothing
+			}
+		}
+		t.share = float32(share)
+		t.level = float32(share / t.weight)
+		if !math.IsInf(share, 1) {
+			total += t.weight
+			top = max(top, t.level)
+		}
+	}
+	low := float32(1 / total)
+	span := uint64(math.Float32bits(max(top, low))-math.Float32bits(low)) + 1
+	place := func(t *tenant) int {
+		if t.level <= low {
+			return 0
+		}
+		return 1 + int(uint64(math.Float32bits(t.level)-math.Float32bits(low))*uint64(s.rows-1)/span)
+	}
+	clear(s.demand)
+	clear(s.heavy)
+	clear(s.shares)
+	for _, i := range s.active {
+		t := &s.tenants[i]
+		if math.IsInf(float64(t.share), 1) {
+			continue
+		}
+		k := place(t)
+		s.take(i, s.row)
+		sum := s.demand[k*m:][:m]
+		for r, d := range s.row {
+			sum[r] += d
+		}
+		s.heavy[k] += t.weight
+		s.shares[k] += float64(t.share)
+	}
+	heaviest := 0.0
+	for k := range s.rows {
+		share := 0.0
+		for r, d := range s.demand[k*m:][:m] {
+			if d > 0 {
+				share = max(share, d/s.capacity[r])
+			}
+		}
+		w := s.heavy[k]
+		if s.shares[k] > 0 {
+			w *= share / s.shares[k]
+		}
+		s.weight[k] = w
+		heaviest = max(heaviest, w)
+	}
+	if heaviest == 0 {
+		heaviest = 1
+	}
+	for k := range s.rows {
+		s.weight[k] = max(s.weight[k], heaviest/maxRatio)
+	}
+	if err := s.solver.Solve(s.capacity, s.weight, s.demand, s.grant); err != nil {
+		return err
+	}
+	s.sum(s.rows)
+	for _, i := range s.active {
+		t := &s.tenants[i]
+		if math.IsInf(float64(t.share), 1) {
+			t.grant, t.share, s.bottleneck[i] = 0, 0, s.missing(i)
+			continue
+		}
+		k := place(t)
+		t.grant = float32(s.grant[k])
+		t.share *= t.grant
+		s.bottleneck[i] = int32(s.solver.Bottleneck(k))
+	}
+	return nil
+}
+
+// missing is a resource that a tenant needs and of which there is nothing.
+func (s *Sharer) missing(i int32) int32 {
+	s.take(i, s.row)
+	for r, d := range s.row {
+		if d > 0 && s.capacity[r] == 0 {
+			return int32(r)
+		}
+	}
+	return -1
+}
+
+// Limit is what a tenant may send, in bytes a second, without what is free.
+func (s *Sharer) Limit(tenant int) float64 { return s.tenants[tenant].rate * 1e9 }
+
+// Grant is the fraction that a tenant got of its demand in the last division; 1
+// for those that had none.
+func (s *Sharer) Grant(tenant int) float64 { return float64(s.tenants[tenant].grant) }
+
+// Share is the dominant share that a tenant got.
+func (s *Sharer) Share(tenant int) float64 { return float64(s.tenants[tenant].share) }
+
+// Bottleneck is the full resource that keeps a tenant from more, or -1.
+func (s *Sharer) Bottleneck(tenant int) int { return int(s.bottleneck[tenant]) }
+
+// Free is what nobody was granted of a flow, in its unit a second.
+func (s *Sharer) Free(resource int) float64 { return s.pools[resource].rate * 1e9 }
+
+// Active is how many tenants have been seen in this epoch.
+func (s *Sharer) Active() int { return len(s.active) }
