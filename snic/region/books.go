@@ -1,0 +1,214 @@
+package region
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Times is what a region did how long.
+type Times struct {
+	In       [States]clock.Duration // by state
+	Accessed clock.Duration         // running, in samples with bytes to handle
+	Work     clock.Duration         // of Accessed, its busiest task at work
+}
+
+// Stats counts what was decided.
+type Stats struct {
+	Decisions [Choices]uint64 // of Launch
+	Refused   [Reasons]uint64
+	PRs       [Causes]uint64 // begun
+	Revived   uint64         // launches without PR
+	Evicted   uint64         // chains that lost their region to another, or to no use
+	Switched  uint64         // regions stopped for another chain
+	Revoked   uint64         // launches that were promised
+	ScaledOut uint64
+	ScaledIn  uint64
+	Overloads uint64 // Overload events
+	Kills     uint64
+}
+
+// Stats is what was counted so far.
+func (f *Fabric) Stats() Stats { return f.stats }
+
+// Times is what a region did until the time of the last call.
+func (f *Fabric) Times(region int) Times {
+	s := &f.slots[region]
+	f.account(f.now, s)
+	return s.times
+}
+
+// View is a region as it is.
+type View struct {
+	State State
+	Cause Cause // of the launch
+	Area  int
+	Chain int        // in it, or on its way; or -1
+	Next  int        // launched afterwards, while Stopping; or -1
+	Seq   uint32     // of the last stop
+	Since clock.Time // of the state
+	Until clock.Time // while Loading; else Never
+	Load  float64    // of its busiest task, in instances: mean over about a monitor period
+}
+
+// Region shows a region.
+func (f *Fabric) Region(i int) View {
+	s := &f.slots[i]
+	v := View{s.state, s.cause, s.area, s.chain, s.next, s.seq, s.since, clock.Never, s.load}
+	if s.state == Loading {
+		v.Until = f.port.until
+	}
+	return v
+}
+
+// Regions is how many there are.
+func (f *Fabric) Regions() int { return len(f.slots) }
+
+// Waiting is how many chains wait for a region.
+func (f *Fabric) Waiting() int { return len(f.waiting) }
+
+// Free is the area of the largest region that is free or has a victim; 0 when
+// there is none.
+func (f *Fabric) Free() int {
+	area := 0
+	for i := range f.slots {
+		if s := &f.slots[i]; s.state == Free || s.state == Victim {
+			area = max(area, s.area)
+		}
+	}
+	return area
+}
+
+// Task is how many instances of a task run, and its load in instances, a mean over
+// about a monitor period.
+func (f *Fabric) Task(id int) (running int, load float64) {
+	if id < 0 || id >= len(f.tasks) {
+		return 0, 0
+	}
+	return f.tasks[id].running, f.tasks[id].load
+}
+
+// account adds the time since the last call to the state's.
+func (f *Fabric) account(now clock.Time, s *slot) {
+	s.times.In[s.state] += now.Sub(s.counted)
+	s.counted = now
+}
+
+// fold ends a running region's part of a sample, and returns its work in ns.
+func (f *Fabric) fold(now clock.Time, s *slot) (busy float64) {
+	any := false
+	for k, t := range f.chains[s.chain].tasks {
+		if b := s.bytes[k]; b > 0 {
+			any = true
+			busy = max(busy, float64(b)*f.tasks[t].perByte)
+			s.bytes[k] = 0
+		}
+	}
+	if any {
+		s.used = now
+		ran := now.Sub(max(f.sampled, s.since))
+		s.times.Accessed += ran
+		s.times.Work += clock.Duration(min(float64(ran), busy))
+	}
+	return busy
+}
+
+// Check says what is not as it must be.
+func (f *Fabric) Check() error {
+	type counts struct{ running, coming, leaving int }
+	want := make([]counts, len(f.tasks))
+	loading, victims := 0, 0
+	var queued []int
+	for i := range f.slots {
+		s := &f.slots[i]
+		if holds := s.state != Free && s.state != Failed; holds != (s.chain != none) {
+			return fmt.Errorf("region %d is %v with chain %d", i, s.state, s.chain)
+		}
+		if s.next != none && s.state != Stopping {
+			return fmt.Errorf("region %d is %v with chain %d to follow", i, s.state, s.next)
+		}
+		for _, id := range [...]int{s.chain, s.next} {
+			if id != none && !f.chains[id].known {
+				return fmt.Errorf("region %d: chain %d is not known", i, id)
+			}
+			if id != none && f.chains[id].area > s.area {
+				return fmt.Errorf("region %d of area %d: chain %d has %d", i, s.area, id, f.chains[id].area)
+			}
+		}
+		var c counts
+		switch s.state {
+		case Queued:
+			queued = append(queued, i)
+			c.coming++
+		case Loading:
+			loading++
+			c.coming++
+			if f.port.region != i {
+				return fmt.Errorf("region %d is loading, the port serves %d", i, f.port.region)
+			}
+		case Running:
+			c.running++
+		case Stopping:
+			c.leaving++
+		case Victim:
+			victims++
+		}
+		if s.chain != none {
+			for _, t := range f.chains[s.chain].tasks {
+				want[t].running += c.running
+				want[t].coming += c.coming
+				want[t].leaving += c.leaving
+			}
+			if f.chains[s.chain].dead && s.state != Stopping && s.state != Loading {
+				return fmt.Errorf("region %d is %v with removed chain %d", i, s.state, s.chain)
+			}
+		}
+		if s.next != none {
+			for _, t := range f.chains[s.next].tasks {
+				want[t].coming++
+			}
+		}
+	}
+	if (loading == 1) != (f.port.region != none) || loading > 1 {
+		return fmt.Errorf("%d regions are loading, the port serves %d", loading, f.port.region)
+	}
+	if victims > f.victims {
+		return fmt.Errorf("%d regions have victims, %d may", victims, f.victims)
+	}
+	inPort := append(slices.Clone(f.port.demand), f.port.others...)
+	slices.Sort(inPort)
+	if !slices.Equal(queued, inPort) {
+		return fmt.Errorf("regions %v are queued, the port knows %v", queued, inPort)
+	}
+	if len(inPort) > 0 && loading == 0 {
+		return fmt.Errorf("the port is idle, regions %v wait for it", inPort)
+	}
+	for t, w := range want {
+		if e := &f.tasks[t]; (counts{e.running, e.coming, e.leaving}) != w {
+			return fmt.Errorf("task %d: counted %d running, %d coming, %d leaving: there are %v", t, e.running, e.coming, e.leaving, w)
+		}
+	}
+	waiting := 0
+	for id := range f.chains {
+		if f.chains[id].waiting {
+			waiting++
+			if !f.knows(id) || !slices.Contains(f.waiting, id) {
+				return fmt.Errorf("chain %d waits, and is in no queue", id)
+			}
+			if f.hosting(id) != none {
+				return fmt.Errorf("chain %d waits, region %d has it", id, f.hosting(id))
+			}
+			if f.smallest(Free, f.chains[id].area) != none || f.oldestVictim(f.chains[id].area) != none {
+				return fmt.Errorf("chain %d waits, and a region is free", id)
+			}
+		}
+	}
+	if waiting != len(f.waiting) {
+		return fmt.Errorf("%d chains wait, the queue has %d", waiting, len(f.waiting))
+	}
+	if next := f.Next(); next <= f.now {
+		return fmt.Errorf("due at %d, at %d it was not done", next, f.now)
+	}
+	return nil
+}
