@@ -31,7 +31,8 @@ same endpoints as live, on modelled links, switches and NICs. Prints every point
 and every ratio beside the published one, and writes FIGURE.json, FIGURE.svg and
 FIGURE.png. The same seed gives the same numbers.
 
-The model's constants come from figures 1.1, 1.2, 2.1, 2.2 and 2.3 alone; all
+The rack's constants come from figures 1.1, 1.2, 2.1, 2.2 and 2.3 alone. The
+traffic of SuperNIC's racks and its prices were fitted to 5.2, 5.3 and 5.8. All
 other figures are predictions. A point should be within 25 % and a ratio within
 20 %; where it is not, the table says why.
 

@@ -11,7 +11,7 @@ const (
 func All() []*Figure {
 	takesNIC := []string{"nic"}
 	takesStore := []string{"keys", "zipf", "object-size", "steered-keys", "hosts", "threads", "nic"}
-	return []*Figure{
+	return append([]*Figure{
 		{
 			ID: "1.1", data: "1.1", Calibration: true, takes: takesNIC, jobs: inFlight,
 			ratios: []ratio{
@@ -187,7 +187,7 @@ func All() []*Figure {
 				{ratio: true, series: "share of 64 MB that 262,144 keys take", least: 1, most: 70, text: reasonAddresses},
 			},
 		},
-	}
+	}, supernic()...)
 }
 
 // sixHostReasons are those of figures 2.4 and 2.11 to 2.14, whose quantities

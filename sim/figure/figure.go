@@ -179,7 +179,7 @@ func Find(ids ...string) ([]*Figure, error) {
 	for _, id := range ids {
 		var f *Figure
 		for _, c := range All() {
-			if c.ID == strings.TrimPrefix(strings.ToLower(id), "fig-") {
+			if c.ID == strings.TrimPrefix(strings.TrimPrefix(strings.ToLower(id), "fig"), "-") {
 				f = c
 			}
 		}

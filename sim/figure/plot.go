@@ -245,7 +245,7 @@ func (r *Result) panel(i int) *plot.Plot {
 	case r.X.Scale == Category:
 		var ticks plot.ConstantTicks
 		for x := xs.low; x <= xs.high; x++ {
-			ticks = append(ticks, plot.Tick{Value: x, Label: names[x]})
+			ticks = append(ticks, plot.Tick{Value: x, Label: wrap(names[x], 0.85*panelWidth/vg.Length(xs.high-xs.low+1.2))})
 		}
 		p.X.Tick.Marker, p.X.Min, p.X.Max = ticks, xs.low-0.6, xs.high+0.6
 	case r.X.Scale == Log:
@@ -259,6 +259,21 @@ func (r *Result) panel(i int) *plot.Plot {
 	grid.Horizontal.Color = chart.Faint
 	p.Add(grid, curves{r, d})
 	return p
+}
+
+// wrap breaks a category's name into lines that are no wider than width, where
+// it has blanks.
+func wrap(name string, width vg.Length) string {
+	style := chart.Text(9)
+	line, text := "", ""
+	for _, word := range strings.Fields(name) {
+		if line != "" && style.Width(line+" "+word) > width {
+			text += line + "\n"
+			line = ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return text + line
 }
 
 // extent is the span of some values.
