@@ -1,6 +1,9 @@
 package dag
 
-import "github.com/quillon/quillon/nf/clock"
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/mat"
+)
 
 // TaskID is a task's index in Deployment.Tasks.
 type TaskID int
@@ -100,41 +103,14 @@ type Regions struct {
 	Bitstream int64 // bytes of the bitstream that fills one
 }
 
-// Road is where a rule sends packets.
-type Road uint8
-
-// The three roads of the match-action table.
-const (
-	ToTasks   Road = iota // to the network tasks of a DAG
-	ToSwitch              // plain switching
-	ToControl             // to the board's control plane
-)
-
-var roadNames = [...]string{"dag", "switch", "control"}
-
-func (r Road) String() string {
-	if int(r) < len(roadNames) {
-		return roadNames[r]
-	}
-	return "?"
-}
-
-// Rule is an entry of the match-action table behind the parser. What Match says
-// is the board's to read.
-type Rule struct {
-	Match    string
-	Priority int // the greatest of those that match counts, of equals the first
-	Road     Road
-	DAG      DAGID // with ToTasks
-}
-
-// Deployment is what is deployed on a board, checked.
+// Deployment is what is deployed on a board, checked. Identifiers are good for
+// one Deployment: a task that comes or goes shifts those of others.
 type Deployment struct {
 	Tasks   []Task   // by name
 	Tenants []Tenant // by name
 	DAGs    []DAG    // as they were given
 	Regions Regions
-	Rules   []Rule // as they were given
+	Rules   []mat.Rule // as they were given; their DAG is a DAGID
 
 	rank []int // of each task: independent tasks come in this order
 }

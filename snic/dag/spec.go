@@ -1,0 +1,602 @@
+package dag
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/quillon/quillon/snic/mat"
+)
+
+// Spec is a deployment on paper. It is a passive value; on disk it is YAML:
+//
+//	regions: {count: 3, area: 2}
+//	tasks:
+//	  fw:  {kind: firewall, reads: [ip-addresses, ports], drops: true, state: true, throughput: 40Gbit, latency: 64ns}
+//	  nat: {kind: napt, reads: [ip-addresses, ports], writes: [ip-addresses, ports], drops: true, state: true}
+//	tenants:
+//	  alice: {weight: 2}
+//	dags:
+//	  - {uid: 7, tenant: alice, run: fw -> nat}
+//	rules:
+//	  - {match: "src:10.0.0.0/8", dag: 7}
+//	  - {match: "all", road: switch}
+//
+// Bytes are numbers with k, M or G behind them, powers of 1024; rates are
+// numbers with bit, kbit, Mbit or Gbit.
+type Spec struct {
+	Regions RegionsSpec           `yaml:"regions" json:"regions"`
+	Tasks   map[string]TaskSpec   `yaml:"tasks" json:"tasks"`
+	Tenants map[string]TenantSpec `yaml:"tenants" json:"tenants"`
+	DAGs    []DAGSpec             `yaml:"dags,omitempty" json:"dags,omitempty"`
+	Rules   []RuleSpec            `yaml:"rules,omitempty" json:"rules,omitempty"`
+
+	source []byte // what Parse read: errors point into it
+}
+
+// RegionsSpec says what chains are loaded into.
+type RegionsSpec struct {
+	Count     int    `yaml:"count" json:"count"`
+	Area      int    `yaml:"area" json:"area"`                               // of each
+	Bitstream string `yaml:"bitstream,omitempty" json:"bitstream,omitempty"` // bytes that fill one; 4000000 unless told
+}
+
+// TaskSpec says what a task is. See Task and Effects.
+type TaskSpec struct {
+	Kind       string            `yaml:"kind" json:"kind"`
+	Args       map[string]string `yaml:"args,omitempty" json:"args,omitempty"`
+	Reads      []string          `yaml:"reads,omitempty" json:"reads,omitempty"`
+	Writes     []string          `yaml:"writes,omitempty" json:"writes,omitempty"`
+	Drops      bool              `yaml:"drops,omitempty" json:"drops,omitempty"`
+	Answers    bool              `yaml:"answers,omitempty" json:"answers,omitempty"`
+	State      bool              `yaml:"state,omitempty" json:"state,omitempty"`
+	Memory     string            `yaml:"memory,omitempty" json:"memory,omitempty"`         // none unless told
+	Throughput string            `yaml:"throughput,omitempty" json:"throughput,omitempty"` // not limited unless told
+	Latency    string            `yaml:"latency,omitempty" json:"latency,omitempty"`       // such as 64ns; 0 unless told
+	Area       *int              `yaml:"area,omitempty" json:"area,omitempty"`             // 1 unless told
+	Bitstream  string            `yaml:"bitstream,omitempty" json:"bitstream,omitempty"`   // in proportion to the area unless told
+	Credits    *int              `yaml:"credits,omitempty" json:"credits,omitempty"`       // DefaultCredits unless told
+	Remote     *bool             `yaml:"remote,omitempty" json:"remote,omitempty"`         // true unless told
+	Endpoint   bool              `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
+}
+
+// TenantSpec says what a tenant may have.
+type TenantSpec struct {
+	Weight *float64 `yaml:"weight,omitempty" json:"weight,omitempty"` // 1 unless told
+}
+
+// DAGSpec is a DAG. Run is the text that ParseOrder reads.
+type DAGSpec struct {
+	UID    uint32 `yaml:"uid" json:"uid"`
+	Tenant string `yaml:"tenant" json:"tenant"`
+	Run    string `yaml:"run" json:"run"`
+}
+
+// RuleSpec is a line of the match-action table: frames that match, in the form
+// of mat.Parse, go to the DAG of a UID, or take a road: switch, control, refuse.
+type RuleSpec struct {
+	Match    string `yaml:"match" json:"match"`
+	Priority int    `yaml:"priority,omitempty" json:"priority,omitempty"`
+	DAG      uint32 `yaml:"dag,omitempty" json:"dag,omitempty"`
+	Road     string `yaml:"road,omitempty" json:"road,omitempty"`
+}
+
+// What a deployment may have at most.
+const (
+	maxTasks     = 1 << 10
+	maxTenants   = 1 << 16
+	maxDAGs      = 1 << 16
+	maxRules     = 1 << 16
+	maxRegions   = 1 << 10
+	maxArea      = 1 << 20
+	maxBitstream = 1 << 30
+	maxMemory    = 1 << 40
+	maxRate      = 10_000_000_000_000
+	maxLatency   = time.Second
+	maxCredits   = 1 << 15
+	maxPriority  = 1 << 30
+	maxSource    = 16 << 20
+	// maxWeight bounds weights from above, 1/maxWeight from below: so no two are
+	// too far from each other to be divided by (snic/drf).
+	maxWeight = 1 << 10
+)
+
+// DefaultBitstream fills a region unless the regions say otherwise: loaded with
+// 800 MB/s it takes the source's 5 ms.
+const DefaultBitstream = 4_000_000
+
+// SpecError is something wrong in a Spec. Error is one line; Excerpt is the
+// place in the source with the lines around it, empty when the Spec was not
+// parsed.
+type SpecError struct {
+	Line, Column int // from 1; 0 when unknown
+	Msg          string
+	Excerpt      string
+}
+
+func (e *SpecError) Error() string {
+	if e.Line == 0 {
+		return "deployment: " + e.Msg
+	}
+	return fmt.Sprintf("deployment:%d:%d: %s", e.Line, e.Column, e.Msg)
+}
+
+// Parse reads YAML. Unknown and repeated fields are errors; all errors are
+// *SpecError.
+func Parse(src []byte) (*Spec, error) {
+	if len(src) > maxSource {
+		return nil, &SpecError{Msg: fmt.Sprintf("%d bytes of YAML, at most %d are read", len(src), maxSource)}
+	}
+	s := &Spec{source: slices.Clone(src)}
+	err := unpanicked(func() error {
+		f, err := parser.ParseBytes(src, 0)
+		if err == nil {
+			err = wholeNumbers(f)
+		}
+		if err == nil {
+			err = yaml.UnmarshalWithOptions(src, s, yaml.Strict())
+		}
+		return err
+	})
+	if err == nil {
+		return s, nil
+	}
+	e := &SpecError{}
+	if errors.As(err, &e) {
+		return nil, e
+	}
+	e.Msg = err.Error()
+	var y yaml.Error
+	if errors.As(err, &y) {
+		e.Msg = y.GetMessage()
+		if t := y.GetToken(); t != nil && t.Position != nil {
+			e.Line, e.Column = t.Position.Line, t.Position.Column
+		}
+		e.Excerpt = yaml.FormatError(err, false, true)
+	}
+	e.Msg, _, _ = strings.Cut(e.Msg, "\n")
+	return nil, e
+}
+
+// ParseDeployment reads YAML and checks it.
+func ParseDeployment(src []byte, known Known) (*Deployment, error) {
+	s, err := Parse(src)
+	if err != nil {
+		return nil, err
+	}
+	return s.Check(known)
+}
+
+// Marshal writes the Spec as YAML that Parse reads back to an equal Spec.
+func (s *Spec) Marshal() ([]byte, error) { return yaml.Marshal(s) }
+
+// wholeNumbers finds a number with a fraction where there must be none: the YAML
+// library rounds it.
+func wholeNumbers(f *ast.File) error {
+	v := &fractions{anchors: map[string]ast.Node{}}
+	for _, d := range f.Docs {
+		if d.Body != nil {
+			ast.Walk(v, d.Body)
+		}
+	}
+	if v.found != nil {
+		return v.found
+	}
+	return nil
+}
+
+type fractions struct {
+	anchors map[string]ast.Node
+	found   *SpecError
+}
+
+func (v *fractions) Visit(n ast.Node) ast.Visitor {
+	if a, ok := n.(*ast.AnchorNode); ok {
+		v.anchors[a.Name.String()] = a.Value
+	}
+	m, ok := n.(*ast.MappingValueNode)
+	if !ok {
+		return v
+	}
+	switch key := m.Key.String(); key {
+	case "args":
+		return nil
+	case "count", "area", "uid", "dag", "priority", "credits":
+		value := ast.Node(m.Value)
+		switch x := value.(type) {
+		case *ast.AnchorNode:
+			value = x.Value
+		case *ast.AliasNode:
+			value = v.anchors[x.Value.String()]
+		}
+		switch value.(type) {
+		case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+			if v.found == nil {
+				v.found = &SpecError{Msg: fmt.Sprintf("%s %s: want a whole number", key, clip(value.String()))}
+				if t := m.Value.GetToken(); t != nil && t.Position != nil {
+					v.found.Line, v.found.Column = t.Position.Line, t.Position.Column
+				}
+			}
+		}
+	}
+	return v
+}
+
+// unpanicked is f's error. The YAML library panics on some input.
+func unpanicked(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = errors.New("this YAML cannot be read")
+		}
+	}()
+	return f()
+}
+
+// Errorf is an error at a place of the Spec, such as "tasks", "fw", "kind" or
+// "dags", 3: for checks that only the board can make.
+func (s *Spec) Errorf(place []any, format string, args ...any) *SpecError {
+	e := &SpecError{Msg: strings.NewReplacer("\n", " ", "\r", " ").Replace(fmt.Sprintf(format, args...))}
+	if s.source == nil {
+		return e
+	}
+	b := (&yaml.PathBuilder{}).Root()
+	for _, step := range place {
+		switch step := step.(type) {
+		case string:
+			b = b.Child(step)
+		case int:
+			b = b.Index(uint(step))
+		}
+	}
+	p := b.Build()
+	_ = unpanicked(func() error {
+		f, err := parser.ParseBytes(s.source, 0)
+		if err != nil {
+			return err
+		}
+		n, err := p.FilterFile(f)
+		if err != nil || n == nil {
+			return err
+		}
+		if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+			n = m.Values[0].Key
+		}
+		if t := n.GetToken(); t != nil && t.Position != nil {
+			e.Line, e.Column = t.Position.Line, t.Position.Column
+		}
+		x, err := p.AnnotateSource(s.source, false)
+		if err == nil {
+			e.Excerpt = string(x)
+		}
+		return err
+	})
+	return e
+}
+
+// Known is what only the board knows.
+type Known struct {
+	// Kind says what is wrong with a network function and its arguments; nil: all
+	// are good.
+	Kind func(kind string, args map[string]string) error
+}
+
+// checking is a Spec that becomes a Deployment.
+type checking struct {
+	*Spec
+	d       *Deployment
+	tasks   map[string]TaskID
+	tenants map[string]TenantID
+	dags    map[uint32]DAGID
+}
+
+// Check says what is wrong with a Spec, or makes a Deployment of it. All errors
+// are *SpecError.
+func (s *Spec) Check(known Known) (*Deployment, error) {
+	c := &checking{s, &Deployment{}, map[string]TaskID{}, map[string]TenantID{}, map[uint32]DAGID{}}
+	for _, check := range []func(Known) *SpecError{c.checkRegions, c.checkTasks, c.checkTenants, c.checkDAGs, c.checkRules} {
+		if err := check(known); err != nil {
+			return nil, err
+		}
+	}
+	c.d.rank = ranks(c.d.Tasks, c.d.DAGs)
+	return c.d, nil
+}
+
+func at(place ...any) []any { return place }
+
+// most is an error when there are more than most.
+func (c *checking) most(what string, n, most int) *SpecError {
+	if n > most {
+		return c.Errorf(at(what), "%d %s, at most %d", n, what, most)
+	}
+	return nil
+}
+
+func (c *checking) checkRegions(Known) *SpecError {
+	r := Regions{Count: c.Regions.Count, Area: c.Regions.Area, Bitstream: DefaultBitstream}
+	switch {
+	case r.Count < 1 || r.Count > maxRegions:
+		return c.Errorf(at("regions", "count"), "regions: count %d: want 1 to %d", r.Count, maxRegions)
+	case r.Area < 1 || r.Area > maxArea:
+		return c.Errorf(at("regions", "area"), "regions: area %d: want 1 to %d", r.Area, maxArea)
+	}
+	if v := c.Regions.Bitstream; v != "" {
+		n, err := parseBytes(v, maxBitstream)
+		if err != nil || n == 0 {
+			return c.Errorf(at("regions", "bitstream"), "regions: bitstream %s: %s", clip(v), wantBytes)
+		}
+		r.Bitstream = n
+	}
+	c.d.Regions = r
+	return nil
+}
+
+func (c *checking) checkTasks(known Known) *SpecError {
+	if err := c.most("tasks", len(c.Tasks), maxTasks); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Tasks)) {
+		x := c.Tasks[name]
+		wrong := func(field, format string, args ...any) *SpecError {
+			return c.Errorf(at("tasks", name, field), "task %s: "+format, append([]any{name}, args...)...)
+		}
+		if !validName(name) {
+			return c.Errorf(at("tasks", name), "task name %q: use letters, digits, '_' and '-', at most 64", clip(name))
+		}
+		t := Task{
+			Name: name, Kind: x.Kind, Args: maps.Clone(x.Args), Area: 1, Credits: DefaultCredits,
+			Remote: x.Remote == nil || *x.Remote, Endpoint: x.Endpoint,
+		}
+		t.Drops, t.Answers, t.State = x.Drops, x.Answers, x.State
+		if t.Kind == "" {
+			return c.Errorf(at("tasks", name), "task %s: kind is missing", name)
+		}
+		if known.Kind != nil {
+			if err := known.Kind(t.Kind, t.Args); err != nil {
+				return wrong("kind", "%v", err)
+			}
+		}
+		var err error
+		if t.Reads, err = ParseField(strings.Join(x.Reads, ",")); err != nil {
+			return wrong("reads", "reads: %v", err)
+		}
+		if t.Writes, err = ParseField(strings.Join(x.Writes, ",")); err != nil {
+			return wrong("writes", "writes: %v", err)
+		}
+		if x.Memory != "" {
+			if t.Memory, err = parseBytes(x.Memory, maxMemory); err != nil {
+				return wrong("memory", "memory %s: %v", clip(x.Memory), err)
+			}
+		}
+		if x.Throughput != "" {
+			if t.Throughput, err = parseRate(x.Throughput); err != nil {
+				return wrong("throughput", "throughput %s: %v", clip(x.Throughput), err)
+			}
+		}
+		if x.Latency != "" {
+			t.Latency, err = time.ParseDuration(x.Latency)
+			if err != nil || t.Latency < 0 || t.Latency > maxLatency {
+				return wrong("latency", "latency %s: want a time such as 64ns or 1.3us, at most %v", clip(x.Latency), maxLatency)
+			}
+		}
+		if x.Area != nil {
+			t.Area = *x.Area
+		}
+		switch {
+		case t.Area < 1 || t.Area > maxArea:
+			return wrong("area", "area %d: want 1 to %d", t.Area, maxArea)
+		case t.Area > c.d.Regions.Area:
+			return wrong("area", "area %d never fits: a region has %d", t.Area, c.d.Regions.Area)
+		}
+		area := int64(c.d.Regions.Area)
+		t.Bitstream = (c.d.Regions.Bitstream*int64(t.Area) + area - 1) / area
+		if x.Bitstream != "" {
+			if t.Bitstream, err = parseBytes(x.Bitstream, maxBitstream); err != nil {
+				return wrong("bitstream", "bitstream %s: %v", clip(x.Bitstream), err)
+			}
+		}
+		if x.Credits != nil {
+			t.Credits = *x.Credits
+		}
+		if t.Credits < 1 || t.Credits > maxCredits {
+			return wrong("credits", "credits %d: want 1 to %d", t.Credits, maxCredits)
+		}
+		c.tasks[name] = TaskID(len(c.d.Tasks))
+		c.d.Tasks = append(c.d.Tasks, t)
+	}
+	return nil
+}
+
+func (c *checking) checkTenants(Known) *SpecError {
+	if err := c.most("tenants", len(c.Tenants), maxTenants); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
+		if !validName(name) {
+			return c.Errorf(at("tenants", name), "tenant name %q: use letters, digits, '_' and '-', at most 64", clip(name))
+		}
+		t := Tenant{Name: name, Weight: 1}
+		if w := c.Tenants[name].Weight; w != nil {
+			t.Weight = *w
+		}
+		if !(t.Weight >= 1./maxWeight && t.Weight <= maxWeight) {
+			return c.Errorf(at("tenants", name, "weight"), "tenant %s: weight %v: want 1/%d to %d", name, t.Weight, maxWeight, maxWeight)
+		}
+		c.tenants[name] = TenantID(len(c.d.Tenants))
+		c.d.Tenants = append(c.d.Tenants, t)
+	}
+	return nil
+}
+
+func (c *checking) checkDAGs(Known) *SpecError {
+	if err := c.most("dags", len(c.DAGs), maxDAGs); err != nil {
+		return err
+	}
+	for i, x := range c.DAGs {
+		if x.UID == 0 {
+			return c.Errorf(at("dags", i), "a DAG needs a uid, from 1 on")
+		}
+		if _, ok := c.dags[x.UID]; ok {
+			return c.Errorf(at("dags", i, "uid"), "DAG %d is there twice", x.UID)
+		}
+		tenant, ok := c.tenants[x.Tenant]
+		if !ok {
+			return c.Errorf(at("dags", i, "tenant"), "DAG %d: unknown tenant %q%s", x.UID, clip(x.Tenant), among(c.tenants))
+		}
+		o, err := ParseOrder(x.Run)
+		if err != nil {
+			return c.Errorf(at("dags", i, "run"), "DAG %d: %v", x.UID, err)
+		}
+		g := DAG{UID: x.UID, Tenant: tenant}
+		for _, name := range o.Tasks {
+			id, ok := c.tasks[name]
+			if !ok {
+				return c.Errorf(at("dags", i, "run"), "DAG %d: unknown NT %q%s", x.UID, name, among(c.tasks))
+			}
+			g.Tasks = append(g.Tasks, id)
+		}
+		if circle := o.circle(); circle != nil {
+			return c.Errorf(at("dags", i, "run"), "DAG %d goes round in a circle: %s", x.UID, strings.Join(circle, " -> "))
+		}
+		for _, e := range o.Edges {
+			g.Edges = append(g.Edges, [2]TaskID{g.Tasks[e[0]], g.Tasks[e[1]]})
+		}
+		c.dags[x.UID] = DAGID(i)
+		c.d.DAGs = append(c.d.DAGs, g)
+	}
+	return nil
+}
+
+func (c *checking) checkRules(Known) *SpecError {
+	if err := c.most("rules", len(c.Rules), maxRules); err != nil {
+		return err
+	}
+	for i, x := range c.Rules {
+		r := mat.Rule{Priority: x.Priority}
+		var err error
+		if x.Match == "" {
+			return c.Errorf(at("rules", i), "rule %d: match is missing (all: every frame)", i+1)
+		}
+		if r.In, r.Match, err = mat.Parse(x.Match); err != nil {
+			return c.Errorf(at("rules", i, "match"), "rule %d: %v", i+1, err)
+		}
+		if x.Priority < -maxPriority || x.Priority > maxPriority {
+			return c.Errorf(at("rules", i, "priority"), "rule %d: priority %d: want -%d to %d", i+1, x.Priority, maxPriority, maxPriority)
+		}
+		switch {
+		case (x.DAG != 0) == (x.Road != ""):
+			return c.Errorf(at("rules", i), "rule %d: want dag: UID or road: switch, control or refuse, one of both", i+1)
+		case x.DAG != 0:
+			id, ok := c.dags[x.DAG]
+			if !ok {
+				return c.Errorf(at("rules", i, "dag"), "rule %d: there is no DAG %d", i+1, x.DAG)
+			}
+			r.Road, r.DAG = mat.Tasks, int(id)
+		case x.Road == "switch":
+			r.Road = mat.Switch
+		case x.Road == "control":
+			r.Road = mat.Control
+		case x.Road == "refuse":
+			r.Road = mat.Refuse
+		default:
+			return c.Errorf(at("rules", i, "road"), "rule %d: road %q: want switch, control or refuse", i+1, clip(x.Road))
+		}
+		c.d.Rules = append(c.d.Rules, r)
+	}
+	return nil
+}
+
+// among says which names are known, as long as they are few.
+func among[V any](known map[string]V) string {
+	switch names := slices.Sorted(maps.Keys(known)); {
+	case len(names) == 0:
+		return " (there are none)"
+	case len(names) <= 12:
+		return " (known: " + strings.Join(names, ", ") + ")"
+	default:
+		return fmt.Sprintf(" (%d are known)", len(names))
+	}
+}
+
+const wantBytes = "want bytes such as 9000, 64k, 2M or 1G"
+
+// parseBytes reads bytes; k, M and G are powers of 1024.
+func parseBytes(s string, most int64) (int64, error) {
+	v, shift := s, 0
+	for i, unit := range []string{"k", "M", "G"} {
+		if x, ok := strings.CutSuffix(s, unit); ok {
+			v, shift = x, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseUint(v, 10, 63)
+	if err != nil {
+		return 0, errors.New(wantBytes)
+	}
+	if n > uint64(most)>>shift {
+		return 0, fmt.Errorf("at most %d", most)
+	}
+	return int64(n) << shift, nil
+}
+
+// parseRate reads bits a second.
+func parseRate(s string) (int64, error) {
+	for _, u := range []struct {
+		suffix string
+		factor float64
+	}{{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}} {
+		if v, ok := strings.CutSuffix(s, u.suffix); ok {
+			f, err := strconv.ParseFloat(v, 64)
+			if n := math.Round(f * u.factor); err == nil && n >= 1 && n <= maxRate {
+				return int64(n), nil
+			}
+			break
+		}
+	}
+	return 0, fmt.Errorf("want a rate such as 10Mbit, 1.5Gbit or 100Gbit, at most %dGbit", int64(maxRate/1e9))
+}
+
+// Task is the task of a name.
+func (d *Deployment) Task(name string) (TaskID, bool) {
+	i, ok := slices.BinarySearchFunc(d.Tasks, name, func(t Task, n string) int { return cmp.Compare(t.Name, n) })
+	return TaskID(i), ok
+}
+
+// Tenant is the tenant of a name.
+func (d *Deployment) Tenant(name string) (TenantID, bool) {
+	i, ok := slices.BinarySearchFunc(d.Tenants, name, func(t Tenant, n string) int { return cmp.Compare(t.Name, n) })
+	return TenantID(i), ok
+}
+
+// Names writes tasks as text: a -> b.
+func (d *Deployment) Names(tasks ...TaskID) string {
+	names := make([]string, len(tasks))
+	for i, t := range tasks {
+		names[i] = d.Tasks[t].Name
+	}
+	return strings.Join(names, " -> ")
+}
+
+// Text is what a DAG was written as, in the form of Order.
+func (d *Deployment) Text(id DAGID) string {
+	g := &d.DAGs[id]
+	at := map[TaskID]int{}
+	var o Order
+	for i, t := range g.Tasks {
+		at[t] = i
+		o.Tasks = append(o.Tasks, d.Tasks[t].Name)
+	}
+	for _, e := range g.Edges {
+		o.Edges = append(o.Edges, [2]int{at[e[0]], at[e[1]]})
+	}
+	return o.String()
+}
