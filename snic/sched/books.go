@@ -1,0 +1,337 @@
+package sched
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Books is what became of packets. Arrived is Left, all Dropped, Inside and Taken
+// together.
+type Books struct {
+	Arrived uint64 // on both roads; without those refused
+	Left    uint64
+	Dropped [reasons]uint64 // by reason
+	Refused [reasons]uint64 // by reason
+	Runs    uint64          // that Next told of: passes through the scheduler
+	Bulk    uint64          // of those arrived, on the bulk road
+	Inside  int             // on the full road
+	Taken   int             // on the bulk road
+	Stored  int             // bytes in the packet store
+}
+
+// Books are the books up to now.
+func (s *Scheduler) Books() Books {
+	b := s.books
+	b.Inside, b.Taken, b.Stored = len(s.packets)-len(s.free), int(s.taken), int(s.store)
+	return b
+}
+
+// Instance is what a region holds.
+type Instance struct {
+	Chain   int // -1: nothing
+	Tasks   int
+	Paused  bool
+	Inside  int // packets that run, on both roads
+	Waiting int // packets that wait at the scheduler for a credit here
+}
+
+// Instance tells of a region; an unknown one holds nothing.
+func (s *Scheduler) Instance(region int) Instance {
+	rg, err := s.instance(region)
+	if err != nil {
+		return Instance{Chain: -1}
+	}
+	return Instance{int(rg.chain), int(rg.n), rg.paused, int(rg.running + rg.taken), int(rg.load - rg.running)}
+}
+
+// Task is an instance of a task. Packets and Bytes were meant for it, since it
+// was placed, before credits were assigned.
+type Task struct {
+	Credits, Free  int
+	Waiting        int // in its queue, with those on their way back to it
+	Packets, Bytes uint64
+}
+
+// Task tells of a task in a region; the zero Task when there is none.
+func (s *Scheduler) Task(region, task int) Task {
+	rg, err := s.instance(region)
+	if err != nil || uint(task) >= uint(rg.n) {
+		return Task{}
+	}
+	t := &rg.tasks[task]
+	return Task{int(t.total), int(t.free), int(t.waiting), t.packets, t.bytes}
+}
+
+// Parked is how many packets wait for an instance of a chain.
+func (s *Scheduler) Parked(chain int) int {
+	if uint(chain) >= uint(len(s.chains)) {
+		return 0
+	}
+	return int(s.chains[chain].parked)
+}
+
+// Tenant is how many packets and bytes of a tenant are inside.
+func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
+	if uint(tenant) >= uint(len(s.tenants)) {
+		return 0, 0
+	}
+	return int(s.tenants[tenant].packets), int(s.tenants[tenant].bytes)
+}
+
+// Demand is what was meant for a visit of a route in this epoch, before credits
+// were assigned, whether there was an instance or not.
+type Demand struct {
+	Route          int
+	Visit          Visit
+	Packets, Bytes uint64
+}
+
+// Demands tells of all visits for which something was meant in this epoch. It
+// looks at nothing else. A route that was changed is there once for each of its
+// forms that still has packets.
+func (s *Scheduler) Demands(yield func(Demand) bool) {
+	for _, i := range s.touched {
+		pl := s.plans[i]
+		for j := range pl.visits {
+			v := &pl.visits[j]
+			if v.packets > 0 && !yield(Demand{int(pl.route), Visit{int(v.chain), v.mask}, v.packets, v.bytes}) {
+				return
+			}
+		}
+	}
+}
+
+// NewEpoch begins a new epoch of Demands, in constant time.
+func (s *Scheduler) NewEpoch() {
+	s.epoch++
+	s.touched = s.touched[:0]
+}
+
+// wants counts what is meant for a visit.
+func (s *Scheduler) wants(slot int32, pl *plan, v *visit, packets, bytes uint64) {
+	if pl.epoch != s.epoch {
+		pl.epoch = s.epoch
+		for i := range pl.visits {
+			pl.visits[i].packets, pl.visits[i].bytes = 0, 0
+		}
+		s.touched = append(s.touched, slot)
+	}
+	v.packets += packets
+	v.bytes += bytes
+}
+
+// Check goes through all that the scheduler knows and tells what does not fit:
+// an error of the scheduler, or calls of its owner that cannot be.
+func (s *Scheduler) Check() error {
+	if s.misuse > 0 {
+		return fmt.Errorf("sched: %d calls for what the caller does not have", s.misuse)
+	}
+	return errors.Join(s.checkPackets(), s.checkRegions(), s.checkHeaders(), s.checkFlows())
+}
+
+func (s *Scheduler) checkPackets() error {
+	b := s.Books()
+	sum := b.Left + uint64(b.Inside) + uint64(b.Taken)
+	for _, n := range b.Dropped {
+		sum += n
+	}
+	if sum != b.Arrived {
+		return fmt.Errorf("sched: %d packets arrived, %d are accounted for", b.Arrived, sum)
+	}
+	if len(s.work) > 0 {
+		return fmt.Errorf("sched: %d packets were not looked at", len(s.work))
+	}
+	inside, bytes := 0, int64(0)
+	tenants, routes, users := make([]tenantState, len(s.tenants)), make([]int32, len(s.routes)), make([]int32, len(s.plans))
+	for p := range s.packets {
+		pk := &s.packets[p]
+		if !pk.inside {
+			continue
+		}
+		inside++
+		bytes += int64(pk.bytes)
+		tenants[pk.tenant].packets++
+		tenants[pk.tenant].bytes += int64(pk.bytes)
+		routes[pk.route]++
+		if pk.finished != (pk.plan == none) {
+			return fmt.Errorf("sched: packet %d has plan %d, finished: %v", p, pk.plan, pk.finished)
+		}
+		if pk.plan != none {
+			users[pk.plan]++
+		}
+	}
+	if inside != b.Inside || bytes != s.store {
+		return fmt.Errorf("sched: %d packets of %d bytes are inside, not %d of %d", inside, bytes, b.Inside, s.store)
+	}
+	for i := range tenants {
+		if t := &s.tenants[i]; t.packets != tenants[i].packets || t.bytes != tenants[i].bytes {
+			return fmt.Errorf("sched: tenant %d has %d packets inside, not %d", i, tenants[i].packets, t.packets)
+		}
+	}
+	for i := range routes {
+		if s.routes[i].inside != routes[i] {
+			return fmt.Errorf("sched: route %d has %d packets inside, not %d", i, routes[i], s.routes[i].inside)
+		}
+	}
+	for i, pl := range s.plans {
+		if pl != nil && (pl.users != users[i] || !pl.current && users[i] == 0) {
+			return fmt.Errorf("sched: plan %d (in force: %v) has %d packets, not %d", i, pl.current, users[i], pl.users)
+		}
+	}
+	return nil
+}
+
+// checkRegions goes through credits and queues.
+func (s *Scheduler) checkRegions() error {
+	taken := int64(0)
+	for r := range s.regions {
+		rg := &s.regions[r]
+		var credits [MaxTasks]int32
+		running, load := int32(0), int32(0)
+		for h := range s.headers {
+			x := &s.headers[h]
+			if int(x.region) != r || x.state < waiting || !s.packets[h>>s.shift].inside {
+				continue
+			}
+			load++
+			if x.state >= ready {
+				running++
+			}
+			for m := x.credits; m != 0; m &= m - 1 {
+				credits[bits.TrailingZeros16(m)]++
+			}
+		}
+		if running != rg.running || load != rg.load {
+			return fmt.Errorf("sched: region %d: %d run and %d in all, not %d and %d", r, running, load, rg.running, rg.load)
+		}
+		taken += int64(rg.taken)
+		for i := range rg.tasks {
+			t := &rg.tasks[i]
+			if t.total-t.free != credits[i]+t.taken {
+				return fmt.Errorf("sched: region %d task %d: %d of %d credits are free, %d and %d are out", r, i, t.free, t.total, credits[i], t.taken)
+			}
+			if rg.chain == none {
+				continue
+			}
+			if err := s.checkQueue(r, i); err != nil {
+				return err
+			}
+		}
+	}
+	if taken != s.taken {
+		return fmt.Errorf("sched: %d packets are taken, not %d", taken, s.taken)
+	}
+	return nil
+}
+
+func (s *Scheduler) checkQueue(r, task int) error {
+	rg := &s.regions[r]
+	t := &rg.tasks[task]
+	n, prev := int32(0), none
+	for h := t.head; h != none; h = s.headers[h].next {
+		x := &s.headers[h]
+		switch {
+		case x.prev != prev || int(x.region) != r || int(x.queue) != task || bits.TrailingZeros16(x.rest) != task:
+			return fmt.Errorf("sched: header %d is in the queue of region %d task %d by mistake", h, r, task)
+		case x.state == waiting && x.credits != 0:
+			return fmt.Errorf("sched: header %d waits and has credits %#x", h, x.credits)
+		case x.state == waiting && rg.paused:
+			return fmt.Errorf("sched: header %d waits in region %d, which is paused", h, r)
+		case x.state < waiting:
+			return fmt.Errorf("sched: header %d in state %d is in a queue", h, x.state)
+		case prev == none && x.state == waiting && t.free > 0:
+			return fmt.Errorf("sched: header %d waits for task %d of region %d, which has %d credits", h, task, r, t.free)
+		}
+		n++
+		prev = h
+	}
+	if n != t.waiting || prev != t.tail {
+		return fmt.Errorf("sched: %d wait for task %d of region %d, not %d", n, task, r, t.waiting)
+	}
+	return nil
+}
+
+// checkHeaders goes through those that wait for something else than credits.
+func (s *Scheduler) checkHeaders() error {
+	parks := 0
+	for h := range s.headers {
+		x := &s.headers[h]
+		pk := &s.packets[h>>s.shift]
+		branch := h & (s.branchesMax() - 1)
+		if !pk.inside || pk.finished || branch >= int(pk.branches) {
+			continue
+		}
+		if x.state < waiting && (x.credits != 0 || x.queue >= 0) {
+			return fmt.Errorf("sched: header %d in state %d has credits %#x, or a place in a queue", h, x.state, x.credits)
+		}
+		if (x.state == held) != (pk.held&(1<<branch) != 0) {
+			return fmt.Errorf("sched: header %d in state %d: %#x are held", h, x.state, pk.held)
+		}
+		switch x.state {
+		case held:
+			// Who is waited for must be one that is yet to get on.
+			if pk.before == none {
+				return fmt.Errorf("sched: header %d waits for nobody", h)
+			}
+			q, y := &s.packets[pk.before], &s.headers[int(pk.before)<<s.shift|branch]
+			if q.plan == pk.plan && (q.stage > pk.stage || q.stage == pk.stage && y.visit > x.visit) {
+				return fmt.Errorf("sched: header %d waits for packet %d, which has got on", h, pk.before)
+			}
+		case parked:
+			parks++
+			c := s.visitOf(int32(h)).chain
+			if len(s.chains[c].open) > 0 || s.chains[c].placed == 0 && !s.plans[pk.plan].current {
+				return fmt.Errorf("sched: header %d waits for chain %d, which has %d instances", h, c, s.chains[c].placed)
+			}
+		case idle:
+			if pk.reason == None && x.visit < s.branchEnd(pk, branch) {
+				return fmt.Errorf("sched: header %d of branch %d is nowhere", h, branch)
+			}
+		}
+	}
+	for i := range s.chains {
+		parks -= int(s.chains[i].parked)
+	}
+	if parks != 0 {
+		return fmt.Errorf("sched: %d more headers are parked than chains know of", parks)
+	}
+	return nil
+}
+
+func (s *Scheduler) branchEnd(pk *packet, branch int) uint8 {
+	pl := s.plans[pk.plan]
+	return pl.branches[int(pl.stages[pk.stage].from)+branch].to
+}
+
+// checkFlows goes through the order of flows.
+func (s *Scheduler) checkFlows() error {
+	known := 0
+	for b := range s.flows.first {
+		for i := s.flows.first[b]; i != none; i = s.flows.e[i].next {
+			known++
+			e := &s.flows.e[i]
+			last, active := none, none
+			for p := e.head; p != none; p = s.packets[p].next {
+				pk := &s.packets[p]
+				if !pk.inside || pk.queue != i || pk.flow != e.hash || pk.tenant != e.tenant {
+					return fmt.Errorf("sched: packet %d is in flow %d by mistake", p, i)
+				}
+				if last = p; pk.finished {
+					continue
+				}
+				if pk.before != active || active != none && s.packets[active].after != p {
+					return fmt.Errorf("sched: packet %d is behind %d, not %d", p, pk.before, active)
+				}
+				active = p
+			}
+			if s.packets[e.head].finished || last != e.tail || active != e.last {
+				return fmt.Errorf("sched: flow %d ends with %d and %d, not %d and %d", i, last, active, e.tail, e.last)
+			}
+		}
+	}
+	if known+len(s.flows.free) != len(s.flows.e) {
+		return fmt.Errorf("sched: %d flows are known, %d free, of %d", known, len(s.flows.free), len(s.flows.e))
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package sched
+
+import "math/bits"
+
+// Take reserves the whole chain, for as many as possible of n packets of a flow,
+// of bytes in all, whose route is one visit. It answers with the region, the mask
+// and how many; 0 when the bulk road is closed, and all go the full road. With
+// one instance, or another spread than PerFlow, packets of several flows may be
+// taken together; otherwise Choose says which go to the same.
+//
+// A packet's credits come back by Give.
+func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask uint16, taken int) {
+	if uint(route) >= uint(len(s.routes)) || n <= 0 || bytes < 0 {
+		return 0, 0, 0
+	}
+	rt := &s.routes[route]
+	if rt.plan == none {
+		return 0, 0, 0
+	}
+	pl := s.plans[rt.plan]
+	if !pl.bulk || rt.inside > 0 && (pl.spread == PerFlow || !pl.anyOrder) {
+		return 0, 0, 0
+	}
+	v := &pl.visits[0]
+	r := s.choose(&s.chains[v.chain], pl.spread, flow)
+	if r == none {
+		return 0, 0, 0
+	}
+	rg := &s.regions[r]
+	got := int32(min(n, MaxCredits))
+	for m := v.mask; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)]
+		if t.head != none {
+			return 0, 0, 0
+		}
+		got = min(got, t.free)
+	}
+	if got <= 0 {
+		return 0, 0, 0
+	}
+	if int(got) < n {
+		bytes = int(float64(bytes) / float64(n) * float64(got))
+	}
+	for m := v.mask; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t.free -= got
+		t.taken += got
+		t.packets += uint64(got)
+		t.bytes += uint64(bytes)
+	}
+	rg.taken += got
+	s.taken += int64(got)
+	s.books.Arrived += uint64(got)
+	s.books.Bulk += uint64(got)
+	s.wants(rt.plan, pl, v, uint64(got), uint64(bytes))
+	return int(r), v.mask, int(got)
+}
+
+// Give returns the credits of n packets of Take, of which so many were dropped.
+// When there were not so many, that is a fault of the caller, which Check tells
+// of, and nothing happens.
+func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
+	if uint(region) >= uint(len(s.regions)) || n < 0 || dropped < 0 || dropped > n || n > int(s.regions[region].taken) {
+		s.misuse++
+		return
+	}
+	rg := &s.regions[region]
+	for m := mask; m != 0; m &= m - 1 {
+		if int(rg.tasks[bits.TrailingZeros16(m)].taken) < n {
+			s.misuse++
+			return
+		}
+	}
+	rg.taken -= int32(n)
+	s.taken -= int64(n)
+	s.books.Left += uint64(n - dropped)
+	s.books.Dropped[ByTask] += uint64(dropped)
+	wanted := false
+	for m := mask; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t.taken -= int32(n)
+		t.free += int32(n)
+		wanted = wanted || t.head != none
+	}
+	if !wanted {
+		return
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		s.serve(int32(region), bits.TrailingZeros16(m))
+	}
+	s.settle()
+}
+
+// Choose is the region that a flow of a route would go to in its first visit, as
+// far as that depends on the flow; -1 when there is none.
+func (s *Scheduler) Choose(route int, flow uint64) int {
+	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
+		return -1
+	}
+	pl := s.plans[s.routes[route].plan]
+	if len(pl.visits) == 0 {
+		return -1
+	}
+	return int(s.choose(&s.chains[pl.visits[0].chain], PerFlow, flow))
+}

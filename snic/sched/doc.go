@@ -1,0 +1,90 @@
+// Package sched is the central scheduler of a SuperNIC: it says when a packet
+// goes to which region, to run which tasks of the chain there. It is a state
+// machine of one thread, without a clock and without frames: a packet is a
+// number, which its owner keeps a frame for. After New only changes of what is
+// configured allocate.
+//
+// # What it knows
+//
+// A region holds an instance of a chain: at most 16 tasks in their order, each
+// with credits, the number of packets that it may have at a time (Place). A
+// route is what became of a DAG: a series of stages, each of them branches that
+// run in parallel, each of them a series of visits. A visit is a chain and a
+// mask: bit i is task i of the chain, tasks without their bit are skipped. Any
+// region that holds the chain will do, so that routes need not change when
+// instances come and go.
+//
+// # The way of a packet
+//
+// Arrive takes a packet into the packet store, which is of bounded size. Next
+// tells what to run now; the body runs it, gives the credit of each task back
+// when the packet leaves it (Release) and says when the packet is back at the
+// scheduler (Return, which gives back what credits are left). A stage with
+// several branches gives one run for each, on copies of the header; the next
+// stage starts when all are back (the synchronisation buffer). A packet that is
+// dropped in one branch is dropped when all are back. What is done comes out of
+// Leave, dropped or not, and only then is its number free and its payload out of
+// the packet store.
+//
+// Credits are reserved for all that is left of a visit, where each of its tasks
+// has one and nobody waits for it; otherwise for as many of the first tasks as
+// possible. Then the packet takes its place in the queue of the first task that
+// is missing, at once, and comes back to the scheduler in the middle of the
+// chain. Queues are strictly first come, first served: a free credit waits for
+// a head that is still on its way back. So nobody starves, and later packets do
+// not run through the chain past one that had to come back. A packet that waits
+// at the scheduler has no credit: there is no deadlock.
+//
+// With Config.Panic a packet gets one credit at a time and comes back after each
+// task, as with PANIC (Lin et al., OSDI 2020), to compare with.
+//
+// # Order
+//
+// Packets of a flow (the same hash and tenant) leave in the order in which they
+// arrived, dropped or not, whatever their routes. With Spread PerFlow they also
+// pass each task in that order. A flow goes to one of the instances by
+// rendezvous hashing: when instances come or go, only flows move that have to.
+// A packet whose instance is not that of the packet before it in its flow waits
+// until that one has done the visit; so what moves is a flow that has drained,
+// and by induction no packet is in a visit in front of an earlier one. Packets
+// that were dropped do not count. With RoundRobin and LeastLoaded packets of a
+// flow may pass each other in between; with AnyOrder they may also leave so.
+//
+// All this holds if regions keep order: of two packets of a flow, the one that
+// Next told first leaves each task first (and, with Panic, returns first from it).
+//
+// # Changes under traffic
+//
+// Pause lets no more packets into a region. Who waits there goes to another
+// instance of the chain, in the middle of a visit, too, or is parked until there
+// is one: this is what buffers packets during stop-and-launch. Who is inside
+// finishes. Remove takes the instance away when it has drained. A moved flow's
+// state is the owner's matter: it moves between Drained and Resume or Place.
+//
+// A packet keeps its plan: when SetRoute changes a route, packets of which a
+// task has run finish as they began, and the later ones of their flow wait for
+// that; all others follow the new route. A packet on an old plan whose chain has
+// no instance any more is dropped (Gone). On a plan that is in force it waits.
+//
+// # The bulk road
+//
+// Where a route is one visit, and the body runs packets to completion as it
+// takes them, a batch needs no descriptors: Take reserves the whole chain for as
+// many packets as possible, and Give returns the credits. Packets on it are not
+// in the packet store. It is closed (0 packets) while packets of the same route
+// are inside on the full road, so that none is passed, and while somebody waits
+// for one of the tasks. What was taken is to be run in the order in which it was
+// taken, and before what Next tells after that. A flow that changes its route is
+// not followed on this road.
+//
+// # Measuring
+//
+// What is wanted is counted before credits are assigned: per instance and task,
+// from its placement on (Instance), and per route and visit, in epochs (Demands,
+// NewEpoch), whether there is an instance or not.
+//
+// Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), sections 5.4.2 and
+// 5.4.3. Not in the source, and chosen here: places in queues, hashing and
+// draining of flows, plans, quotas of tenants and the bulk road. The source
+// sends packets to instances round robin.
+package sched

@@ -1,0 +1,101 @@
+package sched
+
+import "math/bits"
+
+// flows finds the flows of which packets are inside. A flow is a hash and a
+// tenant; tenants do not meet, whatever hashes they send.
+type flows struct {
+	first []int32 // of a bucket
+	e     []flow
+	free  []int32
+	odd   uint64 // multiplier of the hash
+	shift uint
+}
+
+type flow struct {
+	hash       uint64
+	tenant     int32
+	head, tail int32 // packets that have not left, by arrival
+	last       int32 // the last of those that are not finished
+	next       int32 // in the bucket
+}
+
+// newFlows makes room for n flows, in at least twice as many buckets.
+func newFlows(n int, seed uint64) flows {
+	log := uint(bits.Len(uint(n)) + 1)
+	f := flows{
+		first: make([]int32, 1<<log), e: make([]flow, n), free: make([]int32, n),
+		odd: (seed*0xd1342543de82ef95 + 0x9e3779b97f4a7c15) | 1, shift: 64 - log,
+	}
+	for i := range f.first {
+		f.first[i] = none
+	}
+	for i := range f.free {
+		f.free[i] = int32(n - 1 - i)
+	}
+	return f
+}
+
+func (f *flows) bucket(hash uint64, tenant int32) *int32 {
+	x := (hash ^ uint64(tenant)<<40) * f.odd
+	return &f.first[(x^x>>32)*f.odd>>f.shift]
+}
+
+// join makes a packet the last of its flow.
+func (s *Scheduler) join(p int32) {
+	f := &s.flows
+	pk := &s.packets[p]
+	b := f.bucket(pk.flow, pk.tenant)
+	for i := *b; i != none; i = f.e[i].next {
+		e := &f.e[i]
+		if e.hash != pk.flow || e.tenant != pk.tenant {
+			continue
+		}
+		pk.queue = i
+		s.packets[e.tail].next = p
+		e.tail = p
+		if pk.before = e.last; e.last != none {
+			s.packets[e.last].after = p
+		}
+		e.last = p
+		return
+	}
+	i := f.free[len(f.free)-1]
+	f.free = f.free[:len(f.free)-1]
+	f.e[i] = flow{hash: pk.flow, tenant: pk.tenant, head: p, tail: p, last: p, next: *b}
+	*b = i
+	pk.queue = i
+}
+
+// part is called when a packet is finished: those of its flow before which
+// nothing is left may leave.
+func (s *Scheduler) part(p int32) {
+	f := &s.flows
+	pk := &s.packets[p]
+	e := &f.e[pk.queue]
+	if pk.after == none {
+		e.last = pk.before
+	} else {
+		s.packets[pk.after].before = pk.before
+	}
+	if pk.before != none {
+		s.packets[pk.before].after = pk.after
+	}
+	pk.before, pk.after = none, none
+	if e.head != p {
+		return
+	}
+	for p != none && s.packets[p].finished {
+		s.leaving.push(p)
+		p = s.packets[p].next
+	}
+	if e.head = p; p != none {
+		return
+	}
+	b := f.bucket(e.hash, e.tenant)
+	for *b != pk.queue {
+		b = &f.e[*b].next
+	}
+	*b = e.next
+	f.free = append(f.free, pk.queue)
+}

@@ -1,0 +1,589 @@
+package sched
+
+import "math/bits"
+
+// packet is a descriptor.
+type packet struct {
+	flow          uint64
+	bytes         int32
+	tenant        int32
+	route         int32
+	plan          int32 // none when it needs none
+	queue         int32 // of flows; none: its order does not matter
+	next          int32 // after it in its flow, of those that have not left
+	before, after int32 // in its flow, of those that are not finished
+	held          uint16
+	stage         uint8
+	branches      uint8 // of the stage
+	pending       uint8 // of these, how many are not back
+	reason        Reason
+	inside        bool
+	begun         bool // a task has run
+	finished      bool
+	woken         bool // is in work
+}
+
+// What a header does. A header that runs may have a place in a queue as well.
+const (
+	idle    uint8 = iota // nothing in this stage, or nothing any more
+	held                 // waits for the packet before it in its flow
+	parked               // waits for an instance of its chain
+	waiting              // for a credit
+	ready                // for Next
+	running              // is in the region
+)
+
+// header is a copy of a packet's header, of one branch of a stage.
+type header struct {
+	next, prev int32  // in the queue of a task, or among the parked of a chain
+	region     int16  // where it waits or runs
+	rest       uint16 // tasks of the visit that it has no credit for yet
+	run        uint16 // tasks that it was told to run
+	credits    uint16 // those of them whose credits it has
+	term       uint32 // of the region, when it came there
+	queue      int8   // the task in whose queue it is; -1: in none
+	state      uint8
+	visit      uint8
+}
+
+// Arrive takes a packet of so many bytes in, for a route; flow is its hash. The
+// result is its number, 0 to Config.Packets-1, which is its own until Leave. With
+// a reason, the packet was refused and has no number.
+func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reason) {
+	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
+		return s.refuse(UnknownRoute)
+	}
+	if uint(bytes) > 1<<30 || uint(tenant) >= uint(len(s.tenants)) {
+		return s.refuse(BadPacket)
+	}
+	if len(s.free) == 0 {
+		return s.refuse(NoDescriptor)
+	}
+	if s.store+int64(bytes) > s.storeSize {
+		return s.refuse(StoreFull)
+	}
+	tn := &s.tenants[tenant]
+	if tn.packets >= tn.maxPackets || tn.bytes+int64(bytes) > tn.maxBytes {
+		return s.refuse(OverQuota)
+	}
+	s.books.Arrived++
+	s.store += int64(bytes)
+	tn.packets++
+	tn.bytes += int64(bytes)
+	rt := &s.routes[route]
+	rt.inside++
+	pl := s.plans[rt.plan]
+	pl.users++
+	p := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	pk := &s.packets[p]
+	*pk = packet{
+		flow: flow, bytes: int32(bytes), tenant: int32(tenant), route: int32(route), plan: rt.plan,
+		queue: none, next: none, before: none, after: none, inside: true,
+	}
+	if pl.spread == PerFlow || !pl.anyOrder {
+		s.join(p)
+	}
+	s.begin(p, pl)
+	s.settle()
+	return int(p), None
+}
+
+func (s *Scheduler) refuse(r Reason) (int, Reason) {
+	s.books.Refused[r]++
+	return -1, r
+}
+
+// Run is what to run now: the tasks in Mask of the chain in Region, on the copy
+// of the packet's header for Branch.
+type Run struct {
+	Packet, Branch int
+	Region         int
+	Mask           uint16
+}
+
+// Next is what to run now. Runs of a region are to be begun in the order of Next.
+func (s *Scheduler) Next() (Run, bool) {
+	if s.ready.n == 0 {
+		return Run{}, false
+	}
+	h := s.ready.pop()
+	x := &s.headers[h]
+	x.state = running
+	s.books.Runs++
+	return Run{Packet: int(h >> s.shift), Branch: int(h) & (s.branchesMax() - 1), Region: int(x.region), Mask: x.run}, true
+}
+
+// out is the header of a run that Next told of, or none.
+func (s *Scheduler) out(packet, branch int) int32 {
+	if uint(packet) >= uint(len(s.packets)) || uint(branch) >= uint(s.branchesMax()) {
+		s.misuse++
+		return none
+	}
+	h := int32(packet)<<s.shift | int32(branch)
+	if s.headers[h].state != running {
+		s.misuse++
+		return none
+	}
+	return h
+}
+
+// Release gives the credit of a task back, which the packet has left. When it
+// has given it back already, or has none, that is a fault of the caller, which
+// Check tells of, and nothing happens.
+func (s *Scheduler) Release(packet, branch, task int) {
+	h := s.out(packet, branch)
+	if h == none {
+		return
+	}
+	x := &s.headers[h]
+	if uint(task) >= MaxTasks || x.credits&(1<<task) == 0 {
+		s.misuse++
+		return
+	}
+	x.credits &^= 1 << task
+	rg := &s.regions[x.region]
+	rg.tasks[task].free++
+	s.serve(int32(x.region), task)
+	s.settle()
+}
+
+// Return says that what Next told has been run, as far as it came, and gives the
+// credits back that are left. dropped: a task dropped the packet. It is a fault
+// of the caller, and nothing happens, when Next has not told of it.
+func (s *Scheduler) Return(packet, branch int, dropped bool) {
+	h := s.out(packet, branch)
+	if h == none {
+		return
+	}
+	x := &s.headers[h]
+	p := int32(packet)
+	pk := &s.packets[p]
+	r := int32(x.region)
+	rg := &s.regions[r]
+	credits := x.credits
+	for m := credits; m != 0; m &= m - 1 {
+		rg.tasks[bits.TrailingZeros16(m)].free++
+	}
+	x.credits = 0
+	rg.running--
+	again := x.rest != 0 && !dropped
+	stay := again && x.term == rg.term
+	if stay {
+		x.state = waiting
+		if x.queue < 0 {
+			s.enqueue(h, bits.TrailingZeros16(x.rest))
+		}
+		credits |= 1 << x.queue
+	} else {
+		x.state = idle
+		rg.load--
+		if x.queue >= 0 {
+			credits |= 1 << x.queue // who is behind it may be the first now
+			s.dequeue(h)
+		}
+	}
+	// Who waits here comes before the same packet's next visit.
+	for m := credits; m != 0; m &= m - 1 {
+		s.serve(r, bits.TrailingZeros16(m))
+	}
+	switch {
+	case stay:
+	case dropped:
+		pk.drop(ByTask)
+		s.back(p)
+	case again:
+		s.admit(h)
+	default:
+		pl := s.plans[pk.plan]
+		s.wake(p)
+		if x.visit++; x.visit < pl.branches[int(pl.stages[pk.stage].from)+branch].to {
+			s.startVisit(h, pl)
+		} else {
+			s.back(p)
+		}
+	}
+	s.settle()
+}
+
+// Left is a packet that leaves.
+type Left struct {
+	Packet  int
+	Route   int
+	Tenant  int
+	Bytes   int
+	Dropped Reason // None: it goes on its way
+}
+
+// Leave is the next packet that is done. Its number and its room in the packet
+// store are free from now on.
+func (s *Scheduler) Leave() (Left, bool) {
+	if s.leaving.n == 0 {
+		return Left{}, false
+	}
+	p := s.leaving.pop()
+	pk := &s.packets[p]
+	pk.inside = false
+	s.free = append(s.free, p)
+	s.store -= int64(pk.bytes)
+	tn := &s.tenants[pk.tenant]
+	tn.packets--
+	tn.bytes -= int64(pk.bytes)
+	s.routes[pk.route].inside--
+	if pk.reason == None {
+		s.books.Left++
+	} else {
+		s.books.Dropped[pk.reason]++
+	}
+	return Left{int(p), int(pk.route), int(pk.tenant), int(pk.bytes), pk.reason}, true
+}
+
+// begin sends a packet on its way.
+func (s *Scheduler) begin(p int32, pl *plan) {
+	if len(pl.stages) == 0 {
+		s.finish(p)
+	} else {
+		s.startStage(p, 0)
+	}
+}
+
+// startStage sends a packet into the branches of a stage.
+func (s *Scheduler) startStage(p int32, stage uint8) {
+	pk := &s.packets[p]
+	pl := s.plans[pk.plan]
+	st := pl.stages[stage]
+	n := int32(st.to - st.from)
+	pk.stage, pk.branches, pk.pending = stage, uint8(n), uint8(n)
+	first := p << s.shift
+	// All headers say where they are before one of them moves.
+	for i := range n {
+		x := &s.headers[first+i]
+		*x = header{next: none, prev: none, queue: -1, visit: pl.branches[int32(st.from)+i].from}
+	}
+	for i := range n {
+		s.startVisit(first+i, pl)
+	}
+}
+
+// startVisit sends a header into the visit that it is at.
+func (s *Scheduler) startVisit(h int32, pl *plan) {
+	x := &s.headers[h]
+	pk := &s.packets[h>>s.shift]
+	v := &pl.visits[x.visit]
+	x.rest = v.mask
+	s.wants(pk.plan, pl, v, 1, uint64(pk.bytes))
+	s.admit(h)
+}
+
+// visitOf is the visit that a header is at.
+func (s *Scheduler) visitOf(h int32) *visit {
+	return &s.plans[s.packets[h>>s.shift].plan].visits[s.headers[h].visit]
+}
+
+// admit chooses an instance for what is left of a header's visit, and sends it
+// there if it may go. It takes part in no list and has no credits.
+func (s *Scheduler) admit(h int32) {
+	x := &s.headers[h]
+	p := h >> s.shift
+	pk := &s.packets[p]
+	pl := s.plans[pk.plan]
+	c := &s.chains[pl.visits[x.visit].chain]
+	r := s.choose(c, pl.spread, pk.flow)
+	if r == none {
+		if c.placed == 0 && !pl.current {
+			x.state = idle
+			pk.drop(Gone)
+			s.back(p)
+			return
+		}
+		s.park(c, h)
+		return
+	}
+	if pk.before != none && pl.spread == PerFlow && !s.mayFollow(pk, h, r) {
+		x.state = held
+		pk.held |= 1 << (h & int32(s.branchesMax()-1))
+		return
+	}
+	rg := &s.regions[r]
+	x.region, x.term = int16(r), rg.term
+	rg.load++
+	for m := x.rest; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t.packets++
+		t.bytes += uint64(pk.bytes)
+	}
+	s.reserve(h, r, false)
+	s.wake(p)
+}
+
+// choose is an instance of a chain that takes packets; none if there is none.
+func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
+	switch len(c.open) {
+	case 0:
+		return none
+	case 1:
+		return c.open[0]
+	}
+	best := c.open[0]
+	switch spread {
+	case RoundRobin:
+		c.turn++
+		if int(c.turn) >= len(c.open) {
+			c.turn = 0
+		}
+		best = c.open[c.turn]
+	case LeastLoaded:
+		for _, r := range c.open[1:] {
+			if s.regions[r].load < s.regions[best].load {
+				best = r
+			}
+		}
+	default:
+		most := weight(flow, best)
+		for _, r := range c.open[1:] {
+			if w := weight(flow, r); w > most {
+				best, most = r, w
+			}
+		}
+	}
+	return best
+}
+
+// weight is that of a region for a flow: the greatest wins (rendezvous hashing).
+func weight(flow uint64, region int32) uint64 {
+	x := flow ^ uint64(region+1)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// mayFollow reports whether a header may go to region r for its visit: the packet
+// before it in its flow is there, or has done the visit. When that one was
+// dropped in this branch, and is waited for in others, nothing is known of those
+// before it: no.
+func (s *Scheduler) mayFollow(pk *packet, h, r int32) bool {
+	q := &s.packets[pk.before]
+	if q.plan != pk.plan || q.stage < pk.stage {
+		return false
+	}
+	if q.stage > pk.stage {
+		return true
+	}
+	y := &s.headers[pk.before<<s.shift|h&int32(s.branchesMax()-1)]
+	if visit := s.headers[h].visit; y.visit != visit {
+		return y.visit > visit
+	}
+	return y.state >= waiting && int32(y.region) == r && y.term == s.regions[r].term
+}
+
+// reserve takes credits for what is left of a header's visit in region r, as far
+// as possible, and puts it into the queue of the first task that is missing.
+// first: it is the first in the queue of its first task, and leaves it.
+func (s *Scheduler) reserve(h, r int32, first bool) {
+	x := &s.headers[h]
+	rg := &s.regions[r]
+	if first {
+		s.dequeue(h)
+	}
+	m := x.rest
+	for ; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)]
+		if t.free <= 0 || t.head != none && !first {
+			break
+		}
+		t.free--
+		first = false
+		if s.panic {
+			m &= m - 1
+			break
+		}
+	}
+	got := x.rest &^ m
+	x.rest = m
+	if got == 0 {
+		x.state = waiting
+		s.enqueue(h, bits.TrailingZeros16(m))
+		return
+	}
+	x.run, x.credits = got, got
+	x.state = ready
+	rg.running++
+	s.packets[h>>s.shift].begun = true
+	s.ready.push(h)
+	if m != 0 && !s.panic {
+		s.enqueue(h, bits.TrailingZeros16(m))
+	}
+}
+
+// serve gives credits of a task to those who wait for it.
+func (s *Scheduler) serve(r int32, task int) {
+	t := &s.regions[r].tasks[task]
+	for t.free > 0 && t.head != none && s.headers[t.head].state == waiting {
+		s.reserve(t.head, r, true)
+	}
+}
+
+// drop notes why a packet does not go on: the first reason counts.
+func (pk *packet) drop(why Reason) {
+	if pk.reason == None {
+		pk.reason = why
+	}
+}
+
+// back is called when a branch of a stage is done, or has dropped the packet.
+func (s *Scheduler) back(p int32) {
+	pk := &s.packets[p]
+	pk.pending--
+	switch {
+	case pk.pending > 0:
+		s.wake(p)
+	case pk.reason != None || int(pk.stage)+1 == len(s.plans[pk.plan].stages):
+		s.finish(p)
+	default:
+		s.startStage(p, pk.stage+1)
+		s.wake(p)
+	}
+}
+
+// finish is called when a packet is done: it leaves when those before it in its
+// flow have.
+func (s *Scheduler) finish(p int32) {
+	pk := &s.packets[p]
+	pk.finished = true
+	if pk.plan != none {
+		s.unuse(pk.plan)
+		pk.plan = none
+	}
+	if pk.queue == none {
+		s.leaving.push(p)
+		return
+	}
+	s.wake(p)
+	s.part(p)
+}
+
+// wake has the packet after p in its flow looked at: p got on.
+func (s *Scheduler) wake(p int32) {
+	a := s.packets[p].after
+	if a == none {
+		return
+	}
+	if q := &s.packets[a]; q.held != 0 && !q.woken {
+		q.woken = true
+		s.work = append(s.work, a)
+	}
+}
+
+// settle lets those get on whose predecessors did.
+func (s *Scheduler) settle() {
+	for len(s.work) > 0 {
+		p := s.work[len(s.work)-1]
+		s.work = s.work[:len(s.work)-1]
+		pk := &s.packets[p]
+		pk.woken = false
+		m := pk.held
+		pk.held = 0
+		for ; m != 0; m &= m - 1 {
+			s.admit(p<<s.shift | int32(bits.TrailingZeros16(m)))
+		}
+	}
+}
+
+// park lets a header wait for an instance of its chain.
+func (s *Scheduler) park(c *chain, h int32) {
+	x := &s.headers[h]
+	x.state = parked
+	x.next, x.prev = none, c.tail
+	if c.tail == none {
+		c.head = h
+	} else {
+		s.headers[c.tail].next = h
+	}
+	c.tail = h
+	c.parked++
+}
+
+// unlink takes a header out of those that wait for an instance.
+func (s *Scheduler) unlink(c *chain, h int32) {
+	x := &s.headers[h]
+	s.cut(x, &c.head, &c.tail)
+	c.parked--
+}
+
+// unpark has all that wait for an instance of a chain choose again.
+func (s *Scheduler) unpark(c *chain) {
+	// One that is parked again comes behind those that are not looked at yet.
+	for n := c.parked; n > 0; n-- {
+		h := c.head
+		s.unlink(c, h)
+		s.headers[h].state = idle
+		s.admit(h)
+	}
+}
+
+// enqueue puts a header at the end of the queue of a task.
+func (s *Scheduler) enqueue(h int32, task int) {
+	x := &s.headers[h]
+	t := &s.regions[x.region].tasks[task]
+	x.queue = int8(task)
+	x.next, x.prev = none, t.tail
+	if t.tail == none {
+		t.head = h
+	} else {
+		s.headers[t.tail].next = h
+	}
+	t.tail = h
+	t.waiting++
+}
+
+// dequeue takes a header out of the queue that it is in.
+func (s *Scheduler) dequeue(h int32) {
+	x := &s.headers[h]
+	t := &s.regions[x.region].tasks[x.queue]
+	s.cut(x, &t.head, &t.tail)
+	t.waiting--
+	x.queue = -1
+}
+
+// cut takes a header out of a list.
+func (s *Scheduler) cut(x *header, head, tail *int32) {
+	if x.prev == none {
+		*head = x.next
+	} else {
+		s.headers[x.prev].next = x.next
+	}
+	if x.next == none {
+		*tail = x.prev
+	} else {
+		s.headers[x.next].prev = x.prev
+	}
+	x.next, x.prev = none, none
+}
+
+// ring is a queue of bounded size.
+type ring struct {
+	e    []int32
+	at   uint32 // the first
+	n    uint32
+	mask uint32
+}
+
+func newRing(n int) ring {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return ring{e: make([]int32, size), mask: uint32(size - 1)}
+}
+
+func (r *ring) push(v int32) {
+	r.e[(r.at+r.n)&r.mask] = v
+	r.n++
+}
+
+func (r *ring) pop() int32 {
+	v := r.e[r.at&r.mask]
+	r.at++
+	r.n--
+	return v
+}
