@@ -14,9 +14,8 @@ type ChainID int
 const (
 	// MaxChain is how many tasks a chain may have: a mask has a bit for each.
 	MaxChain = 16
-	// DefaultChains is how many chains Chains makes unless told otherwise: with
-	// the source's 4 MB a bitstream they fill the 10 GB of its board's memory
-	// once or twice.
+	// DefaultChains is how many chains Chains makes unless told otherwise. Where
+	// each fills a region, 2500 of the source's 4 MB fill its board's 10 GB.
 	DefaultChains = 4096
 )
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -245,7 +246,12 @@ func unpanicked(f func() error) (err error) {
 // Errorf is an error at a place of the Spec, such as "tasks", "fw", "kind" or
 // "dags", 3: for checks that only the board can make.
 func (s *Spec) Errorf(place []any, format string, args ...any) *SpecError {
-	e := &SpecError{Msg: strings.NewReplacer("\n", " ", "\r", " ").Replace(fmt.Sprintf(format, args...))}
+	e := &SpecError{Msg: strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, fmt.Sprintf(format, args...))}
 	if s.source == nil {
 		return e
 	}
