@@ -1,0 +1,112 @@
+package hop
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+var be = binary.BigEndian
+
+// EtherTypes and sizes.
+const (
+	EtherType = 0x88B5 // of the last hop
+	Control   = 0x8808 // MAC control: PFC and PAUSE
+
+	Overhead = headerLen - addresses // what a frame grows by
+	MinFrame = 60                    // without FCS
+
+	addresses = 12
+	headerLen = 46
+	version   = 1
+
+	opPause = 0x0001
+	opPFC   = 0x0101
+)
+
+// kind of a frame of this layer.
+type kind uint8
+
+const (
+	data kind = iota
+	ack
+	nak
+	hello
+	numKinds
+)
+
+// header is what a frame says.
+type header struct {
+	kind        kind
+	length      int
+	epoch, peer uint64
+	seq, ack    uint32
+}
+
+// castagnoli is filled by hash/crc32 once, and is constant.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sum is the CRC of a frame of which only end bytes count.
+func sum(p []byte, end int) uint32 {
+	c := crc32.Update(0, castagnoli, p[:42])
+	return crc32.Update(c, castagnoli, p[headerLen:end])
+}
+
+// encode writes the header, behind the addresses, and the CRC.
+func encode(p []byte, h header) {
+	be.PutUint16(p[12:], EtherType)
+	p[14], p[15] = version, byte(h.kind)
+	be.PutUint16(p[16:], uint16(h.length))
+	be.PutUint64(p[18:], h.epoch)
+	be.PutUint64(p[26:], h.peer)
+	be.PutUint32(p[34:], h.seq)
+	be.PutUint32(p[38:], h.ack)
+	be.PutUint32(p[42:], sum(p, headerLen+h.length))
+}
+
+// decode reads the header of a frame, if it is one and is undamaged.
+func decode(p []byte) (h header, ok bool) {
+	if len(p) < headerLen || be.Uint16(p[12:]) != EtherType || p[14] != version || p[15] >= byte(numKinds) {
+		return h, false
+	}
+	h = header{kind(p[15]), int(be.Uint16(p[16:])), be.Uint64(p[18:]), be.Uint64(p[26:]), be.Uint32(p[34:]), be.Uint32(p[38:])}
+	if headerLen+h.length > len(p) || h.epoch == 0 || h.kind == data && h.length < 2 || h.kind != data && h.length != 0 {
+		return h, false
+	}
+	return h, be.Uint32(p[42:]) == sum(p, headerLen+h.length)
+}
+
+// EncodePause writes a PFC frame of MinFrame bytes: a pause of quanta, of 512
+// bit times each, for a class from 0 to 7; 0 ends it.
+//
+//	0 01-80-C2-00-00-01 | 6 source | 12 8808 | 14 0101 | 16 class vector
+//	18 quanta of class 0 | 20 ... | 34 zeros
+func EncodePause(p []byte, src [6]byte, class int, quanta uint16) {
+	p = p[:MinFrame]
+	clear(p)
+	e := hdr.Ethernet(p)
+	e.SetDst([6]byte{1, 0x80, 0xC2, 0, 0, 1})
+	e.SetSrc(src)
+	e.SetEtherType(Control)
+	be.PutUint16(p[14:], opPFC)
+	be.PutUint16(p[16:], 1<<class)
+	be.PutUint16(p[18+2*class:], quanta)
+}
+
+// DecodePause reports whether p is a PFC frame for the class, or a PAUSE of
+// everything (IEEE 802.3 annex 31B), and how long it asks for.
+func DecodePause(p []byte, class int) (quanta uint16, ok bool) {
+	if len(p) < 18 || be.Uint16(p[12:]) != Control {
+		return 0, false
+	}
+	switch be.Uint16(p[14:]) {
+	case opPause:
+		return be.Uint16(p[16:]), true
+	case opPFC:
+		if len(p) >= 34 && be.Uint16(p[16:])&(1<<class) != 0 {
+			return be.Uint16(p[18+2*class:]), true
+		}
+	}
+	return 0, false
+}
