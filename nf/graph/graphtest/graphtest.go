@@ -96,7 +96,14 @@ func (x *Test) frame(b *packet.Buf) Frame {
 // New makes an app of kind with every input and output joined to the test.
 func New(t testing.TB, kind graph.Kind, args graph.Args) *Test {
 	t.Helper()
-	x := build(t, kind, args, true)
+	return NewOuter(t, []graph.Kind{kind}, args)
+}
+
+// NewOuter is New of the first kind; the others may run inside it.
+func NewOuter(t testing.TB, kinds []graph.Kind, args graph.Args) *Test {
+	t.Helper()
+	kind := kinds[0]
+	x := build(t, kinds, args, true)
 	for _, in := range kind.In {
 		if err := x.Inst.AddTrace("in-"+in, 64, ""); err != nil {
 			t.Fatal(err)
@@ -118,8 +125,9 @@ func New(t testing.TB, kind graph.Kind, args graph.Args) *Test {
 	return x
 }
 
-func build(t testing.TB, kind graph.Kind, args graph.Args, record bool) *Test {
+func build(t testing.TB, kinds []graph.Kind, args graph.Args, record bool) *Test {
 	t.Helper()
+	kind := kinds[0]
 	pool, err := packet.NewPool(Slots, SlotSize, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +151,7 @@ func build(t testing.TB, kind graph.Kind, args graph.Args, record bool) *Test {
 		ports["out-"+n] = []port.Port{e}
 		spec.Links = append(spec.Links, App+"."+n+" -> out-"+n+".in")
 	}
-	cfg := graph.Config{Spec: spec, Kinds: []graph.Kind{kind}, Ports: ports, Clock: x.Clock, Seed: 1}
+	cfg := graph.Config{Spec: spec, Kinds: kinds, Ports: ports, Clock: x.Clock, Seed: 1}
 	if record {
 		cfg.OnDrop = func(b *packet.Buf) { x.got.Dropped = append(x.got.Dropped, x.frame(b)) }
 	}
@@ -267,10 +275,16 @@ type Loop struct {
 // of its inputs.
 func NewLoop(t testing.TB, kind graph.Kind, args graph.Args, in string, frames ...[]byte) *Loop {
 	t.Helper()
+	return NewOuterLoop(t, []graph.Kind{kind}, args, in, frames...)
+}
+
+// NewOuterLoop is NewLoop of the first kind; the others may run inside it.
+func NewOuterLoop(t testing.TB, kinds []graph.Kind, args graph.Args, in string, frames ...[]byte) *Loop {
+	t.Helper()
 	if len(frames) > packet.MaxBatch {
 		t.Fatalf("%d frames are more than a batch", len(frames))
 	}
-	l := &Loop{x: build(t, kind, args, false), in: "in-" + in, frames: frames, now: Start}
+	l := &Loop{x: build(t, kinds, args, false), in: "in-" + in, frames: frames, now: Start}
 	t.Cleanup(l.x.check)
 	return l
 }
@@ -303,13 +317,18 @@ func Allocs(t testing.TB, kind graph.Kind, args graph.Args, in string, frames ..
 // Benchmark reports ns/packet of the frames through one app, with the copy of
 // each frame into its buffer.
 func Benchmark(b *testing.B, kind graph.Kind, args graph.Args, in string, frames ...[]byte) {
-	l := NewLoop(b, kind, args, in, frames...)
+	NewLoop(b, kind, args, in, frames...).Benchmark(b)
+}
+
+// Benchmark reports ns/packet of the frames, with the copy of each frame into its
+// buffer.
+func (l *Loop) Benchmark(b *testing.B) {
 	l.Breath()
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
 		l.Breath()
-		n += len(frames)
+		n += len(l.frames)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/packet")
 }
