@@ -102,8 +102,8 @@
 //     before new packets; then open the region.
 //   - Evict: the region has no longer the chain. Packets for a chain that is in no
 //     region are a new demand.
-//   - Revoke: a launch that was promised is off. One on demand waits again.
-//   - Share: a chain that waited is served by the region named.
+//   - Revoke: a launch that was promised is off. One on demand (Event.Cause) waits again.
+//   - Share: a chain that waited is served by the region named, once it runs.
 //   - Refuse: a chain that waited cannot be launched any more: what is
 //     buffered for it is dropped.
 //   - Freed: a region is free, or has a victim, and nobody here waits for it:

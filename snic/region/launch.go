@@ -152,8 +152,6 @@ func (f *Fabric) decide(now clock.Time, d Demand) Decision {
 	if full {
 		f.unwait(id)
 		dec.Choice, dec.Reason = Refused, QueueFull
-	} else {
-		f.book(id, d.Rate)
 	}
 	return dec
 }
@@ -330,7 +328,7 @@ func (f *Fabric) revive(now clock.Time, i int, c Cause) {
 		f.shift(now, s.chain, 0, 1, 0)
 		return
 	}
-	f.run(now, i)
+	f.run(now, i, 0)
 }
 
 // fits reports whether a region in service is large enough.

@@ -93,6 +93,10 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	if e.coming+e.leaving > 0 {
 		return
 	}
+	if e.under > f.sampled { // its instances changed within the sample
+		e.under = now
+		return
+	}
 	n := float64(e.running)
 	excess := work - n*dt*f.cfg.Over
 	if e.over == clock.Never {

@@ -113,7 +113,7 @@ const (
 	ScaleIn              // Chain, Region that stops
 	Overload             // Task that would be scaled out, were there a region
 	Evict                // Region, Chain that is no longer there
-	Revoke               // Region, Chain that will not be launched there
+	Revoke               // Region, Chain that will not be launched there, Cause (OnDemand: it waits again)
 	Kill                 // Region, Chain that did not stop
 	Share                // Chain that waited, Region that has its tasks
 	Refuse               // Chain that waited, Reason
@@ -489,6 +489,9 @@ func (f *Fabric) shift(now clock.Time, id, running, coming, leaving int) {
 		if e.running == 0 {
 			e.load = 0
 		}
+		if e.running+e.coming == 0 {
+			e.booked = 0
+		}
 		e.restart(now)
 	}
 }
@@ -551,16 +554,20 @@ func (f *Fabric) revoke(now clock.Time, i int) {
 	s := &f.slots[i]
 	f.dequeue(i)
 	f.shift(now, s.chain, 0, -1, 0)
+	f.revoked(now, i, s.chain)
+}
+
+// revoked tells that a launch is off.
+func (f *Fabric) revoked(now clock.Time, i, id int) {
 	f.stats.Revoked++
-	f.tell(now, Revoke, i, s.chain)
+	f.emit(Event{Kind: Revoke, Cause: f.slots[i].cause, At: now, Region: i, Chain: id, Task: none})
 }
 
 // unclaim takes back what a Stopping region is for.
 func (f *Fabric) unclaim(now clock.Time, i int) {
 	s := &f.slots[i]
 	f.shift(now, s.next, 0, -1, 0)
-	f.stats.Revoked++
-	f.tell(now, Revoke, i, s.next)
+	f.revoked(now, i, s.next)
 	s.next = none
 }
 
@@ -608,20 +615,20 @@ func (f *Fabric) startPR(now clock.Time) bool {
 // loaded ends a PR.
 func (f *Fabric) loaded(now clock.Time, i int) {
 	s := &f.slots[i]
-	f.shift(now, s.chain, 0, -1, 0)
 	if f.chains[s.chain].dead {
+		f.shift(now, s.chain, 0, -1, 0)
 		f.evict(now, i)
 		return
 	}
-	f.run(now, i)
+	f.run(now, i, -1)
 }
 
-// run opens a region.
-func (f *Fabric) run(now clock.Time, i int) {
+// run opens a region; coming is -1 when its chain was counted as on its way.
+func (f *Fabric) run(now clock.Time, i, coming int) {
 	s := &f.slots[i]
 	f.enter(now, i, Running)
 	s.used, s.load = now, 0
-	f.shift(now, s.chain, 1, 0, 0)
+	f.shift(now, s.chain, 1, coming, 0)
 	f.emit(Event{Kind: Run, Cause: s.cause, At: now, Region: i, Chain: s.chain, Task: none})
 }
 
@@ -667,8 +674,7 @@ func (f *Fabric) drained(now clock.Time, i int) {
 	f.shift(now, old, 0, 0, -1)
 	switch {
 	case next == old:
-		f.shift(now, old, 0, -1, 0)
-		f.run(now, i)
+		f.run(now, i, -1)
 	case next != none:
 		f.stats.Evicted++
 		f.tell(now, Evict, i, old)
@@ -754,8 +760,7 @@ func (f *Fabric) Fail(now clock.Time, region int) bool {
 	case Loading:
 		f.port.region = none
 		f.shift(now, s.chain, 0, -1, 0)
-		f.stats.Revoked++
-		f.tell(now, Revoke, region, s.chain)
+		f.revoked(now, region, s.chain)
 		again = s.chain
 	case Stopping:
 		if s.next != none {

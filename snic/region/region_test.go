@@ -248,7 +248,10 @@ func TestWhichRegion(t *testing.T) {
 
 func TestPreLaunch(t *testing.T) {
 	b := newBoard(t, Default(3, 1))
-	pre := func(id int, want Choice, region int) { t.Helper(); b.choice(Demand{Chain: id, Pre: true}, want, region) }
+	pre := func(id int, want Choice, region int) {
+		t.Helper()
+		b.choice(Demand{Chain: id, Pre: true}, want, region)
+	}
 	pre(0, LoadFree, 0)
 	pre(1, LoadFree, 1)
 	pre(2, LoadFree, 2)
