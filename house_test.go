@@ -34,6 +34,7 @@ var doors = map[string][]string{
 	"rack/demo":    {"*"}, // a program: wires rack, tor and controlplane together
 	"sim":          {"nf", "tor", "snic", "rack"},
 	"sim/figure":   {"nf", "tor", "snic", "rack", "sim", "internal/chart"},
+	"sim/plan":     {"nf", "snic", "sim", "internal/chart"},
 	"controlplane": {"nf", "p4src", "internal/ethtool"},
 	"p4src":        {},
 	"cmd":          {"*"},

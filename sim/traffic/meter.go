@@ -130,11 +130,11 @@ func (s *Series) Spread(n int64) (mean, deviation float64) {
 type Meter struct {
 	s     slicer
 	stats Stats
-	// Closed, if set, is told the bytes of all endpoints in n intervals each.
-	Closed func(bytes float64, n int64)
+	// Closed, if set, is told the bytes of each rack in n intervals each; good
+	// until it returns.
+	Closed func(racks []float64, n int64)
 
 	source Source
-	rackOf []int // of each endpoint
 	racks  map[string]int
 	rack   []float64 // in the open interval
 }
@@ -150,7 +150,9 @@ type Stats struct {
 	// the interval in which they came.
 	Late      int64
 	Endpoints []Series
-	Racks     []Series
+	Racks     []Series // in the order in which they appeared
+	RackOf    []int    // of each endpoint
+	Names     []string // of the racks
 	Total     Series
 	Timeline  Timeline
 }
@@ -169,16 +171,17 @@ func NewMeter(src Source, interval clock.Duration) (*Meter, error) {
 
 // Add adds an event.
 func (m *Meter) Add(e Event) error {
-	for len(m.rackOf) <= e.Endpoint {
-		name := m.source.Endpoints()[len(m.rackOf)].Rack
+	for len(m.stats.RackOf) <= e.Endpoint {
+		name := m.source.Endpoints()[len(m.stats.RackOf)].Rack
 		id, ok := m.racks[name]
 		if !ok {
 			id = len(m.racks)
 			m.racks[name] = id
 			m.rack = append(m.rack, 0)
 			m.stats.Racks = append(m.stats.Racks, Series{})
+			m.stats.Names = append(m.stats.Names, name)
 		}
-		m.rackOf = append(m.rackOf, id)
+		m.stats.RackOf = append(m.stats.RackOf, id)
 		m.stats.Endpoints = append(m.stats.Endpoints, Series{})
 	}
 	m.stats.Events++
@@ -190,28 +193,28 @@ func (m *Meter) row(int64) {
 	for _, e := range m.s.touched {
 		b := m.s.bytes[e]
 		m.stats.Endpoints[e].add(b)
-		m.rack[m.rackOf[e]] += b
+		m.rack[m.stats.RackOf[e]] += b
 		total += b
-	}
-	for _, e := range m.s.touched {
-		if r := m.rackOf[e]; m.rack[r] > 0 {
-			m.stats.Racks[r].add(m.rack[r])
-			m.rack[r] = 0
-		}
 	}
 	if total > 0 {
 		m.stats.Total.add(total)
 	}
 	m.stats.Timeline.add(total, 1)
 	if m.Closed != nil {
-		m.Closed(total, 1)
+		m.Closed(m.rack, 1)
+	}
+	for _, e := range m.s.touched {
+		if r := m.stats.RackOf[e]; m.rack[r] > 0 {
+			m.stats.Racks[r].add(m.rack[r])
+			m.rack[r] = 0
+		}
 	}
 }
 
 func (m *Meter) idle(n int64) {
 	m.stats.Timeline.add(0, n)
 	if m.Closed != nil {
-		m.Closed(0, n)
+		m.Closed(m.rack, n)
 	}
 }
 

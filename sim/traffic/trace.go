@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -316,17 +317,28 @@ func (c *capture) source(b []byte) (int, error) {
 	return id, err
 }
 
-// Step is the time between lines of one endpoint, as the trace's beginning has
-// it: the shortest of several. An interval that is shorter makes peaks of what
-// the trace has added up already. 0 when nothing repeats.
+// Step is the time that lines stand for, as the trace's beginning has it: the
+// shortest between two of one endpoint, if most others are multiples of it; or
+// what all times are multiples apart, if that is longer. An interval that is
+// shorter makes peaks of what the trace has added up already. In a trace of
+// packets it is a short time, or 0.
 func Step(s Source) (clock.Duration, error) {
 	const look = 1 << 14
 	enough := errors.New("enough")
 	last := map[int]clock.Time{}
-	n, step := 0, clock.Duration(0)
+	var gaps []clock.Duration
+	var first clock.Time
+	grid := clock.Duration(0)
+	n := 0
 	err := s.Each(func(e Event) error {
-		if at, ok := last[e.Endpoint]; ok && e.Time > at && (step == 0 || e.Time.Sub(at) < step) {
-			step = e.Time.Sub(at)
+		if n == 0 {
+			first = e.Time
+		}
+		for a := e.Time.Sub(first).Abs(); a != 0; {
+			grid, a = a, grid%a
+		}
+		if at, ok := last[e.Endpoint]; ok && e.Time > at {
+			gaps = append(gaps, e.Time.Sub(at))
 		}
 		last[e.Endpoint] = e.Time
 		if n++; n == look {
@@ -334,8 +346,20 @@ func Step(s Source) (clock.Duration, error) {
 		}
 		return nil
 	})
-	if errors.Is(err, enough) {
-		err = nil
+	if err != nil && !errors.Is(err, enough) {
+		return 0, err
 	}
-	return step, err
+	if len(gaps) == 0 {
+		return grid, nil
+	}
+	step, fit := slices.Min(gaps), 0
+	for _, g := range gaps {
+		if off := g % step; min(off, step-off) <= step/50 {
+			fit++
+		}
+	}
+	if fit*10 < len(gaps)*9 {
+		return grid, nil
+	}
+	return max(step, grid), nil
 }

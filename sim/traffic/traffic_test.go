@@ -332,7 +332,12 @@ func TestMeterModel(t *testing.T) {
 		m, _ := NewMeter(src, interval)
 		var closed int64
 		closedBytes := 0.0
-		m.Closed = func(b float64, n int64) { closed, closedBytes = closed+n, closedBytes+b*float64(n) }
+		m.Closed = func(racks []float64, n int64) {
+			closed += n
+			for _, b := range racks {
+				closedBytes += b * float64(n)
+			}
+		}
 		if err := src.Each(m.Add); err != nil {
 			t.Fatal(err)
 		}
@@ -470,8 +475,10 @@ func TestTimeline(t *testing.T) {
 
 func TestStep(t *testing.T) {
 	for in, want := range map[string]clock.Duration{
-		"1,a,1\n2,b,1\n2.5,a,1\n7,b,1\n7.5,a,1\n": 1500 * time.Millisecond,
-		"1,a,1\n2,b,1\n": 0,
+		"1,a,1\n2,b,1\n2.5,a,1\n8,b,1\n8.501,a,1\n": 1500 * time.Millisecond,
+		"1,a,1\n2,b,1\n3,a,1\n7,b,1\n8,a,1\n":       time.Second,      // lines without bytes left out
+		"1,a,1\n2,b,1\n2.5,a,1\n7,b,1\n7.207,a,1\n": time.Millisecond, // as packets come
+		"1,a,1\n2,b,1\n": time.Second,
 		"1,a,1\n1,a,1\n": 0,
 	} {
 		if got, err := Step(openText(t, in)); err != nil || got != want {
