@@ -208,6 +208,12 @@ func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 	return f
 }
 
+// Hash is the hash that Lookup gives the flow of a frame.
+func Hash(b []byte, l *hdr.Layers) uint64 {
+	k := fields(b, 0, l)
+	return k.both()
+}
+
 // scan is the first rule that holds; -1: none does.
 func (t *Table) scan(b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
 	for i := range t.rules {

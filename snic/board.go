@@ -1,0 +1,392 @@
+package snic
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/fair"
+	"github.com/quillon/quillon/snic/mat"
+	"github.com/quillon/quillon/snic/region"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// Sizes of a board. What is deployed may come and go; numbers are used again.
+const (
+	ports      = 16
+	maxDAGs    = 1024
+	maxTenants = 10_000
+	maxTasks   = 64   // deployed at a time
+	maxNumbers = 128  // of tasks, with those whose chains still stop
+	maxChains  = 8192 // bitstreams known at a time
+)
+
+// Numbers of the resources that tenants share (snic/fair): what comes in by each port,
+// what goes out by it, the packet store, and the tasks.
+const (
+	resIngress = 0
+	resEgress  = ports
+	resStore   = 2 * ports
+	resTasks   = resStore + 1
+	resources  = resTasks + maxNumbers
+)
+
+// task is a network task that is deployed.
+type task struct {
+	dag.Task
+	in   *graph.Inside
+	app  graph.App
+	next clock.Time // of its timer
+	// modelled: it takes a time on the board that is not that of its code here.
+	modelled bool
+	// holds: it may keep packets.
+	holds bool
+	// way is that of the last packet that came to it: what it makes by itself goes
+	// the same.
+	way way
+}
+
+// way is where a packet goes: through a DAG, forward or back, and out by a port.
+type way struct {
+	dag  int32
+	back bool
+	out  uint8
+}
+
+// chain is a bitstream.
+type chain struct {
+	dag.Chain
+	tasks   []int // numbers
+	running []int // regions that have it and take packets
+	known   bool  // to the fabric
+	ends    bool  // it is no longer deployed
+	asked   bool  // a launch is under way, or waits
+	load    int64 // of the DAGs that go through it
+}
+
+// service is a DAG that is deployed.
+type service struct {
+	dag.DAG
+	tenant  int
+	tasks   []int         // in one of the orders that are right
+	visits  []sched.Visit // the plan: forward; nil: none
+	bulk    bool          // packets run to the end at once
+	missing bool          // a chain of the plan is in no region
+	refused bool          // it cannot be launched
+	away    bool          // endpoints do the work
+	arrived int64         // bytes in this epoch, before any was refused
+	rate    int64         // bytes an epoch, of late
+	listed  bool          // in board.active
+	packets, bytes,
+	throttled uint64
+}
+
+// inside is a packet on the full road.
+type inside struct {
+	buf    *packet.Buf
+	way    way
+	region int32
+	mask   uint16 // tasks of the chain there that it is still to run through
+	at     int8   // the task of the chain that it is in, or was last; -1: none
+	lent   bool   // the task has the frame
+}
+
+// board is one sNIC.
+type board struct {
+	settings
+	fixed settings // what it was made with
+	next  settings // from Reconfigure, until Inside
+
+	mat    *mat.Table
+	sched  *sched.Scheduler
+	fabric *region.Fabric
+	fair   *fair.Sharer
+	rules  []mat.Rule
+
+	tasks    []task    // by number
+	chains   []chain   // by number
+	services []service // by number
+	tenants  []string  // by number; "": none
+	renew    bool      // a deployment is to be put in force
+	taskOf   []int     // numbers of the deployment's tasks
+	dagOf    []int     // and of its DAGs
+	log      []region.Event
+	placed   []int32  // of each region, the chain that runs or drains there; -1: none
+	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
+	active   []int32  // services with packets in this epoch
+
+	packets  []inside
+	inside   int            // of them in use
+	held     int            // of them with a frame that the board has
+	backs    [maxDAGs]int32 // of them, those that go back, by service
+	wait     []delay        // of each task in each region, when it is modelled
+	modelled []int32        // of them, those with packets
+	lost     func(tag uint32)
+	one      [1]*packet.Buf
+	work     []int32        // packets that go on
+	batches  []packet.Batch // by depth
+	depth    int
+	groups   []group
+	groupOf  [2 * maxDAGs]int8 // index into groups + 1
+
+	epochAt clock.Time // when the epoch ends
+}
+
+// group is packets of a batch that go the same way.
+type group struct {
+	way   way
+	bytes int
+	flow  uint64 // of the first
+	flows [packet.MaxBatch]uint64
+	batch packet.Batch
+}
+
+// delay is the packets that a modelled task has, in the order in which they leave
+// it.
+type delay struct {
+	busy clock.Time // until then it works on those before
+	q    []delayed
+	head int
+}
+
+type delayed struct {
+	packet int32
+	at     clock.Time
+}
+
+func (d *delay) push(p int32, at clock.Time) {
+	if d.head > 0 && d.head == len(d.q) {
+		d.q, d.head = d.q[:0], 0
+	} else if len(d.q) == cap(d.q) && d.head > 0 {
+		d.q = d.q[:copy(d.q, d.q[d.head:])]
+		d.head = 0
+	}
+	d.q = append(d.q, delayed{p, at})
+}
+
+func newBoard(s settings) (*board, error) {
+	b := &board{
+		settings: s, fixed: s, next: s,
+		log:     make([]region.Event, 0, 256),
+		mat:     mat.New(s.flows),
+		placed:  slices.Repeat([]int32{-1}, s.regions),
+		stops:   make([]uint32, s.regions),
+		packets: make([]inside, s.packets),
+		wait:    make([]delay, s.regions*sched.MaxTasks),
+		work:    make([]int32, 0, s.packets),
+		batches: make([]packet.Batch, 2*maxDepth),
+		groups:  make([]group, packet.MaxBatch),
+	}
+	b.lost = func(tag uint32) {
+		if tag != 0 && int(tag) <= len(b.packets) && b.packets[tag-1].lent {
+			b.forsake(int32(tag - 1))
+		}
+	}
+	var err error
+	b.sched, err = sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains,
+		Routes: 2 * maxDAGs, Tenants: maxTenants, Branches: 1, Seed: 1})
+	if err != nil {
+		return nil, err
+	}
+	cfg := region.Default(s.regions, s.deployment.Regions.Area)
+	cfg.Bitstream = s.deployment.Regions.Bitstream
+	cfg.Rate = s.rate
+	cfg.Monitor = s.monitor
+	cfg.Patience = s.monitor
+	cfg.Idle = s.idle
+	b.fabric, err = region.New(0, cfg)
+	return b, err
+}
+
+// Inside brings the tasks of a deployment; the next Tick puts the rest in force,
+// because time stands still here.
+func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
+	b.settings = b.next
+	b.renew = true
+	if err := b.deployTasks(c, apps); err != nil {
+		panic(fmt.Sprintf("snic: tasks that were checked: %v", err))
+	}
+}
+
+// Push takes frames in: parser, match-action table, admission, and on to the
+// scheduler.
+func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
+	n := 0
+	forward := in&1 == 0
+	out := in ^ 1
+	now := c.Now()
+	total := 0
+	for _, x := range frames.Bufs() {
+		p := x.Bytes()
+		var l hdr.Layers
+		if !hdr.Walk(p, &l) {
+			c.Mark(x, packet.Forwarded, reasonShort)
+			c.Emit(out, x)
+			continue
+		}
+		f := b.mat.Lookup(p, uint16(in), forward, &l)
+		if f.Rule < 0 {
+			c.Mark(x, packet.Forwarded, reasonSwitched)
+			c.Emit(out, x)
+			continue
+		}
+		r := &b.rules[f.Rule]
+		switch r.Road {
+		case mat.Switch:
+			c.Mark(x, packet.Forwarded, reasonSwitched)
+			c.Emit(out, x)
+			continue
+		case mat.Control:
+			c.Punt(x, reasonControl)
+			continue
+		case mat.Refuse:
+			c.Drop(x, reasonNobody)
+			continue
+		}
+		if l.EtherType == hdr.EtherNSH {
+			if r := leavePath(x, &l); r != reasonOffPath {
+				c.Drop(x, r)
+				continue
+			}
+			c.Mark(x, packet.Rewritten, reasonOffPath)
+			f.Hash = 0
+			if hdr.Walk(x.Bytes(), &l) {
+				f.Hash = mat.Hash(x.Bytes(), &l)
+			}
+		}
+		d := &b.services[r.DAG]
+		size := x.Len()
+		if !d.listed {
+			d.listed = true
+			b.active = append(b.active, int32(r.DAG))
+		}
+		d.arrived += int64(size)
+		d.packets++
+		d.bytes += uint64(size)
+		if d.away {
+			c.Mark(x, packet.Forwarded, reasonEndpoint)
+			c.Emit(out, x)
+			continue
+		}
+		if b.shares && !b.fair.Ingress(now, d.tenant, size) {
+			d.throttled++
+			c.Drop(x, reasonThrottled)
+			continue
+		}
+		route := 2 * r.DAG
+		if !forward {
+			route++
+		}
+		// Of one route, those of another pair of ports are a group of their own.
+		g := int(b.groupOf[route]) - 1
+		if g < 0 {
+			g = n
+			n++
+			b.groupOf[route] = int8(g + 1)
+			b.groups[g].way = way{int32(r.DAG), !forward, uint8(out)}
+			b.groups[g].bytes = 0
+			b.groups[g].batch.Reset()
+		}
+		k := &b.groups[g]
+		k.flows[k.batch.Len()] = f.Hash
+		k.batch.Add(x)
+		k.bytes += size
+		total += size
+	}
+	if n == 0 {
+		return
+	}
+	for i := range b.groups[:n] {
+		g := &b.groups[i]
+		b.groupOf[2*g.way.dag] = 0
+		b.groupOf[2*g.way.dag+1] = 0
+	}
+	for i := range b.groups[:n] {
+		b.admit(c, in, &b.groups[i])
+	}
+	b.pump(c)
+}
+
+// admit sends a group into its DAG.
+func (b *board) admit(c *graph.Ctx, in int, g *group) {
+	d := &b.services[g.way.dag]
+	if d.missing && !b.find(c, int(g.way.dag)) {
+		// Nobody will serve them.
+		r := reasonNoRegion
+		if d.away {
+			r = reasonEndpoint
+		}
+		for _, x := range g.batch.Bufs() {
+			if d.away {
+				c.Mark(x, packet.Forwarded, r)
+				c.Emit(int(g.way.out), x)
+			} else {
+				c.Drop(x, r)
+			}
+		}
+		return
+	}
+	if b.shares {
+		b.fair.Measure(d.tenant, resIngress+in, int64(g.bytes))
+		b.fair.Measure(d.tenant, resEgress+int(g.way.out), int64(g.bytes))
+		for _, t := range d.tasks {
+			b.fair.Measure(d.tenant, resTasks+t, int64(g.bytes))
+		}
+	}
+	bufs := g.batch.Bufs()
+	at := 0
+	if d.bulk && !(g.way.back && b.backs[g.way.dag] > 0) {
+		at = b.rush(c, g, d)
+	}
+	route := 2 * int(g.way.dag)
+	if g.way.back {
+		route++
+	}
+	for i := at; i < len(bufs); i++ {
+		x := bufs[i]
+		id, r := b.sched.Arrive(route, x.Len(), g.flows[i], d.tenant)
+		if r != sched.None {
+			c.Drop(x, refusals[r])
+			continue
+		}
+		b.packets[id] = inside{buf: x, way: g.way, region: -1, at: -1}
+		b.inside++
+		b.held++
+		if g.way.back {
+			b.backs[g.way.dag]++
+		}
+		x.Tag = uint32(id) + 1
+	}
+}
+
+// rush takes packets of a group through their DAG at once, while there are credits
+// for the whole of it and nobody waits, and returns how many.
+func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
+	route := 2 * int(g.way.dag)
+	bufs := g.batch.Bufs()
+	at := 0
+	for at < len(bufs) {
+		n, bytes := len(bufs)-at, g.bytes
+		if len(b.chains[d.visits[0].Chain].running) > 1 {
+			first := b.sched.Choose(route, g.flows[at])
+			for n = 1; at+n < len(bufs) && b.sched.Choose(route, g.flows[at+n]) == first; n++ {
+			}
+			bytes = 0
+			for _, x := range bufs[at : at+n] {
+				bytes += x.Len()
+			}
+		}
+		r, mask, k := b.sched.Take(route, g.flows[at], n, bytes)
+		if k == 0 {
+			return at
+		}
+		b.run(c, d, d.start(g.way.back), g.way, bufs[at:at+k])
+		b.sched.Give(r, mask, k, 0)
+		at += k
+	}
+	return at
+}

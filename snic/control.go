@@ -1,0 +1,735 @@
+package snic
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/match"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/fair"
+	"github.com/quillon/quillon/snic/mat"
+	"github.com/quillon/quillon/snic/region"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// unlimited is the capacity of what has no limit: far beyond any board.
+const unlimited = 1e15
+
+// batchCredits is what an instance of a task has whose time is not modelled: it
+// runs a batch at a time.
+const batchCredits = packet.MaxBatch
+
+// place is the number of what is named, or the first that is free; -1: none is.
+func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
+	at := -1
+	for i := range all {
+		switch {
+		case free(&all[i]):
+			if at < 0 {
+				at = i
+			}
+		case is(&all[i]):
+			return i
+		}
+	}
+	return at
+}
+
+// deploy puts the deployment of settings in force, whose tasks are there: what stays
+// keeps its number, its state and its packets.
+func (b *board) deploy(c *graph.Ctx) error {
+	d := b.deployment
+	if err := b.deployChains(c.Now(), b.taskOf); err != nil {
+		return err
+	}
+	tenants := make([]int, len(d.Tenants))
+	for i, name := range b.tenants {
+		if !slices.ContainsFunc(d.Tenants, func(t dag.Tenant) bool { return t.Name == name }) {
+			b.tenants[i] = ""
+		}
+	}
+	for i, t := range d.Tenants {
+		n := place(b.tenants, func(s *string) bool { return *s == "" }, func(s *string) bool { return *s == t.Name })
+		if n < 0 {
+			n = len(b.tenants)
+			b.tenants = append(b.tenants, "")
+		}
+		b.tenants[n], tenants[i] = t.Name, n
+	}
+	if err := b.deployServices(b.taskOf, tenants); err != nil {
+		return err
+	}
+	b.deployRules()
+	if err := b.deployShares(c.Now(), tenants); err != nil {
+		return err
+	}
+	b.events(c)
+	for i := range b.services {
+		if b.services[i].UID != 0 {
+			b.plan(c.Now(), i, true)
+		}
+	}
+	b.events(c)
+	b.pump(c)
+	return nil
+}
+
+// deployTasks gives every task of the deployment its number.
+func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
+	d := b.deployment
+	for i := range b.tasks {
+		t := &b.tasks[i]
+		if t.in != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }) {
+			b.dismiss(c, t)
+		}
+	}
+	b.taskOf = b.taskOf[:0]
+	for i, x := range d.Tasks {
+		n := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
+		for k := 0; n < 0; k++ {
+			if k == len(b.tasks) {
+				b.tasks = append(b.tasks, task{})
+			}
+			if b.tasks[k].in == nil && !b.stopping(k) {
+				n = k
+			}
+		}
+		if n >= maxNumbers {
+			return errors.New("too many tasks come and go at a time")
+		}
+		b.taskOf = append(b.taskOf, n)
+		t := &b.tasks[n]
+		if t.in != apps[i] {
+			app, err := apps[i].Make()
+			if err != nil {
+				return err
+			}
+			if t.in != nil {
+				move(t.app, app)
+				b.dismiss(c, t)
+			}
+			_, holds := app.(graph.Holder)
+			*t = task{in: apps[i], app: app, holds: holds}
+			if _, ok := app.(graph.Ticker); !ok {
+				t.next = clock.Never
+			}
+		}
+		t.Task = x
+		t.modelled = x.Throughput > 0 || x.Latency > 0
+		if err := b.fabric.SetTask(n, float64(x.Throughput)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopping reports that packets may still be on their way to a task that was there.
+func (b *board) stopping(n int) bool {
+	return slices.ContainsFunc(b.placed, func(ch int32) bool { return ch >= 0 && slices.Contains(b.chains[ch].tasks, n) })
+}
+
+// move gives an app the state of the one whose place it takes, if both can.
+func move(from, to graph.App) {
+	s, ok1 := from.(graph.Saver)
+	l, ok2 := to.(graph.Saver)
+	if !ok1 || !ok2 {
+		return
+	}
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(s.Save(w)) }()
+	_ = l.Load(r) // or it begins with none
+	r.Close()
+}
+
+// dismiss ends a task: what it holds goes on without it.
+func (b *board) dismiss(c *graph.Ctx, t *task) {
+	t.in.Remove(c, t.app)
+	b.sweep(c, t)
+	b.pump(c)
+	*t = task{}
+}
+
+// deployChains tells the fabric which bitstreams there are.
+func (b *board) deployChains(now clock.Time, numbers []int) error {
+	all, err := b.deployment.Chains(maxChains / 2)
+	if err != nil {
+		return err
+	}
+	for i := range b.chains {
+		ch := &b.chains[i]
+		if !ch.known {
+			continue
+		}
+		at := slices.IndexFunc(all, func(x dag.Chain) bool { return ch.is(x.Tasks, numbers) })
+		if at < 0 || ch.Area != all[at].Area {
+			ch.ends = true
+			b.fabric.Remove(now, i)
+			continue
+		}
+	}
+	for _, x := range all {
+		n := place(b.chains, func(ch *chain) bool { return !ch.known }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
+		if n < 0 {
+			if n = len(b.chains); n == maxChains {
+				return errors.New("too many chains come and go")
+			}
+			b.chains = append(b.chains, chain{})
+		}
+		ch := &b.chains[n]
+		ch.Chain = x
+		if ch.known {
+			continue
+		}
+		*ch = chain{Chain: x, known: true}
+		for _, t := range x.Tasks {
+			ch.tasks = append(ch.tasks, numbers[t])
+		}
+		if err := b.fabric.Add(n, region.Chain{Area: x.Area, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// is reports whether a chain has these tasks of the deployment.
+func (ch *chain) is(tasks []dag.TaskID, numbers []int) bool {
+	return slices.EqualFunc(ch.tasks, tasks, func(n int, t dag.TaskID) bool { return n == numbers[t] })
+}
+
+// deployServices gives every DAG its number.
+func (b *board) deployServices(numbers, tenants []int) error {
+	d := b.deployment
+	for i := range b.services {
+		s := &b.services[i]
+		if s.UID != 0 && !slices.ContainsFunc(d.DAGs, func(x dag.DAG) bool { return x.UID == s.UID }) {
+			b.unroute(i)
+			s.UID = 0
+		}
+	}
+	b.dagOf = b.dagOf[:0]
+	for i, x := range d.DAGs {
+		n := place(b.services, func(s *service) bool { return s.UID == 0 }, func(s *service) bool { return s.UID == x.UID })
+		if n < 0 {
+			n = len(b.services)
+			b.services = append(b.services, service{})
+		}
+		b.dagOf = append(b.dagOf, n)
+		s := &b.services[n]
+		var tasks []int
+		for _, t := range d.Stages(dag.DAGID(i), 1)[0][0] {
+			tasks = append(tasks, numbers[t])
+		}
+		if s.UID == 0 {
+			*s = service{listed: slices.Contains(b.active, int32(n))}
+		}
+		s.DAG, s.tenant = x, tenants[x.Tenant]
+		if !slices.Equal(s.tasks, tasks) {
+			s.tasks, s.visits = tasks, nil
+		}
+		for _, t := range tasks {
+			b.tasks[t].way.dag = int32(n)
+		}
+	}
+	return nil
+}
+
+func (b *board) unroute(n int) {
+	_ = b.sched.RemoveRoute(2 * n) // there may be none
+	_ = b.sched.RemoveRoute(2*n + 1)
+	b.services[n].visits = nil
+}
+
+// deployRules fills the match-action table: the user's rules, then the service
+// paths of all DAGs, then that other paths are nobody's.
+func (b *board) deployRules() {
+	b.rules = b.rules[:0]
+	for _, r := range b.deployment.Rules {
+		if r.Road == mat.Tasks {
+			r.DAG = b.dagOf[r.DAG]
+		}
+		b.rules = append(b.rules, r)
+	}
+	path := func(text string, road mat.Road, n int) {
+		m, err := match.Parse(text)
+		if err != nil {
+			panic(err) // of our own making
+		}
+		b.rules = append(b.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
+	}
+	for i, d := range b.deployment.DAGs {
+		if d.UID < 1<<24 {
+			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, b.dagOf[i])
+		}
+	}
+	path("type:0x894f", mat.Refuse, 0)
+	b.mat.Set(b.rules)
+	b.rules = b.mat.Rules()
+}
+
+// deployShares sets up the division of the board among tenants. Nothing of the
+// epoch before is kept: it is short.
+func (b *board) deployShares(now clock.Time, tenants []int) error {
+	if !b.shares {
+		b.fair = nil
+		return nil
+	}
+	var err error
+	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: resources, Epoch: b.epoch, Burst: b.burst})
+	if err != nil {
+		return err
+	}
+	for p := range ports {
+		if err := errors.Join(b.fair.SetCapacity(resIngress+p, float64(b.portRate)/8), b.fair.SetCapacity(resEgress+p, float64(b.portRate)/8)); err != nil {
+			return err
+		}
+	}
+	if err := b.fair.SetCapacity(resStore, unlimited); err != nil {
+		return err
+	}
+	for i, t := range b.deployment.Tenants {
+		if err := b.fair.SetWeight(tenants[i], t.Weight); err != nil {
+			return err
+		}
+	}
+	perByte := make([]float64, resources)
+	for n := range b.tenants {
+		clear(perByte)
+		dags := 0
+		for i := range b.services {
+			s := &b.services[i]
+			if s.UID == 0 || s.tenant != n {
+				continue
+			}
+			dags++
+			for _, t := range s.tasks {
+				perByte[resTasks+t] = 1
+			}
+		}
+		if dags == 1 {
+			perByte[resIngress], perByte[resEgress+1] = 1, 1
+			if err := b.fair.Expect(n, perByte); err != nil {
+				return err
+			}
+		}
+	}
+	b.capacities()
+	return nil
+}
+
+// capacities tells what the instances of each task can handle together.
+func (b *board) capacities() {
+	if b.fair == nil {
+		return
+	}
+	for n := range b.tasks {
+		t := &b.tasks[n]
+		if t.in == nil {
+			continue
+		}
+		instances := 0
+		for _, ch := range b.placed {
+			if ch >= 0 && slices.Contains(b.chains[ch].tasks, n) {
+				instances++
+			}
+		}
+		rate := float64(t.Throughput) / 8 * float64(instances)
+		if t.Throughput == 0 {
+			rate = unlimited
+		}
+		_ = b.fair.SetCapacity(resTasks+n, rate) // finite, and of a resource that there is
+	}
+}
+
+// candidates are chains that a DAG may use now: those that take packets or soon
+// will, or all.
+func (b *board) candidates(all bool) []dag.Candidate {
+	var out []dag.Candidate
+	for i := range b.chains {
+		ch := &b.chains[i]
+		if !ch.known || ch.ends || !all && len(ch.running) == 0 && !ch.asked {
+			continue
+		}
+		cost := int64(len(ch.tasks))
+		if !all {
+			cost = ch.load / int64(max(len(ch.running), 1))
+		}
+		x := dag.Candidate{Chain: dag.ChainID(i), Cost: cost}
+		for _, t := range ch.tasks {
+			x.Tasks = append(x.Tasks, dag.TaskID(t))
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// cover is the visits in which tasks run through candidates; nil: they cannot.
+func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
+	branch := make([]dag.TaskID, len(tasks))
+	for i, t := range tasks {
+		branch[i] = dag.TaskID(t)
+	}
+	visits, missing := dag.Cover(branch, candidates)
+	if missing != nil {
+		return nil
+	}
+	out := make([]sched.Visit, len(visits))
+	for i, v := range visits {
+		out[i] = sched.Visit{Chain: int(v.Chain), Mask: uint16(v.Mask)}
+	}
+	return out
+}
+
+// plan decides through which chains a DAG goes, and has those launched that are
+// in no region: before demand, or because packets came.
+func (b *board) plan(now clock.Time, n int, pre bool) {
+	s := &b.services[n]
+	s.away, s.refused = false, false
+	visits := cover(s.tasks, b.candidates(true))
+	ok := visits != nil
+	for i := 0; ok && i < len(visits); i++ {
+		v := &visits[i]
+		dec := b.fabric.Launch(now, region.Demand{Chain: v.Chain, Pre: pre, NoPeer: true})
+		switch dec.Choice {
+		case region.ShareRunning, region.Revive:
+			v.Chain, v.Mask = dec.Chain, b.masked(b.chains[v.Chain].tasks, v.Mask, dec.Chain)
+		case region.LoadFree, region.Switch, region.Wait:
+			b.chains[v.Chain].asked = true
+		case region.Endpoint:
+			s.away = true
+			return
+		default:
+			ok = false
+		}
+	}
+	if !ok {
+		// Through several chains that are there already, tasks skipped.
+		if visits = cover(s.tasks, b.candidates(false)); visits == nil {
+			s.missing, s.refused = true, !pre
+			return
+		}
+	}
+	b.follow(n, visits)
+}
+
+// masked is a mask of some tasks of a chain as one of another chain that has
+// them, too.
+func (b *board) masked(tasks []int, mask uint16, in int) uint16 {
+	var m uint16
+	for i, t := range tasks {
+		if mask&(1<<i) != 0 {
+			m |= 1 << slices.Index(b.chains[in].tasks, t)
+		}
+	}
+	return m
+}
+
+// follow has the packets of a DAG take visits from now on.
+func (b *board) follow(n int, visits []sched.Visit) {
+	s := &b.services[n]
+	s.visits = visits
+	s.bulk = len(visits) == 1
+	s.missing = false
+	var there, back [][][]sched.Visit
+	for _, v := range visits {
+		there = append(there, [][]sched.Visit{{v}})
+		ch := &b.chains[v.Chain]
+		s.missing = s.missing || len(ch.running) == 0 && !ch.asked
+		for i, t := range ch.tasks {
+			if v.Mask&(1<<i) == 0 {
+				continue
+			}
+			if b.tasks[t].modelled || b.tasks[t].holds {
+				s.bulk = false
+			}
+			back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
+		}
+	}
+	for i, stages := range [][][][]sched.Visit{there, back} {
+		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: stages}); err != nil {
+			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
+		}
+	}
+}
+
+// find is called for packets of a DAG that no region serves; it reports whether
+// they may wait for one.
+func (b *board) find(c *graph.Ctx, n int) bool {
+	b.plan(c.Now(), n, false)
+	b.events(c)
+	s := &b.services[n]
+	return !s.away && !s.refused
+}
+
+// events does what the fabric has decided.
+func (b *board) events(c *graph.Ctx) {
+	for {
+		events := b.fabric.Events()
+		if len(events) == 0 {
+			return
+		}
+		// Other calls of the fabric leave the slice alone.
+		for _, e := range events {
+			b.event(c, e)
+		}
+	}
+}
+
+func (b *board) event(c *graph.Ctx, e region.Event) {
+	b.note(e)
+	switch e.Kind {
+	case region.Run:
+		ch := &b.chains[e.Chain]
+		credits := make([]int, len(ch.tasks))
+		for i, t := range ch.tasks {
+			credits[i] = b.tasks[t].Credits
+			if !b.tasks[t].modelled {
+				credits[i] = max(credits[i], batchCredits)
+			}
+		}
+		if err := b.sched.Place(e.Region, e.Chain, credits); err != nil {
+			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
+		}
+		b.placed[e.Region] = int32(e.Chain)
+		ch.running = append(ch.running, e.Region)
+		ch.asked = false
+		b.capacities()
+		b.reroute(e.Cause == region.Scaled)
+	case region.Stop:
+		b.stops[e.Region] = e.Seq
+		b.close(e.Region)
+		b.settle(c.Now())
+	case region.Evict, region.Revoke:
+		b.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
+	case region.Share:
+		b.chains[e.Chain].asked = false
+		b.reroute(true)
+	case region.Refuse:
+		b.chains[e.Chain].asked = false
+		for n := range b.services {
+			if b.uses(n, e.Chain) {
+				b.unroute(n)
+				b.services[n].missing = true
+			}
+		}
+	case region.Gone:
+		b.chains[e.Chain] = chain{}
+	}
+}
+
+// uses reports whether a DAG goes through a chain.
+func (b *board) uses(n, chain int) bool {
+	return b.services[n].UID != 0 && slices.ContainsFunc(b.services[n].visits, func(v sched.Visit) bool { return v.Chain == chain })
+}
+
+// close has no more packets go into a region.
+func (b *board) close(r int) {
+	ch := &b.chains[b.placed[r]]
+	if i := slices.Index(ch.running, r); i >= 0 {
+		ch.running = slices.Delete(ch.running, i, i+1)
+	}
+	_ = b.sched.Pause(r) // it is placed
+	b.reroute(false)
+}
+
+// settle tells of regions that were to stop and in which nobody is left.
+func (b *board) settle(now clock.Time) {
+	for r, seq := range b.stops {
+		if seq != 0 && b.sched.Drained(r) {
+			b.stops[r] = 0
+			if err := b.sched.Remove(r); err != nil {
+				panic(fmt.Sprintf("snic: region %d: %v", r, err))
+			}
+			b.placed[r] = -1
+			for i := range sched.MaxTasks {
+				b.wait[r*sched.MaxTasks+i].busy = 0
+			}
+			b.capacities()
+			b.fabric.Stopped(now, r, seq)
+		}
+	}
+}
+
+// reroute looks at the plans again after chains came or went: a DAG goes another way
+// when it must, when that takes fewer visits, or, with scaled, where less goes.
+func (b *board) reroute(scaled bool) {
+	for i := range b.chains {
+		b.chains[i].load = 0
+	}
+	candidates := b.candidates(false)
+	for n := range b.services {
+		s := &b.services[n]
+		if s.UID == 0 || s.visits == nil {
+			continue
+		}
+		now := cover(s.tasks, candidates)
+		here := true
+		for _, v := range s.visits {
+			ch := &b.chains[v.Chain]
+			here = here && (len(ch.running) > 0 || ch.asked)
+		}
+		switch {
+		case now != nil && (!here || scaled || len(now) < len(s.visits)) && !slices.Equal(now, s.visits):
+			b.follow(n, now)
+		default:
+			s.missing = !here
+		}
+		for _, v := range s.visits {
+			ch := &b.chains[v.Chain]
+			ch.load += s.rate + 1
+			for i := range candidates {
+				if int(candidates[i].Chain) == v.Chain {
+					candidates[i].Cost = ch.load / int64(max(len(ch.running), 1))
+				}
+			}
+		}
+	}
+}
+
+// Tick is the control core: epochs, monitors, regions, and the timers of tasks.
+func (b *board) Tick(c *graph.Ctx) clock.Time {
+	now := c.Now()
+	if b.renew {
+		b.renew = false
+		if err := b.deploy(c); err != nil {
+			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))
+		}
+	}
+	if now >= b.epochAt {
+		b.endEpoch(now)
+	}
+	b.fabric.Advance(now)
+	b.events(c)
+	next := clock.Never
+	for i := range b.tasks {
+		t := &b.tasks[i]
+		if t.in == nil {
+			continue
+		}
+		if t.next <= now {
+			t.next = t.in.Tick(c, t.app)
+			b.sweep(c, t)
+		}
+		next = min(next, t.next)
+	}
+	b.due(c)
+	b.pump(c)
+	b.settle(now)
+	b.events(c)
+	b.pump(c)
+	return min(next, b.due(c), b.epochAt, b.fabric.Next())
+}
+
+// endEpoch closes the measurements of an epoch.
+func (b *board) endEpoch(now clock.Time) {
+	for _, n := range b.active {
+		s := &b.services[n]
+		for _, v := range s.visits {
+			ch := &b.chains[v.Chain]
+			for i, t := range ch.tasks {
+				if v.Mask&(1<<i) == 0 {
+					continue
+				}
+				k := int64(len(ch.running))
+				for _, r := range ch.running {
+					b.fabric.Load(r, t, s.arrived/k)
+				}
+				if k == 0 {
+					b.fabric.Load(-1, t, s.arrived)
+				}
+			}
+		}
+		s.rate += (s.arrived - s.rate) / 8
+		s.arrived, s.listed = 0, false
+	}
+	quiet := len(b.active) == 0 && b.inside == 0
+	b.active = b.active[:0]
+	b.fabric.Sample(now)
+	if b.fair != nil && now >= b.fair.Next() {
+		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
+	}
+	b.epochAt = now.Add(b.epoch)
+	if quiet {
+		// Nobody is there to be measured; monitors want to know that.
+		b.epochAt = now.Add(max(b.epoch, b.monitor/8))
+	}
+}
+
+// Reconfigure takes a deployment that Inside puts in force.
+func (b *board) Reconfigure(args graph.Args) error {
+	s, err := parseArgs(args)
+	if err != nil {
+		return err
+	}
+	if !b.takes(&s) {
+		return errors.New("regions, store=, packets= and flows= cannot be changed while it runs")
+	}
+	b.next = s
+	return nil
+}
+
+// Takes reports whether only what can be changed under traffic is another.
+func (b *board) Takes(args graph.Args) bool {
+	s, err := parseArgs(args)
+	return err != nil || b.takes(&s)
+}
+
+func (b *board) takes(s *settings) bool {
+	return s.deployment.Regions == b.fixed.deployment.Regions && s.store == b.fixed.store && s.packets == b.fixed.packets && s.flows == b.fixed.flows &&
+		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.idle == b.fixed.idle
+}
+
+// Held is what waits on the board, outside of tasks.
+func (b *board) Held() int { return b.held }
+
+// Flush passes on that frames went past the board.
+func (b *board) Flush(c *graph.Ctx) {
+	for i := range b.tasks {
+		if t := &b.tasks[i]; t.in != nil {
+			t.in.Flush(c, t.app)
+			b.sweep(c, t)
+		}
+	}
+	b.pump(c)
+}
+
+// Stop gives up what tasks hold, and what waits.
+func (b *board) Stop(c *graph.Ctx) {
+	for i := range b.tasks {
+		if t := &b.tasks[i]; t.in != nil {
+			t.in.Remove(c, t.app)
+			b.sweep(c, t)
+			t.in = nil
+		}
+	}
+	for i := range b.packets {
+		if p := &b.packets[i]; p.buf != nil && !p.lent {
+			c.Drop(p.buf, reasonStopped)
+			b.held--
+			p.buf = nil
+		}
+	}
+}
+
+// note keeps what has happened to regions, for people.
+func (b *board) note(e region.Event) {
+	if len(b.log) == cap(b.log) {
+		b.log = b.log[:copy(b.log, b.log[cap(b.log)/2:])]
+	}
+	b.log = append(b.log, e)
+}
+
+// names are those of tasks, with arrows between.
+func (b *board) names(tasks []int) string {
+	var out []string
+	for _, t := range tasks {
+		out = append(out, b.tasks[t].Name)
+	}
+	return strings.Join(out, " -> ")
+}

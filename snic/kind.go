@@ -1,0 +1,239 @@
+package snic
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// Reasons: why a frame went the way it did.
+const (
+	reasonSwitched graph.Reason = iota
+	reasonShort
+	reasonControl
+	reasonNobody
+	reasonOffPath
+	reasonBadNSH
+	reasonThrottled
+	reasonEndpoint
+	reasonNoRegion
+	reasonStoreFull
+	reasonNoDescriptor
+	reasonOverQuota
+	reasonGone
+	reasonLoop
+	reasonStopped
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonSwitched:     {Name: "switched", Help: "plain switching: no rule sends it to tasks, forwarded"},
+	reasonShort:        {Name: "short", Help: "too short for its Ethernet header or VLAN tags, forwarded"},
+	reasonControl:      {Name: "control", Help: "to the control core"},
+	reasonNobody:       {Name: "nobody", Help: "dropped: a service path of nobody, or a rule says so"},
+	reasonOffPath:      {Name: "off-path", Help: "came by a service path, and its header was taken off"},
+	reasonBadNSH:       {Name: "bad-nsh", Help: "dropped: the service header is malformed, or what follows it"},
+	reasonThrottled:    {Name: "throttled", Help: "dropped: its tenant has had its share of this epoch"},
+	reasonEndpoint:     {Name: "endpoint", Help: "no room for its tasks: the endpoint does their work, forwarded"},
+	reasonNoRegion:     {Name: "no-region", Help: "dropped: no room for its tasks"},
+	reasonStoreFull:    {Name: "store-full", Help: "dropped: the packet store is full (store=)"},
+	reasonNoDescriptor: {Name: "no-descriptor", Help: "dropped: as many packets wait as may (packets=)"},
+	reasonOverQuota:    {Name: "over-quota", Help: "dropped: its tenant has its quota of the packet store"},
+	reasonGone:         {Name: "gone", Help: "dropped: its DAG, or a task that it waited for, was taken away"},
+	reasonLoop:         {Name: "loop", Help: "dropped: tasks throw it at each other"},
+	reasonStopped:      {Name: "stopped", Help: "dropped: it waited when the board was stopped"},
+}
+
+// refusals are the scheduler's reasons.
+var refusals = [...]graph.Reason{
+	sched.UnknownRoute: reasonGone,
+	sched.BadPacket:    reasonGone,
+	sched.NoDescriptor: reasonNoDescriptor,
+	sched.StoreFull:    reasonStoreFull,
+	sched.OverQuota:    reasonOverQuota,
+	sched.ByTask:       reasonGone,
+	sched.Gone:         reasonGone,
+}
+
+// Kind declares snic.
+func Kind() *graph.Kind {
+	k := &graph.Kind{
+		Name:    "snic",
+		Summary: "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
+		Doc: `Frames from port p0 leave by p1, those from p1 by p0, and so with p2 and p3 and
+all others. On the way a rule may send them through a tenant's tasks: in the
+order of its DAG when they come in by an even port, back through it when they
+come in by an odd one. Rules are written for the way forward.
+
+  apps:
+    nic:
+      kind: snic
+      args:
+        deployment: |
+          regions: {count: 4, area: 2}
+          tasks:
+            fw:  {kind: firewall, args: {default: allow}}
+            nat: {kind: napt, args: {addresses: 203.0.113.1}}
+          tenants: {alice: {weight: 2}}
+          dags: [{uid: 7, tenant: alice, run: fw -> nat}]
+          rules: [{match: "src:10.0.0.0/8", dag: 7}, {match: "dst:203.0.113.1", dag: 7}]
+
+Tasks are any functions of quillon with ports a and b: a is where frames come
+from on the way forward. What a task reads and writes, whether it drops or keeps
+state, is known for those that come with quillon (quillon nf) and need be told
+only for others. A task with throughput= or latency= takes the time that it would on such
+a board. Frames that come in with a network service header go to the DAG whose UID is
+their service path; the header is taken off.`,
+		Params: []graph.Param{
+			{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
+			{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce: on or off"},
+			{Name: "epoch", Default: "20us", Help: "EPOCH_LEN: how often shares are divided"},
+			{Name: "monitor", Default: "5ms", Help: "MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"},
+			{Name: "idle", Default: "0", Help: "how long without packets until the last instance of a task is descheduled; 0: never"},
+			{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
+			{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
+			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
+			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
+			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
+			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
+		},
+		Reasons: reasons[:],
+		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {
+			s, err := parseArgs(args)
+			if err != nil {
+				return nil, err
+			}
+			var out []graph.InsideSpec
+			for _, t := range s.deployment.Tasks {
+				out = append(out, graph.InsideSpec{Name: t.Name, AppSpec: graph.AppSpec{Kind: t.Kind, Args: t.Args}})
+			}
+			return out, nil
+		},
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parseArgs(args)
+			if err != nil {
+				return nil, err
+			}
+			return newBoard(s)
+		},
+	}
+	for p := range ports {
+		k.In = append(k.In, fmt.Sprintf("p%d", p))
+	}
+	k.Out = k.In
+	return k
+}
+
+// settings are the parsed arguments.
+type settings struct {
+	deployment           *dag.Deployment
+	shares               bool
+	epoch, monitor, idle clock.Duration
+	rate, portRate       int64
+	burst                int
+	store                int64
+	packets, flows       int
+	regions              int
+}
+
+// scaled reads a number with k, M or G behind it.
+func scaled(v string, step, least, most int64) (int64, error) {
+	digits, unit := v, int64(1)
+	for i, u := range "kMG" {
+		if d, ok := strings.CutSuffix(v, string(u)); ok {
+			digits = d
+			for range i + 1 {
+				unit *= step
+			}
+		}
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > most/unit || n*unit < least {
+		return 0, fmt.Errorf("want a number from %d to %d, with k, M or G for powers of %d", least, most, step)
+	}
+	return n * unit, nil
+}
+
+func parseArgs(args graph.Args) (settings, error) {
+	s := settings{shares: true, epoch: 20 * time.Microsecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
+		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17}
+	for name, v := range args {
+		var n int64
+		var err error
+		duration := func(least, most time.Duration) (d clock.Duration) {
+			if v == "0" {
+				v = "0s"
+			}
+			if d, err = time.ParseDuration(v); err != nil || d < least || d > most {
+				err = fmt.Errorf("want a time from %v to %v, such as 20us", least, most)
+			}
+			return d
+		}
+		switch name {
+		case "deployment":
+			s.deployment, err = deployment(v)
+		case "fair":
+			s.shares = v == "on"
+			if v != "on" && v != "off" {
+				err = fmt.Errorf("want on or off")
+			}
+		case "epoch":
+			s.epoch = duration(5*time.Microsecond, time.Second)
+		case "monitor":
+			s.monitor = duration(100*time.Microsecond, time.Minute)
+		case "idle":
+			s.idle = duration(0, time.Hour)
+		case "pr-rate":
+			s.rate, err = scaled(v, 1000, 1000, 1e12)
+		case "port-rate":
+			s.portRate, err = scaled(v, 1000, 1000, 1e13)
+		case "burst":
+			n, err = scaled(v, 1024, 1, 1<<30)
+			s.burst = int(n)
+		case "store":
+			s.store, err = scaled(v, 1024, 1<<11, 1<<40)
+		case "packets":
+			n, err = scaled(v, 1024, 64, 1<<20)
+			s.packets = int(n)
+		case "flows":
+			n, err = scaled(v, 1024, 4, 1<<26)
+			s.flows = int(n)
+		default:
+			err = fmt.Errorf("no such argument")
+		}
+		if err != nil {
+			if name == "deployment" {
+				return s, err // says so itself
+			}
+			return s, fmt.Errorf("%s=%s: %w", name, v, err)
+		}
+	}
+	if s.deployment == nil {
+		return s, fmt.Errorf("deployment= is missing: see quillon nf snic")
+	}
+	s.regions = s.deployment.Regions.Count
+	load := time.Duration(float64(s.deployment.Regions.Bitstream) / float64(s.rate) * 1e9)
+	if s.monitor < load {
+		return s, fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
+	}
+	if n := len(s.deployment.Tasks); n > maxTasks {
+		return s, fmt.Errorf("deployment: %d tasks: at most %d", n, maxTasks)
+	}
+	if n := len(s.deployment.DAGs); n > maxDAGs {
+		return s, fmt.Errorf("deployment: %d DAGs: at most %d", n, maxDAGs)
+	}
+	if n := len(s.deployment.Tenants); n > maxTenants {
+		return s, fmt.Errorf("deployment: %d tenants: at most %d", n, maxTenants)
+	}
+	if _, err := s.deployment.Chains(maxChains / 2); err != nil {
+		return s, err
+	}
+	return s, nil
+}

@@ -1,0 +1,294 @@
+package snic
+
+import (
+	"math/bits"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// maxDepth is how many tasks a frame may come to in one go, there and back: what
+// tasks throw at each other beyond that is dropped.
+const maxDepth = 3 * sched.MaxTasks
+
+// lane is the input of a task for a direction, and the output of the other one;
+// its other output is 1-lane.
+func lane(back bool) int {
+	if back {
+		return 1
+	}
+	return 0
+}
+
+// run takes frames through the tasks of a DAG from number i on, in the direction
+// of w, with whatever tasks answer or make on the way, and out. Nobody has a credit
+// for what tasks make.
+func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf) {
+	if i < 0 || i >= len(d.tasks) {
+		for _, x := range frames {
+			c.Emit(int(w.out), x)
+		}
+		return
+	}
+	if b.depth == maxDepth {
+		for _, x := range frames {
+			c.Drop(x, reasonLoop)
+		}
+		return
+	}
+	t := &b.tasks[d.tasks[i]]
+	batch := &b.batches[b.depth]
+	batch.Reset()
+	batch.Append(frames)
+	t.way = w
+	in := lane(w.back)
+	t.in.Push(c, t.app, in, batch)
+	b.gone(t)
+	b.depth++
+	step := 1 - 2*in
+	for t.in.Emitted(1-in) > 0 {
+		batch.Reset()
+		t.in.Take(c, 1-in, batch)
+		if t.holds {
+			b.known(batch, 1-in)
+		}
+		b.run(c, d, i+step, w, batch.Bufs())
+	}
+	for t.in.Emitted(in) > 0 {
+		batch.Reset()
+		t.in.Take(c, in, batch)
+		if t.holds {
+			b.known(batch, in)
+		}
+		b.run(c, d, i-step, way{w.dag, !w.back, w.out ^ 1}, batch.Bufs())
+	}
+	b.depth--
+	batch.Reset()
+}
+
+// start is where a DAG begins in a direction.
+func (d *service) start(back bool) int {
+	if back {
+		return len(d.tasks) - 1
+	}
+	return 0
+}
+
+// pump has the scheduler's packets run until none can go on.
+func (b *board) pump(c *graph.Ctx) {
+	for {
+		if r, ok := b.sched.Next(); ok {
+			p := &b.packets[r.Packet]
+			p.region, p.mask = int32(r.Region), r.Mask
+			b.work = append(b.work, int32(r.Packet))
+		} else if l, ok := b.sched.Leave(); ok {
+			b.leave(c, l)
+			continue
+		} else if len(b.work) == 0 {
+			return
+		}
+		for len(b.work) > 0 {
+			id := b.work[len(b.work)-1]
+			b.work = b.work[:len(b.work)-1]
+			b.advance(c, id)
+		}
+	}
+}
+
+// leave is the end of a packet on the full road.
+func (b *board) leave(c *graph.Ctx, l sched.Left) {
+	p := &b.packets[l.Packet]
+	b.inside--
+	if p.way.back {
+		b.backs[p.way.dag]--
+	}
+	x := p.buf
+	out := int(p.way.out)
+	p.buf = nil
+	if x == nil {
+		return // a task dropped it
+	}
+	b.held--
+	x.Tag = 0
+	if l.Dropped != sched.None {
+		c.Drop(x, refusals[l.Dropped])
+		return
+	}
+	c.Emit(out, x)
+}
+
+// advance takes a packet to the next task of its run, or back to the scheduler.
+func (b *board) advance(c *graph.Ctx, id int32) {
+	p := &b.packets[id]
+	if p.mask == 0 {
+		p.region, p.at = -1, -1
+		b.sched.Return(int(id), 0, false)
+		return
+	}
+	i := bits.TrailingZeros16(p.mask)
+	p.mask &= p.mask - 1
+	p.at = int8(i)
+	n := b.chains[b.placed[p.region]].tasks[i]
+	t := &b.tasks[n]
+	if t.in == nil { // no longer deployed
+		b.work = append(b.work, id)
+		return
+	}
+	if !t.modelled {
+		b.feed(c, id, t)
+		return
+	}
+	slot := int(p.region)*sched.MaxTasks + i
+	d := &b.wait[slot]
+	if d.head == len(d.q) {
+		b.modelled = append(b.modelled, int32(slot))
+	}
+	start := max(c.Now(), d.busy)
+	d.busy = start
+	if t.Throughput > 0 {
+		d.busy = start.Add(clock.Duration(float64(p.buf.Len()) * 8e9 / float64(t.Throughput)))
+	}
+	d.push(id, d.busy.Add(t.Latency))
+}
+
+// feed gives a packet to a task.
+func (b *board) feed(c *graph.Ctx, id int32, t *task) {
+	p := &b.packets[id]
+	if t.in == nil { // no longer deployed
+		b.work = append(b.work, id)
+		return
+	}
+	batch := &b.batches[b.depth]
+	batch.Reset()
+	p.buf.Tag = uint32(id) + 1
+	batch.Add(p.buf)
+	t.way = p.way
+	b.held--
+	p.lent = true
+	t.in.Push(c, t.app, lane(p.way.back), batch)
+	b.sweep(c, t)
+}
+
+// sweep takes what a task has let go of.
+func (b *board) sweep(c *graph.Ctx, t *task) {
+	b.gone(t)
+	for out := range 2 {
+		for t.in.Emitted(out) > 0 {
+			batch := &b.batches[b.depth]
+			batch.Reset()
+			t.in.Take(c, out, batch)
+			w := t.way
+			b.depth++
+			for _, x := range batch.Bufs() {
+				id, ok := b.own(x)
+				if ok && lane(b.packets[id].way.back) != out {
+					b.done(id)
+					continue
+				}
+				if ok {
+					b.forsake(id)
+				}
+				// The task's own, or sent back: it goes on from here uncredited.
+				x.Tag = 0
+				way := way{w.dag, out == 0, w.out}
+				if way.back != w.back {
+					way.out ^= 1
+				}
+				b.onward(c, t, way, x)
+			}
+			b.depth--
+		}
+	}
+}
+
+// onward takes a frame that a task made on from there.
+func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
+	d := &b.services[w.dag]
+	for i, n := range d.tasks {
+		if &b.tasks[n] == t {
+			b.one[0] = x
+			b.run(c, d, i+1-2*lane(w.back), w, b.one[:])
+			return
+		}
+	}
+	c.Emit(int(w.out), x)
+}
+
+// known settles packets of the full road that a task emits while others run through
+// it at once: those that have done it are taken out of the batch.
+func (b *board) known(batch *packet.Batch, out int) {
+	bufs := batch.Bufs()
+	n := 0
+	for _, x := range bufs {
+		if id, ok := b.own(x); ok {
+			if lane(b.packets[id].way.back) != out {
+				b.done(id)
+				continue
+			}
+			b.forsake(id)
+			x.Tag = 0
+		}
+		bufs[n] = x
+		n++
+	}
+	batch.Reset()
+	batch.Append(bufs[:n])
+}
+
+// done is a packet of the full road that comes back from a task.
+func (b *board) done(id int32) {
+	p := &b.packets[id]
+	p.lent = false
+	b.held++
+	b.sched.Release(int(id), 0, int(p.at))
+	b.work = append(b.work, id)
+}
+
+// own is the packet of the full road that a frame is.
+func (b *board) own(x *packet.Buf) (int32, bool) {
+	if x.Tag == 0 || int(x.Tag) > len(b.packets) {
+		return 0, false
+	}
+	p := &b.packets[x.Tag-1]
+	return int32(x.Tag - 1), p.lent && p.buf == x
+}
+
+// gone settles packets that a task has dropped.
+func (b *board) gone(t *task) {
+	t.in.Gone(b.lost)
+}
+
+// forsake ends a packet's way whose frame is no longer the board's.
+func (b *board) forsake(id int32) {
+	p := &b.packets[id]
+	p.buf, p.lent, p.region, p.at, p.mask = nil, false, -1, -1, 0
+	b.sched.Return(int(id), 0, true)
+}
+
+// due takes packets out of modelled tasks whose time has come, and returns when the
+// next one's does.
+func (b *board) due(c *graph.Ctx) clock.Time {
+	now, next := c.Now(), clock.Never
+	slots := b.modelled
+	n := 0
+	for i := 0; i < len(slots); i++ {
+		d := &b.wait[slots[i]]
+		for d.head < len(d.q) && d.q[d.head].at <= now {
+			id := d.q[d.head].packet
+			d.head++
+			p := &b.packets[id]
+			b.feed(c, id, &b.tasks[b.chains[b.placed[p.region]].tasks[p.at]])
+		}
+		if d.head == len(d.q) {
+			d.q, d.head = d.q[:0], 0
+			continue
+		}
+		next = min(next, d.q[d.head].at)
+		slots[n] = slots[i]
+		n++
+	}
+	b.modelled = slots[:n]
+	return next
+}
