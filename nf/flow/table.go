@@ -1,6 +1,9 @@
 package flow
 
-import "math/bits"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // Ways is how many places a set has.
 const Ways = 8
@@ -136,4 +139,10 @@ func (t *Table[K, V]) Sweep(n int) (from, to int) {
 func (t *Table[K, V]) Clear() {
 	clear(t.tags)
 	t.used = 0
+}
+
+// Bytes is the table's memory.
+func (t *Table[K, V]) Bytes() int {
+	var p Place[K, V]
+	return len(t.tags)*8 + len(t.places)*int(unsafe.Sizeof(p))
 }

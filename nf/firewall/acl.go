@@ -1,0 +1,337 @@
+package firewall
+
+import (
+	"fmt"
+	mathbits "math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/table"
+)
+
+// maxRules of a family.
+const maxRules = 2048
+
+// Fields of a rule, in the order of a table's key.
+const (
+	fieldIn = iota
+	fieldSrc
+	fieldDst
+	fieldProto
+	fieldSport
+	fieldDport
+	numFields
+)
+
+// Actions of a rule.
+const (
+	allow = iota
+	deny
+)
+
+// decl declares the rules of a family, by the bits of its addresses.
+func decl(bits int) table.Decl {
+	d := table.Decl{
+		Name: "acl", Help: "rules for IPv4 (rules=)",
+		Keys: []table.Field{
+			fieldIn:    {Name: "in", Bits: 1, Match: table.Optional, Help: "the port that a connection is opened from: 0 is a, 1 is b"},
+			fieldSrc:   {Name: "src", Bits: bits, Match: table.Ternary, Form: table.IP, Help: "address of who opens it: a prefix"},
+			fieldDst:   {Name: "dst", Bits: bits, Match: table.Ternary, Form: table.IP, Help: "address of the other end: a prefix"},
+			fieldProto: {Name: "proto", Bits: 8, Match: table.Optional, Help: "protocol above IP"},
+			fieldSport: {Name: "sport", Bits: 16, Match: table.Range, Help: "source port, of TCP and UDP only"},
+			fieldDport: {Name: "dport", Bits: 16, Match: table.Range, Help: "destination port, of TCP and UDP only"},
+		},
+		Actions: []table.Action{
+			allow: {Name: "allow", Scope: table.EntryOnly, Help: "the connection is opened, and its answers pass"},
+			deny:  {Name: "deny", Scope: table.EntryOnly, Help: "dropped"},
+		},
+		Size: maxRules, May: table.Insert | table.Modify | table.Delete,
+	}
+	arg := "rules"
+	if bits == 128 {
+		d.Name, d.Help, arg = "acl_ipv6", "rules for IPv6 (rules6=)", "rules6"
+	}
+	keys := d.Keys
+	d.Setting = &table.Setting{
+		Of: func(args table.Args) (r table.Rows) {
+			r.Entries, _ = parseRules(args[arg], keys)
+			return r
+		},
+		Set: func(_ table.Args, r table.Rows) (table.Args, error) {
+			v := formatRules(r.Entries, keys)
+			if _, err := parseRules(v, keys); err != nil {
+				return nil, table.Errorf(table.Invalid, "table %s: %v", d.Name, err)
+			}
+			return table.Args{arg: v}, nil
+		},
+	}
+	return d
+}
+
+// names of values that people do not write as numbers.
+func names(field int, bits int) map[string]string {
+	switch field {
+	case fieldIn:
+		return map[string]string{"a": "0", "b": "1"}
+	case fieldProto:
+		if bits == 128 {
+			return map[string]string{"icmp": "58", "tcp": "6", "udp": "17"}
+		}
+		return map[string]string{"icmp": "1", "tcp": "6", "udp": "17"}
+	}
+	return nil
+}
+
+// parseRules reads rules with ; or a new line in between, each ACTION and any of
+// in, src, dst, proto, sport and dport with a colon and a value, and prio, with +
+// in between: allow+in:a+proto:tcp+dport:80-90+prio:7. A rule without prio comes
+// before those behind it.
+func parseRules(v string, keys []table.Field) (all []table.Entry, err error) {
+	if v == "" || v == "none" {
+		return nil, nil
+	}
+	texts := strings.FieldsFunc(v, func(r rune) bool { return r == ';' || r == '\n' })
+	texts = slices.DeleteFunc(texts, func(s string) bool { return strings.TrimSpace(s) == "" })
+	if len(texts) > maxRules {
+		return nil, fmt.Errorf("at most %d rules", maxRules)
+	}
+	type place struct {
+		key  [numFields]table.Cond
+		prio int32
+	}
+	taken := map[place]bool{}
+	for i, text := range texts {
+		e, err := parseRule(strings.TrimSpace(text), keys)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", text, err)
+		}
+		if e.Priority == 0 {
+			e.Priority = int32(len(texts)-i) * 10
+		}
+		p := place{[numFields]table.Cond(e.Key), e.Priority}
+		if taken[p] {
+			return nil, fmt.Errorf("%q: there is another with the same conditions and priority", text)
+		}
+		taken[p] = true
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
+	e.Key = make([]table.Cond, len(keys))
+	for i := range e.Key {
+		e.Key[i].Any = true
+	}
+	action, terms, more := strings.Cut(text, "+")
+	switch action {
+	case "allow":
+	case "deny":
+		e.Action = deny
+	default:
+		return e, fmt.Errorf("want allow or deny first, not %q", action)
+	}
+	seen := map[string]bool{}
+	for more {
+		var term string
+		term, terms, more = strings.Cut(terms, "+")
+		name, value, _ := strings.Cut(term, ":")
+		if seen[name] {
+			return e, fmt.Errorf("%s is there twice", name)
+		}
+		seen[name] = true
+		if name == "prio" {
+			n, err := strconv.ParseInt(value, 10, 32)
+			if err != nil || n < 1 {
+				return e, fmt.Errorf("prio:%s: want a number above 0", value)
+			}
+			e.Priority = int32(n)
+			continue
+		}
+		i := slices.IndexFunc(keys, func(f table.Field) bool { return f.Name == name })
+		if i < 0 {
+			return e, fmt.Errorf("%q is none of in, src, dst, proto, sport, dport and prio, with a colon and a value", name)
+		}
+		f := &keys[i]
+		if s, ok := names(i, keys[fieldSrc].Bits)[value]; ok {
+			value = s
+		}
+		if f.Match == table.Range {
+			value = strings.Replace(value, "-", "..", 1)
+		}
+		if e.Key[i], err = f.ParseCond(value); err != nil {
+			return e, err
+		}
+		c := e.Key[i]
+		switch {
+		case c.Any:
+		case f.Match == table.Range && c.M.Less(c.V):
+			return e, fmt.Errorf("%s: the range ends before it begins", term)
+		case f.Match == table.Ternary && (c.M.PrefixLen(f.Bits) < 0 || c.V.AndNot(c.M) != table.Value{}):
+			return e, fmt.Errorf("%s: want an address or a prefix without bits behind it", term)
+		}
+	}
+	return e, nil
+}
+
+// formatRules writes what parseRules reads.
+func formatRules(all []table.Entry, keys []table.Field) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	var b strings.Builder
+	for n := range all {
+		e := &all[n]
+		if n > 0 {
+			b.WriteByte(';')
+		}
+		b.WriteString([]string{allow: "allow", deny: "deny"}[e.Action])
+		for i := range keys {
+			c, f := e.Key[i], &keys[i]
+			if c.Any {
+				continue
+			}
+			text := f.Value(c.V)
+			switch {
+			case f.Match == table.Ternary && c.M.PrefixLen(f.Bits) < 0:
+				text = f.Cond(c)
+			case f.Match == table.Ternary && c.M.PrefixLen(f.Bits) < f.Bits:
+				text += "/" + strconv.Itoa(c.M.PrefixLen(f.Bits))
+			case f.Match == table.Range && c.M != c.V:
+				text += "-" + f.Value(c.M)
+			}
+			for name, number := range names(i, keys[fieldSrc].Bits) {
+				if number == text {
+					text = name
+				}
+			}
+			fmt.Fprintf(&b, "+%s:%s", f.Name, text)
+		}
+		fmt.Fprintf(&b, "+prio:%d", e.Priority)
+	}
+	return b.String()
+}
+
+// acl finds the first of the rules, by priority, that a packet meets: for each
+// field the values fall into intervals, each with a word of bits that says which
+// rules hold there; the first bit that is in all six is the rule (Lakshman and
+// Stiliadis, High-Speed Policy-based Packet Forwarding, SIGCOMM 1998).
+type acl struct {
+	axes    [numFields]axis
+	words   int // a row of bits
+	actions []uint8
+}
+
+// axis is one field: row i is for values from from[i] on, up to from[i+1].
+type axis struct {
+	from []table.Value
+	rows []uint64
+}
+
+// noPort is the port of what has none: rules about ports do not hold.
+const noPort = 1 << 16
+
+func newACL(rules []table.Entry, keys []table.Field) *acl {
+	rules = slices.Clone(rules)
+	slices.SortStableFunc(rules, func(x, y table.Entry) int { return int(y.Priority) - int(x.Priority) })
+	t := &acl{words: (len(rules) + 63) / 64, actions: make([]uint8, len(rules))}
+	for i := range rules {
+		t.actions[i] = uint8(rules[i].Action)
+	}
+	for f := range t.axes {
+		t.axes[f] = newAxis(rules, f, &keys[f], t.words)
+	}
+	return t
+}
+
+// bounds are the least and the greatest value that meet a condition.
+func bounds(c table.Cond, f *table.Field) (lo, hi table.Value) {
+	switch f.Match {
+	case table.Ternary:
+		not := table.Ones(f.Bits).AndNot(c.M)
+		return c.V, table.Value{Hi: c.V.Hi | not.Hi, Lo: c.V.Lo | not.Lo}
+	case table.Range:
+		return c.V, c.M
+	}
+	return c.V, c.V
+}
+
+// next is v+1; ok is false when there is none.
+func next(v table.Value) (n table.Value, ok bool) {
+	n = table.Value{Hi: v.Hi, Lo: v.Lo + 1}
+	if n.Lo == 0 {
+		n.Hi++
+	}
+	return n, n != table.Value{}
+}
+
+func newAxis(rules []table.Entry, field int, f *table.Field, words int) axis {
+	x := axis{from: []table.Value{{}}}
+	every := make([]uint64, words) // rules that do not look at the field
+	for i := range rules {
+		c := rules[i].Key[field]
+		if c.Any {
+			every[i/64] |= 1 << (i % 64)
+			continue
+		}
+		lo, hi := bounds(c, f)
+		x.from = append(x.from, lo)
+		if n, ok := next(hi); ok {
+			x.from = append(x.from, n)
+		}
+	}
+	slices.SortFunc(x.from, table.Value.Compare)
+	x.from = slices.Compact(x.from)
+	x.rows = make([]uint64, len(x.from)*words)
+	for at := 0; at < len(x.rows); at += words {
+		copy(x.rows[at:], every)
+	}
+	for i := range rules {
+		c := rules[i].Key[field]
+		if c.Any {
+			continue
+		}
+		lo, hi := bounds(c, f)
+		for at := x.find(lo); at < len(x.from) && !hi.Less(x.from[at]); at++ {
+			x.rows[at*words+i/64] |= 1 << (i % 64)
+		}
+	}
+	return x
+}
+
+// find is the row of a value.
+func (x *axis) find(v table.Value) int {
+	lo, hi := 0, len(x.from)
+	for hi-lo > 1 {
+		m := int(uint(lo+hi) / 2)
+		if v.Less(x.from[m]) {
+			hi = m
+		} else {
+			lo = m
+		}
+	}
+	return lo
+}
+
+// match is the rule for values, by its place among the sorted ones; negative:
+// there is none.
+func (t *acl) match(v *[numFields]table.Value) int {
+	if t.words == 0 {
+		return -1
+	}
+	var at [numFields]int
+	for f := range t.axes {
+		at[f] = t.axes[f].find(v[f]) * t.words
+	}
+	for w := range t.words {
+		bits := ^uint64(0)
+		for f := range t.axes {
+			bits &= t.axes[f].rows[at[f]+w]
+		}
+		if bits != 0 {
+			return w*64 + mathbits.TrailingZeros64(bits)
+		}
+	}
+	return -1
+}

@@ -1,0 +1,454 @@
+package firewall
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/table"
+)
+
+// verdict is what becomes of a packet.
+type verdict struct {
+	pass   bool
+	reason graph.Reason
+}
+
+// app is the firewall in one worker.
+type app struct {
+	settings
+	rules           [2]*acl // IPv4, IPv6
+	gen             uint16  // of the rules
+	st              *state
+	seed            uint64
+	worker, workers int
+	now             clock.Time
+	begun           bool
+}
+
+func newApp(s settings, env graph.Env) *app {
+	a := &app{settings: s, gen: 1, worker: env.Worker, workers: max(1, env.Workers)}
+	mk := func() any { return newState(s.conns, a.workers) }
+	if env.Share == nil {
+		a.st = mk().(*state)
+	} else {
+		a.st = env.Share(mk).(*state)
+	}
+	a.compile(settings{})
+	return a
+}
+
+// compile builds what the rules are looked up in, where they are not those of old.
+func (a *app) compile(old settings) {
+	for i, bits := range [2]int{32, 128} {
+		same := func(x, y table.Entry) bool { return x.Same(&y) && x.Call.Equal(y.Call) }
+		if a.rules[i] == nil || !slices.EqualFunc(a.settings.rules[i], old.rules[i], same) {
+			a.rules[i] = newACL(a.settings.rules[i], decl(bits).Keys)
+		}
+	}
+}
+
+// Takes implements graph.Picky: places cannot be changed.
+func (a *app) Takes(args graph.Args) bool {
+	s, err := parse(args)
+	return err == nil && s.conns == a.conns
+}
+
+// Reconfigure implements graph.Reconfigurer: connections stay when the new rules
+// would have let them be opened, which is looked at with the next packet of each.
+func (a *app) Reconfigure(args graph.Args) error {
+	s, err := parse(args)
+	if err != nil {
+		return err
+	}
+	old := a.settings
+	a.settings = s
+	a.compile(old)
+	a.gen++
+	return nil
+}
+
+// begin is the first breath.
+func (a *app) begin(now clock.Time, r *rand.Rand) {
+	a.begun, a.now = true, now
+	st := a.st
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.begun {
+		st.begun, st.seed = true, r.Uint64()
+		if st.pending != nil {
+			a.seed = st.seed
+			a.restore(*st.pending)
+			st.pending = nil
+		}
+	}
+	a.seed = st.seed
+}
+
+// sweepTime is how long the hand takes around all places, and sweepSteps in how
+// many steps at most.
+const sweepTime, sweepSteps = 16 * time.Second, 1024
+
+// Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
+func (a *app) Tick(c *graph.Ctx) clock.Time {
+	if !a.begun {
+		a.begin(c.Now(), c.Rand())
+	}
+	a.now = c.Now()
+	gone, here := 0, 0
+	steps := min(sweepSteps, a.st.shards[0].conns.Places()/flow.Ways)
+	for i := a.worker; i < len(a.st.shards); i += a.workers {
+		s := a.st.take(uint64(i))
+		gone += s.sweep((s.conns.Places()+steps-1)/steps, a.now, a.seed)
+		here += s.conns.Len()
+		a.st.give(s)
+	}
+	c.Count(ctrOver, uint64(gone))
+	c.Set(ctrConns, uint64(here))
+	return a.now.Add(sweepTime / time.Duration(steps))
+}
+
+// Push implements graph.App.
+func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	if !a.begun {
+		a.begin(c.Now(), c.Rand())
+	}
+	a.now = c.Now()
+	for _, x := range b.Bufs() {
+		v := a.one(c, in, x.Bytes())
+		if !v.pass {
+			c.Drop(x, v.reason)
+			continue
+		}
+		c.Mark(x, x.Verdict, v.reason)
+		c.Emit(1-in, x)
+	}
+}
+
+func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
+	var d hdr.Layers
+	if !hdr.Walk(frame, &d) || d.Malformed() {
+		return verdict{false, reasonMalformed}
+	}
+	if d.L3 == 0 {
+		if a.dropNonIP {
+			return verdict{false, reasonOtherDropped}
+		}
+		return verdict{true, reasonOther}
+	}
+	if !d.Fragment {
+		return a.whole(c, in, frame, &d)
+	}
+	if a.dropFragments {
+		return verdict{false, reasonFragment}
+	}
+	k, offset := flow.Fragment(frame, &d)
+	k.Tag = d.VID | uint16(in)<<15
+	hash := k.Hash(a.seed)
+	if d.L4 != 0 {
+		v := a.whole(c, in, frame, &d)
+		if v.reason == reasonMalformed {
+			v.reason = reasonTiny
+		}
+		if v.pass {
+			s := a.st.take(hash)
+			s.fragment(&k, hash, a.now)
+			a.st.give(s)
+		}
+		return v
+	}
+	if offset < leastHeader(d.Proto) {
+		return verdict{false, reasonTiny}
+	}
+	s := a.st.take(hash)
+	i := s.frags.Find(&k, hash)
+	known := i >= 0 && s.frags.At(i).Val >= a.now
+	a.st.give(s)
+	if !known {
+		return verdict{false, reasonStray}
+	}
+	return verdict{true, reasonLater}
+}
+
+// leastHeader is how long the header of a protocol is at least.
+func leastHeader(proto uint8) int {
+	switch proto {
+	case hdr.ProtoTCP:
+		return hdr.TCPLen
+	case hdr.ProtoUDP, hdr.ProtoICMP, hdr.ProtoICMPv6:
+		return hdr.UDPLen
+	}
+	return 0
+}
+
+// whole is what becomes of a datagram, or of the first fragment of one.
+func (a *app) whole(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) verdict {
+	l4 := frame[d.L4:d.End]
+	if len(l4) < leastHeader(d.Proto) {
+		return verdict{false, reasonMalformed}
+	}
+	var k flow.Key
+	k.Addrs(frame, d)
+	k.Tag = d.VID
+	var seg segment
+	answer := false // what does not open a connection
+	switch {
+	case d.Proto == hdr.ProtoTCP:
+		if n := hdr.TCP(l4).HeaderLen(); n < hdr.TCPLen || n > len(l4) {
+			return verdict{false, reasonMalformed}
+		}
+		k.SrcPort, k.DstPort = be.Uint16(l4), be.Uint16(l4[2:])
+		if seg = parseSegment(l4); !seg.possible() {
+			return verdict{false, reasonFlags}
+		}
+		answer = seg.flags != flagSYN && (a.strict || seg.flags&(flagSYN|flagRST) != 0)
+	case d.Proto == hdr.ProtoUDP:
+		k.SrcPort, k.DstPort = be.Uint16(l4), be.Uint16(l4[2:])
+	case d.Proto == hdr.ProtoICMP && k.Family == hdr.NetIPv4, d.Proto == hdr.ProtoICMPv6 && k.Family == hdr.NetIPv6:
+		typ := l4[0]
+		if flow.IsError(k.Family, typ) {
+			return a.about(in, frame, d, &k)
+		}
+		if k.Family == hdr.NetIPv6 && isControl(typ) {
+			return verdict{true, reasonControl}
+		}
+		request, isAnswer, ok := flow.Query(k.Family, typ)
+		if !ok {
+			return verdict{false, reasonICMP}
+		}
+		answer = isAnswer
+		a.query(&k, hdr.ICMP(l4).ID(), request, in, answer)
+	}
+	if in == 1 {
+		k = k.Reversed()
+	}
+	hash := k.Hash(a.seed)
+	s := a.st.take(hash)
+	v := a.find(c, s, &k, hash, in, &seg, answer)
+	a.st.give(s)
+	return v
+}
+
+// query puts an ICMP query in the place of ports, as they are before the key is
+// reversed for port 1: its identifier on side a, and on side b its request's type
+// and from which side that came.
+func (*app) query(k *flow.Key, id uint16, request uint8, in int, answer bool) {
+	asker := in
+	if answer {
+		asker = 1 - in
+	}
+	k.SrcPort, k.DstPort = id, uint16(request)|uint16(asker)<<8
+	if in == 1 {
+		k.SrcPort, k.DstPort = k.DstPort, k.SrcPort
+	}
+}
+
+// isControl reports whether an ICMPv6 message is one that a link does not work
+// without: neighbour discovery, and who listens to what group (RFC 4890 4.4.1).
+func isControl(typ uint8) bool { return typ >= 130 && typ <= 136 || typ == 143 }
+
+// find is what becomes of a packet of the connection k, which may not be there.
+func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg *segment, answer bool) verdict {
+	i := s.conns.Find(k, hash)
+	if i >= 0 {
+		x := &s.conns.At(i).Val
+		switch {
+		case x.until < a.now:
+			s.release(i, a.seed)
+			c.Count(ctrOver, 1)
+		default:
+			if ok, r := a.recheck(x, k); !ok {
+				s.release(i, a.seed)
+				c.Count(ctrEnded, 1)
+				return verdict{false, r}
+			}
+			if v := a.follow(s, x, k, in, seg); v.reason != reasonNew {
+				return v
+			}
+			s.release(i, a.seed) // it is opened anew
+		}
+	}
+	if answer {
+		return verdict{false, reasonNone}
+	}
+	if ok, r := a.permits(k, uint8(in)); !ok {
+		return verdict{false, r}
+	}
+	x, evicted, v := s.open(k, hash, uint8(in), a.now, &a.settings, a.seed, len(a.st.shards))
+	if x == nil {
+		return v
+	}
+	if evicted {
+		c.Count(ctrEvicted, 1)
+	}
+	x.gen, x.state = a.gen, oneWay
+	if k.Proto == hdr.ProtoTCP {
+		x.state = tcpSyn
+		if seg.flags != flagSYN {
+			x.state, x.flags = tcpOpen, pickedUp
+			s.settle(k, x, a.seed)
+		}
+		note(&x.side[in], &x.side[1-in], seg)
+	}
+	x.until = a.now.Add(a.patience(x, k.Proto))
+	c.Count(ctrOpened, 1)
+	return v
+}
+
+// follow is what becomes of a packet of a connection that is there; reasonNew: it
+// opens one anew.
+func (a *app) follow(s *shard, x *conn, k *flow.Key, in int, seg *segment) verdict {
+	was := x.tentative()
+	v := verdict{true, reasonKnown}
+	switch {
+	case k.Proto == hdr.ProtoTCP:
+		if v = x.tcp(in, seg, a.strict); !v.pass {
+			return v
+		}
+	case in != int(x.opener):
+		x.state = bothWays
+	}
+	if was && !x.tentative() {
+		s.settle(k, x, a.seed)
+	}
+	x.until = a.now.Add(a.patience(x, k.Proto))
+	return v
+}
+
+// patience is how long a connection is remembered from its last packet on.
+func (a *app) patience(x *conn, proto uint8) time.Duration {
+	switch x.state {
+	case tcpSyn, tcpSynAck:
+		return a.tcpHalf
+	case tcpOpen:
+		return a.tcpIdle
+	case tcpClosing, tcpTimeWait:
+		return a.tcpClose
+	case tcpReset:
+		return min(a.tcpClose, 10*time.Second)
+	}
+	d := a.otherIdle
+	switch proto {
+	case hdr.ProtoUDP:
+		d = a.udpIdle
+	case hdr.ProtoICMP, hdr.ProtoICMPv6:
+		d = a.icmpIdle
+	}
+	if x.state == oneWay {
+		d = min(d, a.tcpHalf)
+	}
+	return d
+}
+
+// recheck looks whether the rules of now would let a connection be opened, and
+// why not.
+func (a *app) recheck(x *conn, k *flow.Key) (ok bool, r graph.Reason) {
+	if x.gen == a.gen {
+		return true, 0
+	}
+	if ok, r = a.permits(k, x.opener); ok {
+		x.gen = a.gen
+	}
+	return ok, r
+}
+
+// permits reports whether the rules let a connection be opened from that port,
+// and why not.
+func (a *app) permits(k *flow.Key, opener uint8) (bool, graph.Reason) {
+	src, dst, sport, dport := &k.Src, &k.Dst, k.SrcPort, k.DstPort
+	if opener == 1 {
+		src, dst, sport, dport = dst, src, dport, sport
+	}
+	var v [numFields]table.Value
+	t := a.rules[0]
+	if k.Family == hdr.NetIPv6 {
+		t = a.rules[1]
+		v[fieldSrc], v[fieldDst] = table.Value{Hi: be.Uint64(src[:]), Lo: be.Uint64(src[8:])}, table.Value{Hi: be.Uint64(dst[:]), Lo: be.Uint64(dst[8:])}
+	} else {
+		v[fieldSrc], v[fieldDst] = table.Uint(uint64(be.Uint32(src[:]))), table.Uint(uint64(be.Uint32(dst[:])))
+	}
+	v[fieldIn], v[fieldProto] = table.Uint(uint64(opener)), table.Uint(uint64(k.Proto))
+	v[fieldSport], v[fieldDport] = table.Uint(noPort), table.Uint(noPort)
+	if k.Proto == hdr.ProtoTCP || k.Proto == hdr.ProtoUDP {
+		v[fieldSport], v[fieldDport] = table.Uint(uint64(sport)), table.Uint(uint64(dport))
+	}
+	i := t.match(&v)
+	if i < 0 {
+		return a.allow, reasonDefault
+	}
+	return t.actions[i] == allow, reasonDenied
+}
+
+// about is what becomes of an ICMP error: it passes when what it quotes is a
+// packet of a connection, which came from the other side and went to where the
+// error comes from, or beyond.
+func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdict {
+	var q hdr.Layers
+	if !flow.Quoted(frame, d, &q) {
+		return verdict{false, reasonUnrelated}
+	}
+	var k flow.Key
+	k.Addrs(frame, &q)
+	k.Tag = d.VID
+	from := 1 - in // where the packet came from
+	if k.Src != outer.Dst {
+		return verdict{false, reasonUnrelated} // not to who sent that packet
+	}
+	l4 := frame[q.L4:q.End]
+	switch k.Proto {
+	case hdr.ProtoTCP, hdr.ProtoUDP:
+		k.SrcPort, k.DstPort = be.Uint16(l4), be.Uint16(l4[2:])
+	case hdr.ProtoICMP, hdr.ProtoICMPv6:
+		request, answer, ok := flow.Query(k.Family, l4[0])
+		if !ok {
+			return verdict{false, reasonUnrelated} // no errors about errors
+		}
+		a.query(&k, hdr.ICMP(l4).ID(), request, from, answer)
+	}
+	if from == 1 {
+		k = k.Reversed()
+	}
+	hash := k.Hash(a.seed)
+	s := a.st.take(hash)
+	defer a.st.give(s)
+	i := s.conns.Find(&k, hash)
+	if i < 0 {
+		return verdict{false, reasonUnrelated}
+	}
+	x := &s.conns.At(i).Val
+	if ok, _ := a.recheck(x, &k); !ok || x.until < a.now {
+		return verdict{false, reasonUnrelated}
+	}
+	if k.Proto == hdr.ProtoTCP && a.strict && x.flags&pickedUp == 0 && !quotes(&x.side[from], &x.side[in], be.Uint32(l4[4:])) {
+		return verdict{false, reasonUnrelated}
+	}
+	return verdict{true, reasonRelated}
+}
+
+// Report implements graph.Reporter.
+func (a *app) Report() any {
+	type report struct {
+		Connections map[string]int `json:"connections"` // by state
+		Places      int            `json:"places"`
+		Bytes       int            `json:"bytes"` // of memory
+		Tentative   int            `json:"half_open"`
+		Rules       int            `json:"rules"`
+	}
+	r := report{Connections: map[string]int{}, Rules: len(a.settings.rules[0]) + len(a.settings.rules[1])}
+	for i := a.worker; i < len(a.st.shards); i += a.workers {
+		s := a.st.take(uint64(i))
+		for i := s.conns.Next(0); i >= 0; i = s.conns.Next(i + 1) {
+			r.Connections[stateNames[s.conns.At(i).Val.state]]++
+		}
+		r.Places += s.conns.Places()
+		r.Bytes += s.conns.Bytes() + s.frags.Bytes()
+		r.Tentative += s.tents
+		a.st.give(s)
+	}
+	return r
+}

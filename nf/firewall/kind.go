@@ -1,0 +1,221 @@
+package firewall
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/table"
+)
+
+const (
+	reasonKnown graph.Reason = iota
+	reasonNew
+	reasonRelated
+	reasonLater
+	reasonControl
+	reasonOther
+	reasonOtherDropped
+	reasonMalformed
+	reasonDenied
+	reasonDefault
+	reasonNone
+	reasonWindow
+	reasonFlags
+	reasonSource
+	reasonHalf
+	reasonFull
+	reasonUnrelated
+	reasonICMP
+	reasonFragment
+	reasonStray
+	reasonTiny
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonKnown:        {Name: "known", Help: "of a connection: passed"},
+	reasonNew:          {Name: "opened", Help: "opens a connection, as the rules let it: passed"},
+	reasonRelated:      {Name: "related", Help: "an ICMP error about a packet of a connection: passed"},
+	reasonLater:        {Name: "later-fragment", Help: "a fragment of a datagram whose first one passed: passed"},
+	reasonControl:      {Name: "neighbour-discovery", Help: "IPv6 neighbour discovery or multicast listeners: passed"},
+	reasonOther:        {Name: "not-ip", Help: "no IP datagram: passed (non-ip=)"},
+	reasonOtherDropped: {Name: "not-ip-dropped", Help: "no IP datagram: dropped (non-ip=)"},
+	reasonMalformed:    {Name: "malformed", Help: "a header contradicts itself or is cut short, or there are more than two VLAN tags: dropped"},
+	reasonDenied:       {Name: "denied", Help: "a rule says so: dropped"},
+	reasonDefault:      {Name: "denied-by-default", Help: "no rule allows it (default=): dropped"},
+	reasonNone:         {Name: "no-connection", Help: "of no connection, and opens none: dropped"},
+	reasonWindow:       {Name: "out-of-window", Help: "TCP numbers that its receiver could not take: dropped (mode=)"},
+	reasonFlags:        {Name: "bad-flags", Help: "TCP flags that no TCP sends together: dropped"},
+	reasonSource:       {Name: "source-limit", Help: "its sender has too many half-open connections (half-per-source=): dropped"},
+	reasonHalf:         {Name: "half-open-limit", Help: "there are too many half-open connections (half=): dropped"},
+	reasonFull:         {Name: "full", Help: "no room for a connection that would not be at the cost of an open one: dropped"},
+	reasonUnrelated:    {Name: "unrelated", Help: "an ICMP error that quotes no packet of a connection: dropped"},
+	reasonICMP:         {Name: "other-icmp", Help: "ICMP other than queries, errors and neighbour discovery, as a redirect: dropped"},
+	reasonFragment:     {Name: "fragment", Help: "a fragment: dropped (fragments=)"},
+	reasonStray:        {Name: "stray-fragment", Help: "a fragment of a datagram whose first one has not passed: dropped"},
+	reasonTiny:         {Name: "tiny-fragment", Help: "a fragment that divides the transport header: dropped"},
+}
+
+const (
+	ctrOpened counter.ID = iota
+	ctrOver
+	ctrEvicted
+	ctrEnded
+	ctrConns
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrOpened:  {Name: "connections-opened", Help: "connections that were opened"},
+	ctrOver:    {Name: "timed-out", Help: "connections forgotten because their time was over"},
+	ctrEvicted: {Name: "evicted", Help: "half-open connections forgotten for another"},
+	ctrEnded:   {Name: "ended", Help: "connections forgotten because the rules have changed"},
+	ctrConns:   {Name: "connections", Help: "connections that are there, when last looked at"},
+}
+
+// Kind declares firewall.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "firewall",
+		Summary: "lets connections be opened by rules, follows them, and drops what belongs to none",
+		Doc: `A packet of a connection passes, both ways, and so does an ICMP error about one.
+What would open a connection (a TCP SYN, an ICMP query, anything of UDP or another
+protocol) is compared with the rules: the first that it meets, by priority, allows
+it or denies it; default= decides when there is none. All else is dropped. What is
+no IP datagram passes, and so does IPv6 neighbour discovery.
+
+A rule is allow or deny and conditions, with + in between; rules are separated by ;
+or a new line: in:a or b (the port), src and dst (addresses or prefixes), proto (a
+number, tcp, udp, icmp), sport and dport (a port, or a range as 80-90), prio (the
+higher one counts; without, a rule counts before those behind it). rules= is for
+IPv4 and rules6= for IPv6; they are the tables acl and acl_ipv6, too. When rules
+change, connections that they would not allow any more end with their next packet.
+
+With mode=strict a TCP connection begins with a SYN, and segments are dropped whose
+numbers are out of the window; mode=loose takes up connections in the middle, when
+a rule allows it, and does not look at numbers.
+
+A connection is half-open while its handshake lasts, or until somebody answers.
+Their number is bounded, in all and for each source, and they make room for others;
+open connections do not: a flood of SYNs ends none. The table is full only with
+connections that are open: then new ones are dropped.
+
+Fragments pass behind the first one of their datagram, when that has passed.
+
+  quillon run --inline eth1,eth2 --nf firewall,rules=allow+in:a
+  quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+dst:10.0.0.5+proto:tcp+dport:443'`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "rules", Default: "none", Help: "rules for IPv4; can be changed while running"},
+			{Name: "rules6", Default: "none", Help: "rules for IPv6"},
+			{Name: "default", Default: "deny", Help: "deny or allow: what opens a connection and meets no rule"},
+			{Name: "mode", Default: "strict", Help: "strict, or loose: TCP connections may be taken up in the middle, and numbers are not looked at"},
+			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 140 bytes each"},
+			{Name: "half", Default: "a quarter of conns", Help: "half-open connections at most"},
+			{Name: "half-per-source", Default: "256", Help: "half-open connections of an IPv4 address, or of an IPv6 /64, at most"},
+			{Name: "tcp-half", Default: "30s", Help: "a half-open connection is forgotten after so long, TCP or not"},
+			{Name: "tcp-idle", Default: "2h4m", Help: "an open TCP connection is forgotten after so long without a packet"},
+			{Name: "tcp-close", Default: "2m", Help: "a TCP connection with a FIN is"},
+			{Name: "udp-idle", Default: "5m", Help: "a UDP flow that was answered is"},
+			{Name: "icmp-idle", Default: "1m", Help: "an ICMP query that was answered is"},
+			{Name: "other-idle", Default: "10m", Help: "a flow of another protocol that was answered is"},
+			{Name: "fragments", Default: "pass", Help: "pass, behind their first one, or drop"},
+			{Name: "non-ip", Default: "pass", Help: "what is no IP datagram, such as ARP: pass or drop"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		Tables:   []table.Decl{decl(32), decl(128)},
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parse(args)
+			if err != nil {
+				return nil, err
+			}
+			return newApp(s, env), nil
+		},
+	}
+}
+
+// settings are the parsed arguments.
+type settings struct {
+	rules                    [2][]table.Entry // IPv4, IPv6
+	allow                    bool             // by default
+	strict                   bool
+	conns, half, perSource   int
+	tcpHalf, tcpIdle         time.Duration
+	tcpClose, udpIdle        time.Duration
+	icmpIdle, otherIdle      time.Duration
+	dropFragments, dropNonIP bool
+}
+
+func parse(args graph.Args) (settings, error) {
+	s := settings{strict: true, conns: 65536, perSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
+		tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute}
+	number := func(v string, most int) (int, error) {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > most {
+			return 0, fmt.Errorf("want a number from 1 to %d", most)
+		}
+		return n, nil
+	}
+	choice := func(v, first, second string) (bool, error) {
+		if v != first && v != second {
+			return false, fmt.Errorf("want %s or %s", first, second)
+		}
+		return v == second, nil
+	}
+	long := func(v string) (time.Duration, error) {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 || d > longest {
+			return 0, fmt.Errorf("want a duration such as 5m")
+		}
+		return d, nil
+	}
+	for name, v := range args {
+		var err error
+		switch name {
+		case "rules":
+			s.rules[0], err = parseRules(v, decl(32).Keys)
+		case "rules6":
+			s.rules[1], err = parseRules(v, decl(128).Keys)
+		case "default":
+			s.allow, err = choice(v, "deny", "allow")
+		case "mode":
+			s.strict, err = choice(v, "loose", "strict")
+		case "conns":
+			s.conns, err = number(v, 1<<24)
+		case "half":
+			s.half, err = number(v, 1<<24)
+		case "half-per-source":
+			s.perSource, err = number(v, 1<<24)
+		case "tcp-half":
+			s.tcpHalf, err = long(v)
+		case "tcp-idle":
+			s.tcpIdle, err = long(v)
+		case "tcp-close":
+			s.tcpClose, err = long(v)
+		case "udp-idle":
+			s.udpIdle, err = long(v)
+		case "icmp-idle":
+			s.icmpIdle, err = long(v)
+		case "other-idle":
+			s.otherIdle, err = long(v)
+		case "fragments":
+			s.dropFragments, err = choice(v, "pass", "drop")
+		case "non-ip":
+			s.dropNonIP, err = choice(v, "pass", "drop")
+		default:
+			return s, fmt.Errorf("firewall: no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("firewall: %s=: %w", name, err)
+		}
+	}
+	if s.half == 0 {
+		s.half = max(1, s.conns/4)
+	}
+	return s, nil
+}

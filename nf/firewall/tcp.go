@@ -1,0 +1,277 @@
+package firewall
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+var be = binary.BigEndian
+
+// Flags of TCP (RFC 9293 3.1). The others are nothing to a firewall.
+const (
+	flagFIN = 1 << iota
+	flagSYN
+	flagRST
+	_
+	flagACK
+	theFlags = flagFIN | flagSYN | flagRST | flagACK
+)
+
+// side is what one end of a TCP connection has sent (van Rooij, Real Stateful TCP
+// Packet Filtering in IP Filter, 2000). Numbers are TCP's, and wrap.
+type side struct {
+	end   uint32 // behind the last byte, SYN or FIN that it has sent
+	max   uint32 // behind the last byte that the other end has made room for
+	win   uint32 // the largest window that it has offered
+	ack   uint32 // the last acknowledgement that it has sent
+	scale uint8  // of the windows that it offers
+	has   uint8
+}
+
+// What a side has done.
+const (
+	hasSent   = 1 << iota // something: its numbers are known
+	hasScale              // offered window scaling (RFC 7323 2)
+	hasAck                // acknowledged
+	hasFIN                // ended its stream
+	hasFINAck             // acknowledged the end of the other's
+)
+
+func after(a, b uint32) bool  { return int32(a-b) > 0 }
+func before(a, b uint32) bool { return int32(a-b) < 0 }
+
+// segment is what counts of a TCP segment.
+type segment struct {
+	seq, end, ack uint32
+	win           uint32 // as it stands there
+	flags         uint8
+	scale         uint8 // of a SYN's option
+	hasScale      bool
+}
+
+// parseSegment reads a TCP header, which is whole, and its datagram to its end.
+func parseSegment(l4 []byte) (s segment) {
+	h := hdr.TCP(l4)
+	n := h.HeaderLen()
+	s = segment{seq: h.Seq(), ack: h.Ack(), win: uint32(h.Window()), flags: h.Flags() & theFlags}
+	s.end = s.seq + uint32(len(l4)-n)
+	if s.flags&flagSYN != 0 {
+		s.end++
+		s.scale, s.hasScale = windowScale(l4[hdr.TCPLen:n])
+	}
+	if s.flags&flagFIN != 0 {
+		s.end++
+	}
+	return s
+}
+
+// windowScale looks for that option (RFC 7323 2.2).
+func windowScale(o []byte) (shift uint8, ok bool) {
+	for len(o) > 0 && o[0] != 0 {
+		if o[0] == 1 {
+			o = o[1:]
+			continue
+		}
+		if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
+			return 0, false
+		}
+		if o[0] == 3 && o[1] == 3 {
+			return min(o[2], 14), true
+		}
+		o = o[o[1]:]
+	}
+	return 0, false
+}
+
+// possible reports whether flags go together.
+func (s *segment) possible() bool {
+	switch s.flags {
+	case flagSYN, flagSYN | flagACK, flagRST, flagRST | flagACK, flagACK, flagFIN | flagACK:
+		return true
+	}
+	return false
+}
+
+// ackWindow is how far behind an acknowledgement may be, at least.
+const ackWindow = 66000
+
+// fits reports whether a segment from x to y is one that y can take: it begins
+// within what y has made room for, does not end before what y may still have in
+// its window, acknowledges nothing that y has not sent, nor what it has long ago.
+func fits(x, y *side, s *segment) bool {
+	switch {
+	case x.has&hasSent == 0 || y.has&hasSent == 0:
+		return true // one of them has not been heard
+	case after(s.seq, x.max) || before(s.end, x.end-y.win):
+		return false
+	case s.flags&flagACK == 0:
+		return true
+	}
+	return !after(s.ack, y.end) && !before(s.ack, y.end-max(x.win, ackWindow))
+}
+
+// note takes over what a segment from x to y says.
+func note(x, y *side, s *segment) {
+	win := s.win
+	if s.flags&flagSYN != 0 {
+		if x.has&hasSent == 0 || s.flags&flagACK != 0 || y.has&hasSent == 0 {
+			x.has = x.has&^hasScale | hasSent
+			x.end, x.scale = s.end, 0
+			if s.hasScale {
+				x.has |= hasScale
+				x.scale = s.scale
+			}
+			x.win = max(win, 1)
+			if y.has&hasSent == 0 || after(s.end, x.max) {
+				x.max = s.end
+			}
+		}
+		if y.has&hasSent != 0 && (x.has&hasScale == 0 || y.has&hasScale == 0) {
+			x.scale, y.scale = 0, 0 // both must offer it
+		}
+	} else {
+		win <<= x.scale
+		if x.has&hasSent == 0 {
+			x.end, x.max = s.end, s.end
+		}
+		x.has |= hasSent
+	}
+	if after(s.end, x.end) {
+		x.end = s.end
+	}
+	x.win = max(x.win, win)
+	if s.flags&flagACK != 0 {
+		if x.has&hasAck == 0 || after(s.ack, x.ack) {
+			x.ack = s.ack
+		}
+		x.has |= hasAck
+		if y.has&hasSent == 0 {
+			y.end, y.max = s.ack, s.ack
+		}
+		if room := s.ack + max(win, 1); after(room, y.max) {
+			y.max = room
+		}
+		if y.has&hasFIN != 0 && !before(s.ack, y.end) {
+			x.has |= hasFINAck
+		}
+	}
+	if s.flags&flagFIN != 0 {
+		x.has |= hasFIN
+	}
+}
+
+// tcp follows a connection: what becomes of a segment that comes in at port in.
+func (c *conn) tcp(in int, s *segment, strict bool) verdict {
+	x, y := &c.side[in], &c.side[1-in]
+	fromOpener := in == int(c.opener)
+	strict = strict && c.flags&pickedUp == 0
+	switch {
+	case s.flags&flagRST != 0:
+		return c.reset(fromOpener, x, y, s, strict)
+	case s.flags == flagSYN:
+		switch {
+		case c.state == tcpSyn && fromOpener:
+			if s.seq+1 != x.end && s.end != x.end { // another try, with other numbers
+				*x, *y = side{}, side{}
+			}
+			note(x, y, s)
+			return verdict{true, reasonKnown}
+		case c.state == tcpSyn: // both open at once (RFC 9293 3.5)
+			note(x, y, s)
+			c.state = tcpSynAck
+			return verdict{true, reasonKnown}
+		case c.state == tcpReset || c.state == tcpTimeWait:
+			return verdict{false, reasonNew}
+		}
+		// Its other end answers with an acknowledgement, and thereby asks for a RST
+		// when its opener has started anew (RFC 5961 4).
+		return verdict{true, reasonKnown}
+	case s.flags == flagSYN|flagACK:
+		switch {
+		case c.state == tcpSyn && !fromOpener:
+			if strict && (after(s.ack, y.end) || before(s.ack, y.end) && y.end-s.ack > ackWindow) {
+				return verdict{false, reasonWindow}
+			}
+			note(x, y, s)
+			c.state = tcpSynAck
+			return verdict{true, reasonKnown}
+		case c.state == tcpSyn && strict:
+			return verdict{false, reasonWindow}
+		case c.state == tcpSynAck:
+			if strict && !fits(x, y, s) {
+				return verdict{false, reasonWindow}
+			}
+			note(x, y, s)
+			return verdict{true, reasonKnown}
+		}
+		if strict && !fits(x, y, s) {
+			return verdict{false, reasonWindow}
+		}
+		return verdict{true, reasonKnown}
+	}
+	// ACK, FIN and ACK.
+	if c.state == tcpSyn {
+		if strict && (fromOpener || s.seq != s.end) {
+			return verdict{false, reasonWindow}
+		}
+		if !strict {
+			note(x, y, s)
+			if !fromOpener {
+				c.state = tcpSynAck
+			}
+		}
+		// An end that has this connection from earlier says so, and its opener will
+		// answer with a RST.
+		return verdict{true, reasonKnown}
+	}
+	if strict && !fits(x, y, s) {
+		return verdict{false, reasonWindow}
+	}
+	if c.state == tcpReset {
+		return verdict{true, reasonKnown}
+	}
+	note(x, y, s)
+	if c.state == tcpSynAck && fromOpener && y.has&hasSent != 0 && !before(s.ack, y.end) {
+		c.state = tcpOpen
+	}
+	if c.state >= tcpOpen && (x.has|y.has)&hasFIN != 0 {
+		c.state = tcpClosing
+		if x.has&y.has&(hasFIN|hasFINAck) == hasFIN|hasFINAck {
+			c.state = tcpTimeWait
+		}
+	}
+	return verdict{true, reasonKnown}
+}
+
+// reset is what becomes of a RST. It ends the connection when its receiver will
+// take it for one for sure: others, it answers with a question (RFC 5961 3).
+func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdict {
+	switch {
+	case c.state == tcpSyn && fromOpener:
+		if !strict || s.seq == x.end {
+			c.state = tcpReset
+		}
+		return verdict{true, reasonKnown}
+	case c.state == tcpSyn: // refused
+		if strict && (s.flags&flagACK == 0 || s.ack != y.end) {
+			return verdict{false, reasonWindow}
+		}
+		c.state = tcpReset
+		return verdict{true, reasonKnown}
+	}
+	// A RST without an acknowledgement has none to be looked at; of one with, it
+	// may be of any age.
+	if strict && x.has&hasSent != 0 && y.has&hasSent != 0 && (after(s.seq, x.max) || before(s.seq, x.end-y.win-1)) {
+		return verdict{false, reasonWindow}
+	}
+	if !strict || x.has&hasSent == 0 || !after(s.seq, x.end) && (y.has&hasAck == 0 || !before(s.seq, y.ack)) {
+		c.state = tcpReset
+	}
+	return verdict{true, reasonKnown}
+}
+
+// quotes reports whether a quoted segment from x to y may be one that x has sent.
+func quotes(x, y *side, seq uint32) bool {
+	return x.has&hasSent == 0 || !after(seq, x.end) && !before(seq, x.end-max(y.win, ackWindow))
+}
