@@ -4,6 +4,7 @@ import (
 	"github.com/quillon/quillon/nf/aead"
 	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/dummy"
+	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/nsh"
 	"github.com/quillon/quillon/nf/p4"
@@ -22,6 +23,7 @@ func kinds() []graph.Kind {
 		*aead.Kind(),
 		*balance.Kind(),
 		*dummy.Kind(),
+		*firewall.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),
 		*nsh.Kind(),
