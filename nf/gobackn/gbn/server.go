@@ -1,0 +1,287 @@
+package gbn
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// key names a session for frames without a go-back-N header.
+type key struct {
+	peer, local [4]byte
+	port        uint16 // the peer's
+}
+
+// row is a session of a server.
+type row struct {
+	Session
+	key    key
+	opener uint32 // pid and request number
+}
+
+// Server is the end that sessions are opened to. It may stand for several
+// devices: a session's number is unique among all of them.
+type Server struct {
+	cfg   Config
+	rows  []row // by number; 0 is not used
+	by    map[key]uint16
+	free  []uint16
+	stats Stats
+	held  int
+	next  clock.Time // no later than any session's deadline
+	used  int        // rows from here on were never used
+	f     clio.Frame
+}
+
+// NewServer makes one without sessions.
+func NewServer(c Config) (*Server, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: c, rows: make([]row, c.Sessions+1), by: make(map[key]uint16, c.Sessions), free: make([]uint16, 0, c.Sessions), next: clock.Never, used: 1}
+	for i := 1; i <= c.Sessions; i++ {
+		s.free = append(s.free, uint16(i))
+		s.rows[i].init(&s.cfg, &s.stats, &s.held)
+	}
+	return s, nil
+}
+
+// Stats are the totals so far.
+func (s *Server) Stats() Stats { return s.stats }
+
+// Held is how many frames are kept.
+func (s *Server) Held() int { return s.held }
+
+// Open is how many sessions are open.
+func (s *Server) Open() int { return s.cfg.Sessions - len(s.free) }
+
+// FromNet takes a frame from the network.
+func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
+	p, f := b.Bytes(), &s.f
+	k := clio.Parse(p, true, f)
+	switch k {
+	case clio.NotClio:
+		return PassedOther
+	case clio.Fragment:
+		return PassedFragment
+	case clio.Malformed:
+		return Malformed
+	}
+	if !f.Sound(p) {
+		return Damaged
+	}
+	g := clio.GBN(p[f.GBN:])
+	if g.Dst() == 0 {
+		if k == clio.Control {
+			return NoSession
+		}
+		if k == clio.Message && clio.Lego(p[f.Lego:]).Opcode().OfSessions() && !clio.Lego(p[f.Lego:]).Opcode().IsAnswer() {
+			return s.manage(now, b, out)
+		}
+		s.unwrap(b)
+		return Unreliable
+	}
+	if int(g.Dst()) >= len(s.rows) {
+		return NoSession
+	}
+	r := &s.rows[g.Dst()]
+	if !r.open || r.peer != g.Src() || r.key != s.keyOf(p) {
+		return NoSession
+	}
+	var v Verdict
+	switch g.Type() {
+	case clio.ACK, clio.NACK:
+		v = r.Ack(now, g.Seq(), g.Type() == clio.NACK, out)
+	default:
+		v = r.Data(now, g.Seq(), out)
+		switch v {
+		case Delivered:
+			s.unwrap(b)
+		case Ahead:
+			Reply(b, f, clio.NACK, r.Last(), r.local, r.peer)
+		case Behind:
+			Reply(b, f, clio.ACK, r.Last(), r.local, r.peer)
+		}
+	}
+	s.next = min(s.next, r.Deadline())
+	return v
+}
+
+// keyOf is that of a frame from a peer.
+func (s *Server) keyOf(p []byte) key {
+	src, dst := s.f.Src(p), s.f.Dst(p)
+	return key{src.IP, dst.IP, src.Port}
+}
+
+func (s *Server) unwrap(b *packet.Buf) {
+	p, f := b.Bytes(), &s.f
+	summed := f.Summed(p)
+	f.Unwrap(p)
+	b.SetFrame(int(b.Off())+clio.GBNLen, f.Stop) // and without padding
+	f.Seal(b.Bytes(), f.Stop, summed)
+}
+
+// Reply turns a frame into an ACK or a NACK to where it came from.
+func Reply(b *packet.Buf, f *clio.Frame, typ uint8, seq uint32, local, peer uint16) {
+	p := b.Bytes()
+	summed := f.Summed(p)
+	f.Swap(p)
+	clio.GBN(p[f.GBN:]).Encode(typ, seq, local, peer)
+	n := f.GBN + clio.GBNLen
+	b.TrimBack(b.Len() - n)
+	f.Seal(b.Bytes(), n, summed)
+}
+
+// manage answers a request to open or close a session.
+func (s *Server) manage(now clock.Time, b *packet.Buf, out Out) Verdict {
+	p, f := b.Bytes(), &s.f
+	h, k := clio.Lego(p[f.Lego:]), s.keyOf(p)
+	asked := clio.Session(p[f.Op:])
+	i, known := s.by[k]
+	v := Opened
+	var answer uint32
+	if h.Opcode() == clio.CloseSession {
+		v = Closed
+		if known && uint32(i) == asked {
+			s.end(i, out)
+		}
+	} else {
+		opener := uint32(h.PID())<<16 | uint32(h.ID())
+		if known && (s.rows[i].opener != opener || uint32(s.rows[i].peer) != asked) {
+			s.end(i, out)
+			known = false
+		}
+		if !known && asked > 0 && asked < clio.Sessions {
+			i, known = s.take(now, out)
+		}
+		if known {
+			answer = uint32(i)
+		} else {
+			v = Refused
+			h.SetStatus(clio.Busy)
+		}
+		if r := &s.rows[i]; known && !r.open {
+			summed := f.Summed(p)
+			f.Swap(p)
+			r.Open(now, i, uint16(asked), p, f)
+			r.key, r.opener, r.summed = k, opener, summed
+			s.by[k] = i
+			s.used = max(s.used, int(i)+1)
+			f.Swap(p)
+		}
+	}
+	f.Swap(p)
+	h.SetOpcode(h.Opcode().Answer())
+	clio.SetSession(p[f.Op:], answer)
+	clio.GBN(p[f.GBN:]).Encode(clio.DATA, 0, 0, 0)
+	b.TrimBack(b.Len() - f.Stop)
+	f.Seal(b.Bytes(), f.Stop, f.Summed(p))
+	return v
+}
+
+// take is the number of a session that is not used, or idle.
+func (s *Server) take(now clock.Time, out Out) (uint16, bool) {
+	if len(s.free) == 0 {
+		oldest := uint16(1)
+		for i := 2; i < len(s.rows); i++ {
+			if s.rows[i].lastUsed < s.rows[oldest].lastUsed {
+				oldest = uint16(i)
+			}
+		}
+		if now.Sub(s.rows[oldest].lastUsed) < s.cfg.Idle {
+			return 0, false
+		}
+		s.end(oldest, out)
+	}
+	// The one that was free for the longest: what is still on its way to it from
+	// its last use finds nobody.
+	i := s.free[0]
+	s.free = s.free[:copy(s.free, s.free[1:])]
+	return i, true
+}
+
+// end frees a session.
+func (s *Server) end(i uint16, out Out) {
+	r := &s.rows[i]
+	if r.open {
+		r.Close(out)
+	}
+	delete(s.by, r.key)
+	s.free = append(s.free, i)
+}
+
+// ToNet takes a frame without a go-back-N header that goes to the network. With
+// Sent the transport has it; Unreliable: it has a header of session 0, and the
+// caller sends it.
+func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
+	p, f := b.Bytes(), &s.f
+	switch clio.Parse(p, false, f) {
+	case clio.NotClio:
+		return PassedOther
+	case clio.Fragment:
+		return PassedFragment
+	case clio.Malformed:
+		return PassedMalformed
+	}
+	if !f.Sound(p) {
+		return Damaged
+	}
+	if f.Stop-f.L3+clio.GBNLen > s.cfg.MTU {
+		return TooBig
+	}
+	src, dst := f.Src(p), f.Dst(p)
+	i, known := s.by[key{dst.IP, src.IP, dst.Port}]
+	b.TrimBack(b.Len() - f.Stop)
+	summed := f.Summed(p)
+	p, ok := b.Prepend(clio.GBNLen)
+	if !ok {
+		return TooBig
+	}
+	f.Wrap(p)
+	if !known {
+		clio.GBN(p[f.GBN:]).Encode(clio.DATA, 0, 0, 0)
+		f.Seal(p, f.Stop, summed)
+		return Unreliable
+	}
+	f.Seal(p, f.Stop, false) // the checksum is made when it goes
+	r := &s.rows[i]
+	v := r.Send(now, b, f, summed, out)
+	s.next = min(s.next, r.Deadline())
+	return v
+}
+
+// Deadline is when Tick has work, or earlier.
+func (s *Server) Deadline() clock.Time { return s.next }
+
+// Tick does what is due.
+func (s *Server) Tick(now clock.Time, out Out) {
+	if now < s.next {
+		return
+	}
+	s.next = clock.Never
+	for i := 1; i < s.used; i++ {
+		r := &s.rows[i]
+		if !r.open {
+			continue
+		}
+		if r.Deadline() <= now {
+			r.Tick(now, out)
+			if !r.open {
+				s.end(uint16(i), out)
+				continue
+			}
+		}
+		s.next = min(s.next, r.Deadline())
+	}
+}
+
+// Stop gives back all that is held.
+func (s *Server) Stop(out Out) {
+	for i := 1; i < s.used; i++ {
+		if s.rows[i].open {
+			s.end(uint16(i), out)
+		}
+	}
+	s.next = clock.Never
+}

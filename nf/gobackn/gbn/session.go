@@ -1,0 +1,413 @@
+package gbn
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Config has the numbers of the protocol; zeros take the defaults given here.
+type Config struct {
+	Window   int           // frames on their way, a session and direction; 128, a power of two
+	Backlog  int           // frames that wait for the window; 128
+	AckEvery int           // frames; 100
+	AckDelay time.Duration // 100 us
+	Timeout  time.Duration // 4 ms
+	Tries    int           // timeouts in a row until a session is given up; 64
+	Sessions int           // of a Server, at most 1023; 1023
+	Idle     time.Duration // after which a session may make room for another; 5 min
+	MTU      int           // of IP datagrams towards the network; 1500
+	Hold     int           // frames that a Server keeps, of all sessions; 4096
+}
+
+func (c Config) withDefaults() (Config, error) {
+	for _, d := range []struct {
+		v   *int
+		def int
+	}{{&c.Window, 128}, {&c.Backlog, 128}, {&c.AckEvery, 100}, {&c.Tries, 64}, {&c.Sessions, clio.Sessions - 1}, {&c.MTU, 1500}, {&c.Hold, 4096}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	for _, d := range []struct {
+		v   *time.Duration
+		def time.Duration
+	}{{&c.AckDelay, 100 * time.Microsecond}, {&c.Timeout, 4 * time.Millisecond}, {&c.Idle, 5 * time.Minute}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	switch {
+	case c.Window < 1 || c.Window > 1<<14 || c.Window&(c.Window-1) != 0:
+		return c, fmt.Errorf("gbn: a window of %d frames: want a power of two up to %d", c.Window, 1<<14)
+	case c.Backlog < 1 || c.Backlog > 1<<14:
+		return c, fmt.Errorf("gbn: a backlog of %d frames: want 1 to %d", c.Backlog, 1<<14)
+	case c.AckEvery < 1 || c.AckEvery > c.Window:
+		return c, fmt.Errorf("gbn: an ACK every %d frames: want 1 to the window, %d", c.AckEvery, c.Window)
+	case c.AckDelay < 0 || c.AckDelay >= c.Timeout:
+		return c, fmt.Errorf("gbn: an ACK delay of %v: want less than the timeout, %v", c.AckDelay, c.Timeout)
+	case c.Tries < 1 || c.Sessions < 1 || c.Sessions >= clio.Sessions || c.Hold < 1 || c.Idle <= 0:
+		return c, fmt.Errorf("gbn: want tries, an idle time, frames to hold, and 1 to %d sessions", clio.Sessions-1)
+	case c.MTU < 128 || c.MTU > 9216:
+		return c, fmt.Errorf("gbn: an MTU of %d: want 128 to 9216", c.MTU)
+	}
+	return c, nil
+}
+
+// Out is where a session's frames go.
+type Out interface {
+	// Get is an empty frame; nil: none is free. Discard gives back one from Get
+	// that was not sent.
+	Get() *packet.Buf
+	Discard(*packet.Buf)
+	// Send sends a frame to the network.
+	Send(*packet.Buf)
+	// Drop gives back a frame that came by ToNet and cannot be sent.
+	Drop(*packet.Buf, Verdict)
+}
+
+// Verdict says what became of a frame.
+type Verdict uint8
+
+const (
+	// Passed: not for this transport; the caller forwards it untouched.
+	PassedOther Verdict = iota
+	PassedFragment
+	PassedMalformed
+	// Delivered: the caller forwards it, without its go-back-N header; Unreliable:
+	// of session 0.
+	Delivered
+	Unreliable
+	// Sent: it went to the network, or waits for that; the transport has it.
+	Sent
+	// Opened, Closed, Refused, Behind, Ahead: it was turned into its answer, which
+	// the caller sends to where it came from.
+	Opened
+	Closed
+	Refused
+	Behind
+	Ahead
+	// Taken: an ACK or a NACK that was heeded; the caller drops it and the
+	// following, which are of no more use.
+	TakenACK
+	TakenNACK
+	Stale     // an ACK or a NACK of what is not on its way
+	AheadMore // ahead, and there was a NACK already
+	NoSession
+	Damaged // a checksum is wrong
+	Malformed
+	TooBig
+	Full   // too many frames wait, or are held
+	GaveUp // its session was given up, or closed
+	NumVerdicts
+)
+
+// Passes, Replies and Drops say what the caller does with the frame; for none of
+// them it does nothing (Sent), or forwards it to the other side (Delivered,
+// Unreliable).
+func (v Verdict) Passes() bool  { return v <= PassedMalformed }
+func (v Verdict) Replies() bool { return v >= Opened && v <= Ahead }
+func (v Verdict) Drops() bool   { return v >= TakenACK }
+
+// Stats are totals.
+type Stats struct {
+	Retransmitted, Timeouts, NACKs, ACKs uint64
+	GivenUp                              uint64 // sessions
+}
+
+// maxHeaders is the longest of the headers in front of a go-back-N header: two
+// VLAN tags and IP options.
+const maxHeaders = 14 + 8 + 60 + 8
+
+// waiting is a frame that waits for the window.
+type waiting struct {
+	b      *packet.Buf
+	summed bool
+}
+
+// Session is one end of a session.
+type Session struct {
+	cfg   *Config
+	stats *Stats
+	held  *int // frames that are kept, of all sessions that share it
+	open  bool
+
+	local, peer uint16 // numbers of the session at both ends
+	// What an ACK is made of: the headers of a frame to the peer.
+	headers  [maxHeaders]byte
+	headLen  int
+	layout   clio.Frame
+	summed   bool
+	lastUsed clock.Time
+
+	// Sender: una is the oldest number not acknowledged, next the next to be given.
+	una, next uint32
+	air       []*packet.Buf // copies of una..next-1
+	wait      []waiting
+	head, n   int // of wait
+	due       clock.Time
+	tries     int
+
+	// Receiver.
+	expect  uint32
+	unacked int // delivered since the last ACK
+	ackDue  clock.Time
+	nacked  bool
+}
+
+func (s *Session) init(c *Config, st *Stats, held *int) {
+	s.cfg, s.stats, s.held = c, st, held
+	s.air, s.wait = make([]*packet.Buf, c.Window), make([]waiting, c.Backlog)
+	s.due, s.ackDue = clock.Never, clock.Never
+}
+
+// NewSession is a session by itself, closed.
+func NewSession(c Config) (*Session, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{}
+	s.init(&c, &Stats{}, new(int))
+	return s, nil
+}
+
+// Stats are the session's, or those of all that share them.
+func (s *Session) Stats() Stats { return *s.stats }
+
+// Open begins the session under both ends' numbers. like is a frame to the peer,
+// with a go-back-N header at f.GBN.
+func (s *Session) Open(now clock.Time, local, peer uint16, like []byte, f *clio.Frame) {
+	s.open, s.local, s.peer = true, local, peer
+	s.headLen = copy(s.headers[:], like[:f.GBN])
+	s.layout, s.summed = *f, f.Summed(like)
+	s.una, s.next, s.expect = clio.FirstSeq, clio.FirstSeq, clio.FirstSeq
+	s.due, s.ackDue, s.lastUsed = clock.Never, clock.Never, now
+	s.tries, s.unacked, s.nacked = 0, 0, false
+}
+
+// IsOpen reports whether the session was opened, and not closed or given up.
+func (s *Session) IsOpen() bool { return s.open }
+
+// Close gives back all that the session holds.
+func (s *Session) Close(out Out) {
+	s.open = false
+	for ; s.una != s.next; s.una++ {
+		s.release(out)
+	}
+	for ; s.n > 0; s.n-- {
+		x := s.wait[s.head].b
+		s.wait[s.head].b = nil
+		s.head = (s.head + 1) % len(s.wait)
+		*s.held--
+		out.Drop(x, GaveUp)
+	}
+	s.due, s.ackDue = clock.Never, clock.Never
+}
+
+// release gives back the copy of the oldest frame on its way.
+func (s *Session) release(out Out) {
+	i := int(s.una) & (len(s.air) - 1)
+	*s.held--
+	out.Discard(s.air[i])
+	s.air[i] = nil
+}
+
+// Send takes a frame whose go-back-N header has room but no content; its lengths
+// are right, f is its layout, and summed says whether it gets a UDP checksum. The
+// verdict is Sent, or the frame is the caller's: Full.
+func (s *Session) Send(now clock.Time, b *packet.Buf, f *clio.Frame, summed bool, out Out) Verdict {
+	s.lastUsed = now
+	p := b.Bytes()
+	// A place for it, and one for a copy of it.
+	if s.n == 0 && s.next-s.una < uint32(len(s.air)) && *s.held < s.cfg.Hold {
+		if s.launch(now, b, f, summed, out) {
+			return Sent
+		}
+	}
+	if s.n == len(s.wait) || *s.held >= s.cfg.Hold {
+		return Full
+	}
+	clio.GBN(p[f.GBN:]).Encode(clio.DATA, 0, s.local, s.peer)
+	s.wait[(s.head+s.n)%len(s.wait)] = waiting{b, summed}
+	s.n++
+	*s.held++
+	if s.due == clock.Never {
+		s.due = now.Add(s.cfg.AckDelay) // a buffer was missing: look again
+	}
+	return Sent
+}
+
+// launch puts a frame on its way; false: there is no buffer for its copy.
+func (s *Session) launch(now clock.Time, b *packet.Buf, f *clio.Frame, summed bool, out Out) bool {
+	c := out.Get()
+	if c == nil {
+		return false
+	}
+	p := b.Bytes()
+	clio.GBN(p[f.GBN:]).Encode(clio.DATA, s.next, s.local, s.peer)
+	f.Seal(p, f.Stop, summed)
+	if !c.SetBytes(p) {
+		out.Discard(c)
+		return false
+	}
+	s.air[int(s.next)&(len(s.air)-1)] = c
+	*s.held++
+	if s.una == s.next {
+		s.due, s.tries = now.Add(s.cfg.Timeout), 0
+	}
+	s.next++
+	out.Send(b)
+	return true
+}
+
+// pump puts frames that wait on their way.
+func (s *Session) pump(now clock.Time, out Out) {
+	for s.n > 0 && s.next-s.una < uint32(len(s.air)) {
+		w := s.wait[s.head]
+		var f clio.Frame
+		if k := clio.Parse(w.b.Bytes(), true, &f); k != clio.Message && k != clio.Other {
+			panic("gbn: a frame changed while it waited")
+		}
+		if !s.launch(now, w.b, &f, w.summed, out) {
+			return
+		}
+		s.wait[s.head] = waiting{}
+		s.head = (s.head + 1) % len(s.wait)
+		s.n--
+		*s.held--
+	}
+}
+
+// Ack heeds an ACK, or a NACK, of all up to seq.
+func (s *Session) Ack(now clock.Time, seq uint32, nack bool, out Out) Verdict {
+	n := seq + 1 - s.una
+	if n > s.next-s.una {
+		return Stale
+	}
+	s.lastUsed = now
+	for range n {
+		s.release(out)
+		s.una++
+	}
+	if n > 0 {
+		s.tries = 0
+		s.due = now.Add(s.cfg.Timeout)
+	}
+	v := TakenACK
+	if nack {
+		v = TakenNACK
+		s.again(now, out)
+	}
+	s.pump(now, out)
+	if s.una == s.next && s.n == 0 {
+		s.due = clock.Never
+	}
+	return v
+}
+
+// again sends all that is on its way once more.
+func (s *Session) again(now clock.Time, out Out) {
+	for q := s.una; q != s.next; q++ {
+		c := out.Get()
+		if c == nil {
+			break
+		}
+		if !c.SetBytes(s.air[int(q)&(len(s.air)-1)].Bytes()) {
+			out.Discard(c)
+			break
+		}
+		s.stats.Retransmitted++
+		out.Send(c)
+	}
+	s.due = now.Add(s.cfg.Timeout)
+}
+
+// Data says what becomes of a frame with number seq: Delivered, Ahead or Behind
+// (the caller answers with a NACK, or an ACK, of Last), or AheadMore.
+func (s *Session) Data(now clock.Time, seq uint32, out Out) Verdict {
+	s.lastUsed = now
+	switch d := int32(seq - s.expect); {
+	case d > 0 && s.nacked:
+		return AheadMore
+	case d > 0:
+		s.nacked = true
+		s.stats.NACKs++
+		return Ahead
+	case d < 0:
+		s.unacked, s.ackDue = 0, clock.Never
+		s.stats.ACKs++
+		return Behind
+	}
+	s.expect++
+	s.nacked = false
+	if s.unacked++; s.unacked >= s.cfg.AckEvery {
+		s.acknowledge(now, out)
+	} else if s.ackDue == clock.Never {
+		s.ackDue = now.Add(s.cfg.AckDelay)
+	}
+	return Delivered
+}
+
+// Last is the number of the last frame that came in order.
+func (s *Session) Last() uint32 { return s.expect - 1 }
+
+// acknowledge sends an ACK; when there is no buffer for it, later.
+func (s *Session) acknowledge(now clock.Time, out Out) {
+	b := out.Get()
+	if b == nil {
+		s.ackDue = now.Add(s.cfg.AckDelay)
+		return
+	}
+	n := s.headLen + clio.GBNLen
+	p, ok := b.Append(n)
+	if !ok {
+		out.Discard(b)
+		s.ackDue = clock.Never
+		return
+	}
+	copy(p, s.headers[:s.headLen])
+	f := s.layout
+	clio.GBN(p[f.GBN:]).Encode(clio.ACK, s.Last(), s.local, s.peer)
+	f.Seal(p, n, s.summed)
+	s.unacked, s.ackDue = 0, clock.Never
+	s.stats.ACKs++
+	out.Send(b)
+}
+
+// Tick does what is due.
+func (s *Session) Tick(now clock.Time, out Out) {
+	if !s.open {
+		return
+	}
+	if s.ackDue <= now {
+		s.acknowledge(now, out)
+	}
+	if s.due > now {
+		return
+	}
+	if s.una == s.next {
+		s.due = clock.Never
+		s.pump(now, out)
+		if s.n > 0 && s.due == clock.Never {
+			s.due = now.Add(s.cfg.AckDelay)
+		}
+		return
+	}
+	s.stats.Timeouts++
+	if s.tries++; s.tries > s.cfg.Tries {
+		s.stats.GivenUp++
+		s.Close(out)
+		return
+	}
+	s.again(now, out)
+}
+
+// Deadline is when Tick has work.
+func (s *Session) Deadline() clock.Time { return min(s.due, s.ackDue) }
+
+// Held is how many frames the session keeps.
+func (s *Session) Held() int { return int(s.next-s.una) + s.n }
