@@ -77,10 +77,10 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 	p := s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
 	pk := &s.packets[p]
-	*pk = packet{
-		flow: flow, bytes: int32(bytes), tenant: int32(tenant), route: int32(route), plan: rt.plan,
-		queue: none, next: none, before: none, after: none, inside: true,
-	}
+	pk.flow, pk.bytes, pk.tenant, pk.route, pk.plan = flow, int32(bytes), int32(tenant), int32(route), rt.plan
+	pk.queue, pk.next, pk.before, pk.after = none, none, none, none
+	pk.held, pk.reason = 0, None
+	pk.inside, pk.begun, pk.finished = true, false, false
 	if pl.spread == PerFlow || !pl.anyOrder {
 		s.join(p)
 	}
@@ -142,10 +142,12 @@ func (s *Scheduler) Release(packet, branch, task int) {
 		return
 	}
 	x.credits &^= 1 << task
-	rg := &s.regions[x.region]
-	rg.tasks[task].free++
-	s.serve(int32(x.region), task)
-	s.settle()
+	t := &s.regions[x.region].tasks[task]
+	t.free++
+	if t.head != none {
+		s.serve(int32(x.region), task)
+		s.settle()
+	}
 }
 
 // Return says that what Next told has been run, as far as it came, and gives the
@@ -161,9 +163,14 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 	pk := &s.packets[p]
 	r := int32(x.region)
 	rg := &s.regions[r]
-	credits := x.credits
-	for m := credits; m != 0; m &= m - 1 {
-		rg.tasks[bits.TrailingZeros16(m)].free++
+	wanted := uint16(0) // tasks that somebody waits for, and whose queue may move
+	for m := x.credits; m != 0; m &= m - 1 {
+		i := bits.TrailingZeros16(m) & (MaxTasks - 1)
+		t := &rg.tasks[i]
+		t.free++
+		if t.head != none {
+			wanted |= 1 << i
+		}
 	}
 	x.credits = 0
 	rg.running--
@@ -174,17 +181,17 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 		if x.queue < 0 {
 			s.enqueue(h, bits.TrailingZeros16(x.rest))
 		}
-		credits |= 1 << x.queue
+		wanted |= 1 << x.queue
 	} else {
 		x.state = idle
 		rg.load--
 		if x.queue >= 0 {
-			credits |= 1 << x.queue // who is behind it may be the first now
+			wanted |= 1 << x.queue // who is behind it may be the first now
 			s.dequeue(h)
 		}
 	}
 	// Who waits here comes before the same packet's next visit.
-	for m := credits; m != 0; m &= m - 1 {
+	for m := wanted; m != 0; m &= m - 1 {
 		s.serve(r, bits.TrailingZeros16(m))
 	}
 	switch {
@@ -258,7 +265,7 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 	// All headers say where they are before one of them moves.
 	for i := range n {
 		x := &s.headers[first+i]
-		*x = header{next: none, prev: none, queue: -1, visit: pl.branches[int32(st.from)+i].from}
+		x.visit, x.state, x.queue = pl.branches[int32(st.from)+i].from, idle, -1
 	}
 	for i := range n {
 		s.startVisit(first+i, pl)
@@ -308,7 +315,7 @@ func (s *Scheduler) admit(h int32) {
 	x.region, x.term = int16(r), rg.term
 	rg.load++
 	for m := x.rest; m != 0; m &= m - 1 {
-		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
 		t.packets++
 		t.bytes += uint64(pk.bytes)
 	}
@@ -387,7 +394,7 @@ func (s *Scheduler) reserve(h, r int32, first bool) {
 	}
 	m := x.rest
 	for ; m != 0; m &= m - 1 {
-		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
 		if t.free <= 0 || t.head != none && !first {
 			break
 		}
@@ -464,10 +471,12 @@ func (s *Scheduler) finish(p int32) {
 
 // wake has the packet after p in its flow looked at: p got on.
 func (s *Scheduler) wake(p int32) {
-	a := s.packets[p].after
-	if a == none {
-		return
+	if a := s.packets[p].after; a != none {
+		s.look(a)
 	}
+}
+
+func (s *Scheduler) look(a int32) {
 	if q := &s.packets[a]; q.held != 0 && !q.woken {
 		q.woken = true
 		s.work = append(s.work, a)
@@ -476,6 +485,12 @@ func (s *Scheduler) wake(p int32) {
 
 // settle lets those get on whose predecessors did.
 func (s *Scheduler) settle() {
+	if len(s.work) > 0 {
+		s.follow()
+	}
+}
+
+func (s *Scheduler) follow() {
 	for len(s.work) > 0 {
 		p := s.work[len(s.work)-1]
 		s.work = s.work[:len(s.work)-1]
