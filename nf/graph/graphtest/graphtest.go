@@ -304,6 +304,16 @@ func (l *Loop) Breath() {
 	}
 }
 
+// Wait lets time pass without frames.
+func (l *Loop) Wait(d time.Duration) {
+	for end := l.now.Add(d); l.now < end; {
+		l.now += 10_000
+		if _, err := l.x.Inst.Step(l.now); err != nil {
+			l.x.fatal(err)
+		}
+	}
+}
+
 // Allocs is the number of allocations a breath of the frames costs, once warm.
 func Allocs(t testing.TB, kind graph.Kind, args graph.Args, in string, frames ...[]byte) float64 {
 	t.Helper()
