@@ -1,0 +1,431 @@
+// Package wire is the network function of the last hop (snic/hop): the end of a
+// reliable link between a cable and whatever is behind it.
+//
+//	a: frames as they are  ◄─►  numbered, checked, repeated when lost  :b
+//
+// The other end of the cable has one as well. When the buffer of frames that are
+// not acknowledged is full, frames wait in a queue; above half of it the
+// neighbour behind a is asked to pause, by PFC. When the neighbour asks for a
+// pause, frames for it wait, and the other end of the cable is asked in turn.
+// A frame is lost only when a neighbour behind a goes on sending though it was
+// asked not to, or is longer than frames may be.
+//
+// A frame that was taken in goes out in the Buf that it came in; what is sent
+// again, or is of the link itself, is generated.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/snic/hop"
+)
+
+// Reasons; those from reasonEvents on are in the order of hop's events.
+const (
+	reasonTooLong graph.Reason = iota
+	reasonFull
+	reasonGaveUp
+	reasonEvents
+	numReasons = reasonEvents + graph.Reason(hop.Other) + 1
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonTooLong:                              {Name: "length", Help: "longer than frame=, than a buffer, or no frame at all: dropped"},
+	reasonFull:                                 {Name: "queue-full", Help: "came though the sender was asked to pause (queue=): dropped"},
+	reasonGaveUp:                               {Name: "gave-up", Help: "not acknowledged or not sent when the app was taken away: dropped"},
+	reasonEvents + graph.Reason(hop.Took):      {Name: "link", Help: "an acknowledgement or greeting of the other end"},
+	reasonEvents + graph.Reason(hop.Deliver):   {Name: "delivered", Help: "unwrapped, and passed"},
+	reasonEvents + graph.Reason(hop.Damaged):   {Name: "damaged", Help: "the CRC is wrong: comes again"},
+	reasonEvents + graph.Reason(hop.Duplicate): {Name: "duplicate", Help: "was there before"},
+	reasonEvents + graph.Reason(hop.Gap):       {Name: "gap", Help: "one before it is missing: comes again"},
+	reasonEvents + graph.Reason(hop.Overrun):   {Name: "overrun", Help: "no room, though the other end was asked to pause: comes again"},
+	reasonEvents + graph.Reason(hop.Foreign):   {Name: "foreign", Help: "of an epoch that does not count: before a restart, or not yet greeted"},
+	reasonEvents + graph.Reason(hop.Pause):     {Name: "pause", Help: "a pause that the neighbour asks for, or its end"},
+	reasonEvents + graph.Reason(hop.Other):     {Name: "not-hop", Help: "on b, and no frame of the last hop: dropped"},
+}
+
+const (
+	ctrUp counter.ID = iota
+	ctrUnacked
+	ctrQueued
+	ctrSent
+	ctrResent
+	ctrPauses
+	ctrPaused
+	ctrPausesA
+	ctrTimeouts
+	ctrRestarts
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrUp:       {Name: "up", Help: "1: both ends know of each other"},
+	ctrUnacked:  {Name: "unacked-bytes", Help: "bytes that the other end has not acknowledged"},
+	ctrQueued:   {Name: "queued", Help: "frames that wait for room, or for the end of a pause"},
+	ctrSent:     {Name: "sent", Help: "frames sent to b for the first time"},
+	ctrResent:   {Name: "resent", Help: "frames sent again"},
+	ctrPauses:   {Name: "pauses-asked", Help: "pauses that the other end was asked for"},
+	ctrPaused:   {Name: "pauses-obeyed", Help: "pauses that the other end asked for"},
+	ctrPausesA:  {Name: "pauses-asked-a", Help: "pauses that the neighbour behind a was asked for"},
+	ctrTimeouts: {Name: "timeouts", Help: "frames that were not acknowledged in time"},
+	ctrRestarts: {Name: "restarts", Help: "starts of the other end that followed another"},
+}
+
+const (
+	burst = 2 * packet.MaxBatch // most frames to one output a breath
+	retry = 10 * time.Microsecond
+	tick  = 100 * time.Microsecond // how late a timer may be, without frames
+)
+
+// Kind declares hop.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "hop",
+		Summary: "makes the cable at b reliable: frames arrive once and in order at the hop at its other end",
+		Doc: `Frames of a go to b under EtherType 0x88B5 with a number and a CRC, 34 bytes
+longer, and stay in a buffer of 64 KB until the other end acknowledges them. PFC
+(IEEE 802.1Qbb) keeps either end from sending what the other has no room for.
+The cable's MTU must be 34 bytes more than that of what is behind a; its ports
+have one queue.
+
+  quillon run --inline eth1,eth2 --nf hop,rate=25Gbit,delay=500ns`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "rate", Default: "100Gbit", Help: "of the cable, as 1Gbit or 25Gbit: what a pause is counted in"},
+			{Name: "delay", Default: "1us", Help: "of the cable and the ports, one way: the room above XOFF follows from it"},
+			{Name: "frame", Default: "1518", Help: "longest frame carried, in bytes without FCS"},
+			{Name: "timeout", Default: "1ms", Help: "how long an acknowledgement may take before all is sent again"},
+			{Name: "queue", Default: "256", Help: "frames of a that wait at most"},
+			{Name: "class", Default: "3", Help: "class of PFC, 0 to 7"},
+			{Name: "mac", Default: "02:00:00:00:88:b5", Help: "source of frames of the link itself"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
+			if env.Workers > 1 {
+				return nil, fmt.Errorf("hop: a link has one order of frames, and this graph %d workers: give its ports one queue", env.Workers)
+			}
+			return build(args)
+		},
+	}
+}
+
+// fifo is a ring of Bufs.
+type fifo struct {
+	ring    []*packet.Buf
+	head, n int
+}
+
+func (q *fifo) push(x *packet.Buf) bool {
+	if q.n == len(q.ring) {
+		return false
+	}
+	q.ring[(q.head+q.n)%len(q.ring)] = x
+	q.n++
+	return true
+}
+
+func (q *fifo) pop() *packet.Buf {
+	x := q.ring[q.head]
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) % len(q.ring)
+	q.n--
+	return x
+}
+
+type app struct {
+	link    *hop.Link
+	begun   bool
+	room    int  // bytes of a frame to b, at most
+	waiting fifo // from a, for room in the buffer
+	taken   fifo // from a, in the buffer, not sent
+	out     fifo // to a, for the end of a pause
+
+	until    clock.Time // out waits
+	pausing  bool       // the neighbour behind a
+	again    clock.Time
+	quantum  clock.Duration // of the longest pause
+	pausesA  uint64
+	noBuffer bool
+}
+
+func build(args graph.Args) (*app, error) {
+	c := hop.Config{Epoch: 1, Rate: 100e9, Delay: time.Microsecond, Frame: 1518, Timeout: time.Millisecond, Class: 3, MAC: [6]byte{2, 0, 0, 0, 0x88, 0xB5}}
+	queue := 256
+	for name, v := range args {
+		var err error
+		switch name {
+		case "rate":
+			c.Rate, err = parseRate(v)
+		case "delay":
+			c.Delay, err = parseTime(v, time.Second)
+		case "timeout":
+			c.Timeout, err = parseTime(v, time.Minute)
+			if c.Timeout == 0 && err == nil {
+				err = errors.New("want more than 0s")
+			}
+		case "frame":
+			c.Frame, err = parseInt(v, hop.MinFrame, 9600)
+		case "queue":
+			queue, err = parseInt(v, 2, 1<<16)
+		case "class":
+			c.Class, err = parseInt(v, 0, 7)
+		case "mac":
+			var a net.HardwareAddr
+			if a, err = net.ParseMAC(v); err != nil || len(a) != 6 || a[0]&1 != 0 {
+				err = errors.New("want an address of one station, such as 02:00:00:00:00:01")
+			} else {
+				c.MAC = [6]byte(a)
+			}
+		default:
+			return nil, fmt.Errorf("hop: no argument %q", name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hop: %s=%s: %w", name, v, err)
+		}
+	}
+	l, err := hop.New(c)
+	if err != nil {
+		return nil, err
+	}
+	const shortest = 14
+	p := &app{link: l, room: c.Frame + hop.Overhead, again: clock.Never}
+	p.waiting.ring = make([]*packet.Buf, queue)
+	p.taken.ring = make([]*packet.Buf, hop.Buffer/shortest+1)
+	p.out.ring = make([]*packet.Buf, l.Queue/shortest+1)
+	p.quantum = time.Duration(math.MaxUint16 * 512 * uint64(time.Second) / c.Rate)
+	return p, nil
+}
+
+func parseRate(s string) (uint64, error) {
+	for suffix, factor := range map[string]float64{"Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12} {
+		if v, ok := strings.CutSuffix(s, suffix); ok {
+			if f, err := strconv.ParseFloat(v, 64); err == nil && f*factor >= 1e6 && f*factor <= 1e13 {
+				return uint64(f * factor), nil
+			}
+		}
+	}
+	return 0, errors.New("want a rate from 1Mbit to 10Tbit, such as 25Gbit")
+}
+
+func parseTime(s string, most time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d > most {
+		return 0, fmt.Errorf("want a duration from 0s to %v, such as 500ns", most)
+	}
+	return d, nil
+}
+
+func parseInt(s string, least, most int) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("want a number from %d to %d", least, most)
+	}
+	return n, nil
+}
+
+// Wants implements graph.Wanter: nothing crosses as it is.
+func (p *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
+
+// Held implements graph.Holder.
+func (p *app) Held() int { return p.waiting.n + p.taken.n + p.out.n }
+
+// Report implements graph.Reporter.
+func (p *app) Report() any {
+	return struct {
+		Up    bool      `json:"up"`
+		Epoch uint64    `json:"epoch"`
+		Stats hop.Stats `json:"stats"`
+	}{p.link.Up(), p.link.Epoch, p.link.Stats()}
+}
+
+// begin takes the time of the first breath for the epoch.
+func (p *app) begin(now clock.Time) {
+	if !p.begun {
+		p.begun = true
+		p.link.Epoch = max(1, uint64(now))
+	}
+}
+
+// Push implements graph.App.
+func (p *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	p.begin(c.Now())
+	if in == 0 {
+		p.release(c)
+		for _, x := range b.Bufs() {
+			p.take(c, x)
+		}
+	} else {
+		for _, x := range b.Bufs() {
+			p.receive(c, x)
+		}
+	}
+	p.pump(c)
+}
+
+// take is a frame from a.
+func (p *app) take(c *graph.Ctx, x *packet.Buf) {
+	if q, ok := hop.DecodePause(x.Bytes(), p.link.Class); ok {
+		p.until = c.Now().Add(p.quantum * time.Duration(q) / math.MaxUint16)
+		c.Drop(x, reasonEvents+graph.Reason(hop.Pause))
+		return
+	}
+	switch {
+	case !p.link.Fits(x.Len()) || len(x.Mem()) < p.room:
+		c.Drop(x, reasonTooLong)
+	case p.waiting.n == 0 && p.link.Send(x.Bytes()):
+		p.taken.push(x) // it has room for all that the buffer has
+	case !p.waiting.push(x):
+		c.Drop(x, reasonFull)
+	}
+}
+
+// receive is a frame from b.
+func (p *app) receive(c *graph.Ctx, x *packet.Buf) {
+	f, ev := p.link.Input(c.Now(), x.Bytes())
+	if ev != hop.Deliver {
+		c.Drop(x, reasonEvents+graph.Reason(ev))
+		return
+	}
+	x.SetFrame(int(x.Off())+hop.Overhead, len(f))
+	if p.out.n == 0 && c.Now() >= p.until {
+		p.link.Consumed(len(f))
+		c.Mark(x, packet.Rewritten, reasonEvents+graph.Reason(hop.Deliver))
+		c.Emit(0, x)
+		return
+	}
+	p.out.push(x) // it has room for all that the link hands out
+}
+
+// release sends what waited for the end of a's pause.
+func (p *app) release(c *graph.Ctx) {
+	for n := burst; p.out.n > 0 && n > 0 && c.Now() >= p.until; n-- {
+		x := p.out.pop()
+		p.link.Consumed(x.Len())
+		c.Mark(x, packet.Rewritten, reasonEvents+graph.Reason(hop.Deliver))
+		c.Emit(0, x)
+	}
+}
+
+// Tick implements graph.Ticker.
+func (p *app) Tick(c *graph.Ctx) clock.Time {
+	p.begin(c.Now())
+	p.release(c)
+	p.pump(c)
+	at := p.link.Next(c.Now())
+	if p.out.n > 0 {
+		at = min(at, p.until)
+	}
+	if p.pausing {
+		at = min(at, p.again)
+	}
+	if p.noBuffer {
+		return max(at, c.Now().Add(retry))
+	}
+	// Frames come between this and the next tick, and timers with them.
+	return max(c.Now()+1, min(at, c.Now().Add(min(tick, p.quantum/4, p.link.Timeout))))
+}
+
+// pump sends to b what may be sent, and takes what waits.
+func (p *app) pump(c *graph.Ctx) {
+	now := c.Now()
+	p.noBuffer = false
+	for n := burst; n > 0; n-- {
+		for p.waiting.n > 0 && p.link.Send(p.waiting.ring[p.waiting.head].Bytes()) {
+			p.taken.push(p.waiting.pop())
+		}
+		var x *packet.Buf
+		switch p.link.Pending(now) {
+		case hop.Nothing:
+			p.ask(c)
+			return
+		case hop.First:
+			x = p.taken.pop()
+			x.Verdict = packet.Rewritten
+		default:
+			if x = c.Get(); x != nil && len(x.Mem()) < p.room {
+				c.Discard(x)
+				x = nil
+			}
+		}
+		if x == nil {
+			p.noBuffer = true
+			break
+		}
+		off := min(packet.Headroom, len(x.Mem())-p.room)
+		x.SetFrame(off, p.room)
+		x.SetFrame(off, p.link.Poll(now, x.Bytes()))
+		c.Emit(1, x)
+	}
+	p.ask(c)
+}
+
+// ask has the neighbour behind a pause, or go on, and shows the counters.
+func (p *app) ask(c *graph.Ctx) {
+	now := c.Now()
+	was := p.pausing
+	switch {
+	case p.waiting.n > len(p.waiting.ring)/2:
+		p.pausing = true
+	case p.waiting.n <= len(p.waiting.ring)/4:
+		p.pausing = false
+	}
+	if p.pausing != was || p.pausing && now >= p.again {
+		if x := c.Get(); x != nil && len(x.Mem()) >= hop.MinFrame {
+			q := uint16(0)
+			if p.pausing {
+				q = math.MaxUint16
+				p.pausesA++
+			}
+			x.SetFrame(0, hop.MinFrame)
+			hop.EncodePause(x.Bytes(), p.link.MAC, p.link.Class, q)
+			c.Emit(0, x)
+			p.again = now.Add(p.quantum / 2)
+		} else if x != nil {
+			c.Discard(x)
+		} else {
+			p.pausing = was
+			p.again = now.Add(retry)
+		}
+	}
+	s := p.link.Stats()
+	up := uint64(0)
+	if p.link.Up() {
+		up = 1
+	}
+	c.Set(ctrUp, up)
+	c.Set(ctrUnacked, uint64(s.Unacked))
+	c.Set(ctrQueued, uint64(p.waiting.n+p.out.n))
+	c.Set(ctrSent, s.Sent)
+	c.Set(ctrResent, s.Resent)
+	c.Set(ctrPauses, s.Pauses)
+	c.Set(ctrPaused, s.Paused)
+	c.Set(ctrPausesA, p.pausesA)
+	c.Set(ctrTimeouts, s.Timeouts)
+	c.Set(ctrRestarts, s.Restarts)
+}
+
+// Stop implements graph.Stopper: what was delivered goes on, the rest cannot.
+func (p *app) Stop(c *graph.Ctx) {
+	for p.out.n > 0 {
+		c.Emit(0, p.out.pop())
+	}
+	for p.taken.n > 0 {
+		c.Drop(p.taken.pop(), reasonGaveUp)
+	}
+	for p.waiting.n > 0 {
+		c.Drop(p.waiting.pop(), reasonGaveUp)
+	}
+}
