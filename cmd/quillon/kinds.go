@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/vxlan"
+	"github.com/quillon/quillon/snic/hop/wire"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )
@@ -28,5 +29,6 @@ func kinds() []graph.Kind {
 		*police.ShapeKind(),
 		*nsh.Kind(),
 		*vxlan.Kind(),
+		*wire.Kind(),
 	)
 }
