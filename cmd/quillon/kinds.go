@@ -5,6 +5,7 @@ import (
 	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/firewall"
+	"github.com/quillon/quillon/nf/gobackn"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/nsh"
 	"github.com/quillon/quillon/nf/p4"
@@ -24,6 +25,7 @@ func kinds() []graph.Kind {
 		*aead.Kind(),
 		*balance.Kind(),
 		*dummy.Kind(),
+		*gobackn.Kind(),
 		*firewall.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),

@@ -1,0 +1,260 @@
+// Package gobackn is Clio's go-back-N transport as a function in the network, for
+// devices that have none: many sessions, of many clients and devices.
+//
+//	clients ══ network, frames with go-back-N headers ══ gobackn ── last hop, plain frames ── devices
+//
+// It ends the transport: acknowledges what clients send, gives it to the device in
+// order and once, and keeps what the device answers until the client has
+// acknowledged it. It answers requests to open and close sessions itself. The last
+// hop must not lose frames: nobody would send them again. The protocol, its source
+// and what was chosen here are in gbn.
+package gobackn
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/gobackn/gbn"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Reasons are gbn's verdicts, by number.
+var reasons = [gbn.NumVerdicts]counter.Def{
+	gbn.PassedOther:     {Name: "not-clio", Help: "not Clio's: passed"},
+	gbn.PassedFragment:  {Name: "fragment", Help: "an IP fragment from or to Clio's port: passed"},
+	gbn.PassedMalformed: {Name: "malformed-answer", Help: "from a device, and a length contradicts another: passed"},
+	gbn.Delivered:       {Name: "delivered", Help: "came in its turn: given to the device"},
+	gbn.Unreliable:      {Name: "unreliable", Help: "of session 0, or of no session: passed with its header taken away, or added"},
+	gbn.Sent:            {Name: "sent", Help: "from a device, numbered, sent or waiting for the window"},
+	gbn.Opened:          {Name: "opened", Help: "a request to open a session was granted"},
+	gbn.Closed:          {Name: "closed", Help: "a request to close a session was answered"},
+	gbn.Refused:         {Name: "refused", Help: "a request to open a session was refused: all are in use (sessions=)"},
+	gbn.Behind:          {Name: "behind", Help: "came before: answered by an ACK"},
+	gbn.Ahead:           {Name: "ahead", Help: "came before its turn: answered by a NACK"},
+	gbn.TakenACK:        {Name: "ack", Help: "an ACK, heeded: taken out"},
+	gbn.TakenNACK:       {Name: "nack", Help: "a NACK, heeded: taken out"},
+	gbn.Stale:           {Name: "stale-ack", Help: "an ACK or a NACK of what is not on its way: dropped"},
+	gbn.AheadMore:       {Name: "ahead-more", Help: "came before its turn, after a NACK: dropped"},
+	gbn.NoSession:       {Name: "no-session", Help: "of a session that is not open, or not the sender's: dropped"},
+	gbn.Damaged:         {Name: "damaged", Help: "a checksum is wrong: dropped"},
+	gbn.Malformed:       {Name: "malformed", Help: "to Clio's port, and a length or the type is wrong: dropped"},
+	gbn.TooBig:          {Name: "too-big", Help: "from a device, and longer than mtu= with the header, or the buffer has no room for that: dropped"},
+	gbn.Full:            {Name: "full", Help: "from a device, and too many frames wait (backlog=) or are kept (hold=): dropped, and nobody sends it again"},
+	gbn.GaveUp:          {Name: "gave-up", Help: "waited in a session that was closed, or given up (tries=): dropped"},
+}
+
+const (
+	ctrSessions counter.ID = iota
+	ctrKept
+	ctrRetransmitted
+	ctrTimeouts
+	ctrGivenUp
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrSessions:      {Name: "sessions", Help: "sessions open now"},
+	ctrKept:          {Name: "kept", Help: "frames kept now, because they wait or might have to be sent again"},
+	ctrRetransmitted: {Name: "retransmitted", Help: "frames sent again"},
+	ctrTimeouts:      {Name: "timeouts", Help: "times that a session waited for an ACK in vain"},
+	ctrGivenUp:       {Name: "given-up", Help: "sessions given up (tries=)"},
+}
+
+// Kind declares gobackn.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "gobackn",
+		Summary: "ends Clio's go-back-N transport for devices that have none",
+		Doc: `One port faces the network, where Clio's frames (UDP port 1234, IPv4) have
+go-back-N headers, the other (devices=) plain devices. Frames of a session go to
+the device once and in order, whatever the network loses, doubles or reorders;
+answers are kept until they are acknowledged, and sent again. Sessions are opened
+and closed by Clio's own requests, which are answered here. VLAN tags and UDP
+checksums stay: a frame that has a checksum is checked. ECN, DSCP and TTL stay.
+
+The last hop to the devices must be lossless. The longest value that fits is MTU
+1500 less 64 bytes of a write request. All else passes, IPv6 and fragments, too.
+
+    quillon run --inline eth1,eth2 --nf gobackn
+    quillon replay in.pcap --nf gobackn
+
+Device behind eth1, network behind eth2. It needs one worker.`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "devices", Default: "a", Help: "the port that faces the devices: a or b"},
+			{Name: "window", Default: "128", Help: "frames on their way to a client, a session: a power of two"},
+			{Name: "backlog", Default: "128", Help: "frames that wait for the window, a session"},
+			{Name: "ack-every", Default: "100", Help: "frames that one ACK is for; no more than the client's window"},
+			{Name: "ack-delay", Default: "100us", Help: "an ACK waits so long for more frames"},
+			{Name: "timeout", Default: "4ms", Help: "without an ACK for so long, frames are sent again"},
+			{Name: "tries", Default: "64", Help: "timeouts in a row until a session is given up"},
+			{Name: "sessions", Default: "1023", Help: "sessions that can be open"},
+			{Name: "idle", Default: "5m", Help: "a session without frames for so long makes room for another"},
+			{Name: "hold", Default: "4096", Help: "frames kept, of all sessions"},
+			{Name: "mtu", Default: "1500", Help: "longest IP datagram to the network"},
+			{Name: "tick", Default: "50us", Help: "how exactly delays and timeouts are kept"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
+			if env.Workers > 1 {
+				return nil, fmt.Errorf("gobackn: sessions belong to one worker, there are %d: run with one", env.Workers)
+			}
+			return newApp(args)
+		},
+	}
+}
+
+func newApp(args graph.Args) (*app, error) {
+	a := &app{tick: 50 * time.Microsecond}
+	var c gbn.Config
+	for name, v := range args {
+		var err error
+		number := func(p *int) {
+			if *p, err = strconv.Atoi(v); err == nil && *p < 1 {
+				err = fmt.Errorf("want a number above 0")
+			}
+		}
+		duration := func(p *time.Duration) {
+			if *p, err = time.ParseDuration(v); err == nil && *p <= 0 {
+				err = fmt.Errorf("want a duration such as 4ms")
+			}
+		}
+		switch name {
+		case "devices":
+			switch v {
+			case "a", "b":
+				a.devices = int(v[0] - 'a')
+			default:
+				err = fmt.Errorf("want a or b")
+			}
+		case "window":
+			number(&c.Window)
+		case "backlog":
+			number(&c.Backlog)
+		case "ack-every":
+			number(&c.AckEvery)
+		case "ack-delay":
+			duration(&c.AckDelay)
+		case "timeout":
+			duration(&c.Timeout)
+		case "tries":
+			number(&c.Tries)
+		case "sessions":
+			number(&c.Sessions)
+		case "idle":
+			duration(&c.Idle)
+		case "hold":
+			number(&c.Hold)
+		case "mtu":
+			number(&c.MTU)
+		case "tick":
+			if duration(&a.tick); err == nil && (a.tick < time.Microsecond || a.tick > 10*time.Millisecond) {
+				err = fmt.Errorf("want 1us to 10ms")
+			}
+		default:
+			return nil, fmt.Errorf("gobackn: no argument %q", name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("gobackn: %s=%s: %w", name, v, err)
+		}
+	}
+	if c.AckEvery == 0 && c.Window > 0 {
+		c.AckEvery = min(100, c.Window)
+	}
+	var err error
+	if a.server, err = gbn.NewServer(c); err != nil {
+		return nil, fmt.Errorf("gobackn: %w", err)
+	}
+	return a, nil
+}
+
+// app is one instance. It is its own gbn.Out; c is the breath's.
+type app struct {
+	server  *gbn.Server
+	devices int
+	tick    time.Duration
+	c       *graph.Ctx
+	stats   gbn.Stats // counted so far
+}
+
+// Get implements gbn.Out.
+func (a *app) Get() *packet.Buf { return a.c.Get() }
+
+// Discard implements gbn.Out.
+func (a *app) Discard(b *packet.Buf) { a.c.Discard(b) }
+
+// Send implements gbn.Out.
+func (a *app) Send(b *packet.Buf) {
+	if b.Verdict != packet.Generated {
+		a.c.Mark(b, packet.Rewritten, graph.Reason(gbn.Sent))
+	}
+	a.c.Emit(1-a.devices, b)
+}
+
+// Drop implements gbn.Out.
+func (a *app) Drop(b *packet.Buf, v gbn.Verdict) { a.c.Drop(b, graph.Reason(v)) }
+
+// Push implements graph.App.
+func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
+	a.c = c
+	for _, x := range batch.Bufs() {
+		var v gbn.Verdict
+		out := 1 - in
+		if in == a.devices {
+			if v = a.server.ToNet(c.Now(), x, a); v == gbn.Sent {
+				continue
+			}
+		} else {
+			v = a.server.FromNet(c.Now(), x, a)
+		}
+		switch {
+		case v.Drops():
+			c.Drop(x, graph.Reason(v))
+			continue
+		case v.Passes():
+			c.Mark(x, x.Verdict, graph.Reason(v))
+		case v.Replies():
+			out = in
+			fallthrough
+		default:
+			c.Mark(x, packet.Rewritten, graph.Reason(v))
+		}
+		c.Emit(out, x)
+	}
+	a.gauge(c)
+}
+
+// Tick implements graph.Ticker.
+func (a *app) Tick(c *graph.Ctx) clock.Time {
+	a.c = c
+	a.server.Tick(c.Now(), a)
+	a.gauge(c)
+	return c.Now().Add(a.tick)
+}
+
+// Held implements graph.Holder.
+func (a *app) Held() int { return a.server.Held() }
+
+// Stop implements graph.Stopper: what waits is dropped, with the sessions.
+func (a *app) Stop(c *graph.Ctx) {
+	a.c = c
+	a.server.Stop(a)
+	a.gauge(c)
+}
+
+func (a *app) gauge(c *graph.Ctx) {
+	c.Set(ctrSessions, uint64(a.server.Open()))
+	c.Set(ctrKept, uint64(a.server.Held()))
+	if s := a.server.Stats(); s != a.stats {
+		c.Set(ctrRetransmitted, s.Retransmitted)
+		c.Set(ctrTimeouts, s.Timeouts)
+		c.Set(ctrGivenUp, s.GivenUp)
+		a.stats = s
+	}
+}

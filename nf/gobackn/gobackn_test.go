@@ -1,0 +1,206 @@
+package gobackn
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/clio"
+)
+
+var (
+	client = clio.End{MAC: [6]byte{2, 0, 0, 0, 0, 1}, IP: [4]byte{192, 168, 1, 1}, Port: 8001}
+	device = clio.End{MAC: [6]byte{2, 0, 0, 0, 0, 2}, IP: [4]byte{192, 168, 1, 2}, Port: clio.Port}
+)
+
+// frame is a frame between the two, plain when typ is 0; tags are VLAN tags.
+func frame(src, dst clio.End, op clio.Opcode, typ uint8, seq uint32, from, to uint16, value string, tags int) []byte {
+	n := clio.LegoLen + clio.RequestLen + len(value)
+	if op.IsAnswer() {
+		n += clio.AnswerLen - clio.RequestLen
+	}
+	if op.OfSessions() {
+		n = clio.LegoLen + clio.SessionLen
+	}
+	if typ != 0 {
+		n += clio.GBNLen
+	}
+	if typ == clio.ACK || typ == clio.NACK {
+		n = clio.GBNLen
+	}
+	b := make([]byte, clio.HeadersLen+n)
+	clio.Headers(b, &src, &dst, n)
+	f := clio.Plain(typ != 0)
+	if typ != 0 {
+		clio.GBN(b[f.GBN:]).Encode(typ, seq, from, to)
+	}
+	if typ == 0 || typ == clio.DATA {
+		clio.Lego(b[f.Lego:]).Encode(&clio.Fields{PID: 7, ID: 9, Opcode: op, Size: uint16(len(b) - f.Lego)})
+		switch {
+		case op.OfSessions():
+			clio.SetSession(b[f.Op:], uint32(from))
+			clio.GBN(b[f.GBN:]).Encode(typ, 0, 0, 0)
+		case op.IsAnswer():
+			clio.Answer(b[f.Op:]).Encode(8, uint16(len(value)))
+		default:
+			clio.Request(b[f.Op:]).Encode(5, 8, uint16(len(value)))
+		}
+		copy(b[len(b)-len(value):], value)
+	}
+	f.Seal(b, len(b), true)
+	for range tags {
+		b = slices.Insert(b, 12, 0x81, 0, 0, 42)
+	}
+	return b
+}
+
+func open(x *graphtest.Test, t *testing.T, tags int) {
+	t.Helper()
+	got := x.Push("b", frame(client, device, clio.OpenSession, clio.DATA, 0, 3, 0, "", tags)).Out["b"]
+	if len(got) != 1 || got[0].Reason != "opened" {
+		t.Fatalf("%v", got)
+	}
+	var f clio.Frame
+	p := got[0].Bytes
+	if clio.Parse(p, true, &f) != clio.Message || clio.Session(p[f.Op:]) != 1 || !f.Sound(p) || f.Dst(p) != client {
+		t.Fatalf("%x", p)
+	}
+}
+
+// Byte for byte: a request in, its answer out, with VLAN tags and without.
+func TestGolden(t *testing.T) {
+	for tags := range 3 {
+		x := graphtest.New(t, *Kind(), nil)
+		open(x, t, tags)
+		got := x.Push("b", frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", tags)).Out["a"]
+		if want := frame(client, device, clio.Update, 0, 0, 0, 0, "value", tags); len(got) != 1 || !bytes.Equal(got[0].Bytes, want) || got[0].Reason != "delivered" {
+			t.Fatalf("%d tags: got\n%v, want\n%x", tags, got, want)
+		}
+		got = x.Push("a", frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", tags)).Out["b"]
+		want := frame(device, client, clio.Read.Answer(), clio.DATA, 1, 1, 3, "value", tags)
+		if len(got) != 1 || !bytes.Equal(got[0].Bytes, want) || got[0].Reason != "sent" {
+			t.Fatalf("%d tags: got\n%v, want\n%x", tags, got, want)
+		}
+		// After the delay an ACK; after the timeout the answer again.
+		got = x.Advance(time.Millisecond).Out["b"]
+		if ack := frame(device, client, 0, clio.ACK, 1, 1, 3, "", tags); len(got) != 1 || !bytes.Equal(got[0].Bytes, ack) {
+			t.Fatalf("%d tags: got\n%v, want\n%x", tags, got, ack)
+		}
+		got = x.Advance(4 * time.Millisecond).Out["b"]
+		if len(got) != 1 || !bytes.Equal(got[0].Bytes, want) {
+			t.Fatalf("%d tags: sent again: %v", tags, got)
+		}
+		if x.Inst.Held() != 1 {
+			t.Errorf("%d held", x.Inst.Held())
+		}
+		if x.Push("b", frame(client, device, 0, clio.ACK, 1, 3, 1, "", tags)); x.Inst.Held() != 0 || x.Counter("ack") != 1 {
+			t.Errorf("%d held after an ACK", x.Inst.Held())
+		}
+		// One ahead, one behind.
+		got = x.Push("b", frame(client, device, clio.Read, clio.DATA, 5, 3, 1, "", tags), frame(client, device, clio.Read, clio.DATA, 1, 3, 1, "", tags)).Out["b"]
+		if len(got) != 2 || !bytes.Equal(got[0].Bytes, frame(device, client, 0, clio.NACK, 1, 1, 3, "", tags)) || !bytes.Equal(got[1].Bytes, frame(device, client, 0, clio.ACK, 1, 1, 3, "", tags)) {
+			t.Fatalf("%d tags: %v", tags, got)
+		}
+	}
+}
+
+func TestPasses(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{"devices": "b"})
+	other := frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", 0)
+	hdr.UDP(other[34:]).SetDstPort(99)
+	fragment := frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", 0)
+	fragment[20] = 0x20
+	for in, out := range map[string]string{"a": "b", "b": "a"} {
+		for _, f := range [][]byte{other, fragment, {1, 2, 3}} {
+			if got := x.Push(in, f).Out[out]; len(got) != 1 || !bytes.Equal(got[0].Bytes, f) {
+				t.Errorf("%s: %v", in, got)
+			}
+		}
+	}
+	damaged := frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", 0)
+	damaged[len(damaged)-1] ^= 4
+	stranger := frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", 0)
+	big := frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, strings.Repeat("x", 1500-20-8-16-4), 0)
+	for _, c := range []struct {
+		in    string
+		frame []byte
+		want  string
+	}{{"a", damaged, "damaged"}, {"a", stranger, "no-session"}, {"b", big, "too-big"}} {
+		if got := x.Push(c.in, c.frame); len(got.Dropped) != 1 || got.Dropped[0].Reason != c.want {
+			t.Errorf("%s: %v", c.want, got)
+		}
+	}
+	// A device's frame of no session goes as one of session 0, and back.
+	plain := frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", 0)
+	if got := x.Push("b", plain).Out["a"]; len(got) != 1 || !bytes.Equal(got[0].Bytes, frame(device, client, clio.Read.Answer(), clio.DATA, 0, 0, 0, "value", 0)) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	k := Kind()
+	for _, a := range []graph.Args{{"window": "100"}, {"window": "0"}, {"devices": "c"}, {"sessions": "1024"}, {"timeout": "0s"}, {"ack-every": "129"}, {"ack-delay": "5ms"}, {"x": "1"}, {"mtu": "20"}, {"tick": "1s"}} {
+		if _, err := k.New(graph.Env{Workers: 1}, a); err == nil {
+			t.Errorf("%v is taken", a)
+		}
+	}
+	if _, err := k.New(graph.Env{Workers: 2}, nil); err == nil {
+		t.Error("two workers")
+	}
+	if _, err := k.New(graph.Env{Workers: 1}, graph.Args{"window": "16", "hold": "100", "idle": "1s"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzPush(f *testing.F) {
+	f.Add(frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", 0), true)
+	f.Add(frame(client, device, 0, clio.NACK, 1, 3, 1, "", 1), true)
+	f.Add(frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", 2), false)
+	f.Fuzz(func(t *testing.T, p []byte, network bool) {
+		if len(p) > 2000 {
+			return
+		}
+		x := graphtest.New(t, *Kind(), graph.Args{"sessions": "4", "window": "16"})
+		open(x, t, 0)
+		in := "a"
+		if network {
+			in = "b"
+		}
+		var fr clio.Frame
+		if k := clio.Parse(p, network, &fr); k >= clio.Control {
+			p = p[:fr.Stop]
+			fr.Seal(p, fr.Stop, true)
+		}
+		r := x.Push(in, p)
+		if n := len(r.Out["a"]) + len(r.Out["b"]) + len(r.Dropped); n != 1 {
+			t.Fatalf("%d frames", n)
+		}
+		for side, reliable := range map[string]bool{"a": false, "b": true} {
+			for _, o := range r.Out[side] {
+				if strings.HasPrefix(o.Reason, "not-") || strings.HasPrefix(o.Reason, "malformed") || o.Reason == "fragment" {
+					continue
+				}
+				if k := clio.Parse(o.Bytes, reliable, &fr); k < clio.Control || !fr.Sound(o.Bytes) {
+					t.Fatalf("%s left %x", o.Reason, o.Bytes)
+				}
+			}
+		}
+	})
+}
+
+func TestAllocs(t *testing.T) {
+	for in, f := range map[string][]byte{"a": frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", 0), "b": frame(client, device, clio.Update, clio.DATA, 9, 3, 1, "value", 0)} {
+		if n := graphtest.Allocs(t, *Kind(), nil, in, f); n != 0 {
+			t.Errorf("%s: %v allocations", in, n)
+		}
+	}
+}
+
+func BenchmarkStrangers(b *testing.B) {
+	graphtest.Benchmark(b, *Kind(), nil, "b", frame(client, device, clio.Update, clio.DATA, 9, 3, 1, strings.Repeat("x", 1024), 0))
+}
