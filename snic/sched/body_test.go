@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -90,7 +91,7 @@ type body struct {
 	stored  int
 
 	arrived, left, dropped, refused int
-	nobulk                          bool
+	seed                            uint64 // of TestManyRuns, to run it again
 }
 
 const bodyFlows = 4
@@ -121,7 +122,7 @@ func newBody(t testing.TB, c chooser, panic bool) *body {
 
 func (b *body) fatalf(format string, args ...any) {
 	b.t.Helper()
-	b.t.Fatalf(format, args...)
+	b.t.Fatalf("seed %d: %s", b.seed, fmt.Sprintf(format, args...))
 }
 
 const tracing = false
@@ -135,7 +136,7 @@ func (b *body) trace(format string, args ...any) {
 func (b *body) must(err error) {
 	b.t.Helper()
 	if err != nil {
-		b.t.Fatal(err)
+		b.fatalf("%v", err)
 	}
 }
 
@@ -531,9 +532,6 @@ func (b *body) configure(what int) {
 			b.must(b.s.SetCredits(r, t, in.credits[t]))
 		}
 	case 5:
-		if b.nobulk {
-			return
-		}
 		if len(b.taken) > 0 && b.c.pick(2) == 0 {
 			b.give(b.c.pick(len(b.taken)))
 		} else {
@@ -640,6 +638,22 @@ func TestModel(t *testing.T) {
 		}
 		b.finish()
 	})
+}
+
+type byRand struct{ r *rand.Rand }
+
+func (r byRand) pick(n int) int { return r.r.IntN(max(n, 1)) }
+
+// TestManyRuns does what TestModel does, more often: what is rare needs it.
+func TestManyRuns(t *testing.T) {
+	for seed := range uint64(4000) {
+		b := newBody(t, byRand{rand.New(rand.NewPCG(seed, 1))}, seed&3 == 0)
+		b.seed = seed
+		for range 150 {
+			b.act()
+		}
+		b.finish()
+	}
 }
 
 // tb lets rapid see failures.

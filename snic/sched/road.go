@@ -443,12 +443,10 @@ func (s *Scheduler) back(p int32) {
 	pk.pending--
 	switch {
 	case pk.pending > 0:
-		s.wake(p)
 	case pk.reason != None || int(pk.stage)+1 == len(s.plans[pk.plan].stages):
 		s.finish(p)
 	default:
 		s.startStage(p, pk.stage+1)
-		s.wake(p)
 	}
 }
 
@@ -531,7 +529,6 @@ func (s *Scheduler) unpark(c *chain) {
 	for n := c.parked; n > 0; n-- {
 		h := c.head
 		s.unlink(c, h)
-		s.headers[h].state = idle
 		s.admit(h)
 	}
 }

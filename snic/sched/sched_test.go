@@ -539,6 +539,23 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	want(t, "the second runs", runs(t, s), "1.0@0:3")
 	s.Return(1, 0, false)
 	want(t, "and leaves", leaves(t, s), "1")
+
+	// Nor where the two are in one bucket.
+	for hash := range uint64(100) {
+		s, err := New(Config{Packets: 2, Store: 10, Regions: 1, Chains: 2, Routes: 2, Tenants: 100, Branches: 1, Seed: hash})
+		ok(t, err)
+		ok(t, s.Place(0, 0, []int{1}))
+		ok(t, s.SetRoute(0, line(Visit{0, 1})))
+		ok(t, s.SetRoute(1, line(Visit{1, 1})))
+		for tenant := range 2 {
+			if _, why := s.Arrive(1-tenant, 1, hash, tenant*int(hash)); why != None {
+				t.Fatal(why)
+			}
+		}
+		if hash > 0 {
+			want(t, "the second runs", runs(t, s), "1.0@0:1")
+		}
+	}
 }
 
 func TestBulk(t *testing.T) {
@@ -572,9 +589,23 @@ func TestBulk(t *testing.T) {
 	take(7, 1, 0)
 	take(-1, 1, 0)
 	take(0, 0, 0)
+	// Nobody is passed who has a place in a queue and is on the way.
+	ok(t, s.SetRoute(2, line(Visit{0, 3})))
+	ok(t, s.SetCredits(0, 1, 1))
+	p = arrive(t, s, 2, 1)
+	q := arrive(t, s, 2, 2)
+	want(t, "one in part", runs(t, s), fmt.Sprintf("%d.0@0:3 %d.0@0:1", p, q))
+	s.Return(p, 0, false)
+	take(0, 1, 0)
+	s.Return(q, 0, false)
+	want(t, "the rest", runs(t, s), fmt.Sprintf("%d.0@0:2", q))
+	s.Return(q, 0, false)
+	leaves(t, s)
+	take(0, 2, 1)
+	s.Give(0, 3, 1, 0)
 	ok(t, s.Pause(0))
 	take(0, 1, 0)
-	if b := s.Books(); b.Arrived != 15 || b.Bulk != 14 || b.Left != 14 || b.Dropped[ByTask] != 1 || b.Taken != 0 {
+	if b := s.Books(); b.Arrived != 18 || b.Bulk != 15 || b.Left != 17 || b.Dropped[ByTask] != 1 || b.Taken != 0 {
 		t.Errorf("%+v", b)
 	}
 }
