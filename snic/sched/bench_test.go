@@ -69,11 +69,11 @@ func BenchmarkFull(b *testing.B) {
 		flows     uint64
 	}{
 		{"one-visit", 1, oneVisit, 1},
-		{"one-visit/10000-flows", 1, oneVisit, 10000},
-		{"one-visit/4-instances/10000-flows", 4, oneVisit, 10000},
-		{"one-visit/any-order", 4, Route{Stages: oneVisit.Stages, Spread: RoundRobin, AnyOrder: true}, 10000},
-		{"two-visits/10000-flows", 1, twoVisits, 10000},
-		{"parallel/10000-flows", 1, parallel, 10000},
+		{"one-visit-10000-flows", 1, oneVisit, 10000},
+		{"4-instances-10000-flows", 4, oneVisit, 10000},
+		{"any-order", 4, Route{Stages: oneVisit.Stages, Spread: RoundRobin, AnyOrder: true}, 10000},
+		{"two-visits-10000-flows", 1, twoVisits, 10000},
+		{"parallel-10000-flows", 1, parallel, 10000},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			s := benchScheduler(b, c.instances, c.route)

@@ -246,7 +246,7 @@ func (s *Scheduler) checkQueue(r, task int) error {
 		n++
 		prev = h
 	}
-	if n != t.waiting || prev != t.tail {
+	if n != t.waiting || prev != t.tail || (n > 0) != (rg.queued&(1<<task) != 0) {
 		return fmt.Errorf("sched: %d wait for task %d of region %d, not %d", n, task, r, t.waiting)
 	}
 	return nil

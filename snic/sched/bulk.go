@@ -27,13 +27,12 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 		return 0, 0, 0
 	}
 	rg := &s.regions[r]
+	if rg.queued&v.mask != 0 {
+		return 0, 0, 0
+	}
 	got := int32(min(n, MaxCredits))
 	for m := v.mask; m != 0; m &= m - 1 {
-		t := &rg.tasks[bits.TrailingZeros16(m)]
-		if t.head != none {
-			return 0, 0, 0
-		}
-		got = min(got, t.free)
+		got = min(got, rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free)
 	}
 	if got <= 0 {
 		return 0, 0, 0
@@ -42,7 +41,7 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 		bytes = int(float64(bytes) / float64(n) * float64(got))
 	}
 	for m := v.mask; m != 0; m &= m - 1 {
-		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
 		t.free -= got
 		t.taken += got
 		t.packets += uint64(got)
@@ -75,17 +74,12 @@ func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
 	s.taken -= int64(n)
 	s.books.Left += uint64(n - dropped)
 	s.books.Dropped[ByTask] += uint64(dropped)
-	wanted := false
 	for m := mask; m != 0; m &= m - 1 {
-		t := &rg.tasks[bits.TrailingZeros16(m)]
+		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
 		t.taken -= int32(n)
 		t.free += int32(n)
-		wanted = wanted || t.head != none
 	}
-	if !wanted {
-		return
-	}
-	for m := mask; m != 0; m &= m - 1 {
+	for m := mask & rg.queued; m != 0; m &= m - 1 {
 		s.serve(int32(region), bits.TrailingZeros16(m))
 	}
 	s.settle()

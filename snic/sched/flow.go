@@ -62,7 +62,8 @@ func (s *Scheduler) join(p int32) {
 	}
 	i := f.free[len(f.free)-1]
 	f.free = f.free[:len(f.free)-1]
-	f.e[i] = flow{hash: pk.flow, tenant: pk.tenant, head: p, tail: p, last: p, next: *b}
+	e := &f.e[i]
+	e.hash, e.tenant, e.head, e.tail, e.last, e.next = pk.flow, pk.tenant, p, p, p, *b
 	*b = i
 	pk.queue = i
 }

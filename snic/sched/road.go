@@ -142,9 +142,9 @@ func (s *Scheduler) Release(packet, branch, task int) {
 		return
 	}
 	x.credits &^= 1 << task
-	t := &s.regions[x.region].tasks[task]
-	t.free++
-	if t.head != none {
+	rg := &s.regions[x.region]
+	rg.tasks[task].free++
+	if rg.queued&(1<<task) != 0 {
 		s.serve(int32(x.region), task)
 		s.settle()
 	}
@@ -163,14 +163,9 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 	pk := &s.packets[p]
 	r := int32(x.region)
 	rg := &s.regions[r]
-	wanted := uint16(0) // tasks that somebody waits for, and whose queue may move
+	wanted := x.credits & rg.queued // tasks whose queue may move
 	for m := x.credits; m != 0; m &= m - 1 {
-		i := bits.TrailingZeros16(m) & (MaxTasks - 1)
-		t := &rg.tasks[i]
-		t.free++
-		if t.head != none {
-			wanted |= 1 << i
-		}
+		rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free++
 	}
 	x.credits = 0
 	rg.running--
@@ -395,7 +390,7 @@ func (s *Scheduler) reserve(h, r int32, first bool) {
 	m := x.rest
 	for ; m != 0; m &= m - 1 {
 		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
-		if t.free <= 0 || t.head != none && !first {
+		if t.free <= 0 || rg.queued&m&-m != 0 && !first {
 			break
 		}
 		t.free--
@@ -536,7 +531,9 @@ func (s *Scheduler) unpark(c *chain) {
 // enqueue puts a header at the end of the queue of a task.
 func (s *Scheduler) enqueue(h int32, task int) {
 	x := &s.headers[h]
-	t := &s.regions[x.region].tasks[task]
+	rg := &s.regions[x.region]
+	t := &rg.tasks[task]
+	rg.queued |= 1 << task
 	x.queue = int8(task)
 	x.next, x.prev = none, t.tail
 	if t.tail == none {
@@ -551,9 +548,12 @@ func (s *Scheduler) enqueue(h int32, task int) {
 // dequeue takes a header out of the queue that it is in.
 func (s *Scheduler) dequeue(h int32) {
 	x := &s.headers[h]
-	t := &s.regions[x.region].tasks[x.queue]
+	rg := &s.regions[x.region]
+	t := &rg.tasks[x.queue]
 	s.cut(x, &t.head, &t.tail)
-	t.waiting--
+	if t.waiting--; t.waiting == 0 {
+		rg.queued &^= 1 << x.queue
+	}
 	x.queue = -1
 }
 

@@ -136,6 +136,7 @@ type region struct {
 	chain   int32 // none: nothing is placed
 	n       int32 // tasks
 	paused  bool
+	queued  uint16 // tasks that somebody waits for
 	term    uint32 // begins with each Pause: who came before does not stay
 	running int32  // headers that have left the scheduler, or are about to
 	load    int32  // these and those that wait here
