@@ -134,6 +134,7 @@ type board struct {
 	groupOf  [2 * maxDAGs]int8 // index into groups + 1
 
 	epochAt clock.Time // when the epoch ends
+	seen    clock.Time // the last breath
 }
 
 // group is packets of a batch that go the same way.

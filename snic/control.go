@@ -595,6 +595,7 @@ func (b *board) reroute(scaled bool) {
 // Tick is the control core: epochs, monitors, regions, and the timers of tasks.
 func (b *board) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
+	b.seen = now
 	if b.renew {
 		b.renew = false
 		if err := b.deploy(c); err != nil {

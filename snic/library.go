@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/quillon/quillon/snic/dag"
@@ -34,13 +35,18 @@ func effects(kind string) (reads, writes dag.Field, drops, answers, state, ok bo
 // names are those of fields, as a deployment has them.
 func names(f dag.Field) []string { return strings.Split(f.String(), ",") }
 
-// deployment reads and checks a deployment. What it does not say of the tasks that come with
-// quillon is filled in; of others the most that a task can do to packets is assumed.
+// deployment reads and checks a deployment.
 func deployment(text string) (*dag.Deployment, error) {
 	s, err := dag.Parse([]byte(text))
 	if err != nil {
 		return nil, err
 	}
+	return Check(s, nil)
+}
+
+// fill says of tasks what a deployment does not: of those that come with quillon
+// what is known, of others the most that a task can do to packets.
+func fill(s *dag.Spec) {
 	for name, t := range s.Tasks {
 		if len(t.Reads) > 0 || len(t.Writes) > 0 || t.Drops || t.Answers || t.State {
 			continue
@@ -53,5 +59,13 @@ func deployment(text string) (*dag.Deployment, error) {
 		t.Drops, t.Answers, t.State = drops, answers, state
 		s.Tasks[name] = t
 	}
-	return s.Check(dag.Known{})
+}
+
+// Check reads what a deployment says, as the board does. kind says what is wrong
+// with a network function and its arguments; nil: nothing is.
+func Check(s *dag.Spec, kind func(kind string, args map[string]string) error) (*dag.Deployment, error) {
+	c := *s
+	c.Tasks = maps.Clone(s.Tasks)
+	fill(&c)
+	return c.Check(dag.Known{Kind: kind})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/vxlan"
+	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/hop/wire"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
@@ -30,6 +31,7 @@ func kinds() []graph.Kind {
 		*police.Kind(),
 		*police.ShapeKind(),
 		*nsh.Kind(),
+		*snic.Kind(),
 		*vxlan.Kind(),
 		*wire.Kind(),
 	)

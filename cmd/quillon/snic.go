@@ -1,0 +1,675 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic"
+	"github.com/quillon/quillon/snic/dag"
+)
+
+// snicKind is the kind of apps that these commands are for.
+const snicKind = "snic"
+
+func newSNICCmd() *cobra.Command {
+	cmd := group(snicKind, "Deploy network tasks on a running SuperNIC, and watch it",
+		"  quillon snic check tasks.yaml\n  quillon snic deploy tasks.yaml\n  quillon snic dag add 9 bob 'fw -> count'\n  quillon snic regions",
+		newSNICCheckCmd(), newSNICDeployCmd(), newSNICShowCmd(), newSNICDAGCmd(), newSNICRuleCmd(), newSNICTenantsCmd(),
+		newSNICRegionsCmd(), newSNICTasksCmd(), newSNICTraceCmd())
+	cmd.Long = `Deploys network tasks, DAGs of them, rules and tenants on a running board (an app
+of kind snic), and shows what it does with them. What is wrong is refused, and
+what runs stays. What does not change keeps its state and its packets.
+
+A deployment is YAML: see quillon nf describe snic. quillon apply and quillon set
+change the same.`
+	return cmd
+}
+
+// boardOf is the board that a command is for: its name and arguments.
+func boardOf(c *admin.Client, app string) (string, graph.Args, error) {
+	g, err := c.Graph()
+	if err != nil {
+		return "", nil, err
+	}
+	var found []string
+	for name, a := range g.Spec.Apps {
+		if a.Kind == snicKind && (app == "" || app == name) {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	switch {
+	case len(found) == 1:
+		return found[0], g.Spec.Apps[found[0]].Args, nil
+	case app != "":
+		return "", nil, fmt.Errorf("no app of kind snic is named %q; quillon show graph lists the apps", app)
+	case len(found) == 0:
+		return "", nil, errors.New("no board runs there: give the spec an app of kind snic (quillon nf describe snic)")
+	}
+	return "", nil, fmt.Errorf("several boards run there: choose one with --app: %s", strings.Join(found, ", "))
+}
+
+// onBoard is asking about a board.
+func onBoard[V any](cmd *cobra.Command, ask func(c *admin.Client, app string, is graph.Args, args []string) (V, error), text func(io.Writer, V)) *cobra.Command {
+	var app string
+	cmd = asking(cmd, func(c *admin.Client, args []string) (V, error) {
+		name, is, err := boardOf(c, app)
+		if err != nil {
+			var none V
+			return none, err
+		}
+		return ask(c, name, is, args)
+	}, text)
+	cmd.Flags().StringVar(&app, "app", "", "the board's `name` in the graph (default: the only one)")
+	return cmd
+}
+
+// change is what a command did to a deployment.
+type change struct {
+	App string `json:"app"`
+	// Changes are lines such as "dag 9 added".
+	Changes []string `json:"changes"`
+}
+
+func changeText(w io.Writer, v change) {
+	if len(v.Changes) == 0 {
+		fmt.Fprintf(w, "%s: nothing changes\n", v.App)
+	}
+	for _, s := range v.Changes {
+		fmt.Fprintf(w, "%s: %s\n", v.App, s)
+	}
+}
+
+// edit changes the deployment of a board.
+func edit(c *admin.Client, app string, is graph.Args, f func(*dag.Spec) error) (change, error) {
+	was, err := dag.Parse([]byte(is["deployment"]))
+	if err != nil {
+		return change{}, err
+	}
+	next, err := dag.Parse([]byte(is["deployment"]))
+	if err != nil {
+		return change{}, err
+	}
+	if err := f(next); err != nil {
+		return change{}, err
+	}
+	text, err := next.Marshal()
+	if err != nil {
+		return change{}, err
+	}
+	if _, err := c.Set(app, graph.Args{"deployment": string(text)}); err != nil {
+		return change{}, err
+	}
+	return change{app, differences(was, next)}, nil
+}
+
+// differences are what was added to, changed in and taken from a deployment.
+func differences(was, now *dag.Spec) []string {
+	out := []string{}
+	compare(&out, "task", was.Tasks, now.Tasks)
+	compare(&out, "tenant", was.Tenants, now.Tenants)
+	byUID := func(s *dag.Spec) map[string]dag.DAGSpec {
+		m := map[string]dag.DAGSpec{}
+		for _, d := range s.DAGs {
+			m[strconv.Itoa(int(d.UID))] = d
+		}
+		return m
+	}
+	compare(&out, "dag", byUID(was), byUID(now))
+	byText := func(s *dag.Spec) map[string]dag.RuleSpec {
+		m := map[string]dag.RuleSpec{}
+		for _, r := range s.Rules {
+			m[ruleText(r)] = r
+		}
+		return m
+	}
+	compare(&out, "rule", byText(was), byText(now))
+	if was.Regions != now.Regions {
+		out = append(out, "regions changed")
+	}
+	return out
+}
+
+func compare[V any](out *[]string, what string, was, now map[string]V) {
+	same := func(a, b V) bool {
+		x, _ := json.Marshal(a)
+		y, _ := json.Marshal(b)
+		return string(x) == string(y)
+	}
+	for _, k := range slices.Sorted(maps.Keys(now)) {
+		switch old, ok := was[k]; {
+		case !ok:
+			*out = append(*out, what+" "+k+" added")
+		case !same(old, now[k]):
+			*out = append(*out, what+" "+k+" changed")
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(was)) {
+		if _, ok := now[k]; !ok {
+			*out = append(*out, what+" "+k+" taken away")
+		}
+	}
+}
+
+func ruleText(r dag.RuleSpec) string {
+	s := r.Match + " => "
+	if r.DAG != 0 {
+		s += fmt.Sprintf("dag %d", r.DAG)
+	} else {
+		s += r.Road
+	}
+	if r.Priority != 0 {
+		s += fmt.Sprintf(" priority %d", r.Priority)
+	}
+	return s
+}
+
+// readDeployment reads a deployment from a file, or from what is piped in.
+func readDeployment(cmd *cobra.Command, file string) (*dag.Spec, []byte, error) {
+	var src []byte
+	var err error
+	if file == "-" {
+		src, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		src, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := dag.Parse(src)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return s, src, nil
+}
+
+// knownTasks refuses network functions that there are not.
+func knownTasks(kind string, args map[string]string) error {
+	k, err := kindByName(kind)
+	if err != nil {
+		return err
+	}
+	for name := range args {
+		if !slices.ContainsFunc(k.Params, func(p graph.Param) bool { return p.Name == name }) {
+			return fmt.Errorf("%s has no argument %q; quillon nf describe %s", kind, name, kind)
+		}
+	}
+	if k.Inside != nil || !slices.Equal(k.In, []string{"a", "b"}) || !slices.Equal(k.Out, k.In) {
+		return fmt.Errorf("%s cannot be a task: it has not the ports a and b", kind)
+	}
+	return nil
+}
+
+// checked is what a deployment comes to.
+type checked struct {
+	Regions int          `json:"regions"`
+	Tasks   int          `json:"tasks"`
+	Tenants int          `json:"tenants"`
+	Rules   int          `json:"rules"`
+	Chains  int          `json:"chains"` // bitstreams to be made
+	Bytes   int64        `json:"bytes"`  // of them
+	DAGs    []checkedDAG `json:"dags"`
+}
+
+type checkedDAG struct {
+	UID    uint32 `json:"uid"`
+	Tenant string `json:"tenant"`
+	Run    string `json:"run"`
+	// Stages are what may run in parallel: stages of branches of tasks.
+	Stages [][]string `json:"stages"`
+	Fits   bool       `json:"fits"` // in one region
+}
+
+func check(spec *dag.Spec) (checked, error) {
+	d, err := snic.Check(spec, knownTasks)
+	if err != nil {
+		return checked{}, err
+	}
+	chains, err := d.Chains(0)
+	if err != nil {
+		return checked{}, err
+	}
+	v := checked{Regions: d.Regions.Count, Tasks: len(d.Tasks), Tenants: len(d.Tenants), Rules: len(d.Rules), Chains: len(chains)}
+	for _, c := range chains {
+		v.Bytes += c.Bitstream
+	}
+	for i, x := range d.DAGs {
+		c := checkedDAG{UID: x.UID, Tenant: d.Tenants[x.Tenant].Name, Run: d.Text(dag.DAGID(i))}
+		area := 0
+		for _, stage := range d.Stages(dag.DAGID(i), 0) {
+			var branches []string
+			for _, b := range stage {
+				branches = append(branches, d.Names(b...))
+			}
+			c.Stages = append(c.Stages, branches)
+		}
+		for _, t := range x.Tasks {
+			area += d.Tasks[t].Area
+		}
+		c.Fits = area <= d.Regions.Area && len(x.Tasks) <= dag.MaxChain
+		v.DAGs = append(v.DAGs, c)
+	}
+	return v, nil
+}
+
+func newSNICCheckCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "check FILE", Short: "Check a deployment, and show what becomes of it",
+		Long: `Reads a deployment (- reads standard input) and shows its DAGs: which tasks may
+run in parallel (in braces), whether a DAG fits one region, and how many
+bitstreams there are to make.`,
+		Example: "  quillon snic check tasks.yaml\n  quillon snic check tasks.yaml --json",
+		Args:    exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, _, err := readDeployment(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			v, err := check(s)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return show(cmd, v, func(w io.Writer) {
+				for _, d := range v.DAGs {
+					var stages []string
+					for _, s := range d.Stages {
+						if len(s) > 1 {
+							stages = append(stages, "{"+strings.Join(s, " | ")+"}")
+						} else {
+							stages = append(stages, s[0])
+						}
+					}
+					fits := "in one region"
+					if !d.Fits {
+						fits = "in several regions"
+					}
+					fmt.Fprintf(w, "dag %d\t%s\t%s\t%s\n", d.UID, d.Tenant, strings.Join(stages, " -> "), fits)
+				}
+				fmt.Fprintf(w, "%d regions, %d tasks, %d tenants, %d rules; %d bitstreams, %.0f MB\n", v.Regions, v.Tasks, v.Tenants, v.Rules, v.Chains, float64(v.Bytes)/1e6)
+			})
+		},
+	}
+}
+
+func newSNICDeployCmd() *cobra.Command {
+	cmd := onBoard(&cobra.Command{
+		Use: "deploy FILE", Short: "Put a deployment in force, under traffic",
+		Long: `Puts a deployment (YAML; - reads standard input) in place of the one that is in
+force. Tasks of the same name, kind and arguments keep their state, DAGs of the
+same uid their packets.`,
+		Example: "  quillon snic deploy tasks.yaml\n  quillon snic show | sed s/40Gbit/80Gbit/ | quillon snic deploy -",
+		Args:    exactly("FILE"),
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		s, src, err := readDeployment(&cobra.Command{}, args[0])
+		if err != nil {
+			return change{}, err
+		}
+		if _, err := check(s); err != nil {
+			return change{}, fmt.Errorf("%s: %w", args[0], err)
+		}
+		was, err := dag.Parse([]byte(is["deployment"]))
+		if err != nil {
+			return change{}, err
+		}
+		_, err = c.Set(app, graph.Args{"deployment": string(src)})
+		return change{app, differences(was, s)}, err
+	}, changeText)
+	return cmd
+}
+
+func newSNICShowCmd() *cobra.Command {
+	return onBoard(&cobra.Command{
+		Use: "show", Short: "Print the deployment that is in force", Args: exactly(),
+		Example: "  quillon snic show >tasks.yaml",
+	}, func(_ *admin.Client, _ string, is graph.Args, _ []string) (string, error) {
+		return is["deployment"], nil
+	},
+		func(w io.Writer, v string) { fmt.Fprintln(w, strings.TrimRight(v, "\n")) })
+}
+
+// viewsOf are the board's, one a worker.
+func viewsOf(c *admin.Client, app string) ([]snic.View, error) {
+	raw, err := c.Report(app)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]snic.View, len(raw))
+	for i, r := range raw {
+		if err := json.Unmarshal(r, &out[i]); err != nil {
+			return nil, fmt.Errorf("app %s: %w", app, err)
+		}
+	}
+	return out, nil
+}
+
+// perWorker prints v of each worker, with a heading where there are several.
+func perWorker(w io.Writer, n int, f func(i int)) {
+	for i := range n {
+		if n > 1 {
+			fmt.Fprintf(w, "worker %d\n", i)
+		}
+		f(i)
+	}
+}
+
+func uid(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 0, 32)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("UID is %q: want a number from 1", s)
+	}
+	return uint32(n), nil
+}
+
+func newSNICDAGCmd() *cobra.Command {
+	list := onBoard(&cobra.Command{
+		Use: "list", Short: "Show the DAGs, the chains that they go through, and their traffic", Args: exactly(),
+		Example: "  quillon snic dag list",
+	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
+		return viewsOf(c, app)
+	},
+		func(w io.Writer, v []snic.View) {
+			perWorker(w, len(v), func(i int) {
+				fmt.Fprintln(w, "UID\tTENANT\tSTATE\tPACKETS\tTHROTTLED\tOFFERED\tRUN\tTHROUGH")
+				for _, d := range v[i].DAGs {
+					fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), d.Run, strings.Join(d.Through, " | "))
+				}
+			})
+		})
+	add := onBoard(&cobra.Command{
+		Use: "add UID TENANT RUN", Short: "Deploy a DAG, or change one",
+		Long: `Deploys a DAG of tasks that are deployed: sequences with -> between, and ; between
+sequences. A DAG of that uid is changed. A tenant that is not there gets weight 1.`,
+		Example: "  quillon snic dag add 9 bob 'fw -> nat; fw -> count'",
+		Args:    exactly("UID", "TENANT", "RUN"),
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		id, err := uid(args[0])
+		if err != nil {
+			return change{}, err
+		}
+		return edit(c, app, is, func(s *dag.Spec) error {
+			if _, ok := s.Tenants[args[1]]; !ok {
+				if s.Tenants == nil {
+					s.Tenants = map[string]dag.TenantSpec{}
+				}
+				s.Tenants[args[1]] = dag.TenantSpec{}
+			}
+			d := dag.DAGSpec{UID: id, Tenant: args[1], Run: args[2]}
+			if i := slices.IndexFunc(s.DAGs, func(x dag.DAGSpec) bool { return x.UID == id }); i >= 0 {
+				s.DAGs[i] = d
+			} else {
+				s.DAGs = append(s.DAGs, d)
+			}
+			return nil
+		})
+	}, changeText)
+	del := onBoard(&cobra.Command{
+		Use: "delete UID", Short: "Take a DAG away, with the rules that lead to it", Args: exactly("UID"),
+		Example: "  quillon snic dag delete 9",
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		id, err := uid(args[0])
+		if err != nil {
+			return change{}, err
+		}
+		return edit(c, app, is, func(s *dag.Spec) error {
+			n := len(s.DAGs)
+			s.DAGs = slices.DeleteFunc(s.DAGs, func(d dag.DAGSpec) bool { return d.UID == id })
+			if len(s.DAGs) == n {
+				return fmt.Errorf("no DAG has uid %d; quillon snic dag list", id)
+			}
+			s.Rules = slices.DeleteFunc(s.Rules, func(r dag.RuleSpec) bool { return r.DAG == id })
+			return nil
+		})
+	}, changeText)
+	return group("dag", "Show and change the DAGs", "  quillon snic dag list\n  quillon snic dag add 9 bob 'fw -> count'", list, add, del)
+}
+
+func newSNICRuleCmd() *cobra.Command {
+	var priority int
+	parse := func(args []string) (dag.RuleSpec, error) {
+		r := dag.RuleSpec{Match: args[0], Priority: priority, Road: args[1]}
+		var err error
+		if args[1] == "dag" {
+			if len(args) < 3 {
+				return r, errors.New("dag needs a UID: MATCH dag UID")
+			}
+			r.Road = ""
+			r.DAG, err = uid(args[2])
+		} else if len(args) > 2 {
+			return r, fmt.Errorf("unexpected argument %q", args[2])
+		}
+		return r, err
+	}
+	list := onBoard(&cobra.Command{
+		Use: "list", Short: "Show the rules", Args: exactly(), Example: "  quillon snic rule list",
+	}, func(_ *admin.Client, _ string, is graph.Args, _ []string) ([]dag.RuleSpec, error) {
+		s, err := dag.Parse([]byte(is["deployment"]))
+		if err != nil {
+			return nil, err
+		}
+		return list(s.Rules), nil
+	}, func(w io.Writer, v []dag.RuleSpec) {
+		for _, r := range v {
+			fmt.Fprintln(w, ruleText(r))
+		}
+	})
+	add := onBoard(&cobra.Command{
+		Use: "add MATCH dag UID|switch|control|refuse", Short: "Add a rule",
+		Long: `Adds a rule behind those of its priority. MATCH is all, or terms with + between of
+in (a port's number), vlan, type, proto, src, dst, sport, dport, vni, qpn and nsh.`,
+		Example: "  quillon snic rule add src:10.2.0.0/16+proto:6 dag 9 --priority 10",
+		Args:    optional(2, "MATCH", "dag|switch|control|refuse", "UID"),
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		r, err := parse(args)
+		if err != nil {
+			return change{}, err
+		}
+		return edit(c, app, is, func(s *dag.Spec) error {
+			s.Rules = append(s.Rules, r)
+			return nil
+		})
+	}, changeText)
+	del := onBoard(&cobra.Command{
+		Use: "delete MATCH dag UID|switch|control|refuse", Short: "Take a rule away",
+		Example: "  quillon snic rule delete src:10.2.0.0/16+proto:6 dag 9 --priority 10",
+		Args:    optional(2, "MATCH", "dag|switch|control|refuse", "UID"),
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		r, err := parse(args)
+		if err != nil {
+			return change{}, err
+		}
+		return edit(c, app, is, func(s *dag.Spec) error {
+			n := len(s.Rules)
+			s.Rules = slices.DeleteFunc(s.Rules, func(x dag.RuleSpec) bool { return ruleText(x) == ruleText(r) })
+			if len(s.Rules) == n {
+				return fmt.Errorf("there is no rule %q; quillon snic rule list", ruleText(r))
+			}
+			return nil
+		})
+	}, changeText)
+	for _, c := range []*cobra.Command{add, del} {
+		c.Flags().IntVar(&priority, "priority", 0, "the rule's priority: the highest counts")
+	}
+	return group("rule", "Show and change the rules", "  quillon snic rule list\n  quillon snic rule add src:10.2.0.0/16 dag 9", list, add, del)
+}
+
+func newSNICTenantsCmd() *cobra.Command {
+	cmd := onBoard(&cobra.Command{
+		Use: "tenants [NAME=WEIGHT...]", Short: "Show the tenants and their shares, or change weights",
+		Long: `Shows the tenants: their weights, their dominant shares, the part that they get of
+what they ask for, and what keeps them from more. With NAME=WEIGHT it sets
+weights first; a tenant that is not there is added.`,
+		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1",
+	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]snic.View, error) {
+		if len(args) > 0 {
+			if _, err := edit(c, app, is, func(s *dag.Spec) error {
+				for _, a := range args {
+					name, v, ok := strings.Cut(a, "=")
+					w, err := strconv.ParseFloat(v, 64)
+					if !ok || err != nil {
+						return fmt.Errorf("%q is not of the form NAME=WEIGHT", a)
+					}
+					if s.Tenants == nil {
+						s.Tenants = map[string]dag.TenantSpec{}
+					}
+					s.Tenants[name] = dag.TenantSpec{Weight: &w}
+				}
+				return nil
+			}); err != nil {
+				return nil, err
+			}
+		}
+		return viewsOf(c, app)
+	}, func(w io.Writer, v []snic.View) {
+		perWorker(w, len(v), func(i int) { tenantsText(w, v[i].Tenants) })
+	})
+	return cmd
+}
+
+func tenantsText(w io.Writer, all []snic.TenantView) {
+	fmt.Fprintln(w, "TENANT\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING")
+	for _, t := range all {
+		limit := "-"
+		if t.Limit > 0 {
+			limit = bitRate(t.Limit)
+		}
+		by := t.Bottleneck
+		if by == "" {
+			by = "-"
+		}
+		fmt.Fprintf(w, "%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
+	}
+}
+
+func newSNICRegionsCmd() *cobra.Command {
+	var events bool
+	cmd := onBoard(&cobra.Command{
+		Use: "regions", Short: "Show the regions: their chains, credits and queues",
+		Example: "  quillon snic regions\n  quillon snic regions --events", Args: exactly(),
+	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
+		return viewsOf(c, app)
+	},
+		func(w io.Writer, v []snic.View) {
+			perWorker(w, len(v), func(i int) {
+				if events {
+					for _, e := range v[i].Events {
+						fmt.Fprintf(w, "%.6f s ago\t%s\n", e.AgoSec, e.Text)
+					}
+					return
+				}
+				regionsText(w, v[i].Regions)
+				b := v[i].Board
+				fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in\n",
+					b.Inside, b.Stored, b.Store, b.Loaded, b.Revived, b.Switched, b.ScaledOut, b.ScaledIn)
+			})
+		})
+	cmd.Flags().BoolVar(&events, "events", false, "show what has happened to them, the latest last")
+	return cmd
+}
+
+func regionsText(w io.Writer, all []snic.RegionView) {
+	fmt.Fprintln(w, "REGION\tSTATE\tFOR\tCHAIN\tLOAD\tINSIDE\tWAITING\tCREDITS")
+	for _, r := range all {
+		chain := r.Chain
+		if chain == "" {
+			chain = "-"
+		}
+		var credits []string
+		for _, c := range r.Credits {
+			credits = append(credits, fmt.Sprintf("%d/%d", c.Free, c.Of))
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%.0f %%\t%d\t%d\t%s\n", r.Region, r.State, clip(time.Duration(r.SinceSec*1e9)), chain, 100*r.Load, r.Inside, r.Waiting, strings.Join(credits, " "))
+	}
+}
+
+// bitRate is a rate in bits a second, in words.
+func bitRate(v float64) string {
+	for _, u := range []struct {
+		unit string
+		of   float64
+	}{{"Tbit/s", 1e12}, {"Gbit/s", 1e9}, {"Mbit/s", 1e6}, {"kbit/s", 1e3}} {
+		if v >= u.of {
+			return fmt.Sprintf("%.3g %s", v/u.of, u.unit)
+		}
+	}
+	return fmt.Sprintf("%.3g bit/s", v)
+}
+
+// clip is a time in few digits.
+func clip(d time.Duration) time.Duration {
+	switch {
+	case d > time.Minute:
+		return d.Round(time.Second)
+	case d > time.Second:
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(time.Microsecond)
+}
+
+func newSNICTasksCmd() *cobra.Command {
+	return onBoard(&cobra.Command{
+		Use: "tasks", Short: "Show the network tasks, their instances and their load", Args: exactly(),
+		Example: "  quillon snic tasks",
+	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
+		return viewsOf(c, app)
+	},
+		func(w io.Writer, v []snic.View) {
+			perWorker(w, len(v), func(i int) {
+				fmt.Fprintln(w, "TASK\tKIND\tINSTANCES\tEACH\tLOAD")
+				for _, t := range v[i].Tasks {
+					each, load := "-", "-"
+					if t.Throughput > 0 {
+						each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
+					}
+					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", t.Task, t.Kind, t.Instances, each, load)
+				}
+			})
+		})
+}
+
+func newSNICTraceCmd() *cobra.Command {
+	var wait time.Duration
+	cmd := onBoard(&cobra.Command{
+		Use: "trace PORT N", Short: "Show the way of the next N frames from PORT through the board's tasks",
+		Example: "  quillon snic trace eth1 5", Args: exactly("PORT", "N"),
+	}, func(c *admin.Client, app string, _ graph.Args, args []string) ([]graph.Traced, error) {
+		n, err := strconv.Atoi(args[1])
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("N is %q: want a number from 1", args[1])
+		}
+		if err := c.ClearTrace(); err != nil {
+			return nil, err
+		}
+		if err := c.AddTrace(args[0], n, ""); err != nil {
+			return nil, err
+		}
+		var v []graph.Traced
+		for range int(wait / (20 * time.Millisecond)) {
+			if v, err = c.Trace(); err != nil || len(v) >= n {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return list(v), errors.Join(err, c.ClearTrace())
+	}, func(w io.Writer, v []graph.Traced) {
+		if len(v) == 0 {
+			fmt.Fprintln(w, "no frame came to its end meanwhile (--wait)")
+		}
+		for _, t := range v {
+			fmt.Fprint(w, t)
+		}
+	})
+	cmd.Flags().DurationVar(&wait, "wait", 2*time.Second, "how long to wait for the frames")
+	return cmd
+}

@@ -1,0 +1,250 @@
+package snic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/region"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// View is a board as it is: what Report shows of a worker. Rates are in bits a
+// second.
+type View struct {
+	Regions []RegionView `json:"regions"`
+	Tasks   []TaskView   `json:"tasks"`
+	DAGs    []DAGView    `json:"dags"`
+	Tenants []TenantView `json:"tenants"`
+	Events  []EventView  `json:"events"` // of regions, the latest last
+	Board   BoardView    `json:"board"`
+}
+
+// RegionView is a region.
+type RegionView struct {
+	Region   int          `json:"region"`
+	State    string       `json:"state"`
+	Chain    string       `json:"chain,omitempty"`
+	Cause    string       `json:"cause,omitempty"` // of the launch
+	SinceSec float64      `json:"since_s"`         // how long it is in that state
+	Load     float64      `json:"load"`            // of its busiest task, 1 = all that it can
+	Inside   int          `json:"inside"`          // packets
+	Waiting  int          `json:"waiting"`         // packets, for a credit
+	Credits  []CreditView `json:"credits,omitempty"`
+	// Accessed, Running and Loading are shares of the board's time.
+	Accessed float64 `json:"accessed"`
+	Running  float64 `json:"running"`
+	Loading  float64 `json:"loading"`
+}
+
+// CreditView is the credits of a task in a region.
+type CreditView struct {
+	Task string `json:"task"`
+	Free int    `json:"free"`
+	Of   int    `json:"of"`
+}
+
+// TaskView is a network task.
+type TaskView struct {
+	Task       string  `json:"task"`
+	Kind       string  `json:"kind"`
+	Throughput int64   `json:"throughput,omitempty"` // of an instance; 0: not limited
+	Instances  int     `json:"instances"`
+	Load       float64 `json:"load"` // in instances; 0 where there is no limit
+}
+
+// DAGView is a DAG.
+type DAGView struct {
+	UID       uint32   `json:"uid"`
+	Tenant    string   `json:"tenant"`
+	Run       string   `json:"run"`
+	Through   []string `json:"through"` // chains, tasks that it skips in parentheses
+	State     string   `json:"state"`   // ready, waiting for a region, at the endpoint, or refused
+	Packets   uint64   `json:"packets"`
+	Bytes     uint64   `json:"bytes"`
+	Throttled uint64   `json:"throttled"`
+	Rate      float64  `json:"rate"` // offered, of late
+}
+
+// TenantView is a tenant.
+type TenantView struct {
+	Tenant     string  `json:"tenant"`
+	Weight     float64 `json:"weight"`
+	Share      float64 `json:"share"`                // dominant
+	Grant      float64 `json:"grant"`                // of what it asked for
+	Limit      float64 `json:"limit,omitempty"`      // without what is free
+	Bottleneck string  `json:"bottleneck,omitempty"` // what keeps it from more
+	Inside     int     `json:"inside"`               // packets
+	Stored     int     `json:"stored"`               // bytes of them
+}
+
+// EventView is something that happened to a region.
+type EventView struct {
+	AgoSec float64 `json:"ago_s"`
+	Text   string  `json:"text"`
+}
+
+// BoardView is the rest.
+type BoardView struct {
+	Inside    int     `json:"inside"`
+	Stored    int     `json:"stored"` // bytes in the packet store
+	Store     int64   `json:"store"`  // its size
+	Bulk      uint64  `json:"bulk"`   // packets that ran through at once
+	Full      uint64  `json:"full"`   // packets that were scheduled one by one
+	FlowHits  uint64  `json:"flow_hits"`
+	FlowScans uint64  `json:"flow_scans"` // packets whose rule had to be looked for
+	EpochUs   float64 `json:"epoch_us"`
+	MonitorMs float64 `json:"monitor_ms"`
+	Waiting   int     `json:"chains_waiting"` // for a region
+	Loaded    uint64  `json:"loaded"`         // regions, by partial reconfiguration
+	Revived   uint64  `json:"revived"`        // without
+	ScaledOut uint64  `json:"scaled_out"`
+	ScaledIn  uint64  `json:"scaled_in"`
+	Switched  uint64  `json:"switched"` // regions stopped for another chain
+}
+
+// Report is the board's View.
+func (b *board) Report() any {
+	var v View
+	now := b.seen
+	for r := range b.fabric.Regions() {
+		f, in, times := b.fabric.Region(r), b.sched.Instance(r), b.fabric.Times(r)
+		x := RegionView{Region: r, State: f.State.String(), SinceSec: seconds(now.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
+		if f.Chain >= 0 {
+			ch := &b.chains[f.Chain]
+			x.Chain = b.names(ch.tasks)
+			if f.State != region.Victim {
+				x.Cause = f.Cause.String()
+			}
+			if in.Chain == f.Chain {
+				for i, t := range ch.tasks {
+					s := b.sched.Task(r, i)
+					x.Credits = append(x.Credits, CreditView{b.tasks[t].Name, s.Free, s.Credits})
+				}
+			}
+		}
+		var all clock.Duration
+		for _, d := range times.In {
+			all += d
+		}
+		if all > 0 {
+			part := func(d clock.Duration) float64 { return float64(d) / float64(all) }
+			x.Accessed, x.Running, x.Loading = part(times.Accessed), part(times.In[region.Running]), part(times.In[region.Loading])
+		}
+		v.Regions = append(v.Regions, x)
+	}
+	for n := range b.tasks {
+		t := &b.tasks[n]
+		if t.in == nil {
+			continue
+		}
+		running, load := b.fabric.Task(n)
+		v.Tasks = append(v.Tasks, TaskView{t.Name, t.Kind, t.Throughput, running, load})
+	}
+	for i := range b.services {
+		s := &b.services[i]
+		if s.UID == 0 {
+			continue
+		}
+		x := DAGView{UID: s.UID, Tenant: b.tenants[s.tenant], Run: b.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
+			State: "ready", Rate: float64(s.rate) * 8 / b.epoch.Seconds()}
+		switch {
+		case s.away:
+			x.State = "endpoint"
+		case s.refused:
+			x.State = "refused"
+		case s.missing || s.visits == nil || slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.chains[v.Chain].running) == 0 }):
+			x.State = "waiting"
+		}
+		for _, w := range s.visits {
+			x.Through = append(x.Through, b.through(w))
+		}
+		v.DAGs = append(v.DAGs, x)
+	}
+	for _, t := range b.deployment.Tenants {
+		n := slices.Index(b.tenants, t.Name)
+		if n < 0 {
+			continue // not yet in force
+		}
+		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
+		x.Inside, x.Stored = b.sched.Tenant(n)
+		if b.fair != nil {
+			x.Share, x.Grant = b.fair.Share(n), b.fair.Grant(n)
+			if x.Grant < 1 {
+				x.Limit, x.Bottleneck = b.fair.Limit(n)*8, b.resource(b.fair.Bottleneck(n))
+			}
+		}
+		v.Tenants = append(v.Tenants, x)
+	}
+	for _, e := range b.log {
+		v.Events = append(v.Events, EventView{seconds(now.Sub(e.At)), b.tell(e)})
+	}
+	books, stats := b.sched.Books(), b.fabric.Stats()
+	v.Board = BoardView{
+		Inside: books.Inside, Stored: books.Stored, Store: b.store, Bulk: books.Bulk, Full: books.Arrived - books.Bulk,
+		FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
+		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6,
+		Waiting: b.fabric.Waiting(), Revived: stats.Revived, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn, Switched: stats.Switched,
+	}
+	for _, n := range stats.PRs {
+		v.Board.Loaded += n
+	}
+	return v
+}
+
+func seconds(d clock.Duration) float64 { return max(0, time.Duration(d).Seconds()) }
+
+// resource is the name of one of those that tenants share.
+func (b *board) resource(r int) string {
+	switch {
+	case r < 0:
+		return ""
+	case r < resEgress:
+		return fmt.Sprintf("ingress p%d", r-resIngress)
+	case r < resStore:
+		return fmt.Sprintf("egress p%d", r-resEgress)
+	case r == resStore:
+		return "packet store"
+	}
+	return b.tasks[r-resTasks].Name
+}
+
+// tell is an event in words.
+func (b *board) tell(e region.Event) string {
+	s := e.Kind.String()
+	if e.Region >= 0 {
+		s += fmt.Sprintf(" region %d", e.Region)
+	}
+	if e.Task >= 0 && e.Task < len(b.tasks) && (e.Kind == region.ScaleOut || e.Kind == region.Overload) {
+		s += " for " + b.tasks[e.Task].Name
+	}
+	if e.Chain >= 0 && e.Chain < len(b.chains) && len(b.chains[e.Chain].tasks) > 0 {
+		s += ": " + b.names(b.chains[e.Chain].tasks)
+	}
+	switch e.Kind {
+	case region.Load:
+		s += fmt.Sprintf(" (%v, until %v later)", e.Cause, time.Duration(e.Until.Sub(e.At)))
+	case region.Run:
+		s += fmt.Sprintf(" (%v)", e.Cause)
+	case region.Refuse:
+		s += fmt.Sprintf(" (%v)", e.Reason)
+	}
+	return s
+}
+
+// through is a visit in words.
+func (b *board) through(v sched.Visit) string {
+	s := ""
+	for i, t := range b.chains[v.Chain].tasks {
+		name := b.tasks[t].Name
+		if v.Mask&(1<<i) == 0 {
+			name = "(" + name + ")"
+		}
+		if i > 0 {
+			s += " -> "
+		}
+		s += name
+	}
+	return s
+}
