@@ -258,7 +258,7 @@ func (s *Scheduler) checkHeaders() error {
 	for h := range s.headers {
 		x := &s.headers[h]
 		pk := &s.packets[h>>s.shift]
-		branch := h & (s.branchesMax() - 1)
+		branch := h & (1<<s.shift - 1)
 		if !pk.inside || pk.finished || branch >= int(pk.branches) {
 			continue
 		}
@@ -285,7 +285,7 @@ func (s *Scheduler) checkHeaders() error {
 				return fmt.Errorf("sched: header %d waits for chain %d, which has %d instances", h, c, s.chains[c].placed)
 			}
 		case idle:
-			if pk.reason == None && x.visit < s.branchEnd(pk, branch) {
+			if pk.reason == None && x.visit < x.end {
 				return fmt.Errorf("sched: header %d of branch %d is nowhere", h, branch)
 			}
 		}
@@ -297,11 +297,6 @@ func (s *Scheduler) checkHeaders() error {
 		return fmt.Errorf("sched: %d more headers are parked than chains know of", parks)
 	}
 	return nil
-}
-
-func (s *Scheduler) branchEnd(pk *packet, branch int) uint8 {
-	pl := s.plans[pk.plan]
-	return pl.branches[int(pl.stages[pk.stage].from)+branch].to
 }
 
 // checkFlows goes through the order of flows.

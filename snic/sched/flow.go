@@ -18,6 +18,7 @@ type flow struct {
 	head, tail int32 // packets that have not left, by arrival
 	last       int32 // the last of those that are not finished
 	next       int32 // in the bucket
+	bucket     uint32
 }
 
 // newFlows makes room for n flows, in at least twice as many buckets.
@@ -36,16 +37,17 @@ func newFlows(n int, seed uint64) flows {
 	return f
 }
 
-func (f *flows) bucket(hash uint64, tenant int32) *int32 {
+func (f *flows) bucket(hash uint64, tenant int32) uint32 {
 	x := (hash ^ uint64(tenant)<<40) * f.odd
-	return &f.first[(x^x>>32)*f.odd>>f.shift]
+	return uint32((x ^ x>>32) * f.odd >> f.shift)
 }
 
 // join makes a packet the last of its flow.
 func (s *Scheduler) join(p int32) {
 	f := &s.flows
 	pk := &s.packets[p]
-	b := f.bucket(pk.flow, pk.tenant)
+	k := f.bucket(pk.flow, pk.tenant)
+	b := &f.first[k]
 	for i := *b; i != none; i = f.e[i].next {
 		e := &f.e[i]
 		if e.hash != pk.flow || e.tenant != pk.tenant {
@@ -63,7 +65,7 @@ func (s *Scheduler) join(p int32) {
 	i := f.free[len(f.free)-1]
 	f.free = f.free[:len(f.free)-1]
 	e := &f.e[i]
-	e.hash, e.tenant, e.head, e.tail, e.last, e.next = pk.flow, pk.tenant, p, p, p, *b
+	e.hash, e.tenant, e.head, e.tail, e.last, e.next, e.bucket = pk.flow, pk.tenant, p, p, p, *b, k
 	*b = i
 	pk.queue = i
 }
@@ -93,7 +95,7 @@ func (s *Scheduler) part(p int32) {
 	if e.head = p; p != none {
 		return
 	}
-	b := f.bucket(e.hash, e.tenant)
+	b := &f.first[e.bucket]
 	for *b != pk.queue {
 		b = &f.e[*b].next
 	}

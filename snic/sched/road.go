@@ -44,6 +44,7 @@ type header struct {
 	queue      int8   // the task in whose queue it is; -1: in none
 	state      uint8
 	visit      uint8
+	end        uint8 // of the branch's visits
 }
 
 // Arrive takes a packet of so many bytes in, for a route; flow is its hash. The
@@ -111,12 +112,12 @@ func (s *Scheduler) Next() (Run, bool) {
 	x := &s.headers[h]
 	x.state = running
 	s.books.Runs++
-	return Run{Packet: int(h >> s.shift), Branch: int(h) & (s.branchesMax() - 1), Region: int(x.region), Mask: x.run}, true
+	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run}, true
 }
 
 // out is the header of a run that Next told of, or none.
 func (s *Scheduler) out(packet, branch int) int32 {
-	if uint(packet) >= uint(len(s.packets)) || uint(branch) >= uint(s.branchesMax()) {
+	if uint(packet) >= uint(len(s.packets)) || uint(branch) >= 1<<s.shift {
 		s.misuse++
 		return none
 	}
@@ -197,10 +198,9 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 	case again:
 		s.admit(h)
 	default:
-		pl := s.plans[pk.plan]
 		s.wake(p)
-		if x.visit++; x.visit < pl.branches[int(pl.stages[pk.stage].from)+branch].to {
-			s.startVisit(h, pl)
+		if x.visit++; x.visit < x.end {
+			s.startVisit(h, s.plans[pk.plan])
 		} else {
 			s.back(p)
 		}
@@ -260,7 +260,8 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 	// All headers say where they are before one of them moves.
 	for i := range n {
 		x := &s.headers[first+i]
-		x.visit, x.state, x.queue = pl.branches[int32(st.from)+i].from, idle, -1
+		b := pl.branches[int32(st.from)+i]
+		x.visit, x.end, x.state, x.queue = b.from, b.to, idle, -1
 	}
 	for i := range n {
 		s.startVisit(first+i, pl)
@@ -303,7 +304,7 @@ func (s *Scheduler) admit(h int32) {
 	}
 	if pk.before != none && pl.spread == PerFlow && !s.mayFollow(pk, h, r) {
 		x.state = held
-		pk.held |= 1 << (h & int32(s.branchesMax()-1))
+		pk.held |= 1 << (h & (1<<s.shift - 1))
 		return
 	}
 	rg := &s.regions[r]
@@ -371,7 +372,7 @@ func (s *Scheduler) mayFollow(pk *packet, h, r int32) bool {
 	if q.stage > pk.stage {
 		return true
 	}
-	y := &s.headers[pk.before<<s.shift|h&int32(s.branchesMax()-1)]
+	y := &s.headers[pk.before<<s.shift|h&(1<<s.shift-1)]
 	if visit := s.headers[h].visit; y.visit != visit {
 		return y.visit > visit
 	}

@@ -99,6 +99,7 @@ type Scheduler struct {
 	packets []packet
 	headers []header // 1<<shift for each packet, one for each branch
 	shift   uint
+	side    int // branches that a stage may have
 	panic   bool
 	free    []int32 // packets that are not used
 	ready   ring    // headers that have credits, for Next
@@ -203,7 +204,7 @@ func New(c Config) (*Scheduler, error) {
 	}
 	shift := uint(bits.Len(uint(c.Branches - 1)))
 	s := &Scheduler{
-		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), shift: shift, panic: c.Panic,
+		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), shift: shift, side: c.Branches, panic: c.Panic,
 		free: make([]int32, c.Packets), ready: newRing(c.Packets << shift), leaving: newRing(c.Packets),
 		work: make([]int32, 0, c.Packets), flows: newFlows(c.Packets, c.Seed),
 		regions: make([]region, c.Regions), chains: make([]chain, c.Chains), routes: make([]routeState, c.Routes),
@@ -227,9 +228,6 @@ func New(c Config) (*Scheduler, error) {
 	}
 	return s, nil
 }
-
-// branchesMax is how many branches a stage may have.
-func (s *Scheduler) branchesMax() int { return 1 << s.shift }
 
 // Place puts an instance of a chain into a region where there is none, with
 // credits for each of its tasks. Packets that wait for the chain go to it.
@@ -467,8 +465,8 @@ func (s *Scheduler) plan(id int, r Route) (*plan, error) {
 	}
 	pl := &plan{route: int32(id), current: true, spread: r.Spread, anyOrder: r.AnyOrder}
 	for i, stage := range r.Stages {
-		if len(stage) < 1 || len(stage) > s.branchesMax() {
-			return nil, fmt.Errorf("sched: route %d: stage %d has %d branches: 1 to %d are possible", id, i, len(stage), s.branchesMax())
+		if len(stage) < 1 || len(stage) > s.side {
+			return nil, fmt.Errorf("sched: route %d: stage %d has %d branches: 1 to %d are possible", id, i, len(stage), s.side)
 		}
 		from := len(pl.branches)
 		for j, branch := range stage {
