@@ -593,18 +593,8 @@ func regionsText(w io.Writer, all []snic.RegionView) {
 	}
 }
 
-// bitRate is a rate in bits a second, in words.
-func bitRate(v float64) string {
-	for _, u := range []struct {
-		unit string
-		of   float64
-	}{{"Tbit/s", 1e12}, {"Gbit/s", 1e9}, {"Mbit/s", 1e6}, {"kbit/s", 1e3}} {
-		if v >= u.of {
-			return fmt.Sprintf("%.3g %s", v/u.of, u.unit)
-		}
-	}
-	return fmt.Sprintf("%.3g bit/s", v)
-}
+// bitRate is a rate in bits a second.
+func bitRate(v float64) string { return short(v) + "bit/s" }
 
 // clip is a time in few digits.
 func clip(d time.Duration) time.Duration {

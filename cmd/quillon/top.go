@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"sort"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +19,7 @@ import (
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic"
 )
 
 func newTopCmd() *cobra.Command {
@@ -84,6 +87,14 @@ type sight struct {
 	counters []graph.Count
 	runtime  graph.Runtime
 	ports    admin.Ports
+	boards   []boardView
+}
+
+// boardView is a board in one worker.
+type boardView struct {
+	App    string `json:"app"`
+	Worker int    `json:"worker"`
+	snic.View
 }
 
 func look(c *admin.Client, clk clock.Clock) (s sight, err error) {
@@ -97,8 +108,29 @@ func look(c *admin.Client, clk clock.Clock) (s sight, err error) {
 	if err == nil {
 		s.ports, err = c.Ports()
 	}
+	if err == nil {
+		s.boards, err = boards(c, g.Spec)
+	}
 	s.name, s.at = g.Name, clk.Now()
 	return s, err
+}
+
+// boards are those of an instance.
+func boards(c *admin.Client, spec *graph.Spec) ([]boardView, error) {
+	var out []boardView
+	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
+		if spec.Apps[name].Kind != snicKind {
+			continue
+		}
+		views, err := viewsOf(c, name)
+		if err != nil {
+			return nil, err
+		}
+		for i, v := range views {
+			out = append(out, boardView{name, i, v})
+		}
+	}
+	return out, nil
 }
 
 // topView is what top --json prints: rates over an interval.
@@ -109,6 +141,8 @@ type topView struct {
 	Apps    []appRate  `json:"apps"`
 	// Growing counters and reasons, the fastest first.
 	Growing []growth `json:"growing"`
+	// Boards are as they are at the end of the interval.
+	Boards []boardView `json:"boards,omitempty"`
 }
 
 type portRate struct {
@@ -137,7 +171,7 @@ type growth struct {
 }
 
 func rates(a, b sight) topView {
-	v := topView{Name: b.name, Seconds: b.at.Sub(a.at).Seconds(), Ports: []portRate{}, Apps: []appRate{}, Growing: []growth{}}
+	v := topView{Name: b.name, Seconds: b.at.Sub(a.at).Seconds(), Ports: []portRate{}, Apps: []appRate{}, Growing: []growth{}, Boards: b.boards}
 	per := func(before, after uint64) float64 { return float64(after-before) / v.Seconds }
 	old := map[string]graph.PortInfo{}
 	for _, p := range a.ports.Ports {
@@ -204,6 +238,12 @@ func topText(w io.Writer, v topView) {
 	fmt.Fprintln(w, "\napp\tpackets/s\tpackets/call\tns/packet")
 	for _, a := range v.Apps {
 		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\n", a.App, short(a.Pps), a.Batch, a.NsPerPacket)
+	}
+	for _, b := range v.Boards {
+		fmt.Fprintf(w, "\n%s, worker %d: %d packets inside, %sB stored\n", b.App, b.Worker, b.Board.Inside, short(float64(b.Board.Stored)))
+		regionsText(w, b.Regions)
+		fmt.Fprintln(w)
+		tenantsText(w, b.Tenants)
 	}
 	fmt.Fprintln(w, "\ncounter or reason\t/s\ttotal")
 	for _, g := range v.Growing {
