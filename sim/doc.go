@@ -14,6 +14,17 @@
 // event. Faults of cables, deaths and restarts of machines and of the middlebox
 // are planned at virtual times and drawn from seeded sources.
 //
+// # A SuperNIC's board
+//
+// RunSNIC runs a board of snic: the scheduler, the regions and the fairness of
+// the live one, with the costs of the prototype's parts (HTG9200). Packets are
+// numbers here: tasks are pipelines with a rate and a latency, and change
+// nothing.
+//
+//	source ─ PHY, MAC ─ parser (fair: let in?) ─ scheduler (sched) ─┬─ region: task ─ task ─┐
+//	                                                 │              └─ region (region) ─────┤
+//	         PHY, MAC ─ port ────────────────────────┴── back, or done ── synchronisation ──┘
+//
 // # Calibration
 //
 // The constants of ConnectX5 come from micro-benchmarks (Grant's dissertation,

@@ -187,7 +187,7 @@ func All() []*Figure {
 				{ratio: true, series: "share of 64 MB that 262,144 keys take", least: 1, most: 70, text: reasonAddresses},
 			},
 		},
-	}, supernic()...)
+	}, append(supernic(), boards()...)...)
 }
 
 // sixHostReasons are those of figures 2.4 and 2.11 to 2.14, whose quantities

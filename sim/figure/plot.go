@@ -40,7 +40,7 @@ var (
 		{nameReadWrite, chart.ReadWrite},
 		{nameWrite, chart.Write},
 	}
-	rest = []color.NRGBA{chart.Write, {0xC8, 0x55, 0x1B, 0xFF}, chart.ReadWrite, chart.Off, {0x7A, 0x3E, 0x9D, 0xFF}}
+	rest = []color.NRGBA{chart.Write, {0xC8, 0x55, 0x1B, 0xFF}, chart.ReadWrite, chart.Off, {0x7A, 0x3E, 0x9D, 0xFF}, {0xB5, 0x8A, 0x00, 0xFF}}
 )
 
 func shade(name string, i int) color.NRGBA {

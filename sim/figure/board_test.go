@@ -1,0 +1,68 @@
+package figure
+
+import (
+	"bytes"
+	"context"
+	"testing"
+)
+
+// rerun is a figure that was rerun, of which nothing is outside the tolerance
+// without a reason.
+func rerun(t *testing.T, id string, seed uint64) *Result {
+	t.Helper()
+	fs, err := Find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fs[0].Run(context.Background(), Params{Seed: seed}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() || r.Points.Within == 0 {
+		var b bytes.Buffer
+		if err := r.WriteTable(&b); err != nil {
+			t.Fatal(err)
+		}
+		t.Errorf("seed %d:\n%s", seed, &b)
+	}
+	return r
+}
+
+func TestBoards(t *testing.T) {
+	for _, id := range []string{"5.7", "5.9", "5.11"} {
+		rerun(t, id, 1)
+		rerun(t, id, 2)
+	}
+	// From phase to phase each user gets what is published, to a tenth, or to the
+	// packets that there are in a phase of few.
+	r := rerun(t, "5.20", 1)
+	for _, c := range r.Panels[0].Curves {
+		for _, p := range c.Points {
+			if d := *p.Ours - *p.Published; d > 3.5 || d < -3.5 {
+				t.Errorf("%s, %s: %v Gb/s, published %v", c.Name, p.Name, *p.Ours, *p.Published)
+			}
+		}
+	}
+	rerun(t, "5.20-timeline", 1)
+}
+
+// Schemes come in the published order, however many tasks there are.
+func TestBoardSchemes(t *testing.T) {
+	for _, c := range []struct {
+		id    string
+		order []string
+	}{
+		{"5.14", []string{namePanic, nameHalf, nameSingle}},
+		{"5.15", []string{namePanic, nameHalfParallel, nameParallel}},
+	} {
+		r := rerun(t, c.id, 1)
+		for n := 2; n <= 7; n++ {
+			for i, name := range c.order[1:] {
+				slow, fast := r.find(0, c.order[i], n), r.find(0, name, n)
+				if *slow.Ours < *fast.Ours || *slow.Published < *fast.Published {
+					t.Errorf("%s, %d tasks: %s takes %v, %s %v", c.id, n, c.order[i], *slow.Ours, name, *fast.Ours)
+				}
+			}
+		}
+	}
+}

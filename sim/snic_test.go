@@ -1,0 +1,260 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/snic/dag"
+)
+
+func deployment(t interface{ Fatal(...any) }, text string, args ...any) *dag.Deployment {
+	d, err := dag.ParseDeployment(fmt.Appendf(nil, text, args...), dag.Known{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func runSNIC(t interface{ Fatal(...any) }, c SNICConfig) *SNICRun {
+	r, err := RunSNIC(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestSNICLatency: a packet alone takes the core's 196 ns, its tasks, 64 ns for
+// each further pass through the scheduler, and 16 for the synchronisation
+// buffer.
+func TestSNICLatency(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		run    string
+		loaded [][]dag.TaskID
+		width  int
+		panics bool
+		want   time.Duration
+	}{
+		{"one task", "a", [][]dag.TaskID{{0}}, 0, false, 196 + 64},
+		{"one chain", "a -> b -> c", [][]dag.TaskID{{0, 1, 2}}, 1, false, 196 + 64 + 128 + 256},
+		{"two chains", "a -> b -> c", [][]dag.TaskID{{0, 1}, {2}}, 1, false, 196 + 64 + 128 + 256 + 64},
+		{"a task is skipped", "a -> c", [][]dag.TaskID{{0, 1, 2}}, 1, false, 196 + 64 + 256},
+		{"back after each", "a -> b -> c", [][]dag.TaskID{{0, 1, 2}}, 1, true, 196 + 64 + 128 + 256 + 2*64},
+		{"in parallel", "a -> b -> c", [][]dag.TaskID{{0}, {1}, {2}}, 0, false, 196 + 256 + 16},
+		{"in two branches", "a -> b -> c", [][]dag.TaskID{{0, 1}, {2}}, 2, false, 196 + 256 + 16},
+		{"in parallel, then one", "a -> d; b -> d", [][]dag.TaskID{{0}, {1}, {3}}, 0, false, 196 + 128 + 16 + 64 + 32},
+	} {
+		d := deployment(t, `
+regions: {count: %d, area: 4}
+tasks:
+  a: {kind: dummy, writes: [ports], latency: 64ns}
+  b: {kind: dummy, reads: [ip-addresses], latency: 128ns}
+  c: {kind: dummy, reads: [ethernet], latency: 256ns}
+  d: {kind: dummy, reads: [ports], writes: [ip-addresses], latency: 32ns}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: "%s"}]
+`, len(c.loaded), c.run)
+		r := runSNIC(t, SNICConfig{
+			SNIC: HTG9200(), Deployment: d, Loaded: c.loaded, Branches: c.width, Panic: c.panics,
+			Sources: []Source{{Out: 1, Bytes: 64, Rates: []Rate{{Gbit: 0.05}}}}, Measure: 100 * time.Microsecond, Seed: 1,
+		})
+		s := r.Sources[0]
+		if s.Core != c.want || s.CoreMost != c.want || s.Path != c.want+1104 || s.Left < 5 {
+			t.Errorf("%s: %v (most %v) in the core, %v in all, %d packets; want %v and %v", c.name, s.Core, s.CoreMost, s.Path, s.Left, c.want, c.want+1104)
+		}
+	}
+}
+
+// TestSNICLimits: what limits a board is what should.
+func TestSNICLimits(t *testing.T) {
+	for _, c := range []struct {
+		name, task string
+		source     Source
+		want       float64 // Gb/s
+	}{
+		{"the data path: 17 beats for 16", "credits: 64", Source{Bytes: 1024}, 128 * 16. / 17},
+		{"a credit each 16 cycles", "credits: 1", Source{Bytes: 64}, 8},
+		{"two credits", "credits: 2", Source{Bytes: 64}, 16},
+		{"a task's latency and the scheduler", "credits: 1, latency: 64ns", Source{Bytes: 64}, 4},
+		{"a task's rate", "throughput: 40Gbit", Source{Bytes: 1024}, 40},
+		{"the port", "credits: 64", Source{Bytes: 1024, Out: 1, Rates: []Rate{{Gbit: 90}}}, 90},
+	} {
+		d := deployment(t, `
+regions: {count: 1, area: 1}
+tasks: {nt: {kind: dummy, %s}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: nt}]
+`, c.task)
+		r := runSNIC(t, SNICConfig{
+			SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Sources: []Source{c.source},
+			Warmup: 100 * time.Microsecond, Measure: 100 * time.Microsecond, Seed: 1,
+		})
+		if got := float64(r.Sources[0].Bytes) * 8 / 1e5; math.Abs(got/c.want-1) > .01 {
+			t.Errorf("%s: %.4g Gb/s, want %.4g", c.name, got, c.want)
+		}
+	}
+}
+
+// TestSNICFlood: with limits a flood costs the other tenant nothing of a task's
+// rate; without them it does.
+func TestSNICFlood(t *testing.T) {
+	d := deployment(t, `
+regions: {count: 1, area: 1}
+tasks: {nt: {kind: dummy, throughput: 50Gbit, latency: 64ns, credits: 32}}
+tenants: {flood: {}, user: {}}
+dags:
+  - {uid: 1, tenant: flood, run: nt}
+  - {uid: 2, tenant: user, run: nt}
+`)
+	for _, limited := range []bool{true, false} {
+		const measure = 500 * time.Microsecond
+		r := runSNIC(t, SNICConfig{
+			SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Fair: limited,
+			Sources: []Source{
+				{DAG: 0, In: 0, Out: 2, Bytes: 512, Rates: []Rate{{Gbit: 95}}},
+				{DAG: 1, In: 1, Out: 3, Bytes: 512, Rates: []Rate{{Gbit: 15}}},
+			},
+			Warmup: time.Millisecond, Measure: measure, Seed: 1,
+		})
+		user, flood := float64(r.Sources[1].Bytes)*8/float64(measure), float64(r.Sources[0].Bytes)*8/float64(measure)
+		if limited != (user > 14.8) || math.Abs(user+flood-50) > 1 {
+			t.Errorf("limited: %v; the user gets %.3g Gb/s of 15, the flood %.3g", limited, user, flood)
+		}
+		if limited && r.Sources[1].CoreMost > 20*time.Microsecond {
+			t.Errorf("a packet waits %v behind what was let in", r.Sources[1].CoreMost)
+		}
+	}
+}
+
+// TestSNICScales: a task is scaled out under a load that stays, and in when it is
+// gone; no packet is lost by either.
+func TestSNICScales(t *testing.T) {
+	d := deployment(t, `
+regions: {count: 2, area: 1}
+tasks: {nt: {kind: dummy, throughput: 20Gbit, latency: 64ns}}
+tenants: {user: {}}
+dags: [{uid: 1, tenant: user, run: nt}]
+`)
+	r := runSNIC(t, SNICConfig{
+		SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Fair: true, Monitor: 10 * time.Millisecond,
+		Sources: []Source{{Out: 1, Bytes: 1500, Rates: []Rate{{Gbit: 10}, {From: time.Millisecond, Gbit: 35}, {From: 25 * time.Millisecond, Gbit: 8}}}},
+		Measure: 45 * time.Millisecond, Window: time.Millisecond, Seed: 1,
+	})
+	gbit := func(ms int) float64 { return float64(r.Tasks[0][0][ms]) * 8 / 1e6 }
+	for ms, want := range map[int]float64{0: 10, 5: 20, 10: 20, 18: 35, 24: 35, 30: 8, 44: 8} {
+		if got := gbit(ms); math.Abs(got-want) > .05*want {
+			t.Errorf("at %d ms: %.3g Gb/s, want %.3g", ms, got, want)
+		}
+	}
+	var what []string
+	for _, e := range r.Events {
+		what = append(what, e.What)
+		at := map[string]time.Duration{"load": 11 * time.Millisecond, "run": 16 * time.Millisecond, "stop": 34 * time.Millisecond}[e.What]
+		if at > 0 && (e.At < at || e.At > at+2*time.Millisecond) {
+			t.Errorf("%s at %v, want %v or a little later", e.What, e.At, at)
+		}
+	}
+	if got := strings.Join(what, " "); !strings.Contains(got, "load run") || !strings.HasSuffix(got, "stop") {
+		t.Errorf("events: %s", got)
+	}
+	if b := r.Books; b.Arrived != b.Left+uint64(b.Inside) {
+		t.Errorf("packets are lost: %+v", b)
+	}
+}
+
+// TestSNICAnything: whatever is deployed and sent, packets are conserved, no task
+// is above its rate, and equal seeds give equal runs.
+func TestSNICAnything(t *testing.T) {
+	fields := []string{"ethernet", "ip-addresses", "ports", "payload"}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 5).Draw(t, "tasks")
+		var text strings.Builder
+		fmt.Fprintf(&text, "regions: {count: %d, area: 2}\ntasks:\n", n)
+		for i := range n {
+			fmt.Fprintf(&text, "  t%d: {kind: dummy, reads: [%s], writes: [%s], latency: %dns, throughput: %dGbit, credits: %d}\n", i,
+				rapid.SampledFrom(fields).Draw(t, "reads"), rapid.SampledFrom(fields).Draw(t, "writes"),
+				rapid.IntRange(0, 300).Draw(t, "latency"), rapid.IntRange(5, 150).Draw(t, "rate"), rapid.IntRange(1, 16).Draw(t, "credits"))
+		}
+		dags := rapid.IntRange(1, 3).Draw(t, "DAGs")
+		text.WriteString("tenants: {u0: {}, u1: {weight: 2}, u2: {}}\ndags:\n")
+		for i := range dags {
+			var order []string
+			for k := range n {
+				if k == i%n || rapid.Bool().Draw(t, "in") {
+					order = append(order, fmt.Sprintf("t%d", k))
+				}
+			}
+			fmt.Fprintf(&text, "  - {uid: %d, tenant: u%d, run: %s}\n", i+1, i, strings.Join(order, " -> "))
+		}
+		d := deployment(t, "%s", text.String())
+		c := SNICConfig{
+			SNIC: HTG9200(), Deployment: d, Branches: rapid.IntRange(0, 3).Draw(t, "branches"), Panic: rapid.Bool().Draw(t, "PANIC"),
+			Fair: rapid.Bool().Draw(t, "fair"), Measure: 200 * time.Microsecond, Window: 20 * time.Microsecond, Seed: 1,
+		}
+		for i := range n {
+			c.Loaded = append(c.Loaded, []dag.TaskID{dag.TaskID(i)})
+		}
+		for i := range dags {
+			s := Source{DAG: dag.DAGID(i), In: i, Out: i + 3, Bytes: rapid.IntRange(64, 1500).Draw(t, "bytes")}
+			for k := range rapid.IntRange(0, 3).Draw(t, "rates") {
+				s.Rates = append(s.Rates, Rate{From: time.Duration(k) * 50 * time.Microsecond, Gbit: rapid.Float64Range(0, 100).Draw(t, "Gb/s")})
+			}
+			c.Sources = append(c.Sources, s)
+		}
+		r := runSNIC(t, c)
+		if b := r.Books; b.Arrived != b.Left+uint64(b.Inside) {
+			t.Fatalf("packets are lost: %+v", b)
+		}
+		for id, task := range d.Tasks {
+			for w := range r.Tasks[0][id] {
+				sum := int64(0)
+				for i := range c.Sources {
+					sum += r.Tasks[i][id][w]
+				}
+				if most := float64(task.Throughput)/8*c.Window.Seconds() + 1500; float64(sum) > most {
+					t.Fatalf("task %d handles %d bytes in a window, %v at most", id, sum, most)
+				}
+			}
+		}
+		if again := runSNIC(t, c); !reflect.DeepEqual(r, again) {
+			t.Fatal("equal seeds give different runs")
+		}
+	})
+}
+
+func TestSNICRefuses(t *testing.T) {
+	d := deployment(t, `
+regions: {count: 1, area: 1}
+tasks: {a: {kind: dummy}, b: {kind: dummy}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a -> b}]
+`)
+	good := []Source{{Bytes: 64}}
+	for want, c := range map[string]SNICConfig{
+		"has a deployment":   {Sources: good, Measure: 1},
+		"sources":            {Deployment: d, Measure: 1},
+		"time to measure":    {Deployment: d, Sources: good},
+		"no region runs b":   {Deployment: d, Sources: good, Measure: 1, Loaded: [][]dag.TaskID{{0}}},
+		"no region for b":    {Deployment: d, Sources: good, Measure: 1, Loaded: [][]dag.TaskID{{0}, {1}}},
+		"packets of 0 bytes": {Deployment: d, Sources: []Source{{}}, Measure: 1, Loaded: [][]dag.TaskID{{0}}},
+		"to port 9":          {Deployment: d, Sources: []Source{{Bytes: 64, Out: 9}}, Measure: 1, Loaded: [][]dag.TaskID{{0}}},
+		"DAG 1":              {Deployment: d, Sources: []Source{{Bytes: 64, DAG: 1}}, Measure: 1, Loaded: [][]dag.TaskID{{0}}},
+	} {
+		c.SNIC = HTG9200()
+		if _, err := RunSNIC(context.Background(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := RunSNIC(ctx, SNICConfig{SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Sources: good, Measure: time.Second}); err == nil {
+		t.Error("runs on without its context")
+	}
+}
