@@ -52,9 +52,14 @@
 // of an epoch, and at least Config.Burst; a pool holds an eighth of an epoch,
 // too. A packet is let in while there is a token; the last one may leave a debt,
 // which is paid before the next one. So long packets are not at a disadvantage,
-// a tenant's rate is exact, and no bucket is ever above its burst. A packet that
-// is let in fills the bucket of the next epoch by as much: who sends a packet from
-// time to time is never refused while it is within its share.
+// a tenant's rate is exact, and no bucket is ever above its burst. What is sent in
+// an epoch comes back in the next, to who has all that it asks for: who sends a
+// packet from time to time is never refused while that is within its share. Where
+// packets come in batches, Burst should be no less than a batch.
+//
+// A full resource is granted to the last byte. So what is let in ahead of its
+// rate waits in front of it until somebody sends less: all bursts together at
+// most, however long the resource is full.
 //
 // # More tenants than rows
 //

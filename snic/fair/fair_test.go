@@ -236,6 +236,30 @@ func TestSparse(t *testing.T) {
 	near(t, "flood", b.gbit(1, 300*epoch), 50, .5)
 }
 
+// TestBatches: who sends in batches has them let in while it is within its share
+// and Burst is no less than a batch, whatever the others do.
+func TestBatches(t *testing.T) {
+	for _, burst := range []int{64 * 1500, 16 * 1500} {
+		b := newBed(t, Config{Tenants: 2, Resources: 1, Burst: burst}, gb(100))
+		b.sends(0, 1000, 1)
+		const batches, frames = 100, 64
+		refused := 0
+		for range batches {
+			b.run(3*epoch + epoch/3) // 11.5 Gb/s
+			for range frames {
+				if b.s.Ingress(b.now, 1, 1500) {
+					b.s.Measure(1, 0, 1500)
+				} else {
+					refused++
+				}
+			}
+		}
+		if (refused == 0) != (burst == frames*1500) {
+			t.Errorf("burst of %d: %d of %d refused", burst, refused, batches*frames)
+		}
+	}
+}
+
 // TestIdle: a tenant that was away gets its share after one epoch, by what it
 // used before, and what is free at once.
 func TestIdle(t *testing.T) {
