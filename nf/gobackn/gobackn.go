@@ -12,7 +12,9 @@ package gobackn
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -24,7 +26,7 @@ import (
 
 // Reasons are gbn's verdicts, by number.
 var reasons = [gbn.NumVerdicts]counter.Def{
-	gbn.PassedOther:     {Name: "not-clio", Help: "not Clio's: passed"},
+	gbn.PassedOther:     {Name: "not-clio", Help: "not Clio's, or not of a device that is served (serve=): passed"},
 	gbn.PassedFragment:  {Name: "fragment", Help: "an IP fragment from or to Clio's port: passed"},
 	gbn.PassedMalformed: {Name: "malformed-answer", Help: "from a device, and a length contradicts another: passed"},
 	gbn.Delivered:       {Name: "delivered", Help: "came in its turn: given to the device"},
@@ -87,6 +89,7 @@ Device behind eth1, network behind eth2. It needs one worker.`,
 		Out: []string{"a", "b"},
 		Params: []graph.Param{
 			{Name: "devices", Default: "a", Help: "the port that faces the devices: a or b"},
+			{Name: "serve", Default: "all", Help: "addresses of devices, joined by +; frames of others pass. Needed where a switch floods frames to here"},
 			{Name: "window", Default: "128", Help: "frames on their way to a client, a session: a power of two"},
 			{Name: "backlog", Default: "128", Help: "frames that wait for the window, a session"},
 			{Name: "ack-every", Default: "100", Help: "frames that one ACK is for; no more than the client's window"},
@@ -132,6 +135,15 @@ func newApp(args graph.Args) (*app, error) {
 				a.devices = int(v[0] - 'a')
 			default:
 				err = fmt.Errorf("want a or b")
+			}
+		case "serve":
+			for x := range strings.SplitSeq(v, "+") {
+				ip, e := netip.ParseAddr(x)
+				if e != nil || !ip.Is4() {
+					err = fmt.Errorf("want IPv4 addresses joined by +")
+					break
+				}
+				c.Devices = append(c.Devices, ip.As4())
 			}
 		case "window":
 			number(&c.Window)

@@ -135,6 +135,12 @@ func TestPasses(t *testing.T) {
 			t.Errorf("%s: %v", c.want, got)
 		}
 	}
+	y := graphtest.New(t, *Kind(), graph.Args{"serve": "192.168.1.9+192.168.1.2"})
+	open(y, t, 0)
+	y = graphtest.New(t, *Kind(), graph.Args{"serve": "192.168.1.9"})
+	if got := y.Push("b", stranger).Out["a"]; len(got) != 1 || got[0].Reason != "not-clio" {
+		t.Errorf("%v", got)
+	}
 	// A device's frame of no session goes as one of session 0, and back.
 	plain := frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", 0)
 	if got := x.Push("b", plain).Out["a"]; len(got) != 1 || !bytes.Equal(got[0].Bytes, frame(device, client, clio.Read.Answer(), clio.DATA, 0, 0, 0, "value", 0)) {
@@ -144,7 +150,7 @@ func TestPasses(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	k := Kind()
-	for _, a := range []graph.Args{{"window": "100"}, {"window": "0"}, {"devices": "c"}, {"sessions": "1024"}, {"timeout": "0s"}, {"ack-every": "129"}, {"ack-delay": "5ms"}, {"x": "1"}, {"mtu": "20"}, {"tick": "1s"}} {
+	for _, a := range []graph.Args{{"window": "100"}, {"window": "0"}, {"devices": "c"}, {"sessions": "1024"}, {"timeout": "0s"}, {"ack-every": "129"}, {"ack-delay": "5ms"}, {"x": "1"}, {"mtu": "20"}, {"tick": "1s"}, {"serve": "x"}, {"serve": "::1"}} {
 		if _, err := k.New(graph.Env{Workers: 1}, a); err == nil {
 			t.Errorf("%v is taken", a)
 		}

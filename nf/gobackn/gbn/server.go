@@ -1,6 +1,8 @@
 package gbn
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
@@ -67,6 +69,9 @@ func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 		return PassedFragment
 	case clio.Malformed:
 		return Malformed
+	}
+	if len(s.cfg.Devices) > 0 && !slices.Contains(s.cfg.Devices, f.Dst(p).IP) {
+		return PassedOther
 	}
 	if !f.Sound(p) {
 		return Damaged
@@ -223,6 +228,9 @@ func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 		return PassedFragment
 	case clio.Malformed:
 		return PassedMalformed
+	}
+	if len(s.cfg.Devices) > 0 && !slices.Contains(s.cfg.Devices, f.Src(p).IP) {
+		return PassedOther
 	}
 	if !f.Sound(p) {
 		return Damaged

@@ -21,6 +21,8 @@ type Config struct {
 	Idle     time.Duration // after which a session may make room for another; 5 min
 	MTU      int           // of IP datagrams towards the network; 1500
 	Hold     int           // frames that a Server keeps, of all sessions; 4096
+	// Devices are the addresses that a Server stands for; none: all.
+	Devices [][4]byte
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -191,6 +193,9 @@ func (s *Session) Open(now clock.Time, local, peer uint16, like []byte, f *clio.
 
 // IsOpen reports whether the session was opened, and not closed or given up.
 func (s *Session) IsOpen() bool { return s.open }
+
+// Is reports whether these are the numbers of the session at both ends.
+func (s *Session) Is(local, peer uint16) bool { return s.local == local && s.peer == peer }
 
 // Close gives back all that the session holds.
 func (s *Session) Close(out Out) {

@@ -1,0 +1,294 @@
+package clio
+
+import (
+	"errors"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/gobackn/gbn"
+	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// DeviceConfig describes a device.
+type DeviceConfig struct {
+	// Me is the device's address; its port is clio.Port.
+	Me   clio.End
+	Pool *packet.Pool
+	// Reliable: the transport is in the device.
+	Reliable bool
+	GBN      gbn.Config
+	// HashBits and Memory are the store's; 0: 14, and 256 MiB.
+	HashBits, Memory int
+}
+
+// DeviceStats are totals.
+type DeviceStats struct {
+	Requests, Repeated, Refused uint64
+	Bad                         uint64 // frames that are not for the store
+}
+
+// sender is a client's session as the device remembers it.
+type sender struct {
+	ip   [4]byte
+	port uint16
+}
+
+// window is which of the last 64 requests were executed, and with what status.
+type window struct {
+	last   uint16
+	seen   uint64 // bit i: last-i was executed
+	status [64]clio.Status
+	used   clock.Time
+}
+
+// senders is how many sessions a device remembers.
+const senders = 4096
+
+// Device is Clio's board, as far as its key/value store goes. It is a host.Endpoint.
+type Device struct {
+	cfg     DeviceConfig
+	store   *Store
+	server  *gbn.Server // nil: not Reliable
+	windows map[sender]*window
+	out     queue
+	f       clio.Frame
+	stats   DeviceStats
+}
+
+// NewDevice makes a device without keys.
+func NewDevice(c DeviceConfig) (*Device, error) {
+	if c.Pool == nil || c.Pool.SlotSize() < packet.Headroom+clio.MaxPacket {
+		return nil, errors.New("clio: a device needs a pool whose slots have room for headroom and 1536 bytes")
+	}
+	if c.HashBits == 0 {
+		c.HashBits = 14
+	}
+	if c.Memory == 0 {
+		c.Memory = 256 << 20
+	}
+	if c.HashBits < 1 || c.HashBits > 24 || c.Memory < chunk {
+		return nil, errors.New("clio: want 1 to 24 hash bits, and 1 MiB of memory or more")
+	}
+	d := &Device{cfg: c, store: NewStore(c.HashBits, c.Memory), windows: make(map[sender]*window)}
+	d.out.pool = c.Pool
+	if c.Reliable {
+		s, err := gbn.NewServer(c.GBN)
+		if err != nil {
+			return nil, err
+		}
+		d.server = s
+	}
+	return d, nil
+}
+
+// Store is the device's.
+func (d *Device) Store() *Store { return d.store }
+
+// Stats are the totals so far.
+func (d *Device) Stats() DeviceStats { return d.stats }
+
+// Input implements host.Endpoint.
+func (d *Device) Input(now clock.Time, b *packet.Buf) {
+	if !mine(b, &d.cfg.Me) {
+		d.stats.Bad++
+		b.Put()
+		return
+	}
+	if d.server != nil {
+		switch v := d.server.FromNet(now, b, &d.out); {
+		case v == gbn.Delivered || v == gbn.Unreliable:
+		case v.Replies():
+			d.out.Send(b)
+			return
+		default:
+			d.stats.Bad++
+			b.Put()
+			return
+		}
+	}
+	if !d.serve(now, b) {
+		d.stats.Bad++
+		b.Put()
+		return
+	}
+	if d.server != nil {
+		switch v := d.server.ToNet(now, b, &d.out); v {
+		case gbn.Sent:
+			return
+		case gbn.Unreliable:
+		default:
+			b.Put()
+			return
+		}
+	}
+	d.out.Send(b)
+}
+
+// mine reports whether a frame is to a machine's MAC address: bridges flood.
+func mine(b *packet.Buf, me *clio.End) bool {
+	p := b.Bytes()
+	return len(p) >= 6 && [6]byte(p) == me.MAC
+}
+
+// serve turns a request into its answer; false: it is none.
+func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
+	p, f := b.Bytes(), &d.f
+	if clio.Parse(p, false, f) != clio.Message || !f.Sound(p) {
+		return false
+	}
+	h := clio.Lego(p[f.Lego:])
+	op, dst, src := h.Opcode(), f.Dst(p), f.Src(p)
+	if !op.OfKeys() || op.IsAnswer() || dst.IP != d.cfg.Me.IP || dst.Port != clio.Port {
+		return false
+	}
+	d.stats.Requests++
+	q := clio.Request(p[f.Op:])
+	key, size := q.Key(), q.KeySize()
+	var value []byte
+	var status clio.Status
+	if op == clio.Read {
+		value, status = d.store.Read(key, size)
+	} else {
+		w := d.window(now, sender{src.IP, src.Port}, h.ID())
+		fresh, old := w.note(h.ID())
+		switch {
+		case old: // nobody waits for it any more
+			return false
+		case !fresh:
+			d.stats.Repeated++
+			status = w.status[h.ID()%64]
+		default:
+			switch op {
+			case clio.Create:
+				status = d.store.Create(key, size, p[f.Data:f.Stop])
+			case clio.Update:
+				status = d.store.Update(key, size, p[f.Data:f.Stop])
+			case clio.Delete:
+				status = d.store.Delete(key, size)
+			}
+			w.status[h.ID()%64] = status
+		}
+	}
+	if status != clio.OK {
+		d.stats.Refused++
+	}
+	Answer(b, f, status, value)
+	return true
+}
+
+// Answer turns a request into its answer.
+func Answer(b *packet.Buf, f *clio.Frame, status clio.Status, value []byte) {
+	p := b.Bytes()
+	summed := f.Summed(p)
+	f.Swap(p)
+	h := clio.Lego(p[f.Lego:])
+	h.SetOpcode(h.Opcode().Answer())
+	h.SetStatus(status)
+	size := clio.Request(p[f.Op:]).KeySize()
+	n := f.Op + clio.AnswerLen + len(value)
+	if n > len(p) {
+		p, _ = b.Append(n - len(p))
+	} else {
+		b.TrimBack(len(p) - n)
+		p = b.Bytes()
+	}
+	h = clio.Lego(p[f.Lego:])
+	h.SetSize(uint16(n - f.Lego))
+	clio.Answer(p[f.Op:]).Encode(size, uint16(len(value)))
+	copy(p[f.Op+clio.AnswerLen:], value)
+	f.Seal(p, n, summed)
+}
+
+// window is a session's; request id is the first of a new one.
+func (d *Device) window(now clock.Time, s sender, id uint16) *window {
+	w := d.windows[s]
+	if w == nil {
+		if len(d.windows) >= senders {
+			var oldest sender
+			at := clock.Never
+			for k, x := range d.windows {
+				if x.used < at {
+					oldest, at = k, x.used
+				}
+			}
+			delete(d.windows, oldest)
+		}
+		w = &window{last: id - 1}
+		d.windows[s] = w
+	}
+	w.used = now
+	return w
+}
+
+// note says whether request id is fresh, or too old to say; and that it was seen.
+func (w *window) note(id uint16) (fresh, old bool) {
+	d := int16(id - w.last)
+	switch {
+	case d > 0:
+		w.seen = w.seen<<min(d, 64) | 1
+		w.last = id
+		return true, false
+	case d <= -64:
+		return false, true
+	}
+	bit := uint64(1) << -d
+	fresh = w.seen&bit == 0
+	w.seen |= bit
+	return fresh, false
+}
+
+// Output implements host.Endpoint.
+func (d *Device) Output(_ clock.Time, out *packet.Batch) { d.out.drain(out) }
+
+// Deadline implements host.Endpoint.
+func (d *Device) Deadline() clock.Time {
+	if d.out.len() > 0 {
+		return 0
+	}
+	if d.server == nil {
+		return clock.Never
+	}
+	return d.server.Deadline()
+}
+
+// Tick implements host.Endpoint.
+func (d *Device) Tick(now clock.Time) {
+	if d.server != nil {
+		d.server.Tick(now, &d.out)
+	}
+}
+
+// Close gives back all frames.
+func (d *Device) Close() {
+	if d.server != nil {
+		d.server.Stop(&d.out)
+	}
+	d.out.close()
+}
+
+// queue is frames to be sent. It is a gbn.Out.
+type queue struct {
+	pool *packet.Pool
+	q    []*packet.Buf
+	head int
+}
+
+func (o *queue) len() int                          { return len(o.q) - o.head }
+func (o *queue) Get() *packet.Buf                  { return o.pool.Get() }
+func (o *queue) Discard(b *packet.Buf)             { b.Put() }
+func (o *queue) Drop(b *packet.Buf, _ gbn.Verdict) { b.Put() }
+func (o *queue) Send(b *packet.Buf)                { o.q = append(o.q, b) }
+
+func (o *queue) drain(out *packet.Batch) {
+	o.head += out.Append(o.q[o.head:])
+	if o.head == len(o.q) {
+		o.q, o.head = o.q[:0], 0
+	}
+}
+
+func (o *queue) close() {
+	for _, b := range o.q[o.head:] {
+		b.Put()
+	}
+	o.q, o.head = o.q[:0], 0
+}
