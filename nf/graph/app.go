@@ -24,7 +24,7 @@ type App interface {
 
 // Ticker has a timer: Tick runs in the first breath at or after the time that
 // it last returned (first: in the first breath), and returns when it wants to
-// run again; clock.Never for not any more.
+// run again; clock.Never for not any more. Ctx.Wake has it run earlier.
 type Ticker interface {
 	Tick(c *Ctx) clock.Time
 }
@@ -228,6 +228,20 @@ const linkCap = 8 * packet.MaxBatch
 
 // Now is the time of the breath; it does not move while the breath lasts.
 func (c *Ctx) Now() clock.Time { return c.now }
+
+// Wake has the app's Tick run no later than at: for what came in a Push. An app that
+// is no Ticker is not woken.
+func (c *Ctx) Wake(at clock.Time) {
+	n := c.node
+	if n.inside != nil {
+		n.next = min(n.next, at)
+		n = n.inside.outer
+	}
+	if n.ticker != nil && at < n.next {
+		n.next = at
+		c.worker.tick = min(c.worker.tick, at)
+	}
+}
 
 // Rand is the run's seeded source of randomness.
 func (c *Ctx) Rand() *rand.Rand { return c.rand }

@@ -40,6 +40,7 @@ type Inside struct {
 
 	env   Env
 	node  *node
+	outer *node
 	spare App // made when the Spec was checked
 	apps  []App
 	gone  []uint32
@@ -47,8 +48,8 @@ type Inside struct {
 
 // newInside makes the node of an app inside, and one instance, which shows
 // whether its arguments are right.
-func newInside(env Env, index uint16, spec InsideSpec, kind *Kind) (*Inside, error) {
-	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env}
+func newInside(env Env, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
+	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env, outer: outer}
 	in.node = newNode(env.Name, index, kind, insideApp{in})
 	in.node.inside = in
 	for n := range in.node.out {
@@ -156,6 +157,15 @@ func (in *Inside) Tick(c *Ctx, app App) clock.Time {
 	return max(at, c.now+1)
 }
 
+// Woken is when the earliest of the instances wants its timer to run because of what
+// came since the last call (see Ctx.Wake); clock.Never if none does. The outer app's Tick
+// runs no later than that.
+func (in *Inside) Woken() clock.Time {
+	at := in.node.next
+	in.node.next = clock.Never
+	return at
+}
+
 // Flush tells an instance that frames went past it.
 func (in *Inside) Flush(c *Ctx, app App) {
 	if f, ok := app.(Flusher); ok {
@@ -220,7 +230,8 @@ func (in insideApp) Report() any {
 
 // insides lays out the apps inside the app of a name, in one worker: those that
 // run stay unless the outer app is new.
-func (i *Instance) insides(spec *Spec, name string, kind *Kind, w int, fresh bool, known *directory, shares map[string]*share) ([]*Inside, error) {
+func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bool, known *directory, shares map[string]*share) ([]*Inside, error) {
+	kind := outer.kind
 	if kind.Inside == nil {
 		return nil, nil
 	}
@@ -262,7 +273,7 @@ func (i *Instance) insides(spec *Spec, name string, kind *Kind, w int, fresh boo
 		if i.workers[w].timed {
 			env.Clock = i.cfg.Clock
 		}
-		in, err := newInside(env, known.number(full, k), s, k)
+		in, err := newInside(env, known.number(full, k), outer, s, k)
 		if err != nil {
 			return nil, fail(fmt.Errorf("%s: %w", s.Name, err))
 		}

@@ -121,6 +121,7 @@ func (a *nest) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 func (a *nest) Tick(c *graph.Ctx) clock.Time {
 	at := clock.Never
 	for n, in := range a.apps {
+		in.Woken()
 		for _, app := range a.at[n] {
 			at = min(at, in.Tick(c, app))
 		}
@@ -282,6 +283,35 @@ func TestInsideTimersAndFlush(t *testing.T) {
 	}
 	if err := inst.Conservation(); err != nil || inst.Held() != 0 {
 		t.Errorf("%v, %d held", err, inst.Held())
+	}
+}
+
+// An app asks in a Push for an earlier Tick, also from inside another one.
+func TestWake(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {nest: {kind: nest, args: {run: "d=delay"}}, d: {kind: delay}}
+links: [a.out -> nest.in, nest.out -> d.in, d.out -> b.in]
+`), 256)
+	x.step()
+	x.send("a", "1")
+	x.step()
+	if got := x.recv("b"); got != nil || x.inst.NextTick() != x.clk.Now()+5000 {
+		t.Errorf("%q, next tick in %v", got, x.inst.NextTick().Sub(x.clk.Now()))
+	}
+	for range 9 {
+		x.step()
+	}
+	if got := x.recv("b"); got != nil {
+		t.Errorf("too early: %q", got)
+	}
+	x.step()
+	x.step()
+	if got := x.recv("b"); !slices.Equal(got, []string{"1"}) {
+		t.Errorf("%q", got)
+	}
+	if n := x.inst.NextTick(); n != clock.Never {
+		t.Errorf("the next tick is at %v", n)
 	}
 }
 

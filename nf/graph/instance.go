@@ -222,7 +222,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 		for _, name := range order {
 			n := nodes[name]
 			g.nodes = append(g.nodes, n)
-			apps, err := i.insides(spec, name, n.kind, w, apps[w][name] != nil, known, shares)
+			apps, err := i.insides(spec, name, n, w, apps[w][name] != nil, known, shares)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -150,6 +150,32 @@ func (fork) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 	}
 }
 
+// delay keeps a batch for 5 µs.
+type delay struct {
+	q  []*packet.Buf
+	at clock.Time
+}
+
+func (a *delay) Push(c *graph.Ctx, _ int, b *packet.Batch) {
+	a.q, a.at = append(a.q, b.Bufs()...), c.Now().Add(5*time.Microsecond)
+	c.Wake(a.at)
+}
+
+func (a *delay) Tick(c *graph.Ctx) clock.Time {
+	if len(a.q) > 0 && a.at <= c.Now() {
+		for _, x := range a.q {
+			c.Emit(0, x)
+		}
+		a.q = nil
+	}
+	if len(a.q) > 0 {
+		return a.at
+	}
+	return clock.Never
+}
+
+func (a *delay) Held() int { return len(a.q) }
+
 func kinds() []graph.Kind {
 	params := []graph.Param{{Name: "tag", Default: "-", Help: "one character"}}
 	reasons := []counter.Def{stampLong: {Name: "too-long"}, stampStamped: {Name: "stamped"}}
@@ -172,6 +198,7 @@ func kinds() []graph.Kind {
 		graph.Kind{Name: "beat", Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) { return beat{}, nil }},
 		graph.Kind{Name: "fork", In: []string{"in"}, Out: []string{"left", "right"}, Reasons: []counter.Def{{Name: "asked"}},
 			New: func(graph.Env, graph.Args) (graph.App, error) { return fork{}, nil }},
+		graph.Kind{Name: "delay", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) { return &delay{}, nil }},
 		nestKind(),
 	)
 }

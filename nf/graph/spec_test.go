@@ -46,7 +46,7 @@ func TestSpecErrors(t *testing.T) {
 	}
 	for _, c := range []struct{ old, new, want string }{
 		{"kind: stamp", "kind: stomp", `spec:5:16: app mark: unknown kind "stomp" (did you mean "stamp"?)`},
-		{"kind: stamp", "kind: xylophone", `unknown kind "xylophone" (known: wire, tee, sink, stamp, fixed, hold, hoard, twin, beat, fork, nest)`},
+		{"kind: stamp", "kind: xylophone", `unknown kind "xylophone" (known: wire, tee, sink, stamp, fixed, hold, hoard, twin, beat, fork, delay, nest)`},
 		{"tag: m", "tac: m", `spec:5:35: app mark: unknown argument "tac" (did you mean "tag"?)`},
 		{"depth: 64", "deep: 64", `spec:3:31: port b: unknown argument "deep" (known: depth)`},
 		{"a: {kind: mem}", "a: {kind: men}", `spec:2:13: port a: unknown kind "men" (did you mean "mem"?)`},

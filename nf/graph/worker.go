@@ -21,6 +21,10 @@ import (
 // order from outside waits.
 const maxSleep = 10_000_000 // ns
 
+// shortSleep is what a sleep costs at the least, with the timer's slack: for a timer
+// that is due before, the worker stays awake.
+const shortSleep = 50_000 // ns
+
 // mailSpin is how long a worker without frames stays awake for the next order
 // from outside: who has many gives one at a time.
 const mailSpin = 200_000 // ns
@@ -175,6 +179,9 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) 
 		}
 		d := clock.Duration(maxSleep)
 		if until := w.tick.Sub(now); w.tick != clock.Never && until < d {
+			if until < shortSleep {
+				continue
+			}
 			d = until
 		}
 		if w.backlog() {
@@ -354,6 +361,9 @@ func (w *worker) runTicks(now clock.Time) (moved int) {
 	c := &w.ctx
 	w.tick = clock.Never
 	for _, n := range w.graph.nodes {
+		if n.inside != nil {
+			continue // the outer app's to run
+		}
 		if n.next <= now {
 			c.node = n
 			out := n.stats.Live(statOut)
