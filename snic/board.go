@@ -79,7 +79,8 @@ type service struct {
 	refused bool          // it cannot be launched
 	away    bool          // endpoints do the work
 	arrived int64         // bytes in this epoch, before any was refused
-	rate    int64         // bytes an epoch, of late
+	rate    float64       // bytes a second, of late
+	counted uint64        // bytes when it was measured
 	listed  bool          // in board.active
 	packets, bytes,
 	throttled uint64
@@ -135,6 +136,7 @@ type board struct {
 
 	epochAt clock.Time // when the epoch ends
 	seen    clock.Time // the last breath
+	rateAt  clock.Time // when rates were measured
 }
 
 // group is packets of a batch that go the same way.
@@ -193,14 +195,23 @@ func newBoard(s settings) (*board, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.fabric = newFabric(0, s)
+	return b, err
+}
+
+// newFabric is the regions of a board, free.
+func newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg := region.Default(s.regions, s.deployment.Regions.Area)
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
-	cfg.Patience = s.monitor
+	cfg.Patience = 0 // who keeps packets for long is waited for
 	cfg.Idle = s.idle
-	b.fabric, err = region.New(0, cfg)
-	return b, err
+	f, err := region.New(now, cfg)
+	if err != nil {
+		panic(fmt.Sprintf("snic: regions that were checked: %v", err))
+	}
+	return f
 }
 
 // Inside brings the tasks of a deployment; the next Tick puts the rest in force,
@@ -263,6 +274,8 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 		size := x.Len()
 		if !d.listed {
 			d.listed = true
+			b.epochAt = min(b.epochAt, now.Add(b.epoch)) // it was quiet, and the epoch long
+			c.Wake(b.epochAt)
 			b.active = append(b.active, int32(r.DAG))
 		}
 		d.arrived += int64(size)

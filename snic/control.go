@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -25,6 +26,9 @@ const unlimited = 1e15
 // batchCredits is what an instance of a task has whose time is not modelled: it
 // runs a batch at a time.
 const batchCredits = packet.MaxBatch
+
+// rateEvery is over how long rates of DAGs are measured.
+const rateEvery = 100 * time.Millisecond
 
 // place is the number of what is named, or the first that is free; -1: none is.
 func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
@@ -46,6 +50,11 @@ func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 // keeps its number, its state and its packets.
 func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
+	for i, x := range d.Tasks {
+		if err := b.fabric.SetTask(b.taskOf[i], float64(x.Throughput)); err != nil {
+			return err
+		}
+	}
 	if err := b.deployChains(c.Now(), b.taskOf); err != nil {
 		return err
 	}
@@ -123,9 +132,6 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		}
 		t.Task = x
 		t.modelled = x.Throughput > 0 || x.Latency > 0
-		if err := b.fabric.SetTask(n, float64(x.Throughput)); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -582,7 +588,7 @@ func (b *board) reroute(scaled bool) {
 		}
 		for _, v := range s.visits {
 			ch := &b.chains[v.Chain]
-			ch.load += s.rate + 1
+			ch.load += int64(s.rate) + 1
 			for i := range candidates {
 				if int(candidates[i].Chain) == v.Chain {
 					candidates[i].Cost = ch.load / int64(max(len(ch.running), 1))
@@ -598,6 +604,9 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.seen = now
 	if b.renew {
 		b.renew = false
+		if b.epochAt == 0 {
+			b.fabric = newFabric(now, b.fixed) // a board's time begins now
+		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))
 		}
@@ -613,7 +622,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		if t.in == nil {
 			continue
 		}
-		if t.next <= now {
+		if t.next = min(t.next, t.in.Woken()); t.next <= now {
 			t.next = t.in.Tick(c, t.app)
 			b.sweep(c, t)
 		}
@@ -646,8 +655,15 @@ func (b *board) endEpoch(now clock.Time) {
 				}
 			}
 		}
-		s.rate += (s.arrived - s.rate) / 8
 		s.arrived, s.listed = 0, false
+	}
+	if d := now.Sub(b.rateAt); d >= rateEvery {
+		for i := range b.services {
+			s := &b.services[i]
+			s.rate = float64(s.bytes-s.counted) / d.Seconds()
+			s.counted = s.bytes
+		}
+		b.rateAt = now
 	}
 	quiet := len(b.active) == 0 && b.inside == 0
 	b.active = b.active[:0]

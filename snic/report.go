@@ -148,7 +148,7 @@ func (b *board) Report() any {
 			continue
 		}
 		x := DAGView{UID: s.UID, Tenant: b.tenants[s.tenant], Run: b.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
-			State: "ready", Rate: float64(s.rate) * 8 / b.epoch.Seconds()}
+			State: "ready", Rate: s.rate * 8}
 		switch {
 		case s.away:
 			x.State = "endpoint"

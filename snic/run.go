@@ -151,6 +151,7 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 		d.busy = start.Add(clock.Duration(float64(p.buf.Len()) * 8e9 / float64(t.Throughput)))
 	}
 	d.push(id, d.busy.Add(t.Latency))
+	c.Wake(d.busy.Add(t.Latency))
 }
 
 // feed gives a packet to a task.
