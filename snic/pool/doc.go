@@ -1,0 +1,59 @@
+// Package pool is the distributed part of SuperNIC: boards of a rack that run
+// chains and keep pages for each other. A Node is one board's (or the switch's)
+// share of it: a state machine, without clock, goroutine or I/O. Messages, the
+// time and what the board does go in; messages and events come out.
+//
+// # View
+//
+// Every board tells every other, once a period and after changes, which regions
+// are free, which chains it runs and with how much bandwidth left, how many pages
+// are free, and how much of its ports' bandwidth is in use. Each has its own view
+// of the rack, with the age of what it knows; there is no manager.
+//
+// # Placement
+//
+// A chain for which a board has no region goes to a peer that runs it and has
+// bandwidth left; else to one with a free region that is large enough. Among these
+// it goes to the nearest (fewest hops), then to the least loaded, then to the lowest
+// number. Behind a switch that balances (SwitchAttached) all are as near: the least
+// loaded is chosen.
+//
+//	owner                                   host
+//	ask ───────────────────────────────────► Reserve: a region, or a share
+//	  ◄─────────────────────────── Granted, or Refused: the next peer is asked
+//	bitstream (its bytes at the link's rate) ► Load: PR
+//	Redirect: a rule in the parser ◄── Ready
+//
+// The host decides about its regions alone, so that two boards do not get the same
+// one. The owner's rule comes when the chain runs, never before.
+//
+// # Coming back
+//
+// When a region of the owner frees (Freed), the chain that gets most traffic is to
+// come back (Return). When it runs here as well (Local), a chain without state is
+// at home at once. For one with state new packets wait (Pause), the host stops the
+// chain and saves its state, and that is restored here (Resume) before the packets
+// that wait, in their order.
+//
+// # Messages may be lost, repeated, late and out of order
+//
+// There is one message, State: all that its sender has to say to the receiver,
+// with what it asks of it and what it answers. The newest counts (numbers, and the
+// incarnation of the sender, which grows with each start); nothing depends on one
+// that was lost. It also says what the sender has seen: an ask that was seen and has
+// no answer is not known to the host any more.
+//
+// # Peers that are lost
+//
+// Who is not heard of for Config.Dead is lost, or whom Lost names: rules that
+// send packets there go (Unredirect), and its chains are placed anew, or refused
+// with a reason. Pages that it had are lost (PeerLost; the body tells its virtual
+// memory). What it had here is released. A chain's state dies with its board.
+// Where two boards do not agree on whether the other is alive, the host may keep a
+// region for a while that is of no use to anybody; packets go to one place only.
+//
+// Package gossip is the live body: membership by hashicorp/memberlist.
+//
+// Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.5; the protocol
+// is ours.
+package pool

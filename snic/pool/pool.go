@@ -1,0 +1,688 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Chain is what a Node knows of a chain.
+type Chain struct {
+	Area      int
+	Bitstream int64 // bytes
+	Stateful  bool
+}
+
+// Config describes a Node.
+type Config struct {
+	Board    int // its number
+	Topology Topology
+	Inc      uint64         // incarnation: not 0, greater than that of any start before; the time will do
+	Period   clock.Duration // between messages to a peer; 0: 1 ms
+	Dead     clock.Duration // without a word, after which a peer is lost; 0: 5 periods
+	Rate     uint64         // bits a second, of the link that bitstreams take; 0: 100 Gbit/s
+	Chains   []Chain        // by number
+	Host     Host           // nil: the switch, which runs nothing
+}
+
+// Lease is a peer's chain here.
+type Lease struct {
+	Owner int
+	Inc   uint64
+	ID    uint32
+}
+
+// Host is what a Node asks of its board. It calls nothing of the Node meanwhile.
+type Host interface {
+	// Reserve keeps a region for the chain, or a share of one that runs it, and
+	// reports false when there is none.
+	Reserve(now clock.Time, l Lease, chain int, rate float64) bool
+	// Load: the bitstream is here. Node.Ready or Node.Failed follows.
+	Load(now clock.Time, l Lease, chain int)
+	// Save: the chain stops. Node.Saved or Node.Failed follows.
+	Save(now clock.Time, l Lease)
+	// Release ends the lease, wherever it is.
+	Release(now clock.Time, l Lease)
+}
+
+// Kind of an Event.
+type Kind uint8
+
+const (
+	Redirect   Kind = iota // Want's packets go to Peer from now on
+	Unredirect             // they no longer do
+	NoPeer                 // Want is refused, and ends; Reason
+	Return                 // launch Want here, then call Local, or Stay
+	Pause                  // Want's packets are to wait
+	Resume                 // Want runs here with State, or anew if that is Lost; what waited goes first
+	PeerUp                 // Peer was heard of
+	PeerLost               // Peer is gone, and the pages it had
+)
+
+func (k Kind) String() string {
+	return [...]string{"redirect", "unredirect", "no peer", "return", "pause", "resume", "peer up", "peer lost"}[k]
+}
+
+// Event is what the body is told.
+type Event struct {
+	Kind   Kind
+	Want   int
+	Peer   int
+	Reason Reason
+	State  []byte
+	Lost   bool
+}
+
+// Reason why a want is refused.
+type Reason uint8
+
+const (
+	Alone    Reason = iota // no peer is known
+	NoRegion               // none has a free region that is large enough, or bandwidth left
+	Declined               // all that might have had room refused
+)
+
+func (r Reason) String() string {
+	return [...]string{"no peer is known", "no peer has a region or bandwidth for it", "all peers with room refused"}[r]
+}
+
+// stage of a want.
+type stage uint8
+
+const (
+	asked   stage = iota
+	sending       // the bitstream
+	loading
+	running   // at the peer, redirected
+	returning // and is launched here
+	moving    // paused, its state is on the way
+)
+
+type want struct {
+	id, chain int
+	rate      float64
+	stage     stage
+	peer      int
+	ask       uint32
+	since     uint64     // number of the first message that has it
+	deadline  clock.Time // of an answer; of the bitstream
+	tried     []uint64   // by peer: its incarnation when it refused, or did not answer
+}
+
+type lease struct {
+	Lease
+	chain  int
+	status Status
+	state  []byte
+	phase  Phase
+}
+
+type peer struct {
+	alive     bool
+	inc, seen uint64 // newest message of it
+	heard     clock.Time
+	info      Info
+	seq       uint64 // of our last message to it
+	next      clock.Time
+	lent      int // pages taken of it since it last told
+}
+
+// Peer is what is known of a peer.
+type Peer struct {
+	Alive bool
+	Heard clock.Time
+	Hops  int
+	Info  Info // of that time
+}
+
+// Node is a board's part of the pool.
+type Node struct {
+	Config
+	info   Info
+	peers  []peer
+	wants  []*want // in order of number
+	leases []*lease
+	events []Event
+	ask    uint32
+	link   clock.Time // when it has sent the bitstreams before
+	out    State
+}
+
+// New makes a Node, which has heard of nobody.
+func New(now clock.Time, c Config) (*Node, error) {
+	if c.Period == 0 {
+		c.Period = time.Millisecond
+	}
+	if c.Dead == 0 {
+		c.Dead = 5 * c.Period
+	}
+	if c.Rate == 0 {
+		c.Rate = 100e9
+	}
+	switch n := c.Topology.nodes(); {
+	case c.Topology.boards < 1 || n > MaxBoards:
+		return nil, fmt.Errorf("pool: %d boards: want 1 to %d", c.Topology.boards, MaxBoards-1)
+	case c.Board < 0 || c.Board >= n:
+		return nil, fmt.Errorf("pool: board %d: there are %d", c.Board, n)
+	case c.Inc == 0:
+		return nil, fmt.Errorf("pool: incarnation 0: want the time of the start, or a number that grows with each")
+	case c.Period < 0 || c.Dead < 2*c.Period:
+		return nil, fmt.Errorf("pool: a peer is lost after %v without a word: want two periods (%v) or more", c.Dead, 2*c.Period)
+	case c.Rate < 1e6:
+		return nil, fmt.Errorf("pool: link of %d bits a second: want 1 Mbit/s or more", c.Rate)
+	case c.Host == nil && c.Board != c.Topology.Switch():
+		return nil, fmt.Errorf("pool: board %d has no host", c.Board)
+	}
+	for i, ch := range c.Chains {
+		if ch.Area < 0 || ch.Bitstream < 0 {
+			return nil, fmt.Errorf("pool: chain %d: area %d, bitstream of %d bytes", i, ch.Area, ch.Bitstream)
+		}
+	}
+	n := &Node{Config: c, peers: make([]peer, c.Topology.nodes())}
+	for i := range n.peers {
+		n.peers[i].next = now
+	}
+	return n, nil
+}
+
+// Tell sets what others are told of this board. Its slices are copied.
+func (n *Node) Tell(now clock.Time, i Info) {
+	if i.Pages != n.info.Pages || !slices.Equal(i.Regions, n.info.Regions) || !slices.Equal(i.Chains, n.info.Chains) {
+		n.soon(now)
+	}
+	n.info = Info{slices.Clone(i.Regions), slices.Clone(i.Chains), i.Pages, i.Load}
+}
+
+// View is what is known of a peer.
+func (n *Node) View(board int) Peer {
+	p := &n.peers[board]
+	return Peer{p.alive, p.heard, n.Topology.Hops(n.Board, board), p.info}
+}
+
+// Events are those since the last call. The slice is valid until the next.
+func (n *Node) Events() []Event {
+	e := n.events
+	n.events = n.events[len(n.events):]
+	return e
+}
+
+func (n *Node) emit(e Event) { n.events = append(n.events, e) }
+
+// soon has everybody be told at once.
+func (n *Node) soon(now clock.Time) {
+	for i := range n.peers {
+		n.peers[i].next = min(n.peers[i].next, now)
+	}
+}
+
+// Want asks for a chain to run at a peer. Redirect or NoPeer follows.
+func (n *Node) Want(now clock.Time, id, chain int, rate float64) error {
+	switch {
+	case chain < 0 || chain >= len(n.Chains):
+		return fmt.Errorf("pool: chain %d: there are %d", chain, len(n.Chains))
+	case !number(rate):
+		return fmt.Errorf("pool: chain %d: rate %g", chain, rate)
+	}
+	at, found := n.find(id)
+	if found {
+		return fmt.Errorf("pool: want %d is there", id)
+	}
+	w := &want{id: id, chain: chain, rate: rate, peer: -1, tried: make([]uint64, len(n.peers))}
+	n.wants = slices.Insert(n.wants, at, w)
+	n.place(now, w)
+	return nil
+}
+
+func (n *Node) find(id int) (int, bool) {
+	return slices.BinarySearchFunc(n.wants, id, func(w *want, id int) int { return cmp.Compare(w.id, id) })
+}
+
+// Unwant ends a want, without an event. It reports whether there was one.
+func (n *Node) Unwant(now clock.Time, id int) bool {
+	at, ok := n.find(id)
+	if !ok {
+		return false
+	}
+	n.drop(now, n.wants[at])
+	n.wants = slices.Delete(n.wants, at, at+1)
+	return true
+}
+
+// end forgets a want.
+func (n *Node) end(now clock.Time, w *want) { n.Unwant(now, w.id) }
+
+// drop takes a want's ask back.
+func (n *Node) drop(now clock.Time, w *want) {
+	if w.peer >= 0 {
+		n.peers[w.peer].next = min(n.peers[w.peer].next, now)
+		w.peer, w.ask = -1, 0
+	}
+}
+
+// Traffic tells what a want's packets are at present, in bits a second.
+func (n *Node) Traffic(id int, rate float64) {
+	if at, ok := n.find(id); ok && number(rate) {
+		n.wants[at].rate = rate
+	}
+}
+
+// Where is the peer that a want's packets go to, or -1.
+func (n *Node) Where(id int) int {
+	if at, ok := n.find(id); ok && n.wants[at].stage >= running {
+		return n.wants[at].peer
+	}
+	return -1
+}
+
+// place asks the best peer that was not asked yet, or refuses.
+func (n *Node) place(now clock.Time, w *want) {
+	best, reason := -1, Alone
+	var key [4]float64
+	for i := range n.peers {
+		p := &n.peers[i]
+		if i == n.Board || !p.alive || i == n.Topology.Switch() {
+			continue
+		}
+		reason = max(reason, NoRegion)
+		class := n.room(p, w)
+		if class < 0 {
+			continue
+		}
+		if w.tried[i] == p.inc {
+			reason = Declined
+			continue
+		}
+		k := [4]float64{class, float64(n.Topology.Hops(n.Board, i)), p.info.Load, float64(i)}
+		if best < 0 || slices.Compare(k[:], key[:]) < 0 {
+			best, key = i, k
+		}
+	}
+	if best < 0 {
+		n.emit(Event{Kind: NoPeer, Want: w.id, Peer: -1, Reason: reason})
+		n.end(now, w)
+		return
+	}
+	n.ask++
+	p := &n.peers[best]
+	w.peer, w.ask, w.stage = best, n.ask, asked
+	w.since = p.seq + 1
+	w.deadline = now.Add(n.Dead)
+	p.next = min(p.next, now)
+}
+
+// room is 0 when a peer runs a want's chain and has bandwidth left, 1 when it has
+// a region for it, and -1 otherwise.
+func (n *Node) room(p *peer, w *want) float64 {
+	for _, c := range p.info.Chains {
+		if c.Chain == w.chain && c.Left > 0 && c.Left >= w.rate {
+			return 0
+		}
+	}
+	for _, area := range p.info.Regions {
+		if area >= n.Chains[w.chain].Area {
+			return 1
+		}
+	}
+	return -1
+}
+
+// Freed tells that a region of so much area is free here, and nobody here waits
+// for it. It reports whether a want is to return.
+func (n *Node) Freed(area int) bool {
+	var best *want
+	for _, w := range n.wants {
+		if w.stage == running && n.Chains[w.chain].Area <= area && (best == nil || w.rate > best.rate) {
+			best = w
+		}
+	}
+	if best == nil || n.Host == nil {
+		return false
+	}
+	best.stage = returning
+	n.emit(Event{Kind: Return, Want: best.id, Peer: best.peer})
+	return true
+}
+
+// Local tells that a want's chain runs here, too.
+func (n *Node) Local(now clock.Time, id int) bool {
+	at, ok := n.find(id)
+	if !ok || n.wants[at].stage != returning {
+		return false
+	}
+	w := n.wants[at]
+	stateful := n.Chains[w.chain].Stateful
+	switch {
+	case w.peer < 0: // lost meanwhile
+		n.emit(Event{Kind: Resume, Want: id, Peer: -1, Lost: stateful})
+		n.end(now, w)
+	case !stateful:
+		n.emit(Event{Kind: Unredirect, Want: id, Peer: w.peer})
+		n.emit(Event{Kind: Resume, Want: id, Peer: w.peer})
+		n.end(now, w)
+	default:
+		n.emit(Event{Kind: Pause, Want: id, Peer: w.peer})
+		n.emit(Event{Kind: Unredirect, Want: id, Peer: w.peer})
+		w.stage = moving
+		n.peers[w.peer].next = min(n.peers[w.peer].next, now)
+	}
+	return true
+}
+
+// Stay tells that a want cannot return now.
+func (n *Node) Stay(now clock.Time, id int) bool {
+	at, ok := n.find(id)
+	if !ok || n.wants[at].stage != returning {
+		return false
+	}
+	w := n.wants[at]
+	w.stage = running
+	if w.peer < 0 {
+		n.place(now, w)
+	}
+	return true
+}
+
+// Memory chooses a peer for a page: the nearest that has free ones, then the one
+// with most. It reports false when nobody has.
+func (n *Node) Memory() (board int, ok bool) {
+	best := -1
+	var key [3]int
+	for i := range n.peers {
+		p := &n.peers[i]
+		free := p.info.Pages - p.lent
+		if i == n.Board || !p.alive || free <= 0 {
+			continue
+		}
+		k := [3]int{n.Topology.Hops(n.Board, i), -free, i}
+		if best < 0 || slices.Compare(k[:], key[:]) < 0 {
+			best, key = i, k
+		}
+	}
+	if best >= 0 {
+		n.peers[best].lent++
+	}
+	return best, best >= 0
+}
+
+// Pages is how many pages peers have free, as far as is known.
+func (n *Node) Pages() (free int) {
+	for i := range n.peers {
+		if p := &n.peers[i]; i != n.Board && p.alive {
+			free += max(0, p.info.Pages-p.lent)
+		}
+	}
+	return free
+}
+
+// lease finds a lease.
+func (n *Node) lease(l Lease) *lease {
+	for _, e := range n.leases {
+		if e.Lease == l {
+			return e
+		}
+	}
+	return nil
+}
+
+// answer sets what becomes of a lease, if it was in one of these states.
+func (n *Node) answer(now clock.Time, l Lease, to Status, from ...Status) bool {
+	e := n.lease(l)
+	if e == nil || !slices.Contains(from, e.status) {
+		return false
+	}
+	e.status = to
+	p := &n.peers[l.Owner]
+	p.next = min(p.next, now)
+	return true
+}
+
+// Ready tells that a lease's chain takes packets. It reports whether the lease
+// still is.
+func (n *Node) Ready(now clock.Time, l Lease) bool { return n.answer(now, l, Ready, Loading) }
+
+// Failed tells that a lease's region was taken away; it is released.
+func (n *Node) Failed(now clock.Time, l Lease) bool {
+	return n.answer(now, l, Failed, Granted, Loading, Ready)
+}
+
+// Saved tells that a lease's chain has stopped, and what it knew.
+func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
+	if !n.answer(now, l, Saved, Ready) {
+		return false
+	}
+	n.lease(l).state = state
+	return true
+}
+
+// Lost takes a peer for lost, as the failure detector says.
+func (n *Node) Lost(now clock.Time, board int) {
+	if board < 0 || board >= len(n.peers) || !n.peers[board].alive {
+		return
+	}
+	n.peers[board].alive = false
+	n.emit(Event{Kind: PeerLost, Peer: board})
+	n.forget(now, board)
+}
+
+// forget ends all that was agreed on with a peer.
+func (n *Node) forget(now clock.Time, board int) {
+	n.leases = slices.DeleteFunc(n.leases, func(e *lease) bool {
+		if e.Owner == board {
+			n.release(now, e)
+		}
+		return e.Owner == board
+	})
+	for _, w := range slices.Clone(n.wants) {
+		if w.peer == board {
+			n.replace(now, w)
+		}
+	}
+}
+
+// release gives up what a lease has.
+func (n *Node) release(now clock.Time, e *lease) {
+	if e.status != Refused && e.status != Failed {
+		n.Host.Release(now, e.Lease)
+	}
+}
+
+// replace places a want anew whose peer does not have it any more.
+func (n *Node) replace(now clock.Time, w *want) {
+	was, at := w.stage, w.peer
+	n.drop(now, w)
+	switch was {
+	case running, returning:
+		n.emit(Event{Kind: Unredirect, Want: w.id, Peer: at})
+		if was == returning {
+			return // it is launched here; Local or Stay follows
+		}
+	case moving:
+		n.emit(Event{Kind: Resume, Want: w.id, Peer: at, Lost: true})
+		n.end(now, w)
+		return
+	}
+	n.place(now, w)
+}
+
+// Input takes a message. It reports whether it was news.
+func (n *Node) Input(now clock.Time, s *State) bool {
+	if s.check() != nil || s.To != n.Board || s.From >= len(n.peers) {
+		return false
+	}
+	p := &n.peers[s.From]
+	if s.Inc < p.inc || s.Inc == p.inc && s.Seq <= p.seen {
+		return false
+	}
+	again := s.Inc != p.inc
+	if again {
+		if p.alive {
+			// It has started anew, and has nothing of what it had.
+			n.Lost(now, s.From)
+		}
+		p.inc = s.Inc
+	}
+	if !p.alive {
+		p.alive = true
+		n.emit(Event{Kind: PeerUp, Peer: s.From})
+	}
+	p.seen, p.heard, p.lent = s.Seq, now, 0
+	p.info = Info{slices.Clone(s.Info.Regions), slices.Clone(s.Info.Chains), s.Info.Pages, s.Info.Load}
+	n.serve(now, s)
+	n.learn(now, s)
+	return true
+}
+
+// serve does what a peer asks.
+func (n *Node) serve(now clock.Time, s *State) {
+	p := &n.peers[s.From]
+	n.leases = slices.DeleteFunc(n.leases, func(e *lease) bool {
+		if e.Owner != s.From || slices.ContainsFunc(s.Asks, func(a Ask) bool { return a.ID == e.ID }) {
+			return false
+		}
+		n.release(now, e)
+		p.next = min(p.next, now)
+		return true
+	})
+	for _, a := range s.Asks {
+		l := Lease{s.From, s.Inc, a.ID}
+		e := n.lease(l)
+		if e == nil {
+			e = &lease{Lease: l, chain: a.Chain}
+			if n.Host != nil && a.Phase == Reserving && a.Chain < len(n.Chains) && n.Host.Reserve(now, l, a.Chain, a.Rate) {
+				e.status = Granted
+			}
+			n.leases = append(n.leases, e)
+			p.next = min(p.next, now)
+		}
+		if a.Phase <= e.phase {
+			continue
+		}
+		e.phase = a.Phase
+		switch {
+		case a.Phase == Loaded && e.status == Granted:
+			e.status = Loading
+			n.Host.Load(now, l, e.chain)
+		case a.Phase == Moving && e.status == Ready:
+			n.Host.Save(now, l)
+		}
+	}
+}
+
+// learn takes a peer's answers.
+func (n *Node) learn(now clock.Time, s *State) {
+	for _, w := range slices.Clone(n.wants) {
+		if w.peer != s.From {
+			continue
+		}
+		i := slices.IndexFunc(s.Answers, func(a Answer) bool { return a.ID == w.ask })
+		if i < 0 {
+			if s.SeenInc == n.Inc && s.Seen >= w.since {
+				w.tried[w.peer] = s.Inc
+				n.replace(now, w) // it had it, and has it no more
+			}
+			continue
+		}
+		switch a := s.Answers[i]; {
+		case a.Status == Refused || a.Status == Failed:
+			w.tried[w.peer] = s.Inc
+			n.replace(now, w)
+		case a.Status == Granted && w.stage == asked:
+			w.stage = sending
+			n.link = max(n.link, now).Add(transfer(n.Chains[w.chain].Bitstream, n.Rate))
+			w.deadline = n.link
+		case a.Status == Ready && w.stage == loading:
+			w.stage = running
+			clear(w.tried)
+			n.emit(Event{Kind: Redirect, Want: w.id, Peer: w.peer})
+		case a.Status == Saved && w.stage == moving:
+			n.emit(Event{Kind: Resume, Want: w.id, Peer: w.peer, State: slices.Clone(a.State)})
+			n.end(now, w)
+		}
+	}
+}
+
+// transfer is how long so many bytes take.
+func transfer(bytes int64, rate uint64) clock.Duration {
+	return clock.Duration(float64(bytes) * 8 / float64(rate) * float64(time.Second))
+}
+
+// Advance does what is due.
+func (n *Node) Advance(now clock.Time) {
+	for i := range n.peers {
+		if p := &n.peers[i]; p.alive && now >= p.heard.Add(n.Dead) {
+			n.Lost(now, i)
+		}
+	}
+	for _, w := range slices.Clone(n.wants) {
+		if w.peer < 0 || now < w.deadline {
+			continue
+		}
+		switch w.stage {
+		case asked:
+			w.tried[w.peer] = n.peers[w.peer].inc
+			n.replace(now, w)
+		case sending:
+			w.stage = loading
+			n.peers[w.peer].next = min(n.peers[w.peer].next, now)
+		}
+	}
+}
+
+// Next is when Advance or Poll has something to do.
+func (n *Node) Next() clock.Time {
+	at := clock.Never
+	for i := range n.peers {
+		if i == n.Board {
+			continue
+		}
+		p := &n.peers[i]
+		at = min(at, p.next)
+		if p.alive {
+			at = min(at, p.heard.Add(n.Dead))
+		}
+	}
+	for _, w := range n.wants {
+		if w.peer >= 0 && (w.stage == asked || w.stage == sending) {
+			at = min(at, w.deadline)
+		}
+	}
+	return at
+}
+
+// Poll is the next message to be sent now, until it returns nil. It is valid until
+// the next call; its receiver must not keep it.
+func (n *Node) Poll(now clock.Time) *State {
+	for i := range n.peers {
+		p := &n.peers[i]
+		if i == n.Board || now < p.next {
+			continue
+		}
+		p.next = now.Add(n.Period)
+		p.seq++
+		s := &n.out
+		*s = State{From: n.Board, To: i, Inc: n.Inc, Seq: p.seq, SeenInc: p.inc, Seen: p.seen, Info: n.info, Asks: s.Asks[:0], Answers: s.Answers[:0]}
+		for _, w := range n.wants {
+			if w.peer != i {
+				continue
+			}
+			phase := Reserving
+			switch {
+			case w.stage == moving:
+				phase = Moving
+			case w.stage >= loading:
+				phase = Loaded
+			}
+			s.Asks = append(s.Asks, Ask{w.ask, w.chain, w.rate, phase})
+		}
+		for _, e := range n.leases {
+			if e.Owner == i {
+				s.Answers = append(s.Answers, Answer{e.ID, e.status, e.state})
+			}
+		}
+		return s
+	}
+	return nil
+}

@@ -1,0 +1,864 @@
+package pool
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+const ms = clock.Time(time.Millisecond)
+
+// region of a board.
+type region struct {
+	area  int
+	used  bool
+	lease Lease // {} : the board's own
+	chain int
+	state string // of the hosted chain: reserved, loading, ready, saving
+	until clock.Time
+}
+
+// board is a Host, and the body of its Node.
+type board struct {
+	*Node
+	x       *rack
+	id      int
+	dead    bool
+	regions []region
+	wants   map[int]*wanted
+	refused map[int]Reason
+	returns map[int]clock.Time // launched here until
+	bad     []string
+	lost    []int
+}
+
+// wanted is a want as its owner's body knows it.
+type wanted struct {
+	chain  int
+	at     int // redirected to; -1: nowhere
+	paused bool
+}
+
+func (b *board) oops(format string, a ...any) { b.bad = append(b.bad, fmt.Sprintf(format, a...)) }
+
+func (b *board) Reserve(now clock.Time, l Lease, chain int, rate float64) bool {
+	if b.x.decline > 0 && b.x.rng.IntN(100) < b.x.decline {
+		return false
+	}
+	best := -1
+	for i, r := range b.regions {
+		if r.lease == l && r.used {
+			b.oops("%v is reserved twice", l)
+		}
+		if !r.used && r.area >= b.Chains[chain].Area && (best < 0 || r.area < b.regions[best].area) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	r := &b.regions[best]
+	r.used, r.lease, r.chain, r.state, r.until = true, l, chain, "reserved", clock.Never
+	b.tell(now)
+	return true
+}
+
+func (b *board) of(l Lease) *region {
+	for i := range b.regions {
+		if r := &b.regions[i]; r.used && r.lease == l {
+			return r
+		}
+	}
+	b.oops("%v has no region", l)
+	return &region{}
+}
+
+func (b *board) Load(now clock.Time, l Lease, chain int) {
+	r := b.of(l)
+	if r.state != "reserved" || r.chain != chain {
+		b.oops("%v: chain %d is loaded into a region that is %s for chain %d", l, chain, r.state, r.chain)
+	}
+	r.state, r.until = "loading", now+5*ms
+}
+
+func (b *board) Save(now clock.Time, l Lease) {
+	r := b.of(l)
+	if r.state != "ready" || !b.Chains[r.chain].Stateful {
+		b.oops("%v is saved while %s", l, r.state)
+	}
+	r.state, r.until = "saving", now+ms
+}
+
+func (b *board) Release(now clock.Time, l Lease) {
+	r := b.of(l)
+	r.used, r.lease = false, Lease{}
+	b.tell(now)
+}
+
+func (b *board) tell(now clock.Time) {
+	info := Info{Pages: 10 + b.id, Load: float64(b.id)}
+	for _, r := range b.regions {
+		if !r.used {
+			info.Regions = append(info.Regions, r.area)
+		}
+	}
+	b.Tell(now, info)
+}
+
+// work does what is due on a board, and what its Node says.
+func (b *board) work(now clock.Time) {
+	for i := range b.regions {
+		r := &b.regions[i]
+		if !r.used || r.lease == (Lease{}) || now < r.until {
+			continue
+		}
+		r.until = clock.Never
+		switch r.state {
+		case "loading":
+			if b.x.fail > 0 && b.x.rng.IntN(100) < b.x.fail {
+				l := r.lease
+				r.used, r.lease = false, Lease{}
+				if !b.Failed(now, l) {
+					b.oops("%v cannot fail", l)
+				}
+				b.tell(now)
+				continue
+			}
+			r.state = "ready"
+			if !b.Ready(now, r.lease) {
+				b.oops("%v is ready, and not known", r.lease)
+			}
+		case "saving":
+			r.state = "saved"
+			if !b.Saved(now, r.lease, []byte(fmt.Sprint("state of ", r.chain))) {
+				b.oops("%v is saved, and not known", r.lease)
+			}
+		}
+	}
+	for id, at := range b.returns {
+		if now >= at {
+			delete(b.returns, id)
+			if _, ok := b.wants[id]; ok && !b.Local(now, id) {
+				b.oops("want %d cannot come back", id)
+			}
+		}
+	}
+	b.Advance(now)
+	for _, e := range b.Events() {
+		w := b.wants[e.Want]
+		if w == nil && e.Kind != PeerUp && e.Kind != PeerLost {
+			b.oops("%v of want %d, which is not there", e.Kind, e.Want)
+			continue
+		}
+		switch e.Kind {
+		case Redirect:
+			if w.at >= 0 || w.paused {
+				b.oops("want %d is redirected to %d, and was to %d", e.Want, e.Peer, w.at)
+			}
+			w.at = e.Peer
+		case Unredirect:
+			if w.at != e.Peer {
+				b.oops("want %d is no longer redirected to %d, it was to %d", e.Want, e.Peer, w.at)
+			}
+			w.at = -1
+		case NoPeer:
+			if w.at >= 0 || w.paused {
+				b.oops("want %d is refused while it runs", e.Want)
+			}
+			b.refused[e.Want] = e.Reason
+			delete(b.wants, e.Want)
+		case Return:
+			if slices.ContainsFunc(b.regions, func(r region) bool { return !r.used && r.area >= b.Chains[w.chain].Area }) && b.x.rng.IntN(4) > 0 {
+				b.occupy(b.Chains[w.chain].Area)
+				b.tell(now)
+				b.returns[e.Want] = now + 5*ms
+			} else if !b.Stay(now, e.Want) {
+				b.oops("want %d cannot stay", e.Want)
+			}
+		case Pause:
+			w.paused = true
+		case Resume:
+			stateful := b.Chains[w.chain].Stateful
+			if w.at >= 0 || e.Lost && !stateful || stateful && !e.Lost && (!w.paused || string(e.State) != fmt.Sprint("state of ", w.chain)) {
+				b.oops("want %d resumes: %+v, %+v", e.Want, w, e)
+			}
+			b.x.home++
+			delete(b.wants, e.Want)
+		case PeerLost:
+			b.lost = append(b.lost, e.Peer)
+		}
+	}
+}
+
+// occupy takes a region for the board's own use.
+func (b *board) occupy(area int) {
+	for i := range b.regions {
+		if r := &b.regions[i]; !r.used && r.area >= area {
+			r.used, r.lease = true, Lease{}
+			return
+		}
+	}
+}
+
+// free gives one of the board's own regions back.
+func (b *board) free(now clock.Time) {
+	for i := range b.regions {
+		if r := &b.regions[i]; r.used && r.lease == (Lease{}) {
+			r.used = false
+			b.tell(now)
+			b.Freed(r.area)
+			return
+		}
+	}
+}
+
+type flight struct {
+	at clock.Time
+	s  *State
+}
+
+// rack is boards and a network in virtual time.
+type rack struct {
+	t        fataler
+	now      clock.Time
+	rng      *rand.Rand
+	cfg      Config
+	areas    []int
+	boards   []*board
+	incs     uint64
+	net      []flight
+	lose     int // of 100
+	repeat   int
+	late     int
+	decline  int
+	fail     int
+	cut      map[[2]int]bool
+	messages int
+	home     int
+	nextWant int
+}
+
+type fataler interface {
+	Helper()
+	Fatalf(string, ...any)
+}
+
+var chains = []Chain{{Area: 1, Bitstream: 1 << 20}, {Area: 2, Bitstream: 4 << 20, Stateful: true}, {Area: 3, Bitstream: 2 << 20, Stateful: true}}
+
+func newRack(t fataler, topology Topology, areas []int, seed uint64) *rack {
+	x := &rack{t: t, rng: rand.New(rand.NewPCG(seed, 3)), now: 1000 * ms, areas: areas, cut: map[[2]int]bool{}, cfg: Config{Topology: topology, Chains: chains}}
+	for i := range topology.nodes() {
+		x.boards = append(x.boards, nil)
+		x.start(i)
+	}
+	return x
+}
+
+// start starts a board, anew if it was there.
+func (x *rack) start(i int) {
+	b := &board{x: x, id: i, wants: map[int]*wanted{}, refused: map[int]Reason{}, returns: map[int]clock.Time{}}
+	c := x.cfg
+	x.incs++
+	c.Board, c.Inc, c.Host = i, x.incs, b
+	if i == c.Topology.Switch() {
+		c.Host = nil
+	} else {
+		for _, a := range x.areas {
+			b.regions = append(b.regions, region{area: a})
+		}
+	}
+	n, err := New(x.now, c)
+	if err != nil {
+		x.t.Fatalf("%v", err)
+	}
+	b.Node = n
+	b.tell(x.now)
+	x.boards[i] = b
+}
+
+// step runs what happens next, at most d from now.
+func (x *rack) step(d clock.Time) {
+	next := x.now + d
+	for _, f := range x.net {
+		next = min(next, f.at)
+	}
+	for _, b := range x.boards {
+		if b.dead {
+			continue
+		}
+		next = min(next, b.Next())
+		for _, r := range b.regions {
+			if r.used && r.lease != (Lease{}) {
+				next = min(next, r.until)
+			}
+		}
+		for _, at := range b.returns {
+			next = min(next, at)
+		}
+	}
+	x.now = max(x.now, next)
+	var now []flight
+	x.net = slices.DeleteFunc(x.net, func(f flight) bool {
+		if f.at <= x.now {
+			now = append(now, f)
+		}
+		return f.at <= x.now
+	})
+	for _, f := range now {
+		if b := x.boards[f.s.To]; !b.dead {
+			b.Input(x.now, f.s)
+			b.work(x.now)
+		}
+	}
+	for _, b := range x.boards {
+		if b.dead {
+			continue
+		}
+		b.work(x.now)
+		for s := b.Poll(x.now); s != nil; s = b.Poll(x.now) {
+			x.send(s)
+		}
+		if b.bad != nil {
+			x.t.Fatalf("board %d at %d: %s", b.id, x.now, strings.Join(b.bad, "; "))
+		}
+	}
+}
+
+func (x *rack) send(s *State) {
+	x.messages++
+	if x.cut[[2]int{s.From, s.To}] || x.rng.IntN(100) < x.lose {
+		return
+	}
+	p, err := s.Encode()
+	if err != nil {
+		x.t.Fatalf("%v", err)
+	}
+	for range 1 + x.rng.IntN(100)/(100-x.repeat) {
+		copied, err := Decode(p)
+		if err != nil {
+			x.t.Fatalf("%v", err)
+		}
+		at := x.now + clock.Time(time.Duration(1+x.rng.IntN(20))*time.Microsecond)
+		if x.rng.IntN(100) < x.late {
+			at += clock.Time(x.rng.IntN(int(3 * ms)))
+		}
+		x.net = append(x.net, flight{at, copied})
+	}
+}
+
+func (x *rack) want(i, chain int, rate float64) int {
+	b := x.boards[i]
+	x.nextWant++
+	b.wants[x.nextWant] = &wanted{chain: chain, at: -1}
+	if err := b.Want(x.now, x.nextWant, chain, rate); err != nil {
+		x.t.Fatalf("%v", err)
+	}
+	return x.nextWant
+}
+
+func (x *rack) unwant(i, id int) {
+	if x.boards[i].Unwant(x.now, id) {
+		delete(x.boards[i].wants, id)
+	}
+}
+
+func (x *rack) run(d clock.Time) {
+	for end := x.now + d; x.now < end; {
+		x.step(end - x.now)
+	}
+}
+
+// settle ends all faults and waits; then every want that is left runs at a peer,
+// each lease is wanted, and all know all.
+func (x *rack) settle() {
+	x.t.Helper()
+	x.lose, x.repeat, x.late, x.decline, x.fail = 0, 0, 0, 0, 0
+	clear(x.cut)
+	x.run(100 * ms)
+	leases := map[Lease]int{}
+	for i, b := range x.boards {
+		if b.dead {
+			continue
+		}
+		for _, r := range b.regions {
+			if r.used && r.lease != (Lease{}) {
+				leases[r.lease] = i
+				if r.state != "ready" {
+					x.t.Fatalf("board %d: %v is %s", i, r.lease, r.state)
+				}
+			}
+		}
+	}
+	for i, b := range x.boards {
+		if b.dead {
+			continue
+		}
+		for id, w := range b.wants {
+			at, _ := b.find(id)
+			l := Lease{i, b.Inc, b.Node.wants[at].ask}
+			if where, ok := leases[l]; w.at < 0 || !ok || where != w.at || b.Where(id) != w.at {
+				x.t.Fatalf("board %d: want %d is at %d, its lease at %d, %v", i, id, w.at, where, ok)
+			}
+			delete(leases, l)
+		}
+		if len(b.Node.wants) != len(b.wants) {
+			x.t.Fatalf("board %d has %d wants, its body %d", i, len(b.Node.wants), len(b.wants))
+		}
+		for j, o := range x.boards {
+			if i == j {
+				continue
+			}
+			if p := b.View(j); p.Alive == o.dead || !o.dead && !reflect.DeepEqual(p.Info, o.info) {
+				x.t.Fatalf("board %d knows of %d: %+v, which is %+v, dead %v", i, j, p, o.info, o.dead)
+			}
+		}
+	}
+	if len(leases) != 0 {
+		x.t.Fatalf("%v are nobody's", leases)
+	}
+}
+
+func TestConservation(t *testing.T) {
+	home, refused, redirected := 0, 0, 0
+	for range 5 {
+		rapid.Check(t, func(t *rapid.T) {
+			n := rapid.IntRange(2, 5).Draw(t, "boards")
+			topology := rapid.SampledFrom([]Topology{Intermediate(n, true), Intermediate(n, false), SwitchAttached(n)}).Draw(t, "topology")
+			areas := rapid.SampledFrom([][]int{{3}, {1, 3}, {2, 2, 3}, {3, 3, 3, 3}}).Draw(t, "regions")
+			x := newRack(t, topology, areas, rapid.Uint64().Draw(t, "seed"))
+			some := func(what string, most int) int {
+				return max(0, rapid.IntRange(-most, most).Draw(t, what))
+			}
+			x.lose, x.repeat, x.late = some("lose", 40), some("repeat", 40), some("late", 40)
+			x.decline, x.fail = some("decline", 40), some("fail", 40)
+			x.run(5 * ms)
+			for range rapid.IntRange(5, 40).Draw(t, "rounds") {
+				i := rapid.IntRange(0, len(x.boards)-1).Draw(t, "board")
+				b := x.boards[i]
+				switch rapid.IntRange(0, 11).Draw(t, "what") {
+				case 0, 1, 2, 3:
+					if !b.dead {
+						x.want(i, rapid.IntRange(0, 2).Draw(t, "chain"), float64(x.rng.IntN(9)))
+					}
+				case 4:
+					for id := range b.wants {
+						if _, back := b.returns[id]; !back && !b.dead {
+							x.unwant(i, id)
+						}
+						break
+					}
+				case 5:
+					if !b.dead {
+						b.occupy(1)
+						b.tell(x.now)
+					}
+				case 6, 7:
+					if !b.dead {
+						b.free(x.now)
+					}
+				case 8:
+					b.dead = true
+				case 9:
+					if b.dead || rapid.Bool().Draw(t, "sudden") {
+						x.start(i)
+					}
+				case 10:
+					j := rapid.IntRange(0, len(x.boards)-1).Draw(t, "other")
+					x.cut[[2]int{i, j}] = true
+					if rapid.Bool().Draw(t, "both ways") {
+						x.cut[[2]int{j, i}] = true
+					}
+				case 11:
+					clear(x.cut)
+				}
+				x.run(clock.Time(rapid.IntRange(0, 12000).Draw(t, "us")) * clock.Time(time.Microsecond))
+			}
+			x.settle()
+			home += x.home
+			for _, b := range x.boards {
+				refused += len(b.refused)
+				redirected += len(b.wants)
+			}
+		})
+	}
+	if home == 0 || refused == 0 || redirected == 0 {
+		t.Errorf("%d came home, %d refused, %d redirected: want some of each", home, refused, redirected)
+	}
+}
+
+// TestNearest: who runs the chain, then who is nearest, then who has less to do.
+func TestNearest(t *testing.T) {
+	at := func(topology Topology, owner int, prepare func(x *rack)) int {
+		x := newRack(t, topology, []int{3}, 1)
+		x.run(5 * ms)
+		if prepare != nil {
+			prepare(x)
+			x.run(5 * ms)
+		}
+		id := x.want(owner, 0, 5)
+		x.run(30 * ms)
+		return x.boards[owner].Where(id)
+	}
+	busy := func(loads ...float64) func(*rack) {
+		return func(x *rack) {
+			for i, l := range loads {
+				x.boards[i].info.Load = l
+			}
+		}
+	}
+	full := func(boards ...int) func(*rack) {
+		return func(x *rack) {
+			for _, i := range boards {
+				x.boards[i].occupy(1)
+				x.boards[i].tell(x.now)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		topology Topology
+		owner    int
+		prepare  func(*rack)
+		want     int
+	}{
+		{"ring, both neighbours", Intermediate(6, true), 3, nil, 2},
+		{"ring, the less loaded neighbour", Intermediate(6, true), 3, busy(0, 0, 7, 0, 6, 0), 4},
+		{"ring, over its end", Intermediate(6, true), 0, full(1), 5},
+		{"ring, neighbours full: over the switch all are as near", Intermediate(8, true), 0, func(x *rack) { full(1, 7)(x); busy(0, 0, 5, 5, 4, 5, 5)(x) }, 4},
+		{"no ring: least loaded", Intermediate(6, false), 0, busy(0, 9, 9, 9, 8, 9), 4},
+		{"switch: least loaded", SwitchAttached(4), 4, busy(5, 4, 3, 6), 2},
+		{"runs the chain, though far and busy", Intermediate(6, true), 0, func(x *rack) {
+			x.boards[3].info.Chains = []Hosted{{Chain: 0, Left: 5}}
+			x.boards[3].info.Load = 1e9
+		}, 3},
+		{"runs the chain, without bandwidth", Intermediate(6, true), 0, func(x *rack) { x.boards[3].info.Chains = []Hosted{{Chain: 0, Left: 4}} }, 1},
+		{"nobody", Intermediate(3, true), 0, full(1, 2), -1},
+	} {
+		if got := at(c.topology, c.owner, c.prepare); got != c.want {
+			t.Errorf("%s: at %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestHops(t *testing.T) {
+	for _, c := range []struct {
+		t          Topology
+		a, b, want int
+	}{
+		{Intermediate(8, true), 0, 1, 1}, {Intermediate(8, true), 0, 7, 1}, {Intermediate(8, true), 2, 6, 2}, {Intermediate(8, false), 2, 3, 2},
+		{SwitchAttached(3), 0, 1, 2}, {SwitchAttached(3), 3, 1, 1}, {Intermediate(4, true), 2, 2, 0},
+	} {
+		if got, back := c.t.Hops(c.a, c.b), c.t.Hops(c.b, c.a); got != c.want || back != c.want {
+			t.Errorf("%+v: %d to %d: %d, %d, want %d", c.t, c.a, c.b, got, back, c.want)
+		}
+	}
+}
+
+// TestLastRegion: two boards want the only region left; one gets it, and the other
+// is told why not.
+func TestLastRegion(t *testing.T) {
+	x := newRack(t, Intermediate(3, true), []int{3}, 1)
+	x.boards[1].occupy(1)
+	x.boards[1].tell(x.now)
+	x.boards[2].occupy(1)
+	x.boards[2].tell(x.now)
+	x.run(5 * ms)
+	a, b := x.want(1, 0, 1), x.want(2, 0, 1)
+	x.settle()
+	if got := x.boards[1].Where(a) + x.boards[2].Where(b); got != -1 {
+		t.Errorf("at %d and %d", x.boards[1].Where(a), x.boards[2].Where(b))
+	}
+	reasons := []Reason{}
+	for _, b := range x.boards {
+		for _, r := range b.refused {
+			reasons = append(reasons, r)
+		}
+	}
+	if !slices.Equal(reasons, []Reason{NoRegion}) && !slices.Equal(reasons, []Reason{Declined}) {
+		t.Errorf("refused %v", reasons)
+	}
+}
+
+// TestTimes: the rule comes when the bitstream was sent and loaded, not before; a
+// second bitstream waits for the first.
+func TestTimes(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{3, 3}, 1)
+	x.cfg.Rate = 1e9
+	x.start(0)
+	x.run(20 * ms)
+	from := x.now
+	a, b := x.want(0, 1, 1), x.want(0, 1, 1) // 33.6 ms each
+	var at [2]clock.Time
+	for x.now < from+200*ms {
+		x.step(ms)
+		for i, id := range []int{a, b} {
+			if at[i] == 0 && x.boards[0].Where(id) >= 0 {
+				at[i] = x.now - from
+			}
+		}
+	}
+	for i := range at {
+		want := clock.Time(i+1)*transferTime(4<<20, 1e9) + 5*ms
+		if d := at[i] - want; d < 0 || d > ms {
+			t.Errorf("bitstream %d is ready after %v, want %v", i, time.Duration(at[i]), time.Duration(want))
+		}
+	}
+}
+
+func transferTime(bytes int64, rate float64) clock.Time {
+	return clock.Time(float64(bytes*8) / rate * 1e9)
+}
+
+// TestPeerDies: what it ran is run elsewhere, or refused; the rule goes first.
+func TestPeerDies(t *testing.T) {
+	x := newRack(t, Intermediate(3, true), []int{3}, 1)
+	x.run(5 * ms)
+	id := x.want(0, 1, 1)
+	x.run(30 * ms)
+	first := x.boards[0].Where(id)
+	x.boards[first].dead = true
+	dead := x.now
+	for x.boards[0].Where(id) == first {
+		x.step(ms)
+	}
+	if d := x.now - dead; d < 3*ms || d > 6*ms {
+		t.Errorf("seen after %v", time.Duration(d))
+	}
+	if !slices.Equal(x.boards[0].lost, []int{first}) {
+		t.Errorf("lost %v, want %d", x.boards[0].lost, first)
+	}
+	x.settle()
+	if at := x.boards[0].Where(id); at != 3-first {
+		t.Errorf("at %d, want %d", at, 3-first)
+	}
+	x.boards[3-first].dead = true
+	x.run(50 * ms)
+	if r, ok := x.boards[0].refused[id]; !ok || r != Alone {
+		t.Errorf("refused %v, %v", r, ok)
+	}
+	// A failure detector may be faster.
+	x.start(1)
+	x.run(5 * ms)
+	id = x.want(0, 0, 1)
+	x.run(30 * ms)
+	x.boards[0].Lost(x.now, 1)
+	x.boards[0].work(x.now)
+	if at := x.boards[0].Where(id); at != -1 {
+		t.Errorf("at %d", at)
+	}
+}
+
+// TestHome: a chain with state comes back with it.
+func TestHome(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		x := newRack(t, Intermediate(2, true), []int{3}, 1)
+		x.boards[0].occupy(1)
+		x.boards[0].tell(x.now)
+		x.run(5 * ms)
+		low, id := x.want(0, 0, 1), 0
+		x.run(30 * ms)
+		if x.boards[0].Where(low) != 1 {
+			t.Fatal("not placed")
+		}
+		x.unwant(0, low)
+		x.run(5 * ms)
+		id = x.want(0, 2, 9)
+		x.run(30 * ms)
+		b := x.boards[0]
+		b.regions[0].used = false
+		for range 20 { // the body may say no
+			if b.Freed(3) {
+				b.work(x.now)
+			}
+			if len(b.returns) > 0 {
+				break
+			}
+		}
+		if b.Freed(3) {
+			t.Error("two are to come back at a time")
+		}
+		x.boards[1].dead = dies
+		x.run(50 * ms)
+		if len(b.wants) != 0 || x.home != 1 || b.Where(id) != -1 {
+			t.Errorf("dies %v: %d wants, %d came home", dies, len(b.wants), x.home)
+		}
+		if !dies {
+			x.settle()
+		}
+	}
+}
+
+// TestPartition: both sides go on by themselves, and together later.
+func TestPartition(t *testing.T) {
+	x := newRack(t, Intermediate(4, true), []int{3, 3}, 1)
+	x.run(5 * ms)
+	for i := range 4 {
+		x.want(i, 1, 1)
+	}
+	x.run(30 * ms)
+	for _, i := range []int{0, 1} {
+		for _, j := range []int{2, 3} {
+			x.cut[[2]int{i, j}], x.cut[[2]int{j, i}] = true, true
+		}
+	}
+	x.run(50 * ms)
+	for i, b := range x.boards {
+		for _, w := range b.wants {
+			if w.at >= 0 && w.at/2 != i/2 {
+				t.Errorf("board %d: redirected to %d on the other side", i, w.at)
+			}
+		}
+	}
+	x.settle()
+}
+
+func TestMemory(t *testing.T) {
+	x := newRack(t, Intermediate(5, true), []int{1}, 1)
+	n := x.boards[0].Node
+	if _, ok := n.Memory(); ok || n.Pages() != 0 {
+		t.Error("pages of nobody")
+	}
+	x.run(5 * ms)
+	if n.Pages() != 11+12+13+14 {
+		t.Errorf("%d pages", n.Pages())
+	}
+	got := map[int]int{}
+	for range 24 {
+		b, _ := n.Memory()
+		got[b]++
+	}
+	// 14 and 11 of the neighbours before others'.
+	if got[4]+got[1] != 24 || n.Pages() != 26 {
+		t.Errorf("%v, %d left", got, n.Pages())
+	}
+	x.boards[4].dead, x.boards[1].dead = true, true
+	x.run(10 * ms)
+	if b, ok := n.Memory(); !ok || b != 3 {
+		t.Errorf("page at %d, %v", b, ok)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{1}, 1)
+	h := x.boards[0]
+	for _, c := range []Config{
+		{}, {Topology: Intermediate(2, true)}, {Topology: Intermediate(2, true), Inc: 1}, {Topology: Intermediate(2, true), Inc: 1, Host: h, Board: 2},
+		{Topology: Intermediate(999, true), Inc: 1, Host: h}, {Topology: Intermediate(2, true), Inc: 1, Host: h, Dead: 1}, {Topology: Intermediate(2, true), Inc: 1, Host: h, Rate: 3},
+		{Topology: Intermediate(2, true), Inc: 1, Host: h, Chains: []Chain{{Area: -1}}},
+	} {
+		if _, err := New(0, c); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if h.Want(0, 1, 3, 1) == nil || h.Want(0, 1, 0, -1) == nil || h.Want(0, 1, -1, 1) == nil {
+		t.Error("wants")
+	}
+	if h.Unwant(0, 5) || h.Local(0, 5) || h.Stay(0, 5) || h.Ready(0, Lease{}) || h.Failed(0, Lease{}) || h.Saved(0, Lease{}, nil) {
+		t.Error("what is not there")
+	}
+	h.Lost(0, 99)
+}
+
+func FuzzMessage(f *testing.F) {
+	for _, s := range []State{
+		{From: 1, To: 0, Inc: 5, Seq: 1, Info: Info{Regions: []int{3}, Chains: []Hosted{{0, 1}}, Pages: 2}},
+		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 99, Asks: []Ask{{1, 0, 1, Reserving}, {2, 9, 1, Moving}, {1, 1, 1, Loaded}}},
+		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 2, Answers: []Answer{{1, Ready, nil}, {1, Saved, []byte("x")}, {1, Granted, nil}}},
+	} {
+		p, err := s.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		s, err := Decode(p)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q", err)
+			}
+			return
+		}
+		again, err := s.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := Decode(again); err != nil {
+			t.Fatal(err)
+		} else if third, _ := o.Encode(); !bytes.Equal(again, third) {
+			t.Errorf("%s and %s", again, third)
+		}
+		x := newRack(t, Intermediate(2, true), []int{3}, 1)
+		x.run(5 * ms)
+		x.want(0, 0, 1)
+		for range 3 {
+			s.Seq++
+			x.boards[0].Input(x.now, s)
+			x.boards[0].work(x.now)
+			x.run(2 * ms)
+		}
+	})
+}
+
+// TestHalfDeaf: a host that no longer hears the owner gives its region up, and the
+// owner, who hears that, sends no packets there.
+func TestHalfDeaf(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{3}, 1)
+	x.run(5 * ms)
+	id := x.want(0, 1, 1)
+	x.run(30 * ms)
+	if x.boards[0].Where(id) != 1 {
+		t.Fatal("not placed")
+	}
+	x.cut[[2]int{0, 1}] = true
+	x.run(8 * ms)
+	if at := x.boards[0].Where(id); at != -1 || len(x.boards[0].lost) != 0 {
+		t.Errorf("at %d, lost %v", at, x.boards[0].lost)
+	}
+	x.settle()
+}
+
+// TestRestart: who starts anew has nothing of what it had, however soon it is there
+// again; what others had for it is free.
+func TestRestart(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{3}, 1)
+	x.run(5 * ms)
+	id := x.want(0, 1, 1)
+	x.run(30 * ms)
+	x.start(1)
+	x.run(ms)
+	if at := x.boards[0].Where(id); at != -1 || !slices.Equal(x.boards[0].lost, []int{1}) {
+		t.Errorf("at %d, lost %v: pages there are gone", at, x.boards[0].lost)
+	}
+	x.run(30 * ms)
+	if at := x.boards[0].Where(id); at != 1 {
+		t.Errorf("at %d", at)
+	}
+	x.start(0)
+	x.run(ms / 2)
+	if x.boards[1].regions[0].used {
+		t.Error("a region is kept for a board that knows nothing of it")
+	}
+	x.settle()
+}
+
+// TestDeclined: a peer that refuses is not asked again.
+func TestDeclined(t *testing.T) {
+	x := newRack(t, Intermediate(3, true), []int{3}, 1)
+	x.decline = 100
+	x.run(5 * ms)
+	id := x.want(0, 1, 1)
+	x.run(3 * ms)
+	if r, ok := x.boards[0].refused[id]; !ok || r != Declined {
+		t.Errorf("refused %v, %v", r, ok)
+	}
+}
