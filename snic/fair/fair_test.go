@@ -212,6 +212,12 @@ func TestFlood(t *testing.T) {
 		near(t, fmt.Sprintf("user %d", u), b.gbit(u, 10*epoch), 10, .05)
 	}
 	near(t, "the flood", b.gbit(7, 10*epoch), 30, .3)
+	if b.s.Free(0) != 0 || b.s.Bottleneck(7) != 0 {
+		t.Errorf("%v free of what keeps the flood from more, resource %d", b.s.Free(0), b.s.Bottleneck(7))
+	}
+	if u := &b.s.tenants[7]; math.Abs(u.burst/(30e9/8*epoch.Seconds()*window)-1) > .02 {
+		t.Errorf("the flood's bucket holds %v bytes, want an eighth of an epoch", u.burst)
+	}
 	// Two floods share what is left: equal parts of 80 and of 100.
 	b.sends(6, 500, 1, 1, 0)
 	b.run(2 * epoch)
@@ -417,6 +423,13 @@ func TestHeld(t *testing.T) {
 	if g := b.gbit(0, 5*epoch) + b.gbit(1, 5*epoch); math.Abs(g-100) > 1 {
 		t.Errorf("%v Gb/s let in, want 100", g)
 	}
+	b.s.Hold(0, 1, 300) // who is active, too
+	b.run(2 * epoch)
+	b.run(5 * epoch)
+	if g := b.gbit(0, 5*epoch) + b.gbit(1, 5*epoch); math.Abs(g-100) > 1 {
+		t.Errorf("%v Gb/s let in, want 100", g)
+	}
+	near(t, "too much of the memory", b.gbit(0, 5*epoch), 50, .5)
 	b.s.Hold(2, 1, 0)
 	b.s.Hold(0, 1, 0)
 	if b.s.holding[0] != 0 {
@@ -651,6 +664,25 @@ func TestSharedRowsAlike(t *testing.T) {
 	near(t, "together", sum, 100, 1)
 }
 
+// TestSharedRowsApart: tenants in a row that want different things count as what
+// they want together.
+func TestSharedRowsApart(t *testing.T) {
+	b := newBed(t, Config{Tenants: 5, Resources: 2, Rows: 3}, gb(100), gb(100))
+	for u := range 4 {
+		b.sends(u, 200, float64(u%2), float64(1-u%2))
+		if err := b.s.SetWeight(u, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.sends(4, 2000, 1, 1) // in a row of its own
+	b.run(3 * epoch)
+	b.run(10 * epoch)
+	for u, want := range []float64{40, 40, 40, 40, 20} {
+		near(t, fmt.Sprintf("user %d", u), b.gbit(u, 10*epoch), want, .02*want)
+		near(t, fmt.Sprintf("share of user %d", u), b.s.Share(u), want/100, .01)
+	}
+}
+
 // TestRefused: a tenant of which all was refused keeps its vector.
 func TestRefused(t *testing.T) {
 	b := newBed(t, Config{Tenants: 2, Resources: 2}, gb(100), gb(100))
@@ -717,6 +749,14 @@ func TestEpochNumbers(t *testing.T) {
 		t.Fatalf("epoch %d, %d active", b.s.epoch, b.s.Active())
 	}
 	near(t, "goes on", b.gbit(0, 4*epoch), 10, .3)
+	for n := uint32(2); n < 8; n++ {
+		b.s.tenants[1].epoch = n
+		b.s.epoch = math.MaxUint32
+		b.run(time.Duration(n) * epoch)
+		if b.s.Ingress(b.now, 1, 100); b.s.epoch != n || b.s.Active() != 2 {
+			t.Fatalf("seen in an epoch %d long ago: %d active in epoch %d", n, b.s.Active(), b.s.epoch)
+		}
+	}
 }
 
 func TestRefusals(t *testing.T) {
