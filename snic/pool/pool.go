@@ -516,20 +516,18 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 	if s.Inc < p.inc || s.Inc == p.inc && s.Seq <= p.seen {
 		return false
 	}
-	again := s.Inc != p.inc
+	again := s.Inc != p.inc && p.alive
 	if again {
-		if p.alive {
-			// It has started anew, and has nothing of what it had.
-			n.Lost(now, s.From)
-		}
-		p.inc = s.Inc
+		n.emit(Event{Kind: PeerLost, Peer: s.From}) // it has nothing of what it had
 	}
-	if !p.alive {
-		p.alive = true
+	if again || !p.alive {
 		n.emit(Event{Kind: PeerUp, Peer: s.From})
 	}
-	p.seen, p.heard, p.lent = s.Seq, now, 0
+	p.alive, p.inc, p.seen, p.heard, p.lent = true, s.Inc, s.Seq, now, 0
 	p.info = Info{slices.Clone(s.Info.Regions), slices.Clone(s.Info.Chains), s.Info.Pages, s.Info.Load}
+	if again {
+		n.forget(now, s.From)
+	}
 	n.serve(now, s)
 	n.learn(now, s)
 	return true
