@@ -240,19 +240,23 @@ func (n *Node) find(id int) (int, bool) {
 	return slices.BinarySearchFunc(n.wants, id, func(w *want, id int) int { return cmp.Compare(w.id, id) })
 }
 
-// Unwant ends a want, without an event. It reports whether there was one.
+// Unwant ends a want, without an event; what the body was not yet told about it
+// goes with it. It reports whether there was one.
 func (n *Node) Unwant(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok {
 		return false
 	}
-	n.drop(now, n.wants[at])
-	n.wants = slices.Delete(n.wants, at, at+1)
+	n.end(now, n.wants[at])
+	n.events = slices.DeleteFunc(n.events, func(e Event) bool { return e.Kind < PeerUp && e.Want == id })
 	return true
 }
 
 // end forgets a want.
-func (n *Node) end(now clock.Time, w *want) { n.Unwant(now, w.id) }
+func (n *Node) end(now clock.Time, w *want) {
+	n.drop(now, w)
+	n.wants = slices.DeleteFunc(n.wants, func(e *want) bool { return e == w })
+}
 
 // drop takes a want's ask back.
 func (n *Node) drop(now clock.Time, w *want) {
