@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/gobackn"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/kvcache"
 	"github.com/quillon/quillon/nf/nsh"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
@@ -27,6 +28,7 @@ func kinds() []graph.Kind {
 		*balance.Kind(),
 		*dummy.Kind(),
 		*gobackn.Kind(),
+		*kvcache.Kind(),
 		*firewall.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),

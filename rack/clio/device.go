@@ -172,31 +172,18 @@ func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
 	if status != clio.OK {
 		d.stats.Refused++
 	}
-	Answer(b, f, status, value)
+	answer(b, f, status, value)
 	return true
 }
 
-// Answer turns a request into its answer.
-func Answer(b *packet.Buf, f *clio.Frame, status clio.Status, value []byte) {
-	p := b.Bytes()
-	summed := f.Summed(p)
-	f.Swap(p)
-	h := clio.Lego(p[f.Lego:])
-	h.SetOpcode(h.Opcode().Answer())
-	h.SetStatus(status)
-	size := clio.Request(p[f.Op:]).KeySize()
-	n := f.Op + clio.AnswerLen + len(value)
-	if n > len(p) {
-		p, _ = b.Append(n - len(p))
+// answer turns a request into its answer.
+func answer(b *packet.Buf, f *clio.Frame, status clio.Status, value []byte) {
+	if n := f.AnswerEnd(len(value)); n > b.Len() {
+		b.Append(n - b.Len())
 	} else {
-		b.TrimBack(len(p) - n)
-		p = b.Bytes()
+		b.TrimBack(b.Len() - n)
 	}
-	h = clio.Lego(p[f.Lego:])
-	h.SetSize(uint16(n - f.Lego))
-	clio.Answer(p[f.Op:]).Encode(size, uint16(len(value)))
-	copy(p[f.Op+clio.AnswerLen:], value)
-	f.Seal(p, n, summed)
+	f.Answer(b.Bytes(), status, value)
 }
 
 // window is a session's; request id is the first of a new one.

@@ -246,3 +246,22 @@ func (f *Frame) Unwrap(b []byte) {
 	f.End -= GBNLen
 	f.GBN = 0
 }
+
+// AnswerEnd is where the frame of a request ends when it is made the answer with a
+// value of n bytes.
+func (f *Frame) AnswerEnd(n int) int { return f.Op + AnswerLen + n }
+
+// Answer turns a request on a key into its answer. b has been cut, or grown, to
+// AnswerEnd bytes.
+func (f *Frame) Answer(b []byte, status Status, value []byte) {
+	summed := f.Summed(b)
+	f.Swap(b)
+	h := Lego(b[f.Lego:])
+	h.SetOpcode(h.Opcode().Answer())
+	h.SetStatus(status)
+	h.SetSize(uint16(len(b) - f.Lego))
+	Answer(b[f.Op:]).Encode(Request(b[f.Op:]).KeySize(), uint16(len(value)))
+	f.Data = f.Op + AnswerLen
+	copy(b[f.Data:], value)
+	f.Seal(b, len(b), summed)
+}

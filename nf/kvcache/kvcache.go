@@ -1,0 +1,418 @@
+package kvcache
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+const (
+	reasonOther graph.Reason = iota
+	reasonFragment
+	reasonMalformed
+	reasonDamaged
+	reasonHit
+	reasonMiss
+	reasonWrite
+	reasonAnswer
+	reasonSettling
+	reasonNoRoom
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonOther:     {Name: "not-keys", Help: "not of Clio's key/value store: passed"},
+	reasonFragment:  {Name: "fragment", Help: "an IP fragment from or to Clio's port: passed"},
+	reasonMalformed: {Name: "malformed", Help: "to or from Clio's port, and a length contradicts another: passed"},
+	reasonDamaged:   {Name: "damaged", Help: "of the key/value store, and a checksum is wrong: dropped"},
+	reasonHit:       {Name: "hit", Help: "a read, turned into its answer"},
+	reasonMiss:      {Name: "miss", Help: "a read of what is not known: passed"},
+	reasonWrite:     {Name: "write", Help: "a write: passed, its key is not valid any more"},
+	reasonAnswer:    {Name: "answer", Help: "a device's answer: passed"},
+	reasonSettling:  {Name: "settling", Help: "a request while nothing may be learnt (settle=): passed"},
+	reasonNoRoom:    {Name: "no-room", Help: "a read of a value for which its buffer has no room: passed"},
+}
+
+const (
+	ctrEntries counter.ID = iota
+	ctrBytes
+	ctrPending
+	ctrFilled
+	ctrWritten
+	ctrSpoiled
+	ctrEvicted
+	ctrExpired
+	ctrForgot
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrEntries: {Name: "entries", Help: "pairs known now, with those that wait for an answer"},
+	ctrBytes:   {Name: "bytes", Help: "of their values"},
+	ctrPending: {Name: "pending", Help: "requests that are followed now"},
+	ctrFilled:  {Name: "filled", Help: "pairs learnt from the answers of reads"},
+	ctrWritten: {Name: "written", Help: "pairs learnt from the answers of writes"},
+	ctrSpoiled: {Name: "spoiled", Help: "answers of which nothing could be learnt: another write, a repetition, or refused"},
+	ctrEvicted: {Name: "evicted", Help: "pairs that made room for others"},
+	ctrExpired: {Name: "expired", Help: "requests without an answer for settle="},
+	ctrForgot:  {Name: "forgot-all", Help: "times that all was forgotten: frames went past unseen, or pending= was too small"},
+}
+
+// Kind declares kvcache.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "kvcache",
+		Summary: "answers reads of Clio's key/value devices from a cache, never stale",
+		Doc: `One port faces Clio's devices (devices=), the other clients, or gobackn. Reads of
+known keys are answered here; all else passes. A write is passed on and its key is
+valid again when the device has answered it. Answers have a UDP checksum when
+the request has one; VLAN tags stay, the TTL is the request's.
+
+All frames between clients and devices must come through it, once, without
+go-back-N headers. Repetitions, losses and changes of order are taken care of.
+All else passes, IPv6 and fragments, too.
+
+    quillon run --inline eth1,eth2 --nf kvcache,policy=lru,entries=4096
+    quillon run --inline eth1,eth2 --nf kvcache --nf gobackn
+    quillon replay in.pcap --nf kvcache
+
+Devices behind eth1, clients behind eth2. It needs one worker.`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "devices", Default: "a", Help: "the port that faces the devices: a or b"},
+			{Name: "policy", Default: "fifo", Help: "which pair makes room: fifo, the one that came first, or lru, the one unused for the longest; can be changed while running"},
+			{Name: "entries", Default: "4096", Help: "pairs at most"},
+			{Name: "value", Default: "1024", Help: "longest value that is kept, in bytes, at most 1436; memory is taken for entries= of them"},
+			{Name: "bytes", Default: "entries * value", Help: "of values at most"},
+			{Name: "pending", Default: "4096", Help: "requests followed at a time"},
+			{Name: "sessions", Default: "4096", Help: "sessions whose numbers are remembered"},
+			{Name: "settle", Default: "100ms", Help: "longer than any frame lives between here and a device"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
+			if env.Workers > 1 {
+				return nil, fmt.Errorf("kvcache: keys belong to one worker, there are %d: run with one", env.Workers)
+			}
+			s, err := parse(args)
+			if err != nil {
+				return nil, err
+			}
+			return &app{settings: s, cache: newCache(s.entries, s.value, s.bytes), pending: newPendings(s.pending), senders: newSenders(s.sessions)}, nil
+		},
+	}
+}
+
+type settings struct {
+	devices                                  int
+	lru                                      bool
+	entries, value, bytes, pending, sessions int
+	settle                                   time.Duration
+}
+
+func parse(args graph.Args) (settings, error) {
+	s := settings{entries: 4096, value: 1024, pending: 4096, sessions: 4096, settle: 100 * time.Millisecond}
+	for name, v := range args {
+		var err error
+		number := func(p *int, most int) {
+			if *p, err = strconv.Atoi(v); err != nil || *p < 1 || *p > most {
+				err = fmt.Errorf("want a number from 1 to %d", most)
+			}
+		}
+		switch name {
+		case "devices":
+			if v != "a" && v != "b" {
+				err = fmt.Errorf("want a or b")
+				break
+			}
+			s.devices = int(v[0] - 'a')
+		case "policy":
+			if v != "fifo" && v != "lru" {
+				err = fmt.Errorf("want fifo or lru")
+			}
+			s.lru = v == "lru"
+		case "entries":
+			number(&s.entries, 1<<22)
+		case "value":
+			number(&s.value, 1436)
+		case "bytes":
+			number(&s.bytes, 1<<33)
+		case "pending":
+			number(&s.pending, 1<<20)
+		case "sessions":
+			number(&s.sessions, 1<<20)
+		case "settle":
+			if s.settle, err = time.ParseDuration(v); err != nil || s.settle <= 0 {
+				err = fmt.Errorf("want a duration such as 100ms")
+			}
+		default:
+			return s, fmt.Errorf("kvcache: no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("kvcache: %s=%s: %w", name, v, err)
+		}
+	}
+	if s.bytes == 0 {
+		s.bytes = s.entries * s.value
+	}
+	if s.bytes < s.value {
+		return s, fmt.Errorf("kvcache: bytes=%d: want room for a value, %d", s.bytes, s.value)
+	}
+	return s, nil
+}
+
+// app is one instance.
+type app struct {
+	settings
+	cache   cache
+	pending pendings
+	senders senders
+	quiet   clock.Time // nothing is learnt before; 0: not begun
+	f       clio.Frame
+	evicted uint64 // counted
+}
+
+// Takes implements graph.Picky.
+func (a *app) Takes(args graph.Args) bool {
+	s, err := parse(args)
+	s.lru = a.lru
+	return err == nil && s == a.settings
+}
+
+// Reconfigure implements graph.Reconfigurer.
+func (a *app) Reconfigure(args graph.Args) error {
+	s, err := parse(args)
+	if err != nil {
+		return err
+	}
+	a.settings = s
+	return nil
+}
+
+// Flush implements graph.Flusher.
+func (a *app) Flush(c *graph.Ctx) {
+	clear(a.senders.rows)
+	a.forget(c)
+}
+
+// forget forgets all, and learns nothing for a while: writes that are not known may
+// be under way.
+func (a *app) forget(c *graph.Ctx) {
+	c.Count(ctrForgot, 1)
+	a.cache.clear()
+	a.pending.clear()
+	a.quiet = c.Now().Add(a.settle)
+}
+
+// begin waits for what was under way when the app came.
+func (a *app) begin(c *graph.Ctx) {
+	if a.quiet == 0 {
+		a.quiet = c.Now().Add(a.settle)
+	}
+}
+
+// Push implements graph.App.
+func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
+	a.begin(c)
+	for _, x := range batch.Bufs() {
+		out, v := 1-in, x.Verdict
+		r := a.one(c, in, x)
+		switch r {
+		case reasonDamaged:
+			c.Drop(x, r)
+			continue
+		case reasonHit:
+			out, v = in, packet.Rewritten
+		}
+		c.Mark(x, v, r)
+		c.Emit(out, x)
+	}
+	a.gauge(c)
+}
+
+func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
+	p, f := x.Bytes(), &a.f
+	switch clio.Parse(p, false, f) {
+	case clio.Fragment:
+		return reasonFragment
+	case clio.Malformed:
+		return reasonMalformed
+	case clio.Message:
+	default:
+		return reasonOther
+	}
+	h := clio.Lego(p[f.Lego:])
+	src, dst := f.Src(p), f.Dst(p)
+	op := h.Opcode()
+	switch {
+	case !op.OfKeys():
+		return reasonOther
+	case in == a.devices:
+		if !op.IsAnswer() || src.Port != clio.Port {
+			return reasonOther
+		}
+		if !f.Sound(p) {
+			return reasonDamaged
+		}
+		a.answer(c, &request{src.IP, dst.IP, dst.Port, h.ID()}, op.Request(), h.Status(), p[f.Data:f.Stop])
+		return reasonAnswer
+	case op.IsAnswer() || dst.Port != clio.Port:
+		return reasonOther
+	case !f.Sound(p):
+		return reasonDamaged
+	}
+	q := clio.Request(p[f.Op:])
+	k := key{q.Key(), dst.IP, q.KeySize()}
+	req := request{dst.IP, src.IP, src.Port, h.ID()}
+	fresh := a.senders.fresh(c.Now(), &req)
+	if c.Now() < a.quiet {
+		return reasonSettling
+	}
+	if op == clio.Read {
+		return a.read(c, x, &k, &req, fresh)
+	}
+	a.write(c, &k, &req, op, p[f.Data:f.Stop], fresh)
+	return reasonWrite
+}
+
+func (a *app) read(c *graph.Ctx, x *packet.Buf, k *key, req *request, fresh bool) graph.Reason {
+	hash := k.hash()
+	if i := a.cache.find(k, hash); i != none && a.cache.entries[i].valid {
+		value := a.cache.value(i)
+		if n := a.f.AnswerEnd(len(value)); n <= x.Len() {
+			x.TrimBack(x.Len() - n)
+		} else if _, ok := x.Append(n - x.Len()); !ok {
+			return reasonNoRoom
+		}
+		a.f.Answer(x.Bytes(), clio.OK, value)
+		if a.lru {
+			a.cache.touch(i)
+		}
+		return reasonHit
+	}
+	if !fresh {
+		return reasonMiss
+	}
+	for i := a.chain(hash); i != none; i = a.pending.rows[i].nextKey {
+		if w := &a.pending.rows[i]; w.key == *k && w.code.Writes() {
+			return reasonMiss
+		}
+	}
+	a.pending.add(c.Now(), req, k, hash, clio.Read) // without a place nothing is learnt
+	return reasonMiss
+}
+
+// chain is the first request under way of a key's chain.
+func (a *app) chain(hash uint64) int32 {
+	return a.pending.byKey[hash&uint64(len(a.pending.byKey)-1)]
+}
+
+func (a *app) write(c *graph.Ctx, k *key, req *request, op clio.Opcode, value []byte, fresh bool) {
+	hash := k.hash()
+	if i := a.cache.find(k, hash); i != none {
+		a.cache.remove(i)
+	}
+	learn, me := fresh && op != clio.Delete && len(value) <= a.value, none
+	for i := a.chain(hash); i != none; i = a.pending.rows[i].nextKey {
+		x := &a.pending.rows[i]
+		if x.key != *k {
+			continue
+		}
+		x.spoiled = true
+		learn = learn && !x.code.Writes()
+		if x.req == *req && x.code.Writes() {
+			me = i
+		}
+	}
+	if me != none {
+		a.pending.refresh(c.Now(), me)
+		return
+	}
+	if me = a.pending.add(c.Now(), req, k, hash, op); me == none {
+		a.forget(c)
+		return
+	}
+	a.pending.rows[me].spoiled = !learn
+	if !learn {
+		return
+	}
+	if i := a.cache.add(k, hash, value); i != none {
+		a.cache.entries[i].writer = me
+	}
+}
+
+// answer takes note of a device's answer.
+func (a *app) answer(c *graph.Ctx, req *request, op clio.Opcode, status clio.Status, value []byte) {
+	i := a.pending.find(req)
+	if i == none {
+		return
+	}
+	x := &a.pending.rows[i]
+	if x.code != op {
+		return
+	}
+	if status == clio.Unknown && op.Writes() {
+		a.abandon(i)
+		x.spoiled = true
+		return // it goes with time
+	}
+	learn := status == clio.OK && !x.spoiled
+	if op == clio.Read {
+		if learn && len(value) <= a.value && a.cache.find(&x.key, x.hash) == none {
+			if e := a.cache.add(&x.key, x.hash, value); e != none {
+				a.cache.entries[e].valid = true
+				c.Count(ctrFilled, 1)
+			}
+		} else if !learn {
+			c.Count(ctrSpoiled, 1)
+		}
+		a.pending.remove(i)
+		return
+	}
+	e := a.cache.find(&x.key, x.hash)
+	if learn && e != none && a.cache.entries[e].writer == i {
+		a.cache.entries[e].valid, a.cache.entries[e].writer = true, none
+		c.Count(ctrWritten, 1)
+	} else {
+		c.Count(ctrSpoiled, 1)
+		a.abandon(i)
+	}
+	a.pending.remove(i)
+}
+
+// abandon forgets the value that a pending write has put aside.
+func (a *app) abandon(i int32) {
+	x := &a.pending.rows[i]
+	if e := a.cache.find(&x.key, x.hash); e != none && a.cache.entries[e].writer == i {
+		a.cache.remove(e)
+	}
+}
+
+// Tick implements graph.Ticker.
+func (a *app) Tick(c *graph.Ctx) clock.Time {
+	a.begin(c)
+	for i := a.pending.oldest; i != none && c.Now().Sub(a.pending.rows[i].since) >= a.settle; i = a.pending.oldest {
+		c.Count(ctrExpired, 1)
+		a.abandon(i)
+		a.pending.remove(i)
+	}
+	a.gauge(c)
+	return c.Now().Add(max(a.settle/8, time.Microsecond))
+}
+
+func (a *app) gauge(c *graph.Ctx) {
+	c.Set(ctrEntries, uint64(a.cache.used))
+	c.Set(ctrBytes, uint64(a.cache.bytes))
+	c.Set(ctrPending, uint64(a.pending.used))
+	if a.cache.evicted != a.evicted {
+		a.evicted = a.cache.evicted
+		c.Set(ctrEvicted, a.evicted)
+	}
+}

@@ -1,0 +1,332 @@
+package kvcache
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/clio"
+)
+
+const none = int32(-1)
+
+// key is a key of a device.
+type key struct {
+	key    uint64
+	device [4]byte
+	size   uint8
+}
+
+func (k *key) hash() uint64 {
+	d := uint64(k.device[0]) | uint64(k.device[1])<<8 | uint64(k.device[2])<<16 | uint64(k.device[3])<<24 | uint64(k.size)<<32
+	return hdr.Fold(hdr.Fold(d, k.key), 1)
+}
+
+// request is a request of a session.
+type request struct {
+	device, client [4]byte
+	port, id       uint16
+}
+
+func (r *request) hash() uint64 {
+	be := func(a [4]byte) uint64 { return uint64(a[0])<<24 | uint64(a[1])<<16 | uint64(a[2])<<8 | uint64(a[3]) }
+	return hdr.Fold(hdr.Fold(be(r.device)<<32|be(r.client), uint64(r.port)<<16|uint64(r.id)), 2)
+}
+
+// entry is a cached pair, or one that waits for its write's answer.
+type entry struct {
+	key        key
+	hash       uint64
+	valid      bool
+	writer     int32 // pending write that it waits for; none
+	n          int   // bytes of its value
+	next       int32 // of its chain, or of the free ones
+	newer, old int32 // in the order of replacement
+}
+
+// cache is entries in the order in which they are replaced, with their values.
+type cache struct {
+	entries        []entry
+	values         []byte
+	size           int // longest value
+	heads          []int32
+	free           int32
+	newest, oldest int32
+	bytes, limit   int
+	used           int
+	evicted        uint64
+}
+
+func newCache(n, size, limit int) cache {
+	c := cache{entries: make([]entry, n), values: make([]byte, n*size), size: size, limit: limit, heads: make([]int32, ceil2(n)), newest: none, oldest: none}
+	for i := range c.heads {
+		c.heads[i] = none
+	}
+	for i := range c.entries {
+		c.entries[i].next = int32(i) + 1
+	}
+	c.entries[n-1].next = none
+	return c
+}
+
+func ceil2(n int) int {
+	p := 1
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+func (c *cache) find(k *key, hash uint64) int32 {
+	for i := c.heads[hash&uint64(len(c.heads)-1)]; i != none; i = c.entries[i].next {
+		if e := &c.entries[i]; e.hash == hash && e.key == *k {
+			return i
+		}
+	}
+	return none
+}
+
+// value is where an entry's value lies.
+func (c *cache) value(i int32) []byte {
+	return c.values[int(i)*c.size:][:c.entries[i].n]
+}
+
+// touch makes an entry the newest.
+func (c *cache) touch(i int32) {
+	if c.newest == i {
+		return
+	}
+	c.unorder(i)
+	c.order(i)
+}
+
+func (c *cache) order(i int32) {
+	e := &c.entries[i]
+	e.old, e.newer = c.newest, none
+	if c.newest != none {
+		c.entries[c.newest].newer = i
+	} else {
+		c.oldest = i
+	}
+	c.newest = i
+}
+
+func (c *cache) unorder(i int32) {
+	e := &c.entries[i]
+	if e.newer != none {
+		c.entries[e.newer].old = e.old
+	} else {
+		c.newest = e.old
+	}
+	if e.old != none {
+		c.entries[e.old].newer = e.newer
+	} else {
+		c.oldest = e.newer
+	}
+}
+
+// add is a new entry, the newest, not valid, with a value; the oldest make room. The
+// key has no entry yet, and the value is not too long.
+func (c *cache) add(k *key, hash uint64, value []byte) int32 {
+	for c.free == none || c.bytes+len(value) > c.limit {
+		if c.oldest == none {
+			return none
+		}
+		c.evicted++
+		c.remove(c.oldest)
+	}
+	i := c.free
+	e := &c.entries[i]
+	c.free = e.next
+	head := &c.heads[hash&uint64(len(c.heads)-1)]
+	*e = entry{key: *k, hash: hash, writer: none, n: len(value), next: *head}
+	*head = i
+	c.order(i)
+	c.bytes += e.n
+	c.used++
+	copy(c.value(i), value)
+	return i
+}
+
+func (c *cache) remove(i int32) {
+	e := &c.entries[i]
+	p := &c.heads[e.hash&uint64(len(c.heads)-1)]
+	for *p != i {
+		p = &c.entries[*p].next
+	}
+	*p = e.next
+	c.unorder(i)
+	c.bytes -= e.n
+	c.used--
+	e.valid, e.writer = false, none
+	e.next, c.free = c.free, i
+}
+
+func (c *cache) clear() {
+	for c.oldest != none {
+		c.remove(c.oldest)
+	}
+}
+
+// pending is a request between here and the device.
+type pending struct {
+	req              request
+	key              key
+	reqHash, hash    uint64
+	code             clio.Opcode
+	spoiled          bool // nothing is learnt from its answer
+	since            clock.Time
+	nextReq, nextKey int32 // of their chains; nextReq also of the free ones
+	newer, old       int32
+}
+
+// pendings are found by request and by key, and are in the order of their times.
+type pendings struct {
+	rows           []pending
+	byReq, byKey   []int32
+	free           int32
+	newest, oldest int32
+	used           int
+}
+
+func newPendings(n int) pendings {
+	p := pendings{rows: make([]pending, n), byReq: make([]int32, ceil2(n)), byKey: make([]int32, ceil2(n)), newest: none, oldest: none}
+	for i := range p.byReq {
+		p.byReq[i], p.byKey[i] = none, none
+	}
+	for i := range p.rows {
+		p.rows[i].nextReq = int32(i) + 1
+	}
+	p.rows[n-1].nextReq = none
+	return p
+}
+
+func (p *pendings) find(r *request) int32 {
+	h := r.hash()
+	for i := p.byReq[h&uint64(len(p.byReq)-1)]; i != none; i = p.rows[i].nextReq {
+		if x := &p.rows[i]; x.reqHash == h && x.req == *r {
+			return i
+		}
+	}
+	return none
+}
+
+// add notes a request; none: there is no place.
+func (p *pendings) add(now clock.Time, r *request, k *key, hash uint64, code clio.Opcode) int32 {
+	i := p.free
+	if i == none {
+		return none
+	}
+	x := &p.rows[i]
+	p.free = x.nextReq
+	h := r.hash()
+	a, b := &p.byReq[h&uint64(len(p.byReq)-1)], &p.byKey[hash&uint64(len(p.byKey)-1)]
+	*x = pending{req: *r, key: *k, reqHash: h, hash: hash, code: code, since: now, nextReq: *a, nextKey: *b}
+	*a, *b = i, i
+	p.order(i)
+	p.used++
+	return i
+}
+
+func (p *pendings) order(i int32) {
+	x := &p.rows[i]
+	x.old, x.newer = p.newest, none
+	if p.newest != none {
+		p.rows[p.newest].newer = i
+	} else {
+		p.oldest = i
+	}
+	p.newest = i
+}
+
+func (p *pendings) unorder(i int32) {
+	x := &p.rows[i]
+	if x.newer != none {
+		p.rows[x.newer].old = x.old
+	} else {
+		p.newest = x.old
+	}
+	if x.old != none {
+		p.rows[x.old].newer = x.newer
+	} else {
+		p.oldest = x.newer
+	}
+}
+
+// refresh makes a request as if it had come now.
+func (p *pendings) refresh(now clock.Time, i int32) {
+	p.unorder(i)
+	p.order(i)
+	p.rows[i].since = now
+}
+
+func (p *pendings) remove(i int32) {
+	x := &p.rows[i]
+	a := &p.byReq[x.reqHash&uint64(len(p.byReq)-1)]
+	for *a != i {
+		a = &p.rows[*a].nextReq
+	}
+	*a = x.nextReq
+	b := &p.byKey[x.hash&uint64(len(p.byKey)-1)]
+	for *b != i {
+		b = &p.rows[*b].nextKey
+	}
+	*b = x.nextKey
+	p.unorder(i)
+	p.used--
+	x.nextReq, p.free = p.free, i
+}
+
+func (p *pendings) clear() {
+	for p.oldest != none {
+		p.remove(p.oldest)
+	}
+}
+
+// sender is a session, and its highest number so far.
+type sender struct {
+	device, client [4]byte
+	port, last     uint16
+	used           clock.Time // 0: none
+}
+
+const ways = 4
+
+// senders are sessions in sets of places; the one that was not heard of for the
+// longest makes room.
+type senders struct {
+	rows []sender
+	mask uint64
+}
+
+func newSenders(n int) senders {
+	n = ceil2((n + ways - 1) / ways)
+	return senders{make([]sender, n*ways), uint64(n - 1)}
+}
+
+// span is how far the numbers of a session's requests under way may be apart:
+// repetitions of those that nobody noted are below its first by no more.
+const span = 64
+
+// fresh notes a request, and reports whether its number is above all earlier ones of
+// its session, also of those that went before it was known.
+func (s *senders) fresh(now clock.Time, r *request) bool {
+	q := *r
+	q.id = 0
+	set := s.rows[(q.hash()>>32&s.mask)*ways:][:ways]
+	oldest := &set[0]
+	for i := range set {
+		x := &set[i]
+		if x.used != 0 && x.device == r.device && x.client == r.client && x.port == r.port {
+			x.used = now
+			if int16(r.id-x.last) <= 0 {
+				return false
+			}
+			x.last = r.id
+			return true
+		}
+		if x.used < oldest.used {
+			oldest = x
+		}
+	}
+	*oldest = sender{r.device, r.client, r.port, r.id + span, max(now, 1)}
+	return false
+}
