@@ -1,0 +1,294 @@
+package napt
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+const (
+	reasonOut graph.Reason = iota
+	reasonIn
+	reasonHairpin
+	reasonErrorOut
+	reasonErrorIn
+	reasonLater
+	reasonARP
+	reasonNotIP
+	reasonIPv6
+	reasonNotPrivate
+	reasonLocal
+	reasonNotOurs
+	reasonNotOursDropped
+	reasonMalformed
+	reasonNoMapping
+	reasonNoSession
+	reasonFiltered
+	reasonExhausted
+	reasonHost
+	reasonFull
+	reasonProtocol
+	reasonRoCE
+	reasonICMP
+	reasonUnrelated
+	reasonStray
+	numReasons
+
+	// lastRewritten: up to it the frame was changed.
+	lastRewritten = reasonARP
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonOut:            {Name: "outward", Help: "from a private address: got a public one"},
+	reasonIn:             {Name: "inward", Help: "to a public address: got the private one"},
+	reasonHairpin:        {Name: "hairpin", Help: "from a private address to another by its public one: both translated"},
+	reasonErrorOut:       {Name: "error-outward", Help: "an ICMP error from a private address: translated with what it quotes"},
+	reasonErrorIn:        {Name: "error-inward", Help: "an ICMP error to a public address: translated with what it quotes"},
+	reasonLater:          {Name: "later-fragment", Help: "a fragment of a datagram whose first one was translated: so is it"},
+	reasonARP:            {Name: "arp-answered", Help: "an ARP request for a public address: made into the answer (mac=)"},
+	reasonNotIP:          {Name: "not-ip", Help: "no IP datagram: passed"},
+	reasonIPv6:           {Name: "ipv6", Help: "IPv6: passed"},
+	reasonNotPrivate:     {Name: "not-private", Help: "on the private side, and from no private address (private=): passed"},
+	reasonLocal:          {Name: "local", Help: "to a multicast, broadcast or link-local address: passed"},
+	reasonNotOurs:        {Name: "not-public", Help: "on the public side, and to none of the public addresses: passed (others=)"},
+	reasonNotOursDropped: {Name: "not-public-dropped", Help: "on the public side, and to none of the public addresses: dropped (others=)"},
+	reasonMalformed:      {Name: "malformed", Help: "a header contradicts itself or is cut short, or there are more than two VLAN tags: dropped"},
+	reasonNoMapping:      {Name: "no-mapping", Help: "to a public port that is nobody's, or TCP in the middle of a connection that is not known: dropped"},
+	reasonNoSession:      {Name: "no-session", Help: "TCP in the middle of a connection that this end does not have: dropped"},
+	reasonFiltered:       {Name: "filtered", Help: "from who was not sent to (filter=): dropped"},
+	reasonExhausted:      {Name: "ports-exhausted", Help: "no public port is free: dropped"},
+	reasonHost:           {Name: "host-limit", Help: "its private address has too many mappings (per-host=): dropped"},
+	reasonFull:           {Name: "full", Help: "no room for another mapping or session: dropped"},
+	reasonProtocol:       {Name: "other-protocol", Help: "of a protocol without ports: dropped"},
+	reasonRoCE:           {Name: "roce", Help: "RoCEv2, whose ICRC covers addresses and ports: dropped"},
+	reasonICMP:           {Name: "other-icmp", Help: "ICMP other than queries and errors, as a redirect: dropped"},
+	reasonUnrelated:      {Name: "unrelated", Help: "an ICMP error that quotes nothing that was translated: dropped"},
+	reasonStray:          {Name: "stray-fragment", Help: "a fragment of a datagram whose first one has not passed: dropped"},
+}
+
+const (
+	ctrNew counter.ID = iota
+	ctrOver
+	ctrMappings
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrNew:      {Name: "mappings-made", Help: "private ends that got a public port"},
+	ctrOver:     {Name: "timed-out", Help: "mappings forgotten because their time was over"},
+	ctrMappings: {Name: "mappings", Help: "mappings that are there, when last looked at"},
+}
+
+// Kind declares napt.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "napt",
+		Summary: "shares public IPv4 addresses among private hosts (NAPT)",
+		Doc: `Port a is the private side, port b the public one. TCP, UDP and ICMP queries
+from private addresses (private=) leave with a public address and port; what comes
+to these goes back to who has them. Two private hosts reach each other by their
+public ends, too.
+
+A private end has one public end, whoever it talks to (endpoint-independent mapping,
+RFC 4787), with its own port where that is free. Who may answer is what filter= says:
+endpoint (anyone), address (hosts that were sent to) or port (host and port).
+
+What a private host sends and cannot be translated is dropped: another protocol than
+TCP, UDP and ICMP, RoCEv2, fragments without their first one. IPv6 passes.
+
+With mac=, frames to b come from that address, and ARP requests for the public
+addresses are answered with it. Without, whoever routes to them needs an entry with
+any MAC behind port a.
+
+  quillon run --inline eth1,eth2 --nf napt,public=198.51.100.1,mac=02:00:00:00:00:01
+  quillon run --inline eth1,eth2 --nf napt,public=198.51.100.1+198.51.100.2,filter=endpoint`,
+		In:  []string{"a", "b"},
+		Out: []string{"a", "b"},
+		Params: []graph.Param{
+			{Name: "public", Help: "public addresses, joined by +; needed"},
+			{Name: "ports", Default: "1024-65535", Help: "public ports that may be given out"},
+			{Name: "private", Default: "10.0.0.0/8+172.16.0.0/12+192.168.0.0/16+100.64.0.0/10", Help: "private prefixes, joined by +"},
+			{Name: "mac", Default: "none", Help: "MAC address on the public side"},
+			{Name: "filter", Default: "address", Help: "who may answer: endpoint, address or port"},
+			{Name: "others", Default: "pass", Help: "IPv4 from b to other than public addresses: pass or drop"},
+			{Name: "mappings", Default: "65536", Help: "private ends that there is room for, about 60 bytes each; with another number all starts anew"},
+			{Name: "sessions", Default: "131072", Help: "TCP connections and permissions that there is room for, about 50 bytes each"},
+			{Name: "per-host", Default: "none", Help: "mappings of a private address at most"},
+			{Name: "udp-idle", Default: "5m", Help: "a UDP mapping is forgotten after so long without a packet of its host"},
+			{Name: "icmp-idle", Default: "1m", Help: "one of an ICMP query is"},
+			{Name: "tcp-idle", Default: "2h4m", Help: "an open TCP connection is forgotten after so long without a packet"},
+			{Name: "tcp-trans", Default: "4m", Help: "one that is not open yet, or closing, is"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
+			s, err := parse(args)
+			if err != nil {
+				return nil, err
+			}
+			return newApp(s, env), nil
+		},
+	}
+}
+
+// Filtering.
+const (
+	byEndpoint = iota
+	byAddress
+	byPort
+)
+
+// prefix of private addresses.
+type prefix struct{ addr, mask uint32 }
+
+// settings are the parsed arguments.
+type settings struct {
+	public             []uint32
+	ports              [2]uint16
+	private            []prefix
+	mac                [6]byte
+	filter             int
+	dropOthers         bool
+	mappings, sessions int
+	perHost            int // 0: no limit
+	udpIdle, icmpIdle  time.Duration
+	tcpIdle, tcpTrans  time.Duration
+}
+
+// same reports whether a state made for o does for s.
+func (s *settings) same(o *settings) bool {
+	return slices.Equal(s.public, o.public) && s.ports == o.ports && s.mappings == o.mappings && s.sessions == o.sessions
+}
+
+func (a *app) isPrivate(addr uint32) bool {
+	for _, p := range a.private {
+		if addr&p.mask == p.addr {
+			return true
+		}
+	}
+	return false
+}
+
+func addrOf(v uint32) netip.Addr { return netip.AddrFrom4([4]byte(be.AppendUint32(nil, v))) }
+
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return be.Uint32(b[:])
+}
+
+const maxPublic = 64
+
+// longest is the longest time that may be set.
+const longest = 10 * 365 * 24 * time.Hour
+
+func parse(args graph.Args) (settings, error) {
+	s := settings{ports: [2]uint16{1024, 65535}, filter: byAddress, mappings: 65536, sessions: 131072,
+		udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute}
+	all := graph.Args{"private": "10.0.0.0/8+172.16.0.0/12+192.168.0.0/16+100.64.0.0/10"}
+	for name, v := range args {
+		all[name] = v
+	}
+	count := func(v string) (int, error) {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > 1<<24 {
+			return 0, fmt.Errorf("want a number from 1 to %d", 1<<24)
+		}
+		return n, nil
+	}
+	long := func(v string) (time.Duration, error) {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 || d > longest {
+			return 0, fmt.Errorf("want a duration such as 5m")
+		}
+		return d, nil
+	}
+	for name, v := range all {
+		var err error
+		switch name {
+		case "public":
+			for x := range strings.SplitSeq(v, "+") {
+				a, e := netip.ParseAddr(x)
+				switch {
+				case e != nil || !a.Is4() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+					err = fmt.Errorf("%q is not the IPv4 address of a host", x)
+				case slices.Contains(s.public, number(a)):
+					err = fmt.Errorf("%s is there twice", x)
+				default:
+					s.public = append(s.public, number(a))
+				}
+				if err != nil {
+					break
+				}
+			}
+			if err == nil && len(s.public) > maxPublic {
+				err = fmt.Errorf("at most %d addresses", maxPublic)
+			}
+		case "ports":
+			from, to, _ := strings.Cut(v, "-")
+			lo, e1 := strconv.ParseUint(from, 10, 16)
+			hi, e2 := strconv.ParseUint(to, 10, 16)
+			if s.ports = [2]uint16{uint16(lo), uint16(hi)}; e1 != nil || e2 != nil || lo < 1 || hi < lo {
+				err = fmt.Errorf("want two numbers from 1 to 65535, such as 1024-65535")
+			}
+		case "private":
+			for x := range strings.SplitSeq(v, "+") {
+				p, e := netip.ParsePrefix(x)
+				if e != nil || !p.Addr().Is4() || p != p.Masked() {
+					err = fmt.Errorf("%q is no IPv4 prefix without bits behind it", x)
+					break
+				}
+				s.private = append(s.private, prefix{number(p.Addr()), uint32(uint64(0xFFFFFFFF) << (32 - p.Bits()))})
+			}
+		case "mac":
+			if v == "none" {
+				break
+			}
+			m, e := net.ParseMAC(v)
+			if e != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {
+				err = fmt.Errorf("want the MAC address of a host")
+				break
+			}
+			s.mac = [6]byte(m)
+		case "filter":
+			if s.filter = slices.Index([]string{"endpoint", "address", "port"}, v); s.filter < 0 {
+				err = fmt.Errorf("want endpoint, address or port")
+			}
+		case "others":
+			if s.dropOthers = v == "drop"; v != "drop" && v != "pass" {
+				err = fmt.Errorf("want pass or drop")
+			}
+		case "mappings":
+			s.mappings, err = count(v)
+		case "sessions":
+			s.sessions, err = count(v)
+		case "per-host":
+			if v != "none" {
+				s.perHost, err = count(v)
+			}
+		case "udp-idle":
+			s.udpIdle, err = long(v)
+		case "icmp-idle":
+			s.icmpIdle, err = long(v)
+		case "tcp-idle":
+			s.tcpIdle, err = long(v)
+		case "tcp-trans":
+			s.tcpTrans, err = long(v)
+		default:
+			return s, fmt.Errorf("napt: no argument %q", name)
+		}
+		if err != nil {
+			return s, fmt.Errorf("napt: %s=%s: %w", name, v, err)
+		}
+	}
+	if len(s.public) == 0 {
+		return s, fmt.Errorf("napt: public= is missing: the public addresses")
+	}
+	return s, nil
+}

@@ -1,0 +1,571 @@
+package napt
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Ports.
+const (
+	portA = 0 // private
+	portB = 1 // public
+)
+
+// verdict is what becomes of a frame: it leaves by out, or is dropped.
+type verdict struct {
+	out    int
+	reason graph.Reason
+}
+
+// drop is a verdict's out.
+const drop = -1
+
+// app is NAPT in one worker.
+type app struct {
+	settings
+	index           map[uint32]uint16 // of public addresses
+	st              *state
+	seed            uint64
+	worker, workers int
+	now             clock.Time
+	begun           bool
+}
+
+func newApp(s settings, env graph.Env) *app {
+	a := &app{settings: s, worker: env.Worker, workers: max(1, env.Workers), index: map[uint32]uint16{}}
+	for i, x := range s.public {
+		a.index[x] = uint16(i)
+	}
+	mk := func() any { return newState(&s, a.workers) }
+	if env.Share == nil {
+		a.st = mk().(*state)
+	} else {
+		a.st = env.Share(mk).(*state)
+	}
+	return a
+}
+
+// Takes implements graph.Picky: what there is room for, and what is given out,
+// cannot be changed.
+func (a *app) Takes(args graph.Args) bool {
+	s, err := parse(args)
+	return err == nil && s.same(&a.settings)
+}
+
+// Reconfigure implements graph.Reconfigurer.
+func (a *app) Reconfigure(args graph.Args) error {
+	s, err := parse(args)
+	if err != nil {
+		return err
+	}
+	a.settings = s
+	return nil
+}
+
+// begin is the first breath.
+func (a *app) begin(now clock.Time, r *rand.Rand) {
+	a.begun, a.now = true, now
+	st := a.st
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.begun {
+		st.begun, st.seed = true, r.Uint64()
+		for i := range st.shards {
+			st.shards[i].random = r.Uint64()
+		}
+		if st.pending != nil {
+			a.seed = st.seed
+			a.restore(*st.pending)
+			st.pending = nil
+		}
+	}
+	a.seed = st.seed
+}
+
+// sweepTime is how long it takes to look at all places, and sweepSteps in how many
+// steps at most.
+const sweepTime, sweepSteps = 16 * time.Second, 1024
+
+// Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
+func (a *app) Tick(c *graph.Ctx) clock.Time {
+	if !a.begun {
+		a.begin(c.Now(), c.Rand())
+	}
+	a.now = c.Now()
+	steps := min(sweepSteps, a.st.shards[0].mappings.Places()/flow.Ways)
+	gone, here := 0, 0
+	for i := a.worker; i < len(a.st.shards); i += a.workers {
+		s := a.st.take(i)
+		gone += a.st.sweep(s, steps, a.now, a.seed)
+		here += s.mappings.Len()
+		a.st.give(s)
+	}
+	c.Count(ctrOver, uint64(gone))
+	c.Set(ctrMappings, uint64(here))
+	return a.now.Add(sweepTime / time.Duration(steps))
+}
+
+// Push implements graph.App.
+func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	if !a.begun {
+		a.begin(c.Now(), c.Rand())
+	}
+	a.now = c.Now()
+	for _, x := range b.Bufs() {
+		v := a.one(c, in, x.Bytes())
+		if v.out == drop {
+			c.Drop(x, v.reason)
+			continue
+		}
+		was := x.Verdict
+		if v.reason <= lastRewritten {
+			was = packet.Rewritten
+		}
+		c.Mark(x, was, v.reason)
+		c.Emit(v.out, x)
+	}
+}
+
+func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
+	var d hdr.Layers
+	if !hdr.Walk(b, &d) || d.Malformed() {
+		return verdict{drop, reasonMalformed}
+	}
+	switch {
+	case d.EtherType == hdr.EtherARP && a.mac != [6]byte{}:
+		return a.arp(in, b, &d)
+	case d.L3 == 0:
+		return verdict{1 - in, reasonNotIP}
+	case d.Family() == hdr.NetIPv6:
+		return verdict{1 - in, reasonIPv6}
+	}
+	src, dst := be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:])
+	if in == portB {
+		if _, ours := a.index[dst]; !ours {
+			if a.dropOthers {
+				return verdict{drop, reasonNotOursDropped}
+			}
+			return verdict{portA, reasonNotOurs}
+		}
+	} else {
+		switch {
+		case !a.isPrivate(src):
+			return verdict{portB, reasonNotPrivate}
+		case dst >= 0xE0000000 || dst>>16 == 0xA9FE: // multicast, broadcast, link-local
+			return verdict{portB, reasonLocal}
+		}
+	}
+	if !d.Fragment {
+		return a.whole(c, in, b, &d, nil)
+	}
+	k, _ := flow.Fragment(b, &d)
+	k.Tag = d.VID | uint16(in)<<15
+	hash := k.Hash(a.seed)
+	shard := int(hash & uint64(len(a.st.shards)-1))
+	var f later
+	if d.L4 != 0 {
+		v := a.whole(c, in, b, &d, &f)
+		if v.out != drop {
+			f.until, f.out = a.now.Add(laterTime), uint8(v.out)
+			s := a.st.take(shard)
+			s.note(&k, hash, f)
+			a.st.give(s)
+		}
+		return v
+	}
+	s := a.st.take(shard)
+	i := s.later.Find(&k, hash)
+	if i >= 0 {
+		f = s.later.At(i).Val
+	}
+	a.st.give(s)
+	if i < 0 || f.until < a.now {
+		return verdict{drop, reasonStray}
+	}
+	readdress(b, &d, source, f.src)
+	readdress(b, &d, destination, f.dst)
+	a.frame(b, in, int(f.out), f.mac)
+	return verdict{int(f.out), reasonLater}
+}
+
+// frame sets MAC addresses of a frame that came from in and leaves by out; host
+// is that of the private end that it goes to.
+func (a *app) frame(b []byte, in, out int, host [6]byte) {
+	eth := hdr.Ethernet(b)
+	if out == portB {
+		if a.mac != [6]byte{} {
+			eth.SetSrc(a.mac)
+		}
+		return
+	}
+	if in == portA { // as from the router that it was sent to
+		eth.SetSrc(eth.Dst())
+	}
+	eth.SetDst(host)
+}
+
+// whole is what becomes of a datagram, or of the first fragment of one: of which f
+// then gets the addresses.
+func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers, f *later) verdict {
+	class, least := 0, hdr.UDPLen
+	switch d.Proto {
+	case hdr.ProtoTCP:
+		class, least = classTCP, hdr.TCPLen
+	case hdr.ProtoUDP:
+		class = classUDP
+	case hdr.ProtoICMP:
+		class = classICMP
+	default:
+		return verdict{drop, reasonProtocol}
+	}
+	if d.End < d.L4+least {
+		return verdict{drop, reasonMalformed}
+	}
+	if class == classICMP {
+		if flow.IsError(hdr.NetIPv4, b[d.L4]) {
+			return a.about(in, b, d)
+		}
+		if _, _, ok := flow.Query(hdr.NetIPv4, b[d.L4]); !ok {
+			return verdict{drop, reasonICMP}
+		}
+	} else if class == classUDP && in == portA && be.Uint16(b[d.L4+2:]) == hdr.RoCEv2Port {
+		return verdict{drop, reasonRoCE}
+	}
+	out, reason := portB, reasonOut
+	var host [6]byte
+	if in == portA {
+		if r := a.outward(c, b, d, class); r != reasonOut {
+			return verdict{drop, r}
+		}
+		if _, ours := a.index[be.Uint32(b[d.L3+16:])]; ours {
+			out, reason = portA, reasonHairpin
+		}
+	} else {
+		out, reason = portA, reasonIn
+	}
+	if out == portA {
+		var r graph.Reason
+		if host, r = a.inward(b, d, class); r != reasonIn {
+			return verdict{drop, r}
+		}
+	}
+	if f != nil {
+		f.src, f.dst, f.mac = be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), host
+	}
+	a.frame(b, in, out, host)
+	return verdict{out, reason}
+}
+
+// flagsOf are the TCP flags of a datagram; 0 of others.
+func flagsOf(b []byte, d *hdr.Layers) uint8 {
+	if d.Proto != hdr.ProtoTCP {
+		return 0
+	}
+	return hdr.TCP(b[d.L4:]).Flags()
+}
+
+const (
+	tcpFIN = 1
+	tcpSYN = 2
+	tcpRST = 4
+	tcpACK = 16
+)
+
+// outward gives a datagram its public source.
+func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Reason {
+	k := private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vid: d.VID, class: uint32(class)}
+	n := a.st.shardOf(k.port)
+	s := a.st.take(n)
+	defer a.st.give(s)
+	hash := k.hash(a.seed)
+	i := s.mappings.Find(&k, hash)
+	flags := flagsOf(b, d)
+	if i < 0 {
+		if class == classTCP && flags&(tcpSYN|tcpACK|tcpRST) != tcpSYN {
+			return reasonNoMapping // in the middle of a connection that nobody knows
+		}
+		var r graph.Reason
+		if i, r = a.assign(s, &k, hash); i < 0 {
+			return r
+		}
+		c.Count(ctrNew, 1)
+	}
+	m := &s.mappings.At(i).Val
+	m.mac = hdr.Ethernet(b).Src()
+	p := peer{mapping: uint32(i), addr: be.Uint32(b[d.L3+16:])}
+	if class != classICMP {
+		p.port = be.Uint16(b[portAt(d, destination):])
+	}
+	patience := a.udpIdle
+	switch class {
+	case classICMP:
+		patience = a.icmpIdle
+	case classTCP:
+		patience = a.tcpTrans
+		p.kind = tcpSession
+		if x := s.touch(&p, a.now, a.seed); x == nil {
+			return reasonFull
+		} else {
+			a.follow(x, flags, synOut)
+		}
+	}
+	if m.until = max(m.until, a.now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
+		p.kind = mayPort
+		if a.filter == byAddress || class == classICMP {
+			p.kind, p.port = mayAddress, 0
+		}
+		x := s.touch(&p, a.now, a.seed)
+		if x == nil {
+			return reasonFull
+		}
+		x.until = max(x.until, a.now.Add(patience))
+	}
+	rewrite(b, d, source, a.public[m.public], m.port)
+	return reasonOut
+}
+
+// follow notes flags of a TCP segment in one direction.
+func (a *app) follow(x *session, flags, syn uint8) {
+	switch {
+	case flags&tcpRST != 0:
+		x.flags |= rst
+	case flags&tcpSYN != 0:
+		if x.flags&(fin|rst) != 0 && flags&tcpACK == 0 {
+			x.flags = 0 // its ports are used again
+		}
+		x.flags |= syn
+	case flags&tcpFIN != 0:
+		x.flags |= fin
+	case syn == synOut:
+		x.flags &^= rst // the private end has not taken it for one
+	}
+	patience := a.tcpTrans
+	if x.flags == synOut|synIn {
+		patience = a.tcpIdle
+	}
+	x.until = a.now.Add(patience)
+}
+
+// assign makes a mapping; its place is negative when there is none, and why.
+func (a *app) assign(s *shard, k *private, hash uint64) (int, graph.Reason) {
+	host := hostHash(k, a.seed)
+	if a.perHost > 0 && s.hosts.Of(host) >= max(1, a.perHost/len(a.st.shards)) {
+		return -1, reasonHost
+	}
+	first := int(hdr.Fold(a.seed, uint64(k.addr)) >> 32 % uint64(len(a.public)))
+	for n := range a.public {
+		which := (first + n) % len(a.public)
+		pool := &s.pools[which][k.class]
+		at := pool.pick(a.st.index(k.port), s.next())
+		if at < 0 {
+			continue
+		}
+		i := s.mappings.Add(k, hash)
+		if i < 0 && a.st.room(s, hash, a.now, a.seed) {
+			i = s.mappings.Add(k, hash)
+		}
+		if i < 0 {
+			pool.release(at)
+			return -1, reasonFull
+		}
+		s.hosts.Add(host)
+		pool.mapping[at] = uint32(i) + 1
+		m := &s.mappings.At(i).Val
+		m.public, m.port = uint16(which), a.st.port(a.st.shardOf(k.port), at)
+		return i, 0
+	}
+	return -1, reasonExhausted
+}
+
+// find is the place of the mapping that has a public address and port; negative:
+// there is none, or it is over.
+func (a *app) find(s *shard, addr uint32, port uint16, class int) int {
+	which, ok := a.index[addr]
+	if !ok {
+		return -1
+	}
+	i := int(s.pools[which][class].mapping[a.st.index(port)]) - 1
+	if i >= 0 && s.mappings.At(i).Val.over(a.now) {
+		return -1
+	}
+	return i
+}
+
+// inward gives a datagram its private destination, and says where that is.
+func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.Reason) {
+	port := be.Uint16(b[portAt(d, destination):])
+	s := a.st.take(a.st.shardOf(port))
+	defer a.st.give(s)
+	i := a.find(s, be.Uint32(b[d.L3+16:]), port, class)
+	if i < 0 || s.mappings.At(i).Key.vid != d.VID {
+		return host, reasonNoMapping
+	}
+	p := peer{mapping: uint32(i), addr: be.Uint32(b[d.L3+12:])}
+	if class != classICMP {
+		p.port = be.Uint16(b[portAt(d, source):])
+	}
+	if class == classTCP {
+		p.kind = tcpSession
+		x := s.has(&p, a.now, a.seed)
+		if x == nil {
+			switch {
+			case flagsOf(b, d)&(tcpSYN|tcpACK|tcpRST) != tcpSYN:
+				return host, reasonNoSession
+			case !a.admits(s, &p, class):
+				return host, reasonFiltered
+			}
+			if x = s.touch(&p, a.now, a.seed); x == nil {
+				return host, reasonFull
+			}
+		}
+		a.follow(x, flagsOf(b, d), synIn)
+	} else if !a.admits(s, &p, class) {
+		return host, reasonFiltered
+	}
+	m := s.mappings.At(i)
+	rewrite(b, d, destination, m.Key.addr, m.Key.port)
+	return m.Val.mac, reasonIn
+}
+
+// admits reports whether the filter lets a peer answer that has no session.
+func (a *app) admits(s *shard, p *peer, class int) bool {
+	q := *p
+	switch {
+	case a.filter == byEndpoint:
+		return true
+	case a.filter == byAddress || class == classICMP:
+		q.kind, q.port = mayAddress, 0
+	case class == classTCP:
+		return false // it would have a session
+	default:
+		q.kind = mayPort
+	}
+	return s.has(&q, a.now, a.seed) != nil
+}
+
+// about is what becomes of an ICMP error: what it quotes is a packet of a mapping,
+// and both are translated.
+func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
+	var q hdr.Layers
+	// It goes to who sent what it quotes.
+	if !flow.Quoted(b, d, &q) || be.Uint32(b[q.L3+12:]) != be.Uint32(b[d.L3+16:]) {
+		return verdict{drop, reasonUnrelated}
+	}
+	class := classICMP
+	switch q.Proto {
+	case hdr.ProtoTCP:
+		class = classTCP
+	case hdr.ProtoUDP:
+		class = classUDP
+	case hdr.ProtoICMP:
+		if _, _, ok := flow.Query(hdr.NetIPv4, b[q.L4]); !ok {
+			return verdict{drop, reasonUnrelated} // no errors about errors
+		}
+	default:
+		return verdict{drop, reasonUnrelated}
+	}
+	out, reason := portB, reasonErrorOut
+	if in == portA {
+		// What a private host got, it got at the end that is its mapping's.
+		k := private{addr: be.Uint32(b[q.L3+16:]), port: be.Uint16(b[portAt(&q, destination):]), vid: d.VID, class: uint32(class)}
+		s := a.st.take(a.st.shardOf(k.port))
+		i := s.mappings.Find(&k, k.hash(a.seed))
+		var m mapping
+		if i >= 0 {
+			m = s.mappings.At(i).Val
+		}
+		a.st.give(s)
+		if i < 0 || m.over(a.now) {
+			return verdict{drop, reasonUnrelated}
+		}
+		requote(b, d, &q, destination, a.public[m.public], m.port)
+		readdress(b, d, source, a.public[m.public])
+		if _, ours := a.index[be.Uint32(b[d.L3+16:])]; ours {
+			out = portA
+		}
+	} else {
+		out, reason = portA, reasonErrorIn
+	}
+	var host [6]byte
+	if out == portA {
+		port := be.Uint16(b[portAt(&q, source):])
+		s := a.st.take(a.st.shardOf(port))
+		defer a.st.give(s)
+		i := a.find(s, be.Uint32(b[d.L3+16:]), port, class)
+		if i < 0 || s.mappings.At(i).Key.vid != d.VID {
+			return verdict{drop, reasonUnrelated}
+		}
+		p := peer{mapping: uint32(i), addr: be.Uint32(b[q.L3+16:]), kind: tcpSession}
+		if class != classICMP {
+			p.port = be.Uint16(b[portAt(&q, destination):])
+		}
+		if class == classTCP && s.has(&p, a.now, a.seed) == nil || class != classTCP && !a.admits(s, &p, class) {
+			return verdict{drop, reasonUnrelated}
+		}
+		m := s.mappings.At(i)
+		requote(b, d, &q, source, m.Key.addr, m.Key.port)
+		readdress(b, d, destination, m.Key.addr)
+		host = m.Val.mac
+	}
+	a.frame(b, in, out, host)
+	return verdict{out, reason}
+}
+
+// arp answers who asks for a public address.
+func (a *app) arp(in int, b []byte, d *hdr.Layers) verdict {
+	if len(b) >= d.Net+hdr.ARPLen {
+		if p := hdr.ARP(b[d.Net:]); p.Valid() && p.Op() == 1 && p.SPA() != p.TPA() {
+			t := p.TPA().As4()
+			if _, ours := a.index[be.Uint32(t[:])]; ours {
+				asker, spa := p.SHA(), p.SPA()
+				p.Encode(&hdr.ARPFields{Op: 2, SHA: a.mac, SPA: p.TPA(), THA: asker, TPA: spa})
+				eth := hdr.Ethernet(b)
+				eth.SetDst(asker)
+				eth.SetSrc(a.mac)
+				return verdict{in, reasonARP}
+			}
+		}
+	}
+	return verdict{1 - in, reasonNotIP}
+}
+
+// Report implements graph.Reporter.
+func (a *app) Report() any {
+	type pools struct {
+		Address string `json:"address"`
+		TCP     int    `json:"free_tcp_ports"`
+		UDP     int    `json:"free_udp_ports"`
+		ICMP    int    `json:"free_icmp_identifiers"`
+	}
+	type report struct {
+		Mappings int     `json:"mappings"`
+		Sessions int     `json:"sessions"`
+		Bytes    int     `json:"bytes"` // of memory
+		Public   []pools `json:"public"`
+	}
+	r := report{Public: make([]pools, len(a.public))}
+	for i := a.worker; i < len(a.st.shards); i += a.workers {
+		s := a.st.take(i)
+		r.Mappings += s.mappings.Len()
+		r.Sessions += s.sessions.Len()
+		r.Bytes += s.mappings.Bytes() + s.sessions.Bytes() + s.later.Bytes()
+		for p := range s.pools {
+			x := &r.Public[p]
+			x.Address = addrOf(a.public[p]).String()
+			x.TCP += s.pools[p][classTCP].free
+			x.UDP += s.pools[p][classUDP].free
+			x.ICMP += s.pools[p][classICMP].free
+			for class := range s.pools[p] {
+				r.Bytes += 4*len(s.pools[p][class].mapping) + 8*len(s.pools[p][class].used)
+			}
+		}
+		a.st.give(s)
+	}
+	return r
+}

@@ -1,0 +1,87 @@
+package napt
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// Ends of a datagram, as offsets of their address from the IP header and of their
+// port from the transport header.
+const (
+	source      = 0
+	destination = 1
+)
+
+// addressAt and portAt are where an end is: in a frame, of the datagram d.
+func addressAt(d *hdr.Layers, end int) int { return d.L3 + 12 + 4*end }
+
+func portAt(d *hdr.Layers, end int) int {
+	if d.Proto == hdr.ProtoICMP {
+		return d.L4 + 4 // the identifier, in both directions
+	}
+	return d.L4 + 2*end
+}
+
+// sumAt is where the transport's checksum is.
+func sumAt(d *hdr.Layers) int {
+	switch d.Proto {
+	case hdr.ProtoTCP:
+		return d.L4 + 16
+	case hdr.ProtoUDP:
+		return d.L4 + 6
+	}
+	return d.L4 + 2
+}
+
+// readdress writes an address into the IP header alone.
+func readdress(b []byte, d *hdr.Layers, end int, addr uint32) {
+	at := addressAt(d, end)
+	ip := hdr.IPv4(b[d.L3:])
+	ip.SetChecksum(hdr.PatchChecksum32(ip.Checksum(), be.Uint32(b[at:]), addr))
+	be.PutUint32(b[at:], addr)
+}
+
+// rewrite writes address and port of an end, and adapts the checksums (RFC 1624).
+func rewrite(b []byte, d *hdr.Layers, end int, addr uint32, port uint16) {
+	at := sumAt(d)
+	sum := be.Uint16(b[at:])
+	if d.Proto != hdr.ProtoUDP || sum != 0 {
+		be.PutUint16(b[at:], patched(b, d, end, sum, addr, port))
+	}
+	readdress(b, d, end, addr)
+	be.PutUint16(b[portAt(d, end):], port)
+}
+
+// patched is the transport's checksum sum, after an end of d becomes another.
+func patched(b []byte, d *hdr.Layers, end int, sum uint16, addr uint32, port uint16) uint16 {
+	sum = hdr.PatchChecksum(sum, be.Uint16(b[portAt(d, end):]), port)
+	if d.Proto == hdr.ProtoICMP {
+		return sum // without a pseudo-header
+	}
+	sum = hdr.PatchChecksum32(sum, be.Uint32(b[addressAt(d, end):]), addr)
+	if sum == 0 && d.Proto == hdr.ProtoUDP {
+		return 0xFFFF
+	}
+	return sum
+}
+
+// requote writes address and port of an end of the datagram q that the ICMP error
+// d quotes, with the checksums in the quotation, and adapts the error's own.
+func requote(b []byte, d, q *hdr.Layers, end int, addr uint32, port uint16) {
+	outer := hdr.ICMP(b[d.L4:])
+	sum := outer.Checksum()
+	put := func(at int, v uint16) {
+		sum = hdr.PatchChecksum(sum, be.Uint16(b[at:]), v)
+		be.PutUint16(b[at:], v)
+	}
+	if at := sumAt(q); at+2 <= q.End {
+		if old := be.Uint16(b[at:]); q.Proto != hdr.ProtoUDP || old != 0 {
+			put(at, patched(b, q, end, old, addr, port))
+		}
+	}
+	at := addressAt(q, end)
+	put(q.L3+10, hdr.PatchChecksum32(hdr.IPv4(b[q.L3:]).Checksum(), be.Uint32(b[at:]), addr))
+	put(at, uint16(addr>>16))
+	put(at+2, uint16(addr))
+	put(portAt(q, end), port)
+	outer.SetChecksum(sum)
+}
