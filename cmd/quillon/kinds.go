@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/gobackn"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/kvcache"
+	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/nsh"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
@@ -32,6 +33,7 @@ func kinds() []graph.Kind {
 		*firewall.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),
+		*napt.Kind(),
 		*nsh.Kind(),
 		*snic.Kind(),
 		*vxlan.Kind(),
