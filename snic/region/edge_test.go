@@ -59,6 +59,142 @@ func TestThunderingHerd(t *testing.T) {
 	}
 }
 
+// The least loaded region is switched, not the one that was used less recently.
+func TestLeastLoaded(t *testing.T) {
+	b := newBoard(t, Default(3, 1))
+	for i := range 3 {
+		b.launch(Demand{Chain: i})
+	}
+	b.to(clock.Time(15 * ms))
+	b.drive(clock.Time(25*ms), func(now clock.Time, task int) float64 {
+		switch {
+		case task == 1 && now > clock.Time(22*ms):
+			return gbit // used last, and least
+		case task == 0 || task == 2 && now < clock.Time(24*ms):
+			return 5 * gbit
+		}
+		return 0
+	})
+	b.choice(Demand{Chain: 3, NoPeer: true}, Switch, 1)
+	if d := b.launch(Demand{Chain: 2}); d.Choice != ShareRunning {
+		t.Errorf("%+v", d)
+	}
+}
+
+// Who waits for a small region does not wait for those who need a large one.
+func TestSmallOnesPass(t *testing.T) {
+	cfg := Default(0, 0)
+	cfg.Areas = []int{1, 2}
+	b := newBoard(t, cfg)
+	must(t, b.Add(20, Chain{Area: 2, Tasks: []int{0}}))
+	must(t, b.Add(21, Chain{Area: 2, Tasks: []int{1}}))
+	b.choice(Demand{Chain: 2}, LoadFree, 0)
+	b.choice(Demand{Chain: 20}, LoadFree, 1)
+	again := func(at clock.Duration, chain, region int) {
+		t.Helper()
+		b.to(clock.Time(at * ms))
+		b.Release(b.now, region)
+		b.take()
+		b.choice(Demand{Chain: chain}, Revive, region)
+	}
+	again(12, 2, 0)
+	again(13, 20, 1)
+	b.log = nil
+	b.choice(Demand{Chain: 21, NoPeer: true}, Wait, -1)
+	b.choice(Demand{Chain: 3, NoPeer: true}, Wait, -1)
+	b.to(clock.Time(40 * ms))
+	b.want("17 stop r0 c2", "17 evict r0 c2", "17 load r0 c3", "22 run r0 c3",
+		"22 stop r1 c20", "22 evict r1 c20", "22 load r1 c21", "27 run r1 c21")
+}
+
+func TestPortPriority(t *testing.T) {
+	b := newBoard(t, Default(5, 1))
+	for i := range 4 {
+		b.launch(Demand{Chain: i, Pre: true})
+	}
+	b.launch(Demand{Chain: 2, Pre: true}) // there already: nothing changes
+	b.launch(Demand{Chain: 5})            // goes first
+	b.launch(Demand{Chain: 3})            // goes before 1 and 2 now
+	b.to(clock.Time(40 * ms))
+	b.want("0 load r0 c0", "5 run r0 c0", "5 load r4 c5", "10 run r4 c5", "10 load r3 c3", "15 run r3 c3",
+		"15 load r1 c1", "20 run r1 c1", "20 load r2 c2", "25 run r2 c2")
+}
+
+// The chain's own victim goes before one that has its tasks among others.
+func TestOwnVictim(t *testing.T) {
+	b := newBoard(t, Default(3, 2))
+	must(t, b.Add(20, Chain{Area: 2, Tasks: []int{0, 1}}))
+	b.choice(Demand{Chain: 20}, LoadFree, 0)
+	b.choice(Demand{Chain: 0, Rate: 10 * gbit}, ShareRunning, 0)
+	b.choice(Demand{Chain: 0, Rate: 10 * gbit}, LoadFree, 1)
+	b.to(clock.Time(10 * ms))
+	b.Release(b.now, 0)
+	b.Release(b.now, 1)
+	b.take()
+	b.choice(Demand{Chain: 0}, Revive, 1)
+	b.choice(Demand{Chain: 1}, Revive, 0)
+}
+
+// A chain without state stops as soon as it is empty.
+func TestNothingToSave(t *testing.T) {
+	cfg := Default(1, 1)
+	cfg.Stop = ms
+	b := newBoard(t, cfg)
+	b.launch(Demand{Chain: 0})
+	b.to(clock.Time(10 * ms))
+	b.Release(b.now, 0)
+	b.take()
+	b.want("0 load r0 c0", "5 run r0 c0", "10 stop r0 c0", "10 freed r0")
+}
+
+// What was promised is forgotten when it is measured, or when nothing is left; a
+// region that runs again has no load of the past.
+func TestPromises(t *testing.T) {
+	b := newBoard(t, Default(1, 1))
+	b.launch(Demand{Chain: 0, Rate: 8 * gbit})
+	b.to(clock.Time(5 * ms))
+	b.Sample(b.now)
+	if left := b.Left(0); math.Abs(left-2*gbit) > 1 {
+		t.Errorf("%g left", left)
+	}
+	b.drive(clock.Time(50*ms), func(_ clock.Time, task int) float64 {
+		if task == 0 {
+			return 3 * gbit
+		}
+		return 0
+	})
+	if left := b.Left(0); math.Abs(left-7*gbit) > 0.01*gbit {
+		t.Errorf("%g left", left)
+	}
+	b.Load(0, 0, 100e3)
+	b.Sample(b.now.Add(epoch)) // 40 Gb/s, for a moment
+	if left := b.Left(0); left < 6*gbit || left > 6.9*gbit {
+		t.Errorf("%g left", left)
+	}
+	b.launch(Demand{Chain: 0, Rate: 6 * gbit})
+	b.Release(b.now, 0)
+	b.take()
+	b.choice(Demand{Chain: 0}, Revive, 0)
+	if left := b.Left(0); math.Abs(left-10*gbit) > 1 || b.Region(0).Load != 0 {
+		t.Errorf("%g left, load of %g", left, b.Region(0).Load)
+	}
+}
+
+// A victim that ran again later is more recently used, though no packet came.
+func TestRunningIsUse(t *testing.T) {
+	b := newBoard(t, Default(2, 1))
+	b.launch(Demand{Chain: 0})
+	b.launch(Demand{Chain: 1})
+	b.to(clock.Time(20 * ms))
+	b.Release(b.now, 0)
+	b.Release(b.now, 1)
+	b.take()
+	b.choice(Demand{Chain: 0}, Revive, 0)
+	b.Release(b.now, 0)
+	b.take()
+	b.choice(Demand{Chain: 2}, LoadFree, 1)
+}
+
 func TestQueueFull(t *testing.T) {
 	cfg := Default(1, 1)
 	cfg.Waiting = 2
@@ -130,6 +266,71 @@ func TestStopWaitsForPort(t *testing.T) {
 	b.want("20 load r2 c2", "24 stop r0 c20", "25 run r2 c2", "25 evict r0 c20", "25 load r0 c3", "30 run r0 c3")
 }
 
+// Nor while another demand is the next for the port.
+func TestStopWaitsForQueue(t *testing.T) {
+	cfg := Default(3, 1)
+	cfg.Stop = 4 * ms
+	b := newBoard(t, cfg)
+	b.launch(Demand{Chain: 0})
+	b.to(clock.Time(20 * ms))
+	b.log = nil
+	b.launch(Demand{Chain: 1})
+	b.launch(Demand{Chain: 2})
+	b.to(clock.Time(22 * ms))
+	b.choice(Demand{Chain: 3, NoPeer: true}, Wait, -1)
+	b.to(clock.Time(32 * ms))
+	b.want("20 load r1 c1", "25 run r1 c1", "25 load r2 c2", "26 stop r0 c0", "26 evict r0 c0", "30 run r2 c2", "30 load r0 c3")
+}
+
+// The region of a launch that nobody waits for is taken only if it is large enough.
+func TestTakeBackFits(t *testing.T) {
+	cfg := Default(0, 0)
+	cfg.Areas = []int{2, 2, 1}
+	b := newBoard(t, cfg)
+	must(t, b.Add(20, Chain{Area: 2, Tasks: []int{0}}))
+	must(t, b.Add(21, Chain{Area: 2, Tasks: []int{1}}))
+	must(t, b.Add(22, Chain{Area: 2, Tasks: []int{2}}))
+	b.launch(Demand{Chain: 20, Pre: true})
+	b.launch(Demand{Chain: 21, Pre: true})
+	b.choice(Demand{Chain: 3, Pre: true}, LoadFree, 2)
+	b.choice(Demand{Chain: 22, NoPeer: true}, LoadFree, 1)
+	b.want("0 load r0 c20", "0 revoke r1 c21")
+}
+
+// Launches before demand are given up before those that help an overloaded task,
+// the last one first.
+func TestTakeBackOrder(t *testing.T) {
+	b := newBoard(t, Default(5, 1))
+	b.launch(Demand{Chain: 0})
+	b.to(clock.Time(5 * ms))
+	b.Sample(b.now)
+	load := func(_ clock.Time, task int) float64 {
+		if task == 0 {
+			return 30 * gbit
+		}
+		return 0
+	}
+	b.drive(clock.Time(9*ms), load)
+	b.launch(Demand{Chain: 1})
+	b.choice(Demand{Chain: 2, Pre: true}, LoadFree, 2)
+	b.choice(Demand{Chain: 3, Pre: true}, LoadFree, 3)
+	b.drive(clock.Time(11*ms), load)
+	b.log = nil
+	b.choice(Demand{Chain: 4}, LoadFree, 3)
+	b.choice(Demand{Chain: 5}, LoadFree, 2)
+	b.choice(Demand{Chain: 6}, LoadFree, 4)
+	b.choice(Demand{Chain: 7}, Remote, -1)
+	b.want("11 revoke r3 c3", "11 revoke r2 c2", "11 revoke r4 c0")
+}
+
+// With nothing left, and nothing known of what comes, another instance is better.
+func TestNothingLeft(t *testing.T) {
+	b := newBoard(t, Default(2, 1))
+	b.choice(Demand{Chain: 0, Rate: 10 * gbit}, LoadFree, 0)
+	b.choice(Demand{Chain: 0}, LoadFree, 1)
+	b.choice(Demand{Chain: 0}, ShareRunning, 0)
+}
+
 func TestFailure(t *testing.T) {
 	cfg := Default(0, 0)
 	cfg.Areas = []int{2, 1}
@@ -158,6 +359,19 @@ func TestFailure(t *testing.T) {
 	b.take()
 	b.to(clock.Time(20 * ms))
 	b.want("6 load r0 c3", "6 evict r1 c2", "11 run r0 c3")
+}
+
+// A demand whose region fails is the first of those that wait.
+func TestFailedGoesFirst(t *testing.T) {
+	b := newBoard(t, Default(2, 1))
+	b.choice(Demand{Chain: 0}, LoadFree, 0)
+	b.choice(Demand{Chain: 1}, LoadFree, 1)
+	b.choice(Demand{Chain: 2, NoPeer: true}, Wait, -1)
+	b.Fail(b.now, 1)
+	b.take()
+	b.to(clock.Time(40 * ms))
+	b.want("0 load r0 c0", "0 revoke r1 c1", "5 run r0 c0", "10 stop r0 c0", "10 evict r0 c0", "10 load r0 c1",
+		"15 run r0 c1", "20 stop r0 c1", "20 evict r0 c1", "20 load r0 c2", "25 run r0 c2")
 }
 
 func TestRemove(t *testing.T) {

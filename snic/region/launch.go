@@ -222,7 +222,6 @@ func (f *Fabric) hosting(id int) int {
 			if s.load < b.load {
 				best = i
 			}
-		case b.state == Running:
 		case s.state == Running || f.opens(f.now, i) < f.opens(f.now, best):
 			best = i
 		}

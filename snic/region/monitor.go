@@ -89,7 +89,8 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	}
 	e.bytes = 0
 	e.load += (work/dt - e.load) * weight
-	e.booked -= e.booked * weight
+	// What is promised is measured from when it can be served.
+	e.booked -= e.booked * weight * min(1, float64(now.Sub(e.under))/dt)
 	if e.coming+e.leaving > 0 {
 		return
 	}

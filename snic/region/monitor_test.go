@@ -166,6 +166,99 @@ func TestSpikes(t *testing.T) {
 	}
 }
 
+// What came in the sample that first showed an overload does not count for the
+// period that begins then, however much it was.
+func TestSpikeThenAlmostFull(t *testing.T) {
+	cfg := Default(4, 1)
+	cfg.Backlog = 3 * ms
+	b := wave(t, t, cfg, 1, 200*ms, 0.0001, 0.95, 100, 30*ms)
+	if st := b.Stats(); st.ScaledOut != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// An instance that waits for the port long is the only one that is launched.
+func TestScaleOutWaitsForPort(t *testing.T) {
+	b := newBoard(t, Default(8, 1))
+	b.launch(Demand{Chain: 0})
+	b.to(clock.Time(5 * ms))
+	b.Sample(b.now)
+	b.log = nil
+	load := func(_ clock.Time, task int) float64 {
+		if task == 0 {
+			return 30 * gbit
+		}
+		return 0
+	}
+	b.drive(clock.Time(9*ms), load)
+	for i := 1; i < 5; i++ {
+		b.launch(Demand{Chain: i})
+	}
+	b.drive(clock.Time(33*ms), load)
+	b.want("9 load r1 c1", "10.02 scale out r5 c0 t0", "14 run r1 c1", "14 load r2 c2", "19 run r2 c2", "19 load r3 c3",
+		"24 run r3 c3", "24 load r4 c4", "29 run r4 c4", "29 load r5 c0")
+}
+
+// Of two that are overloaded the first gets the region that is free.
+func TestFirstOverloadedFirst(t *testing.T) {
+	b := newBoard(t, Default(3, 1))
+	b.launch(Demand{Chain: 0})
+	b.launch(Demand{Chain: 1})
+	b.launch(Demand{Chain: 2})
+	b.to(clock.Time(15 * ms))
+	b.Sample(b.now)
+	b.log = nil
+	load := func(now clock.Time, task int) float64 {
+		if task == 1 || task == 0 && now >= clock.Time(16*ms) {
+			return 30 * gbit
+		}
+		return 0
+	}
+	b.drive(clock.Time(23*ms), load)
+	b.Release(b.now, 2)
+	b.take()
+	b.want("20.02 overload t1", "21.02 overload t0", "23 stop r2 c2", "23 scale out r2 c1 t1", "23 evict r2 c2", "23 load r2 c1")
+}
+
+// A bitstream that helps two overloaded tasks is better than one with more load.
+func TestScaleOutHelpsMost(t *testing.T) {
+	b := newBoard(t, Default(5, 3))
+	must(t, b.Add(20, Chain{Area: 3, Tasks: []int{0, 2, 3}}))
+	must(t, b.Add(21, Chain{Area: 2, Tasks: []int{0, 1}}))
+	for i := range 4 {
+		b.launch(Demand{Chain: i})
+	}
+	b.to(clock.Time(20 * ms))
+	b.Sample(b.now)
+	b.log = nil
+	b.drive(clock.Time(26*ms), func(_ clock.Time, task int) float64 {
+		return []float64{11 * gbit, 11 * gbit, 9 * gbit, 9 * gbit, 0, 0, 0, 0}[task]
+	})
+	b.want("25.02 scale out r4 c21 t0", "25.02 load r4 c21")
+}
+
+// A bitstream is chosen that fits where there is room.
+func TestScaleOutFits(t *testing.T) {
+	cfg := Default(0, 0)
+	cfg.Areas = []int{2, 1, 1}
+	b := newBoard(t, cfg)
+	must(t, b.Add(20, Chain{Area: 2, Tasks: []int{0, 1}}))
+	b.launch(Demand{Chain: 20})
+	b.to(clock.Time(5 * ms))
+	b.Sample(b.now)
+	b.log = nil
+	b.drive(clock.Time(12*ms), func(_ clock.Time, task int) float64 {
+		switch task {
+		case 0:
+			return 9 * gbit
+		case 1:
+			return 12 * gbit
+		}
+		return 0
+	})
+	b.want("10.02 scale out r1 c1 t1", "10.02 load r1 c1")
+}
+
 // What was scaled in is a victim: it comes back without PR.
 func TestScaleInAndBack(t *testing.T) {
 	b := newBoard(t, Default(2, 1))

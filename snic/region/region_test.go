@@ -232,8 +232,8 @@ func TestWhichRegion(t *testing.T) {
 	b.choice(Demand{Chain: 12}, LoadFree, 0)
 	b.to(clock.Time(20 * ms))
 	b.drive(clock.Time(21*ms), func(_ clock.Time, task int) float64 {
-		if task == 1 {
-			return 0 // region 2
+		if task == 2 {
+			return 0 // region 0, though it was launched last
 		}
 		return gbit
 	})
@@ -242,8 +242,8 @@ func TestWhichRegion(t *testing.T) {
 	}
 	b.take()
 	b.log = nil
-	b.choice(Demand{Chain: 4}, LoadFree, 2)
-	b.want("21 evict r2 c11", "21 load r2 c4")
+	b.choice(Demand{Chain: 4}, LoadFree, 0)
+	b.want("21 evict r0 c12", "21 load r0 c4")
 }
 
 func TestPreLaunch(t *testing.T) {
