@@ -105,6 +105,7 @@ their service path; the header is taken off.`,
 			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
 		},
 		Reasons: reasons[:],
+		Tables:  tables(),
 		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {
 			s, err := parseArgs(args)
 			if err != nil {
@@ -223,6 +224,31 @@ func parseArgs(args graph.Args) (settings, error) {
 	if s.monitor < load {
 		return s, fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
 	}
+	ids := map[uint32]string{}
+	unique := func(what, name string) error {
+		id := NameID(name)
+		if other, ok := ids[id]; ok {
+			return fmt.Errorf("deployment: %s %s has the same number as %s, %d: choose another name", what, name, other, id)
+		}
+		ids[id] = name
+		return nil
+	}
+	for _, t := range s.deployment.Tasks {
+		if err := unique("task", t.Name); err != nil {
+			return s, err
+		}
+	}
+	clear(ids)
+	for _, t := range s.deployment.Tenants {
+		if err := unique("tenant", t.Name); err != nil {
+			return s, err
+		}
+	}
+	for _, r := range s.deployment.Rules {
+		if r.Priority < 0 {
+			return s, fmt.Errorf("deployment: rule %s: priority %d: want 0 or more", r.Match, r.Priority)
+		}
+	}
 	if n := len(s.deployment.Tasks); n > maxTasks {
 		return s, fmt.Errorf("deployment: %d tasks: at most %d", n, maxTasks)
 	}
@@ -232,7 +258,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	if n := len(s.deployment.Tenants); n > maxTenants {
 		return s, fmt.Errorf("deployment: %d tenants: at most %d", n, maxTenants)
 	}
-	if _, err := s.deployment.Chains(maxChains / 2); err != nil {
+	if _, err := s.deployment.Chains(mostChains); err != nil {
 		return s, err
 	}
 	return s, nil

@@ -48,6 +48,7 @@ type CreditView struct {
 // TaskView is a network task.
 type TaskView struct {
 	Task       string  `json:"task"`
+	ID         uint32  `json:"id"` // in tables
 	Kind       string  `json:"kind"`
 	Throughput int64   `json:"throughput,omitempty"` // of an instance; 0: not limited
 	Instances  int     `json:"instances"`
@@ -70,6 +71,7 @@ type DAGView struct {
 // TenantView is a tenant.
 type TenantView struct {
 	Tenant     string  `json:"tenant"`
+	ID         uint32  `json:"id"` // in tables
 	Weight     float64 `json:"weight"`
 	Share      float64 `json:"share"`                // dominant
 	Grant      float64 `json:"grant"`                // of what it asked for
@@ -140,7 +142,7 @@ func (b *board) Report() any {
 			continue
 		}
 		running, load := b.fabric.Task(n)
-		v.Tasks = append(v.Tasks, TaskView{t.Name, t.Kind, t.Throughput, running, load})
+		v.Tasks = append(v.Tasks, TaskView{t.Name, NameID(t.Name), t.Kind, t.Throughput, running, load})
 	}
 	for i := range b.services {
 		s := &b.services[i]
@@ -167,7 +169,7 @@ func (b *board) Report() any {
 		if n < 0 {
 			continue // not yet in force
 		}
-		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
+		x := TenantView{Tenant: t.Name, ID: NameID(t.Name), Weight: t.Weight, Grant: 1}
 		x.Inside, x.Stored = b.sched.Tenant(n)
 		if b.fair != nil {
 			x.Share, x.Grant = b.fair.Share(n), b.fair.Grant(n)

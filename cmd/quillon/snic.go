@@ -538,7 +538,7 @@ weights first; a tenant that is not there is added.`,
 }
 
 func tenantsText(w io.Writer, all []snic.TenantView) {
-	fmt.Fprintln(w, "TENANT\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING")
+	fmt.Fprintln(w, "TENANT\tNUMBER\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING")
 	for _, t := range all {
 		limit := "-"
 		if t.Limit > 0 {
@@ -548,7 +548,7 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		if by == "" {
 			by = "-"
 		}
-		fmt.Fprintf(w, "%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
+		fmt.Fprintf(w, "%s\t%d\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.ID, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
 	}
 }
 
@@ -616,13 +616,13 @@ func newSNICTasksCmd() *cobra.Command {
 	},
 		func(w io.Writer, v []snic.View) {
 			perWorker(w, len(v), func(i int) {
-				fmt.Fprintln(w, "TASK\tKIND\tINSTANCES\tEACH\tLOAD")
+				fmt.Fprintln(w, "TASK\tNUMBER\tKIND\tINSTANCES\tEACH\tLOAD")
 				for _, t := range v[i].Tasks {
 					each, load := "-", "-"
 					if t.Throughput > 0 {
 						each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
 					}
-					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", t.Task, t.Kind, t.Instances, each, load)
+					fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%s\n", t.Task, t.ID, t.Kind, t.Instances, each, load)
 				}
 			})
 		})
