@@ -586,8 +586,8 @@ func (b *board) enter(i int) {
 		for _, t := range s.tasks {
 			b.fair.Measure(s.tenant, int(t), int64(s.Bytes))
 		}
-		b.fair.Measure(s.tenant, len(b.running)+s.In, int64(s.Bytes))
-		b.fair.Measure(s.tenant, len(b.running)+b.c.SNIC.Ports+s.Out, int64(s.Bytes))
+		b.fair.Measure(s.tenant, len(b.running)+s.In, int64(s.Bytes+wireOverhead))
+		b.fair.Measure(s.tenant, len(b.running)+b.c.SNIC.Ports+s.Out, int64(s.Bytes+wireOverhead))
 	}
 	b.k.plan(b.k.now+b.core, b.id, snicArrive, uint64(i), nil)
 }

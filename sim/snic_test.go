@@ -77,14 +77,17 @@ func TestSNICLimits(t *testing.T) {
 	for _, c := range []struct {
 		name, task string
 		source     Source
+		sources    int
 		want       float64 // Gb/s
 	}{
-		{"the data path: 17 beats for 16", "credits: 64", Source{Bytes: 1024}, 128 * 16. / 17},
-		{"a credit each 16 cycles", "credits: 1", Source{Bytes: 64}, 8},
-		{"two credits", "credits: 2", Source{Bytes: 64}, 16},
-		{"a task's latency and the scheduler", "credits: 1, latency: 64ns", Source{Bytes: 64}, 4},
-		{"a task's rate", "throughput: 40Gbit", Source{Bytes: 1024}, 40},
-		{"the port", "credits: 64", Source{Bytes: 1024, Out: 1, Rates: []Rate{{Gbit: 90}}}, 90},
+		{"the data path: 17 beats for 16", "credits: 64", Source{Bytes: 1024}, 1, 128 * 16. / 17},
+		{"the data path of a port", "credits: 64", Source{Bytes: 64, Rates: []Rate{{Gbit: 90}}}, 1, 64},
+		{"a decision a cycle", "credits: 64", Source{Bytes: 64}, 3, 128},
+		{"a credit each 16 cycles", "credits: 1", Source{Bytes: 64}, 1, 8},
+		{"two credits", "credits: 2", Source{Bytes: 64}, 1, 16},
+		{"a task's latency and the scheduler", "credits: 1, latency: 64ns", Source{Bytes: 64}, 1, 4},
+		{"a task's rate", "throughput: 40Gbit", Source{Bytes: 1024}, 1, 40},
+		{"the port", "credits: 64", Source{Bytes: 1024, Out: 1, Rates: []Rate{{Gbit: 90}}}, 1, 90},
 	} {
 		d := deployment(t, `
 regions: {count: 1, area: 1}
@@ -92,12 +95,64 @@ tasks: {nt: {kind: dummy, %s}}
 tenants: {u: {}}
 dags: [{uid: 1, tenant: u, run: nt}]
 `, c.task)
+		var sources []Source
+		for i := range c.sources {
+			c.source.In = i
+			sources = append(sources, c.source)
+		}
 		r := runSNIC(t, SNICConfig{
-			SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Sources: []Source{c.source},
+			SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Sources: sources,
 			Warmup: 100 * time.Microsecond, Measure: 100 * time.Microsecond, Seed: 1,
 		})
-		if got := float64(r.Sources[0].Bytes) * 8 / 1e5; math.Abs(got/c.want-1) > .01 {
+		got := 0.
+		for _, s := range r.Sources {
+			got += float64(s.Bytes) * 8 / 1e5
+		}
+		if math.Abs(got/c.want-1) > .01 {
 			t.Errorf("%s: %.4g Gb/s, want %.4g", c.name, got, c.want)
+		}
+	}
+}
+
+// TestSNICPort: packets wait for a port that two sources share. What a port can
+// send is a resource: tenants that want more are limited.
+func TestSNICPort(t *testing.T) {
+	d := deployment(t, `
+regions: {count: 1, area: 1}
+tasks: {nt: {kind: dummy, credits: 64}}
+tenants: {a: {}, b: {weight: 3}}
+dags:
+  - {uid: 1, tenant: a, run: nt}
+  - {uid: 2, tenant: b, run: nt}
+`)
+	for _, c := range []struct {
+		gbit        float64
+		limited     bool
+		least, most time.Duration // in wait for the port
+	}{
+		{5, false, 0, 20},
+		{45, false, 20, 2 * time.Microsecond},
+		{60, false, 5 * time.Microsecond, 100 * time.Microsecond},
+		{90, true, 20, 5 * time.Microsecond},
+	} {
+		const measure = 400 * time.Microsecond
+		r := runSNIC(t, SNICConfig{
+			SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Fair: c.limited,
+			Sources: []Source{
+				{DAG: 0, In: 0, Out: 2, Bytes: 1500, Rates: []Rate{{Gbit: c.gbit}}},
+				{DAG: 1, In: 1, Out: 2, Bytes: 1500, Rates: []Rate{{Gbit: c.gbit}}},
+			},
+			Warmup: 100 * time.Microsecond, Measure: measure, Seed: 1,
+		})
+		if wait := r.Sources[0].Path - r.Sources[0].Core - 1104; wait < c.least || wait > c.most {
+			t.Errorf("twice %v Gb/s: %v in wait for the port, want %v to %v", c.gbit, wait, c.least, c.most)
+		}
+		if c.limited {
+			for i, want := range []float64{25, 75} {
+				if got := float64(r.Sources[i].Bytes) / 1500 * 1524 * 8 / float64(measure); math.Abs(got-want) > .8 {
+					t.Errorf("tenant %d sends %.3g Gb/s on the wire, want %v", i, got, want)
+				}
+			}
 		}
 	}
 }
@@ -144,14 +199,17 @@ dags: [{uid: 1, tenant: user, run: nt}]
 `)
 	r := runSNIC(t, SNICConfig{
 		SNIC: HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0}}, Fair: true, Monitor: 10 * time.Millisecond,
-		Sources: []Source{{Out: 1, Bytes: 1500, Rates: []Rate{{Gbit: 10}, {From: time.Millisecond, Gbit: 35}, {From: 25 * time.Millisecond, Gbit: 8}}}},
+		Sources: []Source{{Out: 1, Bytes: 1500, Rates: []Rate{{Gbit: 10}, {From: time.Millisecond, Gbit: 35}, {From: 25 * time.Millisecond, Gbit: 8}, {From: 37 * time.Millisecond, Gbit: 35}}}},
 		Measure: 45 * time.Millisecond, Window: time.Millisecond, Seed: 1,
 	})
 	gbit := func(ms int) float64 { return float64(r.Tasks[0][0][ms]) * 8 / 1e6 }
-	for ms, want := range map[int]float64{0: 10, 5: 20, 10: 20, 18: 35, 24: 35, 30: 8, 44: 8} {
+	for ms, want := range map[int]float64{0: 10, 5: 20, 10: 20, 18: 35, 24: 35, 30: 8, 36: 8, 40: 20, 44: 20} {
 		if got := gbit(ms); math.Abs(got-want) > .05*want {
 			t.Errorf("at %d ms: %.3g Gb/s, want %.3g", ms, got, want)
 		}
+	}
+	if most := r.Sources[0].CoreMost; most > 50*time.Microsecond {
+		t.Errorf("a packet waits for %v", most)
 	}
 	var what []string
 	for _, e := range r.Events {
