@@ -1,0 +1,343 @@
+// Package gossip is the live body of snic/pool: boards find each other and notice
+// each other's failure by gossip (SWIM, by hashicorp/memberlist), and exchange the
+// pool's messages over the same sockets, by UDP when they are short, by TCP
+// otherwise. All that is sent is encrypted and authenticated with a secret that the
+// boards share; without one a Pool listens on the loopback interface only.
+//
+// A board's name in the gossip is its number and its incarnation, so that one that
+// starts anew is never taken for what it was.
+package gossip
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/pool"
+)
+
+const (
+	period   = 100 * time.Millisecond
+	dead     = 10 * period
+	short    = 1200 // bytes that are sent by UDP
+	farewell = time.Second
+)
+
+// Config describes a Pool.
+type Config struct {
+	// Node is the board's. Its Inc may be 0: the time is taken; its Period is 100 ms
+	// and its Dead ten of these, if not given.
+	Node   pool.Config
+	Listen string   // address and port; "": 127.0.0.1 and any port
+	Join   []string // addresses of boards that are there; some may be down
+	Secret []byte   // 16, 24 or 32 bytes
+	Clock  clock.Clock
+	// On is called with each event, one at a time. It may use the Node, and must not
+	// call the Pool or wait.
+	On  func(n *pool.Node, now clock.Time, e pool.Event)
+	Log io.Writer // of memberlist; nil: nowhere
+}
+
+// Pool is a Node with its sockets.
+type Pool struct {
+	Config
+	list *memberlist.Memberlist
+	open chan struct{} // closed when list is set
+	done chan struct{}
+	wake chan struct{}
+	all  sync.WaitGroup
+
+	mu      sync.Mutex // the Node and what follows
+	node    *pool.Node
+	members map[int]*member
+	closed  bool
+}
+
+// member is a peer, and the newest message to it.
+type member struct {
+	inc  uint64
+	node *memberlist.Node
+	mail chan []byte // holds one
+}
+
+// Start opens the sockets, and joins those who are there. It fails when it knows
+// of others and reaches none.
+func Start(c Config) (*Pool, error) {
+	if c.Clock == nil {
+		c.Clock = clock.NewWall()
+	}
+	if c.Node.Inc == 0 {
+		c.Node.Inc = uint64(c.Clock.Now())
+	}
+	if c.Node.Period == 0 {
+		c.Node.Period = period
+	}
+	if c.Node.Dead == 0 {
+		c.Node.Dead = max(dead, 10*c.Node.Period)
+	}
+	host, port, err := net.SplitHostPort(cmp.Or(c.Listen, "127.0.0.1:0"))
+	if err != nil {
+		return nil, fmt.Errorf("gossip: listen on %s: %w", c.Listen, err)
+	}
+	ip := net.ParseIP(host)
+	number, err := strconv.ParseUint(port, 10, 16)
+	switch {
+	case ip == nil || err != nil:
+		return nil, fmt.Errorf("gossip: listen on %s: want an IP address and a port, such as 192.0.2.1:7946", c.Listen)
+	case len(c.Secret) == 0 && !ip.IsLoopback():
+		return nil, fmt.Errorf("gossip: listen on %s: without a secret only on the loopback interface", c.Listen)
+	case len(c.Secret) != 0 && len(c.Secret) != 16 && len(c.Secret) != 24 && len(c.Secret) != 32:
+		return nil, fmt.Errorf("gossip: secret of %d bytes: want 16, 24 or 32", len(c.Secret))
+	}
+	p := &Pool{Config: c, open: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1), members: map[int]*member{}}
+	if p.node, err = pool.New(c.Clock.Now(), c.Node); err != nil {
+		return nil, err
+	}
+	m := memberlist.DefaultLANConfig()
+	m.Name = fmt.Sprintf("%d/%d", c.Node.Board, c.Node.Inc)
+	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
+	m.Label = "quillon-pool"
+	m.ProbeInterval, m.ProbeTimeout = c.Node.Dead/2, c.Node.Dead/4
+	m.TCPTimeout = c.Node.Dead
+	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
+	m.LogOutput = c.Log
+	if c.Log == nil {
+		m.LogOutput = io.Discard
+	}
+	if len(c.Secret) > 0 {
+		m.SecretKey = c.Secret
+	}
+	m.Delegate, m.Events = delegate{p}, events{p}
+	if p.list, err = memberlist.Create(m); err != nil {
+		return nil, fmt.Errorf("gossip: %w", oneLine(err))
+	}
+	close(p.open)
+	if len(c.Join) > 0 {
+		if n, err := p.list.Join(c.Join); n == 0 {
+			return nil, failed(p, fmt.Errorf("gossip: nobody of %s answers: %w", strings.Join(c.Join, ", "), oneLine(err)))
+		}
+	}
+	p.all.Add(1)
+	go p.run()
+	return p, nil
+}
+
+// failed closes what was opened.
+func failed(p *Pool, err error) error {
+	if err2 := p.close(false); err2 != nil {
+		return fmt.Errorf("%w; %w", err, err2)
+	}
+	return err
+}
+
+// oneLine makes one line of memberlist's errors.
+func oneLine(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+}
+
+// Addr is where others can join.
+func (p *Pool) Addr() string { return p.list.LocalNode().Address() }
+
+// Do has f use the Node. It must not wait, nor call the Pool.
+func (p *Pool) Do(f func(n *pool.Node, now clock.Time)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(p.node, p.Clock.Now())
+	p.tell()
+	p.kick()
+}
+
+// tell hands events out.
+func (p *Pool) tell() {
+	for {
+		events := p.node.Events()
+		if len(events) == 0 {
+			return
+		}
+		for _, e := range events {
+			if p.On != nil {
+				p.On(p.node, p.Clock.Now(), e)
+			}
+		}
+	}
+}
+
+// kick has run look at the Node.
+func (p *Pool) kick() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run does what is due.
+func (p *Pool) run() {
+	defer p.all.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-p.done:
+			return
+		case <-p.wake:
+		case <-timer.C:
+		}
+		p.mu.Lock()
+		now := p.Clock.Now()
+		p.node.Advance(now)
+		p.tell()
+		for s := p.node.Poll(now); s != nil; s = p.node.Poll(now) {
+			m := p.members[s.To]
+			if m == nil {
+				continue
+			}
+			// What it holds is a few numbers and the board's bytes: it can be encoded.
+			if bytes, err := s.Encode(); err == nil {
+				select {
+				case <-m.mail: // older: it says no more than this one
+				default:
+				}
+				m.mail <- bytes
+			}
+		}
+		wait := p.node.Next().Sub(now)
+		p.mu.Unlock()
+		timer.Reset(max(wait, 0))
+	}
+}
+
+// deliver sends the newest message to a member, one at a time.
+func (p *Pool) deliver(m *member) {
+	defer p.all.Done()
+	<-p.open
+	for {
+		select {
+		case <-p.done:
+			return
+		case bytes, ok := <-m.mail:
+			if !ok {
+				return
+			}
+			// Errors are losses, which the pool expects.
+			if len(bytes) <= short {
+				_ = p.list.SendBestEffort(m.node, bytes)
+			} else {
+				_ = p.list.SendReliable(m.node, bytes)
+			}
+		}
+	}
+}
+
+// Close leaves the pool, so that others need not find out, and closes the sockets.
+func (p *Pool) Close() error { return p.close(true) }
+
+func (p *Pool) close(leave bool) error {
+	p.mu.Lock()
+	was := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if was {
+		return nil
+	}
+	if leave {
+		_ = p.list.Leave(farewell) // who did not hear it finds out
+	}
+	close(p.done)
+	err := p.list.Shutdown()
+	p.all.Wait()
+	return err
+}
+
+// parseName reads a name: number and incarnation.
+func parseName(name string) (number int, inc uint64, ok bool) {
+	a, b, ok := strings.Cut(name, "/")
+	number, err := strconv.Atoi(a)
+	inc, err2 := strconv.ParseUint(b, 10, 64)
+	return number, inc, ok && err == nil && err2 == nil && number >= 0 && number < pool.MaxBoards
+}
+
+// events are of memberlist's failure detector.
+type events struct{ p *Pool }
+
+// NotifyJoin implements memberlist.EventDelegate.
+func (e events) NotifyJoin(n *memberlist.Node) {
+	p := e.p
+	number, inc, ok := parseName(n.Name)
+	if !ok || number == p.Config.Node.Board {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.members[number]; p.closed || m != nil && m.inc > inc {
+		return
+	} else if m != nil {
+		close(m.mail)
+	}
+	m := &member{inc: inc, node: n, mail: make(chan []byte, 1)}
+	p.members[number] = m
+	p.all.Add(1)
+	go p.deliver(m)
+	p.kick()
+}
+
+// NotifyLeave implements memberlist.EventDelegate: it left, or failed.
+func (e events) NotifyLeave(n *memberlist.Node) {
+	p := e.p
+	number, inc, ok := parseName(n.Name)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.members[number]
+	if p.closed || m == nil || m.inc != inc {
+		return
+	}
+	close(m.mail)
+	delete(p.members, number)
+	p.node.Lost(p.Clock.Now(), number)
+	p.tell()
+	p.kick()
+}
+
+// NotifyUpdate implements memberlist.EventDelegate.
+func (e events) NotifyUpdate(n *memberlist.Node) {}
+
+// delegate takes messages.
+type delegate struct{ p *Pool }
+
+// NotifyMsg implements memberlist.Delegate.
+func (d delegate) NotifyMsg(bytes []byte) {
+	s, err := pool.Decode(bytes)
+	if err != nil {
+		return
+	}
+	p := d.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.node.Input(p.Clock.Now(), s)
+	p.tell()
+	p.kick()
+}
+
+// The rest of memberlist.Delegate is not used.
+
+func (delegate) NodeMeta(int) []byte             { return nil }
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (delegate) LocalState(bool) []byte          { return nil }
+func (delegate) MergeRemoteState([]byte, bool)   {}

@@ -1,0 +1,215 @@
+package gossip
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/pool"
+)
+
+// patience is how long a test waits for what takes a fraction of a second.
+const patience = 30 * time.Second
+
+// board is a Host with regions that take no time.
+type board struct {
+	*Pool
+	t      *testing.T
+	free   atomic.Int32
+	events chan pool.Event
+	jobs   chan func(n *pool.Node, now clock.Time)
+}
+
+func (b *board) Reserve(_ clock.Time, _ pool.Lease, _ int, _ float64) bool {
+	if b.free.Add(-1) < 0 {
+		b.free.Add(1)
+		return false
+	}
+	return true
+}
+
+func (b *board) Load(_ clock.Time, l pool.Lease, _ int) {
+	b.jobs <- func(n *pool.Node, now clock.Time) { n.Ready(now, l) }
+}
+
+// state is longer than a datagram.
+var state = strings.Repeat("state ", 1000)
+
+func (b *board) Save(_ clock.Time, l pool.Lease) {
+	b.jobs <- func(n *pool.Node, now clock.Time) { n.Saved(now, l, []byte(state)) }
+}
+
+func (b *board) Release(clock.Time, pool.Lease) { b.free.Add(1) }
+
+func start(t *testing.T, number int, join ...string) *board {
+	t.Helper()
+	b := &board{t: t, events: make(chan pool.Event, 1000), jobs: make(chan func(*pool.Node, clock.Time), 1000)}
+	b.free.Store(1)
+	p, err := Start(Config{
+		Node: pool.Config{Board: number, Topology: pool.Intermediate(3, true), Chains: []pool.Chain{{Area: 1, Bitstream: 1000, Stateful: true}}, Host: b,
+			Period: 20 * time.Millisecond, Dead: 400 * time.Millisecond},
+		Join: join, Secret: bytes.Repeat([]byte{7}, 16),
+		On: func(_ *pool.Node, _ clock.Time, e pool.Event) { b.events <- e },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Pool = p
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.Do(func(n *pool.Node, now clock.Time) { n.Tell(now, pool.Info{Regions: []int{1}, Pages: 5}) })
+	go func() {
+		for {
+			select {
+			case f := <-b.jobs:
+				b.Do(f)
+			case <-p.done:
+				return
+			}
+		}
+	}()
+	return b
+}
+
+// until waits for an event.
+func (b *board) until(what string, is func(e pool.Event) bool) pool.Event {
+	b.t.Helper()
+	seen := []string{}
+	late := time.After(patience)
+	for {
+		select {
+		case e := <-b.events:
+			if is(e) {
+				return e
+			}
+			seen = append(seen, fmt.Sprintf("%v (want %d, peer %d)", e.Kind, e.Want, e.Peer))
+		case <-late:
+			b.t.Fatalf("%s does not come; %s", what, strings.Join(seen, ", "))
+		}
+	}
+}
+
+func (b *board) kind(k pool.Kind) pool.Event {
+	b.t.Helper()
+	return b.until(k.String(), func(e pool.Event) bool { return e.Kind == k })
+}
+
+// knows waits until a board knows of others' regions.
+func (b *board) knows(others ...int) {
+	b.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(patience)
+	for {
+		ok := true
+		b.Do(func(n *pool.Node, _ clock.Time) {
+			for _, i := range others {
+				v := n.View(i)
+				ok = ok && v.Alive && len(v.Info.Regions) == 1
+			}
+		})
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			b.t.Fatalf("board %d does not know of %v", b.Config.Node.Board, others)
+		}
+	}
+}
+
+// TestPool: a chain goes to a peer; when that dies, to another; comes back with its
+// state; and goes when the last peer leaves.
+func TestPool(t *testing.T) {
+	a := start(t, 0)
+	b := start(t, 1, a.Addr())
+	c := start(t, 2, b.Addr())
+	a.knows(1, 2)
+	a.Do(func(n *pool.Node, now clock.Time) {
+		if err := n.Want(now, 1, 0, 1e6); err != nil {
+			t.Error(err)
+		}
+	})
+	first := a.kind(pool.Redirect)
+	dies, stays := b, c
+	if first.Peer == 2 {
+		dies, stays = c, b
+	}
+	if first.Want != 1 || dies.free.Load() != 0 {
+		t.Errorf("%+v, %d regions free", first, dies.free.Load())
+	}
+	// It dies without a word.
+	if err := dies.close(false); err != nil {
+		t.Error(err)
+	}
+	if e := a.kind(pool.PeerLost); e.Peer != first.Peer {
+		t.Errorf("%+v", e)
+	}
+	a.kind(pool.Unredirect)
+	if e := a.kind(pool.Redirect); e.Peer != 3-first.Peer || stays.free.Load() != 0 {
+		t.Errorf("%+v", e)
+	}
+	// Home again.
+	a.Do(func(n *pool.Node, _ clock.Time) {
+		if !n.Freed(1) {
+			t.Error("nothing is to come back")
+		}
+	})
+	a.kind(pool.Return)
+	a.Do(func(n *pool.Node, now clock.Time) { n.Local(now, 1) })
+	a.kind(pool.Pause)
+	if e := a.kind(pool.Resume); e.Lost || string(e.State) != state {
+		t.Errorf("%d bytes of state, lost %v", len(e.State), e.Lost)
+	}
+	// One that starts anew under its number is known again.
+	again := start(t, first.Peer, stays.Addr())
+	a.until("the new board", func(e pool.Event) bool { return e.Kind == pool.PeerUp && e.Peer == first.Peer })
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+	if e := a.kind(pool.PeerLost); e.Peer != first.Peer {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	a := start(t, 0)
+	node := pool.Config{Board: 1, Topology: pool.Intermediate(2, true), Host: &board{}}
+	for _, c := range []Config{
+		{Node: node, Listen: "0.0.0.0:0"}, {Node: node, Listen: "x"}, {Node: node, Listen: "localhost:1"}, {Node: node, Secret: []byte("short")},
+		{Node: pool.Config{}}, {Node: node, Join: []string{"127.0.0.1:1"}},
+		{Node: node, Join: []string{a.Addr()}, Secret: bytes.Repeat([]byte{8}, 16)}, {Node: node, Join: []string{a.Addr()}},
+	} {
+		p, err := Start(c)
+		if err == nil {
+			t.Errorf("%s, join %v: accepted", c.Listen, c.Join)
+			_ = p.Close()
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q", err)
+		}
+	}
+	a.Do(func(n *pool.Node, _ clock.Time) {
+		if n.View(1).Alive {
+			t.Error("a board without the secret is known")
+		}
+	})
+}
+
+func TestName(t *testing.T) {
+	for _, s := range []string{"", "1", "x/1", "1/x", "-1/2", "256/1", "1/2/3"} {
+		if _, _, ok := parseName(s); ok {
+			t.Errorf("%q is a name", s)
+		}
+	}
+	if n, inc, ok := parseName("3/77"); n != 3 || inc != 77 || !ok {
+		t.Error(n, inc, ok)
+	}
+}
