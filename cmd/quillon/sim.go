@@ -32,7 +32,7 @@ and every ratio beside the published one, and writes FIGURE.json, FIGURE.svg and
 FIGURE.png. The same seed gives the same numbers.
 
 The rack's constants come from figures 1.1, 1.2, 2.1, 2.2 and 2.3 alone. The
-traffic of SuperNIC's racks and its prices were fitted to 5.2, 5.3 and 5.8. All
+loads of SuperNIC and its prices were fitted to 5.2, 5.3, 5.8, 5.10 and 5.12. All
 other figures are predictions. A point should be within 25 % and a ratio within
 20 %; where it is not, the table says why.
 

@@ -9,7 +9,7 @@ import (
 // The figures of traffic and cost run, hold their tolerances with other seeds
 // than the one that was fitted with, and give the same values for the same seed.
 func TestSupernic(t *testing.T) {
-	for _, id := range []string{"fig5.3", "5.8"} {
+	for _, id := range []string{"fig5.3", "5.8", "5.10", "5.12", "5.13"} {
 		fs, err := Find(id)
 		if err != nil {
 			t.Fatal(err)
@@ -59,5 +59,55 @@ func TestWrap(t *testing.T) {
 		if got := wrap(name, 40); got != want {
 			t.Errorf("%q: %q", name, got)
 		}
+	}
+}
+
+// The order of schemes is the published one, for other seeds than those that the
+// load was fitted with.
+func TestOrders(t *testing.T) {
+	fs, err := Find("5.12", "5.13")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(3) {
+		r, err := fs[0].Run(context.Background(), Params{Seed: 20 + seed, Quick: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(panel int, series, x string) float64 {
+			pt := r.find(panel, series, x)
+			if pt == nil || pt.Ours == nil {
+				t.Fatalf("no %s at %s", series, x)
+			}
+			return *pt.Ours
+		}
+		ascends := func(what string, v ...float64) {
+			for i := range v[1:] {
+				if v[i] > v[i+1] {
+					t.Errorf("seed %d, %s: %v", seed, what, v)
+				}
+			}
+		}
+		for _, x := range []string{"low correlation", "high correlation"} {
+			ascends("slowdown, "+x, at(0, "as-instant", x), at(0, "sNIC", x), 0.4*at(0, "static-avg", x))
+			ascends("OpEx, "+x, at(1, "static-avg", x), at(1, "sNIC", x), at(1, "static-max", x))
+			if at(0, "static-max", x) != 0 || at(1, "as-instant", x) > 100 {
+				t.Errorf("seed %d: %s", seed, x)
+			}
+			ascends("saving", 50, at(2, "sNIC", x), 62)
+		}
+		ascends("sNIC's slowdown", at(0, "sNIC", "low correlation"), at(0, "sNIC", "high correlation"), 6.5)
+		ascends("sNIC's OpEx", at(1, "sNIC", "high correlation"), at(1, "sNIC", "low correlation"))
+		if r, err = fs[1].Run(context.Background(), Params{Seed: 20 + seed, Quick: true}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for panel := range 2 {
+			ascends("victims", at(panel, "victim cache", "kept 90%"), at(panel, "victim cache", "kept 50%"),
+				at(panel, "victim cache", "kept 30%"), at(panel, "neither", "neither"))
+		}
+		ascends("over-commitment", at(0, "neither", "neither"), at(0, "over-commitment", "over 30%"), at(0, "over-commitment", "over 50%"),
+			at(0, "over-commitment", "over 70%"), at(0, "over-commitment", "over 90%"))
+		ascends("its OpEx", at(1, "over-commitment", "over 90%"), at(1, "over-commitment", "over 70%"),
+			at(1, "over-commitment", "over 50%"), at(1, "over-commitment", "over 30%"))
 	}
 }

@@ -96,7 +96,8 @@ type Facebook struct {
 	// Length is the mean of a burst.
 	Length clock.Duration
 	// Correlation is the part of an endpoint's bursts that are its rack's: at
-	// 0 endpoints burst on their own, at 1 all of a rack together.
+	// 0 endpoints burst on their own, at 1 all of a rack together, at -1 they
+	// take turns.
 	Correlation float64
 	Seed        uint64
 }
@@ -121,8 +122,8 @@ func (f *Facebook) Check() error {
 		return errors.New("the share of bursts must be from 0 to less than 1")
 	case f.Share > 0 && f.Length <= 0:
 		return errors.New("the length of bursts must be more than 0")
-	case !(f.Correlation >= 0 && f.Correlation <= 1):
-		return errors.New("the correlation must be from 0 to 1")
+	case !(f.Correlation >= -1 && f.Correlation <= 1):
+		return errors.New("the correlation must be from -1 to 1")
 	}
 	return nil
 }
@@ -132,6 +133,7 @@ type bursts struct {
 	r           *rand.Rand
 	gap, length Pareto
 	never       bool
+	turn        *turns
 	start, end  float64
 }
 
@@ -151,11 +153,55 @@ func newBursts(r *rand.Rand, share, length float64) bursts {
 }
 
 func (b *bursts) next() {
-	if b.never {
+	switch {
+	case b.never:
+		return
+	case b.turn != nil:
+		b.start, b.end = b.turn.next()
 		return
 	}
 	b.start = b.end + b.gap.Draw(b.r)
 	b.end = b.start + b.length.Draw(b.r)
+}
+
+// turns are a rack's: one endpoint after the other begins to burst, and bursts
+// for as many turns as make its share.
+type turns struct {
+	r        *rand.Rand
+	length   Pareto
+	n, left  int       // endpoints, and turns until that of this one
+	at       float64   // where the first of ahead begins
+	ahead    []float64 // lengths of the next turns
+	whole    int
+	fraction float64
+}
+
+func newTurns(r *rand.Rand, share, length float64, n, who int) bursts {
+	lasts := share * float64(n) // turns
+	t := &turns{r: r, n: n, left: who, whole: int(lasts), length: ValueSize.withMean(length / lasts)}
+	t.fraction = lasts - float64(t.whole)
+	t.at = -4 * float64(n+1) * length / lasts * r.Float64()
+	b := bursts{turn: t}
+	b.next()
+	return b
+}
+
+func (t *turns) next() (start, end float64) {
+	for {
+		for len(t.ahead) < t.whole+2 {
+			t.ahead = append(t.ahead, t.length.Draw(t.r))
+		}
+		start, end = t.at, t.at+t.fraction*t.ahead[t.whole]
+		for _, d := range t.ahead[:t.whole] {
+			end += d
+		}
+		t.at += t.ahead[0]
+		t.ahead = append(t.ahead[:0], t.ahead[1:]...)
+		if t.left--; t.left < 0 {
+			t.left += t.n
+			return start, end
+		}
+	}
 }
 
 // Each calls emit with the bytes of every interval in which the endpoint sends
@@ -164,10 +210,15 @@ func (f *Facebook) Each(rack, endpoint int, emit func(interval int, bytes float6
 	who := uint64(rack)<<32 | uint64(endpoint+1)
 	r := rand.New(rand.NewPCG(f.Seed, who))
 	common := rand.New(rand.NewPCG(f.Seed, uint64(rack)<<32))
-	own := newBursts(r, f.Share*(1-f.Correlation), f.Length.Seconds())
+	part := math.Abs(f.Correlation)
+	own := newBursts(r, f.Share*(1-part), f.Length.Seconds())
 	shared := bursts{never: true, start: math.Inf(1)}
-	if f.Correlation > 0 {
+	switch {
+	case f.Share <= 0:
+	case f.Correlation > 0:
 		shared = newBursts(common, f.Share, f.Length.Seconds())
+	case f.Correlation < 0:
+		shared = newTurns(common, f.Share, f.Length.Seconds(), f.Endpoints, endpoint)
 	}
 	step := f.Interval.Seconds()
 	calm := newCalm(f.Calm, step)
@@ -189,7 +240,7 @@ func (f *Facebook) Each(rack, endpoint int, emit func(interval int, bytes float6
 		}
 	}
 	covered := 0.0 // bursts that overlap are one
-	join := r.Float64() < f.Correlation
+	join := r.Float64() < part
 	for {
 		b := &own
 		mine := true
@@ -221,7 +272,7 @@ func (f *Facebook) Each(rack, endpoint int, emit func(interval int, bytes float6
 		}
 		b.next()
 		if !mine {
-			join = r.Float64() < f.Correlation
+			join = r.Float64() < part
 		}
 	}
 	flush(f.Intervals)

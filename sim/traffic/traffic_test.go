@@ -89,6 +89,8 @@ func TestFacebookMeans(t *testing.T) {
 		{Calm: 1e6, Line: 1e8, Share: 0.05, Length: 20 * time.Millisecond},
 		{Calm: 0, Line: 1e8, Share: 0.2, Length: 3 * time.Millisecond, Correlation: 0.5},
 		{Calm: 2e4, Line: 1e8, Share: 0.02, Length: 5 * time.Millisecond, Correlation: 1},
+		{Line: 1e8, Share: 0.3, Length: 5 * time.Millisecond, Correlation: -1},
+		{Line: 1e8, Share: 0.02, Length: 5 * time.Millisecond, Correlation: -0.5},
 		{Calm: -1},
 	} {
 		f.Endpoints, f.Interval, f.Intervals, f.Seed = 40, time.Millisecond, 20000, 3
@@ -163,6 +165,21 @@ func TestCorrelation(t *testing.T) {
 	}
 	if last < 0.999 {
 		t.Errorf("together, and yet only %v of the sum of peaks", last)
+	}
+}
+
+// Who takes turns is never alone in silence: as many burst as their share, and
+// one more or less.
+func TestTurns(t *testing.T) {
+	f := &Facebook{Endpoints: 4, Interval: time.Millisecond, Intervals: 20000, Line: 1e3, Share: 0.4, Length: 50 * time.Millisecond, Correlation: -1, Seed: 5}
+	sum := make([]float64, f.Intervals)
+	for e := range f.Endpoints {
+		f.Load(0, e, sum)
+	}
+	for i, b := range sum {
+		if b < 1-1e-9 || b > 2+1e-9 {
+			t.Fatalf("%v endpoints burst in interval %d", b, i)
+		}
 	}
 }
 
