@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/nsh"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/police"
+	"github.com/quillon/quillon/nf/replicate"
 	"github.com/quillon/quillon/nf/vxlan"
 	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/hop/wire"
@@ -30,6 +31,7 @@ func kinds() []graph.Kind {
 		*dummy.Kind(),
 		*gobackn.Kind(),
 		*kvcache.Kind(),
+		*replicate.Kind(),
 		*firewall.Kind(),
 		*police.Kind(),
 		*police.ShapeKind(),

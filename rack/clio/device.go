@@ -152,8 +152,8 @@ func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
 		w := d.window(now, sender{src.IP, src.Port}, h.ID())
 		fresh, old := w.note(h.ID())
 		switch {
-		case old: // nobody waits for it any more
-			return false
+		case old: // its session waits for it no more
+			status = clio.Unknown
 		case !fresh:
 			d.stats.Repeated++
 			status = w.status[h.ID()%64]

@@ -1,0 +1,169 @@
+package replicate
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+const none = int32(-1)
+
+// request is a request of a client's session.
+type request struct {
+	client   [4]byte
+	port, id uint16
+}
+
+func (r *request) hash() uint64 {
+	a := r.client
+	return hdr.Fold(uint64(a[0])|uint64(a[1])<<8|uint64(a[2])<<16|uint64(a[3])<<24, uint64(r.port)<<16|uint64(r.id))
+}
+
+type key struct {
+	key  uint64
+	size uint8
+}
+
+func (k *key) hash() uint64 { return hdr.Fold(uint64(k.size), k.key) }
+
+// op is a write under way, or one that waits for another of its key.
+type op struct {
+	req     request
+	key     key
+	code    clio.Opcode
+	b       *packet.Buf // the request: a copy when running, itself when it waits
+	used    bool
+	running bool
+	waiting uint8 // bit i: replica i has not answered
+	asked   uint8 // those that it was sent to, and are not down
+	agreed  bool  // another than the primary has answered OK
+	status  clio.Status
+	others  clio.Status // of another than the primary, when not OK
+	due     clock.Time
+	tries   int
+	// Chains by request (also of the free ones) and by key (of those that run); next
+	// waits behind this one, last is the last of those.
+	nextReq, nextKey, next, last int32
+	newer, old                   int32 // of those that run, by due
+}
+
+type ops struct {
+	rows           []op
+	byReq, byKey   []int32
+	free           int32
+	newest, oldest int32
+	used, running  int
+}
+
+func newOps(n int) ops {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	t := ops{rows: make([]op, n), byReq: make([]int32, size), byKey: make([]int32, size), newest: none, oldest: none}
+	for i := range size {
+		t.byReq[i], t.byKey[i] = none, none
+	}
+	for i := range t.rows {
+		t.rows[i].nextReq = int32(i) + 1
+	}
+	t.rows[n-1].nextReq = none
+	return t
+}
+
+func (t *ops) reqHead(r *request) *int32 { return &t.byReq[r.hash()&uint64(len(t.byReq)-1)] }
+func (t *ops) keyHead(k *key) *int32     { return &t.byKey[k.hash()&uint64(len(t.byKey)-1)] }
+
+func (t *ops) find(r *request) int32 {
+	for i := *t.reqHead(r); i != none; i = t.rows[i].nextReq {
+		if t.rows[i].req == *r {
+			return i
+		}
+	}
+	return none
+}
+
+// add notes a write; none: there is no place.
+func (t *ops) add(r *request, k key, code clio.Opcode) int32 {
+	i := t.free
+	if i == none {
+		return none
+	}
+	t.free = t.rows[i].nextReq
+	head := t.reqHead(r)
+	t.rows[i] = op{req: *r, key: k, code: code, used: true, nextReq: *head, nextKey: none, next: none, last: none}
+	*head = i
+	t.used++
+	return i
+}
+
+// active is the write of the same key that runs; none: nobody does.
+func (t *ops) active(i int32) int32 {
+	k := &t.rows[i].key
+	for j := *t.keyHead(k); j != none; j = t.rows[j].nextKey {
+		if t.rows[j].key == *k {
+			return j
+		}
+	}
+	return none
+}
+
+// wait puts i behind all that wait for first.
+func (t *ops) wait(first, i int32) {
+	f := &t.rows[first]
+	if f.last == none {
+		f.next = i
+	} else {
+		t.rows[f.last].next = i
+	}
+	f.last = i
+}
+
+// order makes i run, with the latest due time.
+func (t *ops) order(i int32) {
+	o := &t.rows[i]
+	o.old, o.newer = t.newest, none
+	if t.newest != none {
+		t.rows[t.newest].newer = i
+	} else {
+		t.oldest = i
+	}
+	t.newest = i
+	head := t.keyHead(&o.key)
+	o.nextKey = *head
+	*head = i
+	t.running++
+}
+
+func (t *ops) unorder(i int32) {
+	o := &t.rows[i]
+	if o.newer != none {
+		t.rows[o.newer].old = o.old
+	} else {
+		t.newest = o.old
+	}
+	if o.old != none {
+		t.rows[o.old].newer = o.newer
+	} else {
+		t.oldest = o.newer
+	}
+	p := t.keyHead(&o.key)
+	for *p != i {
+		p = &t.rows[*p].nextKey
+	}
+	*p = o.nextKey
+	t.running--
+}
+
+func (t *ops) remove(i int32) {
+	o := &t.rows[i]
+	p := t.reqHead(&o.req)
+	for *p != i {
+		p = &t.rows[*p].nextReq
+	}
+	*p = o.nextReq
+	*o = op{nextReq: t.free, nextKey: none, next: none, last: none}
+	t.free = i
+	t.used--
+}
