@@ -38,8 +38,12 @@ type conn struct {
 	flags  uint8
 }
 
-// pickedUp: its beginning was not seen, and so its windows are not known.
-const pickedUp = 1
+// Flags of a connection.
+const (
+	pickedUp = 1 << iota // its beginning was not seen, and so its windows are not known
+	movedA               // it was loaded, and nothing has passed from port a since
+	movedB
+)
 
 func (c *conn) tentative() bool { return c.state < firm }
 

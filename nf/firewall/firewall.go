@@ -293,7 +293,7 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 			x.state, x.flags = tcpOpen, pickedUp
 			s.settle(k, x, a.seed)
 		}
-		note(&x.side[in], &x.side[1-in], seg)
+		note(&x.side[in], &x.side[1-in], seg, false)
 	}
 	x.until = a.now.Add(a.patience(x, k.Proto))
 	c.Count(ctrOpened, 1)
@@ -310,6 +310,7 @@ func (a *app) follow(s *shard, x *conn, k *flow.Key, in int, seg *segment) verdi
 		if v = x.tcp(in, seg, a.strict); !v.pass {
 			return v
 		}
+		x.flags &^= movedA << in
 	case in != int(x.opener):
 		x.state = bothWays
 	}

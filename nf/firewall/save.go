@@ -39,7 +39,7 @@ func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
 	be.PutUint16(b[36:], k.Tag)
 	b[38], b[39] = k.Proto, k.Family
 	be.PutUint64(b[40:], uint64(c.until.Sub(now)))
-	b[48], b[49], b[50] = c.state, c.opener, c.flags
+	b[48], b[49], b[50] = c.state, c.opener, c.flags&pickedUp
 	for i := range c.side {
 		x, p := &c.side[i], b[51+18*i:]
 		be.PutUint32(p, x.end)
@@ -95,7 +95,8 @@ func (a *app) Save(w io.Writer) error {
 }
 
 // Load implements graph.Saver. Connections for which there is no place are left
-// out, those that are open last. Each is compared with the rules with its next
+// out, those that are open last. TCP's numbers may have gone on by a window since
+// they were saved. Each is compared with the rules with its next
 // packet. Fragments under way are not saved.
 func (a *app) Load(r io.Reader) error {
 	st := a.st
@@ -143,6 +144,9 @@ func (a *app) restore(all flow.Records) {
 				continue
 			}
 			c.gen = a.gen - 1
+			if k.Proto == hdr.ProtoTCP {
+				c.flags |= movedA | movedB
+			}
 			hash := k.Hash(a.seed)
 			s := st.take(hash)
 			if s.conns.Find(&k, hash) < 0 {

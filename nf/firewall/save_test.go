@@ -55,7 +55,13 @@ func TestMove(t *testing.T) {
 		if !begun && !bytes.Equal(save(t, y), image) {
 			t.Error("what was loaded is not saved")
 		}
-		for i := range n {
+		// Both ends have gone on meanwhile, by less than a window; not by more.
+		run(t, y, pkt{client: 0, sport: 5, dport: 80}, []step{
+			{"a", "A", isn(800), serverISN + 2500, "on", "-out-of-window"},
+			{"a", "A", isn(800), serverISN + 900, "on", "known"}, {"b", "A", serverISN + 900, isn(802), "on", "known"},
+			{"a", "A", isn(802), serverISN + 902, "on", "known"}, {"b", "A", serverISN + 902, isn(900), "on", "-out-of-window"},
+		})
+		for i := 1; i < n; i++ {
 			run(t, y, pkt{client: i, sport: 5, dport: 80}, []step{{"b", "A", serverISN + 1, isn(1), "on", "known"}, {"b", "A", serverISN + 5000, isn(1), "on", "-out-of-window"}})
 		}
 		if got := goes(t, y, udp); got != "known" {

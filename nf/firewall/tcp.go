@@ -99,20 +99,26 @@ const ackWindow = 66000
 // fits reports whether a segment from x to y is one that y can take: it begins
 // within what y has made room for, does not end before what y may still have in
 // its window, acknowledges nothing that y has not sent, nor what it has long ago.
-func fits(x, y *side, s *segment) bool {
+// Of a connection that has moved, both may have gone on by a window meanwhile.
+func fits(x, y *side, s *segment, moved bool) bool {
+	room, sent := x.max, y.end
+	if moved {
+		room, sent = x.max+y.win, y.max+x.win
+	}
 	switch {
 	case x.has&hasSent == 0 || y.has&hasSent == 0:
 		return true // one of them has not been heard
-	case after(s.seq, x.max) || before(s.end, x.end-y.win):
+	case after(s.seq, room) || before(s.end, x.end-y.win):
 		return false
 	case s.flags&flagACK == 0:
 		return true
 	}
-	return !after(s.ack, y.end) && !before(s.ack, y.end-max(x.win, ackWindow))
+	return !after(s.ack, sent) && !before(s.ack, y.end-max(x.win, ackWindow))
 }
 
-// note takes over what a segment from x to y says.
-func note(x, y *side, s *segment) {
+// note takes over what a segment from x to y, of a connection that may have moved,
+// says.
+func note(x, y *side, s *segment, moved bool) {
 	win := s.win
 	if s.flags&flagSYN != 0 {
 		if x.has&hasSent == 0 || s.flags&flagACK != 0 || y.has&hasSent == 0 {
@@ -148,6 +154,8 @@ func note(x, y *side, s *segment) {
 		x.has |= hasAck
 		if y.has&hasSent == 0 {
 			y.end, y.max = s.ack, s.ack
+		} else if moved && after(s.ack, y.end) {
+			y.end = s.ack // it was sent where the connection was before
 		}
 		if room := s.ack + max(win, 1); after(room, y.max) {
 			y.max = room
@@ -166,6 +174,7 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	x, y := &c.side[in], &c.side[1-in]
 	fromOpener := in == int(c.opener)
 	strict = strict && c.flags&pickedUp == 0
+	moved := c.flags&(movedA|movedB) != 0
 	switch {
 	case s.flags&flagRST != 0:
 		return c.reset(fromOpener, x, y, s, strict)
@@ -175,10 +184,10 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			if s.seq+1 != x.end && s.end != x.end { // another try, with other numbers
 				*x, *y = side{}, side{}
 			}
-			note(x, y, s)
+			note(x, y, s, moved)
 			return verdict{true, reasonKnown}
 		case c.state == tcpSyn: // both open at once (RFC 9293 3.5)
-			note(x, y, s)
+			note(x, y, s, moved)
 			c.state = tcpSynAck
 			return verdict{true, reasonKnown}
 		case c.state == tcpReset || c.state == tcpTimeWait:
@@ -193,19 +202,19 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			if strict && (after(s.ack, y.end) || before(s.ack, y.end) && y.end-s.ack > ackWindow) {
 				return verdict{false, reasonWindow}
 			}
-			note(x, y, s)
+			note(x, y, s, moved)
 			c.state = tcpSynAck
 			return verdict{true, reasonKnown}
 		case c.state == tcpSyn && strict:
 			return verdict{false, reasonWindow}
 		case c.state == tcpSynAck:
-			if strict && !fits(x, y, s) {
+			if strict && !fits(x, y, s, moved) {
 				return verdict{false, reasonWindow}
 			}
-			note(x, y, s)
+			note(x, y, s, moved)
 			return verdict{true, reasonKnown}
 		}
-		if strict && !fits(x, y, s) {
+		if strict && !fits(x, y, s, moved) {
 			return verdict{false, reasonWindow}
 		}
 		return verdict{true, reasonKnown}
@@ -216,7 +225,7 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			return verdict{false, reasonWindow}
 		}
 		if !strict {
-			note(x, y, s)
+			note(x, y, s, moved)
 			if !fromOpener {
 				c.state = tcpSynAck
 			}
@@ -225,13 +234,13 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 		// answer with a RST.
 		return verdict{true, reasonKnown}
 	}
-	if strict && !fits(x, y, s) {
+	if strict && !fits(x, y, s, moved) {
 		return verdict{false, reasonWindow}
 	}
 	if c.state == tcpReset {
 		return verdict{true, reasonKnown}
 	}
-	note(x, y, s)
+	note(x, y, s, moved)
 	if c.state == tcpSynAck && fromOpener && y.has&hasSent != 0 && !before(s.ack, y.end) {
 		c.state = tcpOpen
 	}
