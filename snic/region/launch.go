@@ -421,8 +421,8 @@ func (f *Fabric) give(now clock.Time, id int) bool {
 		return true
 	}
 	if i := f.victimOf(id); i != none {
-		f.revive(now, i, OnDemand)
 		f.tell(now, Share, i, id)
+		f.revive(now, i, OnDemand)
 		return true
 	}
 	if i := f.find(now, id, OnDemand); i != none {

@@ -76,6 +76,7 @@ func (o *observer) event(e Event) error {
 			return wrong("not loaded")
 		}
 		s.mode, s.since = running, e.At
+		o.unwait(e.Chain) // it may be stopped again by now, when calls are late
 	case Evict:
 		gone := s.mode == loading && e.At == s.until // removed while it was loaded
 		if s.chain != e.Chain || !(s.mode == stopped || gone || o.failing == e.Region && s.mode != empty) {
