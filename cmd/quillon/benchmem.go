@@ -38,7 +38,7 @@ func benchmarks() []benchmark {
 			}},
 		)
 	}
-	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark())
+	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicChainBenchmark())
 	return slices.Concat(bs, twoBenchmarks(), vethBenchmarks())
 }
 
@@ -125,10 +125,14 @@ func crossing(b *packet.Batch, from, to port.Port) func() error {
 
 // between is the graph of one two-sided app between two in-memory ports.
 func between(kind string, args graph.Args) *graph.Spec {
+	a, b := "a", "b"
+	if kind == snicKind {
+		a, b = "p0", "p1"
+	}
 	return &graph.Spec{
 		Ports: map[string]graph.PortSpec{"pa": {Kind: "mem"}, "pb": {Kind: "mem"}},
 		Apps:  map[string]graph.AppSpec{"nf": {Kind: kind, Args: args}},
-		Links: []string{"pa.out -> nf.a", "nf.b -> pb.in", "pb.out -> nf.b", "nf.a -> pa.in"},
+		Links: []string{"pa.out -> nf." + a, "nf." + b + " -> pb.in", "pb.out -> nf." + b, "nf." + a + " -> pa.in"},
 	}
 }
 

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// The load of a board: frames of 64 bytes, of so many tenants with so many flows
+// each, as they come when a core is busy: a full batch every 10 µs.
+const (
+	snicTenants = 16
+	snicFlows   = 64
+	snicEvery   = 10_000 // ns
+	snicBatches = 4096
+)
+
+// snicBenchmark is what a board costs a frame: parsing, rules, admission, credits
+// and dispatch, with a task that passes everything on; beside it that task alone.
+func snicBenchmark() benchmark {
+	return benchmark{"snic", fmt.Sprintf("a SuperNIC's scheduling: %d tenants, a task that does nothing, in memory", snicTenants), func(clock.Clock) (*contest, error) {
+		return snicContest("  t: {kind: wire}\n", "t")
+	}}
+}
+
+// snicChainBenchmark is a board that works.
+func snicChainBenchmark() benchmark {
+	return benchmark{"snic-chain", "a SuperNIC: firewall -> NAPT -> VXLAN, 16 tenants, in memory", func(clock.Clock) (*contest, error) {
+		return snicContest(`  fw:  {kind: firewall, args: {rules: "allow+in:a"}}
+  nat: {kind: napt, args: {public: 198.51.100.1}}
+  vx:  {kind: vxlan, args: {vni: "42", local: 192.0.2.1, local-mac: "02:00:00:00:00:01", remote: 192.0.2.2, remote-mac: "02:00:00:00:00:02"}}
+`, "fw -> nat -> vx")
+	}}
+}
+
+func snicContest(tasks, run string) (*contest, error) {
+	var d strings.Builder
+	fmt.Fprintf(&d, "regions: {count: 4, area: 4}\ntasks:\n%stenants:\n", tasks)
+	for i := range snicTenants {
+		fmt.Fprintf(&d, "  u%d: {}\n", i)
+	}
+	d.WriteString("dags:\n")
+	for i := range snicTenants {
+		fmt.Fprintf(&d, "  - {uid: %d, tenant: u%d, run: %s}\n", i+1, i, run)
+	}
+	d.WriteString("rules:\n")
+	for i := range snicTenants {
+		fmt.Fprintf(&d, "  - {match: 'src:10.%d.0.0/16', dag: %d}\n", i+1, i+1)
+	}
+	m := &mix{}
+	for n := range snicBatches {
+		b := mixBatch{port: "pa", at: clock.Time(1_000_000_000 + n*snicEvery)}
+		for i := range packet.MaxBatch {
+			k := n*packet.MaxBatch + i
+			m.bytes = append(m.bytes, udpFrame(byte(k%snicTenants+1), uint16(1024+k/snicTenants%snicFlows))...)
+			b.ends = append(b.ends, len(m.bytes))
+			m.frames++
+		}
+		m.batches = append(m.batches, b)
+	}
+	pool, err := packet.NewPool(4*packet.MaxBatch, 2048, nil)
+	if err != nil {
+		return nil, err
+	}
+	// Regions are loaded before the second batch comes.
+	args := graph.Args{"deployment": d.String(), "pr-rate": "1000G", "port-rate": "10000G"}
+	return &contest{
+		bytes: float64(len(m.bytes)) / float64(m.frames),
+		work:  m.through(pool, snicKind, args),
+		pass:  m.through(pool, "wire", nil),
+		close: func() {},
+	}, nil
+}
+
+// udpFrame is a datagram of 64 bytes with its Ethernet header from 10.tenant.0.1.
+func udpFrame(tenant byte, port uint16) []byte {
+	const l3, l4, n = 14, 14 + 20, 60
+	b := make([]byte, n)
+	hdr.Ethernet(b).Encode(&hdr.EthernetFields{Dst: [6]byte{2, 0, 0, 0, 0, 2}, Src: [6]byte{2, 0, 0, 0, 0, 1}, EtherType: hdr.EtherIPv4})
+	hdr.IPv4(b[l3:]).Encode(&hdr.IPv4Fields{
+		TotalLen: n - l3, DF: true, TTL: 64, Protocol: hdr.ProtoUDP,
+		Src: netip.AddrFrom4([4]byte{10, tenant, 0, 1}), Dst: netip.AddrFrom4([4]byte{203, 0, 113, 7}),
+	})
+	hdr.UDP(b[l4:]).Encode(&hdr.UDPFields{SrcPort: port, DstPort: 80, Len: n - l4})
+	return b
+}
