@@ -114,7 +114,7 @@ func (t *Table) Set(rules []Rule) {
 func (t *Table) Rules() []Rule { return t.rules }
 
 // fields gathers the key of frame b, received on port in.
-func fields(b []byte, in uint16, l *hdr.Layers) (k key) {
+func (k *key) fields(b []byte, in uint16, l *hdr.Layers) {
 	const (
 		tagged = 1 << iota
 		ported
@@ -122,6 +122,7 @@ func fields(b []byte, in uint16, l *hdr.Layers) (k key) {
 		roce
 		service
 	)
+	*k = key{}
 	var flags, extra uint64
 	if l.Tags > 0 {
 		flags |= tagged
@@ -158,16 +159,20 @@ func fields(b []byte, in uint16, l *hdr.Layers) (k key) {
 	}
 	k[4] = ports<<32 | uint64(l.VID)<<16 | uint64(in)
 	k[5] = extra<<40 | flags<<32 | uint64(l.Proto)<<16 | uint64(l.EtherType)
-	return k
 }
 
-// hash is of all fields.
+// hash is of all fields. It keeps out no one who knows it.
 func (k *key) hash() uint64 {
-	h := hdr.Fold(hdr.Fold(k[0], k[4]), k[5])
+	x := k[0]*0x9E3779B97F4A7C15 ^ bits.RotateLeft64(k[4]*0xD1B54A32D192ED03, 29) ^ k[5]*0xA24BAED4963EE407
 	if k[1]|k[2]|k[3] != 0 {
-		h = hdr.Fold(hdr.Fold(h, k[1]^k[2]), k[3])
+		x ^= hdr.Fold(hdr.Fold(k[1], k[2]), k[3])
 	}
-	return h
+	hi, lo := bits.Mul64(x^x>>32, 0x9FB21C651E98DF25)
+	return hi ^ lo
+}
+
+func (k *key) equal(o *key) bool {
+	return (k[0]^o[0])|(k[4]^o[4])|(k[5]^o[5])|(k[1]^o[1])|(k[2]^o[2])|(k[3]^o[3]) == 0
 }
 
 // both is a hash that is the same for both directions: of the ends, in any order,
@@ -186,7 +191,8 @@ func (k *key) both() uint64 {
 // Lookup is the flow of frame b, which came in by port in, of which hdr.Walk found
 // l. forward says whether rules hold as they are written.
 func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
-	k := fields(b, in, l)
+	var k key
+	k.fields(b, in, l)
 	h := k.hash()
 	s := &t.sets[h&t.mask]
 	tag := h>>48 | 1
@@ -194,7 +200,7 @@ func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 	x := s.tags ^ tag*0x0001000100010001
 	for m := (x - 0x0001000100010001) &^ x & 0x8000800080008000; m != 0; m &= m - 1 {
 		f := &t.flows[h&t.mask*4+uint64(bits.TrailingZeros64(m))/16]
-		if f.key == k {
+		if f.key.equal(&k) {
 			t.Hits++
 			return f.Flow
 		}
@@ -210,7 +216,8 @@ func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 
 // Hash is the hash that Lookup gives the flow of a frame.
 func Hash(b []byte, l *hdr.Layers) uint64 {
-	k := fields(b, 0, l)
+	var k key
+	k.fields(b, 0, l)
 	return k.both()
 }
 
