@@ -59,8 +59,8 @@
 // Whatever is descheduled (scaled in, idle, released) stays as a victim until
 // its region is needed. Config.Victims limits the share of regions that may hold
 // victims, the least recently used goes first; Config.Keep is the share of
-// descheduled chains that are kept at all. A region that was used less recently had
-// its last packet, or was launched, earlier.
+// descheduled chains that are kept at all. Least recently used is that whose last
+// packet, or launch, is longest ago.
 //
 // # Scaling
 //

@@ -489,17 +489,20 @@ func TestLeft(t *testing.T) {
 }
 
 // steady is a board under a load that launches, scales, stops and switches.
-func steady(tb testing.TB) func() {
+func steady(tb testing.TB) (*board, func()) {
 	cfg := Default(6, 1)
 	cfg.Idle = 20 * ms
 	b := newBoard(tb, cfg)
 	k := 0
-	return func() {
+	return b, func() {
 		b.now = b.now.Add(epoch)
 		b.Advance(b.now)
 		k++
-		if k%100 == 0 {
+		switch { // many chains for a while, then few that come and go
+		case k%20000 < 5000 && k%100 == 0:
 			b.Launch(b.now, Demand{Chain: k / 100 % 8, Rate: gbit, NoPeer: true})
+		case k%2000 == 0:
+			b.Launch(b.now, Demand{Chain: k / 2000 % 8, Rate: gbit, NoPeer: true})
 		}
 		b.Load(k%6, k/2000%8, 100000)
 		b.Load(k%6, k/3000%8, 30000)
@@ -519,19 +522,25 @@ func steady(tb testing.TB) func() {
 }
 
 func TestNoAllocations(t *testing.T) {
-	step := steady(t)
+	b, step := steady(t)
 	for range 30000 {
 		step()
 	}
-	if n := testing.AllocsPerRun(20000, step); n != 0 {
+	before := b.Stats()
+	if n := testing.AllocsPerRun(60000, step); n != 0 {
 		t.Errorf("%g allocations an epoch", n)
+	}
+	st := b.Stats()
+	if st.PRs[OnDemand] == before.PRs[OnDemand] || st.PRs[Scaled] == before.PRs[Scaled] || st.Revived == before.Revived ||
+		st.ScaledIn == before.ScaledIn || st.Switched == before.Switched || st.Overloads == before.Overloads {
+		t.Errorf("not everything happened: %+v", st)
 	}
 }
 
 // An epoch of a board with 6 regions that launches, scales and switches.
 func BenchmarkEpoch(b *testing.B) {
 	b.ReportAllocs()
-	step := steady(b)
+	_, step := steady(b)
 	for b.Loop() {
 		step()
 	}
