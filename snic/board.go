@@ -23,6 +23,7 @@ const (
 	maxTasks   = 64   // deployed at a time
 	maxNumbers = 128  // of tasks, with those whose chains still stop
 	maxChains  = 8192 // bitstreams known at a time
+	mostChains = 3072 // of a deployment; those of the one before may still be there
 )
 
 // Numbers of the resources that tenants share (snic/fair): what comes in by each port,
@@ -63,6 +64,7 @@ type chain struct {
 	tasks   []int // numbers
 	running []int // regions that have it and take packets
 	known   bool  // to the fabric
+	rests   bool  // it is gone, but packets may be on their way to it
 	ends    bool  // it is no longer deployed
 	asked   bool  // a launch is under way, or waits
 	load    int64 // of the DAGs that go through it
@@ -78,6 +80,7 @@ type service struct {
 	missing bool          // a chain of the plan is in no region
 	refused bool          // it cannot be launched
 	away    bool          // endpoints do the work
+	again   clock.Time    // when to ask again, after it was refused
 	arrived int64         // bytes in this epoch, before any was refused
 	rate    float64       // bytes a second, of late
 	counted uint64        // bytes when it was measured
@@ -124,6 +127,8 @@ type board struct {
 	inside   int            // of them in use
 	held     int            // of them with a frame that the board has
 	backs    [maxDAGs]int32 // of them, those that go back, by service
+	waits    [maxDAGs]int32 // of them, all, by service
+	lacking  bool           // a service with packets may be without a region
 	wait     []delay        // of each task in each region, when it is modelled
 	modelled []int32        // of them, those with packets
 	lost     func(tag uint32)
@@ -185,7 +190,7 @@ func newBoard(s settings) (*board, error) {
 		groups:  make([]group, packet.MaxBatch),
 	}
 	b.lost = func(tag uint32) {
-		if tag != 0 && int(tag) <= len(b.packets) && b.packets[tag-1].lent {
+		if tag-1 < uint32(len(b.packets)) && b.packets[tag-1].lent {
 			b.forsake(int32(tag - 1))
 		}
 	}
@@ -219,6 +224,7 @@ func newFabric(now clock.Time, s settings) *region.Fabric {
 func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	b.settings = b.next
 	b.renew = true
+	c.Wake(c.Now())
 	if err := b.deployTasks(c, apps); err != nil {
 		panic(fmt.Sprintf("snic: tasks that were checked: %v", err))
 	}
@@ -286,11 +292,6 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 			c.Emit(out, x)
 			continue
 		}
-		if b.shares && !b.fair.Ingress(now, d.tenant, size) {
-			d.throttled++
-			c.Drop(x, reasonThrottled)
-			continue
-		}
 		route := 2 * r.DAG
 		if !forward {
 			route++
@@ -328,6 +329,13 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 // admit sends a group into its DAG.
 func (b *board) admit(c *graph.Ctx, in int, g *group) {
 	d := &b.services[g.way.dag]
+	if b.fair != nil && !b.fair.Ingress(c.Now(), d.tenant, g.bytes) {
+		d.throttled += uint64(g.batch.Len())
+		for _, x := range g.batch.Bufs() {
+			c.Drop(x, reasonThrottled)
+		}
+		return
+	}
 	if d.missing && !b.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
 		r := reasonNoRegion
@@ -344,7 +352,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
-	if b.shares {
+	if b.fair != nil {
 		b.fair.Measure(d.tenant, resIngress+in, int64(g.bytes))
 		b.fair.Measure(d.tenant, resEgress+int(g.way.out), int64(g.bytes))
 		for _, t := range d.tasks {
@@ -370,6 +378,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		b.packets[id] = inside{buf: x, way: g.way, region: -1, at: -1}
 		b.inside++
 		b.held++
+		b.waits[g.way.dag]++
 		if g.way.back {
 			b.backs[g.way.dag]++
 		}

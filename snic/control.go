@@ -80,9 +80,10 @@ func (b *board) deploy(c *graph.Ctx) error {
 		return err
 	}
 	b.events(c)
+	b.recredit()
 	for i := range b.services {
 		if b.services[i].UID != 0 {
-			b.plan(c.Now(), i, true)
+			b.plan(c.Now(), i, b.waits[i] == 0)
 		}
 	}
 	b.events(c)
@@ -93,12 +94,39 @@ func (b *board) deploy(c *graph.Ctx) error {
 // deployTasks gives every task of the deployment its number.
 func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	d := b.deployment
-	for i := range b.tasks {
-		t := &b.tasks[i]
-		if t.in != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }) {
-			b.dismiss(c, t)
-		}
+	type old struct {
+		task int
+		in   *graph.Inside
+		app  graph.App
 	}
+	var olds []old
+	for n := range b.tasks {
+		t := &b.tasks[n]
+		if t.in == nil {
+			continue
+		}
+		i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name })
+		if i >= 0 && t.in == apps[i] {
+			continue
+		}
+		olds = append(olds, old{n, t.in, t.app})
+		if i < 0 {
+			t.in, t.app = nil, nil
+			continue
+		}
+		app, err := apps[i].Make()
+		if err != nil {
+			return err
+		}
+		move(t.app, app)
+		t.become(apps[i], app)
+	}
+	// What the old ones hold goes on from there, while the others are all there.
+	for _, o := range olds {
+		o.in.Remove(c, o.app)
+		b.sweep(c, &b.tasks[o.task], o.in)
+	}
+	b.pump(c)
 	b.taskOf = b.taskOf[:0]
 	for i, x := range d.Tasks {
 		n := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
@@ -106,7 +134,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			if k == len(b.tasks) {
 				b.tasks = append(b.tasks, task{})
 			}
-			if b.tasks[k].in == nil && !b.stopping(k) {
+			if b.free(k) {
 				n = k
 			}
 		}
@@ -115,20 +143,13 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		}
 		b.taskOf = append(b.taskOf, n)
 		t := &b.tasks[n]
-		if t.in != apps[i] {
+		if t.in == nil {
 			app, err := apps[i].Make()
 			if err != nil {
 				return err
 			}
-			if t.in != nil {
-				move(t.app, app)
-				b.dismiss(c, t)
-			}
-			_, holds := app.(graph.Holder)
-			*t = task{in: apps[i], app: app, holds: holds}
-			if _, ok := app.(graph.Ticker); !ok {
-				t.next = clock.Never
-			}
+			*t = task{way: way{dag: -1, out: 1}}
+			t.become(apps[i], app)
 		}
 		t.Task = x
 		t.modelled = x.Throughput > 0 || x.Latency > 0
@@ -136,9 +157,44 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	return nil
 }
 
-// stopping reports that packets may still be on their way to a task that was there.
-func (b *board) stopping(n int) bool {
-	return slices.ContainsFunc(b.placed, func(ch int32) bool { return ch >= 0 && slices.Contains(b.chains[ch].tasks, n) })
+// become makes an app the task's.
+func (t *task) become(in *graph.Inside, app graph.App) {
+	t.in, t.app, t.next = in, app, 0
+	_, t.holds = app.(graph.Holder)
+	if _, ok := app.(graph.Ticker); !ok {
+		t.next = clock.Never
+	}
+}
+
+// free reports that nobody has a number of tasks: no task, and no chain, in which
+// packets may still be on their way to the task that was there.
+func (b *board) free(n int) bool {
+	return b.tasks[n].in == nil && !slices.ContainsFunc(b.chains, func(ch chain) bool { return slices.Contains(ch.tasks, n) })
+}
+
+// recredit gives tasks in regions the credits of the deployment.
+func (b *board) recredit() {
+	for r, n := range b.placed {
+		if n < 0 {
+			continue
+		}
+		for i, k := range b.credits(int(n)) {
+			_ = b.sched.SetCredits(r, i, k) // they are there
+		}
+	}
+}
+
+// credits are those of the tasks of a chain.
+func (b *board) credits(chain int) []int {
+	var out []int
+	for _, t := range b.chains[chain].tasks {
+		k := max(b.tasks[t].Credits, 1) // none: it is no longer deployed
+		if !b.tasks[t].modelled {
+			k = max(k, batchCredits)
+		}
+		out = append(out, k)
+	}
+	return out
 }
 
 // move gives an app the state of the one whose place it takes, if both can.
@@ -149,28 +205,26 @@ func move(from, to graph.App) {
 		return
 	}
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(s.Save(w)) }()
+	done := make(chan struct{})
+	go func() {
+		w.CloseWithError(s.Save(w))
+		close(done)
+	}()
 	_ = l.Load(r) // or it begins with none
 	r.Close()
-}
-
-// dismiss ends a task: what it holds goes on without it.
-func (b *board) dismiss(c *graph.Ctx, t *task) {
-	t.in.Remove(c, t.app)
-	b.sweep(c, t)
-	b.pump(c)
-	*t = task{}
+	<-done
 }
 
 // deployChains tells the fabric which bitstreams there are.
 func (b *board) deployChains(now clock.Time, numbers []int) error {
-	all, err := b.deployment.Chains(maxChains / 2)
+	all, err := b.deployment.Chains(mostChains)
 	if err != nil {
 		return err
 	}
 	for i := range b.chains {
 		ch := &b.chains[i]
 		if !ch.known {
+			ch.rests = ch.rests && b.sched.Visits(i)
 			continue
 		}
 		at := slices.IndexFunc(all, func(x dag.Chain) bool { return ch.is(x.Tasks, numbers) })
@@ -181,7 +235,7 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 		}
 	}
 	for _, x := range all {
-		n := place(b.chains, func(ch *chain) bool { return !ch.known }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
+		n := place(b.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
 		if n < 0 {
 			if n = len(b.chains); n == maxChains {
 				return errors.New("too many chains come and go")
@@ -239,8 +293,16 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		if !slices.Equal(s.tasks, tasks) {
 			s.tasks, s.visits = tasks, nil
 		}
-		for _, t := range tasks {
-			b.tasks[t].way.dag = int32(n)
+	}
+	// What a task makes before a packet came to it goes forward in a DAG that has it.
+	for _, t := range numbers {
+		w := &b.tasks[t].way
+		if w.dag >= 0 && b.services[w.dag].UID != 0 && slices.Contains(b.services[w.dag].tasks, t) {
+			continue
+		}
+		*w = way{dag: -1, out: 1}
+		if i := slices.IndexFunc(b.dagOf, func(n int) bool { return slices.Contains(b.services[n].tasks, t) }); i >= 0 {
+			w.dag = int32(b.dagOf[i])
 		}
 	}
 	return nil
@@ -418,6 +480,9 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 		// Through several chains that are there already, tasks skipped.
 		if visits = cover(s.tasks, b.candidates(false)); visits == nil {
 			s.missing, s.refused = true, !pre
+			if s.refused || s.visits == nil {
+				b.unroute(n) // what waits would do so forever
+			}
 			return
 		}
 	}
@@ -467,9 +532,13 @@ func (b *board) follow(n int, visits []sched.Visit) {
 // find is called for packets of a DAG that no region serves; it reports whether
 // they may wait for one.
 func (b *board) find(c *graph.Ctx, n int) bool {
-	b.plan(c.Now(), n, false)
-	b.events(c)
 	s := &b.services[n]
+	if s.refused && c.Now() < s.again {
+		return false
+	}
+	b.plan(c.Now(), n, false)
+	s.again = c.Now().Add(b.monitor / 8)
+	b.events(c)
 	return !s.away && !s.refused
 }
 
@@ -492,14 +561,7 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 	switch e.Kind {
 	case region.Run:
 		ch := &b.chains[e.Chain]
-		credits := make([]int, len(ch.tasks))
-		for i, t := range ch.tasks {
-			credits[i] = b.tasks[t].Credits
-			if !b.tasks[t].modelled {
-				credits[i] = max(credits[i], batchCredits)
-			}
-		}
-		if err := b.sched.Place(e.Region, e.Chain, credits); err != nil {
+		if err := b.sched.Place(e.Region, e.Chain, b.credits(e.Chain)); err != nil {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
 		b.placed[e.Region] = int32(e.Chain)
@@ -513,6 +575,7 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 		b.settle(c.Now())
 	case region.Evict, region.Revoke:
 		b.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
+		b.reroute(false)
 	case region.Share:
 		b.chains[e.Chain].asked = false
 		b.reroute(true)
@@ -524,8 +587,21 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 				b.services[n].missing = true
 			}
 		}
+	case region.Freed:
+		for n := range b.services {
+			if s := &b.services[n]; s.away || s.refused {
+				s.away, s.refused, s.missing = false, false, true
+			}
+		}
 	case region.Gone:
-		b.chains[e.Chain] = chain{}
+		b.chains[e.Chain].ends = true
+		for n := range b.services {
+			if b.uses(n, e.Chain) {
+				b.services[n].visits = nil
+				b.plan(e.At, n, b.waits[n] == 0)
+			}
+		}
+		b.chains[e.Chain] = chain{rests: b.sched.Visits(e.Chain)}
 	}
 }
 
@@ -585,6 +661,7 @@ func (b *board) reroute(scaled bool) {
 			b.follow(n, now)
 		default:
 			s.missing = !here
+			b.lacking = b.lacking || s.missing && b.waits[n] > 0
 		}
 		for _, v := range s.visits {
 			ch := &b.chains[v.Chain]
@@ -624,7 +701,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		}
 		if t.next = min(t.next, t.in.Woken()); t.next <= now {
 			t.next = t.in.Tick(c, t.app)
-			b.sweep(c, t)
+			b.sweep(c, t, t.in)
 		}
 		next = min(next, t.next)
 	}
@@ -632,8 +709,21 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.pump(c)
 	b.settle(now)
 	b.events(c)
+	b.seek(c)
 	b.pump(c)
 	return min(next, b.due(c), b.epochAt, b.fabric.Next())
+}
+
+// seek finds regions for packets that are inside and have lost theirs.
+func (b *board) seek(c *graph.Ctx) {
+	for b.lacking {
+		b.lacking = false
+		for n := range b.services {
+			if s := &b.services[n]; s.missing && b.waits[n] > 0 {
+				b.find(c, n)
+			}
+		}
+	}
 }
 
 // endEpoch closes the measurements of an epoch.
@@ -685,9 +775,45 @@ func (b *board) Reconfigure(args graph.Args) error {
 		return err
 	}
 	if !b.takes(&s) {
-		return errors.New("regions, store=, packets= and flows= cannot be changed while it runs")
+		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor= and idle= cannot be changed while it runs")
+	}
+	if err := b.roomFor(s.deployment); err != nil {
+		return err
 	}
 	b.next = s
+	return nil
+}
+
+// roomFor reports whether there are numbers for what a deployment brings, beside what
+// of earlier ones is still there.
+func (b *board) roomFor(d *dag.Deployment) error {
+	left := maxNumbers - len(b.tasks)
+	for n := range b.tasks {
+		if b.free(n) {
+			left++
+		}
+	}
+	for _, x := range d.Tasks {
+		if !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name }) {
+			left--
+		}
+	}
+	if left < 0 {
+		return errors.New("too many tasks come and go at a time: packets are still on their way to those that were there")
+	}
+	all, err := d.Chains(mostChains)
+	if err != nil {
+		return err
+	}
+	left = maxChains - len(b.chains)
+	for i := range b.chains {
+		if ch := &b.chains[i]; !ch.known && !(ch.rests && b.sched.Visits(i)) {
+			left++
+		}
+	}
+	if len(all) > left {
+		return errors.New("too many chains come and go at a time: packets are still on their way to those that were there")
+	}
 	return nil
 }
 
@@ -710,7 +836,7 @@ func (b *board) Flush(c *graph.Ctx) {
 	for i := range b.tasks {
 		if t := &b.tasks[i]; t.in != nil {
 			t.in.Flush(c, t.app)
-			b.sweep(c, t)
+			b.sweep(c, t, t.in)
 		}
 	}
 	b.pump(c)
@@ -721,7 +847,7 @@ func (b *board) Stop(c *graph.Ctx) {
 	for i := range b.tasks {
 		if t := &b.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)
-			b.sweep(c, t)
+			b.sweep(c, t, t.in)
 			t.in = nil
 		}
 	}

@@ -26,6 +26,10 @@ func lane(back bool) int {
 // of w, with whatever tasks answer or make on the way, and out. Nobody has a credit
 // for what tasks make.
 func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf) {
+	step := 1 - 2*lane(w.back)
+	for i >= 0 && i < len(d.tasks) && b.tasks[d.tasks[i]].in == nil {
+		i += step // no longer deployed
+	}
 	if i < 0 || i >= len(d.tasks) {
 		for _, x := range frames {
 			c.Emit(int(w.out), x)
@@ -42,17 +46,21 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 	batch := &b.batches[b.depth]
 	batch.Reset()
 	batch.Append(frames)
+	if t.holds {
+		for _, x := range frames {
+			x.Tag = w.tag()
+		}
+	}
 	t.way = w
 	in := lane(w.back)
 	t.in.Push(c, t.app, in, batch)
 	b.gone(t)
 	b.depth++
-	step := 1 - 2*in
 	for t.in.Emitted(1-in) > 0 {
 		batch.Reset()
 		t.in.Take(c, 1-in, batch)
 		if t.holds {
-			b.known(batch, 1-in)
+			b.known(c, t, batch, 1-in, w)
 		}
 		b.run(c, d, i+step, w, batch.Bufs())
 	}
@@ -60,9 +68,9 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 		batch.Reset()
 		t.in.Take(c, in, batch)
 		if t.holds {
-			b.known(batch, in)
+			b.known(c, t, batch, in, w.turned())
 		}
-		b.run(c, d, i-step, way{w.dag, !w.back, w.out ^ 1}, batch.Bufs())
+		b.run(c, d, i-step, w.turned(), batch.Bufs())
 	}
 	b.depth--
 	batch.Reset()
@@ -101,6 +109,7 @@ func (b *board) pump(c *graph.Ctx) {
 func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	p := &b.packets[l.Packet]
 	b.inside--
+	b.waits[p.way.dag]--
 	if p.way.back {
 		b.backs[p.way.dag]--
 	}
@@ -169,43 +178,73 @@ func (b *board) feed(c *graph.Ctx, id int32, t *task) {
 	b.held--
 	p.lent = true
 	t.in.Push(c, t.app, lane(p.way.back), batch)
-	b.sweep(c, t)
+	b.sweep(c, t, t.in)
 }
 
-// sweep takes what a task has let go of.
-func (b *board) sweep(c *graph.Ctx, t *task) {
-	b.gone(t)
+// sweep takes what a task has let go of, by the app that it is or was.
+func (b *board) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
+	in.Gone(b.lost)
 	for out := range 2 {
-		for t.in.Emitted(out) > 0 {
+		for in.Emitted(out) > 0 {
 			batch := &b.batches[b.depth]
 			batch.Reset()
-			t.in.Take(c, out, batch)
-			w := t.way
+			in.Take(c, out, batch)
 			b.depth++
 			for _, x := range batch.Bufs() {
-				id, ok := b.own(x)
-				if ok && lane(b.packets[id].way.back) != out {
-					b.done(id)
-					continue
+				if w, ok := b.let(t, x, out); ok {
+					b.onward(c, t, w, x)
 				}
-				if ok {
-					b.forsake(id)
-				}
-				// The task's own, or sent back: it goes on from here uncredited.
-				x.Tag = 0
-				way := way{w.dag, out == 0, w.out}
-				if way.back != w.back {
-					way.out ^= 1
-				}
-				b.onward(c, t, way, x)
 			}
 			b.depth--
 		}
 	}
 }
 
+// let settles a frame that a task has let go of. Unless it goes on with its credits, as a
+// packet of the full road that the task is done with, let says which way it goes
+// from there: of what came to the task the way that it came, turned if it is sent
+// back; of what the task made the way of what came last.
+func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
+	w := t.way
+	if id, ok := b.own(x); ok {
+		w = b.packets[id].way
+		if lane(w.back) != out {
+			b.done(id)
+			return w, false
+		}
+		b.forsake(id)
+	} else if x.Tag&tagged != 0 {
+		w = way{int32(x.Tag >> 8 & (1<<16 - 1)), x.Tag&(1<<7) != 0, uint8(x.Tag & (1<<7 - 1))}
+	}
+	x.Tag = 0
+	if lane(w.back) == out {
+		w = w.turned()
+	}
+	return w, true
+}
+
+// tagged tells the tag of a frame that goes its way without credits from that of a
+// packet of the full road.
+const tagged = 1 << 31
+
+// tag is a way as the tag of a frame.
+func (w way) tag() uint32 {
+	t := tagged | uint32(w.dag)<<8 | uint32(w.out)
+	if w.back {
+		t |= 1 << 7
+	}
+	return t
+}
+
+// turned is the way back.
+func (w way) turned() way { return way{w.dag, !w.back, w.out ^ 1} }
+
 // onward takes a frame that a task made on from there.
 func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
+	if w.dag < 0 {
+		c.Emit(int(w.out), x)
+		return
+	}
 	d := &b.services[w.dag]
 	for i, n := range d.tasks {
 		if &b.tasks[n] == t {
@@ -217,22 +256,21 @@ func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 	c.Emit(int(w.out), x)
 }
 
-// known settles packets of the full road that a task emits while others run through
-// it at once: those that have done it are taken out of the batch.
-func (b *board) known(batch *packet.Batch, out int) {
+// known settles what a task that holds packets emits while others run through it at
+// once: what does not go their way is taken out of the batch.
+func (b *board) known(c *graph.Ctx, t *task, batch *packet.Batch, out int, w way) {
 	bufs := batch.Bufs()
 	n := 0
 	for _, x := range bufs {
-		if id, ok := b.own(x); ok {
-			if lane(b.packets[id].way.back) != out {
-				b.done(id)
-				continue
-			}
-			b.forsake(id)
-			x.Tag = 0
+		own, ok := b.let(t, x, out)
+		switch {
+		case !ok:
+		case own == w:
+			bufs[n] = x
+			n++
+		default:
+			b.onward(c, t, own, x)
 		}
-		bufs[n] = x
-		n++
 	}
 	batch.Reset()
 	batch.Append(bufs[:n])

@@ -330,3 +330,19 @@ func (s *Scheduler) checkFlows() error {
 	}
 	return nil
 }
+
+// Visits reports whether a route visits a chain, or a packet that is still on an
+// older one.
+func (s *Scheduler) Visits(chain int) bool {
+	for _, pl := range s.plans {
+		if pl == nil {
+			continue
+		}
+		for _, v := range pl.visits {
+			if int(v.chain) == chain {
+				return true
+			}
+		}
+	}
+	return false
+}
