@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
@@ -45,14 +46,17 @@ line before. A header, empty lines and lines that begin with # are skipped. The
 file is read three times, whatever its size, in little memory.
 
 What is needed is the peak of the sum of a rack's endpoints, or a percentile, by
-intervals, with headroom on top. The shorter the interval, the higher the peaks;
+intervals, with headroom on top. (With a percentile, endpoints that burst less
+often than it sees count as idle; their sum does not.) The shorter the interval, the higher the peaks;
 without --interval it is 10 ms (how fast regions follow the load), or the trace's
 own step where that is longer. An endpoint spikes in an interval in which its
 load is above its mean by --spike standard deviations.
 
 Prices default to the source's (without a currency); costs are those of its
 model, with the peaks and the sharing of this load. Running is counted as the
-source does: only regions that are accessed. The rate of a region (--region) is
+source does: only regions that are accessed. A load that is not too long is also
+run on the regions, which follow it by monitors (5 ms) and reconfigurations
+(5 ms): what that costs, and by how much it slows the load. The rate of a region (--region) is
 that of your chains; the source has none.
 
 Exit status: 0 done, 2 wrong use.`,
@@ -128,7 +132,7 @@ Exit status: 0 done, 2 wrong use.`,
 	f.Float64Var(&g.burst, "burst", g.burst, "generate: Gb/s of a burst")
 	f.Float64Var(&g.Share, "burst-share", g.Share, "generate: part of the time that an endpoint bursts")
 	f.DurationVar(&g.Length, "burst-length", g.Length, "generate: mean of a burst")
-	f.Float64Var(&g.Correlation, "correlation", g.Correlation, "generate: part of the bursts that a rack's endpoints have together")
+	f.Float64Var(&g.Correlation, "correlation", g.Correlation, "generate: part of the bursts that a rack's endpoints have together; negative: by turns")
 	f.Uint64Var(&g.Seed, "seed", g.Seed, "generate: of everything random")
 	return cmd
 }
@@ -306,6 +310,9 @@ func printPlan(cmd *cobra.Command, p *plan.Plan, o *plan.Options, title, picture
 		fmt.Fprintf(w, "\nto run\tregion-hours\tcost\tsaves\n")
 		for _, c := range p.OpEx {
 			fmt.Fprintf(w, "%s\t%.3g\t%.3g\t%.1f %%\n", c.Scheme, c.RegionHours, c.Cost, 100*c.Saves)
+		}
+		if p.Slowdown != nil {
+			fmt.Fprintf(w, "(scaled by monitors, the load takes %.2g %% longer)\n", 100*math.Max(*p.Slowdown, 0))
 		}
 		fmt.Fprintf(w, "\nlatency, unloaded, as published\n")
 		for _, l := range p.Latency {

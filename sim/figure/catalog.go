@@ -1,5 +1,11 @@
 package figure
 
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // Names of the three ways to run Clover.
 const (
 	nameDefault   = "Clover (default)"
@@ -187,7 +193,19 @@ func All() []*Figure {
 				{ratio: true, series: "share of 64 MB that 262,144 keys take", least: 1, most: 70, text: reasonAddresses},
 			},
 		},
-	}, append(supernic(), boards()...)...)
+	}, chapter(append(supernic(), boards()...))...)
+}
+
+// chapter sorts the figures of a chapter by their numbers.
+func chapter(fs []*Figure) []*Figure {
+	place := func(f *Figure) int {
+		_, id, _ := strings.Cut(f.ID, ".")
+		id, _, _ = strings.Cut(id, "-")
+		n, _ := strconv.Atoi(id)
+		return n
+	}
+	slices.SortStableFunc(fs, func(a, b *Figure) int { return place(a) - place(b) })
+	return fs
 }
 
 // sixHostReasons are those of figures 2.4 and 2.11 to 2.14, whose quantities

@@ -4,17 +4,21 @@
 //
 // It measures a load (traffic), twice: peaks, then spikes, which need the
 // endpoints' means. What is needed is the peak of the sum of a rack's
-// endpoints, or a percentile of it, and headroom on top. A rack's sNICs share
-// it as a pool: who is overloaded redirects to a peer.
+// endpoints, or a percentile of it, and headroom on top. (The percentile of a sum
+// may be more than the sum of percentiles: who bursts less often than a
+// percentile sees is taken for idle.) A rack's sNICs share it as a pool: who is
+// overloaded redirects to a peer.
 //
 // Costs are those of package cost, with the trace's own peaks (peak of the
 // racks' sums over the sum of the endpoints' peaks) and its own sharing
 // (endpoints for each sNIC) in place of the source's.
 //
-// Running is counted as the source does: only regions that are accessed. A
-// scaled rack is charged in every interval for the regions that its load fills,
-// without headroom and without the lag of scaling; those that provision
-// statically, for their regions all the time.
+// Running is counted as the source does: only regions that are accessed; those
+// that are provisioned statically, all the time. Scaled at once means the regions
+// that the load of an interval fills, without headroom or lag. Scaled by monitors
+// is that the load was run on the regions of its rack (scale), which follow it
+// after a monitor period and a reconfiguration, with what that slows it down. Long
+// traces are not run.
 //
 // Latencies are the source's, unloaded: section 5.7.1 and figure 5.11.
 package plan
@@ -26,8 +30,10 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/sim/scale"
 	"github.com/quillon/quillon/sim/traffic"
 	"github.com/quillon/quillon/snic/cost"
+	"github.com/quillon/quillon/snic/region"
 )
 
 // Options say what is planned for. Defaults has those of a user who says
@@ -114,6 +120,9 @@ type Plan struct {
 	CapEx   []CapEx   `json:"capex"`
 	OpEx    []OpEx    `json:"opex"`
 	Latency []Latency `json:"latency"`
+	// Slowdown of the racks whose regions are scaled by monitors, the mean of
+	// them; nil when the trace is too long to be run.
+	Slowdown *float64 `json:"slowdown,omitempty"`
 
 	timeline traffic.Timeline
 }
@@ -197,10 +206,12 @@ func Make(src traffic.Source, o Options, show func(pass string)) (*Plan, error) 
 	}
 	perRegion := o.Region * 1e9 / 8 * interval.Seconds() // bytes of an interval
 	used := 0.0                                          // regions, times intervals
+	rates := newRates(interval)
 	meters[0].Closed = func(racks []float64, n int64) {
 		for _, b := range racks {
 			used += float64(ceil(b/perRegion)) * float64(n)
 		}
+		rates.add(racks, n)
 	}
 	if err := src.Each(func(e traffic.Event) error {
 		for _, m := range meters {
@@ -246,7 +257,12 @@ func Make(src traffic.Source, o Options, show func(pass string)) (*Plan, error) 
 		own += o.regions(gbps(s, s.Endpoints[i].Quantile(q, s.Intervals)) * (1 + o.Headroom))
 	}
 	hours := p.Duration / 3600
-	p.run(&o, float64(own)*hours, float64(p.Need.Regions)*hours, used*float64(o.Chains)*p.Interval/3600)
+	show("scaling")
+	monitored, err := p.scale(&o, rates)
+	if err != nil {
+		return nil, err
+	}
+	p.run(&o, float64(own)*hours, float64(p.Need.Regions)*hours, used*float64(o.Chains)*p.Interval/3600, monitored)
 	p.Latency = []Latency{
 		{"through an sNIC's data path", [2]float64{1.3, 1.3}},
 		{"end to end, sNIC in the middle layer", [2]float64{1.91, 1.91}},
@@ -309,16 +325,79 @@ func (p *Plan) buy(o *Options) {
 	}
 }
 
+// rates are the loads of racks, as long as they are few enough to be run.
+type rates struct {
+	interval clock.Duration
+	n        int64
+	racks    [][]float64 // bits a second
+	tooMany  bool
+}
+
+// Bounds of what is run: intervals of all racks, and steps of them.
+const (
+	maxIntervals = 1 << 22
+	maxSteps     = 1 << 24
+)
+
+func newRates(interval clock.Duration) *rates { return &rates{interval: interval} }
+
+// add adds n intervals. Racks may come late: they were idle before.
+func (r *rates) add(racks []float64, n int64) {
+	if r.tooMany || (r.n+n)*int64(len(racks)) > maxIntervals {
+		r.tooMany, r.racks = true, nil
+		return
+	}
+	for len(r.racks) < len(racks) {
+		r.racks = append(r.racks, make([]float64, r.n))
+	}
+	for i, b := range racks {
+		for range n {
+			r.racks[i] = append(r.racks[i], b*8/r.interval.Seconds())
+		}
+	}
+	r.n += n
+}
+
+// step is how often regions are sampled: ten times a monitor period.
+const step = 500 * time.Microsecond
+
+// scale runs the racks' loads on the regions that they need, and returns the
+// region-hours, 0 when nothing was run.
+func (p *Plan) scale(o *Options, r *rates) (float64, error) {
+	if r.tooMany || float64(r.n)*float64(r.interval/min(step, r.interval))*float64(len(r.racks)) > maxSteps {
+		return 0, nil
+	}
+	hours, slow := 0.0, 0.0
+	for i, rate := range r.racks {
+		regions := p.Racks[i].Regions / o.Chains
+		if regions > region.MaxRegions {
+			return 0, nil
+		}
+		out, err := scale.Scaled(&scale.Load{Interval: r.interval, Rate: rate},
+			scale.Board{Config: region.Default(regions, 1), Capacity: o.Region * 1e9}, min(step, r.interval))
+		if err != nil {
+			return 0, err
+		}
+		hours += out.Regions * float64(o.Chains) * p.Duration / 3600
+		slow += out.Slowdown / float64(len(r.racks))
+	}
+	p.Slowdown = &slow
+	return hours, nil
+}
+
 // run compares how regions are provided, by the hours that they are.
-func (p *Plan) run(o *Options, own, shared, scaled float64) {
+func (p *Plan) run(o *Options, own, shared, instant, monitored float64) {
 	for _, s := range []struct {
 		name  string
 		hours float64
 	}{
 		{"each endpoint its own, for its peak", own},
 		{"racks, for the peak of their sum", shared},
-		{"racks, scaled with the load", scaled},
+		{"racks, scaled at once", instant},
+		{"racks, scaled by monitors", monitored},
 	} {
-		p.OpEx = append(p.OpEx, OpEx{Scheme: s.name, RegionHours: s.hours, Cost: o.Running.OpEx(s.hours), Saves: 1 - s.hours/own})
+		if s.hours > 0 {
+			p.OpEx = append(p.OpEx, OpEx{Scheme: s.name, RegionHours: s.hours, Cost: o.Running.OpEx(s.hours), Saves: 1 - s.hours/own})
+		}
 	}
 }

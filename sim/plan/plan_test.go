@@ -71,6 +71,10 @@ func TestByHand(t *testing.T) {
 	near("racks", p.OpEx[1].RegionHours, 5*10/3600.0)
 	near("scaled", p.OpEx[2].RegionHours, 14/3600.0)
 	near("saves", p.OpEx[2].Saves, 1-14.0/80)
+	// Monitors are 5 ms late, and as long again to load, in seconds.
+	if m := p.OpEx[3].RegionHours * 3600; math.Abs(m-14) > 0.3 || p.Slowdown == nil || *p.Slowdown < 0 || *p.Slowdown > 0.002 {
+		t.Errorf("%v regions·s, slowdown %v", m, p.Slowdown)
+	}
 	near("middle layer", p.CapEx[cost.MiddleLayer].PerEndpoint, 160+500*(0.1+0.9*26/36)+350)
 	near("together", p.Together[2], 0.2) // c and d; a and b are half the time at their peak
 }
@@ -115,6 +119,16 @@ func TestBounds(t *testing.T) {
 			t.Fatalf("%v at 90 %%, %v at 100", lower.Need.Gbps, p.Need.Gbps)
 		}
 	})
+}
+
+// A trace that is too long to be run is planned for without.
+func TestLong(t *testing.T) {
+	o := Defaults()
+	o.Interval = 10 * time.Millisecond
+	p, err := Make(csv(t, "0,a,1e9\n1e6,a,1e9\n"), o, nil)
+	if err != nil || p.Slowdown != nil || len(p.OpEx) != 3 || p.Intervals != 1e8+1 {
+		t.Fatalf("%v, %+v", err, p)
+	}
 }
 
 func TestRefused(t *testing.T) {

@@ -73,7 +73,7 @@ func (s *slicer) add(e Event) error {
 			return fmt.Errorf("the trace has more than %d intervals of %v", int64(maxIntervals), s.interval)
 		}
 	case d < -s.interval:
-		return fmt.Errorf("%w: %.6f s is after %.6f s", ErrOrder, float64(e.Time)/1e9,
+		return fmt.Errorf("%w: %.6f s is after %.6f s, more than an interval late", ErrOrder, float64(e.Time)/1e9,
 			float64(s.start.Add(clock.Duration(s.open)*s.interval))/1e9)
 	case d < 0:
 		s.late++
