@@ -31,11 +31,11 @@ var stateNames = [numStates]string{
 // its VLAN; for the ports of an ICMP query see query.
 type conn struct {
 	until  clock.Time // it is forgotten then
-	side   [2]side    // of TCP, by port
 	gen    uint16     // of the rules that let it be
 	state  uint8
 	opener uint8 // the port that its first packet came from
 	flags  uint8
+	side   [2]side // of TCP, by port
 }
 
 // Flags of a connection.
