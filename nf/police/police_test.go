@@ -143,7 +143,7 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	for want, args := range map[string]graph.Args{
-		"rate= is missing": nil, "no argument": {"rate": "1Mbit", "cir": "1Mbit"}, "queue=0": {"rate": "1Mbit", "queue": "0"}, "tick=1ns": {"rate": "1Mbit", "tick": "1ns"},
+		"rate= is missing": nil, "no argument": {"rate": "1Mbit", "cir": "1Mbit"}, "queue=0": {"rate": "1Mbit", "queue": "0"},
 	} {
 		if _, err := ShapeKind().New(graph.Env{}, args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)
@@ -370,7 +370,7 @@ func TestFlows(t *testing.T) {
 	args := graph.Args{"cir": "8kbit", "cbs": "100", "pbs": "100", "per": "flow", "flows": "8", "yellow": "drop"}
 	x := graphtest.New(t, *Kind(), args)
 	f := func(port uint16) []byte { return build(t, spec{port: port, payload: 72}) } // 100 bytes of IP
-	for i := range uint16(16) { // two sets
+	for i := range uint16(16) {                                                      // two sets
 		if got := x.Push("a", f(i), f(i)); len(got.Out["b"]) != 1 {
 			t.Fatalf("flow %d: %d pass, want the burst", i, len(got.Out["b"]))
 		}

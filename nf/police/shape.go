@@ -3,7 +3,6 @@ package police
 import (
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
@@ -52,9 +51,9 @@ func ShapeKind() *graph.Kind {
 in which they came, untouched, of whatever protocol. A frame for which there is
 no room in the queue is dropped. When the app is taken away, what waits is sent.
 
-A frame that waits alone leaves up to tick= after its tokens came; the tokens
-that come meanwhile are kept, as many as the burst has room for, so the rate is
-reached as long as the burst is larger than what comes in that time.
+A frame leaves when its tokens have come, or as soon as the worker is awake after
+that; the tokens that come meanwhile are kept, as many as the burst has room for, so
+the rate is reached as long as the burst is larger than what comes in that time.
 
   quillon run --inline eth1,eth2 --nf shape,rate=100Mbit,on=a`,
 		In:  []string{"a", "b"},
@@ -65,7 +64,6 @@ reached as long as the burst is larger than what comes in that time.
 			{Name: "queue", Default: "256", Help: "frames that wait at most, a direction; another number starts the app anew"},
 			{Name: "queue-bytes", Default: "1M", Help: "bytes that wait at most, a direction"},
 			{Name: "on", Default: "both", Help: "the port whose received frames are shaped: a, b or both"},
-			{Name: "tick", Default: "100us", Help: "how often an empty queue is looked at"},
 		},
 		Counters: shapeCounters[:],
 		Reasons:  shapeReasons[:],
@@ -89,11 +87,10 @@ type shaping struct {
 	queue int
 	bytes uint64
 	on    [2]bool
-	tick  time.Duration
 }
 
 func parseShape(args graph.Args) (shaping, error) {
-	s := shaping{queue: 256, bytes: 1 << 20, on: [2]bool{true, true}, tick: 100 * time.Microsecond}
+	s := shaping{queue: 256, bytes: 1 << 20, on: [2]bool{true, true}}
 	burst := uint64(0)
 	for name, v := range args {
 		var err error
@@ -111,11 +108,6 @@ func parseShape(args graph.Args) (shaping, error) {
 			s.bytes, err = parseBurst(v)
 		case "on":
 			s.on, err = parseOn(v)
-		case "tick":
-			s.tick, err = time.ParseDuration(v)
-			if err != nil || s.tick < time.Microsecond || s.tick > time.Second {
-				err = fmt.Errorf("want a duration from 1us to 1s")
-			}
 		default:
 			return s, fmt.Errorf("shape: no argument %q", name)
 		}
@@ -196,7 +188,20 @@ func (p *shaper) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			c.Count(ctrWaited, 1)
 		}
 	}
+	if q.n > 0 {
+		c.Wake(p.next(c, in))
+	}
 	p.gauge(c)
+}
+
+// next is when the first frame that waits in a direction may go.
+func (p *shaper) next(c *graph.Ctx, in int) clock.Time {
+	q := &p.q[in]
+	need := p.price(q)
+	if !p.on[in] || need <= q.tokens {
+		return c.Now()
+	}
+	return c.Now().Add(p.until(need - q.tokens))
 }
 
 // begin fills the buckets at the first breath.
@@ -213,15 +218,11 @@ func (p *shaper) begin(c *graph.Ctx) {
 // Tick implements graph.Ticker.
 func (p *shaper) Tick(c *graph.Ctx) clock.Time {
 	p.begin(c)
-	next := c.Now().Add(p.tick)
+	next := clock.Never
 	for in := range p.q {
 		p.drain(c, in, release)
-		if q := &p.q[in]; q.n > 0 {
-			wait := clock.Duration(0)
-			if need := p.price(q); p.on[in] && need > q.tokens {
-				wait = p.until(need - q.tokens)
-			}
-			next = min(next, c.Now().Add(wait))
+		if p.q[in].n > 0 {
+			next = min(next, p.next(c, in))
 		}
 	}
 	p.gauge(c)
