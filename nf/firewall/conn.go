@@ -58,10 +58,11 @@ type shard struct {
 
 // state is what the instances of all workers share.
 type state struct {
-	shards []shard
-	mu     sync.Mutex
-	begun  bool
-	seed   uint64
+	shards  []shard
+	mu      sync.Mutex
+	begun   bool
+	seed    uint64
+	started clock.Time
 	// pending is what was loaded before the clock and the seed were known.
 	pending *flow.Records
 }

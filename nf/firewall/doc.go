@@ -25,7 +25,8 @@
 //
 // Half-open connections are those of a handshake that is not over, or that nobody
 // has answered. There are at most half= of them, and half-per-source= for a source
-// (counted in a sketch that may count too many for a source, never too few). Where
+// (counted in a sketch that may count too many for a source, never too few; who sends
+// with another's address uses up that one's). Where
 // a new one finds no place, it takes that of the half-open one that would be
 // forgotten first among 16. Open ones are never replaced.
 //

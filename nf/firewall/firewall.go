@@ -80,7 +80,7 @@ func (a *app) begin(now clock.Time, r *rand.Rand) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.begun {
-		st.begun, st.seed = true, r.Uint64()
+		st.begun, st.seed, st.started = true, r.Uint64(), now
 		if st.pending != nil {
 			a.seed = st.seed
 			a.restore(*st.pending)

@@ -69,11 +69,19 @@ func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^pickedUp == 0
 }
 
+// catchUp tells a worker that has had no breath yet what the others have begun with.
+func (a *app) catchUp() {
+	if !a.begun {
+		a.now, a.seed = a.st.started, a.st.seed
+	}
+}
+
 // Save implements graph.Saver.
 func (a *app) Save(w io.Writer) error {
 	st := a.st
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	a.catchUp()
 	image := flow.NewImage(w, "firewall", version)
 	if st.pending != nil {
 		for sort, b := range st.pending.All {
@@ -121,6 +129,7 @@ func (a *app) Load(r io.Reader) error {
 		st.pending = &all
 		return nil
 	}
+	a.catchUp()
 	a.restore(all)
 	return nil
 }

@@ -75,7 +75,7 @@ func (a *app) begin(now clock.Time, r *rand.Rand) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.begun {
-		st.begun, st.seed = true, r.Uint64()
+		st.begun, st.seed, st.started = true, r.Uint64(), now
 		for i := range st.shards {
 			st.shards[i].random = r.Uint64()
 		}
@@ -162,23 +162,22 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 		}
 	}
 	if !d.Fragment {
-		return a.whole(c, in, b, &d, nil)
+		return a.whole(c, in, b, &d)
 	}
 	k, _ := flow.Fragment(b, &d)
 	k.Tag = d.VID | uint16(in)<<15
 	hash := k.Hash(a.seed)
 	shard := int(hash & uint64(len(a.st.shards)-1))
-	var f later
 	if d.L4 != 0 {
-		v := a.whole(c, in, b, &d, &f)
+		v := a.whole(c, in, b, &d)
 		if v.out != drop {
-			f.until, f.out = a.now.Add(laterTime), uint8(v.out)
 			s := a.st.take(shard)
-			s.note(&k, hash, f)
+			s.note(&k, hash, later{a.now.Add(laterTime), be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), hdr.Ethernet(b).Dst(), uint8(v.out)})
 			a.st.give(s)
 		}
 		return v
 	}
+	var f later
 	s := a.st.take(shard)
 	i := s.later.Find(&k, hash)
 	if i >= 0 {
@@ -210,9 +209,8 @@ func (a *app) frame(b []byte, in, out int, host [6]byte) {
 	eth.SetDst(host)
 }
 
-// whole is what becomes of a datagram, or of the first fragment of one: of which f
-// then gets the addresses.
-func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers, f *later) verdict {
+// whole is what becomes of a datagram, or of the first fragment of one.
+func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers) verdict {
 	class, least := 0, hdr.UDPLen
 	switch d.Proto {
 	case hdr.ProtoTCP:
@@ -254,9 +252,6 @@ func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers, f *later) ver
 		if host, r = a.inward(b, d, class); r != reasonIn {
 			return verdict{drop, r}
 		}
-	}
-	if f != nil {
-		f.src, f.dst, f.mac = be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), host
 	}
 	a.frame(b, in, out, host)
 	return verdict{out, reason}

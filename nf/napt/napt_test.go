@@ -476,6 +476,11 @@ func TestFragments(t *testing.T) {
 		t.Error(out)
 	}
 	goes(t, x, "a", hairRest, "a later-fragment", pkt{src: pub, dst: host})
+	// An error in fragments.
+	quote := pkt{proto: "udp", src: pub + ":5000", dst: far + ":80"}.bytes(t)[14:]
+	goes(t, x, "b", pkt{proto: "unreachable", src: far, dst: pub, quote: quote, more: true, id: 12}, "a error-inward",
+		pkt{src: far, dst: host, quote: pkt{proto: "udp", src: host + ":5000", dst: far + ":80"}.bytes(t)[14:]})
+	goes(t, x, "b", pkt{proto: "echo", src: far, dst: pub, offset: 16, id: 12, payload: "rest"}, "a later-fragment", pkt{src: far, dst: host})
 	first.id, rest.id = 11, 11
 	first.proto = "" // without ports
 	goes(t, x, "a", first, "-other-protocol", pkt{})
@@ -557,6 +562,29 @@ func TestExhausted(t *testing.T) {
 		if s.mappings.Len() != 0 || s.sessions.Len() != 0 || s.pools[0][classUDP].free != 64512 {
 			t.Errorf("left: %d, %d", s.mappings.Len(), s.sessions.Len())
 		}
+	}
+}
+
+// TestFlood: SYNs from outside to a port that is somebody's use up no room of his.
+func TestFlood(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("filter", "endpoint", "sessions", "100"))
+	syn := pkt{proto: "tcp", flags: "S", src: host + ":5000", dst: far + ":80"}
+	push(t, x, "a", syn.bytes(t))
+	push(t, x, "b", pkt{proto: "tcp", flags: "SA", src: far + ":80", dst: pub + ":5000"}.bytes(t))
+	for i := range 2000 {
+		goes(t, x, "b", pkt{proto: "tcp", flags: "S", src: fmt.Sprintf("203.0.%d.%d:1", i>>8, i&255), dst: pub + ":5000"}, "a inward",
+			pkt{src: fmt.Sprintf("203.0.%d.%d:1", i>>8, i&255), dst: host + ":5000"})
+	}
+	for i := range 50 {
+		syn.dst = fmt.Sprintf("%s:%d", far, 1000+i)
+		if end := seen(t, x, syn); end != pub+":5000" {
+			t.Errorf("%d: %s", i, end)
+		}
+	}
+	goes(t, x, "b", pkt{proto: "tcp", flags: "A", src: far + ":80", dst: pub + ":5000"}, "a inward", pkt{src: far + ":80", dst: host + ":5000"})
+	s := &x.App().(*app).st.shards[0]
+	if n := s.mappings.At(s.mappings.Next(0)).Val.sessions; int(n) != s.sessions.Len() {
+		t.Errorf("%d sessions of a mapping, %d in all", n, s.sessions.Len())
 	}
 }
 

@@ -37,11 +37,19 @@ func recordSize(sort uint8) int {
 	return 0
 }
 
+// catchUp tells a worker that has had no breath yet what the others have begun with.
+func (a *app) catchUp() {
+	if !a.begun {
+		a.now, a.seed = a.st.started, a.st.seed
+	}
+}
+
 // Save implements graph.Saver.
 func (a *app) Save(w io.Writer) error {
 	st := a.st
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	a.catchUp()
 	image := flow.NewImage(w, "napt", version)
 	if st.pending != nil {
 		for sort, b := range st.pending.All {
@@ -112,6 +120,7 @@ func (a *app) Load(r io.Reader) error {
 		st.pending = &all
 		return nil
 	}
+	a.catchUp()
 	a.restore(all)
 	return nil
 }

@@ -154,6 +154,17 @@ func TestWorkers(t *testing.T) {
 	if free != 64512-400 {
 		t.Errorf("%d are free", free)
 	}
+	// A worker that has had no breath yet saves, and takes, the state of all.
+	idle, _ := parse(args("filter", "endpoint"))
+	fifth := newApp(idle, graph.Env{Worker: 3, Workers: 4, Share: func(func() any) any { return st }})
+	var image5 bytes.Buffer
+	if err := fifth.Save(&image5); err != nil || image5.Len() != len(save(t, all[2])) {
+		t.Errorf("%d bytes, %v", image5.Len(), err)
+	}
+	if err := fifth.Load(&image5); err != nil {
+		t.Error(err)
+	}
+	goes(t, all[1], "b", pkt{proto: "udp", src: far + ":53", dst: pub + ":1500"}, "a inward", pkt{src: far + ":53", dst: "10.0.0.1:1500"})
 	// One worker takes what four have left, and not the other way around.
 	image := save(t, all[2])
 	one := graphtest.New(t, *Kind(), args())

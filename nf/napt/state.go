@@ -113,6 +113,7 @@ type state struct {
 	mu      sync.Mutex
 	begun   bool
 	seed    uint64
+	started clock.Time
 	pending *flow.Records // loaded before the clock and the seed were known
 }
 
@@ -263,7 +264,8 @@ func (st *state) room(s *shard, hash uint64, now clock.Time, seed uint64) bool {
 }
 
 // touch finds or makes the session with a peer; nil: there is no place. A place
-// is taken from one that is over.
+// is taken from one that is over, or from a SYN from outside that nobody has
+// answered.
 func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 	hash := k.hash(seed)
 	i := s.sessions.Find(k, hash)
@@ -271,16 +273,17 @@ func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 		if i = s.sessions.Add(k, hash); i < 0 {
 			a, b := s.sessions.Sets(hash)
 			for _, first := range [2]int{a, b} {
-				for j := first; i < 0 && j < first+flow.Ways; j++ {
-					if s.sessions.At(j).Val.until < now {
-						s.end(j)
-						i = s.sessions.Add(k, hash)
+				for j := first; j < first+flow.Ways; j++ {
+					if x := &s.sessions.At(j).Val; x.until < now || x.flags == synIn && i < 0 {
+						i = j
 					}
 				}
 			}
 			if i < 0 {
 				return nil
 			}
+			s.end(i)
+			i = s.sessions.Add(k, hash)
 		}
 		s.mappings.At(int(k.mapping)).Val.sessions++
 	} else if x := &s.sessions.At(i).Val; x.until < now {
