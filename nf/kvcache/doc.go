@@ -24,7 +24,7 @@
 //     port). Nothing is learnt from the first 64 of a session that is not known: they
 //     may have passed before it was. A client has no two under way that are further
 //     apart.
-//   - A write without an answer, or with Unknown, keeps its key out of the cache for
+//   - A write without an answer, or with Busy or Unknown, keeps its key out of the cache for
 //     the time settle=, which must be longer than any frame lives on the last hop.
 //   - When frames went past unseen, at the start, and when a write cannot be followed
 //     (pending=), all is forgotten, and nothing learnt for that time.

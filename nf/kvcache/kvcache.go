@@ -93,7 +93,7 @@ Devices behind eth1, clients behind eth2. It needs one worker.`,
 			{Name: "bytes", Default: "entries * value", Help: "of values at most"},
 			{Name: "pending", Default: "4096", Help: "requests followed at a time"},
 			{Name: "sessions", Default: "4096", Help: "sessions whose numbers are remembered"},
-			{Name: "settle", Default: "100ms", Help: "longer than any frame lives between here and a device"},
+			{Name: "settle", Default: "100ms", Help: "longer than any request lives between here and a device; see timeout= and tries= of replicate"},
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
@@ -358,7 +358,7 @@ func (a *app) answer(c *graph.Ctx, req *request, op clio.Opcode, status clio.Sta
 	if x.code != op {
 		return
 	}
-	if status == clio.Unknown && op.Writes() {
+	if status >= clio.Busy && op.Writes() {
 		a.abandon(i)
 		x.spoiled = true
 		return // it goes with time

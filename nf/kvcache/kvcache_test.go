@@ -230,6 +230,12 @@ func TestForgets(t *testing.T) {
 	if x.fill(1, 1, "1"); x.get(1, 1) != "1" {
 		t.Error("not learnt again")
 	}
+	// At the start writes may be under way that nobody saw.
+	y := &test{graphtest.New(t, *Kind(), nil), t, 100}
+	y.Push("b", ask(1, 1, clio.Read, 12345, "", 0))
+	if y.fill(1, 1, "1"); y.get(1, 1) != "" || y.Counter("settling") == 0 {
+		t.Error("learnt at the start")
+	}
 	// A session that nobody knows: of its first 64 nothing is learnt.
 	q := ask(3, 1, clio.Read, 9, "", 0)
 	x.Push("b", q)

@@ -55,7 +55,7 @@ type Op struct {
 }
 
 // Done is an operation that has ended. Status Unknown: nobody knows whether it was
-// executed. Value is a read's, valid until the next call of Next.
+// executed; Busy, which only reliable clients are told: it was not. Value is a read's, valid until the next call of Next.
 type Done struct {
 	Session  int
 	ID       uint16
@@ -435,6 +435,11 @@ func (c *Client) answer(now clock.Time, i, device int, b *packet.Buf) bool {
 		o := &s.ops[k]
 		if !o.active || o.id != h.ID() || o.waiting&(1<<device) == 0 || h.Opcode() != o.code.Answer() {
 			continue
+		}
+		if h.Status() == clio.Busy && !c.cfg.Reliable {
+			// Another copy of the request may have been executed: it goes on.
+			b.Put()
+			return true
 		}
 		o.waiting &^= 1 << device
 		if x := o.frames[device]; x != nil {

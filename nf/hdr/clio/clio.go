@@ -141,8 +141,8 @@ const (
 	Invalid   Status = 1 // no such key; of a create: there is one; or no room
 	WritePerm Status = 2
 	ReadPerm  Status = 3
-	// Busy: not executed, and never will be; Unknown: nobody knows whether it was
-	// or will be. Both are ours.
+	// Busy: this frame was not executed, and never will be (another copy of it may
+	// have been); Unknown: nobody knows. Both are ours.
 	Busy    Status = 4
 	Unknown Status = 5
 )
