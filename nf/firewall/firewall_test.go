@@ -755,3 +755,63 @@ func TestOthers(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestTables: rules that are put into the table of a running firewall, and taken
+// out, count at once; 1,000 of them in one request.
+func TestTables(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{})
+	d := decl(32)
+	write := func(op table.Ops, together bool, all ...table.Text) (errs []error) {
+		t.Helper()
+		var changes []graph.TableChange
+		for _, text := range all {
+			e, err := d.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes = append(changes, graph.TableChange{App: graphtest.App, Change: table.Change{Table: "acl", Op: op, Entry: e}})
+		}
+		for _, err := range x.Inst.WriteTables(changes, together) {
+			if err != nil {
+				errs = append(errs, err)
+			}
+		}
+		return errs
+	}
+	syn := func(i int) string {
+		return goes(t, x, pkt{in: "a", client: i, sport: uint16(i), dport: 80, flags: "S"})
+	}
+	if got := syn(1); got != "-denied-by-default" {
+		t.Error(got)
+	}
+	http := table.Text{Match: map[string]string{"in": "0", "src": "10.0.0.0/8", "proto": "6", "dport": "80..80"}, Priority: 10, Action: "allow"}
+	if errs := write(table.Insert, false, http); errs != nil {
+		t.Fatal(errs)
+	}
+	if got := syn(1); got != "opened" {
+		t.Error(got)
+	}
+	if errs := write(table.Insert, false, http); len(errs) != 1 {
+		t.Error("it is there twice")
+	}
+	var many []table.Text
+	for i := range 1000 {
+		many = append(many, table.Text{Match: map[string]string{"src": fmt.Sprintf("10.0.%d.%d", i>>8, i&255)}, Priority: 20, Action: "deny"})
+	}
+	if errs := write(table.Insert, true, many...); errs != nil {
+		t.Fatal(errs[0])
+	}
+	if a, b, c := syn(1), syn(999), syn(1000); a != "-denied" || b != "-denied" || c != "opened" {
+		t.Error(a, b, c)
+	}
+	n := 0
+	if err := x.Inst.ReadTable(graphtest.App, "acl", func(*table.Entry) error { n++; return nil }); err != nil || n != 1001 {
+		t.Errorf("%d entries, %v", n, err)
+	}
+	if errs := write(table.Delete, true, many[:500]...); errs != nil {
+		t.Fatal(errs[0])
+	}
+	if a, b := syn(1), syn(999); a != "opened" || b != "-denied" {
+		t.Error(a, b)
+	}
+}

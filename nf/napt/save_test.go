@@ -46,7 +46,7 @@ func TestMove(t *testing.T) {
 	x.Advance(20 * time.Second)
 	image := save(t, x)
 	for _, begun := range []bool{false, true} {
-		y := graphtest.New(t, *Kind(), args("public", pub2+"+192.0.2.200+"+pub))
+		y := graphtest.New(t, *Kind(), args("public", pub2+"+192.0.2.200+"+pub, "mappings", "1000"))
 		y.Clock.Advance(time.Hour)
 		if begun {
 			seen(t, y, pkt{proto: "udp", src: "10.99.0.1:7", dst: far + ":53"})
