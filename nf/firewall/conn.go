@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
@@ -63,6 +64,7 @@ type state struct {
 	begun   bool
 	seed    uint64
 	started clock.Time
+	last    atomic.Pointer[policy]
 	// pending is what was loaded before the clock and the seed were known.
 	pending *flow.Records
 }

@@ -1,8 +1,8 @@
 package firewall
 
 import (
+	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -19,11 +19,40 @@ type verdict struct {
 	reason graph.Reason
 }
 
+// policy is what arguments say, compiled. It does not change.
+type policy struct {
+	args graph.Args
+	settings
+	acl [2]*acl // IPv4, IPv6
+}
+
+// compile makes the policy of args. The last one is kept, so that the workers do
+// not compile what Takes has: with many rules that takes milliseconds.
+func (st *state) compile(args graph.Args) (*policy, error) {
+	last := st.last.Load()
+	if last != nil && maps.Equal(last.args, args) {
+		return last, nil
+	}
+	s, err := parse(args)
+	if err != nil {
+		return nil, err
+	}
+	p := &policy{args: maps.Clone(args), settings: s}
+	for i, name := range [2]string{"rules", "rules6"} {
+		if last != nil && last.args[name] == args[name] {
+			p.acl[i] = last.acl[i]
+		} else {
+			p.acl[i] = newACL(s.rules[i], decl([2]int{32, 128}[i]).Keys)
+		}
+	}
+	st.last.Store(p)
+	return p, nil
+}
+
 // app is the firewall in one worker.
 type app struct {
-	settings
-	rules           [2]*acl // IPv4, IPv6
-	gen             uint16  // of the rules
+	*policy
+	gen             uint16 // of the policy
 	st              *state
 	seed            uint64
 	worker, workers int
@@ -31,44 +60,36 @@ type app struct {
 	begun           bool
 }
 
-func newApp(s settings, env graph.Env) *app {
-	a := &app{settings: s, gen: 1, worker: env.Worker, workers: max(1, env.Workers)}
+func newApp(args graph.Args, env graph.Env) (*app, error) {
+	s, err := parse(args)
+	if err != nil {
+		return nil, err
+	}
+	a := &app{gen: 1, worker: env.Worker, workers: max(1, env.Workers)}
 	mk := func() any { return newState(s.conns, a.workers) }
 	if env.Share == nil {
 		a.st = mk().(*state)
 	} else {
 		a.st = env.Share(mk).(*state)
 	}
-	a.compile(settings{})
-	return a
-}
-
-// compile builds what the rules are looked up in, where they are not those of old.
-func (a *app) compile(old settings) {
-	for i, bits := range [2]int{32, 128} {
-		same := func(x, y table.Entry) bool { return x.Same(&y) && x.Call.Equal(y.Call) }
-		if a.rules[i] == nil || !slices.EqualFunc(a.settings.rules[i], old.rules[i], same) {
-			a.rules[i] = newACL(a.settings.rules[i], decl(bits).Keys)
-		}
-	}
+	a.policy, err = a.st.compile(args)
+	return a, err
 }
 
 // Takes implements graph.Picky: places cannot be changed.
 func (a *app) Takes(args graph.Args) bool {
-	s, err := parse(args)
-	return err == nil && s.conns == a.conns
+	p, err := a.st.compile(args)
+	return err == nil && p.conns == a.conns
 }
 
 // Reconfigure implements graph.Reconfigurer: connections stay when the new rules
 // would have let them be opened, which is looked at with the next packet of each.
 func (a *app) Reconfigure(args graph.Args) error {
-	s, err := parse(args)
+	p, err := a.st.compile(args)
 	if err != nil {
 		return err
 	}
-	old := a.settings
-	a.settings = s
-	a.compile(old)
+	a.policy = p
 	a.gen++
 	return nil
 }
@@ -366,9 +387,9 @@ func (a *app) permits(k *flow.Key, opener uint8) (bool, graph.Reason) {
 		src, dst, sport, dport = dst, src, dport, sport
 	}
 	var v [numFields]table.Value
-	t := a.rules[0]
+	t := a.acl[0]
 	if k.Family == hdr.NetIPv6 {
-		t = a.rules[1]
+		t = a.acl[1]
 		v[fieldSrc], v[fieldDst] = table.Value{Hi: be.Uint64(src[:]), Lo: be.Uint64(src[8:])}, table.Value{Hi: be.Uint64(dst[:]), Lo: be.Uint64(dst[8:])}
 	} else {
 		v[fieldSrc], v[fieldDst] = table.Uint(uint64(be.Uint32(src[:]))), table.Uint(uint64(be.Uint32(dst[:])))
@@ -440,7 +461,7 @@ func (a *app) Report() any {
 		Tentative   int            `json:"half_open"`
 		Rules       int            `json:"rules"`
 	}
-	r := report{Connections: map[string]int{}, Rules: len(a.settings.rules[0]) + len(a.settings.rules[1])}
+	r := report{Connections: map[string]int{}, Rules: len(a.rules[0]) + len(a.rules[1])}
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
 		s := a.st.take(uint64(i))
 		for i := s.conns.Next(0); i >= 0; i = s.conns.Next(i + 1) {

@@ -130,11 +130,11 @@ Fragments pass behind the first one of their datagram, when that has passed.
 		Reasons:  reasons[:],
 		Tables:   []table.Decl{decl(32), decl(128)},
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			s, err := parse(args)
+			a, err := newApp(args, env)
 			if err != nil {
 				return nil, err
 			}
-			return newApp(s, env), nil
+			return a, nil
 		},
 	}
 }

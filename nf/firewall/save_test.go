@@ -109,17 +109,17 @@ func TestMove(t *testing.T) {
 func TestWorkers(t *testing.T) {
 	shared := map[string]any{}
 	var apps []*app
-	s, err := parse(args())
-	if err != nil {
-		t.Fatal(err)
-	}
 	for w := range 4 {
-		apps = append(apps, newApp(s, graph.Env{Worker: w, Workers: 4, Share: func(mk func() any) any {
+		a, err := newApp(args(), graph.Env{Worker: w, Workers: 4, Share: func(mk func() any) any {
 			if shared["x"] == nil {
 				shared["x"] = mk()
 			}
 			return shared["x"]
-		}}))
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		apps = append(apps, a)
 	}
 	for _, a := range apps {
 		if a.st != apps[0].st || len(a.st.shards) != 4 {
@@ -281,11 +281,10 @@ func BenchmarkDenied(b *testing.B) {
 
 // BenchmarkManyFlows is packets of 100,000 UDP flows, in turn.
 func BenchmarkManyFlows(b *testing.B) {
-	s, err := parse(args("conns", "100000", "half", "100000", "half-per-source", "100000"))
+	a, err := newApp(args("conns", "100000", "half", "100000", "half-per-source", "100000"), graph.Env{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	a := newApp(s, graph.Env{})
 	a.begun, a.now = true, 1
 	var keys []flow.Key
 	for i := range 100_000 {
@@ -309,4 +308,33 @@ func BenchmarkManyFlows(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(a.st.shards[0].conns.Bytes())/100_000, "bytes/flow")
+}
+
+// BenchmarkChange is a change of the last of 2,000 rules: all of it, and what of it
+// holds up a worker.
+func BenchmarkChange(b *testing.B) {
+	rules := ""
+	for i := range 2000 {
+		rules += fmt.Sprintf("allow+src:172.16.%d.%d+proto:tcp+dport:%d-%d;", i>>8, i&255, i, i+100)
+	}
+	for _, held := range []bool{false, true} {
+		b.Run(fmt.Sprintf("held=%v", held), func(b *testing.B) {
+			a, err := newApp(graph.Args{}, graph.Env{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			var all [2]graph.Args
+			for i := range all {
+				all[i] = graph.Args{"rules": rules + fmt.Sprintf("deny+dport:%d", i)}
+			}
+			a.Takes(all[0])
+			for i := 0; b.Loop(); i++ {
+				if !held {
+					a.Takes(all[i&1])
+				} else if err := a.Reconfigure(all[0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
