@@ -26,16 +26,6 @@ const (
 	mostChains = 3072 // of a deployment; those of the one before may still be there
 )
 
-// Numbers of the resources that tenants share (snic/fair): what comes in by each port,
-// what goes out by it, the packet store, and the tasks.
-const (
-	resIngress = 0
-	resEgress  = ports
-	resStore   = 2 * ports
-	resTasks   = resStore + 1
-	resources  = resTasks + maxNumbers
-)
-
 // task is a network task that is deployed.
 type task struct {
 	dag.Task
@@ -56,6 +46,7 @@ type way struct {
 	dag  int32
 	back bool
 	out  uint8
+	term uint16 // of the number of the DAG
 }
 
 // chain is a bitstream.
@@ -85,6 +76,7 @@ type service struct {
 	rate    float64       // bytes a second, of late
 	counted uint64        // bytes when it was measured
 	listed  bool          // in board.active
+	term    uint16        // DAGs that have had the number; it wraps
 	packets, bytes,
 	throttled uint64
 }
@@ -94,9 +86,12 @@ type inside struct {
 	buf    *packet.Buf
 	way    way
 	region int32
-	mask   uint16 // tasks of the chain there that it is still to run through
-	at     int8   // the task of the chain that it is in, or was last; -1: none
-	lent   bool   // the task has the frame
+	mask   uint16     // tasks of the chain there that it is still to run through
+	at     int8       // the task of the chain that it is in, or was last; -1: none
+	lent   bool       // the task has the frame
+	since  clock.Time // it is in the packet store
+	size   int32
+	tenant int32
 }
 
 // board is one sNIC.
@@ -109,6 +104,7 @@ type board struct {
 	sched  *sched.Scheduler
 	fabric *region.Fabric
 	fair   *fair.Sharer
+	scarce scarce
 	rules  []mat.Rule
 
 	tasks    []task    // by number
@@ -233,6 +229,9 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 // Push takes frames in: parser, match-action table, admission, and on to the
 // scheduler.
 func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
+	if b.scarce.used&(1<<in) == 0 {
+		b.use(c.Now(), in)
+	}
 	n := 0
 	forward := in&1 == 0
 	out := in ^ 1
@@ -302,7 +301,7 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 			g = n
 			n++
 			b.groupOf[route] = int8(g + 1)
-			b.groups[g].way = way{int32(r.DAG), !forward, uint8(out)}
+			b.groups[g].way = way{int32(r.DAG), !forward, uint8(out), d.term}
 			b.groups[g].bytes = 0
 			b.groups[g].batch.Reset()
 		}
@@ -353,11 +352,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		return
 	}
 	if b.fair != nil {
-		b.fair.Measure(d.tenant, resIngress+in, int64(g.bytes))
-		b.fair.Measure(d.tenant, resEgress+int(g.way.out), int64(g.bytes))
-		for _, t := range d.tasks {
-			b.fair.Measure(d.tenant, resTasks+t, int64(g.bytes))
-		}
+		b.measure(d, in, g)
 	}
 	bufs := g.batch.Bufs()
 	at := 0
@@ -375,7 +370,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 			c.Drop(x, refusals[r])
 			continue
 		}
-		b.packets[id] = inside{buf: x, way: g.way, region: -1, at: -1}
+		b.packets[id] = inside{buf: x, way: g.way, region: -1, at: -1, since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
 		b.inside++
 		b.held++
 		b.waits[g.way.dag]++

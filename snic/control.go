@@ -14,14 +14,10 @@ import (
 	"github.com/quillon/quillon/nf/match"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/dag"
-	"github.com/quillon/quillon/snic/fair"
 	"github.com/quillon/quillon/snic/mat"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
 )
-
-// unlimited is the capacity of what has no limit: far beyond any board.
-const unlimited = 1e15
 
 // batchCredits is what an instance of a task has whose time is not modelled: it
 // runs a batch at a time.
@@ -76,7 +72,7 @@ func (b *board) deploy(c *graph.Ctx) error {
 		return err
 	}
 	b.deployRules()
-	if err := b.deployShares(c.Now(), tenants); err != nil {
+	if err := b.deployShares(c.Now()); err != nil {
 		return err
 	}
 	b.events(c)
@@ -271,6 +267,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		if s.UID != 0 && !slices.ContainsFunc(d.DAGs, func(x dag.DAG) bool { return x.UID == s.UID }) {
 			b.unroute(i)
 			s.UID = 0
+			s.term++
 		}
 	}
 	b.dagOf = b.dagOf[:0]
@@ -287,7 +284,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			tasks = append(tasks, numbers[t])
 		}
 		if s.UID == 0 {
-			*s = service{listed: slices.Contains(b.active, int32(n))}
+			*s = service{listed: slices.Contains(b.active, int32(n)), term: s.term}
 		}
 		s.DAG, s.tenant = x, tenants[x.Tenant]
 		if !slices.Equal(s.tasks, tasks) {
@@ -297,12 +294,12 @@ func (b *board) deployServices(numbers, tenants []int) error {
 	// What a task makes before a packet came to it goes forward in a DAG that has it.
 	for _, t := range numbers {
 		w := &b.tasks[t].way
-		if w.dag >= 0 && b.services[w.dag].UID != 0 && slices.Contains(b.services[w.dag].tasks, t) {
+		if w.dag >= 0 && b.services[w.dag].term == w.term && slices.Contains(b.services[w.dag].tasks, t) {
 			continue
 		}
 		*w = way{dag: -1, out: 1}
 		if i := slices.IndexFunc(b.dagOf, func(n int) bool { return slices.Contains(b.services[n].tasks, t) }); i >= 0 {
-			w.dag = int32(b.dagOf[i])
+			w.dag, w.term = int32(b.dagOf[i]), b.services[b.dagOf[i]].term
 		}
 	}
 	return nil
@@ -339,80 +336,6 @@ func (b *board) deployRules() {
 	path("type:0x894f", mat.Refuse, 0)
 	b.mat.Set(b.rules)
 	b.rules = b.mat.Rules()
-}
-
-// deployShares sets up the division of the board among tenants. Nothing of the
-// epoch before is kept: it is short.
-func (b *board) deployShares(now clock.Time, tenants []int) error {
-	if !b.shares {
-		b.fair = nil
-		return nil
-	}
-	var err error
-	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: resources, Epoch: b.epoch, Burst: b.burst})
-	if err != nil {
-		return err
-	}
-	for p := range ports {
-		if err := errors.Join(b.fair.SetCapacity(resIngress+p, float64(b.portRate)/8), b.fair.SetCapacity(resEgress+p, float64(b.portRate)/8)); err != nil {
-			return err
-		}
-	}
-	if err := b.fair.SetCapacity(resStore, unlimited); err != nil {
-		return err
-	}
-	for i, t := range b.deployment.Tenants {
-		if err := b.fair.SetWeight(tenants[i], t.Weight); err != nil {
-			return err
-		}
-	}
-	perByte := make([]float64, resources)
-	for n := range b.tenants {
-		clear(perByte)
-		dags := 0
-		for i := range b.services {
-			s := &b.services[i]
-			if s.UID == 0 || s.tenant != n {
-				continue
-			}
-			dags++
-			for _, t := range s.tasks {
-				perByte[resTasks+t] = 1
-			}
-		}
-		if dags == 1 {
-			perByte[resIngress], perByte[resEgress+1] = 1, 1
-			if err := b.fair.Expect(n, perByte); err != nil {
-				return err
-			}
-		}
-	}
-	b.capacities()
-	return nil
-}
-
-// capacities tells what the instances of each task can handle together.
-func (b *board) capacities() {
-	if b.fair == nil {
-		return
-	}
-	for n := range b.tasks {
-		t := &b.tasks[n]
-		if t.in == nil {
-			continue
-		}
-		instances := 0
-		for _, ch := range b.placed {
-			if ch >= 0 && slices.Contains(b.chains[ch].tasks, n) {
-				instances++
-			}
-		}
-		rate := float64(t.Throughput) / 8 * float64(instances)
-		if t.Throughput == 0 {
-			rate = unlimited
-		}
-		_ = b.fair.SetCapacity(resTasks+n, rate) // finite, and of a resource that there is
-	}
 }
 
 // candidates are chains that a DAG may use now: those that take packets or soon

@@ -250,6 +250,9 @@ func (w *world) settle(r graphtest.Result) {
 			w.t.Fatalf("%s was dropped: it was never sent, or came out before", number)
 		}
 		delete(w.inside, number)
+		if f.Reason == "gone" && s.version == len(w.versions)-1 {
+			w.reasons["gone, nothing has changed"]++
+		}
 		switch f.Reason {
 		case "bang":
 			if s.op != '!' {
@@ -276,14 +279,14 @@ func (w *world) flow(s sent) string {
 func (w *world) passed(s sent, name, p string, f graphtest.Frame) {
 	got := p[10:]
 	var could []string
-	off := false // the DAG is gone, or without the task that answers
+	off := false // the DAG has changed
 	for v := s.version; v < len(w.versions); v++ {
 		uid, ok := w.versions[v].rules[s.src]
 		if v > s.version {
 			uid, ok = w.versions[s.version].rules[s.src], true // it keeps its DAG
 		}
 		run := w.versions[v].runs[uid]
-		off = off || strings.IndexByte(run, s.task) < 0
+		off = off || run != w.versions[s.version].runs[uid]
 		if !ok {
 			run = ""
 		} else if run == "" {
@@ -296,7 +299,10 @@ func (w *world) passed(s sent, name, p string, f graphtest.Frame) {
 			could = append(could, passing.marks(run))
 		}
 	}
-	// An answer goes back through the DAG as it is then.
+	// An answer goes back through the DAG as it is then, at each of its tasks.
+	if there, _, ok := strings.Cut(got, "*"); ok && off {
+		got = there + "*"
+	}
 	slices.Sort(could)
 	could = slices.Compact(could)
 	pure := slices.Clone(could)

@@ -199,17 +199,10 @@ func seconds(d clock.Duration) float64 { return max(0, time.Duration(d).Seconds(
 
 // resource is the name of one of those that tenants share.
 func (b *board) resource(r int) string {
-	switch {
-	case r < 0:
+	if r < 0 || r >= len(b.scarce.names) {
 		return ""
-	case r < resEgress:
-		return fmt.Sprintf("ingress p%d", r-resIngress)
-	case r < resStore:
-		return fmt.Sprintf("egress p%d", r-resEgress)
-	case r == resStore:
-		return "packet store"
 	}
-	return b.tasks[r-resTasks].Name
+	return b.scarce.names[r]
 }
 
 // tell is an event in words.

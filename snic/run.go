@@ -109,6 +109,9 @@ func (b *board) pump(c *graph.Ctx) {
 func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	p := &b.packets[l.Packet]
 	b.inside--
+	if b.fair != nil && int(p.tenant) < len(b.tenants) {
+		b.fair.Measure(int(p.tenant), resStore, int64(p.size)*int64(c.Now().Sub(p.since)))
+	}
 	b.waits[p.way.dag]--
 	if p.way.back {
 		b.backs[p.way.dag]--
@@ -214,7 +217,7 @@ func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 		}
 		b.forsake(id)
 	} else if x.Tag&tagged != 0 {
-		w = way{int32(x.Tag >> 8 & (1<<16 - 1)), x.Tag&(1<<7) != 0, uint8(x.Tag & (1<<7 - 1))}
+		w = way{int32(x.Tag >> 5 & (maxDAGs - 1)), x.Tag&(1<<4) != 0, uint8(x.Tag & (ports - 1)), uint16(x.Tag >> 15)}
 	}
 	x.Tag = 0
 	if lane(w.back) == out {
@@ -229,15 +232,15 @@ const tagged = 1 << 31
 
 // tag is a way as the tag of a frame.
 func (w way) tag() uint32 {
-	t := tagged | uint32(w.dag)<<8 | uint32(w.out)
+	t := tagged | uint32(w.term)<<15 | uint32(w.dag)<<5 | uint32(w.out)
 	if w.back {
-		t |= 1 << 7
+		t |= 1 << 4
 	}
 	return t
 }
 
 // turned is the way back.
-func (w way) turned() way { return way{w.dag, !w.back, w.out ^ 1} }
+func (w way) turned() way { return way{w.dag, !w.back, w.out ^ 1, w.term} }
 
 // onward takes a frame that a task made on from there.
 func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
@@ -246,6 +249,10 @@ func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 		return
 	}
 	d := &b.services[w.dag]
+	if d.term != w.term {
+		c.Emit(int(w.out), x)
+		return
+	}
 	for i, n := range d.tasks {
 		if &b.tasks[n] == t {
 			b.one[0] = x

@@ -1,0 +1,157 @@
+package snic
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/fair"
+)
+
+// scarce numbers what tenants share: what comes in by each port, what goes out by
+// it, the packet store, and the tasks that have a throughput. What is not used, or
+// has no limit, is none of them: an epoch's division looks at all.
+type scarce struct {
+	used    uint32       // ports: frames have come in by them, or the ports opposite
+	ingress [ports]int16 // -1: none, here and below
+	egress  [ports]int16
+	tasks   [maxNumbers]int16
+	names   []string
+}
+
+const resStore = 0
+
+// number gives what is shared now its numbers.
+func (s *scarce) number(tasks []task) {
+	s.names = append(s.names[:0], "packet store")
+	add := func(at *int16, is bool, name string) {
+		*at = -1
+		if is {
+			*at = int16(len(s.names))
+			s.names = append(s.names, name)
+		}
+	}
+	for p := range ports {
+		used := s.used&(1<<p) != 0
+		add(&s.ingress[p], used, fmt.Sprintf("ingress p%d", p))
+		add(&s.egress[p], used, fmt.Sprintf("egress p%d", p))
+	}
+	for n := range s.tasks {
+		is := n < len(tasks) && tasks[n].in != nil && tasks[n].Throughput > 0
+		name := ""
+		if is {
+			name = tasks[n].Name
+		}
+		add(&s.tasks[n], is, name)
+	}
+}
+
+// use notes that frames come in by a port: it and the one opposite are shared from
+// now on.
+func (b *board) use(now clock.Time, in int) {
+	b.scarce.used |= 1<<in | 1<<(in^1)
+	if err := b.deployShares(now); err != nil {
+		panic(fmt.Sprintf("snic: shares of a deployment that was checked: %v", err))
+	}
+}
+
+// deployShares sets up the division of the board among tenants. Nothing of the
+// epoch before is kept: it is short.
+func (b *board) deployShares(now clock.Time) error {
+	if !b.shares {
+		b.fair = nil
+		return nil
+	}
+	s := &b.scarce
+	s.number(b.tasks)
+	var err error
+	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Epoch: b.epoch, Burst: b.burst})
+	if err != nil {
+		return err
+	}
+	set := func(r int16, capacity float64) {
+		if r >= 0 && err == nil {
+			err = b.fair.SetCapacity(int(r), capacity)
+		}
+	}
+	set(resStore, float64(b.store)*1e9) // bytes for nanoseconds, a second
+	for p := range ports {
+		set(s.ingress[p], float64(b.portRate)/8)
+		set(s.egress[p], float64(b.portRate)/8)
+	}
+	for _, t := range b.deployment.Tenants {
+		if n := slices.Index(b.tenants, t.Name); n >= 0 && err == nil {
+			err = b.fair.SetWeight(n, t.Weight)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	b.capacities()
+	b.expect()
+	return nil
+}
+
+// expect tells what a byte of a tenant will use, as far as that is known before it
+// comes: of tenants with one DAG.
+func (b *board) expect() {
+	s := &b.scarce
+	perByte := make([]float64, len(s.names))
+	only := make([]int, len(b.tenants)) // the tenant's DAG + 1; -1: several
+	for i := range b.services {
+		if d := &b.services[i]; d.UID != 0 {
+			if only[d.tenant] == 0 {
+				only[d.tenant] = i + 1
+			} else {
+				only[d.tenant] = -1
+			}
+		}
+	}
+	for n, i := range only {
+		if i <= 0 {
+			continue
+		}
+		clear(perByte)
+		some := false
+		for _, t := range b.services[i-1].tasks {
+			if r := s.tasks[t]; r >= 0 {
+				perByte[r], some = 1, true
+			}
+		}
+		if some {
+			_ = b.fair.Expect(n, perByte) // finite, and of resources that there are
+		}
+	}
+}
+
+// capacities tells what the instances of each task can handle together.
+func (b *board) capacities() {
+	if b.fair == nil {
+		return
+	}
+	for n := range b.tasks {
+		r := b.scarce.tasks[n]
+		if r < 0 {
+			continue
+		}
+		instances := 0
+		for _, ch := range b.placed {
+			if ch >= 0 && slices.Contains(b.chains[ch].tasks, n) {
+				instances++
+			}
+		}
+		_ = b.fair.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(instances)) // as above
+	}
+}
+
+// measure tells what a group uses, before it is dispatched.
+func (b *board) measure(d *service, in int, g *group) {
+	s, bytes := &b.scarce, int64(g.bytes)
+	b.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
+	b.fair.Measure(d.tenant, int(s.egress[g.way.out]), bytes)
+	for _, t := range d.tasks {
+		if r := s.tasks[t]; r >= 0 {
+			b.fair.Measure(d.tenant, int(r), bytes)
+		}
+	}
+}
