@@ -24,6 +24,10 @@
 //	bitstream (its bytes at the link's rate) ► Load: PR
 //	Redirect: a rule in the parser ◄── Ready
 //
+// A chain whose state goes along (Chain.Hand) waits between Ready and Redirect: Pause, then
+// the body calls Hand with what it knew, and the host has it (Restore, Serving).
+// Boards have the same chains, or nothing to do with each other: Info.Deployment tells.
+//
 // The host decides about its regions alone, so that two boards do not get the same
 // one. The owner's rule comes when the chain runs, never before.
 //

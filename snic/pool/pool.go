@@ -14,6 +14,7 @@ type Chain struct {
 	Area      int
 	Bitstream int64 // bytes
 	Stateful  bool
+	Hand      bool // its state goes to the peer, too: Pause, then Node.Hand, before Redirect
 }
 
 // Config describes a Node.
@@ -42,6 +43,9 @@ type Host interface {
 	Reserve(now clock.Time, l Lease, chain int, rate float64) bool
 	// Load: the bitstream is here. Node.Ready or Node.Failed follows.
 	Load(now clock.Time, l Lease, chain int)
+	// Restore gives the chain, which is ready, the state that it had at its owner. It
+	// reports whether it can be used.
+	Restore(now clock.Time, l Lease, state []byte) bool
 	// Save: the chain stops. Node.Saved or Node.Failed follows.
 	Save(now clock.Time, l Lease)
 	// Release ends the lease, wherever it is.
@@ -56,7 +60,7 @@ const (
 	Unredirect             // they no longer do
 	NoPeer                 // Want is refused, and ends; Reason
 	Return                 // launch Want here, then call Local, or Stay
-	Pause                  // Want's packets are to wait
+	Pause                  // Want's packets are to wait; call Hand if they did not go to a peer so far
 	Resume                 // Want runs here with State, or anew if that is Lost; what waited goes first
 	PeerUp                 // Peer was heard of
 	PeerLost               // Peer is gone, and the pages it had
@@ -81,12 +85,13 @@ type Reason uint8
 
 const (
 	Alone    Reason = iota // no peer is known
+	Stranger               // peers have another deployment
 	NoRegion               // none has a free region that is large enough, or bandwidth left
 	Declined               // all that might have had room refused
 )
 
 func (r Reason) String() string {
-	return [...]string{"no peer is known", "no peer has a region or bandwidth for it", "all peers with room refused"}[r]
+	return [...]string{"no peer is known", "no peer has the same deployment", "no peer has a region or bandwidth for it", "all peers with room refused"}[r]
 }
 
 // stage of a want.
@@ -96,6 +101,7 @@ const (
 	asked   stage = iota
 	sending       // the bitstream
 	loading
+	handing   // ready at the peer; paused, its state is on the way there
 	running   // at the peer, redirected
 	returning // and is launched here
 	moving    // paused, its state is on the way
@@ -109,7 +115,9 @@ type want struct {
 	ask       uint32
 	since     uint64     // number of the first message that has it
 	deadline  clock.Time // of an answer; of the bitstream
-	tried     []uint64   // by peer: its incarnation when it refused, or did not answer
+	handed    bool       // state is what it knew here
+	state     []byte
+	tried     []uint64 // by peer: its incarnation when it refused, or did not answer
 }
 
 type lease struct {
@@ -176,10 +184,8 @@ func New(now clock.Time, c Config) (*Node, error) {
 	case c.Host == nil && c.Board != c.Topology.Switch():
 		return nil, fmt.Errorf("pool: board %d has no host", c.Board)
 	}
-	for i, ch := range c.Chains {
-		if ch.Area < 0 || ch.Bitstream < 0 {
-			return nil, fmt.Errorf("pool: chain %d: area %d, bitstream of %d bytes", i, ch.Area, ch.Bitstream)
-		}
+	if err := checkChains(c.Chains); err != nil {
+		return nil, err
 	}
 	n := &Node{Config: c, peers: make([]peer, c.Topology.nodes())}
 	for i := range n.peers {
@@ -188,13 +194,44 @@ func New(now clock.Time, c Config) (*Node, error) {
 	return n, nil
 }
 
+func checkChains(chains []Chain) error {
+	for i, ch := range chains {
+		if ch.Area < 0 || ch.Bitstream < 0 {
+			return fmt.Errorf("pool: chain %d: area %d, bitstream of %d bytes", i, ch.Area, ch.Bitstream)
+		}
+	}
+	return nil
+}
+
 // Tell sets what others are told of this board. Its slices are copied.
 func (n *Node) Tell(now clock.Time, i Info) {
-	if i.Pages != n.info.Pages || !slices.Equal(i.Regions, n.info.Regions) || !slices.Equal(i.Chains, n.info.Chains) {
+	if i.Pages != n.info.Pages || i.Addr != n.info.Addr || !slices.Equal(i.Regions, n.info.Regions) || !slices.Equal(i.Chains, n.info.Chains) {
 		n.soon(now)
 	}
-	n.info = Info{slices.Clone(i.Regions), slices.Clone(i.Chains), i.Pages, i.Load}
+	id := n.info.Deployment
+	n.info = i.clone()
+	n.info.Deployment = id
 }
+
+// Deploy sets what chains there are, and by which number all boards know that
+// they have the same. What was agreed on with peers ends, without an event: the body begins
+// anew.
+func (n *Node) Deploy(now clock.Time, id uint64, chains []Chain) error {
+	if err := checkChains(chains); err != nil {
+		return err
+	}
+	for _, e := range n.leases {
+		n.release(now, e)
+	}
+	n.leases, n.wants = nil, nil
+	n.events = slices.DeleteFunc(n.events, func(e Event) bool { return e.Kind < PeerUp })
+	n.Chains, n.info.Deployment = slices.Clone(chains), id
+	n.soon(now)
+	return nil
+}
+
+// Deployment is the number of what is deployed.
+func (n *Node) Deployment() uint64 { return n.info.Deployment }
 
 // View is what is known of a peer.
 func (n *Node) View(board int) Peer {
@@ -290,6 +327,10 @@ func (n *Node) place(now clock.Time, w *want) {
 		if i == n.Board || !p.alive || i == n.Topology.Switch() {
 			continue
 		}
+		if p.info.Deployment != n.info.Deployment {
+			reason = max(reason, Stranger)
+			continue
+		}
 		reason = max(reason, NoRegion)
 		class := n.room(p, w)
 		if class < 0 {
@@ -312,6 +353,7 @@ func (n *Node) place(now clock.Time, w *want) {
 	n.ask++
 	p := &n.peers[best]
 	w.peer, w.ask, w.stage = best, n.ask, asked
+	w.handed, w.state = false, nil
 	w.since = p.seq + 1
 	w.deadline = now.Add(n.Dead)
 	p.next = min(p.next, now)
@@ -372,6 +414,19 @@ func (n *Node) Local(now clock.Time, id int) bool {
 		w.stage = moving
 		n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	}
+	return true
+}
+
+// Hand gives what a want's chain knows here, after Pause; its packets wait until
+// Redirect, Unredirect, Resume or NoPeer follows. False when it is not asked for.
+func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
+	at, ok := n.find(id)
+	if !ok || n.wants[at].stage != handing || n.wants[at].handed {
+		return false
+	}
+	w := n.wants[at]
+	w.handed, w.state = true, state
+	n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	return true
 }
 
@@ -449,12 +504,12 @@ func (n *Node) Ready(now clock.Time, l Lease) bool { return n.answer(now, l, Rea
 
 // Failed tells that a lease's region was taken away; it is released.
 func (n *Node) Failed(now clock.Time, l Lease) bool {
-	return n.answer(now, l, Failed, Granted, Loading, Ready)
+	return n.answer(now, l, Failed, Granted, Loading, Ready, Serving)
 }
 
 // Saved tells that a lease's chain has stopped, and what it knew.
 func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
-	if !n.answer(now, l, Saved, Ready) {
+	if !n.answer(now, l, Saved, Ready, Serving) {
 		return false
 	}
 	n.lease(l).state = state
@@ -528,8 +583,8 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 		n.emit(Event{Kind: PeerUp, Peer: s.From})
 	}
 	p.alive, p.inc, p.seen, p.heard, p.lent = true, s.Inc, s.Seq, now, 0
-	p.info = Info{slices.Clone(s.Info.Regions), slices.Clone(s.Info.Chains), s.Info.Pages, s.Info.Load}
-	if again {
+	p.info = s.Info.clone()
+	if again || p.info.Deployment != n.info.Deployment {
 		n.forget(now, s.From)
 	}
 	n.serve(now, s)
@@ -553,7 +608,7 @@ func (n *Node) serve(now clock.Time, s *State) {
 		e := n.lease(l)
 		if e == nil {
 			e = &lease{Lease: l, chain: a.Chain}
-			if n.Host != nil && a.Phase == Reserving && a.Chain < len(n.Chains) && n.Host.Reserve(now, l, a.Chain, a.Rate) {
+			if n.Host != nil && s.Info.Deployment == n.info.Deployment && a.Phase == Reserving && a.Chain < len(n.Chains) && n.Host.Reserve(now, l, a.Chain, a.Rate) {
 				e.status = Granted
 			}
 			n.leases = append(n.leases, e)
@@ -567,7 +622,14 @@ func (n *Node) serve(now clock.Time, s *State) {
 		case a.Phase == Loaded && e.status == Granted:
 			e.status = Loading
 			n.Host.Load(now, l, e.chain)
-		case a.Phase == Moving && e.status == Ready:
+		case a.Phase == Handed && e.status == Ready:
+			e.status = Serving
+			if !n.Host.Restore(now, l, a.State) {
+				n.Host.Release(now, l)
+				e.status = Failed
+			}
+			p.next = min(p.next, now)
+		case a.Phase == Moving && (e.status == Ready || e.status == Serving):
 			n.Host.Save(now, l)
 		}
 	}
@@ -595,8 +657,12 @@ func (n *Node) learn(now clock.Time, s *State) {
 			w.stage = sending
 			n.link = max(n.link, now).Add(transfer(n.Chains[w.chain].Bitstream, n.Rate))
 			w.deadline = n.link
-		case a.Status == Ready && w.stage == loading:
+		case a.Status == Ready && w.stage == loading && n.Chains[w.chain].Hand:
+			w.stage = handing
+			n.emit(Event{Kind: Pause, Want: w.id, Peer: w.peer})
+		case a.Status == Ready && w.stage == loading, a.Status == Serving && w.stage == handing:
 			w.stage = running
+			w.state = nil
 			clear(w.tried)
 			n.emit(Event{Kind: Redirect, Want: w.id, Peer: w.peer})
 		case a.Status == Saved && w.stage == moving:
@@ -674,10 +740,12 @@ func (n *Node) Poll(now clock.Time) *State {
 			switch {
 			case w.stage == moving:
 				phase = Moving
+			case w.handed:
+				phase = Handed
 			case w.stage >= loading:
 				phase = Loaded
 			}
-			s.Asks = append(s.Asks, Ask{w.ask, w.chain, w.rate, phase})
+			s.Asks = append(s.Asks, Ask{w.ask, w.chain, w.rate, phase, w.state})
 		}
 		for _, e := range n.leases {
 			if e.Owner == i {

@@ -90,9 +90,25 @@ func (b *board) Load(now clock.Time, l Lease, chain int) {
 	r.state, r.until = "loading", now+5*ms
 }
 
+func (b *board) Restore(now clock.Time, l Lease, state []byte) bool {
+	r := b.of(l)
+	if r.state != "ready" || !b.Chains[r.chain].Hand || string(state) != fmt.Sprint("home of ", r.chain) {
+		b.oops("%v of chain %d, which is %s, is given %q", l, r.chain, r.state, state)
+	}
+	b.x.handed++
+	if r.state == "ready" {
+		r.state = "serving"
+	}
+	return b.x.fail == 0 || b.x.rng.IntN(100) >= b.x.fail
+}
+
 func (b *board) Save(now clock.Time, l Lease) {
 	r := b.of(l)
-	if r.state != "ready" || !b.Chains[r.chain].Stateful {
+	want := "ready"
+	if b.Chains[r.chain].Hand {
+		want = "serving"
+	}
+	if r.state != want || !b.Chains[r.chain].Stateful {
 		b.oops("%v is saved while %s", l, r.state)
 	}
 	r.state, r.until = "saving", now+ms
@@ -161,17 +177,17 @@ func (b *board) work(now clock.Time) {
 		}
 		switch e.Kind {
 		case Redirect:
-			if w.at >= 0 || w.paused {
+			if w.at >= 0 || w.paused != b.Chains[w.chain].Hand {
 				b.oops("want %d is redirected to %d, and was to %d", e.Want, e.Peer, w.at)
 			}
-			w.at = e.Peer
+			w.at, w.paused = e.Peer, false
 		case Unredirect:
 			if w.at != e.Peer {
 				b.oops("want %d is no longer redirected to %d, it was to %d", e.Want, e.Peer, w.at)
 			}
 			w.at = -1
 		case NoPeer:
-			if w.at >= 0 || w.paused {
+			if w.at >= 0 || w.paused && !b.Chains[w.chain].Hand {
 				b.oops("want %d is refused while it runs", e.Want)
 			}
 			b.refused[e.Want] = e.Reason
@@ -186,6 +202,9 @@ func (b *board) work(now clock.Time) {
 			}
 		case Pause:
 			w.paused = true
+			if w.at < 0 && !b.Hand(now, e.Want, []byte(fmt.Sprint("home of ", w.chain))) {
+				b.oops("want %d cannot hand over", e.Want)
+			}
 		case Resume:
 			stateful := b.Chains[w.chain].Stateful
 			if w.at >= 0 || e.Lost && !stateful || stateful && !e.Lost && (!w.paused || string(e.State) != fmt.Sprint("state of ", w.chain)) {
@@ -244,6 +263,7 @@ type rack struct {
 	cut      map[[2]int]bool
 	messages int
 	home     int
+	handed   int
 	nextWant int
 }
 
@@ -252,7 +272,7 @@ type fataler interface {
 	Fatalf(string, ...any)
 }
 
-var chains = []Chain{{Area: 1, Bitstream: 1 << 20}, {Area: 2, Bitstream: 4 << 20, Stateful: true}, {Area: 3, Bitstream: 2 << 20, Stateful: true}}
+var chains = []Chain{{Area: 1, Bitstream: 1 << 20}, {Area: 2, Bitstream: 4 << 20, Stateful: true}, {Area: 3, Bitstream: 2 << 20, Stateful: true, Hand: true}}
 
 func newRack(t fataler, topology Topology, areas []int, seed uint64) *rack {
 	x := &rack{t: t, rng: rand.New(rand.NewPCG(seed, 3)), now: 1000 * ms, areas: areas, cut: map[[2]int]bool{}, cfg: Config{Topology: topology, Chains: chains}}
@@ -392,7 +412,7 @@ func (x *rack) settle() {
 		for _, r := range b.regions {
 			if r.used && r.lease != (Lease{}) {
 				leases[r.lease] = i
-				if r.state != "ready" {
+				if r.state != "ready" && r.state != "serving" {
 					x.t.Fatalf("board %d: %v is %s", i, r.lease, r.state)
 				}
 			}
@@ -771,7 +791,7 @@ func TestArguments(t *testing.T) {
 func FuzzMessage(f *testing.F) {
 	for _, s := range []State{
 		{From: 1, To: 0, Inc: 5, Seq: 1, Info: Info{Regions: []int{3}, Chains: []Hosted{{0, 1}}, Pages: 2}},
-		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 99, Asks: []Ask{{1, 0, 1, Reserving}, {2, 9, 1, Moving}, {1, 1, 1, Loaded}}},
+		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 99, Asks: []Ask{{1, 0, 1, Reserving, nil}, {2, 9, 1, Moving, nil}, {1, 1, 1, Handed, []byte("x")}}},
 		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 2, Answers: []Answer{{1, Ready, nil}, {1, Saved, []byte("x")}, {1, Granted, nil}}},
 	} {
 		p, err := s.Encode()
@@ -860,5 +880,43 @@ func TestDeclined(t *testing.T) {
 	x.run(3 * ms)
 	if r, ok := x.boards[0].refused[id]; !ok || r != Declined {
 		t.Errorf("refused %v, %v", r, ok)
+	}
+}
+
+// Boards of another deployment have nothing to do with each other: what they had
+// agreed on ends, and they agree again when they have the same.
+func TestDeployments(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{3}, 1)
+	b, host := x.boards[0], x.boards[1]
+	x.run(10 * ms)
+	one := x.want(0, 2, 1e9)
+	x.run(40 * ms)
+	if b.Where(one) != 1 || len(host.leases) != 1 || x.handed == 0 {
+		t.Fatalf("the chain is at %d, %d leases, %d times with its state", b.Where(one), len(host.leases), x.handed)
+	}
+	if err := b.Deploy(x.now, 7, chains); err != nil {
+		t.Fatal(err)
+	}
+	clear(b.wants)
+	x.run(40 * ms)
+	if len(host.leases) != 0 {
+		t.Errorf("%d leases of a board that has another deployment", len(host.leases))
+	}
+	two := x.want(0, 2, 1e9)
+	x.run(40 * ms)
+	if b.refused[two] != Stranger {
+		t.Errorf("refused: %v", b.refused[two])
+	}
+	if err := host.Deploy(x.now, 7, chains); err != nil {
+		t.Fatal(err)
+	}
+	x.run(40 * ms)
+	three := x.want(0, 2, 1e9)
+	x.run(40 * ms)
+	if b.Where(three) != 1 {
+		t.Errorf("with the same deployment: at %d", b.Where(three))
+	}
+	if err := b.Deploy(x.now, 8, []Chain{{Area: -1}}); err == nil {
+		t.Error("an area below 0")
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Bounds of what a message may hold.
 const (
 	MaxBoards = 256
 	maxList   = 4096
+	maxAddr   = 64
 )
 
 // Hosted is a chain that a board runs.
@@ -24,6 +26,16 @@ type Info struct {
 	Chains  []Hosted `json:"chains,omitempty"`
 	Pages   int      `json:"pages"` // free
 	Load    float64  `json:"load"`  // bits a second through its ports
+	// Deployment is a number that boards share which have the same chains. No
+	// chain goes to a board with another.
+	Deployment uint64 `json:"deployment,omitempty"`
+	Addr       string `json:"addr,omitempty"` // where frames for it go
+}
+
+func (i *Info) clone() Info {
+	c := *i
+	c.Regions, c.Chains = slices.Clone(i.Regions), slices.Clone(i.Chains)
+	return c
 }
 
 // Phase is how far an ask is.
@@ -32,6 +44,7 @@ type Phase uint8
 const (
 	Reserving Phase = iota // a region is asked for
 	Loaded                 // the bitstream was sent
+	Handed                 // State is what the chain knew
 	Moving                 // the chain is to stop, and its state to be sent
 )
 
@@ -41,6 +54,7 @@ type Ask struct {
 	Chain int     `json:"chain"`
 	Rate  float64 `json:"rate"`
 	Phase Phase   `json:"phase"`
+	State []byte  `json:"state,omitempty"`
 }
 
 // Status is what became of an ask.
@@ -51,8 +65,9 @@ const (
 	Granted        // reserved
 	Loading
 	Ready
-	Saved  // stopped; State is what it knew
-	Failed // taken away
+	Serving // it has the state that was Handed
+	Saved   // stopped; State is what it knew
+	Failed  // taken away
 )
 
 // Answer is to an ask of the receiver.
@@ -98,6 +113,8 @@ func (s *State) check() error {
 		return fmt.Errorf("pool: message of board %d without number", s.From)
 	case len(s.Info.Regions) > maxList || len(s.Info.Chains) > maxList || len(s.Asks) > maxList || len(s.Answers) > maxList:
 		return fmt.Errorf("pool: message of board %d: more than %d of a sort", s.From, maxList)
+	case len(s.Info.Addr) > maxAddr:
+		return fmt.Errorf("pool: message of board %d: address of %d bytes", s.From, len(s.Info.Addr))
 	case s.Info.Pages < 0 || !number(s.Info.Load):
 		return fmt.Errorf("pool: message of board %d: %d free pages, %g bit/s", s.From, s.Info.Pages, s.Info.Load)
 	}
