@@ -36,6 +36,8 @@
 // of the transport header, and later ones that begin within it, are dropped
 // (RFC 1858, RFC 3128): nothing is put together here.
 //
+// While no worker runs the app nothing crosses in its place (port.Filter.Closed).
+//
 // Checksums are not looked at, nothing is changed in a frame. With several workers
 // a connection is in a shard by its hash, whoever sees its packets.
 package firewall

@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -75,6 +76,9 @@ func newApp(args graph.Args, env graph.Env) (*app, error) {
 	a.policy, err = a.st.compile(args)
 	return a, err
 }
+
+// Wants implements graph.Wanter: everything, and nothing crosses untouched.
+func (a *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
 // Takes implements graph.Picky: places cannot be changed.
 func (a *app) Takes(args graph.Args) bool {

@@ -729,6 +729,13 @@ func TestChange(t *testing.T) {
 	run(t, x, two, []step{{"a", "A", isn(1), serverISN + 1, "", "-denied"}})
 }
 
+// TestClosed: nothing crosses while the firewall does not look.
+func TestClosed(t *testing.T) {
+	if f := graphtest.New(t, *Kind(), args()).App().(graph.Wanter).Wants(); !f.All || !f.Closed {
+		t.Errorf("%+v", f)
+	}
+}
+
 // TestOthers: what is no IP datagram, and what is none any more.
 func TestOthers(t *testing.T) {
 	arp := append(bytes.Repeat([]byte{255}, 12), 8, 6, 0, 1)

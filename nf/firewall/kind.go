@@ -103,7 +103,8 @@ Their number is bounded, in all and for each source, and they make room for othe
 open connections do not: a flood of SYNs ends none. The table is full only with
 connections that are open: then new ones are dropped.
 
-Fragments pass behind the first one of their datagram, when that has passed.
+Fragments pass behind the first one of their datagram, when that has passed. While
+quillon is not running, or too slow, nothing passes.
 
   quillon run --inline eth1,eth2 --nf firewall,rules=allow+in:a
   quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+dst:10.0.0.5+proto:tcp+dport:443'`,

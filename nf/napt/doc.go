@@ -46,5 +46,6 @@
 // have that as their source, and ARP requests for public addresses are answered with
 // it. With several workers a public port belongs to the worker's share that the
 // private port does (both by some of their bits), so that a mapping and its answers
-// meet whoever sees them.
+// meet whoever sees them. While no worker runs the app nothing crosses in its place
+// (port.Filter.Closed).
 package napt

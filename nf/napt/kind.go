@@ -105,7 +105,7 @@ TCP, UDP and ICMP, RoCEv2, fragments without their first one. IPv6 passes.
 
 With mac=, frames to b come from that address, and ARP requests for the public
 addresses are answered with it. Without, whoever routes to them needs an entry with
-any MAC behind port a.
+any MAC behind port a. While quillon is not running, or too slow, nothing passes.
 
   quillon run --inline eth1,eth2 --nf napt,public=198.51.100.1,mac=02:00:00:00:00:01
   quillon run --inline eth1,eth2 --nf napt,public=198.51.100.1+198.51.100.2,filter=endpoint`,

@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // Ports.
@@ -50,6 +51,9 @@ func newApp(s settings, env graph.Env) *app {
 	}
 	return a
 }
+
+// Wants implements graph.Wanter: everything, and nothing crosses untouched.
+func (a *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
 // Takes implements graph.Picky: what there is room for, and what is given out,
 // cannot be changed.

@@ -753,6 +753,13 @@ func TestDissected(t *testing.T) {
 	}
 }
 
+// TestClosed: no private address crosses while nobody translates it.
+func TestClosed(t *testing.T) {
+	if f := graphtest.New(t, *Kind(), args()).App().(graph.Wanter).Wants(); !f.All || !f.Closed {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	for want, a := range map[string]graph.Args{
 		"public= is missing": {}, "of a host": args("public", "10.0.0"), "there twice": args("public", pub+"+"+pub), "two numbers": args("ports", "5"),
