@@ -17,7 +17,8 @@ type Replication uint8
 const (
 	// Single: nobody; operations are on the first device.
 	Single Replication = iota
-	// ByClient: the client sends a write to each device, and waits for all.
+	// ByClient: the client sends a write to each device, one after the other, as a
+	// program does with Clio's library, whose calls return with the answer.
 	ByClient
 	// ByNetwork: a write has the replicate flag, and goes to the first device's
 	// address; a function on the way (nf/replicate) does the rest.
@@ -79,7 +80,8 @@ type pending struct {
 	id      uint16
 	code    clio.Opcode
 	key     uint64
-	waiting uint32 // bit k: device k has not answered
+	device  int // that has not answered yet; those before have
+	devices int
 	status  clio.Status
 	called  clock.Time
 	due     clock.Time
@@ -258,26 +260,27 @@ func (c *Client) Start(now clock.Time, i int, op Op) (uint16, error) {
 	}
 	s.next = id
 	s.busy++
-	*o = pending{active: true, id: id, code: op.Code, key: op.Key, waiting: 1<<devices - 1, called: now, frames: o.frames}
+	*o = pending{active: true, id: id, code: op.Code, key: op.Key, devices: devices, called: now, frames: o.frames}
 	c.stats.Ops++
+	c.send(now, s, o)
+	return id, nil
+}
+
+// send sends an operation's request to the device whose turn it is.
+func (c *Client) send(now clock.Time, s *session, o *pending) {
+	b := o.frames[o.device]
 	if !c.cfg.Reliable {
 		o.due = now.Add(c.cfg.Timeout)
-		for k := range devices {
-			c.copy(o.frames[k])
-		}
-		return id, nil
+		c.copy(b)
+		return
 	}
 	o.due = now.Add(c.cfg.Patience)
-	for k := range devices {
-		b := o.frames[k]
-		o.frames[k] = nil
-		f := clio.Plain(true)
-		f.Stop = b.Len()
-		if v := s.links[k].ses.Send(now, b, &f, c.cfg.Checksum, &c.out); v != gbn.Sent {
-			b.Put() // it ends by its patience
-		}
+	o.frames[o.device] = nil
+	f := clio.Plain(true)
+	f.Stop = b.Len()
+	if v := s.links[o.device].ses.Send(now, b, &f, c.cfg.Checksum, &c.out); v != gbn.Sent {
+		b.Put() // it ends by its patience
 	}
-	return id, nil
 }
 
 // request makes a frame; nil: no buffer.
@@ -433,7 +436,7 @@ func (c *Client) answer(now clock.Time, i, device int, b *packet.Buf) bool {
 	h := clio.Lego(p[f.Lego:])
 	for k := range s.ops {
 		o := &s.ops[k]
-		if !o.active || o.id != h.ID() || o.waiting&(1<<device) == 0 || h.Opcode() != o.code.Answer() {
+		if !o.active || o.id != h.ID() || o.device != device || h.Opcode() != o.code.Answer() {
 			continue
 		}
 		if h.Status() == clio.Busy && !c.cfg.Reliable {
@@ -441,7 +444,7 @@ func (c *Client) answer(now clock.Time, i, device int, b *packet.Buf) bool {
 			b.Put()
 			return true
 		}
-		o.waiting &^= 1 << device
+		o.device++
 		if x := o.frames[device]; x != nil {
 			x.Put()
 			o.frames[device] = nil
@@ -450,8 +453,9 @@ func (c *Client) answer(now clock.Time, i, device int, b *packet.Buf) bool {
 			o.status = st
 		}
 		switch {
-		case o.waiting != 0:
+		case o.device < o.devices:
 			b.Put()
+			c.send(now, s, o)
 		case o.code == clio.Read && o.status == clio.OK:
 			c.end(now, i, o, p[f.Data:f.Stop], b)
 		default:
@@ -487,13 +491,8 @@ func (c *Client) Tick(now clock.Time) {
 				c.end(now, i, o, nil, nil)
 				continue
 			}
-			o.due = now.Add(c.cfg.Timeout)
-			for d, x := range o.frames {
-				if x != nil && o.waiting&(1<<d) != 0 {
-					c.stats.Repeated++
-					c.copy(x)
-				}
-			}
+			c.stats.Repeated++
+			c.send(now, s, o)
 		}
 	}
 }

@@ -127,6 +127,9 @@ func NewLoad(c LoadConfig) (*Load, error) {
 // Stop has no more operations begin.
 func (l *Load) Stop() { l.stopped = true }
 
+// Tell has f told of each end, instead of LoadConfig.Done.
+func (l *Load) Tell(f func(Done)) { l.cfg.Done = f }
+
 // Stats are the totals so far.
 func (l *Load) Stats() LoadStats { return l.stats }
 
