@@ -20,9 +20,9 @@ RXE     = ./tests/rxe
 ALL     = $(shell $(GO) list ./... | sed 's|^$(MODULE)|.|')
 PARALLEL = $(filter-out $(SERIAL) $(RXE),$(ALL))
 # Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
-OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap tor rack/rnic)
+OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/kvcache nf/replicate snic tor rack/rnic)
 # Packages whose code runs on several threads.
-RACE    = $(wildcard nf/graph nf/counter nf/trace controlplane)
+RACE    = $(wildcard nf/graph nf/counter nf/trace snic/pool controlplane)
 
 # How long the tests of one package, or a fuzz run, may take; they take seconds.
 # What hangs is ended, and a test says where it was.
