@@ -15,7 +15,7 @@ type Place[K comparable, V any] struct {
 	Val V
 }
 
-// Table of flows. Its zero value has no room.
+// Table of flows; New makes it.
 type Table[K comparable, V any] struct {
 	tags   []uint64 // of each set: a byte a place; 0: free, otherwise 0x80 and 7 bits of its hash
 	places []Place[K, V]

@@ -217,8 +217,14 @@ func parsePrefix(v string) (p prefix, err error) {
 	return p, nil
 }
 
+// number reads a decimal number, or one with 0x in front.
 func number(s string, bits int) (uint64, error) {
-	n, err := strconv.ParseUint(s, 0, bits)
+	digits, hex := strings.CutPrefix(s, "0x")
+	base := 10
+	if hex {
+		base = 16
+	}
+	n, err := strconv.ParseUint(digits, base, bits)
 	if err != nil {
 		return 0, fmt.Errorf("want a number of %d bits", bits)
 	}

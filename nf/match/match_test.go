@@ -131,6 +131,10 @@ func TestErrors(t *testing.T) {
 		"vlan:4096":           "want a number of 12 bits",
 		"vni:16777216":        "want a number of 24 bits",
 		"src:fe80::1%eth0":    "want an address",
+		"proto:010x":          "want a number of 8 bits",
+		"proto:0b11":          "want a number of 8 bits",
+		"proto:1_0":           "want a number of 8 bits",
+		"proto:0x":            "want a number of 8 bits",
 	} {
 		if _, err := Parse(in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", in, err)
@@ -189,4 +193,13 @@ func FuzzParse(f *testing.F) {
 			r.Holds(b, &l)
 		}
 	})
+}
+
+// TestNumbers: zeros in front do not make a number octal.
+func TestNumbers(t *testing.T) {
+	for in, want := range map[string]string{"proto:010": "proto:10", "proto:0x0a": "proto:10", "dport:0080": "dport:80"} {
+		if m, err := Parse(in); err != nil || m.String() != want {
+			t.Errorf("%s is read as %v, %v; want %s", in, m, err, want)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package mat
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -58,8 +59,8 @@ func Parse(s string) (in int, m match.Match, err error) {
 // Any is no port in particular.
 const Any = -1
 
-// set is four flows whose hashes have the low bits in common. tags are 16 other
-// bits of each hash, never 0 for a flow that is there.
+// set is four flows whose hashes have the low bits in common. tags are 15 other
+// bits of each hash, and the top bit for a flow that is there.
 type set struct {
 	tags uint64
 	next uint8 // which place is given up next
@@ -102,7 +103,7 @@ func New(flows int) *Table {
 // Set replaces the rules.
 func (t *Table) Set(rules []Rule) {
 	t.rules = slices.Clone(rules)
-	slices.SortStableFunc(t.rules, func(a, b Rule) int { return b.Priority - a.Priority })
+	slices.SortStableFunc(t.rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
 	t.reverse = t.reverse[:0]
 	for _, r := range t.rules {
 		t.reverse = append(t.reverse, r.Match.Reverse())
@@ -116,7 +117,8 @@ func (t *Table) Rules() []Rule { return t.rules }
 // fields gathers the key of frame b, received on port in.
 func (k *key) fields(b []byte, in uint16, l *hdr.Layers) {
 	const (
-		tagged = 1 << iota
+		tagged  = 1 << iota
+		layered // has an IP header that fits
 		ported
 		vxlan
 		roce
@@ -126,6 +128,9 @@ func (k *key) fields(b []byte, in uint16, l *hdr.Layers) {
 	var flags, extra uint64
 	if l.Tags > 0 {
 		flags |= tagged
+	}
+	if l.L3 > 0 {
+		flags |= layered
 	}
 	switch l.Family() {
 	case hdr.NetIPv4:
@@ -195,8 +200,9 @@ func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 	k.fields(b, in, l)
 	h := k.hash()
 	s := &t.sets[h&t.mask]
-	tag := h>>48 | 1
-	// A place whose tag is equal has a zero lane.
+	tag := h>>48 | 0x8000
+	// A place whose tag is equal has a zero lane. One above such a lane may be taken
+	// for it, but none that is empty: its top bit is set.
 	x := s.tags ^ tag*0x0001000100010001
 	for m := (x - 0x0001000100010001) &^ x & 0x8000800080008000; m != 0; m &= m - 1 {
 		f := &t.flows[h&t.mask*4+uint64(bits.TrailingZeros64(m))/16]

@@ -3,6 +3,7 @@ package mat
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -223,5 +224,58 @@ func BenchmarkLookup(b *testing.B) {
 				tab.Lookup(p, 0, true, &l)
 			}
 		})
+	}
+}
+
+// TestForgotten: what was decided before the rules changed is never found again,
+// also where a place that is in use and an empty one have almost the same tag.
+func TestForgotten(t *testing.T) {
+	tab := New(4) // one set
+	var alike [][]byte
+	var l hdr.Layers
+	for src := uint32(1); len(alike) < 3; src++ {
+		b := udp(false, 0, src, 1, 1, 1)
+		hdr.Walk(b, &l)
+		var k key
+		k.fields(b, 0, &l)
+		if k.hash()>>48 <= 1 {
+			alike = append(alike, b)
+		}
+	}
+	tab.Set(rules(t, "vlan:1", "all"))
+	tab.of(alike[0], 0, true)
+	if f := tab.of(alike[1], 0, true); f.Rule != 1 {
+		t.Fatal(f)
+	}
+	tab.Set(nil)
+	tab.of(alike[2], 0, true)
+	if f := tab.of(alike[1], 0, true); f.Rule != -1 {
+		t.Errorf("rule %d, and there is none", f.Rule)
+	}
+}
+
+// TestNoHeader: a frame whose IP header does not fit is not one of zeros.
+func TestNoHeader(t *testing.T) {
+	tab := New(4)
+	tab.Set(rules(t, "dst:0.0.0.0/0"))
+	whole := append(make([]byte, 12), 8, 0, 0x45, 0, 0, 20)
+	whole = append(whole, make([]byte, 40)...)
+	broken := append(make([]byte, 12), 8, 0)
+	broken = append(broken, make([]byte, 46)...)
+	for range 2 {
+		if f := tab.of(broken, 0, true); f.Rule != -1 {
+			t.Error("the rule holds for a frame without a header")
+		}
+		if f := tab.of(whole, 0, true); f.Rule != 0 {
+			t.Error("the rule does not hold for a header of zeros")
+		}
+	}
+}
+
+func TestPriority(t *testing.T) {
+	tab := New(4)
+	tab.Set([]Rule{{Priority: math.MinInt, In: Any, DAG: 1}, {Priority: math.MaxInt, In: Any, DAG: 2}})
+	if r := tab.Rules(); r[0].DAG != 2 {
+		t.Errorf("the rule of the least priority is first: %+v", r)
 	}
 }
