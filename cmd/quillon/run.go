@@ -227,7 +227,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		cfg.Nice = workerNice
 	}
 	inst, err := graph.New(cfg)
-	if err == nil && state.path == f.state && f.state != "" && !state.asked {
+	if err == nil && state.path == f.state && f.state != "" && len(state.kept()) == 0 {
 		err = errors.Join(fmt.Errorf("--state %s: no app of the graph keeps a state", f.state), inst.Close())
 	}
 	if err != nil {
@@ -273,7 +273,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	signal.Notify(sigs, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(sigs)
 	info := bound{Name: name, Control: control.Path(), Bound: ports.bound(), Notes: inst.Notes(), Spec: spec}
-	if state.asked {
+	if len(state.kept()) > 0 {
 		info.State = state.path
 	}
 	if served.Address != "" || served.Metrics != "" {
@@ -287,8 +287,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		for _, n := range info.Notes {
 			fmt.Fprintln(w, n)
 		}
-		if info.State != "" {
-			fmt.Fprintf(w, "%s keeps its state in %s\n", state.app, info.State)
+		for _, s := range state.kept() {
+			if s.path != "" {
+				fmt.Fprintf(w, "%s keeps its state in %s\n", s.app, s.path)
+			}
 		}
 		served.print(w)
 		fmt.Fprintf(w, "running as %s, control socket %s\n", name, control.Path())
@@ -301,7 +303,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- inst.Run(ctx) }()
-	if info.State != "" {
+	if info.State != "" && state.asked {
 		go inherited(ctx, cmd.ErrOrStderr(), inst, state.app)
 	}
 	for {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -32,6 +34,8 @@ type stateFile struct {
 	app   string
 	asked bool     // an app keeps a state
 	maps  [][]byte // of the whole file; the last one is the longest
+	// inside are files of apps inside another one, beside this one, by name.
+	inside map[string]*stateFile
 }
 
 const (
@@ -47,6 +51,25 @@ func defaultState(instance string) string {
 // memory is graph.Config.Memory. An app that starts anew in a running graph
 // gets what it left.
 func (s *stateFile) memory(app string, size int) ([]byte, error) {
+	if strings.Contains(app, "/") {
+		in := s.inside[app]
+		if in == nil {
+			in = &stateFile{mkdir: s.mkdir}
+			if s.path != "" {
+				in.path = s.path + "." + strings.ReplaceAll(app, "/", ".")
+			}
+			if s.inside == nil {
+				s.inside = map[string]*stateFile{}
+			}
+			s.inside[app] = in
+		}
+		return in.own(app, size)
+	}
+	return s.own(app, size)
+}
+
+// own is the memory of the file's own app.
+func (s *stateFile) own(app string, size int) ([]byte, error) {
 	if s.asked && app != s.app {
 		return nil, fmt.Errorf("--state %s: it is %s's already, and %s has a state to keep, too: run them as two instances", s.name(), s.app, app)
 	}
@@ -175,12 +198,26 @@ func (s *stateFile) grow(size int64) error {
 	return nil
 }
 
-// Close gives the file back.
-func (s *stateFile) Close() error {
-	if s.f == nil {
-		return nil
+// kept are the files of which something is kept.
+func (s *stateFile) kept() (all []*stateFile) {
+	if s.asked {
+		all = append(all, s)
 	}
+	for _, app := range slices.Sorted(maps.Keys(s.inside)) {
+		all = append(all, s.inside[app].kept()...)
+	}
+	return all
+}
+
+// Close gives the files back.
+func (s *stateFile) Close() error {
 	var errs []error
+	for _, in := range s.inside {
+		errs = append(errs, in.Close())
+	}
+	if s.f == nil {
+		return errors.Join(errs...)
+	}
 	for _, m := range s.maps {
 		errs = append(errs, unix.Munmap(m))
 	}

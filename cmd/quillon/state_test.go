@@ -117,3 +117,38 @@ func TestStateFile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Apps inside another one have files of their own, beside the instance's.
+func TestStateOfAppsInside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for _, again := range []bool{false, true} {
+		s := &stateFile{path: path}
+		for i, app := range []string{"nic/aes", "nic/more", "other"} {
+			m, err := s.memory(app, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := byte(i + 1); again && m[99] != want {
+				t.Errorf("%s has %d kept, not %d", app, m[99], want)
+			}
+			m[99] = byte(i + 1)
+		}
+		var files []string
+		for _, f := range s.kept() {
+			files = append(files, f.app+" "+strings.TrimPrefix(f.path, path))
+		}
+		if got := strings.Join(files, ", "); got != "other , nic/aes .nic.aes, nic/more .nic.more" {
+			t.Errorf("kept in %s", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	none := &stateFile{}
+	if m, err := none.memory("nic/aes", 10); err != nil || len(m) != 10 || none.kept()[0].path != "" {
+		t.Errorf("without a file: %v", err)
+	}
+	if err := none.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -343,6 +343,21 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
 		}
 		f = union(f, appWants(app))
+		if kind.Inside == nil {
+			continue
+		}
+		inside, err := kind.Inside(maps.Clone(spec.Apps[name].Args))
+		if err != nil {
+			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
+		}
+		for _, s := range inside {
+			// What is wrong with one is said when the instance is made.
+			if k := findKind(kinds, s.Kind); k != nil {
+				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get}, maps.Clone(s.Args)); err == nil {
+					f.Closed = f.Closed || appWants(app).Closed
+				}
+			}
+		}
 	}
 	return f, nil
 }
@@ -381,8 +396,10 @@ func union(a, b port.Filter) port.Filter {
 	}
 	switch {
 	case !a.RoCE:
+		b.Closed = closed
 		return b
 	case !b.RoCE:
+		a.Closed = closed
 		return a
 	case len(a.Hosts) == 0 || len(b.Hosts) == 0:
 		return port.Filter{RoCE: true, Closed: closed}

@@ -44,6 +44,8 @@ type Inside struct {
 	spare App // made when the Spec was checked
 	apps  []App
 	gone  []uint32
+
+	closed bool // see port.Filter
 }
 
 // newInside makes the node of an app inside, and one instance, which shows
@@ -56,7 +58,9 @@ func newInside(env Env, index uint16, outer *node, spec InsideSpec, kind *Kind) 
 		in.node.out[n] = newLink(edge{from: env.Name, out: kind.Out[n]})
 	}
 	var err error
-	in.spare, err = in.make()
+	if in.spare, err = in.make(); err == nil {
+		in.closed = appWants(in.spare).Closed
+	}
 	return in, err
 }
 
@@ -204,8 +208,9 @@ func (in insideApp) Held() int {
 	return n
 }
 
-// Wants nothing: the outer app says what it wants to see.
-func (insideApp) Wants() port.Filter { return port.Filter{} }
+// Wants to see nothing, which is the outer app's to say. But what an app inside
+// would not have cross without it does not.
+func (in insideApp) Wants() port.Filter { return port.Filter{Closed: in.closed} }
 
 // Describe formats a record as any instance does.
 func (in insideApp) Describe(kind uint16, args [4]uint64) string {
@@ -272,6 +277,9 @@ func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bo
 		env := Env{Name: full, Worker: w, Workers: len(i.workers), Share: shares[full].get}
 		if i.workers[w].timed {
 			env.Clock = i.cfg.Clock
+		}
+		if i.cfg.Memory != nil {
+			env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(full, size) }
 		}
 		in, err := newInside(env, known.number(full, k), outer, s, k)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/mem"
 )
 
 // nest runs the apps of its argument, "NAME=KIND:TAG ...", one after the other,
@@ -332,5 +333,79 @@ func TestInsideNoAllocation(t *testing.T) {
 	x.inst.App("nest", 0).(*nest).gone = make([]uint32, 0, 4096)
 	if n := testing.AllocsPerRun(1000, breath); n != 0 {
 		t.Errorf("%v allocations a breath", n)
+	}
+}
+
+// closer keeps something beyond the process, and would rather have nothing cross
+// than anything without it.
+func closer() graph.Kind {
+	return graph.Kind{Name: "closer", In: []string{"in"}, Out: []string{"out"}, New: func(env graph.Env, _ graph.Args) (graph.App, error) {
+		if env.Memory != nil {
+			m, err := env.Memory(1)
+			if err != nil {
+				return nil, err
+			}
+			m[0]++
+		}
+		return shut{}, nil
+	}}
+}
+
+type shut struct{}
+
+func (shut) Push(c *graph.Ctx, _ int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		c.Emit(0, x)
+	}
+}
+func (shut) Wants() port.Filter { return port.Filter{RoCE: true, Closed: true} }
+
+// What an app inside needs of the process is there as for others: that nothing
+// crosses in its place, and memory of its own.
+func TestInsideClosedAndMemory(t *testing.T) {
+	ks := append(kinds(), closer())
+	pool, err := packet.NewPool(64, 512, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for run, want := range map[string]bool{"a=closer s=stamp:m": true, "s=stamp:m": false} {
+		spec := parse(t, strings.Replace(nested, "s=stamp:m f=fork h=hold", run, 1))
+		f, err := graph.Wants(spec, ks)
+		if err != nil || !f.All || f.Closed != want {
+			t.Errorf("run=%s: ports are to be opened for %+v, %v", run, f, err)
+		}
+		ports := map[string][]port.Port{}
+		for n := range spec.Ports {
+			near, _ := mem.NewWire(n, n+"-far", pool, 8, clock.NewManual(1))
+			ports[n] = []port.Port{near}
+		}
+		var kept []byte
+		inst, err := graph.New(graph.Config{Spec: spec, Kinds: ks, Ports: ports, Memory: func(app string, size int) ([]byte, error) {
+			if app != "nest/a" || size != 1 {
+				t.Errorf("%s wants %d bytes", app, size)
+			}
+			if kept == nil {
+				kept = make([]byte, 1)
+			}
+			return kept, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := inst.Wants(); !f.All || f.Closed != want {
+			t.Errorf("run=%s: the instance wants %+v", run, f)
+		}
+		if (kept != nil) != want {
+			t.Errorf("run=%s: kept %v", run, kept)
+		}
+		if _, err := inst.Set("nest", graph.Args{"run": "a=closer"}); err != nil {
+			t.Fatal(err)
+		}
+		if f := inst.Wants(); !f.Closed {
+			t.Error("an app that came later is not minded")
+		}
+		if err := inst.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
