@@ -113,7 +113,7 @@ func New(c Config) (_ *Topology, err error) {
 	}
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		if err = n.Space.Do(func() error { return linkUp(Interface) }); err != nil {
+		if err = n.Space.Do(func() error { return LinkUp(Interface) }); err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
@@ -190,11 +190,11 @@ func (t *Topology) wire() error {
 		return err
 	}
 	for _, name := range []string{t.Inline[0], t.Inline[1]} {
-		if err := linkUp(name); err != nil {
+		if err := LinkUp(name); err != nil {
 			return err
 		}
 	}
-	return linkUp("br")
+	return LinkUp("br")
 }
 
 // veth makes a pair; the peer is in n's namespace, or here when n is nil.
@@ -225,7 +225,7 @@ func join(br netlink.Link, name string, mac [6]byte) error {
 	if err := netlink.LinkSetMaster(l, br); err != nil {
 		return fmt.Errorf("%s: cannot join the bridge: %w", name, err)
 	}
-	if err := linkUp(name); err != nil {
+	if err := LinkUp(name); err != nil {
 		return err
 	}
 	err = netlink.NeighSet(&netlink.Neigh{
@@ -241,10 +241,10 @@ func join(br netlink.Link, name string, mac [6]byte) error {
 	return nil
 }
 
-// linkUp sets a link's offloads and brings it up. Checksums must be in the
+// LinkUp sets a link's offloads and brings it up. Checksums must be in the
 // frames that AF_XDP sees. GRO makes a veth take what XDP redirects to it;
 // the kernel tells its other end so only when it is set on a link that is up.
-func linkUp(name string) error {
+func LinkUp(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -317,4 +317,24 @@ func (t *Topology) Close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Veth makes a pair of links of one queue, far in b and near in a, and brings both up.
+func Veth(a *Space, near string, b *Space, far string) error {
+	err := a.Do(func() error {
+		return supported(netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: near, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1},
+			PeerName:  far, PeerNumTxQueues: 1, PeerNumRxQueues: 1, PeerNamespace: netlink.NsFd(b.ns.Fd()),
+		}))
+	})
+	if err == nil {
+		err = a.Do(func() error { return LinkUp(near) })
+	}
+	if err == nil {
+		err = b.Do(func() error { return LinkUp(far) })
+	}
+	if err != nil {
+		return fmt.Errorf("veth pair %s-%s: %w", near, far, err)
+	}
+	return nil
 }

@@ -1,4 +1,5 @@
 // Package live runs network functions as their users do: the program itself in
 // a process of its own, inline on veth pairs over AF_XDP, with soft RoCE
-// endpoints in network namespaces around it, on the wall clock.
+// endpoints, or hosts with the kernel's TCP, in network namespaces around it, on
+// the wall clock.
 package live
