@@ -3,6 +3,8 @@ package firewall
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -336,5 +338,46 @@ func BenchmarkChange(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestAtOnce: four workers open and use the same connections at the same time.
+func TestAtOnce(t *testing.T) {
+	st := newState(1000, 4)
+	var all []*graphtest.Test
+	for w := range 4 {
+		k := *Kind()
+		k.New = func(_ graph.Env, a graph.Args) (graph.App, error) {
+			return newApp(a, graph.Env{Worker: w, Workers: 4, Share: func(func() any) any { return st }})
+		}
+		all = append(all, graphtest.New(t, k, args()))
+	}
+	var frames [2][][]byte
+	for i := range 300 {
+		p := pkt{in: "a", client: i, proto: layers.IPProtocolUDP, sport: uint16(i), dport: 53}
+		frames[0] = append(frames[0], p.bytes(t))
+		p.in = "b"
+		frames[1] = append(frames[1], p.bytes(t))
+	}
+	var wg sync.WaitGroup
+	for w, x := range all {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range 12 {
+				x.Push([]string{"a", "b"}[w%2], frames[w%2][i*25:i*25+25]...)
+				if w == 0 {
+					_ = x.App().(graph.Saver).Save(io.Discard)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	n := 0
+	for i := range st.shards {
+		n += st.shards[i].conns.Len()
+	}
+	if n != 300 {
+		t.Errorf("%d connections, want 300", n)
 	}
 }

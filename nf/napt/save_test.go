@@ -3,7 +3,9 @@ package napt
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -370,4 +372,42 @@ func BenchmarkManyFlows(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(s.mappings.Bytes()+s.sessions.Bytes())/50_000, "bytes/flow")
+}
+
+// TestAtOnce: four workers at the same time, and one that saves; every end is
+// one's own, and none is lost.
+func TestAtOnce(t *testing.T) {
+	all, st := several(t, 4)
+	var wg sync.WaitGroup
+	for w, x := range all {
+		var frames [][]byte
+		for i := range 500 {
+			frames = append(frames, pkt{proto: "udp", src: fmt.Sprintf("10.0.%d.1:%d", i%2, 2000+(i*7+w*13)%400), dst: far + ":53"}.bytes(t))
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range 20 {
+				x.Push("a", frames[i*25:i*25+25]...)
+				if w == 0 {
+					_ = x.App().(graph.Saver).Save(io.Discard)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	ends := map[uint16]bool{}
+	for n := range st.shards {
+		s := &st.shards[n]
+		for i := s.mappings.Next(0); i >= 0; i = s.mappings.Next(i + 1) {
+			m := &s.mappings.At(i).Val
+			if ends[m.port] || s.pools[0][classUDP].mapping[st.index(m.port)] != uint32(i)+1 {
+				t.Errorf("port %d", m.port)
+			}
+			ends[m.port] = true
+		}
+	}
+	if len(ends) < 400 {
+		t.Errorf("%d mappings", len(ends))
+	}
 }
