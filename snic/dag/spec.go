@@ -14,7 +14,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/quillon/quillon/snic/mat"
 )
@@ -107,6 +109,8 @@ const (
 	maxCredits   = 1 << 15
 	maxPriority  = 1 << 30
 	maxSource    = 16 << 20
+	maxNodes     = 1 << 22 // of YAML, aliases followed
+	maxDepth     = 32      // of brackets, or of dashes in a row
 	// maxWeight bounds weights from above, 1/maxWeight from below: so no two are
 	// too far from each other to be divided by (snic/drf).
 	maxWeight = 1 << 10
@@ -140,9 +144,16 @@ func Parse(src []byte) (*Spec, error) {
 	}
 	s := &Spec{source: slices.Clone(src)}
 	err := unpanicked(func() error {
-		f, err := parser.ParseBytes(src, 0)
+		tokens := lexer.Tokenize(string(src))
+		if err := shallow(tokens); err != nil {
+			return err
+		}
+		f, err := parser.Parse(tokens, 0)
 		if err == nil {
 			err = wholeNumbers(f)
+		}
+		if err == nil {
+			err = bounded(f)
 		}
 		if err == nil {
 			err = yaml.UnmarshalWithOptions(src, s, yaml.Strict())
@@ -232,6 +243,72 @@ func (v *fractions) Visit(n ast.Node) ast.Visitor {
 	}
 	return v
 }
+
+// shallow refuses what is nested so deeply that the YAML library takes quadratic
+// time for it.
+func shallow(tokens token.Tokens) error {
+	depth, row := 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			depth++
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		}
+		switch t.Type {
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			row++
+		default:
+			row = 0
+		}
+		if depth > maxDepth || row > maxDepth {
+			e := &SpecError{Msg: fmt.Sprintf("nested more than %d deep", maxDepth)}
+			if t.Position != nil {
+				e.Line, e.Column = t.Position.Line, t.Position.Column
+			}
+			return e
+		}
+	}
+	return nil
+}
+
+// bounded refuses aliases that stand for more than anybody writes.
+func bounded(f *ast.File) error {
+	c := &count{anchors: map[string]int{}}
+	for _, d := range f.Docs {
+		if d.Body != nil {
+			ast.Walk(c, d.Body)
+		}
+	}
+	if c.n > maxNodes {
+		return &SpecError{Msg: fmt.Sprintf("more than %d values, aliases followed", maxNodes)}
+	}
+	return nil
+}
+
+// count is of the nodes below one, those of aliases among them.
+type count struct {
+	n       int
+	anchors map[string]int
+}
+
+func (c *count) Visit(n ast.Node) ast.Visitor {
+	switch x := n.(type) {
+	case *ast.AnchorNode:
+		below := &count{anchors: c.anchors}
+		ast.Walk(below, x.Value)
+		c.anchors[x.Name.String()] = below.n
+		c.add(below.n)
+		return nil
+	case *ast.AliasNode:
+		c.add(1 + c.anchors[x.Value.String()])
+		return nil
+	}
+	c.add(1)
+	return c
+}
+
+func (c *count) add(n int) { c.n = min(c.n+n, maxNodes+1) }
 
 // unpanicked is f's error. The YAML library panics on some input.
 func unpanicked(f func() error) (err error) {
