@@ -19,6 +19,7 @@ const module = "github.com/quillon/quillon/"
 // everything.
 var doors = map[string][]string{
 	"nf/packet":    {},
+	"nf/arg":       {},
 	"nf/hdr":       {},
 	"nf/clock":     {"nf/packet"},
 	"nf/counter":   {"nf/packet"},

@@ -569,13 +569,13 @@ func TestArguments(t *testing.T) {
 		{"out", "0x100@10.0.0.300", "neither an address nor a prefix"},
 		{"in", "0x200+0x200@10.0.0.1", "named twice"},
 		{"window", "100", "multiple of 64"},
-		{"window", "2048", "multiple of 64"},
+		{"window", "2048", "from 64 to 1024"},
 		{"lifetime", "0x100000000", "at most 4294967295"},
 		{"mtu", "10", "from 68"},
-		{"mode", "both", "want tunnel or transport"},
+		{"mode", "both", "want transport or tunnel"},
 		{"mode", "tunnel", "want local= and remote="},
 		{"local", "10.0.0.1", "are of mode=tunnel"},
-		{"local", "here", "not an IP address"},
+		{"local", "here", "want the IP address"},
 		{"colour", "red", "no argument"},
 	} {
 		env := graph.Env{Share: func(f func() any) any { return f() }}

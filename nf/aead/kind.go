@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gaissmai/bart"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -187,54 +187,23 @@ const (
 
 func parseArgs(args graph.Args) (*config, error) {
 	cfg := &config{randomIV: true, keep: true, window: 128, mtu: 1500}
-	for name, v := range args {
-		var err error
-		choose := func(yes, no string) bool {
-			if v != yes && v != no {
-				err = fmt.Errorf("%s=%s: want %s or %s", name, v, yes, no)
-			}
-			return v == yes
-		}
-		switch name {
-		case "keys":
-			cfg.keys = v
-		case "out":
-			cfg.sends, err = parseSAs(name, v, true)
-		case "in":
-			cfg.takes, err = parseSAs(name, v, false)
-		case "mode":
-			cfg.tunnel = choose("tunnel", "transport")
-		case "local":
-			cfg.local, err = parseAddr(name, v)
-		case "remote":
-			cfg.remote, err = parseAddr(name, v)
-		case "esn":
-			cfg.esn = choose("on", "off")
-		case "window":
-			if cfg.window, err = strconv.Atoi(v); err != nil || cfg.window < MinWindow || cfg.window > MaxWindow || cfg.window%64 != 0 {
-				err = fmt.Errorf("window=%s: want a multiple of 64 from %d to %d", v, MinWindow, MaxWindow)
-			}
-		case "lifetime":
-			if cfg.lifetime, err = strconv.ParseUint(v, 0, 64); err != nil || cfg.lifetime == 0 {
-				err = fmt.Errorf("lifetime=%s: want a number of packets", v)
-			}
-		case "mtu":
-			if cfg.mtu, err = strconv.Atoi(v); err != nil || cfg.mtu < 68 || cfg.mtu > 65535 {
-				err = fmt.Errorf("mtu=%s: want a number of bytes from 68 to 65535", v)
-			}
-		case "other":
-			cfg.dropOther = choose("drop", "pass")
-		case "iv":
-			cfg.randomIV = choose("random", "sequence")
-		case "keep":
-			cfg.keep = choose("on", "off")
-		default:
-			err = fmt.Errorf("no argument %q", name)
-		}
-		if err != nil {
-			return nil, err
-		}
+	r := arg.Read("", args)
+	r.Func("keys", func(v string) error { cfg.keys = v; return nil })
+	r.Func("out", func(v string) (err error) { cfg.sends, err = parseSAs(v, true); return err })
+	r.Func("in", func(v string) (err error) { cfg.takes, err = parseSAs(v, false); return err })
+	r.Either("mode", &cfg.tunnel, "transport", "tunnel")
+	r.Addr("local", &cfg.local)
+	r.Addr("remote", &cfg.remote)
+	r.OnOff("esn", &cfg.esn)
+	arg.Number(r, "window", &cfg.window, MinWindow, MaxWindow)
+	if cfg.window%64 != 0 {
+		r.Failf("window=%d: want a multiple of 64", cfg.window)
 	}
+	arg.Number(r, "lifetime", &cfg.lifetime, 1, maxPacketsESN)
+	arg.Number(r, "mtu", &cfg.mtu, 68, 65535)
+	r.Either("other", &cfg.dropOther, "pass", "drop")
+	r.Either("iv", &cfg.randomIV, "sequence", "random")
+	r.OnOff("keep", &cfg.keep)
 	most := uint64(maxPackets)
 	if cfg.esn {
 		most = maxPacketsESN
@@ -242,50 +211,42 @@ func parseArgs(args graph.Args) (*config, error) {
 	cfg.lifetime = cmp.Or(cfg.lifetime, most)
 	switch {
 	case cfg.lifetime > most:
-		return nil, fmt.Errorf("lifetime=%d: with esn=%s an SA sends at most %d packets", cfg.lifetime, map[bool]string{true: "on", false: "off"}[cfg.esn], most)
+		r.Failf("lifetime=%d: with esn=%s an SA sends at most %d packets", cfg.lifetime, map[bool]string{true: "on", false: "off"}[cfg.esn], most)
 	case len(cfg.sends)+len(cfg.takes) == 0:
-		return nil, errors.New("no SA given: want out=SPI@DESTINATION or in=SPI@SOURCE, and keys=FILE")
+		r.Failf("no SA given: want out=SPI@DESTINATION or in=SPI@SOURCE, and keys=FILE")
 	case cfg.keys == "":
-		return nil, errors.New("keys= is missing: the file that has the SAs' keys")
+		r.Failf("keys= is missing: the file that has the SAs' keys")
 	case len(cfg.sends)+len(cfg.takes) > MaxSAs:
-		return nil, fmt.Errorf("at most %d SAs", MaxSAs)
+		r.Failf("at most %d SAs", MaxSAs)
 	case cfg.tunnel && (!cfg.local.IsValid() || !cfg.remote.IsValid() || cfg.local.Is4() != cfg.remote.Is4()):
-		return nil, errors.New("mode=tunnel: want local= and remote=, both IPv4 or both IPv6")
+		r.Failf("mode=tunnel: want local= and remote=, both IPv4 or both IPv6")
 	case !cfg.tunnel && (cfg.local.IsValid() || cfg.remote.IsValid()):
-		return nil, errors.New("local= and remote= are of mode=tunnel")
+		r.Failf("local= and remote= are of mode=tunnel")
 	}
-	return cfg, nil
+	return cfg, r.Err()
 }
 
-func parseAddr(name, v string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(v)
-	if err != nil || a.Zone() != "" {
-		return a, fmt.Errorf("%s=%s: %q is not an IP address", name, v, v)
-	}
-	return a.Unmap(), nil
-}
-
-func parseSAs(name, v string, prefix bool) ([]selected, error) {
+func parseSAs(v string, prefix bool) ([]selected, error) {
 	var all []selected
 	for x := range strings.SplitSeq(v, "+") {
 		number, at, with := strings.Cut(x, "@")
 		spi, err := parseSPI(number)
 		if err != nil {
-			return nil, fmt.Errorf("%s=%s: %w", name, v, err)
+			return nil, err
 		}
 		s := selected{spi: spi}
 		if with {
 			if s.at, err = parsePrefix(at); err != nil {
-				return nil, fmt.Errorf("%s=%s: %w", name, v, err)
+				return nil, err
 			}
 		} else if prefix {
-			return nil, fmt.Errorf("%s=%s: want SPI@DESTINATION, such as 0x%x@10.0.2.0/24", name, v, spi)
+			return nil, fmt.Errorf("want SPI@DESTINATION, such as 0x%x@10.0.2.0/24", spi)
 		}
 		if slices.ContainsFunc(all, func(o selected) bool { return o.spi == spi && !prefix }) {
-			return nil, fmt.Errorf("%s=%s: 0x%x is named twice", name, v, spi)
+			return nil, fmt.Errorf("0x%x is named twice", spi)
 		}
 		if prefix && slices.ContainsFunc(all, func(o selected) bool { return o.at == s.at }) {
-			return nil, fmt.Errorf("%s=%s: %v has two SAs", name, v, s.at)
+			return nil, fmt.Errorf("%v has two SAs", s.at)
 		}
 		all = append(all, s)
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/table"
@@ -72,30 +73,14 @@ func parseBackend(v string) (b backend, err error) {
 		b.weight = uint16(n)
 	}
 	ip, mac, _ := strings.Cut(v, "@")
-	if b.addr, err = parseAddr(ip); err != nil {
+	if b.addr, err = arg.ParseAddr(ip); err != nil {
 		return b, err
 	}
-	b.mac, err = parseMAC(mac)
+	b.mac, err = arg.ParseMAC(mac)
 	return b, err
 }
 
 const maxWeight = 1000
-
-func parseAddr(v string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(v)
-	if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
-		return a, fmt.Errorf("%q is not the IP address of a host", v)
-	}
-	return a, nil
-}
-
-func parseMAC(v string) (mac [6]byte, err error) {
-	m, err := net.ParseMAC(v)
-	if err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {
-		return mac, fmt.Errorf("%q is not the MAC address of a host", v)
-	}
-	return [6]byte(m), nil
-}
 
 // parseBackends reads backends joined by +.
 func parseBackends(v string) (all []backend, err error) {

@@ -10,12 +10,11 @@ package balance
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
@@ -121,71 +120,45 @@ type settings struct {
 
 func parse(args graph.Args) (settings, error) {
 	s := settings{size: 65537, conns: 65536, idle: 5 * time.Minute}
-	for name, v := range args {
-		var err error
-		switch name {
-		case "vip":
-			for x := range strings.SplitSeq(v, "+") {
-				var a netip.Addr
-				if a, err = parseAddr(x); err != nil {
-					break
-				}
-				i := 0
-				if a.Is6() {
-					i = 1
-				}
-				if s.vip[i].IsValid() {
-					err = fmt.Errorf("want one address of a family")
-					break
-				}
-				s.vip[i] = a
-			}
-		case "port":
-			n, e := strconv.ParseUint(v, 10, 16)
-			switch s.port = uint16(n); {
-			case e != nil || n == 0:
-				err = fmt.Errorf("want a number from 1 to 65535")
-			case n == hdr.RoCEv2Port:
-				err = fmt.Errorf("RoCE's ICRC covers the addresses")
-			}
-		case "backends":
-			s.backends, err = parseBackends(v)
-		case "mac":
-			s.mac, err = parseMAC(v)
-		case "size":
-			if s.size, err = strconv.Atoi(v); err != nil || s.size < 3 || s.size > 1<<22 || !prime(s.size) {
-				err = fmt.Errorf("want a prime from 3 to %d, such as 65537", 1<<22)
-			}
-		case "conns":
-			if s.conns, err = strconv.Atoi(v); err != nil || s.conns < 1 || s.conns > 1<<24 {
-				err = fmt.Errorf("want a number from 1 to %d", 1<<24)
-			}
-		case "idle":
-			if s.idle, err = time.ParseDuration(v); err != nil || s.idle <= 0 {
-				err = fmt.Errorf("want a duration such as 5m")
-			}
-		default:
-			return s, fmt.Errorf("balance: no argument %q", name)
-		}
+	r := arg.Read("balance", args)
+	r.Each("vip", func(x string) error {
+		a, err := arg.ParseAddr(x)
 		if err != nil {
-			return s, fmt.Errorf("balance: %s=%s: %w", name, v, err)
+			return err
 		}
+		i := 0
+		if a.Is6() {
+			i = 1
+		}
+		if s.vip[i].IsValid() {
+			return errors.New("want one address of a family")
+		}
+		s.vip[i] = a
+		return nil
+	})
+	arg.Number(r, "port", &s.port, 1, 65535)
+	if s.port == hdr.RoCEv2Port {
+		r.Failf("port=%d: RoCE's ICRC covers the addresses", s.port)
 	}
-	switch {
-	case !s.vip[0].IsValid() && !s.vip[1].IsValid():
-		return s, fmt.Errorf("balance: vip= is missing: the virtual address")
-	case s.port == 0:
-		return s, fmt.Errorf("balance: port= is missing: that of the service")
+	arg.Value(r, "backends", &s.backends, parseBackends)
+	r.MAC("mac", &s.mac)
+	arg.Number(r, "size", &s.size, 3, 1<<22)
+	if !prime(s.size) {
+		r.Failf("size=%d: want a prime such as 65537", s.size)
 	}
+	arg.Number(r, "conns", &s.conns, 1, 1<<24)
+	r.Duration("idle", &s.idle, 1, arg.Forever)
+	r.Need("vip", "the virtual address")
+	r.Need("port", "that of the service")
 	for _, b := range s.backends {
 		if b.addr == s.vip[0] || b.addr == s.vip[1] {
-			return s, fmt.Errorf("balance: %s is the virtual address, and cannot be a backend's", b.addr)
+			r.Failf("%s is the virtual address, and cannot be a backend's", b.addr)
 		}
 	}
 	if len(s.backends) > s.size {
-		return s, fmt.Errorf("balance: size=%d: fewer places than there are backends", s.size)
+		r.Failf("size=%d: fewer places than there are backends", s.size)
 	}
-	return s, nil
+	return s, r.Err()
 }
 
 // balance is the app.

@@ -486,7 +486,7 @@ func TestArguments(t *testing.T) {
 		"weight":             ok(graph.Args{"backends": "10.0.0.1@02:00:00:00:00:01*0"}),
 		"none of up":         ok(graph.Args{"backends": "10.0.0.1@02:00:00:00:00:01/ill"}),
 		"MAC address":        ok(graph.Args{"backends": "10.0.0.1@01:00:00:00:00:01"}),
-		"is not the IP":      ok(graph.Args{"backends": "host@02:00:00:00:00:01"}),
+		"the IP address":     ok(graph.Args{"backends": "host@02:00:00:00:00:01"}),
 		"cannot be a backen": ok(graph.Args{"backends": vip4 + "@02:00:00:00:00:01"}),
 		"fewer places":       ok(graph.Args{"size": "3", "backends": args(2)["backends"]}),
 		"no argument":        ok(graph.Args{"x": ""}),

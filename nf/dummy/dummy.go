@@ -3,9 +3,9 @@
 package dummy
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -39,17 +39,12 @@ type dummy struct {
 // Reconfigure implements graph.Reconfigurer.
 func (d *dummy) Reconfigure(args graph.Args) error {
 	cost := time.Duration(0)
-	for name, v := range args {
-		var err error
-		if name != "cost" {
-			return fmt.Errorf("dummy: no argument %q", name)
-		}
-		if cost, err = time.ParseDuration(v); err != nil || cost < 0 || cost > time.Millisecond {
-			return fmt.Errorf("dummy: cost=%s: want a duration from 0s to 1ms, such as 500ns", v)
-		}
+	r := arg.Read("dummy", args)
+	r.Duration("cost", &cost, 0, time.Millisecond)
+	if r.Err() == nil {
+		d.cost = cost
 	}
-	d.cost = cost
-	return nil
+	return r.Err()
 }
 
 // Push implements graph.App.

@@ -11,12 +11,12 @@
 package gobackn
 
 import (
+	"errors"
 	"fmt"
-	"net/netip"
-	"strconv"
-	"strings"
+	"math"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
@@ -82,7 +82,7 @@ The last hop to the devices must be lossless. The longest value that fits is MTU
 1500 less 64 bytes of a write request. All else passes, IPv6 and fragments, too.
 
     quillon run --inline eth1,eth2 --nf gobackn
-    quillon replay in.pcap --nf gobackn
+    quillon replay --nf gobackn --in a=devices.pcap,b=clients.pcap -o out.pcap
 
 Device behind eth1, network behind eth2. It needs one worker.`,
 		In:  []string{"a", "b"},
@@ -116,65 +116,30 @@ Device behind eth1, network behind eth2. It needs one worker.`,
 func newApp(args graph.Args) (*app, error) {
 	a := &app{tick: 50 * time.Microsecond}
 	var c gbn.Config
-	for name, v := range args {
-		var err error
-		number := func(p *int) {
-			if *p, err = strconv.Atoi(v); err == nil && *p < 1 {
-				err = fmt.Errorf("want a number above 0")
-			}
+	r := arg.Read("gobackn", args)
+	number := func(name string, p *int) { arg.Number(r, name, p, 1, math.MaxInt32) }
+	arg.Choice(r, "devices", &a.devices, "a", "b")
+	r.Each("serve", func(v string) error {
+		ip, err := arg.ParseAddr(v)
+		if err != nil || !ip.Is4() {
+			return errors.New("want an IPv4 address")
 		}
-		duration := func(p *time.Duration) {
-			if *p, err = time.ParseDuration(v); err == nil && *p <= 0 {
-				err = fmt.Errorf("want a duration such as 4ms")
-			}
-		}
-		switch name {
-		case "devices":
-			switch v {
-			case "a", "b":
-				a.devices = int(v[0] - 'a')
-			default:
-				err = fmt.Errorf("want a or b")
-			}
-		case "serve":
-			for x := range strings.SplitSeq(v, "+") {
-				ip, e := netip.ParseAddr(x)
-				if e != nil || !ip.Is4() {
-					err = fmt.Errorf("want IPv4 addresses joined by +")
-					break
-				}
-				c.Devices = append(c.Devices, ip.As4())
-			}
-		case "window":
-			number(&c.Window)
-		case "backlog":
-			number(&c.Backlog)
-		case "ack-every":
-			number(&c.AckEvery)
-		case "ack-delay":
-			duration(&c.AckDelay)
-		case "timeout":
-			duration(&c.Timeout)
-		case "tries":
-			number(&c.Tries)
-		case "sessions":
-			number(&c.Sessions)
-		case "idle":
-			duration(&c.Idle)
-		case "hold":
-			number(&c.Hold)
-		case "mtu":
-			number(&c.MTU)
-		case "tick":
-			if duration(&a.tick); err == nil && (a.tick < time.Microsecond || a.tick > 10*time.Millisecond) {
-				err = fmt.Errorf("want 1us to 10ms")
-			}
-		default:
-			return nil, fmt.Errorf("gobackn: no argument %q", name)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("gobackn: %s=%s: %w", name, v, err)
-		}
+		c.Devices = append(c.Devices, ip.As4())
+		return nil
+	}, "all")
+	number("window", &c.Window)
+	number("backlog", &c.Backlog)
+	number("ack-every", &c.AckEvery)
+	r.Duration("ack-delay", &c.AckDelay, 1, arg.Forever)
+	r.Duration("timeout", &c.Timeout, 1, arg.Forever)
+	number("tries", &c.Tries)
+	number("sessions", &c.Sessions)
+	r.Duration("idle", &c.Idle, 1, arg.Forever)
+	number("hold", &c.Hold)
+	number("mtu", &c.MTU)
+	r.Duration("tick", &a.tick, time.Microsecond, 10*time.Millisecond)
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	if c.AckEvery == 0 && c.Window > 0 {
 		c.AckEvery = min(100, c.Window)

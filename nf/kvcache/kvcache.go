@@ -2,9 +2,9 @@ package kvcache
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -80,7 +80,7 @@ All else passes, IPv6 and fragments, too.
 
     quillon run --inline eth1,eth2 --nf kvcache,policy=lru,entries=4096
     quillon run --inline eth1,eth2 --nf kvcache --nf gobackn
-    quillon replay in.pcap --nf kvcache
+    quillon replay --nf kvcache --in a=devices.pcap,b=clients.pcap -o out.pcap
 
 Devices behind eth1, clients behind eth2. It needs one worker.`,
 		In:  []string{"a", "b"},
@@ -119,53 +119,22 @@ type settings struct {
 
 func parse(args graph.Args) (settings, error) {
 	s := settings{entries: 4096, value: 1024, pending: 4096, sessions: 4096, settle: 100 * time.Millisecond}
-	for name, v := range args {
-		var err error
-		number := func(p *int, most int) {
-			if *p, err = strconv.Atoi(v); err != nil || *p < 1 || *p > most {
-				err = fmt.Errorf("want a number from 1 to %d", most)
-			}
-		}
-		switch name {
-		case "devices":
-			if v != "a" && v != "b" {
-				err = fmt.Errorf("want a or b")
-				break
-			}
-			s.devices = int(v[0] - 'a')
-		case "policy":
-			if v != "fifo" && v != "lru" {
-				err = fmt.Errorf("want fifo or lru")
-			}
-			s.lru = v == "lru"
-		case "entries":
-			number(&s.entries, 1<<22)
-		case "value":
-			number(&s.value, 1436)
-		case "bytes":
-			number(&s.bytes, 1<<33)
-		case "pending":
-			number(&s.pending, 1<<20)
-		case "sessions":
-			number(&s.sessions, 1<<20)
-		case "settle":
-			if s.settle, err = time.ParseDuration(v); err != nil || s.settle <= 0 {
-				err = fmt.Errorf("want a duration such as 100ms")
-			}
-		default:
-			return s, fmt.Errorf("kvcache: no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("kvcache: %s=%s: %w", name, v, err)
-		}
-	}
+	r := arg.Read("kvcache", args)
+	arg.Choice(r, "devices", &s.devices, "a", "b")
+	r.Either("policy", &s.lru, "fifo", "lru")
+	arg.Number(r, "entries", &s.entries, 1, 1<<22)
+	arg.Number(r, "value", &s.value, 1, 1436)
+	arg.Number(r, "bytes", &s.bytes, 1, 1<<33)
+	arg.Number(r, "pending", &s.pending, 1, 1<<20)
+	arg.Number(r, "sessions", &s.sessions, 1, 1<<20)
+	r.Duration("settle", &s.settle, 1, arg.Forever)
 	if s.bytes == 0 {
 		s.bytes = s.entries * s.value
 	}
 	if s.bytes < s.value {
-		return s, fmt.Errorf("kvcache: bytes=%d: want room for a value, %d", s.bytes, s.value)
+		r.Failf("bytes=%d: want room for a value, %d", s.bytes, s.value)
 	}
-	return s, nil
+	return s, r.Err()
 }
 
 // app is one instance.

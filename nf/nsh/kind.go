@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/match"
@@ -154,94 +155,50 @@ func parseExit(v string) (exit, error) {
 		si, err = strconv.ParseUint(i, 0, 8)
 	}
 	if err != nil {
-		return exit{}, fmt.Errorf("exit=%s: want any, none, an SPI of 24 bits, or SPI:SI", v)
+		return exit{}, errors.New("want any, none, an SPI of 24 bits, or SPI:SI")
 	}
 	return exit{index: ok, spi: uint32(spi), si: uint8(si)}, nil
 }
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{si: 255, ttl: 63, exit: exit{any: true}, mtu: 1500}
-	number := func(name, v string, least, most uint64) (uint64, error) {
-		n, err := strconv.ParseUint(v, 0, 32)
-		if err != nil || n < least || n > most {
-			return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, v, least, most)
-		}
-		return n, nil
-	}
-	choice := func(name, v, first, second string) (bool, error) {
-		if v != first && v != second {
-			return false, fmt.Errorf("%s=%s: want %s or %s", name, v, first, second)
-		}
-		return v == second, nil
-	}
-	mac := func(name, v string) (m [6]byte, ok bool, err error) {
+	r := arg.Read("nsh", args)
+	arg.Choice(r, "role", &s.role, roleNames[:]...)
+	arg.Number(r, "spi", &s.spi, 0, 1<<24-1)
+	arg.Number(r, "si", &s.si, 1, 255)
+	arg.Number(r, "ttl", &s.ttl, 1, 63)
+	r.Either("next", &s.nextIP, "ethernet", "ip")
+	r.Func("dst", func(v string) error {
 		h, err := net.ParseMAC(v)
-		if err != nil || len(h) != 6 {
-			return m, false, fmt.Errorf("%s=%s: want a MAC address such as 02:00:00:00:00:01", name, v)
+		if err != nil || len(h) != len(s.dst) {
+			return errors.New("want a MAC address such as 02:00:00:00:00:01")
 		}
-		return [6]byte(h), true, nil
-	}
-	hasSPI := false
-	for name, v := range args {
-		var err error
-		var n uint64
-		switch name {
-		case "role":
-			err = fmt.Errorf("role=%s: want edge, task or forwarder", v)
-			for i, x := range roleNames {
-				if x == v {
-					s.role, err = role(i), nil
-				}
-			}
-		case "spi":
-			n, err = number(name, v, 0, 1<<24-1)
-			s.spi, hasSPI = uint32(n), true
-		case "si":
-			n, err = number(name, v, 1, 255)
-			s.si = uint8(n)
-		case "ttl":
-			n, err = number(name, v, 1, 63)
-			s.ttl = uint8(n)
-		case "next":
-			s.nextIP, err = choice(name, v, "ethernet", "ip")
-		case "dst":
-			s.dst, s.hasDst, err = mac(name, v)
-		case "src":
-			s.src, s.hasSrc, err = mac(name, v)
-		case "match":
-			if s.match, err = match.Parse(v); err != nil {
-				err = fmt.Errorf("match=%s: %w", v, err)
-			}
-		case "exit":
-			s.exit, err = parseExit(v)
-		case "mtu":
-			n, err = number(name, v, 68, 65535)
-			s.mtu = int(n)
-		case "oam":
-			s.passOAM, err = choice(name, v, "drop", "pass")
-		default:
-			err = fmt.Errorf("no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("nsh: %w", err)
-		}
-	}
+		s.dst = [6]byte(h)
+		return nil
+	})
+	s.hasDst = r.Given("dst")
+	r.MAC("src", &s.src)
+	s.hasSrc = r.Given("src")
+	arg.Value(r, "match", &s.match, match.Parse)
+	arg.Value(r, "exit", &s.exit, parseExit)
+	arg.Number(r, "mtu", &s.mtu, 68, 65535)
+	r.Either("oam", &s.passOAM, "drop", "pass")
 	if s.role != edge {
 		for _, name := range []string{"spi", "si", "ttl", "next", "match", "exit", "mtu"} {
-			if _, ok := args[name]; ok {
-				return s, fmt.Errorf("nsh: %s= is for role=edge only", name)
+			if r.Given(name) {
+				r.Failf("%s= is for role=edge only", name)
 			}
 		}
-		return s, nil
+		return s, r.Err()
 	}
 	switch {
 	case s.match.None():
-	case !hasSPI:
-		return s, errors.New("nsh: spi= is missing (or match=none)")
+	case !r.Given("spi"):
+		r.Failf("spi= is missing (or match=none)")
 	case !s.nextIP && !(s.hasDst && s.hasSrc):
-		return s, errors.New("nsh: dst= and src=, of the outer Ethernet header, are missing")
+		r.Failf("dst= and src=, of the outer Ethernet header, are missing")
 	}
-	return s, nil
+	return s, r.Err()
 }
 
 // Describe words a trace record.

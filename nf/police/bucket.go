@@ -46,22 +46,6 @@ func parseRate(s string) (rate, error) {
 // maxBurst keeps what a bucket holds in a word.
 const maxBurst = 1 << 30
 
-// parseBurst reads a burst in bytes, or packets, as 9000, 64k or 2M (powers of
-// 1024).
-func parseBurst(s string) (uint64, error) {
-	v, factor := s, uint64(1)
-	if x, ok := strings.CutSuffix(s, "k"); ok {
-		v, factor = x, 1<<10
-	} else if x, ok := strings.CutSuffix(s, "M"); ok {
-		v, factor = x, 1<<20
-	}
-	n, err := strconv.ParseUint(v, 10, 32)
-	if err != nil || n == 0 || n*factor > maxBurst {
-		return 0, fmt.Errorf("want bytes (of a rate in pps: packets) such as 9000, 64k or 2M, at most 1024M")
-	}
-	return n * factor, nil
-}
-
 // defaultBurst is what comes in 10 ms, and at least a jumbo frame or 64 packets.
 func (r rate) defaultBurst() uint64 {
 	if r.packets {

@@ -3,10 +3,10 @@ package police
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
@@ -155,6 +155,15 @@ func precedence(dscp uint8) colour {
 	return green
 }
 
+// full says what becomes of a key without room.
+type full uint8
+
+const (
+	fullShared full = iota
+	fullPass
+	fullDrop
+)
+
 type settings struct {
 	marker
 	aware   bool
@@ -162,74 +171,41 @@ type settings struct {
 	on      [2]bool
 	per     per
 	flows   int
-	full    string
+	full    full
 }
 
-// oneOf is the index of v in the names.
-func oneOf(v string, names ...string) (int, error) {
-	i := slices.Index(names, v)
-	if i < 0 {
-		return 0, fmt.Errorf("want %s or %s", strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
-	}
-	return i, nil
-}
-
-// parseOn reads which inputs a function works on.
-func parseOn(v string) (on [2]bool, err error) {
-	i, err := oneOf(v, "a", "b", "both")
-	return [2]bool{i != 1, i != 0}, err
+// readOn reads which inputs a function works on.
+func readOn(r *arg.Reader, on *[2]bool) {
+	i := 2
+	arg.Choice(r, "on", &i, "a", "b", "both")
+	*on = [2]bool{i != 1, i != 0}
 }
 
 func parsePolice(args graph.Args) (settings, error) {
-	s := settings{on: [2]bool{true, true}, flows: 65536, full: "shared"}
+	s := settings{flows: 65536}
 	s.actions[red].drop = true
 	var cbs, pbs uint64
-	for name, v := range args {
-		var err error
-		i := 0
-		switch name {
-		case "cir":
-			s.cir, err = parseRate(v)
-		case "pir":
-			s.pir, err = parseRate(v)
-		case "cbs":
-			cbs, err = parseBurst(v)
-		case "pbs":
-			pbs, err = parseBurst(v)
-		case "aware":
-			i, err = oneOf(v, "no", "af")
-			s.aware = i == 1
-		case "green", "yellow", "red":
-			s.actions[slices.Index(colourNames[:], name)], err = parseAction(v)
-		case "on":
-			s.on, err = parseOn(v)
-		case "per":
-			i, err = oneOf(v, perNames...)
-			s.per = per(i)
-		case "flows":
-			s.flows, err = strconv.Atoi(v)
-			if err != nil || s.flows < 1 || s.flows > 1<<22 {
-				err = fmt.Errorf("want a number from 1 to %d", 1<<22)
-			}
-		case "full":
-			_, err = oneOf(v, "shared", "pass", "drop")
-			s.full = v
-		default:
-			return s, fmt.Errorf("police: no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("police: %s=%s: %w", name, v, err)
-		}
+	r := arg.Read("police", args)
+	arg.Value(r, "cir", &s.cir, parseRate)
+	arg.Value(r, "pir", &s.pir, parseRate)
+	arg.Scaled(r, "cbs", &cbs, 1024, 1, maxBurst)
+	arg.Scaled(r, "pbs", &pbs, 1024, 1, maxBurst)
+	r.Either("aware", &s.aware, "no", "af")
+	for i := range s.actions {
+		arg.Value(r, colourNames[i], &s.actions[i], parseAction)
 	}
+	readOn(r, &s.on)
+	arg.Choice(r, "per", &s.per, perNames...)
+	arg.Number(r, "flows", &s.flows, 1, 1<<22)
+	arg.Choice(r, "full", &s.full, "shared", "pass", "drop")
+	r.Need("cir", "the committed rate, such as cir=10Mbit")
 	switch {
-	case s.cir.perSecond == 0:
-		return s, fmt.Errorf("police: cir= is missing: the committed rate, such as cir=10Mbit")
 	case s.pir.perSecond == 0:
 		s.single = true
 	case s.pir.packets != s.cir.packets:
-		return s, fmt.Errorf("police: cir= and pir= must both be in bits or both in packets")
+		r.Failf("cir= and pir= must both be in bits or both in packets")
 	case s.pir.perSecond < s.cir.perSecond:
-		return s, fmt.Errorf("police: pir= is below cir=: the peak rate is the higher one")
+		r.Failf("pir= is below cir=: the peak rate is the higher one")
 	}
 	if cbs == 0 {
 		cbs = s.cir.defaultBurst()
@@ -241,7 +217,7 @@ func parsePolice(args graph.Args) (settings, error) {
 		}
 	}
 	s.roomC, s.roomP = s.cir.room(cbs), s.cir.room(pbs)
-	return s, nil
+	return s, r.Err()
 }
 
 // police is the app.
@@ -319,10 +295,10 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 		}
 		if m == nil {
 			switch p.full {
-			case "drop":
+			case fullDrop:
 				c.Drop(x, reasonFull)
 				return
-			case "pass":
+			case fullPass:
 				pass(reasonFull)
 				return
 			}

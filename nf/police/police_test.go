@@ -108,16 +108,6 @@ func TestRates(t *testing.T) {
 			t.Errorf("%q is taken for %v", v, got)
 		}
 	}
-	for v, want := range map[string]uint64{"9000": 9000, "64k": 65536, "2M": 2 << 20, "1024M": 1 << 30} {
-		if got, err := parseBurst(v); err != nil || got != want {
-			t.Errorf("%s: %v, %v", v, got, err)
-		}
-	}
-	for _, v := range []string{"", "0", "-1", "1025M", "4294967295M", "1G", "k"} {
-		if got, err := parseBurst(v); err == nil {
-			t.Errorf("%q is taken for %v", v, got)
-		}
-	}
 }
 
 func TestArguments(t *testing.T) {

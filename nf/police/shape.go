@@ -1,9 +1,7 @@
 package police
 
 import (
-	"fmt"
-	"strconv"
-
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -90,39 +88,20 @@ type shaping struct {
 }
 
 func parseShape(args graph.Args) (shaping, error) {
-	s := shaping{queue: 256, bytes: 1 << 20, on: [2]bool{true, true}}
+	s := shaping{queue: 256, bytes: 1 << 20}
 	burst := uint64(0)
-	for name, v := range args {
-		var err error
-		switch name {
-		case "rate":
-			s.rate, err = parseRate(v)
-		case "burst":
-			burst, err = parseBurst(v)
-		case "queue":
-			s.queue, err = strconv.Atoi(v)
-			if err != nil || s.queue < 1 || s.queue > 1<<16 {
-				err = fmt.Errorf("want a number from 1 to %d", 1<<16)
-			}
-		case "queue-bytes":
-			s.bytes, err = parseBurst(v)
-		case "on":
-			s.on, err = parseOn(v)
-		default:
-			return s, fmt.Errorf("shape: no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("shape: %s=%s: %w", name, v, err)
-		}
-	}
-	if s.perSecond == 0 {
-		return s, fmt.Errorf("shape: rate= is missing, such as rate=10Mbit")
-	}
+	r := arg.Read("shape", args)
+	arg.Value(r, "rate", &s.rate, parseRate)
+	arg.Scaled(r, "burst", &burst, 1024, 1, maxBurst)
+	arg.Number(r, "queue", &s.queue, 1, 1<<16)
+	arg.Scaled(r, "queue-bytes", &s.bytes, 1024, 1, maxBurst)
+	readOn(r, &s.on)
+	r.Need("rate", "such as rate=10Mbit")
 	if burst == 0 {
 		burst = s.defaultBurst()
 	}
 	s.room = s.rate.room(burst)
-	return s, nil
+	return s, r.Err()
 }
 
 // fifo is one direction: frames that wait, oldest at head, and tokens.

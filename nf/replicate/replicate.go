@@ -2,13 +2,13 @@ package replicate
 
 import (
 	"fmt"
-	"net"
+	"math"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -84,6 +84,7 @@ Frames have no go-back-N headers. UDP checksums and VLAN tags stay.
 
     quillon run --inline eth1,eth2 --nf replicate,replicas=192.168.1.10@02:00:00:00:00:10+192.168.1.11@02:00:00:00:00:11
     quillon set replicate revive=1
+    quillon replay --nf replicate,replicas=192.168.1.10@02:00:00:00:00:10 --in a=devices.pcap,b=clients.pcap -o out.pcap
 
 Devices behind eth1, clients behind eth2. It needs one worker.`,
 		In:  []string{"a", "b"},
@@ -124,59 +125,27 @@ type settings struct {
 
 func parse(args graph.Args) (settings, error) {
 	s := settings{timeout: time.Millisecond, tries: 16, pending: 1024, tick: 100 * time.Microsecond}
-	for name, v := range args {
-		var err error
-		switch name {
-		case "replicas":
-			s.replicas, err = parseReplicas(v)
-		case "devices":
-			if v != "a" && v != "b" {
-				err = fmt.Errorf("want a or b")
-				break
-			}
-			s.devices = int(v[0] - 'a')
-		case "timeout":
-			if s.timeout, err = time.ParseDuration(v); err != nil || s.timeout <= 0 {
-				err = fmt.Errorf("want a duration such as 1ms")
-			}
-		case "tick":
-			if s.tick, err = time.ParseDuration(v); err != nil || s.tick < time.Microsecond {
-				err = fmt.Errorf("want a duration such as 100us")
-			}
-		case "tries":
-			if s.tries, err = strconv.Atoi(v); err != nil || s.tries < 1 {
-				err = fmt.Errorf("want a number above 0")
-			}
-		case "pending":
-			if s.pending, err = strconv.Atoi(v); err != nil || s.pending < 1 || s.pending > 1<<20 {
-				err = fmt.Errorf("want a number from 1 to %d", 1<<20)
-			}
-		case "revive":
-			if s.revive, err = strconv.Atoi(v); err != nil {
-				err = fmt.Errorf("want a number")
-			}
-		default:
-			return s, fmt.Errorf("replicate: no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("replicate: %s=%s: %w", name, v, err)
-		}
-	}
-	if len(s.replicas) == 0 {
-		return s, fmt.Errorf("replicate: replicas= is missing, such as 192.168.1.10@02:00:00:00:00:10+192.168.1.11@02:00:00:00:00:11")
-	}
-	return s, nil
+	r := arg.Read("replicate", args)
+	arg.Value(r, "replicas", &s.replicas, parseReplicas)
+	arg.Choice(r, "devices", &s.devices, "a", "b")
+	r.Duration("timeout", &s.timeout, 1, arg.Forever)
+	r.Duration("tick", &s.tick, time.Microsecond, arg.Forever)
+	arg.Number(r, "tries", &s.tries, 1, math.MaxInt32)
+	arg.Number(r, "pending", &s.pending, 1, 1<<20)
+	arg.Number(r, "revive", &s.revive, math.MinInt, math.MaxInt)
+	r.Need("replicas", "such as 192.168.1.10@02:00:00:00:00:10+192.168.1.11@02:00:00:00:00:11")
+	return s, r.Err()
 }
 
 func parseReplicas(v string) (all []clio.End, err error) {
 	for x := range strings.SplitSeq(v, "+") {
 		ip, mac, ok := strings.Cut(x, "@")
-		a, err := netip.ParseAddr(ip)
-		m, merr := net.ParseMAC(mac)
-		if !ok || err != nil || !a.Is4() || merr != nil || len(m) != 6 || m[0]&1 != 0 {
+		a, err := arg.ParseAddr(ip)
+		m, merr := arg.ParseMAC(mac)
+		if !ok || err != nil || !a.Is4() || merr != nil {
 			return nil, fmt.Errorf("%q: want IP@MAC, with an IPv4 address", x)
 		}
-		e := clio.End{MAC: [6]byte(m), IP: a.As4(), Port: clio.Port}
+		e := clio.End{MAC: m, IP: a.As4(), Port: clio.Port}
 		if slices.ContainsFunc(all, func(o clio.End) bool { return o.IP == e.IP }) {
 			return nil, fmt.Errorf("%s is there twice", a)
 		}

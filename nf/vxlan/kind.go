@@ -1,13 +1,13 @@
 package vxlan
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -168,11 +168,11 @@ func parseTenants(v string) ([]tenant, error) {
 		vid, err1 := strconv.ParseUint(l, 10, 12)
 		vni, err2 := strconv.ParseUint(n, 0, 24)
 		if !ok || err1 != nil || err2 != nil || vid == 0 || vid == 4095 {
-			return nil, fmt.Errorf("tenants: %q is not a VLAN from 1 to 4094, a colon and a VNI of 24 bits", x)
+			return nil, fmt.Errorf("%q is not a VLAN from 1 to 4094, a colon and a VNI of 24 bits", x)
 		}
 		t := tenant{uint16(vid), uint32(vni)}
 		if vlans[t.vid] || vnis[t.vni] {
-			return nil, fmt.Errorf("tenants: %s: the VLAN or the VNI is there twice", x)
+			return nil, fmt.Errorf("%s: the VLAN or the VNI is there twice", x)
 		}
 		vlans[t.vid], vnis[t.vni] = true, true
 		all = append(all, t)
@@ -182,104 +182,34 @@ func parseTenants(v string) ([]tenant, error) {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{vni: -1, port: hdr.PortVXLAN, mtu: 1500, ttl: 64, dscp: -1}
-	number := func(name, v string, least, most uint64) (uint64, error) {
-		n, err := strconv.ParseUint(v, 0, 32)
-		if err != nil || n < least || n > most {
-			return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, v, least, most)
-		}
-		return n, nil
-	}
-	choice := func(name, v, first, second string) (bool, error) {
-		if v != first && v != second {
-			return false, fmt.Errorf("%s=%s: want %s or %s", name, v, first, second)
-		}
-		return v == second, nil
-	}
-	mac := func(name, v string) (m [6]byte, err error) {
-		h, err := net.ParseMAC(v)
-		if err != nil || len(h) != 6 || h[0]&1 != 0 {
-			return m, fmt.Errorf("%s=%s: want the MAC address of one host, such as 02:00:00:00:00:01", name, v)
-		}
-		return [6]byte(h), nil
-	}
-	for name, v := range args {
-		var err error
-		var n uint64
-		switch name {
-		case "vni":
-			if v != "none" {
-				n, err = number(name, v, 0, 1<<24-1)
-				s.vni = int32(n)
-			}
-		case "tenants":
-			s.tenants, err = parseTenants(v)
-		case "local", "remote":
-			a, e := netip.ParseAddr(v)
-			if e != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() {
-				err = fmt.Errorf("%s=%s: want the IP address of one host", name, v)
-			} else if name == "local" {
-				s.local = a.Unmap()
-			} else {
-				s.remote = a.Unmap()
-			}
-		case "local-mac":
-			s.localMAC, err = mac(name, v)
-		case "remote-mac":
-			s.remoteMAC, err = mac(name, v)
-		case "outer-vlan":
-			if v != "none" {
-				n, err = number(name, v, 1, 4094)
-				s.outerVLAN = uint16(n)
-			}
-		case "udp-port":
-			n, err = number(name, v, 1, 65535)
-			s.port = uint16(n)
-		case "mtu":
-			n, err = number(name, v, 576, 65535)
-			s.mtu = int(n)
-		case "ttl":
-			n, err = number(name, v, 1, 255)
-			s.ttl = uint8(n)
-		case "dscp":
-			if v != "copy" {
-				n, err = number(name, v, 0, 63)
-				s.dscp = int(n)
-			}
-		case "ecn":
-			var compatible bool
-			if compatible, err = choice(name, v, "normal", "compatibility"); compatible {
-				s.ecn = ecnCompatibility
-			}
-		case "checksum6":
-			s.zero6, err = choice(name, v, "full", "zero")
-		case "inner-tags":
-			s.keepTags, err = choice(name, v, "drop", "keep")
-		case "others":
-			s.dropOthers, err = choice(name, v, "pass", "drop")
-		default:
-			err = fmt.Errorf("no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("vxlan: %w", err)
-		}
-	}
+	r := arg.Read("vxlan", args)
+	arg.Number(r, "vni", &s.vni, 0, 1<<24-1, "none")
+	arg.Value(r, "tenants", &s.tenants, parseTenants)
+	r.Addr("local", &s.local)
+	r.Addr("remote", &s.remote)
+	r.MAC("local-mac", &s.localMAC)
+	r.MAC("remote-mac", &s.remoteMAC)
+	arg.Number(r, "outer-vlan", &s.outerVLAN, 1, 4094, "none")
+	arg.Number(r, "udp-port", &s.port, 1, 65535)
+	arg.Number(r, "mtu", &s.mtu, 576, 65535)
+	arg.Number(r, "ttl", &s.ttl, 1, 255)
+	arg.Number(r, "dscp", &s.dscp, 0, 63, "copy")
+	arg.Choice(r, "ecn", &s.ecn, "normal", "compatibility")
+	r.Either("checksum6", &s.zero6, "full", "zero")
+	r.Either("inner-tags", &s.keepTags, "drop", "keep")
+	r.Either("others", &s.dropOthers, "pass", "drop")
 	for _, name := range []string{"local", "remote", "local-mac", "remote-mac"} {
-		if args[name] == "" {
-			return s, fmt.Errorf("vxlan: %s= is missing", name)
-		}
+		r.Need(name, "both ends' addresses are given")
 	}
-	if s.local.Is4() != s.remote.Is4() {
-		return s, errors.New("vxlan: local= and remote= are not of the same family")
+	switch {
+	case s.local.Is4() != s.remote.Is4():
+		r.Failf("local= and remote= are not of the same family")
+	case s.local == s.remote:
+		r.Failf("local= and remote= are the same")
+	case slices.ContainsFunc(s.tenants, func(t tenant) bool { return s.vni == int32(t.vni) }):
+		r.Failf("vni=%d is a tenant's, too", s.vni)
 	}
-	if s.local == s.remote {
-		return s, errors.New("vxlan: local= and remote= are the same")
-	}
-	for _, t := range s.tenants {
-		if s.vni == int32(t.vni) {
-			return s, fmt.Errorf("vxlan: vni=%d is a tenant's, too", s.vni)
-		}
-	}
-	return s, nil
+	return s, r.Err()
 }
 
 // tenantsOf and setTenants turn tenants= into the table, and back.
@@ -303,7 +233,7 @@ func setTenants(args table.Args, r table.Rows) (table.Args, error) {
 		v = strings.Join(all, "+")
 	}
 	if _, err := parseTenants(v); err != nil {
-		return nil, table.Errorf(table.Invalid, "%v", err)
+		return nil, table.Errorf(table.Invalid, "tenants: %v", err)
 	}
 	return table.Args{"tenants": v}, nil
 }

@@ -76,12 +76,12 @@ func parseChoice(v string) (c choice, err error) {
 		}
 		r, err := parseRule(x)
 		if err != nil {
-			return c, fmt.Errorf("only=%s: %q: %w", v, x, err)
+			return c, fmt.Errorf("%q: %w", x, err)
 		}
 		c.rules = append(c.rules, r)
 	}
 	if len(c.rules) > maxRules {
-		return c, fmt.Errorf("only: at most %d rules", maxRules)
+		return c, fmt.Errorf("at most %d rules", maxRules)
 	}
 	slices.SortStableFunc(c.rules, func(a, b rule) int { return cmp.Compare(b.priority, a.priority) })
 	c.compile()

@@ -1,12 +1,10 @@
 package clover
 
 import (
-	"fmt"
 	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -209,91 +207,28 @@ type settings struct {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, only: choice{rest: true}, settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute}
-	number := func(name, v string, most int) (int, error) {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > most {
-			return 0, fmt.Errorf("%s=%s: want a number from 1 to %d", name, v, most)
-		}
-		return n, nil
+	r := arg.Read("clover-steer", args)
+	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
+	arg.Number(r, "keys", &s.keys, 1, maxKeys)
+	arg.Number(r, "addrs", &s.addrs, 1, 1<<28)
+	arg.Number(r, "conns", &s.conns, 1, 1<<20)
+	arg.Number(r, "hold", &s.hold, 1, maxUnlinked)
+	arg.Number(r, "ahead", &s.ahead, 0, maxUnlinked)
+	arg.Number(r, "hot", &s.hot, 0, 1<<16)
+	r.Each("servers", func(v string) error {
+		a, err := arg.ParseAddr(v)
+		s.servers = append(s.servers, a)
+		return err
+	}, "any")
+	if len(s.servers) > maxServers {
+		r.Failf("servers: at most %d", maxServers)
 	}
-	wait := func(name, v string) (time.Duration, error) {
-		d, err := time.ParseDuration(v)
-		if v == "0" {
-			d, err = 0, nil
-		}
-		if err != nil || d < 0 {
-			return 0, fmt.Errorf("%s=%s: want a duration such as 250ms, or 0", name, v)
-		}
-		return d, nil
-	}
-	for name, v := range args {
-		var err error
-		switch name {
-		case "mode":
-			for m, n := range modeNames {
-				if v == n {
-					s.mode, err = Mode(m), nil
-					break
-				}
-				err = fmt.Errorf("mode=%s: want off, write or read-write", v)
-			}
-		case "keys":
-			s.keys, err = number(name, v, maxKeys)
-		case "addrs":
-			s.addrs, err = number(name, v, 1<<28)
-		case "conns":
-			s.conns, err = number(name, v, 1<<20)
-		case "hold":
-			s.hold, err = number(name, v, maxUnlinked)
-		case "ahead":
-			var n uint64
-			if n, err = strconv.ParseUint(v, 10, 16); err != nil || n > maxUnlinked {
-				err = fmt.Errorf("ahead=%s: want a number from 0 to %d", v, maxUnlinked)
-			}
-			s.ahead = uint32(n)
-		case "hot":
-			if v != "0" {
-				s.hot, err = number(name, v, 1<<16)
-			}
-		case "servers":
-			for _, x := range strings.Split(v, "+") {
-				a, e := netip.ParseAddr(x)
-				if e != nil {
-					err = fmt.Errorf("servers=%s: %q is not an IP address", v, x)
-					break
-				}
-				s.servers = append(s.servers, a.Unmap())
-			}
-			if err == nil && len(s.servers) > maxServers {
-				err = fmt.Errorf("servers: at most %d", maxServers)
-			}
-		case "only":
-			s.only, err = parseChoice(v)
-		case "settle":
-			s.settle, err = wait(name, v)
-		case "repair":
-			if s.repair, err = wait(name, v); s.repair > time.Hour {
-				err = fmt.Errorf("repair=%s: want at most an hour", v)
-			}
-		case "idle":
-			s.idle, err = wait(name, v)
-		case "recycled":
-			if v != "pass" && v != "adjust" {
-				err = fmt.Errorf("recycled=%s: want pass or adjust", v)
-			}
-			s.adjust = v == "adjust"
-		case "bad":
-			if v != "pass" && v != "drop" {
-				err = fmt.Errorf("bad=%s: want pass or drop", v)
-			}
-			s.dropBad = v == "drop"
-		default:
-			err = fmt.Errorf("no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("clover-steer: %w", err)
-		}
-	}
+	arg.Value(r, "only", &s.only, parseChoice)
+	r.Duration("settle", &s.settle, 0, arg.Forever)
+	r.Duration("repair", &s.repair, 0, time.Hour)
+	r.Duration("idle", &s.idle, 0, arg.Forever)
+	r.Either("recycled", &s.adjust, "pass", "adjust")
+	r.Either("bad", &s.dropBad, "pass", "drop")
 	if s.hot > 0 {
 		s.keys = s.hot
 	}
@@ -303,5 +238,5 @@ func parseArgs(args graph.Args) (settings, error) {
 		// 0.99: 94 % instead of 96 % at the first try with 16).
 		s.addrs = max(16*s.keys, min(64*s.keys, 1<<16))
 	}
-	return s, nil
+	return s, r.Err()
 }

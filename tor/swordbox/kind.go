@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -278,110 +280,43 @@ func parseArgs(args graph.Args) (settings, error) {
 	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
 		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 		verify: 10 * time.Millisecond}
-	number := func(name, v string, least, most int) (int, error) {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < least || n > most {
-			return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, v, least, most)
-		}
-		return n, nil
+	r := arg.Read("", args)
+	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
+	arg.Value(r, "track", &s.track, parseSpans, "none", "")
+	s.cover = merged(s.track)
+	r.OnOff("learn", &s.learn)
+	r.OnOff("infer", &s.infer)
+	r.Either("order", &s.strict, "word", "strict")
+	arg.Number(r, "shared", &s.shared, 1, 64)
+	arg.Number(r, "conns", &s.conns, 1, 1<<16)
+	arg.Number(r, "window", &s.window, 16, 1<<16)
+	for s.window&(s.window-1) != 0 {
+		s.window &= s.window - 1
 	}
-	choice := func(name, v, yes, no string) (bool, error) {
-		if v != yes && v != no {
-			return false, fmt.Errorf("%s=%s: want %s or %s", name, v, yes, no)
-		}
-		return v == yes, nil
+	arg.Number(r, "words", &s.words, 1, 1<<24)
+	arg.Number(r, "hold", &s.hold, 0, 1<<20)
+	arg.Number(r, "rdatomic", &s.rdatomic, 1, 128)
+	r.Either("writable", &s.writable, "proven", "assume")
+	arg.Number(r, "mtu", &s.mtu, 256, 4096, "learnt")
+	if s.mtu&(s.mtu-1) != 0 {
+		r.Failf("mtu=%d: want 256, 512, 1024, 2048 or 4096", s.mtu)
 	}
-	wait := func(name, v string) (time.Duration, error) {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 {
-			return 0, fmt.Errorf("%s=%s: want a duration such as 100ms", name, v)
-		}
-		return d, nil
-	}
-	for name, v := range args {
-		var err error
-		var n int
-		switch name {
-		case "mode":
-			err = fmt.Errorf("mode=%s: want off, mux, replace or end", v)
-			for m, x := range modeNames {
-				if v == x {
-					s.mode, err = Mode(m), nil
-				}
-			}
-		case "track":
-			if v != "none" && v != "" {
-				s.track, err = parseSpans(v)
-				s.cover = merged(s.track)
-			}
-		case "learn":
-			s.learn, err = choice(name, v, "on", "off")
-		case "infer":
-			s.infer, err = choice(name, v, "on", "off")
-		case "order":
-			s.strict, err = choice(name, v, "strict", "word")
-		case "shared":
-			s.shared, err = number(name, v, 1, 64)
-		case "conns":
-			s.conns, err = number(name, v, 1, 1<<16)
-		case "window":
-			s.window, err = number(name, v, 16, 1<<16)
-			for s.window&(s.window-1) != 0 {
-				s.window &= s.window - 1
-			}
-		case "words":
-			s.words, err = number(name, v, 1, 1<<24)
-		case "hold":
-			s.hold, err = number(name, v, 0, 1<<20)
-		case "rdatomic":
-			n, err = number(name, v, 1, 128)
-			s.rdatomic = int32(n)
-		case "writable":
-			s.writable, err = choice(name, v, "assume", "proven")
-		case "mtu":
-			if v != "learnt" {
-				n, err = number(name, v, 256, 4096)
-				if err == nil && n&(n-1) != 0 {
-					err = fmt.Errorf("mtu=%s: want 256, 512, 1024, 2048 or 4096", v)
-				}
-				s.mtu = uint32(n)
-			}
-		case "servers":
-			if v != "any" {
-				s.servers, err = parseServers(v)
-			}
-		case "static":
-			if v != "none" && v != "" {
-				s.static = strings.Split(v, ";")
-			}
-		case "guard":
-			s.dropSpoofed, err = choice(name, v, "drop", "pass")
-		case "bad":
-			s.dropBad, err = choice(name, v, "drop", "pass")
-		case "settle":
-			s.settle, err = wait(name, v)
-		case "alive":
-			s.alive, err = wait(name, v)
-		case "giveup":
-			s.giveup, err = wait(name, v)
-		case "verify":
-			s.verify, err = wait(name, v)
-		case "idle":
-			s.idle, err = wait(name, v)
-		default:
-			err = fmt.Errorf("swordbox has no argument %q", name)
-		}
-		if err != nil {
-			return s, err
-		}
-	}
+	arg.Value(r, "servers", &s.servers, parseServers, "any")
+	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
+	r.Either("guard", &s.dropSpoofed, "pass", "drop")
+	r.Either("bad", &s.dropBad, "pass", "drop")
+	r.Duration("settle", &s.settle, 1, arg.Forever)
+	r.Duration("alive", &s.alive, 1, arg.Forever)
+	r.Duration("giveup", &s.giveup, 1, arg.Forever)
+	r.Duration("verify", &s.verify, 1, arg.Forever)
+	r.Duration("idle", &s.idle, 1, arg.Forever)
 	if s.conns*(s.window+1) > maxOps {
-		return s, fmt.Errorf("conns=%d, window=%d: want no more than %d operations to remember in all", s.conns, s.window, maxOps)
+		r.Failf("conns=%d, window=%d: want no more than %d operations to remember in all", s.conns, s.window, maxOps)
 	}
 	if len(s.servers) > maxNodes {
-		return s, fmt.Errorf("servers: want at most %d", maxNodes)
+		r.Failf("servers: want at most %d", maxNodes)
 	}
-	return s, nil
+	return s, r.Err()
 }
 
 func parseServers(v string) ([][]netip.Addr, error) {
@@ -390,12 +325,12 @@ func parseServers(v string) ([][]netip.Addr, error) {
 	for p := range strings.SplitSeq(v, "+") {
 		var one []netip.Addr
 		for q := range strings.SplitSeq(p, "=") {
-			a, err := netip.ParseAddr(q)
-			switch a = a.Unmap(); {
+			a, err := arg.ParseAddr(q)
+			switch {
 			case err != nil:
-				return nil, fmt.Errorf("servers=%s: %q is not an IP address", v, q)
+				return nil, fmt.Errorf("%q: %w", q, err)
 			case seen[a]:
-				return nil, fmt.Errorf("servers=%s: %v is there twice", v, a)
+				return nil, fmt.Errorf("%v is there twice", a)
 			}
 			seen[a] = true
 			one = append(one, a)
@@ -413,7 +348,7 @@ func parseSpans(v string) ([]span, error) {
 		if ranked {
 			k, err := strconv.ParseInt(priority, 10, 32)
 			if err != nil || k < 1 {
-				return nil, fmt.Errorf("track=%s: want a priority from 1 behind #", v)
+				return nil, errors.New("want a priority from 1 behind #")
 			}
 			t.priority = int32(k)
 		}
@@ -421,7 +356,7 @@ func parseSpans(v string) ([]span, error) {
 		va, err1 := strconv.ParseUint(strings.TrimPrefix(a, "0x"), 16, 64)
 		l, err2 := strconv.ParseUint(strings.TrimPrefix(n, "0x"), 16, 64)
 		if !ok || err1 != nil || err2 != nil || l == 0 || va+l < va {
-			return nil, fmt.Errorf("track=%s: want VA+LENGTH, hexadecimal, as in 7f0000000000+1000", v)
+			return nil, errors.New("want VA+LENGTH, hexadecimal, as in 7f0000000000+1000")
 		}
 		t.va, t.end = va, va+l
 		out = append(out, t)

@@ -18,11 +18,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -164,37 +164,16 @@ type app struct {
 func build(args graph.Args) (*app, error) {
 	c := hop.Config{Epoch: 1, Rate: 100e9, Delay: time.Microsecond, Frame: 1518, Timeout: time.Millisecond, Class: 3, MAC: [6]byte{2, 0, 0, 0, 0x88, 0xB5}}
 	queue := 256
-	for name, v := range args {
-		var err error
-		switch name {
-		case "rate":
-			c.Rate, err = parseRate(v)
-		case "delay":
-			c.Delay, err = parseTime(v, time.Second)
-		case "timeout":
-			c.Timeout, err = parseTime(v, time.Minute)
-			if c.Timeout == 0 && err == nil {
-				err = errors.New("want more than 0s")
-			}
-		case "frame":
-			c.Frame, err = parseInt(v, hop.MinFrame, 9600)
-		case "queue":
-			queue, err = parseInt(v, 2, 1<<16)
-		case "class":
-			c.Class, err = parseInt(v, 0, 7)
-		case "mac":
-			var a net.HardwareAddr
-			if a, err = net.ParseMAC(v); err != nil || len(a) != 6 || a[0]&1 != 0 {
-				err = errors.New("want an address of one station, such as 02:00:00:00:00:01")
-			} else {
-				c.MAC = [6]byte(a)
-			}
-		default:
-			return nil, fmt.Errorf("hop: no argument %q", name)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("hop: %s=%s: %w", name, v, err)
-		}
+	r := arg.Read("hop", args)
+	arg.Value(r, "rate", &c.Rate, parseRate)
+	r.Duration("delay", &c.Delay, 0, time.Second)
+	r.Duration("timeout", &c.Timeout, 1, time.Minute)
+	arg.Number(r, "frame", &c.Frame, hop.MinFrame, 9600)
+	arg.Number(r, "queue", &queue, 2, 1<<16)
+	arg.Number(r, "class", &c.Class, 0, 7)
+	r.MAC("mac", &c.MAC)
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	l, err := hop.New(c)
 	if err != nil {
@@ -218,22 +197,6 @@ func parseRate(s string) (uint64, error) {
 		}
 	}
 	return 0, errors.New("want a rate from 1Mbit to 10Tbit, such as 25Gbit")
-}
-
-func parseTime(s string, most time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 || d > most {
-		return 0, fmt.Errorf("want a duration from 0s to %v, such as 500ns", most)
-	}
-	return d, nil
-}
-
-func parseInt(s string, least, most int) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < least || n > most {
-		return 0, fmt.Errorf("want a number from %d to %d", least, most)
-	}
-	return n, nil
 }
 
 // Wants implements graph.Wanter: nothing crosses as it is.

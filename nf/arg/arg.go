@@ -1,0 +1,259 @@
+// Package arg reads the arguments of apps: strings by name. What is not given
+// keeps the value that it has.
+//
+//	s := settings{mtu: 1500, vni: -1}
+//	r := arg.Read("vxlan", args)
+//	arg.Number(r, "mtu", &s.mtu, 576, 65535)
+//	arg.Number(r, "vni", &s.vni, 0, 1<<24-1, "none")
+//	r.Either("others", &s.drop, "pass", "drop")
+//	r.Need("remote", "the other end's address")
+//	return s, r.Err()
+//
+// Words behind limits, "none" above, stand for the value that is there. The first
+// error stays, and names the argument: "vxlan: mtu=9: want a number from 576 to 65535".
+package arg
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Reader reads the arguments of one app.
+type Reader struct {
+	kind  string
+	args  map[string]string
+	asked []string
+	err   error
+}
+
+// Read begins with the arguments of an app of that kind, which errors begin with
+// unless it is "".
+func Read(kind string, args map[string]string) *Reader {
+	return &Reader{kind: kind, args: args}
+}
+
+// Given reports whether there is such an argument.
+func (r *Reader) Given(name string) bool { _, ok := r.args[name]; return ok }
+
+// Need fails when there is no such argument, or an empty one; hint says what it is.
+func (r *Reader) Need(name, hint string) {
+	if r.args[name] == "" {
+		r.Failf("%s= is missing: %s", name, hint)
+	}
+}
+
+// Failf is an error of what is between arguments.
+func (r *Reader) Failf(format string, args ...any) {
+	if r.err == nil {
+		if r.err = fmt.Errorf(format, args...); r.kind != "" {
+			r.err = fmt.Errorf("%s: %w", r.kind, r.err)
+		}
+	}
+}
+
+// Err is the first error. An argument that nobody has asked for is one.
+func (r *Reader) Err() error {
+	for name := range r.args {
+		if !slices.Contains(r.asked, name) {
+			r.Failf("no argument %q", name)
+		}
+	}
+	return r.err
+}
+
+// Func has read read the argument, if it is given and is none of words.
+func (r *Reader) Func(name string, read func(v string) error, words ...string) {
+	r.asked = append(r.asked, name)
+	v, ok := r.args[name]
+	if !ok || r.err != nil || slices.Contains(words, v) {
+		return
+	}
+	if err := read(v); err != nil {
+		if len(words) > 0 {
+			err = fmt.Errorf("%w, or %s", err, strings.Join(words, " or "))
+		}
+		r.Failf("%s=%s: %w", name, clip(v), err)
+	}
+}
+
+// Value is what parse makes of the argument.
+func Value[T any](r *Reader, name string, p *T, parse func(v string) (T, error), words ...string) {
+	r.Func(name, func(v string) (err error) {
+		*p, err = parse(v)
+		return err
+	}, words...)
+}
+
+// clip is s, cut where it would make a line too long.
+func clip(s string) string {
+	s, _, more := strings.Cut(s, "\n")
+	if more || len(s) > 80 {
+		return s[:min(len(s), 80)] + "..."
+	}
+	return s
+}
+
+// Each has read read each part of a list that is joined by +.
+func (r *Reader) Each(name string, read func(v string) error, words ...string) {
+	r.Func(name, func(v string) error {
+		for x := range strings.SplitSeq(v, "+") {
+			if err := read(x); err != nil {
+				return fmt.Errorf("%q: %w", clip(x), err)
+			}
+		}
+		return nil
+	}, words...)
+}
+
+type integer interface {
+	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
+// parse reads a decimal number, or a hexadecimal one behind 0x.
+func parse(v string) (int64, error) {
+	if x, ok := strings.CutPrefix(v, "0x"); ok {
+		n, err := strconv.ParseUint(x, 16, 63)
+		return int64(n), err
+	}
+	return strconv.ParseInt(v, 10, 64)
+}
+
+// Number is a number from least to most.
+func Number[T integer](r *Reader, name string, p *T, least, most T, words ...string) {
+	r.Func(name, func(v string) error {
+		n, err := parse(v)
+		if err != nil || T(n) < least || T(n) > most || int64(T(n)) != n {
+			return fmt.Errorf("want a number from %d to %d", least, most)
+		}
+		*p = T(n)
+		return nil
+	}, words...)
+}
+
+const units = "kMG"
+
+// Scaled is a number from least to most, perhaps with k, M or G behind it for powers
+// of step, which is 1000 or 1024.
+func Scaled[T integer](r *Reader, name string, p *T, step, least, most int64) {
+	r.Func(name, func(v string) error {
+		digits, unit := v, int64(1)
+		for i, u := range units {
+			if d, ok := strings.CutSuffix(v, string(u)); ok {
+				digits = d
+				for range i + 1 {
+					unit *= step
+				}
+			}
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 0 || n > most/unit || n*unit < least {
+			return fmt.Errorf("want a number from %s to %s, with k, M or G for powers of %d", scale(least, step), scale(most, step), step)
+		}
+		*p = T(n * unit)
+		return nil
+	})
+}
+
+// scale is n with the largest unit that leaves nothing.
+func scale(n, step int64) string {
+	i := 0
+	for ; i < len(units) && n != 0 && n%step == 0; i++ {
+		n /= step
+	}
+	return strconv.FormatInt(n, 10) + units[max(i-1, 0):i]
+}
+
+// Choice is the index of one of names.
+func Choice[T integer](r *Reader, name string, p *T, names ...string) {
+	r.Func(name, func(v string) error {
+		i, last := slices.Index(names, v), len(names)-1
+		if i < 0 {
+			return fmt.Errorf("want %s or %s", strings.Join(names[:last], ", "), names[last])
+		}
+		*p = T(i)
+		return nil
+	})
+}
+
+// Either is one of two words: whether it is the second.
+func (r *Reader) Either(name string, p *bool, no, yes string) {
+	i := -1
+	if Choice(r, name, &i, no, yes); i >= 0 {
+		*p = i == 1
+	}
+}
+
+// OnOff is on or off.
+func (r *Reader) OnOff(name string, p *bool) {
+	off := !*p
+	r.Either(name, &off, "on", "off")
+	*p = !off
+}
+
+// Forever is a limit of durations that is none.
+const Forever = time.Duration(math.MaxInt64)
+
+// Duration is one from least to most; 0 needs no unit.
+func (r *Reader) Duration(name string, p *time.Duration, least, most time.Duration) {
+	r.Func(name, func(v string) error {
+		d, err := time.ParseDuration(v)
+		switch {
+		case err == nil && d >= least && d <= most:
+			*p = d
+			return nil
+		case most < Forever:
+			return fmt.Errorf("want a duration from %s to %s", short(least), short(most))
+		case least > 1:
+			return fmt.Errorf("want a duration of %s or more", short(least))
+		case least == 1:
+			return errors.New("want a duration such as 100ms or 5m")
+		}
+		return errors.New("want a duration such as 100ms or 5m, or 0")
+	})
+}
+
+// short is d in ASCII, without units that are 0.
+func short(d time.Duration) string {
+	s := strings.Replace(d.String(), "µ", "u", 1)
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// ParseMAC reads the MAC address of a host: not that of a group, and not zero.
+func ParseMAC(v string) (mac [6]byte, err error) {
+	m, err := net.ParseMAC(v)
+	if err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == mac {
+		return mac, errors.New("want the MAC address of a host, such as 02:00:00:00:00:01")
+	}
+	return [6]byte(m), nil
+}
+
+// MAC is the MAC address of a host.
+func (r *Reader) MAC(name string, p *[6]byte, words ...string) {
+	Value(r, name, p, ParseMAC, words...)
+}
+
+// ParseAddr reads the IP address of a host: not that of a group, and not zero. An
+// IPv4 address inside an IPv6 one is an IPv4 address.
+func ParseAddr(v string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(v)
+	if a = a.Unmap(); err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() {
+		return netip.Addr{}, errors.New("want the IP address of a host")
+	}
+	return a, nil
+}
+
+// Addr is the IP address of a host.
+func (r *Reader) Addr(name string, p *netip.Addr) { Value(r, name, p, ParseAddr) }

@@ -1,0 +1,152 @@
+package arg
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// all reads one argument of every sort.
+type all struct {
+	vni    int32
+	octet  uint8
+	count  int
+	size   uint64
+	rate   int64
+	role   uint8
+	drop   bool
+	on     bool
+	mac    [6]byte
+	addr   netip.Addr
+	list   []string
+	wait   time.Duration
+	idle   time.Duration
+	settle time.Duration
+}
+
+func read(args map[string]string) (s all, err error) {
+	s = all{vni: -1, count: 7, on: true, wait: time.Second}
+	r := Read("x", args)
+	Number(r, "vni", &s.vni, 0, 1<<24-1, "none")
+	Number(r, "octet", &s.octet, 1, 255)
+	Number(r, "count", &s.count, -5, 5, "few", "many")
+	Scaled(r, "size", &s.size, 1024, 1, 1<<30)
+	Scaled(r, "rate", &s.rate, 1000, 1000, 1500)
+	Choice(r, "role", &s.role, "edge", "task", "forwarder")
+	r.Either("others", &s.drop, "pass", "drop")
+	r.OnOff("on", &s.on)
+	r.MAC("mac", &s.mac, "none")
+	r.Addr("addr", &s.addr)
+	r.Each("list", func(v string) error {
+		if s.list = append(s.list, v); v == "x" {
+			return errors.New("want no x")
+		}
+		return nil
+	}, "any")
+	r.Duration("wait", &s.wait, time.Microsecond, 5*time.Minute)
+	r.Duration("idle", &s.idle, 1, Forever)
+	r.Duration("settle", &s.settle, 0, Forever)
+	r.Duration("tick", new(time.Duration), time.Hour, Forever)
+	if r.Given("need") {
+		r.Need("need", "a hint")
+	}
+	r.Func("need", func(string) error { return nil })
+	if s.octet == 9 {
+		r.Failf("octet=%d is one too many", s.octet)
+	}
+	return s, r.Err()
+}
+
+func TestDefaults(t *testing.T) {
+	for _, args := range []map[string]string{nil, {"vni": "none", "count": "many", "mac": "none", "list": "any"}} {
+		s, err := read(args)
+		if err != nil || s.vni != -1 || s.octet != 0 || s.count != 7 || s.drop || !s.on || s.addr.IsValid() || s.wait != time.Second || s.list != nil {
+			t.Errorf("%v: %+v, %v", args, s, err)
+		}
+	}
+}
+
+func TestValues(t *testing.T) {
+	s, err := read(map[string]string{
+		"vni": "0x10", "octet": "255", "count": "-5", "size": "1G", "rate": "1k", "role": "forwarder", "others": "drop", "on": "off",
+		"mac": "02:00:00:00:00:01", "addr": "::ffff:10.0.0.1", "list": "a+b", "wait": "5m", "idle": "1ns", "settle": "0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.vni != 16 || s.octet != 255 || s.count != -5 || s.size != 1<<30 || s.rate != 1000 || s.role != 2 || !s.drop || s.on {
+		t.Errorf("%+v", s)
+	}
+	if s.mac != [6]byte{2, 0, 0, 0, 0, 1} || s.addr.String() != "10.0.0.1" || strings.Join(s.list, " ") != "a b" || s.wait != 5*time.Minute || s.idle != 1 || s.settle != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s, err := read(map[string]string{"others": "pass", "on": "on", "octet": "010"}); s.drop || !s.on || s.octet != 10 || err != nil {
+		t.Errorf("%+v, %v", s, err) // 010 is no octal number
+	}
+}
+
+func TestErrors(t *testing.T) {
+	long := strings.Repeat("y", 200)
+	for text, want := range map[string]string{
+		"vni=16777216":                "x: vni=16777216: want a number from 0 to 16777215, or none",
+		"vni=4294967296":              "want a number", // is 0 in 32 bits
+		"octet=0":                     "x: octet=0: want a number from 1 to 255",
+		"octet=256":                   "want a number from 1 to 255",
+		"octet=0x1ff":                 "want a number from 1 to 255",
+		"octet=0x":                    "want a number",
+		"octet=0x-1":                  "want a number",
+		"octet=":                      "x: octet=: want a number",
+		"octet=9":                     "x: octet=9 is one too many",
+		"count=6":                     "want a number from -5 to 5, or few or many",
+		"count=1.5":                   "want a number",
+		"size=0":                      "x: size=0: want a number from 1 to 1G, with k, M or G for powers of 1024",
+		"size=1025M":                  "want a number from 1 to 1G",
+		"size=9999999999999999":       "want a number",
+		"size=-1k":                    "want a number",
+		"size=k":                      "want a number",
+		"size=1kM":                    "want a number",
+		"rate=999":                    "want a number from 1k to 1500, with k, M or G for powers of 1000",
+		"rate=2k":                     "want a number",
+		"role=boss":                   "x: role=boss: want edge, task or forwarder",
+		"others=eat":                  "x: others=eat: want pass or drop",
+		"on=yes":                      "x: on=yes: want on or off",
+		"mac=01:00:5e:00:00:01":       "want the MAC address of a host, such as 02:00:00:00:00:01, or none",
+		"mac=00:00:00:00:00:00":       "want the MAC address",
+		"mac=02:00:00:00:00:00:00:01": "want the MAC address",
+		"addr=224.0.0.1":              "x: addr=224.0.0.1: want the IP address of a host",
+		"addr=::":                     "want the IP address",
+		"addr=fe80::1%eth0":           "want the IP address",
+		"addr=host":                   "want the IP address",
+		"list=a+x+b":                  `x: list=a+x+b: "x": want no x, or any`,
+		"wait=999ns":                  "x: wait=999ns: want a duration from 1us to 5m",
+		"wait=5m1s":                   "want a duration",
+		"wait=soon":                   "want a duration",
+		"idle=0":                      "want a duration such as 100ms or 5m",
+		"settle=-1s":                  "want a duration such as 100ms or 5m, or 0",
+		"tick=1m":                     "want a duration of 1h or more",
+		"need=":                       "x: need= is missing: a hint",
+		"colour=red":                  `x: no argument "colour"`,
+		"role=" + long:                "role=" + long[:80] + "...: want",
+		"role=one\ntwo":               "role=one...: want",
+	} {
+		name, v, _ := strings.Cut(text, "=")
+		if _, err := read(map[string]string{name: v}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The first error that is read counts, whatever else is wrong.
+func TestFirst(t *testing.T) {
+	for range 20 {
+		_, err := read(map[string]string{"wait": "x", "octet": "0", "role": "x", "colour": "red", "need": ""})
+		if err == nil || !strings.HasPrefix(err.Error(), "x: octet=0") {
+			t.Fatal(err)
+		}
+	}
+	if err := Read("", map[string]string{"x": ""}).Err(); err == nil || err.Error() != `no argument "x"` {
+		t.Error(err)
+	}
+}
