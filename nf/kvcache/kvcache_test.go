@@ -389,7 +389,36 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-func BenchmarkHit(b *testing.B) {
+// known is a Kind whose apps know key 7 from the start.
+func known(size int) graph.Kind {
 	k := *Kind()
-	graphtest.Benchmark(b, k, nil, "b", ask(1, 200, clio.Read, 7, "", 0))
+	inner := k.New
+	k.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		x, err := inner(env, args)
+		if err == nil {
+			a, kk := x.(*app), key{7, device.IP, 8}
+			a.cache.entries[a.cache.add(&kk, kk.hash(), make([]byte, size))].valid = true
+			a.quiet = 1
+		}
+		return x, err
+	}
+	return k
+}
+
+func TestHitAllocs(t *testing.T) {
+	if n := graphtest.Allocs(t, known(1024), nil, "b", ask(1, 200, clio.Read, 7, "", 1)); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkHit(b *testing.B) {
+	for name, size := range map[string]int{"8": 8, "1024": 1024} {
+		b.Run(name, func(b *testing.B) {
+			graphtest.Benchmark(b, known(size), nil, "b", ask(1, 200, clio.Read, 7, "", 0))
+		})
+	}
+}
+
+func BenchmarkMiss(b *testing.B) {
+	graphtest.Benchmark(b, known(8), nil, "b", ask(1, 200, clio.Read, 8, "", 0))
 }
