@@ -111,6 +111,8 @@ type board struct {
 	chains   []chain   // by number
 	services []service // by number
 	tenants  []string  // by number; "": none
+	kept     []kept    // by number of the tenant
+	stored   int64     // bytes in the packet store
 	renew    bool      // a deployment is to be put in force
 	taskOf   []int     // numbers of the deployment's tasks
 	dagOf    []int     // and of its DAGs
@@ -135,9 +137,16 @@ type board struct {
 	groups   []group
 	groupOf  [2 * maxDAGs]int8 // index into groups + 1
 
-	epochAt clock.Time // when the epoch ends
-	seen    clock.Time // the last breath
-	rateAt  clock.Time // when rates were measured
+	epochAt  clock.Time // when the epoch ends
+	sampleAt clock.Time // when tasks are looked at
+	seen     clock.Time // the last breath
+	rateAt   clock.Time // when rates were measured
+}
+
+// kept is what a tenant has in the packet store.
+type kept struct {
+	packets int32
+	bytes   int64
 }
 
 // group is packets of a batch that go the same way.
@@ -363,8 +372,19 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 	if g.way.back {
 		route++
 	}
+	var k *kept
+	if at < len(bufs) {
+		k = &b.kept[d.tenant]
+	}
 	for i := at; i < len(bufs); i++ {
 		x := bufs[i]
+		// No tenant has more of the packet store than it leaves to all others: so one that
+		// floods, or waits for a region, does not fill it (the dynamic thresholds of Choudhury
+		// and Hahne, 1998).
+		if b.fair != nil && (int(k.packets) >= b.fixed.packets-b.inside || k.bytes+int64(x.Len()) > b.fixed.store-b.stored) {
+			c.Drop(x, reasonOverQuota)
+			continue
+		}
 		id, r := b.sched.Arrive(route, x.Len(), g.flows[i], d.tenant)
 		if r != sched.None {
 			c.Drop(x, refusals[r])
@@ -372,6 +392,9 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		}
 		b.packets[id] = inside{buf: x, way: g.way, region: -1, at: -1, since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
 		b.inside++
+		b.stored += int64(x.Len())
+		k.packets++
+		k.bytes += int64(x.Len())
 		b.held++
 		b.waits[g.way.dag]++
 		if g.way.back {

@@ -23,6 +23,9 @@ import (
 // runs a batch at a time.
 const batchCredits = packet.MaxBatch
 
+// samples is how often a monitor period tasks are looked at.
+const samples = 16
+
 // rateEvery is over how long rates of DAGs are measured.
 const rateEvery = 100 * time.Millisecond
 
@@ -65,6 +68,7 @@ func (b *board) deploy(c *graph.Ctx) error {
 		if n < 0 {
 			n = len(b.tenants)
 			b.tenants = append(b.tenants, "")
+			b.kept = append(b.kept, kept{})
 		}
 		b.tenants[n], tenants[i] = t.Name, n
 	}
@@ -680,7 +684,12 @@ func (b *board) endEpoch(now clock.Time) {
 	}
 	quiet := len(b.active) == 0 && b.inside == 0
 	b.active = b.active[:0]
-	b.fabric.Sample(now)
+	if now >= b.sampleAt {
+		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
+		// look overloaded in the others alone.
+		b.fabric.Sample(now)
+		b.sampleAt = now.Add(b.monitor / samples)
+	}
 	if b.fair != nil && now >= b.fair.Next() {
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
 	}

@@ -45,7 +45,7 @@ var reasons = [numReasons]counter.Def{
 	reasonNoRegion:     {Name: "no-region", Help: "dropped: no room for its tasks"},
 	reasonStoreFull:    {Name: "store-full", Help: "dropped: the packet store is full (store=)"},
 	reasonNoDescriptor: {Name: "no-descriptor", Help: "dropped: as many packets wait as may (packets=)"},
-	reasonOverQuota:    {Name: "over-quota", Help: "dropped: its tenant has its quota of the packet store"},
+	reasonOverQuota:    {Name: "over-quota", Help: "dropped: its tenant has as much of the packet store as it leaves to all others"},
 	reasonGone:         {Name: "gone", Help: "dropped: its DAG, or a task that it waited for, was taken away"},
 	reasonLoop:         {Name: "loop", Help: "dropped: tasks throw it at each other"},
 	reasonStopped:      {Name: "stopped", Help: "dropped: it waited when the board was stopped"},

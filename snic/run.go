@@ -113,6 +113,9 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 		b.fair.Measure(int(p.tenant), resStore, int64(p.size)*int64(c.Now().Sub(p.since)))
 	}
 	b.waits[p.way.dag]--
+	b.stored -= int64(p.size)
+	b.kept[p.tenant].packets--
+	b.kept[p.tenant].bytes -= int64(p.size)
 	if p.way.back {
 		b.backs[p.way.dag]--
 	}

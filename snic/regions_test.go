@@ -1,0 +1,205 @@
+package snic
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/snic/region"
+)
+
+// count is how often something happened to regions.
+func count(x *graphtest.Test, k region.Kind) int {
+	n := 0
+	for _, e := range x.App().(*board).log {
+		if e.Kind == k {
+			n++
+		}
+	}
+	return n
+}
+
+// instances are the regions in which a task runs.
+func instances(x *graphtest.Test, name string) int {
+	b := x.App().(*board)
+	n := 0
+	for _, ch := range b.placed {
+		if ch >= 0 && strings.Contains(b.names(b.chains[ch].tasks), name) {
+			n++
+		}
+	}
+	return n
+}
+
+const turns = `
+regions: {count: 1, area: 1}
+tasks:
+  a: {kind: quick, args: {letter: a}%s}
+  b: {kind: quick, args: {letter: b}}
+tenants: {u: {}, v: {}}
+dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: v, run: b}]
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
+`
+
+// Two chains take turns in one region: what comes for the one that is not there waits, and is
+// served in its order; nothing is dropped, and no chain leaves before its period is over.
+func TestTurns(t *testing.T) {
+	x := scripted(t, fmt.Sprintf(turns, ""))
+	got := map[byte][]string{}
+	sent := 0
+	take := func(r graphtest.Result) {
+		if len(r.Dropped) > 0 {
+			t.Fatalf("dropped as %s", r.Dropped[0].Reason)
+		}
+		for _, f := range r.Out["p1"] {
+			got[f.Bytes[29]] = append(got[f.Bytes[29]], string(f.Bytes[payload:]))
+		}
+	}
+	for range 100 {
+		sent++
+		take(x.Push("p0", frame(1, fmt.Sprintf("%08d-.", sent)), frame(2, fmt.Sprintf("%08d-.", sent))))
+		take(x.Advance(time.Millisecond))
+	}
+	take(x.Advance(40 * time.Millisecond))
+	for src := range byte(2) {
+		if len(got[src+1]) != sent {
+			t.Errorf("%d of %d frames of DAG %d came out", len(got[src+1]), sent, src+1)
+		}
+		for i, p := range got[src+1] {
+			if want := fmt.Sprintf("%08d-.%c", i+1, 'a'+src); p != want {
+				t.Fatalf("%s, not %s", p, want)
+			}
+		}
+	}
+	if runs := count(x, region.Run); runs < 6 || runs > 140/5 {
+		t.Errorf("%d launches in 140 ms", runs)
+	}
+}
+
+// Who waits for a credit while the chain is stopped for another one is served afterwards, also
+// if nobody sends any more.
+func TestWaitingIsNotForgotten(t *testing.T) {
+	x := scripted(t, fmt.Sprintf(turns, ", latency: 2ms, credits: 1"))
+	x.Advance(20 * time.Millisecond)
+	var frames [][]byte
+	for i := range 20 {
+		frames = append(frames, frame(1, fmt.Sprintf("%08d-.", i)))
+	}
+	x.Push("p0", frames...)
+	x.Push("p0", frame(2, "00000099-."))
+	out := x.Advance(200 * time.Millisecond).Out["p1"]
+	if len(out) != 21 {
+		t.Errorf("%d of 21 came out: %s", len(out), marks(out))
+	}
+	if count(x, region.Stop) < 2 {
+		t.Errorf("the region has stopped %d times", count(x, region.Stop))
+	}
+}
+
+// A DAG that fits no region as a whole runs by turns.
+func TestHalves(t *testing.T) {
+	x := scripted(t, `
+regions: {count: 1, area: 1}
+tasks:
+  a: {kind: quick, args: {letter: a}}
+  b: {kind: quick, args: {letter: b}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a -> b}]
+rules: [{match: all, dag: 1}]
+`)
+	var out []graphtest.Frame
+	for i := range 40 {
+		r := x.Push("p0", frame(1, fmt.Sprintf("%08d-.", i)))
+		out = append(out, r.Out["p1"]...)
+		r = x.Advance(time.Millisecond)
+		out = append(out, r.Out["p1"]...)
+		if len(r.Dropped) > 0 {
+			t.Fatalf("%d: dropped as %s", i, r.Dropped[0].Reason)
+		}
+	}
+	out = append(out, x.Advance(100 * time.Millisecond).Out["p1"]...)
+	if len(out) != 40 || strings.Count(marks(out), "ab") != 40 {
+		t.Errorf("%d of 40: %s", len(out), marks(out))
+	}
+}
+
+// A task that has too little for a whole period gets another region, and gives it up when it
+// has one too many; square waves shorter than a period change nothing.
+func TestScale(t *testing.T) {
+	const size = 1000
+	x := scripted(t, `
+regions: {count: 3, area: 1}
+tasks: {a: {kind: quick, args: {letter: a}, throughput: 100Mbit, credits: 64}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a}]
+rules: [{match: all, dag: 1}]
+`, "fair", "off", "monitor", "10ms")
+	x.Advance(20 * time.Millisecond)
+	long := strings.Repeat(".", size-payload-9)
+	n := 0
+	offer := func(mbit int, d time.Duration) {
+		gap := time.Duration(size * 8 * 1000 / mbit)
+		for ; d > 0; d -= gap {
+			n++
+			x.Push("p0", frameLong(byte(n%8), fmt.Sprintf("%08d-%s", n, long)))
+			x.Advance(gap)
+		}
+	}
+	offer(60, 40*time.Millisecond)
+	if k := instances(x, "a"); k != 1 {
+		t.Errorf("at 0.6: %d instances", k)
+	}
+	for range 10 {
+		offer(160, 4*time.Millisecond)
+		offer(10, 4*time.Millisecond)
+	}
+	if k := instances(x, "a"); k != 1 {
+		t.Errorf("in square waves: %d instances", k)
+	}
+	offer(160, 40*time.Millisecond)
+	if k := instances(x, "a"); k != 2 {
+		t.Errorf("at 1.6: %d instances", k)
+	}
+	offer(60, 60*time.Millisecond)
+	if k := instances(x, "a"); k != 1 {
+		t.Errorf("at 0.6 again: %d instances", k)
+	}
+	if k := count(x, region.ScaleOut) + count(x, region.ScaleIn); k != 2 {
+		t.Errorf("scaled %d times", k)
+	}
+	// The second instance is still there: no reconfiguration.
+	loads := count(x, region.Load)
+	offer(160, 25*time.Millisecond)
+	if k := instances(x, "a"); k != 2 || count(x, region.Load) != loads {
+		t.Errorf("%d instances, %d loads more", k, count(x, region.Load)-loads)
+	}
+}
+
+// frameLong is frame with a payload of more than 227 bytes.
+func frameLong(src byte, p string) []byte {
+	b := frame(src, "")
+	b = append(b, p...)
+	n := len(b) - 14
+	b[16], b[17] = byte(n>>8), byte(n)
+	b[38], b[39] = byte((n-20)>>8), byte(n-20)
+	return b
+}
+
+// With idle= the last instance goes, and comes back without a reconfiguration.
+func TestIdle(t *testing.T) {
+	x := scripted(t, fmt.Sprintf(turns, ""), "idle", "20ms")
+	x.Advance(10 * time.Millisecond)
+	x.Push("p0", frame(1, "00000000-."))
+	x.Advance(50 * time.Millisecond)
+	if k := instances(x, "a"); k != 0 {
+		t.Errorf("%d instances when idle", k)
+	}
+	loads := count(x, region.Load)
+	r := x.Push("p0", frame(1, "00000001-."))
+	out := append(r.Out["p1"], x.Advance(time.Millisecond).Out["p1"]...)
+	if marks(out) != "-.a" || count(x, region.Load) != loads {
+		t.Errorf("%s after %d loads", marks(out), count(x, region.Load)-loads)
+	}
+}
