@@ -419,8 +419,11 @@ func TestConfigErrors(t *testing.T) {
 		"area 0":           func(c *Config) { c.Areas[1] = 0 },
 		"bytes a second":   func(c *Config) { c.Rate = 0 },
 		"bitstreams of":    func(c *Config) { c.Bitstream = -1 },
-		"a time below 0":   func(c *Config) { c.Stop = -1 },
-		"patience":         func(c *Config) { c.Patience, c.Stop = 1, 2 },
+		"stop -1ns":        func(c *Config) { c.Stop = -1 },
+		"idle -1ns":        func(c *Config) { c.Idle = -1 },
+		"want 0 to 24h":    func(c *Config) { c.Stop = math.MaxInt64 },
+		"patience 2562047": func(c *Config) { c.Patience = math.MaxInt64 },
+		"is less than":     func(c *Config) { c.Patience, c.Stop = 1, 2 },
 		"more than 0":      func(c *Config) { c.Monitor = 0 },
 		"longer than":      func(c *Config) { c.Monitor = 5*ms - 1 },
 		"the first to be":  func(c *Config) { c.Under = c.Over },
@@ -428,6 +431,7 @@ func TestConfigErrors(t *testing.T) {
 		"0 to 1":           func(c *Config) { c.Victims = 1.1 },
 		"(keep)":           func(c *Config) { c.Keep = math.NaN() },
 		"room for":         func(c *Config) { c.Waiting = -1 },
+		"room for 9":       func(c *Config) { c.Waiting = math.MaxInt },
 		"9223372036854775": func(c *Config) { c.Bitstream = math.MaxInt64; c.Rate = 1 },
 	} {
 		c := Default(2, 1)
@@ -566,5 +570,80 @@ func TestNames(t *testing.T) {
 	}
 	if Victim.String() != "victim" || Scaled.String() != "scale-out" || Gone.String() != "gone" || Refused.String() != "refused" || QueueFull.String() != "too many chains wait" {
 		t.Error("names")
+	}
+}
+
+// TestEndless: a demand without bounds keeps others out for a while, not for ever.
+func TestEndless(t *testing.T) {
+	for _, rate := range []float64{math.Inf(1), math.MaxFloat64, math.NaN(), -1} {
+		b := newBoard(t, Default(1, 1))
+		b.launch(Demand{Chain: 0, Rate: rate})
+		for range 60 * int(5*ms/epoch) {
+			b.now = b.now.Add(epoch)
+			b.Load(0, 0, 1)
+			b.Sample(b.now)
+		}
+		if left := b.Left(0); !(left > 9.9*gbit && left <= 10*gbit) {
+			t.Errorf("rate %g: %g left at last", rate, left)
+		}
+		if d := b.Launch(b.now, Demand{Chain: 0, Rate: 20 * gbit}); d.Choice == ShareRunning {
+			t.Errorf("rate %g: %+v", rate, d)
+		}
+	}
+}
+
+// TestBacklogIsNoLoad: what came for a task while nobody had it is not load of the
+// instance that comes at last.
+func TestBacklogIsNoLoad(t *testing.T) {
+	b := newBoard(t, Default(2, 1))
+	handle := func(n int) {
+		for range n {
+			b.now = b.now.Add(epoch)
+			b.Load(-1, 0, 12500) // half of what an instance can
+			b.Sample(b.now)
+			b.take()
+		}
+	}
+	handle(int(1000 * ms / epoch))
+	b.launch(Demand{Chain: 0})
+	handle(int(30 * ms / epoch))
+	if _, load := b.Task(0); math.Abs(load-0.5) > 0.01 {
+		t.Errorf("a load of %g, want 0.5", load)
+	}
+	if left := b.Left(0); math.Abs(left-5*gbit) > 0.1*gbit {
+		t.Errorf("%g left", left)
+	}
+}
+
+// TestFullBoard: a sample of the largest board, all of whose tasks are overloaded and
+// none of which can be scaled, looks at each region a few times, and tells of each
+// task once a period.
+func TestFullBoard(t *testing.T) {
+	b := newBoard(t, Default(MaxRegions, 1))
+	for i := range MaxRegions {
+		must(t, b.SetTask(i, 10*gbit))
+		if i >= 8 {
+			must(t, b.Add(i, Chain{Area: 1, Tasks: []int{i}}))
+		}
+		b.launch(Demand{Chain: i})
+	}
+	b.to(clock.Time(MaxRegions * 5 * ms))
+	b.all = nil
+	for range 2 * int(5*ms/epoch) {
+		b.now = b.now.Add(epoch)
+		for i := range MaxRegions {
+			b.Load(i, i, 50000)
+		}
+		b.Sample(b.now)
+		b.take()
+	}
+	told := make([]int, MaxRegions)
+	for _, e := range b.all {
+		if e.Kind == Overload {
+			told[e.Task]++
+		}
+	}
+	if n := slices.Max(told); n != 1 || slices.Min(told) != 1 {
+		t.Errorf("tasks were told of %d to %d times", slices.Min(told), n)
 	}
 }

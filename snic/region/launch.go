@@ -67,6 +67,9 @@ type Decision struct {
 func (f *Fabric) Launch(now clock.Time, d Demand) Decision {
 	now = f.advance(now)
 	dec := Decision{Choice: Refused, Reason: Unknown, Region: none, Chain: none, At: clock.Never}
+	if d.Rate = min(d.Rate, maxRate); !(d.Rate > 0) {
+		d.Rate = 0
+	}
 	if f.knows(d.Chain) {
 		dec = f.decide(now, d)
 	}
@@ -268,9 +271,6 @@ func (f *Fabric) room(id int, rate float64) bool {
 
 // book counts bandwidth as used until it is measured.
 func (f *Fabric) book(id int, rate float64) {
-	if !(rate > 0) {
-		return
-	}
 	for _, t := range f.chains[id].tasks {
 		e := &f.tasks[t]
 		e.booked += rate * e.perByte / 8e9
@@ -283,7 +283,7 @@ func (f *Fabric) Left(chain int) float64 {
 	if !f.knows(chain) || f.hosting(chain) == none {
 		return 0
 	}
-	least := 1e18
+	least := float64(maxRate)
 	for _, t := range f.chains[chain].tasks {
 		if e := &f.tasks[t]; e.perByte > 0 {
 			left := float64(e.running+e.coming)*f.cfg.Over - e.load - e.booked

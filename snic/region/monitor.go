@@ -161,9 +161,9 @@ func (f *Fabric) scaleOut(now clock.Time) bool {
 	if !f.overdue {
 		return false
 	}
-	last := none
+	last, full := none, f.Free() == 0
 	for {
-		t := f.afterOverdue(last)
+		t := f.afterOverdue(now, last, full)
 		if t == none {
 			return false
 		}
@@ -193,8 +193,8 @@ func (f *Fabric) scaled(now clock.Time, task, region, id int) {
 }
 
 // afterOverdue is the task overloaded for a period that follows last: by the time
-// since when, then by number.
-func (f *Fabric) afterOverdue(last int) int {
+// since when, then by number. When the board is full, only those to be told of.
+func (f *Fabric) afterOverdue(now clock.Time, last int, full bool) int {
 	after := func(a, b int) bool {
 		x, y := f.tasks[a].over, f.tasks[b].over
 		return x > y || x == y && a > b
@@ -205,7 +205,7 @@ func (f *Fabric) afterOverdue(last int) int {
 			continue
 		}
 		for _, t := range f.chains[f.slots[i].chain].tasks {
-			if f.tasks[t].due && (last == none || after(t, last)) && (best == none || after(best, t)) {
+			if f.tasks[t].due && !(full && f.tasks[t].told > now) && (last == none || after(t, last)) && (best == none || after(best, t)) {
 				best = t
 			}
 		}

@@ -51,6 +51,8 @@ const (
 	maxID = 1 << 20
 	// none is no region, chain or task.
 	none = -1
+	// maxRate is more bits a second than anything has.
+	maxRate = 1e18
 	// slack is what counts as rounding, in instances of a task.
 	slack = 1e-9
 )
@@ -208,8 +210,8 @@ func New(now clock.Time, cfg Config) (*Fabric, error) {
 		return nil, fmt.Errorf("region: area %d: want a number above 0", slices.Min(cfg.Areas))
 	case cfg.Rate <= 0 || cfg.Bitstream <= 0:
 		return nil, fmt.Errorf("region: bitstreams of %d bytes, %d bytes a second: want numbers above 0", cfg.Bitstream, cfg.Rate)
-	case cfg.Stop < 0 || cfg.Patience < 0 || cfg.Backlog < 0 || cfg.Idle < 0:
-		return nil, fmt.Errorf("region: a time below 0 (stop, patience, backlog or idle)")
+	case min(cfg.Stop, cfg.Patience, cfg.Backlog, cfg.Idle) < 0 || max(cfg.Stop, cfg.Patience, cfg.Backlog, cfg.Idle) > maxTime:
+		return nil, fmt.Errorf("region: stop %v, patience %v, backlog %v, idle %v: want 0 to %v", cfg.Stop, cfg.Patience, cfg.Backlog, cfg.Idle, maxTime)
 	case cfg.Patience > 0 && cfg.Patience < cfg.Stop:
 		return nil, fmt.Errorf("region: patience %v is less than stopping takes, %v", cfg.Patience, cfg.Stop)
 	case cfg.Monitor <= 0 || cfg.Monitor > maxTime:
@@ -218,8 +220,8 @@ func New(now clock.Time, cfg Config) (*Fabric, error) {
 		return nil, fmt.Errorf("region: overloaded above %g, underloaded below %g: want the first to be greater, both above 0", cfg.Over, cfg.Under)
 	case !(cfg.Victims >= 0 && cfg.Victims <= 1) || !(cfg.Keep >= 0 && cfg.Keep <= 1):
 		return nil, fmt.Errorf("region: shares %g (victims) and %g (keep): want 0 to 1", cfg.Victims, cfg.Keep)
-	case cfg.Waiting < 0:
-		return nil, fmt.Errorf("region: room for %d chains to wait: want 0 or more", cfg.Waiting)
+	case cfg.Waiting < 0 || cfg.Waiting > maxID:
+		return nil, fmt.Errorf("region: room for %d chains to wait: want 0 to %d", cfg.Waiting, maxID)
 	}
 	cfg.Areas = slices.Clone(cfg.Areas)
 	f := &Fabric{cfg: cfg, now: now, sampled: now, port: port{region: none}}
@@ -258,7 +260,7 @@ func (f *Fabric) SetTask(id int, throughput float64) error {
 	if id < 0 || id >= maxID {
 		return fmt.Errorf("region: task %d: want a number from 0, below %d", id, maxID)
 	}
-	if !(throughput == 0 || throughput >= 1) || throughput > 1e18 {
+	if !(throughput == 0 || throughput >= 1) || throughput > maxRate {
 		return fmt.Errorf("region: task %d: throughput of %g bits a second: want 0 (no limit), or 1 to 1e18", id, throughput)
 	}
 	for id >= len(f.tasks) {
@@ -483,6 +485,9 @@ func (f *Fabric) enter(now clock.Time, i int, st State) {
 func (f *Fabric) shift(now clock.Time, id, running, coming, leaving int) {
 	for _, t := range f.chains[id].tasks {
 		e := &f.tasks[t]
+		if e.running == 0 {
+			e.bytes = 0 // what nobody handled is no load of who comes
+		}
 		e.running += running
 		e.coming += coming
 		e.leaving += leaving
