@@ -13,6 +13,8 @@ const (
 	PageBytes   = 2 << 20 // by default
 	maxPage     = 1 << 30
 	maxPages    = 1 << 24
+	maxBytes    = 1 << 40 // of memory
+	maxRoom     = 1 << 40 // pages elsewhere, or promised
 	maxSpaces   = 1 << 20
 	maxWeight   = 1 << 10
 	spareFrames = 1 // kept for pages that come back
@@ -234,6 +236,8 @@ func New(c Config) (*Memory, error) {
 		return nil, fmt.Errorf("vmem: page of %d bytes: want a power of two up to %d", c.PageBytes, maxPage)
 	case c.Pages < 1 || c.Pages > maxPages:
 		return nil, fmt.Errorf("vmem: %d physical pages: want 1 to %d", c.Pages, maxPages)
+	case c.Pages > maxBytes/c.PageBytes:
+		return nil, fmt.Errorf("vmem: %d pages of %d bytes: want at most %d bytes", c.Pages, c.PageBytes, maxBytes)
 	case c.Remote != nil && c.Pages <= spareFrames:
 		return nil, fmt.Errorf("vmem: %d physical pages: want %d or more to swap", c.Pages, spareFrames+1)
 	case c.Spaces < 1 || c.Spaces > maxSpaces:
@@ -403,9 +407,9 @@ func (m *Memory) Unreserve(id int, va uint64, length int) error {
 
 // Room is how many pages more can be reserved.
 func (m *Memory) Room() int {
-	room := m.free - m.spare() - m.promised + m.promise
+	room := m.free - m.spare() - m.promised + min(m.promise, maxRoom)
 	if m.remote != nil {
-		room += m.remote.Free() + m.out
+		room += min(m.remote.Free(), maxRoom) + m.out
 	}
 	return max(room, 0)
 }

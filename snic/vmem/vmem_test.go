@@ -969,3 +969,34 @@ func TestTold(t *testing.T) {
 	must(t, m.Check())
 	must(t, b.check())
 }
+
+// endless is a Remote that has room without bounds.
+type endless struct{}
+
+func (endless) Free() int                          { return math.MaxInt }
+func (endless) Put(Op, []byte) (h Handle, ok bool) { return 1, true }
+func (endless) Get(Op, Handle, []byte)             {}
+func (endless) Drop(Handle)                        {}
+
+// TestHugeNumbers: room without bounds is room, memory beyond bounds an error.
+func TestHugeNumbers(t *testing.T) {
+	for name, c := range map[string]Config{
+		"remote":  {PageBytes: 64, Pages: 4, Spaces: 1, Tenants: 1, Remote: endless{}},
+		"promise": {PageBytes: 64, Pages: 4, Spaces: 1, Tenants: 1, Promise: math.MaxInt},
+		"both":    {PageBytes: 64, Pages: 4, Spaces: 1, Tenants: 1, Remote: endless{}, Promise: math.MaxInt},
+	} {
+		m, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Open(0, 0, 16); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Reserve(0, 0, 16*64, Read|Write); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := New(Config{PageBytes: maxPage, Pages: maxPages, Spaces: 1, Tenants: 1}); err == nil {
+		t.Error("16 PiB of memory")
+	}
+}
