@@ -346,6 +346,8 @@ func (a *app) finish(c *graph.Ctx, i int32) {
 	o := &a.ops.rows[i]
 	s := o.status
 	switch {
+	case s == clio.OK && o.others == clio.Unknown: // of a repetition that came too late
+		s = clio.Unknown
 	case s == clio.OK && o.others != clio.OK: // written, and not everywhere
 		c.Count(ctrDiverged, 1)
 		s = clio.Unknown

@@ -171,7 +171,7 @@ func TestDisagreement(t *testing.T) {
 	for _, c := range []struct {
 		primary, other, want clio.Status
 		diverged             uint64
-	}{{clio.OK, clio.OK, clio.OK, 0}, {clio.OK, clio.Invalid, clio.Unknown, 1}, {clio.Invalid, clio.OK, clio.Invalid, 1}, {clio.Invalid, clio.Invalid, clio.Invalid, 0}} {
+	}{{clio.OK, clio.OK, clio.OK, 0}, {clio.OK, clio.Invalid, clio.Unknown, 1}, {clio.Invalid, clio.OK, clio.Invalid, 1}, {clio.Invalid, clio.Invalid, clio.Invalid, 0}, {clio.OK, clio.Unknown, clio.Unknown, 0}} {
 		x := graphtest.New(t, *Kind(), args)
 		w0, w1 := ask(0, 5, clio.Update, 7, "value", true, 0), ask(1, 5, clio.Update, 7, "value", true, 0)
 		x.Push("b", w0)
