@@ -420,6 +420,10 @@ func TestErrors(t *testing.T) {
 			wrong := p
 			wrong.client = 9
 			if got := about(wrong, "b", far); got != "-unrelated" {
+				t.Errorf("of nobody: %s", got)
+			}
+			goes(t, x, wrong) // which the error does not go to
+			if got := about(wrong, "b", far); got != "-unrelated" {
 				t.Errorf("not to its sender: %s", got)
 			}
 			if wrong = p; p.proto == proto {

@@ -221,6 +221,28 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
+// TestChecksumOfZero: a UDP checksum that comes out as 0 is sent as 0xFFFF
+// (RFC 768): 0 is none. In a quotation, too.
+func TestChecksumOfZero(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args())
+	p := pkt{proto: "udp", src: host + ":5000", dst: far + ":80", payload: "\x00\x00"}
+	_, b := push(t, x, "a", p.bytes(t))
+	p.payload = string(b[40:42]) // the sum of all then is 0xFFFF
+	in := p.bytes(t)
+	out, b := push(t, x, "a", in)
+	if out != "b outward" || be.Uint16(b[40:]) != 0xFFFF {
+		t.Errorf("%s %x", out, b[40:42])
+	}
+	x = graphtest.New(t, *Kind(), args())
+	push(t, x, "a", in)
+	p.src = pub + ":5000"
+	q := p.bytes(t)[14:44]
+	q[26], q[27] = 0xFF, 0xFF
+	if out, b = push(t, x, "b", pkt{proto: "unreachable", src: far, dst: pub, quote: q}.bytes(t)); out != "a error-inward" || !bytes.Equal(b[42+26:42+28], in[40:42]) {
+		t.Errorf("%s %x", out, b)
+	}
+}
+
 // sum is that of 16-bit words, folded, by the book.
 func sum(b []byte, s uint32) uint16 {
 	if len(b)%2 != 0 {
