@@ -196,7 +196,7 @@ func New(now clock.Time, c Config) (*Node, error) {
 
 func checkChains(chains []Chain) error {
 	for i, ch := range chains {
-		if ch.Area < 0 || ch.Bitstream < 0 {
+		if ch.Area < 0 || ch.Bitstream < 0 || ch.Bitstream > maxBytes {
 			return fmt.Errorf("pool: chain %d: area %d, bitstream of %d bytes", i, ch.Area, ch.Bitstream)
 		}
 	}
@@ -262,6 +262,8 @@ func (n *Node) Want(now clock.Time, id, chain int, rate float64) error {
 		return fmt.Errorf("pool: chain %d: there are %d", chain, len(n.Chains))
 	case !number(rate):
 		return fmt.Errorf("pool: chain %d: rate %g", chain, rate)
+	case len(n.wants) >= maxList:
+		return fmt.Errorf("pool: want %d: there are %d, as many as a message holds", id, len(n.wants))
 	}
 	at, found := n.find(id)
 	if found {
@@ -637,13 +639,16 @@ func (n *Node) serve(now clock.Time, s *State) {
 
 // learn takes a peer's answers.
 func (n *Node) learn(now clock.Time, s *State) {
+	if s.SeenInc != n.Inc {
+		return // what it answers was asked by the one before us
+	}
 	for _, w := range slices.Clone(n.wants) {
 		if w.peer != s.From {
 			continue
 		}
 		i := slices.IndexFunc(s.Answers, func(a Answer) bool { return a.ID == w.ask })
 		if i < 0 {
-			if s.SeenInc == n.Inc && s.Seen >= w.since {
+			if s.Seen >= w.since {
 				w.tried[w.peer] = s.Inc
 				n.replace(now, w) // it had it, and has it no more
 			}

@@ -920,3 +920,50 @@ func TestDeployments(t *testing.T) {
 		t.Error("an area below 0")
 	}
 }
+
+// TestOldAnswer: what a peer answers to the board that was here before is no
+// answer to this one, though it numbers its asks alike.
+func TestOldAnswer(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{1}, 1)
+	n, err := New(0, Config{Topology: Intermediate(2, true), Inc: 2, Chains: chains, Host: x.boards[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := State{From: 1, To: 0, Inc: 5, Seq: 1, SeenInc: 1, Seen: 9, Info: Info{Regions: []int{9}}}
+	n.Input(0, &old)
+	if err := n.Want(0, 1, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range []Status{Refused, Failed, Granted} {
+		old.Seq++
+		old.Answers = []Answer{{ID: 1, Status: st}}
+		if n.Input(0, &old); n.wants[0].stage != asked || n.wants[0].peer != 1 {
+			t.Fatalf("answer %d to another ends the ask", st)
+		}
+	}
+}
+
+// TestManyWants: no board says more than its peers read.
+func TestManyWants(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{9}, 1)
+	n, err := New(0, Config{Topology: Intermediate(2, true), Inc: 2, Chains: chains, Host: x.boards[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Input(0, &State{From: 1, To: 0, Inc: 5, Seq: 1, Info: Info{Regions: []int{9}, Pages: maxPages}})
+	for err == nil && len(n.wants) < 2*maxList {
+		err = n.Want(0, len(n.wants), 0, 1)
+	}
+	if err == nil {
+		t.Errorf("%d wants", len(n.wants))
+	}
+	if s := n.Poll(0); s == nil || s.check() != nil {
+		t.Errorf("%v", s.check())
+	}
+	if n.Input(0, &State{From: 1, To: 0, Inc: 5, Seq: 2, Info: Info{Pages: maxPages + 1}}) || n.Pages() != maxPages {
+		t.Errorf("%d pages", n.Pages())
+	}
+	if _, err := New(0, Config{Topology: Intermediate(2, true), Inc: 1, Chains: []Chain{{Bitstream: maxBytes + 1}}, Host: x.boards[0]}); err == nil {
+		t.Error("a bitstream that takes years")
+	}
+}

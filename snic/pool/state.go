@@ -11,6 +11,8 @@ import (
 const (
 	MaxBoards = 256
 	maxList   = 4096
+	maxPages  = 1 << 40
+	maxBytes  = 1 << 40 // of a bitstream
 	maxAddr   = 64
 )
 
@@ -115,7 +117,7 @@ func (s *State) check() error {
 		return fmt.Errorf("pool: message of board %d: more than %d of a sort", s.From, maxList)
 	case len(s.Info.Addr) > maxAddr:
 		return fmt.Errorf("pool: message of board %d: address of %d bytes", s.From, len(s.Info.Addr))
-	case s.Info.Pages < 0 || !number(s.Info.Load):
+	case s.Info.Pages < 0 || s.Info.Pages > maxPages || !number(s.Info.Load):
 		return fmt.Errorf("pool: message of board %d: %d free pages, %g bit/s", s.From, s.Info.Pages, s.Info.Load)
 	}
 	for _, c := range s.Info.Chains {
