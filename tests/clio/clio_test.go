@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -40,8 +41,16 @@ type setup struct {
 	lossyLast bool // faults behind the chain, too
 	depth     int
 	mix       ycsb.Mix
-	deaths    []int // devices that die, half-way
-	restarts  int   // of the chain
+	deaths    []int   // devices that die, half-way
+	restarts  int     // of the chain
+	all       *events // instead of YCSB: all operations, recorded there
+}
+
+// app is what a client runs.
+type app interface {
+	host.App
+	Idle() bool
+	Stats() clio.LoadStats
 }
 
 const replicas = "192.168.1.0@02:00:00:00:01:00+192.168.1.1@02:00:00:00:01:01"
@@ -143,8 +152,10 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := clio.Fill(d, all, size); err != nil {
-			return nil, err
+		if s.all == nil {
+			if err := clio.Fill(d, all, size); err != nil {
+				return nil, err
+			}
 		}
 		ends, devices = append(ends, me), append(devices, d)
 		a, b := link()
@@ -158,7 +169,7 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 		sim.Workers = append(sim.Workers, m, fault.NewWire(name, x, b, schedule))
 		back = append(back, y)
 	}
-	var loads []*clio.Load
+	var loads []app
 	var cs []*clio.Client
 	for i := range clients {
 		me := wire.End{MAC: [6]byte{2, 0, 0, 0, 2, byte(i)}, IP: [4]byte{192, 168, 2, byte(i)}, Port: 8000}
@@ -167,9 +178,13 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 		if err != nil {
 			return nil, err
 		}
-		l, err := clio.NewLoad(clio.LoadConfig{Client: c, YCSB: ycsb.Config{Mix: s.mix, Theta: 0.99, Keys: all, Seed: seed}, Stream: uint64(i), ValueSize: size, Ops: opsPerClient, Log: log})
+		var l app
+		l, err = clio.NewLoad(clio.LoadConfig{Client: c, YCSB: ycsb.Config{Mix: s.mix, Theta: 0.99, Keys: all, Seed: seed}, Stream: uint64(i), ValueSize: size, Ops: opsPerClient, Log: log})
 		if err != nil {
 			return nil, err
+		}
+		if s.all != nil {
+			l = &everything{c: c, number: uint64(i+1) << 32, rng: rand.New(rand.NewPCG(seed, uint64(i))), left: 300, open: map[[2]int]int{}, log: s.all}
 		}
 		cs, loads = append(cs, c), append(loads, l)
 		a, b := link()
