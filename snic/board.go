@@ -45,7 +45,7 @@ type task struct {
 type way struct {
 	dag  int32
 	back bool
-	out  uint8
+	out  uint16 // port; from ports on: a port of a peer, of number out/16-1
 	term uint16 // of the number of the DAG
 }
 
@@ -77,6 +77,7 @@ type service struct {
 	counted uint64        // bytes when it was measured
 	listed  bool          // in board.active
 	term    uint16        // DAGs that have had the number; it wraps
+	abroad  abroad
 	packets, bytes,
 	throttled uint64
 }
@@ -89,6 +90,7 @@ type inside struct {
 	mask   uint16     // tasks of the chain there that it is still to run through
 	at     int8       // the task of the chain that it is in, or was last; -1: none
 	lent   bool       // the task has the frame
+	begun  bool       // a task has had it
 	since  clock.Time // it is in the packet store
 	size   int32
 	tenant int32
@@ -106,6 +108,7 @@ type board struct {
 	fair   *fair.Sharer
 	scarce scarce
 	rules  []mat.Rule
+	pool   *pooled // nil: it is in none
 
 	tasks    []task    // by number
 	chains   []chain   // by number
@@ -200,12 +203,15 @@ func newBoard(s settings) (*board, error) {
 		}
 	}
 	var err error
-	b.sched, err = sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains,
+	b.sched, err = sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains + 1,
 		Routes: 2 * maxDAGs, Tenants: maxTenants, Branches: 1, Seed: 1})
 	if err != nil {
 		return nil, err
 	}
 	b.fabric = newFabric(0, s)
+	if s.poolPort >= 0 {
+		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
+	}
 	return b, err
 }
 
@@ -244,8 +250,10 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 	n := 0
 	forward := in&1 == 0
 	out := in ^ 1
-	now := c.Now()
-	total := 0
+	if b.pool != nil && in|1 == b.pool.port|1 {
+		b.pushPeers(c, in, frames)
+		return
+	}
 	for _, x := range frames.Bufs() {
 		p := x.Bytes()
 		var l hdr.Layers
@@ -284,42 +292,53 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 				f.Hash = mat.Hash(x.Bytes(), &l)
 			}
 		}
-		d := &b.services[r.DAG]
-		size := x.Len()
-		if !d.listed {
-			d.listed = true
-			b.epochAt = min(b.epochAt, now.Add(b.epoch)) // it was quiet, and the epoch long
-			c.Wake(b.epochAt)
-			b.active = append(b.active, int32(r.DAG))
-		}
-		d.arrived += int64(size)
-		d.packets++
-		d.bytes += uint64(size)
-		if d.away {
-			c.Mark(x, packet.Forwarded, reasonEndpoint)
-			c.Emit(out, x)
-			continue
-		}
-		route := 2 * r.DAG
-		if !forward {
-			route++
-		}
-		// Of one route, those of another pair of ports are a group of their own.
-		g := int(b.groupOf[route]) - 1
-		if g < 0 {
-			g = n
-			n++
-			b.groupOf[route] = int8(g + 1)
-			b.groups[g].way = way{int32(r.DAG), !forward, uint8(out), d.term}
-			b.groups[g].bytes = 0
-			b.groups[g].batch.Reset()
-		}
-		k := &b.groups[g]
-		k.flows[k.batch.Len()] = f.Hash
-		k.batch.Add(x)
-		k.bytes += size
-		total += size
+		n += b.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
 	}
+	b.dispatch(c, in, n)
+}
+
+// collect adds a frame to those of a batch that go the same way, of which there
+// are n groups, and returns how many groups it made.
+func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
+	d := &b.services[dag]
+	size := x.Len()
+	if !d.listed {
+		d.listed = true
+		b.epochAt = min(b.epochAt, c.Now().Add(b.epoch)) // it was quiet, and the epoch long
+		c.Wake(b.epochAt)
+		b.active = append(b.active, int32(dag))
+	}
+	d.arrived += int64(size)
+	d.packets++
+	d.bytes += uint64(size)
+	if d.away {
+		c.Mark(x, packet.Forwarded, reasonEndpoint)
+		b.emit(c, way{int32(dag), back, out, d.term}, x)
+		return 0
+	}
+	route := 2 * dag
+	if back {
+		route++
+	}
+	made := 0
+	// Of one route, those of another pair of ports are a group of their own.
+	g := int(b.groupOf[route]) - 1
+	if g < 0 {
+		g, made = n, 1
+		b.groupOf[route] = int8(g + 1)
+		b.groups[g].way = way{int32(dag), back, out, d.term}
+		b.groups[g].bytes = 0
+		b.groups[g].batch.Reset()
+	}
+	k := &b.groups[g]
+	k.flows[k.batch.Len()] = flow
+	k.batch.Add(x)
+	k.bytes += size
+	return made
+}
+
+// dispatch admits the n groups that were collected.
+func (b *board) dispatch(c *graph.Ctx, in, n int) {
 	if n == 0 {
 		return
 	}
@@ -344,6 +363,15 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
+	if d.abroad.peer > 0 && b.waits[g.way.dag] == 0 {
+		if b.fair != nil {
+			b.measure(d, in, g)
+		}
+		for _, x := range g.batch.Bufs() {
+			b.request(c, d, g.way, x)
+		}
+		return
+	}
 	if d.missing && !b.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
 		r := reasonNoRegion
@@ -353,7 +381,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		for _, x := range g.batch.Bufs() {
 			if d.away {
 				c.Mark(x, packet.Forwarded, r)
-				c.Emit(int(g.way.out), x)
+				b.emit(c, g.way, x)
 			} else {
 				c.Drop(x, r)
 			}

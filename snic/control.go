@@ -76,6 +76,9 @@ func (b *board) deploy(c *graph.Ctx) error {
 		return err
 	}
 	b.deployRules()
+	if b.pool != nil {
+		b.joinPool()
+	}
 	if err := b.deployShares(c.Now()); err != nil {
 		return err
 	}
@@ -271,7 +274,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		if s.UID != 0 && !slices.ContainsFunc(d.DAGs, func(x dag.DAG) bool { return x.UID == s.UID }) {
 			b.unroute(i)
 			s.UID = 0
-			s.term++
+			s.term = (s.term + 1) % numberTerms
 		}
 	}
 	b.dagOf = b.dagOf[:0]
@@ -385,22 +388,25 @@ func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 // in no region: before demand, or because packets came.
 func (b *board) plan(now clock.Time, n int, pre bool) {
 	s := &b.services[n]
+	if s.elsewhere() {
+		return
+	}
 	s.away, s.refused = false, false
 	visits := cover(s.tasks, b.candidates(true))
-	ok := visits != nil
-	for i := 0; ok && i < len(visits); i++ {
-		v := &visits[i]
-		dec := b.fabric.Launch(now, region.Demand{Chain: v.Chain, Pre: pre, NoPeer: true})
-		switch dec.Choice {
-		case region.ShareRunning, region.Revive:
-			v.Chain, v.Mask = dec.Chain, b.masked(b.chains[v.Chain].tasks, v.Mask, dec.Chain)
-		case region.LoadFree, region.Switch, region.Wait:
-			b.chains[v.Chain].asked = true
+	ok := false
+	if visits != nil {
+		switch b.launch(now, visits, region.Demand{Pre: pre, NoPeer: !b.mayGo(now, n)}) {
+		case region.ShareRunning:
+			ok = true
+		case region.Remote:
+			if visits = cover(s.tasks, b.candidates(false)); visits == nil {
+				b.ask(n, true)
+				return
+			}
+			ok = true
 		case region.Endpoint:
 			s.away = true
 			return
-		default:
-			ok = false
 		}
 	}
 	if !ok {
@@ -414,6 +420,25 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 		}
 	}
 	b.follow(n, visits)
+}
+
+// launch has what visits go through be in regions, and has them follow it. It returns
+// ShareRunning when it is, or will be, and otherwise the first choice that is
+// none of this.
+func (b *board) launch(now clock.Time, visits []sched.Visit, d region.Demand) region.Choice {
+	for i := range visits {
+		v := &visits[i]
+		d.Chain = v.Chain
+		switch dec := b.fabric.Launch(now, d); dec.Choice {
+		case region.ShareRunning, region.Revive:
+			v.Chain, v.Mask = dec.Chain, b.masked(b.chains[v.Chain].tasks, v.Mask, dec.Chain)
+		case region.LoadFree, region.Switch, region.Wait:
+			b.chains[v.Chain].asked = true
+		default:
+			return dec.Choice
+		}
+	}
+	return region.ShareRunning
 }
 
 // masked is a mask of some tasks of a chain as one of another chain that has
@@ -449,6 +474,10 @@ func (b *board) follow(n int, visits []sched.Visit) {
 			back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
 		}
 	}
+	if s.elsewhere() {
+		s.bulk, s.missing = false, false
+		return // later
+	}
 	for i, stages := range [][][][]sched.Visit{there, back} {
 		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: stages}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
@@ -460,6 +489,9 @@ func (b *board) follow(n int, visits []sched.Visit) {
 // they may wait for one.
 func (b *board) find(c *graph.Ctx, n int) bool {
 	s := &b.services[n]
+	if s.elsewhere() {
+		return true
+	}
 	if s.refused && c.Now() < s.again {
 		return false
 	}
@@ -514,7 +546,12 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 				b.services[n].missing = true
 			}
 		}
+	case region.Overload:
+		b.relieve(c.Now(), e.Task)
 	case region.Freed:
+		if b.pool != nil {
+			b.pool.say = append(b.pool.say, said{kind: frees, area: b.fabric.Region(e.Region).Area})
+		}
 		for n := range b.services {
 			if s := &b.services[n]; s.away || s.refused {
 				s.away, s.refused, s.missing = false, false, true
@@ -587,7 +624,7 @@ func (b *board) reroute(scaled bool) {
 		case now != nil && (!here || scaled || len(now) < len(s.visits)) && !slices.Equal(now, s.visits):
 			b.follow(n, now)
 		default:
-			s.missing = !here
+			s.missing = !here && !s.elsewhere()
 			b.lacking = b.lacking || s.missing && b.waits[n] > 0
 		}
 		for _, v := range s.visits {
@@ -620,6 +657,10 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	}
 	b.fabric.Advance(now)
 	b.events(c)
+	if b.pool != nil {
+		b.peering(c)
+		b.events(c)
+	}
 	next := clock.Never
 	for i := range b.tasks {
 		t := &b.tasks[i]
@@ -660,7 +701,7 @@ func (b *board) endEpoch(now clock.Time) {
 		for _, v := range s.visits {
 			ch := &b.chains[v.Chain]
 			for i, t := range ch.tasks {
-				if v.Mask&(1<<i) == 0 {
+				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 {
 					continue
 				}
 				k := int64(len(ch.running))
@@ -707,7 +748,7 @@ func (b *board) Reconfigure(args graph.Args) error {
 		return err
 	}
 	if !b.takes(&s) {
-		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor= and idle= cannot be changed while it runs")
+		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, pool-port= and pool-mtu= cannot be changed while it runs")
 	}
 	if err := b.roomFor(s.deployment); err != nil {
 		return err
@@ -757,7 +798,7 @@ func (b *board) Takes(args graph.Args) bool {
 
 func (b *board) takes(s *settings) bool {
 	return s.deployment.Regions == b.fixed.deployment.Regions && s.store == b.fixed.store && s.packets == b.fixed.packets && s.flows == b.fixed.flows &&
-		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.idle == b.fixed.idle
+		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle
 }
 
 // Held is what waits on the board, outside of tasks.

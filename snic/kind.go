@@ -30,6 +30,12 @@ const (
 	reasonGone
 	reasonLoop
 	reasonStopped
+	reasonAnswered
+	reasonNoPeer
+	reasonUnserved
+	reasonTwice
+	reasonBadPeer
+	reasonPoolMTU
 	numReasons
 )
 
@@ -49,6 +55,12 @@ var reasons = [numReasons]counter.Def{
 	reasonGone:         {Name: "gone", Help: "dropped: its DAG, or a task that it waited for, was taken away"},
 	reasonLoop:         {Name: "loop", Help: "dropped: tasks throw it at each other"},
 	reasonStopped:      {Name: "stopped", Help: "dropped: it waited when the board was stopped"},
+	reasonAnswered:     {Name: "from-peer", Help: "a peer has run its tasks, forwarded"},
+	reasonNoPeer:       {Name: "no-peer", Help: "dropped: to a peer that is gone"},
+	reasonUnserved:     {Name: "unserved", Help: "dropped: from a peer, of a DAG that does not run here for it"},
+	reasonTwice:        {Name: "twice", Help: "dropped: from a peer, and would go to another one"},
+	reasonBadPeer:      {Name: "bad-peer", Help: "dropped: by the pool's port, and not of a board of the pool"},
+	reasonPoolMTU:      {Name: "pool-mtu", Help: "dropped: with 22 bytes more it is too long for the pool's port (pool-mtu=)"},
 }
 
 // refusals are the scheduler's reasons.
@@ -102,6 +114,8 @@ their service path; the header is taken off.`,
 			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
 			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
+			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
+			{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
 			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
 		},
 		Reasons: reasons[:],
@@ -141,6 +155,7 @@ type settings struct {
 	burst                int
 	store                int64
 	packets, flows       int
+	poolPort, poolMTU    int // -1: none
 	regions              int
 }
 
@@ -164,7 +179,7 @@ func scaled(v string, step, least, most int64) (int64, error) {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{shares: true, epoch: 20 * time.Microsecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
-		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17}
+		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500}
 	for name, v := range args {
 		var n int64
 		var err error
@@ -203,6 +218,14 @@ func parseArgs(args graph.Args) (settings, error) {
 		case "packets":
 			n, err = scaled(v, 1024, 64, 1<<20)
 			s.packets = int(n)
+		case "pool-port":
+			digits, ok := strings.CutPrefix(v, "p")
+			if s.poolPort, err = strconv.Atoi(digits); err != nil || !ok || s.poolPort < 0 || s.poolPort >= ports {
+				err = fmt.Errorf("want a port, p0 to p%d", ports-1)
+			}
+		case "pool-mtu":
+			n, err = scaled(v, 1024, 576, 1<<16)
+			s.poolMTU = int(n)
 		case "flows":
 			n, err = scaled(v, 1024, 4, 1<<26)
 			s.flows = int(n)

@@ -152,6 +152,10 @@ func (b *board) Report() any {
 		x := DAGView{UID: s.UID, Tenant: b.tenants[s.tenant], Run: b.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
 			State: "ready", Rate: s.rate * 8}
 		switch {
+		case s.abroad.peer > 0:
+			x.State = fmt.Sprintf("at peer %d", s.abroad.peer-1)
+		case s.abroad.paused:
+			x.State = "moving"
 		case s.away:
 			x.State = "endpoint"
 		case s.refused:

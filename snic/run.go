@@ -32,7 +32,7 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 	}
 	if i < 0 || i >= len(d.tasks) {
 		for _, x := range frames {
-			c.Emit(int(w.out), x)
+			b.emit(c, w, x)
 		}
 		return
 	}
@@ -89,7 +89,7 @@ func (b *board) pump(c *graph.Ctx) {
 	for {
 		if r, ok := b.sched.Next(); ok {
 			p := &b.packets[r.Packet]
-			p.region, p.mask = int32(r.Region), r.Mask
+			p.region, p.mask, p.begun = int32(r.Region), r.Mask, true
 			b.work = append(b.work, int32(r.Packet))
 		} else if l, ok := b.sched.Leave(); ok {
 			b.leave(c, l)
@@ -120,7 +120,7 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 		b.backs[p.way.dag]--
 	}
 	x := p.buf
-	out := int(p.way.out)
+	w := p.way
 	p.buf = nil
 	if x == nil {
 		return // a task dropped it
@@ -131,7 +131,16 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 		c.Drop(x, refusals[l.Dropped])
 		return
 	}
-	c.Emit(out, x)
+	if !p.begun {
+		// No task was on its way: its DAG is, or was, at a peer.
+		if d := &b.services[w.dag]; d.term == w.term && d.abroad.peer > 0 {
+			b.request(c, d, w, x)
+		} else {
+			c.Drop(x, reasonGone)
+		}
+		return
+	}
+	b.emit(c, w, x)
 }
 
 // advance takes a packet to the next task of its run, or back to the scheduler.
@@ -220,7 +229,7 @@ func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 		}
 		b.forsake(id)
 	} else if x.Tag&tagged != 0 {
-		w = way{int32(x.Tag >> 5 & (maxDAGs - 1)), x.Tag&(1<<4) != 0, uint8(x.Tag & (ports - 1)), uint16(x.Tag >> 15)}
+		w = way{int32(x.Tag >> 11 & (maxDAGs - 1)), x.Tag&(1<<10) != 0, uint16(x.Tag & (1<<10 - 1)), uint16(x.Tag >> 21 & (numberTerms - 1))}
 	}
 	x.Tag = 0
 	if lane(w.back) == out {
@@ -233,11 +242,14 @@ func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 // packet of the full road.
 const tagged = 1 << 31
 
+// numberTerms is how many DAGs of a number are told apart.
+const numberTerms = 1 << 10
+
 // tag is a way as the tag of a frame.
 func (w way) tag() uint32 {
-	t := tagged | uint32(w.term)<<15 | uint32(w.dag)<<5 | uint32(w.out)
+	t := tagged | uint32(w.term)<<21 | uint32(w.dag)<<11 | uint32(w.out)
 	if w.back {
-		t |= 1 << 4
+		t |= 1 << 10
 	}
 	return t
 }
@@ -248,12 +260,12 @@ func (w way) turned() way { return way{w.dag, !w.back, w.out ^ 1, w.term} }
 // onward takes a frame that a task made on from there.
 func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 	if w.dag < 0 {
-		c.Emit(int(w.out), x)
+		b.emit(c, w, x)
 		return
 	}
 	d := &b.services[w.dag]
 	if d.term != w.term {
-		c.Emit(int(w.out), x)
+		b.emit(c, w, x)
 		return
 	}
 	for i, n := range d.tasks {
@@ -263,7 +275,7 @@ func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 			return
 		}
 	}
-	c.Emit(int(w.out), x)
+	b.emit(c, w, x)
 }
 
 // known settles what a task that holds packets emits while others run through it at

@@ -148,7 +148,10 @@ func (b *board) capacities() {
 func (b *board) measure(d *service, in int, g *group) {
 	s, bytes := &b.scarce, int64(g.bytes)
 	b.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
-	b.fair.Measure(d.tenant, int(s.egress[g.way.out]), bytes)
+	b.fair.Measure(d.tenant, int(s.egress[b.port(g.way)]), bytes)
+	if d.abroad.peer > 0 {
+		return // tasks of a peer
+	}
 	for _, t := range d.tasks {
 		if r := s.tasks[t]; r >= 0 {
 			b.fair.Measure(d.tenant, int(r), bytes)

@@ -1,0 +1,816 @@
+package snic
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/mat"
+	"github.com/quillon/quillon/snic/pool"
+	"github.com/quillon/quillon/snic/region"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// Between boards of a pool a frame is in front of an Ethernet header and a network service
+// header without metadata (RFC 8300): the path is the UID of its DAG, and the
+// index 0x20, with bit 4 set in an answer, and in bits 3 to 0 the port of the first
+// board by which it is to leave. An even one means that it goes back.
+const (
+	siPool   = 0x20
+	siAnswer = 0x10
+	outerLen = hdr.EthernetLen + hdr.NSHLen
+)
+
+// MaxPeers is how many boards a pool has at most: a way has 6 bits for a peer.
+const MaxPeers = 63
+
+// asideFor is how long a DAG that no peer takes is not offered again.
+const asideFor = 100 * time.Millisecond
+
+// patience is how long a peer's DAG may take to drain before its state is taken all
+// the same.
+const patience = 100 * time.Millisecond
+
+// limbo is a chain that is in no region: whose packets are to wait go there.
+const limbo = maxChains
+
+// pooled is a board's side of the pool.
+type pooled struct {
+	port   int
+	mtu    int
+	number int
+	mac    [6]byte
+	peers  [MaxPeers]peer
+	usable int
+	hash   uint64
+	chains []pool.Chain // by index of the DAG in the deployment
+	stays  []string     // why it does not go to a peer; "": it may
+	orders []order
+	say    []said
+	sent, answered, served,
+	failed uint64
+}
+
+// peer is another board.
+type peer struct {
+	up     bool
+	usable bool // it has the same deployment
+	mac    [6]byte
+	view   pool.Peer
+}
+
+// abroad is a DAG's part in the pool.
+type abroad struct {
+	peer    int // that its frames go to, + 1; 0: none
+	wanted  bool
+	paused  bool // frames wait
+	handing bool // and its state is to be handed over when it has drained
+	coming  bool // home: it is launched here
+	alone   clock.Time
+	guests  []guest
+	foreign uint64 // packets of peers
+}
+
+// guest is a peer's DAG that runs here.
+type guest struct {
+	lease  pool.Lease
+	ready  bool
+	saving bool
+	since  clock.Time
+	gone   bool // its state is on the way home
+}
+
+// order is what the pool says to the board.
+type order struct {
+	kind       orderKind
+	deployment uint64
+	event      pool.Event
+	lease      pool.Lease
+	chain      int
+	state      []byte
+	board      int
+	peer       peer
+	mac        [6]byte
+}
+
+type orderKind uint8
+
+const (
+	anEvent orderKind = iota
+	toLoad
+	toRestore
+	toSave
+	toRelease
+	aPeer
+	itself
+)
+
+// said is what the board says to the pool.
+type said struct {
+	kind  saidKind
+	id    int // DAG, by index in the deployment
+	rate  float64
+	lease pool.Lease
+	state []byte
+	area  int
+}
+
+type saidKind uint8
+
+const (
+	wants saidKind = iota
+	hands
+	comes
+	remains
+	frees
+	isReady
+	hasFailed
+	hasSaved
+	sees
+)
+
+// elsewhere reports that frames of a DAG do not run through tasks here.
+func (s *service) elsewhere() bool { return s.abroad.peer > 0 || s.abroad.paused }
+
+// mayGo reports whether the pool is to be asked when there is no room for a DAG.
+func (b *board) mayGo(now clock.Time, n int) bool {
+	s := &b.services[n]
+	if b.pool == nil || b.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
+		return false
+	}
+	i := slices.Index(b.dagOf, n)
+	return i >= 0 && b.pool.stays[i] == ""
+}
+
+// ask has the pool look for a peer; with pause the DAG's frames wait meanwhile.
+func (b *board) ask(n int, pause bool) {
+	s := &b.services[n]
+	s.abroad.wanted = true
+	b.pool.say = append(b.pool.say, said{kind: wants, id: slices.Index(b.dagOf, n), rate: s.rate * 8})
+	if pause {
+		b.hold(n)
+	}
+}
+
+// route sets the way of all packets of a DAG, there and back.
+func (b *board) route(n int, r sched.Route) {
+	for i := range 2 {
+		if err := b.sched.SetRoute(2*n+i, r); err != nil {
+			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
+		}
+	}
+}
+
+// hold has packets of a DAG wait that no task has run on.
+func (b *board) hold(n int) {
+	s := &b.services[n]
+	s.abroad.paused, s.bulk, s.missing = true, false, false
+	b.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
+}
+
+// send has packets of a DAG go to a peer from now on, those that wait first.
+func (b *board) send(now clock.Time, n, to int) {
+	s := &b.services[n]
+	visits := s.visits
+	s.abroad.peer, s.abroad.paused, s.abroad.handing = to+1, false, false
+	s.bulk, s.missing, s.visits = false, false, nil
+	b.route(n, sched.Route{})
+	b.abandon(now, visits)
+}
+
+// local has packets of a DAG run here again, those that wait first.
+func (b *board) local(now clock.Time, n int) {
+	s := &b.services[n]
+	visits := s.visits
+	s.abroad.peer, s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted = 0, false, false, false, false
+	if visits != nil {
+		b.follow(n, visits)
+		return
+	}
+	b.plan(now, n, b.waits[n] == 0)
+}
+
+// abandon deschedules what no DAG that runs here goes through.
+func (b *board) abandon(now clock.Time, visits []sched.Visit) {
+	for _, v := range visits {
+		used := false
+		for n := range b.services {
+			used = used || b.uses(n, v.Chain)
+		}
+		if used || !b.chains[v.Chain].known {
+			continue
+		}
+		for _, r := range slices.Clone(b.chains[v.Chain].running) {
+			b.fabric.Release(now, r)
+		}
+	}
+}
+
+// emit sends a frame out: by a port, or back to the peer that it came from.
+func (b *board) emit(c *graph.Ctx, w way, x *packet.Buf) {
+	if w.out < ports {
+		c.Emit(int(w.out), x)
+		return
+	}
+	uid := uint32(0)
+	if w.dag >= 0 {
+		uid = b.services[w.dag].UID
+	}
+	b.pool.served++
+	b.toPeer(c, int(w.out>>4)-1, uid, siPool|siAnswer|uint8(w.out&(ports-1)), x)
+}
+
+// port is that by which frames of a way leave.
+func (b *board) port(w way) int {
+	if w.out < ports {
+		return int(w.out)
+	}
+	return b.pool.port
+}
+
+// request sends a frame to the peer that its DAG is at.
+func (b *board) request(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+	if w.out >= ports {
+		c.Drop(x, reasonTwice)
+		return
+	}
+	b.pool.sent++
+	b.toPeer(c, s.abroad.peer-1, s.UID, siPool|uint8(w.out), x)
+}
+
+func (b *board) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf) {
+	p := &b.pool.peers[to]
+	if !p.up {
+		c.Drop(x, reasonNoPeer)
+		return
+	}
+	if x.Len()+outerLen > b.pool.mtu+hdr.EthernetLen {
+		c.Drop(x, reasonPoolMTU)
+		return
+	}
+	h, ok := x.Prepend(outerLen)
+	if !ok {
+		c.Drop(x, reasonPoolMTU)
+		return
+	}
+	copy(h, p.mac[:])
+	copy(h[6:], b.pool.mac[:])
+	binary.BigEndian.PutUint16(h[12:], hdr.EtherNSH)
+	hdr.NSH(h[hdr.EthernetLen:]).Encode(&hdr.NSHFields{TTL: 63, NextProtocol: hdr.NSHNextEthernet, SPI: uid, SI: si})
+	c.Emit(b.pool.port, x)
+}
+
+// fromPeer takes a frame from the pool's port. Answers leave at once; of requests
+// it returns the DAG, -1 when there is none left, and the way out.
+func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
+	p := x.Bytes()
+	if len(p) < outerLen+hdr.EthernetLen || [6]byte(p[:6]) != b.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
+		c.Drop(x, reasonBadPeer)
+		return -1, 0
+	}
+	h := hdr.NSH(p[hdr.EthernetLen:])
+	from := slices.IndexFunc(b.pool.peers[:], func(q peer) bool { return q.up && q.mac == [6]byte(p[6:12]) })
+	if from < 0 || h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(siAnswer|(ports-1)) != siPool {
+		c.Drop(x, reasonBadPeer)
+		return -1, 0
+	}
+	uid, si := h.SPI(), h.SI()
+	port := int(si & (ports - 1))
+	if port == b.pool.port {
+		c.Drop(x, reasonTwice)
+		return -1, 0
+	}
+	x.SetFrame(int(x.Off())+outerLen, len(p)-outerLen)
+	if si&siAnswer != 0 {
+		b.pool.answered++
+		c.Mark(x, packet.Rewritten, reasonAnswered)
+		c.Emit(port, x)
+		return -1, 0
+	}
+	n = slices.IndexFunc(b.services, func(s service) bool { return uid != 0 && s.UID == uid })
+	if n < 0 || !slices.ContainsFunc(b.services[n].abroad.guests, func(g guest) bool { return g.lease.Owner == from && g.ready && !g.gone }) {
+		c.Drop(x, reasonUnserved)
+		return -1, 0
+	}
+	if b.services[n].abroad.peer > 0 {
+		c.Drop(x, reasonTwice)
+		return -1, 0
+	}
+	b.services[n].abroad.foreign++
+	return n, uint16(from+1)<<4 | uint16(port)
+}
+
+// flow is the hash of a frame.
+func flow(x *packet.Buf) uint64 {
+	var l hdr.Layers
+	if !hdr.Walk(x.Bytes(), &l) {
+		return 0
+	}
+	return mat.Hash(x.Bytes(), &l)
+}
+
+// joinPool learns a deployment: what may go to peers. What was agreed on with them
+// about another one is over.
+func (b *board) joinPool() {
+	d := b.deployment
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%+v\n%+v\n%+v", d.Tasks, d.Tenants, d.DAGs)
+	if id := h.Sum64() | 1; id != b.pool.hash {
+		b.pool.hash = id
+		b.pool.say = nil
+		for i := range b.services {
+			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
+				s.abroad = abroad{}
+				s.visits = nil
+			}
+		}
+	}
+	all := b.candidates(true)
+	b.pool.chains, b.pool.stays = nil, nil
+	for i, x := range d.DAGs {
+		s := &b.services[b.dagOf[i]]
+		ch := pool.Chain{Area: math.MaxInt32, Bitstream: d.Regions.Bitstream, Stateful: true, Hand: true}
+		why := ""
+		if visits := cover(s.tasks, all); visits != nil {
+			ch.Area = 0
+			for _, v := range visits {
+				ch.Area = max(ch.Area, b.chains[v.Chain].Area)
+			}
+		}
+		if x.UID >= 1<<24 {
+			why = "its UID is no service path: want less than 16777216"
+		}
+		for _, t := range s.tasks {
+			t := &b.tasks[t]
+			users := 0
+			for _, n := range b.dagOf {
+				if slices.ContainsFunc(b.services[n].tasks, func(u int) bool { return &b.tasks[u] == t }) {
+					users++
+				}
+			}
+			switch {
+			case !t.Remote:
+				why = t.Name + " is not remote"
+			case t.State && users > 1:
+				why = t.Name + " has state, and is of another DAG, too"
+			}
+		}
+		b.pool.chains, b.pool.stays = append(b.pool.chains, ch), append(b.pool.stays, why)
+	}
+}
+
+// runs reports that all that a DAG goes through is in regions.
+func (b *board) runs(s *service) bool {
+	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.chains[v.Chain].running) == 0 })
+}
+
+// hopes reports that all that a DAG goes through is in regions, or will be.
+func (b *board) hopes(s *service) bool {
+	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &b.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
+}
+
+// peering does what the pool says, and tells what has come of it.
+func (b *board) peering(c *graph.Ctx) {
+	p := b.pool
+	now := c.Now()
+	for _, o := range p.orders {
+		switch {
+		case o.kind == itself:
+			p.number, p.mac = o.board, o.mac
+		case o.kind == aPeer:
+			p.peers[o.board] = o.peer
+			p.usable = 0
+			for i := range p.peers {
+				if q := &p.peers[i]; q.up && q.usable {
+					p.usable++
+				}
+			}
+		case o.deployment != p.hash:
+		case o.kind == anEvent:
+			b.poolEvent(now, o.event)
+		default:
+			b.poolGuest(now, o)
+		}
+	}
+	clear(p.orders)
+	p.orders = p.orders[:0]
+	for i, n := range b.dagOf {
+		s := &b.services[n]
+		if s.abroad.handing && !b.begun(n) {
+			s.abroad.handing = false
+			p.say = append(p.say, said{kind: hands, id: i, state: b.save(s)})
+		}
+		if s.abroad.coming && b.runs(s) {
+			s.abroad.coming = false
+			p.say = append(p.say, said{kind: comes, id: i})
+		} else if s.abroad.coming && !b.hopes(s) {
+			s.abroad.coming, s.visits = false, nil
+			p.say = append(p.say, said{kind: remains, id: i})
+		}
+		for k := range s.abroad.guests {
+			g := &s.abroad.guests[k]
+			switch {
+			case !g.ready && b.runs(s):
+				g.ready = true
+				p.say = append(p.say, said{kind: isReady, lease: g.lease})
+			case !g.ready && !b.hopes(s):
+				p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
+				g.gone = true
+			case g.saving && !g.gone && (b.waits[n] == 0 || now >= g.since.Add(patience)):
+				g.gone = true
+				p.say = append(p.say, said{kind: hasSaved, lease: g.lease, state: b.save(s)})
+			}
+		}
+		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
+	}
+}
+
+// begun reports that packets of a DAG are in the middle of it.
+func (b *board) begun(n int) bool {
+	return b.waits[n] > 0 && slices.ContainsFunc(b.packets, func(p inside) bool { return p.buf != nil && p.begun && int(p.way.dag) == n })
+}
+
+// poolEvent does what is to be done about a DAG of this board.
+func (b *board) poolEvent(now clock.Time, e pool.Event) {
+	if e.Kind >= pool.PeerUp || e.Want < 0 || e.Want >= len(b.dagOf) {
+		return
+	}
+	n := b.dagOf[e.Want]
+	s := &b.services[n]
+	switch e.Kind {
+	case pool.Redirect:
+		b.send(now, n, e.Peer)
+	case pool.Unredirect:
+		s.abroad.peer = 0
+		b.hold(n)
+	case pool.NoPeer:
+		s.abroad.alone = now.Add(asideFor)
+		if s.elsewhere() {
+			s.visits = nil
+			b.local(now, n)
+		}
+		s.abroad.wanted = false
+	case pool.Return:
+		b.home(now, n)
+	case pool.Pause:
+		s.abroad.handing = s.abroad.peer == 0
+		b.hold(n)
+	case pool.Resume:
+		if !e.Lost {
+			b.restore(s, e.State)
+		}
+		b.local(now, n)
+	}
+}
+
+// home launches a DAG that is at a peer.
+func (b *board) home(now clock.Time, n int) {
+	s := &b.services[n]
+	s.abroad.coming = true
+	s.visits = nil
+	visits := cover(s.tasks, b.candidates(true))
+	if visits != nil && b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
+		s.visits = visits
+	}
+}
+
+// poolGuest does what is to be done about a peer's DAG.
+func (b *board) poolGuest(now clock.Time, o order) {
+	if o.chain < 0 || o.chain >= len(b.dagOf) {
+		return
+	}
+	n := b.dagOf[o.chain]
+	s := &b.services[n]
+	at := slices.IndexFunc(s.abroad.guests, func(g guest) bool { return g.lease == o.lease })
+	switch {
+	case o.kind == toLoad && at < 0:
+		s.abroad.guests = append(s.abroad.guests, guest{lease: o.lease, since: now})
+		if b.hopes(s) && !s.refused || s.elsewhere() {
+			return
+		}
+		visits := cover(s.tasks, b.candidates(true))
+		if visits != nil && b.launch(now, visits, region.Demand{NoPeer: true, NoEndpoint: true, NoSwitch: true}) == region.ShareRunning {
+			s.refused, s.away = false, false
+			b.follow(n, visits)
+		}
+	case at < 0:
+	case o.kind == toRestore:
+		if !b.restore(s, o.state) {
+			b.pool.failed++
+		}
+	case o.kind == toSave:
+		s.abroad.guests[at].saving, s.abroad.guests[at].since = true, now
+	case o.kind == toRelease:
+		s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
+		if len(s.abroad.guests) == 0 && s.packets == s.abroad.foreign && !s.elsewhere() {
+			visits := s.visits
+			b.unroute(n)
+			s.missing = true
+			b.abandon(now, visits)
+		}
+	}
+}
+
+// save is what the tasks of a DAG know: of each that can say, its number among them, the length, and
+// that.
+func (b *board) save(s *service) []byte {
+	var out, one bytes.Buffer
+	for i, t := range s.tasks {
+		v, ok := b.tasks[t].app.(graph.Saver)
+		if !ok || !b.tasks[t].State {
+			continue
+		}
+		one.Reset()
+		if v.Save(&one) != nil {
+			b.pool.failed++
+			continue
+		}
+		out.WriteByte(byte(i))
+		_ = binary.Write(&out, binary.BigEndian, uint32(one.Len())) // memory takes it
+		out.Write(one.Bytes())
+	}
+	return out.Bytes()
+}
+
+// restore gives the tasks of a DAG what save has told. It reports false when one
+// would not have it.
+func (b *board) restore(s *service, state []byte) bool {
+	r := bytes.NewReader(state)
+	ok := true
+	for r.Len() > 0 {
+		i, _ := r.ReadByte()
+		var n uint32
+		if binary.Read(r, binary.BigEndian, &n) != nil || int(i) >= len(s.tasks) || int64(n) > int64(r.Len()) {
+			return false
+		}
+		part := io.LimitReader(r, int64(n))
+		v, is := b.tasks[s.tasks[i]].app.(graph.Saver)
+		if !is || v.Load(part) != nil {
+			ok = false
+		}
+		if _, err := io.Copy(io.Discard, part); err != nil {
+			return false
+		}
+	}
+	return ok
+}
+
+// report is what the board tells the pool.
+func (b *board) tellPool() *told {
+	p := b.pool
+	t := &told{deployment: p.hash, chains: p.chains, say: p.say, closed: make([]bool, len(b.dagOf))}
+	p.say = nil
+	t.open = len(t.say) > 0
+	for r := range b.fabric.Regions() {
+		if v := b.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
+			t.info.Regions = append(t.info.Regions, v.Area)
+		}
+	}
+	for i, n := range b.dagOf {
+		s := &b.services[n]
+		t.info.Load += s.rate * 8
+		a := &s.abroad
+		if a.wanted {
+			t.say = append(t.say, said{kind: sees, id: i, rate: s.rate * 8})
+		}
+		state := slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
+		t.closed[i] = s.elsewhere() || a.wanted || p.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
+		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
+		if !t.closed[i] && b.runs(s) {
+			left := math.MaxFloat64
+			for _, v := range s.visits {
+				left = min(left, b.fabric.Left(v.Chain))
+			}
+			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: left})
+		}
+	}
+	return t
+}
+
+// told is what a board tells the pool.
+type told struct {
+	deployment uint64
+	chains     []pool.Chain
+	info       pool.Info
+	closed     []bool // DAGs that it would not run for a peer
+	say        []said
+	open       bool // something is under way
+}
+
+// Peering joins a board, which is an app in its worker, with its part of the
+// pool, which is a pool.Node somewhere else. It is the Node's Host and takes its
+// events; all of its methods are called by those who may use the Node.
+type Peering struct {
+	number   int
+	mac      [6]byte
+	now      *told
+	orders   []order
+	met      bool
+	peers    [MaxPeers]peer
+	promised map[pool.Lease]int // area
+	chains   map[pool.Lease]int
+}
+
+// NewPeering is for a board of that number, of whose pool port that is the
+// address.
+func NewPeering(number int, mac [6]byte) *Peering {
+	return &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{}}
+}
+
+// On takes an event.
+func (p *Peering) On(n *pool.Node, _ clock.Time, e pool.Event) {
+	p.orders = append(p.orders, order{kind: anEvent, deployment: n.Deployment(), event: e})
+}
+
+func (p *Peering) host(k orderKind, l pool.Lease, state []byte) {
+	p.orders = append(p.orders, order{kind: k, deployment: p.now.deployment, lease: l, chain: p.chains[l], state: state})
+}
+
+// Reserve implements pool.Host. What is promised is what the board had a short time
+// ago; if it has it no more when it is to load, the lease fails.
+func (p *Peering) Reserve(_ clock.Time, l pool.Lease, chain int, rate float64) bool {
+	t := p.now
+	if chain >= len(t.closed) || t.closed[chain] {
+		return false
+	}
+	p.chains[l] = chain
+	for _, h := range t.info.Chains {
+		if h.Chain == chain && h.Left >= rate {
+			return true
+		}
+	}
+	need, room := t.chains[chain].Area, 0
+	for _, a := range t.info.Regions {
+		if a >= need {
+			room++
+		}
+	}
+	if len(p.promised) >= room {
+		delete(p.chains, l)
+		return false
+	}
+	p.promised[l] = need
+	return true
+}
+
+// Load implements pool.Host.
+func (p *Peering) Load(_ clock.Time, l pool.Lease, _ int) { p.host(toLoad, l, nil) }
+
+// Restore implements pool.Host.
+func (p *Peering) Restore(_ clock.Time, l pool.Lease, state []byte) bool {
+	p.host(toRestore, l, slices.Clone(state))
+	return true
+}
+
+// Save implements pool.Host.
+func (p *Peering) Save(_ clock.Time, l pool.Lease) { p.host(toSave, l, nil) }
+
+// Release implements pool.Host.
+func (p *Peering) Release(_ clock.Time, l pool.Lease) {
+	p.host(toRelease, l, nil)
+	delete(p.promised, l)
+	delete(p.chains, l)
+}
+
+// Exchange lets the board and the Node hear of each other: do has the Node used, and
+// visit the app, between two of its breaths. It reports whether something is under way, for
+// which it is to be called again soon.
+func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
+	var orders []order
+	do(func(n *pool.Node, now clock.Time) {
+		p.meet(n)
+		orders, p.orders = p.orders, nil
+	})
+	var t *told
+	err := visit(func(a graph.App) {
+		b, ok := a.(*board)
+		if ok && b.pool != nil && b.pool.chains != nil {
+			b.pool.orders = append(b.pool.orders, orders...)
+			t = b.tellPool()
+		}
+	})
+	if err != nil || t == nil {
+		p.met = false // it may be another one
+		return false, err
+	}
+	do(func(n *pool.Node, now clock.Time) { err = errors.Join(err, p.tell(n, now, t)) })
+	return t.open || len(orders) > 0, err
+}
+
+// meet tells the board of its peers.
+func (p *Peering) meet(n *pool.Node) {
+	if !p.met {
+		p.met = true
+		p.peers = [MaxPeers]peer{}
+		p.orders = append(p.orders, order{kind: itself, board: p.number, mac: p.mac})
+	}
+	for i := range p.peers {
+		if i == p.number || i >= MaxPeers {
+			continue
+		}
+		q := &p.peers[i]
+		v := n.View(i)
+		mac, err := hex.DecodeString(v.Info.Addr)
+		now := peer{up: v.Alive && err == nil && len(mac) == 6, usable: v.Info.Deployment == p.now.deployment, view: v}
+		copy(now.mac[:], mac)
+		if now.up != q.up || v.Heard != q.view.Heard || now.usable != q.usable {
+			*q = now
+			p.orders = append(p.orders, order{kind: aPeer, board: i, peer: now})
+		}
+	}
+}
+
+// tell tells the Node of the board.
+func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
+	if t.deployment != n.Deployment() {
+		if err := n.Deploy(now, t.deployment, t.chains); err != nil {
+			return err
+		}
+		clear(p.promised)
+		clear(p.chains)
+	}
+	p.now = t
+	t.info.Addr = hex.EncodeToString(p.mac[:])
+	n.Tell(now, t.info)
+	var errs error
+	for _, s := range t.say {
+		switch s.kind {
+		case wants:
+			errs = errors.Join(errs, n.Want(now, s.id, s.id, s.rate))
+		case hands:
+			n.Hand(now, s.id, s.state)
+		case comes:
+			n.Local(now, s.id)
+		case remains:
+			n.Stay(now, s.id)
+		case frees:
+			n.Freed(s.area)
+		case isReady:
+			delete(p.promised, s.lease)
+			n.Ready(now, s.lease)
+		case hasFailed:
+			delete(p.promised, s.lease)
+			n.Failed(now, s.lease)
+		case hasSaved:
+			n.Saved(now, s.lease, s.state)
+		case sees:
+			n.Traffic(s.id, s.rate)
+		}
+	}
+	return errs
+}
+
+// pushPeers takes in what comes by the pool's port, or the one opposite.
+func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
+	n := 0
+	var first uint16
+	for _, x := range frames.Bufs() {
+		if in != b.pool.port {
+			c.Drop(x, reasonBadPeer)
+			continue
+		}
+		dag, out := b.fromPeer(c, x)
+		if dag < 0 {
+			continue
+		}
+		if out != first && n > 0 {
+			b.dispatch(c, in, n) // a group has one way out
+			n = 0
+		}
+		first = out
+		n += b.collect(c, n, dag, out&1 == 0, out, flow(x), x)
+	}
+	b.dispatch(c, in, n)
+}
+
+// relieve has a DAG go to a peer that goes through a task which is overloaded, and for
+// which there is no region: that with most traffic, one at a time.
+func (b *board) relieve(now clock.Time, task int) {
+	if b.pool == nil {
+		return
+	}
+	best := -1
+	for n := range b.services {
+		s := &b.services[n]
+		if s.abroad.wanted && s.abroad.peer == 0 {
+			return
+		}
+		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && b.mayGo(now, n) && (best < 0 || s.rate > b.services[best].rate) {
+			best = n
+		}
+	}
+	if best >= 0 {
+		b.ask(best, false)
+	}
+}
