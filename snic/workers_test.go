@@ -3,10 +3,8 @@ package snic
 import (
 	"context"
 	"fmt"
-	"runtime"
-	"sync"
+	"io"
 	"testing"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -14,22 +12,46 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// sink is a port that takes everything.
-type sink struct {
+// tap is a queue of a port that yields so many frames, and takes everything.
+type tap struct {
 	pool *packet.Pool
+	odd  bool
+	left int
 	got  int
 }
 
-func (s *sink) Name() string                                     { return "sink" }
-func (s *sink) Pool() *packet.Pool                               { return s.pool }
-func (s *sink) Rx(*packet.Batch) (int, error)                    { return 0, nil }
-func (s *sink) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
-func (s *sink) Stats() port.Stats                                { return port.Stats{} }
-func (s *sink) Close() error                                     { return nil }
-func (s *sink) Tx(b *packet.Batch) (int, error) {
+func (p *tap) Name() string                                     { return "tap" }
+func (p *tap) Pool() *packet.Pool                               { return p.pool }
+func (p *tap) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
+func (p *tap) Stats() port.Stats                                { return port.Stats{} }
+func (p *tap) Close() error                                     { return nil }
+
+func (p *tap) Rx(b *packet.Batch) (int, error) {
+	if p.left == 0 {
+		return 0, io.EOF
+	}
+	n := 0
+	for p.left > 0 && n < 8 {
+		x := p.pool.Get()
+		if x == nil {
+			break
+		}
+		f := frame(byte(p.left%3+1), "00000000-.")
+		if p.odd {
+			f = back(byte(p.left%3+1), "00000000-.")
+		}
+		x.SetBytes(f)
+		b.Add(x)
+		p.left--
+		n++
+	}
+	return n, nil
+}
+
+func (p *tap) Tx(b *packet.Batch) (int, error) {
 	n := b.Len()
 	for _, x := range b.Bufs() {
-		s.got++
+		p.got++
 		x.Put()
 	}
 	b.Shift(n)
@@ -60,67 +82,26 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 			t.Fatal(err)
 		}
 		pools = append(pools, pool)
-		ports["x"] = append(ports["x"], &sink{pool: pool})
-		ports["y"] = append(ports["y"], &sink{pool: pool})
+		ports["x"] = append(ports["x"], &tap{pool: pool, left: 20_000})
+		ports["y"] = append(ports["y"], &tap{pool: pool, left: 20_000, odd: true})
 	}
-	inst, err := graph.New(graph.Config{Spec: spec, Kinds: scripts(), Ports: ports, Seed: 1})
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: scripts(), Ports: ports, Clock: clock.NewWall(), Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var wg sync.WaitGroup
-	for w := range 2 {
-		wg.Go(func() {
-			now := clock.Time(time.Second)
-			var b packet.Batch
-			for i := range 3000 {
-				now = now.Add(10 * time.Microsecond)
-				b.Reset()
-				for k := range 8 {
-					x := pools[w].Get()
-					if x == nil {
-						t.Error("no buffer")
-						return
-					}
-					f, in := frame(byte(k%3+1), fmt.Sprintf("%08d-.", i)), "x"
-					if i%3 == 0 {
-						f = back(byte(k%3+1), fmt.Sprintf("%08d-.", i))
-					}
-					x.SetBytes(f)
-					b.Add(x)
-					if k == 7 {
-						if i%3 == 0 {
-							in = "y"
-						}
-						if err := inst.PushTo(w, in, now, &b); err != nil {
-							t.Error(err)
-							return
-						}
-					}
-				}
-				runtime.Gosched()
-			}
-		})
-	}
+	done := make(chan error)
+	go func() { done <- inst.Run(t.Context()) }()
 	for i := range 20 {
 		if _, err := inst.Set("nic", graph.Args{"deployment": text(string(rune('a' + i%2)))}); err != nil {
 			t.Error(err)
 		}
 		inst.Counters()
-		runtime.Gosched()
 	}
-	wg.Wait()
-	for range 2000 {
-		if _, err := inst.Step(clock.Time(2 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 	if err := inst.Conservation(); err != nil {
 		t.Error(err)
-	}
-	for w := range 2 {
-		if n := ports["y"][w].(*sink).got; n < 3000 {
-			t.Errorf("worker %d has sent %d", w, n)
-		}
 	}
 	if err := inst.Close(); err != nil {
 		t.Error(err)
@@ -128,6 +109,11 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 	for w, pool := range pools {
 		if n := pool.InUse(); n != 0 {
 			t.Errorf("worker %d: %d buffers are still in use", w, n)
+		}
+		for _, name := range []string{"x", "y"} {
+			if n := ports[name][w].(*tap).got; n < 1000 {
+				t.Errorf("worker %d has sent %d by %s", w, n, name)
+			}
 		}
 	}
 }
