@@ -937,7 +937,7 @@ func TestOldAnswer(t *testing.T) {
 	for _, st := range []Status{Refused, Failed, Granted} {
 		old.Seq++
 		old.Answers = []Answer{{ID: 1, Status: st}}
-		if n.Input(0, &old); n.wants[0].stage != asked || n.wants[0].peer != 1 {
+		if n.Input(0, &old); len(n.wants) != 1 || n.wants[0].stage != asked || n.wants[0].peer != 1 {
 			t.Fatalf("answer %d to another ends the ask", st)
 		}
 	}

@@ -153,3 +153,35 @@ func TestNoAllocations(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRedeploy changes 10,000 routes, each with a packet that waits. What a
+// change costs is what its own packets do.
+func BenchmarkRedeploy(b *testing.B) {
+	const routes, chains = 10000, 4096
+	s, err := New(Config{Packets: 1 << 14, Store: 1 << 20, Regions: 64, Chains: chains, Routes: routes, Tenants: routes, Branches: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	set := func(n int) {
+		for i := range routes {
+			if err := s.SetRoute(i, Route{Stages: [][][]Visit{{{{Chain: (i + n) % chains, Mask: 1}}}}}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	set(0)
+	for i := range routes {
+		if _, why := s.Arrive(i, 1, uint64(i), i); why != None {
+			b.Fatal(why)
+		}
+	}
+	n := 0
+	for b.Loop() {
+		n++
+		set(n)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n)/routes, "ns/route")
+	if err := s.Check(); err != nil {
+		b.Fatal(err)
+	}
+}

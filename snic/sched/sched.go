@@ -514,11 +514,15 @@ func (s *Scheduler) supersede(old, now int32) {
 		return
 	}
 	s.plans[old].current = false
-	s.plans[old].users++ // stays until this is done
-	move := make([]int32, 0, s.plans[old].users)
-	for p := range s.packets {
+	left := s.plans[old].users // to be found
+	s.plans[old].users++       // stays until this is done
+	move := make([]int32, 0, left)
+	for p := 0; left > 0; p++ {
 		pk := &s.packets[p]
-		if pk.plan != old || pk.finished || pk.begun || pk.reason != None {
+		if pk.plan != old || !pk.inside {
+			continue
+		}
+		if left--; pk.begun || pk.reason != None {
 			continue
 		}
 		for m := uint32(1)<<pk.branches - 1; m != 0; m &= m - 1 {
@@ -540,9 +544,11 @@ func (s *Scheduler) supersede(old, now int32) {
 		s.plans[now].users++
 		s.begin(p, s.plans[now])
 	}
-	for i := range s.chains {
-		if c := &s.chains[i]; c.placed == 0 && c.parked > 0 {
-			s.unpark(c)
+	if s.plans[old].users > 1 { // somebody finishes as it began, or is dropped now
+		for _, v := range s.plans[old].visits {
+			if c := &s.chains[v.chain]; c.placed == 0 {
+				s.unpark(c)
+			}
 		}
 	}
 	s.settle()

@@ -3,7 +3,9 @@ package gossip
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -212,5 +214,52 @@ func TestName(t *testing.T) {
 	}
 	if n, inc, ok := parseName("3/77"); n != 3 || inc != 77 || !ok {
 		t.Error(n, inc, ok)
+	}
+}
+
+// TestNothingLeft: of a Pool that was closed, however often, or never came to be,
+// no goroutine is left.
+func TestNothingLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	var boards []*Pool
+	join := []string(nil)
+	for i := range 3 {
+		p, err := Start(Config{Node: pool.Config{Board: i, Topology: pool.Intermediate(3, true), Host: &board{}}, Join: join})
+		if err != nil {
+			t.Fatal(err)
+		}
+		join = []string{p.Addr()}
+		boards = append(boards, p)
+	}
+	if _, err := Start(Config{Node: pool.Config{Board: 2, Topology: pool.Intermediate(3, true), Host: &board{}}, Join: []string{"127.0.0.1:1"}}); err == nil {
+		t.Error("joined nobody")
+	}
+	var all sync.WaitGroup
+	for _, p := range boards {
+		for range 2 {
+			all.Go(func() {
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	for _, p := range boards {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		p.Do(func(n *pool.Node, now clock.Time) { n.Advance(now) })
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(patience)
+	for runtime.NumGoroutine() > before {
+		select {
+		case <-tick.C:
+		case <-late:
+			stacks := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines, %d before\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+		}
 	}
 }
