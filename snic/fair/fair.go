@@ -420,7 +420,10 @@ func (s *Sharer) Epoch(now clock.Time) error {
 		return nil
 	}
 	length := float64(now - s.start)
-	s.stretch = length / float64(max(1, now-s.half))
+	s.stretch = 1
+	if now >= s.Next() { // not cut short
+		s.stretch = length / float64(max(1, now-s.half))
+	}
 	for _, i := range s.before {
 		if t := &s.tenants[i]; t.epoch != s.epoch {
 			s.refill(now, t, 0)

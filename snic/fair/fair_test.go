@@ -922,3 +922,29 @@ func BenchmarkMeasure(b *testing.B) {
 		s.Measure(i, i&15, 100)
 	}
 }
+
+// TestCutShort: an epoch that ends at its half is no reason to take a packet of its
+// last moment for a load of a thousand times as much.
+func TestCutShort(t *testing.T) {
+	s, err := New(0, Config{Tenants: 2, Resources: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetCapacity(0, 1e9); err != nil {
+		t.Fatal(err)
+	}
+	half := clock.Time(DefaultEpoch / 2)
+	for at := clock.Time(0); at <= half; at += 1000 {
+		for tenant, bytes := range []int{2000, 400} {
+			if s.Ingress(at, tenant, bytes) {
+				s.Measure(tenant, 0, int64(bytes))
+			}
+		}
+	}
+	if err := s.Epoch(half); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := s.Grant(0), s.Grant(1); a < 0.2 || b != 1 {
+		t.Errorf("grants %g and %g, want about 1/4 and all", a, b)
+	}
+}
