@@ -363,7 +363,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
-	if d.abroad.peer > 0 && b.waits[g.way.dag] == 0 {
+	if d.abroad.peer > 0 && !d.abroad.paused && b.waits[g.way.dag] == 0 {
 		if b.fair != nil {
 			b.measure(d, in, g)
 		}

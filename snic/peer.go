@@ -38,6 +38,10 @@ const MaxPeers = 63
 // asideFor is how long a DAG that no peer takes is not offered again.
 const asideFor = 100 * time.Millisecond
 
+// underway is how long frames may be on the way to a peer, or in its queues: for so
+// long a DAG that comes home waits before the peer is told to stop.
+const underway = time.Millisecond
+
 // patience is how long a peer's DAG may take to drain before its state is taken all
 // the same.
 const patience = 100 * time.Millisecond
@@ -77,6 +81,7 @@ type abroad struct {
 	paused  bool // frames wait
 	handing bool // and its state is to be handed over when it has drained
 	coming  bool // home: it is launched here
+	since   clock.Time
 	alone   clock.Time
 	guests  []guest
 	foreign uint64 // packets of peers
@@ -412,10 +417,19 @@ func (b *board) peering(c *graph.Ctx) {
 			p.say = append(p.say, said{kind: hands, id: i, state: b.save(s)})
 		}
 		if s.abroad.coming && b.runs(s) {
-			s.abroad.coming = false
-			p.say = append(p.say, said{kind: comes, id: i})
+			switch {
+			case !s.abroad.paused:
+				b.hold(n)
+				s.abroad.since = now
+			case now >= s.abroad.since.Add(underway):
+				s.abroad.coming = false
+				p.say = append(p.say, said{kind: comes, id: i})
+			}
 		} else if s.abroad.coming && !b.hopes(s) {
 			s.abroad.coming, s.visits = false, nil
+			if s.abroad.paused && s.abroad.peer > 0 {
+				b.send(now, n, s.abroad.peer-1)
+			}
 			p.say = append(p.say, said{kind: remains, id: i})
 		}
 		for k := range s.abroad.guests {
@@ -587,7 +601,7 @@ func (b *board) tellPool() *told {
 		state := slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
 		t.closed[i] = s.elsewhere() || a.wanted || p.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
 		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
-		if !t.closed[i] && b.runs(s) {
+		if !t.closed[i] && b.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, b.fabric.Left(v.Chain))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -276,5 +277,179 @@ func TestPeerThereAndBack(t *testing.T) {
 	}
 	if p := r.members[1].Counter("in"); p == 0 || len(r.members[1].drop) != 0 || len(r.members[0].drop) != 0 {
 		t.Errorf("%d frames at the peer; dropped %v %v", p, r.members[0].drop, r.members[1].drop)
+	}
+}
+
+// seq is a frame of a source with a number, as four letters.
+func seq(src byte, n int) []byte { return frame(src, fmt.Sprintf("%04d", n)) }
+
+// inOrder checks that frames are those from number from on, each once, in order,
+// and that tally has numbered them the same.
+func inOrder(t *testing.T, fs []graphtest.Frame, from int) int {
+	t.Helper()
+	for i, f := range fs {
+		p := f.Bytes[42:]
+		if string(p[:4]) != fmt.Sprintf("%04d", from+i) || int(binary.BigEndian.Uint16(p[4:])) != from+i {
+			t.Fatalf("frame %d: %q number %d", from+i, p[:4], binary.BigEndian.Uint16(p[4:]))
+		}
+	}
+	return from + len(fs)
+}
+
+// When a region frees the DAG comes home, with its state, under traffic: no frame is lost,
+// none is out of order, and tally has counted each once.
+func TestPeerComesHome(t *testing.T) {
+	r := newRack(t, []string{pair(1), pair(2)}, "idle", "20ms")
+	r.run(10 * time.Millisecond)
+	next, sent := 1, 0
+	other := true
+	traffic := func() {
+		if r.now%(200*time.Microsecond) == 0 {
+			sent++
+			r.push(0, "p0", seq(2, sent))
+			if other {
+				r.push(0, "p0", frame(1, "-"))
+			}
+		}
+	}
+	r.run(60*time.Millisecond, traffic)
+	if s := r.state(0, 8); s != "at peer 1" {
+		t.Fatalf("it is %s: %v\n%+v", s, r.members[0].drop, r.members[0].App().(*board).Report().(View).Events)
+	}
+	other = false // its region is given up
+	r.run(100*time.Millisecond, traffic)
+	if s := r.state(0, 8); s != "ready" {
+		t.Fatalf("it is %s: %v %v", s, r.members[0].drop, r.members[1].drop)
+	}
+	if g := r.members[1].App().(*board).services[1].abroad.guests; len(g) > 0 {
+		t.Errorf("still a guest: %+v", g)
+	}
+	r.run(5 * time.Millisecond)
+	var all []graphtest.Frame
+	for _, f := range r.flush(0, "p1") {
+		if f.Bytes[29] == 2 {
+			all = append(all, f)
+		}
+	}
+	if next = inOrder(t, all, 1); next != sent+1 {
+		t.Errorf("%d of %d came out: dropped %v %v", next-1, sent, r.members[0].drop, r.members[1].drop)
+	}
+	if p := r.members[0].App().(*board).pool; p.sent == 0 || p.failed != 0 {
+		t.Errorf("%d sent, %d failed", p.sent, p.failed)
+	}
+}
+
+// A peer that dies takes the frames with it that are under way, until it is found
+// dead; then the DAG runs here, with what it knew when it left, by a switch.
+func TestPeerDies(t *testing.T) {
+	r := newRack(t, []string{pair(1), pair(2)})
+	sent := 0
+	traffic := func() {
+		if r.now%(200*time.Microsecond) == 0 {
+			sent++
+			r.push(0, "p0", seq(2, sent))
+		}
+	}
+	r.run(10 * time.Millisecond)
+	r.push(0, "p0", frame(1, "-"))
+	r.run(60*time.Millisecond, traffic)
+	if s := r.state(0, 8); s != "at peer 1" {
+		t.Fatalf("it is %s: %v\n%+v", s, r.members[0].drop, r.members[0].App().(*board).Report().(View).Events)
+	}
+	r.members[1].dead = true
+	before := sent
+	r.run(60*time.Millisecond, traffic)
+	if s := r.state(0, 8); s != "ready" {
+		t.Fatalf("it is %s: %v\n%+v", s, r.members[0].drop, r.members[0].App().(*board).Report())
+	}
+	r.run(time.Millisecond)
+	out := 0
+	for _, f := range r.flush(0, "p1") {
+		if f.Bytes[29] == 2 {
+			out++
+		}
+	}
+	// 5 ms until it is found dead, 200 us a frame.
+	if lost := sent - out; lost > 27 || out < before {
+		t.Errorf("%d of %d are lost: %v", lost, sent, r.members[0].drop)
+	}
+}
+
+// A peer with another deployment is no peer: what is too much runs here, in turn.
+func TestPeerOfAnotherDeployment(t *testing.T) {
+	r := newRack(t, []string{pair(1), strings.Replace(pair(2), "letter: m", "letter: n", 1)})
+	r.run(20 * time.Millisecond)
+	r.push(0, "p0", frame(2, "a"))
+	r.run(40 * time.Millisecond)
+	if n, _ := numbers(r.flush(0, "p1")); len(n) != 1 || n[0] != 1 || r.members[1].Counter("in") != 0 {
+		t.Errorf("%v; the other board had %d frames", n, r.members[1].Counter("in"))
+	}
+	// When it is given the same one it takes part.
+	if err := r.members[1].Set(graph.Args{"deployment": pair(2), "pool-port": "p14"}); err != nil {
+		t.Fatal(err)
+	}
+	r.run(20 * time.Millisecond)
+	r.push(0, "p0", frame(1, "-"))
+	r.run(20 * time.Millisecond)
+	if s := r.state(0, 7); s != "at peer 1" || tail(r.flush(0, "p1")) != "-m" {
+		t.Errorf("it is %s", s)
+	}
+}
+
+// What is no frame of a peer is dropped, with its reason.
+func TestPeerFrames(t *testing.T) {
+	r := newRack(t, []string{pair(1), pair(2)})
+	r.run(20 * time.Millisecond)
+	r.push(0, "p0", frame(2, "a"))
+	var request []byte
+	r.cut = func(f []byte) bool {
+		if f[11] == 0 {
+			request = f
+		}
+		return false
+	}
+	r.run(40*time.Millisecond, func() { r.push(0, "p0", frame(2, "b")) })
+	if request == nil || len(request) != 22+43 {
+		t.Fatalf("no frame went to the peer: %x", request)
+	}
+	clear(r.members[1].drop)
+	change := func(at int, v byte) []byte {
+		f := slices.Clone(request)
+		f[at] = v
+		return f
+	}
+	for _, x := range []struct {
+		frame  []byte
+		reason string
+	}{
+		{change(0, 4), "bad-peer"},     // to somebody else
+		{change(11, 9), "bad-peer"},    // of nobody
+		{change(12, 8), "bad-peer"},    // not NSH
+		{change(14, 0x80), "bad-peer"}, // another version
+		{change(15, 0xc6), "bad-peer"}, // with metadata
+		{change(17, 1), "bad-peer"},    // IPv4 follows
+		{change(21, 0x01), "bad-peer"}, // an index of others
+		{change(21, 0x2e), "twice"},    // to leave by the pool's port
+		{change(20, 7), "unserved"},    // a DAG that does not run for it
+		{change(20, 99), "unserved"},   // of nobody
+		{request[:30], "bad-peer"},     // cut
+		{frame(1, "-"), "bad-peer"},    // not of the pool
+		{slices.Clone(request[22:]), "bad-peer"},
+	} {
+		r.push(1, "p14", x.frame)
+		if r.members[1].drop[x.reason] != 1 || len(r.members[1].drop) != 1 {
+			t.Errorf("%x: %v, want %s", x.frame[:22], r.members[1].drop, x.reason)
+		}
+		clear(r.members[1].drop)
+	}
+	r.push(1, "p15", frame(1, "-"))
+	if r.members[1].drop["bad-peer"] != 1 {
+		t.Errorf("by the other port of the pair: %v", r.members[1].drop)
+	}
+	// What is too long for the segment does not go there.
+	r.push(0, "p0", frame(2, strings.Repeat("x", 1493-28)))
+	r.push(0, "p0", frame(2, strings.Repeat("x", 1492-28-14)))
+	if r.members[0].drop["pool-mtu"] != 1 {
+		t.Errorf("too long: %v", r.members[0].drop)
 	}
 }
