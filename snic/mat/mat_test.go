@@ -279,3 +279,28 @@ func TestPriority(t *testing.T) {
 		t.Errorf("the rule of the least priority is first: %+v", r)
 	}
 }
+
+// TestNoPorts: of what has no ports, and of fragments, all frames between two hosts
+// are a flow, whatever is where ports would be.
+func TestNoPorts(t *testing.T) {
+	for name, change := range map[string]func(b []byte){
+		"ICMP":     func(b []byte) { b[23] = 1 },
+		"fragment": func(b []byte) { b[21] = 1 },
+	} {
+		hashes := map[uint64]bool{}
+		for i := range uint16(4) {
+			b := udp(false, 0, 7, 8, i, 3*i+1)
+			if i&1 == 1 {
+				b = udp(false, 0, 8, 7, i, 3*i+1)
+			}
+			b[0], b[3] = byte(i), byte(i)
+			change(b)
+			var l hdr.Layers
+			hdr.Walk(b, &l)
+			hashes[Hash(b, &l)] = true
+		}
+		if len(hashes) != 1 {
+			t.Errorf("%s: %d flows", name, len(hashes))
+		}
+	}
+}
