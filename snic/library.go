@@ -7,29 +7,35 @@ import (
 	"github.com/quillon/quillon/snic/dag"
 )
 
-// effects are what the functions that come with quillon do to packets. They hold
+// Effects are what the functions that come with quillon do to packets. They hold
 // for whatever arguments a function is given; a deployment may say better.
-func effects(kind string) (reads, writes dag.Field, drops, answers, state, ok bool) {
+func Effects(kind string) (e dag.Effects, ok bool) {
+	// Whoever looks at IP headers looks for them: behind the EtherType and the tags,
+	// and takes those of a tunnel for a datagram's own.
 	const (
-		ip    = dag.IPAddresses | dag.IPOther
-		flow  = dag.IPAddresses | dag.IPOther | dag.Ports
-		bytes = dag.Bytes | dag.Length
+		headers = dag.Ethernet | dag.VLAN | dag.Encap | dag.IPOther
+		flow    = headers | dag.IPAddresses | dag.Ports
 	)
 	switch kind {
 	case "wire", "dummy":
-		return 0, 0, false, false, false, true
+		return dag.Effects{}, true
 	case "police":
-		return flow | dag.VLAN | dag.Length, dag.IPOther, true, true, true, true
+		return dag.Effects{Reads: flow | dag.Length, Writes: dag.Encap | dag.IPOther, Drops: true, State: true}, true
+	case "shape":
+		return dag.Effects{Reads: dag.Length, Drops: true, Answers: true, State: true}, true
 	case "firewall":
-		return flow | dag.L4Other | dag.VLAN, 0, true, false, true, true
+		return dag.Effects{Reads: flow | dag.L4Other | dag.Length, Drops: true, State: true}, true
 	case "napt":
-		return flow | dag.L4Other | dag.Payload, dag.IPAddresses | dag.Ports | dag.Payload, true, true, true, true
+		return dag.Effects{Reads: flow | dag.L4Other, Writes: dag.Ethernet | dag.Encap | dag.IPAddresses | dag.Ports | dag.L4Other,
+			Drops: true, Answers: true, State: true}, true
 	case "balance":
-		return flow | dag.Ethernet, dag.Ethernet | dag.IPAddresses | dag.Ports, true, false, true, true
-	case "aead", "vxlan", "nsh", "gobackn", "kvcache", "replicate":
-		return bytes, bytes, true, kind != "aead" && kind != "vxlan" && kind != "nsh", true, true
+		return dag.Effects{Reads: flow, Writes: dag.Ethernet | dag.Encap | dag.IPAddresses, Drops: true, State: true}, true
+	case "aead", "vxlan", "nsh":
+		return dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, State: kind == "aead"}, true
+	case "gobackn", "kvcache", "replicate":
+		return dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, Answers: true, State: true}, true
 	}
-	return 0, 0, false, false, false, false
+	return dag.Effects{}, false
 }
 
 // names are those of fields, as a deployment has them.
@@ -51,12 +57,12 @@ func fill(s *dag.Spec) {
 		if len(t.Reads) > 0 || len(t.Writes) > 0 || t.Drops || t.Answers || t.State {
 			continue
 		}
-		r, w, drops, answers, state, ok := effects(t.Kind)
+		e, ok := Effects(t.Kind)
 		if !ok {
-			r, w, drops, answers, state = dag.AllFields, dag.AllFields, true, true, true
+			e = dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, Answers: true, State: true}
 		}
-		t.Reads, t.Writes = names(r), names(w)
-		t.Drops, t.Answers, t.State = drops, answers, state
+		t.Reads, t.Writes = names(e.Reads), names(e.Writes)
+		t.Drops, t.Answers, t.State = e.Drops, e.Answers, e.State
 		s.Tasks[name] = t
 	}
 }

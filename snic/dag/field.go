@@ -18,7 +18,7 @@ const (
 	IPAddresses                   // of the inner IP header
 	IPOther                       // its TTL, DSCP, ECN, identification, flags, protocol
 	Ports                         // of TCP and UDP; ICMP's identifier
-	L4Other                       // sequence numbers, flags, BTH and the like
+	L4Other                       // sequence numbers, flags, BTH and the like; all of an ICMP error, with what it quotes, and of ARP
 	Payload                       // what is behind the last header
 	Length                        // how many bytes there are; written: bytes are added or removed
 
