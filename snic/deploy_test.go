@@ -212,3 +212,33 @@ func TestManyTasksComeAndGo(t *testing.T) {
 	t.Log(taken, refused)
 	x.Advance(10 * time.Second)
 }
+
+// Credits that are deployed anew hold at once, in regions that run.
+func TestCreditsChange(t *testing.T) {
+	text := func(credits int) string {
+		return fmt.Sprintf(`
+regions: {count: 1, area: 1}
+tasks: {a: {kind: quick, args: {letter: a}, latency: 1ms, credits: %d}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a}]
+rules: [{match: all, dag: 1}]
+`, credits)
+	}
+	x := scripted(t, text(1))
+	x.Advance(10 * time.Millisecond)
+	for _, credits := range []int{1, 4, 2} {
+		if err := x.Set(graph.Args{"deployment": text(credits)}); err != nil {
+			t.Fatal(err)
+		}
+		x.Advance(0)
+		var frames [][]byte
+		for range 8 {
+			frames = append(frames, frame(1, "00000000-."))
+		}
+		x.Push("p0", frames...)
+		if out := x.Advance(1500 * time.Microsecond).Out["p1"]; len(out) != credits {
+			t.Errorf("%d credits: %d came out after the time of one", credits, len(out))
+		}
+		x.Advance(20 * time.Millisecond)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/snic/region"
 )
@@ -201,5 +202,39 @@ func TestIdle(t *testing.T) {
 	out := append(r.Out["p1"], x.Advance(time.Millisecond).Out["p1"]...)
 	if marks(out) != "-.a" || count(x, region.Load) != loads {
 		t.Errorf("%s after %d loads", marks(out), count(x, region.Load)-loads)
+	}
+}
+
+// What the endpoint has done comes back when a region is free.
+func TestEndpoint(t *testing.T) {
+	text := func(dags string) string {
+		return `
+regions: {count: 1, area: 1}
+tasks:
+  a: {kind: quick, args: {letter: a}}
+  b: {kind: quick, args: {letter: b}, endpoint: true}
+tenants: {u: {}, v: {}}
+dags: [` + dags + `{uid: 2, tenant: v, run: b}]
+rules: [{match: "src:10.0.0.2", dag: 2}]
+`
+	}
+	x := scripted(t, text("{uid: 1, tenant: u, run: a}, "))
+	x.Advance(20 * time.Millisecond)
+	for range 2 {
+		if r := x.Push("p0", frame(2, "00000000-.")); marks(r.Out["p1"]) != "-." {
+			t.Fatalf("not to the endpoint: %v", r)
+		}
+	}
+	if n := x.Counter("endpoint"); n != 2 {
+		t.Errorf("%d went to the endpoint", n)
+	}
+	// a, and its DAG, go.
+	if err := x.Set(graph.Args{"deployment": strings.Replace(text(""), "  a: {kind: quick, args: {letter: a}}\n", "", 1)}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(20 * time.Millisecond)
+	r := x.Push("p0", frame(2, "00000000-."))
+	if out := append(r.Out["p1"], x.Advance(20 * time.Millisecond).Out["p1"]...); marks(out) != "-.b" {
+		t.Errorf("%s", marks(out))
 	}
 }
