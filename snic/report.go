@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
@@ -19,6 +20,39 @@ type View struct {
 	Tenants []TenantView `json:"tenants"`
 	Events  []EventView  `json:"events"` // of regions, the latest last
 	Board   BoardView    `json:"board"`
+	Pool    *PoolView    `json:"pool,omitempty"`
+}
+
+// PoolView is a board's part in its pool.
+type PoolView struct {
+	Board    int        `json:"board"`
+	Sent     uint64     `json:"sent"`     // frames to peers
+	Answered uint64     `json:"answered"` // frames back from them
+	Served   uint64     `json:"served"`   // frames given back to peers
+	Failed   uint64     `json:"failed"`   // states of tasks that could not be moved
+	Peers    []PeerView `json:"peers"`
+	Away     []AwayView `json:"away"`
+	Guests   []AwayView `json:"guests"`
+	Stays    []AwayView `json:"stays"`
+}
+
+// PeerView is another board, as it was when it was heard of last.
+type PeerView struct {
+	Board   int     `json:"board"`
+	Same    bool    `json:"same"` // it has the same deployment; others are not used
+	Address string  `json:"address"`
+	Free    int     `json:"free"` // regions
+	DAGs    int     `json:"dags"` // that it runs and would run for others
+	Load    float64 `json:"load"` // bits a second
+}
+
+// AwayView is a DAG of this board at a peer, or of a peer here; or one that is not
+// given to peers.
+type AwayView struct {
+	UID   uint32 `json:"uid"`
+	Run   string `json:"run"`
+	Peer  int    `json:"peer"` // -1: none yet
+	State string `json:"state"`
 }
 
 // RegionView is a region.
@@ -195,6 +229,51 @@ func (b *board) Report() any {
 	}
 	for _, n := range stats.PRs {
 		v.Board.Loaded += n
+	}
+	if b.pool != nil {
+		v.Pool = b.poolView()
+	}
+	return v
+}
+
+// poolView is what the board knows of its pool.
+func (b *board) poolView() *PoolView {
+	p := b.pool
+	v := &PoolView{Board: p.number, Sent: p.sent, Answered: p.answered, Served: p.served, Failed: p.failed}
+	for i := range p.peers {
+		if q := &p.peers[i]; q.up {
+			v.Peers = append(v.Peers, PeerView{i, q.usable, net.HardwareAddr(q.mac[:]).String(), len(q.view.Info.Regions), len(q.view.Info.Chains), q.view.Info.Load})
+		}
+	}
+	for i, n := range b.dagOf {
+		s := &b.services[n]
+		x := AwayView{UID: s.UID, Run: b.names(s.tasks), Peer: s.abroad.peer - 1}
+		switch {
+		case s.abroad.coming:
+			x.State = "coming home"
+		case s.abroad.peer > 0:
+			x.State = "there"
+		case s.abroad.paused:
+			x.State = "moving"
+		case s.abroad.wanted:
+			x.State = "looking for a peer"
+		}
+		if x.State != "" {
+			v.Away = append(v.Away, x)
+		}
+		for _, g := range s.abroad.guests {
+			x.Peer, x.State = g.lease.Owner, "runs"
+			if !g.ready {
+				x.State = "loading"
+			} else if g.saving {
+				x.State = "going home"
+			}
+			v.Guests = append(v.Guests, x)
+		}
+		if i < len(p.stays) && p.stays[i] != "" {
+			x.Peer, x.State = -1, p.stays[i]
+			v.Stays = append(v.Stays, x)
+		}
 	}
 	return v
 }

@@ -34,6 +34,7 @@ type runFlags struct {
 	state   string
 	dryRun  bool
 	p4rt    p4rtFlags
+	pool    poolFlags
 }
 
 // bound is what run --json prints once it runs.
@@ -77,12 +78,18 @@ With --p4runtime controllers may drive the graph: its apps of kind p4 are device
 from 1 on, in the order of their names, and the tables of all other apps are one
 more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
 controller gives both. Plain text is for the loopback interface alone unless
---insecure says otherwise.`,
+--insecure says otherwise.
+
+With --pool the board of the graph helps others and is helped: a DAG for which it
+has no room runs on a board that has the same deployment. Frames go there and come
+back by pool-port=, on a segment that all boards of the pool are at. Without
+--pool-secret the boards hear of each other on the loopback interface alone.`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
   quillon run middlebox.yaml --dry-run
-  quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100`,
+  quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100
+  quillon run nic.yaml --pool 192.0.2.1:7946 --pool-board 1 --join 192.0.2.2:7946 --pool-secret pool.key`,
 		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := strings.Join(args, "")
@@ -102,6 +109,7 @@ controller gives both. Plain text is for the loopback interface alone unless
 	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost; or none (default: by name, when an app keeps a state)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
 	f.p4rt.add(cmd)
+	f.pool.add(cmd)
 	return cmd
 }
 
@@ -258,7 +266,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err != nil {
 		return finish(err)
 	}
-	unserve = closeAll
+	leave, err := f.pool.start(inst, spec, clk, cmd.ErrOrStderr())
+	unserve = func() error { return errors.Join(leave(), closeAll()) }
+	if err != nil {
+		return finish(err)
+	}
 	kept := uint64(keptCaps)
 	if cfg.Nice < 0 {
 		kept |= niceCap

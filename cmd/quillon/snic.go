@@ -27,7 +27,7 @@ func newSNICCmd() *cobra.Command {
 	cmd := group(snicKind, "Deploy network tasks on a running SuperNIC, and watch it",
 		"  quillon snic check tasks.yaml\n  quillon snic deploy tasks.yaml\n  quillon snic dag add 9 bob 'fw -> count'\n  quillon snic regions",
 		newSNICCheckCmd(), newSNICDeployCmd(), newSNICShowCmd(), newSNICDAGCmd(), newSNICRuleCmd(), newSNICTenantsCmd(),
-		newSNICRegionsCmd(), newSNICTasksCmd(), newSNICTraceCmd())
+		newSNICRegionsCmd(), newSNICTasksCmd(), newSNICPoolCmd(), newSNICTraceCmd())
 	cmd.Long = `Deploys network tasks, DAGs of them, rules and tenants on a running board (an app
 of kind snic), and shows what it does with them. What is wrong is refused, and
 what runs stays. What does not change keeps its state and its packets.
@@ -550,6 +550,48 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.ID, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
 	}
+}
+
+func newSNICPoolCmd() *cobra.Command {
+	return onBoard(&cobra.Command{
+		Use: "pool", Short: "Show the boards of the pool, and what runs where",
+		Example: "  quillon snic pool", Args: exactly(),
+	}, func(c *admin.Client, app string, _ graph.Args, _ []string) (*snic.PoolView, error) {
+		v, err := viewsOf(c, app)
+		if err != nil {
+			return nil, err
+		}
+		if v[0].Pool == nil {
+			return nil, errors.New("the board is in no pool: give it pool-port=, and quillon run --pool")
+		}
+		return v[0].Pool, nil
+	}, func(w io.Writer, v *snic.PoolView) {
+		fmt.Fprintf(w, "board %d: %d frames to peers, %d back; %d given back to peers\n", v.Board, v.Sent, v.Answered, v.Served)
+		if v.Failed > 0 {
+			fmt.Fprintf(w, "%d times the state of a task could not be moved\n", v.Failed)
+		}
+		fmt.Fprintln(w, "PEER\tADDRESS\tDEPLOYMENT\tFREE REGIONS\tDAGS\tLOAD")
+		for _, p := range v.Peers {
+			same := "another: not used"
+			if p.Same {
+				same = "the same"
+			}
+			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\n", p.Board, p.Address, same, p.Free, p.DAGs, bitRate(p.Load))
+		}
+		for _, a := range v.Away {
+			at := ""
+			if a.Peer >= 0 {
+				at = fmt.Sprintf("at board %d: ", a.Peer)
+			}
+			fmt.Fprintf(w, "DAG %d (%s): %s%s\n", a.UID, a.Run, at, a.State)
+		}
+		for _, a := range v.Guests {
+			fmt.Fprintf(w, "DAG %d (%s) of board %d: %s here\n", a.UID, a.Run, a.Peer, a.State)
+		}
+		for _, a := range v.Stays {
+			fmt.Fprintf(w, "DAG %d (%s) stays: %s\n", a.UID, a.Run, a.State)
+		}
+	})
 }
 
 func newSNICRegionsCmd() *cobra.Command {

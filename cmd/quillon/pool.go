@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic"
+	"github.com/quillon/quillon/snic/pool"
+	"github.com/quillon/quillon/snic/pool/gossip"
+)
+
+// How often a board and its pool hear of each other: while something is under way,
+// and otherwise.
+const (
+	poolSoon = 200 * time.Microsecond
+	poolIdle = 10 * time.Millisecond
+)
+
+// poolFlags are run's about the pool that its board is in.
+type poolFlags struct {
+	listen string
+	number int
+	join   []string
+	secret string
+}
+
+func (f *poolFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.listen, "pool", "", "have the board (an app of kind snic with pool-port=) in a pool, and hear of the others at `address`:port")
+	cmd.Flags().IntVar(&f.number, "pool-board", 0, fmt.Sprintf("the board's `number` in the pool, 0 to %d; each has its own", snic.MaxPeers-1))
+	cmd.Flags().StringArrayVar(&f.join, "join", nil, "`address`:port of a board that is in the pool; again for others")
+	cmd.Flags().StringVar(&f.secret, "pool-secret", "", "`file` with what the boards of the pool share: 16, 24 or 32 bytes, or twice as many hexadecimal digits; without it only on the loopback interface")
+}
+
+// board is the app that is to be in the pool, and the interface of its pool port, if it
+// has one.
+func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
+	for name, a := range spec.Apps {
+		if a.Kind != snicKind || a.Args["pool-port"] == "" {
+			continue
+		}
+		if app != "" {
+			return "", "", errors.New("--pool: several apps have pool-port=: want one")
+		}
+		app = name
+	}
+	if app == "" {
+		return "", "", errors.New("--pool: want an app of kind snic with pool-port= (quillon nf describe snic)")
+	}
+	from := app + "." + spec.Apps[app].Args["pool-port"]
+	for _, l := range spec.Links {
+		a, b, _ := strings.Cut(l, "->")
+		if strings.TrimSpace(a) == from {
+			port, _, _ := strings.Cut(strings.TrimSpace(b), ".")
+			dev = spec.Ports[port].Args["dev"]
+		}
+	}
+	return app, dev, nil
+}
+
+// key reads the secret.
+func (f *poolFlags) key() ([]byte, error) {
+	if f.secret == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(f.secret)
+	if err != nil {
+		return nil, fmt.Errorf("--pool-secret: %w", err)
+	}
+	text := strings.TrimSpace(string(b))
+	key := make([]byte, len(text)/2)
+	if n, err := fmt.Sscanf(text, "%x", &key); n == 1 && err == nil && slices.Contains([]int{16, 24, 32}, len(key)) && len(text) == 2*len(key) {
+		return key, nil
+	}
+	return []byte(text), nil
+}
+
+// start joins the board of an instance to its pool, until the result is called.
+func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log io.Writer) (leave func() error, err error) {
+	leave = func() error { return nil }
+	if f.listen == "" {
+		if len(f.join) > 0 || f.secret != "" {
+			return leave, errors.New("--join and --pool-secret are for --pool")
+		}
+		return leave, nil
+	}
+	if f.number < 0 || f.number >= snic.MaxPeers {
+		return leave, fmt.Errorf("--pool-board %d: want 0 to %d", f.number, snic.MaxPeers-1)
+	}
+	app, dev, err := f.board(spec)
+	if err != nil {
+		return leave, err
+	}
+	if inst.Visit(app, 1, func(graph.App) {}) == nil {
+		return leave, fmt.Errorf("--pool: %s has several workers, each of which is a board of its own: give its ports one queue", app)
+	}
+	key, err := f.key()
+	if err != nil {
+		return leave, err
+	}
+	// What has no address of its own gets one that is unique in the pool.
+	mac := [6]byte{2, 'p', 'o', 'o', 'l', byte(f.number)}
+	if i, err := net.InterfaceByName(dev); err == nil && len(i.HardwareAddr) == len(mac) {
+		mac = [6]byte(i.HardwareAddr)
+	}
+	join := snic.NewPeering(f.number, mac)
+	p, err := gossip.Start(gossip.Config{
+		Node:   pool.Config{Board: f.number, Topology: pool.Intermediate(snic.MaxPeers, false), Host: join},
+		Listen: f.listen, Join: f.join, Secret: key, Clock: clk,
+		On: func(n *pool.Node, now clock.Time, e pool.Event) {
+			join.On(n, now, e)
+			switch e.Kind {
+			case pool.PeerUp, pool.PeerLost:
+				fmt.Fprintf(log, "quillon: pool: board %d: %v\n", e.Peer, e.Kind)
+			}
+		},
+	})
+	if err != nil {
+		return leave, fmt.Errorf("--pool: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.exchange(ctx, join, p, inst, app, log)
+	}()
+	return func() error {
+		cancel()
+		<-done
+		return p.Close()
+	}, nil
+}
+
+// exchange lets the board and its pool hear of each other, until ctx ends.
+func (f *poolFlags) exchange(ctx context.Context, join *snic.Peering, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
+	var last string
+	for {
+		wait := poolIdle
+		open, err := join.Exchange(p.Do, func(v func(graph.App)) error { return inst.Visit(app, 0, v) })
+		if open {
+			wait = poolSoon
+		}
+		if err != nil && err.Error() != last {
+			last = err.Error()
+			fmt.Fprintf(log, "quillon: pool: %v\n", oneLine(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/rack/demo"
+	"github.com/quillon/quillon/rack/topo"
+)
+
+// boards is two boards in processes of their own, on a segment; the first is on the
+// cable between two hosts.
+//
+//	10.0.0.2 c ── a0 [ board 0 ] a1 ── d 10.0.0.3
+//	                 pa ── pb [ board 1 ]
+type boards struct {
+	t            *testing.T
+	box          *topo.Space
+	dir          string
+	client, echo *net.UDPConn
+	process      [2]*demo.Process
+}
+
+const deployment = `
+          regions: {count: %d, area: 1}
+          tasks:
+            quiet: {kind: wire, area: 1}
+            fw: {kind: firewall, args: {default: allow}, area: 1}
+          tenants: {alice: {}, bob: {}}
+          dags:
+            - {uid: 7, tenant: alice, run: quiet}
+            - {uid: 8, tenant: bob, run: fw}
+          rules:
+            - {match: "src:10.0.0.99", dag: 7}
+            - {match: "proto:17+src:10.0.0.2", dag: 8}
+`
+
+func raiseBoards(t *testing.T) *boards {
+	t.Helper()
+	b := &boards{t: t, dir: t.TempDir()}
+	must := func(err error) {
+		t.Helper()
+		if errors.Is(err, port.ErrNotSupported) || errors.Is(err, syscall.EPERM) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	space := func(mounts bool) *topo.Space {
+		s, err := topo.NewSpace(mounts)
+		must(err)
+		t.Cleanup(s.Close)
+		return s
+	}
+	b.box = space(true)
+	hosts := []*topo.Space{space(false), space(false)}
+	must(topo.Veth(b.box, "pa", b.box, "pb"))
+	must(b.box.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}))
+	for i, s := range hosts {
+		must(topo.Veth(b.box, fmt.Sprint("a", i), s, "eth"))
+		must(s.Do(func() error {
+			l, err := netlink.LinkByName("eth")
+			if err != nil {
+				return err
+			}
+			a, err := netlink.ParseAddr(fmt.Sprintf("10.0.0.%d/24", 2+i))
+			if err != nil {
+				return err
+			}
+			return netlink.AddrAdd(l, a)
+		}))
+	}
+	must(hosts[1].Do(func() (err error) {
+		b.echo, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 9})
+		return err
+	}))
+	t.Cleanup(func() { b.echo.Close() })
+	must(hosts[0].Do(func() (err error) {
+		b.client, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 9})
+		return err
+	}))
+	t.Cleanup(func() { b.client.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := b.echo.ReadFromUDP(buf)
+			if err != nil {
+				return
+			}
+			_, _ = b.echo.WriteToUDP(buf[:n], from)
+		}
+	}()
+	must(os.WriteFile(filepath.Join(b.dir, "a.yaml"), []byte(`ports:
+  a0: {kind: afxdp, args: {dev: a0}}
+  a1: {kind: afxdp, args: {dev: a1}}
+  seg: {kind: afxdp, args: {dev: pa}}
+apps:
+  nic:
+    kind: snic
+    args:
+      pool-port: p14
+      deployment: |`+fmt.Sprintf(deployment, 1)+`
+links: [a0.out -> nic.p0, nic.p0 -> a0.in, a1.out -> nic.p1, nic.p1 -> a1.in, seg.out -> nic.p14, nic.p14 -> seg.in]
+`), 0o600))
+	must(os.WriteFile(filepath.Join(b.dir, "b.yaml"), []byte(`ports:
+  seg: {kind: afxdp, args: {dev: pb}}
+apps:
+  nic:
+    kind: snic
+    args:
+      pool-port: p14
+      deployment: |`+fmt.Sprintf(deployment, 2)+`
+links: [seg.out -> nic.p14, nic.p14 -> seg.in]
+`), 0o600))
+	return b
+}
+
+// start runs a board.
+func (b *boards) start(i int) {
+	b.t.Helper()
+	args := []string{"quillon", "run", filepath.Join(b.dir, string("ab"[i])+".yaml"), "--pool", fmt.Sprintf("127.0.0.1:%d", 7946+i), "--pool-board", fmt.Sprint(i)}
+	if i > 0 {
+		args = append(args, "--join", "127.0.0.1:7946")
+	}
+	p, err := demo.StartProcess(b.box, demo.Command{Path: quillon, Args: args})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.process[i] = p
+	b.t.Cleanup(func() { _ = p.Stop() })
+	b.until("board to run", func() bool {
+		select {
+		case <-p.Done():
+			b.t.Fatalf("board %d: %v", i, p.Err())
+		default:
+		}
+		return strings.Contains(p.Log(), "running as ")
+	})
+}
+
+// until waits for f, for 10 seconds.
+func (b *boards) until(what string, f func() bool) {
+	b.t.Helper()
+	for range 1000 {
+		if f() {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	b.t.Fatalf("no %s: %s\n%s", what, b.show(0), b.process[0].Log())
+}
+
+// show is what a board says of its pool.
+func (b *boards) show(i int) string {
+	var out []byte
+	err := b.box.Do(func() (err error) {
+		out, err = exec.Command(quillon, "snic", "pool", "--name", string("ab"[i])).CombinedOutput()
+		return err
+	})
+	return fmt.Sprintf("%s %v", out, err)
+}
+
+// ping sends a datagram and reports whether it comes back, in half a second.
+func (b *boards) ping(text string) bool {
+	if _, err := b.client.Write([]byte(text)); err != nil {
+		return false
+	}
+	buf := make([]byte, 2048)
+	for {
+		if err := b.client.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+			return false
+		}
+		n, err := b.client.Read(buf)
+		if err != nil {
+			return false
+		}
+		if string(buf[:n]) == text {
+			return true
+		}
+	}
+}
+
+// A board that has no region for a DAG has it run at another one, there and back. When that
+// is killed it takes little with it, and the board goes on by itself; when it is there
+// again nothing is wrong.
+func TestPool(t *testing.T) {
+	b := raiseBoards(t)
+	b.start(0)
+	b.start(1)
+	b.until("peer", func() bool { return strings.Contains(b.show(0), "the same") && strings.Contains(b.show(1), "the same") })
+	b.until("way there and back", func() bool { return b.ping("first") })
+	b.until("frame at the peer", func() bool { return strings.Contains(b.show(0), "DAG 8 (fw): at board 1: there") })
+	for i := range 100 {
+		if text := fmt.Sprint("ping ", i); !b.ping(text) {
+			t.Fatalf("%q did not come back: %s", text, b.show(0))
+		}
+	}
+	if out := b.show(0); strings.Contains(out, " 0 back") {
+		t.Errorf("none came back from the peer: %s", out)
+	}
+	if out := b.show(1); !strings.Contains(out, "DAG 8 (fw) of board 0: runs here") {
+		t.Errorf("the peer: %s", out)
+	}
+	if err := b.process[1].Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-b.process[1].Done()
+	b.until("board that goes on", func() bool { return b.ping("alone") })
+	for i := range 100 {
+		if text := fmt.Sprint("alone ", i); !b.ping(text) {
+			t.Fatalf("%q did not come back: %s", text, b.show(0))
+		}
+	}
+	if out := b.process[0].Log(); !strings.Contains(out, "board 1: peer lost") {
+		t.Errorf("the board says: %s", out)
+	}
+	b.start(1)
+	b.until("peer again", func() bool { return strings.Contains(b.show(0), "the same") })
+	if !b.ping("together") {
+		t.Error("nothing comes back when the peer is there again")
+	}
+}
