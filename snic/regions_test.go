@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/snic/region"
 )
@@ -207,19 +206,19 @@ func TestIdle(t *testing.T) {
 
 // What the endpoint has done comes back when a region is free.
 func TestEndpoint(t *testing.T) {
-	text := func(dags string) string {
-		return `
+	x := scripted(t, `
 regions: {count: 1, area: 1}
 tasks:
   a: {kind: quick, args: {letter: a}}
   b: {kind: quick, args: {letter: b}, endpoint: true}
 tenants: {u: {}, v: {}}
-dags: [` + dags + `{uid: 2, tenant: v, run: b}]
-rules: [{match: "src:10.0.0.2", dag: 2}]
-`
+dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: v, run: b}]
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
+`, "idle", "20ms")
+	for range 8 {
+		x.Push("p0", frame(1, "00000000-."))
+		x.Advance(2 * time.Millisecond)
 	}
-	x := scripted(t, text("{uid: 1, tenant: u, run: a}, "))
-	x.Advance(20 * time.Millisecond)
 	for range 2 {
 		if r := x.Push("p0", frame(2, "00000000-.")); marks(r.Out["p1"]) != "-." {
 			t.Fatalf("not to the endpoint: %v", r)
@@ -228,11 +227,7 @@ rules: [{match: "src:10.0.0.2", dag: 2}]
 	if n := x.Counter("endpoint"); n != 2 {
 		t.Errorf("%d went to the endpoint", n)
 	}
-	// a, and its DAG, go.
-	if err := x.Set(graph.Args{"deployment": strings.Replace(text(""), "  a: {kind: quick, args: {letter: a}}\n", "", 1)}); err != nil {
-		t.Fatal(err)
-	}
-	x.Advance(20 * time.Millisecond)
+	x.Advance(60 * time.Millisecond) // a is idle
 	r := x.Push("p0", frame(2, "00000000-."))
 	if out := append(r.Out["p1"], x.Advance(20 * time.Millisecond).Out["p1"]...); marks(out) != "-.b" {
 		t.Errorf("%s", marks(out))
