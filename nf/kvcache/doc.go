@@ -27,10 +27,14 @@
 //   - A write without an answer, or with Busy or Unknown, keeps its key out of the cache for
 //     the time settle=, which must be longer than any frame lives on the last hop.
 //   - When frames went past unseen, at the start, and when a write cannot be followed
-//     (pending=), all is forgotten, and nothing learnt for that time.
+//     (pending=), all is forgotten, and nothing learnt for that time; writes are
+//     followed meanwhile.
 //
-// Keys of different devices are different; Clio's pid is not part of a key, since the
-// key/value store of a board has one of its own.
+// Keys of different devices, and in different VLANs (the outermost tag's), are
+// different; Clio's pid is not part of a key, since the key/value store of a board
+// has one of its own. Two things are not seen, and must not be: fragments, which
+// Clio's devices do not take, and copies that nf/replicate writes to others than the
+// primary, which are not to be read through a cache.
 //
 // Source: Shan, dissertation, UC San Diego 2022, section 5.6.1 (a FIFO cache of
 // recently read and written pairs). LRU and all of the above are ours.

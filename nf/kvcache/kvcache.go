@@ -127,7 +127,7 @@ func parse(args graph.Args) (settings, error) {
 	arg.Number(r, "bytes", &s.bytes, 1, 1<<33)
 	arg.Number(r, "pending", &s.pending, 1, 1<<20)
 	arg.Number(r, "sessions", &s.sessions, 1, 1<<20)
-	r.Duration("settle", &s.settle, 1, arg.Forever)
+	r.Duration("settle", &s.settle, 1, arg.Longest)
 	if s.bytes == 0 {
 		s.bytes = s.entries * s.value
 	}
@@ -203,6 +203,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		c.Mark(x, v, r)
 		c.Emit(out, x)
 	}
+	c.Wake(a.wants(c.Now()))
 	a.gauge(c)
 }
 
@@ -230,7 +231,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		if !f.Sound(p) {
 			return reasonDamaged
 		}
-		a.answer(c, &request{src.IP, dst.IP, dst.Port, h.ID()}, op.Request(), h.Status(), p[f.Data:f.Stop])
+		a.answer(c, &request{src.IP, dst.IP, dst.Port, h.ID(), f.VID}, op.Request(), h.Status(), p[f.Data:f.Stop])
 		return reasonAnswer
 	case op.IsAnswer() || dst.Port != clio.Port:
 		return reasonOther
@@ -238,10 +239,13 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		return reasonDamaged
 	}
 	q := clio.Request(p[f.Op:])
-	k := key{q.Key(), dst.IP, q.KeySize()}
-	req := request{dst.IP, src.IP, src.Port, h.ID()}
+	k := key{q.Key(), dst.IP, f.VID, q.KeySize()}
+	req := request{dst.IP, src.IP, src.Port, h.ID(), f.VID}
 	fresh := a.senders.fresh(c.Now(), &req)
 	if c.Now() < a.quiet {
+		if op != clio.Read { // it may be under way for longer than that
+			a.write(c, &k, &req, op, nil, false)
+		}
 		return reasonSettling
 	}
 	if op == clio.Read {
@@ -373,7 +377,16 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		a.pending.remove(i)
 	}
 	a.gauge(c)
-	return c.Now().Add(max(a.settle/8, time.Microsecond))
+	return a.wants(c.Now())
+}
+
+// wants is when Tick has work: several requests may be looked at in one.
+func (a *app) wants(now clock.Time) clock.Time {
+	i := a.pending.oldest
+	if i == none {
+		return clock.Never
+	}
+	return max(a.pending.rows[i].since.Add(a.settle), now.Add(max(a.settle/8, time.Microsecond)))
 }
 
 func (a *app) gauge(c *graph.Ctx) {

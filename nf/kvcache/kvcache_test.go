@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr/clio"
@@ -91,6 +92,7 @@ func (x *test) fill(from int, key uint64, value string) {
 func TestReads(t *testing.T) {
 	for tags := range 3 {
 		x := newTest(t, nil)
+		x.Push("b", ask(1, 1, clio.Read, 12345, "", tags))
 		q := ask(1, 200, clio.Read, 7, "", tags)
 		got := x.Push("b", q)
 		if len(got.Out["a"]) != 1 || !bytes.Equal(got.Out["a"][0].Bytes, q) {
@@ -192,7 +194,7 @@ func TestReplacement(t *testing.T) {
 		x.get(1, 1) // used, and still the first
 		x.fill(1, 4, "4")
 		for k := uint64(1); k <= 4; k++ {
-			i, e := x.App().(*app).cache.find(&key{k, device.IP, 8}, (&key{k, device.IP, 8}).hash()), want[k-1]
+			i, e := x.App().(*app).cache.find(&key{k, device.IP, 0, 8}, (&key{k, device.IP, 0, 8}).hash()), want[k-1]
 			if (i == none) != (e == "") {
 				t.Errorf("%s: key %d", policy, k)
 			}
@@ -396,7 +398,7 @@ func known(size int) graph.Kind {
 	k.New = func(env graph.Env, args graph.Args) (graph.App, error) {
 		x, err := inner(env, args)
 		if err == nil {
-			a, kk := x.(*app), key{7, device.IP, 8}
+			a, kk := x.(*app), key{7, device.IP, 0, 8}
 			a.cache.entries[a.cache.add(&kk, kk.hash(), make([]byte, size))].valid = true
 			a.quiet = 1
 		}
@@ -421,4 +423,80 @@ func BenchmarkHit(b *testing.B) {
 
 func BenchmarkMiss(b *testing.B) {
 	graphtest.Benchmark(b, known(8), nil, "b", ask(1, 200, clio.Read, 8, "", 0))
+}
+
+// A write that passed while nothing might be learnt is under way when that is over:
+// a read that overtakes it brings the old value.
+func TestWriteWhileSettling(t *testing.T) {
+	x := &test{graphtest.New(t, *Kind(), nil), t, 200}
+	x.Push("b", ask(1, 1, clio.Read, 12345, "", 0), ask(2, 1, clio.Read, 12345, "", 0))
+	x.Advance(90 * time.Millisecond)
+	w := ask(1, 100, clio.Update, 7, "new", 0)
+	if got := x.Push("b", w).Out["a"]; len(got) != 1 || got[0].Reason != "settling" {
+		t.Fatal(got)
+	}
+	x.Advance(20 * time.Millisecond)
+	x.fill(2, 7, "old")
+	x.Push("a", reply(w, clio.OK, ""))
+	if v := x.get(2, 7); v != "" {
+		t.Fatalf("%q after a write that was answered", v)
+	}
+	if x.fill(2, 7, "new"); x.get(2, 7) != "new" {
+		t.Error("not learnt after the write")
+	}
+	// More writes than can be followed begin the time anew.
+	y := &test{graphtest.New(t, *Kind(), graph.Args{"pending": "2"}), t, 200}
+	y.Push("b", ask(1, 1, clio.Read, 12345, "", 0))
+	y.Advance(90 * time.Millisecond)
+	for i := range uint64(3) {
+		y.Push("b", ask(1, uint16(100+i), clio.Update, 10+i, "x", 0))
+	}
+	y.Advance(90 * time.Millisecond)
+	if y.fill(1, 1, "1"); y.get(1, 1) != "" {
+		t.Error("learnt while a write may be under way that is not followed")
+	}
+}
+
+// The same addresses in another VLAN are other machines.
+func TestVLANs(t *testing.T) {
+	in := func(vid byte, p []byte) []byte {
+		p[15] = vid
+		return p
+	}
+	x := newTest(t, nil)
+	for vid := byte(1); vid <= 2; vid++ {
+		x.Push("b", in(vid, ask(1, 1, clio.Read, 12345, "", 1)))
+	}
+	q := in(1, ask(1, 200, clio.Read, 7, "", 1))
+	x.Push("b", q)
+	x.Push("a", reply(q, clio.OK, "one's"))
+	if got := x.Push("b", in(1, ask(1, 201, clio.Read, 7, "", 1))); len(got.Out["b"]) != 1 {
+		t.Fatal("not learnt")
+	}
+	q = in(2, ask(1, 200, clio.Read, 7, "", 1))
+	if got := x.Push("b", q); len(got.Out["a"]) != 1 {
+		t.Fatalf("another VLAN's value: %v", got)
+	}
+	x.Push("a", reply(q, clio.OK, "two's"))
+	for vid, want := range map[byte]string{1: "one's", 2: "two's"} {
+		if got := x.Push("b", in(vid, ask(1, 202, clio.Read, 7, "", 1))).Out["b"]; len(got) != 1 || !bytes.HasSuffix(got[0].Bytes, []byte(want)) {
+			t.Errorf("VLAN %d: %v", vid, got)
+		}
+	}
+}
+
+// It sleeps when it waits for no answer.
+func TestSleeps(t *testing.T) {
+	x := newTest(t, nil)
+	x.Advance(time.Second)
+	if at := x.Inst.NextTick(); at != clock.Never {
+		t.Errorf("wakes at %d", at)
+	}
+	x.Push("b", ask(1, 200, clio.Update, 7, "x", 0))
+	if at, want := x.Inst.NextTick(), x.Clock.Now().Add(100*time.Millisecond); at != want {
+		t.Errorf("wakes at %d, want %d", at, want)
+	}
+	if x.Advance(100 * time.Millisecond); x.Counter("expired") != 1 || x.Counter("pending") != 0 || x.Inst.NextTick() != clock.Never {
+		t.Errorf("%d expired", x.Counter("expired"))
+	}
 }
