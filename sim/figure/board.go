@@ -46,7 +46,7 @@ func boards() []*Figure {
 			reasons: []reason{
 				{names: []string{"intermediate-best"}, least: 0.65, most: 0.75, text: reasonRing},
 			}},
-		{ID: "5.14", data: "5.14", jobs: sequence,
+		{ID: "5.14", data: "5.14", Fitted: []string{nameSingle}, jobs: sequence,
 			ratios: []ratio{
 				{"7 tasks, PANIC over one chain", ref{0, namePanic, 7}, ref{0, nameSingle, 7}},
 				{"7 tasks, PANIC over two chains", ref{0, namePanic, 7}, ref{0, nameHalf, 7}},

@@ -193,7 +193,7 @@ func All() []*Figure {
 				{ratio: true, series: "share of 64 MB that 262,144 keys take", least: 1, most: 70, text: reasonAddresses},
 			},
 		},
-	}, chapter(append(supernic(), boards()...))...)
+	}, chapter(slices.Concat(supernic(), boards(), clios()))...)
 }
 
 // chapter sorts the figures of a chapter by their numbers.

@@ -66,8 +66,10 @@ type Figure struct {
 	ID string
 	// Calibration: the model's constants come from it.
 	Calibration bool
-	data        string       // published/data.json
-	panels      map[int]bool // quantities that are compared; nil = all
+	// Fitted names curves that constants come from, where not all do.
+	Fitted []string
+	data   string       // published/data.json
+	panels map[int]bool // quantities that are compared; nil = all
 	// takes names the parameters that change it. Where overThreads, those
 	// are its abscissa: asking for some of them changes nothing.
 	takes       []string

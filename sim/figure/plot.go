@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -112,7 +113,14 @@ func (r *Result) key(c draw.Canvas, left, right, y vg.Length) vg.Length {
 				continue
 			}
 			seen[cu.Name] = true
-			if x+vg.Points(14)+text.Width(cu.Name) > right {
+			label := cu.Name
+			switch {
+			case slices.Contains(r.Fitted, cu.Name):
+				label += " (fitted)"
+			case !cu.simulated():
+				label += " (published only)"
+			}
+			if x+vg.Points(14)+text.Width(label) > right {
 				x, y = left, y-vg.Points(13)
 			}
 			s := shade(cu.Name, i)
@@ -120,7 +128,7 @@ func (r *Result) key(c draw.Canvas, left, right, y vg.Length) vg.Length {
 				{X: x, Y: y - vg.Points(9)}, {X: x, Y: y}, {X: x + vg.Points(9), Y: y}, {X: x + vg.Points(9), Y: y - vg.Points(9)},
 			})
 			x += vg.Points(13)
-			word(cu.Name)
+			word(label)
 		}
 	}
 	return y - vg.Points(24)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 )
@@ -65,6 +66,11 @@ type Curve struct {
 	Points []Point `json:"points"`
 }
 
+// simulated reports whether any of its points was run.
+func (c *Curve) simulated() bool {
+	return slices.ContainsFunc(c.Points, func(p Point) bool { return p.Ours != nil })
+}
+
 // Panel is one ordinate with its curves.
 type Panel struct {
 	Y      Axis    `json:"y"`
@@ -103,10 +109,12 @@ type Result struct {
 	Document string `json:"document"`
 	Caption  string `json:"caption"`
 	// Calibration: the model's constants come from this figure.
-	Calibration bool           `json:"calibration,omitempty"`
-	X           Axis           `json:"x"`
-	Published   map[string]any `json:"published_parameters"`
-	Parameters  Params         `json:"parameters"`
+	Calibration bool `json:"calibration,omitempty"`
+	// Fitted names curves that constants come from, where not all do.
+	Fitted     []string       `json:"fitted,omitempty"`
+	X          Axis           `json:"x"`
+	Published  map[string]any `json:"published_parameters"`
+	Parameters Params         `json:"parameters"`
 	// Altered says which parameters are not the published ones; then nothing
 	// is compared.
 	Altered []string `json:"altered,omitempty"`
@@ -130,7 +138,7 @@ func (r *Result) WriteJSON(w io.Writer) error {
 
 // newResult is the published part of a Result.
 func newResult(f *Figure, p *Published, par Params) *Result {
-	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration,
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted,
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
 	for _, l := range p.LeftOut {
 		r.Remarks = append(r.Remarks, fmt.Sprintf("Not compared: %s at %v: %s.", l.Series, l.X, l.Why))

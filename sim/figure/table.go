@@ -17,6 +17,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 	if r.Calibration {
 		b.WriteString("the model's constants come from this figure\n")
 	}
+	if len(r.Fitted) > 0 {
+		fmt.Fprintf(&b, "fitted, since constants come from it: %s; the other curves are predicted\n", strings.Join(r.Fitted, ", "))
+	}
 	if len(r.Altered) > 0 {
 		fmt.Fprintf(&b, "not the published parameters, so nothing is compared: %s\n", strings.Join(r.Altered, ", "))
 	}
