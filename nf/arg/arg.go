@@ -16,7 +16,6 @@ package arg
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -197,8 +196,9 @@ func (r *Reader) OnOff(name string, p *bool) {
 	*p = !off
 }
 
-// Forever is a limit of durations that is none.
-const Forever = time.Duration(math.MaxInt64)
+// Longest is the limit of durations that have none: times that they are added to
+// do not overflow.
+const Longest = 10 * 365 * 24 * time.Hour
 
 // Duration is one from least to most; 0 needs no unit.
 func (r *Reader) Duration(name string, p *time.Duration, least, most time.Duration) {
@@ -208,7 +208,7 @@ func (r *Reader) Duration(name string, p *time.Duration, least, most time.Durati
 		case err == nil && d >= least && d <= most:
 			*p = d
 			return nil
-		case most < Forever:
+		case most < Longest:
 			return fmt.Errorf("want a duration from %s to %s", short(least), short(most))
 		case least > 1:
 			return fmt.Errorf("want a duration of %s or more", short(least))

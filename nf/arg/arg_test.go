@@ -46,9 +46,9 @@ func read(args map[string]string) (s all, err error) {
 		return nil
 	}, "any")
 	r.Duration("wait", &s.wait, time.Microsecond, 5*time.Minute)
-	r.Duration("idle", &s.idle, 1, Forever)
-	r.Duration("settle", &s.settle, 0, Forever)
-	r.Duration("tick", new(time.Duration), time.Hour, Forever)
+	r.Duration("idle", &s.idle, 1, Longest)
+	r.Duration("settle", &s.settle, 0, Longest)
+	r.Duration("tick", new(time.Duration), time.Hour, Longest)
 	if r.Given("need") {
 		r.Need("need", "a hint")
 	}

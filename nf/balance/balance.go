@@ -147,7 +147,7 @@ func parse(args graph.Args) (settings, error) {
 		r.Failf("size=%d: want a prime such as 65537", s.size)
 	}
 	arg.Number(r, "conns", &s.conns, 1, 1<<24)
-	r.Duration("idle", &s.idle, 1, arg.Forever)
+	r.Duration("idle", &s.idle, 1, arg.Longest)
 	r.Need("vip", "the virtual address")
 	r.Need("port", "that of the service")
 	for _, b := range s.backends {

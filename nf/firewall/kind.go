@@ -1,10 +1,9 @@
 package firewall
 
 import (
-	"fmt"
-	"strconv"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/table"
@@ -155,68 +154,28 @@ type settings struct {
 func parse(args graph.Args) (settings, error) {
 	s := settings{strict: true, conns: 65536, perSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
 		tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute}
-	number := func(v string, most int) (int, error) {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > most {
-			return 0, fmt.Errorf("want a number from 1 to %d", most)
-		}
-		return n, nil
+	r := arg.Read("firewall", args)
+	for i, name := range [2]string{"rules", "rules6"} {
+		r.Func(name, func(v string) (err error) {
+			s.rules[i], err = parseRules(v, decl([2]int{32, 128}[i]).Keys)
+			return err
+		})
 	}
-	choice := func(v, first, second string) (bool, error) {
-		if v != first && v != second {
-			return false, fmt.Errorf("want %s or %s", first, second)
-		}
-		return v == second, nil
-	}
-	long := func(v string) (time.Duration, error) {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 || d > longest {
-			return 0, fmt.Errorf("want a duration such as 5m")
-		}
-		return d, nil
-	}
-	for name, v := range args {
-		var err error
-		switch name {
-		case "rules":
-			s.rules[0], err = parseRules(v, decl(32).Keys)
-		case "rules6":
-			s.rules[1], err = parseRules(v, decl(128).Keys)
-		case "default":
-			s.allow, err = choice(v, "deny", "allow")
-		case "mode":
-			s.strict, err = choice(v, "loose", "strict")
-		case "conns":
-			s.conns, err = number(v, 1<<24)
-		case "half":
-			s.half, err = number(v, 1<<24)
-		case "half-per-source":
-			s.perSource, err = number(v, 1<<24)
-		case "tcp-half":
-			s.tcpHalf, err = long(v)
-		case "tcp-idle":
-			s.tcpIdle, err = long(v)
-		case "tcp-close":
-			s.tcpClose, err = long(v)
-		case "udp-idle":
-			s.udpIdle, err = long(v)
-		case "icmp-idle":
-			s.icmpIdle, err = long(v)
-		case "other-idle":
-			s.otherIdle, err = long(v)
-		case "fragments":
-			s.dropFragments, err = choice(v, "pass", "drop")
-		case "non-ip":
-			s.dropNonIP, err = choice(v, "pass", "drop")
-		default:
-			return s, fmt.Errorf("firewall: no argument %q", name)
-		}
-		if err != nil {
-			return s, fmt.Errorf("firewall: %s=: %w", name, err)
-		}
-	}
+	r.Either("default", &s.allow, "deny", "allow")
+	r.Either("mode", &s.strict, "loose", "strict")
+	arg.Number(r, "conns", &s.conns, 1, 1<<24)
+	arg.Number(r, "half", &s.half, 1, 1<<24)
+	arg.Number(r, "half-per-source", &s.perSource, 1, 1<<24)
+	r.Duration("tcp-half", &s.tcpHalf, 1, longest)
+	r.Duration("tcp-idle", &s.tcpIdle, 1, longest)
+	r.Duration("tcp-close", &s.tcpClose, 1, longest)
+	r.Duration("udp-idle", &s.udpIdle, 1, longest)
+	r.Duration("icmp-idle", &s.icmpIdle, 1, longest)
+	r.Duration("other-idle", &s.otherIdle, 1, longest)
+	r.Either("fragments", &s.dropFragments, "pass", "drop")
+	r.Either("non-ip", &s.dropNonIP, "pass", "drop")
 	if s.half == 0 {
 		s.half = max(1, s.conns/4)
 	}
-	return s, nil
+	return s, r.Err()
 }

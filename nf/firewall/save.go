@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
@@ -29,7 +30,7 @@ func recordSize(sort uint8) int {
 }
 
 // longest is the longest time that a connection may have left.
-const longest = 10 * 365 * 24 * time.Hour
+const longest = arg.Longest
 
 func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
 	copy(b[:], k.Src[:])

@@ -1,14 +1,15 @@
 package napt
 
 import (
+	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 )
@@ -186,7 +187,7 @@ func number(a netip.Addr) uint32 {
 const maxPublic = 64
 
 // longest is the longest time that may be set.
-const longest = 10 * 365 * 24 * time.Hour
+const longest = arg.Longest
 
 func parse(args graph.Args) (settings, error) {
 	s := settings{ports: [2]uint16{1024, 65535}, filter: byAddress, mappings: 65536, sessions: 131072,
@@ -195,100 +196,47 @@ func parse(args graph.Args) (settings, error) {
 	for name, v := range args {
 		all[name] = v
 	}
-	count := func(v string) (int, error) {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > 1<<24 {
-			return 0, fmt.Errorf("want a number from 1 to %d", 1<<24)
+	r := arg.Read("napt", all)
+	r.Each("public", func(x string) error {
+		a, err := arg.ParseAddr(x)
+		switch {
+		case err != nil || !a.Is4() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+			return errors.New("want the IPv4 address of a host")
+		case slices.Contains(s.public, number(a)):
+			return errors.New("it is there twice")
+		case len(s.public) == maxPublic:
+			return fmt.Errorf("at most %d addresses", maxPublic)
 		}
-		return n, nil
-	}
-	long := func(v string) (time.Duration, error) {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 || d > longest {
-			return 0, fmt.Errorf("want a duration such as 5m")
+		s.public = append(s.public, number(a))
+		return nil
+	})
+	r.Func("ports", func(v string) error {
+		from, to, _ := strings.Cut(v, "-")
+		lo, e1 := strconv.ParseUint(from, 10, 16)
+		hi, e2 := strconv.ParseUint(to, 10, 16)
+		if s.ports = [2]uint16{uint16(lo), uint16(hi)}; e1 != nil || e2 != nil || lo < 1 || hi < lo {
+			return errors.New("want two numbers from 1 to 65535, such as 1024-65535")
 		}
-		return d, nil
-	}
-	for name, v := range all {
-		var err error
-		switch name {
-		case "public":
-			for x := range strings.SplitSeq(v, "+") {
-				a, e := netip.ParseAddr(x)
-				switch {
-				case e != nil || !a.Is4() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-					err = fmt.Errorf("%q is not the IPv4 address of a host", x)
-				case slices.Contains(s.public, number(a)):
-					err = fmt.Errorf("%s is there twice", x)
-				default:
-					s.public = append(s.public, number(a))
-				}
-				if err != nil {
-					break
-				}
-			}
-			if err == nil && len(s.public) > maxPublic {
-				err = fmt.Errorf("at most %d addresses", maxPublic)
-			}
-		case "ports":
-			from, to, _ := strings.Cut(v, "-")
-			lo, e1 := strconv.ParseUint(from, 10, 16)
-			hi, e2 := strconv.ParseUint(to, 10, 16)
-			if s.ports = [2]uint16{uint16(lo), uint16(hi)}; e1 != nil || e2 != nil || lo < 1 || hi < lo {
-				err = fmt.Errorf("want two numbers from 1 to 65535, such as 1024-65535")
-			}
-		case "private":
-			for x := range strings.SplitSeq(v, "+") {
-				p, e := netip.ParsePrefix(x)
-				if e != nil || !p.Addr().Is4() || p != p.Masked() {
-					err = fmt.Errorf("%q is no IPv4 prefix without bits behind it", x)
-					break
-				}
-				s.private = append(s.private, prefix{number(p.Addr()), uint32(uint64(0xFFFFFFFF) << (32 - p.Bits()))})
-			}
-		case "mac":
-			if v == "none" {
-				break
-			}
-			m, e := net.ParseMAC(v)
-			if e != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {
-				err = fmt.Errorf("want the MAC address of a host")
-				break
-			}
-			s.mac = [6]byte(m)
-		case "filter":
-			if s.filter = slices.Index([]string{"endpoint", "address", "port"}, v); s.filter < 0 {
-				err = fmt.Errorf("want endpoint, address or port")
-			}
-		case "others":
-			if s.dropOthers = v == "drop"; v != "drop" && v != "pass" {
-				err = fmt.Errorf("want pass or drop")
-			}
-		case "mappings":
-			s.mappings, err = count(v)
-		case "sessions":
-			s.sessions, err = count(v)
-		case "per-host":
-			if v != "none" {
-				s.perHost, err = count(v)
-			}
-		case "udp-idle":
-			s.udpIdle, err = long(v)
-		case "icmp-idle":
-			s.icmpIdle, err = long(v)
-		case "tcp-idle":
-			s.tcpIdle, err = long(v)
-		case "tcp-trans":
-			s.tcpTrans, err = long(v)
-		default:
-			return s, fmt.Errorf("napt: no argument %q", name)
+		return nil
+	})
+	r.Each("private", func(x string) error {
+		p, err := netip.ParsePrefix(x)
+		if err != nil || !p.Addr().Is4() || p != p.Masked() {
+			return errors.New("it is no IPv4 prefix without bits behind it")
 		}
-		if err != nil {
-			return s, fmt.Errorf("napt: %s=%s: %w", name, v, err)
-		}
-	}
-	if len(s.public) == 0 {
-		return s, fmt.Errorf("napt: public= is missing: the public addresses")
-	}
-	return s, nil
+		s.private = append(s.private, prefix{number(p.Addr()), uint32(uint64(0xFFFFFFFF) << (32 - p.Bits()))})
+		return nil
+	})
+	r.MAC("mac", &s.mac, "none")
+	arg.Choice(r, "filter", &s.filter, "endpoint", "address", "port")
+	r.Either("others", &s.dropOthers, "pass", "drop")
+	arg.Number(r, "mappings", &s.mappings, 1, 1<<24)
+	arg.Number(r, "sessions", &s.sessions, 1, 1<<24)
+	arg.Number(r, "per-host", &s.perHost, 1, 1<<24, "none")
+	r.Duration("udp-idle", &s.udpIdle, 1, longest)
+	r.Duration("icmp-idle", &s.icmpIdle, 1, longest)
+	r.Duration("tcp-idle", &s.tcpIdle, 1, longest)
+	r.Duration("tcp-trans", &s.tcpTrans, 1, longest)
+	r.Need("public", "the public addresses")
+	return s, r.Err()
 }

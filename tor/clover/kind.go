@@ -224,9 +224,9 @@ func parseArgs(args graph.Args) (settings, error) {
 		r.Failf("servers: at most %d", maxServers)
 	}
 	arg.Value(r, "only", &s.only, parseChoice)
-	r.Duration("settle", &s.settle, 0, arg.Forever)
+	r.Duration("settle", &s.settle, 0, arg.Longest)
 	r.Duration("repair", &s.repair, 0, time.Hour)
-	r.Duration("idle", &s.idle, 0, arg.Forever)
+	r.Duration("idle", &s.idle, 0, arg.Longest)
 	r.Either("recycled", &s.adjust, "pass", "adjust")
 	r.Either("bad", &s.dropBad, "pass", "drop")
 	if s.hot > 0 {

@@ -305,11 +305,11 @@ func parseArgs(args graph.Args) (settings, error) {
 	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
 	r.Either("guard", &s.dropSpoofed, "pass", "drop")
 	r.Either("bad", &s.dropBad, "pass", "drop")
-	r.Duration("settle", &s.settle, 1, arg.Forever)
-	r.Duration("alive", &s.alive, 1, arg.Forever)
-	r.Duration("giveup", &s.giveup, 1, arg.Forever)
-	r.Duration("verify", &s.verify, 1, arg.Forever)
-	r.Duration("idle", &s.idle, 1, arg.Forever)
+	r.Duration("settle", &s.settle, 1, arg.Longest)
+	r.Duration("alive", &s.alive, 1, arg.Longest)
+	r.Duration("giveup", &s.giveup, 1, arg.Longest)
+	r.Duration("verify", &s.verify, 1, arg.Longest)
+	r.Duration("idle", &s.idle, 1, arg.Longest)
 	if s.conns*(s.window+1) > maxOps {
 		r.Failf("conns=%d, window=%d: want no more than %d operations to remember in all", s.conns, s.window, maxOps)
 	}
