@@ -107,7 +107,7 @@ on, when the app has met all connections and keys.`,
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", 11, "rounds to take the median of")
 	cmd.Flags().BoolVar(&list, "list", false, "list the benchmarks")
-	cmd.AddCommand(newBenchP4Cmd(), newBenchP4RuntimeCmd())
+	cmd.AddCommand(newBenchP4Cmd(), newBenchP4RuntimeCmd(), newBenchVPCCmd())
 	return cmd
 }
 

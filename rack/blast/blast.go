@@ -50,6 +50,9 @@ type Frame struct {
 type Range struct {
 	// Near is the namespace of the middlebox.
 	Near *topo.Space
+	// Burst is how many frames one system call sends: Run ends after one. Beginning
+	// and ending it takes the kernel 20 ms, in which nothing is sent.
+	Burst uint32
 
 	far     [2]*topo.Space
 	state   *ebpf.Map
@@ -65,7 +68,7 @@ type Range struct {
 // is the most frames under way; 0: no limit. Without root, or on a kernel that
 // lacks what this needs, the error wraps port.ErrNotSupported.
 func New(frames []Frame, window int) (_ *Range, err error) {
-	r := &Range{}
+	r := &Range{Burst: burst}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -324,9 +327,7 @@ func (r *Range) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&r.mem[o
 // Arrived is how many frames the sink has seen.
 func (r *Range) Arrived() uint64 { return atomic.LoadUint64(r.word(offArrived)) }
 
-// burst is how many runs of the generator one system call makes, in about a
-// second: beginning and ending it takes the kernel 20 ms, in which nothing is
-// sent.
+// burst is Range.Burst unless told, about a second's.
 const burst = 1 << 23
 
 // Run sends until ctx is done, on processor 0.
@@ -342,7 +343,7 @@ func (r *Range) Run(ctx context.Context) error {
 		_ = unix.SchedSetaffinity(0, &cpu) // the namespace's own thread
 		frame := make([]byte, r.longest)
 		for ctx.Err() == nil {
-			if _, err := r.out.Run(&ebpf.RunOptions{Data: frame, Repeat: burst, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}); err != nil && !errors.Is(err, unix.EINTR) {
+			if _, err := r.out.Run(&ebpf.RunOptions{Data: frame, Repeat: r.Burst, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}); err != nil && !errors.Is(err, unix.EINTR) {
 				return fmt.Errorf("generator: %w", err)
 			}
 		}
