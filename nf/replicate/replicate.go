@@ -202,6 +202,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 			c.Emit(1-in, x)
 		}
 	}
+	c.Wake(a.wants(c.Now()))
 	a.gauge(c)
 }
 
@@ -229,9 +230,9 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		if !f.Sound(p) {
 			return reasonDamaged
 		}
-		i := a.ops.find(&request{dst.IP, dst.Port, h.ID()})
+		i := a.ops.find(&request{dst.IP, dst.Port, h.ID(), f.VID})
 		if i == none || a.ops.rows[i].code != op.Request() {
-			if from > 0 || h.Replicate() {
+			if h.Replicate() {
 				return reasonLate
 			}
 			return reasonPlain
@@ -245,7 +246,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	if !f.Sound(p) {
 		return reasonDamaged
 	}
-	req := request{src.IP, src.Port, h.ID()}
+	req := request{src.IP, src.Port, h.ID(), f.VID}
 	if a.ops.find(&req) != none {
 		return reasonRepeated
 	}
@@ -253,7 +254,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		return reasonBusy
 	}
 	q := clio.Request(p[f.Op:])
-	i := a.ops.add(&req, key{q.Key(), q.KeySize()}, op)
+	i := a.ops.add(&req, key{q.Key(), f.VID, q.KeySize()}, op)
 	if i == none {
 		return reasonBusy
 	}
@@ -418,7 +419,15 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		a.ops.order(i)
 	}
 	a.gauge(c)
-	return c.Now().Add(a.tick)
+	return a.wants(c.Now())
+}
+
+// wants is when Tick has work: several timeouts may be looked at in one.
+func (a *app) wants(now clock.Time) clock.Time {
+	if a.ops.oldest == none {
+		return clock.Never
+	}
+	return max(a.ops.rows[a.ops.oldest].due, now.Add(a.tick))
 }
 
 // bury declares devices down: nobody waits for them any more.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr/clio"
@@ -251,4 +252,51 @@ func TestAllocs(t *testing.T) {
 
 func BenchmarkRead(b *testing.B) {
 	graphtest.Benchmark(b, *Kind(), args, "b", ask(0, 5, clio.Read, 7, "", false, 0))
+}
+
+// Who asks another device than the primary, and for no copies, is answered by it:
+// after the primary's death that is how its data is read.
+func TestOtherDevices(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args)
+	for id, op := range []clio.Opcode{clio.Read, clio.Update} {
+		q := ask(1, uint16(id), op, 7, "", false, 0)
+		same(t, "request", x.Push("b", q).Out["a"], q)
+		same(t, "answer", x.Push("a", reply(q, clio.OK)).Out["b"], reply(q, clio.OK))
+	}
+}
+
+// The same addresses in another VLAN are other clients, and other devices.
+func TestVLANs(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args)
+	in := func(vid byte, p []byte) []byte {
+		p[15] = vid
+		return p
+	}
+	for vid := byte(1); vid <= 2; vid++ {
+		w0, w1 := in(vid, ask(0, 5, clio.Update, 7, "value", true, 1)), in(vid, ask(1, 5, clio.Update, 7, "value", true, 1))
+		same(t, "copies", x.Push("b", w0).Out["a"], w0, w1)
+	}
+	for vid := byte(1); vid <= 2; vid++ {
+		w0, w1 := in(vid, ask(0, 5, clio.Update, 7, "value", true, 1)), in(vid, ask(1, 5, clio.Update, 7, "value", true, 1))
+		x.Push("a", reply(w0, clio.OK))
+		same(t, "answer", x.Push("a", reply(w1, clio.OK)).Out["b"], reply(w0, clio.OK))
+	}
+}
+
+// It sleeps when it waits for no answer.
+func TestSleeps(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args)
+	x.Advance(time.Millisecond)
+	if at := x.Inst.NextTick(); at != clock.Never {
+		t.Errorf("wakes at %d", at)
+	}
+	w0, w1 := ask(0, 5, clio.Update, 7, "value", true, 0), ask(1, 5, clio.Update, 7, "value", true, 0)
+	x.Push("b", w0)
+	if at, want := x.Inst.NextTick(), x.Clock.Now().Add(time.Millisecond); at != want {
+		t.Errorf("wakes at %d, want %d", at, want)
+	}
+	x.Push("a", reply(w0, clio.OK), reply(w1, clio.OK))
+	if x.Advance(time.Second); x.Inst.NextTick() != clock.Never || x.Counter("retransmitted") != 0 {
+		t.Errorf("%d sent again", x.Counter("retransmitted"))
+	}
 }
