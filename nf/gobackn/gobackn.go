@@ -204,7 +204,17 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		}
 		c.Emit(out, x)
 	}
+	c.Wake(a.wants(c.Now()))
 	a.gauge(c)
+}
+
+// wants is when Tick has work: several deadlines may be looked at in one.
+func (a *app) wants(now clock.Time) clock.Time {
+	at := a.server.Deadline()
+	if at == clock.Never {
+		return at
+	}
+	return max(at, now.Add(a.tick))
 }
 
 // Tick implements graph.Ticker.
@@ -212,7 +222,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	a.c = c
 	a.server.Tick(c.Now(), a)
 	a.gauge(c)
-	return c.Now().Add(a.tick)
+	return a.wants(c.Now())
 }
 
 // Held implements graph.Holder.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
@@ -209,4 +210,47 @@ func TestAllocs(t *testing.T) {
 
 func BenchmarkStrangers(b *testing.B) {
 	graphtest.Benchmark(b, *Kind(), nil, "b", frame(client, device, clio.Update, clio.DATA, 9, 3, 1, strings.Repeat("x", 1024), 0))
+}
+
+// The same addresses in another VLAN are other machines: neither can close, or
+// write into, the other's session.
+func TestVLANs(t *testing.T) {
+	in := func(vid byte, p []byte) []byte {
+		p[15] = vid
+		return p
+	}
+	x := graphtest.New(t, *Kind(), nil)
+	for vid := byte(1); vid <= 2; vid++ {
+		got := x.Push("b", in(vid, frame(client, device, clio.OpenSession, clio.DATA, 0, 3, 0, "", 1))).Out["b"]
+		var f clio.Frame
+		if len(got) != 1 || clio.Parse(got[0].Bytes, true, &f) != clio.Message || clio.Session(got[0].Bytes[f.Op:]) != uint32(vid) {
+			t.Fatalf("VLAN %d: %v", vid, got)
+		}
+	}
+	if got := x.Push("b", in(2, frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "x", 1))); len(got.Dropped) != 1 || got.Dropped[0].Reason != "no-session" {
+		t.Errorf("into another's session: %v", got)
+	}
+	for vid := byte(1); vid <= 2; vid++ {
+		want := in(vid, frame(device, client, clio.Read.Answer(), clio.DATA, 1, uint16(vid), 3, "value", 1))
+		if got := x.Push("a", in(vid, frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", 1))).Out["b"]; len(got) != 1 || !bytes.Equal(got[0].Bytes, want) {
+			t.Errorf("VLAN %d: %v", vid, got)
+		}
+	}
+}
+
+// It sleeps when it waits for nothing.
+func TestSleeps(t *testing.T) {
+	x := graphtest.New(t, *Kind(), nil)
+	open(x, t, 0)
+	x.Advance(time.Millisecond)
+	if at := x.Inst.NextTick(); at != clock.Never {
+		t.Errorf("wakes at %d", at)
+	}
+	x.Push("b", frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "value", 0))
+	if at, want := x.Inst.NextTick(), x.Clock.Now().Add(100*time.Microsecond); at != want {
+		t.Errorf("wakes at %d, want %d: an ACK is due", at, want)
+	}
+	if got := x.Advance(time.Millisecond).Out["b"]; len(got) != 1 || x.Inst.NextTick() != clock.Never {
+		t.Errorf("%v", got)
+	}
 }

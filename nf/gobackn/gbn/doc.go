@@ -30,9 +30,10 @@
 //     one hundred follow: else each pause would end in a retransmission. (Clio's
 //     hosts turn their timer off.)
 //   - An end gives a session up after a number of timeouts in a row.
+//   - A second NACK of the same number is the network's double: it is not heeded.
 //   - A session is opened by a request on session 0, which may be repeated: it is
-//     known by its opener's address, UDP port, pid and request number. Another pid or
-//     number from the same port opens it anew.
+//     known by its opener's address, UDP port, VLAN (the outermost tag's), pid and
+//     request number. Another pid or number from the same port opens it anew.
 //   - Frames with UDP checksums are checked, and keep having one. Clio's own have
 //     none: the Ethernet FCS is all that finds damage then.
 package gbn

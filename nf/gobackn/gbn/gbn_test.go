@@ -556,3 +556,26 @@ func BenchmarkDeliver(b *testing.B) {
 		buf.Put()
 	}
 }
+
+// A NACK that the network doubles does not have a window sent again for each copy.
+func TestDoubledNACK(t *testing.T) {
+	x := newNet(t, Config{Window: 16, AckEvery: 16}, 1, 1, faults{})
+	x.open(0)
+	x.run(t, 100)
+	s, out := &x.server.rows[x.peers[0].peer].Session, side{x, -1}
+	for range 8 {
+		x.say(0, true)
+	}
+	for i, c := range []struct {
+		seq  uint32
+		want Verdict
+		sent uint64
+	}{{0, TakenNACK, 8}, {0, Stale, 8}, {0, Stale, 8}, {2, TakenNACK, 14}, {2, Stale, 14}, {1, Stale, 14}, {5, TakenNACK, 17}} {
+		if v := s.Ack(x.now, c.seq, true, out); v != c.want || x.server.Stats().Retransmitted != c.sent {
+			t.Errorf("%d: NACK of %d: verdict %d, %d sent again", i, c.seq, v, x.server.Stats().Retransmitted)
+		}
+	}
+	if s.Ack(x.now, 8, false, out); s.Held() != 0 {
+		t.Errorf("%d held", s.Held())
+	}
+}

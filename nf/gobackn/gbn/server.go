@@ -12,6 +12,7 @@ import (
 type key struct {
 	peer, local [4]byte
 	port        uint16 // the peer's
+	vid         uint16 // of the outermost tag
 }
 
 // row is a session of a server.
@@ -116,7 +117,7 @@ func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 // keyOf is that of a frame from a peer.
 func (s *Server) keyOf(p []byte) key {
 	src, dst := s.f.Src(p), s.f.Dst(p)
-	return key{src.IP, dst.IP, src.Port}
+	return key{src.IP, dst.IP, src.Port, s.f.VID}
 }
 
 func (s *Server) unwrap(b *packet.Buf) {
@@ -239,7 +240,7 @@ func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 		return TooBig
 	}
 	src, dst := f.Src(p), f.Dst(p)
-	i, known := s.by[key{dst.IP, src.IP, dst.Port}]
+	i, known := s.by[key{dst.IP, src.IP, dst.Port, f.VID}]
 	b.TrimBack(b.Len() - f.Stop)
 	summed := f.Summed(p)
 	p, ok := b.Prepend(clio.GBNLen)

@@ -152,6 +152,7 @@ type Session struct {
 	head, n   int // of wait
 	due       clock.Time
 	tries     int
+	asked     bool // a NACK of una-1 was heeded
 
 	// Receiver.
 	expect  uint32
@@ -188,7 +189,7 @@ func (s *Session) Open(now clock.Time, local, peer uint16, like []byte, f *clio.
 	s.layout, s.summed = *f, f.Summed(like)
 	s.una, s.next, s.expect = clio.FirstSeq, clio.FirstSeq, clio.FirstSeq
 	s.due, s.ackDue, s.lastUsed = clock.Never, clock.Never, now
-	s.tries, s.unacked, s.nacked = 0, 0, false
+	s.tries, s.asked, s.unacked, s.nacked = 0, false, 0, false
 }
 
 // IsOpen reports whether the session was opened, and not closed or given up.
@@ -290,8 +291,8 @@ func (s *Session) pump(now clock.Time, out Out) {
 // Ack heeds an ACK, or a NACK, of all up to seq.
 func (s *Session) Ack(now clock.Time, seq uint32, nack bool, out Out) Verdict {
 	n := seq + 1 - s.una
-	if n > s.next-s.una {
-		return Stale
+	if n > s.next-s.una || n == 0 && nack && s.asked {
+		return Stale // of a gap there is one NACK: another is a double of it
 	}
 	s.lastUsed = now
 	for range n {
@@ -299,12 +300,12 @@ func (s *Session) Ack(now clock.Time, seq uint32, nack bool, out Out) Verdict {
 		s.una++
 	}
 	if n > 0 {
-		s.tries = 0
+		s.tries, s.asked = 0, false
 		s.due = now.Add(s.cfg.Timeout)
 	}
 	v := TakenACK
 	if nack {
-		v = TakenNACK
+		v, s.asked = TakenNACK, true
 		s.again(now, out)
 	}
 	s.pump(now, out)
