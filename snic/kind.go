@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -159,88 +160,36 @@ type settings struct {
 	regions              int
 }
 
-// scaled reads a number with k, M or G behind it.
-func scaled(v string, step, least, most int64) (int64, error) {
-	digits, unit := v, int64(1)
-	for i, u := range "kMG" {
-		if d, ok := strings.CutSuffix(v, string(u)); ok {
-			digits = d
-			for range i + 1 {
-				unit *= step
-			}
-		}
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > most/unit || n*unit < least {
-		return 0, fmt.Errorf("want a number from %d to %d, with k, M or G for powers of %d", least, most, step)
-	}
-	return n * unit, nil
-}
-
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{shares: true, epoch: 20 * time.Microsecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
 		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500}
-	for name, v := range args {
-		var n int64
-		var err error
-		duration := func(least, most time.Duration) (d clock.Duration) {
-			if v == "0" {
-				v = "0s"
-			}
-			if d, err = time.ParseDuration(v); err != nil || d < least || d > most {
-				err = fmt.Errorf("want a time from %v to %v, such as 20us", least, most)
-			}
-			return d
-		}
-		switch name {
-		case "deployment":
-			s.deployment, err = deployment(v)
-		case "fair":
-			s.shares = v == "on"
-			if v != "on" && v != "off" {
-				err = fmt.Errorf("want on or off")
-			}
-		case "epoch":
-			s.epoch = duration(5*time.Microsecond, time.Second)
-		case "monitor":
-			s.monitor = duration(100*time.Microsecond, time.Minute)
-		case "idle":
-			s.idle = duration(0, time.Hour)
-		case "pr-rate":
-			s.rate, err = scaled(v, 1000, 1000, 1e12)
-		case "port-rate":
-			s.portRate, err = scaled(v, 1000, 1000, 1e13)
-		case "burst":
-			n, err = scaled(v, 1024, 1, 1<<30)
-			s.burst = int(n)
-		case "store":
-			s.store, err = scaled(v, 1024, 1<<11, 1<<40)
-		case "packets":
-			n, err = scaled(v, 1024, 64, 1<<20)
-			s.packets = int(n)
-		case "pool-port":
-			digits, ok := strings.CutPrefix(v, "p")
-			if s.poolPort, err = strconv.Atoi(digits); err != nil || !ok || s.poolPort < 0 || s.poolPort >= ports {
-				err = fmt.Errorf("want a port, p0 to p%d", ports-1)
-			}
-		case "pool-mtu":
-			n, err = scaled(v, 1024, 576, 1<<16)
-			s.poolMTU = int(n)
-		case "flows":
-			n, err = scaled(v, 1024, 4, 1<<26)
-			s.flows = int(n)
-		default:
-			err = fmt.Errorf("no such argument")
-		}
-		if err != nil {
-			if name == "deployment" {
-				return s, err // says so itself
-			}
-			return s, fmt.Errorf("%s=%s: %w", name, v, err)
-		}
+	r := arg.Read("", args)
+	var wrong error
+	r.Func("deployment", func(v string) error { s.deployment, wrong = deployment(v); return wrong })
+	if wrong != nil {
+		return s, wrong // says so itself
 	}
-	if s.deployment == nil {
-		return s, fmt.Errorf("deployment= is missing: see quillon nf snic")
+	r.OnOff("fair", &s.shares)
+	r.Duration("epoch", &s.epoch, 5*time.Microsecond, time.Second)
+	r.Duration("monitor", &s.monitor, 100*time.Microsecond, time.Minute)
+	r.Duration("idle", &s.idle, 0, time.Hour)
+	arg.Scaled(r, "pr-rate", &s.rate, 1000, 1000, 1e12)
+	arg.Scaled(r, "port-rate", &s.portRate, 1000, 1000, 1e13)
+	arg.Scaled(r, "burst", &s.burst, 1024, 1, 1<<30)
+	arg.Scaled(r, "store", &s.store, 1024, 1<<11, 1<<40)
+	arg.Scaled(r, "packets", &s.packets, 1024, 64, 1<<20)
+	r.Func("pool-port", func(v string) (err error) {
+		digits, ok := strings.CutPrefix(v, "p")
+		if s.poolPort, err = strconv.Atoi(digits); err != nil || !ok || s.poolPort < 0 || s.poolPort >= ports {
+			return fmt.Errorf("want a port, p0 to p%d", ports-1)
+		}
+		return nil
+	})
+	arg.Scaled(r, "pool-mtu", &s.poolMTU, 1024, 576, 1<<16)
+	arg.Scaled(r, "flows", &s.flows, 1024, 4, 1<<26)
+	r.Need("deployment", "see quillon nf snic")
+	if err := r.Err(); err != nil {
+		return s, err
 	}
 	s.regions = s.deployment.Regions.Count
 	load := time.Duration(float64(s.deployment.Regions.Bitstream) / float64(s.rate) * 1e9)
