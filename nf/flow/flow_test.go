@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -431,5 +432,58 @@ func BenchmarkFind(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestHash: every part of a key that counts changes its hash, and so does the seed.
+func TestHash(t *testing.T) {
+	for _, family := range []uint8{hdr.NetIPv4, hdr.NetIPv6} {
+		k := Key{Family: family}
+		seen := map[uint64]string{k.Hash(1): "nothing", k.Hash(2): "the seed"}
+		try := func(what string, change func(k *Key)) {
+			t.Helper()
+			x := k
+			change(&x)
+			h := x.Hash(1)
+			if other, ok := seen[h]; ok {
+				t.Errorf("family %d: %s changes as much as %s", family, what, other)
+			}
+			seen[h] = what
+		}
+		n := 16
+		if family == hdr.NetIPv4 {
+			n = 4
+		}
+		for i := range n {
+			try(fmt.Sprintf("byte %d of the source", i), func(k *Key) { k.Src[i] = 1 })
+			try(fmt.Sprintf("byte %d of the destination", i), func(k *Key) { k.Dst[i] = 1 })
+		}
+		try("source port", func(k *Key) { k.SrcPort = 1 })
+		try("destination port", func(k *Key) { k.DstPort = 1 })
+		try("tag", func(k *Key) { k.Tag = 1 })
+		try("protocol", func(k *Key) { k.Proto = 1 })
+	}
+}
+
+func TestClear(t *testing.T) {
+	tab := New[Key, int](8)
+	k := Key{Tag: 1}
+	tab.Add(&k, k.Hash(0))
+	tab.Clear()
+	if tab.Len() != 0 || tab.Find(&k, k.Hash(0)) >= 0 || tab.Next(0) >= 0 {
+		t.Error("what was cleared is found")
+	}
+}
+
+func TestIsError(t *testing.T) {
+	for _, c := range []struct {
+		family uint8
+		types  []uint8
+	}{{hdr.NetIPv4, []uint8{3, 4, 11, 12}}, {hdr.NetIPv6, []uint8{1, 2, 3, 4}}} {
+		for i := range 256 {
+			if got := IsError(c.family, uint8(i)); got != slices.Contains(c.types, uint8(i)) {
+				t.Errorf("family %d type %d: %v", c.family, i, got)
+			}
+		}
 	}
 }

@@ -203,3 +203,22 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestAbsent: what a frame does not have is not 0, and a service header that is cut
+// short is none.
+func TestAbsent(t *testing.T) {
+	all := append(frames(t), []byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x89\x4f"))
+	for _, text := range []string{"qpn:0", "vni:0", "nsh:0", "vlan:0", "sport:0", "dport:0", "proto:0"} {
+		m, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, b := range all {
+			var l hdr.Layers
+			hdr.Walk(b, &l)
+			if m.Holds(b, &l) {
+				t.Errorf("%s holds for frame %d", text, i)
+			}
+		}
+	}
+}

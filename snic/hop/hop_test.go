@@ -612,3 +612,28 @@ func BenchmarkTrip(b *testing.B) {
 		})
 	}
 }
+
+// TestNewcomer: an acknowledgement, or data, of an end that has not greeted is of
+// nobody: it frees nothing and is not delivered.
+func TestNewcomer(t *testing.T) {
+	x, _ := pair(t)
+	a, b := x.ends[0], x.ends[1]
+	if !a.Up() || !a.Send(frame(7, 100)) {
+		t.Fatal("not up")
+	}
+	for a.Pending(x.now) != Nothing {
+		a.Poll(x.now, x.buf[:])
+	}
+	before := a.Stats().Unacked
+	for _, k := range []kind{ack, nak, data} {
+		p := make([]byte, headerLen+14)
+		h := header{kind: k, epoch: b.Epoch + 1, peer: a.Epoch, seq: a.expected, ack: a.next}
+		if k == data {
+			h.length = 14
+		}
+		encode(p, h)
+		if _, ev := a.Input(x.now, p); ev != Foreign || a.Stats().Unacked != before || before == 0 {
+			t.Errorf("kind %d: %v, %d of %d bytes left", k, ev, a.Stats().Unacked, before)
+		}
+	}
+}
