@@ -209,7 +209,7 @@ func TestRefusedArguments(t *testing.T) {
 		m.Reserve(0, small, 7, Read), m.Reserve(0, small, 0, Read), m.Reserve(0, small, -small, Read), m.Reserve(0, small, small, 0),
 		m.Reserve(0, small, 4*small, Read), m.Reserve(0, small, small, 9), m.Reserve(0, math.MaxUint64-small+1, small, Read),
 		m.Unreserve(0, 4*small, small), m.Return(0), m.Return(-1), m.Return(9),
-		m.SetWeight(0, 0), m.SetWeight(2, 1), m.SetWeight(0, math.NaN()), m.SetOther(0, 2), m.SetOther(-1, 1), m.SetOther(0, math.NaN()), m.Err(1),
+		m.SetWeight(0, 0), m.SetWeight(2, 1), m.SetWeight(0, math.NaN()), m.SetOther(0, 2), m.SetOther(-1, 1), m.SetOther(2, 1), m.SetOther(0, math.NaN()), m.Err(1),
 	} {
 		if err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("case %d: %v", i, err)
