@@ -41,8 +41,10 @@ type conn struct {
 
 // Flags of a connection.
 const (
-	pickedUp = 1 << iota // its beginning was not seen, and so its windows are not known
-	movedA               // it was loaded, and nothing has passed from port a since
+	// Its windows are not known: its beginning was not seen, or it has segments in
+	// fragments, whose length the first one does not say.
+	unchecked = 1 << iota
+	movedA    // it was loaded, and nothing has passed from port a since
 	movedB
 )
 
@@ -129,16 +131,16 @@ func (s *shard) settle(k *flow.Key, c *conn, seed uint64) {
 // open gives a new connection, which is tentative, a place.
 func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set *settings, seed uint64, share int) (*conn, bool, verdict) {
 	from := source(k, opener, seed)
-	if s.sources.Of(from) >= set.perSource {
+	if s.sources.Of(from) >= max(1, set.perSource/share) {
 		return nil, false, verdict{false, reasonSource}
 	}
-	i, evicted := -1, false
-	if s.tents < max(1, set.half/share) {
+	i, evicted, most := -1, false, s.tents >= max(1, set.half/share)
+	if !most {
 		i = s.conns.Add(k, hash)
 	}
 	if i < 0 {
-		if i = s.victim(hash, now); i < 0 {
-			if s.tents < max(1, set.half/share) {
+		if i = s.victim(hash, now, most); i < 0 {
+			if !most {
 				return nil, false, verdict{false, reasonFull}
 			}
 			return nil, false, verdict{false, reasonHalf}
@@ -155,14 +157,17 @@ func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set
 }
 
 // victim is a place for that hash that may be another's: one whose time is over,
-// or else that of the tentative one whose time is over first. Others stay. It is
-// negative when there is none.
-func (s *shard) victim(hash uint64, now clock.Time) int {
+// or else that of the tentative one whose time is over first. Others stay; with
+// tentative, all but those. It is negative when there is none.
+func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 	a, b := s.conns.Sets(hash)
 	best := -1
 	for _, first := range [2]int{a, b} {
 		for i := s.conns.Next(first); i >= 0 && i < first+flow.Ways; i = s.conns.Next(i + 1) {
 			c := &s.conns.At(i).Val
+			if tentative && !c.tentative() {
+				continue
+			}
 			if c.until < now {
 				return i
 			}

@@ -21,7 +21,8 @@
 // for; others within the window pass, and the receiver asks back (RFC 5961 3). A
 // SYN for an open connection passes and changes nothing, for the same reason. An
 // ICMP error about a segment must quote a number within what was sent (RFC 5927
-// 4.1). With mode=loose only flags are looked at.
+// 4.1). With mode=loose only flags are looked at, and so it is of a connection from
+// the first segment on that came in fragments.
 //
 // Half-open connections are those of a handshake that is not over, or that nobody
 // has answered. There are at most half= of them, and half-per-source= for a source
@@ -34,7 +35,8 @@
 // the later ones of its datagram (addresses, protocol, identification, side, VLAN)
 // do, for 30 s; those that come before it are dropped. First fragments with a part
 // of the transport header, and later ones that begin within it, are dropped
-// (RFC 1858, RFC 3128): nothing is put together here.
+// (RFC 1858, RFC 3128), and so are IPv6 extension headers behind a fragment header:
+// nothing is put together here.
 //
 // While no worker runs the app nothing crosses in its place (port.Filter.Closed).
 //

@@ -160,6 +160,9 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
 	if !hdr.Walk(frame, &d) || d.Malformed() {
 		return verdict{false, reasonMalformed}
 	}
+	if d.L3 != 0 && d.L4 != 0 && d.Family() == hdr.NetIPv6 && isExtension(d.Proto) {
+		return verdict{false, reasonMalformed} // what is behind it would not be seen
+	}
 	if d.L3 == 0 {
 		if a.dropNonIP {
 			return verdict{false, reasonOtherDropped}
@@ -211,6 +214,16 @@ func leastHeader(proto uint8) int {
 	return 0
 }
 
+// isExtension reports whether what follows an IPv6 header, its options and a fragment
+// header is another of these: Walk looks no further.
+func isExtension(proto uint8) bool {
+	switch proto {
+	case hdr.ProtoHopByHop, hdr.ProtoRouting, hdr.ProtoDstOption, hdr.ProtoFragment:
+		return true
+	}
+	return false
+}
+
 // whole is what becomes of a datagram, or of the first fragment of one.
 func (a *app) whole(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) verdict {
 	l4 := frame[d.L4:d.End]
@@ -231,6 +244,7 @@ func (a *app) whole(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) verdict {
 		if seg = parseSegment(l4); !seg.possible() {
 			return verdict{false, reasonFlags}
 		}
+		seg.cut = d.Fragment
 		answer = seg.flags != flagSYN && (a.strict || seg.flags&(flagSYN|flagRST) != 0)
 	case d.Proto == hdr.ProtoUDP:
 		k.SrcPort, k.DstPort = be.Uint16(l4), be.Uint16(l4[2:])
@@ -315,7 +329,7 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 	if k.Proto == hdr.ProtoTCP {
 		x.state = tcpSyn
 		if seg.flags != flagSYN {
-			x.state, x.flags = tcpOpen, pickedUp
+			x.state, x.flags = tcpOpen, unchecked
 			s.settle(k, x, a.seed)
 		}
 		note(&x.side[in], &x.side[1-in], seg, false)
@@ -450,7 +464,7 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 	if ok, _ := a.recheck(x, &k); !ok || x.until < a.now {
 		return verdict{false, reasonUnrelated}
 	}
-	if k.Proto == hdr.ProtoTCP && a.strict && x.flags&pickedUp == 0 && !quotes(&x.side[from], &x.side[in], be.Uint32(l4[4:])) {
+	if k.Proto == hdr.ProtoTCP && a.strict && x.flags&unchecked == 0 && !quotes(&x.side[from], &x.side[in], be.Uint32(l4[4:])) {
 		return verdict{false, reasonUnrelated}
 	}
 	return verdict{true, reasonRelated}

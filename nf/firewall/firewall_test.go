@@ -826,3 +826,119 @@ func TestTables(t *testing.T) {
 		t.Error(a, b)
 	}
 }
+
+// TestWindowOfAnyStart: numbers beyond half of their circle are looked at, too.
+func TestWindowOfAnyStart(t *testing.T) {
+	for _, start := range []uint32{0, 1000, 1<<31 - 2, 1 << 31, 0x90000000, 0xFFFFFFF0} {
+		for _, theirs := range []uint32{5, 1<<31 - 2, 1 << 31, 0xC0000000, 0xFFFFFFFF} {
+			x := graphtest.New(t, *Kind(), args())
+			run(t, x, pkt{sport: 1, dport: 2}, []step{
+				{"a", "S", start, 0, "", "opened"},
+				{"b", "SA", theirs, start + 1, "", "known"},
+				{"a", "A", start + 1, theirs + 1, "", "known"},
+				{"b", "A", theirs + 1 + 500_000, start + 1, "x", "-out-of-window"},
+				{"b", "R", theirs + 1 + 500_000, 0, "", "-out-of-window"},
+				{"a", "A", start + 1 + 500_000, theirs + 1, "x", "-out-of-window"},
+				{"b", "A", theirs + 1, start + 1, "answer", "known"},
+				{"a", "A", start + 1, theirs + 7, "", "known"},
+			})
+		}
+	}
+}
+
+// TestSpoofedAnswer: who does not know the opener's number does not keep out who does.
+func TestSpoofedAnswer(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args())
+	run(t, x, pkt{sport: 1, dport: 2}, []step{
+		{"a", "S", 100, 0, "", "opened"},
+		{"b", "S", 0x77777777, 0, "", "known"}, // as if both opened at once
+		{"b", "SA", 500, 77, "", "-out-of-window"},
+		{"b", "SA", 500, 101, "", "known"},
+		{"a", "A", 101, 501, "", "known"},
+		{"b", "SA", 0x77777777, 101, "", "-out-of-window"},
+		{"b", "A", 501, 101, "answer", "known"},
+		{"a", "A", 101, 507, "", "known"},
+	})
+	if x.App().(*app).st.shards[0].tents != 0 {
+		t.Error("it is not open")
+	}
+	// Both at once, indeed.
+	run(t, x, pkt{sport: 3, dport: 2}, []step{
+		{"a", "S", 100, 0, "", "opened"}, {"b", "S", 500, 0, "", "known"},
+		{"a", "SA", 100, 501, "", "known"}, {"b", "SA", 500, 101, "", "known"},
+		{"a", "A", 101, 501, "x", "known"}, {"b", "A", 501, 102, "y", "known"},
+	})
+}
+
+// TestSegmentInFragments: how long a segment is that comes in fragments its first one
+// does not say; what acknowledges it passes.
+func TestSegmentInFragments(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		x := graphtest.New(t, *Kind(), args())
+		c := pkt{v6: v6, sport: 1, dport: 2}
+		run(t, x, c, handshake("opened"))
+		f := pkt{v6: v6, in: "a", sport: 1, dport: 2, flags: "A", seq: isn(500_000), ack: serverISN + 1, win: 1000, payload: "0123456789ab", more: true, ipID: 9}
+		if got := goes(t, x, f); got != "-out-of-window" {
+			t.Errorf("a fragment out of the window: %s", got)
+		}
+		run(t, x, c, []step{{"b", "A", serverISN + 1, isn(400), "", "-out-of-window"}}) // and it changes nothing
+		f.seq = isn(1)
+		if got := goes(t, x, f); got != "known" {
+			t.Error(got)
+		}
+		if got := goes(t, x, pkt{v6: v6, in: "a", offset: 32, payload: "and so on", ipID: 9}); got != "later-fragment" {
+			t.Error(got)
+		}
+		run(t, x, c, []step{
+			{"b", "A", serverISN + 1, isn(22), "", "known"},
+			{"a", "A", isn(22), serverISN + 1, "next", "known"},
+			{"b", "A", serverISN + 1, isn(26), "", "known"},
+		})
+	}
+}
+
+// TestHiddenTransport: extension headers behind a fragment header hide nothing from
+// the rules.
+func TestHiddenTransport(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("rules6", "deny+in:b+proto:tcp", "default", "allow"))
+	b := pkt{v6: true, in: "b", sport: 22, dport: 1000, flags: "S"}.bytes(t)
+	if got := frame(t, x, "b", b); got != "-denied" {
+		t.Fatal(got)
+	}
+	plug := func(next byte, headers ...byte) []byte {
+		p := append(append(bytes.Clone(b[:54]), headers...), b[54:]...)
+		p[20] = next
+		be.PutUint16(p[18:], uint16(len(p)-54))
+		return p
+	}
+	options := []byte{6, 0, 1, 4, 0, 0, 0, 0}
+	for name, p := range map[string][]byte{
+		"options":                plug(60, options...),
+		"fragment":               plug(44, 6, 0, 0, 0, 0, 0, 0, 9),
+		"fragment, options":      plug(44, append([]byte{60, 0, 0, 0, 0, 0, 0, 9}, options...)...),
+		"first of several":       plug(44, append([]byte{60, 0, 0, 1, 0, 0, 0, 9}, options...)...),
+		"fragment, routing":      plug(44, append([]byte{43, 0, 0, 0, 0, 0, 0, 9}, options...)...),
+		"fragment in a fragment": plug(44, 44, 0, 0, 0, 0, 0, 0, 9, 6, 0, 0, 0, 0, 0, 0, 9),
+	} {
+		if got := frame(t, x, "b", p); got != "-denied" && got != "-malformed" && got != "-tiny-fragment" {
+			t.Errorf("TCP behind %s: %s", name, got)
+		}
+	}
+}
+
+// TestHalfIsABound: what is over makes room for another, and the half-open ones are
+// no more for that.
+func TestHalfIsABound(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("conns", "64", "half", "8", "half-per-source", "1000", "tcp-idle", "1ms", "tcp-half", "1h"))
+	st := x.App().(*app).st
+	for i := range 60 {
+		run(t, x, pkt{client: i, sport: uint16(i), dport: 80}, handshake("opened"))
+	}
+	x.Clock.Set(x.Clock.Now().Add(2 * time.Millisecond))
+	for i := range 100 {
+		goes(t, x, pkt{in: "a", client: 1000 + i, sport: uint16(i), dport: 22, flags: "S"})
+		if n := st.shards[0].tents; n > 8 {
+			t.Fatalf("%d half-open", n)
+		}
+	}
+}

@@ -42,7 +42,7 @@ var reasons = [numReasons]counter.Def{
 	reasonControl:      {Name: "neighbour-discovery", Help: "IPv6 neighbour discovery or multicast listeners: passed"},
 	reasonOther:        {Name: "not-ip", Help: "no IP datagram: passed (non-ip=)"},
 	reasonOtherDropped: {Name: "not-ip-dropped", Help: "no IP datagram: dropped (non-ip=)"},
-	reasonMalformed:    {Name: "malformed", Help: "a header contradicts itself or is cut short, or there are more than two VLAN tags: dropped"},
+	reasonMalformed:    {Name: "malformed", Help: "a header contradicts itself or is cut short, there are more than two VLAN tags, or IPv6 options behind a fragment header: dropped"},
 	reasonDenied:       {Name: "denied", Help: "a rule says so: dropped"},
 	reasonDefault:      {Name: "denied-by-default", Help: "no rule allows it (default=): dropped"},
 	reasonNone:         {Name: "no-connection", Help: "of no connection, and opens none: dropped"},

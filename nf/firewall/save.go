@@ -40,7 +40,7 @@ func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
 	be.PutUint16(b[36:], k.Tag)
 	b[38], b[39] = k.Proto, k.Family
 	be.PutUint64(b[40:], uint64(c.until.Sub(now)))
-	b[48], b[49], b[50] = c.state, c.opener, c.flags&pickedUp
+	b[48], b[49], b[50] = c.state, c.opener, c.flags&unchecked
 	for i := range c.side {
 		x, p := &c.side[i], b[51+18*i:]
 		be.PutUint32(p, x.end)
@@ -67,7 +67,7 @@ func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 	four := k.Family == hdr.NetIPv4 && [12]byte(k.Src[4:]) == [12]byte{} && [12]byte(k.Dst[4:]) == [12]byte{}
 	tcp := c.state != oneWay && c.state != bothWays
 	return (four || k.Family == hdr.NetIPv6) && k.Tag < 1<<12 && left <= uint64(longest) &&
-		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^pickedUp == 0
+		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^unchecked == 0
 }
 
 // catchUp tells a worker that has had no breath yet what the others have begun with.

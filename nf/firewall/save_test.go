@@ -128,16 +128,21 @@ func TestWorkers(t *testing.T) {
 			t.Fatal("they do not share")
 		}
 	}
-	hit := map[uint64]int{}
+	hit, opened := map[uint64]int{}, 0
 	for i := range 1000 {
 		k := flow.Key{SrcPort: uint16(i), Proto: 6, Family: 1}
 		h := k.Hash(9)
 		sh := apps[0].st.take(h)
-		if c, _, _ := sh.open(&k, h, 0, 1, &apps[0].settings, 9, 4); c == nil && i < 200 {
+		if c, _, _ := sh.open(&k, h, 0, 1, &apps[0].settings, 9, 4); c != nil {
+			opened++
+		} else if i < 200 {
 			t.Fatal("no place")
 		}
 		apps[0].st.give(sh)
 		hit[h&3]++
+	}
+	if opened > 256 {
+		t.Errorf("%d half-open connections of a source", opened)
 	}
 	for i, n := range hit {
 		if n < 200 {

@@ -48,6 +48,7 @@ type segment struct {
 	flags         uint8
 	scale         uint8 // of a SYN's option
 	hasScale      bool
+	cut           bool // in fragments: it ends behind end
 }
 
 // parseSegment reads a TCP header, which is whole, and its datagram to its end.
@@ -121,7 +122,7 @@ func fits(x, y *side, s *segment, moved bool) bool {
 func note(x, y *side, s *segment, moved bool) {
 	win := s.win
 	if s.flags&flagSYN != 0 {
-		if x.has&hasSent == 0 || s.flags&flagACK != 0 || y.has&hasSent == 0 {
+		if first := x.has&hasSent == 0; first || s.flags&flagACK != 0 || y.has&hasSent == 0 {
 			x.has = x.has&^hasScale | hasSent
 			x.end, x.scale = s.end, 0
 			if s.hasScale {
@@ -129,7 +130,7 @@ func note(x, y *side, s *segment, moved bool) {
 				x.scale = s.scale
 			}
 			x.win = max(win, 1)
-			if y.has&hasSent == 0 || after(s.end, x.max) {
+			if first || y.has&hasSent == 0 || after(s.end, x.max) {
 				x.max = s.end
 			}
 		}
@@ -173,7 +174,7 @@ func note(x, y *side, s *segment, moved bool) {
 func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	x, y := &c.side[in], &c.side[1-in]
 	fromOpener := in == int(c.opener)
-	strict = strict && c.flags&pickedUp == 0
+	strict = strict && c.flags&unchecked == 0
 	moved := c.flags&(movedA|movedB) != 0
 	switch {
 	case s.flags&flagRST != 0:
@@ -209,7 +210,10 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			return verdict{false, reasonWindow}
 		case c.state == tcpSynAck:
 			if strict && !fits(x, y, s, moved) {
-				return verdict{false, reasonWindow}
+				if fromOpener || y.has&hasAck != 0 || s.ack != y.end {
+					return verdict{false, reasonWindow}
+				}
+				*x = side{} // only this one knows the opener's number
 			}
 			note(x, y, s, moved)
 			return verdict{true, reasonKnown}
@@ -241,6 +245,9 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 		return verdict{true, reasonKnown}
 	}
 	note(x, y, s, moved)
+	if s.cut {
+		c.flags |= unchecked
+	}
 	if c.state == tcpSynAck && fromOpener && y.has&hasSent != 0 && !before(s.ack, y.end) {
 		c.state = tcpOpen
 	}
