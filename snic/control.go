@@ -550,7 +550,7 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 		b.relieve(c.Now(), e.Task)
 	case region.Freed:
 		if b.pool != nil {
-			b.pool.say = append(b.pool.say, said{kind: frees, area: b.fabric.Region(e.Region).Area})
+			b.pool.freed = 0 // the pool is told at once
 		}
 		for n := range b.services {
 			if s := &b.services[n]; s.away || s.refused {

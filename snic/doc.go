@@ -34,6 +34,33 @@
 // What a task answers goes back through the tasks before it. What a task
 // makes by itself goes on from it, along the DAG that used it last.
 //
+// # Pool
+//
+// With pool-port= boards on an Ethernet segment help each other (snic/pool decides, Peering joins a
+// board with it). All have the same tasks, tenants and DAGs, or do nothing for
+// each other; regions may differ. What moves is a DAG: for which there is no region,
+// or that with most traffic through a task which is overloaded, with no region free
+// for it. It goes if all of its tasks may (remote), and none of them has state and is of
+// another DAG, too: state is in one place. Then frames of it go there and come back:
+//
+//	Ethernet: to the peer's address, from the own one, type 0x894f
+//	NSH (RFC 8300): no metadata; path: the UID; next protocol Ethernet
+//	     index: 0x20 | 0x10 in answers | port of the first board to leave by
+//	the frame
+//
+// The port says which way it goes: an odd one is forward, and in an answer of
+// a task it is the port opposite. Only the first board's neighbours have to do with
+// it, and nobody else. That takes 22 bytes more than the frame has: what does not fit into
+// pool-mtu= is dropped. A frame that would go on to a third board is dropped.
+//
+// A frame is admitted where it comes in, and again at the peer, both times as its
+// tenant's. Before a DAG goes it runs here until the peer is ready; then packets wait,
+// those inside leave, and what its tasks know goes along. It comes home in the
+// same way when a region is free, so that a flow keeps its order. When the peer is
+// lost, what is on the way is, too; the DAG goes to another peer or runs
+// here, with what its tasks knew when it left. Traffic of a DAG with state is to come in by
+// one board: others do not take it from there once they have had some of their own.
+//
 // # Failures
 //
 // A tenant that floods is throttled at the door to its share, from the next epoch on, when

@@ -103,7 +103,10 @@ from on the way forward. What a task reads and writes, whether it drops or keeps
 state, is known for those that come with quillon (quillon nf) and need be told
 only for others. A task with throughput= or latency= takes the time that it would on such
 a board. Frames that come in with a network service header go to the DAG whose UID is
-their service path; the header is taken off.`,
+their service path; the header is taken off.
+
+With pool-port= and quillon run --pool, boards that have the same deployment run
+DAGs for each other: see the flags there, and quillon snic pool.`,
 		Params: []graph.Param{
 			{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
 			{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce: on or off"},

@@ -44,7 +44,7 @@ const underway = time.Millisecond
 
 // patience is how long a peer's DAG may take to drain before its state is taken all
 // the same.
-const patience = 100 * time.Millisecond
+const patience = 500 * time.Millisecond
 
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
@@ -56,7 +56,12 @@ type pooled struct {
 	number int
 	mac    [6]byte
 	peers  [MaxPeers]peer
+	byMAC  map[[6]byte]int
+	byUID  map[uint32]int
 	usable int
+	joined bool       // somebody hears what it says
+	open   bool       // a DAG is on its way
+	freed  clock.Time // when the pool was told that a region is free
 	hash   uint64
 	chains []pool.Chain // by index of the DAG in the deployment
 	stays  []string     // why it does not go to a peer; "": it may
@@ -82,6 +87,7 @@ type abroad struct {
 	handing bool // and its state is to be handed over when it has drained
 	coming  bool // home: it is launched here
 	since   clock.Time
+	left    clock.Time // when it went to the peer
 	alone   clock.Time
 	guests  []guest
 	foreign uint64 // packets of peers
@@ -140,6 +146,7 @@ const (
 	remains
 	frees
 	isReady
+	isRestored
 	hasFailed
 	hasSaved
 	sees
@@ -147,6 +154,16 @@ const (
 
 // elsewhere reports that frames of a DAG do not run through tasks here.
 func (s *service) elsewhere() bool { return s.abroad.peer > 0 || s.abroad.paused }
+
+// serves reports whether a DAG runs for a peer.
+func (a *abroad) serves(peer int) bool {
+	for i := range a.guests {
+		if g := &a.guests[i]; g.lease.Owner == peer && g.ready && !g.gone {
+			return true
+		}
+	}
+	return false
+}
 
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
 func (b *board) mayGo(now clock.Time, n int) bool {
@@ -189,6 +206,7 @@ func (b *board) send(now clock.Time, n, to int) {
 	s := &b.services[n]
 	visits := s.visits
 	s.abroad.peer, s.abroad.paused, s.abroad.handing = to+1, false, false
+	s.abroad.left = now
 	s.bulk, s.missing, s.visits = false, false, nil
 	b.route(n, sched.Route{})
 	b.abandon(now, visits)
@@ -285,8 +303,8 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		return -1, 0
 	}
 	h := hdr.NSH(p[hdr.EthernetLen:])
-	from := slices.IndexFunc(b.pool.peers[:], func(q peer) bool { return q.up && q.mac == [6]byte(p[6:12]) })
-	if from < 0 || h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(siAnswer|(ports-1)) != siPool {
+	from, ok := b.pool.byMAC[[6]byte(p[6:12])]
+	if !ok || h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(siAnswer|(ports-1)) != siPool {
 		c.Drop(x, reasonBadPeer)
 		return -1, 0
 	}
@@ -303,8 +321,8 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		c.Emit(port, x)
 		return -1, 0
 	}
-	n = slices.IndexFunc(b.services, func(s service) bool { return uid != 0 && s.UID == uid })
-	if n < 0 || !slices.ContainsFunc(b.services[n].abroad.guests, func(g guest) bool { return g.lease.Owner == from && g.ready && !g.gone }) {
+	n, ok = b.pool.byUID[uid]
+	if !ok || !b.services[n].abroad.serves(from) {
 		c.Drop(x, reasonUnserved)
 		return -1, 0
 	}
@@ -340,6 +358,10 @@ func (b *board) joinPool() {
 				s.visits = nil
 			}
 		}
+	}
+	b.pool.byUID = map[uint32]int{}
+	for _, n := range b.dagOf {
+		b.pool.byUID[b.services[n].UID] = n
 	}
 	all := b.candidates(true)
 	b.pool.chains, b.pool.stays = nil, nil
@@ -396,9 +418,13 @@ func (b *board) peering(c *graph.Ctx) {
 		case o.kind == aPeer:
 			p.peers[o.board] = o.peer
 			p.usable = 0
+			p.byMAC = map[[6]byte]int{}
 			for i := range p.peers {
-				if q := &p.peers[i]; q.up && q.usable {
-					p.usable++
+				if q := &p.peers[i]; q.up {
+					p.byMAC[q.mac] = i
+					if q.usable {
+						p.usable++
+					}
 				}
 			}
 		case o.deployment != p.hash:
@@ -408,8 +434,13 @@ func (b *board) peering(c *graph.Ctx) {
 			b.poolGuest(now, o)
 		}
 	}
+	if len(p.orders) == 0 && !p.open {
+		return
+	}
 	clear(p.orders)
 	p.orders = p.orders[:0]
+	p.open = false
+	b.events(c) // what was launched may run
 	for i, n := range b.dagOf {
 		s := &b.services[n]
 		if s.abroad.handing && !b.begun(n) {
@@ -447,6 +478,7 @@ func (b *board) peering(c *graph.Ctx) {
 			}
 		}
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
+		p.open = p.open || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || g.saving && !g.gone })
 	}
 }
 
@@ -493,6 +525,14 @@ func (b *board) home(now clock.Time, n int) {
 	s := &b.services[n]
 	s.abroad.coming = true
 	s.visits = nil
+	for _, n := range s.tasks {
+		t := &b.tasks[n]
+		running, _ := b.fabric.Task(n)
+		// Its rate is known for certain after two measurements.
+		if t.Throughput > 0 && (s.rate*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.abroad.left.Add(2*rateEvery)) {
+			return // it is more than it could do here
+		}
+	}
 	visits := cover(s.tasks, b.candidates(true))
 	if visits != nil && b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
 		s.visits = visits
@@ -520,9 +560,13 @@ func (b *board) poolGuest(now clock.Time, o order) {
 		}
 	case at < 0:
 	case o.kind == toRestore:
+		k := isRestored
 		if !b.restore(s, o.state) {
 			b.pool.failed++
+			k = hasFailed
+			s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
 		}
+		b.pool.say = append(b.pool.say, said{kind: k, lease: o.lease})
 	case o.kind == toSave:
 		s.abroad.guests[at].saving, s.abroad.guests[at].since = true, now
 	case o.kind == toRelease:
@@ -580,12 +624,13 @@ func (b *board) restore(s *service, state []byte) bool {
 	return ok
 }
 
-// report is what the board tells the pool.
+// tellPool is what the board tells the pool.
 func (b *board) tellPool() *told {
 	p := b.pool
 	t := &told{deployment: p.hash, chains: p.chains, say: p.say, closed: make([]bool, len(b.dagOf))}
 	p.say = nil
 	t.open = len(t.say) > 0
+	away := false
 	for r := range b.fabric.Regions() {
 		if v := b.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
 			t.info.Regions = append(t.info.Regions, v.Area)
@@ -595,6 +640,7 @@ func (b *board) tellPool() *told {
 		s := &b.services[n]
 		t.info.Load += s.rate * 8
 		a := &s.abroad
+		away = away || a.peer > 0 && !a.coming
 		if a.wanted {
 			t.say = append(t.say, said{kind: sees, id: i, rate: s.rate * 8})
 		}
@@ -609,6 +655,11 @@ func (b *board) tellPool() *told {
 			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: left})
 		}
 	}
+	if away && b.fabric.Free() > 0 && b.fabric.Waiting() == 0 && b.seen >= p.freed.Add(asideFor) {
+		p.freed = b.seen
+		t.say = append(t.say, said{kind: frees, area: b.fabric.Free()})
+	}
+	t.fresh, p.joined = !p.joined, true
 	return t
 }
 
@@ -620,6 +671,7 @@ type told struct {
 	closed     []bool // DAGs that it would not run for a peer
 	say        []said
 	open       bool // something is under way
+	fresh      bool // the board has not been asked before
 }
 
 // Peering joins a board, which is an app in its worker, with its part of the
@@ -682,9 +734,8 @@ func (p *Peering) Reserve(_ clock.Time, l pool.Lease, chain int, rate float64) b
 func (p *Peering) Load(_ clock.Time, l pool.Lease, _ int) { p.host(toLoad, l, nil) }
 
 // Restore implements pool.Host.
-func (p *Peering) Restore(_ clock.Time, l pool.Lease, state []byte) bool {
+func (p *Peering) Restore(_ clock.Time, l pool.Lease, state []byte) {
 	p.host(toRestore, l, slices.Clone(state))
-	return true
 }
 
 // Save implements pool.Host.
@@ -747,7 +798,10 @@ func (p *Peering) meet(n *pool.Node) {
 
 // tell tells the Node of the board.
 func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
-	if t.deployment != n.Deployment() {
+	if t.fresh {
+		p.met = false // another one may have been told
+	}
+	if t.fresh || t.deployment != n.Deployment() {
 		if err := n.Deploy(now, t.deployment, t.chains); err != nil {
 			return err
 		}
@@ -773,6 +827,8 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 		case isReady:
 			delete(p.promised, s.lease)
 			n.Ready(now, s.lease)
+		case isRestored:
+			n.Restored(now, s.lease)
 		case hasFailed:
 			delete(p.promised, s.lease)
 			n.Failed(now, s.lease)

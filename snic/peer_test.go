@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/pool"
 )
@@ -40,7 +42,7 @@ func (m *tally) Load(r io.Reader) error { return binary.Read(r, binary.BigEndian
 
 func peerKinds() []graph.Kind {
 	two := []string{"a", "b"}
-	return append(kinds(), graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
+	return append(kinds(), *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
 }
 
 // member is a board of a rack, with its part of the pool.
@@ -451,5 +453,219 @@ func TestPeerFrames(t *testing.T) {
 	r.push(0, "p0", frame(2, strings.Repeat("x", 1492-28-14)))
 	if r.members[0].drop["pool-mtu"] != 1 {
 		t.Errorf("too long: %v", r.members[0].drop)
+	}
+}
+
+// Connections of a firewall and an address translator stay while their DAG goes to
+// a peer, comes home, and goes there again.
+func TestPeerState(t *testing.T) {
+	text := func(regions int) string {
+		return fmt.Sprintf(`
+regions: {count: %d, area: 2}
+tasks:
+  fw:  {kind: firewall, args: {rules: "allow+in:a"}}
+  nat: {kind: napt, args: {public: 203.0.113.1}}
+  o: {kind: mark, args: {letter: o}, reads: [ip-addresses], writes: [payload], area: 2}
+tenants: {u: {}, v: {}}
+dags: [{uid: 2, tenant: v, run: o}, {uid: 1, tenant: u, run: fw -> nat}]
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:203.0.113.1", dag: 1}, {match: "src:203.0.113.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
+`, regions)
+	}
+	r := newRack(t, []string{text(1), text(2)}, "idle", "20ms")
+	r.run(10 * time.Millisecond)
+	busy := true
+	traffic := func() {
+		if busy && r.now%time.Millisecond == 0 {
+			r.push(0, "p0", frame(2, "-"))
+		}
+	}
+	r.run(10*time.Millisecond, traffic)
+	r.push(0, "p0", frame(1, "hello"))
+	r.run(40*time.Millisecond, traffic)
+	if s := r.state(0, 1); s != "at peer 1" {
+		t.Fatalf("it is %s", s)
+	}
+	var answer []byte
+	for _, f := range r.flush(0, "p1") {
+		if string(f.Bytes[26:30]) == "\xcb\x00\x71\x01" {
+			answer = answerTo(f.Bytes)
+		}
+	}
+	if answer == nil {
+		t.Fatal("it was not translated")
+	}
+	passes := func(when, where string) {
+		t.Helper()
+		r.push(0, "p1", answer)
+		r.run(10*time.Millisecond, traffic)
+		back := r.flush(0, "p0")
+		if len(back) != 1 || string(back[0].Bytes[30:34]) != "\x0a\x00\x00\x01" || back[0].Bytes[37] != 9 {
+			t.Errorf("%s: the answer does not come back: %v %v %v", when, back, r.members[0].drop, r.members[1].drop)
+		}
+		if s := r.state(0, 1); s != where {
+			t.Fatalf("%s: it is %s, want %s\n%+v\n%+v", when, s, where, r.members[0].App().(*board).Report(), r.members[0].App().(*board).poolView())
+		}
+	}
+	passes("at the peer", "at peer 1")
+	for range 3 {
+		busy = false
+		r.run(60 * time.Millisecond)
+		passes("at home", "ready")
+		r.run(60 * time.Millisecond) // its region is given up
+		busy = true
+		r.run(20*time.Millisecond, traffic)
+		r.push(0, "p1", answer)
+		r.run(40*time.Millisecond, traffic)
+		r.flush(0, "p0")
+		passes("at the peer again", "at peer 1")
+	}
+}
+
+// A task that gets more than it can, on a board without a free region, has its
+// DAG with most traffic go to a peer, in order.
+func TestPeerRelieves(t *testing.T) {
+	text := func(regions int) string {
+		return strings.Replace(pair(regions), "t: {", "t: {throughput: 2Mbit, ", 1)
+	}
+	r := newRack(t, []string{text(2), text(4)}, "fair", "off", "store", "1M")
+	r.run(20 * time.Millisecond)
+	sent := 0
+	r.run(300*time.Millisecond, func() {
+		if r.now%(200*time.Microsecond) == 0 { // 46 bytes: 1.84 Mbit/s
+			sent++
+			r.push(0, "p0", seq(2, sent))
+		}
+	})
+	if s := r.state(0, 8); s != "ready" {
+		t.Fatalf("below its throughput it is %s", s)
+	}
+	r.run(400*time.Millisecond, func() {
+		if r.now%(100*time.Microsecond) == 0 {
+			sent++
+			r.push(0, "p0", seq(2, sent))
+		}
+	})
+	if s := r.state(0, 8); s != "at peer 1" {
+		t.Errorf("overloaded, it is %s: %v", s, r.members[0].drop)
+	}
+	if p := r.members[0].App().(*board).pool; p.sent < 3000 {
+		t.Errorf("%d frames went there: it goes to and fro", p.sent)
+	}
+	r.run(500 * time.Millisecond)
+	if next := inOrder(t, r.flush(0, "p1"), 1); next != sent+1 {
+		t.Errorf("%d of %d came out: %v %v", next-1, sent, r.members[0].drop, r.members[1].drop)
+	}
+}
+
+// Whatever happens, no frame is there twice, none of a flow passes another, and what
+// is missing was dropped with a reason; while no board dies, nothing is dropped and
+// each frame is counted by one instance of the state.
+func TestPeerMachine(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 9))
+			r := newRack(t, []string{pair(1), pair(1 + int(seed%2)), pair(2)}, "idle", "15ms")
+			r.rng, r.lose = rng, rng.IntN(30)
+			r.run(20 * time.Millisecond)
+			sent := [3]int{} // by source
+			deadly := seed%3 == 2
+			for range 12 {
+				gap := [3]int{}
+				for i := range gap {
+					gap[i] = rng.IntN(3) * (1 + rng.IntN(10)) // in slices; 0: none
+				}
+				n := 0
+				r.run(time.Duration(rng.IntN(80))*time.Millisecond, func() {
+					n++
+					for src := 1; src <= 2; src++ {
+						if gap[src] > 0 && n%gap[src] == 0 {
+							sent[src]++
+							r.push(0, "p0", seq(byte(src), sent[src]))
+						}
+					}
+				})
+				if deadly && rng.IntN(6) == 0 {
+					r.members[1+rng.IntN(2)].dead = true
+				}
+			}
+			r.run(200 * time.Millisecond)
+			last, out := [3]int{}, [3]int{}
+			for _, f := range r.flush(0, "p1") {
+				src := int(f.Bytes[29])
+				var n int
+				if _, err := fmt.Sscanf(string(f.Bytes[42:46]), "%04d", &n); err != nil || n <= last[src] {
+					t.Fatalf("of source %d, %d follows %d: %v", src, n, last[src], err)
+				}
+				last[src] = n
+				out[src]++
+				if !deadly && src == 2 && int(binary.BigEndian.Uint16(f.Bytes[46:])) != out[2] {
+					t.Fatalf("frame %d is number %d of the state", out[2], binary.BigEndian.Uint16(f.Bytes[46:]))
+				}
+			}
+			if !deadly && out != sent {
+				t.Errorf("%v of %v came out: %v %v %v", out, sent, r.members[0].drop, r.members[1].drop, r.members[2].drop)
+			}
+			for i, m := range r.members {
+				if err := m.App().(*board).sched.Check(); err != nil {
+					t.Errorf("board %d: %v", i, err)
+				}
+			}
+		})
+	}
+}
+
+// Frames to a peer, at the peer, and back cost no allocation.
+func TestPeerAllocs(t *testing.T) {
+	r := newRack(t, []string{pair(1), pair(2)})
+	r.run(20 * time.Millisecond)
+	var request, answer []byte
+	r.cut = func(f []byte) bool {
+		if f[21]&siAnswer != 0 {
+			answer = f
+		} else {
+			request = f
+		}
+		return false
+	}
+	r.run(40*time.Millisecond, func() { r.push(0, "p0", frame(2, "b")) })
+	if request == nil || answer == nil {
+		t.Fatal("nothing went there and back")
+	}
+	switched := 0.0 // what the test's ports cost, which keep copies
+	for i, x := range []struct {
+		name, port string
+		member     int
+		frame      []byte
+	}{
+		{"switched", "p0", 0, frame(9, "b")},
+		{"to the peer", "p0", 0, frame(2, "b")},
+		{"at the peer", "p14", 1, request},
+		{"back", "p14", 0, answer},
+	} {
+		b := r.members[x.member].App().(*board)
+		var batch packet.Batch
+		m := r.members[x.member]
+		push := func() {
+			for range 4 {
+				f := m.Pool.Get()
+				f.SetBytes(x.frame)
+				batch.Add(f)
+			}
+			if err := m.Inst.Push("in-"+x.port, m.Clock.Now(), &batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := b.pool.sent + b.pool.served + b.pool.answered
+		n := testing.AllocsPerRun(100, push)
+		if i == 0 {
+			switched = n
+			continue
+		}
+		if n > switched {
+			t.Errorf("%s: %v allocations for 4 frames, switched ones %v", x.name, n, switched)
+		}
+		if n := b.pool.sent + b.pool.served + b.pool.answered - before; n < 400 {
+			t.Errorf("%s: %d frames", x.name, n)
+		}
 	}
 }

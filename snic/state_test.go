@@ -33,21 +33,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:203.0.113.1", dag: 1}, {ma
 		t.Fatalf("%v", out)
 	}
 	// The answer, to the port that was given out.
-	answer := append([]byte{}, out[0].Bytes...)
-	copy(answer[26:30], out[0].Bytes[30:34])
-	copy(answer[30:34], out[0].Bytes[26:30])
-	copy(answer[34:36], out[0].Bytes[36:38])
-	copy(answer[36:38], out[0].Bytes[34:36])
-	answer[40], answer[41] = 0, 0
-	sum := uint32(0)
-	answer[24], answer[25] = 0, 0
-	for i := 14; i < 34; i += 2 {
-		sum += uint32(answer[i])<<8 | uint32(answer[i+1])
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xFFFF + sum>>16
-	}
-	answer[24], answer[25] = byte(^sum>>8), byte(^sum)
+	answer := answerTo(out[0].Bytes)
 	passes := func(when string) {
 		t.Helper()
 		r := x.Push("p1", answer)
@@ -73,4 +59,24 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:203.0.113.1", dag: 1}, {ma
 		}
 		passes(c.when)
 	}
+}
+
+// answerTo is the datagram that answers one, without a UDP checksum.
+func answerTo(b []byte) []byte {
+	answer := append([]byte{}, b...)
+	copy(answer[26:30], b[30:34])
+	copy(answer[30:34], b[26:30])
+	copy(answer[34:36], b[36:38])
+	copy(answer[36:38], b[34:36])
+	answer[40], answer[41] = 0, 0
+	sum := uint32(0)
+	answer[24], answer[25] = 0, 0
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(answer[i])<<8 | uint32(answer[i+1])
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xFFFF + sum>>16
+	}
+	answer[24], answer[25] = byte(^sum>>8), byte(^sum)
+	return answer
 }

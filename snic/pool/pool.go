@@ -43,9 +43,9 @@ type Host interface {
 	Reserve(now clock.Time, l Lease, chain int, rate float64) bool
 	// Load: the bitstream is here. Node.Ready or Node.Failed follows.
 	Load(now clock.Time, l Lease, chain int)
-	// Restore gives the chain, which is ready, the state that it had at its owner. It
-	// reports whether it can be used.
-	Restore(now clock.Time, l Lease, state []byte) bool
+	// Restore gives the chain, which is ready, the state that it had at its owner.
+	// Node.Restored or Node.Failed follows.
+	Restore(now clock.Time, l Lease, state []byte)
 	// Save: the chain stops. Node.Saved or Node.Failed follows.
 	Save(now clock.Time, l Lease)
 	// Release ends the lease, wherever it is.
@@ -504,6 +504,9 @@ func (n *Node) answer(now clock.Time, l Lease, to Status, from ...Status) bool {
 // still is.
 func (n *Node) Ready(now clock.Time, l Lease) bool { return n.answer(now, l, Ready, Loading) }
 
+// Restored tells that a lease's chain has the state of Restore.
+func (n *Node) Restored(now clock.Time, l Lease) bool { return n.answer(now, l, Serving, Ready) }
+
 // Failed tells that a lease's region was taken away; it is released.
 func (n *Node) Failed(now clock.Time, l Lease) bool {
 	return n.answer(now, l, Failed, Granted, Loading, Ready, Serving)
@@ -625,12 +628,7 @@ func (n *Node) serve(now clock.Time, s *State) {
 			e.status = Loading
 			n.Host.Load(now, l, e.chain)
 		case a.Phase == Handed && e.status == Ready:
-			e.status = Serving
-			if !n.Host.Restore(now, l, a.State) {
-				n.Host.Release(now, l)
-				e.status = Failed
-			}
-			p.next = min(p.next, now)
+			n.Host.Restore(now, l, a.State)
 		case a.Phase == Moving && (e.status == Ready || e.status == Serving):
 			n.Host.Save(now, l)
 		}

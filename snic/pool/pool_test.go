@@ -90,16 +90,13 @@ func (b *board) Load(now clock.Time, l Lease, chain int) {
 	r.state, r.until = "loading", now+5*ms
 }
 
-func (b *board) Restore(now clock.Time, l Lease, state []byte) bool {
+func (b *board) Restore(now clock.Time, l Lease, state []byte) {
 	r := b.of(l)
 	if r.state != "ready" || !b.Chains[r.chain].Hand || string(state) != fmt.Sprint("home of ", r.chain) {
 		b.oops("%v of chain %d, which is %s, is given %q", l, r.chain, r.state, state)
 	}
 	b.x.handed++
-	if r.state == "ready" {
-		r.state = "serving"
-	}
-	return b.x.fail == 0 || b.x.rng.IntN(100) >= b.x.fail
+	r.state, r.until = "restoring", now+ms
 }
 
 func (b *board) Save(now clock.Time, l Lease) {
@@ -152,6 +149,18 @@ func (b *board) work(now clock.Time) {
 			r.state = "ready"
 			if !b.Ready(now, r.lease) {
 				b.oops("%v is ready, and not known", r.lease)
+			}
+		case "restoring":
+			r.state = "serving"
+			if b.x.fail > 0 && b.x.rng.IntN(100) < b.x.fail {
+				l := r.lease
+				r.used, r.lease = false, Lease{}
+				if !b.Failed(now, l) {
+					b.oops("%v cannot fail", l)
+				}
+				b.tell(now)
+			} else if !b.Restored(now, r.lease) {
+				b.oops("%v has its state, and is not known", r.lease)
 			}
 		case "saving":
 			r.state = "saved"

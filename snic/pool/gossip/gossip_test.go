@@ -45,8 +45,8 @@ func (b *board) Save(_ clock.Time, l pool.Lease) {
 	b.jobs <- func(n *pool.Node, now clock.Time) { n.Saved(now, l, []byte(state)) }
 }
 
-func (b *board) Restore(clock.Time, pool.Lease, []byte) bool { return true }
-func (b *board) Release(clock.Time, pool.Lease)              { b.free.Add(1) }
+func (b *board) Restore(clock.Time, pool.Lease, []byte) {}
+func (b *board) Release(clock.Time, pool.Lease)         { b.free.Add(1) }
 
 func start(t *testing.T, number int, join ...string) *board {
 	t.Helper()
