@@ -976,3 +976,45 @@ func TestManyWants(t *testing.T) {
 		t.Error("a bitstream that takes years")
 	}
 }
+
+// TestStay: a want that was to come back, whose peer died meanwhile and for which
+// there is no room here after all, goes to another peer, or is refused.
+func TestStay(t *testing.T) {
+	for _, other := range []bool{true, false} {
+		x := newRack(t, Intermediate(3, true), []int{1}, 1)
+		n, err := New(0, Config{Topology: Intermediate(3, true), Inc: 1, Chains: []Chain{{Area: 1}}, Host: x.boards[0]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seq := uint64(0)
+		hear := func(from int, status ...Status) {
+			seq++
+			m := &State{From: from, To: 0, Inc: 5, Seq: seq, SeenInc: 1, Info: Info{Regions: []int{1}}}
+			for _, st := range status {
+				m.Answers = append(m.Answers, Answer{ID: 1, Status: st})
+			}
+			n.Input(0, m)
+		}
+		hear(1)
+		if other {
+			hear(2)
+		}
+		if err := n.Want(0, 1, 0, 1); err != nil {
+			t.Fatal(err)
+		}
+		hear(1, Granted)
+		n.Advance(0)
+		hear(1, Ready)
+		if n.Where(1) != 1 || !n.Freed(1) {
+			t.Fatal("not placed")
+		}
+		n.Lost(0, 1)
+		n.Events()
+		if !n.Stay(0, 1) || n.Stay(0, 2) {
+			t.Error("nothing is to come back")
+		}
+		if ev := n.Events(); other && (len(ev) != 0 || n.wants[0].peer != 2) || !other && (len(ev) != 1 || ev[0].Kind != NoPeer || len(n.wants) != 0) {
+			t.Errorf("other peer %v: %v", other, ev)
+		}
+	}
+}
