@@ -63,7 +63,7 @@ var reasons = [numReasons]counter.Def{
 	reasonMalformed:      {Name: "malformed", Help: "a header contradicts itself or is cut short, or there are more than two VLAN tags: dropped"},
 	reasonNoMapping:      {Name: "no-mapping", Help: "to a public port that is nobody's, or TCP in the middle of a connection that is not known: dropped"},
 	reasonNoSession:      {Name: "no-session", Help: "TCP in the middle of a connection that this end does not have: dropped"},
-	reasonFiltered:       {Name: "filtered", Help: "from who was not sent to (filter=): dropped"},
+	reasonFiltered:       {Name: "filtered", Help: "from who was not sent to (filter=), or on the public side from a public address: dropped"},
 	reasonExhausted:      {Name: "ports-exhausted", Help: "no public port is free: dropped"},
 	reasonHost:           {Name: "host-limit", Help: "its private address has too many mappings (per-host=): dropped"},
 	reasonFull:           {Name: "full", Help: "no room for another mapping or session: dropped"},

@@ -157,6 +157,9 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 			}
 			return verdict{portA, reasonNotOurs}
 		}
+		if _, ours := a.index[src]; ours {
+			return verdict{drop, reasonFiltered} // those with a public address are behind port a
+		}
 	} else {
 		switch {
 		case !a.isPrivate(src):
@@ -311,7 +314,7 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 		if x := s.touch(&p, a.now, a.seed); x == nil {
 			return reasonFull
 		} else {
-			a.follow(x, flags, synOut)
+			a.follow(x, flags, true)
 		}
 	}
 	if m.until = max(m.until, a.now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
@@ -329,23 +332,32 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	return reasonOut
 }
 
-// follow notes flags of a TCP segment in one direction.
-func (a *app) follow(x *session, flags, syn uint8) {
+// follow notes flags of a TCP segment in one direction. Others than the private end
+// may be anybody, since numbers are not looked at: it alone says that a connection
+// goes on, or is another one.
+func (a *app) follow(x *session, flags uint8, outward bool) {
+	syn, fin := uint8(synIn), uint8(finIn)
+	if outward {
+		syn, fin = synOut, finOut
+	}
 	switch {
 	case flags&tcpRST != 0:
 		x.flags |= rst
 	case flags&tcpSYN != 0:
-		if x.flags&(fin|rst) != 0 && flags&tcpACK == 0 {
-			x.flags = 0 // its ports are used again
+		if outward && x.flags&(finOut|finIn|rst) != 0 { // its ports are used again
+			x.flags = 0
+			if flags&tcpACK != 0 {
+				x.flags = synIn
+			}
 		}
 		x.flags |= syn
 	case flags&tcpFIN != 0:
 		x.flags |= fin
-	case syn == synOut:
+	case outward:
 		x.flags &^= rst // the private end has not taken it for one
 	}
 	patience := a.tcpTrans
-	if x.flags == synOut|synIn {
+	if x.flags&(synOut|synIn|rst) == synOut|synIn && x.flags&(finOut|finIn) != finOut|finIn {
 		patience = a.tcpIdle
 	}
 	x.until = a.now.Add(patience)
@@ -423,7 +435,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 				return host, reasonFull
 			}
 		}
-		a.follow(x, flagsOf(b, d), synIn)
+		a.follow(x, flagsOf(b, d), false)
 	} else if !a.admits(s, &p, class) {
 		return host, reasonFiltered
 	}

@@ -372,7 +372,10 @@ func TestTimes(t *testing.T) {
 		for _, c := range []struct {
 			more []string // direction and flags
 			d    time.Duration
-		}{{nil, 4 * time.Minute}, {[]string{"bSA", "aA"}, 124 * time.Minute}, {[]string{"bSA", "aA", "bFA"}, 4 * time.Minute}, {[]string{"bSA", "aA", "bR"}, 4 * time.Minute},
+		}{{nil, 4 * time.Minute}, {[]string{"bSA", "aA"}, 124 * time.Minute}, {[]string{"bSA", "aA", "bFA"}, 124 * time.Minute}, {[]string{"bSA", "aA", "aFA"}, 124 * time.Minute}, {[]string{"bSA", "aA", "bFA", "aFA", "bA"}, 4 * time.Minute},
+			{[]string{"bSA", "aA", "bFA", "bR", "bS", "aA"}, 124 * time.Minute},                                                                 // all spoofed: the private end goes on
+			{[]string{"bSA", "aFA", "bFA", "bS", "bA"}, 4 * time.Minute}, {[]string{"bSA", "aFA", "bFA", "bS", "aSA", "bA"}, 124 * time.Minute}, // a connection from b with the same ports
+			{[]string{"bSA", "aA", "bR"}, 4 * time.Minute},
 			{[]string{"bSA", "aA", "bR", "aA"}, 124 * time.Minute}, {[]string{"bSA", "aA", "aFA", "aS"}, 4 * time.Minute}} {
 			for _, over := range []bool{false, true} {
 				x := graphtest.New(t, *Kind(), a)
@@ -808,4 +811,14 @@ func TestArguments(t *testing.T) {
 	if err := x.Set(args("ports", "5000-6000")); err != nil || x.App() == was {
 		t.Errorf("%v: it goes on with what is not its own", err)
 	}
+}
+
+// TestOwnAddress: who has a public address is not behind port b.
+func TestOwnAddress(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("filter", "endpoint"))
+	seen(t, x, pkt{proto: "udp", src: host + ":5000", dst: far + ":80"})
+	for _, from := range []string{pub + ":6000", pub + ":5000"} {
+		goes(t, x, "b", pkt{proto: "udp", src: from, dst: pub + ":5000"}, "-filtered", pkt{})
+	}
+	goes(t, x, "b", pkt{proto: "udp", src: far + ":80", dst: pub + ":5000"}, "a inward", pkt{src: far + ":80", dst: host + ":5000"})
 }

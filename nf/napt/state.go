@@ -75,9 +75,10 @@ type session struct {
 const (
 	synOut = 1 << iota
 	synIn
-	fin
+	finOut
 	rst
-	allFlags = synOut | synIn | fin | rst
+	finIn
+	allFlags = synOut | synIn | finOut | rst | finIn
 )
 
 // later is what becomes of the later fragments of a datagram.
