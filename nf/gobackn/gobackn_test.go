@@ -172,7 +172,7 @@ func FuzzPush(f *testing.F) {
 		if len(p) > 2000 {
 			return
 		}
-		x := graphtest.New(t, *Kind(), graph.Args{"sessions": "4", "window": "16"})
+		x := graphtest.NewSmall(t, *Kind(), graph.Args{"sessions": "4", "window": "16"})
 		open(x, t, 0)
 		in := "a"
 		if network {

@@ -56,7 +56,11 @@ type test struct {
 }
 
 func newTest(t *testing.T, args graph.Args) *test {
-	x := &test{graphtest.New(t, *Kind(), args), t, 100}
+	return settled(&test{graphtest.New(t, *Kind(), args), t, 100})
+}
+
+// settled is x after a while, and with two clients that asked for something.
+func settled(x *test) *test {
 	x.Advance(time.Second)
 	for i := 1; i <= 2; i++ {
 		x.Push("b", ask(i, 1, clio.Read, 12345, "", 0))
@@ -331,7 +335,7 @@ func FuzzPush(f *testing.F) {
 		if len(p) > 2000 {
 			return
 		}
-		x := newTest(t, graph.Args{"entries": "4", "pending": "4", "sessions": "4"})
+		x := settled(&test{graphtest.NewSmall(t, *Kind(), graph.Args{"entries": "4", "pending": "4", "sessions": "4"}), t, 100})
 		x.fill(1, 7, "value")
 		in := "b"
 		if fromDevice {

@@ -208,7 +208,7 @@ func FuzzPush(f *testing.F) {
 		if len(p) > 2000 {
 			return
 		}
-		x := graphtest.New(t, *Kind(), graph.Args{"replicas": args["replicas"], "pending": "4"})
+		x := graphtest.NewSmall(t, *Kind(), graph.Args{"replicas": args["replicas"], "pending": "4"})
 		x.Push("b", ask(0, 4, clio.Update, 7, "value", true, 0), ask(0, 3, clio.Update, 7, "value", true, 0))
 		in := "b"
 		if fromDevice {

@@ -291,17 +291,23 @@ func TestWindow(t *testing.T) {
 
 func FuzzDevice(f *testing.F) {
 	f.Add([]byte{0x64, 8, 5, 0, 1, 2, 3}, true)
-	pool, _ := packet.NewPool(64, 2048, nil)
-	d, err := NewDevice(DeviceConfig{Me: clio.End{IP: [4]byte{192, 168, 1, 1}, Port: clio.Port}, Pool: pool, Memory: 1 << 20, HashBits: 2})
+	pool, err := packet.NewPool(8, 2048, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, p []byte, whole bool) {
+		if whole && len(p) > 1400 {
+			return
+		}
+		d, err := NewDevice(DeviceConfig{Me: clio.End{IP: [4]byte{192, 168, 1, 1}, Port: clio.Port}, Pool: pool, Memory: 1 << 20, HashBits: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Fill(d, []uint64{1, 3, 5}, 16); err != nil {
+			t.Fatal(err)
+		}
 		b := pool.Get()
 		if whole {
-			if len(p) > 1400 {
-				return
-			}
 			q, _ := b.Append(clio.HeadersLen + clio.LegoLen + clio.RequestLen + len(p))
 			clear(q)
 			clio.Headers(q, &clio.End{IP: [4]byte{192, 168, 1, 2}, Port: 8000}, &d.cfg.Me, len(q)-clio.HeadersLen)
@@ -318,9 +324,13 @@ func FuzzDevice(f *testing.F) {
 			b.Put()
 			return
 		}
-		d.Input(1, b)
+		again := pool.Get()
+		again.SetBytes(b.Bytes())
 		var out packet.Batch
-		d.Output(1, &out)
+		for _, b := range []*packet.Buf{b, again} {
+			d.Input(1, b)
+			d.Output(1, &out)
+		}
 		for _, x := range out.Bufs() {
 			var fr clio.Frame
 			if clio.Parse(x.Bytes(), false, &fr) != clio.Message || !fr.Sound(x.Bytes()) {

@@ -108,7 +108,12 @@ func message(src, dst clio.End, op clio.Opcode, v uint64, reliable bool) ([]byte
 }
 
 func newNet(t testing.TB, c Config, peers int, seed uint64, fl faults) *net {
-	pool, err := packet.NewPool(8192, 512, nil)
+	return newNetOf(t, 8192, c, peers, seed, fl)
+}
+
+// newNetOf is newNet with a pool of so many frames.
+func newNetOf(t testing.TB, frames int, c Config, peers int, seed uint64, fl faults) *net {
+	pool, err := packet.NewPool(frames, 512, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +505,7 @@ func FuzzServer(f *testing.F) {
 	p, _ = message(device, peerEnd(0), clio.Update, 1, false)
 	f.Add(p, false)
 	f.Fuzz(func(t *testing.T, p []byte, fromNet bool) {
-		x := newNet(t, Config{Sessions: 4}, 1, 1, faults{})
+		x := newNetOf(t, 64, Config{Sessions: 4}, 1, 1, faults{})
 		x.open(0)
 		x.run(t, 100)
 		p = slices.Clone(p[:min(len(p), 400)])

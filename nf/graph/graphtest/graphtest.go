@@ -99,11 +99,20 @@ func New(t testing.TB, kind graph.Kind, args graph.Args) *Test {
 	return NewOuter(t, []graph.Kind{kind}, args)
 }
 
+// NewSmall is New with a pool of 64 frames of at most 2 KB, and without copies of
+// frames that are punted: each execution of a fuzz target can have its own.
+func NewSmall(t testing.TB, kind graph.Kind, args graph.Args) *Test {
+	t.Helper()
+	x := build(t, []graph.Kind{kind}, args, true, 64, packet.Headroom+2048)
+	t.Cleanup(x.check)
+	return x
+}
+
 // NewOuter is New of the first kind; the others may run inside it.
 func NewOuter(t testing.TB, kinds []graph.Kind, args graph.Args) *Test {
 	t.Helper()
 	kind := kinds[0]
-	x := build(t, kinds, args, true)
+	x := build(t, kinds, args, true, Slots, SlotSize)
 	for _, in := range kind.In {
 		if err := x.Inst.AddTrace("in-"+in, 64, ""); err != nil {
 			t.Fatal(err)
@@ -125,10 +134,10 @@ func NewOuter(t testing.TB, kinds []graph.Kind, args graph.Args) *Test {
 	return x
 }
 
-func build(t testing.TB, kinds []graph.Kind, args graph.Args, record bool) *Test {
+func build(t testing.TB, kinds []graph.Kind, args graph.Args, record bool, slots, size int) *Test {
 	t.Helper()
 	kind := kinds[0]
-	pool, err := packet.NewPool(Slots, SlotSize, nil)
+	pool, err := packet.NewPool(slots, size, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +179,7 @@ func (x *Test) Push(in string, frames ...[]byte) Result {
 		for len(frames) > 0 && !b.Full() {
 			f := x.Pool.Get()
 			if f == nil || !f.SetBytes(frames[0]) {
-				x.t.Fatalf("no buffer for a frame of %d bytes (%d of %d in use)", len(frames[0]), x.Pool.InUse(), Slots)
+				x.t.Fatalf("no buffer for a frame of %d bytes (%d of %d in use)", len(frames[0]), x.Pool.InUse(), x.Pool.Slots())
 			}
 			f.RxTime = int64(x.Clock.Now())
 			b.Add(f)
@@ -203,7 +212,7 @@ func (x *Test) Advance(d time.Duration) Result {
 }
 
 func (x *Test) take() Result {
-	for {
+	for x.punts != nil {
 		f, ok := x.punts.Next()
 		if !ok {
 			break
@@ -284,7 +293,7 @@ func NewOuterLoop(t testing.TB, kinds []graph.Kind, args graph.Args, in string, 
 	if len(frames) > packet.MaxBatch {
 		t.Fatalf("%d frames are more than a batch", len(frames))
 	}
-	l := &Loop{x: build(t, kinds, args, false), in: "in-" + in, frames: frames, now: Start}
+	l := &Loop{x: build(t, kinds, args, false, Slots, SlotSize), in: "in-" + in, frames: frames, now: Start}
 	t.Cleanup(l.x.check)
 	return l
 }
