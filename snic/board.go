@@ -18,7 +18,7 @@ import (
 // Sizes of a board. What is deployed may come and go; numbers are used again.
 const (
 	ports      = 16
-	maxDAGs    = 1024
+	maxDAGs    = 1 << 14
 	maxTenants = 10_000
 	maxTasks   = 64   // deployed at a time
 	maxNumbers = 128  // of tasks, with those whose chains still stop
@@ -67,6 +67,7 @@ type service struct {
 	tenant  int
 	tasks   []int         // in one of the orders that are right
 	visits  []sched.Visit // the plan: forward; nil: none
+	best    []sched.Visit // the fewest, whatever is in the regions; nil: there are none
 	bulk    bool          // packets run to the end at once
 	missing bool          // a chain of the plan is in no region
 	refused bool          // it cannot be launched
@@ -132,7 +133,7 @@ type board struct {
 	lacking  bool           // a service with packets may be without a region
 	wait     []delay        // of each task in each region, when it is modelled
 	modelled []int32        // of them, those with packets
-	lost     func(tag uint32)
+	lost     func(tag uint64)
 	one      [1]*packet.Buf
 	work     []int32        // packets that go on
 	batches  []packet.Batch // by depth
@@ -197,8 +198,8 @@ func newBoard(s settings) (*board, error) {
 		batches: make([]packet.Batch, 2*maxDepth),
 		groups:  make([]group, packet.MaxBatch),
 	}
-	b.lost = func(tag uint32) {
-		if tag-1 < uint32(len(b.packets)) && b.packets[tag-1].lent {
+	b.lost = func(tag uint64) {
+		if tag-1 < uint64(len(b.packets)) && b.packets[tag-1].lent {
 			b.forsake(int32(tag - 1))
 		}
 	}
@@ -428,7 +429,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		if g.way.back {
 			b.backs[g.way.dag]++
 		}
-		x.Tag = uint32(id) + 1
+		x.Tag = uint64(id) + 1
 	}
 }
 

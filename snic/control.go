@@ -57,24 +57,10 @@ func (b *board) deploy(c *graph.Ctx) error {
 	if err := b.deployChains(c.Now(), b.taskOf); err != nil {
 		return err
 	}
-	tenants := make([]int, len(d.Tenants))
-	for i, name := range b.tenants {
-		if !slices.ContainsFunc(d.Tenants, func(t dag.Tenant) bool { return t.Name == name }) {
-			b.tenants[i] = ""
-		}
-	}
-	for i, t := range d.Tenants {
-		n := place(b.tenants, func(s *string) bool { return *s == "" }, func(s *string) bool { return *s == t.Name })
-		if n < 0 {
-			n = len(b.tenants)
-			b.tenants = append(b.tenants, "")
-			b.kept = append(b.kept, kept{})
-		}
-		b.tenants[n], tenants[i] = t.Name, n
-	}
-	if err := b.deployServices(b.taskOf, tenants); err != nil {
+	if err := b.deployServices(b.taskOf, b.deployTenants()); err != nil {
 		return err
 	}
+	b.bestCovers()
 	b.deployRules()
 	if b.pool != nil {
 		b.joinPool()
@@ -92,6 +78,57 @@ func (b *board) deploy(c *graph.Ctx) error {
 	b.events(c)
 	b.pump(c)
 	return nil
+}
+
+// deployTenants gives every tenant of the deployment its number.
+func (b *board) deployTenants() []int {
+	d := b.deployment
+	here := make(map[string]bool, len(d.Tenants))
+	for _, t := range d.Tenants {
+		here[t.Name] = true
+	}
+	number := make(map[string]int, len(d.Tenants))
+	var free []int
+	for n, name := range b.tenants {
+		if name == "" || !here[name] {
+			b.tenants[n] = ""
+			free = append(free, n)
+		} else {
+			number[name] = n
+		}
+	}
+	out := make([]int, len(d.Tenants))
+	for i, t := range d.Tenants {
+		n, ok := number[t.Name]
+		if !ok {
+			n, free = next(len(b.tenants), free)
+			if n == len(b.tenants) {
+				b.tenants = append(b.tenants, "")
+				b.kept = append(b.kept, kept{})
+			}
+		}
+		b.tenants[n], out[i] = t.Name, n
+	}
+	return out
+}
+
+// tenantNumbers are those of the tenants that there are.
+func (b *board) tenantNumbers() map[string]int {
+	out := make(map[string]int, len(b.tenants))
+	for n, name := range b.tenants {
+		if name != "" {
+			out[name] = n
+		}
+	}
+	return out
+}
+
+// next is a number that is free, or the one after all.
+func next(after int, free []int) (int, []int) {
+	if len(free) == 0 {
+		return after, nil
+	}
+	return free[0], free[1:]
 }
 
 // deployTasks gives every task of the deployment its number.
@@ -269,20 +306,33 @@ func (ch *chain) is(tasks []dag.TaskID, numbers []int) bool {
 // deployServices gives every DAG its number.
 func (b *board) deployServices(numbers, tenants []int) error {
 	d := b.deployment
+	here := make(map[uint32]bool, len(d.DAGs))
+	for _, x := range d.DAGs {
+		here[x.UID] = true
+	}
+	number := make(map[uint32]int, len(d.DAGs))
+	var free []int
 	for i := range b.services {
 		s := &b.services[i]
-		if s.UID != 0 && !slices.ContainsFunc(d.DAGs, func(x dag.DAG) bool { return x.UID == s.UID }) {
+		if s.UID != 0 && !here[s.UID] {
 			b.unroute(i)
 			s.UID = 0
 			s.term = (s.term + 1) % numberTerms
 		}
+		if s.UID == 0 {
+			free = append(free, i)
+		} else {
+			number[s.UID] = i
+		}
 	}
 	b.dagOf = b.dagOf[:0]
 	for i, x := range d.DAGs {
-		n := place(b.services, func(s *service) bool { return s.UID == 0 }, func(s *service) bool { return s.UID == x.UID })
-		if n < 0 {
-			n = len(b.services)
-			b.services = append(b.services, service{})
+		n, ok := number[x.UID]
+		if !ok {
+			n, free = next(len(b.services), free)
+			if n == len(b.services) {
+				b.services = append(b.services, service{})
+			}
 		}
 		b.dagOf = append(b.dagOf, n)
 		s := &b.services[n]
@@ -384,6 +434,27 @@ func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 	return out
 }
 
+// bestCovers finds for every DAG the fewest visits, whatever is in the regions. DAGs
+// of the same tasks share them.
+func (b *board) bestCovers() {
+	all := b.candidates(true)
+	known := map[string][]sched.Visit{}
+	for i := range b.services {
+		s := &b.services[i]
+		if s.UID == 0 {
+			s.best = nil
+			continue
+		}
+		key := fmt.Sprint(s.tasks)
+		best, ok := known[key]
+		if !ok {
+			best = cover(s.tasks, all)
+			known[key] = best
+		}
+		s.best = best
+	}
+}
+
 // plan decides through which chains a DAG goes, and has those launched that are
 // in no region: before demand, or because packets came.
 func (b *board) plan(now clock.Time, n int, pre bool) {
@@ -392,7 +463,7 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 		return
 	}
 	s.away, s.refused = false, false
-	visits := cover(s.tasks, b.candidates(true))
+	visits := slices.Clone(s.best)
 	ok := false
 	if visits != nil {
 		switch b.launch(now, visits, region.Demand{Pre: pre, NoPeer: !b.mayGo(now, n)}) {
@@ -614,11 +685,14 @@ func (b *board) reroute(scaled bool) {
 		if s.UID == 0 || s.visits == nil {
 			continue
 		}
-		now := cover(s.tasks, candidates)
 		here := true
 		for _, v := range s.visits {
 			ch := &b.chains[v.Chain]
 			here = here && (len(ch.running) > 0 || ch.asked)
+		}
+		var now []sched.Visit
+		if !here || scaled || len(s.visits) > 1 {
+			now = cover(s.tasks, candidates)
 		}
 		switch {
 		case now != nil && (!here || scaled || len(now) < len(s.visits)) && !slices.Equal(now, s.visits):

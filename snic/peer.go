@@ -363,13 +363,12 @@ func (b *board) joinPool() {
 	for _, n := range b.dagOf {
 		b.pool.byUID[b.services[n].UID] = n
 	}
-	all := b.candidates(true)
 	b.pool.chains, b.pool.stays = nil, nil
 	for i, x := range d.DAGs {
 		s := &b.services[b.dagOf[i]]
 		ch := pool.Chain{Area: math.MaxInt32, Bitstream: d.Regions.Bitstream, Stateful: true, Hand: true}
 		why := ""
-		if visits := cover(s.tasks, all); visits != nil {
+		if visits := s.best; visits != nil {
 			ch.Area = 0
 			for _, v := range visits {
 				ch.Area = max(ch.Area, b.chains[v.Chain].Area)
@@ -533,7 +532,7 @@ func (b *board) home(now clock.Time, n int) {
 			return // it is more than it could do here
 		}
 	}
-	visits := cover(s.tasks, b.candidates(true))
+	visits := slices.Clone(s.best)
 	if visits != nil && b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
 		s.visits = visits
 	}
@@ -553,7 +552,7 @@ func (b *board) poolGuest(now clock.Time, o order) {
 		if b.hopes(s) && !s.refused || s.elsewhere() {
 			return
 		}
-		visits := cover(s.tasks, b.candidates(true))
+		visits := slices.Clone(s.best)
 		if visits != nil && b.launch(now, visits, region.Demand{NoPeer: true, NoEndpoint: true, NoSwitch: true}) == region.ShareRunning {
 			s.refused, s.away = false, false
 			b.follow(n, visits)

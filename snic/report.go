@@ -202,9 +202,10 @@ func (b *board) Report() any {
 		}
 		v.DAGs = append(v.DAGs, x)
 	}
+	number := b.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
-		n := slices.Index(b.tenants, t.Name)
-		if n < 0 {
+		n, ok := number[t.Name]
+		if !ok {
 			continue // not yet in force
 		}
 		x := TenantView{Tenant: t.Name, ID: NameID(t.Name), Weight: t.Weight, Grant: 1}

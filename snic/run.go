@@ -187,7 +187,7 @@ func (b *board) feed(c *graph.Ctx, id int32, t *task) {
 	}
 	batch := &b.batches[b.depth]
 	batch.Reset()
-	p.buf.Tag = uint32(id) + 1
+	p.buf.Tag = uint64(id) + 1
 	batch.Add(p.buf)
 	t.way = p.way
 	b.held--
@@ -229,7 +229,7 @@ func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 		}
 		b.forsake(id)
 	} else if x.Tag&tagged != 0 {
-		w = way{int32(x.Tag >> 11 & (maxDAGs - 1)), x.Tag&(1<<10) != 0, uint16(x.Tag & (1<<10 - 1)), uint16(x.Tag >> 21 & (numberTerms - 1))}
+		w = way{int32(x.Tag >> 32 & (maxDAGs - 1)), x.Tag&(1<<10) != 0, uint16(x.Tag & (1<<10 - 1)), uint16(x.Tag >> 16 & (numberTerms - 1))}
 	}
 	x.Tag = 0
 	if lane(w.back) == out {
@@ -240,14 +240,14 @@ func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 
 // tagged tells the tag of a frame that goes its way without credits from that of a
 // packet of the full road.
-const tagged = 1 << 31
+const tagged = 1 << 63
 
 // numberTerms is how many DAGs of a number are told apart.
 const numberTerms = 1 << 10
 
 // tag is a way as the tag of a frame.
-func (w way) tag() uint32 {
-	t := tagged | uint32(w.term)<<21 | uint32(w.dag)<<11 | uint32(w.out)
+func (w way) tag() uint64 {
+	t := tagged | uint64(w.term)<<16 | uint64(w.dag)<<32 | uint64(w.out)
 	if w.back {
 		t |= 1 << 10
 	}
@@ -309,7 +309,7 @@ func (b *board) done(id int32) {
 
 // own is the packet of the full road that a frame is.
 func (b *board) own(x *packet.Buf) (int32, bool) {
-	if x.Tag == 0 || int(x.Tag) > len(b.packets) {
+	if x.Tag == 0 || x.Tag > uint64(len(b.packets)) {
 		return 0, false
 	}
 	p := &b.packets[x.Tag-1]

@@ -12,7 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/graph/graphtest"
 )
 
-// As many tenants as a board takes, as many DAGs, and 100,000 flows, fit in 512 MiB.
+// As many tenants as a board takes, each with a DAG and a rule, and 100,000 flows, fit in 512 MiB.
 func TestManyTenants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: 100,000 flows")
@@ -23,11 +23,11 @@ func TestManyTenants(t *testing.T) {
 		fmt.Fprintf(&b, "  u%d: {}\n", i)
 	}
 	b.WriteString("dags:\n")
-	for i := range maxDAGs {
-		fmt.Fprintf(&b, "  - {uid: %d, tenant: u%d, run: a -> b}\n", i+1, i*(maxTenants/maxDAGs))
+	for i := range maxTenants {
+		fmt.Fprintf(&b, "  - {uid: %d, tenant: u%d, run: a -> b}\n", i+1, i)
 	}
 	b.WriteString("rules:\n")
-	for i := range maxDAGs {
+	for i := range maxTenants {
 		fmt.Fprintf(&b, "  - {match: 'src:10.1.%d.%d', dag: %d}\n", i>>8, i&255, i+1)
 	}
 	var before, after runtime.MemStats
@@ -42,8 +42,8 @@ func TestManyTenants(t *testing.T) {
 	n, out := 0, 0
 	for n < 100_000 {
 		for _, f := range frames {
-			copy(f[26:30], []byte{10, 1, byte(n % maxDAGs >> 8), byte(n % maxDAGs)})
-			binary.BigEndian.PutUint16(f[34:], uint16(n/maxDAGs))
+			copy(f[26:30], []byte{10, 1, byte(n % maxTenants >> 8), byte(n % maxTenants)})
+			binary.BigEndian.PutUint16(f[34:], uint16(n/maxTenants))
 			n++
 		}
 		r := x.Push("p0", frames...)
@@ -53,7 +53,7 @@ func TestManyTenants(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	used := int64(after.HeapAlloc - before.HeapAlloc) // with the test's frames
-	t.Logf("%d tenants, %d DAGs, %d flows: %d MiB", maxTenants, maxDAGs, n, used>>20)
+	t.Logf("%d tenants, %d DAGs, %d flows: %d MiB", maxTenants, maxTenants, n, used>>20)
 	if used > 512<<20 {
 		t.Errorf("%d MiB", used>>20)
 	}

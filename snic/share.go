@@ -79,8 +79,9 @@ func (b *board) deployShares(now clock.Time) error {
 		set(s.ingress[p], float64(b.portRate)/8)
 		set(s.egress[p], float64(b.portRate)/8)
 	}
+	number := b.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
-		if n := slices.Index(b.tenants, t.Name); n >= 0 && err == nil {
+		if n, ok := number[t.Name]; ok && err == nil {
 			err = b.fair.SetWeight(n, t.Weight)
 		}
 	}

@@ -43,7 +43,7 @@ type Inside struct {
 	outer *node
 	spare App // made when the Spec was checked
 	apps  []App
-	gone  []uint32
+	gone  []uint64
 
 	closed bool // see port.Filter
 }
@@ -134,7 +134,7 @@ func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
 
 // Gone calls f with the tags (packet.Meta.Tag) of frames that instances have dropped or punted since
 // the last call; 0 are their own.
-func (in *Inside) Gone(f func(tag uint32)) {
+func (in *Inside) Gone(f func(tag uint64)) {
 	for _, tag := range in.gone {
 		f(tag)
 	}

@@ -24,7 +24,7 @@ type nest struct {
 	turn  int
 	now   packet.Batch
 	next  packet.Batch
-	gone  []uint32
+	gone  []uint64
 	calls int
 }
 
@@ -100,7 +100,7 @@ func (a *nest) leave(c *graph.Ctx, n, from int) {
 func (a *nest) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 	a.now.Reset()
 	for _, x := range b.Bufs() {
-		x.Tag = uint32(x.Bytes()[0])
+		x.Tag = uint64(x.Bytes()[0])
 	}
 	a.now.Append(b.Bufs())
 	a.turn++
@@ -109,7 +109,7 @@ func (a *nest) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 			continue
 		}
 		in.Push(c, a.at[n][a.turn%2], 0, &a.now)
-		in.Gone(func(tag uint32) { a.gone = append(a.gone, tag) })
+		in.Gone(func(tag uint64) { a.gone = append(a.gone, tag) })
 		a.leave(c, n, 1)
 		a.now.Reset()
 		in.Take(c, 0, &a.now)
@@ -168,7 +168,7 @@ func TestInside(t *testing.T) {
 		t.Error(x.inst.Counters())
 	}
 	app := x.inst.App("nest", 0).(*nest)
-	if !slices.Equal(app.gone, []uint32{'p'}) {
+	if !slices.Equal(app.gone, []uint64{'p'}) {
 		t.Errorf("gone: %v", app.gone)
 	}
 	if n := x.inst.Held(); n != 2 {
@@ -330,7 +330,7 @@ func TestInsideNoAllocation(t *testing.T) {
 		}
 		x.step()
 	}
-	x.inst.App("nest", 0).(*nest).gone = make([]uint32, 0, 4096)
+	x.inst.App("nest", 0).(*nest).gone = make([]uint64, 0, 4096)
 	if n := testing.AllocsPerRun(1000, breath); n != 0 {
 		t.Errorf("%v allocations a breath", n)
 	}

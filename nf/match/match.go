@@ -73,6 +73,35 @@ func (m *Match) None() bool { return m.none }
 // All reports that m holds for every frame.
 func (m *Match) All() bool { return !m.none && m.terms == 0 }
 
+// Exact is what frames must have of one field for m to hold: the most telling of
+// those that m looks at; false when there is none. Of addresses it is a prefix.
+func (m *Match) Exact() (f Field, ok bool) {
+	t := m.terms
+	switch {
+	case m.none:
+	case t&hasNSH != 0:
+		return Field{Term: "nsh", Value: m.nsh}, true
+	case t&hasVNI != 0:
+		return Field{Term: "vni", Value: m.vni}, true
+	case t&hasQPN != 0:
+		return Field{Term: "qpn", Value: m.qpn}, true
+	case t&hasSrc != 0:
+		return Field{Term: "src", Prefix: m.src.Prefix}, true
+	case t&hasDst != 0:
+		return Field{Term: "dst", Prefix: m.dst.Prefix}, true
+	case t&hasVLAN != 0:
+		return Field{Term: "vlan", Value: uint32(m.vid)}, true
+	}
+	return f, false
+}
+
+// Field is the value of a field, for indexes of many matches.
+type Field struct {
+	Term   string
+	Value  uint32
+	Prefix netip.Prefix // of src and dst
+}
+
 // Holds reports whether m holds for frame b, of which hdr.Walk found l.
 func (m *Match) Holds(b []byte, l *hdr.Layers) bool {
 	t := m.terms

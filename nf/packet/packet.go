@@ -66,7 +66,7 @@ type Meta struct {
 	Trace uint32
 	// Tag is for the app that has the frame; an app that runs others inside
 	// knows its frames by it.
-	Tag uint32
+	Tag uint64
 	// Port and Queue are where the frame came in.
 	Port, Queue uint16
 	// Verdict, and the reason in the numbering of the app that set it. The

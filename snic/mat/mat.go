@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +85,7 @@ type flow struct {
 type Table struct {
 	rules   []Rule
 	reverse []match.Match // of each rule
+	index   [2]index      // of the rules as they are written, and of their reverses
 	sets    []set
 	flows   []flow // four a set
 	mask    uint64
@@ -105,8 +107,11 @@ func (t *Table) Set(rules []Rule) {
 	t.rules = slices.Clone(rules)
 	slices.SortStableFunc(t.rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
 	t.reverse = t.reverse[:0]
-	for _, r := range t.rules {
+	t.index = [2]index{}
+	for i, r := range t.rules {
 		t.reverse = append(t.reverse, r.Match.Reverse())
+		t.index[0].add(int32(i), &r.Match)
+		t.index[1].add(int32(i), &t.reverse[i])
 	}
 	clear(t.sets)
 }
@@ -227,9 +232,63 @@ func Hash(b []byte, l *hdr.Layers) uint64 {
 	return k.both()
 }
 
-// scan is the first rule that holds; -1: none does.
+// scan is the first rule that holds; -1: none does. It looks at those that may hold
+// by what the index knows of the frame.
 func (t *Table) scan(b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
-	for i := range t.rules {
+	x := &t.index[0]
+	if !forward {
+		x = &t.index[1]
+	}
+	first := t.among(x.rest, -1, b, in, forward, l)
+	look := func(f match.Field) {
+		if rules := x.by[f]; rules != nil {
+			first = t.among(rules, first, b, in, forward, l)
+		}
+	}
+	if len(x.by) == 0 {
+		return first
+	}
+	if l.Tags > 0 {
+		look(match.Field{Term: "vlan", Value: uint32(l.VID)})
+	}
+	if l.EtherType == hdr.EtherNSH && len(b) >= l.Net+hdr.NSHLen {
+		look(match.Field{Term: "nsh", Value: hdr.NSH(b[l.Net:]).SPI()})
+	}
+	if v, ok := match.VNI(b, l); ok {
+		look(match.Field{Term: "vni", Value: v})
+	}
+	if q, ok := match.QPN(b, l); ok {
+		look(match.Field{Term: "qpn", Value: q})
+	}
+	src, dst, bits := addrs(b, l)
+	for _, n := range x.lengths[bits>>7] {
+		p, _ := src.Prefix(int(n))
+		look(match.Field{Term: "src", Prefix: p})
+		p, _ = dst.Prefix(int(n))
+		look(match.Field{Term: "dst", Prefix: p})
+	}
+	return first
+}
+
+// addrs are the addresses of a frame and their length in bits, 0 without an IP
+// header.
+func addrs(b []byte, l *hdr.Layers) (src, dst netip.Addr, bits int) {
+	switch l.Family() {
+	case hdr.NetIPv4:
+		return netip.AddrFrom4([4]byte(b[l.L3+12:])), netip.AddrFrom4([4]byte(b[l.L3+16:])), 32
+	case hdr.NetIPv6:
+		return netip.AddrFrom16([16]byte(b[l.L3+8:])), netip.AddrFrom16([16]byte(b[l.L3+24:])), 128
+	}
+	return src, dst, 0
+}
+
+// among is the first of some rules that holds, if it comes before rule first; -1:
+// none does.
+func (t *Table) among(rules []int32, first int32, b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
+	for _, i := range rules {
+		if first >= 0 && i >= first {
+			break
+		}
 		r := &t.rules[i]
 		if r.In != Any && r.In != int(in) {
 			continue
@@ -239,8 +298,33 @@ func (t *Table) scan(b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
 			m = &t.reverse[i]
 		}
 		if m.Holds(b, l) {
-			return int32(i)
+			return i
 		}
 	}
-	return -1
+	return first
+}
+
+// index finds rules by one field that they look at.
+type index struct {
+	by      map[match.Field][]int32
+	rest    []int32    // rules that look at none
+	lengths [2][]uint8 // of prefixes, IPv4 and IPv6
+}
+
+func (x *index) add(i int32, m *match.Match) {
+	f, ok := m.Exact()
+	if !ok {
+		x.rest = append(x.rest, i)
+		return
+	}
+	if x.by == nil {
+		x.by = map[match.Field][]int32{}
+	}
+	x.by[f] = append(x.by[f], i)
+	if f.Prefix.IsValid() {
+		of := &x.lengths[f.Prefix.Addr().BitLen()>>7]
+		if n := uint8(f.Prefix.Bits()); !slices.Contains(*of, n) {
+			*of = append(*of, n)
+		}
+	}
 }
