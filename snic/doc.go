@@ -50,7 +50,7 @@
 //
 // The port says which way it goes: an odd one is forward, and in an answer of
 // a task it is the port opposite. Only the first board's neighbours have to do with
-// it, and nobody else. That takes 22 bytes more than the frame has: what does not fit into
+// it, and nobody else. The segment is trusted: who can send there can pass for a board. That takes 22 bytes more than the frame has: what does not fit into
 // pool-mtu= is dropped. A frame that would go on to a third board is dropped.
 //
 // A frame is admitted where it comes in, and again at the peer, both times as its

@@ -360,8 +360,12 @@ func (b *board) joinPool() {
 		}
 	}
 	b.pool.byUID = map[uint32]int{}
+	users := make([]int, len(b.tasks))
 	for _, n := range b.dagOf {
 		b.pool.byUID[b.services[n].UID] = n
+		for _, t := range b.services[n].tasks {
+			users[t]++
+		}
 	}
 	b.pool.chains, b.pool.stays = nil, nil
 	for i, x := range d.DAGs {
@@ -378,18 +382,11 @@ func (b *board) joinPool() {
 			why = "its UID is no service path: want less than 16777216"
 		}
 		for _, t := range s.tasks {
-			t := &b.tasks[t]
-			users := 0
-			for _, n := range b.dagOf {
-				if slices.ContainsFunc(b.services[n].tasks, func(u int) bool { return &b.tasks[u] == t }) {
-					users++
-				}
-			}
-			switch {
-			case !t.Remote:
-				why = t.Name + " is not remote"
-			case t.State && users > 1:
-				why = t.Name + " has state, and is of another DAG, too"
+			switch x := &b.tasks[t]; {
+			case !x.Remote:
+				why = x.Name + " is not remote"
+			case x.State && users[t] > 1:
+				why = x.Name + " has state, and is of another DAG, too"
 			}
 		}
 		b.pool.chains, b.pool.stays = append(b.pool.chains, ch), append(b.pool.stays, why)
