@@ -17,7 +17,9 @@
 // (hosts that were sent to) or port (address- and port-dependent). A TCP session is
 // followed by SYN, FIN and RST; what is in the middle of none is dropped, and so is
 // a SYN that the filter does not let in, silently (RFC 5382 REQ-4). A SYN that meets
-// another on its way is let in (REQ-2).
+// another on its way is let in (REQ-2). Where there is no room for another session or
+// permission, one of a mapping that has more than a sixteenth of them makes it, but no
+// open connection.
 //
 // Hairpinning (REQ-9): a private host reaches another by its public address and
 // port, and is seen with its own.

@@ -822,3 +822,32 @@ func TestOwnAddress(t *testing.T) {
 	}
 	goes(t, x, "b", pkt{proto: "udp", src: far + ":80", dst: pub + ":5000"}, "a inward", pkt{src: far + ":80", dst: host + ":5000"})
 }
+
+// TestScan: a host that sends to everybody uses up what others have no more than its
+// own; open connections stay.
+func TestScan(t *testing.T) {
+	for _, proto := range []string{"udp", "tcp"} {
+		x := graphtest.New(t, *Kind(), args("sessions", "400"))
+		open := pkt{proto: "tcp", flags: "S", src: host + ":5000", dst: far + ":80"}
+		push(t, x, "a", open.bytes(t))
+		push(t, x, "b", pkt{proto: "tcp", flags: "SA", src: far + ":80", dst: pub + ":5000"}.bytes(t))
+		for i := range 3000 {
+			push(t, x, "a", pkt{proto: proto, flags: "S", src: "10.0.0.66:7777", dst: fmt.Sprintf("203.0.%d.%d:1", i>>8, i&255)}.bytes(t))
+		}
+		for i := range 20 {
+			p := pkt{proto: "udp", src: fmt.Sprintf("10.0.1.%d:4000", i), dst: far + ":53"}
+			if end := seen(t, x, p); end[0] == '-' {
+				t.Errorf("%s: another host: %s", proto, end)
+			}
+		}
+		goes(t, x, "b", pkt{proto: "tcp", flags: "A", src: far + ":80", dst: pub + ":5000"}, "a inward", pkt{src: far + ":80", dst: host + ":5000"})
+		s := &x.App().(*app).st.shards[0]
+		n := 0
+		for i := s.mappings.Next(0); i >= 0; i = s.mappings.Next(i + 1) {
+			n += int(s.mappings.At(i).Val.sessions)
+		}
+		if n != s.sessions.Len() {
+			t.Errorf("%d sessions, mappings have %d", s.sessions.Len(), n)
+		}
+	}
+}

@@ -264,24 +264,38 @@ func (st *state) room(s *shard, hash uint64, now clock.Time, seed uint64) bool {
 	return false
 }
 
+// greedy reports whether the session gives way to another where there is no place:
+// it is no open TCP connection, and its mapping has more than a sixteenth of all
+// sessions. So a host that scans uses up its own.
+func (s *shard) greedy(p *flow.Place[peer, session]) bool {
+	return p.Val.flags&(synOut|synIn) != synOut|synIn && int(s.mappings.At(int(p.Key.mapping)).Val.sessions) > s.sessions.Len()/16
+}
+
 // touch finds or makes the session with a peer; nil: there is no place. A place
 // is taken from one that is over, or from a SYN from outside that nobody has
-// answered.
+// answered, or from one that is greedy.
 func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 	hash := k.hash(seed)
 	i := s.sessions.Find(k, hash)
 	if i < 0 {
 		if i = s.sessions.Add(k, hash); i < 0 {
 			a, b := s.sessions.Sets(hash)
+			greedy := -1
 			for _, first := range [2]int{a, b} {
 				for j := first; j < first+flow.Ways; j++ {
-					if x := &s.sessions.At(j).Val; x.until < now || x.flags == synIn && i < 0 {
+					p := s.sessions.At(j)
+					if p.Val.until < now || p.Val.flags == synIn && i < 0 {
 						i = j
+					}
+					if greedy < 0 && s.greedy(p) {
+						greedy = j
 					}
 				}
 			}
 			if i < 0 {
-				return nil
+				if i = greedy; i < 0 {
+					return nil
+				}
 			}
 			s.end(i)
 			i = s.sessions.Add(k, hash)
