@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -755,4 +756,18 @@ func TestPanicHasTheSameResults(t *testing.T) {
 			rt.Fatalf("%d passes through the scheduler, with Panic %d", passes[0], passes[1])
 		}
 	})
+}
+
+// TestChooseNobody: a route that is none has no region.
+func TestChooseNobody(t *testing.T) {
+	s, err := New(Config{Packets: 1, Store: 1, Regions: 1, Chains: 1, Routes: 2, Tenants: 1, Branches: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, route := range []int{-1, 0, 1, 2, math.MaxInt} {
+		r, _, n := s.Take(route, 0, 1, 1)
+		if at := s.Choose(route, 0); at != -1 || r != 0 || n != 0 {
+			t.Errorf("route %d: region %d, %d taken of region %d", route, at, n, r)
+		}
+	}
 }
