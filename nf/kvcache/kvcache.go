@@ -309,8 +309,11 @@ func (a *app) write(c *graph.Ctx, k *key, req *request, op clio.Opcode, value []
 		return
 	}
 	if me = a.pending.add(c.Now(), req, k, hash, op); me == none {
-		a.forget(c)
-		return
+		if !a.pending.yield() {
+			a.forget(c)
+			return
+		}
+		me = a.pending.add(c.Now(), req, k, hash, op)
 	}
 	a.pending.rows[me].spoiled = !learn
 	if !learn {

@@ -504,3 +504,26 @@ func TestSleeps(t *testing.T) {
 		t.Errorf("%d expired", x.Counter("expired"))
 	}
 }
+
+// Reads that nobody answers do not keep writes from being followed.
+func TestReadsYield(t *testing.T) {
+	x := newTest(t, graph.Args{"pending": "8"})
+	x.fill(1, 1, "1")
+	for i := range uint64(20) {
+		x.Push("b", ask(2, uint16(500+i), clio.Read, 100+i, "", 0))
+	}
+	for i := range uint64(8) {
+		x.Push("b", ask(1, uint16(500+i), clio.Update, 10+i, "x", 0))
+	}
+	x.id = 600
+	if x.get(1, 1) != "1" || x.Counter("forgot-all") != 0 || x.Counter("pending") != 8 {
+		t.Errorf("forgot all; %d pending", x.Counter("pending"))
+	}
+	x.Push("a", reply(ask(1, 503, clio.Update, 13, "x", 0), clio.OK, ""))
+	if x.get(1, 13) != "x" {
+		t.Error("not learnt")
+	}
+	if x.Push("b", ask(1, 700, clio.Update, 40, "x", 0), ask(1, 701, clio.Update, 41, "x", 0)); x.Counter("forgot-all") != 1 {
+		t.Error("a write is not followed")
+	}
+}

@@ -277,6 +277,18 @@ func (p *pendings) remove(i int32) {
 	x.nextReq, p.free = p.free, i
 }
 
+// yield forgets a read among the oldest requests, which does no harm: nothing is
+// learnt from its answer. False: there is none.
+func (p *pendings) yield() bool {
+	for i, n := p.oldest, 0; i != none && n < 16; i, n = p.rows[i].newer, n+1 {
+		if p.rows[i].code == clio.Read {
+			p.remove(i)
+			return true
+		}
+	}
+	return false
+}
+
 func (p *pendings) clear() {
 	for p.oldest != none {
 		p.remove(p.oldest)
