@@ -84,10 +84,10 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{}, uint8(0))
 	kinds := append(kinds()[:1], quiet("mark"))
 	f.Fuzz(func(t *testing.T, b []byte, port uint8) {
-		if len(b) > 4096 {
+		if len(b) > 2000 {
 			return
 		}
-		x := graphtest.NewOuter(t, kinds, graph.Args{"deployment": three, "flows": "16", "packets": "64"})
+		x := graphtest.NewSmall(t, kinds[0], graph.Args{"deployment": three, "flows": "16", "packets": "64"}, kinds[1:]...)
 		in := []string{"p0", "p1", "p6", "p15"}[port&3]
 		x.Push(in, b, b)
 		x.Advance(20 * time.Millisecond)
@@ -114,7 +114,7 @@ func FuzzDeployment(f *testing.F) {
 	f.Add([]byte("regions: {count: 1024, area: 1, bitstream: 1}\ntasks: {}\ntenants: {}\n"))
 	ks := append(kinds()[:1], quiet("mark"), quiet("hold"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		x := graphtest.NewOuter(t, ks, graph.Args{"deployment": three, "flows": "16", "packets": "64"})
+		x := graphtest.NewSmall(t, ks[0], graph.Args{"deployment": three, "flows": "16", "packets": "64"}, ks[1:]...)
 		x.Advance(10 * time.Millisecond)
 		x.Push("p0", frame(1, "-"), frame(2, "-"), frame(9, "-"))
 		err := x.Set(graph.Args{"deployment": string(text)})

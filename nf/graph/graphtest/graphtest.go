@@ -100,10 +100,11 @@ func New(t testing.TB, kind graph.Kind, args graph.Args) *Test {
 }
 
 // NewSmall is New with a pool of 64 frames of at most 2 KB, and without copies of
-// frames that are punted: each execution of a fuzz target can have its own.
-func NewSmall(t testing.TB, kind graph.Kind, args graph.Args) *Test {
+// frames that are punted: each execution of a fuzz target can have its own. The
+// others may run inside it.
+func NewSmall(t testing.TB, kind graph.Kind, args graph.Args, others ...graph.Kind) *Test {
 	t.Helper()
-	x := build(t, []graph.Kind{kind}, args, true, 64, packet.Headroom+2048)
+	x := build(t, append([]graph.Kind{kind}, others...), args, true, 64, packet.Headroom+2048)
 	t.Cleanup(x.check)
 	return x
 }
