@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/demo"
 	"github.com/quillon/quillon/rack/topo"
@@ -208,10 +210,14 @@ func TestPool(t *testing.T) {
 	b.until("peer", func() bool { return strings.Contains(b.show(0), "the same") && strings.Contains(b.show(1), "the same") })
 	b.until("way there and back", func() bool { return b.ping("first") })
 	b.until("frame at the peer", func() bool { return strings.Contains(b.show(0), "DAG 8 (fw): at board 1: there") })
+	var there, here []time.Duration
+	clk := clock.NewWall()
 	for i := range 100 {
+		at := clk.Now()
 		if text := fmt.Sprint("ping ", i); !b.ping(text) {
 			t.Fatalf("%q did not come back: %s", text, b.show(0))
 		}
+		there = append(there, clk.Now().Sub(at))
 	}
 	if out := b.show(0); strings.Contains(out, " 0 back") {
 		t.Errorf("none came back from the peer: %s", out)
@@ -223,12 +229,19 @@ func TestPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-b.process[1].Done()
+	at := clk.Now()
 	b.until("board that goes on", func() bool { return b.ping("alone") })
+	away := clk.Now().Sub(at)
 	for i := range 100 {
+		at := clk.Now()
 		if text := fmt.Sprint("alone ", i); !b.ping(text) {
 			t.Fatalf("%q did not come back: %s", text, b.show(0))
 		}
+		here = append(here, clk.Now().Sub(at))
 	}
+	slices.Sort(there)
+	slices.Sort(here)
+	t.Logf("median round trip by the peer %v, without it %v; after its death none for %v", there[50], here[50], away)
 	if out := b.process[0].Log(); !strings.Contains(out, "board 1: peer lost") {
 		t.Errorf("the board says: %s", out)
 	}
