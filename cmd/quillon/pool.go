@@ -68,6 +68,23 @@ func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
 	return app, dev, nil
 }
 
+// check says what is wrong with the flags.
+func (f *poolFlags) check(spec *graph.Spec) error {
+	switch {
+	case f.listen == "" && (len(f.join) > 0 || f.secret != "" || f.number != 0):
+		return errors.New("--join, --pool-board and --pool-secret are for --pool")
+	case f.listen == "":
+		return nil
+	case f.number < 0 || f.number >= snic.MaxPeers:
+		return fmt.Errorf("--pool-board %d: want 0 to %d", f.number, snic.MaxPeers-1)
+	}
+	if _, err := f.key(); err != nil {
+		return err
+	}
+	_, _, err := f.board(spec)
+	return err
+}
+
 // key reads the secret.
 func (f *poolFlags) key() ([]byte, error) {
 	if f.secret == "" {
@@ -82,6 +99,9 @@ func (f *poolFlags) key() ([]byte, error) {
 	if n, err := fmt.Sscanf(text, "%x", &key); n == 1 && err == nil && slices.Contains([]int{16, 24, 32}, len(key)) && len(text) == 2*len(key) {
 		return key, nil
 	}
+	if !slices.Contains([]int{16, 24, 32}, len(text)) {
+		return nil, fmt.Errorf("--pool-secret: %s holds %d bytes: want 16, 24 or 32, or twice as many hexadecimal digits", f.secret, len(text))
+	}
 	return []byte(text), nil
 }
 
@@ -89,13 +109,7 @@ func (f *poolFlags) key() ([]byte, error) {
 func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log io.Writer) (leave func() error, err error) {
 	leave = func() error { return nil }
 	if f.listen == "" {
-		if len(f.join) > 0 || f.secret != "" {
-			return leave, errors.New("--join and --pool-secret are for --pool")
-		}
 		return leave, nil
-	}
-	if f.number < 0 || f.number >= snic.MaxPeers {
-		return leave, fmt.Errorf("--pool-board %d: want 0 to %d", f.number, snic.MaxPeers-1)
 	}
 	app, dev, err := f.board(spec)
 	if err != nil {

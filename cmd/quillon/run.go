@@ -206,6 +206,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err := f.checkSocket(name); err != nil {
 		return err
 	}
+	if err := f.pool.check(spec); err != nil {
+		return err
+	}
 	clk := clock.NewWall()
 	filter, err := graph.Wants(spec, kinds())
 	if err != nil {

@@ -132,13 +132,14 @@ apps:
       deployment: |`+fmt.Sprintf(deployment, 2)+`
 links: [seg.out -> nic.p14, nic.p14 -> seg.in]
 `), 0o600))
+	must(os.WriteFile(filepath.Join(b.dir, "key"), []byte(strings.Repeat("0f", 16)+"\n"), 0o600))
 	return b
 }
 
 // start runs a board.
 func (b *boards) start(i int) {
 	b.t.Helper()
-	args := []string{"quillon", "run", filepath.Join(b.dir, string("ab"[i])+".yaml"), "--pool", fmt.Sprintf("127.0.0.1:%d", 7946+i), "--pool-board", fmt.Sprint(i)}
+	args := []string{"quillon", "run", filepath.Join(b.dir, string("ab"[i])+".yaml"), "--pool", fmt.Sprintf("127.0.0.1:%d", 7946+i), "--pool-board", fmt.Sprint(i), "--pool-secret", filepath.Join(b.dir, "key")}
 	if i > 0 {
 		args = append(args, "--join", "127.0.0.1:7946")
 	}
