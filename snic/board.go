@@ -142,6 +142,7 @@ type board struct {
 	groupOf  [2 * maxDAGs]int8 // index into groups + 1
 
 	epochAt  clock.Time // when the epoch ends
+	quiet    bool       // nobody was there when it began
 	sampleAt clock.Time // when tasks are looked at
 	seen     clock.Time // the last breath
 	rateAt   clock.Time // when rates were measured
@@ -305,8 +306,11 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 	size := x.Len()
 	if !d.listed {
 		d.listed = true
-		b.epochAt = min(b.epochAt, c.Now().Add(b.epoch)) // it was quiet, and the epoch long
-		c.Wake(b.epochAt)
+		if b.quiet { // the epoch is long
+			b.quiet = false
+			b.epochAt = min(b.epochAt, c.Now().Add(b.epoch))
+			c.Wake(b.epochAt)
+		}
 		b.active = append(b.active, int32(dag))
 	}
 	d.arrived += int64(size)

@@ -65,6 +65,31 @@ func TestManyTenants(t *testing.T) {
 
 // BenchmarkEpoch is an epoch in which many tenants have sent one packet each: 64
 // frames and what is divided.
+// With many tenants active epochs are longer: divisions leave time for frames.
+func TestEpochOfMany(t *testing.T) {
+	text, _ := load(200)
+	x := graphtest.NewOuter(t, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text})
+	x.Advance(20 * time.Millisecond)
+	length := func(tenants int) time.Duration {
+		x.Advance(time.Millisecond) // what came before is counted
+		var frames [][]byte
+		for i := range tenants {
+			frames = append(frames, frame(byte(i+1), "-"))
+		}
+		x.Push("p0", frames...)
+		b := x.App().(*board)
+		x.Advance(b.epochAt.Sub(x.Clock.Now()))
+		began := x.Clock.Now()
+		x.Push("p0", frames[0]) // ends none earlier
+		return b.epochAt.Sub(began)
+	}
+	for tenants, want := range map[int]time.Duration{1: 20 * time.Microsecond, 25: 20 * time.Microsecond, 200: 160 * time.Microsecond} {
+		if got := length(tenants); got != want {
+			t.Errorf("%d tenants: an epoch of %v", tenants, got)
+		}
+	}
+}
+
 func BenchmarkEpoch(b *testing.B) {
 	text, frames := load(64)
 	l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text, "epoch": "5us"}, "p0", frames...)
