@@ -74,6 +74,16 @@ func raiseBoards(t *testing.T) *boards {
 		if err != nil {
 			return err
 		}
+		for _, name := range []string{"pa", "pb"} {
+			// Frames of full length and 22 bytes.
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetMTU(l, 1522); err != nil {
+				return err
+			}
+		}
 		return netlink.LinkSetUp(lo)
 	}))
 	for i, s := range hosts {
@@ -119,6 +129,7 @@ apps:
     kind: snic
     args:
       pool-port: p14
+      pool-mtu: 1522
       deployment: |`+fmt.Sprintf(deployment, 1)+`
 links: [a0.out -> nic.p0, nic.p0 -> a0.in, a1.out -> nic.p1, nic.p1 -> a1.in, seg.out -> nic.p14, nic.p14 -> seg.in]
 `), 0o600))
@@ -129,6 +140,7 @@ apps:
     kind: snic
     args:
       pool-port: p14
+      pool-mtu: 1522
       deployment: |`+fmt.Sprintf(deployment, 2)+`
 links: [seg.out -> nic.p14, nic.p14 -> seg.in]
 `), 0o600))
@@ -219,6 +231,9 @@ func TestPool(t *testing.T) {
 			t.Fatalf("%q did not come back: %s", text, b.show(0))
 		}
 		there = append(there, clk.Now().Sub(at))
+	}
+	if !b.ping(strings.Repeat("x", 1500-28)) {
+		t.Errorf("a frame of full length did not come back: %s", b.show(0))
 	}
 	if out := b.show(0); strings.Contains(out, " 0 back") {
 		t.Errorf("none came back from the peer: %s", out)
