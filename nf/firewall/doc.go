@@ -40,6 +40,8 @@
 //
 // While no worker runs the app nothing crosses in its place (port.Filter.Closed).
 //
+// Datagrams with a source route are dropped: rules do not see where they end.
+//
 // Checksums are not looked at, nothing is changed in a frame. With several workers
 // a connection is in a shard by its hash, whoever sees its packets.
 package firewall

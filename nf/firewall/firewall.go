@@ -169,6 +169,9 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
 		}
 		return verdict{true, reasonOther}
 	}
+	if sourceRouted(frame[d.L3:d.End], d.Family()) {
+		return verdict{false, reasonRouted}
+	}
 	if !d.Fragment {
 		return a.whole(c, in, frame, &d)
 	}
@@ -212,6 +215,39 @@ func leastHeader(proto uint8) int {
 		return hdr.UDPLen
 	}
 	return 0
+}
+
+// sourceRouted reports whether a datagram goes on to others than its destination,
+// which no rule would see (RFC 7126 4.3 and 4.4, RFC 5095).
+func sourceRouted(ip []byte, family uint8) bool {
+	if family == hdr.NetIPv4 {
+		o := ip[hdr.IPv4Len:hdr.IPv4(ip).HeaderLen()]
+		for len(o) > 0 && o[0] != 0 {
+			n := 1
+			if o[0] != 1 {
+				if o[0] == 131 || o[0] == 137 {
+					return true
+				}
+				if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
+					return false
+				}
+				n = int(o[1])
+			}
+			o = o[n:]
+		}
+		return false
+	}
+	next, at := ip[6], hdr.IPv6Len
+	for next == hdr.ProtoHopByHop || next == hdr.ProtoRouting || next == hdr.ProtoDstOption {
+		if len(ip) < at+8 {
+			return false
+		}
+		if next == hdr.ProtoRouting && ip[at+2] == 0 {
+			return true
+		}
+		next, at = ip[at], at+8+int(ip[at+1])*8
+	}
+	return false
 }
 
 // isExtension reports whether what follows an IPv6 header, its options and a fragment

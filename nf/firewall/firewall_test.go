@@ -942,3 +942,47 @@ func TestHalfIsABound(t *testing.T) {
 		}
 	}
 }
+
+// TestSourceRoute: where a datagram ends is its destination.
+func TestSourceRoute(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args())
+	four := pkt{in: "a", sport: 1, dport: 2, flags: "S"}.bytes(t)
+	with := func(options ...byte) []byte {
+		p := append(append(bytes.Clone(four[:34]), options...), four[34:]...)
+		p[14] = 0x45 + byte(len(options)/4)
+		be.PutUint16(p[16:], uint16(len(p)-14))
+		return p
+	}
+	six := pkt{v6: true, in: "a", sport: 1, dport: 2, flags: "S"}.bytes(t)
+	plug := func(headers ...byte) []byte {
+		p := append(append(bytes.Clone(six[:54]), headers...), six[54:]...)
+		p[20] = headers[0]
+		be.PutUint16(p[18:], uint16(len(p)-54))
+		return p
+	}
+	routing := func(typ byte) []byte { return append([]byte{6, 2, typ, 1, 0, 0, 0, 0}, make([]byte, 16)...) }
+	first := func(h []byte, next byte) []byte { // what the IPv6 header says is in h[0] for plug
+		p := plug(append([]byte{next}, h[1:]...)...)
+		p[54] = h[0]
+		return p
+	}
+	for _, c := range []struct {
+		what string
+		p    []byte
+		want string
+	}{
+		{"loose", with(131, 7, 4, 10, 0, 0, 9, 0), "-source-route"},
+		{"strict, behind others", with(1, 148, 4, 0, 0, 137, 3, 4), "-source-route"},
+		{"cut short", with(1, 1, 1, 131), "-source-route"},
+		{"router alert", with(148, 4, 0, 0), "opened"},
+		{"behind the end", with(0, 131, 3, 4), "known"},
+		{"a length of zero", with(7, 0, 131, 3), "known"},
+		{"routing header 0", first(routing(0), 43), "-source-route"},
+		{"routing header 4", first(routing(4), 43), "opened"},
+		{"behind options", first(append([]byte{43, 0, 1, 4, 0, 0, 0, 0}, routing(0)...), 60), "-source-route"},
+	} {
+		if got := frame(t, x, "a", c.p); got != c.want {
+			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+}

@@ -31,6 +31,7 @@ const (
 	reasonFragment
 	reasonStray
 	reasonTiny
+	reasonRouted
 	numReasons
 )
 
@@ -55,6 +56,7 @@ var reasons = [numReasons]counter.Def{
 	reasonICMP:         {Name: "other-icmp", Help: "ICMP other than queries, errors and neighbour discovery, as a redirect: dropped"},
 	reasonFragment:     {Name: "fragment", Help: "a fragment: dropped (fragments=)"},
 	reasonStray:        {Name: "stray-fragment", Help: "a fragment of a datagram whose first one has not passed: dropped"},
+	reasonRouted:       {Name: "source-route", Help: "its sender says by what way it goes on (IPv4 options 131 and 137, IPv6 routing header 0), so its destination is another: dropped"},
 	reasonTiny:         {Name: "tiny-fragment", Help: "a fragment that divides the transport header: dropped"},
 }
 
