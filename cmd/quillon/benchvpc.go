@@ -10,7 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,8 +88,8 @@ through firewall -> NAPT -> AES on board a, and through the same chain backwards
 board b, to a server of site b. Throughput is what of a flood arrives: the kernel
 generates and counts the frames, and those that find no room are lost. Round trips
 are between sockets of the kernel, one datagram of 128 bytes at a time. One thread
-runs both boards. "wire only" are two apps that pass everything on, in the boards'
-places.
+runs both boards, during a flood on processor 1, while the generator has 0. "wire
+only" are two apps that pass everything on, in the boards' places.
 
 If ovs-vswitchd is there (Debian: openvswitch-switch), it does what it can of the
 same in turns: both bridges in one process, with the userspace datapath and flows with
@@ -247,6 +249,9 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 				return err
 			}
 			got, err := turns(bs, func(n int) (func() error, error) {
+				if err := processor(1); err != nil { // the generator takes 0
+					return nil, err
+				}
 				ctx, cancel := context.WithCancel(ctx)
 				sending := make(chan error, 1)
 				go func() { sending <- ranges[n].Run(ctx) }()
@@ -277,6 +282,9 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 		}(); err != nil {
 			return nil, err
 		}
+	}
+	if err := processor(-1); err != nil {
+		return nil, err
 	}
 	fmt.Fprintln(progress, "round trips...")
 	var undo undoing
@@ -630,6 +638,34 @@ func (b *vpcBoards) become(step int) error {
 func (b *vpcBoards) check(step int) error {
 	if slices.Contains(vpcSteps[step].tasks, "aes") && b.count() == b.opened {
 		return errors.New("nothing was encrypted")
+	}
+	return nil
+}
+
+// processor lets the threads that there are run on one processor only, of several, or
+// on all (-1).
+func processor(number int) error {
+	if runtime.NumCPU() < 2 {
+		return nil
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	var set unix.CPUSet
+	for n := range runtime.NumCPU() {
+		if number < 0 || n == number {
+			set.Set(n)
+		}
+	}
+	for _, t := range tasks {
+		id, err := strconv.Atoi(t.Name())
+		if err == nil {
+			err = unix.SchedSetaffinity(id, &set)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
+			return err
+		}
 	}
 	return nil
 }
