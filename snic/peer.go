@@ -46,6 +46,12 @@ const underway = time.Millisecond
 // the same.
 const patience = 500 * time.Millisecond
 
+// fullEvery is how often a board tells its pool all; what has happened, it tells at once.
+const fullEvery = 5 * time.Millisecond
+
+// mostTold is how many DAGs a board offers to run at most.
+const mostTold = 1024
+
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
 
@@ -60,7 +66,9 @@ type pooled struct {
 	byUID  map[uint32]int
 	usable int
 	joined bool       // somebody hears what it says
-	open   bool       // a DAG is on its way
+	busy   []int      // DAGs that are on their way, by index in the deployment
+	full   clock.Time // when all was told, last
+	last   *told      // then
 	freed  clock.Time // when the pool was told that a region is free
 	hash   uint64
 	chains []pool.Chain // by index of the DAG in the deployment
@@ -351,7 +359,7 @@ func (b *board) joinPool() {
 	fmt.Fprintf(h, "%+v\n%+v\n%+v", d.Tasks, d.Tenants, d.DAGs)
 	if id := h.Sum64() | 1; id != b.pool.hash {
 		b.pool.hash = id
-		b.pool.say = nil
+		b.pool.say, b.pool.busy, b.pool.last = nil, nil, nil
 		for i := range b.services {
 			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
 				s.abroad = abroad{}
@@ -425,19 +433,22 @@ func (b *board) peering(c *graph.Ctx) {
 			}
 		case o.deployment != p.hash:
 		case o.kind == anEvent:
+			p.busy = appendNew(p.busy, o.event.Want, len(b.dagOf))
 			b.poolEvent(now, o.event)
 		default:
+			p.busy = appendNew(p.busy, o.chain, len(b.dagOf))
 			b.poolGuest(now, o)
 		}
 	}
-	if len(p.orders) == 0 && !p.open {
+	if len(p.orders) == 0 && len(p.busy) == 0 {
 		return
 	}
 	clear(p.orders)
 	p.orders = p.orders[:0]
-	p.open = false
 	b.events(c) // what was launched may run
-	for i, n := range b.dagOf {
+	busy := p.busy[:0]
+	for _, i := range p.busy {
+		n := b.dagOf[i]
 		s := &b.services[n]
 		if s.abroad.handing && !b.begun(n) {
 			s.abroad.handing = false
@@ -474,8 +485,19 @@ func (b *board) peering(c *graph.Ctx) {
 			}
 		}
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
-		p.open = p.open || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || g.saving && !g.gone })
+		if s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || g.saving && !g.gone }) {
+			busy = append(busy, i)
+		}
 	}
+	p.busy = busy
+}
+
+// appendNew adds a DAG to a list, if there is one of that index and it is not in it.
+func appendNew(list []int, i, n int) []int {
+	if i < 0 || i >= n || slices.Contains(list, i) {
+		return list
+	}
+	return append(list, i)
 }
 
 // begun reports that packets of a DAG are in the middle of it.
@@ -544,6 +566,8 @@ func (b *board) poolGuest(now clock.Time, o order) {
 	s := &b.services[n]
 	at := slices.IndexFunc(s.abroad.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
+	case o.kind == toLoad && at < 0 && b.closed(o.chain):
+		b.pool.say = append(b.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
 	case o.kind == toLoad && at < 0:
 		s.abroad.guests = append(s.abroad.guests, guest{lease: o.lease, since: now})
 		if b.hopes(s) && !s.refused || s.elsewhere() {
@@ -625,7 +649,13 @@ func (b *board) tellPool() *told {
 	p := b.pool
 	t := &told{deployment: p.hash, chains: p.chains, say: p.say, closed: make([]bool, len(b.dagOf))}
 	p.say = nil
-	t.open = len(t.say) > 0
+	t.open = len(t.say) > 0 || len(p.busy) > 0
+	t.fresh, p.joined = !p.joined, true
+	if p.last != nil && b.seen < p.full.Add(fullEvery) && !t.fresh {
+		t.info, t.closed, t.open = p.last.info, p.last.closed, t.open || p.last.open
+		return t
+	}
+	p.full, p.last = b.seen, t
 	away := false
 	for r := range b.fabric.Regions() {
 		if v := b.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
@@ -640,23 +670,30 @@ func (b *board) tellPool() *told {
 		if a.wanted {
 			t.say = append(t.say, said{kind: sees, id: i, rate: s.rate * 8})
 		}
-		state := slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
-		t.closed[i] = s.elsewhere() || a.wanted || p.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
+		t.closed[i] = b.closed(i)
 		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
-		if !t.closed[i] && b.hopes(s) {
+		if !t.closed[i] && len(t.info.Chains) < mostTold && b.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, b.fabric.Left(v.Chain))
 			}
-			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: left})
+			// A power of two, so that what is told changes seldom.
+			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1))))})
 		}
 	}
 	if away && b.fabric.Free() > 0 && b.fabric.Waiting() == 0 && b.seen >= p.freed.Add(asideFor) {
 		p.freed = b.seen
 		t.say = append(t.say, said{kind: frees, area: b.fabric.Free()})
 	}
-	t.fresh, p.joined = !p.joined, true
 	return t
+}
+
+// closed reports that a DAG is not to run here for another peer.
+func (b *board) closed(i int) bool {
+	s := &b.services[b.dagOf[i]]
+	a := &s.abroad
+	state := slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
+	return s.elsewhere() || a.wanted || b.pool.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -827,6 +864,7 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 			n.Restored(now, s.lease)
 		case hasFailed:
 			delete(p.promised, s.lease)
+			delete(p.chains, s.lease)
 			n.Failed(now, s.lease)
 		case hasSaved:
 			n.Saved(now, s.lease, s.state)
