@@ -21,11 +21,11 @@
 //   - Neither is learnt from a request that was seen before: a device executes a
 //     repeated write once, and nobody knows when. Repetitions are known by their
 //     number, which must be above all earlier ones of the session (address and UDP
-//     port). Nothing is learnt from the first 64 of a session that is not known: they
-//     may have passed before it was. A client has no two under way that are further
-//     apart.
+//     port). Nothing is learnt from the first 64 of a session that is not known, and
+//     not for settle= from its first one on: they may have passed before it was. A
+//     client has no two under way that are further apart.
 //   - A write without an answer, or with Busy or Unknown, keeps its key out of the cache for
-//     the time settle=, which must be longer than any frame lives on the last hop.
+//     the time settle=, which must be longer than any frame lives.
 //   - When frames went past unseen, at the start, and when a write cannot be followed
 //     (pending=), all is forgotten, and nothing learnt for that time; writes are
 //     followed meanwhile.

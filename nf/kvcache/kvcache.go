@@ -93,7 +93,7 @@ Devices behind eth1, clients behind eth2. It needs one worker.`,
 			{Name: "bytes", Default: "entries * value", Help: "of values at most"},
 			{Name: "pending", Default: "4096", Help: "requests followed at a time"},
 			{Name: "sessions", Default: "4096", Help: "sessions whose numbers are remembered"},
-			{Name: "settle", Default: "100ms", Help: "longer than any request lives between here and a device; see timeout= and tries= of replicate"},
+			{Name: "settle", Default: "100ms", Help: "longer than any request lives, on its way to here and from here to a device; see timeout= and tries= of replicate"},
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
@@ -241,7 +241,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	q := clio.Request(p[f.Op:])
 	k := key{q.Key(), dst.IP, f.VID, q.KeySize()}
 	req := request{dst.IP, src.IP, src.Port, h.ID(), f.VID}
-	fresh := a.senders.fresh(c.Now(), &req)
+	fresh := a.senders.fresh(c.Now(), &req, a.settle)
 	if c.Now() < a.quiet {
 		if op != clio.Read { // it may be under way for longer than that
 			a.write(c, &k, &req, op, nil, false)

@@ -65,6 +65,7 @@ func settled(x *test) *test {
 	for i := 1; i <= 2; i++ {
 		x.Push("b", ask(i, 1, clio.Read, 12345, "", 0))
 	}
+	x.Advance(time.Second)
 	return x
 }
 
@@ -97,6 +98,7 @@ func TestReads(t *testing.T) {
 	for tags := range 3 {
 		x := newTest(t, nil)
 		x.Push("b", ask(1, 1, clio.Read, 12345, "", tags))
+		x.Advance(100 * time.Millisecond)
 		q := ask(1, 200, clio.Read, 7, "", tags)
 		got := x.Push("b", q)
 		if len(got.Out["a"]) != 1 || !bytes.Equal(got.Out["a"][0].Bytes, q) {
@@ -380,7 +382,7 @@ func TestAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		i++
 		k, r := key{key: i % 8, size: 8}, request{id: uint16(i)}
-		s.fresh(1, &r)
+		s.fresh(1, &r, 0)
 		if e := c.find(&k, k.hash()); e == none {
 			c.add(&k, k.hash(), []byte("v"))
 		}
@@ -471,6 +473,7 @@ func TestVLANs(t *testing.T) {
 	for vid := byte(1); vid <= 2; vid++ {
 		x.Push("b", in(vid, ask(1, 1, clio.Read, 12345, "", 1)))
 	}
+	x.Advance(100 * time.Millisecond)
 	q := in(1, ask(1, 200, clio.Read, 7, "", 1))
 	x.Push("b", q)
 	x.Push("a", reply(q, clio.OK, "one's"))
@@ -525,5 +528,29 @@ func TestReadsYield(t *testing.T) {
 	}
 	if x.Push("b", ask(1, 700, clio.Update, 40, "x", 0), ask(1, 701, clio.Update, 41, "x", 0)); x.Counter("forgot-all") != 1 {
 		t.Error("a write is not followed")
+	}
+}
+
+// Of a session that is not known an old repetition comes first, and then one of a
+// write that was long since followed by another.
+func TestOldRepetitionFirst(t *testing.T) {
+	x := newTest(t, nil)
+	w := ask(2, 300, clio.Update, 7, "newest", 0)
+	x.Push("b", w)
+	x.Push("a", reply(w, clio.OK, ""))
+	x.Push("b", ask(3, 10, clio.Read, 9, "", 0))
+	old := ask(3, 900, clio.Update, 7, "old", 0)
+	x.Push("b", old)
+	x.Push("a", reply(old, clio.OK, "")) // it was executed before w
+	x.id = 1000
+	if v := x.get(1, 7); v != "" {
+		t.Fatalf("%q was learnt from a repetition", v)
+	}
+	x.Advance(100 * time.Millisecond)
+	w = ask(3, 1001, clio.Update, 7, "next", 0)
+	x.Push("b", w)
+	x.Push("a", reply(w, clio.OK, ""))
+	if v := x.get(1, 7); v != "next" {
+		t.Errorf("%q: nothing is learnt from a session that is known", v)
 	}
 }

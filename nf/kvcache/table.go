@@ -1,6 +1,8 @@
 package kvcache
 
 import (
+	"time"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
@@ -300,6 +302,7 @@ type sender struct {
 	device, client  [4]byte
 	port, last, vid uint16
 	used            clock.Time // 0: none
+	since           clock.Time // when it was first heard of
 }
 
 const ways = 4
@@ -321,8 +324,9 @@ func newSenders(n int) senders {
 const span = 64
 
 // fresh notes a request, and reports whether its number is above all earlier ones of
-// its session, also of those that went before it was known.
-func (s *senders) fresh(now clock.Time, r *request) bool {
+// its session, also of those that went before it was known: settle later, nothing of
+// those comes any more.
+func (s *senders) fresh(now clock.Time, r *request, settle time.Duration) bool {
 	q := *r
 	q.id = 0
 	set := s.rows[(q.hash()>>32&s.mask)*ways:][:ways]
@@ -335,12 +339,12 @@ func (s *senders) fresh(now clock.Time, r *request) bool {
 				return false
 			}
 			x.last = r.id
-			return true
+			return now.Sub(x.since) >= settle
 		}
 		if x.used < oldest.used {
 			oldest = x
 		}
 	}
-	*oldest = sender{r.device, r.client, r.port, r.id + span, r.vid, max(now, 1)}
+	*oldest = sender{r.device, r.client, r.port, r.id + span, r.vid, max(now, 1), now}
 	return false
 }
