@@ -414,7 +414,7 @@ func machine(t *rapid.T) {
 		},
 		"stopped": func(t *rapid.T) {
 			if len(o.stops) == 0 {
-				t.Skip()
+				return // nothing to do: no skip, which a fuzzer could have all of
 			}
 			answer(rapid.IntRange(0, len(o.stops)-1).Draw(t, "which"))
 		},
