@@ -285,10 +285,18 @@ func TestPrimaryComesBack(t *testing.T) {
 			stays.Close()
 			late := options() // its clock is behind
 			late.Election = ElectionID{Low: 1}
-			stays = open(t, &d, at, 1, late)
-			if err := stays.Ready(within(t)); err != nil {
-				t.Error(err)
-			}
+			// The server may not have seen yet that the one before has gone.
+			eventually(t, "ready", func() bool {
+				stays = open(t, &d, at, 1, late)
+				err := stays.Ready(within(t))
+				if err != nil {
+					stays.Close()
+				}
+				if err != nil && !errors.Is(err, ErrNotPrimary) {
+					t.Error(err)
+				}
+				return err == nil
+			})
 			if err := stays.Write(within(t), 0); errors.Is(err, ErrNotPrimary) {
 				t.Error(err)
 			}
