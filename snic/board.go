@@ -205,8 +205,7 @@ func newBoard(s settings) (*board, error) {
 		}
 	}
 	var err error
-	b.sched, err = sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains + 1,
-		Routes: 2 * maxDAGs, Tenants: maxTenants, Branches: 1, Seed: 1})
+	b.sched, err = newScheduler(s, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -215,6 +214,12 @@ func newBoard(s settings) (*board, error) {
 		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
 	return b, err
+}
+
+// newScheduler is the scheduler of a board, empty.
+func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
+	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains + 1,
+		Routes: 2 * maxDAGs, Tenants: maxTenants, Branches: 1, Seed: seed})
 }
 
 // newFabric is the regions of a board, free.

@@ -725,7 +725,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	if b.renew {
 		b.renew = false
 		if b.epochAt == 0 {
-			b.fabric = newFabric(now, b.fixed) // a board's time begins now
+			b.fabric = newFabric(now, b.fixed)                    // a board's time begins now
+			b.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))

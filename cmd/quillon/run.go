@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -225,6 +226,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	}
 	cfg := graph.Config{
 		Spec: spec, Kinds: kinds(), Ports: ports.ports, Clock: clk,
+		// Tables of flows are hashed with it: nobody outside is to know it.
+		Seed: rand.Uint64(),
 		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
 			if p.Args["pair"] != "" {
 				return nil, fmt.Errorf("port %s is one of a pair: stop, and run the new spec", name)
