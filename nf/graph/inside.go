@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -177,16 +176,6 @@ func (in *Inside) Flush(c *Ctx, app App) {
 		f.Flush(c)
 		c.node = outer
 	}
-}
-
-// Count is a counter of the app's own, over its instances in this worker.
-func (in *Inside) Count(id counter.ID) uint64 { return in.node.counters.Live(id) }
-
-// Cost is what frames have cost in the app so far: of some batches, which are
-// timed, the frames and the nanoseconds. Zero where the clock stands still
-// meanwhile.
-func (in *Inside) Cost() (frames, nanos uint64) {
-	return in.node.stats.Live(statSampledPackets), in.node.stats.Live(statSampledNanos)
 }
 
 // insideApp is what the framework sees of an app inside: all instances.

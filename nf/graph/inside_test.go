@@ -253,8 +253,8 @@ func TestInsideTimersAndFlush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for now := range 3 {
-		if _, err := inst.Step(clock.Time(now) * 2e6); err != nil {
+	for n := range 3 {
+		if _, err := inst.Step(clock.Time(n) * 2e6); err != nil {
 			t.Fatal(err)
 		}
 		if err := inst.Conservation(); err != nil {
