@@ -487,3 +487,43 @@ func TestIsError(t *testing.T) {
 		}
 	}
 }
+
+// TestAges: rows are in the order of their last renewal, whatever goes in between.
+func TestAges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 6).Draw(t, "n")
+		a := NewAges(n)
+		var model []int32
+		for range rapid.IntRange(0, 60).Draw(t, "steps") {
+			if n == 0 {
+				break
+			}
+			i := int32(rapid.IntRange(0, n-1).Draw(t, "row"))
+			at := slices.Index(model, i)
+			switch {
+			case at < 0:
+				a.Add(i)
+				model = append(model, i)
+			case rapid.Bool().Draw(t, "renew"):
+				a.Renew(i)
+				model = append(slices.Delete(model, at, at+1), i)
+			default:
+				a.Remove(i)
+				model = slices.Delete(model, at, at+1)
+			}
+			at = 0
+			for j := a.Oldest(); j >= 0; j = a.Newer(j) {
+				if at >= len(model) || model[at] != j {
+					t.Fatalf("row %d is in place %d, want %v", j, at, model)
+				}
+				at++
+			}
+			if at != len(model) {
+				t.Fatalf("%d rows, want %v", at, model)
+			}
+		}
+		if n == 0 && a.Oldest() >= 0 {
+			t.Fatal("a row in no rows")
+		}
+	})
+}

@@ -209,7 +209,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 
 func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	p, f := x.Bytes(), &a.f
-	switch clio.Parse(p, false, f) {
+	switch clio.ParseKeys(p, in == a.devices, f) {
 	case clio.Fragment:
 		return reasonFragment
 	case clio.Malformed:
@@ -218,25 +218,15 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	default:
 		return reasonOther
 	}
+	if !f.Sound(p) {
+		return reasonDamaged
+	}
 	h := clio.Lego(p[f.Lego:])
 	src, dst := f.Src(p), f.Dst(p)
 	op := h.Opcode()
-	switch {
-	case !op.OfKeys():
-		return reasonOther
-	case in == a.devices:
-		if !op.IsAnswer() || src.Port != clio.Port {
-			return reasonOther
-		}
-		if !f.Sound(p) {
-			return reasonDamaged
-		}
+	if in == a.devices {
 		a.answer(c, &request{src.IP, dst.IP, dst.Port, h.ID(), f.VID}, op.Request(), h.Status(), p[f.Data:f.Stop])
 		return reasonAnswer
-	case op.IsAnswer() || dst.Port != clio.Port:
-		return reasonOther
-	case !f.Sound(p):
-		return reasonDamaged
 	}
 	q := clio.Request(p[f.Op:])
 	k := key{q.Key(), dst.IP, f.VID, q.KeySize()}
@@ -266,7 +256,7 @@ func (a *app) read(c *graph.Ctx, x *packet.Buf, k *key, req *request, fresh bool
 		}
 		a.f.Answer(x.Bytes(), clio.OK, value)
 		if a.lru {
-			a.cache.touch(i)
+			a.cache.order.Renew(i)
 		}
 		return reasonHit
 	}
@@ -374,7 +364,7 @@ func (a *app) abandon(i int32) {
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
 	a.begin(c)
-	for i := a.pending.oldest; i != none && c.Now().Sub(a.pending.rows[i].since) >= a.settle; i = a.pending.oldest {
+	for i := a.pending.order.Oldest(); i != none && c.Now().Sub(a.pending.rows[i].since) >= a.settle; i = a.pending.order.Oldest() {
 		c.Count(ctrExpired, 1)
 		a.abandon(i)
 		a.pending.remove(i)
@@ -385,7 +375,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 
 // wants is when Tick has work: several requests may be looked at in one.
 func (a *app) wants(now clock.Time) clock.Time {
-	i := a.pending.oldest
+	i := a.pending.order.Oldest()
 	if i == none {
 		return clock.Never
 	}

@@ -277,14 +277,14 @@ func TestTables(t *testing.T) {
 				}
 				model = append(model, k.key)
 			case rapid.Bool().Draw(t, "touch"):
-				c.touch(i)
+				c.order.Renew(i)
 				model = append(slices.Delete(model, at, at+1), k.key)
 			default:
 				c.remove(i)
 				model = slices.Delete(model, at, at+1)
 			}
 			var got []uint64
-			for i := c.oldest; i != none; i = c.entries[i].newer {
+			for i := c.order.Oldest(); i != none; i = c.order.Newer(i) {
 				got = append(got, c.entries[i].key.key)
 				if c.value(i)[0] != byte(c.entries[i].key.key) {
 					t.Fatal("another's value")

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
 )
@@ -37,30 +38,29 @@ func (r *request) hash() uint64 {
 
 // entry is a cached pair, or one that waits for its write's answer.
 type entry struct {
-	key        key
-	hash       uint64
-	valid      bool
-	writer     int32 // pending write that it waits for; none
-	n          int   // bytes of its value
-	next       int32 // of its chain, or of the free ones
-	newer, old int32 // in the order of replacement
+	key    key
+	hash   uint64
+	valid  bool
+	writer int32 // pending write that it waits for; none
+	n      int   // bytes of its value
+	next   int32 // of its chain, or of the free ones
 }
 
-// cache is entries in the order in which they are replaced, with their values.
+// cache is entries, with their values.
 type cache struct {
-	entries        []entry
-	values         []byte
-	size           int // longest value
-	heads          []int32
-	free           int32
-	newest, oldest int32
-	bytes, limit   int
-	used           int
-	evicted        uint64
+	entries      []entry
+	order        flow.Ages // in which they are replaced
+	values       []byte
+	size         int // longest value
+	heads        []int32
+	free         int32
+	bytes, limit int
+	used         int
+	evicted      uint64
 }
 
 func newCache(n, size, limit int) cache {
-	c := cache{entries: make([]entry, n), values: make([]byte, n*size), size: size, limit: limit, heads: make([]int32, ceil2(n)), newest: none, oldest: none}
+	c := cache{entries: make([]entry, n), order: flow.NewAges(n), values: make([]byte, n*size), size: size, limit: limit, heads: make([]int32, ceil2(n))}
 	for i := range c.heads {
 		c.heads[i] = none
 	}
@@ -93,49 +93,16 @@ func (c *cache) value(i int32) []byte {
 	return c.values[int(i)*c.size:][:c.entries[i].n]
 }
 
-// touch makes an entry the newest.
-func (c *cache) touch(i int32) {
-	if c.newest == i {
-		return
-	}
-	c.unorder(i)
-	c.order(i)
-}
-
-func (c *cache) order(i int32) {
-	e := &c.entries[i]
-	e.old, e.newer = c.newest, none
-	if c.newest != none {
-		c.entries[c.newest].newer = i
-	} else {
-		c.oldest = i
-	}
-	c.newest = i
-}
-
-func (c *cache) unorder(i int32) {
-	e := &c.entries[i]
-	if e.newer != none {
-		c.entries[e.newer].old = e.old
-	} else {
-		c.newest = e.old
-	}
-	if e.old != none {
-		c.entries[e.old].newer = e.newer
-	} else {
-		c.oldest = e.newer
-	}
-}
-
 // add is a new entry, the newest, not valid, with a value; the oldest make room. The
 // key has no entry yet, and the value is not too long.
 func (c *cache) add(k *key, hash uint64, value []byte) int32 {
 	for c.free == none || c.bytes+len(value) > c.limit {
-		if c.oldest == none {
+		oldest := c.order.Oldest()
+		if oldest == none {
 			return none
 		}
 		c.evicted++
-		c.remove(c.oldest)
+		c.remove(oldest)
 	}
 	i := c.free
 	e := &c.entries[i]
@@ -143,7 +110,7 @@ func (c *cache) add(k *key, hash uint64, value []byte) int32 {
 	head := &c.heads[hash&uint64(len(c.heads)-1)]
 	*e = entry{key: *k, hash: hash, writer: none, n: len(value), next: *head}
 	*head = i
-	c.order(i)
+	c.order.Add(i)
 	c.bytes += e.n
 	c.used++
 	copy(c.value(i), value)
@@ -157,7 +124,7 @@ func (c *cache) remove(i int32) {
 		p = &c.entries[*p].next
 	}
 	*p = e.next
-	c.unorder(i)
+	c.order.Remove(i)
 	c.bytes -= e.n
 	c.used--
 	e.valid, e.writer = false, none
@@ -165,8 +132,8 @@ func (c *cache) remove(i int32) {
 }
 
 func (c *cache) clear() {
-	for c.oldest != none {
-		c.remove(c.oldest)
+	for i := c.order.Oldest(); i != none; i = c.order.Oldest() {
+		c.remove(i)
 	}
 }
 
@@ -179,20 +146,19 @@ type pending struct {
 	spoiled          bool // nothing is learnt from its answer
 	since            clock.Time
 	nextReq, nextKey int32 // of their chains; nextReq also of the free ones
-	newer, old       int32
 }
 
-// pendings are found by request and by key, and are in the order of their times.
+// pendings are found by request and by key.
 type pendings struct {
-	rows           []pending
-	byReq, byKey   []int32
-	free           int32
-	newest, oldest int32
-	used           int
+	rows         []pending
+	order        flow.Ages // by since
+	byReq, byKey []int32
+	free         int32
+	used         int
 }
 
 func newPendings(n int) pendings {
-	p := pendings{rows: make([]pending, n), byReq: make([]int32, ceil2(n)), byKey: make([]int32, ceil2(n)), newest: none, oldest: none}
+	p := pendings{rows: make([]pending, n), order: flow.NewAges(n), byReq: make([]int32, ceil2(n)), byKey: make([]int32, ceil2(n))}
 	for i := range p.byReq {
 		p.byReq[i], p.byKey[i] = none, none
 	}
@@ -225,40 +191,14 @@ func (p *pendings) add(now clock.Time, r *request, k *key, hash uint64, code cli
 	a, b := &p.byReq[h&uint64(len(p.byReq)-1)], &p.byKey[hash&uint64(len(p.byKey)-1)]
 	*x = pending{req: *r, key: *k, reqHash: h, hash: hash, code: code, since: now, nextReq: *a, nextKey: *b}
 	*a, *b = i, i
-	p.order(i)
+	p.order.Add(i)
 	p.used++
 	return i
 }
 
-func (p *pendings) order(i int32) {
-	x := &p.rows[i]
-	x.old, x.newer = p.newest, none
-	if p.newest != none {
-		p.rows[p.newest].newer = i
-	} else {
-		p.oldest = i
-	}
-	p.newest = i
-}
-
-func (p *pendings) unorder(i int32) {
-	x := &p.rows[i]
-	if x.newer != none {
-		p.rows[x.newer].old = x.old
-	} else {
-		p.newest = x.old
-	}
-	if x.old != none {
-		p.rows[x.old].newer = x.newer
-	} else {
-		p.oldest = x.newer
-	}
-}
-
 // refresh makes a request as if it had come now.
 func (p *pendings) refresh(now clock.Time, i int32) {
-	p.unorder(i)
-	p.order(i)
+	p.order.Renew(i)
 	p.rows[i].since = now
 }
 
@@ -274,7 +214,7 @@ func (p *pendings) remove(i int32) {
 		b = &p.rows[*b].nextKey
 	}
 	*b = x.nextKey
-	p.unorder(i)
+	p.order.Remove(i)
 	p.used--
 	x.nextReq, p.free = p.free, i
 }
@@ -282,7 +222,7 @@ func (p *pendings) remove(i int32) {
 // yield forgets a read among the oldest requests, which does no harm: nothing is
 // learnt from its answer. False: there is none.
 func (p *pendings) yield() bool {
-	for i, n := p.oldest, 0; i != none && n < 16; i, n = p.rows[i].newer, n+1 {
+	for i, n := p.order.Oldest(), 0; i != none && n < 16; i, n = p.order.Newer(i), n+1 {
 		if p.rows[i].code == clio.Read {
 			p.remove(i)
 			return true
@@ -292,8 +232,8 @@ func (p *pendings) yield() bool {
 }
 
 func (p *pendings) clear() {
-	for p.oldest != none {
-		p.remove(p.oldest)
+	for i := p.order.Oldest(); i != none; i = p.order.Oldest() {
+		p.remove(i)
 	}
 }
 

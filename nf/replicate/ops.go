@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
@@ -47,15 +48,14 @@ type op struct {
 	// Chains by request (also of the free ones) and by key (of those that run); next
 	// waits behind this one, last is the last of those.
 	nextReq, nextKey, next, last int32
-	newer, old                   int32 // of those that run, by due
 }
 
 type ops struct {
-	rows           []op
-	byReq, byKey   []int32
-	free           int32
-	newest, oldest int32
-	used, running  int
+	rows          []op
+	order         flow.Ages // of those that run, by due
+	byReq, byKey  []int32
+	free          int32
+	used, running int
 }
 
 func newOps(n int) ops {
@@ -63,7 +63,7 @@ func newOps(n int) ops {
 	for size < n {
 		size *= 2
 	}
-	t := ops{rows: make([]op, n), byReq: make([]int32, size), byKey: make([]int32, size), newest: none, oldest: none}
+	t := ops{rows: make([]op, n), order: flow.NewAges(n), byReq: make([]int32, size), byKey: make([]int32, size)}
 	for i := range size {
 		t.byReq[i], t.byKey[i] = none, none
 	}
@@ -122,39 +122,25 @@ func (t *ops) wait(first, i int32) {
 	f.last = i
 }
 
-// order makes i run, with the latest due time.
-func (t *ops) order(i int32) {
+// start makes i run, with the latest due time.
+func (t *ops) start(i int32) {
 	o := &t.rows[i]
-	o.old, o.newer = t.newest, none
-	if t.newest != none {
-		t.rows[t.newest].newer = i
-	} else {
-		t.oldest = i
-	}
-	t.newest = i
 	head := t.keyHead(&o.key)
 	o.nextKey = *head
 	*head = i
+	t.order.Add(i)
 	t.running++
 }
 
-func (t *ops) unorder(i int32) {
+// finish ends that.
+func (t *ops) finish(i int32) {
 	o := &t.rows[i]
-	if o.newer != none {
-		t.rows[o.newer].old = o.old
-	} else {
-		t.newest = o.old
-	}
-	if o.old != none {
-		t.rows[o.old].newer = o.newer
-	} else {
-		t.oldest = o.newer
-	}
 	p := t.keyHead(&o.key)
 	for *p != i {
 		p = &t.rows[*p].nextKey
 	}
 	*p = o.nextKey
+	t.order.Remove(i)
 	t.running--
 }
 

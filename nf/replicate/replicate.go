@@ -208,7 +208,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 
 func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	p, f := x.Bytes(), &a.f
-	switch clio.Parse(p, false, f) {
+	switch clio.ParseKeys(p, in == a.devices, f) {
 	case clio.Fragment:
 		return reasonFragment
 	case clio.Malformed:
@@ -219,12 +219,9 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	}
 	h := clio.Lego(p[f.Lego:])
 	src, dst, op := f.Src(p), f.Dst(p), h.Opcode()
-	if !op.OfKeys() {
-		return reasonOther
-	}
 	if in == a.devices {
 		from := slices.IndexFunc(a.replicas, func(e clio.End) bool { return e.IP == src.IP })
-		if from < 0 || !op.IsAnswer() || src.Port != clio.Port {
+		if from < 0 {
 			return reasonPlain
 		}
 		if !f.Sound(p) {
@@ -240,7 +237,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		a.joined(c, i, from, h.Status())
 		return reasonJoined
 	}
-	if !op.Writes() || !h.Replicate() || dst.IP != a.replicas[0].IP || dst.Port != clio.Port {
+	if !op.Writes() || !h.Replicate() || dst.IP != a.replicas[0].IP {
 		return reasonPlain
 	}
 	if !f.Sound(p) {
@@ -284,7 +281,7 @@ func (a *app) launch(c *graph.Ctx, i int32, x *packet.Buf) bool {
 	o := &a.ops.rows[i]
 	o.b, o.running, o.waiting, o.asked, o.tries = k, true, a.up, a.up, 0
 	o.due = c.Now().Add(a.timeout)
-	a.ops.order(i)
+	a.ops.start(i)
 	for d := len(a.replicas) - 1; d > 0; d-- {
 		if a.up&(1<<d) != 0 {
 			a.copy(c, k, d)
@@ -363,7 +360,7 @@ func (a *app) finish(c *graph.Ctx, i int32) {
 		c.Count(ctrDegraded, 1)
 	}
 	b, next, last := o.b, o.next, o.last
-	a.ops.unorder(i)
+	a.ops.finish(i)
 	a.ops.remove(i)
 	a.reply(c, b, s)
 	if next == none {
@@ -402,7 +399,7 @@ func (a *app) reply(c *graph.Ctx, b *packet.Buf, s clio.Status) {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	for i := a.ops.oldest; i != none && a.ops.rows[i].due <= c.Now(); i = a.ops.oldest {
+	for i := a.ops.order.Oldest(); i != none && a.ops.rows[i].due <= c.Now(); i = a.ops.order.Oldest() {
 		o := &a.ops.rows[i]
 		if o.tries++; o.tries > a.tries {
 			a.bury(c, o.waiting)
@@ -415,8 +412,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 			}
 		}
 		o.due = c.Now().Add(a.timeout)
-		a.ops.unorder(i)
-		a.ops.order(i)
+		a.ops.order.Renew(i)
 	}
 	a.gauge(c)
 	return a.wants(c.Now())
@@ -424,10 +420,11 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 
 // wants is when Tick has work: several timeouts may be looked at in one.
 func (a *app) wants(now clock.Time) clock.Time {
-	if a.ops.oldest == none {
+	i := a.ops.order.Oldest()
+	if i == none {
 		return clock.Never
 	}
-	return max(a.ops.rows[a.ops.oldest].due, now.Add(a.tick))
+	return max(a.ops.rows[i].due, now.Add(a.tick))
 }
 
 // bury declares devices down: nobody waits for them any more.
@@ -452,9 +449,9 @@ func (a *app) bury(c *graph.Ctx, dead uint8) {
 // Stop implements graph.Stopper: what is under way is answered Unknown, what waits
 // Busy.
 func (a *app) Stop(c *graph.Ctx) {
-	for i := a.ops.oldest; i != none; i = a.ops.oldest {
+	for i := a.ops.order.Oldest(); i != none; i = a.ops.order.Oldest() {
 		b, next := a.ops.rows[i].b, a.ops.rows[i].next
-		a.ops.unorder(i)
+		a.ops.finish(i)
 		a.ops.remove(i)
 		a.reply(c, b, clio.Unknown)
 		a.refuse(c, next)

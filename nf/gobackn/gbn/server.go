@@ -59,23 +59,39 @@ func (s *Server) Held() int { return s.held }
 // Open is how many sessions are open.
 func (s *Server) Open() int { return s.cfg.Sessions - len(s.free) }
 
+// look finds the headers of a frame, from the network or a device, and says whether
+// it is one of a device that is served, and whole; it is the verdict's otherwise.
+func (s *Server) look(p []byte, fromNet bool) (k clio.Kind, v Verdict, ok bool) {
+	f := &s.f
+	switch k = clio.Parse(p, fromNet, f); k {
+	case clio.NotClio:
+		return k, PassedOther, false
+	case clio.Fragment:
+		return k, PassedFragment, false
+	case clio.Malformed:
+		if fromNet {
+			return k, Malformed, false
+		}
+		return k, PassedMalformed, false
+	}
+	if len(s.cfg.Devices) > 0 {
+		device := f.Src(p)
+		if fromNet {
+			device = f.Dst(p)
+		}
+		if !slices.Contains(s.cfg.Devices, device.IP) {
+			return k, PassedOther, false
+		}
+	}
+	return k, Damaged, f.Sound(p)
+}
+
 // FromNet takes a frame from the network.
 func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 	p, f := b.Bytes(), &s.f
-	k := clio.Parse(p, true, f)
-	switch k {
-	case clio.NotClio:
-		return PassedOther
-	case clio.Fragment:
-		return PassedFragment
-	case clio.Malformed:
-		return Malformed
-	}
-	if len(s.cfg.Devices) > 0 && !slices.Contains(s.cfg.Devices, f.Dst(p).IP) {
-		return PassedOther
-	}
-	if !f.Sound(p) {
-		return Damaged
+	k, v, ok := s.look(p, true)
+	if !ok {
+		return v
 	}
 	g := clio.GBN(p[f.GBN:])
 	if g.Dst() == 0 {
@@ -95,7 +111,6 @@ func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 	if !r.open || r.peer != g.Src() || r.key != s.keyOf(p) {
 		return NoSession
 	}
-	var v Verdict
 	switch g.Type() {
 	case clio.ACK, clio.NACK:
 		v = r.Ack(now, g.Seq(), g.Type() == clio.NACK, out)
@@ -222,19 +237,8 @@ func (s *Server) end(i uint16, out Out) {
 // caller sends it.
 func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 	p, f := b.Bytes(), &s.f
-	switch clio.Parse(p, false, f) {
-	case clio.NotClio:
-		return PassedOther
-	case clio.Fragment:
-		return PassedFragment
-	case clio.Malformed:
-		return PassedMalformed
-	}
-	if len(s.cfg.Devices) > 0 && !slices.Contains(s.cfg.Devices, f.Src(p).IP) {
-		return PassedOther
-	}
-	if !f.Sound(p) {
-		return Damaged
+	if _, v, ok := s.look(p, false); !ok {
+		return v
 	}
 	if f.Stop-f.L3+clio.GBNLen > s.cfg.MTU {
 		return TooBig

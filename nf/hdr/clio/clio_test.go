@@ -153,6 +153,45 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// On the way between clients and devices a request and an answer have one side each
+// that they come from, and one port that is a device's.
+func TestParseKeys(t *testing.T) {
+	var f Frame
+	for _, c := range []struct {
+		name     string
+		make     func(b []byte)
+		request  Kind // from a client's side
+		answered Kind // from a device's
+	}{
+		{"a request", func([]byte) {}, Message, Other},
+		{"an answer", func(b []byte) { f.Answer(b, OK, nil) }, Other, Message},
+		{"an answer to a device", func(b []byte) { f.Answer(b, OK, nil); f.Swap(b) }, Other, Other},
+		{"a request from a device", func(b []byte) { f.Swap(b) }, Other, Other},
+		{"of a session", func(b []byte) { Lego(b[f.Lego:]).SetOpcode(OpenSession) }, Other, Other},
+		{"a plain WRITE", func(b []byte) { Lego(b[f.Lego:]).SetOpcode(0x50) }, Other, Other},
+		{"a wrong size", func(b []byte) { Lego(b[f.Lego:]).SetSize(3) }, Malformed, Malformed},
+		{"a fragment", func(b []byte) { b[20] = 0x20 }, Fragment, Fragment},
+		{"another port", func(b []byte) { b[37]++ }, NotClio, NotClio},
+	} {
+		b := update(false, true)
+		Parse(b, false, &f)
+		b = b[:f.AnswerEnd(0)+RequestLen-AnswerLen]
+		Request(b[f.Op:]).Encode(7, 8, 0)
+		Lego(b[f.Lego:]).SetSize(uint16(len(b) - f.Lego))
+		f.Seal(b, len(b), true)
+		c.make(b)
+		for _, answers := range []bool{false, true} {
+			want := c.request
+			if answers {
+				want = c.answered
+			}
+			if k := ParseKeys(b, answers, &f); k != want {
+				t.Errorf("%s, answers %v: kind %d, want %d", c.name, answers, k, want)
+			}
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(update(true, true), true)
 	f.Add(update(false, false), false)

@@ -122,6 +122,25 @@ func Parse(b []byte, reliable bool, f *Frame) Kind {
 	return Message
 }
 
+// ParseKeys is Parse for who is on the way between clients and devices, in front of
+// go-back-N: Message is a request of the key/value store to a device, or, with
+// answers, an answer of one; all else that is whole is Other.
+func ParseKeys(b []byte, answers bool, f *Frame) Kind {
+	k := Parse(b, false, f)
+	if k != Message {
+		return k
+	}
+	u, op := hdr.UDP(b[f.L4:]), Lego(b[f.Lego:]).Opcode()
+	device := u.DstPort()
+	if answers {
+		device = u.SrcPort()
+	}
+	if !op.OfKeys() || op.IsAnswer() != answers || device != Port {
+		return Other
+	}
+	return Message
+}
+
 func ours(u []byte) bool {
 	return hdr.UDP(u).DstPort() == Port || hdr.UDP(u).SrcPort() == Port
 }
