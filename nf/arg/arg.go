@@ -16,6 +16,7 @@ package arg
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -229,6 +230,62 @@ func short(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
+}
+
+// Fastest is a rate far beyond any port.
+const Fastest = 10_000_000_000_000
+
+// ParseRate reads bits a second, such as 10Mbit and 1.5Gbit, from least to most.
+func ParseRate(v string, least, most uint64) (uint64, error) {
+	n, ok := parseUnits(v, "bit")
+	if !ok || n < least || n > most {
+		return 0, fmt.Errorf("want a rate from %s to %s, such as 10Mbit or 1.5Gbit", formatUnits(least, "bit"), formatUnits(most, "bit"))
+	}
+	return n, nil
+}
+
+// ParsePackets reads packets a second, such as 100kpps, from least to most.
+func ParsePackets(v string, least, most uint64) (uint64, error) {
+	n, ok := parseUnits(v, "pps")
+	if !ok || n < least || n > most {
+		return 0, fmt.Errorf("want a rate from %s to %s, such as 100kpps", formatUnits(least, "pps"), formatUnits(most, "pps"))
+	}
+	return n, nil
+}
+
+// rateUnits stand before a rate's unit, for powers of 1000.
+const rateUnits = "kMGT"
+
+// parseUnits reads a number of some digits, to the next whole one, of 1 or more.
+func parseUnits(v, unit string) (uint64, bool) {
+	v, ok := strings.CutSuffix(v, unit)
+	factor := 1.0
+	for i, u := range rateUnits {
+		if d, found := strings.CutSuffix(v, string(u)); found {
+			v, factor = d, math.Pow10(3*(i+1))
+			break
+		}
+	}
+	f, err := strconv.ParseFloat(v, 64)
+	f = math.Round(f * factor)
+	if !ok || err != nil || !(f >= 1 && f <= 1<<62) {
+		return 0, false
+	}
+	return uint64(f), true
+}
+
+// formatUnits is the opposite.
+func formatUnits(n uint64, unit string) string {
+	i := 0
+	for ; i < len(rateUnits) && n != 0 && n%1000 == 0; i++ {
+		n /= 1000
+	}
+	return strconv.FormatUint(n, 10) + rateUnits[max(i-1, 0):i] + unit
+}
+
+// Rate is bits a second, from least to most.
+func (r *Reader) Rate(name string, p *uint64, least, most uint64) {
+	Value(r, name, p, func(v string) (uint64, error) { return ParseRate(v, least, most) })
 }
 
 // ParseMAC reads the MAC address of a host: not that of a group, and not zero.

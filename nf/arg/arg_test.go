@@ -150,3 +150,35 @@ func TestFirst(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestRates(t *testing.T) {
+	for v, want := range map[string]uint64{"1bit": 1, "7bit": 7, "64kbit": 64_000, "10Mbit": 10_000_000, "1.5Gbit": 1_500_000_000, "0.3kbit": 300, "10Tbit": Fastest, "1.6bit": 2} {
+		if got, err := ParseRate(v, 1, Fastest); err != nil || got != want {
+			t.Errorf("%s: %d, %v", v, got, err)
+		}
+	}
+	for v, want := range map[string]uint64{"1pps": 1, "100kpps": 100_000, "0.1Mpps": 100_000} {
+		if got, err := ParsePackets(v, 1, Fastest); err != nil || got != want {
+			t.Errorf("%s: %d, %v", v, got, err)
+		}
+	}
+	for _, v := range []string{"", "10", "10M", "bit", "Mbit", "-1Mbit", "0bit", "0.4bit", "NaNbit", "Infbit", "11Tbit", "10Mbyte", "1e9Gbit", "1e300Tbit", "10kMbit", "10 Mbit", "5Ebit", "10pps"} {
+		if got, err := ParseRate(v, 1, Fastest); err == nil || !strings.Contains(err.Error(), "want a rate from 1bit to 10Tbit, such as 10Mbit") {
+			t.Errorf("%q is taken for %d: %v", v, got, err)
+		}
+	}
+	for _, v := range []string{"1kpps", "10Mbit", "0.1pps"} {
+		if got, err := ParsePackets(v, 1001, 2e6); err == nil || err.Error() != "want a rate from 1001pps to 2Mpps, such as 100kpps" {
+			t.Errorf("%q is taken for %d: %v", v, got, err)
+		}
+	}
+	var n uint64
+	r := Read("x", map[string]string{"rate": "999kbit"})
+	if r.Rate("rate", &n, 1e6, 2e9); r.Err() == nil || r.Err().Error() != "x: rate=999kbit: want a rate from 1Mbit to 2Gbit, such as 10Mbit or 1.5Gbit" {
+		t.Error(r.Err())
+	}
+	r = Read("x", map[string]string{"rate": "2Gbit"})
+	if r.Rate("rate", &n, 1e6, 2e9); r.Err() != nil || n != 2e9 {
+		t.Error(n, r.Err())
+	}
+}

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -16,31 +16,18 @@ type rate struct {
 	packets   bool
 }
 
-var units = []struct {
-	suffix string
-	factor float64
-	pps    bool
-}{
-	{"Gbit", 1e9, false}, {"Mbit", 1e6, false}, {"kbit", 1e3, false}, {"bit", 1, false},
-	{"Mpps", 1e6, true}, {"kpps", 1e3, true}, {"pps", 1, true},
-}
-
-// maxRate is far beyond any port; what comes in a nanosecond fits in a word.
-const maxRate = 1e13
-
-// parseRate reads rates such as 10Mbit, 1.5Gbit and 100kpps.
+// parseRate reads rates such as 10Mbit, 1.5Gbit and 100kpps. What comes in a
+// nanosecond fits in a word.
 func parseRate(s string) (rate, error) {
-	for _, u := range units {
-		if v, ok := strings.CutSuffix(s, u.suffix); ok {
-			f, err := strconv.ParseFloat(v, 64)
-			n := math.Round(f * u.factor)
-			if err != nil || !(n >= 1 && n <= maxRate) {
-				break
-			}
-			return rate{uint64(n), u.pps}, nil
-		}
+	if strings.HasSuffix(s, "pps") {
+		n, err := arg.ParsePackets(s, 1, arg.Fastest)
+		return rate{n, true}, err
 	}
-	return rate{}, fmt.Errorf("want a rate such as 10Mbit, 1.5Gbit or 100kpps")
+	n, err := arg.ParseRate(s, 1, arg.Fastest)
+	if err != nil {
+		err = fmt.Errorf("%w, or of packets, such as 100kpps", err)
+	}
+	return rate{n, false}, err
 }
 
 // maxBurst keeps what a bucket holds in a word.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/snic/mat"
 )
 
@@ -36,7 +36,7 @@ import (
 //	  - {match: "all", road: switch}
 //
 // Bytes are numbers with k, M or G behind them, powers of 1024; rates are
-// numbers with bit, kbit, Mbit or Gbit.
+// numbers with bit, kbit, Mbit, Gbit or Tbit.
 type Spec struct {
 	Regions RegionsSpec           `yaml:"regions" json:"regions"`
 	Tasks   map[string]TaskSpec   `yaml:"tasks" json:"tasks"`
@@ -104,7 +104,6 @@ const (
 	maxArea      = 1 << 20
 	maxBitstream = 1 << 30
 	maxMemory    = 1 << 40
-	maxRate      = 10_000_000_000_000
 	maxLatency   = time.Second
 	maxCredits   = 1 << 15
 	maxPriority  = 1 << 30
@@ -462,9 +461,11 @@ func (c *checking) checkTasks(known Known) *SpecError {
 			}
 		}
 		if x.Throughput != "" {
-			if t.Throughput, err = parseRate(x.Throughput); err != nil {
+			n, err := arg.ParseRate(x.Throughput, 1, arg.Fastest)
+			if err != nil {
 				return wrong("throughput", "throughput %s: %v", clip(x.Throughput), err)
 			}
+			t.Throughput = int64(n)
 		}
 		if x.Latency != "" {
 			t.Latency, err = time.ParseDuration(x.Latency)
@@ -629,23 +630,6 @@ func parseBytes(s string, most int64) (int64, error) {
 		return 0, fmt.Errorf("at most %d", most)
 	}
 	return int64(n) << shift, nil
-}
-
-// parseRate reads bits a second.
-func parseRate(s string) (int64, error) {
-	for _, u := range []struct {
-		suffix string
-		factor float64
-	}{{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}} {
-		if v, ok := strings.CutSuffix(s, u.suffix); ok {
-			f, err := strconv.ParseFloat(v, 64)
-			if n := math.Round(f * u.factor); err == nil && n >= 1 && n <= maxRate {
-				return int64(n), nil
-			}
-			break
-		}
-	}
-	return 0, fmt.Errorf("want a rate such as 10Mbit, 1.5Gbit or 100Gbit, at most %dGbit", int64(maxRate/1e9))
 }
 
 // Task is the task of a name.

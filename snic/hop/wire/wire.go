@@ -15,11 +15,8 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -165,7 +162,7 @@ func build(args graph.Args) (*app, error) {
 	c := hop.Config{Epoch: 1, Rate: 100e9, Delay: time.Microsecond, Frame: 1518, Timeout: time.Millisecond, Class: 3, MAC: [6]byte{2, 0, 0, 0, 0x88, 0xB5}}
 	queue := 256
 	r := arg.Read("hop", args)
-	arg.Value(r, "rate", &c.Rate, parseRate)
+	r.Rate("rate", &c.Rate, 1e6, arg.Fastest)
 	r.Duration("delay", &c.Delay, 0, time.Second)
 	r.Duration("timeout", &c.Timeout, 1, time.Minute)
 	arg.Number(r, "frame", &c.Frame, hop.MinFrame, 9600)
@@ -186,17 +183,6 @@ func build(args graph.Args) (*app, error) {
 	p.out.ring = make([]*packet.Buf, l.Queue/shortest+1)
 	p.quantum = time.Duration(math.MaxUint16 * 512 * uint64(time.Second) / c.Rate)
 	return p, nil
-}
-
-func parseRate(s string) (uint64, error) {
-	for suffix, factor := range map[string]float64{"Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12} {
-		if v, ok := strings.CutSuffix(s, suffix); ok {
-			if f, err := strconv.ParseFloat(v, 64); err == nil && f*factor >= 1e6 && f*factor <= 1e13 {
-				return uint64(f * factor), nil
-			}
-		}
-	}
-	return 0, errors.New("want a rate from 1Mbit to 10Tbit, such as 25Gbit")
 }
 
 // Wants implements graph.Wanter: nothing crosses as it is.
