@@ -105,6 +105,13 @@ only for others. A task with throughput= or latency= takes the time that it woul
 a board. Frames that come in with a network service header go to the DAG whose UID is
 their service path; the header is taken off.
 
+All of it but the regions can be set up by P4Runtime, or with quillon table: tables
+tasks, tenants, dags and rules are the deployment's parts. A board begins with
+deployment: "regions: {count: 4, area: 2}" then. What a request of P4Runtime changes comes
+into force at once; the order of its updates does not matter. When not all of them
+can be, and the request does not ask for all or none, they are made one by one in their
+order. Rules of the same priority that meet are in the order in which they came.
+
 With pool-port= and quillon run --pool, boards that have the same deployment run
 DAGs for each other: see the flags there, and quillon snic pool.`,
 		Params: []graph.Param{
@@ -198,26 +205,6 @@ func parseArgs(args graph.Args) (settings, error) {
 	load := time.Duration(float64(s.deployment.Regions.Bitstream) / float64(s.rate) * 1e9)
 	if s.monitor < load {
 		return s, fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
-	}
-	ids := map[uint32]string{}
-	unique := func(what, name string) error {
-		id := NameID(name)
-		if other, ok := ids[id]; ok {
-			return fmt.Errorf("deployment: %s %s has the same number as %s, %d: choose another name", what, name, other, id)
-		}
-		ids[id] = name
-		return nil
-	}
-	for _, t := range s.deployment.Tasks {
-		if err := unique("task", t.Name); err != nil {
-			return s, err
-		}
-	}
-	clear(ids)
-	for _, t := range s.deployment.Tenants {
-		if err := unique("tenant", t.Name); err != nil {
-			return s, err
-		}
 	}
 	for _, r := range s.deployment.Rules {
 		if r.Priority < 0 {

@@ -82,7 +82,6 @@ type CreditView struct {
 // TaskView is a network task.
 type TaskView struct {
 	Task       string  `json:"task"`
-	ID         uint32  `json:"id"` // in tables
 	Kind       string  `json:"kind"`
 	Throughput int64   `json:"throughput,omitempty"` // of an instance; 0: not limited
 	Instances  int     `json:"instances"`
@@ -105,7 +104,6 @@ type DAGView struct {
 // TenantView is a tenant.
 type TenantView struct {
 	Tenant     string  `json:"tenant"`
-	ID         uint32  `json:"id"` // in tables
 	Weight     float64 `json:"weight"`
 	Share      float64 `json:"share"`                // dominant
 	Grant      float64 `json:"grant"`                // of what it asked for
@@ -176,7 +174,7 @@ func (b *board) Report() any {
 			continue
 		}
 		running, load := b.fabric.Task(n)
-		v.Tasks = append(v.Tasks, TaskView{t.Name, NameID(t.Name), t.Kind, t.Throughput, running, load})
+		v.Tasks = append(v.Tasks, TaskView{t.Name, t.Kind, t.Throughput, running, load})
 	}
 	for i := range b.services {
 		s := &b.services[i]
@@ -208,7 +206,7 @@ func (b *board) Report() any {
 		if !ok {
 			continue // not yet in force
 		}
-		x := TenantView{Tenant: t.Name, ID: NameID(t.Name), Weight: t.Weight, Grant: 1}
+		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
 		x.Inside, x.Stored = b.sched.Tenant(n)
 		if b.fair != nil {
 			x.Share, x.Grant = b.fair.Share(n), b.fair.Grant(n)

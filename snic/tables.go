@@ -1,8 +1,11 @@
 package snic
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,18 +15,6 @@ import (
 	"github.com/quillon/quillon/snic/dag"
 )
 
-// NameID is the number that stands for the name of a task or a tenant in tables:
-// a name that is a number below 2^31 is that number, any other has bit 31 set, and
-// below it the FNV-1a hash of its bytes.
-func NameID(name string) uint32 {
-	if n, err := strconv.ParseUint(name, 10, 31); err == nil && strconv.FormatUint(n, 10) == name {
-		return uint32(n)
-	}
-	h := fnv.New32a()
-	h.Write([]byte(name))
-	return 1<<31 | h.Sum32()
-}
-
 // Actions of the tables.
 const (
 	actSwitch = iota
@@ -31,14 +22,6 @@ const (
 	actControl
 	actRefuse
 )
-
-const (
-	actRun = iota
-	actOther
-)
-
-// steps is how many tasks the action run has parameters for.
-const steps = 8
 
 // term is a field of the rules' key: a term of a match.
 type term struct {
@@ -56,10 +39,7 @@ var terms = [...]term{
 }
 
 func tables() []table.Decl {
-	run := []table.Field{{Name: "tenant", Bits: 32, Help: "its number"}}
-	for i := range steps {
-		run = append(run, table.Field{Name: fmt.Sprintf("task%d", i+1), Bits: 32, Help: "its number; 0: no more"})
-	}
+	word := func(name, help string) table.Field { return table.Field{Name: name, Form: table.Words, Help: help} }
 	field := func(i int, name string, form table.Form, help string) table.Field {
 		return table.Field{Name: name, Bits: terms[i].bits, Match: terms[i].match, Form: form, Help: help}
 	}
@@ -74,7 +54,7 @@ func tables() []table.Decl {
 			},
 			Actions: []table.Action{
 				actSwitch:  {Name: "to_switch", Help: "plain switching"},
-				actDAG:     {Name: "to_dag", Params: []table.Field{{Name: "uid", Bits: 32}}, Help: "through the tasks of a DAG"},
+				actDAG:     {Name: "to_dag", Params: []table.Field{{Name: "uid", Bits: 32}}, Help: "through the tasks of a DAG", Refers: []string{"dags.uid"}},
 				actControl: {Name: "to_control", Help: "to the control core"},
 				actRefuse:  {Name: "refuse", Help: "drop it"},
 			},
@@ -82,30 +62,39 @@ func tables() []table.Decl {
 			Setting: &table.Setting{Of: rulesOf, Set: setRules},
 		},
 		{
-			Name: "dags", Help: "what tenants want packets to go through; numbers of tasks and tenants: quillon snic tasks, quillon snic tenants",
+			Name: "dags", Help: "what tenants want packets to go through",
 			Keys: []table.Field{{Name: "uid", Bits: 32}},
-			Actions: []table.Action{
-				actRun:   {Name: "run", Params: run, Help: "one task after the other"},
-				actOther: {Name: "other", Params: run[:1], Help: "a DAG that is no sequence of so many tasks: shown, and changed by other means"},
-			},
+			Actions: []table.Action{{
+				Name: "go", Params: []table.Field{word("tenant", "its name"), word("run", "its tasks, such as fw -> nat; fw -> count")},
+				Help: "through tasks", Refers: []string{"tenants.tenant", "tasks.task"},
+			}},
 			Size: maxDAGs, May: table.Insert | table.Modify | table.Delete,
 			Setting: &table.Setting{Of: dagsOf, Set: setDAGs},
 		},
 		{
+			Name: "tasks", Help: "the network tasks that DAGs are made of",
+			Keys: []table.Field{word("task", "its name")},
+			Actions: []table.Action{{
+				Name: "run", Help: "a network function", Params: []table.Field{
+					word("kind", "the function"),
+					word("args", `its arguments, a JSON object of strings by name, without spaces: {"default":"allow"}; empty: none`),
+					word("more", `what else a deployment says of a task, in that form: {"area":"2","reads":"ip-addresses,ports"}; empty: nothing`),
+				},
+			}},
+			Size: maxTasks, May: table.Insert | table.Modify | table.Delete,
+			Setting: &table.Setting{Of: tasksOf, Set: setTasks},
+		},
+		{
 			Name: "tenants", Help: "who shares the board",
-			Keys: []table.Field{{Name: "tenant", Bits: 32, Help: "its number"}},
+			Keys: []table.Field{word("tenant", "its name")},
 			Actions: []table.Action{
-				{Name: "weight", Params: []table.Field{{Name: "milli", Bits: 32, Help: "thousandths: 1000 is usual"}}, Help: "of its share"},
+				{Name: "weight", Params: []table.Field{word("weight", "a number such as 2 or 0.5; 1 is usual")}, Help: "of its share"},
 			},
 			Size: maxTenants, May: table.Insert | table.Modify | table.Delete,
 			Setting: &table.Setting{Of: tenantsOf, Set: setTenants},
 		},
 	}
 }
-
-// bare reports that an entry is looked at by itself, without a deployment: what it
-// refers to is not known.
-func bare(args table.Args) bool { return args["deployment"] == "" }
 
 // specOf is the deployment of valid arguments.
 func specOf(args table.Args) *dag.Spec {
@@ -228,9 +217,8 @@ func setRules(args table.Args, rows table.Rows) (table.Args, error) {
 		r := dag.RuleSpec{Match: m, Priority: int(e.Priority) - 1}
 		switch e.Action {
 		case actDAG:
-			r.DAG = uint32(e.Params[0].Lo)
-			if !bare(args) && !slices.ContainsFunc(s.DAGs, func(d dag.DAGSpec) bool { return d.UID == r.DAG }) {
-				return nil, table.Errorf(table.Invalid, "table rules: no DAG has uid %d", r.DAG)
+			if r.DAG = uint32(e.Params[0].Lo); r.DAG == 0 {
+				return nil, table.Errorf(table.Invalid, "table rules: %s: DAGs have uids from 1 on", m)
 			}
 		case actControl:
 			r.Road = "control"
@@ -244,146 +232,271 @@ func setRules(args table.Args, rows table.Rows) (table.Args, error) {
 	return argsOf(s)
 }
 
-// sequence is the tasks of a DAG that is one sequence of at most steps; false
-// for any other.
-func sequence(run string) ([]string, bool) {
-	o, err := dag.ParseOrder(run)
-	if err != nil || len(o.Tasks) > steps || len(o.Edges) != len(o.Tasks)-1 {
-		return nil, false
-	}
-	for i, e := range o.Edges {
-		if e != [2]int{i, i + 1} {
-			return nil, false
-		}
-	}
-	return o.Tasks, true
-}
-
 func dagsOf(args table.Args) table.Rows {
 	var rows table.Rows
 	for _, d := range specOf(args).DAGs {
-		e := table.Entry{Key: []table.Cond{{V: table.Uint(uint64(d.UID))}}}
-		e.Action, e.Params = actOther, []table.Value{table.Uint(uint64(NameID(d.Tenant)))}
-		if tasks, ok := sequence(d.Run); ok {
-			e.Action = actRun
-			for i := range steps {
-				id := uint32(0)
-				if i < len(tasks) {
-					id = NameID(tasks[i])
-				}
-				e.Params = append(e.Params, table.Uint(uint64(id)))
-			}
-		}
-		rows.Entries = append(rows.Entries, e)
+		rows.Entries = append(rows.Entries, table.Entry{
+			Key:  []table.Cond{{V: table.Uint(uint64(d.UID))}},
+			Call: table.Call{Params: []table.Value{table.String(d.Tenant), table.String(d.Run)}},
+		})
 	}
 	return rows
 }
 
-// named is which of names has a number.
-func named[V any](names map[string]V, id uint32) (string, bool) {
-	for name := range names {
-		if NameID(name) == id {
-			return name, true
-		}
-	}
-	return "", false
-}
-
 func setDAGs(args table.Args, rows table.Rows) (table.Args, error) {
 	s := specOf(args)
-	var out []dag.DAGSpec
+	s.DAGs = nil
 	for i := range rows.Entries {
 		e := &rows.Entries[i]
-		uid := uint32(e.Key[0].V.Lo)
-		at := slices.IndexFunc(s.DAGs, func(d dag.DAGSpec) bool { return d.UID == uid })
-		tenant, ok := named(s.Tenants, uint32(e.Params[0].Lo))
-		if !ok && !bare(args) {
-			return nil, table.Errorf(table.Invalid, "table dags: DAG %d: no tenant has the number %d", uid, e.Params[0].Lo)
+		d := dag.DAGSpec{UID: uint32(e.Key[0].V.Lo), Tenant: e.Params[0].Str(), Run: e.Params[1].Str()}
+		if d.UID == 0 {
+			return nil, table.Errorf(table.Invalid, "table dags: DAGs have uids from 1 on")
 		}
-		d := dag.DAGSpec{UID: uid, Tenant: tenant}
-		switch {
-		case e.Action == actOther && at >= 0:
-			d.Run = s.DAGs[at].Run
-		case e.Action == actOther && !bare(args):
-			return nil, table.Errorf(table.Unable, "table dags: DAG %d: other shows DAGs that are no sequence; use run", uid)
-		case e.Action == actRun:
-			var run []string
-			for n, p := range e.Params[1:] {
-				if p.Lo == 0 {
-					if slices.ContainsFunc(e.Params[1+n:], func(v table.Value) bool { return v.Lo != 0 }) {
-						return nil, table.Errorf(table.Invalid, "table dags: DAG %d: a task behind the last one", uid)
-					}
-					break
-				}
-				name, ok := named(s.Tasks, uint32(p.Lo))
-				if !ok && !bare(args) {
-					return nil, table.Errorf(table.Invalid, "table dags: DAG %d: no task has the number %d", uid, p.Lo)
-				}
-				run = append(run, name)
-			}
-			if run == nil {
-				return nil, table.Errorf(table.Invalid, "table dags: DAG %d: it has no task", uid)
-			}
-			d.Run = strings.Join(run, " -> ")
-			if at >= 0 && sameRun(s.DAGs[at].Run, run) {
-				d.Run = s.DAGs[at].Run // in the words that it was written in
-			}
+		if _, err := dag.ParseOrder(d.Run); err != nil {
+			return nil, table.Errorf(table.Invalid, "table dags: DAG %d: %v", d.UID, err)
 		}
-		out = append(out, d)
+		s.DAGs = append(s.DAGs, d)
 	}
-	s.DAGs = out
-	for _, r := range s.Rules {
-		if r.DAG != 0 && !slices.ContainsFunc(out, func(d dag.DAGSpec) bool { return d.UID == r.DAG }) {
-			return nil, table.Errorf(table.Busy, "table dags: a rule leads to DAG %d: delete it first", r.DAG)
-		}
-	}
-	return argsOf(s)
+	return faithful(s)
 }
 
-func sameRun(text string, run []string) bool {
-	tasks, ok := sequence(text)
-	return ok && slices.Equal(tasks, run)
+// faithful are the arguments of s, if they say again what s does: not all bytes that a
+// client may send come through YAML.
+func faithful(s *dag.Spec) (table.Args, error) {
+	args, err := argsOf(s)
+	if err != nil {
+		return nil, err
+	}
+	if !sameJSON(s, specOf(args)) {
+		return nil, table.Errorf(table.Invalid, "a text has characters that cannot be kept in a deployment")
+	}
+	return args, nil
+}
+
+func sameJSON(a, b *dag.Spec) bool {
+	text := func(s *dag.Spec) []byte {
+		c := *s
+		if len(c.Tasks) == 0 {
+			c.Tasks = nil
+		}
+		if len(c.Tenants) == 0 {
+			c.Tenants = nil
+		}
+		out, err := json.Marshal(&c)
+		if err != nil { // no weight that is a number
+			return nil
+		}
+		return out
+	}
+	x := text(a)
+	return x != nil && bytes.Equal(x, text(b))
+}
+
+func tasksOf(args table.Args) table.Rows {
+	var rows table.Rows
+	s := specOf(args)
+	for _, name := range slices.Sorted(maps.Keys(s.Tasks)) {
+		t := s.Tasks[name]
+		rows.Entries = append(rows.Entries, table.Entry{
+			Key:  []table.Cond{{V: table.String(name)}},
+			Call: table.Call{Params: []table.Value{table.String(t.Kind), table.String(object(t.Args)), table.String(object(moreOf(t)))}},
+		})
+	}
+	return rows
+}
+
+func setTasks(args table.Args, rows table.Rows) (table.Args, error) {
+	s := specOf(args)
+	s.Tasks = map[string]dag.TaskSpec{}
+	for i := range rows.Entries {
+		name, p := rows.Entries[i].Key[0].V.Str(), rows.Entries[i].Params
+		wrong := func(err error) (table.Args, error) {
+			return nil, table.Errorf(table.Invalid, "table tasks: task %q: %v", name, err)
+		}
+		t := dag.TaskSpec{Kind: p[0].Str()}
+		var err error
+		if t.Args, err = parseObject(p[1].Str()); err != nil {
+			return wrong(fmt.Errorf("args: %w", err))
+		}
+		more, err := parseObject(p[2].Str())
+		if err == nil {
+			err = setMore(&t, more)
+		}
+		if err != nil {
+			return wrong(fmt.Errorf("more: %w", err))
+		}
+		s.Tasks[name] = t
+	}
+	return faithful(s)
+}
+
+// object is a JSON object of m; "" when there is nothing in it.
+func object(m map[string]string) string {
+	if len(m) == 0 {
+		return ""
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(m); err != nil { // of strings: cannot be
+		return ""
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// parseObject reads what object writes, and nothing else: what a client reads is
+// what it wrote.
+func parseObject(s string) (map[string]string, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var m map[string]string
+	if err := json.Unmarshal([]byte(s), &m); err != nil {
+		return nil, fmt.Errorf("want a JSON object of strings: %w", err)
+	}
+	if o := object(m); o != s {
+		return nil, fmt.Errorf("want it with sorted names and without spaces: %s", o)
+	}
+	return m, nil
+}
+
+// moreOf is what a deployment says of a task beside its kind and arguments, in the
+// words of the YAML.
+func moreOf(t dag.TaskSpec) map[string]string {
+	m := map[string]string{}
+	text := func(name, v string) {
+		if v != "" {
+			m[name] = v
+		}
+	}
+	flag := func(name string, v bool) {
+		if v {
+			m[name] = "true"
+		}
+	}
+	number := func(name string, v *int) {
+		if v != nil {
+			m[name] = strconv.Itoa(*v)
+		}
+	}
+	text("reads", strings.Join(t.Reads, ","))
+	text("writes", strings.Join(t.Writes, ","))
+	flag("drops", t.Drops)
+	flag("answers", t.Answers)
+	flag("state", t.State)
+	text("memory", t.Memory)
+	text("throughput", t.Throughput)
+	text("latency", t.Latency)
+	number("area", t.Area)
+	text("bitstream", t.Bitstream)
+	number("credits", t.Credits)
+	if t.Remote != nil {
+		m["remote"] = strconv.FormatBool(*t.Remote)
+	}
+	flag("endpoint", t.Endpoint)
+	return m
+}
+
+// setMore is the way back.
+func setMore(t *dag.TaskSpec, m map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		v := m[name]
+		var err error
+		flag := func(p *bool) {
+			if *p = v == "true"; !*p {
+				err = errors.New("want true, or to be left out")
+			}
+		}
+		number := func(p **int) {
+			var n int
+			if n, err = strconv.Atoi(v); err != nil || strconv.Itoa(n) != v {
+				err = errors.New("want a number")
+			}
+			*p = &n
+		}
+		text := func(p *string) {
+			if *p = v; v == "" {
+				err = errors.New("want a value, or to be left out")
+			}
+		}
+		switch name {
+		case "reads":
+			text(&v)
+			t.Reads = strings.Split(v, ",")
+		case "writes":
+			text(&v)
+			t.Writes = strings.Split(v, ",")
+		case "drops":
+			flag(&t.Drops)
+		case "answers":
+			flag(&t.Answers)
+		case "state":
+			flag(&t.State)
+		case "memory":
+			text(&t.Memory)
+		case "throughput":
+			text(&t.Throughput)
+		case "latency":
+			text(&t.Latency)
+		case "area":
+			number(&t.Area)
+		case "bitstream":
+			text(&t.Bitstream)
+		case "credits":
+			number(&t.Credits)
+		case "remote":
+			is := v == "true"
+			if t.Remote = &is; !is && v != "false" {
+				err = errors.New("want true or false")
+			}
+		case "endpoint":
+			flag(&t.Endpoint)
+		default:
+			return fmt.Errorf("a task has no %q; it has reads, writes, drops, answers, state, memory, throughput, latency, area, bitstream, credits, remote and endpoint", name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", name, v, err)
+		}
+	}
+	return nil
+}
+
+// weight is how a tenant's weight is written.
+func weight(t dag.TenantSpec) string {
+	if t.Weight == nil {
+		return "1"
+	}
+	return strconv.FormatFloat(*t.Weight, 'g', -1, 64)
 }
 
 func tenantsOf(args table.Args) table.Rows {
 	var rows table.Rows
 	s := specOf(args)
-	for name, t := range s.Tenants {
-		w := 1.0
-		if t.Weight != nil {
-			w = *t.Weight
-		}
-		rows.Entries = append(rows.Entries, table.Entry{Key: []table.Cond{{V: table.Uint(uint64(NameID(name)))}}, Call: table.Call{Params: []table.Value{table.Uint(uint64(w*1000 + 0.5))}}})
+	for _, name := range slices.Sorted(maps.Keys(s.Tenants)) {
+		rows.Entries = append(rows.Entries, table.Entry{
+			Key:  []table.Cond{{V: table.String(name)}},
+			Call: table.Call{Params: []table.Value{table.String(weight(s.Tenants[name]))}},
+		})
 	}
-	slices.SortFunc(rows.Entries, func(a, b table.Entry) int { return a.Key[0].V.Compare(b.Key[0].V) })
 	return rows
 }
 
 func setTenants(args table.Args, rows table.Rows) (table.Args, error) {
 	s := specOf(args)
-	out := map[string]dag.TenantSpec{}
+	was := s.Tenants
+	s.Tenants = map[string]dag.TenantSpec{}
 	for i := range rows.Entries {
-		id, milli := uint32(rows.Entries[i].Key[0].V.Lo), rows.Entries[i].Params[0].Lo
-		name, ok := named(s.Tenants, id)
-		if !ok {
-			if id >= 1<<31 && !bare(args) {
-				return nil, table.Errorf(table.Missing, "table tenants: no tenant has the number %d; new ones have numbers below 2^31, and are named by them", id)
-			}
-			name = strconv.FormatUint(uint64(id), 10)
-		}
-		w := float64(milli) / 1000
-		t := s.Tenants[name]
-		if was := t.Weight; was == nil && milli == 1000 || was != nil && uint64(*was*1000+0.5) == milli {
-			out[name] = t
+		name, text := rows.Entries[i].Key[0].V.Str(), rows.Entries[i].Params[0].Str()
+		if t, ok := was[name]; ok && weight(t) == text {
+			s.Tenants[name] = t
 			continue
 		}
-		out[name] = dag.TenantSpec{Weight: &w}
-	}
-	for _, d := range s.DAGs {
-		if _, ok := out[d.Tenant]; !ok {
-			return nil, table.Errorf(table.Busy, "table tenants: DAG %d is %s's: delete it first", d.UID, d.Tenant)
+		w, err := strconv.ParseFloat(text, 64)
+		t := dag.TenantSpec{Weight: &w}
+		if err != nil || weight(t) != text {
+			return nil, table.Errorf(table.Invalid, "table tenants: tenant %q: weight %q: want a number such as 2 or 0.5, in as few digits as there may be", name, text)
 		}
+		s.Tenants[name] = t
 	}
-	s.Tenants = out
-	return argsOf(s)
+	return faithful(s)
 }

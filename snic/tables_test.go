@@ -3,6 +3,7 @@ package snic
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,11 @@ import (
 	"github.com/quillon/quillon/snic/dag"
 )
 
+// all is a task of which a deployment says all there is to say.
+const all = `  all: {kind: mark, args: {letter: "{\"a\": <b> 'c'}\n #x"}, reads: [ip-addresses, ports], writes: [length], drops: true, answers: true, state: true, memory: 4M,
+    throughput: 40Gbit, latency: 64ns, area: 2, bitstream: 1M, credits: 9, remote: false, endpoint: true}
+`
+
 // What a table shows, written back, changes nothing; and reads back as shown.
 func TestTablesRoundTrip(t *testing.T) {
 	args := table.Args{"deployment": three + `
@@ -24,6 +30,7 @@ func TestTablesRoundTrip(t *testing.T) {
   - {match: "all", road: switch}
 `}
 	args["deployment"] = strings.Replace(args["deployment"], "- {uid: 8,", "- {uid: 9, tenant: alice, run: a -> b; a -> c}\n  - {uid: 8,", 1)
+	args["deployment"] = strings.Replace(args["deployment"], "tasks:\n", "tasks:\n"+all, 1)
 	was, err := deployment(args["deployment"])
 	if err != nil {
 		t.Fatal(err)
@@ -72,45 +79,69 @@ func TestTablesLive(t *testing.T) {
 		}
 		return out
 	}
-	values := func(v ...uint64) (out []table.Value) {
-		for _, n := range v {
-			out = append(out, table.Uint(n))
+	named := func(s string) []table.Cond { return []table.Cond{{V: table.String(s)}} }
+	text := func(v ...string) (c table.Call) {
+		for _, s := range v {
+			c.Params = append(c.Params, table.String(s))
 		}
-		return out
+		return c
 	}
-	id := func(s string) uint64 { return uint64(NameID(s)) }
 	write := func(name string, op table.Ops, e table.Entry) error {
 		return x.Inst.WriteTables([]graph.TableChange{{App: graphtest.App, Change: table.Change{Table: name, Op: op, Entry: e}}}, false)[0]
 	}
-	rule := func(src uint64, priority int32, act int, params ...uint64) table.Entry {
+	rule := func(src uint64, priority int32, call table.Call) table.Entry {
 		k := make([]table.Cond, len(terms))
 		for i := range k {
 			k[i].Any = true
 		}
 		k[4] = table.Cond{V: table.Uint(src), M: table.Prefix(32, 32)}
-		return table.Entry{Key: k, Priority: priority, Call: table.Call{Action: act, Params: values(params...)}}
+		return table.Entry{Key: k, Priority: priority, Call: call}
 	}
-	pad := func(v ...uint64) []table.Value { return values(append(v, make([]uint64, 1+steps-len(v))...)...) }
+	to := func(uid uint64) table.Call {
+		return table.Call{Action: actDAG, Params: []table.Value{table.Uint(uid)}}
+	}
 	for i, c := range []struct {
 		table string
 		op    table.Ops
 		entry table.Entry
 		want  string // of the error; "": none
 	}{
-		{"tenants", table.Insert, table.Entry{Key: key(42), Call: table.Call{Params: values(2500)}}, ""},
-		{"tenants", table.Insert, table.Entry{Key: key(1 << 31), Call: table.Call{Params: values(1)}}, "below 2^31"},
-		{"tenants", table.Insert, table.Entry{Key: key(43), Call: table.Call{Params: values(0)}}, "weight"},
-		{"dags", table.Insert, table.Entry{Key: key(5), Call: table.Call{Params: pad(42, id("c"), id("a"))}}, ""},
-		{"dags", table.Insert, table.Entry{Key: key(6), Call: table.Call{Params: pad(41, id("c"))}}, "no tenant has the number 41"},
-		{"dags", table.Insert, table.Entry{Key: key(6), Call: table.Call{Params: pad(42, 0, id("c"))}}, "behind the last one"},
-		{"dags", table.Insert, table.Entry{Key: key(6), Call: table.Call{Params: pad(42, 77)}}, "no task has the number 77"},
-		{"dags", table.Insert, table.Entry{Key: key(6), Call: table.Call{Params: pad(42)}}, "it has no task"},
-		{"dags", table.Insert, table.Entry{Key: key(6), Call: table.Call{Params: pad(42, id("c"), id("c"))}}, "round"},
-		{"rules", table.Insert, rule(0x0a000009, 3, actDAG, 5), ""},
-		{"rules", table.Insert, rule(0x0a000008, 3, actDAG, 6), "no DAG has uid 6"},
-		{"tenants", table.Delete, table.Entry{Key: key(42)}, "DAG 5 is 42's"},
-		{"dags", table.Delete, table.Entry{Key: key(5)}, "a rule leads to DAG 5"},
-		{"tenants", table.Modify, table.Entry{Key: key(id("bob")), Call: table.Call{Params: values(500)}}, ""},
+		{"tenants", table.Insert, table.Entry{Key: named("carol"), Call: text("2.5")}, ""},
+		{"tenants", table.Insert, table.Entry{Key: named("d e"), Call: text("1")}, "tenant name"},
+		{"tenants", table.Insert, table.Entry{Key: named("dave"), Call: text("0")}, "weight"},
+		{"tenants", table.Insert, table.Entry{Key: named("dave"), Call: text("1.0")}, "in as few digits"},
+		{"tenants", table.Insert, table.Entry{Key: named("dave"), Call: text("much")}, "want a number"},
+		{"tasks", table.Insert, table.Entry{Key: named("d"), Call: text("mark", `{"letter":"d"}`, `{"area":"1","drops":"true"}`)}, ""},
+		{"tasks", table.Insert, table.Entry{Key: named("d"), Call: text("mark", "", "")}, "has entry task=d already"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mork", "", "")}, `unknown kind "mork"`},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("", "", "")}, "kind is missing"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("snic", `{"deployment":"regions: {count: 1, area: 1}"}`, "")}, "e:"},
+		{"tasks", table.Insert, table.Entry{Key: named("e f"), Call: text("mark", `{"letter":"e"}`, "")}, "task name"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"lettre":"e"}`, "")}, `no argument "lettre"`},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `letter=e`, "")}, "want a JSON object"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter": "e"}`, "")}, `without spaces: {"letter":"e"}`},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e","a":"b"}`, "")}, "want it with sorted names"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e"}`, `{"area":"4"}`)}, "never fits"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("ma\xffrk", "", "")}, "cannot be kept"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e"}`, `{"area":"03"}`)}, "want a number"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e"}`, `{"drops":"false"}`)}, "want true"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e"}`, `{"latency":"long"}`)}, "want a time"},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e"}`, `{"kind":"x"}`)}, `a task has no "kind"`},
+		{"tasks", table.Insert, table.Entry{Key: named("e"), Call: text("mark", `{"letter":"e"}`, `{"reads":"nonsense"}`)}, "reads"},
+		{"dags", table.Insert, table.Entry{Key: key(5), Call: text("carol", "c -> d -> a")}, ""},
+		{"dags", table.Insert, table.Entry{Key: key(6), Call: text("dave", "c")}, `unknown tenant "dave"`},
+		{"dags", table.Insert, table.Entry{Key: key(6), Call: text("carol", "c -> x")}, `unknown NT "x"`},
+		{"dags", table.Insert, table.Entry{Key: key(6), Call: text("carol", "")}, "no task is named"},
+		{"dags", table.Insert, table.Entry{Key: key(6), Call: text("carol", "c -> c")}, "round"},
+		{"dags", table.Insert, table.Entry{Key: key(0), Call: text("carol", "c")}, "from 1 on"},
+		{"rules", table.Insert, rule(0x0a000009, 3, to(5)), ""},
+		{"rules", table.Insert, rule(0x0a000008, 3, to(6)), "there is no DAG 6"},
+		{"rules", table.Insert, rule(0x0a000008, 3, to(0)), "from 1 on"},
+		{"tasks", table.Delete, table.Entry{Key: named("d")}, `DAG 5: unknown NT "d"`},
+		{"tasks", table.Delete, table.Entry{Key: named("e")}, "no entry task=e"},
+		{"tenants", table.Delete, table.Entry{Key: named("carol")}, `DAG 5: unknown tenant "carol"`},
+		{"dags", table.Delete, table.Entry{Key: key(5)}, "there is no DAG 5"},
+		{"tenants", table.Modify, table.Entry{Key: named("bob"), Call: text("0.5")}, ""},
 	} {
 		err := write(c.table, c.op, c.entry)
 		var e *table.Error
@@ -122,16 +153,26 @@ func TestTablesLive(t *testing.T) {
 		}
 	}
 	x.Advance(10 * time.Millisecond)
-	if r := x.Push("p0", frame(9, "-")); tail(r.Out["p1"]) != "-ca" {
+	if r := x.Push("p0", frame(9, "-")); tail(r.Out["p1"]) != "-cda" {
 		t.Errorf("%v", tail(r.Out["p1"]))
 	}
-	if err := write("rules", table.Delete, rule(0x0a000009, 3, 0)); err != nil {
+	if err := write("tasks", table.Modify, table.Entry{Key: named("d"), Call: text("mark", `{"letter":"D"}`, "")}); err != nil {
+		t.Error(err)
+	}
+	x.Advance(10 * time.Millisecond)
+	if r := x.Push("p0", frame(9, "-")); tail(r.Out["p1"]) != "-cDa" {
+		t.Errorf("a task that was modified: %v", tail(r.Out["p1"]))
+	}
+	if err := write("rules", table.Delete, rule(0x0a000009, 3, table.Call{})); err != nil {
 		t.Error(err)
 	}
 	if err := write("dags", table.Delete, table.Entry{Key: key(5)}); err != nil {
 		t.Error(err)
 	}
-	if err := write("tenants", table.Delete, table.Entry{Key: key(42)}); err != nil {
+	if err := write("tenants", table.Delete, table.Entry{Key: named("carol")}); err != nil {
+		t.Error(err)
+	}
+	if err := write("tasks", table.Delete, table.Entry{Key: named("d")}); err != nil {
 		t.Error(err)
 	}
 	if r := x.Push("p0", frame(9, "-"), frame(1, "-")); tail(r.Out["p1"]) != "- -abc" {
@@ -140,4 +181,72 @@ func TestTablesLive(t *testing.T) {
 	if s := x.App().(*board).deployment; len(s.DAGs) != 2 || s.Tenants[1].Weight != 0.5 {
 		t.Errorf("%v", s.Tenants)
 	}
+}
+
+// A board that begins empty is set up by its tables in one go, in any order of the
+// changes, and what the tables show makes another one like it.
+func TestTablesAlone(t *testing.T) {
+	x := setup(t, "regions: {count: 2, area: 3}")
+	if r := x.Push("p0", frame(1, "-")); tail(r.Out["p1"]) != "-" {
+		t.Errorf("a board without anything: %v", tail(r.Out["p1"]))
+	}
+	var changes []graph.TableChange
+	for _, d := range tables() { // rules first: what they lead to comes behind
+		for _, e := range d.Setting.Of(table.Args{"deployment": three}).Entries {
+			changes = append(changes, graph.TableChange{App: graphtest.App, Change: table.Change{Table: d.Name, Op: table.Insert, Entry: e}})
+		}
+	}
+	bad := changes[len(changes)-1]
+	bad.Entry = table.Entry{Key: []table.Cond{{V: table.String("x y")}}, Call: bad.Call}
+	for _, err := range x.Inst.WriteTables(append(slices.Clip(changes), bad), true) {
+		if err == nil {
+			t.Error("a part of it was done")
+		}
+	}
+	for i, err := range x.Inst.WriteTables(changes, true) {
+		if err != nil {
+			t.Errorf("%s: %v", changes[i].Table, err)
+		}
+	}
+	x.Advance(10 * time.Millisecond)
+	if r := x.Push("p0", frame(1, "-")); tail(r.Out["p1"]) != "-abc" {
+		t.Errorf("%v", tail(r.Out["p1"]))
+	}
+	want, _ := deployment(three)
+	if diff := cmp.Diff(want, x.App().(*board).deployment, cmp.AllowUnexported(dag.Deployment{}), cmp.Comparer(func(a, b fmt.Stringer) bool { return a.String() == b.String() })); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Whatever a client sends, a table shows it again as it was, or it is refused.
+func FuzzTables(f *testing.F) {
+	f.Add("fw", "firewall", `{"default":"allow","rules":"a\\nb"}`, `{"area":"2","reads":"ip-addresses,ports"}`, "alice", "0.5", "fw -> fw2; x")
+	f.Add("a: b", "- x", `{"":"\\u0000"}`, `{"remote":"false"}`, "~", "1e3", "a\n->\tb")
+	f.Add("#", "\r\n", `{"a":"'\"&*!|>%@"}`, `{"memory":"null"}`, "1", "NaN", "- a")
+	f.Add("\u2028", "\x85", "", `{"credits":"-1"}`, "\x7f", "1", "a;;")
+	f.Fuzz(func(t *testing.T, task, kind, args, more, tenant, weight, run string) {
+		if len(task)+len(kind)+len(args)+len(more)+len(tenant)+len(weight)+len(run) > 1<<12 {
+			return
+		}
+		for _, d := range tables() {
+			e := table.Entry{Key: []table.Cond{{V: table.String(task)}}}
+			switch d.Name {
+			case "tasks":
+				e.Params = []table.Value{table.String(kind), table.String(args), table.String(more)}
+			case "tenants":
+				e.Key[0].V, e.Params = table.String(tenant), []table.Value{table.String(weight)}
+			case "dags":
+				e.Key[0].V, e.Params = table.Uint(7), []table.Value{table.String(tenant), table.String(run)}
+			default:
+				continue
+			}
+			out, err := d.Setting.Set(table.Args{"deployment": three}, table.Rows{Entries: []table.Entry{e}})
+			if err != nil {
+				continue
+			}
+			if diff := cmp.Diff(table.Rows{Entries: []table.Entry{e}}, d.Setting.Of(out)); diff != "" {
+				t.Errorf("%s: %s", d.Name, diff)
+			}
+		}
+	})
 }

@@ -154,7 +154,11 @@ func describeTables(w io.Writer, tables []table.Decl) {
 	}
 	fmt.Fprint(w, "\nTables (quillon help table):\n")
 	line := func(name string, f table.Field, match string) {
-		fmt.Fprintf(w, "    %s\t%s%d bits: %s\n", name, match, f.Bits, f.Help)
+		size := fmt.Sprintf("%d bits", f.Bits)
+		if f.Form == table.Words {
+			size = "text"
+		}
+		fmt.Fprintf(w, "    %s\t%s%s: %s\n", name, match, size, f.Help)
 	}
 	for _, d := range tables {
 		if four, ok := strings.CutSuffix(d.Name, "_ipv6"); ok {

@@ -26,14 +26,14 @@ const snicKind = "snic"
 func newSNICCmd() *cobra.Command {
 	cmd := group(snicKind, "Deploy network tasks on a running SuperNIC, and watch it",
 		"  quillon snic check tasks.yaml\n  quillon snic deploy tasks.yaml\n  quillon snic dag add 9 bob 'fw -> count'\n  quillon snic regions",
-		newSNICCheckCmd(), newSNICDeployCmd(), newSNICShowCmd(), newSNICDAGCmd(), newSNICRuleCmd(), newSNICTenantsCmd(),
+		newSNICCheckCmd(), newSNICDeployCmd(), newSNICShowCmd(), newSNICTaskCmd(), newSNICDAGCmd(), newSNICRuleCmd(), newSNICTenantsCmd(),
 		newSNICRegionsCmd(), newSNICTasksCmd(), newSNICPoolCmd(), newSNICTraceCmd())
 	cmd.Long = `Deploys network tasks, DAGs of them, rules and tenants on a running board (an app
 of kind snic), and shows what it does with them. What is wrong is refused, and
 what runs stays. What does not change keeps its state and its packets.
 
-A deployment is YAML: see quillon nf describe snic. quillon apply and quillon set
-change the same.`
+A deployment is YAML: see quillon nf describe snic. quillon apply, quillon set,
+quillon table and, by P4Runtime, quillon ctl change the same.`
 	return cmd
 }
 
@@ -372,6 +372,78 @@ func uid(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
+func newSNICTaskCmd() *cobra.Command {
+	var t dag.TaskSpec
+	var area, credits int
+	var remote bool
+	add := onBoard(&cobra.Command{
+		Use: "add NAME KIND [ARGUMENT=VALUE...]", Short: "Deploy a task, or change one",
+		Long: `Deploys a task: a network function (quillon nf list) with its arguments. A task of
+that name is another one from then on; it keeps its state if function and arguments stay.`,
+		Example: "  quillon snic task add fw firewall default=allow --throughput 40Gbit --area 2",
+		Args:    atLeast("NAME", "KIND"),
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		t.Kind = args[1]
+		for _, a := range args[2:] {
+			name, v, ok := strings.Cut(a, "=")
+			if !ok {
+				return change{}, fmt.Errorf("%s is not of the form NAME=VALUE", a)
+			}
+			if t.Args == nil {
+				t.Args = map[string]string{}
+			}
+			t.Args[name] = v
+		}
+		if err := knownTasks(t.Kind, t.Args); err != nil {
+			return change{}, err
+		}
+		return edit(c, app, is, func(s *dag.Spec) error {
+			if s.Tasks == nil {
+				s.Tasks = map[string]dag.TaskSpec{}
+			}
+			s.Tasks[args[0]] = t
+			return nil
+		})
+	}, changeText)
+	f := add.Flags()
+	f.StringSliceVar(&t.Reads, "reads", nil, "`fields` that it reads, with commas between (default: what is known of the function)")
+	f.StringSliceVar(&t.Writes, "writes", nil, "`fields` that it writes")
+	f.BoolVar(&t.Drops, "drops", false, "it may drop packets")
+	f.BoolVar(&t.Answers, "answers", false, "it may send packets back, or make some")
+	f.BoolVar(&t.State, "state", false, "it has state")
+	f.StringVar(&t.Memory, "memory", "", "`bytes` of memory, such as 4M")
+	f.StringVar(&t.Throughput, "throughput", "", "the `rate` of an instance, such as 40Gbit (default: not limited)")
+	f.StringVar(&t.Latency, "latency", "", "the `time` that it takes, such as 64ns")
+	f.StringVar(&t.Bitstream, "bitstream", "", "`bytes` of its bitstream (default: in proportion to its area)")
+	f.IntVar(&area, "area", 1, "its area, of a region's")
+	f.IntVar(&credits, "credits", dag.DefaultCredits, "packets that an instance has inside at most")
+	f.BoolVar(&remote, "remote", true, "other boards of the pool may run it")
+	f.BoolVar(&t.Endpoint, "endpoint", false, "the endpoint may do its work")
+	add.PreRun = func(cmd *cobra.Command, _ []string) { // what is not told is not said
+		if cmd.Flags().Changed("area") {
+			t.Area = &area
+		}
+		if cmd.Flags().Changed("credits") {
+			t.Credits = &credits
+		}
+		if cmd.Flags().Changed("remote") {
+			t.Remote = &remote
+		}
+	}
+	del := onBoard(&cobra.Command{
+		Use: "delete NAME", Short: "Take a task away", Args: exactly("NAME"), Example: "  quillon snic task delete fw",
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		return edit(c, app, is, func(s *dag.Spec) error {
+			if _, ok := s.Tasks[args[0]]; !ok {
+				return fmt.Errorf("no task is named %s; quillon snic tasks", args[0])
+			}
+			delete(s.Tasks, args[0])
+			return nil
+		})
+	}, changeText)
+	return group("task", "Deploy tasks, and take them away", "  quillon snic task add fw firewall default=allow\n  quillon snic task delete fw", add, del)
+}
+
 func newSNICDAGCmd() *cobra.Command {
 	list := onBoard(&cobra.Command{
 		Use: "list", Short: "Show the DAGs, the chains that they go through, and their traffic", Args: exactly(),
@@ -538,7 +610,7 @@ weights first; a tenant that is not there is added.`,
 }
 
 func tenantsText(w io.Writer, all []snic.TenantView) {
-	fmt.Fprintln(w, "TENANT\tNUMBER\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING")
+	fmt.Fprintln(w, "TENANT\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING")
 	for _, t := range all {
 		limit := "-"
 		if t.Limit > 0 {
@@ -548,7 +620,7 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		if by == "" {
 			by = "-"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.ID, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
+		fmt.Fprintf(w, "%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
 	}
 }
 
@@ -658,13 +730,13 @@ func newSNICTasksCmd() *cobra.Command {
 	},
 		func(w io.Writer, v []snic.View) {
 			perWorker(w, len(v), func(i int) {
-				fmt.Fprintln(w, "TASK\tNUMBER\tKIND\tINSTANCES\tEACH\tLOAD")
+				fmt.Fprintln(w, "TASK\tKIND\tINSTANCES\tEACH\tLOAD")
 				for _, t := range v[i].Tasks {
 					each, load := "-", "-"
 					if t.Throughput > 0 {
 						each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
 					}
-					fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%s\n", t.Task, t.ID, t.Kind, t.Instances, each, load)
+					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", t.Task, t.Kind, t.Instances, each, load)
 				}
 			})
 		})

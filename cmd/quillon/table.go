@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -212,6 +213,9 @@ given values in their keys.`,
 func pairs(fields []table.Field, values map[string]string) (out []string) {
 	for _, f := range fields {
 		if v, ok := values[f.Name]; ok {
+			if f.Form == table.Words && strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' || r == '\'' }) {
+				v = strconv.Quote(v)
+			}
 			out = append(out, f.Name+"="+v)
 		}
 	}

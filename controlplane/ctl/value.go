@@ -15,9 +15,6 @@ import (
 // text.
 func parseValue(t p4info.Type, s string) ([]byte, error) {
 	if t.Bits == 0 {
-		if s == "" {
-			return nil, fmt.Errorf("the text is empty")
-		}
 		return []byte(s), nil
 	}
 	v, width, err := parseNumber(s)

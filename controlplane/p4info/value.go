@@ -11,10 +11,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
+// MaxString is how long a value is at most that is a string.
+const MaxString = 1 << 20
+
 // Type is what a value must be.
 type Type struct {
 	// Bits is the width of an unsigned integer; 0: the value is a string of
-	// any bytes (@p4runtime_translation with a string).
+	// any bytes, or of none (@p4runtime_translation with a string).
 	Bits int
 	// Named is the P4 type's name, if it has one.
 	Named string
@@ -51,8 +54,8 @@ func bitLen(v []byte) int {
 // canonical is Canonical for any type.
 func (t Type) canonical(v []byte) ([]byte, error) {
 	if t.Bits == 0 {
-		if len(v) == 0 {
-			return nil, refuse(codes.OutOfRange, "the value is empty")
+		if len(v) > MaxString {
+			return nil, refuse(codes.OutOfRange, "a string of %d bytes: at most %d", len(v), MaxString)
 		}
 		return v, nil
 	}

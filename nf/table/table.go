@@ -32,10 +32,16 @@ const (
 	Hex
 	IP  // 32 bits: IPv4; 128: IPv6
 	MAC // 48 bits
+	// Words are no number but a text of at most MaxWords bytes: Bits is 0, and a key
+	// of it is Exact or Optional.
+	Words
 )
 
+// MaxWords is how many bytes a text has at most.
+const MaxWords = 1 << 20
+
 var matchNames = []string{"exact", "lpm", "ternary", "range", "optional"}
-var formNames = []string{"decimal", "hex", "ip", "mac"}
+var formNames = []string{"decimal", "hex", "ip", "mac", "words"}
 var scopeNames = []string{"anywhere", "entry", "default"}
 
 func (m Match) String() string                { return matchNames[m] }
@@ -58,10 +64,39 @@ func named[T ~uint8](v *T, names []string, b []byte) error {
 // Field is a field of a key, or a parameter of an action.
 type Field struct {
 	Name  string `json:"name"`
-	Bits  int    `json:"bits"`            // at most 128
+	Bits  int    `json:"bits"`            // at most 128; 0: a text
 	Match Match  `json:"match,omitempty"` // of a key's
 	Form  Form   `json:"form"`
 	Help  string `json:"help,omitempty"`
+}
+
+// takes says why v cannot be a value of the field; "": it can.
+func (f *Field) takes(v Value) string {
+	switch {
+	case f.Form != Words && !v.Fits(f.Bits):
+		return fmt.Sprintf("does not fit in %d bits", f.Bits)
+	case f.Form == Words && (v.Hi != 0 || v.Lo != 0):
+		return "is no text"
+	case f.Form == Words && len(v.Str()) > MaxWords:
+		return fmt.Sprintf("is longer than %d bytes", MaxWords)
+	}
+	return ""
+}
+
+// Bytes is v as P4Runtime has it: see Value.Bytes; a text is its bytes.
+func (f *Field) Bytes(v Value) []byte {
+	if f.Form == Words {
+		return []byte(v.Str())
+	}
+	return v.Bytes()
+}
+
+// FromBytes reads what Bytes writes; false when it is no number of up to 128 bits.
+func (f *Field) FromBytes(b []byte) (Value, bool) {
+	if f.Form == Words {
+		return String(string(b)), true
+	}
+	return FromBytes(b)
 }
 
 // Scope says where an action may stand.
@@ -80,6 +115,9 @@ type Action struct {
 	Params []Field `json:"params,omitempty"`
 	Scope  Scope   `json:"scope"`
 	Help   string  `json:"help,omitempty"`
+	// Refers are the keys, as TABLE.FIELD of the same app, of the entries that those with
+	// this action name: controllers insert them before, and delete them behind.
+	Refers []string `json:"refers,omitempty"`
 }
 
 // Ops are kinds of change.
@@ -271,8 +309,8 @@ func (d *Decl) Check(c *Change) error {
 		return Errorf(Invalid, "table %s: action %s takes %d parameters, not %d", d.Name, a.Name, len(a.Params), len(c.Params))
 	}
 	for i, p := range a.Params {
-		if !c.Params[i].Fits(p.Bits) {
-			return Errorf(Invalid, "table %s: action %s: %s does not fit in %d bits", d.Name, a.Name, p.Name, p.Bits)
+		if why := p.takes(c.Params[i]); why != "" {
+			return Errorf(Invalid, "table %s: action %s: %s %s", d.Name, a.Name, p.Name, why)
 		}
 	}
 	return nil
@@ -293,7 +331,9 @@ func (d *Decl) checkKey(e *Entry) error {
 			return bad("is missing")
 		case c.Any && c != Cond{Any: true}:
 			return bad("is given, and is not")
-		case !c.V.Fits(k.Bits) || !c.M.Fits(k.Bits):
+		case k.takes(c.V) != "":
+			return bad(k.takes(c.V))
+		case !c.M.Fits(k.Bits):
 			return bad(fmt.Sprintf("does not fit in %d bits", k.Bits))
 		case c.Any:
 		case (k.Match == LPM || k.Match == Ternary) && c.V.AndNot(c.M) != Value{}:

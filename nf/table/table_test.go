@@ -139,6 +139,53 @@ func TestTextRoundTrip(t *testing.T) {
 	}
 }
 
+// Texts are taken as they are, whatever is in them.
+func TestWords(t *testing.T) {
+	d := &table.Decl{
+		Name: "t", May: table.Insert,
+		Keys:    []table.Field{{Name: "name", Form: table.Words}, {Name: "also", Form: table.Words, Match: table.Optional}},
+		Actions: []table.Action{{Name: "go", Params: []table.Field{{Name: "to", Form: table.Words}, {Name: "n", Bits: 8}}}},
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		e := table.Entry{Key: []table.Cond{{V: table.String(rapid.String().Draw(t, "name"))}, {Any: true}}, Priority: 1}
+		if s := rapid.SampledFrom([]string{"", "a..b", "1/2", "a&&&b", "0x10", "\x00"}).Draw(t, "also"); rapid.Bool().Draw(t, "is") {
+			e.Key[1] = table.Cond{V: table.String(s)}
+		}
+		e.Params = []table.Value{table.String(rapid.String().Draw(t, "to")), table.Uint(7)}
+		if err := d.Check(&table.Change{Op: table.Insert, Entry: e}); err != nil {
+			t.Fatal(err)
+		}
+		back, err := d.Parse(d.Text(&e))
+		if err != nil || cmp.Diff(e, back) != "" || !back.Same(&e) || !back.Call.Equal(e.Call) {
+			t.Fatalf("%v: %s", err, cmp.Diff(e, back))
+		}
+		f := &d.Keys[0]
+		if v, ok := f.FromBytes(f.Bytes(e.Key[0].V)); !ok || v != e.Key[0].V {
+			t.Fatalf("%q came back as %q", e.Key[0].V.Str(), v.Str())
+		}
+	})
+	e, err := d.Parse(table.Text{Match: map[string]string{"name": "x"}, Priority: 1, Action: "go", Params: map[string]string{"n": "1"}})
+	if err != nil || e.Params[0] != table.String("") || table.String("") != (table.Value{}) {
+		t.Errorf("a text that is left out: %v, %v", e, err)
+	}
+	long := table.String(strings.Repeat("x", table.MaxWords+1))
+	name := []table.Cond{{V: table.String("x")}, {Any: true}}
+	for want, e := range map[string]table.Entry{
+		"name is longer than 1048576 bytes": {Key: []table.Cond{{V: long}, {Any: true}}},
+		"name is no text":                   {Key: []table.Cond{{V: table.Uint(1)}, {Any: true}}},
+		"to is longer than 1048576 bytes":   {Key: name, Call: table.Call{Params: []table.Value{long, {}}}},
+		"n does not fit in 8 bits":          {Key: name, Call: table.Call{Params: []table.Value{{}, table.String("1")}}},
+	} {
+		e.Priority = 1
+		if err := d.Check(&table.Change{Op: table.Insert, Entry: e}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := d.Keys[0].Parse(long.Str()); err == nil {
+		t.Error("a long text was read")
+	}
+}
+
 func TestParse(t *testing.T) {
 	d := decl()
 	full := func(m map[string]string) table.Text {

@@ -23,6 +23,8 @@ type Text struct {
 // Value is v in the field's form.
 func (f *Field) Value(v Value) string {
 	switch {
+	case f.Form == Words:
+		return v.Str()
 	case f.Form == IP && (f.Bits == 32 || f.Bits == 128):
 		return v.Addr(f.Bits).String()
 	case f.Form == MAC && f.Bits == 48:
@@ -37,7 +39,7 @@ func (f *Field) Value(v Value) string {
 func (v Value) big() *big.Int { return new(big.Int).SetBytes(v.Bytes()) }
 
 // Parse reads a value: an address, or a number in decimal, or with 0x, 0o or 0b
-// in another base.
+// in another base. A text is taken as it is.
 func (f *Field) Parse(s string) (Value, error) {
 	bad := func() (Value, error) {
 		want := "a number"
@@ -50,6 +52,12 @@ func (f *Field) Parse(s string) (Value, error) {
 			want = "a MAC address or a number"
 		}
 		return Value{}, Errorf(Invalid, "%s=%s: want %s of %d bits", f.Name, s, want, f.Bits)
+	}
+	if f.Form == Words {
+		if len(s) > MaxWords {
+			return Value{}, Errorf(Invalid, "%s is longer than %d bytes", f.Name, MaxWords)
+		}
+		return String(s), nil
 	}
 	if f.Form == IP {
 		if a, err := netip.ParseAddr(s); err == nil {
@@ -94,6 +102,10 @@ func (f *Field) Cond(c Cond) string {
 func (f *Field) ParseCond(s string) (Cond, error) {
 	if s == "*" && f.Match != Exact {
 		return Cond{Any: true}, nil
+	}
+	if f.Form == Words {
+		v, err := f.Parse(s)
+		return Cond{V: v}, err
 	}
 	value, rest, sep := s, "", ""
 	for _, x := range []string{"&&&", "..", "/"} {
@@ -202,8 +214,8 @@ func (d *Decl) KeyText(e *Entry) string {
 }
 
 // Parse reads an entry, or a default action; of names the last parts are enough
-// where only one has them. Without an action it is the place
-// of an entry, as for Delete.
+// where only one has them. A text that is left out is empty. Without an action it is
+// the place of an entry, as for Delete.
 func (d *Decl) Parse(t Text) (Entry, error) {
 	e := Entry{Priority: t.Priority, Call: Call{Action: -1}}
 	if t.Default && (len(t.Match) > 0 || t.Priority != 0) {
@@ -248,7 +260,7 @@ func (d *Decl) Parse(t Text) (Entry, error) {
 	for i := range a.Params {
 		p := &a.Params[i]
 		s, ok := params[p.Name]
-		if !ok {
+		if !ok && p.Form != Words {
 			return e, Errorf(Invalid, "table %s: action %s: %s is missing", d.Name, a.Name, p.Name)
 		}
 		v, err := p.Parse(s)

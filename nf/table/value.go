@@ -4,10 +4,37 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+	"unique"
 )
 
-// Value is a number of up to 128 bits.
-type Value struct{ Hi, Lo uint64 }
+// Value is a number of up to 128 bits, or a text (of a field whose Form is Words).
+// Values compare with ==.
+type Value struct {
+	Hi, Lo uint64
+	text   unique.Handle[string] // the zero handle: ""
+}
+
+// String is s as a Value.
+func String(s string) Value {
+	if s == "" {
+		return Value{}
+	}
+	return Value{text: unique.Make(s)}
+}
+
+// Str is the text that v is.
+func (v Value) Str() string {
+	if v.text == (unique.Handle[string]{}) {
+		return ""
+	}
+	return v.text.Value()
+}
+
+// Equal is ==.
+func (v Value) Equal(o Value) bool { return v == o }
+
+// number reports whether v is no text, or the empty one.
+func (v Value) number() bool { return v.text == (unique.Handle[string]{}) }
 
 // Uint is v as a Value.
 func Uint(v uint64) Value { return Value{Lo: v} }
@@ -23,7 +50,7 @@ func Bool(v bool) Value {
 // Ones is the Value with the n lowest bits set.
 func Ones(n int) Value {
 	if n >= 64 {
-		return Value{1<<(n-64) - 1, ^uint64(0)}
+		return Value{Hi: 1<<(n-64) - 1, Lo: ^uint64(0)}
 	}
 	return Value{Lo: 1<<n - 1}
 }
@@ -40,11 +67,11 @@ func (v Value) PrefixLen(w int) int {
 	return n
 }
 
-// Fits reports whether v has no bits above the n lowest.
-func (v Value) Fits(n int) bool { return v.AndNot(Ones(n)) == Value{} }
+// Fits reports whether v is a number that has no bits above the n lowest.
+func (v Value) Fits(n int) bool { return v.number() && v.AndNot(Ones(n)) == Value{} }
 
-func (v Value) And(m Value) Value    { return Value{v.Hi & m.Hi, v.Lo & m.Lo} }
-func (v Value) AndNot(m Value) Value { return Value{v.Hi &^ m.Hi, v.Lo &^ m.Lo} }
+func (v Value) And(m Value) Value    { return Value{Hi: v.Hi & m.Hi, Lo: v.Lo & m.Lo} }
+func (v Value) AndNot(m Value) Value { return Value{Hi: v.Hi &^ m.Hi, Lo: v.Lo &^ m.Lo} }
 func (v Value) Less(o Value) bool    { return v.Hi < o.Hi || v.Hi == o.Hi && v.Lo < o.Lo }
 
 // Compare orders values.
@@ -81,7 +108,7 @@ func FromBytes(b []byte) (Value, bool) {
 	}
 	var p [16]byte
 	copy(p[16-len(b):], b)
-	return Value{binary.BigEndian.Uint64(p[:]), binary.BigEndian.Uint64(p[8:])}, true
+	return Value{Hi: binary.BigEndian.Uint64(p[:]), Lo: binary.BigEndian.Uint64(p[8:])}, true
 }
 
 // Addr is a as a Value of 32 or 128 bits.

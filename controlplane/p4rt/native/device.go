@@ -248,8 +248,11 @@ func (p *pipeline) change(u *p4v1.Update) (c graph.TableChange, err error) {
 	switch {
 	case a != nil:
 		c.Action = slices.Index(at.actions, a.GetActionId())
-		for _, x := range a.GetParams() {
-			v, _ := table.FromBytes(x.GetValue())
+		for n, x := range a.GetParams() {
+			var v table.Value
+			if c.Action >= 0 && n < len(at.decl.Actions[c.Action].Params) {
+				v, _ = at.decl.Actions[c.Action].Params[n].FromBytes(x.GetValue())
+			}
 			c.Params = append(c.Params, v)
 		}
 	case c.Op == table.Default:
@@ -266,12 +269,12 @@ func (t *place) key(list []*p4v1.FieldMatch) []table.Cond {
 	for i := range key {
 		key[i].Any = true
 	}
-	val := func(b []byte) table.Value {
-		v, _ := table.FromBytes(b)
-		return v
-	}
 	for _, m := range list {
 		i := int(m.GetFieldId()) - 1
+		val := func(b []byte) table.Value {
+			v, _ := t.decl.Keys[i].FromBytes(b)
+			return v
+		}
 		switch x := m.GetFieldMatchType().(type) {
 		case *p4v1.FieldMatch_Exact_:
 			key[i] = table.Cond{V: val(x.Exact.GetValue())}
@@ -298,9 +301,9 @@ func (t *place) match(key []table.Cond) []*p4v1.FieldMatch {
 		m := &p4v1.FieldMatch{FieldId: uint32(i + 1)}
 		switch f := &t.decl.Keys[i]; f.Match {
 		case table.Exact:
-			m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: c.V.Bytes()}}
+			m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: f.Bytes(c.V)}}
 		case table.Optional:
-			m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: c.V.Bytes()}}
+			m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: f.Bytes(c.V)}}
 		case table.LPM:
 			m.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: c.V.Bytes(), PrefixLen: int32(c.M.PrefixLen(f.Bits))}}
 		case table.Ternary:
@@ -316,7 +319,7 @@ func (t *place) match(key []table.Cond) []*p4v1.FieldMatch {
 func (t *place) action(c table.Call) *p4v1.TableAction {
 	a := &p4v1.Action{ActionId: t.actions[c.Action], Params: make([]*p4v1.Action_Param, len(c.Params))}
 	for i, v := range c.Params {
-		a.Params[i] = &p4v1.Action_Param{ParamId: uint32(i + 1), Value: v.Bytes()}
+		a.Params[i] = &p4v1.Action_Param{ParamId: uint32(i + 1), Value: t.decl.Actions[c.Action].Params[i].Bytes(v)}
 	}
 	return &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}
 }

@@ -128,17 +128,23 @@ func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 			}
 			at := &place{app: a.App, decl: d}
 			for i := range d.Keys {
-				x.MatchFields = append(x.MatchFields, matchField(&d.Keys[i], uint32(i+1)))
+				m := matchField(&d.Keys[i], uint32(i+1))
+				m.TypeName = typeOf(p, &d.Keys[i])
+				x.MatchFields = append(x.MatchFields, m)
 			}
 			for i := range d.Actions {
 				act := &d.Actions[i]
 				y := &configv1.Action{}
 				for k := range act.Params {
 					f := &act.Params[k]
-					y.Params = append(y.Params, &configv1.Action_Param{Id: uint32(k + 1), Name: f.Name, Bitwidth: int32(f.Bits), Annotations: format(f), Doc: doc(f.Help)})
+					y.Params = append(y.Params, &configv1.Action_Param{Id: uint32(k + 1), Name: f.Name, Bitwidth: int32(f.Bits), TypeName: typeOf(p, f), Annotations: format(f), Doc: doc(f.Help)})
 				}
 				if old := actions[act.Name]; old == nil {
 					y.Preamble = n.preamble(configv1.P4Ids_ACTION, prefix[a.App]+"."+act.Name, act.Help)
+					for _, r := range act.Refers {
+						of, field, _ := strings.Cut(r, ".")
+						y.Preamble.Annotations = append(y.Preamble.Annotations, fmt.Sprintf("@refers_to(%s.%s, %s)", prefix[a.App], of, field))
+					}
 					actions[act.Name] = y
 					p.Actions = append(p.Actions, y)
 				} else {
@@ -170,7 +176,7 @@ func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 			default:
 				call := &configv1.TableActionCall{ActionId: at.actions[d.Default.Action]}
 				for i, v := range d.Default.Params {
-					call.Arguments = append(call.Arguments, &configv1.TableActionCall_Argument{ParamId: uint32(i + 1), Value: v.Bytes()})
+					call.Arguments = append(call.Arguments, &configv1.TableActionCall_Argument{ParamId: uint32(i + 1), Value: d.Actions[d.Default.Action].Params[i].Bytes(v)})
 				}
 				x.InitialDefaultAction = call
 				if d.May&table.Default == 0 {
@@ -222,6 +228,25 @@ func doc(help string) *configv1.Documentation {
 		return nil
 	}
 	return &configv1.Documentation{Brief: help}
+}
+
+// words is the type of texts: they are theirs to read who have the table, and no
+// numbers stand for them.
+const words = "words_t"
+
+// typeOf is the named type of a field; nil: it has none.
+func typeOf(p *configv1.P4Info, f *table.Field) *configv1.P4NamedType {
+	if f.Form != table.Words {
+		return nil
+	}
+	if p.TypeInfo == nil {
+		p.TypeInfo = &configv1.P4TypeInfo{NewTypes: map[string]*configv1.P4NewTypeSpec{words: {
+			Representation: &configv1.P4NewTypeSpec_TranslatedType{TranslatedType: &configv1.P4NewTypeTranslation{
+				Uri: "quillon/words", SdnType: &configv1.P4NewTypeTranslation_SdnString_{SdnString: &configv1.P4NewTypeTranslation_SdnString{}},
+			}},
+		}}}
+	}
+	return &configv1.P4NamedType{Name: words}
 }
 
 // format is how values of a field are written, for people.
