@@ -1,15 +1,12 @@
 package graph
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+	"github.com/quillon/quillon/nf/yaml"
 )
 
 // Spec is a graph on paper: ports, apps and the links between them. It is a
@@ -59,49 +56,23 @@ type PortKind struct {
 // SpecError is something wrong in a Spec. Error is one line; Excerpt is the
 // place in the source with the lines around it, empty when the Spec was not
 // parsed.
-type SpecError struct {
-	Line, Column int // from 1; 0 when unknown
-	Msg          string
-	Excerpt      string
-}
+type SpecError yaml.Error
 
 func (e *SpecError) Error() string {
 	if e.Line == 0 {
 		return "spec: " + e.Msg
 	}
-	return fmt.Sprintf("spec:%d:%d: %s", e.Line, e.Column, e.Msg)
+	return "spec:" + (*yaml.Error)(e).Error()
 }
 
 // ParseSpec reads YAML. Unknown and repeated fields are errors; all errors are
 // *SpecError.
 func ParseSpec(src []byte) (*Spec, error) {
 	s := &Spec{source: slices.Clone(src)}
-	err := unpanicked(func() error { return yaml.UnmarshalWithOptions(src, s, yaml.Strict()) })
-	if err != nil {
-		e := &SpecError{Msg: err.Error()}
-		var y yaml.Error
-		if errors.As(err, &y) {
-			e.Msg = y.GetMessage()
-			if t := y.GetToken(); t != nil && t.Position != nil {
-				e.Line, e.Column = t.Position.Line, t.Position.Column
-			}
-			e.Excerpt = yaml.FormatError(err, false, true)
-		}
-		e.Msg, _, _ = strings.Cut(e.Msg, "\n")
-		return nil, e
+	if err := yaml.Unmarshal(src, s); err != nil {
+		return nil, (*SpecError)(err)
 	}
 	return s, nil
-}
-
-// unpanicked is f's error. The YAML library panics on some input, such as a
-// tag where a sequence should be.
-func unpanicked(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = errors.New("this YAML cannot be read")
-		}
-	}()
-	return f()
 }
 
 // Marshal writes the Spec as YAML that ParseSpec reads back to an equal Spec.
@@ -170,51 +141,12 @@ func validName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// path builds the place of a value in the YAML document.
-func path(steps ...any) *yaml.Path {
-	b := (&yaml.PathBuilder{}).Root()
-	for _, s := range steps {
-		switch s := s.(type) {
-		case string:
-			b = b.Child(s)
-		case int:
-			b = b.Index(uint(s))
-		}
-	}
-	return b.Build()
-}
+// path is the place of a value in the YAML document.
+func path(steps ...any) []any { return steps }
 
-// errAt is a SpecError that points at p, as far as the source is known.
-func (s *Spec) errAt(p *yaml.Path, format string, args ...any) *SpecError {
-	e := &SpecError{Msg: fmt.Sprintf(format, args...)}
-	if s.source == nil {
-		return e
-	}
-	var n ast.Node
-	err := unpanicked(func() error {
-		f, err := parser.ParseBytes(s.source, 0)
-		if err == nil {
-			n, err = p.FilterFile(f)
-		}
-		return err
-	})
-	if err != nil || n == nil {
-		return e
-	}
-	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		n = m.Values[0].Key
-	}
-	if t := n.GetToken(); t != nil && t.Position != nil {
-		e.Line, e.Column = t.Position.Line, t.Position.Column
-	}
-	_ = unpanicked(func() error {
-		x, err := p.AnnotateSource(s.source, false)
-		if err == nil {
-			e.Excerpt = string(x)
-		}
-		return err
-	})
-	return e
+// errAt is a SpecError that points at a place, as far as the source is known.
+func (s *Spec) errAt(place []any, format string, args ...any) *SpecError {
+	return (*SpecError)(yaml.At(s.source, place, fmt.Sprintf(format, args...)))
 }
 
 // Validate checks that the Spec can be built: kinds and arguments exist, links

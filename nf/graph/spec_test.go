@@ -159,6 +159,29 @@ func TestSpecRoundTrip(t *testing.T) {
 	})
 }
 
+// What would take long to read is refused at once (nf/yaml), and what aliases are
+// for goes on.
+func TestBounds(t *testing.T) {
+	laughs := "links:\n  - &x0 [k]\n"
+	for i := range 20 {
+		laughs += fmt.Sprintf("  - &x%d [%s]\n", i+1, strings.Repeat(fmt.Sprintf("*x%d,", i), 8))
+	}
+	for want, src := range map[string]string{
+		"spec:1:39: nested more than 32 deep":                "apps: " + strings.Repeat("[", 1<<17),
+		"spec: more than 4194304 values, aliases followed":   laughs,
+		"spec: 16777217 bytes of YAML, at most 16777216 are": strings.Repeat("#", 1<<24+1),
+	} {
+		var e *graph.SpecError
+		if _, err := graph.ParseSpec([]byte(src)); !errors.As(err, &e) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	s := parse(t, "ports: {a: &p {kind: mem, args: {depth: 64}}, b: *p}\n")
+	if s.Ports["b"].Args["depth"] != "64" {
+		t.Errorf("%+v", s.Ports)
+	}
+}
+
 func FuzzParseSpec(f *testing.F) {
 	f.Add([]byte(inline))
 	f.Add([]byte("ports: {a: {kind: mem}}\nlinks: [a.out -> a.in]\n"))

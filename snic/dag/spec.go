@@ -9,15 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 
 	"github.com/quillon/quillon/nf/arg"
+	"github.com/quillon/quillon/nf/yaml"
 	"github.com/quillon/quillon/snic/mat"
 )
 
@@ -107,9 +103,6 @@ const (
 	maxLatency   = time.Second
 	maxCredits   = 1 << 15
 	maxPriority  = 1 << 30
-	maxSource    = 16 << 20
-	maxNodes     = 1 << 22 // of YAML, aliases followed
-	maxDepth     = 32      // of brackets, or of dashes in a row
 	// maxWeight bounds weights from above, 1/maxWeight from below: so no two are
 	// too far from each other to be divided by (snic/drf).
 	maxWeight = 1 << 10
@@ -122,61 +115,23 @@ const DefaultBitstream = 4_000_000
 // SpecError is something wrong in a Spec. Error is one line; Excerpt is the
 // place in the source with the lines around it, empty when the Spec was not
 // parsed.
-type SpecError struct {
-	Line, Column int // from 1; 0 when unknown
-	Msg          string
-	Excerpt      string
-}
+type SpecError yaml.Error
 
 func (e *SpecError) Error() string {
 	if e.Line == 0 {
 		return "deployment: " + e.Msg
 	}
-	return fmt.Sprintf("deployment:%d:%d: %s", e.Line, e.Column, e.Msg)
+	return "deployment:" + (*yaml.Error)(e).Error()
 }
 
 // Parse reads YAML. Unknown and repeated fields are errors; all errors are
 // *SpecError.
 func Parse(src []byte) (*Spec, error) {
-	if len(src) > maxSource {
-		return nil, &SpecError{Msg: fmt.Sprintf("%d bytes of YAML, at most %d are read", len(src), maxSource)}
-	}
 	s := &Spec{source: slices.Clone(src)}
-	err := unpanicked(func() error {
-		tokens := lexer.Tokenize(string(src))
-		if err := shallow(tokens); err != nil {
-			return err
-		}
-		f, err := parser.Parse(tokens, 0)
-		if err == nil {
-			err = wholeNumbers(f)
-		}
-		if err == nil {
-			err = bounded(f)
-		}
-		if err == nil {
-			err = yaml.UnmarshalWithOptions(src, s, yaml.Strict())
-		}
-		return err
-	})
-	if err == nil {
-		return s, nil
+	if err := yaml.Unmarshal(src, s, wholeNumbers); err != nil {
+		return nil, (*SpecError)(err)
 	}
-	e := &SpecError{}
-	if errors.As(err, &e) {
-		return nil, e
-	}
-	e.Msg = err.Error()
-	var y yaml.Error
-	if errors.As(err, &y) {
-		e.Msg = y.GetMessage()
-		if t := y.GetToken(); t != nil && t.Position != nil {
-			e.Line, e.Column = t.Position.Line, t.Position.Column
-		}
-		e.Excerpt = yaml.FormatError(err, false, true)
-	}
-	e.Msg, _, _ = strings.Cut(e.Msg, "\n")
-	return nil, e
+	return s, nil
 }
 
 // ParseDeployment reads YAML and checks it.
@@ -193,22 +148,19 @@ func (s *Spec) Marshal() ([]byte, error) { return yaml.Marshal(s) }
 
 // wholeNumbers finds a number with a fraction where there must be none: the YAML
 // library rounds it.
-func wholeNumbers(f *ast.File) error {
+func wholeNumbers(f *ast.File) *yaml.Error {
 	v := &fractions{anchors: map[string]ast.Node{}}
 	for _, d := range f.Docs {
 		if d.Body != nil {
 			ast.Walk(v, d.Body)
 		}
 	}
-	if v.found != nil {
-		return v.found
-	}
-	return nil
+	return v.found
 }
 
 type fractions struct {
 	anchors map[string]ast.Node
-	found   *SpecError
+	found   *yaml.Error
 }
 
 func (v *fractions) Visit(n ast.Node) ast.Visitor {
@@ -233,136 +185,17 @@ func (v *fractions) Visit(n ast.Node) ast.Visitor {
 		switch value.(type) {
 		case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 			if v.found == nil {
-				v.found = &SpecError{Msg: fmt.Sprintf("%s %s: want a whole number", key, clip(value.String()))}
-				if t := m.Value.GetToken(); t != nil && t.Position != nil {
-					v.found.Line, v.found.Column = t.Position.Line, t.Position.Column
-				}
+				v.found = yaml.On(m.Value, fmt.Sprintf("%s %s: want a whole number", key, clip(value.String())))
 			}
 		}
 	}
 	return v
 }
 
-// shallow refuses what is nested so deeply that the YAML library takes quadratic
-// time for it.
-func shallow(tokens token.Tokens) error {
-	depth, row := 0, 0
-	for _, t := range tokens {
-		switch t.Type {
-		case token.MappingStartType, token.SequenceStartType:
-			depth++
-		case token.MappingEndType, token.SequenceEndType:
-			depth--
-		}
-		switch t.Type {
-		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
-			row++
-		default:
-			row = 0
-		}
-		if depth > maxDepth || row > maxDepth {
-			e := &SpecError{Msg: fmt.Sprintf("nested more than %d deep", maxDepth)}
-			if t.Position != nil {
-				e.Line, e.Column = t.Position.Line, t.Position.Column
-			}
-			return e
-		}
-	}
-	return nil
-}
-
-// bounded refuses aliases that stand for more than anybody writes.
-func bounded(f *ast.File) error {
-	c := &count{anchors: map[string]int{}}
-	for _, d := range f.Docs {
-		if d.Body != nil {
-			ast.Walk(c, d.Body)
-		}
-	}
-	if c.n > maxNodes {
-		return &SpecError{Msg: fmt.Sprintf("more than %d values, aliases followed", maxNodes)}
-	}
-	return nil
-}
-
-// count is of the nodes below one, those of aliases among them.
-type count struct {
-	n       int
-	anchors map[string]int
-}
-
-func (c *count) Visit(n ast.Node) ast.Visitor {
-	switch x := n.(type) {
-	case *ast.AnchorNode:
-		below := &count{anchors: c.anchors}
-		ast.Walk(below, x.Value)
-		c.anchors[x.Name.String()] = below.n
-		c.add(below.n)
-		return nil
-	case *ast.AliasNode:
-		c.add(1 + c.anchors[x.Value.String()])
-		return nil
-	}
-	c.add(1)
-	return c
-}
-
-func (c *count) add(n int) { c.n = min(c.n+n, maxNodes+1) }
-
-// unpanicked is f's error. The YAML library panics on some input.
-func unpanicked(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = errors.New("this YAML cannot be read")
-		}
-	}()
-	return f()
-}
-
 // Errorf is an error at a place of the Spec, such as "tasks", "fw", "kind" or
 // "dags", 3: for checks that only the board can make.
 func (s *Spec) Errorf(place []any, format string, args ...any) *SpecError {
-	e := &SpecError{Msg: strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, fmt.Sprintf(format, args...))}
-	if s.source == nil {
-		return e
-	}
-	b := (&yaml.PathBuilder{}).Root()
-	for _, step := range place {
-		switch step := step.(type) {
-		case string:
-			b = b.Child(step)
-		case int:
-			b = b.Index(uint(step))
-		}
-	}
-	p := b.Build()
-	_ = unpanicked(func() error {
-		f, err := parser.ParseBytes(s.source, 0)
-		if err != nil {
-			return err
-		}
-		n, err := p.FilterFile(f)
-		if err != nil || n == nil {
-			return err
-		}
-		if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-			n = m.Values[0].Key
-		}
-		if t := n.GetToken(); t != nil && t.Position != nil {
-			e.Line, e.Column = t.Position.Line, t.Position.Column
-		}
-		x, err := p.AnnotateSource(s.source, false)
-		if err == nil {
-			e.Excerpt = string(x)
-		}
-		return err
-	})
-	return e
+	return (*SpecError)(yaml.At(s.source, place, fmt.Sprintf(format, args...)))
 }
 
 // Known is what only the board knows.

@@ -380,33 +380,10 @@ func BenchmarkManyTenants(b *testing.B) {
 	}
 }
 
-// TestBombs: a short text that stands for more than there is memory, or that the
-// YAML library takes quadratic time for, is refused at once.
-func TestBombs(t *testing.T) {
-	laughs := "regions: {count: 1, area: 1}\ntasks:\n  a:\n    kind: k\n    args:\n      a0: &x0 [k]\n"
-	for i := range 20 {
-		x := fmt.Sprintf("*x%d,", i)
-		laughs += fmt.Sprintf("      a%d: &x%d [%s]\n", i+1, i+1, strings.Repeat(x, 8))
-	}
-	wide := "regions: {count: 1, area: 1}\ntasks:\n  a: &x\n    kind: k\n    args:\n"
-	for i := range 5000 {
-		wide += fmt.Sprintf("      k%d: v\n", i)
-	}
-	for i := range 5000 {
-		wide += fmt.Sprintf("  t%d: *x\n", i)
-	}
-	for name, c := range map[string]struct{ src, want string }{
-		"laughs":   {laughs, "more than 4194304 values"},
-		"wide":     {wide, "more than 4194304 values"},
-		"brackets": {"tasks: " + strings.Repeat("[", 1<<17), "deployment:1:40: nested more than 32 deep"},
-		"braces":   {"tasks: " + strings.Repeat("{a: ", 1<<17), "nested more than 32 deep"},
-		"dashes":   {"dags:\n" + strings.Repeat("- ", 1<<17), "nested more than 32 deep"},
-		"keys":     {"dags:\n" + strings.Repeat("? ", 1<<17), "nested more than 32 deep"},
-		"tags":     {"dags: " + strings.Repeat("!!a ", 1<<17), "nested more than 32 deep"},
-	} {
-		if _, err := Parse([]byte(c.src)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %s", name, err, c.want)
-		}
+// What would take long to read is refused at once (nf/yaml).
+func TestBounds(t *testing.T) {
+	if _, err := Parse([]byte("tasks: " + strings.Repeat("[", 1<<17))); err == nil || err.Error() != "deployment:1:40: nested more than 32 deep" {
+		t.Error(err)
 	}
 	// What aliases are for goes on.
 	src := "regions: {count: 1, area: 1}\ntasks:\n  a: &x {kind: k, args: {a: b}}\n  b: *x\n  c: {<<: *x, drops: true}\n"

@@ -1,0 +1,218 @@
+// Package yaml reads what is kept in YAML: strictly, within bounds, and so that an
+// error points at its place.
+//
+//	if err := yaml.Unmarshal(src, &spec); err != nil { ... }      // of the YAML
+//	return yaml.At(src, []any{"apps", "fw", "kind"}, "...")       // of what it says
+//
+// A source has a size, a depth and a number of values at most, those that aliases
+// stand for among them: nothing that a few lines say takes long, or much memory.
+package yaml
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// What a source may have at most.
+const (
+	maxSource = 16 << 20
+	maxNodes  = 1 << 22 // aliases followed
+	maxDepth  = 32      // of brackets, or of dashes in a row
+)
+
+// Error is something wrong in a source. Excerpt is the place with the lines around
+// it, empty when it is not known.
+type Error struct {
+	Line, Column int // from 1; 0 when unknown
+	Msg          string
+	Excerpt      string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return e.Msg
+	}
+	return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Msg)
+}
+
+// place sets line and column to where a token is.
+func (e *Error) place(t *token.Token) *Error {
+	if t != nil && t.Position != nil {
+		e.Line, e.Column = t.Position.Line, t.Position.Column
+	}
+	return e
+}
+
+// On is an error about a value that was parsed.
+func On(n ast.Node, msg string) *Error { return (&Error{Msg: msg}).place(n.GetToken()) }
+
+// Marshal writes v.
+func Marshal(v any) ([]byte, error) { return yaml.Marshal(v) }
+
+// Unmarshal reads src into v. Unknown and repeated fields are errors, and what
+// checks have against it as it is written.
+func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
+	if len(src) > maxSource {
+		return &Error{Msg: fmt.Sprintf("%d bytes of YAML, at most %d are read", len(src), maxSource)}
+	}
+	var wrong *Error
+	err := unpanicked(func() error {
+		tokens := lexer.Tokenize(string(src))
+		if wrong = shallow(tokens); wrong != nil {
+			return nil
+		}
+		f, err := parser.Parse(tokens, 0)
+		if err != nil {
+			return err
+		}
+		for _, check := range append(checks, bounded) {
+			if wrong = check(f); wrong != nil {
+				return nil
+			}
+		}
+		return yaml.UnmarshalWithOptions(src, v, yaml.Strict())
+	})
+	if err == nil {
+		return wrong
+	}
+	wrong = &Error{Msg: err.Error()}
+	var y yaml.Error
+	if errors.As(err, &y) {
+		wrong.Msg = y.GetMessage()
+		wrong.place(y.GetToken())
+		wrong.Excerpt = yaml.FormatError(err, false, true)
+	}
+	wrong.Msg, _, _ = strings.Cut(wrong.Msg, "\n")
+	wrong.Msg = oneLine(wrong.Msg)
+	return wrong
+}
+
+// oneLine is text without control characters.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// At is an error at a place of a source, such as "apps", "fw", "kind" or "links", 3.
+// It is without a place when the source, which may be nil, has none.
+func At(src []byte, place []any, msg string) *Error {
+	e := &Error{Msg: oneLine(msg)}
+	if src == nil {
+		return e
+	}
+	b := (&yaml.PathBuilder{}).Root()
+	for _, step := range place {
+		switch step := step.(type) {
+		case string:
+			b = b.Child(step)
+		case int:
+			b = b.Index(uint(step))
+		}
+	}
+	p := b.Build()
+	_ = unpanicked(func() error {
+		f, err := parser.ParseBytes(src, 0)
+		if err != nil {
+			return err
+		}
+		n, err := p.FilterFile(f)
+		if err != nil || n == nil {
+			return err
+		}
+		if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+			n = m.Values[0].Key
+		}
+		e.place(n.GetToken())
+		x, err := p.AnnotateSource(src, false)
+		if err == nil {
+			e.Excerpt = string(x)
+		}
+		return err
+	})
+	return e
+}
+
+// shallow refuses what is nested so deeply that the YAML library takes quadratic
+// time for it.
+func shallow(tokens token.Tokens) *Error {
+	depth, row := 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			depth++
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		}
+		switch t.Type {
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			row++
+		default:
+			row = 0
+		}
+		if depth > maxDepth || row > maxDepth {
+			return (&Error{Msg: fmt.Sprintf("nested more than %d deep", maxDepth)}).place(t)
+		}
+	}
+	return nil
+}
+
+// bounded refuses aliases that stand for more than anybody writes.
+func bounded(f *ast.File) *Error {
+	c := &count{anchors: map[string]int{}}
+	for _, d := range f.Docs {
+		if d.Body != nil {
+			ast.Walk(c, d.Body)
+		}
+	}
+	if c.n > maxNodes {
+		return &Error{Msg: fmt.Sprintf("more than %d values, aliases followed", maxNodes)}
+	}
+	return nil
+}
+
+// count is of the nodes below one, those of aliases among them.
+type count struct {
+	n       int
+	anchors map[string]int
+}
+
+func (c *count) Visit(n ast.Node) ast.Visitor {
+	switch x := n.(type) {
+	case *ast.AnchorNode:
+		below := &count{anchors: c.anchors}
+		ast.Walk(below, x.Value)
+		c.anchors[x.Name.String()] = below.n
+		c.add(below.n)
+		return nil
+	case *ast.AliasNode:
+		c.add(1 + c.anchors[x.Value.String()])
+		return nil
+	}
+	c.add(1)
+	return c
+}
+
+func (c *count) add(n int) { c.n = min(c.n+n, maxNodes+1) }
+
+// unpanicked is f's error. The YAML library panics on some input, such as a tag
+// where a sequence should be.
+func unpanicked(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = errors.New("this YAML cannot be read")
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,117 @@
+package yaml
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+type paper struct {
+	Things map[string]thing `yaml:"things"`
+	Links  []string         `yaml:"links,omitempty"`
+}
+
+type thing struct {
+	Kind string            `yaml:"kind"`
+	Args map[string]string `yaml:"args,omitempty"`
+}
+
+const good = "things:\n  a: {kind: k, args: {x: y}}\n  b: {kind: l}\nlinks:\n  - one\n  - two\n"
+
+func TestUnmarshal(t *testing.T) {
+	var p paper
+	if err := Unmarshal([]byte(good), &p); err != nil || p.Things["a"].Args["x"] != "y" || len(p.Links) != 2 {
+		t.Fatalf("%v, %+v", err, p)
+	}
+	src, err := Marshal(&p)
+	var q paper
+	if err != nil || Unmarshal(src, &q) != nil || fmt.Sprint(q) != fmt.Sprint(p) {
+		t.Errorf("%v, %s", err, src)
+	}
+	for _, c := range []struct{ old, new, want string }{
+		{"kind: l", "sort: l", `3:7: unknown field "sort"`},
+		{"  b:", "  a:", `3:3: mapping key "a" already defined at [2:3]`},
+		{"{kind: l}", "{kind: l", "4:"},
+		{"links:\n  - one\n  - two", "links: !!x", "this YAML cannot be read"},
+	} {
+		err := Unmarshal([]byte(strings.Replace(good, c.old, c.new, 1)), &paper{})
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.ContainsAny(err.Error(), "\r\n") {
+			t.Errorf("%s: %v, want %s", c.new, err, c.want)
+		} else if err.Line != 0 && !strings.Contains(err.Excerpt, ">") {
+			t.Errorf("%s: no excerpt", c.new)
+		}
+	}
+	// A check of what is written.
+	err2 := Unmarshal([]byte(good), &p, func(f *ast.File) *Error { return On(f.Docs[0].Body, "not today") })
+	if err2 == nil || !strings.HasSuffix(err2.Error(), ": not today") || err2.Line != 1 {
+		t.Error(err2)
+	}
+}
+
+func TestAt(t *testing.T) {
+	for _, c := range []struct {
+		place        []any
+		line, column int
+	}{
+		{[]any{"things", "b", "kind"}, 3, 13}, {[]any{"things", "b"}, 3, 7}, {[]any{"links", 1}, 6, 5}, {[]any{"links", 7}, 0, 0}, {[]any{"rest"}, 0, 0},
+	} {
+		e := At([]byte(good), c.place, "no\ngood")
+		if e.Line != c.line || e.Column != c.column || e.Msg != "no good" || (e.Excerpt != "") != (c.line != 0) {
+			t.Errorf("%v: %d:%d %q %q", c.place, e.Line, e.Column, e.Msg, e.Excerpt)
+		}
+	}
+	if e := At(nil, []any{"things"}, "no"); e.Error() != "no" {
+		t.Error(e)
+	}
+	if e := At([]byte("things: {"), []any{"things"}, "no"); e.Error() != "no" {
+		t.Error(e)
+	}
+}
+
+// What stands for more than anybody writes, or is nested so deeply that the
+// library takes quadratic time for it, is refused at once.
+func TestBombs(t *testing.T) {
+	laughs := "things:\n  a:\n    kind: k\n    args:\n      a0: &x0 [k]\n"
+	for i := range 20 {
+		laughs += fmt.Sprintf("      a%d: &x%d [%s]\n", i+1, i+1, strings.Repeat(fmt.Sprintf("*x%d,", i), 8))
+	}
+	wide := "things:\n  a: &x\n    kind: k\n    args:\n"
+	for i := range 5000 {
+		wide += fmt.Sprintf("      k%d: v\n", i)
+	}
+	for i := range 5000 {
+		wide += fmt.Sprintf("  t%d: *x\n", i)
+	}
+	for name, c := range map[string]struct{ src, want string }{
+		"laughs":   {laughs, "more than 4194304 values"},
+		"wide":     {wide, "more than 4194304 values"},
+		"long":     {strings.Repeat("#", maxSource+1), "16777217 bytes of YAML, at most 16777216 are read"},
+		"brackets": {"tasks: " + strings.Repeat("[", 1<<17), "1:40: nested more than 32 deep"},
+		"braces":   {"tasks: " + strings.Repeat("{a: ", 1<<17), "nested more than 32 deep"},
+		"dashes":   {"dags:\n" + strings.Repeat("- ", 1<<17), "nested more than 32 deep"},
+		"keys":     {"dags:\n" + strings.Repeat("? ", 1<<17), "nested more than 32 deep"},
+		"tags":     {"dags: " + strings.Repeat("!!a ", 1<<17), "nested more than 32 deep"},
+	} {
+		if err := Unmarshal([]byte(c.src), &paper{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// Errors are one line, and at a place of the source when they are at one.
+func FuzzUnmarshal(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("things: {a: &x {kind: k}, b: *x, c: {<<: *x}}\n"))
+	f.Add([]byte("things: !!x\n"))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		lines := strings.Count(string(src), "\n") + strings.Count(string(src), "\r") + 1
+		err := Unmarshal(src, &paper{})
+		for _, e := range []*Error{err, At(src, []any{"things", "a"}, "no")} {
+			if e != nil && (strings.ContainsAny(e.Error(), "\r\n") || e.Line > lines+1) {
+				t.Errorf("%q in %d lines", e, lines)
+			}
+		}
+	})
+}
