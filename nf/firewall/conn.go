@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -61,14 +60,9 @@ type shard struct {
 
 // state is what the instances of all workers share.
 type state struct {
-	shards  []shard
-	mu      sync.Mutex
-	begun   bool
-	seed    uint64
-	started clock.Time
-	last    atomic.Pointer[policy]
-	// pending is what was loaded before the clock and the seed were known.
-	pending *flow.Records
+	shards []shard
+	start  flow.Start
+	last   atomic.Pointer[policy]
 }
 
 // maxShards is how many workers have a share of their own.

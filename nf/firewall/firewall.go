@@ -101,23 +101,12 @@ func (a *app) Reconfigure(args graph.Args) error {
 // begin is the first breath.
 func (a *app) begin(now clock.Time, r *rand.Rand) {
 	a.begun, a.now = true, now
-	st := a.st
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if !st.begun {
-		st.begun, st.seed, st.started = true, r.Uint64(), now
-		if st.pending != nil {
-			a.seed = st.seed
-			a.restore(*st.pending)
-			st.pending = nil
+	a.seed = a.st.start.Begin(now, r, func(seed uint64, saved *flow.Records) {
+		if saved != nil {
+			a.restore(now, seed, *saved)
 		}
-	}
-	a.seed = st.seed
+	})
 }
-
-// sweepTime is how long the hand takes around all places, and sweepSteps in how
-// many steps at most.
-const sweepTime, sweepSteps = 16 * time.Second, 1024
 
 // Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
@@ -126,7 +115,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	}
 	a.now = c.Now()
 	gone, here := 0, 0
-	steps := min(sweepSteps, a.st.shards[0].conns.Places()/flow.Ways)
+	steps, every := flow.Steps(a.st.shards[0].conns.Places())
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
 		s := a.st.take(uint64(i))
 		gone += s.sweep((s.conns.Places()+steps-1)/steps, a.now, a.seed)
@@ -135,7 +124,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	}
 	c.Count(ctrOver, uint64(gone))
 	c.Set(ctrConns, uint64(here))
-	return a.now.Add(sweepTime / time.Duration(steps))
+	return a.now.Add(every)
 }
 
 // Push implements graph.App.

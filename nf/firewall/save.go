@@ -70,25 +70,26 @@ func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^unchecked == 0
 }
 
-// catchUp tells a worker that has had no breath yet what the others have begun with.
-func (a *app) catchUp() {
+// join tells a worker that has had no breath yet what the others have begun with.
+func (a *app) join(at clock.Time, seed uint64) {
+	a.seed = seed
 	if !a.begun {
-		a.now, a.seed = a.st.started, a.st.seed
+		a.now = at
 	}
 }
 
 // Save implements graph.Saver.
 func (a *app) Save(w io.Writer) error {
-	st := a.st
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	a.catchUp()
 	image := flow.NewImage(w, "firewall", version)
-	if st.pending != nil {
-		for sort, b := range st.pending.All {
-			image.Record(sort, b)
-		}
-	}
+	return a.st.start.Save(image, func(at clock.Time, seed uint64) {
+		a.join(at, seed)
+		a.record(image)
+	})
+}
+
+// record writes all connections.
+func (a *app) record(image *flow.Image) {
+	st := a.st
 	var b [recordLen]byte
 	for n := range st.shards {
 		s := st.take(uint64(n))
@@ -100,7 +101,6 @@ func (a *app) Save(w io.Writer) error {
 		}
 		st.give(s)
 	}
-	return image.Close()
 }
 
 // Load implements graph.Saver. Connections for which there is no place are left
@@ -124,19 +124,13 @@ func (a *app) Load(r io.Reader) error {
 			return fmt.Errorf("firewall: %w: no connection is like that", flow.ErrDamaged)
 		}
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if !st.begun {
-		st.pending = &all
-		return nil
-	}
-	a.catchUp()
-	a.restore(all)
+	st.start.Load(all, func(at clock.Time, seed uint64) { a.restore(at, seed, all) })
 	return nil
 }
 
 // restore puts records, which are right, in place of what there is.
-func (a *app) restore(all flow.Records) {
+func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
+	a.join(at, seed)
 	st := a.st
 	for n := range st.shards {
 		s := st.take(uint64(n))

@@ -1,6 +1,7 @@
 // Package flow is what network functions that remember flows are built of: keys
 // of a flow's packets, a table of fixed size, fragments of datagrams, datagrams in
-// ICMP errors, counts of sources, and the form in which a state is saved.
+// ICMP errors, counts of sources, an order by age, what all workers begin with, and
+// the form in which a state is saved.
 //
 // A table (Table) has sets of 8 places. A key has two sets, and goes into the one
 // that has more room (Azar et al., Balanced Allocations, SIAM J. Comput. 1999): a

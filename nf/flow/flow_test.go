@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -526,4 +528,78 @@ func TestAges(t *testing.T) {
 			t.Fatal("a row in no rows")
 		}
 	})
+}
+
+// TestStart: one seed for all workers, and what was loaded before the first breath
+// is the first one's; saved before that, it is as it was.
+func TestStart(t *testing.T) {
+	size := func(uint8) int { return 1 }
+	image := func(s *Start, v byte) []byte {
+		var b bytes.Buffer
+		i := NewImage(&b, "x", 1)
+		if err := s.Save(i, func(at clock.Time, seed uint64) { i.Record(1, []byte{v + byte(at)}) }); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	open := func(b []byte) Records {
+		all, err := Open(bytes.NewReader(b), "x", 1, size, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	values := func(r Records) (v []byte) {
+		for _, b := range r.All {
+			v = append(v, b...)
+		}
+		return v
+	}
+	var a Start
+	if v := values(open(image(&a, 1))); len(v) != 0 {
+		t.Errorf("%v before anything", v)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	want := rand.New(rand.NewPCG(1, 2)).Uint64()
+	first := 0
+	for range 2 {
+		if seed := a.Begin(5, r, func(seed uint64, saved *Records) {
+			if first++; seed != want || saved != nil {
+				t.Errorf("first with %d, %v", seed, saved)
+			}
+		}); seed != want {
+			t.Errorf("seed %d, want %d", seed, want)
+		}
+	}
+	if first != 1 {
+		t.Errorf("%d were the first", first)
+	}
+	saved := image(&a, 1)
+	if v := values(open(saved)); !bytes.Equal(v, []byte{6}) {
+		t.Errorf("saved %v", v)
+	}
+	a.Load(open(saved), func(at clock.Time, seed uint64) { first += int(at); want -= seed })
+	if first != 6 || want != 0 {
+		t.Error("loaded without the clock and the seed")
+	}
+	var b Start
+	b.Load(open(saved), func(clock.Time, uint64) { t.Error("loaded without a clock") })
+	if again := image(&b, 9); !bytes.Equal(again, saved) {
+		t.Errorf("saved %x, want %x", again, saved)
+	}
+	b.Begin(7, r, func(_ uint64, saved *Records) { first = int(values(*saved)[0]) })
+	b.Begin(8, r, func(uint64, *Records) { t.Error("first again") })
+	if first != 6 || !bytes.Equal(values(open(image(&b, 1))), []byte{8}) {
+		t.Error("what was loaded before stays")
+	}
+}
+
+// TestSteps: a sweep goes around in 16 s, whatever there is.
+func TestSteps(t *testing.T) {
+	for _, n := range []int{1, 16, 100, 8 * 1024, 1 << 24} {
+		steps, every := Steps(n)
+		if d := every * time.Duration(steps); steps < 1 || steps > 1024 || d > 16*time.Second || d < 15*time.Second {
+			t.Errorf("%d places in %d steps, %v", n, steps, d)
+		}
+	}
 }

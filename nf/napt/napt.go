@@ -2,7 +2,6 @@ package napt
 
 import (
 	"math/rand/v2"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
@@ -75,26 +74,15 @@ func (a *app) Reconfigure(args graph.Args) error {
 // begin is the first breath.
 func (a *app) begin(now clock.Time, r *rand.Rand) {
 	a.begun, a.now = true, now
-	st := a.st
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if !st.begun {
-		st.begun, st.seed, st.started = true, r.Uint64(), now
-		for i := range st.shards {
-			st.shards[i].random = r.Uint64()
+	a.seed = a.st.start.Begin(now, r, func(seed uint64, saved *flow.Records) {
+		for i := range a.st.shards {
+			a.st.shards[i].random = r.Uint64()
 		}
-		if st.pending != nil {
-			a.seed = st.seed
-			a.restore(*st.pending)
-			st.pending = nil
+		if saved != nil {
+			a.restore(now, seed, *saved)
 		}
-	}
-	a.seed = st.seed
+	})
 }
-
-// sweepTime is how long it takes to look at all places, and sweepSteps in how many
-// steps at most.
-const sweepTime, sweepSteps = 16 * time.Second, 1024
 
 // Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
@@ -102,7 +90,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		a.begin(c.Now(), c.Rand())
 	}
 	a.now = c.Now()
-	steps := min(sweepSteps, a.st.shards[0].mappings.Places()/flow.Ways)
+	steps, every := flow.Steps(a.st.shards[0].mappings.Places())
 	gone, here := 0, 0
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
 		s := a.st.take(i)
@@ -112,7 +100,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	}
 	c.Count(ctrOver, uint64(gone))
 	c.Set(ctrMappings, uint64(here))
-	return a.now.Add(sweepTime / time.Duration(steps))
+	return a.now.Add(every)
 }
 
 // Push implements graph.App.

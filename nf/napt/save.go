@@ -37,26 +37,26 @@ func recordSize(sort uint8) int {
 	return 0
 }
 
-// catchUp tells a worker that has had no breath yet what the others have begun with.
-func (a *app) catchUp() {
+// join tells a worker that has had no breath yet what the others have begun with.
+func (a *app) join(at clock.Time, seed uint64) {
+	a.seed = seed
 	if !a.begun {
-		a.now, a.seed = a.st.started, a.st.seed
+		a.now = at
 	}
 }
 
 // Save implements graph.Saver.
 func (a *app) Save(w io.Writer) error {
-	st := a.st
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	a.catchUp()
 	image := flow.NewImage(w, "napt", version)
-	if st.pending != nil {
-		for sort, b := range st.pending.All {
-			image.Record(sort, b)
-		}
-		return image.Close()
-	}
+	return a.st.start.Save(image, func(at clock.Time, seed uint64) {
+		a.join(at, seed)
+		a.record(image)
+	})
+}
+
+// record writes all mappings, and all sessions.
+func (a *app) record(image *flow.Image) {
+	st := a.st
 	var b [mappingLen]byte
 	for n := range st.shards {
 		s := st.take(n)
@@ -96,7 +96,6 @@ func (a *app) Save(w io.Writer) error {
 		}
 		st.give(s)
 	}
-	return image.Close()
 }
 
 // Load implements graph.Saver. What there is no place for is left out. Fragments
@@ -114,14 +113,7 @@ func (a *app) Load(r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("napt: %w", err)
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if !st.begun {
-		st.pending = &all
-		return nil
-	}
-	a.catchUp()
-	a.restore(all)
+	st.start.Load(all, func(at clock.Time, seed uint64) { a.restore(at, seed, all) })
 	return nil
 }
 
@@ -176,7 +168,8 @@ func keyOf(b []byte) private {
 func until(now clock.Time, b []byte) clock.Time { return now.Add(time.Duration(be.Uint64(b))) }
 
 // restore puts records, which were checked, in place of what there is.
-func (a *app) restore(all flow.Records) {
+func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
+	a.join(at, seed)
 	st := a.st
 	for n := range st.shards {
 		s := st.take(n)

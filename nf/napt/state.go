@@ -3,7 +3,6 @@ package napt
 import (
 	"encoding/binary"
 	"math/bits"
-	"sync"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -109,13 +108,9 @@ type shard struct {
 
 // state is what the instances of all workers share.
 type state struct {
-	shards  []shard
-	lg      uint // of their number
-	mu      sync.Mutex
-	begun   bool
-	seed    uint64
-	started clock.Time
-	pending *flow.Records // loaded before the clock and the seed were known
+	shards []shard
+	lg     uint // of their number
+	start  flow.Start
 }
 
 const maxShards = 32
