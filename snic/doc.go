@@ -58,7 +58,9 @@
 // those inside leave, and what its tasks know goes along. It comes home in the
 // same way when a region is free, so that a flow keeps its order. When the peer is
 // lost, what is on the way is, too; the DAG goes to another peer or runs
-// here, with what its tasks knew when it left. Traffic of a DAG with state is to come in by
+// here, with what its tasks knew when it left. A board that stops says so first: what it
+// runs for others goes home with its state, before a region is free if need be, and no frame is
+// lost by that; its own DAGs end at peers when it is gone. Traffic of a DAG with state is to come in by
 // one board: others do not take it from there once they have had some of their own.
 //
 // # Failures

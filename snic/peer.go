@@ -38,8 +38,9 @@ const MaxPeers = 63
 // asideFor is how long a DAG that no peer takes is not offered again.
 const asideFor = 100 * time.Millisecond
 
-// underway is how long frames may be on the way to a peer, or in its queues: for so
-// long a DAG that comes home waits before the peer is told to stop.
+// underway is how long frames may be on the way to a peer: for so long a DAG that comes home
+// waits before the peer is told to stop, and the peer before it does after
+// the last one.
 const underway = time.Millisecond
 
 // patience is how long a peer's DAG may take to drain before its state is taken all
@@ -98,7 +99,8 @@ type abroad struct {
 	left    clock.Time // when it went to the peer
 	alone   clock.Time
 	guests  []guest
-	foreign uint64 // packets of peers
+	foreign uint64     // packets of peers
+	heard   clock.Time // when the last of them came
 }
 
 // guest is a peer's DAG that runs here.
@@ -339,6 +341,7 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		return -1, 0
 	}
 	b.services[n].abroad.foreign++
+	b.services[n].abroad.heard = c.Now()
 	return n, uint16(from+1)<<4 | uint16(port)
 }
 
@@ -479,7 +482,7 @@ func (b *board) peering(c *graph.Ctx) {
 			case !g.ready && !b.hopes(s):
 				p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 				g.gone = true
-			case g.saving && !g.gone && (b.waits[n] == 0 || now >= g.since.Add(patience)):
+			case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
 				g.gone = true
 				p.say = append(p.say, said{kind: hasSaved, lease: g.lease, state: b.save(s)})
 			}

@@ -383,6 +383,66 @@ func TestPeerDies(t *testing.T) {
 	}
 }
 
+// A peer that leaves gives back what it runs for others, with its state, whether there is room
+// or not: no frame is lost, none is out of order, and tally has counted each once.
+func TestPeerLeaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		here, third int // regions
+		busy        bool
+	}{"by a switch": {1, 1, false}, "its region is there": {1, 1, true}, "to a third board": {1, 2, false}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRack(t, []string{pair(c.here), pair(2), pair(c.third)}, "idle", "200ms")
+			r.lose = 10
+			r.run(20 * time.Millisecond)
+			sent := 0
+			busy := true
+			traffic := func() {
+				if r.now%(100*time.Microsecond) == 0 {
+					sent++
+					r.push(0, "p0", seq(2, sent))
+					if busy {
+						r.push(0, "p0", frame(1, "-"))
+					}
+				}
+			}
+			r.run(60*time.Millisecond, traffic)
+			if s := r.state(0, 8); s != "at peer 1" {
+				t.Fatalf("it is %s: %v", s, r.members[0].drop)
+			}
+			busy = c.busy
+			r.do(r.members[1])(func(n *pool.Node, now clock.Time) { n.Leave(now) })
+			from := r.now
+			r.run(3*time.Millisecond, traffic)
+			if v := r.members[0].App().(*board).poolView(); !slices.ContainsFunc(v.Peers, func(p PeerView) bool { return p.Board == 1 && p.Leaving }) {
+				t.Errorf("what it says of the pool: %+v", v)
+			}
+			for left := false; !left && r.now < from+100*time.Millisecond; {
+				r.run(slice, traffic)
+				left = r.members[1].node.Left()
+			}
+			r.run(5*time.Millisecond, traffic) // its sockets are closed
+			if !r.members[1].node.Left() {
+				t.Errorf("after %v it still has %+v", r.now-from, r.members[1].App().(*board).poolView())
+			}
+			r.members[1].dead = true
+			r.run(40*time.Millisecond, traffic)
+			if s := r.state(0, 8); c.third == 2 && s != "at peer 2" || c.third == 1 && s != "ready" {
+				t.Errorf("it is %s", s)
+			}
+			r.run(100 * time.Millisecond)
+			var all []graphtest.Frame
+			for _, f := range r.flush(0, "p1") {
+				if f.Bytes[29] == 2 {
+					all = append(all, f)
+				}
+			}
+			if next := inOrder(t, all, 1); next != sent+1 {
+				t.Errorf("%d of %d came out: dropped %v %v %v", next-1, sent, r.members[0].drop, r.members[1].drop, r.members[2].drop)
+			}
+		})
+	}
+}
+
 // A peer with another deployment is no peer: what is too much runs here, in turn.
 func TestPeerOfAnotherDeployment(t *testing.T) {
 	r := newRack(t, []string{pair(1), strings.Replace(pair(2), "letter: m", "letter: n", 1)})

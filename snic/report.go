@@ -39,7 +39,8 @@ type PoolView struct {
 // PeerView is another board, as it was when it was heard of last.
 type PeerView struct {
 	Board   int     `json:"board"`
-	Same    bool    `json:"same"` // it has the same deployment; others are not used
+	Same    bool    `json:"same"`    // it has the same deployment; others are not used
+	Leaving bool    `json:"leaving"` // it stops: others are taken away from there
 	Address string  `json:"address"`
 	Free    int     `json:"free"` // regions
 	DAGs    int     `json:"dags"` // that it runs and would run for others
@@ -241,7 +242,7 @@ func (b *board) poolView() *PoolView {
 	v := &PoolView{Board: p.number, Sent: p.sent, Answered: p.answered, Served: p.served, Failed: p.failed}
 	for i := range p.peers {
 		if q := &p.peers[i]; q.up {
-			v.Peers = append(v.Peers, PeerView{i, q.usable, net.HardwareAddr(q.mac[:]).String(), len(q.view.Info.Regions), len(q.view.Info.Chains), q.view.Info.Load})
+			v.Peers = append(v.Peers, PeerView{i, q.usable, q.view.Info.Leaving, net.HardwareAddr(q.mac[:]).String(), len(q.view.Info.Regions), len(q.view.Info.Chains), q.view.Info.Load})
 		}
 	}
 	for i, n := range b.dagOf {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -25,6 +26,13 @@ import (
 const (
 	poolSoon = 200 * time.Microsecond
 	poolIdle = 10 * time.Millisecond
+)
+
+// leaveWithin is how long a board that stops waits for others to take home what it runs for
+// them, and leavePoll how often it looks.
+const (
+	leaveWithin = 3 * time.Second
+	leavePoll   = 5 * time.Millisecond
 )
 
 // poolFlags are run's about the pool that its board is in.
@@ -105,22 +113,66 @@ func (f *poolFlags) key() ([]byte, error) {
 	return []byte(text), nil
 }
 
-// start joins the board of an instance to its pool, until the result is called.
-func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log io.Writer) (leave func() error, err error) {
-	leave = func() error { return nil }
+// joined is a board in its pool; nil: it is in none.
+type joined struct {
+	pool   *gossip.Pool
+	log    io.Writer
+	cancel func()
+	done   chan struct{}
+}
+
+// leave has the peers take home what runs here for them, while workers still run, and returns when
+// they have, or hurry says that there is no time.
+func (j *joined) leave(hurry <-chan os.Signal) {
+	if j == nil {
+		return
+	}
+	j.pool.Do(func(n *pool.Node, now clock.Time) { n.Leave(now) })
+	left := func() (yes bool) {
+		j.pool.Do(func(n *pool.Node, _ clock.Time) { yes = n.Left() })
+		return yes
+	}
+	late := time.After(leaveWithin)
+	for !left() {
+		select {
+		case s := <-hurry:
+			if s == unix.SIGHUP {
+				continue
+			}
+		case <-late:
+		case <-time.After(leavePoll):
+			continue
+		}
+		fmt.Fprintln(j.log, "quillon: pool: the board stops with what it runs for others; its state is lost")
+		return
+	}
+}
+
+// close takes the board out of its pool, after the workers have stopped or before.
+func (j *joined) close() error {
+	if j == nil {
+		return nil
+	}
+	j.cancel()
+	<-j.done
+	return j.pool.Close()
+}
+
+// start joins the board of an instance to its pool.
+func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log io.Writer) (*joined, error) {
 	if f.listen == "" {
-		return leave, nil
+		return nil, nil
 	}
 	app, dev, err := f.board(spec)
 	if err != nil {
-		return leave, err
+		return nil, err
 	}
 	if inst.Visit(app, 1, func(graph.App) {}) == nil {
-		return leave, fmt.Errorf("--pool: %s has several workers, each of which is a board of its own: give its ports one queue", app)
+		return nil, fmt.Errorf("--pool: %s has several workers, each of which is a board of its own: give its ports one queue", app)
 	}
 	key, err := f.key()
 	if err != nil {
-		return leave, err
+		return nil, err
 	}
 	// What has no address of its own gets one that is unique in the pool.
 	mac := [6]byte{2, 'p', 'o', 'o', 'l', byte(f.number)}
@@ -140,19 +192,15 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 		},
 	})
 	if err != nil {
-		return leave, fmt.Errorf("--pool: %w", err)
+		return nil, fmt.Errorf("--pool: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
+	j := &joined{pool: p, log: log, cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(done)
+		defer close(j.done)
 		f.exchange(ctx, join, p, inst, app, log)
 	}()
-	return func() error {
-		cancel()
-		<-done
-		return p.Close()
-	}, nil
+	return j, nil
 }
 
 // exchange lets the board and its pool hear of each other, until ctx ends.

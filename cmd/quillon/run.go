@@ -84,7 +84,9 @@ controller gives both. Plain text is for the loopback interface alone unless
 With --pool the board of the graph helps others and is helped: a DAG for which it
 has no room runs on a board that has the same deployment. Frames go there and come
 back by pool-port=, on a segment that all boards of the pool are at. Without
---pool-secret the boards hear of each other on the loopback interface alone.`,
+--pool-secret the boards hear of each other on the loopback interface alone. A board that
+is stopped first has the others take home what it runs for them, with its state: that
+takes some milliseconds, and at most 3 s (a second signal ends the wait).`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
@@ -272,8 +274,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err != nil {
 		return finish(err)
 	}
-	leave, err := f.pool.start(inst, spec, clk, cmd.ErrOrStderr())
-	unserve = func() error { return errors.Join(leave(), closeAll()) }
+	joined, err := f.pool.start(inst, spec, clk, cmd.ErrOrStderr())
+	unserve = func() error { return errors.Join(joined.close(), closeAll()) }
 	if err != nil {
 		return finish(err)
 	}
@@ -342,6 +344,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			_ = control.Close()
 			return fmt.Errorf("%w; frames of inline pairs go on crossing in the kernel until quillon runs there again, or quillon detach", err)
 		}
+		joined.leave(sigs)
 		// The frames first, then the workers: a program that waits for a
 		// worker that has stopped would hold them up.
 		err := ports.Detach()

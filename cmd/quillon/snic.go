@@ -645,7 +645,10 @@ func newSNICPoolCmd() *cobra.Command {
 		fmt.Fprintln(w, "PEER\tADDRESS\tDEPLOYMENT\tFREE REGIONS\tDAGS\tLOAD")
 		for _, p := range v.Peers {
 			same := "another: not used"
-			if p.Same {
+			switch {
+			case p.Leaving:
+				same = "leaves"
+			case p.Same:
 				same = "the same"
 			}
 			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\n", p.Board, p.Address, same, p.Free, p.DAGs, bitRate(p.Load))

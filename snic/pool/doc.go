@@ -39,6 +39,13 @@
 // chain and saves its state, and that is restored here (Resume) before the packets
 // that wait, in their order.
 //
+// # Leaving
+//
+// A board that stops says so first (Leave), and takes nothing more. Owners have what it
+// runs for them come back as above, at once; if there is no room (Stay), packets
+// wait for the state all the same, and with it the chain may go to another peer. When
+// nothing is left (Left) the board may go.
+//
 // # Messages may be lost, repeated, late and out of order
 //
 // There is one message, State: all that its sender has to say to the receiver,

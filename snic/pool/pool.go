@@ -208,9 +208,28 @@ func (n *Node) Tell(now clock.Time, i Info) {
 	if i.Pages != n.info.Pages || i.Addr != n.info.Addr || !slices.Equal(i.Regions, n.info.Regions) || !slices.Equal(i.Chains, n.info.Chains) {
 		n.soon(now)
 	}
-	id := n.info.Deployment
+	id, leaving := n.info.Deployment, n.info.Leaving
 	n.info = i.clone()
-	n.info.Deployment = id
+	n.info.Deployment, n.info.Leaving = id, leaving
+}
+
+// Leave tells all that this board goes: it takes no more chains, those that it has not
+// begun to run fail, and owners take the others home with their state, or elsewhere.
+// Left tells when none is here.
+func (n *Node) Leave(now clock.Time) {
+	n.info.Leaving = true
+	for _, e := range n.leases {
+		if e.status == Granted || e.status == Loading || e.status == Ready && n.Chains[e.chain].Hand {
+			n.release(now, e)
+			e.status = Failed
+		}
+	}
+	n.soon(now)
+}
+
+// Left reports that the board leaves, and nobody's chain is here any more.
+func (n *Node) Left() bool {
+	return n.info.Leaving && !slices.ContainsFunc(n.leases, func(e *lease) bool { return e.status != Refused && e.status != Failed })
 }
 
 // Deploy sets what chains there are, and by which number all boards know that
@@ -326,7 +345,7 @@ func (n *Node) place(now clock.Time, w *want) {
 	var key [4]float64
 	for i := range n.peers {
 		p := &n.peers[i]
-		if i == n.Board || !p.alive || i == n.Topology.Switch() {
+		if i == n.Board || !p.alive || p.info.Leaving || n.info.Leaving || i == n.Topology.Switch() {
 			continue
 		}
 		if p.info.Deployment != n.info.Deployment {
@@ -400,23 +419,27 @@ func (n *Node) Local(now clock.Time, id int) bool {
 	if !ok || n.wants[at].stage != returning {
 		return false
 	}
-	w := n.wants[at]
+	n.bring(now, n.wants[at])
+	return true
+}
+
+// bring has a want's packets run here from now on, or when its state is here.
+func (n *Node) bring(now clock.Time, w *want) {
 	stateful := n.Chains[w.chain].Stateful
 	switch {
 	case w.peer < 0: // lost meanwhile
-		n.emit(Event{Kind: Resume, Want: id, Peer: -1, Lost: stateful})
+		n.emit(Event{Kind: Resume, Want: w.id, Peer: -1, Lost: stateful})
 		n.end(now, w)
 	case !stateful:
-		n.emit(Event{Kind: Unredirect, Want: id, Peer: w.peer})
-		n.emit(Event{Kind: Resume, Want: id, Peer: w.peer})
+		n.emit(Event{Kind: Unredirect, Want: w.id, Peer: w.peer})
+		n.emit(Event{Kind: Resume, Want: w.id, Peer: w.peer})
 		n.end(now, w)
 	default:
-		n.emit(Event{Kind: Pause, Want: id, Peer: w.peer})
-		n.emit(Event{Kind: Unredirect, Want: id, Peer: w.peer})
+		n.emit(Event{Kind: Pause, Want: w.id, Peer: w.peer})
+		n.emit(Event{Kind: Unredirect, Want: w.id, Peer: w.peer})
 		w.stage = moving
 		n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	}
-	return true
 }
 
 // Hand gives what a want's chain knows here, after Pause; its packets wait until
@@ -432,16 +455,21 @@ func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 	return true
 }
 
-// Stay tells that a want cannot return now.
+// Stay tells that a want cannot return now. If its peer leaves, its packets and its state come
+// back all the same.
 func (n *Node) Stay(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok || n.wants[at].stage != returning {
 		return false
 	}
-	w := n.wants[at]
-	w.stage = running
-	if w.peer < 0 {
+	switch w := n.wants[at]; {
+	case w.peer < 0:
+		w.stage = running
 		n.place(now, w)
+	case n.peers[w.peer].info.Leaving:
+		n.bring(now, w)
+	default:
+		w.stage = running
 	}
 	return true
 }
@@ -454,7 +482,7 @@ func (n *Node) Memory() (board int, ok bool) {
 	for i := range n.peers {
 		p := &n.peers[i]
 		free := p.info.Pages - p.lent
-		if i == n.Board || !p.alive || free <= 0 {
+		if i == n.Board || !p.alive || p.info.Leaving || free <= 0 {
 			continue
 		}
 		k := [3]int{n.Topology.Hops(n.Board, i), -free, i}
@@ -471,7 +499,7 @@ func (n *Node) Memory() (board int, ok bool) {
 // Pages is how many pages peers have free, as far as is known.
 func (n *Node) Pages() (free int) {
 	for i := range n.peers {
-		if p := &n.peers[i]; i != n.Board && p.alive {
+		if p := &n.peers[i]; i != n.Board && p.alive && !p.info.Leaving {
 			free += max(0, p.info.Pages-p.lent)
 		}
 	}
@@ -594,6 +622,9 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 	}
 	n.serve(now, s)
 	n.learn(now, s)
+	if s.Info.Leaving {
+		n.fetch(now, s.From)
+	}
 	return true
 }
 
@@ -613,7 +644,7 @@ func (n *Node) serve(now clock.Time, s *State) {
 		e := n.lease(l)
 		if e == nil {
 			e = &lease{Lease: l, chain: a.Chain}
-			if n.Host != nil && s.Info.Deployment == n.info.Deployment && a.Phase == Reserving && a.Chain < len(n.Chains) && n.Host.Reserve(now, l, a.Chain, a.Rate) {
+			if n.Host != nil && !n.info.Leaving && s.Info.Deployment == n.info.Deployment && a.Phase == Reserving && a.Chain < len(n.Chains) && n.Host.Reserve(now, l, a.Chain, a.Rate) {
 				e.status = Granted
 			}
 			n.leases = append(n.leases, e)
@@ -671,6 +702,20 @@ func (n *Node) learn(now clock.Time, s *State) {
 		case a.Status == Saved && w.stage == moving:
 			n.emit(Event{Kind: Resume, Want: w.id, Peer: w.peer, State: slices.Clone(a.State)})
 			n.end(now, w)
+		}
+	}
+}
+
+// fetch has what is at a peer that leaves come back, and what was to go there go elsewhere.
+func (n *Node) fetch(now clock.Time, board int) {
+	for _, w := range slices.Clone(n.wants) {
+		switch {
+		case w.peer != board:
+		case w.stage < running:
+			n.replace(now, w)
+		case w.stage == running:
+			w.stage = returning
+			n.emit(Event{Kind: Return, Want: w.id, Peer: board})
 		}
 	}
 }

@@ -39,6 +39,7 @@ type board struct {
 	returns map[int]clock.Time // launched here until
 	bad     []string
 	lost    []int
+	lossy   int // wants that came home without their state
 }
 
 // wanted is a want as its owner's body knows it.
@@ -220,6 +221,9 @@ func (b *board) work(now clock.Time) {
 				b.oops("want %d resumes: %+v, %+v", e.Want, w, e)
 			}
 			b.x.home++
+			if e.Lost {
+				b.lossy++
+			}
 			delete(b.wants, e.Want)
 		case PeerLost:
 			b.lost = append(b.lost, e.Peer)
@@ -473,7 +477,7 @@ func TestConservation(t *testing.T) {
 			for range rapid.IntRange(5, 40).Draw(t, "rounds") {
 				i := rapid.IntRange(0, len(x.boards)-1).Draw(t, "board")
 				b := x.boards[i]
-				switch rapid.IntRange(0, 11).Draw(t, "what") {
+				switch rapid.IntRange(0, 12).Draw(t, "what") {
 				case 0, 1, 2, 3:
 					if !b.dead {
 						x.want(i, rapid.IntRange(0, 2).Draw(t, "chain"), float64(x.rng.IntN(9)))
@@ -508,6 +512,10 @@ func TestConservation(t *testing.T) {
 					}
 				case 11:
 					clear(x.cut)
+				case 12:
+					if !b.dead && i != topology.Switch() {
+						b.Leave(x.now)
+					}
 				}
 				x.run(clock.Time(rapid.IntRange(0, 12000).Draw(t, "us")) * clock.Time(time.Microsecond))
 			}
@@ -723,6 +731,75 @@ func TestHome(t *testing.T) {
 		if !dies {
 			x.settle()
 		}
+	}
+}
+
+// TestLeave: what runs at a board that leaves comes home with its state, whether there is
+// room or not, and what was on its way there goes elsewhere; nothing new goes there.
+func TestLeave(t *testing.T) {
+	for _, c := range []struct {
+		chain int
+		room  bool
+	}{{0, true}, {0, false}, {1, true}, {1, false}, {2, true}, {2, false}} {
+		x := newRack(t, Intermediate(3, true), []int{3}, 1)
+		x.boards[0].occupy(1)
+		x.boards[0].tell(x.now)
+		x.boards[2].occupy(1)
+		x.boards[2].tell(x.now)
+		x.lose, x.repeat, x.late = 10, 30, 30
+		x.run(5 * ms)
+		id := x.want(0, c.chain, 1)
+		x.run(40 * ms)
+		b, host := x.boards[0], x.boards[1]
+		if b.Where(id) != 1 || host.Left() {
+			t.Fatalf("%+v: at %d", c, b.Where(id))
+		}
+		if c.room {
+			b.regions[0].used = false
+		}
+		host.Leave(x.now)
+		from := x.now
+		for !host.Left() && x.now < from+100*ms {
+			x.step(ms)
+		}
+		if !host.Left() || x.now-from > 40*ms {
+			t.Errorf("%+v: %v after it leaves it has %d leases", c, time.Duration(x.now-from), len(host.leases))
+		}
+		x.run(5 * ms)
+		if x.home != 1 || b.lossy != 0 || len(b.wants) != 0 {
+			t.Errorf("%+v: %d came home, %d without state, %d wants", c, x.home, b.lossy, len(b.wants))
+		}
+		again := x.want(0, c.chain, 1)
+		x.run(20 * ms)
+		if r, ok := b.refused[again]; !ok || r != Alone && r != NoRegion {
+			t.Errorf("%+v: it goes to a board that leaves: at %d, %v", c, b.Where(again), r)
+		}
+		x.settle()
+	}
+	// While the bitstream is sent, or the state is on its way there.
+	for d := range clock.Time(80) {
+		x := newRack(t, Intermediate(3, true), []int{3}, 1)
+		x.boards[2].info.Load = 9
+		x.run(5 * ms)
+		id := x.want(0, 2, 1)
+		x.run(d * ms / 10)
+		x.boards[1].Leave(x.now)
+		x.run(30 * ms)
+		if at := x.boards[0].Where(id); at != 2 && x.home != 1 || x.boards[0].lossy != 0 || !x.boards[1].Left() {
+			t.Errorf("left after %v: at %d, %d home", time.Duration(d*ms/10), at, x.home)
+		}
+		x.settle()
+	}
+	// Its own stay where they are, and there are no new ones.
+	x := newRack(t, Intermediate(2, true), []int{3, 3}, 1)
+	x.run(5 * ms)
+	id := x.want(0, 2, 1)
+	x.run(30 * ms)
+	x.boards[0].Leave(x.now)
+	more := x.want(0, 0, 1)
+	x.run(30 * ms)
+	if r, ok := x.boards[0].refused[more]; x.boards[0].Where(id) != 1 || !x.boards[0].Left() || !ok || r != Alone {
+		t.Errorf("of a board that leaves: at %d, another is refused: %v, %v", x.boards[0].Where(id), r, ok)
 	}
 }
 

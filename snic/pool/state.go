@@ -32,6 +32,8 @@ type Info struct {
 	// chain goes to a board with another.
 	Deployment uint64 `json:"deployment,omitempty"`
 	Addr       string `json:"addr,omitempty"` // where frames for it go
+	// Leaving: it stops soon. What runs there is to be taken away.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 func (i *Info) clone() Info {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,8 +31,12 @@ type boards struct {
 	t            *testing.T
 	box          *topo.Space
 	dir          string
+	host         *topo.Space // of the client
 	client, echo *net.UDPConn
 	process      [2]*demo.Process
+
+	mu      sync.Mutex
+	sources map[string]string // where texts came from that were echoed
 }
 
 const deployment = `
@@ -48,9 +53,26 @@ const deployment = `
             - {match: "proto:17+src:10.0.0.2", dag: 8}
 `
 
-func raiseBoards(t *testing.T) *boards {
+// translated has the datagrams of 10.0.0.2 come from 10.0.0.77, and lets nobody else begin.
+const translated = `
+          regions: {count: %d, area: 2}
+          tasks:
+            quiet: {kind: wire, area: 2}
+            fw: {kind: firewall, args: {rules: "allow+in:a"}, area: 1}
+            nat: {kind: napt, args: {public: 10.0.0.77}, area: 1}
+          tenants: {alice: {}, bob: {}}
+          dags:
+            - {uid: 7, tenant: alice, run: quiet}
+            - {uid: 8, tenant: bob, run: fw -> nat}
+          rules:
+            - {match: "src:10.0.0.99", dag: 7}
+            - {match: "proto:17+src:10.0.0.2", dag: 8}
+            - {match: "src:10.0.0.77", dag: 8}
+`
+
+func raiseBoards(t *testing.T, deployment string) *boards {
 	t.Helper()
-	b := &boards{t: t, dir: t.TempDir()}
+	b := &boards{t: t, dir: t.TempDir(), sources: map[string]string{}}
 	must := func(err error) {
 		t.Helper()
 		if errors.Is(err, port.ErrNotSupported) || errors.Is(err, syscall.EPERM) {
@@ -100,16 +122,28 @@ func raiseBoards(t *testing.T) *boards {
 			return netlink.AddrAdd(l, a)
 		}))
 	}
+	// Nobody answers for the address that 10.0.0.2 is translated to.
+	var mac net.HardwareAddr
+	must(hosts[0].Do(func() error {
+		l, err := netlink.LinkByName("eth")
+		if err == nil {
+			mac = l.Attrs().HardwareAddr
+		}
+		return err
+	}))
+	must(hosts[1].Do(func() error {
+		l, err := netlink.LinkByName("eth")
+		if err != nil {
+			return err
+		}
+		return netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 0, 0, 77), HardwareAddr: mac})
+	}))
+	b.host, b.client = hosts[0], b.dial(hosts[0])
 	must(hosts[1].Do(func() (err error) {
 		b.echo, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 9})
 		return err
 	}))
 	t.Cleanup(func() { b.echo.Close() })
-	must(hosts[0].Do(func() (err error) {
-		b.client, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 9})
-		return err
-	}))
-	t.Cleanup(func() { b.client.Close() })
 	go func() {
 		buf := make([]byte, 2048)
 		for {
@@ -117,6 +151,9 @@ func raiseBoards(t *testing.T) *boards {
 			if err != nil {
 				return
 			}
+			b.mu.Lock()
+			b.sources[string(buf[:n])] = from.String()
+			b.mu.Unlock()
 			_, _ = b.echo.WriteToUDP(buf[:n], from)
 		}
 	}()
@@ -148,6 +185,19 @@ links: [seg.out -> nic.p14, nic.p14 -> seg.in]
 	return b
 }
 
+// dial is a socket of a host to the one that echoes.
+func (b *boards) dial(s *topo.Space) (c *net.UDPConn) {
+	b.t.Helper()
+	if err := s.Do(func() (err error) {
+		c, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 9})
+		return err
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
 // start runs a board.
 func (b *boards) start(i int) {
 	b.t.Helper()
@@ -174,13 +224,13 @@ func (b *boards) start(i int) {
 // until waits for f, for 10 seconds.
 func (b *boards) until(what string, f func() bool) {
 	b.t.Helper()
-	for range 1000 {
+	for clk, at := clock.NewWall(), clock.NewWall().Now(); clk.Now() < at.Add(10*time.Second); {
 		if f() {
 			return
 		}
 		<-time.After(10 * time.Millisecond)
 	}
-	b.t.Fatalf("no %s: %s\n%s", what, b.show(0), b.process[0].Log())
+	b.t.Fatalf("no %s: %s\n%s\n%s", what, b.show(0), b.counters(0), b.process[0].Log())
 }
 
 // show is what a board says of its pool.
@@ -217,7 +267,7 @@ func (b *boards) ping(text string) bool {
 // is killed it takes little with it, and the board goes on by itself; when it is there
 // again nothing is wrong.
 func TestPool(t *testing.T) {
-	b := raiseBoards(t)
+	b := raiseBoards(t, deployment)
 	b.start(0)
 	b.start(1)
 	b.until("peer", func() bool { return strings.Contains(b.show(0), "the same") && strings.Contains(b.show(1), "the same") })
@@ -266,4 +316,116 @@ func TestPool(t *testing.T) {
 	if !b.ping("together") {
 		t.Error("nothing comes back when the peer is there again")
 	}
+}
+
+// A board that is stopped gives back what it runs for others, under traffic: no datagram is lost, and
+// connections are what they were.
+func TestPoolLeaves(t *testing.T) {
+	b := raiseBoards(t, translated)
+	b.start(0)
+	b.start(1)
+	b.until("peer", func() bool { return strings.Contains(b.show(0), "the same") && strings.Contains(b.show(1), "the same") })
+	b.until("way there and back", func() bool { return b.ping("first") })
+	b.until("frame at the peer", func() bool { return strings.Contains(b.show(0), "DAG 8 (fw -> nat): at board 1: there") })
+	const (
+		connections = 32
+		each        = 100
+		gap         = 15 * time.Millisecond // 2100 datagrams a second
+	)
+	name := func(i, n int) string { return fmt.Sprintf("connection %d datagram %d", i, n) }
+	conns := make([]*net.UDPConn, connections)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	lost, longest := 0, time.Duration(0)
+	clk := clock.NewWall()
+	for i := range conns {
+		conns[i] = b.dial(b.host)
+		all.Go(func() {
+			tick := time.NewTicker(gap)
+			defer tick.Stop()
+			for n := range each {
+				if _, err := conns[i].Write([]byte(name(i, n))); err != nil {
+					t.Error(err)
+				}
+				<-tick.C
+			}
+		})
+		all.Go(func() {
+			buf := make([]byte, 2048)
+			last := clk.Now()
+			for n := range each {
+				if err := conns[i].SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+					t.Error(err)
+				}
+				k, err := conns[i].Read(buf)
+				mu.Lock()
+				longest = max(longest, clk.Now().Sub(last))
+				last = clk.Now()
+				if err != nil {
+					lost += each - n
+				} else if string(buf[:k]) != name(i, n) {
+					t.Errorf("%q, want %q", buf[:k], name(i, n))
+				}
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	<-time.After(500 * time.Millisecond)
+	if out := b.show(1); !strings.Contains(out, "DAG 8 (fw -> nat) of board 0: runs here") {
+		t.Errorf("the peer: %s", out)
+	}
+	at := clk.Now()
+	if err := b.process[1].Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-b.process[1].Done()
+	took := clk.Now().Sub(at)
+	all.Wait()
+	if out := b.show(0); strings.Contains(out, "at board") || strings.Contains(out, " 0 back") {
+		t.Errorf("after the peer has left: %s", out)
+	}
+	if out := b.process[1].Log(); strings.Contains(out, "state is lost") {
+		t.Errorf("the peer: %s", out)
+	}
+	t.Logf("it stops within %v; %d of %d datagrams are lost; none for %v at most, with one every %v", took, lost, connections*each, longest, gap)
+	if lost > 0 {
+		t.Errorf("%d datagrams are lost: %s", lost, b.counters(0))
+	}
+	// The other end may speak first on those connections, and on no others.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, c := range conns {
+		from := b.sources[name(i, 0)]
+		if !strings.HasPrefix(from, "10.0.0.77:") || b.sources[name(i, each-1)] != from {
+			t.Errorf("connection %d came from %s, and from %s", i, from, b.sources[name(i, each-1)])
+			continue
+		}
+		a, err := net.ResolveUDPAddr("udp4", from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.echo.WriteToUDP([]byte(from), a); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 2048)
+		if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(buf); err != nil || string(buf[:n]) != from {
+			t.Errorf("connection %d: %q, %v", i, buf[:n], err)
+		}
+	}
+}
+
+// counters are those of a board that are not 0.
+func (b *boards) counters(i int) string {
+	var out []byte
+	err := b.box.Do(func() (err error) {
+		out, err = exec.Command(quillon, "show", "counters", "--name", string("ab"[i])).CombinedOutput()
+		return err
+	})
+	return fmt.Sprintf("%s %v", out, err)
 }
