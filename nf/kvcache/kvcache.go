@@ -9,8 +9,12 @@ import (
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/memory"
 	"github.com/quillon/quillon/nf/packet"
 )
+
+// maxValue is the longest value that a frame holds.
+const maxValue = 1436
 
 const (
 	reasonOther graph.Reason = iota
@@ -23,6 +27,7 @@ const (
 	reasonAnswer
 	reasonSettling
 	reasonNoRoom
+	reasonAway
 	numReasons
 )
 
@@ -37,6 +42,7 @@ var reasons = [numReasons]counter.Def{
 	reasonAnswer:    {Name: "answer", Help: "a device's answer: passed"},
 	reasonSettling:  {Name: "settling", Help: "a request while nothing may be learnt (settle=): passed"},
 	reasonNoRoom:    {Name: "no-room", Help: "a read of a value for which its buffer has no room: passed"},
+	reasonAway:      {Name: "away", Help: "a read of a pair whose page of memory is elsewhere: passed, and the page asked for"},
 }
 
 const (
@@ -49,6 +55,7 @@ const (
 	ctrEvicted
 	ctrExpired
 	ctrForgot
+	ctrUnkept
 	numCounters
 )
 
@@ -61,6 +68,7 @@ var counters = [numCounters]counter.Def{
 	ctrSpoiled: {Name: "spoiled", Help: "answers of which nothing could be learnt: another write, a repetition, or refused"},
 	ctrEvicted: {Name: "evicted", Help: "pairs that made room for others"},
 	ctrExpired: {Name: "expired", Help: "requests without an answer for settle="},
+	ctrUnkept:  {Name: "unkept", Help: "pairs that were not learnt: their page of memory was elsewhere, or there was none"},
 	ctrForgot:  {Name: "forgot-all", Help: "times that all was forgotten: frames went past unseen, or pending= was too small"},
 }
 
@@ -82,7 +90,11 @@ All else passes, IPv6 and fragments, too.
     quillon run --inline eth1,eth2 --nf kvcache --nf gobackn
     quillon replay --nf kvcache --in a=devices.pcap,b=clients.pcap -o out.pcap
 
-Devices behind eth1, clients behind eth2. It needs one worker.`,
+Devices behind eth1, clients behind eth2. It needs one worker.
+
+As a task of a board with memory (quillon nf describe snic), and with memory: of its
+own, values are there: as many pairs as have room, and no more than entries=. While the
+page of a pair is at another board a read of it passes; the next one may hit.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
 		Params: []graph.Param{
@@ -105,7 +117,7 @@ Devices behind eth1, clients behind eth2. It needs one worker.`,
 			if err != nil {
 				return nil, err
 			}
-			return &app{settings: s, cache: newCache(s.entries, s.value, s.bytes), pending: newPendings(s.pending), senders: newSenders(s.sessions)}, nil
+			return &app{settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}, nil
 		},
 	}
 }
@@ -123,7 +135,7 @@ func parse(args graph.Args) (settings, error) {
 	arg.Choice(r, "devices", &s.devices, "a", "b")
 	r.Either("policy", &s.lru, "fifo", "lru")
 	arg.Number(r, "entries", &s.entries, 1, 1<<22)
-	arg.Number(r, "value", &s.value, 1, 1436)
+	arg.Number(r, "value", &s.value, 1, maxValue)
 	arg.Number(r, "bytes", &s.bytes, 1, 1<<33)
 	arg.Number(r, "pending", &s.pending, 1, 1<<20)
 	arg.Number(r, "sessions", &s.sessions, 1, 1<<20)
@@ -146,6 +158,20 @@ type app struct {
 	quiet   clock.Time // nothing is learnt before; 0: not begun
 	f       clio.Frame
 	evicted uint64 // counted
+	scratch [maxValue]byte
+}
+
+// UseMemory implements memory.User.
+func (a *app) UseMemory(s memory.Space) error {
+	n := int(min(int64(a.entries), s.Size()/int64(a.value)))
+	if n == 0 {
+		return fmt.Errorf("kvcache: memory of %d bytes has no room for a value, %d", s.Size(), a.value)
+	}
+	if err := s.Reserve(0, int64(n)*int64(a.value), memory.Read|memory.Write); err != nil {
+		return err
+	}
+	a.cache = newCache(n, a.value, a.bytes, s)
+	return nil
 }
 
 // Takes implements graph.Picky.
@@ -248,7 +274,15 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 func (a *app) read(c *graph.Ctx, x *packet.Buf, k *key, req *request, fresh bool) graph.Reason {
 	hash := k.hash()
 	if i := a.cache.find(k, hash); i != none && a.cache.entries[i].valid {
-		value := a.cache.value(i)
+		var value []byte
+		if a.cache.space == nil {
+			value = a.cache.value(i)
+		} else {
+			value = a.scratch[:a.cache.entries[i].n]
+			if _, o := a.cache.space.Read(a.cache.at(i), value); o != memory.OK {
+				return reasonAway
+			}
+		}
 		if n := a.f.AnswerEnd(len(value)); n <= x.Len() {
 			x.TrimBack(x.Len() - n)
 		} else if _, ok := x.Append(n - x.Len()); !ok {
@@ -311,6 +345,8 @@ func (a *app) write(c *graph.Ctx, k *key, req *request, op clio.Opcode, value []
 	}
 	if i := a.cache.add(k, hash, value); i != none {
 		a.cache.entries[i].writer = me
+	} else {
+		c.Count(ctrUnkept, 1)
 	}
 }
 
@@ -335,6 +371,8 @@ func (a *app) answer(c *graph.Ctx, req *request, op clio.Opcode, status clio.Sta
 			if e := a.cache.add(&x.key, x.hash, value); e != none {
 				a.cache.entries[e].valid = true
 				c.Count(ctrFilled, 1)
+			} else {
+				c.Count(ctrUnkept, 1)
 			}
 		} else if !learn {
 			c.Count(ctrSpoiled, 1)

@@ -260,7 +260,7 @@ func TestForgets(t *testing.T) {
 func TestTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "entries")
-		c := newCache(n, 8, n*8)
+		c := newCache(n, 8, n*8, nil)
 		var model []uint64 // oldest first
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			k := key{key: rapid.Uint64Range(0, 12).Draw(t, "key"), size: 8}
@@ -376,15 +376,15 @@ func TestAllocs(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	// The tables, through all of a pair's life.
-	c, p := newCache(4, 8, 32), newPendings(4)
-	s := newSenders(4)
+	c, p := newCache(4, 8, 32, nil), newPendings(4)
+	s, v := newSenders(4), []byte("v")
 	i := uint64(0)
 	if n := testing.AllocsPerRun(100, func() {
 		i++
 		k, r := key{key: i % 8, size: 8}, request{id: uint16(i)}
 		s.fresh(1, &r, 0)
 		if e := c.find(&k, k.hash()); e == none {
-			c.add(&k, k.hash(), []byte("v"))
+			c.add(&k, k.hash(), v)
 		}
 		if e := p.add(1, &r, &k, k.hash(), clio.Read); e != none && p.find(&r) == e && i%2 == 0 {
 			p.remove(e)

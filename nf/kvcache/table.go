@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/memory"
 )
 
 const none = int32(-1)
@@ -51,7 +52,8 @@ type cache struct {
 	entries      []entry
 	order        flow.Ages // in which they are replaced
 	values       []byte
-	size         int // longest value
+	space        memory.Space // where values are instead; nil: there is none
+	size         int          // longest value
 	heads        []int32
 	free         int32
 	bytes, limit int
@@ -59,8 +61,11 @@ type cache struct {
 	evicted      uint64
 }
 
-func newCache(n, size, limit int) cache {
-	c := cache{entries: make([]entry, n), order: flow.NewAges(n), values: make([]byte, n*size), size: size, limit: limit, heads: make([]int32, ceil2(n))}
+func newCache(n, size, limit int, space memory.Space) cache {
+	c := cache{entries: make([]entry, n), order: flow.NewAges(n), space: space, size: size, limit: limit, heads: make([]int32, ceil2(n))}
+	if space == nil {
+		c.values = make([]byte, n*size)
+	}
 	for i := range c.heads {
 		c.heads[i] = none
 	}
@@ -93,8 +98,11 @@ func (c *cache) value(i int32) []byte {
 	return c.values[int(i)*c.size:][:c.entries[i].n]
 }
 
-// add is a new entry, the newest, not valid, with a value; the oldest make room. The
-// key has no entry yet, and the value is not too long.
+// at is the address of an entry's value in the space.
+func (c *cache) at(i int32) uint64 { return uint64(i) * uint64(c.size) }
+
+// add is a new entry, the newest, not valid, with a value; the oldest make room; none: there is no
+// place for it, or its page is not there. The key has no entry yet, and the value is not too long.
 func (c *cache) add(k *key, hash uint64, value []byte) int32 {
 	for c.free == none || c.bytes+len(value) > c.limit {
 		oldest := c.order.Oldest()
@@ -113,7 +121,12 @@ func (c *cache) add(k *key, hash uint64, value []byte) int32 {
 	c.order.Add(i)
 	c.bytes += e.n
 	c.used++
-	copy(c.value(i), value)
+	if c.space == nil {
+		copy(c.value(i), value)
+	} else if _, o := c.space.Write(c.at(i), value); o != memory.OK {
+		c.remove(i)
+		return none
+	}
 	return i
 }
 

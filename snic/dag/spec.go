@@ -67,6 +67,8 @@ type TaskSpec struct {
 	Credits    *int              `yaml:"credits,omitempty" json:"credits,omitempty"`       // DefaultCredits unless told
 	Remote     *bool             `yaml:"remote,omitempty" json:"remote,omitempty"`         // true unless told
 	Endpoint   bool              `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
+	Fault      string            `yaml:"fault,omitempty" json:"fault,omitempty"`     // drop (unless told) or pass its packets
+	Restart    int               `yaml:"restart,omitempty" json:"restart,omitempty"` // another number: it starts anew
 }
 
 // TenantSpec says what a tenant may have.
@@ -174,7 +176,7 @@ func (v *fractions) Visit(n ast.Node) ast.Visitor {
 	switch key := m.Key.String(); key {
 	case "args":
 		return nil
-	case "count", "area", "uid", "dag", "priority", "credits":
+	case "count", "area", "uid", "dag", "priority", "credits", "restart":
 		value := ast.Node(m.Value)
 		switch x := value.(type) {
 		case *ast.AnchorNode:
@@ -327,6 +329,16 @@ func (c *checking) checkTasks(known Known) *SpecError {
 		}
 		if t.Credits < 1 || t.Credits > maxCredits {
 			return wrong("credits", "credits %d: want 1 to %d", t.Credits, maxCredits)
+		}
+		switch x.Fault {
+		case "", "drop":
+		case "pass":
+			t.Pass = true
+		default:
+			return wrong("fault", "fault %s: want drop or pass", clip(x.Fault))
+		}
+		if t.Restart = x.Restart; t.Restart < 0 || t.Restart > maxPriority {
+			return wrong("restart", "restart %d: want 0 to %d", t.Restart, maxPriority)
 		}
 		c.tasks[name] = TaskID(len(c.d.Tasks))
 		c.d.Tasks = append(c.d.Tasks, t)

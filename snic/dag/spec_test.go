@@ -157,6 +157,9 @@ func TestSpecErrors(t *testing.T) {
 		{"throughput: 7Gbit", "throughput: NaNGbit", `task nt3: throughput NaNGbit: want a rate`},
 		{"latency: 1.3us", "latency: 2s", `deployment:13:14: task nt3: latency 2s: want a time such as 64ns or 1.3us, at most 1s`},
 		{"latency: 1.3us", "latency: -1ns", `task nt3: latency -1ns: want`},
+		{"credits: 4", "fault: skip", `deployment:15:12: task nt3: fault skip: want drop or pass`},
+		{"credits: 4", "restart: -1", `deployment:15:14: task nt3: restart -1: want 0 to`},
+		{"credits: 4", "restart: 1.5", `restart 1.5: want a whole number`},
 		{"credits: 4", "credits: 0", `deployment:15:14: task nt3: credits 0: want 1 to 32768`},
 		{"credits: 4", "credits: &c 4.5", `credits 4.5: want a whole number`},
 		{"bitstream: 1M", "bitstream: -1", `task nt3: bitstream -1: want bytes`},
@@ -230,6 +233,7 @@ func genSpec(t *rapid.T) *Spec {
 		x := TaskSpec{
 			Kind: "dummy", Memory: text("memory", "1G", "4096"), Throughput: text("throughput", "1.5Gbit", "7bit"),
 			Latency: text("latency", "64ns", "1ms"), Bitstream: text("bitstream", "1M"),
+			Fault: text("fault", "drop", "pass"), Restart: rapid.IntRange(0, 2).Draw(t, "restart"),
 			Drops: rapid.Bool().Draw(t, "drops"), Endpoint: rapid.Bool().Draw(t, "endpoint"),
 		}
 		if rapid.Bool().Draw(t, "more") {

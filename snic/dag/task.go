@@ -75,6 +75,8 @@ type Task struct {
 	Credits    int            // packets that an instance may have at a time
 	Remote     bool           // it may run on another board
 	Endpoint   bool           // its endpoint can do its work
+	Pass       bool           // once a memory fault has stopped it, packets pass; else they are dropped
+	Restart    int            // it starts anew, without what it knew, when that is another number
 }
 
 // NeedsPayload reports whether packets come to the task with their payload, or

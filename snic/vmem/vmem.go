@@ -108,14 +108,17 @@ type Fault struct {
 	Why    Why
 }
 
-func (f Fault) Error() string {
+func (f Fault) Error() string { return fmt.Sprintf("vmem: space %d: %s", f.Space, f.Cause()) }
+
+// Cause is what happened, without the space's number.
+func (f Fault) Cause() string {
 	switch f.Why {
 	case Outside:
-		return fmt.Sprintf("vmem: space %d: %v at %#x: nothing is reserved there", f.Space, f.Access, f.VA)
+		return fmt.Sprintf("%v at %#x: nothing is reserved there", f.Access, f.VA)
 	case Denied:
-		return fmt.Sprintf("vmem: space %d: %v at %#x: not permitted", f.Space, f.Access, f.VA)
+		return fmt.Sprintf("%v at %#x: not permitted", f.Access, f.VA)
 	}
-	return fmt.Sprintf("vmem: space %d: the page at %#x is lost with the board that had it", f.Space, f.VA)
+	return fmt.Sprintf("the page at %#x is lost with the board that had it", f.VA)
 }
 
 // ErrNoRoom is wrapped by errors of Reserve when neither this board nor others
@@ -336,12 +339,50 @@ func (m *Memory) Close(id int) error {
 	for vpn := range s.pages {
 		m.release(s, vpn)
 	}
+	m.leave(id)
+	*s = space{wake: s.wake}
+	m.balance(-1)
+	return nil
+}
+
+// leave takes a space out of those of its tenant.
+func (m *Memory) leave(id int) {
+	s := &m.spaces[id]
 	at := &m.tenants[s.tenant].spaces
 	for *at != int32(id) {
 		at = &m.spaces[*at].sibling
 	}
 	*at = s.sibling
-	*s = space{wake: s.wake}
+}
+
+// Move makes a space, with all that it has, another tenant's.
+func (m *Memory) Move(id, tenant int) error {
+	switch {
+	case id < 0 || id >= len(m.spaces) || !m.spaces[id].open:
+		return fmt.Errorf("vmem: space %d is not open", id)
+	case tenant < 0 || tenant >= len(m.tenants):
+		return fmt.Errorf("vmem: tenant %d: there are %d", tenant, len(m.tenants))
+	}
+	s := &m.spaces[id]
+	held, total := 0, 0
+	if s.want >= 0 {
+		held++
+	}
+	for vpn := range s.pages {
+		switch e := &s.pages[vpn]; e.state {
+		case resident, arriving:
+			held++
+			total++
+		case leaving, swapped:
+			total++
+		}
+	}
+	m.leave(id)
+	from, to := &m.tenants[s.tenant], &m.tenants[tenant]
+	from.held, from.has, from.total = from.held-held, from.has-s.counters.Resident, from.total-total
+	to.held, to.has, to.total = to.held+held, to.has+s.counters.Resident, to.total+total
+	s.tenant, s.sibling = int32(tenant), to.spaces
+	to.spaces = int32(id)
 	m.balance(-1)
 	return nil
 }
@@ -549,6 +590,12 @@ func (m *Memory) Share(tenant int) float64 {
 	}
 	return 0
 }
+
+// Lending is how many frames others have.
+func (m *Memory) Lending() int { return m.lent }
+
+// Idle is how many frames are nobody's.
+func (m *Memory) Idle() int { return m.free }
 
 // Free is how many frames others may have of this board: Lend gives one.
 func (m *Memory) Free() int { return max(0, m.free-m.spare()-m.promised) }

@@ -723,6 +723,15 @@ func TestModel(t *testing.T) {
 				check(m.SetWeight(id, rapid.Float64Range(.25, 4).Draw(t, "weight")))
 				check(m.SetOther(id, rapid.Float64Range(0, 1).Draw(t, "other")))
 			},
+			"move": func(t *rapid.T) {
+				id, tenant := rapid.IntRange(0, 3).Draw(t, "space"), rapid.IntRange(0, 3).Draw(t, "tenant")
+				if err := m.Move(id, tenant); (err == nil) != (spaces[id].open && tenant < 3) {
+					t.Fatal(err)
+				} else if err == nil {
+					spaces[id].tenant = tenant
+				}
+				wake()
+			},
 			"lend": func(t *rapid.T) {
 				if loan, page, ok := m.Lend(); ok {
 					if !bytes.Equal(page, make([]byte, 16)) {
