@@ -36,6 +36,10 @@ type task struct {
 	modelled bool
 	// holds: it may keep packets.
 	holds bool
+	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
+	halted bool
+	fault  string
+	space  *space // of the board's memory; nil: it has none
 	// way is that of the last packet that came to it: what it makes by itself goes
 	// the same.
 	way way
@@ -109,7 +113,8 @@ type board struct {
 	fair   *fair.Sharer
 	scarce scarce
 	rules  []mat.Rule
-	pool   *pooled // nil: it is in none
+	pool   *pooled  // nil: it is in none
+	memory *onboard // nil: there is none
 
 	tasks    []task    // by number
 	chains   []chain   // by number
@@ -212,6 +217,9 @@ func newBoard(s settings) (*board, error) {
 	b.fabric = newFabric(0, s)
 	if s.poolPort >= 0 {
 		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
+	}
+	if b.memory, err = newOnboard(&s, nil); err == nil {
+		err = b.fits(s.deployment)
 	}
 	return b, err
 }

@@ -65,6 +65,7 @@ func (b *board) deploy(c *graph.Ctx) error {
 	if err := b.deployServices(b.taskOf, b.deployTenants()); err != nil {
 		return err
 	}
+	b.deployMemory()
 	b.bestCovers()
 	b.deployRules()
 	if b.pool != nil {
@@ -147,11 +148,17 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	var olds []old
 	for n := range b.tasks {
 		t := &b.tasks[n]
+		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.anew(t, &d.Tasks[i]) {
+			b.vacate(t) // so that there is room for the others
+		}
+	}
+	for n := range b.tasks {
+		t := &b.tasks[n]
 		if t.in == nil {
 			continue
 		}
 		i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name })
-		if i >= 0 && t.in == apps[i] {
+		if i >= 0 && t.in == apps[i] && !b.anew(t, &d.Tasks[i]) {
 			continue
 		}
 		olds = append(olds, old{n, t.in, t.app})
@@ -163,8 +170,12 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		if err != nil {
 			return err
 		}
-		move(t.app, app)
+		was := t.app
 		t.become(apps[i], app)
+		b.furnish(n, &d.Tasks[i])
+		if t.Restart == d.Tasks[i].Restart {
+			move(was, app)
+		}
 	}
 	// What the old ones hold goes on from there, while the others are all there.
 	for _, o := range olds {
@@ -195,6 +206,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			}
 			*t = task{way: way{dag: -1, out: 1}}
 			t.become(apps[i], app)
+			b.furnish(n, &x)
 		}
 		t.Task = x
 		t.modelled = x.Throughput > 0 || x.Latency > 0
@@ -205,6 +217,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 // become makes an app the task's.
 func (t *task) become(in *graph.Inside, app graph.App) {
 	t.in, t.app, t.next = in, app, 0
+	t.halted, t.fault = false, ""
 	_, t.holds = app.(graph.Holder)
 	if _, ok := app.(graph.Ticker); !ok {
 		t.next = clock.Never
@@ -742,6 +755,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.events(c)
 	}
 	next := clock.Never
+	b.heed(c)
 	for i := range b.tasks {
 		t := &b.tasks[i]
 		if t.in == nil {
@@ -759,6 +773,11 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.events(c)
 	b.seek(c)
 	b.pump(c)
+	b.heed(c)
+	b.pump(c)
+	if b.memory != nil && b.memory.look {
+		next = now
+	}
 	return min(next, b.due(c), b.epochAt, b.fabric.Next())
 }
 
@@ -811,6 +830,7 @@ func (b *board) endEpoch(now clock.Time) {
 		// look overloaded in the others alone.
 		b.fabric.Sample(now)
 		b.sampleAt = now.Add(b.monitor / samples)
+		b.weighMemory()
 	}
 	if b.fair != nil && now >= b.fair.Next() {
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
@@ -829,9 +849,12 @@ func (b *board) Reconfigure(args graph.Args) error {
 		return err
 	}
 	if !b.takes(&s) {
-		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, pool-port= and pool-mtu= cannot be changed while it runs")
+		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, memory=, page=, memory-promise=, pool-port= and pool-mtu= cannot be changed while it runs")
 	}
 	if err := b.roomFor(s.deployment); err != nil {
+		return err
+	}
+	if err := b.fits(s.deployment); err != nil {
 		return err
 	}
 	b.next = s
@@ -879,7 +902,8 @@ func (b *board) Takes(args graph.Args) bool {
 
 func (b *board) takes(s *settings) bool {
 	return s.deployment.Regions == b.fixed.deployment.Regions && s.store == b.fixed.store && s.packets == b.fixed.packets && s.flows == b.fixed.flows &&
-		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle
+		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle &&
+		s.memory == b.fixed.memory && s.page == b.fixed.page && s.promise == b.fixed.promise
 }
 
 // Held is what waits on the board, outside of tasks.

@@ -34,6 +34,21 @@
 // What a task answers goes back through the tasks before it. What a task
 // makes by itself goes on from it, along the DAG that used it last.
 //
+// # Memory
+//
+// With memory= a task that declares memory: and can use it (nf/memory) has an address space of its own
+// (snic/vmem), for each worker. It is of the tenant whose DAGs the task is in; of a tenant of weight 1
+// and without name, if several use it. It is there from the task's start until its end: a task whose
+// function, arguments, memory: or restart: changes starts with new memory, which is empty. A deployment
+// for which there is no room, here or at known boards of the pool, is refused.
+//
+// A fault stops a task: what it held and what comes for it is dropped, or goes on without it (fault:
+// pass); its memory is free. It starts again when its restart: changes.
+//
+// Weights are the tenants'; what else a tenant has of the board (its dominant share) is told to vmem when tasks
+// are looked at, 16 times a monitor period: not in each epoch, which is as long as a
+// few packets take.
+//
 // # Pool
 //
 // With pool-port= boards on an Ethernet segment help each other (snic/pool decides, Peering joins a

@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic/dag"
 	"github.com/quillon/quillon/snic/sched"
+	"github.com/quillon/quillon/snic/vmem"
 )
 
 // Reasons: why a frame went the way it did.
@@ -37,6 +38,7 @@ const (
 	reasonTwice
 	reasonBadPeer
 	reasonPoolMTU
+	reasonFaulted
 	numReasons
 )
 
@@ -62,6 +64,7 @@ var reasons = [numReasons]counter.Def{
 	reasonTwice:        {Name: "twice", Help: "dropped: from a peer, and would go to another one"},
 	reasonBadPeer:      {Name: "bad-peer", Help: "dropped: by the pool's port, and not of a board of the pool"},
 	reasonPoolMTU:      {Name: "pool-mtu", Help: "dropped: with 22 bytes more it is too long for the pool's port (pool-mtu=)"},
+	reasonFaulted:      {Name: "task-faulted", Help: "dropped: a task that it is to go through was stopped by a fault of its memory (quillon snic tasks)"},
 }
 
 // refusals are the scheduler's reasons.
@@ -112,6 +115,13 @@ into force at once; the order of its updates does not matter. When not all of th
 can be, and the request does not ask for all or none, they are made one by one in their
 order. Rules of the same priority that meet are in the order in which they came.
 
+With memory= the board has memory for tasks that declare how much they want
+(memory: 64M) and can use it: kvcache, dummy. Each has an address space of
+its own, of its tenant (of none, if several tenants use it). A page is taken at its first access. An access outside of what is
+reserved stops that task alone: its packets are dropped, or with fault: pass go
+on without it, until quillon snic restart. Tenants share the memory as they share
+the rest, by weight, and what is more than there is goes to boards of the pool that have some.
+
 With pool-port= and quillon run --pool, boards that have the same deployment run
 DAGs for each other: see the flags there, and quillon snic pool.`,
 		Params: []graph.Param{
@@ -127,6 +137,9 @@ DAGs for each other: see the flags there, and quillon snic pool.`,
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
 			{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
+			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several"},
+			{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
+			{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
 			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
 		},
 		Reasons: reasons[:],
@@ -168,11 +181,13 @@ type settings struct {
 	packets, flows       int
 	poolPort, poolMTU    int // -1: none
 	regions              int
+	memory, page         int64
+	promise              int64
 }
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{shares: true, epoch: 20 * time.Microsecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
-		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500}
+		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes}
 	r := arg.Read("", args)
 	var wrong error
 	r.Func("deployment", func(v string) error { s.deployment, wrong = deployment(v); return wrong })
@@ -196,6 +211,14 @@ func parseArgs(args graph.Args) (settings, error) {
 		return nil
 	})
 	arg.Scaled(r, "pool-mtu", &s.poolMTU, 1024, 576, 1<<16)
+	arg.Scaled(r, "memory", &s.memory, 1024, 0, 1<<36)
+	arg.Scaled(r, "page", &s.page, 1024, 4<<10, 16<<20)
+	arg.Scaled(r, "memory-promise", &s.promise, 1024, 0, 1<<40)
+	if s.page&(s.page-1) != 0 {
+		r.Failf("page=%d: want a power of two", s.page)
+	} else if s.memory%s.page != 0 {
+		r.Failf("memory=%d: want whole pages of %d bytes (page=)", s.memory, s.page)
+	}
 	arg.Scaled(r, "flows", &s.flows, 1024, 4, 1<<26)
 	r.Need("deployment", "see quillon nf snic")
 	if err := r.Err(); err != nil {

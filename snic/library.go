@@ -58,6 +58,9 @@ func fill(s *dag.Spec) {
 			continue
 		}
 		e, ok := Effects(t.Kind)
+		if n := t.Args["touch"]; t.Kind == "dummy" && n != "" && n != "0" {
+			e.Drops, e.Answers, e.State = true, true, true // it has memory then, and waits for it
+		}
 		if !ok {
 			e = dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, Answers: true, State: true}
 		}

@@ -359,7 +359,11 @@ func flow(x *packet.Buf) uint64 {
 func (b *board) joinPool() {
 	d := b.deployment
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%+v\n%+v\n%+v", d.Tasks, d.Tenants, d.DAGs)
+	tasks := slices.Clone(d.Tasks)
+	for i := range tasks {
+		tasks[i].Restart = 0 // each board's own affair
+	}
+	fmt.Fprintf(h, "%+v\n%+v\n%+v", tasks, d.Tenants, d.DAGs)
 	if id := h.Sum64() | 1; id != b.pool.hash {
 		b.pool.hash = id
 		b.pool.say, b.pool.busy, b.pool.last = nil, nil, nil

@@ -87,6 +87,9 @@ type TaskView struct {
 	Throughput int64   `json:"throughput,omitempty"` // of an instance; 0: not limited
 	Instances  int     `json:"instances"`
 	Load       float64 `json:"load"` // in instances; 0 where there is no limit
+	// Fault is what stopped it; "": nothing.
+	Fault  string      `json:"fault,omitempty"`
+	Memory *TaskMemory `json:"memory,omitempty"` // none: it has no memory of the board
 }
 
 // DAGView is a DAG.
@@ -104,14 +107,15 @@ type DAGView struct {
 
 // TenantView is a tenant.
 type TenantView struct {
-	Tenant     string  `json:"tenant"`
-	Weight     float64 `json:"weight"`
-	Share      float64 `json:"share"`                // dominant
-	Grant      float64 `json:"grant"`                // of what it asked for
-	Limit      float64 `json:"limit,omitempty"`      // without what is free
-	Bottleneck string  `json:"bottleneck,omitempty"` // what keeps it from more
-	Inside     int     `json:"inside"`               // packets
-	Stored     int     `json:"stored"`               // bytes of them
+	Tenant     string        `json:"tenant"`
+	Weight     float64       `json:"weight"`
+	Share      float64       `json:"share"`                // dominant
+	Grant      float64       `json:"grant"`                // of what it asked for
+	Limit      float64       `json:"limit,omitempty"`      // without what is free
+	Bottleneck string        `json:"bottleneck,omitempty"` // what keeps it from more
+	Inside     int           `json:"inside"`               // packets
+	Stored     int           `json:"stored"`               // bytes of them
+	Memory     *TenantMemory `json:"memory,omitempty"`     // none: its tasks have no memory of the board
 }
 
 // EventView is something that happened to a region.
@@ -122,21 +126,22 @@ type EventView struct {
 
 // BoardView is the rest.
 type BoardView struct {
-	Inside    int     `json:"inside"`
-	Stored    int     `json:"stored"` // bytes in the packet store
-	Store     int64   `json:"store"`  // its size
-	Bulk      uint64  `json:"bulk"`   // packets that ran through at once
-	Full      uint64  `json:"full"`   // packets that were scheduled one by one
-	FlowHits  uint64  `json:"flow_hits"`
-	FlowScans uint64  `json:"flow_scans"` // packets whose rule had to be looked for
-	EpochUs   float64 `json:"epoch_us"`
-	MonitorMs float64 `json:"monitor_ms"`
-	Waiting   int     `json:"chains_waiting"` // for a region
-	Loaded    uint64  `json:"loaded"`         // regions, by partial reconfiguration
-	Revived   uint64  `json:"revived"`        // without
-	ScaledOut uint64  `json:"scaled_out"`
-	ScaledIn  uint64  `json:"scaled_in"`
-	Switched  uint64  `json:"switched"` // regions stopped for another chain
+	Inside    int          `json:"inside"`
+	Stored    int          `json:"stored"` // bytes in the packet store
+	Store     int64        `json:"store"`  // its size
+	Bulk      uint64       `json:"bulk"`   // packets that ran through at once
+	Full      uint64       `json:"full"`   // packets that were scheduled one by one
+	FlowHits  uint64       `json:"flow_hits"`
+	FlowScans uint64       `json:"flow_scans"` // packets whose rule had to be looked for
+	EpochUs   float64      `json:"epoch_us"`
+	MonitorMs float64      `json:"monitor_ms"`
+	Waiting   int          `json:"chains_waiting"` // for a region
+	Loaded    uint64       `json:"loaded"`         // regions, by partial reconfiguration
+	Revived   uint64       `json:"revived"`        // without
+	ScaledOut uint64       `json:"scaled_out"`
+	ScaledIn  uint64       `json:"scaled_in"`
+	Switched  uint64       `json:"switched"` // regions stopped for another chain
+	Memory    *BoardMemory `json:"memory,omitempty"`
 }
 
 // Report is the board's View.
@@ -175,7 +180,11 @@ func (b *board) Report() any {
 			continue
 		}
 		running, load := b.fabric.Task(n)
-		v.Tasks = append(v.Tasks, TaskView{t.Name, t.Kind, t.Throughput, running, load})
+		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fault: t.fault}
+		if t.space != nil {
+			x.Memory = b.memory.task(n, t.Memory)
+		}
+		v.Tasks = append(v.Tasks, x)
 	}
 	for i := range b.services {
 		s := &b.services[i]
@@ -215,6 +224,11 @@ func (b *board) Report() any {
 				x.Limit, x.Bottleneck = b.fair.Limit(n)*8, b.resource(b.fair.Bottleneck(n))
 			}
 		}
+		if b.memory != nil {
+			if o := slices.Index(b.memory.owners[1:], t.Name) + 1; o > 0 {
+				x.Memory = b.memory.tenant(o)
+			}
+		}
 		v.Tenants = append(v.Tenants, x)
 	}
 	for _, e := range b.log {
@@ -229,6 +243,9 @@ func (b *board) Report() any {
 	}
 	for _, n := range stats.PRs {
 		v.Board.Loaded += n
+	}
+	if b.memory != nil {
+		v.Board.Memory = b.memory.view(&b.fixed)
 	}
 	if b.pool != nil {
 		v.Pool = b.poolView()

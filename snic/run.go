@@ -27,8 +27,8 @@ func lane(back bool) int {
 // for what tasks make.
 func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf) {
 	step := 1 - 2*lane(w.back)
-	for i >= 0 && i < len(d.tasks) && b.tasks[d.tasks[i]].in == nil {
-		i += step // no longer deployed
+	for i >= 0 && i < len(d.tasks) && b.tasks[d.tasks[i]].absent() {
+		i += step // no longer deployed, or out of order
 	}
 	if i < 0 || i >= len(d.tasks) {
 		for _, x := range frames {
@@ -43,6 +43,12 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 		return
 	}
 	t := &b.tasks[d.tasks[i]]
+	if t.halted {
+		for _, x := range frames {
+			c.Drop(x, reasonFaulted)
+		}
+		return
+	}
 	batch := &b.batches[b.depth]
 	batch.Reset()
 	batch.Append(frames)
@@ -156,7 +162,7 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	p.at = int8(i)
 	n := b.chains[b.placed[p.region]].tasks[i]
 	t := &b.tasks[n]
-	if t.in == nil { // no longer deployed
+	if t.absent() {
 		b.work = append(b.work, id)
 		return
 	}
@@ -181,8 +187,12 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 // feed gives a packet to a task.
 func (b *board) feed(c *graph.Ctx, id int32, t *task) {
 	p := &b.packets[id]
-	if t.in == nil { // no longer deployed
+	switch {
+	case t.absent():
 		b.work = append(b.work, id)
+		return
+	case t.halted:
+		b.turnAway(c, id)
 		return
 	}
 	batch := &b.batches[b.depth]

@@ -394,6 +394,10 @@ func moreOf(t dag.TaskSpec) map[string]string {
 		m["remote"] = strconv.FormatBool(*t.Remote)
 	}
 	flag("endpoint", t.Endpoint)
+	text("fault", t.Fault)
+	if t.Restart != 0 {
+		number("restart", &t.Restart)
+	}
 	return m
 }
 
@@ -451,8 +455,16 @@ func setMore(t *dag.TaskSpec, m map[string]string) error {
 			}
 		case "endpoint":
 			flag(&t.Endpoint)
+		case "fault":
+			text(&t.Fault)
+		case "restart":
+			n := &t.Restart
+			if number(&n); err == nil && *n == 0 {
+				err = errors.New("want a number, or to be left out")
+			}
+			t.Restart = *n
 		default:
-			return fmt.Errorf("a task has no %q; it has reads, writes, drops, answers, state, memory, throughput, latency, area, bitstream, credits, remote and endpoint", name)
+			return fmt.Errorf("a task has no %q; it has reads, writes, drops, answers, state, memory, throughput, latency, area, bitstream, credits, remote, endpoint, fault and restart", name)
 		}
 		if err != nil {
 			return fmt.Errorf("%s %q: %w", name, v, err)

@@ -18,7 +18,7 @@ import (
 
 // all is a task of which a deployment says all there is to say.
 const all = `  all: {kind: mark, args: {letter: "{\"a\": <b> 'c'}\n #x"}, reads: [ip-addresses, ports], writes: [length], drops: true, answers: true, state: true, memory: 4M,
-    throughput: 40Gbit, latency: 64ns, area: 2, bitstream: 1M, credits: 9, remote: false, endpoint: true}
+    throughput: 40Gbit, latency: 64ns, area: 2, bitstream: 1M, credits: 9, remote: false, endpoint: true, fault: pass, restart: 3}
 `
 
 // What a table shows, written back, changes nothing; and reads back as shown.

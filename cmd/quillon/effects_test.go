@@ -55,7 +55,7 @@ func tried(t *testing.T) map[string][]graph.Args {
 	path := graph.Args{"spi": "7", "dst": mac1, "src": mac2}
 	return map[string][]graph.Args{
 		"wire":     {nil},
-		"dummy":    {nil, {"cost": "1us"}},
+		"dummy":    {nil, {"cost": "1us"}, {"touch": "64"}},
 		"police":   {meter, with(meter, "per", "flow", "flows", "8", "aware", "af"), with(meter, "per", "src", "on", "a", "full", "drop", "flows", "8")},
 		"shape":    {{"rate": "5Mbit", "burst": "4000", "queue": "16", "queue-bytes": "4k"}, {"rate": "1kpps", "burst": "2", "queue": "4", "on": "a"}},
 		"firewall": {{"rules": "allow+in:a", "rules6": "allow+in:a"}, {"rules": "allow+in:a+dport:80;allow+in:b+sport:443", "mode": "loose", "fragments": "drop", "non-ip": "drop"}},

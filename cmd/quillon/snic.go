@@ -27,7 +27,7 @@ func newSNICCmd() *cobra.Command {
 	cmd := group(snicKind, "Deploy network tasks on a running SuperNIC, and watch it",
 		"  quillon snic check tasks.yaml\n  quillon snic deploy tasks.yaml\n  quillon snic dag add 9 bob 'fw -> count'\n  quillon snic regions",
 		newSNICCheckCmd(), newSNICDeployCmd(), newSNICShowCmd(), newSNICTaskCmd(), newSNICDAGCmd(), newSNICRuleCmd(), newSNICTenantsCmd(),
-		newSNICRegionsCmd(), newSNICTasksCmd(), newSNICPoolCmd(), newSNICTraceCmd())
+		newSNICRegionsCmd(), newSNICTasksCmd(), newSNICRestartCmd(), newSNICPoolCmd(), newSNICTraceCmd())
 	cmd.Long = `Deploys network tasks, DAGs of them, rules and tenants on a running board (an app
 of kind snic), and shows what it does with them. What is wrong is refused, and
 what runs stays. What does not change keeps its state and its packets.
@@ -580,7 +580,8 @@ func newSNICTenantsCmd() *cobra.Command {
 	cmd := onBoard(&cobra.Command{
 		Use: "tenants [NAME=WEIGHT...]", Short: "Show the tenants and their shares, or change weights",
 		Long: `Shows the tenants: their weights, their dominant shares, the part that they get of
-what they ask for, and what keeps them from more. With NAME=WEIGHT it sets
+what they ask for, and what keeps them from more; on a board with memory what they have of
+it, and how much of that is their share. With NAME=WEIGHT it sets
 weights first; a tenant that is not there is added.`,
 		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1",
 	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]snic.View, error) {
@@ -610,7 +611,12 @@ weights first; a tenant that is not there is added.`,
 }
 
 func tenantsText(w io.Writer, all []snic.TenantView) {
-	fmt.Fprintln(w, "TENANT\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING")
+	memory := slices.ContainsFunc(all, func(t snic.TenantView) bool { return t.Memory != nil })
+	head := "TENANT\tWEIGHT\tSHARE\tGRANT\tLIMIT\tBY\tWAITING"
+	if memory {
+		head += "\tMEMORY\tOF ITS SHARE"
+	}
+	fmt.Fprintln(w, head)
 	for _, t := range all {
 		limit := "-"
 		if t.Limit > 0 {
@@ -620,7 +626,13 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		if by == "" {
 			by = "-"
 		}
-		fmt.Fprintf(w, "%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d\n", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
+		line := fmt.Sprintf("%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
+		if t.Memory != nil {
+			line += fmt.Sprintf("\t%s\t%s", byteCount(t.Memory.Held), byteCount(t.Memory.Share))
+		} else if memory {
+			line += "\t-\t-"
+		}
+		fmt.Fprintln(w, line)
 	}
 }
 
@@ -726,23 +738,79 @@ func clip(d time.Duration) time.Duration {
 
 func newSNICTasksCmd() *cobra.Command {
 	return onBoard(&cobra.Command{
-		Use: "tasks", Short: "Show the network tasks, their instances and their load", Args: exactly(),
+		Use: "tasks", Short: "Show the network tasks, their instances, their load, and their memory", Args: exactly(),
+		Long: `Shows the network tasks. On a board with memory (memory=) also what each has of
+it: what is on the board, what was swapped out to others, and what it declares (memory:). A task that
+a fault has stopped is shown with what it was, and where.`,
 		Example: "  quillon snic tasks",
 	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
 		return viewsOf(c, app)
 	},
 		func(w io.Writer, v []snic.View) {
 			perWorker(w, len(v), func(i int) {
-				fmt.Fprintln(w, "TASK\tKIND\tINSTANCES\tEACH\tLOAD")
+				memory := v[i].Board.Memory != nil
+				head := "TASK\tKIND\tINSTANCES\tEACH\tLOAD"
+				if memory {
+					head += "\tMEMORY\tSWAPPED\tDECLARED\tSTOPPED BY"
+				}
+				fmt.Fprintln(w, head)
 				for _, t := range v[i].Tasks {
 					each, load := "-", "-"
 					if t.Throughput > 0 {
 						each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
 					}
-					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", t.Task, t.Kind, t.Instances, each, load)
+					line := fmt.Sprintf("%s\t%s\t%d\t%s\t%s", t.Task, t.Kind, t.Instances, each, load)
+					if memory {
+						resident, swapped, declared, fault := "-", "-", "-", "-"
+						if m := t.Memory; m != nil {
+							resident, swapped, declared = byteCount(m.Resident), byteCount(m.Swapped), byteCount(m.Declared)
+						}
+						if t.Fault != "" {
+							fault = t.Fault
+						}
+						line += fmt.Sprintf("\t%s\t%s\t%s\t%s", resident, swapped, declared, fault)
+					}
+					fmt.Fprintln(w, line)
+				}
+				if m := v[i].Board.Memory; m != nil {
+					fmt.Fprintf(w, "%s of memory in pages of %s: %s free, %s lent to other boards; tasks of several tenants have %s\n",
+						byteCount(m.Bytes), byteCount(m.Page), byteCount(m.Free), byteCount(m.Lent), byteCount(m.Shared.Held))
 				}
 			})
 		})
+}
+
+// byteCount is a number of bytes, in a unit in which it is whole.
+func byteCount(n int64) string {
+	unit := ""
+	for _, u := range []string{"k", "M", "G"} {
+		if n == 0 || n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, u
+	}
+	return strconv.FormatInt(n, 10) + unit
+}
+
+func newSNICRestartCmd() *cobra.Command {
+	return onBoard(&cobra.Command{
+		Use: "restart TASK", Short: "Start a network task anew, as after a fault of its memory",
+		Long: `Starts a network task anew, without what it knew, with memory of its own that is
+empty: one that a fault of its memory has stopped (quillon snic tasks), or any other. It is the number
+restart: of the task in the deployment that changes.`,
+		Example: "  quillon snic restart cache",
+		Args:    exactly("TASK"),
+	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		return edit(c, app, is, func(s *dag.Spec) error {
+			t, ok := s.Tasks[args[0]]
+			if !ok {
+				return fmt.Errorf("no task is named %q; quillon snic tasks lists them", args[0])
+			}
+			t.Restart++
+			s.Tasks[args[0]] = t
+			return nil
+		})
+	}, changeText)
 }
 
 func newSNICTraceCmd() *cobra.Command {

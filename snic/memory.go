@@ -1,0 +1,348 @@
+package snic
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/memory"
+	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/vmem"
+)
+
+// severalOwners is the tenant of the memory of tasks that several tenants use, and of
+// those that none does.
+const severalOwners = 0
+
+// onboard is the memory of a board, and who has it.
+type onboard struct {
+	*vmem.Memory
+	page   int64                  // its bytes
+	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
+	of     [1 + maxNumbers]int    // their numbers on the board; -1: not yet known
+	look   bool                   // Next may have something to say
+}
+
+// newOnboard is the memory of a board; nil when it has none.
+func newOnboard(s *settings, remote vmem.Remote) (*onboard, error) {
+	if s.memory == 0 {
+		return nil, nil
+	}
+	vm, err := vmem.New(vmem.Config{PageBytes: int(s.page), Pages: int(s.memory / s.page), Spaces: maxNumbers, Tenants: 1 + maxNumbers,
+		Promise: int(s.promise / s.page), Remote: remote})
+	if err != nil {
+		return nil, fmt.Errorf("memory=%d, page=%d: %w", s.memory, s.page, err)
+	}
+	return &onboard{Memory: vm, page: s.page}, nil
+}
+
+// pages is how many pages so many bytes take.
+func (m *onboard) pages(bytes int64) int { return int((bytes + m.page - 1) / m.page) }
+
+// owner is the number of a tenant in Memory; there is one for each task.
+func (m *onboard) owner(tenant string) int {
+	if tenant == "" {
+		return severalOwners
+	}
+	at := -1
+	for i := 1; i < len(m.owners); i++ {
+		if m.owners[i] == tenant {
+			return i
+		}
+		if at < 0 && m.owners[i] == "" {
+			at = i
+		}
+	}
+	m.owners[at], m.of[at] = tenant, -1
+	return at
+}
+
+// space is what a task has of the board's memory. It implements memory.Space.
+type space struct {
+	b    *board
+	id   int // number of the task; -1: it is over
+	size int64
+}
+
+// Size implements memory.Space.
+func (s *space) Size() int64 { return s.size }
+
+// PageBytes implements memory.Space.
+func (s *space) PageBytes() int { return int(s.b.memory.page) }
+
+// Reserve implements memory.Space.
+func (s *space) Reserve(va uint64, length int64, p memory.Perm) error {
+	if length <= 0 || length > s.size {
+		return fmt.Errorf("range of %d bytes: memory: of the task is %d", length, s.size)
+	}
+	return s.b.memory.Reserve(s.id, va, s.b.memory.pages(length)*int(s.b.memory.page), vmem.Perm(p))
+}
+
+// Read implements memory.Space.
+func (s *space) Read(va uint64, p []byte) (int, memory.Outcome) {
+	n, st := s.b.memory.Read(s.id, va, p)
+	if st != vmem.OK {
+		s.miss(st)
+	}
+	return n, memory.Outcome(st)
+}
+
+// Write implements memory.Space.
+func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
+	n, st := s.b.memory.Write(s.id, va, p)
+	if st != vmem.OK {
+		s.miss(st)
+	}
+	return n, memory.Outcome(st)
+}
+
+// miss is an access that did not end well: the next Tick sees to it. After a fault the task gets no more frames.
+func (s *space) miss(st vmem.Status) {
+	s.b.memory.look = true
+	if st == vmem.Faulted && s.id >= 0 {
+		s.b.tasks[s.id].halted = true
+	}
+}
+
+// absent reports that frames pass a task by.
+func (t *task) absent() bool { return t.in == nil || t.halted && t.Pass }
+
+// anew reports that a task is to start again, though it is the same function with the
+// same arguments.
+func (b *board) anew(t *task, x *dag.Task) bool {
+	return t.Restart != x.Restart || b.memory != nil && t.Memory != x.Memory
+}
+
+// stays reports that a task of a deployment is the one that runs.
+func (b *board) stays(t *task, x *dag.Task) bool {
+	return t.Kind == x.Kind && maps.Equal(t.Args, x.Args) && !b.anew(t, x)
+}
+
+// fits says why there is no room for what the tasks of a deployment declare; nil: there is.
+func (b *board) fits(d *dag.Deployment) error {
+	m := b.memory
+	if m == nil {
+		return nil
+	}
+	room, want := m.Room(), 0
+	for n := range b.tasks {
+		if t := &b.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && b.stays(t, &x) }) {
+			c := m.Counters(n)
+			room += c.Reserved - c.Swapped
+		}
+	}
+	for i := range d.Tasks {
+		x := &d.Tasks[i]
+		if !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) }) {
+			want += m.pages(x.Memory)
+		}
+	}
+	if want > room {
+		return fmt.Errorf("deployment: its tasks want %d pages of memory more (memory: of a task), and there is room for %d, here or at boards of the pool: %w", want, room, vmem.ErrNoRoom)
+	}
+	return nil
+}
+
+// furnish gives a task that has just been made its memory, if it declares some and can use it.
+func (b *board) furnish(n int, x *dag.Task) {
+	t := &b.tasks[n]
+	u, ok := t.app.(memory.User)
+	if b.memory == nil || x.Memory == 0 || !ok {
+		return
+	}
+	pages := b.memory.pages(x.Memory)
+	s := &space{b: b, id: n, size: int64(pages) * b.memory.page}
+	err := b.memory.Open(n, severalOwners, pages)
+	if err == nil {
+		t.space = s
+		err = u.UseMemory(s)
+	}
+	if err != nil {
+		t.halted, t.fault = true, err.Error()
+		b.memory.look = true
+	}
+}
+
+// vacate takes a task's memory from it.
+func (b *board) vacate(t *task) {
+	if t.space != nil {
+		_ = b.memory.Close(t.space.id) // it is open
+		t.space.id = -1
+		t.space = nil
+	}
+}
+
+// deployMemory says whose the memory of tasks is: that of the only tenant with DAGs that they are in.
+func (b *board) deployMemory() {
+	m := b.memory
+	if m == nil {
+		return
+	}
+	d := b.deployment
+	var used [1 + maxNumbers]bool
+	owners := make([]string, len(d.Tasks))
+	seen := make([]bool, len(d.Tasks))
+	for i := range d.DAGs {
+		name := d.Tenants[d.DAGs[i].Tenant].Name
+		for _, t := range d.DAGs[i].Tasks {
+			if seen[t] && owners[t] != name {
+				name = ""
+			}
+			seen[t], owners[t] = true, name
+			name = d.Tenants[d.DAGs[i].Tenant].Name
+		}
+	}
+	for i, n := range b.taskOf {
+		if b.tasks[n].space == nil {
+			owners[i] = ""
+		}
+	}
+	for o := 1; o < len(m.owners); o++ {
+		used[o] = m.owners[o] != "" && slices.Contains(owners, m.owners[o])
+		if !used[o] {
+			m.owners[o] = ""
+		}
+	}
+	for i, n := range b.taskOf {
+		if b.tasks[n].space != nil {
+			_ = m.Move(n, m.owner(owners[i])) // it is open
+		}
+	}
+	number := b.tenantNumbers()
+	for _, x := range d.Tenants {
+		if o := slices.Index(m.owners[1:], x.Name) + 1; o > 0 {
+			m.of[o] = number[x.Name]
+			_ = m.SetWeight(o, x.Weight) // a deployment's are within its bounds
+		}
+	}
+}
+
+// weighMemory tells the memory what else tenants have of the board.
+func (b *board) weighMemory() {
+	if b.memory == nil || b.fair == nil {
+		return
+	}
+	for o := 1; o < len(b.memory.owners); o++ {
+		if b.memory.owners[o] != "" && b.memory.of[o] >= 0 {
+			_ = b.memory.SetOther(o, min(max(b.fair.Share(b.memory.of[o]), 0), 1))
+		}
+	}
+}
+
+// heed goes on with tasks for which a page has come, and stops those that have faulted.
+func (b *board) heed(c *graph.Ctx) {
+	m := b.memory
+	if m == nil || !m.look {
+		return
+	}
+	m.look = false
+	// Each is told once, or twice if what came for it went to another: what is more is for the next time.
+	for range 4 * maxNumbers {
+		id, ok := m.Next()
+		if !ok {
+			break
+		}
+		t := &b.tasks[id]
+		if t.space == nil {
+			continue
+		}
+		if m.Err(id) != nil {
+			t.halted = true
+			continue
+		}
+		t.next = min(t.next, t.in.Tick(c, t.app))
+		b.sweep(c, t, t.in)
+	}
+	for n := range b.tasks {
+		if t := &b.tasks[n]; t.halted && t.app != nil {
+			b.halt(c, n)
+		}
+	}
+}
+
+// halt ends a task that must not go on. It stays away until it is started anew.
+func (b *board) halt(c *graph.Ctx, n int) {
+	t := &b.tasks[n]
+	var f vmem.Fault
+	if t.space != nil && errors.As(b.memory.Err(n), &f) {
+		t.fault = f.Cause()
+	}
+	app := t.app
+	t.app, t.next = nil, clock.Never
+	t.in.Remove(c, app)
+	b.vacate(t)
+	if t.Pass {
+		b.sweep(c, t, t.in)
+		return
+	}
+	t.in.Gone(b.lost)
+	batch := &b.batches[b.depth]
+	for out := range 2 {
+		for t.in.Emitted(out) > 0 {
+			batch.Reset()
+			t.in.Take(c, out, batch)
+			for _, x := range batch.Bufs() {
+				if id, ok := b.own(x); ok {
+					b.forsake(id)
+				}
+				x.Tag = 0
+				c.Drop(x, reasonFaulted)
+			}
+		}
+	}
+	batch.Reset()
+}
+
+// turnAway drops a packet of the full road whose task is halted.
+func (b *board) turnAway(c *graph.Ctx, id int32) {
+	x := b.packets[id].buf
+	b.held--
+	b.forsake(id)
+	x.Tag = 0
+	c.Drop(x, reasonFaulted)
+}
+
+// TaskMemory is what a task has of the board's memory, in bytes.
+type TaskMemory struct {
+	Declared int64  `json:"declared"`
+	Reserved int64  `json:"reserved"`
+	Resident int64  `json:"resident"`
+	Swapped  int64  `json:"swapped"` // at other boards, or on the way back
+	Touched  uint64 `json:"touched"` // pages, since it began, as all that follows
+	Out      uint64 `json:"out"`
+	In       uint64 `json:"in"`
+	Refused  uint64 `json:"refused"`
+}
+
+// TenantMemory is what a tenant has of the board's memory, and has a right to, in bytes.
+type TenantMemory struct {
+	Held  int64 `json:"held"` // with what it waits for
+	Share int64 `json:"share"`
+}
+
+// BoardMemory is the memory of a board, in bytes.
+type BoardMemory struct {
+	Bytes int64 `json:"bytes"`
+	Page  int64 `json:"page"`
+	Free  int64 `json:"free"`
+	Lent  int64 `json:"lent"` // to other boards
+	Room  int64 `json:"room"` // that can be reserved, here or elsewhere
+	// Shared is what tasks of several tenants hold.
+	Shared TenantMemory `json:"shared"`
+}
+
+func (m *onboard) task(n int, declared int64) *TaskMemory {
+	c := m.Counters(n)
+	return &TaskMemory{declared, int64(c.Reserved) * m.page, int64(c.Resident) * m.page, int64(c.Swapped) * m.page, c.Touched, c.Out, c.In, c.Refused}
+}
+
+func (m *onboard) tenant(o int) *TenantMemory {
+	return &TenantMemory{int64(m.Held(o)) * m.page, int64(m.Share(o) * float64(m.page))}
+}
+
+func (m *onboard) view(s *settings) *BoardMemory {
+	return &BoardMemory{s.memory, m.page, int64(m.Idle()) * m.page, int64(m.Lending()) * m.page, int64(m.Room()) * m.page, *m.tenant(severalOwners)}
+}
