@@ -68,6 +68,8 @@ func TestServicePaths(t *testing.T) {
 	drop("bad-nsh", bad(func(h []byte) { h[1] |= 63 }))                                                      // longer than the frame
 	drop("bad-nsh", bad(func(h []byte) { h[7] = 0 }))                                                        // at the end of its path
 	drop("bad-nsh", bad(func(h []byte) { h[3] = 77 }))                                                       // of an unknown protocol
+	drop("bad-nsh", bad(func(h []byte) { h[2] = 3 }))                                                        // of unknown metadata
+	drop("bad-nsh", onPath(7, hdr.NSHNextIPv6, plain))                                                       // of another version than said
 	drop("bad-nsh", onPath(7, hdr.NSHNextEthernet, plain[:13]))                                              // nothing that is a frame
 	drop("bad-nsh", onPath(7, hdr.NSHNextIPv4, plain[:20]))                                                  // nor a packet
 	if r := x.Push("p0", onPath(7, hdr.NSHNextEthernet, plain)[:20]); len(r.Out["p1"])+len(r.Dropped) != 1 { // cut short

@@ -109,15 +109,11 @@ func (a *app) address(b []byte) {
 // onPath lowers what is to be lowered of a frame with a header, and passes it on
 // or takes it off its path.
 func (a *app) onPath(c *graph.Ctx, in int, x *packet.Buf, b []byte, l *hdr.Layers) {
+	if f := Check(b, l.Net); f != Good {
+		c.Drop(x, faults[f])
+		return
+	}
 	h := hdr.NSH(b[l.Net:])
-	if len(h) < hdr.NSHLen || h.Version() != 0 || h.HeaderLen() < hdr.NSHLen || h.HeaderLen() > len(h) {
-		c.Drop(x, reasonBadHeader)
-		return
-	}
-	if t := h.MDType(); t != 2 && (t != 1 || h.HeaderLen() != hdr.NSHLen+16) {
-		c.Drop(x, reasonBadMDType)
-		return
-	}
 	leaves := a.s.role == edge
 	if leaves && !a.s.exits(h.SPI(), h.SI()) {
 		pass(c, in, x, reasonOtherPath)
@@ -136,7 +132,7 @@ func (a *app) onPath(c *graph.Ctx, in int, x *packet.Buf, b []byte, l *hdr.Layer
 		return
 	}
 	if leaves {
-		a.leave(c, x, b, l, h)
+		a.leave(c, x, l, h)
 		return
 	}
 	if a.s.role == task {
@@ -151,39 +147,16 @@ func (a *app) onPath(c *graph.Ctx, in int, x *packet.Buf, b []byte, l *hdr.Layer
 }
 
 // leave takes the header off.
-func (a *app) leave(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers, h hdr.NSH) {
-	n, inner := h.HeaderLen(), h[h.HeaderLen():]
+func (a *app) leave(c *graph.Ctx, x *packet.Buf, l *hdr.Layers, h hdr.NSH) {
 	spi, si := h.SPI(), h.SI()
-	var et uint16
-	switch h.NextProtocol() {
-	case hdr.NSHNextEthernet:
-		if len(inner) < hdr.EthernetLen {
-			c.Drop(x, reasonBadInner)
-			return
-		}
-		x.SetFrame(int(x.Off())+l.Net+n, len(inner))
-	case hdr.NSHNextIPv4:
-		if len(inner) < hdr.IPv4Len || inner[0]>>4 != 4 {
-			c.Drop(x, reasonBadInner)
-			return
-		}
-		et = hdr.EtherIPv4
-	case hdr.NSHNextIPv6:
-		if len(inner) < hdr.IPv6Len || inner[0]>>4 != 6 {
-			c.Drop(x, reasonBadInner)
-			return
-		}
-		et = hdr.EtherIPv6
-	default:
-		c.Drop(x, reasonNextProtocol)
+	if f := Strip(x, l.Net); f != Good {
+		c.Drop(x, faults[f])
 		return
-	}
-	if et != 0 {
-		hdr.VLAN(b[l.Net-hdr.VLANLen:]).SetEtherType(et)
-		copy(b[n:], b[:l.Net])
-		x.SetFrame(int(x.Off())+n, len(b)-n)
 	}
 	c.Mark(x, packet.Rewritten, reasonLeft)
 	c.Trace(x, traceLeft, uint64(spi), uint64(si))
 	c.Emit(plain, x)
 }
+
+// faults are the reasons of faults.
+var faults = [...]graph.Reason{BadHeader: reasonBadHeader, BadMetadata: reasonBadMDType, BadInner: reasonBadInner, NextProtocol: reasonNextProtocol}
