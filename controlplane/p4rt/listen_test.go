@@ -2,18 +2,8 @@ package p4rt_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,75 +16,8 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/internal/authority"
 )
-
-// authority signs certificates.
-type authority struct {
-	t    *testing.T
-	dir  string
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	last int64
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.key, a.cert = a.make(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "authority"}}, "ca")
-	return a
-}
-
-// make writes NAME.pem and NAME.key.
-func (a *authority) make(c *x509.Certificate, name string) (*ecdsa.PrivateKey, *x509.Certificate) {
-	a.t.Helper()
-	a.last++
-	// The years of a test's certificates do not depend on the clock.
-	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(a.last), time.Unix(0, 0), time.Unix(1<<33, 0)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	parent, by := c, key
-	if a.cert != nil {
-		parent, by = a.cert, a.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	k, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.write(name+".pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	a.write(name+".key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: k}))
-	out, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return key, out
-}
-
-func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
-
-func (a *authority) write(name string, b []byte) {
-	a.t.Helper()
-	if err := os.WriteFile(a.file(name), b, 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-	// However coarse the file system's times are.
-	at := time.Unix(1_000_000+a.last, 0)
-	if err := os.Chtimes(a.file(name), at, at); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-func (a *authority) server(name string) {
-	a.make(&x509.Certificate{Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, "server")
-}
-
-func (a *authority) client() {
-	a.make(&x509.Certificate{Subject: pkix.Name{CommonName: "controller"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, "client")
-}
 
 // ask connects anew and asks for the capabilities; it says who answered.
 func ask(t *testing.T, addr string, c credentials.TransportCredentials) (who string, err error) {
@@ -111,28 +34,22 @@ func ask(t *testing.T, addr string, c credentials.TransportCredentials) (who str
 }
 
 func TestTLS(t *testing.T) {
-	a := newAuthority(t)
-	a.server("first")
-	a.client()
+	a := authority.New(t)
+	a.Server("server", "first")
+	a.Client("client")
 	var logged []error
-	l, err := p4rt.Listen(p4rt.New(p4rt.Config{}), p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("ca.pem"),
+	l, err := p4rt.Listen(p4rt.New(p4rt.Config{}), p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: a.File("server.pem"), Key: a.File("server.key"), ClientCA: a.File("ca.pem"),
 		Log: func(err error) { logged = append(logged, err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	addr := l.Addr().String()
-	roots := x509.NewCertPool()
-	roots.AddCert(a.cert)
 	who := ""
 	client := func(with bool) credentials.TransportCredentials {
-		c := &tls.Config{RootCAs: roots, VerifyConnection: func(s tls.ConnectionState) error { who = s.PeerCertificates[0].Subject.CommonName; return nil }}
+		c := &tls.Config{RootCAs: a.Pool(), VerifyConnection: func(s tls.ConnectionState) error { who = s.PeerCertificates[0].Subject.CommonName; return nil }}
 		if with {
-			pair, err := tls.LoadX509KeyPair(a.file("client.pem"), a.file("client.key"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Certificates = []tls.Certificate{pair}
+			c.Certificates = []tls.Certificate{a.Pair("client")}
 		}
 		return credentials.NewTLS(c)
 	}
@@ -145,12 +62,11 @@ func TestTLS(t *testing.T) {
 	if _, err := ask(t, addr, insecure.NewCredentials()); err == nil {
 		t.Error("plain text was let in")
 	}
-	a.server("second")
+	a.Server("server", "second")
 	if _, err := ask(t, addr, client(true)); err != nil || who != "second" {
 		t.Errorf("the new certificate is not used: %q: %v", who, err)
 	}
-	a.last++
-	a.write("server.pem", []byte("broken"))
+	a.Write("server.pem", []byte("broken"))
 	if _, err := ask(t, addr, client(true)); err != nil || who != "second" {
 		t.Errorf("a broken file: %q: %v", who, err)
 	}
