@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -27,6 +28,7 @@ type p4rtFlags struct {
 	clientCA  string
 	insecure  bool
 	roles     []string
+	files     string
 	metrics   string
 }
 
@@ -37,6 +39,7 @@ func (f *p4rtFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.clientCA, "tls-client-ca", "", "PEM `file` with the authorities of clients, which must show a certificate then")
 	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow plain text, for P4Runtime and metrics, beyond the loopback interface")
 	cmd.Flags().StringArrayVar(&f.roles, "p4-role", nil, "a role and what it may write, as `NAME=TABLE,...`; also: multicast, packet-in, packet-out, pipeline. Other roles are refused then")
+	cmd.Flags().StringVar(&f.files, "p4-files", "", "`directory` whose files controllers may name in arguments of apps, by full path, as in the keys= of a task of a board (default: none)")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
 }
 
@@ -96,7 +99,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 		}
 		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
 		stats = server.Stats()
-		s.Devices, err = devices(server, inst, clk, &closers)
+		s.Devices, err = devices(server, inst, clk, f.files, &closers)
 		// It goes before what its devices use, and after who reaches it.
 		closers = append(closers, func() error { server.Close(); return nil })
 		if err != nil {
@@ -110,8 +113,8 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 		}
 		closers = append(closers, l.Close)
 		s.Address = l.Addr().String()
-	} else if f.cert != "" || f.key != "" || f.clientCA != "" || len(f.roles) > 0 {
-		return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca and --p4-role are for --p4runtime")
+	} else if f.cert != "" || f.key != "" || f.clientCA != "" || len(f.roles) > 0 || f.files != "" {
+		return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca, --p4-role and --p4-files are for --p4runtime")
 	}
 	if f.metrics != "" {
 		var m *metrics.Server
@@ -126,7 +129,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 }
 
 // devices puts the apps of an instance behind a server.
-func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, closers *[]func() error) ([]servedDevice, error) {
+func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files string, closers *[]func() error) ([]servedDevice, error) {
 	spec := inst.Spec()
 	var punts *engine.Punts
 	var list []servedDevice
@@ -162,6 +165,12 @@ func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, closers
 		dev, err := native.New(inst)
 		if err != nil {
 			return nil, err
+		}
+		if files != "" {
+			if !filepath.IsAbs(files) {
+				return nil, fmt.Errorf("--p4-files %s: want a full path", files)
+			}
+			dev.Files(files)
 		}
 		id := uint64(len(list) + 1)
 		if err := server.Add(id, dev); err != nil {

@@ -1,7 +1,9 @@
 package ctl
 
 import (
+	"bytes"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -441,6 +443,14 @@ func readParams(act *p4info.Action, params *node) (*p4v1.Action, error) {
 			return nil, k.wrap("", fmt.Errorf("action %s: %s", act.Name, strings.ReplaceAll(err.Error(), "field", "parameter")))
 		}
 		x := params.list[i]
+		if p.Type.Bits == 0 && x.kind == mapping {
+			s, err := object(x)
+			if err != nil {
+				return nil, fmt.Errorf("action %s, parameter %s: %w", act.Name, p.Name, err)
+			}
+			a.Params = append(a.Params, &p4v1.Action_Param{ParamId: p.ID, Value: []byte(s)})
+			continue
+		}
 		if x.kind != scalar {
 			return nil, x.errorf("action %s, parameter %s: want a value, there is %s", act.Name, p.Name, x.kind)
 		}
@@ -451,6 +461,27 @@ func readParams(act *p4info.Action, params *node) (*p4v1.Action, error) {
 		a.Params = append(a.Params, &p4v1.Action_Param{ParamId: p.ID, Value: v})
 	}
 	return a, nil
+}
+
+// object is a map of values as a JSON object of strings, with sorted names and without
+// spaces: what tables of quillon's own server take for arguments. An empty map is the empty
+// string.
+func object(n *node) (string, error) {
+	m := map[string]string{}
+	for i, k := range n.keys {
+		if n.list[i].kind != scalar {
+			return "", n.list[i].errorf("%s: want a value, there is %s", k.text, n.list[i].kind)
+		}
+		m[k.text] = n.list[i].text
+	}
+	if len(m) == 0 {
+		return "", nil
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(m)
+	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
 func readSetAction(t *p4info.Table, n *node) (*p4v1.ActionProfileAction, error) {

@@ -33,9 +33,11 @@ import (
 //	    entries:
 //	      - {table: port_vlan, match: {ingress_port: 1}, action: set_vid, params: {vid: 10}}
 //	      - {table: vlan_member, default: true, action: refuse_member}
+//	      - {table: tasks, match: {task: fw}, action: run, params: {kind: firewall, args: {default: allow}, more: {area: 2}}}
 //
 // Files are found from the folder of the intent. Names may be written by their end
-// where that is clear. All of a table's entries are the intent's, and its default
+// where that is clear. A map for a parameter that is a string stands for a JSON object of
+// strings. All of a table's entries are the intent's, and its default
 // action is the program's where the intent has none, except for tables to leave;
 // so are all multicast groups, clone sessions, members and groups. Of digests,
 // meters and value sets it has those that it names. Registers and counters are

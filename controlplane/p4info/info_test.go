@@ -289,6 +289,19 @@ func TestInconsistent(t *testing.T) {
 	if f := i.Tables[0].Fields; f[0].Type.Bits != 32 || f[1].Type.Bits != 0 {
 		t.Error(f)
 	}
+	for text, want := range map[string]codes.Code{"": codes.OK, "Ethernet0": codes.OK, "\x00\n": codes.OK, "\xff": codes.InvalidArgument,
+		strings.Repeat("x", p4info.MaxString): codes.OK, strings.Repeat("x", p4info.MaxString+1): codes.OutOfRange} {
+		u := &p4v1.Update{Type: p4v1.Update_DELETE, Entity: &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: 1, Priority: 1, Match: []*p4v1.FieldMatch{
+			{FieldId: 1, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: []byte{1}}}},
+			{FieldId: 2, FieldMatchType: &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: []byte(text)}}},
+		}}}}}
+		if err := i.Update(u); status.Code(err) != want {
+			t.Errorf("%.20q: %v, want %v", text, err, want)
+		}
+		if line := i.Text(u.Entity); strings.ContainsAny(line, "\n\x00") {
+			t.Errorf("%q", line)
+		}
+	}
 }
 
 // TestCircleOfTypes: a type that is made of itself has no width, and no end either.

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
@@ -259,6 +261,14 @@ func (i *Info) keyText(e *p4v1.TableEntry) string {
 	return s
 }
 
+// plainly is a string that people read, in quotes unless it is plainly a word.
+func plainly(f *Field, s string) string {
+	if f.Type.Bits == 0 && (s == "" || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(" ,()=\"", r) })) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
 func matchText(fields []Field, list []*p4v1.FieldMatch) string {
 	var s []string
 	for _, m := range list {
@@ -267,7 +277,7 @@ func matchText(fields []Field, list []*p4v1.FieldMatch) string {
 			s = append(s, fmt.Sprintf("field %d", m.GetFieldId()))
 			continue
 		}
-		s = append(s, f.Name+"="+f.MatchText(m))
+		s = append(s, f.Name+"="+plainly(f, f.MatchText(m)))
 	}
 	if len(s) == 0 {
 		return "*"
@@ -324,7 +334,7 @@ func (i *Info) actionText(a *p4v1.Action) string {
 	var s []string
 	for _, p := range a.GetParams() {
 		if f := byID(x.Params, p.GetParamId()); f != nil {
-			s = append(s, f.Name+"="+FormatValue(f.Name, f.Type, p.GetValue()))
+			s = append(s, f.Name+"="+plainly(f, FormatValue(f.Name, f.Type, p.GetValue())))
 		} else {
 			s = append(s, fmt.Sprintf("parameter %d", p.GetParamId()))
 		}

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 )
@@ -17,7 +18,7 @@ const MaxString = 1 << 20
 // Type is what a value must be.
 type Type struct {
 	// Bits is the width of an unsigned integer; 0: the value is a string of
-	// any bytes, or of none (@p4runtime_translation with a string).
+	// UTF-8, or of nothing (@p4runtime_translation with a string).
 	Bits int
 	// Named is the P4 type's name, if it has one.
 	Named string
@@ -56,6 +57,9 @@ func (t Type) canonical(v []byte) ([]byte, error) {
 	if t.Bits == 0 {
 		if len(v) > MaxString {
 			return nil, refuse(codes.OutOfRange, "a string of %d bytes: at most %d", len(v), MaxString)
+		}
+		if !utf8.Valid(v) {
+			return nil, invalid("a string that is no UTF-8: %q", v[:min(len(v), 32)])
 		}
 		return v, nil
 	}

@@ -120,7 +120,7 @@ Port a is the plain side, port b the protected one.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
 		Params: []graph.Param{
-			{Name: "keys", Help: "the file of keys (see above); read again at every change of arguments"},
+			{Name: "keys", File: true, Help: "the file of keys (see above); read again at every change of arguments"},
 			{Name: "out", Help: "SAs from a to b, as SPI@DESTINATION+...: 0x100@10.0.2.0/24+0x101@2001:db8:2::/48; the longest prefix counts; can be changed while running"},
 			{Name: "in", Help: "SAs from b to a, as SPI@SOURCE+... or SPI for any source; can be changed while running"},
 			{Name: "mode", Default: "transport", Help: "transport, or tunnel: the whole packet inside a new one from local to remote; can be changed while running"},

@@ -145,6 +145,8 @@ type Param struct {
 	Name    string `json:"name"`
 	Default string `json:"default,omitempty"`
 	Help    string `json:"help"`
+	// File: it names a file of this machine.
+	File bool `json:"file,omitempty"`
 }
 
 // Env is what an app may know of its surroundings when it is made.

@@ -145,6 +145,12 @@ type TableChange struct {
 // neighbouring changes make of apps' arguments these get at once. With together
 // all are made or none; then all tables must be settings.
 func (i *Instance) WriteTables(changes []TableChange, together bool) []error {
+	return i.WriteTablesIf(changes, together, nil)
+}
+
+// WriteTablesIf is WriteTables that makes no change of settings that allow has an error
+// for: it is told what the Spec was and what it would be.
+func (i *Instance) WriteTablesIf(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
 	errs := make([]error, len(changes))
 	settings := make([]bool, len(changes))
 	for n := range changes {
@@ -163,7 +169,7 @@ func (i *Instance) WriteTables(changes []TableChange, together bool) []error {
 		if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 			return aborted(errs)
 		}
-		return i.configure(changes, true)
+		return i.configure(changes, true, allow)
 	}
 	for n := 0; n < len(changes); {
 		if errs[n] != nil {
@@ -179,7 +185,7 @@ func (i *Instance) WriteTables(changes []TableChange, together bool) []error {
 		for end < len(changes) && errs[end] == nil && settings[end] {
 			end++
 		}
-		copy(errs[n:end], i.configure(changes[n:end], false))
+		copy(errs[n:end], i.configure(changes[n:end], false, allow))
 		n = end
 	}
 	return errs
@@ -244,9 +250,9 @@ const stales = 100
 
 // configure makes changes of settings, which were checked, to the apps'
 // arguments.
-func (i *Instance) configure(changes []TableChange, together bool) []error {
+func (i *Instance) configure(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
 	for range stales {
-		errs, stale := i.tryConfigure(changes, together)
+		errs, stale := i.tryConfigure(changes, together, allow)
 		if !stale {
 			return errs
 		}
@@ -265,7 +271,7 @@ type setting struct {
 	rows table.Rows
 }
 
-func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []error, stale bool) {
+func (i *Instance) tryConfigure(changes []TableChange, together bool, allow func(was, now *Spec) error) (errs []error, stale bool) {
 	old := i.Spec()
 	spec := old.Clone()
 	errs = make([]error, len(changes))
@@ -321,6 +327,9 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 		spec.Apps[s.app] = a
 	}
 	spec.source = nil
+	if err == nil && allow != nil {
+		err = allow(old, spec)
+	}
 	if err == nil {
 		err = i.move(old, spec)
 	}
@@ -343,9 +352,43 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool) (errs []er
 	}
 	// Whose fault it was is found out one by one.
 	for n := range changes {
-		errs[n] = i.configure(changes[n:n+1], false)[0]
+		errs[n] = i.configure(changes[n:n+1], false, allow)[0]
 	}
 	return errs, false
+}
+
+// FileArg is an argument that names a file (Param.File), of an app or, as OUTER/NAME,
+// of one inside another.
+type FileArg struct{ App, Kind, Arg, Value string }
+
+// FileArgs are those of a Spec. Apps inside one whose arguments are wrong have none.
+func (i *Instance) FileArgs(s *Spec) []FileArg {
+	var out []FileArg
+	of := func(name string, a AppSpec) {
+		k := findKind(i.cfg.Kinds, a.Kind)
+		if k == nil {
+			return
+		}
+		for _, p := range k.Params {
+			if v, ok := a.Args[p.Name]; ok && p.File {
+				out = append(out, FileArg{name, a.Kind, p.Name, v})
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
+		a := s.Apps[name]
+		of(name, a)
+		if k := findKind(i.cfg.Kinds, a.Kind); k != nil && k.Inside != nil {
+			inside, err := k.Inside(maps.Clone(a.Args))
+			if err != nil {
+				continue
+			}
+			for _, in := range inside {
+				of(name+"/"+in.Name, in.AppSpec)
+			}
+		}
+	}
+	return out
 }
 
 // meant is an error when what a change asks for means nothing to the app, whatever

@@ -3,7 +3,9 @@ package native
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -17,7 +19,8 @@ import (
 
 // Device is the device of a running graph.
 type Device struct {
-	inst *graph.Instance
+	inst  *graph.Instance
+	files string // see Files
 
 	mu   sync.Mutex
 	pipe *pipeline
@@ -46,9 +49,31 @@ func New(inst *graph.Instance) (*Device, error) {
 	return d, err
 }
 
+// Files is the directory whose files controllers may name in arguments of apps, by
+// their full path. Without it they may name none: an app would read whatever the
+// process may read. Before the device is served.
+func (d *Device) Files(dir string) { d.files = filepath.Clean(dir) }
+
+// allow refuses arguments with which a controller names other files. Those that were
+// there stay.
+func (d *Device) allow(was, now *graph.Spec) error {
+	old := d.inst.FileArgs(was)
+	for _, a := range d.inst.FileArgs(now) {
+		switch {
+		case slices.Contains(old, a):
+		case d.files == "":
+			return table.Errorf(table.Denied, "app %s: %s=%s: a controller may not name files here (quillon run --p4-files)", a.App, a.Arg, a.Value)
+		case filepath.Clean(a.Value) != a.Value || filepath.Dir(a.Value) != d.files:
+			return table.Errorf(table.Denied, "app %s: %s=%s: a controller may name files in %s, and no others", a.App, a.Arg, a.Value, d.files)
+		}
+	}
+	return nil
+}
+
 // pipeline is that of the graph as it is now.
 func (d *Device) pipeline() (*pipeline, error) {
-	apps, counts := d.inst.Tables(), d.inst.Counters()
+	// Apps inside others come and go by Writes, which change no pipeline.
+	apps, counts := d.inst.Tables(), slices.DeleteFunc(d.inst.Counters(), func(c graph.Count) bool { return strings.Contains(c.Node, "/") })
 	var made []byte
 	for _, a := range apps {
 		made = fmt.Appendf(made, "%s %s\n", a.App, a.Kind)
@@ -170,7 +195,7 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		}
 		return errs
 	}
-	for n, err := range p.d.inst.WriteTables(changes, together) {
+	for n, err := range p.d.inst.WriteTablesIf(changes, together, p.d.allow) {
 		errs[from[n]] = refusal(err)
 		if err == nil {
 			p.d.note(updates[from[n]])

@@ -12,6 +12,16 @@
 // graph's own counts do not change. Counter NAME.reasons[i] is what became of frames, with
 // the names of the indices in its annotations.
 //
-// The pipeline is the graph: it is there from the start, and changes with it. A
+// Of tables whose fields are texts (snic's tasks, for one) the fields are of a translated
+// type with strings (words_t). Arguments in them that name files are refused, unless
+// Device.Files allows a directory.
+//
+// The updates of a request that asks for all or none are made in one change of the graph,
+// and their order does not matter, as far as they are of one app. Without, they are
+// as well if all of them can be made; if not, one by one, in their order.
+//
+// The pipeline is the graph: it is there from the start, and changes with it. What runs
+// inside an app, as a board's tasks do, is no part of it, nor are its counters: a Write
+// changes no pipeline. A
 // client may set a P4Info whose objects are all here, which changes nothing.
 package native
