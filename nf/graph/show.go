@@ -148,27 +148,39 @@ func (i *Instance) Ports() []PortInfo {
 // Visit calls f with the app of a name in one worker, between two of its breaths.
 // The worker waits for f, which must be short and must not keep the app.
 func (i *Instance) Visit(app string, worker int, f func(App)) error {
+	return i.post(app, worker, func(a App, _ clock.Duration) bool {
+		f(a)
+		return false
+	}, false)
+}
+
+// Work is Visit for what takes longer: f is called between breaths, again and
+// again while it returns true, each time for as long as it is told, more or less a
+// step. While a worker has frames that is a few microseconds, and all the work from
+// outside gets a fifth of its time. Those who work at the same time take turns.
+func (i *Instance) Work(app string, worker int, f func(App, clock.Duration) bool) error {
+	return i.post(app, worker, f, true)
+}
+
+func (i *Instance) post(app string, at int, f func(App, clock.Duration) bool, long bool) error {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
-	if worker < 0 || worker >= len(i.workers) {
-		return fmt.Errorf("there is no worker %d: they are 0 to %d", worker, len(i.workers)-1)
+	if at < 0 || at >= len(i.workers) {
+		return fmt.Errorf("there is no worker %d: they are 0 to %d", at, len(i.workers)-1)
 	}
-	nd := i.graphs[worker].node(app)
+	nd := i.graphs[at].node(app)
 	if nd == nil || nd.app == nil {
 		return fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
 	}
-	w := i.workers[worker]
-	w.do(func() {
+	w := i.workers[at]
+	w.post(letter{long: long, fn: func(slice clock.Duration) (more bool) {
 		w.ctx.node = nd
-		f(nd.app)
+		more = f(nd.app, slice)
 		w.ctx.node = nil
-	})
+		return more
+	}})
 	return nil
 }
-
-// Busy reports that a frame moved in a worker's last breath: what Visit does
-// delays others. False while the graph is driven by Step or Push.
-func (i *Instance) Busy(worker int) bool { return i.workers[worker].moving.Load() }
 
 // Report is the state that an app shows, one value a worker; an error when it
 // shows none.

@@ -29,6 +29,16 @@ const shortSleep = 50_000 // ns
 // from outside: who has many gives one at a time.
 const mailSpin = 200_000 // ns
 
+// A worker with frames gives work from outside a slice of its time at once, and one
+// part in workShare of all of it: that long a frame waits at the worst. It has
+// frames when one moved not longer than workIdle ago; else who works has more at once.
+const (
+	workSlice     = 8_000     // ns
+	workIdleSlice = 100_000   // ns
+	workIdle      = 1_000_000 // ns
+	workShare     = 5
+)
+
 // PanicError says that an app panicked; the instance has stopped.
 type PanicError struct {
 	App, Kind string
@@ -64,22 +74,36 @@ type worker struct {
 	mailMu sync.Mutex
 	mail   []*letter
 	mailed atomic.Bool
-	live   bool        // under mailMu: the worker reads its mail
-	moving atomic.Bool // a frame moved in the last breath
+	live   bool // under mailMu: the worker reads its mail
+
+	// Of the run:
+	works   []*letter  // begun and not done, in turns
+	workDue clock.Time // not before, while there are frames
 }
 
+// letter is an order: fn is called, with a slice of time, again and again while it
+// returns true. What is not long is done at once.
 type letter struct {
-	fn   func()
+	fn   func(clock.Duration) bool
+	long bool
 	done chan struct{}
 }
 
 // do runs fn while the worker is between two breaths, and returns when it is
 // done. The worker never waits for the caller.
 func (w *worker) do(fn func()) {
+	w.post(letter{fn: func(clock.Duration) bool {
+		fn()
+		return false
+	}})
+}
+
+// post has the worker carry out an order, and returns when it is done.
+func (w *worker) post(l letter) {
 	w.mailMu.Lock()
 	if w.live {
-		l := &letter{fn, make(chan struct{})}
-		w.mail = append(w.mail, l)
+		l.done = make(chan struct{})
+		w.mail = append(w.mail, &l)
 		w.mailed.Store(true)
 		w.mailMu.Unlock()
 		<-l.done
@@ -89,8 +113,14 @@ func (w *worker) do(fn func()) {
 	w.mu.Lock()
 	w.mailMu.Unlock()
 	defer w.mu.Unlock()
+	for w.begin(&l, workIdleSlice) {
+	}
+}
+
+// begin gives an order a slice, and reports that there is more of it.
+func (w *worker) begin(l *letter, slice clock.Duration) (more bool) {
 	defer w.recover()
-	fn()
+	return l.fn(slice)
 }
 
 // readMail runs what others asked for.
@@ -104,12 +134,44 @@ func (w *worker) readMail(last bool) {
 	}
 	w.mailMu.Unlock()
 	for _, l := range mail {
-		func() {
-			defer close(l.done)
-			defer w.recover()
-			l.fn()
-		}()
+		if l.long {
+			w.works = append(w.works, l)
+			continue
+		}
+		for w.begin(l, workIdleSlice) {
+		}
+		close(l.done)
 	}
+	for last && len(w.works) > 0 {
+		w.turn(workIdleSlice)
+	}
+}
+
+// turn gives a slice to the work whose turn it is.
+func (w *worker) turn(slice clock.Duration) {
+	l := w.works[0]
+	w.works = append(w.works[:0], w.works[1:]...)
+	if w.begin(l, slice) {
+		w.works = append(w.works, l)
+	} else {
+		close(l.done)
+	}
+}
+
+// share gives those who work from outside their share of the time; moved is when a
+// frame did last.
+func (w *worker) share(now, moved clock.Time) {
+	if now.Sub(moved) > workIdle {
+		w.turn(workIdleSlice)
+		return
+	}
+	if now < w.workDue {
+		return
+	}
+	start := w.clk.Now()
+	w.turn(workSlice)
+	end := w.clk.Now()
+	w.workDue = end.Add((workShare - 1) * end.Sub(start))
 }
 
 // recover turns an app's panic into the worker's error.
@@ -151,6 +213,7 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) 
 	// The scheduler would take long to come back to a locked thread.
 	alone := runtime.GOMAXPROCS(0) <= workers
 	busy := w.clk.Now()
+	moving := busy.Add(-2 * workIdle)
 	for !stop.Load() && w.err == nil {
 		if w.mailed.Load() {
 			w.readMail(false)
@@ -164,8 +227,13 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) 
 		if err != nil {
 			return err
 		}
-		if m := moved > 0; m != w.moving.Load() {
-			w.moving.Store(m)
+		if moved > 0 {
+			moving = now
+		}
+		if len(w.works) > 0 {
+			w.share(now, moving)
+			busy = now
+			continue
 		}
 		if moved > 0 {
 			busy = max(busy, now)

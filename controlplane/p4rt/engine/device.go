@@ -18,15 +18,6 @@ import (
 )
 
 const (
-	// defaultSlice is how long a worker with frames is taken from them at a
-	// time, idleSlice one without.
-	defaultSlice = 25 * time.Microsecond
-	idleSlice    = 100 * time.Microsecond
-	// share of a worker with frames is what controllers get: 1 in so many, and
-	// no more than maxCredit at once. Sleeps are not finer than oneSleep.
-	share     = 5
-	maxCredit = 250 * time.Microsecond
-	oneSleep  = time.Millisecond
 	// pollEvery is how often packets for controllers are looked for while some
 	// come, pollIdle while none do.
 	pollEvery = time.Millisecond
@@ -53,8 +44,6 @@ type Config struct {
 	// P4Info and the JSON.
 	Info    *p4info.Info
 	Program []byte
-	// Slice is how long the worker is taken from its frames at a time; 0: 25 µs.
-	Slice time.Duration
 }
 
 // Device is a p4rt.Device for an app of kind p4.
@@ -64,10 +53,6 @@ type Device struct {
 	current atomic.Pointer[pipeline]
 	digests chan digestMessage
 	lost    atomic.Uint64 // digests, not yet told
-
-	turns  sync.Mutex
-	credit time.Duration // of the worker's time; below 0: owed
-	asked  clock.Time    // when credit was added to
 
 	mu   sync.Mutex
 	stop func() // nil: nobody listens
@@ -83,9 +68,6 @@ type digestMessage struct {
 
 // New is a device for an app of a graph.
 func New(cfg Config) (*Device, error) {
-	if cfg.Slice == 0 {
-		cfg.Slice = defaultSlice
-	}
 	d := &Device{cfg: cfg, wall: clock.NewWall(), digests: make(chan digestMessage, maxDigests)}
 	var sw *p4.Switch
 	if err := d.app(func(a *p4.App) { sw = a.Switch() }); err != nil {
@@ -108,16 +90,26 @@ func New(cfg Config) (*Device, error) {
 
 // app calls f with the app between two breaths.
 func (d *Device) app(f func(*p4.App)) error {
+	return d.work(func(a *p4.App, _ clock.Duration) bool {
+		f(a)
+		return false
+	})
+}
+
+// work calls f with the app between breaths, for as long as it is told, again and
+// again while it returns true.
+func (d *Device) work(f func(*p4.App, clock.Duration) bool) error {
 	kind := error(nil)
 	ran := false
-	err := d.cfg.Instance.Visit(d.cfg.App, 0, func(a graph.App) {
+	err := d.cfg.Instance.Work(d.cfg.App, 0, func(a graph.App, slice clock.Duration) bool {
 		x, ok := a.(*p4.App)
 		if !ok {
 			kind = fmt.Errorf("app %s is not of kind p4", d.cfg.App)
-			return
+			return false
 		}
-		f(x)
-		ran = true
+		more := f(x, slice)
+		ran = !more
+		return more
 	})
 	if err == nil {
 		err = kind
@@ -126,31 +118,6 @@ func (d *Device) app(f func(*p4.App)) error {
 		err = fmt.Errorf("app %s panicked", d.cfg.App)
 	}
 	return err
-}
-
-// turn waits until it is the controllers' turn, and says for how long: a worker
-// that has frames is theirs for a share of the time.
-func (d *Device) turn() time.Duration {
-	for d.cfg.Instance.Busy(0) {
-		d.turns.Lock()
-		now := d.wall.Now()
-		d.credit = min(d.credit+now.Sub(d.asked)/share, maxCredit)
-		d.asked = now
-		enough := d.credit > 0
-		d.turns.Unlock()
-		if enough {
-			return d.cfg.Slice
-		}
-		time.Sleep(oneSleep)
-	}
-	return max(d.cfg.Slice, idleSlice)
-}
-
-// spent takes what a slice took off the credit.
-func (d *Device) spent(t time.Duration) {
-	d.turns.Lock()
-	d.credit -= t
-	d.turns.Unlock()
 }
 
 // Pipeline implements p4rt.Device.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
 )
 
@@ -88,26 +89,23 @@ func (p *pipeline) cost(e *p4v1.Entity) int64 {
 	return max(1, all.Size)
 }
 
-// visit calls step again and again while it returns true: between two breaths,
-// for a slice of time when the pipeline is live, and at least once.
+// visit calls step again and again while it returns true: between breaths, in slices
+// of time, when the pipeline is live.
 func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	p.own.RLock()
 	if p.live {
 		defer p.own.RUnlock()
 		d := p.dev
-		slice := d.turn()
-		err := d.app(func(*p4.App) {
+		err := d.work(func(_ *p4.App, slice clock.Duration) bool {
 			if c := d.cfg.Clock; c != nil {
 				p.sw.Advance(c.Now())
 			}
-			start := d.wall.Now()
-			now := start
-			for step(p.sw) {
-				if now = d.wall.Now(); now.Sub(start) >= slice {
-					break
+			for start := d.wall.Now(); step(p.sw); {
+				if d.wall.Now().Sub(start) >= slice {
+					return true
 				}
 			}
-			d.spent(now.Sub(start))
+			return false
 		})
 		if err != nil {
 			return refuse(codes.Unavailable, "%v", err)
@@ -173,21 +171,22 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	bad := false
 	at := 0
 	if a == p4v1.WriteRequest_CONTINUE_ON_ERROR {
-		for at < len(ops) {
-			err := p.visit(func(sw *p4.Switch) bool {
-				_, err := ops[at](sw)
-				if err == errMore {
-					return true
-				}
-				errs[at] = codeOf(err)
-				bad = bad || err != nil
-				at++
-				return at < len(ops)
-			})
-			if err != nil {
-				fail(at, err)
-				return errs
+		if len(ops) == 0 {
+			return nil
+		}
+		err := p.visit(func(sw *p4.Switch) bool {
+			_, err := ops[at](sw)
+			if err == errMore {
+				return true
 			}
+			errs[at] = codeOf(err)
+			bad = bad || err != nil
+			at++
+			return at < len(ops)
+		})
+		if err != nil {
+			fail(at, err)
+			return errs
 		}
 		if !bad {
 			return nil
@@ -214,22 +213,19 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 		}
 		return bad && len(undo) > 0 || !bad && at < len(ops)
 	}
-	for len(ops) > 0 {
-		again := false
-		err := p.visit(func(sw *p4.Switch) bool {
+	if len(ops) == 0 {
+		return nil
+	}
+	err := p.visit(func(sw *p4.Switch) bool {
+		again := step(sw)
+		for again && a == p4v1.WriteRequest_DATAPLANE_ATOMIC {
 			again = step(sw)
-			for again && a == p4v1.WriteRequest_DATAPLANE_ATOMIC {
-				again = step(sw)
-			}
-			return again
-		})
-		if err != nil {
-			fail(0, err)
-			return errs
 		}
-		if !again {
-			break
-		}
+		return again
+	})
+	if err != nil {
+		fail(0, err)
+		return errs
 	}
 	if !bad {
 		return nil

@@ -1,0 +1,130 @@
+package graph_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// working is an instance with an app s, whose port a has so many frames.
+func working(t *testing.T, frames int) *graph.Instance {
+	t.Helper()
+	inst, err := graph.New(graph.Config{
+		Spec:  parse(t, "ports: {a: {kind: spring}}\napps: {s: {kind: sink}}\nlinks: [a.out -> s.in]\n"),
+		Kinds: kinds(), Clock: clock.NewWall(),
+		Ports: map[string][]port.Port{"a": {newSpring(t, "a", frames)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inst
+}
+
+// moved is how many frames came.
+func moved(inst *graph.Instance) (n uint64) {
+	for _, c := range inst.Counters() {
+		if c.Name == "in" {
+			n += c.Value
+		}
+	}
+	return n
+}
+
+// Two that work at the same time beside frames take turns in short slices, and frames
+// go on meanwhile.
+func TestWork(t *testing.T) {
+	inst := working(t, 1<<40)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error)
+	go func() { ran <- inst.Run(ctx) }()
+	for moved(inst) == 0 { // before it runs, all is done at once
+	}
+	before := moved(inst)
+	var turns [2]int // of the worker's goroutine
+	last, row, most := -1, 0, 0
+	var wg sync.WaitGroup
+	for n := range turns {
+		wg.Go(func() {
+			if err := inst.Work("s", 0, func(_ graph.App, slice clock.Duration) bool {
+				if last != n {
+					last, row = n, 0
+				}
+				if row++; turns[0] > 0 && turns[1] > 0 && min(turns[0], turns[1]) < 100 {
+					most = max(most, row)
+				}
+				turns[n]++
+				if slice != 8_000 {
+					t.Errorf("a slice of %d ns beside frames", slice)
+					return false
+				}
+				return min(turns[0], turns[1]) < 100
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if min(turns[0], turns[1]) < 99 || most > 2 {
+		t.Errorf("%d turns, up to %d in a row", turns, most)
+	}
+	if moved(inst) == before {
+		t.Error("no frame moved meanwhile")
+	}
+	cancel()
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A worker that ends finishes what was begun, and one that does not run does it all.
+func TestWorkEnds(t *testing.T) {
+	inst := working(t, 1<<40)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error)
+	go func() { ran <- inst.Run(ctx) }()
+	turns := 0
+	work := func(graph.App, clock.Duration) bool {
+		if turns++; turns == 3 {
+			cancel()
+		}
+		return turns < 5000
+	}
+	if err := inst.Work("s", 0, work); err != nil || turns != 5000 {
+		t.Errorf("%d turns, %v", turns, err)
+	}
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	turns = 3
+	if err := inst.Work("s", 0, work); err != nil || turns != 5000 {
+		t.Errorf("alone: %d turns, %v", turns, err)
+	}
+	if inst.Work("no", 0, work) == nil || inst.Work("s", 1, work) == nil {
+		t.Error("of nobody")
+	}
+}
+
+// Work that panics stops the worker, as an app does, and who waits for it is told.
+func TestWorkPanics(t *testing.T) {
+	inst := working(t, 1<<40)
+	ran := make(chan error)
+	go func() { ran <- inst.Run(t.Context()) }()
+	turns := 0
+	if err := inst.Work("s", 0, func(graph.App, clock.Duration) bool {
+		if turns++; turns == 3 {
+			panic("asked to")
+		}
+		return true
+	}); err != nil || turns != 3 {
+		t.Errorf("%d turns, %v", turns, err)
+	}
+	var p *graph.PanicError
+	if err := <-ran; !errors.As(err, &p) || p.App != "s" {
+		t.Errorf("%v", err)
+	}
+}
