@@ -28,7 +28,7 @@ var stateNames = [numStates]string{
 }
 
 // conn is a connection. In its key Src is the address on port a's side, and Tag
-// its VLAN; for the ports of an ICMP query see query.
+// its VLANs; for the ports of an ICMP query see query.
 type conn struct {
 	until  clock.Time // it is forgotten then
 	gen    uint16     // of the rules that let it be

@@ -6,8 +6,8 @@
 //	opens a connection     ──► rules, by priority              ──► passes, and is one
 //	all else               ──► dropped, counted by reason
 //
-// Both directions of a connection have one key: protocol, VLAN (the outermost
-// tag's), addresses and ports, ordered by the side that they are on. UDP and other
+// Both directions of a connection have one key: protocol, VLANs (of both tags),
+// addresses and ports, ordered by the side that they are on. UDP and other
 // protocols have connections, too, which last as long as there is traffic; an ICMP
 // query is one by its identifier. Only queries, errors and neighbour discovery
 // pass of ICMP.
@@ -32,7 +32,7 @@
 // forgotten first among 16. Open ones are never replaced.
 //
 // Fragments. The first fragment is looked at as a whole datagram; while it passes,
-// the later ones of its datagram (addresses, protocol, identification, side, VLAN)
+// the later ones of its datagram (addresses, protocol, identification, side, VLANs)
 // do, for 30 s; those that come before it are dropped. First fragments with a part
 // of the transport header, and later ones that begin within it, are dropped
 // (RFC 1858, RFC 3128), and so are IPv6 extension headers behind a fragment header:

@@ -168,7 +168,7 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
 		return verdict{false, reasonFragment}
 	}
 	k, offset := flow.Fragment(frame, &d)
-	k.Tag = d.VID | uint16(in)<<15
+	k.Tag = d.VLANs() | uint32(in)<<24
 	hash := k.Hash(a.seed)
 	if d.L4 != 0 {
 		v := a.whole(c, in, frame, &d)
@@ -257,7 +257,7 @@ func (a *app) whole(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) verdict {
 	}
 	var k flow.Key
 	k.Addrs(frame, d)
-	k.Tag = d.VID
+	k.Tag = d.VLANs()
 	var seg segment
 	answer := false // what does not open a connection
 	switch {
@@ -459,7 +459,7 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 	}
 	var k flow.Key
 	k.Addrs(frame, &q)
-	k.Tag = d.VID
+	k.Tag = d.VLANs()
 	from := 1 - in // where the packet came from
 	if k.Src != outer.Dst {
 		return verdict{false, reasonUnrelated} // not to who sent that packet

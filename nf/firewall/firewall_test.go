@@ -240,12 +240,18 @@ func TestTCP(t *testing.T) {
 		if n := x.Counter("connections-opened"); n != 4 {
 			t.Errorf("%d were opened", n)
 		}
-		// Another VLAN is another network.
+		// Another VLAN is another network, and so is another within it.
 		x = graphtest.New(t, *Kind(), args())
 		c.tags = []uint16{7, 8}
 		run(t, x, c, handshake("opened"))
-		c.tags = []uint16{9}
-		run(t, x, c, []step{{"b", "A", serverISN + 1, isn(1), "", "-no-connection"}})
+		for _, tags := range [][]uint16{{9}, {7}, {7, 9}, {8, 7}, {8}} {
+			c.tags = tags
+			run(t, x, c, []step{{"b", "A", serverISN + 1, isn(1), "", "-no-connection"}})
+		}
+		c.tags = []uint16{7, 9}
+		run(t, x, c, handshake("opened"))
+		c.tags = []uint16{7, 8}
+		run(t, x, c, []step{{"b", "A", serverISN + 1, isn(1), "", "known"}})
 	}
 }
 
@@ -479,6 +485,7 @@ func TestFragments(t *testing.T) {
 			{func() pkt { p := later; p.ipID++; return p }, "-stray-fragment"},
 			{func() pkt { p := later; p.in = "b"; return p }, "-stray-fragment"},
 			{func() pkt { p := later; p.tags = []uint16{3}; return p }, "-stray-fragment"},
+			{func() pkt { p := later; p.tags = []uint16{0, 3}; return p }, "-stray-fragment"},
 			{func() pkt { p := later; p.offset, p.proto = 16, layers.IPProtocolTCP; return p }, "-tiny-fragment"},
 			{func() pkt { p := first; p.proto, p.noTransport, p.payload = 6, true, "0123456789abcdef"; return p }, "-tiny-fragment"},
 			{func() pkt { p := first; p.in = "b"; p.dport++; return p }, "-denied-by-default"},

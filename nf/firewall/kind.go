@@ -116,7 +116,7 @@ quillon is not running, or too slow, nothing passes.
 			{Name: "rules6", Default: "none", Help: "rules for IPv6"},
 			{Name: "default", Default: "deny", Help: "deny or allow: what opens a connection and meets no rule"},
 			{Name: "mode", Default: "strict", Help: "strict, or loose: TCP connections may be taken up in the middle, and numbers are not looked at"},
-			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 140 bytes each"},
+			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 150 bytes each"},
 			{Name: "half", Default: "a quarter of conns", Help: "half-open connections at most"},
 			{Name: "half-per-source", Default: "256", Help: "half-open connections of an IPv4 address, or of an IPv6 /64, at most"},
 			{Name: "tcp-half", Default: "30s", Help: "a half-open connection is forgotten after so long, TCP or not"},

@@ -13,13 +13,13 @@ import (
 
 // A record is a connection:
 //
-//	0 Src | 16 Dst | 32 SrcPort | 34 DstPort | 36 Tag | 38 Proto | 39 Family |
-//	40 nanoseconds that are left | 48 state | 49 opener | 50 flags |
-//	51 and 69, of TCP's sides: end, max, win, ack (4 each), scale, has
+//	0 Src | 16 Dst | 32 SrcPort | 34 DstPort | 36 Tag | 40 Proto | 41 Family |
+//	42 nanoseconds that are left | 50 state | 51 opener | 52 flags |
+//	53 and 71, of TCP's sides: end, max, win, ack (4 each), scale, has
 const (
-	version    = 1
+	version    = 2
 	recordSort = 1
-	recordLen  = 87
+	recordLen  = 89
 )
 
 func recordSize(sort uint8) int {
@@ -37,12 +37,12 @@ func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
 	copy(b[16:], k.Dst[:])
 	be.PutUint16(b[32:], k.SrcPort)
 	be.PutUint16(b[34:], k.DstPort)
-	be.PutUint16(b[36:], k.Tag)
-	b[38], b[39] = k.Proto, k.Family
-	be.PutUint64(b[40:], uint64(c.until.Sub(now)))
-	b[48], b[49], b[50] = c.state, c.opener, c.flags&unchecked
+	be.PutUint32(b[36:], k.Tag)
+	b[40], b[41] = k.Proto, k.Family
+	be.PutUint64(b[42:], uint64(c.until.Sub(now)))
+	b[50], b[51], b[52] = c.state, c.opener, c.flags&unchecked
 	for i := range c.side {
-		x, p := &c.side[i], b[51+18*i:]
+		x, p := &c.side[i], b[53+18*i:]
 		be.PutUint32(p, x.end)
 		be.PutUint32(p[4:], x.max)
 		be.PutUint32(p[8:], x.win)
@@ -54,11 +54,11 @@ func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
 // decode is the opposite; false: there is no such connection.
 func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 	*k = flow.Key{Src: [16]byte(b), Dst: [16]byte(b[16:]), SrcPort: be.Uint16(b[32:]), DstPort: be.Uint16(b[34:]),
-		Tag: be.Uint16(b[36:]), Proto: b[38], Family: b[39]}
-	left := be.Uint64(b[40:])
-	*c = conn{until: now.Add(time.Duration(left)), state: b[48], opener: b[49], flags: b[50]}
+		Tag: be.Uint32(b[36:]), Proto: b[40], Family: b[41]}
+	left := be.Uint64(b[42:])
+	*c = conn{until: now.Add(time.Duration(left)), state: b[50], opener: b[51], flags: b[52]}
 	for i := range c.side {
-		p := b[51+18*i:]
+		p := b[53+18*i:]
 		c.side[i] = side{be.Uint32(p), be.Uint32(p[4:]), be.Uint32(p[8:]), be.Uint32(p[12:]), p[16], p[17]}
 		if p[16] > 14 || p[17] >= 1<<5 || k.Proto != hdr.ProtoTCP && c.side[i] != (side{}) {
 			return false
@@ -66,7 +66,7 @@ func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 	}
 	four := k.Family == hdr.NetIPv4 && [12]byte(k.Src[4:]) == [12]byte{} && [12]byte(k.Dst[4:]) == [12]byte{}
 	tcp := c.state != oneWay && c.state != bothWays
-	return (four || k.Family == hdr.NetIPv6) && k.Tag < 1<<12 && left <= uint64(longest) &&
+	return (four || k.Family == hdr.NetIPv6) && k.Tag < 1<<24 && left <= uint64(longest) &&
 		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^unchecked == 0
 }
 

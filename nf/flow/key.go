@@ -16,13 +16,13 @@ var (
 type Key struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
-	Tag              uint16 // what else tells flows apart, as its owner says: a VLAN, a port
+	Tag              uint32 // what else tells flows apart, as its owner says: VLANs, a port
 	Proto, Family    uint8  // Family: hdr.NetIPv4 or NetIPv6
 }
 
 // Hash of a key. Without its seed nobody can tell which keys meet.
 func (k *Key) Hash(seed uint64) uint64 {
-	h := hdr.Fold(seed, uint64(k.SrcPort)|uint64(k.DstPort)<<16|uint64(k.Tag)<<32|uint64(k.Proto)<<48|uint64(k.Family)<<56)
+	h := hdr.Fold(seed^uint64(k.Tag), uint64(k.SrcPort)|uint64(k.DstPort)<<16|uint64(k.Proto)<<32|uint64(k.Family)<<40)
 	if k.Family == hdr.NetIPv4 {
 		return hdr.Fold(hdr.Fold(h, uint64(le.Uint32(k.Src[:]))<<32|uint64(le.Uint32(k.Dst[:]))), seed)
 	}

@@ -164,8 +164,8 @@ func TestWalk(t *testing.T) {
 		src, dst    uint16
 	}{
 		{"two tags, padding", macs + "88a80064" + "810000c8" + "0800" + "4500001c00004000401100000a0000090a000001" + "000112b700080000" + "0000",
-			hdr.Layers{EtherType: 0x0800, VID: 100, Tags: 2, Proto: 17, Net: 22, L3: 22, L4: 42, End: 50}, 1, 0x12b7},
-		{"three tags", macs + "88a80064" + "810000c8" + "810000c9" + "0800", hdr.Layers{EtherType: 0x8100, VID: 100, Tags: 2, Net: 22}, 0, 0},
+			hdr.Layers{EtherType: 0x0800, VID: 100, Inner: 200, Tags: 2, Proto: 17, Net: 22, L3: 22, L4: 42, End: 50}, 1, 0x12b7},
+		{"three tags", macs + "88a80064" + "810000c8" + "810000c9" + "0800", hdr.Layers{EtherType: 0x8100, VID: 100, Inner: 200, Tags: 2, Net: 22}, 0, 0},
 		{"later IPv4 fragment", macs + "0800" + "4500001c00000001401100000a0000090a000001" + "000112b700080000",
 			hdr.Layers{EtherType: 0x0800, Proto: 17, Fragment: true, Net: 14, L3: 14, End: 42}, 0, 0},
 		{"first IPv6 fragment", macs + "86dd" + "6000000000102c40" + v6 + "1100000100000007" + "000112b700080000",
@@ -183,6 +183,11 @@ func TestWalk(t *testing.T) {
 		src, dst := l.PortsOf(b)
 		if !ok || l != c.want || src != c.src || dst != c.dst {
 			t.Errorf("%s: %v %+v, ports %d, %d", c.name, ok, l, src, dst)
+		}
+	}
+	for frame, want := range map[string]uint32{"0800": 0, "8100e064" + "0800": 100, "88a8e064" + "8100f0c8" + "0800": 200<<12 | 100, "8100e000" + "8100f0c8" + "0800": 200 << 12} {
+		if _, l, ok := at(macs + frame); !ok || l.VLANs() != want {
+			t.Errorf("%s: VLANs %#x, want %#x", frame, l.VLANs(), want)
 		}
 	}
 	if _, _, ok := at(macs + "8100" + "0064"); ok {

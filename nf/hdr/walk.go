@@ -7,6 +7,7 @@ import "math/bits"
 type Layers struct {
 	EtherType uint16 // behind the tags
 	VID       uint16 // of the outermost tag
+	Inner     uint16 // VID of the tag behind it
 	Tags      uint8  // VLAN tags stepped over
 	Proto     uint8  // above IP, behind extension headers
 	Fragment  bool   // of an IP datagram
@@ -33,6 +34,8 @@ func Walk(b []byte, l *Layers) bool {
 		t := VLAN(b[l.Net:])
 		if l.Tags == 0 {
 			l.VID = t.VID()
+		} else {
+			l.Inner = t.VID()
 		}
 		l.EtherType, l.Net = t.EtherType(), l.Net+VLANLen
 		l.Tags++
@@ -82,6 +85,10 @@ func Walk(b []byte, l *Layers) bool {
 	}
 	return true
 }
+
+// VLANs is what tells networks with the same addresses apart: VID, and 12 bits
+// above it Inner.
+func (l *Layers) VLANs() uint32 { return uint32(l.VID) | uint32(l.Inner)<<12 }
 
 // Malformed reports whether what was walked contradicts itself or is cut short: an
 // IP header or its extensions, or there are more than MaxTags tags.

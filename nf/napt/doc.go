@@ -5,8 +5,8 @@
 //	a: 10.0.0.2:1000 ──► 198.51.100.1:1000 ──► b
 //	   10.0.0.2:1000 ◄── 198.51.100.1:1000 ◄──
 //
-// Mapping is endpoint-independent (RFC 4787 REQ-1): a private address, port and VLAN
-// (the outermost tag's) have one public address and port for a protocol, whoever the
+// Mapping is endpoint-independent (RFC 4787 REQ-1): a private address, port and VLANs
+// (of both tags) have one public address and port for a protocol, whoever the
 // other end is. TCP, UDP and ICMP queries (by identifier) are translated. A host
 // keeps to one public address while that has ports (REQ-2, paired). A port stays as
 // it is when it is free in ports=, otherwise it is one at random of the same parity

@@ -160,7 +160,7 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 		return a.whole(c, in, b, &d)
 	}
 	k, _ := flow.Fragment(b, &d)
-	k.Tag = d.VID | uint16(in)<<15
+	k.Tag = d.VLANs() | uint32(in)<<24
 	hash := k.Hash(a.seed)
 	shard := int(hash & uint64(len(a.st.shards)-1))
 	if d.L4 != 0 {
@@ -269,7 +269,7 @@ const (
 
 // outward gives a datagram its public source.
 func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Reason {
-	k := private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vid: d.VID, class: uint32(class)}
+	k := private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vlans: d.VLANs(), class: uint16(class)}
 	n := a.st.shardOf(k.port)
 	s := a.st.take(n)
 	defer a.st.give(s)
@@ -402,7 +402,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 	s := a.st.take(a.st.shardOf(port))
 	defer a.st.give(s)
 	i := a.find(s, be.Uint32(b[d.L3+16:]), port, class)
-	if i < 0 || s.mappings.At(i).Key.vid != d.VID {
+	if i < 0 || s.mappings.At(i).Key.vlans != d.VLANs() {
 		return host, reasonNoMapping
 	}
 	p := peer{mapping: uint32(i), addr: be.Uint32(b[d.L3+12:])}
@@ -472,7 +472,7 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 	out, reason := portB, reasonErrorOut
 	if in == portA {
 		// What a private host got, it got at the end that is its mapping's.
-		k := private{addr: be.Uint32(b[q.L3+16:]), port: be.Uint16(b[portAt(&q, destination):]), vid: d.VID, class: uint32(class)}
+		k := private{addr: be.Uint32(b[q.L3+16:]), port: be.Uint16(b[portAt(&q, destination):]), vlans: d.VLANs(), class: uint16(class)}
 		s := a.st.take(a.st.shardOf(k.port))
 		i := s.mappings.Find(&k, k.hash(a.seed))
 		var m mapping
@@ -497,7 +497,7 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 		s := a.st.take(a.st.shardOf(port))
 		defer a.st.give(s)
 		i := a.find(s, be.Uint32(b[d.L3+16:]), port, class)
-		if i < 0 || s.mappings.At(i).Key.vid != d.VID {
+		if i < 0 || s.mappings.At(i).Key.vlans != d.VLANs() {
 			return verdict{drop, reasonUnrelated}
 		}
 		p := peer{mapping: uint32(i), addr: be.Uint32(b[q.L3+16:]), kind: tcpSession}

@@ -201,8 +201,10 @@ func TestThereAndBack(t *testing.T) {
 			t.Errorf("%x", b[:12])
 		}
 		// Another VLAN is another network, in which nobody has that port.
-		back.tags = []uint16{8}
-		goes(t, x, "b", back, "-no-mapping", pkt{})
+		for _, tags := range [][]uint16{{8}, {7, 8}, {9, 7}} {
+			back.tags = tags
+			goes(t, x, "b", back, "-no-mapping", pkt{})
+		}
 	}
 	// By hand.
 	x := graphtest.New(t, *Kind(), args("mac", "none"))

@@ -12,18 +12,18 @@ import (
 
 // Records, mappings before all sessions:
 //
-//	mapping: 0 private address | 4 port | 6 VLAN | 8 class |
-//	  9 public address | 13 port | 15 MAC address | 21 nanoseconds that are left |
+//	mapping: 0 private address | 4 port | 6 VLANs | 10 class |
+//	  11 public address | 15 port | 17 MAC address | 23 nanoseconds that are left |
 //	session: 0 public address | 4 port | 6 class | 7 the peer's address | 11 port |
 //	  13 kind | 14 flags | 15 nanoseconds that are left |
 //
 // What is left is signed: a mapping that only its sessions keep has less than
 // nothing.
 const (
-	version       = 1
+	version       = 2
 	recordMapping = 1
 	recordSession = 2
-	mappingLen    = 29
+	mappingLen    = 31
 	sessionLen    = 23
 )
 
@@ -67,12 +67,12 @@ func (a *app) record(image *flow.Image) {
 			}
 			be.PutUint32(b[:], k.addr)
 			be.PutUint16(b[4:], k.port)
-			be.PutUint16(b[6:], k.vid)
-			b[8] = uint8(k.class)
-			be.PutUint32(b[9:], a.public[m.public])
-			be.PutUint16(b[13:], m.port)
-			copy(b[15:], m.mac[:])
-			be.PutUint64(b[21:], uint64(m.until.Sub(a.now)))
+			be.PutUint32(b[6:], k.vlans)
+			b[10] = uint8(k.class)
+			be.PutUint32(b[11:], a.public[m.public])
+			be.PutUint16(b[15:], m.port)
+			copy(b[17:], m.mac[:])
+			be.PutUint64(b[23:], uint64(m.until.Sub(a.now)))
 			image.Record(recordMapping, b[:])
 		}
 		st.give(s)
@@ -143,8 +143,8 @@ func (a *app) check(all flow.Records) error {
 			sessions[[14]byte(b)] = true
 			continue
 		}
-		k, end := keyOf(b), outer{be.Uint32(b[9:]), be.Uint16(b[13:]), b[8]}
-		if end.class >= numClasses || k.vid >= 1<<12 || inner[k] || ends[end] || !left(b[21:]) {
+		k, end := keyOf(b), outer{be.Uint32(b[11:]), be.Uint16(b[15:]), b[10]}
+		if end.class >= numClasses || k.vlans >= 1<<24 || inner[k] || ends[end] || !left(b[23:]) {
 			return fmt.Errorf("%w: no mapping is like that", flow.ErrDamaged)
 		}
 		inner[k], ends[end] = true, true
@@ -161,7 +161,7 @@ func (a *app) check(all flow.Records) error {
 }
 
 func keyOf(b []byte) private {
-	return private{be.Uint32(b), be.Uint16(b[4:]), be.Uint16(b[6:]), uint32(b[8])}
+	return private{addr: be.Uint32(b), port: be.Uint16(b[4:]), vlans: be.Uint32(b[6:]), class: uint16(b[10])}
 }
 
 // until is the end of what is left, from b.
@@ -189,7 +189,7 @@ func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
 			hash := k.hash(a.seed)
 			if i := s.mappings.Add(&k, hash); i >= 0 {
 				m := &s.mappings.At(i).Val
-				*m = mapping{until: until(a.now, b[21:]), public: a.index[be.Uint32(b[9:])], port: be.Uint16(b[13:]), mac: [6]byte(b[15:])}
+				*m = mapping{until: until(a.now, b[23:]), public: a.index[be.Uint32(b[11:])], port: be.Uint16(b[15:]), mac: [6]byte(b[17:])}
 				p, at := &s.pools[m.public][k.class], st.index(m.port)
 				p.used[at/64] |= 1 << (at % 64)
 				p.free--

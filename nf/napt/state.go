@@ -24,13 +24,13 @@ const (
 type private struct {
 	addr  uint32
 	port  uint16 // or the identifier of an ICMP query
-	vid   uint16
-	class uint32
+	class uint16
+	vlans uint32 // of both tags
 }
 
 func (k *private) hash(seed uint64) uint64 {
-	h := hdr.Fold(seed, uint64(k.addr)<<32|uint64(k.port)<<16|uint64(k.vid))
-	return hdr.Fold(hdr.Fold(h, uint64(k.class)), seed)
+	h := hdr.Fold(seed, uint64(k.addr)<<32|uint64(k.port)<<16|uint64(k.class))
+	return hdr.Fold(hdr.Fold(h, uint64(k.vlans)), seed)
 }
 
 // mapping is what a private end is outside.
@@ -228,7 +228,7 @@ func (p *pool) release(i int) {
 
 // hostHash is what mappings of a private address are counted under.
 func hostHash(k *private, seed uint64) uint64 {
-	return hdr.Fold(seed, uint64(k.addr)<<16|uint64(k.vid))
+	return hdr.Fold(seed, uint64(k.addr)<<24|uint64(k.vlans))
 }
 
 // forget ends the mapping in place i, which has no sessions.

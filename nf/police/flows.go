@@ -24,7 +24,7 @@ var perNames = []string{"port", "src", "dst", "flow"}
 // Fragments of a datagram have one key, without ports: later ones have none.
 func (p per) key(b []byte, d *hdr.Layers, in int) (k flow.Key) {
 	k.Addrs(b, d)
-	k.Proto, k.Tag = 0, uint16(in)
+	k.Proto, k.Tag = 0, uint32(in)
 	switch p {
 	case perSrc:
 		k.Dst = [16]byte{}

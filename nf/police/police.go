@@ -88,7 +88,7 @@ are metered; with per=flow those of a datagram share a meter without ports.
 			{Name: "yellow", Default: "pass", Help: "pass, drop or dscp:N"},
 			{Name: "red", Default: "drop", Help: "pass, drop or dscp:N"},
 			{Name: "on", Default: "both", Help: "the port whose received packets are policed: a, b or both"},
-			{Name: "per", Default: "port", Help: "packets that share a meter: those of a port, src, dst or flow (5-tuple)"},
+			{Name: "per", Default: "port", Help: "packets that share a meter: those of a port, src, dst or flow (5-tuple), in whatever VLAN"},
 			{Name: "flows", Default: "65536", Help: "meters that there is room for; for another number all meters start anew"},
 			{Name: "full", Default: "shared", Help: "a key without room: shared (one meter for all such), pass or drop"},
 		},
