@@ -54,7 +54,8 @@ type shard struct {
 	turn    flow.Turn
 	conns   flow.Table[flow.Key, conn]
 	frags   flow.Table[flow.Key, clock.Time] // datagrams whose first fragment passed, and until when
-	sources flow.Counts                      // of those who opened tentative ones
+	openers flow.Counts                      // connections of those who opened them
+	sources flow.Counts                      // of these the tentative ones
 	tents   int                              // tentative ones
 }
 
@@ -110,8 +111,11 @@ func source(k *flow.Key, opener uint8, seed uint64) uint64 {
 // release forgets the connection in place i.
 func (s *shard) release(i int, seed uint64) {
 	p := s.conns.At(i)
+	from := source(&p.Key, p.Val.opener, seed)
+	s.openers.Sub(from)
 	if p.Val.tentative() {
-		s.settle(&p.Key, &p.Val, seed)
+		s.tents--
+		s.sources.Sub(from)
 	}
 	s.conns.Del(i)
 }
@@ -125,7 +129,10 @@ func (s *shard) settle(k *flow.Key, c *conn, seed uint64) {
 // open gives a new connection, which is tentative, a place.
 func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set *settings, seed uint64, share int) (*conn, bool, verdict) {
 	from := source(k, opener, seed)
-	if s.sources.Of(from) >= max(1, set.perSource/share) {
+	if s.sources.Of(from) >= max(1, set.halfPerSource/share) {
+		return nil, false, verdict{false, reasonHalfSource}
+	}
+	if set.perSource > 0 && s.openers.Of(from) >= max(1, set.perSource/share) {
 		return nil, false, verdict{false, reasonSource}
 	}
 	i, evicted, most := -1, false, s.tents >= max(1, set.half/share)
@@ -145,6 +152,7 @@ func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set
 	}
 	s.tents++
 	s.sources.Add(from)
+	s.openers.Add(from)
 	c := &s.conns.At(i).Val
 	c.opener = opener
 	return c, evicted, verdict{true, reasonNew}

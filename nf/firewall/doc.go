@@ -25,9 +25,11 @@
 // the first segment on that came in fragments.
 //
 // Half-open connections are those of a handshake that is not over, or that nobody
-// has answered. There are at most half= of them, and half-per-source= for a source
-// (counted in a sketch that may count too many for a source, never too few; who sends
-// with another's address uses up that one's). Where
+// has answered. There are at most half= of them, and half-per-source= for a source;
+// per-source= bounds those that are open as well. Sources are counted in a sketch that
+// may count too many for one, never too few: beside n connections of others some
+// n/4096. Who sends with another's address uses up that one's half-open ones; open
+// ones take an answer. Where
 // a new one finds no place, it takes that of the half-open one that would be
 // forgotten first among 16. Open ones are never replaced.
 //

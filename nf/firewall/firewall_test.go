@@ -520,6 +520,56 @@ func TestFragments(t *testing.T) {
 
 // TestFlood: half-open connections of a source, and of all, are bounded, and no
 // open connection suffers.
+// TestPerSource: open connections count, for who opened them, until they are over;
+// the limit may change.
+func TestPerSource(t *testing.T) {
+	set := args("per-source", "3", "tcp-close", "1m", "tcp-idle", "5m", "rules", "allow")
+	x := graphtest.New(t, *Kind(), set)
+	conn := func(client, port int) pkt { return pkt{client: client, sport: uint16(port), dport: 80} }
+	for port := range 3 {
+		run(t, x, conn(1, port), handshake("opened"))
+	}
+	syn := conn(1, 9)
+	syn.in, syn.flags, syn.seq, syn.win = "a", "S", isn(0), 1000
+	want := func(step, reason string, p pkt) {
+		t.Helper()
+		if got := goes(t, x, p); got != reason {
+			t.Errorf("%s: %s, want %s", step, got, reason)
+		}
+	}
+	want("a fourth", "-source-connections", syn)
+	run(t, x, conn(2, 1), handshake("opened")) // another source
+	want("the server is another", "opened", pkt{in: "b", client: 1, sport: 80, dport: 22, flags: "S"})
+	run(t, x, conn(1, 1), []step{{"a", "A", 2, serverISN + 1, "", "known"}})
+	// Saved and loaded they still count.
+	y := graphtest.New(t, *Kind(), set)
+	if err := y.App().(*app).Load(bytes.NewReader(save(t, x))); err != nil {
+		t.Fatal(err)
+	}
+	x = y
+	want("a fourth, loaded", "-source-connections", syn)
+	// One ends.
+	run(t, x, conn(1, 1), []step{{"a", "R", 2, 0, "", "known"}})
+	x.Advance(3 * time.Minute)
+	want("in its place", "opened", syn)
+	syn.sport = 10
+	want("a fourth, again", "-source-connections", syn)
+	if err := x.Set(args("per-source", "none", "tcp-close", "1m", "tcp-idle", "5m", "rules", "allow")); err != nil {
+		t.Fatal(err)
+	}
+	want("without a limit", "opened", syn)
+	st := x.App().(*app).st
+	x.Advance(6 * time.Minute)
+	for h := range uint64(4096) {
+		if n := st.shards[0].openers.Of(h<<32 | h); n != 0 {
+			t.Fatalf("%d connections of somebody when all are over", n)
+		}
+	}
+	if x.Counter("connections") != 0 {
+		t.Errorf("%d connections", x.Counter("connections"))
+	}
+}
+
 func TestFlood(t *testing.T) {
 	const n = 1000
 	x := graphtest.New(t, *Kind(), args("conns", fmt.Sprint(n), "half", "400", "half-per-source", "100", "rules", "allow"))

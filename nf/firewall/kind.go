@@ -23,6 +23,7 @@ const (
 	reasonNone
 	reasonWindow
 	reasonFlags
+	reasonHalfSource
 	reasonSource
 	reasonHalf
 	reasonFull
@@ -49,7 +50,8 @@ var reasons = [numReasons]counter.Def{
 	reasonNone:         {Name: "no-connection", Help: "of no connection, and opens none: dropped"},
 	reasonWindow:       {Name: "out-of-window", Help: "TCP numbers that its receiver could not take: dropped (mode=)"},
 	reasonFlags:        {Name: "bad-flags", Help: "TCP flags that no TCP sends together: dropped"},
-	reasonSource:       {Name: "source-limit", Help: "its sender has too many half-open connections (half-per-source=): dropped"},
+	reasonHalfSource:   {Name: "source-limit", Help: "its sender has too many half-open connections (half-per-source=): dropped"},
+	reasonSource:       {Name: "source-connections", Help: "its sender has too many connections, open ones included (per-source=): dropped"},
 	reasonHalf:         {Name: "half-open-limit", Help: "there are too many half-open connections (half=): dropped"},
 	reasonFull:         {Name: "full", Help: "no room for a connection that would not be at the cost of an open one: dropped"},
 	reasonUnrelated:    {Name: "unrelated", Help: "an ICMP error that quotes no packet of a connection: dropped"},
@@ -102,7 +104,8 @@ a rule allows it, and does not look at numbers.
 A connection is half-open while its handshake lasts, or until somebody answers.
 Their number is bounded, in all and for each source, and they make room for others;
 open connections do not: a flood of SYNs ends none. The table is full only with
-connections that are open: then new ones are dropped.
+connections that are open: then new ones are dropped. So that no source fills it
+alone, per-source= bounds all connections that it opens.
 
 Fragments pass behind the first one of their datagram, when that has passed. While
 quillon is not running, or too slow, nothing passes.
@@ -119,6 +122,7 @@ quillon is not running, or too slow, nothing passes.
 			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 150 bytes each"},
 			{Name: "half", Default: "a quarter of conns", Help: "half-open connections at most"},
 			{Name: "half-per-source", Default: "256", Help: "half-open connections of an IPv4 address, or of an IPv6 /64, at most"},
+			{Name: "per-source", Default: "none", Help: "connections of an IPv4 address, or of an IPv6 /64, at most, open ones included: of who opened them; can be changed while running"},
 			{Name: "tcp-half", Default: "30s", Help: "a half-open connection is forgotten after so long, TCP or not"},
 			{Name: "tcp-idle", Default: "2h4m", Help: "an open TCP connection is forgotten after so long without a packet"},
 			{Name: "tcp-close", Default: "2m", Help: "a TCP connection with a FIN is"},
@@ -146,7 +150,8 @@ type settings struct {
 	rules                    [2][]table.Entry // IPv4, IPv6
 	allow                    bool             // by default
 	strict                   bool
-	conns, half, perSource   int
+	conns, half              int
+	halfPerSource, perSource int // perSource 0: no limit
 	tcpHalf, tcpIdle         time.Duration
 	tcpClose, udpIdle        time.Duration
 	icmpIdle, otherIdle      time.Duration
@@ -154,7 +159,7 @@ type settings struct {
 }
 
 func parse(args graph.Args) (settings, error) {
-	s := settings{strict: true, conns: 65536, perSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
+	s := settings{strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
 		tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute}
 	r := arg.Read("firewall", args)
 	for i, name := range [2]string{"rules", "rules6"} {
@@ -167,7 +172,8 @@ func parse(args graph.Args) (settings, error) {
 	r.Either("mode", &s.strict, "loose", "strict")
 	arg.Number(r, "conns", &s.conns, 1, 1<<24)
 	arg.Number(r, "half", &s.half, 1, 1<<24)
-	arg.Number(r, "half-per-source", &s.perSource, 1, 1<<24)
+	arg.Number(r, "half-per-source", &s.halfPerSource, 1, 1<<24)
+	arg.Number(r, "per-source", &s.perSource, 1, 1<<24, "none")
 	r.Duration("tcp-half", &s.tcpHalf, 1, longest)
 	r.Duration("tcp-idle", &s.tcpIdle, 1, longest)
 	r.Duration("tcp-close", &s.tcpClose, 1, longest)

@@ -156,9 +156,11 @@ func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
 			if s.conns.Find(&k, hash) < 0 {
 				if i := s.conns.Add(&k, hash); i >= 0 {
 					s.conns.At(i).Val = c
+					from := source(&k, c.opener, a.seed)
+					s.openers.Add(from)
 					if c.tentative() {
 						s.tents++
-						s.sources.Add(source(&k, c.opener, a.seed))
+						s.sources.Add(from)
 					}
 				}
 			}
