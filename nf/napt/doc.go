@@ -21,6 +21,10 @@
 // permission, one of a mapping that has more than a sixteenth of them makes it, but no
 // open connection.
 //
+// Private addresses are not reached around all this: what comes from b to one is
+// dropped (others=hide). Linux' masquerading alone would route it there; OpenWrt's
+// rules, which reject what is forwarded from outside, are what people mean by NAPT.
+//
 // Hairpinning (REQ-9): a private host reaches another by its public address and
 // port, and is seen with its own.
 //

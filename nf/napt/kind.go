@@ -101,6 +101,12 @@ A private end has one public end, whoever it talks to (endpoint-independent mapp
 RFC 4787), with its own port where that is free. Who may answer is what filter= says:
 endpoint (anyone), address (hosts that were sent to) or port (host and port).
 
+Who sends to a private address from port b does not get there (others=): what hosts
+behind port a have of their own, in private=, is not to be reached around the
+translation. Nothing bounds what of the ports one host uses up, as with Linux,
+OpenWrt and Cisco IOS, unless per-host= does; where hosts do not trust each
+other, set it (RFC 6888 REQ-4).
+
 What a private host sends and cannot be translated is dropped: another protocol than
 TCP, UDP and ICMP, RoCEv2, fragments without their first one. IPv6 passes.
 
@@ -118,7 +124,7 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 			{Name: "private", Default: "10.0.0.0/8+172.16.0.0/12+192.168.0.0/16+100.64.0.0/10", Help: "private prefixes, joined by +"},
 			{Name: "mac", Default: "none", Help: "MAC address on the public side"},
 			{Name: "filter", Default: "address", Help: "who may answer: endpoint, address or port"},
-			{Name: "others", Default: "pass", Help: "IPv4 from b to other than public addresses: pass or drop"},
+			{Name: "others", Default: "hide", Help: "IPv4 from b to other than public addresses: hide (drop what goes to private addresses, pass the rest), pass or drop"},
 			{Name: "mappings", Default: "65536", Help: "private ends that there is room for, about 60 bytes each; with another number all starts anew"},
 			{Name: "sessions", Default: "131072", Help: "TCP connections and permissions that there is room for, about 50 bytes each"},
 			{Name: "per-host", Default: "none", Help: "mappings of a private address at most"},
@@ -146,6 +152,13 @@ const (
 	byPort
 )
 
+// What becomes of what comes to others than the public addresses.
+const (
+	hideOthers = iota
+	passOthers
+	dropOthers
+)
+
 // prefix of private addresses.
 type prefix struct{ addr, mask uint32 }
 
@@ -156,7 +169,7 @@ type settings struct {
 	private            []prefix
 	mac                [6]byte
 	filter             int
-	dropOthers         bool
+	others             int
 	mappings, sessions int
 	perHost            int // 0: no limit
 	udpIdle, icmpIdle  time.Duration
@@ -229,7 +242,7 @@ func parse(args graph.Args) (settings, error) {
 	})
 	r.MAC("mac", &s.mac, "none")
 	arg.Choice(r, "filter", &s.filter, "endpoint", "address", "port")
-	r.Either("others", &s.dropOthers, "pass", "drop")
+	arg.Choice(r, "others", &s.others, "hide", "pass", "drop")
 	arg.Number(r, "mappings", &s.mappings, 1, 1<<24)
 	arg.Number(r, "sessions", &s.sessions, 1, 1<<24)
 	arg.Number(r, "per-host", &s.perHost, 1, 1<<24, "none")

@@ -140,7 +140,7 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 	src, dst := be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:])
 	if in == portB {
 		if _, ours := a.index[dst]; !ours {
-			if a.dropOthers {
+			if a.others == dropOthers || a.others == hideOthers && a.isPrivate(dst) {
 				return verdict{drop, reasonNotOursDropped}
 			}
 			return verdict{portA, reasonNotOurs}

@@ -628,7 +628,9 @@ func TestPassed(t *testing.T) {
 		{"a", "b not-private", pkt{proto: "udp", src: "192.0.2.1:1", dst: far + ":2"}.bytes(t)},
 		{"a", "b local", pkt{proto: "udp", src: host + ":1", dst: "224.0.0.251:5353"}.bytes(t)},
 		{"a", "b local", pkt{proto: "udp", src: host + ":1", dst: "255.255.255.255:67"}.bytes(t)},
-		{"b", "a not-public", pkt{proto: "udp", src: far + ":1", dst: host + ":2"}.bytes(t)},
+		{"b", "a not-public", pkt{proto: "udp", src: far + ":1", dst: "192.0.2.1:2"}.bytes(t)},
+		{"b", "a not-public", pkt{proto: "udp", src: far + ":1", dst: "224.0.0.251:5353"}.bytes(t)},
+		{"b", "-not-public-dropped", pkt{proto: "udp", src: far + ":1", dst: host + ":2"}.bytes(t)},
 		{"a", "-other-protocol", pkt{src: host, dst: far, payload: "12345678"}.bytes(t)},
 		{"b", "-other-protocol", pkt{src: far, dst: pub, payload: "12345678"}.bytes(t)},
 		{"a", "-roce", pkt{proto: "udp", src: host + ":1", dst: far + ":4791"}.bytes(t)},
@@ -645,10 +647,20 @@ func TestPassed(t *testing.T) {
 	if out, _ := push(t, x, "b", redirect); out != "-other-icmp" {
 		t.Error(out)
 	}
-	if err := x.Set(args("others", "drop")); err != nil {
-		t.Fatal(err)
+	for _, others := range []string{"hide", "pass", "drop"} {
+		if err := x.Set(args("others", others)); err != nil {
+			t.Fatal(err)
+		}
+		for _, dst := range []string{host, "192.0.2.1"} {
+			want := "a not-public"
+			if others == "drop" || others == "hide" && dst == host {
+				want = "-not-public-dropped"
+			}
+			if out, _ := push(t, x, "b", pkt{proto: "udp", src: far + ":1", dst: dst + ":2"}.bytes(t)); out != want {
+				t.Errorf("others=%s, to %s: %s, want %s", others, dst, out, want)
+			}
+		}
 	}
-	goes(t, x, "b", pkt{proto: "udp", src: far + ":1", dst: host + ":2"}, "-not-public-dropped", pkt{})
 }
 
 // TestARP: requests for public addresses are answered, when there is a MAC.
@@ -790,7 +802,7 @@ func TestClosed(t *testing.T) {
 func TestArguments(t *testing.T) {
 	for want, a := range map[string]graph.Args{
 		"public= is missing": {}, "of a host": args("public", "10.0.0"), "there twice": args("public", pub+"+"+pub), "two numbers": args("ports", "5"),
-		"no IPv4 prefix": args("private", "10.0.0.1/8"), "the MAC": args("mac", "01:00:00:00:00:01"), "want endpoint": args("filter", "x"), "pass or drop": args("others", "x"),
+		"no IPv4 prefix": args("private", "10.0.0.1/8"), "the MAC": args("mac", "01:00:00:00:00:01"), "want endpoint": args("filter", "x"), "want hide, pass or drop": args("others", "x"),
 		"mappings=0": args("mappings", "0"), "per-host=-1": args("per-host", "-1"), "duration": args("udp-idle", "0s"), "no argument": args("x", ""), "224.0.0.1": args("public", "224.0.0.1"),
 		"at most 64": args("public", func() string {
 			var all []string
