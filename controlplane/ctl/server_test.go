@@ -48,7 +48,7 @@ func realServer(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(p4rt.Options()...)
+	g := grpc.NewServer(p4rt.Options(nil)...)
 	server.Register(g)
 	done := make(chan struct{})
 	go func() { _ = g.Serve(l); close(done) }()

@@ -30,7 +30,8 @@ type ListenConfig struct {
 	Cert, Key, ClientCA string
 	// Insecure allows plain text beyond the loopback interface.
 	Insecure bool
-	// Log is told what went wrong with files that were read again; nil: nobody.
+	// Log is told what went wrong with files that were read again, and of requests that
+	// were given up by a panic (see Options); nil: nobody.
 	Log func(error)
 }
 
@@ -49,7 +50,7 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("p4runtime: address %s: %w", cfg.Address, err)
 	}
-	opts := Options()
+	opts := Options(cfg.Log)
 	switch {
 	case cfg.Cert != "" && cfg.Key != "":
 		c, err := serverTLS(cfg)

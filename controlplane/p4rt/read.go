@@ -31,7 +31,12 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 		}
 	}
 	d.writing.RLock()
-	defer func() { d.writing.RUnlock() }()
+	held := true // a panic of Send must not unlock twice
+	defer func() {
+		if held {
+			d.writing.RUnlock()
+		}
+	}()
 	p := d.current()
 	if p == nil {
 		return status.Errorf(codes.FailedPrecondition, "device %d has no pipeline: set one first", d.id)
@@ -41,9 +46,11 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	var ended error // no more can be sent
 	flush := func() error {
 		s.stats.EntitiesRead.Add(uint64(len(answer.Entities)))
+		held = false
 		d.writing.RUnlock()
 		err := g.Send(answer)
 		d.writing.RLock()
+		held = true
 		answer, size = &p4v1.ReadResponse{Entities: answer.Entities[:0]}, 0
 		if err == nil && d.current() != p {
 			err = status.Error(codes.Aborted, "the pipeline was replaced while it was read")
@@ -76,9 +83,11 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	}
 	if len(answer.Entities) > 0 {
 		s.stats.EntitiesRead.Add(uint64(len(answer.Entities)))
+		held = false
 		d.writing.RUnlock()
 		err := g.Send(answer)
 		d.writing.RLock()
+		held = true
 		if err != nil {
 			return err
 		}

@@ -72,9 +72,14 @@ func New(cfg Config) *Server {
 }
 
 // Options are what a grpc.Server for this service should be made with: sizes of
-// messages, and probes that end streams of clients that are no more.
-func Options() []grpc.ServerOption {
+// messages, probes that end streams of clients that are no more, and an answer to
+// requests that a handler panics over, INTERNAL, with the stack told to log the first
+// time at each place; nil: to nobody.
+func Options(log func(error)) []grpc.ServerOption {
+	r := &recoverer{log: log}
 	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(r.unary),
+		grpc.ChainStreamInterceptor(r.stream),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(1024),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),

@@ -96,7 +96,7 @@ func newWorld(t testing.TB, cfg p4rt.Config) *world {
 	if err := w.server.Add(1, dev); err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(p4rt.Options()...)
+	g := grpc.NewServer(p4rt.Options(nil)...)
 	w.server.Register(g)
 	l := bufconn.Listen(1 << 20)
 	go func() { _ = g.Serve(l) }()

@@ -53,7 +53,7 @@ func newEmpty(t *testing.T, roles map[string]p4rt.Role) *empty {
 	if err := server.Add(1, x.dev); err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(p4rt.Options()...)
+	g := grpc.NewServer(p4rt.Options(nil)...)
 	server.Register(g)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

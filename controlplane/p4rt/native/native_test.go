@@ -95,7 +95,7 @@ func newWorld(t *testing.T, addr func(n byte) netip.Addr) *world {
 	if err := s.Add(1, dev); err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(p4rt.Options()...)
+	g := grpc.NewServer(p4rt.Options(nil)...)
 	s.Register(g)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,0 +1,67 @@
+package p4rt
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// recoverer lets a server live on whose handler has panicked. Locks are held with
+// defer, so that none stays.
+type recoverer struct {
+	log func(error)
+
+	mu   sync.Mutex
+	seen map[uintptr]bool // places
+}
+
+// panicked is the answer to a request, from a function that the panic unwinds.
+func (r *recoverer) panicked(method string, v any) error {
+	// The place is that of the panic: behind this one, the deferred function, and
+	// those of the runtime.
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	place := uintptr(0)
+	for {
+		f, more := frames.Next()
+		if place = f.PC; !more || !strings.HasPrefix(f.Function, "runtime.") {
+			break
+		}
+	}
+	r.mu.Lock()
+	first := !r.seen[place]
+	if r.seen == nil {
+		r.seen = map[uintptr]bool{}
+	}
+	r.seen[place] = true
+	r.mu.Unlock()
+	if first && r.log != nil {
+		r.log(fmt.Errorf("p4runtime: %s: a defect, and the request was given up: %v\n%s", method, v, debug.Stack()))
+	}
+	return status.Errorf(codes.Internal, "%s: a defect of the server: %v", method, v)
+}
+
+func (r *recoverer) unary(ctx context.Context, req any, i *grpc.UnaryServerInfo, h grpc.UnaryHandler) (answer any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			answer, err = nil, r.panicked(i.FullMethod, v)
+		}
+	}()
+	return h(ctx, req)
+}
+
+func (r *recoverer) stream(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = r.panicked(i.FullMethod, v)
+		}
+	}()
+	return h(srv, s)
+}
