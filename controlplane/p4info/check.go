@@ -647,8 +647,10 @@ func (i *Info) member(op p4v1.Update_Type, m *p4v1.ActionProfileMember) error {
 	if len(p.Tables) == 0 {
 		return invalid("action profile %s, member %d: no table uses it", p.Name, m.GetMemberId())
 	}
-	if err := p.Tables[0].action(m.GetAction(), false); err != nil {
-		return in("action profile "+p.Name+", member", err)
+	for _, t := range p.Tables { // any of them may use the member
+		if err := t.action(m.GetAction(), false); err != nil {
+			return in("action profile "+p.Name+", member: table "+t.Name, err)
+		}
 	}
 	return nil
 }

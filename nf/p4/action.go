@@ -116,6 +116,14 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 				s.trace(Event{Kind: EventMiss, Object: d.index, Copy: s.copied, Data: t.probe})
 			}
 		}
+		if d.Counters {
+			t.defCount.Packets++
+			t.defCount.Bytes += uint64(k.arrived)
+		}
+		if d.Meters && len(t.defMeter.rates) > 0 {
+			m := s.prog.meters[d.meter]
+			m.target.set(k, t.defMeter.execute(m, s.now, k.arrived))
+		}
 		act, data := t.act, t.actData
 		if d.profile >= 0 && (t.member|t.group) != 0 {
 			act, data = s.profiles[d.profile].pick(k, t.member, t.group)

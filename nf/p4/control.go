@@ -426,6 +426,60 @@ func (s *Switch) SetEntryMeter(name string, h Handle, rates ...Rate) error {
 	return nil
 }
 
+// DefaultCount is what the direct counter of a table's default entry counted: misses.
+// bmv2 counts none.
+func (s *Switch) DefaultCount(name string) (Count, error) {
+	t, err := s.table(name)
+	if err == nil && !t.def.Counters {
+		err = invalid("table %s has no direct counter", name)
+	}
+	if err != nil {
+		return Count{}, err
+	}
+	return t.defCount, nil
+}
+
+// SetDefaultCount sets it.
+func (s *Switch) SetDefaultCount(name string, c Count) error {
+	if _, err := s.DefaultCount(name); err != nil {
+		return err
+	}
+	t, err := s.table(name)
+	if err == nil {
+		t.defCount = c
+	}
+	return err
+}
+
+// DefaultMeter is the configuration of the direct meter of a table's default entry;
+// none: what a miss finds in the meter's result stays there, as in bmv2.
+func (s *Switch) DefaultMeter(name string) ([]Rate, error) {
+	t, err := s.table(name)
+	if err == nil && !t.def.Meters {
+		err = invalid("table %s has no direct meter", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t.defMeter.config(), nil
+}
+
+// SetDefaultMeter configures it, as SetEntryMeter does that of an entry.
+func (s *Switch) SetDefaultMeter(name string, rates ...Rate) error {
+	if _, err := s.DefaultMeter(name); err != nil {
+		return err
+	}
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	if err := checkRates(s.prog.meters[t.def.meter], rates); err != nil {
+		return err
+	}
+	t.defMeter.configure(s.now, rates)
+	return nil
+}
+
 func checkRates(d *meterDef, rates []Rate) error {
 	if len(rates) != 0 && len(rates) != d.rates {
 		return invalid("meter %s has %d rates, not %d", d.Name, d.rates, len(rates))
@@ -593,21 +647,6 @@ func (s *Switch) ValueSet(name string) ([][]byte, error) {
 		all = append(all, bigEndian(m, s.vsets[i].def.bits))
 	}
 	return all, nil
-}
-
-// SetCRC changes the CRC of a calculation that has a custom one.
-func (s *Switch) SetCRC(calculation string, c CRC) error {
-	for i, x := range s.prog.calcs {
-		if x.name != calculation {
-			continue
-		}
-		if x.custom != c.Bits || c.Bits == 0 || (c.Polynomial|c.Initial|c.Final)&^mask64(c.Bits) != 0 {
-			return invalid("calculation %s: a CRC of %d bits, it takes one of %d", calculation, c.Bits, x.custom)
-		}
-		s.hashes[i] = c.hash()
-		return nil
-	}
-	return fmt.Errorf("calculation %s: %w", calculation, ErrNotFound)
 }
 
 // SetMulticast sets the replicas of a multicast group; none deletes it.

@@ -35,5 +35,9 @@
 //     outside of a stack or a register array reads 0 and writes nothing, a
 //     division by zero yields 0, a lookahead behind the end of the packet is
 //     error.PacketTooShort. A failed assert or assume drops the packet.
+//   - Misses are counted with the default entry's direct counter, and metered when
+//     its direct meter has rates.
+//   - A clone session may cut its clones (Session.Length): when they leave, and when they
+//     are recirculated.
 //   - Shifts to the left by a variable keep at least 4096 bits.
 package p4

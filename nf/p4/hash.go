@@ -19,7 +19,6 @@ type input struct {
 type calculation struct {
 	name    string
 	index   int // of a Switch's own hashes; -1: none
-	custom  int // width of a CRC that may be changed; 0: none
 	inputs  []input
 	payload bool
 	hash    func(b []byte) uint64

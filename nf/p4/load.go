@@ -575,7 +575,6 @@ func (l *loader) calculation(c *calculation, j any) {
 	if c.hash = algorithm(algo); c.hash == nil {
 		l.fail("unknown hash algorithm %q", algo)
 	}
-	c.custom = customCRCs[algo].Bits
 	c.sum = algo == "csum16" || algo == "cksum16"
 	for _, in := range list(get(j, "input")) {
 		v := get(in, "value")

@@ -189,18 +189,6 @@ func (p *Program) Profiles() []ProfileInfo {
 	return infos(p.profiles, func(d *profileDef) ProfileInfo { return d.ProfileInfo })
 }
 
-// CRCs are the calculations whose CRC may be changed (crc16_custom and the
-// like), with its width.
-func (p *Program) CRCs() []FieldInfo {
-	var all []FieldInfo
-	for _, c := range p.calcs {
-		if c.custom > 0 {
-			all = append(all, FieldInfo{c.name, c.custom})
-		}
-	}
-	return all
-}
-
 // ValueSets are the parser's value sets; Bits is the width of a member.
 func (p *Program) ValueSets() []FieldInfo {
 	return infos(p.vsets, func(v *valueSetDef) FieldInfo { return FieldInfo{v.name, v.bits} })

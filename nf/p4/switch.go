@@ -545,6 +545,9 @@ func (s *Switch) doEgress(k *packetState) {
 		s.drop(k, k.failed)
 		return
 	}
+	if k.cut != 0 && len(frame) > k.cut { // a clone, also where it does not leave
+		frame = frame[:k.cut]
+	}
 	if k.recirculate != 0 {
 		c := s.take()
 		s.copies++
@@ -564,9 +567,6 @@ func (s *Switch) doEgress(k *packetState) {
 	}
 	if len(frame) > k.truncate {
 		frame = frame[:k.truncate]
-	}
-	if k.cut != 0 && len(frame) > k.cut {
-		frame = frame[:k.cut]
 	}
 	s.result.Emitted++
 	if s.trace != nil {

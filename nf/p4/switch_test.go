@@ -244,6 +244,19 @@ func TestResubmitAndRecirculate(t *testing.T) {
 	expect(t, got, sent{0, "X\x00\x04d"})
 }
 
+// TestCutClone: a clone that its session cuts is cut also where it is recirculated.
+func TestCutClone(t *testing.T) {
+	in := arr{prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x0"))), hexs("0x3")), prim("clone_ingress_pkt_to_egress", hexs("0x5"), hexs("0x1")), prim("_jump", hexs("0x4")),
+		assign(fld("h", "kind"), std("packet_length"))}
+	eg := arr{prim("_jump_if_zero", wrap(exp("==", std("instance_type"), hexs("0x1"))), hexs("0x2")), prim("recirculate", hexs("0x1"))}
+	sw := wired(in, eg).load(t, Config{})
+	if err := sw.SetSession(5, Session{Replicas: []Replica{{Port: 9}}, Length: 4}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := run(sw, 1, "abcdef")
+	expect(t, got, sent{0, "abcdef"}, sent{0, "ab\x04d"})
+}
+
 func TestTimestampsAndLength(t *testing.T) {
 	s := wired(nil, arr{prim("add_header", hdrv("x")), assign(fld("x", "t"), std("ingress_global_timestamp")), assign(fld("h", "kind"), std("packet_length"))})
 	s.header("x", false, arr{"t", 48})
@@ -558,31 +571,6 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-func TestSetCRC(t *testing.T) {
-	s := wired(arr{prim("modify_field_with_hash_based_offset", fld("h", "src"), hexs("0x0"), obj{"type": "calculation", "value": "calc"}, hexs("0x10000"))}, nil)
-	s.extra["calculations"] = arr{obj{"name": "calc", "id": 0, "algo": "crc16_custom", "input": arr{fld("h", "dst")}},
-		obj{"name": "fixed", "id": 1, "algo": "crc16", "input": arr{fld("h", "dst")}}}
-	sw := s.load(t, Config{})
-	if got := sw.Program().CRCs(); len(got) != 1 || got[0] != (FieldInfo{"calc", 16}) {
-		t.Errorf("%v", got)
-	}
-	got, _ := run(sw, 0, "abc")
-	expect(t, got, sent{0, "a" + string([]byte{byte(crc16.hash()([]byte("a")))}) + "c"})
-	if err := sw.SetCRC("calc", crcCCITT); err != nil {
-		t.Fatal(err)
-	}
-	got, _ = run(sw, 0, "abc")
-	expect(t, got, sent{0, "a" + string([]byte{byte(crcCCITT.hash()([]byte("a")))}) + "c"})
-	for name, want := range map[string]error{"fixed": ErrInvalid, "x": ErrNotFound} {
-		if err := sw.SetCRC(name, crc16); !errors.Is(err, want) {
-			t.Error(err)
-		}
-	}
-	if err := sw.SetCRC("calc", CRC{Bits: 8}); !errors.Is(err, ErrInvalid) {
-		t.Error(err)
-	}
-}
-
 func TestSelector(t *testing.T) {
 	s := newSource()
 	s.header("h", false, arr{"dst", 8}, arr{"flow", 8})
@@ -691,6 +679,52 @@ func TestSharedProfile(t *testing.T) {
 	expect(t, got, sent{7, "1b"})
 	got, _ = run(sw, 0, "2a") // t1 has no such action: it goes on as without one
 	expect(t, got, sent{0, "2b"})
+}
+
+func TestDirectResourcesOfMisses(t *testing.T) {
+	s := newSource()
+	s.header("h", false, arr{"dst", 8})
+	s.state("start", arr{extract("h")}, nil, to(nil))
+	s.action("nop", nil)
+	s.extra["meter_arrays"] = arr{obj{"name": "dm", "id": 0, "type": "bytes", "rate_count": 2, "is_direct": true, "binding": "t", "result_target": arr{"h", "dst"}}}
+	s.table(s.ingress, "t", "exact", arr{keyOf("exact", "h", "dst")}, arr{"nop"}, nil, obj{"with_counters": true, "direct_meters": "dm"})
+	sw := s.load(t, Config{})
+	// Misses are counted, and metered when the default entry's meter has rates.
+	miss := func(want string) {
+		t.Helper()
+		got, _ := run(sw, 0, "zbc")
+		expect(t, got, sent{0, want})
+	}
+	miss("zbc")
+	if r, err := sw.DefaultMeter("t"); err != nil || len(r) != 0 {
+		t.Errorf("%v %v", r, err)
+	}
+	if err := sw.SetDefaultMeter("t", Rate{1, 4}, Rate{1, 8}); err != nil {
+		t.Fatal(err)
+	}
+	miss("\x00bc")
+	miss("\x01bc")
+	if c, err := sw.DefaultCount("t"); err != nil || c != (Count{3, 9}) {
+		t.Errorf("%v %v", c, err)
+	}
+	if r, err := sw.DefaultMeter("t"); err != nil || !slices.Equal(r, []Rate{{1, 4}, {1, 8}}) {
+		t.Errorf("%v %v", r, err)
+	}
+	if err := sw.SetDefaultCount("t", Count{9, 9}); err != nil {
+		t.Error(err)
+	}
+	if err := sw.SetDefaultMeter("t"); err != nil {
+		t.Error(err)
+	}
+	miss("zbc")
+	if c, _ := sw.DefaultCount("t"); c != (Count{10, 12}) {
+		t.Errorf("%v", c)
+	}
+	for _, err := range []error{sw.SetDefaultCount("x", Count{}), sw.SetDefaultMeter("x"), sw.SetDefaultMeter("t", Rate{1, 1})} {
+		if err == nil {
+			t.Error("no table, or another meter")
+		}
+	}
 }
 
 func TestIdleTimeoutsAndDirectCounters(t *testing.T) {

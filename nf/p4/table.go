@@ -132,6 +132,10 @@ type table struct {
 	actData []uint64
 	member  uint32
 	group   uint32
+	// Direct resources of the default entry: misses are counted, and metered when the
+	// meter has rates.
+	defCount Count
+	defMeter meter
 }
 
 func (t *table) key(e uint32) []uint64 {

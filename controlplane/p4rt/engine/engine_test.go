@@ -136,6 +136,16 @@ func TestRouter(t *testing.T) {
 		t.Error(err)
 	}
 
+	// The default entry counts what misses.
+	missed := `direct_counter_entry { table_entry { table_id: 36085846 is_default_action: true } }`
+	w.texts(missed, "direct counter of table router_ingress.ipv4_lpm default = 1 packets, 60 bytes")
+	if e := w.read(`table_entry { table_id: 36085846 is_default_action: true counter_data { } }`)[0].GetTableEntry(); e.GetCounterData().GetPacketCount() != 1 {
+		t.Errorf("the default entry counted %v", e.GetCounterData())
+	}
+	w.do(op("MODIFY", strings.Replace(missed, "true } }", "true } data { packet_count: 7 byte_count: 9 } }", 1)))
+	w.texts(missed, "direct counter of table router_ingress.ipv4_lpm default = 7 packets, 9 bytes")
+	w.refused(codes.InvalidArgument, op("INSERT", `table_entry { table_id: 36085846 is_default_action: true counter_data { packet_count: 3 } }`))
+
 	// A change of the action leaves the count alone, one without an action all.
 	punt := strings.Replace(ten, `action_id: 30129241 params { param_id: 1 value: "\x07" }`, "action_id: 17185962", 1)
 	w.do(op("MODIFY", punt))
@@ -297,4 +307,32 @@ func canonicalOf(t *testing.T, w *world, update string) *p4v1.Entity {
 		t.Fatal(err)
 	}
 	return u.GetEntity()
+}
+
+// TestDefaultEntryDirect: the default entry has a direct counter as others have, which
+// a change can set and take back.
+func TestDefaultEntryDirect(t *testing.T) {
+	w := newWorld(t, p4rt.Config{})
+	w.primary()
+	w.program("nt_classifier")
+	q := `table_entry { table_id: 40364259 is_default_action: true counter_data { } }`
+	count := func(want int64) {
+		t.Helper()
+		if e := w.read(q)[0].GetTableEntry(); e.GetCounterData().GetPacketCount() != want {
+			t.Errorf("counted %v, want %d", e.GetCounterData(), want)
+		}
+	}
+	w.send(0, ipv4("10.1.2.3", 64))
+	w.got(1)
+	count(1)
+	w.do(op("MODIFY", `table_entry { table_id: 40364259 is_default_action: true counter_data { packet_count: 5 } }`))
+	count(5)
+	bad := parseUpdate(t, op("DELETE", `table_entry { table_id: 40364259 priority: 1 }`))
+	six := parseUpdate(t, op("MODIFY", `table_entry { table_id: 40364259 is_default_action: true counter_data { packet_count: 6 } }`))
+	if _, err := w.write(p4v1.WriteRequest_ROLLBACK_ON_ERROR, six, bad); err == nil {
+		t.Error("an entry that is not there was deleted")
+	}
+	count(5)
+	w.do(op("MODIFY", `table_entry { table_id: 40364259 is_default_action: true }`)) // without data it stays
+	count(5)
 }

@@ -170,9 +170,6 @@ func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry,
 }
 
 func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
-	if e.GetCounterData() != nil || e.GetMeterConfig() != nil {
-		return refused(refuse(codes.Unimplemented, "table %s: misses are neither counted nor metered", t.name))
-	}
 	a := e.GetAction().GetAction()
 	m := more{cookie: e.GetControllerMetadata(), metadata: e.GetMetadata()} //nolint:staticcheck // clients use it
 	return func(sw *p4.Switch) (func(), error) {
@@ -180,6 +177,11 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 		if err != nil {
 			return nil, err
 		}
+		direct, err := t.writeDefault(sw, e)
+		if err != nil {
+			return nil, err
+		}
+		m := m
 		if a == nil {
 			m = more{}
 			err = sw.ResetDefault(t.name)
@@ -187,12 +189,14 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 			err = sw.SetDefault(t.name, p4.Entry{Action: t.action(a)})
 		}
 		if err != nil {
+			direct()
 			return nil, err
 		}
 		was := t.def
 		t.def = m
 		return func() {
 			t.def = was
+			direct()
 			if there {
 				_ = sw.SetDefault(t.name, old)
 			} else {
@@ -200,6 +204,40 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 			}
 		}, nil
 	}
+}
+
+// writeDefault writes the direct resources of the default entry, and returns what
+// takes that back. As for other entries a counter stays without data, and a meter
+// without rates is reset.
+func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) {
+	var undo []func()
+	back := func() {
+		for _, u := range undo {
+			u()
+		}
+	}
+	if t.info.Meter != nil {
+		old, err := sw.DefaultMeter(t.name)
+		if err == nil {
+			err = sw.SetDefaultMeter(t.name, rates(e.GetMeterConfig())...)
+		}
+		if err != nil {
+			return nil, err
+		}
+		undo = append(undo, func() { _ = sw.SetDefaultMeter(t.name, old...) })
+	}
+	if e.GetCounterData() != nil {
+		old, err := sw.DefaultCount(t.name)
+		if err == nil {
+			err = sw.SetDefaultCount(t.name, count(e.GetCounterData()))
+		}
+		if err != nil {
+			back()
+			return nil, err
+		}
+		undo = append(undo, func() { _ = sw.SetDefaultCount(t.name, old) })
+	}
+	return back, nil
 }
 
 // entry is an entry of the engine for controllers.
@@ -333,7 +371,15 @@ func (p *pipeline) readDefault(t *table, q *p4v1.TableEntry, yield func(*p4v1.En
 	var x p4.Entry
 	var there bool
 	var m more
+	var n p4.Count
+	var r []p4.Rate
 	err := p.visit(func(sw *p4.Switch) bool {
+		if t.info.Counter != nil {
+			n, _ = sw.DefaultCount(t.name)
+		}
+		if t.info.Meter != nil {
+			r, _ = sw.DefaultMeter(t.name)
+		}
 		x, there, _ = sw.Default(t.name)
 		m = t.def
 		return false
@@ -346,7 +392,10 @@ func (p *pipeline) readDefault(t *table, q *p4v1.TableEntry, yield func(*p4v1.En
 		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: t.describe(x.Action)}}
 	}
 	if q.GetCounterData() != nil && t.info.Counter != nil {
-		e.CounterData = &p4v1.CounterData{}
+		e.CounterData = counterData(n)
+	}
+	if q.GetMeterConfig() != nil {
+		e.MeterConfig = meterConfig(r)
 	}
 	return yield(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}})
 }

@@ -291,7 +291,17 @@ func (p *pipeline) prepare(u *p4v1.Update) op {
 		te := e.DirectCounterEntry.GetTableEntry()
 		tb := p.binding.tables[te.GetTableId()]
 		if te.GetIsDefaultAction() {
-			return refused(refuse(codes.Unimplemented, "table %s: misses are not counted", tb.name))
+			data := e.DirectCounterEntry.GetData()
+			if data == nil {
+				return nothing
+			}
+			return func(sw *p4.Switch) (func(), error) {
+				old, err := sw.DefaultCount(tb.name)
+				if err == nil {
+					err = sw.SetDefaultCount(tb.name, count(data))
+				}
+				return func() { _ = sw.SetDefaultCount(tb.name, old) }, err
+			}
 		}
 		key, prio := tb.key(te)
 		data := e.DirectCounterEntry.GetData()
@@ -310,7 +320,14 @@ func (p *pipeline) prepare(u *p4v1.Update) op {
 		te := e.DirectMeterEntry.GetTableEntry()
 		tb := p.binding.tables[te.GetTableId()]
 		if te.GetIsDefaultAction() {
-			return refused(refuse(codes.Unimplemented, "table %s: misses are not metered", tb.name))
+			rates := rates(e.DirectMeterEntry.GetConfig())
+			return func(sw *p4.Switch) (func(), error) {
+				old, err := sw.DefaultMeter(tb.name)
+				if err == nil {
+					err = sw.SetDefaultMeter(tb.name, rates...)
+				}
+				return func() { _ = sw.SetDefaultMeter(tb.name, old...) }, err
+			}
 		}
 		key, prio := tb.key(te)
 		rates := rates(e.DirectMeterEntry.GetConfig())
