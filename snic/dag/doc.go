@@ -22,6 +22,8 @@
 //   - Where one may end packets (Drops or Answers), the other neither remembers
 //     packets (State) nor answers them itself: it must not have seen, or
 //     answered, a packet that would never have come to it.
+//   - Where one Answers, the other writes nothing: an answer is made of the packet
+//     as those before have left it, and goes back through them.
 //
 // Checksums, the lengths in headers and the ICRC are derived from the rest and
 // are no fields: who merges copies computes them again.

@@ -112,6 +112,9 @@ func TestDeployment(t *testing.T) {
 	if !d.Tasks[2].NeedsPayload() || d.Tasks[1].NeedsPayload() {
 		t.Error("nt3 needs the payload, and nt2 does not")
 	}
+	if grows := (&Task{Effects: Effects{Writes: Encap | Length}}); !grows.NeedsPayload() {
+		t.Error("who adds bytes moves the payload")
+	}
 }
 
 var exact = cmp.Options{cmp.AllowUnexported(Deployment{}), cmp.Comparer(func(a, b match.Match) bool { return a.String() == b.String() })}

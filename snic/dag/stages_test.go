@@ -119,6 +119,8 @@ func TestStages(t *testing.T) {
 		{"a firewall drops, a counter counts", "fw -> count", []string{"count / state", "fw ports/ drops"}, 0, "fw>count"},
 		{"two that drop", "fw -> acl", []string{"acl ports/ drops", "fw ports/ drops"}, 0, "acl|fw"},
 		{"a cache answers, a filter drops", "fw -> cache", []string{"cache payload/ answers", "fw ports/ drops"}, 0, "fw>cache"},
+		{"an answer goes back through what is before it", "mark -> echo", []string{"echo payload/ answers", "mark /vlan"}, 0, "mark>echo"},
+		{"an answer beside one that looks on", "look -> echo", []string{"echo payload/ answers", "look ports/"}, 0, "echo|look"},
 		{"two that remember", "a -> b", []string{"a ports/ state", "b ports/ state"}, 0, "a|b"},
 		{"a tunnel moves what others look at", "tunnel -> ttl", []string{"tunnel /encap,length", "ttl ip-other/ip-other"}, 0, "tunnel>ttl"},
 		{"a tunnel beside one that looks at nothing", "tunnel -> wait", []string{"tunnel /encap,length", "wait /"}, 0, "tunnel|wait"},
@@ -181,12 +183,14 @@ func (w *world) run(tasks []Task, id TaskID, p *modelPacket) {
 		}
 	}
 	if t.Answers {
+		// An answer is the packet, sent back.
+		answer := mix(append(slices.Clone(p.field[:]), do(21))...)
 		switch do(20) % 4 {
 		case 0:
-			w.answers[id] = append(w.answers[id], do(21))
+			w.answers[id] = append(w.answers[id], answer)
 			p.gone = true
 		case 1:
-			w.answers[id] = append(w.answers[id], do(21))
+			w.answers[id] = append(w.answers[id], answer)
 		}
 	}
 	if t.Drops && do(22)%4 == 0 {
@@ -427,6 +431,13 @@ func TestLooserRulesAreSeen(t *testing.T) {
 			x, y := *a, *b
 			if x.Answers && y.State {
 				x.Answers, x.Drops, y.State = false, false, false
+			}
+			return Independent(&x, &y)
+		},
+		"answer and write": func(a, b *Effects) bool {
+			x, y := *a, *b
+			if !y.Answers && !y.State && !y.Drops && x.Answers && (x.touches()&y.reach()|y.touches()&x.reach()) == 0 {
+				x.Answers = false
 			}
 			return Independent(&x, &y)
 		},

@@ -52,6 +52,8 @@ func Independent(a, b *Effects) bool {
 		return false
 	case a.ends() && b.lasts(), b.ends() && a.lasts():
 		return false
+	case a.Answers && b.Writes != 0, b.Answers && a.Writes != 0:
+		return false
 	}
 	return true
 }
@@ -80,8 +82,8 @@ type Task struct {
 }
 
 // NeedsPayload reports whether packets come to the task with their payload, or
-// as headers only.
-func (t *Task) NeedsPayload() bool { return t.touches()&Payload != 0 }
+// as headers only. Who adds or removes bytes moves it.
+func (t *Task) NeedsPayload() bool { return (t.touches()|t.reach())&Payload != 0 }
 
 // Tenant is who shares are counted for.
 type Tenant struct {

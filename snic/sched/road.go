@@ -101,6 +101,9 @@ type Run struct {
 	Packet, Branch int
 	Region         int
 	Mask           uint16
+	// Stage is of the packet's plan, Branches how many it has: with several, each is
+	// on a copy of the header.
+	Stage, Branches int
 }
 
 // Next is what to run now. Runs of a region are to be begun in the order of Next.
@@ -112,7 +115,9 @@ func (s *Scheduler) Next() (Run, bool) {
 	x := &s.headers[h]
 	x.state = running
 	s.books.Runs++
-	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run}, true
+	pk := &s.packets[h>>s.shift]
+	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run,
+		Stage: int(pk.stage), Branches: int(pk.branches)}, true
 }
 
 // out is the header of a run that Next told of, or none.
