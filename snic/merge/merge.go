@@ -1,0 +1,272 @@
+// Package merge makes header copies of a frame, one for each branch in which tasks
+// run on it side by side, and merges what has become of them into one frame again.
+//
+// A copy is as long as the frame and has the bytes in front of its payload; the rest is
+// 0 until the payload is fetched. Of a copy those bytes are taken that have
+// changed, in fields that its tasks declare to write (snic/dag). Independent tasks
+// write different fields. What is derived from fields is put together:
+//
+//   - A checksum (IPv4, TCP, UDP, ICMP): the differences that copies make to it are
+//     added.
+//   - A RoCEv2 packet's ICRC: its differences are added, because a CRC is linear.
+//   - Lengths: a task that adds or removes bytes is independent only of tasks that look
+//     at none, so that its copy is the frame, and there is nothing to merge.
+//
+// Fields are those of the innermost headers, behind VLAN tags and VXLAN; all
+// between the tags and them is dag.Encap. Where that cannot be told (fragments, other
+// tunnels and protocols, what is malformed) all of the frame is taken for headers,
+// and bytes for whatever field they may be of.
+package merge
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/snic/dag"
+)
+
+var be = binary.BigEndian
+
+// Parts is where the parts of a frame are.
+type Parts struct {
+	Head int // how many bytes are in front of the payload
+	ICRC int // where it is, behind the payload; 0: there is none
+
+	n, s  int
+	parts [24]part
+	sums  [4]sum
+}
+
+// part is bytes of one field, or of any of several.
+type part struct {
+	from, to uint16
+	fields   dag.Field
+}
+
+// sum is a checksum.
+type sum struct {
+	at  uint16
+	udp bool // 0xffff stands for 0, and 0 for none
+}
+
+const icrcLen = 4
+
+// Find says where the parts of an Ethernet frame of at most 64 KB are.
+func (p *Parts) Find(b []byte) {
+	p.Head, p.ICRC, p.n, p.s = len(b), 0, 0, 0
+	p.find(b, 0)
+	if p.ICRC != 0 {
+		p.add(p.Head, p.ICRC, dag.Payload)
+		p.add(p.ICRC+icrcLen, len(b), dag.Payload)
+	} else {
+		p.add(p.Head, len(b), dag.Payload)
+	}
+}
+
+func (p *Parts) add(from, to int, fields dag.Field) {
+	if from < to {
+		p.parts[p.n] = part{uint16(from), uint16(to), fields}
+		p.n++
+	}
+}
+
+func (p *Parts) sum(at int, udp bool) {
+	p.sums[p.s] = sum{uint16(at), udp}
+	p.s++
+}
+
+// find adds the parts of the frame that begins at an offset; that of another one is
+// in front of it.
+func (p *Parts) find(b []byte, at int) {
+	var l hdr.Layers
+	if !hdr.Walk(b[at:], &l) {
+		p.add(at, len(b), dag.Bytes)
+		return
+	}
+	net, l4, end := at+l.Net, at+l.L4, at+l.End
+	if at == 0 {
+		p.add(0, 12, dag.Ethernet)
+		p.add(12, net-2, dag.VLAN)
+		p.add(net-2, net, dag.Ethernet)
+	} else {
+		p.add(at, net, dag.Encap)
+	}
+	n := end - l4
+	_, dst := l.PortsOf(b[at:])
+	switch {
+	case l.L3 == 0 && l.EtherType == hdr.EtherARP:
+		p.add(net, len(b), dag.L4Other)
+		return
+	case l.L3 == 0:
+		p.add(net, len(b), dag.Bytes)
+		return
+	case l.L4 == 0 || l.Fragment:
+	case l.Proto == hdr.ProtoTCP && n >= hdr.TCPLen:
+		h := hdr.TCP(b[l4:]).HeaderLen()
+		if h < hdr.TCPLen || h > n {
+			break
+		}
+		p.ip(b, net, l4, dag.IPAddresses, dag.IPOther)
+		p.add(l4, l4+4, dag.Ports)
+		p.add(l4+4, l4+16, dag.L4Other)
+		p.sum(l4+16, false)
+		p.add(l4+18, l4+h, dag.L4Other)
+		p.Head = l4 + h
+		return
+	case l.Proto == hdr.ProtoUDP && n >= hdr.UDPLen+hdr.VXLANLen && dst == hdr.PortVXLAN && at == 0:
+		p.ip(b, net, l4, dag.Encap, dag.Encap)
+		p.add(l4, l4+4, dag.Encap)
+		p.sum(l4+6, true)
+		inner := l4 + hdr.UDPLen + hdr.VXLANLen
+		p.add(l4+hdr.UDPLen, inner, dag.Encap)
+		p.find(b, inner)
+		return
+	case l.Proto == hdr.ProtoUDP && n >= hdr.UDPLen:
+		p.ip(b, net, l4, dag.IPAddresses, dag.IPOther)
+		p.add(l4, l4+4, dag.Ports)
+		p.sum(l4+6, true)
+		p.Head = l4 + hdr.UDPLen
+		if dst == hdr.RoCEv2Port && n >= hdr.UDPLen+hdr.BTHLen+icrcLen {
+			// No extension of a BTH is longer.
+			p.ICRC = end - icrcLen
+			h := min(p.Head+hdr.BTHLen+hdr.AtomicETHLen, p.ICRC)
+			p.add(p.Head, h, dag.L4Other|dag.Payload)
+			p.Head = h
+		}
+		return
+	case (l.Proto == hdr.ProtoICMP || l.Proto == hdr.ProtoICMPv6) && n >= hdr.ICMPLen:
+		p.ip(b, net, l4, dag.IPAddresses, dag.IPOther)
+		p.sum(l4+2, false)
+		p.add(l4, l4+2, dag.L4Other)
+		switch hdr.ICMP(b[l4:]).Type() {
+		case hdr.ICMPEcho, hdr.ICMPEchoReply, hdr.ICMPv6Echo, hdr.ICMPv6EchoReply:
+			p.add(l4+4, l4+6, dag.Ports)
+			p.add(l4+6, l4+8, dag.L4Other)
+			p.Head = l4 + hdr.ICMPLen
+		default:
+			p.add(l4+4, len(b), dag.L4Other)
+		}
+		return
+	}
+	// It may be a tunnel, and what is in it an IP header.
+	n = hdr.IPv6Len
+	if l.Family() == hdr.NetIPv4 {
+		n = hdr.IPv4(b[net:]).HeaderLen()
+	}
+	p.ip(b, net, net+n, dag.IPAddresses|dag.Encap, dag.IPOther|dag.Encap)
+	p.add(net+n, len(b), dag.Bytes)
+}
+
+// ip adds the parts of an IP header with its options.
+func (p *Parts) ip(b []byte, at, to int, addresses, other dag.Field) {
+	if b[at]>>4 == 6 {
+		p.add(at, at+4, other)
+		p.add(at+6, at+8, other)
+		p.add(at+8, at+hdr.IPv6Len, addresses)
+		p.add(at+hdr.IPv6Len, to, other)
+		return
+	}
+	p.add(at, at+2, other)
+	p.add(at+4, at+10, other)
+	p.sum(at+10, false)
+	p.add(at+12, at+hdr.IPv4Len, addresses)
+	p.add(at+hdr.IPv4Len, to, other)
+}
+
+// Copy makes dst, which is as long, a header copy of the frame src.
+func (p *Parts) Copy(dst, src []byte) {
+	clear(dst[copy(dst, src[:p.Head]):])
+	if p.ICRC != 0 {
+		copy(dst[p.ICRC:], src[p.ICRC:p.ICRC+icrcLen])
+	}
+}
+
+// Fetch gives a header copy, which is as long as the frame src, its payload.
+func (p *Parts) Fetch(dst, src []byte) {
+	if p.ICRC == 0 {
+		copy(dst[p.Head:], src[p.Head:])
+		return
+	}
+	copy(dst[p.Head:p.ICRC], src[p.Head:])
+	copy(dst[p.ICRC+icrcLen:], src[p.ICRC+icrcLen:])
+}
+
+// Copy is a copy of a frame in which tasks have run.
+type Copy struct {
+	Bytes  []byte // as many as the frame's
+	Writes dag.Field
+	Whole  bool // it has the payload; whoever writes that has
+}
+
+// Merge merges copies into the frame of which they are, and which is as it was
+// then. Copies are good for nothing else afterwards.
+func (p *Parts) Merge(frame []byte, copies []Copy) {
+	var into *Copy // what others have written goes there first: the frame stays as it was
+	var all dag.Field
+	for i := range copies {
+		x := &copies[i]
+		if x.Writes&dag.Bytes == 0 {
+			continue
+		}
+		all |= x.Writes
+		if into == nil {
+			into = x
+			continue
+		}
+		if x.Writes&dag.Payload != 0 && !into.Whole {
+			p.Fetch(into.Bytes, frame)
+		}
+		p.join(into.Bytes, x.Bytes, frame, x.Writes)
+	}
+	if into != nil {
+		p.join(frame, into.Bytes, frame, all)
+	}
+}
+
+// join takes over into a frame what another one has changed of was, of which both
+// were copies: in the fields of writes, and what is derived. into may be was.
+func (p *Parts) join(into, from, was []byte, writes dag.Field) {
+	for _, x := range p.parts[:p.n] {
+		if x.fields&writes != 0 {
+			take(into[x.from:x.to], from[x.from:x.to], was[x.from:x.to])
+		}
+	}
+	for _, x := range p.sums[:p.s] {
+		a, b, old := be.Uint16(into[x.at:]), be.Uint16(from[x.at:]), be.Uint16(was[x.at:])
+		switch {
+		case b == old:
+			continue
+		case a == old:
+			a = b
+		default:
+			a = hdr.PatchChecksum(a, ^old, ^b)
+			if a == 0 && x.udp {
+				a = 0xffff
+			}
+		}
+		be.PutUint16(into[x.at:], a)
+	}
+	if p.ICRC != 0 {
+		v := be.Uint32(into[p.ICRC:]) ^ be.Uint32(from[p.ICRC:]) ^ be.Uint32(was[p.ICRC:])
+		be.PutUint32(into[p.ICRC:], v)
+	}
+}
+
+// take takes over what from has changed of was. All are of one length.
+func take(into, from, was []byte) {
+	for len(from) >= 8 && len(was) >= 8 && len(into) >= 8 {
+		if be.Uint64(from) != be.Uint64(was) {
+			for i := range 8 {
+				if from[i] != was[i] {
+					into[i] = from[i]
+				}
+			}
+		}
+		into, from, was = into[8:], from[8:], was[8:]
+	}
+	for i := range from {
+		if from[i] != was[i] {
+			into[i] = from[i]
+		}
+	}
+}
