@@ -24,6 +24,9 @@ const (
 	maxNumbers = 128  // of tasks, with those whose chains still stop
 	maxChains  = 8192 // bitstreams known at a time
 	mostChains = 3072 // of a deployment; those of the one before may still be there
+	laneBits   = 3
+	maxLanes   = 1 << laneBits // branches of a stage
+	inLine     = 2 * maxDAGs   // from here on routes that have no stage of several branches
 )
 
 // task is a network task that is deployed.
@@ -70,9 +73,12 @@ type service struct {
 	dag.DAG
 	tenant  int
 	tasks   []int         // in one of the orders that are right
+	stages  [][][]int     // the same in stages of branches that may run side by side
 	visits  []sched.Visit // the plan: forward; nil: none
 	best    []sched.Visit // the fewest, whatever is in the regions; nil: there are none
 	bulk    bool          // packets run to the end at once
+	wide    bool          // some stage has several branches, on copies
+	twin    bool          // it has routes in line, too
 	missing bool          // a chain of the plan is in no region
 	refused bool          // it cannot be launched
 	away    bool          // endpoints do the work
@@ -89,16 +95,27 @@ type service struct {
 
 // inside is a packet on the full road.
 type inside struct {
+	way      way
+	begun    bool // a task has had it
+	lost     bool // a task has not let it go on: it ends
+	failed   bool // there were no copies for it
+	stage    uint8
+	branches uint8       // it runs in, on copies
+	original *packet.Buf // as long as there are copies of it
+	since    clock.Time  // it is in the packet store
+	size     int32
+	tenant   int32
+}
+
+// lane is a packet in a branch: the frame, or a copy. That of branch i of packet p is
+// p<<laneBits + i.
+type lane struct {
 	buf    *packet.Buf
-	way    way
 	region int32
-	mask   uint16     // tasks of the chain there that it is still to run through
-	at     int8       // the task of the chain that it is in, or was last; -1: none
-	lent   bool       // the task has the frame
-	begun  bool       // a task has had it
-	since  clock.Time // it is in the packet store
-	size   int32
-	tenant int32
+	mask   uint16 // tasks of the chain there that it is still to run through
+	at     int8   // the task of the chain that it is in, or was last; -1: none
+	lent   bool   // the task has the frame
+	branch        // of a copy
 }
 
 // board is one sNIC.
@@ -131,16 +148,19 @@ type board struct {
 	active   []int32  // services with packets in this epoch
 
 	packets  []inside
-	inside   int            // of them in use
-	held     int            // of them with a frame that the board has
+	lanes    []lane         // of packets, maxLanes of each
+	inside   int            // packets
+	held     int            // frames and copies of them that the board has
 	backs    [maxDAGs]int32 // of them, those that go back, by service
 	waits    [maxDAGs]int32 // of them, all, by service
 	lacking  bool           // a service with packets may be without a region
 	wait     []delay        // of each task in each region, when it is modelled
 	modelled []int32        // of them, those with packets
+	copied   uint64         // packets, once for each stage in which they ran on copies
+	inLine   uint64         // packets that could not, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
-	work     []int32        // packets that go on
+	work     ring           // lanes that go on; first come, first served, so that flows keep their order
 	batches  []packet.Batch // by depth
 	depth    int
 	groups   []group
@@ -177,18 +197,44 @@ type delay struct {
 }
 
 type delayed struct {
-	packet int32
-	at     clock.Time
+	lane int32
+	at   clock.Time
 }
 
-func (d *delay) push(p int32, at clock.Time) {
+func (d *delay) push(l int32, at clock.Time) {
 	if d.head > 0 && d.head == len(d.q) {
 		d.q, d.head = d.q[:0], 0
 	} else if len(d.q) == cap(d.q) && d.head > 0 {
 		d.q = d.q[:copy(d.q, d.q[d.head:])]
 		d.head = 0
 	}
-	d.q = append(d.q, delayed{p, at})
+	d.q = append(d.q, delayed{l, at})
+}
+
+// ring is a queue of bounded size.
+type ring struct {
+	e     []int32 // as many as a power of two
+	at, n int
+}
+
+func newRing(n int) ring {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return ring{e: make([]int32, size)}
+}
+
+func (r *ring) push(v int32) {
+	r.e[(r.at+r.n)&(len(r.e)-1)] = v
+	r.n++
+}
+
+func (r *ring) pop() int32 {
+	v := r.e[r.at]
+	r.at = (r.at + 1) & (len(r.e) - 1)
+	r.n--
+	return v
 }
 
 func newBoard(s settings) (*board, error) {
@@ -199,13 +245,14 @@ func newBoard(s settings) (*board, error) {
 		placed:  slices.Repeat([]int32{-1}, s.regions),
 		stops:   make([]uint32, s.regions),
 		packets: make([]inside, s.packets),
+		lanes:   make([]lane, s.packets<<laneBits),
 		wait:    make([]delay, s.regions*sched.MaxTasks),
-		work:    make([]int32, 0, s.packets),
+		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
 		groups:  make([]group, packet.MaxBatch),
 	}
 	b.lost = func(tag uint64) {
-		if tag-1 < uint64(len(b.packets)) && b.packets[tag-1].lent {
+		if tag-1 < uint64(len(b.lanes)) && b.lanes[tag-1].lent {
 			b.forsake(int32(tag - 1))
 		}
 	}
@@ -227,7 +274,7 @@ func newBoard(s settings) (*board, error) {
 // newScheduler is the scheduler of a board, empty.
 func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains + 1,
-		Routes: 2 * maxDAGs, Tenants: maxTenants, Branches: 1, Seed: seed})
+		Routes: 2 * inLine, Tenants: maxTenants, Branches: maxLanes, Seed: seed})
 }
 
 // newFabric is the regions of a board, free.
@@ -431,12 +478,18 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 			c.Drop(x, reasonOverQuota)
 			continue
 		}
-		id, r := b.sched.Arrive(route, x.Len(), g.flows[i], d.tenant)
+		way := route
+		if d.wide && !b.canCopy(x) {
+			way += inLine
+		}
+		id, r := b.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
-		b.packets[id] = inside{buf: x, way: g.way, region: -1, at: -1, since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
+		b.packets[id] = inside{way: g.way, since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
+		first := id << laneBits
+		b.lanes[first] = lane{buf: x, region: -1, at: -1}
 		b.inside++
 		b.stored += int64(x.Len())
 		k.packets++
@@ -446,7 +499,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		if g.way.back {
 			b.backs[g.way.dag]++
 		}
-		x.Tag = uint64(id) + 1
+		x.Tag = uint64(first) + 1
 	}
 }
 

@@ -358,9 +358,22 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		for _, t := range d.Stages(dag.DAGID(i), 1)[0][0] {
 			tasks = append(tasks, numbers[t])
 		}
+		var stages [][][]int
+		for _, stage := range d.Stages(dag.DAGID(i), maxLanes) {
+			var branches [][]int
+			for _, branch := range stage {
+				var line []int
+				for _, t := range branch {
+					line = append(line, numbers[t])
+				}
+				branches = append(branches, line)
+			}
+			stages = append(stages, branches)
+		}
 		if s.UID == 0 {
 			*s = service{listed: slices.Contains(b.active, int32(n)), term: s.term}
 		}
+		s.stages = stages
 		s.DAG, s.tenant = x, tenants[x.Tenant]
 		if !slices.Equal(s.tasks, tasks) {
 			s.tasks, s.visits = tasks, nil
@@ -381,9 +394,14 @@ func (b *board) deployServices(numbers, tenants []int) error {
 }
 
 func (b *board) unroute(n int) {
-	_ = b.sched.RemoveRoute(2 * n) // there may be none
-	_ = b.sched.RemoveRoute(2*n + 1)
-	b.services[n].visits = nil
+	s := &b.services[n]
+	for i := range 2 {
+		_ = b.sched.RemoveRoute(2*n + i) // there may be none
+		if s.twin {
+			_ = b.sched.RemoveRoute(inLine + 2*n + i)
+		}
+	}
+	s.visits, s.twin = nil, false
 }
 
 // deployRules fills the match-action table: the user's rules, then the service
@@ -564,12 +582,23 @@ func (b *board) follow(n int, visits []sched.Visit) {
 		}
 	}
 	if s.elsewhere() {
-		s.bulk, s.missing = false, false
+		s.bulk, s.wide, s.missing = false, false, false
 		return // later
 	}
-	for i, stages := range [][][][]sched.Visit{there, back} {
-		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: stages}); err != nil {
+	line := [][][][]sched.Visit{there, back}
+	routes := line
+	if there, back, s.wide = b.lay(s, visits); s.wide {
+		routes = [][][][]sched.Visit{there, back}
+		s.bulk, s.twin = false, true
+	}
+	for i := range 2 {
+		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i]}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
+		}
+		if s.twin { // packets may be on it
+			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i]}); err != nil {
+				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
+			}
 		}
 	}
 }
@@ -754,7 +783,6 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.peering(c)
 		b.events(c)
 	}
-	next := clock.Never
 	b.heed(c)
 	for i := range b.tasks {
 		t := &b.tasks[i]
@@ -765,7 +793,6 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 			t.next = t.in.Tick(c, t.app)
 			b.sweep(c, t, t.in)
 		}
-		next = min(next, t.next)
 	}
 	b.due(c)
 	b.pump(c)
@@ -775,10 +802,22 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.pump(c)
 	b.heed(c)
 	b.pump(c)
+	due := b.due(c)
+	for b.work.n > 0 { // some take no time
+		b.pump(c)
+		due = b.due(c)
+	}
+	next := min(due, b.epochAt, b.fabric.Next())
+	for i := range b.tasks {
+		if t := &b.tasks[i]; t.in != nil {
+			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
+			next = min(next, t.next)
+		}
+	}
 	if b.memory != nil && b.memory.look {
 		next = now
 	}
-	return min(next, b.due(c), b.epochAt, b.fabric.Next())
+	return next
 }
 
 // seek finds regions for packets that are inside and have lost theirs.
@@ -930,10 +969,13 @@ func (b *board) Stop(c *graph.Ctx) {
 		}
 	}
 	for i := range b.packets {
-		if p := &b.packets[i]; p.buf != nil && !p.lent {
-			c.Drop(p.buf, reasonStopped)
+		if b.packets[i].branches > 0 {
+			b.scrap(c, i)
+		}
+		if l := &b.lanes[i<<laneBits]; l.buf != nil && !l.lent {
+			c.Drop(l.buf, reasonStopped)
 			b.held--
-			p.buf = nil
+			l.buf = nil
 		}
 	}
 }

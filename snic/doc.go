@@ -23,9 +23,30 @@
 // memory; nothing is copied, and a flow may go to any instance. With several
 // workers each is a board of its own, with all regions: the port's queues share out the flows.
 //
-// Tasks of a DAG that could run in parallel run one after the other, on the frame itself:
-// one processor gains nothing by copies. That the result is the same is what
-// independence means (snic/dag).
+// # Side by side
+//
+// Independent tasks of a DAG (snic/dag: stages of branches) run side by side: each branch on
+// a copy of the frame's header, which gets the payload for a task that declares that it needs
+// it. The frame stays in the packet store. When all branches are back (the synchronisation
+// buffer of snic/sched), what they have written is merged into it (snic/merge). So a
+// stage takes as long as its longest branch. A task may be in the same region as one that
+// runs beside it: tasks that a packet skips cost it nothing.
+//
+// The result is that of all tasks one after the other, and so is the order of a flow:
+//
+//   - What one branch drops is dropped. What several drop counts for each, and as made
+//     by the board but for the first.
+//   - A task that answers, holds, or makes packets is beside those alone that change nothing,
+//     remember nothing and drop nothing. An answer goes back through the tasks before
+//     it in the DAG, in line. It does not have what tasks beside have marked it with.
+//   - Of marks (verdict and reason) that of the last task in the DAG counts.
+//   - What a task changes and does not declare is not merged.
+//
+// One processor gains nothing by copies. So by default (parallel=auto) branches run side by
+// side only where at least two of a stage have a task whose time is modelled; all others
+// run one after the other on the frame itself. Copies are frames of the port's pool. While
+// no more than an eighth of it is free, packets take a way without copies (in line), in the order
+// of their flow. If none is left where they are needed, the packet is dropped (no-copy).
 //
 // # Ways
 //

@@ -1,7 +1,9 @@
 package snic
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +41,7 @@ const (
 	reasonBadPeer
 	reasonPoolMTU
 	reasonFaulted
+	reasonNoCopy
 	numReasons
 )
 
@@ -65,6 +68,7 @@ var reasons = [numReasons]counter.Def{
 	reasonBadPeer:      {Name: "bad-peer", Help: "dropped: by the pool's port, and not of a board of the pool"},
 	reasonPoolMTU:      {Name: "pool-mtu", Help: "dropped: with 22 bytes more it is too long for the pool's port (pool-mtu=)"},
 	reasonFaulted:      {Name: "task-faulted", Help: "dropped: a task that it is to go through was stopped by a fault of its memory (quillon snic tasks)"},
+	reasonNoCopy:       {Name: "no-copy", Help: "dropped: no frames for copies of it, on which its tasks were to run side by side"},
 }
 
 // refusals are the scheduler's reasons.
@@ -105,7 +109,8 @@ Tasks are any functions of quillon with ports a and b: a is where frames come
 from on the way forward. What a task reads and writes, whether it drops or keeps
 state, is known for those that come with quillon (quillon nf) and need be told
 only for others. A task with throughput= or latency= takes the time that it would on such
-a board. Frames that come in with a network service header go to the DAG whose UID is
+a board; independent ones of a DAG (quillon snic check) take theirs at the same time, each
+on a copy of the frame, and what they write is merged (parallel=). Frames that come in with a network service header go to the DAG whose UID is
 their service path; the header is taken off.
 
 All of it but the regions can be set up by P4Runtime, or with quillon table: tables
@@ -133,6 +138,7 @@ DAGs for each other: see the flags there, and quillon snic pool.`,
 			{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
 			{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
 			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
+			{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
 			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
@@ -174,6 +180,7 @@ DAGs for each other: see the flags there, and quillon snic pool.`,
 type settings struct {
 	deployment           *dag.Deployment
 	shares               bool
+	parallel             uint8
 	epoch, monitor, idle clock.Duration
 	rate, portRate       int64
 	burst                int
@@ -195,6 +202,14 @@ func parseArgs(args graph.Args) (settings, error) {
 		return s, wrong // says so itself
 	}
 	r.OnOff("fair", &s.shares)
+	r.Func("parallel", func(v string) error {
+		i := slices.Index(parallels[:], v)
+		if i < 0 {
+			return errors.New("want auto, on or off")
+		}
+		s.parallel = uint8(i)
+		return nil
+	})
 	r.Duration("epoch", &s.epoch, 5*time.Microsecond, time.Second)
 	r.Duration("monitor", &s.monitor, 100*time.Microsecond, time.Minute)
 	r.Duration("idle", &s.idle, 0, time.Hour)

@@ -296,9 +296,9 @@ func (b *board) halt(c *graph.Ctx, n int) {
 	batch.Reset()
 }
 
-// turnAway drops a packet of the full road whose task is halted.
+// turnAway drops a frame of the full road whose task is halted.
 func (b *board) turnAway(c *graph.Ctx, id int32) {
-	x := b.packets[id].buf
+	x := b.lanes[id].buf
 	b.held--
 	b.forsake(id)
 	x.Tag = 0

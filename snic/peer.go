@@ -198,7 +198,11 @@ func (b *board) ask(n int, pause bool) {
 // route sets the way of all packets of a DAG, there and back.
 func (b *board) route(n int, r sched.Route) {
 	for i := range 2 {
-		if err := b.sched.SetRoute(2*n+i, r); err != nil {
+		err := b.sched.SetRoute(2*n+i, r)
+		if b.services[n].twin && err == nil {
+			err = b.sched.SetRoute(inLine+2*n+i, r)
+		}
+		if err != nil {
 			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
 		}
 	}
@@ -207,7 +211,7 @@ func (b *board) route(n int, r sched.Route) {
 // hold has packets of a DAG wait that no task has run on.
 func (b *board) hold(n int) {
 	s := &b.services[n]
-	s.abroad.paused, s.bulk, s.missing = true, false, false
+	s.abroad.paused, s.bulk, s.wide, s.missing = true, false, false, false
 	b.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
@@ -217,7 +221,7 @@ func (b *board) send(now clock.Time, n, to int) {
 	visits := s.visits
 	s.abroad.peer, s.abroad.paused, s.abroad.handing = to+1, false, false
 	s.abroad.left = now
-	s.bulk, s.missing, s.visits = false, false, nil
+	s.bulk, s.wide, s.missing, s.visits = false, false, false, nil
 	b.route(n, sched.Route{})
 	b.abandon(now, visits)
 }
@@ -509,7 +513,7 @@ func appendNew(list []int, i, n int) []int {
 
 // begun reports that packets of a DAG are in the middle of it.
 func (b *board) begun(n int) bool {
-	return b.waits[n] > 0 && slices.ContainsFunc(b.packets, func(p inside) bool { return p.buf != nil && p.begun && int(p.way.dag) == n })
+	return b.waits[n] > 0 && slices.ContainsFunc(b.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
 }
 
 // poolEvent does what is to be done about a DAG of this board.

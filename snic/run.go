@@ -13,9 +13,9 @@ import (
 // tasks throw at each other beyond that is dropped.
 const maxDepth = 3 * sched.MaxTasks
 
-// lane is the input of a task for a direction, and the output of the other one;
-// its other output is 1-lane.
-func lane(back bool) int {
+// side is the input of a task for a direction, and the output of the other one;
+// its other output is 1-side.
+func side(back bool) int {
 	if back {
 		return 1
 	}
@@ -26,7 +26,7 @@ func lane(back bool) int {
 // of w, with whatever tasks answer or make on the way, and out. Nobody has a credit
 // for what tasks make.
 func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf) {
-	step := 1 - 2*lane(w.back)
+	step := 1 - 2*side(w.back)
 	for i >= 0 && i < len(d.tasks) && b.tasks[d.tasks[i]].absent() {
 		i += step // no longer deployed, or out of order
 	}
@@ -58,7 +58,7 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 		}
 	}
 	t.way = w
-	in := lane(w.back)
+	in := side(w.back)
 	t.in.Push(c, t.app, in, batch)
 	b.gone(t)
 	b.depth++
@@ -94,21 +94,34 @@ func (d *service) start(back bool) int {
 func (b *board) pump(c *graph.Ctx) {
 	for {
 		if r, ok := b.sched.Next(); ok {
-			p := &b.packets[r.Packet]
-			p.region, p.mask, p.begun = int32(r.Region), r.Mask, true
-			b.work = append(b.work, int32(r.Packet))
+			b.begin(c, r)
 		} else if l, ok := b.sched.Leave(); ok {
 			b.leave(c, l)
 			continue
-		} else if len(b.work) == 0 {
+		} else if b.work.n == 0 {
 			return
 		}
-		for len(b.work) > 0 {
-			id := b.work[len(b.work)-1]
-			b.work = b.work[:len(b.work)-1]
-			b.advance(c, id)
+		for b.work.n > 0 {
+			b.advance(c, b.work.pop())
 		}
 	}
+}
+
+// begin begins a run that the scheduler tells of.
+func (b *board) begin(c *graph.Ctx, r sched.Run) {
+	p := &b.packets[r.Packet]
+	p.begun = true
+	if r.Branches > 1 || p.branches > 0 {
+		b.enter(c, r)
+	}
+	if p.lost || p.failed {
+		b.sched.Return(r.Packet, r.Branch, true)
+		return
+	}
+	id := int32(r.Packet<<laneBits | r.Branch)
+	l := &b.lanes[id]
+	l.region, l.mask = int32(r.Region), r.Mask
+	b.work.push(id)
 }
 
 // leave is the end of a packet on the full road.
@@ -125,19 +138,31 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	if p.way.back {
 		b.backs[p.way.dag]--
 	}
-	x := p.buf
-	w := p.way
-	p.buf = nil
+	if p.branches > 0 {
+		if l.Dropped == sched.None {
+			b.merge(c, l.Packet)
+		} else {
+			b.scrap(c, l.Packet)
+		}
+	}
+	first := &b.lanes[l.Packet<<laneBits]
+	x := first.buf
+	w, begun := p.way, p.begun
+	first.buf, p.begun = nil, false
 	if x == nil {
 		return // a task dropped it
 	}
 	b.held--
 	x.Tag = 0
-	if l.Dropped != sched.None {
+	switch {
+	case p.failed:
+		c.Drop(x, reasonNoCopy)
+		return
+	case l.Dropped != sched.None:
 		c.Drop(x, refusals[l.Dropped])
 		return
 	}
-	if !p.begun {
+	if !begun {
 		// No task was on its way: its DAG is, or was, at a peer.
 		if d := &b.services[w.dag]; d.term == w.term && d.abroad.peer > 0 {
 			b.request(c, d, w, x)
@@ -149,28 +174,27 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	b.emit(c, w, x)
 }
 
-// advance takes a packet to the next task of its run, or back to the scheduler.
+// advance takes a lane to the next task of its run, or back to the scheduler.
 func (b *board) advance(c *graph.Ctx, id int32) {
-	p := &b.packets[id]
-	if p.mask == 0 {
-		p.region, p.at = -1, -1
-		b.sched.Return(int(id), 0, false)
+	l := &b.lanes[id]
+	if l.mask == 0 {
+		b.back(id, false)
 		return
 	}
-	i := bits.TrailingZeros16(p.mask)
-	p.mask &= p.mask - 1
-	p.at = int8(i)
-	n := b.chains[b.placed[p.region]].tasks[i]
+	i := bits.TrailingZeros16(l.mask)
+	l.mask &= l.mask - 1
+	l.at = int8(i)
+	n := b.chains[b.placed[l.region]].tasks[i]
 	t := &b.tasks[n]
 	if t.absent() {
-		b.work = append(b.work, id)
+		b.work.push(id)
 		return
 	}
 	if !t.modelled {
 		b.feed(c, id, t)
 		return
 	}
-	slot := int(p.region)*sched.MaxTasks + i
+	slot := int(l.region)*sched.MaxTasks + i
 	d := &b.wait[slot]
 	if d.head == len(d.q) {
 		b.modelled = append(b.modelled, int32(slot))
@@ -178,31 +202,44 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	start := max(c.Now(), d.busy)
 	d.busy = start
 	if t.Throughput > 0 {
-		d.busy = start.Add(clock.Duration(float64(p.buf.Len()) * 8e9 / float64(t.Throughput)))
+		d.busy = start.Add(clock.Duration(float64(l.buf.Len()) * 8e9 / float64(t.Throughput)))
 	}
 	d.push(id, d.busy.Add(t.Latency))
 	c.Wake(d.busy.Add(t.Latency))
 }
 
-// feed gives a packet to a task.
+// back returns a lane to the scheduler.
+func (b *board) back(id int32, dropped bool) {
+	l := &b.lanes[id]
+	l.region, l.at, l.mask = -1, -1, 0
+	b.sched.Return(int(id>>laneBits), int(id&(maxLanes-1)), dropped)
+}
+
+// feed gives a frame to a task.
 func (b *board) feed(c *graph.Ctx, id int32, t *task) {
-	p := &b.packets[id]
+	p := &b.packets[id>>laneBits]
+	l := &b.lanes[id]
 	switch {
 	case t.absent():
-		b.work = append(b.work, id)
+		b.work.push(id)
+		return
+	case p.lost:
+		b.back(id, true)
 		return
 	case t.halted:
 		b.turnAway(c, id)
 		return
+	case p.branches > 0:
+		b.ready(p, l, t)
 	}
 	batch := &b.batches[b.depth]
 	batch.Reset()
-	p.buf.Tag = uint64(id) + 1
-	batch.Add(p.buf)
+	l.buf.Tag = uint64(id) + 1
+	batch.Add(l.buf)
 	t.way = p.way
 	b.held--
-	p.lent = true
-	t.in.Push(c, t.app, lane(p.way.back), batch)
+	l.lent = true
+	t.in.Push(c, t.app, side(p.way.back), batch)
 	b.sweep(c, t, t.in)
 }
 
@@ -232,17 +269,18 @@ func (b *board) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
 func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 	w := t.way
 	if id, ok := b.own(x); ok {
-		w = b.packets[id].way
-		if lane(w.back) != out {
-			b.done(id)
+		w = b.packets[id>>laneBits].way
+		if side(w.back) != out {
+			b.done(t, id)
 			return w, false
 		}
+		b.complete(id)
 		b.forsake(id)
 	} else if x.Tag&tagged != 0 {
 		w = way{int32(x.Tag >> 32 & (maxDAGs - 1)), x.Tag&(1<<10) != 0, uint16(x.Tag & (1<<10 - 1)), uint16(x.Tag >> 16 & (numberTerms - 1))}
 	}
 	x.Tag = 0
-	if lane(w.back) == out {
+	if side(w.back) == out {
 		w = w.turned()
 	}
 	return w, true
@@ -281,7 +319,7 @@ func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 	for i, n := range d.tasks {
 		if &b.tasks[n] == t {
 			b.one[0] = x
-			b.run(c, d, i+1-2*lane(w.back), w, b.one[:])
+			b.run(c, d, i+1-2*side(w.back), w, b.one[:])
 			return
 		}
 	}
@@ -309,21 +347,24 @@ func (b *board) known(c *graph.Ctx, t *task, batch *packet.Batch, out int, w way
 }
 
 // done is a packet of the full road that comes back from a task.
-func (b *board) done(id int32) {
-	p := &b.packets[id]
-	p.lent = false
+func (b *board) done(t *task, id int32) {
+	l := &b.lanes[id]
+	l.lent = false
 	b.held++
-	b.sched.Release(int(id), 0, int(p.at))
-	b.work = append(b.work, id)
+	if p := &b.packets[id>>laneBits]; p.branches > 0 {
+		b.remarked(p, l, t)
+	}
+	b.sched.Release(int(id>>laneBits), int(id&(maxLanes-1)), int(l.at))
+	b.work.push(id)
 }
 
-// own is the packet of the full road that a frame is.
+// own is the lane of the full road whose frame it is.
 func (b *board) own(x *packet.Buf) (int32, bool) {
-	if x.Tag == 0 || x.Tag > uint64(len(b.packets)) {
+	if x.Tag == 0 || x.Tag > uint64(len(b.lanes)) {
 		return 0, false
 	}
-	p := &b.packets[x.Tag-1]
-	return int32(x.Tag - 1), p.lent && p.buf == x
+	l := &b.lanes[x.Tag-1]
+	return int32(x.Tag - 1), l.lent && l.buf == x
 }
 
 // gone settles packets that a task has dropped.
@@ -333,9 +374,12 @@ func (b *board) gone(t *task) {
 
 // forsake ends a packet's way whose frame is no longer the board's.
 func (b *board) forsake(id int32) {
-	p := &b.packets[id]
-	p.buf, p.lent, p.region, p.at, p.mask = nil, false, -1, -1, 0
-	b.sched.Return(int(id), 0, true)
+	l := &b.lanes[id]
+	l.buf, l.lent = nil, false
+	if p := &b.packets[id>>laneBits]; p.branches > 0 {
+		b.lose(id >> laneBits)
+	}
+	b.back(id, true)
 }
 
 // due takes packets out of modelled tasks whose time has come, and returns when the
@@ -347,9 +391,9 @@ func (b *board) due(c *graph.Ctx) clock.Time {
 	for i := 0; i < len(slots); i++ {
 		d := &b.wait[slots[i]]
 		for d.head < len(d.q) && d.q[d.head].at <= now {
-			id := d.q[d.head].packet
+			id := d.q[d.head].lane
 			d.head++
-			p := &b.packets[id]
+			p := &b.lanes[id]
 			b.feed(c, id, &b.tasks[b.chains[b.placed[p.region]].tasks[p.at]])
 		}
 		if d.head == len(d.q) {

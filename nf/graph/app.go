@@ -269,8 +269,22 @@ func (c *Ctx) Get() *packet.Buf {
 	return b
 }
 
-// Discard gives back a frame from Get that the app does not need after all: it
-// was never there.
+// Copy is a frame as long as b, at the same place of its slot and with the same Meta, for the
+// app to fill; counted as generated. It is nil when the pool of b is empty.
+func (c *Ctx) Copy(b *packet.Buf) *packet.Buf {
+	x := b.Pool().Get()
+	if x == nil {
+		return nil
+	}
+	x.Meta = b.Meta
+	x.Counted = true
+	x.SetFrame(int(b.Off()), b.Len())
+	c.node.stats.Add(statGenerated, 1)
+	return x
+}
+
+// Discard gives back a frame from Get or Copy that the app does not need after all: it
+// was never there. Of a frame and its copies it does not matter which.
 func (c *Ctx) Discard(b *packet.Buf) {
 	c.node.stats.Add(statGenerated, ^uint64(0))
 	b.Put()

@@ -233,16 +233,12 @@ func (p *Parts) join(into, from, was []byte, writes dag.Field) {
 	}
 	for _, x := range p.sums[:p.s] {
 		a, b, old := be.Uint16(into[x.at:]), be.Uint16(from[x.at:]), be.Uint16(was[x.at:])
-		switch {
-		case b == old:
+		if b == old {
 			continue
-		case a == old:
-			a = b
-		default:
-			a = hdr.PatchChecksum(a, ^old, ^b)
-			if a == 0 && x.udp {
-				a = 0xffff
-			}
+		}
+		a = hdr.PatchChecksum(a, ^old, ^b)
+		if a == 0 && x.udp {
+			a = 0xffff
 		}
 		be.PutUint16(into[x.at:], a)
 	}

@@ -1,0 +1,318 @@
+package snic
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/merge"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// When branches of a stage run side by side (parallel=): when at least two of them have a
+// task whose time is modelled, always, or never.
+const (
+	parallelAuto uint8 = iota
+	parallelOn
+	parallelOff
+)
+
+var parallels = [...]string{parallelAuto: "auto", parallelOn: "on", parallelOff: "off"}
+
+// branch is what is to be known of a copy.
+type branch struct {
+	whole  bool      // it has the payload
+	writes dag.Field // of the tasks that it came to
+	was    remark    // before the last of them
+	marked int8      // place in the DAG of the last that marked it; -1: none has
+}
+
+// remark is what a task says of a frame (graph.Ctx.Mark).
+type remark struct {
+	verdict     packet.Verdict
+	app, reason uint16
+}
+
+func remarkOf(x *packet.Buf) remark { return remark{x.Verdict, x.ReasonApp, x.Reason} }
+
+// Records of a board's trace.
+const (
+	traceCopied uint16 = iota
+	traceMerged
+)
+
+// Describe says what became of a packet between tasks.
+func (b *board) Describe(kind uint16, args [4]uint64) string {
+	switch kind {
+	case traceCopied:
+		return fmt.Sprintf("%d branches, each on a copy", args[0])
+	case traceMerged:
+		return fmt.Sprintf("%d branches are back and merged", args[0])
+	}
+	return fmt.Sprintf("record %d %v", kind, args)
+}
+
+// canCopy reports whether there are frames to make copies of x. One in eight is left to ports and to
+// tasks that make frames.
+func (b *board) canCopy(x *packet.Buf) bool {
+	p := x.Pool()
+	if p.Free() > p.Slots()/8 {
+		return true
+	}
+	b.inLine++
+	return false
+}
+
+// enter makes a packet ready for the stage of a run: what was on copies is merged,
+// and copies are made for the branches.
+func (b *board) enter(c *graph.Ctx, r sched.Run) {
+	p := &b.packets[r.Packet]
+	if p.branches > 0 {
+		if int(p.stage) == r.Stage {
+			return
+		}
+		b.merge(c, r.Packet)
+	}
+	p.stage = uint8(r.Stage)
+	if r.Branches > 1 && !p.failed {
+		p.failed = !b.fork(c, r.Packet, r.Branches)
+	}
+}
+
+// fork makes header copies of a packet, one for each branch. It reports false when there
+// are not enough frames, and all is as before.
+func (b *board) fork(c *graph.Ctx, id, n int) bool {
+	p := &b.packets[id]
+	lanes := b.lanes[id<<laneBits:][:n]
+	x := lanes[0].buf
+	var parts merge.Parts
+	parts.Find(x.Bytes())
+	whole := parts.Head == x.Len()
+	for i := range lanes {
+		y := c.Copy(x)
+		if y == nil {
+			for k := range lanes[:i] {
+				c.Discard(lanes[k].buf)
+				lanes[k].buf = nil
+			}
+			lanes[0].buf = x
+			return false
+		}
+		parts.Copy(y.Bytes(), x.Bytes())
+		lanes[i] = lane{buf: y, region: -1, at: -1, branch: branch{whole: whole, marked: -1}}
+	}
+	p.original, p.branches = x, uint8(n)
+	b.held += n
+	b.copied++
+	c.Trace(x, traceCopied, uint64(n))
+	return true
+}
+
+// fetch gives a copy the payload, from the packet store.
+func (p *inside) fetch(l *lane) {
+	if l.whole || l.buf.Len() != p.original.Len() {
+		return
+	}
+	var parts merge.Parts
+	parts.Find(p.original.Bytes())
+	parts.Fetch(l.buf.Bytes(), p.original.Bytes())
+	l.whole = true
+}
+
+// ready makes a copy ready for a task.
+func (b *board) ready(p *inside, l *lane, t *task) {
+	if t.NeedsPayload() {
+		p.fetch(l)
+	}
+	l.writes |= t.Writes
+	l.was = remarkOf(l.buf)
+}
+
+// remarked notes whether a task that is done with a copy has marked it.
+func (b *board) remarked(p *inside, l *lane, t *task) {
+	if remarkOf(l.buf) == l.was {
+		return
+	}
+	l.marked = max(l.marked, 0)
+	d := &b.services[p.way.dag]
+	if d.term != p.way.term {
+		return
+	}
+	for i, n := range d.tasks {
+		if &b.tasks[n] == t {
+			if p.way.back {
+				i = len(d.tasks) - 1 - i
+			}
+			l.marked = int8(i)
+		}
+	}
+}
+
+// complete makes a copy that leaves its stage by itself, as an answer, whole.
+func (b *board) complete(id int32) {
+	if p := &b.packets[id>>laneBits]; p.branches > 0 {
+		p.fetch(&b.lanes[id])
+	}
+}
+
+// lose notes that a task did not let a copy go on: what is left of the packet is nothing.
+func (b *board) lose(id int32) {
+	p := &b.packets[id]
+	p.lost = true
+	p.original.Trace = 0 // its trace ends with the copy
+	for i := range b.lanes[id<<laneBits:][:p.branches] {
+		if x := b.lanes[int(id)<<laneBits+i].buf; x != nil {
+			x.Trace = 0
+		}
+	}
+}
+
+// merge makes one frame of a packet's copies, which are all back.
+func (b *board) merge(c *graph.Ctx, id int) {
+	p := &b.packets[id]
+	lanes := b.lanes[id<<laneBits:][:p.branches]
+	x := p.original
+	var copies [maxLanes]merge.Copy
+	n := 0
+	last, said := int8(-1), remark{}
+	for i := range lanes {
+		l := &lanes[i]
+		if l.marked > last {
+			last, said = l.marked, remarkOf(l.buf)
+		}
+		switch {
+		case l.writes&dag.Length != 0:
+			x = l.buf // others look at no byte
+		case l.buf.Len() == p.original.Len():
+			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}
+			n++
+		}
+	}
+	if x == p.original {
+		var parts merge.Parts
+		parts.Find(x.Bytes())
+		parts.Merge(x.Bytes(), copies[:n])
+	}
+	if last >= 0 {
+		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
+	}
+	c.Trace(x, traceMerged, uint64(p.branches))
+	b.keep(c, id, x)
+}
+
+// scrap gives up the copies of a packet that goes no further.
+func (b *board) scrap(c *graph.Ctx, id int) {
+	p := &b.packets[id]
+	x := p.original
+	if p.lost {
+		x = nil // a task had what counts as the frame
+	}
+	b.keep(c, id, x)
+}
+
+// keep ends the copies of a packet: x, one of them or the original, is its frame. With nil
+// it has none: a task has dropped a copy, or taken it, which stands for the packet in
+// the books.
+func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
+	p := &b.packets[id]
+	lanes := b.lanes[id<<laneBits:][:p.branches]
+	give := func(y *packet.Buf) {
+		if y != nil && y != x {
+			c.Discard(y)
+			b.held--
+		}
+	}
+	give(p.original)
+	for i := range lanes {
+		if !lanes[i].lent {
+			give(lanes[i].buf)
+		}
+		lanes[i] = lane{region: -1, at: -1}
+	}
+	lanes[0].buf = x
+	p.original, p.branches = nil, 0
+}
+
+// lay is the way of a DAG through visits, in stages whose branches run side by side where
+// that is to be, and whether it is anywhere.
+func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, wide bool) {
+	for _, stage := range b.laid(s) {
+		wide = wide || len(stage) > 1
+		var on, off [][]sched.Visit
+		for _, tasks := range stage {
+			to, from := b.visits(tasks, visits)
+			on, off = append(on, to), append(off, from)
+		}
+		there = append(there, on)
+		back = append(back, off)
+	}
+	slices.Reverse(back)
+	return there, back, wide
+}
+
+// laid is a DAG's stages as they run: those whose branches run one after the other are
+// one branch, with what is like that before and behind.
+func (b *board) laid(s *service) (out [][][]int) {
+	place := func(x, y int) int { return slices.Index(s.tasks, x) - slices.Index(s.tasks, y) }
+	for _, stage := range s.stages {
+		if b.beside(stage) {
+			out = append(out, stage)
+			continue
+		}
+		line := slices.Concat(stage...)
+		slices.SortFunc(line, place)
+		if last := len(out) - 1; last >= 0 && len(out[last]) == 1 {
+			out[last] = [][]int{slices.Concat(out[last][0], line)}
+		} else {
+			out = append(out, [][]int{line})
+		}
+	}
+	return out
+}
+
+// beside reports whether the branches of a stage run side by side.
+func (b *board) beside(stage [][]int) bool {
+	modelled := 0
+	for _, tasks := range stage {
+		if slices.ContainsFunc(tasks, func(t int) bool { return b.tasks[t].modelled }) {
+			modelled++
+		}
+	}
+	return len(stage) > 1 && (b.parallel == parallelOn || b.parallel == parallelAuto && modelled > 1)
+}
+
+// visits are those in which tasks run, in their order, of visits in which all tasks of
+// a DAG do; and those back, each for one task.
+func (b *board) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
+	last := -1
+	for _, t := range tasks {
+		at, bit := -1, uint16(0)
+		for k, v := range all {
+			if i := slices.Index(b.chains[v.Chain].tasks, t); i >= 0 && v.Mask&(1<<i) != 0 {
+				at, bit = k, 1<<i
+			}
+		}
+		if at != last {
+			there = append(there, sched.Visit{Chain: all[at].Chain})
+			last = at
+		}
+		there[len(there)-1].Mask |= bit
+		back = append(back, sched.Visit{Chain: all[at].Chain, Mask: bit})
+	}
+	slices.Reverse(back)
+	return there, back
+}
+
+// stagesText is stages in words: branches in braces.
+func (b *board) stagesText(s *service) (out [][]string) {
+	for _, stage := range b.laid(s) {
+		var names []string
+		for _, tasks := range stage {
+			names = append(names, b.names(tasks))
+		}
+		out = append(out, names)
+	}
+	return out
+}

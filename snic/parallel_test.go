@@ -1,0 +1,398 @@
+package snic
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/dag"
+)
+
+// scribe is a task that does to frames what it declares: it changes a word of each field that it
+// writes, by what it reads and, with state, by what it has seen of the flow. What it
+// derives from that says whether it drops, answers, clones or marks the frame.
+type scribe struct {
+	letter byte
+	dag.Effects
+	lies bool // it changes the payload, and does not declare it
+	keep clock.Duration
+	seen map[[2]byte]uint16
+	q    []*packet.Buf
+	outs []int
+	at   []clock.Time
+}
+
+// A frame's source address has what no scribe changes: what it is, the flow, and its
+// number.
+const (
+	isSent = 2 + 4*iota
+	isAnswer
+	isClone
+)
+
+// words are where scribes write: in each field one, and the checksums that cover it.
+func words(b []byte, f dag.Field) (at int, sums []int) {
+	ip := 18
+	l4 := ip + 20
+	tcp := b[ip+9] == hdr.ProtoTCP
+	sum := []int{}
+	if tcp {
+		sum = []int{l4 + 16}
+	}
+	switch f {
+	case dag.Ethernet:
+		return 0, nil
+	case dag.VLAN:
+		return 14, nil
+	case dag.IPAddresses:
+		return ip + 14, append(sum, ip+10)
+	case dag.IPOther:
+		return ip + 4, []int{ip + 10}
+	case dag.Ports:
+		return l4, sum
+	case dag.L4Other:
+		return l4 + 4, sum
+	case dag.Payload:
+		return l4 + 20, sum
+	}
+	return -1, nil
+}
+
+var written = []dag.Field{dag.Ethernet, dag.VLAN, dag.IPAddresses, dag.IPOther, dag.Ports, dag.L4Other, dag.Payload}
+
+func put(b []byte, at int, sums []int, v uint16) {
+	old := binary.BigEndian.Uint16(b[at:])
+	binary.BigEndian.PutUint16(b[at:], v)
+	for _, s := range sums {
+		binary.BigEndian.PutUint16(b[s:], hdr.PatchChecksum(binary.BigEndian.Uint16(b[s:]), old, v))
+	}
+}
+
+func (s *scribe) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		p := x.Bytes()
+		h := uint64(s.letter)<<8 | uint64(in)
+		for _, f := range written {
+			if at, _ := words(p, f); s.Reads&f != 0 {
+				h = hdr.Fold(h, uint64(binary.BigEndian.Uint16(p[at:])))
+			}
+		}
+		if s.Reads&dag.Length != 0 {
+			h = hdr.Fold(h, uint64(len(p)))
+		}
+		if s.State && p[6] == isSent {
+			flow := [2]byte{p[7], byte(in)}
+			s.seen[flow]++
+			h = hdr.Fold(h, uint64(s.seen[flow]))
+		}
+		h = hdr.Fold(h, 1)
+		for i, f := range written {
+			if at, sums := words(p, f); s.Writes&f != 0 && h>>(20+i)&1 == 0 {
+				put(p, at, sums, uint16(h>>(30+i)))
+			}
+		}
+		if s.lies {
+			p[len(p)-1]++
+		}
+		if s.Writes&dag.Length != 0 {
+			if q, ok := x.Append(1); ok {
+				q[len(q)-1] = s.letter
+			}
+		}
+		if h>>8&3 == 0 {
+			c.Mark(x, packet.Rewritten, 1+graph.Reason(h>>10&1))
+		}
+		out := 1 - in
+		switch {
+		case s.Drops && h&7 == 0:
+			c.Drop(x, 0)
+			continue
+		case s.Answers && h&7 == 1 && p[6] == isSent:
+			p[6], out = isAnswer, in
+		case s.Answers && h&7 == 2 && p[6] == isSent:
+			if y := c.Get(); y != nil {
+				y.SetBytes(p)
+				y.Bytes()[6] = isClone
+				c.Emit(out, y)
+			}
+		}
+		if s.keep > 0 {
+			s.q, s.outs, s.at = append(s.q, x), append(s.outs, out), append(s.at, c.Now().Add(s.keep))
+			c.Wake(c.Now().Add(s.keep))
+			continue
+		}
+		c.Emit(out, x)
+	}
+}
+
+// keeper is scribe with a queue.
+type keeper struct{ scribe }
+
+func (s *keeper) Held() int { return len(s.q) }
+
+func (s *keeper) Stop(c *graph.Ctx) {
+	for i, x := range s.q {
+		c.Emit(s.outs[i], x)
+	}
+	s.q = nil
+}
+
+func (s *keeper) Tick(c *graph.Ctx) clock.Time {
+	for len(s.q) > 0 && s.at[0] <= c.Now() {
+		c.Emit(s.outs[0], s.q[0])
+		s.q, s.outs, s.at = s.q[1:], s.outs[1:], s.at[1:]
+	}
+	if len(s.q) == 0 {
+		return clock.Never
+	}
+	return s.at[0]
+}
+
+func scribes() []graph.Kind {
+	two := []string{"a", "b"}
+	kind := func(name string, make func(s scribe) graph.App) graph.Kind {
+		return graph.Kind{Name: name, In: two, Out: two,
+			Params:  []graph.Param{{Name: "letter"}, {Name: "reads"}, {Name: "writes"}, {Name: "does"}},
+			Reasons: []counter.Def{{Name: "bang"}, {Name: "one"}, {Name: "two"}},
+			New: func(_ graph.Env, a graph.Args) (graph.App, error) {
+				r, err1 := dag.ParseField(a["reads"])
+				w, err2 := dag.ParseField(a["writes"])
+				if err1 != nil || err2 != nil {
+					return nil, fmt.Errorf("%v, %v", err1, err2)
+				}
+				s := scribe{letter: a["letter"][0], seen: map[[2]byte]uint16{}, lies: strings.Contains(a["does"], "lies"),
+					Effects: dag.Effects{Reads: r, Writes: w, Drops: strings.Contains(a["does"], "drops"),
+						Answers: strings.Contains(a["does"], "answers"), State: strings.Contains(a["does"], "state")}}
+				if strings.Contains(a["does"], "keeps") {
+					s.keep = 3 * time.Microsecond
+				}
+				return make(s), nil
+			}}
+	}
+	return []graph.Kind{*Kind(),
+		kind("scribe", func(s scribe) graph.App { return &s }),
+		kind("keeper", func(s scribe) graph.App { return &keeper{s} }),
+	}
+}
+
+// letterTask is a scribe in a deployment.
+func letterTask(letter byte, reads, writes dag.Field, does []string, more string) string {
+	kind := "scribe"
+	if slices.Contains(does, "keeps") {
+		kind = "keeper"
+	}
+	s := fmt.Sprintf("  %c: {kind: %s, args: {letter: %c, reads: %q, writes: %q, does: %q}, reads: [%v], writes: [%v]", letter, kind, letter,
+		reads, writes, strings.Join(does, " "), reads, writes)
+	for _, d := range does {
+		switch d {
+		case "drops", "answers", "state":
+			s += ", " + d + ": true"
+		case "keeps":
+			if !slices.Contains(does, "answers") {
+				s += ", answers: true"
+			}
+		}
+	}
+	return s + more + "}\n"
+}
+
+// wordy is a frame that scribes work on.
+func wordy(n int, flow byte, proto byte, size int) []byte {
+	if proto != hdr.ProtoTCP {
+		flow |= 8 // is none of the others'
+	}
+	b := []byte{2, 0, 0, 0, 0, 9, isSent, flow, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n), 0x81, 0, 0, 7, 8, 0}
+	b = append(b, 0x45, 0, 0, 0, 0, byte(n), 0, 0, 64, proto, 0, 0, 10, 0, 0, flow, 10, 0, 1, 1)
+	b = append(b, 4, flow, 0, 80, 0, 0, byte(n>>8), byte(n), 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0)
+	for i := range size {
+		b = append(b, byte(n+i))
+	}
+	binary.BigEndian.PutUint16(b[20:], uint16(len(b)-18))
+	hdr.IPv4(b[18:]).UpdateChecksum()
+	return b
+}
+
+// outcome is what came out of a board.
+type outcome struct {
+	flows   map[string][]string // by port and flow, in order
+	others  []string            // answers and clones, sorted
+	dropped map[uint32]string
+}
+
+func (o *outcome) add(t testing.TB, r graphtest.Result) {
+	for port, frames := range r.Out {
+		for _, f := range frames {
+			s := fmt.Sprintf("%x %v %s", f.Bytes, f.Verdict, f.Reason)
+			if f.Bytes[6] != isSent {
+				o.others = append(o.others, port+" "+fmt.Sprintf("%x", f.Bytes))
+				continue
+			}
+			key := fmt.Sprint(port, " ", f.Bytes[7])
+			o.flows[key] = append(o.flows[key], s)
+		}
+	}
+	for _, f := range r.Dropped {
+		n := binary.BigEndian.Uint32(f.Bytes[8:])
+		if f.Bytes[6] != isClone {
+			o.dropped[n] = f.Reason
+		}
+	}
+}
+
+// through runs a script of frames through a board.
+func through(t testing.TB, text string, script [][]batchOf, args ...string) (*graphtest.Test, outcome) {
+	a := graph.Args{"deployment": text, "fair": "off", "flows": "64", "epoch": "5ms"}
+	for i := 0; i < len(args); i += 2 {
+		a[args[i]] = args[i+1]
+	}
+	x := graphtest.NewOuter(t, scribes(), a)
+	o := outcome{flows: map[string][]string{}, dropped: map[uint32]string{}}
+	books := func() {
+		if err := x.Inst.Conservation(); err != nil {
+			t.Fatal(err)
+		}
+		if used, held := x.Pool.InUse(), x.Inst.Held(); used != held {
+			t.Fatalf("%d buffers are in use and %d are held", used, held)
+		}
+	}
+	x.Advance(25 * time.Millisecond)
+	for _, step := range script {
+		for _, b := range step {
+			o.add(t, x.Push(b.port, b.frames...))
+			books()
+			o.add(t, x.Advance(b.wait))
+			books()
+		}
+	}
+	o.add(t, x.Advance(20*time.Millisecond))
+	books()
+	if n := x.Inst.Held(); n != 0 {
+		b := x.App().(*board)
+		t.Fatalf("%v\n%s: %d frames are still inside: %+v, %v", args, text, n, b.sched.Books(), b.Report())
+	}
+	if err := x.App().(*board).sched.Check(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(o.others)
+	return x, o
+}
+
+type batchOf struct {
+	port   string
+	frames [][]byte
+	wait   time.Duration
+}
+
+// Whatever DAG of whatever tasks, a board that runs branches side by side on copies
+// does to every frame what one does that runs all tasks one after the other on the
+// frame itself: its bytes, what it is marked with, whether it is dropped, the order of its flow.
+func TestParallelIsSerial(t *testing.T) {
+	seen := map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		j := &judge{TB: t, rt: rt}
+		defer func() {
+			for _, f := range j.cleanups {
+				f()
+			}
+		}()
+		parallelIsSerial(j, rt, seen)
+	})
+	t.Log(seen)
+	for _, what := range []string{"copied", "dropped", "answered", "cloned", "two visits"} {
+		if seen[what] == 0 {
+			t.Errorf("nothing was %s: %v", what, seen)
+		}
+	}
+}
+
+func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
+	rare := func(what string, n int) bool { return rapid.IntRange(1, n).Draw(rt, what) == 1 }
+	field := rapid.Custom(func(t *rapid.T) (f dag.Field) {
+		for range rapid.SampledFrom([]int{0, 1, 1, 1, 2}).Draw(t, "fields") {
+			f |= rapid.SampledFrom(written).Draw(t, "field")
+		}
+		return f
+	})
+	n := rapid.IntRange(2, 6).Draw(rt, "tasks")
+	area := rapid.SampledFrom([]int{n, n, 2}).Draw(rt, "area")
+	var tasks, run string
+	for i := range n {
+		var does []string
+		for _, what := range []string{"drops", "answers", "keeps", "state"} {
+			if rare(what, map[string]int{"drops": 4, "answers": 8, "keeps": 16, "state": 4}[what]) {
+				does = append(does, what)
+			}
+		}
+		reads, writes := field.Draw(rt, "reads"), field.Draw(rt, "writes")
+		if rare("looks at the length", 8) {
+			reads |= dag.Length
+		}
+		if rare("grows", 12) {
+			writes |= dag.Length
+		}
+		if slices.Contains(does, "answers") {
+			reads |= dag.Bytes // a clone is all of the frame
+		}
+		more := rapid.SampledFrom([]string{"", "", ", latency: 64ns", ", latency: 1us", ", latency: 3us", ", throughput: 10Gbit", ", throughput: 2Gbit, latency: 500ns"}).Draw(rt, "time")
+		more += fmt.Sprintf(", credits: %d", rapid.SampledFrom([]int{1, 8, 64}).Draw(rt, "credits"))
+		tasks += letterTask('a'+byte(i), reads, writes, does, more)
+		if i > 0 {
+			run += rapid.SampledFrom([]string{" -> ", " -> ", "; "}).Draw(rt, "edge")
+		}
+		run += string(rune('a' + i))
+	}
+	text := fmt.Sprintf("regions: {count: 4, area: %d}\ntasks:\n%stenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: %s}]\nrules: [{match: all, dag: 1}]\n", area, tasks, run)
+	number := 0
+	var script [][]batchOf
+	for range rapid.IntRange(1, 4).Draw(rt, "steps") {
+		var step []batchOf
+		for range rapid.IntRange(1, 3).Draw(rt, "batches") {
+			b := batchOf{port: rapid.SampledFrom([]string{"p0", "p0", "p1", "p2"}).Draw(rt, "port"),
+				wait: rapid.SampledFrom([]time.Duration{0, 500, 5000, 1e6}).Draw(rt, "wait")}
+			for range rapid.IntRange(1, 20).Draw(rt, "frames") {
+				number++
+				flow := byte(rapid.IntRange(1, 3).Draw(rt, "flow")) | b.port[1]<<4
+				b.frames = append(b.frames, wordy(number, flow, rapid.SampledFrom([]byte{hdr.ProtoTCP, hdr.ProtoTCP, 99}).Draw(rt, "protocol"), rapid.IntRange(2, 60).Draw(rt, "size")))
+			}
+			step = append(step, b)
+		}
+		script = append(script, step)
+	}
+	how := rapid.SampledFrom([]string{"on", "on", "auto"}).Draw(rt, "parallel")
+	_, want := through(t, text, script, "parallel", "off")
+	x, got := through(t, text, script, "parallel", how)
+	b := x.App().(*board)
+	if b.inLine > 0 {
+		t.Fatalf("%d packets found no copies", b.inLine)
+	}
+	seen["copied"] += int(b.copied)
+	if b.copied > 0 {
+		seen["dropped"] += len(want.dropped)
+		for _, s := range want.others {
+			seen[map[string]string{"06": "answered", "0a": "cloned"}[s[15:17]]]++
+		}
+		if len(b.services[0].visits) > 1 {
+			seen["two visits"]++
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(want.flows)) {
+		if g := got.flows[k]; !slices.Equal(g, want.flows[k]) {
+			t.Fatalf("%s\n%s: side by side (%v)\n %s\none after the other\n %s", text, k, b.stagesText(&b.services[0]), strings.Join(g, "\n "), strings.Join(want.flows[k], "\n "))
+		}
+	}
+	if !maps.Equal(got.dropped, want.dropped) || !slices.Equal(got.others, want.others) || len(got.flows) != len(want.flows) {
+		t.Fatalf("%s\ndropped %v, not %v; answered and cloned %v, not %v", text, got.dropped, want.dropped, got.others, want.others)
+	}
+}
