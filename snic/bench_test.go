@@ -73,3 +73,26 @@ func BenchmarkBoard(b *testing.B) {
 		graphtest.Benchmark(b, idle(), nil, "a", frames...)
 	})
 }
+
+// A board whose tasks' time is modelled: each packet is scheduled by itself. Four tasks that take
+// none, one after the other and side by side on copies; and one whose frame is long.
+func BenchmarkFull(b *testing.B) {
+	for _, parallel := range []string{"off", "on"} {
+		for _, size := range []int{64, 1400} {
+			b.Run(fmt.Sprintf("parallel=%s/bytes=%d", parallel, size), func(b *testing.B) {
+				text := "regions: {count: 4, area: 8}\ntasks:\n"
+				for i := range 4 {
+					text += fmt.Sprintf("  t%d: {kind: nothing, reads: [ports], latency: 100ns, credits: 1000}\n", i)
+				}
+				text += "tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: t0 -> t1 -> t2 -> t3}]\nrules: [{match: all, dag: 1}]\n"
+				var frames [][]byte
+				for i := range packet.MaxBatch {
+					frames = append(frames, wordy(i, byte(i), 6, size))
+				}
+				l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text, "parallel": parallel, "port-rate": "10000G"}, "p0", frames...)
+				l.Wait(20 * time.Millisecond)
+				l.Benchmark(b)
+			})
+		}
+	}
+}
