@@ -559,6 +559,16 @@ func (n *Node) Lost(now clock.Time, board int) {
 	n.forget(now, board)
 }
 
+// Renew has the board go on as one that starts anew, as an incarnation that is greater than
+// all that its number had before: all peers are lost, until they are heard of again.
+func (n *Node) Renew(now clock.Time, inc uint64) {
+	for i := range n.peers {
+		n.Lost(now, i)
+	}
+	n.Inc = max(n.Inc, inc)
+	n.soon(now)
+}
+
 // forget ends all that was agreed on with a peer.
 func (n *Node) forget(now clock.Time, board int) {
 	n.leases = slices.DeleteFunc(n.leases, func(e *lease) bool {

@@ -6,6 +6,11 @@
 //
 // A board's name in the gossip is its number and its incarnation, so that one that
 // starts anew is never taken for what it was.
+//
+// Of two boards that live and have the same number, the one that was started later, by their
+// clocks, says and hears nothing until one of them is gone. It is not
+// told from one that is started again until the other answers: a board that starts waits for
+// that, and then begins.
 package gossip
 
 import (
@@ -13,7 +18,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +37,10 @@ const (
 	dead     = 10 * period
 	short    = 1200 // bytes that are sent by UDP
 	farewell = time.Second
+	// What memberlist has to say of members goes with our messages, too, and counts as told then,
+	// whoever they are for: all are to hear of it by so many, or when two compare what they know.
+	rumours  = 32
+	exchange = 5 * time.Second
 )
 
 // Config describes a Pool.
@@ -41,6 +52,9 @@ type Config struct {
 	Join   []string // addresses of boards that are there; some may be down
 	Secret []byte   // 16, 24 or 32 bytes
 	Clock  clock.Clock
+	// Twin is called when a board of the same number is found at addr, and when it is gone;
+	// first tells which of the two was started first, and so is the one in the pool.
+	Twin func(addr string, there, first bool)
 	// On is called with each event, one at a time. It may use the Node, and must not
 	// call the Pool or wait.
 	On  func(n *pool.Node, now clock.Time, e pool.Event)
@@ -58,15 +72,33 @@ type Pool struct {
 
 	mu      sync.Mutex // the Node and what follows
 	node    *pool.Node
-	members map[int]*member
+	members map[name]*member
+	twins   map[uint64]*twin // by incarnation
+	top     uint64           // greatest incarnation that peers have heard of
 	closed  bool
 }
 
+// name is what the gossip calls a board.
+type name struct {
+	number int
+	inc    uint64
+}
+
+func (n name) String() string { return fmt.Sprintf("%d/%d", n.number, n.inc) }
+
 // member is a peer, and the newest message to it.
 type member struct {
-	inc  uint64
 	node *memberlist.Node
 	mail chan []byte // holds one
+}
+
+// twin is another board that the gossip knows by the number of this one: one that was here before,
+// or one that lives.
+type twin struct {
+	node  *memberlist.Node
+	lives bool
+	asked chan struct{} // closed when it was asked once
+	gone  chan struct{}
 }
 
 // Start opens the sockets, and joins those who are there. It fails when it knows
@@ -98,17 +130,18 @@ func Start(c Config) (*Pool, error) {
 	case len(c.Secret) != 0 && len(c.Secret) != 16 && len(c.Secret) != 24 && len(c.Secret) != 32:
 		return nil, fmt.Errorf("gossip: secret of %d bytes: want 16, 24 or 32", len(c.Secret))
 	}
-	p := &Pool{Config: c, open: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1), members: map[int]*member{}}
+	p := &Pool{Config: c, open: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1), members: map[name]*member{}, twins: map[uint64]*twin{}}
 	if p.node, err = pool.New(c.Clock.Now(), c.Node); err != nil {
 		return nil, err
 	}
 	m := memberlist.DefaultLANConfig()
-	m.Name = fmt.Sprintf("%d/%d", c.Node.Board, c.Node.Inc)
+	m.Name = name{c.Node.Board, c.Node.Inc}.String()
 	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
 	m.Label = "quillon-pool"
 	m.ProbeInterval, m.ProbeTimeout = c.Node.Dead/2, c.Node.Dead/4
 	m.TCPTimeout = c.Node.Dead
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
+	m.RetransmitMult, m.PushPullInterval = rumours, exchange
 	m.LogOutput = c.Log
 	if c.Log == nil {
 		m.LogOutput = io.Discard
@@ -126,9 +159,29 @@ func Start(c Config) (*Pool, error) {
 			return nil, failed(p, fmt.Errorf("gossip: nobody of %s answers: %w", strings.Join(c.Join, ", "), oneLine(err)))
 		}
 	}
+	for _, t := range p.known() {
+		<-t.asked
+	}
 	p.all.Add(1)
 	go p.run()
 	return p, nil
+}
+
+// known are the twins that there are.
+func (p *Pool) known() []*twin {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.twins))
+}
+
+// silent reports that a board of this number was there first.
+func (p *Pool) silent() bool {
+	for inc, t := range p.twins {
+		if t.lives && inc < p.Config.Node.Inc {
+			return true
+		}
+	}
+	return false
 }
 
 // failed closes what was opened.
@@ -199,23 +252,88 @@ func (p *Pool) run() {
 		p.node.Advance(now)
 		p.tell()
 		for s := p.node.Poll(now); s != nil; s = p.node.Poll(now) {
-			m := p.members[s.To]
-			if m == nil {
-				continue
-			}
-			// What it holds is a few numbers and the board's bytes: it can be encoded.
-			if bytes, err := s.Encode(); err == nil {
-				select {
-				case <-m.mail: // older: it says no more than this one
-				default:
-				}
-				m.mail <- bytes
-			}
+			p.post(s)
 		}
 		wait := p.node.Next().Sub(now)
 		p.mu.Unlock()
 		timer.Reset(max(wait, 0))
 	}
+}
+
+// post has a message sent to all that have the number of its receiver.
+func (p *Pool) post(s *pool.State) {
+	if p.silent() {
+		return
+	}
+	var bytes []byte
+	for n, m := range p.members {
+		if n.number != s.To {
+			continue
+		}
+		if bytes == nil {
+			var err error
+			// What it holds is a few numbers and the board's bytes: it can be encoded.
+			if bytes, err = s.Encode(); err != nil {
+				return
+			}
+		}
+		select {
+		case <-m.mail: // older: it says no more than this one
+		default:
+		}
+		m.mail <- bytes
+	}
+}
+
+// ask finds out whether a twin lives: as long as the gossip says so and it does not answer.
+func (p *Pool) ask(t *twin, inc uint64) {
+	defer p.all.Done()
+	<-p.open
+	host := p.list.LocalNode()
+	again := time.NewTicker(p.Config.Node.Dead)
+	defer again.Stop()
+	for first := true; ; first = false {
+		// At the own address nobody else can be.
+		lives := false
+		if t.node.Address() != host.Address() {
+			_, err := p.list.Ping(t.node.Name, &net.UDPAddr{IP: t.node.Addr, Port: int(t.node.Port)})
+			lives = err == nil
+		}
+		if lives {
+			p.found(t, inc)
+		}
+		if first {
+			close(t.asked)
+		}
+		if lives {
+			return
+		}
+		select {
+		case <-p.done:
+			return
+		case <-t.gone:
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// found says that a twin lives. Who was there later is silent from now on.
+func (p *Pool) found(t *twin, inc uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.twins[inc] != t {
+		return
+	}
+	t.lives = true
+	if p.silent() {
+		p.node.Renew(p.Clock.Now(), 0)
+		p.tell()
+	}
+	if p.Twin != nil {
+		p.Twin(t.node.Address(), true, p.Config.Node.Inc < inc)
+	}
+	p.kick()
 }
 
 // deliver sends the newest message to a member, one at a time.
@@ -261,11 +379,11 @@ func (p *Pool) close(leave bool) error {
 }
 
 // parseName reads a name: number and incarnation.
-func parseName(name string) (number int, inc uint64, ok bool) {
-	a, b, ok := strings.Cut(name, "/")
+func parseName(text string) (n name, ok bool) {
+	a, b, ok := strings.Cut(text, "/")
 	number, err := strconv.Atoi(a)
 	inc, err2 := strconv.ParseUint(b, 10, 64)
-	return number, inc, ok && err == nil && err2 == nil && number >= 0 && number < pool.MaxBoards
+	return name{number, inc}, ok && err == nil && err2 == nil && number >= 0 && number < pool.MaxBoards
 }
 
 // events are of memberlist's failure detector.
@@ -274,19 +392,28 @@ type events struct{ p *Pool }
 // NotifyJoin implements memberlist.EventDelegate.
 func (e events) NotifyJoin(n *memberlist.Node) {
 	p := e.p
-	number, inc, ok := parseName(n.Name)
-	if !ok || number == p.Config.Node.Board {
-		return
-	}
+	id, ok := parseName(n.Name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if m := p.members[number]; p.closed || m != nil && m.inc > inc {
+	if !ok || p.closed || p.members[id] != nil || p.twins[id.inc] != nil && id.number == p.Config.Node.Board {
 		return
-	} else if m != nil {
-		close(m.mail)
 	}
-	m := &member{inc: inc, node: n, mail: make(chan []byte, 1)}
-	p.members[number] = m
+	// Memberlist goes on writing to the one it has.
+	copied := *n
+	copied.Addr, copied.Meta = slices.Clone(n.Addr), nil
+	n = &copied
+	switch own := (name{p.Config.Node.Board, p.Config.Node.Inc}); {
+	case id == own:
+		return
+	case id.number == own.number:
+		t := &twin{node: n, asked: make(chan struct{}), gone: make(chan struct{})}
+		p.twins[id.inc] = t
+		p.all.Add(1)
+		go p.ask(t, id.inc)
+		return
+	}
+	m := &member{node: n, mail: make(chan []byte, 1)}
+	p.members[id] = m
 	p.all.Add(1)
 	go p.deliver(m)
 	p.kick()
@@ -295,19 +422,33 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 // NotifyLeave implements memberlist.EventDelegate: it left, or failed.
 func (e events) NotifyLeave(n *memberlist.Node) {
 	p := e.p
-	number, inc, ok := parseName(n.Name)
-	if !ok {
-		return
-	}
+	id, ok := parseName(n.Name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.members[number]
-	if p.closed || m == nil || m.inc != inc {
+	if !ok || p.closed {
+		return
+	}
+	if t := p.twins[id.inc]; t != nil && id.number == p.Config.Node.Board {
+		delete(p.twins, id.inc)
+		close(t.gone)
+		if t.lives && p.Twin != nil {
+			p.Twin(t.node.Address(), false, p.Config.Node.Inc < id.inc)
+		}
+		p.kick()
+		return
+	}
+	m := p.members[id]
+	if m == nil {
 		return
 	}
 	close(m.mail)
-	delete(p.members, number)
-	p.node.Lost(p.Clock.Now(), number)
+	delete(p.members, id)
+	for other := range p.members {
+		if other.number == id.number {
+			return // it was started again, or there are two: who says nothing is lost in time
+		}
+	}
+	p.node.Lost(p.Clock.Now(), id.number)
 	p.tell()
 	p.kick()
 }
@@ -330,9 +471,29 @@ func (d delegate) NotifyMsg(bytes []byte) {
 	if p.closed {
 		return
 	}
+	if s.To == p.Config.Node.Board {
+		p.top = max(p.top, s.SeenInc)
+	}
+	if p.silent() {
+		return
+	}
+	if p.top > p.node.Inc && p.certain() {
+		// Peers take this one for one that was here before it.
+		p.node.Renew(p.Clock.Now(), p.top+1)
+	}
 	p.node.Input(p.Clock.Now(), s)
 	p.tell()
 	p.kick()
+}
+
+// certain reports that of all others of the number it is known whether they live.
+func (p *Pool) certain() bool {
+	for _, t := range p.twins {
+		if !t.lives {
+			return false
+		}
+	}
+	return true
 }
 
 // The rest of memberlist.Delegate is not used.

@@ -24,6 +24,7 @@ type board struct {
 	free   atomic.Int32
 	events chan pool.Event
 	jobs   chan func(n *pool.Node, now clock.Time)
+	twins  chan string
 }
 
 func (b *board) Reserve(_ clock.Time, _ pool.Lease, _ int, _ float64) bool {
@@ -50,13 +51,14 @@ func (b *board) Release(clock.Time, pool.Lease)         { b.free.Add(1) }
 
 func start(t *testing.T, number int, join ...string) *board {
 	t.Helper()
-	b := &board{t: t, events: make(chan pool.Event, 1000), jobs: make(chan func(*pool.Node, clock.Time), 1000)}
+	b := &board{t: t, events: make(chan pool.Event, 1000), jobs: make(chan func(*pool.Node, clock.Time), 1000), twins: make(chan string, 100)}
 	b.free.Store(1)
 	p, err := Start(Config{
 		Node: pool.Config{Board: number, Topology: pool.Intermediate(3, true), Chains: []pool.Chain{{Area: 1, Bitstream: 1000, Stateful: true}}, Host: b,
 			Period: 20 * time.Millisecond, Dead: 400 * time.Millisecond},
 		Join: join, Secret: bytes.Repeat([]byte{7}, 16),
-		On: func(_ *pool.Node, _ clock.Time, e pool.Event) { b.events <- e },
+		Twin: func(addr string, there, first bool) { b.twins <- fmt.Sprint(addr, " there ", there, ", first ", first) },
+		On:   func(_ *pool.Node, _ clock.Time, e pool.Event) { b.events <- e },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -183,6 +185,116 @@ func TestPool(t *testing.T) {
 	}
 }
 
+// twin waits for a word about another board of the same number.
+func (b *board) twin(other *board, there, first bool) {
+	b.t.Helper()
+	select {
+	case got := <-b.twins:
+		if want := fmt.Sprint(other.Addr(), " there ", there, ", first ", first); got != want {
+			b.t.Fatalf("%q, want %q", got, want)
+		}
+	case <-time.After(patience):
+		b.t.Fatal("no word about the other board")
+	}
+}
+
+// pages has a board tell how many pages it has, by which it is known, and sees waits until a peer is
+// known by so many.
+func (b *board) pages(n int) {
+	b.Do(func(node *pool.Node, now clock.Time) { node.Tell(now, pool.Info{Regions: []int{1}, Pages: n}) })
+}
+
+func (b *board) sees(peer, pages int) {
+	b.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(patience)
+	for {
+		var v pool.Peer
+		b.Do(func(n *pool.Node, _ clock.Time) { v = n.View(peer) })
+		if v.Alive && v.Info.Pages == pages || pages == 0 && !v.Alive {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			b.t.Fatalf("board %d has %+v, want %d pages", peer, v, pages)
+		}
+	}
+}
+
+// TestTwins: of two boards of the same number the first is in the pool; the other one is, when that
+// has gone.
+func TestTwins(t *testing.T) {
+	a := start(t, 0)
+	a.pages(10)
+	c := start(t, 2, a.Addr())
+	c.sees(0, 10)
+	a.Do(func(n *pool.Node, now clock.Time) {
+		if err := n.Want(now, 1, 0, 1); err != nil {
+			t.Error(err)
+		}
+	})
+	a.kind(pool.Redirect)
+	b := start(t, 0, c.Addr())
+	b.pages(20)
+	b.twin(a, true, false)
+	a.twin(b, true, true)
+	b.Do(func(n *pool.Node, now clock.Time) {
+		if n.View(2).Alive {
+			t.Error("the one that came later has a peer")
+		}
+		if err := n.Want(now, 1, 0, 1); err != nil {
+			t.Error(err)
+		}
+	})
+	b.kind(pool.NoPeer)
+	c.sees(0, 10)
+	a.Do(func(n *pool.Node, _ clock.Time) {
+		if n.Where(1) != 2 {
+			t.Errorf("what the first has at the peer is at %d", n.Where(1))
+		}
+	})
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	b.twin(a, false, false)
+	b.sees(2, 5)
+	c.sees(0, 20)
+}
+
+// TestTwinsMeet: two pools, each with a board of the same number, become one: the
+// board that was there first stays, and is known to all.
+func TestTwinsMeet(t *testing.T) {
+	a := start(t, 0)
+	a.pages(10)
+	b := start(t, 0)
+	b.pages(20)
+	c, d := start(t, 1, a.Addr()), start(t, 2, b.Addr())
+	c.pages(11)
+	d.pages(12)
+	c.sees(0, 10)
+	d.sees(0, 20)
+	b.sees(2, 12)
+	if _, err := b.list.Join([]string{a.Addr()}); err != nil {
+		t.Fatal(err)
+	}
+	b.twin(a, true, false)
+	a.twin(b, true, true)
+	c.sees(0, 10)
+	d.sees(0, 10)
+	a.sees(2, 12)
+	a.sees(1, 11)
+	b.sees(2, 0)
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	b.twin(a, false, false)
+	c.sees(0, 20)
+	d.sees(0, 20)
+	b.sees(1, 11)
+}
+
 func TestRefused(t *testing.T) {
 	a := start(t, 0)
 	node := pool.Config{Board: 1, Topology: pool.Intermediate(2, true), Host: &board{}}
@@ -208,12 +320,12 @@ func TestRefused(t *testing.T) {
 
 func TestName(t *testing.T) {
 	for _, s := range []string{"", "1", "x/1", "1/x", "-1/2", "256/1", "1/2/3"} {
-		if _, _, ok := parseName(s); ok {
+		if _, ok := parseName(s); ok {
 			t.Errorf("%q is a name", s)
 		}
 	}
-	if n, inc, ok := parseName("3/77"); n != 3 || inc != 77 || !ok {
-		t.Error(n, inc, ok)
+	if n, ok := parseName("3/77"); n != (name{3, 77}) || !ok || n.String() != "3/77" {
+		t.Error(n, ok)
 	}
 }
 
