@@ -35,6 +35,7 @@ var reasons = [gbn.NumVerdicts]counter.Def{
 	gbn.Opened:          {Name: "opened", Help: "a request to open a session was granted"},
 	gbn.Closed:          {Name: "closed", Help: "a request to close a session was answered"},
 	gbn.Refused:         {Name: "refused", Help: "a request to open a session was refused: all are in use (sessions=)"},
+	gbn.Crowded:         {Name: "refused-client", Help: "a request to open a session was refused: its sender's address has too many (per-client=)"},
 	gbn.Behind:          {Name: "behind", Help: "came before: answered by an ACK"},
 	gbn.Ahead:           {Name: "ahead", Help: "came before its turn: answered by a NACK"},
 	gbn.TakenACK:        {Name: "ack", Help: "an ACK, heeded: taken out"},
@@ -97,7 +98,8 @@ Device behind eth1, network behind eth2. It needs one worker.`,
 			{Name: "timeout", Default: "4ms", Help: "without an ACK for so long, frames are sent again"},
 			{Name: "tries", Default: "64", Help: "timeouts in a row until a session is given up"},
 			{Name: "sessions", Default: "1023", Help: "sessions that can be open"},
-			{Name: "idle", Default: "5m", Help: "a session without frames for so long makes room for another"},
+			{Name: "per-client", Default: "a half of sessions", Help: "of these, of a client's address"},
+			{Name: "idle", Default: "5m", Help: "a session without frames for so long makes room for another, when there is none; one that never had a frame does after a second"},
 			{Name: "hold", Default: "4096", Help: "frames kept, of all sessions"},
 			{Name: "mtu", Default: "1500", Help: "longest IP datagram to the network"},
 			{Name: "tick", Default: "50us", Help: "how exactly delays and timeouts are kept"},
@@ -134,6 +136,7 @@ func newApp(args graph.Args) (*app, error) {
 	r.Duration("timeout", &c.Timeout, 1, arg.Longest)
 	number("tries", &c.Tries)
 	number("sessions", &c.Sessions)
+	number("per-client", &c.PerPeer)
 	r.Duration("idle", &c.Idle, 1, arg.Longest)
 	number("hold", &c.Hold)
 	number("mtu", &c.MTU)

@@ -151,7 +151,7 @@ func TestPasses(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	k := Kind()
-	for _, a := range []graph.Args{{"window": "100"}, {"window": "0"}, {"devices": "c"}, {"sessions": "1024"}, {"timeout": "0s"}, {"ack-every": "129"}, {"ack-delay": "5ms"}, {"x": "1"}, {"mtu": "20"}, {"tick": "1s"}, {"serve": "x"}, {"serve": "::1"}} {
+	for _, a := range []graph.Args{{"window": "100"}, {"window": "0"}, {"devices": "c"}, {"sessions": "1024"}, {"timeout": "0s"}, {"ack-every": "129"}, {"ack-delay": "5ms"}, {"x": "1"}, {"mtu": "20"}, {"tick": "1s"}, {"serve": "x"}, {"serve": "::1"}, {"per-client": "0"}} {
 		if _, err := k.New(graph.Env{Workers: 1}, a); err == nil {
 			t.Errorf("%v is taken", a)
 		}
@@ -215,24 +215,30 @@ func BenchmarkStrangers(b *testing.B) {
 // The same addresses in another VLAN are other machines: neither can close, or
 // write into, the other's session.
 func TestVLANs(t *testing.T) {
+	for _, tags := range []int{1, 2} {
+		testVLANs(t, tags)
+	}
+}
+
+func testVLANs(t *testing.T, tags int) {
 	in := func(vid byte, p []byte) []byte {
-		p[15] = vid
+		p[11+4*tags] = vid // the innermost tag's
 		return p
 	}
 	x := graphtest.New(t, *Kind(), nil)
 	for vid := byte(1); vid <= 2; vid++ {
-		got := x.Push("b", in(vid, frame(client, device, clio.OpenSession, clio.DATA, 0, 3, 0, "", 1))).Out["b"]
+		got := x.Push("b", in(vid, frame(client, device, clio.OpenSession, clio.DATA, 0, 3, 0, "", tags))).Out["b"]
 		var f clio.Frame
 		if len(got) != 1 || clio.Parse(got[0].Bytes, true, &f) != clio.Message || clio.Session(got[0].Bytes[f.Op:]) != uint32(vid) {
 			t.Fatalf("VLAN %d: %v", vid, got)
 		}
 	}
-	if got := x.Push("b", in(2, frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "x", 1))); len(got.Dropped) != 1 || got.Dropped[0].Reason != "no-session" {
+	if got := x.Push("b", in(2, frame(client, device, clio.Update, clio.DATA, 1, 3, 1, "x", tags))); len(got.Dropped) != 1 || got.Dropped[0].Reason != "no-session" {
 		t.Errorf("into another's session: %v", got)
 	}
 	for vid := byte(1); vid <= 2; vid++ {
-		want := in(vid, frame(device, client, clio.Read.Answer(), clio.DATA, 1, uint16(vid), 3, "value", 1))
-		if got := x.Push("a", in(vid, frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", 1))).Out["b"]; len(got) != 1 || !bytes.Equal(got[0].Bytes, want) {
+		want := in(vid, frame(device, client, clio.Read.Answer(), clio.DATA, 1, uint16(vid), 3, "value", tags))
+		if got := x.Push("a", in(vid, frame(device, client, clio.Read.Answer(), 0, 0, 0, 0, "value", tags))).Out["b"]; len(got) != 1 || !bytes.Equal(got[0].Bytes, want) {
 			t.Errorf("VLAN %d: %v", vid, got)
 		}
 	}

@@ -10,25 +10,26 @@ import (
 
 const none = int32(-1)
 
-// request is a request of a client's session, in a VLAN (the outermost tag's).
+// request is a request of a client's session, in VLANs (of both tags).
 type request struct {
-	client        [4]byte
-	port, id, vid uint16
+	client   [4]byte
+	port, id uint16
+	vlans    uint32
 }
 
 func (r *request) hash() uint64 {
 	a := r.client
-	return hdr.Fold(uint64(a[0])|uint64(a[1])<<8|uint64(a[2])<<16|uint64(a[3])<<24, uint64(r.vid)<<32|uint64(r.port)<<16|uint64(r.id))
+	return hdr.Fold(uint64(a[0])|uint64(a[1])<<8|uint64(a[2])<<16|uint64(a[3])<<24, uint64(r.vlans)<<32|uint64(r.port)<<16|uint64(r.id))
 }
 
 // key is a key of the devices of a VLAN.
 type key struct {
-	key  uint64
-	vid  uint16
-	size uint8
+	key   uint64
+	vlans uint32
+	size  uint8
 }
 
-func (k *key) hash() uint64 { return hdr.Fold(uint64(k.size)|uint64(k.vid)<<8, k.key) }
+func (k *key) hash() uint64 { return hdr.Fold(uint64(k.size)|uint64(k.vlans)<<8, k.key) }
 
 // op is a write under way, or one that waits for another of its key.
 type op struct {

@@ -227,7 +227,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		if !f.Sound(p) {
 			return reasonDamaged
 		}
-		i := a.ops.find(&request{dst.IP, dst.Port, h.ID(), f.VID})
+		i := a.ops.find(&request{dst.IP, dst.Port, h.ID(), f.VLANs()})
 		if i == none || a.ops.rows[i].code != op.Request() {
 			if h.Replicate() {
 				return reasonLate
@@ -243,7 +243,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	if !f.Sound(p) {
 		return reasonDamaged
 	}
-	req := request{src.IP, src.Port, h.ID(), f.VID}
+	req := request{src.IP, src.Port, h.ID(), f.VLANs()}
 	if a.ops.find(&req) != none {
 		return reasonRepeated
 	}
@@ -251,7 +251,7 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 		return reasonBusy
 	}
 	q := clio.Request(p[f.Op:])
-	i := a.ops.add(&req, key{q.Key(), f.VID, q.KeySize()}, op)
+	i := a.ops.add(&req, key{q.Key(), f.VLANs(), q.KeySize()}, op)
 	if i == none {
 		return reasonBusy
 	}

@@ -267,17 +267,23 @@ func TestOtherDevices(t *testing.T) {
 
 // The same addresses in another VLAN are other clients, and other devices.
 func TestVLANs(t *testing.T) {
+	for _, tags := range []int{1, 2} {
+		testVLANs(t, tags)
+	}
+}
+
+func testVLANs(t *testing.T, tags int) {
 	x := graphtest.New(t, *Kind(), args)
 	in := func(vid byte, p []byte) []byte {
-		p[15] = vid
+		p[11+4*tags] = vid // the innermost tag's
 		return p
 	}
 	for vid := byte(1); vid <= 2; vid++ {
-		w0, w1 := in(vid, ask(0, 5, clio.Update, 7, "value", true, 1)), in(vid, ask(1, 5, clio.Update, 7, "value", true, 1))
+		w0, w1 := in(vid, ask(0, 5, clio.Update, 7, "value", true, tags)), in(vid, ask(1, 5, clio.Update, 7, "value", true, tags))
 		same(t, "copies", x.Push("b", w0).Out["a"], w0, w1)
 	}
 	for vid := byte(1); vid <= 2; vid++ {
-		w0, w1 := in(vid, ask(0, 5, clio.Update, 7, "value", true, 1)), in(vid, ask(1, 5, clio.Update, 7, "value", true, 1))
+		w0, w1 := in(vid, ask(0, 5, clio.Update, 7, "value", true, tags)), in(vid, ask(1, 5, clio.Update, 7, "value", true, tags))
 		x.Push("a", reply(w0, clio.OK))
 		same(t, "answer", x.Push("a", reply(w1, clio.OK)).Out["b"], reply(w0, clio.OK))
 	}

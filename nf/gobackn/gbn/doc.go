@@ -32,8 +32,12 @@
 //   - An end gives a session up after a number of timeouts in a row.
 //   - A second NACK of the same number is the network's double: it is not heeded.
 //   - A session is opened by a request on session 0, which may be repeated: it is
-//     known by its opener's address, UDP port, VLAN (the outermost tag's), pid and
+//     known by its opener's address, UDP port, VLANs (of both tags), pid and
 //     request number. Another pid or number from the same port opens it anew.
+//   - An address may have a part of all sessions. Where there is no room for another
+//     session, that which was idle for the longest makes it, of all or of that
+//     address: idle for long, or for a second when it never carried a frame. So
+//     requests from made-up addresses hold others up for a second, not for minutes.
 //   - Frames with UDP checksums are checked, and keep having one. Clio's own have
 //     none: the Ethernet FCS is all that finds damage then.
 package gbn

@@ -428,6 +428,80 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// An address has no more sessions than it may have, and those of others make no room
+// for them; what was opened and never used makes room after a second, what was used
+// after Idle.
+func TestPerPeer(t *testing.T) {
+	s, err := NewServer(Config{Sessions: 6, Idle: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newNet(t, Config{}, 0, 1, faults{})
+	x.server = s
+	// open is a request of an address and port; it is the session's number.
+	open := func(peer, port int) (uint32, Verdict) {
+		n := clio.GBNLen + clio.LegoLen + clio.SessionLen
+		b := x.pool.Get()
+		defer b.Put()
+		p, _ := b.Append(clio.HeadersLen + n)
+		src := peerEnd(peer)
+		src.Port = uint16(port)
+		clio.Headers(p, &src, &device, n)
+		f := clio.Plain(true)
+		clio.GBN(p[f.GBN:]).Encode(clio.DATA, 0, 0, 0)
+		clio.Lego(p[f.Lego:]).Encode(&clio.Fields{PID: 7, ID: 1, Opcode: clio.OpenSession, Size: clio.LegoLen + clio.SessionLen})
+		clio.SetSession(p[f.Op:], 100)
+		f.Seal(p, len(p), true)
+		v := s.FromNet(x.now, b, side{x, -1})
+		return clio.Session(b.Bytes()[f.Op:]), v
+	}
+	want := func(peer, port int, v Verdict) uint32 {
+		t.Helper()
+		n, got := open(peer, port)
+		if got != v || (n > 0) != (v == Opened) {
+			t.Fatalf("port %d of %d: verdict %d, number %d", port, peer, got, n)
+		}
+		return n
+	}
+	first := want(1, 1, Opened)
+	x.now++
+	want(1, 2, Opened)
+	want(1, 3, Opened)
+	want(1, 4, Crowded)
+	want(1, 3, Opened) // again
+	x.now++
+	want(2, 1, Opened)
+	want(2, 2, Opened)
+	want(3, 1, Opened)
+	want(3, 2, Refused)
+	// What was used stays.
+	s.rows[first].Data(x.now, clio.FirstSeq, side{x, -1})
+	x.now = x.now.Add(time.Second - 10)
+	want(1, 4, Crowded)
+	want(3, 2, Refused)
+	x.now = x.now.Add(time.Second)
+	want(1, 4, Opened)
+	if !s.rows[first].open || s.Open() != 6 {
+		t.Fatal("the one that was used made room")
+	}
+	if _, there := s.by[key{peer: peerEnd(1).IP, local: device.IP, port: 2}]; there {
+		t.Error("not the oldest of its own made room")
+	}
+	for port := range 2 {
+		want(3, 2+port, Opened) // in place of the unused ones of others
+	}
+	for i := range s.rows {
+		s.rows[i].lastUsed = max(s.rows[i].lastUsed, x.now)
+		if s.rows[i].open {
+			s.rows[i].opened = 0
+		}
+	}
+	x.now = x.now.Add(2 * time.Second)
+	want(4, 1, Refused)
+	x.now = x.now.Add(time.Minute)
+	want(4, 1, Opened)
+}
+
 // A frame to nobody, or of somebody else, changes nothing.
 func TestStrangers(t *testing.T) {
 	x := newNet(t, Config{}, 2, 1, faults{})

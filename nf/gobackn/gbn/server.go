@@ -2,6 +2,7 @@ package gbn
 
 import (
 	"slices"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr/clio"
@@ -11,8 +12,8 @@ import (
 // key names a session for frames without a go-back-N header.
 type key struct {
 	peer, local [4]byte
+	vlans       uint32 // of both tags
 	port        uint16 // the peer's
-	vid         uint16 // of the outermost tag
 }
 
 // row is a session of a server.
@@ -132,7 +133,7 @@ func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 // keyOf is that of a frame from a peer.
 func (s *Server) keyOf(p []byte) key {
 	src, dst := s.f.Src(p), s.f.Dst(p)
-	return key{src.IP, dst.IP, src.Port, s.f.VID}
+	return key{src.IP, dst.IP, s.f.VLANs(), src.Port}
 }
 
 func (s *Server) unwrap(b *packet.Buf) {
@@ -174,12 +175,14 @@ func (s *Server) manage(now clock.Time, b *packet.Buf, out Out) Verdict {
 			known = false
 		}
 		if !known && asked > 0 && asked < clio.Sessions {
-			i, known = s.take(now, out)
+			i, v = s.take(now, &k, out)
+			known = v == Opened
+		} else if !known {
+			v = Refused
 		}
 		if known {
 			answer = uint32(i)
 		} else {
-			v = Refused
 			h.SetStatus(clio.Busy)
 		}
 		if r := &s.rows[i]; known && !r.open {
@@ -201,25 +204,50 @@ func (s *Server) manage(now clock.Time, b *packet.Buf, out Out) Verdict {
 	return v
 }
 
-// take is the number of a session that is not used, or idle.
-func (s *Server) take(now clock.Time, out Out) (uint16, bool) {
-	if len(s.free) == 0 {
-		oldest := uint16(1)
-		for i := 2; i < len(s.rows); i++ {
-			if s.rows[i].lastUsed < s.rows[oldest].lastUsed {
-				oldest = uint16(i)
-			}
+// unused is after which time a session that has carried nothing since it was opened
+// may make room for another.
+const unused = time.Second
+
+// take is the number of a session that is not used, for a peer (Opened). Where
+// there is none, or the peer has all that it may have, the one of all, or of the
+// peer, that was idle for the longest makes room.
+func (s *Server) take(now clock.Time, k *key, out Out) (uint16, Verdict) {
+	var oldest, own int // idle ones; 0: none
+	n := 0
+	for i := 1; i < s.used; i++ {
+		r := &s.rows[i]
+		if !r.open {
+			continue
 		}
-		if now.Sub(s.rows[oldest].lastUsed) < s.cfg.Idle {
-			return 0, false
+		its := r.key.peer == k.peer && r.key.vlans == k.vlans
+		if its {
+			n++
 		}
-		s.end(oldest, out)
+		if idle := now.Sub(r.lastUsed); idle < s.cfg.Idle && (r.lastUsed != r.opened || idle < unused) {
+			continue
+		}
+		if oldest == 0 || r.lastUsed < s.rows[oldest].lastUsed {
+			oldest = i
+		}
+		if its && (own == 0 || r.lastUsed < s.rows[own].lastUsed) {
+			own = i
+		}
+	}
+	switch crowded := n >= s.cfg.PerPeer; {
+	case crowded && own == 0:
+		return 0, Crowded
+	case crowded:
+		s.end(uint16(own), out)
+	case len(s.free) == 0 && oldest == 0:
+		return 0, Refused
+	case len(s.free) == 0:
+		s.end(uint16(oldest), out)
 	}
 	// The one that was free for the longest: what is still on its way to it from
 	// its last use finds nobody.
 	i := s.free[0]
 	s.free = s.free[:copy(s.free, s.free[1:])]
-	return i, true
+	return i, Opened
 }
 
 // end frees a session.
@@ -244,7 +272,7 @@ func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 		return TooBig
 	}
 	src, dst := f.Src(p), f.Dst(p)
-	i, known := s.by[key{dst.IP, src.IP, dst.Port, f.VID}]
+	i, known := s.by[key{dst.IP, src.IP, f.VLANs(), dst.Port}]
 	b.TrimBack(b.Len() - f.Stop)
 	summed := f.Summed(p)
 	p, ok := b.Prepend(clio.GBNLen)

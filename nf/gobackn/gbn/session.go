@@ -18,6 +18,7 @@ type Config struct {
 	Timeout  time.Duration // 4 ms
 	Tries    int           // timeouts in a row until a session is given up; 64
 	Sessions int           // of a Server, at most 1023; 1023
+	PerPeer  int           // of these, of a peer's address; a half, rounded up
 	Idle     time.Duration // after which a session may make room for another; 5 min
 	MTU      int           // of IP datagrams towards the network; 1500
 	Hold     int           // frames that a Server keeps, of all sessions; 4096
@@ -42,6 +43,9 @@ func (c Config) withDefaults() (Config, error) {
 			*d.v = d.def
 		}
 	}
+	if c.PerPeer == 0 {
+		c.PerPeer = (c.Sessions + 1) / 2
+	}
 	switch {
 	case c.Window < 1 || c.Window > 1<<14 || c.Window&(c.Window-1) != 0:
 		return c, fmt.Errorf("gbn: a window of %d frames: want a power of two up to %d", c.Window, 1<<14)
@@ -51,7 +55,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("gbn: an ACK every %d frames: want 1 to the window, %d", c.AckEvery, c.Window)
 	case c.AckDelay < 0 || c.AckDelay >= c.Timeout:
 		return c, fmt.Errorf("gbn: an ACK delay of %v: want less than the timeout, %v", c.AckDelay, c.Timeout)
-	case c.Tries < 1 || c.Sessions < 1 || c.Sessions >= clio.Sessions || c.Hold < 1 || c.Idle <= 0:
+	case c.Tries < 1 || c.Sessions < 1 || c.Sessions >= clio.Sessions || c.Hold < 1 || c.Idle <= 0 || c.PerPeer < 1:
 		return c, fmt.Errorf("gbn: want tries, an idle time, frames to hold, and 1 to %d sessions", clio.Sessions-1)
 	case c.MTU < 128 || c.MTU > 9216:
 		return c, fmt.Errorf("gbn: an MTU of %d: want 128 to 9216", c.MTU)
@@ -85,11 +89,12 @@ const (
 	Unreliable
 	// Sent: it went to the network, or waits for that; the transport has it.
 	Sent
-	// Opened, Closed, Refused, Behind, Ahead: it was turned into its answer, which
+	// Opened, Closed, Refused, Crowded, Behind, Ahead: it was turned into its answer, which
 	// the caller sends to where it came from.
 	Opened
 	Closed
 	Refused
+	Crowded
 	Behind
 	Ahead
 	// Taken: an ACK or a NACK that was heeded; the caller drops it and the
@@ -143,7 +148,8 @@ type Session struct {
 	headLen  int
 	layout   clio.Frame
 	summed   bool
-	lastUsed clock.Time
+	opened   clock.Time
+	lastUsed clock.Time // opened: it has carried nothing
 
 	// Sender: una is the oldest number not acknowledged, next the next to be given.
 	una, next uint32
@@ -188,7 +194,7 @@ func (s *Session) Open(now clock.Time, local, peer uint16, like []byte, f *clio.
 	s.headLen = copy(s.headers[:], like[:f.GBN])
 	s.layout, s.summed = *f, f.Summed(like)
 	s.una, s.next, s.expect = clio.FirstSeq, clio.FirstSeq, clio.FirstSeq
-	s.due, s.ackDue, s.lastUsed = clock.Never, clock.Never, now
+	s.due, s.ackDue, s.opened, s.lastUsed = clock.Never, clock.Never, now, now
 	s.tries, s.asked, s.unacked, s.nacked = 0, false, 0, false
 }
 
