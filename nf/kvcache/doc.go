@@ -30,7 +30,7 @@
 //     (pending=), all is forgotten, and nothing learnt for that time; writes are
 //     followed meanwhile.
 //
-// Keys of different devices, and in different VLANs (the outermost tag's), are
+// Keys of different devices, and in different VLANs (both tags count), are
 // different; Clio's pid is not part of a key, since the key/value store of a board
 // has one of its own. Two things are not seen, and must not be: fragments, which
 // Clio's devices do not take, and copies that nf/replicate writes to others than the

@@ -251,12 +251,12 @@ func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
 	src, dst := f.Src(p), f.Dst(p)
 	op := h.Opcode()
 	if in == a.devices {
-		a.answer(c, &request{src.IP, dst.IP, dst.Port, h.ID(), f.VID}, op.Request(), h.Status(), p[f.Data:f.Stop])
+		a.answer(c, &request{src.IP, dst.IP, f.VLANs(), dst.Port, h.ID()}, op.Request(), h.Status(), p[f.Data:f.Stop])
 		return reasonAnswer
 	}
 	q := clio.Request(p[f.Op:])
-	k := key{q.Key(), dst.IP, f.VID, q.KeySize()}
-	req := request{dst.IP, src.IP, src.Port, h.ID(), f.VID}
+	k := key{q.Key(), dst.IP, f.VLANs(), q.KeySize()}
+	req := request{dst.IP, src.IP, f.VLANs(), src.Port, h.ID()}
 	fresh := a.senders.fresh(c.Now(), &req, a.settle)
 	if c.Now() < a.quiet {
 		if op != clio.Read { // it may be under way for longer than that

@@ -465,28 +465,34 @@ func TestWriteWhileSettling(t *testing.T) {
 
 // The same addresses in another VLAN are other machines.
 func TestVLANs(t *testing.T) {
+	for _, tags := range []int{1, 2} {
+		testVLANs(t, tags)
+	}
+}
+
+func testVLANs(t *testing.T, tags int) {
 	in := func(vid byte, p []byte) []byte {
-		p[15] = vid
+		p[11+4*tags] = vid // the innermost tag's
 		return p
 	}
 	x := newTest(t, nil)
 	for vid := byte(1); vid <= 2; vid++ {
-		x.Push("b", in(vid, ask(1, 1, clio.Read, 12345, "", 1)))
+		x.Push("b", in(vid, ask(1, 1, clio.Read, 12345, "", tags)))
 	}
 	x.Advance(100 * time.Millisecond)
-	q := in(1, ask(1, 200, clio.Read, 7, "", 1))
+	q := in(1, ask(1, 200, clio.Read, 7, "", tags))
 	x.Push("b", q)
 	x.Push("a", reply(q, clio.OK, "one's"))
-	if got := x.Push("b", in(1, ask(1, 201, clio.Read, 7, "", 1))); len(got.Out["b"]) != 1 {
+	if got := x.Push("b", in(1, ask(1, 201, clio.Read, 7, "", tags))); len(got.Out["b"]) != 1 {
 		t.Fatal("not learnt")
 	}
-	q = in(2, ask(1, 200, clio.Read, 7, "", 1))
+	q = in(2, ask(1, 200, clio.Read, 7, "", tags))
 	if got := x.Push("b", q); len(got.Out["a"]) != 1 {
 		t.Fatalf("another VLAN's value: %v", got)
 	}
 	x.Push("a", reply(q, clio.OK, "two's"))
 	for vid, want := range map[byte]string{1: "one's", 2: "two's"} {
-		if got := x.Push("b", in(vid, ask(1, 202, clio.Read, 7, "", 1))).Out["b"]; len(got) != 1 || !bytes.HasSuffix(got[0].Bytes, []byte(want)) {
+		if got := x.Push("b", in(vid, ask(1, 202, clio.Read, 7, "", tags))).Out["b"]; len(got) != 1 || !bytes.HasSuffix(got[0].Bytes, []byte(want)) {
 			t.Errorf("VLAN %d: %v", vid, got)
 		}
 	}

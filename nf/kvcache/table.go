@@ -12,29 +12,30 @@ import (
 
 const none = int32(-1)
 
-// key is a key of a device, in a VLAN (the outermost tag's): the same address in
-// another is another device.
+// key is a key of a device, in VLANs (of both tags): the same address in others is
+// another device.
 type key struct {
 	key    uint64
 	device [4]byte
-	vid    uint16
+	vlans  uint32
 	size   uint8
 }
 
 func (k *key) hash() uint64 {
-	d := uint64(k.device[0]) | uint64(k.device[1])<<8 | uint64(k.device[2])<<16 | uint64(k.device[3])<<24 | uint64(k.size)<<32 | uint64(k.vid)<<40
+	d := uint64(k.device[0]) | uint64(k.device[1])<<8 | uint64(k.device[2])<<16 | uint64(k.device[3])<<24 | uint64(k.size)<<32 | uint64(k.vlans)<<40
 	return hdr.Fold(hdr.Fold(d, k.key), 1)
 }
 
 // request is a request of a session.
 type request struct {
 	device, client [4]byte
-	port, id, vid  uint16
+	vlans          uint32
+	port, id       uint16
 }
 
 func (r *request) hash() uint64 {
 	be := func(a [4]byte) uint64 { return uint64(a[0])<<24 | uint64(a[1])<<16 | uint64(a[2])<<8 | uint64(a[3]) }
-	return hdr.Fold(hdr.Fold(be(r.device)<<32|be(r.client), uint64(r.vid)<<32|uint64(r.port)<<16|uint64(r.id)), 2)
+	return hdr.Fold(hdr.Fold(be(r.device)<<32|be(r.client), uint64(r.vlans)<<32|uint64(r.port)<<16|uint64(r.id)), 2)
 }
 
 // entry is a cached pair, or one that waits for its write's answer.
@@ -252,10 +253,11 @@ func (p *pendings) clear() {
 
 // sender is a session, and its highest number so far.
 type sender struct {
-	device, client  [4]byte
-	port, last, vid uint16
-	used            clock.Time // 0: none
-	since           clock.Time // when it was first heard of
+	device, client [4]byte
+	vlans          uint32
+	port, last     uint16
+	used           clock.Time // 0: none
+	since          clock.Time // when it was first heard of
 }
 
 const ways = 4
@@ -286,7 +288,7 @@ func (s *senders) fresh(now clock.Time, r *request, settle time.Duration) bool {
 	oldest := &set[0]
 	for i := range set {
 		x := &set[i]
-		if x.used != 0 && x.device == r.device && x.client == r.client && x.port == r.port && x.vid == r.vid {
+		if x.used != 0 && x.device == r.device && x.client == r.client && x.port == r.port && x.vlans == r.vlans {
 			x.used = now
 			if int16(r.id-x.last) <= 0 {
 				return false
@@ -298,6 +300,6 @@ func (s *senders) fresh(now clock.Time, r *request, settle time.Duration) bool {
 			oldest = x
 		}
 	}
-	*oldest = sender{r.device, r.client, r.port, r.id + span, r.vid, max(now, 1), now}
+	*oldest = sender{r.device, r.client, r.vlans, r.port, r.id + span, max(now, 1), now}
 	return false
 }
