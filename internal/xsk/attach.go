@@ -44,6 +44,8 @@ type Attached struct {
 	Name string
 	ID   uint32
 	Mode Mode
+
+	ifindex int
 }
 
 // Close lets go of it; it stays attached.
@@ -76,7 +78,7 @@ func AttachedTo(ifindex int) (*Attached, error) {
 	if err != nil {
 		return nil, errors.Join(err, prog.Close())
 	}
-	a := &Attached{Prog: prog, Name: info.Name, ID: x.ProgId}
+	a := &Attached{Prog: prog, Name: info.Name, ID: x.ProgId, ifindex: ifindex}
 	const attachedSKB = 2 // XDP_ATTACHED_SKB
 	if x.AttachMode == attachedSKB {
 		a.Mode = Generic
@@ -84,7 +86,7 @@ func AttachedTo(ifindex int) (*Attached, error) {
 	return a, nil
 }
 
-// State opens the state map of a program of this package.
+// State opens the interface's state map of a program of this package.
 func (a *Attached) State() (*State, error) {
 	info, err := a.Prog.Info()
 	if err != nil {
@@ -104,7 +106,13 @@ func (a *Attached) State() (*State, error) {
 			if *s.word(0, offMagic) != stateMagic {
 				return nil, errors.Join(fmt.Errorf("XDP program %d was attached by another version", a.ID), s.Close())
 			}
-			return s, nil
+			if s.ifindex() == a.ifindex {
+				return s, nil
+			}
+			if err := s.Close(); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		_ = m.Close()
 	}

@@ -21,7 +21,8 @@ const (
 	offMissed     = 72
 	offMagic      = 0 // of entry 0
 	offRestore    = 8 // four words
-	stateMagic    = 0x7175696c6c6f6e31
+	offIndex      = 40
+	stateMagic    = 0x7175696c6c6f6e32
 	restoreWords  = 4
 	stateMapName  = "quillon_state"
 	socketMapName = "quillon_xsks"
@@ -35,7 +36,7 @@ type State struct {
 }
 
 // NewState makes the shared memory for an interface of queues queues.
-func NewState(queues int) (*State, error) {
+func NewState(ifindex, queues int) (*State, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: stateMapName, Type: ebpf.Array, KeySize: 4, ValueSize: stateEntry,
 		MaxEntries: uint32(queues) + 1, Flags: unix.BPF_F_MMAPABLE,
@@ -48,6 +49,7 @@ func NewState(queues int) (*State, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	atomic.StoreUint64(s.word(0, offMagic), stateMagic)
+	atomic.StoreUint64(s.word(0, offIndex), uint64(ifindex))
 	return s, nil
 }
 
@@ -65,6 +67,9 @@ func openState(m *ebpf.Map) (*State, error) {
 func (s *State) word(entry, off int) *uint64 {
 	return (*uint64)(unsafe.Pointer(&s.mem[entry*stateEntry+off]))
 }
+
+// ifindex is the interface whose state it is.
+func (s *State) ifindex() int { return int(atomic.LoadUint64(s.word(0, offIndex))) }
 
 // Queues is the number of queues that it has room for.
 func (s *State) Queues() int { return s.queues }

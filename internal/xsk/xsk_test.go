@@ -2,13 +2,13 @@ package xsk
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"pgregory.net/rapid"
 
@@ -37,7 +37,16 @@ func load(tb testing.TB, spec ProgramSpec) *tester { return loadQueues(tb, spec,
 func loadQueues(tb testing.TB, spec ProgramSpec, queues int) *tester {
 	tb.Helper()
 	root(tb)
-	st, err := NewState(queues)
+	mine := part(tb, here, spec, queues)
+	return &tester{program(tb, mine), mine.State}
+}
+
+// here is the interface that frames of a tester come from: the loopback.
+const here = 1
+
+func part(tb testing.TB, ifindex int, spec ProgramSpec, queues int) Part {
+	tb.Helper()
+	st, err := NewState(ifindex, queues)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -45,18 +54,26 @@ func loadQueues(tb testing.TB, spec ProgramSpec, queues int) *tester {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p, err := Load(spec, st, sockets)
+	tb.Cleanup(func() {
+		if err := errors.Join(sockets.Close(), st.Close()); err != nil {
+			tb.Error(err)
+		}
+	})
+	return Part{ifindex, spec, st, sockets}
+}
+
+func program(tb testing.TB, parts ...Part) *Program {
+	tb.Helper()
+	p, err := Load(PortProgram, parts...)
 	if err != nil {
 		tb.Fatalf("%+v", err)
 	}
 	tb.Cleanup(func() {
-		for _, err := range []error{p.Close(), sockets.Close(), st.Close()} {
-			if err != nil {
-				tb.Error(err)
-			}
+		if err := p.Close(); err != nil {
+			tb.Error(err)
 		}
 	})
-	return &tester{p, st}
+	return p
 }
 
 // wanted runs the program on a frame, of at least 14 bytes; there is no
@@ -83,8 +100,8 @@ func TestFilterAgreesWithParser(t *testing.T) {
 		name string
 		spec ProgramSpec
 	}{
-		{"plain", ProgramSpec{Name: PortProgram, Filter: port.Filter{RoCE: true}, Cross: Pass}},
-		{"shared", ProgramSpec{Name: PortProgram, Filter: port.Filter{RoCE: true}, Cross: Pass, Shared: true}},
+		{"plain", ProgramSpec{Filter: port.Filter{RoCE: true}, Cross: Pass}},
+		{"shared", ProgramSpec{Filter: port.Filter{RoCE: true}, Cross: Pass, Shared: true}},
 	} {
 		prog := load(t, mode.spec)
 		rapid.Check(t, func(t *rapid.T) {
@@ -144,7 +161,7 @@ func drawFrame(t *rapid.T) []byte {
 
 func TestHosts(t *testing.T) {
 	hosts := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
-	prog := load(t, ProgramSpec{Name: PortProgram, Filter: port.Filter{RoCE: true, Hosts: hosts}, Cross: Pass})
+	prog := load(t, ProgramSpec{Filter: port.Filter{RoCE: true, Hosts: hosts}, Cross: Pass})
 	rapid.Check(t, func(t *rapid.T) {
 		v6 := rapid.Bool().Draw(t, "v6")
 		side := func(what string) netip.Addr {
@@ -170,7 +187,8 @@ func TestHosts(t *testing.T) {
 			t.Fatalf("%v to %v: wanted %v", src, dst, got)
 		}
 	})
-	if _, err := Load(ProgramSpec{Name: PortProgram, Filter: port.Filter{RoCE: true, Hosts: make([]netip.Addr, 1)}, Cross: Pass}, prog.st, mustSockets(t)); err == nil {
+	bad := part(t, here, ProgramSpec{Filter: port.Filter{RoCE: true, Hosts: make([]netip.Addr, 1)}, Cross: Pass}, 1)
+	if _, err := Load(PortProgram, bad); err == nil {
 		t.Error("the zero address was accepted")
 	}
 }
@@ -195,7 +213,7 @@ func TestClosed(t *testing.T) {
 	} {
 		for _, cross := range []Cross{Pass, Redirect} {
 			for _, queues := range []int{1, 0} { // 0: a queue that no worker knows
-				p := loadQueues(t, ProgramSpec{Name: PortProgram, Filter: c.filter, Cross: cross, Other: 1, Stale: c.stale}, queues)
+				p := loadQueues(t, ProgramSpec{Filter: c.filter, Cross: cross, Other: 1, Stale: c.stale}, queues)
 				away := uint32(2)
 				if cross == Redirect {
 					away = xdpRedirect
@@ -234,13 +252,56 @@ func roceFrame() []byte {
 	return append(f, make([]byte, 16)...)
 }
 
-func mustSockets(t *testing.T) *ebpf.Map {
-	m, err := NewSocketMap(1)
-	if err != nil {
-		t.Fatal(err)
+// One program for two interfaces does on each what its own part says, and passes
+// frames of any other.
+func TestTwoInterfaces(t *testing.T) {
+	root(t)
+	roce, all := ProgramSpec{Filter: port.Filter{RoCE: true}, Cross: Pass}, ProgramSpec{Filter: port.Filter{All: true, Closed: true}, Stale: time.Second}
+	const there = 0x7fff_0001
+	counts := func(p Part) [2]uint64 {
+		return [2]uint64{atomic.LoadUint64(p.State.Bypassed(0)), atomic.LoadUint64(p.State.Missed(0))}
 	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
+	other := append([]byte(nil), roceFrame()...)
+	other[37]++ // UDP port
+	for _, x := range []struct {
+		index    [2]int
+		act      uint32
+		counted  [2][2]uint64 // bypassed and missed of both
+		programs [2]ProgramSpec
+	}{
+		{[2]int{here, there}, xdpPass, [2][2]uint64{{1, 1}, {}}, [2]ProgramSpec{roce, all}},
+		{[2]int{there, here}, xdpPass, [2][2]uint64{{}, {1, 1}}, [2]ProgramSpec{all, roce}},
+		{[2]int{here, there}, xdpDrop, [2][2]uint64{{0, 2}, {}}, [2]ProgramSpec{all, roce}},
+		{[2]int{there, here}, xdpDrop, [2][2]uint64{{}, {0, 2}}, [2]ProgramSpec{roce, all}},
+		{[2]int{there, there + 1}, xdpPass, [2][2]uint64{}, [2]ProgramSpec{all, all}},
+	} {
+		a, b := part(t, x.index[0], x.programs[0], 1), part(t, x.index[1], x.programs[1], 1)
+		p := program(t, a, b)
+		for _, f := range [][]byte{roceFrame(), other} {
+			if act, _, err := p.Prog.Test(f); err != nil || act != x.act {
+				t.Errorf("%v: action %d, %v", x.index, act, err)
+			}
+		}
+		if got := [2][2]uint64{counts(a), counts(b)}; got != x.counted {
+			t.Errorf("%v: counted %d, not %d", x.index, got, x.counted)
+		}
+		for _, own := range []Part{a, b} {
+			st, err := (&Attached{Prog: p.Prog, ifindex: own.Index}).State()
+			if err != nil {
+				t.Fatal(err)
+			}
+			own.State.SetRestore([restoreWords]uint64{uint64(own.Index), 7})
+			if st.Restore() != own.State.Restore() {
+				t.Errorf("%d: another's state", own.Index)
+			}
+			if err := st.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := (&Attached{Prog: p.Prog, ifindex: 5}).State(); err == nil {
+			t.Error("state of an interface that the program is not for")
+		}
+	}
 }
 
 func TestRefused(t *testing.T) {

@@ -179,8 +179,8 @@ func Open(cfg Config) (_ *Device, err error) {
 	case Generic:
 		modes = modes[1:]
 	}
-	spec := xsk.ProgramSpec{Name: xsk.PortProgram, Filter: *cfg.Filter, Cross: xsk.Pass, Stale: cfg.Stale}
-	if err := d.attach(spec, modes, false); err != nil {
+	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Cross: xsk.Pass, Stale: cfg.Stale}
+	if err := d.attach(choice{spec, modes}, nil); err != nil {
 		return nil, err
 	}
 	v.Ports = d.ports
@@ -313,9 +313,9 @@ func OpenPair(cfg PairConfig) (_ *Pair, err error) {
 	w.info = Info{Resumed: resumed, SharedMemory: !cfg.Separate, Memory: memorySize(w.mem), Wire: true}
 	for _, d := range both {
 		d.adopt()
-		if err := w.attach(d, cfg); err != nil {
-			return nil, err
-		}
+	}
+	if err := w.attach(w.choose(w.a, cfg), w.choose(w.b, cfg)); err != nil {
+		return nil, err
 	}
 	for _, d := range both {
 		i := d.info()
@@ -331,9 +331,27 @@ func OpenPair(cfg PairConfig) (_ *Pair, err error) {
 	return w, nil
 }
 
-// attach chooses what d's program can do, and attaches it.
-func (w *Pair) attach(d *device, cfg PairConfig) error {
-	spec := xsk.ProgramSpec{Name: xsk.WireProgram, Filter: *cfg.Filter, Other: d.other.index, Stale: cfg.Stale}
+// attach attaches programs to both: one for both where they go the same way.
+func (w *Pair) attach(a, b choice) error {
+	var pa, pb *xsk.Program
+	if mode := a.modes[0]; mode == b.modes[0] {
+		var err error
+		if pa, err = xsk.Load(xsk.WireProgram, w.a.part(a.in(mode)), w.b.part(b.in(mode))); err != nil {
+			return explain(err)
+		}
+		if pb, err = pa.Clone(); err != nil {
+			return errors.Join(err, pa.Close())
+		}
+	}
+	if err := w.a.attach(a, pa); err != nil {
+		return errors.Join(err, pb.Close())
+	}
+	return w.b.attach(b, pb)
+}
+
+// choose says what d's program can do.
+func (w *Pair) choose(d *device, cfg PairConfig) choice {
+	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Other: d.other.index, Stale: cfg.Stale}
 	modes := []xsk.Mode{xsk.Native, xsk.Generic}
 	if cfg.Fallback == Pass {
 		spec.Cross = xsk.Pass
@@ -356,7 +374,10 @@ func (w *Pair) attach(d *device, cfg PairConfig) error {
 	case Generic:
 		modes = modes[len(modes)-1:]
 	}
-	return d.attach(spec, modes, true)
+	if d.before != nil {
+		modes = []xsk.Mode{d.before.Mode}
+	}
+	return choice{spec, modes}
 }
 
 // abort undoes a failed OpenPair: earlier programs come back, and only what

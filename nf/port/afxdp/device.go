@@ -135,7 +135,7 @@ func (d *device) prepare(wire bool) error {
 		d.restore[i] |= d.fresh[i]
 	}
 	slots := max(d.rx, d.any, d.link.Attrs().NumRxQueues)
-	if d.state, err = xsk.NewState(slots); err != nil {
+	if d.state, err = xsk.NewState(d.index, slots); err != nil {
 		return explain(err)
 	}
 	d.state.SetRestore(d.restore)
@@ -234,22 +234,37 @@ const (
 	bindPause = 5 * time.Millisecond
 )
 
-// attach loads the program of spec and puts it in place of the earlier one.
-func (d *device) attach(spec xsk.ProgramSpec, modes []xsk.Mode, wire bool) error {
+// choice is what a device's program is to do, and the modes to try it in.
+type choice struct {
+	spec  xsk.ProgramSpec
+	modes []xsk.Mode
+}
+
+// in is the choice in one mode.
+func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
+	c.spec.Shared = mode == xsk.Generic
+	return c.spec
+}
+
+func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
+	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets}
+}
+
+// attach puts a program in place of the earlier one: prog, if there is one, in the first
+// mode, or one that it loads. It owns prog.
+func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.before != nil {
-		modes = []xsk.Mode{d.before.Mode}
-	}
 	var errs []error
-	for _, mode := range modes {
-		spec.Shared = mode == xsk.Generic
-		prog, err := xsk.Load(spec, d.state, d.sockets)
-		if err != nil {
-			return explain(err)
+	for _, mode := range c.modes {
+		spec := c.in(mode)
+		if prog == nil {
+			if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
+				return explain(err)
+			}
 		}
 		switch {
-		case !wire:
+		case d.alone:
 			d.link0, _, err = xsk.AttachLink(d.index, prog.Prog, mode)
 		case d.before != nil:
 			err = xsk.Swap(d.index, prog.Prog, d.before.Prog, mode)
@@ -261,9 +276,18 @@ func (d *device) attach(spec xsk.ProgramSpec, modes []xsk.Mode, wire bool) error
 			return nil
 		}
 		_ = prog.Close()
+		prog = nil
 		errs = append(errs, fmt.Errorf("%v XDP: %w", mode, err))
 	}
 	return fmt.Errorf("attach to %s: %w", d.name, errors.Join(errs...))
+}
+
+// program is the name that its program has.
+func (d *device) program() string {
+	if d.alone {
+		return xsk.PortProgram
+	}
+	return xsk.WireProgram
 }
 
 // setFilter replaces the program under traffic.
@@ -283,7 +307,7 @@ func (d *device) setFilter(f port.Filter) error {
 	spec.Filter = f
 	var prog *xsk.Program
 	err := offload.Within(d.ns, func() (err error) {
-		if prog, err = xsk.Load(spec, d.state, d.sockets); err != nil {
+		if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
 			return explain(err)
 		}
 		if d.link0 != nil {
