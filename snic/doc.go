@@ -86,7 +86,10 @@
 //
 // The port says which way it goes: an odd one is forward, and in an answer of
 // a task it is the port opposite. Only the first board's neighbours have to do with
-// it, and nobody else. The segment is trusted: who can send there can pass for a board. That takes 22 bytes more than the frame has: what does not fit into
+// it, and nobody else. The segment is trusted: who can send there can pass for a board. But a frame
+// is taken only from the address that a board of the pool has told, which no other has: when a
+// DAG runs here for that board, or back when the own one is, or was just now, there.
+// All that have the secret can say that they are any board. That takes 22 bytes more than the frame has: what does not fit into
 // pool-mtu= is dropped. A frame that would go on to a third board is dropped.
 //
 // A frame is admitted where it comes in, and again at the peer, both times as its

@@ -37,6 +37,7 @@ const (
 	reasonAnswered
 	reasonNoPeer
 	reasonUnserved
+	reasonUnasked
 	reasonTwice
 	reasonBadPeer
 	reasonPoolMTU
@@ -64,6 +65,7 @@ var reasons = [numReasons]counter.Def{
 	reasonAnswered:     {Name: "from-peer", Help: "a peer has run its tasks, forwarded"},
 	reasonNoPeer:       {Name: "no-peer", Help: "dropped: to a peer that is gone"},
 	reasonUnserved:     {Name: "unserved", Help: "dropped: from a peer, of a DAG that does not run here for it"},
+	reasonUnasked:      {Name: "unasked", Help: "dropped: from a peer, back from a DAG that was not there"},
 	reasonTwice:        {Name: "twice", Help: "dropped: from a peer, and would go to another one"},
 	reasonBadPeer:      {Name: "bad-peer", Help: "dropped: by the pool's port, and not of a board of the pool"},
 	reasonPoolMTU:      {Name: "pool-mtu", Help: "dropped: with 22 bytes more it is too long for the pool's port (pool-mtu=)"},

@@ -43,6 +43,9 @@ const asideFor = 100 * time.Millisecond
 // the last one.
 const underway = time.Millisecond
 
+// echo is how long answers of a peer are taken for a DAG that was there.
+const echo = time.Second
+
 // patience is how long a peer's DAG may take to drain before its state is taken all
 // the same.
 const patience = 500 * time.Millisecond
@@ -91,6 +94,8 @@ type peer struct {
 // abroad is a DAG's part in the pool.
 type abroad struct {
 	peer    int // that its frames go to, + 1; 0: none
+	was     int // and went to before, of which there may be answers until then
+	until   clock.Time
 	wanted  bool
 	paused  bool // frames wait
 	handing bool // and its state is to be handed over when it has drained
@@ -175,6 +180,19 @@ func (a *abroad) serves(peer int) bool {
 	return false
 }
 
+// turn has frames of a DAG go to another peer, + 1, or to none.
+func (a *abroad) turn(now clock.Time, peer int) {
+	if a.peer > 0 && a.peer != peer {
+		a.was, a.until = a.peer, now.Add(echo)
+	}
+	a.peer = peer
+}
+
+// answers reports whether a peer may answer frames of a DAG.
+func (a *abroad) answers(now clock.Time, peer int) bool {
+	return a.peer == peer+1 || a.was == peer+1 && now < a.until
+}
+
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
 func (b *board) mayGo(now clock.Time, n int) bool {
 	s := &b.services[n]
@@ -219,7 +237,8 @@ func (b *board) hold(n int) {
 func (b *board) send(now clock.Time, n, to int) {
 	s := &b.services[n]
 	visits := s.visits
-	s.abroad.peer, s.abroad.paused, s.abroad.handing = to+1, false, false
+	s.abroad.turn(now, to+1)
+	s.abroad.paused, s.abroad.handing = false, false
 	s.abroad.left = now
 	s.bulk, s.wide, s.missing, s.visits = false, false, false, nil
 	b.route(n, sched.Route{})
@@ -230,7 +249,8 @@ func (b *board) send(now clock.Time, n, to int) {
 func (b *board) local(now clock.Time, n int) {
 	s := &b.services[n]
 	visits := s.visits
-	s.abroad.peer, s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted = 0, false, false, false, false
+	s.abroad.turn(now, 0)
+	s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted = false, false, false, false
 	if visits != nil {
 		b.follow(n, visits)
 		return
@@ -318,7 +338,7 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 	}
 	h := hdr.NSH(p[hdr.EthernetLen:])
 	from, ok := b.pool.byMAC[[6]byte(p[6:12])]
-	if !ok || h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(siAnswer|(ports-1)) != siPool {
+	if !ok || from < 0 || h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(siAnswer|(ports-1)) != siPool {
 		c.Drop(x, reasonBadPeer)
 		return -1, 0
 	}
@@ -329,13 +349,17 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		return -1, 0
 	}
 	x.SetFrame(int(x.Off())+outerLen, len(p)-outerLen)
+	n, ok = b.pool.byUID[uid]
 	if si&siAnswer != 0 {
+		if !ok || !b.services[n].abroad.answers(c.Now(), from) {
+			c.Drop(x, reasonUnasked)
+			return -1, 0
+		}
 		b.pool.answered++
 		c.Mark(x, packet.Rewritten, reasonAnswered)
 		c.Emit(port, x)
 		return -1, 0
 	}
-	n, ok = b.pool.byUID[uid]
 	if !ok || !b.services[n].abroad.serves(from) {
 		c.Drop(x, reasonUnserved)
 		return -1, 0
@@ -373,7 +397,8 @@ func (b *board) joinPool() {
 		b.pool.say, b.pool.busy, b.pool.last = nil, nil, nil
 		for i := range b.services {
 			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
-				s.abroad = abroad{}
+				s.abroad.turn(b.seen, 0)
+				s.abroad = abroad{was: s.abroad.was, until: s.abroad.until}
 				s.visits = nil
 			}
 		}
@@ -433,10 +458,14 @@ func (b *board) peering(c *graph.Ctx) {
 		case o.kind == aPeer:
 			p.peers[o.board] = o.peer
 			p.usable = 0
-			p.byMAC = map[[6]byte]int{}
+			p.byMAC = map[[6]byte]int{p.mac: -1}
 			for i := range p.peers {
 				if q := &p.peers[i]; q.up {
-					p.byMAC[q.mac] = i
+					if _, two := p.byMAC[q.mac]; two {
+						p.byMAC[q.mac] = -1 // nobody knows whose frames these are
+					} else {
+						p.byMAC[q.mac] = i
+					}
 					if q.usable {
 						p.usable++
 					}
@@ -527,7 +556,7 @@ func (b *board) poolEvent(now clock.Time, e pool.Event) {
 	case pool.Redirect:
 		b.send(now, n, e.Peer)
 	case pool.Unredirect:
-		s.abroad.peer = 0
+		s.abroad.turn(now, 0)
 		b.hold(n)
 	case pool.NoPeer:
 		s.abroad.alone = now.Add(asideFor)

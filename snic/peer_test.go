@@ -466,7 +466,7 @@ func TestPeerOfAnotherDeployment(t *testing.T) {
 
 // What is no frame of a peer is dropped, with its reason.
 func TestPeerFrames(t *testing.T) {
-	r := newRack(t, []string{pair(1), pair(2)})
+	r := newRack(t, []string{pair(1), pair(2), pair(1)})
 	r.run(20 * time.Millisecond)
 	r.push(0, "p0", frame(2, "a"))
 	var request []byte
@@ -502,6 +502,7 @@ func TestPeerFrames(t *testing.T) {
 		{change(20, 99), "unserved"},   // of nobody
 		{request[:30], "bad-peer"},     // cut
 		{frame(1, "-"), "bad-peer"},    // not of the pool
+		{change(21, 0x31), "unasked"},  // back from a peer that nothing was sent to
 		{slices.Clone(request[22:]), "bad-peer"},
 	} {
 		r.push(1, "p14", x.frame)
@@ -510,9 +511,42 @@ func TestPeerFrames(t *testing.T) {
 		}
 		clear(r.members[1].drop)
 	}
+	// Back from another peer than the one that it was sent to.
+	r.members[0].drop = map[string]int{}
+	answer := func(mac byte, uid byte) []byte {
+		f := change(21, 0x31)
+		f[5], f[11], f[20] = 0, mac, uid
+		return f
+	}
+	for _, x := range []struct {
+		frame  []byte
+		reason string
+	}{{answer(2, 8), "unasked"}, {answer(1, 7), "unasked"}, {answer(1, 99), "unasked"}, {answer(0, 8), "bad-peer"}, {answer(1, 8), ""}} {
+		r.flush(0, "p1")
+		r.push(0, "p14", x.frame)
+		if out := r.flush(0, "p1"); x.reason == "" && len(out) != 1 || x.reason != "" && (len(out) != 0 || r.members[0].drop[x.reason] != 1) {
+			t.Errorf("%x: %v, %d out, want %s", x.frame[:22], r.members[0].drop, len(out), x.reason)
+		}
+		clear(r.members[0].drop)
+	}
 	r.push(1, "p15", frame(1, "-"))
 	if r.members[1].drop["bad-peer"] != 1 {
 		t.Errorf("by the other port of the pair: %v", r.members[1].drop)
+	}
+	// Two that have the same address are both not known by it.
+	mac := r.members[2].join.mac
+	r.members[2].join.mac = r.members[0].mac
+	r.run(20 * time.Millisecond)
+	clear(r.members[1].drop)
+	r.push(1, "p14", request)
+	if r.members[1].drop["bad-peer"] != 1 {
+		t.Errorf("of an address of two: %v", r.members[1].drop)
+	}
+	r.members[2].join.mac = mac
+	r.run(20 * time.Millisecond)
+	r.push(1, "p14", request)
+	if r.members[1].drop["bad-peer"] != 1 {
+		t.Errorf("of an address of one again: %v", r.members[1].drop)
 	}
 	// What is too long for the segment does not go there.
 	r.push(0, "p0", frame(2, strings.Repeat("x", 1493-28)))
