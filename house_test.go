@@ -33,7 +33,7 @@ var doors = map[string][]string{
 	"tor":          {"nf"},
 	"snic":         {"nf"},
 	"rack":         {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool"},
-	"rack/clio":    {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "nf/gobackn/gbn", "rack"},
+	"rack/clio":    {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "nf/flow", "nf/gobackn/gbn", "rack"},
 	"rack/demo":    {"*"}, // a program: wires rack, tor and controlplane together
 	"sim":          {"nf", "tor", "snic", "rack"},
 	"sim/figure":   {"nf", "tor", "snic", "rack", "sim", "internal/chart"},

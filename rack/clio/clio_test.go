@@ -289,6 +289,63 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// A device forgets no session whose repetitions may come: it refuses others' writes
+// meanwhile. The one that was idle for the longest goes.
+func TestSenders(t *testing.T) {
+	pool, err := packet.NewPool(8, 2048, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	me := clio.End{IP: [4]byte{192, 168, 1, 1}, Port: clio.Port}
+	d, err := NewDevice(DeviceConfig{Me: me, Pool: pool, Memory: 1 << 20, HashBits: 2, Senders: 2, Remember: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := clock.Time(1)
+	do := func(port, id uint16, op clio.Opcode) clio.Status {
+		b := pool.Get()
+		p, _ := b.Append(clio.HeadersLen + clio.LegoLen + clio.RequestLen)
+		clear(p)
+		clio.Headers(p, &clio.End{IP: [4]byte{192, 168, 1, 2}, Port: port}, &me, len(p)-clio.HeadersLen)
+		f := clio.Plain(false)
+		clio.Lego(p[f.Lego:]).Encode(&clio.Fields{Opcode: op, ID: id, Size: uint16(len(p) - f.Lego)})
+		clio.Request(p[f.Op:]).Encode(uint64(id), 8, 0)
+		f.Seal(p, len(p), true)
+		d.Input(now, b)
+		var out packet.Batch
+		d.Output(now, &out)
+		defer out.PutAll()
+		return clio.Lego(out.Bufs()[0].Bytes()[f.Lego:]).Status()
+	}
+	want := func(what string, got, want clio.Status) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: status %d, want %d", what, got, want)
+		}
+	}
+	want("the first", do(1, 1, clio.Create), clio.OK)
+	now = now.Add(time.Millisecond)
+	want("the second", do(2, 2, clio.Create), clio.OK)
+	want("a third", do(3, 3, clio.Create), clio.Busy)
+	want("its read", do(3, 1, clio.Read), clio.OK)
+	want("a repetition", do(1, 1, clio.Create), clio.OK) // fresh, it would be Invalid
+	now = now.Add(time.Second - time.Microsecond)
+	want("a third, before the time", do(3, 3, clio.Create), clio.Busy)
+	now = now.Add(time.Microsecond)
+	want("a third, then", do(3, 3, clio.Create), clio.OK)
+	want("the first, still known", do(1, 1, clio.Create), clio.OK)
+	want("the second, for which there is no room any more", do(2, 2, clio.Create), clio.Busy)
+	if s := d.Stats(); s.NoRoom != 3 || s.Refused != 3 || s.Repeated != 2 || len(d.of) != 2 {
+		t.Errorf("%+v", s)
+	}
+	for _, c := range []DeviceConfig{{Senders: -1}, {Senders: 1<<20 + 1}, {Remember: -1}} {
+		c.Pool = pool
+		if _, err := NewDevice(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}
+
 func FuzzDevice(f *testing.F) {
 	f.Add([]byte{0x64, 8, 5, 0, 1, 2, 3}, true)
 	pool, err := packet.NewPool(8, 2048, nil)

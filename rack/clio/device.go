@@ -2,8 +2,10 @@ package clio
 
 import (
 	"errors"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
@@ -19,11 +21,18 @@ type DeviceConfig struct {
 	GBN      gbn.Config
 	// HashBits and Memory are the store's; 0: 14, and 256 MiB.
 	HashBits, Memory int
+	// Senders is of how many sessions the device remembers what it has executed; 0:
+	// 4096. One is forgotten for another when it wrote nothing for Remember, which
+	// is longer than a repetition may take to come; 0: 1 s. While there is no such,
+	// writes of others are refused: Busy.
+	Senders  int
+	Remember clock.Duration
 }
 
 // DeviceStats are totals.
 type DeviceStats struct {
 	Requests, Repeated, Refused uint64
+	NoRoom                      uint64 // of those refused, because of Senders
 	Bad                         uint64 // frames that are not for the store
 }
 
@@ -33,23 +42,24 @@ type sender struct {
 	port uint16
 }
 
-// window is which of the last 64 requests were executed, and with what status.
+// window is which of a session's last 64 requests were executed, and with what
+// status.
 type window struct {
+	sender
 	last   uint16
 	seen   uint64 // bit i: last-i was executed
 	status [64]clio.Status
 	used   clock.Time
 }
 
-// senders is how many sessions a device remembers.
-const senders = 4096
-
 // Device is Clio's board, as far as its key/value store goes. It is a host.Endpoint.
 type Device struct {
 	cfg     DeviceConfig
 	store   *Store
 	server  *gbn.Server // nil: not Reliable
-	windows map[sender]*window
+	windows []window
+	of      map[sender]int32 // its window
+	used    flow.Ages        // windows, by used
 	out     queue
 	f       clio.Frame
 	stats   DeviceStats
@@ -66,10 +76,19 @@ func NewDevice(c DeviceConfig) (*Device, error) {
 	if c.Memory == 0 {
 		c.Memory = 256 << 20
 	}
+	if c.Senders == 0 {
+		c.Senders = 4096
+	}
+	if c.Remember == 0 {
+		c.Remember = time.Second
+	}
+	if c.Senders < 1 || c.Senders > 1<<20 || c.Remember < 0 {
+		return nil, errors.New("clio: want 1 to 1048576 senders, and a time for which they are remembered")
+	}
 	if c.HashBits < 1 || c.HashBits > 24 || c.Memory < chunk {
 		return nil, errors.New("clio: want 1 to 24 hash bits, and 1 MiB of memory or more")
 	}
-	d := &Device{cfg: c, store: NewStore(c.HashBits, c.Memory), windows: make(map[sender]*window)}
+	d := &Device{cfg: c, store: NewStore(c.HashBits, c.Memory), of: make(map[sender]int32), used: flow.NewAges(c.Senders)}
 	d.out.pool = c.Pool
 	if c.Reliable {
 		s, err := gbn.NewServer(c.GBN)
@@ -150,8 +169,14 @@ func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
 		value, status = d.store.Read(key, size)
 	} else {
 		w := d.window(now, sender{src.IP, src.Port}, h.ID())
-		fresh, old := w.note(h.ID())
+		fresh, old := false, false
+		if w != nil {
+			fresh, old = w.note(h.ID())
+		}
 		switch {
+		case w == nil:
+			d.stats.NoRoom++
+			status = clio.Busy
 		case old: // its session waits for it no more
 			status = clio.Unknown
 		case !fresh:
@@ -186,23 +211,28 @@ func answer(b *packet.Buf, f *clio.Frame, status clio.Status, value []byte) {
 	f.Answer(b.Bytes(), status, value)
 }
 
-// window is a session's; request id is the first of a new one.
+// window is a session's; request id is the first of a new one. nil: there is no room
+// for another.
 func (d *Device) window(now clock.Time, s sender, id uint16) *window {
-	w := d.windows[s]
-	if w == nil {
-		if len(d.windows) >= senders {
-			var oldest sender
-			at := clock.Never
-			for k, x := range d.windows {
-				if x.used < at {
-					oldest, at = k, x.used
-				}
+	i, known := d.of[s]
+	if known {
+		d.used.Renew(i)
+	} else {
+		if i = int32(len(d.windows)); len(d.windows) < d.cfg.Senders {
+			d.windows = append(d.windows, window{})
+		} else {
+			i = d.used.Oldest()
+			if now.Sub(d.windows[i].used) < d.cfg.Remember {
+				return nil
 			}
-			delete(d.windows, oldest)
+			delete(d.of, d.windows[i].sender)
+			d.used.Remove(i)
 		}
-		w = &window{last: id - 1}
-		d.windows[s] = w
+		d.windows[i] = window{sender: s, last: id - 1}
+		d.of[s] = i
+		d.used.Add(i)
 	}
+	w := &d.windows[i]
 	w.used = now
 	return w
 }

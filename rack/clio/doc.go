@@ -8,7 +8,9 @@
 // needs a lossless last hop and a function before it that ends the transport
 // (nf/gobackn), or clients that repeat what is not answered: a client that is not
 // Reliable does, and the device remembers which of a session's last 64 requests it
-// has executed, so that none is executed twice.
+// has executed, so that none is executed twice. It remembers a number of sessions
+// (DeviceConfig.Senders), refuses writes of more (Busy), and forgets the one that was
+// idle for the longest.
 //
 // A request and its answer are one frame each, as in Clio's library, and so the
 // longest value is MaxValue, 1436 bytes under an MTU of 1500; a longer one is
