@@ -15,12 +15,13 @@ const Never = Time(1<<63 - 1)
 // Duration is time.Duration: nanoseconds.
 type Duration = time.Duration
 
-// Add is t + d; Never stays Never.
+// Add is t + d; Never stays Never, and what would be later than that is Never.
 func (t Time) Add(d Duration) Time {
-	if t == Never {
+	s := t + Time(d)
+	if t == Never || d > 0 && s < t {
 		return Never
 	}
-	return t + Time(d)
+	return s
 }
 
 // Sub is t - u.
