@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"sort"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -71,14 +74,15 @@ func newBenchP4RuntimeCmd() *cobra.Command {
 	var rounds, batch, entries, writes int
 	var rate, load float64
 	var last time.Duration
+	var client string
 	cmd := &cobra.Command{
 		Use:   "p4runtime",
 		Short: "Measure writes and reads by P4Runtime into an engine that forwards",
 		Long: `Runs ipv4_router with 10,000 routes behind a P4Runtime server, in memory, and
 offers it frames of 64 bytes at a steady rate, as a queue of 4,096 frames would:
 what finds it full is lost. The rate is --rate, or else that share (--load) of
-what it forwards when frames never run out. A client over TCP writes routes, in turns with
-phases without writes: it inserts, modifies and deletes, in batches. A frame's
+what it forwards when frames never run out. A client, a process of its own, writes routes over
+TCP, in turns with phases without writes: it inserts, modifies and deletes, in batches. A frame's
 delay is the time from when it was due to when it left.
 
 Then a table gets a million entries, and they are read: how fast, and by how much
@@ -88,6 +92,9 @@ the process grew meanwhile, its client included.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rounds < 1 || batch < 1 || batch > 6000 || rate < 0 || load <= 0 || load > 1 || last <= 0 || entries < 0 || entries > 1<<24 || writes < 0 {
 				return errors.New("want --rounds of 1 or more, --batch of 1 to 6000, --time above 0, --load of 0 to 1, --entries of 0 to 16777216, --writes of 0 or more")
+			}
+			if client != "" {
+				return writeRoutes(cmd.InOrStdin(), cmd.OutOrStdout(), client, batch, writes)
 			}
 			r, err := benchP4Runtime(cmd.ErrOrStderr(), rounds, batch, entries, writes, rate, load, last)
 			if err != nil {
@@ -102,6 +109,8 @@ the process grew meanwhile, its client included.`,
 	cmd.Flags().IntVar(&entries, "entries", 1_000_000, "entries to write and read, without traffic; 0: none")
 	cmd.Flags().Float64Var(&rate, "rate", 0, "frames to forward, in millions a second; 0: by --load")
 	cmd.Flags().Float64Var(&load, "load", 0.8, "share of the most that can be forwarded")
+	cmd.Flags().StringVar(&client, "client", "", "be the client of a server at this address")
+	_ = cmd.Flags().MarkHidden("client") // it is defined
 	cmd.Flags().DurationVar(&last, "time", time.Second, "how long a phase lasts")
 	return cmd
 }
@@ -184,9 +193,10 @@ func (s *sinkhole) Tx(b *packet.Batch) (int, error) {
 
 // p4rtBed is a graph behind a server, and a client.
 type p4rtBed struct {
-	inst   *graph.Instance
-	client p4v1.P4RuntimeClient
-	close  []func()
+	inst    *graph.Instance
+	address string // of the server
+	client  p4v1.P4RuntimeClient
+	close   []func()
 }
 
 func (b *p4rtBed) Close() {
@@ -212,7 +222,13 @@ func (b *p4rtBed) serve(info *p4info.Info, program []byte, clk clock.Clock) erro
 		return err
 	}
 	b.close = append(b.close, func() { _ = l.Close() })
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	b.address = l.Addr().String()
+	return nil
+}
+
+// dial makes the caller the server's primary client.
+func (b *p4rtBed) dial() error {
+	conn, err := grpc.NewClient(b.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
@@ -230,6 +246,88 @@ func (b *p4rtBed) serve(info *p4info.Info, program []byte, clk clock.Clock) erro
 	}
 	_, err = stream.Recv()
 	return err
+}
+
+// writer is a client in a process of its own, for it has nothing to do with how
+// the forwarder's process divides its time.
+type writer struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+func newWriter(address string, batch, target int) (*writer, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{cmd: exec.Command(self, "bench", "p4runtime", "--client", address, "--batch", strconv.Itoa(batch), "--writes", strconv.Itoa(target))}
+	w.cmd.Stderr = os.Stderr
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	w.out = bufio.NewScanner(out)
+	return w, w.cmd.Start()
+}
+
+// write has the client write for a while, and returns how many updates it made a second.
+func (w *writer) write(d time.Duration) (float64, error) {
+	if _, err := fmt.Fprintln(w.in, int64(d)); err != nil {
+		return 0, err
+	}
+	if !w.out.Scan() {
+		return 0, fmt.Errorf("the client ended: %w", w.cmd.Wait())
+	}
+	return strconv.ParseFloat(w.out.Text(), 64)
+}
+
+func (w *writer) Close() {
+	_ = w.in.Close() // that ends it
+	_ = w.cmd.Wait()
+}
+
+// writeRoutes is the client: for each line, a time in ns, it writes for that long, and
+// prints how many updates it made a second.
+func writeRoutes(in io.Reader, out io.Writer, address string, batch, target int) error {
+	text, err := p4src.Files.ReadFile("ipv4_router.p4info.txtpb")
+	if err != nil {
+		return err
+	}
+	info, err := p4info.Parse(text)
+	if err != nil {
+		return err
+	}
+	b := &p4rtBed{address: address}
+	defer b.Close()
+	if err := b.dial(); err != nil {
+		return err
+	}
+	clk := clock.NewWall()
+	requests := routeWrites(info, batch)
+	next := 0
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		d, err := strconv.ParseInt(lines.Text(), 10, 64)
+		if err != nil {
+			return err
+		}
+		n, start := 0, clk.Now()
+		for clk.Now().Sub(start) < clock.Duration(d) {
+			if _, err := b.client.Write(context.Background(), requests[next]); err != nil {
+				return err
+			}
+			n += batch
+			next = (next + 1) % len(requests)
+			if target > 0 {
+				time.Sleep(clock.Duration(float64(n)/float64(target)*1e9) - clk.Now().Sub(start))
+			}
+		}
+		fmt.Fprintln(out, float64(n)/(float64(clk.Now().Sub(start))/1e9))
+	}
+	return nil
 }
 
 // run has the graph's workers run until Close.
@@ -268,7 +366,14 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 	if err != nil {
 		return err
 	}
-	pool, err := packet.NewPool(4*queueLen, 2048, nil)
+	// The frames' memory is not Go's, as with AF_XDP: garbage is collected as often as there.
+	const slots, slot = 4 * queueLen, 2048
+	mem, err := unix.Mmap(-1, 0, slots*slot, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
+	if err != nil {
+		return fmt.Errorf("memory of frames: %w", err)
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	pool, err := packet.NewPool(slots, slot, mem)
 	if err != nil {
 		return err
 	}
@@ -279,6 +384,7 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 	for _, f := range load.laps {
 		src.frames = append(src.frames, f.Bytes)
 	}
+	defer collectLess(patientGarbage)()
 	b := &p4rtBed{}
 	defer b.Close()
 	b.inst, err = load.instance(clk, map[string][]port.Port{"pa": {src}, "pb": {&sinkhole{drain{name: "pb", pool: pool}, src}}})
@@ -294,7 +400,7 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 		return err
 	}
 	// phase forwards for a while, and has f run meanwhile.
-	phase := func(f func(ctx context.Context) error) (d delays, err error) {
+	phase := func(f func() error) (d delays, err error) {
 		visit := func(f func()) {
 			if e := b.inst.Visit("nf", 0, func(graph.App) { f() }); e != nil {
 				err = e
@@ -304,14 +410,13 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 		time.Sleep(100 * time.Millisecond) // caches, and the queue that filled while they did
 		lost, start := int64(0), clock.Time(0)
 		visit(func() { src.hist.Reset(); lost, start = src.lost, clk.Now() })
-		ctx, cancel := context.WithTimeout(context.Background(), last)
-		defer cancel()
+		over := time.After(last)
 		if f != nil {
-			if e := f(ctx); e != nil {
+			if e := f(); e != nil {
 				err = e
 			}
 		}
-		<-ctx.Done()
+		<-over
 		visit(func() {
 			s := float64(clk.Now().Sub(start)) / 1e9
 			us := func(q float64) float64 { return round3(float64(src.hist.ValueAtQuantile(q)) / 1000) }
@@ -331,27 +436,19 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 			return err
 		}
 	}
-	requests := routeWrites(info, r.Batch)
-	next := 0
+	client, err := newWriter(b.address, r.Batch, target)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	for range rounds {
 		var x p4rtRound
 		if x.Quiet, err = phase(nil); err != nil {
 			return err
 		}
-		x.Writing, err = phase(func(ctx context.Context) error {
-			n, start := 0, clk.Now()
-			for ctx.Err() == nil {
-				if _, err := b.client.Write(context.Background(), requests[next]); err != nil {
-					return err
-				}
-				n += r.Batch
-				next = (next + 1) % len(requests)
-				if target > 0 {
-					time.Sleep(clock.Duration(float64(n)/float64(target)*1e9) - clk.Now().Sub(start))
-				}
-			}
-			x.WritesPerSec = float64(n) / (float64(clk.Now().Sub(start)) / 1e9)
-			return nil
+		x.Writing, err = phase(func() (err error) {
+			x.WritesPerSec, err = client.write(last)
+			return err
 		})
 		if err != nil {
 			return err
@@ -437,7 +534,7 @@ func (r *p4rtResult) reads() error {
 		return err
 	}
 	b.run()
-	if err := b.serve(nil, nil, clk); err != nil {
+	if err := errors.Join(b.serve(nil, nil, clk), b.dial()); err != nil {
 		return err
 	}
 	ctx := context.Background()

@@ -97,6 +97,8 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 		if roles, err = parseRoles(f.roles); err != nil {
 			return s, closeAll, err
 		}
+		spare := collectLess(patientGarbage)
+		closers = append(closers, func() error { spare(); return nil })
 		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
 		stats = server.Stats()
 		s.Devices, err = devices(server, inst, clk, f.files, &closers)

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"testing"
+	"time"
+)
+
+// A small heap is collected when there is as much garbage as was said, a large one when
+// it has doubled, and after stop all is as it was.
+func TestCollectLess(t *testing.T) {
+	if v, ok := os.LookupEnv("GOGC"); ok {
+		defer os.Setenv("GOGC", v)
+		os.Unsetenv("GOGC")
+	}
+	read := func(name string) uint64 {
+		s := []metrics.Sample{{Name: name}}
+		metrics.Read(s)
+		return s[0].Value.Uint64()
+	}
+	percent := func() uint64 { return read("/gc/gogc:percent") }
+	becomes := func(what string, ok func(percent, live uint64) bool) {
+		t.Helper()
+		for range 500 {
+			runtime.GC()
+			if ok(percent(), read("/gc/heap/live:bytes")) {
+				return
+			}
+			time.Sleep(time.Millisecond) // cleanups have a goroutine of their own
+		}
+		t.Errorf("%s: %d %% of %d bytes", what, percent(), read("/gc/heap/live:bytes"))
+	}
+	was := percent()
+	const garbage = 64 << 20
+	stop := collectLess(garbage)
+	near := func(p, live uint64) bool {
+		bytes := p * live / 100
+		return bytes > garbage/2 && bytes < garbage*2
+	}
+	becomes("a small heap", near)
+	large := make([]byte, 256<<20)
+	becomes("a large heap", func(p, _ uint64) bool { return p == 100 })
+	runtime.KeepAlive(large)
+	becomes("a small heap again", near)
+	stop()
+	if p := percent(); p != was {
+		t.Errorf("after stop %d %%, not %d", p, was)
+	}
+	t.Setenv("GOGC", "50")
+	defer collectLess(garbage)()
+	for range 3 {
+		runtime.GC()
+	}
+	if p := percent(); p != was {
+		t.Errorf("with GOGC %d %%, not %d", p, was)
+	}
+}
