@@ -121,7 +121,7 @@ type Digest struct {
 	Object
 	Spec *configv1.P4DataTypeSpec
 	// Fields are the message's, when it is one unsigned integer, or a tuple or
-	// a struct of them.
+	// a struct of them; or of values of translated types.
 	Fields []Field
 }
 
@@ -180,6 +180,12 @@ func (i *Info) typeOf(where string, width int32, named *configv1.P4NamedType) (T
 		return t, invalid("P4Info: %s: a width of %d bits", where, t.Bits)
 	}
 	return t, nil
+}
+
+// Translation is what controllers see of the values of a type; nil: what the device
+// has.
+func (i *Info) Translation(named string) *configv1.P4NewTypeTranslation {
+	return i.Proto.GetTypeInfo().GetNewTypes()[named].GetTranslatedType()
 }
 
 func (i *Info) addActions() error {
@@ -440,6 +446,11 @@ func (i *Info) addRest() error {
 func (i *Info) members(s *configv1.P4DataTypeSpec) []Field {
 	var out []Field
 	add := func(name string, s *configv1.P4DataTypeSpec) bool {
+		if n := s.GetNewType().GetName(); i.Translation(n) != nil {
+			t, err := i.typeOf(name, 0, s.GetNewType())
+			out = append(out, Field{ID: uint32(len(out) + 1), Name: name, Type: t})
+			return err == nil
+		}
 		w, ok := i.width(s)
 		out = append(out, Field{ID: uint32(len(out) + 1), Name: name, Type: Type{Bits: w}})
 		return ok

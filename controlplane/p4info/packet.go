@@ -2,6 +2,7 @@ package p4info
 
 import (
 	"encoding/hex"
+	"slices"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
@@ -14,6 +15,17 @@ type Header struct {
 	Object
 	Fields []Field
 	bits   int
+}
+
+// With is the header with fields of other widths: as the device has it, where values
+// are translated.
+func (h *Header) With(widths []int) *Header {
+	c := &Header{Object: h.Object, Fields: slices.Clone(h.Fields)}
+	for n, w := range widths {
+		c.Fields[n].Type.Bits = w
+		c.bits += w
+	}
+	return c
 }
 
 // Len is the length of the header in bytes.

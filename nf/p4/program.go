@@ -198,3 +198,18 @@ func (p *Program) ValueSets() []FieldInfo {
 func (p *Program) Digests() []DigestInfo {
 	return infos(p.digests, func(d *digestDef) DigestInfo { return d.DigestInfo })
 }
+
+// Headers are the fields of each header, by its name. A varbit is not among them.
+func (p *Program) Headers() map[string][]FieldInfo {
+	out := map[string][]FieldInfo{}
+	for _, h := range p.headers {
+		var fields []FieldInfo
+		for _, f := range h.typ.fields {
+			if !f.varbit {
+				fields = append(fields, FieldInfo{f.name, f.bits})
+			}
+		}
+		out[h.name] = fields
+	}
+	return out
+}

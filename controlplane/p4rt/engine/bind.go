@@ -53,11 +53,28 @@ type binding struct {
 	tables    map[uint32]*table
 	digests   map[int]*p4info.Digest // by the program's id
 	valueSets map[uint32]int         // widths
+
+	// Translation of values: by URI; of fields by table and field, of parameters by action
+	// and parameter and, in order, by the action's name; of digests by id, in order.
+	info    *p4info.Info
+	names   map[string]*names
+	fields  map[uint64]*slot
+	params  map[uint64]*slot
+	byName  map[string][]*slot
+	message map[uint32][]*slot
+	// Headers of packets, as the program has them, and their slots.
+	packetIn, packetOut           *p4info.Header
+	packetInSlots, packetOutSlots []*slot
 }
 
 // bind checks that a program is what a P4Info says.
 func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
-	b := &binding{tables: map[uint32]*table{}, digests: map[int]*p4info.Digest{}, valueSets: map[uint32]int{}}
+	b := &binding{tables: map[uint32]*table{}, digests: map[int]*p4info.Digest{}, valueSets: map[uint32]int{},
+		info: i, fields: map[uint64]*slot{}, params: map[uint64]*slot{}, byName: map[string][]*slot{}, message: map[uint32][]*slot{}}
+	var err error
+	if b.names, err = translations(i); err != nil {
+		return nil, err
+	}
 	mismatch := func(format string, args ...any) error {
 		return refuse(codes.InvalidArgument, "P4Info and program differ: "+format, args...)
 	}
@@ -74,12 +91,17 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 			return nil, mismatch("action %s takes %d parameters, in the program %d", a.Name, len(a.Params), len(ps))
 		}
 		for n, p := range a.Params {
-			if p.Type.Bits == 0 {
-				return nil, refuse(codes.Unimplemented, "action %s, parameter %s: translation to strings", a.Name, p.Name)
+			s, err := b.slot("action "+a.Name+", parameter "+p.Name, p.Type, ps[n].Bits)
+			if err != nil {
+				return nil, err
 			}
 			// A translated value may be wider than the program's.
-			if p.Type.Bits != ps[n].Bits && p.Type.Named == "" {
+			if s == nil && p.Type.Bits != ps[n].Bits {
 				return nil, mismatch("action %s, parameter %s has %d bits, in the program %d", a.Name, p.Name, p.Type.Bits, ps[n].Bits)
+			}
+			b.byName[a.Name] = append(b.byName[a.Name], s)
+			if s != nil {
+				b.params[slotKey(a.ID, p.ID)] = s
 			}
 		}
 	}
@@ -94,10 +116,15 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 		}
 		for n := range t.Fields {
 			f, k := &t.Fields[n], pt.Keys[n]
+			s, err := b.slot("table "+t.Name+", field "+f.Name, f.Type, k.Bits)
+			if err != nil {
+				return nil, err
+			}
+			if s != nil {
+				b.fields[slotKey(t.ID, f.ID)] = s
+			}
 			switch {
-			case f.Type.Bits == 0:
-				return nil, refuse(codes.Unimplemented, "table %s, field %s: translation to strings", t.Name, f.Name)
-			case f.Type.Bits != k.Bits && f.Type.Named == "":
+			case s == nil && f.Type.Bits != k.Bits:
 				return nil, mismatch("table %s, field %s has %d bits, in the program %d", t.Name, f.Name, f.Type.Bits, k.Bits)
 			case !fits(f.Match, k.Match):
 				return nil, mismatch("table %s, field %s is matched by %s, in the program by %v", t.Name, f.Name, p4info.MatchName(f.Match), k.Match)
@@ -161,7 +188,12 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 				return nil, mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
 			}
 			for n := range p.Fields {
-				if p.Fields[n].Bits != d.Fields[n].Type.Bits {
+				s, err := b.slot("digest "+d.Name, d.Fields[n].Type, p.Fields[n].Bits)
+				if err != nil {
+					return nil, err
+				}
+				b.message[d.ID] = append(b.message[d.ID], s)
+				if s == nil && p.Fields[n].Bits != d.Fields[n].Type.Bits {
 					return nil, mismatch("digest %s, field %s has %d bits, in the program %d", d.Name, d.Fields[n].Name, d.Fields[n].Type.Bits, p.Fields[n].Bits)
 				}
 			}
@@ -176,6 +208,9 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 		for _, f := range v.Fields {
 			if f.Match != configv1.MatchField_EXACT {
 				return nil, refuse(codes.Unimplemented, "value set %s is matched by %s: exact matches only", v.Name, p4info.MatchName(f.Match))
+			}
+			if b.named(f.Type) != nil {
+				return nil, refuse(codes.Unimplemented, "value set %s: values of field %s are translated", v.Name, f.Name)
 			}
 			width += f.Type.Bits
 		}
@@ -200,6 +235,12 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 		if !found && len(p.Tables) > 0 {
 			return nil, mismatch("there is no such action profile as %s", p.Name)
 		}
+	}
+	if b.packetIn, b.packetInSlots, err = b.header(i.PacketIn, prog); err != nil {
+		return nil, err
+	}
+	if b.packetOut, b.packetOutSlots, err = b.header(i.PacketOut, prog); err != nil {
+		return nil, err
 	}
 	return b, nil
 }
@@ -288,8 +329,6 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 			list[n].Value = x.Optional.GetValue()
 		case *p4v1.FieldMatch_Lpm:
 			list[n].Value, list[n].Prefix = x.Lpm.GetValue(), int(x.Lpm.GetPrefixLen())
-			// Of a translated field the last bits count.
-			list[n].Prefix -= k.field.Type.Bits - k.bits
 		case *p4v1.FieldMatch_Ternary_:
 			list[n].Value, list[n].Mask = x.Ternary.GetValue(), x.Ternary.GetMask()
 		case *p4v1.FieldMatch_Range_:
@@ -320,7 +359,7 @@ func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 			if m.Prefix == 0 {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: canonical(m.Value), PrefixLen: int32(m.Prefix + k.field.Type.Bits - k.bits)}}
+			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: canonical(m.Value), PrefixLen: int32(m.Prefix)}}
 		case configv1.MatchField_TERNARY:
 			if isZero(m.Mask) {
 				continue

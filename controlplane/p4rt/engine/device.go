@@ -170,6 +170,9 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 		clones:  map[uint32]*p4v1.CloneSessionEntry{},
 		nextSet: firstHidden,
 	}
+	for _, n := range b.names {
+		n.sweep = func(f func(uint64)) error { return p.used(n, f) }
+	}
 	for _, t := range b.tables {
 		if t.info.Const && t.top != 0 {
 			t.top = constTop(sw, t.name)
@@ -234,7 +237,15 @@ func (d *Device) PacketOut(m *p4v1.PacketOut) error {
 	if err != nil {
 		return err
 	}
-	frame := p.info.PacketOut.Pack(nil, meta)
+	for n, s := range p.binding.packetOutSlots {
+		if s == nil {
+			continue
+		}
+		if meta[n].Value, err = s.toDevice(meta[n].GetValue(), false); err != nil {
+			return err
+		}
+	}
+	frame := p.binding.packetOut.Pack(nil, meta)
 	frame = append(frame, m.GetPayload()...)
 	if d.cfg.Instance.Spec().Apps[d.cfg.App].Args["cpu"] == "none" {
 		return refuse(codes.FailedPrecondition, "app %s has no CPU port", d.cfg.App)
@@ -300,7 +311,12 @@ func (d *Device) packetIn(f func(p4rt.Event), frame []byte) {
 	if p == nil {
 		return
 	}
-	meta, payload, err := p.info.PacketIn.Unpack(frame)
+	meta, payload, err := p.binding.packetIn.Unpack(frame)
+	for n := range meta {
+		if s := p.binding.packetInSlots[n]; s != nil {
+			meta[n].Value = s.toSDN(meta[n].GetValue())
+		}
+	}
 	if err != nil { // shorter than the program's own header
 		f(p4rt.Event{PacketInsLost: 1})
 		return
@@ -328,7 +344,7 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 				data = m.long
 			}
 			if info := p.binding.digests[m.id]; info != nil {
-				f(p4rt.Event{DigestID: info.ID, Digest: digestData(info, data)})
+				f(p4rt.Event{DigestID: info.ID, Digest: digestData(info, p.binding.message[info.ID], data)})
 			}
 		case <-scan.C:
 			d.idle(f)
@@ -378,6 +394,9 @@ func (d *Device) idle(f func(p4rt.Event)) {
 			if err != nil {
 				return
 			}
+			for n, x := range found { // not by the worker: who chooses names waits for it
+				found[n] = p.binding.out(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: x}}).GetTableEntry()
+			}
 			if len(found) > 0 {
 				f(p4rt.Event{Idle: found})
 			}
@@ -386,11 +405,19 @@ func (d *Device) idle(f func(p4rt.Event)) {
 }
 
 // digestData is the value of a message.
-func digestData(d *p4info.Digest, b []byte) *p4v1.P4Data {
+func digestData(d *p4info.Digest, slots []*slot, b []byte) *p4v1.P4Data {
 	var list []*p4v1.P4Data
-	for _, f := range d.Fields {
-		n := (f.Type.Bits + 7) / 8
-		list = append(list, &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: append([]byte(nil), canonical(b[:n])...)}})
+	for i, f := range d.Fields {
+		width := f.Type.Bits
+		if slots[i] != nil {
+			width = slots[i].dev
+		}
+		n := (width + 7) / 8
+		v := append([]byte(nil), canonical(b[:n])...)
+		if slots[i] != nil {
+			v = slots[i].toSDN(v)
+		}
+		list = append(list, &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}})
 		b = b[n:]
 	}
 	switch {

@@ -33,3 +33,12 @@ func Runs(d *Device) (yes bool, err error) {
 	err = d.app(func(a *p4.App) { yes = a.Switch() == d.current.Load().sw })
 	return yes, err
 }
+
+// Mappings are those of strings that an annotation has, for values of so many bits.
+func Mappings(annotation string, bits int) (map[string]uint64, error) {
+	n := &names{words: true, bits: 64, to: map[string]uint64{}, from: map[uint64]string{}}
+	if err := n.mappings(annotation); err != nil {
+		return nil, err
+	}
+	return n.to, n.fits(bits)
+}

@@ -159,8 +159,14 @@ var errMore = errors.New("there is more to do")
 // Write implements p4rt.Pipeline.
 func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []error {
 	ops := make([]op, len(updates))
+	p.binding.newTurn()
 	for n, u := range updates {
-		ops[n] = p.prepare(u)
+		e, err := p.binding.in(u.GetEntity(), u.GetType() != p4v1.Update_DELETE)
+		if err != nil {
+			ops[n] = refused(err)
+			continue
+		}
+		ops[n] = p.prepare(&p4v1.Update{Type: u.GetType(), Entity: e})
 	}
 	errs := make([]error, len(ops))
 	fail := func(from int, err error) {

@@ -12,7 +12,12 @@ import (
 )
 
 // Read implements p4rt.Pipeline.
-func (p *pipeline) Read(q *p4v1.Entity, yield func(*p4v1.Entity) error) error {
+func (p *pipeline) Read(q *p4v1.Entity, give func(*p4v1.Entity) error) error {
+	q, err := p.binding.in(q, false)
+	if err != nil {
+		return nil // of what has no such name there is nothing
+	}
+	yield := func(e *p4v1.Entity) error { return give(p.binding.out(e)) }
 	switch x := q.GetEntity().(type) {
 	case *p4v1.Entity_TableEntry:
 		return p.readEntries(x.TableEntry, yield)

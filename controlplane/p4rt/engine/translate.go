@@ -1,0 +1,592 @@
+package engine
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"sync"
+
+	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/p4"
+)
+
+const (
+	// maxName is how long a controller's name for a value is at most, in bytes.
+	maxName = 255
+	// maxNames is how many names of a translation the device gives values of its own.
+	maxNames = 1 << 16
+)
+
+// names is a translation: what controllers call values, and what the program does.
+// Types with the same URI share it.
+//
+// The program's annotation @p4runtime_translation_mappings({{SDN, VALUE}, ...}) of the
+// type says what is what. A string that is not in it gets a value when it is
+// written first: the lowest that is free, but 0, which is what no program has set. When
+// none is free, those are taken back that no entry has any more. "#7" is the value 7, which
+// has no name. Numbers are themselves, unless there are mappings: then those are all.
+type names struct {
+	uri   string
+	bits  int  // of the program's values, at least
+	words bool // controllers have strings
+	fixed int  // mappings; above 0 of numbers: there are no others
+
+	mu    sync.Mutex // never asked for by the worker
+	to    map[string]uint64
+	from  map[uint64]string
+	mine  map[string]uint64 // values that the device chose: the write that named them last
+	turn  uint64            // of the write
+	hint  uint64            // lower values are taken
+	sweep func(used func(uint64)) error
+}
+
+// slot is a field or a parameter whose values are translated.
+type slot struct {
+	*names
+	sdn, dev int // widths; sdn is 0 for strings
+}
+
+// identity reports whether numbers stay what they are.
+func (s *slot) identity() bool { return !s.words && s.fixed == 0 }
+
+// value is a number in as few bytes as it needs.
+func value(v uint64) []byte { return canonical(binary.BigEndian.AppendUint64(nil, v)) }
+
+// bitLen is the length of a number without leading zeros.
+func bitLen(v []byte) int {
+	v = canonical(v)
+	return 8*(len(v)-1) + bits.Len8(v[0])
+}
+
+// translations reads those of a P4Info.
+func translations(i *p4info.Info) (map[string]*names, error) {
+	all := map[string]*names{}
+	for name, t := range i.Proto.GetTypeInfo().GetNewTypes() {
+		tr := t.GetTranslatedType()
+		if tr == nil {
+			continue
+		}
+		_, words := tr.GetSdnType().(*configv1.P4NewTypeTranslation_SdnString_)
+		n := all[tr.GetUri()]
+		if n == nil {
+			n = &names{uri: tr.GetUri(), words: words, bits: 64, to: map[string]uint64{}, from: map[uint64]string{}, mine: map[string]uint64{}, hint: 1}
+			all[tr.GetUri()] = n
+		}
+		if n.words != words {
+			return nil, refuse(codes.InvalidArgument, "type %s: its translation %q is one of strings for one type and of numbers for another", name, tr.GetUri())
+		}
+		for _, a := range t.GetAnnotations() {
+			if err := n.mappings(a); err != nil {
+				return nil, refuse(codes.InvalidArgument, "type %s: %v", name, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// mappings reads an annotation.
+func (n *names) mappings(a string) error {
+	const is = "@p4runtime_translation_mappings("
+	text, ok := strings.CutPrefix(strings.TrimSpace(a), is)
+	if !ok {
+		return nil
+	}
+	bad := func(why string) error { return fmt.Errorf("%s...): %s: want {{\"eth1\", 1}, {\"eth2\", 2}}", is, why) }
+	p := scanner{text}
+	if !p.eat("{") {
+		return bad("no list")
+	}
+	for !p.eat("}") {
+		var sdn string
+		if !p.eat("{") {
+			return bad("no pair")
+		}
+		if n.words {
+			if sdn, ok = p.quoted(); !ok {
+				return bad("no string")
+			}
+		} else {
+			v, ok := p.number()
+			if !ok {
+				return bad("no number")
+			}
+			sdn = string(value(v))
+		}
+		if !p.eat(",") {
+			return bad("no pair")
+		}
+		v, ok := p.number()
+		if !ok || !p.eat("}") {
+			return bad("no value")
+		}
+		if old, there := n.to[sdn]; there && old != v {
+			return fmt.Errorf("%q has two values, %d and %d", sdn, old, v)
+		}
+		if old, there := n.from[v]; there && old != sdn {
+			return fmt.Errorf("value %d has two names, %q and %q", v, old, sdn)
+		}
+		if len(sdn) > maxName || len(n.to) > maxNames {
+			return fmt.Errorf("%d names, or one of %d bytes", len(n.to), len(sdn))
+		}
+		n.to[sdn], n.from[v] = v, sdn
+		n.fixed = len(n.to)
+		if !p.eat(",") && !strings.HasPrefix(p.rest(), "}") {
+			return bad("no list")
+		}
+	}
+	return nil
+}
+
+// scanner reads an annotation's text.
+type scanner struct{ text string }
+
+func (p *scanner) rest() string {
+	p.text = strings.TrimLeft(p.text, " \t\n")
+	return p.text
+}
+
+func (p *scanner) eat(s string) bool {
+	rest, ok := strings.CutPrefix(p.rest(), s)
+	if ok {
+		p.text = rest
+	}
+	return ok
+}
+
+func (p *scanner) quoted() (string, bool) {
+	q, err := strconv.QuotedPrefix(p.rest())
+	if err != nil || q[0] != '"' {
+		return "", false
+	}
+	p.text = p.text[len(q):]
+	s, err := strconv.Unquote(q)
+	return s, err == nil
+}
+
+func (p *scanner) number() (uint64, bool) {
+	t := p.rest()
+	end := strings.IndexAny(t, " \t\n,}")
+	if end < 0 {
+		return 0, false
+	}
+	v, err := strconv.ParseUint(t[:end], 0, 64)
+	p.text = t[end:]
+	return v, err == nil
+}
+
+// fits checks that all mappings are values of the program's type.
+func (n *names) fits(bits int) error {
+	n.bits = min(n.bits, bits)
+	for sdn, v := range n.to {
+		if bitLen(value(v)) > n.bits {
+			return refuse(codes.InvalidArgument, "translation %q: %q is %d, there are %d bits", n.uri, sdn, v, n.bits)
+		}
+	}
+	return nil
+}
+
+// toDevice is the program's value for a controller's. With alloc a string that has none
+// gets one.
+func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
+	if s.identity() {
+		if n := bitLen(v); n > s.dev {
+			return nil, refuse(codes.OutOfRange, "value 0x%s needs %d bits, the device has %d for it", hex.EncodeToString(v), n, s.dev)
+		}
+		return v, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := string(v)
+	if x, ok := s.to[key]; ok {
+		if _, mine := s.mine[key]; mine {
+			s.mine[key] = s.turn
+		}
+		return value(x), nil
+	}
+	if !s.words {
+		return nil, refuse(codes.InvalidArgument, "translation %q: 0x%s stands for no value of the device", s.uri, hex.EncodeToString(v))
+	}
+	if digits, ok := strings.CutPrefix(key, "#"); ok {
+		x, err := strconv.ParseUint(digits, 10, 64)
+		switch {
+		case err != nil || strconv.FormatUint(x, 10) != digits:
+			return nil, refuse(codes.InvalidArgument, "%q: names that begin with # are numbers of values without a name", key)
+		case bitLen(value(x)) > s.dev:
+			return nil, refuse(codes.OutOfRange, "%q needs more than the %d bits that the device has for it", key, s.dev)
+		case s.from[x] != "" || s.has(x):
+			return nil, refuse(codes.InvalidArgument, "%q is named %q", key, s.from[x])
+		}
+		return value(x), nil
+	}
+	switch {
+	case len(v) > maxName:
+		return nil, refuse(codes.OutOfRange, "a name of %d bytes: at most %d", len(v), maxName)
+	case !alloc:
+		return nil, refuse(codes.NotFound, "nothing is named %q", key)
+	}
+	x, err := s.choose()
+	if err != nil {
+		return nil, err
+	}
+	s.to[key], s.from[x], s.mine[key] = x, key, s.turn
+	return value(x), nil
+}
+
+func (n *names) has(v uint64) bool { _, ok := n.from[v]; return ok }
+
+// choose is a value that is free.
+func (n *names) choose() (uint64, error) {
+	for tries := range 2 {
+		if len(n.mine) < maxNames {
+			for v := n.hint; bitLen(value(v)) <= n.bits && v != 0; v++ {
+				if !n.has(v) {
+					n.hint = v + 1
+					return v, nil
+				}
+			}
+		}
+		if tries > 0 {
+			break
+		}
+		used := map[uint64]bool{}
+		if err := n.sweep(func(v uint64) { used[v] = true }); err != nil {
+			return 0, err
+		}
+		n.hint = 1
+		for name, turn := range n.mine {
+			if v := n.to[name]; turn != n.turn && !used[v] {
+				delete(n.mine, name)
+				delete(n.to, name)
+				delete(n.from, v)
+			}
+		}
+	}
+	return 0, refuse(codes.ResourceExhausted, "translation %q: all %d values of the device have a name that is in use", n.uri, len(n.from))
+}
+
+// toSDN is what controllers call a value of the program.
+func (s *slot) toSDN(v []byte) []byte {
+	if s.identity() || bitLen(v) > 64 {
+		return canonical(v)
+	}
+	x := uint64(0)
+	for _, b := range v {
+		x = x<<8 | uint64(b)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name, ok := s.from[x]; ok {
+		return []byte(name)
+	}
+	if s.words {
+		return []byte("#" + strconv.FormatUint(x, 10))
+	}
+	return canonical(v)
+}
+
+// whole refuses what of a mapped number is no single value.
+func (s *slot) whole(is bool) error {
+	if is {
+		return nil
+	}
+	return refuse(codes.Unimplemented, "translation %q: of values that are translated one is matched, or all", s.uri)
+}
+
+// matchIn translates what a field must be into the program's terms.
+func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
+	switch x := m.GetFieldMatchType().(type) {
+	case *p4v1.FieldMatch_Exact_:
+		x.Exact.Value, err = s.toDevice(x.Exact.GetValue(), alloc)
+	case *p4v1.FieldMatch_Optional_:
+		x.Optional.Value, err = s.toDevice(x.Optional.GetValue(), alloc)
+	case *p4v1.FieldMatch_Lpm:
+		n := int(x.Lpm.GetPrefixLen())
+		if !s.identity() {
+			if err := s.whole(n == s.sdn); err != nil {
+				return err
+			}
+		}
+		n -= s.sdn - s.dev // the last bits count
+		if n <= 0 {
+			return refuse(codes.OutOfRange, "a prefix of length %d matches everything: the device has %d bits", x.Lpm.GetPrefixLen(), s.dev)
+		}
+		x.Lpm.PrefixLen = int32(n)
+		x.Lpm.Value, err = s.toDevice(x.Lpm.GetValue(), alloc)
+	case *p4v1.FieldMatch_Ternary_:
+		full := isOnes(x.Ternary.GetMask(), s.sdn)
+		if !s.identity() {
+			if err := s.whole(full); err != nil {
+				return err
+			}
+		}
+		switch {
+		case full:
+			x.Ternary.Mask = ones(s.dev)
+		case bitLen(x.Ternary.GetMask()) > s.dev || isOnes(x.Ternary.GetMask(), s.dev):
+			return refuse(codes.OutOfRange, "mask 0x%s: the device has %d bits: want the full mask, or one of fewer bits", hex.EncodeToString(x.Ternary.GetMask()), s.dev)
+		}
+		x.Ternary.Value, err = s.toDevice(x.Ternary.GetValue(), alloc)
+	case *p4v1.FieldMatch_Range_:
+		if !s.identity() {
+			if err := s.whole(string(x.Range.GetLow()) == string(x.Range.GetHigh())); err != nil {
+				return err
+			}
+		}
+		if x.Range.Low, err = s.toDevice(x.Range.GetLow(), alloc); err == nil {
+			x.Range.High, err = s.toDevice(x.Range.GetHigh(), alloc)
+		}
+	}
+	return err
+}
+
+// matchOut is the way back.
+func (s *slot) matchOut(m *p4v1.FieldMatch) {
+	switch x := m.GetFieldMatchType().(type) {
+	case *p4v1.FieldMatch_Exact_:
+		x.Exact.Value = s.toSDN(x.Exact.GetValue())
+	case *p4v1.FieldMatch_Optional_:
+		x.Optional.Value = s.toSDN(x.Optional.GetValue())
+	case *p4v1.FieldMatch_Lpm:
+		whole := int(x.Lpm.GetPrefixLen()) == s.dev
+		x.Lpm.PrefixLen += int32(s.sdn - s.dev)
+		if whole || s.identity() {
+			x.Lpm.Value = s.toSDN(x.Lpm.GetValue())
+		}
+	case *p4v1.FieldMatch_Ternary_:
+		whole := isOnes(x.Ternary.GetMask(), s.dev)
+		if whole {
+			x.Ternary.Mask = ones(s.sdn)
+		}
+		if whole || s.identity() {
+			x.Ternary.Value = s.toSDN(x.Ternary.GetValue())
+		}
+	case *p4v1.FieldMatch_Range_:
+		if s.identity() || string(x.Range.GetLow()) == string(x.Range.GetHigh()) {
+			x.Range.Low, x.Range.High = s.toSDN(x.Range.GetLow()), s.toSDN(x.Range.GetHigh())
+		}
+	}
+}
+
+func slotKey(object, field uint32) uint64 { return uint64(object)<<32 | uint64(field) }
+
+// each calls f for the translated values of an entity: those of keys, and those of
+// parameters.
+func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, param func(*slot, *p4v1.Action_Param) error) error {
+	action := func(a *p4v1.Action) error {
+		for _, x := range a.GetParams() {
+			if s := b.params[slotKey(a.GetActionId(), x.GetParamId())]; s != nil {
+				if err := param(s, x); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	entry := func(t *p4v1.TableEntry) error {
+		for _, m := range t.GetMatch() {
+			if s := b.fields[slotKey(t.GetTableId(), m.GetFieldId())]; s != nil {
+				if err := key(s, m); err != nil {
+					return err
+				}
+			}
+		}
+		for _, a := range t.GetAction().GetActionProfileActionSet().GetActionProfileActions() {
+			if err := action(a.GetAction()); err != nil {
+				return err
+			}
+		}
+		return action(t.GetAction().GetAction())
+	}
+	switch x := e.GetEntity().(type) {
+	case *p4v1.Entity_TableEntry:
+		return entry(x.TableEntry)
+	case *p4v1.Entity_DirectCounterEntry:
+		return entry(x.DirectCounterEntry.GetTableEntry())
+	case *p4v1.Entity_DirectMeterEntry:
+		return entry(x.DirectMeterEntry.GetTableEntry())
+	case *p4v1.Entity_ActionProfileMember:
+		return action(x.ActionProfileMember.GetAction())
+	}
+	return nil
+}
+
+// in is an entity in the program's terms.
+func (b *binding) in(e *p4v1.Entity, alloc bool) (*p4v1.Entity, error) {
+	if len(b.fields)+len(b.params) == 0 {
+		return e, nil
+	}
+	e = proto.CloneOf(e)
+	return e, b.each(e, func(s *slot, m *p4v1.FieldMatch) error { return s.matchIn(m, alloc) }, func(s *slot, x *p4v1.Action_Param) (err error) {
+		x.Value, err = s.toDevice(x.GetValue(), alloc)
+		return err
+	})
+}
+
+// out is an entity in the controllers' terms.
+func (b *binding) out(e *p4v1.Entity) *p4v1.Entity {
+	if len(b.fields)+len(b.params) == 0 {
+		return e
+	}
+	e = proto.CloneOf(e) // parts of it are kept
+	_ = b.each(e, func(s *slot, m *p4v1.FieldMatch) error { s.matchOut(m); return nil }, func(s *slot, x *p4v1.Action_Param) error {
+		x.Value = s.toSDN(x.GetValue())
+		return nil
+	})
+	return e
+}
+
+// newTurn begins a write: what it names is kept until the next.
+func (b *binding) newTurn() {
+	for _, n := range b.names {
+		n.mu.Lock()
+		n.turn++
+		n.mu.Unlock()
+	}
+}
+
+// header ties the fields of a packet's header to those of the program: their slots, nil
+// for those that are not translated, and the header with the program's widths.
+func (b *binding) header(h *p4info.Header, prog *p4.Program) (*p4info.Header, []*slot, error) {
+	if h == nil {
+		return nil, nil, nil
+	}
+	translated := false
+	for _, f := range h.Fields {
+		translated = translated || b.named(f.Type) != nil
+	}
+	slots := make([]*slot, len(h.Fields))
+	if !translated {
+		return h, slots, nil
+	}
+	// Nothing says which of the program's headers it is, but its fields.
+	var widths []int
+	for _, fields := range prog.Headers() {
+		if len(fields) != len(h.Fields) {
+			continue
+		}
+		var w []int
+		for n, f := range fields {
+			x := &h.Fields[n]
+			if f.Name != x.Name || b.named(x.Type) == nil && f.Bits != x.Type.Bits {
+				break
+			}
+			w = append(w, f.Bits)
+		}
+		switch {
+		case len(w) != len(fields):
+		case widths == nil:
+			widths = w
+		case fmt.Sprint(w) != fmt.Sprint(widths):
+			return nil, nil, refuse(codes.InvalidArgument, "P4Info and program differ: header %s may be one of two in the program, of different widths", h.Name)
+		}
+	}
+	if widths == nil {
+		return nil, nil, refuse(codes.InvalidArgument, "P4Info and program differ: no header of the program has the fields of %s", h.Name)
+	}
+	for n := range h.Fields {
+		var err error
+		if slots[n], err = b.slot("header "+h.Name+", metadata "+h.Fields[n].Name, h.Fields[n].Type, widths[n]); err != nil {
+			return nil, nil, err
+		}
+	}
+	return h.With(widths), slots, nil
+}
+
+// named is the translation of a type; nil: it has none.
+func (b *binding) named(t p4info.Type) *names {
+	if t.Named == "" {
+		return nil
+	}
+	tr := b.info.Translation(t.Named)
+	if tr == nil {
+		return nil
+	}
+	return b.names[tr.GetUri()]
+}
+
+// slot is that of a field with a type, for which the program has so many bits; nil: its
+// values are not translated.
+func (b *binding) slot(where string, t p4info.Type, dev int) (*slot, error) {
+	n := b.named(t)
+	if n == nil {
+		return nil, nil
+	}
+	s := &slot{n, t.Bits, dev}
+	if s.identity() {
+		return s, nil
+	}
+	if dev > 64 {
+		return nil, refuse(codes.Unimplemented, "%s: values of %d bits cannot be translated: at most 64 can", where, dev)
+	}
+	return s, n.fits(dev)
+}
+
+// used calls f with the values of a translation that entries and members have.
+func (p *pipeline) used(n *names, f func(uint64)) error {
+	note := func(s *slot, v []byte) {
+		if s != nil && s.names == n && len(v) <= 8 {
+			x := uint64(0)
+			for _, b := range v {
+				x = x<<8 | uint64(b)
+			}
+			f(x)
+		}
+	}
+	action := func(a p4.Action) {
+		for i, s := range p.binding.byName[a.Name] {
+			if i < len(a.Args) {
+				note(s, canonical(a.Args[i]))
+			}
+		}
+	}
+	for _, t := range p.binding.tables {
+		from, more := p4.Handle(0), true
+		for more {
+			count := 0
+			err := p.visit(func(sw *p4.Switch) bool {
+				if d, there, err := sw.Default(t.name); err == nil && there && from == 0 {
+					action(d.Action)
+				}
+				at := 0
+				from, more, _ = sw.EntriesFrom(t.name, from, func(_ p4.Handle, e p4.Entry) bool {
+					for i, m := range e.Key {
+						if s := p.binding.fields[slotKey(t.info.ID, t.keys[i].field.ID)]; s != nil && !m.Any {
+							note(s, canonical(m.Value))
+						}
+					}
+					action(e.Action)
+					at++
+					return at < 8
+				})
+				count++
+				return more && count < 64
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for _, pr := range p.info.Profiles {
+		err := p.visit(func(sw *p4.Switch) bool {
+			ids, _ := sw.Members(pr.Name)
+			for _, id := range ids {
+				if a, err := sw.Member(pr.Name, id); err == nil {
+					action(a)
+				}
+			}
+			return false
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
