@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"os"
@@ -96,6 +97,15 @@ func possible(list []*p4v1.Entity) []*p4v1.Entity {
 	for _, e := range list {
 		if s := e.GetPacketReplicationEngineEntry().GetCloneSessionEntry(); s != nil {
 			s.PacketLengthBytes = 0
+		}
+		// It takes 0..255 for all there is, of a field of 16 bits, too.
+		for _, m := range e.GetTableEntry().GetMatch() {
+			if r := m.GetRange(); r != nil && bytes.Count(r.High, []byte{0xff}) == len(r.High) {
+				r.High[len(r.High)-1] = 0xfe
+				if bytes.Compare(r.Low, r.High) > 0 && len(r.Low) == len(r.High) {
+					r.Low = r.High
+				}
+			}
 		}
 	}
 	return list
