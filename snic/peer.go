@@ -38,6 +38,9 @@ const MaxPeers = 63
 // asideFor is how long a DAG that no peer takes is not offered again.
 const asideFor = 100 * time.Millisecond
 
+// stayFor is how long one stays whose state is too much.
+const stayFor = 10 * time.Second
+
 // underway is how long frames may be on the way to a peer: for so long a DAG that comes home
 // waits before the peer is told to stop, and the peer before it does after
 // the last one.
@@ -103,6 +106,7 @@ type abroad struct {
 	since   clock.Time
 	left    clock.Time // when it went to the peer
 	alone   clock.Time
+	stuck   bool // its state is too much to go to a peer, or to come home
 	guests  []guest
 	foreign uint64     // packets of peers
 	heard   clock.Time // when the last of them came
@@ -164,6 +168,7 @@ const (
 	isRestored
 	hasFailed
 	hasSaved
+	isKept
 	sees
 )
 
@@ -520,8 +525,14 @@ func (b *board) peering(c *graph.Ctx) {
 				p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 				g.gone = true
 			case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
-				g.gone = true
-				p.say = append(p.say, said{kind: hasSaved, lease: g.lease, state: b.save(s)})
+				if state := b.save(s); len(state) > pool.MaxState {
+					g.saving = false
+					p.failed++
+					p.say = append(p.say, said{kind: isKept, lease: g.lease})
+				} else {
+					g.gone = true
+					p.say = append(p.say, said{kind: hasSaved, lease: g.lease, state: state})
+				}
 			}
 		}
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
@@ -554,12 +565,17 @@ func (b *board) poolEvent(now clock.Time, e pool.Event) {
 	s := &b.services[n]
 	switch e.Kind {
 	case pool.Redirect:
+		s.abroad.stuck = e.Reason == pool.TooMuch
 		b.send(now, n, e.Peer)
 	case pool.Unredirect:
 		s.abroad.turn(now, 0)
 		b.hold(n)
 	case pool.NoPeer:
 		s.abroad.alone = now.Add(asideFor)
+		if s.abroad.stuck = e.Reason == pool.TooMuch; s.abroad.stuck {
+			b.pool.failed++
+			s.abroad.alone = now.Add(stayFor)
+		}
 		if s.elsewhere() {
 			s.visits = nil
 			b.local(now, n)
@@ -906,6 +922,8 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 			delete(p.promised, s.lease)
 			delete(p.chains, s.lease)
 			n.Failed(now, s.lease)
+		case isKept:
+			n.Kept(now, s.lease)
 		case hasSaved:
 			n.Saved(now, s.lease, s.state)
 		case sees:

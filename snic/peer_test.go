@@ -42,7 +42,8 @@ func (m *tally) Load(r io.Reader) error { return binary.Read(r, binary.BigEndian
 
 func peerKinds() []graph.Kind {
 	two := []string{"a", "b"}
-	return append(kinds(), *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
+	return append(kinds(), *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
+		graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
 }
 
 // member is a board of a rack, with its part of the pool.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/pool"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
 )
@@ -268,6 +269,8 @@ func (b *board) poolView() *PoolView {
 		switch {
 		case s.abroad.coming:
 			x.State = "coming home"
+		case s.abroad.peer > 0 && s.abroad.stuck:
+			x.State = "there, and cannot come home: " + pool.TooMuch.String()
 		case s.abroad.peer > 0:
 			x.State = "there"
 		case s.abroad.paused:
@@ -286,6 +289,10 @@ func (b *board) poolView() *PoolView {
 				x.State = "going home"
 			}
 			v.Guests = append(v.Guests, x)
+		}
+		if s.abroad.stuck && s.abroad.peer == 0 {
+			x.Peer, x.State = -1, pool.TooMuch.String()
+			v.Stays = append(v.Stays, x)
 		}
 		if i < len(p.stays) && p.stays[i] != "" {
 			x.Peer, x.State = -1, p.stays[i]

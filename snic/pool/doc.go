@@ -39,6 +39,9 @@
 // chain and saves its state, and that is restored here (Resume) before the packets
 // that wait, in their order.
 //
+// What a chain knows goes in one message, MaxState bytes at most, with what other chains of the
+// two know at the time. A chain that knows more stays where it is (TooMuch).
+//
 // # Leaving
 //
 // A board that stops says so first (Leave), and takes nothing more. Owners have what it

@@ -56,7 +56,7 @@ type Host interface {
 type Kind uint8
 
 const (
-	Redirect   Kind = iota // Want's packets go to Peer from now on
+	Redirect   Kind = iota // Want's packets go to Peer from now on; they do again, if Reason is TooMuch: it cannot come home
 	Unredirect             // they no longer do
 	NoPeer                 // Want is refused, and ends; Reason
 	Return                 // launch Want here, then call Local, or Stay
@@ -88,10 +88,11 @@ const (
 	Stranger               // peers have another deployment
 	NoRegion               // none has a free region that is large enough, or bandwidth left
 	Declined               // all that might have had room refused
+	TooMuch                // its state is more than MaxState
 )
 
 func (r Reason) String() string {
-	return [...]string{"no peer is known", "no peer has the same deployment", "no peer has a region or bandwidth for it", "all peers with room refused"}[r]
+	return [...]string{"no peer is known", "no peer has the same deployment", "no peer has a region or bandwidth for it", "all peers with room refused", fmt.Sprintf("its state is more than %d MB", MaxState>>20)}[r]
 }
 
 // stage of a want.
@@ -116,6 +117,7 @@ type want struct {
 	since     uint64     // number of the first message that has it
 	deadline  clock.Time // of an answer; of the bitstream
 	handed    bool       // state is what it knew here
+	stuck     bool       // the peer cannot give it back: its state is too much
 	state     []byte
 	tried     []uint64 // by peer: its incarnation when it refused, or did not answer
 }
@@ -155,6 +157,7 @@ type Node struct {
 	leases []*lease
 	events []Event
 	ask    uint32
+	most   int        // bytes of states in a message
 	link   clock.Time // when it has sent the bitstreams before
 	out    State
 }
@@ -187,7 +190,7 @@ func New(now clock.Time, c Config) (*Node, error) {
 	if err := checkChains(c.Chains); err != nil {
 		return nil, err
 	}
-	n := &Node{Config: c, peers: make([]peer, c.Topology.nodes())}
+	n := &Node{Config: c, peers: make([]peer, c.Topology.nodes()), most: MaxState}
 	for i := range n.peers {
 		n.peers[i].next = now
 	}
@@ -374,7 +377,7 @@ func (n *Node) place(now clock.Time, w *want) {
 	n.ask++
 	p := &n.peers[best]
 	w.peer, w.ask, w.stage = best, n.ask, asked
-	w.handed, w.state = false, nil
+	w.handed, w.stuck, w.state = false, false, nil
 	w.since = p.seq + 1
 	w.deadline = now.Add(n.Dead)
 	p.next = min(p.next, now)
@@ -401,7 +404,7 @@ func (n *Node) room(p *peer, w *want) float64 {
 func (n *Node) Freed(area int) bool {
 	var best *want
 	for _, w := range n.wants {
-		if w.stage == running && n.Chains[w.chain].Area <= area && (best == nil || w.rate > best.rate) {
+		if w.stage == running && !w.stuck && n.Chains[w.chain].Area <= area && (best == nil || w.rate > best.rate) {
 			best = w
 		}
 	}
@@ -450,6 +453,11 @@ func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 		return false
 	}
 	w := n.wants[at]
+	if len(state) > n.most {
+		n.emit(Event{Kind: NoPeer, Want: w.id, Peer: -1, Reason: TooMuch})
+		n.end(now, w)
+		return true
+	}
 	w.handed, w.state = true, state
 	n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	return true
@@ -540,7 +548,8 @@ func (n *Node) Failed(now clock.Time, l Lease) bool {
 	return n.answer(now, l, Failed, Granted, Loading, Ready, Serving)
 }
 
-// Saved tells that a lease's chain has stopped, and what it knew.
+// Saved tells that a lease's chain has stopped, and what it knew: MaxState bytes at most, or it is to go
+// on, and Kept says so.
 func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
 	if !n.answer(now, l, Saved, Ready, Serving) {
 		return false
@@ -548,6 +557,9 @@ func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
 	n.lease(l).state = state
 	return true
 }
+
+// Kept tells that a lease's chain goes on: what it knows is too much to be moved.
+func (n *Node) Kept(now clock.Time, l Lease) bool { return n.answer(now, l, Kept, Ready, Serving) }
 
 // Lost takes a peer for lost, as the failure detector says.
 func (n *Node) Lost(now clock.Time, board int) {
@@ -660,6 +672,9 @@ func (n *Node) serve(now clock.Time, s *State) {
 			n.leases = append(n.leases, e)
 			p.next = min(p.next, now)
 		}
+		if e.status == Kept && a.Phase < Moving {
+			e.status, e.phase = Serving, a.Phase // the owner knows
+		}
 		if a.Phase <= e.phase {
 			continue
 		}
@@ -712,6 +727,9 @@ func (n *Node) learn(now clock.Time, s *State) {
 		case a.Status == Saved && w.stage == moving:
 			n.emit(Event{Kind: Resume, Want: w.id, Peer: w.peer, State: slices.Clone(a.State)})
 			n.end(now, w)
+		case a.Status == Kept && w.stage == moving:
+			w.stage, w.stuck = running, true
+			n.emit(Event{Kind: Redirect, Want: w.id, Peer: w.peer, Reason: TooMuch})
 		}
 	}
 }
@@ -723,7 +741,7 @@ func (n *Node) fetch(now clock.Time, board int) {
 		case w.peer != board:
 		case w.stage < running:
 			n.replace(now, w)
-		case w.stage == running:
+		case w.stage == running && !w.stuck:
 			w.stage = returning
 			n.emit(Event{Kind: Return, Want: w.id, Peer: board})
 		}
@@ -790,6 +808,7 @@ func (n *Node) Poll(now clock.Time) *State {
 		p.seq++
 		s := &n.out
 		*s = State{From: n.Board, To: i, Inc: n.Inc, Seq: p.seq, SeenInc: p.inc, Seen: p.seen, Info: n.info, Asks: s.Asks[:0], Answers: s.Answers[:0]}
+		room := n.most // what does not fit is told when others have been taken
 		for _, w := range n.wants {
 			if w.peer != i {
 				continue
@@ -798,16 +817,26 @@ func (n *Node) Poll(now clock.Time) *State {
 			switch {
 			case w.stage == moving:
 				phase = Moving
-			case w.handed:
+			case w.handed && len(w.state) <= room:
 				phase = Handed
 			case w.stage >= loading:
 				phase = Loaded
 			}
-			s.Asks = append(s.Asks, Ask{w.ask, w.chain, w.rate, phase, w.state})
+			a := Ask{ID: w.ask, Chain: w.chain, Rate: w.rate, Phase: phase}
+			if phase == Handed {
+				a.State = w.state
+				room -= len(a.State)
+			}
+			s.Asks = append(s.Asks, a)
 		}
 		for _, e := range n.leases {
-			if e.Owner == i {
-				s.Answers = append(s.Answers, Answer{e.ID, e.status, e.state})
+			switch {
+			case e.Owner != i:
+			case len(e.state) > room:
+				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: Serving})
+			default:
+				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, State: e.state})
+				room -= len(e.state)
 			}
 		}
 		return s

@@ -93,7 +93,7 @@ func (b *board) Load(now clock.Time, l Lease, chain int) {
 
 func (b *board) Restore(now clock.Time, l Lease, state []byte) {
 	r := b.of(l)
-	if r.state != "ready" || !b.Chains[r.chain].Hand || string(state) != fmt.Sprint("home of ", r.chain) {
+	if r.state != "ready" || !b.Chains[r.chain].Hand || string(state) != fmt.Sprint("home of ", r.chain, b.x.pad) {
 		b.oops("%v of chain %d, which is %s, is given %q", l, r.chain, r.state, state)
 	}
 	b.x.handed++
@@ -165,7 +165,12 @@ func (b *board) work(now clock.Time) {
 			}
 		case "saving":
 			r.state = "saved"
-			if !b.Saved(now, r.lease, []byte(fmt.Sprint("state of ", r.chain))) {
+			if len(b.x.pad) > b.most {
+				r.state = "serving"
+				if !b.Kept(now, r.lease) {
+					b.oops("%v is kept, and not known", r.lease)
+				}
+			} else if !b.Saved(now, r.lease, []byte(fmt.Sprint("state of ", r.chain, b.x.pad))) {
 				b.oops("%v is saved, and not known", r.lease)
 			}
 		}
@@ -187,7 +192,7 @@ func (b *board) work(now clock.Time) {
 		}
 		switch e.Kind {
 		case Redirect:
-			if w.at >= 0 || w.paused != b.Chains[w.chain].Hand {
+			if w.at >= 0 || w.paused != (b.Chains[w.chain].Hand || e.Reason == TooMuch) {
 				b.oops("want %d is redirected to %d, and was to %d", e.Want, e.Peer, w.at)
 			}
 			w.at, w.paused = e.Peer, false
@@ -212,12 +217,12 @@ func (b *board) work(now clock.Time) {
 			}
 		case Pause:
 			w.paused = true
-			if w.at < 0 && !b.Hand(now, e.Want, []byte(fmt.Sprint("home of ", w.chain))) {
+			if w.at < 0 && !b.Hand(now, e.Want, []byte(fmt.Sprint("home of ", w.chain, b.x.pad))) {
 				b.oops("want %d cannot hand over", e.Want)
 			}
 		case Resume:
 			stateful := b.Chains[w.chain].Stateful
-			if w.at >= 0 || e.Lost && !stateful || stateful && !e.Lost && (!w.paused || string(e.State) != fmt.Sprint("state of ", w.chain)) {
+			if w.at >= 0 || e.Lost && !stateful || stateful && !e.Lost && (!w.paused || string(e.State) != fmt.Sprint("state of ", w.chain, b.x.pad)) {
 				b.oops("want %d resumes: %+v, %+v", e.Want, w, e)
 			}
 			b.x.home++
@@ -274,6 +279,7 @@ type rack struct {
 	decline  int
 	fail     int
 	cut      map[[2]int]bool
+	pad      string // what chains know, more
 	messages int
 	home     int
 	handed   int
@@ -372,8 +378,8 @@ func (x *rack) send(s *State) {
 		return
 	}
 	p, err := s.Encode()
-	if err != nil {
-		x.t.Fatalf("%v", err)
+	if states := len(x.pad) > 0 && x.boards[s.From].most < len(p)-1<<11; err != nil || states {
+		x.t.Fatalf("%d bytes, %v", len(p), err)
 	}
 	for range 1 + x.rng.IntN(100)/(100-x.repeat) {
 		copied, err := Decode(p)
@@ -803,6 +809,64 @@ func TestLeave(t *testing.T) {
 	}
 }
 
+// TestTooMuch: what two chains know goes one after the other when it does not fit into a message; what
+// does not fit at all stays where it is, with the reason.
+func TestTooMuch(t *testing.T) {
+	for seed := range uint64(5) {
+		tooMuch(t, seed)
+	}
+}
+
+func tooMuch(t *testing.T, seed uint64) {
+	t.Helper()
+	const most = 1 << 14
+	x := newRack(t, Intermediate(2, true), []int{3, 3}, seed)
+	restart := func() {
+		x.start(1)
+		x.boards[1].most = most
+	}
+	restart()
+	x.boards[0].most = most
+	b, host := x.boards[0], x.boards[1]
+	x.run(5 * ms)
+	x.pad = strings.Repeat("x", most*5/8)
+	one, two := x.want(0, 2, 2), x.want(0, 2, 1)
+	x.run(40 * ms)
+	if b.Where(one) != 1 || b.Where(two) != 1 || x.handed != 2 {
+		t.Fatalf("at %d and %d, %d times with state", b.Where(one), b.Where(two), x.handed)
+	}
+	x.pad += x.pad
+	host.Leave(x.now)
+	x.run(40 * ms)
+	if b.Where(one) != 1 || b.Where(two) != 1 || x.home != 0 || host.Left() || b.Freed(3) {
+		t.Errorf("at %d and %d, %d came home", b.Where(one), b.Where(two), x.home)
+	}
+	restart()
+	x.run(5 * ms)
+	b.wants, x.pad = map[int]*wanted{}, x.pad[:most*5/8]
+	for _, id := range []int{one, two} {
+		b.Unwant(x.now, id)
+	}
+	x.run(5 * ms)
+	x.want(0, 2, 2)
+	x.want(0, 2, 1)
+	x.run(40 * ms)
+	x.boards[1].Leave(x.now)
+	x.run(40 * ms)
+	if x.home != 2 || b.lossy != 0 || !x.boards[1].Left() {
+		t.Errorf("%d came home, %d without state", x.home, b.lossy)
+	}
+	restart()
+	x.pad = strings.Repeat("x", most)
+	x.run(5 * ms)
+	big := x.want(0, 2, 1)
+	x.run(40 * ms)
+	if r, ok := b.refused[big]; !ok || r != TooMuch {
+		t.Errorf("at %d, refused %v", b.Where(big), r)
+	}
+	x.settle()
+}
+
 // TestPartition: both sides go on by themselves, and together later.
 func TestPartition(t *testing.T) {
 	x := newRack(t, Intermediate(4, true), []int{3, 3}, 1)
@@ -877,8 +941,8 @@ func TestArguments(t *testing.T) {
 func FuzzMessage(f *testing.F) {
 	for _, s := range []State{
 		{From: 1, To: 0, Inc: 5, Seq: 1, Info: Info{Regions: []int{3}, Chains: []Hosted{{0, 1}}, Pages: 2}},
-		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 99, Asks: []Ask{{1, 0, 1, Reserving, nil}, {2, 9, 1, Moving, nil}, {1, 1, 1, Handed, []byte("x")}}},
-		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 2, Answers: []Answer{{1, Ready, nil}, {1, Saved, []byte("x")}, {1, Granted, nil}}},
+		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 99, Asks: []Ask{{ID: 1, Rate: 1}, {ID: 2, Chain: 9, Phase: Moving}, {ID: 1, Chain: 1, Rate: 1, Phase: Handed, State: []byte("x")}}},
+		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 2, Answers: []Answer{{ID: 1, Status: Ready}, {ID: 1, Status: Saved, State: []byte("x")}, {ID: 1, Status: Granted}}},
 	} {
 		p, err := s.Encode()
 		if err != nil {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -15,6 +16,10 @@ const (
 	maxBytes  = 1 << 40 // of a bitstream
 	maxAddr   = 64
 )
+
+// MaxState is how many bytes of what chains know a message holds at most; a chain that knows more
+// stays where it is.
+const MaxState = 16 << 20
 
 // Hosted is a chain that a board runs.
 type Hosted struct {
@@ -58,7 +63,8 @@ type Ask struct {
 	Chain int     `json:"chain"`
 	Rate  float64 `json:"rate"`
 	Phase Phase   `json:"phase"`
-	State []byte  `json:"state,omitempty"`
+	Size  int     `json:"size,omitempty"` // of State; set by Encode
+	State []byte  `json:"-"`
 }
 
 // Status is what became of an ask.
@@ -72,13 +78,15 @@ const (
 	Serving // it has the state that was Handed
 	Saved   // stopped; State is what it knew
 	Failed  // taken away
+	Kept    // it cannot be moved, and goes on
 )
 
 // Answer is to an ask of the receiver.
 type Answer struct {
 	ID     uint32 `json:"id"`
 	Status Status `json:"status"`
-	State  []byte `json:"state,omitempty"`
+	Size   int    `json:"size,omitempty"` // of State; set by Encode
+	State  []byte `json:"-"`
 }
 
 // State is the message: all that From has to say to To.
@@ -94,14 +102,67 @@ type State struct {
 	Answers []Answer `json:"answers,omitempty"`
 }
 
-// Encode is the message in bytes.
-func (s *State) Encode() ([]byte, error) { return json.Marshal(s) }
+// Encode is the message in bytes: the length of its text in 4, most significant first, the text, which is
+// JSON, and the states of asks and answers, in their order.
+func (s *State) Encode() ([]byte, error) {
+	size := 0
+	for i := range s.Asks {
+		s.Asks[i].Size = len(s.Asks[i].State)
+		size += len(s.Asks[i].State)
+	}
+	for i := range s.Answers {
+		s.Answers[i].Size = len(s.Answers[i].State)
+		size += len(s.Answers[i].State)
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	p := make([]byte, 0, 4+len(text)+size)
+	p = binary.BigEndian.AppendUint32(p, uint32(len(text)))
+	p = append(p, text...)
+	for i := range s.Asks {
+		p = append(p, s.Asks[i].State...)
+	}
+	for i := range s.Answers {
+		p = append(p, s.Answers[i].State...)
+	}
+	return p, nil
+}
 
-// Decode reads a message, and checks it.
+// Decode reads a message, and checks it. Its states are slices of p.
 func Decode(p []byte) (*State, error) {
+	if len(p) < 4 || uint64(binary.BigEndian.Uint32(p)) > uint64(len(p)-4) {
+		return nil, fmt.Errorf("pool: message of %d bytes: cut short", len(p))
+	}
+	n := 4 + int(binary.BigEndian.Uint32(p))
 	s := &State{}
-	if err := json.Unmarshal(p, s); err != nil {
+	if err := json.Unmarshal(p[4:n], s); err != nil {
 		return nil, fmt.Errorf("pool: message: %w", err)
+	}
+	p = p[n:]
+	take := func(size int) (state []byte, err error) {
+		if size < 0 || size > len(p) {
+			return nil, fmt.Errorf("pool: message of board %d: a state of %d bytes, with %d left", s.From, size, len(p))
+		}
+		if size > 0 {
+			state, p = p[:size:size], p[size:]
+		}
+		return state, nil
+	}
+	var err error
+	for i := range s.Asks {
+		if s.Asks[i].State, err = take(s.Asks[i].Size); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.Answers {
+		if s.Answers[i].State, err = take(s.Answers[i].Size); err != nil {
+			return nil, err
+		}
+	}
+	if len(p) > 0 {
+		return nil, fmt.Errorf("pool: message of board %d: %d bytes are nobody's", s.From, len(p))
 	}
 	return s, s.check()
 }
@@ -133,7 +194,7 @@ func (s *State) check() error {
 		}
 	}
 	for _, a := range s.Answers {
-		if a.ID == 0 || a.Status > Failed {
+		if a.ID == 0 || a.Status > Kept {
 			return fmt.Errorf("pool: message of board %d: answer %d to ask %d", s.From, a.Status, a.ID)
 		}
 	}

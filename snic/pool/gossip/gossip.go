@@ -142,6 +142,7 @@ func Start(c Config) (*Pool, error) {
 	m.TCPTimeout = c.Node.Dead
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
 	m.RetransmitMult, m.PushPullInterval = rumours, exchange
+	m.EnableCompression = false // states are long, and wait for it
 	m.LogOutput = c.Log
 	if c.Log == nil {
 		m.LogOutput = io.Discard
