@@ -490,7 +490,7 @@ func (n *Node) Memory() (board int, ok bool) {
 	for i := range n.peers {
 		p := &n.peers[i]
 		free := p.info.Pages - p.lent
-		if i == n.Board || !p.alive || p.info.Leaving || free <= 0 {
+		if i == n.Board || !n.keeps(p) || free <= 0 {
 			continue
 		}
 		k := [3]int{n.Topology.Hops(n.Board, i), -free, i}
@@ -504,10 +504,16 @@ func (n *Node) Memory() (board int, ok bool) {
 	return best, best >= 0
 }
 
+// keeps reports that a peer may keep pages.
+func (n *Node) keeps(p *peer) bool { return p.alive && !p.info.Leaving && p.info.Page == n.info.Page }
+
+// Full takes note that a peer had no room for a page: it is not asked again before it tells of some.
+func (n *Node) Full(board int) { n.peers[board].lent = n.peers[board].info.Pages }
+
 // Pages is how many pages peers have free, as far as is known.
 func (n *Node) Pages() (free int) {
 	for i := range n.peers {
-		if p := &n.peers[i]; i != n.Board && p.alive && !p.info.Leaving {
+		if p := &n.peers[i]; i != n.Board && n.keeps(p) {
 			free += max(0, p.info.Pages-p.lent)
 		}
 	}

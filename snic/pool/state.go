@@ -32,6 +32,7 @@ type Info struct {
 	Regions []int    `json:"regions,omitempty"` // areas of the free ones, victims among them
 	Chains  []Hosted `json:"chains,omitempty"`
 	Pages   int      `json:"pages"` // free
+	Page    int      `json:"page,omitempty"` // bytes of one: pages go to boards with the same
 	Load    float64  `json:"load"`  // bits a second through its ports
 	// Deployment is a number that boards share which have the same chains. No
 	// chain goes to a board with another.
