@@ -265,7 +265,7 @@ func newBoard(s settings) (*board, error) {
 	if s.poolPort >= 0 {
 		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
-	if b.memory, err = newOnboard(&s, nil); err == nil {
+	if b.memory, err = newOnboard(&s); err == nil {
 		err = b.fits(s.deployment)
 	}
 	return b, err

@@ -875,6 +875,9 @@ func (b *board) endEpoch(now clock.Time) {
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
 	}
 	b.epochAt = now.Add(max(b.epoch, clock.Duration(active)*share))
+	if b.quiet && b.memory != nil {
+		b.memory.Scrub(1)
+	}
 	if b.quiet {
 		// Nobody is there to be measured; monitors want to know that.
 		b.epochAt = now.Add(max(b.epoch, b.monitor/8))

@@ -24,19 +24,27 @@ type onboard struct {
 	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
 	of     [1 + maxNumbers]int    // their numbers on the board; -1: not yet known
 	look   bool                   // Next may have something to say
+	swap   *swap                  // nil: there are no other boards
 }
 
 // newOnboard is the memory of a board; nil when it has none.
-func newOnboard(s *settings, remote vmem.Remote) (*onboard, error) {
+func newOnboard(s *settings) (*onboard, error) {
 	if s.memory == 0 {
 		return nil, nil
+	}
+	m := &onboard{page: s.page}
+	var remote vmem.Remote
+	if s.poolPort >= 0 {
+		m.swap = &swap{}
+		remote = m.swap
 	}
 	vm, err := vmem.New(vmem.Config{PageBytes: int(s.page), Pages: int(s.memory / s.page), Spaces: maxNumbers, Tenants: 1 + maxNumbers,
 		Promise: int(s.promise / s.page), Remote: remote})
 	if err != nil {
 		return nil, fmt.Errorf("memory=%d, page=%d: %w", s.memory, s.page, err)
 	}
-	return &onboard{Memory: vm, page: s.page}, nil
+	m.Memory = vm
+	return m, nil
 }
 
 // pages is how many pages so many bytes take.

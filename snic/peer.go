@@ -775,16 +775,26 @@ type Peering struct {
 	peers    [MaxPeers]peer
 	promised map[pool.Lease]int // area
 	chains   map[pool.Lease]int
+	pages    pages
 }
 
 // NewPeering is for a board of that number, of whose pool port that is the
 // address.
 func NewPeering(number int, mac [6]byte) *Peering {
-	return &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{}}
+	return &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
+		pages: pages{Pager: pool.NewPager(number, MaxPeers, 0)}}
 }
 
 // On takes an event.
-func (p *Peering) On(n *pool.Node, _ clock.Time, e pool.Event) {
+func (p *Peering) On(n *pool.Node, now clock.Time, e pool.Event) {
+	switch e.Kind {
+	case pool.PeerLost:
+		p.pages.Lost(now, e.Peer)
+	case pool.PeerUp:
+		if p.pages.size > 0 && p.pages.by != nil {
+			p.pages.Met(now, e.Peer)
+		}
+	}
 	p.orders = append(p.orders, order{kind: anEvent, deployment: n.Deployment(), event: e})
 }
 
@@ -842,9 +852,11 @@ func (p *Peering) Release(_ clock.Time, l pool.Lease) {
 // which it is to be called again soon.
 func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
 	var orders []order
+	var trade pageTrade
 	do(func(n *pool.Node, now clock.Time) {
 		p.meet(n)
 		orders, p.orders = p.orders, nil
+		trade = p.pages.offer(n)
 	})
 	var t *told
 	err := visit(func(a graph.App) {
@@ -852,14 +864,24 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 		if ok && b.pool != nil && b.pool.chains != nil {
 			b.pool.orders = append(b.pool.orders, orders...)
 			t = b.tellPool()
+			trade.fresh = t.fresh
+			b.trade(&trade)
+			if t == b.pool.last { // else it is what was told last
+				t.info.Pages, t.info.Page = trade.free, trade.size
+			}
 		}
 	})
 	if err != nil || t == nil {
 		p.met = false // it may be another one
+		p.pages.left = trade.events
 		return false, err
 	}
-	do(func(n *pool.Node, now clock.Time) { err = errors.Join(err, p.tell(n, now, t)) })
-	return t.open || len(orders) > 0, err
+	busy := false
+	do(func(n *pool.Node, now clock.Time) {
+		err = errors.Join(err, p.tell(n, now, t))
+		busy = p.pages.take(n, now, &trade)
+	})
+	return t.open || busy || len(orders) > 0, err
 }
 
 // meet tells the board of its peers.

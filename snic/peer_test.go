@@ -84,7 +84,7 @@ func newRack(t *testing.T, deployments []string, args ...string) *rack {
 		for k := 0; k < len(args); k += 2 {
 			a[args[k]] = args[k+1]
 		}
-		m := &member{Test: graphtest.NewOuter(t, peerKinds(), a), mac: [6]byte{2, 0, 0, 0, 0, byte(i)}, out: map[string][]graphtest.Frame{}, drop: map[string]int{}}
+		m := &member{Test: graphtest.NewOuter(t, memoryKinds(), a), mac: [6]byte{2, 0, 0, 0, 0, byte(i)}, out: map[string][]graphtest.Frame{}, drop: map[string]int{}}
 		m.join = NewPeering(i, m.mac)
 		var err error
 		m.node, err = pool.New(m.Clock.Now(), pool.Config{Board: i, Topology: pool.Intermediate(MaxPeers, false), Inc: 1, Host: m.join, Period: time.Millisecond})
@@ -147,7 +147,11 @@ func (r *rack) run(d time.Duration, each ...func()) {
 		}
 		ready, r.net = due(r.net, r.now)
 		for _, p := range ready {
-			if s, err := pool.Decode(p.data); err != nil {
+			if pool.IsPage(p.data) {
+				if m := r.members[p.to]; !m.dead {
+					m.join.Page(m.Clock.Now(), p.data)
+				}
+			} else if s, err := pool.Decode(p.data); err != nil {
 				r.t.Fatal(err)
 			} else if m := r.members[p.to]; !m.dead {
 				r.do(m)(func(n *pool.Node, now clock.Time) { n.Input(now, s) })

@@ -116,6 +116,7 @@ func (f *poolFlags) key() ([]byte, error) {
 // joined is a board in its pool; nil: it is in none.
 type joined struct {
 	pool   *gossip.Pool
+	join   *snic.Peering
 	log    io.Writer
 	cancel func()
 	done   chan struct{}
@@ -129,7 +130,7 @@ func (j *joined) leave(hurry <-chan os.Signal) {
 	}
 	j.pool.Do(func(n *pool.Node, now clock.Time) { n.Leave(now) })
 	left := func() (yes bool) {
-		j.pool.Do(func(n *pool.Node, _ clock.Time) { yes = n.Left() })
+		j.pool.Do(func(n *pool.Node, _ clock.Time) { yes = n.Left() && j.join.Keeps() == 0 })
 		return yes
 	}
 	late := time.After(leaveWithin)
@@ -181,6 +182,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	}
 	join := snic.NewPeering(f.number, mac)
 	p, err := gossip.Start(gossip.Config{
+		Page: func(_ *pool.Node, now clock.Time, message []byte) { join.Page(now, message) },
 		Node:   pool.Config{Board: f.number, Topology: pool.Intermediate(snic.MaxPeers, false), Host: join},
 		Listen: f.listen, Join: f.join, Secret: key, Clock: clk,
 		Twin: func(addr string, there, first bool) {
@@ -204,8 +206,9 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	if err != nil {
 		return nil, fmt.Errorf("--pool: %w", err)
 	}
+	p.Do(func(*pool.Node, clock.Time) { join.CarryPages(p.Pages()) })
 	ctx, cancel := context.WithCancel(context.Background())
-	j := &joined{pool: p, log: log, cancel: cancel, done: make(chan struct{})}
+	j := &joined{pool: p, join: join, log: log, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(j.done)
 		f.exchange(ctx, join, p, inst, app, log)

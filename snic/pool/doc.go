@@ -57,6 +57,14 @@
 // that was lost. It also says what the sender has seen: an ask that was seen and has
 // no answer is not known to the host any more.
 //
+// # Pages
+//
+// A Pager moves pages of virtual memory between boards. Who has no room for a page asks the peer that
+// Node.Memory names to keep it, and loads it from there when it is accessed again. Requests have numbers within a session of
+// two boards, and are done once; they are repeated until there is an answer. A session ends when the peer
+// is lost: then all pages that were there are, and what it had here is given back. A page at a peer
+// that leaves moves on to another, if one has room.
+//
 // # Peers that are lost
 //
 // Who is not heard of for Config.Dead is lost, or whom Lost names: rules that

@@ -86,6 +86,7 @@ type pageAsk struct {
 	page   []byte
 	next   clock.Time // when it is sent, again
 	mine   bool       // of a page that moves from a board that leaves to another
+	before bool       // there was a request to drop a page before it, which may come later
 }
 
 // pageAnswer is to be sent.
@@ -180,7 +181,8 @@ func (p *Pager) Put(now clock.Time, op, handle uint64, page []byte, to int) {
 		p.events = append(p.events, PageEvent{Kind: PageDone, Op: op})
 		return
 	}
-	p.ask(now, to, &pageAsk{sort: askKeep, handle: handle, op: op, page: page})
+	drops := slices.ContainsFunc(p.with[to].asks, func(a *pageAsk) bool { return a.sort == askDrop })
+	p.ask(now, to, &pageAsk{sort: askKeep, handle: handle, op: op, page: page, before: drops})
 }
 
 // Get loads a page into memory that is nobody else's until PageDone.
@@ -193,12 +195,13 @@ func (p *Pager) Get(now clock.Time, op, handle uint64, page []byte) {
 	p.ask(now, at, &pageAsk{sort: askGet, handle: handle, op: op, page: page})
 }
 
-// Drop forgets a page.
-func (p *Pager) Drop(now clock.Time, handle uint64) {
-	if at, ok := p.where[handle]; ok {
+// Drop forgets a page, and says which peer had it.
+func (p *Pager) Drop(now clock.Time, handle uint64) (peer int, ok bool) {
+	if peer, ok = p.where[handle]; ok {
 		delete(p.where, handle)
-		p.ask(now, at, &pageAsk{sort: askDrop, handle: handle})
+		p.ask(now, peer, &pageAsk{sort: askDrop, handle: handle})
 	}
+	return peer, ok
 }
 
 // Lent brings the frame that PageLend asked for; without ok there is none.
@@ -468,6 +471,11 @@ func (p *Pager) learn(now clock.Time, w *exchangeOf, from int, sort pageSort, se
 		if ok = true; !a.mine {
 			p.where[a.handle] = from
 		}
+	case a.sort == askKeep && sort == saysFull && a.before:
+		a.before = false // there is room now
+		w.asks = slices.Delete(w.asks, at, at+1)
+		p.ask(now, from, a)
+		return
 	case a.sort == askKeep && sort == saysFull:
 		full = from + 1
 	case a.sort == askGet && sort == saysPage && len(page) == len(a.page):

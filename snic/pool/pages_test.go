@@ -343,7 +343,7 @@ func TestPagesProperty(t *testing.T) {
 				a, b := board("board"), board("to")
 				s.boards[a].Evacuate(now, board("leaves"), func() (int, bool) { return b, a != b })
 			},
-			"repeat":    func(t *rapid.T) { deliver(t, true) },
+			"repeat": func(t *rapid.T) { deliver(t, true) },
 			"lose": func(t *rapid.T) {
 				if len(s.wire) == 0 {
 					t.Skip()

@@ -137,7 +137,8 @@ type peer struct {
 	info      Info
 	seq       uint64 // of our last message to it
 	next      clock.Time
-	lent      int // pages taken of it since it last told
+	lent      int        // pages taken of it since it last told
+	dropped   clock.Time // when a frame became its own again, last
 }
 
 // Peer is what is known of a peer.
@@ -507,6 +508,13 @@ func (n *Node) Memory() (board int, ok bool) {
 // keeps reports that a peer may keep pages.
 func (n *Node) keeps(p *peer) bool { return p.alive && !p.info.Leaving && p.info.Page == n.info.Page }
 
+// Dropped takes note that a frame of a peer is its own again: it can keep another page. The peer may not know
+// that yet when it tells next.
+func (n *Node) Dropped(now clock.Time, board int) {
+	n.peers[board].lent--
+	n.peers[board].dropped = now
+}
+
 // Full takes note that a peer had no room for a page: it is not asked again before it tells of some.
 func (n *Node) Full(board int) { n.peers[board].lent = n.peers[board].info.Pages }
 
@@ -643,7 +651,10 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 	if again || !p.alive {
 		n.emit(Event{Kind: PeerUp, Peer: s.From})
 	}
-	p.alive, p.inc, p.seen, p.heard, p.lent = true, s.Inc, s.Seq, now, 0
+	if p.lent > 0 || now >= p.dropped.Add(2*n.Period) {
+		p.lent = 0
+	}
+	p.alive, p.inc, p.seen, p.heard = true, s.Inc, s.Seq, now
 	p.info = s.Info.clone()
 	if again || p.info.Deployment != n.info.Deployment {
 		n.forget(now, s.From)

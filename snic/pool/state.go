@@ -31,9 +31,9 @@ type Hosted struct {
 type Info struct {
 	Regions []int    `json:"regions,omitempty"` // areas of the free ones, victims among them
 	Chains  []Hosted `json:"chains,omitempty"`
-	Pages   int      `json:"pages"` // free
+	Pages   int      `json:"pages"`          // free
 	Page    int      `json:"page,omitempty"` // bytes of one: pages go to boards with the same
-	Load    float64  `json:"load"`  // bits a second through its ports
+	Load    float64  `json:"load"`           // bits a second through its ports
 	// Deployment is a number that boards share which have the same chains. No
 	// chain goes to a board with another.
 	Deployment uint64 `json:"deployment,omitempty"`

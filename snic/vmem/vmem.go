@@ -602,11 +602,17 @@ func (m *Memory) Free() int { return max(0, m.free-m.spare()-m.promised) }
 
 // Lend gives a frame away, for a page of another board: what is reserved here
 // comes first. It holds zeros.
-func (m *Memory) Lend() (loan int, page []byte, ok bool) {
+func (m *Memory) Lend() (loan int, page []byte, ok bool) { return m.lend(true) }
+
+// LendAsIs is Lend of a frame that may hold what another left: all of it is to be written before any of
+// it is shown to anybody.
+func (m *Memory) LendAsIs() (loan int, page []byte, ok bool) { return m.lend(false) }
+
+func (m *Memory) lend(zeros bool) (loan int, page []byte, ok bool) {
 	if m.Free() == 0 || m.first >= 0 {
 		return 0, nil, false
 	}
-	f := m.takeFrame(true)
+	f := m.takeFrame(zeros)
 	m.frames[f].state = lent
 	m.lent++
 	return int(f), m.bytes(f), true

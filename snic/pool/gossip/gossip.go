@@ -57,8 +57,10 @@ type Config struct {
 	Twin func(addr string, there, first bool)
 	// On is called with each event, one at a time. It may use the Node, and must not
 	// call the Pool or wait.
-	On  func(n *pool.Node, now clock.Time, e pool.Event)
-	Log io.Writer // of memberlist; nil: nowhere
+	On func(n *pool.Node, now clock.Time, e pool.Event)
+	// Page, if not nil, is called with each message of a pool.Pager that comes, one at a time, as On is. The bytes are its own.
+	Page func(n *pool.Node, now clock.Time, message []byte)
+	Log  io.Writer // of memberlist; nil: nowhere
 }
 
 // Pool is a Node with its sockets.
@@ -90,7 +92,11 @@ func (n name) String() string { return fmt.Sprintf("%d/%d", n.number, n.inc) }
 type member struct {
 	node *memberlist.Node
 	mail chan []byte // holds one
+	page chan []byte // messages of Pagers, pageQueue at most
 }
+
+// pageQueue is how many messages of Pagers wait for a peer.
+const pageQueue = 4
 
 // twin is another board that the gossip knows by the number of this one: one that was here before,
 // or one that lives.
@@ -413,10 +419,11 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 		go p.ask(t, id.inc)
 		return
 	}
-	m := &member{node: n, mail: make(chan []byte, 1)}
+	m := &member{node: n, mail: make(chan []byte, 1), page: make(chan []byte, pageQueue)}
 	p.members[id] = m
-	p.all.Add(1)
+	p.all.Add(2)
 	go p.deliver(m)
+	go p.carry(m)
 	p.kick()
 }
 
@@ -443,6 +450,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 		return
 	}
 	close(m.mail)
+	close(m.page)
 	delete(p.members, id)
 	for other := range p.members {
 		if other.number == id.number {
@@ -462,11 +470,19 @@ type delegate struct{ p *Pool }
 
 // NotifyMsg implements memberlist.Delegate.
 func (d delegate) NotifyMsg(bytes []byte) {
+	p := d.p
+	if pool.IsPage(bytes) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.closed && !p.silent() && p.Page != nil {
+			p.Page(p.node, p.Clock.Now(), slices.Clone(bytes))
+		}
+		return
+	}
 	s, err := pool.Decode(bytes)
 	if err != nil {
 		return
 	}
-	p := d.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
