@@ -702,6 +702,34 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
+// TestParseUsual: IPv4 without tags and options, which is found in another way, is
+// found to be what it is behind a tag.
+func TestParseUsual(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := sized(rapid.IntRange(0, 80).Draw(t, "payload"))
+		for range rapid.IntRange(0, 2).Draw(t, "changes") {
+			b[rapid.IntRange(12, 33).Draw(t, "at")] = rapid.Byte().Draw(t, "to")
+		}
+		if rapid.Bool().Draw(t, "sum") && b[14] == 0x45 {
+			hdr.IPv4(b[14:]).UpdateChecksum()
+		}
+		b = b[:rapid.IntRange(0, len(b)).Draw(t, "length")]
+		var x, y datagram
+		got := parse(b, &x)
+		if len(b) < 14 {
+			return
+		}
+		want := parse(append(append(bytes.Clone(b[:12]), 0x81, 0, 0, 7), b[12:]...), &y)
+		if be.Uint16(b[12:]) == hdr.EtherVLAN || be.Uint16(b[12:]) == hdr.EtherQinQ {
+			return
+		}
+		y.l3, y.nextAt, y.body, y.end = y.l3-4, y.nextAt-4, y.body-4, y.end-4
+		if got != want || got == isIP && x != y {
+			t.Fatalf("%x: %d %+v, behind a tag %d %+v", b, got, x, want, y)
+		}
+	})
+}
+
 // newAlone is an app without a graph.
 func newAlone(t testing.TB, args graph.Args) *App {
 	a, err := newApp(graph.Env{Share: func(f func() any) any { return f() }}, args)

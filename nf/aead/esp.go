@@ -19,6 +19,7 @@ type App struct {
 	// not make them escape.
 	nonce [saltLen + ivLen]byte
 	aad   [12]byte
+	d     datagram // that is opened: a local one would be cleared for each
 	// The last answers of cfg.out and cfg.in: packets come in runs.
 	dst  netip.Addr
 	sa   *sa // nil: none covers dst
@@ -184,9 +185,9 @@ func (cfg *config) encapsulate(b []byte, l3 int, tos uint8, df bool, seq uint64)
 
 // open verifies and decrypts ESP of the app's own SAs.
 func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
-	var d datagram
+	d := &a.d
 	b := f.Bytes()
-	switch parse(b, &d) {
+	switch parse(b, d) {
 	case notIP:
 		return reasonNotIP
 	case malformed:
@@ -196,7 +197,7 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 		switch {
 		case d.neighbour(b):
 			return reasonNeighbour
-		case d.fragment && (a.ours(b, &d) || a.cfg.covered.Contains(d.src(b))):
+		case d.fragment && (a.ours(b, d) || a.cfg.covered.Contains(d.src(b))):
 			return reasonFragment
 		case a.cfg.covered.Contains(d.src(b)):
 			return reasonUnprotected
@@ -209,7 +210,7 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	}
 	h := b[d.body:d.end]
 	s := a.taking(be.Uint32(h))
-	if s == nil || a.cfg.tunnel && !a.ours(b, &d) {
+	if s == nil || a.cfg.tunnel && !a.ours(b, d) {
 		return reasonUnknownSA
 	}
 	if n < trailerLen+2 || n%4 != 0 {
@@ -246,9 +247,9 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 		c.Trace(f, traceOpened, uint64(s.sa.spi), seq, uint64(n))
 	}
 	if a.cfg.tunnel {
-		return a.decapsulate(f, s, &d, text[:n], next)
+		return a.decapsulate(f, s, d, text[:n], next)
 	}
-	if !s.covers(d.src(b)) {
+	if s.from.IsValid() && !s.covers(d.src(b)) {
 		return reasonNotCovered
 	}
 	// What is in front of the ESP header moves up to the payload.

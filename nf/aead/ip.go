@@ -46,6 +46,17 @@ func parse(b []byte, d *datagram) sort {
 	if len(b) < hdr.EthernetLen {
 		return notIP
 	}
+	const usual = hdr.EthernetLen + hdr.IPv4Len
+	if len(b) >= usual && be.Uint32(b[12:])>>8 == hdr.EtherIPv4<<8|0x45 { // IPv4 without tags and options
+		p := hdr.IPv4(b[hdr.EthernetLen:])
+		total := int(p.TotalLen())
+		if total < hdr.IPv4Len || total > len(p) || !p.ChecksumOK() {
+			return malformed
+		}
+		d.v6, d.fragment, d.proto = false, p.IsFragment(), p.Protocol()
+		d.l3, d.nextAt, d.body, d.end = hdr.EthernetLen, hdr.EthernetLen+9, usual, hdr.EthernetLen+total
+		return isIP
+	}
 	at := hdr.EthernetLen
 	t := hdr.Ethernet(b).EtherType()
 	for range hdr.MaxTags {
@@ -154,9 +165,9 @@ func (d *datagram) reshape(b []byte, proto uint8) {
 		return
 	}
 	p := b[d.l3 : d.l3+hdr.IPv4Len]
-	length, next := uint16(d.end-d.l3), be.Uint16(p[8:])&0xFF00|uint16(proto)
-	sum := hdr.PatchChecksum(be.Uint16(p[10:]), be.Uint16(p[2:]), length)
-	sum = hdr.PatchChecksum(sum, be.Uint16(p[8:]), next)
+	was := be.Uint32(p[8:])
+	length, next := uint16(d.end-d.l3), uint16(was>>16)&0xFF00|uint16(proto)
+	sum := hdr.PatchChecksum32(uint16(was), uint32(be.Uint16(p[2:]))<<16|was>>16, uint32(length)<<16|uint32(next))
 	be.PutUint16(p[2:], length)
 	be.PutUint32(p[8:], uint32(next)<<16|uint32(sum))
 }
