@@ -241,6 +241,46 @@ func TestBoard(t *testing.T) {
 	}
 }
 
+// Tasks come, change and go by P4Runtime between frames: none of these is lost, and those
+// of a DAG find its tasks as they are then.
+func TestBoardUnderTraffic(t *testing.T) {
+	x := newEmpty(t, nil)
+	x.apply(x.intent(whole))
+	x.Advance(20 * time.Millisecond)
+	sent, came := 0, 0
+	push := func() {
+		for src := range byte(8) {
+			came += len(x.Push("p0", datagram(1+src, 53)).Out["p1"])
+			sent++
+		}
+		came += len(x.Advance(100 * time.Microsecond).Out["p1"])
+	}
+	do := func(op p4v1.Update_Type, entries string) {
+		t.Helper()
+		push()
+		if err := x.s.Write(t.Context(), p4v1.WriteRequest_DATAPLANE_ATOMIC, x.updates(op, entries)...); err != nil {
+			t.Fatal(err)
+		}
+		push()
+	}
+	for n := range 20 {
+		do(insert, fmt.Sprintf(`{table: tasks, match: {task: t%d}, action: run, params: {kind: dummy, args: "", more: {latency: 5us}}}`, n))
+		do(modify, fmt.Sprintf(`{table: dags, match: {uid: 7}, action: go, params: {tenant: alice, run: "fw -> t%d"}}`, n))
+		do(modify, fmt.Sprintf(`{table: tasks, match: {task: t%d}, action: run, params: {kind: dummy, args: "", more: {latency: 9us}}}`, n))
+		came += len(x.Advance(10 * time.Millisecond).Out["p1"])
+		push()
+		if x.frames(fmt.Sprintf("t%d", n)) == 0 {
+			t.Fatalf("no frame came to t%d", n)
+		}
+		do(modify, `{table: dags, match: {uid: 7}, action: go, params: {tenant: alice, run: "meter -> fw -> wait"}}`)
+		do(remove, fmt.Sprintf(`{table: tasks, match: {task: t%d}}`, n))
+	}
+	came += len(x.Advance(50 * time.Millisecond).Out["p1"])
+	if came != sent {
+		t.Errorf("%d of %d frames came out", came, sent)
+	}
+}
+
 // What is wrong is refused with what the YAML would be, and what runs stays; of a request
 // that asks for all or none nothing is done.
 func TestBoardRefuses(t *testing.T) {
