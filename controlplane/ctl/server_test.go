@@ -82,12 +82,17 @@ func bmv2Server(t *testing.T) string {
 	_, port, _ := net.SplitHostPort(addresses[1])
 	cmd := exec.Command(path, "--no-p4", "--device-id", "1", "--thrift-port", port, "--", "--grpc-server-addr", addresses[0], "--cpu-port", "510")
 	cmd.Dir = t.TempDir()
+	var said bytes.Buffer
+	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+		if s := cmd.ProcessState.String(); s != "signal: killed" {
+			t.Errorf("simple_switch_grpc ended by itself: %s: %s", s, said.Bytes()[max(0, said.Len()-1000):])
+		}
 	})
 	return addresses[0]
 }
@@ -124,6 +129,11 @@ func converge(t *testing.T, address string) {
 	if err := s.Await(within(t)); err != nil {
 		t.Fatal(err, s.Status().Err)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the session: %+v", s.Status())
+		}
+	})
 	type one struct {
 		name string
 		info *p4info.Info
