@@ -31,7 +31,8 @@ the app knows. quillon nf describe says what tables an app has.
 
 Of a field's name the last part is enough where only one has it: key for
 meta.key. Values are numbers (decimal, or with 0x), addresses, and by the field's
-kind of match 10.0.0.0/8, 10.0.0.0&&&255.0.0.0, 10..20, or * for everything. The
+kind of match 10.0.0.0/8, 10.0.0.0&&&255.0.0.0, 10..20, or * for everything. A text
+is taken as it is, and shown in quotes where it must be; left out it is empty. The
 priority of an entry is 1 unless priority= says otherwise; the highest counts.`
 	return cmd
 }
