@@ -67,6 +67,10 @@ type rack struct {
 	rng     *rand.Rand
 	lose    int // of 100
 	cut     func(f []byte) bool
+	late    int             // of 100 messages
+	parted  map[[2]int]bool // from and to: neither messages nor frames
+	inc     uint64
+	args    []string
 }
 
 type parcel struct {
@@ -78,8 +82,18 @@ type parcel struct {
 const slice = 50 * time.Microsecond
 
 func newRack(t *testing.T, deployments []string, args ...string) *rack {
-	r := &rack{t: t, rng: rand.New(rand.NewPCG(1, 2))}
+	r := &rack{t: t, rng: rand.New(rand.NewPCG(1, 2)), args: args, parted: map[[2]int]bool{}}
 	for i, d := range deployments {
+		r.members = append(r.members, nil)
+		r.start(i, d)
+	}
+	return r
+}
+
+// start starts a board, anew if it was there.
+func (r *rack) start(i int, d string) {
+	t, args := r.t, r.args
+	{
 		a := graph.Args{"deployment": d, "pool-port": "p14"}
 		for k := 0; k < len(args); k += 2 {
 			a[args[k]] = args[k+1]
@@ -87,13 +101,13 @@ func newRack(t *testing.T, deployments []string, args ...string) *rack {
 		m := &member{Test: graphtest.NewOuter(t, memoryKinds(), a), mac: [6]byte{2, 0, 0, 0, 0, byte(i)}, out: map[string][]graphtest.Frame{}, drop: map[string]int{}}
 		m.join = NewPeering(i, m.mac)
 		var err error
-		m.node, err = pool.New(m.Clock.Now(), pool.Config{Board: i, Topology: pool.Intermediate(MaxPeers, false), Inc: 1, Host: m.join, Period: time.Millisecond})
+		r.inc++
+		m.node, err = pool.New(m.Clock.Now(), pool.Config{Board: i, Topology: pool.Intermediate(MaxPeers, false), Inc: r.inc, Host: m.join, Period: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.members = append(r.members, m)
+		r.members[i] = m
 	}
-	return r
 }
 
 func (r *rack) take(i int, res graphtest.Result) {
@@ -105,7 +119,7 @@ func (r *rack) take(i int, res graphtest.Result) {
 		}
 		for _, f := range fs {
 			to := slices.IndexFunc(r.members, func(o *member) bool { return o.mac == [6]byte(f.Bytes[:6]) })
-			if to >= 0 && !(r.cut != nil && r.cut(f.Bytes)) {
+			if to >= 0 && !r.parted[[2]int{i, to}] && !(r.cut != nil && r.cut(f.Bytes)) {
 				r.wire = append(r.wire, parcel{r.now + 10*time.Microsecond, to, f.Bytes})
 			}
 		}
@@ -173,8 +187,12 @@ func (r *rack) run(d time.Duration, each ...func()) {
 				for range 1 + r.rng.IntN(2) {
 					if b, err := s.Encode(); err != nil {
 						r.t.Fatal(err)
-					} else if s.To < len(r.members) && r.rng.IntN(100) >= r.lose {
-						r.net = append(r.net, parcel{r.now + clock.Duration(20+r.rng.IntN(300))*time.Microsecond, s.To, b})
+					} else if s.To < len(r.members) && r.rng.IntN(100) >= r.lose && !r.parted[[2]int{i, s.To}] {
+						d := clock.Duration(20+r.rng.IntN(300)) * time.Microsecond
+						if r.late > 0 && r.rng.IntN(100) < r.late {
+							d += clock.Duration(r.rng.IntN(20000)) * time.Microsecond
+						}
+						r.net = append(r.net, parcel{r.now + d, s.To, b})
 					}
 				}
 			}
@@ -730,6 +748,146 @@ func TestPeerMachine(t *testing.T) {
 					t.Errorf("board %d: %d packets are inside", i, n)
 				}
 				if err := m.App().(*board).sched.Check(); err != nil {
+					t.Errorf("board %d: %v", i, err)
+				}
+			}
+		})
+	}
+}
+
+// Whatever boards do, leave, die or start anew, and whoever does not hear whom, for a while: when all
+// is well again DAGs run, those that are at a peer have a lease there, and no peer has any other.
+// While they only leave, nothing is dropped and each frame is counted by one instance of the state.
+func TestPeerFaults(t *testing.T) {
+	for seed := range uint64(14) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 11))
+			leaves := seed%2 == 0 // and nothing worse
+			texts := []string{pair(1), pair(1 + rng.IntN(2)), pair(2), pair(2)}
+			r := newRack(t, texts, "idle", "15ms")
+			r.rng = rng
+			if !leaves {
+				r.lose, r.late = rng.IntN(30), rng.IntN(30)
+			}
+			r.run(20 * time.Millisecond)
+			sent := [3]int{} // by source
+			n := 0
+			gap := [3]int{}
+			traffic := func() {
+				n++
+				for src := 1; src <= 2; src++ {
+					if gap[src] > 0 && n%gap[src] == 0 {
+						sent[src]++
+						r.push(0, "p0", seq(byte(src), sent[src]))
+					}
+				}
+			}
+			for range 14 {
+				for i := range gap {
+					gap[i] = rng.IntN(3) * (1 + rng.IntN(10)) // in slices; 0: none
+				}
+				r.run(time.Duration(rng.IntN(60))*time.Millisecond, traffic)
+				i := 1 + rng.IntN(3)
+				what := 0
+				if !leaves {
+					what = rng.IntN(5)
+				}
+				switch m := r.members[i]; {
+				case m.dead:
+					r.start(i, texts[i])
+				case what == 0 && leaves:
+					r.do(m)(func(n *pool.Node, now clock.Time) { n.Leave(now) })
+					for k := 0; !m.node.Left(); k++ {
+						if k == 2000 {
+							t.Fatalf("board %d does not come to leave: %+v", i, m.App().(*board).poolView())
+						}
+						r.run(slice, traffic)
+					}
+					r.run(time.Millisecond, traffic)
+					m.dead = true
+				case what == 0:
+					r.do(m)(func(n *pool.Node, now clock.Time) { n.Leave(now) })
+					r.run(time.Duration(rng.IntN(10))*time.Millisecond, traffic)
+					m.dead = true
+				case what == 1:
+					m.dead = true
+				case what == 2:
+					r.start(i, texts[i]) // so soon that nobody has missed it
+				case what == 3:
+					j := rng.IntN(4)
+					r.parted[[2]int{i, j}] = true
+					if rng.IntN(2) == 0 {
+						r.parted[[2]int{j, i}] = true
+					}
+				default:
+					clear(r.parted)
+				}
+			}
+			clear(r.parted)
+			r.lose, r.late = 0, 0
+			r.run(200 * time.Millisecond)
+			last, out := [3]int{}, [3]int{}
+			seen := map[string]bool{}
+			check := func() {
+				t.Helper()
+				for _, f := range r.flush(0, "p1") {
+					src := int(f.Bytes[29])
+					if key := fmt.Sprint(src, string(f.Bytes[42:46])); seen[key] {
+						t.Fatalf("source and frame %s come twice", key)
+					} else {
+						seen[key] = true
+					}
+					var n int
+					if _, err := fmt.Sscanf(string(f.Bytes[42:46]), "%04d", &n); err != nil || leaves && n <= last[src] {
+						t.Fatalf("of source %d, %d follows %d: %v", src, n, last[src], err)
+					}
+					last[src] = n
+					out[src]++
+					if leaves && src == 2 && int(binary.BigEndian.Uint16(f.Bytes[46:])) != out[2] {
+						t.Fatalf("frame %d is number %d of the state", out[2], binary.BigEndian.Uint16(f.Bytes[46:]))
+					}
+				}
+			}
+			check()
+			if leaves && out != sent {
+				t.Errorf("%v of %v came out: %v %v %v %v", out, sent, r.members[0].drop, r.members[1].drop, r.members[2].drop, r.members[3].drop)
+			}
+			// All goes on.
+			before, had := sent, out
+			gap = [3]int{0, 7, 5}
+			r.run(50*time.Millisecond, traffic)
+			r.run(150 * time.Millisecond)
+			check()
+			for src := 1; src <= 2; src++ {
+				if got, want := out[src]-had[src], sent[src]-before[src]; got != want {
+					t.Errorf("when all is well, %d of %d of source %d came out: %v %v %v %v", got, want, src, r.members[0].drop, r.members[1].drop, r.members[2].drop, r.members[3].drop)
+				}
+			}
+			for i, m := range r.members {
+				b := m.App().(*board)
+				if m.dead {
+					continue
+				}
+				guests := 0
+				for _, g := range b.poolView().Guests {
+					guests++
+					away := r.members[g.Peer].App().(*board).poolView().Away
+					if !slices.ContainsFunc(away, func(a AwayView) bool { return a.UID == g.UID && a.Peer == i }) {
+						t.Errorf("board %d runs DAG %d for board %d, which has it elsewhere: %+v", i, g.UID, g.Peer, away)
+					}
+				}
+				if len(m.join.promised) > 0 || len(m.join.chains) != guests {
+					t.Errorf("board %d has %d guests, and has promised %v, %v", i, guests, m.join.promised, m.join.chains)
+				}
+				for n := range b.services {
+					if a := b.services[n].abroad; a.paused || a.handing || a.coming {
+						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
+					}
+				}
+				if b.inside > 0 {
+					t.Errorf("board %d: %d packets are inside", i, b.inside)
+				}
+				if err := b.sched.Check(); err != nil {
 					t.Errorf("board %d: %v", i, err)
 				}
 			}
