@@ -70,6 +70,13 @@
 // are looked at, 16 times a monitor period: not in each epoch, which is as long as a
 // few packets take.
 //
+// In a pool (below) what is more than the board has is at peers: pages go between boards with the
+// pool's messages, from memory to memory beside the worker, which only hands over and takes, between two breaths. An access to a page
+// that is away says so at once (memory.Wait), and the task hears when it is back. When a peer dies the
+// tasks of which it had pages stop; what a dead board had here is given back. A peer that leaves has its
+// pages moved to others, where there is room, and waits for that. Boards with pages of the same size lend to each other,
+// whatever their deployments.
+//
 // # Pool
 //
 // With pool-port= boards on an Ethernet segment help each other (snic/pool decides, Peering joins a

@@ -181,8 +181,15 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 		mac = [6]byte(i.HardwareAddr)
 	}
 	join := snic.NewPeering(f.number, mac)
+	soon := make(chan struct{}, 1) // a page has come
 	p, err := gossip.Start(gossip.Config{
-		Page: func(_ *pool.Node, now clock.Time, message []byte) { join.Page(now, message) },
+		Page: func(_ *pool.Node, now clock.Time, message []byte) {
+			join.Page(now, message)
+			select {
+			case soon <- struct{}{}:
+			default:
+			}
+		},
 		Node:   pool.Config{Board: f.number, Topology: pool.Intermediate(snic.MaxPeers, false), Host: join},
 		Listen: f.listen, Join: f.join, Secret: key, Clock: clk,
 		Twin: func(addr string, there, first bool) {
@@ -211,13 +218,13 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	j := &joined{pool: p, join: join, log: log, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(j.done)
-		f.exchange(ctx, join, p, inst, app, log)
+		f.exchange(ctx, soon, join, p, inst, app, log)
 	}()
 	return j, nil
 }
 
 // exchange lets the board and its pool hear of each other, until ctx ends.
-func (f *poolFlags) exchange(ctx context.Context, join *snic.Peering, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
+func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join *snic.Peering, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
 	var last string
 	for {
 		wait := poolIdle
@@ -232,6 +239,7 @@ func (f *poolFlags) exchange(ctx context.Context, join *snic.Peering, p *gossip.
 		select {
 		case <-ctx.Done():
 			return
+		case <-soon:
 		case <-time.After(wait):
 		}
 	}

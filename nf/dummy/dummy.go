@@ -216,6 +216,7 @@ func (d *touching) address(p []byte) uint64 {
 	if hdr.Walk(p, &l) && l.Family() != 0 {
 		var k flow.Key
 		k.Addrs(p, &l)
+		k.SrcPort, k.DstPort = l.PortsOf(p)
 		a, b := k, k.Reversed()
 		h = a.Hash(1) ^ b.Hash(1)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/memory"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
@@ -163,5 +164,25 @@ func TestTouchAlone(t *testing.T) {
 	args["stray"] = "0"
 	if n := graphtest.Allocs(t, *Kind(), args, "a", []byte{1, 2, 3}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// Both directions of a flow have the same memory; flows differ also by their ports.
+func TestAddress(t *testing.T) {
+	d := &touching{dummy: dummy{settings: settings{touch: 1, memory: 1 << 20}}}
+	frame := func(src, dst, sport, dport byte) []byte {
+		p := make([]byte, 42)
+		p[12], p[13], p[14], p[17], p[22], p[23] = 8, 0, 0x45, 28, 64, hdr.ProtoUDP
+		p[29], p[33], p[35], p[37], p[39] = src, dst, sport, dport, 8
+		return p
+	}
+	a := d.address(frame(1, 2, 3, 4))
+	if b := d.address(frame(2, 1, 4, 3)); a != b {
+		t.Errorf("%d forward, %d back", a, b)
+	}
+	for _, p := range [][]byte{frame(1, 2, 4, 3), frame(1, 2, 3, 5), frame(3, 2, 3, 4)} {
+		if d.address(p) == a {
+			t.Errorf("another flow has the same memory: %x", p)
+		}
 	}
 }
