@@ -34,6 +34,8 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}, {match
 		{"bulk back", plain, "p1", nil, both, 20 * time.Millisecond},
 		{"modelled", text("count: 2, area: 2", "kind: quick, throughput: 10Gbit", ", latency: 2us"), "p0", nil, both, 20 * time.Millisecond},
 		{"modelled back", text("count: 2, area: 2", "kind: quick, throughput: 10Gbit", ", latency: 2us"), "p1", nil, both, 20 * time.Millisecond},
+		{"side by side", text("count: 2, area: 2", "kind: quick, latency: 1us, reads: [ports], drops: true", ", latency: 2us, reads: [ports], drops: true"), "p0", nil, both, 20 * time.Millisecond},
+		{"side by side back", text("count: 2, area: 1", "kind: quick, reads: [ports], drops: true", ", reads: [payload], drops: true"), "p1", []string{"parallel", "on"}, both, 20 * time.Millisecond},
 		{"two visits", text("count: 2, area: 1", "kind: quick", ""), "p0", nil, both, 20 * time.Millisecond},
 		{"throttled", text("count: 2, area: 2", "kind: quick, throughput: 100Mbit", ", throughput: 100Mbit"), "p0", []string{"burst", "2k"}, both, 20 * time.Millisecond},
 		{"full store", text("count: 2, area: 2", "kind: quick, throughput: 1Mbit", ", throughput: 1Mbit"), "p0", []string{"fair", "off", "store", "4k"}, both, 20 * time.Millisecond},

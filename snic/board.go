@@ -77,7 +77,7 @@ type service struct {
 	visits  []sched.Visit // the plan: forward; nil: none
 	best    []sched.Visit // the fewest, whatever is in the regions; nil: there are none
 	bulk    bool          // packets run to the end at once
-	wide    bool          // some stage has several branches, on copies
+	width   int           // the most branches of a stage, each on a copy; 0: one after the other
 	twin    bool          // it has routes in line, too
 	missing bool          // a chain of the plan is in no region
 	refused bool          // it cannot be launched
@@ -96,9 +96,10 @@ type service struct {
 // inside is a packet on the full road.
 type inside struct {
 	way      way
-	begun    bool // a task has had it
-	lost     bool // a task has not let it go on: it ends
-	failed   bool // there were no copies for it
+	begun    bool  // a task has had it
+	lost     bool  // a task has not let it go on: it ends
+	failed   bool  // there were no copies for it
+	promised uint8 // copies that it may still need
 	stage    uint8
 	branches uint8       // it runs in, on copies
 	original *packet.Buf // as long as there are copies of it
@@ -157,6 +158,7 @@ type board struct {
 	wait     []delay        // of each task in each region, when it is modelled
 	modelled []int32        // of them, those with packets
 	copied   uint64         // packets, once for each stage in which they ran on copies
+	promised int            // copies to packets
 	inLine   uint64         // packets that could not, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
@@ -479,15 +481,17 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 			continue
 		}
 		way := route
-		if d.wide && !b.canCopy(x) {
-			way += inLine
+		width := d.width
+		if width > 0 && !b.canCopy(x, width) {
+			width, way = 0, way+inLine
 		}
 		id, r := b.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
-		b.packets[id] = inside{way: g.way, since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
+		b.promised += width
+		b.packets[id] = inside{way: g.way, promised: uint8(width), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
 		first := id << laneBits
 		b.lanes[first] = lane{buf: x, region: -1, at: -1}
 		b.inside++

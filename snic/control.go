@@ -582,12 +582,12 @@ func (b *board) follow(n int, visits []sched.Visit) {
 		}
 	}
 	if s.elsewhere() {
-		s.bulk, s.wide, s.missing = false, false, false
+		s.bulk, s.width, s.missing = false, 0, false
 		return // later
 	}
 	line := [][][][]sched.Visit{there, back}
 	routes := line
-	if there, back, s.wide = b.lay(s, visits); s.wide {
+	if there, back, s.width = b.lay(s, visits); s.width > 0 {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}

@@ -34,8 +34,7 @@
 //
 // The result is that of all tasks one after the other, and so is the order of a flow:
 //
-//   - What one branch drops is dropped. What several drop counts for each, and as made
-//     by the board but for the first.
+//   - What one branch drops is dropped, and comes to no more tasks of others.
 //   - A task that answers, holds, or makes packets is beside those alone that change nothing,
 //     remember nothing and drop nothing. An answer goes back through the tasks before
 //     it in the DAG, in line. It does not have what tasks beside have marked it with.

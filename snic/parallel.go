@@ -54,11 +54,11 @@ func (b *board) Describe(kind uint16, args [4]uint64) string {
 	return fmt.Sprintf("record %d %v", kind, args)
 }
 
-// canCopy reports whether there are frames to make copies of x. One in eight is left to ports and to
-// tasks that make frames.
-func (b *board) canCopy(x *packet.Buf) bool {
+// canCopy reports whether there are frames for so many copies of x, beside those that
+// other packets were promised. One in eight is left to ports and to tasks that make frames.
+func (b *board) canCopy(x *packet.Buf, n int) bool {
 	p := x.Pool()
-	if p.Free() > p.Slots()/8 {
+	if p.Free() >= p.Slots()/8+b.promised+n {
 		return true
 	}
 	b.inLine++
@@ -104,6 +104,8 @@ func (b *board) fork(c *graph.Ctx, id, n int) bool {
 		lanes[i] = lane{buf: y, region: -1, at: -1, branch: branch{whole: whole, marked: -1}}
 	}
 	p.original, p.branches = x, uint8(n)
+	b.promised -= int(p.promised) // later stages have what this one gives back
+	p.promised = 0
 	b.held += n
 	b.copied++
 	c.Trace(x, traceCopied, uint64(n))
@@ -154,18 +156,6 @@ func (b *board) remarked(p *inside, l *lane, t *task) {
 func (b *board) complete(id int32) {
 	if p := &b.packets[id>>laneBits]; p.branches > 0 {
 		p.fetch(&b.lanes[id])
-	}
-}
-
-// lose notes that a task did not let a copy go on: what is left of the packet is nothing.
-func (b *board) lose(id int32) {
-	p := &b.packets[id]
-	p.lost = true
-	p.original.Trace = 0 // its trace ends with the copy
-	for i := range b.lanes[id<<laneBits:][:p.branches] {
-		if x := b.lanes[int(id)<<laneBits+i].buf; x != nil {
-			x.Trace = 0
-		}
 	}
 }
 
@@ -236,10 +226,12 @@ func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
 }
 
 // lay is the way of a DAG through visits, in stages whose branches run side by side where
-// that is to be, and whether it is anywhere.
-func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, wide bool) {
+// that is to be, and the most branches of a stage; 0: no stage has several.
+func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
 	for _, stage := range b.laid(s) {
-		wide = wide || len(stage) > 1
+		if len(stage) > 1 {
+			width = max(width, len(stage))
+		}
 		var on, off [][]sched.Visit
 		for _, tasks := range stage {
 			to, from := b.visits(tasks, visits)
@@ -249,7 +241,7 @@ func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.V
 		back = append(back, off)
 	}
 	slices.Reverse(back)
-	return there, back, wide
+	return there, back, width
 }
 
 // laid is a DAG's stages as they run: those whose branches run one after the other are

@@ -396,3 +396,281 @@ func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
 		t.Fatalf("%s\ndropped %v, not %v; answered and cloned %v, not %v", text, got.dropped, want.dropped, got.others, want.others)
 	}
 }
+
+// beside is two tasks that are independent, with what else is said of them.
+func beside(a, b string) string {
+	return "regions: {count: 2, area: 4}\ntasks:\n" +
+		letterTask('a', dag.Ports, 0, []string{"drops"}, a) + letterTask('b', dag.IPAddresses, dag.VLAN, []string{"drops"}, b) + letterTask('c', dag.VLAN, 0, nil, "") +
+		"tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: a -> b -> c}]\nrules: [{match: all, dag: 1}]\n"
+}
+
+func boardOf(x *graphtest.Test) *board { return x.App().(*board) }
+
+// When branches run side by side; changed under traffic, too.
+func TestWhenSideBySide(t *testing.T) {
+	const wide, line = "[[a b -> c]]", "[[a -> b -> c]]"
+	modelled, not := ", latency: 1us", ""
+	a := graph.Args{"deployment": beside(not, not), "fair": "off"}
+	x := graphtest.NewOuter(t, scribes(), a)
+	n := 0
+	for _, c := range []struct{ parallel, a, b, want string }{
+		{"auto", not, not, line},
+		{"auto", modelled, not, line},
+		{"auto", ", throughput: 1Gbit", modelled, wide},
+		{"on", not, not, wide},
+		{"off", modelled, modelled, line},
+		{"auto", modelled, modelled, wide},
+	} {
+		n++
+		x.Push("p0", wordy(n, 1, hdr.ProtoTCP, 10))
+		a["deployment"], a["parallel"] = beside(c.a, c.b), c.parallel
+		if err := x.Set(maps.Clone(a)); err != nil {
+			t.Fatal(err)
+		}
+		x.Advance(10 * time.Millisecond)
+		if got := fmt.Sprint(boardOf(x).Report().(View).DAGs[0].Stages); got != c.want {
+			t.Errorf("parallel=%s, a%s, b%s: %s, not %s", c.parallel, c.a, c.b, got, c.want)
+		}
+		was := boardOf(x).copied
+		x.Push("p0", wordy(n, 1, hdr.ProtoTCP, 10))
+		x.Push("p1", wordy(n, 1, hdr.ProtoTCP, 10))
+		x.Advance(time.Millisecond)
+		if got := boardOf(x).copied - was; c.want == wide && got != 2 || c.want == line && got != 0 {
+			t.Errorf("parallel=%s, a%s, b%s: of 2 packets %d ran on copies", c.parallel, c.a, c.b, got)
+		}
+	}
+	if err := x.Set(graph.Args{"deployment": beside(not, not), "parallel": "sometimes"}); err == nil || !strings.Contains(err.Error(), "parallel=sometimes: want auto, on or off") {
+		t.Errorf("%v", err)
+	}
+}
+
+// With few frames for copies packets go in line, and none is lost, dropped, or passed by a later
+// one of its flow.
+func TestFewFramesForCopies(t *testing.T) {
+	kinds := scribes()
+	for _, batch := range []int{8, 15, 40, 60} {
+		x := graphtest.NewSmall(t, kinds[0], graph.Args{"deployment": beside(", latency: 1us", ", latency: 2us"), "fair": "off", "packets": "64"}, kinds[1:]...)
+		x.Advance(10 * time.Millisecond)
+		seen := uint32(0)
+		n := 0
+		for range 20 {
+			var frames [][]byte
+			for range batch {
+				n++
+				frames = append(frames, wordy(n, 1, hdr.ProtoTCP, 10))
+			}
+			r := x.Push("p0", frames...)
+			for range 2 {
+				for _, f := range r.Out["p1"] {
+					if number := binary.BigEndian.Uint32(f.Bytes[8:]); number <= seen {
+						t.Fatalf("%d came out after %d", number, seen)
+					} else {
+						seen = number
+					}
+				}
+				for _, f := range r.Dropped {
+					if f.Reason != "bang" {
+						t.Fatalf("dropped as %s", f.Reason)
+					}
+				}
+				if err := x.Inst.Conservation(); err != nil {
+					t.Fatal(err)
+				}
+				r = x.Advance(200 * time.Microsecond)
+			}
+			if x.Pool.InUse() != 0 {
+				t.Fatalf("%d frames are still in use", x.Pool.InUse())
+			}
+		}
+		b := boardOf(x)
+		// Of 64 frames 8 are left alone, and each packet is to have 2.
+		if line := b.inLine > 0; line != (3*batch > 64-8) || b.promised != 0 || batch < 20 && b.copied != uint64(n) {
+			t.Errorf("batches of %d: %d times on copies, %d in line; %d copies are promised", batch, b.copied, b.inLine, b.promised)
+		}
+	}
+}
+
+// When frames that were there are not when copies are made, packets are dropped.
+func TestNoFramesForCopies(t *testing.T) {
+	kinds := scribes()
+	x := graphtest.NewSmall(t, kinds[0], graph.Args{"deployment": beside(", latency: 1us", ", latency: 2us"), "fair": "off"}, kinds[1:]...)
+	x.Advance(time.Millisecond)
+	var frames [][]byte
+	for n := range 5 {
+		frames = append(frames, wordy(n, 1, hdr.ProtoTCP, 10))
+	}
+	x.Push("p0", frames...) // they wait for a region
+	var taken []*packet.Buf
+	for x.Pool.Free() > 3 {
+		taken = append(taken, x.Pool.Get())
+	}
+	r := x.Advance(10 * time.Millisecond)
+	for _, p := range taken {
+		p.Put()
+	}
+	none := x.Counter("no-copy")
+	if none == 0 || none == 5 || boardOf(x).copied != 5-none || boardOf(x).promised != 0 {
+		t.Errorf("%d dropped for want of copies, %d came out; %d times on copies, %d are promised", none, len(r.Out["p1"]), boardOf(x).copied, boardOf(x).promised)
+	}
+	x.Push("p0", frames...)
+	if r := x.Advance(time.Millisecond); len(r.Out["p1"])+len(r.Dropped) != 5 {
+		t.Errorf("later: %d came out, %d were dropped", len(r.Out["p1"]), len(r.Dropped))
+	}
+}
+
+// A trace has all that happens to all copies.
+func TestTraceSideBySide(t *testing.T) {
+	x := graphtest.NewOuter(t, scribes(), graph.Args{"deployment": beside(", latency: 1us", ", latency: 2us"), "fair": "off"})
+	x.Advance(10 * time.Millisecond)
+	for n := range 60 {
+		x.Push("p0", wordy(n, byte(n), hdr.ProtoTCP, 10))
+		x.Advance(10 * time.Microsecond)
+	}
+	through, dropped := 0, 0
+	for _, p := range x.Inst.Trace() {
+		s := p.String()
+		last := p.Lines[len(p.Lines)-1].Text
+		if strings.Contains(last, "bang") {
+			dropped++
+			if strings.Contains(s, "merged") || !strings.Contains(s, "2 branches, each on a copy") || strings.Count(s, "bang") != 1 {
+				t.Errorf("%s", s)
+			}
+			continue
+		}
+		through++
+		at := 0
+		for _, part := range []string{"2 branches, each on a copy", "app/a", "app/b", "app/c", "2 branches are back and merged", "out-p1"} {
+			i := strings.Index(s[at:], part)
+			if i < 0 {
+				t.Fatalf("%q is not where it should be:\n%s", part, s)
+			}
+			at += i
+		}
+	}
+	if through+dropped != 60 || dropped == 0 || through == 0 {
+		t.Errorf("%d went through and %d were dropped", through, dropped)
+	}
+}
+
+// Whatever is deployed under traffic, what runs side by side is neither lost nor
+// doubled, leaves in the order of its flow, and all frames are accounted for.
+func TestSideBySideMachine(t *testing.T) {
+	copied, fates := uint64(0), map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		j := &judge{TB: t, rt: rt}
+		defer func() {
+			for _, f := range j.cleanups {
+				f()
+			}
+		}()
+		copied += sideBySideMachine(j, rt, fates)
+	})
+	t.Log(copied, fates)
+	if copied < 1000 || fates["out"] < 1000 || fates["bang"] == 0 {
+		t.Errorf("%d times a packet ran on copies; %v", copied, fates)
+	}
+}
+
+func sideBySideMachine(t testing.TB, rt *rapid.T, fates map[string]int) uint64 {
+	text := func() string {
+		s, run := "regions: {count: 3, area: 4}\ntasks:\n", ""
+		for i, f := range rapid.Permutation(written).Draw(rt, "fields")[:rapid.IntRange(1, 5).Draw(rt, "tasks")] {
+			writes, does := f, []string(nil)
+			switch rapid.IntRange(0, 5).Draw(rt, "what") {
+			case 0:
+				writes, does = 0, []string{"drops"}
+			case 1:
+				writes, does = 0, []string{"keeps"}
+			}
+			// Its arguments are always the same, or it is another task.
+			s += letterTask('a'+byte(i), f, writes, does, rapid.SampledFrom([]string{"", ", latency: 1us", ", latency: 30us", ", throughput: 200Mbit", ", throughput: 5Mbit"}).Draw(rt, "time"))
+			if i > 0 {
+				run += " -> "
+			}
+			run += string(rune('a' + i))
+		}
+		return s + "tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: " + run + "}]\nrules: [{match: all, dag: 1}]\n"
+	}
+	how := func() string { return rapid.SampledFrom([]string{"auto", "on", "on", "off"}).Draw(rt, "parallel") }
+	a := graph.Args{"deployment": text(), "parallel": how(), "fair": "off", "flows": "64", "epoch": "100us", "packets": rapid.SampledFrom([]string{"64", "1024"}).Draw(rt, "packets")}
+	x := graphtest.NewOuter(t, scribes(), a)
+	inside := map[uint32]bool{}
+	last := map[string]uint32{}
+	number := 0
+	settle := func(r graphtest.Result) {
+		for port, frames := range r.Out {
+			for _, f := range frames {
+				n := binary.BigEndian.Uint32(f.Bytes[8:])
+				if f.Bytes[6] == isClone {
+					continue
+				}
+				if !inside[n] {
+					rt.Fatalf("%d came out of %s: it was never sent, or came out before", n, port)
+				}
+				delete(inside, n)
+				fates["out"]++
+				if flow := fmt.Sprint(port, f.Bytes[7]); f.Bytes[6] == isSent {
+					if n < last[flow] {
+						rt.Fatalf("of flow %s, %d came out after %d", flow, n, last[flow])
+					}
+					last[flow] = n
+				}
+			}
+		}
+		gone := map[uint32]bool{}
+		for _, f := range r.Dropped {
+			n := binary.BigEndian.Uint32(f.Bytes[8:])
+			fates[f.Reason]++
+			if f.Bytes[6] == isClone {
+				continue
+			}
+			if !inside[n] && f.Reason != "bang" { // several branches may drop it
+				rt.Fatalf("%d was dropped as %s: it was never sent, or came out before", n, f.Reason)
+			}
+			gone[n] = true
+		}
+		for n := range gone {
+			delete(inside, n)
+		}
+	}
+	rt.Repeat(map[string]func(*rapid.T){
+		"": func(*rapid.T) {
+			if err := x.Inst.Conservation(); err != nil {
+				rt.Fatal(err)
+			}
+			if used, held := x.Pool.InUse(), x.Inst.Held(); used != held {
+				rt.Fatalf("%d buffers are in use and %d are held", used, held)
+			}
+			if err := boardOf(x).sched.Check(); err != nil {
+				rt.Fatal(err)
+			}
+		},
+		"send": func(rt *rapid.T) {
+			port := rapid.SampledFrom([]string{"p0", "p1"}).Draw(rt, "port")
+			var frames [][]byte
+			for range rapid.IntRange(1, 64).Draw(rt, "frames") {
+				number++
+				inside[uint32(number)] = true
+				frames = append(frames, wordy(number, byte(rapid.IntRange(1, 3).Draw(rt, "flow")), hdr.ProtoTCP, 20))
+			}
+			settle(x.Push(port, frames...))
+		},
+		"wait": func(rt *rapid.T) {
+			settle(x.Advance(rapid.SampledFrom([]time.Duration{100, 5000, 100_000, 10e6}).Draw(rt, "time")))
+		},
+		"deploy": func(rt *rapid.T) {
+			a["deployment"], a["parallel"] = text(), how()
+			if err := x.Set(maps.Clone(a)); err != nil {
+				rt.Fatal(err)
+			}
+			settle(x.Advance(0))
+		},
+	})
+	for i := 0; i < 200 && len(inside) > 0; i++ {
+		settle(x.Advance(10 * time.Millisecond))
+	}
+	if len(inside) > 0 {
+		rt.Fatalf("%d frames are still inside", len(inside))
+	}
+	return boardOf(x).copied
+}

@@ -234,7 +234,7 @@ func (b *board) route(n int, r sched.Route) {
 // hold has packets of a DAG wait that no task has run on.
 func (b *board) hold(n int) {
 	s := &b.services[n]
-	s.abroad.paused, s.bulk, s.wide, s.missing = true, false, false, false
+	s.abroad.paused, s.bulk, s.width, s.missing = true, false, 0, false
 	b.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
@@ -245,7 +245,7 @@ func (b *board) send(now clock.Time, n, to int) {
 	s.abroad.turn(now, to+1)
 	s.abroad.paused, s.abroad.handing = false, false
 	s.abroad.left = now
-	s.bulk, s.wide, s.missing, s.visits = false, false, false, nil
+	s.bulk, s.width, s.missing, s.visits = false, 0, false, nil
 	b.route(n, sched.Route{})
 	b.abandon(now, visits)
 }

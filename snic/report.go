@@ -95,15 +95,17 @@ type TaskView struct {
 
 // DAGView is a DAG.
 type DAGView struct {
-	UID       uint32   `json:"uid"`
-	Tenant    string   `json:"tenant"`
-	Run       string   `json:"run"`
-	Through   []string `json:"through"` // chains, tasks that it skips in parentheses
-	State     string   `json:"state"`   // ready, waiting for a region, at the endpoint, or refused
-	Packets   uint64   `json:"packets"`
-	Bytes     uint64   `json:"bytes"`
-	Throttled uint64   `json:"throttled"`
-	Rate      float64  `json:"rate"` // offered, of late
+	UID    uint32 `json:"uid"`
+	Tenant string `json:"tenant"`
+	Run    string `json:"run"`
+	// Stages are how it runs now: one after the other, each of branches side by side.
+	Stages    [][]string `json:"stages"`
+	Through   []string   `json:"through"` // chains, tasks that it skips in parentheses
+	State     string     `json:"state"`   // ready, waiting for a region, at the endpoint, or refused
+	Packets   uint64     `json:"packets"`
+	Bytes     uint64     `json:"bytes"`
+	Throttled uint64     `json:"throttled"`
+	Rate      float64    `json:"rate"` // offered, of late
 }
 
 // TenantView is a tenant.
@@ -128,10 +130,12 @@ type EventView struct {
 // BoardView is the rest.
 type BoardView struct {
 	Inside    int          `json:"inside"`
-	Stored    int          `json:"stored"` // bytes in the packet store
-	Store     int64        `json:"store"`  // its size
-	Bulk      uint64       `json:"bulk"`   // packets that ran through at once
-	Full      uint64       `json:"full"`   // packets that were scheduled one by one
+	Stored    int          `json:"stored"`  // bytes in the packet store
+	Store     int64        `json:"store"`   // its size
+	Bulk      uint64       `json:"bulk"`    // packets that ran through at once
+	Full      uint64       `json:"full"`    // packets that were scheduled one by one
+	Copied    uint64       `json:"copied"`  // times that a packet ran in branches side by side, on copies
+	InLine    uint64       `json:"in_line"` // packets that did not, because the port's pool was short of frames
 	FlowHits  uint64       `json:"flow_hits"`
 	FlowScans uint64       `json:"flow_scans"` // packets whose rule had to be looked for
 	EpochUs   float64      `json:"epoch_us"`
@@ -206,6 +210,7 @@ func (b *board) Report() any {
 		case s.missing || s.visits == nil || slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.chains[v.Chain].running) == 0 }):
 			x.State = "waiting"
 		}
+		x.Stages = b.stagesText(s)
 		for _, w := range s.visits {
 			x.Through = append(x.Through, b.through(w))
 		}
@@ -237,7 +242,7 @@ func (b *board) Report() any {
 	}
 	books, stats := b.sched.Books(), b.fabric.Stats()
 	v.Board = BoardView{
-		Inside: books.Inside, Stored: books.Stored, Store: b.store, Bulk: books.Bulk, Full: books.Arrived - books.Bulk,
+		Inside: books.Inside, Stored: books.Stored, Store: b.store, Bulk: books.Bulk, Full: books.Arrived - books.Bulk, Copied: b.copied, InLine: b.inLine,
 		FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
 		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6,
 		Waiting: b.fabric.Waiting(), Revived: stats.Revived, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn, Switched: stats.Switched,

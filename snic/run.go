@@ -132,6 +132,8 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 		b.fair.Measure(int(p.tenant), resStore, int64(p.size)*int64(c.Now().Sub(p.since)))
 	}
 	b.waits[p.way.dag]--
+	b.promised -= int(p.promised)
+	p.promised = 0
 	b.stored -= int64(p.size)
 	b.kept[p.tenant].packets--
 	b.kept[p.tenant].bytes -= int64(p.size)
@@ -376,9 +378,7 @@ func (b *board) gone(t *task) {
 func (b *board) forsake(id int32) {
 	l := &b.lanes[id]
 	l.buf, l.lent = nil, false
-	if p := &b.packets[id>>laneBits]; p.branches > 0 {
-		b.lose(id >> laneBits)
-	}
+	b.packets[id>>laneBits].lost = true
 	b.back(id, true)
 }
 

@@ -283,24 +283,29 @@ bitstreams there are to make.`,
 			}
 			return show(cmd, v, func(w io.Writer) {
 				for _, d := range v.DAGs {
-					var stages []string
-					for _, s := range d.Stages {
-						if len(s) > 1 {
-							stages = append(stages, "{"+strings.Join(s, " | ")+"}")
-						} else {
-							stages = append(stages, s[0])
-						}
-					}
 					fits := "in one region"
 					if !d.Fits {
 						fits = "in several regions"
 					}
-					fmt.Fprintf(w, "dag %d\t%s\t%s\t%s\n", d.UID, d.Tenant, strings.Join(stages, " -> "), fits)
+					fmt.Fprintf(w, "dag %d\t%s\t%s\t%s\n", d.UID, d.Tenant, stagesText(d.Stages), fits)
 				}
 				fmt.Fprintf(w, "%d regions, %d tasks, %d tenants, %d rules; %d bitstreams, %.0f MB\n", v.Regions, v.Tasks, v.Tenants, v.Rules, v.Chains, float64(v.Bytes)/1e6)
 			})
 		},
 	}
+}
+
+// stagesText is stages of branches in words, those that may run side by side in braces.
+func stagesText(all [][]string) string {
+	var stages []string
+	for _, s := range all {
+		if len(s) > 1 {
+			stages = append(stages, "{"+strings.Join(s, " | ")+"}")
+		} else {
+			stages = append(stages, s[0])
+		}
+	}
+	return strings.Join(stages, " -> ")
 }
 
 func newSNICDeployCmd() *cobra.Command {
@@ -447,6 +452,9 @@ that name is another one from then on; it keeps its state if function and argume
 func newSNICDAGCmd() *cobra.Command {
 	list := onBoard(&cobra.Command{
 		Use: "list", Short: "Show the DAGs, the chains that they go through, and their traffic", Args: exactly(),
+		Long: `Shows the DAGs as they run: tasks in braces run side by side, each branch on a copy
+of the frame (parallel= of the board; quillon snic check shows what could). Tasks of
+a chain that a DAG skips are in parentheses.`,
 		Example: "  quillon snic dag list",
 	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
 		return viewsOf(c, app)
@@ -455,7 +463,7 @@ func newSNICDAGCmd() *cobra.Command {
 			perWorker(w, len(v), func(i int) {
 				fmt.Fprintln(w, "UID\tTENANT\tSTATE\tPACKETS\tTHROTTLED\tOFFERED\tRUN\tTHROUGH")
 				for _, d := range v[i].DAGs {
-					fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), d.Run, strings.Join(d.Through, " | "))
+					fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), stagesText(d.Stages), strings.Join(d.Through, " | "))
 				}
 			})
 		})
@@ -701,6 +709,9 @@ func newSNICRegionsCmd() *cobra.Command {
 				b := v[i].Board
 				fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in\n",
 					b.Inside, b.Stored, b.Store, b.Loaded, b.Revived, b.Switched, b.ScaledOut, b.ScaledIn)
+				if b.Copied+b.InLine > 0 {
+					fmt.Fprintf(w, "%d times a packet ran side by side on copies; %d packets ran in line for want of frames\n", b.Copied, b.InLine)
+				}
 			})
 		})
 	cmd.Flags().BoolVar(&events, "events", false, "show what has happened to them, the latest last")
@@ -817,6 +828,8 @@ func newSNICTraceCmd() *cobra.Command {
 	var wait time.Duration
 	cmd := onBoard(&cobra.Command{
 		Use: "trace PORT N", Short: "Show the way of the next N frames from PORT through the board's tasks",
+		Long: `Shows the way of the next N frames from PORT through the board's tasks. Of a frame
+that runs side by side on copies it shows all of them, in the order of time.`,
 		Example: "  quillon snic trace eth1 5", Args: exactly("PORT", "N"),
 	}, func(c *admin.Client, app string, _ graph.Args, args []string) ([]graph.Traced, error) {
 		n, err := strconv.Atoi(args[1])
