@@ -98,6 +98,9 @@
 // All that have the secret can say that they are any board. That takes 22 bytes more than the frame has: what does not fit into
 // pool-mtu= is dropped. A frame that would go on to a third board is dropped.
 //
+// A board of a pool has one worker: with several, what a firewall or an address translator knows is shared by the
+// instances of all of them, so that a DAG of one cannot go anywhere with its state.
+//
 // A frame is admitted where it comes in, and again at the peer, both times as its
 // tenant's. Before a DAG goes it runs here until the peer is ready; then packets wait,
 // those inside leave, and what its tasks know goes along. It comes home in the

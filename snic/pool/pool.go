@@ -635,6 +635,13 @@ func (n *Node) replace(now clock.Time, w *want) {
 	n.place(now, w)
 }
 
+// Heard tells that a peer lives, and is that incarnation, while a message of it is on the way.
+func (n *Node) Heard(now clock.Time, board int, inc uint64) {
+	if board >= 0 && board < len(n.peers) && n.peers[board].alive && n.peers[board].inc == inc {
+		n.peers[board].heard = now
+	}
+}
+
 // Input takes a message. It reports whether it was news.
 func (n *Node) Input(now clock.Time, s *State) bool {
 	if s.check() != nil || s.To != n.Board || s.From >= len(n.peers) {

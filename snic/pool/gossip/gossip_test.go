@@ -39,8 +39,8 @@ func (b *board) Load(_ clock.Time, l pool.Lease, _ int) {
 	b.jobs <- func(n *pool.Node, now clock.Time) { n.Ready(now, l) }
 }
 
-// state is longer than a datagram.
-var state = strings.Repeat("state ", 1000)
+// state is as long as one may be.
+var state = strings.Repeat("state ..", pool.MaxState/8)
 
 func (b *board) Save(_ clock.Time, l pool.Lease) {
 	b.jobs <- func(n *pool.Node, now clock.Time) { n.Saved(now, l, []byte(state)) }
@@ -55,7 +55,7 @@ func start(t *testing.T, number int, join ...string) *board {
 	b.free.Store(1)
 	p, err := Start(Config{
 		Node: pool.Config{Board: number, Topology: pool.Intermediate(3, true), Chains: []pool.Chain{{Area: 1, Bitstream: 1000, Stateful: true}}, Host: b,
-			Period: 20 * time.Millisecond, Dead: 400 * time.Millisecond},
+			Period: 20 * time.Millisecond, Dead: time.Second},
 		Join: join, Secret: bytes.Repeat([]byte{7}, 16),
 		Twin: func(addr string, there, first bool) { b.twins <- fmt.Sprint(addr, " there ", there, ", first ", first) },
 		On:   func(_ *pool.Node, _ clock.Time, e pool.Event) { b.events <- e },
@@ -171,7 +171,7 @@ func TestPool(t *testing.T) {
 	a.kind(pool.Return)
 	a.Do(func(n *pool.Node, now clock.Time) { n.Local(now, 1) })
 	a.kind(pool.Pause)
-	if e := a.kind(pool.Resume); e.Lost || string(e.State) != state {
+	if e := a.kind(pool.Resume); e.Lost || len(e.State) != pool.MaxState || string(e.State) != state {
 		t.Errorf("%d bytes of state, lost %v", len(e.State), e.Lost)
 	}
 	// One that starts anew under its number is known again.
