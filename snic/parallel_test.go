@@ -674,3 +674,29 @@ func sideBySideMachine(t testing.TB, rt *rapid.T, fates map[string]int) uint64 {
 	}
 	return boardOf(x).copied
 }
+
+// A board that is stopped while packets are on copies drops each once.
+func TestStopSideBySide(t *testing.T) {
+	a := graph.Args{"deployment": beside(", latency: 1ms", ", latency: 2ms"), "fair": "off"}
+	x := graphtest.NewOuter(t, scribes(), a)
+	x.Advance(10 * time.Millisecond)
+	for n := range 5 {
+		x.Push("p0", wordy(n, byte(n), hdr.ProtoTCP, 10))
+	}
+	if n := boardOf(x).Held(); n != 15 {
+		t.Errorf("%d frames are held, not 5 with two copies each", n)
+	}
+	a["packets"] = "128"
+	if err := x.Set(a); err != nil {
+		t.Fatal(err)
+	}
+	r := x.Advance(time.Millisecond)
+	if len(r.Dropped) != 5 || len(r.Out["p1"]) != 0 || x.Pool.InUse() != 0 {
+		t.Errorf("%v, %d in use", r, x.Pool.InUse())
+	}
+	for _, f := range r.Dropped {
+		if f.Reason != "stopped" {
+			t.Errorf("dropped as %s", f.Reason)
+		}
+	}
+}
