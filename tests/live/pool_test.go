@@ -199,9 +199,12 @@ func (b *boards) dial(s *topo.Space) (c *net.UDPConn) {
 }
 
 // start runs a board.
-func (b *boards) start(i int) {
+func (b *boards) start(i int) { b.startAs(i, i) }
+
+// startAs runs a board with a number.
+func (b *boards) startAs(i, number int) {
 	b.t.Helper()
-	args := []string{"quillon", "run", filepath.Join(b.dir, string("ab"[i])+".yaml"), "--pool", fmt.Sprintf("127.0.0.1:%d", 7946+i), "--pool-board", fmt.Sprint(i), "--pool-secret", filepath.Join(b.dir, "key")}
+	args := []string{"quillon", "run", filepath.Join(b.dir, string("ab"[i])+".yaml"), "--pool", fmt.Sprintf("127.0.0.1:%d", 7946+i), "--pool-board", fmt.Sprint(number), "--pool-secret", filepath.Join(b.dir, "key")}
 	if i > 0 {
 		args = append(args, "--join", "127.0.0.1:7946")
 	}
@@ -428,4 +431,22 @@ func (b *boards) counters(i int) string {
 		return err
 	})
 	return fmt.Sprintf("%s %v", out, err)
+}
+
+// Two boards of one number say so, both, and the second is in the pool when the first has gone.
+func TestPoolTwins(t *testing.T) {
+	b := raiseBoards(t, deployment)
+	b.startAs(0, 3)
+	b.startAs(1, 3)
+	says := func(i int, what string) {
+		t.Helper()
+		b.until("word of board "+what, func() bool { return strings.Contains(b.process[i].Log(), "quillon: pool: "+what) })
+	}
+	says(0, "there is another board 3, at 127.0.0.1:7947, which was started later: it takes no part")
+	says(1, "there is another board 3, at 127.0.0.1:7946, which was started first: this one takes no part")
+	if err := b.process[0].Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-b.process[0].Done()
+	says(1, "the other board 3, at 127.0.0.1:7946, is gone")
 }

@@ -1,8 +1,8 @@
 // Package gossip is the live body of snic/pool: boards find each other and notice
 // each other's failure by gossip (SWIM, by hashicorp/memberlist), and exchange the
 // pool's messages over the same sockets, by UDP when they are short, by TCP
-// otherwise; while a long one is on its way others hear that its sender lives. All that is sent is encrypted and authenticated with a secret that the
-// boards share; without one a Pool listens on the loopback interface only.
+// otherwise; while a long one is on its way others hear that its sender lives. All that is
+// sent is encrypted and authenticated with a secret that the boards share; without one a Pool listens on the loopback interface only.
 //
 // A board's name in the gossip is its number and its incarnation, so that one that
 // starts anew is never taken for what it was.
