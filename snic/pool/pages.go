@@ -229,9 +229,14 @@ func (p *Pager) Lent(l Loan, frame int, page []byte, ok bool) {
 		copy(page, k.data)
 		k.page, k.frame, k.data = page, frame, nil
 	}
+	w.settle(l.Handle)
+}
+
+// settle answers requests to keep a page that wait for its frame.
+func (w *exchangeOf) settle(handle uint64) {
 	for i := range w.answers {
-		if a := &w.answers[i]; a.sort == askKeep && a.handle == l.Handle {
-			a.sort = w.keptOr(l.Handle)
+		if a := &w.answers[i]; a.sort == askKeep && a.handle == handle {
+			a.sort = w.keptOr(handle)
 		}
 	}
 }
@@ -394,7 +399,7 @@ func (p *Pager) Input(now clock.Time, b []byte) error {
 	if sort < saysBegun {
 		p.serve(w, from, sort, inc, seq, base, handle, page)
 	} else if inc == w.inc {
-		p.learn(now, w, from, sort, seq, page)
+		p.learn(now, w, from, sort, seq, handle, page)
 	}
 	return nil
 }
@@ -447,6 +452,7 @@ func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, ha
 		a.sort = saysDropped
 		if k := w.keeps[handle]; !again && k != nil {
 			delete(w.keeps, handle)
+			w.settle(handle) // after a loss an old request may be here again
 			if k.page != nil {
 				p.events = append(p.events, PageEvent{Kind: PageReturn, Frame: k.frame})
 			}
@@ -458,9 +464,14 @@ func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, ha
 }
 
 // learn takes an answer.
-func (p *Pager) learn(now clock.Time, w *exchangeOf, from int, sort pageSort, seq uint64, page []byte) {
+func (p *Pager) learn(now clock.Time, w *exchangeOf, from int, sort pageSort, seq, handle uint64, page []byte) {
 	at := slices.IndexFunc(w.asks, func(a *pageAsk) bool { return a.seq == seq })
 	if at < 0 {
+		// A request that came late may have had it keep a page that was dropped since.
+		has, ok := p.where[handle]
+		if sort == saysKept && !(ok && has == from) && !slices.ContainsFunc(w.asks, func(a *pageAsk) bool { return a.handle == handle }) {
+			p.ask(now, from, &pageAsk{sort: askDrop, handle: handle})
+		}
 		return
 	}
 	a := w.asks[at]
