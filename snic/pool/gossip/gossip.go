@@ -36,7 +36,7 @@ const (
 	period   = 100 * time.Millisecond
 	dead     = 10 * period
 	short    = 1200 // bytes that are sent by UDP
-	farewell = time.Second
+	farewell = 300 * time.Millisecond
 	alive    = "alive " // before a name; as the length of a message it would be too much
 	// What memberlist has to say of members goes with our messages, too, and counts as told then,
 	// whoever they are for: all are to hear of it by so many, or when two compare what they know.
