@@ -213,7 +213,7 @@ func TestPagesOfALeaver(t *testing.T) {
 	}
 	kept := r.members[leaves].join.Keeps()
 	r.do(r.members[leaves])(func(n *pool.Node, now clock.Time) { n.Leave(now) })
-	r.run(50*time.Millisecond, touch)
+	r.run(50 * time.Millisecond) // nobody accesses them meanwhile
 	r.check()
 	if kept == 0 || r.members[leaves].join.Keeps() != 0 || r.memory(stays).Lending() == 0 {
 		t.Errorf("of %d pages %d are left", kept, r.members[leaves].join.Keeps())
@@ -222,6 +222,32 @@ func TestPagesOfALeaver(t *testing.T) {
 	r.run(100*time.Millisecond, touch)
 	if v := taskOf(r.members[0].Test, "a"); v.Fault != "" {
 		t.Error(v.Fault)
+	}
+}
+
+// Who wants more than there is has its share of the board's memory, by weight.
+func TestPagesShared(t *testing.T) {
+	small, large := fmt.Sprintf(touching, "4k", "", "", "4k"), fmt.Sprintf(touching, "96k", "", "", "96k")
+	r := rackWithMemory(t, []string{small, small, small, small})
+	r.run(30 * time.Millisecond)
+	if err := r.members[0].Set(graph.Args{"deployment": large}); err != nil {
+		t.Fatal(err)
+	}
+	n, alice, bob, looks := 0, int64(0), int64(0), int64(0)
+	r.run(400*time.Millisecond, func() {
+		if r.now%(time.Millisecond) == 0 {
+			r.push(0, "p0", flows(1, 200)[n%200], flows(2, 200)[n%200])
+			n++
+		}
+		if r.now > 200*time.Millisecond && r.now%(5*time.Millisecond) == 0 {
+			v := viewOf(r.members[0].Test)
+			alice, bob, looks = alice+v.Tenants[0].Memory.Held, bob+v.Tenants[1].Memory.Held, looks+1
+		}
+	})
+	r.check()
+	// 15 frames, weights 1 and 3, and a page that is on its way each.
+	if a, b := alice/looks, bob/looks; a < 3*4096 || a > 6*4096 || b < 10*4096 || b > 13*4096 {
+		t.Errorf("alice has %d bytes, bob %d", a, b)
 	}
 }
 

@@ -273,7 +273,7 @@ func TestEvacuate(t *testing.T) {
 // board; no frame is lent for ever.
 func TestPagesProperty(t *testing.T) {
 	gets, losses := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
+	run := func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "boards")
 		var frames []int
 		for range n {
@@ -407,7 +407,10 @@ func TestPagesProperty(t *testing.T) {
 				t.Fatalf("board %d: %d frames of %d are free, %d pages kept for nobody", i, len(k.free), len(k.frames), k.Kept())
 			}
 		}
-	})
+	}
+	for range 10 {
+		rapid.Check(t, run)
+	}
 	t.Logf("%d gets, %d losses", gets, losses)
 	if gets == 0 || losses == 0 {
 		t.Errorf("%d gets, %d losses", gets, losses)
