@@ -98,7 +98,7 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 			if err != nil {
 				return nil, err
 			}
-			b := &balance{settings: s, conns: conns{flow.New[connKey, conn](s.conns)}}
+			b := &balance{settings: s, conns: conns{Table: flow.New[connKey, conn](s.conns)}}
 			for i := range b.lookup {
 				b.lookup[i] = make(lookup, s.size)
 			}
@@ -225,6 +225,9 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		c.Count(ctrMoved, b.moved)
 		b.moved = 0
 	}
+	if !b.conns.seeded {
+		b.conns.seed, b.conns.seeded = c.Rand().Uint64(), true
+	}
 	for _, x := range batch.Bufs() {
 		frame := x.Bytes()
 		var d hdr.Layers
@@ -287,8 +290,9 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	key := connKey{port: peer, proto: d.Proto, net: net}
 	copy(key.client[:], frame[client:client+n])
 	hash := key.hash()
+	spot := hdr.Fold(hash, b.conns.seed)
 	who := nobody
-	place := b.conns.find(&key, hash)
+	place := b.conns.find(&key, spot)
 	if place != nil {
 		who, place.seen = place.backend, c.Now()
 	} else {
@@ -310,7 +314,7 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 		return reasonNobody
 	}
 	if place == nil {
-		if place = b.conns.add(&key, hash, c.Now(), b.idle); place != nil {
+		if place = b.conns.add(&key, spot, c.Now(), b.idle); place != nil {
 			place.backend = who
 			c.Count(ctrConns, 1)
 		} else {

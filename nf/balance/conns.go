@@ -31,7 +31,14 @@ type conn struct {
 // conns remembers the backends of connections. The place of a connection without
 // traffic for the time idle is taken over; when there is none, the connection is
 // not remembered.
-type conns struct{ flow.Table[connKey, conn] }
+//
+// Where connections are is by a seed that nobody knows: who chose clients whose places are few
+// would have others' forgotten. Backends are chosen without one, alike in all workers and hosts.
+type conns struct {
+	flow.Table[connKey, conn]
+	seed   uint64
+	seeded bool
+}
 
 // find is what is known of a connection; nil: nothing.
 func (t *conns) find(k *connKey, hash uint64) *conn {

@@ -45,8 +45,8 @@ func (p per) key(b []byte, d *hdr.Layers, in int) (k flow.Key) {
 type flowTable struct{ flow.Table[flow.Key, meter] }
 
 // meter of key k; nil: there is no room. isNew: it had none before.
-func (t *flowTable) meter(m *marker, k *flow.Key, now clock.Time) (x *meter, isNew bool) {
-	hash := k.Hash(0)
+func (t *flowTable) meter(m *marker, seed uint64, k *flow.Key, now clock.Time) (x *meter, isNew bool) {
+	hash := k.Hash(seed)
 	i := t.Find(k, hash)
 	if i >= 0 {
 		return &t.At(i).Val, false

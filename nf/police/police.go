@@ -227,6 +227,7 @@ type police struct {
 	shared [2]meter // of keys without room
 	table  flowTable
 	begun  bool
+	seed   uint64 // of the table
 }
 
 // Takes implements graph.Picky: places of meters cannot be changed.
@@ -257,7 +258,7 @@ func (p *police) Reconfigure(args graph.Args) error {
 // Push implements graph.App.
 func (p *police) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if !p.begun {
-		p.begun = true
+		p.begun, p.seed = true, c.Rand().Uint64()
 		m := p.fresh(c.Now())
 		p.ports, p.shared = [2]meter{m, m}, [2]meter{m, m}
 	}
@@ -290,7 +291,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	if p.per != perPort {
 		key := p.per.key(frame, &d, in)
 		var isNew bool
-		if m, isNew = p.table.meter(&p.marker, &key, c.Now()); isNew {
+		if m, isNew = p.table.meter(&p.marker, p.seed, &key, c.Now()); isNew {
 			c.Count(ctrFlows, 1)
 		}
 		if m == nil {
