@@ -79,7 +79,6 @@ var refusals = [...]graph.Reason{
 	sched.BadPacket:    reasonGone,
 	sched.NoDescriptor: reasonNoDescriptor,
 	sched.StoreFull:    reasonStoreFull,
-	sched.OverQuota:    reasonOverQuota,
 	sched.ByTask:       reasonGone,
 	sched.Gone:         reasonGone,
 }

@@ -113,9 +113,6 @@ func TestNoAllocations(t *testing.T) {
 			if r.Stages[0][0][0].Mask == 0xf && len(r.Stages[0][0]) == 1 {
 				bulk(t, s)
 			}
-			for range s.Demands {
-			}
-			s.NewEpoch()
 			_, _ = s.Arrive(9, 0, 0, 0)
 			_, _, _ = s.Books(), s.Task(0, 0), s.Instance(0)
 		}); n != 0 {

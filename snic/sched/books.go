@@ -79,48 +79,6 @@ func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
 	return int(s.tenants[tenant].packets), int(s.tenants[tenant].bytes)
 }
 
-// Demand is what was meant for a visit of a route in this epoch, before credits
-// were assigned, whether there was an instance or not.
-type Demand struct {
-	Route          int
-	Visit          Visit
-	Packets, Bytes uint64
-}
-
-// Demands tells of all visits for which something was meant in this epoch. It
-// looks at nothing else. A route that was changed is there once for each of its
-// forms that still has packets.
-func (s *Scheduler) Demands(yield func(Demand) bool) {
-	for _, i := range s.touched {
-		pl := s.plans[i]
-		for j := range pl.visits {
-			v := &pl.visits[j]
-			if v.packets > 0 && !yield(Demand{int(pl.route), Visit{int(v.chain), v.mask}, v.packets, v.bytes}) {
-				return
-			}
-		}
-	}
-}
-
-// NewEpoch begins a new epoch of Demands, in constant time.
-func (s *Scheduler) NewEpoch() {
-	s.epoch++
-	s.touched = s.touched[:0]
-}
-
-// wants counts what is meant for a visit.
-func (s *Scheduler) wants(slot int32, pl *plan, v *visit, packets, bytes uint64) {
-	if pl.epoch != s.epoch {
-		pl.epoch = s.epoch
-		for i := range pl.visits {
-			pl.visits[i].packets, pl.visits[i].bytes = 0, 0
-		}
-		s.touched = append(s.touched, slot)
-	}
-	v.packets += packets
-	v.bytes += bytes
-}
-
 // Check goes through all that the scheduler knows and tells what does not fit:
 // an error of the scheduler, or calls of its owner that cannot be.
 func (s *Scheduler) Check() error {

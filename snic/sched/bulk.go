@@ -51,7 +51,6 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 	s.taken += int64(got)
 	s.books.Arrived += uint64(got)
 	s.books.Bulk += uint64(got)
-	s.wants(rt.plan, pl, v, uint64(got), uint64(bytes))
 	return int(r), v.mask, int(got)
 }
 

@@ -77,14 +77,8 @@
 // taken, and before what Next tells after that. A flow that changes its route is
 // not followed on this road.
 //
-// # Measuring
-//
-// What is wanted is counted before credits are assigned: per instance and task,
-// from its placement on (Instance), and per route and visit, in epochs (Demands,
-// NewEpoch), whether there is an instance or not.
-//
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), sections 5.4.2 and
 // 5.4.3. Not in the source, and chosen here: places in queues, hashing and
-// draining of flows, plans, quotas of tenants and the bulk road. The source
+// draining of flows, plans and the bulk road. The source
 // sends packets to instances round robin.
 package sched

@@ -64,9 +64,6 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 		return s.refuse(StoreFull)
 	}
 	tn := &s.tenants[tenant]
-	if tn.packets >= tn.maxPackets || tn.bytes+int64(bytes) > tn.maxBytes {
-		return s.refuse(OverQuota)
-	}
 	s.books.Arrived++
 	s.store += int64(bytes)
 	tn.packets++
@@ -276,10 +273,8 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 // startVisit sends a header into the visit that it is at.
 func (s *Scheduler) startVisit(h int32, pl *plan) {
 	x := &s.headers[h]
-	pk := &s.packets[h>>s.shift]
 	v := &pl.visits[x.visit]
 	x.rest = v.mask
-	s.wants(pk.plan, pl, v, 1, uint64(pk.bytes))
 	s.admit(h)
 }
 

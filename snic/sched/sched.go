@@ -74,13 +74,12 @@ const (
 	BadPacket           // its size is not in 0..2^30, or there is no such tenant
 	NoDescriptor        // as many packets are inside as there may be
 	StoreFull           // no room in the packet store
-	OverQuota           // the tenant has its quota inside
 	ByTask              // dropped by a task
 	Gone                // on an old route, a chain of which has no instance any more
 	reasons
 )
 
-var reasonNames = [reasons]string{"none", "unknown-route", "bad-packet", "no-descriptor", "store-full", "over-quota", "by-task", "gone"}
+var reasonNames = [reasons]string{"none", "unknown-route", "bad-packet", "no-descriptor", "store-full", "by-task", "gone"}
 
 // String is the name of the reason.
 func (r Reason) String() string {
@@ -113,8 +112,6 @@ type Scheduler struct {
 	tenants []tenantState
 	plans   []*plan
 	spare   []int32 // plans that are not used
-	touched []int32 // plans with demand in this epoch
-	epoch   uint64
 
 	store, storeSize int64
 	taken            int64 // packets on the bulk road
@@ -160,25 +157,22 @@ type routeState struct {
 }
 
 type tenantState struct {
-	packets, maxPackets int32
-	bytes, maxBytes     int64
+	packets int32
+	bytes   int64
 }
 
 // span is a piece of a plan's branches or visits.
 type span struct{ from, to uint8 }
 
 type visit struct {
-	chain   int32
-	mask    uint16
-	packets uint64 // wanted, in epoch of the plan
-	bytes   uint64
+	chain int32
+	mask  uint16
 }
 
 // plan is a route that does not change, and that packets keep.
 type plan struct {
 	route    int32
-	users    int32  // packets
-	epoch    uint64 // of the visits' demand
+	users    int32 // packets
 	current  bool
 	spread   Spread
 	anyOrder bool
@@ -208,7 +202,7 @@ func New(c Config) (*Scheduler, error) {
 		free: make([]int32, c.Packets), ready: newRing(c.Packets << shift), leaving: newRing(c.Packets),
 		work: make([]int32, 0, c.Packets), flows: newFlows(c.Packets, c.Seed),
 		regions: make([]region, c.Regions), chains: make([]chain, c.Chains), routes: make([]routeState, c.Routes),
-		tenants: make([]tenantState, c.Tenants), storeSize: int64(c.Store), epoch: 1,
+		tenants: make([]tenantState, c.Tenants), storeSize: int64(c.Store),
 	}
 	for i := range s.free {
 		s.free[i] = int32(c.Packets - 1 - i)
@@ -222,9 +216,6 @@ func New(c Config) (*Scheduler, error) {
 	}
 	for i := range s.routes {
 		s.routes[i].plan = none
-	}
-	for i := range s.tenants {
-		s.tenants[i].maxPackets, s.tenants[i].maxBytes = int32(c.Packets), int64(c.Store)
 	}
 	return s, nil
 }
@@ -396,20 +387,6 @@ func (s *Scheduler) SetCredits(region, task, credits int) error {
 	return nil
 }
 
-// SetQuota says how many packets and bytes of a tenant may be inside. Without it
-// a tenant may have all.
-func (s *Scheduler) SetQuota(tenant, packets, bytes int) error {
-	if tenant < 0 || tenant >= len(s.tenants) {
-		return fmt.Errorf("sched: tenant %d: there are 0 to %d", tenant, len(s.tenants)-1)
-	}
-	if packets < 0 || bytes < 0 {
-		return fmt.Errorf("sched: a quota of %d packets and %d bytes for tenant %d: it cannot be below 0", packets, bytes, tenant)
-	}
-	t := &s.tenants[tenant]
-	t.maxPackets, t.maxBytes = int32(min(packets, maxPackets)), int64(min(bytes, maxStore))
-	return nil
-}
-
 // SetRoute makes a route, or changes it under traffic: packets of which no task
 // has run follow the new one, the others finish as they began.
 func (s *Scheduler) SetRoute(id int, r Route) error {
@@ -430,7 +407,6 @@ func (s *Scheduler) SetRoute(id int, r Route) error {
 		s.plans[slot] = pl
 	} else {
 		s.plans = append(s.plans, pl)
-		s.touched = slices.Grow(s.touched, len(s.plans)-len(s.touched))
 		s.spare = slices.Grow(s.spare, len(s.plans)-len(s.spare))
 	}
 	old := rt.plan
@@ -574,9 +550,6 @@ func (s *Scheduler) unuse(slot int32) {
 	pl.users--
 	if pl.current || pl.users > 0 {
 		return
-	}
-	if i := slices.Index(s.touched, slot); i >= 0 {
-		s.touched = slices.Delete(s.touched, i, i+1)
 	}
 	s.plans[slot] = nil
 	s.spare = append(s.spare, slot)

@@ -119,14 +119,7 @@ func TestFigure57(t *testing.T) {
 	s.Return(1, 0, false)
 	want(t, "both are done", leaves(t, s), "0 1")
 
-	// What was meant for each task: NT2 and NT4 have it of both.
-	var l []string
-	for d := range s.Demands {
-		l = append(l, fmt.Sprintf("user%d chain %d mask %d: %d packets, %d bytes", d.Route+1, d.Visit.Chain, d.Visit.Mask, d.Packets, d.Bytes))
-	}
-	slices.Sort(l)
-	want(t, "demands", strings.Join(l, "; "), "user1 chain 0 mask 3: 1 packets, 1000 bytes; user1 chain 1 mask 1: 1 packets, 1000 bytes; "+
-		"user1 chain 1 mask 2: 1 packets, 1000 bytes; user2 chain 0 mask 2: 1 packets, 1000 bytes; user2 chain 1 mask 2: 1 packets, 1000 bytes")
+	// What was meant for each task: NT2 has it of both.
 	if n1, n2 := s.Task(1, 0).Packets, s.Task(1, 1).Packets; n1 != 1 || n2 != 2 {
 		t.Errorf("NT1 was wanted by %d packets, NT2 by %d", n1, n2)
 	}
@@ -465,40 +458,6 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestQuota: a tenant whose chain does not run fills no more than its part.
-func TestQuota(t *testing.T) {
-	s := small(t, 1, 8)
-	ok(t, s.SetRoute(0, line(Visit{0, 3})))
-	ok(t, s.SetRoute(1, line(Visit{7, 1}))) // is nowhere
-	ok(t, s.SetQuota(1, 10, 2000))
-	for i := range 100 {
-		if _, why := s.Arrive(1, 100, uint64(i), 1); (why == None) != (i < 10) || why != None && why != OverQuota {
-			t.Fatalf("packet %d: %v", i, why)
-		}
-	}
-	for i := range 1000 {
-		if _, why := s.Arrive(0, 1500, uint64(i), 2); why != None {
-			t.Fatal(why)
-		}
-		r, _ := s.Next()
-		s.Return(r.Packet, 0, false)
-		want(t, "leaves", leaves(t, s), fmt.Sprint(r.Packet))
-	}
-	if n, b := s.Tenant(1); n != 10 || b != 1000 {
-		t.Error(n, b)
-	}
-	ok(t, s.SetQuota(1, 64, 1050))
-	if _, why := s.Arrive(1, 51, 1, 1); why != OverQuota {
-		t.Error(why)
-	}
-	if _, why := s.Arrive(1, 50, 1, 1); why != None {
-		t.Error(why)
-	}
-	if n := s.Books().Refused[OverQuota]; n != 91 {
-		t.Error(n)
-	}
-}
-
 func TestRefusals(t *testing.T) {
 	s := small(t, 1, 8)
 	ok(t, s.SetRoute(0, line(Visit{7, 3})))
@@ -611,36 +570,6 @@ func TestBulk(t *testing.T) {
 	}
 }
 
-// TestDemands: what is wanted is counted without credits and without an instance,
-// by epoch.
-func TestDemands(t *testing.T) {
-	s := small(t, 1, 1)
-	ok(t, s.SetRoute(3, line(Visit{0, 3}, Visit{6, 1})))
-	ok(t, s.SetRoute(4, line(Visit{6, 1})))
-	get := func() string {
-		var l []string
-		for d := range s.Demands {
-			l = append(l, fmt.Sprintf("%d:%d/%x=%d/%d", d.Route, d.Visit.Chain, d.Visit.Mask, d.Packets, d.Bytes))
-		}
-		return strings.Join(l, " ")
-	}
-	want(t, "none", get(), "")
-	for i := range 5 {
-		arrive(t, s, 3, uint64(i))
-	}
-	arrive(t, s, 4, 1)
-	want(t, "first epoch", get(), "3:0/3=5/500 4:6/1=1/100")
-	s.NewEpoch()
-	want(t, "second epoch", get(), "")
-	runs(t, s)
-	s.Return(0, 0, false)
-	want(t, "second epoch", get(), "3:6/1=1/100")
-	for d := range s.Demands {
-		_ = d
-		break
-	}
-}
-
 func TestMisuse(t *testing.T) {
 	for name, f := range map[string]func(s *Scheduler){
 		"return before next":   func(s *Scheduler) { s.Return(0, 0, false) },
@@ -701,8 +630,6 @@ func TestErrors(t *testing.T) {
 		"credits":         s.SetCredits(0, 0, 0),
 		"credits' task":   s.SetCredits(0, 2, 1),
 		"credits nowhere": s.SetCredits(3, 0, 1),
-		"quota":           s.SetQuota(4, 1, 1),
-		"quota below 0":   s.SetQuota(0, -1, 1),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "sched: ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
