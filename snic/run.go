@@ -206,8 +206,8 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	if t.Throughput > 0 {
 		d.busy = start.Add(clock.Duration(float64(l.buf.Len()) * 8e9 / float64(t.Throughput)))
 	}
-	d.push(id, d.busy.Add(t.Latency))
-	c.Wake(d.busy.Add(t.Latency))
+	d.push(id, start.Add(t.Latency))
+	c.Wake(start.Add(t.Latency))
 }
 
 // back returns a lane to the scheduler.
