@@ -4,7 +4,7 @@
 //	if err := yaml.Unmarshal(src, &spec); err != nil { ... }      // of the YAML
 //	return yaml.At(src, []any{"apps", "fw", "kind"}, "...")       // of what it says
 //
-// A source has a size, a depth and a number of values at most, those that aliases
+// A source is one document. It has a size, a depth and a number of values at most, those that aliases
 // stand for among them: nothing that a few lines say takes long, or much memory.
 package yaml
 
@@ -26,10 +26,12 @@ const (
 	maxSource = 16 << 20
 	maxNodes  = 1 << 22 // aliases followed
 	maxDepth  = 32      // of brackets, or of dashes in a row
+	// An excerpt of a longer one is not made: the YAML library takes quadratic time for it.
+	maxExcerpt = 64 << 10
 )
 
 // Error is something wrong in a source. Excerpt is the place with the lines around
-// it, empty when it is not known.
+// it, empty when it is not known, or the source is long.
 type Error struct {
 	Line, Column int // from 1; 0 when unknown
 	Msg          string
@@ -66,7 +68,10 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 	var wrong *Error
 	err := unpanicked(func() error {
 		tokens := lexer.Tokenize(string(src))
-		if wrong = shallow(tokens); wrong != nil {
+		if wrong = shallow(tokens); wrong == nil {
+			wrong = single(tokens)
+		}
+		if wrong != nil {
 			return nil
 		}
 		f, err := parser.Parse(tokens, 0)
@@ -135,6 +140,9 @@ func At(src []byte, place []any, msg string) *Error {
 			n = m.Values[0].Key
 		}
 		e.place(n.GetToken())
+		if len(src) > maxExcerpt {
+			return nil
+		}
 		x, err := p.AnnotateSource(src, false)
 		if err == nil {
 			e.Excerpt = string(x)
@@ -163,6 +171,25 @@ func shallow(tokens token.Tokens) *Error {
 		}
 		if depth > maxDepth || row > maxDepth {
 			return (&Error{Msg: fmt.Sprintf("nested more than %d deep", maxDepth)}).place(t)
+		}
+	}
+	return nil
+}
+
+// single refuses a second document: the first alone would be read, and the YAML
+// library takes quadratic time for many.
+func single(tokens token.Tokens) *Error {
+	directive := 0 // the line of one
+	begun, ended := false, false
+	for _, t := range tokens {
+		switch {
+		case t.Type == token.CommentType || t.Position.Line == directive:
+		case t.Type == token.DirectiveType:
+			directive = t.Position.Line
+		case ended && t.Type != token.DocumentEndType || begun && t.Type == token.DocumentHeaderType:
+			return (&Error{Msg: "another document begins: one is read"}).place(t)
+		default:
+			begun, ended = true, t.Type == token.DocumentEndType
 		}
 	}
 	return nil

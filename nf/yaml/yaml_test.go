@@ -43,6 +43,20 @@ func TestUnmarshal(t *testing.T) {
 			t.Errorf("%s: no excerpt", c.new)
 		}
 	}
+	// Only the first document would be read.
+	for _, c := range []struct{ src, want string }{
+		{"---\n" + good, ""}, {"%YAML 1.2\n# text\n---\n" + good + "...\n", ""}, {"# text\n", ""},
+		{good + "---\n" + good, "7:1: another document begins: one is read"},
+		{"---\n" + good + "---\n", "8:1: another document begins: one is read"},
+		{good + "...\n" + good, "8:1: another document begins: one is read"},
+	} {
+		var p paper
+		if err := Unmarshal([]byte(c.src), &p); (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.src, err, c.want)
+		} else if err == nil && strings.Contains(c.src, good) && len(p.Things) != 2 {
+			t.Errorf("%q: %+v", c.src, p)
+		}
+	}
 	// A check of what is written.
 	err2 := Unmarshal([]byte(good), &p, func(f *ast.File) *Error { return On(f.Docs[0].Body, "not today") })
 	if err2 == nil || !strings.HasSuffix(err2.Error(), ": not today") || err2.Line != 1 {
@@ -64,6 +78,9 @@ func TestAt(t *testing.T) {
 	}
 	if e := At(nil, []any{"things"}, "no"); e.Error() != "no" {
 		t.Error(e)
+	}
+	if e := At([]byte("links: ["+strings.Repeat("x, ", 50000)+"]"), []any{"links", 30000}, "no"); e.Line != 1 || e.Column != 90009 || e.Excerpt != "" {
+		t.Errorf("%v, with %d bytes around it", e, len(e.Excerpt))
 	}
 	if e := At([]byte("things: {"), []any{"things"}, "no"); e.Error() != "no" {
 		t.Error(e)
@@ -92,6 +109,8 @@ func TestBombs(t *testing.T) {
 		"braces":   {"tasks: " + strings.Repeat("{a: ", 1<<17), "nested more than 32 deep"},
 		"dashes":   {"dags:\n" + strings.Repeat("- ", 1<<17), "nested more than 32 deep"},
 		"keys":     {"dags:\n" + strings.Repeat("? ", 1<<17), "nested more than 32 deep"},
+		"docs":     {strings.Repeat("---\na: 1\n", 1<<18), "3:1: another document begins"},
+		"ends":     {strings.Repeat("a: 1\n...\n", 1<<18), "another document begins"},
 		"tags":     {"dags: " + strings.Repeat("!!a ", 1<<17), "nested more than 32 deep"},
 	} {
 		if err := Unmarshal([]byte(c.src), &paper{}); err == nil || !strings.Contains(err.Error(), c.want) {
