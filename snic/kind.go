@@ -101,7 +101,7 @@ come in by an odd one. Rules are written for the way forward.
           regions: {count: 4, area: 2}
           tasks:
             fw:  {kind: firewall, args: {default: allow}}
-            nat: {kind: napt, args: {addresses: 203.0.113.1}}
+            nat: {kind: napt, args: {public: 203.0.113.1}}
           tenants: {alice: {weight: 2}}
           dags: [{uid: 7, tenant: alice, run: fw -> nat}]
           rules: [{match: "src:10.0.0.0/8", dag: 7}, {match: "dst:203.0.113.1", dag: 7}]
