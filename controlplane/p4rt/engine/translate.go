@@ -32,7 +32,8 @@ const (
 // type says what is what. A string that is not in it gets a value when it is
 // written first: the lowest that is free, but 0, which is what no program has set. When
 // none is free, those are taken back that no entry has any more. "#7" is the value 7, which
-// has no name. Numbers are themselves, unless there are mappings: then those are all.
+// has no name, and gets none while an entry has it. Numbers are themselves, unless there are
+// mappings: then those are all.
 type names struct {
 	uri   string
 	bits  int  // of the program's values, at least
@@ -223,7 +224,18 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 			return nil, refuse(codes.OutOfRange, "%q needs more than the %d bits that the device has for it", key, s.dev)
 		case s.from[x] != "" || s.has(x):
 			return nil, refuse(codes.InvalidArgument, "%q is named %q", key, s.from[x])
+		case !alloc:
+			return value(x), nil
 		}
+		if len(s.mine) >= maxNames {
+			if err := s.forget(); err != nil {
+				return nil, err
+			}
+			if len(s.mine) >= maxNames {
+				return nil, s.full()
+			}
+		}
+		s.give(key, x)
 		return value(x), nil
 	}
 	switch {
@@ -236,8 +248,13 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.to[key], s.from[x], s.mine[key] = x, key, s.turn
+	s.give(key, x)
 	return value(x), nil
+}
+
+// give has a name stand for a value.
+func (n *names) give(name string, v uint64) {
+	n.to[name], n.from[v], n.mine[name] = v, name, n.turn
 }
 
 func (n *names) has(v uint64) bool { _, ok := n.from[v]; return ok }
@@ -256,20 +273,32 @@ func (n *names) choose() (uint64, error) {
 		if tries > 0 {
 			break
 		}
-		used := map[uint64]bool{}
-		if err := n.sweep(func(v uint64) { used[v] = true }); err != nil {
+		if err := n.forget(); err != nil {
 			return 0, err
 		}
-		n.hint = 1
-		for name, turn := range n.mine {
-			if v := n.to[name]; turn != n.turn && !used[v] {
-				delete(n.mine, name)
-				delete(n.to, name)
-				delete(n.from, v)
-			}
+	}
+	return 0, n.full()
+}
+
+func (n *names) full() error {
+	return refuse(codes.ResourceExhausted, "translation %q: all %d values of the device have a name that is in use", n.uri, len(n.from))
+}
+
+// forget takes back what no entry has, and this write has not named.
+func (n *names) forget() error {
+	used := map[uint64]bool{}
+	if err := n.sweep(func(v uint64) { used[v] = true }); err != nil {
+		return err
+	}
+	n.hint = 1
+	for name, turn := range n.mine {
+		if v := n.to[name]; turn != n.turn && !used[v] {
+			delete(n.mine, name)
+			delete(n.to, name)
+			delete(n.from, v)
 		}
 	}
-	return 0, refuse(codes.ResourceExhausted, "translation %q: all %d values of the device have a name that is in use", n.uri, len(n.from))
+	return nil
 }
 
 // toSDN is what controllers call a value of the program.

@@ -168,6 +168,40 @@ func TestTranslation(t *testing.T) {
 	w.texts(`table_entry { table_id: 45698565 priority: 3 }`, `table ingress.routes network=#0 priority=3 -> ingress.forward(port=#9)`)
 }
 
+// A value that an entry has by its number is not another name's: names are apart, and so are entries.
+func TestNumbersAndNames(t *testing.T) {
+	w, _ := newNamed(t)
+	route := func(network string) string {
+		return fmt.Sprintf(`{table: routes, match: {network: %q}, priority: 1, action: drop}`, network)
+	}
+	if got := w.codes(insert, route("#1"), route("#3"), route("blue"), route("red"), route("green")); fmt.Sprint(got) != "[OK OK OK OK OK]" {
+		t.Error(got)
+	}
+	var got []string
+	for _, e := range w.read(routes) {
+		got = append(got, string(e.GetTableEntry().GetMatch()[0].GetExact().GetValue()))
+	}
+	slices.Sort(got)
+	if fmt.Sprint(got) != "[#1 #3 blue green red]" {
+		t.Errorf("entries of %v", got)
+	}
+	if got := w.codes(insert, route("#2")); got[0] != codes.InvalidArgument {
+		t.Errorf("the number of a value with a name: %v", got)
+	}
+	// Numbers make room as names do.
+	if got := w.codes(remove, route("#1"), route("#3")); fmt.Sprint(got) != "[OK OK]" {
+		t.Error(got)
+	}
+	for n := range 12 {
+		if got := w.codes(insert, route(fmt.Sprint("net", n))); got[0] != codes.OK {
+			t.Errorf("network %d: %v", n, got)
+		}
+	}
+	if got := w.codes(insert, route("one more")); got[0] != codes.ResourceExhausted {
+		t.Error(got)
+	}
+}
+
 // Names that no entry has any more make room for others, and those that are in use do
 // not: there are 15 values for networks.
 func TestNamesRunOut(t *testing.T) {
@@ -217,7 +251,7 @@ func TestTranslationModel(t *testing.T) {
 				}
 			}
 		}
-		name := rapid.SampledFrom([]string{"", "a", "b", "eth1", "#0", "\n", "€", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o"})
+		name := rapid.SampledFrom([]string{"", "a", "b", "eth1", "#0", "#1", "#3", "\n", "€", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o"})
 		for range rapid.IntRange(1, 30).Draw(rt, "writes") {
 			var batch []*p4v1.Update
 			for range rapid.IntRange(1, 3).Draw(rt, "updates") {
