@@ -640,19 +640,25 @@ func (b *board) poolGuest(now clock.Time, o order) {
 		if !b.restore(s, o.state) {
 			b.pool.failed++
 			k = hasFailed
-			s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
+			b.endGuest(now, n, at)
 		}
 		b.pool.say = append(b.pool.say, said{kind: k, lease: o.lease})
 	case o.kind == toSave:
 		s.abroad.guests[at].saving, s.abroad.guests[at].since = true, now
 	case o.kind == toRelease:
-		s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
-		if len(s.abroad.guests) == 0 && s.packets == s.abroad.foreign && !s.elsewhere() {
-			visits := s.visits
-			b.unroute(n)
-			s.missing = true
-			b.abandon(now, visits)
-		}
+		b.endGuest(now, n, at)
+	}
+}
+
+// endGuest ends what a DAG is for a peer. If it is nobody else's its regions are given up.
+func (b *board) endGuest(now clock.Time, n, at int) {
+	s := &b.services[n]
+	s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
+	if len(s.abroad.guests) == 0 && s.packets == s.abroad.foreign && !s.elsewhere() {
+		visits := s.visits
+		b.unroute(n)
+		s.missing = true
+		b.abandon(now, visits)
 	}
 }
 

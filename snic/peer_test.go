@@ -17,6 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/pool"
+	"github.com/quillon/quillon/snic/region"
 )
 
 // tally numbers frames: it adds how many it has seen, in two bytes. That number is its
@@ -40,9 +41,14 @@ func (m *tally) Push(c *graph.Ctx, in int, b *packet.Batch) {
 func (m *tally) Save(w io.Writer) error { return binary.Write(w, binary.BigEndian, m.n) }
 func (m *tally) Load(r io.Reader) error { return binary.Read(r, binary.BigEndian, &m.n) }
 
+// picky knows something, and takes nothing of what others have known.
+type picky struct{ tally }
+
+func (*picky) Load(io.Reader) error { return io.ErrUnexpectedEOF }
+
 func peerKinds() []graph.Kind {
 	two := []string{"a", "b"}
-	return append(kinds(), *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
+	return append(kinds(), graph.Kind{Name: "picky", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &picky{}, nil }}, *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
 		graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
 }
 
@@ -463,6 +469,35 @@ func TestPeerLeaves(t *testing.T) {
 				t.Errorf("%d of %d came out: dropped %v %v %v", next-1, sent, r.members[0].drop, r.members[1].drop, r.members[2].drop)
 			}
 		})
+	}
+}
+
+// A peer that cannot take over what a DAG knows gives its region back, and the DAG runs where it
+// was.
+func TestPeerRefusesState(t *testing.T) {
+	text := func(regions int) string { return strings.Replace(pair(regions), "kind: tally", "kind: picky", 1) }
+	r := newRack(t, []string{text(1), text(2)}, "idle", "10s")
+	r.run(10*time.Millisecond, func() { r.push(0, "p0", frame(1, "-")) })
+	r.push(0, "p0", frame(2, "a"))
+	b := r.members[1].App().(*board)
+	free := func() (n int) {
+		for i := range b.fabric.Regions() {
+			if v := b.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
+				n++
+			}
+		}
+		return n
+	}
+	r.run(40*time.Millisecond, func() { r.push(0, "p0", frame(1, "-")) })
+	if v := b.poolView(); v.Failed == 0 {
+		t.Fatalf("the peer was not asked: %+v", v)
+	}
+	r.run(300 * time.Millisecond)
+	if n, v := free(), b.poolView(); n+len(v.Guests) != 2 {
+		t.Errorf("%d of 2 regions of the peer are free: %+v", n, v)
+	}
+	if fs := r.flush(0, "p1"); !slices.ContainsFunc(fs, func(f graphtest.Frame) bool { return f.Bytes[29] == 2 }) {
+		t.Error("its frame did not come out")
 	}
 }
 
