@@ -384,7 +384,8 @@ func newSNICTaskCmd() *cobra.Command {
 	add := onBoard(&cobra.Command{
 		Use: "add NAME KIND [ARGUMENT=VALUE...]", Short: "Deploy a task, or change one",
 		Long: `Deploys a task: a network function (quillon nf list) with its arguments. A task of
-that name is another one from then on; it keeps its state if function and arguments stay.`,
+that name is another one from then on; it keeps its state if function and arguments stay, and
+its memory if that stays.`,
 		Example: "  quillon snic task add fw firewall default=allow --throughput 40Gbit --area 2",
 		Args:    atLeast("NAME", "KIND"),
 	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
@@ -406,6 +407,7 @@ that name is another one from then on; it keeps its state if function and argume
 			if s.Tasks == nil {
 				s.Tasks = map[string]dag.TaskSpec{}
 			}
+			t.Restart = s.Tasks[args[0]].Restart // or it would start anew
 			s.Tasks[args[0]] = t
 			return nil
 		})
@@ -424,6 +426,7 @@ that name is another one from then on; it keeps its state if function and argume
 	f.IntVar(&credits, "credits", dag.DefaultCredits, "packets that an instance has inside at most")
 	f.BoolVar(&remote, "remote", true, "other boards of the pool may run it")
 	f.BoolVar(&t.Endpoint, "endpoint", false, "the endpoint may do its work")
+	f.StringVar(&t.Fault, "fault", "", "what becomes of its packets when a fault of its memory has stopped it: `drop` or pass (default: drop)")
 	add.PreRun = func(cmd *cobra.Command, _ []string) { // what is not told is not said
 		if cmd.Flags().Changed("area") {
 			t.Area = &area
