@@ -115,6 +115,11 @@ func argsOf(s *dag.Spec) (table.Args, error) {
 
 func rulesOf(args table.Args) table.Rows {
 	var rows table.Rows
+	type place struct {
+		match    string
+		priority int
+	}
+	seen := map[place]bool{}
 	for _, r := range specOf(args).Rules {
 		e := table.Entry{Key: keyOf(r.Match), Priority: int32(r.Priority) + 1}
 		switch {
@@ -125,7 +130,9 @@ func rulesOf(args table.Args) table.Rows {
 		case r.Road == "refuse":
 			e.Action = actRefuse
 		}
-		if !slices.ContainsFunc(rows.Entries, func(o table.Entry) bool { return o.Same(&e) }) { // the first counts
+		match, _ := matchOf(e.Key)                       // in one form; masks are prefixes here
+		if at := (place{match, r.Priority}); !seen[at] { // the first counts
+			seen[at] = true
 			rows.Entries = append(rows.Entries, e)
 		}
 	}

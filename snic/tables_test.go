@@ -250,3 +250,29 @@ func FuzzTables(f *testing.F) {
 		}
 	})
 }
+
+// Of rules with the same match and priority the first counts, however they are written.
+func TestTablesFirstRuleCounts(t *testing.T) {
+	rows := rulesOf(table.Args{"deployment": `
+regions: {count: 1, area: 1}
+tasks: {m: {kind: dummy}}
+tenants: {a: {}}
+dags: [{uid: 1, tenant: a, run: m}]
+rules:
+  - {match: "sport:5+src:10.0.0.0/8", dag: 1}
+  - {match: "src:10.0.0.0/8+sport:5-5", road: refuse}
+  - {match: "sport:5+src:10.0.0.0/8", road: control, priority: 1}
+  - {match: "sport:5+src:10.0.0.0/9", road: control}
+`})
+	var got []string
+	for _, e := range rows.Entries {
+		m, err := matchOf(e.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(m, " ", e.Priority, " ", e.Action))
+	}
+	if want := "[src:10.0.0.0/8+sport:5 1 1 src:10.0.0.0/8+sport:5 2 2 src:10.0.0.0/9+sport:5 1 2]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}
