@@ -3,6 +3,7 @@ package graph_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -74,6 +75,41 @@ func TestWork(t *testing.T) {
 	}
 	if moved(inst) == before {
 		t.Error("no frame moved meanwhile")
+	}
+	cancel()
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who waits for work that is done goes on at once, also where the worker with its frames has the
+// only core.
+func TestWorkAlone(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	inst := working(t, 1<<40)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error)
+	go func() { ran <- inst.Run(ctx) }()
+	for moved(inst) == 0 {
+		runtime.Gosched()
+	}
+	clk := clock.NewWall()
+	const orders = 20
+	took := func(order func() error) clock.Duration {
+		start := clk.Now()
+		for range orders {
+			if err := order(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return clk.Now().Sub(start)
+	}
+	visits := took(func() error { return inst.Visit("s", 0, func(graph.App) {}) })
+	works := took(func() error {
+		return inst.Work("s", 0, func(graph.App, clock.Duration) bool { return false })
+	})
+	if works > 4*visits+100_000_000 { // it may be preempted every 10 ms
+		t.Errorf("%d orders took %v by Work, %v by Visit", orders, works, visits)
 	}
 	cancel()
 	if err := <-ran; err != nil {

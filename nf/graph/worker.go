@@ -147,31 +147,32 @@ func (w *worker) readMail(last bool) {
 	}
 }
 
-// turn gives a slice to the work whose turn it is.
-func (w *worker) turn(slice clock.Duration) {
+// turn gives a slice to the work whose turn it is, and reports that it is done.
+func (w *worker) turn(slice clock.Duration) (done bool) {
 	l := w.works[0]
 	w.works = append(w.works[:0], w.works[1:]...)
 	if w.begin(l, slice) {
 		w.works = append(w.works, l)
-	} else {
-		close(l.done)
+		return false
 	}
+	close(l.done)
+	return true
 }
 
-// share gives those who work from outside their share of the time; moved is when a
-// frame did last.
-func (w *worker) share(now, moved clock.Time) {
+// share gives those who work from outside their share of the time, and reports that one
+// of them is done; moved is when a frame did last.
+func (w *worker) share(now, moved clock.Time) (done bool) {
 	if now.Sub(moved) > workIdle {
-		w.turn(workIdleSlice)
-		return
+		return w.turn(workIdleSlice)
 	}
 	if now < w.workDue {
-		return
+		return false
 	}
 	start := w.clk.Now()
-	w.turn(workSlice)
+	done = w.turn(workSlice)
 	end := w.clk.Now()
 	w.workDue = end.Add((workShare - 1) * end.Sub(start))
+	return done
 }
 
 // recover turns an app's panic into the worker's error.
@@ -231,8 +232,10 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) 
 			moving = now
 		}
 		if len(w.works) > 0 {
-			w.share(now, moving)
-			busy = now
+			if w.share(now, moving) && alone {
+				runtime.Gosched()
+			}
+			busy = w.clk.Now()
 			continue
 		}
 		if moved > 0 {
