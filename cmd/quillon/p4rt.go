@@ -172,6 +172,9 @@ func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files s
 			if !filepath.IsAbs(files) {
 				return nil, fmt.Errorf("--p4-files %s: want a full path", files)
 			}
+			if s, err := os.Stat(files); err != nil || !s.IsDir() {
+				return nil, fmt.Errorf("--p4-files %s: no such directory", files)
+			}
 			dev.Files(files)
 		}
 		id := uint64(len(list) + 1)

@@ -65,13 +65,20 @@ func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
 	if app == "" {
 		return "", "", errors.New("--pool: want an app of kind snic with pool-port= (quillon nf describe snic)")
 	}
-	from := app + "." + spec.Apps[app].Args["pool-port"]
+	end := app + "." + spec.Apps[app].Args["pool-port"]
+	var from, to bool
 	for _, l := range spec.Links {
 		a, b, _ := strings.Cut(l, "->")
-		if strings.TrimSpace(a) == from {
-			port, _, _ := strings.Cut(strings.TrimSpace(b), ".")
+		a, b = strings.TrimSpace(a), strings.TrimSpace(b)
+		if a == end {
+			from = true
+			port, _, _ := strings.Cut(b, ".")
 			dev = spec.Ports[port].Args["dev"]
 		}
+		to = to || b == end
+	}
+	if !from || !to {
+		return "", "", fmt.Errorf("--pool: links from %s and to it are missing (pool-port=)", end)
 	}
 	return app, dev, nil
 }
@@ -108,6 +115,9 @@ func (f *poolFlags) key() ([]byte, error) {
 		return key, nil
 	}
 	if !slices.Contains([]int{16, 24, 32}, len(text)) {
+		if slices.Contains([]int{16, 24, 32}, len(b)) {
+			return b, nil // bytes of a key at its ends look like spaces
+		}
 		return nil, fmt.Errorf("--pool-secret: %s holds %d bytes: want 16, 24 or 32, or twice as many hexadecimal digits", f.secret, len(text))
 	}
 	return []byte(text), nil
