@@ -103,7 +103,8 @@
 //
 // A frame is admitted where it comes in, and again at the peer, both times as its
 // tenant's. Before a DAG goes it runs here until the peer is ready; then packets wait,
-// those inside leave, and what its tasks know goes along. It comes home in the
+// those inside leave, and what its tasks know goes along; with a task that has state and
+// cannot tell it (graph.Saver) it stays. It comes home in the
 // same way when a region is free, so that a flow keeps its order. When the peer is
 // lost, what is on the way is, too; the DAG goes to another peer or runs
 // here, with what its tasks knew when it left. A board that stops says so first: what it

@@ -436,10 +436,18 @@ func (b *board) joinPool() {
 				why = x.Name + " is not remote"
 			case x.State && users[t] > 1:
 				why = x.Name + " has state, and is of another DAG, too"
+			case x.State && !tells(x.app):
+				why = x.Name + " has state that cannot be told"
 			}
 		}
 		b.pool.chains, b.pool.stays = append(b.pool.chains, ch), append(b.pool.stays, why)
 	}
+}
+
+// tells reports that what a task knows can be saved.
+func tells(app graph.App) bool {
+	_, ok := app.(graph.Saver)
+	return ok
 }
 
 // runs reports that all that a DAG goes through is in regions.

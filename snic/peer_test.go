@@ -501,6 +501,24 @@ func TestPeerRefusesState(t *testing.T) {
 	}
 }
 
+// A DAG with a task whose state cannot be told stays: at a peer, and back home, it would have
+// forgotten, as a cache what was written, or a cipher which numbers are used.
+func TestPeerUntoldState(t *testing.T) {
+	text := func(regions int) string {
+		return strings.Replace(pair(regions), "kind: tally", "kind: mark, args: {letter: t}", 1)
+	}
+	r := newRack(t, []string{text(1), text(2)}, "idle", "10s")
+	r.run(10*time.Millisecond, func() { r.push(0, "p0", frame(1, "-")) })
+	r.run(40*time.Millisecond, func() { r.push(0, "p0", frame(1, "-"), frame(2, "a")) })
+	v := r.members[0].App().(*board).poolView()
+	if !slices.ContainsFunc(v.Stays, func(a AwayView) bool { return a.UID == 8 && a.State == "t has state that cannot be told" }) {
+		t.Errorf("what it says of the pool: %+v", v)
+	}
+	if slices.ContainsFunc(v.Away, func(a AwayView) bool { return a.UID == 8 }) || len(r.flush(0, "p1")) == 0 {
+		t.Errorf("it is %s: %+v", r.state(0, 8), v)
+	}
+}
+
 // A peer with another deployment is no peer: what is too much runs here, in turn.
 func TestPeerOfAnotherDeployment(t *testing.T) {
 	r := newRack(t, []string{pair(1), strings.Replace(pair(2), "letter: m", "letter: n", 1)})
