@@ -54,8 +54,8 @@ type shard struct {
 	turn    flow.Turn
 	conns   flow.Table[flow.Key, conn]
 	frags   flow.Table[flow.Key, clock.Time] // datagrams whose first fragment passed, and until when
-	openers flow.Counts                      // connections of those who opened them
-	sources flow.Counts                      // of these the tentative ones
+	openers *flow.Counts                     // connections of those who opened them, of all shards
+	sources *flow.Counts                     // of these the tentative ones
 	tents   int                              // tentative ones
 }
 
@@ -75,7 +75,9 @@ func newState(conns, workers int) *state {
 		n *= 2
 	}
 	st := &state{shards: make([]shard, n)}
+	openers, sources := new(flow.Counts), new(flow.Counts)
 	for i := range st.shards {
+		st.shards[i].openers, st.shards[i].sources = openers, sources
 		st.shards[i].conns = flow.New[flow.Key, conn]((conns + n - 1) / n)
 		st.shards[i].frags = flow.New[flow.Key, clock.Time](max(64, conns/64/n))
 	}
@@ -129,10 +131,10 @@ func (s *shard) settle(k *flow.Key, c *conn, seed uint64) {
 // open gives a new connection, which is tentative, a place.
 func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set *settings, seed uint64, share int) (*conn, bool, verdict) {
 	from := source(k, opener, seed)
-	if s.sources.Of(from) >= max(1, set.halfPerSource/share) {
+	if s.sources.Of(from) >= set.halfPerSource {
 		return nil, false, verdict{false, reasonHalfSource}
 	}
-	if set.perSource > 0 && s.openers.Of(from) >= max(1, set.perSource/share) {
+	if set.perSource > 0 && s.openers.Of(from) >= set.perSource {
 		return nil, false, verdict{false, reasonSource}
 	}
 	i, evicted, most := -1, false, s.tents >= max(1, set.half/share)

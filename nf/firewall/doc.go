@@ -29,7 +29,7 @@
 // per-source= bounds those that are open as well. Sources are counted in a sketch that
 // may count too many for one, never too few: beside n connections of others some
 // n/4096. Who sends with another's address uses up that one's half-open ones; open
-// ones take an answer. Where
+// ones take an answer (but for TCP with mode=loose). Where
 // a new one finds no place, it takes that of the half-open one that would be
 // forgotten first among 16. Open ones are never replaced.
 //
@@ -45,5 +45,6 @@
 // Datagrams with a source route are dropped: rules do not see where they end.
 //
 // Checksums are not looked at, nothing is changed in a frame. With several workers
-// a connection is in a shard by its hash, whoever sees its packets.
+// a connection is in a shard by its hash, whoever sees its packets; a source has one
+// limit in all of them, which workers that open at the same time may pass by one each.
 package firewall

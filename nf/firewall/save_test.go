@@ -135,14 +135,31 @@ func TestWorkers(t *testing.T) {
 		sh := apps[0].st.take(h)
 		if c, _, _ := sh.open(&k, h, 0, 1, &apps[0].settings, 9, 4); c != nil {
 			opened++
-		} else if i < 200 {
+		} else if i < 256 {
 			t.Fatal("no place")
 		}
 		apps[0].st.give(sh)
 		hit[h&3]++
 	}
-	if opened > 256 {
+	if opened != 256 {
 		t.Errorf("%d half-open connections of a source", opened)
+	}
+	// A limit that is less than there are shards holds, too, and is no less in any.
+	few := apps[1].settings
+	few.perSource, opened = 3, 0
+	for i := range 100 {
+		k := flow.Key{Src: [16]byte{10, 1}, SrcPort: uint16(i), Proto: 6, Family: 1}
+		h := k.Hash(9)
+		sh := apps[1].st.take(h)
+		if c, _, _ := sh.open(&k, h, 0, 1, &few, 9, 4); c != nil {
+			opened++
+		} else if opened < 3 {
+			t.Errorf("refused with %d", opened)
+		}
+		apps[1].st.give(sh)
+	}
+	if opened != 3 {
+		t.Errorf("%d connections of a source, of 3", opened)
 	}
 	for i, n := range hit {
 		if n < 200 {

@@ -7,25 +7,29 @@ import (
 
 // Counts counts what is there of each of many, by their hashes, in fixed memory:
 // two counters each, shared with others, of which the lower one is never too low
-// (Cormode and Muthukrishnan, An Improved Data Stream Summary, 2005).
+// (Cormode and Muthukrishnan, An Improved Data Stream Summary, 2005). All workers may
+// use it.
 type Counts struct{ rows [2][countsLen]uint32 }
 
 const countsLen = 4096
 
 // Of is how many are there, or more.
 func (c *Counts) Of(hash uint64) int {
-	return int(min(c.rows[0][hash%countsLen], c.rows[1][hash>>32%countsLen]))
+	return int(min(atomic.LoadUint32(&c.rows[0][hash%countsLen]), atomic.LoadUint32(&c.rows[1][hash>>32%countsLen])))
 }
 
 // Add and Sub count one more, and one less, which was added.
 func (c *Counts) Add(hash uint64) {
-	c.rows[0][hash%countsLen]++
-	c.rows[1][hash>>32%countsLen]++
+	c.add(hash, 1)
 }
 
 func (c *Counts) Sub(hash uint64) {
-	c.rows[0][hash%countsLen]--
-	c.rows[1][hash>>32%countsLen]--
+	c.add(hash, ^uint32(0))
+}
+
+func (c *Counts) add(hash uint64, n uint32) {
+	atomic.AddUint32(&c.rows[0][hash%countsLen], n)
+	atomic.AddUint32(&c.rows[1][hash>>32%countsLen], n)
 }
 
 // Turn is whose turn it is to use what several workers share: held for the time

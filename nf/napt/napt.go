@@ -354,7 +354,7 @@ func (a *app) follow(x *session, flags uint8, outward bool) {
 // assign makes a mapping; its place is negative when there is none, and why.
 func (a *app) assign(s *shard, k *private, hash uint64) (int, graph.Reason) {
 	host := hostHash(k, a.seed)
-	if a.perHost > 0 && s.hosts.Of(host) >= max(1, a.perHost/len(a.st.shards)) {
+	if a.perHost > 0 && s.hosts.Of(host) >= a.perHost {
 		return -1, reasonHost
 	}
 	first := int(hdr.Fold(a.seed, uint64(k.addr)) >> 32 % uint64(len(a.public)))

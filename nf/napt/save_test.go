@@ -156,6 +156,19 @@ func TestWorkers(t *testing.T) {
 	if free != 64512-400 {
 		t.Errorf("%d are free", free)
 	}
+	// A host has one limit in all shards: less than there are, and no less in any.
+	for _, x := range all {
+		if err := x.Set(args("filter", "endpoint", "per-host", "3")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 8 {
+		src := fmt.Sprintf("10.3.0.1:%d", []int{2000, 2004, 2008, 2001, 2002, 2003, 2012, 2005}[i]) // three meet
+		p := pkt{proto: "udp", src: src, dst: far + ":53"}
+		if out, _ := push(t, all[i%4], "a", p.bytes(t)); (out == "-host-limit") != (i >= 3) {
+			t.Errorf("%s, the %dth: %s", src, i+1, out)
+		}
+	}
 	// A worker that has had no breath yet saves, and takes, the state of all.
 	idle, _ := parse(args("filter", "endpoint"))
 	fifth := newApp(idle, graph.Env{Worker: 3, Workers: 4, Share: func(func() any) any { return st }})

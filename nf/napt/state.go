@@ -102,7 +102,7 @@ type shard struct {
 	sessions flow.Table[peer, session]
 	later    flow.Table[flow.Key, later]
 	pools    [][numClasses]pool // by public address
-	hosts    flow.Counts        // mappings of private addresses
+	hosts    *flow.Counts       // mappings of private addresses, of all shards
 	random   uint64
 }
 
@@ -121,8 +121,10 @@ func newState(s *settings, workers int) *state {
 		n, lg = n*2, lg+1
 	}
 	st := &state{shards: make([]shard, n), lg: lg}
+	hosts := new(flow.Counts)
 	for i := range st.shards {
 		x := &st.shards[i]
+		x.hosts = hosts
 		x.mappings = flow.New[private, mapping]((s.mappings + n - 1) / n)
 		x.sessions = flow.New[peer, session]((s.sessions + n - 1) / n)
 		x.later = flow.New[flow.Key, later](max(64, s.mappings/64/n))
