@@ -138,8 +138,7 @@ func (b *board) fits(d *dag.Deployment) error {
 	room, want := m.Room(), 0
 	for n := range b.tasks {
 		if t := &b.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && b.stays(t, &x) }) {
-			c := m.Counters(n)
-			room += c.Reserved - c.Swapped
+			room += m.Frees(n)
 		}
 	}
 	for i := range d.Tasks {

@@ -343,3 +343,34 @@ rules: [{match: "all", dag: 7}]
 	}
 	r.check()
 }
+
+// A task that starts anew has the room of the one that it was, that of its pages at peers, too.
+func TestPagesOfARestart(t *testing.T) {
+	r := rackWithMemory(t, []string{alone("4k"), alone("4k"), alone("4k")})
+	r.run(30 * time.Millisecond)
+	big := alone("140k")
+	if err := r.members[0].Set(graph.Args{"deployment": big}); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	touch := func() {
+		if r.now%(200*time.Microsecond) == 0 {
+			r.push(0, "p0", flows(1, 200)[n%200])
+			n++
+		}
+	}
+	r.run(200*time.Millisecond, touch)
+	for i := 1; i < 10; i++ {
+		if m := taskOf(r.members[0].Test, "a").Memory; m == nil || m.Swapped < 15*4096 {
+			t.Fatalf("%d: %+v", i, taskOf(r.members[0].Test, "a"))
+		}
+		if err := r.members[0].Set(graph.Args{"deployment": strings.Replace(big, "kind:", fmt.Sprintf("restart: %d, kind:", i), 1)}); err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		r.run(100*time.Millisecond+clock.Duration(i)*slice, touch)
+		r.check()
+		if v := taskOf(r.members[0].Test, "a"); v.Fault != "" {
+			t.Fatalf("%d: %s", i, v.Fault)
+		}
+	}
+}

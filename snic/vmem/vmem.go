@@ -345,6 +345,21 @@ func (m *Memory) Close(id int) error {
 	return nil
 }
 
+// Frees is how many pages more can be reserved as soon as a space is closed; those that are on their way
+// come later.
+func (m *Memory) Frees(id int) (n int) {
+	if id < 0 || id >= len(m.spaces) {
+		return 0
+	}
+	for i := range m.spaces[id].pages {
+		switch m.spaces[id].pages[i].state {
+		case untouched, resident, swapped:
+			n++
+		}
+	}
+	return n
+}
+
 // leave takes a space out of those of its tenant.
 func (m *Memory) leave(id int) {
 	s := &m.spaces[id]

@@ -612,8 +612,13 @@ func TestModel(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
 					t.Skip()
 				}
+				before, frees := m.Room(), m.Frees(id)
+				exact := before > 0 && m.first < 0 && (b == nil || b.room >= b.stored())
 				if err := m.Close(id); (err == nil) != spaces[id].open {
 					t.Fatal(err)
+				}
+				if after := m.Room(); exact && after != before+frees {
+					t.Fatalf("there was room for %d pages, closing a space frees %d, and then there is room for %d", before, frees, after)
 				}
 				spaces[id] = model{}
 			},
