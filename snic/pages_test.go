@@ -172,6 +172,11 @@ func TestPagesLost(t *testing.T) {
 	if v := taskOf(r.members[0].Test, "a"); !strings.HasSuffix(v.Fault, "is lost with the board that had it") {
 		t.Fatalf("%+v", v)
 	}
+	for _, c := range r.members[0].Inst.Counters() {
+		if c.Node == graphtest.App+"/a" && c.Name == "held" && c.Value != 0 {
+			t.Errorf("%d frames are held by a task that was stopped", c.Value)
+		}
+	}
 	if r.members[0].drop["task-faulted"] == 0 || r.memory(stays).Lending() != 0 {
 		t.Errorf("%v, %d frames lent", r.members[0].drop, r.memory(stays).Lending())
 	}

@@ -278,4 +278,5 @@ func (d *touching) Stop(c *graph.Ctx) {
 		c.Emit(1-w.in, w.x)
 	}
 	d.waits = d.waits[:0]
+	c.Set(ctrHeld, 0)
 }
