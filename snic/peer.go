@@ -805,9 +805,7 @@ func (p *Peering) On(n *pool.Node, now clock.Time, e pool.Event) {
 	case pool.PeerLost:
 		p.pages.Lost(now, e.Peer)
 	case pool.PeerUp:
-		if p.pages.size > 0 && p.pages.by != nil {
-			p.pages.Met(now, e.Peer)
-		}
+		p.pages.Met(now, e.Peer)
 	}
 	p.orders = append(p.orders, order{kind: anEvent, deployment: n.Deployment(), event: e})
 }

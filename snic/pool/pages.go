@@ -109,6 +109,7 @@ type exchangeOf struct {
 	inc, seq uint64
 	asks     []*pageAsk
 	// As keeper.
+	gone    bool   // it is lost: nothing is kept for it until it is met
 	theirs  uint64 // incarnation
 	base    uint64 // all requests up to it were taken
 	taken   uint64 // and these after it: bit i is base+1+i
@@ -258,6 +259,7 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 		return
 	}
 	w := &p.with[peer]
+	w.gone = true
 	asks := w.asks
 	w.asks = nil
 	if w.inc != 0 {
@@ -285,7 +287,10 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 
 // Met takes note that a peer is there, perhaps again: what it keeps of before it need not keep.
 func (p *Pager) Met(now clock.Time, peer int) {
-	if peer >= 0 && peer < len(p.with) && peer != p.board && len(p.with[peer].asks) == 0 {
+	if peer < 0 || peer >= len(p.with) || peer == p.board {
+		return
+	}
+	if p.with[peer].gone = false; p.size > 0 && len(p.with[peer].asks) == 0 {
 		p.ask(now, peer, &pageAsk{sort: askBegin})
 	}
 }
@@ -406,7 +411,7 @@ func (p *Pager) Input(now clock.Time, b []byte) error {
 
 // serve does what a peer asks, once.
 func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, handle uint64, page []byte) {
-	if inc < w.theirs {
+	if inc < w.theirs || sort == askKeep && w.gone { // it asks again, if it is there
 		return
 	}
 	if inc > w.theirs {

@@ -220,6 +220,19 @@ func TestPages(t *testing.T) {
 	if !a.lost[4] {
 		t.Error("a page that its keeper has given up is not lost")
 	}
+	// Nothing is kept for who is not there: nobody would tell of its end.
+	a.put(now, 2)
+	s.run(t, &now, time.Millisecond)
+	if s.boards[2].Kept() != 0 || len(a.ops) != 1 {
+		t.Errorf("%d pages are kept for a board that is lost", s.boards[2].Kept())
+	}
+	s.boards[2].Met(now, 0)
+	s.run(t, &now, time.Millisecond)
+	if s.boards[2].Kept() != 1 || len(a.ops) != 0 {
+		t.Errorf("%d pages are kept for a board that is there again", s.boards[2].Kept())
+	}
+	a.get(now, 5)
+	s.run(t, &now, time.Millisecond)
 	// What is agreed on anew has nothing of before.
 	s.boards[1] = s.born(1, 1, now)
 	a.put(now, 1)
