@@ -118,7 +118,7 @@ All of it but the regions can be set up by P4Runtime, or with quillon table: tab
 tasks, tenants, dags and rules are the deployment's parts. A board begins with
 deployment: "regions: {count: 4, area: 2}" then. What a request of P4Runtime changes comes
 into force at once; the order of its updates does not matter. When not all of them
-can be, and the request does not ask for all or none, they are made one by one in their
+can be, and the request does not ask for all or none, they are made in parts, in their
 order. Rules of the same priority that meet are in the order in which they came.
 
 With memory= the board has memory for tasks that declare how much they want

@@ -249,6 +249,32 @@ func TestOneBadSetting(t *testing.T) {
 	}
 }
 
+// One change among many that cannot be made does not have each of the others made alone.
+func TestSettingsFault(t *testing.T) {
+	inst := pantries(t, 1)
+	var changes []graph.TableChange
+	for range 40 {
+		changes = append(changes, jar("left", table.Modify, 1))
+	}
+	changes = append(changes, jar("left", table.Insert, 13), jar("left", table.Insert, 14))
+	for range 22 {
+		changes = append(changes, jar("left", table.Modify, 2))
+	}
+	times := 0
+	got := codesOf(inst.WriteTablesIf(changes, false, func(_, _ *graph.Spec) error { times++; return nil }))
+	want := make([]table.Code, len(changes))
+	want[40] = table.Busy
+	if !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if got := rows(t, inst, "left", "jars"); !slices.Equal(got, []uint64{1, 2, 14}) {
+		t.Errorf("what is there: %v", got)
+	}
+	if times > 13 {
+		t.Errorf("%d changes were tried %d times", len(changes), times)
+	}
+}
+
 func TestTableOfWorkers(t *testing.T) {
 	inst := pantries(t, 1)
 	got := rows(t, inst, "right", "shelves")

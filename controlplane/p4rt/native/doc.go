@@ -18,7 +18,7 @@
 //
 // The updates of a request that asks for all or none are made in one change of the graph,
 // and their order does not matter, as far as they are of one app. Without, they are
-// as well if all of them can be made; if not, one by one, in their order.
+// as well if all of them can be made; if not, by halves, in their order.
 //
 // The pipeline is the graph: it is there from the start, and changes with it. What runs
 // inside an app, as a board's tasks do, is no part of it, nor are its counters: a Write
