@@ -116,12 +116,16 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 	}
 	defer s.Close()
 	losses := s.Status().Losses
+	deposed := fmt.Errorf("%s: not primary any more: the device tells another controller now", s.Target)
 	info, err := f.info(ctx, s)
 	if err != nil {
 		return err
 	}
 	if w.wants("digest") {
 		err := s.Subscribe(ctx, info.Digests, &p4v1.DigestEntry_Config{MaxTimeoutNs: int64(100 * time.Millisecond), MaxListSize: 100, AckTimeoutNs: int64(time.Second)})
+		if errors.Is(err, ctl.ErrNotPrimary) {
+			return deposed
+		}
 		if err != nil {
 			return err
 		}
@@ -148,7 +152,7 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 			case st.Losses != losses:
 				return fmt.Errorf("%s: the connection was lost", s.Target)
 			case st.State != ctl.Primary:
-				return fmt.Errorf("%s: not primary any more: the device tells another controller now", s.Target)
+				return deposed
 			}
 		case <-lost:
 			fmt.Fprintln(w.cmd.ErrOrStderr(), "quillon: the device tells more than can be printed: some is lost")
