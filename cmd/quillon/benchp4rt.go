@@ -280,7 +280,7 @@ func (w *writer) write(d time.Duration) (float64, error) {
 		return 0, err
 	}
 	if !w.out.Scan() {
-		return 0, fmt.Errorf("the client ended: %w", w.cmd.Wait())
+		return 0, fmt.Errorf("the client ended: %v", w.cmd.Wait())
 	}
 	return strconv.ParseFloat(w.out.Text(), 64)
 }

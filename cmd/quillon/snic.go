@@ -530,7 +530,7 @@ func newSNICRuleCmd() *cobra.Command {
 			r.Road = ""
 			r.DAG, err = uid(args[2])
 		} else if len(args) > 2 {
-			return r, fmt.Errorf("unexpected argument %q", args[2])
+			return r, fmt.Errorf("%q %q: want dag UID, or one of switch, control and refuse", args[1], args[2])
 		}
 		return r, err
 	}

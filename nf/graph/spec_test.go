@@ -168,7 +168,7 @@ func TestBounds(t *testing.T) {
 	}
 	for want, src := range map[string]string{
 		"spec:1:39: nested more than 32 deep":                "apps: " + strings.Repeat("[", 1<<17),
-		"spec: more than 4194304 values, aliases followed":   laughs,
+		"spec: more than 1048576 values, aliases followed":   laughs,
 		"spec: 16777217 bytes of YAML, at most 16777216 are": strings.Repeat("#", 1<<24+1),
 	} {
 		var e *graph.SpecError

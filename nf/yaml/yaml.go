@@ -24,7 +24,7 @@ import (
 // What a source may have at most.
 const (
 	maxSource = 16 << 20
-	maxNodes  = 1 << 22 // aliases followed
+	maxNodes  = 1 << 20 // aliases followed
 	maxDepth  = 32      // of brackets, or of dashes in a row
 	// An excerpt of a longer one is not made: the YAML library takes quadratic time for it.
 	maxExcerpt = 64 << 10
