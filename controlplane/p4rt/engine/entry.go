@@ -12,7 +12,7 @@ import (
 const maxWeight = 0xffff
 
 // prepareEntry takes an update of an entry of a table apart.
-func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry) op {
+func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry, undo bool) op {
 	t := p.binding.tables[e.GetTableId()]
 	if e.GetIsDefaultAction() {
 		return p.prepareDefault(t, e)
@@ -24,7 +24,7 @@ func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry) op {
 			if err != nil {
 				return nil, err
 			}
-			return p.deleteEntry(sw, t, h)
+			return p.deleteEntry(sw, t, h, undo)
 		}
 	}
 	x := p4.Entry{Key: key, Priority: prio, Timeout: clock.Duration(e.GetIdleTimeoutNs())}
@@ -61,7 +61,7 @@ func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry) op {
 		if err != nil {
 			return nil, err
 		}
-		return p.modifyEntry(sw, t, h, x, set, m, e)
+		return p.modifyEntry(sw, t, h, x, set, m, e, undo)
 	}
 }
 
@@ -95,17 +95,20 @@ func (p *pipeline) insertEntry(sw *p4.Switch, t *table, x p4.Entry, set *p4v1.Ac
 	if !m.empty() {
 		t.states[h] = &m
 	}
-	return func() { _, _ = p.deleteEntry(sw, t, h) }, nil
+	return func() { _, _ = p.deleteEntry(sw, t, h, false) }, nil
 }
 
-// deleteEntry deletes an entry; to take that back is to insert it again.
-func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle) (func(), error) {
-	old, err := sw.Get(t.name, h)
-	if err != nil {
-		return nil, err
+// deleteEntry deletes an entry; to take that back, if that may be wanted, is to insert it again.
+func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle, undo bool) (func(), error) {
+	var again *p4v1.TableEntry
+	if undo {
+		old, err := sw.Get(t.name, h)
+		if err != nil {
+			return nil, err
+		}
+		again = p.entry(t, h, old)
+		p.direct(sw, t, h, again, true, true)
 	}
-	again := p.entry(t, h, old)
-	p.direct(sw, t, h, again, true, true)
 	if err := sw.Delete(t.name, h); err != nil {
 		return nil, err
 	}
@@ -115,16 +118,25 @@ func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle) (func(), er
 			p.dropSet(sw, t, m)
 		}
 	}
-	return func() { _, _ = p.prepareEntry(p4v1.Update_INSERT, again)(sw) }, nil
+	if !undo {
+		return nil, nil
+	}
+	return func() { _, _ = p.prepareEntry(p4v1.Update_INSERT, again, false)(sw) }, nil
 }
 
-func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry, set *p4v1.ActionProfileActionSet, m more, e *p4v1.TableEntry) (func(), error) {
-	old, err := sw.Get(t.name, h)
-	if err != nil {
-		return nil, err
+func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry, set *p4v1.ActionProfileActionSet, m more, e *p4v1.TableEntry, undo bool) (func(), error) {
+	var old p4.Entry
+	var before *p4v1.TableEntry
+	if undo || e.GetAction() == nil {
+		var err error
+		if old, err = sw.Get(t.name, h); err != nil {
+			return nil, err
+		}
 	}
-	before := p.entry(t, h, old)
-	p.direct(sw, t, h, before, true, true)
+	if undo {
+		before = p.entry(t, h, old)
+		p.direct(sw, t, h, before, true, true)
+	}
 	was := t.states[h]
 	if !t.info.Const {
 		if e.GetAction() == nil { // it stays
@@ -161,11 +173,14 @@ func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry,
 			return nil, err
 		}
 	}
+	if !undo {
+		return nil, nil
+	}
 	return func() {
 		if t.info.Const {
 			before.Action = nil
 		}
-		_, _ = p.prepareEntry(p4v1.Update_MODIFY, before)(sw)
+		_, _ = p.prepareEntry(p4v1.Update_MODIFY, before, false)(sw)
 	}, nil
 }
 

@@ -150,7 +150,7 @@ func codeOf(err error) error {
 	return &p4info.Error{Code: c, Text: err.Error()}
 }
 
-// op makes one update, and returns what takes it back. With errMore it has made a
+// op makes one update, and returns what takes it back, if that was wanted. With errMore it has made a
 // part of it, and is to be called again.
 type op func(sw *p4.Switch) (undo func(), err error)
 
@@ -166,7 +166,7 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 			ops[n] = refused(err)
 			continue
 		}
-		ops[n] = p.prepare(&p4v1.Update{Type: u.GetType(), Entity: e})
+		ops[n] = p.prepare(&p4v1.Update{Type: u.GetType(), Entity: e}, a != p4v1.WriteRequest_CONTINUE_ON_ERROR)
 	}
 	errs := make([]error, len(ops))
 	fail := func(from int, err error) {
@@ -244,12 +244,12 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	return errs
 }
 
-// prepare takes an update apart, outside of the worker.
-func (p *pipeline) prepare(u *p4v1.Update) op {
+// prepare takes an update apart, outside of the worker. Without undo nobody takes it back.
+func (p *pipeline) prepare(u *p4v1.Update, undo bool) op {
 	t := u.GetType()
 	switch e := u.GetEntity().GetEntity().(type) {
 	case *p4v1.Entity_TableEntry:
-		return p.prepareEntry(t, e.TableEntry)
+		return p.prepareEntry(t, e.TableEntry, undo)
 	case *p4v1.Entity_ActionProfileMember:
 		return p.prepareMember(t, e.ActionProfileMember)
 	case *p4v1.Entity_ActionProfileGroup:
