@@ -803,8 +803,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.heed(c)
 	b.pump(c)
 	due := b.due(c)
-	for b.work.n > 0 { // some take no time
-		b.pump(c)
+	for b.pump(c) { // some take no time
 		due = b.due(c)
 	}
 	next := min(due, b.epochAt, b.fabric.Next())

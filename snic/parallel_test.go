@@ -700,3 +700,18 @@ func TestStopSideBySide(t *testing.T) {
 		}
 	}
 }
+
+// A task whose modelled time is none holds up nobody, whether it lets packets go on or
+// drops them: with one credit the next comes at once.
+func TestNoTimeAtAll(t *testing.T) {
+	text := "regions: {count: 1, area: 1}\ntasks:\n" + letterTask('a', dag.IPOther, 0, []string{"drops"}, ", throughput: 1000Gbit, credits: 1") +
+		"tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: a}]\nrules: [{match: all, dag: 1}]\n"
+	var frames [][]byte
+	for n := range 64 {
+		frames = append(frames, wordy(n, 1, hdr.ProtoTCP, 0))
+	}
+	_, o := through(t, text, [][]batchOf{{{"p0", frames, 0}}})
+	if n := len(o.dropped); n < 5 || n == len(frames) {
+		t.Errorf("%d of %d frames were dropped", n, len(frames))
+	}
+}

@@ -90,16 +90,16 @@ func (d *service) start(back bool) int {
 	return 0
 }
 
-// pump has the scheduler's packets run until none can go on.
-func (b *board) pump(c *graph.Ctx) {
-	for {
+// pump has the scheduler's packets run until none can go on, and reports whether some could.
+func (b *board) pump(c *graph.Ctx) (some bool) {
+	for ; ; some = true {
 		if r, ok := b.sched.Next(); ok {
 			b.begin(c, r)
 		} else if l, ok := b.sched.Leave(); ok {
 			b.leave(c, l)
 			continue
 		} else if b.work.n == 0 {
-			return
+			return some
 		}
 		for b.work.n > 0 {
 			b.advance(c, b.work.pop())
