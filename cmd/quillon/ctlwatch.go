@@ -130,6 +130,7 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 			return err
 		}
 	}
+	fmt.Fprintf(w.cmd.ErrOrStderr(), "quillon: %s: watching\n", s.Target)
 	for {
 		select {
 		case m := <-messages:

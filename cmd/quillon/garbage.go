@@ -9,7 +9,7 @@ import (
 )
 
 // patientGarbage is how much garbage, in bytes, is let be while controllers are served. Their
-// requests leave up to 100 MB of it a second, and a small heap would be collected each time it
+// requests leave some 80 MB of it a second, and a small heap would be collected each time it
 // has doubled: several times a second frames would wait for milliseconds.
 const patientGarbage = 128 << 20
 
