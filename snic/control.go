@@ -69,7 +69,7 @@ func (b *board) deploy(c *graph.Ctx) error {
 	b.bestCovers()
 	b.deployRules()
 	if b.pool != nil {
-		b.joinPool()
+		b.joinPool(c)
 	}
 	if err := b.deployShares(c.Now()); err != nil {
 		return err
@@ -166,7 +166,11 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			t.in, t.app = nil, nil
 			continue
 		}
-		app, err := apps[i].Make()
+		start := apps[i].Make
+		if t.in == apps[i] {
+			start = apps[i].Anew
+		}
+		app, err := start()
 		if err != nil {
 			return err
 		}

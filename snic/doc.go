@@ -110,7 +110,9 @@
 // here, with what its tasks knew when it left. A board that stops says so first: what it
 // runs for others goes home with its state, before a region is free if need be, and no frame is
 // lost by that; its own DAGs end at peers when it is gone. Traffic of a DAG with state is to come in by
-// one board: others do not take it from there once they have had some of their own.
+// one board: others do not take it from there once they have had some of their own. What a board learns for
+// a peer goes with the peer's DAG: when that has left, or its board is lost, tasks with state begin
+// anew there, unless frames of the board's own have come to them.
 //
 // # Failures
 //

@@ -110,6 +110,8 @@ type abroad struct {
 	guests  []guest
 	foreign uint64     // packets of peers
 	heard   clock.Time // when the last of them came
+	stale   bool       // what it knows of guests is to go, when no packet is inside
+	ended   clock.Time // the last guest's end
 }
 
 // guest is a peer's DAG that runs here.
@@ -389,7 +391,7 @@ func flow(x *packet.Buf) uint64 {
 
 // joinPool learns a deployment: what may go to peers. What was agreed on with them
 // about another one is over.
-func (b *board) joinPool() {
+func (b *board) joinPool(c *graph.Ctx) {
 	d := b.deployment
 	h := fnv.New64a()
 	tasks := slices.Clone(d.Tasks)
@@ -403,9 +405,15 @@ func (b *board) joinPool() {
 		for i := range b.services {
 			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
 				s.abroad.turn(b.seen, 0)
-				s.abroad = abroad{was: s.abroad.was, until: s.abroad.until}
+				s.abroad = abroad{was: s.abroad.was, until: s.abroad.until, foreign: s.abroad.foreign}
 				s.visits = nil
 			}
+			if s := &b.services[i]; s.UID != 0 && s.packets > s.abroad.foreign {
+				b.mine(s)
+			}
+		}
+		for n := range b.tasks {
+			b.forget(c, n)
 		}
 	}
 	b.pool.byUID = map[uint32]int{}
@@ -490,7 +498,7 @@ func (b *board) peering(c *graph.Ctx) {
 			b.poolEvent(now, o.event)
 		default:
 			p.busy = appendNew(p.busy, o.chain, len(b.dagOf))
-			b.poolGuest(now, o)
+			b.poolGuest(c, o)
 		}
 	}
 	if len(p.orders) == 0 && len(p.busy) == 0 {
@@ -503,6 +511,7 @@ func (b *board) peering(c *graph.Ctx) {
 	for _, i := range p.busy {
 		n := b.dagOf[i]
 		s := &b.services[n]
+		b.clean(c, n)
 		if s.abroad.handing && !b.begun(n) {
 			s.abroad.handing = false
 			p.say = append(p.say, said{kind: hands, id: i, state: b.save(s)})
@@ -544,7 +553,7 @@ func (b *board) peering(c *graph.Ctx) {
 			}
 		}
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
-		if s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || g.saving && !g.gone }) {
+		if s.abroad.stale || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || g.saving && !g.gone }) {
 			busy = append(busy, i)
 		}
 	}
@@ -622,7 +631,8 @@ func (b *board) home(now clock.Time, n int) {
 }
 
 // poolGuest does what is to be done about a peer's DAG.
-func (b *board) poolGuest(now clock.Time, o order) {
+func (b *board) poolGuest(c *graph.Ctx, o order) {
+	now := c.Now()
 	if o.chain < 0 || o.chain >= len(b.dagOf) {
 		return
 	}
@@ -630,10 +640,13 @@ func (b *board) poolGuest(now clock.Time, o order) {
 	s := &b.services[n]
 	at := slices.IndexFunc(s.abroad.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
-	case o.kind == toLoad && at < 0 && b.closed(o.chain):
+	case o.kind == toLoad && at < 0 && (!b.clean(c, n) || b.closed(o.chain)):
 		b.pool.say = append(b.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
 	case o.kind == toLoad && at < 0:
 		s.abroad.guests = append(s.abroad.guests, guest{lease: o.lease, since: now})
+		for _, t := range s.tasks {
+			b.tasks[t].lent = b.tasks[t].State
+		}
 		if b.hopes(s) && !s.refused || s.elsewhere() {
 			return
 		}
@@ -658,7 +671,8 @@ func (b *board) poolGuest(now clock.Time, o order) {
 	}
 }
 
-// endGuest ends what a DAG is for a peer. If it is nobody else's its regions are given up.
+// endGuest ends what a DAG is for a peer. If it is nobody else's its regions are given up, and what its tasks
+// know.
 func (b *board) endGuest(now clock.Time, n, at int) {
 	s := &b.services[n]
 	s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
@@ -667,7 +681,54 @@ func (b *board) endGuest(now clock.Time, n, at int) {
 		b.unroute(n)
 		s.missing = true
 		b.abandon(now, visits)
+		s.abroad.stale, s.abroad.ended = true, now
 	}
+}
+
+// clean has the tasks of a DAG forget what they know of guests that have ended, when packets of theirs
+// are no longer inside. It reports false if that is still to be done.
+func (b *board) clean(c *graph.Ctx, n int) bool {
+	s := &b.services[n]
+	switch {
+	case !s.abroad.stale:
+		return true
+	case s.packets > s.abroad.foreign: // frames of its own have come: nobody can tell apart whose it is
+		b.mine(s)
+	case b.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
+		return false
+	}
+	s.abroad.stale = false
+	for _, t := range s.tasks {
+		b.forget(c, t)
+	}
+	return true
+}
+
+// mine has the tasks of a DAG keep what they know.
+func (b *board) mine(s *service) {
+	for _, t := range s.tasks {
+		b.tasks[t].lent = false
+	}
+}
+
+// forget has a task begin anew that knows things of a peer's DAG.
+func (b *board) forget(c *graph.Ctx, n int) {
+	t := &b.tasks[n]
+	if !t.lent || t.in == nil || t.halted {
+		return
+	}
+	t.lent = false
+	app, err := t.in.Anew()
+	if err != nil {
+		b.pool.failed++
+		return
+	}
+	was := t.app
+	b.vacate(t)
+	t.become(t.in, app)
+	b.furnish(n, &t.Task)
+	t.in.Remove(c, was)
+	b.sweep(c, t, t.in)
 }
 
 // save is what the tasks of a DAG know: of each that can say, its number among them, the length, and
@@ -763,7 +824,7 @@ func (b *board) closed(i int) bool {
 	s := &b.services[b.dagOf[i]]
 	a := &s.abroad
 	state := slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
-	return s.elsewhere() || a.wanted || b.pool.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
+	return s.elsewhere() || a.wanted || a.stale || b.pool.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
 }
 
 // told is what a board tells the pool.

@@ -697,6 +697,99 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:203.0.113.1", dag: 1}, {ma
 	}
 }
 
+// What a peer has learnt for a DAG of another board goes with it: when it comes home, when its board dies, when
+// another deployment comes, and when the peer has had some of it and would not take the rest. Then the peer takes
+// a DAG like that again.
+func TestPeerForgets(t *testing.T) {
+	text := func(regions int, kind, other string) string {
+		return fmt.Sprintf(`
+regions: {count: %d, area: 2}
+tasks:
+  fw:  {kind: firewall, args: {rules: "allow+in:a"}}
+  x: {kind: %s, reads: [ip-addresses], writes: [payload], answers: true, state: true}
+  o: {kind: mark, remote: false, args: {letter: %s}, reads: [ip-addresses], writes: [payload], area: 2}
+tenants: {u: {}, v: {}}
+dags: [{uid: 2, tenant: v, run: o}, {uid: 1, tenant: u, run: fw -> x}]
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
+`, regions, kind, other)
+	}
+	for _, how := range []string{"home", "death", "deployment", "refusal"} {
+		t.Run(how, func(t *testing.T) {
+			kind := "tally"
+			if how == "refusal" {
+				kind = "picky"
+			}
+			r := newRack(t, []string{text(1, kind, "o"), text(2, kind, "o"), text(1, kind, "o")}, "idle", "20ms")
+			r.run(10 * time.Millisecond)
+			busy := true
+			traffic := func() {
+				if busy && r.now%time.Millisecond == 0 {
+					r.push(0, "p0", frame(2, "-"))
+				}
+			}
+			host := r.members[1].App().(*board)
+			knows := func() int { return len(host.save(&host.services[host.dagOf[1]])) }
+			none := knows()
+			r.push(0, "p0", frame(1, "hello"))
+			r.run(30 * time.Millisecond)
+			r.run(30*time.Millisecond, traffic)
+			if how == "refusal" { // the first time it knew nothing; it is not asked again so soon
+				r.run(asideFor, traffic)
+			}
+			r.push(0, "p0", frame(1, "again"))
+			most := 0
+			r.run(40*time.Millisecond, traffic, func() { most = max(most, knows()) })
+			if how != "refusal" && r.state(0, 1) != "at peer 1" {
+				t.Fatalf("it is %s: %+v", r.state(0, 1), r.members[0].App().(*board).poolView())
+			}
+			if how != "refusal" && most <= none {
+				t.Fatalf("the peer has known no connection: %d bytes, with none %d", most, none)
+			}
+			next := text(2, kind, "o")
+			switch how {
+			case "home":
+				busy = false
+			case "death":
+				r.members[0].dead = true
+			case "deployment":
+				next = text(2, kind, "q")
+				if err := r.members[1].Set(graph.Args{"deployment": next, "pool-port": "p14", "idle": "20ms"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.run(80*time.Millisecond, traffic)
+			if n := knows(); n != none {
+				t.Errorf("it still knows %d bytes, with no connection %d", n, none)
+			}
+			if how == "refusal" {
+				if host.pool.failed < 2 {
+					t.Error("the peer has not been asked")
+				}
+				return
+			}
+			if i := slices.IndexFunc(host.tasks, func(x task) bool { return x.Name == "x" }); host.tasks[i].app.(*tally).n != 0 {
+				t.Errorf("a task has counted %d frames", host.tasks[i].app.(*tally).n)
+			}
+			// A guest again, of another board.
+			if err := r.members[2].Set(graph.Args{"deployment": strings.Replace(next, "count: 2", "count: 1", 1), "pool-port": "p14", "idle": "20ms"}); err != nil {
+				t.Fatal(err)
+			}
+			r.members[0].dead = true
+			again := func() {
+				if r.now%time.Millisecond == 0 {
+					r.push(2, "p0", frame(2, "-"), frame(1, "."))
+				}
+			}
+			r.run(10 * time.Millisecond)
+			r.push(2, "p0", frame(2, "-"))
+			r.run(200*time.Millisecond, again)
+			if r.state(2, 1) != "at peer 1" {
+				t.Errorf("another board's is %s: %+v", r.state(2, 1), r.members[2].App().(*board).poolView())
+			}
+		})
+	}
+}
+
 // A task that gets more than it can, on a board without a free region, has its
 // DAG with most traffic go to a peer, in order.
 func TestPeerRelieves(t *testing.T) {

@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,14 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:203.0.113.1", dag: 1}, {ma
 			t.Fatal(err)
 		}
 		passes(c.when)
+	}
+	// A task that starts again has forgotten.
+	again := strings.Replace(text("200", "p", "6m"), "{kind: firewall,", "{kind: firewall, restart: 1,", 1)
+	if err := x.Set(graph.Args{"deployment": again}); err != nil {
+		t.Fatal(err)
+	}
+	if out := append(x.Push("p1", answer).Out["p0"], x.Advance(40 * time.Millisecond).Out["p0"]...); len(out) != 0 {
+		t.Errorf("after a new start of the firewall the answer comes back: %v", out)
 	}
 }
 

@@ -85,6 +85,17 @@ func (in *Inside) Make() (App, error) {
 	return app, nil
 }
 
+// Anew is a new instance that has nothing of those that there are: what instances share (Env.Share)
+// is made anew for it, and for later ones. With several workers it is an instance like others, because those of
+// other workers go on with what they share.
+func (in *Inside) Anew() (App, error) {
+	if in.env.Workers == 1 {
+		in.spare = nil // it may share it
+		in.env.Share = (&share{}).get
+	}
+	return in.Make()
+}
+
 // Remove lets an instance give up what it holds (see Stopper), and forgets it.
 // What it emits is to be taken.
 func (in *Inside) Remove(c *Ctx, app App) {
