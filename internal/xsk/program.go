@@ -94,8 +94,8 @@ type Part struct {
 // Load assembles and loads a program for one interface or two. One for both is
 // attached to the second in no time, where another program would wait
 // until all processors have forgotten the one before: 8 to 16 ms.
-func Load(name string, parts ...Part) (p *Program, err error) {
-	p = &Program{}
+func Load(name string, parts ...Part) (_ *Program, err error) {
+	p := &Program{}
 	defer func() {
 		if err != nil {
 			_ = p.Close()

@@ -61,7 +61,7 @@ type Socket struct {
 
 // Open makes a socket over u. The first one registers the memory, later ones
 // share it. The socket is not bound yet: post chunks in Fill, then Bind.
-func Open(u *UMEM, o Options) (s *Socket, err error) {
+func Open(u *UMEM, o Options) (_ *Socket, err error) {
 	if o.Ring <= 0 || o.Ring&(o.Ring-1) != 0 {
 		return nil, fmt.Errorf("ring size %d is not a power of two", o.Ring)
 	}
@@ -69,11 +69,15 @@ func Open(u *UMEM, o Options) (s *Socket, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("AF_XDP socket: %w", err)
 	}
-	s = &Socket{FD: fd}
+	s := &Socket{FD: fd}
 	defer func() {
-		if err != nil {
-			_ = s.Close()
+		if err == nil {
+			return
 		}
+		if u.owner == fd {
+			u.owner = -1
+		}
+		_ = s.Close()
 	}()
 	if u.owner < 0 {
 		reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&u.Mem[0]))), Len: uint64(len(u.Mem)), Size: uint32(u.Chunk)}
