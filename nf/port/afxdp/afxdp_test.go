@@ -828,6 +828,68 @@ func TestLinkGone(t *testing.T) {
 	}
 }
 
+// TestOthersPromiscuous: frames for others come in also when whoever else had asked
+// for them is gone.
+func TestOthersPromiscuous(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	l, err := netlink.LinkByName("dutA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // a tcpdump
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr := unix.PacketMreq{Ifindex: int32(l.Attrs().Index), Type: unix.PACKET_MR_PROMISC}
+	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &mr); err != nil {
+		t.Fatal(err)
+	}
+	w := open(t, PairConfig{})
+	if err := unix.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = netlink.LinkByName("dutA"); err != nil || l.Attrs().Promisc == 0 {
+		t.Errorf("not promiscuous any more: %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
+// TestPurgeWithinFrame: of a frame whose first chunks were dropped the rest is, too.
+func TestPurgeWithinFrame(t *testing.T) {
+	newBed(t, 9000, 1)
+	w := open(t, PairConfig{Options: Options{Stale: patient}})
+	p := w.A[0]
+	chunk := func() *packet.Buf {
+		x := p.pool.Get()
+		x.SetBytes(make([]byte, 1000))
+		return x
+	}
+	if x := p.gather(chunk(), false); x != nil || p.part == nil {
+		t.Fatal("a frame is whole already")
+	}
+	p.purge()
+	if x := p.gather(chunk(), true); x != nil {
+		t.Errorf("the end of a frame became one of %d bytes", x.Len())
+	}
+	for _, last := range []bool{false, true} {
+		if x := p.gather(chunk(), last); (x != nil) != last || last && x.Len() != 2000 {
+			t.Fatal("the next frame is not whole")
+		} else if x != nil {
+			x.Put()
+		}
+	}
+	if s := p.Stats(); s.RxDropped != 1 {
+		t.Errorf("%d dropped", s.RxDropped)
+	}
+	conserved(t, w)
+}
+
 // TestDeviceOfClosedPorts: a plan takes a port away by closing its queues; a
 // later one may open it again.
 func TestDeviceOfClosedPorts(t *testing.T) {

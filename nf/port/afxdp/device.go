@@ -124,7 +124,8 @@ func (d *device) prepare(wire bool) error {
 			return err
 		}
 	}
-	if wire && d.link.Attrs().Promisc == 0 {
+	// Its flag, not whether it is: who else has it so may go before the wire does.
+	if wire && d.link.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
 		if err := netlink.SetPromiscOn(d.link); err != nil {
 			return fmt.Errorf("promiscuous mode of %s: %w", d.name, err)
 		}

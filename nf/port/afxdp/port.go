@@ -360,11 +360,11 @@ func (p *Port) overtaken(now clock.Time) bool {
 // purge drops what the kernel has received.
 func (p *Port) purge() {
 	n := p.sock.Rx.Ready(p.sock.Rx.Size())
-	frames := 0
+	frames, within := 0, p.part != nil || p.skipping
 	for i := range n {
 		d := p.sock.Rx.Read(i)
 		p.pool.At(uint32(d.Addr >> p.shift)).Put()
-		if d.Options&xsk.Continued == 0 {
+		if within = d.Options&xsk.Continued != 0; !within {
 			frames++
 		}
 	}
@@ -374,7 +374,7 @@ func (p *Port) purge() {
 		p.part.Put()
 		p.part = nil
 	}
-	p.skipping = false
+	p.skipping = within // its rest is still to come
 	p.rxDropped.Add(uint64(frames))
 	p.refill()
 }
