@@ -152,6 +152,16 @@ func (t *Tool) Change(ifname string, want map[string]bool) error {
 	return t.do(ifname, w)
 }
 
+// Index is the interface's number; unix.ENODEV: there is none of that name.
+func (t *Tool) Index(ifname string) (int, error) {
+	r, err := unix.NewIfreq(ifname)
+	if err != nil {
+		return 0, unix.ENODEV
+	}
+	err = unix.IoctlIfreq(t.fd, unix.SIOCGIFINDEX, r)
+	return int(r.Uint32()), err
+}
+
 // Driver is the name of the interface's driver.
 func (t *Tool) Driver(ifname string) (string, error) {
 	info, err := unix.IoctlGetEthtoolDrvinfo(t.fd, ifname)

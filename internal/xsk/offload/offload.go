@@ -65,11 +65,17 @@ type Interface struct {
 	Name   string
 	Driver string
 	tool   *ethtool.Tool
-	peer   *Interface
 	table  []setting
 	note   string
 	// redirect: frames are to be redirected to the other end.
 	redirect bool
+
+	// The other end of a veth. One in a namespace that has a file is opened anew
+	// from home each time: what is kept open there would keep that namespace, and
+	// with it the veth, when everybody else has left it.
+	peer  *Interface
+	home  netns.NsHandle
+	index int // of this end
 }
 
 // Open looks at an interface of the calling thread's network namespace, and
@@ -79,18 +85,53 @@ func Open(l netlink.Link) (*Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Interface{Name: l.Attrs().Name, tool: tool, table: own}
+	i := &Interface{Name: l.Attrs().Name, tool: tool, table: own, home: netns.None(), index: l.Attrs().Index}
 	if i.Driver, err = tool.Driver(i.Name); err != nil {
 		i.Driver = l.Type()
 	}
 	if l.Type() != "veth" {
 		return i, nil
 	}
-	i.peer, err = openPeer(l)
-	if err != nil {
+	p, named, err := openPeer(l)
+	switch {
+	case err != nil:
 		i.note = fmt.Sprintf("the other end of %s cannot be reached (%v); on it, turn off tx checksums, segmentation and tx VLAN offload, and turn on gro", i.Name, err)
+	case named:
+		p.Close()
+		if i.home, err = netns.Get(); err != nil {
+			i.Close()
+			return nil, fmt.Errorf("network namespace: %w", err)
+		}
+	default:
+		i.peer = p
 	}
 	return i, nil
+}
+
+// other calls f with the other end of a veth, if there is one that can be
+// reached. unix.ENODEV (wrapped): the veth is gone.
+func (i *Interface) other(f func(*Interface) error) error {
+	p := i.peer
+	if p == nil {
+		if !i.home.IsOpen() {
+			return nil
+		}
+		err := Within(i.home, func() error {
+			l, err := netlink.LinkByIndex(i.index)
+			if errors.As(err, new(netlink.LinkNotFoundError)) {
+				return fmt.Errorf("%s: %w", i.Name, unix.ENODEV)
+			}
+			if err == nil {
+				p, _, err = openPeer(l)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("the other end of %s: %w", i.Name, err)
+		}
+		defer p.Close()
+	}
+	return f(p)
 }
 
 // Note says what could not be checked; empty when nothing.
@@ -101,38 +142,53 @@ func (i *Interface) Close() {
 	if i == nil {
 		return
 	}
-	i.tool.Close()
+	_ = i.tool.Close()
 	i.peer.Close()
+	if i.home.IsOpen() {
+		_ = i.home.Close()
+	}
 }
 
 // Set makes the settings fit, and returns which were changed (on the
 // interface, on its peer) and in words what. GRO on the peer is only turned on
 // when frames are to be redirected to the interface.
 func (i *Interface) Set(redirect bool) (self, other Mask, changed []string, err error) {
-	self, changed, err = i.apply(0, false)
-	if err != nil || i.peer == nil {
+	if self, changed, err = i.apply(0, false); err != nil {
 		return self, 0, changed, err
 	}
-	i.peer.redirect = redirect
-	other, more, err := i.peer.apply(0, false)
-	return self, other, append(changed, more...), err
+	err = i.other(func(p *Interface) (err error) {
+		var more []string
+		p.redirect = redirect
+		other, more, err = p.apply(0, false)
+		changed = append(changed, more...)
+		return err
+	})
+	return self, other, changed, err
 }
 
-// Restore puts back what Set changed.
+// Restore puts back what Set changed. unix.ENODEV (wrapped): an interface is gone,
+// and its settings with it.
 func (i *Interface) Restore(self, other Mask) error {
 	_, _, err := i.apply(self, true)
-	if i.peer != nil {
-		_, _, e := i.peer.apply(other, true)
-		err = errors.Join(err, e)
+	if other == 0 {
+		return err
 	}
-	return err
+	return errors.Join(err, i.other(func(p *Interface) error {
+		_, _, err := p.apply(other, true)
+		return err
+	}))
 }
 
 // apply sets what differs from the table; with back, the opposite of the
 // settings in mask.
 func (i *Interface) apply(mask Mask, back bool) (Mask, []string, error) {
-	if back && mask == 0 {
-		return 0, nil, nil
+	if back {
+		if mask == 0 {
+			return 0, nil, nil
+		}
+		if n, err := i.tool.Index(i.Name); err != nil || n != i.index {
+			return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, unix.ENODEV) // at best another of its name
+		}
 	}
 	have, err := i.tool.Features(i.Name)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -178,29 +234,30 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// openPeer finds the other end of a veth.
-func openPeer(l netlink.Link) (*Interface, error) {
+// openPeer finds the other end of a veth. It is in a namespace that has a file,
+// and lives by it: named.
+func openPeer(l netlink.Link) (_ *Interface, named bool, err error) {
 	index, nsid := l.Attrs().ParentIndex, l.Attrs().NetNsID
 	if index == 0 {
-		return nil, errors.New("the kernel does not tell its index")
+		return nil, false, errors.New("the kernel does not tell its index")
 	}
 	if nsid < 0 {
 		p, err := netlink.LinkByIndex(index)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if p.Type() != "veth" || p.Attrs().ParentIndex != l.Attrs().Index {
-			return nil, errors.New("it is in a network namespace without a number here")
+			return nil, false, errors.New("it is in a network namespace without a number here")
 		}
 		tool, err := ethtool.Open()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return &Interface{Name: p.Attrs().Name, tool: tool, table: peer}, nil
+		return newPeer(p, tool), false, nil
 	}
-	ns, err := findNamespace(nsid)
+	ns, named, err := findNamespace(nsid)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer ns.Close()
 	var found *Interface
@@ -213,10 +270,14 @@ func openPeer(l netlink.Link) (*Interface, error) {
 		if err != nil {
 			return err
 		}
-		found = &Interface{Name: p.Attrs().Name, tool: tool, table: peer}
+		found = newPeer(p, tool)
 		return nil
 	})
-	return found, err
+	return found, named, err
+}
+
+func newPeer(l netlink.Link, tool *ethtool.Tool) *Interface {
+	return &Interface{Name: l.Attrs().Name, tool: tool, table: peer, home: netns.None(), index: l.Attrs().Index}
 }
 
 // Within runs f on a thread of its own in network namespace ns. Sockets that
@@ -239,9 +300,9 @@ func Within(ns netns.NsHandle, f func() error) error {
 // findNamespace looks for the network namespace that has number nsid here:
 // the named ones first, then those that this process has open, then those of
 // processes and their threads.
-func findNamespace(nsid int) (netns.NsHandle, error) {
+func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
 	seen := map[uint64]bool{}
-	for _, pattern := range []string{"/run/netns/*", "/run/docker/netns/*", "/proc/self/fd/*", "/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net"} {
+	for n, pattern := range []string{"/run/netns/*", "/run/docker/netns/*", "/proc/self/fd/*", "/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net"} {
 		paths, _ := filepath.Glob(pattern)
 		for _, path := range paths {
 			var st unix.Stat_t
@@ -260,10 +321,10 @@ func findNamespace(nsid int) (netns.NsHandle, error) {
 			if err == nil && id == nsid {
 				fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 				_ = f.Close()
-				return netns.NsHandle(fd), err
+				return netns.NsHandle(fd), n < 2, err
 			}
 			_ = f.Close()
 		}
 	}
-	return netns.None(), errors.New("its network namespace was not found")
+	return netns.None(), false, errors.New("its network namespace was not found")
 }

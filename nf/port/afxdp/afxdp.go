@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/internal/xsk/offload"
@@ -393,7 +392,7 @@ func (w *Pair) abort() error {
 			if old = d.before; old != nil {
 				errs = append(errs, xsk.Swap(d.index, old.Prog, d.prog.Prog, d.mode))
 			} else {
-				errs = append(errs, xsk.Swap(d.index, nil, d.prog.Prog, d.mode))
+				errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
 			}
 		}
 		errs = append(errs, d.putBack(d.fresh), d.release())
@@ -492,7 +491,7 @@ func unwire(name string) (err error) {
 		words = st.Restore()
 		_ = st.Close()
 	}
-	if err := xsk.Swap(l.Attrs().Index, nil, a.Prog, a.Mode); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {
 		return fmt.Errorf("detach from %s: %w", name, err)
 	}
 	off, err := offload.Open(l)

@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -825,6 +829,147 @@ func TestLinkGone(t *testing.T) {
 	b.PutAll()
 	if err := w.Close(); err != nil {
 		t.Errorf("close: %v", err)
+	}
+}
+
+// TestPeerNamespaceGoes: a port does not keep the namespace of a veth's other end,
+// and puts the settings there back while there is one.
+func TestPeerNamespaceGoes(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	name := fmt.Sprintf("quillon-test-%d", os.Getpid())
+	ns := netns.None()
+	err := offload.Within(bed.near, func() (err error) {
+		ns, err = netns.NewNamed(name)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := sync.OnceFunc(func() {
+		if err := errors.Join(ns.Close(), netns.DeleteNamed(name)); err != nil {
+			t.Error(err)
+		}
+	})
+	defer gone()
+	la := netlink.NewLinkAttrs()
+	la.Name = "dutC"
+	err = errors.Join(
+		netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "farC", PeerNamespace: netlink.NsFd(int(ns))}),
+		netlink.LinkSetUp(&netlink.Veth{LinkAttrs: la}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = offload.Within(ns, func() error {
+		la.Name = "farC"
+		return netlink.LinkSetUp(&netlink.Veth{LinkAttrs: la})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := func() map[string]ethtool.Feature {
+		var f map[string]ethtool.Feature
+		err := offload.Within(ns, func() error {
+			f = features(t, "farC")
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	was := far()
+	for range 2 {
+		w, err := OpenPair(PairConfig{A: "dutC", B: "dutB"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if maps.Equal(was, far()) || len(w.Info().Notes) > 0 {
+			t.Errorf("the other end was not set: %v", w.Info())
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if !maps.Equal(was, far()) {
+			t.Error("the other end is not as it was")
+		}
+	}
+	w, err := OpenPair(PairConfig{A: "dutC", B: "dutB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone()
+	if err := w.A[0].Wait(tbContext, 10*time.Second); !errors.Is(err, port.ErrClosed) {
+		t.Errorf("the veth of a namespace that is gone: %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRecreated: the settings of another interface of the same name stay.
+func TestRecreated(t *testing.T) {
+	newBed(t, 1500, 1)
+	w := open(t, PairConfig{})
+	la := netlink.NewLinkAttrs()
+	la.Name = "dutA"
+	if err := errors.Join(netlink.LinkDel(&netlink.Veth{LinkAttrs: la}), netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "farD"})); err != nil {
+		t.Fatal(err)
+	}
+	tool, err := ethtool.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tool.Close()
+	if err := tool.Change("dutA", map[string]bool{"rx-vlan-hw-parse": false}); err != nil {
+		t.Fatal(err)
+	}
+	was := features(t, "dutA")
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if !maps.Equal(was, features(t, "dutA")) {
+		t.Error("settings were changed")
+	}
+}
+
+// TestTakenOff: somebody takes a program off, or puts another one there.
+func TestTakenOff(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	for _, others := range []bool{false, true} {
+		w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := netlink.LinkByName("dutA")
+		if err == nil {
+			err = netlink.LinkSetXdpFdWithFlags(l, -1, unix.XDP_FLAGS_DRV_MODE)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if others {
+			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "others", Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netlink.LinkSetXdpFdWithFlags(l, p.FD(), unix.XDP_FLAGS_DRV_MODE); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); !others && err != nil || others && (err == nil || !strings.Contains(err.Error(), "another XDP program")) {
+			t.Errorf("another program %v: %v", others, err)
+		}
+		now := settings(t, bed)
+		if others != containsXDP(now) {
+			t.Errorf("another program %v, and afterwards %v", others, !others)
+		}
+		if !others && now != was {
+			t.Errorf("was\n%s\nis\n%s", was, now)
+		}
 	}
 }
 

@@ -343,8 +343,8 @@ func (d *device) detach() error {
 		if d.link0 != nil {
 			errs = append(errs, d.link0.Close())
 		} else {
-			err := offload.Within(d.ns, func() error { return xsk.Swap(d.index, nil, d.prog.Prog, d.mode) })
-			if err != nil && !errors.Is(err, unix.ENODEV) {
+			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.prog.Prog, d.mode) })
+			if err != nil {
 				errs = append(errs, fmt.Errorf("detach from %s: %w", d.name, err))
 			}
 		}
@@ -352,6 +352,23 @@ func (d *device) detach() error {
 	errs = append(errs, d.putBack(d.restore))
 	d.restore, d.fresh = [4]uint64{}, [4]uint64{}
 	return errors.Join(errs...)
+}
+
+// takeOff detaches prog from an interface, unless somebody else did or the interface
+// is gone.
+func takeOff(index int, prog *ebpf.Program, mode xsk.Mode) error {
+	err := xsk.Swap(index, nil, prog, mode)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return nil
+	case errors.Is(err, unix.EEXIST): // it is not what is attached
+		is, e := xsk.AttachedTo(index)
+		if e != nil || is == nil {
+			return e
+		}
+		return errors.Join(fmt.Errorf("it has another XDP program by now (%d, %s)", is.ID, is.Name), is.Close())
+	}
+	return err
 }
 
 // closed gives an interface alone back when all its ports are closed: whoever
@@ -372,11 +389,9 @@ func (d *device) putBack(w [4]uint64) error {
 	if w[restorePromisc] != 0 {
 		errs = append(errs, offload.Within(d.ns, func() error { return netlink.SetPromiscOff(d.link) }))
 	}
-	err := errors.Join(errs...)
-	if errors.Is(err, unix.ENODEV) {
-		return nil // the interface is gone, and its settings with it
-	}
-	return err
+	// An interface that is gone took its settings with it.
+	gone := func(err error) bool { return errors.Is(err, unix.ENODEV) }
+	return errors.Join(slices.DeleteFunc(errs, gone)...)
 }
 
 // release gives up everything but what is attached.

@@ -108,7 +108,9 @@
 // On the interface: GRO, LRO and the taking off of VLAN tags are turned off.
 // On a veth's other end: transmit checksums, segmentation and tag insertion,
 // because what the kernel leaves to a network card to do is never done to a
-// frame that crosses here. Info lists what was changed.
+// frame that crosses here. Info lists what was changed. The namespace of that end
+// is looked for again when the settings are put back, so that it can go meanwhile
+// with the veth; but one without a file (of ip netns, of Docker) stays until Close.
 //
 // # Threads
 //
