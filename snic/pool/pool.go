@@ -57,11 +57,11 @@ type Kind uint8
 
 const (
 	Redirect   Kind = iota // Want's packets go to Peer from now on; they do again, if Reason is TooMuch: it cannot come home
-	Unredirect             // they no longer do
+	Unredirect             // they no longer do; with State, if not nil, it is to go on: a copy of what it knew at Peer, which is lost
 	NoPeer                 // Want is refused, and ends; Reason
 	Return                 // launch Want here, then call Local, or Stay
 	Pause                  // Want's packets are to wait; call Hand if they did not go to a peer so far
-	Resume                 // Want runs here with State, or anew if that is Lost; what waited goes first
+	Resume                 // Want runs here with State, or anew if that is Lost (then State, if not nil, is a copy of before); what waited goes first
 	PeerUp                 // Peer was heard of
 	PeerLost               // Peer is gone, and the pages it had
 )
@@ -119,7 +119,10 @@ type want struct {
 	handed    bool       // state is what it knew here
 	stuck     bool       // the peer cannot give it back: its state is too much
 	state     []byte
-	tried     []uint64 // by peer: its incarnation when it refused, or did not answer
+	told      clock.Time // when the state was in a message, last; 0: never
+	copied    uint32     // the newest copy of the peer's, of this ask
+	copy      []byte     // what the chain knew there then
+	tried     []uint64   // by peer: its incarnation when it refused, or did not answer
 }
 
 type lease struct {
@@ -127,6 +130,9 @@ type lease struct {
 	chain  int
 	status Status
 	state  []byte
+	told   clock.Time // when state or copy was in a message, last; 0: never
+	copied uint32     // number of the newest copy
+	copy   []byte     // what it knew then; nil: the owner has it
 	phase  Phase
 }
 
@@ -137,6 +143,8 @@ type peer struct {
 	info      Info
 	seq       uint64 // of our last message to it
 	next      clock.Time
+	sending   int        // messages to it that take a while
+	out       clock.Time // when the last of them was
 	lent      int        // pages taken of it since it last told
 	dropped   clock.Time // when a frame became its own again, last
 }
@@ -378,7 +386,8 @@ func (n *Node) place(now clock.Time, w *want) {
 	n.ask++
 	p := &n.peers[best]
 	w.peer, w.ask, w.stage = best, n.ask, asked
-	w.handed, w.stuck, w.state = false, false, nil
+	w.handed, w.stuck, w.state, w.told = false, false, nil, 0
+	w.copied, w.copy = 0, nil
 	w.since = p.seq + 1
 	w.deadline = now.Add(n.Dead)
 	p.next = min(p.next, now)
@@ -459,7 +468,7 @@ func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 		n.end(now, w)
 		return true
 	}
-	w.handed, w.state = true, state
+	w.handed, w.state, w.told = true, state, 0
 	n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	return true
 }
@@ -568,8 +577,45 @@ func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
 	if !n.answer(now, l, Saved, Ready, Serving) {
 		return false
 	}
-	n.lease(l).state = state
+	e := n.lease(l)
+	e.state, e.told, e.copy = state, 0, nil
 	return true
+}
+
+// Copied gives a copy of what a lease's chain knows, which goes on: its owner has that if this board is lost. One
+// that is more than MaxState is not taken.
+func (n *Node) Copied(now clock.Time, l Lease, state []byte) bool {
+	e := n.lease(l)
+	if len(state) > n.most || !n.answer(now, l, Serving, Serving) && !n.answer(now, l, Ready, Ready) {
+		return false
+	}
+	e.copied++
+	e.copy, e.told = state, 0
+	return true
+}
+
+// Sending tells that a message to a peer takes a while: until Sent no other is made for it.
+func (n *Node) Sending(board int) { n.peers[board].sending++ }
+
+// Sent tells that such a message is out, or lost.
+func (n *Node) Sent(now clock.Time, board int, ok bool) {
+	p := &n.peers[board]
+	p.sending--
+	p.out = now
+	if ok {
+		p.next = min(p.next, now)
+		return
+	}
+	for _, w := range n.wants {
+		if w.peer == board {
+			w.told = 0
+		}
+	}
+	for _, e := range n.leases {
+		if e.Owner == board {
+			e.told = 0
+		}
+	}
 }
 
 // Kept tells that a lease's chain goes on: what it knows is too much to be moved.
@@ -619,16 +665,17 @@ func (n *Node) release(now clock.Time, e *lease) {
 
 // replace places a want anew whose peer does not have it any more.
 func (n *Node) replace(now clock.Time, w *want) {
-	was, at := w.stage, w.peer
+	was, at, copy := w.stage, w.peer, w.copy
+	w.copy = nil
 	n.drop(now, w)
 	switch was {
 	case running, returning:
-		n.emit(Event{Kind: Unredirect, Want: w.id, Peer: at})
+		n.emit(Event{Kind: Unredirect, Want: w.id, Peer: at, State: copy})
 		if was == returning {
 			return // it is launched here; Local or Stay follows
 		}
 	case moving:
-		n.emit(Event{Kind: Resume, Want: w.id, Peer: at, Lost: true})
+		n.emit(Event{Kind: Resume, Want: w.id, Peer: at, State: copy, Lost: true})
 		n.end(now, w)
 		return
 	}
@@ -696,6 +743,9 @@ func (n *Node) serve(now clock.Time, s *State) {
 			n.leases = append(n.leases, e)
 			p.next = min(p.next, now)
 		}
+		if a.Copy == e.copied {
+			e.copy = nil
+		}
 		if e.status == Kept && a.Phase < Moving {
 			e.status, e.phase = Serving, a.Phase // the owner knows
 		}
@@ -736,6 +786,9 @@ func (n *Node) learn(now clock.Time, s *State) {
 		case a.Status == Refused || a.Status == Failed:
 			w.tried[w.peer] = s.Inc
 			n.replace(now, w)
+		case a.Copy > w.copied && (w.stage == running || w.stage == returning):
+			w.copied, w.copy = a.Copy, slices.Clone(a.State)
+			n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 		case a.Status == Granted && w.stage == asked:
 			w.stage = sending
 			n.link = max(n.link, now).Add(transfer(n.Chains[w.chain].Bitstream, n.Rate))
@@ -807,7 +860,9 @@ func (n *Node) Next() clock.Time {
 			continue
 		}
 		p := &n.peers[i]
-		at = min(at, p.next)
+		if p.sending == 0 {
+			at = min(at, p.next)
+		}
 		if p.alive {
 			at = min(at, p.heard.Add(n.Dead))
 		}
@@ -825,7 +880,7 @@ func (n *Node) Next() clock.Time {
 func (n *Node) Poll(now clock.Time) *State {
 	for i := range n.peers {
 		p := &n.peers[i]
-		if i == n.Board || now < p.next {
+		if i == n.Board || now < p.next || p.sending > 0 {
 			continue
 		}
 		p.next = now.Add(n.Period)
@@ -833,6 +888,15 @@ func (n *Node) Poll(now clock.Time) *State {
 		s := &n.out
 		*s = State{From: n.Board, To: i, Inc: n.Inc, Seq: p.seq, SeenInc: p.inc, Seen: p.seen, Info: n.info, Asks: s.Asks[:0], Answers: s.Answers[:0]}
 		room := n.most // what does not fit is told when others have been taken
+		fits := func(state []byte, told *clock.Time) bool {
+			// What is long goes once, and again if nothing has come of it.
+			if len(state) > room || len(state) > shortState && *told > 0 && now < max(*told, p.out).Add(n.Dead) {
+				return false
+			}
+			room -= len(state)
+			*told = max(now, 1)
+			return true
+		}
 		for _, w := range n.wants {
 			if w.peer != i {
 				continue
@@ -841,26 +905,26 @@ func (n *Node) Poll(now clock.Time) *State {
 			switch {
 			case w.stage == moving:
 				phase = Moving
-			case w.handed && len(w.state) <= room:
+			case w.handed && w.stage == handing && fits(w.state, &w.told):
 				phase = Handed
 			case w.stage >= loading:
 				phase = Loaded
 			}
-			a := Ask{ID: w.ask, Chain: w.chain, Rate: w.rate, Phase: phase}
+			a := Ask{ID: w.ask, Chain: w.chain, Rate: w.rate, Phase: phase, Copy: w.copied}
 			if phase == Handed {
 				a.State = w.state
-				room -= len(a.State)
 			}
 			s.Asks = append(s.Asks, a)
 		}
 		for _, e := range n.leases {
 			switch {
 			case e.Owner != i:
-			case len(e.state) > room:
+			case e.status == Saved && !fits(e.state, &e.told):
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: Serving})
+			case e.status != Saved && e.copy != nil && fits(e.copy, &e.told):
+				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, Copy: e.copied, State: e.copy})
 			default:
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, State: e.state})
-				room -= len(e.state)
 			}
 		}
 		return s

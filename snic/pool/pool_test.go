@@ -39,7 +39,8 @@ type board struct {
 	returns map[int]clock.Time // launched here until
 	bad     []string
 	lost    []int
-	lossy   int // wants that came home without their state
+	lossy   int    // wants that came home without their state
+	copy    string // what the last of these had
 }
 
 // wanted is a want as its owner's body knows it.
@@ -47,6 +48,7 @@ type wanted struct {
 	chain  int
 	at     int // redirected to; -1: nowhere
 	paused bool
+	copy   string // of its state, that it got with the word that its peer is gone
 }
 
 func (b *board) oops(format string, a ...any) { b.bad = append(b.bad, fmt.Sprintf(format, a...)) }
@@ -200,7 +202,7 @@ func (b *board) work(now clock.Time) {
 			if w.at != e.Peer {
 				b.oops("want %d is no longer redirected to %d, it was to %d", e.Want, e.Peer, w.at)
 			}
-			w.at = -1
+			w.at, w.copy = -1, string(e.State)
 		case NoPeer:
 			if w.at >= 0 || w.paused && !b.Chains[w.chain].Hand {
 				b.oops("want %d is refused while it runs", e.Want)
@@ -228,6 +230,7 @@ func (b *board) work(now clock.Time) {
 			b.x.home++
 			if e.Lost {
 				b.lossy++
+				b.copy = string(e.State)
 			}
 			delete(b.wants, e.Want)
 		case PeerLost:
@@ -259,8 +262,9 @@ func (b *board) free(now clock.Time) {
 }
 
 type flight struct {
-	at clock.Time
-	s  *State
+	at   clock.Time
+	s    *State
+	sent func() // a word to its sender; nil: none
 }
 
 // rack is boards and a network in virtual time.
@@ -279,8 +283,10 @@ type rack struct {
 	decline  int
 	fail     int
 	cut      map[[2]int]bool
-	pad      string // what chains know, more
+	pad      string     // what chains know, more
+	slow     clock.Time // what long messages take, of which each board sends one at a time to another
 	messages int
+	states   int // that were in messages, and are long
 	home     int
 	handed   int
 	nextWant int
@@ -353,6 +359,10 @@ func (x *rack) step(d clock.Time) {
 		return f.at <= x.now
 	})
 	for _, f := range now {
+		if f.sent != nil {
+			f.sent()
+			continue
+		}
 		if b := x.boards[f.s.To]; !b.dead {
 			b.Input(x.now, f.s)
 			b.work(x.now)
@@ -374,6 +384,34 @@ func (x *rack) step(d clock.Time) {
 
 func (x *rack) send(s *State) {
 	x.messages++
+	long := 0
+	for _, a := range s.Asks {
+		long += len(a.State) / (shortState + 1)
+	}
+	for _, a := range s.Answers {
+		long += len(a.State) / (shortState + 1)
+	}
+	if x.slow > 0 && long > 0 {
+		x.states++
+		b, ok := x.boards[s.From], !x.cut[[2]int{s.From, s.To}] && x.rng.IntN(100) >= x.lose
+		b.Sending(s.To)
+		p, err := s.Encode()
+		if err != nil {
+			x.t.Fatalf("%v", err)
+		}
+		copied, err := Decode(p)
+		if err != nil {
+			x.t.Fatalf("%v", err)
+		}
+		x.net = append(x.net, flight{x.now + x.slow, nil, func() {
+			if to := x.boards[copied.To]; ok && !to.dead {
+				to.Input(x.now, copied)
+				to.work(x.now)
+			}
+			b.Sent(x.now, copied.To, ok)
+		}})
+		return
+	}
 	if x.cut[[2]int{s.From, s.To}] || x.rng.IntN(100) < x.lose {
 		return
 	}
@@ -390,7 +428,7 @@ func (x *rack) send(s *State) {
 		if x.rng.IntN(100) < x.late {
 			at += clock.Time(x.rng.IntN(int(3 * ms)))
 		}
-		x.net = append(x.net, flight{at, copied})
+		x.net = append(x.net, flight{at, copied, nil})
 	}
 }
 
@@ -865,6 +903,88 @@ func tooMuch(t *testing.T, seed uint64) {
 		t.Errorf("at %d, refused %v", b.Where(big), r)
 	}
 	x.settle()
+}
+
+// TestStateOnce: what a chain knows is sent once when it goes to a peer and once when it comes home, however
+// long that takes; what is lost is sent again.
+func TestStateOnce(t *testing.T) {
+	for _, c := range []struct {
+		slow       clock.Time
+		lose, most int
+	}{{50 * ms / 1000, 0, 2}, {3 * ms, 0, 2}, {20 * ms, 0, 2}, {3 * ms, 70, 30}} {
+		x := newRack(t, Intermediate(2, true), []int{3}, 5)
+		for _, b := range x.boards {
+			b.Dead = 30 * ms.Sub(0)
+		}
+		x.boards[0].occupy(3)
+		x.boards[0].tell(x.now)
+		x.run(5 * ms)
+		x.slow, x.lose, x.pad = c.slow, c.lose, strings.Repeat("x", 4000)
+		id := x.want(0, 2, 9)
+		x.run(700 * ms)
+		b := x.boards[0]
+		if b.Where(id) != 1 || x.handed != 1 || c.lose == 0 && x.states != 1 {
+			t.Fatalf("%+v: it is at %d; its state was sent %d times, and taken %d times", c, b.Where(id), x.states, x.handed)
+		}
+		x.boards[1].Leave(x.now)
+		x.run(700 * ms)
+		if x.home != 1 || b.lossy != 0 || !x.boards[1].Left() {
+			t.Errorf("%+v: %d came home, %d without state", c, x.home, b.lossy)
+		}
+		if x.states > c.most || c.lose > 0 && x.states < 3 {
+			t.Errorf("%+v: state was sent %d times", c, x.states)
+		}
+	}
+}
+
+// TestCopies: an owner has the newest copy of what its chain knew that has come, when the peer is lost, before
+// it comes home or on the way; one that is too long is none.
+func TestCopies(t *testing.T) {
+	for _, lose := range []int{0, 60} {
+		for _, moving := range []bool{false, true} {
+			for _, pad := range []string{"", strings.Repeat("x", 4000)} {
+				x := newRack(t, Intermediate(2, true), []int{3}, 3)
+				x.boards[0].occupy(3)
+				x.boards[0].tell(x.now)
+				for _, b := range x.boards {
+					b.Dead = 30 * ms.Sub(0)
+				}
+				x.run(5 * ms)
+				id := x.want(0, 2, 9)
+				x.run(30 * ms)
+				b, host := x.boards[0], x.boards[1]
+				x.lose = lose
+				for i := range 4 {
+					if !host.Copied(x.now, host.leases[0].Lease, []byte(fmt.Sprint("copy ", i, pad))) {
+						t.Fatal("a copy is not taken")
+					}
+					x.run(500 * ms)
+					if host.leases[0].copy != nil {
+						t.Error("the copy is kept, which the owner has")
+					}
+				}
+				if host.Copied(x.now, host.leases[0].Lease, make([]byte, MaxState+1)) {
+					t.Error("a copy of more than a message holds is taken")
+				}
+				w := b.wants[id]
+				if moving {
+					host.Leave(x.now)
+					for b.wants[id] != nil && !w.paused {
+						x.step(ms)
+					}
+				}
+				host.dead = true
+				x.run(100 * ms)
+				got := w.copy
+				if moving {
+					got = b.copy
+				}
+				if got != "copy 3"+pad {
+					t.Errorf("lost %d of 100, moving %v: the owner has %.10q", lose, moving, got)
+				}
+			}
+		}
+	}
 }
 
 // TestPartition: both sides go on by themselves, and together later.

@@ -21,6 +21,9 @@ const (
 // stays where it is.
 const MaxState = 16 << 20
 
+// shortState is how long a state is at most that each message holds until it has come.
+const shortState = 512
+
 // Hosted is a chain that a board runs.
 type Hosted struct {
 	Chain int     `json:"chain"`
@@ -64,6 +67,7 @@ type Ask struct {
 	Chain int     `json:"chain"`
 	Rate  float64 `json:"rate"`
 	Phase Phase   `json:"phase"`
+	Copy  uint32  `json:"copy,omitempty"` // number of the newest copy that the owner has
 	Size  int     `json:"size,omitempty"` // of State; set by Encode
 	State []byte  `json:"-"`
 }
@@ -86,6 +90,7 @@ const (
 type Answer struct {
 	ID     uint32 `json:"id"`
 	Status Status `json:"status"`
+	Copy   uint32 `json:"copy,omitempty"` // number of the copy that State is; 0: it is none
 	Size   int    `json:"size,omitempty"` // of State; set by Encode
 	State  []byte `json:"-"`
 }
@@ -101,6 +106,11 @@ type State struct {
 	Info    Info     `json:"info"`
 	Asks    []Ask    `json:"asks,omitempty"`
 	Answers []Answer `json:"answers,omitempty"`
+}
+
+// Holds reports whether a message holds what chains know.
+func (s *State) Holds() bool {
+	return slices.ContainsFunc(s.Asks, func(a Ask) bool { return len(a.State) > 0 }) || slices.ContainsFunc(s.Answers, func(a Answer) bool { return len(a.State) > 0 })
 }
 
 // Encode is the message in bytes: the length of its text in 4, most significant first, the text, which is

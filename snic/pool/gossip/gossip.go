@@ -93,6 +93,7 @@ func (n name) String() string { return fmt.Sprintf("%d/%d", n.number, n.inc) }
 type member struct {
 	node *memberlist.Node
 	mail chan []byte // holds one
+	long bool        // one is on its way, or in mail, that takes a while: the Node knows
 	page chan []byte // messages of Pagers, pageQueue at most
 }
 
@@ -268,7 +269,8 @@ func (p *Pool) run() {
 	}
 }
 
-// post has a message sent to all that have the number of its receiver.
+// post has a message sent to all that have the number of its receiver. What chains know may be long, and
+// is encoded once: while a long message is on its way, the Node makes no other for who is to have it.
 func (p *Pool) post(s *pool.State) {
 	if p.silent() {
 		return
@@ -289,7 +291,24 @@ func (p *Pool) post(s *pool.State) {
 		case <-m.mail: // older: it says no more than this one
 		default:
 		}
+		if len(bytes) > short {
+			m.long = true
+			p.node.Sending(s.To)
+		}
 		m.mail <- bytes
+	}
+	if bytes == nil && s.Holds() {
+		p.node.Sending(s.To)
+		p.node.Sent(p.Clock.Now(), s.To, false) // to nobody
+	}
+}
+
+// sent tells the Node that a long message to a member is out, or lost.
+func (p *Pool) sent(number int, m *member, ok bool) {
+	if m.long {
+		m.long = false
+		p.node.Sent(p.Clock.Now(), number, ok)
+		p.kick()
 	}
 }
 
@@ -345,7 +364,7 @@ func (p *Pool) found(t *twin, inc uint64) {
 }
 
 // deliver sends the newest message to a member, one at a time.
-func (p *Pool) deliver(m *member) {
+func (p *Pool) deliver(number int, m *member) {
 	defer p.all.Done()
 	<-p.open
 	for {
@@ -360,25 +379,26 @@ func (p *Pool) deliver(m *member) {
 			if len(bytes) <= short {
 				_ = p.list.SendBestEffort(m.node, bytes)
 			} else {
-				p.long(m, bytes)
+				ok := p.long(m, bytes)
+				p.mu.Lock()
+				p.sent(number, m, ok)
+				p.mu.Unlock()
 			}
 		}
 	}
 }
 
-// long sends a message that takes a while, and tells meanwhile that this board lives.
-func (p *Pool) long(m *member, message []byte) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = p.list.SendReliable(m.node, message)
-	}()
+// long sends a message that takes a while, and tells meanwhile that this board lives. It reports whether
+// it was sent.
+func (p *Pool) long(m *member, message []byte) bool {
+	done := make(chan error, 1)
+	go func() { done <- p.list.SendReliable(m.node, message) }()
 	tick := time.NewTicker(p.Config.Node.Period)
 	defer tick.Stop()
 	for {
 		select {
-		case <-done:
-			return
+		case err := <-done:
+			return err == nil
 		case <-tick.C:
 			p.mu.Lock()
 			text := alive + name{p.Config.Node.Board, p.node.Inc}.String()
@@ -442,10 +462,15 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 		go p.ask(t, id.inc)
 		return
 	}
+	for other, m := range p.members {
+		if other.number == id.number {
+			p.sent(id.number, m, false) // it may have started again: nobody waits for who was there before
+		}
+	}
 	m := &member{node: n, mail: make(chan []byte, 1), page: make(chan []byte, pageQueue)}
 	p.members[id] = m
 	p.all.Add(2)
-	go p.deliver(m)
+	go p.deliver(id.number, m)
 	go p.carry(m)
 	p.kick()
 }
@@ -472,6 +497,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	if m == nil {
 		return
 	}
+	p.sent(id.number, m, false)
 	close(m.mail)
 	close(m.page)
 	delete(p.members, id)
