@@ -107,7 +107,10 @@
 // cannot tell it (graph.Saver) it stays. It comes home in the
 // same way when a region is free, so that a flow keeps its order. When the peer is
 // lost, what is on the way is, too; the DAG goes to another peer or runs
-// here, with what its tasks knew when it left. A board that stops says so first: what it
+// here, with what its tasks knew when it left: all that they learnt at the peer is lost. If the peer has
+// pool-copy= it sends a copy of it so often (none if no frame has come since, or it is more
+// than 16 MB), and what was learnt since the last one is lost: that time and what the copy takes to come (1 ms in
+// TestPeerCopies; docs/PERFORMANCE.md has a live figure). A board that stops says so first: what it
 // runs for others goes home with its state, before a region is free if need be, and no frame is
 // lost by that; its own DAGs end at peers when it is gone. Traffic of a DAG with state is to come in by
 // one board: others do not take it from there once they have had some of their own. What a board learns for

@@ -144,6 +144,7 @@ DAGs for each other: see the flags there, and quillon snic pool.`,
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
 			{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
+			{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since: so much is lost at most if this board dies; 0: all that they have learnt here. Making one stops frames, as a move does"},
 			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several"},
 			{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
 			{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
@@ -183,6 +184,7 @@ type settings struct {
 	shares               bool
 	parallel             uint8
 	epoch, monitor, idle clock.Duration
+	poolCopy             clock.Duration
 	rate, portRate       int64
 	burst                int
 	store                int64
@@ -227,6 +229,10 @@ func parseArgs(args graph.Args) (settings, error) {
 		return nil
 	})
 	arg.Scaled(r, "pool-mtu", &s.poolMTU, 1024, 576, 1<<16)
+	r.Duration("pool-copy", &s.poolCopy, 0, time.Hour)
+	if s.poolCopy > 0 && s.poolCopy < fullEvery {
+		r.Failf("pool-copy=%v: want 0, or %v or more", s.poolCopy, fullEvery)
+	}
 	arg.Scaled(r, "memory", &s.memory, 1024, 0, 1<<36)
 	arg.Scaled(r, "page", &s.page, 1024, 4<<10, 16<<20)
 	arg.Scaled(r, "memory-promise", &s.promise, 1024, 0, 1<<40)

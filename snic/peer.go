@@ -77,6 +77,7 @@ type pooled struct {
 	full   clock.Time // when all was told, last
 	last   *told      // then
 	freed  clock.Time // when the pool was told that a region is free
+	copies clock.Time // when to look for guests of which a copy is due
 	hash   uint64
 	chains []pool.Chain // by index of the DAG in the deployment
 	stays  []string     // why it does not go to a peer; "": it may
@@ -120,7 +121,9 @@ type guest struct {
 	ready  bool
 	saving bool
 	since  clock.Time
-	gone   bool // its state is on the way home
+	gone   bool       // its state is on the way home
+	copied clock.Time // when its board was told last what it knows
+	had    uint64     // packets that it had had then
 }
 
 // order is what the pool says to the board.
@@ -170,6 +173,7 @@ const (
 	isRestored
 	hasFailed
 	hasSaved
+	hasCopied
 	isKept
 	sees
 )
@@ -501,6 +505,9 @@ func (b *board) peering(c *graph.Ctx) {
 			b.poolGuest(c, o)
 		}
 	}
+	if b.poolCopy > 0 && now >= p.copies {
+		b.copyOne(now)
+	}
 	if len(p.orders) == 0 && len(p.busy) == 0 {
 		return
 	}
@@ -560,6 +567,38 @@ func (b *board) peering(c *graph.Ctx) {
 	p.busy = busy
 }
 
+// copyOne has the board of a guest be told what that knows, of one of those for which it is time.
+func (b *board) copyOne(now clock.Time) {
+	p := b.pool
+	p.copies = now.Add(b.poolCopy)
+	done := false
+	for _, n := range b.dagOf {
+		s := &b.services[n]
+		for k := range s.abroad.guests {
+			g := &s.abroad.guests[k]
+			if !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !b.knows(s) {
+				continue // there is nothing, or nothing new
+			}
+			if at := max(g.copied, g.since).Add(b.poolCopy); now < at || done {
+				p.copies = min(p.copies, at)
+				continue
+			}
+			done = true
+			g.copied, g.had = now, s.abroad.foreign
+			if state := b.save(s); len(state) <= pool.MaxState {
+				p.say = append(p.say, said{kind: hasCopied, lease: g.lease, state: state})
+			} else {
+				p.failed++
+			}
+		}
+	}
+}
+
+// knows reports whether a task of a DAG has state.
+func (b *board) knows(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
+}
+
 // appendNew adds a DAG to a list, if there is one of that index and it is not in it.
 func appendNew(list []int, i, n int) []int {
 	if i < 0 || i >= n || slices.Contains(list, i) {
@@ -587,6 +626,9 @@ func (b *board) poolEvent(now clock.Time, e pool.Event) {
 	case pool.Unredirect:
 		s.abroad.turn(now, 0)
 		b.hold(n)
+		if e.State != nil && !b.restore(s, e.State) {
+			b.pool.failed++
+		}
 	case pool.NoPeer:
 		s.abroad.alone = now.Add(asideFor)
 		if s.abroad.stuck = e.Reason == pool.TooMuch; s.abroad.stuck {
@@ -604,8 +646,8 @@ func (b *board) poolEvent(now clock.Time, e pool.Event) {
 		s.abroad.handing = s.abroad.peer == 0
 		b.hold(n)
 	case pool.Resume:
-		if !e.Lost {
-			b.restore(s, e.State)
+		if (!e.Lost || e.State != nil) && !b.restore(s, e.State) {
+			b.pool.failed++
 		}
 		b.local(now, n)
 	}
@@ -823,8 +865,7 @@ func (b *board) tellPool() *told {
 func (b *board) closed(i int) bool {
 	s := &b.services[b.dagOf[i]]
 	a := &s.abroad
-	state := slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
-	return s.elsewhere() || a.wanted || a.stale || b.pool.stays[i] != "" || state && (s.packets > a.foreign || len(a.guests) > 0)
+	return s.elsewhere() || a.wanted || a.stale || b.pool.stays[i] != "" || b.knows(s) && (s.packets > a.foreign || len(a.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -1019,6 +1060,8 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 			n.Failed(now, s.lease)
 		case isKept:
 			n.Kept(now, s.lease)
+		case hasCopied:
+			n.Copied(now, s.lease, s.state)
 		case hasSaved:
 			n.Saved(now, s.lease, s.state)
 		case sees:

@@ -412,6 +412,66 @@ func TestPeerDies(t *testing.T) {
 	}
 }
 
+// When a peer dies a DAG goes on with what it knew at the last copy that was made there: no older than pool-copy= and
+// the time to tell; without copies with what it knew when it went there. Nothing is copied when nothing has come.
+func TestPeerCopies(t *testing.T) {
+	for _, c := range []struct {
+		every string
+		lost  time.Duration // of what was learnt, at most
+	}{{"0", time.Hour}, {"10ms", 11 * time.Millisecond}, {"40ms", 41 * time.Millisecond}} {
+		for range 3 {
+			r := newRack(t, []string{pair(1), pair(2)}, "pool-copy", c.every)
+			sent := 0
+			const gap = 200 * time.Microsecond
+			traffic := func() {
+				if r.now%gap == 0 {
+					sent++
+					r.push(0, "p0", seq(2, sent))
+				}
+			}
+			r.run(10 * time.Millisecond)
+			r.push(0, "p0", frame(1, "-"))
+			r.run(30*time.Millisecond, traffic)
+			if s := r.state(0, 8); s != "at peer 1" {
+				t.Fatalf("it is %s: %v", s, r.members[0].drop)
+			}
+			b, host := r.members[0].App().(*board), r.members[1].App().(*board)
+			at := func(b *board) int { return int(b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*tally).n) }
+			left := at(b)
+			r.run(100*time.Millisecond+time.Duration(r.rng.IntN(400))*slice, traffic)
+			r.members[1].dead = true
+			knew := at(host)
+			r.run(slice)
+			for r.state(0, 8) == "at peer 1" {
+				r.run(slice)
+			}
+			r.run(20 * time.Millisecond)
+			if c.every == "0" {
+				if at(b) != left {
+					t.Errorf("it knows %d, and knew %d when it left", at(b), left)
+				}
+			} else if lost := knew - at(b); lost < 0 || time.Duration(lost)*gap > c.lost {
+				t.Errorf("every %s: of %d frames that were counted %d are lost", c.every, knew, lost)
+			}
+			v := host.poolView().Guests
+			if len(v) != 1 || (v[0].Copied > 0) != (c.every != "0") {
+				t.Errorf("every %s: what it says of its guests: %+v", c.every, v)
+			}
+		}
+	}
+	// What has not changed is not saved again.
+	r := newRack(t, []string{pair(1), pair(2)}, "pool-copy", "10ms")
+	r.run(10 * time.Millisecond)
+	r.push(0, "p0", frame(1, "-"), frame(2, "a"))
+	r.run(60 * time.Millisecond)
+	host := r.members[1].App().(*board)
+	v := host.poolView().Guests
+	r.run(50 * time.Millisecond)
+	if w := host.poolView().Guests; len(v) != 1 || len(w) != 1 || v[0].Copied == 0 || w[0].Copied < v[0].Copied+0.04 {
+		t.Errorf("it is copied without need: %+v, %+v", v, w)
+	}
+}
+
 // A peer that leaves gives back what it runs for others, with its state, whether there is room
 // or not: no frame is lost, none is out of order, and tally has counted each once.
 func TestPeerLeaves(t *testing.T) {
@@ -910,7 +970,7 @@ func TestPeerFaults(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 11))
 			leaves := seed%2 == 0 // and nothing worse
 			texts := []string{pair(1), pair(1 + rng.IntN(2)), pair(2), pair(2)}
-			r := newRack(t, texts, "idle", "15ms")
+			r := newRack(t, texts, "idle", "15ms", "pool-copy", [...]string{"0", "5ms"}[seed/2%2])
 			r.rng = rng
 			if !leaves {
 				r.lose, r.late = rng.IntN(30), rng.IntN(30)

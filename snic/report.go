@@ -55,6 +55,9 @@ type AwayView struct {
 	Run   string `json:"run"`
 	Peer  int    `json:"peer"` // -1: none yet
 	State string `json:"state"`
+	// Copied is how long ago a copy of what the tasks of a peer's DAG know was made for its board
+	// (pool-copy=); 0: none was.
+	Copied float64 `json:"copied_s,omitempty"`
 }
 
 // RegionView is a region.
@@ -287,7 +290,10 @@ func (b *board) poolView() *PoolView {
 			v.Away = append(v.Away, x)
 		}
 		for _, g := range s.abroad.guests {
-			x.Peer, x.State = g.lease.Owner, "runs"
+			x.Peer, x.State, x.Copied = g.lease.Owner, "runs", 0
+			if g.copied > 0 {
+				x.Copied = seconds(b.seen.Sub(g.copied))
+			}
 			if !g.ready {
 				x.State = "loading"
 			} else if g.saving {
@@ -295,6 +301,7 @@ func (b *board) poolView() *PoolView {
 			}
 			v.Guests = append(v.Guests, x)
 		}
+		x.Copied = 0
 		if s.abroad.stuck && s.abroad.peer == 0 {
 			x.Peer, x.State = -1, pool.TooMuch.String()
 			v.Stays = append(v.Stays, x)

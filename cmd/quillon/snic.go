@@ -684,7 +684,11 @@ func newSNICPoolCmd() *cobra.Command {
 			fmt.Fprintf(w, "DAG %d (%s): %s%s\n", a.UID, a.Run, at, a.State)
 		}
 		for _, a := range v.Guests {
-			fmt.Fprintf(w, "DAG %d (%s) of board %d: %s here\n", a.UID, a.Run, a.Peer, a.State)
+			copied := ""
+			if a.Copied > 0 {
+				copied = fmt.Sprintf(", copied %.1f s ago", a.Copied)
+			}
+			fmt.Fprintf(w, "DAG %d (%s) of board %d: %s here%s\n", a.UID, a.Run, a.Peer, a.State, copied)
 		}
 		for _, a := range v.Stays {
 			fmt.Fprintf(w, "DAG %d (%s) stays: %s\n", a.UID, a.Run, a.State)

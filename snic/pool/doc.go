@@ -39,6 +39,10 @@
 // chain and saves its state, and that is restored here (Resume) before the packets
 // that wait, in their order.
 //
+// What is long goes once, and again only if it was lost: while a long message is on its way (Sending, Sent) a Node
+// makes no other for who is to have it. A host may give copies of what a chain knows that goes on (Copied); they
+// are numbered, and each is kept until the owner has that number.
+//
 // What a chain knows goes in one message, MaxState bytes at most, with what other chains of the
 // two know at the time. A chain that knows more stays where it is (TooMuch).
 //
@@ -70,7 +74,8 @@
 // Who is not heard of for Config.Dead is lost, or whom Lost names: rules that
 // send packets there go (Unredirect), and its chains are placed anew, or refused
 // with a reason. Pages that it had are lost (PeerLost; the body tells its virtual
-// memory). What it had here is released. A chain's state dies with its board.
+// memory). What it had here is released. A chain's state dies with its board; its owner
+// has the newest copy, if there are copies.
 // Where two boards do not agree on whether the other is alive, the host may keep a
 // region for a while that is of no use to anybody; packets go to one place only.
 //
