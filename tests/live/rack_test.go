@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -298,6 +299,15 @@ func (r *rack) running() {
 		default:
 		}
 		return strings.Contains(r.box.Log(), "running as ")
+	})
+}
+
+// says waits until the middlebox has said all of words: it says so beside its work.
+func (r *rack) says(words ...string) {
+	r.t.Helper()
+	r.until(fmt.Sprintf("the middlebox to say %q", words), func() bool {
+		log := r.box.Log()
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(log, w) })
 	})
 }
 
