@@ -38,7 +38,8 @@ between BRIDGE and PORT in the kernel, by XDP.
 With --run it is started at once with the functions of --nf, and everything is
 put back when it stops.
 
-An error on the way undoes what was done. "quillon bridge remove" undoes all.`,
+An error on the way, or an interrupt, undoes what was done. "quillon bridge remove"
+undoes all.`,
 		Example: `  quillon bridge insert br0 eth1
   quillon run --inline eth1-q,eth1 --nf clover-steer,mode=read-write
   quillon bridge insert br0 eth1 --run --nf clover-steer,keys=4096`,
@@ -46,11 +47,13 @@ An error on the way undoes what was done. "quillon bridge remove" undoes all.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Bridge, cfg.Port = args[0], args[1]
 			cfg.StateDir, _ = cmd.Flags().GetString("state")
+			f.orders = takeOrders()
+			defer f.orders.release()
 			if !start {
 				if len(f.nfs) > 0 {
 					return errors.New("--nf goes with --run")
 				}
-				return insertOnly(cmd, cfg)
+				return insertOnly(cmd, cfg, f.orders)
 			}
 			// What is wrong with the functions is said before anything changes.
 			if _, err := chain(f.nfs); err != nil {
@@ -75,15 +78,21 @@ An error on the way undoes what was done. "quillon bridge remove" undoes all.`,
 	return cmd
 }
 
-func insertOnly(cmd *cobra.Command, cfg bridge.Config) error {
+func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 	s, err := bridge.Insert(cfg)
 	if err != nil {
 		return err
 	}
-	crossing := "frames cross in the kernel until the middlebox runs"
 	if _, err := afxdp.Wire(s.Inner, s.Port); err != nil {
-		crossing = fmt.Sprintf("nothing crosses until the middlebox runs (%v)", err)
+		err = fmt.Errorf("nothing would cross until the middlebox runs (%w): insert it with --run", err)
+		return errors.Join(err, unsplice(cfg.StateDir, s))
 	}
+	select {
+	case <-orders.stop:
+		return errors.Join(errors.New("interrupted, and undone"), unsplice(cfg.StateDir, s))
+	default:
+	}
+	crossing := "frames cross in the kernel until the middlebox runs"
 	run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
 	return show(cmd, struct {
 		*bridge.Splice
@@ -132,6 +141,7 @@ offloads) and deletes the veth pair. It also finishes what a crash left.`,
 			if err := unused(s.Inner, s.Port); err != nil {
 				return err
 			}
+			defer takeOrders().release() // nothing is left half done
 			if err := unsplice(dir, s); err != nil {
 				return err
 			}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -146,10 +145,7 @@ func (j *joined) leave(hurry <-chan os.Signal) {
 	late := time.After(leaveWithin)
 	for !left() {
 		select {
-		case s := <-hurry:
-			if s == unix.SIGHUP {
-				continue
-			}
+		case <-hurry:
 		case <-late:
 		case <-time.After(leavePoll):
 			continue

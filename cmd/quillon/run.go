@@ -36,6 +36,29 @@ type runFlags struct {
 	dryRun  bool
 	p4rt    p4rtFlags
 	pool    poolFlags
+	orders  *orders // nil: those from run on
+}
+
+// orders are what signals ask for, from the first change of an interface to the
+// last: in between a process that ends leaves things half done. Neither is lost
+// behind the other.
+type orders struct{ stop, reload chan os.Signal }
+
+// takeOrders has signals be orders. A reader of our output that has gone is an
+// error of writing, and does not end the process either.
+func takeOrders() *orders {
+	o := &orders{make(chan os.Signal, 1), make(chan os.Signal, 1)}
+	signal.Notify(o.stop, unix.SIGINT, unix.SIGTERM)
+	signal.Notify(o.reload, unix.SIGHUP)
+	signal.Ignore(unix.SIGPIPE)
+	return o
+}
+
+// release has signals do again what they usually do.
+func (o *orders) release() {
+	signal.Stop(o.stop)
+	signal.Stop(o.reload)
+	signal.Reset(unix.SIGPIPE)
 }
 
 // bound is what run --json prints once it runs.
@@ -217,6 +240,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err != nil {
 		return err
 	}
+	orders := f.orders
+	if orders == nil {
+		orders = takeOrders()
+		defer orders.release()
+	}
 	ports, err := open(spec, filter, clk)
 	switch {
 	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0:
@@ -288,10 +316,6 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	} else if err != nil {
 		return finish(err)
 	}
-	// Whoever reads that it runs may stop it at once.
-	sigs := make(chan os.Signal, 1)
-	signal.Notify(sigs, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	defer signal.Stop(sigs)
 	info := bound{Name: name, Control: control.Path(), Bound: ports.bound(), Notes: inst.Notes(), Spec: spec}
 	if len(state.kept()) > 0 {
 		info.State = state.path
@@ -328,11 +352,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	}
 	for {
 		select {
-		case s := <-sigs:
-			if s == unix.SIGHUP {
-				reload(cmd.ErrOrStderr(), inst, file)
-				continue
-			}
+		case <-orders.reload:
+			reload(cmd.ErrOrStderr(), inst, file)
+			continue
+		case <-orders.stop:
 		case <-stop:
 		case err := <-done:
 			if err == nil {
@@ -344,7 +367,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			_ = control.Close()
 			return fmt.Errorf("%w; frames of inline pairs go on crossing in the kernel until quillon runs there again, or quillon detach", err)
 		}
-		joined.leave(sigs)
+		joined.leave(orders.stop)
 		// The frames first, then the workers: a program that waits for a
 		// worker that has stopped would hold them up.
 		err := ports.Detach()
@@ -421,20 +444,29 @@ func newDetachCmd() *cobra.Command {
 		Use:   "detach INTERFACE INTERFACE",
 		Short: "Take away the wire that a dead or kept instance left",
 		Long: `Takes the XDP programs of an inline pair off and puts the interfaces' settings
-back. Frames cross between the two no more, unless something else carries them.`,
+back. Frames cross between the two no more, unless something else carries them.
+Where one of the two is gone, the other one is freed.`,
 		Example: "  quillon detach eth1 eth2",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := there(args...); err != nil {
+			a, b := args[0], args[1]
+			said := fmt.Sprintf("%s and %s are free", a, b)
+			switch noA, noB := there(a), there(b); {
+			case noA != nil && noB != nil:
+				return noA
+			case noA != nil:
+				a, said = b, fmt.Sprintf("%s is free, and %s is gone", b, a)
+			case noB != nil:
+				b, said = a, fmt.Sprintf("%s is free, and %s is gone", a, b)
+			}
+			if err := unused(a, b); err != nil {
 				return err
 			}
-			if err := unused(args...); err != nil {
+			defer takeOrders().release() // nothing is left half done
+			if err := afxdp.Detach(a, b); err != nil {
 				return err
 			}
-			if err := afxdp.Detach(args[0], args[1]); err != nil {
-				return err
-			}
-			return show(cmd, args, func(w io.Writer) { fmt.Fprintf(w, "%s and %s are free\n", args[0], args[1]) })
+			return show(cmd, args, func(w io.Writer) { fmt.Fprintln(w, said) })
 		},
 	}
 }
