@@ -112,7 +112,8 @@
 // than 16 MB), and what was learnt since the last one is lost: that time and what the copy takes to come (1 ms in
 // TestPeerCopies; docs/PERFORMANCE.md has a live figure). A board that stops says so first: what it
 // runs for others goes home with its state, before a region is free if need be, and no frame is
-// lost by that; its own DAGs end at peers when it is gone. Traffic of a DAG with state is to come in by
+// lost by that; its own DAGs end at peers when it is gone. A state of more than 16 MB cannot go: it is lost
+// with the board, which says so at its end. Traffic of a DAG with state is to come in by
 // one board: others do not take it from there once they have had some of their own. What a board learns for
 // a peer goes with the peer's DAG: when that has left, or its board is lost, tasks with state begin
 // anew there, unless frames of the board's own have come to them.

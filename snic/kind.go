@@ -129,7 +129,9 @@ on without it, until quillon snic restart. Tenants share the memory as they shar
 the rest, by weight, and what is more than there is goes to boards of the pool that have some.
 
 With pool-port= and quillon run --pool, boards that have the same deployment run
-DAGs for each other: see the flags there, and quillon snic pool.`,
+DAGs for each other: see the flags there, and quillon snic pool. A board that is
+stopped gives them back with their state; one with more than 16 MB of it stays until the
+end: run says so, and its exit status is 1.`,
 		Params: []graph.Param{
 			{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
 			{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce: on or off"},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/packet"
@@ -78,6 +79,29 @@ func TestPeerTooMuch(t *testing.T) {
 		v := r.members[0].App().(*board).poolView()
 		if !slices.ContainsFunc(append(v.Stays, v.Away...), func(a AwayView) bool { return a.UID == 8 && a.State == stays }) || r.state(0, 8) != where {
 			t.Errorf("there %v: it is %s; %+v", there, r.state(0, 8), v)
+		}
+		if !there {
+			continue
+		}
+		// A peer that stops says what is lost, or has it go home if it is less by now.
+		m := r.members[1]
+		what, stuck := m.join.Remains(m.node)
+		if len(what) != 1 || what[0] != "DAG 8 (t) of board 0, its state is more than 16 MB" || !stuck {
+			t.Errorf("what remains: %q, stuck %v", what, stuck)
+		}
+		b := m.App().(*board)
+		b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*hoard).n = 3
+		r.do(m)(func(n *pool.Node, now clock.Time) { n.Leave(now) })
+		if what, stuck := m.join.Remains(m.node); len(what) != 1 || stuck {
+			t.Errorf("what remains while it leaves: %q, stuck %v", what, stuck)
+		}
+		r.run(60 * time.Millisecond)
+		home := r.members[0].App().(*board)
+		if n := home.tasks[home.services[home.dagOf[1]].tasks[0]].app.(*hoard).n; n != 3 {
+			t.Errorf("home came %d, want 3", n)
+		}
+		if what, _ := m.join.Remains(m.node); len(what) != 0 {
+			t.Errorf("what remains at last: %q; it is %s", what, r.state(0, 8))
 		}
 	}
 }

@@ -81,6 +81,7 @@ type pooled struct {
 	hash   uint64
 	chains []pool.Chain // by index of the DAG in the deployment
 	stays  []string     // why it does not go to a peer; "": it may
+	titles []string     // what people call it
 	orders []order
 	say    []said
 	sent, answered, served,
@@ -428,7 +429,7 @@ func (b *board) joinPool(c *graph.Ctx) {
 			users[t]++
 		}
 	}
-	b.pool.chains, b.pool.stays = nil, nil
+	b.pool.chains, b.pool.stays, b.pool.titles = nil, nil, nil
 	for i, x := range d.DAGs {
 		s := &b.services[b.dagOf[i]]
 		ch := pool.Chain{Area: math.MaxInt32, Bitstream: d.Regions.Bitstream, Stateful: true, Hand: true}
@@ -453,6 +454,7 @@ func (b *board) joinPool(c *graph.Ctx) {
 			}
 		}
 		b.pool.chains, b.pool.stays = append(b.pool.chains, ch), append(b.pool.stays, why)
+		b.pool.titles = append(b.pool.titles, fmt.Sprintf("DAG %d (%s)", s.UID, b.names(s.tasks)))
 	}
 }
 
@@ -820,7 +822,7 @@ func (b *board) restore(s *service, state []byte) bool {
 // tellPool is what the board tells the pool.
 func (b *board) tellPool() *told {
 	p := b.pool
-	t := &told{deployment: p.hash, chains: p.chains, say: p.say, closed: make([]bool, len(b.dagOf))}
+	t := &told{deployment: p.hash, chains: p.chains, titles: p.titles, say: p.say, closed: make([]bool, len(b.dagOf))}
 	p.say = nil
 	t.open = len(t.say) > 0 || len(p.busy) > 0
 	t.fresh, p.joined = !p.joined, true
@@ -872,6 +874,7 @@ func (b *board) closed(i int) bool {
 type told struct {
 	deployment uint64
 	chains     []pool.Chain
+	titles     []string
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
 	say        []said
@@ -996,6 +999,25 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 		busy = p.pages.take(n, now, &trade)
 	})
 	return t.open || busy || len(orders) > 0, err
+}
+
+// Remains says what of others is here, and so is lost with this board; stuck: none of it can go.
+func (p *Peering) Remains(n *pool.Node) (what []string, stuck bool) {
+	stuck = p.Keeps() == 0
+	for _, g := range n.Guests() {
+		text := fmt.Sprintf("a DAG of board %d", g.Owner)
+		if g.Chain < len(p.now.titles) {
+			text = fmt.Sprintf("%s of board %d", p.now.titles[g.Chain], g.Owner)
+		}
+		if g.Stuck {
+			text += ", " + pool.TooMuch.String()
+		}
+		what, stuck = append(what, text), stuck && g.Stuck
+	}
+	if k := p.Keeps(); k > 0 {
+		what = append(what, fmt.Sprintf("%d pages of memory", k))
+	}
+	return what, stuck
 }
 
 // meet tells the board of its peers.

@@ -17,7 +17,7 @@ import (
 // Exit statuses.
 const (
 	exitDone   = 0
-	exitFailed = 1 // a check failed: captures differ, a write was lost
+	exitFailed = 1 // a check failed: captures differ, a write was lost, a board stopped with what others had there
 	exitUsage  = 2 // wrong use, or the environment lacks something
 )
 

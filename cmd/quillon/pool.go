@@ -126,32 +126,39 @@ func (f *poolFlags) key() ([]byte, error) {
 type joined struct {
 	pool   *gossip.Pool
 	join   *snic.Peering
-	log    io.Writer
 	cancel func()
 	done   chan struct{}
 }
 
 // leave has the peers take home what runs here for them, while workers still run, and returns when
-// they have, or hurry says that there is no time.
-func (j *joined) leave(hurry <-chan os.Signal) {
+// they have, or hurry says that there is no time. An error says what they could not, which is lost.
+func (j *joined) leave(hurry <-chan os.Signal) error {
 	if j == nil {
-		return
+		return nil
 	}
 	j.pool.Do(func(n *pool.Node, now clock.Time) { n.Leave(now) })
-	left := func() (yes bool) {
-		j.pool.Do(func(n *pool.Node, _ clock.Time) { yes = n.Left() && j.join.Keeps() == 0 })
-		return yes
-	}
-	late := time.After(leaveWithin)
-	for !left() {
-		select {
-		case <-hurry:
-		case <-late:
-		case <-time.After(leavePoll):
-			continue
+	return leaving(hurry, time.After(leaveWithin), func() (what []string, stuck bool) {
+		j.pool.Do(func(n *pool.Node, _ clock.Time) { what, stuck = j.join.Remains(n) })
+		return what, stuck
+	})
+}
+
+// leaving waits until nothing remains, or what does is stuck, or there is no time.
+func leaving(hurry <-chan os.Signal, late <-chan time.Time, remains func() (what []string, stuck bool)) error {
+	for {
+		what, stuck := remains()
+		if len(what) == 0 {
+			return nil
 		}
-		fmt.Fprintln(j.log, "quillon: pool: the board stops with what it runs for others; its state is lost")
-		return
+		if !stuck {
+			select {
+			case <-hurry:
+			case <-late:
+			case <-time.After(leavePoll):
+				continue
+			}
+		}
+		return failed{fmt.Errorf("pool: the board stops with what others have here; what these learnt here, since the last copy if there is one, is lost: %s", strings.Join(what, "; "))}
 	}
 }
 
@@ -221,7 +228,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	}
 	p.Do(func(*pool.Node, clock.Time) { join.CarryPages(p.Pages()) })
 	ctx, cancel := context.WithCancel(context.Background())
-	j := &joined{pool: p, join: join, log: log, cancel: cancel, done: make(chan struct{})}
+	j := &joined{pool: p, join: join, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(j.done)
 		f.exchange(ctx, soon, join, p, inst, app, log)

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestPoolKey: a secret is bytes, whichever they are, or a line of text.
@@ -26,6 +30,39 @@ func TestPoolKey(t *testing.T) {
 		got, err := (&poolFlags{secret: file}).key()
 		if (err == nil) != (c.want != nil) || !bytes.Equal(got, c.want) {
 			t.Errorf("%q: %q, %v", c.in, got, err)
+		}
+	}
+}
+
+// TestLeaving: a board that stops waits for what others have there, not for what cannot go, and says what it
+// leaves; that is an error.
+func TestLeaving(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		calls        int // after which nothing remains; 0: it always does
+		stuck, hurry bool
+		lost         bool
+	}{{"gone at once", 1, false, false, false}, {"gone soon", 3, false, false, false}, {"stuck", 0, true, false, true}, {"hurry", 0, false, true, true}, {"late", 0, false, false, true}} {
+		hurry, late := make(chan os.Signal, 2), make(chan time.Time, 1)
+		if c.hurry {
+			hurry <- unix.SIGTERM
+		}
+		if c.name == "late" {
+			late <- time.Time{}
+		}
+		calls := 0
+		err := leaving(hurry, late, func() ([]string, bool) {
+			if calls++; calls == c.calls {
+				return nil, true
+			}
+			return []string{"DAG 8 (fw) of board 1"}, c.stuck
+		})
+		var code interface{ ExitCode() int }
+		if c.lost != (err != nil) || c.lost && (!errors.As(err, &code) || code.ExitCode() != exitFailed || !strings.Contains(err.Error(), "is lost: DAG 8 (fw) of board 1")) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.stuck && calls != 1 {
+			t.Errorf("%s: it waited", c.name)
 		}
 	}
 }

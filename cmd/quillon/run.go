@@ -367,12 +367,12 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			_ = control.Close()
 			return fmt.Errorf("%w; frames of inline pairs go on crossing in the kernel until quillon runs there again, or quillon detach", err)
 		}
-		joined.leave(orders.stop)
+		lost := joined.leave(orders.stop)
 		// The frames first, then the workers: a program that waits for a
 		// worker that has stopped would hold them up.
 		err := ports.Detach()
 		cancel()
-		return finish(errors.Join(err, <-done))
+		return finish(errors.Join(lost, err, <-done))
 	}
 }
 

@@ -51,7 +51,7 @@
 // A board that stops says so first (Leave), and takes nothing more. Owners have what it
 // runs for them come back as above, at once; if there is no room (Stay), packets
 // wait for the state all the same, and with it the chain may go to another peer. When
-// nothing is left (Left) the board may go.
+// nothing is left (Left) the board may go. What is too much to be moved (Guest.Stuck) goes on until it does.
 //
 // # Messages may be lost, repeated, late and out of order
 //

@@ -131,6 +131,7 @@ type lease struct {
 	status Status
 	state  []byte
 	told   clock.Time // when state or copy was in a message, last; 0: never
+	stuck  bool       // what it knows was too much to be moved
 	copied uint32     // number of the newest copy
 	copy   []byte     // what it knew then; nil: the owner has it
 	phase  Phase
@@ -231,6 +232,7 @@ func (n *Node) Tell(now clock.Time, i Info) {
 func (n *Node) Leave(now clock.Time) {
 	n.info.Leaving = true
 	for _, e := range n.leases {
+		e.stuck = false // its board tries once more
 		if e.status == Granted || e.status == Loading || e.status == Ready && n.Chains[e.chain].Hand {
 			n.release(now, e)
 			e.status = Failed
@@ -240,8 +242,23 @@ func (n *Node) Leave(now clock.Time) {
 }
 
 // Left reports that the board leaves, and nobody's chain is here any more.
-func (n *Node) Left() bool {
-	return n.info.Leaving && !slices.ContainsFunc(n.leases, func(e *lease) bool { return e.status != Refused && e.status != Failed })
+func (n *Node) Left() bool { return n.info.Leaving && len(n.Guests()) == 0 }
+
+// Guest is a peer's chain that is here.
+type Guest struct {
+	Lease
+	Chain int
+	Stuck bool // what it knows was too much to be moved: it stays until its board ends it, or this one goes
+}
+
+// Guests are peers' chains that are here, or on their way.
+func (n *Node) Guests() (all []Guest) {
+	for _, e := range n.leases {
+		if e.status != Refused && e.status != Failed {
+			all = append(all, Guest{e.Lease, e.chain, e.stuck})
+		}
+	}
+	return all
 }
 
 // Deploy sets what chains there are, and by which number all boards know that
@@ -619,7 +636,13 @@ func (n *Node) Sent(now clock.Time, board int, ok bool) {
 }
 
 // Kept tells that a lease's chain goes on: what it knows is too much to be moved.
-func (n *Node) Kept(now clock.Time, l Lease) bool { return n.answer(now, l, Kept, Ready, Serving) }
+func (n *Node) Kept(now clock.Time, l Lease) bool {
+	if !n.answer(now, l, Kept, Ready, Serving) {
+		return false
+	}
+	n.lease(l).stuck = true
+	return true
+}
 
 // Lost takes a peer for lost, as the failure detector says.
 func (n *Node) Lost(now clock.Time, board int) {
@@ -707,6 +730,11 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 	}
 	if p.lent > 0 || now >= p.dropped.Add(2*n.Period) {
 		p.lent = 0
+	}
+	if s.Info.Leaving && !p.info.Leaving {
+		for _, w := range n.wants {
+			w.stuck = w.stuck && w.peer != s.From // by now it may be less
+		}
 	}
 	p.alive, p.inc, p.seen, p.heard = true, s.Inc, s.Seq, now
 	p.info = s.Info.clone()

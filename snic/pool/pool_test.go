@@ -167,6 +167,7 @@ func (b *board) work(now clock.Time) {
 			}
 		case "saving":
 			r.state = "saved"
+			b.x.tries++
 			if len(b.x.pad) > b.most {
 				r.state = "serving"
 				if !b.Kept(now, r.lease) {
@@ -288,6 +289,7 @@ type rack struct {
 	messages int
 	states   int // that were in messages, and are long
 	home     int
+	tries    int
 	handed   int
 	nextWant int
 }
@@ -876,6 +878,19 @@ func tooMuch(t *testing.T, seed uint64) {
 	x.pad += x.pad
 	host.Leave(x.now)
 	x.run(40 * ms)
+	x.boards[1].info.Leaving = false
+	x.run(5 * ms)
+	b.work(x.now)
+	tries := x.tries
+	host.Leave(x.now)
+	x.run(40 * ms)
+	if x.tries != tries+2 {
+		t.Errorf("when it leaves again, %d are tried again", x.tries-tries)
+	}
+	guests := host.Guests()
+	if len(guests) != 2 || !guests[0].Stuck || !guests[1].Stuck || guests[0].Chain != 2 || guests[0].Owner != 0 {
+		t.Errorf("what stays: %+v", guests)
+	}
 	if b.Where(one) != 1 || b.Where(two) != 1 || x.home != 0 || host.Left() || b.Freed(3) {
 		t.Errorf("at %d and %d, %d came home", b.Where(one), b.Where(two), x.home)
 	}

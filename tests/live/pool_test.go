@@ -390,7 +390,7 @@ func TestPoolLeaves(t *testing.T) {
 	if out := b.show(0); strings.Contains(out, "at board") || strings.Contains(out, " 0 back") {
 		t.Errorf("after the peer has left: %s", out)
 	}
-	if out := b.process[1].Log(); strings.Contains(out, "state is lost") {
+	if out := b.process[1].Log(); strings.Contains(out, "lost") {
 		t.Errorf("the peer: %s", out)
 	}
 	t.Logf("it stops within %v; %d of %d datagrams are lost; none for %v at most, with one every %v", took, lost, connections*each, longest, gap)
