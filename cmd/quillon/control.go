@@ -307,6 +307,8 @@ func newReportCmd() *cobra.Command {
 func newStopCmd() *cobra.Command {
 	return asking(&cobra.Command{
 		Use: "stop", Short: "Stop a running instance cleanly", Args: exactly(),
+		Long: `Stops a running instance cleanly, and waits until its process has ended: its
+interfaces, its addresses and its state are free then for the next one.`,
 		Example: "  quillon stop --name rack7",
 	}, func(c *admin.Client, _ []string) (struct{}, error) { return struct{}{}, c.Stop() },
 		func(io.Writer, struct{}) {})

@@ -74,6 +74,22 @@ func (o *openPorts) bound() []afxdp.Info {
 	return slices.Clone(o.infos)
 }
 
+// boundTo is bound, of those of the ports that are still open.
+func (o *openPorts) boundTo(open []graph.PortInfo) []afxdp.Info {
+	devs := map[string]bool{}
+	for _, p := range open {
+		if p.Kind == kindAFXDP {
+			devs[p.Args["dev"]] = true
+		}
+	}
+	return slices.DeleteFunc(o.bound(), func(i afxdp.Info) bool { return !about(i, devs) })
+}
+
+// about says whether i is about one of the interfaces.
+func about(i afxdp.Info, devs map[string]bool) bool {
+	return slices.ContainsFunc(i.Interfaces, func(x afxdp.InterfaceInfo) bool { return devs[x.Name] })
+}
+
 // open opens the ports of spec for what filter wants; on an error none stays
 // open.
 func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, err error) {
@@ -145,7 +161,9 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		queues = asPorts(d.Ports)
-		o.infos = append(o.infos, d.Info())
+		// In place of what an earlier port was bound to, which has closed.
+		dev := map[string]bool{args["dev"]: true}
+		o.infos = append(slices.DeleteFunc(o.infos, func(i afxdp.Info) bool { return about(i, dev) }), d.Info())
 		o.detach = append(o.detach, d.Detach)
 		o.close = append(o.close, d.Close)
 	case kindAFPacket:

@@ -293,7 +293,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	control, err = admin.Listen(admin.Config{
 		Name: name, Path: f.control, Instance: inst,
 		Stop:     sync.OnceFunc(func() { close(stop) }),
-		PortInfo: func() any { return ports.bound() },
+		PortInfo: func() any { return ports.boundTo(inst.Ports()) },
 	})
 	if err != nil {
 		return finish(err)

@@ -8,8 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/table"
@@ -176,8 +180,60 @@ func (c *Client) Change(app, name, what string, entry table.Text) error {
 	return c.call(request{Op: opTableWrite, App: app, Table: name, Change: what, Entry: entry}, nil)
 }
 
-// Stop ends the instance.
-func (c *Client) Stop() error { return c.call(request{Op: opStop}, nil) }
+// stopWithin is how long Stop waits: a board takes up to 3 s to leave its pool,
+// and a state is written to disk.
+const stopWithin = 20 * time.Second
+
+// Stop ends the instance, and waits until its process has ended: what it had is
+// free then.
+func (c *Client) Stop() error {
+	pid, end := c.process()
+	if end != nil {
+		defer end.Close()
+	}
+	if err := c.call(request{Op: opStop}, nil); err != nil || end == nil {
+		return err
+	}
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end.Fd()), Events: unix.POLLIN}}, int(stopWithin.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("wait for process %d: %w", pid, err)
+		case n == 0:
+			return fmt.Errorf("the instance on %s was told to stop, and has not ended after %v: see process %d", c.path, stopWithin, pid)
+		}
+		return nil
+	}
+}
+
+// process is that of the instance: its id, and a file that can be read once it
+// has ended. The file is nil when the process cannot be waited for: it is this
+// one, or not among those that this one sees.
+func (c *Client) process() (pid int, end *os.File) {
+	unixConn, ok := c.conn.(*net.UnixConn)
+	if !ok {
+		return 0, nil
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return 0, nil
+	}
+	var peer *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
+		return 0, nil
+	}
+	pid = int(peer.Pid)
+	if pid == 0 || pid == os.Getpid() {
+		return pid, nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return pid, nil
+	}
+	return pid, os.NewFile(uintptr(fd), "pidfd")
+}
 
 // Tap calls f for every frame that crosses an edge ("NAME.OUT" or "NAME.IN"),
 // until ctx is done (nil), f returns an error, or the instance is gone. begun,
