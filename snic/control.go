@@ -817,8 +817,11 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 			next = min(next, t.next)
 		}
 	}
-	if b.memory != nil && b.memory.look {
-		next = now
+	if b.memory != nil {
+		next = min(next, b.memory.scrub(now))
+		if b.memory.look {
+			next = now
+		}
 	}
 	return next
 }
@@ -872,15 +875,12 @@ func (b *board) endEpoch(now clock.Time) {
 		// look overloaded in the others alone.
 		b.fabric.Sample(now)
 		b.sampleAt = now.Add(b.monitor / samples)
-		b.weighMemory()
 	}
 	if b.fair != nil && now >= b.fair.Next() {
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
+		b.weighMemory(now)
 	}
 	b.epochAt = now.Add(max(b.epoch, clock.Duration(active)*share))
-	if b.quiet && b.memory != nil {
-		b.memory.Scrub(1)
-	}
 	if b.quiet {
 		// Nobody is there to be measured; monitors want to know that.
 		b.epochAt = now.Add(max(b.epoch, b.monitor/8))
@@ -973,6 +973,9 @@ func (b *board) Stop(c *graph.Ctx) {
 			b.sweep(c, t, t.in)
 			t.in = nil
 		}
+	}
+	if b.memory != nil && b.memory.swap == nil { // else others may have to do with it
+		b.memory.ram.drop()
 	}
 	for i := range b.packets {
 		if b.packets[i].branches > 0 {

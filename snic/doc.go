@@ -65,9 +65,14 @@
 // A fault stops a task: what it held and what comes for it is dropped, or goes on without it (fault:
 // pass); its memory is free. It starts again when its restart: changes.
 //
-// Weights are the tenants'; what else a tenant has of the board (its dominant share) is told to vmem when tasks
-// are looked at, 16 times a monitor period: not in each epoch, which is as long as a
-// few packets take.
+// Weights are the tenants'; what else a tenant has of the board (its dominant share) is told to vmem as its mean
+// over a monitor period, as the load of tasks is: in an epoch alone, which is as long as a few packets take, who
+// sends in bursts has all or nothing. With fair=off nobody has a share: the page goes that was not accessed for
+// longest.
+//
+// The board's memory is the machine's, which gives it as it is used, not at the start; more than the machine has
+// is refused. What a task leaves is cleared by the worker, 32 kB in a breath at most, before another
+// has it: who touches a new page when all that is free has yet to be cleared waits for that (memory.Wait).
 //
 // In a pool (below) what is more than the board has is at peers: pages go between boards with the
 // pool's messages, from memory to memory beside the worker, which only hands over and takes, between two breaths. An access to a page

@@ -127,6 +127,7 @@ its own, of its tenant (of none, if several tenants use it). A page is taken at 
 reserved stops that task alone: its packets are dropped, or with fault: pass go
 on without it, until quillon snic restart. Tenants share the memory as they share
 the rest, by weight, and what is more than there is goes to boards of the pool that have some.
+What others cannot use is not taken: memory: of a firewall counts for nothing.
 
 With pool-port= and quillon run --pool, boards that have the same deployment run
 DAGs for each other: see the flags there, and quillon snic pool. A board that is
@@ -134,7 +135,7 @@ stopped gives them back with their state; one with more than 16 MB of it stays u
 end: run says so, and its exit status is 1.`,
 		Params: []graph.Param{
 			{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
-			{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce: on or off"},
+			{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce, memory too: on or off"},
 			{Name: "epoch", Default: "20us", Help: "EPOCH_LEN: how often shares are divided"},
 			{Name: "monitor", Default: "5ms", Help: "MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"},
 			{Name: "idle", Default: "0", Help: "how long without packets until the last instance of a task is descheduled; 0: never"},
@@ -147,7 +148,7 @@ end: run says so, and its exit status is 1.`,
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
 			{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
 			{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since: so much is lost at most if this board dies; 0: all that they have learnt here. Making one stops frames, as a move does"},
-			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several"},
+			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. No more than the machine has, which gives it as it is used"},
 			{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
 			{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
 			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
@@ -165,11 +166,12 @@ end: run says so, and its exit status is 1.`,
 			}
 			return out, nil
 		},
-		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseArgs(args)
 			if err != nil {
 				return nil, err
 			}
+			s.workers = env.Workers
 			return newBoard(s)
 		},
 	}
@@ -195,6 +197,7 @@ type settings struct {
 	regions              int
 	memory, page         int64
 	promise              int64
+	workers              int // boards that there are, each with all of this
 }
 
 func parseArgs(args graph.Args) (settings, error) {
@@ -235,7 +238,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	if s.poolCopy > 0 && s.poolCopy < fullEvery {
 		r.Failf("pool-copy=%v: want 0, or %v or more", s.poolCopy, fullEvery)
 	}
-	arg.Scaled(r, "memory", &s.memory, 1024, 0, 1<<36)
+	arg.Scaled(r, "memory", &s.memory, 1024, 0, 1<<40)
 	arg.Scaled(r, "page", &s.page, 1024, 4<<10, 16<<20)
 	arg.Scaled(r, "memory-promise", &s.promise, 1024, 0, 1<<40)
 	if s.page&(s.page-1) != 0 {

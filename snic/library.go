@@ -38,6 +38,16 @@ func Effects(kind string) (e dag.Effects, ok bool) {
 	return dag.Effects{}, false
 }
 
+// UsesMemory says whether a function with these arguments keeps anything in memory that it is given
+// (nf/memory). Of what does not come with quillon it is not known: it may.
+func UsesMemory(kind string, args map[string]string) bool {
+	_, known := Effects(kind)
+	return !known || kind == "kvcache" || kind == "dummy" && touches(args)
+}
+
+// touches reports that a dummy with these arguments accesses memory.
+func touches(args map[string]string) bool { return args["touch"] != "" && args["touch"] != "0" }
+
 // names are those of fields, as a deployment has them.
 func names(f dag.Field) []string { return strings.Split(f.String(), ",") }
 
@@ -58,7 +68,7 @@ func fill(s *dag.Spec) {
 			continue
 		}
 		e, ok := Effects(t.Kind)
-		if n := t.Args["touch"]; t.Kind == "dummy" && n != "" && n != "0" {
+		if t.Kind == "dummy" && touches(t.Args) {
 			e.Drops, e.Answers, e.State = true, true, true // it has memory then, and waits for it
 		}
 		if !ok {

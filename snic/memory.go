@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -17,14 +18,31 @@ import (
 // those that none does.
 const severalOwners = 0
 
+// scrubSlice is how many bytes of what others left are cleared in one go, on the worker: what takes longer
+// than some microseconds would be felt.
+const scrubSlice = 32 << 10
+
+// scrubEvery is how often, unless somebody waits.
+const scrubEvery = 20 * time.Microsecond
+
 // onboard is the memory of a board, and who has it.
 type onboard struct {
 	*vmem.Memory
+	ram    *ram
 	page   int64                  // its bytes
 	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
 	of     [1 + maxNumbers]int    // their numbers on the board; -1: not yet known
-	look   bool                   // Next may have something to say
-	swap   *swap                  // nil: there are no other boards
+	others [1 + maxNumbers]other
+	look   bool  // Next may have something to say
+	swap   *swap // nil: there are no other boards
+
+	weighed, sampled, scrubbed clock.Time // last; 0: not yet
+}
+
+// other is what a tenant has of the board, memory aside.
+type other struct {
+	sum  float64 // its dominant share, times ns, since the last sample
+	mean float64 // over the last monitor period, as the load of tasks is (snic/region)
 }
 
 // newOnboard is the memory of a board; nil when it has none.
@@ -32,18 +50,28 @@ func newOnboard(s *settings) (*onboard, error) {
 	if s.memory == 0 {
 		return nil, nil
 	}
+	if has := machineMemory(); has > 0 && s.memory > has/int64(max(s.workers, 1)) {
+		each := ""
+		if s.workers > 1 {
+			each = fmt.Sprintf(" for each of %d workers", s.workers)
+		}
+		return nil, fmt.Errorf("memory=%d%s: this machine has %d bytes, or lets the program have no more: want less (in a pool, memory of other boards is added to it)", s.memory, each, has)
+	}
 	m := &onboard{page: s.page}
 	var remote vmem.Remote
 	if s.poolPort >= 0 {
 		m.swap = &swap{}
 		remote = m.swap
 	}
-	vm, err := vmem.New(vmem.Config{PageBytes: int(s.page), Pages: int(s.memory / s.page), Spaces: maxNumbers, Tenants: 1 + maxNumbers,
-		Promise: int(s.promise / s.page), Remote: remote})
+	var err error
+	if m.ram, err = newRAM(s.memory); err != nil {
+		return nil, fmt.Errorf("memory=%d: the machine does not give the program so much (see ulimit -v, and vm.overcommit_memory); want less: %w", s.memory, err)
+	}
+	m.Memory, err = vmem.New(vmem.Config{PageBytes: int(s.page), Pages: int(s.memory / s.page), Spaces: maxNumbers, Tenants: 1 + maxNumbers,
+		Promise: int(s.promise / s.page), Remote: remote, Data: m.ram.bytes, Clear: scrubSlice})
 	if err != nil {
 		return nil, fmt.Errorf("memory=%d, page=%d: %w", s.memory, s.page, err)
 	}
-	m.Memory = vm
 	return m, nil
 }
 
@@ -143,7 +171,7 @@ func (b *board) fits(d *dag.Deployment) error {
 	}
 	for i := range d.Tasks {
 		x := &d.Tasks[i]
-		if !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) }) {
+		if UsesMemory(x.Kind, x.Args) && !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) }) {
 			want += m.pages(x.Memory)
 		}
 	}
@@ -211,6 +239,7 @@ func (b *board) deployMemory() {
 		used[o] = m.owners[o] != "" && slices.Contains(owners, m.owners[o])
 		if !used[o] {
 			m.owners[o] = ""
+			m.unweigh(o)
 		}
 	}
 	for i, n := range b.taskOf {
@@ -227,16 +256,71 @@ func (b *board) deployMemory() {
 	}
 }
 
-// weighMemory tells the memory what else tenants have of the board.
-func (b *board) weighMemory() {
-	if b.memory == nil || b.fair == nil {
+// weighMemory tells the memory what else tenants have of the board. It is called after each epoch; who sends in
+// bursts has all in one and nothing in the next, so that what counts is the mean of a monitor period.
+func (b *board) weighMemory(now clock.Time) {
+	m := b.memory
+	if m == nil {
 		return
 	}
-	for o := 1; o < len(b.memory.owners); o++ {
-		if b.memory.owners[o] != "" && b.memory.of[o] >= 0 {
-			_ = b.memory.SetOther(o, min(max(b.fair.Share(b.memory.of[o]), 0), 1))
+	if m.weighed == 0 {
+		m.weighed, m.sampled = now, now
+	}
+	last := float64(now.Sub(m.weighed))
+	m.weighed = now
+	all := now.Sub(m.sampled)
+	sample := all >= b.monitor/samples
+	for o := 1; o < len(m.owners); o++ {
+		if m.owners[o] == "" || m.of[o] < 0 {
+			continue
+		}
+		x := &m.others[o]
+		x.sum += b.fair.Share(m.of[o]) * last
+		if sample {
+			x.mean += (x.sum/float64(all) - x.mean) * min(1, float64(all)/float64(b.monitor))
+			x.sum = 0
+			_ = m.SetOther(o, min(max(x.mean, 0), 1))
 		}
 	}
+	if sample {
+		m.sampled = now
+	}
+}
+
+// unweigh forgets what a tenant has of the board.
+func (m *onboard) unweigh(o int) {
+	m.others[o] = other{}
+	_ = m.SetOther(o, 0)
+}
+
+// shares says whether tenants have shares of the memory.
+func (m *onboard) shares(on bool) {
+	m.SetFair(on)
+	if on {
+		return
+	}
+	for o := 1; o < len(m.others); o++ {
+		m.unweigh(o)
+	}
+	m.weighed = 0
+}
+
+// scrub clears some of what others left, and returns when there is more to do.
+func (m *onboard) scrub(now clock.Time) clock.Time {
+	some, urgent := m.Dirty()
+	if some && (urgent || now >= m.scrubbed.Add(scrubEvery)) {
+		m.Scrub(scrubSlice)
+		m.scrubbed = now
+		m.look = m.look || urgent
+		some, urgent = m.Dirty()
+	}
+	switch {
+	case urgent:
+		return now
+	case some:
+		return m.scrubbed.Add(scrubEvery)
+	}
+	return clock.Never
 }
 
 // heed goes on with tasks for which a page has come, and stops those that have faulted.
@@ -324,7 +408,7 @@ type TaskMemory struct {
 	Refused  uint64 `json:"refused"`
 }
 
-// TenantMemory is what a tenant has of the board's memory, and has a right to, in bytes.
+// TenantMemory is what a tenant has of the board's memory, and has a right to, in bytes: with fair=off nothing.
 type TenantMemory struct {
 	Held  int64 `json:"held"` // with what it waits for
 	Share int64 `json:"share"`
@@ -337,6 +421,10 @@ type BoardMemory struct {
 	Free  int64 `json:"free"`
 	Lent  int64 `json:"lent"` // to other boards
 	Room  int64 `json:"room"` // that can be reserved, here or elsewhere
+	// Used is what has been in use since the board began: the machine's memory that it takes is no more. Process
+	// is what the whole process has of that, resident; 0: not known.
+	Used    int64 `json:"used"`
+	Process int64 `json:"process"`
 	// Shared is what tasks of several tenants hold.
 	Shared TenantMemory `json:"shared"`
 }
@@ -351,5 +439,5 @@ func (m *onboard) tenant(o int) *TenantMemory {
 }
 
 func (m *onboard) view(s *settings) *BoardMemory {
-	return &BoardMemory{s.memory, m.page, int64(m.Idle()) * m.page, int64(m.Lending()) * m.page, int64(m.Room()) * m.page, *m.tenant(severalOwners)}
+	return &BoardMemory{s.memory, m.page, int64(m.Idle()) * m.page, int64(m.Lending()) * m.page, int64(m.Room()) * m.page, int64(m.Used()) * m.page, processMemory(), *m.tenant(severalOwners)}
 }

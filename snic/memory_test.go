@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -11,9 +12,19 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/kvcache"
+	"github.com/quillon/quillon/snic/vmem"
 )
 
 func memoryKinds() []graph.Kind { return append(peerKinds(), *dummy.Kind(), *kvcache.Kind()) }
+
+// build makes a board.
+func build(args graph.Args) error {
+	s, err := parseArgs(args)
+	if err == nil {
+		_, err = newBoard(s)
+	}
+	return err
+}
 
 // touching is a deployment of two tenants with a task each, with memory and arguments
 // of their own.
@@ -122,13 +133,6 @@ func TestMemoryOfTasks(t *testing.T) {
 
 // What has no room is refused, and what runs stays; with a promise it may be more.
 func TestMemoryRefused(t *testing.T) {
-	build := func(args graph.Args) error {
-		s, err := parseArgs(args)
-		if err == nil {
-			_, err = newBoard(s)
-		}
-		return err
-	}
 	big := fmt.Sprintf(touching, "48k", "", "", "20k")
 	for _, c := range []struct {
 		want string
@@ -163,6 +167,183 @@ func TestMemoryRefused(t *testing.T) {
 	}
 	if err := x.Set(graph.Args{"memory": "128k"}); err != nil {
 		t.Error("another board with more memory:", err)
+	}
+}
+
+// What cannot use memory takes none, whatever it declares.
+func TestMemoryOfNobody(t *testing.T) {
+	text := strings.Replace(fmt.Sprintf(touching, "48k", "", "", "16k"), "tenants:", "  fw: {kind: firewall, memory: 1G, args: {default: allow}}\n  idle: {kind: dummy, memory: 32k}\ntenants:", 1)
+	x := onMemory(t, text)
+	if m := viewOf(x).Board.Memory; m.Room != 0 || taskOf(x, "a").Memory == nil || taskOf(x, "fw").Memory != nil || taskOf(x, "idle").Memory != nil {
+		t.Errorf("%+v", m)
+	}
+	if err := x.Set(graph.Args{"deployment": strings.Replace(text, "memory: 32k}", "memory: 64k}", 1)}); err != nil {
+		t.Error(err)
+	}
+	if err := x.Set(graph.Args{"deployment": strings.Replace(text, "memory: 32k}", "memory: 4k, args: {touch: \"64\", memory: 4k}}", 1)}); err == nil {
+		t.Error("a task that uses memory has none to use")
+	}
+	x.Advance(time.Millisecond)
+	check(t, x)
+}
+
+// More memory than the machine has is refused in one line, at the start and later; what it has is taken
+// when it is used.
+func TestMemoryOfTheMachine(t *testing.T) {
+	has := machineMemory()
+	if has < 1<<30 {
+		t.Skipf("this machine has %d bytes", has)
+	}
+	text := fmt.Sprintf(touching, "64M", "", "", "64M")
+	for memory, workers := range map[int64]int{1 << 40: 1, (has>>21 + 1) << 21: 1, (has/4>>21 + 1) << 21: 4} {
+		s, err := parseArgs(graph.Args{"deployment": text, "memory": fmt.Sprint(memory)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.workers = workers
+		if _, err := newBoard(s); err == nil || !strings.Contains(err.Error(), "this machine has") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%d bytes for %d workers of %d: %v", memory, workers, has, err)
+		}
+	}
+	if _, err := newRAM(1 << 60); err == nil {
+		t.Error("an address space that is not there")
+	}
+	before := processMemory()
+	var heap [2]runtime.MemStats
+	runtime.ReadMemStats(&heap[0])
+	x := onMemory(t, text, "memory", "512M", "page", "2M")
+	runtime.ReadMemStats(&heap[1])
+	m := viewOf(x).Board.Memory
+	if n := heap[1].TotalAlloc - heap[0].TotalAlloc; m.Bytes != 512<<20 || m.Used != 0 || m.Process == 0 || m.Process-before > 256<<20 || n > 256<<20 {
+		t.Errorf("%d bytes before, %d of Go's since; %+v", before, n, m)
+	}
+	x.Push("p0", flows(1, 100)...)
+	if m := viewOf(x).Board.Memory; m.Used < 10<<20 || m.Used > 64<<20 {
+		t.Errorf("%+v", m)
+	}
+	if err := x.Set(graph.Args{"memory": "1000G"}); err == nil || !strings.Contains(err.Error(), "this machine has") {
+		t.Error(err)
+	}
+	if r := x.Push("p0", flows(1, 100)...); len(r.Out["p1"]) != 100 {
+		t.Error("what runs does not go on:", r.Dropped)
+	}
+	check(t, x)
+}
+
+// A page that another tenant had is cleared a little in each breath, and nobody has it before that is done.
+func TestMemoryScrubbed(t *testing.T) {
+	x := onMemory(t, fmt.Sprintf(touching, "3M", "", "", "1M"), "memory", "4M", "page", "1M")
+	for range 5 {
+		x.Push("p0", flows(1, 1000)...)
+	}
+	if a := taskOf(x, "a").Memory; a.Resident != 3<<20 {
+		t.Fatalf("%+v", a)
+	}
+	if err := x.Set(graph.Args{"deployment": strings.Replace(fmt.Sprintf(touching, "1M", "", "", "3M"), `memory: 3M}`, `memory: 3M, hold: "2000"}`, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(0) // the deployment is put in force
+	n := 0
+	for _, f := range flows(2, 300) {
+		n += len(x.Push("p0", f).Out["p1"])
+	}
+	if b := taskOf(x, "b").Memory; b.Resident != 1<<20 || n == 0 || n > 150 {
+		t.Fatalf("%+v, %d frames: with the page that nobody had", b, n)
+	}
+	last, breaths := int64(1<<20), 0
+	for ; last < 3<<20; breaths++ {
+		at := x.Inst.NextTick()
+		x.Clock.Set(at)
+		if _, err := x.Inst.Step(at); err != nil {
+			t.Fatal(err)
+		}
+		check(t, x)
+		if breaths > 100 {
+			t.Fatal("they do not come")
+		}
+		if b := taskOf(x, "b").Memory; b.Resident != last {
+			if want := int(b.Resident>>20-1) << 20 / scrubSlice; breaths < want-2 {
+				t.Errorf("%d pages after %d breaths: more than %d bytes in one", b.Resident>>20, breaths, scrubSlice)
+			}
+			last = b.Resident
+		}
+	}
+	r := x.Advance(time.Millisecond)
+	if n += len(r.Out["p1"]); n != 300 {
+		t.Errorf("%d frames of 300, %v", n, r.Dropped[:min(3, len(r.Dropped))])
+	}
+	m := x.App().(*board).memory
+	page, ones := make([]byte, 1<<20), 0
+	for va := uint64(0); va < 3<<20; va += 1 << 20 {
+		if _, st := m.Read(slices.IndexFunc(x.App().(*board).tasks, func(t task) bool { return t.Name == "b" }), va, page); st != vmem.OK {
+			t.Fatal(st)
+		}
+		for _, v := range page {
+			ones += int(v)
+		}
+	}
+	if ones != 64*300 {
+		t.Errorf("%d, want %d: it has what another left", ones, 64*300)
+	}
+	if some, _ := m.Dirty(); some {
+		x.Advance(time.Millisecond)
+	}
+	if some, _ := m.Dirty(); some {
+		t.Error("there is more to clear")
+	}
+}
+
+// What a tenant has of the board weighs by its mean: one that sends in bursts has as much of the memory as one
+// that sends as much evenly. With fair=off nothing of it is left.
+func TestMemoryWeighed(t *testing.T) {
+	x := onMemory(t, strings.Replace(fmt.Sprintf(touching, "16k", "", "", "8k"), "{weight: 3}", "{}", 1), "port-rate", "8G", "burst", "64k")
+	m := x.App().(*board).memory
+	size := len(frameLong(1, "00000000-."+strings.Repeat(".", 900)))
+	one := func(src byte, n int) (fs [][]byte) {
+		for range n {
+			fs = append(fs, frameLong(src, "00000000-."+strings.Repeat(".", 900)))
+		}
+		return fs
+	}
+	// 8 Gbit/s are 20 kB an epoch: a fifth of it is 4 frames, in each epoch or all in one of five.
+	want := float64(4*size) / 20000
+	least, most := [3]float64{1: 1, 2: 1}, [3]float64{}
+	for i := range 2000 {
+		x.Push("p0", one(1, 4)...)
+		if i%5 == 2 {
+			x.Push("p0", one(2, 20)...)
+		}
+		x.Advance(20 * time.Microsecond)
+		for o := 1; o < 3 && i > 1200; o++ {
+			least[o], most[o] = min(least[o], m.others[o].mean), max(most[o], m.others[o].mean)
+		}
+	}
+	for o := 1; o < 3; o++ {
+		if least[o] < .75*want || most[o] > 1.25*want {
+			t.Errorf("%s has %.3f to %.3f, want %.3f", m.owners[o], least[o], most[o], want)
+		}
+	}
+	if err := x.Set(graph.Args{"fair": "off"}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(time.Millisecond)
+	for o := range m.others {
+		if m.others[o] != (other{}) || m.Share(o) != 0 {
+			t.Errorf("%s: %+v, share %g after fair=off", m.owners[o], m.others[o], m.Share(o))
+		}
+	}
+	if v := viewOf(x).Tenants[0].Memory; v.Held == 0 || v.Share != 0 {
+		t.Errorf("%+v", v)
+	}
+	if err := x.Set(graph.Args{"fair": "on"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		x.Push("p0", one(1, 4)...)
+		x.Advance(20 * time.Microsecond)
+	}
+	if v := viewOf(x).Tenants[0].Memory; m.others[1].mean <= 0 || m.others[1].mean > want || v.Share == 0 {
+		t.Errorf("%+v, %+v after fair=on", m.others[1], v)
 	}
 }
 

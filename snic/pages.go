@@ -68,6 +68,7 @@ type pageTrade struct {
 	room   int
 	fresh  bool      // the board has not been asked before: nothing of events is its
 	size   int       // of a page; 0: the board has no memory
+	ram    *ram      // that pages are in
 	free   int       // pages that it would keep for peers
 	jobs   []pageJob // from it
 }
@@ -107,7 +108,7 @@ func (b *board) trade(t *pageTrade) {
 		m.look = true
 	}
 	t.jobs, s.jobs = s.jobs, nil
-	t.size, t.free = int(m.page), m.Free()
+	t.size, t.ram, t.free = int(m.page), m.ram, m.Free()
 }
 
 // pages is a Peering's part in pages.
@@ -115,6 +116,7 @@ type pages struct {
 	*pool.Pager
 	by    pool.Carrier // nil: nothing is sent
 	size  int          // of the board's
+	ram   *ram         // of the board that the Pager has pages of
 	begun bool
 	left  []pool.PageEvent // the board could not be visited
 }
@@ -139,6 +141,10 @@ func (p *pages) take(n *pool.Node, now clock.Time, t *pageTrade) bool {
 		p.Begin(now, t.size)
 		p.size, p.begun = t.size, true
 	}
+	if p.ram != nil && p.ram != t.ram {
+		p.ram.drop()
+	}
+	p.ram = t.ram // it stays as long as the Pager may look there
 	for _, j := range t.jobs {
 		switch j.kind {
 		case toPut:

@@ -58,6 +58,9 @@ func (b *board) use(now clock.Time, in int) {
 // deployShares sets up the division of the board among tenants. Nothing of the
 // epoch before is kept: it is short.
 func (b *board) deployShares(now clock.Time) error {
+	if b.memory != nil {
+		b.memory.shares(b.shares)
+	}
 	if !b.shares {
 		b.fair = nil
 		return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/memory"
 	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/dag"
 )
@@ -96,6 +97,29 @@ func TestEffectsOfEveryKind(t *testing.T) {
 		if _, ok := snic.Effects(name); !ok || !known[name] {
 			t.Errorf("%s is tried, and is no kind or has no row in snic/library.go", name)
 		}
+	}
+}
+
+// Of every kind that may be a task it is known whether it can use memory of a board.
+func TestMemoryOfEveryKind(t *testing.T) {
+	args, users := tried(t), 0
+	for _, k := range kinds() {
+		for _, a := range args[k.Name] {
+			app, err := k.New(graph.Env{Name: "x", Workers: 1, Share: func(make func() any) any { return make() }}, a)
+			if err != nil {
+				t.Fatal(k.Name, err)
+			}
+			_, uses := app.(memory.User)
+			if uses {
+				users++
+			}
+			if says := snic.UsesMemory(k.Name, a); says != uses {
+				t.Errorf("%s with %v: uses memory %v, and snic.UsesMemory says %v", k.Name, a, uses, says)
+			}
+		}
+	}
+	if users == 0 || !snic.UsesMemory("of somebody else", nil) {
+		t.Error("nobody uses memory")
 	}
 }
 

@@ -592,7 +592,7 @@ func newSNICTenantsCmd() *cobra.Command {
 		Use: "tenants [NAME=WEIGHT...]", Short: "Show the tenants and their shares, or change weights",
 		Long: `Shows the tenants: their weights, their dominant shares, the part that they get of
 what they ask for, and what keeps them from more; on a board with memory what they have of
-it, and how much of that is their share. With NAME=WEIGHT it sets
+it, and how much of that is their share (none with fair=off). With NAME=WEIGHT it sets
 weights first; a tenant that is not there is added.`,
 		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1",
 	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]snic.View, error) {
@@ -639,7 +639,11 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		}
 		line := fmt.Sprintf("%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
 		if t.Memory != nil {
-			line += fmt.Sprintf("\t%s\t%s", byteCount(t.Memory.Held), byteCount(t.Memory.Share))
+			share := "-"
+			if t.Memory.Share > 0 {
+				share = byteCount(t.Memory.Share)
+			}
+			line += fmt.Sprintf("\t%s\t%s", byteCount(t.Memory.Held), share)
 		} else if memory {
 			line += "\t-\t-"
 		}
@@ -759,7 +763,8 @@ func newSNICTasksCmd() *cobra.Command {
 		Use: "tasks", Short: "Show the network tasks, their instances, their load, and their memory", Args: exactly(),
 		Long: `Shows the network tasks. On a board with memory (memory=) also what each has of
 it: what is on the board, what was swapped out to others, and what it declares (memory:). A task that
-a fault has stopped is shown with what it was, and where.`,
+a fault has stopped is shown with what it was, and where. The machine gives a board its memory as it is
+used: the last line says how much at most it has given, and what the whole process has.`,
 		Example: "  quillon snic tasks",
 	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
 		return viewsOf(c, app)
@@ -793,6 +798,11 @@ a fault has stopped is shown with what it was, and where.`,
 				if m := v[i].Board.Memory; m != nil {
 					fmt.Fprintf(w, "%s of memory in pages of %s: %s free, %s lent to other boards; tasks of several tenants have %s\n",
 						byteCount(m.Bytes), byteCount(m.Page), byteCount(m.Free), byteCount(m.Lent), byteCount(m.Shared.Held))
+					resident := ""
+					if m.Process > 0 {
+						resident = fmt.Sprintf("; the process has %d MiB resident", m.Process>>20)
+					}
+					fmt.Fprintf(w, "%s of it have been in use: the machine has given no more for it%s\n", byteCount(m.Used), resident)
 				}
 			})
 		})

@@ -78,7 +78,7 @@ its own, that is where they are: frames whose page is at another board wait for 
 			if err != nil || s.touch == 0 {
 				return &d, err
 			}
-			return &touching{dummy: d, own: make([]byte, s.memory), waits: make([]waiting, 0, s.hold)}, nil
+			return &touching{dummy: d, waits: make([]waiting, 0, s.hold)}, nil
 		},
 	}
 }
@@ -113,7 +113,7 @@ type dummy struct {
 // touching is a dummy with touch=.
 type touching struct {
 	dummy
-	own     []byte       // memory; nil: it is in space
+	own     []byte       // memory, from the first access on; nil: it is in space
 	space   memory.Space // nil: it is given none
 	waits   []waiting
 	frames  int
@@ -135,7 +135,7 @@ func (d *touching) UseMemory(s memory.Space) error {
 	if d.touch > s.PageBytes() {
 		return fmt.Errorf("dummy: touch=%d: its pages have %d bytes", d.touch, s.PageBytes())
 	}
-	d.own, d.space = nil, s
+	d.space = s
 	return s.Reserve(0, int64(d.memory), memory.Read|memory.Write)
 }
 
@@ -227,6 +227,9 @@ func (d *touching) address(p []byte) uint64 {
 func (d *touching) access(va uint64) memory.Outcome {
 	p := d.scratch[:d.touch]
 	if d.space == nil {
+		if d.own == nil {
+			d.own = make([]byte, d.memory) // not before it is known that nobody gives it some
+		}
 		if va >= uint64(len(d.own)) {
 			return memory.Fault
 		}

@@ -2,6 +2,7 @@ package dummy
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 	"time"
 
@@ -184,5 +185,24 @@ func TestAddress(t *testing.T) {
 		if d.address(p) == a {
 			t.Errorf("another flow has the same memory: %x", p)
 		}
+	}
+}
+
+// One that is given memory does not take Go's as well.
+func TestMemoryOnce(t *testing.T) {
+	args := graph.Args{"touch": "64", "memory": "16M"}
+	var apps []graph.App
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 4 {
+		app, err := Kind().New(graph.Env{}, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apps = append(apps, app)
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
+		t.Errorf("%d instances that have seen no frame took %d bytes", len(apps), n)
 	}
 }

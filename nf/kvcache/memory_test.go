@@ -83,6 +83,9 @@ func TestInMemory(t *testing.T) {
 	if !strings.Contains(string(s.data), "the value of number the value of number ") || s.reserved != 40 {
 		t.Errorf("%d bytes reserved: %q", s.reserved, s.data)
 	}
+	if x.App().(*app).cache.values != nil {
+		t.Error("it has taken memory of its own, too")
+	}
 	y := graphtest.New(t, *Kind(), graph.Args{"value": "20"})
 	if err := y.App().(memory.User).UseMemory(&pages{data: make([]byte, 16), page: 16}); err == nil || !strings.Contains(err.Error(), "no room for a value, 20") {
 		t.Error(err)

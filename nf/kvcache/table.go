@@ -51,8 +51,8 @@ type entry struct {
 // cache is entries, with their values.
 type cache struct {
 	entries      []entry
-	order        flow.Ages // in which they are replaced
-	values       []byte
+	order        flow.Ages    // in which they are replaced
+	values       []byte       // from the first entry on: not before it is known that there is no space
 	space        memory.Space // where values are instead; nil: there is none
 	size         int          // longest value
 	heads        []int32
@@ -64,9 +64,6 @@ type cache struct {
 
 func newCache(n, size, limit int, space memory.Space) cache {
 	c := cache{entries: make([]entry, n), order: flow.NewAges(n), space: space, size: size, limit: limit, heads: make([]int32, ceil2(n))}
-	if space == nil {
-		c.values = make([]byte, n*size)
-	}
 	for i := range c.heads {
 		c.heads[i] = none
 	}
@@ -123,6 +120,9 @@ func (c *cache) add(k *key, hash uint64, value []byte) int32 {
 	c.bytes += e.n
 	c.used++
 	if c.space == nil {
+		if c.values == nil {
+			c.values = make([]byte, len(c.entries)*c.size)
+		}
 		copy(c.value(i), value)
 	} else if _, o := c.space.Write(c.at(i), value); o != memory.OK {
 		c.remove(i)

@@ -20,7 +20,8 @@
 // has a right to half the memory of one that has only that quarter. Nobody is
 // taken below its share for another; who has its share and wants more gives up
 // a page of its own. Pages that were swapped out and are not accessed are no
-// demand.
+// demand. Without shares (SetFair) it is the page of all tenants that was not
+// accessed for longest.
 //
 // The page goes to the Remote, the memory of other boards. An access to such a
 // page, or one that needs a frame of others, returns Wait; Next then tells when
@@ -39,9 +40,11 @@
 // takes is the body's to say.
 //
 // A space, a tenant: small integers that the owner chooses. Nothing is safe for
-// use by two goroutines at a time. An access that hits allocates nothing; the
-// first touch of a frame that was used before clears it, which takes as long as
-// clearing a page (Scrub does it ahead of time).
+// use by two goroutines at a time. An access that hits allocates nothing. A frame
+// that was used before is cleared before anybody has it: by Scrub, as much at a
+// time as its caller likes, or at the first touch if that clears no more than
+// Config.Clear. A touch that would have to clear more waits for Scrub. Frames that
+// were never used hold zeros, as the machine gives them.
 //
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.4.5.
 package vmem

@@ -30,6 +30,11 @@ type Config struct {
 	// or elsewhere.
 	Promise int
 	Remote  Remote // nil: there is none
+	// Data is the physical memory, Pages pages that hold zeros; nil: Go's.
+	Data []byte
+	// Clear is the most bytes that an access clears: where a first touch finds only frames that
+	// take more, it waits for Scrub. 0: an access clears a page.
+	Clear int
 }
 
 // Handle names a page at the Remote.
@@ -156,7 +161,7 @@ const (
 )
 
 type frame struct {
-	stamp      uint64 // of the last access
+	stamp      uint64 // of the last access; dirty: so many of its bytes are cleared
 	prev, next int32  // used: ring of the space, next is older; free: next
 	space      int32  // -1: out or in for a space that was closed
 	vpn        int32
@@ -209,7 +214,10 @@ type Memory struct {
 	frames    []frame
 	cleanList int32
 	dirtyList int32
-	free      int // frames in both lists
+	unused    int // frames from here on were never taken: clean, and in no list
+	atOnce    int // the most bytes that an access clears
+	unfair    bool
+	free      int // frames in both lists, and unused
 	held      int // of all tenants
 	out, in   int // operations under way
 	lent      int
@@ -249,9 +257,20 @@ func New(c Config) (*Memory, error) {
 		return nil, fmt.Errorf("vmem: %d tenants: want 1 to %d", c.Tenants, maxSpaces)
 	case c.Promise < 0:
 		return nil, fmt.Errorf("vmem: promise of %d pages: want 0 or more", c.Promise)
+	case c.Data != nil && len(c.Data) != c.Pages*c.PageBytes:
+		return nil, fmt.Errorf("vmem: memory of %d bytes for %d pages of %d", len(c.Data), c.Pages, c.PageBytes)
+	case c.Clear < 0:
+		return nil, fmt.Errorf("vmem: %d bytes cleared in an access: want 0 or more", c.Clear)
+	}
+	if c.Data == nil {
+		c.Data = make([]byte, c.Pages*c.PageBytes)
+	}
+	if c.Clear == 0 {
+		c.Clear = c.PageBytes
 	}
 	m := &Memory{
-		data:      make([]byte, c.Pages*c.PageBytes),
+		data:      c.Data,
+		atOnce:    c.Clear,
 		remote:    c.Remote,
 		shift:     uint(bits.TrailingZeros(uint(c.PageBytes))),
 		mask:      uint64(c.PageBytes - 1),
@@ -274,10 +293,6 @@ func New(c Config) (*Memory, error) {
 	}
 	for i := range m.tenants {
 		m.tenants[i] = tenant{weight: 1, spaces: -1}
-	}
-	for f := len(m.frames) - 1; f >= 0; f-- {
-		m.frames[f] = frame{next: m.cleanList, space: -1}
-		m.cleanList = int32(f)
 	}
 	m.free = len(m.frames)
 	return m, nil
@@ -308,6 +323,10 @@ func (m *Memory) SetOther(tenant int, share float64) error {
 	m.tenants[tenant].other = share
 	return nil
 }
+
+// SetFair says whether tenants have shares. Without, whoever needs a frame gets that of the page that was
+// not accessed for longest, whosever it is.
+func (m *Memory) SetFair(on bool) { m.unfair = !on }
 
 // Open begins a space of so many virtual pages, none of them reserved.
 func (m *Memory) Open(id, tenant, pages int) error {
@@ -595,8 +614,11 @@ func (m *Memory) Counters(id int) Counters { return m.spaces[id].counters }
 func (m *Memory) Held(tenant int) int { return m.tenants[tenant].held }
 
 // Share is how many frames a tenant has a right to at present, whatever the
-// others want; never more than it asks for.
+// others want; never more than it asks for. Without shares (SetFair) it is 0.
 func (m *Memory) Share(tenant int) float64 {
+	if m.unfair {
+		return 0
+	}
 	n := m.divide()
 	for i, t := range m.active[:n] {
 		if int(t) == tenant {
@@ -611,6 +633,9 @@ func (m *Memory) Lending() int { return m.lent }
 
 // Idle is how many frames are nobody's.
 func (m *Memory) Idle() int { return m.free }
+
+// Used is how many frames have ever been taken: the others take no memory of the machine's.
+func (m *Memory) Used() int { return m.unused }
 
 // Free is how many frames others may have of this board: Lend gives one.
 func (m *Memory) Free() int { return max(0, m.free-m.spare()-m.promised) }
@@ -652,18 +677,39 @@ func (m *Memory) Return(loan int) error {
 	return nil
 }
 
-// Scrub clears up to n free frames, so that their first touch need not; it
-// returns how many it cleared.
-func (m *Memory) Scrub(n int) int {
-	done := 0
-	for ; done < n && m.dirtyList >= 0; done++ {
+// Scrub clears up to so many bytes of free frames, so that their first touch need not; it returns how many.
+// What it has begun it goes on with when it is called again. Nobody is given a frame before all of it is clear.
+func (m *Memory) Scrub(bytes int) int {
+	left := bytes
+	for left > 0 && m.dirtyList >= 0 {
 		f := m.dirtyList
-		m.dirtyList = m.frames[f].next
-		clear(m.bytes(f))
-		m.frames[f].state, m.frames[f].next = clean, m.cleanList
+		e := &m.frames[f]
+		rest := m.bytes(f)[e.stamp:]
+		n := min(left, len(rest))
+		clear(rest[:n])
+		left -= n
+		e.stamp += uint64(n)
+		if n < len(rest) {
+			break
+		}
+		m.dirtyList = e.next
+		e.state, e.next = clean, m.cleanList
 		m.cleanList = f
 	}
-	return done
+	if m.first >= 0 {
+		m.balance(-1)
+	}
+	return bytes - left
+}
+
+// Dirty reports that there is something to Scrub; urgent, that an access waits for that.
+func (m *Memory) Dirty() (some, urgent bool) {
+	return m.dirtyList >= 0, m.first >= 0 && m.free > m.spare() && !m.ready()
+}
+
+// ready reports that there is a free frame that holds zeros, or soon does.
+func (m *Memory) ready() bool {
+	return m.cleanList >= 0 || m.unused < len(m.frames) || m.dirtyList >= 0 && m.mask < uint64(m.atOnce)
 }
 
 // Next is a space whose accesses may go on, or that has stopped; each is told
@@ -707,24 +753,30 @@ func (m *Memory) bytes(f int32) []byte {
 	return m.data[at : at+int(m.mask)+1 : at+int(m.mask)+1]
 }
 
-// takeFrame takes a free frame.
+// takeFrame takes a free frame: one that holds zeros and is there, else one that was never taken, else
+// one that is to be cleared; or, if that does not matter, the other way round.
 func (m *Memory) takeFrame(zeros bool) int32 {
 	m.free--
-	from := &m.dirtyList
-	if zeros && m.cleanList >= 0 || m.dirtyList < 0 {
-		from = &m.cleanList
+	if m.dirtyList >= 0 && (!zeros || m.cleanList < 0 && m.unused == len(m.frames)) {
+		f := m.dirtyList
+		e := &m.frames[f]
+		m.dirtyList = e.next
+		if zeros {
+			clear(m.bytes(f)[e.stamp:])
+		}
+		return f
 	}
-	f := *from
-	*from = m.frames[f].next
-	if zeros && m.frames[f].state == dirty {
-		clear(m.bytes(f))
+	if f := m.cleanList; f >= 0 {
+		m.cleanList = m.frames[f].next
+		return f
 	}
-	return f
+	m.unused++
+	return int32(m.unused - 1)
 }
 
 func (m *Memory) giveFrame(f int32) {
 	e := &m.frames[f]
-	e.state, e.space, e.next = dirty, -1, m.dirtyList
+	e.state, e.space, e.next, e.stamp = dirty, -1, m.dirtyList, 0
 	m.dirtyList = f
 	m.free++
 }
@@ -878,6 +930,9 @@ func (m *Memory) balance(asks int) {
 		}
 	}
 	if m.out == 0 && m.in == 0 && m.fresh == 0 {
+		if _, urgent := m.Dirty(); urgent {
+			return // Scrub will help
+		}
 		for m.first >= 0 {
 			id := int(m.first)
 			m.unwant(id)
@@ -898,7 +953,7 @@ func (m *Memory) serve() {
 		s := &m.spaces[id]
 		next, vpn := s.after, s.want
 		e := &s.pages[vpn]
-		if e.state == untouched && m.free <= m.spare() {
+		if e.state == untouched && (m.free <= m.spare() || !m.ready()) {
 			id = next
 			continue
 		}
@@ -962,6 +1017,15 @@ func (m *Memory) victim() int32 {
 	if m.remote == nil {
 		return -1
 	}
+	if m.unfair {
+		oldest := int32(-1)
+		for t := range m.tenants {
+			if m.tenants[t].has > 0 {
+				oldest = m.older(oldest, m.oldest(int32(t)))
+			}
+		}
+		return oldest
+	}
 	n := m.divide()
 	most, who := near, int32(-1)
 	for i, t := range m.active[:n] {
@@ -977,8 +1041,21 @@ func (m *Memory) victim() int32 {
 	if who < 0 {
 		return -1
 	}
+	return m.oldest(who)
+}
+
+// older is the one of two frames that was not accessed for longer; -1: there is none.
+func (m *Memory) older(a, b int32) int32 {
+	if a < 0 || b >= 0 && m.frames[b].stamp < m.frames[a].stamp {
+		return b
+	}
+	return a
+}
+
+// oldest is the frame of a tenant that was not accessed for longest and did not just come; -1: there is none.
+func (m *Memory) oldest(tenant int32) int32 {
 	oldest := int32(-1)
-	for id := m.tenants[who].spaces; id >= 0; id = m.spaces[id].sibling {
+	for id := m.tenants[tenant].spaces; id >= 0; id = m.spaces[id].sibling {
 		s := &m.spaces[id]
 		if s.newest < 0 {
 			continue
@@ -993,9 +1070,7 @@ func (m *Memory) victim() int32 {
 		if m.frames[f].fresh == m.turn {
 			continue
 		}
-		if oldest < 0 || m.frames[f].stamp < m.frames[oldest].stamp {
-			oldest = f
-		}
+		oldest = m.older(oldest, f)
 	}
 	return oldest
 }
@@ -1132,7 +1207,7 @@ func (m *Memory) Check() error {
 	if fresh != m.fresh {
 		return fmt.Errorf("%d fresh frames, counted %d", fresh, m.fresh)
 	}
-	free := 0
+	free := len(m.frames) - m.unused
 	for _, l := range []struct {
 		first int32
 		state frameState

@@ -195,6 +195,7 @@ func TestRefusedArguments(t *testing.T) {
 		{}, {Pages: 1}, {Pages: 1, Spaces: 1}, {Pages: 1, Spaces: 1, Tenants: 1, PageBytes: 3},
 		{Pages: 1, Spaces: 1, Tenants: 1, Remote: newBank(1)}, {Pages: 1, Spaces: 1, Tenants: 1, PageBytes: -4},
 		{Pages: 1, Spaces: 1, Tenants: 1, Promise: -1}, {Pages: 1 << 30, Spaces: 1, Tenants: 1},
+		{Pages: 2, Spaces: 1, Tenants: 1, PageBytes: 4, Data: make([]byte, 7)}, {Pages: 1, Spaces: 1, Tenants: 1, PageBytes: 4, Clear: -1},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is accepted", c)
@@ -226,7 +227,7 @@ func TestRefusedArguments(t *testing.T) {
 
 // TestZeros: a frame that another used holds zeros, whether it was scrubbed or not.
 func TestZeros(t *testing.T) {
-	for _, scrub := range []int{0, 1, 9} {
+	for _, scrub := range []int{0, 10, small, 9 * small} {
 		m := memory(t, Config{Pages: 3, Spaces: 1, Tenants: 1})
 		secret := bytes.Repeat([]byte{0xA5}, 3*small)
 		for range 3 {
@@ -238,14 +239,92 @@ func TestZeros(t *testing.T) {
 			}
 			m.Write(0, 0, secret)
 			must(t, m.Close(0))
-			if n := m.Scrub(scrub); n != min(scrub, 3) {
-				t.Errorf("scrubbed %d", n)
+			if n := m.Scrub(scrub); n != min(scrub, 3*small) {
+				t.Errorf("scrubbed %d bytes", n)
 			}
 		}
 		if _, page, ok := m.Lend(); !ok || !bytes.Equal(page, make([]byte, small)) {
 			t.Errorf("lent %x, %v", page, ok)
 		}
 		must(t, m.Check())
+	}
+}
+
+// TestScrub: a first touch that would clear more than may be cleared at once waits until that is done bit by bit,
+// and nobody sees what another left before.
+func TestScrub(t *testing.T) {
+	m := memory(t, Config{Pages: 3, Spaces: 2, Tenants: 2, Clear: 16})
+	secret := bytes.Repeat([]byte{0xA5}, 2*small)
+	must(t, m.Open(0, 0, 3))
+	must(t, m.Reserve(0, 0, 2*small, Read|Write))
+	if n, st := m.Write(0, 0, secret); n != 2*small || st != OK || m.Used() != 2 {
+		t.Fatalf("frames that were never taken hold zeros: %d, %v, %d", n, st, m.Used())
+	}
+	must(t, m.Close(0))
+	must(t, m.Open(1, 1, 3))
+	must(t, m.Reserve(1, 0, 3*small, Read|Write))
+	got := make([]byte, 3*small)
+	if n, st := m.Read(1, 0, got); n != small || st != Wait {
+		t.Fatalf("the last frame that was never taken, and then: %d, %v", n, st)
+	}
+	for _, ok := m.Next(); ok; _, ok = m.Next() { // of pages that were there at once
+	}
+	told := 0
+	for i := range 2 * small / 16 {
+		if some, urgent := m.Dirty(); !some || urgent != (told < 2) {
+			t.Fatalf("%d: %v, %v", i, some, urgent)
+		}
+		if n := m.Scrub(16); n != 16 {
+			t.Fatalf("cleared %d bytes", n)
+		}
+		must(t, m.Check())
+		id, ok := m.Next()
+		if ok != (i%4 == 3) || ok && id != 1 {
+			t.Fatalf("%d: told %v", i, ok)
+		}
+		if ok {
+			told++
+			n, st := m.Read(1, uint64(told*small), got[told*small:])
+			if want := (2 - told) * small; told == 1 && (n != small || st != Wait) || told == 2 && (n != small || st != OK) {
+				t.Fatalf("%d bytes, %v, want %d more to come", n, st, want)
+			}
+		}
+	}
+	if !bytes.Equal(got, make([]byte, 3*small)) {
+		t.Fatalf("it sees what another left: %x", got)
+	}
+	if some, urgent := m.Dirty(); some || urgent || m.Scrub(100) != 0 {
+		t.Error("there is more to clear")
+	}
+	must(t, m.Check())
+}
+
+// TestUnfair: without shares the page goes that was not accessed for longest, whosever it is.
+func TestUnfair(t *testing.T) {
+	for _, fair := range []bool{true, false, true} {
+		b := newBank(10)
+		m := memory(t, Config{Pages: 5, Spaces: 2, Tenants: 2, Remote: b}) // one is spare
+		m.SetFair(fair)
+		for id := range 2 {
+			must(t, m.Open(id, id, 8))
+			must(t, m.Reserve(id, 0, 4*small, Read|Write))
+		}
+		for page := range 2 {
+			put(t, m, b, 0, page, 1)
+		}
+		for page := range 4 {
+			put(t, m, b, 1, page, 2)
+		}
+		b.drain(m)
+		first, second := m.Counters(0).Resident, m.Counters(1).Resident
+		if want := map[bool]int{true: 2, false: 0}[fair]; first != want || second != 4-want {
+			t.Errorf("fair %v: the first has %d frames, the second %d", fair, first, second)
+		}
+		if share := m.Share(1); (share > 0) != fair {
+			t.Errorf("fair %v: share %g", fair, share)
+		}
+		must(t, m.Check())
+		must(t, b.check())
 	}
 }
 
@@ -501,10 +580,10 @@ type doing struct {
 // TestModel does random things and compares all that is read with plain bytes.
 func TestModel(t *testing.T) {
 	const virtual = 6
-	swaps, losses, faults, waits := 0, 0, 0, 0
+	swaps, losses, faults, waits, scrubs := 0, 0, 0, 0, 0
 	run := func(t *rapid.T) {
 		var b *bank
-		c := Config{PageBytes: 16, Pages: rapid.IntRange(2, 8).Draw(t, "frames"), Spaces: 4, Tenants: 3, Promise: rapid.IntRange(0, 4).Draw(t, "promise")}
+		c := Config{PageBytes: 16, Pages: rapid.IntRange(2, 8).Draw(t, "frames"), Spaces: 4, Tenants: 3, Promise: rapid.IntRange(0, 4).Draw(t, "promise"), Clear: rapid.IntRange(0, 16).Draw(t, "clear")}
 		if rapid.IntRange(0, 4).Draw(t, "alone") > 0 {
 			b = newBank(rapid.IntRange(0, 12).Draw(t, "room"))
 			c.Remote = b
@@ -722,7 +801,8 @@ func TestModel(t *testing.T) {
 				wake()
 			},
 			"room":  func(t *rapid.T) { setRoom(b, rapid.IntRange(0, 12).Draw(t, "room")) },
-			"scrub": func(t *rapid.T) { m.Scrub(rapid.IntRange(0, 3).Draw(t, "frames")) },
+			"scrub": func(t *rapid.T) { m.Scrub(rapid.IntRange(0, 40).Draw(t, "bytes")); wake() },
+			"fair":  func(t *rapid.T) { m.SetFair(rapid.Bool().Draw(t, "fair")) },
 			"tenant": func(t *rapid.T) {
 				id := rapid.IntRange(0, 2).Draw(t, "tenant")
 				check(m.SetWeight(id, rapid.Float64Range(.25, 4).Draw(t, "weight")))
@@ -757,8 +837,21 @@ func TestModel(t *testing.T) {
 			"": func(t *rapid.T) {
 				wake()
 				check(m.Check())
-				if m.first >= 0 && m.out+m.in == 0 {
+				if _, urgent := m.Dirty(); urgent {
+					scrubs++
+				} else if m.first >= 0 && m.out+m.in == 0 {
 					t.Fatal("somebody waits, and nothing is under way")
+				}
+				for f := range m.frames {
+					e, zeros := &m.frames[f], 0
+					if e.state == clean {
+						zeros = 16
+					} else if e.state == dirty {
+						zeros = int(e.stamp)
+					}
+					if !bytes.Equal(m.bytes(int32(f))[:zeros], make([]byte, zeros)) {
+						t.Fatalf("frame %d is not clear: %x", f, m.bytes(int32(f)))
+					}
 				}
 				if b != nil {
 					check(b.check())
@@ -779,9 +872,17 @@ func TestModel(t *testing.T) {
 			},
 		})
 		// All that waits ends.
-		for i := 0; b != nil && len(b.pending) > 0; i++ {
+		for i := 0; ; i++ {
 			if i > 1000 {
 				t.Fatal("it swaps for ever")
+			}
+			if _, urgent := m.Dirty(); urgent {
+				m.Scrub(7)
+				wake()
+				continue
+			}
+			if b == nil || len(b.pending) == 0 {
+				break
 			}
 			if p := b.pending[0]; !p.put && b.pages[p.h] == nil {
 				if id := owner(p.h); id >= 0 {
@@ -813,8 +914,8 @@ func TestModel(t *testing.T) {
 	for range 20 {
 		rapid.Check(t, run)
 	}
-	if swaps == 0 || losses == 0 || faults == 0 || waits == 0 {
-		t.Errorf("%d swaps, %d losses, %d faults, %d waits: want some of each", swaps, losses, faults, waits)
+	if swaps == 0 || losses == 0 || faults == 0 || waits == 0 || scrubs == 0 {
+		t.Errorf("%d swaps, %d losses, %d faults, %d waits, %d for Scrub: want some of each", swaps, losses, faults, waits, scrubs)
 	}
 }
 
