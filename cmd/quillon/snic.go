@@ -639,9 +639,9 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		}
 		line := fmt.Sprintf("%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
 		if t.Memory != nil {
-			share := "-"
-			if t.Memory.Share > 0 {
-				share = byteCount(t.Memory.Share)
+			share := byteCount(t.Memory.Share)
+			if t.Memory.Held > 0 && t.Memory.Share == 0 {
+				share = "-" // nobody has one
 			}
 			line += fmt.Sprintf("\t%s\t%s", byteCount(t.Memory.Held), share)
 		} else if memory {
