@@ -58,7 +58,7 @@
 // There is one message, State: all that its sender has to say to the receiver,
 // with what it asks of it and what it answers. The newest counts (numbers, and the
 // incarnation of the sender, which grows with each start); nothing depends on one
-// that was lost. It also says what the sender has seen: an ask that was seen and has
+// that was lost. Of one that others have overtaken what chains knew is taken, if it is still awaited. It also says what the sender has seen: an ask that was seen and has
 // no answer is not known to the host any more.
 //
 // # Pages

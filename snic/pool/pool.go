@@ -718,6 +718,9 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 		return false
 	}
 	p := &n.peers[s.From]
+	if s.Inc == p.inc && s.Seq <= p.seen && p.alive {
+		return n.late(now, s)
+	}
 	if s.Inc < p.inc || s.Inc == p.inc && s.Seq <= p.seen {
 		return false
 	}
@@ -745,6 +748,43 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 	n.learn(now, s)
 	if s.Info.Leaving {
 		n.fetch(now, s.From)
+	}
+	return true
+}
+
+// late takes what chains knew from a message that newer ones have overtaken, as short ones do: what it goes
+// with may be over since, but is never begun anew. It reports whether some was still news.
+func (n *Node) late(now clock.Time, s *State) (news bool) {
+	for _, a := range s.Asks {
+		l := Lease{s.From, s.Inc, a.ID}
+		if e := n.lease(l); a.Phase == Handed && e != nil && e.status == Ready && e.phase < Handed {
+			e.phase, news = Handed, true
+			n.Host.Restore(now, l, a.State)
+		}
+	}
+	if s.SeenInc != n.Inc {
+		return news
+	}
+	for _, w := range slices.Clone(n.wants) {
+		i := slices.IndexFunc(s.Answers, func(a Answer) bool { return a.ID == w.ask })
+		if w.peer == s.From && i >= 0 && n.given(now, w, &s.Answers[i]) {
+			news = true
+		}
+	}
+	return news
+}
+
+// given takes what a want's chain knew at its peer. It reports false if it is not awaited, or not there.
+func (n *Node) given(now clock.Time, w *want, a *Answer) bool {
+	switch {
+	case a.Copy > w.copied && (w.stage == running || w.stage == returning):
+		w.copied, w.copy = a.Copy, slices.Clone(a.State)
+		n.peers[w.peer].next = min(n.peers[w.peer].next, now)
+	case a.Status == Saved && w.stage == moving:
+		n.emit(Event{Kind: Resume, Want: w.id, Peer: w.peer, State: slices.Clone(a.State)})
+		n.end(now, w)
+	default:
+		return false
 	}
 	return true
 }
@@ -814,9 +854,7 @@ func (n *Node) learn(now clock.Time, s *State) {
 		case a.Status == Refused || a.Status == Failed:
 			w.tried[w.peer] = s.Inc
 			n.replace(now, w)
-		case a.Copy > w.copied && (w.stage == running || w.stage == returning):
-			w.copied, w.copy = a.Copy, slices.Clone(a.State)
-			n.peers[w.peer].next = min(n.peers[w.peer].next, now)
+		case n.given(now, w, &a):
 		case a.Status == Granted && w.stage == asked:
 			w.stage = sending
 			n.link = max(n.link, now).Add(transfer(n.Chains[w.chain].Bitstream, n.Rate))
@@ -829,9 +867,6 @@ func (n *Node) learn(now clock.Time, s *State) {
 			w.state = nil
 			clear(w.tried)
 			n.emit(Event{Kind: Redirect, Want: w.id, Peer: w.peer})
-		case a.Status == Saved && w.stage == moving:
-			n.emit(Event{Kind: Resume, Want: w.id, Peer: w.peer, State: slices.Clone(a.State)})
-			n.end(now, w)
 		case a.Status == Kept && w.stage == moving:
 			w.stage, w.stuck = running, true
 			n.emit(Event{Kind: Redirect, Want: w.id, Peer: w.peer, Reason: TooMuch})

@@ -405,13 +405,10 @@ func (x *rack) send(s *State) {
 		if err != nil {
 			x.t.Fatalf("%v", err)
 		}
-		x.net = append(x.net, flight{x.now + x.slow, nil, func() {
-			if to := x.boards[copied.To]; ok && !to.dead {
-				to.Input(x.now, copied)
-				to.work(x.now)
-			}
-			b.Sent(x.now, copied.To, ok)
-		}})
+		x.net = append(x.net, flight{x.now + x.slow, nil, func() { b.Sent(x.now, copied.To, ok) }})
+		if ok { // others that follow it overtake it
+			x.net = append(x.net, flight{x.now + x.slow + ms/2, copied, nil})
+		}
 		return
 	}
 	if x.cut[[2]int{s.From, s.To}] || x.rng.IntN(100) < x.lose {
