@@ -14,7 +14,9 @@ import (
 // Messages of Pagers are, big-endian: the letter P, version, sort, 0, from and to (16 bits each),
 // the incarnation of the session, the number of the request, the lowest number that its sender still
 // waits for, the page's number (64 bits each); and a page where one goes along. A
-// request goes from the page's owner, and its answer has its number.
+// request goes from the page's owner, and its answer has its number. Who is told that it is stale, in place of the
+// page's number of which incarnation, goes on as the one after it. So an incarnation may be any number that those
+// before have not had, such as the time by whatever clock.
 const (
 	pageMagic   = 'P'
 	pageVersion = 1
@@ -37,6 +39,7 @@ const (
 	saysPage // with a page
 	saysGone // there is no such page
 	saysDropped
+	saysStale // there was a greater incarnation
 	numPageSorts
 )
 
@@ -159,7 +162,7 @@ func (p *Pager) Begin(now clock.Time, size int) {
 		w := &p.with[i]
 		w.asks, w.keeps, w.answers = nil, nil, nil
 		if w.inc != 0 {
-			w.inc = max(w.inc+1, uint64(now))
+			w.inc++
 			p.ask(now, i, &pageAsk{sort: askBegin})
 		}
 	}
@@ -260,11 +263,18 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 	}
 	w := &p.with[peer]
 	w.gone = true
+	// Should both go on, it is to be with nothing of before.
+	p.leave(now, peer, w.inc)
+	p.forget(w)
+}
+
+// leave gives up what a peer keeps, or is asked for, and has the next request be of an incarnation after one.
+func (p *Pager) leave(now clock.Time, peer int, inc uint64) {
+	w := &p.with[peer]
 	asks := w.asks
 	w.asks = nil
 	if w.inc != 0 {
-		// Should both go on, it is to be with nothing of before.
-		w.inc, w.seq = max(w.inc+1, uint64(now)), 0
+		w.inc, w.seq = inc+1, 0
 	}
 	for _, a := range asks {
 		if a.mine {
@@ -282,7 +292,6 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 			delete(p.where, h)
 		}
 	}
-	p.forget(w)
 }
 
 // Met takes note that a peer is there, perhaps again: what it keeps of before it need not keep.
@@ -411,7 +420,11 @@ func (p *Pager) Input(now clock.Time, b []byte) error {
 
 // serve does what a peer asks, once.
 func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, handle uint64, page []byte) {
-	if inc < w.theirs || sort == askKeep && w.gone { // it asks again, if it is there
+	if inc < w.theirs {
+		w.answer(pageAnswer{sort: saysStale, inc: inc, seq: seq, handle: w.theirs})
+		return
+	}
+	if sort == askKeep && w.gone { // it asks again, if it is there
 		return
 	}
 	if inc > w.theirs {
@@ -463,13 +476,25 @@ func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, ha
 			}
 		}
 	}
-	if !slices.ContainsFunc(w.answers, func(o pageAnswer) bool { return o.seq == seq }) {
+	w.answer(a)
+}
+
+// answer has an answer sent, once for all of the same request that have come meanwhile.
+func (w *exchangeOf) answer(a pageAnswer) {
+	if !slices.ContainsFunc(w.answers, func(o pageAnswer) bool { return o.inc == a.inc && o.seq == a.seq }) {
 		w.answers = append(w.answers, a)
 	}
 }
 
 // learn takes an answer.
 func (p *Pager) learn(now clock.Time, w *exchangeOf, from int, sort pageSort, seq, handle uint64, page []byte) {
+	if sort == saysStale {
+		if handle > w.inc && handle < math.MaxUint64 {
+			p.leave(now, from, handle) // it has nothing of this board's
+			p.ask(now, from, &pageAsk{sort: askBegin})
+		}
+		return
+	}
 	at := slices.IndexFunc(w.asks, func(a *pageAsk) bool { return a.seq == seq })
 	if at < 0 {
 		// A request that came late may have had it keep a page that was dropped since.

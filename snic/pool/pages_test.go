@@ -27,7 +27,11 @@ type keeper struct {
 	handle uint64
 	lends  []Loan // asked for, and not answered yet
 	dead   bool
+	skew   time.Duration // of its clock
 }
+
+// at is a time by its clock.
+func (k *keeper) at(now clock.Time) clock.Time { return now.Add(k.skew) }
 
 type operation struct {
 	handle uint64
@@ -57,17 +61,17 @@ func (s *segment) Send(to int, m []byte) {
 func newSegment(frames ...int) *segment {
 	s := &segment{}
 	for i, n := range frames {
-		s.boards = append(s.boards, s.born(i, n, 1))
+		s.boards = append(s.boards, s.born(i, n, 1, 0))
 	}
 	return s
 }
 
-func (s *segment) born(i, frames int, now clock.Time) *keeper {
-	k := &keeper{Pager: NewPager(i, 4, 10*time.Microsecond), node: i, frames: make([][]byte, frames), ops: map[uint64]*operation{}, away: map[uint64][]byte{}, lost: map[uint64]bool{}}
+func (s *segment) born(i, frames int, now clock.Time, skew time.Duration) *keeper {
+	k := &keeper{Pager: NewPager(i, 4, 10*time.Microsecond), node: i, frames: make([][]byte, frames), ops: map[uint64]*operation{}, away: map[uint64][]byte{}, lost: map[uint64]bool{}, skew: skew}
 	for f := range frames {
 		k.free = append(k.free, f)
 	}
-	k.Begin(now, pageSize)
+	k.Begin(k.at(now), pageSize)
 	return k
 }
 
@@ -145,7 +149,7 @@ func (k *keeper) put(now clock.Time, to int) {
 	k.handle++
 	page := bytes.Repeat([]byte{byte(k.node)<<6 ^ byte(k.handle)}, pageSize)
 	k.ops[k.op] = &operation{handle: k.handle, page: page}
-	k.Put(now, k.op, k.handle, page, to)
+	k.Put(k.at(now), k.op, k.handle, page, to)
 }
 
 func (k *keeper) handles() (hs []uint64) {
@@ -162,7 +166,7 @@ func (k *keeper) get(now clock.Time, h uint64) {
 	k.op++
 	o := &operation{handle: h, get: true, page: make([]byte, pageSize)}
 	k.ops[k.op] = o
-	k.Get(now, k.op, h, o.page)
+	k.Get(k.at(now), k.op, h, o.page)
 }
 
 // run lets everything arrive, for some time.
@@ -170,12 +174,12 @@ func (s *segment) run(t interface{ Fatal(...any) }, now *clock.Time, d time.Dura
 	for end := now.Add(d); *now < end; *now = now.Add(5 * time.Microsecond) {
 		for i, k := range s.boards {
 			if s.from = i; !k.dead {
-				k.Poll(*now, s)
+				k.Poll(k.at(*now), s)
 			}
 		}
 		for _, m := range s.wire {
 			if !s.boards[m.to].dead && !s.boards[m.from].dead {
-				if err := s.boards[m.to].Input(*now, m.data); err != nil {
+				if err := s.boards[m.to].Input(s.boards[m.to].at(*now), m.data); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -234,7 +238,7 @@ func TestPages(t *testing.T) {
 	a.get(now, 5)
 	s.run(t, &now, time.Millisecond)
 	// What is agreed on anew has nothing of before.
-	s.boards[1] = s.born(1, 1, now)
+	s.boards[1] = s.born(1, 1, now, -time.Hour)
 	a.put(now, 1)
 	a.put(now, 2)
 	s.run(t, &now, time.Millisecond)
@@ -247,6 +251,49 @@ func TestPages(t *testing.T) {
 	s.run(t, &now, time.Millisecond)
 	if s.boards[1].Kept()+s.boards[2].Kept() != 0 || a.Busy() {
 		t.Error("kept for nobody")
+	}
+}
+
+// A board that starts again, with a clock that has been set back, and before anybody has noticed that it was gone,
+// is served like one that nobody knows: what was kept for it is given back.
+func TestPagesClockSetBack(t *testing.T) {
+	s := newSegment(0, 3)
+	now := clock.Time(time.Hour)
+	s.boards[0] = s.born(0, 0, now, 0)
+	for range 2 {
+		s.boards[0].put(now, 1)
+	}
+	s.run(t, &now, time.Millisecond)
+	if s.boards[1].Kept() != 2 {
+		t.Fatalf("%d pages are kept", s.boards[1].Kept())
+	}
+	for i, skew := range []time.Duration{-59 * time.Minute, time.Minute, -30 * time.Minute} {
+		a := s.born(0, 0, now, skew)
+		s.boards[0] = a
+		for range 3 {
+			a.put(now, 1)
+			s.run(t, &now, 100*time.Microsecond)
+		}
+		for range 3 { // who was told that it is late has put none of them there
+			for h := uint64(1); h <= a.handle; h++ {
+				if a.away[h] == nil && len(a.away) < 3 && len(a.ops) == 0 {
+					a.put(now, 1)
+					s.run(t, &now, time.Millisecond)
+				}
+			}
+		}
+		if len(a.ops) != 0 || a.Busy() || a.Away() != 3 || s.boards[1].Kept() != 3 || len(s.boards[1].free) != 0 {
+			t.Fatalf("start %d: %d operations, %d away, %d kept", i, len(a.ops), a.Away(), s.boards[1].Kept())
+		}
+		for _, h := range a.handles() {
+			a.get(now, h)
+		}
+		s.run(t, &now, time.Millisecond)
+		if len(a.lost) != 0 || len(a.away) != 0 || s.boards[1].Kept() != 0 {
+			t.Fatalf("start %d: lost %v, %d kept", i, a.lost, s.boards[1].Kept())
+		}
+		a.put(now, 1) // for the next start
+		s.run(t, &now, time.Millisecond)
 	}
 }
 
@@ -293,7 +340,7 @@ func TestPagesProperty(t *testing.T) {
 			frames = append(frames, rapid.IntRange(0, 6).Draw(t, "frames"))
 		}
 		s := newSegment(frames...)
-		now := clock.Time(1)
+		now := clock.Time(time.Hour)
 		board := func(what string) int { return rapid.IntRange(0, n-1).Draw(t, what) }
 		deliver := func(t *rapid.T, keep bool) {
 			if len(s.wire) == 0 {
@@ -301,7 +348,7 @@ func TestPagesProperty(t *testing.T) {
 			}
 			at := rapid.IntRange(0, len(s.wire)-1).Draw(t, "message")
 			m := s.wire[at]
-			if err := s.boards[m.to].Input(now, bytes.Clone(m.data)); err != nil {
+			if err := s.boards[m.to].Input(s.boards[m.to].at(now), bytes.Clone(m.data)); err != nil {
 				t.Fatal(err)
 			}
 			if !keep {
@@ -324,7 +371,7 @@ func TestPagesProperty(t *testing.T) {
 			"poll": func(t *rapid.T) {
 				s.full = rapid.IntRange(0, 5).Draw(t, "full") == 0
 				s.from = board("board")
-				s.boards[s.from].Poll(now, s)
+				s.boards[s.from].Poll(s.boards[s.from].at(now), s)
 				s.full = false
 			},
 			"deliver": func(t *rapid.T) { deliver(t, false) },
@@ -332,7 +379,7 @@ func TestPagesProperty(t *testing.T) {
 				for range rapid.IntRange(1, 6).Draw(t, "rounds") {
 					for i, k := range s.boards {
 						s.from = i
-						k.Poll(now, s)
+						k.Poll(k.at(now), s)
 					}
 					wire := s.wire
 					s.wire = nil
@@ -343,7 +390,7 @@ func TestPagesProperty(t *testing.T) {
 							s.wire = append(s.wire, m) // late, and again
 							fallthrough
 						default:
-							if err := s.boards[m.to].Input(now, bytes.Clone(m.data)); err != nil {
+							if err := s.boards[m.to].Input(s.boards[m.to].at(now), bytes.Clone(m.data)); err != nil {
 								t.Fatal(err)
 							}
 						}
@@ -354,7 +401,7 @@ func TestPagesProperty(t *testing.T) {
 			},
 			"leave": func(t *rapid.T) {
 				a, b := board("board"), board("to")
-				s.boards[a].Evacuate(now, board("leaves"), func() (int, bool) { return b, a != b })
+				s.boards[a].Evacuate(s.boards[a].at(now), board("leaves"), func() (int, bool) { return b, a != b })
 			},
 			"repeat": func(t *rapid.T) { deliver(t, true) },
 			"lose": func(t *rapid.T) {
@@ -368,7 +415,7 @@ func TestPagesProperty(t *testing.T) {
 			"lend": func(t *rapid.T) { s.settle(true) },
 			"suspect": func(t *rapid.T) {
 				if a, b := board("board"), board("of"); a != b && rapid.IntRange(0, 3).Draw(t, "really") == 0 {
-					s.boards[a].Lost(now, b)
+					s.boards[a].Lost(s.boards[a].at(now), b)
 					losses++
 				}
 			},
@@ -378,11 +425,12 @@ func TestPagesProperty(t *testing.T) {
 				}
 				a := board("board")
 				now = now.Add(time.Microsecond)
-				s.boards[a] = s.born(a, frames[a], now)
+				s.boards[a] = s.born(a, frames[a], now, time.Duration(rapid.IntRange(-20, 20).Draw(t, "clock"))*time.Second)
 				s.wire = slices.DeleteFunc(s.wire, func(m message) bool { return m.to == a })
+				noticed := rapid.Bool().Draw(t, "noticed")
 				for b := range n {
-					if b != a {
-						s.boards[b].Lost(now, a)
+					if b != a && noticed {
+						s.boards[b].Lost(s.boards[b].at(now), a)
 					}
 				}
 				losses++
@@ -398,7 +446,7 @@ func TestPagesProperty(t *testing.T) {
 		for i, k := range s.boards {
 			for j := range s.boards {
 				if i != j {
-					k.Met(now, j)
+					k.Met(k.at(now), j)
 				}
 			}
 		}
