@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 
 	"github.com/spf13/cobra"
 
@@ -107,15 +106,19 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 
 // unsplice takes a wire that the middlebox left away, and then the splice.
 func unsplice(dir string, s *bridge.Splice) error {
-	there := []string{}
-	for _, name := range []string{s.Inner, s.Port} {
-		if _, err := net.InterfaceByName(name); err == nil {
-			there = append(there, name)
-		}
+	found, err := there(s.Inner, s.Port)
+	if errors.As(err, new(noInterface)) {
+		return bridge.Remove(dir, s)
 	}
-	var err error
-	if len(there) > 0 {
-		err = afxdp.Detach(there[0], there[len(there)-1])
+	if err != nil {
+		return err
+	}
+	if err = afxdp.Detach(found[0], found[len(found)-1]); err != nil {
+		// A port with a program that leads nowhere must not go back. Another time
+		// there is none any more, when it was a setting that could not be put back.
+		if again := afxdp.Detach(found[0], found[len(found)-1]); again != nil {
+			return again
+		}
 	}
 	return errors.Join(err, bridge.Remove(dir, s))
 }

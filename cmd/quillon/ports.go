@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -336,12 +337,26 @@ func pairOptions(name string, args graph.Args, cfg *afxdp.PairConfig) error {
 	return nil
 }
 
-// there is an error when no interface has one of the names.
-func there(devs ...string) error {
+// there is which of the names interfaces have; none is an error.
+func there(devs ...string) (found []string, err error) {
 	for _, dev := range devs {
-		if _, err := net.InterfaceByName(dev); err != nil {
-			return fmt.Errorf("no interface is called %s; ip link shows what there is", dev)
+		_, err := netlink.LinkByName(dev)
+		switch {
+		case err == nil:
+			found = append(found, dev)
+		case !errors.As(err, new(netlink.LinkNotFoundError)):
+			return nil, fmt.Errorf("interface %s: %w", dev, err)
 		}
 	}
-	return nil
+	if len(found) == 0 {
+		return nil, noInterface(devs[0])
+	}
+	return found, nil
+}
+
+// noInterface is the error that none has the name.
+type noInterface string
+
+func (n noInterface) Error() string {
+	return fmt.Sprintf("no interface is called %s; ip link shows what there is", string(n))
 }

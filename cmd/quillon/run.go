@@ -449,15 +449,14 @@ Where one of the two is gone, the other one is freed.`,
 		Example: "  quillon detach eth1 eth2",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, b := args[0], args[1]
+			found, err := there(args...)
+			if err != nil {
+				return err
+			}
+			a, b := found[0], found[len(found)-1]
 			said := fmt.Sprintf("%s and %s are free", a, b)
-			switch noA, noB := there(a), there(b); {
-			case noA != nil && noB != nil:
-				return noA
-			case noA != nil:
-				a, said = b, fmt.Sprintf("%s is free, and %s is gone", b, a)
-			case noB != nil:
-				b, said = a, fmt.Sprintf("%s is free, and %s is gone", a, b)
+			if len(found) == 1 {
+				said = a + " is free, and the other one is gone"
 			}
 			if err := unused(a, b); err != nil {
 				return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"sort"
 	"strings"
 
@@ -96,6 +97,9 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := os.Lstat(statePath(cfg.StateDir, cfg.Port)); err == nil {
+		return nil, spliced(cfg.StateDir, cfg.Port)
+	}
 	prt, err := portOf(br, cfg.Port)
 	if err != nil {
 		return nil, err
@@ -110,8 +114,11 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	}
 	s := &Splice{Bridge: cfg.Bridge, Port: cfg.Port, Outer: ifname(name, "-b"), Inner: ifname(name, "-q"), Namespace: ns}
 	for _, n := range []string{s.Outer, s.Inner} {
-		if _, err := netlink.LinkByName(n); err == nil {
-			return nil, fmt.Errorf("an interface %s exists already; choose another --name", n)
+		switch l, err := find(n); {
+		case err != nil:
+			return nil, err
+		case l != nil:
+			return nil, fmt.Errorf("an interface %s exists already; choose another --veth", n)
 		}
 	}
 	if s.Before, err = read(br, prt); err != nil {
@@ -170,8 +177,8 @@ func Insert(cfg Config) (_ *Splice, err error) {
 
 // Remove puts the port back as it was and deletes the veth pair. It also
 // finishes what a crash of Insert or Remove left. Parts that are gone (the
-// port was unplugged, the bridge deleted) are named in the error, after the
-// rest was undone.
+// port was unplugged, the bridge deleted) and settings that cannot be as they
+// were are named in the error, after the rest was undone.
 func Remove(stateDir string, s *Splice) error {
 	ns, err := namespace()
 	if err != nil {
@@ -181,27 +188,52 @@ func Remove(stateDir string, s *Splice) error {
 		return fmt.Errorf("%s was spliced in another network namespace (%s); run this there", s.Port, s.Namespace)
 	}
 	var errs []error
-	br, brErr := bridgeLink(s.Bridge)
-	prt, prtErr := netlink.LinkByName(s.Port)
+	br, err := find(s.Bridge)
+	if err != nil {
+		return err
+	}
+	prt, err := find(s.Port)
+	if err != nil {
+		return err
+	}
 	switch {
-	case brErr != nil:
-		errs = append(errs, brErr)
-	case prtErr != nil:
+	case br == nil:
+		errs = append(errs, fmt.Errorf("bridge %s is gone", s.Bridge))
+	case br.Type() != "bridge":
+		errs = append(errs, fmt.Errorf("%s is not a bridge any more (it is a %s)", s.Bridge, br.Type()))
+	case prt == nil:
 		errs = append(errs, fmt.Errorf("interface %s is gone", s.Port))
 	default:
-		if err := rejoin(br, prt, s.Before); err != nil {
+		if err := enslave(br, prt); err != nil {
 			return fmt.Errorf("put %s back into %s: %w", s.Port, s.Bridge, explain(err))
 		}
-	}
-	if outer, err := netlink.LinkByName(s.Outer); err == nil {
-		if err := netlink.LinkDel(outer); err != nil {
-			return fmt.Errorf("delete %s: %w", s.Outer, explain(err))
+		if err := restore(br, prt, s.Before); err != nil {
+			errs = append(errs, fmt.Errorf("%s is in %s, but not all of its settings are as they were: %w", s.Port, s.Bridge, explain(err)))
 		}
+	}
+	outer, err := find(s.Outer)
+	if err == nil && outer != nil {
+		err = netlink.LinkDel(outer)
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", s.Outer, explain(err))
 	}
 	if err := forget(stateDir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// find is the interface called name; nil when there is none.
+func find(name string) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%s: %w", name, explain(err))
 }
 
 // bridgeLink is the bridge called name.
@@ -270,14 +302,15 @@ func makeVeth(s *Splice) (outer, inner netlink.Link, err error) {
 	}
 	la := netlink.NewLinkAttrs()
 	la.Name, la.MTU, la.HardwareAddr = s.Outer, s.Before.MTU, mac
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: s.Inner, PeerMTU: uint32(s.Before.MTU)}); err != nil {
-		return nil, nil, err
-	}
+	// When the answer is what failed, the pair is there.
 	defer func() {
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.EEXIST) {
 			_ = netlink.LinkDel(&netlink.Veth{LinkAttrs: la})
 		}
 	}()
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: s.Inner, PeerMTU: uint32(s.Before.MTU)}); err != nil {
+		return nil, nil, err
+	}
 	if outer, err = netlink.LinkByName(s.Outer); err != nil {
 		return nil, nil, err
 	}
@@ -303,19 +336,33 @@ func join(br, l netlink.Link, want Settings) error {
 
 // rejoin gives l everything back that it had as a port of br.
 func rejoin(br, l netlink.Link, want Settings) error {
+	if err := enslave(br, l); err != nil {
+		return err
+	}
+	return restore(br, l, want)
+}
+
+// enslave puts l into br, unless it is there.
+func enslave(br, l netlink.Link) error {
+	now, err := netlink.LinkByIndex(l.Attrs().Index)
+	if err != nil || now.Attrs().MasterIndex == br.Attrs().Index {
+		return err
+	}
+	return netlink.LinkSetMaster(l, br)
+}
+
+// restore gives l, a port of br, its settings back: what cannot be set does not keep
+// the others from it.
+func restore(br, l netlink.Link, want Settings) error {
 	now, err := netlink.LinkByIndex(l.Attrs().Index)
 	if err != nil {
 		return err
 	}
-	if now.Attrs().MasterIndex != br.Attrs().Index {
-		if err := netlink.LinkSetMaster(l, br); err != nil {
-			return err
-		}
-	}
+	var errs []error
 	a := now.Attrs()
 	if a.MTU != want.MTU {
 		if err := netlink.LinkSetMTU(l, want.MTU); err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("MTU %d: %w", want.MTU, err))
 		}
 	}
 	if promisc := a.RawFlags&unix.IFF_PROMISC != 0; promisc != want.Promisc {
@@ -323,26 +370,16 @@ func rejoin(br, l netlink.Link, want Settings) error {
 		if want.Promisc {
 			set = netlink.SetPromiscOn
 		}
-		if err := set(l); err != nil {
-			return err
-		}
+		errs = append(errs, set(l))
 	}
 	if up := a.Flags&net.FlagUp != 0; up != want.Up {
 		set := netlink.LinkSetDown
 		if want.Up {
 			set = netlink.LinkSetUp
 		}
-		if err := set(l); err != nil {
-			return err
-		}
+		errs = append(errs, set(l))
 	}
-	if err := setOffload(a.Name, want.Offload); err != nil {
-		return err
-	}
-	if err := setPort(br, l, want); err != nil {
-		return err
-	}
-	return setFDB(l, want.FDB)
+	return errors.Join(append(errs, setOffload(a.Name, want.Offload), setPort(br, l, want), setFDB(l, want.FDB))...)
 }
 
 // setPort gives l, a port of br, the wanted bridge settings; it touches only
@@ -352,13 +389,14 @@ func setPort(br, l netlink.Link, want Settings) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, id := range settable {
 		v, ok := want.Attrs[id]
 		if !ok || string(v) == string(now.Attrs[id]) {
 			continue
 		}
 		if err := setAttr(l, id, v); err != nil {
-			return fmt.Errorf("bridge port attribute %d: %w", id, err)
+			errs = append(errs, fmt.Errorf("bridge port attribute %d: %w", id, err))
 		}
 	}
 	have := map[VLAN]bool{}
@@ -370,14 +408,14 @@ func setPort(br, l netlink.Link, want Settings) error {
 		keep[v.ID] = true
 		if !have[v] {
 			if err := netlink.BridgeVlanAdd(l, v.ID, v.PVID, v.Untagged, false, true); err != nil {
-				return fmt.Errorf("VLAN %d: %w", v.ID, err)
+				errs = append(errs, fmt.Errorf("VLAN %d: %w", v.ID, err))
 			}
 		}
 	}
 	for _, v := range now.VLANs {
 		if !keep[v.ID] {
 			if err := netlink.BridgeVlanDel(l, v.ID, false, false, false, true); err != nil {
-				return fmt.Errorf("VLAN %d: %w", v.ID, err)
+				errs = append(errs, fmt.Errorf("VLAN %d: %w", v.ID, err))
 			}
 		}
 	}
@@ -386,10 +424,10 @@ func setPort(br, l netlink.Link, want Settings) error {
 	if now.State == stateForwarding && want.Up && want.State != stateForwarding {
 		err := setAttr(l, nl.IFLA_BRPORT_STATE, []byte{want.State})
 		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENETDOWN) {
-			return fmt.Errorf("port state: %w", err)
+			errs = append(errs, fmt.Errorf("port state: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func setAttr(l netlink.Link, id uint16, v []byte) error {
@@ -406,6 +444,7 @@ func setAttr(l netlink.Link, id uint16, v []byte) error {
 
 // setFDB adds the entries to port l.
 func setFDB(l netlink.Link, want []FDBEntry) error {
+	var errs []error
 	for _, e := range want {
 		mac, err := net.ParseMAC(e.MAC)
 		if err != nil {
@@ -413,10 +452,10 @@ func setFDB(l netlink.Link, want []FDBEntry) error {
 		}
 		n := &netlink.Neigh{LinkIndex: l.Attrs().Index, Family: unix.AF_BRIDGE, State: e.State, Flags: e.Flags | netlink.NTF_MASTER, HardwareAddr: mac, Vlan: e.VLAN}
 		if err := netlink.NeighSet(n); err != nil {
-			return fmt.Errorf("forwarding entry %s: %w", e.MAC, err)
+			errs = append(errs, fmt.Errorf("forwarding entry %s: %w", e.MAC, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // read is how port l of bridge br is now.

@@ -4,13 +4,16 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // inNamespace runs the test on a thread of its own in a fresh network
@@ -283,13 +286,124 @@ func TestRefusals(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if _, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}); err == nil {
-			t.Error("spliced twice")
+		if _, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}); err == nil || !strings.Contains(err.Error(), "p0 is spliced already") {
+			t.Errorf("spliced twice: %v", err)
 		}
 		other := *s
 		other.Namespace = "net:[1]"
 		if err := Remove(dir, &other); err == nil || !strings.Contains(err.Error(), "another network namespace") {
 			t.Errorf("other namespace: %v", err)
+		}
+		if err := Remove(dir, s); err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("(-before +after):\n%s", d)
+		}
+	})
+}
+
+// TestStateIsWhole: a state file is there with all its text or not at all, and who
+// comes second is told.
+func TestStateIsWhole(t *testing.T) {
+	dir := t.TempDir()
+	s := &Splice{Bridge: "br0", Port: "p0"}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(unix.SIGXFSZ)
+	defer signal.Reset(unix.SIGXFSZ)
+	small := unix.Rlimit{Cur: 10, Max: limit.Max} // a full disk
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &small); err != nil {
+		t.Fatal(err)
+	}
+	failed := save(dir, s)
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if failed == nil || err != nil || len(left) != 0 {
+		t.Errorf("a full disk: %v; left %v, %v", failed, left, err)
+	}
+	if err := save(dir, s); err != nil {
+		t.Error(err)
+	}
+	if err := save(dir, s); err == nil || !strings.Contains(err.Error(), "spliced already") {
+		t.Errorf("a second time: %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if got, err := Load(dir, "p0"); err != nil || got.Bridge != "br0" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestRemoveWhatCannotBe: a setting that is refused does not keep the port out, nor
+// the others from being set.
+func TestRemoveWhatCannotBe(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		dir := t.TempDir()
+		before := snapshot(t)
+		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s.Before.MTU = 1 << 20
+		s.Before.Attrs[nl.IFLA_BRPORT_COST] = []byte{255, 255, 255, 255}
+		s.Before.FDB = append([]FDBEntry{{MAC: "02:00:00:00:00:09", State: netlink.NUD_FAILED}}, s.Before.FDB...)
+		err = Remove(dir, s)
+		for _, want := range []string{"p0 is in br0", "MTU 1048576", "attribute 3", "02:00:00:00:00:09"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in: %v", want, err)
+			}
+		}
+		sh(t, "bridge link set dev p0 cost 77")
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("(-before +after):\n%s", d)
+		}
+		if left, err := List(dir); err != nil || len(left) != 0 {
+			t.Errorf("left %v, %v", left, err)
+		}
+	})
+}
+
+// TestNotToBeAsked: when the kernel cannot be asked what there is, nothing counts as
+// gone, and what is known is kept.
+func TestNotToBeAsked(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		dir := t.TempDir()
+		before := snapshot(t)
+		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		during := snapshot(t)
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+			t.Error(err)
+		}
+		failed := Remove(dir, s)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+		if failed == nil || strings.Contains(failed.Error(), "gone") {
+			t.Errorf("without a socket: %v", failed)
+		}
+		if d := cmp.Diff(during, snapshot(t)); d != "" {
+			t.Errorf("(-before +after):\n%s", d)
+		}
+		if s, err = Load(dir, "p0"); err != nil {
+			t.Error(err)
+			return
 		}
 		if err := Remove(dir, s); err != nil {
 			t.Error(err)

@@ -20,7 +20,7 @@ func statePath(dir, port string) string {
 	return filepath.Join(dir, statePrefix+port+stateSuffix)
 }
 
-// save writes the state file; there must be none for the port.
+// save writes the state file, whole or not at all; there must be none for the port.
 func save(dir string, s *Splice) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -29,19 +29,25 @@ func save(dir string, s *Splice) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(statePath(dir, s.Port), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is spliced already (%s); quillon bridge remove undoes it", s.Port, statePath(dir, s.Port))
-	}
+	f, err := os.CreateTemp(dir, "."+statePrefix)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = os.Remove(f.Name()) }()
 	_, err = f.Write(append(text, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		_ = os.Remove(f.Name())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	err = os.Link(f.Name(), statePath(dir, s.Port))
+	if errors.Is(err, fs.ErrExist) {
+		return spliced(dir, s.Port)
 	}
 	return err
+}
+
+// spliced is the error that a port has a state file.
+func spliced(dir, port string) error {
+	return fmt.Errorf("%s is spliced already (%s); quillon bridge remove undoes it", port, statePath(dir, port))
 }
 
 func forget(dir string, s *Splice) error { return os.Remove(statePath(dir, s.Port)) }

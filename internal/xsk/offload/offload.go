@@ -66,7 +66,7 @@ type Interface struct {
 	Driver string
 	tool   *ethtool.Tool
 	table  []setting
-	note   string
+	away   error // why the other end cannot be reached
 	// redirect: frames are to be redirected to the other end.
 	redirect bool
 
@@ -95,7 +95,7 @@ func Open(l netlink.Link) (*Interface, error) {
 	p, named, err := openPeer(l)
 	switch {
 	case err != nil:
-		i.note = fmt.Sprintf("the other end of %s cannot be reached (%v); on it, turn off tx checksums, segmentation and tx VLAN offload, and turn on gro", i.Name, err)
+		i.away = fmt.Errorf("the other end of %s cannot be reached (%w)", i.Name, err)
 	case named:
 		p.Close()
 		if i.home, err = netns.Get(); err != nil {
@@ -135,7 +135,12 @@ func (i *Interface) other(f func(*Interface) error) error {
 }
 
 // Note says what could not be checked; empty when nothing.
-func (i *Interface) Note() string { return i.note }
+func (i *Interface) Note() string {
+	if i.away == nil {
+		return ""
+	}
+	return fmt.Sprintf("%v; on it, turn off tx checksums, segmentation and tx VLAN offload, and turn on gro", i.away)
+}
 
 // Close lets go of the interface; its settings stay.
 func (i *Interface) Close() {
@@ -170,8 +175,11 @@ func (i *Interface) Set(redirect bool) (self, other Mask, changed []string, err 
 // and its settings with it.
 func (i *Interface) Restore(self, other Mask) error {
 	_, _, err := i.apply(self, true)
-	if other == 0 {
+	switch {
+	case other == 0:
 		return err
+	case i.away != nil:
+		return errors.Join(err, fmt.Errorf("%w: its offloads stay changed", i.away))
 	}
 	return errors.Join(err, i.other(func(p *Interface) error {
 		_, _, err := p.apply(other, true)
@@ -186,8 +194,12 @@ func (i *Interface) apply(mask Mask, back bool) (Mask, []string, error) {
 		if mask == 0 {
 			return 0, nil, nil
 		}
-		if n, err := i.tool.Index(i.Name); err != nil || n != i.index {
-			return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, unix.ENODEV) // at best another of its name
+		n, err := i.tool.Index(i.Name)
+		if err == nil && n != i.index {
+			err = unix.ENODEV // another of its name
+		}
+		if err != nil {
+			return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
 		}
 	}
 	have, err := i.tool.Features(i.Name)

@@ -491,14 +491,14 @@ func unwire(name string) (err error) {
 		words = st.Restore()
 		_ = st.Close()
 	}
-	if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {
-		return fmt.Errorf("detach from %s: %w", name, err)
-	}
 	off, err := offload.Open(l)
 	if err != nil {
 		return err
 	}
 	defer off.Close()
+	if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {
+		return fmt.Errorf("detach from %s: %w", name, err)
+	}
 	err = off.Restore(offload.Mask(words[restoreOwn]), offload.Mask(words[restorePeer]))
 	if words[restorePromisc] != 0 {
 		err = errors.Join(err, netlink.SetPromiscOff(l))

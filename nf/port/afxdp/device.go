@@ -358,17 +358,19 @@ func (d *device) detach() error {
 // is gone.
 func takeOff(index int, prog *ebpf.Program, mode xsk.Mode) error {
 	err := xsk.Swap(index, nil, prog, mode)
-	switch {
-	case errors.Is(err, unix.ENODEV):
+	if err == nil || errors.Is(err, unix.ENODEV) {
 		return nil
-	case errors.Is(err, unix.EEXIST): // it is not what is attached
-		is, e := xsk.AttachedTo(index)
-		if e != nil || is == nil {
-			return e
-		}
-		return errors.Join(fmt.Errorf("it has another XDP program by now (%d, %s)", is.ID, is.Name), is.Close())
 	}
-	return err
+	is, e := xsk.AttachedTo(index)
+	switch {
+	case e != nil:
+		return errors.Join(err, e)
+	case is == nil:
+		return nil
+	case errors.Is(err, unix.EEXIST): // what is attached is not prog
+		err = fmt.Errorf("it has another XDP program by now (%d, %s)", is.ID, is.Name)
+	}
+	return errors.Join(err, is.Close())
 }
 
 // closed gives an interface alone back when all its ports are closed: whoever
