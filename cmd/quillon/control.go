@@ -79,6 +79,9 @@ func unused(devs ...string) error {
 	return err
 }
 
+// bypassNote tells who misses frames where they may be.
+const bypassNote = "frames that no app wants cross in the kernel: bypassed, in quillon show ports"
+
 // asking is a command that asks an instance and prints the answer.
 func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) (V, error), text func(w io.Writer, v V)) *cobra.Command {
 	var t target
@@ -131,15 +134,23 @@ func newShowCmd() *cobra.Command {
 		}
 		return some, nil
 	}, func(w io.Writer, v []graph.Count) {
+		some := false
 		for _, x := range v {
 			if x.Value != 0 || zero {
+				some = true
 				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", x.Node, x.Group, x.Name, x.Value, x.Help)
 			}
+		}
+		if !some {
+			fmt.Fprintf(w, "all are zero; %s\n", bypassNote)
 		}
 	})
 	counters.Flags().BoolVar(&zero, "zero", false, "show those that are zero, too")
 	runtime := asking(&cobra.Command{
 		Use: "runtime", Short: "Show what each app costs, and the links", Args: exactly(),
+		Long: `Shows what each app costs, and the links, since they are there. Some packets are
+timed, and ns/packet is of these: --json says of how many (timed_packets).
+quillon top shows the same of an interval.`,
 		Example: "  quillon show runtime",
 	}, func(c *admin.Client, _ []string) (graph.Runtime, error) { return c.Runtime() }, runtimeText)
 	ports := asking(&cobra.Command{
@@ -149,8 +160,8 @@ func newShowCmd() *cobra.Command {
 	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, runtime, ports)
 	show.Long = `Shows a running instance. An instance listens on a Unix socket: for root
 /run/quillon/NAME.sock, else in quillon below $XDG_RUNTIME_DIR, or in
-quillon-UID below the directory for temporary files. Where only one runs it is found; --name chooses one of several,
---control names a socket at another place.`
+quillon-UID below the directory for temporary files. Where only one runs it is
+found; --name chooses one of several, --control names a socket at another place.`
 	return show
 }
 
@@ -223,7 +234,11 @@ with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
 		}
 		return a, c.AddTrace(a.Port, a.N, a.Reason)
 	}, func(w io.Writer, a added) {
-		fmt.Fprintf(w, "the next %d frames received on %s are traced; quillon trace show\n", a.N, a.Port)
+		what := ""
+		if a.Reason != "" {
+			what = " that end with " + a.Reason
+		}
+		fmt.Fprintf(w, "the next %d frames received on %s%s are traced; quillon trace show\n", a.N, a.Port, what)
 	})
 	showTrace := asking(&cobra.Command{
 		Use: "show", Short: "Show what happened to the traced frames", Args: exactly(),
@@ -233,6 +248,9 @@ with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
 		return list(v), err
 	},
 		func(w io.Writer, v []graph.Traced) {
+			if len(v) == 0 {
+				fmt.Fprintf(w, "nothing was traced; %s\n", bypassNote)
+			}
 			for _, t := range v {
 				fmt.Fprint(w, t)
 			}

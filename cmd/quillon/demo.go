@@ -87,8 +87,16 @@ func canWrite(name string) error {
 		return nil
 	}
 	dir := filepath.Dir(name)
+	if err := canWriteTo(dir); err != nil {
+		return fmt.Errorf("cannot write %s: %w", name, err)
+	}
+	return nil
+}
+
+// canWriteTo says early that no file could be made in a directory.
+func canWriteTo(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("cannot write %s: %s: %w", name, dir, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
 }

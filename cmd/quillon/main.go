@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -70,7 +71,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 	}
 	root.PersistentFlags().Bool("json", false, "print JSON")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
+		return fmt.Errorf("%w; see %s --help", flagError(err), cmd.CommandPath())
 	})
 	root.AddCommand(
 		newApplyCmd(),
@@ -106,6 +107,34 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		}
 	}
 	return root
+}
+
+// flagError tells of a value that is wrong what is wanted, not which function
+// refused it.
+func flagError(err error) error {
+	cause := errors.Unwrap(err)
+	if _, ok := err.(interface{ GetValue() string }); !ok || cause == nil {
+		return err
+	}
+	want := ""
+	var number *strconv.NumError
+	switch {
+	case strings.HasPrefix(cause.Error(), "time: "):
+		want = "a time with its unit, such as 500ms or 5m"
+	case !errors.As(err, &number):
+		return err
+	case errors.Is(err, strconv.ErrRange):
+		want = "a smaller number"
+	case number.Func == "ParseBool":
+		want = "true or false"
+	case number.Func == "ParseFloat":
+		want = "a number"
+	case number.Func == "ParseUint":
+		want = "a whole number from 0"
+	default:
+		want = "a whole number"
+	}
+	return fmt.Errorf("%swant %s", strings.TrimSuffix(err.Error(), cause.Error()), want)
 }
 
 // newHelpCmd is cobra's, but refuses what it does not know.

@@ -37,6 +37,12 @@ decoded, and the exit status is 1 when there are any.`,
   quillon replay --nf clover-steer in.pcap --expect golden.pcap`,
 		Args: optional(0, "IN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if files.Out == "-" {
+				return errors.New("-o -: replay writes to files: name one")
+			}
+			if err := shown(files.Compare.Shown); err != nil {
+				return err
+			}
 			var err error
 			if files.In, err = inputs(args, in); err != nil {
 				return err
@@ -94,6 +100,14 @@ func replaySpec(file string, nfs []string) (*graph.Spec, error) {
 	return chain(nfs)
 }
 
+// shown refuses a number of packets to show that is none.
+func shown(n int) error {
+	if n < 0 {
+		return fmt.Errorf("--show %d: want a number from 0", n)
+	}
+	return nil
+}
+
 // different makes a comparison that failed a failed check.
 func different(err error) error {
 	var d *replay.DifferentError
@@ -124,6 +138,9 @@ comments. Shows what differs field by field. Exit status 1 when anything does.`,
 		Example: "  quillon pcap diff got.pcap want.pcap --ignore-time",
 		Args:    exactly("A", "B"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := shown(o.Shown); err != nil {
+				return err
+			}
 			c, err := replay.CompareFiles(args[0], args[1], o)
 			if c != nil {
 				if e := show(cmd, c, func(w io.Writer) { fmt.Fprint(w, c) }); e != nil {

@@ -72,8 +72,8 @@ without a stated reason; 2 wrong use.`,
 			if err := os.MkdirAll(out, 0o777); err != nil {
 				return err
 			}
-			if err := canWrite(filepath.Join(out, "x")); err != nil {
-				return err
+			if err := canWriteTo(out); err != nil {
+				return fmt.Errorf("--out %w", err)
 			}
 			ctx, cancel := context.WithCancelCause(context.Background())
 			defer cancel(nil)

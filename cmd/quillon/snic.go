@@ -853,6 +853,9 @@ that runs side by side on copies it shows all of them, in the order of time.`,
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("N is %q: want a number from 1", args[1])
 		}
+		if wait < 0 {
+			return nil, fmt.Errorf("--wait %v: want a time from 0", wait)
+		}
 		if err := c.ClearTrace(); err != nil {
 			return nil, err
 		}

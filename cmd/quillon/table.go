@@ -195,6 +195,9 @@ given values in their keys.`,
 		if r.Default != nil {
 			fmt.Fprintf(w, "default: %s\n", callText(r.decl, *r.Default))
 		}
+		if r.Default == nil && len(r.Entries) == 0 {
+			fmt.Fprintln(w, "no entries")
+		}
 		for _, e := range r.Entries {
 			key := pairs(r.decl.Keys, e.Match)
 			if e.Priority != 0 {

@@ -37,7 +37,10 @@ func newTapCmd() *cobra.Command {
 received) or enter an input (b.in) into FILE until interrupted, or -c frames have
 been copied. A FILE named *.pcapng gets verdict and reason as comments; "-"
 writes to the standard output. The workers never wait: what finds the
-buffer full is counted and not copied.`,
+buffer full is counted and not copied.
+
+Of an inline pair only what the apps want comes to them: other frames cross in
+the kernel, and are not copied (bypassed, in quillon show ports).`,
 		Example: "  quillon tap clover-steer.b -o steered.pcapng -c 1000\n  quillon tap a.out -o - | tshark -r -",
 		Args:    exactly("APP.LINK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,6 +49,9 @@ buffer full is counted and not copied.`,
 			}
 			if count < 0 {
 				return fmt.Errorf("-c %d: want 0 (no limit) or more", count)
+			}
+			if limit < 0 {
+				return fmt.Errorf("--for %v: want 0 (no limit) or more", limit)
 			}
 			c, err := t.dial()
 			if err != nil {

@@ -207,7 +207,15 @@ func rates(a, b sight) topView {
 		if isPort[n.Node] || !ok || n.Packets < was.Packets {
 			continue
 		}
-		r := appRate{App: n.Node, Pps: per(was.Packets, n.Packets), NsPerPacket: n.NsPer}
+		r := appRate{App: n.Node, Pps: per(was.Packets, n.Packets)}
+		// What packets cost in the interval, where some of them were timed.
+		switch timed := n.Timed - was.Timed; {
+		case n.Packets == was.Packets:
+		case timed > 0 && n.Timed >= was.Timed:
+			r.NsPerPacket = max(0, n.NsPer*float64(n.Timed)-was.NsPer*float64(was.Timed)) / float64(timed)
+		default:
+			r.NsPerPacket = n.NsPer
+		}
 		if calls := n.Calls - was.Calls; calls > 0 {
 			r.Batch = float64(n.Packets-was.Packets) / float64(calls)
 		}

@@ -78,7 +78,7 @@ func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (
 		return nil, fmt.Errorf("metrics: address %s: want host:port", addr)
 	}
 	if ip := net.ParseIP(host); !anyone && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("metrics: address %s can be reached by others, in plain text: take one of the loopback interface, or ask for insecure", addr)
+		return nil, fmt.Errorf("metrics: address %s can be reached by others, in plain text: take one of the loopback interface, or ask for it with --insecure", addr)
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -59,9 +59,9 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 		}
 		opts = append(opts, grpc.Creds(credentials.NewTLS(c)))
 	case cfg.Cert != "" || cfg.Key != "" || cfg.ClientCA != "":
-		return nil, errors.New("p4runtime: TLS takes a certificate and its key")
+		return nil, errors.New("p4runtime: TLS takes a certificate and its key (--tls-cert, --tls-key)")
 	case !loopback(host) && !cfg.Insecure:
-		return nil, fmt.Errorf("p4runtime: address %s can be reached by others, and they would speak plain text: give a certificate and its key, or ask for insecure", addr)
+		return nil, fmt.Errorf("p4runtime: address %s can be reached by others, and they would speak plain text: give a certificate and its key (--tls-cert, --tls-key), or ask for it with --insecure", addr)
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {

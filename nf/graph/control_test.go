@@ -184,3 +184,19 @@ links: [a.out -> h.in, h.out -> b.in]
 		t.Errorf("%v", tr)
 	}
 }
+
+func TestTracedColumns(t *testing.T) {
+	got := graph.Traced{Packet: 3, Lines: []graph.TraceLine{
+		{At: 1e9, Node: "eth1", Text: "received"},
+		{At: 1e9 + 17747, Node: "clover-steer", Text: "in a"},
+		{At: 2e9, Node: "eth2", Text: "transmitted"},
+	}}.String()
+	want := `packet 3
+  eth1         +0s       received
+  clover-steer +17.747µs in a
+  eth2         +1s       transmitted
+`
+	if got != want {
+		t.Errorf("%q, not\n%q", got, want)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
@@ -58,6 +59,7 @@ type NodeRuntime struct {
 	Packets uint64  `json:"packets"`
 	Batch   float64 `json:"batch"` // frames a call
 	NsPer   float64 `json:"ns_per_packet"`
+	Timed   uint64  `json:"timed_packets"` // those that NsPer is of
 	Held    int     `json:"held"`
 }
 
@@ -103,6 +105,7 @@ func (i *Instance) Runtime() Runtime {
 		if nr.Calls > 0 {
 			nr.Batch = float64(nr.Packets) / float64(nr.Calls)
 		}
+		nr.Timed = packets
 		if packets > 0 {
 			nr.NsPer = float64(ns) / float64(packets)
 		}
@@ -327,8 +330,13 @@ type Traced struct {
 func (t Traced) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "packet %d\n", t.Packet)
+	nodes, times := 10, 8
 	for _, l := range t.Lines {
-		fmt.Fprintf(&b, "  %-10s +%-8s %s\n", l.Node, l.At.Sub(t.Lines[0].At), l.Text)
+		nodes = max(nodes, utf8.RuneCountInString(l.Node))
+		times = max(times, utf8.RuneCountInString(l.At.Sub(t.Lines[0].At).String()))
+	}
+	for _, l := range t.Lines {
+		fmt.Fprintf(&b, "  %-*s +%-*s %s\n", nodes, l.Node, times, l.At.Sub(t.Lines[0].At), l.Text)
 	}
 	return b.String()
 }

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -45,7 +46,7 @@ func (c *Config) Check() error {
 		{"mtu", float64(c.MTU), 1280, 9000},
 	} {
 		if !(n.v >= n.min && n.v <= n.max) {
-			return fmt.Errorf("%s must be from %g to %g, not %g", n.name, n.min, n.max, n.v)
+			return fmt.Errorf("%s must be from %s to %s, not %s", n.name, plain(n.min), plain(n.max), plain(n.v))
 		}
 	}
 	if c.Entry&(c.Entry-1) != 0 {
@@ -60,3 +61,6 @@ func (c *Config) title() string {
 	return fmt.Sprintf("Clover, YCSB %s (%s writes), %s keys of %d B, Zipf %g, %d x %d clients",
 		c.Workload, writes, thousands(float64(c.Keys)), c.Entry, c.Zipf, c.Nodes, c.Clients)
 }
+
+// plain is x without an exponent.
+func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }

@@ -151,7 +151,7 @@ func Open(cfg Config) (_ *Device, err error) {
 		}
 	}()
 	if d.before != nil {
-		return nil, fmt.Errorf("interface %s is part of a wire: remove that first", d.name)
+		return nil, fmt.Errorf("interface %s is one end of a wire: stop the instance that runs there, or quillon detach the two interfaces", d.name)
 	}
 	if err := d.prepare(false); err != nil {
 		return nil, err
