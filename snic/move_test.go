@@ -141,7 +141,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		do   func() bool
 	}{
 		{"save", func() bool { return len(board.save(s)) == len(state) }},
-		{"restore", func() bool { return board.restore(s, state) }},
+		{"restore", func() bool { return board.restore(s, state, nil) }},
 		{"encode", func() bool { p, err := message.Encode(); return err == nil && len(p) == len(bytes) }},
 		{"decode", func() bool { s, err := pool.Decode(bytes); return err == nil && len(s.Asks[0].State) == len(state) }},
 	} {

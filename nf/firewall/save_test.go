@@ -177,7 +177,7 @@ func FuzzLoad(f *testing.F) {
 	record := func(change func(b []byte)) []byte {
 		var b bytes.Buffer
 		var r [recordLen]byte
-		encode(&r, &flow.Key{Proto: 6, Family: 1}, &conn{state: tcpOpen, until: 5}, 0)
+		encode(r[:], &flow.Key{Proto: 6, Family: 1}, &conn{state: tcpOpen, until: 5}, 0)
 		change(r[:])
 		i := flow.NewImage(&b, "firewall", version)
 		i.Record(recordSort, r[:])
