@@ -517,6 +517,7 @@ func (b *board) peering(c *graph.Ctx) {
 			b.poolGuest(c, o)
 		}
 	}
+	p.saving = false
 	if b.poolCopy > 0 && now >= p.copies {
 		b.copyOne(now)
 	}
@@ -527,7 +528,6 @@ func (b *board) peering(c *graph.Ctx) {
 	p.orders = p.orders[:0]
 	b.events(c) // what was launched may run
 	busy := p.busy[:0]
-	p.saving = false
 	for _, i := range p.busy {
 		n := b.dagOf[i]
 		s := &b.services[n]
