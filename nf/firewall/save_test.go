@@ -160,12 +160,17 @@ func TestMoveBesideTraffic(t *testing.T) {
 	}
 	var twice bytes.Buffer
 	i := flow.NewImage(&twice, "firewall", version)
+	unique := 0
 	for sort, b := range all.All {
 		i.Record(sort, b)
 		i.Record(sort, b)
+		unique++
 	}
 	if err := errors.Join(i.Close(), y.App().(graph.Saver).Load(&twice)); err != nil {
 		t.Fatal(err)
+	}
+	if got := y.App().(*app).st.shards[0].conns.Len(); got != unique {
+		t.Errorf("%d connections of %d", got, unique)
 	}
 	y.Advance(time.Minute)
 	if s := &y.App().(*app).st.shards[0]; s.conns.Len() != 0 || s.tents != 0 || *s.openers != (flow.Counts{}) || *s.sources != (flow.Counts{}) {
