@@ -880,6 +880,7 @@ func (b *board) endEpoch(now clock.Time) {
 		b.sampleAt = now.Add(b.monitor / samples)
 	}
 	if b.fair != nil && now >= b.fair.Next() {
+		b.holdMemory()
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
 		b.weighMemory(now)
 	}

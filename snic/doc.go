@@ -65,8 +65,9 @@
 // A fault stops a task: what it held and what comes for it is dropped, or goes on without it (fault:
 // pass); its memory is free. It starts again when its restart: changes.
 //
-// Weights are the tenants'; what else a tenant has of the board (its dominant share) is told to vmem as its mean
-// over a monitor period, as the load of tasks is: in an epoch alone, which is as long as a few packets take, who
+// Memory is one of the resources that are shared: who has much of it gets less of what else is scarce, if that
+// is its dominant share, and the other way round. Weights are the tenants'; what else a tenant has of the board
+// is told to vmem as its mean over a monitor period, as the load of tasks is: in an epoch alone, which is as long as a few packets take, who
 // sends in bursts has all or nothing. With fair=off nobody has a share: the page goes that was not accessed for
 // longest.
 //

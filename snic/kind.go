@@ -126,7 +126,8 @@ With memory= the board has memory for tasks that declare how much they want
 its own, of its tenant (of none, if several tenants use it). A page is taken at its first access. An access outside of what is
 reserved stops that task alone: its packets are dropped, or with fault: pass go
 on without it, until quillon snic restart. Tenants share the memory as they share
-the rest, by weight, and what is more than there is goes to boards of the pool that have some.
+the rest, by weight: it is one of the resources of which a tenant's dominant share is made, so who has much
+of it gets less of a port or task that is full. What is more than there is goes to boards of the pool that have some.
 What others cannot use is not taken: memory: of a firewall counts for nothing.
 
 With pool-port= and quillon run --pool, boards that have the same deployment run

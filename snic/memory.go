@@ -41,7 +41,7 @@ type onboard struct {
 
 // other is what a tenant has of the board, memory aside.
 type other struct {
-	sum  float64 // its dominant share, times ns, since the last sample
+	sum  float64 // its greatest share of a flow, times ns, since the last sample
 	mean float64 // over the last monitor period, as the load of tasks is (snic/region)
 }
 
@@ -256,6 +256,19 @@ func (b *board) deployMemory() {
 	}
 }
 
+// holdMemory tells the division of the board who has how much of the memory.
+func (b *board) holdMemory() {
+	m := b.memory
+	if m == nil {
+		return
+	}
+	for o := 1; o < len(m.owners); o++ {
+		if m.owners[o] != "" && m.of[o] >= 0 {
+			b.fair.Hold(m.of[o], int(b.scarce.memory), int64(m.Held(o)))
+		}
+	}
+}
+
 // weighMemory tells the memory what else tenants have of the board. It is called after each epoch; who sends in
 // bursts has all in one and nothing in the next, so that what counts is the mean of a monitor period.
 func (b *board) weighMemory(now clock.Time) {
@@ -275,7 +288,7 @@ func (b *board) weighMemory(now clock.Time) {
 			continue
 		}
 		x := &m.others[o]
-		x.sum += b.fair.Share(m.of[o]) * last
+		x.sum += b.fair.Flow(m.of[o]) * last
 		if sample {
 			x.mean += (x.sum/float64(all) - x.mean) * min(1, float64(all)/float64(b.monitor))
 			x.sum = 0

@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -307,6 +308,7 @@ func TestMemoryWeighed(t *testing.T) {
 	}
 	// 8 Gbit/s are 20 kB an epoch: a fifth of it is 4 frames, in each epoch or all in one of five.
 	want := float64(4*size) / 20000
+	x.Push("p0", flows(1, 500)...) // all of its memory, a quarter of the board's: that is not what weighs
 	least, most := [3]float64{1: 1, 2: 1}, [3]float64{}
 	for i := range 2000 {
 		x.Push("p0", one(1, 4)...)
@@ -344,6 +346,37 @@ func TestMemoryWeighed(t *testing.T) {
 	}
 	if v := viewOf(x).Tenants[0].Memory; m.others[1].mean <= 0 || m.others[1].mean > want || v.Share == 0 {
 		t.Errorf("%+v, %+v after fair=on", m.others[1], v)
+	}
+}
+
+// Memory is one of the resources that are shared: who has most of it has less of a port that is full.
+func TestMemoryIsShared(t *testing.T) {
+	text := strings.Replace(fmt.Sprintf(touching, "60k", "", "", "4k"), "{weight: 3}", "{}", 1)
+	for _, c := range []struct {
+		touch      bool
+		alice, bob float64
+	}{{true, 3100, 4900}, {false, 4000, 4000}} {
+		x := onMemory(t, text, "port-rate", "8G", "burst", "8k")
+		src := byte(1)
+		for i := 0; c.touch && i < 40; i++ { // pages of alice's
+			x.Push("p0", flows(src, 50)...)
+			x.Advance(20 * time.Microsecond)
+			if i == 20 {
+				x.Push("p0", flows(src, 2000)...)
+			}
+		}
+		if !c.touch {
+			if err := x.Set(graph.Args{"deployment": strings.ReplaceAll(text, "60k", "4k")}); err != nil {
+				t.Fatal(err)
+			}
+			x.Advance(12 * time.Millisecond)
+		}
+		got := serve(x, 20*time.Millisecond, offer{src: 1, mbit: 4800, burst: 1}, offer{src: 2, mbit: 9000, burst: 1})
+		held := viewOf(x).Tenants[0].Memory.Held
+		t.Logf("alice holds %d bytes: %.0f and %.0f Mbit/s", held, got[1].mbit, got[2].mbit)
+		if c.touch != (held == 60<<10) || math.Abs(got[1].mbit-c.alice) > 250 || math.Abs(got[2].mbit-c.bob) > 250 {
+			t.Errorf("alice, who holds %d bytes, has %.0f Mbit/s, want %.0f; bob %.0f, want %.0f", held, got[1].mbit, c.alice, got[2].mbit, c.bob)
+		}
 	}
 }
 

@@ -9,20 +9,21 @@ import (
 )
 
 // scarce numbers what tenants share: what comes in by each port, what goes out by
-// it, the packet store, and the tasks that have a throughput. What is not used, or
+// it, the packet store, the tasks that have a throughput, and memory. What is not used, or
 // has no limit, is none of them: an epoch's division looks at all.
 type scarce struct {
 	used    uint32       // ports: frames have come in by them, or the ports opposite
 	ingress [ports]int16 // -1: none, here and below
 	egress  [ports]int16
 	tasks   [maxNumbers]int16
+	memory  int16 // held, and so the last
 	names   []string
 }
 
 const resStore = 0
 
 // number gives what is shared now its numbers.
-func (s *scarce) number(tasks []task) {
+func (s *scarce) number(tasks []task, memory bool) {
 	s.names = append(s.names[:0], "packet store")
 	add := func(at *int16, is bool, name string) {
 		*at = -1
@@ -44,6 +45,7 @@ func (s *scarce) number(tasks []task) {
 		}
 		add(&s.tasks[n], is, name)
 	}
+	add(&s.memory, memory, "memory")
 }
 
 // use notes that frames come in by a port: it and the one opposite are shared from
@@ -66,9 +68,13 @@ func (b *board) deployShares(now clock.Time) error {
 		return nil
 	}
 	s := &b.scarce
-	s.number(b.tasks)
+	s.number(b.tasks, b.memory != nil)
+	held := 0
+	if b.memory != nil {
+		held = 1
+	}
 	var err error
-	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Epoch: b.epoch, Burst: b.burst})
+	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.burst})
 	if err != nil {
 		return err
 	}
@@ -78,6 +84,9 @@ func (b *board) deployShares(now clock.Time) error {
 		}
 	}
 	set(resStore, float64(b.store)*1e9) // bytes for nanoseconds, a second
+	if b.memory != nil {
+		set(s.memory, float64(b.fixed.memory/b.fixed.page))
+	}
 	for p := range ports {
 		set(s.ingress[p], float64(b.portRate)/8)
 		set(s.egress[p], float64(b.portRate)/8)
@@ -101,6 +110,9 @@ func (b *board) deployShares(now clock.Time) error {
 func (b *board) expect() {
 	s := &b.scarce
 	perByte := make([]float64, len(s.names))
+	if s.memory >= 0 {
+		perByte = perByte[:s.memory] // no flow
+	}
 	only := make([]int, len(b.tenants)) // the tenant's DAG + 1; -1: several
 	for i := range b.services {
 		if d := &b.services[i]; d.UID != 0 {

@@ -667,6 +667,23 @@ func (s *Sharer) Grant(tenant int) float64 { return float64(s.tenants[tenant].gr
 // Share is the dominant share that a tenant got.
 func (s *Sharer) Share(tenant int) float64 { return float64(s.tenants[tenant].share) }
 
+// Flow is the greatest share of a flow that a tenant got: its dominant share without what it holds. It is of the
+// epoch that has just ended, until a packet comes.
+func (s *Sharer) Flow(tenant int) float64 {
+	t := &s.tenants[tenant]
+	if t.share == 0 {
+		return 0
+	}
+	s.take(int32(tenant), s.row)
+	share := 0.0
+	for r, d := range s.row[:s.flows] {
+		if d > 0 && s.capacity[r] > 0 {
+			share = max(share, d/s.capacity[r])
+		}
+	}
+	return share * float64(t.grant)
+}
+
 // Bottleneck is the full resource that keeps a tenant from more, or -1.
 func (s *Sharer) Bottleneck(tenant int) int { return int(s.bottleneck[tenant]) }
 

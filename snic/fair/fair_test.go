@@ -437,6 +437,38 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestFlow: the share of flows is told without what is held, whichever is more.
+func TestFlow(t *testing.T) {
+	s, err := New(0, Config{Tenants: 3, Resources: 3, Held: 1, Epoch: epoch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, c := range []float64{1e9, 4e9, 10} { // of an epoch: 20 kB, 80 kB
+		if err := s.SetCapacity(r, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Hold(0, 2, 8)
+	for i, bytes := range []int64{5000, 10000} {
+		if !s.Ingress(0, i, int(bytes)) {
+			t.Fatal("refused")
+		}
+		s.Measure(i, 0, bytes)
+		s.Measure(i, 1, bytes)
+	}
+	if err := s.Epoch(clock.Time(epoch)); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][2]float64{{.8, .25}, {.5, .5}, {}} {
+		if share, flow := s.Share(i), s.Flow(i); math.Abs(share-want[0]) > 1e-6 || math.Abs(flow-want[1]) > 1e-6 {
+			t.Errorf("tenant %d: share %v, of flows %v; want %v", i, share, flow, want)
+		}
+	}
+	if err := s.Epoch(clock.Time(2 * epoch)); err != nil || s.Flow(0) != 0 || s.Flow(1) != 0 {
+		t.Errorf("%v: %v and %v of an epoch without packets", err, s.Flow(0), s.Flow(1))
+	}
+}
+
 // TestConverges: under a constant load limits stay what they are.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
