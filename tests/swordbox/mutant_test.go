@@ -148,7 +148,8 @@ func TestMutants(t *testing.T) {
 			}
 			c := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast", "-timeout=30s", "-ldflags=-s -w", "-run", m.run, m.by)
 			c.Dir = root
-			c.Env = append(os.Environ(), "QUILLON_SEEDS=4")
+			// Pages about histories that a mutant broke go with it.
+			c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "TMPDIR="+dir)
 			out, err := c.CombinedOutput()
 			switch {
 			case err == nil:
