@@ -248,7 +248,7 @@ func parseArgs(args graph.Args) (settings, error) {
 		r.Failf("memory=%d: want whole pages of %d bytes (page=)", s.memory, s.page)
 	}
 	arg.Scaled(r, "flows", &s.flows, 1024, 4, 1<<26)
-	r.Need("deployment", "see quillon nf snic")
+	r.Need("deployment", "see quillon nf describe snic")
 	if err := r.Err(); err != nil {
 		return s, err
 	}

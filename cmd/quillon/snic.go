@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -176,6 +177,30 @@ func ruleText(r dag.RuleSpec) string {
 	return s
 }
 
+// deploymentIn is the deployment in src: all of it, or where src is a spec that
+// of its board.
+func deploymentIn(file string, src []byte) ([]byte, error) {
+	if !slices.ContainsFunc(slices.Collect(bytes.Lines(src)), func(l []byte) bool { return bytes.HasPrefix(l, []byte("apps:")) }) {
+		return src, nil
+	}
+	s, err := graph.ParseSpec(src)
+	if err != nil {
+		return nil, specError(file, err)
+	}
+	var found []byte
+	boards := 0
+	for _, a := range s.Apps {
+		if a.Kind == snicKind {
+			found = []byte(a.Args["deployment"])
+			boards++
+		}
+	}
+	if boards != 1 {
+		return nil, fmt.Errorf("%s is a spec with %d boards: give a deployment, or a spec with one app of kind snic", file, boards)
+	}
+	return found, nil
+}
+
 // readDeployment reads a deployment from a file, or from what is piped in.
 func readDeployment(cmd *cobra.Command, file string) (*dag.Spec, []byte, error) {
 	var src []byte
@@ -184,6 +209,9 @@ func readDeployment(cmd *cobra.Command, file string) (*dag.Spec, []byte, error) 
 		src, err = io.ReadAll(cmd.InOrStdin())
 	} else {
 		src, err = os.ReadFile(file)
+	}
+	if err == nil {
+		src, err = deploymentIn(file, src)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -267,10 +295,10 @@ func check(spec *dag.Spec) (checked, error) {
 func newSNICCheckCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "check FILE", Short: "Check a deployment, and show what becomes of it",
-		Long: `Reads a deployment (- reads standard input) and shows its DAGs: which tasks may
-run in parallel (in braces), whether a DAG fits one region, and how many
-bitstreams there are to make.`,
-		Example: "  quillon snic check tasks.yaml\n  quillon snic check tasks.yaml --json",
+		Long: `Reads a deployment, or the spec of a board with one (- reads standard input), and
+shows its DAGs: which tasks may run in parallel (in braces), whether a DAG fits
+one region, and how many bitstreams there are to make.`,
+		Example: "  quillon snic check tasks.yaml\n  quillon snic check nic.yaml --json",
 		Args:    exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, _, err := readDeployment(cmd, args[0])
@@ -311,8 +339,8 @@ func stagesText(all [][]string) string {
 func newSNICDeployCmd() *cobra.Command {
 	cmd := onBoard(&cobra.Command{
 		Use: "deploy FILE", Short: "Put a deployment in force, under traffic",
-		Long: `Puts a deployment (YAML; - reads standard input) in place of the one that is in
-force. Tasks of the same name, kind and arguments keep their state, DAGs of the
+		Long: `Puts a deployment (YAML; - reads standard input), or that in the spec of a board,
+in place of the one that is in force. Tasks of the same name, kind and arguments keep their state, DAGs of the
 same uid their packets.`,
 		Example: "  quillon snic deploy tasks.yaml\n  quillon snic show | sed s/40Gbit/80Gbit/ | quillon snic deploy -",
 		Args:    exactly("FILE"),
