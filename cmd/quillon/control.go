@@ -25,6 +25,7 @@ type target struct{ name, control string }
 func (t *target) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.name, "name", "", "the instance's name (default: the only one that runs)")
 	cmd.Flags().StringVar(&t.control, "control", "", "the instance's control `socket`")
+	_ = cmd.RegisterFlagCompletionFunc("name", completion(func() []string { return slices.Sorted(maps.Keys(instances())) }))
 }
 
 // dial connects to the instance.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -202,6 +203,14 @@ func known(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return fmt.Errorf("unknown command %q; see %s --help", args[0], cmd.CommandPath())
+}
+
+// completion offers the shell names, each with what follows a tab as its help.
+func completion(names func() []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		offered := slices.DeleteFunc(names(), func(n string) bool { return !strings.HasPrefix(n, begun) })
+		return offered, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // oneLine is an error of several joined ones as one line.

@@ -86,6 +86,12 @@ func newPortCmd() *cobra.Command {
 		Short:   "Show the arguments of a kind of port",
 		Example: "  quillon port describe afxdp",
 		Args:    exactly("KIND"),
+		ValidArgsFunction: completion(func() (names []string) {
+			for _, k := range portKinds() {
+				names = append(names, k.Name+"\t"+k.Summary)
+			}
+			return names
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var known []string
 			for _, k := range portKinds() {

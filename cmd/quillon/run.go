@@ -143,6 +143,8 @@ takes some milliseconds, and at most 3 s (a second signal ends the wait).`,
 func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.port, "port", kindAFXDP, "with --inline: the `kind` of the ports, afxdp or afpacket")
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
+	_ = cmd.RegisterFlagCompletionFunc("port", completion(func() []string { return []string{kindAFXDP, kindAFPacket} }))
+	_ = cmd.RegisterFlagCompletionFunc("xdp", completion(func() []string { return []string{"auto", "native", "generic"} }))
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")

@@ -38,7 +38,7 @@ A point should be within 25 % and a ratio within 20 %; where it is not, the tabl
 says why.
 
 With other parameters than the published ones a figure is run and drawn, but not
-compared.
+compared. FIGURE may be all.
 
 Exit status: 0 done; 1 with --check when something is outside the tolerance
 without a stated reason; 2 wrong use.`,
@@ -46,6 +46,12 @@ without a stated reason; 2 wrong use.`,
   quillon sim 2.12 2.13 --out figures
   quillon sim 1.1 2.1 2.9 2.10 --quick --check
   quillon sim 2.12 --zipf 1.5 --steered-keys 8`,
+		ValidArgsFunction: completion(func() (names []string) {
+			for _, f := range figure.All() {
+				names = append(names, f.ID+"\t"+f.Caption())
+			}
+			return append(names, "all\tall of them")
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
 				if len(args) > 0 {

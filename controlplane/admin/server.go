@@ -265,7 +265,10 @@ func (s *Server) do(req request) (any, error) {
 	return nil, fmt.Errorf("unknown operation %q", req.Op)
 }
 
-func plan(p graph.Plan) Plan { return Plan{Actions: p.Actions, Text: p.String()} }
+// plan is p with a list of actions, also where there is none.
+func plan(p graph.Plan) Plan {
+	return Plan{Actions: append([]graph.Action{}, p.Actions...), Text: p.String()}
+}
 
 // stream sends frames until the client hangs up.
 func (s *Server) stream(c net.Conn, out *json.Encoder, req request) {

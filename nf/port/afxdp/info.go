@@ -40,7 +40,7 @@ type InterfaceInfo struct {
 	Changed []string `json:"changed,omitempty"`
 }
 
-// String is a line an interface, and one a note.
+// String is a line an interface and up to two for its settings, and one a note.
 func (i Info) String() string {
 	var b strings.Builder
 	for _, x := range i.Interfaces {
@@ -56,9 +56,7 @@ func (i Info) String() string {
 			fmt.Fprintf(&b, ", receive queues not opened: %v", x.Unopened)
 		}
 		b.WriteByte('\n')
-		if len(x.Changed) > 0 {
-			fmt.Fprintf(&b, "%s: set %s\n", x.Name, strings.Join(x.Changed, ", "))
-		}
+		x.settings(&b)
 	}
 	if i.Resumed {
 		b.WriteString("took over the wire of an earlier process\n")
@@ -68,6 +66,39 @@ func (i Info) String() string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// settings is what was changed: a line for the interface itself, and one for its
+// peer, features of the same value together.
+func (x *InterfaceInfo) settings(b *strings.Builder) {
+	var names []string
+	features := map[[2]string][]string{} // by interface and value
+	values := map[string][]string{}
+	for _, c := range x.Changed {
+		name, rest, _ := strings.Cut(c, " ")
+		feature, value, _ := strings.Cut(rest, " ")
+		at := [2]string{name, value}
+		if values[name] == nil {
+			names = append(names, name)
+		}
+		if features[at] == nil {
+			values[name] = append(values[name], value)
+		}
+		features[at] = append(features[at], feature)
+	}
+	for _, name := range names {
+		fmt.Fprintf(b, "%s: ", x.Name)
+		if name != x.Name {
+			fmt.Fprintf(b, "its peer %s: ", name)
+		}
+		for i, value := range values[name] {
+			if i > 0 {
+				b.WriteString("; ")
+			}
+			fmt.Fprintf(b, "set %s: %s", value, strings.Join(features[[2]string{name, value}], ", "))
+		}
+		b.WriteByte('\n')
+	}
 }
 
 func plural(n int, s string) string {
