@@ -95,11 +95,28 @@ func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) 
 		defer c.Close()
 		v, err := ask(c, args)
 		if err != nil {
-			return err
+			return aboutSpec("", err)
 		}
 		return show(cmd, v, func(w io.Writer) { text(w, v) })
 	}
 	return cmd
+}
+
+// aboutSpec points into the file of a spec that an instance refused; "" is for
+// one that nobody wrote.
+func aboutSpec(file string, err error) error {
+	var refused *admin.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	text, ok := strings.CutPrefix(refused.Msg, "spec:")
+	switch {
+	case !ok:
+		return err
+	case file == "":
+		return errors.New(strings.TrimPrefix(text, " "))
+	}
+	return errors.New(file + ":" + text)
 }
 
 func newShowCmd() *cobra.Command {
@@ -300,7 +317,8 @@ two breaths of the workers. What does not change keeps its state.`,
 		if err != nil {
 			return admin.Plan{}, err
 		}
-		return c.Apply(text, dry)
+		p, err := c.Apply(text, dry)
+		return p, aboutSpec(args[0], err)
 	}, planText)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the plan only")
 	return cmd

@@ -249,7 +249,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	}
 	ports, err := open(spec, filter, clk)
 	switch {
-	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0:
+	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), "as root"):
 		return fmt.Errorf("%w: run it as root", err)
 	case errors.As(err, new(netlink.LinkNotFoundError)):
 		return fmt.Errorf("%w; ip link shows what there is", err)
