@@ -4,7 +4,10 @@
 // a packet would cost as much as the packet.
 package counter
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // Def declares a counter or a drop reason: a stable kebab-case name, and one
 // line that says what it counts.
@@ -22,7 +25,7 @@ type Set struct {
 	defs  []Def
 	live  []uint64
 	pub   []atomic.Uint64
-	dirty bool
+	dirty uint64 // bit i: a counter whose ID is i modulo 64 may have changed
 }
 
 // NewSet makes a set with all counters zero.
@@ -36,13 +39,13 @@ func (s *Set) Defs() []Def { return s.defs }
 // Add adds n to counter id.
 func (s *Set) Add(id ID, n uint64) {
 	s.live[id] += n
-	s.dirty = true
+	s.dirty |= 1 << (id & 63)
 }
 
 // Set gives counter id the value v: for gauges.
 func (s *Set) Set(id ID, v uint64) {
 	s.live[id] = v
-	s.dirty = true
+	s.dirty |= 1 << (id & 63)
 }
 
 // Live is the value as the owning worker sees it.
@@ -50,13 +53,11 @@ func (s *Set) Live(id ID) uint64 { return s.live[id] }
 
 // Commit publishes what changed since the last Commit.
 func (s *Set) Commit() {
-	if !s.dirty {
-		return
-	}
-	s.dirty = false
-	for i, v := range s.live {
-		if s.pub[i].Load() != v {
-			s.pub[i].Store(v)
+	for ; s.dirty != 0; s.dirty &= s.dirty - 1 {
+		for i := bits.TrailingZeros64(s.dirty); i < len(s.live); i += 64 {
+			if v := s.live[i]; s.pub[i].Load() != v {
+				s.pub[i].Store(v)
+			}
 		}
 	}
 }

@@ -25,3 +25,29 @@ func TestCommit(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// However many counters there are, a commit shows all of them, and nothing else
+// does.
+func TestCommitMany(t *testing.T) {
+	for _, n := range []int{1, 63, 64, 65, 200} {
+		s := NewSet(make([]Def, n))
+		live, shown := make([]uint64, n), make([]uint64, n)
+		for i := range 20 * n {
+			id, by := i*i%n, uint64(i)
+			if i%3 == 0 {
+				s.Set(ID(id), by)
+				live[id] = by
+			} else {
+				s.Add(ID(id), by)
+				live[id] += by
+			}
+			if i%7 == 0 {
+				s.Commit()
+				copy(shown, live)
+			}
+			if got := s.Snapshot(nil); !slices.Equal(got, shown) {
+				t.Fatalf("%d counters, after %d changes: %v, want %v", n, i+1, got, shown)
+			}
+		}
+	}
+}
