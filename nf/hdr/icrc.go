@@ -8,6 +8,11 @@ var le = binary.LittleEndian
 // local route header (IBTA 7.8.1, A17.3.3).
 const icrcSeed = 0xDEBB20E3
 
+// icrcResidue is the register after any message and its CRC, the complement of
+// the register before: as after four bytes 0xFF that meet an empty register,
+// which eight of them do, too.
+const icrcResidue = icrcSeed
+
 // icrcOnes has ones where a frame's ICRC takes ones, from the network header
 // on, by Frame.Net; onesBTH is where the BTH is in such a frame. (IP options and
 // extension headers make other layouts.)
@@ -108,8 +113,31 @@ func (f *Frame) variant(i int) (mask byte) {
 // StoredICRC is the ICRC that the frame carries.
 func StoredICRC(b []byte, f *Frame) uint32 { return le.Uint32(b[f.End:]) }
 
+// GoodICRC reports whether the frame carries the ICRC that it should.
+func GoodICRC(b []byte, f *Frame) bool {
+	if hasCLMUL {
+		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
+			if p := b[f.L3 : int(f.End)+ICRCLen]; len(p) < 64+clmulStep {
+				return clmulCRC(icrcSeed, &p[0], len(p), ones) == icrcResidue
+			}
+		}
+	}
+	return ICRC(b, f) == StoredICRC(b, f)
+}
+
 // SetICRC computes and stores the ICRC.
-func SetICRC(b []byte, f *Frame) { le.PutUint32(b[f.End:], ICRC(b, f)) }
+func SetICRC(b []byte, f *Frame) {
+	if hasCLMUL {
+		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
+			if p := b[f.L3 : int(f.End)+ICRCLen]; len(p) < 64+clmulStep {
+				n := len(p) - ICRCLen
+				le.PutUint32(p[n:], ^clmulCRC(icrcSeed, &p[0], n, ones))
+				return
+			}
+		}
+	}
+	le.PutUint32(b[f.End:], ICRC(b, f))
+}
 
 // PatchICRC brings the stored ICRC up to date after the bytes
 // b[off:off+len(old)] were changed from old, in O(len(old)), whatever the

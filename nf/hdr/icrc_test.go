@@ -185,6 +185,33 @@ func TestICRCIsThePlainRule(t *testing.T) {
 }
 
 // However a frame was changed, where, and however wrong its ICRC was.
+// A frame with a byte changed anywhere is good when the byte is none of those
+// that the ICRC is about; the header's checksum is right when it is not in the
+// header.
+func TestGood(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b, f := anyFrame(t)
+		if f.Net == hdr.NetIPv4 {
+			f.IPv4Of(b).UpdateChecksum()
+		}
+		hdr.SetICRC(b, f)
+		if !hdr.GoodICRC(b, f) || !f.ChecksumOK(b) {
+			t.Fatalf("ICRC good %v, checksum right %v", hdr.GoodICRC(b, f), f.ChecksumOK(b))
+		}
+		at := rapid.IntRange(int(f.L3), int(f.End)+hdr.ICRCLen-1).Draw(t, "at")
+		b[at] ^= rapid.ByteRange(1, 255).Draw(t, "change")
+		if want := plainICRC(b, f) == hdr.StoredICRC(b, f); hdr.GoodICRC(b, f) != want {
+			t.Fatalf("byte %d: ICRC good %v, want %v", at, !want, want)
+		}
+		if at == int(f.L3) {
+			return // the header's length may be another one
+		}
+		if want := f.Net != hdr.NetIPv4 || at >= int(f.L4); f.ChecksumOK(b) != want {
+			t.Fatalf("byte %d: checksum right %v, want %v", at, !want, want)
+		}
+	})
+}
+
 func TestPatchICRCIsFullICRC(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b, f := anyFrame(t)

@@ -100,8 +100,13 @@ func (h IPv4) ChecksumOK() bool {
 	if h.HeaderLen() != IPv4Len {
 		return Checksum(h[:h.HeaderLen()], 0) == 0
 	}
+	return plainSumOK((*[IPv4Len]byte)(h))
+}
+
+// plainSumOK is ChecksumOK for a header without options.
+func plainSumOK(h *[IPv4Len]byte) bool {
 	// One's complement sums do not care for the byte order (RFC 1071 2B).
-	s, c := bits.Add64(le.Uint64(h), le.Uint64(h[8:]), 0)
+	s, c := bits.Add64(le.Uint64(h[:]), le.Uint64(h[8:]), 0)
 	s, c = bits.Add64(s, uint64(le.Uint32(h[16:])), c)
 	s += c
 	// The sum of the 16-bit words is all ones: 2^16-1 divides 2^64-1.

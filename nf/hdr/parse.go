@@ -89,6 +89,19 @@ func (f *Frame) IPv4Of(b []byte) IPv4 {
 	h := IPv4(b[f.L3:])
 	return h[:h.HeaderLen()]
 }
+
+// ChecksumOK reports whether the checksum of the network header is right, if it
+// has one.
+func (f *Frame) ChecksumOK(b []byte) bool {
+	switch {
+	case f.Net != NetIPv4:
+		return true
+	case f.L4-f.L3 == IPv4Len:
+		return plainSumOK((*[IPv4Len]byte)(b[f.L3:]))
+	}
+	return f.IPv4Of(b).ChecksumOK()
+}
+
 func (f *Frame) IPv6Of(b []byte) IPv6 { return IPv6(b[f.L3 : int(f.L3)+IPv6Len]) }
 func (f *Frame) GRHOf(b []byte) GRH   { return GRH(b[f.L3 : int(f.L3)+GRHLen]) }
 func (f *Frame) UDPOf(b []byte) UDP   { return UDP(b[f.L4 : int(f.L4)+UDPLen]) }

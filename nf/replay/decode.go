@@ -221,7 +221,7 @@ func (f *fields) roce(b []byte) {
 		f.add("ieth.rkey", "0x%08x", p.IETHOf(b).RKey())
 	}
 	f.add("payload.length", "%d", len(p.PayloadOf(b)))
-	f.add("icrc", "0x%08x %s", hdr.StoredICRC(b, &p), rightOrWrong(hdr.StoredICRC(b, &p) == hdr.ICRC(b, &p)))
+	f.add("icrc", "0x%08x %s", hdr.StoredICRC(b, &p), rightOrWrong(hdr.GoodICRC(b, &p)))
 }
 
 func syndrome(s hdr.Syndrome) string {

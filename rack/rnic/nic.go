@@ -218,7 +218,7 @@ func (n *NIC) input(b *packet.Buf) bool {
 		s.DropMalformed++
 		return false
 	}
-	if hdr.ICRC(p, f) != hdr.StoredICRC(p, f) {
+	if !hdr.GoodICRC(p, f) {
 		s.DropBadICRC++
 		return false
 	}

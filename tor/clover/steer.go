@@ -267,10 +267,10 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	if s.cfg.mode == Off {
 		return true
 	}
-	if f.Net == hdr.NetIPv4 && !hdr.IPv4(b[f.L3:]).ChecksumOK() {
+	if !f.ChecksumOK(b) {
 		return s.bad(c, x, reasonBadChecksum)
 	}
-	if hdr.ICRC(b, f) != hdr.StoredICRC(b, f) {
+	if !hdr.GoodICRC(b, f) {
 		return s.bad(c, x, reasonBadICRC)
 	}
 	if f.Op.Transport() != hdr.RC {
@@ -288,7 +288,8 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 func ends(b []byte, f *hdr.Frame) (src, dst addr) {
 	h := b[f.L3:]
 	if f.Net == hdr.NetIPv4 {
-		return addr{0, 0xFFFF<<32 | uint64(binary.BigEndian.Uint32(h[12:]))}, addr{0, 0xFFFF<<32 | uint64(binary.BigEndian.Uint32(h[16:]))}
+		v := binary.BigEndian.Uint64(h[12:])
+		return addr{0, 0xFFFF<<32 | v>>32}, addr{0, 0xFFFF<<32 | v&0xFFFFFFFF}
 	}
 	return addr{binary.BigEndian.Uint64(h[8:]), binary.BigEndian.Uint64(h[16:])}, addr{binary.BigEndian.Uint64(h[24:]), binary.BigEndian.Uint64(h[32:])}
 }

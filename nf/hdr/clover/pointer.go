@@ -3,7 +3,10 @@
 // in the variant of SwordBox, whose value starts with the key.
 package clover
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // Pointer is Clover's 64-bit word:
 //
@@ -86,10 +89,8 @@ func ValidSlab(n int) bool { return n >= MinSlab && n <= MaxSlab && n&(n-1) == 0
 
 // Class is the slab class of an entry of size bytes: MinSlab << class.
 func Class(size uint32) (class uint8, ok bool) {
-	for c := uint8(0); c <= 8; c++ {
-		if size == MinSlab<<c {
-			return c, true
-		}
+	if !ValidSlab(int(size)) {
+		return 0, false
 	}
-	return 0, false
+	return uint8(bits.TrailingZeros32(size / MinSlab)), true
 }
