@@ -10,11 +10,8 @@ import (
 // Forged, Ended, Stray and Foreign. NowPaired may come with the ConnectReply, or, when the
 // queue pairs still belong to other rows, with the client's ReadyToUse or its
 // first request, which then remove those.
-func (t *Table) CM(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	src, dst, ok := addrs(b, f)
-	if !ok {
-		return NoSlot, Foreign
-	}
+func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
+	src, dst := ends.Src, ends.Dst
 	m, ok := f.CMOf(b)
 	if !ok {
 		return NoSlot, Foreign

@@ -32,14 +32,38 @@ func feed(t *Table, now clock.Time, b []byte) (Slot, Event) {
 	var f hdr.Frame
 	hdr.Parse(b, &f)
 	switch {
-	case f.Why != hdr.IsRoCE:
-		return t.Request(now, b, &f)
 	case f.Op.Transport() == hdr.UD:
-		return t.CM(now, b, &f)
+		return datagram(t, now, b, &f)
 	case f.Op.Has(hdr.IsResponse):
-		return t.Response(now, b, &f)
+		return response(t, now, b, &f)
 	}
-	return t.Request(now, b, &f)
+	return request(t, now, b, &f)
+}
+
+// request, response and datagram give a frame to the method of the kind; one
+// that tables do not look at is Foreign.
+func request(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
+	ends, ok := EndsOf(b, f)
+	if !ok {
+		return NoSlot, Foreign
+	}
+	return t.Request(now, &ends, b, f)
+}
+
+func response(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
+	ends, ok := EndsOf(b, f)
+	if !ok {
+		return NoSlot, Foreign
+	}
+	return t.Response(now, &ends, b, f)
+}
+
+func datagram(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
+	ends, ok := EndsOf(b, f)
+	if !ok {
+		return NoSlot, Foreign
+	}
+	return t.CM(now, &ends, b, f)
 }
 
 func host(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}) }

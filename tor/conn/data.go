@@ -28,15 +28,15 @@ func (e *End) mayBe(b []byte) bool {
 	return e.L2 == [12]byte{} || e.SrcMAC() == [6]byte(b[6:12])
 }
 
-// Request takes a request of a reliable connection on its way to a server.
+// Request takes a request of a reliable connection on its way to a server, from
+// and to ends.
 // The slot is NoSlot but for Known, Opened, Waiting, Replaced, Unpaired,
 // NowPaired, IsClosing and Reverse.
-func (t *Table) Request(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	src, dst, ok := addrs(b, f)
-	if !ok || f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
+func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
+	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
 		return NoSlot, Foreign
 	}
-	qpn := f.BTHOf(b).DestQP()
+	src, dst, qpn := ends.Src, ends.Dst, f.BTHOf(b).DestQP()
 	k := t.find(dst, qpn)
 	if k == noRef {
 		return t.newRequest(now, src, dst, qpn, b, f, Opened)
@@ -54,22 +54,22 @@ func (t *Table) Request(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
 		return t.stranger(now, s, src, dst, qpn, b, f)
 	}
 	r.Client.saw(b, f)
-	if r.watch {
+	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		return t.watchRequest(now, s, b, f)
 	}
 	r.LastSeen = now
 	return s, Known
 }
 
-// Response takes a response of a reliable connection on its way to a client.
+// Response takes a response of a reliable connection on its way to a client,
+// from and to ends.
 // The slot is NoSlot but for Known, NowPaired, Unpaired, IsClosing, Reverse,
 // and Unmatched when the row is known but its client asked for no such thing.
-func (t *Table) Response(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	src, dst, ok := addrs(b, f)
-	if !ok || f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
+func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
+	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
 		return NoSlot, Foreign
 	}
-	qpn := f.BTHOf(b).DestQP()
+	src, dst, qpn := ends.Src, ends.Dst, f.BTHOf(b).DestQP()
 	k := t.find(dst, qpn)
 	if k == noRef {
 		return t.infer(now, src, dst, qpn, b, f)
@@ -90,7 +90,7 @@ func (t *Table) Response(now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
 		return NoSlot, Spoofed
 	}
 	r.Server.saw(b, f)
-	if r.watch {
+	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		return t.watchResponse(now, s, b, f)
 	}
 	r.LastSeen = now
@@ -211,11 +211,9 @@ func (r *Row) restart(b []byte, f *hdr.Frame) {
 // note learns P_Key and path MTU, which all but the last packet of a message
 // fill.
 func (r *Row) note(b []byte, f *hdr.Frame) {
-	if r.PKey != 0 && r.MTU != 0 {
-		return
-	}
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
+		r.rewatch()
 	}
 	if r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		switch n := len(f.PayloadOf(b)); n {
@@ -223,7 +221,6 @@ func (r *Row) note(b []byte, f *hdr.Frame) {
 			r.MTU = uint16(n)
 		}
 	}
-	r.rewatch()
 }
 
 // watchRequest is Request for a row that needs more than a look-up.

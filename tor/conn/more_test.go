@@ -325,15 +325,15 @@ func TestForeign(t *testing.T) {
 	var f hdr.Frame
 	b := c.response(hdr.Acknowledge, 1)
 	hdr.Parse(b, &f)
-	if _, e := x.Request(1, b, &f); e != Foreign {
+	if _, e := request(x, 1, b, &f); e != Foreign {
 		t.Error(e)
 	}
 	b = c.request(hdr.WriteOnly, 1)
 	hdr.Parse(b, &f)
-	if _, e := x.Response(1, b, &f); e != Foreign {
+	if _, e := response(x, 1, b, &f); e != Foreign {
 		t.Error(e)
 	}
-	if _, e := x.CM(1, b, &f); e != Foreign {
+	if _, e := datagram(x, 1, b, &f); e != Foreign {
 		t.Error(e)
 	}
 	if _, e := feed(x, 1, spec{op: hdr.WriteOnly, src: six, dst: netip.MustParseAddr("fd00::2"), qpn: 20}.bytes()); e != Opened || x.Len() != 1 {
@@ -634,10 +634,10 @@ func TestNoAllocation(t *testing.T) {
 	known := func() {
 		now++
 		for i := range rq {
-			if _, e := x.Request(now, rq[i], &fr[i]); e != Known {
+			if _, e := request(x, now, rq[i], &fr[i]); e != Known {
 				t.Fatal(e)
 			}
-			if _, e := x.Response(now, rs[i], &fr[64+i]); e != Known {
+			if _, e := response(x, now, rs[i], &fr[64+i]); e != Known {
 				t.Fatal(e)
 			}
 		}
@@ -699,8 +699,8 @@ func BenchmarkInferred(b *testing.B) {
 	hdr.Parse(rs, &g)
 	b.ReportAllocs()
 	for b.Loop() {
-		x.Request(2, rq, &f)
-		if _, e := x.Response(2, rs, &g); e != Known {
+		request(x, 2, rq, &f)
+		if _, e := response(x, 2, rs, &g); e != Known {
 			b.Fatal(e)
 		}
 	}
@@ -714,9 +714,9 @@ func BenchmarkKnown(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				k := i & (n - 1)
 				if i&n == 0 {
-					x.Request(2, rq[k], &fr[k])
+					request(x, 2, rq[k], &fr[k])
 				} else {
-					x.Response(2, rs[k], &fr[n+k])
+					response(x, 2, rs[k], &fr[n+k])
 				}
 			}
 		})
@@ -789,5 +789,41 @@ func TestHandshakeCorners(t *testing.T) {
 	}
 	if run(t, x, 1, step{"request", c.connectRequest(), Opened}); x.Len() != 3 {
 		t.Error(x.Len())
+	}
+}
+
+// A row that is known but for its path MTU learns it from whichever end first
+// sends a packet that is not its message's last; others say nothing of it.
+func TestLearnsMTU(t *testing.T) {
+	for _, server := range []bool{false, true} {
+		x, c := newTable(t, Config{Rows: 4}), example()
+		s, err := x.AddStatic(1, StaticConn{Client: c.client, Server: c.server, ClientQPN: c.cqpn, ServerQPN: c.sqpn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		send := func(op hdr.Opcode, n int) {
+			t.Helper()
+			f := spec{op: op, src: c.client, dst: c.server, qpn: c.sqpn, payload: make([]byte, n)}
+			if server {
+				f.src, f.dst, f.qpn = c.server, c.client, c.cqpn
+			}
+			if got, e := feed(x, 2, f.bytes()); got != s || e != Known {
+				t.Fatal(got, e)
+			}
+		}
+		only, first := hdr.WriteOnly, hdr.WriteFirst
+		if server {
+			only, first = hdr.ReadRespOnly, hdr.ReadRespFirst
+		}
+		send(only, 512)
+		send(first, 500) // of no MTU
+		if r := x.Row(s); r.MTU != 0 || r.PKey != 0xFFFF {
+			t.Fatalf("server %v: MTU %d, P_Key %#x", server, r.MTU, r.PKey)
+		}
+		send(first, 2048)
+		send(first, 1024)
+		if r := x.Row(s); r.MTU != 2048 {
+			t.Errorf("server %v: MTU %d, want 2048", server, r.MTU)
+		}
 	}
 }

@@ -236,7 +236,7 @@ func BenchmarkNoRoom(b *testing.B) {
 				if !pinned && now > clock.Time(time.Hour+4*time.Second) {
 					now = clock.Time(time.Hour)
 				}
-				if _, e := x.Request(now, frame, &f); e != Full {
+				if _, e := request(x, now, frame, &f); e != Full {
 					b.Fatal(e)
 				}
 			}

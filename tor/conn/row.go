@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/hdr"
 )
 
 // Addr is an IP address of 16 bytes, an IPv4 one IPv4-mapped (RFC 4291
@@ -36,28 +35,6 @@ func (a Addr) Netip() netip.Addr {
 }
 
 func (a Addr) String() string { return a.Netip().String() }
-
-// addrs are source and destination of a frame that the table looks at: RoCEv2
-// over untagged Ethernet from one host to another.
-func addrs(b []byte, f *hdr.Frame) (src, dst Addr, ok bool) {
-	be := binary.BigEndian
-	if f.Why != hdr.IsRoCE || f.Tags != 0 {
-		return src, dst, false
-	}
-	switch p := b[f.L3:f.L4:len(b)]; f.Net {
-	case hdr.NetIPv4:
-		v := be.Uint64(p[12:20])
-		src, dst = Addr{0, mapped | v>>32}, Addr{0, mapped | v&0xFFFFFFFF}
-		return src, dst, src != dst
-	case hdr.NetIPv6:
-		src = Addr{be.Uint64(p[8:16]), be.Uint64(p[16:24])}
-		dst = Addr{be.Uint64(p[24:32]), be.Uint64(p[32:40])}
-		// A mapped address does not travel (RFC 4038 4.2): it would be taken
-		// for the IPv4 one.
-		return src, dst, !src.Is4() && !dst.Is4() && src != dst
-	}
-	return src, dst, false
-}
 
 // Slot is the number of a row, stable while the row lives.
 type Slot int32
@@ -183,7 +160,7 @@ func (r *Row) ends(client bool) (e, peer *End) {
 
 // rewatch decides anew whether frames need more than a look-up.
 func (r *Row) rewatch() {
-	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.MTU == 0 || r.PKey == 0
+	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.PKey == 0
 }
 
 // Event is what a frame meant to the table.
