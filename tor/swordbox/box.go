@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"fmt"
+	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
@@ -53,7 +54,8 @@ type node struct {
 	// ops holds window places for each flow, then one for the probe of each.
 	ops       []op
 	more      []more // beside ops
-	window    uint32
+	window    uint32 // a power of two
+	shift     uint8  // its logarithm
 	words     wordTable
 	known     reaches
 	shelf     shelf
@@ -81,8 +83,8 @@ type Box struct {
 	c     *graph.Ctx
 	n     *node
 	f     hdr.Frame
-	g, h  hdr.Frame // of held frames
-	x     *packet.Buf
+	ends  conn.Ends
+	g, h  hdr.Frame   // of held frames
 	spare *packet.Buf // a frame from the server that nobody needs any more
 	to    int32       // flow that spare was addressed to
 
@@ -112,7 +114,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 }
 
 func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
-	n := &node{addrs: a, window: uint32(cfg.window), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
+	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
 		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
 	lanes := make([]int32, maxDomains*cfg.shared)
@@ -281,15 +283,6 @@ func (s *Box) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
 	s.mark(in, x, r)
 }
 
-// server is the address of the frame's end on side b.
-func server(in int, b []byte, f *hdr.Frame) (conn.Addr, bool) {
-	src, dst, ok := conn.Ends(b, f)
-	if in == toClients {
-		return dst, ok
-	}
-	return src, ok
-}
-
 func (s *Box) frame(in int, x *packet.Buf) {
 	b, f := x.Bytes(), &s.f
 	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
@@ -307,23 +300,30 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		s.pass(in, x)
 		return
 	}
-	cm, isCM := f.CMOf(b)
-	if f.Op.Transport() != hdr.RC && !isCM {
-		s.aside(in, x, b)
-		return
+	var cm hdr.CM
+	isCM := false
+	if f.Op.Transport() != hdr.RC {
+		if cm, isCM = f.CMOf(b); !isCM {
+			s.aside(in, x, b)
+			return
+		}
 	}
-	if f.Net == hdr.NetIPv4 && !hdr.IPv4(b[f.L3:]).ChecksumOK() {
+	if !f.ChecksumOK(b) {
 		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
 		return
 	}
-	if hdr.ICRC(b, f) != hdr.StoredICRC(b, f) {
+	if !hdr.GoodICRC(b, f) {
 		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 		return
 	}
-	a, ok := server(in, b, f)
-	if !ok {
+	var ok bool
+	if s.ends, ok = conn.EndsOf(b, f); !ok {
 		s.aside(in, x, b)
 		return
+	}
+	a := s.ends.Src // the server's end
+	if in == toClients {
+		a = s.ends.Dst
 	}
 	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
 	if n == nil {
@@ -415,7 +415,7 @@ func (s *Box) isTwin(b []byte) bool {
 // managed handles a datagram of the connection manager, which always passes,
 // but for a forged one when the guard is set.
 func (s *Box) managed(in int, x *packet.Buf, b []byte) {
-	switch slot, e := s.n.conns.CM(s.c.Now(), b, &s.f); {
+	switch slot, e := s.n.conns.CM(s.c.Now(), &s.ends, b, &s.f); {
 	case e == conn.Forged || e == conn.Spoofed:
 		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
 		return
@@ -460,13 +460,13 @@ func (n *node) due(i int32) {
 
 // op is operation number k (as flow.head counts) of flow i.
 func (n *node) op(i int32, k uint32) (*op, int32) {
-	at := i*int32(n.window) + int32(k&(n.flows[i].span-1))
+	at := i<<(n.shift&31) + int32(k&(n.flows[i].span-1))
 	return &n.ops[at], at
 }
 
 // flowOf is the flow whose client sent op at; none for a probe.
 func (n *node) flowOf(at int32) int32 {
-	if i := at / int32(n.window); int(i) < len(n.flows) {
+	if i := at >> (n.shift & 31); int(i) < len(n.flows) {
 		return i
 	}
 	return none
@@ -605,7 +605,7 @@ func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, pri
 		return false
 	}
 	b := x.Bytes()
-	copy(b, h.b[:h.len()])
+	h.front(b)
 	bth := hdr.BTH(b[h.bth:])
 	bth[0], bth[1] = byte(code), bth[1]&0x40
 	be.PutUint32(bth[8:], psn&hdr.PSNMask)

@@ -140,6 +140,7 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	}
 	copy(h.b[:n], b)
 	h.l3, h.l4, h.bth, h.net = uint8(f.L3), uint8(f.L4), uint8(f.BTH), f.Net
+	noUDPSum(h.b[:], f)
 	return true
 }
 
@@ -183,23 +184,34 @@ func noUDPSum(b []byte, f *hdr.Frame) {
 	}
 }
 
-// seal sets lengths and checksums of frame b with header h, whose extended
+// plainLen is the length of a front over IPv4, without a VLAN tag.
+const plainLen = hdr.EthernetLen + hdr.IPv4Len + hdr.UDPLen + hdr.BTHLen
+
+// front puts h on a new frame, all of b. Its lengths and checksums are then
+// right; they stay in h, since most frames are as long as the one before.
+func (h *header) front(b []byte) {
+	if n := uint16(len(b) - int(h.l3)); h.net == hdr.NetIPv4 {
+		if ip := hdr.IPv4(h.b[h.l3:][:hdr.IPv4Len]); ip.TotalLen() != n {
+			ip.SetTotalLen(n)
+			ip.UpdateChecksum()
+			hdr.UDP(h.b[h.l4:]).SetLen(n - hdr.IPv4Len)
+		}
+	} else if ip := hdr.IPv6(h.b[h.l3:]); ip.PayloadLen() != n-hdr.IPv6Len {
+		ip.SetPayloadLen(n - hdr.IPv6Len)
+		if h.l4 != 0 {
+			hdr.UDP(h.b[h.l4:]).SetLen(n - hdr.IPv6Len)
+		}
+	}
+	if h.len() == plainLen {
+		*(*[plainLen]byte)(b) = [plainLen]byte(h.b[:])
+	} else {
+		copy(b, h.b[:h.len()])
+	}
+}
+
+// seal sets the ICRC of frame b, of that operation, with front h, whose extended
 // headers, payload and pad end four bytes before the frame does.
 func (h *header) seal(b []byte, opcode hdr.Opcode) {
-	n := len(b) - int(h.l3)
-	switch {
-	case h.net == hdr.NetIPv4:
-		ip := hdr.IPv4(b[h.l3 : h.l3+hdr.IPv4Len])
-		ip.SetTotalLen(uint16(n))
-		ip.UpdateChecksum()
-	default:
-		hdr.IPv6(b[h.l3:]).SetPayloadLen(uint16(n - hdr.IPv6Len))
-	}
-	if h.l4 != 0 {
-		u := hdr.UDP(b[h.l4:])
-		u.SetLen(uint16(len(b) - int(h.l4)))
-		u.SetChecksum(0)
-	}
 	f := hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
 	hdr.SetICRC(b, &f)
 }

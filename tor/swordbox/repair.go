@@ -185,7 +185,7 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 	}
 	o.state = sOpen
 	if whole {
-		s.send(i, at, x, &s.f, off)
+		s.send(i, at, x, x.Bytes(), &s.f, off)
 		return true
 	}
 	// Its packets come one by one.
@@ -211,7 +211,7 @@ func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
 	}
 	if !c.repair {
 		if l == i && n.handedOver(c) {
-			s.send(i, at, x, &s.f, off)
+			s.send(i, at, x, x.Bytes(), &s.f, off)
 			return
 		}
 		if s.c.Now().Sub(c.since) < again {
@@ -226,7 +226,7 @@ func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
 	case !c.repair || d < 0:
 		s.c.Drop(x, reasonRepeat) // sent again already
 	case d == 0:
-		s.send(i, at, x, &s.f, off)
+		s.send(i, at, x, x.Bytes(), &s.f, off)
 		c.expect = psnAdd(c.expect, 1)
 		if o.kind == kRead {
 			c.expect = psnAdd(o.spsn, o.npsn)
@@ -363,15 +363,15 @@ func (s *Box) fromLate(c *flow) bool {
 			continue
 		}
 		if hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE {
-			_, server, _ := conn.Ends(x.Bytes(), &s.g)
-			i, _ := s.n.conns.Find(server, s.g.BTHOf(x.Bytes()).DestQP())
+			ends, _ := conn.EndsOf(x.Bytes(), &s.g)
+			i, _ := s.n.conns.Find(ends.Dst, s.g.BTHOf(x.Bytes()).DestQP())
 			if i != conn.NoSlot {
 				psn := s.g.BTHOf(x.Bytes()).PSN()
 				if at, _ := s.n.find(int32(i), psn); at != none {
 					o := &s.n.ops[at]
 					off := uint32(hdr.PSNDiff(psn, o.cpsn))
 					if o.state == sOpen && &s.n.flows[o.lane] == c && psnAdd(o.spsn, off) == c.expect {
-						s.send(int32(i), at, x, &s.g, off)
+						s.send(int32(i), at, x, x.Bytes(), &s.g, off)
 						return true
 					}
 				}
@@ -406,7 +406,7 @@ func (s *Box) make(l int32, o *op, off uint32) bool {
 	psn := psnAdd(o.spsn, off)
 	switch {
 	case (k == kCAS || k == kFAA) && !o.is(fReplaced|fEmpty):
-		copy(b, h.b[:h.len()])
+		h.front(b)
 		t := hdr.BTH(b[h.bth:])
 		code := hdr.CompareSwap
 		if k == kFAA {

@@ -11,7 +11,7 @@ import (
 // request handles a client's request; x is disposed of.
 func (s *Box) request(x *packet.Buf, b []byte) {
 	n := s.n
-	slot, e := n.conns.Request(s.c.Now(), b, &s.f)
+	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Spoofed:
 		if !s.cfg.dropSpoofed {
@@ -103,7 +103,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 	if fl.young && hdr.PSNDiff(psn, fl.start) > 1<<22 {
 		fl.young = false
 	}
-	if fl.stall.n > 0 || !s.admit(i, x, &s.f) {
+	if fl.stall.n > 0 || !s.admit(i, x, b, &s.f) {
 		if !s.hold(&fl.stall, x) {
 			fl.arrived = psn // it never came
 			s.c.Drop(x, reasonHoldFull)
@@ -282,8 +282,10 @@ func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 func (s *Box) packets(fl *flow, b []byte) uint32 {
 	f := &s.f
 	info := f.Op.Info().Flags
-	if p := uint32(len(f.PayloadOf(b))); info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 && fl.mtu == 0 && full(p) {
-		fl.mtu = p
+	if fl.mtu == 0 && info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 {
+		if p := uint32(len(f.PayloadOf(b))); full(p) {
+			fl.mtu = p
+		}
 	}
 	if info&hdr.IsRead == 0 {
 		return 1
@@ -314,14 +316,13 @@ func (s *Box) settleLength(i int32, k uint32) {
 	}
 }
 
-// admit sends the next request of flow i on; false when it must wait. f are
-// its headers.
-func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
+// admit sends the next request of flow i on, x with the bytes b; false when it
+// must wait. f are its headers.
+func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	fl := &n.flows[i]
-	b := x.Bytes()
 	if fl.cur != none {
-		return s.middle(i, x, f)
+		return s.middle(i, x, b, f)
 	}
 	if fl.tail&(2*fl.span-1) == fl.span && fl.tail-fl.head >= fl.span/4 && fl.span < n.window {
 		fl.span *= 2 // what is remembered has its places in the lower half, where it is
@@ -456,7 +457,7 @@ func (s *Box) admit(i int32, x *packet.Buf, f *hdr.Frame) bool {
 		s.cover(o.va, f.PayloadOf(b))
 		o.out = uint64(len(f.PayloadOf(b))) // of each packet but the last
 	}
-	s.send(i, at, x, f, 0)
+	s.send(i, at, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
 		fl.admitted = psnAdd(o.cpsn, o.npsn)
@@ -508,7 +509,7 @@ func (n *node) last(fl *flow, k int32) *packet.Buf {
 
 // middle sends on a packet of the message that flow i is in; false when it
 // must wait.
-func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
+func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	fl := &n.flows[i]
 	at := fl.cur
@@ -517,7 +518,7 @@ func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if info&(hdr.IsMiddle|hdr.IsLast) == 0 || (o.kind == kWrite) != (info&hdr.IsWrite != 0) {
 		// The server will refuse it. It takes a PSN of its own.
 		fl.cur = none
-		return s.admit(i, x, f)
+		return s.admit(i, x, b, f)
 	}
 	l := &n.flows[o.lane]
 	if l.repair {
@@ -528,7 +529,7 @@ func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
 	if o.kind == kSend || k >= o.npsn || last {
 		o.npsn = k + 1
 	}
-	if f.BTHOf(x.Bytes()).AckReq() {
+	if f.BTHOf(b).AckReq() {
 		o.flags |= fAckReq
 	}
 	if o.lane == i {
@@ -538,9 +539,9 @@ func (s *Box) middle(i int32, x *packet.Buf, f *hdr.Frame) bool {
 		fl.cur = none
 	}
 	if o.is(fOrdered) {
-		s.cover(o.va+uint64(k)*o.out, f.PayloadOf(x.Bytes()))
+		s.cover(o.va+uint64(k)*o.out, f.PayloadOf(b))
 	}
-	s.send(i, at, x, f, k)
+	s.send(i, at, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
 }
@@ -927,13 +928,12 @@ func (s *Box) track(va uint64, rkey uint32) int32 {
 	return w
 }
 
-// send gives the server packet k of op at of flow i: frame x, as its client
-// sent it, with headers f.
-func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
+// send gives the server packet k of op at of flow i: frame x, the bytes b, as its
+// client sent it, with headers f.
+func (s *Box) send(i, at int32, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	n := s.n
 	o := &n.ops[at]
 	l := &n.flows[o.lane]
-	b := x.Bytes()
 	psn := psnAdd(o.spsn, k)
 	if o.is(fReplaced | fEmpty) {
 		h := &l.up
@@ -951,16 +951,15 @@ func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
 		s.c.Emit(toServers, x)
 		return
 	}
-	ours := o.lane != i
+	ours, h := o.lane != i, f.BTHOf(b)
 	// What is open must be answered: others may wait for it.
-	ack := n.flows[i].trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !f.BTHOf(b).AckReq()
-	if ours || ack || f.BTHOf(b).PSN() != psn {
+	ack := n.flows[i].trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
+	if ours || ack || h.PSN() != psn {
 		if ours {
 			l.up.address(b)
 			s.c.Mark(x, packet.Forwarded, reasonMoved)
 		}
 		noUDPSum(b, f)
-		h := f.BTHOf(b)
 		h.SetPSN(psn)
 		if ack {
 			h.SetAckReq(true)
@@ -973,7 +972,7 @@ func (s *Box) send(i, at int32, x *packet.Buf, f *hdr.Frame, k uint32) {
 // write fills frame b with header h, as long as it must be, with the WRITE that
 // o is sent as.
 func (s *Box) write(h *header, b []byte, o *op, psn uint32) {
-	copy(b, h.b[:h.len()])
+	h.front(b)
 	t := hdr.BTH(b[h.bth:])
 	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
 	t.SetPSN(psn)
@@ -1018,7 +1017,7 @@ func (s *Box) drain(i int32) {
 		if x == nil {
 			return
 		}
-		if hdr.Parse(x.Bytes(), &s.g) != hdr.IsRoCE || !s.admit(i, x, &s.g) {
+		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(i, x, b, &s.g) {
 			return
 		}
 		s.n.shelf.take(&fl.stall)

@@ -12,7 +12,7 @@ import (
 // response handles a server's response; x is disposed of.
 func (s *Box) response(x *packet.Buf, b []byte) {
 	n := s.n
-	slot, e := n.conns.Response(s.c.Now(), b, &s.f)
+	slot, e := n.conns.Response(s.c.Now(), &s.ends, b, &s.f)
 	if e == conn.Spoofed {
 		s.bad(toServers, x, reasonSpoofed, s.cfg.dropSpoofed)
 		return
@@ -384,7 +384,7 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 	if o.is(fOrphan) || fl.gone {
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || front == o && !o.holds() {
-		s.relay(i, o, frame, &s.f, k)
+		s.relay(i, o, frame, b, &s.f, k)
 	} else if !s.keepAnswer(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
@@ -400,23 +400,20 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 
 // learnMTU learns a path MTU from packets of READ responses.
 func (s *Box) learnMTU(l int32, b []byte) {
-	x := &s.n.flows[l]
-	p := uint32(len(s.f.PayloadOf(b)))
-	switch s.f.Op {
+	switch x := &s.n.flows[l]; s.f.Op {
 	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
 		if x.mtu == 0 {
-			x.mtu = p
+			x.mtu = uint32(len(s.f.PayloadOf(b)))
 		}
 	case hdr.ReadRespOnly:
-		x.mtuLow = max(x.mtuLow, p)
+		x.mtuLow = max(x.mtuLow, uint32(len(s.f.PayloadOf(b))))
 	}
 }
 
-// relay gives the client of flow i packet k of the answer to READ o: frame x,
-// whose headers are f.
-func (s *Box) relay(i int32, o *op, x *packet.Buf, f *hdr.Frame, k uint32) {
+// relay gives the client of flow i packet k of the answer to READ o: frame x, the
+// bytes b, whose headers are f.
+func (s *Box) relay(i int32, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	fl := &s.n.flows[i]
-	b := x.Bytes()
 	if !fl.down.fits(f) {
 		s.c.Drop(x, reasonAbsorbed)
 		return
@@ -596,11 +593,12 @@ func (s *Box) relayHeld(i int32, o *op, end uint32) {
 		if x == nil {
 			continue
 		}
-		if hdr.Parse(x.Bytes(), &s.g) != hdr.IsRoCE {
+		b := x.Bytes()
+		if hdr.Parse(b, &s.g) != hdr.IsRoCE {
 			s.c.Drop(x, reasonAbsorbed)
 			continue
 		}
-		s.relay(i, o, x, &s.g, k)
+		s.relay(i, o, x, b, &s.g, k)
 	}
 }
 
