@@ -823,9 +823,6 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 			next = now
 		}
 	}
-	if b.pool != nil && b.pool.saving {
-		next = min(next, b.pool.pieceAt)
-	}
 	return next
 }
 
