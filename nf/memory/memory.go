@@ -3,7 +3,7 @@
 // none keeps what it has in Go's memory, as always.
 //
 // An access ends at once, whatever the Outcome. Wait means that a page is on its way,
-// from another board or out of another's hands: the access has asked for it, and
+// from another board or out of another's hands, or is being cleared: the access has asked for it, and
 // the app's Tick (graph.Ticker) runs when it is there. A frame goes on without what was to be read, or is held until then.
 // A Fault stops the app: it gets no more frames, and need only dispose of the one that
 // it has.
