@@ -32,7 +32,7 @@ type Port interface {
 	// n; the caller keeps the rest. A taken frame is the port's: it is
 	// returned to its pool when it is out. Frames of another pool are copied.
 	// A frame that can never be sent (longer than the MTU allows) is taken,
-	// dropped and counted in Stats.
+	// dropped and counted in Stats; so is one for an interface that is down.
 	Tx(b *packet.Batch) (int, error)
 	// Wait blocks until a frame may be waiting, room for Tx may have come,
 	// d has passed, or ctx is done.

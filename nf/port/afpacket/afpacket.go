@@ -309,7 +309,14 @@ func (p *Port) Tx(b *packet.Batch) (int, error) {
 		r, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.tx[0])), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
 		switch e {
 		case 0:
-		case unix.EAGAIN, unix.ENOBUFS, unix.EINTR, unix.ENETDOWN:
+		case unix.EAGAIN, unix.ENOBUFS, unix.EINTR:
+			return taken, nil
+		case unix.ENETDOWN:
+			// When it is up again nobody waits for them any more.
+			for b.Len() > 0 {
+				p.drop(b)
+				taken++
+			}
 			return taken, nil
 		case unix.EMSGSIZE, unix.EINVAL:
 			p.drop(b)

@@ -194,6 +194,14 @@ func TestLinkGone(t *testing.T) {
 			t.Fatalf("down: %v", err)
 		}
 	}
+	for range 2 {
+		x := b.Pool().Get()
+		x.SetBytes(frame(100, 0))
+		in.Add(x)
+	}
+	if n, err := b.Tx(&in); n != 2 || err != nil || in.Len() != 0 || b.Stats().TxDropped != 2 {
+		t.Errorf("down: took %d of 2, %v, %+v", n, err, b.Stats())
+	}
 	if err := netlink.LinkSetUp(l); err != nil {
 		t.Fatal(err)
 	}

@@ -832,6 +832,71 @@ func TestLinkGone(t *testing.T) {
 	}
 }
 
+// TestDown: of what an interface that is down was given few frames are sent when it
+// is up again.
+func TestDown(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	w := open(t, PairConfig{Options: Options{Stale: patient}})
+	p := w.B[0]
+	l, err := netlink.LinkByName("dutB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(frames int, seq uint32) {
+		t.Helper()
+		var b packet.Batch
+		for range frames {
+			x := p.pool.Get()
+			x.SetBytes(roce(100, 0, false, seq))
+			b.Add(x)
+		}
+		if n, err := p.Tx(&b); n != frames || err != nil || b.Len() != 0 {
+			t.Fatalf("took %d of %d, %v", n, frames, err)
+		}
+	}
+	for round := range 3 {
+		if err := netlink.LinkSetDown(l); err != nil {
+			t.Fatal(err)
+		}
+		was, given := p.Stats().TxDropped, uint64(0)
+		for range 40 { // more than a ring holds
+			send(packet.MaxBatch, 1)
+			send(3, 1)
+			given += packet.MaxBatch + 3
+		}
+		if n := given - (p.Stats().TxDropped - was); n > maxUnsent {
+			t.Errorf("%d frames of %d are kept", n, given)
+		}
+		if err := p.Wait(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+		seq, old := uint32(10+round), 0
+		want := roce(100, 0, false, seq)
+		for try := 0; ; try++ { // the carrier comes in its own time
+			send(1, seq)
+			got := bed.b.recv(10 * time.Millisecond)
+			for ; bytes.Equal(got, roce(100, 0, false, 1)); got = bed.b.recv(10 * time.Millisecond) {
+				old++
+			}
+			if bytes.Equal(got, want) {
+				break
+			}
+			if got != nil || try == 500 {
+				t.Fatalf("of %d bytes after round %d came %d", len(want), round, len(got))
+			}
+		}
+		if old > maxUnsent {
+			t.Errorf("%d frames came late", old)
+		}
+		for bed.b.recv(10*time.Millisecond) != nil {
+		}
+	}
+	conserved(t, w)
+}
+
 // TestPeerNamespaceGoes: a port does not keep the namespace of a veth's other end,
 // and puts the settings there back while there is one.
 func TestPeerNamespaceGoes(t *testing.T) {

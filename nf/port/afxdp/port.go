@@ -57,8 +57,9 @@ type Port struct {
 	kernel   uint64    // their sum when last looked at
 	stalls   uint64
 
-	unsent  int // frames of full batches that the kernel has not been told of
-	waiting int // calls of Rx since the last of them
+	unsent  int  // frames of full batches that the kernel has not been told of
+	waiting int  // calls of Rx since the last of them
+	down    bool // the interface was, and frames in Tx wait for it
 
 	touched  byte        // keeps touch from being optimised away
 	part     *packet.Buf // a frame of which some chunks have come
@@ -222,6 +223,18 @@ func (p *Port) Tx(b *packet.Batch) (int, error) {
 		return 0, port.ErrClosed
 	}
 	p.reap()
+	if p.down {
+		if err := p.kick(); err != nil {
+			return 0, err
+		}
+	}
+	if p.down {
+		// They would come to where nobody waits for them any more.
+		n := b.Len()
+		b.PutAll()
+		p.txDropped.Add(uint64(n))
+		return n, nil
+	}
 	full := b.Full()
 	taken, posted, frames, bytes, dropped := 0, 0, 0, 0, 0
 	tx, chunk := p.sock.Tx, 1<<p.shift
@@ -302,12 +315,13 @@ func (p *Port) touch(n int) {
 
 // kick has the kernel send until the ring is empty or the device is full.
 func (p *Port) kick() error {
-	p.unsent = 0
+	p.unsent, p.down = 0, false
 	for left := p.sock.Tx.Unconsumed(); left > 0; {
 		if !p.sock.Tx.NeedWakeup() {
 			return nil
 		}
 		e := p.sock.Kick()
+		p.down = e == unix.ENETDOWN
 		switch e {
 		case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENETDOWN, unix.EINTR:
 		case unix.ENXIO, unix.ENODEV, unix.EBADF:
@@ -437,7 +451,7 @@ func (p *Port) Idle() (clock.Duration, error) {
 		if err := p.kick(); err != nil {
 			return 0, err
 		}
-		if p.sock.Tx.Unconsumed() > 0 {
+		if p.sock.Tx.Unconsumed() > 0 && !p.down {
 			d = min(d, txWait)
 		}
 	}
