@@ -39,6 +39,8 @@ type ProgramSpec struct {
 	// Stale is the age of a heartbeat from which on frames cross; 0: the
 	// heartbeat is not looked at.
 	Stale time.Duration
+	// Longest is the length in bytes above which a frame is not for a socket; 0: none is.
+	Longest int
 	// Shared counters are added to atomically: in generic mode several
 	// processors may serve one queue.
 	Shared bool
@@ -177,7 +179,8 @@ func (p *Program) assemble(part Part) (asm.Instructions, error) {
 func hostKey(a netip.Addr) [16]byte { return a.As16() }
 
 // The registers of the program: R6 data, R7 data_end, R8 queue, R9 network
-// header.
+// header. On the stack: the queue, and one more, at -4 and -8, an address at -24,
+// the context at -32.
 type assembler struct {
 	spec    ProgramSpec
 	state   int
@@ -215,6 +218,7 @@ func (a *assembler) assemble() asm.Instructions {
 		asm.LoadMem(asm.R7, asm.R1, 4, asm.Word),
 		asm.LoadMem(asm.R8, asm.R1, 16, asm.Word),
 		asm.StoreMem(asm.RFP, -4, asm.R8, asm.Word),
+		asm.StoreMem(asm.RFP, -32, asm.R1, asm.DWord),
 	)
 	f := a.spec.Filter
 	if f.RoCE && !f.All {
@@ -253,6 +257,13 @@ func (a *assembler) wanted() {
 		missed = "closed"
 	}
 	a.label("wanted")
+	if n := a.spec.Longest; n > 0 {
+		a.add(
+			asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),
+			asm.FnXdpGetBuffLen.Call(),
+			asm.JGT.Imm(asm.R0, int32(n), "missed"),
+		)
+	}
 	a.entry(missed)
 	if a.spec.Stale > 0 {
 		a.add(

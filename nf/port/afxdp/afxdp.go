@@ -178,7 +178,7 @@ func Open(cfg Config) (_ *Device, err error) {
 	case Generic:
 		modes = modes[1:]
 	}
-	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Cross: xsk.Pass, Stale: cfg.Stale}
+	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Cross: xsk.Pass, Stale: cfg.Stale, Longest: d.mtu + overhead}
 	if err := d.attach(choice{spec, modes}, nil); err != nil {
 		return nil, err
 	}
@@ -350,7 +350,7 @@ func (w *Pair) attach(a, b choice) error {
 
 // choose says what d's program can do.
 func (w *Pair) choose(d *device, cfg PairConfig) choice {
-	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Other: d.other.index, Stale: cfg.Stale}
+	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Other: d.other.index, Stale: cfg.Stale, Longest: d.mtu + overhead}
 	modes := []xsk.Mode{xsk.Native, xsk.Generic}
 	if cfg.Fallback == Pass {
 		spec.Cross = xsk.Pass

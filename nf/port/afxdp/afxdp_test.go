@@ -832,6 +832,50 @@ func TestLinkGone(t *testing.T) {
 	}
 }
 
+// TestMTURaised: frames for which nobody had memory when the pair was opened cross in
+// the kernel, and the apps are told.
+func TestMTURaised(t *testing.T) {
+	for _, mode := range []Mode{Auto, Generic} {
+		for _, mtu := range []int{1500, 5000} {
+			bed := newBed(t, mtu, 1)
+			w := open(t, PairConfig{Options: Options{Stale: patient, Mode: mode}})
+			p := startPump(w.A, w.B, nil)
+			for _, x := range []struct {
+				ns   netns.NsHandle
+				name string
+			}{{bed.farA, "farA"}, {bed.farB, "farB"}, {bed.near, "dutA"}, {bed.near, "dutB"}} {
+				err := offload.Within(x.ns, func() error {
+					l, err := netlink.LinkByName(x.name)
+					if err != nil {
+						return err
+					}
+					return netlink.LinkSetMTU(l, 9000)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for n, size := range []int{mtu + 14, mtu + overhead, mtu + overhead + 1, mtu + 1000, 9014} {
+				before := w.A[0].Stats()
+				crossed(t, bed.a, bed.b, roce(size, 0, false, uint32(n)))
+				crossed(t, bed.b, bed.a, roce(size, 0, false, uint32(n)))
+				s := w.A[0].Stats()
+				if long := size > mtu+overhead; (s.Bypassed > before.Bypassed) != long || (s.RxPackets > before.RxPackets) == long || s.RxDropped > 0 {
+					t.Errorf("%d bytes, MTU %d: was %+v, is %+v", size, mtu, before, s)
+				}
+			}
+			p.halt(t)
+			if m := w.A[0].Missed(); m < 3 {
+				t.Errorf("%d missed", m)
+			}
+			conserved(t, w)
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // TestDown: of what an interface that is down was given few frames are sent when it
 // is up again.
 func TestDown(t *testing.T) {

@@ -9,6 +9,9 @@
 //	frame ─► wanted? ──no──────────────────────────────► other interface  (Stats.Bypassed)
 //	            │yes
 //	            ▼
+//	         longer than the MTU was? ──yes────────────► other interface  (Missed)
+//	            │no
+//	            ▼
 //	         heartbeat of the queue fresh? ──no────────► other interface  (Missed)
 //	            │yes
 //	            ▼
@@ -101,7 +104,8 @@
 // bytes of headroom, else of 4 KiB. Where even those are too small (an MTU
 // above 3818), a frame arrives in several chunks: it is gathered into one Buf
 // of a pool on the heap, with slots for the MTU, and split again by Tx.
-// The MTU counts that the interface had when it was opened.
+// The MTU counts that the interface had when it was opened: of one that is raised
+// later, what is longer crosses in the kernel.
 //
 // # Settings
 //
