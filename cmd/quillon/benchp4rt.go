@@ -81,9 +81,10 @@ func newBenchP4RuntimeCmd() *cobra.Command {
 		Long: `Runs ipv4_router with 10,000 routes behind a P4Runtime server, in memory, and
 offers it frames of 64 bytes at a steady rate, as a queue of 4,096 frames would:
 what finds it full is lost. The rate is --rate, or else that share (--load) of
-what it forwards when frames never run out. A client, a process of its own, writes routes over
-TCP, in turns with phases without writes: it inserts, modifies and deletes, in batches. A frame's
-delay is the time from when it was due to when it left.
+what it forwards when frames never run out. A client, a process of its own,
+writes routes over TCP, in turns with phases without writes: it inserts,
+modifies and deletes, in batches. A frame's delay is the time from when it was
+due to when it left.
 
 Then a table gets a million entries, and they are read: how fast, and by how much
 the process grew meanwhile, its client included.`,

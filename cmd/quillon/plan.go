@@ -47,17 +47,17 @@ file is read three times, whatever its size, in little memory.
 
 What is needed is the peak of the sum of a rack's endpoints, or a percentile, by
 intervals, with headroom on top. (With a percentile, endpoints that burst less
-often than it sees count as idle; their sum does not.) The shorter the interval, the higher the peaks;
-without --interval it is 10 ms (how fast regions follow the load), or the trace's
-own step where that is longer. An endpoint spikes in an interval in which its
-load is above its mean by --spike standard deviations.
+often than it sees count as idle; their sum does not.) The shorter the interval,
+the higher the peaks; without --interval it is 10 ms (how fast regions follow
+the load), or the trace's own step where that is longer. An endpoint spikes in
+an interval in which its load is above its mean by --spike standard deviations.
 
 Prices default to the source's (without a currency); costs are those of its
 model, with the peaks and the sharing of this load. Running is counted as the
 source does: only regions that are accessed. A load that is not too long is also
-run on the regions, which follow it by monitors (5 ms) and reconfigurations
-(5 ms): what that costs, and by how much it slows the load. The rate of a region (--region) is
-that of your chains; the source has none.
+run on the regions, which follow it by monitors (5 ms) and reconfigurations (5
+ms): what that costs, and by how much it slows the load. The rate of a region
+(--region) is that of your chains; the source has none.
 
 Exit status: 0 done, 2 wrong use.`,
 		Example: `  quillon plan --trace rack.csv
@@ -128,7 +128,8 @@ Exit status: 0 done, 2 wrong use.`,
 	f.IntVar(&g.Racks, "racks", g.Racks, "generate: racks")
 	f.IntVar(&g.Endpoints, "endpoints", g.Endpoints, "generate: endpoints of a rack")
 	f.DurationVar(&g.duration, "duration", g.duration, "generate: so long a load")
-	f.Float64Var(&g.calm, "calm", g.calm, "generate: Gb/s of an endpoint outside bursts (default 0.1, as published)")
+	f.Float64Var(&g.calm, "calm", g.calm, "generate: Gb/s of an endpoint outside bursts, as published")
+	f.Lookup("calm").DefValue = "0.1" // about: without the flag it is the published one
 	f.Float64Var(&g.burst, "burst", g.burst, "generate: Gb/s of a burst")
 	f.Float64Var(&g.Share, "burst-share", g.Share, "generate: part of the time that an endpoint bursts")
 	f.DurationVar(&g.Length, "burst-length", g.Length, "generate: mean of a burst")

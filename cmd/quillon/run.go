@@ -104,12 +104,13 @@ more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
 controller gives both. Plain text is for the loopback interface alone unless
 --insecure says otherwise.
 
-With --pool the board of the graph helps others and is helped: a DAG for which it
-has no room runs on a board that has the same deployment. Frames go there and come
-back by pool-port=, on a segment that all boards of the pool are at. Without
---pool-secret the boards hear of each other on the loopback interface alone. A board that
-is stopped first has the others take home what it runs for them, with its state: that
-takes some milliseconds, and at most 3 s (a second signal ends the wait).`,
+With --pool the board of the graph helps others and is helped: a DAG for which
+it has no room runs on a board that has the same deployment. Frames go there and
+come back by pool-port=, on a segment that all boards of the pool are at.
+Without --pool-secret the boards hear of each other on the loopback interface
+alone. A board that is stopped first has the others take home what it runs for
+them, with its state: that takes some milliseconds, and at most 3 s (a second
+signal ends the wait).`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7

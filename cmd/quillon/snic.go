@@ -339,9 +339,9 @@ func stagesText(all [][]string) string {
 func newSNICDeployCmd() *cobra.Command {
 	cmd := onBoard(&cobra.Command{
 		Use: "deploy FILE", Short: "Put a deployment in force, under traffic",
-		Long: `Puts a deployment (YAML; - reads standard input), or that in the spec of a board,
-in place of the one that is in force. Tasks of the same name, kind and arguments keep their state, DAGs of the
-same uid their packets.`,
+		Long: `Puts a deployment (YAML; - reads standard input), or that in the spec of a
+board, in place of the one that is in force. Tasks of the same name, kind and
+arguments keep their state, DAGs of the same uid their packets.`,
 		Example: "  quillon snic deploy tasks.yaml\n  quillon snic show | sed s/40Gbit/80Gbit/ | quillon snic deploy -",
 		Args:    exactly("FILE"),
 	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
@@ -411,9 +411,9 @@ func newSNICTaskCmd() *cobra.Command {
 	var remote bool
 	add := onBoard(&cobra.Command{
 		Use: "add NAME KIND [ARGUMENT=VALUE...]", Short: "Deploy a task, or change one",
-		Long: `Deploys a task: a network function (quillon nf list) with its arguments. A task of
-that name is another one from then on; it keeps its state if function and arguments stay, and
-its memory if that stays.`,
+		Long: `Deploys a task: a network function (quillon nf list) with its arguments. A task
+of that name is another one from then on; it keeps its state if function and
+arguments stay, and its memory if that stays.`,
 		Example: "  quillon snic task add fw firewall default=allow --throughput 40Gbit --area 2",
 		Args:    atLeast("NAME", "KIND"),
 	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
@@ -618,10 +618,10 @@ in (a port's number), vlan, type, proto, src, dst, sport, dport, vni, qpn and ns
 func newSNICTenantsCmd() *cobra.Command {
 	cmd := onBoard(&cobra.Command{
 		Use: "tenants [NAME=WEIGHT...]", Short: "Show the tenants and their shares, or change weights",
-		Long: `Shows the tenants: their weights, their dominant shares, the part that they get of
-what they ask for, and what keeps them from more; on a board with memory what they have of
-it, and how much of that is their share (none with fair=off). With NAME=WEIGHT it sets
-weights first; a tenant that is not there is added.`,
+		Long: `Shows the tenants: their weights, their dominant shares, the part that they get
+of what they ask for, and what keeps them from more; on a board with memory what
+they have of it, and how much of that is their share (none with fair=off). With
+NAME=WEIGHT it sets weights first; a tenant that is not there is added.`,
 		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1",
 	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]snic.View, error) {
 		if len(args) > 0 {
@@ -790,9 +790,10 @@ func newSNICTasksCmd() *cobra.Command {
 	return onBoard(&cobra.Command{
 		Use: "tasks", Short: "Show the network tasks, their instances, their load, and their memory", Args: exactly(),
 		Long: `Shows the network tasks. On a board with memory (memory=) also what each has of
-it: what is on the board, what was swapped out to others, and what it declares (memory:). A task that
-a fault has stopped is shown with what it was, and where. The machine gives a board its memory as it is
-used: the last line says how much at most it has given, and what the whole process has.`,
+it: what is on the board, what was swapped out to others, and what it declares
+(memory:). A task that a fault has stopped is shown with what it was, and where.
+The machine gives a board its memory as it is used: the last line says how much
+at most it has given, and what the whole process has.`,
 		Example: "  quillon snic tasks",
 	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
 		return viewsOf(c, app)
@@ -852,8 +853,8 @@ func newSNICRestartCmd() *cobra.Command {
 	return onBoard(&cobra.Command{
 		Use: "restart TASK", Short: "Start a network task anew, as after a fault of its memory",
 		Long: `Starts a network task anew, without what it knew, with memory of its own that is
-empty: one that a fault of its memory has stopped (quillon snic tasks), or any other. It is the number
-restart: of the task in the deployment that changes.`,
+empty: one that a fault of its memory has stopped (quillon snic tasks), or any
+other. It is the number restart: of the task in the deployment that changes.`,
 		Example: "  quillon snic restart cache",
 		Args:    exactly("TASK"),
 	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
