@@ -818,7 +818,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		}
 	}
 	if b.memory != nil {
-		next = min(next, b.memory.scrub(now))
+		next = min(next, b.memory.scrub(now, b.quiet))
 		if b.memory.look {
 			next = now
 		}

@@ -22,8 +22,11 @@ const severalOwners = 0
 // than some microseconds would be felt.
 const scrubSlice = 32 << 10
 
-// scrubEvery is how often, unless somebody waits.
-const scrubEvery = 20 * time.Microsecond
+// scrubEvery is how often, while nobody waits for it and frames are there; scrubIdle while none are.
+const (
+	scrubEvery = 200 * time.Microsecond
+	scrubIdle  = 20 * time.Microsecond
+)
 
 // onboard is the memory of a board, and who has it.
 type onboard struct {
@@ -33,6 +36,7 @@ type onboard struct {
 	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
 	of     [1 + maxNumbers]int    // their numbers on the board; -1: not yet known
 	others [1 + maxNumbers]other
+	top    int   // no tenant has a number from here on
 	look   bool  // Next may have something to say
 	swap   *swap // nil: there are no other boards
 
@@ -248,9 +252,11 @@ func (b *board) deployMemory() {
 		}
 	}
 	number := b.tenantNumbers()
+	m.top = 0
 	for _, x := range d.Tenants {
 		if o := slices.Index(m.owners[1:], x.Name) + 1; o > 0 {
 			m.of[o] = number[x.Name]
+			m.top = max(m.top, o+1)
 			_ = m.SetWeight(o, x.Weight) // a deployment's are within its bounds
 		}
 	}
@@ -262,7 +268,7 @@ func (b *board) holdMemory() {
 	if m == nil {
 		return
 	}
-	for o := 1; o < len(m.owners); o++ {
+	for o := 1; o < m.top; o++ {
 		if m.owners[o] != "" && m.of[o] >= 0 {
 			b.fair.Hold(m.of[o], int(b.scarce.memory), int64(m.Held(o)))
 		}
@@ -283,7 +289,7 @@ func (b *board) weighMemory(now clock.Time) {
 	m.weighed = now
 	all := now.Sub(m.sampled)
 	sample := all >= b.monitor/samples
-	for o := 1; o < len(m.owners); o++ {
+	for o := 1; o < m.top; o++ {
 		if m.owners[o] == "" || m.of[o] < 0 {
 			continue
 		}
@@ -319,9 +325,13 @@ func (m *onboard) shares(on bool) {
 }
 
 // scrub clears some of what others left, and returns when there is more to do.
-func (m *onboard) scrub(now clock.Time) clock.Time {
+func (m *onboard) scrub(now clock.Time, idle bool) clock.Time {
+	every := scrubEvery
+	if idle {
+		every = scrubIdle
+	}
 	some, urgent := m.Dirty()
-	if some && (urgent || now >= m.scrubbed.Add(scrubEvery)) {
+	if some && (urgent || now >= m.scrubbed.Add(every)) {
 		m.Scrub(scrubSlice)
 		m.scrubbed = now
 		m.look = m.look || urgent
@@ -331,7 +341,7 @@ func (m *onboard) scrub(now clock.Time) clock.Time {
 	case urgent:
 		return now
 	case some:
-		return m.scrubbed.Add(scrubEvery)
+		return m.scrubbed.Add(every)
 	}
 	return clock.Never
 }
