@@ -823,6 +823,9 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 			next = now
 		}
 	}
+	if b.pool != nil && b.pool.saving {
+		next = min(next, b.pool.pieceAt)
+	}
 	return next
 }
 

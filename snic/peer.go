@@ -1,13 +1,11 @@
 package snic
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"math"
 	"slices"
 	"time"
@@ -64,26 +62,28 @@ const limbo = maxChains
 
 // pooled is a board's side of the pool.
 type pooled struct {
-	port   int
-	mtu    int
-	number int
-	mac    [6]byte
-	peers  [MaxPeers]peer
-	byMAC  map[[6]byte]int
-	byUID  map[uint32]int
-	usable int
-	joined bool       // somebody hears what it says
-	busy   []int      // DAGs that are on their way, by index in the deployment
-	full   clock.Time // when all was told, last
-	last   *told      // then
-	freed  clock.Time // when the pool was told that a region is free
-	copies clock.Time // when to look for guests of which a copy is due
-	hash   uint64
-	chains []pool.Chain // by index of the DAG in the deployment
-	stays  []string     // why it does not go to a peer; "": it may
-	titles []string     // what people call it
-	orders []order
-	say    []said
+	port    int
+	mtu     int
+	number  int
+	mac     [6]byte
+	peers   [MaxPeers]peer
+	byMAC   map[[6]byte]int
+	byUID   map[uint32]int
+	usable  int
+	joined  bool       // somebody hears what it says
+	busy    []int      // DAGs that are on their way, by index in the deployment
+	full    clock.Time // when all was told, last
+	last    *told      // then
+	freed   clock.Time // when the pool was told that a region is free
+	copies  clock.Time // when to look for guests of which a copy is due
+	hash    uint64
+	chains  []pool.Chain // by index of the DAG in the deployment
+	stays   []string     // why it does not go to a peer; "": it may
+	titles  []string     // what people call it
+	orders  []order
+	say     []said
+	saving  bool       // there is more of what a DAG knows
+	pieceAt clock.Time // when
 	sent, answered, served,
 	failed uint64
 }
@@ -104,6 +104,7 @@ type abroad struct {
 	wanted  bool
 	paused  bool // frames wait
 	handing bool // and its state is to be handed over when it has drained
+	out     *outgoing
 	coming  bool // home: it is launched here
 	since   clock.Time
 	left    clock.Time // when it went to the peer
@@ -118,13 +119,15 @@ type abroad struct {
 
 // guest is a peer's DAG that runs here.
 type guest struct {
-	lease  pool.Lease
-	ready  bool
-	saving bool
-	since  clock.Time
-	gone   bool       // its state is on the way home
-	copied clock.Time // when its board was told last what it knows
-	had    uint64     // packets that it had had then
+	lease   pool.Lease
+	ready   bool
+	saving  bool
+	since   clock.Time
+	gone    bool       // its state is on the way home
+	copied  clock.Time // when its board was told last what it knows
+	had     uint64     // packets that it had had then
+	copying bool       // its board is to be told
+	out     *outgoing
 }
 
 // order is what the pool says to the board.
@@ -135,6 +138,7 @@ type order struct {
 	lease      pool.Lease
 	chain      int
 	state      []byte
+	in         *incoming // what it brings, once that is read
 	board      int
 	peer       peer
 	mac        [6]byte
@@ -148,6 +152,7 @@ const (
 	toRestore
 	toSave
 	toRelease
+	toRemember // what a copy says that a DAG of this board knew
 	aPeer
 	itself
 )
@@ -158,7 +163,8 @@ type said struct {
 	id    int // DAG, by index in the deployment
 	rate  float64
 	lease pool.Lease
-	state []byte
+	out   *outgoing
+	state []byte // the same in one, made beside the worker
 	area  int
 }
 
@@ -250,7 +256,7 @@ func (b *board) send(now clock.Time, n, to int) {
 	s := &b.services[n]
 	visits := s.visits
 	s.abroad.turn(now, to+1)
-	s.abroad.paused, s.abroad.handing = false, false
+	s.abroad.paused, s.abroad.handing, s.abroad.out = false, false, nil
 	s.abroad.left = now
 	s.bulk, s.width, s.missing, s.visits = false, 0, false, nil
 	b.route(n, sched.Route{})
@@ -262,7 +268,7 @@ func (b *board) local(now clock.Time, n int) {
 	s := &b.services[n]
 	visits := s.visits
 	s.abroad.turn(now, 0)
-	s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted = false, false, false, false
+	s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted, s.abroad.out = false, false, false, false, nil
 	if visits != nil {
 		b.follow(n, visits)
 		return
@@ -499,14 +505,19 @@ func (b *board) peering(c *graph.Ctx) {
 				}
 			}
 		case o.deployment != p.hash:
+		case o.kind == toRemember:
+			if n := o.event.Want; n >= 0 && n < len(b.dagOf) && !b.restore(&b.services[b.dagOf[n]], o.state, o.in) {
+				p.failed++
+			}
 		case o.kind == anEvent:
 			p.busy = appendNew(p.busy, o.event.Want, len(b.dagOf))
-			b.poolEvent(now, o.event)
+			b.poolEvent(now, o.event, o.in)
 		default:
 			p.busy = appendNew(p.busy, o.chain, len(b.dagOf))
 			b.poolGuest(c, o)
 		}
 	}
+	p.saving = false
 	if b.poolCopy > 0 && now >= p.copies {
 		b.copyOne(now)
 	}
@@ -521,9 +532,9 @@ func (b *board) peering(c *graph.Ctx) {
 		n := b.dagOf[i]
 		s := &b.services[n]
 		b.clean(c, n)
-		if s.abroad.handing && !b.begun(n) {
-			s.abroad.handing = false
-			p.say = append(p.say, said{kind: hands, id: i, state: b.save(s)})
+		if s.abroad.handing && !b.begun(n) && b.piece(now, s, &s.abroad.out) {
+			p.say = append(p.say, said{kind: hands, id: i, out: s.abroad.out})
+			s.abroad.handing, s.abroad.out = false, nil
 		}
 		if s.abroad.coming && b.runs(s) {
 			switch {
@@ -551,18 +562,31 @@ func (b *board) peering(c *graph.Ctx) {
 				p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 				g.gone = true
 			case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
-				if state := b.save(s); len(state) > pool.MaxState {
+				if !b.piece(now, s, &g.out) {
+					break
+				}
+				if g.out.out.size > pool.MaxState {
 					g.saving = false
 					p.failed++
 					p.say = append(p.say, said{kind: isKept, lease: g.lease})
 				} else {
 					g.gone = true
-					p.say = append(p.say, said{kind: hasSaved, lease: g.lease, state: state})
+					p.say = append(p.say, said{kind: hasSaved, lease: g.lease, out: g.out})
 				}
+				g.out = nil
+			case g.saving:
+				g.out = nil // packets have come meanwhile
+			case g.copying && b.piece(now, s, &g.out):
+				if g.out.out.size <= pool.MaxState {
+					p.say = append(p.say, said{kind: hasCopied, lease: g.lease, out: g.out})
+				} else {
+					p.failed++
+				}
+				g.copying, g.out = false, nil
 			}
 		}
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
-		if s.abroad.stale || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || g.saving && !g.gone }) {
+		if s.abroad.stale || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || (g.saving || g.copying) && !g.gone }) {
 			busy = append(busy, i)
 		}
 	}
@@ -574,24 +598,20 @@ func (b *board) copyOne(now clock.Time) {
 	p := b.pool
 	p.copies = now.Add(b.poolCopy)
 	done := false
-	for _, n := range b.dagOf {
+	for i, n := range b.dagOf {
 		s := &b.services[n]
 		for k := range s.abroad.guests {
 			g := &s.abroad.guests[k]
-			if !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !b.knows(s) {
+			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !b.knows(s) {
 				continue // there is nothing, or nothing new
 			}
 			if at := max(g.copied, g.since).Add(b.poolCopy); now < at || done {
-				p.copies = min(p.copies, at)
+				p.copies = min(p.copies, max(at, now.Add(underway)))
 				continue
 			}
 			done = true
-			g.copied, g.had = now, s.abroad.foreign
-			if state := b.save(s); len(state) <= pool.MaxState {
-				p.say = append(p.say, said{kind: hasCopied, lease: g.lease, state: state})
-			} else {
-				p.failed++
-			}
+			g.copied, g.had, g.copying, g.out = now, s.abroad.foreign, true, nil
+			p.busy = appendNew(p.busy, i, len(b.dagOf))
 		}
 	}
 }
@@ -615,7 +635,7 @@ func (b *board) begun(n int) bool {
 }
 
 // poolEvent does what is to be done about a DAG of this board.
-func (b *board) poolEvent(now clock.Time, e pool.Event) {
+func (b *board) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 	if e.Kind >= pool.PeerUp || e.Want < 0 || e.Want >= len(b.dagOf) {
 		return
 	}
@@ -628,9 +648,6 @@ func (b *board) poolEvent(now clock.Time, e pool.Event) {
 	case pool.Unredirect:
 		s.abroad.turn(now, 0)
 		b.hold(n)
-		if e.State != nil && !b.restore(s, e.State) {
-			b.pool.failed++
-		}
 	case pool.NoPeer:
 		s.abroad.alone = now.Add(asideFor)
 		if s.abroad.stuck = e.Reason == pool.TooMuch; s.abroad.stuck {
@@ -645,10 +662,10 @@ func (b *board) poolEvent(now clock.Time, e pool.Event) {
 	case pool.Return:
 		b.home(now, n)
 	case pool.Pause:
-		s.abroad.handing = s.abroad.peer == 0
+		s.abroad.handing, s.abroad.out = s.abroad.peer == 0, nil
 		b.hold(n)
 	case pool.Resume:
-		if (!e.Lost || e.State != nil) && !b.restore(s, e.State) {
+		if len(e.State) > 0 && !b.restore(s, e.State, in) {
 			b.pool.failed++
 		}
 		b.local(now, n)
@@ -702,14 +719,15 @@ func (b *board) poolGuest(c *graph.Ctx, o order) {
 	case at < 0:
 	case o.kind == toRestore:
 		k := isRestored
-		if !b.restore(s, o.state) {
+		if !b.restore(s, o.state, o.in) {
 			b.pool.failed++
 			k = hasFailed
 			b.endGuest(now, n, at)
 		}
 		b.pool.say = append(b.pool.say, said{kind: k, lease: o.lease})
 	case o.kind == toSave:
-		s.abroad.guests[at].saving, s.abroad.guests[at].since = true, now
+		g := &s.abroad.guests[at]
+		g.saving, g.since, g.copying, g.out = true, now, false, nil
 	case o.kind == toRelease:
 		b.endGuest(now, n, at)
 	}
@@ -773,50 +791,6 @@ func (b *board) forget(c *graph.Ctx, n int) {
 	b.furnish(n, &t.Task)
 	t.in.Remove(c, was)
 	b.sweep(c, t, t.in)
-}
-
-// save is what the tasks of a DAG know: of each that can say, its number among them, the length, and
-// that.
-func (b *board) save(s *service) []byte {
-	var out, one bytes.Buffer
-	for i, t := range s.tasks {
-		v, ok := b.tasks[t].app.(graph.Saver)
-		if !ok || !b.tasks[t].State {
-			continue
-		}
-		one.Reset()
-		if v.Save(&one) != nil {
-			b.pool.failed++
-			continue
-		}
-		out.WriteByte(byte(i))
-		_ = binary.Write(&out, binary.BigEndian, uint32(one.Len())) // memory takes it
-		out.Write(one.Bytes())
-	}
-	return out.Bytes()
-}
-
-// restore gives the tasks of a DAG what save has told. It reports false when one
-// would not have it.
-func (b *board) restore(s *service, state []byte) bool {
-	r := bytes.NewReader(state)
-	ok := true
-	for r.Len() > 0 {
-		i, _ := r.ReadByte()
-		var n uint32
-		if binary.Read(r, binary.BigEndian, &n) != nil || int(i) >= len(s.tasks) || int64(n) > int64(r.Len()) {
-			return false
-		}
-		part := io.LimitReader(r, int64(n))
-		v, is := b.tasks[s.tasks[i]].app.(graph.Saver)
-		if !is || v.Load(part) != nil {
-			ok = false
-		}
-		if _, err := io.Copy(io.Discard, part); err != nil {
-			return false
-		}
-	}
-	return ok
 }
 
 // tellPool is what the board tells the pool.
@@ -890,6 +864,7 @@ type Peering struct {
 	mac      [6]byte
 	now      *told
 	orders   []order
+	left     []order // they wait for a state that has been read meanwhile
 	met      bool
 	peers    [MaxPeers]peer
 	promised map[pool.Lease]int // area
@@ -912,7 +887,14 @@ func (p *Peering) On(n *pool.Node, now clock.Time, e pool.Event) {
 	case pool.PeerUp:
 		p.pages.Met(now, e.Peer)
 	}
-	p.orders = append(p.orders, order{kind: anEvent, deployment: n.Deployment(), event: e})
+	o := order{kind: anEvent, deployment: n.Deployment(), event: e}
+	if e.Kind == pool.Unredirect && e.State != nil {
+		// At once no more frames go there; it goes on when its state has been read.
+		o.event.State = nil
+		p.orders = append(p.orders, o, order{kind: toRemember, deployment: o.deployment, event: o.event, state: e.State})
+		return
+	}
+	p.orders = append(p.orders, o)
 }
 
 func (p *Peering) host(k orderKind, l pool.Lease, state []byte) {
@@ -975,11 +957,18 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 		orders, p.orders = p.orders, nil
 		trade = p.pages.offer(n)
 	})
+	orders = append(p.left, orders...)
+	p.left = nil
+	ready := upTo(orders)
+	orders, later := orders[:ready], orders[ready:]
 	var t *told
 	err := visit(func(a graph.App) {
 		b, ok := a.(*board)
 		if ok && b.pool != nil && b.pool.chains != nil {
 			b.pool.orders = append(b.pool.orders, orders...)
+			if len(later) > 0 {
+				later[0].in = b.open(&later[0])
+			}
 			t = b.tellPool()
 			trade.fresh = t.fresh
 			b.trade(&trade)
@@ -993,12 +982,21 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 		p.pages.left = trade.events
 		return false, err
 	}
+	for i := range t.say {
+		if s := &t.say[i]; s.out != nil {
+			s.state = s.out.out.bytes()
+		}
+	}
 	busy := false
 	do(func(n *pool.Node, now clock.Time) {
 		err = errors.Join(err, p.tell(n, now, t))
 		busy = p.pages.take(n, now, &trade)
 	})
-	return t.open || busy || len(orders) > 0, err
+	if len(later) > 0 {
+		later[0].in.read()
+		p.left = later
+	}
+	return t.open || busy || len(orders)+len(later) > 0, err
 }
 
 // Remains says what of others is here, and so is lost with this board; stuck: none of it can go.

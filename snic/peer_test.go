@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,10 @@ func (*picky) Load(io.Reader) error { return io.ErrUnexpectedEOF }
 
 func peerKinds() []graph.Kind {
 	two := []string{"a", "b"}
-	return append(kinds(), graph.Kind{Name: "picky", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &picky{}, nil }}, *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
+	return append(kinds(), graph.Kind{Name: "diary", In: two, Out: two, Params: []graph.Param{{Name: "n"}}, New: func(_ graph.Env, a graph.Args) (graph.App, error) {
+		n, err := strconv.Atoi(a["n"])
+		return &diary{pages: n}, err
+	}}, graph.Kind{Name: "picky", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &picky{}, nil }}, *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
 		graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
 }
 
@@ -77,6 +81,7 @@ type rack struct {
 	parted  map[[2]int]bool // from and to: neither messages nor frames
 	inc     uint64
 	args    []string
+	visits  bool // a board is visited by its part of the pool, now
 }
 
 type parcel struct {
@@ -185,7 +190,12 @@ func (r *rack) run(d time.Duration, each ...func()) {
 			do := r.do(m)
 			do(func(n *pool.Node, now clock.Time) { n.Advance(now) })
 			if r.now%(4*slice) == 0 {
-				if _, err := m.join.Exchange(do, func(f func(graph.App)) error { f(m.App()); return nil }); err != nil {
+				if _, err := m.join.Exchange(do, func(f func(graph.App)) error {
+					r.visits = true
+					f(m.App())
+					r.visits = false
+					return nil
+				}); err != nil {
 					r.t.Fatal(err)
 				}
 			}

@@ -167,7 +167,7 @@ func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 	a, b := s.conns.Sets(hash)
 	best := -1
 	for _, first := range [2]int{a, b} {
-		for i := s.conns.Next(first); i >= 0 && i < first+flow.Ways; i = s.conns.Next(i + 1) {
+		for i := s.conns.NextBefore(first, first+flow.Ways); i >= 0; i = s.conns.NextBefore(i+1, first+flow.Ways) {
 			c := &s.conns.At(i).Val
 			if tentative && !c.tentative() {
 				continue
@@ -186,7 +186,7 @@ func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 // sweep forgets what is over among n places.
 func (s *shard) sweep(n int, now clock.Time, seed uint64) (gone int) {
 	from, to := s.conns.Sweep(n)
-	for i := s.conns.Next(from); i >= 0 && i < to; i = s.conns.Next(i + 1) {
+	for i := s.conns.NextBefore(from, to); i >= 0; i = s.conns.NextBefore(i+1, to) {
 		if s.conns.At(i).Val.until < now {
 			s.release(i, seed)
 			gone++

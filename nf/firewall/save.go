@@ -32,8 +32,9 @@ func recordSize(sort uint8) int {
 // longest is the longest time that a connection may have left.
 const longest = arg.Longest
 
-func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
-	copy(b[:], k.Src[:])
+func encode(b []byte, k *flow.Key, c *conn, now clock.Time) {
+	_ = b[recordLen-1]
+	copy(b, k.Src[:])
 	copy(b[16:], k.Dst[:])
 	be.PutUint16(b[32:], k.SrcPort)
 	be.PutUint16(b[34:], k.DstPort)
@@ -42,7 +43,7 @@ func encode(b *[recordLen]byte, k *flow.Key, c *conn, now clock.Time) {
 	be.PutUint64(b[42:], uint64(c.until.Sub(now)))
 	b[50], b[51], b[52] = c.state, c.opener, c.flags&unchecked
 	for i := range c.side {
-		x, p := &c.side[i], b[53+18*i:]
+		x, p := &c.side[i], b[53+18*i:71+18*i]
 		be.PutUint32(p, x.end)
 		be.PutUint32(p[4:], x.max)
 		be.PutUint32(p[8:], x.win)
@@ -79,27 +80,32 @@ func (a *app) join(at clock.Time, seed uint64) {
 }
 
 // Save implements graph.Saver.
-func (a *app) Save(w io.Writer) error {
+func (a *app) Save(w io.Writer) error { return flow.Whole(a.Saving(w)) }
+
+// Saving implements graph.Mover.
+func (a *app) Saving(w io.Writer) func(n int) (more bool, err error) {
 	image := flow.NewImage(w, "firewall", version)
-	return a.st.start.Save(image, func(at clock.Time, seed uint64) {
+	return a.st.start.Save(image, func(at clock.Time, seed uint64) func(n int) bool {
 		a.join(at, seed)
-		a.record(image)
+		return a.record(image, a.now)
 	})
 }
 
-// record writes all connections.
-func (a *app) record(image *flow.Image) {
-	st := a.st
-	var b [recordLen]byte
-	for n := range st.shards {
-		s := st.take(uint64(n))
-		for i := s.conns.Next(0); i >= 0; i = s.conns.Next(i + 1) {
-			if p := s.conns.At(i); p.Val.until >= a.now {
-				encode(&b, &p.Key, &p.Val, a.now)
-				image.Record(recordSort, b[:])
+// record writes all connections, n or so at a time.
+func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
+	st, shard, from := a.st, 0, 0
+	return func(n int) bool {
+		s := st.take(uint64(shard))
+		from = s.conns.Some(from, n, func(i int) {
+			if p := s.conns.At(i); p.Val.until >= now {
+				encode(image.Add(recordSort, recordLen), &p.Key, &p.Val, now)
 			}
-		}
+		})
 		st.give(s)
+		if from < 0 {
+			shard, from = shard+1, 0
+		}
+		return shard < len(st.shards)
 	}
 }
 
@@ -108,63 +114,94 @@ func (a *app) record(image *flow.Image) {
 // they were saved. Each is compared with the rules with its next
 // packet. Fragments under way are not saved.
 func (a *app) Load(r io.Reader) error {
+	put, err := a.Loading()(r)
+	if err == nil {
+		put()
+	}
+	return err
+}
+
+// Loading implements graph.Mover.
+func (a *app) Loading() func(r io.Reader) (put func(), err error) {
 	st := a.st
-	most := 64
+	at, seed, begun := st.start.Begun()
+	if begun {
+		a.join(at, seed)
+	}
+	now, gen, conns, most := a.now, a.gen, a.conns, 64
 	for i := range st.shards {
 		most += st.shards[i].conns.Places() * (recordLen + 1)
 	}
-	all, err := flow.Open(r, "firewall", version, recordSize, most)
-	if err != nil {
-		return fmt.Errorf("firewall: %w", err)
-	}
-	var k flow.Key
-	var c conn
-	for _, b := range all.All {
-		if !decode(b, &k, &c, 0) {
-			return fmt.Errorf("firewall: %w: no connection is like that", flow.ErrDamaged)
+	return func(r io.Reader) (func(), error) {
+		all, err := flow.Open(r, "firewall", version, recordSize, most)
+		if err != nil {
+			return nil, fmt.Errorf("firewall: %w", err)
 		}
+		made := newState(conns, len(st.shards))
+		if err := made.fill(now, seed, gen, all); err != nil {
+			return nil, fmt.Errorf("firewall: %w", err)
+		}
+		return func() {
+			st.start.Load(all, func(at clock.Time, seed uint64) {
+				if !begun { // it has meanwhile
+					a.restore(at, seed, all)
+					return
+				}
+				st.become(made)
+			})
+		}, nil
 	}
-	st.start.Load(all, func(at clock.Time, seed uint64) { a.restore(at, seed, all) })
-	return nil
 }
 
 // restore puts records, which are right, in place of what there is.
 func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
 	a.join(at, seed)
-	st := a.st
+	made := newState(a.conns, len(a.st.shards))
+	if made.fill(a.now, seed, a.gen, all) == nil {
+		a.st.become(made)
+	}
+}
+
+// become takes over what another one has of connections.
+func (st *state) become(made *state) {
 	for n := range st.shards {
-		s := st.take(uint64(n))
-		for i := s.conns.Next(0); i >= 0; i = s.conns.Next(i + 1) {
-			s.release(i, a.seed)
-		}
+		s, m := st.take(uint64(n)), &made.shards[n]
+		s.conns, s.openers, s.sources, s.tents = m.conns, m.openers, m.sources, m.tents
 		st.give(s)
 	}
+}
+
+// fill puts records into a state that nobody else knows yet.
+func (st *state) fill(now clock.Time, seed uint64, gen uint16, all flow.Records) error {
+	var k flow.Key
+	var c conn
 	for _, firmly := range [2]bool{true, false} {
 		for _, b := range all.All {
-			var k flow.Key
-			var c conn
-			decode(b, &k, &c, a.now)
-			if c.tentative() == firmly {
+			if b[50] >= firm != firmly {
 				continue
 			}
-			c.gen = a.gen - 1
+			if !decode(b, &k, &c, now) {
+				return fmt.Errorf("%w: no connection is like that", flow.ErrDamaged)
+			}
+			c.gen = gen - 1
 			if k.Proto == hdr.ProtoTCP {
 				c.flags |= movedA | movedB
 			}
-			hash := k.Hash(a.seed)
-			s := st.take(hash)
-			if s.conns.Find(&k, hash) < 0 {
-				if i := s.conns.Add(&k, hash); i >= 0 {
-					s.conns.At(i).Val = c
-					from := source(&k, c.opener, a.seed)
-					s.openers.Add(from)
-					if c.tentative() {
-						s.tents++
-						s.sources.Add(from)
-					}
+			hash := k.Hash(seed)
+			s := &st.shards[hash&uint64(len(st.shards)-1)]
+			if s.conns.Find(&k, hash) >= 0 {
+				continue
+			}
+			if i := s.conns.Add(&k, hash); i >= 0 {
+				s.conns.At(i).Val = c
+				from := source(&k, c.opener, seed)
+				s.openers.AddAlone(from)
+				if c.tentative() {
+					s.tents++
+					s.sources.AddAlone(from)
 				}
 			}
-			st.give(s)
 		}
 	}
+	return nil
 }

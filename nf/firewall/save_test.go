@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -107,6 +108,76 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// TestMoveBesideTraffic: what is saved a piece at a time while connections come and go can be loaded, also while
+// the other one goes on, and those that were there all the time are in it.
+func TestMoveBesideTraffic(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("udp-idle", "2s"))
+	conn := func(i int) pkt {
+		return pkt{in: "a", proto: layers.IPProtocolUDP, client: i, sport: 1, dport: 2}
+	}
+	const stay, n = 300, 1000
+	for i := range n {
+		goes(t, x, conn(i))
+	}
+	var b bytes.Buffer
+	next := x.App().(graph.Mover).Saving(&b)
+	for pieces, more := 0, true; more; pieces++ {
+		var err error
+		if more, err = next(32); err != nil || pieces > 200 {
+			t.Fatalf("%d pieces: %v", pieces, err)
+		}
+		for i := range stay {
+			goes(t, x, conn(i))
+		}
+		if pieces < 40 {
+			goes(t, x, conn(n+pieces))
+		}
+		x.Advance(100 * time.Millisecond)
+	}
+	y := graphtest.New(t, *Kind(), args("udp-idle", "2s"))
+	goes(t, y, conn(5*n))
+	read := y.App().(graph.Mover).Loading()
+	put, err := read(bytes.NewReader(b.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := goes(t, y, conn(5*n)); got != "known" {
+		t.Errorf("what is not put in place changes something: %s", got)
+	}
+	put()
+	if got := goes(t, y, conn(5*n)); got != "opened" {
+		t.Errorf("what was there before is %s", got)
+	}
+	for i := range stay {
+		if got := goes(t, y, conn(i)); got != "known" {
+			t.Fatalf("%d is %s", i, got)
+		}
+	}
+	// A connection that went and came again may be in it twice.
+	all, err := flow.Open(bytes.NewReader(b.Bytes()), "firewall", version, recordSize, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var twice bytes.Buffer
+	i := flow.NewImage(&twice, "firewall", version)
+	unique := 0
+	for sort, b := range all.All {
+		i.Record(sort, b)
+		i.Record(sort, b)
+		unique++
+	}
+	if err := errors.Join(i.Close(), y.App().(graph.Saver).Load(&twice)); err != nil {
+		t.Fatal(err)
+	}
+	if got := y.App().(*app).st.shards[0].conns.Len(); got != unique {
+		t.Errorf("%d connections of %d", got, unique)
+	}
+	y.Advance(time.Minute)
+	if s := &y.App().(*app).st.shards[0]; s.conns.Len() != 0 || s.tents != 0 || *s.openers != (flow.Counts{}) || *s.sources != (flow.Counts{}) {
+		t.Errorf("%d connections are left, %d of them half-open", s.conns.Len(), s.tents)
+	}
+}
+
 // TestWorkers: four workers share their connections, whoever sees their packets.
 func TestWorkers(t *testing.T) {
 	shared := map[string]any{}
@@ -177,7 +248,7 @@ func FuzzLoad(f *testing.F) {
 	record := func(change func(b []byte)) []byte {
 		var b bytes.Buffer
 		var r [recordLen]byte
-		encode(&r, &flow.Key{Proto: 6, Family: 1}, &conn{state: tcpOpen, until: 5}, 0)
+		encode(r[:], &flow.Key{Proto: 6, Family: 1}, &conn{state: tcpOpen, until: 5}, 0)
 		change(r[:])
 		i := flow.NewImage(&b, "firewall", version)
 		i.Record(recordSort, r[:])

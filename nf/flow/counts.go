@@ -27,6 +27,12 @@ func (c *Counts) Sub(hash uint64) {
 	c.add(hash, ^uint32(0))
 }
 
+// AddAlone is Add as long as nobody else knows of c.
+func (c *Counts) AddAlone(hash uint64) {
+	c.rows[0][hash%countsLen]++
+	c.rows[1][hash>>32%countsLen]++
+}
+
 func (c *Counts) add(hash uint64, n uint32) {
 	atomic.AddUint32(&c.rows[0][hash%countsLen], n)
 	atomic.AddUint32(&c.rows[1][hash>>32%countsLen], n)

@@ -259,7 +259,11 @@ func TestCounts(t *testing.T) {
 	n := map[uint64]int{}
 	for range 2000 {
 		k := hdr.Fold(9, uint64(r.IntN(300)))
-		c.Add(k)
+		if r.IntN(2) == 0 {
+			c.AddAlone(k)
+		} else {
+			c.Add(k)
+		}
 		n[k]++
 	}
 	exact := 0
@@ -537,7 +541,12 @@ func TestStart(t *testing.T) {
 	image := func(s *Start, v byte) []byte {
 		var b bytes.Buffer
 		i := NewImage(&b, "x", 1)
-		if err := s.Save(i, func(at clock.Time, seed uint64) { i.Record(1, []byte{v + byte(at)}) }); err != nil {
+		if err := Whole(s.Save(i, func(at clock.Time, seed uint64) func(int) bool {
+			return func(int) bool {
+				i.Record(1, []byte{v + byte(at)})
+				return false
+			}
+		})); err != nil {
 			t.Fatal(err)
 		}
 		return b.Bytes()
@@ -559,6 +568,9 @@ func TestStart(t *testing.T) {
 	if v := values(open(image(&a, 1))); len(v) != 0 {
 		t.Errorf("%v before anything", v)
 	}
+	if _, _, begun := a.Begun(); begun {
+		t.Error("it has begun")
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	want := rand.New(rand.NewPCG(1, 2)).Uint64()
 	first := 0
@@ -571,8 +583,8 @@ func TestStart(t *testing.T) {
 			t.Errorf("seed %d, want %d", seed, want)
 		}
 	}
-	if first != 1 {
-		t.Errorf("%d were the first", first)
+	if at, seed, begun := a.Begun(); first != 1 || at != 5 || seed != want || !begun {
+		t.Errorf("%d were the first; %d %d %v", first, at, seed, begun)
 	}
 	saved := image(&a, 1)
 	if v := values(open(saved)); !bytes.Equal(v, []byte{6}) {
@@ -591,6 +603,80 @@ func TestStart(t *testing.T) {
 	b.Begin(8, r, func(uint64, *Records) { t.Error("first again") })
 	if first != 6 || !bytes.Equal(values(open(image(&b, 1))), []byte{8}) {
 		t.Error("what was loaded before stays")
+	}
+}
+
+// TestPieces: an image that is written in pieces has all; of an error the rest hears.
+func TestPieces(t *testing.T) {
+	var s Start
+	s.Begin(5, rand.New(rand.NewPCG(1, 2)), func(uint64, *Records) {})
+	var b bytes.Buffer
+	i := NewImage(&b, "x", 1)
+	left, calls := 10, 0
+	next := s.Save(i, func(clock.Time, uint64) func(int) bool {
+		return func(n int) bool {
+			for ; n > 0 && left > 0; n-- {
+				i.Record(1, make([]byte, 5000))
+				left--
+			}
+			return left > 0
+		}
+	})
+	for more := true; more; calls++ {
+		var err error
+		if more, err = next(3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := Open(&b, "x", 1, func(uint8) int { return 5000 }, 1<<20)
+	n := 0
+	for range all.All {
+		n++
+	}
+	if calls != 4 || n != 10 || err != nil {
+		t.Errorf("%d calls, %d records: %v", calls, n, err)
+	}
+	i, left = NewImage(broken{}, "x", 1), 10
+	next = s.Save(i, func(clock.Time, uint64) func(int) bool {
+		return func(int) bool {
+			i.Record(1, make([]byte, 1<<15))
+			left--
+			return true
+		}
+	})
+	if err := Whole(next); err == nil || left < 7 {
+		t.Errorf("%v after %d records", err, 10-left)
+	}
+}
+
+// TestSome: all flows are seen, piece by piece, and no piece takes longer than it may.
+func TestSome(t *testing.T) {
+	for _, flows := range []int{0, 1, 100, 7000} {
+		tab := New[Key, int](10_000)
+		for i := range flows {
+			k := Key{SrcPort: uint16(i)}
+			tab.Add(&k, k.Hash(3))
+		}
+		seen := map[uint16]bool{}
+		for from, calls := 0, 0; from >= 0; calls++ {
+			n, was := 0, from
+			from = tab.Some(from, 16, func(i int) {
+				n++
+				seen[tab.At(i).Key.SrcPort] = true
+			})
+			if n > 16 || from > was+16*looks || calls > tab.Places()/16 {
+				t.Fatalf("%d flows: from %d to %d, %d seen", flows, was, from, n)
+			}
+		}
+		if len(seen) != flows {
+			t.Errorf("%d of %d seen", len(seen), flows)
+		}
+	}
+	tab := New[Key, int](100)
+	k := Key{SrcPort: 1}
+	at := tab.Add(&k, k.Hash(3))
+	if tab.NextBefore(0, at) >= 0 || tab.NextBefore(at, at) >= 0 || tab.NextBefore(0, at+1) != at || tab.NextBefore(at+1, tab.Places()) >= 0 || tab.Next(at) != at {
+		t.Error("what is before a place, and what is not")
 	}
 }
 

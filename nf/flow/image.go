@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -19,46 +18,59 @@ const magic = "QFLW"
 
 // Image is an image that is being written.
 type Image struct {
-	w   *bufio.Writer
-	sum uint32
+	w   io.Writer
+	b   []byte // what is not written yet
+	sum uint32 // of what is
 	n   uint64
 	err error
 }
 
+// imageBuf is how much is written at once.
+const imageBuf = 1 << 14
+
 // NewImage begins the image of the state of a kind.
 func NewImage(w io.Writer, kind string, version uint8) *Image {
-	i := &Image{w: bufio.NewWriterSize(w, 1<<16)}
-	i.write([]byte(magic))
-	i.write([]byte{version, uint8(len(kind))})
-	i.write([]byte(kind))
+	i := &Image{w: w, b: make([]byte, 0, imageBuf)}
+	i.b = append(append(append(i.b, magic...), version, uint8(len(kind))), kind...)
 	return i
 }
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
-func (i *Image) write(b []byte) {
-	if i.err != nil {
-		return
+// flush makes room for n bytes.
+func (i *Image) flush(n int) {
+	if i.err == nil {
+		i.sum = crc32.Update(i.sum, castagnoli(), i.b)
+		_, i.err = i.w.Write(i.b)
 	}
-	i.sum = crc32.Update(i.sum, castagnoli(), b)
-	_, i.err = i.w.Write(b)
+	if i.b = i.b[:0]; n > cap(i.b) {
+		i.b = make([]byte, 0, n)
+	}
+}
+
+// Add adds a record of a sort, which is not 0, for the caller to fill in before the next call:
+// of its bytes none is as it should be yet.
+func (i *Image) Add(sort uint8, size int) []byte {
+	if len(i.b)+1+size > cap(i.b) {
+		i.flush(1 + size)
+	}
+	n := len(i.b)
+	i.b = i.b[:n+1+size]
+	i.b[n] = sort
+	i.n++
+	return i.b[n+1:]
 }
 
 // Record adds a record of a sort, which is not 0.
-func (i *Image) Record(sort uint8, b []byte) {
-	i.write([]byte{sort})
-	i.write(b)
-	i.n++
-}
+func (i *Image) Record(sort uint8, b []byte) { copy(i.Add(sort, len(b)), b) }
 
 // Close ends the image; the error is the first of all writes.
 func (i *Image) Close() error {
-	i.write(be.AppendUint64([]byte{0}, i.n))
-	i.write(be.AppendUint32(nil, i.sum))
-	if i.err != nil {
-		return i.err
-	}
-	return i.w.Flush()
+	i.b = be.AppendUint64(append(i.b, 0), i.n)
+	i.flush(0)
+	i.b = be.AppendUint32(i.b, i.sum)
+	i.flush(0)
+	return i.err
 }
 
 // ErrDamaged is that an image is not what was written.

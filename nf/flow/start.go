@@ -43,20 +43,48 @@ func (s *Start) Load(all Records, restore func(at clock.Time, seed uint64)) {
 	restore(s.at, s.seed)
 }
 
-// Save writes an image: what was loaded while there was no breath yet, or what write
-// records, with the seed and the time of the first one.
-func (s *Start) Save(image *Image, write func(at clock.Time, seed uint64)) error {
+// Begun is the seed and the time of the first breath, if there was one.
+func (s *Start) Begun() (at clock.Time, seed uint64, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.at, s.seed, s.begun
+}
+
+// Save writes an image piece by piece: what was loaded while there was no breath yet, or what the
+// function records that write returns, told the seed and the time of the first one. That is
+// called with about how many records a piece has, and returns whether there are more of them, and so
+// does what Save returns, until there are none left, or an error.
+func (s *Start) Save(image *Image, write func(at clock.Time, seed uint64) (piece func(n int) (more bool))) (next func(n int) (more bool, err error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	piece := func(int) bool { return false }
 	switch {
 	case s.saved != nil:
-		for sort, b := range s.saved.All {
-			image.Record(sort, b)
+		saved := *s.saved
+		piece = func(int) bool {
+			for sort, b := range saved.All {
+				image.Record(sort, b)
+			}
+			return false
 		}
 	case s.begun:
-		write(s.at, s.seed)
+		piece = write(s.at, s.seed)
 	}
-	return image.Close()
+	return func(n int) (bool, error) {
+		if piece(n) && image.err == nil {
+			return true, nil
+		}
+		return false, image.Close()
+	}
+}
+
+// Whole takes all pieces of a Save.
+func Whole(next func(n int) (more bool, err error)) error {
+	for {
+		if more, err := next(1 << 10); !more {
+			return err
+		}
+	}
 }
 
 // Steps is how many steps a sweep goes around n places in, and how far apart: all

@@ -46,118 +46,125 @@ func (a *app) join(at clock.Time, seed uint64) {
 }
 
 // Save implements graph.Saver.
-func (a *app) Save(w io.Writer) error {
+func (a *app) Save(w io.Writer) error { return flow.Whole(a.Saving(w)) }
+
+// Saving implements graph.Mover.
+func (a *app) Saving(w io.Writer) func(n int) (more bool, err error) {
 	image := flow.NewImage(w, "napt", version)
-	return a.st.start.Save(image, func(at clock.Time, seed uint64) {
+	return a.st.start.Save(image, func(at clock.Time, seed uint64) func(n int) bool {
 		a.join(at, seed)
-		a.record(image)
+		return a.record(image, a.now)
 	})
 }
 
-// record writes all mappings, and all sessions.
-func (a *app) record(image *flow.Image) {
-	st := a.st
-	var b [mappingLen]byte
-	for n := range st.shards {
-		s := st.take(n)
-		for i := s.mappings.Next(0); i >= 0; i = s.mappings.Next(i + 1) {
-			k, m := &s.mappings.At(i).Key, &s.mappings.At(i).Val
-			if m.over(a.now) {
-				continue
-			}
-			be.PutUint32(b[:], k.addr)
-			be.PutUint16(b[4:], k.port)
-			be.PutUint32(b[6:], k.vlans)
-			b[10] = uint8(k.class)
-			be.PutUint32(b[11:], a.public[m.public])
-			be.PutUint16(b[15:], m.port)
-			copy(b[17:], m.mac[:])
-			be.PutUint64(b[23:], uint64(m.until.Sub(a.now)))
-			image.Record(recordMapping, b[:])
+// record writes all mappings, and then all sessions, n or so at a time.
+func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
+	st, public, shard, from := a.st, a.public, 0, 0
+	return func(n int) bool {
+		s := st.take(shard % len(st.shards))
+		if shard < len(st.shards) {
+			from = s.mappings.Some(from, n, func(i int) {
+				if p := s.mappings.At(i); !p.Val.over(now) {
+					encodeMapping(image.Add(recordMapping, mappingLen), &p.Key, &p.Val, public, now)
+				}
+			})
+		} else {
+			from = s.sessions.Some(from, n, func(i int) {
+				if p := s.sessions.At(i); p.Val.until >= now {
+					encodeSession(image.Add(recordSession, sessionLen), s.mappings.At(int(p.Key.mapping)), p, public, now)
+				}
+			})
 		}
 		st.give(s)
-	}
-	for n := range st.shards {
-		s := st.take(n)
-		for i := s.sessions.Next(0); i >= 0; i = s.sessions.Next(i + 1) {
-			k, x := &s.sessions.At(i).Key, &s.sessions.At(i).Val
-			if x.until < a.now {
-				continue
-			}
-			m := s.mappings.At(int(k.mapping))
-			be.PutUint32(b[:], a.public[m.Val.public])
-			be.PutUint16(b[4:], m.Val.port)
-			b[6] = uint8(m.Key.class)
-			be.PutUint32(b[7:], k.addr)
-			be.PutUint16(b[11:], k.port)
-			b[13], b[14] = uint8(k.kind), x.flags
-			be.PutUint64(b[15:], uint64(x.until.Sub(a.now)))
-			image.Record(recordSession, b[:sessionLen])
+		if from < 0 {
+			shard, from = shard+1, 0
 		}
-		st.give(s)
+		return shard < 2*len(st.shards)
 	}
 }
 
-// Load implements graph.Saver. What there is no place for is left out. Fragments
-// under way are not saved.
+func encodeMapping(b []byte, k *private, m *mapping, public []uint32, now clock.Time) {
+	_ = b[mappingLen-1]
+	be.PutUint32(b, k.addr)
+	be.PutUint16(b[4:], k.port)
+	be.PutUint32(b[6:], k.vlans)
+	b[10] = uint8(k.class)
+	be.PutUint32(b[11:], public[m.public])
+	be.PutUint16(b[15:], m.port)
+	copy(b[17:], m.mac[:])
+	be.PutUint64(b[23:], uint64(m.until.Sub(now)))
+}
+
+func encodeSession(b []byte, m *flow.Place[private, mapping], p *flow.Place[peer, session], public []uint32, now clock.Time) {
+	_ = b[sessionLen-1]
+	be.PutUint32(b, public[m.Val.public])
+	be.PutUint16(b[4:], m.Val.port)
+	b[6] = uint8(m.Key.class)
+	be.PutUint32(b[7:], p.Key.addr)
+	be.PutUint16(b[11:], p.Key.port)
+	b[13], b[14] = uint8(p.Key.kind), p.Val.flags
+	be.PutUint64(b[15:], uint64(p.Val.until.Sub(now)))
+}
+
+// Load implements graph.Saver. What there is no place for is left out, and so is what does not
+// go together: it changed while it was saved. Fragments under way are not saved.
 func (a *app) Load(r io.Reader) error {
+	put, err := a.Loading()(r)
+	if err == nil {
+		put()
+	}
+	return err
+}
+
+// Loading implements graph.Mover.
+func (a *app) Loading() func(r io.Reader) (put func(), err error) {
 	st := a.st
-	most := 64
+	at, seed, begun := st.start.Begun()
+	if begun {
+		a.join(at, seed)
+	}
+	now, set, index, most := a.now, a.settings, a.index, 64
 	for i := range st.shards {
 		most += st.shards[i].mappings.Places()*(mappingLen+1) + st.shards[i].sessions.Places()*(sessionLen+1)
 	}
-	all, err := flow.Open(r, "napt", version, recordSize, most)
-	if err == nil {
-		err = a.check(all)
+	return func(r io.Reader) (func(), error) {
+		all, err := flow.Open(r, "napt", version, recordSize, most)
+		if err != nil {
+			return nil, fmt.Errorf("napt: %w", err)
+		}
+		made := newState(&set, len(st.shards))
+		if err := made.fill(now, seed, &set, index, all); err != nil {
+			return nil, fmt.Errorf("napt: %w", err)
+		}
+		return func() {
+			st.start.Load(all, func(at clock.Time, seed uint64) {
+				if !begun { // it has meanwhile
+					a.restore(at, seed, all)
+					return
+				}
+				st.become(made)
+			})
+		}, nil
 	}
-	if err != nil {
-		return fmt.Errorf("napt: %w", err)
-	}
-	st.start.Load(all, func(at clock.Time, seed uint64) { a.restore(at, seed, all) })
-	return nil
 }
 
-// outer is a public end.
-type outer struct {
-	addr  uint32
-	port  uint16
-	class uint8
+// restore puts records, which are right, in place of what there is.
+func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
+	a.join(at, seed)
+	made := newState(&a.settings, len(a.st.shards))
+	if made.fill(a.now, seed, &a.settings, a.index, all) == nil {
+		a.st.become(made)
+	}
 }
 
-// check looks whether records can be, here.
-func (a *app) check(all flow.Records) error {
-	ends := map[outer]bool{}
-	inner := map[private]bool{}
-	sessions := map[[14]byte]bool{}
-	left := func(b []byte) bool {
-		d := time.Duration(be.Uint64(b))
-		return d <= longest && d >= -longest
+// become takes over what another one has of mappings and sessions.
+func (st *state) become(made *state) {
+	for n := range st.shards {
+		s, m := st.take(n), &made.shards[n]
+		s.mappings, s.sessions, s.pools, s.hosts = m.mappings, m.sessions, m.pools, m.hosts
+		s.later.Clear()
+		st.give(s)
 	}
-	for sort, b := range all.All {
-		if sort == recordSession {
-			kind, end := b[13], outer{be.Uint32(b), be.Uint16(b[4:]), b[6]}
-			if !ends[end] || sessions[[14]byte(b)] || kind < tcpSession || kind > mayPort || kind == tcpSession && end.class != classTCP ||
-				b[14]&^allFlags != 0 || !left(b[15:]) || be.Uint64(b[15:])>>63 != 0 {
-				return fmt.Errorf("%w: no session is like that", flow.ErrDamaged)
-			}
-			sessions[[14]byte(b)] = true
-			continue
-		}
-		k, end := keyOf(b), outer{be.Uint32(b[11:]), be.Uint16(b[15:]), b[10]}
-		if end.class >= numClasses || k.vlans >= 1<<24 || inner[k] || ends[end] || !left(b[23:]) {
-			return fmt.Errorf("%w: no mapping is like that", flow.ErrDamaged)
-		}
-		inner[k], ends[end] = true, true
-		switch _, ours := a.index[end.addr]; {
-		case !ours:
-			return fmt.Errorf("the state has mappings to %s, which is not in public=", addrOf(end.addr))
-		case end.class != classICMP && (end.port < a.ports[0] || end.port > a.ports[1]):
-			return fmt.Errorf("the state has mappings to port %d, which is not in ports=", end.port)
-		case a.st.shardOf(k.port) != a.st.shardOf(end.port):
-			return errors.New("the state is that of fewer workers")
-		}
-	}
-	return nil
 }
 
 func keyOf(b []byte) private {
@@ -167,47 +174,71 @@ func keyOf(b []byte) private {
 // until is the end of what is left, from b.
 func until(now clock.Time, b []byte) clock.Time { return now.Add(time.Duration(be.Uint64(b))) }
 
-// restore puts records, which were checked, in place of what there is.
-func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
-	a.join(at, seed)
-	st := a.st
-	for n := range st.shards {
-		s := st.take(n)
-		for i := s.sessions.Next(0); i >= 0; i = s.sessions.Next(i + 1) {
-			s.end(i)
-		}
-		for i := s.mappings.Next(0); i >= 0; i = s.mappings.Next(i + 1) {
-			st.forget(s, i, a.seed)
-		}
-		s.later.Clear()
-		st.give(s)
-	}
+// left reports whether so much may be left.
+func left(b []byte) bool {
+	d := time.Duration(be.Uint64(b))
+	return d <= longest && d >= -longest
+}
+
+// fill puts records into a state that nobody else knows yet; index is that of the public
+// addresses.
+func (st *state) fill(now clock.Time, seed uint64, set *settings, index map[uint32]uint16, all flow.Records) error {
 	for sort, b := range all.All {
-		if sort == recordMapping {
-			k := keyOf(b)
-			s := st.take(st.shardOf(k.port))
-			hash := k.hash(a.seed)
-			if i := s.mappings.Add(&k, hash); i >= 0 {
-				m := &s.mappings.At(i).Val
-				*m = mapping{until: until(a.now, b[23:]), public: a.index[be.Uint32(b[11:])], port: be.Uint16(b[15:]), mac: [6]byte(b[17:])}
-				p, at := &s.pools[m.public][k.class], st.index(m.port)
-				p.used[at/64] |= 1 << (at % 64)
-				p.free--
-				p.mapping[at] = uint32(i) + 1
-				s.hosts.Add(hostHash(&k, a.seed))
+		if sort == recordSession {
+			if err := st.fillSession(now, seed, index, b); err != nil {
+				return err
 			}
-			st.give(s)
 			continue
 		}
-		port := be.Uint16(b[4:])
-		s := st.take(st.shardOf(port))
-		if i := int(s.pools[a.index[be.Uint32(b)]][b[6]].mapping[st.index(port)]) - 1; i >= 0 {
-			k := peer{uint32(i), be.Uint32(b[7:]), be.Uint16(b[11:]), uint16(b[13])}
-			if j := s.sessions.Add(&k, k.hash(a.seed)); j >= 0 {
-				s.sessions.At(j).Val = session{until(a.now, b[15:]), b[14]}
-				s.mappings.At(i).Val.sessions++
-			}
+		k, addr, port := keyOf(b), be.Uint32(b[11:]), be.Uint16(b[15:])
+		if k.class >= numClasses || k.vlans >= 1<<24 || !left(b[23:]) {
+			return fmt.Errorf("%w: no mapping is like that", flow.ErrDamaged)
 		}
-		st.give(s)
+		public, ours := index[addr]
+		switch {
+		case !ours:
+			return fmt.Errorf("the state has mappings to %s, which is not in public=", addrOf(addr))
+		case k.class != classICMP && (port < set.ports[0] || port > set.ports[1]):
+			return fmt.Errorf("the state has mappings to port %d, which is not in ports=", port)
+		case st.shardOf(k.port) != st.shardOf(port):
+			return errors.New("the state is that of fewer workers")
+		}
+		s := &st.shards[st.shardOf(k.port)]
+		p, at, hash := &s.pools[public][k.class], st.index(port), k.hash(seed)
+		if p.mapping[at] != 0 || s.mappings.Find(&k, hash) >= 0 {
+			continue
+		}
+		if i := s.mappings.Add(&k, hash); i >= 0 {
+			s.mappings.At(i).Val = mapping{until: until(now, b[23:]), public: public, port: port, mac: [6]byte(b[17:])}
+			p.used[at/64] |= 1 << (at % 64)
+			p.free--
+			p.mapping[at] = uint32(i) + 1
+			s.hosts.AddAlone(hostHash(&k, seed))
+		}
 	}
+	return nil
+}
+
+func (st *state) fillSession(now clock.Time, seed uint64, index map[uint32]uint16, b []byte) error {
+	port, class, kind := be.Uint16(b[4:]), b[6], b[13]
+	public, ours := index[be.Uint32(b)]
+	if !ours || class >= numClasses || kind < tcpSession || kind > mayPort || kind == tcpSession && class != classTCP ||
+		b[14]&^allFlags != 0 || !left(b[15:]) || be.Uint64(b[15:])>>63 != 0 {
+		return fmt.Errorf("%w: no session is like that", flow.ErrDamaged)
+	}
+	s := &st.shards[st.shardOf(port)]
+	i := int(s.pools[public][class].mapping[st.index(port)]) - 1
+	if i < 0 {
+		return nil
+	}
+	k := peer{uint32(i), be.Uint32(b[7:]), be.Uint16(b[11:]), uint16(kind)}
+	hash := k.hash(seed)
+	if s.sessions.Find(&k, hash) >= 0 {
+		return nil
+	}
+	if j := s.sessions.Add(&k, hash); j >= 0 {
+		s.sessions.At(j).Val = session{until(now, b[15:]), b[14]}
+		s.mappings.At(i).Val.sessions++
+	}
+	return nil
 }

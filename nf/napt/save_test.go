@@ -111,6 +111,119 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// TestMoveBesideTraffic: what is saved a piece at a time while connections come and go can be loaded, also while
+// the other one goes on, and those that were there all the time are in it.
+func TestMoveBesideTraffic(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("tcp-trans", "1s", "udp-idle", "2s"))
+	conn := func(i int) pkt {
+		return pkt{proto: "udp", src: fmt.Sprintf("10.0.%d.%d:5000", i>>8, i&255), dst: far + ":53"}
+	}
+	const stay, n = 300, 1000
+	ends := map[int]string{}
+	for i := range n {
+		ends[i] = seen(t, x, conn(i))
+	}
+	var b bytes.Buffer
+	next := x.App().(graph.Mover).Saving(&b)
+	for pieces, more := 0, true; more; pieces++ {
+		var err error
+		if more, err = next(32); err != nil || pieces > 200 {
+			t.Fatalf("%d pieces: %v", pieces, err)
+		}
+		for i := range stay {
+			seen(t, x, conn(i))
+		}
+		if pieces < 40 {
+			seen(t, x, conn(n+pieces)) // into places that may have been saved as another's
+		}
+		x.Advance(100 * time.Millisecond) // what is not seen again is over soon
+	}
+	for _, begun := range []bool{false, true} {
+		y := graphtest.New(t, *Kind(), args("tcp-trans", "1s", "udp-idle", "2s"))
+		if begun {
+			seen(t, y, conn(5*n))
+		}
+		read := y.App().(graph.Mover).Loading()
+		put, err := read(bytes.NewReader(b.Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if begun {
+			seen(t, y, conn(5*n)) // nothing has changed yet
+		}
+		put()
+		for i := range stay {
+			if end := seen(t, y, conn(i)); end != ends[i] {
+				t.Fatalf("%d: %s, want %s", i, end, ends[i])
+			}
+		}
+		y.Advance(time.Minute)
+		if s := &y.App().(*app).st.shards[0]; s.mappings.Len() != 0 || s.sessions.Len() != 0 || s.pools[0][classUDP].free != 64512 || *s.hosts != (flow.Counts{}) {
+			t.Errorf("begun %v: %d mappings, %d sessions and %d ports are left", begun, s.mappings.Len(), s.sessions.Len(), s.pools[0][classUDP].free)
+		}
+	}
+}
+
+// TestFill: records that do not go together are left out: of two with one private end, or one public end, the
+// second, and sessions of mappings that there are not.
+func TestFill(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args())
+	seen(t, x, pkt{proto: "udp", src: host + ":5000", dst: far + ":80"})
+	image := save(t, x)
+	all, err := flow.Open(bytes.NewReader(image), "napt", version, recordSize, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mapping, session []byte
+	for sort, b := range all.All {
+		if sort == recordMapping {
+			mapping = b
+		} else {
+			session = b
+		}
+	}
+	change := func(b []byte, at int) []byte {
+		c := bytes.Clone(b)
+		c[at] ^= 2
+		return c
+	}
+	for name, c := range map[string]struct {
+		m, s [][]byte
+		n    int
+	}{
+		"twice":             {[][]byte{mapping, mapping}, [][]byte{session, session}, 1},
+		"a private end":     {[][]byte{mapping, change(mapping, 16)}, [][]byte{session}, 1},
+		"a public end":      {[][]byte{mapping, change(mapping, 3)}, [][]byte{session}, 1},
+		"no such mapping":   {[][]byte{mapping}, [][]byte{session, change(session, 5)}, 1},
+		"a session's other": {[][]byte{mapping}, [][]byte{session, change(session, 9)}, 2},
+	} {
+		var b bytes.Buffer
+		i := flow.NewImage(&b, "napt", version)
+		for _, m := range c.m {
+			i.Record(recordMapping, m)
+		}
+		for _, s := range c.s {
+			i.Record(recordSession, s)
+		}
+		if err := i.Close(); err != nil {
+			t.Fatal(err)
+		}
+		y := graphtest.New(t, *Kind(), args())
+		seen(t, y, pkt{proto: "udp", src: "10.9.9.9:1", dst: far + ":80"})
+		if err := load(y, b.Bytes()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s := &y.App().(*app).st.shards[0]
+		if s.mappings.Len() != 1 || s.sessions.Len() != c.n || s.pools[0][classUDP].free != 64511 {
+			t.Errorf("%s: %d mappings, %d sessions, %d ports", name, s.mappings.Len(), s.sessions.Len(), s.pools[0][classUDP].free)
+		}
+		y.Advance(time.Hour)
+		if s.mappings.Len() != 0 || s.sessions.Len() != 0 || s.pools[0][classUDP].free != 64512 {
+			t.Errorf("%s: in the end %d mappings, %d sessions, %d ports", name, s.mappings.Len(), s.sessions.Len(), s.pools[0][classUDP].free)
+		}
+	}
+}
+
 // several are apps of n workers that share a state.
 func several(t testing.TB, n int) (all []*graphtest.Test, st *state) {
 	s, err := parse(args("filter", "endpoint"))

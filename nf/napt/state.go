@@ -251,7 +251,7 @@ func (s *shard) end(i int) {
 func (st *state) room(s *shard, hash uint64, now clock.Time, seed uint64) bool {
 	a, b := s.mappings.Sets(hash)
 	for _, first := range [2]int{a, b} {
-		for i := s.mappings.Next(first); i >= 0 && i < first+flow.Ways; i = s.mappings.Next(i + 1) {
+		for i := s.mappings.NextBefore(first, first+flow.Ways); i >= 0; i = s.mappings.NextBefore(i+1, first+flow.Ways) {
 			if s.mappings.At(i).Val.over(now) {
 				st.forget(s, i, seed)
 				return true
@@ -316,13 +316,13 @@ func (s *shard) has(k *peer, now clock.Time, seed uint64) *session {
 // sweep forgets what is over among a part of all places.
 func (st *state) sweep(s *shard, steps int, now clock.Time, seed uint64) (gone int) {
 	from, to := s.sessions.Sweep((s.sessions.Places() + steps - 1) / steps)
-	for i := s.sessions.Next(from); i >= 0 && i < to; i = s.sessions.Next(i + 1) {
+	for i := s.sessions.NextBefore(from, to); i >= 0; i = s.sessions.NextBefore(i+1, to) {
 		if s.sessions.At(i).Val.until < now {
 			s.end(i)
 		}
 	}
 	from, to = s.mappings.Sweep((s.mappings.Places() + steps - 1) / steps)
-	for i := s.mappings.Next(from); i >= 0 && i < to; i = s.mappings.Next(i + 1) {
+	for i := s.mappings.NextBefore(from, to); i >= 0; i = s.mappings.NextBefore(i+1, to) {
 		if s.mappings.At(i).Val.over(now) {
 			st.forget(s, i, seed)
 			gone++

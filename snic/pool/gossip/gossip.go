@@ -7,14 +7,17 @@
 // A board's name in the gossip is its number and its incarnation, so that one that
 // starts anew is never taken for what it was.
 //
-// Of two boards that live and have the same number, the one that was started later, by their
-// clocks, says and hears nothing until one of them is gone. It is not
+// Of two boards that live and have the same number, the one that came later
+// says and hears nothing until one of them is gone. It is not
 // told from one that is started again until the other answers: a board that starts waits for
-// that, and then begins.
+// that, and then begins. No clock decides that: who comes has no rank in the gossip until it knows who is there, and takes one
+// behind all of those. Only where two meet that have begun apart, as when two
+// pools become one, that one is later which was started later by their clocks.
 package gossip
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -78,6 +81,7 @@ type Pool struct {
 	members map[name]*member
 	twins   map[uint64]*twin // by incarnation
 	top     uint64           // greatest incarnation that peers have heard of
+	rank    uint64           // the lowest of those that have a number is in the pool; 0: it has none yet
 	closed  bool
 }
 
@@ -104,7 +108,9 @@ const pageQueue = 4
 // or one that lives.
 type twin struct {
 	node  *memberlist.Node
+	rank  uint64
 	lives bool
+	first bool          // this board comes before it
 	asked chan struct{} // closed when it was asked once
 	gone  chan struct{}
 }
@@ -142,6 +148,9 @@ func Start(c Config) (*Pool, error) {
 	if p.node, err = pool.New(c.Clock.Now(), c.Node); err != nil {
 		return nil, err
 	}
+	if len(c.Join) == 0 {
+		p.rank = c.Node.Inc // there is nobody
+	}
 	m := memberlist.DefaultLANConfig()
 	m.Name = name{c.Node.Board, c.Node.Inc}.String()
 	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
@@ -171,6 +180,9 @@ func Start(c Config) (*Pool, error) {
 	for _, t := range p.known() {
 		<-t.asked
 	}
+	if len(c.Join) > 0 {
+		p.begin()
+	}
 	p.all.Add(1)
 	go p.run()
 	return p, nil
@@ -183,10 +195,34 @@ func (p *Pool) known() []*twin {
 	return slices.Collect(maps.Values(p.twins))
 }
 
+// begin takes a rank behind those of all that are there with the number.
+func (p *Pool) begin() {
+	p.mu.Lock()
+	p.rank = p.Config.Node.Inc
+	for _, t := range p.twins {
+		if t.lives {
+			p.rank = max(p.rank, t.rank+1)
+		}
+	}
+	p.mu.Unlock()
+	_ = p.list.UpdateNode(time.Millisecond) // it goes on telling others
+}
+
+// before reports that this board comes before another of its number.
+func (p *Pool) before(t *twin, inc uint64) bool {
+	switch {
+	case p.rank == 0:
+		return false
+	case t.rank == 0:
+		return true
+	}
+	return cmp.Or(cmp.Compare(p.rank, t.rank), cmp.Compare(p.Config.Node.Inc, inc)) < 0
+}
+
 // silent reports that a board of this number was there first.
 func (p *Pool) silent() bool {
 	for inc, t := range p.twins {
-		if t.lives && inc < p.Config.Node.Inc {
+		if t.lives && !p.before(t, inc) {
 			return true
 		}
 	}
@@ -353,12 +389,18 @@ func (p *Pool) found(t *twin, inc uint64) {
 		return
 	}
 	t.lives = true
+	p.judge(t, inc)
+}
+
+// judge says what comes of it that a twin lives.
+func (p *Pool) judge(t *twin, inc uint64) {
+	t.first = p.before(t, inc)
 	if p.silent() {
 		p.node.Renew(p.Clock.Now(), 0)
 		p.tell()
 	}
 	if p.Twin != nil {
-		p.Twin(t.node.Address(), true, p.Config.Node.Inc < inc)
+		p.Twin(t.node.Address(), true, t.first)
 	}
 	p.kick()
 }
@@ -449,14 +491,14 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 		return
 	}
 	// Memberlist goes on writing to the one it has.
-	copied := *n
+	copied, rank := *n, readRank(n.Meta)
 	copied.Addr, copied.Meta = slices.Clone(n.Addr), nil
 	n = &copied
 	switch own := (name{p.Config.Node.Board, p.Config.Node.Inc}); {
 	case id == own:
 		return
 	case id.number == own.number:
-		t := &twin{node: n, asked: make(chan struct{}), gone: make(chan struct{})}
+		t := &twin{node: n, rank: rank, asked: make(chan struct{}), gone: make(chan struct{})}
 		p.twins[id.inc] = t
 		p.all.Add(1)
 		go p.ask(t, id.inc)
@@ -488,7 +530,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 		delete(p.twins, id.inc)
 		close(t.gone)
 		if t.lives && p.Twin != nil {
-			p.Twin(t.node.Address(), false, p.Config.Node.Inc < id.inc)
+			p.Twin(t.node.Address(), false, t.first)
 		}
 		p.kick()
 		return
@@ -511,8 +553,39 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	p.kick()
 }
 
-// NotifyUpdate implements memberlist.EventDelegate.
-func (e events) NotifyUpdate(n *memberlist.Node) {}
+// NotifyUpdate implements memberlist.EventDelegate: it has a rank.
+func (e events) NotifyUpdate(n *memberlist.Node) {
+	p := e.p
+	id, ok := parseName(n.Name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.twins[id.inc]
+	if !ok || p.closed || t == nil || id.number != p.Config.Node.Board {
+		return
+	}
+	t.rank = readRank(n.Meta)
+	if t.lives && t.first != p.before(t, id.inc) {
+		p.judge(t, id.inc)
+	}
+}
+
+// readRank reads what NodeMeta has written.
+func readRank(meta []byte) uint64 {
+	if len(meta) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(meta)
+}
+
+// NodeMeta implements memberlist.Delegate: it is the rank of this board.
+func (d delegate) NodeMeta(int) []byte {
+	d.p.mu.Lock()
+	defer d.p.mu.Unlock()
+	if d.p.rank == 0 {
+		return nil
+	}
+	return binary.BigEndian.AppendUint64(nil, d.p.rank)
+}
 
 // delegate takes messages.
 type delegate struct{ p *Pool }
@@ -572,7 +645,6 @@ func (p *Pool) certain() bool {
 
 // The rest of memberlist.Delegate is not used.
 
-func (delegate) NodeMeta(int) []byte             { return nil }
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
 func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}

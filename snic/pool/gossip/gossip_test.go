@@ -51,10 +51,16 @@ func (b *board) Release(clock.Time, pool.Lease)         { b.free.Add(1) }
 
 func start(t *testing.T, number int, join ...string) *board {
 	t.Helper()
+	return startAt(t, number, 0, join...)
+}
+
+// startAt is start at a time that the board's clock shows; 0: the true one.
+func startAt(t *testing.T, number int, at uint64, join ...string) *board {
+	t.Helper()
 	b := &board{t: t, events: make(chan pool.Event, 1000), jobs: make(chan func(*pool.Node, clock.Time), 1000), twins: make(chan string, 100)}
 	b.free.Store(1)
 	p, err := Start(Config{
-		Node: pool.Config{Board: number, Topology: pool.Intermediate(3, true), Chains: []pool.Chain{{Area: 1, Bitstream: 1000, Stateful: true}}, Host: b,
+		Node: pool.Config{Board: number, Inc: at, Topology: pool.Intermediate(3, true), Chains: []pool.Chain{{Area: 1, Bitstream: 1000, Stateful: true}}, Host: b,
 			Period: 20 * time.Millisecond, Dead: time.Second},
 		Join: join, Secret: bytes.Repeat([]byte{7}, 16),
 		Twin: func(addr string, there, first bool) { b.twins <- fmt.Sprint(addr, " there ", there, ", first ", first) },
@@ -261,6 +267,49 @@ func TestTwins(t *testing.T) {
 	b.twin(a, false, false)
 	b.sees(2, 5)
 	c.sees(0, 20)
+}
+
+// TestTwinsClocks: which board was there first does not depend on their clocks. Nothing of it is heard at peers.
+func TestTwinsClocks(t *testing.T) {
+	now := uint64(clock.NewWall().Now())
+	for name, at := range map[string][2]uint64{"the second's is behind": {now, now - uint64(10*time.Minute)}, "the first's is ahead": {now + uint64(10*time.Minute), now}, "both": {now, 1}} {
+		t.Run(name, func(t *testing.T) {
+			a := startAt(t, 0, at[0])
+			a.pages(10)
+			c := start(t, 2, a.Addr())
+			c.sees(0, 10)
+			a.Do(func(n *pool.Node, now clock.Time) {
+				if err := n.Want(now, 1, 0, 1); err != nil {
+					t.Error(err)
+				}
+			})
+			a.kind(pool.Redirect)
+			b := startAt(t, 0, at[1], c.Addr())
+			b.pages(20)
+			b.twin(a, true, false)
+			a.twin(b, true, true)
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for range 50 {
+				<-tick.C
+				c.sees(0, 10)
+				a.Do(func(n *pool.Node, _ clock.Time) {
+					if n.Where(1) != 2 {
+						t.Fatalf("what the first has at the peer is at %d", n.Where(1))
+					}
+				})
+			}
+			if len(a.twins)+len(b.twins) > 0 {
+				t.Error("they say more of each other")
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+			b.twin(a, false, false)
+			c.sees(0, 20)
+			b.sees(2, 5)
+		})
+	}
 }
 
 // TestTwinsMeet: two pools, each with a board of the same number, become one: the

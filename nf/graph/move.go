@@ -1,0 +1,17 @@
+package graph
+
+import "io"
+
+// Mover is a Saver whose state is so much that its worker cannot stand still until it is saved or
+// loaded: it is saved a piece at a time, and read beside the worker.
+type Mover interface {
+	Saver
+	// Saving begins to save. Each call of next, between two breaths, writes about n things that the
+	// app remembers, and returns whether there is more, or an error. What changes between two calls
+	// is saved as it was, or as it is then, or, if it has gone or has come, not at all.
+	Saving(w io.Writer) (next func(n int) (more bool, err error))
+	// Loading begins to load. read may be called from any goroutine, while the app goes on: it takes all of
+	// what was saved. put, which is called between two breaths, has the app take that in place of its
+	// state, in a moment. After an error the app is as it was.
+	Loading() (read func(r io.Reader) (put func(), err error))
+}
