@@ -265,7 +265,8 @@ func (b *board) Report() any {
 // poolView is what the board knows of its pool.
 func (b *board) poolView() *PoolView {
 	p := b.pool
-	v := &PoolView{Board: p.number, Sent: p.sent, Answered: p.answered, Served: p.served, Failed: p.failed}
+	v := &PoolView{Board: p.number, Sent: p.sent, Answered: p.answered, Served: p.served, Failed: p.failed,
+		Peers: []PeerView{}, Away: []AwayView{}, Guests: []AwayView{}, Stays: []AwayView{}}
 	for i := range p.peers {
 		if q := &p.peers[i]; q.up {
 			v.Peers = append(v.Peers, PeerView{i, q.usable, q.view.Info.Leaving, net.HardwareAddr(q.mac[:]).String(), len(q.view.Info.Regions), len(q.view.Info.Chains), q.view.Info.Load})

@@ -278,7 +278,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		err = errors.Join(fmt.Errorf("--state %s: no app of the graph keeps a state", f.state), inst.Close())
 	}
 	if err != nil {
-		return errors.Join(err, ports.Close(), state.Close())
+		return errors.Join(specError(file, err), ports.Close(), state.Close())
 	}
 	var control *admin.Server
 	var unserve func() error

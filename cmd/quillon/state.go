@@ -177,6 +177,9 @@ func (s *stateFile) grow(size int64) error {
 		// Apps write in front while they run, and the rest when they stop: for
 		// the former, space that is missing is an error here, not a fault later.
 		if err := unix.Fallocate(int(s.f.Fd()), 0, 0, stateHead+size/16); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			if i.Size() == 0 && s.path != "" {
+				_ = os.Remove(s.path)
+			}
 			return fmt.Errorf("no room for %d bytes: %w", size, err)
 		}
 		if err := s.f.Truncate(size); err != nil {

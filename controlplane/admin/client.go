@@ -37,6 +37,8 @@ func Dial(path string) (*Client, error) {
 		return nil, fmt.Errorf("no instance answers on %s: start one with quillon run, or name its socket with --control", path)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s belongs to another user: run this as the one who runs the instance", path)
+	case errors.Is(err, syscall.EINVAL):
+		return nil, fmt.Errorf("%s is too long for a socket", path)
 	case err != nil:
 		return nil, err
 	}

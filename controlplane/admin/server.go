@@ -64,7 +64,11 @@ func Listen(cfg Config) (*Server, error) {
 	if c, err := net.Dial("unix", cfg.Path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("control socket: an instance answers on %s already: give this one another --name", cfg.Path)
-	} else if fi, e := os.Lstat(cfg.Path); e == nil && fi.Mode().Type() == fs.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
+	} else if errors.Is(err, syscall.EINVAL) {
+		return nil, fmt.Errorf("control socket: %s is too long for a socket: take a shorter name", cfg.Path)
+	} else if fi, e := os.Lstat(cfg.Path); e == nil && fi.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("control socket: %s is there, and is no socket: take another name", cfg.Path)
+	} else if e == nil && errors.Is(err, syscall.ECONNREFUSED) {
 		if err := os.Remove(cfg.Path); err != nil {
 			return nil, fmt.Errorf("control socket: %w", err)
 		}
