@@ -73,7 +73,8 @@ type pooled struct {
 	joined  bool       // somebody hears what it says
 	busy    []int      // DAGs that are on their way, by index in the deployment
 	full    clock.Time // when all was told, last
-	last    *told      // then
+	tells   [2]told    // what it tells, in turns: the pool goes by the one while the other is written
+	last    int        // which of them was told last
 	freed   clock.Time // when the pool was told that a region is free
 	copies  clock.Time // when to look for guests of which a copy is due
 	hash    uint64
@@ -412,7 +413,7 @@ func (b *board) joinPool(c *graph.Ctx) {
 	fmt.Fprintf(h, "%+v\n%+v\n%+v", tasks, d.Tenants, d.DAGs)
 	if id := h.Sum64() | 1; id != b.pool.hash {
 		b.pool.hash = id
-		b.pool.say, b.pool.busy, b.pool.last = nil, nil, nil
+		b.pool.say, b.pool.busy, b.pool.full = nil, nil, 0
 		for i := range b.services {
 			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
 				s.abroad.turn(b.seen, 0)
@@ -489,7 +490,11 @@ func (b *board) peering(c *graph.Ctx) {
 		case o.kind == itself:
 			p.number, p.mac = o.board, o.mac
 		case o.kind == aPeer:
+			was := p.peers[o.board]
 			p.peers[o.board] = o.peer
+			if was.up == o.peer.up && was.usable == o.peer.usable && was.mac == o.peer.mac {
+				break // it has told what there is of it
+			}
 			p.usable = 0
 			p.byMAC = map[[6]byte]int{p.mac: -1}
 			for i := range p.peers {
@@ -796,15 +801,26 @@ func (b *board) forget(c *graph.Ctx, n int) {
 // tellPool is what the board tells the pool.
 func (b *board) tellPool() *told {
 	p := b.pool
-	t := &told{deployment: p.hash, chains: p.chains, titles: p.titles, say: p.say, closed: make([]bool, len(b.dagOf))}
-	p.say = nil
+	was := &p.tells[p.last]
+	p.last = 1 - p.last
+	t := &p.tells[p.last]
+	t.deployment, t.chains, t.titles = p.hash, p.chains, p.titles
+	t.say = append(t.say[:0], p.say...)
+	clear(p.say)
+	p.say = p.say[:0]
 	t.open = len(t.say) > 0 || len(p.busy) > 0
 	t.fresh, p.joined = !p.joined, true
-	if p.last != nil && b.seen < p.full.Add(fullEvery) && !t.fresh {
-		t.info, t.closed, t.open = p.last.info, p.last.closed, t.open || p.last.open
+	t.whole = p.full == 0 || b.seen >= p.full.Add(fullEvery) || t.fresh
+	regions, chains := t.info.Regions[:0], t.info.Chains[:0]
+	if !t.whole {
+		t.info, t.opened, t.open = was.info, was.opened, t.open || was.opened
+		t.info.Regions, t.info.Chains = append(regions, was.info.Regions...), append(chains, was.info.Chains...)
+		t.closed = append(t.closed[:0], was.closed...)
 		return t
 	}
-	p.full, p.last = b.seen, t
+	p.full = b.seen
+	t.info = pool.Info{Regions: regions, Chains: chains}
+	t.closed = slices.Grow(t.closed[:0], len(b.dagOf))[:len(b.dagOf)]
 	away := false
 	for r := range b.fabric.Regions() {
 		if v := b.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
@@ -834,6 +850,7 @@ func (b *board) tellPool() *told {
 		p.freed = b.seen
 		t.say = append(t.say, said{kind: frees, area: b.fabric.Free()})
 	}
+	t.opened = t.open
 	return t
 }
 
@@ -852,7 +869,9 @@ type told struct {
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
 	say        []said
+	whole      bool // all of it is news, and no part from what was told before
 	open       bool // something is under way
+	opened     bool // or was, when all was told
 	fresh      bool // the board has not been asked before
 }
 
@@ -865,18 +884,61 @@ type Peering struct {
 	now      *told
 	orders   []order
 	left     []order // they wait for a state that has been read meanwhile
+	spare    []order // memory for them
 	met      bool
+	addr     string // addrOf, as text
+	addrOf   [6]byte
 	peers    [MaxPeers]peer
 	promised map[pool.Lease]int // area
 	chains   map[pool.Lease]int
 	pages    pages
+	talk     talk
+}
+
+// talk is what is said in one exchange.
+type talk struct {
+	orders, later []order
+	trade         pageTrade
+	told          *told
+	err           error
+	busy          bool
+	// The parts of it, made once.
+	ask, tell func(n *pool.Node, now clock.Time)
+	visit     func(a graph.App)
 }
 
 // NewPeering is for a board of that number, of whose pool port that is the
 // address.
 func NewPeering(number int, mac [6]byte) *Peering {
-	return &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
+	p := &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
 		pages: pages{Pager: pool.NewPager(number, MaxPeers, 0)}}
+	x := &p.talk
+	x.ask = func(n *pool.Node, now clock.Time) {
+		p.meet(n)
+		x.orders, p.orders, p.spare = p.orders, p.spare[:0], nil
+		x.trade = p.pages.offer(n)
+	}
+	x.visit = func(a graph.App) {
+		b, ok := a.(*board)
+		if !ok || b.pool == nil || b.pool.chains == nil {
+			return
+		}
+		b.pool.orders = append(b.pool.orders, x.orders...)
+		if len(x.later) > 0 {
+			x.later[0].in = b.open(&x.later[0])
+		}
+		x.told = b.tellPool()
+		x.trade.fresh = x.told.fresh
+		b.trade(&x.trade)
+		if x.told.whole { // else it is what was told last
+			x.told.info.Pages, x.told.info.Page = x.trade.free, x.trade.size
+		}
+	}
+	x.tell = func(n *pool.Node, now clock.Time) {
+		x.err = errors.Join(x.err, p.tell(n, now, x.told))
+		x.busy = p.pages.take(n, now, &x.trade)
+	}
+	return p
 }
 
 // On takes an event.
@@ -950,53 +1012,37 @@ func (p *Peering) Release(_ clock.Time, l pool.Lease) {
 // visit the app, between two of its breaths. It reports whether something is under way, for
 // which it is to be called again soon.
 func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
-	var orders []order
-	var trade pageTrade
-	do(func(n *pool.Node, now clock.Time) {
-		p.meet(n)
-		orders, p.orders = p.orders, nil
-		trade = p.pages.offer(n)
-	})
-	orders = append(p.left, orders...)
-	p.left = nil
-	ready := upTo(orders)
-	orders, later := orders[:ready], orders[ready:]
-	var t *told
-	err := visit(func(a graph.App) {
-		b, ok := a.(*board)
-		if ok && b.pool != nil && b.pool.chains != nil {
-			b.pool.orders = append(b.pool.orders, orders...)
-			if len(later) > 0 {
-				later[0].in = b.open(&later[0])
-			}
-			t = b.tellPool()
-			trade.fresh = t.fresh
-			b.trade(&trade)
-			if t == b.pool.last { // else it is what was told last
-				t.info.Pages, t.info.Page = trade.free, trade.size
-			}
-		}
-	})
-	if err != nil || t == nil {
+	x := &p.talk
+	do(x.ask)
+	memory := x.orders[:0]
+	if len(p.left) > 0 {
+		x.orders = append(p.left, x.orders...)
+		p.left = nil
+	}
+	ready := upTo(x.orders)
+	x.orders, x.later = x.orders[:ready], x.orders[ready:]
+	x.told, x.err, x.busy = nil, nil, false
+	x.err = visit(x.visit)
+	n, t := len(x.orders)+len(x.later), x.told
+	if x.err != nil || t == nil {
 		p.met = false // it may be another one
-		p.pages.left = trade.events
-		return false, err
+		p.pages.left = x.trade.events
+		return false, x.err
 	}
 	for i := range t.say {
 		if s := &t.say[i]; s.out != nil {
 			s.state = s.out.out.bytes()
 		}
 	}
-	busy := false
-	do(func(n *pool.Node, now clock.Time) {
-		err = errors.Join(err, p.tell(n, now, t))
-		busy = p.pages.take(n, now, &trade)
-	})
-	if len(later) > 0 {
-		later[0].in.read()
-		p.left = later
+	do(x.tell)
+	clear(t.say)
+	if len(x.later) > 0 {
+		x.later[0].in.read()
+		p.left = slices.Clone(x.later)
 	}
-	return t.open || busy || len(orders)+len(later) > 0, err
+	clear(memory[:cap(memory)])
+	p.spare, x.orders, x.later, x.trade = memory, nil, nil, pageTrade{}
+	return t.open || x.busy || n > 0, x.err
 }
 
 // Remains says what of others is here, and so is lost with this board; stuck: none of it can go.
@@ -1031,8 +1077,12 @@ func (p *Peering) meet(n *pool.Node) {
 		}
 		q := &p.peers[i]
 		v := n.View(i)
+		now := peer{usable: v.Info.Deployment == p.now.deployment, view: v}
+		if v.Alive == q.view.Alive && v.Heard == q.view.Heard && now.usable == q.usable {
+			continue
+		}
 		mac, err := hex.DecodeString(v.Info.Addr)
-		now := peer{up: v.Alive && err == nil && len(mac) == 6, usable: v.Info.Deployment == p.now.deployment, view: v}
+		now.up = v.Alive && err == nil && len(mac) == 6
 		copy(now.mac[:], mac)
 		if now.up != q.up || v.Heard != q.view.Heard || now.usable != q.usable {
 			*q = now
@@ -1054,7 +1104,10 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 		clear(p.chains)
 	}
 	p.now = t
-	t.info.Addr = hex.EncodeToString(p.mac[:])
+	if p.addr == "" || p.addrOf != p.mac {
+		p.addr, p.addrOf = hex.EncodeToString(p.mac[:]), p.mac
+	}
+	t.info.Addr = p.addr
 	n.Tell(now, t.info)
 	var errs error
 	for _, s := range t.say {

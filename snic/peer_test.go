@@ -1111,6 +1111,74 @@ func TestPeerFaults(t *testing.T) {
 	}
 }
 
+// What a board and its pool say to each other allocates nothing once it has been said, also while a DAG is at a peer and
+// regions come and go; and it is right whichever of the two told is used.
+func TestPeerTellAllocs(t *testing.T) {
+	r := newRack(t, []string{pair(1), pair(2)})
+	r.run(20 * time.Millisecond)
+	r.push(0, "p0", frame(1, "-"), frame(2, "b"))
+	r.run(60 * time.Millisecond)
+	if s := r.state(0, 8); s != "at peer 1" {
+		t.Fatalf("it is %s", s)
+	}
+	for i, m := range r.members {
+		b := m.App().(*board)
+		now := m.Clock.Now()
+		do := func(f func(*pool.Node, clock.Time)) { f(m.node, now) }
+		visit := func(f func(graph.App)) error { f(b); return nil }
+		whole := 0
+		exchange := func() {
+			b.seen = b.seen.Add(fullEvery / 4)
+			if c := b.pool.tells[1-b.pool.last].closed; len(c) > 1 {
+				c[1] = !c[1] // what is there is not to be told
+			}
+			m.join.On(m.node, now, pool.Event{Kind: pool.PeerUp, Want: -1})
+			b.pool.orders = b.pool.orders[:0]
+			if _, err := m.join.Exchange(do, visit); err != nil {
+				t.Fatal(err)
+			}
+			if m.join.now.whole {
+				whole++
+			}
+			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.services[b.dagOf[1]].abroad.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
+				panic(fmt.Sprintf("board %d tells %+v", i, t))
+			}
+		}
+		for range 16 {
+			exchange()
+		}
+		whole = 0
+		if n := testing.AllocsPerRun(50, func() {
+			for range 4 {
+				exchange()
+			}
+		}); n > 0 {
+			t.Errorf("board %d: %v allocations", i, n)
+		}
+		if whole < 40 || whole > 60 {
+			t.Errorf("board %d: all was told %d times of 200", i, whole)
+		}
+	}
+}
+
+// BenchmarkTell is what a board of many DAGs is asked by its pool every 10 ms at most, on its worker.
+func BenchmarkTell(b *testing.B) {
+	var text strings.Builder
+	const dags = 10_000
+	text.WriteString("regions: {count: 4, area: 2}\ntasks: {a: {kind: tally, state: true, reads: [ip-addresses], writes: [payload]}, b: {kind: mark, args: {letter: b}, reads: [ip-addresses], writes: [payload]}}\ntenants: {u: {}}\ndags:\n")
+	for i := range dags {
+		fmt.Fprintf(&text, "  - {uid: %d, tenant: u, run: b}\n", i+1)
+	}
+	m := graphtest.NewOuter(b, memoryKinds(), graph.Args{"deployment": text.String(), "pool-port": "p14"})
+	m.Advance(30 * time.Millisecond)
+	x := m.App().(*board)
+	b.ReportAllocs()
+	for b.Loop() {
+		x.seen = x.seen.Add(fullEvery)
+		x.tellPool()
+	}
+}
+
 // Frames to a peer, at the peer, and back cost no allocation.
 func TestPeerAllocs(t *testing.T) {
 	r := newRack(t, []string{pair(1), pair(2)})

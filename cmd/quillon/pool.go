@@ -239,9 +239,12 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 // exchange lets the board and its pool hear of each other, until ctx ends.
 func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join *snic.Peering, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
 	var last string
+	do, visit := p.Do, func(v func(graph.App)) error { return inst.Visit(app, 0, v) }
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		wait := poolIdle
-		open, err := join.Exchange(p.Do, func(v func(graph.App)) error { return inst.Visit(app, 0, v) })
+		open, err := join.Exchange(do, visit)
 		if open {
 			wait = poolSoon
 		}
@@ -249,11 +252,12 @@ func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join *sn
 			last = err.Error()
 			fmt.Fprintf(log, "quillon: pool: %v\n", oneLine(err))
 		}
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
 		case <-soon:
-		case <-time.After(wait):
+		case <-timer.C:
 		}
 	}
 }

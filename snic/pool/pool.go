@@ -221,9 +221,10 @@ func (n *Node) Tell(now clock.Time, i Info) {
 	if i.Pages != n.info.Pages || i.Addr != n.info.Addr || !slices.Equal(i.Regions, n.info.Regions) || !slices.Equal(i.Chains, n.info.Chains) {
 		n.soon(now)
 	}
-	id, leaving := n.info.Deployment, n.info.Leaving
-	n.info = i.clone()
-	n.info.Deployment, n.info.Leaving = id, leaving
+	was := n.info
+	n.info = i
+	n.info.Deployment, n.info.Leaving = was.Deployment, was.Leaving
+	n.info.Regions, n.info.Chains = append(was.Regions[:0], i.Regions...), append(was.Chains[:0], i.Chains...)
 }
 
 // Leave tells all that this board goes: it takes no more chains, those that it has not
