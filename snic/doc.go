@@ -60,7 +60,8 @@
 // (snic/vmem), for each worker. It is of the tenant whose DAGs the task is in; of a tenant of weight 1
 // and without name, if several use it. It is there from the task's start until its end: a task whose
 // function, arguments, memory: or restart: changes starts with new memory, which is empty. A deployment
-// for which there is no room, here or at known boards of the pool, is refused.
+// for which there is no room, here or at known boards of the pool, is refused: what counts is what tasks declare that can
+// use it, though they have reserved less.
 //
 // A fault stops a task: what it held and what comes for it is dropped, or goes on without it (fault:
 // pass); its memory is free. It starts again when its restart: changes.

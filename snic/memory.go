@@ -175,7 +175,11 @@ func (b *board) fits(d *dag.Deployment) error {
 	}
 	for i := range d.Tasks {
 		x := &d.Tasks[i]
-		if UsesMemory(x.Kind, x.Args) && !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) }) {
+		at := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) })
+		switch {
+		case at >= 0 && b.tasks[at].space != nil: // it may still reserve the rest, or start anew
+			want += max(m.pages(x.Memory)-m.Counters(at).Reserved, 0)
+		case at < 0 && UsesMemory(x.Kind, x.Args):
 			want += m.pages(x.Memory)
 		}
 	}

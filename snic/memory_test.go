@@ -188,6 +188,38 @@ func TestMemoryOfNobody(t *testing.T) {
 	check(t, x)
 }
 
+// What a task declares is its own, though it has reserved less: nobody else gets it, so that the task can start anew.
+func TestMemoryDeclared(t *testing.T) {
+	text := strings.Replace(fmt.Sprintf(touching, "48k", "", "", "4k"), "memory: 48k}}", "memory: 8k}}", 1)
+	x := onMemory(t, text)
+	if a := taskOf(x, "a").Memory; a.Declared != 48<<10 || a.Reserved != 8<<10 {
+		t.Fatalf("%+v", a)
+	}
+	for size, fits := range map[string]bool{"16k": false, "12k": true} {
+		more := strings.Replace(text, "tenants:", "  c: {kind: dummy, memory: "+size+", args: {touch: \"64\", memory: 4k}}\ntenants:", 1)
+		if err := x.Set(graph.Args{"deployment": more}); (err == nil) != fits {
+			t.Errorf("%s more: %v", size, err)
+		}
+		x.Advance(time.Millisecond)
+		for i := range 3 {
+			again := text
+			if fits {
+				again = more
+			}
+			again = strings.Replace(again, "a: {kind", fmt.Sprintf("a: {restart: %d, kind", i+1), 1)
+			if err := x.Set(graph.Args{"deployment": again}); err != nil {
+				t.Errorf("with %s of another, started anew: %v", size, err)
+			}
+			x.Advance(time.Millisecond)
+		}
+		if err := x.Set(graph.Args{"deployment": text}); err != nil {
+			t.Error(err)
+		}
+		x.Advance(time.Millisecond)
+		check(t, x)
+	}
+}
+
 // More memory than the machine has is refused in one line, at the start and later; what it has is taken
 // when it is used.
 func TestMemoryOfTheMachine(t *testing.T) {
