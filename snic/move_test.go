@@ -2,6 +2,7 @@ package snic
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"io"
 	"slices"
 	"strconv"
@@ -78,6 +79,9 @@ func TestPeerTooMuch(t *testing.T) {
 			t.Errorf("there %v: the last frames are %q: %v %v", there, got, r.members[0].drop, r.members[1].drop)
 		}
 		v := r.members[0].App().(*board).poolView()
+		if text, err := json.Marshal(v); err != nil || strings.Contains(string(text), "null") {
+			t.Errorf("%s: %v", text, err)
+		}
 		if !slices.ContainsFunc(append(v.Stays, v.Away...), func(a AwayView) bool { return a.UID == 8 && a.State == stays }) || r.state(0, 8) != where {
 			t.Errorf("there %v: it is %s; %+v", there, r.state(0, 8), v)
 		}

@@ -368,7 +368,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			// is closed by the end of the process is enough for the frames to
 			// cross in the kernel.
 			_ = control.Close()
-			return fmt.Errorf("%w; frames of inline pairs go on crossing in the kernel until quillon runs there again, or quillon detach", err)
+			return fmt.Errorf("%w%s", err, leftWires(spec, err))
 		}
 		lost := joined.leave(orders.stop)
 		// The frames first, then the workers: a program that waits for a
@@ -377,6 +377,20 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 		cancel()
 		return finish(errors.Join(lost, err, <-done))
 	}
+}
+
+// leftWires tells what a worker that failed leaves of the inline pairs of spec.
+func leftWires(spec *graph.Spec, err error) string {
+	for _, p := range spec.Ports {
+		switch {
+		case p.Args["pair"] == "":
+		case errors.Is(err, port.ErrClosed):
+			return "; quillon detach frees the other interface of an inline pair"
+		default:
+			return "; frames of inline pairs go on crossing in the kernel until quillon runs there again, or quillon detach"
+		}
+	}
+	return ""
 }
 
 // heir is a report of an app that keeps a state: why it took nothing over when
