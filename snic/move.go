@@ -38,7 +38,7 @@ type chunks struct {
 	size int
 }
 
-const chunkLen = 1 << 16
+const chunkLen = 1 << 15
 
 // Write implements io.Writer. What is more than a peer would take is not kept, beyond that it is more.
 func (c *chunks) Write(p []byte) (int, error) {

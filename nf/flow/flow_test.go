@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/gopacket"
@@ -346,6 +348,40 @@ func TestImage(t *testing.T) {
 		if err := o(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// TestLongImage: one of many pieces, from readers that know its length, or do not, or fail.
+func TestLongImage(t *testing.T) {
+	var b bytes.Buffer
+	i := NewImage(&b, "thing", 1)
+	for n := range 40_000 {
+		i.Record(1, []byte{byte(n), byte(n >> 8), 7})
+	}
+	if err := i.Close(); err != nil || b.Len() < 2*atOnce {
+		t.Fatal(b.Len(), err)
+	}
+	for _, r := range []io.Reader{bytes.NewReader(b.Bytes()), iotest.HalfReader(bytes.NewReader(b.Bytes())), iotest.DataErrReader(bytes.NewReader(b.Bytes()))} {
+		all, err := Open(r, "thing", 1, sizes, b.Len())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, x := range all.All {
+			if x[0] != byte(n) || x[1] != byte(n>>8) || x[2] != 7 {
+				t.Fatalf("record %d is %v", n, x)
+			}
+			n++
+		}
+		if n != 40_000 {
+			t.Errorf("%d records", n)
+		}
+	}
+	if _, err := Open(io.MultiReader(bytes.NewReader(b.Bytes()[:100]), iotest.ErrReader(io.ErrClosedPipe)), "thing", 1, sizes, b.Len()); err != io.ErrClosedPipe {
+		t.Error(err)
+	}
+	if _, err := Open(bytes.NewReader(b.Bytes()), "thing", 1, sizes, b.Len()-1); err == nil {
+		t.Error("more is taken than there is room for")
 	}
 }
 

@@ -80,7 +80,7 @@ var ErrDamaged = errors.New("the state is damaged")
 // records are what follows. size is what records of a sort have; 0: there are none
 // of that sort. There are at most most bytes in it.
 func Open(r io.Reader, kind string, version uint8, size func(sort uint8) int, most int) (Records, error) {
-	b, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	b, err := readAll(r, most+1)
 	if err != nil {
 		return Records{}, err
 	}
@@ -96,7 +96,7 @@ func Open(r io.Reader, kind string, version uint8, size func(sort uint8) int, mo
 		return Records{}, fmt.Errorf("the state is of version %d, and this is version %d", b[4], version)
 	}
 	end := len(b) - 13
-	if end < head+len(kind) || b[end] != 0 || crc32.Checksum(b[:end+9], castagnoli()) != be.Uint32(b[end+9:]) {
+	if end < head+len(kind) || b[end] != 0 || sum(b[:end+9]) != be.Uint32(b[end+9:]) {
 		return Records{}, ErrDamaged
 	}
 	all := b[head+len(kind) : end]
@@ -112,6 +112,39 @@ func Open(r io.Reader, kind string, version uint8, size func(sort uint8) int, mo
 		return Records{}, ErrDamaged
 	}
 	return Records{all, size}, nil
+}
+
+// atOnce is how much is summed or copied at once: what others of the process wait for (the
+// garbage collector does, and all wait for it) is not held up for longer.
+const atOnce = 1 << 16
+
+func sum(b []byte) (sum uint32) {
+	for len(b) > 0 {
+		n := min(len(b), atOnce)
+		sum, b = crc32.Update(sum, castagnoli(), b[:n]), b[n:]
+	}
+	return sum
+}
+
+// readAll reads r to its end, or so many bytes.
+func readAll(r io.Reader, most int) ([]byte, error) {
+	var b []byte
+	if l, ok := r.(interface{ Len() int }); ok {
+		b = make([]byte, 0, min(l.Len(), most)+1)
+	}
+	for r = io.LimitReader(r, int64(most)); ; {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := r.Read(b[len(b):min(cap(b), len(b)+atOnce)])
+		b = b[:len(b)+n]
+		if err == io.EOF {
+			return b, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Records of an image, all of them whole.
