@@ -110,7 +110,8 @@
 //
 // A frame is admitted where it comes in, and again at the peer, both times as its
 // tenant's. Before a DAG goes it runs here until the peer is ready; then packets wait,
-// those inside leave, and what its tasks know goes along; with a task that has state and
+// those inside leave, and what its tasks know goes along, saved a piece at a time and read beside the worker
+// (graph.Mover: firewall and napt), so that frames of other DAGs do not wait for it; with a task that has state and
 // cannot tell it (graph.Saver) it stays. It comes home in the
 // same way when a region is free, so that a flow keeps its order. When the peer is
 // lost, what is on the way is, too; the DAG goes to another peer or runs
