@@ -89,11 +89,22 @@ func (f *ctlFlags) add(cmd *cobra.Command, writes bool) {
 	}
 }
 
+// some refuses a time of a flag that is none.
+func some(flag string, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("--%s %v: want a time above 0", flag, d)
+	}
+	return nil
+}
+
 // options are a session's.
 func (f *ctlFlags) options(observe bool) (ctl.Options, error) {
 	o := ctl.Options{Clock: clock.NewWall(), Patience: f.timeout, Observe: observe}
-	var err error
-	if f.election != "" {
+	err := some("timeout", f.timeout)
+	if err == nil && f.Ping != 0 {
+		err = some("ping", f.Ping)
+	}
+	if err == nil && f.election != "" {
 		o.Election, err = ctl.ParseElectionID(f.election)
 	}
 	return o, err

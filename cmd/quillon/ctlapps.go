@@ -47,6 +47,11 @@ intent gives the rest: the group with all ports, VLANs.`,
 		Example: "  quillon ctl learn bridges.yaml\n  quillon ctl learn bridges.yaml --idle 30s --device s1",
 		Args:    exactly("INTENT.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if idle != 0 {
+				if err := some("idle", idle); err != nil {
+					return err
+				}
+			}
 			tell := voice(cmd)
 			k.opt.App = func(d *ctl.Device) ctl.App {
 				return &ctl.Learner{Idle: idle, Most: most, Told: tell(d.Name)}

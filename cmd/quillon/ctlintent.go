@@ -364,6 +364,9 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 		}
 		return in, err
 	}
+	if err := some("every", k.opt.Every); err != nil {
+		return err
+	}
 	in, err := read()
 	if err != nil {
 		return err

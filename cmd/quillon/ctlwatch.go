@@ -48,6 +48,9 @@ controller becomes primary, or the connection is lost.`,
 					return fmt.Errorf("%q: want digests, packets, idle or counters", a)
 				}
 			}
+			if err := some("every", every); err != nil {
+				return err
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
 			defer stop()
 			if len(args) == 0 {

@@ -3,6 +3,7 @@ package ctl
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -170,7 +171,20 @@ func (e *callError) Error() string {
 	if e.st.Message() == "" {
 		return e.st.Code().String()
 	}
-	return fmt.Sprintf("%s (%s)", plain(e.st.Message()), e.st.Code())
+	return fmt.Sprintf("%s (%s)", plain(dialed(e.st.Message())), e.st.Code())
+}
+
+// dialed is the reason in what gRPC says of a connection that it did not get.
+func dialed(msg string) string {
+	quoted, ok := strings.CutPrefix(msg, "connection error: desc = ")
+	if !ok {
+		return msg
+	}
+	why, err := strconv.Unquote(quoted)
+	if err != nil {
+		return msg
+	}
+	return strings.TrimPrefix(why, "transport: Error while dialing: ")
 }
 
 func (e *callError) GRPCStatus() *status.Status { return e.st }

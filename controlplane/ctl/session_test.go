@@ -212,6 +212,8 @@ func TestWriteErrors(t *testing.T) {
 		{status.Error(codes.AlreadyExists, "there"), 1, true, nil, "AlreadyExists: there"},
 		{status.Error(codes.AlreadyExists, "there"), 2, false, nil, "there (AlreadyExists)"},
 		{status.Error(codes.Unavailable, "reset"), 1, false, ErrNotConnected, "reset"},
+		{status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp [::1]:9: \"no\""`), 1, false, ErrNotConnected, `not connected: dial tcp [::1]:9: "no" (Unavailable)`},
+		{status.Error(codes.Unavailable, `connection error: desc = "half`), 1, false, ErrNotConnected, `connection error: desc = "half (Unavailable)`},
 		{status.Error(codes.PermissionDenied, "not primary: election id 1"), 1, false, ErrNotPrimary, "not primary: election id 1"},
 		{status.Error(codes.PermissionDenied, "Not primary"), 1, false, ErrNotPrimary, "Not primary"},
 		{status.Error(codes.PermissionDenied, "the role may not write this"), 1, false, nil, "the role may not write this"},
