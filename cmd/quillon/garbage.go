@@ -13,17 +13,31 @@ import (
 // has doubled: several times a second frames would wait for milliseconds.
 const patientGarbage = 128 << 20
 
+// usualGarbage is how much more garbage than what is in use there is before it is
+// collected, in percent: Go's default.
+const usualGarbage = 100
+
+// collectNone has no garbage collected until stop: while a process starts, frames wait for it
+// on a wire that is not open yet, and little of what it makes is garbage. Who sets GOGC has
+// what that says, and GOMEMLIMIT holds.
+func collectNone() (stop func()) {
+	if os.Getenv("GOGC") != "" {
+		return func() {}
+	}
+	debug.SetGCPercent(-1)
+	return sync.OnceFunc(func() { debug.SetGCPercent(usualGarbage) })
+}
+
 // collectLess has garbage collected when there is so much of it, or when the heap
 // has doubled if that is later; until stop. Who sets GOGC has what that says, and GOMEMLIMIT holds.
 func collectLess(bytes uint64) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	const usual = 100 // percent of what is in use
 	var mu sync.Mutex
 	stopped := false
-	before := debug.SetGCPercent(usual)
-	percent := usual
+	debug.SetGCPercent(usualGarbage)
+	percent := usualGarbage
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	var tune func(struct{})
 	tune = func(struct{}) {
@@ -33,9 +47,9 @@ func collectLess(bytes uint64) (stop func()) {
 			return
 		}
 		metrics.Read(live)
-		want := usual
+		want := usualGarbage
 		if n := live[0].Value.Uint64(); n > 0 {
-			want = int(min(max(100*bytes/n, usual), 100*usual))
+			want = int(min(max(100*bytes/n, usualGarbage), 100*usualGarbage))
 		}
 		// It stops all that runs, for some 20 us: not for a small change.
 		if want < percent*3/4 || want > percent*5/4 {
@@ -49,6 +63,6 @@ func collectLess(bytes uint64) (stop func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		stopped = true
-		debug.SetGCPercent(before)
+		debug.SetGCPercent(usualGarbage)
 	}
 }

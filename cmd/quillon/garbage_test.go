@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -55,5 +56,32 @@ func TestCollectLess(t *testing.T) {
 	}
 	if p := percent(); p != was {
 		t.Errorf("with GOGC %d %%, not %d", p, was)
+	}
+}
+
+func TestCollectNone(t *testing.T) {
+	percent := func() uint64 {
+		s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		metrics.Read(s)
+		return s[0].Value.Uint64()
+	}
+	t.Setenv("GOGC", "")
+	stop := collectNone()
+	if p := percent(); p != math.MaxUint64 {
+		t.Errorf("%d %%", p)
+	}
+	spare := collectLess(64 << 20) // controllers are served while it starts
+	if p := percent(); p == math.MaxUint64 {
+		t.Error("none is collected while controllers are served")
+	}
+	spare()
+	stop()
+	if p := percent(); p != usualGarbage {
+		t.Errorf("after stop %d %%", p)
+	}
+	t.Setenv("GOGC", "50")
+	defer collectNone()()
+	if p := percent(); p != usualGarbage {
+		t.Errorf("with GOGC %d %%", p)
 	}
 }

@@ -238,6 +238,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err := f.pool.check(spec); err != nil {
 		return err
 	}
+	collect := collectNone()
+	defer collect()
 	clk := clock.NewWall()
 	filter, err := graph.Wants(spec, kinds())
 	if err != nil {
@@ -350,8 +352,17 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- inst.Run(ctx) }()
+	started := collect
+	if served.Address != "" {
+		started = func() {} // collectLess has a say by now
+	}
 	if info.State != "" && state.asked {
-		go inherited(ctx, cmd.ErrOrStderr(), inst, state.app)
+		go func() {
+			inherited(ctx, cmd.ErrOrStderr(), inst, state.app)
+			started()
+		}()
+	} else {
+		started()
 	}
 	for {
 		select {
