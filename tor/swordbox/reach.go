@@ -1,9 +1,6 @@
 package swordbox
 
-import (
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/tor/index"
-)
+import "github.com/quillon/quillon/nf/clock"
 
 // access is a sort of access to remote memory.
 type access uint8
@@ -30,7 +27,8 @@ type reach struct {
 // over another's connection before its like was allowed.
 type reaches [256]reach
 
-func (r *reaches) of(rkey uint32) *reach { return &r[index.Mix(uint64(rkey))%uint64(len(r))] }
+// of is the place of an R_Key, after Fibonacci hashing (Knuth 6.4).
+func (r *reaches) of(rkey uint32) *reach { return &r[uint8(rkey*0x9E3779B1>>24)] }
 
 // accessOf is the access that o needs, as its client sent it.
 func accessOf(o *op) access {

@@ -172,10 +172,10 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
 		o.out, o.prior = a.Swap(), a.Compare()
 	}
-	l, ok := s.choose(i, at)
+	l, ok := s.choose(i, &n.flows[i], o)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
-		l, ok = i, s.usable(i, i, o) && n.flows[i].open == 0
+		l, ok = i, s.usable(i, i, &n.flows[i], o) && n.flows[i].open == 0
 	}
 	if !ok || !s.enter(i, at, l, &s.f, b) {
 		return false

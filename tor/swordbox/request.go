@@ -408,9 +408,9 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if o.len > 8 || o.len != 0 && o.va&7 != 0 {
 		o.flags |= fWide
 	}
-	l, ok := s.choose(i, at)
+	l, ok := s.choose(i, fl, o)
 	if unsure {
-		l, ok = i, s.usable(i, i, o)
+		l, ok = i, s.usable(i, i, fl, o)
 	}
 	if !ok && fl.dead && fl.open == 0 && (o.kind == kSend || o.is(fOwn) || len(n.domains[fl.domain].lanes) == 0) {
 		// There is no way left for it.
@@ -426,7 +426,7 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		if o.npsn > uint32(len(n.shelf.k))/4 || !n.shelf.room(int(o.npsn)) {
 			// Too long to be gathered: over its own connection, behind all
 			// that is open.
-			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, o) {
+			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, fl, o) {
 				return false
 			}
 			l = i
@@ -554,13 +554,12 @@ func (n *node) trackedWord(o *op) int32 {
 	return n.words.find(o.va &^ 7)
 }
 
-// choose is the connection that op at of flow i goes over; false when it must
-// wait.
-func (s *Box) choose(i, at int32) (int32, bool) {
+// choose is the connection that o, of flow i, which is fl, goes over; false when
+// it must wait.
+func (s *Box) choose(i int32, fl *flow, o *op) (int32, bool) {
 	n := s.n
-	fl, o := &n.flows[i], &n.ops[at]
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
-		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, o)
+		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, fl, o)
 	}
 	w := n.trackedWord(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
@@ -569,7 +568,9 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 	}
 	want := i
 	if lanes := n.domains[fl.domain].lanes; tracked && len(lanes) > 0 {
-		want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
+		if want = lanes[0]; len(lanes) > 1 {
+			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
+		}
 		if w != none && n.words.w[w].flight > 0 {
 			want = n.words.w[w].lane
 		}
@@ -580,18 +581,18 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && n.shelf.roomy() {
 			return none, false
 		}
-		return fl.lane, !fl.mixed && s.usable(fl.lane, i, o)
+		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o)
 	}
 	if w != none && n.words.w[w].flight == 0 && n.words.w[w].loose > 0 && fl.open > 0 {
 		return none, false // one of those may be its client's
 	}
 	if want != i {
-		if s.usable(want, i, o) {
+		if s.usable(want, i, fl, o) {
 			return want, true
 		}
 		// Better late than out of order with the others.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.roomy() {
-			if w != none && !s.fits(want, i, o) {
+			if w != none && !s.fits(&n.flows[want], fl, o) {
 				n.words.w[w].valid = false // so that no more go before it
 			}
 			return none, false
@@ -599,23 +600,23 @@ func (s *Box) choose(i, at int32) (int32, bool) {
 	}
 	if fl.dead {
 		for _, l := range n.domains[fl.domain].lanes {
-			if s.usable(l, i, o) {
+			if s.usable(l, i, fl, o) {
 				return l, true
 			}
 		}
 	}
-	return i, s.usable(i, i, o)
+	return i, s.usable(i, i, fl, o)
 }
 
-// usable reports whether connection l can carry o, of flow i, now.
-func (s *Box) usable(l, i int32, o *op) bool {
+// usable reports whether connection l can carry o, of flow i, which is fl, now.
+func (s *Box) usable(l, i int32, fl *flow, o *op) bool {
 	n := s.n
 	x := &n.flows[l]
 	if !x.synced || x.dead || x.repair || x.unsure || hdr.PSNDiff(x.next, x.acked) > 1<<22 {
 		return false
 	}
 	if l != i {
-		if !s.fits(l, i, o) || x.cur != none && n.ops[x.cur].lane == l || n.conns.Row(conn.Slot(l)).State == conn.Closing {
+		if !s.fits(x, fl, o) || x.cur != none && n.ops[x.cur].lane == l || n.conns.Row(conn.Slot(l)).State == conn.Closing {
 			return false
 		}
 		if s.c.Now().Sub(x.heard) > s.cfg.alive {
@@ -629,9 +630,8 @@ func (s *Box) usable(l, i int32, o *op) bool {
 	return true
 }
 
-// fits reports whether o, of flow i, is of a sort that connection l can carry.
-func (s *Box) fits(l, i int32, o *op) bool {
-	x, fl := &s.n.flows[l], &s.n.flows[i]
+// fits reports whether o, of flow fl, is of a sort that connection x can carry.
+func (s *Box) fits(x, fl *flow, o *op) bool {
 	return x.domain == fl.domain && x.trusted && fl.trusted && x.up.alike(&fl.up) && (o.len <= min(x.effMTU(), fl.effMTU()) || x.mtu != 0 && x.mtu == fl.mtu) && s.n.known.good(o, x.domain)
 }
 
