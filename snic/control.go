@@ -261,6 +261,9 @@ func (b *board) credits(chain int) []int {
 
 // move gives an app the state of the one whose place it takes, if both can.
 func move(from, to graph.App) {
+	if h, ok := to.(graph.Heir); ok && h.Inherit(from) {
+		return
+	}
 	s, ok1 := from.(graph.Saver)
 	l, ok2 := to.(graph.Saver)
 	if !ok1 || !ok2 {

@@ -178,6 +178,46 @@ func diaryText(pages string, regions int) string {
 	return strings.Replace(pair(regions), "kind: tally", "kind: diary, args: {n: '"+pages+"'}", 1)
 }
 
+// Inherit takes over one of as many pages.
+func (d *diary) Inherit(from graph.App) bool {
+	o, ok := from.(*diary)
+	if ok = ok && o.pages == d.pages; ok {
+		d.tally = o.tally
+	}
+	return ok
+}
+
+// A task with other arguments has what it knew, without anybody writing that down, if it can.
+func TestInherit(t *testing.T) {
+	text := func(args string) graph.Args {
+		return graph.Args{"deployment": `
+regions: {count: 1, area: 1}
+tasks: {x: {kind: diary, args: {` + args + `}}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: x}]
+rules: [{match: "src:10.0.0.0/8", dag: 1}]
+`}
+	}
+	m := graphtest.NewOuter(t, peerKinds(), text("n: '3'"))
+	m.Advance(30 * time.Millisecond)
+	task := func() *diary { return m.App().(*board).tasks[0].app.(*diary) }
+	m.Push("p0", frame(1, "-"))
+	for i, c := range []struct {
+		args  string
+		n     uint16
+		saves int
+	}{{"n: '3', note: a", 1, 0}, {"n: '3'", 1, 0}, {"n: '4'", 0, 1}} {
+		was := task()
+		if err := m.Set(text(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		m.Advance(time.Millisecond)
+		if x := task(); x == was || x.n != c.n || was.saves != c.saves {
+			t.Errorf("%d: it counts from %d, saved %d times", i, x.n, was.saves)
+		}
+	}
+}
+
 // diaries is a rack with two boards, of so many regions, and a diary each; the first has traffic of both DAGs.
 func diaries(t *testing.T, pages string, there int, args ...string) (*rack, func(i int) *diary) {
 	r := newRack(t, []string{diaryText(pages, 1), diaryText(pages, there)}, append(args, "idle", "20ms")...)

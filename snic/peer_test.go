@@ -49,7 +49,7 @@ func (*picky) Load(io.Reader) error { return io.ErrUnexpectedEOF }
 
 func peerKinds() []graph.Kind {
 	two := []string{"a", "b"}
-	return append(kinds(), graph.Kind{Name: "diary", In: two, Out: two, Params: []graph.Param{{Name: "n"}}, New: func(_ graph.Env, a graph.Args) (graph.App, error) {
+	return append(kinds(), graph.Kind{Name: "diary", In: two, Out: two, Params: []graph.Param{{Name: "n"}, {Name: "note"}}, New: func(_ graph.Env, a graph.Args) (graph.App, error) {
 		n, err := strconv.Atoi(a["n"])
 		return &diary{pages: n}, err
 	}}, graph.Kind{Name: "picky", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &picky{}, nil }}, *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},

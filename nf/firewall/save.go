@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -204,4 +205,14 @@ func (st *state) fill(now clock.Time, seed uint64, gen uint16, all flow.Records)
 		}
 	}
 	return nil
+}
+
+// Inherit implements graph.Heir: connections stay, and each is compared with the rules with its next packet.
+func (a *app) Inherit(from graph.App) bool {
+	o, ok := from.(*app)
+	if !ok || o.conns != a.conns || len(o.st.shards) != len(a.st.shards) {
+		return false
+	}
+	a.st, a.seed, a.now, a.begun, a.gen = o.st, o.seed, o.now, o.begun, o.gen+1
+	return true
 }

@@ -178,6 +178,34 @@ func TestMoveBesideTraffic(t *testing.T) {
 	}
 }
 
+// TestInherit: what takes another's place has its connections, if its rules would let them be opened, and as
+// much room.
+func TestInherit(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args())
+	web, other := pkt{client: 1, sport: 5, dport: 80}, pkt{client: 1, sport: 5, dport: 81}
+	run(t, x, web, handshake("opened"))
+	run(t, x, other, handshake("opened"))
+	more := graphtest.New(t, *Kind(), args("conns", "5000"))
+	if more.App().(graph.Heir).Inherit(x.App()) || more.App().(graph.Heir).Inherit(nil) {
+		t.Error("it takes what it has no room for")
+	}
+	y := graphtest.New(t, *Kind(), args("rules", "allow+dport:80"))
+	if y.App().(*app).st == x.App().(*app).st || !y.App().(graph.Heir).Inherit(x.App()) {
+		t.Fatal("it does not inherit")
+	}
+	run(t, y, web, []step{{"b", "A", serverISN + 1, isn(1), "on", "known"}})
+	run(t, y, other, []step{{"b", "A", serverISN + 1, isn(1), "on", "-denied-by-default"}})
+	if s := &y.App().(*app).st.shards[0]; s.conns.Len() != 1 {
+		t.Errorf("%d connections", s.conns.Len())
+	}
+	idle := graphtest.New(t, *Kind(), args())
+	z := graphtest.New(t, *Kind(), args())
+	if !z.App().(graph.Heir).Inherit(idle.App()) { // neither has begun
+		t.Fatal("it does not inherit")
+	}
+	run(t, z, web, handshake("opened"))
+}
+
 // TestWorkers: four workers share their connections, whoever sees their packets.
 func TestWorkers(t *testing.T) {
 	shared := map[string]any{}

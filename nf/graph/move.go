@@ -15,3 +15,10 @@ type Mover interface {
 	// state, in a moment. After an error the app is as it was.
 	Loading() (read func(r io.Reader) (put func(), err error))
 }
+
+// Heir can take over the state of an app of its kind, in the same worker, as it is: in a moment, however
+// much it is. Inherit reports false if it cannot, with its arguments; then nothing has happened. Otherwise from is
+// not used any more. The instances of all workers do the same.
+type Heir interface {
+	Inherit(from App) bool
+}

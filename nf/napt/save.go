@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
+	"github.com/quillon/quillon/nf/graph"
 )
 
 // Records, mappings before all sessions:
@@ -241,4 +242,14 @@ func (st *state) fillSession(now clock.Time, seed uint64, index map[uint32]uint1
 		s.mappings.At(i).Val.sessions++
 	}
 	return nil
+}
+
+// Inherit implements graph.Heir, between those that give out the same.
+func (a *app) Inherit(from graph.App) bool {
+	o, ok := from.(*app)
+	if !ok || !a.settings.same(&o.settings) || len(o.st.shards) != len(a.st.shards) {
+		return false
+	}
+	a.st, a.index, a.seed, a.now, a.begun = o.st, o.index, o.seed, o.now, o.begun
+	return true
 }

@@ -164,6 +164,29 @@ func TestMoveBesideTraffic(t *testing.T) {
 	}
 }
 
+// TestInherit: what takes another's place has its mappings, if it gives out the same.
+func TestInherit(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args())
+	udp := pkt{proto: "udp", src: host + ":7", dst: far + ":53"}
+	end := seen(t, x, udp)
+	for _, a := range []graph.Args{args("ports", "1-99"), args("mappings", "20"), args("public", pub+"+"+pub2)} {
+		if graphtest.New(t, *Kind(), a).App().(graph.Heir).Inherit(x.App()) {
+			t.Errorf("%v inherits", a)
+		}
+	}
+	y := graphtest.New(t, *Kind(), args("udp-idle", "7s"))
+	if y.App().(graph.Heir).Inherit(nil) || !y.App().(graph.Heir).Inherit(x.App()) {
+		t.Fatal("it does not inherit")
+	}
+	goes(t, y, "b", pkt{proto: "udp", src: far + ":53", dst: end}, "a inward", pkt{src: far + ":53", dst: udp.src})
+	if again := seen(t, y, udp); again != end {
+		t.Errorf("%s, and then %s", end, again)
+	}
+	if s := &y.App().(*app).st.shards[0]; s.mappings.Len() != 1 {
+		t.Errorf("%d mappings", s.mappings.Len())
+	}
+}
+
 // TestFill: records that do not go together are left out: of two with one private end, or one public end, the
 // second, and sessions of mappings that there are not.
 func TestFill(t *testing.T) {
