@@ -50,7 +50,7 @@ func portKinds() []graph.PortKind {
 		}},
 		{Name: kindTAP, Summary: "a TAP interface of this host", Params: []graph.Param{
 			{Name: "dev", Help: "its name; made, and gone with the port, unless it is there already as a persistent one"},
-			{Name: "mtu", Default: "1500", Help: "of a new interface"},
+			{Name: "mtu", Default: "1500, or as it is", Help: "to set; by default one that is there keeps its own"},
 			{Name: "frames", Default: "512", Help: "frames of memory"},
 		}},
 	}

@@ -30,7 +30,7 @@ type Config struct {
 	Device string
 	// Index is the port number in the metadata of received frames.
 	Index uint16
-	// MTU of a new device; 0: 1500.
+	// MTU to set; 0: that of the device, of a new one 1500.
 	MTU int
 	// Frames in the pool; 0: 512.
 	Frames int
@@ -68,10 +68,7 @@ func Open(cfg Config) (_ *Port, err error) {
 	if cfg.Frames == 0 {
 		cfg.Frames = 512
 	}
-	if cfg.MTU == 0 {
-		cfg.MTU = 1500
-	}
-	if cfg.MTU < 68 || cfg.MTU > 65521 {
+	if cfg.MTU != 0 && (cfg.MTU < 68 || cfg.MTU > 65521) {
 		return nil, fmt.Errorf("a TAP device cannot have an MTU of %d: 68 to 65521", cfg.MTU)
 	}
 	if cfg.Clock == nil {
@@ -102,14 +99,17 @@ func Open(cfg Config) (_ *Port, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("device %s: %w", p.device, err)
 	}
-	if err := netlink.LinkSetMTU(l, cfg.MTU); err != nil {
+	if cfg.MTU == 0 {
+		cfg.MTU = l.Attrs().MTU
+	} else if err := netlink.LinkSetMTU(l, cfg.MTU); err != nil {
 		return nil, fmt.Errorf("MTU of %s: %w", p.device, err)
 	}
 	if err := netlink.LinkSetUp(l); err != nil {
 		return nil, fmt.Errorf("set %s up: %w", p.device, err)
 	}
 	p.max = cfg.MTU + 14 + 2*4
-	p.pool, err = packet.NewPool(cfg.Frames, (packet.Headroom+p.max+63)&^63, nil)
+	// One byte more than max tells a frame that was cut off.
+	p.pool, err = packet.NewPool(cfg.Frames, (packet.Headroom+p.max+1+63)&^63, nil)
 	return p, err
 }
 

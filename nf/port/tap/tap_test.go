@@ -150,6 +150,67 @@ func TestDeviceGone(t *testing.T) {
 	}
 }
 
+// TestPersistent: a device that is there already keeps its MTU, also one whose frames
+// fill a buffer to the last byte. What is longer is dropped.
+func TestPersistent(t *testing.T) {
+	other, _ := device(t, 0)
+	if l, err := netlink.LinkByName(other.Device()); err != nil || l.Attrs().MTU != 1500 {
+		t.Errorf("a new device: %+v, %v", l, err)
+	}
+	const mtu = 1514 // with headroom and tags a multiple of 64
+	la := netlink.NewLinkAttrs()
+	la.Name, la.MTU = "tap8", mtu
+	l := &netlink.Tuntap{LinkAttrs: la, Mode: netlink.TUNTAP_MODE_TAP}
+	if err := netlink.LinkAdd(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetMTU(l, mtu); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(Config{Device: "tap8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if l, err := netlink.LinkByName("tap8"); err != nil || l.Attrs().MTU != mtu {
+		t.Errorf("its MTU was changed: %+v, %v", l, err)
+	}
+	if err := netlink.LinkSetMTU(l, 9000); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	to := &unix.SockaddrLinklayer{Ifindex: l.Attrs().Index}
+	var b packet.Batch
+	for n := mtu + 14; n < mtu+120; n++ {
+		f := make([]byte, n)
+		copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5})
+		if err := unix.Sendto(fd, f, 0, to); err != nil {
+			t.Fatal(err)
+		}
+		for p.Stats().RxDropped+p.Stats().RxPackets < uint64(n-mtu-13) {
+			if err := p.Wait(context.Background(), time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Rx(&b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, x := range b.Bufs() {
+			if x.Len() != n {
+				t.Errorf("%d bytes came as %d", n, x.Len())
+			}
+		}
+		b.PutAll()
+	}
+	if s := p.Stats(); s.RxPackets < 9 || s.RxDropped == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	p, _ := device(t, 1500)
 	for _, c := range []Config{{Device: p.Device()}, {MTU: 10}, {Device: "a name that is too long"}} {
