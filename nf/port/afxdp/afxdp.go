@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/internal/xsk/offload"
@@ -244,7 +245,18 @@ type Pair struct {
 // A wire that an earlier process left is taken over without losing a frame.
 // Frames cross in the kernel until a worker first calls Rx. On an error
 // everything is as it was.
-func OpenPair(cfg PairConfig) (_ *Pair, err error) {
+func OpenPair(cfg PairConfig) (*Pair, error) {
+	w, err := openPair(cfg)
+	if errors.Is(err, unix.EOPNOTSUPP) && !cfg.Copy {
+		// Sockets that share memory all are zero-copy when the first of them is,
+		// which the other interface may not be able to.
+		cfg.Copy = true
+		return openPair(cfg)
+	}
+	return w, err
+}
+
+func openPair(cfg PairConfig) (_ *Pair, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cfg.defaults(DefaultStale); err != nil {

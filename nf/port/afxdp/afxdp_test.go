@@ -832,6 +832,51 @@ func TestLinkGone(t *testing.T) {
 	}
 }
 
+// TestOpenFails: what is refused at the last moment leaves no file open and no setting
+// changed.
+func TestOpenFails(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	la := netlink.NewLinkAttrs()
+	la.Name = "br0"
+	d := &netlink.Bridge{LinkAttrs: la} // which runs no native XDP
+	if err := errors.Join(netlink.LinkAdd(d), netlink.LinkSetUp(d)); err != nil {
+		t.Fatal(err)
+	}
+	files := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	was, open := settings(t, bed), 0
+	for round := range 4 {
+		for _, c := range []PairConfig{
+			{A: "dutA", B: "br0", Options: Options{Mode: Native}},
+			{A: "br0", B: "dutA", Options: Options{Mode: Native}},
+			{A: "dutA", B: "lo"},
+			{A: "dutA", B: "nosuch"},
+			{A: "dutA", B: "dutB", Options: Options{Filter: &port.Filter{RoCE: true, Hosts: []netip.Addr{{}}}}},
+		} {
+			if w, err := OpenPair(c); err == nil {
+				t.Errorf("%s and %s were opened: %v", c.A, c.B, w.Close())
+			}
+		}
+		if v, err := Open(Config{Interface: "br0", Options: Options{Mode: Native}}); err == nil {
+			t.Errorf("a bridge runs native XDP: %v", v.Close())
+		}
+		if round == 0 {
+			open = files()
+		}
+	}
+	if n := files(); n != open {
+		t.Errorf("%d files are open, %d were", n, open)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
 // TestMTURaised: frames for which nobody had memory when the pair was opened cross in
 // the kernel, and the apps are told.
 func TestMTURaised(t *testing.T) {

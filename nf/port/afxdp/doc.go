@@ -63,7 +63,8 @@
 // # One interface alone
 //
 // Frames that the filter does not want go to the kernel's stack. The program
-// is attached by bpf_link and goes with its last port, or the process.
+// is attached by bpf_link and goes with its last port, or the process. Settings
+// are put back by Close: a process that is killed leaves them as it made them.
 //
 // # Memory
 //
