@@ -28,7 +28,7 @@ import (
 //	10.0.0.2 c ── a0 [ board 0 ] a1 ── d 10.0.0.3
 //	                 pa ── pb [ board 1 ]
 type boards struct {
-	t            *testing.T
+	t            testing.TB
 	box          *topo.Space
 	dir          string
 	host         *topo.Space // of the client
@@ -70,7 +70,7 @@ const translated = `
             - {match: "src:10.0.0.77", dag: 8}
 `
 
-func raiseBoards(t *testing.T, deployment string) *boards {
+func raiseBoards(t testing.TB, deployment string) *boards {
 	t.Helper()
 	b := &boards{t: t, dir: t.TempDir(), sources: map[string]string{}}
 	must := func(err error) {
@@ -122,7 +122,7 @@ func raiseBoards(t *testing.T, deployment string) *boards {
 			return netlink.AddrAdd(l, a)
 		}))
 	}
-	// Nobody answers for the address that 10.0.0.2 is translated to.
+	// Nobody answers for the addresses that 10.0.0.2 is translated to.
 	var mac net.HardwareAddr
 	must(hosts[0].Do(func() error {
 		l, err := netlink.LinkByName("eth")
@@ -133,10 +133,10 @@ func raiseBoards(t *testing.T, deployment string) *boards {
 	}))
 	must(hosts[1].Do(func() error {
 		l, err := netlink.LinkByName("eth")
-		if err != nil {
-			return err
+		for last := byte(77); err == nil && last < 80; last++ {
+			err = netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 0, 0, last), HardwareAddr: mac})
 		}
-		return netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 0, 0, 77), HardwareAddr: mac})
+		return err
 	}))
 	b.host, b.client = hosts[0], b.dial(hosts[0])
 	must(hosts[1].Do(func() (err error) {
