@@ -292,14 +292,24 @@ func newPeer(l netlink.Link, tool *ethtool.Tool) *Interface {
 	return &Interface{Name: l.Attrs().Name, tool: tool, table: peer, home: netns.None(), index: l.Attrs().Index}
 }
 
-// Within runs f on a thread of its own in network namespace ns. Sockets that
-// f opens stay in that namespace.
+// Within runs f on a thread in network namespace ns, which is one of its own where
+// that is not this one's. Sockets that f opens stay in that namespace.
 func Within(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
+		runtime.LockOSThread()
+		// To enter where it is takes privileges that f may not need.
+		if here, err := netns.Get(); err == nil {
+			same := here.Equal(ns)
+			_ = here.Close()
+			if same {
+				defer runtime.UnlockOSThread()
+				done <- f()
+				return
+			}
+		}
 		// Never unlocked: the thread ends with the goroutine, and with it
 		// its namespace.
-		runtime.LockOSThread()
 		if err := netns.Set(ns); err != nil {
 			done <- fmt.Errorf("enter its network namespace: %w", err)
 			return
