@@ -42,7 +42,8 @@ type task struct {
 	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
 	halted bool
 	fault  string
-	lent   bool   // what it knows may be of a peer's DAG
+	lent   bool // what it knows may be of a peer's DAG
+	fresh  *renewal
 	space  *space // of the board's memory; nil: it has none
 	// way is that of the last packet that came to it: what it makes by itself goes
 	// the same.

@@ -245,3 +245,39 @@ func (b *board) open(o *order) *incoming {
 	}
 	return b.arrive(&b.services[b.dagOf[n]], o.brings())
 }
+
+// renewal is an instance of a task that knows nothing, which is made beside the worker: a table of many places
+// takes milliseconds.
+type renewal struct {
+	in    *graph.Inside
+	new   func() (graph.App, error)
+	take  func(graph.App)
+	app   graph.App
+	err   error
+	ready bool // it is made, or err says why not
+}
+
+// renewed reports that a task that is to forget what it knows can at once; if not, that is seen to.
+func (b *board) renewed(n int) bool {
+	t := &b.tasks[n]
+	if _, much := t.app.(graph.Mover); !much || !t.lent || t.in == nil || t.halted {
+		return true
+	}
+	if t.fresh == nil || t.fresh.in != t.in {
+		t.fresh = &renewal{in: t.in}
+		t.fresh.new, t.fresh.take = t.in.Apart()
+		b.pool.make = append(b.pool.make, t.fresh)
+	}
+	return t.fresh.ready
+}
+
+// anewOf is a new instance for a task, the one that was made for it if there is one.
+func (b *board) anewOf(t *task) (graph.App, error) {
+	r := t.fresh
+	t.fresh = nil
+	if r == nil || r.in != t.in || !r.ready || r.err != nil {
+		return t.in.Anew()
+	}
+	r.take(r.app)
+	return r.app, nil
+}

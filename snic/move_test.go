@@ -239,6 +239,7 @@ func TestMoveInPieces(t *testing.T) {
 	r, d := diaries(t, strconv.Itoa(pages), 2)
 	here, there := d(0), d(1) // which forgets all in the end, by starting anew
 	sent, others, other := 0, 0, true
+	var made *renewal
 	writes, first, last := 0, clock.Duration(0), clock.Duration(0)
 	each := func() {
 		if r.now%(200*time.Microsecond) == 0 {
@@ -251,6 +252,9 @@ func TestMoveInPieces(t *testing.T) {
 			if out := r.members[0].out["p1"]; others > 1 && (len(out) == 0 || out[len(out)-1].Bytes[29] != 1) {
 				t.Fatalf("a frame of the other DAG waits after %d pieces", here.writes)
 			}
+		}
+		if f := r.members[1].App().(*board).tasks[1].fresh; f != nil {
+			made = f
 		}
 		if now := here.writes + there.writes; now > writes+1+int(slice/pieceEvery) {
 			t.Fatalf("%d pieces within %v", now-writes, slice)
@@ -281,6 +285,9 @@ func TestMoveInPieces(t *testing.T) {
 	}
 	if next := inOrder(t, all, 1); next != sent+1 {
 		t.Errorf("%d of %d came out: dropped %v %v", next-1, sent, r.members[0].drop, r.members[1].drop)
+	}
+	if now := d(1); made == nil || made.app != graph.App(now) || now == there || now.n != 0 {
+		t.Error("the peer has not forgotten, or has stood still for that")
 	}
 	if took := last - first + slice; took < (pages/pieceRecords-1)*pieceEvery || took > 2*pages/pieceRecords*pieceEvery {
 		t.Errorf("%d pieces took %v", pages/pieceRecords, took)

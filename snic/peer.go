@@ -83,6 +83,7 @@ type pooled struct {
 	titles  []string     // what people call it
 	orders  []order
 	say     []said
+	make    []*renewal // of tasks
 	saving  bool       // there is more of what a DAG knows
 	pieceAt clock.Time // when
 	sent, answered, served,
@@ -764,6 +765,13 @@ func (b *board) clean(c *graph.Ctx, n int) bool {
 	case b.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
 		return false
 	}
+	ready := true
+	for _, t := range s.tasks {
+		ready = b.renewed(t) && ready
+	}
+	if !ready {
+		return false
+	}
 	s.abroad.stale = false
 	for _, t := range s.tasks {
 		b.forget(c, t)
@@ -774,7 +782,7 @@ func (b *board) clean(c *graph.Ctx, n int) bool {
 // mine has the tasks of a DAG keep what they know.
 func (b *board) mine(s *service) {
 	for _, t := range s.tasks {
-		b.tasks[t].lent = false
+		b.tasks[t].lent, b.tasks[t].fresh = false, nil
 	}
 }
 
@@ -785,7 +793,7 @@ func (b *board) forget(c *graph.Ctx, n int) {
 		return
 	}
 	t.lent = false
-	app, err := t.in.Anew()
+	app, err := b.anewOf(t)
 	if err != nil {
 		b.pool.failed++
 		return
@@ -905,6 +913,8 @@ type talk struct {
 	// The parts of it, made once.
 	ask, tell func(n *pool.Node, now clock.Time)
 	visit     func(a graph.App)
+	// Instances of tasks, to be made beside the worker, and made.
+	make, made []*renewal
 }
 
 // NewPeering is for a board of that number, of whose pool port that is the
@@ -924,6 +934,11 @@ func NewPeering(number int, mac [6]byte) *Peering {
 			return
 		}
 		b.pool.orders = append(b.pool.orders, x.orders...)
+		for _, r := range x.made {
+			r.ready = true
+		}
+		x.made = nil
+		x.make, b.pool.make = b.pool.make, nil
 		if len(x.later) > 0 {
 			x.later[0].in = b.open(&x.later[0])
 		}
@@ -1036,6 +1051,11 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 	}
 	do(x.tell)
 	clear(t.say)
+	n += len(x.make)
+	for _, r := range x.make {
+		r.app, r.err = r.new()
+	}
+	x.made, x.make = x.make, nil
 	if len(x.later) > 0 {
 		x.later[0].in.read()
 		p.left = slices.Clone(x.later)

@@ -96,6 +96,21 @@ func (in *Inside) Anew() (App, error) {
 	return in.Make()
 }
 
+// Apart is Anew in two parts. make, from any goroutine, makes the instance; take, on the worker, has it be one of
+// them.
+func (in *Inside) Apart() (make func() (App, error), take func(App)) {
+	env := in.env
+	if env.Workers == 1 {
+		env.Share = (&share{}).get
+	}
+	make = func() (App, error) { return in.Kind.New(env, maps.Clone(in.Args)) }
+	take = func(app App) {
+		in.spare, in.env = nil, env
+		in.apps = append(in.apps, app)
+	}
+	return make, take
+}
+
 // Remove lets an instance give up what it holds (see Stopper), and forgets it.
 // What it emits is to be taken.
 func (in *Inside) Remove(c *Ctx, app App) {
