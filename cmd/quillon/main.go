@@ -66,9 +66,13 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		SilenceErrors:     true,
 		DisableAutoGenTag: true,
 		Args:              known,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
+	}
+	which := root.Flags().Bool("version", false, "say which build this is")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *which {
+			return showVersion(cmd)
+		}
+		return cmd.Help()
 	}
 	root.PersistentFlags().Bool("json", false, "print JSON")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
