@@ -422,14 +422,16 @@ func TestLoss(t *testing.T) {
 			if hdr.Parse(b, &f) != hdr.IsRoCE {
 				rt.Fatalf("%v: %x", f.Why, b)
 			}
+			ends, ok := conn.EndsOf(b, &f)
 			e := conn.Foreign
 			switch {
+			case !ok:
 			case f.Op.Transport() == hdr.UD:
-				_, e = x.CM(now, b, &f)
+				_, e = x.CM(now, &ends, b, &f)
 			case f.Op.Has(hdr.IsRequest):
-				_, e = x.Request(now, b, &f)
+				_, e = x.Request(now, &ends, b, &f)
 			default:
-				_, e = x.Response(now, b, &f)
+				_, e = x.Response(now, &ends, b, &f)
 			}
 			events[e]++
 			if e == conn.Removed {
