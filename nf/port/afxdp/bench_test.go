@@ -28,6 +28,7 @@ import (
 // processor 0 as fast as it can, and a sink at farB that counts and drops.
 type bench struct {
 	*bed
+	sink  *ebpf.Program
 	count *uint64
 	stop  atomic.Bool
 	done  chan error
@@ -60,7 +61,7 @@ func newRange(b *testing.B, roceFrames bool, size int) *bench {
 		b.Fatal(err)
 	}
 	r.count = (*uint64)(unsafe.Pointer(&mem[0]))
-	sink := program(b, asm.Instructions{
+	r.sink = program(b, asm.Instructions{
 		asm.LoadMapValue(asm.R1, m.FD(), 0),
 		asm.LoadMem(asm.R2, asm.R1, 0, asm.DWord),
 		asm.Add.Imm(asm.R2, 1),
@@ -69,7 +70,7 @@ func newRange(b *testing.B, roceFrames bool, size int) *bench {
 		asm.Return(),
 	})
 	err = offload.Within(r.farB, func() error {
-		l, err := link.AttachXDP(link.XDPOptions{Program: sink, Interface: r.b.index, Flags: link.XDPDriverMode})
+		l, err := link.AttachXDP(link.XDPOptions{Program: r.sink, Interface: r.b.index, Flags: link.XDPDriverMode})
 		if err == nil {
 			b.Cleanup(func() { _ = l.Close() })
 		}
@@ -233,6 +234,26 @@ func BenchmarkKernelRedirect(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			r := newRange(b, false, size)
 			open(b, PairConfig{Options: Options{Filter: &port.Filter{RoCE: true}}})
+			r.measure(b, "")
+		})
+	}
+}
+
+// BenchmarkGenerator is frames that go no further than where the others come in: what
+// generating takes of the processor that has BenchmarkKernelRedirect's whole way to do, too.
+func BenchmarkGenerator(b *testing.B) {
+	for _, size := range []int{64, 1024} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			r := newRange(b, false, size)
+			dut, err := netlink.LinkByName("dutA")
+			if err != nil {
+				b.Fatal(err)
+			}
+			l, err := link.AttachXDP(link.XDPOptions{Program: r.sink, Interface: dut.Attrs().Index, Flags: link.XDPDriverMode})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = l.Close() })
 			r.measure(b, "")
 		})
 	}
