@@ -37,11 +37,23 @@ const patient = 20 * time.Second
 // frames of the list come in its order, none is lost, and all arrive.
 func TestFramesInTurns(t *testing.T) {
 	want := frames()
-	pass(t, want, 5000, func(got int, b []byte) {
+	pass(t, want, 256, 5000, func(got int, b []byte) {
 		if f := want[got%len(want)].Bytes; len(b) != len(f) || b[14] != f[14] {
 			t.Fatalf("frame %d: %d bytes, number %d; want %d, %d", got, len(b), b[14], len(f), f[14])
 		}
 	})
+}
+
+// TestOneFrame: a frame that is the same for ever comes as it is, in a window and without one.
+func TestOneFrame(t *testing.T) {
+	want := frames()[7:8]
+	for _, window := range []int{0, 256} {
+		pass(t, want, window, 5000, func(got int, b []byte) {
+			if !bytes.Equal(b, want[0].Bytes) {
+				t.Fatalf("window %d, frame %d: %x, want %x", window, got, b, want[0].Bytes)
+			}
+		})
+	}
 }
 
 // TestLaps: PSNs go on from lap to lap, also around their end, and the ICRC
@@ -51,7 +63,7 @@ func TestLaps(t *testing.T) {
 		{Bytes: roce(0, 0xFFFFF0), Step: 3}, {Bytes: roce(40, 1)}, {Bytes: roce(200, 0), Step: 0x801},
 		{Bytes: roce(40, 5), Step: hdr.PSNMask}, {Bytes: frames()[3].Bytes},
 	}
-	pass(t, want, 5000, func(got int, b []byte) {
+	pass(t, want, 256, 5000, func(got int, b []byte) {
 		f := &want[got%len(want)]
 		if f.Step == 0 {
 			if !bytes.Equal(b, f.Bytes) {
@@ -88,8 +100,8 @@ func roce(n int, psn uint32) []byte {
 }
 
 // pass forwards n frames of a list, and has each looked at on its way.
-func pass(t *testing.T, want []Frame, n int, see func(got int, b []byte)) {
-	r, err := New(want, 256)
+func pass(t *testing.T, want []Frame, window, n int, see func(got int, b []byte)) {
+	r, err := New(want, window)
 	if errors.Is(err, port.ErrNotSupported) && os.Geteuid() != 0 {
 		t.Skip(err)
 	}
