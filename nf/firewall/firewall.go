@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"maps"
-	"math/rand/v2"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -52,13 +51,11 @@ func (st *state) compile(args graph.Args) (*policy, error) {
 
 // app is the firewall in one worker.
 type app struct {
+	flow.Mover
 	*policy
 	gen             uint16 // of the policy
 	st              *state
-	seed            uint64
 	worker, workers int
-	now             clock.Time
-	begun           bool
 }
 
 func newApp(args graph.Args, env graph.Env) (*app, error) {
@@ -73,6 +70,7 @@ func newApp(args graph.Args, env graph.Env) (*app, error) {
 	} else {
 		a.st = env.Share(mk).(*state)
 	}
+	a.Mover = flow.Mover{Start: &a.st.start, Kind: "firewall", Version: version, Size: recordSize, Record: a.record, Build: a.build}
 	a.policy, err = a.st.compile(args)
 	return a, err
 }
@@ -98,41 +96,31 @@ func (a *app) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// begin is the first breath.
-func (a *app) begin(now clock.Time, r *rand.Rand) {
-	a.begun, a.now = true, now
-	a.seed = a.st.start.Begin(now, r, func(seed uint64, saved *flow.Records) {
-		if saved != nil {
-			a.restore(now, seed, *saved)
-		}
-	})
-}
-
 // Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	if !a.begun {
-		a.begin(c.Now(), c.Rand())
+	if !a.Begun {
+		a.Begin(c.Now(), c.Rand(), nil)
 	}
-	a.now = c.Now()
+	a.Now = c.Now()
 	gone, here := 0, 0
 	steps, every := flow.Steps(a.st.shards[0].conns.Places())
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
 		s := a.st.take(uint64(i))
-		gone += s.sweep((s.conns.Places()+steps-1)/steps, a.now, a.seed)
+		gone += s.sweep((s.conns.Places()+steps-1)/steps, a.Now, a.Seed)
 		here += s.conns.Len()
 		a.st.give(s)
 	}
 	c.Count(ctrOver, uint64(gone))
 	c.Set(ctrConns, uint64(here))
-	return a.now.Add(every)
+	return a.Now.Add(every)
 }
 
 // Push implements graph.App.
 func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
-	if !a.begun {
-		a.begin(c.Now(), c.Rand())
+	if !a.Begun {
+		a.Begin(c.Now(), c.Rand(), nil)
 	}
-	a.now = c.Now()
+	a.Now = c.Now()
 	for _, x := range b.Bufs() {
 		v := a.one(c, in, x.Bytes())
 		if !v.pass {
@@ -169,7 +157,7 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
 	}
 	k, offset := flow.Fragment(frame, &d)
 	k.Tag = d.VLANs() | uint32(in)<<24
-	hash := k.Hash(a.seed)
+	hash := k.Hash(a.Seed)
 	if d.L4 != 0 {
 		v := a.whole(c, in, frame, &d)
 		if v.reason == reasonMalformed {
@@ -177,7 +165,7 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
 		}
 		if v.pass {
 			s := a.st.take(hash)
-			s.fragment(&k, hash, a.now)
+			s.fragment(&k, hash, a.Now)
 			a.st.give(s)
 		}
 		return v
@@ -187,7 +175,7 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
 	}
 	s := a.st.take(hash)
 	i := s.frags.Find(&k, hash)
-	known := i >= 0 && s.frags.At(i).Val >= a.now
+	known := i >= 0 && s.frags.At(i).Val >= a.Now
 	a.st.give(s)
 	if !known {
 		return verdict{false, reasonStray}
@@ -291,7 +279,7 @@ func (a *app) whole(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) verdict {
 	if in == 1 {
 		k = k.Reversed()
 	}
-	hash := k.Hash(a.seed)
+	hash := k.Hash(a.Seed)
 	s := a.st.take(hash)
 	v := a.find(c, s, &k, hash, in, &seg, answer)
 	a.st.give(s)
@@ -322,19 +310,19 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 	if i >= 0 {
 		x := &s.conns.At(i).Val
 		switch {
-		case x.until < a.now:
-			s.release(i, a.seed)
+		case x.until < a.Now:
+			s.release(i, a.Seed)
 			c.Count(ctrOver, 1)
 		default:
 			if ok, r := a.recheck(x, k); !ok {
-				s.release(i, a.seed)
+				s.release(i, a.Seed)
 				c.Count(ctrEnded, 1)
 				return verdict{false, r}
 			}
 			if v := a.follow(s, x, k, in, seg); v.reason != reasonNew {
 				return v
 			}
-			s.release(i, a.seed) // it is opened anew
+			s.release(i, a.Seed) // it is opened anew
 		}
 	}
 	if answer {
@@ -343,7 +331,7 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 	if ok, r := a.permits(k, uint8(in)); !ok {
 		return verdict{false, r}
 	}
-	x, evicted, v := s.open(k, hash, uint8(in), a.now, &a.settings, a.seed, len(a.st.shards))
+	x, evicted, v := s.open(k, hash, uint8(in), a.Now, &a.settings, a.Seed, len(a.st.shards))
 	if x == nil {
 		return v
 	}
@@ -355,11 +343,11 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 		x.state = tcpSyn
 		if seg.flags != flagSYN {
 			x.state, x.flags = tcpOpen, unchecked
-			s.settle(k, x, a.seed)
+			s.settle(k, x, a.Seed)
 		}
 		note(&x.side[in], &x.side[1-in], seg, false)
 	}
-	x.until = a.now.Add(a.patience(x, k.Proto))
+	x.until = a.Now.Add(a.patience(x, k.Proto))
 	c.Count(ctrOpened, 1)
 	return v
 }
@@ -379,9 +367,9 @@ func (a *app) follow(s *shard, x *conn, k *flow.Key, in int, seg *segment) verdi
 		x.state = bothWays
 	}
 	if was && !x.tentative() {
-		s.settle(k, x, a.seed)
+		s.settle(k, x, a.Seed)
 	}
-	x.until = a.now.Add(a.patience(x, k.Proto))
+	x.until = a.Now.Add(a.patience(x, k.Proto))
 	return v
 }
 
@@ -478,7 +466,7 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 	if from == 1 {
 		k = k.Reversed()
 	}
-	hash := k.Hash(a.seed)
+	hash := k.Hash(a.Seed)
 	s := a.st.take(hash)
 	defer a.st.give(s)
 	i := s.conns.Find(&k, hash)
@@ -486,7 +474,7 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 		return verdict{false, reasonUnrelated}
 	}
 	x := &s.conns.At(i).Val
-	if ok, _ := a.recheck(x, &k); !ok || x.until < a.now {
+	if ok, _ := a.recheck(x, &k); !ok || x.until < a.Now {
 		return verdict{false, reasonUnrelated}
 	}
 	if k.Proto == hdr.ProtoTCP && a.strict && x.flags&unchecked == 0 && !quotes(&x.side[from], &x.side[in], be.Uint32(l4[4:])) {

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -72,26 +71,6 @@ func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^unchecked == 0
 }
 
-// join tells a worker that has had no breath yet what the others have begun with.
-func (a *app) join(at clock.Time, seed uint64) {
-	a.seed = seed
-	if !a.begun {
-		a.now = at
-	}
-}
-
-// Save implements graph.Saver.
-func (a *app) Save(w io.Writer) error { return flow.Whole(a.Saving(w)) }
-
-// Saving implements graph.Mover.
-func (a *app) Saving(w io.Writer) func(n int) (more bool, err error) {
-	image := flow.NewImage(w, "firewall", version)
-	return a.st.start.Save(image, func(at clock.Time, seed uint64) func(n int) bool {
-		a.join(at, seed)
-		return a.record(image, a.now)
-	})
-}
-
 // record writes all connections, n or so at a time.
 func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 	st, shard, from := a.st, 0, 0
@@ -110,56 +89,19 @@ func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 	}
 }
 
-// Load implements graph.Saver. Connections for which there is no place are left
+// build implements flow.Mover's Build. Connections for which there is no place are left
 // out, those that are open last. TCP's numbers may have gone on by a window since
 // they were saved. Each is compared with the rules with its next
 // packet. Fragments under way are not saved.
-func (a *app) Load(r io.Reader) error {
-	put, err := a.Loading()(r)
-	if err == nil {
-		put()
-	}
-	return err
-}
-
-// Loading implements graph.Mover.
-func (a *app) Loading() func(r io.Reader) (put func(), err error) {
-	st := a.st
-	at, seed, begun := st.start.Begun()
-	if begun {
-		a.join(at, seed)
-	}
-	now, gen, conns, most := a.now, a.gen, a.conns, 64
+func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flow.Records) (put func(), err error)) {
+	st, gen, conns := a.st, a.gen, a.conns
+	most = 64
 	for i := range st.shards {
 		most += st.shards[i].conns.Places() * (recordLen + 1)
 	}
-	return func(r io.Reader) (func(), error) {
-		all, err := flow.Open(r, "firewall", version, recordSize, most)
-		if err != nil {
-			return nil, fmt.Errorf("firewall: %w", err)
-		}
+	return most, func(now clock.Time, seed uint64, all flow.Records) (func(), error) {
 		made := newState(conns, len(st.shards))
-		if err := made.fill(now, seed, gen, all); err != nil {
-			return nil, fmt.Errorf("firewall: %w", err)
-		}
-		return func() {
-			st.start.Load(all, func(at clock.Time, seed uint64) {
-				if !begun { // it has meanwhile
-					a.restore(at, seed, all)
-					return
-				}
-				st.become(made)
-			})
-		}, nil
-	}
-}
-
-// restore puts records, which are right, in place of what there is.
-func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
-	a.join(at, seed)
-	made := newState(a.conns, len(a.st.shards))
-	if made.fill(a.now, seed, a.gen, all) == nil {
-		a.st.become(made)
+		return func() { st.become(made) }, made.fill(now, seed, gen, all)
 	}
 }
 
@@ -213,6 +155,7 @@ func (a *app) Inherit(from graph.App) bool {
 	if !ok || o.conns != a.conns || len(o.st.shards) != len(a.st.shards) {
 		return false
 	}
-	a.st, a.seed, a.now, a.begun, a.gen = o.st, o.seed, o.now, o.begun, o.gen+1
+	a.st, a.gen = o.st, o.gen+1
+	a.Continue(&o.Mover)
 	return true
 }

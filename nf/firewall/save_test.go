@@ -408,7 +408,7 @@ func BenchmarkManyFlows(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	a.begun, a.now = true, 1
+	a.Begun, a.Now = true, 1
 	var keys []flow.Key
 	for i := range 100_000 {
 		k := flow.Key{SrcPort: uint16(i), DstPort: 80, Proto: 17, Family: 1}

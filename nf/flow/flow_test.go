@@ -570,86 +570,136 @@ func TestAges(t *testing.T) {
 	})
 }
 
-// TestStart: one seed for all workers, and what was loaded before the first breath
-// is the first one's; saved before that, it is as it was.
-func TestStart(t *testing.T) {
-	size := func(uint8) int { return 1 }
-	image := func(s *Start, v byte) []byte {
-		var b bytes.Buffer
-		i := NewImage(&b, "x", 1)
-		if err := Whole(s.Save(i, func(at clock.Time, seed uint64) func(int) bool {
-			return func(int) bool {
-				i.Record(1, []byte{v + byte(at)})
-				return false
+// thing is a function that remembers bytes, in one of its workers.
+type thing struct {
+	Mover
+	of *things
+}
+
+// things is what its workers share.
+type things struct {
+	start Start
+	has   []byte
+	when  clock.Time // they were built
+	seed  uint64
+}
+
+func (x *things) worker() *thing {
+	w := &thing{of: x}
+	w.Mover = Mover{Start: &x.start, Kind: "thing", Version: 1, Size: func(uint8) int { return 1 },
+		Record: func(i *Image, now clock.Time) func(int) bool {
+			left := slices.Clone(x.has)
+			return func(n int) bool {
+				for ; n > 0 && len(left) > 0; n-- {
+					i.Record(1, []byte{left[0] + byte(now)})
+					left = left[1:]
+				}
+				return len(left) > 0
 			}
-		})); err != nil {
+		},
+		Build: func() (int, func(clock.Time, uint64, Records) (func(), error)) {
+			return 1000, func(now clock.Time, seed uint64, all Records) (func(), error) {
+				made := things{when: now, seed: seed}
+				for _, b := range all.All {
+					if b[0] == 0xFF {
+						return nil, ErrDamaged
+					}
+					made.has = append(made.has, b[0]-byte(now))
+				}
+				return func() { x.has, x.when, x.seed = made.has, made.when, made.seed }, nil
+			}
+		}}
+	return w
+}
+
+// TestMover: all workers have the seed of the first; what was loaded before the first breath is the first one's, and is
+// saved as it was until then; what is loaded later is there at once.
+func TestMover(t *testing.T) {
+	image := func(w *thing) []byte {
+		var b bytes.Buffer
+		if err := w.Save(&b); err != nil {
 			t.Fatal(err)
 		}
 		return b.Bytes()
 	}
-	open := func(b []byte) Records {
-		all, err := Open(bytes.NewReader(b), "x", 1, size, 1000)
+	values := func(b []byte) (v []byte) {
+		all, err := Open(bytes.NewReader(b), "thing", 1, func(uint8) int { return 1 }, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return all
-	}
-	values := func(r Records) (v []byte) {
-		for _, b := range r.All {
+		for _, b := range all.All {
 			v = append(v, b...)
 		}
 		return v
 	}
-	var a Start
-	if v := values(open(image(&a, 1))); len(v) != 0 {
+	r := rand.New(rand.NewPCG(1, 2))
+	seed := rand.New(rand.NewPCG(1, 2)).Uint64()
+	var x things
+	a, b, idle := x.worker(), x.worker(), x.worker()
+	if v := values(image(a)); len(v) != 0 {
 		t.Errorf("%v before anything", v)
 	}
-	if _, _, begun := a.Begun(); begun {
-		t.Error("it has begun")
+	a.Begin(5, r, func() { x.has = []byte{1, 2, 3} })
+	b.Begin(7, r, func() { t.Error("another one is the first") })
+	if a.Seed != seed || b.Seed != seed || !a.Begun || a.Now != 5 || b.Now != 7 || idle.Begun {
+		t.Errorf("%+v, %+v, want seed %d", a.Mover, b.Mover, seed)
 	}
-	r := rand.New(rand.NewPCG(1, 2))
-	want := rand.New(rand.NewPCG(1, 2)).Uint64()
-	first := 0
-	for range 2 {
-		if seed := a.Begin(5, r, func(seed uint64, saved *Records) {
-			if first++; seed != want || saved != nil {
-				t.Errorf("first with %d, %v", seed, saved)
-			}
-		}); seed != want {
-			t.Errorf("seed %d, want %d", seed, want)
+	saved := image(idle) // which knows the time of the first breath alone
+	if v := values(saved); !bytes.Equal(v, []byte{6, 7, 8}) || idle.Seed != seed {
+		t.Errorf("saved %v, seed %d", v, idle.Seed)
+	}
+	x.has = nil
+	if err := b.Load(bytes.NewReader(saved)); err != nil || !bytes.Equal(x.has, []byte{255, 0, 1}) || x.when != 7 || x.seed != seed {
+		t.Errorf("%v: loaded %+v", err, x.has)
+	}
+	if err := idle.Load(bytes.NewReader(saved)); err != nil || !bytes.Equal(x.has, []byte{1, 2, 3}) || x.when != 5 || x.seed != seed {
+		t.Errorf("%v: loaded %+v", err, x.has)
+	}
+	x.has = []byte{0xFF - 5}
+	bad := image(a)
+	for what, b := range map[string][]byte{"thing: " + ErrDamaged.Error(): bad, "thing: this is no state that was saved": nil} {
+		if err := a.Load(bytes.NewReader(b)); err == nil || err.Error() != what || len(x.has) != 1 {
+			t.Errorf("%v, want %s", err, what)
 		}
 	}
-	if at, seed, begun := a.Begun(); first != 1 || at != 5 || seed != want || !begun {
-		t.Errorf("%d were the first; %d %d %v", first, at, seed, begun)
+
+	var y things // which is loaded before its first breath
+	c := y.worker()
+	if err := c.Load(bytes.NewReader(bad)); err == nil {
+		t.Error("what is damaged is kept")
 	}
-	saved := image(&a, 1)
-	if v := values(open(saved)); !bytes.Equal(v, []byte{6}) {
-		t.Errorf("saved %v", v)
+	if err := c.Load(bytes.NewReader(saved)); err != nil || y.has != nil {
+		t.Errorf("%v: %v", err, y.has)
 	}
-	a.Load(open(saved), func(at clock.Time, seed uint64) { first += int(at); want -= seed })
-	if first != 6 || want != 0 {
-		t.Error("loaded without the clock and the seed")
-	}
-	var b Start
-	b.Load(open(saved), func(clock.Time, uint64) { t.Error("loaded without a clock") })
-	if again := image(&b, 9); !bytes.Equal(again, saved) {
+	if again := image(c); !bytes.Equal(again, saved) {
 		t.Errorf("saved %x, want %x", again, saved)
 	}
-	b.Begin(7, r, func(_ uint64, saved *Records) { first = int(values(*saved)[0]) })
-	b.Begin(8, r, func(uint64, *Records) { t.Error("first again") })
-	if first != 6 || !bytes.Equal(values(open(image(&b, 1))), []byte{8}) {
-		t.Error("what was loaded before stays")
+	late := y.worker().Loading() // of which the first breath is before the end
+	put, err := late(bytes.NewReader(saved))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Begin(9, r, nil)
+	if !bytes.Equal(y.has, []byte{253, 254, 255}) || y.when != 9 || y.seed != c.Seed || !bytes.Equal(values(image(c)), []byte{6, 7, 8}) {
+		t.Errorf("begun with %v at %v", y.has, y.when)
+	}
+	y = things{start: Start{begun: true, at: 11, seed: c.Seed}}
+	if put(); !bytes.Equal(y.has, []byte{251, 252, 253}) || y.when != 11 || y.seed != c.Seed {
+		t.Errorf("%v at %v: what was read before the first breath is of no seed", y.has, y.when)
+	}
+
+	d := y.worker() // which takes c's place
+	d.Continue(&c.Mover)
+	if d.Now != 9 || d.Seed != c.Seed || !d.Begun || d.Start != c.Start {
+		t.Errorf("%+v", d.Mover)
 	}
 }
 
 // TestPieces: an image that is written in pieces has all; of an error the rest hears.
 func TestPieces(t *testing.T) {
-	var s Start
-	s.Begin(5, rand.New(rand.NewPCG(1, 2)), func(uint64, *Records) {})
 	var b bytes.Buffer
-	i := NewImage(&b, "x", 1)
-	left, calls := 10, 0
-	next := s.Save(i, func(clock.Time, uint64) func(int) bool {
+	left := 10
+	m := Mover{Start: new(Start), Kind: "x", Version: 1, Record: func(i *Image, _ clock.Time) func(int) bool {
 		return func(n int) bool {
 			for ; n > 0 && left > 0; n-- {
 				i.Record(1, make([]byte, 5000))
@@ -657,7 +707,9 @@ func TestPieces(t *testing.T) {
 			}
 			return left > 0
 		}
-	})
+	}}
+	m.Begin(5, rand.New(rand.NewPCG(1, 2)), nil)
+	next, calls := m.Saving(&b), 0
 	for more := true; more; calls++ {
 		var err error
 		if more, err = next(3); err != nil {
@@ -672,16 +724,12 @@ func TestPieces(t *testing.T) {
 	if calls != 4 || n != 10 || err != nil {
 		t.Errorf("%d calls, %d records: %v", calls, n, err)
 	}
-	i, left = NewImage(broken{}, "x", 1), 10
-	next = s.Save(i, func(clock.Time, uint64) func(int) bool {
-		return func(int) bool {
-			i.Record(1, make([]byte, 1<<15))
-			left--
-			return true
-		}
-	})
-	if err := Whole(next); err == nil || left < 7 {
-		t.Errorf("%v after %d records", err, 10-left)
+	left, next, calls = 1000, m.Saving(broken{}), 0
+	for more := true; more; calls++ {
+		more, err = next(1)
+	}
+	if err == nil || calls > 7 {
+		t.Errorf("%v after %d pieces", err, calls)
 	}
 }
 

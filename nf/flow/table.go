@@ -2,6 +2,7 @@ package flow
 
 import (
 	"math/bits"
+	"time"
 	"unsafe"
 )
 
@@ -162,6 +163,13 @@ func (t *Table[K, V]) Sweep(n int) (from, to int) {
 	from = t.hand
 	t.hand = min(from+(n+Ways-1)/Ways*Ways, len(t.places))
 	return from, t.hand
+}
+
+// Steps is how many steps a sweep goes around n places in, and how far apart: all
+// are looked at within 16 s.
+func Steps(n int) (steps int, every time.Duration) {
+	steps = max(1, min(1024, n/Ways))
+	return steps, 16 * time.Second / time.Duration(steps)
 }
 
 // Clear frees all places.

@@ -28,13 +28,11 @@ const drop = -1
 
 // app is NAPT in one worker.
 type app struct {
+	flow.Mover
 	settings
 	index           map[uint32]uint16 // of public addresses
 	st              *state
-	seed            uint64
 	worker, workers int
-	now             clock.Time
-	begun           bool
 }
 
 func newApp(s settings, env graph.Env) *app {
@@ -48,6 +46,7 @@ func newApp(s settings, env graph.Env) *app {
 	} else {
 		a.st = env.Share(mk).(*state)
 	}
+	a.Mover = flow.Mover{Start: &a.st.start, Kind: "napt", Version: version, Size: recordSize, Record: a.record, Build: a.build}
 	return a
 }
 
@@ -73,42 +72,38 @@ func (a *app) Reconfigure(args graph.Args) error {
 
 // begin is the first breath.
 func (a *app) begin(now clock.Time, r *rand.Rand) {
-	a.begun, a.now = true, now
-	a.seed = a.st.start.Begin(now, r, func(seed uint64, saved *flow.Records) {
+	a.Begin(now, r, func() {
 		for i := range a.st.shards {
 			a.st.shards[i].random = r.Uint64()
-		}
-		if saved != nil {
-			a.restore(now, seed, *saved)
 		}
 	})
 }
 
 // Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	if !a.begun {
+	if !a.Begun {
 		a.begin(c.Now(), c.Rand())
 	}
-	a.now = c.Now()
+	a.Now = c.Now()
 	steps, every := flow.Steps(a.st.shards[0].mappings.Places())
 	gone, here := 0, 0
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
 		s := a.st.take(i)
-		gone += a.st.sweep(s, steps, a.now, a.seed)
+		gone += a.st.sweep(s, steps, a.Now, a.Seed)
 		here += s.mappings.Len()
 		a.st.give(s)
 	}
 	c.Count(ctrOver, uint64(gone))
 	c.Set(ctrMappings, uint64(here))
-	return a.now.Add(every)
+	return a.Now.Add(every)
 }
 
 // Push implements graph.App.
 func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
-	if !a.begun {
+	if !a.Begun {
 		a.begin(c.Now(), c.Rand())
 	}
-	a.now = c.Now()
+	a.Now = c.Now()
 	for _, x := range b.Bufs() {
 		v := a.one(c, in, x.Bytes())
 		if v.out == drop {
@@ -161,13 +156,13 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 	}
 	k, _ := flow.Fragment(b, &d)
 	k.Tag = d.VLANs() | uint32(in)<<24
-	hash := k.Hash(a.seed)
+	hash := k.Hash(a.Seed)
 	shard := int(hash & uint64(len(a.st.shards)-1))
 	if d.L4 != 0 {
 		v := a.whole(c, in, b, &d)
 		if v.out != drop {
 			s := a.st.take(shard)
-			s.note(&k, hash, later{a.now.Add(laterTime), be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), hdr.Ethernet(b).Dst(), uint8(v.out)})
+			s.note(&k, hash, later{a.Now.Add(laterTime), be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), hdr.Ethernet(b).Dst(), uint8(v.out)})
 			a.st.give(s)
 		}
 		return v
@@ -179,7 +174,7 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 		f = s.later.At(i).Val
 	}
 	a.st.give(s)
-	if i < 0 || f.until < a.now {
+	if i < 0 || f.until < a.Now {
 		return verdict{drop, reasonStray}
 	}
 	readdress(b, &d, source, f.src)
@@ -273,7 +268,7 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	n := a.st.shardOf(k.port)
 	s := a.st.take(n)
 	defer a.st.give(s)
-	hash := k.hash(a.seed)
+	hash := k.hash(a.Seed)
 	i := s.mappings.Find(&k, hash)
 	flags := flagsOf(b, d)
 	if i < 0 {
@@ -299,22 +294,22 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	case classTCP:
 		patience = a.tcpTrans
 		p.kind = tcpSession
-		if x := s.touch(&p, a.now, a.seed); x == nil {
+		if x := s.touch(&p, a.Now, a.Seed); x == nil {
 			return reasonFull
 		} else {
 			a.follow(x, flags, true)
 		}
 	}
-	if m.until = max(m.until, a.now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
+	if m.until = max(m.until, a.Now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
 		p.kind = mayPort
 		if a.filter == byAddress || class == classICMP {
 			p.kind, p.port = mayAddress, 0
 		}
-		x := s.touch(&p, a.now, a.seed)
+		x := s.touch(&p, a.Now, a.Seed)
 		if x == nil {
 			return reasonFull
 		}
-		x.until = max(x.until, a.now.Add(patience))
+		x.until = max(x.until, a.Now.Add(patience))
 	}
 	rewrite(b, d, source, a.public[m.public], m.port)
 	return reasonOut
@@ -348,16 +343,16 @@ func (a *app) follow(x *session, flags uint8, outward bool) {
 	if x.flags&(synOut|synIn|rst) == synOut|synIn && x.flags&(finOut|finIn) != finOut|finIn {
 		patience = a.tcpIdle
 	}
-	x.until = a.now.Add(patience)
+	x.until = a.Now.Add(patience)
 }
 
 // assign makes a mapping; its place is negative when there is none, and why.
 func (a *app) assign(s *shard, k *private, hash uint64) (int, graph.Reason) {
-	host := hostHash(k, a.seed)
+	host := hostHash(k, a.Seed)
 	if a.perHost > 0 && s.hosts.Of(host) >= a.perHost {
 		return -1, reasonHost
 	}
-	first := int(hdr.Fold(a.seed, uint64(k.addr)) >> 32 % uint64(len(a.public)))
+	first := int(hdr.Fold(a.Seed, uint64(k.addr)) >> 32 % uint64(len(a.public)))
 	for n := range a.public {
 		which := (first + n) % len(a.public)
 		pool := &s.pools[which][k.class]
@@ -366,7 +361,7 @@ func (a *app) assign(s *shard, k *private, hash uint64) (int, graph.Reason) {
 			continue
 		}
 		i := s.mappings.Add(k, hash)
-		if i < 0 && a.st.room(s, hash, a.now, a.seed) {
+		if i < 0 && a.st.room(s, hash, a.Now, a.Seed) {
 			i = s.mappings.Add(k, hash)
 		}
 		if i < 0 {
@@ -390,7 +385,7 @@ func (a *app) find(s *shard, addr uint32, port uint16, class int) int {
 		return -1
 	}
 	i := int(s.pools[which][class].mapping[a.st.index(port)]) - 1
-	if i >= 0 && s.mappings.At(i).Val.over(a.now) {
+	if i >= 0 && s.mappings.At(i).Val.over(a.Now) {
 		return -1
 	}
 	return i
@@ -411,7 +406,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 	}
 	if class == classTCP {
 		p.kind = tcpSession
-		x := s.has(&p, a.now, a.seed)
+		x := s.has(&p, a.Now, a.Seed)
 		if x == nil {
 			switch {
 			case flagsOf(b, d)&(tcpSYN|tcpACK|tcpRST) != tcpSYN:
@@ -419,7 +414,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 			case !a.admits(s, &p, class):
 				return host, reasonFiltered
 			}
-			if x = s.touch(&p, a.now, a.seed); x == nil {
+			if x = s.touch(&p, a.Now, a.Seed); x == nil {
 				return host, reasonFull
 			}
 		}
@@ -445,7 +440,7 @@ func (a *app) admits(s *shard, p *peer, class int) bool {
 	default:
 		q.kind = mayPort
 	}
-	return s.has(&q, a.now, a.seed) != nil
+	return s.has(&q, a.Now, a.Seed) != nil
 }
 
 // about is what becomes of an ICMP error: what it quotes is a packet of a mapping,
@@ -474,13 +469,13 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 		// What a private host got, it got at the end that is its mapping's.
 		k := private{addr: be.Uint32(b[q.L3+16:]), port: be.Uint16(b[portAt(&q, destination):]), vlans: d.VLANs(), class: uint16(class)}
 		s := a.st.take(a.st.shardOf(k.port))
-		i := s.mappings.Find(&k, k.hash(a.seed))
+		i := s.mappings.Find(&k, k.hash(a.Seed))
 		var m mapping
 		if i >= 0 {
 			m = s.mappings.At(i).Val
 		}
 		a.st.give(s)
-		if i < 0 || m.over(a.now) {
+		if i < 0 || m.over(a.Now) {
 			return verdict{drop, reasonUnrelated}
 		}
 		requote(b, d, &q, destination, a.public[m.public], m.port)
@@ -504,7 +499,7 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 		if class != classICMP {
 			p.port = be.Uint16(b[portAt(&q, destination):])
 		}
-		if class == classTCP && s.has(&p, a.now, a.seed) == nil || class != classTCP && !a.admits(s, &p, class) {
+		if class == classTCP && s.has(&p, a.Now, a.Seed) == nil || class != classTCP && !a.admits(s, &p, class) {
 			return verdict{drop, reasonUnrelated}
 		}
 		m := s.mappings.At(i)

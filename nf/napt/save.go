@@ -3,7 +3,6 @@ package napt
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -36,26 +35,6 @@ func recordSize(sort uint8) int {
 		return sessionLen
 	}
 	return 0
-}
-
-// join tells a worker that has had no breath yet what the others have begun with.
-func (a *app) join(at clock.Time, seed uint64) {
-	a.seed = seed
-	if !a.begun {
-		a.now = at
-	}
-}
-
-// Save implements graph.Saver.
-func (a *app) Save(w io.Writer) error { return flow.Whole(a.Saving(w)) }
-
-// Saving implements graph.Mover.
-func (a *app) Saving(w io.Writer) func(n int) (more bool, err error) {
-	image := flow.NewImage(w, "napt", version)
-	return a.st.start.Save(image, func(at clock.Time, seed uint64) func(n int) bool {
-		a.join(at, seed)
-		return a.record(image, a.now)
-	})
 }
 
 // record writes all mappings, and then all sessions, n or so at a time.
@@ -107,54 +86,17 @@ func encodeSession(b []byte, m *flow.Place[private, mapping], p *flow.Place[peer
 	be.PutUint64(b[15:], uint64(p.Val.until.Sub(now)))
 }
 
-// Load implements graph.Saver. What there is no place for is left out, and so is what does not
+// build implements flow.Mover's Build. What there is no place for is left out, and so is what does not
 // go together: it changed while it was saved. Fragments under way are not saved.
-func (a *app) Load(r io.Reader) error {
-	put, err := a.Loading()(r)
-	if err == nil {
-		put()
-	}
-	return err
-}
-
-// Loading implements graph.Mover.
-func (a *app) Loading() func(r io.Reader) (put func(), err error) {
-	st := a.st
-	at, seed, begun := st.start.Begun()
-	if begun {
-		a.join(at, seed)
-	}
-	now, set, index, most := a.now, a.settings, a.index, 64
+func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flow.Records) (put func(), err error)) {
+	st, set, index := a.st, a.settings, a.index
+	most = 64
 	for i := range st.shards {
 		most += st.shards[i].mappings.Places()*(mappingLen+1) + st.shards[i].sessions.Places()*(sessionLen+1)
 	}
-	return func(r io.Reader) (func(), error) {
-		all, err := flow.Open(r, "napt", version, recordSize, most)
-		if err != nil {
-			return nil, fmt.Errorf("napt: %w", err)
-		}
+	return most, func(now clock.Time, seed uint64, all flow.Records) (func(), error) {
 		made := newState(&set, len(st.shards))
-		if err := made.fill(now, seed, &set, index, all); err != nil {
-			return nil, fmt.Errorf("napt: %w", err)
-		}
-		return func() {
-			st.start.Load(all, func(at clock.Time, seed uint64) {
-				if !begun { // it has meanwhile
-					a.restore(at, seed, all)
-					return
-				}
-				st.become(made)
-			})
-		}, nil
-	}
-}
-
-// restore puts records, which are right, in place of what there is.
-func (a *app) restore(at clock.Time, seed uint64, all flow.Records) {
-	a.join(at, seed)
-	made := newState(&a.settings, len(a.st.shards))
-	if made.fill(a.now, seed, &a.settings, a.index, all) == nil {
-		a.st.become(made)
+		return func() { st.become(made) }, made.fill(now, seed, &set, index, all)
 	}
 }
 
@@ -250,6 +192,7 @@ func (a *app) Inherit(from graph.App) bool {
 	if !ok || !a.settings.same(&o.settings) || len(o.st.shards) != len(a.st.shards) {
 		return false
 	}
-	a.st, a.index, a.seed, a.now, a.begun = o.st, o.index, o.seed, o.now, o.begun
+	a.st, a.index = o.st, o.index
+	a.Continue(&o.Mover)
 	return true
 }

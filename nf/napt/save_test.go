@@ -499,7 +499,7 @@ func BenchmarkOutward(b *testing.B) {
 func BenchmarkManyFlows(b *testing.B) {
 	x := graphtest.New(b, *Kind(), args())
 	a := x.App().(*app)
-	a.begun, a.now = true, 1
+	a.Begun, a.Now = true, 1
 	frame := pkt{proto: "udp", src: host + ":5000", dst: far + ":80"}.bytes(b)
 	var d hdr.Layers
 	hdr.Walk(frame, &d)

@@ -1,0 +1,159 @@
+package flow
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Start is what the instances of a function in all workers begin with: a seed,
+// which the first of them draws, and the state that was loaded until then.
+type Start struct {
+	mu    sync.Mutex
+	begun bool
+	seed  uint64
+	at    clock.Time
+	saved *Records
+}
+
+// Mover is what a function that remembers flows has in one worker beside them. It implements
+// graph.Mover: what is remembered is saved, and loaded, in the form of an image.
+type Mover struct {
+	Now   clock.Time // of the breath
+	Seed  uint64     // of the hashes
+	Begun bool       // there was a breath
+
+	Start   *Start // of all workers
+	Kind    string
+	Version uint8
+	Size    func(sort uint8) int // as Open takes it
+	// Record begins to record all that is remembered, about n records with each call of piece.
+	Record func(image *Image, now clock.Time) (piece func(n int) (more bool))
+	// Build is how many bytes an image may have at most, and a function that makes of records a state that nobody
+	// else knows yet, in any goroutine, while this one goes on. put has the function take that in place of its own.
+	Build func() (most int, build func(now clock.Time, seed uint64, all Records) (put func(), err error))
+}
+
+// Begin is the first breath of a worker. The first worker of all calls first, unless it is nil, and takes
+// what was loaded before.
+func (m *Mover) Begin(now clock.Time, r *rand.Rand, first func()) {
+	s := m.Start
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.Begun, m.Now = true, now
+	if s.begun {
+		m.Seed = s.seed
+		return
+	}
+	s.begun, s.seed, s.at = true, r.Uint64(), now
+	m.Seed = s.seed
+	if first != nil {
+		first()
+	}
+	if s.saved != nil {
+		m.restore(*s.saved)
+		s.saved = nil
+	}
+}
+
+// Continue takes the place of another one, which is not used any more, in the same worker.
+func (m *Mover) Continue(o *Mover) { m.Now, m.Seed, m.Begun, m.Start = o.Now, o.Seed, o.Begun, o.Start }
+
+// join tells a worker that has had no breath yet what the others have begun with; the caller has the lock.
+func (m *Mover) join() {
+	if m.Seed = m.Start.seed; !m.Begun {
+		m.Now = m.Start.at
+	}
+}
+
+// restore puts records, which are right, in place of what there is.
+func (m *Mover) restore(all Records) {
+	_, build := m.Build()
+	if put, err := build(m.Now, m.Seed, all); err == nil {
+		put()
+	}
+}
+
+// Save implements graph.Saver.
+func (m *Mover) Save(w io.Writer) error {
+	for next := m.Saving(w); ; {
+		if more, err := next(1 << 10); !more {
+			return err
+		}
+	}
+}
+
+// Saving implements graph.Mover. What was loaded while there was no breath yet is saved as it was.
+func (m *Mover) Saving(w io.Writer) (next func(n int) (more bool, err error)) {
+	image, s := NewImage(w, m.Kind, m.Version), m.Start
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	piece := func(int) bool { return false }
+	switch {
+	case s.saved != nil:
+		saved := *s.saved
+		piece = func(int) bool {
+			for sort, b := range saved.All {
+				image.Record(sort, b)
+			}
+			return false
+		}
+	case s.begun:
+		m.join()
+		piece = m.Record(image, m.Now)
+	}
+	return func(n int) (bool, error) {
+		if piece(n) && image.err == nil {
+			return true, nil
+		}
+		return false, image.Close()
+	}
+}
+
+// Load implements graph.Saver.
+func (m *Mover) Load(r io.Reader) error {
+	put, err := m.Loading()(r)
+	if err == nil {
+		put()
+	}
+	return err
+}
+
+// Loading implements graph.Mover. What is loaded while there was no breath yet is kept for the first one.
+func (m *Mover) Loading() (read func(r io.Reader) (put func(), err error)) {
+	s := m.Start
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begun := s.begun
+	if begun {
+		m.join()
+	}
+	now, seed := m.Now, m.Seed
+	most, build := m.Build()
+	return func(r io.Reader) (func(), error) {
+		all, err := Open(r, m.Kind, m.Version, m.Size, most)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Kind, err)
+		}
+		put, err := build(now, seed, all)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Kind, err)
+		}
+		return func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			switch {
+			case begun:
+				put()
+			case s.begun: // it has meanwhile
+				m.join()
+				m.restore(all)
+			default:
+				s.saved = &all
+			}
+		}, nil
+	}
+}
