@@ -34,7 +34,8 @@ type Port interface {
 	// A frame that can never be sent (longer than the MTU allows) is taken,
 	// dropped and counted in Stats; so is one for an interface that is down.
 	Tx(b *packet.Batch) (int, error)
-	// Wait blocks until a frame may be waiting, room for Tx may have come,
+	// Wait blocks until a frame may be waiting that there is memory for (Rx
+	// leaves the others in the kernel), room for Tx may have come,
 	// d has passed, or ctx is done.
 	Wait(ctx context.Context, d clock.Duration) error
 	// Stats may be called from any goroutine.

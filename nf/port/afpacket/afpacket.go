@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -85,6 +86,7 @@ type Port struct {
 var (
 	_ port.Port        = (*Port)(nil)
 	_ port.MultiWaiter = (*Port)(nil)
+	_ poll.Limiter     = (*Port)(nil)
 )
 
 // Open opens a port on an interface of the calling thread's network namespace.
@@ -165,9 +167,13 @@ func Open(cfg Config) (_ *Port, err error) {
 	return p, nil
 }
 
-// arm gives message i a Buf to receive into; false when the pool is empty.
+// arm gives message i a Buf to receive into: when the pool is empty that of a
+// later message, and false when none has one.
 func (p *Port) arm(i int) bool {
 	x := p.pool.Get()
+	for j := len(p.armed) - 1; x == nil && j > i; j-- {
+		x, p.armed[j] = p.armed[j], nil
+	}
 	p.armed[i] = x
 	if x == nil {
 		return false
@@ -189,6 +195,11 @@ func (p *Port) FD() int {
 		return -1
 	}
 	return p.fd
+}
+
+// CanReceive implements poll.Limiter.
+func (p *Port) CanReceive() bool {
+	return p.pool.Free() > 0 || slices.ContainsFunc(p.armed[:], func(x *packet.Buf) bool { return x != nil })
 }
 
 // Changed says which settings were changed, in words, and what could not be

@@ -161,6 +161,59 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
+// TestNoMemory: while all of the pool is held, frames stay in the kernel, and
+// nobody is woken for them. What is armed for later messages is memory, too.
+func TestNoMemory(t *testing.T) {
+	a, b := wire(t, 1500)
+	var in, out packet.Batch
+	const queued = 2 * packet.MaxBatch
+	for range queued {
+		x := a.Pool().Get()
+		x.SetBytes(frame(100, 0))
+		in.Add(x)
+		if _, err := a.Tx(&in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var held []*packet.Buf
+	for x := b.Pool().Get(); x != nil; x = b.Pool().Get() {
+		held = append(held, x)
+	}
+	for try := 0; b.CanReceive() && try < 200; try++ {
+		// In batches with little room, so that the first messages are used up.
+		for out.Room() > 3 {
+			x := held[len(held)-1]
+			held = held[:len(held)-1]
+			out.Add(x)
+		}
+		n, err := b.Rx(&out)
+		if n == 0 || err != nil {
+			t.Fatal("memory that is armed is not used:", n, err)
+		}
+		held = append(held, out.Bufs()...)
+		out.Reset()
+	}
+	if n := b.Stats().RxPackets; n != packet.MaxBatch {
+		t.Errorf("%d frames for the %d Bufs that were armed", n, packet.MaxBatch)
+	}
+	const d = 50 * time.Millisecond
+	start := time.Now()
+	if err := b.Wait(context.Background(), d); err != nil || time.Since(start) < d {
+		t.Errorf("woken after %v, %v", time.Since(start), err)
+	}
+	if n, err := b.Rx(&out); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	for _, x := range held {
+		x.Put()
+	}
+	move(t, a, b, &in, &out, queued-packet.MaxBatch)
+	out.PutAll()
+	if s := b.Stats(); s.RxPackets != queued || s.RxDropped != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	wire(t, 1500)
 	for _, c := range []Config{{Interface: "nosuch"}, {Interface: "lo"}, {Interface: "va", Frames: 10}} {

@@ -26,6 +26,14 @@ type Idler interface {
 	Idle() (clock.Duration, error)
 }
 
+// Limiter is a File that cannot always receive: it leaves frames in the kernel
+// while it has no memory for them. Its file can be read all that time, and is
+// not waited for.
+type Limiter interface {
+	// CanReceive reports that there is memory for a frame.
+	CanReceive() bool
+}
+
 const (
 	// most is how many files are waited for at once.
 	most = 17
@@ -53,14 +61,14 @@ func (s *Set) Wait(ctx context.Context, clk clock.Clock, d clock.Duration, own F
 			return true, port.ErrClosed
 		}
 		next, err := idle(own)
-		s.fds[0] = unix.PollFd{Fd: int32(own.FD()), Events: unix.POLLIN}
+		s.fds[0] = pollFd(own)
 		for i, o := range others {
 			soon, e := idle(o)
 			if err == nil {
 				err = e
 			}
 			next = min(next, soon)
-			s.fds[i+1] = unix.PollFd{Fd: int32(o.(File).FD()), Events: unix.POLLIN}
+			s.fds[i+1] = pollFd(o.(File))
 		}
 		if err != nil {
 			return true, err
@@ -78,6 +86,14 @@ func (s *Set) Wait(ctx context.Context, clk clock.Clock, d clock.Duration, own F
 			return true, nil
 		}
 	}
+}
+
+func pollFd(f File) unix.PollFd {
+	fd := f.FD()
+	if l, ok := f.(Limiter); ok && !l.CanReceive() {
+		fd = -1 // none: without events, what befell the file would still wake
+	}
+	return unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 }
 
 func isNoFile(p port.Port) bool {

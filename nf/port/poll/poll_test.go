@@ -26,6 +26,11 @@ func (f *file) Idle() (clock.Duration, error) {
 	return time.Millisecond, f.err
 }
 
+// full is a file that has no memory to receive into.
+type full struct{ *file }
+
+func (full) CanReceive() bool { return false }
+
 // notFile has no FD.
 type notFile struct{ port.Port }
 
@@ -54,6 +59,12 @@ func TestWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	others := []port.Port{gone, b}
+	for _, own := range []File{full{b}, a} {
+		start := clk.Now()
+		if ok, err := s.Wait(ctx, clk, 20*time.Millisecond, own, []port.Port{full{b}}); !ok || err != nil || clk.Now().Sub(start) < 20*time.Millisecond {
+			t.Error("a file that cannot receive wakes", ok, err)
+		}
+	}
 	if n := testing.AllocsPerRun(10, func() {
 		start := clk.Now()
 		if ok, err := s.Wait(ctx, clk, time.Minute, a, others); !ok || err != nil || clk.Now().Sub(start) > 30*time.Second {

@@ -51,13 +51,18 @@ type Port struct {
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
 
-	mu     sync.Mutex
-	closed atomic.Bool
+	mu      sync.Mutex
+	closed  atomic.Bool
+	links   *netlink.Handle // of the namespace that the device was made in
+	index   int
+	before  uint64 // what the kernel had dropped of the device's frames at Open
+	dropped uint64 // and has since, when last looked at
 }
 
 var (
 	_ port.Port        = (*Port)(nil)
 	_ port.MultiWaiter = (*Port)(nil)
+	_ poll.Limiter     = (*Port)(nil)
 )
 
 // Open makes the device in the calling thread's network namespace and sets it
@@ -99,6 +104,12 @@ func Open(cfg Config) (_ *Port, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("device %s: %w", p.device, err)
 	}
+	p.index = l.Attrs().Index
+	if p.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("device %s: %w", p.device, err)
+	}
+	p.readDrops()
+	p.before = p.dropped
 	if cfg.MTU == 0 {
 		cfg.MTU = l.Attrs().MTU
 	} else if err := netlink.LinkSetMTU(l, cfg.MTU); err != nil {
@@ -129,6 +140,9 @@ func (p *Port) FD() int {
 	}
 	return p.fd
 }
+
+// CanReceive implements poll.Limiter.
+func (p *Port) CanReceive() bool { return p.pool.Free() > 0 }
 
 // Rx implements port.Port.
 func (p *Port) Rx(b *packet.Batch) (int, error) {
@@ -228,9 +242,23 @@ func (p *Port) WaitAny(ctx context.Context, others []port.Port, d clock.Duration
 
 // Stats implements port.Port.
 func (p *Port) Stats() port.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.readDrops()
 	return port.Stats{
-		RxPackets: p.rxPackets.Load(), RxBytes: p.rxBytes.Load(), RxDropped: p.rxDropped.Load(),
+		RxPackets: p.rxPackets.Load(), RxBytes: p.rxBytes.Load(), RxDropped: p.rxDropped.Load() + p.dropped - p.before,
 		TxPackets: p.txPackets.Load(), TxBytes: p.txBytes.Load(), TxDropped: p.txDropped.Load(),
+	}
+}
+
+// readDrops looks at how many frames found the device's queue full. It counts
+// them as not sent: to it we are the network.
+func (p *Port) readDrops() {
+	if p.closed.Load() {
+		return
+	}
+	if l, err := p.links.LinkByIndex(p.index); err == nil && l.Attrs().Statistics != nil {
+		p.dropped = l.Attrs().Statistics.TxDropped
 	}
 }
 
@@ -240,6 +268,10 @@ func (p *Port) Close() error {
 	defer p.mu.Unlock()
 	if p.closed.Load() {
 		return nil
+	}
+	if p.links != nil {
+		p.readDrops()
+		p.links.Close()
 	}
 	p.closed.Store(true)
 	if p.fd < 0 {

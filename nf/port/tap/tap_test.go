@@ -117,6 +117,58 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// TestNoMemory: while all of the pool is held, frames stay in the kernel, nobody
+// is woken for them, and what its queue has no room for is counted.
+func TestNoMemory(t *testing.T) {
+	p, fd := device(t, 1500)
+	send := func(n int) {
+		for range n {
+			if _, err := unix.Write(fd, make([]byte, 100)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var held []*packet.Buf
+	for x := p.Pool().Get(); x != nil; x = p.Pool().Get() {
+		held = append(held, x)
+	}
+	send(1)
+	var b packet.Batch
+	const d = 50 * time.Millisecond
+	start := time.Now()
+	if err := p.Wait(context.Background(), d); err != nil || time.Since(start) < d {
+		t.Errorf("woken after %v, %v", time.Since(start), err)
+	}
+	if n, err := p.Rx(&b); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	send(3000) // the queue of a device has 1000
+	for _, x := range held {
+		x.Put()
+	}
+	start = time.Now()
+	if err := p.Wait(context.Background(), time.Minute); err != nil || time.Since(start) > 30*time.Second {
+		t.Errorf("not woken for what had to wait: %v", err)
+	}
+	for {
+		n, err := p.Rx(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+		b.PutAll()
+	}
+	s := p.Stats()
+	if s.RxPackets == 0 || s.RxDropped == 0 || s.RxPackets+s.RxDropped != 3001 {
+		t.Errorf("%+v of 3001", s)
+	}
+	if err := p.Close(); err != nil || p.Stats() != s {
+		t.Errorf("closed: %v, %+v, was %+v", err, p.Stats(), s)
+	}
+}
+
 func TestDeviceGone(t *testing.T) {
 	p, _ := device(t, 1500)
 	l, err := netlink.LinkByName("tap7")
