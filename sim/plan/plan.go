@@ -93,6 +93,9 @@ func (o *Options) Check() error {
 	return o.Running.Check()
 }
 
+// maxNeed bounds the regions and sNICs that are planned for.
+const maxNeed = 1 << 30
+
 // Plan is the answer. Rates are in Gb/s.
 type Plan struct {
 	Endpoints int     `json:"endpoints"`
@@ -241,6 +244,9 @@ func Make(src traffic.Source, o Options, show func(pass string)) (*Plan, error) 
 	}
 	if p.Peaks.Endpoints == 0 || p.Peaks.Racks == 0 {
 		return nil, fmt.Errorf("percentile %v of the loads is 0: the trace is idle most of the time; take a higher one or longer intervals", o.Percentile)
+	}
+	if need := p.Peaks.Endpoints * (1 + o.Headroom) / min(o.Region, o.Board); !(need <= maxNeed) {
+		return nil, fmt.Errorf("the load peaks at %.3g Gb/s, more than %d regions or sNICs handle: are its bytes right?", p.Peaks.Endpoints, maxNeed)
 	}
 
 	show("looking for spikes")

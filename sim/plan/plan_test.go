@@ -146,6 +146,14 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for bytes, want := range map[string]string{"1e18": "are its bytes right", "1e30": "want 0 to 1e+18", "1e308": "want 0 to 1e+18"} {
+		o := Defaults()
+		o.Region = 1e-3
+		_, err := Make(csv(t, "0,a,"+bytes+"\n1,a,"+bytes+"\n1,b,"+bytes+"\n"), o, nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s bytes: %v, want %s", bytes, err, want)
+		}
+	}
 }
 
 // The same load gives the same picture.

@@ -15,6 +15,9 @@ const MaxEndpoints = 1 << 16
 // interval.
 const maxIntervals = 1 << 40
 
+// maxBytes bounds an event: so no sum is out of range.
+const maxBytes = 1e18
+
 // Endpoint is who sends.
 type Endpoint struct{ Name, Rack string }
 
@@ -58,8 +61,8 @@ func (s *slicer) add(e Event) error {
 	for e.Endpoint >= len(s.bytes) {
 		s.bytes = append(s.bytes, 0)
 	}
-	if e.Bytes < 0 || math.IsNaN(e.Bytes) || math.IsInf(e.Bytes, 0) {
-		return fmt.Errorf("%v is no number of bytes", e.Bytes)
+	if !(e.Bytes >= 0 && e.Bytes <= maxBytes) {
+		return fmt.Errorf("%v bytes at a time: want 0 to %v", e.Bytes, float64(maxBytes))
 	}
 	switch d := e.Time.Sub(s.start) - clock.Duration(s.open)*s.interval; {
 	case d >= s.interval:
