@@ -293,7 +293,7 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 			continue
 		}
 		at := slices.IndexFunc(all, func(x dag.Chain) bool { return ch.is(x.Tasks, numbers) })
-		if at < 0 || ch.Area != all[at].Area {
+		if at < 0 || ch.Area != all[at].Area || ch.Bitstream != all[at].Bitstream {
 			ch.ends = true
 			b.fabric.Remove(now, i)
 			continue
@@ -316,7 +316,7 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 		for _, t := range x.Tasks {
 			ch.tasks = append(ch.tasks, numbers[t])
 		}
-		if err := b.fabric.Add(n, region.Chain{Area: x.Area, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
+		if err := b.fabric.Add(n, region.Chain{Area: x.Area, Bitstream: x.Bitstream, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
 			return err
 		}
 	}

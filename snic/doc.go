@@ -12,8 +12,8 @@
 //
 // # What is real and what is modelled
 //
-// Tasks do their work on the frames. A region is a place for a chain: its loading
-// takes as long as a bitstream of its size through the configuration port, and until then
+// Tasks do their work on the frames. A region is a place for a chain: to load it
+// takes as long as the chain's bitstream through the configuration port, and until then
 // packets wait. A task that declares a throughput or a latency has them: it keeps
 // packets for as long as the board would. One that declares neither takes the time that
 // its code takes, and has credits for a batch.

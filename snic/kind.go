@@ -3,6 +3,7 @@ package snic
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,10 +254,6 @@ func parseArgs(args graph.Args) (settings, error) {
 		return s, err
 	}
 	s.regions = s.deployment.Regions.Count
-	load := time.Duration(float64(s.deployment.Regions.Bitstream) / float64(s.rate) * 1e9)
-	if s.monitor < load {
-		return s, fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
-	}
 	for _, r := range s.deployment.Rules {
 		if r.Priority < 0 {
 			return s, fmt.Errorf("deployment: rule %s: priority %d: want 0 or more", r.Match, r.Priority)
@@ -271,8 +268,16 @@ func parseArgs(args graph.Args) (settings, error) {
 	if n := len(s.deployment.Tenants); n > maxTenants {
 		return s, fmt.Errorf("deployment: %d tenants: at most %d", n, maxTenants)
 	}
-	if _, err := s.deployment.Chains(mostChains); err != nil {
+	chains, err := s.deployment.Chains(mostChains)
+	if err != nil {
 		return s, err
+	}
+	longest := s.deployment.Regions.Bitstream
+	for i := range chains {
+		longest = max(longest, chains[i].Bitstream)
+	}
+	if load := time.Duration(math.Ceil(float64(longest) * 1e9 / float64(s.rate))); s.monitor < load {
+		return s, fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
 	}
 	return s, nil
 }

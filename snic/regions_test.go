@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/snic/region"
 )
@@ -175,6 +176,54 @@ rules: [{match: all, dag: 1}]
 	if k := instances(x, "a"); k != 2 || count(x, region.Load) != loads {
 		t.Errorf("%d instances, %d loads more", k, count(x, region.Load)-loads)
 	}
+}
+
+// A chain is loaded for as long as its bitstream takes, whatever its region could hold; another
+// bitstream is another chain.
+func TestBitstreams(t *testing.T) {
+	text := func(bytes string) string {
+		return `
+regions: {count: 2, area: 3}
+tasks:
+  a: {kind: quick, args: {letter: a}, area: 3}
+  b: {kind: quick, args: {letter: b}, area: 2, bitstream: ` + bytes + `}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: u, run: b}]
+`
+	}
+	loads := func(x *graphtest.Test) map[string]time.Duration {
+		b := x.App().(*board)
+		took := map[string]time.Duration{}
+		for _, e := range b.log {
+			if e.Kind == region.Load {
+				took[b.names(b.chains[e.Chain].tasks)] = e.Until.Sub(e.At)
+			}
+		}
+		return took
+	}
+	x := scripted(t, text("1600000"), "monitor", "8ms")
+	x.Advance(20 * time.Millisecond)
+	if got := loads(x); got["a"] != 5*time.Millisecond || got["b"] != 2*time.Millisecond {
+		t.Errorf("loaded in %v", got)
+	}
+	if err := x.Set(graph.Args{"deployment": text("6400000"), "monitor": "8ms"}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(20 * time.Millisecond)
+	if got := loads(x); got["b"] != 8*time.Millisecond {
+		t.Errorf("loaded in %v", got)
+	}
+	err := x.Set(graph.Args{"deployment": text("6400001"), "monitor": "8ms"})
+	if err == nil || !strings.Contains(err.Error(), "monitor=8ms: loading a region takes 8.000002ms") {
+		t.Errorf("%v", err)
+	}
+	// Parts of a bitstream are not more than all of it.
+	scripted(t, `
+regions: {count: 1, area: 3}
+tasks: {a: {kind: quick, args: {letter: a}}, b: {kind: quick, args: {letter: b}}, c: {kind: quick, args: {letter: c}}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a -> b -> c}]
+`).Advance(20 * time.Millisecond)
 }
 
 // frameLong is frame with a payload of more than 227 bytes.

@@ -317,11 +317,10 @@ func (c *checking) checkTasks(known Known) *SpecError {
 		case t.Area > c.d.Regions.Area:
 			return wrong("area", "area %d never fits: a region has %d", t.Area, c.d.Regions.Area)
 		}
-		area := int64(c.d.Regions.Area)
-		t.Bitstream = (c.d.Regions.Bitstream*int64(t.Area) + area - 1) / area
+		t.Bitstream = max(c.d.Regions.Bitstream*int64(t.Area)/int64(c.d.Regions.Area), 1)
 		if x.Bitstream != "" {
-			if t.Bitstream, err = parseBytes(x.Bitstream, maxBitstream); err != nil {
-				return wrong("bitstream", "bitstream %s: %v", clip(x.Bitstream), err)
+			if t.Bitstream, err = parseBytes(x.Bitstream, maxBitstream); err != nil || t.Bitstream == 0 {
+				return wrong("bitstream", "bitstream %s: %s", clip(x.Bitstream), wantBytes)
 			}
 		}
 		if x.Credits != nil {

@@ -166,6 +166,7 @@ func TestSpecErrors(t *testing.T) {
 		{"credits: 4", "credits: 0", `deployment:15:14: task nt3: credits 0: want 1 to 32768`},
 		{"credits: 4", "credits: &c 4.5", `credits 4.5: want a whole number`},
 		{"bitstream: 1M", "bitstream: -1", `task nt3: bitstream -1: want bytes`},
+		{"bitstream: 1M", "bitstream: 0", `task nt3: bitstream 0: want bytes`},
 		{"  nt3:\n", "  nt 3:\n", `deployment:6:5: task name "nt 3": use letters, digits, '_' and '-', at most 64`},
 		{"  nt3:\n", "  nt2:\n", `deployment:5:3: `},
 		{"  user1: {}", "  -user1: {}", `tenant name "-user1": use letters`},
