@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -59,20 +60,30 @@ func portKinds() []graph.PortKind {
 // openPorts are the ports of a Spec, opened. Once the graph runs, ports are
 // added under mu.
 type openPorts struct {
-	ports  map[string][]port.Port
-	detach []func() error
-	close  []func() error
+	ports map[string][]port.Port
 
-	mu    sync.Mutex
-	next  uint16 // number of the next port to be added
-	infos []afxdp.Info
+	mu   sync.Mutex
+	next uint16 // number of the next port to be added
+	open []opened
+}
+
+// opened is a port, or a pair of them.
+type opened struct {
+	queues []port.Port  // of a port alone: a pair stays open for as long as the graph runs
+	info   []afxdp.Info // of afxdp
+	detach func() error // of afxdp
+	close  func() error
 }
 
 // bound says what the ports were bound to, those added later included.
 func (o *openPorts) bound() []afxdp.Info {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.infos)
+	var infos []afxdp.Info
+	for _, p := range o.open {
+		infos = append(infos, p.info...)
+	}
+	return infos
 }
 
 // boundTo is bound, of those of the ports that are still open.
@@ -136,9 +147,7 @@ func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, 
 			return nil, err
 		}
 		o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
-		o.infos = append(o.infos, pair.Info())
-		o.detach = append(o.detach, pair.Detach)
-		o.close = append(o.close, pair.Close)
+		o.open = append(o.open, opened{info: []afxdp.Info{pair.Info()}, detach: pair.Detach, close: pair.Close})
 	}
 	o.next = uint16(len(names))
 	return o, nil
@@ -150,7 +159,7 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 	if args["dev"] == "" {
 		return fmt.Errorf("port %s: dev is missing: name the interface", name)
 	}
-	var queues []port.Port
+	var now opened
 	switch p.Kind {
 	case kindAFXDP:
 		opt, err := afxdpOptions(name, args, filter, clk)
@@ -161,12 +170,7 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		queues = asPorts(d.Ports)
-		// In place of what an earlier port was bound to, which has closed.
-		dev := map[string]bool{args["dev"]: true}
-		o.infos = append(slices.DeleteFunc(o.infos, func(i afxdp.Info) bool { return about(i, dev) }), d.Info())
-		o.detach = append(o.detach, d.Detach)
-		o.close = append(o.close, d.Close)
+		now = opened{asPorts(d.Ports), []afxdp.Info{d.Info()}, d.Detach, d.Close}
 	case kindAFPacket:
 		cfg := afpacket.Config{Name: name, Interface: args["dev"], Index: index, Clock: clk}
 		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames}); err != nil {
@@ -180,8 +184,7 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		queues = []port.Port{q}
-		o.close = append(o.close, q.Close)
+		now = opened{queues: []port.Port{q}, close: q.Close}
 	case kindTAP:
 		cfg := tap.Config{Name: name, Device: args["dev"], Index: index, Clock: clk}
 		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames, "mtu": &cfg.MTU}); err != nil {
@@ -191,12 +194,12 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		queues = []port.Port{q}
-		o.close = append(o.close, q.Close)
+		now = opened{queues: []port.Port{q}, close: q.Close}
 	default:
 		return fmt.Errorf("port %s: unknown kind %q", name, p.Kind)
 	}
-	o.ports[name] = queues
+	o.ports[name] = now.queues
+	o.open = append(o.open, now)
 	return nil
 }
 
@@ -230,6 +233,9 @@ func leaveOffloads(name string, args graph.Args) (bool, error) {
 func (o *openPorts) add(name string, p graph.PortSpec, filter port.Filter, clk clock.Clock) ([]port.Port, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// What closed ports had is unmapped when it is garbage, and the collector does
+	// not see how much that is.
+	runtime.GC()
 	if err := o.openOne(name, o.next, p, filter, clk); err != nil {
 		return nil, err
 	}
@@ -237,25 +243,36 @@ func (o *openPorts) add(name string, p graph.PortSpec, filter port.Filter, clk c
 	return o.ports[name], nil
 }
 
+// closed forgets a port that was closed while the graph runs.
+func (o *openPorts) closed(queues []port.Port) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	is := func(qs []port.Port) bool { return len(qs) > 0 && qs[0] == queues[0] }
+	maps.DeleteFunc(o.ports, func(_ string, qs []port.Port) bool { return is(qs) })
+	o.open = slices.DeleteFunc(o.open, func(p opened) bool { return is(p.queues) })
+}
+
 // Detach takes the workers out of the way of the frames; it comes before they
 // stop.
 func (o *openPorts) Detach() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return all(o.detach)
+	var errs []error
+	for _, p := range o.open {
+		if p.detach != nil {
+			errs = append(errs, p.detach())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Close puts the interfaces back as they were.
 func (o *openPorts) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return all(o.close)
-}
-
-func all(fs []func() error) error {
 	var errs []error
-	for _, f := range fs {
-		errs = append(errs, f())
+	for _, p := range o.open {
+		errs = append(errs, p.close())
 	}
 	return errors.Join(errs...)
 }

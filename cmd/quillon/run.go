@@ -269,6 +269,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 			}
 			return ports.add(name, p, filter, clk)
 		},
+		ClosedPort: ports.closed,
 	}
 	state := f.stateFile(name)
 	cfg.Memory = state.memory

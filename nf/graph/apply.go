@@ -192,18 +192,15 @@ func (i *Instance) Apply(p Plan) error {
 	}
 	fresh := map[string]bool{}
 	ports := maps.Clone(i.ports)
-	var opened, closing []port.Port
+	var opened, closing [][]port.Port
 	giveUp := func(err error) error {
-		for _, q := range opened {
-			err = errors.Join(err, q.Close())
-		}
-		return err
+		return errors.Join(err, i.closePorts(opened))
 	}
 	var changes []string
 	for _, a := range p.Actions {
 		switch a.Op {
 		case OpClosePort:
-			closing = append(closing, i.ports[a.Name]...)
+			closing = append(closing, i.ports[a.Name])
 			delete(ports, a.Name)
 		case OpOpenPort:
 			fresh[a.Name] = true
@@ -211,7 +208,7 @@ func (i *Instance) Apply(p Plan) error {
 			if err != nil {
 				return giveUp(fmt.Errorf("port %s: %w", a.Name, err))
 			}
-			opened = append(opened, qs...)
+			opened = append(opened, qs)
 			if len(qs) < len(i.workers) {
 				return giveUp(fmt.Errorf("port %s has %d queues for %d workers", a.Name, len(qs), len(i.workers)))
 			}
@@ -239,14 +236,24 @@ func (i *Instance) Apply(p Plan) error {
 	if len(opened) > 0 {
 		i.filter = nil // they were opened with what was wanted at some time
 	}
-	var errs []error
-	for _, q := range closing {
-		errs = append(errs, q.Close())
-	}
-	if err := errors.Join(append(errs, i.tellPorts())...); err != nil {
+	if err := errors.Join(i.closePorts(closing), i.tellPorts()); err != nil {
 		return fmt.Errorf("%w: %w", ErrPort, err)
 	}
 	return nil
+}
+
+// closePorts closes ports that the graph does not have any more.
+func (i *Instance) closePorts(ports [][]port.Port) error {
+	var errs []error
+	for _, qs := range ports {
+		for _, q := range qs {
+			errs = append(errs, q.Close())
+		}
+		if i.cfg.ClosedPort != nil {
+			i.cfg.ClosedPort(qs)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // reconfigure gives apps their new arguments, in every worker or in none.

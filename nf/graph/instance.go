@@ -26,8 +26,10 @@ type Config struct {
 	// that are left over.
 	Ports map[string][]port.Port
 	// OpenPort opens a port that a Plan adds; nil: ports stay as they are.
-	// Ports that a Plan takes away are closed.
 	OpenPort func(name string, s PortSpec) ([]port.Port, error)
+	// ClosedPort is told of a port that a Plan took away, or that was opened for
+	// one that failed, when its queues are closed; nil: nobody is.
+	ClosedPort func(queues []port.Port)
 	// Clock tells live workers the time and times the apps. With Step and
 	// Push the time is given; nil leaves the apps untimed then.
 	Clock clock.Clock

@@ -700,6 +700,8 @@ func (w *worker) adopt(g *layout) {
 		n.out, n.in = g.outs[i], g.ins[i]
 	}
 	w.graph = g
+	// Nothing that is over keeps frames, and with them memory, from going.
+	w.batch, w.waits = packet.Batch{}, nil
 	w.pool = nil
 	if len(g.ports) > 0 {
 		w.pool = g.ports[0].queues[0].Pool()

@@ -120,7 +120,6 @@ type Config struct {
 type Device struct {
 	Ports []*Port // index = queue
 	dev   *device
-	mem   []memory
 	info  Info
 	once  sync.Once
 	err   error
@@ -148,7 +147,7 @@ func Open(cfg Config) (_ *Device, err error) {
 	v := &Device{dev: d}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.detach(), d.release(), closeMemory(v.mem))
+			err = errors.Join(err, d.detach(), d.release())
 		}
 	}()
 	if d.before != nil {
@@ -157,6 +156,7 @@ func Open(cfg Config) (_ *Device, err error) {
 	if err := d.prepare(false); err != nil {
 		return nil, err
 	}
+	var mem []memory
 	n := d.any
 	if cfg.Queues > 0 {
 		n = min(n, cfg.Queues)
@@ -166,7 +166,7 @@ func Open(cfg Config) (_ *Device, err error) {
 		if err != nil {
 			return nil, err
 		}
-		v.mem = append(v.mem, m)
+		mem = append(mem, m)
 		if err := d.openPort(q, cfg.Name, cfg.Index, m); err != nil {
 			return nil, err
 		}
@@ -184,7 +184,7 @@ func Open(cfg Config) (_ *Device, err error) {
 		return nil, err
 	}
 	v.Ports = d.ports
-	v.info = Info{Interfaces: []InterfaceInfo{d.info()}, Memory: memorySize(v.mem)}
+	v.info = Info{Interfaces: []InterfaceInfo{d.info()}, Memory: memorySize(mem)}
 	if n := d.offloads.Note(); n != "" && !cfg.LeaveOffloads {
 		v.info.Notes = append(v.info.Notes, n)
 	}
@@ -201,7 +201,7 @@ func (v *Device) Detach() error { return v.dev.detach() }
 // Close puts everything back. The workers have stopped by then.
 func (v *Device) Close() error {
 	v.once.Do(func() {
-		v.err = errors.Join(v.dev.detach(), v.dev.release(), closeMemory(v.mem))
+		v.err = errors.Join(v.dev.detach(), v.dev.release())
 	})
 	return v.err
 }
@@ -231,7 +231,6 @@ type PairConfig struct {
 type Pair struct {
 	A, B []*Port // index = queue; one worker has A[i] and B[i]
 	a, b *device
-	mem  []memory
 	keep bool
 	info Info
 
@@ -302,12 +301,13 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		n = 0
 	}
 	mtu := max(w.a.mtu, w.b.mtu)
+	var mem []memory
 	for q := range n {
 		m, err := newMemory(cfg.Frames, mtu)
 		if err != nil {
 			return nil, err
 		}
-		w.mem = append(w.mem, m)
+		mem = append(mem, m)
 		if err := w.a.openPort(q, cfg.NameA, cfg.IndexA, m); err != nil {
 			return nil, err
 		}
@@ -315,13 +315,13 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 			if m, err = newMemory(cfg.Frames, mtu); err != nil {
 				return nil, err
 			}
-			w.mem = append(w.mem, m)
+			mem = append(mem, m)
 		}
 		if err := w.b.openPort(q, cfg.NameB, cfg.IndexB, m); err != nil {
 			return nil, err
 		}
 	}
-	w.info = Info{Resumed: resumed, SharedMemory: !cfg.Separate, Memory: memorySize(w.mem), Wire: true}
+	w.info = Info{Resumed: resumed, SharedMemory: !cfg.Separate, Memory: memorySize(mem), Wire: true}
 	for _, d := range both {
 		d.adopt()
 	}
@@ -409,7 +409,7 @@ func (w *Pair) abort() error {
 		}
 		errs = append(errs, d.putBack(d.fresh), d.release())
 	}
-	return errors.Join(append(errs, closeMemory(w.mem))...)
+	return errors.Join(errs...)
 }
 
 // Info says what was bound.
@@ -437,7 +437,7 @@ func (w *Pair) Detach() error {
 // have stopped by then.
 func (w *Pair) Close() error {
 	w.once.Do(func() {
-		w.err = errors.Join(w.Detach(), w.a.release(), w.b.release(), closeMemory(w.mem))
+		w.err = errors.Join(w.Detach(), w.a.release(), w.b.release())
 	})
 	return w.err
 }
@@ -516,14 +516,6 @@ func unwire(name string) (err error) {
 		err = errors.Join(err, netlink.SetPromiscOff(l))
 	}
 	return err
-}
-
-func closeMemory(ms []memory) error {
-	var errs []error
-	for _, m := range ms {
-		errs = append(errs, m.umem.Close())
-	}
-	return errors.Join(errs...)
 }
 
 func memorySize(ms []memory) (n int) {

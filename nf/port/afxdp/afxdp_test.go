@@ -8,10 +8,12 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -1211,6 +1213,53 @@ func TestDeviceOfClosedPorts(t *testing.T) {
 		}
 		x.SetBytes([]byte("an app may hold it longer")) // its memory is still there
 		x.Put()
+	}
+}
+
+// TestMemoryGoes: the UMEM of a port that was closed goes with the last frame of
+// it that an app holds, and no file of it stays open.
+func TestMemoryGoes(t *testing.T) {
+	newBed(t, 1500, 1)
+	files := func() int {
+		fs, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fs)
+	}
+	before := files()
+	held, at := func() (*packet.Buf, []byte) {
+		v, err := Open(Config{Interface: "dutA"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := v.Ports[0]
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return p.Pool().Get(), p.umem.Mem
+	}()
+	if n := files(); n != before {
+		t.Errorf("%d files are open, were %d", n, before)
+	}
+	mapped := func() bool {
+		_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(unsafe.Pointer(&at[0])), uintptr(len(at)), unix.MADV_NORMAL)
+		return e == 0
+	}
+	for range 5 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	if !mapped() || !held.SetBytes([]byte("still here")) {
+		t.Fatal("the memory of a frame that is held has gone")
+	}
+	held.Put()
+	for try := 0; mapped(); try++ {
+		if try == 1000 {
+			t.Fatal("the memory stays")
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -163,6 +164,8 @@ func chunkFor(mtu int) (chunk int, multi bool) {
 
 const overhead = 14 + 2*4
 
+// newMemory makes it. An app may hold a frame for longer than the port is open:
+// the UMEM stays until its pool is garbage.
 func newMemory(frames, mtu int) (memory, error) {
 	chunk, multi := chunkFor(mtu)
 	var m memory
@@ -171,8 +174,9 @@ func newMemory(frames, mtu int) (memory, error) {
 		return m, err
 	}
 	if m.pool, err = packet.NewPool(frames, chunk, m.umem.Mem); err != nil {
-		return m, err
+		return m, errors.Join(err, m.umem.Close())
 	}
+	runtime.AddCleanup(m.pool, func(u *xsk.UMEM) { _ = u.Close() }, m.umem)
 	if multi {
 		slot := (packet.Headroom + mtu + overhead + 2*63) &^ 63
 		m.jumbo, err = packet.NewPool(jumboFrames, slot, nil)
@@ -379,7 +383,7 @@ func (d *device) closed() error {
 	if !d.alone || slices.ContainsFunc(d.ports, func(p *Port) bool { return !p.closed.Load() }) {
 		return nil
 	}
-	return d.detach()
+	return errors.Join(d.detach(), d.release())
 }
 
 // putBack undoes changed settings.
@@ -403,7 +407,7 @@ func (d *device) release() error {
 	}
 	var errs []error
 	for _, p := range d.ports {
-		errs = append(errs, p.Close())
+		errs = append(errs, p.shut())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

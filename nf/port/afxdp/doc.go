@@ -108,6 +108,10 @@
 // The MTU counts that the interface had when it was opened: of one that is raised
 // later, what is longer crosses in the kernel.
 //
+// An app may hold a frame for longer than its port is open. So memory is unmapped
+// by the garbage collector, when nobody has a frame of it, nor its port: within
+// Go's two minutes at the latest.
+//
 // # Settings
 //
 // On the interface: GRO, LRO and the taking off of VLAN tags are turned off.

@@ -490,9 +490,9 @@ func (p *Port) stats() port.Stats {
 }
 
 // Close implements port.Port: it closes this queue's socket, so that its
-// frames cross in the kernel. Its pool stays until the Device or Pair is
-// closed; frames that are on their way out are lost. With the last port of a
-// Device its program goes and its settings are put back.
+// frames cross in the kernel; those that are on their way out are lost. Its
+// pool stays as long as somebody holds one of its Bufs. With the last port of a
+// Device the Device closes.
 func (p *Port) Close() error {
 	return errors.Join(p.shut(), p.dev.closed())
 }
