@@ -141,6 +141,7 @@ type board struct {
 	services []service // by number
 	tenants  []string  // by number; "": none
 	kept     []kept    // by number of the tenant
+	had      []had     // as well
 	stored   int64     // bytes in the packet store
 	renew    bool      // a deployment is to be put in force
 	taskOf   []int     // numbers of the deployment's tasks
@@ -175,6 +176,7 @@ type board struct {
 	sampleAt clock.Time // when tasks are looked at
 	seen     clock.Time // the last breath
 	rateAt   clock.Time // when rates were measured
+	hadAt    clock.Time // and what tenants got
 }
 
 // kept is what a tenant has in the packet store.

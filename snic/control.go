@@ -26,7 +26,7 @@ const batchCredits = packet.MaxBatch
 // samples is how often a monitor period tasks are looked at.
 const samples = 16
 
-// rateEvery is over how long rates of DAGs are measured.
+// rateEvery is over how long rates of DAGs are measured, and what tenants got.
 const rateEvery = 100 * time.Millisecond
 
 // share is what an epoch is long at least for each DAG that is active. Dividing takes
@@ -111,7 +111,9 @@ func (b *board) deployTenants() []int {
 			if n == len(b.tenants) {
 				b.tenants = append(b.tenants, "")
 				b.kept = append(b.kept, kept{})
+				b.had = append(b.had, had{})
 			}
+			b.had[n] = had{grant: 1}
 		}
 		b.tenants[n], out[i] = t.Name, n
 	}
@@ -886,6 +888,7 @@ func (b *board) endEpoch(now clock.Time) {
 		b.holdMemory()
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
 		b.weighMemory(now)
+		b.recall(now)
 	}
 	b.epochAt = now.Add(max(b.epoch, clock.Duration(active)*share))
 	if b.quiet {

@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 )
 
@@ -87,6 +89,41 @@ tenants: {u: {weight: %s}, v: {}, w: {}}
 dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: v, run: a}, {uid: 3, tenant: w, run: a}]
 rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}, {match: "src:10.0.0.3", dag: 3}]
 `, weight)
+}
+
+// TestShareOfLate: what tenants have is shown as a mean of 100 ms, whatever the epoch that has just ended was like: it
+// is the same at any time for who sends in bursts. It stays with a change of weights, and is not a new tenant's.
+func TestShareOfLate(t *testing.T) {
+	x := scripted(t, shared("1"), "burst", "64k", "packets", "1024")
+	x.Advance(20 * time.Millisecond)
+	load := []offer{{1, 1500, 32}, {2, 1000, 1}} // of 5000; a burst is more than an epoch has
+	serve(x, 210*time.Millisecond, load...)
+	near := func(when string, want ...float64) {
+		t.Helper()
+		for i, v := range viewOf(x).Tenants {
+			if math.Abs(v.Share-want[2*i]) > .03 || math.Abs(v.Grant-want[2*i+1]) > .05 {
+				t.Fatalf("%s: %s has %g, of what it asks for %g; want %g", when, v.Tenant, v.Share, v.Grant, want[2*i:2*i+2])
+			}
+		}
+	}
+	for i := range 20 {
+		near(fmt.Sprint("the ", i, "th time"), .3, 1, .2, 1, 0, 1)
+		serve(x, 37*time.Microsecond, load...)
+	}
+	if err := x.Set(graph.Args{"deployment": shared("2")}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(time.Millisecond)
+	near("a new weight", .3, 1, .2, 1, 0, 1)
+	serve(x, 210*time.Millisecond, offer{1, 1500, 1}, offer{3, 7000, 1})
+	near("a flood", .3, 1, 0, 1, .7, .5)
+	if err := x.Set(graph.Args{"deployment": strings.NewReplacer("w: {}", "z: {}", "tenant: w", "tenant: z").Replace(shared("1"))}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(time.Millisecond)
+	near("another tenant", .3, 1, 0, 1, 0, 1)
+	x.Advance(210 * time.Millisecond)
+	near("nothing was sent", 0, 1, 0, 1, 0, 1)
 }
 
 // A tenant that floods gets what the others leave; these get all that they ask for up to their

@@ -423,35 +423,35 @@ func (b *board) turnAway(c *graph.Ctx, id int32) {
 	c.Drop(x, reasonFaulted)
 }
 
-// TaskMemory is what a task has of the board's memory, in bytes.
+// TaskMemory is what a task has of the board's memory.
 type TaskMemory struct {
-	Declared int64  `json:"declared"`
-	Reserved int64  `json:"reserved"`
-	Resident int64  `json:"resident"`
-	Swapped  int64  `json:"swapped"` // at other boards, or on the way back
-	Touched  uint64 `json:"touched"` // pages, since it began, as all that follows
-	Out      uint64 `json:"out"`
-	In       uint64 `json:"in"`
+	Declared int64  `json:"declared_bytes"`
+	Reserved int64  `json:"reserved_bytes"`
+	Resident int64  `json:"resident_bytes"`
+	Swapped  int64  `json:"swapped_bytes"` // at other boards, or on the way back
+	Touched  uint64 `json:"touched_pages"` // since it began, as all that follows
+	Out      uint64 `json:"out_pages"`
+	In       uint64 `json:"in_pages"`
 	Refused  uint64 `json:"refused"`
 }
 
-// TenantMemory is what a tenant has of the board's memory, and has a right to, in bytes: with fair=off nothing.
+// TenantMemory is what a tenant has of the board's memory, and has a right to: with fair=off nothing.
 type TenantMemory struct {
-	Held  int64 `json:"held"` // with what it waits for
-	Share int64 `json:"share"`
+	Held  int64 `json:"held_bytes"` // with what it waits for
+	Share int64 `json:"share_bytes"`
 }
 
-// BoardMemory is the memory of a board, in bytes.
+// BoardMemory is the memory of a board.
 type BoardMemory struct {
 	Bytes int64 `json:"bytes"`
-	Page  int64 `json:"page"`
-	Free  int64 `json:"free"`
-	Lent  int64 `json:"lent"` // to other boards
-	Room  int64 `json:"room"` // that can be reserved, here or elsewhere
+	Page  int64 `json:"page_bytes"`
+	Free  int64 `json:"free_bytes"`
+	Lent  int64 `json:"lent_bytes"` // to other boards
+	Room  int64 `json:"room_bytes"` // that can be reserved, here or elsewhere
 	// Used is what has been in use since the board began: the machine's memory that it takes is no more. Process
 	// is what the whole process has of that, resident; 0: not known.
-	Used    int64 `json:"used"`
-	Process int64 `json:"process"`
+	Used    int64 `json:"used_bytes"`
+	Process int64 `json:"process_bytes"`
 	// Shared is what tasks of several tenants hold.
 	Shared TenantMemory `json:"shared"`
 }

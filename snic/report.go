@@ -12,8 +12,7 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// View is a board as it is: what Report shows of a worker. Rates are in bits a
-// second.
+// View is a board as it is: what Report shows of a worker.
 type View struct {
 	Regions []RegionView `json:"regions"`
 	Tasks   []TaskView   `json:"tasks"`
@@ -43,9 +42,9 @@ type PeerView struct {
 	Same    bool    `json:"same"`    // it has the same deployment; others are not used
 	Leaving bool    `json:"leaving"` // it stops: others are taken away from there
 	Address string  `json:"address"`
-	Free    int     `json:"free"` // regions
+	Free    int     `json:"free_regions"`
 	DAGs    int     `json:"dags"` // that it runs and would run for others
-	Load    float64 `json:"load"` // bits a second
+	Load    float64 `json:"load_bit_per_s"`
 }
 
 // AwayView is a DAG of this board at a peer, or of a peer here; or one that is not
@@ -68,8 +67,8 @@ type RegionView struct {
 	Cause    string       `json:"cause,omitempty"` // of the launch
 	SinceSec float64      `json:"since_s"`         // how long it is in that state
 	Load     float64      `json:"load"`            // of its busiest task, 1 = all that it can
-	Inside   int          `json:"inside"`          // packets
-	Waiting  int          `json:"waiting"`         // packets, for a credit
+	Inside   int          `json:"inside_packets"`
+	Waiting  int          `json:"waiting_packets"` // for a credit
 	Credits  []CreditView `json:"credits,omitempty"`
 	// Accessed, Running and Loading are shares of the board's time.
 	Accessed float64 `json:"accessed"`
@@ -88,9 +87,9 @@ type CreditView struct {
 type TaskView struct {
 	Task       string  `json:"task"`
 	Kind       string  `json:"kind"`
-	Throughput int64   `json:"throughput,omitempty"` // of an instance; 0: not limited
+	Throughput int64   `json:"throughput_bit_per_s,omitempty"` // of an instance; 0: not limited
 	Instances  int     `json:"instances"`
-	Load       float64 `json:"load"` // in instances; 0 where there is no limit
+	Load       float64 `json:"load_instances"` // 0 where there is no limit
 	// Fault is what stopped it; "": nothing.
 	Fault  string      `json:"fault,omitempty"`
 	Memory *TaskMemory `json:"memory,omitempty"` // none: it has no memory of the board
@@ -108,20 +107,21 @@ type DAGView struct {
 	Packets   uint64     `json:"packets"`
 	Bytes     uint64     `json:"bytes"`
 	Throttled uint64     `json:"throttled"`
-	Rate      float64    `json:"rate"` // offered, of late
+	Rate      float64    `json:"offered_bit_per_s"` // of the last 100 ms
 }
 
-// TenantView is a tenant.
+// TenantView is a tenant. Share and Grant are means of the last 100 ms, Limit and Bottleneck of the last epoch, for
+// those that got less than they asked for in it.
 type TenantView struct {
 	Tenant     string        `json:"tenant"`
 	Weight     float64       `json:"weight"`
-	Share      float64       `json:"share"`                // dominant
-	Grant      float64       `json:"grant"`                // of what it asked for
-	Limit      float64       `json:"limit,omitempty"`      // without what is free
-	Bottleneck string        `json:"bottleneck,omitempty"` // what keeps it from more
-	Inside     int           `json:"inside"`               // packets
-	Stored     int           `json:"stored"`               // bytes of them
-	Memory     *TenantMemory `json:"memory,omitempty"`     // none: its tasks have no memory of the board
+	Share      float64       `json:"share"`                     // dominant
+	Grant      float64       `json:"grant"`                     // of what it asked for
+	Limit      float64       `json:"limit_bit_per_s,omitempty"` // without what is free
+	Bottleneck string        `json:"bottleneck,omitempty"`      // what keeps it from more
+	Inside     int           `json:"inside_packets"`
+	Stored     int           `json:"stored_bytes"`     // of them
+	Memory     *TenantMemory `json:"memory,omitempty"` // none: its tasks have no memory of the board
 }
 
 // EventView is something that happened to a region.
@@ -130,31 +130,36 @@ type EventView struct {
 	Text   string  `json:"text"`
 }
 
+// RegionTotals are what the regions of a board have, and have done, together.
+type RegionTotals struct {
+	Inside    int    `json:"inside_packets"`
+	Stored    int    `json:"stored_bytes"` // in the packet store
+	Store     int64  `json:"store_bytes"`  // its size
+	Copied    uint64 `json:"copied"`       // times that a packet ran in branches side by side, on copies
+	InLine    uint64 `json:"in_line"`      // packets that did not, because the port's pool was short of frames
+	Loaded    uint64 `json:"loaded"`       // regions, by partial reconfiguration
+	Revived   uint64 `json:"revived"`      // without
+	Switched  uint64 `json:"switched"`     // regions stopped for another chain
+	ScaledOut uint64 `json:"scaled_out"`
+	ScaledIn  uint64 `json:"scaled_in"`
+}
+
 // BoardView is the rest.
 type BoardView struct {
-	Inside    int          `json:"inside"`
-	Stored    int          `json:"stored"`  // bytes in the packet store
-	Store     int64        `json:"store"`   // its size
-	Bulk      uint64       `json:"bulk"`    // packets that ran through at once
-	Full      uint64       `json:"full"`    // packets that were scheduled one by one
-	Copied    uint64       `json:"copied"`  // times that a packet ran in branches side by side, on copies
-	InLine    uint64       `json:"in_line"` // packets that did not, because the port's pool was short of frames
+	RegionTotals
+	Bulk      uint64       `json:"bulk"` // packets that ran through at once
+	Full      uint64       `json:"full"` // packets that were scheduled one by one
 	FlowHits  uint64       `json:"flow_hits"`
 	FlowScans uint64       `json:"flow_scans"` // packets whose rule had to be looked for
 	EpochUs   float64      `json:"epoch_us"`
 	MonitorMs float64      `json:"monitor_ms"`
 	Waiting   int          `json:"chains_waiting"` // for a region
-	Loaded    uint64       `json:"loaded"`         // regions, by partial reconfiguration
-	Revived   uint64       `json:"revived"`        // without
-	ScaledOut uint64       `json:"scaled_out"`
-	ScaledIn  uint64       `json:"scaled_in"`
-	Switched  uint64       `json:"switched"` // regions stopped for another chain
 	Memory    *BoardMemory `json:"memory,omitempty"`
 }
 
 // Report is the board's View.
 func (b *board) Report() any {
-	var v View
+	v := View{Regions: []RegionView{}, Tasks: []TaskView{}, DAGs: []DAGView{}, Tenants: []TenantView{}, Events: []EventView{}}
 	now := b.seen
 	for r := range b.fabric.Regions() {
 		f, in, times := b.fabric.Region(r), b.sched.Instance(r), b.fabric.Times(r)
@@ -200,7 +205,7 @@ func (b *board) Report() any {
 			continue
 		}
 		x := DAGView{UID: s.UID, Tenant: b.tenants[s.tenant], Run: b.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
-			State: "ready", Rate: s.rate * 8}
+			Through: []string{}, State: "ready", Rate: s.rate * 8}
 		switch {
 		case s.abroad.peer > 0:
 			x.State = fmt.Sprintf("at peer %d", s.abroad.peer-1)
@@ -228,8 +233,8 @@ func (b *board) Report() any {
 		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
 		x.Inside, x.Stored = b.sched.Tenant(n)
 		if b.fair != nil {
-			x.Share, x.Grant = b.fair.Share(n), b.fair.Grant(n)
-			if x.Grant < 1 {
+			x.Share, x.Grant = b.had[n].share, b.had[n].grant
+			if b.fair.Grant(n) < 1 {
 				x.Limit, x.Bottleneck = b.fair.Limit(n)*8, b.resource(b.fair.Bottleneck(n))
 			}
 		}
@@ -245,10 +250,12 @@ func (b *board) Report() any {
 	}
 	books, stats := b.sched.Books(), b.fabric.Stats()
 	v.Board = BoardView{
-		Inside: books.Inside, Stored: books.Stored, Store: b.store, Bulk: books.Bulk, Full: books.Arrived - books.Bulk, Copied: b.copied, InLine: b.inLine,
-		FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
-		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6,
-		Waiting: b.fabric.Waiting(), Revived: stats.Revived, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn, Switched: stats.Switched,
+		RegionTotals: RegionTotals{
+			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.copied, InLine: b.inLine,
+			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
+		},
+		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
+		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.fabric.Waiting(),
 	}
 	for _, n := range stats.PRs {
 		v.Board.Loaded += n

@@ -74,6 +74,10 @@ func (b *board) deployShares(now clock.Time) error {
 		held = 1
 	}
 	var err error
+	for n := range b.had {
+		b.had[n].until = fair.Usage{}
+	}
+	b.hadAt = now
 	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.burst})
 	if err != nil {
 		return err
@@ -158,6 +162,31 @@ func (b *board) capacities() {
 		}
 		_ = b.fair.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(instances)) // as above
 	}
+}
+
+// had is what a tenant got of the board over the last rateEvery: an epoch alone says little of
+// who sends in bursts.
+type had struct {
+	share float64    // dominant
+	grant float64    // the part of what came that was let in
+	until fair.Usage // when that was measured
+}
+
+// recall measures what tenants got since it did so before.
+func (b *board) recall(now clock.Time) {
+	d := now.Sub(b.hadAt)
+	if b.fair == nil || d < rateEvery {
+		return
+	}
+	for n := range b.had {
+		x, u := &b.had[n], b.fair.Usage(n)
+		x.share, x.grant = (u.Share-x.until.Share)/float64(d), 1
+		if arrived := u.Arrived - x.until.Arrived; arrived > 0 {
+			x.grant = (u.Admitted - x.until.Admitted) / arrived
+		}
+		x.until = u
+	}
+	b.hadAt = now
 }
 
 // measure tells what a group uses, before it is dispatched.

@@ -387,15 +387,59 @@ func viewsOf(c *admin.Client, app string) ([]snic.View, error) {
 	return out, nil
 }
 
-// perWorker prints v of each worker, with a heading where there are several.
-func perWorker(w io.Writer, n int, f func(i int)) {
-	for i := range n {
-		if n > 1 {
-			fmt.Fprintf(w, "worker %d\n", i)
+// onViews is asking what a board is like: a part of what each worker says of it.
+func onViews[V any](cmd *cobra.Command, part func(worker int, v snic.View) V, text func(io.Writer, V)) *cobra.Command {
+	return onBoard(cmd, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]V, error) {
+		return parts(c, app, part)
+	}, perWorker(text))
+}
+
+func parts[V any](c *admin.Client, app string, part func(worker int, v snic.View) V) ([]V, error) {
+	all, err := viewsOf(c, app)
+	out := make([]V, len(all))
+	for i, v := range all {
+		out[i] = part(i, v)
+	}
+	return out, err
+}
+
+// perWorker prints what there is of each worker, with a heading where there are several.
+func perWorker[V any](text func(io.Writer, V)) func(io.Writer, []V) {
+	return func(w io.Writer, all []V) {
+		for i, v := range all {
+			if len(all) > 1 {
+				fmt.Fprintf(w, "worker %d\n", i)
+			}
+			text(w, v)
 		}
-		f(i)
 	}
 }
+
+// What the commands below print with --json is a list of these, one a worker.
+type (
+	boardRegions struct {
+		Worker  int               `json:"worker"`
+		Regions []snic.RegionView `json:"regions"`
+		snic.RegionTotals
+	}
+	boardEvents struct {
+		Worker int              `json:"worker"`
+		Events []snic.EventView `json:"events"` // the latest last
+	}
+	boardTasks struct {
+		Worker int               `json:"worker"`
+		Tasks  []snic.TaskView   `json:"tasks"`
+		Memory *snic.BoardMemory `json:"memory,omitempty"` // none: the board has none
+	}
+	boardDAGs struct {
+		Worker int            `json:"worker"`
+		DAGs   []snic.DAGView `json:"dags"`
+	}
+	boardTenants struct {
+		Worker  int               `json:"worker"`
+		Tenants []snic.TenantView `json:"tenants"`
+	}
+)
 
 func uid(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 0, 32)
@@ -481,23 +525,19 @@ arguments stay, and its memory if that stays.`,
 }
 
 func newSNICDAGCmd() *cobra.Command {
-	list := onBoard(&cobra.Command{
+	list := onViews(&cobra.Command{
 		Use: "list", Short: "Show the DAGs, the chains that they go through, and their traffic", Args: exactly(),
 		Long: `Shows the DAGs as they run: tasks in braces run side by side, each branch on a copy
 of the frame (parallel= of the board; quillon snic check shows what could). Tasks of
-a chain that a DAG skips are in parentheses.`,
+a chain that a DAG skips are in parentheses. With --json a list with {worker, dags}
+of each worker.`,
 		Example: "  quillon snic dag list",
-	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
-		return viewsOf(c, app)
-	},
-		func(w io.Writer, v []snic.View) {
-			perWorker(w, len(v), func(i int) {
-				fmt.Fprintln(w, "UID\tTENANT\tSTATE\tPACKETS\tTHROTTLED\tOFFERED\tRUN\tTHROUGH")
-				for _, d := range v[i].DAGs {
-					fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), stagesText(d.Stages), strings.Join(d.Through, " | "))
-				}
-			})
-		})
+	}, func(worker int, v snic.View) boardDAGs { return boardDAGs{worker, v.DAGs} }, func(w io.Writer, v boardDAGs) {
+		fmt.Fprintln(w, "UID\tTENANT\tSTATE\tPACKETS\tTHROTTLED\tOFFERED\tRUN\tTHROUGH")
+		for _, d := range v.DAGs {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), stagesText(d.Stages), strings.Join(d.Through, " | "))
+		}
+	})
 	add := onBoard(&cobra.Command{
 		Use: "add UID TENANT RUN", Short: "Deploy a DAG, or change one",
 		Long: `Deploys a DAG of tasks that are deployed: sequences with -> between, and ; between
@@ -618,12 +658,14 @@ in (a port's number), vlan, type, proto, src, dst, sport, dport, vni, qpn and ns
 func newSNICTenantsCmd() *cobra.Command {
 	cmd := onBoard(&cobra.Command{
 		Use: "tenants [NAME=WEIGHT...]", Short: "Show the tenants and their shares, or change weights",
-		Long: `Shows the tenants: their weights, their dominant shares, the part that they get
-of what they ask for, and what keeps them from more; on a board with memory what
-they have of it, and how much of that is their share (none with fair=off). With
-NAME=WEIGHT it sets weights first; a tenant that is not there is added.`,
+		Long: `Shows the tenants: their weights; SHARE, their dominant shares, and GRANT, the part
+that they get of what they ask for, both as means of the last 100 ms; LIMIT, and BY
+what, of those that got less in the last epoch (20 us or more). On a board with memory
+also what they have of it, and how much of that is their share (none with fair=off).
+With NAME=WEIGHT it sets weights first; a tenant that is not there is added. With
+--json a list with {worker, tenants} of each worker, shares and grants from 0 to 1.`,
 		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1",
-	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]snic.View, error) {
+	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]boardTenants, error) {
 		if len(args) > 0 {
 			if _, err := edit(c, app, is, func(s *dag.Spec) error {
 				for _, a := range args {
@@ -642,10 +684,8 @@ NAME=WEIGHT it sets weights first; a tenant that is not there is added.`,
 				return nil, err
 			}
 		}
-		return viewsOf(c, app)
-	}, func(w io.Writer, v []snic.View) {
-		perWorker(w, len(v), func(i int) { tenantsText(w, v[i].Tenants) })
-	})
+		return parts(c, app, func(worker int, v snic.View) boardTenants { return boardTenants{worker, v.Tenants} })
+	}, perWorker(func(w io.Writer, v boardTenants) { tenantsText(w, v.Tenants) }))
 	return cmd
 }
 
@@ -730,29 +770,32 @@ func newSNICPoolCmd() *cobra.Command {
 
 func newSNICRegionsCmd() *cobra.Command {
 	var events bool
-	cmd := onBoard(&cobra.Command{
+	cmd := onViews(&cobra.Command{
 		Use: "regions", Short: "Show the regions: their chains, credits and queues",
+		Long: `Shows the regions: the chain in each, its load, and the packets and credits of its
+tasks; then what they have, and have done, together. With --json a list of what each
+worker has: {worker, regions, and that}, or with --events {worker, events}.`,
 		Example: "  quillon snic regions\n  quillon snic regions --events", Args: exactly(),
-	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
-		return viewsOf(c, app)
-	},
-		func(w io.Writer, v []snic.View) {
-			perWorker(w, len(v), func(i int) {
-				if events {
-					for _, e := range v[i].Events {
-						fmt.Fprintf(w, "%.6f s ago\t%s\n", e.AgoSec, e.Text)
-					}
-					return
-				}
-				regionsText(w, v[i].Regions)
-				b := v[i].Board
-				fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in\n",
-					b.Inside, b.Stored, b.Store, b.Loaded, b.Revived, b.Switched, b.ScaledOut, b.ScaledIn)
-				if b.Copied+b.InLine > 0 {
-					fmt.Fprintf(w, "%d times a packet ran side by side on copies; %d packets ran in line for want of frames\n", b.Copied, b.InLine)
-				}
-			})
-		})
+	}, func(worker int, v snic.View) any {
+		if events {
+			return boardEvents{worker, v.Events}
+		}
+		return boardRegions{worker, v.Regions, v.Board.RegionTotals}
+	}, func(w io.Writer, v any) {
+		switch v := v.(type) {
+		case boardEvents:
+			for _, e := range v.Events {
+				fmt.Fprintf(w, "%.6f s ago\t%s\n", e.AgoSec, e.Text)
+			}
+		case boardRegions:
+			regionsText(w, v.Regions)
+			fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in\n",
+				v.Inside, v.Stored, v.Store, v.Loaded, v.Revived, v.Switched, v.ScaledOut, v.ScaledIn)
+			if v.Copied+v.InLine > 0 {
+				fmt.Fprintf(w, "%d times a packet ran side by side on copies; %d packets ran in line for want of frames\n", v.Copied, v.InLine)
+			}
+		}
+	})
 	cmd.Flags().BoolVar(&events, "events", false, "show what has happened to them, the latest last")
 	return cmd
 }
@@ -787,54 +830,52 @@ func clip(d time.Duration) time.Duration {
 }
 
 func newSNICTasksCmd() *cobra.Command {
-	return onBoard(&cobra.Command{
+	return onViews(&cobra.Command{
 		Use: "tasks", Short: "Show the network tasks, their instances, their load, and their memory", Args: exactly(),
 		Long: `Shows the network tasks. On a board with memory (memory=) also what each has of
 it: what is on the board, what was swapped out to others, and what it declares
 (memory:). A task that a fault has stopped is shown with what it was, and where.
 The machine gives a board its memory as it is used: the last line says how much
-at most it has given, and what the whole process has.`,
+at most it has given, and what the whole process has. With --json a list with
+{worker, tasks, memory} of each worker.`,
 		Example: "  quillon snic tasks",
-	}, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]snic.View, error) {
-		return viewsOf(c, app)
-	},
-		func(w io.Writer, v []snic.View) {
-			perWorker(w, len(v), func(i int) {
-				memory := v[i].Board.Memory != nil
-				head := "TASK\tKIND\tINSTANCES\tEACH\tLOAD"
-				if memory {
-					head += "\tMEMORY\tSWAPPED\tDECLARED\tSTOPPED BY"
-				}
-				fmt.Fprintln(w, head)
-				for _, t := range v[i].Tasks {
-					each, load := "-", "-"
-					if t.Throughput > 0 {
-						each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
-					}
-					line := fmt.Sprintf("%s\t%s\t%d\t%s\t%s", t.Task, t.Kind, t.Instances, each, load)
-					if memory {
-						resident, swapped, declared, fault := "-", "-", "-", "-"
-						if m := t.Memory; m != nil {
-							resident, swapped, declared = byteCount(m.Resident), byteCount(m.Swapped), byteCount(m.Declared)
-						}
-						if t.Fault != "" {
-							fault = t.Fault
-						}
-						line += fmt.Sprintf("\t%s\t%s\t%s\t%s", resident, swapped, declared, fault)
-					}
-					fmt.Fprintln(w, line)
-				}
-				if m := v[i].Board.Memory; m != nil {
-					fmt.Fprintf(w, "%s of memory in pages of %s: %s free, %s lent to other boards; tasks of several tenants have %s\n",
-						byteCount(m.Bytes), byteCount(m.Page), byteCount(m.Free), byteCount(m.Lent), byteCount(m.Shared.Held))
-					resident := ""
-					if m.Process > 0 {
-						resident = fmt.Sprintf("; the process has %d MiB resident", m.Process>>20)
-					}
-					fmt.Fprintf(w, "%s of it have been in use: the machine has given no more for it%s\n", byteCount(m.Used), resident)
-				}
-			})
-		})
+	}, func(worker int, v snic.View) boardTasks { return boardTasks{worker, v.Tasks, v.Board.Memory} }, tasksText)
+}
+
+func tasksText(w io.Writer, v boardTasks) {
+	m := v.Memory
+	head := "TASK\tKIND\tINSTANCES\tEACH\tLOAD"
+	if m != nil {
+		head += "\tMEMORY\tSWAPPED\tDECLARED\tSTOPPED BY"
+	}
+	fmt.Fprintln(w, head)
+	for _, t := range v.Tasks {
+		each, load := "-", "-"
+		if t.Throughput > 0 {
+			each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
+		}
+		line := fmt.Sprintf("%s\t%s\t%d\t%s\t%s", t.Task, t.Kind, t.Instances, each, load)
+		if m != nil {
+			resident, swapped, declared, fault := "-", "-", "-", "-"
+			if m := t.Memory; m != nil {
+				resident, swapped, declared = byteCount(m.Resident), byteCount(m.Swapped), byteCount(m.Declared)
+			}
+			if t.Fault != "" {
+				fault = t.Fault
+			}
+			line += fmt.Sprintf("\t%s\t%s\t%s\t%s", resident, swapped, declared, fault)
+		}
+		fmt.Fprintln(w, line)
+	}
+	if m != nil {
+		fmt.Fprintf(w, "%s of memory in pages of %s: %s free, %s lent to other boards; tasks of several tenants have %s\n",
+			byteCount(m.Bytes), byteCount(m.Page), byteCount(m.Free), byteCount(m.Lent), byteCount(m.Shared.Held))
+		resident := ""
+		if m.Process > 0 {
+			resident = fmt.Sprintf("; the process has %d MiB resident", m.Process>>20)
+		}
+		fmt.Fprintf(w, "%s of it have been in use: the machine has given no more for it%s\n", byteCount(m.Used), resident)
+	}
 }
 
 // byteCount is a number of bytes, in a unit in which it is whole.

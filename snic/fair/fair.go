@@ -156,6 +156,14 @@ type Sharer struct {
 	shares     []float64 // and of dominant shares
 	row        []float64
 	bottleneck []int32 // of each tenant
+	usage      []Usage
+}
+
+// Usage is what a tenant has had since the beginning, all epochs together.
+type Usage struct {
+	Share    float64 // the dominant share of what was admitted, times nanoseconds
+	Arrived  float64 // bytes
+	Admitted float64 // of them
 }
 
 // tenant is what is known of one. Its rows in counts are 2i, 2i+1.
@@ -232,6 +240,7 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 		shares:     make([]float64, rows),
 		row:        make([]float64, c.Resources),
 		bottleneck: make([]int32, c.Tenants),
+		usage:      make([]Usage, c.Tenants),
 	}
 	for i := range s.tenants {
 		s.tenants[i] = tenant{
@@ -457,8 +466,16 @@ func (s *Sharer) Epoch(now clock.Time) error {
 			s.setPool(p, free/length)
 		}
 		for _, i := range s.active {
-			t := &s.tenants[i]
+			t, u := &s.tenants[i], &s.usage[i]
 			s.refill(now, t, float64(t.grant)*t.asked/length)
+			u.Arrived += float64(t.arrived)
+			u.Admitted += float64(t.admitted)
+			switch {
+			case t.rest:
+				u.Share += float64(t.share) * length
+			case t.grant > 0 && t.asked > 0:
+				u.Share += float64(t.share) / float64(t.grant) * float64(t.admitted) / t.asked * length
+			}
 		}
 	}
 	s.before, s.active = s.active, s.before[:0]
@@ -666,6 +683,10 @@ func (s *Sharer) Grant(tenant int) float64 { return float64(s.tenants[tenant].gr
 
 // Share is the dominant share that a tenant got.
 func (s *Sharer) Share(tenant int) float64 { return float64(s.tenants[tenant].share) }
+
+// Usage is what a tenant has had until the last epoch ended: means over any time are the difference
+// of two.
+func (s *Sharer) Usage(tenant int) Usage { return s.usage[tenant] }
 
 // Flow is the greatest share of a flow that a tenant got: its dominant share without what it holds. It is of the
 // epoch that has just ended, until a packet comes.

@@ -469,6 +469,43 @@ func TestFlow(t *testing.T) {
 	}
 }
 
+// TestUsage: it is of what was admitted, however uneven it came, and an epoch without packets adds nothing.
+func TestUsage(t *testing.T) {
+	s, err := New(0, Config{Tenants: 3, Resources: 2, Held: 1, Epoch: epoch, Burst: 40000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, c := range []float64{1e9, 10} { // of an epoch: 20 kB
+		if err := s.SetCapacity(r, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now, want := clock.Time(0), [3]Usage{}
+	for range 3 {
+		// Twice what an epoch has; a little, and a flood.
+		for _, x := range [][2]int{{0, 40000}, {1, 4000}, {1, 30000}, {1, 30000}, {1, 30000}} {
+			u, bytes := &want[x[0]], float64(x[1])
+			u.Arrived += bytes
+			if s.Ingress(now, x[0], x[1]) {
+				s.Measure(x[0], 0, int64(x[1]))
+				u.Admitted += bytes
+				u.Share += bytes / 20e3 * float64(epoch)
+			}
+		}
+		for range 2 {
+			now = now.Add(epoch)
+			if err := s.Epoch(now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, want := range want {
+		if u := s.Usage(i); math.Abs(u.Share-want.Share) > 1 || u.Arrived != want.Arrived || u.Admitted != want.Admitted || i == 1 && u.Admitted == u.Arrived {
+			t.Errorf("tenant %d: %+v, want %+v", i, u, want)
+		}
+	}
+}
+
 // TestConverges: under a constant load limits stay what they are.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
