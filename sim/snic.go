@@ -46,8 +46,8 @@ type SNIC struct {
 func HTG9200() SNIC {
 	return SNIC{
 		Cycle: 4, // 250 MHz
-		// Not in the text: 512 bits is the least power of two that carries the more
-		// than 100 Gb/s measured. A descriptor is attached to each packet.
+		// Not in the text: 128 Gb/s a port at 250 MHz (data_snic_scalability.tab in the
+		// thesis' repository). A descriptor is attached to each packet.
 		Beat: 64,
 		Path: 1300, Core: 196, Scheduler: 16,
 		Sync:  4, // a comment in the thesis' source

@@ -90,11 +90,11 @@ func TestOrders(t *testing.T) {
 		}
 		for _, x := range []string{"low correlation", "high correlation"} {
 			ascends("slowdown, "+x, at(0, "as-instant", x), at(0, "sNIC", x), 0.4*at(0, "static-avg", x))
-			ascends("OpEx, "+x, at(1, "static-avg", x), at(1, "sNIC", x), at(1, "static-max", x))
-			if at(0, "static-max", x) != 0 || at(1, "as-instant", x) > 100 {
+			ascends("OpEx, "+x, at(1, "static-avg", x), at(1, "sNIC", x), at(1, "as-instant", x), at(1, "static-max", x))
+			if at(0, "static-max", x) != 0 {
 				t.Errorf("seed %d: %s", seed, x)
 			}
-			ascends("saving", 50, at(2, "sNIC", x), 62)
+			ascends("saving", 50, at(2, "sNIC", x), 65)
 		}
 		ascends("sNIC's slowdown", at(0, "sNIC", "low correlation"), at(0, "sNIC", "high correlation"), 6.5)
 		ascends("sNIC's OpEx", at(1, "sNIC", "high correlation"), at(1, "sNIC", "low correlation"))

@@ -8,9 +8,11 @@
 // comes later: the slowdown is how much longer the load takes than it would
 // on hardware that is never short.
 //
-// Regions are counted as the source does: those that are accessed, and those
-// being reconfigured or stopped (snic/region). Static ones are counted all the
-// time. A load that takes longer uses its regions longer.
+// Regions are counted as the source does (section 5.7.2): those that are accessed,
+// and those being reconfigured or stopped (snic/region). As many are accessed as
+// the load needs, of those that run: one that is only kept until a monitor period
+// is over costs nothing. Static ones are counted all the time. A load that takes
+// longer uses its regions longer.
 //
 // Packets are a fluid here: what the packet store holds (some microseconds) is
 // nothing beside a reconfiguration (milliseconds).
@@ -84,8 +86,10 @@ func Instant(l *Load, capacity float64) Outcome {
 type Board struct {
 	region.Config
 	Capacity float64 // of a region, bits a second
-	// Taken is the part of the time for which others take one more region, and
-	// Turn how long such a time and the one without are together.
+	// Taken is the part of the time for which others want one more region, and
+	// Turn how long such a time and the one without are together. They take one
+	// that is free or has a victim: nothing that runs is stopped to scale others
+	// out (section 5.4.4).
 	Taken float64
 	Turn  clock.Duration
 	// Background is what others have running in the same regions, bits a second:
@@ -164,12 +168,19 @@ func (r *run) step(step clock.Duration) {
 	f, b := r.f, &r.b
 	rate := r.l.Rate[int(r.at)]
 	if b.Taken > 0 {
-		if t := r.now.Sub(r.start)%b.Turn < clock.Duration(b.Taken*float64(b.Turn)); t != r.taken {
-			r.taken = t
-			if last := f.Regions() - 1; t {
-				f.Fail(r.now, last)
-			} else {
-				f.Repair(r.now, last)
+		want := r.now.Sub(r.start)%b.Turn < clock.Duration(b.Taken*float64(b.Turn))
+		for i := range f.Regions() {
+			switch f.Region(i).State {
+			case region.Free, region.Victim:
+				if want && !r.taken {
+					f.Fail(r.now, i)
+					r.taken = true
+				}
+			case region.Failed:
+				if !want {
+					f.Repair(r.now, i)
+					r.taken = false
+				}
 			}
 		}
 	}
@@ -190,10 +201,17 @@ func (r *run) step(step clock.Duration) {
 		away = math.Min(math.Max(rate-own, 0), b.Capacity*float64(f.Regions()))
 	}
 	bytes := (rate - away + b.Background) / 8 * step.Seconds()
+	// One region is filled after the other, and the last one told what is too much.
 	for i := range f.Regions() {
-		if f.Region(i).State == region.Running {
-			f.Load(i, task, int64(bytes/float64(running)))
+		if f.Region(i).State != region.Running {
+			continue
 		}
+		part := bytes
+		if running--; running > 0 {
+			part = math.Min(bytes, b.Capacity/8*step.Seconds())
+		}
+		f.Load(i, task, int64(part))
+		bytes -= part
 	}
 	done := 1.0
 	if rate > own+away {

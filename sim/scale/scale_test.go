@@ -123,16 +123,43 @@ func TestPeer(t *testing.T) {
 	near(t, "regions of both", helped.Regions, 2, 0.02)
 }
 
-// A region that others take now and then is missing for that time.
+// A region that is kept over a gap costs nothing while one is enough.
+func TestKept(t *testing.T) {
+	o, err := Scaled(square(4000, 16, 4, 1.5, 0.5), board(2), 100*time.Microsecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Stats.ScaledOut != 1 || o.Stats.ScaledIn != 0 {
+		t.Errorf("%+v", o.Stats)
+	}
+	near(t, "regions", o.Regions, 0.8*2+0.2*1, 0.01)
+}
+
+// Others take a region when none of this load runs there, and not before.
 func TestTaken(t *testing.T) {
 	b := board(2)
 	b.Taken, b.Turn = 0.5, time.Second
+	// Half the pace for the first 500 ms, and 10 ms more to notice and to load;
+	// then the region is never given up.
 	o, err := Scaled(square(4000, 1, 1, 2, 2), b, 500*time.Microsecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// And for 5 ms of being overloaded and 5 ms of loading after each return.
-	near(t, "slowdown", o.Slowdown, 1/0.75*(1+0.02)-1, 0.03)
+	near(t, "slowdown", o.Slowdown, 0.510/2/4, 0.003)
+	// A load that needs two regions from so many milliseconds on.
+	from := func(at, n int) float64 {
+		l := square(at+n, at+n, 1, 1.5, 0)
+		for i := range at {
+			l.Rate[i] = 0.5 * c
+		}
+		o, err := Scaled(l, b, 500*time.Microsecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Slowdown * float64(at+n) // milliseconds
+	}
+	near(t, "late to others, at two thirds of the pace", from(100, 400), 410./3, 2)
+	near(t, "there before others", from(900, 500), 10./3, 0.5)
 	if _, err := Scaled(square(10, 1, 1, 1, 1), b, time.Second); err == nil {
 		t.Error("a step longer than an interval")
 	}
