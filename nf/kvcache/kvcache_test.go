@@ -160,6 +160,15 @@ func TestWrites(t *testing.T) {
 	if v := x.get(1, 7); v == "stale" {
 		t.Fatal("filled by a read that was overtaken")
 	}
+	x.id = 510
+	r = ask(1, 520, clio.Read, 9, "", 0)
+	w = ask(2, 521, clio.Delete, 9, "", 0)
+	x.Push("b", r, w)
+	x.Push("a", reply(w, clio.OK, ""), reply(r, clio.OK, "stale"))
+	x.id = 530
+	if v := x.get(1, 9); v != "" {
+		t.Fatalf("%q, filled by a read that a deletion has overtaken", v)
+	}
 	// No answer: out of the cache until it has settled.
 	w = ask(2, 600, clio.Update, 7, "lost", 0)
 	x.Push("b", w)
@@ -175,13 +184,16 @@ func TestWrites(t *testing.T) {
 		t.Fatalf("%q after a lost write has settled", v)
 	}
 	// Unknown, and refused.
-	w = ask(2, 900, clio.Update, 7, "unknown", 0)
-	x.Push("b", w)
-	x.Push("a", reply(w, clio.Unknown, ""))
-	x.id = 1000
-	x.fill(1, 7, "stale")
-	if v := x.get(1, 7); v != "" {
-		t.Fatalf("%q after a write of unknown outcome", v)
+	for i, status := range []clio.Status{clio.Unknown, clio.Busy} {
+		k := uint64(20 + i)
+		w = ask(2, uint16(900+i), clio.Update, k, "unknown", 0)
+		x.Push("b", w)
+		x.Push("a", reply(w, status, ""))
+		x.id = uint16(1000 + 10*i)
+		x.fill(1, k, "stale")
+		if v := x.get(1, k); v != "" {
+			t.Fatalf("%q after a write that was answered with status %d", v, status)
+		}
 	}
 	w = ask(2, 1100, clio.Create, 8, "refused", 0)
 	x.Push("b", w)

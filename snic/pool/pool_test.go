@@ -1224,6 +1224,48 @@ func TestOldAnswer(t *testing.T) {
 	}
 }
 
+// TestSeenBefore: a peer that is lost is not there again by a message that came before, late or twice.
+func TestSeenBefore(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{1}, 1)
+	n, err := New(0, Config{Topology: Intermediate(2, true), Inc: 2, Chains: chains, Host: x.boards[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := State{From: 1, To: 0, Inc: 5, Seq: 3}
+	n.Input(0, &s)
+	n.Lost(0, 1)
+	for _, c := range []struct {
+		seq  uint64
+		news bool
+	}{{3, false}, {2, false}, {4, true}} {
+		s.Seq = c.seq
+		if news := n.Input(0, &s); news != c.news || n.View(1).Alive != c.news {
+			t.Errorf("message %d: news %v, alive %v", c.seq, news, n.View(1).Alive)
+		}
+	}
+}
+
+// TestNotTaken: a peer that has seen an ask and says nothing of it has not taken it.
+func TestNotTaken(t *testing.T) {
+	x := newRack(t, Intermediate(2, true), []int{1}, 1)
+	n, err := New(0, Config{Topology: Intermediate(2, true), Inc: 2, Chains: chains, Host: x.boards[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := State{From: 1, To: 0, Inc: 5, Seq: 1, SeenInc: 2, Info: Info{Regions: []int{9}}}
+	n.Input(0, &s)
+	if err := n.Want(0, 1, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	ask := n.Poll(0).Seq
+	for _, seen := range []uint64{ask - 1, ask} {
+		s.Seq, s.Seen = s.Seq+1, seen
+		if n.Input(0, &s); (len(n.wants) == 0) != (seen == ask) {
+			t.Errorf("message %d of %d seen: %d wants", seen, ask, len(n.wants))
+		}
+	}
+}
+
 // TestManyWants: no board says more than its peers read.
 func TestManyWants(t *testing.T) {
 	x := newRack(t, Intermediate(2, true), []int{9}, 1)

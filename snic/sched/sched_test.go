@@ -352,6 +352,25 @@ func TestStopAndLaunch(t *testing.T) {
 	want(t, "all leave", leaves(t, s), "0 1 2 3 4")
 }
 
+// TestFartherCameFirst: of those that wait in a region that stops, who has run more of the chain goes
+// on first.
+func TestFartherCameFirst(t *testing.T) {
+	s := small(t, 1, 1)
+	ok(t, s.SetRoute(0, line(Visit{0, 3})))
+	ok(t, s.SetCredits(0, 0, 2))
+	for i := range 4 {
+		arrive(t, s, 0, uint64(i))
+	}
+	want(t, "in part", runs(t, s), "0.0@0:3 1.0@0:1")
+	s.Return(1, 0, false)
+	want(t, "1 waits for the second task, 3 for the first", runs(t, s), "2.0@0:1")
+	ok(t, s.Pause(0))
+	s.Return(0, 0, false)
+	s.Return(2, 0, false)
+	ok(t, s.Place(5, 0, []int{1, 1}))
+	want(t, "1 has the second task", runs(t, s), "1.0@5:2 3.0@5:1")
+}
+
 // TestReroute: packets that have begun finish as they began, or are dropped when
 // they cannot; the others follow the new route; a flow stays in order.
 func TestReroute(t *testing.T) {

@@ -430,6 +430,26 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// TestOwnPageGoes: among tenants that have as much above their share, one that waits gives up a page of
+// its own.
+func TestOwnPageGoes(t *testing.T) {
+	b := newBank(100)
+	m := memory(t, Config{Pages: 6, Spaces: 2, Tenants: 2, Remote: b})
+	for id := range 2 {
+		must(t, m.Open(id, id, 3))
+		must(t, m.Reserve(id, 0, 3*small, Read|Write))
+	}
+	for page := range 3 {
+		put(t, m, b, 0, page, 1)
+	}
+	for page := range 3 {
+		put(t, m, b, 1, page, 1)
+	}
+	if got := [2]int{m.Counters(0).Resident, m.Counters(1).Resident}; got != [2]int{3, 2} {
+		t.Errorf("%v pages", got)
+	}
+}
+
 // TestNobodyHasRoom: new spaces are refused, and pages beyond what is promised; all
 // that is swapped out can still be had.
 func TestNobodyHasRoom(t *testing.T) {
@@ -1043,8 +1063,16 @@ func TestPermissionOfResidentPage(t *testing.T) {
 	if _, st := m.Page(0, 5, Read); st != OK {
 		t.Fatal(st)
 	}
-	if _, st := m.Page(0, 5, Write); st != Faulted {
-		t.Errorf("written: %v", st)
+	for i, p := range []Perm{Write, Read | Write} {
+		must(t, m.Close(0))
+		must(t, m.Open(0, 0, 2))
+		must(t, m.Reserve(0, 0, small, Read))
+		if i > 0 {
+			m.Page(0, 5, Read)
+		}
+		if _, st := m.Page(0, 5, p); st != Faulted {
+			t.Errorf("permission %d: %v", p, st)
+		}
 	}
 }
 

@@ -46,6 +46,7 @@ type net struct {
 	got     [2][][]uint64
 	dropped map[Verdict]int
 	seen    map[Verdict]int
+	dry     bool // no end has a buffer
 }
 
 // side is the Out of one end.
@@ -54,7 +55,13 @@ type side struct {
 	peer int // whose frames these are; -1: the server's
 }
 
-func (s side) Get() *packet.Buf      { return s.pool.Get() }
+func (s side) Get() *packet.Buf {
+	if s.dry {
+		return nil
+	}
+	return s.pool.Get()
+}
+
 func (s side) Discard(b *packet.Buf) { b.Put() }
 func (s side) Drop(b *packet.Buf, v Verdict) {
 	s.dropped[v]++
@@ -391,6 +398,46 @@ func TestGivesUp(t *testing.T) {
 	}
 	if st := x.server.Stats(); st.Timeouts != 4 || st.GivenUp != 1 || st.Retransmitted != 12 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// A session that gets on is not given up, however many timeouts it has in all.
+func TestGetsOn(t *testing.T) {
+	x := newNet(t, Config{Tries: 3, Window: 4, AckEvery: 1}, 1, 1, faults{})
+	x.open(0)
+	x.run(t, 100)
+	x.faults.drop = 1
+	s := &x.server.rows[x.peers[0].peer].Session
+	x.say(0, true)
+	for i := range uint32(10) {
+		x.say(0, true) // so that one is always on its way
+		x.now = s.Deadline()
+		x.server.Tick(x.now, side{x, -1})
+		if v := s.Ack(x.now, clio.FirstSeq+i, false, side{x, -1}); v != TakenACK {
+			t.Fatalf("after %d timeouts: verdict %d", x.server.Stats().Timeouts, v)
+		}
+	}
+	if st := x.server.Stats(); st.Timeouts != 10 || st.GivenUp != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A frame for whose copy there is no buffer waits, and so does what comes behind it.
+func TestNoBuffer(t *testing.T) {
+	for _, toPeer := range []bool{false, true} {
+		x := newNet(t, Config{}, 1, 1, faults{})
+		x.open(0)
+		x.run(t, 100)
+		x.dry = true
+		x.say(0, toPeer)
+		x.dry = false
+		x.say(0, toPeer)
+		if len(x.flight) != 0 || !x.run(t, 1000) {
+			t.Errorf("%d on their way", len(x.flight))
+		}
+		if err := x.check(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
