@@ -11,6 +11,8 @@ package yaml
 import (
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 	"strings"
 	"unicode"
 
@@ -91,13 +93,53 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 	wrong = &Error{Msg: err.Error()}
 	var y yaml.Error
 	if errors.As(err, &y) {
-		wrong.Msg = y.GetMessage()
+		wrong.Msg = said(y)
 		wrong.place(y.GetToken())
-		wrong.Excerpt = yaml.FormatError(err, false, true)
+		wrong.Excerpt = yaml.FormatErrorWithToken(wrong.Msg, y.GetToken(), false, true)
 	}
 	wrong.Msg, _, _ = strings.Cut(wrong.Msg, "\n")
 	wrong.Msg = oneLine(wrong.Msg)
 	return wrong
+}
+
+// said is what the YAML library says, without Go's types.
+func said(err yaml.Error) string {
+	const most = 40 // bytes of a value
+	var to reflect.Type
+	switch err := err.(type) {
+	case *yaml.TypeError:
+		to = err.DstType
+	case *yaml.OverflowError:
+		to = err.DstType
+	default:
+		return err.GetMessage()
+	}
+	value := err.GetToken().Value
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "..."
+	}
+	return value + ": want " + wanted(to)
+}
+
+// wanted is what values of a type are in YAML.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return wanted(t.Elem())
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return fmt.Sprintf("a whole number of %d bits", t.Bits())
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64)>>(64-t.Bits()))
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "a text"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	}
+	return "a mapping"
 }
 
 // oneLine is text without control characters.

@@ -16,6 +16,10 @@ type paper struct {
 type thing struct {
 	Kind string            `yaml:"kind"`
 	Args map[string]string `yaml:"args,omitempty"`
+	UID  uint32            `yaml:"uid,omitempty"`
+	Area *int              `yaml:"area,omitempty"`
+	Part *float64          `yaml:"part,omitempty"`
+	On   bool              `yaml:"on,omitempty"`
 }
 
 const good = "things:\n  a: {kind: k, args: {x: y}}\n  b: {kind: l}\nlinks:\n  - one\n  - two\n"
@@ -34,6 +38,12 @@ func TestUnmarshal(t *testing.T) {
 		{"kind: l", "sort: l", `3:7: unknown field "sort"`},
 		{"  b:", "  a:", `3:3: mapping key "a" already defined at [2:3]`},
 		{"{kind: l}", "{kind: l", "4:"},
+		{"kind: l", "kind: l, uid: -5", "3:21: -5: want a whole number from 0 to 4294967295"},
+		{"kind: l", "kind: l, uid: 4294967296", "3:21: 4294967296: want a whole number from 0 to 4294967295"},
+		{"kind: l", "kind: l, uid: many", "3:21: many: want a whole number from 0 to 4294967295"},
+		{"kind: l", "kind: l, area: 99999999999999999999", "3:22: 99999999999999999999: want a whole number of 64 bits"},
+		{"kind: l", "kind: l, part: " + strings.Repeat("b", 50), "3:22: " + strings.Repeat("b", 40) + "...: want a number"},
+		{"kind: l", "kind: l, on: maybe", "3:20: maybe: want true or false"},
 		{"links:\n  - one\n  - two", "links: !!x", "this YAML cannot be read"},
 	} {
 		err := Unmarshal([]byte(strings.Replace(good, c.old, c.new, 1)), &paper{})
