@@ -79,10 +79,10 @@ func rowArgs(args []string) (table.Text, error) {
 		case !ok:
 			t.Action = a
 			continue
+		case t.Action != "" && k != "": // a text may be empty
+			into = &t.Params
 		case k == "" || v == "":
 			return t, fmt.Errorf("%q is not of the form KEY=VALUE", a)
-		case t.Action != "":
-			into = &t.Params
 		case k == "priority":
 			n, err := strconv.ParseInt(v, 10, 32)
 			if err != nil || n < 1 {

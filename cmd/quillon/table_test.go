@@ -11,9 +11,10 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// The command line against an instance with both apps that have tables.
+// The command line against an instance with apps that have tables.
 func TestTableCommand(t *testing.T) {
-	inst, err := graph.New(graph.Config{Kinds: kinds(), Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"steer": {Kind: "clover-steer"}, "box": {Kind: "swordbox"}}}})
+	inst, err := graph.New(graph.Config{Kinds: kinds(), Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"steer": {Kind: "clover-steer"}, "box": {Kind: "swordbox"},
+		"nic": {Kind: "snic", Args: graph.Args{"deployment": "regions: {count: 1, area: 1}"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +55,9 @@ func TestTableCommand(t *testing.T) {
 		{"insert box.tracked va=0x10000..0x1ffff track", "", ""},
 		{"show box.tracked", "meta.va=0x10000..0x1ffff priority=1  track\n", ""},
 		{"show box.clients", "", ""},
+		{"insert nic.tasks task=x run kind=dummy args= more=", "", ""},
+		{"insert nic.tasks task=y run kind=dummy", "", ""},
+		{"show nic.tasks", "task=x  run kind=dummy args= more=\ntask=y  run kind=dummy args= more=\n", ""},
 
 		{"show steer", "", `"steer" is not of the form APP.TABLE`},
 		{"show steer.", "", `"steer." is not of the form APP.TABLE`},
@@ -62,6 +66,8 @@ func TestTableCommand(t *testing.T) {
 		{"insert steer.steered_keys key=10..20 priority=0 leave", "", "priority=0: want a number from 1"},
 		{"insert steer.steered_keys key=1 key=2 leave", "", "key is given twice"},
 		{"insert steer.steered_keys key= leave", "", `"key=" is not of the form KEY=VALUE`},
+		{"insert steer.steered_keys key=1 leave =now", "", `"=now" is not of the form KEY=VALUE`},
+		{"default steer.mode set_mode writes= reads=0 ahead=1", "", "writes=: want a number of 1 bits"},
 		{"insert steer.steered_keys key=1 leave now", "", `"now" is not of the form PARAM=VALUE`},
 		{"insert steer.steered_keys key=1", "", "the action is missing"},
 		{"insert steer.connections src=1", "", "the action is missing"},
