@@ -258,6 +258,9 @@ func parseArgs(args graph.Args) (settings, error) {
 		if r.Priority < 0 {
 			return s, fmt.Errorf("deployment: rule %s: priority %d: want 0 or more", r.Match, r.Priority)
 		}
+		if r.In >= ports {
+			return s, fmt.Errorf("deployment: rule in:%d+%s: want a port of the board, 0 to %d", r.In, r.Match, ports-1)
+		}
 	}
 	if n := len(s.deployment.Tasks); n > maxTasks {
 		return s, fmt.Errorf("deployment: %d tasks: at most %d", n, maxTasks)

@@ -97,6 +97,11 @@ func TestTablesLive(t *testing.T) {
 		k[4] = table.Cond{V: table.Uint(src), M: table.Prefix(32, 32)}
 		return table.Entry{Key: k, Priority: priority, Call: call}
 	}
+	in := func(port uint64) table.Entry {
+		e := rule(0, 3, table.Call{Action: actSwitch})
+		e.Key[0], e.Key[4] = table.Cond{V: table.Uint(port)}, table.Cond{Any: true}
+		return e
+	}
 	to := func(uid uint64) table.Call {
 		return table.Call{Action: actDAG, Params: []table.Value{table.Uint(uid)}}
 	}
@@ -137,6 +142,8 @@ func TestTablesLive(t *testing.T) {
 		{"rules", table.Insert, rule(0x0a000009, 3, to(5)), ""},
 		{"rules", table.Insert, rule(0x0a000008, 3, to(6)), "there is no DAG 6"},
 		{"rules", table.Insert, rule(0x0a000008, 3, to(0)), "from 1 on"},
+		{"rules", table.Insert, in(15), ""},
+		{"rules", table.Insert, in(16), "in:16+all: want a port of the board, 0 to 15"},
 		{"tasks", table.Delete, table.Entry{Key: named("d")}, `DAG 5: unknown NT "d"`},
 		{"tasks", table.Delete, table.Entry{Key: named("e")}, "no entry task=e"},
 		{"tenants", table.Delete, table.Entry{Key: named("carol")}, `DAG 5: unknown tenant "carol"`},

@@ -444,7 +444,7 @@ type (
 func uid(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 0, 32)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("UID is %q: want a number from 1", s)
+		return 0, fmt.Errorf("UID is %q: want a number from 1 to 4294967295", s)
 	}
 	return uint32(n), nil
 }
