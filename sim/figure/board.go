@@ -61,6 +61,12 @@ func boards() []*Figure {
 				{ratio: true, series: "7 tasks, PANIC over all parallel", least: 0.7, most: 0.8, text: reasonParallel},
 				{ratio: true, series: "7 tasks, PANIC over two parallel chains", least: 1.2, most: 1.8, text: reasonHalves},
 			}},
+		{ID: "5.19", data: "5.19", Fitted: []string{nameNoTasks}, jobs: cloud,
+			ratios: []ratio{
+				{"128 B, tasks on sNICs over none", ref{0, nameTasks, "128"}, ref{0, nameNoTasks, "128"}},
+				{"1024 B, tasks on sNICs over none", ref{0, nameTasks, "1024"}, ref{0, nameNoTasks, "1024"}},
+			},
+			lacks: []string{"Vanilla OVS, and tasks on servers: published only; software on hosts"}},
 		{ID: "5.20", data: "5.20", jobs: timeline(true),
 			ratios: []ratio{
 				{"NT2, user 2: as the load changes over before", ref{0, "NT2, user 2", "1.7–1.95 load changed"}, ref{0, "NT2, user 2", "1.05–1.5 before"}},
@@ -257,6 +263,58 @@ func topologies(*Published, Params) ([]job, error) {
 		}
 		return vs, nil
 	}}}, nil
+}
+
+// Names of figure 5.19's curves that are run.
+const (
+	nameNoTasks = "DPDK OVS, no NT"
+	nameTasks   = "DPDK OVS, NTs on sNIC"
+)
+
+// cloud is figure 5.19: what hosts carry without tasks is sent through two
+// boards, in whose one region are all three.
+func cloud(p *Published, par Params) ([]job, error) {
+	var jobs []job
+	for _, s := range p.Quantities[0].Series {
+		if s.Name != nameNoTasks {
+			continue
+		}
+		for _, at := range s.Points {
+			bytes, err := strconv.Atoi(at.name)
+			if err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, job{name: at.name + " B", cost: 1, run: func(ctx context.Context, _ func(float64)) ([]Value, error) {
+				d, err := deploy(`
+regions: {count: 1, area: 3}
+tasks:
+  firewall: {kind: dummy, reads: [ip-addresses, ports], throughput: 100Gbit}
+  nat: {kind: dummy, reads: [ip-addresses, ports], writes: [ip-addresses, ports], throughput: 100Gbit}
+  aes: {kind: dummy, reads: [payload], writes: [payload], throughput: 30Gbit}
+tenants: {user: {}}
+dags: [{uid: 1, tenant: user, run: firewall -> nat -> aes}]
+`)
+				if err != nil {
+					return nil, err
+				}
+				gbit := at.y
+				for range 2 {
+					const measure = 10 * time.Millisecond
+					r, err := sim.RunSNIC(ctx, sim.SNICConfig{
+						SNIC: sim.HTG9200(), Deployment: d, Loaded: [][]dag.TaskID{{0, 1, 2}},
+						Sources: []sim.Source{{In: 0, Out: 1, Bytes: bytes, Rates: []sim.Rate{{Gbit: gbit}}}},
+						Warmup:  time.Millisecond, Measure: measure, Seed: par.Seed,
+					})
+					if err != nil {
+						return nil, err
+					}
+					gbit = float64(r.Sources[0].Bytes) * 8 / float64(measure)
+				}
+				return []Value{{Series: nameNoTasks, Name: at.name, Y: at.y}, {Series: nameTasks, Name: at.name, Y: gbit}}, nil
+			}})
+		}
+	}
+	return jobs, nil
 }
 
 // twoUsers is figure 5.7's board, a unit being 10 Gb/s. What the users' tasks see

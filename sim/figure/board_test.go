@@ -29,7 +29,7 @@ func rerun(t *testing.T, id string, seed uint64) *Result {
 }
 
 func TestBoards(t *testing.T) {
-	for _, id := range []string{"5.7", "5.9", "5.11"} {
+	for _, id := range []string{"5.7", "5.9", "5.11", "5.19"} {
 		rerun(t, id, 1)
 		rerun(t, id, 2)
 	}
