@@ -213,6 +213,8 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			*t = task{way: way{dag: -1, out: 1}}
 			t.become(apps[i], app)
 			b.furnish(n, &x)
+		} else {
+			b.grow(n, &x)
 		}
 		t.Task = x
 		t.modelled = x.Throughput > 0 || x.Latency > 0

@@ -59,7 +59,8 @@
 // With memory= a task that declares memory: and can use it (nf/memory) has an address space of its own
 // (snic/vmem), for each worker. It is of the tenant whose DAGs the task is in; of a tenant of weight 1
 // and without name, if several use it. It is there from the task's start until its end: a task whose
-// function, arguments, memory: or restart: changes starts with new memory, which is empty. A deployment
+// function, arguments or restart: changes, or which declares less than before, starts with new memory, which is
+// empty; one that declares more goes on, and has the rest at once (memory.Grower). A deployment
 // for which there is no room, here or at known boards of the pool, is refused: what counts is what tasks declare that can
 // use it, though they have reserved less.
 //

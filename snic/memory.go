@@ -151,9 +151,10 @@ func (s *space) miss(st vmem.Status) {
 func (t *task) absent() bool { return t.in == nil || t.halted && t.Pass }
 
 // anew reports that a task is to start again, though it is the same function with the
-// same arguments.
+// same arguments. Where only its memory grows it goes on.
 func (b *board) anew(t *task, x *dag.Task) bool {
-	return t.Restart != x.Restart || b.memory != nil && t.Memory != x.Memory
+	grows := t.space != nil && !t.halted && x.Memory >= t.Memory
+	return t.Restart != x.Restart || b.memory != nil && t.Memory != x.Memory && !grows
 }
 
 // stays reports that a task of a deployment is the one that runs.
@@ -206,6 +207,22 @@ func (b *board) furnish(n int, x *dag.Task) {
 	if err != nil {
 		t.halted, t.fault = true, err.Error()
 		b.memory.look = true
+	}
+}
+
+// grow gives a task that goes on as much memory as it declares now.
+func (b *board) grow(n int, x *dag.Task) {
+	t := &b.tasks[n]
+	if t.space == nil || x.Memory <= t.Memory {
+		return
+	}
+	pages := b.memory.pages(x.Memory)
+	if b.memory.Grow(n, pages) != nil {
+		return // it stops, or has all the addresses that there are
+	}
+	t.space.size = int64(pages) * b.memory.page
+	if g, ok := t.app.(memory.Grower); ok {
+		g.GrowMemory()
 	}
 }
 

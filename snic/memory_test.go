@@ -13,6 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/kvcache"
+	"github.com/quillon/quillon/nf/memory"
 	"github.com/quillon/quillon/snic/vmem"
 )
 
@@ -121,14 +122,46 @@ func TestMemoryOfTasks(t *testing.T) {
 	if v := viewOf(x); v.Board.Memory.Shared.Held != 0 || v.Board.Memory.Free != 60<<10 || len(v.Tasks) != 1 {
 		t.Errorf("%+v", v.Board.Memory)
 	}
-	// Another size is another memory.
-	if err := x.Set(graph.Args{"deployment": strings.Replace(alone, "memory: 8k,", "memory: 60k,", 1)}); err != nil {
+	// More of it, and the task goes on; with less it starts anew.
+	running := func() *task { return &x.App().(*board).tasks[x.App().(*board).taskOf[0]] }
+	for _, c := range []struct {
+		declared string
+		goesOn   bool
+	}{{"9k", true}, {"12k", true}, {"60k", true}, {"56k", false}} {
+		was := running().app
+		if err := x.Set(graph.Args{"deployment": strings.Replace(alone, "memory: 8k,", "memory: "+c.declared+",", 1)}); err != nil {
+			t.Fatal(err)
+		}
+		x.Advance(time.Millisecond)
+		check(t, x)
+		m := taskOf(x, "b").Memory
+		if m.Reserved != 8<<10 || (m.Touched == 1) != c.goesOn || (running().app == was) != c.goesOn || running().space.Size() != (m.Declared+4095)/4096*4096 {
+			t.Errorf("%s: %+v, %d bytes", c.declared, m, running().space.Size())
+		}
+	}
+	if err := running().space.Reserve(8<<10, 48<<10, memory.Read); err != nil {
+		t.Error(err)
+	}
+	if err := x.Set(graph.Args{"deployment": strings.Replace(alone, "memory: 8k,", "memory: 65k,", 1)}); err == nil || !strings.Contains(err.Error(), "there is room for") {
+		t.Error(err)
+	}
+}
+
+// A cache whose memory: grows goes on, with room for more.
+func TestMemoryGrows(t *testing.T) {
+	text := func(memory string) string {
+		return strings.Replace(fmt.Sprintf(touching, "16k", "", "", "8k"), "tenants:", "  c: {kind: kvcache, memory: "+memory+"}\ntenants:", 1)
+	}
+	x := onMemory(t, text("8k"))
+	app := func() graph.App { return x.App().(*board).tasks[x.App().(*board).taskOf[2]].app }
+	was := app()
+	if err := x.Set(graph.Args{"deployment": text("12k")}); err != nil {
 		t.Fatal(err)
 	}
 	x.Advance(time.Millisecond)
 	check(t, x)
-	if b := taskOf(x, "b").Memory; b.Declared != 60<<10 || b.Reserved != 8<<10 || b.Touched != 0 {
-		t.Errorf("%+v", b)
+	if c := taskOf(x, "c").Memory; c.Reserved != 12<<10 || app() != was {
+		t.Errorf("%+v", c)
 	}
 }
 

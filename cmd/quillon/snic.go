@@ -457,7 +457,7 @@ func newSNICTaskCmd() *cobra.Command {
 		Use: "add NAME KIND [ARGUMENT=VALUE...]", Short: "Deploy a task, or change one",
 		Long: `Deploys a task: a network function (quillon nf list) with its arguments. A task
 of that name is another one from then on; it keeps its state if function and
-arguments stay, and its memory if that stays.`,
+arguments stay, and its memory if that stays or grows.`,
 		Example: "  quillon snic task add fw firewall default=allow --throughput 40Gbit --area 2",
 		Args:    atLeast("NAME", "KIND"),
 	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {

@@ -174,6 +174,17 @@ func (a *app) UseMemory(s memory.Space) error {
 	return nil
 }
 
+// GrowMemory implements memory.Grower: pairs stay, and there is room for more of them.
+func (a *app) GrowMemory() {
+	s, value := a.cache.space, int64(a.value)
+	n, page := min(int64(a.entries), s.Size()/value), int64(s.PageBytes())
+	has := (int64(len(a.cache.entries))*value + page - 1) / page * page
+	if more := n*value - has; more > 0 && s.Reserve(uint64(has), more, memory.Read|memory.Write) != nil {
+		return // nobody has room for it
+	}
+	a.cache.grow(int(n))
+}
+
 // Takes implements graph.Picky.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)

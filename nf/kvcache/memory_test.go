@@ -25,10 +25,11 @@ type pages struct {
 func (s *pages) Size() int64    { return int64(len(s.data)) }
 func (s *pages) PageBytes() int { return s.page }
 func (s *pages) Reserve(va uint64, n int64, p memory.Perm) error {
-	if va != 0 || p != memory.Read|memory.Write || n > s.Size() {
+	whole := (s.reserved + int64(s.page) - 1) / int64(s.page) * int64(s.page)
+	if va != uint64(whole) || p != memory.Read|memory.Write || whole+n > s.Size() {
 		return errors.New("no room")
 	}
-	s.reserved = n
+	s.reserved = whole + n
 	return nil
 }
 
@@ -90,6 +91,55 @@ func TestInMemory(t *testing.T) {
 	if err := y.App().(memory.User).UseMemory(&pages{data: make([]byte, 16), page: 16}); err == nil || !strings.Contains(err.Error(), "no room for a value, 20") {
 		t.Error(err)
 	}
+}
+
+// TestGrow: with more memory all pairs stay, in their order, and there is room for more of them, up to entries=.
+func TestGrow(t *testing.T) {
+	x, s := given(t, 48, graph.Args{"entries": "9", "value": "20"})
+	value := func(k int) string { return fmt.Sprintf("the value of %07d", k) }
+	has := func(when string, from, to int) {
+		t.Helper()
+		for k := range to + 3 {
+			want := ""
+			if k >= from && k < to {
+				want = value(k)
+			}
+			if v := x.get(2, uint64(k)); v != want {
+				t.Fatalf("%s: %d: %q, want %q", when, k, v, want)
+			}
+		}
+	}
+	next := 0
+	fill := func(n int) {
+		for range n {
+			x.fill(1, uint64(next), value(next))
+			next++
+		}
+	}
+	fill(3)
+	has("before", 1, 3)
+	for _, c := range []struct{ bytes, room int }{{64, 3}, {64, 3}, {112, 5}, {128, 6}, {4096, 9}, {8192, 9}} {
+		s.data = append(s.data, make([]byte, c.bytes-len(s.data))...)
+		before := min(next, len(x.App().(*app).cache.entries))
+		x.App().(memory.Grower).GrowMemory()
+		has("grown", next-before, next)
+		fill(c.room - before)
+		has("filled", next-c.room, next)
+		fill(2)
+		has("replaced", next-c.room, next)
+	}
+	fill(1000) // what there is hangs together
+	has("in the end", next-9, next)
+	y, s := given(t, 48, graph.Args{"value": "20"})
+	x = y
+	next = 0
+	fill(2)
+	s.reserved = 1 << 20 // nobody has room
+	s.data = append(s.data, make([]byte, 100)...)
+	x.App().(memory.Grower).GrowMemory()
+	s.reserved = 40
+	fill(1)
+	has("no room", 1, 3)
 }
 
 // A pair whose page is away is a miss with a reason of its own, and a hit when the page

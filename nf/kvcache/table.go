@@ -74,6 +74,23 @@ func newCache(n, size, limit int, space memory.Space) cache {
 	return c
 }
 
+// grow makes room for n entries, where there are fewer; they stay in their places.
+func (c *cache) grow(n int) {
+	was := *c
+	if n <= len(was.entries) {
+		return
+	}
+	*c = newCache(n, was.size, was.limit, was.space)
+	copy(c.entries, was.entries)
+	c.free, c.entries[n-1].next = int32(len(was.entries)), was.free
+	c.bytes, c.used, c.evicted = was.bytes, was.used, was.evicted
+	for i := was.order.Oldest(); i != none; i = was.order.Newer(i) {
+		c.order.Add(i)
+		head := &c.heads[c.entries[i].hash&uint64(len(c.heads)-1)]
+		c.entries[i].next, *head = *head, i
+	}
+}
+
 func ceil2(n int) int {
 	p := 1
 	for p < n {

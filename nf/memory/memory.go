@@ -55,3 +55,11 @@ type User interface {
 	// app does not run.
 	UseMemory(s Space) error
 }
+
+// Grower is a User that can do with more than it was given.
+type Grower interface {
+	User
+	// GrowMemory says that the Space is longer now, between two frames. Nothing of the rest is reserved; what was
+	// there before stays.
+	GrowMemory()
+}

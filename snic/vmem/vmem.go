@@ -348,6 +348,23 @@ func (m *Memory) Open(id, tenant, pages int) error {
 	return nil
 }
 
+// Grow gives a space so many virtual pages in all, none of those that it gets reserved. What it has stays.
+func (m *Memory) Grow(id, pages int) error {
+	switch {
+	case id < 0 || id >= len(m.spaces) || !m.spaces[id].open:
+		return fmt.Errorf("vmem: space %d is not open", id)
+	case m.spaces[id].stopped:
+		return fmt.Errorf("vmem: space %d has stopped: %w", id, m.spaces[id].fault)
+	case pages < len(m.spaces[id].pages) || pages > maxPages:
+		return fmt.Errorf("vmem: %d virtual pages of space %d: want %d to %d", pages, id, len(m.spaces[id].pages), maxPages)
+	}
+	s := &m.spaces[id]
+	table := make([]page, pages)
+	copy(table, s.pages)
+	s.table, s.pages = table, table
+	return nil
+}
+
 // Close ends a space and frees all that it has, here and elsewhere.
 func (m *Memory) Close(id int) error {
 	if id < 0 || id >= len(m.spaces) || !m.spaces[id].open {

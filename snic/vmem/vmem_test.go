@@ -206,7 +206,7 @@ func TestRefusedArguments(t *testing.T) {
 	must(t, m.Reserve(0, 0, small, Read))
 	for i, err := range []error{
 		m.Open(0, 0, 1), m.Open(2, 0, 1), m.Open(1, 2, 1), m.Open(1, -1, 1), m.Open(1, 0, 0),
-		m.Close(1), m.Close(-1), m.Reserve(1, 0, small, Read), m.Reserve(0, 1, small, Read), m.Reserve(0, 0, small, Read),
+		m.Close(1), m.Close(-1), m.Grow(1, 4), m.Grow(2, 4), m.Grow(0, 3), m.Grow(0, maxPages+1), m.Reserve(1, 0, small, Read), m.Reserve(0, 1, small, Read), m.Reserve(0, 0, small, Read),
 		m.Reserve(0, small, 7, Read), m.Reserve(0, small, 0, Read), m.Reserve(0, small, -small, Read), m.Reserve(0, small, small, 0),
 		m.Reserve(0, small, 4*small, Read), m.Reserve(0, small, small, 9), m.Reserve(0, math.MaxUint64-small+1, small, Read),
 		m.Unreserve(0, 4*small, small), m.Return(0), m.Return(-1), m.Return(9),
@@ -221,6 +221,25 @@ func TestRefusedArguments(t *testing.T) {
 	}
 	if m.Done(0, true) || m.Done(1<<40, true) || m.Done(5, true) {
 		t.Error("an operation that never began was done")
+	}
+	must(t, m.Check())
+}
+
+// TestGrow: a space that grows keeps what it has, and has the rest to reserve; one that has stopped does not grow.
+func TestGrow(t *testing.T) {
+	m := memory(t, Config{Pages: 4, Spaces: 2, Tenants: 2})
+	must(t, m.Open(0, 0, 2))
+	must(t, m.Reserve(0, 0, 2*small, Read|Write))
+	m.Write(0, 0, bytes.Repeat([]byte{0xA5}, 2*small))
+	must(t, m.Grow(0, 4))
+	must(t, m.Reserve(0, 2*small, 2*small, Read|Write))
+	got := make([]byte, 4*small)
+	if n, st := m.Read(0, 0, got); n != 4*small || st != OK || !bytes.Equal(got, append(bytes.Repeat([]byte{0xA5}, 2*small), make([]byte, 2*small)...)) {
+		t.Errorf("%d, %v: %x", n, st, got)
+	}
+	m.Read(0, 4*small, got)
+	if err := m.Grow(0, 5); err == nil || !strings.Contains(err.Error(), "stopped") {
+		t.Error(err)
 	}
 	must(t, m.Check())
 }
@@ -705,6 +724,12 @@ func TestModel(t *testing.T) {
 				tenant := rapid.IntRange(0, 2).Draw(t, "tenant")
 				check(m.Open(id, tenant, virtual))
 				spaces[id] = model{open: true, tenant: tenant, perm: make([]Perm, virtual), bytes: make([]byte, virtual*16)}
+			},
+			"grow": func(t *rapid.T) { // behind what the model has
+				id, more := rapid.IntRange(0, 3).Draw(t, "space"), rapid.IntRange(-1, 2).Draw(t, "pages")
+				if err := m.Grow(id, len(m.spaces[id].pages)+more); (err == nil) != (spaces[id].open && !spaces[id].stopped && more >= 0) {
+					t.Fatal(err)
+				}
 			},
 			"close": func(t *rapid.T) {
 				id := rapid.IntRange(0, 3).Draw(t, "space")
