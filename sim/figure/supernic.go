@@ -64,7 +64,7 @@ const (
 	reasonVictims = "A victim saves a reconfiguration of 5 ms here, of the 10 ms that pass from an overload to one more region; the other 5 are the monitor period. So having no victims " +
 		"costs 1.7 times as much as having 90 %, not 4 times. The published points are of another load than 5.12's, or relaunches cost more than a reconfiguration: " +
 		"without victims the slowdown is 4.07 % there, with all the sNIC of 5.12 has 1.18 %."
-	reasonOverCommit = "The published curve begins at the slowdown without victims and without others, which is 4.07 % there and 2.2 % here."
+	reasonOverCommit = "The published curve begins at the slowdown without victims and without others, which is 4.07 % there and 2.0 % here."
 )
 
 const day = 86400 // intervals of a second
@@ -228,7 +228,7 @@ const (
 	calmRate   = 0.13 * regionRate
 	burstRate  = 0.30 * regionRate
 	burstShare = 0.55
-	burstTime  = 12 * time.Millisecond
+	burstTime  = 15 * time.Millisecond
 	// Low correlation is of endpoints that burst on their own, high of those that
 	// burst together.
 	lowCorrelation  = 0
