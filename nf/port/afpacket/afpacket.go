@@ -391,8 +391,9 @@ func (p *Port) readDrops() {
 	}
 }
 
-// Close implements port.Port: the settings are put back. The worker has
-// stopped by then.
+// Close implements port.Port: the settings are put back. The pool is the
+// worker's, which may have frames of it after a plan took the port away: what is
+// armed goes with it.
 func (p *Port) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -411,12 +412,6 @@ func (p *Port) Close() error {
 			errs = append(errs, err)
 		}
 		p.off.Close()
-	}
-	for i, x := range p.armed {
-		if x != nil {
-			x.Put()
-			p.armed[i] = nil
-		}
 	}
 	return errors.Join(errs...)
 }
