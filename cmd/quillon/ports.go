@@ -35,6 +35,7 @@ func portKinds() []graph.PortKind {
 			{Name: "dev", Help: "the interface"},
 			{Name: "pair", Help: "the port that is the other end of the wire: what the graph does not want crosses to it in the kernel, and everything does when this process is gone"},
 			{Name: "xdp", Default: "auto", Help: "auto, native or generic"},
+			{Name: "copy", Default: "auto", Help: "auto: where the driver has no zero-copy; always: also where it has, for drivers whose zero-copy is broken; never: zero-copy or nothing"},
 			{Name: "queues", Default: "all", Help: "queues to open"},
 			{Name: "ring", Default: "1024", Help: "entries of a ring"},
 			{Name: "frames", Default: "four rings", Help: "frames of memory a queue"},
@@ -314,6 +315,15 @@ func afxdpOptions(name string, args graph.Args, filter port.Filter, clk clock.Cl
 		opt.Mode = afxdp.Generic
 	default:
 		return opt, bad("xdp", "auto, native or generic")
+	}
+	switch args["copy"] {
+	case "", "auto":
+	case "always":
+		opt.Copy = afxdp.CopyAlways
+	case "never":
+		opt.Copy = afxdp.CopyNever
+	default:
+		return opt, bad("copy", "auto, always or never")
 	}
 	if args["queues"] == "all" {
 		args = maps.Clone(args)

@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // inNamespace moves the test's thread to a network namespace of its own, with a
@@ -142,5 +143,28 @@ func TestReloads(t *testing.T) {
 	cancel()
 	if err := errors.Join(<-done, inst.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCopyArgument: what --copy and copy say reaches the port, or is refused.
+func TestCopyArgument(t *testing.T) {
+	for word, want := range map[string]afxdp.Copying{"auto": afxdp.CopyAuto, "always": afxdp.CopyAlways, "never": afxdp.CopyNever} {
+		f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: kindAFXDP, xdp: "auto", copying: word}
+		spec, err := f.spec("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, p := range spec.Ports {
+			if opt, err := afxdpOptions(name, p.Args, port.Filter{}, nil); err != nil || opt.Copy != want {
+				t.Errorf("--copy %s: %v, %v", word, opt.Copy, err)
+			}
+		}
+	}
+	if _, err := afxdpOptions("x", graph.Args{"dev": "eth1", "copy": "force"}, port.Filter{}, nil); err == nil || err.Error() != "port x: copy=force: want auto, always or never" {
+		t.Error(err)
+	}
+	f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: kindAFPacket, xdp: "auto", copying: "never"}
+	if _, err := f.spec(""); err == nil {
+		t.Error("packet sockets have no zero-copy")
 	}
 }

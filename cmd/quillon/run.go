@@ -29,6 +29,7 @@ type runFlags struct {
 	nfs     []string
 	port    string
 	xdp     string
+	copying string
 	keep    bool
 	name    string
 	control string
@@ -146,6 +147,8 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
 	_ = cmd.RegisterFlagCompletionFunc("port", completion(func() []string { return []string{kindAFXDP, kindAFPacket} }))
 	_ = cmd.RegisterFlagCompletionFunc("xdp", completion(func() []string { return []string{"auto", "native", "generic"} }))
+	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
+	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
@@ -167,12 +170,15 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		if f.xdp != "auto" {
 			more["xdp"] = f.xdp
 		}
+		if f.copying != "auto" {
+			more["copy"] = f.copying
+		}
 		if f.keep {
 			more["keep"] = "true"
 		}
 	case kindAFPacket:
-		if f.xdp != "auto" || f.keep {
-			return nil, errors.New("--xdp and --keep are for --port afxdp")
+		if f.xdp != "auto" || f.copying != "auto" || f.keep {
+			return nil, errors.New("--xdp, --copy and --keep are for --port afxdp")
 		}
 	default:
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)

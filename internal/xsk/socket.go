@@ -45,6 +45,7 @@ type Options struct {
 	Ring     int  // entries of each ring, a power of two
 	SG       bool // frames of several descriptors (XDP_USE_SG)
 	Copy     bool // never zero-copy
+	ZeroCopy bool // never copy
 	BusyPoll int  // microseconds of preferred busy polling, 0: none
 }
 
@@ -136,11 +137,14 @@ func (s *Socket) Bind(u *UMEM, ifindex, queue int, o Options) error {
 	if o.Copy {
 		flags |= unix.XDP_COPY
 	}
+	if o.ZeroCopy {
+		flags |= unix.XDP_ZEROCOPY
+	}
 	err := errors.ErrUnsupported
 	if o.SG {
 		if err = try(flags | unix.XDP_USE_SG); err == nil {
 			s.SG = true
-		} else if errors.Is(err, unix.EOPNOTSUPP) {
+		} else if errors.Is(err, unix.EOPNOTSUPP) && !o.ZeroCopy {
 			// A driver whose zero-copy mode has no multi-buffer can copy.
 			if err = try(flags | unix.XDP_USE_SG | unix.XDP_COPY); err == nil {
 				s.SG = true

@@ -29,6 +29,18 @@ const (
 	Generic
 )
 
+// Copying is whether frames are copied between the device and packet memory.
+type Copying int
+
+const (
+	// CopyAuto: only where the driver has no zero-copy.
+	CopyAuto Copying = iota
+	// CopyAlways: for drivers whose zero-copy is broken.
+	CopyAlways
+	// CopyNever: zero-copy or nothing; it needs native XDP.
+	CopyNever
+)
+
 // Fallback is what becomes of frames that no socket takes.
 type Fallback int
 
@@ -55,8 +67,7 @@ type Options struct {
 	// Frames is the number of chunks of each UMEM; 0: four rings.
 	Frames int
 	Mode   Mode
-	// Copy: do not use zero-copy where the driver has it.
-	Copy bool
+	Copy   Copying
 	// BusyPoll, in microseconds: the worker polls the device itself.
 	BusyPoll int
 	// LeaveOffloads: check and change no setting.
@@ -87,6 +98,12 @@ func (o *Options) defaults(stale clock.Duration) error {
 	}
 	if o.Queues < 0 {
 		return fmt.Errorf("%d queues: it must be 0 (all) or more", o.Queues)
+	}
+	if o.Copy == CopyNever {
+		if o.Mode == Generic {
+			return errors.New("zero-copy needs native XDP, not generic")
+		}
+		o.Mode = Native
 	}
 	if o.Filter == nil {
 		o.Filter = &port.Filter{All: true}
@@ -246,10 +263,10 @@ type Pair struct {
 // everything is as it was.
 func OpenPair(cfg PairConfig) (*Pair, error) {
 	w, err := openPair(cfg)
-	if errors.Is(err, unix.EOPNOTSUPP) && !cfg.Copy {
+	if errors.Is(err, unix.EOPNOTSUPP) && cfg.Copy == CopyAuto {
 		// Sockets that share memory all are zero-copy when the first of them is,
 		// which the other interface may not be able to.
-		cfg.Copy = true
+		cfg.Copy = CopyAlways
 		return openPair(cfg)
 	}
 	return w, err
@@ -337,6 +354,13 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		if len(i.Unopened) > 0 && cfg.Queues == 0 && !cfg.bare {
 			w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has %d receive queues, %s only %d: frames of the others cross unseen; give both as many (ethtool -L)", d.name, d.rx, d.other.name, d.other.any))
 		}
+	}
+	if long, short := w.a, w.b; long.mtu != short.mtu {
+		if long.mtu < short.mtu {
+			long, short = short, long
+		}
+		w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has an MTU of %d, %s of only %d: longer frames cannot cross; give both the same (ip link set %s mtu %d)",
+			long.name, long.mtu, short.name, short.mtu, short.name, long.mtu))
 	}
 	w.A, w.B = w.a.ports, w.b.ports
 	return w, nil

@@ -858,6 +858,8 @@ func TestOpenFails(t *testing.T) {
 			{A: "br0", B: "dutA", Options: Options{Mode: Native}},
 			{A: "dutA", B: "lo"},
 			{A: "dutA", B: "nosuch"},
+			{A: "dutA", B: "dutB", Options: Options{Copy: CopyNever}},
+			{A: "dutA", B: "dutB", Options: Options{Copy: CopyNever, Mode: Generic}},
 			{A: "dutA", B: "dutB", Options: Options{Filter: &port.Filter{RoCE: true, Hosts: []netip.Addr{{}}}}},
 		} {
 			if w, err := OpenPair(c); err == nil {
@@ -876,6 +878,68 @@ func TestOpenFails(t *testing.T) {
 	}
 	if now := settings(t, bed); now != was {
 		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
+// TestCopy: a veth has no zero-copy. Who allows nothing else is told so.
+func TestCopy(t *testing.T) {
+	newBed(t, 1500, 1)
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Keep: true, Options: Options{Copy: CopyAlways, Mode: Generic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(want string) {
+		t.Helper()
+		w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{Copy: CopyNever}})
+		if err == nil {
+			err = w.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	refused("interface dutA is one end of runs generic XDP, which has no zero-copy")
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Fatal(err)
+	}
+	refused("interface dutA: its driver (veth) has no zero-copy for queue 0 and an MTU of 1500")
+}
+
+// TestUnequalMTU: of two interfaces with different MTUs it is said what cannot cross.
+func TestUnequalMTU(t *testing.T) {
+	newBed(t, 1500, 1)
+	notes := func() string {
+		w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		return strings.Join(w.Info().Notes, "\n")
+	}
+	if n := notes(); n != "" {
+		t.Error(n)
+	}
+	for _, c := range []struct {
+		name string
+		mtu  int
+		want string
+	}{
+		{"dutA", 1400, "dutB has an MTU of 1500, dutA of only 1400: longer frames cannot cross; give both the same (ip link set dutA mtu 1500)"},
+		{"dutB", 1300, "dutA has an MTU of 1400, dutB of only 1300: longer frames cannot cross; give both the same (ip link set dutB mtu 1400)"},
+	} {
+		l, err := netlink.LinkByName(c.name)
+		if err == nil {
+			err = netlink.LinkSetMTU(l, c.mtu)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := notes(); n != c.want {
+			t.Errorf("%q, want %q", n, c.want)
+		}
 	}
 }
 

@@ -95,6 +95,10 @@ func find(name string, opt Options) (*device, error) {
 		err := fmt.Errorf("interface %s has another XDP program (%d, %s): stop what uses it, or: ip link set dev %s xdp off", name, d.before.ID, d.before.Name, name)
 		return nil, errors.Join(err, d.before.Close())
 	}
+	if d.before != nil && d.before.Mode == xsk.Generic && opt.Copy == CopyNever {
+		err := fmt.Errorf("the wire that interface %s is one end of runs generic XDP, which has no zero-copy: quillon detach its two interfaces first", name)
+		return nil, errors.Join(err, d.before.Close())
+	}
 	if d.ns, err = netns.Get(); err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
@@ -190,7 +194,7 @@ const jumboFrames = 4 * packet.MaxBatch
 // openPort binds a socket to a queue, and fills its fill ring.
 func (d *device) openPort(queue int, name string, index uint16, m memory) error {
 	_, multi := chunkFor(d.mtu)
-	so := xsk.Options{Ring: d.opt.Ring, SG: m.jumbo != nil, Copy: d.opt.Copy, BusyPoll: d.opt.BusyPoll}
+	so := xsk.Options{Ring: d.opt.Ring, SG: m.jumbo != nil, Copy: d.opt.Copy == CopyAlways, ZeroCopy: d.opt.Copy == CopyNever, BusyPoll: d.opt.BusyPoll}
 	s, err := xsk.Open(m.umem, so)
 	if err != nil {
 		return explain(err)
@@ -223,6 +227,8 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("queue %d of %s is in use by another process's AF_XDP socket: stop that process first", queue, d.name)
+	case errors.Is(err, unix.EOPNOTSUPP) && d.opt.Copy == CopyNever:
+		return fmt.Errorf("interface %s: its driver (%s) has no zero-copy for queue %d and an MTU of %d: allow it to copy: %w", d.name, d.offloads.Driver, queue, d.mtu, port.ErrNotSupported)
 	case err != nil:
 		return fmt.Errorf("interface %s: %w", d.name, explain(err))
 	case multi && !s.SG:
