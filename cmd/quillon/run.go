@@ -479,8 +479,9 @@ func newDetachCmd() *cobra.Command {
 		Use:   "detach INTERFACE INTERFACE",
 		Short: "Take away the wire that a dead or kept instance left",
 		Long: `Takes the XDP programs of an inline pair off and puts the interfaces' settings
-back. Frames cross between the two no more, unless something else carries them.
-Where one of the two is gone, the other one is freed.`,
+back, also where an instance was killed while it started or stopped. Frames cross
+between the two no more, unless something else carries them. Where one of the two
+is gone, the other one is freed.`,
 		Example: "  quillon detach eth1 eth2",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -154,17 +154,27 @@ func (i *Interface) Close() {
 	}
 }
 
+// Plan is what Set would change.
+func (i *Interface) Plan(redirect bool) (self, other Mask, err error) {
+	self, other, _, err = i.both(plan, redirect)
+	return self, other, err
+}
+
 // Set makes the settings fit, and returns which were changed (on the
 // interface, on its peer) and in words what. GRO on the peer is only turned on
 // when frames are to be redirected to the interface.
 func (i *Interface) Set(redirect bool) (self, other Mask, changed []string, err error) {
-	if self, changed, err = i.apply(0, false); err != nil {
+	return i.both(set, redirect)
+}
+
+func (i *Interface) both(do action, redirect bool) (self, other Mask, changed []string, err error) {
+	if self, changed, err = i.apply(do, 0); err != nil {
 		return self, 0, changed, err
 	}
 	err = i.other(func(p *Interface) (err error) {
 		var more []string
 		p.redirect = redirect
-		other, more, err = p.apply(0, false)
+		other, more, err = p.apply(do, 0)
 		changed = append(changed, more...)
 		return err
 	})
@@ -174,7 +184,7 @@ func (i *Interface) Set(redirect bool) (self, other Mask, changed []string, err 
 // Restore puts back what Set changed. unix.ENODEV (wrapped): an interface is gone,
 // and its settings with it.
 func (i *Interface) Restore(self, other Mask) error {
-	_, _, err := i.apply(self, true)
+	_, _, err := i.apply(restore, self)
 	switch {
 	case other == 0:
 		return err
@@ -182,14 +192,22 @@ func (i *Interface) Restore(self, other Mask) error {
 		return errors.Join(err, fmt.Errorf("%w: its offloads stay changed", i.away))
 	}
 	return errors.Join(err, i.other(func(p *Interface) error {
-		_, _, err := p.apply(other, true)
+		_, _, err := p.apply(restore, other)
 		return err
 	}))
 }
 
-// apply sets what differs from the table; with back, the opposite of the
-// settings in mask.
-func (i *Interface) apply(mask Mask, back bool) (Mask, []string, error) {
+// action is what apply does.
+type action int
+
+const (
+	plan    action = iota // nothing
+	set                   // what differs from the table
+	restore               // the opposite of the settings in mask
+)
+
+func (i *Interface) apply(do action, mask Mask) (Mask, []string, error) {
+	back := do == restore
 	if back {
 		if mask == 0 {
 			return 0, nil, nil
@@ -225,8 +243,8 @@ func (i *Interface) apply(mask Mask, back bool) (Mask, []string, error) {
 			words = append(words, fmt.Sprintf("%s %s %s", i.Name, s.feature, onOff(s.on)))
 		}
 	}
-	if len(want) == 0 {
-		return 0, nil, nil
+	if len(want) == 0 || do == plan {
+		return done, words, nil
 	}
 	if err := i.tool.Change(i.Name, want); err != nil {
 		names := make([]string, 0, len(want))

@@ -79,6 +79,13 @@ type Options struct {
 	Stale clock.Duration
 
 	seeEverything bool
+	afterStep     func(what string) // of what cannot be done at once
+}
+
+func (o *Options) step(what string) {
+	if o.afterStep != nil {
+		o.afterStep(what)
+	}
 }
 
 func (o *Options) seeAll() bool { return o.seeEverything }
@@ -346,6 +353,10 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		return nil, err
 	}
 	for _, d := range both {
+		// By now its program has what to put back.
+		if err := d.forget([4]uint64{}); err != nil {
+			return nil, err
+		}
 		i := d.info()
 		w.info.Interfaces = append(w.info.Interfaces, i)
 		if n := d.offloads.Note(); n != "" && !cfg.LeaveOffloads {
@@ -431,7 +442,7 @@ func (w *Pair) abort() error {
 				errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
 			}
 		}
-		errs = append(errs, d.putBack(d.fresh), d.release())
+		errs = append(errs, d.putBack(d.fresh), d.forget(d.found), d.release())
 	}
 	return errors.Join(errs...)
 }
@@ -501,7 +512,8 @@ func Wire(ifA, ifB string) (Info, error) {
 }
 
 // Detach removes the wire between two interfaces of the calling thread's
-// network namespace, whoever left it, and puts their settings back. Nothing
+// network namespace, whoever left it, and puts their settings back, also those
+// that a process had changed that was killed before the wire was there. Nothing
 // there is no error.
 func Detach(ifA, ifB string) error {
 	runtime.LockOSThread()
@@ -514,32 +526,46 @@ func unwire(name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
+	record, err := recordFile(l.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	words, err := readRecord(record)
+	if err != nil {
+		return err
+	}
 	a, err := xsk.AttachedTo(l.Attrs().Index)
-	if err != nil || a == nil {
+	if err != nil || a == nil && words == [4]uint64{} {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	if a.Name != xsk.WireProgram {
+	if a != nil && a.Name != xsk.WireProgram {
 		return nil
-	}
-	var words [4]uint64
-	if st, err := a.State(); err == nil {
-		words = st.Restore()
-		_ = st.Close()
 	}
 	off, err := offload.Open(l)
 	if err != nil {
 		return err
 	}
 	defer off.Close()
-	if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {
-		return fmt.Errorf("detach from %s: %w", name, err)
+	if a != nil {
+		if st, err := a.State(); err == nil {
+			for i, w := range st.Restore() {
+				words[i] |= w
+			}
+			_ = st.Close()
+		}
+		if err := writeRecord(record, words); err != nil {
+			return err
+		}
+		if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {
+			return fmt.Errorf("detach from %s: %w", name, err)
+		}
 	}
 	err = off.Restore(offload.Mask(words[restoreOwn]), offload.Mask(words[restorePeer]))
 	if words[restorePromisc] != 0 {
 		err = errors.Join(err, netlink.SetPromiscOff(l))
 	}
-	return err
+	return errors.Join(err, writeRecord(record, [4]uint64{}))
 }
 
 func memorySize(ms []memory) (n int) {

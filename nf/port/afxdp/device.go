@@ -50,6 +50,9 @@ type device struct {
 	changed  []string
 	restore  [4]uint64 // undone on detach
 	fresh    [4]uint64 // of these, what this process changed
+	record   string    // the file that has them when no program has
+	found    [4]uint64 // what was in it: of a process that was killed
+	kept     bool      // it is this process's now
 	state    *xsk.State
 	sockets  *ebpf.Map
 	other    *device // of a pair
@@ -80,6 +83,9 @@ func find(name string, opt Options) (*device, error) {
 	}
 	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None()}
 	d.rx, d.any = max(1, a.NumRxQueues), max(1, a.NumRxQueues, a.NumTxQueues)
+	if d.record, err = recordFile(d.index); err != nil {
+		return nil, err
+	}
 	tool, err := ethtool.Open()
 	if err != nil {
 		return nil, err
@@ -108,12 +114,16 @@ func find(name string, opt Options) (*device, error) {
 // prepare sets offloads and promiscuous mode, and makes the maps.
 func (d *device) prepare(wire bool) error {
 	var err error
+	if d.found, err = readRecord(d.record); err != nil {
+		return err
+	}
+	d.restore = d.found
 	if d.before != nil {
 		old, err := d.before.State()
 		if err != nil {
 			return fmt.Errorf("interface %s: %w; remove it: ip link set dev %s xdp off", d.name, err, d.name)
 		}
-		d.restore = old.Restore()
+		d.owe(old.Restore())
 		if err := old.Close(); err != nil {
 			return err
 		}
@@ -121,6 +131,50 @@ func (d *device) prepare(wire bool) error {
 	if d.offloads, err = offload.Open(d.link); err != nil {
 		return err
 	}
+	if err := d.change(wire); err != nil {
+		return err
+	}
+	d.opt.step("changed")
+	slots := max(d.rx, d.any, d.link.Attrs().NumRxQueues)
+	if d.state, err = xsk.NewState(d.index, slots); err != nil {
+		return explain(err)
+	}
+	d.state.SetRestore(d.restore)
+	d.sockets, err = xsk.NewSocketMap(slots)
+	return err
+}
+
+// owe adds what is to be put back.
+func (d *device) owe(w [4]uint64) {
+	for i := range w {
+		d.restore[i] |= w[i]
+	}
+}
+
+// change sets offloads and promiscuous mode, with what it is about to change on
+// record.
+func (d *device) change(wire bool) error {
+	owed := d.restore
+	var planned [4]uint64
+	if !d.opt.LeaveOffloads {
+		own, peer, err := d.offloads.Plan(wire)
+		if err != nil {
+			return err
+		}
+		planned[restoreOwn], planned[restorePeer] = uint64(own), uint64(peer)
+	}
+	// Its flag, not whether it is: who else has it so may go before the wire does.
+	promisc := wire && d.link.Attrs().RawFlags&unix.IFF_PROMISC == 0
+	if promisc {
+		planned[restorePromisc] = 1
+	}
+	d.owe(planned)
+	if err := d.keep(); err != nil {
+		return err
+	}
+	// Of what fails, only what was done is undone.
+	d.restore = owed
+	defer func() { d.owe(d.fresh) }()
 	if !d.opt.LeaveOffloads {
 		own, peer, changed, err := d.offloads.Set(wire)
 		d.changed = changed
@@ -129,24 +183,32 @@ func (d *device) prepare(wire bool) error {
 			return err
 		}
 	}
-	// Its flag, not whether it is: who else has it so may go before the wire does.
-	if wire && d.link.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
+	if promisc {
 		if err := netlink.SetPromiscOn(d.link); err != nil {
 			return fmt.Errorf("promiscuous mode of %s: %w", d.name, err)
 		}
 		d.fresh[restorePromisc] = 1
 		d.changed = append(d.changed, d.name+" promisc on")
 	}
-	for i := range d.restore {
-		d.restore[i] |= d.fresh[i]
+	return nil
+}
+
+// keep has what is to be put back on record in the file.
+func (d *device) keep() error {
+	d.kept = true
+	if err := writeRecord(d.record, d.restore); err != nil {
+		return fmt.Errorf("keep on record how %s was: %w", d.name, err)
 	}
-	slots := max(d.rx, d.any, d.link.Attrs().NumRxQueues)
-	if d.state, err = xsk.NewState(d.index, slots); err != nil {
-		return explain(err)
+	return nil
+}
+
+// forget makes the file what it was before keep, or removes it.
+func (d *device) forget(found [4]uint64) error {
+	if !d.kept {
+		return nil
 	}
-	d.state.SetRestore(d.restore)
-	d.sockets, err = xsk.NewSocketMap(slots)
-	return err
+	d.kept = false
+	return writeRecord(d.record, found)
 }
 
 // memory is what the sockets of one worker share.
@@ -353,13 +415,15 @@ func (d *device) detach() error {
 		if d.link0 != nil {
 			errs = append(errs, d.link0.Close())
 		} else {
+			errs = append(errs, d.keep())
 			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.prog.Prog, d.mode) })
 			if err != nil {
 				errs = append(errs, fmt.Errorf("detach from %s: %w", d.name, err))
 			}
 		}
 	}
-	errs = append(errs, d.putBack(d.restore))
+	d.opt.step("taken off")
+	errs = append(errs, d.putBack(d.restore), d.forget([4]uint64{}))
 	d.restore, d.fresh = [4]uint64{}, [4]uint64{}
 	return errors.Join(errs...)
 }

@@ -41,7 +41,8 @@
 // next OpenPair of the interfaces finds the programs by name, binds its
 // sockets, and replaces each program in one step. What has to be put back at
 // the end (offloads, promiscuous mode) is noted in a map of the program, so
-// that it survives too.
+// that it survives too. While the settings are changed and no program is attached,
+// at the start and at the end, it is in a file in /run.
 //
 // Close removes the wire, unless PairConfig.Keep is set; Detach(a, b) removes
 // a wire that somebody left. Detach of a Pair comes first, then the workers
@@ -64,7 +65,8 @@
 //
 // Frames that the filter does not want go to the kernel's stack. The program
 // is attached by bpf_link and goes with its last port, or the process. Settings
-// are put back by Close: a process that is killed leaves them as it made them.
+// are put back by Close: a process that is killed leaves them as it made them, and
+// what to put back in a file, to the next one and to Detach.
 //
 // # Memory
 //

@@ -3,9 +3,11 @@ package afxdp
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -39,7 +41,11 @@ const markAt = 60
 // child forwards between dutA and dutB until its input ends.
 func child() error {
 	runtime.LockOSThread()
-	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Keep: os.Getenv(childEnv) == "keep"})
+	how := os.Getenv(childEnv)
+	if step, n, ok := strings.Cut(how, "/"); ok {
+		return killed(step, n)
+	}
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Keep: how == "keep"})
 	if err != nil {
 		return err
 	}
@@ -58,6 +64,90 @@ func child() error {
 		return err
 	}
 	return w.Close()
+}
+
+// killed is the child that is killed after a step of opening and closing that it
+// takes for the n-th time, of a pair; or while it has one interface open.
+func killed(step, n string) error {
+	times := 0
+	die := func(what string) {
+		if what != step {
+			return
+		}
+		if times++; fmt.Sprint(times) == n {
+			_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	if step == "alone" {
+		_, err := Open(Config{Interface: "dutA"})
+		die(step)
+		return err
+	}
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{afterStep: die}})
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// TestKilledHalfway: a process that is killed while the settings are changed, and no
+// program has on record what to put back, leaves that to Detach, or to the next one.
+func TestKilledHalfway(t *testing.T) {
+	for _, how := range []string{"changed/1", "changed/2", "taken off/1", "taken off/2", "alone/1"} {
+		t.Run(how, func(t *testing.T) {
+			bed := newBed(t, 1500, 1)
+			was := settings(t, bed)
+			records := func() []string {
+				file, err := recordFile(0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all, _ := filepath.Glob(strings.TrimSuffix(file, "0") + "*")
+				return all
+			}
+			for _, undo := range []func() error{
+				func() error { return Detach("dutA", "dutB") },
+				func() error {
+					w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
+					if err != nil {
+						return err
+					}
+					if r := records(); len(r) > 0 {
+						t.Errorf("the program has it, and so has %s", r)
+					}
+					return w.Close()
+				},
+				func() error {
+					fail := func() (err error) {
+						if _, e := OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{Ring: 1 << 16, Frames: 1 << 40}}); e == nil {
+							err = errors.New("there is no end of memory")
+						}
+						return err
+					}
+					return errors.Join(fail(), Detach("dutA", "dutB"), fail())
+				},
+			} {
+				c := exec.Command("/proc/self/exe")
+				c.Env = append(os.Environ(), childEnv+"="+how)
+				if out, err := c.CombinedOutput(); err == nil || err.Error() != "signal: killed" {
+					t.Fatalf("%v: %s", err, out)
+				}
+				if settings(t, bed) == was || len(records()) == 0 {
+					t.Error("nothing was left behind")
+				}
+				if err := undo(); err != nil {
+					t.Error(err)
+				}
+				if now := settings(t, bed); now != was {
+					t.Errorf("was\n%s\nis\n%s", was, now)
+				}
+				if r := records(); len(r) > 0 {
+					t.Errorf("%s are left", r)
+				}
+			}
+		})
+	}
 }
 
 type middlebox struct {
