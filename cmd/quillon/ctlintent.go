@@ -131,6 +131,12 @@ Exit status: 0 no difference, 1 there are some, 2 a device cannot be asked.`,
 
 func addLimits(cmd *cobra.Command, l *ctl.Limits) {
 	cmd.Flags().IntVar(&l.Updates, "batch", 1000, "updates in one request, at most")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if l.Updates < 1 {
+			return fmt.Errorf("--batch %d: want a number from 1", l.Updates)
+		}
+		return nil
+	}
 }
 
 func newCtlPlanCmd() *cobra.Command {
