@@ -11,10 +11,12 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+	"golang.org/x/text/width"
 
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/nf/clock"
@@ -261,24 +263,42 @@ func topText(w io.Writer, v topView) {
 
 // drawTop redraws the terminal, as many lines and columns as it has.
 func drawTop(screen *os.File, v topView) {
-	width, height, err := term.GetSize(int(screen.Fd()))
-	if err != nil || width < 1 || height < 3 {
-		width, height = 80, 24
+	cols, rows, err := term.GetSize(int(screen.Fd()))
+	if err != nil || cols < 1 || rows < 3 {
+		cols, rows = 80, 24
 	}
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
 	topText(w, v)
 	_ = w.Flush()
 	lines := strings.Split(strings.TrimRight(text.String(), "\n"), "\n")
-	if len(lines) > height-1 {
-		lines = lines[:height-1]
+	if len(lines) > rows-1 {
+		lines = lines[:rows-1]
 	}
 	// A line that wrapped would push the others down.
 	for i, l := range lines {
-		lines[i] = l[:min(len(l), width)]
+		lines[i] = columns(l, cols)
 	}
 	// Home, each line cleared to its end, then the rest of the screen.
 	fmt.Fprintf(screen, "\x1b[H%s\x1b[K\n\x1b[J", strings.Join(lines, "\x1b[K\n"))
+}
+
+// columns is what of a line fits into so many columns of a terminal: most characters take one, those of East Asian
+// scripts two, marks on others none.
+func columns(s string, n int) string {
+	for i, r := range s {
+		w := 1
+		switch k := width.LookupRune(r).Kind(); {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+			w = 0
+		case k == width.EastAsianWide || k == width.EastAsianFullwidth:
+			w = 2
+		}
+		if n -= w; n < 0 {
+			return s[:i]
+		}
+	}
+	return s
 }
 
 // short is a rate with three digits and a unit prefix.

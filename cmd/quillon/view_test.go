@@ -51,6 +51,22 @@ func TestShort(t *testing.T) {
 	}
 }
 
+// TestColumns: a line is cut between characters, by the columns that they take.
+func TestColumns(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		n    int
+		want string
+	}{
+		{"alice", 9, "alice"}, {"alice", 5, "alice"}, {"alice", 3, "ali"}, {"alice", 0, ""}, {"Zoë Müller", 3, "Zoë"}, {"Zoë Müller", 6, "Zoë Mü"}, {"5 µs", 3, "5 µ"},
+		{"東京都", 6, "東京都"}, {"東京都", 5, "東京"}, {"東京都", 1, ""}, {"e\u0301e\u0301", 1, "e\u0301"}, {"Я и ты", 4, "Я и "}, {"…", 1, "…"},
+	} {
+		if got := columns(c.line, c.n); got != c.want {
+			t.Errorf("%q in %d columns: %q, want %q", c.line, c.n, got, c.want)
+		}
+	}
+}
+
 func TestFigures(t *testing.T) {
 	s := side{ns: []float64{30, 10, 20, 40}, packets: 100, allocs: 25}
 	want := figures{NsPerPacket: spread{Median: 25, Min: 10, Max: 40}, Mpps: 40, Gbps: 32, Allocs: 0.25}
