@@ -73,8 +73,8 @@
 // sends in bursts has all or nothing. With fair=off nobody has a share: the page goes that was not accessed for
 // longest.
 //
-// The board's memory is the machine's, which gives it as it is used, not at the start; more than the machine has
-// is refused. What a task leaves is cleared by the worker, 32 kB in a breath at most, before another
+// The board's memory is the machine's, which gives it as it is used, not at the start; more than the machine has,
+// for all boards of an instance, is refused. What a task leaves is cleared by the worker, 32 kB in a breath at most, before another
 // has it: who touches a new page when all that is free has yet to be cleared waits for that (memory.Wait).
 //
 // In a pool (below) what is more than the board has is at peers: pages go between boards with the

@@ -3,6 +3,7 @@ package snic
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -150,7 +151,7 @@ end: run says so, and its exit status is 1.`,
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
 			{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
 			{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since, made beside the frames: so much is lost, and what that takes, if this board dies; 0: all that they have learnt here"},
-			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. No more than the machine has, which gives it as it is used"},
+			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. All boards of an instance together have no more than the machine, which gives it as it is used"},
 			{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
 			{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
 			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
@@ -175,6 +176,18 @@ end: run says so, and its exit status is 1.`,
 			}
 			s.workers = env.Workers
 			return newBoard(s)
+		},
+		Together: func(apps map[string]graph.Args, workers int) error {
+			if len(apps) < 2 {
+				return nil
+			}
+			all := int64(0)
+			for _, args := range apps {
+				m := int64(0)
+				arg.Scaled(arg.Read("", graph.Args{"memory": args["memory"]}), "memory", &m, 1024, 0, 1<<40) // what is wrong with it New says
+				all += m
+			}
+			return machineFits(fmt.Sprintf("memory= of the boards %s together is %d", strings.Join(slices.Sorted(maps.Keys(apps)), ", "), all), all, workers)
 		},
 	}
 	for p := range ports {

@@ -49,17 +49,26 @@ type other struct {
 	mean float64 // over the last monitor period, as the load of tasks is (snic/region)
 }
 
+// machineFits says that so much memory, in each of so many workers, is more than the machine has; nil: it is not.
+func machineFits(what string, bytes int64, workers int) error {
+	has := machineMemory()
+	if has == 0 || bytes <= has/int64(max(workers, 1)) {
+		return nil
+	}
+	each := ""
+	if workers > 1 {
+		each = fmt.Sprintf(" for each of %d workers", workers)
+	}
+	return fmt.Errorf("%s%s: this machine has %d bytes, or lets the program have no more: want less (in a pool, memory of other boards is added to it)", what, each, has)
+}
+
 // newOnboard is the memory of a board; nil when it has none.
 func newOnboard(s *settings) (*onboard, error) {
 	if s.memory == 0 {
 		return nil, nil
 	}
-	if has := machineMemory(); has > 0 && s.memory > has/int64(max(s.workers, 1)) {
-		each := ""
-		if s.workers > 1 {
-			each = fmt.Sprintf(" for each of %d workers", s.workers)
-		}
-		return nil, fmt.Errorf("memory=%d%s: this machine has %d bytes, or lets the program have no more: want less (in a pool, memory of other boards is added to it)", s.memory, each, has)
+	if err := machineFits(fmt.Sprintf("memory=%d", s.memory), s.memory, s.workers); err != nil {
+		return nil, err
 	}
 	m := &onboard{page: s.page}
 	var remote vmem.Remote

@@ -296,6 +296,51 @@ func TestMemoryOfTheMachine(t *testing.T) {
 	check(t, x)
 }
 
+// TestBoardsOfTheMachine: what counts is what all boards of an instance have, at the start and later.
+func TestBoardsOfTheMachine(t *testing.T) {
+	has := machineMemory()
+	if has < 1<<30 {
+		t.Skipf("this machine has %d bytes", has)
+	}
+	spec := func(a, b int64) *graph.Spec {
+		s := &graph.Spec{Apps: map[string]graph.AppSpec{}}
+		for name, percent := range map[string]int64{"a": a, "b": b} {
+			s.Apps[name] = graph.AppSpec{Kind: "snic", Args: graph.Args{"deployment": "regions: {count: 1, area: 2}", "memory": fmt.Sprint(has / 100 * percent >> 21 << 21)}}
+		}
+		s.Apps["other"] = graph.AppSpec{Kind: "mark", Args: graph.Args{"letter": "x"}}
+		return s
+	}
+	make := func(s *graph.Spec) (*graph.Instance, error) {
+		return graph.New(graph.Config{Spec: s, Kinds: memoryKinds()})
+	}
+	refused := func(err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "memory= of the boards a, b together is ") || !strings.Contains(err.Error(), "this machine has") || strings.Contains(err.Error(), "\n") {
+			t.Error(err)
+		}
+	}
+	_, err := make(spec(60, 60))
+	refused(err)
+	x, err := make(spec(60, 30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := func(percent int64) graph.Args { return graph.Args{"memory": spec(percent, 0).Apps["a"].Args["memory"]} }
+	_, err = x.Set("b", memory(50))
+	refused(err)
+	for _, c := range []struct {
+		app     string
+		percent int64
+	}{{"a", 40}, {"b", 50}, {"a", 45}} { // another board takes the place of one: they do not count twice
+		if _, err := x.Set(c.app, memory(c.percent)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A page that another tenant had is cleared a little in each breath, and nobody has it before that is done.
 func TestMemoryScrubbed(t *testing.T) {
 	x := onMemory(t, fmt.Sprintf(touching, "3M", "", "", "1M"), "memory", "4M", "page", "1M")

@@ -138,6 +138,9 @@ type Kind struct {
 	Inside func(args Args) ([]InsideSpec, error)
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
+	// Together, if not nil, says what is wrong with the apps of the kind that a graph has, each in so many workers,
+	// where nothing is wrong with any alone.
+	Together func(apps map[string]Args, workers int) error
 }
 
 // Param documents one argument of a Kind.

@@ -166,6 +166,25 @@ func (d *directory) number(name string, k *Kind) uint16 {
 // name is that of the app or port with an index.
 func (i *Instance) name(index uint16) string { return i.known.Load().names[index] }
 
+// together says what is wrong with apps of a kind only when there are all of them.
+func (s *Spec) together(kinds []Kind, workers int) error {
+	for _, k := range kinds {
+		if k.Together == nil {
+			continue
+		}
+		apps := map[string]Args{}
+		for name, a := range s.Apps {
+			if a.Kind == k.Name {
+				apps[name] = a.Args
+			}
+		}
+		if err := k.Together(apps, workers); err != nil {
+			return s.errAt(path("apps"), "%v", err)
+		}
+	}
+	return nil
+}
+
 // build lays out spec for every worker, and numbers what is new. Apps and
 // ports of the running graph are taken over unless they are in fresh. It
 // changes nothing that runs.
@@ -176,6 +195,9 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 	}
 	order, err := spec.order()
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := spec.together(i.cfg.Kinds, len(i.workers)); err != nil {
 		return nil, nil, err
 	}
 	known := i.known.Load().clone()
