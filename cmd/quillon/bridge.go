@@ -29,7 +29,8 @@ func newBridgeInsertCmd() *cobra.Command {
 		Use:   "insert BRIDGE PORT",
 		Short: "Splice a middlebox between a bridge and one of its ports",
 		Long: `Takes PORT out of BRIDGE and puts one end of a new veth pair in its place, with
-the same MAC address, MTU, port settings, VLANs and static forwarding entries.
+the same MAC address, MTU, port settings, VLANs, static forwarding entries and
+permanent multicast groups. A port with options for single VLANs is refused.
 The middlebox then runs inline between the other end and PORT: the command line
 for it is printed. Until it runs, and whenever it is not there, frames cross
 between BRIDGE and PORT in the kernel, by XDP.
@@ -128,8 +129,8 @@ func newBridgeRemoveCmd() *cobra.Command {
 		Use:   "remove BRIDGE PORT",
 		Short: "Put the port back into the bridge as it was",
 		Long: `Detaches XDP programs from PORT and from the veth pair, gives PORT everything
-back that it had (bridge, settings, VLANs, static forwarding entries, MTU, flags,
-offloads) and deletes the veth pair. It also finishes what a crash left.`,
+back that it had (bridge, settings, VLANs, static forwarding entries, permanent
+multicast groups, MTU, flags, offloads) and deletes the veth pair. It also finishes what a crash left.`,
 		Example: "  quillon bridge remove br0 eth1",
 		Args:    exactly("BRIDGE", "PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {

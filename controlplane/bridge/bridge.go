@@ -36,6 +36,7 @@ type Settings struct {
 	Attrs   Attrs           `json:"attrs"`
 	VLANs   []VLAN          `json:"vlans"`
 	FDB     []FDBEntry      `json:"fdb"`
+	MDB     []MDBEntry      `json:"mdb"`
 	Offload map[string]bool `json:"offload"`
 }
 
@@ -124,6 +125,15 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	if s.Before, err = read(br, prt); err != nil {
 		return nil, fmt.Errorf("read the settings of %s: %w", cfg.Port, err)
 	}
+	lost, err := ownOptions(prt.Attrs().Index)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the settings of %s: %w", cfg.Port, err)
+	case lost != "":
+		return nil, fmt.Errorf("%s has options for single VLANs, which would be lost (%s): take them off first", cfg.Port, lost)
+	case len(s.Before.MDB) > 0 && br.Attrs().Flags&net.FlagUp == 0:
+		return nil, fmt.Errorf("%s is down, and %s has multicast groups, which cannot be set then: ip link set %s up", cfg.Bridge, cfg.Port, cfg.Bridge)
+	}
 
 	var undo []func() error
 	defer func() {
@@ -166,7 +176,9 @@ func Insert(cfg Config) (_ *Splice, err error) {
 		{"take " + s.Port + " out of " + s.Bridge, func() error {
 			return netlink.LinkSetNoMaster(prt)
 		}, func() error { return rejoin(br, prt, s.Before) }},
-		{"set the forwarding entries of " + s.Outer, func() error { return setFDB(outer, s.Before.FDB) }, nil},
+		{"set the forwarding entries of " + s.Outer, func() error {
+			return errors.Join(setFDB(outer, s.Before.FDB), setMDB(br, outer, s.Before.MDB))
+		}, nil},
 	} {
 		if err = step(x.what, x.do, x.back); err != nil {
 			return nil, err
@@ -379,7 +391,7 @@ func restore(br, l netlink.Link, want Settings) error {
 		}
 		errs = append(errs, set(l))
 	}
-	return errors.Join(append(errs, setOffload(a.Name, want.Offload), setPort(br, l, want), setFDB(l, want.FDB))...)
+	return errors.Join(append(errs, setOffload(a.Name, want.Offload), setPort(br, l, want), setFDB(l, want.FDB), setMDB(br, l, want.MDB))...)
 }
 
 // setPort gives l, a port of br, the wanted bridge settings; it touches only
@@ -505,6 +517,9 @@ func read(br, l netlink.Link) (Settings, error) {
 		a, b := s.FDB[i], s.FDB[j]
 		return a.MAC < b.MAC || a.MAC == b.MAC && a.VLAN < b.VLAN
 	})
+	if s.MDB, err = mdb(br.Attrs().Index, a.Index); err != nil {
+		return s, err
+	}
 	s.Offload, err = offload(a.Name)
 	return s, err
 }

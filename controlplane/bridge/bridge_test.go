@@ -1,7 +1,9 @@
 package bridge
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -95,6 +97,37 @@ func world(t *testing.T) {
 	}
 	sh(t, "bridge fdb add 02:aa:00:00:00:01 dev p0 master static"+vlan)
 	sh(t, "bridge fdb add 02:aa:00:00:00:02 dev p0 master static sticky"+vlan)
+	vid := strings.Replace(vlan, "vlan", "vid", 1)
+	sh(t, "ip link set br0 type bridge mcast_igmp_version 3 mcast_mld_version 2")
+	for _, group := range []string{"239.1.1.1 permanent", "239.1.1.2 permanent src 10.0.0.1", "ff05::99 permanent", "03:00:5e:00:00:aa permanent", "239.1.1.4 temp"} {
+		sh(t, "bridge mdb add dev br0 port p0 grp "+group+vid)
+	}
+	// With sources, which older tools do not know.
+	br, p0 := index(t, "br0"), index(t, "p0")
+	for i, e := range []MDBEntry{
+		{Include: true, Sources: [][]byte{{10, 0, 0, 5}, {10, 0, 0, 6}}, Protocol: 100},
+		{Sources: [][]byte{{10, 0, 0, 7}}, Protocol: unix.RTPROT_STATIC},
+	} {
+		e.Entry = make([]byte, mdbEntryLen)
+		e.Entry[mdbState] = mdbPermanent
+		if vlan != "" {
+			binary.NativeEndian.PutUint16(e.Entry[6:], 10)
+		}
+		copy(e.Entry[mdbAddr:], []byte{239, 1, 2, byte(i)})
+		binary.BigEndian.PutUint16(e.Entry[mdbProto:], unix.ETH_P_IP)
+		if err := e.set(br, p0); err != nil {
+			t.Fatal(e, err)
+		}
+	}
+}
+
+func index(t *testing.T, name string) int {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Attrs().Index
 }
 
 // snapshot is everything about br0 and its ports that must come back.
@@ -129,6 +162,15 @@ func TestInsertAndRemoveRestoreExactly(t *testing.T) {
 		world(t)
 		dir := t.TempDir()
 		before := snapshot(t)
+		groups := fmt.Sprint(before["port p0"].(Settings).MDB)
+		for _, g := range []string{"03:00:5e:00:00:aa", "239.1.1.1", "239.1.1.2", "239.1.2.0", "239.1.2.1", "ff05::99"} {
+			if !strings.Contains(groups, g) {
+				t.Errorf("group %s is not in %s", g, groups)
+			}
+		}
+		if strings.Contains(groups, "239.1.1.4") {
+			t.Errorf("a group for a time is taken for a permanent one: %s", groups)
+		}
 		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
 		if err != nil {
 			t.Error(err)
@@ -263,6 +305,22 @@ func TestRemoveWithoutThePortOrTheBridge(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A bridge that is down takes no groups: nothing is begun then.
+func TestDownWithGroups(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		world(t)
+		sh(t, "ip link set br0 down")
+		before := snapshot(t)
+		_, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: t.TempDir()})
+		if err == nil || !strings.Contains(err.Error(), "br0 is down, and p0 has multicast groups") {
+			t.Error(err)
+		}
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("(-before +after):\n%s", d)
+		}
+	})
 }
 
 func TestRefusals(t *testing.T) {

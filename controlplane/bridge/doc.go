@@ -5,8 +5,9 @@
 //	after:    bridge ── outer ══ inner ··middlebox·· PORT ── host
 //
 // outer and inner are a veth pair. outer takes PORT's place in the bridge: its
-// MAC (so the bridge keeps its own), MTU, port settings, VLANs and static
-// forwarding entries. The middlebox runs inline on inner and PORT; until it
+// MAC (so the bridge keeps its own), MTU, port settings, VLANs, static
+// forwarding entries and permanent multicast groups. A port with options for
+// single VLANs is refused: they are not carried over. The middlebox runs inline on inner and PORT; until it
 // does, nothing crosses, unless the two are joined (see afxdp.Wire).
 //
 // What was there before is written to a state file before the first change,
