@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -157,21 +156,7 @@ func source(cmd *cobra.Command, file, by string, g *generator, o *plan.Options, 
 	if !ok {
 		return nil, "", fmt.Errorf("--by must be ip or mac, not %q", by)
 	}
-	st, err := os.Stat(file)
-	if err != nil {
-		return nil, "", err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, "", fmt.Errorf("%s is no regular file: it is read three times", file)
-	}
-	show.size = st.Size()
-	src, err := traffic.Open(file, func() (io.ReadCloser, error) {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		return show.of(f), nil
-	}, who)
+	src, err := traffic.File(file, who, show.told)
 	return src, file, err
 }
 
@@ -207,9 +192,6 @@ type reading struct {
 	clk   *clock.Wall
 	start clock.Time
 	pass  string
-	size  int64
-	read  int64
-	next  int64
 }
 
 func newReading(cmd *cobra.Command) *reading {
@@ -219,28 +201,10 @@ func newReading(cmd *cobra.Command) *reading {
 
 func (r *reading) begin(pass string) { r.pass = pass }
 
-// of counts what is read of f.
-func (r *reading) of(f *os.File) io.ReadCloser {
-	r.read, r.next = 0, 0
-	return &counted{f, r}
-}
-
-type counted struct {
-	*os.File
-	r *reading
-}
-
-// Read implements io.Reader.
-func (c *counted) Read(b []byte) (int, error) {
-	n, err := c.File.Read(b)
-	r := c.r
-	if r.read += int64(n); r.read >= r.next {
-		r.next = r.read + 1<<20
-		if now := r.clk.Now(); now.Sub(r.start) > time.Second && r.size > 0 {
-			r.line.show(now, r.pass, fmt.Sprintf("%s: %3.0f %% of %.0f MB", r.pass, 100*float64(r.read)/float64(r.size), float64(r.size)/1e6))
-		}
+func (r *reading) told(read, size int64) {
+	if now := r.clk.Now(); now.Sub(r.start) > time.Second {
+		r.line.show(now, r.pass, fmt.Sprintf("%s: %3.0f %% of %.0f MB", r.pass, 100*float64(read)/float64(size), float64(size)/1e6))
 	}
-	return n, err
 }
 
 // listed is how many racks are printed one by one.

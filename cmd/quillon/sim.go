@@ -45,7 +45,8 @@ without a stated reason; 2 wrong use.`,
 		Example: `  quillon sim --list
   quillon sim 2.12 2.13 --out figures
   quillon sim 1.1 2.1 2.9 2.10 --quick --check
-  quillon sim 2.12 --zipf 1.5 --steered-keys 8`,
+  quillon sim 2.12 --zipf 1.5 --steered-keys 8
+  quillon sim 5.2 5.3 --trace rack.csv`,
 		ValidArgsFunction: completion(func() (names []string) {
 			for _, f := range figure.All() {
 				names = append(names, f.ID+"\t"+f.Caption())
@@ -109,6 +110,7 @@ without a stated reason; 2 wrong use.`,
 	f.IntVar(&par.Hosts, "hosts", 0, "client hosts")
 	f.IntSliceVar(&par.Threads, "threads", nil, "client threads on each host, such as 1,8,56")
 	f.StringVar(&par.NIC, "nic", "", "NIC parameters that differ from ConnectX-5's: a JSON `FILE`")
+	f.StringVar(&par.Trace, "trace", "", "load of 5.2 and 5.3: a capture or CSV `FILE`, as quillon plan reads it")
 	return cmd
 }
 

@@ -29,6 +29,9 @@ type Params struct {
 	Threads []int `json:"threads,omitempty"`
 	// NIC is a JSON object of NIC parameters that are not ConnectX-5's.
 	NIC string `json:"nic,omitempty"`
+	// Trace is a file with a load: a capture, whose endpoints are IP addresses, or
+	// CSV (package traffic).
+	Trace string `json:"trace,omitempty"`
 }
 
 // Check says which parameter cannot be.
@@ -246,6 +249,7 @@ func (f *Figure) altered(par Params) ([]string, error) {
 		{"hosts", par.Hosts != 0, par.Hosts},
 		{"threads", len(par.Threads) != 0, par.Threads},
 		{"nic", par.NIC != "", par.NIC},
+		{"trace", par.Trace != "", par.Trace},
 	} {
 		if !a.set {
 			continue

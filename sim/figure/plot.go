@@ -65,10 +65,7 @@ func (r *Result) draw(c draw.Canvas) {
 	head := chart.Text(13)
 	head.Font.Weight = chart.Bold
 	title := fmt.Sprintf("%s  %s", r.Figure, r.Caption)
-	if w := head.Width(title); w > right-left {
-		head.Font.Size *= (right - left) / w
-	}
-	c.FillText(head, vg.Point{X: left, Y: c.Max.Y - vg.Points(9)}, title)
+	c.FillText(fitting(head, title, right-left), vg.Point{X: left, Y: c.Max.Y - vg.Points(9)}, title)
 	keys := r.key(c, left, right, c.Max.Y-vg.Points(32))
 
 	foot := chart.Text(8)
@@ -77,7 +74,7 @@ func (r *Result) draw(c draw.Canvas) {
 	if len(r.Altered) > 0 {
 		text += "; simulated with other parameters: " + strings.Join(r.Altered, ", ")
 	}
-	c.FillText(foot, vg.Point{X: left, Y: c.Min.Y + vg.Points(7)}, text)
+	c.FillText(fitting(foot, text, right-left), vg.Point{X: left, Y: c.Min.Y + vg.Points(7)}, text)
 
 	body := draw.Crop(c, vg.Points(10), -vg.Points(14), footHeight, keys-c.Max.Y)
 	width := (body.Max.X - body.Min.X) / vg.Length(len(r.Panels))
@@ -85,6 +82,14 @@ func (r *Result) draw(c draw.Canvas) {
 		from := width * vg.Length(i)
 		r.panel(i).Draw(draw.Crop(body, from+vg.Points(4), from+width-(body.Max.X-body.Min.X)-vg.Points(6), 0, 0))
 	}
+}
+
+// fitting is a style in which a line is no wider than width.
+func fitting(s draw.TextStyle, line string, width vg.Length) draw.TextStyle {
+	if w := s.Width(line); w > width {
+		s.Font.Size *= width / w
+	}
+	return s
 }
 
 // key draws the legend: dashed and hollow is published, solid is simulated,

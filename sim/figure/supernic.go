@@ -3,6 +3,7 @@ package figure
 import (
 	"context"
 	"math"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -29,8 +30,8 @@ func supernic() []*Figure {
 	}
 	none := ref{0, "cost", cost.NotDisaggregated.String()}
 	return []*Figure{
-		{ID: "5.2", data: "5.2", Calibration: true, jobs: peaks, ratios: consolidation},
-		{ID: "5.3", data: "5.3", Calibration: true, jobs: spikes,
+		{ID: "5.2", data: "5.2", Calibration: true, takes: []string{"trace"}, jobs: peaks, ratios: consolidation},
+		{ID: "5.3", data: "5.3", Calibration: true, takes: []string{"trace"}, jobs: spikes,
 			ratios: []ratio{{"1 server over 4", ref{0, "time", 1}, ref{0, "time", 4}}},
 			reasons: []reason{
 				{from: 9, least: 0.5, most: 2, text: "Some seconds a day: in the published trace 9 servers spike together for 10, and 10 for 2."},
@@ -88,8 +89,35 @@ func fitted() []racks {
 	}
 }
 
-// peaks is figure 5.2: peaks of a day of seconds.
+// traced runs on a trace of one's own, in place of a figure's generated loads: by
+// seconds, as these are. of makes the values of what was measured.
+func traced(par Params, of func(context.Context, traffic.Source, *traffic.Stats) ([]Value, error)) ([]job, error) {
+	return []job{{name: filepath.Base(par.Trace), cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+		src, err := traffic.File(par.Trace, traffic.ByIP, func(read, size int64) { progress(float64(read) / float64(size)) })
+		if err != nil {
+			return nil, err
+		}
+		s, err := measure(ctx, src, time.Second)
+		if err != nil {
+			return nil, err
+		}
+		return of(ctx, src, s)
+	}}}, nil
+}
+
+// peaks is figure 5.2: peaks of a day of seconds. Those of a trace of one's own
+// are bytes a second.
 func peaks(p *Published, par Params) ([]job, error) {
+	if par.Trace != "" {
+		return traced(par, func(_ context.Context, _ traffic.Source, s *traffic.Stats) ([]Value, error) {
+			name := filepath.Base(par.Trace)
+			return []Value{
+				{Series: nameApart, Name: name, Y: s.SumOfPeaks(1)},
+				{Series: nameRack, Name: name, Y: s.RackPeaks(1)},
+				{Series: nameAll, Name: name, Y: s.PeakOfSum(1)},
+			}, nil
+		})
+	}
 	var jobs []job
 	for _, w := range fitted() {
 		if par.Quick && w.share > 0.01 { // most of the time
@@ -148,6 +176,12 @@ func peaks(p *Published, par Params) ([]job, error) {
 
 // spikes is figure 5.3: how many endpoints spike together.
 func spikes(p *Published, par Params) ([]job, error) {
+	if par.Trace != "" {
+		return traced(par, func(ctx context.Context, src traffic.Source, s *traffic.Stats) ([]Value, error) {
+			shares, err := together(ctx, src, s)
+			return percentages(shares), err
+		})
+	}
 	days, most := 30, 10
 	if par.Quick {
 		days, most = 3, 7 // more is rare
@@ -169,7 +203,11 @@ func spikes(p *Published, par Params) ([]job, error) {
 				if err != nil {
 					return nil, err
 				}
-				of, err := together(src, time.Second)
+				s, err := measure(ctx, src, time.Second)
+				if err != nil {
+					return nil, err
+				}
+				of, err := together(ctx, src, s)
 				if err != nil {
 					return nil, err
 				}
@@ -180,33 +218,49 @@ func spikes(p *Published, par Params) ([]job, error) {
 					shares[n] += s / float64(days)
 				}
 			}
-			var vs []Value
-			for n, s := range shares[:min(len(shares), most+1)] {
-				vs = append(vs, Value{Series: "time", X: float64(n), Y: 100 * s})
-			}
-			return vs, nil
+			return percentages(shares[:min(len(shares), most+1)]), nil
 		},
 	}}, nil
 }
 
-// together is the share of time in which so many endpoints of a source spike.
-func together(src traffic.Source, interval time.Duration) ([]float64, error) {
+func percentages(shares []float64) (vs []Value) {
+	for n, s := range shares {
+		vs = append(vs, Value{Series: "time", X: float64(n), Y: 100 * s})
+	}
+	return vs
+}
+
+// measure measures a source.
+func measure(ctx context.Context, src traffic.Source, interval time.Duration) (*traffic.Stats, error) {
 	m, err := traffic.NewMeter(src, interval)
 	if err != nil {
 		return nil, err
 	}
-	if err := src.Each(m.Add); err != nil {
+	if err := each(ctx, src, m.Add); err != nil {
 		return nil, err
 	}
-	s, err := m.Stats()
-	if err != nil {
-		return nil, err
-	}
+	return m.Stats()
+}
+
+// together is the share of time in which so many endpoints of a source spike.
+func together(ctx context.Context, src traffic.Source, s *traffic.Stats) ([]float64, error) {
 	k := traffic.NewSpikes(s, 2)
-	if err := src.Each(k.Add); err != nil {
+	if err := each(ctx, src, k.Add); err != nil {
 		return nil, err
 	}
 	return k.Shares(), nil
+}
+
+func each(ctx context.Context, src traffic.Source, add func(traffic.Event) error) error {
+	n := 0
+	return src.Each(func(e traffic.Event) error {
+		if n++; n&0xffff == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		return add(e)
+	})
 }
 
 // capEx is figure 5.8.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +53,43 @@ func Open(name string, open Opener, by By) (Source, error) {
 		}
 	}
 	return &csv{name: name, open: open}, nil
+}
+
+// File is a trace in a regular file, which may be read more than once. told may
+// be nil; each time the file is read it is told how many of its bytes have been,
+// about once a megabyte.
+func File(name string, by By, told func(read, size int64)) (Source, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file: it is read more than once", name)
+	}
+	return Open(name, func() (io.ReadCloser, error) {
+		f, err := os.Open(name)
+		if err != nil || told == nil {
+			return f, err
+		}
+		return &counted{File: f, size: st.Size(), told: told}, nil
+	}, by)
+}
+
+// counted tells how much of a file was read.
+type counted struct {
+	*os.File
+	read, next, size int64
+	told             func(read, size int64)
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.File.Read(b)
+	if c.read += int64(n); c.read >= c.next {
+		c.next = c.read + 1<<20
+		c.told(c.read, c.size)
+	}
+	return n, err
 }
 
 // roster numbers endpoints.
