@@ -28,6 +28,22 @@ func marks(fs []graphtest.Frame) string {
 	return strings.Join(out, " ")
 }
 
+// The worker does not read a deployment that was read before: who plans a change has.
+func TestReadOnce(t *testing.T) {
+	text := func(weight int) string {
+		return fmt.Sprintf("regions: {count: 1, area: 1}\ntasks: {}\ntenants: {u: {weight: %d}}\n", weight)
+	}
+	x := scripted(t, text(1))
+	for weight := 2; weight < 10; weight++ {
+		if err := x.Set(graph.Args{"deployment": text(weight)}); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := deployment(text(weight)); err != nil || x.App().(*board).next.deployment != d || d.Tenants[0].Weight != float64(weight) {
+			t.Errorf("weight %d: read again, or as another: %v", weight, err)
+		}
+	}
+}
+
 // A task that gets other arguments lets nobody past: neither those that it holds nor those
 // that wait for it.
 func TestChangedTaskIsNotPassed(t *testing.T) {
