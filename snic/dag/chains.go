@@ -2,6 +2,7 @@ package dag
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -94,14 +95,18 @@ func (d *Deployment) enumerate() *enumeration {
 	}
 	named := make([]bool, n)
 	seen := map[string]bool{}
+	var key []byte
 	for i := range d.DAGs {
 		user := d.DAGs[i].userOrder()
 		// DAGs of the same order are one.
-		key := fmt.Sprint(user)
-		if seen[key] {
+		key = key[:0]
+		for _, t := range user {
+			key = binary.AppendUvarint(key, uint64(t))
+		}
+		if seen[string(key)] {
 			continue
 		}
-		seen[key] = true
+		seen[string(key)] = true
 		o := make(dagOrder, n)
 		for j, b := range user {
 			named[b] = true
