@@ -481,8 +481,10 @@ func newDetachCmd() *cobra.Command {
 		Long: `Takes the XDP programs of an inline pair off and puts the interfaces' settings
 back, also where an instance was killed while it started or stopped. Frames cross
 between the two no more, unless something else carries them. Where one of the two
-is gone, the other one is freed.`,
-		Example: "  quillon detach eth1 eth2",
+is gone, the other one is freed. One that was moved to another network namespace
+keeps its program: free it there, named twice. So is an interface alone whose
+instance was killed.`,
+		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1 eth1",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := there(args...)
@@ -491,7 +493,10 @@ is gone, the other one is freed.`,
 			}
 			a, b := found[0], found[len(found)-1]
 			said := fmt.Sprintf("%s and %s are free", a, b)
-			if len(found) == 1 {
+			switch {
+			case args[0] == args[1]:
+				said = a + " is free"
+			case len(found) == 1:
 				said = a + " is free, and the other one is gone"
 			}
 			if err := unused(a, b); err != nil {

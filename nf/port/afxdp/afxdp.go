@@ -547,12 +547,15 @@ func unwire(name string) (err error) {
 		return err
 	}
 	defer off.Close()
+	var unknown error
 	if a != nil {
 		if st, err := a.State(); err == nil {
 			for i, w := range st.Restore() {
 				words[i] |= w
 			}
 			_ = st.Close()
+		} else {
+			unknown = fmt.Errorf("interface %s is free, and its settings stay as they are: how they were is not known: %w", name, err)
 		}
 		if err := writeRecord(record, words); err != nil {
 			return err
@@ -565,7 +568,7 @@ func unwire(name string) (err error) {
 	if words[restorePromisc] != 0 {
 		err = errors.Join(err, netlink.SetPromiscOff(l))
 	}
-	return errors.Join(err, writeRecord(record, [4]uint64{}))
+	return errors.Join(unknown, err, writeRecord(record, [4]uint64{}))
 }
 
 func memorySize(ms []memory) (n int) {

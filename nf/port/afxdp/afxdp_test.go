@@ -943,6 +943,69 @@ func TestUnequalMTU(t *testing.T) {
 	}
 }
 
+// TestMoved: an interface that is moved to another network namespace is gone for
+// the pair. It keeps its program, which Detach takes off where it is now, and
+// puts back its settings unless it got another number there.
+func TestMoved(t *testing.T) {
+	for _, renumbered := range []bool{false, true} {
+		bed := newBed(t, 1500, 1)
+		was := settings(t, bed)
+		if renumbered {
+			err := offload.Within(bed.farB, func() error {
+				for _, n := range []string{"o1", "o2", "o3"} {
+					la := netlink.NewLinkAttrs()
+					la.Name = n
+					if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: n + "p"}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := open(t, PairConfig{})
+		if _, err := w.A[0].Rx(new(packet.Batch)); err != nil {
+			t.Fatal(err)
+		}
+		l, err := netlink.LinkByName("dutA")
+		if err == nil {
+			err = netlink.LinkSetNsFd(l, int(bed.farB))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.A[0].Wait(tbContext, 10*time.Second); !errors.Is(err, port.ErrClosed) || !strings.Contains(err.Error(), "dutA") {
+			t.Errorf("Wait says %v", err)
+		}
+		if err := w.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		err = offload.Within(bed.farB, func() error { return Detach("dutA", "dutA") })
+		if unknown := err != nil && strings.Contains(err.Error(), "interface dutA is free, and its settings stay as they are"); unknown != renumbered {
+			t.Errorf("renumbered %v: %v", renumbered, err)
+		}
+		err = offload.Within(bed.farB, func() error {
+			l, err := netlink.LinkByName("dutA")
+			if err == nil {
+				err = netlink.LinkSetNsFd(l, int(bed.near))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := settings(t, bed)
+		if containsXDP(now) {
+			t.Errorf("renumbered %v: a program stays: %s", renumbered, now)
+		}
+		if !renumbered && now != was {
+			t.Errorf("was\n%s\nis\n%s", was, now)
+		}
+	}
+}
+
 // TestMTURaised: frames for which nobody had memory when the pair was opened cross in
 // the kernel, and the apps are told.
 func TestMTURaised(t *testing.T) {

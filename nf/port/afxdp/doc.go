@@ -58,6 +58,10 @@
 // that was ruled out, all frames go through the process and Info says that
 // there is no wire.
 //
+// An interface that is moved to another network namespace is gone for the pair, and
+// keeps its program: Detach there takes it off, and puts the settings back, but not
+// where the interface got another number.
+//
 // With Fallback Pass, frames that are not for a socket go up the stack: for
 // two ports of one bridge.
 //
