@@ -130,7 +130,8 @@ func newBridgeRemoveCmd() *cobra.Command {
 		Short: "Put the port back into the bridge as it was",
 		Long: `Detaches XDP programs from PORT and from the veth pair, gives PORT everything
 back that it had (bridge, settings, VLANs, static forwarding entries, permanent
-multicast groups, MTU, flags, offloads) and deletes the veth pair. It also finishes what a crash left.`,
+multicast groups, MTU, flags, offloads) and deletes the veth pair. It also
+finishes what a crash left.`,
 		Example: "  quillon bridge remove br0 eth1",
 		Args:    exactly("BRIDGE", "PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
