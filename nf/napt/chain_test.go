@@ -62,7 +62,7 @@ func newChain(t testing.TB) *chain {
 			Ports: map[string]graph.PortSpec{"plain": {Kind: "test"}, "tunnel": {Kind: "test"}},
 			Apps: map[string]graph.AppSpec{
 				"fw":  {Kind: "firewall", Args: graph.Args{"rules": "allow+in:a", "half-per-source": "100000"}},
-				"nat": {Kind: "napt", Args: args()},
+				"nat": {Kind: "napt", Args: args("mappings", "65536", "sessions", "131072")},
 				"vx": {Kind: "vxlan", Args: graph.Args{"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2",
 					"local-mac": "02:00:00:00:00:11", "remote-mac": "02:00:00:00:00:12"}},
 			},

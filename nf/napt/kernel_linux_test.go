@@ -102,8 +102,22 @@ func TestKernel(t *testing.T) {
 	})
 	check(t, err)
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
-	ran := make(chan error, 1)
-	go func() { ran <- inst.Run(ctx) }()
+	var halt context.CancelFunc
+	var ran chan error
+	run := func() {
+		var running context.Context
+		running, halt = context.WithCancel(ctx)
+		ran = make(chan error, 1)
+		go func(ran chan error) { ran <- inst.Run(running) }(ran)
+	}
+	// still has the worker stand still until it runs again; frames wait.
+	still := func() {
+		halt()
+		err := <-ran
+		ran <- err
+		check(t, err)
+	}
+	run()
 	counters := func() map[string]uint64 {
 		all := map[string]uint64{}
 		for _, c := range inst.Counters() {
@@ -299,6 +313,9 @@ func TestKernel(t *testing.T) {
 	}
 	move := func(name string, change graph.Args) {
 		t.Helper()
+		// Between saving and loading as much as a window may pass, and on a machine with more to do more would.
+		still()
+		defer run()
 		var image bytes.Buffer
 		var was graph.App
 		check(t, inst.Visit(name, 0, func(a graph.App) {

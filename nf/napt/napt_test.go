@@ -115,7 +115,7 @@ func (p pkt) bytes(t testing.TB) []byte {
 }
 
 func args(more ...string) graph.Args {
-	a := graph.Args{"public": pub, "mac": box}
+	a := graph.Args{"public": pub, "mac": box, "mappings": "4096", "sessions": "8192"}
 	for i := 0; i < len(more); i += 2 {
 		a[more[i]] = more[i+1]
 	}
@@ -308,14 +308,14 @@ func TestFilter(t *testing.T) {
 		"port":     {"a inward", "-filtered", "-filtered"},
 	} {
 		for _, proto := range []string{"udp", "tcp"} {
-			x := graphtest.New(t, *Kind(), args("filter", filter))
+			x := graphtest.NewSmall(t, *Kind(), args("filter", filter))
 			seen(t, x, pkt{proto: proto, flags: "S", src: host + ":5000", dst: far + ":80"})
 			for i, from := range []string{far + ":80", far + ":81", "192.0.2.7:80"} {
 				goes(t, x, "b", pkt{proto: proto, flags: "S", src: from, dst: pub + ":5000"}, want[i], pkt{src: from, dst: host + ":5000"})
 			}
 			goes(t, x, "b", pkt{proto: proto, flags: "S", src: far + ":80", dst: pub + ":5001"}, "-no-mapping", pkt{})
 		}
-		x := graphtest.New(t, *Kind(), args("filter", filter))
+		x := graphtest.NewSmall(t, *Kind(), args("filter", filter))
 		seen(t, x, pkt{proto: "echo", src: host + ":5000", dst: far})
 		goes(t, x, "b", pkt{proto: "reply", src: far, dst: pub + ":5000"}, "a inward", pkt{src: far, dst: host + ":5000"})
 		other := "-filtered"
@@ -344,7 +344,7 @@ func TestTimes(t *testing.T) {
 			p pkt
 			d time.Duration
 		}{{pkt{proto: "udp", src: host + ":5000", dst: far + ":80"}, 5 * time.Minute}, {pkt{proto: "echo", src: host + ":5000", dst: far}, time.Minute}} {
-			x := graphtest.New(t, *Kind(), a)
+			x := graphtest.NewSmall(t, *Kind(), a)
 			seen(t, x, c.p)
 			x.Advance(c.d / 2)
 			answers(x, c.p, "a inward") // keeps nothing alive
@@ -380,7 +380,7 @@ func TestTimes(t *testing.T) {
 			{[]string{"bSA", "aA", "bR"}, 4 * time.Minute},
 			{[]string{"bSA", "aA", "bR", "aA"}, 124 * time.Minute}, {[]string{"bSA", "aA", "aFA", "aS"}, 4 * time.Minute}} {
 			for _, over := range []bool{false, true} {
-				x := graphtest.New(t, *Kind(), a)
+				x := graphtest.NewSmall(t, *Kind(), a)
 				push(t, x, "a", syn.bytes(t))
 				for _, m := range c.more {
 					p := syn
@@ -403,7 +403,7 @@ func TestTimes(t *testing.T) {
 			}
 		}
 	}
-	x := graphtest.New(t, *Kind(), args())
+	x := graphtest.NewSmall(t, *Kind(), args())
 	for flags, want := range map[string]string{"A": "-no-mapping", "SA": "-no-mapping", "R": "-no-mapping"} {
 		goes(t, x, "a", pkt{proto: "tcp", flags: flags, src: host + ":1", dst: far + ":1"}, want, pkt{})
 	}
@@ -440,7 +440,7 @@ func TestErrors(t *testing.T) {
 	for _, q := range []pkt{{proto: "udp", payload: "hello"}, {proto: "udp", nosum: true}, {proto: "tcp", flags: "S"}, {proto: "echo"}} {
 		for _, tags := range [][]uint16{nil, {7}} {
 			for _, whole := range []bool{true, false} {
-				x := graphtest.New(t, *Kind(), args())
+				x := graphtest.NewSmall(t, *Kind(), args())
 				q.src, q.dst, q.tags, q.mac = host+":5000", far+":80", tags, 2
 				cut := func(p pkt) []byte {
 					ip := p.bytes(t)[14+4*len(tags):]
@@ -696,7 +696,7 @@ func TestARP(t *testing.T) {
 // answers get to who has sent.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		x := graphtest.New(t, *Kind(), args("public", pub+"+"+pub2, "ports", "1000-1015", "filter", "endpoint", "mappings", "200"))
+		x := graphtest.NewSmall(t, *Kind(), args("public", pub+"+"+pub2, "ports", "1000-1015", "filter", "endpoint", "mappings", "200"))
 		type end struct{ proto, addr string }
 		outside, inside := map[end]string{}, map[end]string{}
 		for range rapid.IntRange(1, 60).Draw(r, "steps") {

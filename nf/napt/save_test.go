@@ -259,7 +259,7 @@ func several(t testing.TB, n int) (all []*graphtest.Test, st *state) {
 		k.New = func(graph.Env, graph.Args) (graph.App, error) {
 			return newApp(s, graph.Env{Worker: w, Workers: n, Share: func(func() any) any { return st }}), nil
 		}
-		all = append(all, graphtest.New(t, k, args()))
+		all = append(all, graphtest.NewSmall(t, k, args()))
 	}
 	return all, st
 }
@@ -431,14 +431,14 @@ func FuzzFrames(f *testing.F) {
 
 // FuzzLoad: any bytes are refused, or are a state that can be used and saved.
 func FuzzLoad(f *testing.F) {
-	x := graphtest.New(f, *Kind(), args())
+	x := graphtest.NewSmall(f, *Kind(), args())
 	seen(f, x, pkt{proto: "tcp", flags: "S", src: host + ":5000", dst: far + ":80"})
 	seen(f, x, pkt{proto: "echo", src: host + ":5", dst: far})
 	image := save(f, x)
 	f.Add(image[10 : len(image)-13])
 	f.Add([]byte{1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		y := graphtest.New(t, *Kind(), args("mappings", "50", "sessions", "50"))
+		y := graphtest.NewSmall(t, *Kind(), args("mappings", "50", "sessions", "50"))
 		var out bytes.Buffer
 		i := flow.NewImage(&out, "napt", version) // so that its sum is right
 		for p := b; len(p) > 0 && recordSize(p[0]) > 0 && len(p) > recordSize(p[0]); p = p[1+recordSize(p[0]):] {
@@ -491,13 +491,15 @@ func TestAllocs(t *testing.T) {
 
 func BenchmarkOutward(b *testing.B) {
 	for _, filter := range []string{"endpoint", "address", "port"} {
-		b.Run(filter, func(b *testing.B) { graphtest.Benchmark(b, *Kind(), args("filter", filter), "a", batch(b)...) })
+		b.Run(filter, func(b *testing.B) {
+			graphtest.Benchmark(b, *Kind(), args("filter", filter, "mappings", "65536", "sessions", "131072"), "a", batch(b)...)
+		})
 	}
 }
 
 // BenchmarkManyFlows is packets of 50,000 UDP flows, in turn.
 func BenchmarkManyFlows(b *testing.B) {
-	x := graphtest.New(b, *Kind(), args())
+	x := graphtest.New(b, *Kind(), args("mappings", "65536", "sessions", "131072"))
 	a := x.App().(*app)
 	a.Begun, a.Now = true, 1
 	frame := pkt{proto: "udp", src: host + ":5000", dst: far + ":80"}.bytes(b)

@@ -100,8 +100,8 @@ func New(t testing.TB, kind graph.Kind, args graph.Args) *Test {
 }
 
 // NewSmall is New with a pool of 64 frames of at most 2 KB, and without copies of
-// frames that are punted: each execution of a fuzz target can have its own. The
-// others may run inside it.
+// frames that are punted: each execution of a fuzz target can have its own, and a test
+// many, which it has until its end. The others may run inside it.
 func NewSmall(t testing.TB, kind graph.Kind, args graph.Args, others ...graph.Kind) *Test {
 	t.Helper()
 	x := build(t, append([]graph.Kind{kind}, others...), args, true, 64, packet.Headroom+2048)
