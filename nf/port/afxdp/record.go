@@ -56,20 +56,17 @@ func readRecord(file string) (w [4]uint64, err error) {
 // writeRecord writes the file, whole or not at all; of the zero record there is
 // none. Who may not write there does without.
 func writeRecord(file string, w [4]uint64) (err error) {
-	if w == [4]uint64{} {
-		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
-	if file == "" {
-		return nil
-	}
 	defer func() {
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 			err = nil
 		}
 	}()
+	if file == "" {
+		return nil
+	}
+	if w == [4]uint64{} {
+		return os.Remove(file)
+	}
 	f, err := os.CreateTemp(recordDir, ".quillon-settings-")
 	if err != nil {
 		return err

@@ -150,6 +150,30 @@ func TestKilledHalfway(t *testing.T) {
 	}
 }
 
+// TestNoRecord: where no record can be written, all else is as it is elsewhere.
+func TestNoRecord(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	// The thread ends with the test, and what it sees of the file system too.
+	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("none", recordDir, "tmpfs", unix.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Error(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
 type middlebox struct {
 	cmd *exec.Cmd
 	in  interface{ Close() error }
