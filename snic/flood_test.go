@@ -174,9 +174,10 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// A flood that waits for its own region leaves others room in the packet store.
+// A flood that waits for its own region leaves others room in the packet store, of packets and of bytes.
 func TestFloodThatWaits(t *testing.T) {
-	x := scripted(t, `
+	for _, bound := range [][]string{{"packets", "512"}, {"store", "256k"}} {
+		x := scripted(t, `
 regions: {count: 2, area: 1}
 tasks:
   a: {kind: quick, args: {letter: a}, latency: 5us, credits: 64}
@@ -185,11 +186,12 @@ tasks:
 tenants: {u: {}, v: {}}
 dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: v, run: b}, {uid: 3, tenant: v, run: c}]
 rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}, {match: "src:10.0.0.3", dag: 3}]
-`, "packets", "512", "idle", "0")
-	x.Advance(20 * time.Millisecond)
-	serve(x, 10*time.Millisecond, offer{1, 1000, 1})
-	got := serve(x, 4*time.Millisecond, offer{1, 1000, 1}, offer{3, 20000, 16}, offer{2, 20000, 16})
-	if s := got[1].mbit; s < 950 {
-		t.Errorf("of 1000 Mbit/s come out %.0f", s)
+`, append(bound, "idle", "0")...)
+		x.Advance(20 * time.Millisecond)
+		serve(x, 10*time.Millisecond, offer{1, 1000, 1})
+		got := serve(x, 4*time.Millisecond, offer{1, 1000, 1}, offer{3, 20000, 16}, offer{2, 20000, 16})
+		if s := got[1].mbit; s < 950 {
+			t.Errorf("%s=%s: of 1000 Mbit/s come out %.0f", bound[0], bound[1], s)
+		}
 	}
 }
