@@ -493,7 +493,7 @@ arguments stay, and its memory if that stays or grows.`,
 	f.StringVar(&t.Memory, "memory", "", "`bytes` of memory, such as 4M")
 	f.StringVar(&t.Throughput, "throughput", "", "the `rate` of an instance, such as 40Gbit (default: not limited)")
 	f.StringVar(&t.Latency, "latency", "", "the `time` that it takes, such as 64ns")
-	f.StringVar(&t.Bitstream, "bitstream", "", "`bytes` of its bitstream (default: in proportion to its area)")
+	f.StringVar(&t.Bitstream, "bitstream", "", "`bytes` that it adds to a chain's bitstream (default: a chain has that of a region)")
 	f.IntVar(&area, "area", 1, "its area, of a region's")
 	f.IntVar(&credits, "credits", dag.DefaultCredits, "packets that an instance has inside at most")
 	f.BoolVar(&remote, "remote", true, "other boards of the pool may run it")

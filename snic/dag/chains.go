@@ -24,7 +24,7 @@ const (
 type Chain struct {
 	Tasks      []TaskID
 	Area       int
-	Bitstream  int64          // bytes
+	Bitstream  int64          // bytes: of a region, unless all of its tasks say what theirs are
 	Throughput int64          // bits a second of its slowest task; 0: not limited
 	Latency    clock.Duration // of all its tasks
 	State      bool           // one of its tasks remembers packets
@@ -35,10 +35,12 @@ type Chain struct {
 // ChainOf describes a sequence of tasks.
 func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 	c := Chain{Tasks: tasks, Remote: true, Endpoint: true}
+	told := true
 	for _, id := range tasks {
 		t := &d.Tasks[id]
 		c.Area += t.Area
 		c.Bitstream += t.Bitstream
+		told = told && t.Bitstream > 0
 		c.Latency += t.Latency
 		if t.Throughput > 0 && (c.Throughput == 0 || t.Throughput < c.Throughput) {
 			c.Throughput = t.Throughput
@@ -46,6 +48,9 @@ func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 		c.State = c.State || t.State
 		c.Remote = c.Remote && t.Remote
 		c.Endpoint = c.Endpoint && t.Endpoint
+	}
+	if !told {
+		c.Bitstream = d.Regions.Bitstream
 	}
 	return c
 }

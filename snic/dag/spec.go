@@ -63,7 +63,7 @@ type TaskSpec struct {
 	Throughput string            `yaml:"throughput,omitempty" json:"throughput,omitempty"` // not limited unless told
 	Latency    string            `yaml:"latency,omitempty" json:"latency,omitempty"`       // such as 64ns; 0 unless told
 	Area       *int              `yaml:"area,omitempty" json:"area,omitempty"`             // 1 unless told
-	Bitstream  string            `yaml:"bitstream,omitempty" json:"bitstream,omitempty"`   // in proportion to the area unless told
+	Bitstream  string            `yaml:"bitstream,omitempty" json:"bitstream,omitempty"`   // that it adds to a chain's; a chain of which a task does not tell has that of a region
 	Credits    *int              `yaml:"credits,omitempty" json:"credits,omitempty"`       // DefaultCredits unless told
 	Remote     *bool             `yaml:"remote,omitempty" json:"remote,omitempty"`         // true unless told
 	Endpoint   bool              `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
@@ -317,7 +317,6 @@ func (c *checking) checkTasks(known Known) *SpecError {
 		case t.Area > c.d.Regions.Area:
 			return wrong("area", "area %d never fits: a region has %d", t.Area, c.d.Regions.Area)
 		}
-		t.Bitstream = max(c.d.Regions.Bitstream*int64(t.Area)/int64(c.d.Regions.Area), 1)
 		if x.Bitstream != "" {
 			if t.Bitstream, err = parseBytes(x.Bitstream, maxBitstream); err != nil || t.Bitstream == 0 {
 				return wrong("bitstream", "bitstream %s: %s", clip(x.Bitstream), wantBytes)

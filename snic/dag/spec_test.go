@@ -67,14 +67,14 @@ func TestDeployment(t *testing.T) {
 		Regions: Regions{3, 2, 4_000_000},
 		Tasks: []Task{
 			{Name: "nt1", Kind: "dummy", Effects: Effects{Reads: Ports, Writes: Ports}, Throughput: 10e9, Latency: 64,
-				Area: 1, Bitstream: 2_000_000, Credits: 8, Remote: true},
+				Area: 1, Credits: 8, Remote: true},
 			{Name: "nt2", Kind: "dummy", Effects: Effects{Reads: Ports | IPAddresses, Writes: IPAddresses}, Throughput: 10e9,
-				Area: 1, Bitstream: 2_000_000, Credits: 8, Remote: true},
+				Area: 1, Credits: 8, Remote: true},
 			{Name: "nt3", Kind: "aead", Args: map[string]string{"mode": "encrypt", "key": "7"},
 				Effects: Effects{Reads: Payload, Writes: Payload, State: true}, Memory: 4 << 20, Throughput: 7e9, Latency: 1300,
 				Area: 1, Bitstream: 1 << 20, Credits: 4},
 			{Name: "nt4", Kind: "dummy", Effects: Effects{Reads: Bytes, Writes: Payload, Drops: true},
-				Area: 2, Bitstream: 4_000_000, Credits: 8, Remote: true, Endpoint: true},
+				Area: 2, Credits: 8, Remote: true, Endpoint: true},
 		},
 		Tenants: []Tenant{{"user1", 1}, {"user2", 2}},
 		DAGs: []DAG{

@@ -73,7 +73,7 @@ type Task struct {
 	Throughput int64          // bits a second; 0: not limited
 	Latency    clock.Duration // from the first bit in to the first bit out
 	Area       int            // of a region, in the units of Regions.Area
-	Bitstream  int64          // bytes that its part of a chain adds to the chain's bitstream
+	Bitstream  int64          // bytes that it adds to a chain's bitstream; 0: not told
 	Credits    int            // packets that an instance may have at a time
 	Remote     bool           // it may run on another board
 	Endpoint   bool           // its endpoint can do its work
