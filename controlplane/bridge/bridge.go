@@ -131,8 +131,9 @@ func Insert(cfg Config) (_ *Splice, err error) {
 		return nil, fmt.Errorf("read the settings of %s: %w", cfg.Port, err)
 	case lost != "":
 		return nil, fmt.Errorf("%s has options for single VLANs, which would be lost (%s): take them off first", cfg.Port, lost)
-	case len(s.Before.MDB) > 0 && br.Attrs().Flags&net.FlagUp == 0:
-		return nil, fmt.Errorf("%s is down, and %s has multicast groups, which cannot be set then: ip link set %s up", cfg.Bridge, cfg.Port, cfg.Bridge)
+	}
+	if err := takesGroups(br, s); err != nil {
+		return nil, err
 	}
 
 	var undo []func() error
@@ -216,6 +217,9 @@ func Remove(stateDir string, s *Splice) error {
 	case prt == nil:
 		errs = append(errs, fmt.Errorf("interface %s is gone", s.Port))
 	default:
+		if err := takesGroups(br, s); err != nil {
+			return err
+		}
 		if err := enslave(br, prt); err != nil {
 			return fmt.Errorf("put %s back into %s: %w", s.Port, s.Bridge, explain(err))
 		}

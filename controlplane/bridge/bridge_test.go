@@ -307,17 +307,38 @@ func TestRemoveWithoutThePortOrTheBridge(t *testing.T) {
 	}
 }
 
-// A bridge that is down takes no groups: nothing is begun then.
+// A bridge that is down takes no groups: nothing is begun then, and they are not lost.
 func TestDownWithGroups(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		world(t)
-		sh(t, "ip link set br0 down")
-		before := snapshot(t)
-		_, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: t.TempDir()})
-		if err == nil || !strings.Contains(err.Error(), "br0 is down, and p0 has multicast groups") {
+		dir := t.TempDir()
+		up := snapshot(t)
+		refused := func(do func() error) {
+			t.Helper()
+			sh(t, "ip link set br0 down")
+			before := snapshot(t)
+			if err := do(); err == nil || !strings.Contains(err.Error(), "br0 is down, and p0 has multicast groups") {
+				t.Error(err)
+			}
+			if d := cmp.Diff(before, snapshot(t)); d != "" {
+				t.Errorf("(-before +after):\n%s", d)
+			}
+			sh(t, "ip link set br0 up")
+		}
+		insert := func() (s *Splice, err error) { return Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}) }
+		refused(func() error {
+			_, err := insert()
+			return err
+		})
+		s, err := insert()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(func() error { return Remove(dir, s) })
+		if err := Remove(dir, s); err != nil {
 			t.Error(err)
 		}
-		if d := cmp.Diff(before, snapshot(t)); d != "" {
+		if d := cmp.Diff(up, snapshot(t)); d != "" {
 			t.Errorf("(-before +after):\n%s", d)
 		}
 	})

@@ -143,6 +143,14 @@ func nested(in [][]byte, typ uint16) (out [][]byte) {
 	return out
 }
 
+// takesGroups says why the groups of a splice's port cannot be set in the bridge now.
+func takesGroups(br netlink.Link, s *Splice) error {
+	if len(s.Before.MDB) > 0 && br.Attrs().Flags&net.FlagUp == 0 {
+		return fmt.Errorf("%s is down, and %s has multicast groups, which cannot be set then: ip link set %s up", s.Bridge, s.Port, s.Bridge)
+	}
+	return nil
+}
+
 // setMDB joins port l of br to the groups.
 func setMDB(br, l netlink.Link, want []MDBEntry) error {
 	var errs []error
