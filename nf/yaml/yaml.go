@@ -104,7 +104,6 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 
 // said is what the YAML library says, without Go's types.
 func said(err yaml.Error) string {
-	const most = 40 // bytes of a value
 	var to reflect.Type
 	switch err := err.(type) {
 	case *yaml.TypeError:
@@ -114,11 +113,28 @@ func said(err yaml.Error) string {
 	default:
 		return err.GetMessage()
 	}
-	value := err.GetToken().Value
+	return written(err.GetToken()) + ": want " + wanted(to)
+}
+
+// written is what begins with a token.
+func written(t *token.Token) string {
+	const most = 40 // bytes of a value
+	switch t.Type {
+	case token.MappingStartType, token.MappingValueType:
+		return "a mapping"
+	case token.SequenceStartType, token.SequenceEntryType:
+		return "a list"
+	case token.LiteralType, token.FoldedType:
+		return "a text of several lines"
+	}
+	value := oneLine(t.Value)
 	if len(value) > most {
 		value = strings.ToValidUTF8(value[:most], "") + "..."
 	}
-	return value + ": want " + wanted(to)
+	if value == "" {
+		return "an empty text"
+	}
+	return value
 }
 
 // wanted is what values of a type are in YAML.

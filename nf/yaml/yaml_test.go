@@ -44,6 +44,13 @@ func TestUnmarshal(t *testing.T) {
 		{"kind: l", "kind: l, area: 99999999999999999999", "3:22: 99999999999999999999: want a whole number of 64 bits"},
 		{"kind: l", "kind: l, part: " + strings.Repeat("b", 50), "3:22: " + strings.Repeat("b", 40) + "...: want a number"},
 		{"kind: l", "kind: l, on: maybe", "3:20: maybe: want true or false"},
+		{"kind: l", "kind: l, on: {x: 1}", "3:20: a mapping: want true or false"},
+		{"kind: l", "kind: l, on: [1]", "3:20: a list: want true or false"},
+		{"kind: l", `kind: l, on: "may\nbe"`, "3:20: may be: want true or false"},
+		{"kind: l", `kind: l, on: ""`, "3:20: an empty text: want true or false"},
+		{"{kind: l}", "\n    on:\n      x: 1", "5:8: a mapping: want true or false"},
+		{"{kind: l}", "\n    on:\n    - x", "5:5: a list: want true or false"},
+		{"{kind: l}", "\n    on: |\n      x\n      y", "4:9: a text of several lines: want true or false"},
 		{"links:\n  - one\n  - two", "links: !!x", "this YAML cannot be read"},
 	} {
 		err := Unmarshal([]byte(strings.Replace(good, c.old, c.new, 1)), &paper{})
