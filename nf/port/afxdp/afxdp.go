@@ -568,7 +568,10 @@ func unwire(name string) (err error) {
 	if words[restorePromisc] != 0 {
 		err = errors.Join(err, netlink.SetPromiscOff(l))
 	}
-	return errors.Join(unknown, err, writeRecord(record, [4]uint64{}))
+	if err == nil { // else it stays on record, for another try
+		err = writeRecord(record, [4]uint64{})
+	}
+	return errors.Join(unknown, err)
 }
 
 func memorySize(ms []memory) (n int) {

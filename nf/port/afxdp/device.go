@@ -423,9 +423,12 @@ func (d *device) detach() error {
 		}
 	}
 	d.opt.step("taken off")
-	errs = append(errs, d.putBack(d.restore), d.forget([4]uint64{}))
+	err := d.putBack(d.restore)
+	if err == nil { // else it stays on record, for Detach or the next process
+		err = d.forget([4]uint64{})
+	}
 	d.restore, d.fresh = [4]uint64{}, [4]uint64{}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }
 
 // takeOff detaches prog from an interface, unless somebody else did or the interface

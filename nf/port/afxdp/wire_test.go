@@ -150,6 +150,44 @@ func TestKilledHalfway(t *testing.T) {
 	}
 }
 
+// TestPutBackFails: what cannot be put back stays on record, so that Detach can try again.
+func TestPutBackFails(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	set := func(files uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: limit.Max}); err != nil {
+			t.Error(err)
+		}
+	}
+	defer set(limit.Cur)
+	times := 0
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{afterStep: func(what string) {
+		if what == "taken off" {
+			if times++; times == 2 {
+				set(0) // no socket can be opened to tell the kernel
+			}
+		}
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.Close()
+	set(limit.Cur)
+	if now := settings(t, bed); err == nil || now == was || containsXDP(now) {
+		t.Errorf("%v, was\n%s\nis\n%s", err, was, now)
+	}
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Error(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
 // TestNoRecord: where no record can be written, all else is as it is elsewhere.
 func TestNoRecord(t *testing.T) {
 	bed := newBed(t, 1500, 1)
