@@ -13,7 +13,8 @@ import (
 // recordDir has a file for each interface whose settings are changed while no
 // program of a wire is attached that has what to put back on record: while one
 // is attached or taken off, and for as long as an interface alone is used.
-// A process that is killed then leaves it to the next one, and to Detach.
+// A process that is killed then, or cannot put them back, leaves it to the next
+// one, and to Detach.
 const recordDir = "/run"
 
 // recordFile is that of an interface of the calling thread's network namespace.
