@@ -147,6 +147,13 @@ func TestDemoInterrupted(t *testing.T) {
 					err = errors.Join(err, fmt.Errorf("link %s is left", l.Attrs().Name))
 				}
 			}
+			if c.sig == syscall.SIGKILL {
+				// How interfaces were, whose namespaces are gone.
+				records, _ := filepath.Glob("/run/quillon-settings-*")
+				for _, f := range records {
+					err = errors.Join(err, os.Remove(f))
+				}
+			}
 			files, _ := filepath.Glob("/run/*")
 			pins, _ := filepath.Glob("/sys/fs/bpf/quillon*")
 			if len(files)+len(pins) > 0 {

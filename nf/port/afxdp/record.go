@@ -15,6 +15,8 @@ import (
 // is attached or taken off, and for as long as an interface alone is used.
 // A process that is killed then, or cannot put them back, leaves it to the next
 // one, and to Detach.
+// That of a namespace that is gone stays, some bytes, until the machine is
+// started again: nobody can tell whether one still has the cookie.
 const recordDir = "/run"
 
 // recordFile is that of an interface of the calling thread's network namespace.
