@@ -86,7 +86,7 @@ type cables struct {
 func (c *cables) open(clk clock.Clock, n *topo.Node) (port.Port, error) {
 	var dev *afxdp.Device
 	err := n.Space.Do(func() (err error) {
-		dev, err = afxdp.Open(afxdp.Config{Name: n.Name, Interface: topo.Interface, Options: afxdp.Options{Clock: clk}})
+		dev, err = afxdp.Open(afxdp.Config{Name: n.Name, Interface: topo.Interface, Options: afxdp.Options{Clock: clk, Transient: true}})
 		return err
 	})
 	if err != nil {

@@ -70,6 +70,9 @@ type Options struct {
 	Copy   Copying
 	// BusyPoll, in microseconds: the worker polls the device itself.
 	BusyPoll int
+	// Transient: the interface goes with the process, so that nothing has to be on
+	// record for others to put back.
+	Transient bool
 	// LeaveOffloads: check and change no setting.
 	LeaveOffloads bool
 	// Clock for receive times; nil: a new wall clock.

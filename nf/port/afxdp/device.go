@@ -83,8 +83,10 @@ func find(name string, opt Options) (*device, error) {
 	}
 	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None()}
 	d.rx, d.any = max(1, a.NumRxQueues), max(1, a.NumRxQueues, a.NumTxQueues)
-	if d.record, err = recordFile(d.index); err != nil {
-		return nil, err
+	if !opt.Transient {
+		if d.record, err = recordFile(d.index); err != nil {
+			return nil, err
+		}
 	}
 	tool, err := ethtool.Open()
 	if err != nil {
