@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -385,38 +385,33 @@ func TestRefusals(t *testing.T) {
 // TestStateIsWhole: a state file is there with all its text or not at all, and who
 // comes second is told.
 func TestStateIsWhole(t *testing.T) {
-	dir := t.TempDir()
-	s := &Splice{Bridge: "br0", Port: "p0"}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	signal.Ignore(unix.SIGXFSZ)
-	defer signal.Reset(unix.SIGXFSZ)
-	small := unix.Rlimit{Cur: 10, Max: limit.Max} // a full disk
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &small); err != nil {
-		t.Fatal(err)
-	}
-	failed := save(dir, s)
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(dir)
-	if failed == nil || err != nil || len(left) != 0 {
-		t.Errorf("a full disk: %v; left %v, %v", failed, left, err)
-	}
-	if err := save(dir, s); err != nil {
-		t.Error(err)
-	}
-	if err := save(dir, s); err == nil || !strings.Contains(err.Error(), "spliced already") {
-		t.Errorf("a second time: %v", err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("left %v, %v", left, err)
-	}
-	if got, err := Load(dir, "p0"); err != nil || got.Bridge != "br0" {
-		t.Errorf("%+v, %v", got, err)
-	}
+	inNamespace(t, func(t *testing.T) {
+		disk := t.TempDir() // a small one, that only this thread sees
+		filler, dir := filepath.Join(disk, "filler"), filepath.Join(disk, "state")
+		s := &Splice{Bridge: "br0", Port: "p0"}
+		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("none", disk, "tmpfs", 0, "size=64k"), os.WriteFile(filler, make([]byte, 64<<10), 0o600)); err != nil {
+			t.Error(err)
+			return
+		}
+		failed := save(dir, s)
+		left, err := os.ReadDir(dir)
+		if !errors.Is(failed, unix.ENOSPC) || err != nil || len(left) != 0 {
+			t.Errorf("a full disk: %v; left %v, %v", failed, left, err)
+		}
+		if err := errors.Join(os.Remove(filler), save(dir, s)); err != nil {
+			t.Error(err)
+		}
+		if err := save(dir, s); err == nil || !strings.Contains(err.Error(), "spliced already") {
+			t.Errorf("a second time: %v", err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("left %v, %v", left, err)
+		}
+		if got, err := Load(dir, "p0"); err != nil || got.Bridge != "br0" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
 }
 
 // TestRemoveWhatCannotBe: a setting that is refused does not keep the port out, nor
