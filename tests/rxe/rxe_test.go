@@ -326,7 +326,7 @@ func cases() []testCase {
 
 // box forgets queue pairs that are gone after some seconds: without a connection
 // manager nothing else tells, and cases have many.
-const box = "swordbox,idle=20s"
+const box = "swordbox,idle=5s"
 
 // modes are what is put between clients and server, as arguments of quillon
 // run; the tracked memory is all of contend's.

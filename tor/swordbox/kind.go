@@ -138,6 +138,7 @@ const (
 	ctrRepairs
 	ctrResent
 	ctrFailedLanes
+	ctrGone
 	ctrResets
 	ctrHeld
 	ctrWordFull
@@ -170,6 +171,7 @@ var counters = [numCounters]counter.Def{
 	ctrRepairs:       {Name: "repairs", Help: "times that the server missed requests of a connection"},
 	ctrResent:        {Name: "resent", Help: "operations sent again by this app"},
 	ctrFailedLanes:   {Name: "connections-failed", Help: "connections of no use any more: a fatal NAK, no answers, torn down under load"},
+	ctrGone:          {Name: "connections-gone", Help: "quiet connections whose end at the server did not answer a probe: they are forgotten"},
 	ctrResets:        {Name: "resets", Help: "clients whose connection could not be kept and who were told so by a NAK"},
 	ctrHeld:          {Name: "held", Help: "frames held now"},
 	ctrStaticRefused: {Name: "static-refused", Help: "connections of static= that contradict what is known"},

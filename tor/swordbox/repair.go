@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -513,8 +514,17 @@ func (s *Box) failed(at int32, syn hdr.Syndrome) {
 
 // fail gives up connection l. What it carried may have been executed or not.
 func (s *Box) fail(l int32) {
-	s.c.Count(ctrFailedLanes, 1)
+	s.c.Count(s.n.ending(l), 1)
 	s.bury(l, true)
+}
+
+// ending is the counter of connection l, which carries something and comes to an
+// end: nothing but a probe is nobody's loss.
+func (n *node) ending(l int32) counter.ID {
+	if o := &n.ops[n.flows[l].oldest]; o.kind == kProbe && o.next == none {
+		return ctrGone
+	}
+	return ctrFailedLanes
 }
 
 // bury ends connection l. doubt: what it carried may have been executed. Then
@@ -620,7 +630,7 @@ func (s *Box) remove(i int32) {
 	}
 	s.discard(&fl.stall, reasonReset)
 	if fl.oldest != none {
-		s.c.Count(ctrFailedLanes, 1)
+		s.c.Count(n.ending(i), 1)
 	}
 	s.bury(i, true)
 	for k := fl.first; k != fl.tail; k++ {

@@ -714,6 +714,30 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestGone: of connections on record that are quiet, one whose end at the server
+// answers a probe is kept, and one whose end does not is forgotten; nobody loses
+// anything, so it does not count as failed.
+func TestGone(t *testing.T) {
+	const va = 0x7058
+	r := newRig(t, graph.Args{"idle": "3s"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	var probes []graphtest.Frame
+	for range 400 {
+		if probes = r.Advance(10 * time.Millisecond).Out["b"]; len(probes) != 0 {
+			break
+		}
+	}
+	same(t, probes, a.moved(a, hdr.WriteOnly, a.spsn, reth(0, 0, 0), nil), b.moved(b, hdr.WriteOnly, b.spsn, reth(0, 0, 0), nil))
+	none0(t, a.ack().Out["a"])
+	r.Advance(time.Second)
+	for name, want := range map[string]uint64{"probes": 2, "conns": 1, "connections-gone": 1, "connections-failed": 0} {
+		if n := r.Counter(name); n != want {
+			t.Errorf("%s: %d, want %d", name, n, want)
+		}
+	}
+}
+
 // TestOpenBefore: what was under way to a word before it was tracked may be
 // executed at any time: answers meanwhile do not make the word known.
 func TestOpenBefore(t *testing.T) {
