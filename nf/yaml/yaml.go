@@ -85,7 +85,12 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 				return nil
 			}
 		}
-		return yaml.UnmarshalWithOptions(src, v, yaml.Strict())
+		for _, d := range f.Docs {
+			if d.Body != nil && d.Body.Type() != ast.DirectiveType {
+				return yaml.NodeToValue(d.Body, v, yaml.Strict())
+			}
+		}
+		return nil
 	})
 	if err == nil {
 		return wrong
