@@ -435,6 +435,14 @@ func TestMemoryWeighed(t *testing.T) {
 			t.Errorf("%s has %.3f to %.3f, want %.3f", m.owners[o], least[o], most[o], want)
 		}
 	}
+	// Who sends nothing more for a monitor period is at 1/e of what was.
+	was := m.others[1].mean
+	for end := x.Clock.Now().Add(x.App().(*board).monitor); x.Clock.Now() < end; {
+		x.Advance(20 * time.Microsecond)
+	}
+	if left := m.others[1].mean / was; left < .3 || left > .43 {
+		t.Errorf("%.3f of the mean is left after a monitor period, want %.3f", left, 1/math.E)
+	}
 	if err := x.Set(graph.Args{"fair": "off"}); err != nil {
 		t.Fatal(err)
 	}

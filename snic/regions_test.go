@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/snic/region"
 )
 
@@ -175,6 +176,67 @@ rules: [{match: all, dag: 1}]
 	offer(160, 25*time.Millisecond)
 	if k := instances(x, "a"); k != 2 || count(x, region.Load) != loads {
 		t.Errorf("%d instances, %d loads more", k, count(x, region.Load)-loads)
+	}
+}
+
+// Each flow of a batch goes to one instance, by what its frames say inside their service header,
+// where they have one: also where a whole batch may run at once, as no time of DAG 2 is modelled.
+func TestInstancesShareABatch(t *testing.T) {
+	x := scripted(t, `
+regions: {count: 2, area: 2}
+tasks: {a: {kind: quick, args: {letter: a}, throughput: 100Mbit, credits: 64}, b: {kind: quick, args: {letter: b}}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a -> b}, {uid: 2, tenant: u, run: b}]
+rules: [{match: "src:10.0.0.0/27", dag: 2}, {match: all, dag: 1}]
+`, "fair", "off", "monitor", "20ms")
+	x.Advance(20 * time.Millisecond)
+	const size = 1000
+	of := func(src int) []byte { return frameLong(byte(src), "00000000-"+strings.Repeat(".", size-payload-9)) }
+	b := x.App().(*board)
+	for range 1000 { // 120 Mbit/s
+		x.Push("p0", of(100))
+		x.Advance(66 * time.Microsecond)
+		if len(b.chains[b.services[0].visits[0].Chain].running) == 2 {
+			break
+		}
+	}
+	x.Advance(8 * time.Millisecond) // what was too much leaves
+	for uid, first := range map[uint32]int{1: 100, 2: 0} {
+		if bulk := b.services[uid-1].bulk; bulk != (uid == 2) {
+			t.Fatalf("DAG %d, all at once: %v", uid, bulk)
+		}
+		var seen [2]uint64
+		// sent is how many of the frames each instance got.
+		sent := func(frames ...[]byte) (n [2]uint64) {
+			x.Push("p0", frames...)
+			x.Advance(200 * time.Microsecond)
+			for r := range n {
+				all := b.sched.Task(r, 1).Packets
+				n[r], seen[r] = all-seen[r], all
+			}
+			return n
+		}
+		sent()
+		var batch, inside [][]byte
+		var want [2]uint64
+		for src := first; src < first+16; src++ {
+			f := of(src)
+			batch, inside = append(batch, f, f), append(inside, onPath(uid, hdr.NSHNextIPv4, f))
+			n := sent(f, f)
+			if n[0]+n[1] != 2 || n[0] == 1 {
+				t.Errorf("DAG %d, flow %d: %v", uid, src, n)
+			}
+			want[0], want[1] = want[0]+n[0], want[1]+n[1]
+		}
+		if want[0] == 0 || want[1] == 0 {
+			t.Errorf("DAG %d, 16 flows of two frames: %v", uid, want)
+		}
+		if n := sent(batch...); n != want {
+			t.Errorf("DAG %d, all in a batch: %v, want %v", uid, n, want)
+		}
+		if n := sent(append(inside, inside...)...); n != want {
+			t.Errorf("DAG %d, with service headers: %v, want %v", uid, n, want)
+		}
 	}
 }
 

@@ -101,7 +101,8 @@ func (f *Fabric) fold(now clock.Time, s *slot) (busy float64) {
 	for k, t := range f.chains[s.chain].tasks {
 		if b := s.bytes[k]; b > 0 {
 			any = true
-			busy = max(busy, float64(b)*f.tasks[t].perByte)
+			work := float64(b) * f.tasks[t].perByte
+			busy, f.tasks[t].most = max(busy, work), max(f.tasks[t].most, work)
 			s.bytes[k] = 0
 		}
 	}

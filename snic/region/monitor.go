@@ -1,6 +1,10 @@
 package region
 
-import "github.com/quillon/quillon/nf/clock"
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
 
 // task is a network task, wherever it is.
 type task struct {
@@ -13,6 +17,7 @@ type task struct {
 	round   uint32  // the sample that it was part of
 	perByte float64 // ns that an instance needs
 	bytes   int64   // since the last sample
+	most    float64 // ns of work in the region that has most, in this sample
 	load    float64 // in instances; a mean over about a monitor period
 	booked  float64 // in instances: promised, not yet measured
 	used    clock.Time
@@ -68,7 +73,19 @@ func (f *Fabric) Sample(now clock.Time) {
 		}
 		busy := f.fold(now, s)
 		s.load += (busy/dt - s.load) * weight
-		for _, t := range f.chains[s.chain].tasks {
+		c := &f.chains[s.chain]
+		c.running++
+		c.work += busy
+	}
+	for i := range f.slots {
+		if f.slots[i].state != Running {
+			continue
+		}
+		c := &f.chains[f.slots[i].chain]
+		if c.running > 0 {
+			f.watchChain(now, c, dt)
+		}
+		for _, t := range c.tasks {
 			if e := &f.tasks[t]; e.round != f.round {
 				e.round = f.round
 				f.watch(now, e, dt, weight)
@@ -83,11 +100,15 @@ func (f *Fabric) Sample(now clock.Time) {
 
 // watch judges a task by its last sample.
 func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
+	n := float64(e.running)
 	work := float64(e.bytes) * e.perByte
+	// Where others have room that those of the busiest region cannot use, it is as if there were
+	// more of them.
+	tight := max(work, n*e.most)
 	if e.bytes > 0 {
 		e.used = now
 	}
-	e.bytes = 0
+	e.bytes, e.most = 0, 0
 	e.load += (work/dt - e.load) * weight
 	// What is promised is measured from when it can be served.
 	e.booked -= e.booked * weight * min(1, float64(now.Sub(e.under))/dt)
@@ -98,8 +119,7 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 		e.under = now
 		return
 	}
-	n := float64(e.running)
-	excess := work - n*dt*f.cfg.Over
+	excess := tight - n*dt*f.cfg.Over
 	if e.over == clock.Never {
 		if excess > slack*n*dt {
 			e.over, e.excess = now, 0
@@ -122,6 +142,24 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	}
 }
 
+// watchChain judges by the last sample whether one instance less of a chain would do.
+func (f *Fabric) watchChain(now clock.Time, c *chain, dt float64) {
+	others := float64(c.running - 1)
+	if c.running != c.watched {
+		c.watched, c.spare, c.under, c.rest = c.running, false, now, 0
+	} else {
+		c.rest = max(0, c.rest+c.work-others*dt*f.cfg.Under)
+		switch {
+		case c.rest > others*float64(f.cfg.Backlog):
+			c.under, c.rest, c.spare = now, 0, false
+		case now.Sub(c.under) >= f.cfg.Monitor:
+			c.spare = c.rest == 0
+			c.under, c.rest = now, 0
+		}
+	}
+	c.running, c.work = 0, 0
+}
+
 // scaleIn stops regions that are not needed.
 func (f *Fabric) scaleIn(now clock.Time) {
 	for {
@@ -140,8 +178,12 @@ func (f *Fabric) scaleIn(now clock.Time) {
 	}
 }
 
-// needless reports whether all tasks of a region can do without it.
+// needless reports whether all tasks of a region can do without it, and the others with its
+// chain take its packets.
 func (f *Fabric) needless(now clock.Time, s *slot) bool {
+	if c := &f.chains[s.chain]; c.watched > 1 && !c.spare {
+		return false
+	}
 	for _, t := range f.chains[s.chain].tasks {
 		e := &f.tasks[t]
 		if e.coming+e.leaving > 0 {
@@ -167,12 +209,11 @@ func (f *Fabric) scaleOut(now clock.Time) bool {
 		if t == none {
 			return false
 		}
-		if i := f.victimWith(t); i != none {
-			f.scaled(now, t, i, f.slots[i].chain)
+		if id, i := f.relief(t); i != none {
+			f.scaled(now, t, i, id)
 			f.revive(now, i, Scaled)
 			return true
-		}
-		if id := f.bitstream(t); id != none {
+		} else if id != none {
 			i := f.find(now, id, Scaled)
 			f.scaled(now, t, i, id)
 			f.claim(now, i, id, Scaled)
@@ -213,58 +254,80 @@ func (f *Fabric) afterOverdue(now clock.Time, last int, full bool) int {
 	return best
 }
 
-// worth is what a chain is good for, given what is overloaded: how many such tasks
-// it has, and the load of all its tasks. Nothing if it has not the task.
-func (f *Fabric) worth(id, task int) (due int, load float64) {
-	has := false
-	for _, t := range f.chains[id].tasks {
-		e := &f.tasks[t]
-		has = has || t == task
-		if e.due {
-			due++
-		}
-		if e.running > 0 {
-			load += e.load / float64(e.running)
-		}
-	}
-	if !has {
-		return 0, 0
-	}
-	return due, load
+// worth is what one more instance of a chain is good for, given what is overloaded.
+type worth struct {
+	due  int     // such tasks that it has
+	load float64 // of all its tasks
+	runs bool    // it is one of those that are too busy
 }
 
-// victimWith is the victim to run for an overloaded task.
-func (f *Fabric) victimWith(task int) int {
-	best, due, load := none, 0, 0.0
+func (a worth) less(b worth) bool {
+	if a.due != b.due {
+		return a.due < b.due
+	}
+	return a.load < b.load || a.load == b.load && !a.runs && b.runs
+}
+
+// worth of a chain for an overloaded task; the zero worth if it has not the task, or if it
+// runs and has room: those that are too many cannot go there.
+func (f *Fabric) worth(id, task int) (w worth) {
+	if !slices.Contains(f.chains[id].tasks, task) {
+		return worth{}
+	}
+	busiest, own := 0.0, 0.0
+	for i := range f.slots {
+		if s := &f.slots[i]; s.state == Running && slices.Contains(f.chains[s.chain].tasks, task) {
+			busiest = max(busiest, s.load)
+			if s.chain == id {
+				own, w.runs = max(own, s.load), true
+			}
+		}
+	}
+	if w.runs && own < busiest/2 {
+		return worth{}
+	}
+	for _, t := range f.chains[id].tasks {
+		e := &f.tasks[t]
+		if e.due {
+			w.due++
+		}
+		if e.running > 0 {
+			w.load += e.load / float64(e.running)
+		}
+	}
+	return w
+}
+
+// relief is the chain to launch for an overloaded task, into a region that is free or has a
+// victim, and a victim that is that chain, or as good a one: none when there is none.
+func (f *Fabric) relief(task int) (id, victim int) {
+	id, victim = none, none
+	area := f.Free()
+	if area == 0 {
+		return
+	}
+	var best worth
+	for i := range f.chains {
+		c := &f.chains[i]
+		if !c.known || c.dead || c.area > area {
+			continue
+		}
+		w := f.worth(i, task)
+		if best.less(w) || w == best && w.due > 0 && c.area < f.chains[id].area {
+			id, best = i, w
+		}
+	}
+	need := best
+	best = worth{}
 	for i := range f.slots {
 		s := &f.slots[i]
 		if s.state != Victim {
 			continue
 		}
-		if d, l := f.worth(s.chain, task); d > due || d == due && d > 0 && l > load {
-			best, due, load = i, d, l
+		w := f.worth(s.chain, task)
+		if good := w.due > need.due || w.due == need.due && (w.runs || !need.runs); good && best.less(w) {
+			id, victim, best = s.chain, i, w
 		}
 	}
-	return best
-}
-
-// bitstream is the chain to launch for an overloaded task, into a region that is
-// free or has a victim.
-func (f *Fabric) bitstream(task int) int {
-	area := f.Free()
-	if area == 0 {
-		return none
-	}
-	best, due, load := none, 0, 0.0
-	for id := range f.chains {
-		c := &f.chains[id]
-		if !c.known || c.dead || c.area > area {
-			continue
-		}
-		d, l := f.worth(id, task)
-		if d > due || d == due && d > 0 && (l > load || l == load && c.area < f.chains[best].area) {
-			best, due, load = id, d, l
-		}
-	}
-	return best
+	return
 }

@@ -191,6 +191,14 @@ type chain struct {
 	area    int
 	pr      clock.Duration
 	tasks   []int
+
+	// As of a task, over all instances of the chain, each by its busiest task.
+	spare   bool
+	watched int // instances, when it was last judged
+	running int // in this sample
+	work    float64
+	under   clock.Time
+	rest    float64
 }
 
 // port is the configuration port.
