@@ -93,15 +93,16 @@ func changeText(w io.Writer, v change) {
 	}
 }
 
-// edit changes the deployment of a board.
+// edit changes the deployment of a board. f puts other entries in the place of those
+// that there are; it changes none.
 func edit(c *admin.Client, app string, is graph.Args, f func(*dag.Spec) error) (change, error) {
-	was, err := dag.Parse([]byte(is["deployment"]))
-	if err != nil {
-		return change{}, err
-	}
 	next, err := dag.Parse([]byte(is["deployment"]))
 	if err != nil {
 		return change{}, err
+	}
+	was := &dag.Spec{
+		Regions: next.Regions, Tasks: maps.Clone(next.Tasks), Tenants: maps.Clone(next.Tenants),
+		DAGs: slices.Clone(next.DAGs), Rules: slices.Clone(next.Rules),
 	}
 	if err := f(next); err != nil {
 		return change{}, err
@@ -516,6 +517,11 @@ arguments stay, and its memory if that stays or grows.`,
 		return edit(c, app, is, func(s *dag.Spec) error {
 			if _, ok := s.Tasks[args[0]]; !ok {
 				return fmt.Errorf("no task is named %s; quillon snic tasks", args[0])
+			}
+			for _, d := range s.DAGs {
+				if o, err := dag.ParseOrder(d.Run); err == nil && slices.Contains(o.Tasks, args[0]) {
+					return fmt.Errorf("DAG %d runs task %s: change or delete it first (quillon snic dag)", d.UID, args[0])
+				}
 			}
 			delete(s.Tasks, args[0])
 			return nil
