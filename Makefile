@@ -22,8 +22,9 @@ ALL     = $(shell $(GO) list ./... | sed 's|^$(MODULE)|.|')
 PARALLEL = $(filter-out $(SERIAL) $(RXE),$(ALL))
 # Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/kvcache nf/replicate snic tor rack/rnic)
-# Packages whose code runs on several threads.
-RACE    = $(wildcard nf/graph nf/counter nf/trace snic/pool controlplane)
+# Packages whose code runs on several threads: with the race detector, and so slowly
+# that properties are tried less often (-short).
+RACE    = $(wildcard nf/graph nf/counter nf/trace snic/pool/gossip controlplane)
 
 # How long the tests of one package, or a fuzz run, may take; they take seconds.
 # What hangs is ended, and a test says where it was.
@@ -70,7 +71,7 @@ test: deps check
 	   QUILLON_SCHEDULES=$(SCHEDULES) $(call RUN,-timeout 20m -run TestSchedules ./tests/swordbox); \
 	   $(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS)))); \
 	   if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
-	     export CGO_ENABLED=1; $(call RUN,-race -p 1 $(addprefix ./,$(addsuffix /...,$(RACE)))); export CGO_ENABLED=0; \
+	     export CGO_ENABLED=1; $(call RUN,-race -short -p 1 $(addprefix ./,$(addsuffix /...,$(RACE)))); export CGO_ENABLED=0; \
 	   else echo 'race detector: left out, gcc or its headers are missing (apt-get install gcc libc6-dev)'; fi; \
 	   $(FUZZ); \
 	 } 2>&1 | bin/tally

@@ -146,7 +146,7 @@ func TestMutants(t *testing.T) {
 			if err := os.WriteFile(overlay, rule, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			c := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast", "-timeout=30s", "-ldflags=-s -w", "-run", m.run, m.by)
+			c := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-gcflags=./tor/swordbox=-N -l", "-count=1", "-failfast", "-timeout=30s", "-ldflags=-s -w", "-run", m.run, m.by)
 			c.Dir = root
 			// Pages about histories that a mutant broke go with it.
 			c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "TMPDIR="+dir)
