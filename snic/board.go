@@ -61,36 +61,38 @@ type way struct {
 // chain is a bitstream.
 type chain struct {
 	dag.Chain
-	tasks   []int // numbers
-	running []int // regions that have it and take packets
-	known   bool  // to the fabric
-	rests   bool  // it is gone, but packets may be on their way to it
-	ends    bool  // it is no longer deployed
-	asked   bool  // a launch is under way, or waits
-	load    int64 // of the DAGs that go through it
+	tasks   []int   // numbers
+	running []int   // regions that have it and take packets
+	known   bool    // to the fabric
+	rests   bool    // it is gone, but packets may be on their way to it
+	ends    bool    // it is no longer deployed
+	asked   bool    // a launch is under way, or waits
+	load    []int64 // of each task by the DAGs that go through it, in ns of an instance
 }
 
 // service is a DAG that is deployed.
 type service struct {
 	dag.DAG
-	tenant  int
-	tasks   []int         // in one of the orders that are right
-	stages  [][][]int     // the same in stages of branches that may run side by side
-	visits  []sched.Visit // the plan: forward; nil: none
-	best    []sched.Visit // the fewest, whatever is in the regions; nil: there are none
-	bulk    bool          // packets run to the end at once
-	width   int           // the most branches of a stage, each on a copy; 0: one after the other
-	twin    bool          // it has routes in line, too
-	missing bool          // a chain of the plan is in no region
-	refused bool          // it cannot be launched
-	away    bool          // endpoints do the work
-	again   clock.Time    // when to ask again, after it was refused
-	arrived int64         // bytes in this epoch, before any was refused
-	rate    float64       // bytes a second, of late
-	counted uint64        // bytes when it was measured
-	listed  bool          // in board.active
-	term    uint16        // DAGs that have had the number; it wraps
-	abroad  abroad
+	tenant   int
+	tasks    []int         // in one of the orders that are right
+	stages   [][][]int     // the same in stages of branches that may run side by side
+	visits   []sched.Visit // the plan: forward; nil: none
+	best     []sched.Visit // the fewest, whatever is in the regions; nil: there are none
+	bulk     bool          // packets run to the end at once
+	width    int           // the most branches of a stage, each on a copy; 0: one after the other
+	twin     bool          // it has routes in line, too
+	missing  bool          // a chain of the plan is in no region
+	refused  bool          // it cannot be launched
+	away     bool          // endpoints do the work
+	again    clock.Time    // when to ask again, after it was refused
+	arrived  int64         // bytes in this epoch, before any was refused
+	rate     float64       // bytes a second, of late
+	counted  uint64        // bytes when it was measured
+	recent   float64       // bytes of about the last monitor period
+	recentAt clock.Time
+	listed   bool   // in board.active
+	term     uint16 // DAGs that have had the number; it wraps
+	abroad   abroad
 	packets, bytes,
 	throttled uint64
 }
@@ -176,6 +178,7 @@ type board struct {
 	sampleAt clock.Time // when tasks are looked at
 	seen     clock.Time // the last breath
 	rateAt   clock.Time // when rates were measured
+	relief   relief
 	hadAt    clock.Time // and what tenants got
 }
 
@@ -267,7 +270,7 @@ func newBoard(s settings) (*board, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.fabric = newFabric(0, s)
+	b.fabric = b.newFabric(0, s)
 	if s.poolPort >= 0 {
 		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
@@ -284,13 +287,14 @@ func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 }
 
 // newFabric is the regions of a board, free.
-func newFabric(now clock.Time, s settings) *region.Fabric {
+func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg := region.Default(s.regions, s.deployment.Regions.Area)
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
 	cfg.Patience = 0 // who keeps packets for long is waited for
 	cfg.Idle = s.idle
+	cfg.Helps, cfg.Spares = b.helps, b.spares
 	f, err := region.New(now, cfg)
 	if err != nil {
 		panic(fmt.Sprintf("snic: regions that were checked: %v", err))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -451,17 +452,27 @@ func (b *board) candidates(all bool) []dag.Candidate {
 		if !ch.known || ch.ends || !all && len(ch.running) == 0 && !ch.asked {
 			continue
 		}
-		cost := int64(len(ch.tasks))
-		if !all {
-			cost = ch.load / int64(max(len(ch.running), 1))
+		x := b.candidate(i)
+		if all {
+			x.Cost = int64(len(ch.tasks))
 		}
-		x := dag.Candidate{Chain: dag.ChainID(i), Cost: cost}
-		for _, t := range ch.tasks {
-			x.Tasks = append(x.Tasks, dag.TaskID(t))
+		for i, v := range ch.load {
+			if !all {
+				x.Each[i] = v / int64(max(len(ch.running), 1))
+			}
 		}
 		out = append(out, x)
 	}
 	return out
+}
+
+// candidate is a chain as one, without a cost.
+func (b *board) candidate(chain int) dag.Candidate {
+	x := dag.Candidate{Chain: dag.ChainID(chain), Each: make([]int64, len(b.chains[chain].tasks))}
+	for _, t := range b.chains[chain].tasks {
+		x.Tasks = append(x.Tasks, dag.TaskID(t))
+	}
+	return x
 }
 
 // cover is the visits in which tasks run through candidates; nil: they cannot.
@@ -731,12 +742,87 @@ func (b *board) settle(now clock.Time) {
 	}
 }
 
+// lately is how many bytes a DAG was sent in about the last monitor period: a mean in which
+// what is longer ago counts less.
+func (b *board) lately(s *service) int64 {
+	period := float64(b.monitor)
+	return int64(s.recent * period / (period + float64(b.seen.Sub(s.recentAt))))
+}
+
+// work is how long an instance of a task takes for so many bytes, in ns; of one that takes all that
+// comes, as long as the board's data path (128 Gb/s).
+func (t *task) work(bytes int64) int64 {
+	rate := int64(128e9)
+	if t.Throughput > 0 {
+		rate = t.Throughput
+	}
+	return int64(float64(bytes) * 8e9 / float64(rate))
+}
+
+// weighAll puts on all chains what goes through them.
+func (b *board) weighAll() {
+	for i := range b.chains {
+		ch := &b.chains[i]
+		ch.load = slices.Grow(ch.load[:0], len(ch.tasks))[:len(ch.tasks)]
+		clear(ch.load)
+	}
+	for n := range b.services {
+		b.weigh(n, b.services[n].visits, 1)
+	}
+}
+
+// weigh puts what DAG n was sent of late on the chains of visits, or with -1 takes it away.
+func (b *board) weigh(n int, visits []sched.Visit, sign int64) {
+	s := &b.services[n]
+	if s.elsewhere() {
+		return
+	}
+	bytes := b.lately(s) + 1
+	for _, v := range visits {
+		ch := &b.chains[v.Chain]
+		for i, t := range ch.tasks {
+			if v.Mask&(1<<i) != 0 {
+				ch.load[i] += sign * b.tasks[t].work(bytes)
+			}
+		}
+	}
+}
+
+// cost is what an instance of a chain would have to do for its task i if so many bytes more went there.
+func (b *board) cost(bytes int64, chain, i int) int64 {
+	ch := &b.chains[chain]
+	return (ch.load[i] + b.tasks[ch.tasks[i]].work(bytes)) / int64(max(len(ch.running), 1))
+}
+
+// cheapest is the plan through candidates of a DAG that is not among their load.
+func (b *board) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
+	s := &b.services[n]
+	bytes := b.lately(s) + 1
+	for _, c := range candidates {
+		for i := range c.Each {
+			c.Each[i] = b.cost(bytes, int(c.Chain), i)
+		}
+	}
+	return cover(s.tasks, candidates)
+}
+
+// dear is the cost of a plan of such a DAG: of the dearest task of each visit, together.
+func (b *board) dear(n int, visits []sched.Visit) (sum int64) {
+	bytes := b.lately(&b.services[n]) + 1
+	for _, v := range visits {
+		most := int64(0)
+		for m := v.Mask; m != 0; m &= m - 1 {
+			most = max(most, b.cost(bytes, v.Chain, bits.TrailingZeros16(m)))
+		}
+		sum += most
+	}
+	return sum
+}
+
 // reroute looks at the plans again after chains came or went: a DAG goes another way
 // when it must, when that takes fewer visits, or, with scaled, where less goes.
 func (b *board) reroute(scaled bool) {
-	for i := range b.chains {
-		b.chains[i].load = 0
-	}
+	b.weighAll()
 	candidates := b.candidates(false)
 	for n := range b.services {
 		s := &b.services[n]
@@ -748,27 +834,125 @@ func (b *board) reroute(scaled bool) {
 			ch := &b.chains[v.Chain]
 			here = here && (len(ch.running) > 0 || ch.asked)
 		}
-		var now []sched.Visit
+		moved := false
 		if !here || scaled || len(s.visits) > 1 {
-			now = cover(s.tasks, candidates)
+			b.weigh(n, s.visits, -1)
+			now := b.cheapest(n, candidates)
+			moved = now != nil && (!here || len(now) < len(s.visits))
+			moved = moved || scaled && len(now) == len(s.visits) && b.dear(n, now) < b.dear(n, s.visits)
+			if moved {
+				b.follow(n, now)
+			}
+			b.weigh(n, s.visits, 1)
 		}
-		switch {
-		case now != nil && (!here || scaled || len(now) < len(s.visits)) && !slices.Equal(now, s.visits):
-			b.follow(n, now)
-		default:
+		if !moved {
 			s.missing = !here && !s.elsewhere()
 			b.lacking = b.lacking || s.missing && b.waits[n] > 0
 		}
-		for _, v := range s.visits {
-			ch := &b.chains[v.Chain]
-			ch.load += int64(s.rate) + 1
-			for i := range candidates {
-				if int(candidates[i].Chain) == v.Chain {
-					candidates[i].Cost = ch.load / int64(max(len(ch.running), 1))
-				}
+	}
+}
+
+// spares reports whether DAGs would find room without one of the instances of a chain.
+func (b *board) spares(id int) bool {
+	b.weighAll()
+	defer b.weighAll()
+	room := func(chain, instances int) bool {
+		return float64(slices.Max(b.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
+	}
+	if k := len(b.chains[id].running); k > 1 {
+		return room(id, k-1)
+	}
+	candidates := slices.DeleteFunc(b.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
+	for n := range b.services {
+		s := &b.services[n]
+		if b.lately(s) == 0 || !b.uses(n, id) {
+			continue
+		}
+		b.weigh(n, s.visits, -1)
+		now := b.cheapest(n, candidates)
+		if now == nil {
+			return false
+		}
+		b.weigh(n, now, 1)
+		for _, v := range now {
+			if !room(v.Chain, len(b.chains[v.Chain].running)) {
+				return false
 			}
 		}
 	}
+	return true
+}
+
+// relief is where packets go of which a task has too many, as helps knows.
+type relief struct {
+	task    int
+	at      clock.Time
+	busiest int   // the chain whose instances have most bytes for the task; -1: none has any
+	movable []int // DAGs that go there: with one of them elsewhere, no instance would have nine tenths of that
+}
+
+// helps reports whether one more instance of a chain would take packets from the instances
+// that have most of an overloaded task: of their chain it would, of one that runs besides it
+// would not; of another one, if a DAG would go there that leaves something, but not all.
+func (b *board) helps(id, task int) bool {
+	r := &b.relief
+	if r.task != task || r.at != b.seen {
+		b.weighAll()
+		*r = relief{task: task, at: b.seen, busiest: -1, movable: r.movable[:0]}
+		bytes := make([]int64, len(b.chains)) // of the task
+		for n := range b.services {
+			b.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
+		}
+		each := func(chain int) int64 { return bytes[chain] / int64(len(b.chains[chain].running)) }
+		for i, v := range bytes {
+			if v > 0 && len(b.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
+				r.busiest = i
+			}
+		}
+		for n := range b.services {
+			b.carried(n, task, func(chain int, v int64) {
+				if chain == r.busiest && max((bytes[chain]-v)/int64(len(b.chains[chain].running)), v) < each(chain)*9/10 {
+					r.movable = append(r.movable, n)
+				}
+			})
+		}
+	}
+	if r.busiest < 0 || id == r.busiest {
+		return true
+	}
+	if ch := &b.chains[id]; len(ch.running) > 0 || ch.asked {
+		return false
+	}
+	candidates := append(b.candidates(false), b.candidate(id))
+	for _, n := range r.movable {
+		visits := b.services[n].visits
+		b.weigh(n, visits, -1)
+		now := b.cheapest(n, candidates)
+		b.weigh(n, visits, 1)
+		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && b.has(v, task) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// carried calls f with the chain in which a DAG has a task run here, and its bytes of late.
+func (b *board) carried(n, task int, f func(chain int, bytes int64)) {
+	s := &b.services[n]
+	if s.UID == 0 || s.elsewhere() {
+		return
+	}
+	for _, v := range s.visits {
+		if b.has(v, task) {
+			f(v.Chain, b.lately(s))
+		}
+	}
+}
+
+// has reports whether a task runs in a visit.
+func (b *board) has(v sched.Visit, task int) bool {
+	i := slices.Index(b.chains[v.Chain].tasks, task)
+	return i >= 0 && v.Mask&(1<<i) != 0
 }
 
 // Tick is the control core: epochs, monitors, regions, and the timers of tasks.
@@ -778,7 +962,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	if b.renew {
 		b.renew = false
 		if b.epochAt == 0 {
-			b.fabric = newFabric(now, b.fixed)                    // a board's time begins now
+			b.fabric = b.newFabric(now, b.fixed)                  // a board's time begins now
 			b.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
@@ -867,6 +1051,9 @@ func (b *board) endEpoch(now clock.Time) {
 				}
 			}
 		}
+		period := float64(b.monitor)
+		s.recent = s.recent*period/(period+float64(now.Sub(s.recentAt))) + float64(s.arrived)
+		s.recentAt = now
 		s.arrived, s.listed = 0, false
 	}
 	if d := now.Sub(b.rateAt); d >= rateEvery {

@@ -299,11 +299,15 @@ func TestCover(t *testing.T) {
 		branch := rapid.Permutation(ids).Draw(t, "branch")[:rapid.IntRange(0, 6).Draw(t, "tasks")]
 		var candidates []Candidate
 		for i := range rapid.IntRange(0, 6).Draw(t, "candidates") {
-			candidates = append(candidates, Candidate{
+			c := Candidate{
 				Chain: ChainID(10 + i),
 				Tasks: rapid.Permutation(ids).Draw(t, "chain")[:rapid.IntRange(0, 4).Draw(t, "length")],
 				Cost:  rapid.Int64Range(0, 3).Draw(t, "cost"),
-			})
+			}
+			if rapid.Bool().Draw(t, "each") {
+				c.Each = rapid.SliceOfN(rapid.Int64Range(0, 5), len(c.Tasks), len(c.Tasks)).Draw(t, "costs")
+			}
+			candidates = append(candidates, c)
 		}
 		type result struct {
 			visits int
@@ -317,16 +321,20 @@ func TestCover(t *testing.T) {
 			for _, c := range candidates {
 				for m := Mask(1); m < 1<<len(c.Tasks); m++ {
 					var run []TaskID
+					dearest := int64(0)
 					for k, id := range c.Tasks {
 						if m&(1<<k) != 0 {
 							run = append(run, id)
+							if c.Each != nil {
+								dearest = max(dearest, c.Each[k])
+							}
 						}
 					}
 					if len(run) > len(branch)-i || !slices.Equal(run, branch[i:i+len(run)]) {
 						continue
 					}
 					if r, could := search(i + len(run)); could {
-						r = result{r.visits + 1, r.cost + c.Cost}
+						r = result{r.visits + 1, r.cost + c.Cost + dearest}
 						if !ok || r.visits < best.visits || r.visits == best.visits && r.cost < best.cost {
 							best, ok = r, true
 						}
@@ -361,11 +369,16 @@ func TestCover(t *testing.T) {
 			if v.Mask.Count() == 0 {
 				t.Fatal("an empty visit")
 			}
+			dearest := int64(0)
 			for k, id := range c.Tasks {
 				if v.Mask&(1<<k) != 0 {
 					run = append(run, id)
+					if c.Each != nil {
+						dearest = max(dearest, c.Each[k])
+					}
 				}
 			}
+			got.cost += dearest
 		}
 		if got != want || !slices.Equal(run, branch) {
 			t.Fatalf("%v: %v runs %v, want %v", visits, got, run, want)

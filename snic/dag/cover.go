@@ -16,7 +16,8 @@ func (m Mask) Count() int { return bits.OnesCount16(uint16(m)) }
 type Candidate struct {
 	Chain ChainID
 	Tasks []TaskID // at most MaxChain, each once
-	Cost  int64    // of a visit, such as the load of its instances; not negative
+	Cost  int64    // of a visit; not negative
+	Each  []int64  // of the tasks, such as their load, not negative; nil: 0. A visit costs its dearest one besides.
 }
 
 // Visit is a pass through a chain.
@@ -48,15 +49,24 @@ func Cover(branch []TaskID, candidates []Candidate) (visits []Visit, uncovered [
 	best := make([]step, len(branch)+1) // from a task on
 	for i := len(branch) - 1; i >= 0; i-- {
 		for k := range candidates {
-			// To go less far than a chain can never leaves a cheaper rest.
-			n := run(branch[i:], candidates[k].Tasks)
-			if n == 0 {
-				continue
-			}
-			rest, b := &best[i+n], &best[i]
-			s := step{rest.visits + 1, n, candidates[k].Cost + rest.cost, k}
-			if b.visits == 0 || cmp.Or(cmp.Compare(s.visits, b.visits), cmp.Compare(s.cost, b.cost), -cmp.Compare(s.length, b.length)) < 0 {
-				*b = s
+			c := &candidates[k]
+			dearest, n := int64(0), 0
+			for at, t := range c.Tasks {
+				if i+n == len(branch) {
+					break
+				}
+				if t != branch[i+n] {
+					continue
+				}
+				n++
+				if c.Each != nil {
+					dearest = max(dearest, c.Each[at])
+				}
+				rest, b := &best[i+n], &best[i]
+				s := step{rest.visits + 1, n, c.Cost + dearest + rest.cost, k}
+				if b.visits == 0 || cmp.Or(cmp.Compare(s.visits, b.visits), cmp.Compare(s.cost, b.cost), -cmp.Compare(s.length, b.length)) < 0 {
+					*b = s
+				}
 			}
 		}
 	}
@@ -78,16 +88,6 @@ func covered(t TaskID, candidates []Candidate) bool {
 		}
 	}
 	return false
-}
-
-// run is how many of the branch's first tasks a chain has in their order.
-func run(branch, chain []TaskID) (n int) {
-	for _, t := range chain {
-		if n < len(branch) && t == branch[n] {
-			n++
-		}
-	}
-	return n
 }
 
 // maskOf is where the tasks are in the chain.

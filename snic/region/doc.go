@@ -70,20 +70,18 @@
 // than the capacity, and a task that is kept busy is not seen to be overloaded.)
 // Sample closes a measurement: from the last one to now.
 //
-// A task is overloaded from the sample that shows more than its instances can
-// handle until nothing is left of what came since beyond that. It carries over at
+// A task is overloaded from a sample that shows more than its instances can handle
+// until nothing is left of what was too much in it and since. It carries over at
 // most Config.Backlog of work: no more waits on a board. All its instances count as
 // much as the busiest of them: packets go through the chains that their DAG goes
 // through, and room in another is none for them. When this lasts a whole
 // monitor period, the task is scaled out: then the mean of the load over this
-// period was above capacity, too. Of the bitstreams that have the task the one is
-// launched that has most overloaded tasks, then most load (as NT2→NT4, not NT1→NT2,
-// in figure 5.7), then one of the chains that are too busy: its packets are spread
-// over all its instances (section 5.4.2). One that runs and has room is not: who is
-// too many does not go there. A victim is used first that has as many overloaded
-// tasks, and is a busy chain where the bitstream is; then a free region, then any
-// victim's; never a region that runs something. While no region is free, Overload
-// tells so once a period.
+// period was above capacity, too. A victim with the task is used first, then a free
+// region, then any victim's; never a region that runs something. Of the bitstreams
+// that have the task the one is launched that has most overloaded tasks, then most
+// load (as NT2→NT4, not NT1→NT2, in figure 5.7). Chains that the body knows to be no
+// help are left out (Config.Helps). While no region is free, Overload tells so once a
+// period.
 //
 // A region is scaled in when each of its tasks has other instances, whose capacity
 // (times Config.Under) is above the task's load for a whole period, and so it is for the

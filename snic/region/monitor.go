@@ -22,7 +22,8 @@ type task struct {
 	booked  float64 // in instances: promised, not yet measured
 	used    clock.Time
 	over    clock.Time // overloaded since; Never: not
-	excess  float64    // ns of work beyond capacity since then
+	excess  float64    // ns of work beyond capacity that are left since then
+	since   float64    // ns of work beyond capacity that came after, less what was free
 	under   clock.Time // start of the period in which one instance less is tried
 	rest    float64    // ns of work beyond what it could do since then
 	told    clock.Time // Overload is not told before
@@ -122,13 +123,14 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	excess := tight - n*dt*f.cfg.Over
 	if e.over == clock.Never {
 		if excess > slack*n*dt {
-			e.over, e.excess = now, 0
+			e.over, e.excess, e.since = now, excess, 0
 		}
 	} else {
+		e.since += excess
 		e.excess = min(e.excess+excess, n*float64(f.cfg.Backlog)+max(0, excess))
 		if e.excess <= slack*n*dt {
-			e.over, e.excess, e.due = clock.Never, 0, false
-		} else if now.Sub(e.over) >= f.cfg.Monitor {
+			e.over, e.due = clock.Never, false
+		} else if now.Sub(e.over) >= f.cfg.Monitor && e.since > slack*n*dt {
 			e.due = true
 		}
 	}
@@ -172,8 +174,13 @@ func (f *Fabric) scaleIn(now clock.Time) {
 		if best == none {
 			return
 		}
+		s := &f.slots[best]
+		if used := now.Sub(max(s.used, s.since)) < f.cfg.Monitor; used && f.cfg.Spares != nil && !f.cfg.Spares(s.chain) {
+			f.chains[s.chain].asked = now // again when a period is over
+			continue
+		}
 		f.stats.ScaledIn++
-		f.tell(now, ScaleIn, best, f.slots[best].chain)
+		f.tell(now, ScaleIn, best, s.chain)
 		f.stop(now, best)
 	}
 }
@@ -181,7 +188,7 @@ func (f *Fabric) scaleIn(now clock.Time) {
 // needless reports whether all tasks of a region can do without it, and the others with its
 // chain take its packets.
 func (f *Fabric) needless(now clock.Time, s *slot) bool {
-	if c := &f.chains[s.chain]; c.watched > 1 && !c.spare {
+	if c := &f.chains[s.chain]; c.watched > 1 && !c.spare || c.asked != 0 && now.Sub(c.asked) < f.cfg.Monitor {
 		return false
 	}
 	for _, t := range f.chains[s.chain].tasks {
@@ -209,11 +216,12 @@ func (f *Fabric) scaleOut(now clock.Time) bool {
 		if t == none {
 			return false
 		}
-		if id, i := f.relief(t); i != none {
-			f.scaled(now, t, i, id)
+		if i := f.victimWith(t); i != none {
+			f.scaled(now, t, i, f.slots[i].chain)
 			f.revive(now, i, Scaled)
 			return true
-		} else if id != none {
+		}
+		if id := f.bitstream(t); id != none {
 			i := f.find(now, id, Scaled)
 			f.scaled(now, t, i, id)
 			f.claim(now, i, id, Scaled)
@@ -258,32 +266,14 @@ func (f *Fabric) afterOverdue(now clock.Time, last int, full bool) int {
 type worth struct {
 	due  int     // such tasks that it has
 	load float64 // of all its tasks
-	runs bool    // it is one of those that are too busy
 }
 
-func (a worth) less(b worth) bool {
-	if a.due != b.due {
-		return a.due < b.due
-	}
-	return a.load < b.load || a.load == b.load && !a.runs && b.runs
-}
+func (a worth) less(b worth) bool { return a.due < b.due || a.due == b.due && a.load < b.load }
 
-// worth of a chain for an overloaded task; the zero worth if it has not the task, or if it
-// runs and has room: those that are too many cannot go there.
+// worth of a chain for an overloaded task; the zero worth if it has not the task, or if the body
+// says that it is no help.
 func (f *Fabric) worth(id, task int) (w worth) {
-	if !slices.Contains(f.chains[id].tasks, task) {
-		return worth{}
-	}
-	busiest, own := 0.0, 0.0
-	for i := range f.slots {
-		if s := &f.slots[i]; s.state == Running && slices.Contains(f.chains[s.chain].tasks, task) {
-			busiest = max(busiest, s.load)
-			if s.chain == id {
-				own, w.runs = max(own, s.load), true
-			}
-		}
-	}
-	if w.runs && own < busiest/2 {
+	if !slices.Contains(f.chains[id].tasks, task) || f.cfg.Helps != nil && !f.cfg.Helps(id, task) {
 		return worth{}
 	}
 	for _, t := range f.chains[id].tasks {
@@ -298,36 +288,38 @@ func (f *Fabric) worth(id, task int) (w worth) {
 	return w
 }
 
-// relief is the chain to launch for an overloaded task, into a region that is free or has a
-// victim, and a victim that is that chain, or as good a one: none when there is none.
-func (f *Fabric) relief(task int) (id, victim int) {
-	id, victim = none, none
-	area := f.Free()
-	if area == 0 {
-		return
-	}
-	var best worth
-	for i := range f.chains {
-		c := &f.chains[i]
-		if !c.known || c.dead || c.area > area {
-			continue
-		}
-		w := f.worth(i, task)
-		if best.less(w) || w == best && w.due > 0 && c.area < f.chains[id].area {
-			id, best = i, w
-		}
-	}
-	need := best
-	best = worth{}
+// victimWith is the victim to run for an overloaded task.
+func (f *Fabric) victimWith(task int) int {
+	best, most := none, worth{}
 	for i := range f.slots {
 		s := &f.slots[i]
 		if s.state != Victim {
 			continue
 		}
-		w := f.worth(s.chain, task)
-		if good := w.due > need.due || w.due == need.due && (w.runs || !need.runs); good && best.less(w) {
-			id, victim, best = s.chain, i, w
+		if w := f.worth(s.chain, task); most.less(w) {
+			best, most = i, w
 		}
 	}
-	return
+	return best
+}
+
+// bitstream is the chain to launch for an overloaded task, into a region that is
+// free or has a victim.
+func (f *Fabric) bitstream(task int) int {
+	area := f.Free()
+	if area == 0 {
+		return none
+	}
+	best, most := none, worth{}
+	for id := range f.chains {
+		c := &f.chains[id]
+		if !c.known || c.dead || c.area > area {
+			continue
+		}
+		w := f.worth(id, task)
+		if most.less(w) || w == most && w.due > 0 && c.area < f.chains[best].area {
+			best, most = id, w
+		}
+	}
+	return best
 }

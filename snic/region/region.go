@@ -72,7 +72,17 @@ type Config struct {
 	Victims   float64        // share of the regions that may hold victims, 0 to 1
 	Keep      float64        // share of the descheduled chains that are kept as victims, 0 to 1
 	Waiting   int            // chains that wait for a region at most
+
+	// Helps reports whether packets that an overloaded task has too many of would go
+	// through one more instance of a chain; nil: they would.
+	Helps func(chain, task int) bool
+	// Spares reports whether the packets of a chain would find room without one of its
+	// instances, which has some; nil: where its tasks have others with room.
+	Spares func(chain int) bool
 }
+
+// Under is how full instances are at most after one is given up.
+const Under = 0.9
 
 // Default is a board of equal regions: 800 MB/s and 4 MB, so 5 ms, for a PR; a
 // monitor period of 5 ms; every region may hold a victim.
@@ -82,7 +92,7 @@ func Default(regions, area int) Config {
 		Bitstream: 4e6,
 		Monitor:   5e6,
 		Over:      1,
-		Under:     0.9,
+		Under:     Under,
 		Backlog:   500e3,
 		Victims:   1,
 		Keep:      1,
@@ -199,6 +209,7 @@ type chain struct {
 	work    float64
 	under   clock.Time
 	rest    float64
+	asked   clock.Time // when Spares last said no
 }
 
 // port is the configuration port.
