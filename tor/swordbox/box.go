@@ -117,6 +117,9 @@ func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
 		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
+	for i := range n.flows {
+		n.flows[i] = noFlow
+	}
 	lanes := make([]int32, maxDomains*cfg.shared)
 	for d := range n.domains {
 		n.domains[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]

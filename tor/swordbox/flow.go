@@ -216,6 +216,10 @@ func (h *header) seal(b []byte, opcode hdr.Opcode) {
 	hdr.SetICRC(b, &f)
 }
 
+// noFlow is of a row without a connection, or whose numbering is not taken over: words may still
+// name it as the one that they were last reached over, and it carries nothing.
+var noFlow = flow{lane: none, cur: none, oldest: none, newest: none}
+
 // flow is a connection, seen from both sides: the requests of its client, and
 // what its connection to the server carries, which may be operations of
 // others.

@@ -641,7 +641,7 @@ func (s *Box) remove(i int32) {
 		}
 	}
 	s.strike(i)
-	*fl = flow{}
+	*fl = noFlow
 }
 
 // orphan marks o: nobody waits for it. What cannot be made again is replaced by

@@ -263,7 +263,7 @@ func (s *Box) sync(i int32, b []byte, psn uint32) bool {
 		fl.mtu = uint32(r.MTU)
 	}
 	if !fl.up.learn(b, &s.f) {
-		*fl = flow{}
+		*fl = noFlow
 		return false
 	}
 	n.conns.Pin(conn.Slot(i)) // from here on the numbering is ours

@@ -738,6 +738,29 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestWordOfNobody: a word outlives the connection that it was last reached over: that is looked at,
+// and carries nothing, when a stranger changes the word.
+func TestWordOfNobody(t *testing.T) {
+	const va = 0x7058
+	r := newRig(t, nil)
+	r.client().connect() // has the first row, and sends nothing
+	r.reach()
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	for _, c := range []*party{a, b} {
+		one(t, r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"])
+		one(t, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+		r.Advance(3 * time.Second)
+	}
+	if !r.knows(va) || r.Counter("conns") != 1 {
+		t.Fatalf("%d connections, the word is known: %v", r.Counter("conns"), r.knows(va))
+	}
+	one(t, r.party(50).write(va, 2).Out["b"])
+	if r.knows(va) {
+		t.Error("the word is known")
+	}
+}
+
 // TestOpenBefore: what was under way to a word before it was tracked may be
 // executed at any time: answers meanwhile do not make the word known.
 func TestOpenBefore(t *testing.T) {
