@@ -66,7 +66,7 @@ func TestScaleUntilServed(t *testing.T) {
 			drive(50 * time.Millisecond)
 			wrong := ""
 			for r := range b.fabric.Regions() {
-				// Some per mille more than it can takes longer to be told from chance.
+				// The mean of a monitor period of few packets: some per cent are chance.
 				if v := b.fabric.Region(r); v.State == region.Running && v.Load > 1.1 {
 					wrong += fmt.Sprintf("region %d, %s: load %.3f\n", r, b.names(b.chains[v.Chain].tasks), v.Load)
 				}

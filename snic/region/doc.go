@@ -85,10 +85,11 @@
 //
 // A region is scaled in when each of its tasks has other instances, whose capacity
 // (times Config.Under) is above the task's load for a whole period, and so it is for the
-// instances of its chain, if there are others. The mean load of a task being between
-// both bounds in every period, nothing changes. A task's monitors start again after each
-// change of its instances, when it is complete: so a task is scaled at most once a
-// period.
+// instances of its chain, if there are others. Where the body knows that the packets of a
+// chain would find no room (Config.Spares), it is kept, and asked about again a period
+// later. The mean load of a task being between both bounds in every period, nothing
+// changes. A task's monitors start again after each change of its instances, when it is
+// complete: so a task is scaled at most once a period.
 //
 // The last instance of a task stays, unless Config.Idle says after which time
 // without packets it is descheduled.
