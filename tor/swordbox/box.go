@@ -51,23 +51,27 @@ type node struct {
 	writes int32 // open ops that go as WRITEs of what was known
 	conns  *conn.Table
 	flows  []flow
-	// ops holds window places for each flow, then one for the probe of each.
-	ops       []op
-	more      []more // beside ops
-	window    uint32 // a power of two
-	shift     uint8  // its logarithm
-	words     wordTable
-	known     reaches
-	shelf     shelf
-	domains   [maxDomains]domain
-	ready     []int32         // flows with an answer to give, after the frame at hand
-	waiting   []int32         // flows with requests that wait
-	strangers fifo            // requests of connections that are not followed, and wait
-	freed     [][]*packet.Buf // by worker: held frames that another one is done with
-	heldBy    []int
-	swept     clock.Time
-	removed   []int32    // rows that went, to be dealt with after the table is at rest
-	unknown   clock.Time // until then requests that are not on record may be under way
+	// ops holds window places for each flow.
+	ops                   []op
+	more                  []more // beside ops
+	window                uint32 // a power of two
+	shift                 uint8  // its logarithm
+	words                 wordTable
+	keys                  keys
+	serial                uint32 // of keys
+	lending               int    // connections that are lent
+	shelf                 shelf
+	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
+	lastFrom              int32
+	asks                  int32           // connection that was asked last whether its server is there
+	ready                 []int32         // flows with an answer to give, after the frame at hand
+	waiting               []int32         // flows with requests that wait
+	strangers             fifo            // requests of connections that are not followed, and wait
+	freed                 [][]*packet.Buf // by worker: held frames that another one is done with
+	heldBy                []int
+	swept                 clock.Time
+	removed               []int32    // rows that went, to be dealt with after the table is at rest
+	unknown               clock.Time // until then requests that are not on record may be under way
 }
 
 // Box is the app; one instance a worker.
@@ -80,13 +84,14 @@ type Box struct {
 	due             clock.Time // when this worker is to look at connections next; 0: never was
 
 	// Of the frame at hand.
-	c     *graph.Ctx
-	n     *node
-	f     hdr.Frame
-	ends  conn.Ends
-	g, h  hdr.Frame   // of held frames
-	spare *packet.Buf // a frame from the server that nobody needs any more
-	to    int32       // flow that spare was addressed to
+	c         *graph.Ctx
+	n         *node
+	f         hdr.Frame
+	ends      conn.Ends
+	g, h      hdr.Frame   // of held frames
+	spare     *packet.Buf // a frame from the server that nobody needs any more
+	to        int32       // flow that spare was addressed to
+	congested bool        // the answer at hand was marked (CE)
 
 	requests, responses, bytes uint64
 }
@@ -120,14 +125,14 @@ func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	for i := range n.flows {
 		n.flows[i] = noFlow
 	}
-	lanes := make([]int32, maxDomains*cfg.shared)
-	for d := range n.domains {
-		n.domains[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
+	lanes := make([]int32, len(n.keys)*cfg.shared)
+	for d := range n.keys {
+		n.keys[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
 	}
 	for w := range n.freed {
 		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
 	}
-	n.ops = make([]op, cfg.conns*(cfg.window+1))
+	n.ops = make([]op, cfg.conns*cfg.window)
 	n.more = make([]more, len(n.ops))
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
@@ -261,6 +266,7 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	for _, x := range b.Bufs() {
+		s.congested = false
 		s.frame(in, x)
 	}
 	s.release()
@@ -426,7 +432,7 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.unshare(int32(slot)) // what it carries is answered before it goes
+		s.recall(int32(slot)) // what it carries is answered before it goes
 	}
 	s.pass(in, x)
 }
@@ -467,16 +473,8 @@ func (n *node) op(i int32, k uint32) (*op, int32) {
 	return &n.ops[at], at
 }
 
-// flowOf is the flow whose client sent op at; none for a probe.
-func (n *node) flowOf(at int32) int32 {
-	if i := at >> (n.shift & 31); int(i) < len(n.flows) {
-		return i
-	}
-	return none
-}
-
-// probeOf is the place of the probe of connection l.
-func (n *node) probeOf(l int32) int32 { return int32(len(n.flows))*int32(n.window) + l }
+// flowOf is the flow whose client sent op at.
+func (n *node) flowOf(at int32) int32 { return at >> (n.shift & 31) }
 
 // hold keeps x for later; false when there is no room.
 func (s *Box) hold(q *fifo, x *packet.Buf) bool {
@@ -532,10 +530,9 @@ func (s *Box) Stop(c *graph.Ctx) {
 		for i := range n.flows {
 			f := &n.flows[i]
 			s.discard(&f.stall, reasonAbsorbed)
-			s.discard(&f.late, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
 				o, _ := n.op(int32(i), k)
-				s.dropAnswer(o)
+				s.unkeep(o)
 			}
 		}
 	}
@@ -615,6 +612,9 @@ func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, pri
 	be.PutUint32(b[h.len():], aeth)
 	if code == hdr.AtomicAck {
 		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
+	}
+	if s.congested {
+		h.frame().SetECN(b, hdr.CE) // as the answer that this one comes from
 	}
 	h.seal(b, code)
 	s.c.Emit(toClients, x)

@@ -25,7 +25,6 @@ const (
 	kMaskedCAS               // masked COMPARE SWAP
 	kOtherAtomic             // an atomic whose effect is not computed here
 	kOdd                     // ATOMIC WRITE, FLUSH: answered by an empty READ RESPONSE
-	kProbe                   // an empty WRITE of our own: is the server there?
 )
 
 func (k kind) atomic() bool { return k >= kCAS && k <= kOtherAtomic }
@@ -51,7 +50,6 @@ const (
 // flags of an operation.
 const (
 	fReplaced uint16 = 1 << iota // an atomic sent as a WRITE of eight bytes
-	fEmpty                       // an atomic that fails, sent as a WRITE of nothing
 	fAckReq                      // its client asked for an answer
 	fModifies                    // changes memory
 	fWide                        // touches more than one aligned word
@@ -59,11 +57,12 @@ const (
 	fLoose                       // not in order with its word's other operations
 	fProbe                       // its answer is to fill the word
 	fBare                        // others of its client must stay behind it
-	fSlot                        // takes one of the server's responder resources
 	fGuest                       // on another's connection
 	fOwn                         // must go over its client's own connection
 	fForetold                    // it goes as it is, and its outcome is known
-	fPrompt                      // its client must be asked to send it again
+	fPrompt                      // its client must be told a NAK about it: more.syn
+	fKept                        // its packets are held, to be sent again here
+	fUnkept                      // only its client can send it again
 	fAgain                       // a READ that was answered and is done again
 	fOrphan                      // nobody waits for it
 )
@@ -93,22 +92,27 @@ type more struct {
 	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
 	// With fProbe, the masks of its comparison and of its swap.
 	compareMask, swapMask uint64
-	ask                   uint32       // packet from which on its client must send it again, with fPrompt
-	syn                   hdr.Syndrome // of the NAK, with sFailed
+	ask                   uint32       // packet that the NAK is about, with fPrompt
+	syn                   hdr.Syndrome // of the NAK, with sFailed and fPrompt
 }
 
-// held are the first and the last held packet of READ o's answer; none.
+// held are the first and the last packet that is held of o; none.
 func (o *op) held() (first, last int32) { return int32(uint32(o.out)) - 1, int32(o.out>>32) - 1 }
 
 func (o *op) setHeld(first, last int32) { o.out = uint64(uint32(last+1))<<32 | uint64(uint32(first+1)) }
 
-// holds reports whether packets of o's answer are held.
-func (o *op) holds() bool { return o.kind == kRead && o.out != 0 }
+// holds reports whether packets are held of o: of a READ's answer, or, with
+// fKept, its own.
+func (o *op) holds() bool { return (o.kind == kRead || o.is(fKept)) && o.out != 0 }
 
 func (o *op) is(f uint16) bool { return o.flags&f != 0 }
 
 // asAtomic reports whether o is an atomic for the server, too.
-func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced|fEmpty) }
+func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced) }
+
+// answered reports whether the server answers o itself, not only acknowledges it
+// with others, and needs one of its responder resources for that.
+func (o *op) answered() bool { return o.kind == kRead || o.kind == kOdd || o.asAtomic() }
 
 // last is the PSN of its last packet, as its client numbers.
 func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
@@ -141,7 +145,15 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	copy(h.b[:n], b)
 	h.l3, h.l4, h.bth, h.net = uint8(f.L3), uint8(f.L4), uint8(f.BTH), f.Net
 	noUDPSum(h.b[:], f)
+	if f.ECNOf(b) == hdr.CE {
+		f.SetECN(h.b[:], hdr.ECT0) // the mark is of this frame alone
+	}
 	return true
+}
+
+// frame says where the headers of frames that begin with h are.
+func (h *header) frame() *hdr.Frame {
+	return &hdr.Frame{Net: h.net, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth)}
 }
 
 // alike reports whether frames of two headers differ in field values alone.
@@ -240,7 +252,7 @@ type flow struct {
 	doomed  bool  // a request of its has no way left: it will be ended
 	unsure  bool  // its newest op is a READ, on its own connection, of as many packets as its answer will have
 	waits   bool  // in node.waiting
-	domain  uint8 // protection domain of its server's queue pair; 0: not known
+	may     uint8 // accesses (1 << access) that its server's queue pair was seen to have the right to
 	// Numbering of the client: what came, and what was sent on.
 	arrived, admitted uint32
 	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span
@@ -261,33 +273,49 @@ type flow struct {
 	// Numbering of the server, for what the connection carries.
 	syn     hdr.Syndrome // of an acknowledgement, as the server gives it
 	repair  bool         // the server misses requests from PSN expect on
-	probing bool
-	next    uint32 // PSN of the next request
-	acked   uint32 // newest acknowledged PSN
-	oldest  int32  // op at the front; none
+	next    uint32       // PSN of the next request
+	acked   uint32       // newest acknowledged PSN
+	oldest  int32        // op at the front; none
 	newest  int32
-	guests  int32      // open ops of other flows
-	rd      int32      // open READs and atomics
-	heard   clock.Time // last answer
-	loaded  clock.Time // when it began to carry something
-	silent  clock.Time // when something was first sent again that has no answer yet; 0: there is no such thing
-	since   clock.Time // of the last progress of a repair
-	expect  uint32
-	late    fifo // retransmissions that came too early
+	guests  int32          // open ops of other flows
+	rd      int32          // open READs and atomics
+	heard   clock.Time     // last answer
+	loaded  clock.Time     // when it began to carry something
+	silent  clock.Time     // when something was first sent again that has no answer yet; 0: there is no such thing
+	since   clock.Time     // when this app last began to send something again
+	expect  uint32         // PSN of what is sent again next
+	goal    uint32         // and the one behind the last
+	suspect uint32         // requests before this PSN may be lost, too
+	nudged  uint32         // PSN of the request that was last sent again for want of an answer
+	trip    clock.Duration // time until an answer, smoothed
+	tries   uint8          // how often in a row something was sent again without an answer
+	unkept  int32          // open ops that only its own client can send again
+	claimed bool           // its own client waits for it: nobody else may have it
+	isLent  bool
+	timed   bool       // the next answer tells of a round trip
+	asked   clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
+	asking  clock.Time // and last
+	private clock.Time // when it last carried what does not go together with others' operations; 0: never
+	lends   int32      // keys that it is lent for
+	deep    int32      // READs and atomics of its client that were under way at once, and executed
+	peak    int32      // that are or were under way at once
+	grants  grants
+	past    [16]past // answers to atomics that are not on record any more
+	pastAt  uint32
 
 	up, down header
 
+	blocked clock.Time // when its oldest request that waits began to wait
 	turns   uint32
 	rereads int32      // READs that are done again
 	began   clock.Time // of the message of cur
-	// Requests in a row far from the window, where the first is and where the
-	// next would be, and how often the first came when all had been quiet.
-	wild, wildFirst, wildNext, wildAgain uint32
+	// Requests with PSNs in [strange, strangeEnd) are far from what is expected,
+	// and passed to the server for it to decide.
+	strange, strangeEnd uint32
 
-	told  bool     // its client was told that it is lost
-	quiet bool     // for so long that it is time to see whether the server's end is there
-	owes  bool     // an acknowledgement, when no READ is done again any more
-	_     [55]byte // to whole lines
+	told  bool // its client was told that it is lost
+	quiet bool // for so long that it is time to see whether the server's end is there
+	owes  bool // an acknowledgement, when no READ is done again any more
 }
 
 // fifo is a list of held frames.

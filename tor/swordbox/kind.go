@@ -128,7 +128,6 @@ const (
 	ctrCached
 	ctrAtomics
 	ctrReplaced
-	ctrEmpty
 	ctrMoved
 	ctrAcks
 	ctrNAKs
@@ -161,13 +160,12 @@ var counters = [numCounters]counter.Def{
 	ctrCached:        {Name: "filled", Help: "times that a word's value became known"},
 	ctrAtomics:       {Name: "atomics", Help: "atomics on tracked words"},
 	ctrReplaced:      {Name: "replaced", Help: "of those, sent as WRITEs"},
-	ctrEmpty:         {Name: "replaced-empty", Help: "of those, that change nothing: sent as WRITEs of nothing"},
 	ctrMoved:         {Name: "moved", Help: "operations sent over another's connection"},
 	ctrAcks:          {Name: "acks", Help: "acknowledgements given to clients"},
 	ctrNAKs:          {Name: "naks", Help: "negative acknowledgements given to clients"},
 	ctrLoose:         {Name: "out-of-order", Help: "operations that could not be put in order with their word's others: its value was dropped"},
 	ctrMismatches:    {Name: "mismatches", Help: "times that a word was not what it should have been: somebody changes it who is not seen here"},
-	ctrProbes:        {Name: "probes", Help: "empty WRITEs sent to see whether a connection lives"},
+	ctrProbes:        {Name: "probes", Help: "repetitions of what the server has acknowledged, sent to see whether its end of a connection lives"},
 	ctrRepairs:       {Name: "repairs", Help: "times that the server missed requests of a connection"},
 	ctrResent:        {Name: "resent", Help: "operations sent again by this app"},
 	ctrFailedLanes:   {Name: "connections-failed", Help: "connections of no use any more: a fatal NAK, no answers, torn down under load"},
@@ -202,7 +200,7 @@ func Kind() *graph.Kind {
 			{Name: "window", Default: "1024", Help: "operations of a connection to remember"},
 			{Name: "words", Default: "65536", Help: "words to track at most, for each server"},
 			{Name: "hold", Default: "1024", Help: "frames to hold at most, for each server"},
-			{Name: "rdatomic", Default: "8", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs)"},
+			{Name: "rdatomic", Default: "learnt", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs); learnt: as many as its own client was seen to have at once"},
 			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
 			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
@@ -245,7 +243,7 @@ type settings struct {
 	strict, writable            bool
 	shared                      int
 	conns, window, words, hold  int
-	rdatomic                    int32
+	rdatomic                    int32 // 0: learnt
 	mtu                         uint32
 	servers                     [][]netip.Addr // of each, its addresses
 	static                      []string
@@ -280,7 +278,7 @@ func merged(spans []span) (out []span) {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
-		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
+		settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 		verify: 10 * time.Millisecond}
 	r := arg.Read("", args)
 	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
@@ -297,7 +295,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	}
 	arg.Number(r, "words", &s.words, 1, 1<<24)
 	arg.Number(r, "hold", &s.hold, 0, 1<<20)
-	arg.Number(r, "rdatomic", &s.rdatomic, 1, 128)
+	arg.Number(r, "rdatomic", &s.rdatomic, 1, 128, "learnt")
 	r.Either("writable", &s.writable, "proven", "assume")
 	arg.Number(r, "mtu", &s.mtu, 256, 4096, "learnt")
 	if s.mtu&(s.mtu-1) != 0 {
@@ -312,7 +310,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	r.Duration("giveup", &s.giveup, 1, arg.Longest)
 	r.Duration("verify", &s.verify, 1, arg.Longest)
 	r.Duration("idle", &s.idle, 1, arg.Longest)
-	if s.conns*(s.window+1) > maxOps {
+	if s.conns*s.window > maxOps {
 		r.Failf("conns=%d, window=%d: want no more than %d operations to remember in all", s.conns, s.window, maxOps)
 	}
 	if len(s.servers) > maxNodes {

@@ -4,19 +4,11 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 )
-
-// again is how soon after a repair began another repetition may begin a new
-// one: repetitions of several clients come together.
-const again = clock.Duration(time.Millisecond)
-
-// oldest is how many PSNs a client's retransmission may go back: its window.
-const oldest = 1 << 16
 
 // find is the operation of flow i that PSN psn belongs to; none if it is not on
 // record.
@@ -82,14 +74,7 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 	}
 	at, k := n.find(i, psn)
 	if at == none {
-		if hdr.PSNDiff(psn, fl.admitted) > -oldest && s.f.Op.Info().Flags&(hdr.IsRead|hdr.IsAtomic) != 0 && fl.head-fl.first >= fl.span-1 {
-			// Its answer is not known any more. Better an error than silence.
-			s.refuse(i, psn)
-			s.end(i)
-			s.c.Drop(x, reasonReset)
-			return
-		}
-		s.acknowledge(i, b)
+		s.longAgo(i, b, psn)
 		s.c.Drop(x, reasonOldPSN)
 		return
 	}
@@ -102,7 +87,7 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 	released := int32(k-fl.head) < 0
 	switch {
 	case o.state == sOpen:
-		s.resend(i, at, x, b, off)
+		s.resend(i, at, x, off)
 	case released && o.kind == kRead:
 		if o.got = off; !s.reenter(i, at, x, b, off) {
 			s.c.Drop(x, reasonRepeat)
@@ -120,13 +105,56 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 		s.acknowledge(i, b)
 		s.c.Drop(x, reasonAnswered)
 	case o.state == sUnsent:
-		if n.unsentBefore(i, k) || !s.reenter(i, at, x, b, off) {
-			o.flags |= fPrompt
+		switch {
+		case !n.unsentBefore(i, k) && s.reenter(i, at, x, b, off):
+		case fl.open == 0 && s.stuck(i, n.movable(fl, o)):
+			s.refuse(i, psn)
+			s.end(i)
+			s.c.Drop(x, reasonReset)
+		default:
+			n.prompt(at, 0, hdr.SynNAKSequence)
 			s.c.Drop(x, reasonEarly)
 		}
 	default: // answered in its turn
 		n.due(i)
 		s.c.Drop(x, reasonRepeat)
+	}
+}
+
+// longAgo handles a repetition of a request of flow i that is not on record any
+// more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
+// of atomics the answers to the last ones are known, and others are left without
+// an answer, since their client cannot be waiting for one.
+func (s *Box) longAgo(i int32, b []byte, psn uint32) {
+	fl := &s.n.flows[i]
+	info := s.f.Op.Info().Flags
+	switch {
+	case info&hdr.IsAtomic != 0:
+		for k := range fl.past {
+			if p := &fl.past[k]; p.kept && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
+				s.answer(i, hdr.AtomicAck, psn, fl.syn, p.prior)
+				return
+			}
+		}
+	case info&hdr.IsRead == 0:
+		s.acknowledge(i, b)
+	}
+}
+
+// past is the answer to an atomic whose record was needed for another operation.
+type past struct {
+	va, prior uint64
+	psn       uint32
+	kept      bool
+}
+
+// outlive keeps the answer to o, whose record is needed, when it is an atomic: a
+// responder remembers as many as its client may have under way (16: what Linux
+// and most devices offer at most), however many other operations came since.
+func (f *flow) outlive(o *op) {
+	if o.kind.atomic() && o.state == sDone && !o.is(fOrphan) {
+		f.past[f.pastAt&15] = past{va: o.va, prior: o.prior, psn: o.cpsn, kept: true}
+		f.pastAt++
 	}
 }
 
@@ -167,19 +195,38 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 	} else if off != 0 {
 		return false
 	}
+	s.unkeep(o)
 	o.flags &= fAckReq | fModifies | fWide | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
 		o.out, o.prior = a.Swap(), a.Compare()
 	}
-	l, ok := s.choose(i, &n.flows[i], o)
+	key := n.movable(&n.flows[i], o)
+	l, ok := s.choose(i, &n.flows[i], o, key)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
-		l, ok = i, s.usable(i, i, &n.flows[i], o) && n.flows[i].open == 0
+		l, ok = i, s.usable(i, i, &n.flows[i], o, key) && n.flows[i].open == 0
 	}
-	if !ok || !s.enter(i, at, l, &s.f, b) {
+	if !ok {
 		return false
+	}
+	var copied *packet.Buf
+	if !o.makeable() {
+		if l == i {
+			o.flags |= fUnkept
+		} else if copied = s.copyOf(x); copied == nil {
+			return false
+		}
+	}
+	if !s.enter(i, at, l, &s.f, b, key) {
+		if copied != nil {
+			s.c.Discard(copied)
+		}
+		return false
+	}
+	if copied != nil {
+		s.keep(o, copied)
 	}
 	if o.state == sUnsent {
 		n.flows[i].unsent--
@@ -189,83 +236,63 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 		s.send(i, at, x, x.Bytes(), &s.f, off)
 		return true
 	}
-	// Its packets come one by one.
-	n.flows[l].repair, n.flows[l].expect, n.flows[l].since = true, o.spsn, s.c.Now()
-	s.resend(i, at, x, b, 0)
+	s.send(i, at, x, x.Bytes(), &s.f, off) // the others follow
 	return true
 }
 
 // resend handles a repetition of an open operation of flow i, from its packet
 // off on.
-func (s *Box) resend(i, at int32, x *packet.Buf, b []byte, off uint32) {
+func (s *Box) resend(i, at int32, x *packet.Buf, off uint32) {
 	n := s.n
 	o := &n.ops[at]
-	l := o.lane
-	c := &n.flows[l]
-	if o.kind == kRead && off < o.got {
-		o.got = off
-		s.dropAnswer(o)
-	}
+	c := &n.flows[o.lane]
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
-	if c.repair {
-		s.pump(l) // answers may have come
-	}
-	if !c.repair {
-		if l == i && n.handedOver(c) {
-			s.send(i, at, x, x.Bytes(), &s.f, off)
-			return
+	if o.lane == i && n.handedOver(c) || !o.makeable() {
+		if o.kind == kRead && off < o.got {
+			o.got = off
+			s.unkeep(o)
 		}
-		if s.c.Now().Sub(c.since) < again {
-			s.c.Drop(x, reasonRepeat)
-			return
-		}
-		front := &n.ops[c.oldest]
-		s.startRepair(l, psnAdd(front.spsn, front.got))
-	}
-	d := hdr.PSNDiff(psnAdd(o.spsn, off), c.expect)
-	switch {
-	case !c.repair || d < 0:
-		s.c.Drop(x, reasonRepeat) // sent again already
-	case d == 0:
 		s.send(i, at, x, x.Bytes(), &s.f, off)
-		c.expect = psnAdd(c.expect, 1)
-		if o.kind == kRead {
-			c.expect = psnAdd(o.spsn, o.npsn)
-		}
-		c.since = s.c.Now()
-		s.pump(l)
-	case o.can(c):
-		s.c.Drop(x, reasonRepeat) // made here when it is due
-	case !s.hold(&c.late, x):
-		s.c.Drop(x, reasonEarly)
+		return
 	}
+	s.nudge(o.lane)
+	s.c.Drop(x, reasonRepeat)
 }
 
 // handedOver reports whether the client of connection c will send again what the
-// server misses first: all that c carries is its own, and what is oldest it
-// still waits for.
+// server misses: all that c carries is its own, and it still waits for it.
 func (n *node) handedOver(c *flow) bool {
 	o := &n.ops[c.oldest]
-	return c.guests == 0 && !o.is(fAgain|fOrphan) && o.kind != kProbe
+	return c.guests == 0 && !o.is(fAgain|fOrphan)
 }
 
-// can reports whether o can be made again from the record, for connection c.
-func (o *op) can(c *flow) bool {
-	switch o.kind {
-	case kRead:
-		return o.npsn == 1 || c.mtu != 0
-	case kWrite:
-		return o.npsn == 1 && (o.len == 0 || o.len == 8)
-	case kCAS, kFAA, kProbe:
+// makeable reports whether o can be sent again from here.
+func (o *op) makeable() bool {
+	switch {
+	case o.is(fReplaced|fKept) || o.kind == kRead || o.kind.atomic():
 		return true
+	case o.kind == kWrite:
+		return o.npsn == 1 && (o.len == 0 || o.len == 8) && !o.is(fOwn)
 	}
-	return o.is(fReplaced | fEmpty | fOrphan)
+	return false
 }
 
 // executed reports whether the server has said that it executed o, of
 // connection c, and its answer has nothing more to tell.
 func (o *op) executed(c *flow) bool {
-	return !o.is(fSlot) && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
+	return !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
+}
+
+// prompt has the client of op at told, in its turn, the NAK syn about its packet
+// ask.
+func (n *node) prompt(at int32, ask uint32, syn hdr.Syndrome) {
+	o := &n.ops[at]
+	if o.is(fOrphan) {
+		return
+	}
+	n.more[at].ask, n.more[at].syn = ask, syn
+	o.flags |= fPrompt
+	n.due(n.flowOf(at))
 }
 
 // missing: the server expects PSN psn on connection l.
@@ -275,44 +302,80 @@ func (s *Box) missing(l int32, psn uint32) {
 	if c.oldest == none {
 		return
 	}
-	if o := &n.ops[c.oldest]; !c.repair && n.handedOver(c) {
-		n.more[c.oldest].ask = 0
+	if o := &n.ops[c.oldest]; n.handedOver(c) && !o.is(fReplaced) {
+		ask := uint32(0)
 		if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
-			n.more[c.oldest].ask = uint32(d)
+			ask = uint32(d)
 		}
-		o.flags |= fPrompt
-		n.due(l)
+		n.prompt(c.oldest, ask, hdr.SynNAKSequence)
 		return
 	}
-	s.startRepair(l, psn)
+	s.again(l, psn, c.next)
 }
 
-// startRepair sends what connection l carries from PSN psn on again: what is on
-// record itself, the rest is asked for.
-func (s *Box) startRepair(l int32, psn uint32) {
+// nudge sends the oldest request of connection l again, since there was no
+// answer for long: it, its answer, or the server's acknowledgement may be lost.
+// What is behind it follows when it was answered and they were not.
+func (s *Box) nudge(l int32) {
 	n := s.n
 	c := &n.flows[l]
-	c.repair, c.expect, c.since = true, psn, s.c.Now()
+	if c.oldest == none || c.repair {
+		return
+	}
+	o := &n.ops[c.oldest]
+	now, at := s.c.Now(), psnAdd(o.spsn, o.got)
+	if c.nudged == at && now.Sub(max(c.since, c.heard)) < s.patienceOf(c) || now.Sub(c.loaded) < c.trip {
+		return
+	}
+	c.nudged, c.suspect = at, c.next
+	s.again(l, at, psnAdd(o.spsn, o.npsn))
+}
+
+// nudgeLost sends the oldest request of connection l again, whose answer was
+// lost: later ones were acknowledged.
+func (s *Box) nudgeLost(l int32) {
+	c := &s.n.flows[l]
+	o := &s.n.ops[c.oldest]
+	at, now := psnAdd(o.spsn, o.got), s.c.Now()
+	if c.repair || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
+		return
+	}
+	c.nudged, c.suspect = at, 0
+	s.again(l, at, psnAdd(o.spsn, o.npsn))
+}
+
+// patienceOf is how long connection c may be silent until its oldest request is
+// sent again here: some round trips, and twice as long each time.
+func (s *Box) patienceOf(c *flow) clock.Duration {
+	if c.trip == 0 {
+		return min(clock.Duration(s.cfg.giveup)/5, 50e6)
+	}
+	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(s.cfg.giveup)/2, leastPatience))
+}
+
+// leastPatience is the least of it: what is shorter than a queue that empties is
+// no sign of a loss.
+const leastPatience = clock.Duration(500e3)
+
+// again sends the requests of connection l with PSNs in [psn, goal) again.
+func (s *Box) again(l int32, psn, goal uint32) {
+	c := &s.n.flows[l]
+	c.repair, c.expect, c.goal, c.since, c.timed = true, psn, goal, s.c.Now(), false
 	if c.silent == 0 {
-		c.silent = s.c.Now()
+		c.silent = c.since
+	}
+	if c.tries < 255 {
+		c.tries++
 	}
 	s.c.Count(ctrRepairs, 1)
-	for at := c.oldest; at != none; at = n.ops[at].next {
-		o := &n.ops[at]
-		if i := n.flowOf(at); i != none && !o.can(c) && !o.executed(c) {
-			n.more[at].ask = 0
-			if d := hdr.PSNDiff(psn, o.spsn); d > 0 && d < int32(o.npsn) {
-				n.more[at].ask = uint32(d)
-			}
-			o.flags |= fPrompt
-			n.due(i)
-		}
-	}
 	s.pump(l)
 }
 
-// pump sends again what it can, in the order of PSNs, up to what must come from
-// a client.
+// burst is how many requests are sent again at once; more follow with answers.
+const burst = 32
+
+// pump sends again what is to be sent again on connection l, in the order of
+// PSNs.
 func (s *Box) pump(l int32) {
 	n := s.n
 	c := &n.flows[l]
@@ -320,83 +383,54 @@ func (s *Box) pump(l int32) {
 	if at != none && psnLess(c.expect, n.ops[at].spsn) {
 		c.expect = psnAdd(n.ops[at].spsn, n.ops[at].got) // what was before it is answered
 	}
-	for c.repair && c.expect != c.next {
-		for at != none && !psnLess(c.expect, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
-			at = n.ops[at].next
+	for sent := 0; at != none && psnLess(c.expect, c.goal); at = n.ops[at].next {
+		o := &n.ops[at]
+		end := psnAdd(o.spsn, o.npsn)
+		if !psnLess(c.expect, end) {
+			continue
 		}
-		if at == none {
-			c.expect = c.next
+		if o.executed(c) {
+			c.expect = end
+			continue
+		}
+		if !o.makeable() {
+			// What is behind it is of the connection's own client: see usable.
+			n.prompt(at, uint32(max(0, hdr.PSNDiff(c.expect, o.spsn))), hdr.SynNAKSequence)
 			break
 		}
-		o := &n.ops[at]
-		off := uint32(hdr.PSNDiff(c.expect, o.spsn))
-		if o.executed(c) {
-			c.expect = psnAdd(o.spsn, o.npsn)
-			continue
-		}
-		if o.can(c) && (o.kind == kRead || o.npsn == 1 || o.is(fOrphan)) {
-			if !s.make(l, o, off) {
+		for psnLess(c.expect, end) {
+			if sent == burst {
 				return
 			}
-			s.c.Count(ctrResent, 1)
-			if o.kind == kRead {
-				c.expect = psnAdd(o.spsn, o.npsn)
-			} else {
-				c.expect = psnAdd(c.expect, 1)
+			if !s.make(l, at, uint32(hdr.PSNDiff(c.expect, o.spsn))) {
+				return // no buffer
 			}
-			continue
+			sent++
+			s.c.Count(ctrResent, 1)
+			if c.expect = psnAdd(c.expect, 1); o.kind == kRead {
+				c.expect = end
+			}
 		}
-		if !s.fromLate(c) {
-			return
-		}
-		c.expect = psnAdd(c.expect, 1)
 	}
 	c.repair = false
-	s.discard(&c.late, reasonRepeat)
 }
 
-// fromLate sends the held frame with the PSN that connection c expects; false
-// when there is none.
-func (s *Box) fromLate(c *flow) bool {
-	for k := c.late.n; k > 0; k-- {
-		x := s.unhold(&c.late)
-		if x == nil {
-			continue
-		}
-		if hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE {
-			ends, _ := conn.EndsOf(x.Bytes(), &s.g)
-			i, _ := s.n.conns.Find(ends.Dst, s.g.BTHOf(x.Bytes()).DestQP())
-			if i != conn.NoSlot {
-				psn := s.g.BTHOf(x.Bytes()).PSN()
-				if at, _ := s.n.find(int32(i), psn); at != none {
-					o := &s.n.ops[at]
-					off := uint32(hdr.PSNDiff(psn, o.cpsn))
-					if o.state == sOpen && &s.n.flows[o.lane] == c && psnAdd(o.spsn, off) == c.expect {
-						s.send(int32(i), at, x, x.Bytes(), &s.g, off)
-						return true
-					}
-				}
-			}
-		}
-		if !s.hold(&c.late, x) {
-			s.c.Drop(x, reasonEarly)
-		}
-	}
-	return false
-}
-
-// make sends o, from its packet off on, from the record. Of an operation that
-// nobody waits for and that is not on record, an empty WRITE takes the place.
-func (s *Box) make(l int32, o *op, off uint32) bool {
-	c := &s.n.flows[l]
-	h := &c.up
+// make sends packet off of op at, which connection l carries, from what is known
+// of it here.
+func (s *Box) make(l, at int32, off uint32) bool {
+	n := s.n
+	o, h := &n.ops[at], &n.flows[l].up
 	k := o.kind
+	if o.is(fKept) {
+		return s.makeKept(at, off)
+	}
 	size := h.len() + hdr.RETHLen + hdr.ICRCLen
 	switch {
-	case o.is(fReplaced) || k == kWrite && o.len == 8 && o.npsn == 1:
+	case o.is(fReplaced) || k == kWrite && o.len == 8:
 		size += 8
-	case o.is(fEmpty), k == kWrite, k == kProbe, k == kRead:
-	case k == kCAS || k == kFAA:
+	case k == kMaskedCAS || k == kOtherAtomic:
+		size += hdr.MaskedAtomicETHLen - hdr.RETHLen
+	case k.atomic():
 		size += hdr.AtomicETHLen - hdr.RETHLen
 	}
 	x := s.blank(size)
@@ -406,29 +440,15 @@ func (s *Box) make(l int32, o *op, off uint32) bool {
 	b := x.Bytes()
 	psn := psnAdd(o.spsn, off)
 	switch {
-	case (k == kCAS || k == kFAA) && !o.is(fReplaced|fEmpty):
-		h.front(b)
-		t := hdr.BTH(b[h.bth:])
-		code := hdr.CompareSwap
-		if k == kFAA {
-			code = hdr.FetchAdd
-		}
-		t[0], t[1] = byte(code), t[1]&0x40
-		t.SetPSN(psn)
-		t.SetAckReq(true)
-		a := hdr.AtomicETH(b[h.len():])
-		a.SetVA(o.va)
-		a.SetRKey(o.rkey)
-		a.SetSwap(o.out)
-		a.SetCompare(o.prior)
-		h.seal(b, code)
+	case k.atomic() && !o.is(fReplaced):
+		s.makeAtomic(h, b, o, &n.more[at], psn)
 	case k == kRead:
 		s.write(h, b, o, psn)
 		t := hdr.BTH(b[h.bth:])
 		t[0] = byte(hdr.ReadRequest)
 		r := hdr.RETH(b[h.len():])
-		r.SetVA(o.va + uint64(off)*uint64(c.mtu))
-		r.SetDMALength(o.len - off*c.mtu)
+		r.SetVA(o.va + uint64(off)*uint64(n.flows[l].mtu))
+		r.SetDMALength(o.len - off*n.flows[l].mtu)
 		h.seal(b, hdr.ReadRequest)
 	default:
 		s.write(h, b, o, psn)
@@ -437,25 +457,83 @@ func (s *Box) make(l int32, o *op, off uint32) bool {
 	return true
 }
 
-// notReady: the server has no receive buffer for the SEND at psn. Its client
-// must wait; others that come behind it on the connection wait for it.
+// makeAtomic fills frame b with header h, as long as it must be, with atomic o.
+func (s *Box) makeAtomic(h *header, b []byte, o *op, m *more, psn uint32) {
+	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
+	h.front(b)
+	t := hdr.BTH(b[h.bth:])
+	t[0], t[1] = byte(code), t[1]&0x40
+	t.SetPSN(psn)
+	t.SetAckReq(true)
+	a := hdr.AtomicETH(b[h.len():])
+	a.SetVA(o.va)
+	a.SetRKey(o.rkey)
+	a.SetSwap(o.out)
+	a.SetCompare(o.prior)
+	if o.kind == kMaskedCAS || o.kind == kOtherAtomic {
+		a := hdr.MaskedAtomicETH(b[h.len():])
+		a.SetSwapMask(m.swapMask)
+		a.SetCompareMask(m.compareMask)
+	}
+	h.seal(b, code)
+}
+
+// makeKept sends packet off of op at again, which is held as its client sent it.
+func (s *Box) makeKept(at int32, off uint32) bool {
+	n := s.n
+	k, _ := n.ops[at].held()
+	for ; off > 0; off-- {
+		k = n.shelf.k[k].next
+	}
+	x := s.copyOf(n.shelf.k[k].x)
+	if x == nil {
+		return false
+	}
+	if hdr.Parse(x.Bytes(), &s.h) != hdr.IsRoCE {
+		s.c.Discard(x)
+		return false
+	}
+	s.c.Mark(x, packet.Generated, reasonMade)
+	psn := s.h.BTHOf(x.Bytes()).PSN()
+	s.send(n.flowOf(at), at, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, n.ops[at].cpsn)))
+	return true
+}
+
+// copyOf is a copy of x; nil when there is no buffer.
+func (s *Box) copyOf(x *packet.Buf) *packet.Buf {
+	if !s.n.shelf.room(1) {
+		return nil
+	}
+	y := s.c.Get()
+	if y != nil && !y.SetBytes(x.Bytes()) {
+		s.c.Discard(y)
+		y = nil
+	}
+	return y
+}
+
+// keep holds a packet of o until it is answered.
+func (s *Box) keep(o *op, x *packet.Buf) {
+	if !o.is(fKept) {
+		o.flags |= fKept
+		o.setHeld(none, none)
+	}
+	q := o.queue()
+	s.hold(&q, x)
+	o.setHeld(q.first, q.last)
+}
+
+// notReady: the server has no receive buffer for the request at psn. Its client
+// must wait; nothing of others is behind it (see usable).
 func (s *Box) notReady(l int32, psn uint32, syn hdr.Syndrome) {
 	n := s.n
 	c := &n.flows[l]
 	if c.oldest == none {
 		return
 	}
-	i := n.flowOf(c.oldest)
-	if i == none {
-		return
-	}
 	o := &n.ops[c.oldest]
-	if c.guests > 0 {
-		s.startRepair(l, psn)
-		o.flags &^= fPrompt
-	}
-	if front, _ := n.op(i, n.flows[i].head); front == o {
-		s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, uint32(hdr.PSNDiff(psn, o.spsn))), syn, 0)
+	if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
+		n.prompt(c.oldest, uint32(d), syn)
 	}
 }
 
@@ -473,11 +551,11 @@ func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
 			s.failed(at, syn)
-			s.unlearn(o)
+			s.refused(o)
 			s.forget(at, false)
 			break
 		}
-		s.lose(at, !o.is(fSlot) || o.kind == kRead)
+		s.lose(at, !o.answered() || o.kind == kRead)
 	}
 	s.c.Count(ctrFailedLanes, 1)
 	s.bury(l, false)
@@ -489,12 +567,12 @@ func (s *Box) lose(at int32, harmless bool) {
 	n := s.n
 	o := &n.ops[at]
 	s.unlink(o)
-	s.dropAnswer(o)
+	s.unkeep(o)
 	done := false
 	switch {
 	case o.kind == kRead:
-		o.state, n.more[at].ask, o.got = sUnsent, 0, 0
-		o.flags |= fPrompt
+		o.state, o.got = sUnsent, 0
+		n.prompt(at, 0, hdr.SynNAKSequence)
 	case harmless:
 		o.state, done = sDone, true
 	default:
@@ -507,24 +585,15 @@ func (s *Box) lose(at int32, harmless bool) {
 func (s *Box) failed(at int32, syn hdr.Syndrome) {
 	n := s.n
 	n.ops[at].state, n.more[at].syn = sFailed, syn
-	if i := n.flowOf(at); i != none && !n.ops[at].is(fOrphan) {
-		n.flows[i].failed = true
+	if !n.ops[at].is(fOrphan) {
+		n.flows[n.flowOf(at)].failed = true
 	}
 }
 
 // fail gives up connection l. What it carried may have been executed or not.
 func (s *Box) fail(l int32) {
-	s.c.Count(s.n.ending(l), 1)
+	s.c.Count(ctrFailedLanes, 1)
 	s.bury(l, true)
-}
-
-// ending is the counter of connection l, which carries something and comes to an
-// end: nothing but a probe is nobody's loss.
-func (n *node) ending(l int32) counter.ID {
-	if o := &n.ops[n.flows[l].oldest]; o.kind == kProbe && o.next == none {
-		return ctrGone
-	}
-	return ctrFailedLanes
 }
 
 // bury ends connection l. doubt: what it carried may have been executed. Then
@@ -536,41 +605,45 @@ func (s *Box) bury(l int32, doubt bool) {
 	n := s.n
 	c := &n.flows[l]
 	c.dead, c.repair = true, false
-	s.discard(&c.late, reasonReset)
-	s.unshare(l)
+	s.recall(l)
 	heir, from := none, uint32(0)
-	if doubt {
-		if heir = n.heir(l); heir != none {
-			from = n.flows[heir].next
-		}
-	}
 	for c.oldest != none {
 		at := c.oldest
 		o := &n.ops[at]
-		if doubt && heir != none && !o.executed(c) && n.decided(at) {
-			s.bequeath(at, heir)
-			continue
+		if doubt && !o.executed(c) && n.decided(at) {
+			if heir == none {
+				if heir = n.heir(l, at); heir != none {
+					from = n.flows[heir].next
+				}
+			}
+			if heir != none && heir == n.heir(l, at) {
+				s.bequeath(at, heir)
+				continue
+			}
 		}
 		if doubt {
 			s.lose(at, o.executed(c))
 			continue
 		}
 		s.unlink(o)
-		s.dropAnswer(o)
-		o.state, n.more[at].ask, o.got = sUnsent, 0, 0
-		o.flags |= fPrompt
+		s.unkeep(o)
+		o.state, o.got = sUnsent, 0
+		n.prompt(at, 0, hdr.SynNAKSequence)
 		s.forget(at, false)
 	}
 	if heir != none && n.flows[heir].next != from && !n.flows[heir].repair {
-		s.startRepair(heir, from)
+		s.again(heir, from, n.flows[heir].next)
 	}
 }
 
-// heir is a connection that can carry on what l did; none if there is none.
-func (n *node) heir(l int32) int32 {
-	for _, x := range n.domains[n.flows[l].domain].lanes {
-		if c := &n.flows[x]; x != l && !c.dead && !c.unsure && c.cur == none {
-			return x
+// heir is a connection that can carry on with op at of connection l; none if
+// there is none.
+func (n *node) heir(l, at int32) int32 {
+	o := &n.ops[at]
+	x := n.keys.find(o.rkey)
+	for _, k := range x.lanesOf() {
+		if c := &n.flows[k]; k != l && !c.dead && !c.unsure && c.unkept == 0 && c.cur == none && c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 {
+			return k
 		}
 	}
 	return none
@@ -581,7 +654,7 @@ func (n *node) heir(l int32) int32 {
 // its client that was sent before it was lost.
 func (n *node) decided(at int32) bool {
 	o := &n.ops[at]
-	if o.word == none || o.is(fLoose|fOwn) || !n.words.w[o.word].valid || !o.is(fReplaced|fEmpty) && (o.kind != kWrite || o.npsn != 1) {
+	if o.word == none || o.is(fLoose|fOwn) || !n.words.w[o.word].valid || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
 	return o.is(fOrphan) || !n.flows[n.flowOf(at)].failed
@@ -595,11 +668,13 @@ func (s *Box) bequeath(at, x int32) {
 	s.unlink(o)
 	if o.is(fGuest) {
 		n.flows[o.lane].guests--
+		n.guest(o, -1)
 	}
 	o.flags &^= fGuest
 	if i := n.flowOf(at); i != x {
 		o.flags |= fGuest
 		c.guests++
+		n.guest(o, 1)
 		s.diverge(x)
 		if !o.is(fOrphan) {
 			s.diverge(i)
@@ -630,12 +705,12 @@ func (s *Box) remove(i int32) {
 	}
 	s.discard(&fl.stall, reasonReset)
 	if fl.oldest != none {
-		s.c.Count(n.ending(i), 1)
+		s.c.Count(ctrFailedLanes, 1)
 	}
 	s.bury(i, true)
 	for k := fl.first; k != fl.tail; k++ {
 		o, _ := n.op(i, k)
-		s.dropAnswer(o)
+		s.unkeep(o)
 		if o.state == sOpen {
 			n.orphan(o)
 		}
@@ -644,36 +719,62 @@ func (s *Box) remove(i int32) {
 	*fl = noFlow
 }
 
-// orphan marks o: nobody waits for it. What cannot be made again is replaced by
-// an empty WRITE, should the server miss it, and is then answered as one.
-func (n *node) orphan(o *op) {
-	c := &n.flows[o.lane]
-	if o.is(fSlot) && !o.can(c) {
-		o.flags &^= fSlot
-		c.rd--
+// orphan marks o: nobody waits for it.
+func (n *node) orphan(o *op) { o.flags |= fOrphan }
+
+// guest counts o among the operations under its key on others' connections, or
+// not any more.
+func (n *node) guest(o *op, d int32) {
+	if x := n.keys.find(o.rkey); x != nil {
+		x.guests += d
 	}
-	o.flags |= fOrphan
 }
 
-// probe sends an empty WRITE on connection l, which carried nothing of late:
-// its answer tells that the server is there.
-func (s *Box) probe(l int32) {
-	n := s.n
-	c := &n.flows[l]
-	if c.probing || c.cur != none || c.dead || c.repair || !c.trusted {
+// ask asks the server whether its end of connection l is there, and still counts
+// as is thought: by a repetition of what it acknowledged last, which it
+// acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
+func (s *Box) ask(l int32) {
+	c, now := &s.n.flows[l], s.c.Now()
+	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < s.patienceOf(c)*4 {
 		return
 	}
-	at := n.probeOf(l)
-	o := &n.ops[at]
-	*o = op{kind: kProbe, npsn: 1, spsn: c.next, lane: l, next: none, word: none}
-	if !s.make(l, o, 0) {
+	o := op{kind: kWrite, spsn: c.acked}
+	h := &c.up
+	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
 		return
 	}
-	s.link(l, at)
-	c.next = psnAdd(c.next, 1)
-	c.probing = true
-	s.diverge(l)
+	s.write(h, x.Bytes(), &o, o.spsn)
+	s.c.Emit(toServers, x)
+	if c.asking = now; c.asked == 0 {
+		c.asked = now
+	}
 	s.c.Count(ctrProbes, 1)
+}
+
+// unanswered reports whether the server has not answered on connection l since
+// some time, although it did on others giveup= later: then its end of l is gone,
+// and it is not the server that pauses. The others are asked if they are silent.
+func (s *Box) unanswered(l int32, since clock.Time) bool {
+	n := s.n
+	now := s.c.Now()
+	if now.Sub(since) < clock.Duration(s.cfg.giveup) {
+		return false
+	}
+	heard := n.lastHeard
+	if n.lastFrom == l {
+		heard = n.otherHeard
+	}
+	if heard.Sub(since) >= clock.Duration(s.cfg.giveup)/2 {
+		return true
+	}
+	for range min(8, len(n.flows)) {
+		n.asks = (n.asks + 1) % int32(len(n.flows))
+		if f := &n.flows[n.asks]; n.asks != l && f.synced && f.trusted && !f.dead && !f.gone {
+			s.ask(n.asks)
+		}
+	}
+	return false
 }
 
 // Tick implements graph.Ticker: connections that make no progress.
@@ -695,6 +796,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	}
 	period := min(tick, clock.Duration(s.cfg.giveup/10))
 	conns, words, held := 0, 0, 0
+	busy := false
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
 		n.conns.Sweep(now)
@@ -706,9 +808,12 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			switch {
 			case f.synced && f.oldest != none:
 				s.watch(int32(l))
+				busy = busy || f.guests > 0
+			case f.quiet && f.asked != 0 && s.unanswered(int32(l), f.asked):
+				s.c.Count(ctrGone, 1)
+				n.conns.Remove(conn.Slot(l))
 			case f.quiet:
-				f.quiet = false
-				s.probe(int32(l))
+				s.ask(int32(l))
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
 				n.conns.Remove(conn.Slot(l)) // otherwise its client is told when it asks, whenever that is
 			}
@@ -727,6 +832,9 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		le.PutUint64(s.mem.b[16:], uint64(now))
 	}
 	s.c = nil
+	if busy {
+		period = min(period, clock.Duration(leastPatience))
+	}
 	s.due = now.Add(period)
 	return s.due
 }
@@ -734,7 +842,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 // excuse takes the time that this app was away for none of f's silence: nobody
 // could be heard.
 func (f *flow) excuse(away clock.Duration, now clock.Time) {
-	for _, t := range []*clock.Time{&f.began, &f.since, &f.silent} {
+	for _, t := range []*clock.Time{&f.began, &f.since, &f.silent, &f.loaded, &f.asked, &f.blocked} {
 		if *t != 0 {
 			*t = min(t.Add(away), now)
 		}
@@ -749,48 +857,21 @@ func (s *Box) watch(l int32) {
 	n := s.n
 	c := &n.flows[l]
 	now := s.c.Now()
-	front := &n.ops[c.oldest]
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
-		s.unshare(l) // its client stopped in the middle of a message
+		s.recall(l) // its client stopped in the middle of a message
 	}
-	switch {
-	case c.repair && now.Sub(c.since) > s.cfg.giveup:
-		// A client does not send again what is missing: it is gone.
-		at := c.oldest
-		for at != none && !psnLess(c.expect, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
-			at = n.ops[at].next
-		}
-		if at == none || hdr.PSNDiff(c.expect, n.ops[at].spsn) > 0 || n.flowOf(at) == none || n.ops[at].is(fOrphan) {
-			s.fail(l) // in the middle of a message
-			return
-		}
-		s.abandon(at)
-		c.since = now
-		s.pump(l)
-	case c.silent != 0 && now.Sub(c.silent) > s.cfg.giveup:
+	if c.repair {
+		s.pump(l) // there was no buffer
+		return
+	}
+	if n.handedOver(c) && !n.ops[c.oldest].is(fReplaced) {
+		return // that is its client's business
+	}
+	if c.silent != 0 && c.tries > 2 && s.unanswered(l, c.silent) {
 		s.fail(l)
-	case !c.repair && (!n.handedOver(c) || front.is(fReplaced)) && now.Sub(max(c.loaded, c.since, c.heard)) > s.cfg.giveup/5:
-		s.startRepair(l, psnAdd(front.spsn, front.got))
+		return
 	}
-}
-
-// abandon ends the connection of op at's client, which is gone, as far as it
-// can be told; others need not wait for it.
-func (s *Box) abandon(at int32) {
-	n := s.n
-	i := n.flowOf(at)
-	o := &n.ops[at]
-	fl := &n.flows[i]
-	s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
-	s.end(i)
-	for k := fl.first; k != fl.tail; k++ {
-		if o, _ := n.op(i, k); o.state == sOpen {
-			n.orphan(o)
-			s.dropAnswer(o)
-			fl.open--
-			if o.is(fBare) {
-				fl.bare--
-			}
-		}
+	if now.Sub(max(c.loaded, c.since, c.heard)) >= s.patienceOf(c) {
+		s.nudge(l)
 	}
 }

@@ -3,7 +3,6 @@ package swordbox
 import (
 	"fmt"
 	"runtime"
-	"slices"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tor/conn"
@@ -114,7 +113,7 @@ func (n *node) report(m *Memory) ServerReport {
 	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
 	m.Words = n.words.bytes()
 	m.Total += m.Conns + m.Operations + m.Words
-	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.shared(), Connections: []ConnReport{}}
+	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.lending, Connections: []ConnReport{}}
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}
@@ -141,7 +140,7 @@ func (n *node) report(m *Memory) ServerReport {
 				c.MTU = int(f.mtu)
 			}
 		}
-		c.Shared = slices.Contains(n.domains[n.flows[i].domain].lanes, int32(i))
+		c.Shared = n.flows[i].lends > 0
 		v.Connections = append(v.Connections, c)
 	}
 	return v

@@ -1,11 +1,11 @@
 package swordbox
 
 import (
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
-	"slices"
 )
 
 // request handles a client's request; x is disposed of.
@@ -66,10 +66,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			s.settleLength(i, uint32(d))
 		}
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); d == 0 {
-		fl.wild = 0
-	} else if (d > farOff || d < -farOff) && s.reborn(i, b, psn) {
-		s.stranger(x, b, reasonStranger)
+	if d := hdr.PSNDiff(psn, fl.arrived); (d > farOff || d < -farOff) && s.far(i, x, b, psn) {
 		return
 	}
 	switch d := hdr.PSNDiff(psn, fl.arrived); {
@@ -109,7 +106,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			s.c.Drop(x, reasonHoldFull)
 			return
 		}
-		n.wait(i)
+		n.wait(i, s.c.Now())
 		if fl.stall.n > 1 {
 			s.drain(i) // it may complete a message
 		}
@@ -125,11 +122,20 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 }
 
 // wait notes that flow i has requests that wait.
-func (n *node) wait(i int32) {
+func (n *node) wait(i int32, now clock.Time) {
 	if f := &n.flows[i]; !f.waits {
-		f.waits = true
+		f.waits, f.blocked = true, now
 		n.waiting = append(n.waiting, i)
 	}
+}
+
+// patience is how long a request waits for others of other clients where it need
+// not, so that they are in one order.
+const patience = clock.Duration(2e6)
+
+// patient reports whether a request of fl may wait where it need not.
+func (s *Box) patient(fl *flow) bool {
+	return s.n.shelf.roomy() && (!fl.waits || s.c.Now().Sub(fl.blocked) < patience)
 }
 
 // stranger passes a request of a connection that is not followed. When it
@@ -186,41 +192,53 @@ func (s *Box) disturb(b []byte, f *hdr.Frame) bool {
 	return writes != 0
 }
 
-// farOff is how far from what is expected no retransmission of a flow is.
+// farOff is how far from what is expected no retransmission of a flow is: then it
+// may be of another connection of the same queue pair numbers, which nobody
+// announced. Anybody can make up such a request; so the server is to say whose
+// it is.
 const farOff = 1 << 16
 
-// rebirth is how many requests in a row must make sense by themselves, far from
-// what is expected, until the connection counts as another one with the same
-// queue pairs.
-const rebirth = 8
-
-// insistence is how often the first of such a run must come, when there are
-// fewer: one connection's repetitions, long after the other's last frame.
-const insistence = 3
-
-// reborn notes a request of flow i far from what is expected; true when the
-// flow was given up for it.
-func (s *Box) reborn(i int32, b []byte, psn uint32) bool {
-	fl := &s.n.flows[i]
-	switch {
-	case fl.wild == 0 || psn != fl.wildNext && psn != fl.wildFirst:
-		fl.wild, fl.wildAgain, fl.wildFirst = 0, 0, psn
-	case psn == fl.wildFirst:
-		fl.wild = 0
+// far handles a request of flow i far from what is expected; false when it is to
+// be handled like all others.
+//
+// Where both ends count alike it passes: the server executes it if the queue pair
+// is another connection's by now, and its answer tells so (see confirmed).
+// Otherwise it is dropped, and the server is asked for its own view, with a
+// repetition: it acknowledges that as before if nothing has changed.
+func (s *Box) far(i int32, x *packet.Buf, b []byte, psn uint32) bool {
+	n := s.n
+	fl := &n.flows[i]
+	if n.conns.Row(conn.Slot(i)).Learnt != conn.Inferred {
+		return false // a new connection would have been announced
 	}
-	fl.wild++
-	fl.wildNext = psnAdd(psn, s.packets(fl, b))
-	if fl.open > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
-		return false
+	if fl.open > 0 || fl.guests > 0 || fl.stall.n > 0 {
+		s.c.Drop(x, reasonPSNGap)
+		return true
 	}
-	if psn == fl.wildFirst {
-		fl.wildAgain++
+	end := psnAdd(psn, s.packets(fl, b))
+	if n.diverged(i) || fl.record != 0 {
+		if s.c.Now().Sub(fl.heard) >= s.cfg.alive {
+			s.ask(i)
+		}
+		s.c.Drop(x, reasonPSNGap)
+		return true
 	}
-	if fl.wild < rebirth && fl.wildAgain < insistence {
-		return false
+	if psn != fl.strangeEnd {
+		fl.strange = psn
 	}
-	s.n.conns.Remove(conn.Slot(i))
+	fl.strangeEnd = end
+	s.stranger(x, b, reasonStranger)
 	return true
+}
+
+// confirmed reports whether an answer with PSN psn says that the server executed
+// requests that were far from what is expected of flow l.
+func (s *Box) confirmed(l int32, b []byte, psn uint32) bool {
+	fl := &s.n.flows[l]
+	if fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
+		return false
+	}
+	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
 }
 
 // inTurn follows the numbering of a flow that is not synced: it reports whether
@@ -336,6 +354,7 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	}
 	if fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1
+		fl.outlive(o)
 	}
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
@@ -389,6 +408,10 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		default:
 			o.kind = kOtherAtomic
 		}
+		if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
+			m := f.MaskedAtomicETHOf(b)
+			n.more[at].compareMask, n.more[at].swapMask = m.CompareMask(), m.SwapMask()
+		}
 	case f.Op == hdr.AtomicWrite || f.Op == hdr.Flush:
 		h := f.RETHOf(b)
 		o.kind, o.va, o.rkey = kOdd, h.VA(), h.RKey()
@@ -401,6 +424,9 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		o.kind = kSend
 		o.flags |= fBare
 		whole = info&hdr.IsFirst == 0
+		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
+			return false
+		}
 	}
 	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind == kOdd || o.kind.atomic() {
 		o.flags |= fAckReq
@@ -408,25 +434,25 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if o.len > 8 || o.len != 0 && o.va&7 != 0 {
 		o.flags |= fWide
 	}
-	l, ok := s.choose(i, fl, o)
+	key := n.movable(fl, o)
+	l, ok := s.choose(i, fl, o, key)
 	if unsure {
-		l, ok = i, s.usable(i, i, fl, o)
-	}
-	if !ok && fl.dead && fl.open == 0 && (o.kind == kSend || o.is(fOwn) || len(n.domains[fl.domain].lanes) == 0) {
-		// There is no way left for it.
-		s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
-		s.c.Drop(x, reasonReset)
-		fl.doomed = true
-		return true
+		l, ok = i, s.usable(i, i, fl, o, nil)
 	}
 	if !ok {
+		if fl.open == 0 && s.stuck(i, key) {
+			s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
+			s.c.Drop(x, reasonReset)
+			fl.doomed = true
+			return true
+		}
 		return false
 	}
 	if l != i && !whole && uint32(fl.stall.n) < o.npsn {
 		if o.npsn > uint32(len(n.shelf.k))/4 || !n.shelf.room(int(o.npsn)) {
 			// Too long to be gathered: over its own connection, behind all
 			// that is open.
-			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, fl, o) {
+			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, fl, o, key) {
 				return false
 			}
 			l = i
@@ -434,8 +460,26 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 			return false // not all of it is here
 		}
 	}
-	if !s.enter(i, at, l, f, b) {
+	var copied *packet.Buf
+	switch {
+	case o.makeable():
+	case l != i || fl.isLent && whole && o.kind == kWrite && n.shelf.roomy():
+		// What others are behind is sent again here, if need be.
+		if copied = s.copyOf(x); copied == nil && l != i {
+			return false
+		}
+	}
+	if copied == nil && !o.makeable() {
+		o.flags |= fUnkept
+	}
+	if !s.enter(i, at, l, f, b, key) {
+		if copied != nil {
+			s.c.Discard(copied)
+		}
 		return false
+	}
+	if copied != nil {
+		s.keep(o, copied)
 	}
 	fl.tail++
 	fl.unsure = unsure
@@ -521,8 +565,15 @@ func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		return s.admit(i, x, b, f)
 	}
 	l := &n.flows[o.lane]
-	if l.repair {
+	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
 		return false
+	}
+	if o.is(fKept) {
+		y := s.copyOf(x)
+		if y == nil {
+			return false
+		}
+		s.keep(o, y)
 	}
 	k := uint32(hdr.PSNDiff(fl.admitted, o.cpsn))
 	last := info&hdr.IsLast != 0
@@ -555,11 +606,11 @@ func (n *node) trackedWord(o *op) int32 {
 }
 
 // choose is the connection that o, of flow i, which is fl, goes over; false when
-// it must wait.
-func (s *Box) choose(i int32, fl *flow, o *op) (int32, bool) {
+// it must wait. x is its key if it may go over another's connection.
+func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
-		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, fl, o)
+		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, fl, o, x)
 	}
 	w := n.trackedWord(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
@@ -567,7 +618,7 @@ func (s *Box) choose(i int32, fl *flow, o *op) (int32, bool) {
 		o.flags |= fBare
 	}
 	want := i
-	if lanes := n.domains[fl.domain].lanes; tracked && len(lanes) > 0 {
+	if lanes := x.lanesOf(); tracked && len(lanes) > 0 {
 		if want = lanes[0]; len(lanes) > 1 {
 			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
 		}
@@ -578,91 +629,124 @@ func (s *Box) choose(i int32, fl *flow, o *op) (int32, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && n.shelf.roomy() {
+		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && s.patient(fl) {
 			return none, false
 		}
-		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o)
+		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o, x)
 	}
 	if w != none && n.words.w[w].flight == 0 && n.words.w[w].loose > 0 && fl.open > 0 {
 		return none, false // one of those may be its client's
 	}
 	if want != i {
-		if s.usable(want, i, fl, o) {
+		if s.usable(want, i, fl, o, x) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.roomy() {
-			if w != none && !s.fits(&n.flows[want], fl, o) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && s.patient(fl) {
+			if w != none && !s.fits(want, fl, o, x) {
 				n.words.w[w].valid = false // so that no more go before it
 			}
 			return none, false
 		}
 	}
 	if fl.dead {
-		for _, l := range n.domains[fl.domain].lanes {
-			if s.usable(l, i, fl, o) {
+		for _, l := range x.lanesOf() {
+			if s.usable(l, i, fl, o, x) {
 				return l, true
 			}
 		}
 	}
-	return i, s.usable(i, i, fl, o)
+	return i, s.usable(i, i, fl, o, x)
 }
 
-// usable reports whether connection l can carry o, of flow i, which is fl, now.
-func (s *Box) usable(l, i int32, fl *flow, o *op) bool {
+// stuck reports whether an operation of flow i, whose key is x if it may go over
+// another's connection, has no way left.
+func (s *Box) stuck(i int32, x *key) bool {
+	return s.n.flows[i].dead && len(x.lanesOf()) == 0
+}
+
+// usable reports whether connection l can carry o, of flow i, which is fl, now;
+// x is its key if it may go over another's connection.
+func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 	n := s.n
-	x := &n.flows[l]
-	if !x.synced || x.dead || x.repair || x.unsure || hdr.PSNDiff(x.next, x.acked) > 1<<22 {
+	c := &n.flows[l]
+	if !c.synced || c.dead || c.repair || c.unsure || hdr.PSNDiff(c.next, c.acked) > 1<<22 {
 		return false
 	}
-	if l != i {
-		if !s.fits(x, fl, o) || x.cur != none && n.ops[x.cur].lane == l || n.conns.Row(conn.Slot(l)).State == conn.Closing {
+	if l == i {
+		if c.guests == 0 {
+			return true
+		}
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.shelf.roomy()) {
+			c.claimed = true // others' operations come to an end first
 			return false
 		}
-		if s.c.Now().Sub(x.heard) > s.cfg.alive {
-			s.probe(l)
+	} else {
+		if c.claimed || c.unkept > 0 || n.conns.Row(conn.Slot(l)).State == conn.Closing || !s.fits(l, fl, o, x) {
+			return false
+		}
+		if s.c.Now().Sub(c.heard) > s.cfg.alive {
+			s.ask(l)
 			return false
 		}
 	}
-	if (o.kind == kRead || o.kind.atomic() && !s.foretold(o)) && (l != i || x.guests > 0) && x.rd >= s.depth(l) {
+	if (o.kind == kRead || o.kind.atomic() && !s.foretold(o, l)) && c.rd >= s.depth(l) {
 		return false
 	}
 	return true
 }
 
-// fits reports whether o, of flow fl, is of a sort that connection x can carry.
-func (s *Box) fits(x, fl *flow, o *op) bool {
-	return x.domain == fl.domain && x.trusted && fl.trusted && x.up.alike(&fl.up) && (o.len <= min(x.effMTU(), fl.effMTU()) || x.mtu != 0 && x.mtu == fl.mtu) && s.n.known.good(o, x.domain)
+// fits reports whether o, of flow fl, with key x, is of a sort that another's
+// connection l can carry.
+func (s *Box) fits(l int32, fl *flow, o *op, x *key) bool {
+	c := &s.n.flows[l]
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
+		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu)
 }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
 func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
 
 // foretold reports whether what o finds in its word is known, so that an atomic
-// needs none of the server's responder resources.
-func (s *Box) foretold(o *op) bool {
+// needs none of the server's responder resources on connection l.
+func (s *Box) foretold(o *op, l int32) bool {
 	if w := s.n.trackedWord(o); w != none && s.replaces() {
-		return s.n.words.w[w].valid && s.writable(o)
+		return s.n.words.w[w].valid && s.writable(o, l)
 	}
 	return false
 }
 
-// writable reports whether the word of atomic o may be written: memory that
-// takes atomics need not take WRITEs.
-func (s *Box) writable(o *op) bool { return s.cfg.writable || s.n.known.allows(o, aWrite) }
+// writable reports whether connection l may write the word of atomic o: memory
+// that takes atomics need not take WRITEs, nor need a queue pair. What only the
+// client of l can send again must not be ahead of what others wait for.
+func (s *Box) writable(o *op, l int32) bool {
+	c := &s.n.flows[l]
+	if c.unkept > 0 {
+		return false
+	}
+	if s.cfg.writable {
+		return true
+	}
+	x := s.n.keys.find(o.rkey)
+	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
+}
 
 // depth is the number of READs and atomics that the server takes at once on
-// connection l.
+// connection l (IBTA: responder resources), as the connection manager told, or
+// as its client has had at once.
 func (s *Box) depth(l int32) int32 {
-	if d := s.n.conns.Row(conn.Slot(l)).Server.Resources; d != 0 {
-		return int32(d)
+	if r := s.n.conns.Row(conn.Slot(l)); r.Learnt == conn.Managed {
+		return int32(r.Server.Resources)
 	}
-	return s.cfg.rdatomic
+	if s.cfg.rdatomic != 0 {
+		return s.cfg.rdatomic
+	}
+	return s.n.flows[l].deep
 }
 
 // enter puts op at of flow i in order: on connection l, and with the others of
 // its words. False when it must wait, and nothing has changed.
-func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
+func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	n := s.n
 	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
 	now := s.c.Now()
@@ -676,9 +760,9 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
 		// The server may execute a WRITE before an atomic that is ahead of it. It
 		// waits, if the word's atomics do.
-		passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o))
-		if ordered && passes && s.foretold(o) {
-			if n.shelf.room(1) {
+		passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o, l))
+		if ordered && passes && s.foretold(o, l) {
+			if s.patient(fl) {
 				return false
 			}
 			ordered = false
@@ -687,11 +771,11 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 			v.valid = false // and no more of them, until it went
 			return false
 		}
-		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && n.shelf.roomy() &&
-			(l != i || slices.Contains(n.domains[fl.domain].lanes, i)) {
+		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && s.patient(fl) &&
+			(l != i || fl.isLent) {
 			return false // soon it is in order; otherwise it keeps the others out of it
 		}
-		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && n.shelf.room(1) {
+		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && s.patient(fl) {
 			return false // its outcome will be known when that of the probe is
 		}
 		o.word, v.last = w, at
@@ -724,17 +808,30 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
 	s.link(l, at)
 	x.next = psnAdd(x.next, o.npsn-o.got)
-	if o.kind == kRead || o.kind == kOdd || o.asAtomic() {
-		o.flags |= fSlot
+	if o.answered() {
 		x.rd++
+		if l == i && x.guests == 0 {
+			x.peak = max(x.peak, x.rd)
+		}
+	}
+	if o.is(fUnkept) {
+		x.unkept++
+	}
+	if l == i {
+		x.claimed = false
+		if o.kind == kSend || o.is(fOwn) {
+			x.private = now
+			s.recall(l)
+		}
 	}
 	if l != i {
 		o.flags |= fGuest
 		x.guests++
+		key.guests++
 		s.c.Count(ctrMoved, 1)
 		s.diverge(i)
 		s.diverge(l)
-	} else if o.spsn != o.cpsn || o.is(fReplaced|fEmpty) {
+	} else if o.spsn != o.cpsn || o.is(fReplaced) {
 		s.diverge(i)
 	}
 	if fl.open == 0 {
@@ -775,7 +872,7 @@ func (s *Box) enterWide(o *op, at, l int32) bool {
 	if first == none {
 		return true
 	}
-	how, writes := fOrdered, int32(0)
+	how, writes := fLoose, int32(0)
 	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
 		v := &n.words.w[w]
 		if writes += v.writes; v.rkey != o.rkey || v.loose != 0 || v.atomics != 0 || v.flight != 0 && v.lane != l {
@@ -824,8 +921,8 @@ func (s *Box) link(l, at int32) {
 	x := &n.flows[l]
 	n.ops[at].next = none
 	if x.oldest == none {
-		x.oldest, x.loaded = at, s.c.Now()
-		x.silent = 0
+		x.oldest, x.loaded, x.timed = at, s.c.Now(), true
+		x.silent, x.tries = 0, 0
 	} else {
 		n.ops[x.newest].next = at
 	}
@@ -866,11 +963,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):
 			v.checked = s.c.Now()
 			n.more[at].want, o.flags = v.value, o.flags|fForetold
-		case now == v.value:
-			o.prior, o.flags = v.value, o.flags|fEmpty
-			s.c.Count(ctrEmpty, 1)
-			s.c.Count(ctrReplaced, 1)
-		case s.writable(o):
+		case s.writable(o, v.lane):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.writes++
 			v.writes++
@@ -935,18 +1028,16 @@ func (s *Box) send(i, at int32, x *packet.Buf, b []byte, f *hdr.Frame, k uint32)
 	o := &n.ops[at]
 	l := &n.flows[o.lane]
 	psn := psnAdd(o.spsn, k)
-	if o.is(fReplaced | fEmpty) {
+	if o.is(fReplaced) {
 		h := &l.up
-		size := h.len() + hdr.RETHLen + hdr.ICRCLen
-		if o.is(fReplaced) {
-			size += 8
-		}
+		size, ecn := h.len()+hdr.RETHLen+8+hdr.ICRCLen, f.ECNOf(b)
 		if !resize(x, size) { // smaller than an atomic: cannot be
 			s.c.Drop(x, reasonNoBuf)
 			return
 		}
 		b = x.Bytes()
 		s.write(h, b, o, psn)
+		h.frame().SetECN(b, ecn) // a mark is of this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
 		s.c.Emit(toServers, x)
 		return

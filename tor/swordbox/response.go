@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"github.com/quillon/quillon/nf/clock"
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
@@ -20,6 +21,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	if slot == conn.NoSlot || !n.flows[slot].synced {
 		if slot != conn.NoSlot {
 			s.learnMTU(int32(slot), b)
+			n.hear(int32(slot), s.c.Now())
 		}
 		s.pass(toServers, x)
 		return
@@ -27,12 +29,18 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	l := int32(slot)
 	fl := &n.flows[l]
 	psn := s.f.BTHOf(b).PSN()
+	s.congested = s.f.ECNOf(b) == hdr.CE
 	if fl.lost != 0 {
 		s.c.Drop(x, reasonReset)
 		return
 	}
 	if fl.young && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
+		n.hear(l, s.c.Now())
 		s.pass(toServers, x) // of the time before
+		return
+	}
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff {
+		s.odd(l, x, b, psn)
 		return
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
@@ -46,8 +54,16 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(l))
 		return
 	}
-	fl.heard = s.c.Now()
-	fl.silent = 0
+	n.hear(l, s.c.Now())
+	fl.heard, fl.silent, fl.asked, fl.tries = s.c.Now(), 0, 0, 0
+	if fl.timed {
+		fl.timed = false
+		if t := fl.heard.Sub(fl.loaded); fl.trip == 0 {
+			fl.trip = t
+		} else {
+			fl.trip += (t - fl.trip) / 8
+		}
+	}
 	if !fl.trusted {
 		if s.trust(l, b, psn); !fl.trusted {
 			s.passive(l, x, b, psn)
@@ -94,6 +110,35 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	}
 }
 
+// odd handles an answer of the server far from what flow l asked, x with the
+// bytes b.
+func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
+	n := s.n
+	fl := &n.flows[l]
+	switch {
+	case s.confirmed(l, b, psn):
+		n.conns.Remove(conn.Slot(l)) // the queue pairs are of another connection now
+	case fl.asked != 0 && fl.oldest == none && s.f.Op == hdr.Acknowledge:
+		// To the question: the server's end is of another connection, or counts
+		// like one.
+		s.c.Count(ctrGone, 1)
+		n.conns.Remove(conn.Slot(l))
+	case n.diverged(l):
+		s.bad(toServers, x, reasonBadPSN, true)
+		return
+	}
+	s.pass(toServers, x)
+	s.settle()
+}
+
+// hear notes that the server answered on connection l.
+func (n *node) hear(l int32, now clock.Time) {
+	if n.lastFrom != l {
+		n.otherHeard, n.lastFrom = n.lastHeard, l
+	}
+	n.lastHeard = now
+}
+
 // diverged reports whether the two ends of connection l count differently.
 func (n *node) diverged(l int32) bool {
 	fl := &n.flows[l]
@@ -127,7 +172,6 @@ func (s *Box) trust(l int32, b []byte, psn uint32) {
 	}
 	fl.trusted = true
 	fl.msn = f.AETHOf(b).MSN() - k
-	s.share(l)
 }
 
 // passive notes what an answer on connection l means, and passes it as it is:
@@ -169,8 +213,16 @@ func (s *Box) acked(l int32, psn uint32) {
 		x.acked = psn
 	}
 	s.advance(l)
-	if x.repair {
+	switch {
+	case x.repair:
 		s.pump(l)
+	case x.suspect != 0 && x.oldest != none && s.n.ops[x.oldest].spsn != x.nudged:
+		// What was sent again was answered. What was sent before that and is not
+		// has been lost as well.
+		goal := x.suspect
+		if x.suspect = 0; psnLess(s.n.ops[x.oldest].spsn, goal) && s.n.ops[x.oldest].got == 0 && !s.n.handedOver(x) {
+			s.again(l, s.n.ops[x.oldest].spsn, goal)
+		}
 	}
 }
 
@@ -183,11 +235,11 @@ func (s *Box) advance(l int32) {
 		if o.npsn != 0 && psnLess(x.acked, psnAdd(o.spsn, o.npsn-1)) || x.cur == x.oldest && o.lane == l {
 			return
 		}
-		if o.is(fSlot) {
+		if o.answered() {
 			// The server answered it, and the answer was lost. Its client will
 			// ask again in its time; others need not wait so long.
-			if x.guests > 0 && !x.repair && x.trusted && o.can(x) && s.c.Now().Sub(x.since) >= again {
-				s.startRepair(l, psnAdd(o.spsn, o.got))
+			if x.guests > 0 && x.trusted {
+				s.nudgeLost(l)
 			}
 			return
 		}
@@ -219,10 +271,6 @@ func (s *Box) forget(at int32, done bool) {
 	n := s.n
 	o := &n.ops[at]
 	x := &n.flows[o.lane]
-	if o.kind == kProbe {
-		x.probing = false
-		return
-	}
 	if done {
 		s.learn(o)
 	}
@@ -249,9 +297,16 @@ func (s *Box) forget(at int32, done bool) {
 	}
 	if o.is(fGuest) {
 		x.guests--
+		n.guest(o, -1)
 	}
-	if o.is(fSlot) {
+	if o.answered() {
 		x.rd--
+	}
+	if o.is(fUnkept) {
+		x.unkept--
+	}
+	if o.is(fKept) {
+		s.unkeep(o)
 	}
 	if o.is(fReplaced) {
 		n.writes--
@@ -309,7 +364,7 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 		return
 	}
 	o := &n.ops[x.oldest]
-	if o.spsn != psn || !o.kind.atomic() || !o.is(fSlot) {
+	if o.spsn != psn || !o.kind.atomic() || !o.answered() {
 		return
 	}
 	if psnLess(x.acked, psn) {
@@ -448,7 +503,7 @@ func (s *Box) keepAnswer(o *op, x *packet.Buf) bool {
 	return true
 }
 
-// queue is the list of o's held packets.
+// queue is the list of packets that are held of o.
 func (o *op) queue() fifo {
 	q := fifo{}
 	if o.holds() {
@@ -458,7 +513,7 @@ func (o *op) queue() fifo {
 	return q
 }
 
-// heldAnswer takes the first held packet of o's answer; nil when there is none.
+// heldAnswer takes the first held packet of o; nil when there is none.
 // ok is false when there is no buffer for it.
 func (s *Box) heldAnswer(o *op) (x *packet.Buf, more bool) {
 	if !o.holds() {
@@ -475,11 +530,12 @@ func (s *Box) heldAnswer(o *op) (x *packet.Buf, more bool) {
 	return x, true
 }
 
-// dropAnswer drops the held packets of o's answer.
-func (s *Box) dropAnswer(o *op) {
+// unkeep drops the packets that are held of o.
+func (s *Box) unkeep(o *op) {
 	for {
 		x, more := s.heldAnswer(o)
 		if !more {
+			o.flags &^= fKept
 			return
 		}
 		if x != nil {
@@ -559,12 +615,12 @@ func (s *Box) deliver(i int32) {
 		if !flush() {
 			return
 		}
-		if o.holds() {
+		if o.kind == kRead && o.holds() {
 			s.relayHeld(i, o, o.got) // it began to come while others were due
 		}
 		if o.is(fPrompt) {
 			o.flags &^= fPrompt
-			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].ask), hdr.SynNAKSequence, 0)
+			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].ask), n.more[at].syn, 0)
 		}
 		return
 	}

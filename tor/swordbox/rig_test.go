@@ -240,13 +240,34 @@ func (r *rig) join() *party {
 	return r.client().connect().proven()
 }
 
-// proven has a READ over c's own connection answered.
+// proven has the server execute a READ, a WRITE and an atomic over c's own
+// connection: it has all rights. To tests it counts as one message.
 func (c *party) proven() *party {
 	c.r.t.Helper()
-	one(c.r.t, c.read(lowest, 8).Out["b"])
+	c.smsn -= 2
 	c.msn++
-	one(c.r.t, c.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+	c.reads()
+	c.writes()
+	c.adds()
 	return c
+}
+
+func (c *party) reads() {
+	c.r.t.Helper()
+	one(c.r.t, c.read(lowest, 8).Out["b"])
+	one(c.r.t, c.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+}
+
+func (c *party) writes() {
+	c.r.t.Helper()
+	one(c.r.t, c.write(lowest+8, 0).Out["b"])
+	one(c.r.t, c.ack().Out["a"])
+}
+
+func (c *party) adds() {
+	c.r.t.Helper()
+	one(c.r.t, c.request(hdr.MaskedFetchAdd, maskedETH(lowest, testRKey, 0, 0, 0, 0), nil).Out["b"])
+	one(c.r.t, c.atomicAck(0).Out["a"])
 }
 
 // warm has an empty WRITE answered.

@@ -65,7 +65,7 @@ func stateAt(cfg *settings) int { return memHead + maxNodes*cfg.conns*recordLen 
 // memorySize is the room for the records and the state of so many connections.
 func memorySize(cfg *settings) int {
 	const row = 512 // of conn.Table, and lengths
-	return stateAt(cfg) + maxNodes*(row+int(unsafe.Sizeof(reaches{}))) + 2*cfg.conns*(row+sizeofFlow+cfg.window*(sizeofOp+sizeofMore))
+	return stateAt(cfg) + maxNodes*(row+len(keys{})*int(unsafe.Sizeof(reach{}))) + 2*cfg.conns*(row+sizeofFlow+cfg.window*(sizeofOp+sizeofMore))
 }
 
 // remember gets the memory that outlives the process. What it holds is looked at
@@ -380,7 +380,9 @@ func (s *Box) save(now clock.Time) {
 		at := len(out)
 		out = append(out, 0, 0, 0, 0)
 		out = le.AppendUint64(out, uint64(n.unknown))
-		out = append(out, raw(&n.known)...)
+		for k := range n.keys {
+			out = append(out, raw(&n.keys[k].reach)...)
+		}
 		out = n.appendHomeless(out)
 		out = n.conns.AppendState(out, now, func(b []byte, slot conn.Slot) []byte {
 			f := &n.flows[slot]
@@ -389,7 +391,6 @@ func (s *Box) save(now clock.Time) {
 			}
 			b = le.AppendUint32(b, uint32(slot))
 			b = append(b, raw(f)...)
-			b = append(b, raw(&n.ops[n.probeOf(int32(slot))])...)
 			for k := f.first; k != f.tail; k++ {
 				o, at := n.op(int32(slot), k)
 				b = append(append(b, raw(o)...), raw(&n.more[at])...)
@@ -424,9 +425,6 @@ func (n *node) appendHomeless(out []byte) []byte {
 		}
 		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
 			i := n.flowOf(at)
-			if i == none {
-				continue
-			}
 			f, p := &n.flows[i], uint32(at)%n.window
 			if f.synced && f.lost == 0 && p < f.span && (p-f.first)&(f.span-1) < f.tail-f.first {
 				continue
@@ -446,19 +444,23 @@ func (n *node) appendHomeless(out []byte) []byte {
 func (n *node) rest(i int32) {
 	f := &n.flows[i]
 	f.arrived = f.admitted // what waited will be sent again
-	f.stall, f.late = fifo{}, fifo{}
+	f.stall = fifo{}
 	f.gapNAK, f.toldGap, f.vague, f.isReady, f.waits = false, false, false, false, false
 	for k := f.first; f.synced && k != f.tail; k++ {
 		o, at := n.op(i, k)
 		o.word = none
 		o.flags &^= fLoose | fOrdered | fProbe
+		if o.is(fKept) { // its packets are held no more
+			o.setHeld(none, none)
+			o.flags = o.flags&^fKept | fUnkept
+			n.flows[o.lane].unkept++
+		}
 		if o.holds() {
 			o.setHeld(none, none)
 			if o.state == sDone && int32(k-f.head) >= 0 {
 				o.state, o.got = sUnsent, 0 // its answer was held
 				f.unsent++
-				o.flags |= fPrompt
-				n.more[at].ask = 0
+				n.prompt(at, 0, hdr.SynNAKSequence)
 			}
 		}
 	}
@@ -493,7 +495,6 @@ func (s *Box) restore(now clock.Time, count int) error {
 		for i := range x.flows {
 			f := &x.flows[i]
 			if f.synced && x.conns.Row(conn.Slot(i)).State == conn.Paired {
-				s.shareOf(x, int32(i))
 			}
 			if f.record == 0 {
 				continue
@@ -515,26 +516,21 @@ var homeless = 4 + sizeofOp + sizeofMore
 // geometry is what says where a node's ops are.
 type geometry struct{ conns, window int32 }
 
-// place is the flow of op at, and which of its places it has; k is none for its
-// probe.
-func (g geometry) place(at int32) (i, k int32) {
-	if i := at / g.window; i < g.conns {
-		return i, at % g.window
-	}
-	return at - g.conns*g.window, none
-}
+// place is the flow of op at, and which of its places it has.
+func (g geometry) place(at int32) (i, k int32) { return at / g.window, at % g.window }
 
 // restore fills the node from what save left. Flows may have other numbers
 // now.
 func (n *node) restore(b []byte, now clock.Time, old geometry) error {
-	if len(b) < 8+len(raw(&n.known)) || old.conns <= 0 || old.window <= 0 {
+	if len(b) < 8+len(n.keys)*len(raw(&n.keys[0].reach)) || old.conns <= 0 || old.window <= 0 {
 		return errSave
 	}
 	n.unknown = clock.Time(le.Uint64(b))
-	b = b[8+copy(raw(&n.known), b[8:]):]
-	for i := range n.known {
-		x := &n.known[i]
-		x.domain, x.alone = x.domain%maxDomains, 0
+	b = b[8:]
+	for i := range n.keys {
+		x := &n.keys[i].reach
+		b = b[copy(raw(x), b):]
+		n.serial = max(n.serial, x.serial)
 	}
 	if len(b) < 4 || uint64(le.Uint32(b))*uint64(homeless) > uint64(len(b)-4) {
 		return errSave
@@ -546,15 +542,14 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 		if len(data) == 0 {
 			return nil
 		}
-		if len(data) < 4+sizeofFlow+sizeofOp {
+		if len(data) < 4+sizeofFlow {
 			return errSave
 		}
 		i := int32(slot)
 		to[int32(le.Uint32(data))] = i
 		f := &n.flows[i]
 		copy(raw(f), data[4:])
-		copy(raw(&n.ops[n.probeOf(i)]), data[4+sizeofFlow:])
-		data = data[4+sizeofFlow+sizeofOp:]
+		data = data[4+sizeofFlow:]
 		if f.span == 0 || f.span > n.window || f.span&(f.span-1) != 0 || len(data) != int(f.tail-f.first)*(sizeofOp+sizeofMore) || f.tail-f.first > f.span {
 			return errSave
 		}
@@ -570,7 +565,7 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 		return err
 	}
 	// Operations whose flows are gone find places that no flow has.
-	homes, free := map[int32]int32{}, int32(len(n.ops)-len(n.flows))
+	homes, free := map[int32]int32{}, int32(len(n.ops))
 	for ; len(orphans) > 0; orphans = orphans[homeless:] {
 		for free--; free >= 0 && n.flows[n.flowOf(free)].synced; {
 			free--
@@ -597,8 +592,6 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 		switch {
 		case !ok || *at < 0 || k >= int32(n.window):
 			bad = true
-		case k == none:
-			*at = n.probeOf(j)
 		default:
 			*at = j*int32(n.window) + k
 		}
@@ -618,6 +611,9 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 		}
 		if o.is(fReplaced) {
 			n.writes++
+		}
+		if o.is(fGuest) {
+			n.guest(o, 1)
 		}
 		move(&o.next)
 		lane(&o.lane)
@@ -644,10 +640,7 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 			o, _ := n.op(i, k)
 			fix(o)
 		}
-		if f.probing {
-			fix(&n.ops[n.probeOf(i)])
-		}
-		f.heard, f.domain = 0, f.domain%maxDomains
+		f.heard, f.lends, f.isLent, f.asked = 0, 0, false, 0
 		n.due(i)
 	}
 	for _, at := range homes {

@@ -534,5 +534,5 @@ func (s *Box) Remove(c *graph.Ctx, t int, key []table.Cond) error {
 
 // isShared reports whether connection i is a shared one.
 func (n *node) isShared(i int32) bool {
-	return slices.Contains(n.domains[n.flows[i].domain].lanes, i)
+	return n.flows[i].lends > 0
 }
