@@ -63,6 +63,7 @@ type node struct {
 	shelf                 shelf
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              int32
+	askedStrangers        clock.Time
 	asks                  int32           // connection that was asked last whether its server is there
 	ready                 []int32         // flows with an answer to give, after the frame at hand
 	waiting               []int32         // flows with requests that wait

@@ -289,6 +289,7 @@ type flow struct {
 	nudged  uint32         // PSN of the request that was last sent again for want of an answer
 	trip    clock.Duration // time until an answer, smoothed
 	tries   uint8          // how often in a row something was sent again without an answer
+	writes  int32          // open atomics that go as WRITEs
 	unkept  int32          // open ops that only its own client can send again
 	claimed bool           // its own client waits for it: nobody else may have it
 	isLent  bool
@@ -305,7 +306,6 @@ type flow struct {
 
 	up, down header
 
-	blocked clock.Time // when its oldest request that waits began to wait
 	turns   uint32
 	rereads int32      // READs that are done again
 	began   clock.Time // of the message of cur

@@ -302,7 +302,7 @@ func (s *Box) missing(l int32, psn uint32) {
 	if c.oldest == none {
 		return
 	}
-	if o := &n.ops[c.oldest]; n.handedOver(c) && !o.is(fReplaced) {
+	if o := &n.ops[c.oldest]; n.handedOver(c) && c.writes == 0 {
 		ask := uint32(0)
 		if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
 			ask = uint32(d)
@@ -685,6 +685,10 @@ func (s *Box) bequeath(at, x int32) {
 		f.mixed = f.mixed || f.open > 1
 		f.lane = x
 	}
+	if o.is(fReplaced) {
+		n.flows[o.lane].writes--
+		c.writes++
+	}
 	n.words.w[o.word].lane = x
 	o.lane, o.spsn = x, c.next
 	s.link(x, at)
@@ -774,7 +778,35 @@ func (s *Box) unanswered(l int32, since clock.Time) bool {
 			s.ask(n.asks)
 		}
 	}
+	s.askStrangers()
 	return false
+}
+
+// askStrangers asks the server whether it is there, on the connection of the
+// request that came last of those that are not followed: by a repetition of
+// what came before it. The client ignores the answer as an old one.
+func (s *Box) askStrangers() {
+	n := s.n
+	if n.strangers.n == 0 || s.c.Now().Sub(n.askedStrangers) < clock.Duration(s.cfg.giveup)/4 {
+		return
+	}
+	b := n.shelf.k[n.strangers.last].x.Bytes()
+	if hdr.Parse(b, &s.g) != hdr.IsRoCE || s.g.Op.Transport() != hdr.RC {
+		return
+	}
+	var h header
+	if !h.learn(b, &s.g) {
+		return
+	}
+	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
+		return
+	}
+	n.askedStrangers = s.c.Now()
+	o := op{kind: kWrite}
+	s.write(&h, x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), hdr.PSNMask))
+	s.c.Emit(toServers, x)
+	s.c.Count(ctrProbes, 1)
 }
 
 // Tick implements graph.Ticker: connections that make no progress.
@@ -842,7 +874,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 // excuse takes the time that this app was away for none of f's silence: nobody
 // could be heard.
 func (f *flow) excuse(away clock.Duration, now clock.Time) {
-	for _, t := range []*clock.Time{&f.began, &f.since, &f.silent, &f.loaded, &f.asked, &f.blocked} {
+	for _, t := range []*clock.Time{&f.began, &f.since, &f.silent, &f.loaded, &f.asked} {
 		if *t != 0 {
 			*t = min(t.Add(away), now)
 		}
@@ -864,7 +896,7 @@ func (s *Box) watch(l int32) {
 		s.pump(l) // there was no buffer
 		return
 	}
-	if n.handedOver(c) && !n.ops[c.oldest].is(fReplaced) {
+	if n.handedOver(c) && c.writes == 0 {
 		return // that is its client's business
 	}
 	if c.silent != 0 && c.tries > 2 && s.unanswered(l, c.silent) {

@@ -77,7 +77,29 @@ type ConnReport struct {
 const maxReported = 1000
 
 // Report implements graph.Reporter.
+func (s *Box) Debug() {
+	for _, n := range *s.nodes.Load() {
+		for i := range n.flows {
+			f := &n.flows[i]
+			if f.synced && (f.open > 0 || f.stall.n > 0) {
+				println("flow", i, "open", f.open, "stall", f.stall.n, "unsent", f.unsent, "head", f.head, "tail", f.tail, "first", f.first, "span", f.span, "lane", f.lane, "mixed", f.mixed, "cur", f.cur, "guests", f.guests, "repair", f.repair, "unkept", f.unkept, "dead", f.dead, "gone", f.gone, "bare", f.bare, "unsure", f.unsure, "vague", f.vague, "claimed", f.claimed, "rd", f.rd, "tries", f.tries, "waits", f.waits, "trusted", f.trusted)
+				o, _ := n.op(int32(i), f.tail)
+				println("   next op state", o.state, "flags", o.flags, "kind", o.kind, "word", o.word)
+				for at := f.oldest; at != none; at = n.ops[at].next {
+					o := &n.ops[at]
+					println("   carries op", at, "kind", o.kind, "flags", o.flags, "state", o.state, "spsn", o.spsn, "npsn", o.npsn, "word", o.word)
+				}
+			}
+		}
+		for w := range n.words.w[:n.words.n] {
+			v := &n.words.w[w]
+			println("word", w, "lane", v.lane, "flight", v.flight, "loose", v.loose, "writes", v.writes, "valid", v.valid, "probe", v.probe, "atomics", v.atomics)
+		}
+	}
+}
+
 func (s *Box) Report() any {
+	s.Debug()
 	r := Report{Mode: s.cfg.mode.String(), Servers: []ServerReport{}}
 	if s.mem.b != nil {
 		r.State = &State{Bytes: len(s.mem.b), Recorded: s.recorded(), Read: s.begun.Load()}

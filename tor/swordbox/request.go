@@ -106,7 +106,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			s.c.Drop(x, reasonHoldFull)
 			return
 		}
-		n.wait(i, s.c.Now())
+		n.wait(i)
 		if fl.stall.n > 1 {
 			s.drain(i) // it may complete a message
 		}
@@ -122,20 +122,29 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 }
 
 // wait notes that flow i has requests that wait.
-func (n *node) wait(i int32, now clock.Time) {
+func (n *node) wait(i int32) {
 	if f := &n.flows[i]; !f.waits {
-		f.waits, f.blocked = true, now
+		f.waits = true
 		n.waiting = append(n.waiting, i)
 	}
 }
 
-// patience is how long a request waits for others of other clients where it need
-// not, so that they are in one order.
+// patience is how long a request waits for others where it need not, so that
+// they are in one order.
 const patience = clock.Duration(2e6)
 
-// patient reports whether a request of fl may wait where it need not.
-func (s *Box) patient(fl *flow) bool {
-	return s.n.shelf.roomy() && (!fl.waits || s.c.Now().Sub(fl.blocked) < patience)
+// patient reports whether a request may wait where it need not, for something
+// that was there since some time.
+func (s *Box) patient(since clock.Time) bool {
+	return s.n.shelf.roomy() && s.c.Now().Sub(since) < patience
+}
+
+// stirred is when connection l was heard last, or began to carry something.
+func (n *node) stirred(l int32) clock.Time {
+	if l == none {
+		return 0
+	}
+	return max(n.flows[l].loaded, n.flows[l].heard)
 }
 
 // stranger passes a request of a connection that is not followed. When it
@@ -146,6 +155,11 @@ func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 	n := s.n
 	s.c.Mark(x, packet.Forwarded, r)
 	if s.disturb(b, &s.f) || n.strangers.n > 0 {
+		if !n.shelf.room(1) && n.strangers.n > 0 { // its sender repeats what it still wants
+			if old := s.unhold(&n.strangers); old != nil {
+				s.c.Drop(old, reasonHoldFull)
+			}
+		}
 		if !s.hold(&n.strangers, x) {
 			s.c.Drop(x, reasonHoldFull)
 		}
@@ -629,7 +643,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && s.patient(fl) {
+		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && s.patient(n.stirred(i)) {
 			return none, false
 		}
 		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o, x)
@@ -642,7 +656,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && s.patient(fl) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && s.patient(n.stirred(want)) {
 			if w != none && !s.fits(want, fl, o, x) {
 				n.words.w[w].valid = false // so that no more go before it
 			}
@@ -762,7 +776,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 		// waits, if the word's atomics do.
 		passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o, l))
 		if ordered && passes && s.foretold(o, l) {
-			if s.patient(fl) {
+			if s.patient(n.stirred(l)) {
 				return false
 			}
 			ordered = false
@@ -771,11 +785,11 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 			v.valid = false // and no more of them, until it went
 			return false
 		}
-		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && s.patient(fl) &&
+		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && s.patient(v.loosened) &&
 			(l != i || fl.isLent) {
 			return false // soon it is in order; otherwise it keeps the others out of it
 		}
-		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && s.patient(fl) {
+		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && s.patient(n.stirred(v.lane)) {
 			return false // its outcome will be known when that of the probe is
 		}
 		o.word, v.last = w, at
@@ -794,7 +808,9 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 				v.atomics++
 			}
 		} else {
-			v.loose++
+			if v.loose++; v.loose == 1 {
+				v.loosened = now
+			}
 			n.doubt(w)
 			o.flags |= fLoose
 			s.c.Count(ctrLoose, 1)
@@ -967,6 +983,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.writes++
 			v.writes++
+			n.flows[v.lane].writes++
 			s.c.Count(ctrReplaced, 1)
 		default:
 			n.more[at].want, o.flags = v.value, o.flags|fForetold

@@ -21,8 +21,8 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	if slot == conn.NoSlot || !n.flows[slot].synced {
 		if slot != conn.NoSlot {
 			s.learnMTU(int32(slot), b)
-			n.hear(int32(slot), s.c.Now())
 		}
+		n.hear(int32(slot), s.c.Now())
 		s.pass(toServers, x)
 		return
 	}
@@ -220,7 +220,7 @@ func (s *Box) acked(l int32, psn uint32) {
 		// What was sent again was answered. What was sent before that and is not
 		// has been lost as well.
 		goal := x.suspect
-		if x.suspect = 0; psnLess(s.n.ops[x.oldest].spsn, goal) && s.n.ops[x.oldest].got == 0 && !s.n.handedOver(x) {
+		if x.suspect = 0; psnLess(s.n.ops[x.oldest].spsn, goal) && s.n.ops[x.oldest].got == 0 && (!s.n.handedOver(x) || x.writes > 0) {
 			s.again(l, s.n.ops[x.oldest].spsn, goal)
 		}
 	}
@@ -310,6 +310,7 @@ func (s *Box) forget(at int32, done bool) {
 	}
 	if o.is(fReplaced) {
 		n.writes--
+		x.writes--
 	}
 	if o.word != none {
 		v := &n.words.w[o.word]

@@ -989,4 +989,3 @@ func TestWritable(t *testing.T) {
 		})
 	}
 }
-

@@ -24,6 +24,7 @@ type word struct {
 	atomics       int16      // open ops on that connection that go as atomics: WRITEs behind them may be executed before them
 	writes        int32      // open ops that were atomics and go as WRITEs: what others do meanwhile they undo
 	barred        clock.Time // until then strangers' requests may be under way
+	loosened      clock.Time // when the first of the loose ones came
 	checked       clock.Time // when an atomic was last sent as one
 }
 

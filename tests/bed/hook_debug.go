@@ -1,0 +1,4 @@
+package bed
+
+// Hook is for debugging.
+var Hook func(*Bed)
