@@ -57,6 +57,10 @@ type node struct {
 	window    uint32 // a power of two
 	shift     uint8  // its logarithm
 	words     wordTable
+	beliefs   uint64 // numbers given to beliefs (word.belief)
+	shaken    uint64 // those up to this one are none any more
+	free      grace
+	unrest    unrest // of all words
 	known     reaches
 	shelf     shelf
 	domains   [maxDomains]domain
@@ -114,7 +118,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 }
 
 func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
-	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
+	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
 		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
 	for i := range n.flows {

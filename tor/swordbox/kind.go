@@ -21,10 +21,11 @@ import (
 const maxOps = 1 << 24
 
 const (
-	sizeofWord = int(unsafe.Sizeof(word{}))
-	sizeofFlow = int(unsafe.Sizeof(flow{}))
-	sizeofOp   = int(unsafe.Sizeof(op{}))
-	sizeofMore = int(unsafe.Sizeof(more{}))
+	sizeofWord   = int(unsafe.Sizeof(word{}))
+	sizeofUnrest = int(unsafe.Sizeof(unrest{}))
+	sizeofFlow   = int(unsafe.Sizeof(flow{}))
+	sizeofOp     = int(unsafe.Sizeof(op{}))
+	sizeofMore   = int(unsafe.Sizeof(more{}))
 )
 
 // Mode says what is done to operations on tracked words.

@@ -581,7 +581,7 @@ func (n *node) heir(l int32) int32 {
 // its client that was sent before it was lost.
 func (n *node) decided(at int32) bool {
 	o := &n.ops[at]
-	if o.word == none || o.is(fLoose|fOwn) || !n.words.w[o.word].valid || !o.is(fReplaced|fEmpty) && (o.kind != kWrite || o.npsn != 1) {
+	if o.word == none || o.is(fLoose|fOwn) || !n.believes(&n.words.w[o.word]) || !o.is(fReplaced|fEmpty) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
 	return o.is(fOrphan) || !n.flows[n.flowOf(at)].failed

@@ -118,8 +118,8 @@ func (n *node) report(m *Memory) ServerReport {
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}
-	for i := range n.words.w[:n.words.n] {
-		if n.words.w[i].valid {
+	for i := range n.words.w {
+		if w := &n.words.w[i]; w.va != nowhere && n.believes(w) {
 			v.Known++
 		}
 	}

@@ -173,17 +173,12 @@ func (s *Box) disturb(b []byte, f *hdr.Frame) bool {
 		h := f.RETHOf(b)
 		va, ln = h.VA(), h.DMALength()
 	}
-	writes := int32(0)
-	if ln != 0 {
-		n.unknown = s.c.Now().Add(s.cfg.settle)
-		for w := n.words.next(va, va+uint64(ln)); w != none; w = n.words.next(n.words.w[w].va+8, va+uint64(ln)) {
-			v := &n.words.w[w]
-			n.doubt(w)
-			v.last, v.barred = none, n.unknown
-			writes += v.writes
-		}
+	if ln == 0 {
+		return false
 	}
-	return writes != 0
+	n.unknown = s.c.Now().Add(s.cfg.settle)
+	wait, _ := n.touch(va, ln, none, 0, n.unknown)
+	return wait
 }
 
 // farOff is how far from what is expected no retransmission of a flow is.
@@ -453,10 +448,6 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 			n.flows[l].next = psnAdd(o.spsn, o.npsn)
 		}
 	}
-	if o.is(fOrdered) {
-		s.cover(o.va, f.PayloadOf(b))
-		o.out = uint64(len(f.PayloadOf(b))) // of each packet but the last
-	}
 	s.send(i, at, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
@@ -538,9 +529,6 @@ func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if last {
 		fl.cur = none
 	}
-	if o.is(fOrdered) {
-		s.cover(o.va+uint64(k)*o.out, f.PayloadOf(b))
-	}
 	s.send(i, at, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
@@ -583,7 +571,7 @@ func (s *Box) choose(i int32, fl *flow, o *op) (int32, bool) {
 		}
 		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o)
 	}
-	if w != none && n.words.w[w].flight == 0 && n.words.w[w].loose > 0 && fl.open > 0 {
+	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.settled(w, s.c.Now())) {
 		return none, false // one of those may be its client's
 	}
 	if want != i {
@@ -593,7 +581,7 @@ func (s *Box) choose(i int32, fl *flow, o *op) (int32, bool) {
 		// Better late than out of order with the others.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && n.shelf.roomy() {
 			if w != none && !s.fits(&n.flows[want], fl, o) {
-				n.words.w[w].valid = false // so that no more go before it
+				n.words.w[w].doubt() // so that no more go before it
 			}
 			return none, false
 		}
@@ -642,7 +630,7 @@ func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load()
 // needs none of the server's responder resources.
 func (s *Box) foretold(o *op) bool {
 	if w := s.n.trackedWord(o); w != none && s.replaces() {
-		return s.n.words.w[w].valid && s.writable(o)
+		return s.n.believes(&s.n.words.w[w]) && s.writable(o)
 	}
 	return false
 }
@@ -665,60 +653,19 @@ func (s *Box) depth(l int32) int32 {
 func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	n := s.n
 	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
-	now := s.c.Now()
 	w := n.trackedWord(o)
 	if w == none && o.is(fModifies) && !o.is(fWide) && s.cfg.mode.moves() &&
 		(o.kind.atomic() && (s.cfg.learn || s.cfg.tracked(o.va, 8)) || o.len == 8 && s.cfg.tracked(o.va, 8)) {
 		w = s.track(o.va, o.rkey)
 	}
-	if w != none && o.is(fModifies) {
-		v := &n.words.w[w]
-		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
-		// The server may execute a WRITE before an atomic that is ahead of it. It
-		// waits, if the word's atomics do.
-		passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o))
-		if ordered && passes && s.foretold(o) {
-			if n.shelf.room(1) {
-				return false
-			}
-			ordered = false
-		}
-		if !ordered && v.writes > 0 {
-			v.valid = false // and no more of them, until it went
+	switch {
+	case !o.is(fModifies):
+	case w == none:
+		if !s.enterFree(o, l) {
 			return false
 		}
-		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && n.shelf.roomy() &&
-			(l != i || slices.Contains(n.domains[fl.domain].lanes, i)) {
-			return false // soon it is in order; otherwise it keeps the others out of it
-		}
-		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && n.shelf.room(1) {
-			return false // its outcome will be known when that of the probe is
-		}
-		o.word, v.last = w, at
-		if o.kind.atomic() {
-			s.c.Count(ctrAtomics, 1)
-		}
-		if ordered {
-			v.lane = l
-			v.flight++
-			if passes {
-				n.doubt(w)
-			} else {
-				s.effect(o, at, v, b, f)
-			}
-			if o.asAtomic() {
-				v.atomics++
-			}
-		} else {
-			v.loose++
-			n.doubt(w)
-			o.flags |= fLoose
-			s.c.Count(ctrLoose, 1)
-		}
-	} else if o.is(fModifies) && o.is(fWide) {
-		if !s.enterWide(o, at, l) {
-			return false
-		}
+	case !s.enterWord(i, at, l, w, f, b):
+		return false
 	}
 	// A READ that is done again may begin in its middle.
 	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
@@ -750,72 +697,75 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte) bool {
 	return true
 }
 
-// doubt notes that word w may change at any time: its value is not known any
-// more, nor what the operations that are under way to it find.
-func (n *node) doubt(w int32) {
-	v := &n.words.w[w]
-	if v.lane == none || !v.valid && v.flight == 0 {
-		v.valid = false
-		return
-	}
-	v.valid = false
-	for at := n.flows[v.lane].oldest; at != none; at = n.ops[at].next {
-		if o := &n.ops[at]; o.va == v.va {
-			o.flags &^= fForetold
-		}
-	}
-}
-
-// enterWide puts op at, which changes more than a word, in order with the other
-// operations of all words that it touches, if that can be.
-func (s *Box) enterWide(o *op, at, l int32) bool {
+// enterWord puts op at of flow i, which changes word w and nothing else, in order
+// with the word's others, if that can be. False when it must wait.
+func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
 	n := s.n
-	end := o.va + uint64(o.len)
-	first := n.words.next(o.va, end)
-	if first == none {
-		return true
-	}
-	how, writes := fOrdered, int32(0)
-	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		v := &n.words.w[w]
-		if writes += v.writes; v.rkey != o.rkey || v.loose != 0 || v.atomics != 0 || v.flight != 0 && v.lane != l {
-			how = fLoose
+	fl, o, v := &n.flows[i], &n.ops[at], &n.words.w[w]
+	v.used = true
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l)
+	ordered := like && v.loose == 0
+	// The server may execute a WRITE before an atomic that is ahead of it. It
+	// waits, if the word's atomics do.
+	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o))
+	if ordered && passes && s.foretold(o) {
+		if n.shelf.room(1) {
+			return false
 		}
+		ordered = false
 	}
-	if how == fLoose && writes > 0 {
-		for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-			n.words.w[w].valid = false
-		}
+	if !ordered && v.writes > 0 {
+		v.doubt() // and no more of them, until it went
 		return false
 	}
-	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		v := &n.words.w[w]
-		v.last = at
-		if how == fOrdered {
-			v.lane, v.valid = l, false // until its bytes pass
-			v.flight++
-		} else {
-			v.loose++
-			n.doubt(w)
-		}
+	if like && v.loose > 0 && n.shelf.roomy() && (l != i || slices.Contains(n.domains[fl.domain].lanes, i)) {
+		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if o.flags |= how; how == fLoose {
+	if ordered && o.kind.atomic() && n.awaits(v) && s.replaces() && n.shelf.room(1) {
+		return false // its outcome will be known when that of the probe is
+	}
+	o.word = w
+	if o.kind.atomic() {
+		s.c.Count(ctrAtomics, 1)
+	}
+	if !ordered {
+		v.loose++
+		v.doubt()
+		o.flags |= fLoose
 		s.c.Count(ctrLoose, 1)
+		return true
+	}
+	v.lane = l
+	v.flight++
+	if passes {
+		v.doubt()
+	} else {
+		s.effect(o, at, v, b, f)
+	}
+	if o.asAtomic() {
+		v.atomics++
 	}
 	return true
 }
 
-// cover notes what the words that lie in p, which is written to va, become.
-func (s *Box) cover(va uint64, p []byte) {
+// enterFree counts o, which changes memory and is not of one tracked word, and
+// goes over connection l. The words that it touches are not known until it is
+// done. False when it must wait.
+func (s *Box) enterFree(o *op, l int32) bool {
 	n := s.n
-	end := va + uint64(len(p))
-	for w := n.words.next(va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		v := &n.words.w[w]
-		if v.va < va || v.va+8 > end || v.loose > 0 || s.c.Now() < v.barred {
-			continue // part of it, or it may be overwritten
+	wait, any := n.touch(o.va, o.len, l, n.free.gen, 0)
+	if !wait {
+		if n.free.enter() {
+			o.flags |= fOdd
 		}
-		v.value, v.valid = le.Uint64(p[v.va-va:]), true
+		if any {
+			s.c.Count(ctrLoose, 1)
+		}
 	}
+	if any {
+		n.free.now()
+	}
+	return !wait
 }
 
 // link puts op at at the end of what connection l carries.
@@ -835,15 +785,18 @@ func (s *Box) link(l, at int32) {
 // effect computes what op at, which is in order, does to its word.
 func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 	n := s.n
-	if s.c.Now() < v.barred {
-		v.valid = false
-		return
+	known := n.believes(v)
+	v.probe = none
+	if !known {
+		if v.belief = 0; !n.settled(o.word, s.c.Now()) {
+			return
+		}
 	}
 	if o.kind == kWrite {
-		if !v.valid {
+		if !known {
 			s.c.Count(ctrCached, 1)
 		}
-		v.value, v.valid = o.out, true
+		n.believe(v, o.out)
 		return
 	}
 	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
@@ -853,19 +806,17 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 	}
 	switch {
 	case o.kind == kOtherAtomic:
-		v.valid = false
-	case !v.valid:
-		if v.probe == none {
-			v.probe = at
-			n.more[at].want, n.more[at].compareMask, n.more[at].swapMask = compare, compareMask, swapMask
-			o.flags |= fProbe
-		}
+		v.doubt()
+	case !known:
+		v.probe, v.belief = at, n.beliefs
+		n.more[at] = more{want: compare, compareMask: compareMask, swapMask: swapMask}
+		o.flags |= fProbe
 	case s.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
 		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):
 			v.checked = s.c.Now()
-			n.more[at].want, o.flags = v.value, o.flags|fForetold
+			n.foretell(at, v)
 		case now == v.value:
 			o.prior, o.flags = v.value, o.flags|fEmpty
 			s.c.Count(ctrEmpty, 1)
@@ -876,56 +827,19 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 			v.writes++
 			s.c.Count(ctrReplaced, 1)
 		default:
-			n.more[at].want, o.flags = v.value, o.flags|fForetold
+			n.foretell(at, v)
 		}
 		v.value = now
 	default:
-		n.more[at].want, o.flags = v.value, o.flags|fForetold
+		n.foretell(at, v)
 		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
 }
 
-// track makes a word. Open operations that may change it are not in order with
-// what comes.
-func (s *Box) track(va uint64, rkey uint32) int32 {
-	n := s.n
-	for l := range n.flows {
-		if !n.flows[l].synced {
-			continue
-		}
-		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
-			if o := &n.ops[at]; o.is(fOrdered) && o.va < va+8 && o.va+uint64(o.len) > va {
-				return none // another time
-			}
-		}
-	}
-	w := n.words.add(va, rkey)
-	if w == none {
-		s.c.Count(ctrWordFull, 1)
-		return none
-	}
-	v := &n.words.w[w]
-	for l := range n.flows {
-		if !n.flows[l].synced {
-			continue
-		}
-		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
-			o := &n.ops[at]
-			if o.is(fModifies) && o.va < va+8 && o.va+uint64(o.len) > va {
-				v.loose++
-				if !o.is(fWide) {
-					o.word = w
-				}
-				if o.is(fReplaced) {
-					v.writes++
-				}
-				o.flags |= fLoose
-			}
-		}
-	}
-	// What passed before the numbering was known is not on record.
-	v.barred = n.unknown
-	return w
+// foretell notes what atomic at, which goes as one, must find in its word v.
+func (n *node) foretell(at int32, v *word) {
+	n.more[at].want, n.more[at].compareMask = v.value, v.belief
+	n.ops[at].flags |= fForetold
 }
 
 // send gives the server packet k of op at of flow i: frame x, the bytes b, as its

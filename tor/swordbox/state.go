@@ -433,7 +433,7 @@ func (n *node) appendHomeless(out []byte) []byte {
 			}
 			o := n.ops[at]
 			o.word = none
-			o.flags &^= fLoose | fOrdered | fProbe
+			o.flags &^= fLoose | fOdd | fProbe
 			out = append(append(le.AppendUint32(out, uint32(at)), raw(&o)...), raw(&n.more[at])...)
 			count++
 		}
@@ -451,7 +451,7 @@ func (n *node) rest(i int32) {
 	for k := f.first; f.synced && k != f.tail; k++ {
 		o, at := n.op(i, k)
 		o.word = none
-		o.flags &^= fLoose | fOrdered | fProbe
+		o.flags &^= fLoose | fOdd | fProbe
 		if o.holds() {
 			o.setHeld(none, none)
 			if o.state == sDone && int32(k-f.head) >= 0 {
@@ -616,11 +616,11 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 			o.next, o.lane = none, none
 			return
 		}
-		if o.is(fReplaced) {
-			n.writes++
-		}
 		move(&o.next)
 		lane(&o.lane)
+		if !bad {
+			bad = !n.rejoin(o)
+		}
 	}
 	for _, at := range homes {
 		if o := &n.ops[at]; o.state == sOpen {
@@ -658,5 +658,37 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 	if bad {
 		return errSave
 	}
+	n.unrest.gen = n.free.now()
 	return nil
+}
+
+// rejoin counts open operation o, which another process sent; false when it
+// cannot be. The word of a WRITE that takes an atomic's place is tracked from
+// the start.
+func (n *node) rejoin(o *op) bool {
+	if !o.is(fModifies) {
+		return true
+	}
+	if !o.is(fReplaced) {
+		if n.free.enter() {
+			o.flags |= fOdd
+		}
+		return true
+	}
+	w := n.words.find(o.va)
+	if w == none {
+		w = n.words.add(o.va, o.rkey)
+	}
+	if w == none {
+		return false
+	}
+	v := &n.words.w[w]
+	if v.flight > 0 && v.lane != o.lane {
+		return false
+	}
+	o.word, v.lane = w, o.lane
+	v.flight++
+	v.writes++
+	n.writes++
+	return true
 }

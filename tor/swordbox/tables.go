@@ -403,9 +403,6 @@ func (s *Box) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 		first := max(from-at*stride, 0)
 		end := stride
 		_ = s.look(nodes[at], func() error {
-			if stride == s.cfg.words && (t == tableWords4 || t == tableWords6) {
-				end = nodes[at].words.n
-			}
 			if n < end-first {
 				end = first + n
 			}
@@ -436,12 +433,16 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 		e := table.Entry{Key: key[:3], Call: table.Call{Params: params[:4]}}
 		for i := first; i < end; i++ {
 			w := &n.words.w[i]
+			if w.va == nowhere {
+				continue
+			}
 			key[0].V, key[1].V, key[2].V = server, num(w.rkey), table.Uint(w.va)
 			value := uint64(0)
-			if w.valid {
+			known := n.believes(w)
+			if known {
 				value = w.value
 			}
-			params[0], params[1], params[2], params[3] = num(uint32(i)), table.Bool(w.valid), table.Uint(value), num(uint32(w.flight+w.loose))
+			params[0], params[1], params[2], params[3] = num(uint32(i)), table.Bool(known), table.Uint(value), num(uint32(w.flight+w.loose))
 			yield(&e)
 		}
 		return
