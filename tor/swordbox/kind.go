@@ -195,6 +195,7 @@ func Kind() *graph.Kind {
 		Reasons:  reasons,
 		Params: []graph.Param{
 			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"},
+			{Name: "replace", Default: "tracked", Help: "which atomics mode=replace sends as WRITEs: those on memory of track= (tracked), or on all of these servers' (learnt). Name only memory that nobody changes but clients behind port a, under one address: what a process on the server writes, or somebody under another address of the same memory, such a WRITE would undo"},
 			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal, each perhaps with #PRIORITY of its entry; can be changed while running, and is the table tracked"},
 			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
 			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
@@ -244,6 +245,7 @@ type settings struct {
 	cover                       []span // the same memory in order, nothing twice
 	learn, infer                bool
 	strict, writable            bool
+	vouched                     bool // all memory
 	shared                      int
 	conns, window, words, hold  int
 	rdatomic                    int32
@@ -255,8 +257,22 @@ type settings struct {
 	verify                      time.Duration
 }
 
+// tracked reports whether track= names some of that memory.
 func (s *settings) tracked(va uint64, n uint32) bool {
-	at, end := 0, len(s.cover) // the first span that ends behind va
+	at := s.span(va)
+	return at < len(s.cover) && va+uint64(n) > s.cover[at].va
+}
+
+// vouches reports whether the operator says that nobody changes the word at va
+// whose operations are not seen here, or under another address.
+func (s *settings) vouches(va uint64) bool {
+	at := s.span(va)
+	return s.vouched || at < len(s.cover) && s.cover[at].va <= va && va+8 <= s.cover[at].end
+}
+
+// span is the number of the first span in order that ends behind va.
+func (s *settings) span(va uint64) int {
+	at, end := 0, len(s.cover)
 	for at < end {
 		if m := (at + end) / 2; s.cover[m].end > va {
 			end = m
@@ -264,7 +280,7 @@ func (s *settings) tracked(va uint64, n uint32) bool {
 			at = m + 1
 		}
 	}
-	return at < len(s.cover) && va+uint64(n) > s.cover[at].va
+	return at
 }
 
 // merged is the memory of spans in order, nothing twice.
@@ -285,6 +301,7 @@ func parseArgs(args graph.Args) (settings, error) {
 		verify: 10 * time.Millisecond}
 	r := arg.Read("", args)
 	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
+	r.Either("replace", &s.vouched, "tracked", "learnt")
 	arg.Value(r, "track", &s.track, parseSpans, "none", "")
 	s.cover = merged(s.track)
 	r.OnOff("learn", &s.learn)

@@ -12,6 +12,7 @@ import (
 // Report is what the app shows of its state, which all workers share.
 type Report struct {
 	Mode    string         `json:"mode"`
+	Warning string         `json:"warning,omitempty"` // what the arguments promise and do not do
 	Memory  Memory         `json:"memory"`
 	State   *State         `json:"state,omitempty"`
 	Servers []ServerReport `json:"servers"`
@@ -80,6 +81,9 @@ const maxReported = 1000
 // Report implements graph.Reporter.
 func (s *Box) Report() any {
 	r := Report{Mode: s.cfg.mode.String(), Servers: []ServerReport{}}
+	if s.cfg.mode == Replace && !s.cfg.vouched && len(s.cfg.cover) == 0 {
+		r.Warning = "mode=replace replaces no atomics: name memory that only these clients change (track=), or say replace=learnt"
+	}
 	if s.mem.b != nil {
 		r.State = &State{Bytes: len(s.mem.b), Recorded: s.recorded(), Read: s.begun.Load()}
 		if r.State.Read {
@@ -99,6 +103,9 @@ func (s *Box) Report() any {
 	}
 	return r
 }
+
+// Warns is the warning.
+func (r Report) Warns() string { return r.Warning }
 
 // Inherited says why nothing was taken over from the process before; known is
 // false before the first breath.

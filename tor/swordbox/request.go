@@ -630,7 +630,8 @@ func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load()
 // needs none of the server's responder resources.
 func (s *Box) foretold(o *op) bool {
 	if w := s.n.trackedWord(o); w != none && s.replaces() {
-		return s.n.believes(&s.n.words.w[w]) && s.writable(o)
+		v := &s.n.words.w[w]
+		return v.vouched && s.n.believes(v) && s.writable(o)
 	}
 	return false
 }
@@ -721,7 +722,7 @@ func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
 	if like && v.loose > 0 && n.shelf.roomy() && (l != i || slices.Contains(n.domains[fl.domain].lanes, i)) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.awaits(v) && s.replaces() && n.shelf.room(1) {
+	if ordered && o.kind.atomic() && n.awaits(v) && v.vouched && s.replaces() && n.shelf.room(1) {
 		return false // its outcome will be known when that of the probe is
 	}
 	o.word = w
@@ -811,7 +812,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 		v.probe, v.belief = at, n.beliefs
 		n.more[at] = more{want: compare, compareMask: compareMask, swapMask: swapMask}
 		o.flags |= fProbe
-	case s.replaces():
+	case v.vouched && s.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
 		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):

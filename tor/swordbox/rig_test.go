@@ -150,7 +150,7 @@ func newRig(t testing.TB, args graph.Args) *rig {
 
 func rigOf(t testing.TB, args graph.Args, server netip.Addr) *rig {
 	t.Helper()
-	a := graph.Args{"settle": "100us", "giveup": "50ms", "alive": "1s", "verify": "1h", "conns": "8", "window": "16", "words": "18", "hold": "32"}
+	a := graph.Args{"replace": "learnt", "settle": "100us", "giveup": "50ms", "alive": "1s", "verify": "1h", "conns": "8", "window": "16", "words": "18", "hold": "32"}
 	maps.Copy(a, args)
 	return &rig{Test: graphtest.New(t, *Kind(), a), t: t, serverMAC: [6]byte{2, 9, 0, 0, 0, 1}, server: server, mtu: 256, resources: 4, start: 1000, args: a}
 }

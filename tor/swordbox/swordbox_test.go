@@ -168,6 +168,46 @@ func TestVerify(t *testing.T) {
 	answered(5, a.ack())
 }
 
+// TestVouched: atomics are replaced on memory that the operator vouches for; on
+// other words they move as they are.
+func TestVouched(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, graph.Args{"replace": "tracked"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	move := func(as hdr.Opcode) {
+		t.Helper()
+		if got := opcode(t, one(t, b.cas(va, 1, 1).Out["b"])); got != as {
+			t.Fatalf("the atomic went as %v", got)
+		}
+		if as == hdr.CompareSwap {
+			one(t, a.atomicAck(1).Out["a"])
+		} else {
+			one(t, a.ack().Out["a"])
+		}
+	}
+	warning := func() string { return r.App().(graph.Reporter).Report().(Report).Warning }
+	move(hdr.CompareSwap)
+	if warning() == "" {
+		t.Error("nothing is replaced, and nobody is told")
+	}
+	for _, x := range []struct {
+		track string
+		as    hdr.Opcode
+	}{{"7000+8", hdr.WriteOnly}, {"7001+8", hdr.CompareSwap}, {"6ff8+f", hdr.CompareSwap}, {"6000+2000", hdr.WriteOnly}} {
+		r.set(graph.Args{"track": x.track})
+		move(x.as)
+		if warning() != "" {
+			t.Error(warning())
+		}
+	}
+	// Of a word that is made while they are named.
+	b.learn(a, va+8, 1)
+	if got := opcode(t, one(t, b.cas(va+8, 1, 2).Out["b"])); got != hdr.WriteOnly {
+		t.Errorf("a new word's atomic went as %v", got)
+	}
+}
+
 // TestTwins: two addresses with one MAC may be one server. Then nothing is
 // believed of its words, unless servers= says which addresses are one server's.
 func TestTwins(t *testing.T) {

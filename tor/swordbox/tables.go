@@ -268,7 +268,20 @@ func (s *Box) Reconfigure(args graph.Args) error {
 		}
 		s.restatic = s.worker == 0 && s.cfg.mode.moves()
 	}
+	again := !slices.Equal(cfg.cover, s.cfg.cover)
 	s.cfg = cfg
+	if !again {
+		return nil
+	}
+	for _, n := range *s.nodes.Load() {
+		_ = s.look(n, func() error {
+			for i := range n.words.w {
+				w := &n.words.w[i]
+				w.vouched = cfg.vouches(w.va)
+			}
+			return nil
+		})
+	}
 	return nil
 }
 
@@ -371,7 +384,7 @@ func (s *Box) reconnect() {
 	}
 }
 
-// look runs f while no worker has node n, which f does not change.
+// look runs f while no worker has node n.
 func (s *Box) look(n *node, f func() error) error {
 	if s.workers > 1 {
 		for !n.turn.CompareAndSwap(false, true) {

@@ -31,6 +31,7 @@ type word struct {
 	writes        int32 // open ops that were atomics and go as WRITEs: what others do meanwhile they undo
 	used          bool  // since the hand of the clock came by
 	executed      bool  // the server has executed an operation on it
+	vouched       bool  // settings.vouches for it
 }
 
 // unrest says how long a word cannot be known; it lies beside word. While the
@@ -341,6 +342,7 @@ func (s *Box) track(va uint64, rkey uint32) int32 {
 		return none
 	}
 	n.words.u[w] = unrest{gen: n.free.now(), barred: n.unknown}
+	n.words.w[w].vouched = s.cfg.vouches(va)
 	return w
 }
 
