@@ -451,6 +451,7 @@ func TestState(t *testing.T) {
 			continue
 		}
 		s, _ := y.Find(r.Server.Addr, r.Server.QPN)
+		r.old, r.mark, r.markAt, r.asks, r.asked = 0, 0, 0, 0, 0
 		if r.matched, r.matches, r.candidate = 0, 0, 0; s == NoSlot || *y.Row(s) != r {
 			t.Errorf("got  %+v\nwant %+v", y.Row(s), r)
 		}

@@ -130,9 +130,17 @@ type Row struct {
 	// wildNext.
 	wildNext uint32
 	// candidate is the client's queue pair that matches responses named, up
-	// to PSN matched; misses contradicted the pairing.
+	// to PSN matched; misses contradicted the pairing. asks is how many times
+	// the client sent something new since, at least Config.Settle apart, and
+	// asked the last of these.
 	candidate, matched    uint32
 	matches, misses, wild uint8
+	asks                  uint8
+	asked                 clock.Time
+	// Requests before PSN old were sent longer than Config.Settle ago: mark was
+	// next at markAt.
+	old, mark uint32
+	markAt    clock.Time
 
 	// The list of half-open inferred rows between the same two addresses.
 	listed     bool

@@ -331,10 +331,11 @@ func TestInfer(t *testing.T) {
 	r := newRig(t, nil)
 	r.reach()
 	a, b := r.client(), r.client()
-	for range 4 {
+	for range 5 {
 		for _, c := range []*party{a, b} {
 			c.warm()
 		}
+		r.Clock.Advance(time.Millisecond) // conn.Config.Settle
 	}
 	if r.Counter("unpaired") == 0 || r.Counter("synced") != 3 {
 		t.Fatalf("unpaired %d, synced %d", r.Counter("unpaired"), r.Counter("synced"))
