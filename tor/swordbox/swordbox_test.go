@@ -344,7 +344,7 @@ func TestInfer(t *testing.T) {
 	psn := b.proven().psn
 	same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 5, 4), nil))
 	// Messages were counted from before the box looked.
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 6, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 7, 4))
 }
 
 // TestStatic: a connection that the configuration names is followed from its
