@@ -19,7 +19,15 @@ const (
 // saw notes what a frame tells about the end that sent it.
 func (e *End) saw(b []byte, f *hdr.Frame) {
 	e.L2 = [12]byte(b[:12])
-	e.Port = f.UDPOf(b).SrcPort()
+	e.Port = portOf(b, f)
+}
+
+// portOf is a frame's UDP source port; 0 for RoCE v1.
+func portOf(b []byte, f *hdr.Frame) uint16 {
+	if f.L4 == 0 {
+		return 0
+	}
+	return f.UDPOf(b).SrcPort()
 }
 
 // mayBe reports whether a frame's source MAC address is the one that e was
@@ -44,13 +52,13 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	s := k.slot()
 	r := &t.rows[s]
 	if k.client() {
-		if r.Server.Addr != src || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+		if r.Server.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
 			return t.stranger(now, s, src, dst, qpn, b, f)
 		}
 		r.Server.saw(b, f)
 		return s, r.reverse(now)
 	}
-	if r.Client.Addr != src || t.cfg.GuardMAC && !r.Client.mayBe(b) {
+	if r.Client.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b) {
 		return t.stranger(now, s, src, dst, qpn, b, f)
 	}
 	r.Client.saw(b, f)
@@ -78,7 +86,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	r := &t.rows[s]
 	if !k.client() {
 		switch {
-		case r.Client.Addr != src || t.cfg.GuardMAC && !r.Client.mayBe(b):
+		case r.Client.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
 			return NoSlot, Spoofed
 		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
 			return t.infer(now, src, dst, qpn, b, f)
@@ -86,7 +94,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		r.Client.saw(b, f)
 		return s, r.reverse(now)
 	}
-	if r.Server.Addr != src || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+	if r.Server.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
 		return NoSlot, Spoofed
 	}
 	r.Server.saw(b, f)
@@ -149,7 +157,7 @@ func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []
 	}
 	if w := r.rival - 1; r.rival != 0 {
 		n := &t.rows[w]
-		switch mine := n.Client.Addr == src && (!t.cfg.GuardMAC || n.Client.mayBe(b)); {
+		switch mine := n.Client.Addr == src && n.Net == f.Net && (!t.cfg.GuardMAC || n.Client.mayBe(b)); {
 		case n.Learnt == Inferred && mine && !expired:
 			n.Client.saw(b, f)
 			return t.watchRequest(now, w, b, f)
@@ -349,12 +357,12 @@ func (t *Table) unpair(s Slot) {
 func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int) {
 	p, port := f.BTHOf(b).PSN(), uint16(0)
 	if t.cfg.SamePort {
-		port = f.UDPOf(b).SrcPort()
+		port = portOf(b, f)
 	}
 	same, fitSame := NoSlot, 0
 	for i := t.bucket(dst, src).head; i != 0; i = t.rows[i-1].succ {
 		r := &t.rows[i-1]
-		if r.Client.Addr != dst || r.Server.Addr != src {
+		if r.Client.Addr != dst || r.Server.Addr != src || r.Net != f.Net {
 			continue
 		}
 		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {

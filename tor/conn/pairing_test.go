@@ -2,6 +2,7 @@ package conn
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -220,4 +221,73 @@ func TestUnlisted(t *testing.T) {
 	for p := uint32(3); p < 5; p++ {
 		run(t, x, clock.Time(2*time.Second), step{"a", a.request(hdr.WriteOnly, p), Waiting}, step{"", a.response(hdr.Acknowledge, p), map[bool]Event{true: NowPaired, false: Waiting}[p == 4]})
 	}
+}
+
+// TestNetworks: the same addresses and numbers in other VLANs, and in RoCE v1, are
+// other connections; a tag for the priority only makes no difference. All are
+// learnt alike, by PSNs and from the connection manager.
+func TestNetworks(t *testing.T) {
+	var all []*connection
+	for i, tags := range [][]uint16{nil, {5}, {6}, {0, 7}, {4094, 0}} {
+		c := example()
+		c.tags, c.cpsn = tags, uint32(i*0x1000)
+		all = append(all, c)
+	}
+	six := example()
+	six.client, six.server, six.v1 = netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::1"), true
+	old := example() // of other hosts, with GIDs of the same shape
+	old.client, old.server, old.v1 = host(12), host(11), true
+	all = append(all, six, old)
+	check := func(x *Table) {
+		t.Helper()
+		if x.Len() != len(all) {
+			t.Error(x.Len())
+		}
+		for i, c := range all {
+			in := []uint16{0, 5, 6, 7, 4094, 0, 0}[i]
+			s, client := x.Find(AddrFrom(c.client).In(in), c.cqpn)
+			if r := x.Row(s); !client || r.State != Paired || r.Server.Addr.VLAN() != in || r.Server.Addr.Netip() != c.server || (r.Net == hdr.NetGRH) != c.v1 {
+				t.Errorf("%d: %v", i, r)
+			}
+		}
+	}
+	x := newTable(t, Config{Rows: 8, Infer: true, GuardMAC: true})
+	for p := range uint32(3) {
+		for _, c := range all {
+			run(t, x, 1, step{"", c.request(hdr.WriteOnly, c.cpsn+p), anyEvent}, step{"", c.response(hdr.Acknowledge, c.cpsn+p), anyEvent})
+		}
+	}
+	check(x)
+	y := newTable(t, Config{Rows: 8})
+	if err := y.Restore(x.AppendState(nil, 1, nil), 1, time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	check(y)
+	plain := example()
+	prio := *plain
+	prio.tags = []uint16{0}
+	run(t, y, 2, step{"priority", prio.request(hdr.WriteOnly, 3), Known}, step{"none", plain.request(hdr.WriteOnly, 4), Known})
+	v1 := *plain
+	v1.v1 = true
+	run(t, y, 3, step{"RoCE v1 to a queue pair of v2", v1.request(hdr.WriteOnly, 5), Spoofed}, step{"its answer", v1.response(hdr.Acknowledge, 5), Spoofed},
+		step{"its end", v1.tell(hdr.DisconnectRequest, true), Stray})
+	check(y)
+	x = newTable(t, Config{Rows: 8})
+	for _, c := range all {
+		pairUp(t, x, 1, c)
+	}
+	check(x)
+	for _, c := range all {
+		run(t, x, 2, step{"", c.tell(hdr.DisconnectRequest, true), IsClosing}, step{"", c.tell(hdr.DisconnectReply, false), Removed})
+	}
+	c, err := ParseStatic("10.0.0.2/0x11-10.0.0.1/0x100,vlan=9")
+	if err != nil || c.VLAN != 9 || c.String() != "10.0.0.2/0x11-10.0.0.1/0x100,vlan=9" {
+		t.Error(c, err)
+	}
+	if _, err := x.AddStatic(3, c); err != nil {
+		t.Error(err)
+	}
+	tagged := example()
+	tagged.tags = []uint16{9}
+	run(t, x, 4, step{"configured", tagged.request(hdr.WriteOnly, 5), Known}, step{"", tagged.response(hdr.Acknowledge, 5), Known})
 }
