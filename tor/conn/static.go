@@ -19,6 +19,7 @@ type StaticConn struct {
 	HasPSN bool
 	MTU    int    // path MTU in bytes; 0 = found out
 	VLAN   uint16 // that both are in; 0: none
+	V1     bool   // RoCE v1; not in the text
 }
 
 // ParseStatic reads CLIENT/QPN-SERVER/QPN[,psn=PSN][,mtu=BYTES][,vlan=VLAN]; numbers are
@@ -127,7 +128,10 @@ func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 	r := &t.rows[s]
 	r.Client, r.Server, r.MTU = client, server, uint16(c.MTU)
 	r.Net = hdr.NetIPv6
-	if client.Addr.Is4() {
+	switch {
+	case c.V1:
+		r.Net = hdr.NetGRH
+	case client.Addr.Is4():
 		r.Net = hdr.NetIPv4
 	}
 	t.take(s)
