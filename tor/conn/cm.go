@@ -104,7 +104,7 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 	if m.TransportService() != hdr.RC {
 		return NoSlot, Foreign
 	}
-	if AddrFrom(m.PrimaryLocalGID()).In(src.vlan) != src || AddrFrom(m.PrimaryRemoteGID()).In(dst.vlan) != dst || m.LocalQPN() < 2 {
+	if AddrFrom(m.PrimaryLocalGID()).In(src.VLAN()) != src || AddrFrom(m.PrimaryRemoteGID()).In(dst.VLAN()) != dst || m.LocalQPN() < 2 {
 		return NoSlot, Forged
 	}
 	if k := t.findID(src, m.LocalCommID()); k != noRef {

@@ -49,24 +49,24 @@ func feed(t *Table, now clock.Time, b []byte) (Slot, Event) {
 // request, response and datagram give a frame to the method of the kind; one
 // that tables do not look at is Foreign.
 func request(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	ends, ok := EndsOf(b, f)
-	if !ok {
+	var ends Ends
+	if !ends.Of(b, f) {
 		return NoSlot, Foreign
 	}
 	return t.Request(now, &ends, b, f)
 }
 
 func response(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	ends, ok := EndsOf(b, f)
-	if !ok {
+	var ends Ends
+	if !ends.Of(b, f) {
 		return NoSlot, Foreign
 	}
 	return t.Response(now, &ends, b, f)
 }
 
 func datagram(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	ends, ok := EndsOf(b, f)
-	if !ok {
+	var ends Ends
+	if !ends.Of(b, f) {
 		return NoSlot, Foreign
 	}
 	return t.CM(now, &ends, b, f)

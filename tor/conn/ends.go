@@ -10,33 +10,41 @@ import (
 // Ends are source and destination of a frame.
 type Ends struct{ Src, Dst Addr }
 
-// EndsOf are the ends of a RoCE frame that a table looks at, from one host to
-// another, in at most one VLAN; ok is false for others: frames with the tags of
+// EndsOf is Ends.Of in a value of its own.
+func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
+	ok = e.Of(b, f)
+	return e, ok
+}
+
+// Of sets e to the ends of a RoCE frame that a table looks at, from one host to
+// another, in at most one VLAN; it is false for others: frames with the tags of
 // two VLANs are a provider's (802.1ad), whose customers' networks are not ours to
 // know.
-func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
+func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
 	if f.Why != hdr.IsRoCE {
-		return e, false
+		return false
 	}
+	vlan := uint64(0)
 	if f.Tags != 0 {
 		v, ok := vlanOf(b, f)
 		if !ok {
-			return e, false
+			return false
 		}
-		e.Src.vlan, e.Dst.vlan = v, v
+		vlan = uint64(v)
 	}
 	p := b[f.L3:]
 	if f.Net == hdr.NetIPv4 {
 		v := binary.BigEndian.Uint64(p[12:20])
-		e.Src.lo, e.Dst.lo = mapped|v>>32, mapped|v&0xFFFFFFFF
-		return e, e.Src.lo != e.Dst.lo
+		src, dst := mapped|v>>32, mapped|v&0xFFFFFFFF
+		e.Src, e.Dst = Addr{0, src, vlan}, Addr{0, dst, vlan}
+		return src != dst
 	}
 	p = p[8:hdr.IPv6Len]
-	e.Src.hi, e.Src.lo = binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:])
-	e.Dst.hi, e.Dst.lo = binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:])
+	e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:]), vlan}
+	e.Dst = Addr{binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:]), vlan}
 	// A mapped address does not travel in IPv6 (RFC 4038 4.2), where it would be
 	// taken for the IPv4 one; in the GIDs of RoCE v1 it does.
-	return e, e.Src != e.Dst && (f.Net == hdr.NetGRH || !e.Src.Is4() && !e.Dst.Is4())
+	return e.Src != e.Dst && (f.Net == hdr.NetGRH || !e.Src.Is4() && !e.Dst.Is4())
 }
 
 // vlanOf is the VLAN of a tagged frame; ok is false when it is in two.

@@ -13,7 +13,7 @@ import (
 // RoCE v1 is an address like any other. Equal addresses are ==.
 type Addr struct {
 	hi, lo uint64
-	vlan   uint16
+	vlan   uint64
 }
 
 const mapped = 0xFFFF << 32
@@ -32,8 +32,8 @@ func (a Addr) Is4() bool { return a.hi == 0 && a.lo>>32 == 0xFFFF }
 
 // VLAN is the VLAN that a is in, from 1 to 4095; 0: in none, or behind a tag for
 // the priority only. In is a in another one.
-func (a Addr) VLAN() uint16        { return a.vlan }
-func (a Addr) In(vlan uint16) Addr { a.vlan = vlan; return a }
+func (a Addr) VLAN() uint16        { return uint16(a.vlan) }
+func (a Addr) In(vlan uint16) Addr { a.vlan = uint64(vlan); return a }
 
 // Netip is a as a netip.Addr, an IPv4 address unmapped; the VLAN is lost.
 func (a Addr) Netip() netip.Addr {

@@ -83,7 +83,7 @@ func (e *End) append(dst []byte) []byte {
 	be := binary.BigEndian
 	dst = be.AppendUint64(dst, e.Addr.hi)
 	dst = be.AppendUint64(dst, e.Addr.lo)
-	dst = be.AppendUint16(dst, e.Addr.vlan)
+	dst = be.AppendUint16(dst, e.Addr.VLAN())
 	dst = be.AppendUint32(dst, e.QPN)
 	dst = be.AppendUint32(dst, e.StartPSN)
 	dst = append(dst, e.L2[:]...)
@@ -94,7 +94,7 @@ func (e *End) append(dst []byte) []byte {
 
 func (e *End) read(b []byte) {
 	be := binary.BigEndian
-	e.Addr = Addr{be.Uint64(b), be.Uint64(b[8:]), be.Uint16(b[16:])}
+	e.Addr = Addr{be.Uint64(b), be.Uint64(b[8:]), uint64(be.Uint16(b[16:]))}
 	b = b[18:]
 	e.QPN, e.StartPSN = be.Uint32(b), be.Uint32(b[4:])
 	e.L2 = [12]byte(b[8:])

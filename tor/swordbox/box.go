@@ -319,8 +319,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 		return
 	}
-	var ok bool
-	if s.ends, ok = conn.EndsOf(b, f); !ok {
+	if !s.ends.Of(b, f) {
 		s.aside(in, x, b)
 		return
 	}
