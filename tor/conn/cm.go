@@ -37,7 +37,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 	s := k.slot()
 	r := &t.rows[s]
 	to, from := r.ends(k.client())
-	if from.Addr != src || to.Addr != dst || t.cfg.GuardMAC && !from.mayBe(b) {
+	if from.Addr != src || to.Addr != dst || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) {
 		return NoSlot, Spoofed
 	}
 	toClient := k.client()
@@ -104,7 +104,7 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 	if m.TransportService() != hdr.RC {
 		return NoSlot, Foreign
 	}
-	if AddrFrom(m.PrimaryLocalGID()) != src || AddrFrom(m.PrimaryRemoteGID()) != dst || m.LocalQPN() < 2 {
+	if AddrFrom(m.PrimaryLocalGID()).In(src.VLAN()) != src || AddrFrom(m.PrimaryRemoteGID()).In(dst.VLAN()) != dst || m.LocalQPN() < 2 {
 		return NoSlot, Forged
 	}
 	if k := t.findID(src, m.LocalCommID()); k != noRef {

@@ -426,7 +426,7 @@ func TestInference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apart := rapid.Bool().Draw(t, "apart")
 		ports := rapid.Bool().Draw(t, "ports")
-		x, err := New(Config{Rows: 16, Infer: true, SamePort: ports})
+		x, err := New(Config{Rows: 16, Infer: true, SamePort: ports, Settle: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

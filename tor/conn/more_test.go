@@ -306,7 +306,7 @@ func TestForeign(t *testing.T) {
 	x, c := newTable(t, Config{Rows: 2, Infer: true}), example()
 	six := netip.MustParseAddr("fd00::1")
 	for name, b := range map[string][]byte{
-		"tagged":                spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20, vlan: true}.bytes(),
+		"in two VLANs":          spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20, tags: []uint16{3, 4}}.bytes(),
 		"unreliable connection": spec{op: hdr.UC | hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20}.bytes(),
 		"congestion":            spec{op: hdr.CNP, src: c.client, dst: c.server, qpn: 20, payload: make([]byte, 16)}.bytes(),
 		"queue pair 1":          spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 1}.bytes(),
@@ -451,6 +451,7 @@ func TestState(t *testing.T) {
 			continue
 		}
 		s, _ := y.Find(r.Server.Addr, r.Server.QPN)
+		r.old, r.mark, r.markAt, r.asks, r.asked = 0, 0, 0, 0, 0
 		if r.matched, r.matches, r.candidate = 0, 0, 0; s == NoSlot || *y.Row(s) != r {
 			t.Errorf("got  %+v\nwant %+v", y.Row(s), r)
 		}

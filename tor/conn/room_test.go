@@ -43,7 +43,7 @@ func TestRoom(t *testing.T) {
 		var all []*row
 		bySlot := map[Slot]*row{}
 		var removed []*row
-		x, err := New(Config{Rows: rows, Infer: true, Yield: yield,
+		x, err := New(Config{Rows: rows, Infer: true, Yield: yield, Settle: -1, Reuse: 1,
 			OnRemove: func(s Slot) { removed = append(removed, bySlot[s]); delete(bySlot, s) },
 			LetGo:    func(s Slot) bool { return bySlot[s].goes }})
 		if err != nil {
@@ -51,7 +51,7 @@ func TestRoom(t *testing.T) {
 		}
 		now := clock.Time(time.Hour)
 		for n := range rapid.IntRange(rows, 60).Draw(t, "steps") {
-			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
+			now = now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
 			if len(all) > 0 && rapid.Bool().Draw(t, "touch") {
 				r := all[rapid.IntRange(0, len(all)-1).Draw(t, "which")]
 				if _, e := feed(x, now, nth(r.n).request(hdr.WriteOnly, first(r.n)+2)); e != Known && e != Waiting {
@@ -249,7 +249,7 @@ func BenchmarkNoRoom(b *testing.B) {
 // long as the server answers nobody else; and each goes on when it likes.
 func TestClaims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		x, err := New(Config{Rows: rapid.IntRange(4, 16).Draw(t, "rows"), Infer: true, Yield: time.Hour})
+		x, err := New(Config{Rows: rapid.IntRange(4, 16).Draw(t, "rows"), Infer: true, Yield: time.Hour, Settle: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
