@@ -43,8 +43,8 @@ type shared struct {
 // worker owns it while it handles frames of it.
 type node struct {
 	turn  atomic.Bool
-	addrs []conn.Addr // of one server
-	mac   [6]byte     // where requests for it go
+	addrs []conn.Addr   // of one server
+	mac   atomic.Uint64 // where its answers come from; 0: not known
 	// twin: another node has this MAC, and may be the same server.
 	twin   atomic.Bool
 	twins  bool  // requests wait until no twin has writes
@@ -64,9 +64,10 @@ type node struct {
 	known     reaches
 	shelf     shelf
 	domains   [maxDomains]domain
-	ready     []int32         // flows with an answer to give, after the frame at hand
-	waiting   []int32         // flows with requests that wait
-	strangers fifo            // requests of connections that are not followed, and wait
+	ready     []int32 // flows with an answer to give, after the frame at hand
+	waiting   []int32 // flows with requests that wait
+	strangers fifo    // requests that nobody follows, and wait
+	longs     longWrites
 	freed     [][]*packet.Buf // by worker: held frames that another one is done with
 	heldBy    []int
 	swept     clock.Time
@@ -293,7 +294,11 @@ func (s *Box) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
 func (s *Box) frame(in int, x *packet.Buf) {
 	b, f := x.Bytes(), &s.f
 	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
-		s.bad(in, x, graph.Reason(why), s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP))
+		if s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
+			s.c.Drop(x, graph.Reason(why))
+			return
+		}
+		s.aside(in, x, b, graph.Reason(why))
 		return
 	}
 	fl := f.Op.Info().Flags
@@ -311,7 +316,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	isCM := false
 	if f.Op.Transport() != hdr.RC {
 		if cm, isCM = f.CMOf(b); !isCM {
-			s.aside(in, x, b)
+			s.aside(in, x, b, reasonStranger)
 			return
 		}
 	}
@@ -324,7 +329,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		return
 	}
 	if !s.ends.Of(b, f) {
-		s.aside(in, x, b)
+		s.aside(in, x, b, reasonStranger)
 		return
 	}
 	a := s.ends.Src // the server's end
@@ -333,11 +338,15 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
 	if n == nil {
-		s.aside(in, x, b) // it may be the address of a known server, but in another VLAN
+		s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 		return
 	}
 	s.own(n)
-	if in == toClients && (n.mac != [6]byte(b) || n.twins) && s.isTwin(b) && !isCM {
+	if in == toServers {
+		if n.mac.Load() != fromOf(b) {
+			s.locate(n, b)
+		}
+	} else if n.twins && s.awaitsTwin() && !isCM {
 		s.c.Drop(x, reasonTwin)
 		return
 	}
@@ -355,19 +364,6 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
 		s.settle()
 	}
-}
-
-// aside passes a frame of a sort that is never followed, such as of an
-// unreliable connection, or with the tags of two VLANs: a request may change memory.
-func (s *Box) aside(in int, x *packet.Buf, b []byte) {
-	if in == toClients && s.f.Op.Info().Flags&hdr.IsRequest != 0 {
-		if n := s.node(conn.Target(b, &s.f), false); n != nil {
-			s.own(n)
-			s.stranger(x, b, reasonStranger)
-			return
-		}
-	}
-	s.pass(in, x)
 }
 
 // node is the node of server a; made when it is new and may be.
@@ -390,27 +386,44 @@ func (s *Box) node(a conn.Addr, may bool) *node {
 	return n
 }
 
-// isTwin compares the MAC that frame b for the node goes to with those of other
-// nodes. Where a server has several addresses, what is known of its words from
-// one is not so from another. True while atomics of another node are under way
-// for which it was believed.
-func (s *Box) isTwin(b []byte) bool {
-	n := s.n
-	if n.mac = [6]byte(b); s.fixed {
-		return false
+// locate notes the MAC that node n's answer b came from, as requests to it go there.
+// Where a server has several addresses, what is known of its words from one is not
+// so from another: nothing is replaced then.
+func (s *Box) locate(n *node, b []byte) {
+	if mac := fromOf(b); n.mac.Swap(mac) != mac && !s.fixed {
+		s.pair()
 	}
+}
+
+// pair finds nodes with the same MAC.
+func (s *Box) pair() {
+	n := s.n
+	nodes := *s.nodes.Load()
+	for _, m := range nodes {
+		s.own(m)
+		twin := false
+		for _, k := range nodes {
+			twin = twin || k != m && k.mac.Load() == m.mac.Load() && k.mac.Load() != 0
+		}
+		if m.twins = twin; m.twin.Swap(twin) != twin && twin {
+			s.c.Count(ctrTwins, 1)
+		}
+	}
+	if n != nil {
+		s.own(n)
+	}
+}
+
+// awaitsTwin reports whether atomics of another node under this one's MAC are
+// under way as WRITEs, from the time when nobody knew.
+func (s *Box) awaitsTwin() bool {
+	n := s.n
+	n.twins = false
 	busy := false
 	for _, m := range *s.nodes.Load() {
-		s.own(m)
-		if m == n || m.mac != n.mac {
-			continue
-		}
-		busy = busy || m.writes > 0
-		if !m.twin.Swap(true) {
-			s.c.Count(ctrTwins, 1)
-		}
-		if !n.twin.Swap(true) {
-			s.c.Count(ctrTwins, 1)
+		if m != n && m.mac.Load() == n.mac.Load() {
+			s.own(m)
+			busy = busy || m.writes > 0
 		}
 	}
 	s.own(n)

@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
@@ -130,55 +129,6 @@ func (n *node) wait(i int32) {
 		f.waits = true
 		n.waiting = append(n.waiting, i)
 	}
-}
-
-// stranger passes a request of a connection that is not followed. When it
-// changes a tracked word, that word's value is not known for a while: nobody
-// knows when, and in which order, it will be executed. While a WRITE that takes
-// an atomic's place is on its way there, it waits: what it does would be undone.
-func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
-	n := s.n
-	s.c.Mark(x, packet.Forwarded, r)
-	if s.disturb(b, &s.f) || n.strangers.n > 0 {
-		if !s.hold(&n.strangers, x) {
-			s.c.Drop(x, reasonHoldFull)
-		}
-		return
-	}
-	s.c.Emit(toServers, x)
-}
-
-// admitStrangers sends what waits of connections that are not followed.
-func (s *Box) admitStrangers() {
-	for q := &s.n.strangers; q.n > 0; {
-		x := s.mine(q)
-		if x == nil || hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE && s.disturb(x.Bytes(), &s.g) {
-			return
-		}
-		s.n.shelf.take(q)
-		s.n.heldBy[s.worker]--
-		s.c.Emit(toServers, x)
-	}
-}
-
-// disturb: the request with headers f, which nobody follows, may change memory
-// at some time. True when it must not yet.
-func (s *Box) disturb(b []byte, f *hdr.Frame) bool {
-	n := s.n
-	va, ln := uint64(0), uint32(0)
-	switch info := f.Op.Info(); {
-	case info.Flags&hdr.IsAtomic != 0:
-		va, ln = be.Uint64(b[f.BTH+hdr.BTHLen:]), 8
-	case info.Flags&hdr.IsRead == 0 && info.Ext&hdr.HasRETH != 0 && f.Op != hdr.Flush:
-		h := f.RETHOf(b)
-		va, ln = h.VA(), h.DMALength()
-	}
-	if ln == 0 {
-		return false
-	}
-	n.unknown = s.c.Now().Add(s.cfg.settle)
-	wait, _ := n.touch(va, ln, none, 0, n.unknown)
-	return wait
 }
 
 // farOff is how far from what is expected no retransmission of a flow is.

@@ -354,9 +354,7 @@ func (s *Box) track(va uint64, rkey uint32) int32 {
 func (n *node) touch(va uint64, ln uint32, l int32, gen uint64, until clock.Time) (wait, any bool) {
 	list, ok := n.words.over(va, ln)
 	if !ok {
-		n.doubtAll()
-		n.unrest.gen, n.unrest.barred = max(n.unrest.gen, gen), max(n.unrest.barred, until)
-		return n.writes > 0, true
+		return n.touchAll(gen, until), true
 	}
 	for _, w := range list {
 		v, u := &n.words.w[w], &n.words.u[w]
@@ -365,6 +363,13 @@ func (n *node) touch(va uint64, ln uint32, l int32, gen uint64, until clock.Time
 		wait = wait || v.writes > 0 && v.lane != l
 	}
 	return wait, len(list) != 0
+}
+
+// touchAll is touch for all words.
+func (n *node) touchAll(gen uint64, until clock.Time) (wait bool) {
+	n.doubtAll()
+	n.unrest.gen, n.unrest.barred = max(n.unrest.gen, gen), max(n.unrest.barred, until)
+	return n.writes > 0
 }
 
 // after is what an atomic leaves in a word that holds v.
