@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"fmt"
 	"math/bits"
 	"runtime"
 	"slices"
@@ -27,13 +26,16 @@ const (
 
 // shared is what all workers have in common.
 type shared struct {
-	cfg   settings
-	mu    sync.Mutex // to add a node
-	nodes atomic.Pointer[[]*node]
-	mem   memory
-	begun atomic.Bool
-	why   string // why nothing was taken over; "": it was, or there was nothing
-	stops int    // workers that stopped
+	cfg    settings
+	mu     sync.Mutex // to add a node
+	nodes  atomic.Pointer[[]*node]
+	places []*node        // memory of servers to come; with mu
+	heirs  sync.WaitGroup // memory that is made
+	asked  asked
+	mem    memory
+	begun  atomic.Bool
+	why    string // why nothing was taken over; "": it was, or there was nothing
+	stops  int    // workers that stopped
 	// barred: until then requests that a process before this one let through may
 	// be under way.
 	barred clock.Time
@@ -44,6 +46,9 @@ type shared struct {
 type node struct {
 	turn  atomic.Bool
 	addrs []conn.Addr   // of one server
+	kept  bool          // static= names it
+	gone  bool          // its place is another's, or nobody's: it is not to be used
+	busy  clock.Time    // when it had a connection last
 	mac   atomic.Uint64 // where its answers come from; 0: not known
 	// twin: another node has this MAC, and may be the same server.
 	twin   atomic.Bool
@@ -104,6 +109,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	s := env.Share(func() any {
 		s := &shared{cfg: cfg, mem: memory{refs: make([]ref, 0, maxNodes*cfg.conns)}}
 		s.nodes.Store(&[]*node{})
+		s.reserve(env.Workers)
 		return s
 	}).(*shared)
 	if err := s.remember(env); err != nil {
@@ -173,55 +179,15 @@ func (s *Box) begin(now clock.Time) {
 	if !s.cfg.mode.moves() {
 		return
 	}
-	for _, a := range s.cfg.servers {
-		_, _ = s.meetLocked(conn.AddrFrom(a[0])) // no more than maxNodes, so it works
-	}
 	for _, text := range s.cfg.static {
 		r, _ := conn.ParseStatic(text)
-		if n, err := s.meetLocked(conn.AddrFrom(r.Server)); err == nil {
+		if n, err := s.meetLocked(now, conn.AddrFrom(r.Server).In(r.VLAN)); err == nil {
+			n.kept = true
 			if _, err := n.conns.AddStatic(now, r); err != nil {
 				s.c.Count(ctrStaticRefused, 1)
 			}
 		}
 	}
-}
-
-// meet is the node of server a, made when it is new. Lists of nodes are
-// replaced, never changed: others may be reading.
-func (s *Box) meet(a conn.Addr) (*node, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.meetLocked(a)
-}
-
-func (s *Box) meetLocked(a conn.Addr) (*node, error) {
-	old := *s.nodes.Load()
-	for _, n := range old {
-		if slices.Contains(n.addrs, a) {
-			return n, nil
-		}
-	}
-	if len(old) == maxNodes {
-		return nil, fmt.Errorf("swordbox: more than %d servers", maxNodes)
-	}
-	addrs := []conn.Addr{a}
-	for _, one := range s.cfg.servers {
-		if !slices.Contains(one, a.Netip()) {
-			continue
-		}
-		addrs = nil
-		for _, a := range one {
-			addrs = append(addrs, conn.AddrFrom(a))
-		}
-	}
-	n, err := newNode(addrs, &s.cfg, s.workers)
-	if err != nil {
-		return nil, err
-	}
-	n.unknown = s.barred
-	list := append(append(make([]*node, 0, len(old)+1), old...), n)
-	s.nodes.Store(&list)
-	return n, nil
 }
 
 // Wants implements graph.Wanter. Frames of connections whose ends count
@@ -336,12 +302,22 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	if in == toClients {
 		a = s.ends.Dst
 	}
-	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
+	n := s.node(a)
+	switch {
+	case n != nil:
+	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
+		n = s.admitServer(a)
+	case fl&hdr.IsResponse == 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
+		s.ask(a, b, isCM)
+	}
 	if n == nil {
 		s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 		return
 	}
-	s.own(n)
+	if s.own(n); n.gone {
+		s.aside(in, x, b, reasonStranger)
+		return
+	}
 	if in == toServers {
 		if n.mac.Load() != fromOf(b) {
 			s.locate(n, b)
@@ -364,71 +340,6 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
 		s.settle()
 	}
-}
-
-// node is the node of server a; made when it is new and may be.
-func (s *Box) node(a conn.Addr, may bool) *node {
-	if s.n != nil && s.n.addrs[0] == a {
-		return s.n
-	}
-	for _, n := range *s.nodes.Load() {
-		if slices.Contains(n.addrs, a) {
-			return n
-		}
-	}
-	if !may || s.fixed || !s.cfg.mode.moves() || len(*s.nodes.Load()) == maxNodes {
-		return nil
-	}
-	n, err := s.meet(a)
-	if err != nil {
-		return nil
-	}
-	return n
-}
-
-// locate notes the MAC that node n's answer b came from, as requests to it go there.
-// Where a server has several addresses, what is known of its words from one is not
-// so from another: nothing is replaced then.
-func (s *Box) locate(n *node, b []byte) {
-	if mac := fromOf(b); n.mac.Swap(mac) != mac && !s.fixed {
-		s.pair()
-	}
-}
-
-// pair finds nodes with the same MAC.
-func (s *Box) pair() {
-	n := s.n
-	nodes := *s.nodes.Load()
-	for _, m := range nodes {
-		s.own(m)
-		twin := false
-		for _, k := range nodes {
-			twin = twin || k != m && k.mac.Load() == m.mac.Load() && k.mac.Load() != 0
-		}
-		if m.twins = twin; m.twin.Swap(twin) != twin && twin {
-			s.c.Count(ctrTwins, 1)
-		}
-	}
-	if n != nil {
-		s.own(n)
-	}
-}
-
-// awaitsTwin reports whether atomics of another node under this one's MAC are
-// under way as WRITEs, from the time when nobody knew.
-func (s *Box) awaitsTwin() bool {
-	n := s.n
-	n.twins = false
-	busy := false
-	for _, m := range *s.nodes.Load() {
-		if m != n && m.mac.Load() == n.mac.Load() {
-			s.own(m)
-			busy = busy || m.writes > 0
-		}
-	}
-	s.own(n)
-	n.twins = busy
-	return busy
 }
 
 // managed handles a datagram of the connection manager, which always passes,

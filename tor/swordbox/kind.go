@@ -148,6 +148,7 @@ const (
 	ctrLost
 	ctrRecorded
 	ctrTwins
+	ctrServerFull
 	numCounters
 )
 
@@ -180,6 +181,7 @@ var counters = [numCounters]counter.Def{
 	ctrLost:          {Name: "lost", Help: "connections that were lost with the process before; their clients are told"},
 	ctrRecorded:      {Name: "recorded", Help: "connections whose two ends count differently now, which cannot do without this app"},
 	ctrTwins:         {Name: "twins", Help: "server addresses with the MAC of another one: they may be one server, whose atomics then are not replaced unless servers= says which is which"},
+	ctrServerFull:    {Name: "servers-full", Help: "answers of servers that there was no place for (discover=)"},
 	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 
@@ -208,6 +210,7 @@ func Kind() *graph.Kind {
 			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
 			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
+			{Name: "discover", Default: "4", Help: "memory servers to find by their answers, without servers=: memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"},
 			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"},
 			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
 			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="},
@@ -249,6 +252,7 @@ type settings struct {
 	shared                      int
 	conns, window, words, hold  int
 	rdatomic                    int32
+	discover                    int
 	mtu                         uint32
 	servers                     [][]netip.Addr // of each, its addresses
 	static                      []string
@@ -296,7 +300,7 @@ func merged(spans []span) (out []span) {
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
+	s := settings{mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
 		rdatomic: 8, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 		verify: 10 * time.Millisecond}
 	r := arg.Read("", args)
@@ -321,6 +325,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	if s.mtu&(s.mtu-1) != 0 {
 		r.Failf("mtu=%d: want 256, 512, 1024, 2048 or 4096", s.mtu)
 	}
+	arg.Number(r, "discover", &s.discover, 1, maxNodes)
 	arg.Value(r, "servers", &s.servers, parseServers, "any")
 	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
 	r.Either("guard", &s.dropSpoofed, "pass", "drop")

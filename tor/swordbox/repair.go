@@ -714,6 +714,12 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			}
 		}
 		s.settle()
+		if !n.idle() || n.kept || !s.cfg.mode.moves() {
+			n.busy = now
+		} else if now.Sub(n.busy) > s.cfg.idle {
+			s.part(n)
+			continue
+		}
 		conns += n.conns.Len()
 		words += n.words.n
 		held += n.shelf.n

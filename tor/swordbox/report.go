@@ -2,7 +2,6 @@ package swordbox
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/quillon/quillon/nf/graph"
@@ -23,8 +22,9 @@ type Memory struct {
 	Conns      int `json:"conns"`
 	Operations int `json:"operations"`
 	Words      int `json:"words"`
-	// Total is that of all servers.
+	// Total is that of all servers, Spare that of servers to come.
 	Total int `json:"total"`
+	Spare int `json:"spare"`
 }
 
 // State is about what outlives the process.
@@ -91,16 +91,18 @@ func (s *Box) Report() any {
 		}
 	}
 	for _, n := range *s.nodes.Load() {
-		if s.workers > 1 {
-			for !n.turn.CompareAndSwap(false, true) {
-				runtime.Gosched()
-			}
-		}
-		r.Servers = append(r.Servers, n.report(&r.Memory))
-		if s.workers > 1 {
-			n.turn.Store(false)
-		}
+		_ = s.look(n, func() error {
+			r.Servers = append(r.Servers, n.report(&r.Memory))
+			return nil
+		})
 	}
+	s.mu.Lock()
+	for _, n := range s.places {
+		var m Memory
+		n.account(&m)
+		r.Memory.Spare += m.Total
+	}
+	s.mu.Unlock()
 	return r
 }
 
@@ -116,11 +118,16 @@ func (r Report) Inherited() (why string, known bool) {
 	return r.State.Why, r.State.Read
 }
 
-func (n *node) report(m *Memory) ServerReport {
+// account adds what n takes.
+func (n *node) account(m *Memory) {
 	m.Conns = n.conns.Bytes() + len(n.flows)*sizeofFlow
 	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
 	m.Words = n.words.bytes()
 	m.Total += m.Conns + m.Operations + m.Words
+}
+
+func (n *node) report(m *Memory) ServerReport {
+	n.account(m)
 	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.shared(), Connections: []ConnReport{}}
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())

@@ -294,7 +294,7 @@ func (s *Box) Keeps(succeeded bool) error {
 // queue pairs are not its own any more.
 func (s *Box) bereave(now clock.Time, k int) bool {
 	r := s.mem.at(k)
-	n, err := s.meetLocked(r.server)
+	n, err := s.meetLocked(now, r.server)
 	if err != nil {
 		return false
 	}
@@ -490,7 +490,7 @@ func (s *Box) restore(now clock.Time, count int) error {
 			return errSave
 		}
 		size := 22 + int(le.Uint32(b[18:]))
-		x, err := s.meetLocked(conn.AddrOf([16]byte(b)).In(le.Uint16(b[16:])))
+		x, err := s.meetLocked(now, conn.AddrOf([16]byte(b)).In(le.Uint16(b[16:])))
 		if err != nil {
 			return err
 		}

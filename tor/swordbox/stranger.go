@@ -199,7 +199,9 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 		if hit := n.named(a) || !named && (n.mac.Load() == mac || !near && a == conn.Addr{}); !hit {
 			continue
 		}
-		s.own(n)
+		if s.own(n); n.gone {
+			continue
+		}
 		if (s.disturb(b, f) || n.strangers.n > 0) && wait == nil {
 			wait = n
 		}

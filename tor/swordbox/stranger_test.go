@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"bytes"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -42,22 +43,29 @@ func obscure(r *rig, x *party, va uint64) map[string][]byte {
 	for range 3 {
 		tags = slices.Insert(tags, 12, 0x81, 0, 0, 9)
 	}
+	other := *x
+	server := r.server
+	r.server = netip.MustParseAddr("10.9.0.77")
+	elsewhere := other.made(hdr.WriteOnly, 7, reth(va, testRKey, 8), little(42))
+	r.server = server
 	short := with(write, hdr.WriteOnly)
 	hdr.UDP(short[14+hdr.IPv4Len:]).SetLen(uint16(len(short) - 14 - hdr.IPv4Len - 4))
 	return map[string][]byte{
-		"a CAS over XRC":       with(cas, xrc|hdr.CompareSwap, 0, 0, 1, 2),
-		"a WRITE over XRC":     with(write, xrc|hdr.WriteOnly, 0, 0, 1, 2),
-		"a CAS over RD":        with(cas, hdr.RD|hdr.CompareSwap, make([]byte, 12)...),
-		"an unknown transport": with(cas, hdr.MFR|hdr.CompareSwap),
-		"an unknown operation": with(cas, 0x1F),
-		"a WRITE over UC":      x.made(hdr.UC|hdr.WriteOnly, 7, reth(va, testRKey, 8), little(42)),
-		"a WRITE's middle":     x.made(hdr.UC|hdr.WriteMiddle, 7, nil, make([]byte, 256)),
-		"the first fragment":   ip(write, func(ip hdr.IPv4) { ip[6] = 0x20 }),
-		"another fragment":     ip(write, func(ip hdr.IPv4) { ip[6], ip[7] = 0, 8 }),
-		"a version of the BTH": change(write, func(b []byte, f *hdr.Frame) { b[f.BTH+1] |= 1 }),
-		"IPv4 options":         options,
-		"a short UDP length":   short,
-		"three tags":           tags,
+		"a CAS over XRC":         with(cas, xrc|hdr.CompareSwap, 0, 0, 1, 2),
+		"a WRITE over XRC":       with(write, xrc|hdr.WriteOnly, 0, 0, 1, 2),
+		"a CAS over RD":          with(cas, hdr.RD|hdr.CompareSwap, make([]byte, 12)...),
+		"an unknown transport":   with(cas, hdr.MFR|hdr.CompareSwap),
+		"an unknown operation":   with(cas, 0x1F),
+		"a WRITE over UC":        x.made(hdr.UC|hdr.WriteOnly, 7, reth(va, testRKey, 8), little(42)),
+		"a WRITE's middle":       x.made(hdr.UC|hdr.WriteMiddle, 7, nil, make([]byte, 256)),
+		"the first fragment":     ip(write, func(ip hdr.IPv4) { ip[6] = 0x20 }),
+		"another fragment":       ip(write, func(ip hdr.IPv4) { ip[6], ip[7] = 0, 8 }),
+		"a version of the BTH":   change(write, func(b []byte, f *hdr.Frame) { b[f.BTH+1] |= 1 }),
+		"IPv4 options":           options,
+		"a short UDP length":     short,
+		"three tags":             tags,
+		"another VLAN":           slices.Insert(bytes.Clone(write), 12, 0x81, 0, 0, 9),
+		"the same MAC elsewhere": elsewhere,
 	}
 }
 

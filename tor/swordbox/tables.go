@@ -372,9 +372,10 @@ func (s *Box) reconnect() {
 		}
 	}
 	for _, c := range want {
-		n, err := s.meet(conn.AddrFrom(c.Server))
+		n, err := s.meet(s.c.Now(), conn.AddrFrom(c.Server).In(c.VLAN))
 		if err == nil {
 			s.own(n)
+			n.kept = true
 			_, err = n.conns.AddStatic(s.c.Now(), c)
 			s.settle()
 		}
@@ -384,13 +385,16 @@ func (s *Box) reconnect() {
 	}
 }
 
-// look runs f while no worker has node n.
+// look runs f while no worker has node n, if it is still one.
 func (s *Box) look(n *node, f func() error) error {
 	if s.workers > 1 {
 		for !n.turn.CompareAndSwap(false, true) {
 			runtime.Gosched()
 		}
 		defer n.turn.Store(false)
+	}
+	if n.gone {
+		return nil
 	}
 	return f()
 }

@@ -294,7 +294,7 @@ func TestReborn(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%#x", name, psn), func(t *testing.T) {
 				r := newRig(t, nil)
 				a := r.client()
-				for range 5 {
+				for range 6 {
 					a.warm()
 					r.Clock.Advance(time.Millisecond) // conn.Config.Settle
 				}
@@ -317,7 +317,7 @@ func TestReborn(t *testing.T) {
 	// What strays, or is made up, ends no connection that lives.
 	r := newRig(t, nil)
 	a := r.client()
-	for range 5 {
+	for range 6 {
 		a.warm()
 		r.Clock.Advance(time.Millisecond)
 	}
