@@ -49,7 +49,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 	}
 	// All others are sent by an end that has been named, or that has not
 	// answered yet.
-	if from.hasComm && m.LocalCommID() != from.CommID && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0) {
+	if from.hasComm && m.LocalCommID() != from.CommID && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0 || !toClient) {
 		return NoSlot, Forged
 	}
 	switch m.AttributeID() {
@@ -77,6 +77,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 			return s, NowPaired
 		}
 		r.ready = true
+		r.rewatch()
 		if r.State == Closing {
 			return s, IsClosing
 		}
@@ -118,7 +119,10 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 		r.LastSeen = now
 		return k.slot(), Waiting
 	}
-	s := t.alloc(now, Managed)
+	s := NoSlot
+	if t.halfOpen(now, Managed, src) {
+		s = t.alloc(now, Managed)
+	}
 	if s == NoSlot {
 		return NoSlot, Full
 	}
