@@ -124,7 +124,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 		s = t.alloc(now, Inferred)
 	}
 	if s == NoSlot {
-		l.unlisted = now + 1
+		t.unlisted(now, l)
 		return NoSlot, Full
 	}
 	r := &t.rows[s]
@@ -437,6 +437,9 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Unmatched
 	}
+	if t.crowded(now, t.bucket(dst, src)) {
+		return NoSlot, Ambiguous
+	}
 	found, n := t.fit(src, dst, qpn, b, f)
 	switch {
 	case n == 0:
@@ -449,7 +452,7 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	}
 	r := &t.rows[found]
 	r.support(qpn, f.BTHOf(b).PSN())
-	if !t.settled(now, r) {
+	if !t.settled(r) {
 		return NoSlot, Waiting
 	}
 	if k := t.find(dst, qpn); k != noRef {
@@ -486,11 +489,7 @@ func (r *Row) support(qpn, p uint32) {
 
 // settled reports whether the candidate of r is its client: enough responses
 // matched, and the client went on for so long that another would have been seen to
-// be answered, or refused after one lost request. It is not known while requests
-// pass between the two hosts that have no row.
-func (t *Table) settled(now clock.Time, r *Row) bool {
-	if u := t.bucket(r.Client.Addr, r.Server.Addr).unlisted; u != 0 && now.Sub(u-1) < t.cfg.Reuse {
-		return false
-	}
+// be answered, or refused after one lost request.
+func (t *Table) settled(r *Row) bool {
 	return r.matches >= enough && (t.cfg.Settle < 0 || r.asks >= enough)
 }
