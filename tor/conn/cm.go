@@ -70,6 +70,9 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		if toClient || !r.Server.hasComm {
 			return NoSlot, Forged
 		}
+		if r.waits && t.lives(s) {
+			return s, Waiting
+		}
 		from.L2 = [12]byte(b[:12])
 		r.LastSeen = now
 		if r.waits {
@@ -183,6 +186,20 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 	}
 	t.take(s)
 	return s, NowPaired
+}
+
+// lives reports whether the client's queue pair that waiting row s names has been
+// heard as another connection's since the ConnectReply: then somebody else made up
+// the handshake. Names of connections are no secret from who has one with the same
+// host: Linux counts them, under a mask that stays.
+func (t *Table) lives(s Slot) bool {
+	r := &t.rows[s]
+	k := t.find(r.Client.Addr, r.Client.QPN)
+	if k == noRef {
+		return false
+	}
+	o := &t.rows[k.slot()]
+	return o.State == Paired && o.LastSeen >= r.LastSeen
 }
 
 // commit pairs row s, whose client has confirmed the handshake.

@@ -214,6 +214,9 @@ func (m *model) tell(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, r
 		if toClient || !r.replied {
 			return Forged
 		}
+		if o := m.byQP[end{r.client, r.cqpn}]; r.waits && o != nil && o.state == Paired && o.last >= r.last {
+			return Waiting
+		}
 		r.last, r.ready = now, true
 		switch {
 		case r.waits:

@@ -298,6 +298,14 @@ func TestReuse(t *testing.T) {
 	if !x.Used(old) || x.Len() != 1 {
 		t.Fatal(x.Len())
 	}
+	// The client's word may be made up by who guesses names; not while the old one lives.
+	x = newTable(t, Config{Rows: 4})
+	old = pairUp(t, x, 1, c)
+	run(t, x, 2, append(handshake, step{"data of the old one", c.request(hdr.WriteOnly, 1), Known}, step{"made up", n.tell(hdr.ReadyToUse, true), Waiting},
+		step{"the old one goes on", c.response(hdr.Acknowledge, 1), Known})...)
+	if s, _ := x.Find(AddrFrom(c.client), c.cqpn); s != old {
+		t.Error(s)
+	}
 	for i, confirm := range [][]byte{n.tell(hdr.ReadyToUse, true), n.request(hdr.WriteOnly, 0x1234)} {
 		x = newTable(t, Config{Rows: 4})
 		old := pairUp(t, x, 1, c)
@@ -813,6 +821,10 @@ func TestHandshakeCorners(t *testing.T) {
 	d := *c
 	d.server, d.cid, d.sid, d.cpsn = host(7), 0xD1, 0xD2, 0x777
 	run(t, x, 2, step{"request", d.connectRequest(), Opened}, step{"reply", d.connectReply(), Waiting}, step{"to the old server", c.request(hdr.WriteOnly, 0x777), Known},
+		step{"to the new one", d.request(hdr.WriteOnly, 0x777), Foreign}, step{"confirmed, but the old one lives", d.tell(hdr.ReadyToUse, true), Waiting})
+	x = newTable(t, Config{Rows: 4})
+	pairUp(t, x, 1, c)
+	run(t, x, 2, step{"request", d.connectRequest(), Opened}, step{"reply", d.connectReply(), Waiting},
 		step{"to the new one", d.request(hdr.WriteOnly, 0x777), Foreign}, step{"confirmed", d.tell(hdr.ReadyToUse, true), NowPaired},
 		step{"to the old server", c.request(hdr.WriteOnly, 0x778), Foreign}, step{"to the new one", d.request(hdr.WriteOnly, 0x777), Known})
 
