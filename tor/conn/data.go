@@ -120,11 +120,11 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 		return NoSlot, Foreign
 	}
 	l, s := t.bucket(src, dst), NoSlot
-	if l.n < maxCandidates {
+	if l.n < maxCandidates && t.halfOpen(now, Inferred, src) {
 		s = t.alloc(now, Inferred)
 	}
 	if s == NoSlot {
-		l.unlisted = now + 1
+		t.unlisted(now, l)
 		return NoSlot, Full
 	}
 	r := &t.rows[s]
@@ -246,6 +246,9 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 	r.note(b, f)
 	psn := f.BTHOf(b).PSN()
 	if w := r.rival - 1; r.rival != 0 {
+		if t.successor(r) && !r.near(psn, t.cfg.Window) {
+			return t.watchRequest(now, w, b, f)
+		}
 		// The first packet of the connection that takes over confirms it as
 		// ReadyToUse does (IBTA 12.9.6), if the old one has been silent since
 		// the ConnectReply.
@@ -259,22 +262,42 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 	if r.State == Closing {
 		return s, IsClosing // LastSeen stays: when it closed
 	}
-	r.LastSeen = now
 	if r.Learnt == Inferred && !r.pinned {
-		was := r.State
-		if !r.number(now, psn, b, f, &t.cfg) {
+		switch ok := r.number(now, psn, b, f, &t.cfg); {
+		case !ok && r.State == HalfOpen:
 			r.restart(now, b, f)
-			if was == Paired {
-				t.unpair(s)
-				return s, Unpaired
+		case !ok && r.rival == 0:
+			// The client's queue pair starts anew, or is another one by now, or
+			// somebody made it up: the server's answers will tell.
+			if n, e := t.newRequest(now, r.Client.Addr, r.Server.Addr, r.Server.QPN, b, f, Waiting); e == Waiting {
+				return n, e
 			}
-			return s, Waiting
+			return s, Known
+		case r.wild != 0 && r.State == Paired:
+			return s, Known // of nobody, as yet
 		}
 	}
+	r.LastSeen = now
 	if r.State == HalfOpen {
 		return s, Waiting
 	}
 	return s, Known
+}
+
+// successor reports whether what waits for the server's queue pair of r are
+// requests of the same client, numbered anew.
+func (t *Table) successor(r *Row) bool {
+	if r.rival == 0 {
+		return false
+	}
+	n := &t.rows[r.rival-1]
+	return n.Learnt == Inferred && n.Client.Addr == r.Client.Addr && n.Net == r.Net
+}
+
+// near reports whether a request with PSN p goes on with those of r, or repeats one.
+func (r *Row) near(p, window uint32) bool {
+	d := hdr.PSNDiff(p, r.sent)
+	return d <= 0 && uint32(-d) <= window || d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent)))
 }
 
 // number follows the PSNs of requests; false when they have started anew.
@@ -321,16 +344,29 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 	if r.State == Closing {
 		return s, IsClosing
 	}
-	r.LastSeen = now
+	if r.Learnt == Managed && !r.ready {
+		r.ready = true // the client's confirmation was lost
+		r.rewatch()
+	}
 	if r.Learnt != Inferred || r.pinned {
+		r.LastSeen = now
 		return s, Known
 	}
 	p := f.BTHOf(b).PSN()
 	if d := hdr.PSNDiff(r.next, p); d > 0 && uint32(d) <= t.cfg.Window+uint32(hdr.PSNDiff(r.next, r.sent)) {
-		r.misses = 0
+		r.misses, r.LastSeen = 0, now
 		return s, Known
 	}
-	t.fit(r.Server.Addr, r.Client.Addr, r.Client.QPN, b, f) // it may be another's by now
+	// It may be another's by now.
+	if found, n := t.fit(r.Server.Addr, r.Client.Addr, r.Client.QPN, b, f); n == 1 && t.successor(r) && found == r.rival-1 {
+		w := &t.rows[found]
+		if w.support(r.Client.QPN, p); w.matches == enough {
+			r.sent, r.next, r.low, r.old, r.mark, r.markAt = w.sent, w.next, w.low, w.old, w.mark, w.markAt
+			r.misses, r.LastSeen = 0, now
+			t.unclaim(r)
+		}
+		return s, Known
+	}
 	if r.misses++; r.misses < enough {
 		return s, Unmatched
 	}
@@ -401,6 +437,9 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Unmatched
 	}
+	if t.crowded(now, t.bucket(dst, src)) {
+		return NoSlot, Ambiguous
+	}
 	found, n := t.fit(src, dst, qpn, b, f)
 	switch {
 	case n == 0:
@@ -411,16 +450,9 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	if !f.Op.Any(hdr.IsLast|hdr.IsOnly) || f.Op == hdr.Acknowledge && !f.AETHOf(b).Syndrome().ACK() {
 		return NoSlot, Waiting // of a READ's packets one counts; what was refused comes again
 	}
-	r, p := &t.rows[found], f.BTHOf(b).PSN()
-	switch {
-	case r.candidate != qpn:
-		r.doubt()
-		r.candidate, r.matched, r.matches = qpn, p, 1
-	case hdr.PSNDiff(p, r.matched) > 0:
-		r.matched = p
-		r.matches = min(r.matches+1, enough)
-	}
-	if !t.settled(now, r) {
+	r := &t.rows[found]
+	r.support(qpn, f.BTHOf(b).PSN())
+	if !t.settled(r) {
 		return NoSlot, Waiting
 	}
 	if k := t.find(dst, qpn); k != noRef {
@@ -442,13 +474,22 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	return found, NowPaired
 }
 
+// support notes that a response to queue pair qpn with PSN p answers a request of r,
+// and of no other.
+func (r *Row) support(qpn, p uint32) {
+	switch {
+	case r.candidate != qpn:
+		r.doubt()
+		r.candidate, r.matched, r.matches = qpn, p, 1
+	case hdr.PSNDiff(p, r.matched) > 0:
+		r.matched = p
+		r.matches = min(r.matches+1, enough)
+	}
+}
+
 // settled reports whether the candidate of r is its client: enough responses
 // matched, and the client went on for so long that another would have been seen to
-// be answered, or refused after one lost request. It is not known while requests
-// pass between the two hosts that have no row.
-func (t *Table) settled(now clock.Time, r *Row) bool {
-	if u := t.bucket(r.Client.Addr, r.Server.Addr).unlisted; u != 0 && now.Sub(u-1) < t.cfg.Reuse {
-		return false
-	}
+// be answered, or refused after one lost request.
+func (t *Table) settled(r *Row) bool {
 	return r.matches >= enough && (t.cfg.Settle < 0 || r.asks >= enough)
 }

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -209,18 +210,58 @@ func TestLockstepIsToldApart(t *testing.T) {
 	}
 }
 
+// TestDoubts: a connection whose requests are never seen is answered as if it were
+// another, in step with it. What is seen of the other's own speaks against it.
+func TestDoubts(t *testing.T) {
+	for name, own := range map[string]func(c *connection, p uint32) []byte{
+		"nothing": nil,
+		"it is refused": func(c *connection, p uint32) []byte {
+			b := c.response(hdr.Acknowledge, p)
+			b[54] = byte(hdr.SynRNR)
+			return b
+		},
+		"part of a READ":      func(c *connection, p uint32) []byte { return c.response(hdr.ReadRespMiddle, p) },
+		"it is answered":      func(c *connection, p uint32) []byte { return c.response(hdr.Acknowledge, p) },
+		"what was not seen":   func(c *connection, p uint32) []byte { return c.response(hdr.ReadRespMiddle, p+3) },
+		"it repeats requests": func(c *connection, p uint32) []byte { return c.request(hdr.WriteOnly, p) },
+	} {
+		x, c, unseen := newTable(t, Config{Rows: 4, Infer: true, Settle: settle}), nth(0), nth(1)
+		wrong := false
+		for p := range uint32(20) {
+			now := clock.Time(p) * clock.Time(settle)
+			feed(x, now, c.request(hdr.WriteOnly, p))
+			_, e := feed(x, now, unseen.response(hdr.Acknowledge, p))
+			wrong = wrong || e == NowPaired
+			if own != nil {
+				feed(x, now, own(c, p))
+			}
+		}
+		if wrong != (own == nil) { // it cannot be told from the truth
+			t.Errorf("%s: paired %v", name, wrong)
+		}
+	}
+}
+
 // TestUnlisted: while requests pass between two hosts that have no row, for want
 // of room, nothing between the two is paired; and afterwards it is.
 func TestUnlisted(t *testing.T) {
 	a, b := nth(0), nth(1)
 	x := newTable(t, Config{Rows: 1, Infer: true, Reuse: time.Second})
 	for p := range uint32(3) {
-		run(t, x, 1, step{"a", a.request(hdr.WriteOnly, p), anyEvent}, step{"b", b.request(hdr.WriteOnly, p), Full}, step{"b's answer", b.response(hdr.Acknowledge, p), Waiting})
+		run(t, x, 1, step{"a", a.request(hdr.WriteOnly, p), anyEvent}, step{"b", b.request(hdr.WriteOnly, p), Full}, step{"b's answer", b.response(hdr.Acknowledge, p), Ambiguous})
 	}
-	run(t, x, clock.Time(time.Second), step{"b is not heard any more, nor a", a.response(hdr.Acknowledge, 2), Waiting})
-	for p := uint32(3); p < 5; p++ {
-		run(t, x, clock.Time(2*time.Second), step{"a", a.request(hdr.WriteOnly, p), Waiting}, step{"", a.response(hdr.Acknowledge, p), map[bool]Event{true: NowPaired, false: Waiting}[p == 4]})
+	run(t, x, clock.Time(time.Second), step{"b is not heard any more, nor a", a.response(hdr.Acknowledge, 2), Ambiguous})
+	for p := uint32(3); p < 6; p++ {
+		run(t, x, clock.Time(2*time.Second), step{"a", a.request(hdr.WriteOnly, p), Waiting}, step{"", a.response(hdr.Acknowledge, p), map[bool]Event{true: NowPaired, false: Waiting}[p == 5]})
 	}
+	// What was seen before the request without a row counts no more.
+	x = newTable(t, Config{Rows: 2, Infer: true})
+	for p := range uint32(2) {
+		run(t, x, 1, step{"a", a.request(hdr.WriteOnly, p), anyEvent}, step{"", a.response(hdr.Acknowledge, p), Waiting})
+	}
+	run(t, x, 1, step{"a", a.request(hdr.WriteOnly, 2), Waiting}, step{"b", b.request(hdr.WriteOnly, 9), Opened}, step{"c", nth(2).request(hdr.WriteOnly, 2), Full},
+		step{"any", a.response(hdr.Acknowledge, 2), Ambiguous})
+	run(t, x, clock.Time(2*time.Second), step{"later", a.response(hdr.Acknowledge, 2), Waiting})
 }
 
 // TestNetworks: the same addresses and numbers in other VLANs, and in RoCE v1, are
@@ -290,4 +331,40 @@ func TestNetworks(t *testing.T) {
 	tagged := example()
 	tagged.tags = []uint16{9}
 	run(t, x, 4, step{"configured", tagged.request(hdr.WriteOnly, 5), Known}, step{"", tagged.response(hdr.Acknowledge, 5), Known})
+}
+
+// Responses between two hosts with n half-open connections that count alike, in a
+// table of 4,096 rows whose other places are taken; and requests of strangers there.
+func BenchmarkCrowded(b *testing.B) {
+	for _, n := range []int{1, 16, maxCandidates} {
+		x := newTable(b, Config{Rows: 4096, Infer: true})
+		for i := range 4096 - n {
+			c := nth(i)
+			for _, f := range [][]byte{c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true)} {
+				feed(x, 1, f)
+			}
+		}
+		c := nth(5000)
+		c.client, c.server = host(200), host(201)
+		for i := range n {
+			c.sqpn = uint32(0x9000 + i)
+			if _, e := feed(x, 1, c.request(hdr.WriteOnly, 3185)); e != Opened {
+				b.Fatal(e)
+			}
+		}
+		for name, frame := range map[string][]byte{"response": c.response(hdr.Acknowledge, 3185), "stranger": nth(9000).request(hdr.WriteOnly, 1)} {
+			var f hdr.Frame
+			hdr.Parse(frame, &f)
+			b.Run(fmt.Sprintf("%s/alike=%d", name, n), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if name == "response" {
+						response(x, 2, frame, &f)
+					} else {
+						request(x, 2, frame, &f)
+					}
+				}
+			})
+		}
+	}
 }

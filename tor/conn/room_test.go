@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -297,4 +298,64 @@ func TestClaims(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStrangersAreBounded: who makes up requests and handshakes, from one address or
+// from many, has a quarter of the places, half of those from one address; nobody
+// that is known loses a thing, and others are learnt meanwhile.
+func TestStrangersAreBounded(t *testing.T) {
+	const rows, live = 1024, 700
+	for _, many := range []bool{false, true} {
+		x := newTable(t, Config{Rows: rows, Infer: true})
+		for n := range live {
+			if n%2 == 0 {
+				pairUp(t, x, 0, nth(n))
+			} else {
+				born(x, 0, n, true)
+			}
+		}
+		before := make([]Row, live)
+		for s := range before {
+			before[s] = x.rows[s]
+		}
+		most := rows / 8
+		if many {
+			most = rows / 4
+		}
+		for n := range 5000 {
+			c := nth(5000 + n)
+			if c.client = host(66); many {
+				c.client = netip.AddrFrom4([4]byte{10, 6, byte(n >> 8), byte(n)})
+			}
+			c.server = netip.AddrFrom4([4]byte{10, 7, 0, byte(n)}) // so that no list is full
+			feed(x, clock.Time(n), c.request(hdr.WriteOnly, 7))
+			if n%8 == 0 {
+				feed(x, clock.Time(n), c.connectRequest())
+			}
+			// To a connection that is known, with its client's address and with others.
+			k := nth(n % live)
+			if many {
+				feed(x, clock.Time(n), k.request(hdr.WriteOnly, uint32(0x700000+n/live)))
+			}
+			k.client = c.client
+			feed(x, clock.Time(n), k.request(hdr.WriteOnly, uint32(n)))
+		}
+		check(t, x)
+		if half := len(x.quiet[guesses]) + len(x.quiet[handshakes]); half > most || x.Displaced() > 5000 {
+			t.Errorf("many %v: %d half-open rows, %d displaced", many, half, x.Displaced())
+		}
+		if one := *x.halves(AddrFrom(host(66))); int(one) > rows/8 {
+			t.Errorf("%d half-open rows of one host", one)
+		}
+		for s := range before {
+			if r := x.Row(Slot(s)); !x.Used(Slot(s)) || r.Client.QPN != before[s].Client.QPN || r.State != Paired || r.Learnt != before[s].Learnt {
+				t.Fatalf("row %d: %v, was %v", s, r, &before[s])
+			}
+		}
+		if !many {
+			c := nth(20000)
+			c.client = host(44)
+			inferred(t, x, 1, c, 0x500000)
+		}
+	}
 }

@@ -182,7 +182,7 @@ func (r *Row) ends(client bool) (e, peer *End) {
 
 // rewatch decides anew whether frames need more than a look-up.
 func (r *Row) rewatch() {
-	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.PKey == 0
+	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.Learnt == Managed && !r.ready || r.PKey == 0
 }
 
 // Event is what a frame meant to the table.
@@ -200,7 +200,8 @@ const (
 	// Replaced: the row of an earlier connection was removed, and a half-open
 	// one made.
 	Replaced
-	// Unpaired: PSNs contradicted the pairing; the row is half-open again.
+	// Unpaired: the server's PSNs contradicted the pairing; the row is half-open
+	// again.
 	Unpaired
 	// IsClosing: a frame of a connection after its DisconnectRequest, or that
 	// request.

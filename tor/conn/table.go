@@ -74,6 +74,7 @@ type Table struct {
 	// quiet are the rows that may have to make room.
 	quiet     [numClasses]quiet
 	displaced uint64
+	perClient [1024]int32 // half-open rows
 
 	// past is a ring, whose oldest entry is at pastAt; pastIDs are its ends by
 	// address and communication ID.
@@ -320,6 +321,22 @@ type bucket struct {
 func (t *Table) bucket(client, server Addr) *bucket {
 	h := t.qps.hash(client, t.qps.hash(server, 0))
 	return &t.pairs[h&uint32(len(t.pairs)-1)]
+}
+
+// crowded reports whether requests passed of late between the hosts of l that have
+// no row: until they are no more, nobody there is paired.
+func (t *Table) crowded(now clock.Time, l *bucket) bool {
+	return l.unlisted != 0 && now.Sub(l.unlisted-1) < t.cfg.Reuse
+}
+
+// unlisted notes such a request. What spoke for candidates before does so no more.
+func (t *Table) unlisted(now clock.Time, l *bucket) {
+	if !t.crowded(now, l) {
+		for i := l.head; i != 0; i = t.rows[i-1].succ {
+			t.rows[i-1].doubt()
+		}
+	}
+	l.unlisted = now + 1
 }
 
 func (t *Table) list(s Slot) {
