@@ -46,7 +46,7 @@ func swordboxBenchmark() benchmark {
 }
 
 func swordboxArgs() graph.Args {
-	return graph.Args{"settle": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"}
+	return graph.Args{"replace": "learnt", "settle": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"}
 }
 
 // recordLocks runs the load of network 10.77.net.0 through swordbox in virtual

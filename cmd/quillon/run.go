@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -363,6 +365,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if served.Address != "" {
 		started = func() {} // collectLess has a say by now
 	}
+	warned(cmd.ErrOrStderr(), inst)
 	if info.State != "" && state.asked {
 		go func() {
 			inherited(ctx, cmd.ErrOrStderr(), inst, state.app)
@@ -409,6 +412,19 @@ func leftWires(spec *graph.Spec, err error) string {
 		}
 	}
 	return ""
+}
+
+// warned prints what reports of apps warn of.
+func warned(w io.Writer, inst *graph.Instance) {
+	for _, app := range slices.Sorted(maps.Keys(inst.Spec().Apps)) {
+		r, err := inst.Report(app)
+		if err != nil || len(r) == 0 {
+			continue
+		}
+		if x, ok := r[0].(interface{ Warns() string }); ok && x.Warns() != "" {
+			fmt.Fprintf(w, "quillon: %s: %s\n", app, x.Warns())
+		}
+	}
 }
 
 // heir is a report of an app that keeps a state: why it took nothing over when

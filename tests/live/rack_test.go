@@ -277,7 +277,7 @@ func (r *rack) breathe(ctx context.Context, nodes []host.Worker) error {
 // start starts the middlebox, and returns when that was.
 func (r *rack) start(more ...string) clock.Time {
 	r.t.Helper()
-	args := []string{"quillon", "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,writable=assume"}
+	args := []string{"quillon", "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume"}
 	if r.cfg.state != "" {
 		args = append(args, "--state", r.cfg.state)
 	}

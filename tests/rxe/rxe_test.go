@@ -338,10 +338,10 @@ var modes = []struct {
 	{"wire", true, []string{"--nf", "wire"}},
 	{"steer", true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
 	{"multiplex", true, []string{"--nf", box + ",mode=mux,track=10000000000+1000000"}},
-	{"replace", true, []string{"--nf", box + ",mode=replace"}},
+	{"replace", true, []string{"--nf", box + ",mode=replace,replace=learnt"}},
 	{"several-shared", false, []string{"--nf", box + ",mode=replace,track=10000000000+1000000,shared=4,order=word"}},
-	{"over-packet-sockets", false, []string{"--port", "afpacket", "--nf", box + ",mode=replace"}},
-	{"steer-and-replace", false, []string{"--nf", "clover-steer,mode=read-write,keys=64", "--nf", box + ",mode=replace"}},
+	{"over-packet-sockets", false, []string{"--port", "afpacket", "--nf", box + ",mode=replace,replace=learnt"}},
+	{"steer-and-replace", false, []string{"--nf", "clover-steer,mode=read-write,keys=64", "--nf", box + ",mode=replace,replace=learnt"}},
 }
 
 // TestClientsSeeNoMiddlebox runs each case first without and then with a

@@ -48,7 +48,7 @@ func (a census) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // alone, and each gains.
 func TestMixed(t *testing.T) {
 	steering := graph.Args{"settle": "60us", "repair": "1ms"}
-	base := graph.Args{"mode": "replace", "writable": "proven", "settle": "60us", "verify": "100us", "giveup": "2ms", "conns": "64", "window": "64", "words": "4096", "hold": "256"}
+	base := graph.Args{"mode": "replace", "replace": "learnt", "writable": "proven", "settle": "60us", "verify": "100us", "giveup": "2ms", "conns": "64", "window": "64", "words": "4096", "hold": "256"}
 	tracked := ""
 	for i := range 3 {
 		tracked += fmt.Sprintf("%x+2000000000:", bed.LocksVA(i))

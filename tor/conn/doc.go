@@ -9,9 +9,7 @@
 //     ConnectReply name both queue pairs and both first PSNs;
 //   - from configuration (Table.AddStatic);
 //   - by inference: requests make a half-open row, and responses whose PSNs
-//     answer them name the client's queue pair. It takes three responses to
-//     three different requests, each of which fits no other half-open row; what
-//     fits several waits. A pairing that PSNs contradict is undone.
+//     answer them name the client's queue pair (see below).
 //
 // A lower degree of trust never displaces a higher one that is in use.
 //
@@ -19,6 +17,37 @@
 // that it was inferred from; the server is the other. Frames in the other
 // sense (a server's own requests and the client's responses to them) are found,
 // too, and reported as Reverse.
+//
+// An address is in a VLAN: frames with the same addresses in two VLANs are two
+// networks'. Priority tags make no difference, and RoCE v1 is followed by its GIDs;
+// a queue pair is reached by the network header that its row was learnt with, by
+// others not.
+//
+// # When PSNs pair
+//
+// PSNs alone do not tell connections apart that begin with the same one, as some
+// applications' do, and of such a connection the requests may not be seen: it is
+// older than the table, its requests take another way, or it found no room. So a
+// half-open row is paired with a queue pair when
+//
+//   - three responses to it answered different requests, and each fits no other
+//     half-open row of the two hosts, and
+//   - from the first of them to the last the client asked for something new three
+//     times, at least Config.Settle apart, and meanwhile no other queue pair was
+//     answered in that range of PSNs, and the client repeated nothing that was
+//     answered.
+//
+// That is never wrong as long as servers answer within Config.Settle what arrives,
+// and not all requests in a row are lost behind the table. Connections in lockstep
+// are told apart when one gets ahead of the others, or by their ports
+// (Config.SamePort). While requests pass between two hosts for which there is no
+// room, and Config.Reuse longer, nothing between the two is paired.
+//
+// Requests that are out of all sequence change nothing by themselves: anybody can
+// make them up. They have a half-open row of their own; when the server's answers
+// fit that, the connection is numbered anew, or, when they go to another queue pair
+// and the first was silent for Config.Reuse, that is the client's. Three
+// responses in a row that nobody asked for undo a pairing.
 //
 // # What removes a row
 //
@@ -36,10 +65,12 @@
 // of band leave no trace when they end; so a row that was merely inferred makes
 // room when it was quiet for Config.Yield, the one that was quiet longest first:
 // half-open ones, and then paired ones, while fewer than a quarter of all rows
-// are half-open. Thus who makes up requests gets a part of the places and no
-// more, and never one of a connection that lives. What the connection manager or
-// the configuration announces takes the place of a half-open inferred row at
-// once. Of a row that is pinned the owner is asked (Config.LetGo). Paired rows
+// are half-open. At most a quarter of the rows, or 64 if that is more, are
+// half-open (handshakes, too), at most half of those one client's, and at most 256
+// of two hosts. Thus who makes up requests gets a part of the places and no more,
+// and never one of a connection that lives; meanwhile new connections may not be
+// learnt. What the connection manager announces takes the place of a half-open
+// inferred row at once, and what the configuration does. Of a row that is pinned the owner is asked (Config.LetGo). Paired rows
 // that were announced or configured are not displaced.
 //
 // Where there is no such row, new connections pass untouched: the event is Full
@@ -59,7 +90,11 @@
 // nothing; those about nothing that is known are Stray, since connections are
 // older than the table, or found no room in it. A ConnectRequest that claims a
 // queue pair number in use has effect only when the client itself confirms the
-// handshake. Whether such frames are dropped is the caller's business.
+// handshake, and that queue pair was not heard since the server's reply. To
+// disconnect it takes both ends' communication IDs and the queue pair number.
+// Linux counts IDs under a mask that stays, so that who has connections with both
+// hosts may guess them; but then the hosts themselves end the connection, too.
+// Whether such frames are dropped is the caller's business.
 //
 // One goroutine owns a Table. Nothing is allocated after New.
 package conn

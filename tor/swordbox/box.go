@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"fmt"
 	"math/bits"
 	"runtime"
 	"slices"
@@ -27,13 +26,16 @@ const (
 
 // shared is what all workers have in common.
 type shared struct {
-	cfg   settings
-	mu    sync.Mutex // to add a node
-	nodes atomic.Pointer[[]*node]
-	mem   memory
-	begun atomic.Bool
-	why   string // why nothing was taken over; "": it was, or there was nothing
-	stops int    // workers that stopped
+	cfg    settings
+	mu     sync.Mutex // to add a node
+	nodes  atomic.Pointer[[]*node]
+	places []*node        // memory of servers to come; with mu
+	heirs  sync.WaitGroup // memory that is made
+	asked  asked
+	mem    memory
+	begun  atomic.Bool
+	why    string // why nothing was taken over; "": it was, or there was nothing
+	stops  int    // workers that stopped
 	// barred: until then requests that a process before this one let through may
 	// be under way.
 	barred clock.Time
@@ -43,8 +45,11 @@ type shared struct {
 // worker owns it while it handles frames of it.
 type node struct {
 	turn  atomic.Bool
-	addrs []conn.Addr // of one server
-	mac   [6]byte     // where requests for it go
+	addrs []conn.Addr   // of one server
+	kept  bool          // static= names it
+	gone  bool          // its place is another's, or nobody's: it is not to be used
+	busy  clock.Time    // when it had a connection last
+	mac   atomic.Uint64 // where its answers come from; 0: not known
 	// twin: another node has this MAC, and may be the same server.
 	twin   atomic.Bool
 	twins  bool  // requests wait until no twin has writes
@@ -52,27 +57,33 @@ type node struct {
 	conns  *conn.Table
 	flows  []flow
 	// ops holds window places for each flow.
-	ops                   []op
-	more                  []more // beside ops
-	window                uint32 // a power of two
-	shift                 uint8  // its logarithm
-	words                 wordTable
-	keys                  keys
-	serial                uint32 // of keys
-	lending               int    // connections that are lent
-	shelf                 shelf
+	ops       []op
+	more      []more // beside ops
+	window    uint32 // a power of two
+	shift     uint8  // its logarithm
+	words     wordTable
+	beliefs   uint64 // numbers given to beliefs (word.belief)
+	shaken    uint64 // those up to this one are none any more
+	free      grace
+	unrest    unrest // of all words
+	keys      keys
+	serial    uint32 // of keys
+	lending   int    // connections that are lent
+	shelf     shelf
+	ready     []int32 // flows with an answer to give, after the frame at hand
+	waiting   []int32 // flows with requests that wait
+	strangers fifo    // requests that nobody follows, and wait
+	longs     longWrites
+	freed     [][]*packet.Buf // by worker: held frames that another one is done with
+	heldBy    []int
+	swept     clock.Time
+	removed   []int32    // rows that went, to be dealt with after the table is at rest
+	unknown   clock.Time // until then requests that are not on record may be under way
+
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              int32
 	askedStrangers        clock.Time
-	asks                  int32           // connection that was asked last whether its server is there
-	ready                 []int32         // flows with an answer to give, after the frame at hand
-	waiting               []int32         // flows with requests that wait
-	strangers             fifo            // requests of connections that are not followed, and wait
-	freed                 [][]*packet.Buf // by worker: held frames that another one is done with
-	heldBy                []int
-	swept                 clock.Time
-	removed               []int32    // rows that went, to be dealt with after the table is at rest
-	unknown               clock.Time // until then requests that are not on record may be under way
+	asks                  int32 // connection that was asked last whether its server is there
 }
 
 // Box is the app; one instance a worker.
@@ -105,6 +116,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	s := env.Share(func() any {
 		s := &shared{cfg: cfg, mem: memory{refs: make([]ref, 0, maxNodes*cfg.conns)}}
 		s.nodes.Store(&[]*node{})
+		s.reserve(env.Workers)
 		return s
 	}).(*shared)
 	if err := s.remember(env); err != nil {
@@ -120,7 +132,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 }
 
 func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
-	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), shelf: newShelf(cfg.hold),
+	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
 		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
 	for i := range n.flows {
@@ -174,55 +186,15 @@ func (s *Box) begin(now clock.Time) {
 	if !s.cfg.mode.moves() {
 		return
 	}
-	for _, a := range s.cfg.servers {
-		_, _ = s.meetLocked(conn.AddrFrom(a[0])) // no more than maxNodes, so it works
-	}
 	for _, text := range s.cfg.static {
 		r, _ := conn.ParseStatic(text)
-		if n, err := s.meetLocked(conn.AddrFrom(r.Server)); err == nil {
+		if n, err := s.meetLocked(now, conn.AddrFrom(r.Server).In(r.VLAN)); err == nil {
+			n.kept = true
 			if _, err := n.conns.AddStatic(now, r); err != nil {
 				s.c.Count(ctrStaticRefused, 1)
 			}
 		}
 	}
-}
-
-// meet is the node of server a, made when it is new. Lists of nodes are
-// replaced, never changed: others may be reading.
-func (s *Box) meet(a conn.Addr) (*node, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.meetLocked(a)
-}
-
-func (s *Box) meetLocked(a conn.Addr) (*node, error) {
-	old := *s.nodes.Load()
-	for _, n := range old {
-		if slices.Contains(n.addrs, a) {
-			return n, nil
-		}
-	}
-	if len(old) == maxNodes {
-		return nil, fmt.Errorf("swordbox: more than %d servers", maxNodes)
-	}
-	addrs := []conn.Addr{a}
-	for _, one := range s.cfg.servers {
-		if !slices.Contains(one, a.Netip()) {
-			continue
-		}
-		addrs = nil
-		for _, a := range one {
-			addrs = append(addrs, conn.AddrFrom(a))
-		}
-	}
-	n, err := newNode(addrs, &s.cfg, s.workers)
-	if err != nil {
-		return nil, err
-	}
-	n.unknown = s.barred
-	list := append(append(make([]*node, 0, len(old)+1), old...), n)
-	s.nodes.Store(&list)
-	return n, nil
 }
 
 // Wants implements graph.Wanter. Frames of connections whose ends count
@@ -296,7 +268,11 @@ func (s *Box) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
 func (s *Box) frame(in int, x *packet.Buf) {
 	b, f := x.Bytes(), &s.f
 	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
-		s.bad(in, x, graph.Reason(why), s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP))
+		if s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
+			s.c.Drop(x, graph.Reason(why))
+			return
+		}
+		s.aside(in, x, b, graph.Reason(why))
 		return
 	}
 	fl := f.Op.Info().Flags
@@ -314,7 +290,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	isCM := false
 	if f.Op.Transport() != hdr.RC {
 		if cm, isCM = f.CMOf(b); !isCM {
-			s.aside(in, x, b)
+			s.aside(in, x, b, reasonStranger)
 			return
 		}
 	}
@@ -326,22 +302,35 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 		return
 	}
-	var ok bool
-	if s.ends, ok = conn.EndsOf(b, f); !ok {
-		s.aside(in, x, b)
+	if !s.ends.Of(b, f) {
+		s.aside(in, x, b, reasonStranger)
 		return
 	}
 	a := s.ends.Src // the server's end
 	if in == toClients {
 		a = s.ends.Dst
 	}
-	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
+	n := s.node(a)
+	switch {
+	case n != nil:
+	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
+		n = s.admitServer(a)
+	case fl&hdr.IsResponse == 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
+		s.ask(a, b, isCM)
+	}
 	if n == nil {
-		s.pass(in, x)
+		s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 		return
 	}
-	s.own(n)
-	if in == toClients && (n.mac != [6]byte(b) || n.twins) && s.isTwin(b) && !isCM {
+	if s.own(n); n.gone {
+		s.aside(in, x, b, reasonStranger)
+		return
+	}
+	if in == toServers {
+		if n.mac.Load() != fromOf(b) {
+			s.locate(n, b)
+		}
+	} else if n.twins && s.awaitsTwin() && !isCM {
 		s.c.Drop(x, reasonTwin)
 		return
 	}
@@ -359,67 +348,6 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
 		s.settle()
 	}
-}
-
-// aside passes a frame of a sort that is never followed, such as of an
-// unreliable connection, or with VLAN tags: a request may change memory.
-func (s *Box) aside(in int, x *packet.Buf, b []byte) {
-	if in == toClients && s.f.Op.Info().Flags&hdr.IsRequest != 0 {
-		if n := s.node(conn.Target(b, &s.f), false); n != nil {
-			s.own(n)
-			s.stranger(x, b, reasonStranger)
-			return
-		}
-	}
-	s.pass(in, x)
-}
-
-// node is the node of server a; made when it is new and may be.
-func (s *Box) node(a conn.Addr, may bool) *node {
-	if s.n != nil && s.n.addrs[0] == a {
-		return s.n
-	}
-	for _, n := range *s.nodes.Load() {
-		if slices.Contains(n.addrs, a) {
-			return n
-		}
-	}
-	if !may || s.fixed || !s.cfg.mode.moves() || len(*s.nodes.Load()) == maxNodes {
-		return nil
-	}
-	n, err := s.meet(a)
-	if err != nil {
-		return nil
-	}
-	return n
-}
-
-// isTwin compares the MAC that frame b for the node goes to with those of other
-// nodes. Where a server has several addresses, what is known of its words from
-// one is not so from another. True while atomics of another node are under way
-// for which it was believed.
-func (s *Box) isTwin(b []byte) bool {
-	n := s.n
-	if n.mac = [6]byte(b); s.fixed {
-		return false
-	}
-	busy := false
-	for _, m := range *s.nodes.Load() {
-		s.own(m)
-		if m == n || m.mac != n.mac {
-			continue
-		}
-		busy = busy || m.writes > 0
-		if !m.twin.Swap(true) {
-			s.c.Count(ctrTwins, 1)
-		}
-		if !n.twin.Swap(true) {
-			s.c.Count(ctrTwins, 1)
-		}
-	}
-	s.own(n)
-	n.twins = busy
-	return busy
 }
 
 // managed handles a datagram of the connection manager, which always passes,

@@ -176,12 +176,13 @@ func replaceScene(t *testing.T, r *rig) {
 	a.spsn += 2
 	a.smsn += 2
 	a.ack()
-	// A long WRITE over a word: its value is in its packets.
+	// A long WRITE over a word: what it leaves there the next atomic tells.
 	b.learn(a, long+8, 3)
 	d := blocks(300)
 	one(t, c.request(hdr.WriteOnly, reth(long, testRKey, 64), d[:64]).Out["b"])
-	one(t, b.cas(long+8, binary.LittleEndian.Uint64(d[8:]), 1).Out["b"])
 	a.ack()
+	b.learn(a, long+8, binary.LittleEndian.Uint64(d[8:]))
+	one(t, b.cas(long+8, binary.LittleEndian.Uint64(d[8:]), 1).Out["b"])
 	a.ack()
 	// A stranger writes: the next atomic goes as one, and nothing is known for a
 	// while.

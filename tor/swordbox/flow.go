@@ -53,7 +53,7 @@ const (
 	fAckReq                      // its client asked for an answer
 	fModifies                    // changes memory
 	fWide                        // touches more than one aligned word
-	fOrdered                     // wide, and in order with its words' others
+	fOdd                         // of an odd generation of free operations (grace)
 	fLoose                       // not in order with its word's other operations
 	fProbe                       // its answer is to fill the word
 	fBare                        // others of its client must stay behind it
@@ -90,7 +90,8 @@ type op struct {
 // more is what few operations need, beside op.
 type more struct {
 	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
-	// With fProbe, the masks of its comparison and of its swap.
+	// With fProbe, the masks of its comparison and of its swap. With fForetold,
+	// compareMask is the belief that want is of.
 	compareMask, swapMask uint64
 	ask                   uint32       // packet that the NAK is about, with fPrompt
 	syn                   hdr.Syndrome // of the NAK, with sFailed and fPrompt

@@ -21,10 +21,11 @@ import (
 const maxOps = 1 << 24
 
 const (
-	sizeofWord = int(unsafe.Sizeof(word{}))
-	sizeofFlow = int(unsafe.Sizeof(flow{}))
-	sizeofOp   = int(unsafe.Sizeof(op{}))
-	sizeofMore = int(unsafe.Sizeof(more{}))
+	sizeofWord   = int(unsafe.Sizeof(word{}))
+	sizeofUnrest = int(unsafe.Sizeof(unrest{}))
+	sizeofFlow   = int(unsafe.Sizeof(flow{}))
+	sizeofOp     = int(unsafe.Sizeof(op{}))
+	sizeofMore   = int(unsafe.Sizeof(more{}))
 )
 
 // Mode says what is done to operations on tracked words.
@@ -146,6 +147,7 @@ const (
 	ctrLost
 	ctrRecorded
 	ctrTwins
+	ctrServerFull
 	numCounters
 )
 
@@ -177,6 +179,7 @@ var counters = [numCounters]counter.Def{
 	ctrLost:          {Name: "lost", Help: "connections that were lost with the process before; their clients are told"},
 	ctrRecorded:      {Name: "recorded", Help: "connections whose two ends count differently now, which cannot do without this app"},
 	ctrTwins:         {Name: "twins", Help: "server addresses with the MAC of another one: they may be one server, whose atomics then are not replaced unless servers= says which is which"},
+	ctrServerFull:    {Name: "servers-full", Help: "answers of servers that there was no place for (discover=)"},
 	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 
@@ -192,6 +195,7 @@ func Kind() *graph.Kind {
 		Reasons:  reasons,
 		Params: []graph.Param{
 			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"},
+			{Name: "replace", Default: "tracked", Help: "which atomics mode=replace sends as WRITEs: those on memory of track= (tracked), or on all of these servers' (learnt). Name only memory that nobody changes but clients behind port a, under one address: what a process on the server writes, or somebody under another address of the same memory, such a WRITE would undo"},
 			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal, each perhaps with #PRIORITY of its entry; can be changed while running, and is the table tracked"},
 			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
 			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
@@ -204,6 +208,7 @@ func Kind() *graph.Kind {
 			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
 			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
+			{Name: "discover", Default: "4", Help: "memory servers to find by their answers, without servers=: memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"},
 			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"},
 			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
 			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="},
@@ -241,9 +246,11 @@ type settings struct {
 	cover                       []span // the same memory in order, nothing twice
 	learn, infer                bool
 	strict, writable            bool
+	vouched                     bool // all memory
 	shared                      int
 	conns, window, words, hold  int
 	rdatomic                    int32 // 0: learnt
+	discover                    int
 	mtu                         uint32
 	servers                     [][]netip.Addr // of each, its addresses
 	static                      []string
@@ -252,8 +259,22 @@ type settings struct {
 	verify                      time.Duration
 }
 
+// tracked reports whether track= names some of that memory.
 func (s *settings) tracked(va uint64, n uint32) bool {
-	at, end := 0, len(s.cover) // the first span that ends behind va
+	at := s.span(va)
+	return at < len(s.cover) && va+uint64(n) > s.cover[at].va
+}
+
+// vouches reports whether the operator says that nobody changes the word at va
+// whose operations are not seen here, or under another address.
+func (s *settings) vouches(va uint64) bool {
+	at := s.span(va)
+	return s.vouched || at < len(s.cover) && s.cover[at].va <= va && va+8 <= s.cover[at].end
+}
+
+// span is the number of the first span in order that ends behind va.
+func (s *settings) span(va uint64) int {
+	at, end := 0, len(s.cover)
 	for at < end {
 		if m := (at + end) / 2; s.cover[m].end > va {
 			end = m
@@ -261,7 +282,7 @@ func (s *settings) tracked(va uint64, n uint32) bool {
 			at = m + 1
 		}
 	}
-	return at < len(s.cover) && va+uint64(n) > s.cover[at].va
+	return at
 }
 
 // merged is the memory of spans in order, nothing twice.
@@ -277,11 +298,12 @@ func merged(spans []span) (out []span) {
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: Replace, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
+	s := settings{mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
 		settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 		verify: 10 * time.Millisecond}
 	r := arg.Read("", args)
 	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
+	r.Either("replace", &s.vouched, "tracked", "learnt")
 	arg.Value(r, "track", &s.track, parseSpans, "none", "")
 	s.cover = merged(s.track)
 	r.OnOff("learn", &s.learn)
@@ -301,6 +323,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	if s.mtu&(s.mtu-1) != 0 {
 		r.Failf("mtu=%d: want 256, 512, 1024, 2048 or 4096", s.mtu)
 	}
+	arg.Number(r, "discover", &s.discover, 1, maxNodes)
 	arg.Value(r, "servers", &s.servers, parseServers, "any")
 	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
 	r.Either("guard", &s.dropSpoofed, "pass", "drop")

@@ -654,7 +654,7 @@ func (n *node) heir(l, at int32) int32 {
 // its client that was sent before it was lost.
 func (n *node) decided(at int32) bool {
 	o := &n.ops[at]
-	if o.word == none || o.is(fLoose|fOwn) || !n.words.w[o.word].valid || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
+	if o.word == none || o.is(fLoose|fOwn) || !n.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
 	return o.is(fOrphan) || !n.flows[n.flowOf(at)].failed
@@ -734,10 +734,10 @@ func (n *node) guest(o *op, d int32) {
 	}
 }
 
-// ask asks the server whether its end of connection l is there, and still counts
+// query asks the server whether its end of connection l is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
-func (s *Box) ask(l int32) {
+func (s *Box) query(l int32) {
 	c, now := &s.n.flows[l], s.c.Now()
 	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < s.patienceOf(c)*4 {
 		return
@@ -775,7 +775,7 @@ func (s *Box) unanswered(l int32, since clock.Time) bool {
 	for range min(8, len(n.flows)) {
 		n.asks = (n.asks + 1) % int32(len(n.flows))
 		if f := &n.flows[n.asks]; n.asks != l && f.synced && f.trusted && !f.dead && !f.gone {
-			s.ask(n.asks)
+			s.query(n.asks)
 		}
 	}
 	s.askStrangers()
@@ -845,12 +845,18 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 				s.c.Count(ctrGone, 1)
 				n.conns.Remove(conn.Slot(l))
 			case f.quiet:
-				s.ask(int32(l))
+				s.query(int32(l))
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
 				n.conns.Remove(conn.Slot(l)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
 		s.settle()
+		if !n.idle() || n.kept || !s.cfg.mode.moves() {
+			n.busy = now
+		} else if now.Sub(n.busy) > s.cfg.idle {
+			s.part(n)
+			continue
+		}
 		conns += n.conns.Len()
 		words += n.words.n
 		held += n.shelf.n

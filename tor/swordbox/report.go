@@ -2,7 +2,6 @@ package swordbox
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tor/conn"
@@ -11,6 +10,7 @@ import (
 // Report is what the app shows of its state, which all workers share.
 type Report struct {
 	Mode    string         `json:"mode"`
+	Warning string         `json:"warning,omitempty"` // what the arguments promise and do not do
 	Memory  Memory         `json:"memory"`
 	State   *State         `json:"state,omitempty"`
 	Servers []ServerReport `json:"servers"`
@@ -21,8 +21,9 @@ type Memory struct {
 	Conns      int `json:"conns"`
 	Operations int `json:"operations"`
 	Words      int `json:"words"`
-	// Total is that of all servers.
+	// Total is that of all servers, Spare that of servers to come.
 	Total int `json:"total"`
+	Spare int `json:"spare"`
 }
 
 // State is about what outlives the process.
@@ -77,30 +78,11 @@ type ConnReport struct {
 const maxReported = 1000
 
 // Report implements graph.Reporter.
-func (s *Box) Debug() {
-	for _, n := range *s.nodes.Load() {
-		for i := range n.flows {
-			f := &n.flows[i]
-			if f.synced && (f.open > 0 || f.stall.n > 0) {
-				println("flow", i, "open", f.open, "stall", f.stall.n, "unsent", f.unsent, "head", f.head, "tail", f.tail, "first", f.first, "span", f.span, "lane", f.lane, "mixed", f.mixed, "cur", f.cur, "guests", f.guests, "repair", f.repair, "unkept", f.unkept, "dead", f.dead, "gone", f.gone, "bare", f.bare, "unsure", f.unsure, "vague", f.vague, "claimed", f.claimed, "rd", f.rd, "tries", f.tries, "waits", f.waits, "trusted", f.trusted)
-				o, _ := n.op(int32(i), f.tail)
-				println("   next op state", o.state, "flags", o.flags, "kind", o.kind, "word", o.word)
-				for at := f.oldest; at != none; at = n.ops[at].next {
-					o := &n.ops[at]
-					println("   carries op", at, "kind", o.kind, "flags", o.flags, "state", o.state, "spsn", o.spsn, "npsn", o.npsn, "word", o.word)
-				}
-			}
-		}
-		for w := range n.words.w[:n.words.n] {
-			v := &n.words.w[w]
-			println("word", w, "lane", v.lane, "flight", v.flight, "loose", v.loose, "writes", v.writes, "valid", v.valid, "probe", v.probe, "atomics", v.atomics)
-		}
-	}
-}
-
 func (s *Box) Report() any {
-	s.Debug()
 	r := Report{Mode: s.cfg.mode.String(), Servers: []ServerReport{}}
+	if s.cfg.mode == Replace && !s.cfg.vouched && len(s.cfg.cover) == 0 {
+		r.Warning = "mode=replace replaces no atomics: name memory that only these clients change (track=), or say replace=learnt"
+	}
 	if s.mem.b != nil {
 		r.State = &State{Bytes: len(s.mem.b), Recorded: s.recorded(), Read: s.begun.Load()}
 		if r.State.Read {
@@ -108,18 +90,23 @@ func (s *Box) Report() any {
 		}
 	}
 	for _, n := range *s.nodes.Load() {
-		if s.workers > 1 {
-			for !n.turn.CompareAndSwap(false, true) {
-				runtime.Gosched()
-			}
-		}
-		r.Servers = append(r.Servers, n.report(&r.Memory))
-		if s.workers > 1 {
-			n.turn.Store(false)
-		}
+		_ = s.look(n, func() error {
+			r.Servers = append(r.Servers, n.report(&r.Memory))
+			return nil
+		})
 	}
+	s.mu.Lock()
+	for _, n := range s.places {
+		var m Memory
+		n.account(&m)
+		r.Memory.Spare += m.Total
+	}
+	s.mu.Unlock()
 	return r
 }
+
+// Warns is the warning.
+func (r Report) Warns() string { return r.Warning }
 
 // Inherited says why nothing was taken over from the process before; known is
 // false before the first breath.
@@ -130,17 +117,22 @@ func (r Report) Inherited() (why string, known bool) {
 	return r.State.Why, r.State.Read
 }
 
-func (n *node) report(m *Memory) ServerReport {
+// account adds what n takes.
+func (n *node) account(m *Memory) {
 	m.Conns = n.conns.Bytes() + len(n.flows)*sizeofFlow
 	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
 	m.Words = n.words.bytes()
 	m.Total += m.Conns + m.Operations + m.Words
+}
+
+func (n *node) report(m *Memory) ServerReport {
+	n.account(m)
 	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.lending, Connections: []ConnReport{}}
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}
-	for i := range n.words.w[:n.words.n] {
-		if n.words.w[i].valid {
+	for i := range n.words.w {
+		if w := &n.words.w[i]; w.va != nowhere && n.believes(w) {
 			v.Known++
 		}
 	}

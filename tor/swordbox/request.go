@@ -2,7 +2,6 @@ package swordbox
 
 import (
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
@@ -147,65 +146,6 @@ func (n *node) stirred(l int32) clock.Time {
 	return max(n.flows[l].loaded, n.flows[l].heard)
 }
 
-// stranger passes a request of a connection that is not followed. When it
-// changes a tracked word, that word's value is not known for a while: nobody
-// knows when, and in which order, it will be executed. While a WRITE that takes
-// an atomic's place is on its way there, it waits: what it does would be undone.
-func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
-	n := s.n
-	s.c.Mark(x, packet.Forwarded, r)
-	if s.disturb(b, &s.f) || n.strangers.n > 0 {
-		if !n.shelf.room(1) && n.strangers.n > 0 { // its sender repeats what it still wants
-			if old := s.unhold(&n.strangers); old != nil {
-				s.c.Drop(old, reasonHoldFull)
-			}
-		}
-		if !s.hold(&n.strangers, x) {
-			s.c.Drop(x, reasonHoldFull)
-		}
-		return
-	}
-	s.c.Emit(toServers, x)
-}
-
-// admitStrangers sends what waits of connections that are not followed.
-func (s *Box) admitStrangers() {
-	for q := &s.n.strangers; q.n > 0; {
-		x := s.mine(q)
-		if x == nil || hdr.Parse(x.Bytes(), &s.g) == hdr.IsRoCE && s.disturb(x.Bytes(), &s.g) {
-			return
-		}
-		s.n.shelf.take(q)
-		s.n.heldBy[s.worker]--
-		s.c.Emit(toServers, x)
-	}
-}
-
-// disturb: the request with headers f, which nobody follows, may change memory
-// at some time. True when it must not yet.
-func (s *Box) disturb(b []byte, f *hdr.Frame) bool {
-	n := s.n
-	va, ln := uint64(0), uint32(0)
-	switch info := f.Op.Info(); {
-	case info.Flags&hdr.IsAtomic != 0:
-		va, ln = be.Uint64(b[f.BTH+hdr.BTHLen:]), 8
-	case info.Flags&hdr.IsRead == 0 && info.Ext&hdr.HasRETH != 0 && f.Op != hdr.Flush:
-		h := f.RETHOf(b)
-		va, ln = h.VA(), h.DMALength()
-	}
-	writes := int32(0)
-	if ln != 0 {
-		n.unknown = s.c.Now().Add(s.cfg.settle)
-		for w := n.words.next(va, va+uint64(ln)); w != none; w = n.words.next(n.words.w[w].va+8, va+uint64(ln)) {
-			v := &n.words.w[w]
-			n.doubt(w)
-			v.last, v.barred = none, n.unknown
-			writes += v.writes
-		}
-	}
-	return writes != 0
-}
-
 // farOff is how far from what is expected no retransmission of a flow is: then it
 // may be of another connection of the same queue pair numbers, which nobody
 // announced. Anybody can make up such a request; so the server is to say whose
@@ -232,7 +172,7 @@ func (s *Box) far(i int32, x *packet.Buf, b []byte, psn uint32) bool {
 	end := psnAdd(psn, s.packets(fl, b))
 	if n.diverged(i) || fl.record != 0 {
 		if s.c.Now().Sub(fl.heard) >= s.cfg.alive {
-			s.ask(i)
+			s.query(i)
 		}
 		s.c.Drop(x, reasonPSNGap)
 		return true
@@ -511,10 +451,6 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 			n.flows[l].next = psnAdd(o.spsn, o.npsn)
 		}
 	}
-	if o.is(fOrdered) {
-		s.cover(o.va, f.PayloadOf(b))
-		o.out = uint64(len(f.PayloadOf(b))) // of each packet but the last
-	}
 	s.send(i, at, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
@@ -603,9 +539,6 @@ func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if last {
 		fl.cur = none
 	}
-	if o.is(fOrdered) {
-		s.cover(o.va+uint64(k)*o.out, f.PayloadOf(b))
-	}
 	s.send(i, at, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
@@ -648,7 +581,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 		}
 		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o, x)
 	}
-	if w != none && n.words.w[w].flight == 0 && n.words.w[w].loose > 0 && fl.open > 0 {
+	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.settled(w, s.c.Now())) {
 		return none, false // one of those may be its client's
 	}
 	if want != i {
@@ -658,7 +591,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 		// Better late than out of order with the others.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && s.patient(n.stirred(want)) {
 			if w != none && !s.fits(want, fl, o, x) {
-				n.words.w[w].valid = false // so that no more go before it
+				n.words.w[w].doubt() // so that no more go before it
 			}
 			return none, false
 		}
@@ -700,7 +633,7 @@ func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 			return false
 		}
 		if s.c.Now().Sub(c.heard) > s.cfg.alive {
-			s.ask(l)
+			s.query(l)
 			return false
 		}
 	}
@@ -725,7 +658,8 @@ func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load()
 // needs none of the server's responder resources on connection l.
 func (s *Box) foretold(o *op, l int32) bool {
 	if w := s.n.trackedWord(o); w != none && s.replaces() {
-		return s.n.words.w[w].valid && s.writable(o, l)
+		v := &s.n.words.w[w]
+		return v.vouched && s.n.believes(v) && s.writable(o, l)
 	}
 	return false
 }
@@ -763,62 +697,19 @@ func (s *Box) depth(l int32) int32 {
 func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	n := s.n
 	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
-	now := s.c.Now()
 	w := n.trackedWord(o)
 	if w == none && o.is(fModifies) && !o.is(fWide) && s.cfg.mode.moves() &&
 		(o.kind.atomic() && (s.cfg.learn || s.cfg.tracked(o.va, 8)) || o.len == 8 && s.cfg.tracked(o.va, 8)) {
 		w = s.track(o.va, o.rkey)
 	}
-	if w != none && o.is(fModifies) {
-		v := &n.words.w[w]
-		ordered := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && v.loose == 0 && (v.flight == 0 || v.lane == l)
-		// The server may execute a WRITE before an atomic that is ahead of it. It
-		// waits, if the word's atomics do.
-		passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o, l))
-		if ordered && passes && s.foretold(o, l) {
-			if s.patient(n.stirred(l)) {
-				return false
-			}
-			ordered = false
-		}
-		if !ordered && v.writes > 0 {
-			v.valid = false // and no more of them, until it went
+	switch {
+	case !o.is(fModifies):
+	case w == none:
+		if !s.enterFree(o, l) {
 			return false
 		}
-		if v.loose > 0 && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l) && s.patient(v.loosened) &&
-			(l != i || fl.isLent) {
-			return false // soon it is in order; otherwise it keeps the others out of it
-		}
-		if ordered && o.kind.atomic() && !v.valid && v.probe != none && s.replaces() && now >= v.barred && s.patient(n.stirred(v.lane)) {
-			return false // its outcome will be known when that of the probe is
-		}
-		o.word, v.last = w, at
-		if o.kind.atomic() {
-			s.c.Count(ctrAtomics, 1)
-		}
-		if ordered {
-			v.lane = l
-			v.flight++
-			if passes {
-				n.doubt(w)
-			} else {
-				s.effect(o, at, v, b, f)
-			}
-			if o.asAtomic() {
-				v.atomics++
-			}
-		} else {
-			if v.loose++; v.loose == 1 {
-				v.loosened = now
-			}
-			n.doubt(w)
-			o.flags |= fLoose
-			s.c.Count(ctrLoose, 1)
-		}
-	} else if o.is(fModifies) && o.is(fWide) {
-		if !s.enterWide(o, at, l) {
-			return false
-		}
+	case !s.enterWord(i, at, l, w, f, b):
+		return false
 	}
 	// A READ that is done again may begin in its middle.
 	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
@@ -836,7 +727,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	if l == i {
 		x.claimed = false
 		if o.kind == kSend || o.is(fOwn) {
-			x.private = now
+			x.private = s.c.Now()
 			s.recall(l)
 		}
 	}
@@ -863,72 +754,77 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	return true
 }
 
-// doubt notes that word w may change at any time: its value is not known any
-// more, nor what the operations that are under way to it find.
-func (n *node) doubt(w int32) {
-	v := &n.words.w[w]
-	if v.lane == none || !v.valid && v.flight == 0 {
-		v.valid = false
-		return
-	}
-	v.valid = false
-	for at := n.flows[v.lane].oldest; at != none; at = n.ops[at].next {
-		if o := &n.ops[at]; o.va == v.va {
-			o.flags &^= fForetold
-		}
-	}
-}
-
-// enterWide puts op at, which changes more than a word, in order with the other
-// operations of all words that it touches, if that can be.
-func (s *Box) enterWide(o *op, at, l int32) bool {
+// enterWord puts op at of flow i, which changes word w and nothing else, in order
+// with the word's others, if that can be. False when it must wait.
+func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
 	n := s.n
-	end := o.va + uint64(o.len)
-	first := n.words.next(o.va, end)
-	if first == none {
-		return true
-	}
-	how, writes := fLoose, int32(0)
-	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		v := &n.words.w[w]
-		if writes += v.writes; v.rkey != o.rkey || v.loose != 0 || v.atomics != 0 || v.flight != 0 && v.lane != l {
-			how = fLoose
+	fl, o, v := &n.flows[i], &n.ops[at], &n.words.w[w]
+	v.used = true
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l)
+	ordered := like && v.loose == 0
+	// The server may execute a WRITE before an atomic that is ahead of it. It
+	// waits, if the word's atomics do.
+	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o, l))
+	if ordered && passes && s.foretold(o, l) {
+		if s.patient(n.stirred(l)) {
+			return false
 		}
+		ordered = false
 	}
-	if how == fLoose && writes > 0 {
-		for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-			n.words.w[w].valid = false
-		}
+	if !ordered && v.writes > 0 {
+		v.doubt() // and no more of them, until it went
 		return false
 	}
-	for w := first; w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		v := &n.words.w[w]
-		v.last = at
-		if how == fOrdered {
-			v.lane, v.valid = l, false // until its bytes pass
-			v.flight++
-		} else {
-			v.loose++
-			n.doubt(w)
-		}
+	if like && v.loose > 0 && s.patient(n.words.u[w].loosened) && (l != i || fl.isLent) {
+		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if o.flags |= how; how == fLoose {
+	if ordered && o.kind.atomic() && n.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(v.lane)) {
+		return false // its outcome will be known when that of the probe is
+	}
+	o.word = w
+	if o.kind.atomic() {
+		s.c.Count(ctrAtomics, 1)
+	}
+	if !ordered {
+		if v.loose++; v.loose == 1 {
+			n.words.u[w].loosened = s.c.Now()
+		}
+		v.doubt()
+		o.flags |= fLoose
 		s.c.Count(ctrLoose, 1)
+		return true
+	}
+	v.lane = l
+	v.flight++
+	if passes {
+		v.doubt()
+	} else {
+		s.effect(o, at, v, b, f)
+	}
+	if o.asAtomic() {
+		v.atomics++
 	}
 	return true
 }
 
-// cover notes what the words that lie in p, which is written to va, become.
-func (s *Box) cover(va uint64, p []byte) {
+// enterFree counts o, which changes memory and is not of one tracked word, and
+// goes over connection l. The words that it touches are not known until it is
+// done. False when it must wait.
+func (s *Box) enterFree(o *op, l int32) bool {
 	n := s.n
-	end := va + uint64(len(p))
-	for w := n.words.next(va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
-		v := &n.words.w[w]
-		if v.va < va || v.va+8 > end || v.loose > 0 || s.c.Now() < v.barred {
-			continue // part of it, or it may be overwritten
+	wait, any := n.touch(o.va, o.len, l, n.free.gen, 0)
+	if !wait {
+		if n.free.enter() {
+			o.flags |= fOdd
 		}
-		v.value, v.valid = le.Uint64(p[v.va-va:]), true
+		if any {
+			s.c.Count(ctrLoose, 1)
+		}
 	}
+	if any {
+		n.free.now()
+	}
+	return !wait
 }
 
 // link puts op at at the end of what connection l carries.
@@ -948,15 +844,18 @@ func (s *Box) link(l, at int32) {
 // effect computes what op at, which is in order, does to its word.
 func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 	n := s.n
-	if s.c.Now() < v.barred {
-		v.valid = false
-		return
+	known := n.believes(v)
+	v.probe = none
+	if !known {
+		if v.belief = 0; !n.settled(o.word, s.c.Now()) {
+			return
+		}
 	}
 	if o.kind == kWrite {
-		if !v.valid {
+		if !known {
 			s.c.Count(ctrCached, 1)
 		}
-		v.value, v.valid = o.out, true
+		n.believe(v, o.out)
 		return
 	}
 	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
@@ -966,19 +865,17 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 	}
 	switch {
 	case o.kind == kOtherAtomic:
-		v.valid = false
-	case !v.valid:
-		if v.probe == none {
-			v.probe = at
-			n.more[at].want, n.more[at].compareMask, n.more[at].swapMask = compare, compareMask, swapMask
-			o.flags |= fProbe
-		}
-	case s.replaces():
+		v.doubt()
+	case !known:
+		v.probe, v.belief = at, n.beliefs
+		n.more[at] = more{want: compare, compareMask: compareMask, swapMask: swapMask}
+		o.flags |= fProbe
+	case v.vouched && s.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
 		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):
 			v.checked = s.c.Now()
-			n.more[at].want, o.flags = v.value, o.flags|fForetold
+			n.foretell(at, v)
 		case s.writable(o, v.lane):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.writes++
@@ -986,56 +883,19 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 			n.flows[v.lane].writes++
 			s.c.Count(ctrReplaced, 1)
 		default:
-			n.more[at].want, o.flags = v.value, o.flags|fForetold
+			n.foretell(at, v)
 		}
 		v.value = now
 	default:
-		n.more[at].want, o.flags = v.value, o.flags|fForetold
+		n.foretell(at, v)
 		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
 }
 
-// track makes a word. Open operations that may change it are not in order with
-// what comes.
-func (s *Box) track(va uint64, rkey uint32) int32 {
-	n := s.n
-	for l := range n.flows {
-		if !n.flows[l].synced {
-			continue
-		}
-		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
-			if o := &n.ops[at]; o.is(fOrdered) && o.va < va+8 && o.va+uint64(o.len) > va {
-				return none // another time
-			}
-		}
-	}
-	w := n.words.add(va, rkey)
-	if w == none {
-		s.c.Count(ctrWordFull, 1)
-		return none
-	}
-	v := &n.words.w[w]
-	for l := range n.flows {
-		if !n.flows[l].synced {
-			continue
-		}
-		for at := n.flows[l].oldest; at != none; at = n.ops[at].next {
-			o := &n.ops[at]
-			if o.is(fModifies) && o.va < va+8 && o.va+uint64(o.len) > va {
-				v.loose++
-				if !o.is(fWide) {
-					o.word = w
-				}
-				if o.is(fReplaced) {
-					v.writes++
-				}
-				o.flags |= fLoose
-			}
-		}
-	}
-	// What passed before the numbering was known is not on record.
-	v.barred = n.unknown
-	return w
+// foretell notes what atomic at, which goes as one, must find in its word v.
+func (n *node) foretell(at int32, v *word) {
+	n.more[at].want, n.more[at].compareMask = v.value, v.belief
+	n.ops[at].flags |= fForetold
 }
 
 // send gives the server packet k of op at of flow i: frame x, the bytes b, as its

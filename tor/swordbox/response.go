@@ -325,32 +325,20 @@ func (s *Box) forget(at int32, done bool) {
 				v.atomics--
 			}
 		}
-		if o.is(fProbe) && v.probe == at {
-			v.probe = none
-			if done && v.last == at && v.loose == 0 && s.c.Now() >= v.barred {
-				m := &n.more[at]
-				v.value = after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask)
-				v.valid, v.checked = true, s.c.Now()
+		if m := &n.more[at]; o.is(fProbe) && v.probe == at {
+			known := done && n.awaits(v)
+			if v.doubt(); known {
+				n.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
+				v.checked = s.c.Now()
 				s.c.Count(ctrCached, 1)
 			}
 		}
 		if !done {
-			v.valid = false
+			v.doubt()
 		}
 		o.word = none
-	} else if o.is(fLoose | fOrdered) {
-		end := o.va + uint64(o.len)
-		for w := n.words.next(o.va, end); w != none; w = n.words.next(n.words.w[w].va+8, end) {
-			v := &n.words.w[w]
-			if o.is(fOrdered) {
-				v.flight--
-			} else {
-				v.loose--
-			}
-			if !done {
-				v.valid = false
-			}
-		}
+	} else if o.is(fModifies) {
+		n.free.leave(o.is(fOdd))
 	}
 	if o.is(fOrphan) {
 		o.state = sDone
@@ -371,7 +359,7 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
-	if o.is(fForetold) && original != n.more[x.oldest].want {
+	if o.is(fForetold) && n.foresaw(x.oldest) && original != n.more[x.oldest].want {
 		s.mismatch(o)
 	}
 	o.prior = original
@@ -379,12 +367,23 @@ func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 	s.advance(l)
 }
 
+// foresaw reports whether what was foretold of atomic at still holds: nothing
+// made its word unknown since.
+func (n *node) foresaw(at int32) bool {
+	w := n.ops[at].word
+	if w == none {
+		return false
+	}
+	v := &n.words.w[w]
+	return n.believes(v) && v.belief == n.more[at].compareMask
+}
+
 // compare compares what READ o found, which connection l carried, with its word's
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
 func (s *Box) compare(l int32, o *op, p []byte) {
 	if w := s.n.trackedWord(o); w != none && len(p) == 8 {
-		if v := &s.n.words.w[w]; v.valid && v.lane == l && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+		if v := &s.n.words.w[w]; s.n.believes(v) && v.lane == l && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
 			s.mismatch(o)
 		}
 	}
@@ -398,8 +397,8 @@ const distrust = 10 * time.Second
 func (s *Box) mismatch(o *op) {
 	s.c.Count(ctrMismatches, 1)
 	if w := s.n.trackedWord(o); w != none {
-		v := &s.n.words.w[w]
-		v.valid, v.barred = false, s.c.Now().Add(distrust)
+		s.n.words.w[w].doubt()
+		s.n.words.u[w].barred = s.c.Now().Add(distrust)
 	}
 }
 

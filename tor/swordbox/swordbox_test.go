@@ -168,6 +168,46 @@ func TestVerify(t *testing.T) {
 	answered(5, a.ack())
 }
 
+// TestVouched: atomics are replaced on memory that the operator vouches for; on
+// other words they move as they are.
+func TestVouched(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, graph.Args{"replace": "tracked"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	move := func(as hdr.Opcode) {
+		t.Helper()
+		if got := opcode(t, one(t, b.cas(va, 1, 1).Out["b"])); got != as {
+			t.Fatalf("the atomic went as %v", got)
+		}
+		if as == hdr.CompareSwap {
+			one(t, a.atomicAck(1).Out["a"])
+		} else {
+			one(t, a.ack().Out["a"])
+		}
+	}
+	warning := func() string { return r.App().(graph.Reporter).Report().(Report).Warning }
+	move(hdr.CompareSwap)
+	if warning() == "" {
+		t.Error("nothing is replaced, and nobody is told")
+	}
+	for _, x := range []struct {
+		track string
+		as    hdr.Opcode
+	}{{"7000+8", hdr.WriteOnly}, {"7001+8", hdr.CompareSwap}, {"6ff8+f", hdr.CompareSwap}, {"6000+2000", hdr.WriteOnly}} {
+		r.set(graph.Args{"track": x.track})
+		move(x.as)
+		if warning() != "" {
+			t.Error(warning())
+		}
+	}
+	// Of a word that is made while they are named.
+	b.learn(a, va+8, 1)
+	if got := opcode(t, one(t, b.cas(va+8, 1, 2).Out["b"])); got != hdr.WriteOnly {
+		t.Errorf("a new word's atomic went as %v", got)
+	}
+}
+
 // TestTwins: two addresses with one MAC may be one server. Then nothing is
 // believed of its words, unless servers= says which addresses are one server's.
 func TestTwins(t *testing.T) {
@@ -331,10 +371,11 @@ func TestInfer(t *testing.T) {
 	r := newRig(t, nil)
 	r.reach()
 	a, b := r.client(), r.client()
-	for range 4 {
+	for range 5 {
 		for _, c := range []*party{a, b} {
 			c.warm()
 		}
+		r.Clock.Advance(time.Millisecond) // conn.Config.Settle
 	}
 	if r.Counter("unpaired") == 0 || r.Counter("synced") != 3 {
 		t.Fatalf("unpaired %d, synced %d", r.Counter("unpaired"), r.Counter("synced"))
@@ -343,7 +384,31 @@ func TestInfer(t *testing.T) {
 	psn := b.proven().psn
 	same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 5, 4), nil))
 	// Messages were counted from before the box looked.
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 6, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 7, 4))
+}
+
+// TestNetworks: with tags, and in RoCE v1, all goes as without; the same addresses
+// in another VLAN are other hosts', of whose words nothing is known.
+func TestNetworks(t *testing.T) {
+	const va = 0x7020
+	for name, net := range map[string]struct {
+		tags []uint16
+		v1   bool
+	}{"VLAN": {tags: []uint16{5}}, "priority": {tags: []uint16{0}}, "both": {tags: []uint16{0, 6}}, "RoCE v1": {v1: true}, "RoCE v1 in a VLAN": {[]uint16{5}, true}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.tags, r.v1 = net.tags, net.v1
+			r.reach()
+			a, b := r.join(), r.join()
+			b.learn(a, va, 4)
+			psn := b.psn
+			same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(5)))
+			same(t, a.ack().Out["a"], b.atomicAckTo(psn, 3, 4))
+			r.tags = []uint16{9}
+			psn = b.psn
+			same(t, b.cas(va, 5, 6).Out["b"], b.made(hdr.CompareSwap, psn, atomicETH(va, testRKey, 6, 5), nil))
+		})
+	}
 }
 
 // TestStatic: a connection that the configuration names is followed from its
@@ -628,15 +693,11 @@ func TestForgets(t *testing.T) {
 			r := newRig(t, nil)
 			a, b, c := r.join(), r.join(), r.join()
 			b.learn(a, va, 1)
-			w := func() *word {
-				n := (*r.App().(*Box).nodes.Load())[0]
-				return &n.words.w[n.words.find(va)]
-			}
-			if !w().valid {
+			if !r.knows(va) {
 				t.Fatal("the value is not known to begin with")
 			}
 			do(r, a, b, c)
-			if w().valid {
+			if r.knows(va) {
 				t.Error("the value is still believed")
 			}
 		})
@@ -854,8 +915,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestWide: what a long WRITE leaves in words is known when its packets have
-// passed; a word that it touches in part is not.
+// TestWide: the words that a long WRITE touches are unknown until it is done;
+// then an atomic tells what is there.
 func TestWide(t *testing.T) {
 	const va = 0x7100
 	r := newRig(t, graph.Args{"track": va16})
@@ -863,26 +924,34 @@ func TestWide(t *testing.T) {
 	b.learn(a, va, 1)
 	b.learn(a, va+256, 2)
 	b.learn(a, va+512, 3)
-	data := make([]byte, 600)
-	for i := range data {
-		data[i] = byte(i)
-	}
-	at := func(i int) uint64 { return binary.LittleEndian.Uint64(data[i:]) }
+	b.learn(a, va+520, 4)
 	h := reth(va-8, testRKey, 516+8) // the last word in part
-	p := c.psn
-	c.request(hdr.WriteFirst, h, data[:256])
-	c.request(hdr.WriteMiddle, nil, data[256:512])
-	if n := len(c.request(hdr.WriteLast, nil, data[512:524]).Out["b"]); n != 3 {
+	c.request(hdr.WriteFirst, h, make([]byte, 256))
+	c.request(hdr.WriteMiddle, nil, make([]byte, 256))
+	if n := len(c.request(hdr.WriteLast, nil, make([]byte, 12)).Out["b"]); n != 3 {
 		t.Fatalf("%d frames", n)
 	}
-	s := a.spsn + 3
-	q := b.psn
-	same(t, b.cas(va, at(8), 7).Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(7)))
-	same(t, b.cas(va+256, at(264), 8).Out["b"], b.moved(a, hdr.WriteOnly, s+1, reth(va+256, testRKey, 8), little(8)))
-	same(t, b.cas(va+512, 3, 9).Out["b"], b.moved(a, hdr.CompareSwap, s+2, atomicETH(va+512, testRKey, 9, 3), nil))
-	a.smsn += 4
-	same(t, r.Push("b", a.response(hdr.AtomicAck, s+2, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, a.smsn), 5), nil)).Out["a"],
-		c.ackTo(p+2, 2), b.atomicAckTo(q, 5, at(8)), b.atomicAckTo(q+1, 6, at(264)), b.atomicAckTo(q+2, 7, 5))
+	for _, v := range []uint64{va, va + 256, va + 512} {
+		if r.knows(v) {
+			t.Errorf("%#x is believed", v)
+		}
+	}
+	same(t, b.cas(va+520, 4, 5).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn+3, reth(va+520, testRKey, 8), little(5)))
+	// An atomic meanwhile: the server may execute it before the WRITE.
+	same(t, b.cas(va, 7, 8).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn+4, atomicETH(va, testRKey, 8, 7), nil))
+	a.spsn += 2
+	one(t, a.ack().Out["a"])
+	one(t, a.ack().Out["a"])
+	b.msn++
+	one(t, a.atomicAck(0).Out["a"])
+	b.msn++
+	if r.knows(va) {
+		t.Error("the answer to an atomic beside the WRITE is believed")
+	}
+	b.learn(a, va, 0)
+	if !r.knows(va) {
+		t.Error("the word is unknown for good")
+	}
 }
 
 // TestWideRace: what another connection writes while the packets of a long WRITE

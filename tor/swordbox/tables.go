@@ -268,7 +268,20 @@ func (s *Box) Reconfigure(args graph.Args) error {
 		}
 		s.restatic = s.worker == 0 && s.cfg.mode.moves()
 	}
+	again := !slices.Equal(cfg.cover, s.cfg.cover)
 	s.cfg = cfg
+	if !again {
+		return nil
+	}
+	for _, n := range *s.nodes.Load() {
+		_ = s.look(n, func() error {
+			for i := range n.words.w {
+				w := &n.words.w[i]
+				w.vouched = cfg.vouches(w.va)
+			}
+			return nil
+		})
+	}
 	return nil
 }
 
@@ -359,9 +372,10 @@ func (s *Box) reconnect() {
 		}
 	}
 	for _, c := range want {
-		n, err := s.meet(conn.AddrFrom(c.Server))
+		n, err := s.meet(s.c.Now(), conn.AddrFrom(c.Server).In(c.VLAN))
 		if err == nil {
 			s.own(n)
+			n.kept = true
 			_, err = n.conns.AddStatic(s.c.Now(), c)
 			s.settle()
 		}
@@ -371,13 +385,16 @@ func (s *Box) reconnect() {
 	}
 }
 
-// look runs f while no worker has node n, which f does not change.
+// look runs f while no worker has node n, if it is still one.
 func (s *Box) look(n *node, f func() error) error {
 	if s.workers > 1 {
 		for !n.turn.CompareAndSwap(false, true) {
 			runtime.Gosched()
 		}
 		defer n.turn.Store(false)
+	}
+	if n.gone {
+		return nil
 	}
 	return f()
 }
@@ -403,9 +420,6 @@ func (s *Box) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 		first := max(from-at*stride, 0)
 		end := stride
 		_ = s.look(nodes[at], func() error {
-			if stride == s.cfg.words && (t == tableWords4 || t == tableWords6) {
-				end = nodes[at].words.n
-			}
 			if n < end-first {
 				end = first + n
 			}
@@ -436,12 +450,16 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 		e := table.Entry{Key: key[:3], Call: table.Call{Params: params[:4]}}
 		for i := first; i < end; i++ {
 			w := &n.words.w[i]
+			if w.va == nowhere {
+				continue
+			}
 			key[0].V, key[1].V, key[2].V = server, num(w.rkey), table.Uint(w.va)
 			value := uint64(0)
-			if w.valid {
+			known := n.believes(w)
+			if known {
 				value = w.value
 			}
-			params[0], params[1], params[2], params[3] = num(uint32(i)), table.Bool(w.valid), table.Uint(value), num(uint32(w.flight+w.loose))
+			params[0], params[1], params[2], params[3] = num(uint32(i)), table.Bool(known), table.Uint(value), num(uint32(w.flight+w.loose))
 			yield(&e)
 		}
 		return

@@ -32,7 +32,7 @@ func TestForgetsWriteImm(t *testing.T) {
 			b.learn(a, va, 1)
 			do(r, c)
 			n := (*r.App().(*Box).nodes.Load())[0]
-			if w := n.words.w[n.words.find(va)]; w.valid && w.value != 77 {
+			if w := &n.words.w[n.words.find(va)]; n.believes(w) && w.value != 77 {
 				t.Errorf("%#x is still believed", w.value)
 			}
 		})
@@ -294,8 +294,9 @@ func TestReborn(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%#x", name, psn), func(t *testing.T) {
 				r := newRig(t, nil)
 				a := r.client()
-				for range 5 {
+				for range 6 {
 					a.warm()
+					r.Clock.Advance(time.Millisecond) // conn.Config.Settle
 				}
 				if r.Counter("synced") != 1 {
 					t.Fatal("not followed")
@@ -316,8 +317,9 @@ func TestReborn(t *testing.T) {
 	// What strays, or is made up, ends no connection that lives.
 	r := newRig(t, nil)
 	a := r.client()
-	for range 5 {
+	for range 6 {
 		a.warm()
+		r.Clock.Advance(time.Millisecond)
 	}
 	for k := range uint32(200) {
 		r.Clock.Advance(time.Millisecond)

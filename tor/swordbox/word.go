@@ -1,7 +1,7 @@
 package swordbox
 
 import (
-	"slices"
+	"math/bits"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/tor/index"
@@ -9,53 +9,143 @@ import (
 
 // word is an aligned word of eight bytes that atomics go to, as the server
 // will have it when all that was sent is executed. Values are numbers: in
-// memory they lie in the server's byte order, which is little-endian.
+// memory they lie in the server's byte order, which is little-endian. It is as
+// long as a line of the processor's cache.
 type word struct {
-	va    uint64
+	va    uint64 // unaligned: nothing is here
 	value uint64
-	rkey  uint32
-	lane  int32 // connection on which its operations are in order
-	// flight is the number of open ops on that connection that change it,
-	// loose that of others that may: while there are any, nothing is known.
+	// belief is the number of the belief that the word has this value, as
+	// node.beliefs counts; 0: the value is not known. With a probe, which has the
+	// same meaning, it is the newest belief of any word when that was sent. See
+	// node.believes.
+	belief  uint64
+	checked clock.Time // when an atomic was last sent as one
+	rkey    uint32
+	lane    int32 // connection on which its operations are in order
+	// flight is the number of open ops on that connection that change it, and
+	// nothing else; loose that of others that change it, and nothing else: while
+	// there are any, nothing is known.
 	flight, loose int32
-	probe         int32 // op whose answer is awaited; none
-	last          int32 // op that changed it last
-	valid         bool
-	atomics       int16      // open ops on that connection that go as atomics: WRITEs behind them may be executed before them
-	writes        int32      // open ops that were atomics and go as WRITEs: what others do meanwhile they undo
-	barred        clock.Time // until then strangers' requests may be under way
-	loosened      clock.Time // when the first of the loose ones came
-	checked       clock.Time // when an atomic was last sent as one
+	probe         int32 // op whose answer will tell the value; none
+	atomics       int32 // open ops on that connection that go as atomics: WRITEs behind them may be executed before them
+	writes        int32 // open ops that were atomics and go as WRITEs: what others do meanwhile they undo
+	used          bool  // since the hand of the clock came by
+	executed      bool  // the server has executed an operation on it
+	vouched       bool  // settings.vouches for it
 }
 
-const pageShift, lineShift = 12, 6
+// unrest says how long a word cannot be known; it lies beside word. While the
+// word is known there is none.
+type unrest struct {
+	gen    uint64     // of the free operations that may change it
+	barred clock.Time // until then strangers' requests may be under way
+	// loosened is when the first of the open operations came that are not in
+	// order with the word's others (word.loose).
+	loosened clock.Time
+}
 
-// page says which lines (64 bytes) of a page (4 KiB) have words.
-type page struct {
-	nr, lines uint64
+// grace tells when operations are done that were open at some time, however
+// many they are (RCU's grace periods: McKenney and Slingwine, 1998). Counted are
+// the free operations: those that change memory and are not counted by one word.
+// Each is of the generation that was the newest when it began; the newest and
+// the one before may have open ones.
+type grace struct {
+	gen    uint64   // the newest
+	open   [2]int32 // of the even and of the odd one
+	wanted uint64   // the newest that somebody waits for
+}
+
+// enter counts an operation; leave must be given what it returns.
+func (g *grace) enter() (odd bool) {
+	g.open[g.gen&1]++
+	return g.gen&1 != 0
+}
+
+func (g *grace) leave(odd bool) {
+	k := 0
+	if odd {
+		k = 1
+	}
+	g.open[k]--
+	g.turn()
+}
+
+// now is the generation of the youngest operation that is open.
+func (g *grace) now() uint64 {
+	gen := g.gen
+	g.wanted = gen
+	g.turn()
+	return gen
+}
+
+// turn begins a generation when somebody waits for the newest, and the one
+// before is done.
+func (g *grace) turn() {
+	if g.wanted == g.gen && g.open[(g.gen-1)&1] == 0 {
+		g.gen++
+	}
+}
+
+// over reports whether all operations up to that generation are done.
+func (g *grace) over(gen uint64) bool {
+	return gen+1 < g.gen || gen+1 == g.gen && g.open[gen&1] == 0
+}
+
+// lineShift is the logarithm of a line of the processor's cache.
+const lineShift = 6
+
+// Memory is in blocks of 64 parts; the parts of the smallest are words, those of
+// a larger one are blocks.
+const (
+	levels     = 3
+	blockShift = 6 // logarithm of the parts of a block
+	topShift   = 3 + levels*blockShift
+	// mostWords and mostBlocks are how many words, and largest blocks, are looked
+	// at for one operation. When it touches more, all words are doubted at once.
+	mostWords, mostBlocks = 64, 64
+)
+
+// block says which parts of a block have words.
+type block struct {
+	key   uint64 // number of the block of its size, and size; free: the next one that is
+	parts uint64
 }
 
 // wordTable holds words by address.
 type wordTable struct {
 	w     []word
-	n     int
-	found int32 // last
+	u     []unrest // beside w
+	n     int      // of w in use
+	found int32    // last
+	hand  int      // of the clock that finds words out of use
+	spare []int32  // places that nothing has
 	ix    index.Index
-	pages []page
-	np    int
-	px    index.Index
-	order []uint64 // numbers of pages, ascending
+	b     []block
+	freeB uint64 // first of them; none when it is len(b)
+	bx    index.Index
+	hits  [mostWords]int32 // of over
 }
 
 func newWordTable(n int) wordTable {
-	return wordTable{w: make([]word, n), ix: index.New(n), pages: make([]page, n), px: index.New(n), order: make([]uint64, 0, n)}
+	t := wordTable{w: make([]word, n), u: make([]unrest, n), spare: make([]int32, 0, n), ix: index.New(n), b: make([]block, levels*n), bx: index.New(levels * n)}
+	for i := range t.w {
+		t.w[i].va = nowhere
+		t.spare = append(t.spare, int32(n-1-i))
+	}
+	for i := range t.b {
+		t.b[i].key = uint64(i) + 1
+	}
+	return t
 }
+
+// nowhere is no word's address.
+const nowhere = ^uint64(0)
 
 func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
 
 // find is the word at va, which is aligned; none if it is not tracked.
 func (t *wordTable) find(va uint64) int32 {
-	if t.w[t.found].va == va && t.n != 0 {
+	if t.w[t.found].va == va {
 		return t.found // one operation asks several times
 	}
 	h := hash(va)
@@ -68,80 +158,221 @@ func (t *wordTable) find(va uint64) int32 {
 	return none
 }
 
-func (t *wordTable) page(nr uint64) *page {
-	h := hash(nr)
-	for p := t.px.Start(h); t.px.E[p] != 0; p = t.px.Next(p) {
-		if i, ok := t.px.Slot(p, h); ok && t.pages[i].nr == nr {
-			return &t.pages[i]
-		}
-	}
-	return nil
-}
+// shift is the logarithm of the length of a part of a block of that level.
+func shift(level uint) uint { return 3 + level*blockShift }
 
-// add makes a word; none when there is no room.
-func (t *wordTable) add(va uint64, rkey uint32) int32 {
-	if t.n == len(t.w) {
-		return none
-	}
-	i := int32(t.n)
-	t.n++
-	t.w[i] = word{va: va, rkey: rkey, lane: none, probe: none, last: none}
-	t.ix.Put(hash(va), i)
-	nr := va >> pageShift
-	p := t.page(nr)
-	if p == nil {
-		t.pages[t.np] = page{nr: nr}
-		p = &t.pages[t.np]
-		t.px.Put(hash(nr), int32(t.np))
-		k, _ := slices.BinarySearch(t.order, nr)
-		t.order = slices.Insert(t.order, k, nr)
-		t.np++
-	}
-	p.lines |= 1 << (va >> lineShift & 63)
-	return i
-}
+// blockOf is the number of va's block of a level, as block.key has it.
+func blockOf(va uint64, level uint) uint64 { return va>>shift(level+1)<<2 | uint64(level) }
 
-// next is the first word at or behind va and before end; none when there is
-// none. Its cost is that of the pages and of the lines with words.
-func (t *wordTable) next(va, end uint64) int32 {
-	va &^= 7
-	for va < end {
-		p := t.page(va >> pageShift)
-		if p == nil {
-			k, _ := slices.BinarySearch(t.order, va>>pageShift)
-			if k == len(t.order) {
-				return none
-			}
-			va = t.order[k] << pageShift
-			continue
-		}
-		line := va >> lineShift & 63
-		if p.lines>>line&1 == 0 {
-			n := (va>>lineShift + 1) << lineShift
-			if n < va {
-				return none
-			}
-			va = n
-			continue
-		}
-		if i := t.find(va); i != none {
+func (t *wordTable) block(key uint64) int32 {
+	h := hash(key)
+	for p := t.bx.Start(h); t.bx.E[p] != 0; p = t.bx.Next(p) {
+		if i, ok := t.bx.Slot(p, h); ok && t.b[i].key == key {
 			return i
 		}
-		if va+8 < va {
-			return none
-		}
-		va += 8
 	}
 	return none
 }
 
-// touches reports whether [va, va+n) overlaps a word.
-func (t *wordTable) touches(va uint64, n uint32) bool {
-	return t.n != 0 && n != 0 && t.next(va, va+uint64(n)) != none
+// add makes a word; none when there is no room.
+func (t *wordTable) add(va uint64, rkey uint32) int32 {
+	if len(t.spare) == 0 {
+		return none
+	}
+	i := t.spare[len(t.spare)-1]
+	t.spare = t.spare[:len(t.spare)-1]
+	t.n++
+	t.w[i] = word{va: va, rkey: rkey, lane: none, probe: none, used: true}
+	t.u[i] = unrest{}
+	t.ix.Put(hash(va), i)
+	for level := range uint(levels) {
+		key := blockOf(va, level)
+		k := t.block(key)
+		if k == none {
+			k = int32(t.freeB)
+			t.freeB = t.b[k].key
+			t.b[k] = block{key: key}
+			t.bx.Put(hash(key), k)
+		}
+		t.b[k].parts |= 1 << (va >> shift(level) & 63)
+	}
+	return i
+}
+
+// remove forgets word i, which no open operation has.
+func (t *wordTable) remove(i int32) {
+	va := t.w[i].va
+	t.ix.Del(hash(va), i)
+	for level := range uint(levels) {
+		key := blockOf(va, level)
+		k := t.block(key)
+		if t.b[k].parts &^= 1 << (va >> shift(level) & 63); t.b[k].parts != 0 {
+			break
+		}
+		t.bx.Del(hash(key), k)
+		t.b[k].key, t.freeB = t.freeB, uint64(k)
+	}
+	t.w[i].va = nowhere
+	t.spare = append(t.spare, i)
+	t.n--
+}
+
+// mostUsed is how many words are looked at to find one that is out of use.
+const mostUsed = 16
+
+// evict forgets a word that is out of use, if one of the next is.
+func (t *wordTable) evict(now clock.Time) {
+	for range mostUsed {
+		i := t.hand
+		if t.hand++; t.hand == len(t.w) {
+			t.hand = 0
+		}
+		w := &t.w[i]
+		if w.va == nowhere || w.flight|w.loose != 0 || now < t.u[i].barred {
+			continue
+		}
+		if !w.used {
+			t.remove(int32(i))
+			return
+		}
+		w.used = false
+	}
+}
+
+// over is a list of the words that [va, va+n) overlaps, good until the next
+// call; false when there may be too many to be looked at.
+func (t *wordTable) over(va uint64, n uint32) ([]int32, bool) {
+	if t.n == 0 || n == 0 {
+		return nil, true
+	}
+	last := va + uint64(n) - 1
+	if last < va {
+		last = nowhere
+	}
+	if last>>topShift-va>>topShift >= mostBlocks {
+		return nil, false
+	}
+	k := 0
+	for {
+		w := t.next(va&^7, last)
+		if w == none {
+			return t.hits[:k], true
+		}
+		if k == mostWords {
+			return nil, false
+		}
+		t.hits[k] = w
+		k++
+		if va = t.w[w].va + 8; va == 0 || va > last {
+			return t.hits[:k], true
+		}
+	}
+}
+
+// next is the first word from va, which is aligned, to last; none when there is
+// none.
+func (t *wordTable) next(va, last uint64) int32 {
+	for level := uint(levels) - 1; va <= last; {
+		parts := uint64(0)
+		if k := t.block(blockOf(va, level)); k != none {
+			parts = t.b[k].parts >> (va >> shift(level) & 63)
+		}
+		if parts == 0 { // go on behind the block
+			if va = (va>>shift(level+1) + 1) << shift(level+1); va == 0 {
+				return none
+			}
+			level = levels - 1
+			continue
+		}
+		if skip := uint(bits.TrailingZeros64(parts)); skip != 0 {
+			if va = (va>>shift(level) + uint64(skip)) << shift(level); va > last {
+				return none
+			}
+		}
+		if level == 0 {
+			return t.find(va)
+		}
+		level--
+	}
+	return none
 }
 
 func (t *wordTable) bytes() int {
-	return len(t.w)*sizeofWord + len(t.pages)*24 + t.ix.Bytes() + t.px.Bytes()
+	return len(t.w)*(sizeofWord+sizeofUnrest+4) + len(t.b)*16 + t.ix.Bytes() + t.bx.Bytes()
+}
+
+// believes reports whether the value of v is known. Then nothing that is not in
+// order with its operations is under way.
+func (n *node) believes(v *word) bool { return v.belief > n.shaken && v.probe == none }
+
+// awaits reports whether an answer that is under way will tell the value of v.
+func (n *node) awaits(v *word) bool { return v.probe != none && v.belief >= n.shaken }
+
+// believe notes that v has that value. Whoever calls it knows that v is settled.
+func (n *node) believe(v *word, value uint64) {
+	v.value = value
+	if !n.believes(v) {
+		n.beliefs++
+		v.belief = n.beliefs
+	}
+}
+
+// settled reports whether all is done that may change word w and is not in
+// order with its operations, but for what the word itself counts.
+func (n *node) settled(w int32, now clock.Time) bool {
+	u := &n.words.u[w]
+	return n.free.over(max(u.gen, n.unrest.gen)) && now >= max(u.barred, n.unrest.barred)
+}
+
+// doubt notes that word v may change at any time: its value is not known any
+// more, nor what the operations that are under way to it find.
+func (v *word) doubt() { v.belief, v.probe = 0, none }
+
+// doubtAll doubts all words at once.
+func (n *node) doubtAll() {
+	n.beliefs++
+	n.shaken = n.beliefs
+}
+
+// track makes a word. Open operations that may change it are not in order with
+// what comes, and neither is what passed before the numbering of its connection
+// was known, which is not on record.
+func (s *Box) track(va uint64, rkey uint32) int32 {
+	n := s.n
+	w := n.words.add(va, rkey)
+	if w == none {
+		s.c.Count(ctrWordFull, 1)
+		return none
+	}
+	n.words.u[w] = unrest{gen: n.free.now(), barred: n.unknown}
+	n.words.w[w].vouched = s.cfg.vouches(va)
+	return w
+}
+
+// touch doubts the words in [va, va+ln), which an operation that is not theirs
+// may change, and reports whether it must wait: while WRITEs that take the place
+// of atomics are open to one of these words, over another connection than l. The
+// words are not settled before until, and before the operations up to gen are
+// done; any: there are such words.
+func (n *node) touch(va uint64, ln uint32, l int32, gen uint64, until clock.Time) (wait, any bool) {
+	list, ok := n.words.over(va, ln)
+	if !ok {
+		return n.touchAll(gen, until), true
+	}
+	for _, w := range list {
+		v, u := &n.words.w[w], &n.words.u[w]
+		v.doubt()
+		u.gen, u.barred = max(u.gen, gen), max(u.barred, until)
+		wait = wait || v.writes > 0 && v.lane != l
+	}
+	return wait, len(list) != 0
+}
+
+// touchAll is touch for all words.
+func (n *node) touchAll(gen uint64, until clock.Time) (wait bool) {
+	n.doubtAll()
+	n.unrest.gen, n.unrest.barred = max(n.unrest.gen, gen), max(n.unrest.barred, until)
+	return n.writes > 0
 }
 
 // after is what an atomic leaves in a word that holds v.

@@ -1,0 +1,258 @@
+package swordbox
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// Memory for servers is there from the start: for those of servers=, or for as many
+// as discover= says. A server gets a place when it has answered somebody who asked
+// it; made-up destinations get none. It loses the place when it has had no
+// connection for idle=, and new memory for the next one is made beside the data
+// path.
+
+// reserve makes the memory of servers to come.
+func (s *shared) reserve(workers int) {
+	if !s.cfg.mode.moves() {
+		return
+	}
+	want := s.cfg.discover
+	if len(s.cfg.servers) > 0 {
+		want = len(s.cfg.servers)
+	}
+	seen := map[conn.Addr]bool{}
+	for _, text := range s.cfg.static {
+		if c, err := conn.ParseStatic(text); err == nil && !s.cfg.listed(conn.AddrFrom(c.Server)) {
+			seen[conn.AddrFrom(c.Server).In(c.VLAN)] = true
+		}
+	}
+	for range min(want+len(seen), maxNodes) {
+		if n, err := newNode(nil, &s.cfg, workers); err == nil {
+			s.places = append(s.places, n)
+		}
+	}
+}
+
+// listed reports whether servers= names a, in whatever VLAN.
+func (s *settings) listed(a conn.Addr) bool {
+	for _, one := range s.servers {
+		for _, b := range one {
+			if conn.AddrFrom(b) == a.In(0) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// meet is the node of server a, which takes a place when it is new. Lists of nodes
+// are replaced, never changed: others may be reading.
+func (s *Box) meet(now clock.Time, a conn.Addr) (*node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.meetLocked(now, a)
+}
+
+func (s *Box) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
+	old := *s.nodes.Load()
+	for _, n := range old {
+		if slices.Contains(n.addrs, a) {
+			return n, nil
+		}
+	}
+	if len(s.places) == 0 && !s.begun.Load() && len(old) < maxNodes {
+		n, err := newNode(nil, &s.cfg, s.workers) // what another process left
+		if err != nil {
+			return nil, err
+		}
+		s.places = append(s.places, n)
+	}
+	if len(s.places) == 0 || len(old) == maxNodes {
+		return nil, fmt.Errorf("swordbox: there is no place for server %v: give more with discover=, up to %d, or name the servers with servers=", a, maxNodes)
+	}
+	n := s.places[len(s.places)-1]
+	s.places = s.places[:len(s.places)-1]
+	n.addrs = []conn.Addr{a}
+	for _, one := range s.cfg.servers {
+		if slices.Contains(one, a.Netip()) {
+			n.addrs = nil
+			for _, b := range one {
+				n.addrs = append(n.addrs, conn.AddrFrom(b).In(a.VLAN()))
+			}
+		}
+	}
+	n.unknown, n.busy = s.barred, now
+	list := append(append(make([]*node, 0, len(old)+1), old...), n)
+	s.nodes.Store(&list)
+	return n, nil
+}
+
+// part takes its place from node n, which is this worker's and idle.
+func (s *Box) part(n *node) {
+	n.gone = true
+	s.mu.Lock()
+	list := slices.DeleteFunc(slices.Clone(*s.nodes.Load()), func(m *node) bool { return m == n })
+	s.nodes.Store(&list)
+	s.mu.Unlock()
+	s.release()
+	s.pair()
+	s.heirs.Go(func() {
+		m, err := newNode(nil, &s.shared.cfg, s.workers)
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.places = append(s.places, m)
+		s.mu.Unlock()
+	})
+}
+
+// idle reports whether nothing is under way at node n.
+func (n *node) idle() bool {
+	if n.conns.Len() > 0 || n.shelf.n > 0 || n.writes != 0 || n.free.open != [2]int32{} {
+		return false
+	}
+	for w := range n.freed {
+		if len(n.freed[w]) != 0 || n.heldBy[w] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// asked are addresses that requests went to, and that have not answered. There are
+// few places: an address that finds its place taken, lately, is noted another time.
+type asked struct {
+	turn atomic.Bool // a worker is there; others do not wait
+	at   [64]struct {
+		addr conn.Addr
+		when clock.Time
+		n    int       // length of b
+		b    [384]byte // the connection manager's request, if it was one
+	}
+}
+
+// lately is how long an address keeps its place, and answerable how long its
+// answer is awaited.
+const (
+	lately     = time.Second
+	answerable = 10 * time.Second
+)
+
+// may reports whether a server's address may get a node.
+func (s *Box) may(a conn.Addr) bool {
+	return s.cfg.mode.moves() && (!s.fixed || s.cfg.listed(a))
+}
+
+func place64(a conn.Addr) uint32 {
+	v := a.As16()
+	return hash(be.Uint64(v[:])^be.Uint64(v[8:])<<1^uint64(a.VLAN())<<48) % 64
+}
+
+// ask notes that request b went to address a, which is no node's.
+func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
+	if !s.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
+		return
+	}
+	defer s.asked.turn.Store(false)
+	e, now := &s.asked.at[place64(a)], s.c.Now()
+	if e.addr != a {
+		if e.when != 0 && now.Sub(e.when) < lately {
+			return
+		}
+		e.addr, e.n = a, 0
+	}
+	if e.when = now; isCM && len(b) <= len(e.b) {
+		e.n = copy(e.b[:], b)
+	}
+}
+
+// admitServer is the node of a, which is new and has answered; nil when nobody
+// asked it, or there is no place.
+func (s *Box) admitServer(a conn.Addr) *node {
+	if !s.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer s.asked.turn.Store(false)
+	e, now := &s.asked.at[place64(a)], s.c.Now()
+	if e.addr != a || e.when == 0 || now.Sub(e.when) > answerable {
+		return nil
+	}
+	n, err := s.meet(now, a)
+	if err != nil {
+		s.c.Count(ctrServerFull, 1)
+		return nil
+	}
+	e.when = 0
+	s.own(n)
+	if b := e.b[:e.n]; e.n > 0 && hdr.Parse(b, &s.g) == hdr.IsRoCE {
+		if ends, ok := conn.EndsOf(b, &s.g); ok {
+			n.conns.CM(now, &ends, b, &s.g)
+		}
+	}
+	return n
+}
+
+// node is the node of server a; nil when there is none.
+func (s *Box) node(a conn.Addr) *node {
+	if s.n != nil && s.n.addrs[0] == a {
+		return s.n
+	}
+	for _, n := range *s.nodes.Load() {
+		if slices.Contains(n.addrs, a) {
+			return n
+		}
+	}
+	return nil
+}
+
+// locate notes the MAC that node n's answer b came from, as requests to it go there.
+// Where a server has several addresses, what is known of its words from one is not
+// so from another: nothing is replaced then.
+func (s *Box) locate(n *node, b []byte) {
+	if mac := fromOf(b); n.mac.Swap(mac) != mac {
+		s.pair()
+	}
+}
+
+// pair finds nodes with the same MAC.
+func (s *Box) pair() {
+	n := s.n
+	nodes := *s.nodes.Load()
+	for _, m := range nodes {
+		s.own(m)
+		twin := false
+		for _, k := range nodes {
+			twin = twin || k != m && k.mac.Load() == m.mac.Load() && k.mac.Load() != 0 && (!s.fixed || m.named(k.addrs[0].In(0)))
+		}
+		if m.twins = twin; m.twin.Swap(twin) != twin && twin {
+			s.c.Count(ctrTwins, 1)
+		}
+	}
+	if n != nil {
+		s.own(n)
+	}
+}
+
+// awaitsTwin reports whether atomics of another node under this one's MAC are
+// under way as WRITEs, from the time when nobody knew.
+func (s *Box) awaitsTwin() bool {
+	n := s.n
+	n.twins = false
+	busy := false
+	for _, m := range *s.nodes.Load() {
+		if m != n && m.mac.Load() == n.mac.Load() {
+			s.own(m)
+			busy = busy || m.writes > 0
+		}
+	}
+	s.own(n)
+	n.twins = busy
+	return busy
+}

@@ -1,0 +1,113 @@
+package swordbox
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+func (r *rig) report() Report { return r.App().(graph.Reporter).Report().(Report) }
+
+// TestMadeUpServers: destinations that nobody answers for take no memory and no
+// place, and stop nothing of what goes to real servers.
+func TestMadeUpServers(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	var before, after runtime.MemStats
+	spare := r.report().Memory.Spare
+	real := r.server
+	x := r.party(50)
+	frames := [][]byte{}
+	for k := range 200 {
+		r.server = netip.AddrFrom4([4]byte{10, 9, 1, byte(k)})
+		frames = append(frames, x.made(hdr.WriteOnly, uint32(k), reth(va+8, testRKey, 64), make([]byte, 64)), x.connectRequest())
+	}
+	r.server = real
+	runtime.ReadMemStats(&before)
+	for _, f := range frames {
+		one(t, r.Push("a", f).Out["b"])
+	}
+	runtime.ReadMemStats(&after)
+	if grew := after.TotalAlloc - before.TotalAlloc; grew > 4<<20 { // what the test itself does with frames
+		t.Errorf("%d bytes for 400 frames", grew)
+	}
+	if m := r.report(); len(m.Servers) != 1 || m.Memory.Spare != spare || spare == 0 || r.Counter("twins") != 0 {
+		t.Errorf("%d servers, %d bytes to come of %d, %d twins", len(m.Servers), m.Memory.Spare, spare, r.Counter("twins"))
+	}
+	if got := opcode(t, one(t, b.cas(va, 1, 2).Out["b"])); got != hdr.WriteOnly {
+		t.Errorf("a CAS went as %v", got)
+	}
+	one(t, a.ack().Out["a"])
+	// A real one is found as soon as it answers, with what the connection manager
+	// said before.
+	r.Clock.Advance(2 * time.Second)
+	r.server = netip.MustParseAddr("10.9.2.1")
+	r.serverMAC[5] = 9
+	c := r.client().connect()
+	if m := r.report(); len(m.Servers) != 2 || m.Servers[1].Conns != 1 || m.Servers[1].Connections[0].From != "cm" {
+		t.Errorf("%+v", m.Servers)
+	}
+	_ = c
+}
+
+// TestServersPart: a server without a connection makes room for another one, and
+// is nobody's twin any more.
+func TestServersPart(t *testing.T) {
+	r := newRig(t, graph.Args{"discover": "2", "idle": "1s"})
+	serve := func(k byte) (first bool) {
+		r.server = netip.AddrFrom4([4]byte{10, 9, 3, k})
+		c := r.party(60 + int(k)).connect()
+		known := len(r.report().Servers)
+		one(t, r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"])
+		one(t, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+		return known == 1
+	}
+	serve(1)
+	serve(2)
+	if m := r.report(); len(m.Servers) != 2 || !m.Servers[0].Twin || !m.Servers[1].Twin || m.Memory.Spare != 0 {
+		t.Fatalf("%d servers", len(m.Servers))
+	}
+	serve(3)
+	if r.Counter("servers-full") == 0 || len(r.report().Servers) != 2 {
+		t.Errorf("a third server: %d", len(r.report().Servers))
+	}
+	for k := range 4 {
+		for range 100 {
+			r.Advance(50 * time.Millisecond)
+			if len(r.report().Servers) == 0 {
+				break
+			}
+		}
+		r.box().heirs.Wait()
+		if m := r.report(); len(m.Servers) != 0 || m.Memory.Spare == 0 {
+			t.Fatalf("%d servers are left, %d bytes to come", len(m.Servers), m.Memory.Spare)
+		}
+		if !serve(byte(10 + k)) {
+			t.Fatal("there is no place for the next server")
+		}
+		if m := r.report(); m.Servers[0].Twin {
+			t.Error("a twin of what is not there")
+		}
+	}
+}
+
+// BenchmarkMadeUp is the first frame to another made-up server.
+func BenchmarkMadeUp(b *testing.B) {
+	p, r, _ := crowded(b, 0, 0)
+	x := r.party(50)
+	frames := make([][]taped, 256)
+	for k := range frames {
+		r.server = netip.AddrFrom4([4]byte{10, 9, 1, byte(k)})
+		frames[k] = []taped{{"a", r.Clock.Now(), x.made(hdr.WriteOnly, 1, reth(1<<40, testRKey, 1<<31), nil)}}
+	}
+	b.ReportAllocs()
+	for k := 0; b.Loop(); k++ {
+		p.play(frames[k%len(frames)])
+	}
+}

@@ -1,0 +1,255 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// A stranger's request is one that nobody follows: of a connection whose
+// numbering is not known, of another transport, or of a sort that is not
+// understood. It passes as it is, and makes the words unknown that it may change:
+// those of the memory that it names, or all of the server's.
+
+// scope is memory that a request may change.
+type scope struct {
+	va  uint64
+	len uint32 // 0: none
+	all bool   // which memory cannot be told
+}
+
+var everything = scope{all: true}
+
+// Of transports whose opcodes hdr does not have: the low five bits are those of
+// the reliable connection's, behind an extended header more (IBTA 9.2, A14).
+const (
+	xrc       hdr.Opcode = 0xA0
+	xrcETHLen            = 4
+	rdETHLen             = 4
+)
+
+// longWrite is a stranger's WRITE of several packets, of which only the first
+// says where. Packets behind it belong to it when they are of the same sender and
+// queue pair, and come within the time that a request may be under way.
+type longWrite struct {
+	src    [2]uint64 // address
+	va     uint64
+	qpn    uint32
+	len    uint32
+	psn    uint32
+	until  clock.Time
+	done   bool // its last packet came
+	doubly bool // another one began before it was done: nobody knows whose the packets are
+}
+
+type longWrites [256]longWrite
+
+// scopeOf is the memory that request b, with headers f, may change.
+func (n *node) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) scope {
+	op, at, ok := f.Op, int(f.BTH)+hdr.BTHLen, f.Why == hdr.IsRoCE
+	switch {
+	case ok && op.Transport() == hdr.UC:
+		op &^= hdr.UC // its operations are those of the reliable connection
+	case ok:
+	case f.Why == hdr.UnknownOpcode && op.Transport() == xrc:
+		op &= 0x1F
+		at += xrcETHLen
+	case f.Why == hdr.UnknownOpcode && op.Transport() == hdr.RD:
+		op &= 0x1F
+		at += rdETHLen + hdr.DETHLen
+	default:
+		return everything
+	}
+	info := op.Info()
+	const last = hdr.IsMiddle | hdr.IsLast
+	switch {
+	case info.Name == "":
+		return everything
+	case info.Flags&hdr.IsAtomic != 0 && at+8 <= int(f.End):
+		return scope{va: be.Uint64(b[at:]), len: 8}
+	case (info.Flags&hdr.IsWrite != 0 && info.Ext&hdr.HasRETH != 0 || op == hdr.AtomicWrite) && at+hdr.RETHLen <= int(f.End):
+		h := hdr.RETH(b[at : at+hdr.RETHLen])
+		m := scope{va: h.VA(), len: h.DMALength()}
+		if info.Flags&hdr.IsFirst != 0 {
+			n.longs.begin(now, until, m, b, f)
+		}
+		return m
+	case info.Flags&hdr.IsWrite != 0 && info.Flags&last != 0:
+		return n.longs.of(now, until, b, f, info.Flags&hdr.IsLast != 0)
+	case info.Flags&(hdr.IsWrite|hdr.IsAtomic) != 0 || op == hdr.AtomicWrite:
+		return everything // cut short
+	}
+	return scope{}
+}
+
+// place is where a WRITE of frame b's sender to its queue pair is noted.
+func (l *longWrites) place(b []byte, f *hdr.Frame) (w *longWrite, src [2]uint64, qpn uint32) {
+	qpn = f.BTHOf(b).DestQP()
+	if f.Net == hdr.NetIPv4 {
+		src[0] = uint64(be.Uint32(b[f.L3+12:]))
+	} else {
+		src = [2]uint64{be.Uint64(b[f.L3+8:]), be.Uint64(b[f.L3+16:])}
+	}
+	return &l[uint8(hash(src[0]^src[1]<<1^uint64(qpn)<<32))], src, qpn
+}
+
+func (l *longWrites) begin(now, until clock.Time, m scope, b []byte, f *hdr.Frame) {
+	w, src, qpn := l.place(b, f)
+	x := longWrite{src: src, qpn: qpn, len: m.len, va: m.va, psn: f.BTHOf(b).PSN(), until: until}
+	if w.src == src && w.qpn == qpn && now < w.until {
+		if again := w.va == x.va && w.len == x.len && w.psn == x.psn; again {
+			w.until = until
+			return
+		}
+		x.doubly = w.doubly || !w.done
+	}
+	*w = x
+}
+
+func (l *longWrites) of(now, until clock.Time, b []byte, f *hdr.Frame, last bool) scope {
+	w, src, qpn := l.place(b, f)
+	if w.src != src || w.qpn != qpn || now >= w.until || w.doubly {
+		return everything
+	}
+	w.until, w.done = until, w.done || last
+	return scope{va: w.va, len: w.len}
+}
+
+// stranger passes a request that nobody follows. When it changes a tracked word,
+// that word's value is not known for a while: nobody knows when, and in which
+// order, it will be executed. While a WRITE that takes an atomic's place is on its
+// way there, it waits: what it does would be undone.
+func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
+	n := s.n
+	s.c.Mark(x, packet.Forwarded, r)
+	if s.disturb(b, &s.f) || n.strangers.n > 0 {
+		s.detain(x)
+		return
+	}
+	s.c.Emit(toServers, x)
+}
+
+// detain holds a stranger's request until the words that it may change are free.
+func (s *Box) detain(x *packet.Buf) {
+	if n := s.n; !n.shelf.room(1) && n.strangers.n > 0 { // its sender repeats what it still wants
+		if old := s.unhold(&n.strangers); old != nil {
+			s.c.Drop(old, reasonHoldFull)
+		}
+	}
+	if !s.hold(&s.n.strangers, x) {
+		s.c.Drop(x, reasonHoldFull)
+	}
+}
+
+// admitStrangers sends on strangers' requests that wait.
+func (s *Box) admitStrangers() {
+	for q := &s.n.strangers; q.n > 0; {
+		x := s.mine(q)
+		if x == nil {
+			return
+		}
+		if hdr.Parse(x.Bytes(), &s.g); s.disturb(x.Bytes(), &s.g) {
+			return
+		}
+		s.n.shelf.take(q)
+		s.n.heldBy[s.worker]--
+		s.c.Emit(toServers, x)
+	}
+}
+
+// disturb: request b, with headers f, which nobody follows, may change memory
+// at some time. True when it must not yet.
+func (s *Box) disturb(b []byte, f *hdr.Frame) (wait bool) {
+	n := s.n
+	until := s.c.Now().Add(s.cfg.settle)
+	m := n.scopeOf(s.c.Now(), until, b, f)
+	switch {
+	case m.all:
+		n.unknown = until
+		return n.touchAll(0, until)
+	case m.len != 0:
+		n.unknown = until
+		wait, _ = n.touch(m.va, m.len, none, 0, until)
+	}
+	return wait
+}
+
+// aside passes a frame that is no node's to follow: of a sort that never is, such
+// as of an unreliable connection, to an address that is not a known server's, or
+// one that is not understood. From a client it may be a request, which changes
+// memory of the servers that it may reach: that with its address in any VLAN;
+// otherwise those with its MAC, under another address; otherwise, when its address
+// cannot be read, all.
+func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
+	f := &s.f
+	nodes := *s.nodes.Load()
+	if in != toClients || len(nodes) == 0 || !mayChange(b, f) {
+		if f.Why == hdr.IsRoCE {
+			s.pass(in, x)
+		} else {
+			s.mark(in, x, r)
+		}
+		return
+	}
+	a, mac := conn.Target(b, f), macOf(b)
+	named, near := false, false
+	for _, n := range nodes {
+		named = named || n.named(a)
+		near = near || n.mac.Load() == mac
+	}
+	wait := (*node)(nil)
+	for _, n := range nodes {
+		if hit := n.named(a) || !named && (n.mac.Load() == mac || !near && a == conn.Addr{}); !hit {
+			continue
+		}
+		if s.own(n); n.gone {
+			continue
+		}
+		if (s.disturb(b, f) || n.strangers.n > 0) && wait == nil {
+			wait = n
+		}
+	}
+	if wait == nil {
+		s.mark(in, x, r)
+		return
+	}
+	s.own(wait)
+	s.c.Mark(x, packet.Forwarded, r)
+	s.detain(x)
+}
+
+// mayChange reports whether frame b, with headers f, may be a request that
+// changes memory, for all that is understood of it.
+func mayChange(b []byte, f *hdr.Frame) bool {
+	switch f.Why {
+	case hdr.IsRoCE:
+		return f.Op.Info().Flags&hdr.IsRequest != 0
+	case hdr.NotRoCE:
+		return false
+	case hdr.UnknownOpcode:
+		return true
+	}
+	var l hdr.Layers
+	if !hdr.Walk(b, &l) || l.L3 == 0 {
+		return true
+	}
+	_, port := l.PortsOf(b)
+	return l.Proto == hdr.ProtoUDP && (port == 0 || port == hdr.RoCEv2Port)
+}
+
+// named reports whether a, which is in no VLAN, is an address of the server in
+// any.
+func (n *node) named(a conn.Addr) bool {
+	for _, x := range n.addrs {
+		if x.In(0) == a {
+			return true
+		}
+	}
+	return false
+}
+
+// macOf is the MAC that frame b goes to; fromOf the one that it is from.
+func macOf(b []byte) uint64  { return be.Uint64(b) >> 16 }
+func fromOf(b []byte) uint64 { return be.Uint64(b[6:]) >> 16 }
