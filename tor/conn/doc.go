@@ -66,8 +66,8 @@
 // room when it was quiet for Config.Yield, the one that was quiet longest first:
 // half-open ones, and then paired ones, while fewer than a quarter of all rows
 // are half-open. At most a quarter of the rows, or 64 if that is more, are
-// half-open (handshakes, too), at most half of those one client's, and at most 256
-// of two hosts. Thus who makes up requests gets a part of the places and no more,
+// half-open (handshakes, too); at most a quarter of those, or 32, are one client's,
+// and as many of its handshakes; and at most 256 are of two hosts. Thus who makes up requests gets a part of the places and no more,
 // and never one of a connection that lives; meanwhile new connections may not be
 // learnt. What the connection manager announces takes the place of a half-open
 // inferred row at once, and what the configuration does. Of a row that is pinned the owner is asked (Config.LetGo). Paired rows

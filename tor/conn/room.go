@@ -37,7 +37,7 @@ func (t *Table) place(s Slot) {
 	if c := r.class(); c < numClasses {
 		r.placed, r.in, r.since, r.at = true, c, r.LastSeen, int32(len(t.quiet[c]))
 		if c != pairings {
-			*t.halves(r.Client.Addr)++
+			*t.halves(c, r.Client.Addr)++
 		}
 		t.quiet[c] = append(t.quiet[c], s)
 		t.rise(t.quiet[c], r.at)
@@ -52,7 +52,7 @@ func (t *Table) unplace(s Slot) {
 	}
 	h := t.quiet[r.in]
 	if r.in != pairings {
-		*t.halves(r.Client.Addr)--
+		*t.halves(r.in, r.Client.Addr)--
 	}
 	i, last := r.at, int32(len(h))-1
 	t.swap(h, i, last)
@@ -64,23 +64,28 @@ func (t *Table) unplace(s Slot) {
 	}
 }
 
-// halves counts the half-open rows of one client (or of a few: it is a hash).
-func (t *Table) halves(client Addr) *int32 {
-	return &t.perClient[t.qps.hash(client, 0)&uint32(len(t.perClient)-1)]
+// halves counts the half-open rows of class c of one client (or of a few: it is a
+// hash). Requests that are made up in its name do not keep it from announcing.
+func (t *Table) halves(c class, client Addr) *int32 {
+	return &t.perClient[c][t.qps.hash(client, 0)&uint32(len(t.perClient[c])-1)]
 }
 
-// maxHalf is the most half-open rows, of all clients and of one.
+// maxHalf is the most half-open rows, of all clients, and of one and a class.
 func (t *Table) maxHalf() (all, one int) {
 	all = min(len(t.rows), max(len(t.rows)/4, 64))
-	return all, max(all/2, 32)
+	return all, max(all/4, 32)
 }
 
 // halfOpen makes sure that one more half-open row may be, of a client: for want of
 // a place among those it takes that of another.
 func (t *Table) halfOpen(now clock.Time, learnt Source, client Addr) bool {
 	all, one := t.maxHalf()
+	c := guesses
+	if learnt == Managed {
+		c = handshakes
+	}
 	switch {
-	case int(*t.halves(client)) >= one:
+	case int(*t.halves(c, client)) >= one:
 		return false
 	case len(t.quiet[guesses])+len(t.quiet[handshakes]) < all:
 		return true

@@ -74,7 +74,7 @@ type Table struct {
 	// quiet are the rows that may have to make room.
 	quiet     [numClasses]quiet
 	displaced uint64
-	perClient [1024]int32 // half-open rows
+	perClient [pairings][1024]int32 // half-open rows, by class
 
 	// past is a ring, whose oldest entry is at pastAt; pastIDs are its ends by
 	// address and communication ID.
