@@ -612,11 +612,11 @@ func (s *Box) bury(l int32, doubt bool) {
 		o := &n.ops[at]
 		if doubt && !o.executed(c) && n.decided(at) {
 			if heir == none {
-				if heir = n.heir(l, at); heir != none {
+				if heir = s.heir(l, at); heir != none {
 					from = n.flows[heir].next
 				}
 			}
-			if heir != none && heir == n.heir(l, at) {
+			if heir != none && heir == s.heir(l, at) {
 				s.bequeath(at, heir)
 				continue
 			}
@@ -636,18 +636,39 @@ func (s *Box) bury(l int32, doubt bool) {
 	}
 }
 
-// heir is a connection that can carry on with op at of connection l; none if
-// there is none.
-func (n *node) heir(l, at int32) int32 {
+// heir is a connection that can carry on with op at of connection l: one that is
+// lent, or of those that may the one that was heard last; none if there is none.
+func (s *Box) heir(l, at int32) int32 {
+	n := s.n
 	o := &n.ops[at]
 	x := n.keys.find(o.rkey)
-	for _, k := range x.lanesOf() {
-		if c := &n.flows[k]; k != l && !c.dead && !c.unsure && c.unkept == 0 && c.cur == none && c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 {
+	if x == nil {
+		return none
+	}
+	can := func(k int32) bool {
+		c := &n.flows[k]
+		return k != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair &&
+			c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 && c.granted(x)
+	}
+	for _, k := range x.lanes {
+		if can(k) {
 			return k
 		}
 	}
-	return none
+	best := none
+	for k := range int32(min(len(n.flows), mostHeirs)) {
+		if k := (l + 1 + k) % int32(len(n.flows)); can(k) && (best == none || n.flows[k].heard > n.flows[best].heard) {
+			best = k
+		}
+	}
+	if best != none {
+		s.lend(best, x)
+	}
+	return best
 }
+
+// mostHeirs is how many connections are looked at to find one.
+const mostHeirs = 1024
 
 // decided reports whether open op at leaves a value in its word that was known
 // when it was sent and still is: neither an operation on the word nor one of

@@ -648,7 +648,15 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 			o, _ := n.op(i, k)
 			fix(o)
 		}
+		again := f.isLent
 		f.heard, f.lends, f.isLent, f.asked = 0, 0, false, 0
+		for k := range f.grants {
+			if x := n.keys.find(f.grants[k].rkey); again && x != nil && f.granted(x) && len(x.lanes) < cap(x.lanes) {
+				x.lanes = append(x.lanes, i)
+				f.lends++
+				n.lent(i)
+			}
+		}
 		n.due(i)
 	}
 	for _, at := range homes {
