@@ -82,8 +82,8 @@ type node struct {
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              int32
-	askedStrangers        clock.Time
-	asks                  int32 // connection that was asked last whether its server is there
+	asking                clock.Time // when others were last asked whether their server is there
+	asks                  int32      // connection that was asked last whether its server is there
 }
 
 // Box is the app; one instance a worker.
@@ -148,7 +148,7 @@ func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	n.ops = make([]op, cfg.conns*cfg.window)
 	n.more = make([]more, len(n.ops))
 	var err error
-	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
+	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: min(clock.Duration(cfg.settle), 1e6), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
 			n.removed = append(n.removed, int32(s))
 		}

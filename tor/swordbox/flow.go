@@ -90,12 +90,18 @@ type op struct {
 // more is what few operations need, beside op.
 type more struct {
 	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
-	// With fProbe, the masks of its comparison and of its swap. With fForetold,
-	// compareMask is the belief that want is of.
+	// Of a masked atomic, and with fProbe: the masks of its comparison and of its
+	// swap.
 	compareMask, swapMask uint64
-	ask                   uint32       // packet that the NAK is about, with fPrompt
-	syn                   hdr.Syndrome // of the NAK, with sFailed and fPrompt
+	belief                uint32 // that want is of, with fForetold: the low bits of its number
+	nak                   uint32 // with sFailed and fPrompt: syndrome of the NAK (8 bits), and the packet that it is about (24)
 }
+
+func (m *more) setNAK(syn hdr.Syndrome, packet uint32) {
+	m.nak = uint32(syn)<<24 | packet&hdr.PSNMask
+}
+
+func (m *more) syndrome() hdr.Syndrome { return hdr.Syndrome(m.nak >> 24) }
 
 // held are the first and the last packet that is held of o; none.
 func (o *op) held() (first, last int32) { return int32(uint32(o.out)) - 1, int32(o.out>>32) - 1 }
@@ -294,6 +300,8 @@ type flow struct {
 	unkept  int32          // open ops that only its own client can send again
 	claimed bool           // its own client waits for it: nobody else may have it
 	isLent  bool
+	doubted bool       // operation number again is to be answered once more, when the server was heard
+	again   uint32     // see doubted
 	timed   bool       // the next answer tells of a round trip
 	asked   clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
 	asking  clock.Time // and last

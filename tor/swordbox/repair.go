@@ -95,14 +95,14 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 		}
 		o.flags |= fAgain
 		fl.rereads++
-	case released && o.kind == kOdd && fl.rereads == 0:
-		s.answer(i, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)
-		s.c.Drop(x, reasonAnswered)
-	case released && o.kind.atomic() && fl.rereads == 0:
-		s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
-		s.c.Drop(x, reasonAnswered)
+	case released && s.doubtful(i):
+		fl.again, fl.doubted = k, true
+		s.query(i)
+		s.c.Drop(x, reasonRepeat)
 	case released:
-		s.acknowledge(i, b)
+		if o.kind.atomic() || o.kind == kOdd || s.f.BTHOf(b).AckReq() {
+			s.answerAgain(i, k)
+		}
 		s.c.Drop(x, reasonAnswered)
 	case o.state == sUnsent:
 		switch {
@@ -121,6 +121,33 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 	}
 }
 
+// doubtful reports whether the server is to confirm first that its end of flow i
+// counts as before: when it was quiet, and a new connection with the same numbers
+// of queue pairs would not have been announced.
+func (s *Box) doubtful(i int32) bool {
+	fl := &s.n.flows[i]
+	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.conns.Row(conn.Slot(i)).Learnt == conn.Inferred
+}
+
+// answerAgain gives the client of flow i the answer to its operation number k,
+// which was released, once more.
+func (s *Box) answerAgain(i int32, k uint32) {
+	fl := &s.n.flows[i]
+	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
+		return
+	}
+	switch o, _ := s.n.op(i, k); {
+	case fl.rereads > 0 || o.kind == kRead:
+		fl.owes = fl.rereads > 0
+	case o.kind == kOdd:
+		s.answer(i, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)
+	case o.kind.atomic():
+		s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
+	default:
+		s.acknowledge(i)
+	}
+}
+
 // longAgo handles a repetition of a request of flow i that is not on record any
 // more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
 // of atomics the answers to the last ones are known, and others are left without
@@ -136,8 +163,8 @@ func (s *Box) longAgo(i int32, b []byte, psn uint32) {
 				return
 			}
 		}
-	case info&hdr.IsRead == 0:
-		s.acknowledge(i, b)
+	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(i):
+		s.acknowledge(i)
 	}
 }
 
@@ -169,12 +196,11 @@ func (n *node) unsentBefore(i int32, k uint32) bool {
 	return false
 }
 
-// acknowledge repeats the newest acknowledgement of flow i, when the request in
-// s.f asks for it. While a READ is done again it waits: it would tell the
-// client that the READ's answer was lost.
-func (s *Box) acknowledge(i int32, b []byte) {
+// acknowledge repeats the newest acknowledgement of flow i. While a READ is done
+// again it waits: it would tell the client that the READ's answer was lost.
+func (s *Box) acknowledge(i int32) {
 	fl := &s.n.flows[i]
-	if !s.f.BTHOf(b).AckReq() && s.f.Op.Info().Flags&(hdr.IsRead|hdr.IsAtomic) == 0 || fl.head == fl.first {
+	if fl.head == fl.first {
 		return
 	}
 	if fl.rereads > 0 {
@@ -290,7 +316,7 @@ func (n *node) prompt(at int32, ask uint32, syn hdr.Syndrome) {
 	if o.is(fOrphan) {
 		return
 	}
-	n.more[at].ask, n.more[at].syn = ask, syn
+	n.more[at].setNAK(syn, ask)
 	o.flags |= fPrompt
 	n.due(n.flowOf(at))
 }
@@ -584,7 +610,8 @@ func (s *Box) lose(at int32, harmless bool) {
 // failed notes that the client of op at must see NAK syn.
 func (s *Box) failed(at int32, syn hdr.Syndrome) {
 	n := s.n
-	n.ops[at].state, n.more[at].syn = sFailed, syn
+	n.ops[at].state = sFailed
+	n.more[at].setNAK(syn, 0)
 	if !n.ops[at].is(fOrphan) {
 		n.flows[n.flowOf(at)].failed = true
 	}
@@ -760,7 +787,7 @@ func (n *node) guest(o *op, d int32) {
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
 func (s *Box) query(l int32) {
 	c, now := &s.n.flows[l], s.c.Now()
-	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < s.patienceOf(c)*4 {
+	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
 	}
 	o := op{kind: kWrite, spsn: c.acked}
@@ -793,6 +820,10 @@ func (s *Box) unanswered(l int32, since clock.Time) bool {
 	if heard.Sub(since) >= clock.Duration(s.cfg.giveup)/2 {
 		return true
 	}
+	if now.Sub(n.asking) < clock.Duration(s.cfg.giveup)/4 {
+		return false
+	}
+	n.asking = now
 	for range min(8, len(n.flows)) {
 		n.asks = (n.asks + 1) % int32(len(n.flows))
 		if f := &n.flows[n.asks]; n.asks != l && f.synced && f.trusted && !f.dead && !f.gone {
@@ -808,7 +839,7 @@ func (s *Box) unanswered(l int32, since clock.Time) bool {
 // what came before it. The client ignores the answer as an old one.
 func (s *Box) askStrangers() {
 	n := s.n
-	if n.strangers.n == 0 || s.c.Now().Sub(n.askedStrangers) < clock.Duration(s.cfg.giveup)/4 {
+	if n.strangers.n == 0 {
 		return
 	}
 	b := n.shelf.k[n.strangers.last].x.Bytes()
@@ -823,7 +854,6 @@ func (s *Box) askStrangers() {
 	if x == nil {
 		return
 	}
-	n.askedStrangers = s.c.Now()
 	o := op{kind: kWrite}
 	s.write(&h, x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), hdr.PSNMask))
 	s.c.Emit(toServers, x)

@@ -65,7 +65,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 			s.settleLength(i, uint32(d))
 		}
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); (d > farOff || d < -farOff) && s.far(i, x, b, psn) {
+	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(i, x, b, psn, d) {
 		return
 	}
 	switch d := hdr.PSNDiff(psn, fl.arrived); {
@@ -146,43 +146,48 @@ func (n *node) stirred(l int32) clock.Time {
 	return max(n.flows[l].loaded, n.flows[l].heard)
 }
 
-// farOff is how far from what is expected no retransmission of a flow is: then it
-// may be of another connection of the same queue pair numbers, which nobody
-// announced. Anybody can make up such a request; so the server is to say whose
-// it is.
+// farOff is how far from what is expected no retransmission of a flow is: the most
+// PSNs that are under way on a connection, and more (RXE_MAX_UNACKED_PSNS is 128;
+// send queues of devices hold 32,768 requests at most).
 const farOff = 1 << 16
 
-// far handles a request of flow i far from what is expected; false when it is to
-// be handled like all others.
+// outOfTurn handles a request of flow i that is not the one that is expected, by d
+// PSNs; false when it is to be handled as a repetition, or as one that comes too
+// early. When the connection was quiet it may be of another connection with the
+// same numbers of queue pairs, which nobody announced. Anybody can make up such a
+// request; so the server is to say whose it is.
 //
 // Where both ends count alike it passes: the server executes it if the queue pair
 // is another connection's by now, and its answer tells so (see confirmed).
 // Otherwise it is dropped, and the server is asked for its own view, with a
 // repetition: it acknowledges that as before if nothing has changed.
-func (s *Box) far(i int32, x *packet.Buf, b []byte, psn uint32) bool {
+func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	fl := &n.flows[i]
-	if n.conns.Row(conn.Slot(i)).Learnt != conn.Inferred {
+	far := d > farOff || d < -farOff
+	if n.conns.Row(conn.Slot(i)).Learnt != conn.Inferred || !fl.trusted {
 		return false // a new connection would have been announced
 	}
-	if fl.open > 0 || fl.guests > 0 || fl.stall.n > 0 {
-		s.c.Drop(x, reasonPSNGap)
-		return true
-	}
-	end := psnAdd(psn, s.packets(fl, b))
-	if n.diverged(i) || fl.record != 0 {
-		if s.c.Now().Sub(fl.heard) >= s.cfg.alive {
-			s.query(i)
+	if fl.open > 0 || fl.oldest != none || fl.stall.n > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
+		if far {
+			s.c.Drop(x, reasonPSNGap)
 		}
+		return far
+	}
+	switch {
+	case fl.record == 0 && (far || fl.young && psnLess(psn, fl.start)):
+		if psn != fl.strangeEnd {
+			fl.strange = psn
+		}
+		fl.strangeEnd = psnAdd(psn, s.packets(fl, b))
+		s.stranger(x, b, reasonStranger)
+		return true
+	case far || d > 0:
+		s.query(i)
 		s.c.Drop(x, reasonPSNGap)
 		return true
 	}
-	if psn != fl.strangeEnd {
-		fl.strange = psn
-	}
-	fl.strangeEnd = end
-	s.stranger(x, b, reasonStranger)
-	return true
+	return false
 }
 
 // confirmed reports whether an answer with PSN psn says that the server executed
@@ -894,7 +899,7 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 
 // foretell notes what atomic at, which goes as one, must find in its word v.
 func (n *node) foretell(at int32, v *word) {
-	n.more[at].want, n.more[at].compareMask = v.value, v.belief
+	n.more[at].want, n.more[at].belief = v.value, uint32(v.belief)
 	n.ops[at].flags |= fForetold
 }
 

@@ -34,13 +34,13 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(l, b, psn) || fl.denied(&s.f, b, psn) {
+		s.odd(l, x, b, psn)
+		return
+	}
 	if fl.young && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
 		n.hear(l, s.c.Now())
 		s.pass(toServers, x) // of the time before
-		return
-	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff {
-		s.odd(l, x, b, psn)
 		return
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
@@ -63,6 +63,10 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		} else {
 			fl.trip += (t - fl.trip) / 8
 		}
+	}
+	if fl.doubted {
+		fl.doubted = false
+		s.answerAgain(l, fl.again)
 	}
 	if !fl.trusted {
 		if s.trust(l, b, psn); !fl.trusted {
@@ -118,9 +122,7 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 	switch {
 	case s.confirmed(l, b, psn):
 		n.conns.Remove(conn.Slot(l)) // the queue pairs are of another connection now
-	case fl.asked != 0 && fl.oldest == none && s.f.Op == hdr.Acknowledge:
-		// To the question: the server's end is of another connection, or counts
-		// like one.
+	case fl.denied(&s.f, b, psn):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(conn.Slot(l))
 	case n.diverged(l):
@@ -129,6 +131,13 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 	}
 	s.pass(toServers, x)
 	s.settle()
+}
+
+// denied reports whether an acknowledgement b with headers f says, to a question
+// (see query), that the server's end is of another connection: it never got what
+// was repeated, or acknowledges something else.
+func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32) bool {
+	return f.asked != 0 && f.oldest == none && h.Op == hdr.Acknowledge && (!h.AETHOf(b).Syndrome().ACK() || psn != f.acked)
 }
 
 // hear notes that the server answered on connection l.
@@ -375,7 +384,7 @@ func (n *node) foresaw(at int32) bool {
 		return false
 	}
 	v := &n.words.w[w]
-	return n.believes(v) && v.belief == n.more[at].compareMask
+	return n.believes(v) && uint32(v.belief) == n.more[at].belief
 }
 
 // compare compares what READ o found, which connection l carried, with its word's
@@ -606,7 +615,7 @@ func (s *Box) deliver(i int32) {
 			continue
 		}
 		if o.state == sFailed {
-			if !flush() || !s.answer(i, hdr.Acknowledge, o.cpsn, n.more[at].syn, 0) {
+			if !flush() || !s.answer(i, hdr.Acknowledge, o.cpsn, n.more[at].syndrome(), 0) {
 				return
 			}
 			s.end(i)
@@ -620,7 +629,7 @@ func (s *Box) deliver(i int32) {
 		}
 		if o.is(fPrompt) {
 			o.flags &^= fPrompt
-			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].ask), n.more[at].syn, 0)
+			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].nak), n.more[at].syndrome(), 0)
 		}
 		return
 	}

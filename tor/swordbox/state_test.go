@@ -71,7 +71,7 @@ func (r *rig) wake(a, b *party) {
 	if got := b.cas(0x6000, 9, 9).Out["b"]; len(got) == 1 {
 		one(r.t, a.atomicAck(1).Out["a"])
 	} else {
-		a.ack() // of the probe
+		r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil)) // to the question
 		same(r.t, got[1:], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x6000, testRKey, 9, 9), nil))
 		one(r.t, b.atomicAck(1).Out["a"])
 	}
