@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 	tor "github.com/quillon/quillon/tor/swordbox"
@@ -81,4 +82,200 @@ func TestFault01SpoofedFarAway(t *testing.T) {
 			t.Errorf("of 200 WRITEs %d were acknowledged and are not in memory, and %d failed", lost, failed)
 		}
 	})
+}
+
+// A queue pair that allows READs does not WRITE over another one that allows more.
+func TestFault02aRightsOfOneself(t *testing.T) {
+	for name, c := range map[string]struct {
+		gives rnic.Access
+		do    func(p *bed.Peer, m *rnic.MR) rnic.Status
+	}{
+		"write": {rnic.RemoteRead, func(p *bed.Peer, m *rnic.MR) rnic.Status { return p.WriteWord(m, va, 666) }},
+		"add":   {rnic.RemoteRead, func(p *bed.Peer, m *rnic.MR) rnic.Status { _, st := p.Add(m, va, 666); return st }},
+		"cas":   {rnic.RemoteRead | rnic.RemoteWrite, func(p *bed.Peer, m *rnic.MR) rnic.Status { _, st := p.CAS(m, va, 0, 666); return st }},
+		"read":  {rnic.RemoteWrite, func(p *bed.Peer, m *rnic.MR) rnic.Status { _, st := p.ReadWord(m, va); return st }},
+	} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "track": "10000+1000"})}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 4096, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					v := s.Peer(2, 0, bed.Link{PD: pd, Access: c.gives})
+					warm(t, m, va, 10, a, b)
+					for range 10 { // what it may do
+						st := rnic.Success
+						if c.gives&rnic.RemoteRead != 0 {
+							_, st = v.ReadWord(m, va+64)
+						} else {
+							st = v.WriteWord(m, va+64, 7)
+						}
+						if st != rnic.Success {
+							t.Fatalf("what is allowed: %v", st)
+						}
+						_ = a.WriteWord(m, va, 5)
+						_, _ = b.ReadWord(m, va)
+					}
+					before := bed.WordAt(m, va)
+					if st := c.do(v, m); st != rnic.RemoteInvalidRequestError {
+						t.Errorf("status %v, want %v, as a queue pair without the right gives", st, rnic.RemoteInvalidRequestError)
+					}
+					if now := bed.WordAt(m, va); now != before {
+						t.Errorf("the word was %d and is %d", before, now)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Who has another one's R_Key, but not a queue pair of its protection domain, is
+// refused, also when the operation changes nothing.
+func TestFault02bStrangersKey(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
+		alice, mallory := s.PD(), s.PD()
+		secret, own := s.MR(alice, va, 4096, all), s.MR(mallory, 0x90000, 4096, all)
+		a, b := s.Peer(0, 0, bed.Link{PD: alice}), s.Peer(1, 0, bed.Link{PD: alice})
+		x := s.Peer(2, 0, bed.Link{PD: mallory})
+		warm(t, own, 0x90000, 10, x)
+		if st := a.WriteWord(secret, va, 0x5ec1e7); st != rnic.Success {
+			t.Fatal(st)
+		}
+		warm(t, secret, va, 10, a, b)
+		s.Pause(250 * time.Millisecond)
+		warm(t, own, 0x90000, 10, x)
+		warm(t, secret, va, 10, a, b)
+		switch v, st := x.Add(secret, va, 0); {
+		case st == rnic.Success:
+			t.Errorf("a stranger with the R_Key read %#x; memory has %#x", v, bed.WordAt(secret, va))
+		case st != rnic.RemoteAccessError:
+			t.Errorf("status %v, want %v", st, rnic.RemoteAccessError)
+		}
+		warm(t, secret, va, 3, a, b) // whom it does not concern
+	})
+}
+
+// Queue pairs that allow READs and atomics, as ib_atomic_bw makes them, never see
+// a WRITE that their clients did not send.
+func TestFault02cNoRightToWrite(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for name, play := range map[string]func(t *testing.T, s *bed.Scene, m *rnic.MR, peers []*bed.Peer){
+			// A CAS that fails changes nothing.
+			"failing CAS": func(t *testing.T, s *bed.Scene, m *rnic.MR, peers []*bed.Peer) {
+				for range 20 {
+					for _, p := range peers {
+						p.CAS(m, va, 1<<60, 1)
+					}
+				}
+			},
+			// The server pauses while operations are under way.
+			"pause": func(t *testing.T, s *bed.Scene, m *rnic.MR, peers []*bed.Peer) {
+				for range 3 {
+					s.Freeze()
+					for _, p := range peers {
+						post(p, m, va, 4)
+					}
+					s.Pause(150 * time.Millisecond)
+					for _, p := range peers {
+						post(p, m, va, 4)
+					}
+					s.Pause(50 * time.Millisecond)
+					s.Thaw()
+					peers[0].Await(peers...)
+				}
+			},
+			// Everybody is quiet, and then goes on.
+			"quiet": func(t *testing.T, s *bed.Scene, m *rnic.MR, peers []*bed.Peer) {
+				for range 3 {
+					s.Pause(200 * time.Millisecond)
+					for _, p := range peers {
+						post(p, m, va, 4)
+					}
+					peers[0].Await(peers...)
+				}
+			},
+		} {
+			t.Run(mode+"/"+name, func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode})}, func(t *testing.T, s *bed.Scene) {
+					gives := bed.Link{PD: s.PD(), Access: rnic.RemoteRead | rnic.RemoteAtomic}
+					m := s.MR(gives.PD, va, 4096, rnic.RemoteRead|rnic.RemoteAtomic)
+					peers := []*bed.Peer{s.Peer(0, 0, gives), s.Peer(1, 0, gives), s.Peer(2, 0, gives)}
+					warm(t, m, va, 10, peers...)
+					// The box takes no word for known for the first 200 ms (settle=).
+					for range 5 {
+						s.Pause(50 * time.Millisecond)
+						warm(t, m, va, 1, peers...)
+					}
+					play(t, s, m, peers)
+					healthy(t, peers...)
+				})
+			})
+		}
+	}
+}
+
+// post posts n FETCH-ADDs.
+func post(p *bed.Peer, m *rnic.MR, va uint64, n int) {
+	for range n {
+		p.Post(rnic.SendWR{Op: rnic.OpFetchAdd, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: m.RKey, Swap: 1})
+	}
+}
+
+// healthy fails the test when work of the peers did not succeed.
+func healthy(t *testing.T, peers ...*bed.Peer) {
+	t.Helper()
+	for i, p := range peers {
+		count := map[rnic.Status]int{}
+		bad := 0
+		for id := range p.Posted() {
+			st := p.Status(id)
+			count[st]++
+			if st != rnic.Success {
+				bad++
+			}
+		}
+		if bad > 0 || p.State() != rnic.StateReady {
+			t.Errorf("peer %d is %v; of its %d operations %d did not succeed: %v", i, p.State(), p.Posted(), bad, count)
+		}
+	}
+}
+
+// Server queue pairs that remember one READ or atomic are given no more at once,
+// whoever sends them: an answer that is lost can be given again.
+func TestFault02dResponderResources(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for seed := range uint64(10) {
+				mix := fault.Mix{Links: []string{"s0"}, Frames: 12, Within: 400}
+				schedule := losses(fault.Random(seed, mix))
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Schedule: schedule, Seed: seed}, func(t *testing.T, s *bed.Scene) {
+					conn := rnic.DefaultConn()
+					conn.MaxRdAtomic, conn.MaxDestRdAtomic = 1, 1
+					one := bed.Link{PD: s.PD(), Conn: conn}
+					m := s.MR(one.PD, va, 4096, all)
+					peers := []*bed.Peer{s.Peer(0, 0, one), s.Peer(1, 0, one), s.Peer(2, 0, one), s.Peer(0, 1, one), s.Peer(1, 1, one), s.Peer(2, 1, one)}
+					for range 20 {
+						for _, p := range peers {
+							post(p, m, va, 2)
+						}
+						peers[0].Await(peers...)
+					}
+					healthy(t, peers...)
+					if now := bed.WordAt(m, va); !t.Failed() && now != 240 {
+						t.Errorf("240 additions make %d", now)
+					}
+				})
+			}
+		})
+	}
+}
+
+// losses are the faults of a schedule, as losses.
+func losses(s fault.Schedule) fault.Schedule {
+	for i := range s {
+		if s[i].Action.OfFrame() {
+			s[i].Action = fault.Drop
+		}
+	}
+	return s
 }
