@@ -279,3 +279,162 @@ func losses(s fault.Schedule) fault.Schedule {
 	}
 	return s
 }
+
+// Frames with a client's address and PSNs of long ago end
+// nobody's connection.
+func TestFault06aSpoofedDuplicates(t *testing.T) {
+	for name, op := range map[string]hdr.Opcode{"atomics": hdr.FetchAdd, "READs": hdr.ReadRequest, "WRITEs": hdr.WriteOnly} {
+		t.Run(name, func(t *testing.T) {
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+				pd := s.PD()
+				m := s.MR(pd, va, 4096, all)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				warm(t, m, va, 300, a, b)
+				var frames [][]byte
+				for k := range uint32(89) {
+					for _, victim := range []*bed.Peer{a, b} {
+						ext := bed.RETH(va, m.RKey, 8)
+						var data []byte
+						switch op {
+						case hdr.FetchAdd:
+							ext = bed.AtomicETH(va, m.RKey, 1, 0)
+						case hdr.WriteOnly:
+							data = make([]byte, 8)
+						}
+						frames = append(frames, victim.Frame(victim.Here.ClientPSN+10+k, bed.Packet{Op: op, Ext: ext, Payload: data, AckReq: true}))
+					}
+				}
+				s.Send(10*time.Microsecond, frames...)
+				before := bed.WordAt(m, va)
+				for range 50 {
+					for _, p := range []*bed.Peer{a, b} {
+						post(p, m, va, 1)
+					}
+					a.Await(b)
+				}
+				healthy(t, a, b)
+				if now := bed.WordAt(m, va); !t.Failed() && (now-before != 100 || before != 600) {
+					t.Errorf("700 additions make %d", now)
+				}
+			})
+		})
+	}
+}
+
+// One frame from another address to a queue pair, and a flood of them, are
+// nothing to those whose it is.
+func TestFault06bOtherAddress(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+		pd := s.PD()
+		m := s.MR(pd, va, 4096, all)
+		a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+		warm(t, m, va, 20, a, b)
+		s.Pause(120 * time.Millisecond)
+		_, _, other := s.Guest(0)
+		for round := range uint32(50) {
+			var frames [][]byte
+			for _, victim := range []*bed.Peer{a, b} {
+				psn := victim.Here.ClientPSN + 20 + round // the one that comes next
+				frames = append(frames, victim.Frame(psn, bed.Packet{Src: other, Op: hdr.FetchAdd, Ext: bed.AtomicETH(va, m.RKey, 1, 0), AckReq: true}))
+			}
+			s.Send(time.Microsecond, frames...)
+			for _, p := range []*bed.Peer{a, b} {
+				post(p, m, va, 1)
+			}
+			a.Await(b)
+		}
+		healthy(t, a, b)
+		if now := bed.WordAt(m, va); !t.Failed() && now != 140 {
+			t.Errorf("140 additions make %d", now)
+		}
+	})
+}
+
+// A SEND that waits for a receive buffer makes nobody else's operations fail,
+// however long the clients are willing to wait.
+func TestFault05aBehindASend(t *testing.T) {
+	for name, timer := range map[string]int{"640us": 12, "655ms": 0} {
+		t.Run(name, func(t *testing.T) {
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+				conn := rnic.DefaultConn()
+				conn.MinRNRTimer = timer
+				l := bed.Link{PD: s.PD(), Conn: conn}
+				m := s.MR(l.PD, va, 4096, all)
+				peers := []*bed.Peer{s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)}
+				warm(t, m, va, 10, peers...)
+				for _, sender := range peers {
+					sender.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
+					s.Pause(time.Millisecond)
+					for range 20 {
+						for _, p := range peers {
+							post(p, m, va, 1)
+						}
+						s.Pause(40 * time.Millisecond)
+					}
+					sender.Receive(1, 64)
+					peers[0].Await(peers...)
+				}
+				healthy(t, peers...)
+			})
+		})
+	}
+}
+
+// A server that pauses for 0.7 s loses nobody whose queue pair is that patient.
+func TestFault05bPatience(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: rnic.ConnectX}, func(t *testing.T, s *bed.Scene) {
+				conn := rnic.DefaultConn()
+				conn.Timeout = 16 // 268 ms, seven times
+				l := bed.Link{PD: s.PD(), Conn: conn}
+				m := s.MR(l.PD, va, 4096, all)
+				peers := []*bed.Peer{s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)}
+				warm(t, m, va, 10, peers...)
+				for range 2 {
+					for _, p := range peers {
+						post(p, m, va, 2)
+					}
+					s.Freeze()
+					for _, p := range peers {
+						post(p, m, va, 2)
+					}
+					s.Pause(700 * time.Millisecond)
+					s.Thaw()
+					peers[0].Await(peers...)
+				}
+				healthy(t, peers...)
+				if now := bed.WordAt(m, va); !t.Failed() && now != 54 {
+					t.Errorf("54 additions make %d", now)
+				}
+			})
+		})
+	}
+}
+
+// Who uses an R_Key that a SEND has invalidated is refused; those over whose
+// queue pair the operation went have done nothing wrong.
+func TestFault05cInvalidated(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+		l := bed.Link{PD: s.PD()}
+		m, lent := s.MR(l.PD, va, 4096, all), s.MR(l.PD, 0x80000, 4096, all)
+		peers := []*bed.Peer{s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)}
+		warm(t, m, va, 10, peers...)
+		warm(t, lent, 0x80000, 10, peers...)
+		user := peers[1]
+		peers[2].Receive(1, 64)
+		if st := peers[2].Do(rnic.SendWR{Op: rnic.OpSendInv, SGL: [][]byte{make([]byte, 16)}, RKey: lent.RKey}); st != rnic.Success {
+			t.Fatalf("SEND with invalidate: %v", st)
+		}
+		if _, st := user.Add(lent, 0x80000, 1); st != rnic.RemoteAccessError {
+			t.Errorf("status %v with an R_Key that is no more, want %v", st, rnic.RemoteAccessError)
+		}
+		for range 10 {
+			for _, p := range []*bed.Peer{peers[0], peers[2]} {
+				post(p, m, va, 1)
+			}
+			peers[0].Await(peers[2])
+		}
+		healthy(t, peers[0], peers[2])
+	})
+}
