@@ -78,6 +78,9 @@ type Config struct {
 	App func(b *Bed, c *Client) (host.App, error)
 	// IPv6 gives all machines IPv6 addresses.
 	IPv6 bool
+	// Wrap, if not nil, gives what stands between a machine's NIC and its cable,
+	// each time that the machine starts.
+	Wrap func(machine string, nic *rnic.NIC) host.Endpoint
 }
 
 // Client is a client machine.
@@ -101,11 +104,15 @@ type machine struct {
 	deaths   int
 	diedAt   clock.Time // of the last death
 	lost     int        // buffers that died with it
+	stalled  bool       // what comes waits in its port
 	rx       packet.Batch
 }
 
 // Breath implements host.Worker.
 func (m *machine) Breath(now clock.Time) (int, error) {
+	if m.stalled {
+		return 0, nil
+	}
 	if m.node != nil {
 		return m.node.Breath(now)
 	}
@@ -117,7 +124,7 @@ func (m *machine) Breath(now clock.Time) (int, error) {
 
 // Deadline implements host.Worker.
 func (m *machine) Deadline() clock.Time {
-	if m.node == nil {
+	if m.node == nil || m.stalled {
 		return clock.Never
 	}
 	return m.node.Deadline()
@@ -281,7 +288,7 @@ func (b *Bed) startServer() error {
 	}
 	b.pd = b.nic.AllocPD()
 	b.cq = b.nic.CreateCQ(16)
-	m.node = host.NewNode(m.port, b.nic, nil)
+	m.node = host.NewNode(m.port, b.wrapped(m, b.nic), nil)
 	return b.cfg.Serve(b.pd)
 }
 
@@ -300,9 +307,16 @@ func (b *Bed) startClient(i int) error {
 	}
 	c.App = app
 	if app != nil {
-		m.node = host.NewNode(m.port, c.NIC, app)
+		m.node = host.NewNode(m.port, b.wrapped(m, c.NIC), app)
 	}
 	return nil
+}
+
+func (b *Bed) wrapped(m *machine, nic *rnic.NIC) host.Endpoint {
+	if b.cfg.Wrap == nil {
+		return nic
+	}
+	return b.cfg.Wrap(m.name, nic)
 }
 
 // errDown: the machine that is asked for is not there.

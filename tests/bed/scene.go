@@ -37,6 +37,7 @@ type SceneConfig struct {
 	Box      *Box // nil: the bare wire
 	Seed     uint64
 	Schedule fault.Schedule
+	Wrap     func(machine string, nic *rnic.NIC) host.Endpoint // see Config
 }
 
 // Pending is the status of a work request that has no completion, and Hung of one
@@ -68,7 +69,7 @@ func NewScene(tb testing.TB, c SceneConfig) *Scene {
 	s := &Scene{tb: tb}
 	b, err := New(Config{
 		Clients: c.Clients, Guests: c.Senders, Sessions: c.Sessions, MTU: c.MTU, Profile: c.Profile, Conn: c.Conn, IPv6: c.IPv6,
-		Box: c.Box, Seed: c.Seed, Schedule: c.Schedule,
+		Box: c.Box, Seed: c.Seed, Schedule: c.Schedule, Wrap: c.Wrap,
 		Serve: func(*rnic.PD) error { return nil },
 		App:   func(*Bed, *Client) (host.App, error) { return Idle{}, nil },
 	})
@@ -338,8 +339,30 @@ func (s *Scene) Freeze() {
 
 // Thaw ends that.
 func (s *Scene) Thaw() {
+	s.server.stalled = false
 	if s.frozen != nil {
 		s.server.node, s.frozen = s.frozen, nil
+	}
+}
+
+// Stall keeps the server from doing anything until Thaw; what is sent to it
+// meanwhile waits.
+func (s *Scene) Stall() { s.server.stalled = true }
+
+// Remove takes the box out, as in a crash, and Insert puts it back, with nothing
+// remembered.
+func (s *Scene) Remove() {
+	s.tb.Helper()
+	if err := s.box.down(); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// Insert puts the box back.
+func (s *Scene) Insert() {
+	s.tb.Helper()
+	if err := s.box.up(); err != nil {
+		s.tb.Fatal(err)
 	}
 }
 
@@ -360,3 +383,11 @@ func (s *Scene) Count(name string) uint64 {
 
 // Posted is how many work requests were posted.
 func (p *Peer) Posted() int { return len(p.done) }
+
+// Stranger is somebody at the first sender's address whose peer is that of p.
+func (s *Scene) Stranger(p *Peer) *Peer {
+	x := &Peer{QP: p.QP, Far: p.Far, Here: p.Here, scene: s}
+	_, x.Here.ClientMAC, x.Here.ClientIP = s.Guest(0)
+	x.Here.ServerQPN = 0x777
+	return x
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 	tor "github.com/quillon/quillon/tor/swordbox"
@@ -437,4 +438,73 @@ func TestFault05cInvalidated(t *testing.T) {
 		}
 		healthy(t, peers[0], peers[2])
 	})
+}
+
+// A word that a client believes to hold has no second holder, whatever way its
+// change came: what may write and is not understood leaves no word known.
+func TestFault04Unseen(t *testing.T) {
+	atomic := func(m *rnic.MR, swap, compare uint64) []byte { return bed.AtomicETH(va, m.RKey, swap, compare) }
+	for name, c := range map[string]struct {
+		ipv6   bool
+		frames func(p *bed.Peer, m *rnic.MR) [][]byte // they make the word 42 that was 1
+	}{
+		"XRC CAS": {false, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return [][]byte{p.Frame(5, bed.Packet{Op: bed.XRC | hdr.CompareSwap, Ext: append(make([]byte, 4), atomic(m, 42, 1)...)})}
+		}},
+		"XRC FETCH-ADD": {false, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return [][]byte{p.Frame(5, bed.Packet{Op: bed.XRC | hdr.FetchAdd, Ext: append(make([]byte, 4), atomic(m, 41, 0)...)})}
+		}},
+		"XRC WRITE": {false, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return [][]byte{p.Frame(5, bed.Packet{Op: bed.XRC | hdr.WriteOnly, Ext: append(make([]byte, 4), bed.RETH(va, m.RKey, 8)...), Payload: []byte{42, 0, 0, 0, 0, 0, 0, 0}})}
+		}},
+		"DC CAS": {false, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return [][]byte{p.Frame(5, bed.Packet{Op: bed.DC | hdr.CompareSwap, Ext: append(make([]byte, 8), atomic(m, 42, 1)...)})}
+		}},
+		"fragments": {false, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return bed.Fragments(p.Frame(5, bed.Packet{Op: hdr.FetchAdd, Ext: atomic(m, 41, 0)}), 7, 24)
+		}},
+		"hop-by-hop options": {true, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return [][]byte{bed.Extended(p.Frame(5, bed.Packet{Op: hdr.FetchAdd, Ext: atomic(m, 41, 0)}), 0)}
+		}},
+		"destination options": {true, func(p *bed.Peer, m *rnic.MR) [][]byte {
+			return [][]byte{bed.Extended(p.Frame(5, bed.Packet{Op: hdr.FetchAdd, Ext: atomic(m, 41, 0)}), 60)}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m *rnic.MR
+			var odd *bed.Other
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil), IPv6: c.ipv6, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+				if machine != "s0" {
+					return nic
+				}
+				odd = &bed.Other{Endpoint: nic, Regions: func() []*rnic.MR { return []*rnic.MR{m} }}
+				return odd
+			}}, func(t *testing.T, s *bed.Scene) {
+				pd := s.PD()
+				m = s.MR(pd, va, 4096, all)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				for range 12 { // longer than settle=
+					s.Pause(50 * time.Millisecond)
+					warm(t, m, va, 1, a, b)
+				}
+				for _, p := range []*bed.Peer{a, b} {
+					if st := p.WriteWord(m, va, 1); st != rnic.Success {
+						t.Fatal(st)
+					}
+					if _, st := p.CAS(m, va, 7, 7); st != rnic.Success {
+						t.Fatal(st)
+					}
+					s.Send(time.Microsecond, c.frames(s.Stranger(p), m)...)
+					if odd.Done == 0 || bed.WordAt(m, va) != 42 {
+						t.Fatalf("the word is %d: the frames were not executed", bed.WordAt(m, va))
+					}
+					if was, st := p.CAS(m, va, 1, 99); st != rnic.Success || was != 42 {
+						t.Errorf("a CAS found %d (status %v), and memory held 42", was, st)
+					}
+					odd.Done = 0
+				}
+				healthy(t, a, b)
+			})
+		})
+	}
 }
