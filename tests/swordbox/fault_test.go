@@ -2,7 +2,10 @@ package swordbox
 
 import (
 	"encoding/binary"
+	"fmt"
 	"maps"
+	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -507,4 +510,161 @@ func TestFault04Unseen(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two queue pairs of one host count in lockstep, and the box comes between while
+// they talk: the answers of one, whose requests passed before, are not the other's.
+func TestFault03Lockstep(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			box := ofSwordbox(graph.Args{"mode": mode})
+			box.Closed = false
+			var lost fault.Schedule // a's first requests, behind the box
+			for i := range 8 {
+				lost = append(lost, fault.Fault{Where: "s0", Frame: 9 + i})
+			}
+			bed.Both(t, bed.SceneConfig{Box: box, Schedule: lost}, func(t *testing.T, s *bed.Scene) {
+				conn := rnic.DefaultConn()
+				conn.SQPSN = 3185 // as Clover and Sherman begin
+				l := bed.Link{PD: s.PD(), Conn: conn}
+				m := s.MR(l.PD, va, 4096, all)
+				peers := []*bed.Peer{s.Peer(0, 0, l), s.Peer(0, 1, l), s.Peer(1, 0, l)}
+				a, b := peers[0], peers[1]
+				s.Remove()
+				s.Stall()
+				got := map[*bed.Peer][][]byte{}
+				add := func(p *bed.Peer, at, n uint64) {
+					buf := make([]byte, 8)
+					got[p] = append(got[p], buf)
+					p.Post(rnic.SendWR{Op: rnic.OpFetchAdd, SGL: [][]byte{buf}, RemoteAddr: at, RKey: m.RKey, Swap: n})
+				}
+				for range 8 {
+					add(b, va+8, 1)
+				}
+				s.Pause(100 * time.Microsecond) // they wait at the server
+				s.Insert()
+				for range 8 {
+					add(a, va, 1)
+				}
+				s.Pause(100 * time.Microsecond)
+				s.Thaw()
+				a.Await(b)
+				for range 100 {
+					for i, p := range peers {
+						for range 2 {
+							add(p, va+uint64(8*i), 1)
+						}
+					}
+					a.Await(peers...)
+				}
+				healthy(t, peers...)
+				for i, p := range peers {
+					for k, buf := range got[p] {
+						if v := binary.LittleEndian.Uint64(buf); v != uint64(k) {
+							t.Fatalf("addition %d of peer %d found %d", k+1, i, v)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// One frame to a made-up address ends nothing: what the box gained it gains
+// afterwards, too.
+func TestFault07aMadeUpDestinations(t *testing.T) {
+	for name, frames := range map[string]func(p *bed.Peer, n uint8) bed.Packet{
+		"the server's MAC": func(p *bed.Peer, n uint8) bed.Packet { return bed.Packet{DstMAC: p.Here.ServerMAC} },
+		"other MACs":       func(p *bed.Peer, n uint8) bed.Packet { return bed.Packet{DstMAC: [6]byte{2, 0, 0, 9, 9, n}} },
+	} {
+		for _, first := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/first=%v", name, first), func(t *testing.T) {
+				s := bed.NewScene(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"conns": "512", "window": "1024", "words": "65536", "writable": "assume"})})
+				pd := s.PD()
+				m := s.MR(pd, va, 4096, all)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				flood := func() {
+					var all [][]byte
+					for n := range uint8(32) {
+						k := frames(a, n)
+						k.SrcMAC, k.Op, k.QPN, k.PSN = [6]byte{2, 0, 0, 0, 0xee, 1}, hdr.FetchAdd, 0x99, uint32(n)
+						k.Src, k.Dst = a.Here.ClientIP, netip.AddrFrom4([4]byte{10, 9, 9, n})
+						k.Ext = bed.AtomicETH(va, 1, 1, 0)
+						all = append(all, k.Bytes())
+					}
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					s.Send(time.Microsecond, all...)
+					runtime.ReadMemStats(&after)
+					if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+						t.Errorf("32 frames of a stranger had %d MB allocated on the packet path", n>>20)
+					}
+				}
+				if first {
+					flood()
+				}
+				warmed := func() uint64 {
+					for range 12 {
+						s.Pause(50 * time.Millisecond)
+						warm(t, m, va, 1, a, b)
+					}
+					before := s.Count("replaced")
+					warm(t, m, va, 500, a, b)
+					return s.Count("replaced") - before
+				}
+				was := warmed()
+				if was < 900 {
+					t.Errorf("%d of 1000 atomics were replaced", was)
+				}
+				if !first {
+					flood()
+					if now := warmed(); now < was*9/10 {
+						t.Errorf("%d of 1000 atomics were replaced, and %d after a stranger's frames", was, now)
+					}
+				}
+				healthy(t, a, b)
+			})
+		}
+	}
+}
+
+// Memory that is registered anew, and words that nobody uses any more, leave room
+// for what comes.
+func TestFault07bForgotten(t *testing.T) {
+	rate := func(t *testing.T, s *bed.Scene, m *rnic.MR, va uint64, peers ...*bed.Peer) uint64 {
+		for range 12 {
+			s.Pause(50 * time.Millisecond)
+			warm(t, m, va, 1, peers...)
+		}
+		before := s.Count("replaced")
+		warm(t, m, va, 500, peers...)
+		return s.Count("replaced") - before
+	}
+	t.Run("registered anew", func(t *testing.T) {
+		s := bed.NewScene(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"writable": "assume"})})
+		l := bed.Link{PD: s.PD()}
+		m := s.MR(l.PD, va, 4096, all)
+		a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+		was := rate(t, s, m, va, a, b)
+		m.Dereg()
+		m = s.MR(l.PD, va, 4096, all)
+		if now := rate(t, s, m, va, a, b); now < was*9/10 || was < 900 {
+			t.Errorf("%d of 1000 atomics were replaced, and %d under the new R_Key", was, now)
+		}
+		healthy(t, a, b)
+	})
+	t.Run("words of others", func(t *testing.T) {
+		s := bed.NewScene(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"writable": "assume", "words": "64"})})
+		l, theirs := bed.Link{PD: s.PD()}, bed.Link{PD: s.PD()}
+		m, many := s.MR(l.PD, va, 4096, all), s.MR(theirs.PD, 0x90000, 4096, all)
+		a, b, x := s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, theirs)
+		for i := range uint64(200) {
+			warm(t, many, 0x90000+8*i, 1, x)
+		}
+		s.Pause(2 * time.Second)
+		if now := rate(t, s, m, va, a, b); now < 900 {
+			t.Errorf("%d of 1000 atomics were replaced, after another client had used 200 words", now)
+		}
+		healthy(t, a, b, x)
+	})
 }
