@@ -166,3 +166,71 @@ func Extended(frame []byte, kind byte) []byte {
 	}
 	return p
 }
+
+// Spy stands between a NIC and its cable. Each function may change the frame, and
+// is nil where nothing is to be seen.
+type Spy struct {
+	host.Endpoint
+	// In sees what comes to the NIC, and Out what it sends.
+	In, Out func(now clock.Time, b []byte)
+	// Also is sent, once for each frame, behind what the NIC sends.
+	Also [][]byte
+	Pool *packet.Pool
+}
+
+// Input implements host.Endpoint.
+func (s *Spy) Input(now clock.Time, b *packet.Buf) {
+	if s.In != nil {
+		s.In(now, b.Bytes())
+	}
+	s.Endpoint.Input(now, b)
+}
+
+// Output implements host.Endpoint.
+func (s *Spy) Output(now clock.Time, out *packet.Batch) {
+	had := out.Len()
+	s.Endpoint.Output(now, out)
+	for _, b := range out.Bufs()[had:] {
+		if s.Out != nil {
+			s.Out(now, b.Bytes())
+		}
+	}
+	for len(s.Also) > 0 && !out.Full() {
+		b := s.Pool.Get()
+		if b == nil {
+			return
+		}
+		b.Verdict = packet.Generated
+		b.SetBytes(s.Also[0])
+		out.Add(b)
+		s.Also = s.Also[1:]
+	}
+}
+
+// Deadline implements host.Endpoint.
+func (s *Spy) Deadline() clock.Time {
+	if len(s.Also) > 0 {
+		return 0
+	}
+	return s.Endpoint.Deadline()
+}
+
+// ECN is the congestion bits of a RoCEv2 frame's IP header, and SetECN sets them
+// (RFC 3168): 0 not capable, 1 and 2 capable, 3 congestion experienced. Neither
+// changes the ICRC, which does not cover them.
+func ECN(p []byte) byte {
+	if binary.BigEndian.Uint16(p[12:]) == hdr.EtherIPv6 {
+		return p[15] >> 4 & 3
+	}
+	return p[15] & 3
+}
+
+// SetECN sets the congestion bits.
+func SetECN(p []byte, v byte) {
+	if binary.BigEndian.Uint16(p[12:]) == hdr.EtherIPv6 {
+		p[15] = p[15]&^0x30 | v<<4
+		return
+	}
+	p[15] = p[15]&^3 | v
+	hdr.IPv4(p[14:]).UpdateChecksum()
+}

@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/history/fault"
@@ -667,4 +669,164 @@ func TestFault07bForgotten(t *testing.T) {
 		}
 		healthy(t, a, b, x)
 	})
+}
+
+// A congestion mark stays with the request that met it, in whatever form that
+// arrives, and the notification that the server answers it with goes to whose
+// request it was.
+func TestFault09Congestion(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		first bool // the first request of all is marked, which templates are made of
+		mode  string
+	}{{"early/mux", true, "mux"}, {"early/replace", true, "replace"}, {"late/mux", false, "mux"}, {"late/replace", false, "replace"}} {
+		t.Run(c.name, func(t *testing.T) {
+			var mark string          // whose next request is marked
+			marked := 0              // at the server
+			told := map[string]int{} // of congestion
+			var server *bed.Spy
+			var s *bed.Scene
+			wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+				spy := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+				if machine != "s0" {
+					spy.Out = func(_ clock.Time, b []byte) {
+						if machine == mark {
+							bed.SetECN(b, 3)
+							mark = ""
+						}
+					}
+					spy.In = func(_ clock.Time, b []byte) {
+						var f hdr.Frame
+						if hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.CNP {
+							told[machine]++
+						}
+					}
+					return spy
+				}
+				server = spy
+				spy.In = func(_ clock.Time, b []byte) {
+					var f hdr.Frame
+					if hdr.Parse(b, &f) != hdr.IsRoCE || bed.ECN(b) != 3 {
+						return
+					}
+					marked++
+					for _, x := range s.Connections() {
+						if x.ServerQPN == f.BTHOf(b).DestQP() {
+							spy.Also = append(spy.Also, bed.Packet{
+								SrcMAC: x.ServerMAC, DstMAC: x.ClientMAC, Src: x.ServerIP, Dst: x.ClientIP, TOS: 0xC0,
+								Op: hdr.CNP, QPN: x.ClientQPN, Payload: make([]byte, 16),
+							}.Bytes())
+						}
+					}
+				}
+				return spy
+			}
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": c.mode, "writable": "assume"}), Profile: rnic.ConnectX, Wrap: wrap}, func(t *testing.T, scene *bed.Scene) {
+				s, marked, told = scene, 0, map[string]int{}
+				pd := s.PD()
+				m := s.MR(pd, va, 4096, all)
+				peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})}
+				want := map[string]int{}
+				next := func(i int) {
+					mark = fmt.Sprintf("c%d", i)
+					want[mark]++
+					warm(t, m, va, 1, peers[i])
+				}
+				if c.first {
+					for k := range 12 {
+						next(k % 3)
+					}
+				}
+				for range 12 {
+					s.Pause(50 * time.Millisecond)
+					warm(t, m, va, 2, peers...)
+				}
+				for k := range 30 {
+					next(k % 3)
+					warm(t, m, va, 1, peers...)
+				}
+				total := 0
+				for _, n := range want {
+					total += n
+				}
+				if marked != total {
+					t.Errorf("%d requests were marked on their way, %d marks came to the server", total, marked)
+				}
+				if !maps.Equal(told, want) {
+					t.Errorf("of congestion were told %v, it befell %v", told, want)
+				}
+				_ = server
+				healthy(t, peers...)
+			})
+		})
+	}
+}
+
+// With losses, what the box repeats costs the server little more than what
+// clients repeat on a bare wire, and nobody waits much longer.
+func TestFault10Repairs(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			bare, through := lossy(t, nil), lossy(t, ofSwordbox(graph.Args{"mode": mode}))
+			t.Logf("wire %+v\nbox %+v", bare, through)
+			if through.duplicates > bare.duplicates*12/10 {
+				t.Errorf("%d duplicates at the server, %d on the bare wire", through.duplicates, bare.duplicates)
+			}
+			if through.worst > bare.worst*12/10 {
+				t.Errorf("the slowest operation took %v, %v on the bare wire", through.worst, bare.worst)
+			}
+		})
+	}
+}
+
+// cost is what losses lead to.
+type cost struct {
+	duplicates uint64 // requests that came to the server again
+	worst      time.Duration
+	all        time.Duration // of all operations together
+	done       int
+}
+
+// lossy does FETCH-ADDs of several clients on one word where one frame of fifty
+// is lost on the server's cable, in each direction; five times.
+func lossy(t *testing.T, box *bed.Box) (sum cost) {
+	for seed := range uint64(5) {
+		rng := rand.New(rand.NewPCG(seed, 0x6c6f7373))
+		var losses fault.Schedule
+		for _, dir := range []fault.Dir{fault.Up, fault.Down} {
+			for frame := range 100_000 {
+				if rng.IntN(50) == 0 {
+					losses = append(losses, fault.Fault{Where: "s0", Dir: dir, Frame: 1 + frame})
+				}
+			}
+		}
+		s := bed.NewScene(t, bed.SceneConfig{Clients: 4, Box: box, Schedule: losses, Seed: seed})
+		conn := rnic.DefaultConn()
+		conn.Timeout = 10 // 4 ms
+		l := bed.Link{PD: s.PD(), Conn: conn}
+		m := s.MR(l.PD, va, 4096, all)
+		var peers []*bed.Peer
+		for i := range 8 {
+			peers = append(peers, s.Peer(i%4, i/4, l))
+		}
+		for range 100 {
+			for _, p := range peers {
+				post(p, m, va, 4)
+			}
+			peers[0].Await(peers...)
+		}
+		healthy(t, peers...)
+		for _, p := range peers {
+			for id := range p.Posted() {
+				if p.Status(id) == rnic.Success {
+					sum.worst = max(sum.worst, p.Latency(id))
+					sum.all += p.Latency(id)
+					sum.done++
+				}
+			}
+		}
+		st := s.Server().Stats()
+		sum.duplicates += st.Duplicates + st.DropDuplicate
+	}
+	return sum
 }
