@@ -173,6 +173,8 @@ type Spy struct {
 	host.Endpoint
 	// In sees what comes to the NIC, and Out what it sends.
 	In, Out func(now clock.Time, b []byte)
+	// Lose reports that a frame that comes is lost.
+	Lose func(b []byte) bool
 	// Also is sent, once for each frame, behind what the NIC sends.
 	Also [][]byte
 	Pool *packet.Pool
@@ -180,6 +182,10 @@ type Spy struct {
 
 // Input implements host.Endpoint.
 func (s *Spy) Input(now clock.Time, b *packet.Buf) {
+	if s.Lose != nil && s.Lose(b.Bytes()) {
+		b.Put()
+		return
+	}
 	if s.In != nil {
 		s.In(now, b.Bytes())
 	}

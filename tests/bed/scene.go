@@ -3,10 +3,12 @@ package bed
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/history"
 	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
@@ -40,6 +42,7 @@ type SceneConfig struct {
 	Clients  int // 0 = 3
 	Sessions int // of a client; 0 = 2
 	Senders  int // machines that send whatever the test wants; 0 = 1
+	Others   int // guests in front of them, which the test attaches (Bed.Attach)
 	MTU      int // 0 = 1024
 	Profile  rnic.Profile
 	Conn     rnic.Conn // PathMTU 0: rnic.DefaultConn
@@ -78,7 +81,7 @@ func NewScene(tb testing.TB, c SceneConfig) *Scene {
 	}
 	s := &Scene{tb: tb}
 	b, err := New(Config{
-		Clients: c.Clients, Guests: c.Senders, Sessions: c.Sessions, MTU: c.MTU, Profile: c.Profile, Conn: c.Conn, IPv6: c.IPv6,
+		Clients: c.Clients, Guests: c.Others + c.Senders, Sessions: c.Sessions, MTU: c.MTU, Profile: c.Profile, Conn: c.Conn, IPv6: c.IPv6,
 		Box: c.Box, Seed: c.Seed, Schedule: c.Schedule, Wrap: c.Wrap,
 		Serve: func(*rnic.PD) error { return nil },
 		App:   func(*Bed, *Client) (host.App, error) { return Idle{}, nil },
@@ -89,10 +92,10 @@ func NewScene(tb testing.TB, c SceneConfig) *Scene {
 	s.Bed = b
 	b.sim.Workers = append(b.sim.Workers, &s.until)
 	for i := range c.Senders {
-		at, _, _ := b.Guest(i)
+		at, _, _ := b.Guest(c.Others + i)
 		h := &Sender{pool: b.Pool}
 		s.hosts = append(s.hosts, h)
-		b.Attach(i, host.NewNode(at, h, nil))
+		b.Attach(c.Others+i, host.NewNode(at, h, nil))
 	}
 	tb.Cleanup(func() {
 		s.Thaw()
@@ -391,7 +394,63 @@ func (p *Peer) Posted() int { return len(p.done) }
 // Stranger is somebody at the first sender's address whose peer is that of p.
 func (s *Scene) Stranger(p *Peer) *Peer {
 	x := &Peer{QP: p.QP, Far: p.Far, Here: p.Here, scene: s}
-	_, x.Here.ClientMAC, x.Here.ClientIP = s.Guest(0)
+	x.Here.ClientMAC, x.Here.ClientIP = s.Sender()
 	x.Here.ServerQPN = 0x777
 	return x
 }
+
+// Sender is the first sender's addresses.
+func (s *Scene) Sender() (mac [6]byte, ip netip.Addr) {
+	_, mac, ip = s.Guest(s.cfg.Guests - len(s.hosts))
+	return mac, ip
+}
+
+// Ends are the server's queue pairs whose peer is at an address.
+func (s *Scene) Ends(client netip.Addr) (ends []*rnic.QP) {
+	for qpn := s.nic.Config().FirstQPN; ; qpn++ {
+		q := s.nic.QP(qpn)
+		if q == nil {
+			return ends
+		}
+		if q.Conn().RemoteIP == client {
+			ends = append(ends, q)
+		}
+	}
+}
+
+// StoreRun is Clover's store in a scene, whose first guests it takes: its metadata
+// server, and its clients.
+type StoreRun struct {
+	*storeLoad
+	Result MixedResult
+	scene  *Scene
+}
+
+// StoreOthers is how many guests a store with so many clients takes.
+func StoreOthers(clients int) int { return clients + 1 }
+
+// Store starts a store and its load.
+func (s *Scene) Store(x Store) *StoreRun {
+	s.tb.Helper()
+	x = Mixed{Store: x}.defaults().Store
+	r := &StoreRun{scene: s, Result: MixedResult{Keys: new(history.Log[history.Register, uint64])}}
+	l, err := x.load(s.Bed, s.cfg.Seed, &r.Result)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	r.storeLoad = l
+	return r
+}
+
+// Wait waits until all its sessions are through, at most for limit; false when
+// they are not.
+func (r *StoreRun) Wait(limit time.Duration) bool {
+	r.scene.tb.Helper()
+	return r.scene.Until(func() bool { return r.done(r.scene.Bed) }, limit)
+}
+
+// Check is the verdict: what the clients were told, and what is in memory.
+func (r *StoreRun) Check() error { return r.check(r.scene.Bed, nil) }
+
+// Reason is how many frames the box dealt with for a reason.
+func (s *Scene) Reason(name string) uint64 { return s.Count(name) }

@@ -336,7 +336,7 @@ func TestFault06bOtherAddress(t *testing.T) {
 		a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
 		warm(t, m, va, 20, a, b)
 		s.Pause(120 * time.Millisecond)
-		_, _, other := s.Guest(0)
+		_, other := s.Sender()
 		for round := range uint32(50) {
 			var frames [][]byte
 			for _, victim := range []*bed.Peer{a, b} {
