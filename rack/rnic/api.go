@@ -149,6 +149,7 @@ const (
 	RemoteOperationError
 	RetryExceededError
 	RNRRetryExceededError
+	LocalQPOperationError
 )
 
 // WC is a work completion.
@@ -177,7 +178,8 @@ type Conn struct {
 	// pairs' numbers do.
 	FlowLabel uint32
 	// MaxRdAtomic is how many READs and atomics may be outstanding,
-	// MaxDestRdAtomic how many the responder remembers. 0 = 16.
+	// MaxDestRdAtomic how many the responder remembers, rounded up to a power
+	// of two. 0 = 16. MaxDestRdAtomic may be NoRdAtomic.
 	MaxRdAtomic, MaxDestRdAtomic int
 	Timeout                      int // local ACK timeout: 4.096 us * 2^Timeout; 0 = none
 	// RetryCnt and RNRRetry are how often in a row, without progress, the
@@ -186,6 +188,10 @@ type Conn struct {
 	RetryCnt, RNRRetry int
 	MinRNRTimer        int // code of AETH RNR NAK
 }
+
+// NoRdAtomic as Conn.MaxDestRdAtomic: the responder has no resources, and
+// refuses READs and atomics with NAK invalid request.
+const NoRdAtomic = -1
 
 // DefaultConn has rxe's and Clover's usual numbers: MTU 1024, timeout 14 (67
 // ms), 7 retries, minimum RNR timer 12.

@@ -82,13 +82,14 @@ func (p *PD) regMR(mem []byte, va uint64, a Access, key uint32) (*MR, error) {
 
 // Dereg ends remote access to the region. Peers that still use it get a
 // remote access error.
-func (m *MR) Dereg() {
+func (m *MR) Dereg() error {
 	n := m.pd.nic
 	if i := m.RKey >> 8; int(i) < len(n.mrs) && n.mrs[i] == m {
 		n.mrs[i] = nil
 		n.freeMR = append(n.freeMR, m.RKey)
 	}
 	m.valid = false
+	return nil
 }
 
 // Valid reports whether peers may still use the region: neither Dereg nor a
@@ -142,7 +143,7 @@ func (c *CQ) add(q *QP, w WC) {
 	if c.n == len(c.ring) {
 		c.overrun = true
 		c.nic.stats.CQOverruns++
-		q.fail()
+		q.end(Failure{Status: LocalQPOperationError, Why: "completion queue is full"})
 		return
 	}
 	i := c.head + c.n
@@ -195,6 +196,8 @@ type QP struct {
 	state State
 	mtu   uint32
 	tmpl  template
+	stats QPStats
+	cause Failure
 
 	req  requester
 	resp responder
@@ -313,7 +316,7 @@ func (q *QP) Reset() {
 
 // Fail moves a connected queue pair to the error state: all its work requests
 // are flushed, and it answers nothing any more.
-func (q *QP) Fail() { q.fail() }
+func (q *QP) Fail() { q.end(Failure{Why: "ended by its owner"}) }
 
 func (q *QP) drop() {
 	q.nic.timers.remove(q)
@@ -355,7 +358,7 @@ func (q *QP) Connect(c Conn) error {
 	if c.MaxDestRdAtomic == 0 {
 		c.MaxDestRdAtomic = 16
 	}
-	if c.MaxRdAtomic < 0 || c.MaxRdAtomic > maxRdAtom || c.MaxDestRdAtomic < 0 || c.MaxDestRdAtomic > maxRdAtom {
+	if c.MaxRdAtomic < 0 || c.MaxRdAtomic > maxRdAtom || c.MaxDestRdAtomic < NoRdAtomic || c.MaxDestRdAtomic > maxRdAtom {
 		return fmt.Errorf("rnic: outstanding READs and atomics are 1 to %d: %w", maxRdAtom, ErrInvalid)
 	}
 	if c.Timeout < 0 || c.Timeout > 31 || c.RetryCnt < 0 || c.RetryCnt > 7 || c.RNRRetry < 0 || c.RNRRetry > 7 || c.MinRNRTimer < 0 || c.MinRNRTimer > 31 {
@@ -364,7 +367,7 @@ func (q *QP) Connect(c Conn) error {
 	c.RemoteIP = c.RemoteIP.Unmap()
 	c.SQPSN &= hdr.PSNMask
 	c.RQPSN &= hdr.PSNMask
-	q.conn = c
+	q.conn, q.cause = c, Failure{}
 	q.mtu = uint32(c.PathMTU)
 	q.req.connect(&c)
 	q.resp.connect(&c, q.Type)
