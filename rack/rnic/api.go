@@ -72,6 +72,7 @@ const (
 	RemoteWrite
 	RemoteRead
 	RemoteAtomic
+	MWBind // of a region: memory windows may be bound to it
 )
 
 // Type of a queue pair.
@@ -99,6 +100,11 @@ const (
 	OpRecv         // in completions only
 	OpRecvImm      // in completions only: SEND with immediate
 	OpRecvWriteImm // in completions only: WRITE with immediate
+	// Requests without a packet: they are executed when all before them were
+	// sent (with Fence: when all before them completed).
+	OpBindMW    // binds a memory window, see Bind
+	OpLocalInv  // invalidates RKey
+	OpFastRegMR // registers a fast region that was invalidated anew, see Bind
 )
 
 // SendWR is a work request for the send queue. Slices are used in place until
@@ -120,6 +126,9 @@ type SendWR struct {
 	Signaled, Fence       bool
 	Solicited             bool
 	AH                    *AH // UD
+	// Bind is for OpBindMW and OpFastRegMR; it is used in place until the
+	// request completes.
+	Bind *Bind
 }
 
 // AH is an address handle: where a UD SEND goes.
@@ -150,6 +159,7 @@ const (
 	RetryExceededError
 	RNRRetryExceededError
 	LocalQPOperationError
+	MWBindError
 )
 
 // WC is a work completion.

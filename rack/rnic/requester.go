@@ -83,7 +83,7 @@ func (q *QP) canSend() bool {
 		return false
 	}
 	w := r.at(r.cur)
-	if w.Fence && r.cur > 0 {
+	if w.Fence && r.cur > 0 || w.local() {
 		return false
 	}
 	if q.Type != TypeRC {
@@ -97,6 +97,7 @@ func (q *QP) canSend() bool {
 
 // kick queues q for Output if it has something to send.
 func (q *QP) kick() {
+	q.runLocal()
 	if !q.inReq && q.canSend() {
 		q.nic.reqQ.pushReq(q)
 	}
@@ -256,8 +257,14 @@ func (q *QP) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
 	q.finish(p)
 }
 
-// complete finishes the oldest request.
+// complete finishes the oldest request, and those without a packet behind it
+// that were executed.
 func (q *QP) complete(s Status) {
+	q.completeOne(s)
+	q.completeLocal()
+}
+
+func (q *QP) completeOne(s Status) {
 	r := &q.req
 	w := r.at(0)
 	r.una = (w.last() + 1) & hdr.PSNMask

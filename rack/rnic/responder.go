@@ -213,7 +213,7 @@ func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
 		return nil
 	}
 	m := n.mrs[i]
-	if m == nil || m.RKey != key || !m.valid || m.pd != q.init.PD || m.Access&a != a {
+	if m == nil || m.RKey != key || !m.valid || m.pd != q.init.PD || m.Access&a != a || !m.window.reaches(q) {
 		return nil
 	}
 	return m.slice(va, length)
@@ -300,7 +300,7 @@ func (q *QP) perform(p []byte, f *hdr.Frame) hdr.Syndrome {
 
 // room reports whether a READ or atomic finds a responder resource. Without
 // any it never does. When all are in use, rxe takes the oldest; the ConnectX
-// profile refuses, as IBTA 9.7.4.1.7 wants it.
+// profile refuses, as IBTA 9.7.4.1 wants it.
 func (q *QP) room() bool {
 	s := &q.resp
 	return len(s.res) > 0 && (q.nic.cfg.Profile == RXE || s.open < len(s.res))
@@ -346,16 +346,16 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 		q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecv, Status: LocalLengthError})
 		return q.refuse(hdr.SynNAKInvalidRequest, "message longer than its receive request")
 	}
+	copy(w.Buf[s.got:], data)
+	s.got += uint32(len(data))
 	wc := WC{ID: w.ID, Op: OpRecv}
 	ext := op.Info().Ext
 	if ext&hdr.HasIETH != 0 {
 		wc.Imm = f.IETHOf(p).RKey()
 		if !q.invalidate(wc.Imm) {
-			return q.refuse(hdr.SynNAKRemoteAccess, "R_Key that cannot be invalidated")
+			return q.cannotInvalidate(f.BTHOf(p).AckReq())
 		}
 	}
-	copy(w.Buf[s.got:], data)
-	s.got += uint32(len(data))
 	s.in = sendMessage
 	if op.Any(hdr.IsLast | hdr.IsOnly) {
 		if ext&hdr.HasImmDt != 0 {
@@ -368,20 +368,6 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 		q.init.RecvCQ.add(q, wc)
 	}
 	return hdr.SynACK
-}
-
-// invalidate ends the use of a key of the queue pair's protection domain.
-func (q *QP) invalidate(key uint32) bool {
-	i := key >> 8
-	if i >= uint32(len(q.nic.mrs)) {
-		return false
-	}
-	m := q.nic.mrs[i]
-	if m == nil || m.RKey != key || m.pd != q.init.PD || !m.valid {
-		return false
-	}
-	m.valid = false
-	return true
 }
 
 // receiveWrite takes a packet of an RDMA WRITE.

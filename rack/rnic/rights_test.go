@@ -17,8 +17,8 @@ func rights() []Access {
 }
 
 // TestRights: an operation needs the right of the responder's queue pair (NAK
-// invalid request without: IBTA 9.7.4.1.3, and check_op_valid of rxe) and that
-// of the region (NAK remote access: 9.7.4.1.4, and check_rkey of rxe), the
+// invalid request without: IBTA 9.7.4.1, and check_op_valid of rxe) and that
+// of the region (NAK remote access: 9.7.4.1, and check_rkey of rxe), the
 // queue pair's first. An empty READ or WRITE needs no valid R_Key (C9-88), but
 // the queue pair's right.
 func TestRights(t *testing.T) {
@@ -146,7 +146,7 @@ func TestUnreliableRights(t *testing.T) {
 }
 
 // TestDomains: an R_Key of another protection domain is refused, whatever its
-// region allows (IBTA 10.6.3.5; lookup_mr of rxe), also when both queue pairs
+// region allows (IBTA 10.2.3; lookup_mr of rxe), also when both queue pairs
 // belong to one host.
 func TestDomains(t *testing.T) {
 	for _, op := range []Op{OpWrite, OpRead, OpFetchAdd} {
@@ -166,8 +166,7 @@ func TestDomains(t *testing.T) {
 }
 
 // TestRegisteredAnew: after Dereg the old R_Key is refused for good, and the
-// new one of the same address works (IBTA 10.6.6.2: R_Keys are not reused at
-// once), address 0 and the top of the address space included.
+// new one of the same address works (R_Keys are not reused at once), address 0 and the top of the address space included.
 func TestRegisteredAnew(t *testing.T) {
 	for _, va := range []uint64{0, testVA, 1<<64 - 64 - 1} {
 		l := newLink(t, Config{}, false, 1)
