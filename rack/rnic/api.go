@@ -21,6 +21,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -50,6 +51,12 @@ type Config struct {
 	// WRITEs and SENDs behind it may be executed first. Responders may do that
 	// (transaction ordering); requesters that mind set Fence.
 	LateAtomics bool
+	// Link is what frames look like, where a queue pair's Conn says nothing else.
+	Link Link
+	// CNPInterval is the least time between two congestion notifications of a
+	// queue pair, each of which answers a frame that was marked CE. 0 takes the
+	// profile's default: ConnectX 4 us, rxe sends none. Negative: none.
+	CNPInterval clock.Duration
 	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
 	// 0 = 1500.
 	LinkMTU int
@@ -197,6 +204,9 @@ type Conn struct {
 	// profile so are 7 of the others, as rxe has it.
 	RetryCnt, RNRRetry int
 	MinRNRTimer        int // code of AETH RNR NAK
+	// Link, if not nil, is what the queue pair's frames look like; nil takes the
+	// NIC's. What comes in must be alike. Connect copies it.
+	Link *Link
 }
 
 // NoRdAtomic as Conn.MaxDestRdAtomic: the responder has no resources, and

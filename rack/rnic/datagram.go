@@ -19,7 +19,7 @@ func (q *QP) sendDatagram(b *packet.Buf, w *sendWQE) {
 	}
 	p, body := q.begin(b, op, q.req.sendPSN, ext, int(w.length))
 	copy(p, w.ah.MAC[:])
-	ip := p[etherLen:]
+	ip := p[q.tmpl.frame.L3:]
 	if q.tmpl.frame.Net == hdr.NetIPv4 {
 		a := w.ah.IP.Unmap().As4()
 		copy(ip[16:], a[:])

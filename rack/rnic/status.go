@@ -29,6 +29,8 @@ type QPStats struct {
 	RxRequests, RxResponses uint64
 	Duplicates              uint64 // requests older than the expected PSN
 	NAKTx, NAKRx            NAKs
+	CERx                    uint64 // frames that were marked CE on the way
+	CNPTx, CNPRx            uint64 // congestion notifications
 }
 
 // Failure is why a queue pair went to the error state.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // Limits, as rxe has them.
@@ -224,6 +225,9 @@ type QP struct {
 	stats QPStats
 	cause Failure
 
+	cnpNext clock.Time // before that no congestion notification is sent
+	cnpDue  bool
+
 	req  requester
 	resp responder
 
@@ -345,6 +349,7 @@ func (q *QP) Fail() { q.end(Failure{Why: "ended by its owner"}) }
 
 func (q *QP) drop() {
 	q.nic.timers.remove(q)
+	q.cnpDue = false
 	q.req.clear()
 	q.resp.clear()
 }
@@ -389,6 +394,13 @@ func (q *QP) Connect(c Conn) error {
 	if c.Timeout < 0 || c.Timeout > 31 || c.RetryCnt < 0 || c.RetryCnt > 7 || c.RNRRetry < 0 || c.RNRRetry > 7 || c.MinRNRTimer < 0 || c.MinRNRTimer > 31 {
 		return fmt.Errorf("rnic: timeout and RNR timer are codes of 5 bits, retry counts of 3 bits: %w", ErrInvalid)
 	}
+	look := n.cfg.Link
+	if c.Link != nil {
+		look = *c.Link
+	}
+	if err := look.check(); err != nil {
+		return err
+	}
 	c.RemoteIP = c.RemoteIP.Unmap()
 	c.SQPSN &= hdr.PSNMask
 	c.RQPSN &= hdr.PSNMask
@@ -396,7 +408,10 @@ func (q *QP) Connect(c Conn) error {
 	q.mtu = uint32(c.PathMTU)
 	q.req.connect(&c)
 	q.resp.connect(&c, q.Type)
-	q.tmpl.init(n, q)
+	q.tmpl.init(n, q, look)
+	if size := q.tmpl.size + maxExt + c.PathMTU + hdr.ICRCLen; size > n.pool.SlotSize()-packet.Headroom {
+		return fmt.Errorf("rnic: frames of %d bytes do not fit into the pool's slots: lower the path MTU: %w", size, ErrInvalid)
+	}
 	q.state = StateReady
 	return nil
 }
