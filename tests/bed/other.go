@@ -175,9 +175,6 @@ type Spy struct {
 	In, Out func(now clock.Time, b []byte)
 	// Lose reports that a frame that comes is lost.
 	Lose func(b []byte) bool
-	// Also is sent, once for each frame, behind what the NIC sends.
-	Also [][]byte
-	Pool *packet.Pool
 }
 
 // Input implements host.Endpoint.
@@ -201,24 +198,6 @@ func (s *Spy) Output(now clock.Time, out *packet.Batch) {
 			s.Out(now, b.Bytes())
 		}
 	}
-	for len(s.Also) > 0 && !out.Full() {
-		b := s.Pool.Get()
-		if b == nil {
-			return
-		}
-		b.Verdict = packet.Generated
-		b.SetBytes(s.Also[0])
-		out.Add(b)
-		s.Also = s.Also[1:]
-	}
-}
-
-// Deadline implements host.Endpoint.
-func (s *Spy) Deadline() clock.Time {
-	if len(s.Also) > 0 {
-		return 0
-	}
-	return s.Endpoint.Deadline()
 }
 
 // ECN is the congestion bits of a RoCEv2 frame's IP header, and SetECN sets them

@@ -133,6 +133,16 @@ func (s *Scene) MR(pd *rnic.PD, va uint64, size int, a rnic.Access) *rnic.MR {
 	return m
 }
 
+// FastMR is MR for a region that a SEND with invalidate may invalidate.
+func (s *Scene) FastMR(pd *rnic.PD, va uint64, size int, a rnic.Access) *rnic.MR {
+	s.tb.Helper()
+	m, err := pd.FastRegMR(make([]byte, size), va, a|rnic.LocalWrite)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return m
+}
+
 // WordAt is the word of a region at an address of it.
 func WordAt(m *rnic.MR, va uint64) uint64 { return binary.LittleEndian.Uint64(m.Mem[va-m.VA:]) }
 
