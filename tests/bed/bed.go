@@ -81,6 +81,8 @@ type Config struct {
 	// Wrap, if not nil, gives what stands between a machine's NIC and its cable,
 	// each time that the machine starts.
 	Wrap func(machine string, nic *rnic.NIC) host.Endpoint
+	// Tune, if not nil, may change what a machine's NIC is made with.
+	Tune func(machine string, c *rnic.Config)
 }
 
 // Client is a client machine.
@@ -248,13 +250,17 @@ func New(c Config) (*Bed, error) {
 // nicOf makes a machine's NIC. Every life has other keys, PSNs and numbers of
 // queue pairs than the one before, as time has it on a real one.
 func (b *Bed) nicOf(m *machine, index int) (*rnic.NIC, error) {
-	return rnic.New(rnic.Config{
+	c := rnic.Config{
 		MAC: m.mac, IP: m.ip, Profile: b.cfg.Profile, LinkMTU: b.cfg.MTU + 80, Pool: b.Pool,
 		FirstQPN: uint32(0x11 + 0x100*(index+1) + 0x10000*m.restarts),
 		Seed:     b.cfg.Seed<<20 ^ uint64(index)<<10 ^ uint64(m.restarts),
 
 		LateAtomics: late(b.cfg.Seed),
-	})
+	}
+	if b.cfg.Tune != nil {
+		b.cfg.Tune(m.name, &c)
+	}
+	return rnic.New(c)
 }
 
 // late reports whether the NICs of a seed's bed execute atomics late: one of four do.

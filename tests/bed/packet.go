@@ -82,12 +82,15 @@ type Sender struct {
 }
 
 type timed struct {
-	at clock.Time
-	b  []byte
+	at   clock.Time
+	make func() []byte
 }
 
 // Send sends a frame at a time, behind those that were to be sent before.
-func (s *Sender) Send(at clock.Time, b []byte) { s.due = append(s.due, timed{at, b}) }
+func (s *Sender) Send(at clock.Time, b []byte) { s.At(at, func() []byte { return b }) }
+
+// At is Send for a frame that is made when it is sent; nil: none is.
+func (s *Sender) At(at clock.Time, f func() []byte) { s.due = append(s.due, timed{at, f}) }
 
 // Left is how many frames are still to be sent.
 func (s *Sender) Left() int { return len(s.due) }
@@ -109,7 +112,7 @@ func (s *Sender) Output(now clock.Time, out *packet.Batch) {
 			return
 		}
 		b.Verdict = packet.Generated
-		if b.SetBytes(s.due[0].b) {
+		if p := s.due[0].make(); p != nil && b.SetBytes(p) {
 			out.Add(b)
 		} else {
 			b.Put()
