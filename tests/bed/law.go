@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/history"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -375,5 +374,3 @@ func Compare(wire, box *TwinResult) error {
 	}
 	return nil
 }
-
-var _ = clock.Never

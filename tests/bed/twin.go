@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/history"
 	"github.com/quillon/quillon/rack/history/fault"
@@ -698,7 +697,7 @@ func (p *play) post(q *queue, s Step, now clock.Time) error {
 		k = &keys[len(keys)-2]
 	}
 	r.rkey = k.rkey
-	w := rnic.SendWR{ID: uint64(r.id), Op: s.Op, RemoteAddr: r.region.VA + s.Offset, RKey: r.rkey, Compare: s.Compare, Swap: s.Swap, CompareMask: s.Mask, SwapMask: s.Mask, Fence: s.Fence, Signaled: !s.Unsignal}
+	w := rnic.SendWR{ID: uint64(r.id), Op: s.Op, RemoteAddr: r.region.VA + s.Offset, RKey: r.rkey, Compare: s.Compare, Swap: s.Swap, CompareMask: s.Mask, SwapMask: s.Mask, Fence: s.Fence, Signaled: !s.Unsignal || q.next == len(q.Steps) || len(q.open)+1 >= q.Outstanding}
 	switch s.Op {
 	case rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap:
 		r.data = make([]byte, 8)
@@ -746,5 +745,3 @@ func (r *record) isWord() bool {
 	}
 	return false
 }
-
-var _ = graph.Count{}

@@ -264,21 +264,3 @@ func (w *World) spoofs(rng *rand.Rand) {
 	}
 	slices.SortStableFunc(w.Spoofs, func(a, b Spoof) int { return int(a.At - b.At) })
 }
-
-// Try plays the world of a seed, on a bare wire and through the box, and fails the
-// test when the law was broken, with the fewest faults and the least of the world
-// with which it is.
-func TryWorld(seed uint64, box *Box, l Limits) (wire, through *TwinResult, err error) {
-	w := RandomWorld(seed, l)
-	s := fault.Random(seed, w.Faults)
-	if wire, err = (Twin{World: w}).Run(seed, s); err != nil {
-		return wire, nil, err
-	}
-	if box == nil {
-		return wire, nil, nil
-	}
-	if through, err = (Twin{World: w, Box: box}).Run(seed, s); err != nil {
-		return wire, through, err
-	}
-	return wire, through, Compare(wire, through)
-}
