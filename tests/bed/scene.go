@@ -416,17 +416,7 @@ func (s *Scene) Sender() (mac [6]byte, ip netip.Addr) {
 }
 
 // Ends are the server's queue pairs whose peer is at an address.
-func (s *Scene) Ends(client netip.Addr) (ends []*rnic.QP) {
-	for qpn := s.nic.Config().FirstQPN; ; qpn++ {
-		q := s.nic.QP(qpn)
-		if q == nil {
-			return ends
-		}
-		if q.Conn().RemoteIP == client {
-			ends = append(ends, q)
-		}
-	}
-}
+func (s *Scene) Ends(client netip.Addr) []*rnic.QP { return s.ends(client) }
 
 // StoreRun is Clover's store in a scene, whose first guests it takes: its metadata
 // server, and its clients.

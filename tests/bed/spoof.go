@@ -45,9 +45,25 @@ const (
 	numTricks
 )
 
-// frame is an RC request or what looks like one.
-func (p *play) request(rng *rand.Rand, r *Region, rkey uint32) (op hdr.Opcode, ext, data []byte) {
-	va := r.VA + 8*uint64(rng.IntN(sharedWords))
+// target is whom a spoofed frame is about.
+type target struct {
+	Connection
+	used  uint32 // PSNs that the server has certainly seen
+	reach []Reach
+	mac   [6]byte // the adversary's
+	own   netip.Addr
+	mtu   int
+}
+
+// Reach is an address, and an R_Key that somebody has for it.
+type Reach struct {
+	VA   uint64
+	RKey uint32
+}
+
+// request is an RC request or what looks like one.
+func request(rng *rand.Rand, at Reach) (op hdr.Opcode, ext, data []byte) {
+	va, rkey := at.VA+8*uint64(rng.IntN(sharedWords)), at.RKey
 	switch rng.IntN(6) {
 	case 0:
 		return hdr.ReadRequest, RETH(va, rkey, uint32(8*rng.IntN(600))), nil
@@ -65,24 +81,32 @@ func (p *play) request(rng *rand.Rand, r *Region, rkey uint32) (op hdr.Opcode, e
 
 // spoof makes a frame when its time has come; nil: none, since there is no victim.
 func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
-	rng := rand.New(rand.NewPCG(x.Seed, 0x73706f6f66))
 	q := p.queues[x.Victim]
 	if q.qp == nil {
 		return nil
 	}
-	c := p.conns[q.Client*len(p.queues)+q.number].Connection
-	r := &p.w.Regions[rng.IntN(len(p.w.Regions))]
-	keys := p.keys[rng.IntN(len(p.keys))]
-	op, ext, data := p.request(rng, r, keys[len(keys)-1].rkey)
-	// PSNs that the server has certainly seen: of operations that completed.
-	used := uint32(0)
+	t := target{Connection: p.conns[q.Client*len(p.queues)+q.number].Connection, mac: mac, own: own, mtu: p.w.MTU}
 	for _, o := range p.res.Records {
 		if o.queue == q.number && o.life == q.life && !o.open {
-			used++
+			t.used++
 		}
 	}
-	f := Packet{SrcMAC: mac, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, SrcPort: 0xC000 | uint16(rng.Uint32()&0x3FFF), Op: op, QPN: c.ServerQPN, PSN: c.ClientPSN, AckReq: true, Ext: ext, Payload: data}
-	if x.Trick == Repeated || x.Trick == Huge || x.Trick == Strange || x.Trick == Broken || x.Trick == InPieces || x.Trick == Tagged {
+	for i := range p.keys {
+		t.reach = append(t.reach, Reach{p.w.Regions[i].VA, p.keys[i][len(p.keys[i])-1].rkey})
+	}
+	if x.Trick == FarAhead || x.Trick == JustAhead {
+	}
+	return x.frame(&t)
+}
+
+// frame is what x sends about a connection.
+func (x *Spoof) frame(c *target) []byte {
+	rng := rand.New(rand.NewPCG(x.Seed, 0x73706f6f66))
+	at, used := c.reach[rng.IntN(len(c.reach))], c.used
+	op, ext, data := request(rng, at)
+	f := Packet{SrcMAC: c.mac, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, SrcPort: 0xC000 | uint16(rng.Uint32()&0x3FFF), Op: op, QPN: c.ServerQPN, PSN: c.ClientPSN, AckReq: true, Ext: ext, Payload: data}
+	switch x.Trick {
+	case Repeated, Huge, Strange, Broken, InPieces, Tagged, Answers:
 		if used == 0 {
 			return nil
 		}
@@ -94,35 +118,33 @@ func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
 	case FarBehind:
 		f.PSN -= 1<<16 + rng.Uint32N(1<<22)
 	case FarAhead:
-		p.harm[q.number]++
 		f.PSN += 1<<17 + rng.Uint32N(1<<22)
 	case JustAhead:
-		p.harm[q.number]++
 		f.PSN += 4096 + rng.Uint32N(1<<15)
 	case OtherSource:
-		f.Src = own
+		f.Src = c.own
 		f.PSN += used + rng.Uint32N(2)
 	case Nobody:
 		f.QPN, f.PSN = 0x700000+rng.Uint32N(1<<16), rng.Uint32()
 		if rng.IntN(2) == 0 {
-			f.Src = anyAddr(rng, own)
+			f.Src = anyAddr(rng, c.own)
 		}
 	case NoServer:
-		f.Dst, f.PSN = anyAddr(rng, own), rng.Uint32()
+		f.Dst, f.PSN = anyAddr(rng, c.own), rng.Uint32()
 		if rng.IntN(2) == 0 {
 			f.DstMAC = [6]byte{2, 0, 0, 9, byte(rng.Uint32()), byte(rng.Uint32())}
 		}
 	case Huge:
-		f.Op, f.Ext, f.Payload = hdr.WriteFirst, RETH(0, keys[0].rkey, 1<<31), make([]byte, p.w.MTU)
+		f.Op, f.Ext, f.Payload = hdr.WriteFirst, RETH(0, at.RKey, 1<<31), make([]byte, c.mtu)
 		if rng.IntN(2) == 0 {
 			f.QPN = 0x700000
 		}
 	case Strange:
 		f.Op = []hdr.Opcode{XRC | hdr.FetchAdd, DC | hdr.CompareSwap, 0x1F, 0x40, hdr.UC | hdr.WriteOnly, hdr.UDSendOnly, hdr.MaskedFetchAdd, hdr.AtomicWrite, hdr.Flush}[rng.IntN(9)]
-		f.Ext = append(make([]byte, 8), RETH(r.VA, keys[0].rkey, 8)...)
+		f.Ext = append(make([]byte, 8), RETH(at.VA, at.RKey, 8)...)
 		f.Payload = make([]byte, 24)
 	case Manager:
-		return p.manager(rng, f, &c)
+		return manager(rng, f, &c.Connection)
 	case Answers:
 		f.PSN, f.Payload = c.ServerPSN+rng.Uint32N(64), nil
 		f.Op = []hdr.Opcode{hdr.Acknowledge, hdr.ReadRespOnly, hdr.AtomicAck}[rng.IntN(3)]
@@ -133,11 +155,11 @@ func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
 	case Congested:
 		f.Op, f.Ext, f.Payload = hdr.CNP, nil, make([]byte, 16)
 	}
-	return p.bend(rng, x.Trick, f.Bytes())
+	return bend(rng, x.Trick, f.Bytes(), c.own.Is6())
 }
 
 // bend does to a frame what is no packet's matter.
-func (p *play) bend(rng *rand.Rand, t Trick, b []byte) []byte {
+func bend(rng *rand.Rand, t Trick, b []byte, ipv6 bool) []byte {
 	switch t {
 	case Broken:
 		switch rng.IntN(3) {
@@ -149,7 +171,7 @@ func (p *play) bend(rng *rand.Rand, t Trick, b []byte) []byte {
 			binary.BigEndian.PutUint16(b[16:], uint16(rng.Uint32()))
 		}
 	case InPieces:
-		if p.w.IPv6 {
+		if ipv6 {
 			return Extended(b, []byte{0, 60}[rng.IntN(2)])
 		}
 		return Fragments(b, uint16(rng.Uint32()), 8*(1+rng.IntN(4)))[0]
@@ -161,7 +183,7 @@ func (p *play) bend(rng *rand.Rand, t Trick, b []byte) []byte {
 }
 
 // manager is a datagram of the connection manager's about a connection of others.
-func (p *play) manager(rng *rand.Rand, f Packet, c *Connection) []byte {
+func manager(rng *rand.Rand, f Packet, c *Connection) []byte {
 	d := hdr.DETH(make([]byte, hdr.DETHLen))
 	d.SetQKey(hdr.GSIQKey)
 	d.SetSrcQP(1)
