@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,17 +144,40 @@ func (b *Bed) ends(client netip.Addr) (ends []*rnic.QP) {
 // with the first that go wrong through the box, with the fewest faults and frames.
 func SweepStores(tb testing.TB, box *Box, first uint64, n int) {
 	tb.Helper()
-	undecided, failed := 0, 0
+	undecided := 0
+	var failed []uint64
 	counts := map[string]uint64{}
-	for seed := first; seed < first+uint64(n) && failed < 2; seed++ {
-		err := TryStore(seed, box, nil, counts)
-		switch {
-		case errors.Is(err, history.ErrUndecided):
-			undecided++
-		case err != nil:
-			failed++
-			var w StoreWorld
-			err = errors.Join(TryStore(seed, box, &w, counts), err)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for core := range uint64(runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			mine := map[string]uint64{}
+			for seed := first + core; seed < first+uint64(n); seed += uint64(runtime.GOMAXPROCS(0)) {
+				err := TryStore(seed, box, nil, mine)
+				mu.Lock()
+				switch {
+				case errors.Is(err, history.ErrUndecided):
+					undecided++
+				case err != nil:
+					failed = append(failed, seed)
+				}
+				enough := len(failed) >= 2
+				mu.Unlock()
+				if enough {
+					break
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for name, v := range mine {
+				counts[name] += v
+			}
+		})
+	}
+	wg.Wait()
+	for _, seed := range failed {
+		var w StoreWorld
+		if err := TryStore(seed, box, &w, counts); err != nil {
 			tb.Errorf("seed %d (QUILLON_SEED=%d repeats it): %v\n%+v", seed, seed, err, w)
 		}
 	}

@@ -2,8 +2,9 @@ package swordbox
 
 import (
 	"maps"
-	"os"
-	"strconv"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
@@ -36,11 +37,21 @@ func TestTwins(t *testing.T) {
 	each := bed.Schedules(800) / len(all)
 	for i, name := range []string{"mux", "replace", "word", "all"} {
 		t.Run(name, func(t *testing.T) {
-			if seed, err := strconv.ParseUint(os.Getenv("QUILLON_SEED"), 10, 64); err == nil {
+			if seed, ok := bed.Seed(); ok {
 				all[name].Show(t, seed)
 				return
 			}
 			bed.SweepTwins(t, all[name], uint64(i*each), each)
 		})
 	}
+}
+
+// TestSoak plays worlds for as long as it is told; see make soak.
+func TestSoak(t *testing.T) {
+	var all []bed.Work
+	for name, w := range twins() {
+		all = append(all, bed.Work{Name: "TestTwins/" + name, Try: func(seed uint64) error { _, _, err := w.Try(seed); return err }})
+	}
+	slices.SortFunc(all, func(a, b bed.Work) int { return strings.Compare(a.Name, b.Name) })
+	bed.Soak(t, "./tests/swordbox", runtime.GOMAXPROCS(0), all...)
 }
