@@ -29,6 +29,8 @@ type Box struct {
 	// Closed: while the box is down frames do not cross. Clean: it goes down
 	// cleanly, not as in a crash.
 	Closed, Clean bool
+	// Late: it is not there at the beginning, and frames cross.
+	Late bool
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.
@@ -236,8 +238,10 @@ func New(c Config) (*Bed, error) {
 	if err := b.startServer(); err != nil {
 		return nil, err
 	}
-	if err := b.box.up(); err != nil {
-		return nil, err
+	if c.Box != nil && !c.Box.Late {
+		if err := b.box.up(); err != nil {
+			return nil, err
+		}
 	}
 	for i := range b.clients {
 		if err := b.startClient(i); err != nil {

@@ -39,6 +39,9 @@ func (p *play) law(t Twin) error {
 			errs = append(errs, err)
 		}
 	}
+	for _, log := range p.odds { // they were lost
+		p.res.Words.Forget(log)
+	}
 	now, reader := p.Clock.Now(), p.res.Words.NewClient()
 	for m, mem := range p.memory {
 		for at := uint64(0); at < firstBlock; at += 8 {
@@ -348,7 +351,7 @@ func (p *play) lawOfSends() error {
 
 // lawOfMarks: who is told of congestion has met it.
 func (p *play) lawOfMarks() error {
-	if p.w.CE == 0 || len(p.w.Spoofs) > 0 || p.box.starts > 1 {
+	if p.w.CE == 0 || len(p.w.Spoofs) > 0 || p.box.starts > 1 || len(p.w.Odd) > 0 {
 		return nil
 	}
 	for _, e := range p.ends {

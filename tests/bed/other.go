@@ -26,8 +26,15 @@ type Other struct {
 	host.Endpoint
 	// Regions are what they may reach.
 	Regions func() []*rnic.MR
-	parts   map[uint16][]byte // of IPv4 packets in fragments: what has come of the payload, by identification
-	Done    int
+	// Only, if not 0: nothing is executed but for queue pairs from this number on,
+	// and for each of them once.
+	Only uint32
+	once map[uint32]bool
+	// Did, if not nil, is told of what was executed, by the number of the queue pair,
+	// and of what the word was before.
+	Did   func(qpn uint32, original uint64)
+	parts map[uint16][]byte // of IPv4 packets in fragments: what has come of the payload, by identification
+	Done  int
 }
 
 // Input implements host.Endpoint.
@@ -54,12 +61,18 @@ func (o *Other) odd(p []byte) bool {
 	case hdr.EtherIPv4:
 		frag := binary.BigEndian.Uint16(ip[6:])
 		total := min(int(binary.BigEndian.Uint16(ip[2:])), len(ip))
+		if total < 20 {
+			return false
+		}
 		if udp = ip[20:total]; frag&0x3FFF != 0 {
 			if udp = o.whole(binary.BigEndian.Uint16(ip[4:]), int(frag&0x1FFF)*8, frag&0x2000 != 0, udp); udp == nil {
 				return true
 			}
 		}
 	case hdr.EtherIPv6:
+		if len(ip) < 40 {
+			return false
+		}
 		next, at := ip[6], 40
 		for next == 0 || next == 60 { // hop-by-hop, destination options (RFC 8200 4.3, 4.6)
 			if len(ip) < at+8 {
@@ -76,14 +89,23 @@ func (o *Other) odd(p []byte) bool {
 		return false
 	}
 	bth := udp[8:]
-	op, rest := hdr.Opcode(bth[0]), bth[hdr.BTHLen:]
+	op, rest, qpn := hdr.Opcode(bth[0]), bth[hdr.BTHLen:], hdr.BTH(bth).DestQP()
+	if o.Only != 0 {
+		if qpn < o.Only || o.once[qpn] {
+			return false
+		}
+		if o.once == nil {
+			o.once = map[uint32]bool{}
+		}
+		o.once[qpn] = true
+	}
 	switch op.Transport() {
 	case XRC:
 		rest = rest[4:]
 	case DC:
 		rest = rest[8:]
 	}
-	return o.execute(op&0x1F, rest)
+	return o.execute(op&0x1F, qpn, rest)
 }
 
 // whole is the payload of a packet when all fragments are there, which come in
@@ -104,7 +126,7 @@ func (o *Other) whole(id uint16, at int, more bool, part []byte) []byte {
 	return all
 }
 
-func (o *Other) execute(op hdr.Opcode, b []byte) bool {
+func (o *Other) execute(op hdr.Opcode, qpn uint32, b []byte) bool {
 	if len(b) < hdr.RETHLen+8 {
 		return false
 	}
@@ -117,10 +139,10 @@ func (o *Other) execute(op hdr.Opcode, b []byte) bool {
 	}
 	word := o.Regions()[i].Mem[at-o.Regions()[i].VA:]
 	now := binary.LittleEndian.Uint64(word)
+	original := now
 	switch op {
 	case hdr.WriteOnly:
-		copy(word[:8], b[hdr.RETHLen:])
-		return true
+		now = binary.LittleEndian.Uint64(b[hdr.RETHLen:])
 	case hdr.FetchAdd:
 		now += hdr.AtomicETH(b).Swap()
 	case hdr.CompareSwap:
@@ -131,6 +153,9 @@ func (o *Other) execute(op hdr.Opcode, b []byte) bool {
 		return false
 	}
 	binary.LittleEndian.PutUint64(word, now)
+	if o.Did != nil {
+		o.Did(qpn, original)
+	}
 	return true
 }
 

@@ -3,6 +3,7 @@ package bed
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
@@ -91,6 +92,11 @@ func (s *Sender) Send(at clock.Time, b []byte) { s.At(at, func() []byte { return
 
 // At is Send for a frame that is made when it is sent; nil: none is.
 func (s *Sender) At(at clock.Time, f func() []byte) { s.due = append(s.due, timed{at, f}) }
+
+// Sort puts what is to be sent in order of time.
+func (s *Sender) Sort() {
+	slices.SortStableFunc(s.due, func(a, b timed) int { return int(a.at.Sub(b.at)) })
+}
 
 // Left is how many frames are still to be sent.
 func (s *Sender) Left() int { return len(s.due) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // Spoof is a frame of the adversary's: a host on the clients' side that sends any
@@ -87,7 +88,7 @@ func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
 	}
 	t := target{Connection: p.conns[q.Client*len(p.queues)+q.number].Connection, mac: mac, own: own, mtu: p.w.MTU}
 	for _, o := range p.res.Records {
-		if o.queue == q.number && o.life == q.life && !o.open {
+		if o.queue == q.number && o.life == q.life && o.status == rnic.Success {
 			t.used++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -31,6 +32,9 @@ type World struct {
 	Queues      []Queue
 	Events      []Event // of the server's CPU and its machine, by time
 	Spoofs      []Spoof // by time
+	Odd         []Odd   // by time
+	Late        bool    // the box comes under traffic, with an event
+	Crash       bool    // the box's end is no clean one
 	CE          int     // one of so many of the clients' frames meets congestion; 0 = none
 	Faults      fault.Mix
 }
@@ -92,6 +96,30 @@ const (
 	Stalled                     // the server does nothing; what is sent to it waits
 	Frozen                      // the server does nothing; what is sent to it is lost
 	BoxEnds                     // the box stops, and the next one starts after For
+	BoxComes                    // the first box starts
+)
+
+// Odd is an operation of somebody else's on a shared word, in a way that rnic does
+// not speak.
+type Odd struct {
+	At      time.Duration
+	Way     Way
+	Region  int
+	Offset  uint64
+	Op      rnic.Op // a WRITE, a FETCH-ADD or a CAS
+	Compare uint64
+	Swap    uint64
+}
+
+// Way is how an odd operation comes.
+type Way uint8
+
+const (
+	ByXRC Way = iota
+	ByDC
+	ByUC
+	ByPieces // IP fragments, or an IPv6 extension header
+	numWays
 )
 
 // Layout of a memory: words that everybody shares, words that the server's CPU
@@ -196,6 +224,7 @@ type play struct {
 	queues   []*queue
 	events   []Event
 	thaw     clock.Time
+	odds     map[uint32]int // in the log, by queue pair number: those that were not executed
 	frozen   *host.Node
 	boxAt    clock.Time // when the next box starts; 0: it is there
 	cpu      int        // the CPU's number in the log
@@ -238,7 +267,7 @@ const lives = 3
 // Run plays the world through the box, or on a bare wire when there is none.
 func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	p := &play{
-		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{},
+		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{}, odds: map[uint32]int{},
 		res: &TwinResult{Words: new(history.Log[history.Word, uint64])}, events: slices.Clone(t.Events), harm: make([]int, len(t.Queues)), forgiven: t.Lost,
 	}
 	for range t.Queues {
@@ -247,8 +276,13 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	for range t.Memories {
 		p.memory = append(p.memory, make([]byte, t.memorySize()))
 	}
+	if t.Box != nil {
+		b := *t.Box
+		b.Late, b.Clean = t.Late, !t.Crash
+		t.Box = &b
+	}
 	senders := 0
-	if len(t.Spoofs) > 0 {
+	if len(t.Spoofs)+len(t.Odd) > 0 {
 		senders = 1
 	}
 	b, err := New(Config{
@@ -271,6 +305,10 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 		for _, x := range t.Spoofs {
 			h.At(b.start.Add(x.At), func() []byte { return p.spoof(&x, mac, ip) })
 		}
+		for i, o := range t.Odd {
+			p.odd(h, firstOdd+uint32(i), o, mac, ip)
+		}
+		h.Sort()
 		b.Attach(0, host.NewNode(at, h, nil))
 	}
 	err = b.Run(func() bool { return p.err != nil || p.through() }, t.limit())
@@ -341,11 +379,14 @@ func (p *play) wrap(machine string, nic *rnic.NIC) host.Endpoint {
 	if machine == "s0" {
 		p.nic = nic
 	}
+	spy := &Spy{Endpoint: nic}
+	if machine == "s0" && len(p.w.Odd) > 0 {
+		spy.Endpoint = &Other{Endpoint: nic, Regions: p.regions, Only: firstOdd, Did: p.did}
+	}
 	if p.w.CE == 0 {
-		return nic
+		return spy
 	}
 	n := 0
-	spy := &Spy{Endpoint: nic}
 	if machine == "s0" {
 		spy.In = func(_ clock.Time, b []byte) {
 			var f hdr.Frame
@@ -372,6 +413,68 @@ func (p *play) wrap(machine string, nic *rnic.NIC) host.Endpoint {
 		}
 	}
 	return spy
+}
+
+// firstOdd is the queue pair number of the first odd operation; each has its own.
+const firstOdd = 0x777000
+
+// odd has a sender send an odd operation.
+func (p *play) odd(h *Sender, qpn uint32, o Odd, mac [6]byte, own netip.Addr) {
+	r := &p.w.Regions[o.Region]
+	var frames [][]byte
+	first := func() []byte {
+		keys := p.keys[o.Region]
+		rkey, va := keys[len(keys)-1].rkey, r.VA+o.Offset
+		f := Packet{SrcMAC: mac, DstMAC: p.server.mac, Src: own, Dst: p.server.ip, QPN: qpn, PSN: 1, Op: hdr.WriteOnly, Ext: RETH(va, rkey, 8), Payload: binary.LittleEndian.AppendUint64(nil, o.Swap)}
+		if o.Op != rnic.OpWrite {
+			f.Op, f.Ext, f.Payload = hdr.FetchAdd, AtomicETH(va, rkey, o.Swap, o.Compare), nil
+			if o.Op == rnic.OpCompareSwap {
+				f.Op = hdr.CompareSwap
+			}
+		}
+		switch o.Way {
+		case ByXRC:
+			f.Op, f.Ext = XRC|f.Op, append(make([]byte, 4), f.Ext...)
+		case ByDC:
+			f.Op, f.Ext = DC|f.Op, append(make([]byte, 8), f.Ext...)
+		case ByUC:
+			f.Op |= hdr.UC
+		}
+		frames = [][]byte{f.Bytes()}
+		switch {
+		case o.Way == ByPieces && own.Is6():
+			frames[0] = Extended(frames[0], 60)
+		case o.Way == ByPieces:
+			frames = Fragments(frames[0], uint16(qpn), 40)
+		}
+		w := history.Word{Op: o.Op, Addr: wordAddr(r, o.Offset), Compare: o.Compare, Swap: o.Swap}
+		p.odds[qpn] = p.res.Words.Call(p.res.Words.NewClient(), p.Clock.Now(), w)
+		return frames[0]
+	}
+	at := p.start.Add(o.At)
+	h.At(at, first)
+	h.At(at, func() []byte {
+		if len(frames) < 2 {
+			return nil
+		}
+		return frames[1]
+	})
+}
+
+// did notes that an odd operation was executed.
+func (p *play) did(qpn uint32, original uint64) {
+	if log, ok := p.odds[qpn]; ok {
+		p.res.Words.Return(log, p.Clock.Now(), original)
+		delete(p.odds, qpn)
+	}
+}
+
+// regions are those that can be reached.
+func (p *play) regions() (all []*rnic.MR) {
+	for _, k := range p.keys {
+		all = append(all, k[len(k)-1].mr)
+	}
+	return all
 }
 
 func (p *play) serve(*rnic.PD) error {
@@ -496,6 +599,8 @@ func (p *play) happen(now clock.Time) (n int) {
 			if p.server.stalled = e.What == Stalled; !p.server.stalled {
 				p.frozen, p.server.node = p.server.node, nil
 			}
+		case BoxComes:
+			p.err = errors.Join(p.err, p.box.up())
 		case BoxEnds:
 			if p.box.inst != nil {
 				p.err = errors.Join(p.err, p.box.down())

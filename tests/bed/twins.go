@@ -69,9 +69,10 @@ func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
 	s = fault.Shrink(s, effort/4, func(s fault.Schedule) bool { return fails(w, s) })
 	w.Spoofs = fewer(w.Spoofs, func(x []Spoof) bool { v := w; v.Spoofs = x; return tries < effort && fails(v, s) })
 	w.Events = fewer(w.Events, func(x []Event) bool { v := w; v.Events = x; return tries < effort && fails(v, s) })
+	w.Odd = fewer(w.Odd, func(x []Odd) bool { v := w; v.Odd = x; return tries < effort && fails(v, s) })
 	for _, simple := range []func(*World){
 		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.AckCoalesce = 0 },
-		func(w *World) { w.MTU = 1024 }, func(w *World) { w.Profile = rnic.RXE },
+		func(w *World) { w.Profile = rnic.RXE },
 	} {
 		v := w
 		if simple(&v); fails(v, s) {
@@ -108,7 +109,7 @@ func fewer[T any](all []T, bad func([]T) bool) []T {
 // String shows what is left of a world.
 func (w World) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE)
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, late %v, crash %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Late, w.Crash)
 	for i, r := range w.Regions {
 		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast)
 	}
@@ -126,6 +127,9 @@ func (w World) String() string {
 	for _, e := range w.Events {
 		fmt.Fprintf(&b, "at %v: %v region %d offset %d value %d for %v\n", e.At, e.What, e.Region, e.Offset, e.Value, e.For)
 	}
+	for _, o := range w.Odd {
+		fmt.Fprintf(&b, "at %v: way %d, operation %d, region %d, offset %d, compare %#x, swap %#x\n", o.At, o.Way, o.Op, o.Region, o.Offset, o.Compare, o.Swap)
+	}
 	for _, x := range w.Spoofs {
 		fmt.Fprintf(&b, "at %v: trick %d, victim %d\n", x.At, x.Trick, x.Victim)
 	}
@@ -133,7 +137,7 @@ func (w World) String() string {
 }
 
 func (h Happening) String() string {
-	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends"}[h]
+	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box comes"}[h]
 }
 
 // Sum is what many runs came to.

@@ -14,7 +14,7 @@ type Limits struct {
 	// NoCPU: the server's CPU writes no words that clients do atomics on, as a box
 	// asks that answers atomics from what it has seen.
 	NoCPU bool
-	// NoRestart: the box is not started anew.
+	// NoRestart: the box is not started anew, nor under traffic.
 	NoRestart bool
 }
 
@@ -54,6 +54,9 @@ func RandomWorld(seed uint64, l Limits) World {
 		w.steps(rng, i, l)
 	}
 	w.events(rng, l)
+	if yes(4) {
+		w.odd(rng)
+	}
 	if yes(2) {
 		w.spoofs(rng)
 	}
@@ -234,10 +237,29 @@ func (w *World) events(rng *rand.Rand, l Limits) {
 	if rng.IntN(4) == 0 {
 		w.Events = append(w.Events, Event{At: at(), What: Stalled + Happening(rng.IntN(2)), For: time.Duration(50+rng.IntN(1500)) * time.Microsecond})
 	}
-	if !l.NoRestart && rng.IntN(4) == 0 {
+	switch restart := rng.IntN(8); {
+	case l.NoRestart:
+	case restart < 2:
 		w.Events = append(w.Events, Event{At: at(), What: BoxEnds, For: time.Duration(10+rng.IntN(100)) * time.Microsecond})
+		w.Crash = restart == 0
+	case restart == 2: // inserted under traffic
+		w.Late = true
+		w.Events = append(w.Events, Event{At: time.Duration(rng.IntN(200)) * time.Microsecond, What: BoxComes})
 	}
 	slices.SortStableFunc(w.Events, func(a, b Event) int { return int(a.At - b.At) })
+}
+
+// odd are operations of others, with every right, in ways that a box may not know.
+func (w *World) odd(rng *rand.Rand) {
+	for range 1 + rng.IntN(12) {
+		o := Odd{At: time.Duration(rng.IntN(600)) * time.Microsecond, Way: Way(rng.IntN(int(numWays))), Region: rng.IntN(len(w.Regions)), Offset: 8 * uint64(rng.IntN(sharedWords)),
+			Op: []rnic.Op{rnic.OpWrite, rnic.OpFetchAdd, rnic.OpCompareSwap}[rng.IntN(3)], Compare: value(rng), Swap: value(rng)}
+		if o.Way == ByUC {
+			o.Op = rnic.OpWrite
+		}
+		w.Odd = append(w.Odd, o)
+	}
+	slices.SortStableFunc(w.Odd, func(a, b Odd) int { return int(a.At - b.At) })
 }
 
 // spoofs are the adversary's: tricks, each tried some times.
