@@ -96,6 +96,7 @@ func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
 		t.reach = append(t.reach, Reach{p.w.Regions[i].VA, p.keys[i][len(p.keys[i])-1].rkey})
 	}
 	if x.Trick == FarAhead || x.Trick == JustAhead {
+		p.harm[q.number]++
 	}
 	return x.frame(&t)
 }
