@@ -3,7 +3,7 @@ package swordbox
 import (
 	"testing"
 
-	"github.com/quillon/quillon/tests/bed"
+	"github.com/quillon/quillon/tests/mutant"
 )
 
 // Where a mutant must be found: by the tests of frames, or by histories under
@@ -13,11 +13,11 @@ const (
 	histories = "./tests/swordbox"
 )
 
-// mutant is a bed.Mutant.
-type mutant struct{ Name, File, Old, New, By, Run string }
+// change is a mutant.Mutant.
+type change struct{ Name, File, Old, New, By, Run string }
 
-func mutants() []mutant {
-	return []mutant{
+func mutants() []change {
+	return []change{
 		{"no byte swap in a replaced atomic", "request.go", "le.PutUint64(p, o.out)", "be.PutUint64(p, o.out)", frames, "TestReplaced"},
 		{"no byte swap in a replaced atomic, by histories", "request.go", "le.PutUint64(p, o.out)", "be.PutUint64(p, o.out)", histories, "TestSwordbox/replace/calm"},
 		{"no byte swap of a written value", "request.go", "o.out = le.Uint64(", "o.out = be.Uint64(", frames, "TestWriteFills"},
@@ -107,9 +107,9 @@ func mutants() []mutant {
 // The proof that the tests can fail: every small change that breaks a promise is
 // found.
 func TestMutants(t *testing.T) {
-	var all []bed.Mutant
+	var all []mutant.Mutant
 	for _, m := range mutants() {
-		all = append(all, bed.Mutant(m))
+		all = append(all, mutant.Mutant(m))
 	}
-	bed.FindMutants(t, "tor/swordbox", []string{"QUILLON_SEEDS=4"}, all)
+	mutant.Run(t, "tor/swordbox", all)
 }

@@ -1,4 +1,6 @@
-package bed
+// Package mutant proves that tests can fail: small changes to the sources, each of
+// which breaks one promise, must be found by tests that are named with it.
+package mutant
 
 import (
 	"context"
@@ -11,25 +13,23 @@ import (
 	"time"
 )
 
-// Mutant is a small change to the sources of a package that breaks one promise.
+// Mutant is a small change to the sources that breaks one promise.
 type Mutant struct {
 	Name, File string
 	Old, New   string // Old is there once
-	By, Run    string // the package that must find it, and tests there
+	By, Run    string // package, and tests there
 }
 
-// FindMutants proves that tests can fail: every mutant of the package in dir (from
-// the module's root, which is two directories above the caller's) is found by the
-// tests that it names, under the environment env.
-func FindMutants(t *testing.T, dir string, env []string, all []Mutant) {
-	t.Helper()
+// Run has each mutant of package dir, a path from the module's root, found by its
+// tests. What is changed is compiled without optimisation, which is faster.
+func Run(t *testing.T, dir string, mutants []Mutant) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
-	for _, m := range all {
+	for _, m := range mutants {
 		t.Run(m.Name, func(t *testing.T) {
 			file := filepath.Join(root, dir, m.File)
 			text, err := os.ReadFile(file)
@@ -41,20 +41,22 @@ func FindMutants(t *testing.T, dir string, env []string, all []Mutant) {
 			}
 			t.Parallel()
 			tmp := t.TempDir()
-			changed, overlay := filepath.Join(tmp, m.File), filepath.Join(tmp, "overlay.json")
+			changed := filepath.Join(tmp, m.File)
+			if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			overlay := filepath.Join(tmp, "overlay.json")
 			rule, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, b := range map[string]string{changed: strings.Replace(string(text), m.Old, m.New, 1), overlay: string(rule)} {
-				if err := os.WriteFile(name, []byte(b), 0o644); err != nil {
-					t.Fatal(err)
-				}
+			if err := os.WriteFile(overlay, rule, 0o644); err != nil {
+				t.Fatal(err)
 			}
 			c := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-gcflags=./"+dir+"=-N -l", "-count=1", "-failfast", "-timeout=30s", "-ldflags=-s -w", "-run", m.Run, m.By)
 			c.Dir = root
 			// Pages about histories that a mutant broke go with it.
-			c.Env = append(append(os.Environ(), env...), "TMPDIR="+tmp)
+			c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "TMPDIR="+tmp)
 			out, err := c.CombinedOutput()
 			switch {
 			case err == nil:
