@@ -159,7 +159,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	case r.Op == rnic.OpSend, need != 0 && r.Op != rnic.OpWriteImm && len(r.data) == 0, r.Op == rnic.OpWriteImm && len(r.data) == 0:
 	case r.Op == rnic.OpSendInv:
 		valid, invalid = p.was(r)
-		if q.Domain != r.region.Domain || !r.region.Fast {
+		if q.Domain != r.region.Domain || !r.region.Fast && r.region.Window != rnic.WindowType2B || r.foreign() {
 			valid, invalid = false, true
 		}
 		if p.w.Profile == rnic.RXE {
@@ -168,7 +168,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 		invalid = true // the key's own end is between its post and its completion
 	default:
 		valid, invalid = p.was(r)
-		if q.Domain != r.region.Domain || r.region.Access&need != need || int(r.Offset)+len(r.data) > r.region.Length {
+		if q.Domain != r.region.Domain || r.foreign() || r.region.Access&need != need || int(r.Offset)+len(r.data) > r.region.Length {
 			valid, invalid = false, true
 		}
 	}
@@ -186,7 +186,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 func (p *play) was(r *record) (valid, invalid bool) {
 	for _, keys := range p.keys {
 		for _, k := range keys {
-			if k.rkey != r.rkey || k.mr.VA != r.region.VA || k.from > r.done {
+			if k.rkey != r.rkey || k.from > r.done {
 				continue
 			}
 			// An invalidation is noticed a little later than it happens.
@@ -194,6 +194,11 @@ func (p *play) was(r *record) (valid, invalid bool) {
 		}
 	}
 	return false, true
+}
+
+// foreign reports whether r used a window that another session's queue pair bound.
+func (r *record) foreign() bool {
+	return r.region.Window == rnic.WindowType2B && r.region.Owner != r.queue
 }
 
 // lost reports whether a process that died may have taken connections with it.

@@ -47,6 +47,10 @@ type Region struct {
 	Length         int // from the memory's beginning
 	Access         rnic.Access
 	Fast           bool // may be invalidated
+	// Window: what clients are given is a memory window of type 1 or 2B over the
+	// region, and not the region; one of type 2B only session Owner can use.
+	Window rnic.WindowType
+	Owner  int
 }
 
 // Queue is a session: its queue pairs, which are made again when they break, and
@@ -155,11 +159,19 @@ type record struct {
 	open        bool
 }
 
-// epoch is the time of an R_Key: of a region.
+// epoch is the time of an R_Key, of a region or a window.
 type epoch struct {
-	mr       *rnic.MR
+	mr       *rnic.MR // nil: of a window
+	mw       *rnic.MW
 	rkey     uint32
 	from, to clock.Time
+}
+
+func (k *epoch) valid() bool {
+	if k.mr != nil {
+		return k.mr.Valid()
+	}
+	return k.mw.Bound() && k.mw.RKey == k.rkey
 }
 
 // TwinResult is what a run came to.
@@ -219,6 +231,8 @@ type play struct {
 	w        *World
 	cq       *rnic.CQ
 	pds      []*rnic.PD
+	binder   []*rnic.QP // of the server's, by domain: it binds windows
+	under    []*rnic.MR // what windows are over, by region
 	memory   [][]byte
 	keys     [][]epoch // by region
 	queues   []*queue
@@ -472,7 +486,9 @@ func (p *play) did(qpn uint32, original uint64) {
 // regions are those that can be reached.
 func (p *play) regions() (all []*rnic.MR) {
 	for _, k := range p.keys {
-		all = append(all, k[len(k)-1].mr)
+		if m := k[len(k)-1].mr; m != nil {
+			all = append(all, m)
+		}
 	}
 	return all
 }
@@ -481,9 +497,21 @@ func (p *play) serve(*rnic.PD) error {
 	nic := p.nic
 	p.cq = nic.CreateCQ(4096)
 	for range p.w.Domains {
-		p.pds = append(p.pds, nic.AllocPD())
+		pd := nic.AllocPD()
+		cq := nic.CreateCQ(64)
+		q, err := nic.CreateQP(rnic.QPInit{PD: pd, SendCQ: cq, RecvCQ: cq, MaxSend: 16})
+		if err != nil {
+			return err
+		}
+		c := rnic.DefaultConn()
+		c.RemoteMAC, c.RemoteIP, c.DestQPN, c.PathMTU = nic.Config().MAC, nic.Config().IP, q.QPN, 256
+		if err := q.Connect(c); err != nil {
+			return err
+		}
+		p.pds, p.binder = append(p.pds, pd), append(p.binder, q)
 	}
 	p.keys = make([][]epoch, len(p.w.Regions))
+	p.under = make([]*rnic.MR, len(p.w.Regions))
 	for i := range p.w.Regions {
 		if err := p.register(i, clock.Time(0)); err != nil {
 			return err
@@ -492,19 +520,54 @@ func (p *play) serve(*rnic.PD) error {
 	return nil
 }
 
-// register gives region i an R_Key.
+// register gives region i an R_Key; a window of type 2B gets its own when its
+// session is connected.
 func (p *play) register(i int, now clock.Time) error {
 	r := &p.w.Regions[i]
-	mem := p.memory[r.Memory][:r.Length]
-	reg := p.pds[r.Domain].RegMR
-	if r.Fast {
-		reg = p.pds[r.Domain].FastRegMR
+	pd, access, reg := p.pds[r.Domain], r.Access|rnic.LocalWrite, p.pds[r.Domain].RegMR
+	if r.Window != 0 {
+		if p.under[i] != nil {
+			return p.bind(i, p.binder[r.Domain], now)
+		}
+		access = rnic.LocalWrite | rnic.MWBind
+	} else if r.Fast {
+		reg = pd.FastRegMR
 	}
-	m, err := reg(mem, r.VA, r.Access|rnic.LocalWrite)
-	if err != nil {
+	m, err := reg(p.memory[r.Memory][:r.Length], r.VA, access)
+	if err != nil || r.Window == 0 {
+		p.keys[i] = append(p.keys[i], epoch{m, nil, keyOf(m), now, clock.Never})
 		return err
 	}
-	p.keys[i] = append(p.keys[i], epoch{m, m.RKey, now, clock.Never})
+	p.under[i] = m
+	return p.bind(i, p.binder[r.Domain], now)
+}
+
+func keyOf(m *rnic.MR) uint32 {
+	if m == nil {
+		return 0
+	}
+	return m.RKey
+}
+
+// bind binds the window of region i, through a queue pair of the server's.
+func (p *play) bind(i int, q *rnic.QP, now clock.Time) error {
+	r := &p.w.Regions[i]
+	var w *rnic.MW
+	if n := len(p.keys[i]); n > 0 && r.Window == rnic.WindowType1 {
+		w = p.keys[i][n-1].mw
+	} else {
+		var err error
+		if w, err = p.pds[r.Domain].AllocMW(r.Window); err != nil {
+			return err
+		}
+	}
+	if r.Window == rnic.WindowType1 || q != p.binder[r.Domain] {
+		b := rnic.Bind{MW: w, MR: p.under[i], VA: r.VA, Length: uint64(r.Length), Access: r.Access, Key: uint8(w.RKey) + 1}
+		if err := q.PostSend(&rnic.SendWR{Op: rnic.OpBindMW, Bind: &b}); err != nil {
+			return err
+		}
+	}
+	p.keys[i] = append(p.keys[i], epoch{nil, w, w.RKey, now, clock.Never})
 	return nil
 }
 
@@ -581,8 +644,11 @@ func (p *play) happen(now clock.Time) (n int) {
 		switch e.What {
 		case Reregister:
 			k := &p.keys[e.Region][len(p.keys[e.Region])-1]
-			if err := k.mr.Dereg(); err != nil {
-				p.err = err
+			if p.w.Regions[e.Region].Window == rnic.WindowType2B {
+				continue
+			}
+			if k.mr != nil {
+				p.err = errors.Join(p.err, k.mr.Dereg())
 			}
 			k.to = min(k.to, now)
 			p.err = errors.Join(p.err, p.register(e.Region, now))
@@ -614,7 +680,7 @@ func (p *play) happen(now clock.Time) (n int) {
 // watchKeys notes R_Keys that were invalidated.
 func (p *play) watchKeys(now clock.Time) {
 	for i := range p.keys {
-		if k := &p.keys[i][len(p.keys[i])-1]; k.to == clock.Never && !k.mr.Valid() {
+		if k := &p.keys[i][len(p.keys[i])-1]; k.to == clock.Never && !k.valid() {
 			k.to = now
 		}
 	}
@@ -778,6 +844,15 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	p.ends = append(p.ends, p.conns[session].Connection)
 	q.gap = now.Add(q.Gap)
 	p.receive(q, q.Receives, now)
+	for i := range p.w.Regions {
+		if r := &p.w.Regions[i]; r.Window == rnic.WindowType2B && r.Owner == q.number && r.Domain == q.Domain {
+			k := &p.keys[i][len(p.keys[i])-1]
+			k.to = min(k.to, now)
+			if err := p.bind(i, q.far, now); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

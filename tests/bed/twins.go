@@ -111,7 +111,7 @@ func (w World) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, late %v, crash %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Late, w.Crash)
 	for i, r := range w.Regions {
-		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast)
+		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v, window %d of session %d\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast, r.Window, r.Owner)
 	}
 	for i, q := range w.Queues {
 		if len(q.Steps) == 0 {

@@ -76,6 +76,9 @@ func (w *World) regions(rng *rand.Rand) {
 		if rng.IntN(6) == 0 {
 			r.Length = firstBlock
 		}
+		if rng.IntN(5) == 0 {
+			r.Window, r.Owner, r.Fast = 1+rnic.WindowType(rng.IntN(2)), rng.IntN(len(w.Queues)), false
+		}
 		w.Regions = append(w.Regions, r)
 	}
 }
@@ -161,7 +164,7 @@ func (w *World) operation(rng *rand.Rand, i int, s *Step, wrong bool) {
 	q := &w.Queues[i]
 	var mine []int
 	for k := range w.Regions {
-		if wrong || w.Regions[k].Domain == q.Domain {
+		if r := &w.Regions[k]; wrong || r.Domain == q.Domain && (r.Window != rnic.WindowType2B || r.Owner == i) {
 			mine = append(mine, k)
 		}
 	}
@@ -184,7 +187,7 @@ func (w *World) operation(rng *rand.Rand, i int, s *Step, wrong bool) {
 	switch s.Op {
 	case rnic.OpSend:
 		s.Offset, s.Length = 0, 16
-		if r.Fast && r.Domain == q.Domain && w.Profile == rnic.ConnectX && rng.IntN(3) == 0 {
+		if (r.Fast || r.Window == rnic.WindowType2B && r.Owner == i) && r.Domain == q.Domain && w.Profile == rnic.ConnectX && rng.IntN(3) == 0 {
 			s.Op = rnic.OpSendInv
 		}
 		return
