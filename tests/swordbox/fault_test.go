@@ -818,3 +818,35 @@ func lossy(t *testing.T, box *bed.Box) (sum cost) {
 	}
 	return sum
 }
+
+// A memory window of type 2B is the queue pair's that bound it: what goes through it
+// does not go over another's.
+func TestFault02eWindow(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+		pd := s.PD()
+		m := s.MR(pd, va, 4096, all|rnic.MWBind)
+		a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+		mw, err := pd.AllocMW(rnic.WindowType2B)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bind := rnic.Bind{MW: mw, MR: m, VA: va, Length: 4096, Access: all, Key: 7}
+		if err := b.Far.PostSend(&rnic.SendWR{Op: rnic.OpBindMW, Bind: &bind}); err != nil || !mw.Bound() {
+			t.Fatal(err)
+		}
+		window := &rnic.MR{RKey: mw.RKey, VA: va}
+		warm(t, m, va, 20, a, b)
+		for range 50 {
+			if _, st := b.Add(window, va, 1); st != rnic.Success {
+				t.Errorf("status %v through its own window", st)
+				break
+			}
+			warm(t, m, va, 1, a)
+		}
+		healthy(t, a, b)
+		if _, st := a.Add(window, va, 1); st != rnic.RemoteAccessError {
+			t.Errorf("status %v through another's window, want %v", st, rnic.RemoteAccessError)
+		}
+		warm(t, m, va, 1, b)
+	})
+}
