@@ -116,7 +116,7 @@ func (x *box) Breath(now clock.Time) (int, error) {
 
 func (x *box) cross(from, to port.Port, b *packet.Batch) (int, error) {
 	n, err := from.Rx(b)
-	if f := x.bed.cfg.Box; f != nil && f.Closed {
+	if f := x.bed.cfg.Box; f != nil && f.Closed && x.starts > 0 {
 		b.PutAll()
 	}
 	if err == nil && b.Len() > 0 {
