@@ -91,9 +91,6 @@ func (t Trial) Run(seed uint64, s fault.Schedule) (*Result, error) {
 		return nil, err
 	}
 	err = drive(b, l)
-	if err != nil && Hook != nil {
-		Hook(b)
-	}
 	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
 	err = l.check(b, err)
 	return l.res, errors.Join(err, b.Close())

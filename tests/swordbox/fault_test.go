@@ -26,7 +26,7 @@ import (
 
 // ofSwordbox is a swordbox with its defaults, but for args.
 func ofSwordbox(args graph.Args) *bed.Box {
-	a := graph.Args{"conns": "64", "words": "1024", "hold": "256"}
+	a := graph.Args{"conns": "64", "words": "1024", "hold": "256", "replace": "learnt"}
 	maps.Copy(a, args)
 	return &bed.Box{Kind: *tor.Kind(), Args: a, Closed: true}
 }

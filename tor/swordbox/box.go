@@ -289,7 +289,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	var cm hdr.CM
 	isCM := false
 	if f.Op.Transport() != hdr.RC {
-		if cm, isCM = f.CMOf(b); !isCM {
+		if cm, isCM = f.CMOf(b); !isCM && f.Op != hdr.CNP {
 			s.aside(in, x, b, reasonStranger)
 			return
 		}
@@ -315,7 +315,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	case n != nil:
 	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
 		n = s.admitServer(a)
-	case fl&hdr.IsResponse == 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
+	case fl&hdr.IsResponse == 0 && f.Op != hdr.CNP && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
 		s.ask(a, b, isCM)
 	}
 	if n == nil {
@@ -337,6 +337,11 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	switch {
 	case isCM:
 		s.managed(in, x, b)
+	case f.Op == hdr.CNP:
+		if !s.congestion(in, x, b) {
+			s.pass(in, x)
+		}
+		return
 	case in == toClients && fl&hdr.IsRequest != 0:
 		s.request(x, b)
 	case in == toServers && fl&hdr.IsResponse != 0:

@@ -237,7 +237,7 @@ func (h *header) seal(b []byte, opcode hdr.Opcode) {
 
 // noFlow is of a row without a connection, or whose numbering is not taken over: words may still
 // name it as the one that they were last reached over, and it carries nothing.
-var noFlow = flow{lane: none, cur: none, oldest: none, newest: none}
+var noFlow = flow{answerer: none, lane: none, cur: none, oldest: none, newest: none}
 
 // flow is a connection, seen from both sides: the requests of its client, and
 // what its connection to the server carries, which may be operations of
@@ -278,40 +278,42 @@ type flow struct {
 	stall       fifo       // requests that wait
 
 	// Numbering of the server, for what the connection carries.
-	syn     hdr.Syndrome // of an acknowledgement, as the server gives it
-	repair  bool         // the server misses requests from PSN expect on
-	next    uint32       // PSN of the next request
-	acked   uint32       // newest acknowledged PSN
-	oldest  int32        // op at the front; none
-	newest  int32
-	guests  int32          // open ops of other flows
-	rd      int32          // open READs and atomics
-	heard   clock.Time     // last answer
-	loaded  clock.Time     // when it began to carry something
-	silent  clock.Time     // when something was first sent again that has no answer yet; 0: there is no such thing
-	since   clock.Time     // when this app last began to send something again
-	expect  uint32         // PSN of what is sent again next
-	goal    uint32         // and the one behind the last
-	suspect uint32         // requests before this PSN may be lost, too
-	nudged  uint32         // PSN of the request that was last sent again for want of an answer
-	trip    clock.Duration // time until an answer, smoothed
-	tries   uint8          // how often in a row something was sent again without an answer
-	writes  int32          // open atomics that go as WRITEs
-	unkept  int32          // open ops that only its own client can send again
-	claimed bool           // its own client waits for it: nobody else may have it
-	isLent  bool
-	doubted bool       // operation number again is to be answered once more, when the server was heard
-	again   uint32     // see doubted
-	timed   bool       // the next answer tells of a round trip
-	asked   clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
-	asking  clock.Time // and last
-	private clock.Time // when it last carried what does not go together with others' operations; 0: never
-	lends   int32      // keys that it is lent for
-	deep    int32      // READs and atomics of its client that were under way at once, and executed
-	peak    int32      // that are or were under way at once
-	grants  grants
-	past    [16]past // answers to atomics that are not on record any more
-	pastAt  uint32
+	syn      hdr.Syndrome // of an acknowledgement, as the server gives it
+	repair   bool         // the server misses requests from PSN expect on
+	next     uint32       // PSN of the next request
+	acked    uint32       // newest acknowledged PSN
+	oldest   int32        // op at the front; none
+	newest   int32
+	guests   int32          // open ops of other flows
+	rd       int32          // open READs and atomics
+	heard    clock.Time     // last answer
+	loaded   clock.Time     // when it began to carry something
+	silent   clock.Time     // when something was first sent again that has no answer yet; 0: there is no such thing
+	since    clock.Time     // when this app last began to send something again
+	expect   uint32         // PSN of what is sent again next
+	goal     uint32         // and the one behind the last
+	suspect  uint32         // requests before this PSN may be lost, too
+	nudged   uint32         // PSN of the request that was last sent again for want of an answer
+	trip     clock.Duration // time until an answer, smoothed
+	tries    uint8          // how often in a row something was sent again without an answer
+	writes   int32          // open atomics that go as WRITEs
+	unkept   int32          // open ops that only its own client can send again
+	claimed  bool           // its own client waits for it: nobody else may have it
+	isLent   bool
+	doubted  bool       // operation number again is to be answered once more, when the server was heard
+	again    uint32     // see doubted
+	timed    bool       // the next answer tells of a round trip
+	asked    clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
+	asking   clock.Time // and last
+	private  clock.Time // when it last carried what does not go together with others' operations; 0: never
+	marked   marked
+	answerer int32 // connection that the newest answer of its client came over
+	lends    int32 // keys that it is lent for
+	deep     int32 // READs and atomics of its client that were under way at once, and executed
+	peak     int32 // that are or were under way at once
+	grants   grants
+	past     [16]past // answers to atomics that are not on record any more
+	pastAt   uint32
 
 	up, down header
 

@@ -511,7 +511,7 @@ func (s *Box) makeKept(at int32, off uint32) bool {
 	for ; off > 0; off-- {
 		k = n.shelf.k[k].next
 	}
-	x := s.copyOf(n.shelf.k[k].x)
+	x := s.copied(n.shelf.k[k].x)
 	if x == nil {
 		return false
 	}
@@ -525,17 +525,12 @@ func (s *Box) makeKept(at int32, off uint32) bool {
 	return true
 }
 
-// copyOf is a copy of x; nil when there is no buffer.
+// copyOf is a copy of x to hold; nil when there is no room or no buffer.
 func (s *Box) copyOf(x *packet.Buf) *packet.Buf {
 	if !s.n.shelf.room(1) {
 		return nil
 	}
-	y := s.c.Get()
-	if y != nil && !y.SetBytes(x.Bytes()) {
-		s.c.Discard(y)
-		y = nil
-	}
-	return y
+	return s.copied(x)
 }
 
 // keep holds a packet of o until it is answered.

@@ -235,7 +235,7 @@ func (s *Box) sync(i int32, b []byte, psn uint32) bool {
 		mtu = s.cfg.mtu
 	}
 	*fl = flow{synced: true, young: true, start: psn, arrived: psn, admitted: psn, next: psn, acked: psnAdd(psn, hdr.PSNMask), expect: psn,
-		lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow), mtu: mtu, mtuLow: mtuLow}
+		answerer: none, lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow), mtu: mtu, mtuLow: mtuLow}
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
@@ -910,6 +910,9 @@ func (s *Box) send(i, at int32, x *packet.Buf, b []byte, f *hdr.Frame, k uint32)
 	o := &n.ops[at]
 	l := &n.flows[o.lane]
 	psn := psnAdd(o.spsn, k)
+	if f.ECNOf(b) == hdr.CE {
+		l.marked.add(i)
+	}
 	if o.is(fReplaced) {
 		h := &l.up
 		size, ecn := h.len()+hdr.RETHLen+8+hdr.ICRCLen, f.ECNOf(b)

@@ -286,6 +286,7 @@ func (s *Box) forget(at int32, done bool) {
 	i := n.flowOf(at)
 	fl := &n.flows[i]
 	if !o.is(fOrphan) {
+		fl.answerer = o.lane
 		if o.state == sUnsent && !o.is(fAgain) {
 			fl.unsent++
 		}

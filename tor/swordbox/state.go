@@ -311,7 +311,7 @@ func (s *Box) bereave(now clock.Time, k int) bool {
 	if err != nil {
 		return false
 	}
-	n.flows[slot] = flow{synced: true, gone: true, lost: now.Add(keepGone), lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow),
+	n.flows[slot] = flow{synced: true, gone: true, lost: now.Add(keepGone), answerer: none, lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow),
 		record: int32(k) + 1}
 	s.mem.refs[k] = ref{n, int32(slot)}
 	s.c.Count(ctrLost, 1)

@@ -1,4 +1,0 @@
-package bed
-
-// Hook is for debugging.
-var Hook func(*Bed)

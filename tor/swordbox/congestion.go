@@ -1,0 +1,104 @@
+package swordbox
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// marked are the flows whose requests a connection carried with a congestion
+// mark (CE), those of late, each once. The server answers marks with congestion
+// notifications (CNP, IBTA A17.9.3) to the owner of the connection, at a bounded
+// rate; they are for these flows.
+type marked struct {
+	flows [8]int32
+	n     int32
+}
+
+func (m *marked) add(i int32) {
+	if slices.Contains(m.flows[:m.n], i) {
+		return
+	}
+	if int(m.n) == len(m.flows) {
+		copy(m.flows[:], m.flows[1:])
+		m.n--
+	}
+	m.flows[m.n] = i
+	m.n++
+}
+
+// congestion hands on a congestion notification, x with the bytes b: one of the
+// server to the clients whose requests were marked; one of a client to the
+// connection that answered it last. False when it belongs to no flow that is
+// followed, and passes.
+func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
+	n := s.n
+	slot, client := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
+	if slot == conn.NoSlot || !n.flows[slot].synced || !n.flows[slot].trusted || client != (in == toServers) {
+		return false
+	}
+	l := int32(slot)
+	c := &n.flows[l]
+	if in == toClients {
+		if to := c.answerer; to != l && c.diverted(n) {
+			if y := &n.flows[to]; y.up.fits(&s.f) && !y.dead {
+				s.reroute(&y.up, x, b, &s.f)
+			}
+		}
+		s.c.Emit(toServers, x)
+		return true
+	}
+	if c.marked.n == 0 {
+		// Marked behind the box: it may be about each of those that are served.
+		for at, k := c.oldest, 0; at != none && k < mostMarked; at, k = n.ops[at].next, k+1 {
+			c.marked.add(n.flowOf(at))
+		}
+	}
+	if c.marked.n == 0 {
+		s.c.Emit(toClients, x)
+		return true
+	}
+	last := c.marked.n - 1
+	for _, i := range c.marked.flows[:last] {
+		if y := &n.flows[i]; y.trusted && !y.gone && y.down.fits(&s.f) {
+			if z := s.copied(x); z != nil {
+				s.reroute(&y.down, z, z.Bytes(), &s.f)
+				s.c.Mark(z, packet.Generated, reasonMade)
+				s.c.Emit(toClients, z)
+			}
+		}
+	}
+	i := c.marked.flows[last]
+	c.marked.n = 0
+	if y := &n.flows[i]; i != l && y.trusted && y.down.fits(&s.f) {
+		s.reroute(&y.down, x, b, &s.f)
+	}
+	s.c.Emit(toClients, x)
+	return true
+}
+
+// mostMarked is how many operations are looked at to find out whom a
+// notification may be about.
+const mostMarked = 32
+
+// diverted reports whether f's operations go over another's connection.
+func (f *flow) diverted(n *node) bool { return f.answerer != none && n.flows[f.answerer].synced }
+
+// reroute gives frame x, the bytes b with headers f, the addresses of h.
+func (s *Box) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {
+	h.address(b)
+	hdr.SetICRC(b, f)
+	s.c.Mark(x, packet.Forwarded, reasonMoved)
+}
+
+// copied is a copy of x; nil when there is no buffer.
+func (s *Box) copied(x *packet.Buf) *packet.Buf {
+	y := s.c.Get()
+	if y != nil && !y.SetBytes(x.Bytes()) {
+		s.c.Discard(y)
+		y = nil
+	}
+	return y
+}
