@@ -179,6 +179,11 @@ func (s *Box) begin(now clock.Time) {
 	if !s.cfg.mode.moves() {
 		return
 	}
+	for _, a := range s.cfg.servers {
+		if n, err := s.meetLocked(now, conn.AddrFrom(a[0])); err == nil {
+			n.kept = true
+		}
+	}
 	for _, text := range s.cfg.static {
 		r, _ := conn.ParseStatic(text)
 		if n, err := s.meetLocked(now, conn.AddrFrom(r.Server).In(r.VLAN)); err == nil {
