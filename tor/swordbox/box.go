@@ -176,6 +176,7 @@ func (s *Box) begin(now clock.Time) {
 	}
 	defer s.begun.Store(true)
 	s.inherit(now)
+	s.reserve(s.workers) // what it left may have taken places, and lost them
 	if !s.cfg.mode.moves() {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 // connection for idle=, and new memory for the next one is made beside the data
 // path.
 
-// reserve makes the memory of servers to come.
+// reserve makes the memory of servers to come, as far as it is not there.
 func (s *shared) reserve(workers int) {
 	if !s.cfg.mode.moves() {
 		return
@@ -29,10 +29,12 @@ func (s *shared) reserve(workers int) {
 			seen[conn.AddrFrom(c.Server).In(c.VLAN)] = true
 		}
 	}
-	for range min(want+len(seen), maxNodes) {
-		if n, err := newNode(nil, &s.cfg, workers); err == nil {
-			s.places = append(s.places, n)
+	for len(s.places)+len(*s.nodes.Load()) < min(want+len(seen), maxNodes) {
+		n, err := newNode(nil, &s.cfg, workers)
+		if err != nil {
+			return // its settings are wrong: whoever comes to need it is told
 		}
+		s.places = append(s.places, n)
 	}
 }
 

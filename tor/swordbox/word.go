@@ -345,6 +345,14 @@ func (s *Box) track(va uint64, rkey uint32) int32 {
 	return w
 }
 
+// vouch notes which words the operator vouches for.
+func (n *node) vouch(cfg *settings) {
+	for i := range n.words.w {
+		w := &n.words.w[i]
+		w.vouched = w.va != nowhere && cfg.vouches(w.va)
+	}
+}
+
 // trackable reports whether o may make its word one that is tracked.
 func (s *Box) trackable(o *op) bool {
 	return o.is(fModifies) && !o.is(fWide) && s.cfg.mode.moves() && (o.kind.atomic() && s.cfg.learn || o.len == 8 && s.cfg.tracked(o.va, 8))
