@@ -313,7 +313,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	case n != nil:
 	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
 		n = s.admitServer(a)
-	case fl&hdr.IsResponse == 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
+	case in == toClients && fl&hdr.IsRequest != 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
 		s.ask(a, b, isCM)
 	}
 	if n == nil {
