@@ -183,8 +183,14 @@ func (s *Box) begin(now clock.Time) {
 	}
 	defer s.begun.Store(true)
 	s.inherit(now)
+	s.reserve(s.workers) // what it left may have taken places, and lost them
 	if !s.cfg.mode.moves() {
 		return
+	}
+	for _, a := range s.cfg.servers {
+		if n, err := s.meetLocked(now, conn.AddrFrom(a[0])); err == nil {
+			n.kept = true
+		}
 	}
 	for _, text := range s.cfg.static {
 		r, _ := conn.ParseStatic(text)
@@ -315,7 +321,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	case n != nil:
 	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
 		n = s.admitServer(a)
-	case fl&hdr.IsResponse == 0 && f.Op != hdr.CNP && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
+	case in == toClients && fl&hdr.IsRequest != 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
 		s.ask(a, b, isCM)
 	}
 	if n == nil {

@@ -46,15 +46,20 @@
 //
 // # Words
 //
-// A word's value is known after an atomic on it was answered, or a WRITE over
-// all of it passed; atomics that come in between wait. From then on every
+// A word's value is known after an atomic on it was answered, or a WRITE of the
+// word alone passed; atomics that come in between wait. From then on every
 // operation on its connection changes what is known as it passes. An atomic on
 // a known word goes on as a WRITE of eight bytes, of nothing when it changes
 // nothing, and its acknowledgement becomes the atomic's answer. It needs none of
 // the server's responder resources. Operations that are not in order with the
-// word's others (another connection, another R_Key, part of a word, a stranger)
-// make it unknown until they are done; so does a NAK, and a READ or an atomic
-// whose answer is not what was foretold.
+// word's others (another connection, another R_Key, a part of the word, or more
+// than one word) make it unknown until they are done; so does a NAK, and a READ or
+// an atomic whose answer is not what was foretold.
+//
+// What nobody follows (another transport, an address that is not a known server's
+// but goes to its MAC, fragments, an opcode that is not known) makes words unknown
+// before it passes, and for settle= behind it: those of the memory that it names,
+// or all of that server when it names none. Tunnels and IPsec are not looked into.
 //
 // A server may execute a WRITE before an atomic or a READ that is ahead of it on
 // the same queue pair: IBTA orders these by a fence only. So while an atomic on a
@@ -63,10 +68,26 @@
 // Nobody but the box and the server keeps a word; so from time to time (verify=)
 // an atomic on a known word goes as it is, and its answer tells whether the word
 // is what it should be. When it is not, somebody changes it who does not pass
-// here, and the word is left alone for ten seconds. While a WRITE is under way
-// that takes an atomic's place, requests of others to its word wait: what they do
-// it would undo. For the same reason nothing is replaced while two addresses of
-// servers have one MAC, unless servers= says which addresses are one server's.
+// here, and the word is left alone for ten seconds. That is a net and no promise:
+// between two such looks a WRITE may undo what the server's CPU wrote, or a client
+// under a second address of the same memory, neither of which is seen on this wire.
+// So atomics become WRITEs only on memory that the operator names (track=), or says
+// it of all (replace=learnt). On other words they move, and stay atomics.
+//
+// While a WRITE is under way that takes an atomic's place, requests of others to
+// its word wait: what they do it would undo. For the same reason nothing is replaced
+// while two addresses of servers have one MAC, unless servers= says which addresses
+// are one server's.
+//
+// A frame's work on words is bounded. An operation that touches more than 64 words
+// makes all of its server's unknown, by one number that beliefs must exceed. Words
+// wait for operations that are not theirs by generations of these (grace), however
+// many are under way.
+//
+// Words are learnt, and forgotten by disuse when there is no room for new ones
+// (words=): a clock's hand finds those with nothing under way. What the server
+// refuses takes no place. An R_Key under which it executes an atomic takes the word
+// over from another one.
 //
 // # Failures
 //
@@ -102,8 +123,13 @@
 //
 // # Memory and threads
 //
-// All memory is fixed when a server is first seen; Report says how much. Each
-// server's state is one, and a worker owns it while it handles frames of it: one
+// All memory is there from the start: for the servers of servers=, and for as many
+// more as discover= says (64 MiB each, of which the system gives what is used);
+// Report says how much. A server that servers= does not name gets a place when it
+// has answered somebody who asked it, and loses it when it has had no connection
+// for idle=. Requests to addresses that have not answered are noted in 64 places,
+// for a second each: whoever makes up destinations may keep a new server from being
+// found, and nothing else. Each server's state is one, and a worker owns it while it handles frames of it: one
 // atomic exchange a batch and server, none with one worker.
 package swordbox
 
@@ -120,7 +146,13 @@ words there are is learnt from atomics (learn=); WRITEs and READs of other memor
 move as well when track= names it. Connections are learnt from the connection
 manager's datagrams, from static=, or from the PSNs that pass (infer=).
 
-An atomic becomes a WRITE where WRITEs were seen to be allowed (writable=proven).
+An atomic becomes a WRITE on memory that you name, track=7f0000000000+100000. Name
+memory that nobody but the clients behind port a changes, under one address: what a
+process on the server writes there, or somebody under a second address of the same
+memory, is not seen here and may be undone. When that is so of all memory of these
+servers, say replace=learnt.
+
+It does so where WRITEs were seen to be allowed (writable=proven).
 Clients that only add or compare-and-swap never show that: say writable=assume
 when their memory regions may be written.
 

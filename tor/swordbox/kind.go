@@ -208,7 +208,7 @@ func Kind() *graph.Kind {
 			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
 			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
 			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
-			{Name: "discover", Default: "4", Help: "memory servers to find by their answers, without servers=: memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"},
+			{Name: "discover", Default: "4", Help: "memory servers to find by their answers; with servers=, those of it that are in VLANs. Memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"},
 			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"},
 			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
 			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="},
@@ -323,7 +323,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	if s.mtu&(s.mtu-1) != 0 {
 		r.Failf("mtu=%d: want 256, 512, 1024, 2048 or 4096", s.mtu)
 	}
-	arg.Number(r, "discover", &s.discover, 1, maxNodes)
+	arg.Number(r, "discover", &s.discover, 0, maxNodes)
 	arg.Value(r, "servers", &s.servers, parseServers, "any")
 	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
 	r.Either("guard", &s.dropSpoofed, "pass", "drop")

@@ -11,31 +11,30 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Memory for servers is there from the start: for those of servers=, or for as many
-// as discover= says. A server gets a place when it has answered somebody who asked
-// it; made-up destinations get none. It loses the place when it has had no
+// Memory for servers is there from the start: for those of servers=, and for as
+// many more as discover= says. Such a server gets a place when it has answered
+// somebody who asked it; made-up destinations get none. It loses the place when it has had no
 // connection for idle=, and new memory for the next one is made beside the data
 // path.
 
-// reserve makes the memory of servers to come.
+// reserve makes the memory of servers to come, as far as it is not there.
 func (s *shared) reserve(workers int) {
 	if !s.cfg.mode.moves() {
 		return
 	}
-	want := s.cfg.discover
-	if len(s.cfg.servers) > 0 {
-		want = len(s.cfg.servers)
-	}
+	want := len(s.cfg.servers) + s.cfg.discover
 	seen := map[conn.Addr]bool{}
 	for _, text := range s.cfg.static {
 		if c, err := conn.ParseStatic(text); err == nil && !s.cfg.listed(conn.AddrFrom(c.Server)) {
 			seen[conn.AddrFrom(c.Server).In(c.VLAN)] = true
 		}
 	}
-	for range min(want+len(seen), maxNodes) {
-		if n, err := newNode(nil, &s.cfg, workers); err == nil {
-			s.places = append(s.places, n)
+	for len(s.places)+len(*s.nodes.Load()) < min(want+len(seen), maxNodes) {
+		n, err := newNode(nil, &s.cfg, workers)
+		if err != nil {
+			return // its settings are wrong: whoever comes to need it is told
 		}
+		s.places = append(s.places, n)
 	}
 }
 

@@ -703,8 +703,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	n := s.n
 	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
 	w := n.trackedWord(o)
-	if w == none && o.is(fModifies) && !o.is(fWide) && s.cfg.mode.moves() &&
-		(o.kind.atomic() && (s.cfg.learn || s.cfg.tracked(o.va, 8)) || o.len == 8 && s.cfg.tracked(o.va, 8)) {
+	if w == none && s.trackable(o) {
 		w = s.track(o.va, o.rkey)
 	}
 	switch {

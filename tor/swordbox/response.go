@@ -343,12 +343,13 @@ func (s *Box) forget(at int32, done bool) {
 				s.c.Count(ctrCached, 1)
 			}
 		}
-		if !done {
-			v.doubt()
-		}
+		n.left(o.word, o, done)
 		o.word = none
 	} else if o.is(fModifies) {
 		n.free.leave(o.is(fOdd))
+		if done && s.trackable(o) && n.trackedWord(o) == none {
+			s.admitWord(o)
+		}
 	}
 	if o.is(fOrphan) {
 		o.state = sDone

@@ -500,6 +500,8 @@ func (s *Box) restore(now clock.Time, count int) error {
 			return err
 		}
 		x.unknown = min(x.unknown, now.Add(s.cfg.settle))
+		x.unrest.barred = x.unknown
+		x.vouch(&s.cfg)
 		for i := range x.flows {
 			f := &x.flows[i]
 			if f.synced && x.conns.Row(conn.Slot(i)).State == conn.Paired {

@@ -247,6 +247,29 @@ func TestLost(t *testing.T) {
 	b.told()
 }
 
+// TestHandedOverWrite: a WRITE that takes an atomic's place is not undone by what a
+// stranger writes after a hand-over, and its word goes on as before.
+func TestHandedOverWrite(t *testing.T) {
+	const va = 0x7008
+	r, k, a, b := diverged(t, graph.Args{"replace": "tracked", "track": "7000+1000"})
+	b.learn(a, va, 1)
+	if got := opcode(t, one(t, b.cas(va, 1, 2).Out["b"])); got != hdr.WriteOnly {
+		t.Fatalf("the CAS went as %v", got)
+	}
+	r.restart(k, true, 2*time.Microsecond, nil)
+	x := r.client()
+	frame := x.made(hdr.WriteOnly, x.psn, reth(va, testRKey, 8), little(7))
+	none0(t, r.Push("a", frame).Out["b"])
+	same(t, a.ack().Out["b"], frame)
+	b.msn++
+	r.Clock.Advance(time.Millisecond)
+	r.wake(a, b)
+	b.learn(a, va, 7)
+	if got := opcode(t, one(t, b.cas(va, 7, 8).Out["b"])); got != hdr.WriteOnly {
+		t.Errorf("the next CAS went as %v", got)
+	}
+}
+
 // Words are believed as soon as nothing can be under way that is not on record:
 // at once after a hand-over, when no stranger wrote lately.
 func TestReplacesAtOnce(t *testing.T) {

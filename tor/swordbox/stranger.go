@@ -22,14 +22,6 @@ type scope struct {
 
 var everything = scope{all: true}
 
-// Of transports whose opcodes hdr does not have: the low five bits are those of
-// the reliable connection's, behind an extended header more (IBTA 9.2, A14).
-const (
-	xrc       hdr.Opcode = 0xA0
-	xrcETHLen            = 4
-	rdETHLen             = 4
-)
-
 // longWrite is a stranger's WRITE of several packets, of which only the first
 // says where. Packets behind it belong to it when they are of the same sender and
 // queue pair, and come within the time that a request may be under way.
@@ -47,41 +39,25 @@ type longWrite struct {
 type longWrites [256]longWrite
 
 // scopeOf is the memory that request b, with headers f, may change.
-func (n *node) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) scope {
-	op, at, ok := f.Op, int(f.BTH)+hdr.BTHLen, f.Why == hdr.IsRoCE
+func (n *node) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) (m scope) {
+	c := hdr.ChangeOf(b, f)
+	info := (f.Op & 0x1F).Info() // the operations of all transports are numbered alike
 	switch {
-	case ok && op.Transport() == hdr.UC:
-		op &^= hdr.UC // its operations are those of the reliable connection
-	case ok:
-	case f.Why == hdr.UnknownOpcode && op.Transport() == xrc:
-		op &= 0x1F
-		at += xrcETHLen
-	case f.Why == hdr.UnknownOpcode && op.Transport() == hdr.RD:
-		op &= 0x1F
-		at += rdETHLen + hdr.DETHLen
-	default:
+	case c.Reach == hdr.ReachAny:
 		return everything
-	}
-	info := op.Info()
-	const last = hdr.IsMiddle | hdr.IsLast
-	switch {
-	case info.Name == "":
-		return everything
-	case info.Flags&hdr.IsAtomic != 0 && at+8 <= int(f.End):
-		return scope{va: be.Uint64(b[at:]), len: 8}
-	case (info.Flags&hdr.IsWrite != 0 && info.Ext&hdr.HasRETH != 0 || op == hdr.AtomicWrite) && at+hdr.RETHLen <= int(f.End):
-		h := hdr.RETH(b[at : at+hdr.RETHLen])
-		m := scope{va: h.VA(), len: h.DMALength()}
-		if info.Flags&hdr.IsFirst != 0 {
-			n.longs.begin(now, until, m, b, f)
-		}
-		return m
-	case info.Flags&hdr.IsWrite != 0 && info.Flags&last != 0:
+	case c.Reach == hdr.ReachRange:
+		m = scope{va: c.VA, len: c.Len}
+	case c.Reach == hdr.ReachRC && info.Flags&hdr.IsAtomic != 0:
+		return scope{va: be.Uint64(b[f.BTH+hdr.BTHLen:]), len: 8}
+	case c.Reach == hdr.ReachRC && info.Ext&hdr.HasRETH != 0 && (info.Flags&hdr.IsWrite != 0 || f.Op == hdr.AtomicWrite):
+		m = scope{va: f.RETHOf(b).VA(), len: f.RETHOf(b).DMALength()}
+	case c.Reach == hdr.ReachMore || c.Reach == hdr.ReachRC && info.Flags&hdr.IsWrite != 0:
 		return n.longs.of(now, until, b, f, info.Flags&hdr.IsLast != 0)
-	case info.Flags&(hdr.IsWrite|hdr.IsAtomic) != 0 || op == hdr.AtomicWrite:
-		return everything // cut short
 	}
-	return scope{}
+	if m.len != 0 && info.Flags&hdr.IsFirst != 0 {
+		n.longs.begin(now, until, m, b, f)
+	}
+	return m
 }
 
 // place is where a WRITE of frame b's sender to its queue pair is noted.
@@ -221,22 +197,15 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 }
 
 // mayChange reports whether frame b, with headers f, may be a request that
-// changes memory, for all that is understood of it.
+// changes memory which it names, or does not name.
 func mayChange(b []byte, f *hdr.Frame) bool {
-	switch f.Why {
-	case hdr.IsRoCE:
-		return f.Op.Info().Flags&hdr.IsRequest != 0
-	case hdr.NotRoCE:
+	switch hdr.ChangeOf(b, f).Reach {
+	case hdr.ReachNone, hdr.ReachSend:
 		return false
-	case hdr.UnknownOpcode:
-		return true
+	case hdr.ReachRC:
+		return f.Op.Info().Flags&hdr.IsRequest != 0
 	}
-	var l hdr.Layers
-	if !hdr.Walk(b, &l) || l.L3 == 0 {
-		return true
-	}
-	_, port := l.PortsOf(b)
-	return l.Proto == hdr.ProtoUDP && (port == 0 || port == hdr.RoCEv2Port)
+	return true
 }
 
 // named reports whether a, which is in no VLAN, is an address of the server in

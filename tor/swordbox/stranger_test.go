@@ -11,6 +11,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
+const xrc hdr.Opcode = 0xA0 // transport: IBTA annex A14
+
 // with is IPv4 frame b with more bytes behind its BTH, and lengths that say so.
 func with(b []byte, op hdr.Opcode, more ...byte) []byte {
 	b = slices.Insert(bytes.Clone(b), 14+hdr.IPv4Len+hdr.UDPLen+hdr.BTHLen, more...)

@@ -275,10 +275,7 @@ func (s *Box) Reconfigure(args graph.Args) error {
 	}
 	for _, n := range *s.nodes.Load() {
 		_ = s.look(n, func() error {
-			for i := range n.words.w {
-				w := &n.words.w[i]
-				w.vouched = cfg.vouches(w.va)
-			}
+			n.vouch(&cfg)
 			return nil
 		})
 	}

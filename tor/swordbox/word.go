@@ -341,12 +341,58 @@ func (s *Box) track(va uint64, rkey uint32) int32 {
 	n := s.n
 	w := n.words.add(va, rkey)
 	if w == none {
-		s.c.Count(ctrWordFull, 1)
 		return none
 	}
 	n.words.u[w] = unrest{gen: n.free.now(), barred: n.unknown}
 	n.words.w[w].vouched = s.cfg.vouches(va)
 	return w
+}
+
+// vouch notes which words the operator vouches for.
+func (n *node) vouch(cfg *settings) {
+	for i := range n.words.w {
+		w := &n.words.w[i]
+		w.vouched = w.va != nowhere && cfg.vouches(w.va)
+	}
+}
+
+// trackable reports whether o may make its word one that is tracked.
+func (s *Box) trackable(o *op) bool {
+	return o.is(fModifies) && !o.is(fWide) && s.cfg.mode.moves() && (o.kind.atomic() && s.cfg.learn || o.len == 8 && s.cfg.tracked(o.va, 8))
+}
+
+// admitWord tracks the word of o, which the server has executed, though there may
+// be no room: a word that is out of use is forgotten. Before, as operations that
+// the server may refuse come, words take only room that nobody has.
+func (s *Box) admitWord(o *op) {
+	t := &s.n.words
+	if len(t.spare) == 0 {
+		t.evict(s.c.Now())
+	}
+	if w := s.track(o.va, o.rkey); w != none {
+		t.w[w].executed = true
+	} else {
+		s.c.Count(ctrWordFull, 1)
+	}
+}
+
+// left notes that op o has left word w, for which it was open. done: the server
+// has executed it.
+func (n *node) left(w int32, o *op, done bool) {
+	v := &n.words.w[w]
+	switch {
+	case done:
+		v.executed = true
+		if o.rkey != v.rkey && o.kind.atomic() && v.flight == 0 {
+			// The region has a new R_Key, or the memory another region.
+			v.rkey = o.rkey
+			v.doubt()
+		}
+	case v.executed || v.flight|v.loose != 0:
+		v.doubt()
+	default:
+		n.words.remove(w) // it was refused
+	}
 }
 
 // touch doubts the words in [va, va+ln), which an operation that is not theirs

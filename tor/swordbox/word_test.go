@@ -115,6 +115,68 @@ func TestGrace(t *testing.T) {
 	})
 }
 
+// A word in use keeps its place; one out of use loses it.
+func TestEvict(t *testing.T) {
+	w := newWordTable(8)
+	for k := range uint64(8) {
+		w.w[w.add(8*k, 1)].flight = 1
+	}
+	for range 10 {
+		w.evict(0)
+	}
+	if w.n != 8 {
+		t.Fatalf("%d words are left of 8 that have operations under way", w.n)
+	}
+	w.w[w.find(24)].flight = 0
+	for range 2 {
+		w.evict(0)
+	}
+	if w.n != 7 || w.find(24) != none || w.add(24, 1) == none {
+		t.Fatalf("%d words are left of 7", w.n)
+	}
+}
+
+// TestRefused: a word of an atomic that the server refuses takes no place.
+func TestRefused(t *testing.T) {
+	r := newRig(t, nil)
+	r.join()
+	words := r.report().Servers[0].Words
+	for k := range uint64(30) {
+		x := r.party(60 + int(k)).connect()
+		x.warm()
+		one(t, x.cas(0x50000+8*k, 0, 0).Out["b"])
+		one(t, x.nak(x.spsn, hdr.SynNAKRemoteAccess).Out["a"])
+		one(t, r.Push("a", x.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: x.sqpn})).Out["b"])
+		one(t, r.Push("b", x.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+	}
+	if got := r.report().Servers[0].Words; got != words {
+		t.Errorf("%d words, %d before", got, words)
+	}
+}
+
+// TestNewKey: memory that is registered anew, under another R_Key, is replaced on
+// again, at address 0, too.
+func TestNewKey(t *testing.T) {
+	for _, va := range []uint64{0, 0x7008} {
+		r := newRig(t, graph.Args{"writable": "assume"})
+		b := r.join()
+		for key := uint32(testRKey); key < testRKey+3; key++ {
+			as := hdr.Opcode(0)
+			for k := uint64(0); k < 5; k++ {
+				as = opcode(t, one(t, b.request(hdr.FetchAdd, atomicETH(va, key, 1, 0), nil).Out["b"]))
+				if b.msn++; as == hdr.FetchAdd {
+					one(t, b.atomicAck(k).Out["a"])
+				} else {
+					one(t, b.ack().Out["a"])
+				}
+			}
+			if as != hdr.WriteOnly {
+				t.Errorf("%#x under R_Key %#x: the last atomic went as %v", va, key, as)
+			}
+		}
+	}
+}
+
 // crowded is a box that has as many words, and operations under way.
 func crowded(b *testing.B, words, open int) (*player, *rig, *party) {
 	var tape []taped
