@@ -521,6 +521,9 @@ func (s *Box) blank(n int) *packet.Buf {
 func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
 	fl := &s.n.flows[i]
 	h := &fl.down
+	if !h.known() {
+		return false
+	}
 	if syn.ACK() {
 		s.c.Count(ctrAcks, 1)
 	} else {

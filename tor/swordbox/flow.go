@@ -51,7 +51,6 @@ const (
 const (
 	fReplaced uint16 = 1 << iota // an atomic sent as a WRITE of eight bytes
 	fAckReq                      // its client asked for an answer
-	fModifies                    // changes memory
 	fWide                        // touches more than one aligned word
 	fOdd                         // of an odd generation of free operations (grace)
 	fLoose                       // not in order with its word's other operations
@@ -65,6 +64,7 @@ const (
 	fUnkept                      // only its client can send it again
 	fAgain                       // a READ that was answered and is done again
 	fOrphan                      // nobody waits for it
+	fEarly                       // its answer is here, and one before it is missing
 )
 
 // op is a client's operation (IBTA: message), from its first packet on. It is
@@ -116,6 +116,9 @@ func (o *op) is(f uint16) bool { return o.flags&f != 0 }
 
 // asAtomic reports whether o is an atomic for the server, too.
 func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced) }
+
+// modifies reports whether o changes memory.
+func (o *op) modifies() bool { return o.len != 0 && o.kind != kRead && o.kind != kSend }
 
 // answered reports whether the server answers o itself, not only acknowledges it
 // with others, and needs one of its responder resources for that.

@@ -222,7 +222,7 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 		return false
 	}
 	s.unkeep(o)
-	o.flags &= fAckReq | fModifies | fWide | fBare | fOwn
+	o.flags &= fAckReq | fWide | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
@@ -276,6 +276,7 @@ func (s *Box) resend(i, at int32, x *packet.Buf, off uint32) {
 	if o.lane == i && n.handedOver(c) || !o.makeable() {
 		if o.kind == kRead && off < o.got {
 			o.got = off
+			o.flags &^= fEarly
 			s.unkeep(o)
 		}
 		s.send(i, at, x, x.Bytes(), &s.f, off)
@@ -306,7 +307,7 @@ func (o *op) makeable() bool {
 // executed reports whether the server has said that it executed o, of
 // connection c, and its answer has nothing more to tell.
 func (o *op) executed(c *flow) bool {
-	return !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
+	return o.is(fEarly) || !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
 }
 
 // prompt has the client of op at told, in its turn, the NAK syn about its packet
@@ -593,6 +594,7 @@ func (s *Box) lose(at int32, harmless bool) {
 	switch {
 	case o.kind == kRead:
 		o.state, o.got = sUnsent, 0
+		o.flags &^= fEarly
 		n.prompt(at, 0, hdr.SynNAKSequence)
 	case harmless:
 		o.state, done = sDone, true

@@ -349,14 +349,10 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
 			o.out = le.Uint64(f.PayloadOf(b))
 		}
-		if o.len != 0 {
-			o.flags |= fModifies
-		}
 	case info&hdr.IsAtomic != 0:
 		h := f.BTH + hdr.BTHLen
 		a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
 		o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
-		o.flags |= fModifies
 		switch f.Op {
 		case hdr.CompareSwap:
 			o.kind = kCAS
@@ -377,7 +373,6 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		o.flags |= fOwn | fBare
 		if f.Op == hdr.AtomicWrite {
 			o.len = 8
-			o.flags |= fModifies
 		}
 	default: // SEND, and what makes no sense: the server will say so
 		o.kind = kSend
@@ -566,7 +561,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 	}
 	w := n.trackedWord(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
-	if o.is(fModifies) && (!tracked || o.is(fWide)) {
+	if o.modifies() && (!tracked || o.is(fWide)) {
 		o.flags |= fBare
 	}
 	want := i
@@ -581,7 +576,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && fl.lane == i && want != i && o.is(fModifies) && !o.is(fWide) && s.patient(n.stirred(i)) {
+		if s.cfg.strict && fl.lane == i && want != i && o.modifies() && !o.is(fWide) && s.patient(n.stirred(i)) {
 			return none, false
 		}
 		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o, x)
@@ -707,7 +702,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 		w = s.track(o.va, o.rkey)
 	}
 	switch {
-	case !o.is(fModifies):
+	case !o.modifies():
 	case w == none:
 		if !s.enterFree(o, l) {
 			return false

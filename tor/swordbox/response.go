@@ -241,6 +241,13 @@ func (s *Box) advance(l int32) {
 	x := &n.flows[l]
 	for x.oldest != none {
 		o := &n.ops[x.oldest]
+		if o.is(fEarly) {
+			if end := psnAdd(o.spsn, o.npsn-1); psnLess(x.acked, end) {
+				x.acked = end
+			}
+			s.complete(x.oldest)
+			continue
+		}
 		if o.npsn != 0 && psnLess(x.acked, psnAdd(o.spsn, o.npsn-1)) || x.cur == x.oldest && o.lane == l {
 			return
 		}
@@ -345,7 +352,7 @@ func (s *Box) forget(at int32, done bool) {
 		}
 		n.left(o.word, o, done)
 		o.word = none
-	} else if o.is(fModifies) {
+	} else if o.modifies() {
 		n.free.leave(o.is(fOdd))
 		if done && s.trackable(o) && n.trackedWord(o) == none {
 			s.admitWord(o)
@@ -360,22 +367,24 @@ func (s *Box) forget(at int32, done bool) {
 func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
 	n := s.n
 	x := &n.flows[l]
-	if x.oldest == none {
+	at := n.carries(x, psn)
+	if at == none {
 		return
 	}
-	o := &n.ops[x.oldest]
-	if o.spsn != psn || !o.kind.atomic() || !o.answered() {
+	o := &n.ops[at]
+	if o.spsn != psn || !o.asAtomic() || o.is(fEarly) || at != x.oldest && !x.trusted {
 		return
 	}
-	if psnLess(x.acked, psn) {
-		x.acked = psn
-	}
-	if o.is(fForetold) && n.foresaw(x.oldest) && original != n.more[x.oldest].want {
+	if o.is(fForetold) && n.foresaw(at) && original != n.more[at].want {
 		s.mismatch(o)
 	}
 	o.prior = original
-	s.complete(x.oldest)
-	s.advance(l)
+	if at == x.oldest {
+		s.inTime(l, psn)
+	} else if x.trusted {
+		o.flags |= fEarly
+		s.nudgeLost(l)
+	}
 }
 
 // foresaw reports whether what was foretold of atomic at still holds: nothing
@@ -388,6 +397,33 @@ func (n *node) foresaw(at int32) bool {
 	v := &n.words.w[w]
 	return n.believes(v) && uint32(v.belief) == n.more[at].belief
 }
+
+// inTime completes the oldest operation of connection l, which is answered up to
+// psn, and what is behind it.
+func (s *Box) inTime(l int32, psn uint32) {
+	x := &s.n.flows[l]
+	if psnLess(x.acked, psn) {
+		x.acked = psn
+	}
+	s.complete(x.oldest)
+	s.advance(l)
+}
+
+// carries is the operation that connection x carries under PSN psn; none if there
+// is none, or too many are ahead of it.
+func (n *node) carries(x *flow, psn uint32) int32 {
+	at := x.oldest
+	for range mostAhead {
+		if at == none || psnLess(psn, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
+			return at
+		}
+		at = n.ops[at].next
+	}
+	return none
+}
+
+// mostAhead is how many operations are looked at to find one on a connection.
+const mostAhead = 64
 
 // compare compares what READ o found, which connection l carried, with its word's
 // value, if nothing that changes the word was under way: what is behind a READ
@@ -432,6 +468,9 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 		return false
 	}
 	if o.kind != kRead || psnAdd(o.spsn, o.got) != psn {
+		if at = n.carries(x, psn); at != none && at != x.oldest {
+			return s.early(l, at, psn, frame)
+		}
 		return false // a repetition, or one before it was lost: its client will ask again
 	}
 	i := n.flowOf(at)
@@ -461,6 +500,19 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 		s.complete(at)
 		s.advance(l)
 	}
+	return true
+}
+
+// early holds the answer to READ at of connection l, which is in one packet, while
+// one before it is missing; false when it cannot.
+func (s *Box) early(l, at int32, psn uint32, frame *packet.Buf) bool {
+	o := &s.n.ops[at]
+	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.keepAnswer(o, frame) {
+		return false
+	}
+	o.got = 1
+	o.flags |= fEarly
+	s.nudgeLost(l)
 	return true
 }
 

@@ -465,6 +465,10 @@ func (n *node) rest(i int32) {
 		}
 		if o.holds() {
 			o.setHeld(none, none)
+			if o.is(fEarly) {
+				o.got = 0
+				o.flags &^= fEarly
+			}
 			if o.state == sDone && int32(k-f.head) >= 0 {
 				o.state, o.got = sUnsent, 0 // its answer was held
 				f.unsent++
@@ -677,7 +681,7 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 // cannot be. The word of a WRITE that takes an atomic's place is tracked from
 // the start.
 func (n *node) rejoin(o *op) bool {
-	if !o.is(fModifies) {
+	if !o.modifies() {
 		return true
 	}
 	if !o.is(fReplaced) {
