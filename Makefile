@@ -87,7 +87,7 @@ soak:
 	 while [ $$(date +%s) -lt $$end ]; do for p in ./tests/swordbox ./tests/clover; do \
 	   left=$$((end - $$(date +%s))); [ $$left -gt 0 ] || break; \
 	   QUILLON_SOAK=$$((left < 600 ? left : 600))s QUILLON_FIRST=$$first QUILLON_FAILED=$(CURDIR)/bin/soak-failed \
-	     $(GO) test -count=1 -timeout 0 -run TestSoak $$p; first=$$((first + 100000)); \
+	     $(GO) test -v -count=1 -timeout 0 -run TestSoak $$p; first=$$((first + 100000)); \
 	 done; done; [ ! -e bin/soak-failed ]
 
 test-rxe: TIMEOUT = 45m

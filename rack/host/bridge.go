@@ -16,6 +16,7 @@ type Bridge struct {
 	ports []port.Port
 	out   []packet.Batch
 	where map[[6]byte]int
+	fixed map[[6]byte]bool
 	rx    packet.Batch
 	// Dropped counts frames that found no room or no way, Flooded those that
 	// went to all ports.
@@ -27,8 +28,12 @@ const maxAddrs = 4096
 
 // NewBridge joins ports.
 func NewBridge(ports ...port.Port) *Bridge {
-	return &Bridge{ports: ports, out: make([]packet.Batch, len(ports)), where: make(map[[6]byte]int)}
+	return &Bridge{ports: ports, out: make([]packet.Batch, len(ports)), where: make(map[[6]byte]int), fixed: make(map[[6]byte]bool)}
 }
+
+// Fix ties an address to a port: frames from elsewhere with it as their source
+// change nothing, as with port security on a switch.
+func (g *Bridge) Fix(mac [6]byte, port int) { g.where[mac], g.fixed[mac] = port, true }
 
 // Breath implements Worker. A port that was closed is passed over.
 func (g *Bridge) Breath(now clock.Time) (int, error) {
@@ -63,7 +68,7 @@ func (g *Bridge) forward(in int, b *packet.Buf) {
 	}
 	dst, src := [6]byte(f), [6]byte(f[6:])
 	if src[0]&1 == 0 {
-		if at, ok := g.where[src]; (!ok && len(g.where) < maxAddrs) || (ok && at != in) {
+		if at, ok := g.where[src]; (!ok && len(g.where) < maxAddrs) || (ok && at != in && !g.fixed[src]) {
 			g.where[src] = in
 		}
 	}

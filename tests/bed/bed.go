@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -229,6 +230,9 @@ func New(c Config) (*Bed, error) {
 	toServer, fromBox := wire("box-out")
 	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}}
 	b.bridge = host.NewBridge(ends...)
+	for i, m := range append(slices.Clone(b.machines), b.server) {
+		b.bridge.Fix(m.mac, i)
+	}
 	workers = append(workers, b.bridge)
 	cable("in", out, boxIn)
 	workers = append(workers, b.box)

@@ -200,6 +200,9 @@ type Spy struct {
 	In, Out func(now clock.Time, b []byte)
 	// Lose reports that a frame that comes is lost.
 	Lose func(b []byte) bool
+	// Also, by time, is sent in front of what the NIC sends, from Pool.
+	Also []timed
+	Pool *packet.Pool
 }
 
 // Input implements host.Endpoint.
@@ -216,6 +219,19 @@ func (s *Spy) Input(now clock.Time, b *packet.Buf) {
 
 // Output implements host.Endpoint.
 func (s *Spy) Output(now clock.Time, out *packet.Batch) {
+	for len(s.Also) > 0 && s.Also[0].at <= now && !out.Full() {
+		b := s.Pool.Get()
+		if b == nil {
+			break
+		}
+		b.Verdict = packet.Generated
+		if b.SetBytes(s.Also[0].make()) {
+			out.Add(b)
+		} else {
+			b.Put()
+		}
+		s.Also = s.Also[1:]
+	}
 	had := out.Len()
 	s.Endpoint.Output(now, out)
 	for _, b := range out.Bufs()[had:] {
@@ -223,6 +239,14 @@ func (s *Spy) Output(now clock.Time, out *packet.Batch) {
 			s.Out(now, b.Bytes())
 		}
 	}
+}
+
+// Deadline implements host.Endpoint.
+func (s *Spy) Deadline() clock.Time {
+	if len(s.Also) > 0 {
+		return min(s.Endpoint.Deadline(), s.Also[0].at)
+	}
+	return s.Endpoint.Deadline()
 }
 
 // ECN is the congestion bits of a RoCEv2 frame's IP header, and SetECN sets them

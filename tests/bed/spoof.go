@@ -107,6 +107,12 @@ func (x *Spoof) frame(c *target) []byte {
 	at, used := c.reach[rng.IntN(len(c.reach))], c.used
 	op, ext, data := request(rng, at)
 	f := Packet{SrcMAC: c.mac, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, SrcPort: 0xC000 | uint16(rng.Uint32()&0x3FFF), Op: op, QPN: c.ServerQPN, PSN: c.ClientPSN, AckReq: true, Ext: ext, Payload: data}
+	switch rng.IntN(4) {
+	case 0:
+		f.SrcMAC = c.ClientMAC
+	case 1:
+		f.SrcMAC = [6]byte{2, 0, 0, 0xee, byte(rng.Uint32()), byte(rng.Uint32())}
+	}
 	switch x.Trick {
 	case Repeated, Huge, Strange, Broken, InPieces, Tagged, Answers:
 		if used == 0 {

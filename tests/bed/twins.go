@@ -46,7 +46,7 @@ func (t Twins) play(w World, seed uint64, s fault.Schedule) (wire, box *TwinResu
 }
 
 // effort is how many runs are spent on making a failure small.
-const effort = 300
+const effort = 1500
 
 // Shrink returns the least of a seed's world and schedule with which the law is
 // still broken, and how it is then.
@@ -56,22 +56,22 @@ func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
 	if _, _, err = t.play(w, seed, s); err == nil {
 		return w, s, nil
 	}
-	tries, lawless := 0, errors.Is(err, ErrLaw)
+	tries, first := 0, kind(err)
 	fails := func(w World, s fault.Schedule) bool {
 		tries++
 		_, _, e := t.play(w, seed, s)
-		if e == nil || errors.Is(e, history.ErrUndecided) || errors.Is(e, ErrLaw) != lawless {
+		if e == nil || errors.Is(e, history.ErrUndecided) || kind(e) != first {
 			return false
 		}
 		err = e
 		return true
 	}
-	s = fault.Shrink(s, effort/4, func(s fault.Schedule) bool { return fails(w, s) })
+	s = fault.Shrink(s, effort/8, func(s fault.Schedule) bool { return fails(w, s) })
 	w.Spoofs = fewer(w.Spoofs, func(x []Spoof) bool { v := w; v.Spoofs = x; return tries < effort && fails(v, s) })
 	w.Events = fewer(w.Events, func(x []Event) bool { v := w; v.Events = x; return tries < effort && fails(v, s) })
 	w.Odd = fewer(w.Odd, func(x []Odd) bool { v := w; v.Odd = x; return tries < effort && fails(v, s) })
 	for _, simple := range []func(*World){
-		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.AckCoalesce = 0 },
+		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.Managed = false }, func(w *World) { w.AckCoalesce = 0 },
 		func(w *World) { w.Profile = rnic.RXE },
 	} {
 		v := w
@@ -89,6 +89,16 @@ func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
 		})
 	}
 	return w, s, err
+}
+
+// kind is what sort of breach an error tells of first: its line without numbers and
+// names.
+func kind(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	if _, what, ok := strings.Cut(line, "): "); ok {
+		line = what
+	}
+	return strings.Join(strings.FieldsFunc(line, func(r rune) bool { return r >= '0' && r <= '9' || r == 'x' }), "")
 }
 
 // fewer leaves out what it can while bad holds: halves, then quarters, and so on.
@@ -109,7 +119,7 @@ func fewer[T any](all []T, bad func([]T) bool) []T {
 // String shows what is left of a world.
 func (w World) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, late %v, crash %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Late, w.Crash)
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash)
 	for i, r := range w.Regions {
 		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v, window %d of session %d\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast, r.Window, r.Owner)
 	}

@@ -33,6 +33,7 @@ func RandomWorld(seed uint64, l Limits) World {
 	case 1:
 		w.Link.Tag = rnic.Tag{On: true, PCP: uint8(rng.IntN(8)), VID: uint16(rng.IntN(3) * 77)}
 	}
+	w.Managed = yes(2)
 	if yes(3) {
 		w.CE = 1 + rng.IntN(12)
 	}

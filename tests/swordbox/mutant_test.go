@@ -3,7 +3,7 @@ package swordbox
 import (
 	"testing"
 
-	"github.com/quillon/quillon/tests/mutant"
+	shared "github.com/quillon/quillon/tests/mutant"
 )
 
 // Where a mutant must be found: by the tests of frames, or by histories under
@@ -13,11 +13,15 @@ const (
 	histories = "./tests/swordbox"
 )
 
-// change is a mutant.Mutant.
-type change struct{ Name, File, Old, New, By, Run string }
+// mutant is a small change to the sources that breaks one promise.
+type mutant struct {
+	name, file string
+	old, new   string // old is there once
+	by, run    string // package, and tests there
+}
 
-func mutants() []change {
-	return []change{
+func mutants() []mutant {
+	return []mutant{
 		{"no byte swap in a replaced atomic", "request.go", "le.PutUint64(p, o.out)", "be.PutUint64(p, o.out)", frames, "TestReplaced"},
 		{"no byte swap in a replaced atomic, by histories", "request.go", "le.PutUint64(p, o.out)", "be.PutUint64(p, o.out)", histories, "TestSwordbox/replace/calm"},
 		{"no byte swap of a written value", "request.go", "o.out = le.Uint64(", "o.out = be.Uint64(", frames, "TestWriteFills"},
@@ -114,9 +118,9 @@ func mutants() []change {
 // The proof that the tests can fail: every small change that breaks a promise is
 // found.
 func TestMutants(t *testing.T) {
-	var all []mutant.Mutant
+	var all []shared.Mutant
 	for _, m := range mutants() {
-		all = append(all, mutant.Mutant(m))
+		all = append(all, shared.Mutant{Name: m.name, File: m.file, Old: m.old, New: m.new, By: m.by, Run: m.run})
 	}
-	mutant.Run(t, "tor/swordbox", all)
+	shared.Run(t, "tor/swordbox", all)
 }
