@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"os"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -813,14 +812,6 @@ func lossy(t *testing.T, box *bed.Box) (sum cost) {
 					sum.done++
 				}
 			}
-		}
-		if box != nil && os.Getenv("DBG") != "" {
-			for _, c := range s.Instance().Counters() {
-				if c.Node == "box" && c.Value > 0 {
-					fmt.Print(c.Name, "=", c.Value, " ")
-				}
-			}
-			fmt.Printf("%+v\n", s.Server().Stats())
 		}
 		st := s.Server().Stats()
 		sum.duplicates += st.Duplicates + st.DropDuplicate

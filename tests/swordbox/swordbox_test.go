@@ -45,7 +45,7 @@ func TestSwordbox(t *testing.T) {
 					total := map[string]uint64{}
 					var inst *graph.Instance
 					for seed := range seeds() {
-						r, ok := bed.Trial{Work: work, Ops: ops(mix), Box: &bed.Box{Kind: *tor.Kind(), Args: args, Closed: true, Clean: name == "handover", Connected: func(i *graph.Instance, _ bed.Connection) { inst = i; total["dials"]++ }}, Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
+						r, ok := bed.Trial{Work: work, Ops: ops(mix, work), Box: &bed.Box{Kind: *tor.Kind(), Args: args, Closed: true, Clean: name == "handover", Connected: func(i *graph.Instance, _ bed.Connection) { inst = i; total["dials"]++ }}, Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
 						if t.Failed() {
 							return
 						}
@@ -110,10 +110,15 @@ func seeds() uint64 {
 }
 
 // ops is how many operations a session does: histories of machines that die have
-// outcomes that nobody knows, which take the checker long.
-func ops(m fault.Mix) int {
+// outcomes that nobody knows, which take the checker long. Those that wait for
+// nobody do more, so that they are not done before the box knows the connections.
+func ops(m fault.Mix, w locks.Work) int {
+	n := 40
 	if m.Deaths > 0 {
-		return 12
+		n = 12
 	}
-	return 40
+	if w == locks.Count || w == locks.Open {
+		n *= 4
+	}
+	return n
 }
