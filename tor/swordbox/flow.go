@@ -327,9 +327,10 @@ type flow struct {
 	// and passed to the server for it to decide.
 	strange, strangeEnd uint32
 
-	told  bool // its client was told that it is lost
-	quiet bool // for so long that it is time to see whether the server's end is there
-	owes  bool // an acknowledgement, when no READ is done again any more
+	verdict hdr.Syndrome // of the NAK that ended its client's queue pair; 0: another one
+	told    bool         // its client was told that it is lost
+	quiet   bool         // for so long that it is time to see whether the server's end is there
+	owes    bool         // an acknowledgement, when no READ is done again any more
 }
 
 // fifo is a list of held frames.

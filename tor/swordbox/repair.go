@@ -572,7 +572,7 @@ func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
-			s.failed(at, syn)
+			s.failed(at, syn, uint32(d))
 			s.refused(o)
 			s.forget(at, false)
 			break
@@ -599,16 +599,16 @@ func (s *Box) lose(at int32, harmless bool) {
 	case harmless:
 		o.state, done = sDone, true
 	default:
-		s.failed(at, hdr.SynNAKRemoteOperation)
+		s.failed(at, hdr.SynNAKRemoteOperation, 0)
 	}
 	s.forget(at, done)
 }
 
-// failed notes that the client of op at must see NAK syn.
-func (s *Box) failed(at int32, syn hdr.Syndrome) {
+// failed notes that the client of op at must see NAK syn about its packet.
+func (s *Box) failed(at int32, syn hdr.Syndrome, packet uint32) {
 	n := s.n
 	n.ops[at].state = sFailed
-	n.more[at].setNAK(syn, 0)
+	n.more[at].setNAK(syn, packet)
 	if !n.ops[at].is(fOrphan) {
 		n.flows[n.flowOf(at)].failed = true
 	}

@@ -669,9 +669,10 @@ func (s *Box) deliver(i int32) {
 			continue
 		}
 		if o.state == sFailed {
-			if !flush() || !s.answer(i, hdr.Acknowledge, o.cpsn, n.more[at].syndrome(), 0) {
+			if !flush() || !s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].nak), n.more[at].syndrome(), 0) {
 				return
 			}
+			fl.verdict = n.more[at].syndrome()
 			s.end(i)
 			return
 		}
@@ -732,7 +733,11 @@ func (s *Box) end(i int32) {
 
 // refuse tells the client of flow i again that its connection is gone.
 func (s *Box) refuse(i int32, psn uint32) {
-	s.answer(i, hdr.Acknowledge, psn, hdr.SynNAKRemoteOperation, 0)
+	syn := s.n.flows[i].verdict
+	if syn == 0 {
+		syn = hdr.SynNAKRemoteOperation
+	}
+	s.answer(i, hdr.Acknowledge, psn, syn, 0)
 }
 
 var _ graph.App = (*Box)(nil)
