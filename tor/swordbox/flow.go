@@ -247,22 +247,23 @@ var noFlow = flow{answerer: none, lane: none, cur: none, oldest: none, newest: n
 // others.
 type flow struct {
 	// What most requests need, in a line of the processor's cache.
-	synced  bool // both numberings are known
-	seen    bool // before that: arrived is known, and turns requests came in order
-	young   bool // start is the PSN from which on requests are on record; before, both ends counted alike
-	dead    bool // its connection to the server is of no use any more
-	gone    bool // its client was reset, or left
-	failed  bool // or will be: an operation of its failed
-	trusted bool // the server answered since it was synced
-	gapNAK  bool // a packet of the client is missing: NAK owed
-	toldGap bool // and sent
-	mixed   bool // open ops are on several connections
-	isReady bool
-	vague   bool  // such a READ waits
-	doomed  bool  // a request of its has no way left: it will be ended
-	unsure  bool  // its newest op is a READ, on its own connection, of as many packets as its answer will have
-	waits   bool  // in node.waiting
-	may     uint8 // accesses (1 << access) that its server's queue pair was seen to have the right to
+	synced   bool // both numberings are known
+	seen     bool // before that: arrived is known, and turns requests came in order
+	young    bool // start is the PSN from which on requests are on record; before, both ends counted alike
+	dead     bool // its connection to the server is of no use any more
+	gone     bool // its client was reset, or left
+	failed   bool // or will be: an operation of its failed
+	trusted  bool // the server answered since it was synced
+	gapNAK   bool // a packet of the client is missing: NAK owed
+	toldGap  bool // and sent
+	mixed    bool // open ops are on several connections
+	isReady  bool
+	vague    bool // its newest request is a READ that waits, of vagueLen bytes: of how many packets is not known
+	vagueLen uint32
+	doomed   bool  // a request of its has no way left: it will be ended
+	unsure   bool  // its newest op is a READ, on its own connection, of as many packets as its answer will have
+	waits    bool  // in node.waiting
+	may      uint8 // accesses (1 << access) that its server's queue pair was seen to have the right to
 	// Numbering of the client: what came, and what was sent on.
 	arrived, admitted uint32
 	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span

@@ -68,6 +68,9 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(i, x, b, psn, d) {
 		return
 	}
+	if d := hdr.PSNDiff(psn, fl.arrived); fl.vague && d >= 0 {
+		fl.settleMTU(uint32(d) + 1)
+	}
 	switch d := hdr.PSNDiff(psn, fl.arrived); {
 	case d > 0:
 		// A responder would ask for what is missing; once it has answered
@@ -86,10 +89,6 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		return
 	}
 	fl.gapNAK = false
-	if fl.vague { // where the one before it ends is not known yet
-		s.c.Drop(x, reasonPSNGap)
-		return
-	}
 	k := s.packets(fl, b)
 	if fl.unsure {
 		// Of one packet, then; or another one of the same length again.
@@ -112,11 +111,29 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		if fl.gone {
 			return
 		}
-		fl.vague = fl.stall.n > 0 && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow
+		if fl.stall.n > 0 && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow {
+			fl.vague, fl.vagueLen = true, s.f.RETHOf(b).DMALength()
+		}
 		return
 	}
 	if fl.doomed {
 		s.end(i)
+	}
+}
+
+// settleMTU takes the path MTU from the request behind a READ that waits, which
+// takes k PSNs then.
+func (f *flow) settleMTU(k uint32) {
+	if k == 1 {
+		f.vague, f.mtuLow = false, max(f.mtuLow, f.vagueLen)
+		return
+	}
+	for mtu := uint32(256); mtu <= 4096; mtu *= 2 {
+		if (f.vagueLen+mtu-1)/mtu == k {
+			f.vague, f.mtu = false, mtu
+			f.arrived = psnAdd(f.arrived, k-1)
+			return
+		}
 	}
 }
 
