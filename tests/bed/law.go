@@ -122,7 +122,9 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	rdatomic := r.Op >= rnic.OpRead && r.Op <= rnic.OpMaskedCompareSwap
 	switch class {
 	case OperationError:
-		if p.lost() {
+		// Where a refusal was lost the wire leaves its client without an end; to be
+		// told of one is no harm.
+		if p.lost() || p.silent(q, r) {
 			return ""
 		}
 		return "no server says so"
