@@ -100,6 +100,31 @@ func (m *mutant) spoil(x *packet.Buf, f *hdr.Frame) {
 		if f.Op == hdr.WriteMiddle && m.due() {
 			f.PayloadOf(p)[3] ^= 4
 		}
+	case "lost write":
+		key := [2]uint32{bth.DestQP(), bth.PSN()}
+		switch {
+		case f.Op == hdr.WriteOnly && len(f.PayloadOf(p)) == 8 && m.due():
+			// It reads instead. Its answer goes to the queue pair that only the
+			// answer names, so that the PSN must do.
+			m.eaten[[2]uint32{0, key[1]}] = true
+			bth.SetOpCode(hdr.ReadRequest)
+			m.cut(x, f, 8)
+			return
+		case f.Op == hdr.ReadRespOnly && m.eaten[[2]uint32{0, key[1]}]:
+			bth.SetOpCode(hdr.Acknowledge)
+			m.cut(x, f, 8)
+			return
+		}
+	default:
+		m.breach(p, f)
+	}
+	hdr.SetICRC(p, f)
+}
+
+// breach is spoil for what breaks the law of the bare wire.
+func (m *mutant) breach(p []byte, f *hdr.Frame) {
+	bth := f.BTHOf(p)
+	switch m.name {
 	case "another class of error":
 		if f.Op == hdr.Acknowledge && f.AETHOf(p).Syndrome() == hdr.SynNAKInvalidRequest {
 			f.AETHOf(p).SetSyndrome(hdr.SynNAKRemoteAccess)
@@ -113,7 +138,7 @@ func (m *mutant) spoil(x *packet.Buf, f *hdr.Frame) {
 			f.AETHOf(p).SetSyndrome(hdr.SynNAKRemoteOperation)
 		}
 	case "a key that fits":
-		if f.Op == hdr.FetchAdd || cas {
+		if f.Op == hdr.FetchAdd || f.Op == hdr.CompareSwap {
 			h := f.AtomicETHOf(p)
 			if m.rkey == 0 {
 				m.rkey = h.RKey()
@@ -140,23 +165,7 @@ func (m *mutant) spoil(x *packet.Buf, f *hdr.Frame) {
 		if f.Op == hdr.WriteLast && m.due() {
 			clear(f.PayloadOf(p))
 		}
-	case "lost write":
-		key := [2]uint32{bth.DestQP(), bth.PSN()}
-		switch {
-		case f.Op == hdr.WriteOnly && len(f.PayloadOf(p)) == 8 && m.due():
-			// It reads instead. Its answer goes to the queue pair that only the
-			// answer names, so that the PSN must do.
-			m.eaten[[2]uint32{0, key[1]}] = true
-			bth.SetOpCode(hdr.ReadRequest)
-			m.cut(x, f, 8)
-			return
-		case f.Op == hdr.ReadRespOnly && m.eaten[[2]uint32{0, key[1]}]:
-			bth.SetOpCode(hdr.Acknowledge)
-			m.cut(x, f, 8)
-			return
-		}
 	}
-	hdr.SetICRC(p, f)
 }
 
 // cut takes n bytes off the packet's end.

@@ -42,7 +42,7 @@ func (t Twins) play(w World, seed uint64, s fault.Schedule) (wire, box *TwinResu
 	if box, err = (Twin{World: w, Box: t.Box, Lost: t.Lost}).Run(seed, s); err != nil {
 		return wire, box, err
 	}
-	return wire, box, Compare(wire, box)
+	return wire, box, w.Compare(wire, box)
 }
 
 // effort is how many runs are spent on making a failure small.

@@ -279,7 +279,7 @@ func TestFault07MadeUpDestinations(t *testing.T) {
 			s.Send(time.Microsecond, frames...)
 		}
 		sound(t, s.Store(bed.Store{Clients: 2, Sessions: 4, Ops: 100, Keys: 2}), time.Minute)
-		return s.Reason("steered-cas") + s.Reason("steered-read")
+		return s.Count("steered-cas") + s.Count("steered-read")
 	}
 	without, with := steered(t, false), steered(t, true)
 	if without == 0 || with < without/2 {
