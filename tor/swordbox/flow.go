@@ -328,6 +328,7 @@ type flow struct {
 	// and passed to the server for it to decide.
 	strange, strangeEnd uint32
 
+	ended   uint32       // PSN of the request that ended its client's queue pair
 	verdict hdr.Syndrome // of the NAK that ended its client's queue pair; 0: another one
 	told    bool         // its client was told that it is lost
 	quiet   bool         // for so long that it is time to see whether the server's end is there

@@ -108,8 +108,8 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 		switch {
 		case !n.unsentBefore(i, k) && s.reenter(i, at, x, b, off):
 		case fl.open == 0 && s.stuck(i, n.movable(fl, o)):
-			s.refuse(i, psn)
 			s.end(i)
+			s.refuse(i)
 			s.c.Drop(x, reasonReset)
 		default:
 			n.prompt(at, 0, hdr.SynNAKSequence)

@@ -54,7 +54,11 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		return
 	}
 	if fl.gone {
-		s.refuse(i, psn)
+		if psnLess(psn, fl.ended) && !s.f.Op.Has(hdr.IsRead) {
+			s.repeat(i, x, b, psn) // it was answered before
+			return
+		}
+		s.refuse(i)
 		s.c.Drop(x, reasonReset)
 		return
 	}

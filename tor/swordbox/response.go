@@ -624,6 +624,9 @@ func (s *Box) deliver(i int32) {
 		}
 		return
 	}
+	if fl.record != 0 {
+		defer s.note(i)
+	}
 	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give
 	wanted := false
 	flush := func() bool {
@@ -722,22 +725,38 @@ func (s *Box) relayHeld(i int32, o *op, end uint32) {
 	}
 }
 
+// una is the PSN of the oldest request of flow i that its client has no answer to
+// (IBTA: oldest unacknowledged PSN).
+func (n *node) una(i int32) uint32 {
+	f := &n.flows[i]
+	if f.head == f.tail {
+		return f.admitted
+	}
+	o, at := n.op(i, f.head)
+	if o.state == sFailed {
+		return psnAdd(o.cpsn, n.more[at].nak)
+	}
+	return o.cpsn
+}
+
 // end resets flow i: its client's queue pair goes to the error state by the
 // NAK that it was given.
 func (s *Box) end(i int32) {
 	fl := &s.n.flows[i]
-	fl.gone = true
+	fl.gone, fl.ended = true, s.n.una(i)
 	s.discard(&fl.stall, reasonReset)
 	s.c.Count(ctrResets, 1)
 }
 
-// refuse tells the client of flow i again that its connection is gone.
-func (s *Box) refuse(i int32, psn uint32) {
-	syn := s.n.flows[i].verdict
+// refuse tells the client of flow i again that its connection is gone: with the
+// PSN of what failed, since a NAK says that all before it was executed.
+func (s *Box) refuse(i int32) {
+	fl := &s.n.flows[i]
+	syn := fl.verdict
 	if syn == 0 {
 		syn = hdr.SynNAKRemoteOperation
 	}
-	s.answer(i, hdr.Acknowledge, psn, syn, 0)
+	s.answer(i, hdr.Acknowledge, fl.ended, syn, 0)
 }
 
 var _ graph.App = (*Box)(nil)

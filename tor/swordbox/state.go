@@ -30,7 +30,8 @@ import (
 //	24 length of the state | 32 CRC-32C of it | 36 layout of the state
 //	40 where the state begins | 48 conns= | 52 window=
 //	64 records of 64 bytes: client, server (16 each) | their QPNs (4 each) |
-//	   VLAN (2) | 1: RoCE v1 | 0
+//	   VLAN (2) | 1: RoCE v1 | 0 | PSN of the client's oldest request without an
+//	   answer, and 2^31 (4) | 0
 //	   state: nodes, each: address (16) | VLAN (2) | length of the rest (4) | time from
 //	   which all that passes is on record (8) | reaches | conn.Table's, with flows
 const (
@@ -245,6 +246,25 @@ func (m *memory) cut(k int) {
 	}
 }
 
+// knownPSN says in a record that the PSN beside it is known.
+const knownPSN = 1 << 31
+
+// una is the PSN of the oldest request of record k's client that had no answer,
+// with knownPSN.
+func (m *memory) una(k int) uint32 { return le.Uint32(m.b[memHead+k*recordLen+unaAt:]) }
+
+// unaAt is where a record has that PSN.
+const unaAt = 44
+
+// note puts on record which of the requests of flow i is the oldest without an
+// answer: the client of a connection that is lost must not take a NAK for the
+// acknowledgement of what was before it.
+func (s *Box) note(i int32) {
+	if f := &s.n.flows[i]; f.record != 0 && s.mem.b != nil {
+		le.PutUint32(s.mem.b[memHead+int(f.record-1)*recordLen+unaAt:], s.n.una(i)|knownPSN)
+	}
+}
+
 // diverge notes that both ends of flow i's connection will count differently.
 func (s *Box) diverge(i int32) {
 	if s.n.flows[i].record != 0 {
@@ -253,6 +273,7 @@ func (s *Box) diverge(i int32) {
 	s.mu.Lock()
 	s.mem.add(s.n, i)
 	s.mu.Unlock()
+	s.note(i)
 }
 
 // strike takes flow i off the record.
@@ -311,7 +332,7 @@ func (s *Box) bereave(now clock.Time, k int) bool {
 	if err != nil {
 		return false
 	}
-	n.flows[slot] = flow{synced: true, gone: true, lost: now.Add(keepGone), answerer: none, lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow),
+	n.flows[slot] = flow{synced: true, gone: true, ended: s.mem.una(k), lost: now.Add(keepGone), answerer: none, lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow),
 		record: int32(k) + 1}
 	s.mem.refs[k] = ref{n, int32(slot)}
 	s.c.Count(ctrLost, 1)
@@ -345,7 +366,11 @@ func (s *Box) tell(i int32, x *packet.Buf, b []byte) {
 	fl.down = h
 	fl.told, fl.lost = true, s.c.Now().Add(keepGone)
 	s.spare, s.to = x, none
-	s.refuse(i, psn)
+	if fl.ended&knownPSN == 0 {
+		fl.ended = psn
+	}
+	fl.ended &= hdr.PSNMask
+	s.refuse(i)
 	fl.down = header{}
 	if s.spare != nil {
 		s.spare = nil

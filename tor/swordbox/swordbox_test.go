@@ -603,7 +603,7 @@ func TestFatal(t *testing.T) {
 		same(t, got.Out["a"], b.nakTo(p, 2, syn), c.nakTo(q, 1, hdr.SynNAKSequence))
 		// b is told again whatever it sends.
 		got = b.cas(va, 1, 2)
-		same(t, got.Out["a"], b.nakTo(p+1, 2, syn))
+		same(t, got.Out["a"], b.nakTo(p, 2, syn))
 		dropped(t, got, "reset")
 		// c's goes over its own, and as what it is: nothing is known about the
 		// word, nor about the region that refused.
