@@ -61,7 +61,7 @@ func mutants() []mutant {
 		{"the answer is the value after", "request.go", "o.prior, o.out, o.flags = v.value, now,", "o.prior, o.out, o.flags = now, now,", frames, "TestReplaced"},
 		{"masks change places", "request.go", "m.CompareMask(), m.SwapMask()", "m.SwapMask(), m.CompareMask()", frames, "TestReplaced"},
 		{"the mask of the comparison is ignored", "word.go", "(v^compare)&compareMask == 0", "v == compare", frames, "TestReplaced"},
-		{"an answer fills a word that changed since", "word.go", "v.belief, v.probe = 0, none }", "v.belief = 0 }", frames, "TestOvertaken"},
+		{"an answer fills a word that changed since", "response.go", "o.is(fProbe) && v.probe == at", "o.is(fProbe)", frames, "TestOvertaken"},
 		{"strangers are forgotten when a word is tracked", "word.go", ", barred: n.unknown}", "}", frames, "TestBarrier"},
 		{"what was under way is forgotten when a word is tracked", "word.go", "unrest{gen: n.free.now(), ", "unrest{", frames, "TestOpenBefore"},
 		{"a client's order is ignored", "request.go", "if fl.open > 0 && (s.cfg.strict || ", "if fl.open > 0 && (", frames, "TestStrict"},
