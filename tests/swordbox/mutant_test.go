@@ -56,7 +56,7 @@ func mutants() []mutant {
 		{"the answer is the value after", "request.go", "o.prior, o.out, o.flags = v.value, now,", "o.prior, o.out, o.flags = now, now,", frames, "TestReplaced"},
 		{"masks change places", "request.go", "m.CompareMask(), m.SwapMask()", "m.SwapMask(), m.CompareMask()", frames, "TestReplaced"},
 		{"the mask of the comparison is ignored", "word.go", "(v^compare)&compareMask == 0", "v == compare", frames, "TestReplaced"},
-		{"an answer fills a word that changed since", "request.go", "known := n.believes(v)\n\tv.probe = none", "known := n.believes(v)", frames, "TestOvertaken"},
+		{"an answer fills a word that changed since", "response.go", "o.is(fProbe) && v.probe == at", "o.is(fProbe)", frames, "TestOvertaken"},
 		{"strangers are forgotten when a word is tracked", "word.go", ", barred: n.unknown}", "}", frames, "TestBarrier"},
 		{"what was under way is forgotten when a word is tracked", "word.go", "unrest{gen: n.free.now(), ", "unrest{", frames, "TestOpenBefore"},
 		{"a client's order is ignored", "request.go", "if fl.open > 0 && (s.cfg.strict || ", "if fl.open > 0 && (", frames, "TestStrict"},
@@ -109,7 +109,7 @@ func mutants() []mutant {
 		{"the second WRITE of a sender is not told from the first", "stranger.go", "w.doubly || !w.done", "false", frames, "TestLongStranger"},
 		{"a packet far behind belongs to a WRITE", "stranger.go", "w.qpn != qpn || now >= w.until || ", "w.qpn != qpn || ", frames, "TestLongStranger"},
 		{"a server has a place before it answers", "nodes.go", "\te, now := &s.asked.at[place64(a)], s.c.Now()\n\tif e.addr != a {", "\t_, _ = s.meet(s.c.Now(), a)\n\te, now := &s.asked.at[place64(a)], s.c.Now()\n\tif e.addr != a {", frames, "TestMadeUpServers"},
-		{"a twin is one for good", "nodes.go", "m.twins = twin; m.twin.Swap(twin) != twin && twin", "m.twins = twin; twin && !m.twin.Swap(true)", frames, "TestServersPart"},
+		{"a twin is one for good", "nodes.go", "m.twins = twin; m.twin.Swap(twin) != twin && twin", "m.twins = twin; twin && !m.twin.Swap(true)", frames, "TestTwinParts"},
 		{"the same MAC under another address is another server", "stranger.go", "!named && (n.mac.Load() == mac || ", "!named && (", frames, "TestObscure"},
 		{"the window has no end", "request.go", "fl.tail-fl.head >= fl.span && !n.grow(i) || ", "", frames, "TestFull"},
 	}

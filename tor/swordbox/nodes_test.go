@@ -97,6 +97,27 @@ func TestServersPart(t *testing.T) {
 	}
 }
 
+// TestTwinParts: a server is a twin for as long as the other one is there.
+func TestTwinParts(t *testing.T) {
+	r := newRig(t, graph.Args{"idle": "1s", "static": "10.9.3.16/0x100-10.9.3.1/0x200"})
+	for k := range byte(2) {
+		r.server = netip.AddrFrom4([4]byte{10, 9, 3, 1 + k})
+		c := r.party(60 + int(k)).connect()
+		one(t, r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"])
+		one(t, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+	}
+	if m := r.report(); len(m.Servers) != 2 || !m.Servers[0].Twin {
+		t.Fatalf("%+v", m.Servers)
+	}
+	for range 100 {
+		r.Advance(50 * time.Millisecond)
+	}
+	r.box().heirs.Wait()
+	if m := r.report(); len(m.Servers) != 1 || m.Servers[0].Twin {
+		t.Errorf("%+v", m.Servers)
+	}
+}
+
 // BenchmarkMadeUp is the first frame to another made-up server.
 func BenchmarkMadeUp(b *testing.B) {
 	p, r, _ := crowded(b, 0, 0)
