@@ -48,6 +48,7 @@ const (
 	reasonAhead
 	reasonHere
 	reasonHoldFull
+	reasonNoRoom
 	reasonUnheld
 	reasonCut
 	numReasons
@@ -84,7 +85,8 @@ var reasons = func() []counter.Def {
 		reasonReadMiss:     {Name: "read-miss", Help: "a read of an address that no tracked write went to"},
 		reasonAhead:        {Name: "tail-not-linked", Help: "more appends of the key are under way than others may stand behind (ahead=)"},
 		reasonHere:         {Name: "answer-held", Help: "an answer like it is held until what it stands behind is linked"},
-		reasonHoldFull:     {Name: "hold-full", Help: "an answer that had to wait, and no room to hold it (hold=): it will be asked for again"},
+		reasonHoldFull:     {Name: "hold-full", Help: "not steered, since there would be no room for an answer that had to wait (hold=)"},
+		reasonNoRoom:       {Name: "no-room", Help: "an answer behind one that waits, and no room to hold it (hold=): it will be asked for again"},
 		reasonUnheld:       {Name: "unheld", Help: "an answer that was held when its connection ended, or the app stopped or forgot; or that another worker sent a copy of"},
 		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
@@ -111,6 +113,7 @@ const (
 	ctrCut
 	ctrHeld
 	ctrWaited
+	ctrDoubts
 	ctrFlushes
 	ctrEvicted
 	numCounters
@@ -132,6 +135,7 @@ var counters = [numCounters]counter.Def{
 	ctrCut:       {Name: "chains-cut", Help: "times that appends were given up, and the clients of those behind them with them"},
 	ctrHeld:      {Name: "held", Help: "answers held now"},
 	ctrWaited:    {Name: "waited", Help: "answers that had to be held"},
+	ctrDoubts:    {Name: "doubts", Help: "times that all of a server's memory became unknown: a frame passed that may write anywhere"},
 	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
 	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
 }

@@ -89,9 +89,10 @@ func (r *rig) append(qpn, psn uint32, target, va uint64, lh uint32, key uint64) 
 	r.from(qpn, psn+1, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)
 }
 
-// warm has four appends of other keys on qpn, so that handles are known and
-// the connection is paired; the next PSN is psn+8.
+// warm pairs qpn and has four appends of other keys on it, so that handles are
+// known; the next PSN is psn+8.
 func (r *rig) warm(qpn, psn uint32, va uint64, lh uint32) {
+	r.pair(qpn, psn-6)
 	for i := range uint32(4) {
 		at := va + uint64(i)*uint64(r.size)
 		r.append(qpn, psn+2*i, 0x10000, at, lh+i, 1000+uint64(i))
