@@ -186,7 +186,7 @@ func (s *Steer) leave(i int32) {
 	if r.sid != noServer {
 		s.servers[r.sid].rows--
 	}
-	*r = row{sid: noServer, due: r.due}
+	*r = row{sid: noServer, region: noRegion, due: r.due}
 }
 
 // mayLeave reports whether a connection can be forgotten without harm to

@@ -110,11 +110,20 @@ func (s *state) setServer(i int, a conn.Addr) {
 func (s *state) regionOf(sid int16, rkey uint32) uint16 {
 	h := keyHash(uint16(sid), uint64(rkey))
 	for p := s.byKey.Start(h); s.byKey.E[p] != 0; p = s.byKey.Next(p) {
-		if i, ok := s.byKey.Slot(p, h); ok && s.regions[i].rkey == rkey && s.regions[i].sid == sid {
+		if i, ok := s.byKey.Slot(p, h); ok && s.isRegion(uint16(i), sid, rkey) {
 			return uint16(i)
 		}
 	}
 	return noRegion
+}
+
+// isRegion reports whether region i is that of an R_Key of a server.
+func (s *state) isRegion(i uint16, sid int16, rkey uint32) bool {
+	if i == noRegion {
+		return false
+	}
+	g := &s.regions[i]
+	return g.rkey == rkey && g.sid == sid && g.used
 }
 
 // admit is the number of a memory region that the server has acknowledged a

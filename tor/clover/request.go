@@ -188,7 +188,9 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpF
 		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
-	s.overwrite(c, r.sid, va, size, va)
+	if g := &s.servers[r.sid].where; uint64(size) > g.step || (va^g.off)&(g.step-1) != 0 {
+		s.overwrite(c, r.sid, va, size, va)
+	}
 	packets := uint32(1)
 	if fl&hdr.IsFirst != 0 {
 		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
@@ -196,7 +198,10 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpF
 	key := binary.LittleEndian.Uint64(p[wire.KeyAt:])
 	w := pendingWrite{va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
 	w.key = s.keyOf(r.sid, key)
-	w.region = s.regionOf(r.sid, w.rkey)
+	if !s.isRegion(r.region, r.sid, w.rkey) {
+		r.region = s.regionOf(r.sid, w.rkey)
+	}
+	w.region = r.region
 	switch {
 	case w.key == noSlot:
 		if old := s.lookup(r.sid, va); old != noSlot {
@@ -418,13 +423,14 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	k := &s.keys.s[e.key()]
 	k.hits++
 	k.seen = s.age
+	if k.tail == slot {
+		return
+	}
 	t := s.tail(c, e.key())
 	why := graph.Reason(0)
 	switch {
 	case t == nil:
 		why = reasonUnknownTail
-	case t == e:
-		return
 	case k.unlinked() > s.cfg.ahead:
 		why = reasonAhead
 	case k.unlinked() > 0 && !s.room(int(npsn)):

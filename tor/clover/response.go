@@ -47,8 +47,11 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends,
 	}
 	s.proven(c, r, up)
 	wait := waiting{row: i, key: noSlot, psn: psn, out: fromClients}
-	rec := s.op(i, psn)
-	if rec != nil && fl&hdr.IsAck == 0 {
+	var rec *op
+	if fl&hdr.IsAck == 0 {
+		rec = s.op(i, psn)
+	}
+	if rec != nil {
 		switch {
 		case f.Op == hdr.AtomicAck && rec.kind == opCAS:
 			if !s.casAck(c, x, b, r, rec) {

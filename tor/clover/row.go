@@ -33,8 +33,9 @@ const maxWrites = 8
 // PSNs, and what was done to them. Requests move the numbers on when they are
 // the next in turn; anything else only when the server has answered it.
 type row struct {
-	sid    int16 // server number; noServer until both directions were seen
-	ahead  uint8 // requests in a row that were ahead of epsn
+	sid    int16  // server number; noServer until both directions were seen
+	region uint16 // of the newest WRITE; noRegion: not known
+	ahead  uint8  // requests in a row that were ahead of epsn
 	nw     uint8
 	head   uint8  // newest record, modulo window
 	unread bool   // a write waits for its acknowledgement to make its R_Key known

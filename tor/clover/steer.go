@@ -339,7 +339,7 @@ func (s *Steer) event(i int32, e conn.Event) {
 	r := &s.rows[i]
 	switch e {
 	case conn.Opened, conn.Replaced:
-		*r = row{sid: noServer, due: r.due}
+		*r = row{sid: noServer, region: noRegion, due: r.due}
 	case conn.Unpaired:
 		s.leave(i)
 	case conn.NowPaired:
