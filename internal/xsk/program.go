@@ -325,6 +325,9 @@ func (a *assembler) need(reg asm.Register, n int32) {
 	a.add(asm.Mov.Reg(asm.R2, reg), asm.Add.Imm(asm.R2, n), asm.JGT.Reg(asm.R2, asm.R7, "unwanted"))
 }
 
+// extensions are the headers of IPv6 that hdr.Parse steps over, and the fragment's.
+var extensions = []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_FRAGMENT, unix.IPPROTO_DSTOPTS}
+
 // filter falls through when the frame is wanted, and jumps to "unwanted"
 // when it is not or cannot be parsed.
 func (a *assembler) filter() {
@@ -348,6 +351,8 @@ func (a *assembler) filter() {
 	a.add(
 		asm.JEq.Imm(asm.R3, be16(0x0800), "ipv4"),
 		asm.JEq.Imm(asm.R3, be16(0x86DD), "ipv6"),
+		asm.JEq.Imm(asm.R3, be16(0x8100), "wanted"), // behind more tags than that
+		asm.JEq.Imm(asm.R3, be16(0x88A8), "wanted"),
 		asm.JNE.Imm(asm.R3, be16(0x8915), "unwanted"),
 	)
 	// RoCE v1: the global route header has IPv6's shape.
@@ -370,8 +375,8 @@ func (a *assembler) filter() {
 		asm.LoadMem(asm.R2, asm.R9, 9, asm.Byte),
 		asm.JNE.Imm(asm.R2, unix.IPPROTO_UDP, "unwanted"),
 		asm.LoadMem(asm.R2, asm.R9, 6, asm.Half),
-		asm.And.Imm(asm.R2, be16(0x3FFF)), // more fragments, or an offset
-		asm.JNE.Imm(asm.R2, 0, "unwanted"),
+		asm.And.Imm(asm.R2, be16(0x1FFF)), // a later fragment: it has no port
+		asm.JNE.Imm(asm.R2, 0, "hosts4"),
 		asm.LSh.Imm(asm.R1, 2),
 		asm.Mov.Reg(asm.R3, asm.R9),
 		asm.Add.Reg(asm.R3, asm.R1),
@@ -381,6 +386,7 @@ func (a *assembler) filter() {
 		asm.LoadMem(asm.R1, asm.R3, 2, asm.Half),
 		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),
 	)
+	a.label("hosts4")
 	if a.hosts == 0 {
 		a.add(asm.Ja.Label("wanted"))
 	} else {
@@ -398,7 +404,7 @@ func (a *assembler) filter() {
 		a.add(asm.Ja.Label("unwanted"))
 	}
 
-	// IPv6 with an extension header is not wanted: no sender of RoCE has any.
+	// What is behind an extension header is not looked for.
 	a.label("ipv6")
 	a.need(asm.R9, 48)
 	a.add(
@@ -406,6 +412,15 @@ func (a *assembler) filter() {
 		asm.RSh.Imm(asm.R1, 4),
 		asm.JNE.Imm(asm.R1, 6, "unwanted"),
 		asm.LoadMem(asm.R1, asm.R9, 6, asm.Byte),
+	)
+	extended := "hosts6"
+	if a.hosts == 0 {
+		extended = "wanted"
+	}
+	for _, next := range extensions {
+		a.add(asm.JEq.Imm(asm.R1, next, extended))
+	}
+	a.add(
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "unwanted"),
 		asm.LoadMem(asm.R1, asm.R9, 42, asm.Half),
 		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),

@@ -86,7 +86,10 @@ type Filter struct {
 	// All frames; the other fields do not matter then.
 	All bool
 	// RoCE frames: UDP destination port 4791 over IPv4 or IPv6 (behind up to
-	// two VLAN tags), and Ethernet type 0x8915.
+	// two VLAN tags), and Ethernet type 0x8915. And all that may be RoCE in part
+	// or unseen (hdr.ChangeOf): later fragments of UDP datagrams, IPv6 with
+	// extension headers, and, whatever the Hosts, frames with more tags. Those are
+	// few, or a flow of large UDP datagrams.
 	RoCE bool
 	// Hosts narrows RoCE to frames from or to these addresses; empty = any.
 	Hosts []netip.Addr

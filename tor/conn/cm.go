@@ -37,7 +37,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 	s := k.slot()
 	r := &t.rows[s]
 	to, from := r.ends(k.client())
-	if from.Addr != src || to.Addr != dst || t.cfg.GuardMAC && !from.mayBe(b) {
+	if from.Addr != src || to.Addr != dst || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) {
 		return NoSlot, Spoofed
 	}
 	toClient := k.client()
@@ -49,7 +49,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 	}
 	// All others are sent by an end that has been named, or that has not
 	// answered yet.
-	if from.hasComm && m.LocalCommID() != from.CommID && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0) {
+	if from.hasComm && m.LocalCommID() != from.CommID && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0 || !toClient) {
 		return NoSlot, Forged
 	}
 	switch m.AttributeID() {
@@ -77,6 +77,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 			return s, NowPaired
 		}
 		r.ready = true
+		r.rewatch()
 		if r.State == Closing {
 			return s, IsClosing
 		}
@@ -104,7 +105,7 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 	if m.TransportService() != hdr.RC {
 		return NoSlot, Foreign
 	}
-	if AddrFrom(m.PrimaryLocalGID()) != src || AddrFrom(m.PrimaryRemoteGID()) != dst || m.LocalQPN() < 2 {
+	if AddrFrom(m.PrimaryLocalGID()).In(src.VLAN()) != src || AddrFrom(m.PrimaryRemoteGID()).In(dst.VLAN()) != dst || m.LocalQPN() < 2 {
 		return NoSlot, Forged
 	}
 	if k := t.findID(src, m.LocalCommID()); k != noRef {
@@ -118,7 +119,10 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 		r.LastSeen = now
 		return k.slot(), Waiting
 	}
-	s := t.alloc(now, Managed)
+	s := NoSlot
+	if t.halfOpen(now, Managed, src) {
+		s = t.alloc(now, Managed)
+	}
 	if s == NoSlot {
 		return NoSlot, Full
 	}

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,13 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
+// newTable is a table that learns from three responses, unless the test says how
+// long they must take.
 func newTable(t testing.TB, c Config) *Table {
 	t.Helper()
+	if c.Settle == 0 {
+		c.Settle = -1
+	}
 	x, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -43,24 +49,24 @@ func feed(t *Table, now clock.Time, b []byte) (Slot, Event) {
 // request, response and datagram give a frame to the method of the kind; one
 // that tables do not look at is Foreign.
 func request(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	ends, ok := EndsOf(b, f)
-	if !ok {
+	var ends Ends
+	if !ends.Of(b, f) {
 		return NoSlot, Foreign
 	}
 	return t.Request(now, &ends, b, f)
 }
 
 func response(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	ends, ok := EndsOf(b, f)
-	if !ok {
+	var ends Ends
+	if !ends.Of(b, f) {
 		return NoSlot, Foreign
 	}
 	return t.Response(now, &ends, b, f)
 }
 
 func datagram(t *Table, now clock.Time, b []byte, f *hdr.Frame) (Slot, Event) {
-	ends, ok := EndsOf(b, f)
-	if !ok {
+	var ends Ends
+	if !ends.Of(b, f) {
 		return NoSlot, Foreign
 	}
 	return t.CM(now, &ends, b, f)
@@ -85,7 +91,8 @@ type spec struct {
 	dma      uint32 // READ
 	payload  []byte
 	cm       *hdr.CMFields
-	vlan     bool
+	tags     []uint16 // VIDs, the outermost first
+	v1       bool     // RoCE v1
 }
 
 // bytes is the frame; its ICRC is 0: the table does not look at it.
@@ -98,29 +105,36 @@ func (s spec) bytes() []byte {
 	pad := -len(s.payload) & 3
 	n := hdr.BTHLen + int(s.op.Info().Len) + len(s.payload) + pad + hdr.ICRCLen
 	eth, et, l3 := 14, uint16(hdr.EtherIPv4), hdr.IPv4Len
-	if s.vlan {
-		eth += 4
-	}
+	eth += 4 * len(s.tags)
 	if s.src.Is6() {
 		et, l3 = hdr.EtherIPv6, hdr.IPv6Len
 	}
-	b := make([]byte, eth+l3+hdr.UDPLen+n)
+	udp := hdr.UDPLen
+	if s.v1 {
+		et, l3, udp = hdr.EtherRoCEv1, hdr.IPv6Len, 0
+	}
+	b := make([]byte, eth+l3+udp+n)
 	from := mac(s.src)
 	if s.mac != nil {
 		from = *s.mac
 	}
 	hdr.Ethernet(b).Encode(&hdr.EthernetFields{Dst: mac(s.dst), Src: from, EtherType: et})
-	if s.vlan {
-		hdr.Ethernet(b).SetEtherType(hdr.EtherVLAN)
-		hdr.VLAN(b[14:]).SetEtherType(et)
+	for i, id := range s.tags {
+		hdr.Ethernet(b[4*i:]).SetEtherType(hdr.EtherVLAN)
+		binary.BigEndian.PutUint16(b[14+4*i:], 3<<13|id)
+		hdr.VLAN(b[14+4*i:]).SetEtherType(et)
 	}
-	if s.src.Is6() {
+	if s.v1 {
+		hdr.GRH(b[eth:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(n), NextHeader: hdr.ProtoBTH, HopLimit: 64, Src: s.src, Dst: s.dst})
+	} else if s.src.Is6() {
 		hdr.IPv6(b[eth:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(hdr.UDPLen + n), NextHeader: hdr.ProtoUDP, HopLimit: 64, Src: s.src, Dst: s.dst})
 	} else {
 		hdr.IPv4(b[eth:]).Encode(&hdr.IPv4Fields{TotalLen: uint16(l3 + hdr.UDPLen + n), TTL: 64, Protocol: hdr.ProtoUDP, Src: s.src, Dst: s.dst})
 	}
-	hdr.UDP(b[eth+l3:]).Encode(&hdr.UDPFields{SrcPort: s.port, DstPort: hdr.RoCEv2Port, Len: uint16(hdr.UDPLen + n)})
-	p := b[eth+l3+hdr.UDPLen:]
+	if !s.v1 {
+		hdr.UDP(b[eth+l3:]).Encode(&hdr.UDPFields{SrcPort: s.port, DstPort: hdr.RoCEv2Port, Len: uint16(hdr.UDPLen + n)})
+	}
+	p := b[eth+l3+udp:]
 	hdr.BTH(p).Encode(&hdr.BTHFields{OpCode: s.op, Pad: pad, PKey: 0xFFFF, DestQP: s.qpn, PSN: s.psn})
 	p = p[hdr.BTHLen:]
 	switch {
@@ -144,24 +158,26 @@ type connection struct {
 	port, back       uint16
 	resources, depth uint8
 	mtu              int
+	tags             []uint16
+	v1               bool
 }
 
 func (c *connection) request(op hdr.Opcode, psn uint32) []byte {
-	return spec{op: op, src: c.client, dst: c.server, port: c.port, qpn: c.sqpn, psn: psn, dma: 8}.bytes()
+	return spec{tags: c.tags, v1: c.v1, op: op, src: c.client, dst: c.server, port: c.port, qpn: c.sqpn, psn: psn, dma: 8}.bytes()
 }
 
 func (c *connection) response(op hdr.Opcode, psn uint32) []byte {
-	return spec{op: op, src: c.server, dst: c.client, port: c.back, qpn: c.cqpn, psn: psn}.bytes()
+	return spec{tags: c.tags, v1: c.v1, op: op, src: c.server, dst: c.client, port: c.back, qpn: c.cqpn, psn: psn}.bytes()
 }
 
 func (c *connection) connectRequest() []byte {
-	return spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, TransactionID: c.tid, LocalCommID: c.cid,
+	return spec{tags: c.tags, v1: c.v1, src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, TransactionID: c.tid, LocalCommID: c.cid,
 		LocalGID: c.client, RemoteGID: c.server, LocalQPN: c.cqpn, StartingPSN: c.spsn, PathMTU: c.mtu, PKey: 0xFFFF,
 		ResponderResources: c.resources, InitiatorDepth: c.depth}}.bytes()
 }
 
 func (c *connection) connectReply() []byte {
-	return spec{src: c.server, dst: c.client, cm: &hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: c.tid, LocalCommID: c.sid, RemoteCommID: c.cid,
+	return spec{tags: c.tags, v1: c.v1, src: c.server, dst: c.client, cm: &hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: c.tid, LocalCommID: c.sid, RemoteCommID: c.cid,
 		LocalQPN: c.sqpn, StartingPSN: c.cpsn, ResponderResources: c.resources + 1, InitiatorDepth: c.depth + 1}}.bytes()
 }
 
@@ -170,15 +186,18 @@ func (c *connection) tell(a hdr.CMAttr, fromClient bool) []byte {
 	m := &hdr.CMFields{AttributeID: a, TransactionID: c.tid, LocalCommID: c.sid, RemoteCommID: c.cid, RemoteQPN: c.cqpn}
 	if fromClient {
 		m.LocalCommID, m.RemoteCommID, m.RemoteQPN = c.cid, c.sid, c.sqpn
-		return spec{src: c.client, dst: c.server, cm: m}.bytes()
+		return spec{tags: c.tags, v1: c.v1, src: c.client, dst: c.server, cm: m}.bytes()
 	}
-	return spec{src: c.server, dst: c.client, cm: m}.bytes()
+	return spec{tags: c.tags, v1: c.v1, src: c.server, dst: c.client, cm: m}.bytes()
 }
 
 func example() *connection {
 	return &connection{client: host(2), server: host(1), cqpn: 0x11, sqpn: 0x100, cid: 0xC1, sid: 0x51, cpsn: 0xFFFFFE, spsn: 77, tid: 9,
 		port: 0xC123, back: 0xC123, resources: 3, depth: 5, mtu: 1024}
 }
+
+// anyEvent is what a step wants that may mean anything.
+const anyEvent = NumEvents
 
 type step struct {
 	what string
@@ -191,7 +210,7 @@ func run(t *testing.T, x *Table, now clock.Time, steps ...step) {
 	t.Helper()
 	for i, s := range steps {
 		slot, e := feed(x, now, s.b)
-		if e != s.want {
+		if e != s.want && s.want != anyEvent {
 			t.Fatalf("step %d, %s: %v, want %v", i+1, s.what, e, s.want)
 		}
 		if no := e == Removed || e >= Ambiguous && e != Unmatched; no && slot != NoSlot || slot != NoSlot && !x.Used(slot) {
@@ -296,11 +315,16 @@ func (t *Table) verify() error {
 	if n := len(t.quiet[guesses]) + len(t.quiet[handshakes]) + len(t.quiet[pairings]); n != placed {
 		return fmt.Errorf("%d rows in heaps, want %d", n, placed)
 	}
-	for _, head := range t.pairs {
-		for i, prev := head, Slot(0); i != 0; prev, i = i, t.rows[i-1].succ {
+	for _, l := range t.pairs {
+		n := l.n
+		for i, prev := l.head, Slot(0); i != 0; prev, i = i, t.rows[i-1].succ {
+			n--
 			if listed--; !t.rows[i-1].listed || t.rows[i-1].prev != prev {
 				return errors.New("a list is broken")
 			}
+		}
+		if n != 0 {
+			return fmt.Errorf("a list is %d rows short", n)
 		}
 	}
 	if listed != 0 {
@@ -453,7 +477,7 @@ func learnCapture(t *testing.T, name string, truth map[uint32]uint32, samePort b
 		}
 		if f.Op.Has(hdr.IsRequest) {
 			asked[h.DestQP()] = h.PSN()
-		} else if server, ok := truth[h.DestQP()]; ok && f.Op.Any(hdr.IsLast|hdr.IsOnly) {
+		} else if server, ok := truth[h.DestQP()]; ok && f.Op.Any(hdr.IsLast|hdr.IsOnly) && (f.Op != hdr.Acknowledge || f.AETHOf(b).Syndrome().ACK()) {
 			if _, ok := asked[server]; ok {
 				if v := evidence[h.DestQP()]; v.n == 0 || hdr.PSNDiff(h.PSN(), v.last) > 0 {
 					evidence[h.DestQP()] = seen{h.PSN(), v.n + 1}

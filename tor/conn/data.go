@@ -9,9 +9,9 @@ const (
 	// enough responses must match before a row is paired, and as many
 	// contradictions undo it.
 	enough = 3
-	// maxCandidates is the most half-open rows between two addresses that a
-	// response is compared with; where there are more it is ambiguous.
-	maxCandidates = 1024
+	// maxCandidates is the most half-open rows between two addresses: a response
+	// is compared with all of them.
+	maxCandidates = 256
 	leastMTU      = 256
 	maxMessage    = 1 << 31 // bytes (IBTA 9.7.2)
 )
@@ -19,7 +19,15 @@ const (
 // saw notes what a frame tells about the end that sent it.
 func (e *End) saw(b []byte, f *hdr.Frame) {
 	e.L2 = [12]byte(b[:12])
-	e.Port = f.UDPOf(b).SrcPort()
+	e.Port = portOf(b, f)
+}
+
+// portOf is a frame's UDP source port; 0 for RoCE v1.
+func portOf(b []byte, f *hdr.Frame) uint16 {
+	if f.L4 == 0 {
+		return 0
+	}
+	return f.UDPOf(b).SrcPort()
 }
 
 // mayBe reports whether a frame's source MAC address is the one that e was
@@ -44,13 +52,13 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	s := k.slot()
 	r := &t.rows[s]
 	if k.client() {
-		if r.Server.Addr != src || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+		if r.Server.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
 			return t.stranger(now, s, src, dst, qpn, b, f)
 		}
 		r.Server.saw(b, f)
 		return s, r.reverse(now)
 	}
-	if r.Client.Addr != src || t.cfg.GuardMAC && !r.Client.mayBe(b) {
+	if r.Client.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b) {
 		return t.stranger(now, s, src, dst, qpn, b, f)
 	}
 	r.Client.saw(b, f)
@@ -78,7 +86,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	r := &t.rows[s]
 	if !k.client() {
 		switch {
-		case r.Client.Addr != src || t.cfg.GuardMAC && !r.Client.mayBe(b):
+		case r.Client.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
 			return NoSlot, Spoofed
 		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
 			return t.infer(now, src, dst, qpn, b, f)
@@ -86,7 +94,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		r.Client.saw(b, f)
 		return s, r.reverse(now)
 	}
-	if r.Server.Addr != src || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+	if r.Server.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
 		return NoSlot, Spoofed
 	}
 	r.Server.saw(b, f)
@@ -111,8 +119,12 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Foreign
 	}
-	s := t.alloc(now, Inferred)
+	l, s := t.bucket(src, dst), NoSlot
+	if l.n < maxCandidates && t.halfOpen(now, Inferred, src) {
+		s = t.alloc(now, Inferred)
+	}
 	if s == NoSlot {
+		l.unlisted = now + 1
 		return NoSlot, Full
 	}
 	r := &t.rows[s]
@@ -128,7 +140,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	}
 	t.list(s)
 	t.place(s)
-	r.restart(b, f)
+	r.restart(now, b, f)
 	return s, e
 }
 
@@ -145,7 +157,7 @@ func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []
 	}
 	if w := r.rival - 1; r.rival != 0 {
 		n := &t.rows[w]
-		switch mine := n.Client.Addr == src && (!t.cfg.GuardMAC || n.Client.mayBe(b)); {
+		switch mine := n.Client.Addr == src && n.Net == f.Net && (!t.cfg.GuardMAC || n.Client.mayBe(b)); {
 		case n.Learnt == Inferred && mine && !expired:
 			n.Client.saw(b, f)
 			return t.watchRequest(now, w, b, f)
@@ -201,12 +213,17 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 }
 
 // restart numbers the requests from this one on.
-func (r *Row) restart(b []byte, f *hdr.Frame) {
+func (r *Row) restart(now clock.Time, b []byte, f *hdr.Frame) {
 	psn := f.BTHOf(b).PSN()
 	r.note(b, f)
 	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
-	r.candidate, r.matches, r.misses, r.wild = 0, 0, 0, 0
+	r.old, r.mark, r.markAt = psn, psn, now
+	r.misses, r.wild = 0, 0
+	r.doubt()
 }
+
+// doubt forgets what spoke for a candidate.
+func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
 // note learns P_Key and path MTU, which all but the last packet of a message
 // fill.
@@ -229,6 +246,9 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 	r.note(b, f)
 	psn := f.BTHOf(b).PSN()
 	if w := r.rival - 1; r.rival != 0 {
+		if t.successor(r) && !r.near(psn, t.cfg.Window) {
+			return t.watchRequest(now, w, b, f)
+		}
 		// The first packet of the connection that takes over confirms it as
 		// ReadyToUse does (IBTA 12.9.6), if the old one has been silent since
 		// the ConnectReply.
@@ -242,33 +262,63 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 	if r.State == Closing {
 		return s, IsClosing // LastSeen stays: when it closed
 	}
-	r.LastSeen = now
 	if r.Learnt == Inferred && !r.pinned {
-		was := r.State
-		if !r.number(psn, b, f, t.cfg.Window) {
-			r.restart(b, f)
-			if was == Paired {
-				t.unpair(s)
-				return s, Unpaired
+		switch ok := r.number(now, psn, b, f, &t.cfg); {
+		case !ok && r.State == HalfOpen:
+			r.restart(now, b, f)
+		case !ok && r.rival == 0:
+			// The client's queue pair starts anew, or is another one by now, or
+			// somebody made it up: the server's answers will tell.
+			if n, e := t.newRequest(now, r.Client.Addr, r.Server.Addr, r.Server.QPN, b, f, Waiting); e == Waiting {
+				return n, e
 			}
-			return s, Waiting
+			return s, Known
+		case r.wild != 0 && r.State == Paired:
+			return s, Known // of nobody, as yet
 		}
 	}
+	r.LastSeen = now
 	if r.State == HalfOpen {
 		return s, Waiting
 	}
 	return s, Known
 }
 
+// successor reports whether what waits for the server's queue pair of r are
+// requests of the same client, numbered anew.
+func (t *Table) successor(r *Row) bool {
+	if r.rival == 0 {
+		return false
+	}
+	n := &t.rows[r.rival-1]
+	return n.Learnt == Inferred && n.Client.Addr == r.Client.Addr && n.Net == r.Net
+}
+
+// near reports whether a request with PSN p goes on with those of r, or repeats one.
+func (r *Row) near(p, window uint32) bool {
+	d := hdr.PSNDiff(p, r.sent)
+	return d <= 0 && uint32(-d) <= window || d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent)))
+}
+
 // number follows the PSNs of requests; false when they have started anew.
-func (r *Row) number(psn uint32, b []byte, f *hdr.Frame, window uint32) bool {
-	n := r.psns(b, f)
+func (r *Row) number(now clock.Time, psn uint32, b []byte, f *hdr.Frame, cfg *Config) bool {
+	n, window := r.psns(b, f), cfg.Window
 	switch d := hdr.PSNDiff(psn, r.sent); {
 	case d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent))):
+		if now.Sub(r.markAt) >= cfg.Settle {
+			r.old, r.mark, r.markAt = r.mark, r.next, now
+		}
+		if r.matches > 0 && r.asks < enough && (r.asks == 0 || now.Sub(r.asked) >= cfg.Settle) {
+			r.asks++
+			r.asked = now
+		}
 		r.sent, r.next, r.wild = psn, (psn+n)&hdr.PSNMask, 0
 	case d <= 0 && uint32(-d) <= window:
 		if hdr.PSNDiff(psn, r.low) < 0 && r.matches == 0 {
 			r.low = psn // a retransmission of what was sent before we looked
+		}
+		if r.matches > 0 && hdr.PSNDiff(psn, r.matched) <= 0 {
+			r.doubt() // it had no answer: that was another's
 		}
 		r.wild = 0
 	default:
@@ -294,13 +344,27 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 	if r.State == Closing {
 		return s, IsClosing
 	}
-	r.LastSeen = now
+	if r.Learnt == Managed && !r.ready {
+		r.ready = true // the client's confirmation was lost
+		r.rewatch()
+	}
 	if r.Learnt != Inferred || r.pinned {
+		r.LastSeen = now
 		return s, Known
 	}
 	p := f.BTHOf(b).PSN()
 	if d := hdr.PSNDiff(r.next, p); d > 0 && uint32(d) <= t.cfg.Window+uint32(hdr.PSNDiff(r.next, r.sent)) {
-		r.misses = 0
+		r.misses, r.LastSeen = 0, now
+		return s, Known
+	}
+	// It may be another's by now.
+	if found, n := t.fit(r.Server.Addr, r.Client.Addr, r.Client.QPN, b, f); n == 1 && t.successor(r) && found == r.rival-1 {
+		w := &t.rows[found]
+		if w.support(r.Client.QPN, p); w.matches == enough {
+			r.sent, r.next, r.low, r.old, r.mark, r.markAt = w.sent, w.next, w.low, w.old, w.mark, w.markAt
+			r.misses, r.LastSeen = 0, now
+			t.unclaim(r)
+		}
 		return s, Known
 	}
 	if r.misses++; r.misses < enough {
@@ -315,11 +379,56 @@ func (t *Table) unpair(s Slot) {
 	r := &t.rows[s]
 	t.unclaim(r)
 	t.delQP(s, true)
-	r.Client.QPN, r.State = 0, HalfOpen
-	r.candidate, r.matches, r.misses = 0, 0, 0
+	r.Client.QPN, r.State, r.misses = 0, HalfOpen, 0
+	r.old, r.mark = r.low, r.low
+	r.doubt()
 	t.list(s)
 	t.place(s)
 	r.rewatch()
+}
+
+// fit looks for the half-open rows of client (dst, qpn) that a response from
+// server src may answer: how many there are, and one of them. Where it is not the
+// candidate that answers, the candidate is in doubt.
+func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int) {
+	p, port := f.BTHOf(b).PSN(), uint16(0)
+	if t.cfg.SamePort {
+		port = portOf(b, f)
+	}
+	same, fitSame := NoSlot, 0
+	for i := t.bucket(dst, src).head; i != 0; i = t.rows[i-1].succ {
+		r := &t.rows[i-1]
+		if r.Client.Addr != dst || r.Server.Addr != src || r.Net != f.Net {
+			continue
+		}
+		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {
+			r.low = (r.next - t.cfg.Window) & hdr.PSNMask
+		}
+		itsPort := t.cfg.SamePort && r.Client.Port == port
+		ahead := hdr.PSNDiff(p, r.next)
+		switch {
+		case r.matches == 0:
+		case r.candidate == qpn:
+			if ahead >= 0 {
+				r.doubt() // it asked for no such thing
+			}
+		case itsPort == t.cfg.SamePort && hdr.PSNDiff(p, r.old) >= 0 && ahead < int32(t.cfg.Window):
+			r.doubt() // both answer what was asked just now, or a request was not seen
+		}
+		if !r.fits(p) {
+			continue
+		}
+		found = i - 1
+		n++
+		if itsPort {
+			same = i - 1
+			fitSame++
+		}
+	}
+	if fitSame == 1 {
+		return same, 1
+	}
+	return found, n
 }
 
 // infer looks for the one half-open row that a response from server src to
@@ -328,53 +437,19 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Unmatched
 	}
-	p, port := f.BTHOf(b).PSN(), f.UDPOf(b).SrcPort()
-	found, same := NoSlot, NoSlot
-	seen, fit, fitSame := 0, 0, 0
-	for i := *t.pairHead(dst, src); i != 0; i = t.rows[i-1].succ {
-		r := &t.rows[i-1]
-		if r.Client.Addr != dst || r.Server.Addr != src {
-			continue
-		}
-		if seen++; seen > maxCandidates {
-			return NoSlot, Ambiguous
-		}
-		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {
-			r.low = (r.next - t.cfg.Window) & hdr.PSNMask
-		}
-		if !r.fits(p) {
-			if r.candidate == qpn && hdr.PSNDiff(p, r.next) >= 0 {
-				r.candidate, r.matches = 0, 0 // it asked for no such thing
-			}
-			continue
-		}
-		found = i - 1
-		fit++
-		if t.cfg.SamePort && r.Client.Port == port {
-			same = i - 1
-			fitSame++
-		}
-	}
+	found, n := t.fit(src, dst, qpn, b, f)
 	switch {
-	case fit == 0:
+	case n == 0:
 		return NoSlot, Unmatched
-	case fitSame == 1:
-		found = same
-	case fit > 1:
+	case n > 1:
 		return NoSlot, Ambiguous
 	}
-	if !f.Op.Any(hdr.IsLast | hdr.IsOnly) {
-		return NoSlot, Waiting // of a READ's packets one counts
+	if !f.Op.Any(hdr.IsLast|hdr.IsOnly) || f.Op == hdr.Acknowledge && !f.AETHOf(b).Syndrome().ACK() {
+		return NoSlot, Waiting // of a READ's packets one counts; what was refused comes again
 	}
 	r := &t.rows[found]
-	switch {
-	case r.candidate != qpn:
-		r.candidate, r.matched, r.matches = qpn, p, 1
-	case hdr.PSNDiff(p, r.matched) > 0:
-		r.matched = p
-		r.matches++
-	}
-	if r.matches < enough {
+	r.support(qpn, f.BTHOf(b).PSN())
+	if !t.settled(now, r) {
 		return NoSlot, Waiting
 	}
 	if k := t.find(dst, qpn); k != noRef {
@@ -394,4 +469,28 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	t.putQP(found, true)
 	t.place(found)
 	return found, NowPaired
+}
+
+// support notes that a response to queue pair qpn with PSN p answers a request of r,
+// and of no other.
+func (r *Row) support(qpn, p uint32) {
+	switch {
+	case r.candidate != qpn:
+		r.doubt()
+		r.candidate, r.matched, r.matches = qpn, p, 1
+	case hdr.PSNDiff(p, r.matched) > 0:
+		r.matched = p
+		r.matches = min(r.matches+1, enough)
+	}
+}
+
+// settled reports whether the candidate of r is its client: enough responses
+// matched, and the client went on for so long that another would have been seen to
+// be answered, or refused after one lost request. It is not known while requests
+// pass between the two hosts that have no row.
+func (t *Table) settled(now clock.Time, r *Row) bool {
+	if u := t.bucket(r.Client.Addr, r.Server.Addr).unlisted; u != 0 && now.Sub(u-1) < t.cfg.Reuse {
+		return false
+	}
+	return r.matches >= enough && (t.cfg.Settle < 0 || r.asks >= enough)
 }

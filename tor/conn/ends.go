@@ -10,44 +10,71 @@ import (
 // Ends are source and destination of a frame.
 type Ends struct{ Src, Dst Addr }
 
-// EndsOf are the ends of a frame that a table looks at, RoCEv2 over untagged
-// Ethernet from one host to another; ok is false for others.
+// EndsOf is Ends.Of in a value of its own.
 func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
-	if f.Why != hdr.IsRoCE || f.Tags != 0 {
-		return e, false
-	}
-	switch p := b[f.L3:]; f.Net {
-	case hdr.NetIPv4:
-		v := binary.BigEndian.Uint64(p[12:20])
-		e.Src, e.Dst = Addr{0, mapped | v>>32}, Addr{0, mapped | v&0xFFFFFFFF}
-		return e, e.Src.lo != e.Dst.lo
-	case hdr.NetIPv6:
-		p = p[8:hdr.IPv6Len]
-		e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:])}
-		e.Dst = Addr{binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:])}
-		// A mapped address does not travel (RFC 4038 4.2): it would be taken
-		// for the IPv4 one.
-		return e, !e.Src.Is4() && !e.Dst.Is4() && e.Src != e.Dst
-	}
-	return e, false
+	ok = e.Of(b, f)
+	return e, ok
 }
 
-// As16 is a as 16 bytes, AddrOf the address of such bytes.
+// Of sets e to the ends of a RoCE frame that a table looks at, from one host to
+// another, in at most one VLAN; it is false for others: frames with the tags of
+// two VLANs are a provider's (802.1ad), whose customers' networks are not ours to
+// know.
+func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
+	if f.Why != hdr.IsRoCE {
+		return false
+	}
+	vlan := uint64(0)
+	if f.Tags != 0 {
+		v, ok := vlanOf(b, f)
+		if !ok {
+			return false
+		}
+		vlan = uint64(v)
+	}
+	p := b[f.L3:]
+	if f.Net == hdr.NetIPv4 {
+		v := binary.BigEndian.Uint64(p[12:20])
+		src, dst := mapped|v>>32, mapped|v&0xFFFFFFFF
+		e.Src, e.Dst = Addr{0, src, vlan}, Addr{0, dst, vlan}
+		return src != dst
+	}
+	p = p[8:hdr.IPv6Len]
+	e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:]), vlan}
+	e.Dst = Addr{binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:]), vlan}
+	// A mapped address does not travel in IPv6 (RFC 4038 4.2), where it would be
+	// taken for the IPv4 one; in the GIDs of RoCE v1 it does.
+	return e.Src != e.Dst && (f.Net == hdr.NetGRH || !e.Src.Is4() && !e.Dst.Is4())
+}
+
+// vlanOf is the VLAN of a tagged frame; ok is false when it is in two.
+func vlanOf(b []byte, f *hdr.Frame) (id uint16, ok bool) {
+	for i := range int(f.Tags) {
+		if v := f.VLANOf(b, i).VID(); v != 0 {
+			if id != 0 {
+				return 0, false
+			}
+			id = v
+		}
+	}
+	return id, true
+}
+
+// As16 is a as 16 bytes, without its VLAN, AddrOf the address of such bytes.
 func (a Addr) As16() [16]byte { return a.Netip().As16() }
 
 // AddrOf is the address that As16 gave.
 func AddrOf(b [16]byte) Addr { return AddrFrom(netip.AddrFrom16(b)) }
 
-// Target is the destination of any RoCE frame, tagged or of RoCE v1, too; zero
-// when there is none.
+// Target is the destination of any frame whose network header hdr.Parse found,
+// in no VLAN, whatever its tags; zero when there is none.
 func Target(b []byte, f *hdr.Frame) Addr {
-	switch f.Net {
-	case hdr.NetIPv4:
-		return AddrFrom(f.IPv4Of(b).Dst())
-	case hdr.NetIPv6:
-		return AddrFrom(f.IPv6Of(b).Dst())
-	case hdr.NetGRH:
-		return AddrFrom(f.GRHOf(b).DGID().Unmap())
+	p := b[f.L3:]
+	switch {
+	case f.Net == hdr.NetIPv4 && len(p) >= hdr.IPv4Len:
+		return Addr{lo: mapped | uint64(binary.BigEndian.Uint32(p[16:]))}
+	case f.Net > hdr.NetIPv4 && len(p) >= hdr.IPv6Len:
+		return Addr{hi: binary.BigEndian.Uint64(p[24:]), lo: binary.BigEndian.Uint64(p[32:])}
 	}
 	return Addr{}
 }

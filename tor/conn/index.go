@@ -33,7 +33,7 @@ func newNames(n int, seed uint64) names { return names{index.New(n), seed} }
 // hash is keyed, so that a peer cannot choose names that collide. It is one long
 // multiplication, folded.
 func (x *names) hash(a Addr, n uint32) uint32 {
-	hi, lo := bits.Mul64(a.lo^x.seed^0xA0761D6478BD642F, (a.hi+uint64(n)<<32+uint64(n))^x.seed>>32^0xE7037ED1A0B428DB)
+	hi, lo := bits.Mul64(a.lo^uint64(a.vlan)<<48^x.seed^0xA0761D6478BD642F, (a.hi+uint64(n)<<32+uint64(n))^x.seed>>32^0xE7037ED1A0B428DB)
 	return uint32((hi ^ lo) >> 16)
 }
 

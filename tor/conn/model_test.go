@@ -194,7 +194,7 @@ func (m *model) tell(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, r
 	if from != src || to != dst {
 		return Spoofed
 	}
-	if fromKnown && fromID != local && (a != hdr.ConnectReject || local != 0) {
+	if fromKnown && fromID != local && (a != hdr.ConnectReject || local != 0 || !toClient) {
 		return Forged
 	}
 	switch a {
@@ -272,6 +272,7 @@ func (m *model) data(now clock.Time, request bool, src, dst netip.Addr, qpn, psn
 	if request != toServer {
 		return Reverse
 	}
+	r.ready = r.ready || !request
 	return Known
 }
 
@@ -426,7 +427,7 @@ func TestInference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apart := rapid.Bool().Draw(t, "apart")
 		ports := rapid.Bool().Draw(t, "ports")
-		x, err := New(Config{Rows: 16, Infer: true, SamePort: ports})
+		x, err := New(Config{Rows: 16, Infer: true, SamePort: ports, Settle: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -109,12 +109,49 @@ func TestContradictions(t *testing.T) {
 	pairUp(t, x, 1, c)
 	run(t, x, 2, step{"1", wild(1), Known}, step{"2", wild(2), Known}, step{"3", wild(3), Known})
 
-	// A queue pair that starts anew: its client's may be another now.
+	// Requests out of all sequence, which anybody may make up, change nothing by
+	// themselves, however many they are.
 	x = newTable(t, Config{Rows: 4, Infer: true})
 	inferred(t, x, 1, c, 100)
+	s, _ = x.Find(AddrFrom(c.client), c.cqpn)
 	run(t, x, 2, step{"far ahead", c.request(hdr.WriteOnly, 0x300000), Known}, step{"a stray one", c.request(hdr.WriteOnly, 0x600000), Known},
-		step{"back", c.request(hdr.WriteOnly, 103), Known}, step{"1", c.request(hdr.WriteOnly, 0x300000), Known},
-		step{"2", c.request(hdr.WriteOnly, 0x300001), Known}, step{"3", c.request(hdr.WriteOnly, 0x300002), Unpaired})
+		step{"back", c.request(hdr.WriteOnly, 103), Known}, step{"its answer", c.response(hdr.Acknowledge, 103), Known},
+		step{"1", c.request(hdr.WriteOnly, 0x300000), Known}, step{"2", c.request(hdr.WriteOnly, 0x300001), Known}, step{"3", c.request(hdr.WriteOnly, 0x300002), Waiting})
+	for p := uint32(0x300003); p < 0x300100; p++ {
+		run(t, x, 3, step{"more", c.request(hdr.WriteOnly, p), Waiting})
+	}
+	run(t, x, 4, step{"the server answers the client", c.response(hdr.Acknowledge, 103), Known}, step{"the client goes on", c.request(hdr.WriteOnly, 104), Known},
+		step{"and is answered", c.response(hdr.Acknowledge, 104), Known})
+	if x.Len() != 1 || x.Row(s).Client.QPN != c.cqpn {
+		t.Error(x.Len(), x.Row(s))
+	}
+	again := func(now clock.Time, c *connection, last Event) {
+		t.Helper()
+		for p := uint32(0x300000); p < 0x300003; p++ {
+			feed(x, now, c.request(hdr.WriteOnly, p))
+		}
+		for p := uint32(0x300002); p < 0x300005; p++ {
+			run(t, x, now, step{"request", c.request(hdr.WriteOnly, p), Waiting}, step{"answer", c.response(hdr.Acknowledge, p), anyEvent})
+		}
+		run(t, x, now, step{"request", c.request(hdr.WriteOnly, 0x300005), last}, step{"answer", c.response(hdr.Acknowledge, 0x300005), anyEvent})
+	}
+	// The same two queue pairs, numbered anew: the server's answers say so.
+	again(5, c, Known)
+	if x.Len() != 1 || x.Row(s).Client.QPN != c.cqpn || x.Row(s).sent != 0x300005 {
+		t.Error(x.Len(), x.Row(s))
+	}
+	// The client's is another one: that has the server's when the first was silent.
+	d := *c
+	d.cqpn++
+	x = newTable(t, Config{Rows: 4, Infer: true})
+	inferred(t, x, 1, c, 100)
+	again(clock.Time(time.Second), &d, Waiting)
+	x = newTable(t, Config{Rows: 4, Infer: true})
+	inferred(t, x, 1, c, 100)
+	again(clock.Time(2*time.Second), &d, Known)
+	if s, _ := x.Find(AddrFrom(c.server), c.sqpn); x.Len() != 1 || x.Row(s).Client.QPN != d.cqpn {
+		t.Error(x.Len(), x.Row(s))
+	}
 }
 
 // What is from somebody else changes nothing.
@@ -306,7 +343,7 @@ func TestForeign(t *testing.T) {
 	x, c := newTable(t, Config{Rows: 2, Infer: true}), example()
 	six := netip.MustParseAddr("fd00::1")
 	for name, b := range map[string][]byte{
-		"tagged":                spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20, vlan: true}.bytes(),
+		"in two VLANs":          spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20, tags: []uint16{3, 4}}.bytes(),
 		"unreliable connection": spec{op: hdr.UC | hdr.WriteOnly, src: c.client, dst: c.server, qpn: 20}.bytes(),
 		"congestion":            spec{op: hdr.CNP, src: c.client, dst: c.server, qpn: 20, payload: make([]byte, 16)}.bytes(),
 		"queue pair 1":          spec{op: hdr.WriteOnly, src: c.client, dst: c.server, qpn: 1}.bytes(),
@@ -451,6 +488,7 @@ func TestState(t *testing.T) {
 			continue
 		}
 		s, _ := y.Find(r.Server.Addr, r.Server.QPN)
+		r.old, r.mark, r.markAt, r.asks, r.asked = 0, 0, 0, 0, 0
 		if r.matched, r.matches, r.candidate = 0, 0, 0; s == NoSlot || *y.Row(s) != r {
 			t.Errorf("got  %+v\nwant %+v", y.Row(s), r)
 		}

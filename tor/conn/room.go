@@ -36,6 +36,9 @@ func (t *Table) place(s Slot) {
 	r := &t.rows[s]
 	if c := r.class(); c < numClasses {
 		r.placed, r.in, r.since, r.at = true, c, r.LastSeen, int32(len(t.quiet[c]))
+		if c != pairings {
+			*t.halves(r.Client.Addr)++
+		}
 		t.quiet[c] = append(t.quiet[c], s)
 		t.rise(t.quiet[c], r.at)
 	}
@@ -48,6 +51,9 @@ func (t *Table) unplace(s Slot) {
 		return
 	}
 	h := t.quiet[r.in]
+	if r.in != pairings {
+		*t.halves(r.Client.Addr)--
+	}
 	i, last := r.at, int32(len(h))-1
 	t.swap(h, i, last)
 	h = h[:last]
@@ -56,6 +62,32 @@ func (t *Table) unplace(s Slot) {
 		t.rise(h, i)
 		t.sink(h, i)
 	}
+}
+
+// halves counts the half-open rows of one client (or of a few: it is a hash).
+func (t *Table) halves(client Addr) *int32 {
+	return &t.perClient[t.qps.hash(client, 0)&uint32(len(t.perClient)-1)]
+}
+
+// maxHalf is the most half-open rows, of all clients and of one.
+func (t *Table) maxHalf() (all, one int) {
+	all = min(len(t.rows), max(len(t.rows)/4, 64))
+	return all, max(all/2, 32)
+}
+
+// halfOpen makes sure that one more half-open row may be, of a client: for want of
+// a place among those it takes that of another.
+func (t *Table) halfOpen(now clock.Time, learnt Source, client Addr) bool {
+	all, one := t.maxHalf()
+	switch {
+	case int(*t.halves(client)) >= one:
+		return false
+	case len(t.quiet[guesses])+len(t.quiet[handshakes]) < all:
+		return true
+	case learnt == Inferred:
+		return t.spare(now, guesses, t.cfg.Yield)
+	}
+	return len(t.quiet[handshakes]) < max(1, all/2) && t.spare(now, guesses, 0) || t.spare(now, handshakes, t.cfg.Yield)
 }
 
 // makeRoom removes the row that can be spared best for one that was learnt

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestRoom(t *testing.T) {
 		var all []*row
 		bySlot := map[Slot]*row{}
 		var removed []*row
-		x, err := New(Config{Rows: rows, Infer: true, Yield: yield,
+		x, err := New(Config{Rows: rows, Infer: true, Yield: yield, Settle: -1, Reuse: 1,
 			OnRemove: func(s Slot) { removed = append(removed, bySlot[s]); delete(bySlot, s) },
 			LetGo:    func(s Slot) bool { return bySlot[s].goes }})
 		if err != nil {
@@ -51,7 +52,7 @@ func TestRoom(t *testing.T) {
 		}
 		now := clock.Time(time.Hour)
 		for n := range rapid.IntRange(rows, 60).Draw(t, "steps") {
-			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
+			now = now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
 			if len(all) > 0 && rapid.Bool().Draw(t, "touch") {
 				r := all[rapid.IntRange(0, len(all)-1).Draw(t, "which")]
 				if _, e := feed(x, now, nth(r.n).request(hdr.WriteOnly, first(r.n)+2)); e != Known && e != Waiting {
@@ -249,7 +250,7 @@ func BenchmarkNoRoom(b *testing.B) {
 // long as the server answers nobody else; and each goes on when it likes.
 func TestClaims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		x, err := New(Config{Rows: rapid.IntRange(4, 16).Draw(t, "rows"), Infer: true, Yield: time.Hour})
+		x, err := New(Config{Rows: rapid.IntRange(4, 16).Draw(t, "rows"), Infer: true, Yield: time.Hour, Settle: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,4 +298,64 @@ func TestClaims(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStrangersAreBounded: who makes up requests and handshakes, from one address or
+// from many, has a quarter of the places, half of those from one address; nobody
+// that is known loses a thing, and others are learnt meanwhile.
+func TestStrangersAreBounded(t *testing.T) {
+	const rows, live = 1024, 700
+	for _, many := range []bool{false, true} {
+		x := newTable(t, Config{Rows: rows, Infer: true})
+		for n := range live {
+			if n%2 == 0 {
+				pairUp(t, x, 0, nth(n))
+			} else {
+				born(x, 0, n, true)
+			}
+		}
+		before := make([]Row, live)
+		for s := range before {
+			before[s] = x.rows[s]
+		}
+		most := rows / 8
+		if many {
+			most = rows / 4
+		}
+		for n := range 5000 {
+			c := nth(5000 + n)
+			if c.client = host(66); many {
+				c.client = netip.AddrFrom4([4]byte{10, 6, byte(n >> 8), byte(n)})
+			}
+			c.server = netip.AddrFrom4([4]byte{10, 7, 0, byte(n)}) // so that no list is full
+			feed(x, clock.Time(n), c.request(hdr.WriteOnly, 7))
+			if n%8 == 0 {
+				feed(x, clock.Time(n), c.connectRequest())
+			}
+			// To a connection that is known, with its client's address and with others.
+			k := nth(n % live)
+			if many {
+				feed(x, clock.Time(n), k.request(hdr.WriteOnly, uint32(0x700000+n/live)))
+			}
+			k.client = c.client
+			feed(x, clock.Time(n), k.request(hdr.WriteOnly, uint32(n)))
+		}
+		check(t, x)
+		if half := len(x.quiet[guesses]) + len(x.quiet[handshakes]); half > most || x.Displaced() > 5000 {
+			t.Errorf("many %v: %d half-open rows, %d displaced", many, half, x.Displaced())
+		}
+		if one := *x.halves(AddrFrom(host(66))); int(one) > rows/8 {
+			t.Errorf("%d half-open rows of one host", one)
+		}
+		for s := range before {
+			if r := x.Row(Slot(s)); !x.Used(Slot(s)) || r.Client.QPN != before[s].Client.QPN || r.State != Paired || r.Learnt != before[s].Learnt {
+				t.Fatalf("row %d: %v, was %v", s, r, &before[s])
+			}
+		}
+		if !many {
+			c := nth(20000)
+			c.client = host(44)
+			inferred(t, x, 1, c, 0x500000)
+		}
+	}
 }

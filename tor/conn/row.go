@@ -9,24 +9,33 @@ import (
 )
 
 // Addr is an IP address of 16 bytes, an IPv4 one IPv4-mapped (RFC 4291
-// 2.5.5.2). Equal addresses are ==.
-type Addr struct{ hi, lo uint64 }
+// 2.5.5.2), in a VLAN: the same address in another VLAN is another host's. A GID of
+// RoCE v1 is an address like any other. Equal addresses are ==.
+type Addr struct {
+	hi, lo uint64
+	vlan   uint64
+}
 
 const mapped = 0xFFFF << 32
 
-// AddrFrom is a as an Addr; zero when a is not valid. Zones are ignored.
+// AddrFrom is a as an Addr, in no VLAN; zero when a is not valid. Zones are ignored.
 func AddrFrom(a netip.Addr) Addr {
 	if !a.IsValid() {
 		return Addr{}
 	}
 	b := a.As16()
-	return Addr{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+	return Addr{hi: binary.BigEndian.Uint64(b[:8]), lo: binary.BigEndian.Uint64(b[8:])}
 }
 
 // Is4 reports whether a is an IPv4 address.
 func (a Addr) Is4() bool { return a.hi == 0 && a.lo>>32 == 0xFFFF }
 
-// Netip is a as a netip.Addr, an IPv4 address unmapped.
+// VLAN is the VLAN that a is in, from 1 to 4095; 0: in none, or behind a tag for
+// the priority only. In is a in another one.
+func (a Addr) VLAN() uint16        { return uint16(a.vlan) }
+func (a Addr) In(vlan uint16) Addr { a.vlan = uint64(vlan); return a }
+
+// Netip is a as a netip.Addr, an IPv4 address unmapped; the VLAN is lost.
 func (a Addr) Netip() netip.Addr {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], a.hi)
@@ -34,7 +43,12 @@ func (a Addr) Netip() netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-func (a Addr) String() string { return a.Netip().String() }
+func (a Addr) String() string {
+	if a.vlan != 0 {
+		return fmt.Sprintf("%v in VLAN %d", a.Netip(), a.vlan)
+	}
+	return a.Netip().String()
+}
 
 // Slot is the number of a row, stable while the row lives.
 type Slot int32
@@ -105,7 +119,7 @@ type Row struct {
 	LastSeen       clock.Time
 	PKey           uint16 // 0 = not known
 	MTU            uint16 // path MTU in bytes; 0 = not known
-	Net            uint8  // hdr.NetIPv4 or hdr.NetIPv6
+	Net            uint8  // hdr.NetIPv4, NetIPv6, or NetGRH for RoCE v1
 	Learnt         Source
 	State          State
 
@@ -130,9 +144,17 @@ type Row struct {
 	// wildNext.
 	wildNext uint32
 	// candidate is the client's queue pair that matches responses named, up
-	// to PSN matched; misses contradicted the pairing.
+	// to PSN matched; misses contradicted the pairing. asks is how many times
+	// the client sent something new since, at least Config.Settle apart, and
+	// asked the last of these.
 	candidate, matched    uint32
 	matches, misses, wild uint8
+	asks                  uint8
+	asked                 clock.Time
+	// Requests before PSN old were sent longer than Config.Settle ago: mark was
+	// next at markAt.
+	old, mark uint32
+	markAt    clock.Time
 
 	// The list of half-open inferred rows between the same two addresses.
 	listed     bool
@@ -160,7 +182,7 @@ func (r *Row) ends(client bool) (e, peer *End) {
 
 // rewatch decides anew whether frames need more than a look-up.
 func (r *Row) rewatch() {
-	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.PKey == 0
+	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.Learnt == Managed && !r.ready || r.PKey == 0
 }
 
 // Event is what a frame meant to the table.
@@ -178,7 +200,8 @@ const (
 	// Replaced: the row of an earlier connection was removed, and a half-open
 	// one made.
 	Replaced
-	// Unpaired: PSNs contradicted the pairing; the row is half-open again.
+	// Unpaired: the server's PSNs contradicted the pairing; the row is half-open
+	// again.
 	Unpaired
 	// IsClosing: a frame of a connection after its DisconnectRequest, or that
 	// request.
@@ -204,8 +227,7 @@ const (
 	// Stray: a datagram about no connection that is known, nor was lately: of
 	// the time before the table, of one that found no room, or of none.
 	Stray
-	// Foreign: nothing that the table tracks: another transport, RoCE v1,
-	// tagged frames.
+	// Foreign: nothing that the table tracks: another transport.
 	Foreign
 	NumEvents
 )

@@ -17,9 +17,9 @@ import (
 //	row: 4 length of the rest | rowLen fixed fields | the caller's bytes
 const (
 	stateMagic   = "qlconn"
-	stateVersion = 2
+	stateVersion = 3
 	stateHead    = len(stateMagic) + 2 + 8 + 4
-	endLen       = 16 + 4 + 4 + 12 + 2 + 1 + 1 + 1 + 4
+	endLen       = 16 + 2 + 4 + 4 + 12 + 2 + 1 + 1 + 1 + 4
 	rowLen       = 1 + 1 + 1 + 2 + 2 + 8 + 8 + 3*4 + 2*endLen
 )
 
@@ -83,6 +83,7 @@ func (e *End) append(dst []byte) []byte {
 	be := binary.BigEndian
 	dst = be.AppendUint64(dst, e.Addr.hi)
 	dst = be.AppendUint64(dst, e.Addr.lo)
+	dst = be.AppendUint16(dst, e.Addr.VLAN())
 	dst = be.AppendUint32(dst, e.QPN)
 	dst = be.AppendUint32(dst, e.StartPSN)
 	dst = append(dst, e.L2[:]...)
@@ -93,13 +94,14 @@ func (e *End) append(dst []byte) []byte {
 
 func (e *End) read(b []byte) {
 	be := binary.BigEndian
-	e.Addr = Addr{be.Uint64(b), be.Uint64(b[8:])}
-	e.QPN, e.StartPSN = be.Uint32(b[16:]), be.Uint32(b[20:])
-	e.L2 = [12]byte(b[24:])
-	e.Port = be.Uint16(b[36:])
-	e.Resources, e.Depth = b[38], b[39]
-	e.HasPSN, e.hasComm = b[40]&1 != 0, b[40]&2 != 0
-	e.CommID = be.Uint32(b[41:])
+	e.Addr = Addr{be.Uint64(b), be.Uint64(b[8:]), uint64(be.Uint16(b[16:]))}
+	b = b[18:]
+	e.QPN, e.StartPSN = be.Uint32(b), be.Uint32(b[4:])
+	e.L2 = [12]byte(b[8:])
+	e.Port = be.Uint16(b[20:])
+	e.Resources, e.Depth = b[22], b[23]
+	e.HasPSN, e.hasComm = b[24]&1 != 0, b[24]&2 != 0
+	e.CommID = be.Uint32(b[25:])
 }
 
 func (r *Row) read(b []byte) {
@@ -119,11 +121,12 @@ func (r *Row) plausible() bool {
 		return false
 	}
 	for _, e := range []*End{&r.Client, &r.Server} {
-		if e.QPN < 2 || e.QPN > 0xFFFFFF || e.StartPSN > hdr.PSNMask || e.Addr.Is4() != (r.Net == hdr.NetIPv4) {
+		if e.QPN < 2 || e.QPN > 0xFFFFFF || e.StartPSN > hdr.PSNMask || r.Net != hdr.NetGRH && e.Addr.Is4() != (r.Net == hdr.NetIPv4) {
 			return false
 		}
 	}
-	return r.Learnt <= Managed && (r.Net == hdr.NetIPv4 || r.Net == hdr.NetIPv6) && (r.sent|r.next|r.low) <= hdr.PSNMask
+	vlan := r.Client.Addr.vlan
+	return r.Learnt <= Managed && r.Net >= hdr.NetIPv4 && r.Net <= hdr.NetGRH && vlan < 4096 && vlan == r.Server.Addr.vlan && (r.sent|r.next|r.low) <= hdr.PSNMask
 }
 
 // Restore fills an empty table with the rows that AppendState saved, if that

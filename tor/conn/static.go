@@ -17,16 +17,18 @@ type StaticConn struct {
 	// PSN is the first PSN of the client's requests; valid with HasPSN.
 	PSN    uint32
 	HasPSN bool
-	MTU    int // path MTU in bytes; 0 = found out
+	MTU    int    // path MTU in bytes; 0 = found out
+	VLAN   uint16 // that both are in; 0: none
+	V1     bool   // RoCE v1; not in the text
 }
 
-// ParseStatic reads CLIENT/QPN-SERVER/QPN[,psn=PSN][,mtu=BYTES]; numbers are
+// ParseStatic reads CLIENT/QPN-SERVER/QPN[,psn=PSN][,mtu=BYTES][,vlan=VLAN]; numbers are
 // decimal or, with 0x, hexadecimal:
 //
 //	10.0.0.2/0x11-10.0.0.1/0x100,psn=0xa0ce05
 func ParseStatic(s string) (StaticConn, error) {
 	fail := func(why string) (StaticConn, error) {
-		return StaticConn{}, fmt.Errorf("connection %q: %s; write CLIENT/QPN-SERVER/QPN[,psn=PSN][,mtu=BYTES]", s, why)
+		return StaticConn{}, fmt.Errorf("connection %q: %s; write CLIENT/QPN-SERVER/QPN[,psn=PSN][,mtu=BYTES][,vlan=VLAN]", s, why)
 	}
 	ends, options, more := strings.Cut(s, ",")
 	client, server, ok := strings.Cut(ends, "-")
@@ -69,6 +71,8 @@ func ParseStatic(s string) (StaticConn, error) {
 			c.PSN, c.HasPSN = uint32(n), true
 		case key == "mtu" && (n == 256 || n == 512 || n == 1024 || n == 2048 || n == 4096):
 			c.MTU = int(n)
+		case key == "vlan" && err == nil && n >= 1 && n < 4095:
+			c.VLAN = uint16(n)
 		default:
 			return fail(strconv.Quote(o) + " is no option, or its value is out of range")
 		}
@@ -85,6 +89,9 @@ func (c StaticConn) String() string {
 	if c.MTU != 0 {
 		s += fmt.Sprintf(",mtu=%d", c.MTU)
 	}
+	if c.VLAN != 0 {
+		s += fmt.Sprintf(",vlan=%d", c.VLAN)
+	}
 	return s
 }
 
@@ -93,8 +100,8 @@ func (c StaticConn) String() string {
 // manager made, is an error. A connection that is there already, and paired, is
 // no error, and stays as it is unless it was inferred.
 func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
-	client := End{Addr: AddrFrom(c.Client), QPN: c.ClientQPN, StartPSN: c.PSN, HasPSN: c.HasPSN}
-	server := End{Addr: AddrFrom(c.Server), QPN: c.ServerQPN}
+	client := End{Addr: AddrFrom(c.Client).In(c.VLAN), QPN: c.ClientQPN, StartPSN: c.PSN, HasPSN: c.HasPSN}
+	server := End{Addr: AddrFrom(c.Server).In(c.VLAN), QPN: c.ServerQPN}
 	for _, e := range []*End{&server, &client} {
 		k := t.find(e.Addr, e.QPN)
 		if k == noRef {
@@ -121,7 +128,10 @@ func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 	r := &t.rows[s]
 	r.Client, r.Server, r.MTU = client, server, uint16(c.MTU)
 	r.Net = hdr.NetIPv6
-	if client.Addr.Is4() {
+	switch {
+	case c.V1:
+		r.Net = hdr.NetGRH
+	case client.Addr.Is4():
 		r.Net = hdr.NetIPv4
 	}
 	t.take(s)

@@ -21,6 +21,12 @@ type Config struct {
 	// from both queue pairs; connections that count alike cannot be told apart
 	// otherwise.
 	SamePort bool
+	// Settle is how long a server takes to answer what it answers at all (0 = 1
+	// ms, negative: three responses are enough). Only a client that goes on
+	// asking, and whose requests are answered to nobody but the candidate for
+	// twice as long, is paired by its PSNs: a connection whose requests are not
+	// seen may count alike.
+	Settle clock.Duration
 	// GuardMAC: a queue pair is bound to the source MAC address that it was
 	// learnt with, too, not to the IP address alone.
 	GuardMAC bool
@@ -61,13 +67,14 @@ type Table struct {
 	free []Slot
 	qps  names // ends of rows by address and QPN
 	ids  names // ends of managed rows by address and communication ID
-	// pairs are the heads (slot+1) of the lists of half-open inferred rows,
-	// by the hash of their two addresses.
-	pairs  []Slot
+	// pairs are the lists of half-open inferred rows, by the hash of their two
+	// addresses.
+	pairs  []bucket
 	cursor int // of Sweep
 	// quiet are the rows that may have to make room.
 	quiet     [numClasses]quiet
 	displaced uint64
+	perClient [1024]int32 // half-open rows
 
 	// past is a ring, whose oldest entry is at pastAt; pastIDs are its ends by
 	// address and communication ID.
@@ -93,6 +100,9 @@ func New(c Config) (*Table, error) {
 			return nil, fmt.Errorf("conn: a time-out cannot be %v", *d.v)
 		}
 	}
+	if c.Settle == 0 {
+		c.Settle = time.Millisecond
+	}
 	if c.Rows == 0 {
 		c.Rows = 4096
 	}
@@ -107,7 +117,7 @@ func New(c Config) (*Table, error) {
 	}
 	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
 		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
-	t.pairs = make([]Slot, max(1, len(t.qps.E)/4))
+	t.pairs = make([]bucket, max(256, len(t.qps.E)/4))
 	for c := range t.quiet {
 		t.quiet[c] = make(quiet, 0, len(t.rows))
 	}
@@ -129,7 +139,7 @@ func (t *Table) Cap() int { return len(t.rows) }
 
 // Bytes is the memory that the table takes.
 func (t *Table) Bytes() int {
-	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + 4*len(t.pairs)
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + len(t.pairs)*int(unsafe.Sizeof(bucket{}))
 }
 
 // Find is the row with an end at (a, qpn), and whether that is its client.
@@ -299,21 +309,29 @@ func (t *Table) expired(s Slot, now clock.Time) bool {
 	return r.Learnt != Static && quiet >= t.cfg.Idle && (!r.pinned || t.cfg.LetGo == nil || t.cfg.LetGo(s))
 }
 
-// The lists of half-open inferred rows.
+// bucket is a list of half-open inferred rows.
+type bucket struct {
+	head Slot // +1
+	n    int32
+	// unlisted is when (+1) a request was last seen that has no row for want of
+	// room: what answers it may seem to answer another.
+	unlisted clock.Time
+}
 
-func (t *Table) pairHead(client, server Addr) *Slot {
+func (t *Table) bucket(client, server Addr) *bucket {
 	h := t.qps.hash(client, t.qps.hash(server, 0))
 	return &t.pairs[h&uint32(len(t.pairs)-1)]
 }
 
 func (t *Table) list(s Slot) {
 	r := &t.rows[s]
-	head := t.pairHead(r.Client.Addr, r.Server.Addr)
-	r.listed, r.prev, r.succ = true, 0, *head
-	if *head != 0 {
-		t.rows[*head-1].prev = s + 1
+	l := t.bucket(r.Client.Addr, r.Server.Addr)
+	r.listed, r.prev, r.succ = true, 0, l.head
+	if l.head != 0 {
+		t.rows[l.head-1].prev = s + 1
 	}
-	*head = s + 1
+	l.head = s + 1
+	l.n++
 }
 
 func (t *Table) unlist(s Slot) {
@@ -321,10 +339,12 @@ func (t *Table) unlist(s Slot) {
 	if !r.listed {
 		return
 	}
+	l := t.bucket(r.Client.Addr, r.Server.Addr)
+	l.n--
 	if r.prev != 0 {
 		t.rows[r.prev-1].succ = r.succ
 	} else {
-		*t.pairHead(r.Client.Addr, r.Server.Addr) = r.succ
+		l.head = r.succ
 	}
 	if r.succ != 0 {
 		t.rows[r.succ-1].prev = r.prev

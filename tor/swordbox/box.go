@@ -319,8 +319,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 		return
 	}
-	var ok bool
-	if s.ends, ok = conn.EndsOf(b, f); !ok {
+	if !s.ends.Of(b, f) {
 		s.aside(in, x, b)
 		return
 	}
@@ -330,7 +329,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 	n := s.node(a, in == toClients && (fl&hdr.IsRequest != 0 || isCM && cm.AttributeID() == hdr.ConnectRequest))
 	if n == nil {
-		s.pass(in, x)
+		s.aside(in, x, b) // it may be the address of a known server, but in another VLAN
 		return
 	}
 	s.own(n)
@@ -355,7 +354,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 }
 
 // aside passes a frame of a sort that is never followed, such as of an
-// unreliable connection, or with VLAN tags: a request may change memory.
+// unreliable connection, or with the tags of two VLANs: a request may change memory.
 func (s *Box) aside(in int, x *packet.Buf, b []byte) {
 	if in == toClients && s.f.Op.Info().Flags&hdr.IsRequest != 0 {
 		if n := s.node(conn.Target(b, &s.f), false); n != nil {

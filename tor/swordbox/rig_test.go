@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,6 +27,8 @@ type frame struct {
 	qpn, psn       uint32
 	ext, payload   []byte
 	ack            bool
+	tags           []uint16 // VIDs, the outermost first
+	v1             bool
 }
 
 // bytes is the frame, with right lengths and checksums.
@@ -34,21 +37,34 @@ func (f frame) bytes() []byte {
 	if f.src.Is6() {
 		l3, et = hdr.IPv6Len, hdr.EtherIPv6
 	}
+	udp := hdr.UDPLen
+	if f.v1 {
+		l3, udp, et = hdr.IPv6Len, 0, hdr.EtherRoCEv1
+	}
 	pad := -len(f.payload) & 3
-	n := 14 + l3 + hdr.UDPLen + hdr.BTHLen + len(f.ext) + len(f.payload) + pad + hdr.ICRCLen
+	n := 14 + l3 + udp + hdr.BTHLen + len(f.ext) + len(f.payload) + pad + hdr.ICRCLen
 	b := make([]byte, n)
 	hdr.Ethernet(b).Encode(&hdr.EthernetFields{Dst: f.dstMAC, Src: f.srcMAC, EtherType: et})
-	if f.src.Is6() {
+	switch {
+	case f.v1:
+		hdr.GRH(b[14:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(n - 54), NextHeader: hdr.ProtoBTH, HopLimit: 64, Src: f.src, Dst: f.dst})
+	case f.src.Is6():
 		hdr.IPv6(b[14:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(n - 54), NextHeader: hdr.ProtoUDP, HopLimit: 64, Src: f.src, Dst: f.dst})
-	} else {
+	default:
 		hdr.IPv4(b[14:]).Encode(&hdr.IPv4Fields{TotalLen: uint16(n - 14), DF: true, TTL: 64, Protocol: hdr.ProtoUDP, Src: f.src, Dst: f.dst})
 	}
 	u := b[14+l3:]
-	hdr.UDP(u).Encode(&hdr.UDPFields{SrcPort: f.sport, DstPort: hdr.RoCEv2Port, Len: uint16(n - 14 - l3)})
-	hdr.UDP(u).SetChecksum(f.sum)
-	hdr.BTH(u[hdr.UDPLen:]).Encode(&hdr.BTHFields{OpCode: f.op, PKey: f.pkey, DestQP: f.qpn, PSN: f.psn & hdr.PSNMask, Ack: f.ack, Pad: pad})
-	copy(u[hdr.UDPLen+hdr.BTHLen:], f.ext)
-	copy(u[hdr.UDPLen+hdr.BTHLen+len(f.ext):], f.payload)
+	if !f.v1 {
+		hdr.UDP(u).Encode(&hdr.UDPFields{SrcPort: f.sport, DstPort: hdr.RoCEv2Port, Len: uint16(n - 14 - l3)})
+		hdr.UDP(u).SetChecksum(f.sum)
+	}
+	u = u[udp:]
+	hdr.BTH(u).Encode(&hdr.BTHFields{OpCode: f.op, PKey: f.pkey, DestQP: f.qpn, PSN: f.psn & hdr.PSNMask, Ack: f.ack, Pad: pad})
+	copy(u[hdr.BTHLen:], f.ext)
+	copy(u[hdr.BTHLen+len(f.ext):], f.payload)
+	for _, id := range slices.Backward(f.tags) {
+		b = slices.Insert(b, 12, 0x81, 0, byte(id>>8), byte(id))
+	}
 	var p hdr.Frame
 	if why := hdr.Parse(b, &p); why != hdr.IsRoCE {
 		panic(why.String())
@@ -120,6 +136,8 @@ type rig struct {
 	clients   []*party
 	tape      *[]taped // what went in, when not nil
 	args      graph.Args
+	tags      []uint16 // of all frames
+	v1        bool
 }
 
 // taped is a frame that went in.
@@ -202,10 +220,10 @@ func (c *party) cm(toServer bool, f hdr.CMFields) []byte {
 	if f.AttributeID == hdr.ConnectRequest {
 		f.RemoteCommID = 0
 	}
-	x := frame{srcMAC: c.mac, dstMAC: c.r.serverMAC, src: c.ip, dst: c.r.server}
+	x := frame{tags: c.r.tags, v1: c.r.v1, srcMAC: c.mac, dstMAC: c.r.serverMAC, src: c.ip, dst: c.r.server}
 	if !toServer {
 		f.LocalCommID, f.RemoteCommID = f.RemoteCommID, f.LocalCommID
-		x = frame{srcMAC: c.r.serverMAC, dstMAC: c.mac, src: c.r.server, dst: c.ip}
+		x = frame{tags: c.r.tags, v1: c.r.v1, srcMAC: c.r.serverMAC, dstMAC: c.mac, src: c.r.server, dst: c.ip}
 	}
 	x.sport, x.op, x.pkey, x.qpn = 0xC001, hdr.UDSendOnly, 0xFFFF, 1
 	x.ext = make([]byte, hdr.DETHLen)
@@ -261,20 +279,20 @@ func (c *party) warm() {
 
 // made is a request of c, as c sends it: with PSN psn.
 func (c *party) made(op hdr.Opcode, psn uint32, ext, payload []byte) []byte {
-	return frame{srcMAC: c.mac, dstMAC: c.r.serverMAC, src: c.ip, dst: c.r.server, sport: c.sport, op: op, pkey: c.pkey, qpn: c.sqpn, psn: psn,
+	return frame{tags: c.r.tags, v1: c.r.v1, srcMAC: c.mac, dstMAC: c.r.serverMAC, src: c.ip, dst: c.r.server, sport: c.sport, op: op, pkey: c.pkey, qpn: c.sqpn, psn: psn,
 		ext: ext, payload: payload, ack: op.Any(hdr.IsLast | hdr.IsOnly)}.bytes()
 }
 
 // moved is what the server must see of such a request on the connection of l.
 func (c *party) moved(l *party, op hdr.Opcode, psn uint32, ext, payload []byte) []byte {
-	return frame{srcMAC: l.mac, dstMAC: l.r.serverMAC, src: l.ip, dst: l.r.server, sport: l.sport, op: op, pkey: l.pkey, qpn: l.sqpn, psn: psn,
+	return frame{tags: l.r.tags, v1: l.r.v1, srcMAC: l.mac, dstMAC: l.r.serverMAC, src: l.ip, dst: l.r.server, sport: l.sport, op: op, pkey: l.pkey, qpn: l.sqpn, psn: psn,
 		ext: ext, payload: payload, ack: op.Any(hdr.IsLast | hdr.IsOnly)}.bytes()
 }
 
 // response is an answer of the server on the connection of c, as the server
 // sends it.
 func (c *party) response(op hdr.Opcode, psn uint32, ext, payload []byte) []byte {
-	return frame{srcMAC: c.r.serverMAC, dstMAC: c.mac, src: c.r.server, dst: c.ip, sport: c.back, op: op, pkey: c.pkey, qpn: c.cqpn, psn: psn,
+	return frame{tags: c.r.tags, v1: c.r.v1, srcMAC: c.r.serverMAC, dstMAC: c.mac, src: c.r.server, dst: c.ip, sport: c.back, op: op, pkey: c.pkey, qpn: c.cqpn, psn: psn,
 		ext: ext, payload: payload}.bytes()
 }
 

@@ -29,8 +29,9 @@ import (
 //	 0 magic | 8 status | 12 connections on record | 16 last sign of life
 //	24 length of the state | 32 CRC-32C of it | 36 layout of the state
 //	40 where the state begins | 48 conns= | 52 window=
-//	64 records of 64 bytes: client, server (16 each) | their QPNs (4 each) | 0
-//	   state: nodes, each: address (16) | length of the rest (4) | time from
+//	64 records of 64 bytes: client, server (16 each) | their QPNs (4 each) |
+//	   VLAN (2) | 1: RoCE v1 | 0
+//	   state: nodes, each: address (16) | VLAN (2) | length of the rest (4) | time from
 //	   which all that passes is on record (8) | reaches | conn.Table's, with flows
 const (
 	memMagic    = 0x31786F62_77736C71 // "qlswbox1", little-endian
@@ -193,15 +194,17 @@ var (
 type record struct {
 	client, server conn.Addr
 	cqpn, sqpn     uint32
+	v1             bool
 }
 
 func recordOf(r *conn.Row) record {
-	return record{client: r.Client.Addr, server: r.Server.Addr, cqpn: r.Client.QPN, sqpn: r.Server.QPN}
+	return record{client: r.Client.Addr, server: r.Server.Addr, cqpn: r.Client.QPN, sqpn: r.Server.QPN, v1: r.Net == hdr.NetGRH}
 }
 
 func (m *memory) at(k int) (r record) {
 	b := m.b[memHead+k*recordLen:]
-	r.client, r.server = conn.AddrOf([16]byte(b)), conn.AddrOf([16]byte(b[16:]))
+	vlan := le.Uint16(b[40:])
+	r.client, r.server, r.v1 = conn.AddrOf([16]byte(b)).In(vlan), conn.AddrOf([16]byte(b[16:])).In(vlan), b[42] != 0
 	r.cqpn, r.sqpn = le.Uint32(b[32:]), le.Uint32(b[36:])
 	return r
 }
@@ -221,6 +224,11 @@ func (m *memory) add(n *node, i int32) {
 	copy(b[16:], v[:])
 	le.PutUint32(b[32:], r.cqpn)
 	le.PutUint32(b[36:], r.sqpn)
+	le.PutUint16(b[40:], r.server.VLAN())
+	b[42] = 0
+	if r.v1 {
+		b[42] = 1
+	}
 	le.PutUint32(m.b[12:], uint32(k+1))
 }
 
@@ -298,7 +306,7 @@ func (s *Box) bereave(now clock.Time, k int) bool {
 			return false
 		}
 	}
-	slot, err := n.conns.AddStatic(now, conn.StaticConn{Client: r.client.Netip(), Server: r.server.Netip(), ClientQPN: r.cqpn, ServerQPN: r.sqpn})
+	slot, err := n.conns.AddStatic(now, conn.StaticConn{Client: r.client.Netip(), Server: r.server.Netip(), ClientQPN: r.cqpn, ServerQPN: r.sqpn, VLAN: r.server.VLAN(), V1: r.v1})
 	n.removed = n.removed[:0] // none that was followed
 	if err != nil {
 		return false
@@ -376,7 +384,7 @@ func (s *Box) save(now clock.Time) {
 			n.rest(int32(i))
 		}
 		a := n.addrs[0].As16()
-		out = append(out, a[:]...)
+		out = le.AppendUint16(append(out, a[:]...), n.addrs[0].VLAN())
 		at := len(out)
 		out = append(out, 0, 0, 0, 0)
 		out = le.AppendUint64(out, uint64(n.unknown))
@@ -478,15 +486,15 @@ func (s *Box) restore(now clock.Time, count int) error {
 	b := m.b[from : from+n]
 	old := geometry{int32(le.Uint32(b)), int32(le.Uint32(b[4:]))}
 	for b = b[8:]; len(b) > 0; {
-		if len(b) < 20 || uint64(le.Uint32(b[16:])) > uint64(len(b)-20) {
+		if len(b) < 22 || uint64(le.Uint32(b[18:])) > uint64(len(b)-22) {
 			return errSave
 		}
-		size := 20 + int(le.Uint32(b[16:]))
-		x, err := s.meetLocked(conn.AddrOf([16]byte(b)))
+		size := 22 + int(le.Uint32(b[18:]))
+		x, err := s.meetLocked(conn.AddrOf([16]byte(b)).In(le.Uint16(b[16:])))
 		if err != nil {
 			return err
 		}
-		if err := x.restore(b[20:size], now, old); err != nil {
+		if err := x.restore(b[22:size], now, old); err != nil {
 			return err
 		}
 		x.unknown = min(x.unknown, now.Add(s.cfg.settle))

@@ -331,10 +331,11 @@ func TestInfer(t *testing.T) {
 	r := newRig(t, nil)
 	r.reach()
 	a, b := r.client(), r.client()
-	for range 4 {
+	for range 5 {
 		for _, c := range []*party{a, b} {
 			c.warm()
 		}
+		r.Clock.Advance(time.Millisecond) // conn.Config.Settle
 	}
 	if r.Counter("unpaired") == 0 || r.Counter("synced") != 3 {
 		t.Fatalf("unpaired %d, synced %d", r.Counter("unpaired"), r.Counter("synced"))
@@ -343,7 +344,31 @@ func TestInfer(t *testing.T) {
 	psn := b.proven().psn
 	same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 5, 4), nil))
 	// Messages were counted from before the box looked.
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 6, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 7, 4))
+}
+
+// TestNetworks: with tags, and in RoCE v1, all goes as without; the same addresses
+// in another VLAN are other hosts', of whose words nothing is known.
+func TestNetworks(t *testing.T) {
+	const va = 0x7020
+	for name, net := range map[string]struct {
+		tags []uint16
+		v1   bool
+	}{"VLAN": {tags: []uint16{5}}, "priority": {tags: []uint16{0}}, "both": {tags: []uint16{0, 6}}, "RoCE v1": {v1: true}, "RoCE v1 in a VLAN": {[]uint16{5}, true}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.tags, r.v1 = net.tags, net.v1
+			r.reach()
+			a, b := r.join(), r.join()
+			b.learn(a, va, 4)
+			psn := b.psn
+			same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(5)))
+			same(t, a.ack().Out["a"], b.atomicAckTo(psn, 3, 4))
+			r.tags = []uint16{9}
+			psn = b.psn
+			same(t, b.cas(va, 5, 6).Out["b"], b.made(hdr.CompareSwap, psn, atomicETH(va, testRKey, 6, 5), nil))
+		})
+	}
 }
 
 // TestStatic: a connection that the configuration names is followed from its

@@ -296,6 +296,7 @@ func TestReborn(t *testing.T) {
 				a := r.client()
 				for range 5 {
 					a.warm()
+					r.Clock.Advance(time.Millisecond) // conn.Config.Settle
 				}
 				if r.Counter("synced") != 1 {
 					t.Fatal("not followed")
@@ -318,6 +319,7 @@ func TestReborn(t *testing.T) {
 	a := r.client()
 	for range 5 {
 		a.warm()
+		r.Clock.Advance(time.Millisecond)
 	}
 	for k := range uint32(200) {
 		r.Clock.Advance(time.Millisecond)

@@ -1,0 +1,293 @@
+package conn
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// requester is one connection of world, with the requests that wait for answers.
+type requester struct {
+	connection
+	next uint32
+	wait []asking
+	// unseen: how many of ten requests do not come past the table; from is
+	// when they begin to.
+	unseen int
+	from   clock.Time
+	nak    bool // the server has refused what came after the lost request
+}
+
+type asking struct {
+	psn  uint32
+	sent clock.Time
+	lost bool // behind the table
+}
+
+// world is a server, some hosts, and a table that sees what they send. What
+// reaches the server is answered within settle; what is lost on the way there is
+// sent again later than that, and not all of a window is lost.
+type world struct {
+	*testing.T
+	rt    *rapid.T
+	rnd   *rand.Rand
+	x     *Table
+	now   clock.Time
+	all   []*requester
+	depth int
+}
+
+const settle = time.Millisecond
+
+// draw is evenly distributed, which rapid's numbers are not.
+func (w *world) draw(n int) int { return w.rnd.IntN(n) }
+
+func (w *world) see(b []byte) {
+	s, e := feed(w.x, w.now, b)
+	if err := w.x.verify(); err != nil {
+		w.rt.Fatal(err)
+	}
+	if e != NowPaired {
+		return
+	}
+	r := w.x.Row(s)
+	for _, q := range w.all {
+		if AddrFrom(q.client) == r.Client.Addr && q.cqpn == r.Client.QPN && q.sqpn == r.Server.QPN {
+			return
+		}
+	}
+	w.rt.Fatalf("wrongly paired %v", r)
+}
+
+func (w *world) request(q *requester, psn uint32) {
+	if w.now >= q.from && w.draw(10) >= q.unseen {
+		w.see(q.connection.request(hdr.WriteOnly, psn))
+	}
+}
+
+func (w *world) send(q *requester, lost bool) {
+	if len(q.wait) < w.depth {
+		w.request(q, q.next)
+		q.wait = append(q.wait, asking{q.next, w.now, lost})
+		q.next = (q.next + 1) & hdr.PSNMask
+	}
+}
+
+// answer acknowledges n requests, refuses what follows a lost one, or, when that
+// is all there is, has the client repeat it.
+func (w *world) answer(q *requester, n int) {
+	arrived := 0
+	for arrived < len(q.wait) && !q.wait[arrived].lost {
+		arrived++
+	}
+	switch {
+	case len(q.wait) == 0:
+	case arrived > 0:
+		n = min(n, arrived)
+		p := q.wait[n-1].psn
+		q.wait = q.wait[n:]
+		w.see(q.response(hdr.Acknowledge, p))
+	case len(q.wait) > 1 && !q.nak:
+		q.nak = true
+		b := q.response(hdr.Acknowledge, q.wait[0].psn)
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		f.AETHOf(b)[0] = byte(hdr.SynNAKSequence)
+		w.see(b)
+	case q.nak || w.now.Sub(q.wait[0].sent) > 5*settle:
+		q.nak = false
+		for i := range q.wait {
+			q.wait[i].lost, q.wait[i].sent = false, w.now
+			w.request(q, q.wait[i].psn)
+		}
+	}
+}
+
+// advance lets time pass, and the server answer what is due.
+func (w *world) advance(d time.Duration) {
+	for range 8 {
+		w.now = w.now.Add(d / 8)
+		for _, q := range w.all {
+			for n := len(q.wait); n > 0 && w.now.Sub(q.wait[0].sent) >= settle/2; n-- {
+				if before := len(q.wait); q.wait[0].lost && len(q.wait) == 1 && w.now.Sub(q.wait[0].sent) <= 5*settle {
+					break
+				} else if w.answer(q, before); len(q.wait) == 0 {
+					break
+				}
+			}
+		}
+	}
+	w.x.Sweep(w.now)
+}
+
+// TestPairingIsNeverWrong: connections of two hosts whose numbers are equal or
+// near, some of whose requests the table sees late, now and then, or never, in
+// tables that are too small, or with losses: no one is taken for another.
+func TestPairingIsNeverWrong(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		for range 40 {
+			schedule(&world{T: t, rt: rt, rnd: rnd, now: clock.Time(time.Hour)})
+		}
+	})
+}
+
+func schedule(w *world) {
+	w.depth = 1 + w.draw(6)
+	w.x = newTable(w.T, Config{Rows: 1 + w.draw(12), Infer: true, SamePort: w.draw(2) == 0, Settle: settle, Reuse: 5 * settle, HalfOpen: 50 * settle, Yield: 20 * settle})
+	base := []uint32{3185, 0xFFFFF8}[w.draw(2)]
+	for i := range 2 + w.draw(3) {
+		q := &requester{next: (base + uint32(w.draw(4))) & hdr.PSNMask, connection: connection{client: host(2 + w.draw(4)/3), server: host(1),
+			cqpn: uint32(17 + i), sqpn: uint32(33 + i), port: uint16(0xC000 + i), back: uint16(0xC000 + i)}}
+		switch w.draw(4) {
+		case 0:
+			q.unseen = 10
+		case 1:
+			q.unseen = 3
+		case 2:
+			q.from = w.now.Add(time.Duration(w.draw(10)) * settle / 2)
+		}
+		w.all = append(w.all, q)
+	}
+	for range 100 + w.draw(500) {
+		q := w.all[w.draw(len(w.all))]
+		if w.draw(2) == 0 { // who is behind: they stay in step
+			q = slices.MinFunc(w.all, func(a, b *requester) int { return int(hdr.PSNDiff(a.next, b.next)) })
+		}
+		switch w.draw(8) {
+		case 0, 1, 2:
+			w.send(q, false)
+		case 3:
+			w.send(q, w.draw(8) == 0 && !slices.ContainsFunc(q.wait, func(a asking) bool { return a.lost }))
+		case 4, 5, 6:
+			w.answer(q, 1+w.draw(w.depth))
+		case 7:
+			w.advance(time.Duration(1+w.draw(8)) * settle / 8)
+		}
+	}
+}
+
+// TestLockstepIsToldApart: connections that begin alike are learnt when one gets
+// ahead of the others, and those whose ports tell them apart at once.
+func TestLockstepIsToldApart(t *testing.T) {
+	for _, ports := range []bool{false, true} {
+		w := &world{T: t, now: clock.Time(time.Hour), depth: 1,
+			x: newTable(t, Config{Rows: 64, Infer: true, SamePort: ports, Settle: settle})}
+		for i := range 8 {
+			w.all = append(w.all, &requester{next: 3185, connection: connection{client: host(2), server: host(1), cqpn: uint32(17 + i), sqpn: uint32(33 + i), port: uint16(0xC000 + i), back: uint16(0xC000 + i)}})
+		}
+		learnt := func() (n int) {
+			for _, q := range w.all {
+				if s, client := w.x.Find(AddrFrom(q.client), q.cqpn); s != NoSlot && client && w.x.Row(s).State == Paired {
+					n++
+				}
+			}
+			return n
+		}
+		for round := range 4000 {
+			w.now = w.now.Add(settle / 20)
+			for i, q := range w.all {
+				if ports || round%16 < 16-i { // each is faster than the next
+					run(t, w.x, w.now, step{"", q.connection.request(hdr.WriteOnly, q.next), anyEvent}, step{"", q.response(hdr.Acknowledge, q.next), anyEvent})
+					q.next = (q.next + 1) & hdr.PSNMask
+				}
+			}
+			if ports && round == 100 && learnt() != len(w.all) {
+				t.Errorf("by their ports: %d learnt", learnt())
+			}
+		}
+		if learnt() != len(w.all) {
+			t.Errorf("ports %v: %d learnt", ports, learnt())
+		}
+	}
+}
+
+// TestUnlisted: while requests pass between two hosts that have no row, for want
+// of room, nothing between the two is paired; and afterwards it is.
+func TestUnlisted(t *testing.T) {
+	a, b := nth(0), nth(1)
+	x := newTable(t, Config{Rows: 1, Infer: true, Reuse: time.Second})
+	for p := range uint32(3) {
+		run(t, x, 1, step{"a", a.request(hdr.WriteOnly, p), anyEvent}, step{"b", b.request(hdr.WriteOnly, p), Full}, step{"b's answer", b.response(hdr.Acknowledge, p), Waiting})
+	}
+	run(t, x, clock.Time(time.Second), step{"b is not heard any more, nor a", a.response(hdr.Acknowledge, 2), Waiting})
+	for p := uint32(3); p < 5; p++ {
+		run(t, x, clock.Time(2*time.Second), step{"a", a.request(hdr.WriteOnly, p), Waiting}, step{"", a.response(hdr.Acknowledge, p), map[bool]Event{true: NowPaired, false: Waiting}[p == 4]})
+	}
+}
+
+// TestNetworks: the same addresses and numbers in other VLANs, and in RoCE v1, are
+// other connections; a tag for the priority only makes no difference. All are
+// learnt alike, by PSNs and from the connection manager.
+func TestNetworks(t *testing.T) {
+	var all []*connection
+	for i, tags := range [][]uint16{nil, {5}, {6}, {0, 7}, {4094, 0}} {
+		c := example()
+		c.tags, c.cpsn = tags, uint32(i*0x1000)
+		all = append(all, c)
+	}
+	six := example()
+	six.client, six.server, six.v1 = netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::1"), true
+	old := example() // of other hosts, with GIDs of the same shape
+	old.client, old.server, old.v1 = host(12), host(11), true
+	all = append(all, six, old)
+	check := func(x *Table) {
+		t.Helper()
+		if x.Len() != len(all) {
+			t.Error(x.Len())
+		}
+		for i, c := range all {
+			in := []uint16{0, 5, 6, 7, 4094, 0, 0}[i]
+			s, client := x.Find(AddrFrom(c.client).In(in), c.cqpn)
+			if r := x.Row(s); !client || r.State != Paired || r.Server.Addr.VLAN() != in || r.Server.Addr.Netip() != c.server || (r.Net == hdr.NetGRH) != c.v1 {
+				t.Errorf("%d: %v", i, r)
+			}
+		}
+	}
+	x := newTable(t, Config{Rows: 8, Infer: true, GuardMAC: true})
+	for p := range uint32(3) {
+		for _, c := range all {
+			run(t, x, 1, step{"", c.request(hdr.WriteOnly, c.cpsn+p), anyEvent}, step{"", c.response(hdr.Acknowledge, c.cpsn+p), anyEvent})
+		}
+	}
+	check(x)
+	y := newTable(t, Config{Rows: 8})
+	if err := y.Restore(x.AppendState(nil, 1, nil), 1, time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	check(y)
+	plain := example()
+	prio := *plain
+	prio.tags = []uint16{0}
+	run(t, y, 2, step{"priority", prio.request(hdr.WriteOnly, 3), Known}, step{"none", plain.request(hdr.WriteOnly, 4), Known})
+	v1 := *plain
+	v1.v1 = true
+	run(t, y, 3, step{"RoCE v1 to a queue pair of v2", v1.request(hdr.WriteOnly, 5), Spoofed}, step{"its answer", v1.response(hdr.Acknowledge, 5), Spoofed},
+		step{"its end", v1.tell(hdr.DisconnectRequest, true), Stray})
+	check(y)
+	x = newTable(t, Config{Rows: 8})
+	for _, c := range all {
+		pairUp(t, x, 1, c)
+	}
+	check(x)
+	for _, c := range all {
+		run(t, x, 2, step{"", c.tell(hdr.DisconnectRequest, true), IsClosing}, step{"", c.tell(hdr.DisconnectReply, false), Removed})
+	}
+	c, err := ParseStatic("10.0.0.2/0x11-10.0.0.1/0x100,vlan=9")
+	if err != nil || c.VLAN != 9 || c.String() != "10.0.0.2/0x11-10.0.0.1/0x100,vlan=9" {
+		t.Error(c, err)
+	}
+	if _, err := x.AddStatic(3, c); err != nil {
+		t.Error(err)
+	}
+	tagged := example()
+	tagged.tags = []uint16{9}
+	run(t, x, 4, step{"configured", tagged.request(hdr.WriteOnly, 5), Known}, step{"", tagged.response(hdr.Acknowledge, 5), Known})
+}
