@@ -25,6 +25,7 @@ func crew(t testing.TB, args graph.Args) *rig {
 // are known.
 func (r *rig) pair(qpn, psn uint32) {
 	for i := range uint32(6) {
+		r.Clock.Advance(time.Millisecond)
 		r.to(qpn, psn+i, hdr.ReadRequest, reth(0x10000, r.rkey, r.size), nil)
 		r.from(qpn, psn+i, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
 	}

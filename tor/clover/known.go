@@ -1,6 +1,8 @@
 package clover
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -14,7 +16,6 @@ type node struct {
 	at    conn.Addr
 	match addr // the same, for rules
 	used  bool
-	given bool // by servers=
 	// leaving: it makes room for another one. What is known of it goes first.
 	leaving bool
 	seen    uint16 // age when it was last used
@@ -77,13 +78,18 @@ func (s *state) server(a conn.Addr) int16 {
 	return noServer
 }
 
+// serves reports whether a may be a memory node: the user may have named them.
+func (s *state) serves(a conn.Addr) bool {
+	return len(s.given) == 0 || slices.Contains(s.given, a.In(0))
+}
+
 // meet is the number of a memory node, new or not; noServer when there is no
 // room for one more, or the user named those that there are.
 func (s *state) meet(a conn.Addr) int16 {
 	if sid := s.server(a); sid != noServer {
 		return sid
 	}
-	if s.fixed {
+	if !s.serves(a) {
 		return noServer
 	}
 	oldest := noServer
@@ -309,19 +315,27 @@ func (s *state) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep uin
 // noEntry is an address at which there is no entry.
 const noEntry = 1
 
-// opaque notes that a frame passes that may be a request for anything: a
-// fragment, or of a transport that is not known.
-func (s *Steer) opaque(c *graph.Ctx, b []byte, f *hdr.Frame) {
-	if f.Why == hdr.DeepTags {
-		for i := range s.servers {
-			if s.servers[i].used {
-				s.doubt(c, int16(i))
-			}
-		}
+// foreign notes what a frame may change that is no request of a reliable
+// connection, or that may be one in part or unseen.
+func (s *Steer) foreign(c *graph.Ctx, b []byte) {
+	f := &s.f
+	change := hdr.ChangeOf(b, f)
+	if change.Reach < hdr.ReachRC || change.Reach == hdr.ReachMore || change.Reach == hdr.ReachSend {
 		return
 	}
-	if sid := s.server(conn.Target(b, f)); sid != noServer {
-		s.doubt(c, sid)
+	to := conn.Target(b, f)
+	for i := range s.servers {
+		if v := &s.servers[i]; !v.used || v.at.In(0) != to && f.Why != hdr.DeepTags {
+			continue
+		}
+		switch change.Reach {
+		case hdr.ReachRC:
+			s.untracked(c, b, int16(i), f.Op.Info().Flags)
+		case hdr.ReachRange:
+			s.overwrite(c, int16(i), change.VA, change.Len, noEntry)
+		default:
+			s.doubt(c, int16(i))
+		}
 	}
 }
 

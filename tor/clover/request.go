@@ -70,7 +70,7 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, 
 // none that is followed.
 func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) int32 {
 	f := &s.f
-	if s.fixed && s.server(ends.Dst) == noServer {
+	if !s.serves(ends.Dst) {
 		return noSlot
 	}
 	if !s.trackable(b, fl) {

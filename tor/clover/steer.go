@@ -55,7 +55,7 @@ type state struct {
 	nopen      int
 
 	servers     [maxServers]node
-	fixed       bool // servers are given, others pass
+	given       []conn.Addr // by servers=, in no VLAN; none: all are served
 	regions     [maxRegions]region
 	freeRegions []uint16
 	byKey       index.Index // regions by server and R_Key
@@ -97,9 +97,8 @@ func newState(cfg settings, workers int) *state {
 	for i := range s.rows {
 		s.rows[i].sid = noServer
 	}
-	for i, a := range cfg.servers {
-		s.setServer(i, conn.AddrFrom(a))
-		s.fixed = true
+	for _, a := range cfg.servers {
+		s.given = append(s.given, conn.AddrFrom(a))
 	}
 	c := conn.Config{
 		Rows: cfg.conns, Infer: true, SamePort: true, Idle: cfg.idle,
@@ -124,6 +123,7 @@ type Steer struct {
 	worker, workers int
 	f               hdr.Frame // of the frame at hand
 	g               hdr.Frame // of one that was held
+	ends            conn.Ends // of the frame at hand
 
 	requests, responses, bytes uint64 // of the batch at hand
 }
@@ -272,11 +272,10 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	b := x.Bytes()
 	f := &s.f
 	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
+		s.foreign(c, b)
 		switch why {
 		case hdr.Truncated, hdr.BadLength, hdr.BadIP:
 			return s.bad(c, x, graph.Reason(why))
-		case hdr.Fragment, hdr.DeepTags, hdr.UnknownOpcode, hdr.BadVersion:
-			s.opaque(c, b, f)
 		}
 		pass(c, x, graph.Reason(why))
 		return true
@@ -297,14 +296,16 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	if !hdr.GoodICRC(b, f) {
 		return s.bad(c, x, reasonBadICRC)
 	}
-	ends, ok := conn.EndsOf(b, f)
+	ends := &s.ends
 	switch {
-	case !ok || f.Op.Transport() != hdr.RC:
-		s.stranger(c, in, b, &ends, ok, fl)
+	case f.Op.Transport() != hdr.RC || !ends.Of(b, f):
+		if !s.manage(c, in, b) {
+			s.foreign(c, b)
+		}
 	case fl&hdr.IsRequest == 0:
-		return in == fromClients || s.response(c, x, b, &ends, fl)
+		return in == fromClients || s.response(c, x, b, ends, fl)
 	case in == fromClients:
-		s.request(c, x, b, &ends, fl)
+		s.request(c, x, b, ends, fl)
 	default:
 		s.untracked(c, b, s.server(ends.Dst), fl)
 	}
@@ -317,21 +318,20 @@ const (
 	fromServers
 )
 
-// stranger handles a frame that is no reliable connection's that is followed.
-func (s *Steer) stranger(c *graph.Ctx, in int, b []byte, ends *conn.Ends, ok bool, fl hdr.OpFlags) {
-	f := &s.f
-	if m, isCM := f.CMOf(b); isCM && ok {
-		// Each side speaks for its own hosts alone.
-		server := m.AttributeID() == hdr.ConnectReply || s.server(ends.Src) != noServer
-		if server != (in == fromServers) || s.fixed && s.server(ends.Src) == noServer && s.server(ends.Dst) == noServer {
-			return
-		}
-		if i, e := s.conns.CM(c.Now(), ends, b, f); i != conn.NoSlot {
+// manage takes a datagram of the connection manager; false when the frame is
+// none. Each side speaks for its own hosts alone.
+func (s *Steer) manage(c *graph.Ctx, in int, b []byte) bool {
+	m, ok := s.f.CMOf(b)
+	if !ok || !s.ends.Of(b, &s.f) {
+		return false
+	}
+	server := m.AttributeID() == hdr.ConnectReply || s.server(s.ends.Src) != noServer
+	if server == (in == fromServers) && (s.serves(s.ends.Src) || s.serves(s.ends.Dst)) {
+		if i, e := s.conns.CM(c.Now(), &s.ends, b, &s.f); i != conn.NoSlot {
 			s.event(int32(i), e)
 		}
-		return
 	}
-	s.untracked(c, b, s.server(conn.Target(b, f)), fl)
+	return true
 }
 
 // event takes what a frame meant to the table of connections.
