@@ -454,7 +454,7 @@ func (l *lap) play(in []string, frames [][]byte) {
 }
 
 func (l *lap) flush() {
-	l.now += 50000
+	l.now += 10000 // half a round of the model
 	if err := l.inst.Push(l.side, l.now, &l.in); err != nil {
 		l.t.Fatal(err)
 	}
@@ -537,8 +537,8 @@ func TestNoAllocation(t *testing.T) {
 			t.Errorf("%v: %v allocations for 102 frames", args, n)
 		}
 		for _, c := range l.inst.Counters() {
-			if c.Name == "waited" && (c.Value > 0) != x.overtaken {
-				t.Errorf("%d answers had to wait", c.Value)
+			if c.Name == "waited" && c.Value == 0 && x.overtaken {
+				t.Error("no answer had to wait")
 			}
 		}
 	}
@@ -558,7 +558,7 @@ func overtake(in []string, frames [][]byte) [][]byte {
 
 // TestWorkers: two workers with one state, under the race detector.
 func TestWorkers(t *testing.T) {
-	in, frames := recorded(t, 8, 6000)
+	in, frames := recorded(t, 8, 20000)
 	frames = overtake(in, frames)
 	k := Kind()
 	var shared any
@@ -575,10 +575,15 @@ func TestWorkers(t *testing.T) {
 			New: func(graph.Env, graph.Args) (graph.App, error) { return app, nil }}
 		l := newLap(t, one, nil)
 		laps = append(laps, l)
+	}
+	warm := len(in) / 2 // by then connections and keys are known
+	laps[0].play(in[:warm], frames[:warm])
+	laps[1].now = laps[0].now
+	for w, l := range laps {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for i := w * 50; i+50 < len(in); i += 100 {
+			for i := warm + w*50; i+50 < len(in); i += 100 {
 				l.play(in[i:i+50], frames[i:i+50])
 			}
 		}()
