@@ -54,9 +54,9 @@ func (s *state) trusted(x *base) bool {
 	return n >= trustedBase && n/2 >= other
 }
 
-// taught counts one more append that may say base x. Where there is no room, the
-// base that was said longest ago goes.
-func (s *state) taught(x base) {
+// taught counts one more append that may say base x, and returns how many do.
+// Where there is no room, the base that was said longest ago goes.
+func (s *state) taught(x base) uint32 {
 	s.baseUses++
 	x.seen = s.baseUses
 	oldest := 0
@@ -69,7 +69,7 @@ func (s *state) taught(x base) {
 					s.bases[j].n >>= 1
 				}
 			}
-			return
+			return y.n
 		}
 		if int32(y.seen-s.bases[oldest].seen) < 0 {
 			oldest = i
@@ -77,31 +77,34 @@ func (s *state) taught(x base) {
 	}
 	if len(s.bases) == cap(s.bases) {
 		s.bases[oldest] = x
-		return
+	} else {
+		s.bases = append(s.bases, x)
 	}
-	s.bases = append(s.bases, x)
+	return x.n
 }
 
 // learn draws what the success of a CAS whose entry is not known teaches of
 // handles: it is one of those that were written before it and wait.
 func (s *state) learn(r *row, rec *op) {
 	swap := wire.Pointer(rec.swap)
-	one := -1
+	one, most, next := -1, uint32(0), uint32(0) // which says the base that is said most, and how often that and the next one are
 	for i := range r.writes[:r.nw] {
 		w := &r.writes[i]
 		if w.version != swap.NextVersion() || w.region == noRegion || hdr.PSNDiff(rec.psn, w.end) <= 0 {
 			continue
 		}
 		w.tries++
-		at := baseOf(w.va, swap, w.size, w.region)
-		if s.taught(at); s.trusted(&at) {
-			one = i
+		n := s.taught(baseOf(w.va, swap, w.size, w.region))
+		if n > most {
+			one, most, next = i, n, most
+		} else {
+			next = max(next, n)
 		}
 	}
 	switch {
-	case one >= 0:
+	case most > next:
 		r.take(one)
-	case r.nw == 1 || r.nw > 0 && r.writes[0].tries >= maxWrites:
+	case r.nw > 0 && r.writes[0].tries >= maxWrites:
 		r.take(0) // its own CAS is among those that passed, or it was created
 	}
 }
