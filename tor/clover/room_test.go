@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -218,46 +219,50 @@ func (l *loaded) tick() {
 	l.flush()
 }
 
+// filler is an app that is filled before its first batch.
+type filler struct {
+	*Steer
+	fill func()
+}
+
+func (f *filler) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	if f.fill != nil {
+		f.begin(c)
+		f.fill()
+		f.fill = nil
+	}
+	f.Steer.Push(c, in, b)
+}
+
 func opened(b *testing.B, n int) (*loaded, [][]byte) {
 	kind, rows := *Kind(), n/window
-	var app *Steer
-	made := kind.New
+	app := &filler{}
 	kind.New = func(e graph.Env, a graph.Args) (graph.App, error) {
-		x, err := made(e, a)
-		app = x.(*Steer)
-		return x, err
+		x, err := newApp(e, a)
+		app.Steer = x.(*Steer)
+		return app, err
 	}
-	l := newLap(b, kind, graph.Args{"settle": "0", "keys": fmt.Sprint(n), "addrs": fmt.Sprint(2 * n), "conns": fmt.Sprint(rows), "repair": "1h"})
+	l := newLap(b, kind, graph.Args{"settle": "0", "keys": fmt.Sprint(n), "addrs": fmt.Sprint(8 * n), "conns": fmt.Sprint(rows), "repair": "1h"})
 	client, server := netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("10.77.0.1")
+	app.fill = func() {
+		s := app.Steer
+		for i := range rows {
+			at, err := s.conns.AddStatic(l.now, conn.StaticConn{Client: client, Server: server, ClientQPN: uint32(0x100000 + i), ServerQPN: uint32(0x10 + i)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			s.event(int32(at), conn.NowPaired)
+			row := &s.rows[at]
+			row.epsn, row.acked = window, hdr.PSNMask
+			for n := range uint32(window) {
+				s.openAppend(int32(at), n, uint64(i*window)+uint64(n))
+			}
+		}
+		if s.nopen != n {
+			b.Fatalf("%d appends are open, want %d", s.nopen, n)
+		}
+	}
 	l.play([]string{"a"}, [][]byte{frameOf{src: client, dst: server, op: hdr.SendOnly, qpn: 2, psn: 1}.bytes()})
-	s := app
-	sid := s.meet(conn.AddrFrom(server))
-	g := s.admit(sid, 7)
-	for i := range rows {
-		c := conn.StaticConn{Client: client, Server: server, ClientQPN: uint32(0x100000 + i), ServerQPN: uint32(0x10 + i)}
-		at, err := s.conns.AddStatic(0, c)
-		if err != nil {
-			b.Fatal(err)
-		}
-		s.event(int32(at), conn.NowPaired)
-		row := &s.rows[at]
-		row.epsn, row.acked = window, hdr.PSNMask
-		for n := range uint32(window) {
-			key := uint64(i*window) + uint64(n)
-			k := s.keyOf(sid, key)
-			va := entryAt(0x9000 + uint32(key))
-			slot := s.remember(s.ctx, sid, va, packEntry(k, 1, g, 0))
-			rec := s.newOp(int32(at), n)
-			rec.kind, rec.steered, rec.key, rec.slot, rec.entry, rec.n = opCAS, true, k, slot, va, s.keys.s[k].sent+1
-			rec.epoch = s.keys.s[k].epoch
-			s.keys.s[k].sent++
-			s.keys.s[k].tail = slot
-			s.open(rec, s.place(int32(at)), 0)
-		}
-	}
-	if s.nopen != n {
-		b.Fatalf("%d appends are open, want %d", s.nopen, n)
-	}
 	var frames [][]byte
 	for i := range 64 {
 		q := uint32(0x10 + i*rows/64)
@@ -274,5 +279,19 @@ func opened(b *testing.B, n int) (*loaded, [][]byte) {
 		}
 		frames = append(frames, f.bytes())
 	}
-	return &loaded{l, app}, frames
+	return &loaded{l, app.Steer}, frames
+}
+
+// openAppend has a steered CAS of a key, on connection i, wait for its answer.
+func (s *Steer) openAppend(i int32, psn uint32, key uint64) {
+	sid := s.rows[i].sid
+	at := s.keyOf(sid, key)
+	k := &s.keys.s[at]
+	va := entryAt(0x9000 + uint32(key))
+	slot := s.remember(s.ctx, sid, va, packEntry(at, 1, s.admit(sid, 7), 0))
+	k.sent++
+	k.tail = slot
+	rec := s.newOp(i, psn)
+	rec.kind, rec.steered, rec.key, rec.slot, rec.entry, rec.n, rec.epoch = opCAS, true, at, slot, va, k.sent, k.epoch
+	s.open(rec, s.place(i), s.ctx.Now())
 }
