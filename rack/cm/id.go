@@ -232,6 +232,9 @@ func (id *ID) connect() error {
 	c.PathMTU, c.SQPSN, c.RQPSN = id.mtu, id.theirPSN, id.psn
 	c.Timeout, c.RetryCnt, c.RNRRetry = int(id.timeout), int(id.retry), int(id.rnrRetry)
 	c.MaxDestRdAtomic = int(id.ourResources)
+	if id.ourResources == 0 {
+		c.MaxDestRdAtomic = rnic.NoRdAtomic // we announced none
+	}
 	c.MaxRdAtomic = int(min(id.ourDepth, id.resources))
 	if id.resources == 0 {
 		c.MaxRdAtomic = int(id.ourDepth) // the peer said nothing

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -50,6 +51,12 @@ type Config struct {
 	// WRITEs and SENDs behind it may be executed first. Responders may do that
 	// (transaction ordering); requesters that mind set Fence.
 	LateAtomics bool
+	// Link is what frames look like, where a queue pair's Conn says nothing else.
+	Link Link
+	// CNPInterval is the least time between two congestion notifications of a
+	// queue pair, each of which answers a frame that was marked CE. 0 takes the
+	// profile's default: ConnectX 4 us, rxe sends none. Negative: none.
+	CNPInterval clock.Duration
 	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
 	// 0 = 1500.
 	LinkMTU int
@@ -72,6 +79,7 @@ const (
 	RemoteWrite
 	RemoteRead
 	RemoteAtomic
+	MWBind // of a region: memory windows may be bound to it
 )
 
 // Type of a queue pair.
@@ -99,6 +107,11 @@ const (
 	OpRecv         // in completions only
 	OpRecvImm      // in completions only: SEND with immediate
 	OpRecvWriteImm // in completions only: WRITE with immediate
+	// Requests without a packet: they are executed when all before them were
+	// sent (with Fence: when all before them completed).
+	OpBindMW    // binds a memory window, see Bind
+	OpLocalInv  // invalidates RKey
+	OpFastRegMR // registers a fast region that was invalidated anew, see Bind
 )
 
 // SendWR is a work request for the send queue. Slices are used in place until
@@ -120,6 +133,9 @@ type SendWR struct {
 	Signaled, Fence       bool
 	Solicited             bool
 	AH                    *AH // UD
+	// Bind is for OpBindMW and OpFastRegMR; it is used in place until the
+	// request completes.
+	Bind *Bind
 }
 
 // AH is an address handle: where a UD SEND goes.
@@ -149,6 +165,8 @@ const (
 	RemoteOperationError
 	RetryExceededError
 	RNRRetryExceededError
+	LocalQPOperationError
+	MWBindError
 )
 
 // WC is a work completion.
@@ -177,7 +195,8 @@ type Conn struct {
 	// pairs' numbers do.
 	FlowLabel uint32
 	// MaxRdAtomic is how many READs and atomics may be outstanding,
-	// MaxDestRdAtomic how many the responder remembers. 0 = 16.
+	// MaxDestRdAtomic how many the responder remembers, rounded up to a power
+	// of two. 0 = 16. MaxDestRdAtomic may be NoRdAtomic.
 	MaxRdAtomic, MaxDestRdAtomic int
 	Timeout                      int // local ACK timeout: 4.096 us * 2^Timeout; 0 = none
 	// RetryCnt and RNRRetry are how often in a row, without progress, the
@@ -185,7 +204,14 @@ type Conn struct {
 	// profile so are 7 of the others, as rxe has it.
 	RetryCnt, RNRRetry int
 	MinRNRTimer        int // code of AETH RNR NAK
+	// Link, if not nil, is what the queue pair's frames look like; nil takes the
+	// NIC's. What comes in must be alike. Connect copies it.
+	Link *Link
 }
+
+// NoRdAtomic as Conn.MaxDestRdAtomic: the responder has no resources, and
+// refuses READs and atomics with NAK invalid request.
+const NoRdAtomic = -1
 
 // DefaultConn has rxe's and Clover's usual numbers: MTU 1024, timeout 14 (67
 // ms), 7 retries, minimum RNR timer 12.

@@ -19,7 +19,7 @@ func (q *QP) sendDatagram(b *packet.Buf, w *sendWQE) {
 	}
 	p, body := q.begin(b, op, q.req.sendPSN, ext, int(w.length))
 	copy(p, w.ah.MAC[:])
-	ip := p[etherLen:]
+	ip := p[q.tmpl.frame.L3:]
 	if q.tmpl.frame.Net == hdr.NetIPv4 {
 		a := w.ah.IP.Unmap().As4()
 		copy(ip[16:], a[:])
@@ -50,6 +50,7 @@ func (q *QP) sendDatagram(b *packet.Buf, w *sendWQE) {
 // inputUD takes a datagram.
 func (q *QP) inputUD(p []byte, f *hdr.Frame) {
 	s, st := &q.resp, &q.nic.stats
+	q.stats.RxRequests++
 	d := f.DETHOf(p)
 	if d.QKey() != q.init.QKey {
 		st.DropBadQKey++
@@ -81,6 +82,7 @@ func (q *QP) inputUD(p []byte, f *hdr.Frame) {
 func (q *QP) inputUC(p []byte, f *hdr.Frame) {
 	s, st := &q.resp, &q.nic.stats
 	psn := f.BTHOf(p).PSN()
+	q.stats.RxRequests++
 	start := f.Op.Any(hdr.IsFirst | hdr.IsOnly)
 	switch {
 	case start:

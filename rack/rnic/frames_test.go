@@ -343,9 +343,16 @@ func TestTshark(t *testing.T) {
 	}
 	var want []string
 	for _, v6 := range []bool{false, true} {
-		for _, profile := range []Profile{RXE, ConnectX} {
-			l := newLink(t, Config{Profile: profile}, v6, 1)
+		for i, look := range []Link{{}, {}, {RoCEv1: true}, {Tag: Tag{On: true, VID: 7}}, {Tag: Tag{On: true, PCP: 3}, RoCEv1: true}} {
+			profile := RXE
+			if i > 0 {
+				profile = ConnectX
+			}
+			l := newLink(t, Config{Profile: profile, Link: look}, v6, 1)
 			l.tap = func(_ int, p []byte) {
+				if i > 1 { // and CNPs
+					mark(p)
+				}
 				if err := w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(0, int64(l.now)), CaptureLength: len(p), Length: len(p)}, p); err != nil {
 					t.Error(err)
 				}

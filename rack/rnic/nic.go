@@ -27,7 +27,7 @@ type Stats struct {
 	RxFrames, RxRequests, RxResponses, RxControl uint64
 	TxFrames, TxRequests, TxResponses, TxControl uint64
 
-	DropNotForUs   uint64 // other MAC or IP address, VLAN, RoCE v1
+	DropNotForUs   uint64 // other MAC or IP address, VLAN, or RoCE version
 	DropNotRoCE    uint64 // a protocol that the NIC does not speak
 	DropMalformed  uint64 // lengths, versions, fragments, IP checksum
 	DropBadICRC    uint64
@@ -58,6 +58,9 @@ type Stats struct {
 	AcksMerged    uint64 // acknowledgements left out by coalescing
 	CQOverruns    uint64
 	PoolEmpty     uint64 // Output found no free frame
+
+	CERx         uint64 // frames that were marked CE on the way
+	CNPTx, CNPRx uint64 // congestion notifications
 }
 
 // NIC is a soft RoCEv2 NIC. Not for concurrent use.
@@ -116,6 +119,12 @@ func New(c Config) (*NIC, error) {
 		if c.Profile == ConnectX {
 			c.AckCoalesce = 16
 		}
+	}
+	if c.CNPInterval == 0 && c.Profile == ConnectX {
+		c.CNPInterval = 4000
+	}
+	if err := c.Link.check(); err != nil {
+		return nil, err
 	}
 	c.IP = c.IP.Unmap()
 	n := &NIC{cfg: c, ip4: c.IP.Is4(), pool: c.Pool}
@@ -198,13 +207,12 @@ func (n *NIC) input(b *packet.Buf) bool {
 		s.DropNotForUs++
 		return false
 	}
-	if f.Tags != 0 || f.Net == hdr.NetGRH {
+	switch {
+	case f.Tags > 0 && (f.Tags > 1 || why == hdr.NotRoCE):
 		s.DropNotForUs++
 		return false
-	}
-	switch why {
-	case hdr.IsRoCE:
-	case hdr.NotRoCE:
+	case why == hdr.IsRoCE:
+	case why == hdr.NotRoCE:
 		return n.inputControl(b, p)
 	default:
 		s.DropMalformed++
@@ -240,7 +248,8 @@ func (n *NIC) forUs(p []byte, f *hdr.Frame) bool {
 	if f.Net == hdr.NetIPv4 {
 		return n.ip4 && [4]byte(p[f.L3+16:]) == n.cfg.IP.As4()
 	}
-	return !n.ip4 && [16]byte(p[f.L3+24:]) == n.cfg.IP.As16()
+	// The GID of an IPv4 address is the address mapped to IPv6.
+	return (!n.ip4 || f.Net == hdr.NetGRH) && [16]byte(p[f.L3+24:]) == n.cfg.IP.As16()
 }
 
 // input handles a packet whose ICRC and P_Key are right.
@@ -249,6 +258,13 @@ func (q *QP) input(p []byte, f *hdr.Frame) {
 	if q.state != StateReady {
 		s.DropBadState++
 		return
+	}
+	if !q.tmpl.alike(p, f) {
+		s.DropNotForUs++
+		return
+	}
+	if marked(p, f) {
+		q.congested()
 	}
 	switch f.Op.Transport() {
 	case hdr.RC:
@@ -282,7 +298,13 @@ func (q *QP) input(p []byte, f *hdr.Frame) {
 		}
 		q.inputUD(p, f)
 	case hdr.CNT:
-		s.RxControl++ // a congestion notification: there is no rate control
+		if q.Type != TypeUD && !q.fromPeer(p, f) {
+			s.DropWrongPeer++
+			return
+		}
+		s.RxControl++ // there is no rate control
+		s.CNPRx++
+		q.stats.CNPRx++
 	default:
 		s.DropBadState++
 	}
@@ -318,10 +340,15 @@ func (n *NIC) Output(now clock.Time, out *packet.Batch) {
 		}
 		if q := n.rspQ.head; q != nil {
 			n.rspQ.popRsp()
-			if q.sendResponse(b) {
+			switch {
+			case q.cnpDue:
+				q.sendCNP(b)
+				n.stats.TxControl++
+				n.emit(b, out)
+			case q.sendResponse(b):
 				n.stats.TxResponses++
 				n.emit(b, out)
-			} else {
+			default:
 				b.Put()
 			}
 			if q.resp.pending() {

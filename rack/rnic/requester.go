@@ -83,7 +83,7 @@ func (q *QP) canSend() bool {
 		return false
 	}
 	w := r.at(r.cur)
-	if w.Fence && r.cur > 0 {
+	if w.Fence && r.cur > 0 || w.local() {
 		return false
 	}
 	if q.Type != TypeRC {
@@ -97,6 +97,7 @@ func (q *QP) canSend() bool {
 
 // kick queues q for Output if it has something to send.
 func (q *QP) kick() {
+	q.runLocal()
 	if !q.inReq && q.canSend() {
 		q.nic.reqQ.pushReq(q)
 	}
@@ -256,8 +257,14 @@ func (q *QP) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
 	q.finish(p)
 }
 
-// complete finishes the oldest request.
+// complete finishes the oldest request, and those without a packet behind it
+// that were executed.
 func (q *QP) complete(s Status) {
+	q.completeOne(s)
+	q.completeLocal()
+}
+
+func (q *QP) completeOne(s Status) {
 	r := &q.req
 	w := r.at(0)
 	r.una = (w.last() + 1) & hdr.PSNMask
@@ -273,6 +280,7 @@ func (q *QP) complete(s Status) {
 func (q *QP) inputResponse(p []byte, f *hdr.Frame) {
 	r, s := &q.req, &q.nic.stats
 	psn := f.BTHOf(p).PSN()
+	q.stats.RxResponses++
 	if r.n == 0 || hdr.PSNDiff(psn, r.una) < 0 || hdr.PSNDiff(psn, r.maxPSN) >= 0 {
 		s.DropStale++
 		return
@@ -344,8 +352,7 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 		off := ((psn - w.first) & hdr.PSNMask) * q.mtu
 		data := f.PayloadOf(p)
 		if uint32(len(data)) != min(w.length-off, q.mtu) {
-			q.complete(LocalLengthError)
-			q.fail()
+			q.broke(LocalLengthError, Failure{PSN: psn, Why: "READ response of another length than asked for"})
 			return
 		}
 		scatter(w.sgl, int(off), data)
@@ -373,7 +380,7 @@ func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 		r.una = psn
 		q.progress()
 	}
-	status := RemoteOperationError
+	q.stats.NAKRx.count(syn)
 	switch {
 	case syn.RNR():
 		s.RNRRx++
@@ -381,8 +388,7 @@ func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 			return
 		}
 		if r.rnrRetry == 0 {
-			q.complete(RNRRetryExceededError)
-			q.fail()
+			q.broke(RNRRetryExceededError, Failure{Syndrome: syn, PSN: psn, Why: "receiver not ready, and no retries left"})
 			return
 		}
 		if r.rnrRetry != 7 {
@@ -397,16 +403,11 @@ func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 		s.NAKSequenceRx++
 		q.goBack()
 		return
-	case syn == hdr.SynNAKInvalidRequest:
-		status = RemoteInvalidRequestError
-	case syn == hdr.SynNAKRemoteAccess:
-		status = RemoteAccessError
-	case syn != hdr.SynNAKRemoteOperation: // reserved codes and types
+	case statusOf(syn) == Success: // reserved codes and types
 		return
 	}
 	s.NAKErrorRx++
-	q.complete(status)
-	q.fail()
+	q.broke(statusOf(syn), Failure{Syndrome: syn, PSN: psn, Why: "refused by the peer"})
 }
 
 // goBack resends everything from una on, unless that is under way already.
@@ -416,8 +417,7 @@ func (q *QP) goBack() {
 		return
 	}
 	if r.retry == 0 {
-		q.complete(RetryExceededError)
-		q.fail()
+		q.broke(RetryExceededError, Failure{PSN: r.una, Why: "no answer, and no retries left"})
 		return
 	}
 	if r.retry != 7 || q.nic.cfg.Profile != RXE {

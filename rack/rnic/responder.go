@@ -38,6 +38,9 @@ type responder struct {
 
 	res     []resource // what duplicates are answered from
 	resNext int
+	open    int // new READs and atomics that wait for their answer
+
+	why string // of the newest refusal
 
 	due     []answer // ring of responses that wait for Output
 	dueHead int
@@ -74,6 +77,7 @@ const (
 type answer struct {
 	kind     answerKind
 	first    bool // READ: the next packet is the first of the response
+	counted  bool // in responder.open
 	syndrome hdr.Syndrome
 	covers   uint16 // ACK: requests that asked for it
 	psn, msn uint32
@@ -90,7 +94,10 @@ func (s *responder) connect(c *Conn, t Type) {
 	if t != TypeRC {
 		return
 	}
-	n := roundUpPow2(c.MaxDestRdAtomic)
+	n := 0
+	if c.MaxDestRdAtomic > 0 {
+		n = roundUpPow2(c.MaxDestRdAtomic)
+	}
 	if len(s.res) != n {
 		s.res = make([]resource, n)
 	}
@@ -104,7 +111,7 @@ func (s *responder) clear() {
 	for s.rqN > 0 {
 		s.popRecv()
 	}
-	s.dueN = 0
+	s.dueN, s.open = 0, 0
 	s.in = noMessage
 }
 
@@ -141,6 +148,9 @@ func (q *QP) add(a answer) {
 	}
 	s.dueN++
 	*s.tail() = a
+	if a.counted {
+		s.open++
+	}
 	q.nic.rspQ.pushRsp(q)
 }
 
@@ -163,6 +173,7 @@ func (q *QP) ack(psn uint32) {
 // nak refuses the request of PSN psn.
 func (q *QP) nak(psn uint32, syn hdr.Syndrome) {
 	q.add(answer{kind: answerAck, syndrome: syn, psn: psn, msn: q.resp.msn})
+	q.stats.NAKTx.count(syn)
 	switch {
 	case syn.RNR():
 		q.nic.stats.RNRTx++
@@ -176,7 +187,13 @@ func (q *QP) nak(psn uint32, syn hdr.Syndrome) {
 // nakFatal refuses the expected request and ends the connection.
 func (q *QP) nakFatal(syn hdr.Syndrome) {
 	q.nak(q.resp.epsn, syn)
-	q.fail()
+	q.end(Failure{Status: statusOf(syn), Responder: true, Syndrome: syn, PSN: q.resp.epsn, Why: q.resp.why})
+}
+
+// refuse notes why a request gets the answer syn.
+func (q *QP) refuse(syn hdr.Syndrome, why string) hdr.Syndrome {
+	q.resp.why = why
+	return syn
 }
 
 // ackSyndrome: rxe has no credits to give, ConnectX sends a count of 0.
@@ -196,7 +213,7 @@ func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
 		return nil
 	}
 	m := n.mrs[i]
-	if m == nil || m.RKey != key || !m.valid || m.pd != q.init.PD || m.Access&a != a {
+	if m == nil || m.RKey != key || !m.valid || m.pd != q.init.PD || m.Access&a != a || !m.window.reaches(q) {
 		return nil
 	}
 	return m.slice(va, length)
@@ -206,6 +223,7 @@ func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
 func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
 	s, st := &q.resp, &q.nic.stats
 	h := f.BTHOf(p)
+	q.stats.RxRequests++
 	d := hdr.PSNDiff(h.PSN(), s.epsn)
 	if s.dueN == len(s.due) && (s.tail().kind != answerAck || !f.Op.Any(hdr.IsSend|hdr.IsWrite)) {
 		st.DropBusy++
@@ -226,36 +244,10 @@ func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
 	}
 	st.RxRequests++
 	s.nakSent = false
-	op := f.Op
-	if !s.sequence(op) {
-		q.nakFatal(hdr.SynNAKInvalidRequest)
-		return
-	}
-	syn := hdr.SynNAKInvalidRequest
-	switch {
-	case op.Has(hdr.IsSend):
-		syn = q.receiveSend(p, f)
-	case op.Has(hdr.IsWrite):
-		if q.init.Access&RemoteWrite != 0 {
-			syn = q.receiveWrite(p, f)
-		}
-	case op == hdr.ReadRequest:
-		if q.init.Access&RemoteRead != 0 {
-			syn = q.receiveRead(p, f)
-		}
-		if syn.ACK() {
-			return
-		}
-	case op == hdr.CompareSwap || op == hdr.FetchAdd || op == hdr.MaskedCompSwap:
-		if q.init.Access&RemoteAtomic != 0 {
-			syn = q.receiveAtomic(p, f)
-		}
-		if syn.ACK() {
-			return
-		}
-	}
+	syn := q.perform(p, f)
 	switch {
 	case q.state != StateReady: // a completion did not fit
+	case syn.ACK() && f.Op.Any(hdr.IsRead|hdr.IsAtomic): // the response is queued
 	case syn.ACK():
 		s.epsn = psnAdd(s.epsn, 1)
 		if h.AckReq() {
@@ -266,6 +258,52 @@ func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
 	default:
 		q.nakFatal(syn)
 	}
+}
+
+// right is what a queue pair and a region must allow for op.
+func right(op hdr.Opcode) Access {
+	switch {
+	case op.Has(hdr.IsWrite):
+		return RemoteWrite
+	case op.Has(hdr.IsRead):
+		return RemoteRead
+	case op.Has(hdr.IsAtomic):
+		return RemoteAtomic
+	}
+	return 0
+}
+
+// perform executes the expected request packet, and returns the syndrome that
+// answers it. The order of the checks is that of rxe: sequence of opcodes, the
+// queue pair's rights, resources, length and R_Key.
+func (q *QP) perform(p []byte, f *hdr.Frame) hdr.Syndrome {
+	s, op := &q.resp, f.Op
+	need := right(op)
+	switch {
+	case !s.sequence(op):
+		return q.refuse(hdr.SynNAKInvalidRequest, "packet out of the sequence of its message")
+	case q.init.Access&need != need:
+		return q.refuse(hdr.SynNAKInvalidRequest, "the queue pair does not allow the operation")
+	case need&(RemoteRead|RemoteAtomic) != 0 && !q.room():
+		return q.refuse(hdr.SynNAKInvalidRequest, "more READs and atomics than responder resources")
+	case op.Has(hdr.IsSend):
+		return q.receiveSend(p, f)
+	case op.Has(hdr.IsWrite):
+		return q.receiveWrite(p, f)
+	case op.Has(hdr.IsRead):
+		return q.receiveRead(p, f)
+	case op == hdr.CompareSwap || op == hdr.FetchAdd || op == hdr.MaskedCompSwap:
+		return q.receiveAtomic(p, f)
+	}
+	return q.refuse(hdr.SynNAKInvalidRequest, "unsupported opcode")
+}
+
+// room reports whether a READ or atomic finds a responder resource. Without
+// any it never does. When all are in use, rxe takes the oldest; the ConnectX
+// profile refuses, as IBTA 9.7.4.1 wants it.
+func (q *QP) room() bool {
+	s := &q.resp
+	return len(s.res) > 0 && (q.nic.cfg.Profile == RXE || s.open < len(s.res))
 }
 
 // sequence reports whether op may follow what came before.
@@ -294,7 +332,7 @@ func (q *QP) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(q.conn.MinRNR
 func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s, op, data := &q.resp, f.Op, f.PayloadOf(p)
 	if !q.segment(op, uint32(len(data))) {
-		return hdr.SynNAKInvalidRequest
+		return q.refuse(hdr.SynNAKInvalidRequest, "payload of a length that the opcode forbids")
 	}
 	if s.rqN == 0 {
 		return q.rnr()
@@ -306,18 +344,18 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 	if len(data) > len(w.Buf)-int(s.got) {
 		id := s.popRecv().ID
 		q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecv, Status: LocalLengthError})
-		return hdr.SynNAKInvalidRequest
+		return q.refuse(hdr.SynNAKInvalidRequest, "message longer than its receive request")
 	}
+	copy(w.Buf[s.got:], data)
+	s.got += uint32(len(data))
 	wc := WC{ID: w.ID, Op: OpRecv}
 	ext := op.Info().Ext
 	if ext&hdr.HasIETH != 0 {
 		wc.Imm = f.IETHOf(p).RKey()
 		if !q.invalidate(wc.Imm) {
-			return hdr.SynNAKRemoteAccess
+			return q.cannotInvalidate(f.BTHOf(p).AckReq())
 		}
 	}
-	copy(w.Buf[s.got:], data)
-	s.got += uint32(len(data))
 	s.in = sendMessage
 	if op.Any(hdr.IsLast | hdr.IsOnly) {
 		if ext&hdr.HasImmDt != 0 {
@@ -332,47 +370,33 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 	return hdr.SynACK
 }
 
-// invalidate ends the use of a key of the queue pair's protection domain.
-func (q *QP) invalidate(key uint32) bool {
-	i := key >> 8
-	if i >= uint32(len(q.nic.mrs)) {
-		return false
-	}
-	m := q.nic.mrs[i]
-	if m == nil || m.RKey != key || m.pd != q.init.PD || !m.valid {
-		return false
-	}
-	m.valid = false
-	return true
-}
-
 // receiveWrite takes a packet of an RDMA WRITE.
 func (q *QP) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s, op, data := &q.resp, f.Op, f.PayloadOf(p)
 	n := uint32(len(data))
+	imm := op.Info().Ext&hdr.HasImmDt != 0
+	if imm && s.rqN == 0 {
+		return q.rnr()
+	}
 	va, left, rkey := s.va, s.left, s.rkey
 	if op.Any(hdr.IsFirst | hdr.IsOnly) {
 		h := f.RETHOf(p)
 		va, left, rkey = h.VA(), h.DMALength(), h.RKey()
 		if left > maxMessage {
-			return hdr.SynNAKInvalidRequest
+			return q.refuse(hdr.SynNAKInvalidRequest, "message longer than 2^31")
 		}
 		if left > 0 && q.remote(rkey, va, left, RemoteWrite) == nil {
-			return hdr.SynNAKRemoteAccess
+			return q.refuse(hdr.SynNAKRemoteAccess, "WRITE where its R_Key does not reach")
 		}
 	}
 	end := op.Any(hdr.IsLast | hdr.IsOnly)
 	if !q.segment(op, n) || end != (n == left) || n > left {
-		return hdr.SynNAKInvalidRequest
-	}
-	imm := op.Info().Ext&hdr.HasImmDt != 0
-	if imm && s.rqN == 0 {
-		return q.rnr()
+		return q.refuse(hdr.SynNAKInvalidRequest, "payload of another length than the RETH's")
 	}
 	if n > 0 {
 		dst := q.remote(rkey, va, n, RemoteWrite)
 		if dst == nil {
-			return hdr.SynNAKRemoteAccess
+			return q.refuse(hdr.SynNAKRemoteAccess, "WRITE where its R_Key does not reach")
 		}
 		copy(dst, data)
 	}
@@ -448,16 +472,16 @@ func (q *QP) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s, h := &q.resp, f.RETHOf(p)
 	n := h.DMALength()
 	if n > maxMessage || uint64(n) > maxPackets*uint64(q.mtu) {
-		return hdr.SynNAKInvalidRequest
+		return q.refuse(hdr.SynNAKInvalidRequest, "message longer than 2^31")
 	}
 	if n > 0 && q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
-		return hdr.SynNAKRemoteAccess
+		return q.refuse(hdr.SynNAKRemoteAccess, "READ where its R_Key does not reach")
 	}
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, int(max((n+q.mtu-1)/q.mtu, 1)))
 	q.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
-	q.add(answer{kind: answerRead, first: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+	q.add(answer{kind: answerRead, first: true, counted: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 	return hdr.SynACK
 }
 
@@ -474,17 +498,17 @@ func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 		h = f.AtomicETHOf(p)
 	}
 	r.va, r.rkey, r.swap, r.compare = h.VA(), h.RKey(), h.Swap(), h.Compare()
-	if r.va&7 != 0 {
-		return hdr.SynNAKInvalidRequest
-	}
 	if q.remote(r.rkey, r.va, 8, RemoteAtomic) == nil {
-		return hdr.SynNAKRemoteAccess
+		return q.refuse(hdr.SynNAKRemoteAccess, "atomic where its R_Key does not reach")
+	}
+	if r.va&7 != 0 {
+		return q.refuse(hdr.SynNAKInvalidRequest, "atomic at an address that is no multiple of 8")
 	}
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, 1)
 	at := q.remember(r)
-	a := answer{kind: answerAtomic, psn: psn, msn: s.msn, res: at}
+	a := answer{kind: answerAtomic, counted: true, psn: psn, msn: s.msn, res: at}
 	if r := &s.res[at]; !q.nic.cfg.LateAtomics && q.execute(r) {
 		a.res, a.original = none, r.original
 	}
@@ -495,6 +519,7 @@ func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 // duplicate answers a request that was executed before.
 func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 	s, st := &q.resp, &q.nic.stats
+	q.stats.Duplicates++
 	if f.Op.Any(hdr.IsSend | hdr.IsWrite) {
 		st.RxRequests++
 		st.Duplicates++
@@ -593,12 +618,16 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 // region went away between request and response.
 func (q *QP) withdrawn(a *answer) {
 	*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
-	q.resp.dueN = 1
+	q.resp.dueN, q.resp.open = 1, 0
 	q.nic.stats.NAKErrorTx++
-	q.fail()
+	q.stats.NAKTx.count(a.syndrome)
+	q.end(Failure{Status: RemoteAccessError, Responder: true, Syndrome: a.syndrome, PSN: a.psn, Why: "the region went away before the response"})
 }
 
 func (s *responder) popAnswer() {
+	if s.due[s.dueHead].counted {
+		s.open--
+	}
 	s.dueHead = (s.dueHead + 1) & (len(s.due) - 1)
 	s.dueN--
 }

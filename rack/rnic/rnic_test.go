@@ -43,7 +43,7 @@ func TestVerbs(t *testing.T) {
 				}
 
 				for _, op := range []Op{OpSend, OpSendImm, OpWriteImm, OpSendInv} {
-					inv, err := p.pd[1].RegMR(make([]byte, 8), 0, RemoteRead)
+					inv, err := p.pd[1].FastRegMR(make([]byte, 8), 0, RemoteRead)
 					if err != nil {
 						t.Fatal(err)
 					}

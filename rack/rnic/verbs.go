@@ -6,6 +6,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // Limits, as rxe has them.
@@ -40,6 +41,9 @@ type MR struct {
 	Access Access
 	pd     *PD
 	valid  bool
+	fast   bool // may be invalidated, and registered anew by a work request
+	bound  int  // windows that are bound to the region
+	window *MW  // the region stands for what this window shows
 }
 
 // RegMR registers mem at address va, which need not be where mem really lies.
@@ -47,6 +51,12 @@ type MR struct {
 // calls of Input is safe.
 func (p *PD) RegMR(mem []byte, va uint64, a Access) (*MR, error) {
 	n := p.nic
+	if va+uint64(len(mem)) < va {
+		return nil, fmt.Errorf("rnic: region of %d bytes at %#x wraps around: %w", len(mem), va, ErrInvalid)
+	}
+	if a&(RemoteWrite|RemoteAtomic) != 0 && a&LocalWrite == 0 {
+		return nil, fmt.Errorf("rnic: remote write or atomic access needs LocalWrite too: %w", ErrInvalid)
+	}
 	key := max(uint32(len(n.mrs)), 1)<<8 | n.rand.Uint32()&0xFF
 	if len(n.freeMR) > quarantine || key>>8 >= maxMR && len(n.freeMR) > 0 {
 		// The next variant of a key that has not been used for long.
@@ -62,12 +72,6 @@ func (p *PD) RegMR(mem []byte, va uint64, a Access) (*MR, error) {
 
 func (p *PD) regMR(mem []byte, va uint64, a Access, key uint32) (*MR, error) {
 	n := p.nic
-	if va+uint64(len(mem)) < va {
-		return nil, fmt.Errorf("rnic: region of %d bytes at %#x wraps around: %w", len(mem), va, ErrInvalid)
-	}
-	if a&(RemoteWrite|RemoteAtomic) != 0 && a&LocalWrite == 0 {
-		return nil, fmt.Errorf("rnic: remote write or atomic access needs LocalWrite too: %w", ErrInvalid)
-	}
 	index := key >> 8
 	if index >= maxMR || int(index) < len(n.mrs) && n.mrs[index] != nil {
 		return nil, fmt.Errorf("rnic: R_Key %#x is taken or out of range: %w", key, ErrInvalid)
@@ -80,9 +84,29 @@ func (p *PD) regMR(mem []byte, va uint64, a Access, key uint32) (*MR, error) {
 	return m, nil
 }
 
+// FastRegMR is RegMR for a region that a SEND with invalidate or OpLocalInv may
+// invalidate (a fast-register physical memory region, IBTA 10.6.2.2), and that
+// OpFastRegMR registers anew.
+func (p *PD) FastRegMR(mem []byte, va uint64, a Access) (*MR, error) {
+	m, err := p.RegMR(mem, va, a)
+	if err == nil {
+		m.fast = true
+	}
+	return m, err
+}
+
 // Dereg ends remote access to the region. Peers that still use it get a
-// remote access error.
-func (m *MR) Dereg() {
+// remote access error. A region with windows stays, as in rxe_dereg_mr.
+func (m *MR) Dereg() error {
+	if m.bound > 0 {
+		return fmt.Errorf("rnic: %d memory windows are bound to region %#x: deallocate or invalidate them first: %w", m.bound, m.RKey, ErrState)
+	}
+	m.drop()
+	return nil
+}
+
+// drop takes the region out of the table of keys.
+func (m *MR) drop() {
 	n := m.pd.nic
 	if i := m.RKey >> 8; int(i) < len(n.mrs) && n.mrs[i] == m {
 		n.mrs[i] = nil
@@ -91,8 +115,8 @@ func (m *MR) Dereg() {
 	m.valid = false
 }
 
-// Valid reports whether peers may still use the region: neither Dereg nor a
-// SEND with invalidate has ended it.
+// Valid reports whether peers may still use the region: neither Dereg nor an
+// invalidation has ended it.
 func (m *MR) Valid() bool { return m.valid }
 
 // slice is the part [va, va+length) of the region; nil when it is not inside.
@@ -142,7 +166,7 @@ func (c *CQ) add(q *QP, w WC) {
 	if c.n == len(c.ring) {
 		c.overrun = true
 		c.nic.stats.CQOverruns++
-		q.fail()
+		q.end(Failure{Status: LocalQPOperationError, Why: "completion queue is full"})
 		return
 	}
 	i := c.head + c.n
@@ -177,10 +201,13 @@ type sendWQE struct {
 	first   uint32 // first PSN
 	psns    uint32 // number of PSNs
 	counted bool   // READ or atomic that counts as outstanding
+	done    bool   // request without a packet that was executed
+	status  Status // of the completion when the queue pair ends, if not Success
 }
 
 func (w *sendWQE) last() uint32     { return (w.first + w.psns - 1) & hdr.PSNMask }
 func (w *sendWQE) rdAtomic() bool   { return w.Op >= OpRead && w.Op <= OpMaskedCompareSwap }
+func (w *sendWQE) local() bool      { return w.Op >= OpBindMW }
 func (w *sendWQE) isAtomic() bool   { return w.rdAtomic() && w.Op != OpRead }
 func roundUpPow2(n int) int         { return 1 << bits.Len(uint(n-1)) }
 func psnAdd(a uint32, n int) uint32 { return (a + uint32(n)) & hdr.PSNMask }
@@ -195,6 +222,11 @@ type QP struct {
 	state State
 	mtu   uint32
 	tmpl  template
+	stats QPStats
+	cause Failure
+
+	cnpNext clock.Time // before that no congestion notification is sent
+	cnpDue  bool
 
 	req  requester
 	resp responder
@@ -313,10 +345,11 @@ func (q *QP) Reset() {
 
 // Fail moves a connected queue pair to the error state: all its work requests
 // are flushed, and it answers nothing any more.
-func (q *QP) Fail() { q.fail() }
+func (q *QP) Fail() { q.end(Failure{Why: "ended by its owner"}) }
 
 func (q *QP) drop() {
 	q.nic.timers.remove(q)
+	q.cnpDue = false
 	q.req.clear()
 	q.resp.clear()
 }
@@ -355,20 +388,30 @@ func (q *QP) Connect(c Conn) error {
 	if c.MaxDestRdAtomic == 0 {
 		c.MaxDestRdAtomic = 16
 	}
-	if c.MaxRdAtomic < 0 || c.MaxRdAtomic > maxRdAtom || c.MaxDestRdAtomic < 0 || c.MaxDestRdAtomic > maxRdAtom {
+	if c.MaxRdAtomic < 0 || c.MaxRdAtomic > maxRdAtom || c.MaxDestRdAtomic < NoRdAtomic || c.MaxDestRdAtomic > maxRdAtom {
 		return fmt.Errorf("rnic: outstanding READs and atomics are 1 to %d: %w", maxRdAtom, ErrInvalid)
 	}
 	if c.Timeout < 0 || c.Timeout > 31 || c.RetryCnt < 0 || c.RetryCnt > 7 || c.RNRRetry < 0 || c.RNRRetry > 7 || c.MinRNRTimer < 0 || c.MinRNRTimer > 31 {
 		return fmt.Errorf("rnic: timeout and RNR timer are codes of 5 bits, retry counts of 3 bits: %w", ErrInvalid)
 	}
+	look := n.cfg.Link
+	if c.Link != nil {
+		look = *c.Link
+	}
+	if err := look.check(); err != nil {
+		return err
+	}
 	c.RemoteIP = c.RemoteIP.Unmap()
 	c.SQPSN &= hdr.PSNMask
 	c.RQPSN &= hdr.PSNMask
-	q.conn = c
+	q.conn, q.cause = c, Failure{}
 	q.mtu = uint32(c.PathMTU)
 	q.req.connect(&c)
 	q.resp.connect(&c, q.Type)
-	q.tmpl.init(n, q)
+	q.tmpl.init(n, q, look)
+	if size := q.tmpl.size + maxExt + c.PathMTU + hdr.ICRCLen; size > n.pool.SlotSize()-packet.Headroom {
+		return fmt.Errorf("rnic: frames of %d bytes do not fit into the pool's slots: lower the path MTU: %w", size, ErrInvalid)
+	}
 	q.state = StateReady
 	return nil
 }
@@ -401,7 +444,9 @@ func (q *QP) PostSend(w *SendWR) error {
 	for _, s := range sgl {
 		e.length += uint32(len(s))
 	}
-	if e.isAtomic() {
+	if e.local() {
+		e.psns = 0
+	} else if e.isAtomic() {
 		e.length = 8
 	} else if e.length > q.mtu {
 		e.psns = (e.length + q.mtu - 1) / q.mtu
@@ -417,7 +462,10 @@ func (q *QP) PostSend(w *SendWR) error {
 }
 
 func (q *QP) checkSend(w *SendWR) error {
-	if w.Op > OpMaskedCompareSwap {
+	switch {
+	case w.Op >= OpBindMW && w.Op <= OpFastRegMR:
+		return q.checkLocal(w)
+	case w.Op > OpMaskedCompareSwap:
 		return fmt.Errorf("rnic: operation %d cannot be posted: %w", w.Op, ErrInvalid)
 	}
 	if len(w.SGL) > maxSGE {
@@ -493,9 +541,12 @@ func (q *QP) fail() {
 	r := &q.req
 	for r.n > 0 {
 		w := r.at(0)
-		id, op := w.ID, w.Op
+		wc := WC{ID: w.ID, Op: w.Op, Status: WRFlushError}
+		if w.status != Success {
+			wc.Status = w.status
+		}
 		r.pop()
-		q.init.SendCQ.add(q, WC{ID: id, Op: op, Status: WRFlushError})
+		q.init.SendCQ.add(q, wc)
 	}
 	s := &q.resp
 	for s.rqN > 0 {

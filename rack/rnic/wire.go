@@ -10,23 +10,26 @@ import (
 
 const (
 	etherLen = 14
+	tagLen   = hdr.VLANLen
 	ipv4Len  = 20
 	ipv6Len  = 40
 	udpLen   = 8
 	hopLimit = 64
-	// tosECT0 is what ConnectX-5 sends: ECN-capable transport (0).
-	tosECT0 = 0x02
+	// maxExt is the size of the extended headers of WRITE ONLY with immediate;
+	// no other packet with a payload has more.
+	maxExt = hdr.RETHLen + hdr.ImmDtLen
 )
 
 // template holds the headers of a queue pair's frames, up to and with the
 // BTH. What differs from frame to frame is zero.
 type template struct {
-	head      [etherLen + ipv6Len + udpLen + hdr.BTHLen]byte
+	head      [etherLen + tagLen + ipv6Len + udpLen + hdr.BTHLen]byte
 	size      int    // bytes of head in use
 	ipSum     uint32 // sum of the IPv4 header as it stands in head
 	frame     hdr.Frame
 	peer4     [4]byte
-	peer6     [16]byte
+	peer6     [16]byte // of RoCE v1: the peer's GID
+	vid       uint16
 	transport hdr.Opcode
 }
 
@@ -45,60 +48,81 @@ func flowPort(label uint32) uint16 { return 0xC000 | uint16(label&0x3FFF^label>>
 // sourcePortUD is rxe's for datagrams: a multiplicative hash of the number.
 func sourcePortUD(local uint32) uint16 { return 0xC000 | uint16(local*0x61C88647>>18) }
 
-func (t *template) init(n *NIC, q *QP) {
-	*t = template{}
+func (t *template) init(n *NIC, q *QP, look Link) {
+	*t = template{vid: look.Tag.VID}
 	h, c := t.head[:], &n.cfg
 	copy(h, q.conn.RemoteMAC[:])
 	copy(h[6:], c.MAC[:])
-	tos := byte(0)
-	if c.Profile == ConnectX {
-		tos = tosECT0
+	at := etherLen
+	if look.Tag.On {
+		binary.BigEndian.PutUint16(h[12:], hdr.EtherVLAN)
+		binary.BigEndian.PutUint16(h[14:], uint16(look.Tag.PCP)<<13|look.Tag.VID)
+		at += tagLen
 	}
-	l4 := etherLen + ipv4Len
-	ip := h[etherLen:]
-	if n.ip4 {
-		binary.BigEndian.PutUint16(h[12:], hdr.EtherIPv4)
-		ip[0], ip[1], ip[6], ip[8], ip[9] = 0x45, tos, 0x40, hopLimit, 17
-		src := c.IP.As4()
-		copy(ip[12:], src[:])
-		if q.Type != TypeUD {
-			t.peer4 = q.conn.RemoteIP.As4()
-			copy(ip[16:], t.peer4[:])
-		}
-		t.ipSum = uint32(sum16(ip[:ipv4Len], 0))
-		t.frame.Net = hdr.NetIPv4
-	} else {
-		binary.BigEndian.PutUint16(h[12:], hdr.EtherIPv6)
-		l4 = etherLen + ipv6Len
-		binary.BigEndian.PutUint32(ip, 6<<28|uint32(tos)<<20)
-		ip[6], ip[7] = 17, hopLimit
-		src := c.IP.As16()
-		copy(ip[8:], src[:])
-		if q.Type != TypeUD {
-			t.peer6 = q.conn.RemoteIP.As16()
-			copy(ip[24:], t.peer6[:])
-		}
-		t.frame.Net = hdr.NetIPv6
+	t.frame.L3 = uint16(at)
+	at = t.network(n, q, look)
+	if !look.RoCEv1 {
+		t.frame.L4 = uint16(at)
+		binary.BigEndian.PutUint16(h[at:], q.sourcePort())
+		binary.BigEndian.PutUint16(h[at+2:], hdr.RoCEv2Port)
+		at += udpLen
 	}
-	port := sourcePort(q.QPN, q.conn.DestQPN)
-	if q.conn.FlowLabel != 0 {
-		port = flowPort(q.conn.FlowLabel)
-	}
-	if q.Type == TypeUD {
-		port = sourcePortUD(q.QPN)
-	}
-	binary.BigEndian.PutUint16(h[l4:], port)
-	binary.BigEndian.PutUint16(h[l4+2:], hdr.RoCEv2Port)
-	bth := l4 + udpLen
-	hdr.BTH(h[bth:]).Encode(&hdr.BTHFields{MigReq: c.Profile == ConnectX, PKey: 0xFFFF, DestQP: q.conn.DestQPN})
-	t.size = bth + hdr.BTHLen
-	t.frame.L3, t.frame.L4, t.frame.BTH = etherLen, uint16(l4), uint16(bth)
+	hdr.BTH(h[at:]).Encode(&hdr.BTHFields{MigReq: c.Profile == ConnectX, PKey: 0xFFFF, DestQP: q.conn.DestQPN})
+	t.size = at + hdr.BTHLen
+	t.frame.BTH = uint16(at)
 	switch q.Type {
 	case TypeUC:
 		t.transport = hdr.UC
 	case TypeUD:
 		t.transport = hdr.UD
 	}
+}
+
+// network writes the Ethernet type and the network header at t.frame.L3, and
+// returns where it ends.
+func (t *template) network(n *NIC, q *QP, look Link) int {
+	l3 := int(t.frame.L3)
+	ip, tos := t.head[l3:], look.ECN.bits(n.cfg.Profile)
+	if n.ip4 && !look.RoCEv1 {
+		t.frame.Net = hdr.NetIPv4
+		binary.BigEndian.PutUint16(t.head[l3-2:], hdr.EtherIPv4)
+		ip[0], ip[1], ip[6], ip[8], ip[9] = 0x45, tos, 0x40, hopLimit, 17
+		src := n.cfg.IP.As4()
+		copy(ip[12:], src[:])
+		if q.Type != TypeUD {
+			t.peer4 = q.conn.RemoteIP.As4()
+			copy(ip[16:], t.peer4[:])
+		}
+		t.ipSum = uint32(sum16(ip[:ipv4Len], 0))
+		return l3 + ipv4Len
+	}
+	t.frame.Net = hdr.NetIPv6
+	kind, next := uint16(hdr.EtherIPv6), byte(17)
+	if look.RoCEv1 {
+		t.frame.Net = hdr.NetGRH
+		kind, next = hdr.EtherRoCEv1, hdr.ProtoBTH
+	}
+	binary.BigEndian.PutUint16(t.head[l3-2:], kind)
+	binary.BigEndian.PutUint32(ip, 6<<28|uint32(tos)<<20)
+	ip[6], ip[7] = next, hopLimit
+	src := n.cfg.IP.As16()
+	copy(ip[8:], src[:])
+	if q.Type != TypeUD {
+		t.peer6 = q.conn.RemoteIP.As16()
+		copy(ip[24:], t.peer6[:])
+	}
+	return l3 + ipv6Len
+}
+
+// sourcePort is the UDP source port of the queue pair's frames.
+func (q *QP) sourcePort() uint16 {
+	switch {
+	case q.Type == TypeUD:
+		return sourcePortUD(q.QPN)
+	case q.conn.FlowLabel != 0:
+		return flowPort(q.conn.FlowLabel)
+	}
+	return sourcePort(q.QPN, q.conn.DestQPN)
 }
 
 // begin writes the headers of a packet with ext bytes of extended headers and
@@ -113,17 +137,21 @@ func (q *QP) begin(b *packet.Buf, op hdr.Opcode, psn uint32, ext, payload int) (
 		panic("rnic: slot smaller than Connect allowed") // Connect checked the pool's slots
 	}
 	copy(p, t.head[:t.size])
-	udp := udpLen + hdr.BTHLen + n + hdr.ICRCLen
-	if t.frame.Net == hdr.NetIPv4 {
-		total, id := uint16(ipv4Len+udp), q.nic.ipID
-		q.nic.ipID++
-		binary.BigEndian.PutUint16(p[etherLen+2:], total)
-		binary.BigEndian.PutUint16(p[etherLen+4:], id)
-		binary.BigEndian.PutUint16(p[etherLen+10:], ^fold(t.ipSum+uint32(total)+uint32(id)))
-	} else {
-		binary.BigEndian.PutUint16(p[etherLen+4:], uint16(udp))
+	size := hdr.BTHLen + n + hdr.ICRCLen
+	if t.frame.L4 != 0 {
+		size += udpLen
+		binary.BigEndian.PutUint16(p[t.frame.L4+4:], uint16(size))
 	}
-	binary.BigEndian.PutUint16(p[t.frame.L4+4:], uint16(udp))
+	l3 := p[t.frame.L3:]
+	if t.frame.Net == hdr.NetIPv4 {
+		total, id := uint16(ipv4Len+size), q.nic.ipID
+		q.nic.ipID++
+		binary.BigEndian.PutUint16(l3[2:], total)
+		binary.BigEndian.PutUint16(l3[4:], id)
+		binary.BigEndian.PutUint16(l3[10:], ^fold(t.ipSum+uint32(total)+uint32(id)))
+	} else {
+		binary.BigEndian.PutUint16(l3[4:], uint16(size))
+	}
 	h := p[t.frame.BTH:]
 	h[0] = byte(op | t.transport)
 	h[1] |= byte(pad) << 4

@@ -74,8 +74,15 @@ type Config struct {
 	// Serve registers the memory, each time that the server starts.
 	Serve func(pd *rnic.PD) error
 	// App makes the application of a client, each time that the client starts;
-	// nil: the client does not come back.
+	// nil: the client does not come back. See Idle.
 	App func(b *Bed, c *Client) (host.App, error)
+	// IPv6 gives all machines IPv6 addresses.
+	IPv6 bool
+	// Wrap, if not nil, gives what stands between a machine's NIC and its cable,
+	// each time that the machine starts.
+	Wrap func(machine string, nic *rnic.NIC) host.Endpoint
+	// Tune, if not nil, may change what a machine's NIC is made with.
+	Tune func(machine string, c *rnic.Config)
 }
 
 // Client is a client machine.
@@ -99,11 +106,15 @@ type machine struct {
 	deaths   int
 	diedAt   clock.Time // of the last death
 	lost     int        // buffers that died with it
+	stalled  bool       // what comes waits in its port
 	rx       packet.Batch
 }
 
 // Breath implements host.Worker.
 func (m *machine) Breath(now clock.Time) (int, error) {
+	if m.stalled {
+		return 0, nil
+	}
 	if m.node != nil {
 		return m.node.Breath(now)
 	}
@@ -115,7 +126,7 @@ func (m *machine) Breath(now clock.Time) (int, error) {
 
 // Deadline implements host.Worker.
 func (m *machine) Deadline() clock.Time {
-	if m.node == nil {
+	if m.node == nil || m.stalled {
 		return clock.Never
 	}
 	return m.node.Deadline()
@@ -194,6 +205,9 @@ func New(c Config) (*Bed, error) {
 		near, far := wire(name)
 		up, down := wire(name + "-bridge")
 		m := &machine{name: name, mac: [6]byte{2, 0, 0, 0, 1, byte(i)}, ip: netip.AddrFrom4([4]byte{10, 0, 1, byte(i + 1)}), port: near}
+		if c.IPv6 {
+			m.ip = netip.AddrFrom16([16]byte{0xfd, 14: 1, 15: byte(i + 1)})
+		}
 		b.machines = append(b.machines, m)
 		if i < c.Clients {
 			b.clients = append(b.clients, &Client{Number: i})
@@ -204,6 +218,9 @@ func New(c Config) (*Bed, error) {
 	}
 	near, far := wire("s0")
 	b.server = &machine{name: "s0", mac: [6]byte{2, 0, 0, 0, 2, 0}, ip: netip.AddrFrom4([4]byte{10, 0, 2, 1}), port: near}
+	if c.IPv6 {
+		b.server.ip = netip.AddrFrom16([16]byte{0xfd, 14: 2, 15: 1})
+	}
 	in, out := wire("in")
 	ends = append(ends, in)
 	boxIn, boxOut := wire("box-in")
@@ -233,13 +250,17 @@ func New(c Config) (*Bed, error) {
 // nicOf makes a machine's NIC. Every life has other keys, PSNs and numbers of
 // queue pairs than the one before, as time has it on a real one.
 func (b *Bed) nicOf(m *machine, index int) (*rnic.NIC, error) {
-	return rnic.New(rnic.Config{
+	c := rnic.Config{
 		MAC: m.mac, IP: m.ip, Profile: b.cfg.Profile, LinkMTU: b.cfg.MTU + 80, Pool: b.Pool,
 		FirstQPN: uint32(0x11 + 0x100*(index+1) + 0x10000*m.restarts),
 		Seed:     b.cfg.Seed<<20 ^ uint64(index)<<10 ^ uint64(m.restarts),
 
 		LateAtomics: late(b.cfg.Seed),
-	})
+	}
+	if b.cfg.Tune != nil {
+		b.cfg.Tune(m.name, &c)
+	}
+	return rnic.New(c)
 }
 
 // late reports whether the NICs of a seed's bed execute atomics late: one of four do.
@@ -273,7 +294,7 @@ func (b *Bed) startServer() error {
 	}
 	b.pd = b.nic.AllocPD()
 	b.cq = b.nic.CreateCQ(16)
-	m.node = host.NewNode(m.port, b.nic, nil)
+	m.node = host.NewNode(m.port, b.wrapped(m, b.nic), nil)
 	return b.cfg.Serve(b.pd)
 }
 
@@ -292,39 +313,80 @@ func (b *Bed) startClient(i int) error {
 	}
 	c.App = app
 	if app != nil {
-		m.node = host.NewNode(m.port, c.NIC, app)
+		m.node = host.NewNode(m.port, b.wrapped(m, c.NIC), app)
 	}
 	return nil
+}
+
+func (b *Bed) wrapped(m *machine, nic *rnic.NIC) host.Endpoint {
+	if b.cfg.Wrap == nil {
+		return nic
+	}
+	return b.cfg.Wrap(m.name, nic)
 }
 
 // errDown: the machine that is asked for is not there.
 var errDown = errors.New("bed: the server is down")
 
-// Dial connects a session of a client anew; its queue pair of before is taken
-// away on both sides first. It is what a connection manager would do, at once
-// and without a packet.
+// Link is how a session's queue pairs are made. The zero value of a field takes
+// the bed's own.
+type Link struct {
+	PD     *rnic.PD    // of the server's queue pair
+	Access rnic.Access // that the server's queue pair gives; 0 = all (None: none)
+	// Conn is used where its PathMTU is not 0. First PSNs that are 0 are random.
+	Conn       rnic.Conn
+	ClientConn *rnic.Conn // of the client's end, where it differs
+	Recv       int        // work requests that the server's receive queue holds; 0 = 1
+	CQ         *rnic.CQ   // the server's
+}
+
+// All is every right that a queue pair can give, and None is none: LocalWrite
+// says nothing about a peer.
+const (
+	All  = rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
+	None = rnic.LocalWrite
+)
+
+// Dial connects a session of a client anew, with all rights; its queue pair of
+// before is taken away on both sides first. It is what a connection manager would
+// do, at once and without a packet.
 func (b *Bed) Dial(c *Client, session int) (*rnic.QP, error) {
+	return b.Connect(c, session, Link{})
+}
+
+// Connect is Dial for queue pairs as l has them.
+func (b *Bed) Connect(c *Client, session int, l Link) (*rnic.QP, error) {
 	b.hangUp(session)
 	if b.server.node == nil {
 		return nil, errDown
 	}
-	a := rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
-	q, err := c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: a})
+	l = l.defaults(b)
+	q, err := c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All})
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.nic.CreateQP(rnic.QPInit{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, Access: a, MaxSend: 1, MaxRecv: 1})
+	r, err := b.nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: 1, MaxRecv: l.Recv})
 	if err != nil {
 		return nil, err
+	}
+	k := l.Conn
+	if k.SQPSN == 0 {
+		k.SQPSN = c.NIC.RandomPSN()
+	}
+	if k.RQPSN == 0 {
+		k.RQPSN = b.nic.RandomPSN()
 	}
 	m, s := b.machines[c.Number], b.server
 	x := Connection{
 		Session: session, Client: c.Number, ClientMAC: m.mac, ServerMAC: s.mac, ClientIP: m.ip, ServerIP: s.ip,
-		ClientQPN: q.QPN, ServerQPN: r.QPN, ClientPSN: c.NIC.RandomPSN(), ServerPSN: b.nic.RandomPSN(), MTU: b.cfg.MTU,
+		ClientQPN: q.QPN, ServerQPN: r.QPN, ClientPSN: k.SQPSN, ServerPSN: k.RQPSN, MTU: k.PathMTU,
 	}
-	k := b.cfg.Conn
-	k.RemoteMAC, k.RemoteIP, k.DestQPN, k.SQPSN, k.RQPSN = s.mac, s.ip, r.QPN, x.ClientPSN, x.ServerPSN
-	if err := q.Connect(k); err != nil {
+	near := k
+	if l.ClientConn != nil {
+		near = *l.ClientConn
+	}
+	near.RemoteMAC, near.RemoteIP, near.DestQPN, near.SQPSN, near.RQPSN = s.mac, s.ip, r.QPN, x.ClientPSN, x.ServerPSN
+	if err := q.Connect(near); err != nil {
 		return nil, err
 	}
 	k.RemoteMAC, k.RemoteIP, k.DestQPN, k.SQPSN, k.RQPSN = m.mac, m.ip, q.QPN, x.ServerPSN, x.ClientPSN
@@ -337,6 +399,34 @@ func (b *Bed) Dial(c *Client, session int) (*rnic.QP, error) {
 	}
 	return q, nil
 }
+
+func (l Link) defaults(b *Bed) Link {
+	if l.PD == nil {
+		l.PD = b.pd
+	}
+	if l.Access == 0 {
+		l.Access = All
+	}
+	if l.Conn.PathMTU == 0 {
+		psns := [2]uint32{l.Conn.SQPSN, l.Conn.RQPSN}
+		l.Conn = b.cfg.Conn
+		l.Conn.SQPSN, l.Conn.RQPSN = psns[0], psns[1]
+	}
+	if l.CQ == nil {
+		l.CQ = b.cq
+	}
+	l.Recv = max(l.Recv, 1)
+	return l
+}
+
+// Idle is the application of a client that a test drives.
+type Idle struct{}
+
+// Step implements host.App.
+func (Idle) Step(clock.Time) bool { return false }
+
+// Deadline implements host.App.
+func (Idle) Deadline() clock.Time { return clock.Never }
 
 // hangUp takes a session's queue pairs away.
 func (b *Bed) hangUp(session int) {

@@ -23,13 +23,15 @@ type mutant struct {
 	// Of WRITEs that were turned into READs: whose answers become ACKs.
 	eaten map[[2]uint32]bool
 	last  []byte // of the READs of a word
+	rkey  uint32 // of an atomic
+	mute  map[uint32]bool
 }
 
 func mutantBox(name string, n int) *Box {
 	return &Box{Kind: graph.Kind{
 		Name: "mutant", In: []string{"a", "b"}, Out: []string{"a", "b"},
 		New: func(graph.Env, graph.Args) (graph.App, error) {
-			return &mutant{name: name, n: n, eaten: map[[2]uint32]bool{}}, nil
+			return &mutant{name: name, n: n, eaten: map[[2]uint32]bool{}, mute: map[uint32]bool{}}, nil
 		},
 	}}
 }
@@ -39,6 +41,10 @@ func (m *mutant) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		var f hdr.Frame
 		if hdr.Parse(x.Bytes(), &f) == hdr.IsRoCE {
 			m.spoil(x, &f)
+			if m.mute[f.BTHOf(x.Bytes()).DestQP()] {
+				c.Drop(x, 0)
+				continue
+			}
 		}
 		c.Emit(1-in, x)
 	}
@@ -93,6 +99,46 @@ func (m *mutant) spoil(x *packet.Buf, f *hdr.Frame) {
 	case "damaged data":
 		if f.Op == hdr.WriteMiddle && m.due() {
 			f.PayloadOf(p)[3] ^= 4
+		}
+	case "another class of error":
+		if f.Op == hdr.Acknowledge && f.AETHOf(p).Syndrome() == hdr.SynNAKInvalidRequest {
+			f.AETHOf(p).SetSyndrome(hdr.SynNAKRemoteAccess)
+		}
+	case "an error for an answer":
+		if f.Op == hdr.Acknowledge && f.AETHOf(p).Syndrome().ACK() && m.due() {
+			f.AETHOf(p).SetSyndrome(hdr.SynNAKRemoteOperation)
+		}
+	case "RNR is an error":
+		if f.Op == hdr.Acknowledge && f.AETHOf(p).Syndrome().RNR() {
+			f.AETHOf(p).SetSyndrome(hdr.SynNAKRemoteOperation)
+		}
+	case "a key that fits":
+		if f.Op == hdr.FetchAdd || cas {
+			h := f.AtomicETHOf(p)
+			if m.rkey == 0 {
+				m.rkey = h.RKey()
+			}
+			h.SetRKey(m.rkey)
+		}
+	case "no rights needed":
+		if f.Op == hdr.WriteOnly && len(f.PayloadOf(p)) == 8 && m.due() {
+			// What is written is never looked at.
+			bth.SetOpCode(hdr.SendOnly)
+		}
+	case "marks for all":
+		SetECN(p, 3)
+	case "silence":
+		if m.due() {
+			m.mute[bth.DestQP()] = true
+		}
+	case "lost send":
+		if f.Op == hdr.SendOnly && len(f.PayloadOf(p)) == 16 && m.due() {
+			bth.SetOpCode(hdr.WriteOnly) // of nothing: its 16 bytes are a RETH
+			clear(f.PayloadOf(p))
+		}
+	case "a lost message is acknowledged":
+		if f.Op == hdr.WriteLast && m.due() {
+			clear(f.PayloadOf(p))
 		}
 	case "lost write":
 		key := [2]uint32{bth.DestQP(), bth.PSN()}
@@ -224,4 +270,59 @@ func TestTreeMutants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What breaks the law in any of its parts is found by that part.
+func TestTwinMutants(t *testing.T) {
+	for _, c := range []struct{ name, by string }{
+		{"wrong original", "word"},
+		{"failed CAS succeeds", "word"},
+		{"wrong byte order", "word"},
+		{"added twice", "word"},
+		{"mask ignored", "word"},
+		{"stale read", "word"},
+		{"another class of error", "does not allow the operation"},
+		{"an error for an answer", "no server says so"},
+		{"RNR is an error", "no server says so"},
+		{"a key that fits", "does not reach there"},
+		{"no rights needed", "word"},
+		{"marks for all", "marks came"},
+		{"silence", "no completion"},
+		{"lost send", "never came"},
+		{"a lost message is acknowledged", "in place of one of"},
+		{"damaged data", "in place of one of"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var err error
+			for seed := uint64(0); seed < 200; seed++ {
+				w := RandomWorld(seed, Limits{})
+				w.Spoofs = nil
+				if _, err = (Twin{World: w, Box: mutantBox(c.name, 3)}).Run(seed, nil); err != nil && strings.Contains(err.Error(), c.by) {
+					return
+				}
+			}
+			t.Errorf("not found; at last %v", err)
+		})
+	}
+}
+
+// A world that breaks the law is made small.
+func TestShrinksWorlds(t *testing.T) {
+	twins := Twins{Box: mutantBox("an error for an answer", 4)}
+	for seed := range uint64(20) {
+		all := RandomWorld(seed, Limits{})
+		if _, _, err := twins.Try(seed); err == nil {
+			continue
+		}
+		w, s, err := twins.Shrink(seed)
+		steps := 0
+		for _, q := range w.Queues {
+			steps += len(q.Steps)
+		}
+		if err == nil || steps > 12 || len(s) > 3 || len(w.Spoofs) > 3 {
+			t.Errorf("seed %d: %d steps, %d faults and %d spoofs of %d are left; %v", seed, steps, len(s), len(w.Spoofs), len(all.Spoofs), err)
+		}
+		return
+	}
+	t.Error("nothing to make small")
 }

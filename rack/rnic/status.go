@@ -1,0 +1,78 @@
+package rnic
+
+import "github.com/quillon/quillon/nf/hdr"
+
+// NAKs counts answers that refuse, by their syndrome.
+type NAKs struct {
+	RNR, Sequence, InvalidRequest, RemoteAccess, RemoteOperation uint64
+}
+
+func (n *NAKs) count(s hdr.Syndrome) {
+	switch {
+	case s.RNR():
+		n.RNR++
+	case s == hdr.SynNAKSequence:
+		n.Sequence++
+	case s == hdr.SynNAKInvalidRequest:
+		n.InvalidRequest++
+	case s == hdr.SynNAKRemoteAccess:
+		n.RemoteAccess++
+	case s == hdr.SynNAKRemoteOperation:
+		n.RemoteOperation++
+	}
+}
+
+// QPStats are a queue pair's counters, from its creation on.
+type QPStats struct {
+	// Packets for this queue pair that came past the NIC's filter: taken,
+	// dropped, and repeated ones alike.
+	RxRequests, RxResponses uint64
+	Duplicates              uint64 // requests older than the expected PSN
+	NAKTx, NAKRx            NAKs
+	CERx                    uint64 // frames that were marked CE on the way
+	CNPTx, CNPRx            uint64 // congestion notifications
+}
+
+// Failure is why a queue pair went to the error state.
+type Failure struct {
+	Status    Status       // Success: the queue pair did not fail, or its owner ended it
+	Responder bool         // the queue pair refused a request of its peer
+	Syndrome  hdr.Syndrome // of the NAK that was sent or received; 0 = none
+	PSN       uint32       // of the request
+	Why       string
+}
+
+// Stats are the queue pair's counters.
+func (q *QP) Stats() QPStats { return q.stats }
+
+// Failure is what ended the queue pair since Connect.
+func (q *QP) Failure() Failure { return q.cause }
+
+// statusOf is the completion status that a NAK ends a request with; Success
+// for syndromes that end none.
+func statusOf(s hdr.Syndrome) Status {
+	switch s {
+	case hdr.SynNAKInvalidRequest:
+		return RemoteInvalidRequestError
+	case hdr.SynNAKRemoteAccess:
+		return RemoteAccessError
+	case hdr.SynNAKRemoteOperation:
+		return RemoteOperationError
+	}
+	return Success
+}
+
+// end moves the queue pair to the error state and notes the cause.
+func (q *QP) end(f Failure) {
+	if q.state == StateReady {
+		q.cause = f
+		q.fail()
+	}
+}
+
+// broke completes the oldest request with status s, and ends the queue pair.
+func (q *QP) broke(s Status, f Failure) {
+	f.Status = s
+	q.complete(s)
+	q.end(f)
+}

@@ -1,0 +1,376 @@
+package bed
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/rack/history"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// The law of the bare wire. It says for a history (who posted what when, which
+// R_Keys were valid when, which frames were lost) what may have become of each
+// operation; so it needs no second run to be judged by, and judges re-orderings
+// alike. That it is the law of the wire, and not stricter, is shown by playing
+// every world on a bare wire, too.
+//
+//   - An operation is refused with a class of error when, and only when, the
+//     server's queue pair, domain, region or window refuse it at some moment
+//     between its post and its completion.
+//   - Retries run out only where more went wrong than the client repeats, and RNR
+//     retries only after all waits, where the server had no buffer.
+//   - A queue pair ends only with an operation of its own that failed; what is
+//     behind that is flushed, and was not executed if the server refused.
+//   - Every operation completes, and a box makes the whole not much slower.
+//   - Words are linearizable, with the memory's last content; WRITEs and SENDs
+//     that were acknowledged are in memory, once.
+
+// rtt is longer than a frame and its answer are on their way when nobody waits.
+const rtt = 300 * time.Microsecond
+
+func (p *play) law(t Twin) error {
+	var errs []error
+	for _, check := range []func() error{p.lawOfClasses, p.lawOfBlocks, p.lawOfSends, p.lawOfMarks} {
+		if err := check(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	now, reader := p.Clock.Now(), p.res.Words.NewClient()
+	for m, mem := range p.memory {
+		for at := uint64(0); at < firstBlock; at += 8 {
+			if at >= 8*sharedWords && (at < cpuWord || at >= cpuWord+8*cpuWords) {
+				continue
+			}
+			id := p.res.Words.Call(reader, now, history.Word{Op: rnic.OpRead, Addr: uint64(m)<<32 | at})
+			p.res.Words.Return(id, now, binary.LittleEndian.Uint64(mem[at:]))
+		}
+	}
+	if len(errs) == 0 { // a verdict on what was not finished takes long, and tells nothing new
+		errs = append(errs, history.Check(words(p.cfg.Seed), p.res.Words, 1<<18))
+	}
+	return errors.Join(errs...)
+}
+
+// lawOfClasses: what became of each operation.
+func (p *play) lawOfClasses() error {
+	type life struct{ queue, life int }
+	broke, waits := map[life]*record{}, map[life]bool{}
+	var errs []error
+	bad := func(r *record, format string, args ...any) {
+		if len(errs) < 4 {
+			errs = append(errs, fmt.Errorf("session %d, operation %d (%v): %s", r.queue, r.id, r, fmt.Sprintf(format, args...)))
+		}
+	}
+	for _, r := range p.res.Records {
+		class := ClassOf(r.status)
+		q := &p.w.Queues[r.queue]
+		first := broke[life{r.queue, r.life}]
+		switch {
+		case class == Unfinished && (waits[life{r.queue, r.life}] || p.silent(q, r)):
+			waits[life{r.queue, r.life}] = true
+			continue
+		case class == Unfinished:
+			bad(r, "no completion after %v", p.Clock.Now().Sub(r.posted))
+			continue
+		case first != nil && class != Flushed:
+			bad(r, "%v after operation %d ended the queue pair with %v", class, first.id, ClassOf(first.status))
+			continue
+		case class == Flushed:
+			if first == nil {
+				bad(r, "flushed, and no operation of the queue pair failed")
+			}
+			continue
+		}
+		if class != OK {
+			broke[life{r.queue, r.life}] = r
+		}
+		if why := p.allows(q, r, class); why != "" {
+			bad(r, "%v: %s", class, why)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *record) String() string {
+	names := map[rnic.Op]string{rnic.OpSend: "SEND", rnic.OpSendInv: "SEND with invalidate", rnic.OpWrite: "WRITE", rnic.OpWriteImm: "WRITE with immediate", rnic.OpRead: "READ", rnic.OpCompareSwap: "CAS", rnic.OpFetchAdd: "FETCH-ADD", rnic.OpMaskedCompareSwap: "masked CAS"}
+	return fmt.Sprintf("%s of %d at %#x, R_Key %#x", names[r.Op], len(r.data), r.region.VA+r.Offset, r.rkey)
+}
+
+// right is what a queue pair and a region must give for an operation.
+func (r *record) right() rnic.Access {
+	switch r.Op {
+	case rnic.OpRead:
+		return rnic.RemoteRead
+	case rnic.OpWrite, rnic.OpWriteImm:
+		return rnic.RemoteWrite
+	case rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap:
+		return rnic.RemoteAtomic
+	}
+	return 0
+}
+
+// allows reports why the law does not allow that r ended so; "" when it does.
+func (p *play) allows(q *Queue, r *record, class Class) string {
+	need := r.right()
+	rdatomic := r.Op >= rnic.OpRead && r.Op <= rnic.OpMaskedCompareSwap
+	switch class {
+	case OperationError:
+		if p.lost() {
+			return ""
+		}
+		return "no server says so"
+	case RetryExceeded:
+		return p.mayExhaust(q, r)
+	case RNRExceeded:
+		return p.mayWait(q, r)
+	}
+	static := q.Gives&need == need
+	if rdatomic && q.Far.MaxDestRdAtomic < 0 {
+		static = false
+	}
+	if need == rnic.RemoteAtomic && (r.region.VA+r.Offset)&7 != 0 && class == AccessError {
+		return "" // which of two faults is told is the NIC's choice
+	}
+	if need == rnic.RemoteAtomic && (r.region.VA+r.Offset)&7 != 0 {
+		static = false
+	}
+	crowded := rdatomic && p.w.Profile == rnic.ConnectX && q.Near.MaxRdAtomic > 1<<bits.Len(uint(q.Far.MaxDestRdAtomic-1))
+	if !static {
+		if class != InvalidRequest {
+			return "the queue pair does not allow the operation"
+		}
+		return ""
+	}
+	if class == InvalidRequest {
+		if crowded {
+			return ""
+		}
+		return "the queue pair allows the operation"
+	}
+	valid, invalid := true, false
+	switch {
+	case r.Op == rnic.OpSend, need != 0 && r.Op != rnic.OpWriteImm && len(r.data) == 0, r.Op == rnic.OpWriteImm && len(r.data) == 0:
+	case r.Op == rnic.OpSendInv:
+		valid, invalid = p.was(r)
+		if q.Domain != r.region.Domain || !r.region.Fast {
+			valid, invalid = false, true
+		}
+		if p.w.Profile == rnic.RXE {
+			valid = true // class J: it is acknowledged
+		}
+		invalid = true // the key's own end is between its post and its completion
+	default:
+		valid, invalid = p.was(r)
+		if q.Domain != r.region.Domain || r.region.Access&need != need || int(r.Offset)+len(r.data) > r.region.Length {
+			valid, invalid = false, true
+		}
+	}
+	switch {
+	case class == OK && !valid:
+		return "the R_Key does not reach there"
+	case class == AccessError && !invalid:
+		return "the R_Key reaches there"
+	}
+	return ""
+}
+
+// was reports whether r's R_Key was valid, and whether it was not, at some moment
+// between r's post and its completion.
+func (p *play) was(r *record) (valid, invalid bool) {
+	for _, keys := range p.keys {
+		for _, k := range keys {
+			if k.rkey != r.rkey || k.mr.VA != r.region.VA || k.from > r.done {
+				continue
+			}
+			// An invalidation is noticed a little later than it happens.
+			return k.to >= r.posted, k.to <= r.done.Add(2*time.Microsecond)
+		}
+	}
+	return false, true
+}
+
+// lost reports whether a process that died may have taken connections with it.
+func (p *play) lost() bool {
+	return p.cfg.Box != nil && !p.cfg.Box.Clean && p.forgiven && p.box.starts > 1
+}
+
+// mayExhaust: each thing that goes wrong costs a client no more than a try.
+func (p *play) mayExhaust(q *Queue, r *record) string {
+	if !p.silent(q, r) && q.Near.RetryCnt == 7 && p.w.Profile == rnic.RXE {
+		return "rxe never gives up with 7 retries"
+	}
+	wrong := p.Struck() + p.harm[r.queue]
+	timeout := time.Duration(4096 << q.Near.Timeout)
+	for _, e := range p.w.Events {
+		switch e.What {
+		case Stalled, Frozen, BoxEnds:
+			wrong += 2 + int(e.For/timeout)
+		}
+	}
+	if p.late(q, r) || p.silent(q, r) {
+		return ""
+	}
+	if wrong <= q.Near.RetryCnt {
+		return fmt.Sprintf("%d retries, and %d things went wrong", q.Near.RetryCnt, wrong)
+	}
+	return ""
+}
+
+// silent reports whether r's server may have refused it, or one behind it, with a
+// refusal that was lost: it is silent from then on.
+func (p *play) silent(q *Queue, r *record) bool {
+	lossy := p.Struck() > 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What == Frozen || e.What == BoxEnds })
+	return lossy && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		return x.queue == r.queue && x.life == r.life && x.id >= r.id && x.status != rnic.Success &&
+			(p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
+	})
+}
+
+// late reports whether a rxe queue pair of r's session ended without saying so
+// (a SEND that invalidates what cannot be).
+func (p *play) late(q *Queue, r *record) bool {
+	if p.w.Profile != rnic.RXE {
+		return false
+	}
+	for _, x := range p.res.Records {
+		if x.queue == r.queue && x.life == r.life && x.Op == rnic.OpSendInv && x.id < r.id {
+			return true
+		}
+	}
+	return false
+}
+
+// mayWait: RNR retries were all waited for, and no buffer was there.
+func (p *play) mayWait(q *Queue, r *record) string {
+	if r.Op != rnic.OpSend && r.Op != rnic.OpSendInv && r.Op != rnic.OpWriteImm {
+		return "it needs no receive buffer"
+	}
+	if q.Near.RNRRetry == 7 {
+		return "seven RNR retries have no end"
+	}
+	if wait := time.Duration(q.Near.RNRRetry) * rnrWait(q.Far.MinRNRTimer); r.done.Sub(r.posted) < wait {
+		return fmt.Sprintf("after %v, before all waits, %v, were over", r.done.Sub(r.posted), wait)
+	}
+	used := 0
+	for _, x := range p.res.Records {
+		if x.queue == r.queue && x.life == r.life && x.id < r.id && x.status == rnic.Success && (x.Op == rnic.OpSend || x.Op == rnic.OpSendInv || x.Op == rnic.OpWriteImm) {
+			used++
+		}
+	}
+	there := 0
+	for _, at := range p.posts[r.queue][r.life] {
+		if at.Add(rtt) <= r.done {
+			there++
+		}
+	}
+	if there > used && p.Struck() == 0 && !slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= Stalled }) {
+		return fmt.Sprintf("the server had posted %d buffers, %d were used", there, used)
+	}
+	return ""
+}
+
+// rnrWait is the time of an RNR timer's code (IBTA 9.7.5.2.8).
+func rnrWait(code int) time.Duration {
+	us := [32]int{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520}
+	return time.Duration(us[code&31]) * time.Microsecond
+}
+
+// lawOfBlocks: a session's own cells hold what was acknowledged last, or what came
+// behind it and may have been executed.
+func (p *play) lawOfBlocks() error {
+	type cell struct{ memory, queue, at int }
+	may := map[cell][]uint64{}
+	size := p.w.blockSize()
+	for _, r := range p.res.Records {
+		if !r.Block || r.Op != rnic.OpWrite && r.Op != rnic.OpWriteImm || len(r.data) == 0 {
+			continue
+		}
+		class := ClassOf(r.status)
+		if class == AccessError || class == InvalidRequest || class == Flushed && p.refused(nil, r) {
+			if !p.partly(r) {
+				continue
+			}
+		}
+		for at := 0; at+8 <= len(r.data); at += 8 {
+			c := cell{r.region.Memory, r.queue, int(r.Offset) + at}
+			v := binary.LittleEndian.Uint64(r.data[at:])
+			if class == OK {
+				may[c] = may[c][:0]
+			} else if may[c] == nil {
+				may[c] = []uint64{0}
+			}
+			may[c] = append(may[c], v)
+		}
+	}
+	for q := range p.w.Queues {
+		for m, mem := range p.memory {
+			for at := firstBlock + q*size; at+8 <= firstBlock+(q+1)*size; at += 8 {
+				v := binary.LittleEndian.Uint64(mem[at:])
+				want, ok := may[cell{m, q, at}]
+				if !ok && v != 0 || ok && !slices.Contains(want, v) {
+					return fmt.Errorf("session %d: memory %d holds %#x at %#x in place of one of %#x", q, m, v, at, want)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// partly reports whether packets of r may have been executed before one was
+// refused: its R_Key was valid for some time.
+func (p *play) partly(r *record) bool {
+	valid, _ := p.was(r)
+	return valid && len(r.data) > p.w.MTU
+}
+
+// lawOfSends: what was acknowledged has come, and nothing came twice.
+func (p *play) lawOfSends() error {
+	for _, r := range p.res.Records {
+		if r.Op != rnic.OpSend && r.Op != rnic.OpSendInv {
+			continue
+		}
+		n := p.got[[2]uint64{uint64(r.queue), r.seq}]
+		switch class := ClassOf(r.status); {
+		case n > 1:
+			return fmt.Errorf("session %d: SEND %d came %d times", r.queue, r.id, n)
+		case class == OK && n == 0 && (r.Op == rnic.OpSend || p.w.Profile != rnic.RXE):
+			return fmt.Errorf("session %d: SEND %d was acknowledged and never came", r.queue, r.id)
+		case class == RNRExceeded && n > 0:
+			return fmt.Errorf("session %d: SEND %d came, and its client was told that there was no buffer", r.queue, r.id)
+		}
+	}
+	return nil
+}
+
+// lawOfMarks: who is told of congestion has met it.
+func (p *play) lawOfMarks() error {
+	if p.w.CE == 0 || len(p.w.Spoofs) > 0 || p.box.starts > 1 {
+		return nil
+	}
+	for _, e := range p.ends {
+		if p.told[e.ClientQPN] > 0 && p.marked[e.ServerQPN] == 0 {
+			return fmt.Errorf("queue pair %#x was told %d times of congestion that none of its frames met", e.ClientQPN, p.told[e.ClientQPN])
+		}
+	}
+	sum := 0
+	for _, n := range p.marked {
+		sum += n
+	}
+	if p.came > sum+p.Struck() {
+		return fmt.Errorf("%d frames met congestion, and %d marks came to the server", sum, p.came)
+	}
+	return nil
+}
+
+// Compare judges the run through the box by its twin on the bare wire: nobody who
+// was served there is slowed without bound.
+func Compare(wire, box *TwinResult) error {
+	if most := 10*wire.Took + 100*time.Millisecond; box.Took > most {
+		return fmt.Errorf("through the box it took %v, %v on the bare wire", box.Took, wire.Took)
+	}
+	return nil
+}

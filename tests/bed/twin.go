@@ -1,0 +1,747 @@
+package bed
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/history"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// World is a rack with its queue pairs, their rights and settings, the server's
+// memory, and everything that everybody does: what is played on a bare wire and
+// through a box alike. RandomWorld makes one of a seed.
+type World struct {
+	IPv6        bool
+	MTU         int
+	Profile     rnic.Profile
+	Link        rnic.Link
+	AckCoalesce int
+	Clients     int
+	Domains     int
+	Memories    int
+	Regions     []Region
+	Queues      []Queue
+	Events      []Event // of the server's CPU and its machine, by time
+	Spoofs      []Spoof // by time
+	CE          int     // one of so many of the clients' frames meets congestion; 0 = none
+	Faults      fault.Mix
+}
+
+// Region is memory of the server's under an R_Key. Regions of one memory show it
+// at different addresses, or with different rights.
+type Region struct {
+	Domain, Memory int
+	VA             uint64
+	Length         int // from the memory's beginning
+	Access         rnic.Access
+	Fast           bool // may be invalidated
+}
+
+// Queue is a session: its queue pairs, which are made again when they break, and
+// what its client does.
+type Queue struct {
+	Client, Domain int
+	Gives          rnic.Access // the server's end
+	Near, Far      rnic.Conn   // settings of the client's end and of the server's
+	Receives       int         // that the server posts at once, for each life
+	Gap            time.Duration
+	Outstanding    int
+	Steps          []Step
+}
+
+// Step is an operation.
+type Step struct {
+	Think    time.Duration // after the step before was posted
+	Op       rnic.Op
+	Region   int    // whose R_Key
+	Stale    bool   // the R_Key before the last
+	Offset   uint64 // in the region
+	Length   int    // of a READ, WRITE or SEND
+	Block    bool   // the session's own cells, and not a shared word
+	Compare  uint64
+	Swap     uint64
+	Mask     uint64 // of a masked CAS, for both
+	Fence    bool
+	Unsignal bool
+}
+
+// Event is what happens at the server.
+type Event struct {
+	At     time.Duration
+	What   Happening
+	Region int
+	Offset uint64
+	Value  uint64
+	For    time.Duration
+}
+
+// Happening is a sort of event.
+type Happening uint8
+
+const (
+	Reregister Happening = iota // the region gets a new R_Key at its address
+	CPUWrite                    // the server's CPU writes a word
+	Stalled                     // the server does nothing; what is sent to it waits
+	Frozen                      // the server does nothing; what is sent to it is lost
+	BoxEnds                     // the box stops, and the next one starts after For
+)
+
+// Layout of a memory: words that everybody shares, words that the server's CPU
+// writes, and then blocks, one a session.
+const (
+	sharedWords = 3
+	cpuWord     = 64
+	cpuWords    = 2
+	firstBlock  = 256
+)
+
+// Twin is a world with its box.
+type Twin struct {
+	World
+	Box *Box
+	// Lost: when the box crashes, clients may be told that connections are lost.
+	Lost bool
+}
+
+// record is an operation that a session did.
+type record struct {
+	Step
+	queue, life int
+	id          int
+	seq         uint64 // of a WRITE to a block, or a SEND
+	region      *Region
+	rkey        uint32
+	posted      clock.Time
+	done        clock.Time
+	status      rnic.Status
+	data        []byte
+	log         int // in words; -1: none
+	open        bool
+}
+
+// epoch is the time of an R_Key: of a region.
+type epoch struct {
+	mr       *rnic.MR
+	rkey     uint32
+	from, to clock.Time
+}
+
+// TwinResult is what a run came to.
+type TwinResult struct {
+	Took    time.Duration
+	Struck  int
+	Records []*record
+	Ops     [numClasses]int
+	Words   *history.Log[history.Word, uint64]
+	Slowest time.Duration
+	Counts  map[string]uint64 // of the box
+}
+
+// Class is what may become of an operation, as its client sees it.
+type Class uint8
+
+const (
+	OK Class = iota
+	AccessError
+	InvalidRequest
+	OperationError
+	RetryExceeded
+	RNRExceeded
+	Flushed
+	Unfinished
+	numClasses
+)
+
+var classNames = [numClasses]string{"ok", "access error", "invalid request", "operation error", "retries exceeded", "RNR retries exceeded", "flushed", "no completion"}
+
+func (c Class) String() string { return classNames[c] }
+
+// ClassOf is the class of a completion's status.
+func ClassOf(s rnic.Status) Class {
+	switch s {
+	case rnic.Success:
+		return OK
+	case rnic.RemoteAccessError:
+		return AccessError
+	case rnic.RemoteInvalidRequestError:
+		return InvalidRequest
+	case rnic.RemoteOperationError:
+		return OperationError
+	case rnic.RetryExceededError:
+		return RetryExceeded
+	case rnic.RNRRetryExceededError:
+		return RNRExceeded
+	case rnic.WRFlushError:
+		return Flushed
+	}
+	return Unfinished
+}
+
+// play is a run of a world.
+type play struct {
+	*Bed
+	w        *World
+	cq       *rnic.CQ
+	pds      []*rnic.PD
+	memory   [][]byte
+	keys     [][]epoch // by region
+	queues   []*queue
+	events   []Event
+	thaw     clock.Time
+	frozen   *host.Node
+	boxAt    clock.Time // when the next box starts; 0: it is there
+	cpu      int        // the CPU's number in the log
+	recvs    map[uint64][]byte
+	recvID   uint64
+	got      map[[2]uint64]int // SENDs that came, by session and number
+	marked   map[uint32]int    // by the client's queue pair: frames that met congestion
+	told     map[uint32]int    // notifications
+	res      *TwinResult
+	nic      *rnic.NIC // the server's
+	ends     []Connection
+	came     int                    // marks that came to the server
+	posts    []map[int][]clock.Time // receives, by queue and life
+	forgiven bool
+	harm     []int // by queue: frames of strangers after which a server asks for what it has
+	err      error
+}
+
+// queue is a session that plays.
+type queue struct {
+	Queue
+	number   int
+	qp       *rnic.QP
+	far      *rnic.QP
+	life     int
+	logger   int // client in the log of words, of this life
+	next     int // step
+	at       clock.Time
+	open     []*record
+	seq      uint64
+	gap      clock.Time // when the next receive is posted
+	redialAt clock.Time
+	done     bool
+	used     int // receives, of this life
+}
+
+// lives is how often a session connects again.
+const lives = 3
+
+// Run plays the world through the box, or on a bare wire when there is none.
+func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
+	p := &play{
+		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{},
+		res: &TwinResult{Words: new(history.Log[history.Word, uint64])}, events: slices.Clone(t.Events), harm: make([]int, len(t.Queues)), forgiven: t.Lost,
+	}
+	for range t.Queues {
+		p.posts = append(p.posts, map[int][]clock.Time{})
+	}
+	for range t.Memories {
+		p.memory = append(p.memory, make([]byte, t.memorySize()))
+	}
+	senders := 0
+	if len(t.Spoofs) > 0 {
+		senders = 1
+	}
+	b, err := New(Config{
+		Clients: t.Clients, Guests: senders, Sessions: len(t.Queues), MTU: t.MTU, Profile: t.Profile, IPv6: t.IPv6, Box: t.Box, Schedule: s, Seed: seed,
+		Tune: func(_ string, c *rnic.Config) { c.AckCoalesce, c.Link = t.AckCoalesce, t.Link },
+		Wrap: p.wrap, Serve: p.serve, App: p.app,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Bed = b
+	b.sim.Workers = append(b.sim.Workers, p)
+	p.cpu = p.res.Words.NewClient()
+	for i, q := range t.Queues {
+		p.queues = append(p.queues, &queue{Queue: q, number: i, at: b.Clock.Now()})
+	}
+	if senders > 0 {
+		at, mac, ip := b.Guest(0)
+		h := &Sender{pool: b.Pool}
+		for _, x := range t.Spoofs {
+			h.At(b.start.Add(x.At), func() []byte { return p.spoof(&x, mac, ip) })
+		}
+		b.Attach(0, host.NewNode(at, h, nil))
+	}
+	err = b.Run(func() bool { return p.err != nil || p.through() }, t.limit())
+	if errors.Is(err, host.ErrLate) || errors.Is(err, host.ErrStuck) {
+		err = nil // the law tells who hangs
+	}
+	if err == nil && p.err == nil {
+		err = b.Settle(time.Millisecond)
+	}
+	return p.end(t, errors.Join(err, p.err))
+}
+
+// end takes the verdict of a run that is over.
+func (p *play) end(t Twin, err error) (*TwinResult, error) {
+	res := p.res
+	res.Took, res.Struck = p.Clock.Now().Sub(p.start), p.Struck()
+	if p.Instance() != nil {
+		res.Counts = map[string]uint64{}
+		for _, c := range p.Instance().Counters() {
+			if c.Node == "box" {
+				res.Counts[c.Name] += c.Value
+			}
+		}
+	}
+	for _, r := range res.Records {
+		res.Ops[ClassOf(r.status)]++
+		if r.status == rnic.Success {
+			res.Slowest = max(res.Slowest, r.done.Sub(r.posted))
+		}
+	}
+	if err == nil {
+		err = p.law(t)
+	}
+	if p.frozen != nil {
+		p.server.node = p.frozen
+	}
+	return res, errors.Join(err, p.Close())
+}
+
+// limit is how long a run may take: what the steps and the settings can need.
+func (w *World) limit() time.Duration {
+	all := 2 * time.Second
+	for i := range w.Queues {
+		q := &w.Queues[i]
+		for _, s := range q.Steps {
+			all += s.Think
+		}
+		all += time.Duration(len(q.Steps)+lives) * (time.Millisecond + q.Gap)
+		if q.Far.MinRNRTimer == 0 {
+			all += 8 * 656 * time.Millisecond * time.Duration(min(len(q.Steps), 4))
+		}
+	}
+	return all
+}
+
+func (w *World) memorySize() int { return firstBlock + len(w.Queues)*w.blockSize() }
+
+// blockSize is that of a session's own cells: three packets where that is little.
+func (w *World) blockSize() int {
+	if w.MTU > 1024 {
+		return w.MTU + 64
+	}
+	return 3 * w.MTU
+}
+
+// wrap looks at the congestion that frames meet and at what is told of it.
+func (p *play) wrap(machine string, nic *rnic.NIC) host.Endpoint {
+	if machine == "s0" {
+		p.nic = nic
+	}
+	if p.w.CE == 0 {
+		return nic
+	}
+	n := 0
+	spy := &Spy{Endpoint: nic}
+	if machine == "s0" {
+		spy.In = func(_ clock.Time, b []byte) {
+			var f hdr.Frame
+			if hdr.Parse(b, &f) == hdr.IsRoCE && f.Net != hdr.NetGRH && f.Tags == 0 && ECN(b) == 3 {
+				p.came++
+			}
+		}
+		return spy
+	}
+	spy.Out = func(_ clock.Time, b []byte) {
+		var f hdr.Frame
+		if hdr.Parse(b, &f) != hdr.IsRoCE || f.Net == hdr.NetGRH || f.Tags != 0 || ECN(b) == 0 || !f.Op.Has(hdr.IsRequest) {
+			return
+		}
+		if n++; n%p.w.CE == 0 {
+			SetECN(b, 3)
+			p.marked[f.BTHOf(b).DestQP()]++
+		}
+	}
+	spy.In = func(_ clock.Time, b []byte) {
+		var f hdr.Frame
+		if hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.CNP {
+			p.told[f.BTHOf(b).DestQP()]++
+		}
+	}
+	return spy
+}
+
+func (p *play) serve(*rnic.PD) error {
+	nic := p.nic
+	p.cq = nic.CreateCQ(4096)
+	for range p.w.Domains {
+		p.pds = append(p.pds, nic.AllocPD())
+	}
+	p.keys = make([][]epoch, len(p.w.Regions))
+	for i := range p.w.Regions {
+		if err := p.register(i, clock.Time(0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// register gives region i an R_Key.
+func (p *play) register(i int, now clock.Time) error {
+	r := &p.w.Regions[i]
+	mem := p.memory[r.Memory][:r.Length]
+	reg := p.pds[r.Domain].RegMR
+	if r.Fast {
+		reg = p.pds[r.Domain].FastRegMR
+	}
+	m, err := reg(mem, r.VA, r.Access|rnic.LocalWrite)
+	if err != nil {
+		return err
+	}
+	p.keys[i] = append(p.keys[i], epoch{m, m.RKey, now, clock.Never})
+	return nil
+}
+
+// app is nothing: the play moves all sessions of all clients itself.
+func (p *play) app(*Bed, *Client) (host.App, error) { return Idle{}, nil }
+
+// Breath implements host.Worker: everybody does what is to be done now.
+func (p *play) Breath(now clock.Time) (int, error) {
+	if p.err != nil {
+		return 0, nil
+	}
+	n := p.happen(now)
+	p.watchKeys(now)
+	n += p.collect(now)
+	for _, q := range p.queues {
+		k, err := p.step(q, now)
+		if n += k; err != nil {
+			p.err = err
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+// Deadline implements host.Worker.
+func (p *play) Deadline() clock.Time {
+	at := clock.Never
+	if len(p.events) > 0 {
+		at = p.start.Add(p.events[0].At)
+	}
+	for _, t := range []clock.Time{p.thaw, p.boxAt} {
+		if t != 0 {
+			at = min(at, t)
+		}
+	}
+	for _, q := range p.queues {
+		switch {
+		case q.done || q.qp == nil && p.frozen != nil:
+		case q.qp == nil:
+			at = min(at, q.redialAt)
+		default:
+			if q.next < len(q.Steps) && len(q.open) < q.Outstanding {
+				at = min(at, q.at)
+			}
+			if q.Gap > 0 {
+				at = min(at, q.gap)
+			}
+		}
+	}
+	return at
+}
+
+func (p *play) through() bool {
+	return len(p.events) == 0 && p.thaw == 0 && p.boxAt == 0 && !slices.ContainsFunc(p.queues, func(q *queue) bool { return !q.done })
+}
+
+// happen lets the server's events happen.
+func (p *play) happen(now clock.Time) (n int) {
+	if p.thaw != 0 && p.thaw <= now {
+		p.thaw, p.server.stalled = 0, false
+		if p.frozen != nil {
+			p.server.node, p.frozen = p.frozen, nil
+		}
+		n++
+	}
+	if p.boxAt != 0 && p.boxAt <= now {
+		p.boxAt, p.err = 0, errors.Join(p.err, p.box.up())
+		n++
+	}
+	for len(p.events) > 0 && p.start.Add(p.events[0].At) <= now {
+		e := p.events[0]
+		p.events = p.events[1:]
+		n++
+		switch e.What {
+		case Reregister:
+			k := &p.keys[e.Region][len(p.keys[e.Region])-1]
+			if err := k.mr.Dereg(); err != nil {
+				p.err = err
+			}
+			k.to = min(k.to, now)
+			p.err = errors.Join(p.err, p.register(e.Region, now))
+		case CPUWrite:
+			r := &p.w.Regions[e.Region]
+			id := p.res.Words.Call(p.cpu, now, history.Word{Op: rnic.OpWrite, Addr: wordAddr(r, e.Offset), Swap: e.Value})
+			binary.LittleEndian.PutUint64(p.memory[r.Memory][e.Offset:], e.Value)
+			p.res.Words.Return(id, now, 0)
+		case Stalled, Frozen:
+			if p.thaw != 0 {
+				continue
+			}
+			p.thaw = now.Add(e.For)
+			if p.server.stalled = e.What == Stalled; !p.server.stalled {
+				p.frozen, p.server.node = p.server.node, nil
+			}
+		case BoxEnds:
+			if p.box.inst != nil {
+				p.err = errors.Join(p.err, p.box.down())
+				p.boxAt = now.Add(e.For)
+			}
+		}
+	}
+	return n
+}
+
+// watchKeys notes R_Keys that were invalidated.
+func (p *play) watchKeys(now clock.Time) {
+	for i := range p.keys {
+		if k := &p.keys[i][len(p.keys[i])-1]; k.to == clock.Never && !k.mr.Valid() {
+			k.to = now
+		}
+	}
+}
+
+// wordAddr names a word of memory, by whatever address it is reached.
+func wordAddr(r *Region, offset uint64) uint64 { return uint64(r.Memory)<<32 | offset }
+
+// collect takes completions.
+func (p *play) collect(now clock.Time) (n int) {
+	var wc [32]rnic.WC
+	for _, c := range p.clients {
+		for k := c.CQ.Poll(wc[:]); k > 0; k = c.CQ.Poll(wc[:]) {
+			n += k
+			for _, w := range wc[:k] {
+				for _, q := range p.queues {
+					if q.Client == c.Number && q.qp != nil && q.qp.QPN == w.QPN {
+						p.complete(q, &w, now)
+					}
+				}
+			}
+		}
+	}
+	for k := p.cq.Poll(wc[:]); k > 0; k = p.cq.Poll(wc[:]) {
+		n += k
+		for _, w := range wc[:k] {
+			if b := p.recvs[w.ID]; w.Status == rnic.Success && w.Op != rnic.OpRecvWriteImm && w.ByteLen >= 16 {
+				p.got[[2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}]++
+			}
+			delete(p.recvs, w.ID)
+		}
+	}
+	return n
+}
+
+// complete notes a completion, of the oldest operation that is open: those before
+// one with a completion succeeded.
+func (p *play) complete(q *queue, w *rnic.WC, now clock.Time) {
+	for len(q.open) > 0 {
+		r := q.open[0]
+		if uint64(r.id) > w.ID {
+			p.err = errors.Join(p.err, fmt.Errorf("session %d: a second completion of operation %d", q.number, w.ID))
+			return
+		}
+		q.open = q.open[1:]
+		r.done, r.open = now, false
+		if uint64(r.id) < w.ID {
+			r.status = rnic.Success
+		} else {
+			r.status = w.Status
+		}
+		p.close(q, r, now)
+		if uint64(r.id) == w.ID {
+			break
+		}
+	}
+	if q.qp.State() != rnic.StateReady && len(q.open) == 0 {
+		q.broken(now)
+	}
+}
+
+// close enters an operation that is over in the log of words.
+func (p *play) close(q *queue, r *record, now clock.Time) {
+	if r.status == rnic.Success && (r.Op == rnic.OpSend || r.Op == rnic.OpSendInv || r.Op == rnic.OpWriteImm) {
+		q.used++
+	}
+	if r.log < 0 {
+		return
+	}
+	switch class := ClassOf(r.status); {
+	case class == OK && r.Op == rnic.OpWrite:
+		p.res.Words.Return(r.log, now, 0)
+	case class == OK:
+		p.res.Words.Return(r.log, now, binary.LittleEndian.Uint64(r.data))
+	case class == AccessError || class == InvalidRequest || class == RNRExceeded && p.Struck() == 0:
+		p.res.Words.Forget(r.log)
+	case class == Flushed && p.refused(q, r):
+		p.res.Words.Forget(r.log)
+	}
+}
+
+// refused reports whether r was flushed since its server refused one before it: it
+// was never executed.
+func (p *play) refused(q *queue, r *record) bool {
+	for _, x := range p.res.Records {
+		if x.queue == r.queue && x.life == r.life && !x.open && x.status != rnic.Success && x.status != rnic.WRFlushError {
+			c := ClassOf(x.status)
+			// The answer of a READ, or of an atomic that is executed late, is made
+			// after what is behind it; when it is withdrawn, that was executed.
+			valid, _ := p.was(x)
+			withdrawn := valid && (x.Op == rnic.OpRead || x.Op > rnic.OpRead && late(p.cfg.Seed))
+			return c == InvalidRequest || c == AccessError && !withdrawn
+		}
+	}
+	return false
+}
+
+func (q *queue) broken(now clock.Time) {
+	if q.life >= lives || q.next >= len(q.Steps) {
+		q.done = true
+		return
+	}
+	q.qp, q.redialAt = nil, now.Add(50*time.Microsecond)
+}
+
+// step connects a session, posts what it posts now, and its server's receives.
+func (p *play) step(q *queue, now clock.Time) (n int, err error) {
+	if q.done {
+		return 0, nil
+	}
+	if q.qp == nil {
+		if q.redialAt > now || p.frozen != nil {
+			return 0, nil
+		}
+		if err := p.dial(q, now); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	if q.qp.State() != rnic.StateReady && len(q.open) == 0 {
+		q.broken(now)
+		return n + 1, nil
+	}
+	for q.Gap > 0 && q.gap <= now {
+		p.receive(q, 1, now)
+		q.gap = q.gap.Add(q.Gap)
+		n++
+	}
+	for q.next < len(q.Steps) && len(q.open) < q.Outstanding && q.at <= now && q.qp.State() == rnic.StateReady {
+		s := q.Steps[q.next]
+		if q.next++; q.next < len(q.Steps) {
+			q.at = max(now, q.at).Add(q.Steps[q.next].Think)
+		}
+		n++
+		if err := p.post(q, s, now); err != nil {
+			return n, err
+		}
+	}
+	if q.next >= len(q.Steps) && len(q.open) == 0 {
+		q.done = true
+	}
+	return n, nil
+}
+
+func (p *play) dial(q *queue, now clock.Time) error {
+	c := p.clients[q.Client]
+	far, near := q.Far, q.Near
+	if q.life > 0 { // a real connection manager's PSNs are random then
+		far.SQPSN, far.RQPSN = 0, 0
+	}
+	far.PathMTU, near.PathMTU = p.w.MTU, p.w.MTU
+	session := q.Client*len(p.w.Queues) + q.number
+	qp, err := p.Connect(c, session, Link{PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, Conn: far, ClientConn: &near, Recv: 64, CQ: p.cq})
+	if err != nil {
+		return err
+	}
+	q.qp, q.far = qp, p.conns[session].server
+	q.life++
+	q.logger = p.res.Words.NewClient()
+	q.used = 0
+	p.ends = append(p.ends, p.conns[session].Connection)
+	q.gap = now.Add(q.Gap)
+	p.receive(q, q.Receives, now)
+	return nil
+}
+
+func (p *play) receive(q *queue, n int, now clock.Time) {
+	for range n {
+		p.recvID++
+		b := make([]byte, 64)
+		if q.far.PostRecv(&rnic.RecvWR{ID: p.recvID, Buf: b}) != nil {
+			return
+		}
+		p.recvs[p.recvID] = b
+		p.posts[q.number][q.life] = append(p.posts[q.number][q.life], now)
+	}
+}
+
+// post posts a step.
+func (p *play) post(q *queue, s Step, now clock.Time) error {
+	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], posted: now, done: clock.Never, status: Pending, log: -1, open: true}
+	keys := p.keys[s.Region]
+	k := &keys[len(keys)-1]
+	if s.Stale && len(keys) > 1 {
+		k = &keys[len(keys)-2]
+	}
+	r.rkey = k.rkey
+	w := rnic.SendWR{ID: uint64(r.id), Op: s.Op, RemoteAddr: r.region.VA + s.Offset, RKey: r.rkey, Compare: s.Compare, Swap: s.Swap, CompareMask: s.Mask, SwapMask: s.Mask, Fence: s.Fence, Signaled: !s.Unsignal || q.next == len(q.Steps) || len(q.open)+1 >= q.Outstanding}
+	switch s.Op {
+	case rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap:
+		r.data = make([]byte, 8)
+	case rnic.OpSend, rnic.OpSendInv:
+		q.seq++
+		r.seq = q.seq
+		r.data = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(q.number)), r.seq)
+	case rnic.OpWrite, rnic.OpWriteImm:
+		r.data = make([]byte, s.Length)
+		if s.Block {
+			q.seq++
+			r.seq = q.seq
+			for i := 0; i+8 <= len(r.data); i += 8 {
+				binary.LittleEndian.PutUint64(r.data[i:], stamp(q.number, r.seq))
+			}
+		} else if s.Length == 8 {
+			binary.LittleEndian.PutUint64(r.data, s.Swap)
+		}
+	default:
+		r.data = make([]byte, s.Length)
+	}
+	w.SGL = [][]byte{r.data}
+	if r.isWord() {
+		op := s.Op
+		r.log = p.res.Words.Call(q.logger, now, history.Word{Op: op, Addr: wordAddr(r.region, s.Offset), Compare: s.Compare, Swap: s.Swap, CompareMask: s.Mask, SwapMask: s.Mask})
+	}
+	p.res.Records = append(p.res.Records, r)
+	q.open = append(q.open, r)
+	return q.qp.PostSend(&w)
+}
+
+// stamp is what every cell holds that WRITE seq of a session has written.
+func stamp(queue int, seq uint64) uint64 { return uint64(queue+1)<<48 | seq }
+
+// isWord reports whether r is an operation on one shared word, all of it.
+func (r *record) isWord() bool {
+	if r.Block || r.Offset&7 != 0 || int(r.Offset)+8 > r.region.Length {
+		return false
+	}
+	switch r.Op {
+	case rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap:
+		return true
+	case rnic.OpRead, rnic.OpWrite:
+		return r.Length == 8
+	}
+	return false
+}

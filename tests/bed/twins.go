@@ -1,0 +1,218 @@
+package bed
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/quillon/quillon/rack/history"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Twins are worlds that are played on a bare wire and through a box.
+type Twins struct {
+	Box    *Box // nil: on the wire only
+	Limits Limits
+	Lost   bool // see Twin
+}
+
+// Try plays the world of a seed.
+func (t Twins) Try(seed uint64) (wire, box *TwinResult, err error) {
+	w := RandomWorld(seed, t.Limits)
+	return t.play(w, seed, fault.Random(seed, w.Faults))
+}
+
+// ErrLaw: on a bare wire something happened that the law does not allow, so that the
+// law is wrong.
+var ErrLaw = errors.New("the law is wrong: this is a bare wire")
+
+func (t Twins) play(w World, seed uint64, s fault.Schedule) (wire, box *TwinResult, err error) {
+	if wire, err = (Twin{World: w}).Run(seed, s); err != nil {
+		return wire, nil, errors.Join(ErrLaw, err)
+	}
+	if t.Box == nil {
+		return wire, nil, nil
+	}
+	if box, err = (Twin{World: w, Box: t.Box, Lost: t.Lost}).Run(seed, s); err != nil {
+		return wire, box, err
+	}
+	return wire, box, Compare(wire, box)
+}
+
+// effort is how many runs are spent on making a failure small.
+const effort = 300
+
+// Shrink returns the least of a seed's world and schedule with which the law is
+// still broken, and how it is then.
+func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
+	w = RandomWorld(seed, t.Limits)
+	s = fault.Random(seed, w.Faults)
+	if _, _, err = t.play(w, seed, s); err == nil {
+		return w, s, nil
+	}
+	tries, lawless := 0, errors.Is(err, ErrLaw)
+	fails := func(w World, s fault.Schedule) bool {
+		tries++
+		_, _, e := t.play(w, seed, s)
+		if e == nil || errors.Is(e, history.ErrUndecided) || errors.Is(e, ErrLaw) != lawless {
+			return false
+		}
+		err = e
+		return true
+	}
+	s = fault.Shrink(s, effort/4, func(s fault.Schedule) bool { return fails(w, s) })
+	w.Spoofs = fewer(w.Spoofs, func(x []Spoof) bool { v := w; v.Spoofs = x; return tries < effort && fails(v, s) })
+	w.Events = fewer(w.Events, func(x []Event) bool { v := w; v.Events = x; return tries < effort && fails(v, s) })
+	for _, simple := range []func(*World){
+		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.AckCoalesce = 0 },
+		func(w *World) { w.MTU = 1024 }, func(w *World) { w.Profile = rnic.RXE },
+	} {
+		v := w
+		if simple(&v); fails(v, s) {
+			w = v
+		}
+	}
+	for i := range w.Queues {
+		w.Queues = slices.Clone(w.Queues)
+		w.Queues[i].Steps = fewer(w.Queues[i].Steps, func(x []Step) bool {
+			v := w
+			v.Queues = slices.Clone(w.Queues)
+			v.Queues[i].Steps = x
+			return tries < effort && fails(v, s)
+		})
+	}
+	return w, s, err
+}
+
+// fewer leaves out what it can while bad holds: halves, then quarters, and so on.
+func fewer[T any](all []T, bad func([]T) bool) []T {
+	for size := len(all); size > 0; size /= 2 {
+		for at := 0; at < len(all); {
+			rest := slices.Delete(slices.Clone(all), at, min(at+size, len(all)))
+			if bad(rest) {
+				all = rest
+			} else {
+				at += size
+			}
+		}
+	}
+	return all
+}
+
+// String shows what is left of a world.
+func (w World) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE)
+	for i, r := range w.Regions {
+		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast)
+	}
+	for i, q := range w.Queues {
+		if len(q.Steps) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "session %d: client %d, domain %d, gives %d, resources %d, asks %d, timeout %d, retries %d, RNR retries %d of timer %d, %d receives and one each %v, outstanding %d\n",
+			i, q.Client, q.Domain, q.Gives, q.Far.MaxDestRdAtomic, q.Near.MaxRdAtomic, q.Near.Timeout, q.Near.RetryCnt, q.Near.RNRRetry, q.Far.MinRNRTimer, q.Receives, q.Gap, q.Outstanding)
+		for _, s := range q.Steps {
+			r := record{Step: s, region: &w.Regions[s.Region], data: make([]byte, s.Length)}
+			fmt.Fprintf(&b, "\tafter %v %v (region %d, compare %#x, swap %#x)\n", s.Think, &r, s.Region, s.Compare, s.Swap)
+		}
+	}
+	for _, e := range w.Events {
+		fmt.Fprintf(&b, "at %v: %v region %d offset %d value %d for %v\n", e.At, e.What, e.Region, e.Offset, e.Value, e.For)
+	}
+	for _, x := range w.Spoofs {
+		fmt.Fprintf(&b, "at %v: trick %d, victim %d\n", x.At, x.Trick, x.Victim)
+	}
+	return b.String()
+}
+
+func (h Happening) String() string {
+	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends"}[h]
+}
+
+// Sum is what many runs came to.
+type Sum struct {
+	Worlds, Undecided, Failed int
+	Struck, Spoofs            int
+	Ops                       [numClasses]int
+	Counts                    map[string]uint64
+}
+
+// Sweep plays the worlds of the seeds from first on, on all cores, until most of
+// them have failed, and calls failed for each that did. It stops, too, when going,
+// if not nil, says so.
+func (t Twins) Sweep(first uint64, n, most int, going func(Sum) bool, failed func(seed uint64, err error)) Sum {
+	var next atomic.Uint64
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	sum := Sum{Counts: map[string]uint64{}}
+	stop := false
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				k := next.Add(1) - 1
+				if k >= uint64(n) {
+					return
+				}
+				_, box, err := t.Try(first + k)
+				mu.Lock()
+				sum.Worlds++
+				if box != nil {
+					sum.Struck += box.Struck
+					for c, n := range box.Ops {
+						sum.Ops[c] += n
+					}
+					for name, v := range box.Counts {
+						sum.Counts[name] += v
+					}
+				}
+				switch {
+				case errors.Is(err, history.ErrUndecided):
+					sum.Undecided++
+				case err != nil:
+					sum.Failed++
+					failed(first+k, err)
+				}
+				stop = stop || sum.Failed >= most || going != nil && !going(sum)
+				done := stop
+				mu.Unlock()
+				if done {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return sum
+}
+
+// SweepTwins is Sweep in a test: it fails with the first worlds that break the law,
+// made small, and says how to repeat each.
+func SweepTwins(tb testing.TB, t Twins, first uint64, n int) {
+	tb.Helper()
+	var mu sync.Mutex
+	var seeds []uint64
+	sum := t.Sweep(first, n, 2, nil, func(seed uint64, _ error) { mu.Lock(); seeds = append(seeds, seed); mu.Unlock() })
+	for _, seed := range seeds {
+		t.Show(tb, seed)
+	}
+	tb.Logf("%d worlds, %d undecided, %d frames struck, operations by class %v", sum.Worlds, sum.Undecided, sum.Struck, sum.Ops)
+	if sum.Undecided > 1+n/100 {
+		tb.Errorf("%d of %d histories are undecided", sum.Undecided, n)
+	}
+}
+
+// Show fails the test with what the world of a seed does wrong.
+func (t Twins) Show(tb testing.TB, seed uint64) {
+	tb.Helper()
+	w, s, err := t.Shrink(seed)
+	if err != nil {
+		tb.Errorf("seed %d (QUILLON_SEED=%d repeats it): %v\n%v%v", seed, seed, err, w, s)
+	}
+}

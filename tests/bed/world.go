@@ -1,0 +1,266 @@
+package bed
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Limits are what a box asks of its surroundings, which a world keeps to.
+type Limits struct {
+	// NoCPU: the server's CPU writes no words that clients do atomics on, as a box
+	// asks that answers atomics from what it has seen.
+	NoCPU bool
+	// NoRestart: the box is not started anew.
+	NoRestart bool
+}
+
+// RandomWorld is the world that a seed stands for.
+func RandomWorld(seed uint64, l Limits) World {
+	rng := rand.New(rand.NewPCG(seed, 0x776f726c64))
+	yes := func(of int) bool { return rng.IntN(of) == 0 }
+	w := World{
+		IPv6: yes(4), MTU: 256 << rng.IntN(5), Profile: rnic.Profile(rng.IntN(2)), AckCoalesce: []int{0, 1, 4, 16}[rng.IntN(4)],
+		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2),
+	}
+	w.Link.ECN = rnic.ECN(rng.IntN(4))
+	switch rng.IntN(6) {
+	case 0:
+		w.Link.RoCEv1 = true
+	case 1:
+		w.Link.Tag = rnic.Tag{On: true, PCP: uint8(rng.IntN(8)), VID: uint16(rng.IntN(3) * 77)}
+	}
+	if yes(3) {
+		w.CE = 1 + rng.IntN(12)
+	}
+	for range 2 + rng.IntN(4) {
+		q := Queue{Client: rng.IntN(w.Clients), Domain: rng.IntN(w.Domains), Gives: All, Outstanding: 1 << rng.IntN(5)}
+		if yes(2) {
+			q.Gives = 0
+			for _, a := range []rnic.Access{rnic.RemoteRead, rnic.RemoteWrite, rnic.RemoteAtomic} {
+				if !yes(3) {
+					q.Gives |= a
+				}
+			}
+		}
+		w.Queues = append(w.Queues, q)
+	}
+	w.regions(rng)
+	w.settings(rng)
+	for i := range w.Queues {
+		w.steps(rng, i, l)
+	}
+	w.events(rng, l)
+	if yes(2) {
+		w.spoofs(rng)
+	}
+	if !yes(3) {
+		w.Faults = fault.Mix{Links: links(nil, w.Clients), Frames: 1 + rng.IntN(12), Within: 20 + rng.IntN(200)}
+	}
+	return w
+}
+
+// regions registers the memories, some of them twice.
+func (w *World) regions(rng *rand.Rand) {
+	for i := range w.Memories + rng.IntN(3) {
+		r := Region{Domain: rng.IntN(w.Domains), Memory: i % w.Memories, VA: uint64(rng.IntN(3)) << 20, Length: w.memorySize(), Access: All, Fast: rng.IntN(3) == 0}
+		if rng.IntN(4) == 0 {
+			r.Access = []rnic.Access{rnic.RemoteRead, rnic.RemoteRead | rnic.RemoteAtomic, rnic.RemoteRead | rnic.RemoteWrite, rnic.RemoteWrite}[rng.IntN(4)]
+		}
+		if rng.IntN(6) == 0 {
+			r.Length = firstBlock
+		}
+		w.Regions = append(w.Regions, r)
+	}
+}
+
+// settings are those of the queue pairs' ends.
+func (w *World) settings(rng *rand.Rand) {
+	lockstep := rng.IntN(2) == 0
+	timers := []int{1, 1, 5, 8, 12}
+	if rng.IntN(8) == 0 {
+		timers = []int{0} // 655 ms
+	}
+	for i := range w.Queues {
+		q := &w.Queues[i]
+		far := rnic.Conn{
+			MaxRdAtomic: 1, MaxDestRdAtomic: []int{1, 2, 16, 16}[rng.IntN(4)], Timeout: 7 + rng.IntN(3), RetryCnt: 7,
+			RNRRetry: 7, MinRNRTimer: timers[rng.IntN(len(timers))],
+		}
+		if rng.IntN(20) == 0 {
+			far.MaxDestRdAtomic = rnic.NoRdAtomic
+		}
+		if lockstep {
+			far.SQPSN, far.RQPSN = 3185, 3185
+		}
+		near := far
+		near.MaxDestRdAtomic, near.MaxRdAtomic = 1, max(far.MaxDestRdAtomic, 1)
+		if rng.IntN(2) == 0 {
+			near.MaxRdAtomic = 1 + rng.IntN(near.MaxRdAtomic)
+		}
+		if rng.IntN(3) == 0 {
+			near.RetryCnt = rng.IntN(8)
+		}
+		if rng.IntN(3) == 0 {
+			near.RNRRetry = rng.IntN(8)
+		}
+		q.Near, q.Far = near, far
+		q.Receives = []int{64, 64, 1, 0}[rng.IntN(4)]
+		if q.Receives < 64 {
+			q.Gap = time.Duration(20+rng.IntN(3000)) * time.Microsecond
+		}
+	}
+}
+
+// steps are what session i does. The last session of some worlds is malicious: it
+// uses what is not its own, and asks for what it has no right to.
+func (w *World) steps(rng *rand.Rand, i int, l Limits) {
+	q := &w.Queues[i]
+	wrong := 40 // one of so many operations is
+	if i == len(w.Queues)-1 && rng.IntN(3) == 0 {
+		wrong = 2
+	}
+	sleeps := rng.IntN(3) == 0
+	for range 4 + rng.IntN(20) {
+		s := Step{Swap: value(rng), Compare: value(rng), Mask: rng.Uint64() | rng.Uint64(), Fence: rng.IntN(8) == 0, Unsignal: rng.IntN(6) == 0}
+		switch {
+		case sleeps && rng.IntN(8) == 0:
+			s.Think = time.Duration(1+rng.IntN(400)) * time.Millisecond
+		case rng.IntN(2) == 0:
+			s.Think = time.Duration(rng.IntN(60)) * time.Microsecond
+		}
+		w.operation(rng, i, &s, rng.IntN(wrong) == 0)
+		q.Steps = append(q.Steps, s)
+	}
+	q.Steps[len(q.Steps)-1].Unsignal = false
+	for k := range q.Steps { // a full queue of requests without completions would never move
+		if k%4 == 3 || q.Outstanding < 8 {
+			q.Steps[k].Unsignal = false
+		}
+	}
+	_ = l
+}
+
+// value is a word's: small ones meet, and some are big-endian.
+func value(rng *rand.Rand) uint64 {
+	v := uint64(rng.IntN(3))
+	if rng.IntN(3) == 0 {
+		v <<= 56
+	}
+	return v
+}
+
+// operation makes s one that session i may do; wrong: or any.
+func (w *World) operation(rng *rand.Rand, i int, s *Step, wrong bool) {
+	q := &w.Queues[i]
+	var mine []int
+	for k := range w.Regions {
+		if wrong || w.Regions[k].Domain == q.Domain {
+			mine = append(mine, k)
+		}
+	}
+	ops := []rnic.Op{rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpFetchAdd, rnic.OpCompareSwap, rnic.OpMaskedCompareSwap, rnic.OpRead, rnic.OpWrite, rnic.OpRead, rnic.OpWrite, rnic.OpSend, rnic.OpWriteImm}
+	ops = slices.DeleteFunc(ops, func(op rnic.Op) bool {
+		need := (&record{Step: Step{Op: op}}).right()
+		rd := op >= rnic.OpRead && op <= rnic.OpMaskedCompareSwap
+		return !wrong && (q.Gives&need != need || rd && q.Far.MaxDestRdAtomic < 0 || need != 0 && !slices.ContainsFunc(mine, func(k int) bool { return w.Regions[k].Access&need == need }))
+	})
+	s.Op = ops[rng.IntN(len(ops))]
+	if need := (&record{Step: *s}).right(); !wrong {
+		mine = slices.DeleteFunc(mine, func(k int) bool { return w.Regions[k].Access&need != need })
+	}
+	if len(mine) == 0 {
+		s.Op, mine = rnic.OpSend, []int{0}
+	}
+	s.Region = mine[rng.IntN(len(mine))]
+	r := &w.Regions[s.Region]
+	s.Offset, s.Length = 8*uint64(rng.IntN(sharedWords)), 8
+	switch s.Op {
+	case rnic.OpSend:
+		s.Offset, s.Length = 0, 16
+		if r.Fast && r.Domain == q.Domain && w.Profile == rnic.ConnectX && rng.IntN(3) == 0 {
+			s.Op = rnic.OpSendInv
+		}
+		return
+	case rnic.OpRead, rnic.OpWrite, rnic.OpWriteImm:
+		if rng.IntN(3) == 0 && r.Length == w.memorySize() || s.Op == rnic.OpWriteImm {
+			s.Block = true
+			s.Offset = firstBlock + uint64(i*w.blockSize())
+			s.Length = 8 * (1 + rng.IntN(w.blockSize()/8))
+			if r.Length < w.memorySize() {
+				s.Length = 0
+			}
+		} else if rng.IntN(10) == 0 {
+			s.Length = 0
+		} else if s.Op == rnic.OpRead && rng.IntN(3) == 0 {
+			s.Offset = cpuWord + 8*uint64(rng.IntN(cpuWords))
+		}
+	}
+	if wrong {
+		switch rng.IntN(4) {
+		case 0:
+			s.Stale = true
+		case 1:
+			if s.right() == rnic.RemoteAtomic {
+				s.Offset |= 4
+			}
+		case 2:
+			s.Offset = uint64(r.Length) + 8*uint64(rng.IntN(4))
+			s.Block = s.Op == rnic.OpWrite || s.Op == rnic.OpWriteImm || s.Op == rnic.OpRead
+		}
+	}
+}
+
+func (s *Step) right() rnic.Access { return (&record{Step: *s}).right() }
+
+// events are the server's.
+func (w *World) events(rng *rand.Rand, l Limits) {
+	at := func() time.Duration { return time.Duration(rng.IntN(800)) * time.Microsecond }
+	if rng.IntN(3) == 0 {
+		for range 1 + rng.IntN(3) {
+			w.Events = append(w.Events, Event{At: at(), What: Reregister, Region: rng.IntN(len(w.Regions))})
+		}
+	}
+	for range rng.IntN(4) {
+		e := Event{At: at(), What: CPUWrite, Region: rng.IntN(len(w.Regions)), Offset: cpuWord + 8*uint64(rng.IntN(cpuWords)), Value: uint64(100 + rng.IntN(100))}
+		if !l.NoCPU && rng.IntN(2) == 0 {
+			e.Offset = 8 * uint64(rng.IntN(sharedWords))
+		}
+		w.Events = append(w.Events, e)
+	}
+	if rng.IntN(4) == 0 {
+		w.Events = append(w.Events, Event{At: at(), What: Stalled + Happening(rng.IntN(2)), For: time.Duration(50+rng.IntN(1500)) * time.Microsecond})
+	}
+	if !l.NoRestart && rng.IntN(4) == 0 {
+		w.Events = append(w.Events, Event{At: at(), What: BoxEnds, For: time.Duration(10+rng.IntN(100)) * time.Microsecond})
+	}
+	slices.SortStableFunc(w.Events, func(a, b Event) int { return int(a.At - b.At) })
+}
+
+// spoofs are the adversary's: tricks, each tried some times.
+func (w *World) spoofs(rng *rand.Rand) {
+	for range 1 + rng.IntN(4) {
+		trick, victim := Trick(rng.IntN(int(numTricks))), rng.IntN(len(w.Queues))
+		at, gap := time.Duration(rng.IntN(600))*time.Microsecond, time.Duration(1+rng.IntN(20))*time.Microsecond
+		if rng.IntN(6) == 0 { // into a quiet time
+			at, gap = time.Duration(100+rng.IntN(300))*time.Millisecond, 10*time.Millisecond
+		}
+		n := 1 + rng.IntN(12)
+		if rng.IntN(4) == 0 {
+			n = 130
+		}
+		same := rng.Uint64()
+		again := rng.IntN(3) == 0
+		for i := range n {
+			s := Spoof{At: at + time.Duration(i)*gap, Trick: trick, Victim: victim, Seed: rng.Uint64()}
+			if again {
+				s.Seed = same
+			}
+			w.Spoofs = append(w.Spoofs, s)
+		}
+	}
+	slices.SortStableFunc(w.Spoofs, func(a, b Spoof) int { return int(a.At - b.At) })
+}

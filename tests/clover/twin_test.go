@@ -1,0 +1,46 @@
+package clover
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/tests/bed"
+)
+
+// twins is clover-steer in worlds that are compared with a bare wire, with waits as
+// short as the worlds are.
+func twins() bed.Twins {
+	return bed.Twins{Box: ofSteer(graph.Args{"settle": "60us", "repair": "1ms", "conns": "32", "keys": "16"})}
+}
+
+// ofStores is clover-steer in front of stores whose clients repeat after 131 us at most.
+func ofStores() *bed.Box { return ofSteer(graph.Args{"settle": "700us", "repair": "200us"}) }
+
+// TestTwins plays worlds of every sort on a bare wire and through clover-steer; see
+// bed.Schedules for how many, and QUILLON_SEED for one.
+func TestTwins(t *testing.T) {
+	if seed, ok := bed.Seed(); ok {
+		twins().Show(t, seed)
+		return
+	}
+	bed.SweepTwins(t, twins(), 1<<32, bed.Schedules(200))
+}
+
+// TestSchedules does the same with Clover's store.
+func TestSchedules(t *testing.T) {
+	if seed, ok := bed.Seed(); ok {
+		bed.SweepStores(t, ofStores(), seed, 1)
+		return
+	}
+	bed.SweepStores(t, ofStores(), 0, bed.Schedules(200))
+}
+
+// TestSoak plays worlds for as long as it is told; see make soak.
+func TestSoak(t *testing.T) {
+	w, box := twins(), ofStores()
+	bed.Soak(t, "./tests/clover", runtime.GOMAXPROCS(0),
+		bed.Work{Name: "TestTwins", Try: func(seed uint64) error { _, _, err := w.Try(seed); return err }},
+		bed.Work{Name: "TestSchedules", Try: func(seed uint64) error { return bed.TryStore(seed, box, nil, map[string]uint64{}) }},
+	)
+}

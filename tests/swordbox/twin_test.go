@@ -1,0 +1,57 @@
+package swordbox
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/tests/bed"
+	tor "github.com/quillon/quillon/tor/swordbox"
+)
+
+// twins are the ways to run swordbox in worlds that are compared with a bare wire.
+// The times that it waits are as short as the worlds are; how patient it is it has
+// to find out itself.
+func twins() map[string]bed.Twins {
+	out := map[string]bed.Twins{}
+	for name, a := range map[string]graph.Args{
+		"mux":     {"mode": "mux"},
+		"replace": {"mode": "replace"},
+		"word":    {"mode": "replace", "order": "word", "shared": "2"},
+		"all":     {"mode": "replace", "track": "0+ffffffffffffff", "shared": "2"},
+	} {
+		args := graph.Args{"settle": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+		maps.Copy(args, a)
+		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args, Closed: true, Clean: true}, Limits: bed.Limits{NoCPU: name != "mux"}}
+	}
+	return out
+}
+
+// TestTwins plays worlds of every sort on a bare wire and through swordbox; see
+// bed.Schedules for how many, and QUILLON_SEED for one.
+func TestTwins(t *testing.T) {
+	all := twins()
+	each := bed.Schedules(800) / len(all)
+	for i, name := range []string{"mux", "replace", "word", "all"} {
+		t.Run(name, func(t *testing.T) {
+			if seed, ok := bed.Seed(); ok {
+				all[name].Show(t, seed)
+				return
+			}
+			bed.SweepTwins(t, all[name], uint64(i*each), each)
+		})
+	}
+}
+
+// TestSoak plays worlds for as long as it is told; see make soak.
+func TestSoak(t *testing.T) {
+	var all []bed.Work
+	for name, w := range twins() {
+		all = append(all, bed.Work{Name: "TestTwins/" + name, Try: func(seed uint64) error { _, _, err := w.Try(seed); return err }})
+	}
+	slices.SortFunc(all, func(a, b bed.Work) int { return strings.Compare(a.Name, b.Name) })
+	bed.Soak(t, "./tests/swordbox", runtime.GOMAXPROCS(0), all...)
+}
