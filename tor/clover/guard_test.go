@@ -352,3 +352,39 @@ func TestPatience(t *testing.T) {
 		t.Error("cut while the client may still ask")
 	}
 }
+
+// Each CAS that stays unanswered is sent again under its own PSN, and more and
+// more seldom.
+func TestRepairSlows(t *testing.T) {
+	r := steered(t, graph.Args{"repair": "10ms"})
+	r.staleCAS(1)
+	for _, x := range []struct {
+		after time.Duration
+		n     uint64
+	}{{200 * time.Millisecond, 5}, {time.Second, 7}, {20 * time.Second, maxRepairs}} {
+		r.Advance(x.after)
+		if n := r.Counter("repaired"); n > x.n || n+2 < x.n {
+			t.Errorf("%v on: sent again %d times, want about %d", x.after, n, x.n)
+		}
+	}
+}
+
+// The one that is missing is sent again, not the newest.
+func TestRepairedOlder(t *testing.T) {
+	r := row3(t, graph.Args{"repair": "10ms"})
+	r.wrote(0x20, 110, 0x9004)
+	if at := r.target(r.casAt(0x20, 111, 0x9004, old)); at != entryAt(0x9003) {
+		t.Fatalf("sent to %#x", at)
+	}
+	r.linked(0x30, 109)
+	for _, x := range r.Advance(15 * time.Millisecond).Out["b"] {
+		var f hdr.Frame
+		hdr.Parse(x.Bytes, &f)
+		if h := f.BTHOf(x.Bytes); h.DestQP() == 0x20 && (h.PSN() == 109) != (wire.Pointer(f.AtomicETHOf(x.Bytes).Swap()).LH() == 0x9002) {
+			t.Errorf("PSN %d links %#x", h.PSN(), wire.Pointer(f.AtomicETHOf(x.Bytes).Swap()).LH())
+		}
+	}
+	if r.Counter("repaired") == 0 {
+		t.Error("nothing was sent again")
+	}
+}

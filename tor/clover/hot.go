@@ -115,7 +115,7 @@ func (s *state) isCold(k int32) {
 // in the round before, and the coldest keys leave for those that have none.
 func (s *state) replace(c *graph.Ctx) (evicted int) {
 	slices.SortFunc(s.cand[:], func(a, b candidate) int { return cmp.Compare(b.uses, a.uses) })
-	next := 0
+	next, waiting := 0, 0
 	for i := range s.cand {
 		x := &s.cand[i]
 		if x.uses == 0 {
@@ -127,15 +127,18 @@ func (s *state) replace(c *graph.Ctx) (evicted int) {
 		}
 		if k := s.insert(int16(x.server), x.key); k != noSlot {
 			s.keys.s[k].hits = x.uses >> 1
+			s.promised = max(0, s.promised-1)
 			*x = candidate{}
 			continue
 		}
+		waiting++
 		for next < candidates && s.coldest[next] != noSlot {
 			k := s.coldest[next]
 			next++
 			if y := &s.keys.s[k]; y.used && y.unlinked() == 0 {
 				if x.uses > 4*y.hits {
 					s.forget(c, k)
+					s.promised++
 					evicted++
 				}
 				break
@@ -143,6 +146,7 @@ func (s *state) replace(c *graph.Ctx) (evicted int) {
 		}
 		x.uses >>= 1 // it has a place at the end of a later round
 	}
+	s.promised = min(s.promised, waiting)
 	s.sketch.halve()
 	return evicted
 }

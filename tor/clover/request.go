@@ -196,7 +196,7 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpF
 		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
 	}
 	key := binary.LittleEndian.Uint64(p[wire.KeyAt:])
-	w := pendingWrite{va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
+	w := pendingWrite{name: key, va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
 	w.key = s.keyOf(r.sid, key)
 	if !s.isRegion(r.region, r.sid, w.rkey) {
 		r.region = s.regionOf(r.sid, w.rkey)
@@ -233,7 +233,10 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpF
 func (s *state) keyOf(sid int16, key uint64) int32 {
 	k := s.keys.find(uint16(sid), key)
 	if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {
-		if k = s.insert(sid, key); k == noSlot && s.cfg.hot > 0 {
+		if len(s.keys.free) > s.promised {
+			k = s.insert(sid, key)
+		}
+		if k == noSlot && s.cfg.hot > 0 {
 			s.offer(uint16(sid), key, s.sketch.add(uint16(sid), key))
 		}
 	}
@@ -268,7 +271,7 @@ func (s *state) acknowledged(c *graph.Ctx, r *row) {
 	for i := range r.writes[:r.nw] {
 		w := &r.writes[i]
 		switch {
-		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used:
+		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
 		case hdr.PSNDiff(r.acked, w.end) < 0:
 			r.unread = true
 		default:

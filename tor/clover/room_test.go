@@ -135,6 +135,107 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
+// A key in use keeps its place, however many others want one.
+func TestKeysInUse(t *testing.T) {
+	r := newRig(t, graph.Args{"idle": "8s", "keys": "2", "addrs": "64"})
+	r.pair(0x10, 94)
+	for i := range uint32(4) {
+		r.append(0x10, 100+2*i, 0x10000, entryAt(0x9100+i), 0x9100+i, 1000)
+	}
+	r.append(0x10, 108, old, entryAt(0x9001), 0x9001, key)
+	psn := uint32(110)
+	for i := range uint64(20) {
+		r.write(0x10, psn, entryAt(0x9300+uint32(i)), 7000+i, 1)
+		r.readAt(0x10, psn+1, entryAt(0x9001))
+		r.from(0x10, psn+1, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
+		psn += 2
+		r.Advance(time.Second)
+	}
+	if !r.known() {
+		t.Error("its place is another's")
+	}
+}
+
+// What is given up and used again inherits nothing.
+func TestGivenUp(t *testing.T) {
+	r := crew(t, graph.Args{"keys": "16"})
+	s := r.App().(*Steer)
+	r.wrote(0x10, 108, 0x9001)
+	r.link(0x10, 109, 0x9001, old)
+	r.linked(0x10, 109)
+	k := s.keys.find(0, key)
+	if err := r.Set(graph.Args{"only": "6+7"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, psn := range []uint32{110, 130} { // before the addresses were looked at, and after
+		for i := range uint64(14) {
+			r.write(0x10, psn+uint32(i), entryAt(0x9040+uint32(i)), 6+i%2, 1)
+		}
+		for i := range s.keys.s {
+			if x := &s.keys.s[i]; x.used && x.key == 6 && int32(i) == k && s.lookup(0, entryAt(0x9001)) != noSlot {
+				t.Fatal("key 6 has an address of another one")
+			}
+		}
+		if n := s.keys.len() + len(s.keys.free) + len(s.gone.keys); n != 16 {
+			t.Fatalf("%d slots are used, free or given up, want 16", n)
+		}
+		r.Advance(100 * time.Millisecond)
+		r.Set(graph.Args{"only": "all"})
+	}
+	if len(s.keys.free) != 16-s.keys.len() {
+		t.Errorf("%d slots are free beside %d keys", len(s.keys.free), s.keys.len())
+	}
+	for range 16 - s.keys.len() {
+		s.insert(0, uint64(9000+s.keys.len()))
+	}
+	if e := &s.addrs.e[s.addrs.set(0, entryAt(0x9001))]; s.lookup(0, entryAt(0x9001)) != noSlot {
+		t.Errorf("an address is another key's: %+v", e)
+	}
+}
+
+// Only keys that are chosen take places.
+func TestNotChosen(t *testing.T) {
+	r := newRig(t, graph.Args{"only": "5"})
+	r.warm(0x10, 100, entryAt(0x9100), 0x9100)
+	if n := r.App().(*Steer).keys.len(); n != 0 {
+		t.Errorf("%d keys are tracked that nobody chose", n)
+	}
+}
+
+// With hot=, the keys that are written most are steered, whoever was first.
+func TestHot(t *testing.T) {
+	r := newRig(t, graph.Args{"hot": "2", "addrs": "256"})
+	r.pair(0x10, 94)
+	psn := uint32(100)
+	write := func(key uint64, n int) {
+		for range n {
+			r.write(0x10, psn, entryAt(0x9000+psn&63), key, 1)
+			psn++
+		}
+	}
+	tracked := func() (keys [3]bool) {
+		for k := range keys {
+			keys[k] = r.App().(*Steer).keys.find(0, uint64(k+1)) != noSlot
+		}
+		return keys
+	}
+	round := func(one, two, three int) [3]bool {
+		for range 20 {
+			write(1, one)
+			write(2, two)
+			write(3, three)
+			r.Advance(100 * time.Millisecond)
+		}
+		return tracked()
+	}
+	if got := round(8, 8, 8); got != [3]bool{true, true, false} {
+		t.Errorf("who was first: %v", got)
+	}
+	if got := round(8, 1, 16); got != [3]bool{true, false, true} {
+		t.Errorf("who is written most: %v", got)
+	}
+}
+
 // Slab classes that are not used any more make room for others.
 func TestManyBases(t *testing.T) {
 	s := newState(settings{keys: 1, addrs: 4, conns: 1, hold: 1}, 1)

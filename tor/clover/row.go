@@ -12,10 +12,11 @@ import (
 // pendingWrite is an entry that was written over a connection and whose CAS
 // has not been steered or acknowledged yet.
 type pendingWrite struct {
+	name    uint64 // the key
 	va      uint64
 	end     uint32 // PSN of its last packet
 	slot    int32  // address slot; noSlot when its key is not tracked
-	key     int32
+	key     int32  // its slot
 	size    uint32
 	rkey    uint32
 	region  uint16 // noRegion until the server has acknowledged a WRITE under its R_Key

@@ -70,11 +70,12 @@ type state struct {
 	keyHand    int // where giveUp is
 	regionHand int
 
-	sketch  sketch
-	cand    [candidates]candidate
-	coldest [candidates]int32 // keys of the round that goes on, the coldest first
-	hand    int               // where the round is
-	rehot   clock.Time
+	sketch   sketch
+	cand     [candidates]candidate
+	coldest  [candidates]int32 // keys of the round that goes on, the coldest first
+	hand     int               // where the round is
+	promised int               // free slots of keys, now or soon, that are candidates'
+	rehot    clock.Time
 
 	shelf  hold.Shelf[waiting] // answers that wait
 	waits  index.Index         // of these, those that wait for an append, by its key and number
