@@ -27,7 +27,7 @@ func Run(t *testing.T, dir string, mutants []Mutant) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	for _, m := range mutants {
 		t.Run(m.Name, func(t *testing.T) {

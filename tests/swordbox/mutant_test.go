@@ -1,14 +1,9 @@
 package swordbox
 
 import (
-	"context"
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
+
+	shared "github.com/quillon/quillon/tests/mutant"
 )
 
 // Where a mutant must be found: by the tests of frames, or by histories under
@@ -116,49 +111,9 @@ func mutants() []mutant {
 // The proof that the tests can fail: every small change that breaks a promise is
 // found.
 func TestMutants(t *testing.T) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	t.Cleanup(cancel)
+	var all []shared.Mutant
 	for _, m := range mutants() {
-		t.Run(m.name, func(t *testing.T) {
-			file := filepath.Join(root, "tor", "swordbox", m.file)
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(text), m.old); n != 1 {
-				t.Fatalf("%s has %q %d times, want once: write the mutant anew", m.file, m.old, n)
-			}
-			t.Parallel()
-			dir := t.TempDir()
-			changed := filepath.Join(dir, m.file)
-			if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			overlay := filepath.Join(dir, "overlay.json")
-			rule, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(overlay, rule, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			c := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-gcflags=./tor/swordbox=-N -l", "-count=1", "-failfast", "-timeout=30s", "-ldflags=-s -w", "-run", m.run, m.by)
-			c.Dir = root
-			// Pages about histories that a mutant broke go with it.
-			c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "TMPDIR="+dir)
-			out, err := c.CombinedOutput()
-			switch {
-			case err == nil:
-				t.Errorf("not found by %s in %s:\n%s", m.run, m.by, out)
-			case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
-				t.Errorf("does not compile:\n%s", out)
-			case !strings.Contains(string(out), "--- FAIL") && !strings.Contains(string(out), "panic:"):
-				t.Errorf("%v:\n%s", err, out)
-			}
-		})
+		all = append(all, shared.Mutant{Name: m.name, File: m.file, Old: m.old, New: m.new, By: m.by, Run: m.run})
 	}
+	shared.Run(t, "tor/swordbox", all)
 }

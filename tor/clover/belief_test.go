@@ -363,6 +363,10 @@ func TestForgottenKey(t *testing.T) {
 	if err := r.Set(graph.Args{"only": "6+7"}); err != nil {
 		t.Fatal(err)
 	}
+	r.pair(0x30, 108)
+	if r.App().(*Steer).keys.find(0, key) != noSlot {
+		t.Error("it has a place still")
+	}
 	for i, k := range []uint64{6, 7} {
 		psn, lh := uint32(110+4*i), uint32(0x9010+2*i)
 		r.append(0x10, psn, old+1024, entryAt(lh), lh, k)

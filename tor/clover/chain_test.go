@@ -186,7 +186,7 @@ func TestRelinked(t *testing.T) {
 // its CAS again, and 0x10 reads.
 func (r *rig) quiet() {
 	for i := range uint32(10) {
-		r.Advance(40 * time.Second)
+		r.expect(r.Advance(40*time.Second), "nobody is told")
 		r.casAt(0x30, 109, 0x9003, old)
 		r.to(0x10, 110+i, hdr.ReadRequest, reth(0x10000, r.rkey, 8), nil)
 		r.from(0x10, 110+i, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, 8))
@@ -198,7 +198,21 @@ func (r *rig) quiet() {
 func TestCut(t *testing.T) {
 	for name, gone := range map[string]func(r *rig){
 		"refused, and never linked": func(r *rig) { r.refused(0x20, 109); r.quiet() },
-		"never answered":            func(r *rig) { r.quiet() },
+		"refused, and never linked by who goes on": func(r *rig) {
+			r.refused(0x20, 109)
+			for i := range uint32(9) {
+				r.to(0x20, 110+i, hdr.ReadRequest, reth(0x10000, r.rkey, 8), nil)
+				r.from(0x20, 110+i, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, 8))
+				r.Advance(40 * time.Second)
+				r.casAt(0x30, 109, 0x9003, old)
+				r.readAt(0x10, 109, 0x10000)
+			}
+			if r.Counter("chains-cut") != 1 {
+				r.t.Error("waited for it too long")
+			}
+			r.quiet()
+		},
+		"never answered": func(r *rig) { r.quiet() },
 		"fatal NAK": func(r *rig) {
 			r.from(0x20, 109, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil)
 			r.quiet()

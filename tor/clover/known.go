@@ -34,6 +34,9 @@ type node struct {
 // there are none.
 type grid struct{ step, off uint64 }
 
+// has reports whether the grid covers va.
+func (g *grid) has(va uint64) bool { return g.step != 0 && (va^g.off)&(g.step-1) == 0 }
+
 // add has the grid cover va, a multiple of 8.
 func (g *grid) add(va uint64) {
 	if g.step == 0 {
@@ -167,7 +170,7 @@ func (s *state) lookup(sid int16, va uint64) int32 {
 	set := s.addrs.e[i : i+ways]
 	for w := range set {
 		if e := &set[w]; e.va == va && e.used() {
-			if g := &s.regions[e.region()]; g.sid == sid && g.used && s.keys.s[e.key()].used {
+			if g := &s.regions[e.region()]; g.sid == sid && g.used {
 				return i + int32(w)
 			}
 		}
@@ -195,8 +198,12 @@ func (s *state) remember(c *graph.Ctx, sid int16, va, info uint64) int32 {
 	}
 	t.e[slot] = entry{va, info&^(0xFF<<56) | uint64(t.tick)<<56}
 	v := &s.servers[sid]
-	v.where.add(va)
-	v.found.add(va)
+	if !v.where.has(va) {
+		v.where.add(va)
+	}
+	if !v.found.has(va) {
+		v.found.add(va)
+	}
 	return slot
 }
 
@@ -412,7 +419,9 @@ func (s *state) sweepAddrs() {
 		case !s.live(e):
 			*e = entry{}
 		default:
-			s.servers[s.regions[e.region()].sid].found.add(e.va)
+			if g := &s.servers[s.regions[e.region()].sid].found; !g.has(e.va) {
+				g.add(e.va)
+			}
 		}
 	}
 	if g.at = end; end < len(s.addrs.e) {

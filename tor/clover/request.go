@@ -188,7 +188,7 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpF
 		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
-	if g := &s.servers[r.sid].where; uint64(size) > g.step || (va^g.off)&(g.step-1) != 0 {
+	if g := &s.servers[r.sid].where; uint64(size) > g.step || !g.has(va) {
 		s.overwrite(c, r.sid, va, size, va)
 	}
 	packets := uint32(1)

@@ -160,8 +160,7 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 	return o
 }
 
-// lookback is how far back a PSN may be and still be a retransmission: half of
-// what is not a new request (IBTA 9.7.2). unacked is how many a client has
+// lookback is how far back a PSN may be and still be a retransmission; unacked is how many a client has
 // outstanding at most that asks again when an atomic has no answer (rxe's
 // RXE_MAX_UNACKED_PSNS).
 const (

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
@@ -111,6 +112,10 @@ func newState(cfg settings, workers int) *state {
 	if cfg.idle == 0 {
 		c.Idle = arg.Longest
 	}
+	// Who does not wait at a start does not wait for a pairing, either.
+	if c.Settle = min(cfg.settle, time.Millisecond); c.Settle == 0 {
+		c.Settle = -1
+	}
 	var err error
 	if s.conns, err = conn.New(c); err != nil {
 		panic("clover-steer: " + err.Error()) // parseArgs knows the same limits
@@ -143,7 +148,7 @@ func (s *Steer) Wants() port.Filter {
 	return port.Filter{RoCE: true, Hosts: s.cfg.servers}
 }
 
-// Reconfigure implements graph.Reconfigurer: everything but table sizes and
+// Reconfigure implements graph.Reconfigurer: everything but table sizes, idle and
 // servers can change.
 func (s *Steer) Reconfigure(args graph.Args) error {
 	cfg, err := parseArgs(args)

@@ -202,7 +202,7 @@ func (s *Steer) setHeader(b []byte, f *hdr.Frame, p []byte, w wire.Pointer) {
 }
 
 // patch brings the checksums of a frame up to date whose bytes from off on were
-// old. RoCEv2 does without a UDP checksum (IBTA A17.4): one that was there is
+// old. RoCEv2 does without a UDP checksum (IBTA A17.3.2): one that was there is
 // taken off.
 func patch(b []byte, f *hdr.Frame, off int, old []byte) {
 	if f.L4 != 0 {
