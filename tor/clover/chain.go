@@ -185,6 +185,7 @@ func (s *Steer) leave(i int32) {
 	r := &s.rows[i]
 	if r.sid != noServer {
 		s.servers[r.sid].rows--
+		s.servers[r.sid].seen = s.age
 	}
 	*r = row{sid: noServer, region: noRegion, due: r.due}
 }

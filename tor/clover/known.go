@@ -18,7 +18,7 @@ type node struct {
 	used  bool
 	// leaving: it makes room for another one. What is known of it goes first.
 	leaving bool
-	seen    uint16 // age when it was last used
+	seen    uint16 // age when the last connection to it went
 	rows    int32  // connections to it, and keys and regions of it
 	keys    int32
 	regions int32

@@ -23,15 +23,13 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, 
 	psn := f.BTHOf(b).PSN()
 	n, slack := s.psns(b, i, fl)
 	d := hdr.PSNDiff(psn, r.epsn)
-	first := r.asked == 0
-	r.asked = c.Now()
 	if r.sid == noServer {
 		// Only followed, until its other direction is known.
-		if first || d <= -lookback {
+		if !r.begun || d <= -lookback {
 			r.acked = (psn - 1) & hdr.PSNMask
 		}
-		if first || d >= 0 || d <= -lookback {
-			r.epsn, r.slack = (psn+n)&hdr.PSNMask, slack
+		if !r.begun || d >= 0 || d <= -lookback {
+			r.epsn, r.slack, r.begun = (psn+n)&hdr.PSNMask, slack, true
 		}
 		s.untracked(c, b, s.server(ends.Dst), fl)
 		if fl&hdr.IsAtomic != 0 {
@@ -52,7 +50,6 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, 
 	}
 	r.ahead, r.slack = 0, slack
 	r.epsn = (psn + n) & hdr.PSNMask
-	s.servers[r.sid].seen = s.age
 	switch {
 	case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
 		s.write(c, x, b, i, fl)

@@ -41,16 +41,17 @@ type row struct {
 	head   uint8  // newest record, modulo window
 	unread bool   // a write waits for its acknowledgement to make its R_Key known
 	due    bool   // in state.due
+	begun  bool   // a request was seen
 	epsn   uint32 // next PSN expected of the client
 	slack  uint32 // PSNs that an earlier READ may have used beyond epsn
 	acked  uint32 // newest PSN that the server answered
 	// The requests that were ahead of epsn came in sequence from PSN aheadFrom
 	// on, and the next would be aheadTo.
 	aheadFrom, aheadTo uint32
-	asked, answered    clock.Time // newest request, newest answer
-	writes             [maxWrites]pendingWrite
+	answered           clock.Time // newest answer
 	q                  hold.Queue // answers that are held, in their order
 	heldTo             uint32     // PSN of the last of them
+	writes             [maxWrites]pendingWrite
 	// start is the newest steered CAS's frame up to the end of the BTH: a
 	// CAS that is sent again begins with it. The frame's layout is startF.
 	start  [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
