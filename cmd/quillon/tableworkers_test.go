@@ -36,7 +36,7 @@ func TestTablesOfWorkers(t *testing.T) {
 				}
 				pools = append(pools, p)
 			}
-			cfg := drained(kind, graph.Args{"settle": "1ms"}, pools...)
+			cfg := drained(kind, graph.Args{"settle": "1ms", "conns": "2048"}, pools...)
 			inst, err := graph.New(cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -121,10 +121,15 @@ func TestUnseen(t *testing.T) {
 		r.readAt(0x20, 120+i, 0x10000)
 	}
 	r.from(0x20, 121, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
-	r.from(0x20, 123, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
 	r.wrote(0x20, 124, 0x9004)
 	if at := r.target(r.casAt(0x20, 125, 0x9004, old)); at != entryAt(0x9003) {
-		t.Errorf("sent to %#x", at)
+		t.Errorf("behind what is on its way: sent to %#x", at)
+	}
+	r.linked(0x20, 125)
+	r.from(0x20, 139, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size)) // 126 to 139 went unseen, all
+	r.wrote(0x20, 140, 0x9005)
+	if at := r.target(r.casAt(0x20, 141, 0x9005, old)); at != entryAt(0x9004) {
+		t.Errorf("behind what is answered: sent to %#x", at)
 	}
 }
 
@@ -230,7 +235,11 @@ func TestRanges(t *testing.T) {
 				if op == hdr.WriteOnlyImm {
 					ext = append(ext, 0, 0, 0, 0)
 				}
-				r.to(0x20, 108, op, ext, make([]byte, (min(x.n, 1024)+3)&^3))
+				p := make([]byte, (min(x.n, 1024)+3)&^3)
+				if len(p) >= wire.HeaderLen+wire.KeyLen {
+					wireEntry(p, 77)
+				}
+				r.to(0x20, 108, op, ext, p)
 				s := r.App().(*Steer)
 				k := &s.keys.s[s.keys.find(0, key)]
 				if got := k.known() && !s.doubted(k); got != x.believed {

@@ -191,6 +191,7 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "ahead", Default: "16384", Help: "unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"},
 			{Name: "hold", Default: "1024", Help: "answers to hold at most until what they stand behind is known to be linked; half of them for those behind these on the same connection. What might find no place is not steered"},
 			{Name: "repair", Default: "20ms", Help: "send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"},
+			{Name: "answers", Default: "b", Help: "the side whose answers count: b; or any, where both directions come by one port, as when a capture is played: then who is on side a can answer for servers"},
 			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
 			{Name: "idle", Default: "5m", Help: "what was not used for this long is forgotten: a connection; and, where others want its place, a key, a region, a server. An append that others stand behind is waited for as long. 0: for ever"},
 		},
@@ -214,6 +215,7 @@ type settings struct {
 	idle               time.Duration
 	dropBad            bool
 	adjust             bool // CASes to the tail's version
+	anySide            bool // answers that come by input a count, too
 }
 
 func parseArgs(args graph.Args) (settings, error) {
@@ -239,6 +241,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	r.Duration("repair", &s.repair, 0, time.Hour)
 	r.Duration("idle", &s.idle, 0, arg.Longest)
 	r.Either("recycled", &s.adjust, "pass", "adjust")
+	r.Either("answers", &s.anySide, "b", "any")
 	r.Either("bad", &s.dropBad, "pass", "drop")
 	if s.hot > 0 {
 		s.keys = s.hot

@@ -259,11 +259,14 @@ func (s *state) dropKey(c *graph.Ctx, k int32) {
 // tail is the newest entry of a key, as far as it is believed; nil: not known.
 func (s *state) tail(c *graph.Ctx, ki int32) *entry {
 	k := &s.keys.s[ki]
+	if s.doubted(k) {
+		s.dropKey(c, ki) // and what was asked before says nothing of what is now
+	}
 	if !k.known() {
 		return nil
 	}
 	t := &s.addrs.e[k.tail]
-	if s.doubted(k) || !s.regions[t.region()].used {
+	if !s.regions[t.region()].used {
 		s.dropKey(c, ki)
 		return nil
 	}

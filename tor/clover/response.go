@@ -11,7 +11,7 @@ import (
 )
 
 // response handles a packet of a server; false when it does not go on.
-func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) bool {
+func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) bool {
 	f := &s.f
 	at, e := s.conns.Response(c.Now(), ends, b, f)
 	if at == conn.NoSlot {
@@ -46,7 +46,7 @@ func (s *Steer) response(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends,
 		}
 	}
 	s.proven(c, r, up)
-	wait := waiting{row: i, key: noSlot, psn: psn, out: fromClients}
+	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
 	var rec *op
 	if fl&hdr.IsAck == 0 {
 		rec = s.op(i, psn)
@@ -183,10 +183,6 @@ func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 	k := &s.keys.s[rec.key]
 	if !k.used || k.epoch != rec.epoch || k.unlinked() > 0 || c.Now() < s.settled ||
 		!s.holdsEntry(rec) || s.addrs.e[rec.slot].touched() {
-		return
-	}
-	if s.doubted(k) {
-		s.dropKey(c, rec.key) // what was asked before that says nothing of now
 		return
 	}
 	if k.known() { // two ends of one chain: one of them is wrong

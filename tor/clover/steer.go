@@ -309,7 +309,7 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 			s.foreign(c, b)
 		}
 	case fl&hdr.IsRequest == 0:
-		return in == fromClients || s.response(c, x, b, ends, fl)
+		return in == fromClients && !s.cfg.anySide || s.response(c, in, x, b, ends, fl)
 	case in == fromClients:
 		s.request(c, x, b, ends, fl)
 	default:
