@@ -140,12 +140,19 @@ func TestReborn(t *testing.T) {
 	r.linked(0x20, 109)
 	r.linked(0x30, 109)
 	r.Advance(2 * time.Second)
-	for i := range uint32(maxAhead + 3) {
-		r.readAt(0x20, 0x300000+i, 0x10000)
+	psn := uint32(0x300000)
+	for range maxAhead + 6 {
+		r.Clock.Advance(time.Millisecond)
+		r.readAt(0x20, psn, 0x10000)
+		// Its queue pair has another number than before.
+		r.Push("b", frameOf{src: r.server, dst: r.client, sport: 0xC020, op: hdr.ReadRespOnly, qpn: 0x7777, psn: psn, ext: make([]byte, hdr.AETHLen), payload: make([]byte, r.size)}.bytes())
+		psn++
 	}
-	r.pair(0x20, 0x300000+maxAhead+3)
-	r.wrote(0x20, 0x300000+maxAhead+9, 0x9004)
-	if at := r.target(r.casAt(0x20, 0x300000+maxAhead+10, 0x9004, old)); at != entryAt(0x9003) {
+	p := make([]byte, r.size)
+	wireEntry(p, key)
+	r.to(0x20, psn, hdr.WriteOnly, reth(entryAt(0x9004), r.rkey, r.size), p)
+	r.Push("b", frameOf{src: r.server, dst: r.client, sport: 0xC020, op: hdr.Acknowledge, qpn: 0x7777, psn: psn, ext: make([]byte, hdr.AETHLen)}.bytes())
+	if at := r.target(r.casAt(0x20, psn+1, 0x9004, old)); at != entryAt(0x9003) {
 		t.Errorf("sent to %#x", at)
 	}
 }
