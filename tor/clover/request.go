@@ -21,7 +21,10 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, 
 	}
 	r := &s.rows[i]
 	psn := f.BTHOf(b).PSN()
-	n, slack := s.psns(b, i, fl)
+	n, slack := uint32(1), uint32(0)
+	if fl&hdr.IsRead != 0 {
+		n, slack = s.psns(b, i)
+	}
 	d := hdr.PSNDiff(psn, r.epsn)
 	if r.sid == noServer {
 		// Only followed, until its other direction is known.
@@ -98,12 +101,9 @@ func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.End
 	return int32(i)
 }
 
-// psns is how many PSNs a request takes, and how many more it may take beyond
-// them: a READ does as many as its answer has packets.
-func (s *Steer) psns(b []byte, i int32, fl hdr.OpFlags) (n, slack uint32) {
-	if fl&hdr.IsRead == 0 {
-		return 1, 0
-	}
+// psns is how many PSNs a READ takes, one a packet of its answer, and how many
+// more it may take beyond them.
+func (s *Steer) psns(b []byte, i int32) (n, slack uint32) {
 	size, mtu := s.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(i)).MTU)
 	switch {
 	case size == 0 || size > 1<<31: // empty, or to be refused

@@ -155,7 +155,9 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 		}
 		s.ended(o) // the server has gone on: it was answered, and not here
 	}
-	s.close(o)
+	if o.listed || o.booked != 0 {
+		s.close(o)
+	}
 	r.head++
 	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
 	return o
