@@ -375,6 +375,7 @@ func TestArgs(t *testing.T) {
 func TestMemory(t *testing.T) {
 	x := graphtest.New(t, *Kind(), graph.Args{})
 	m := x.App().(graph.Reporter).Report().(Report).Memory
+	t.Logf("%+v", m)
 	if m.PerKey > 64 || m.PerAddress > 16 || m.Keys+m.Addresses+m.Conns > 16<<20 {
 		t.Errorf("%+v", m)
 	}

@@ -112,25 +112,7 @@ func TestShelf(t *testing.T) {
 				held -= len(model[i])
 				model[i] = nil
 			}
-			sum := 0
-			for w := range workers {
-				sum += s.by[w]
-			}
-			if s.Len() != held || sum != held || s.Room(places-held+1) || !s.Room(places-held) {
-				t.Fatalf("%d held, %d by worker, want %d", s.Len(), sum, held)
-			}
-			for i := range q {
-				names := 0
-				for at := q[i].First(); at != 0; at = s.Next(at) {
-					if *s.Note(at) != model[i][names] {
-						t.Fatalf("queue %d has %s, want %s", i, *s.Note(at), model[i][names])
-					}
-					names++
-				}
-				if names != len(model[i]) || q[i].Len() != names || q[i].Empty() != (names == 0) {
-					t.Fatalf("queue %d has %d frames of %d", i, names, q[i].Len())
-				}
-			}
+			check(t, &s, q[:], model[:], held)
 		}
 		for i := range q {
 			s.Drop(workers[0], &q[i], 0, 0)
@@ -144,6 +126,29 @@ func TestShelf(t *testing.T) {
 			}
 		}
 	})
+}
+
+// check compares a shelf with the lists of names that it has to be.
+func check(t *rapid.T, s *Shelf[string], q []Queue, model [][]string, held int) {
+	sum := 0
+	for _, n := range s.by {
+		sum += n
+	}
+	if s.Len() != held || sum != held || s.Room(s.Cap()-held+1) || !s.Room(s.Cap()-held) {
+		t.Fatalf("%d held, %d by worker, want %d", s.Len(), sum, held)
+	}
+	for i := range q {
+		names := 0
+		for at := q[i].First(); at != 0; at = s.Next(at) {
+			if *s.Note(at) != model[i][names] {
+				t.Fatalf("queue %d has %s, want %s", i, *s.Note(at), model[i][names])
+			}
+			names++
+		}
+		if names != len(model[i]) || q[i].Len() != names || q[i].Empty() != (names == 0) {
+			t.Fatalf("queue %d has %d frames of %d", i, names, q[i].Len())
+		}
+	}
 }
 
 // What another worker takes comes as a copy; without a buffer for one nothing
