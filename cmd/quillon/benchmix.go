@@ -44,7 +44,7 @@ func steerBenchmark() benchmark {
 	}}
 }
 
-func steerArgs() graph.Args { return graph.Args{"mode": "read-write", "settle": "0"} }
+func steerArgs() graph.Args { return graph.Args{"mode": "read-write", "settle": "0", "answers": "any"} }
 
 // mix is what a middlebox received, in its order.
 type mix struct {

@@ -41,8 +41,8 @@ put back when it stops.
 An error on the way, or an interrupt, undoes what was done. "quillon bridge remove"
 undoes all.`,
 		Example: `  quillon bridge insert br0 eth1
-  quillon run --inline eth1-q,eth1 --nf clover-steer,mode=read-write
-  quillon bridge insert br0 eth1 --run --nf clover-steer,keys=4096`,
+  quillon run --inline eth1-q,eth1 --nf clover-steer,servers=192.0.2.1
+  quillon bridge insert br0 eth1 --run --nf clover-steer,servers=192.0.2.1,keys=4096`,
 		Args: exactly("BRIDGE", "PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Bridge, cfg.Port = args[0], args[1]

@@ -32,9 +32,9 @@ of one pcapng file, or as two files: --in a=FILE,b=FILE.
 An output named *.pcapng gets a comment per packet: its verdict and the reason.
 With --expect the output is compared with a capture, differences are shown
 decoded, and the exit status is 1 when there are any.`,
-		Example: `  quillon replay --nf clover-steer,mode=write in.pcap -o out.pcap
-  quillon replay --nf clover-steer --in a=clients.pcap,b=server.pcap -o out.pcapng
-  quillon replay --nf clover-steer in.pcap --expect golden.pcap`,
+		Example: `  quillon replay --nf clover-steer,servers=192.0.2.1,mode=write in.pcap -o out.pcap
+  quillon replay --nf clover-steer,servers=192.0.2.1 --in a=clients.pcap,b=server.pcap -o out.pcapng
+  quillon replay --nf clover-steer,servers=192.0.2.1 in.pcap --expect golden.pcap`,
 		Args: optional(0, "IN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if files.Out == "-" {

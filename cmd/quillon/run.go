@@ -114,7 +114,7 @@ Without --pool-secret the boards hear of each other on the loopback interface
 alone. A board that is stopped first has the others take home what it runs for
 them, with its state: that takes some milliseconds, and at most 3 s (a second
 signal ends the wait).`,
-		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
+		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,servers=192.0.2.1,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
   quillon run middlebox.yaml --dry-run

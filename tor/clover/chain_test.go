@@ -182,23 +182,40 @@ func TestRelinked(t *testing.T) {
 	r.expect(r.linked(0x20, 110), "2 is linked elsewhere", [2]uint32{0x20, 110}, [2]uint32{0x30, 109})
 }
 
+// quiet lets time pass in which 0x20 says nothing, 0x30 asks for the answer to
+// its CAS again, and 0x10 reads.
+func (r *rig) quiet() {
+	for i := range uint32(10) {
+		r.expect(r.Advance(40*time.Second), "nobody is told")
+		r.casAt(0x30, 109, 0x9003, old)
+		r.to(0x10, 110+i, hdr.ReadRequest, reth(0x10000, r.rkey, 8), nil)
+		r.from(0x10, 110+i, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, 8))
+	}
+}
+
 // When the client of a refused entry is gone, those behind it are never told
 // of a success, and the key is steered again.
 func TestCut(t *testing.T) {
 	for name, gone := range map[string]func(r *rig){
-		"refused, and never linked": func(r *rig) {
+		"refused, and never linked": func(r *rig) { r.refused(0x20, 109); r.quiet() },
+		"refused, and never linked by who goes on": func(r *rig) {
 			r.refused(0x20, 109)
-			r.Advance(2 * gapLife)
+			for i := range uint32(9) {
+				r.to(0x20, 110+i, hdr.ReadRequest, reth(0x10000, r.rkey, 8), nil)
+				r.from(0x20, 110+i, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, 8))
+				r.Advance(40 * time.Second)
+				r.casAt(0x30, 109, 0x9003, old)
+				r.readAt(0x10, 109, 0x10000)
+			}
+			if r.Counter("chains-cut") != 1 {
+				r.t.Error("waited for it too long")
+			}
+			r.quiet()
 		},
-		"fatal NAK": func(r *rig) { r.from(0x20, 109, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil) },
-		"never answered": func(r *rig) {
-			r.Advance(time.Minute)
-		},
-		"its queue pair is another's": func(r *rig) {
-			c := r.client
-			r.client = r.client.Next()
-			r.to(0x20, 5000, hdr.ReadRequest, reth(0x10000, r.rkey, 128), nil)
-			r.client = c
+		"never answered": func(r *rig) { r.quiet() },
+		"fatal NAK": func(r *rig) {
+			r.from(0x20, 109, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil)
+			r.quiet()
 		},
 	} {
 		for _, before := range []bool{true, false} {
@@ -213,9 +230,9 @@ func TestCut(t *testing.T) {
 					t.Errorf("cut %d times, %d answers with it, %d held", r.Counter("chains-cut"), r.Counter("chain-cut"), r.Counter("held"))
 				}
 				r.believed(false, "cut")
-				r.wrote(0x10, 110, 0x9004)
-				r.link(0x10, 111, 0x9004, old+1024)
-				r.linked(0x10, 111)
+				r.wrote(0x10, 120, 0x9004)
+				r.link(0x10, 121, 0x9004, old+1024)
+				r.linked(0x10, 121)
 				r.believed(true, "a new append is acknowledged")
 			})
 		}
@@ -247,23 +264,31 @@ func TestAheadOfNothing(t *testing.T) {
 	r.believed(true, "2 is linked")
 }
 
-// An answer for which there is no room is asked for again.
+// What may have to wait is steered only when there will be a place for it: else
+// it passes as it is. The answers behind one that waits have the other half of the
+// places; what finds none is asked for again.
 func TestHoldFull(t *testing.T) {
-	r := row3(t, graph.Args{"hold": "1"})
+	r := row3(t, graph.Args{"hold": "2"})
 	r.wrote(0x10, 110, 0x9004)
-	if at := r.link(0x10, 111, 0x9004, old); at != entryAt(0x9003) {
-		t.Fatalf("sent to %#x", at)
+	if at := r.link(0x10, 111, 0x9004, old); at != old || r.Counter("hold-full") != 1 {
+		t.Fatalf("sent to %#x, where its answer would have to wait", at)
 	}
 	r.expect(r.linked(0x30, 109), "held")
-	r.expect(r.linked(0x10, 111), "no room")
-	if r.Counter("hold-full") != 1 {
-		t.Error("not counted")
+	answer := func(i uint32) graphtest.Result {
+		return r.from(0x30, 110+i, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, 8))
 	}
-	r.expect(r.linked(0x20, 109), "2 is linked", [2]uint32{0x20, 109}, [2]uint32{0x30, 109})
-	if a := atomicOf(t, only(t, r.Advance(30 * time.Millisecond).Out["b"])); wire.Pointer(a.Swap()).LH() != 0x9004 {
-		t.Errorf("asked for %v again", wire.Pointer(a.Swap()))
+	for i := range uint32(2) {
+		r.to(0x30, 110+i, hdr.ReadRequest, reth(0x10000, r.rkey, 8), nil)
+		r.expect(answer(i), "behind it")
 	}
-	r.expect(r.linked(0x10, 111), "4 is linked", [2]uint32{0x10, 111})
+	if r.Counter("held") != 2 || r.Counter("no-room") != 1 {
+		t.Errorf("%d answers are held, %d found no room", r.Counter("held"), r.Counter("no-room"))
+	}
+	r.expect(r.linked(0x20, 109), "2 is linked", [2]uint32{0x20, 109}, [2]uint32{0x30, 109}, [2]uint32{0x30, 110})
+	r.expect(answer(1), "asked for again", [2]uint32{0x30, 111})
+	if s := r.App().(*Steer); s.booked != 0 {
+		t.Errorf("%d places are kept for nothing", s.booked)
+	}
 }
 
 // What is held is dropped when the app forgets or is switched off: the clients

@@ -12,6 +12,9 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
+// addr is an IP address, IPv4 as IPv4-mapped, as masks are compared with it.
+type addr struct{ hi, lo uint64 }
+
 // rule says whether keys of servers are steered.
 type rule struct {
 	lo, hi       uint64 // keys

@@ -17,10 +17,10 @@
 // CAS when it passes and takes the connection's last write for its entry: a
 // CAS that then fails, or threads that share a queue pair, would break chains.
 //
-// A request is steered only on a connection whose two directions are paired,
-// because an answer may have to be turned back: the version that a client
-// expects at the address that it asked for, and the version of the entry that
-// it got, may differ once entries were recycled.
+// A request is steered only on a connection whose two directions are paired
+// (package conn), because an answer may have to be turned back: the version that
+// a client expects at the address that it asked for, and the version of the entry
+// that it got, may differ once entries were recycled.
 //
 //   - A request keeps its R_Key: what is known of memory under one R_Key is not
 //     used under another one. After a server's restart the same addresses come
@@ -37,7 +37,33 @@
 //     reads (rack/clover does both), survives that; Clover's own does not.
 //   - A retransmission takes the road of the original, by PSN.
 //   - A CAS that goes to a known tail and is not understood, a failed CAS, and
-//     a NAK empty what is known of the key.
+//     a NAK empty what is known of the key; a WRITE of any sort what is known of
+//     each entry whose header it reaches.
+//   - What may write and does not say where (fragments, opcodes of manufacturers,
+//     hdr.ChangeOf) makes all unknown that was learnt of the server's memory, until
+//     it is learnt anew.
+//
+// # What a frame proves
+//
+// Anybody may send requests with a client's address, its server's queue pair and
+// any PSN. So a request changes what is known of its connection only when its PSN
+// is the expected one: then the server takes it, too. What is ahead of that, or
+// behind, changes nothing but what it might overwrite. The expected PSN moves
+// otherwise only with the server's answers: what the server has answered it has
+// taken, and requests that came in sequence with that follow it. Answers count
+// when they come from the servers' side; the app's inputs tell the sides apart.
+//
+//   - A connection ends by the connection manager's word, by a NAK that ends the
+//     queue pair, or when it was quiet for idle=. When a sequence
+//     of requests is nowhere near the expected PSN, and the server has answered
+//     nothing for a second, it may be another connection with the same numbers: it
+//     is paired anew, if the outcome of all that was steered on it is known.
+//   - R_Keys are learnt from WRITEs that the server has acknowledged, servers from
+//     connections that are paired. Everything learnt has a fixed number of places.
+//     What was not used for idle= makes room for others; its number is free when no
+//     address names it any more.
+//   - What a frame or a tick costs does not grow with what is known or open: a
+//     tick does a bounded piece of each work that grows (BenchmarkSize).
 //
 // # Who stands behind whom
 //
@@ -50,16 +76,22 @@
 // wait as well. Nothing waits while nothing is lost: figure 2.12 comes out within
 // 2 % of what it is without, for reads and writes at 7 to 392 threads.
 //
-//   - A steered CAS that stays unanswered is sent again from its record (repair=):
-//     a client that is gone leaves no broken chain, and those behind a lost CAS do
-//     not wait for a time-out. The server answers a repeated atomic from its memory
-//     of it.
+//   - A steered CAS that stays unanswered is sent again from its record (repair=),
+//     if it is the next that the server expects: a client that is gone leaves no
+//     broken chain, and those behind a lost CAS do not wait for a time-out. The
+//     server answers a repeated atomic from its memory of it. It goes
+//     out with the marks of congestion (ECN, FECN, BECN) of none.
+//   - From its second repetition on nobody else is sent behind it.
 //   - A CAS that failed tells its client so; those behind its entry wait until the
 //     client has linked the entry elsewhere.
-//   - When neither will happen (its connection ended, no answer to all repairs, a
-//     refused entry that nobody links), those behind it are never told of success:
-//     their connections end by time-out, an error that RDMA programs handle.
+//   - When neither will happen (its connection ended, or was quiet for idle=; a
+//     refused entry that nobody links for as long), those behind it are never told
+//     of success: their connections end by time-out, an error that RDMA programs
+//     handle.
 //   - While appends of a key are open, no other tail is believed.
+//   - Each answer that may have to wait has a place kept (hold=); a request whose
+//     answer would have none is not steered. Half of the places are for answers
+//     behind one that waits; those that find none are asked for again.
 //
 // This is soft state, too. When this process dies while a CAS is lost, those behind
 // it get their answers from the server directly, and the chain is whole when the
@@ -77,8 +109,9 @@
 //
 // # Memory
 //
-// 52 bytes a key (state and index), 16 bytes a remembered address, and the frames
-// that are held, fixed at start; see Report for exact figures.
+// 64 bytes a key (state, index, and the lists of those that are free or given up),
+// 16 bytes a remembered address, and the frames that are held, fixed at start; see
+// Report for exact figures, a connection among them.
 //
 // # Threads
 //

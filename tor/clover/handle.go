@@ -1,36 +1,34 @@
 package clover
 
 import (
-	"github.com/quillon/quillon/nf/clock"
+	"slices"
+
+	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// base says that the entry with handle LH of a slab class lies at
-// va + LH*size; n appends agree on it.
+// base says that the entry with handle LH of a slab class lies at va + LH*size:
+// n appends that were acknowledged may have linked an entry that says so.
 type base struct {
 	va     uint64
 	size   uint32
 	n      uint32
+	seen   uint32 // when it last was said, by state.baseUses
 	region uint16
 }
 
 // entryOf finds the written entry that a CAS with swap word w links: the
 // index in r.writes of the one whose address its handle names; negative when
-// no handle can be turned into its address yet. Then teaches says whether the
-// success of the CAS would teach that of r.writes[0]: the connection must have
-// no other entry waiting for its CAS.
-func (s *state) entryOf(r *row, w wire.Pointer, now clock.Time) (i int, teaches bool) {
+// no handle can be turned into its address yet.
+func (s *state) entryOf(r *row, w wire.Pointer) int {
 	for i := range r.writes[:r.nw] {
 		p := &r.writes[i]
 		at := baseOf(p.va, w, p.size, p.region)
-		if p.version == w.NextVersion() && s.trusted(&at) {
-			return i, false
+		if p.version == w.NextVersion() && p.region != noRegion && s.trusted(&at) {
+			return i
 		}
 	}
-	for r.nw > 0 && now.Sub(r.writes[0].at) > writeLife {
-		r.take(0)
-	}
-	return -1, r.nw == 1 && r.writes[0].version == w.NextVersion()
+	return -1
 }
 
 // baseOf is the base by which the handle in w names an entry at va.
@@ -39,50 +37,79 @@ func baseOf(va uint64, w wire.Pointer, size uint32, region uint16) base {
 }
 
 // trusted reports whether enough acknowledged appends agree on x: trustedBase
-// of them, and a quarter of all of that slab class. (A CAS may be taken for
-// that of another entry while a connection that threads share is new; such
-// mistakes are few, and scatter.)
+// of them, and twice as many as on any other base of that slab class. An append
+// on a connection where several entries wait may be any one's; so the right base
+// is said by all, and wrong ones scatter, or are said as often as the right one.
 func (s *state) trusted(x *base) bool {
-	var n, all uint32
+	var n, other uint32
 	for i := range s.bases {
 		if y := &s.bases[i]; y.region == x.region && y.size == x.size {
-			all += y.n
 			if y.va == x.va {
 				n = y.n
+			} else {
+				other = max(other, y.n)
 			}
 		}
 	}
-	return n >= trustedBase && 4*n >= all
+	return n >= trustedBase && n/2 >= other
 }
 
-// taught counts one more append that agrees on base x.
-func (s *state) taught(x base) {
-	least := 0
+// taught counts one more append that may say base x, and returns how many do.
+// Where there is no room, the base that was said longest ago goes.
+func (s *state) taught(x base) uint32 {
+	s.baseUses++
+	x.seen = s.baseUses
+	oldest := 0
 	for i := range s.bases {
 		y := &s.bases[i]
 		if y.va == x.va && y.region == x.region && y.size == x.size {
+			y.seen = x.seen
 			if y.n++; y.n == 1<<30 {
 				for j := range s.bases {
 					s.bases[j].n >>= 1
 				}
 			}
-			return
+			return y.n
 		}
-		if y.n < s.bases[least].n {
-			least = i
+		if int32(y.seen-s.bases[oldest].seen) < 0 {
+			oldest = i
 		}
 	}
 	if len(s.bases) == cap(s.bases) {
-		s.bases[least] = x
-		return
+		s.bases[oldest] = x
+	} else {
+		s.bases = append(s.bases, x)
 	}
-	s.bases = append(s.bases, x)
+	return x.n
 }
 
-// learn draws what a successful CAS teaches of handles, if it does.
+// learn draws what the success of a CAS whose entry is not known teaches of
+// handles: it is one of those that were written before it and wait.
 func (s *state) learn(r *row, rec *op) {
-	if rec.key == noSlot && rec.size != 0 {
-		s.taught(baseOf(rec.entry, wire.Pointer(rec.swap), rec.size, rec.region))
-		r.linked(rec.entry)
+	swap := wire.Pointer(rec.swap)
+	one, most, next := -1, uint32(0), uint32(0) // which says the base that is said most, and how often that and the next one are
+	for i := range r.writes[:r.nw] {
+		w := &r.writes[i]
+		if w.version != swap.NextVersion() || w.region == noRegion || hdr.PSNDiff(rec.psn, w.end) <= 0 {
+			continue
+		}
+		w.tries++
+		n := s.taught(baseOf(w.va, swap, w.size, w.region))
+		if n > most {
+			one, most, next = i, n, most
+		} else {
+			next = max(next, n)
+		}
 	}
+	switch {
+	case most > next:
+		r.take(one)
+	case r.nw > 0 && r.writes[0].tries >= maxWrites:
+		r.take(0) // its own CAS is among those that passed, or it was created
+	}
+}
+
+// forgetBases forgets what is known of handles of a region.
+func (s *state) forgetBases(region uint16) {
+	s.bases = slices.DeleteFunc(s.bases, func(x base) bool { return x.region == region })
 }

@@ -1,6 +1,11 @@
 package clover
 
 import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tor/index"
 )
@@ -58,48 +63,90 @@ func (s *state) offer(server uint16, key uint64, uses uint32) {
 	}
 }
 
-// rebalance lets candidates take the place of keys that are used less than
-// half as often, and ages all counts. It returns how many keys went.
-func (s *state) rebalance(c *graph.Ctx) (evicted int) {
+// rebalance is a piece of a round, in which candidates take the place of keys
+// that are used less than half as often, and all counts age. It returns how many
+// keys went.
+func (s *state) rebalance(c *graph.Ctx, now clock.Time) (evicted int) {
+	if s.hand == 0 {
+		if now < s.rehot {
+			return 0
+		}
+		s.rehot = now.Add(round)
+		for i := range s.coldest {
+			s.coldest[i] = noSlot
+		}
+	}
+	end := min(s.hand+sweepKeys, len(s.keys.s))
+	for ; s.hand < end; s.hand++ {
+		if k := &s.keys.s[s.hand]; k.used {
+			s.isCold(int32(s.hand))
+		}
+	}
+	if s.hand < len(s.keys.s) {
+		return 0
+	}
+	s.hand = 0
+	return s.replace(c)
+}
+
+// round is how often hot keys are looked for.
+const round = 100 * time.Millisecond
+
+// isCold puts a key among the coldest of the round, if it is one of them; then
+// its uses age.
+func (s *state) isCold(k int32) {
+	x := &s.keys.s[k]
+	defer func() { x.hits >>= 1 }()
+	if x.unlinked() > 0 {
+		return
+	}
+	// Counts of the keys before the hand were halved already.
+	i := candidates
+	for i > 0 && (s.coldest[i-1] == noSlot || s.keys.s[s.coldest[i-1]].hits > x.hits>>1) {
+		i--
+	}
+	if i < candidates {
+		copy(s.coldest[i+1:], s.coldest[i:])
+		s.coldest[i] = k
+	}
+}
+
+// replace ends a round: the hottest candidates take the places of keys that left
+// in the round before, and the coldest keys leave for those that have none.
+func (s *state) replace(c *graph.Ctx) (evicted int) {
+	slices.SortFunc(s.cand[:], func(a, b candidate) int { return cmp.Compare(b.uses, a.uses) })
+	next, waiting := 0, 0
 	for i := range s.cand {
 		x := &s.cand[i]
 		if x.uses == 0 {
-			continue
+			break
 		}
 		if s.keys.find(x.server, x.key) != noSlot {
 			*x = candidate{}
 			continue
 		}
-		coldest := noSlot
-		for k := range s.keys.s {
-			ks := &s.keys.s[k]
-			if ks.used && ks.unlinked() == 0 && (coldest == noSlot || ks.hits < s.keys.s[coldest].hits) {
-				coldest = int32(k)
+		if k := s.insert(int16(x.server), x.key); k != noSlot {
+			s.keys.s[k].hits = x.uses >> 1
+			s.promised = max(0, s.promised-1)
+			*x = candidate{}
+			continue
+		}
+		waiting++
+		for next < candidates && s.coldest[next] != noSlot {
+			k := s.coldest[next]
+			next++
+			if y := &s.keys.s[k]; y.used && y.unlinked() == 0 {
+				if x.uses > 4*y.hits {
+					s.forget(c, k)
+					s.promised++
+					evicted++
+				}
+				break
 			}
 		}
-		if coldest != noSlot && len(s.keys.free) == 0 && x.uses > 2*s.keys.s[coldest].hits {
-			s.forget(c, coldest)
-			evicted++
-		}
-		if k := s.keys.insert(x.server, x.key); k != noSlot {
-			s.keys.s[k].hits = x.uses
-		}
-		*x = candidate{}
+		x.uses >>= 1 // it has a place at the end of a later round
 	}
-	for k := range s.keys.s {
-		s.keys.s[k].hits >>= 1
-	}
+	s.promised = min(s.promised, waiting)
 	s.sketch.halve()
 	return evicted
-}
-
-// forget removes a key and every address of it.
-func (s *state) forget(c *graph.Ctx, k int32) {
-	s.cut(c, k)
-	for i := range s.addrs.e {
-		if e := &s.addrs.e[i]; e.used() && e.key() == k {
-			*e = entry{}
-		}
-	}
-	s.keys.remove(k)
 }

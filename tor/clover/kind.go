@@ -48,6 +48,7 @@ const (
 	reasonAhead
 	reasonHere
 	reasonHoldFull
+	reasonNoRoom
 	reasonUnheld
 	reasonCut
 	numReasons
@@ -84,7 +85,8 @@ var reasons = func() []counter.Def {
 		reasonReadMiss:     {Name: "read-miss", Help: "a read of an address that no tracked write went to"},
 		reasonAhead:        {Name: "tail-not-linked", Help: "more appends of the key are under way than others may stand behind (ahead=)"},
 		reasonHere:         {Name: "answer-held", Help: "an answer like it is held until what it stands behind is linked"},
-		reasonHoldFull:     {Name: "hold-full", Help: "an answer that had to wait, and no room to hold it (hold=): it will be asked for again"},
+		reasonHoldFull:     {Name: "hold-full", Help: "not steered, since there would be no room for an answer that had to wait (hold=)"},
+		reasonNoRoom:       {Name: "no-room", Help: "an answer behind one that waits, and no room to hold it (hold=): it will be asked for again"},
 		reasonUnheld:       {Name: "unheld", Help: "an answer that was held when its connection ended, or the app stopped or forgot; or that another worker sent a copy of"},
 		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
@@ -111,6 +113,7 @@ const (
 	ctrCut
 	ctrHeld
 	ctrWaited
+	ctrDoubts
 	ctrFlushes
 	ctrEvicted
 	numCounters
@@ -132,6 +135,7 @@ var counters = [numCounters]counter.Def{
 	ctrCut:       {Name: "chains-cut", Help: "times that appends were given up, and the clients of those behind them with them"},
 	ctrHeld:      {Name: "held", Help: "answers held now"},
 	ctrWaited:    {Name: "waited", Help: "answers that had to be held"},
+	ctrDoubts:    {Name: "doubts", Help: "times that all of a server's memory became unknown: a frame passed that may write anywhere"},
 	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
 	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
 }
@@ -149,7 +153,14 @@ true tail: it sends a stale compare-and-swap (and, in mode read-write, a stale
 read) to it instead, and turns the answer back into what the client expects.
 
 Nothing that it remembers is needed for correctness: what it does not know for
-sure passes untouched, and Clover's own recovery takes over.
+sure passes untouched, and Clover's own recovery takes over. What a frame claims
+is not known: it is when the server has answered it. Connections are learnt from
+the connection manager's datagrams, or from requests and their answers.
+
+Name the memory nodes (servers=): other traffic then crosses in the kernel, and
+takes no room in the tables. What was not used for as long as idle= makes room
+for what is. Give idle= longer than the clients repeat a request: a request that
+is lost behind the app is waited for as long.
 
 A client is told that its append succeeded when all before it, back to the
 chain's beginning, did: answers that come earlier are held, and a request that
@@ -172,16 +183,17 @@ Port a faces the clients, port b the memory nodes.`,
 			{Name: "keys", Default: "1024", Help: "keys to track at most"},
 			{Name: "addrs", Default: "64 per key, from 1,024 keys on fewer, down to 16", Help: "entry addresses to remember, 16 bytes each"},
 			{Name: "conns", Default: "512", Help: "connections to track at most"},
-			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+...; requests to others pass"},
+			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+..., in whichever VLAN; requests to others pass"},
 			{Name: "recycled", Default: "pass", Help: "requests for an entry of another version than the tail's: pass, or adjust them and their answers (see above)"},
 			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20, or all, or none; also @SERVER[/MASK], then #PRIORITY, then :leave behind keys or any: 5@10.0.0.1#7:leave+all steers all keys but one; can be changed while running, and is the table steered_keys"},
 			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
 			{Name: "settle", Default: "200ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
 			{Name: "ahead", Default: "16384", Help: "unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"},
-			{Name: "hold", Default: "1024", Help: "answers to hold at most until what they stand behind is known to be linked"},
+			{Name: "hold", Default: "1024", Help: "answers to hold at most until what they stand behind is known to be linked; half of them for those behind these on the same connection. What might find no place is not steered"},
 			{Name: "repair", Default: "20ms", Help: "send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"},
+			{Name: "answers", Default: "b", Help: "the side whose answers count: b; or any, where both directions come by one port, as when a capture is played: then who is on side a can answer for servers"},
 			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
-			{Name: "idle", Default: "5m", Help: "forget a connection after this long without a request"},
+			{Name: "idle", Default: "5m", Help: "what was not used for this long is forgotten: a connection; and, where others want its place, a key, a region, a server. An append that others stand behind is waited for as long. 0: for ever"},
 		},
 		Counters: counters[:],
 		Reasons:  reasons,
@@ -203,6 +215,7 @@ type settings struct {
 	idle               time.Duration
 	dropBad            bool
 	adjust             bool // CASes to the tail's version
+	anySide            bool // answers that come by input a count, too
 }
 
 func parseArgs(args graph.Args) (settings, error) {
@@ -228,6 +241,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	r.Duration("repair", &s.repair, 0, time.Hour)
 	r.Duration("idle", &s.idle, 0, arg.Longest)
 	r.Either("recycled", &s.adjust, "pass", "adjust")
+	r.Either("answers", &s.anySide, "b", "any")
 	r.Either("bad", &s.dropBad, "pass", "drop")
 	if s.hot > 0 {
 		s.keys = s.hot

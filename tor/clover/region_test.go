@@ -112,6 +112,33 @@ func TestTwoKeysOfOneMemory(t *testing.T) {
 	}
 }
 
+// A READ of an entry under another R_Key than it was written under is another's
+// business.
+func TestReadOtherKey(t *testing.T) {
+	r := row3(t, graph.Args{})
+	r.linked(0x20, 109)
+	r.linked(0x30, 109)
+	r.rkey = 8
+	if at := r.target(r.readAt(0x10, 110, entryAt(0x9001))); at != entryAt(0x9001) {
+		t.Errorf("sent to %#x", at)
+	}
+}
+
+// A region that is given up takes what was written in it with it.
+func TestRegionGivenUp(t *testing.T) {
+	r := row3(t, graph.Args{})
+	r.linked(0x20, 109)
+	r.linked(0x30, 109)
+	s := r.App().(*Steer)
+	s.leaveRegion(s.regionOf(0, 7))
+	if at := r.target(r.readAt(0x10, 110, entryAt(0x9001))); at != entryAt(0x9001) {
+		t.Errorf("sent to %#x", at)
+	}
+	if s.lookup(0, entryAt(0x9001)) != noSlot {
+		t.Error("its entries are known")
+	}
+}
+
 // A request that was steered and refused for good empties what is known of its
 // key.
 func TestRefusedRead(t *testing.T) {

@@ -2,93 +2,139 @@ package clover
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
 )
 
-// request handles a request packet of a reliable connection.
-func (s *Steer) request(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.OpFlags) {
+// request handles a request packet of a reliable connection, from a client.
+func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) {
 	f := &s.f
-	src, dst := ends(b, f)
-	bth := f.BTHOf(b)
-	psn := bth.PSN()
-	ri := s.conns.request(dst, bth.DestQP())
-	if ri != noSlot && s.conns.rows[ri].client != src {
-		s.remove(c, ri) // the server gave the number to somebody else
-		ri = noSlot
-	}
-	if ri == noSlot {
-		if !s.trackable(b, fl) {
-			if sid, ok := s.server(dst); ok {
-				s.untracked(c, b, sid, fl)
-			}
-			return
-		}
-		sid, ok := s.meet(dst)
-		if !ok {
-			return
-		}
-		if ri = s.conns.insert(dst, src, bth.DestQP()); ri == noSlot {
-			s.untracked(c, b, sid, fl)
-			pass(c, x, reasonConnFull)
-			return
-		}
-		r := &s.conns.rows[ri]
-		r.sid, r.epsn, r.acked = sid, psn, (psn-1)&hdr.PSNMask
-	}
-	r := &s.conns.rows[ri]
-	r.last = c.Now()
-	r.sport = sport(b, f)
-
-	d := hdr.PSNDiff(psn, r.epsn)
-	if r.resync && d >= 0 {
-		r.epsn, r.slack, d = psn, 0, 0
-		r.resync = false
-	}
-	if d < 0 && d > -lookback {
-		s.again(c, x, b, ri, fl)
+	i := s.connection(c, x, b, ends, fl)
+	if i < 0 {
+		s.untracked(c, b, s.server(ends.Dst), fl)
 		return
 	}
-	if d < 0 || d > int32(r.slack) {
-		// The server is not going to execute it, unless we missed something.
-		if r.ahead++; r.ahead < maxAhead {
-			s.untracked(c, b, r.sid, fl)
-			pass(c, x, reasonPSNGap)
-			return
-		}
-		r.nw = 0
-		s.endRow(c, ri)
-	}
-	r.ahead = 0
-	n := uint32(1)
-	r.slack = 0
+	r := &s.rows[i]
+	psn := f.BTHOf(b).PSN()
+	n, slack := uint32(1), uint32(0)
 	if fl&hdr.IsRead != 0 {
-		size := f.RETHOf(b).DMALength()
-		if r.mtu != 0 {
-			n = max(1, (size+uint32(r.mtu)-1)/uint32(r.mtu))
-		} else if size > 256 { // the smallest path MTU
-			r.slack = (size+255)/256 - 1
-		}
+		n, slack = s.psns(b, i)
 	}
+	d := hdr.PSNDiff(psn, r.epsn)
+	if r.sid == noServer {
+		// Only followed, until its other direction is known.
+		if !r.begun || d <= -lookback {
+			r.acked = (psn - 1) & hdr.PSNMask
+		}
+		if !r.begun || d >= 0 || d <= -lookback {
+			r.epsn, r.slack, r.begun = (psn+n)&hdr.PSNMask, slack, true
+		}
+		s.untracked(c, b, s.server(ends.Dst), fl)
+		if fl&hdr.IsAtomic != 0 {
+			pass(c, x, reasonUnpaired)
+		}
+		return
+	}
+	switch {
+	case d < 0 && d > -lookback:
+		s.again(c, x, b, i, fl)
+		return
+	case d < 0 || d > int32(r.slack):
+		// The server is not going to execute it, unless a request went unseen.
+		s.untracked(c, b, r.sid, fl)
+		pass(c, x, reasonPSNGap)
+		s.astray(i, psn, n)
+		return
+	}
+	r.ahead, r.slack = 0, slack
 	r.epsn = (psn + n) & hdr.PSNMask
-
 	switch {
 	case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
-		s.write(c, x, b, r, fl)
-	case fl&hdr.IsWrite != 0 && fl&hdr.IsMiddle != 0:
-		r.mtu = uint16(len(f.PayloadOf(b)))
+		s.write(c, x, b, i, fl)
 	case f.Op == hdr.CompareSwap:
-		s.cas(c, in, x, b, ri)
+		s.cas(c, x, b, i)
 	case fl&hdr.IsRead != 0:
-		s.read(c, x, b, ri, n)
+		s.read(c, x, b, i, n)
 	case fl&hdr.IsAtomic != 0 || f.Op == hdr.AtomicWrite:
 		s.untracked(c, b, r.sid, fl)
 		pass(c, x, reasonOtherAtomic)
 	}
 }
+
+// connection is the number of the connection of a request; negative when it is
+// none that is followed.
+func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) int32 {
+	f := &s.f
+	if !s.serves(ends.Dst) {
+		return noSlot
+	}
+	if !s.trackable(b, fl) {
+		if i, client := s.conns.Find(ends.Dst, f.BTHOf(b).DestQP()); i == conn.NoSlot || client {
+			return noSlot
+		}
+	}
+	i, e := s.conns.Request(c.Now(), ends, b, f)
+	switch e {
+	case conn.Known, conn.Waiting:
+	case conn.Full:
+		pass(c, x, reasonConnFull)
+		return noSlot
+	case conn.Reverse:
+		return noSlot
+	case conn.IsClosing:
+		if s.conns.Row(i).Server.Addr != ends.Dst {
+			return noSlot
+		}
+	default:
+		if i != conn.NoSlot {
+			s.event(int32(i), e)
+		}
+	}
+	if i >= 0 && s.rows[i].sid == noServer && s.conns.Row(i).State != conn.HalfOpen {
+		s.serve(int32(i)) // is there a place for its server now?
+	}
+	return int32(i)
+}
+
+// psns is how many PSNs a READ takes, one a packet of its answer, and how many
+// more it may take beyond them.
+func (s *Steer) psns(b []byte, i int32) (n, slack uint32) {
+	size, mtu := s.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(i)).MTU)
+	switch {
+	case size == 0 || size > 1<<31: // empty, or to be refused
+		return 1, 0
+	case mtu != 0:
+		return (size-1)/mtu + 1, 0
+	}
+	return 1, (size - 1) / 256 // the smallest path MTU
+}
+
+// astray notes a request of connection i that is ahead of its turn, or of a
+// sequence that is not known: n PSNs from psn on. The sequence is followed when
+// the server answers it (see response). When the server answers nothing, and
+// nobody depends on what is known of the connection, it may be another one with
+// the same numbers: it is met anew.
+func (s *Steer) astray(i int32, psn, n uint32) {
+	r := &s.rows[i]
+	if r.ahead == 0 || psn != r.aheadTo {
+		r.ahead, r.aheadFrom = 0, psn
+	}
+	r.ahead = min(r.ahead+1, maxAhead)
+	r.aheadTo = (psn + n) & hdr.PSNMask
+	x := s.conns.Row(conn.Slot(i))
+	if r.ahead == maxAhead && x.Learnt == conn.Inferred && s.ctx.Now().Sub(r.answered) > quietBefore && s.mayLeave(i) {
+		s.conns.Remove(conn.Slot(i))
+	}
+}
+
+// quietBefore is how long a server has answered nothing on a connection that
+// may be another one by now.
+const quietBefore = time.Second
 
 // trackable reports whether a request makes its connection worth a row.
 func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
@@ -105,65 +151,68 @@ func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
 
 // untracked notes what a request may change that is forwarded without being
 // understood.
-func (s *Steer) untracked(c *graph.Ctx, b []byte, sid uint16, fl hdr.OpFlags) {
+func (s *Steer) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
+	if sid == noServer {
+		return
+	}
 	f := &s.f
 	switch ext := f.Op.Info().Ext; {
 	case fl&hdr.IsAtomic != 0 && ext&hdr.HasAtomicETH != 0:
 		s.disturb(c, sid, f.AtomicETHOf(b).VA())
 	case fl&hdr.IsAtomic != 0:
 		s.disturb(c, sid, f.MaskedAtomicETHOf(b).VA())
-	case (fl&hdr.IsWrite != 0 || f.Op == hdr.AtomicWrite) && ext&hdr.HasRETH != 0:
-		if slot := s.lookup(sid, f.RETHOf(b).VA()); slot != noSlot {
-			s.vacate(c, slot)
-		}
+	case f.Op == hdr.AtomicWrite:
+		s.overwrite(c, sid, f.RETHOf(b).VA(), 8, noEntry)
+	case fl&hdr.IsWrite != 0 && ext&hdr.HasRETH != 0:
+		s.overwrite(c, sid, f.RETHOf(b).VA(), f.RETHOf(b).DMALength(), noEntry)
 	}
 }
 
 // write handles the first or only packet of a WRITE.
-func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFlags) {
+func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpFlags) {
 	f := &s.f
+	r := &s.rows[i]
 	reth := f.RETHOf(b)
-	size := reth.DMALength()
+	size, va := reth.DMALength(), reth.VA()
 	p := f.PayloadOf(b)
-	packets := uint32(1)
-	if fl&hdr.IsFirst != 0 && len(p) > 0 {
-		r.mtu = uint16(len(p))
-		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
-	}
-	va := reth.VA()
-	class, ok := wire.Class(size)
-	if !ok || len(p) < 16 {
-		s.disturb(c, r.sid, va)
+	_, ok := wire.Class(size)
+	if !ok || len(p) < wire.HeaderLen+wire.KeyLen || va%wire.HeaderLen != 0 {
+		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
 	word := wire.Pointer(binary.LittleEndian.Uint64(p))
-	if word != wire.Fresh(word.Version()) || word.Version() == 0 {
-		s.disturb(c, r.sid, va)
+	if word != wire.Fresh(word.Version()) || word.Version() == wire.NoVersion {
+		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
-	key := binary.LittleEndian.Uint64(p[8:])
-	reg, ok := s.region(r.sid, reth.RKey())
-	if !ok {
-		s.disturb(c, r.sid, va)
-		return
+	if g := &s.servers[r.sid].where; uint64(size) > g.step || !g.has(va) {
+		s.overwrite(c, r.sid, va, size, va)
 	}
-	k := s.keys.find(r.sid, key)
-	if k == noSlot && s.cfg.only.has(r.server, key) {
-		if k = s.keys.insert(r.sid, key); k == noSlot && s.cfg.hot > 0 {
-			s.offer(r.sid, key, s.sketch.add(r.sid, key))
-		}
+	packets := uint32(1)
+	if fl&hdr.IsFirst != 0 {
+		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
 	}
-	slot := noSlot
-	if k == noSlot {
+	key := binary.LittleEndian.Uint64(p[wire.KeyAt:])
+	w := pendingWrite{name: key, va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
+	w.key = s.keyOf(r.sid, key)
+	if !s.isRegion(r.region, r.sid, w.rkey) {
+		r.region = s.regionOf(r.sid, w.rkey)
+	}
+	w.region = r.region
+	switch {
+	case w.key == noSlot:
 		if old := s.lookup(r.sid, va); old != noSlot {
 			s.vacate(c, old)
 		}
 		pass(c, x, reasonKeyFull)
-	} else {
-		s.keys.s[k].hits++
-		slot = s.remember(c, r.sid, va, packEntry(k, word.Version(), reg, class))
+	case w.region == noRegion:
+		if old := s.lookup(r.sid, va); old != noSlot {
+			s.vacate(c, old)
+		}
+		r.unread = true
+	default:
+		s.written(c, r.sid, &w)
 	}
-	w := pendingWrite{at: c.Now(), va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: slot, key: k, size: size, region: reg, version: word.Version()}
 	for i := range r.writes[:r.nw] {
 		if r.writes[i].va == va {
 			r.writes[i] = w
@@ -177,6 +226,59 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, r *row, fl hdr.OpFl
 	r.nw++
 }
 
+// keyOf is the number of a key, new or not; noSlot when it is not steered.
+func (s *state) keyOf(sid int16, key uint64) int32 {
+	k := s.keys.find(uint16(sid), key)
+	if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {
+		if len(s.keys.free) > s.promised {
+			k = s.insert(sid, key)
+		}
+		if k == noSlot && s.cfg.hot > 0 {
+			s.offer(uint16(sid), key, s.sketch.add(uint16(sid), key))
+		}
+	}
+	if k != noSlot {
+		s.keys.s[k].hits++
+		s.keys.s[k].seen = s.age
+	}
+	return k
+}
+
+// insert adds a key that is not there; noSlot when there is no room.
+func (s *state) insert(sid int16, key uint64) int32 {
+	k := s.keys.insert(uint16(sid), key)
+	if k != noSlot {
+		s.keys.s[k].seen = s.age
+		s.servers[sid].keys++
+	}
+	return k
+}
+
+// written remembers an entry whose key and region are known.
+func (s *state) written(c *graph.Ctx, sid int16, w *pendingWrite) {
+	class, _ := wire.Class(w.size)
+	w.slot = s.remember(c, sid, w.va, packEntry(w.key, w.version, w.region, class))
+	s.regions[w.region].seen = s.age
+}
+
+// acknowledged remembers entries that were the first under their R_Keys, now
+// that the server has taken them.
+func (s *state) acknowledged(c *graph.Ctx, r *row) {
+	r.unread = false
+	for i := range r.writes[:r.nw] {
+		w := &r.writes[i]
+		switch {
+		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
+		case hdr.PSNDiff(r.acked, w.end) < 0:
+			r.unread = true
+		default:
+			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
+				s.written(c, r.sid, w)
+			}
+		}
+	}
+}
+
 // holds reports whether address slot i is that of the entry of key k at va, in
 // its incarnation version.
 func (s *state) holds(i int32, va uint64, k int32, version uint8) bool {
@@ -186,16 +288,13 @@ func (s *state) holds(i int32, va uint64, k int32, version uint8) bool {
 
 // current reports whether w still describes what its address slot holds.
 func (s *state) current(w *pendingWrite) bool {
-	if w.slot == noSlot {
-		return false
-	}
-	return s.holds(w.slot, w.va, w.key, w.version)
+	return w.slot != noSlot && s.holds(w.slot, w.va, w.key, w.version)
 }
 
 // cas handles a compare-and-swap in its turn.
-func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
+func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 	f := &s.f
-	r := &s.conns.rows[ri]
+	r := &s.rows[ri]
 	a := f.AtomicETHOf(b)
 	psn := f.BTHOf(b).PSN()
 	va, swap, cmp := a.VA(), wire.Pointer(a.Swap()), wire.Pointer(a.Compare())
@@ -204,7 +303,7 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 		pass(c, x, reasonOtherAtomic)
 		return
 	}
-	rec := s.newOp(c, ri, psn)
+	rec := s.newOp(ri, psn)
 	if rec == nil {
 		s.disturb(c, r.sid, va)
 		pass(c, x, reasonWindowFull)
@@ -213,13 +312,9 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	rec.kind, rec.swap = opCAS, uint64(swap)
 	rec.va, rec.rkey, rec.cliVer = va, a.RKey(), cmp.Version()
 	rec.newVA, rec.newVer = rec.va, rec.cliVer
-	i, teaches := s.entryOf(r, swap, c.Now())
+	i := s.entryOf(r, swap)
 	if i < 0 {
 		s.disturb(c, r.sid, va)
-		if teaches {
-			w := &r.writes[0]
-			rec.entry, rec.size, rec.region = w.va, w.size, w.region
-		}
 		pass(c, x, reasonUnattributed)
 		return
 	}
@@ -232,62 +327,65 @@ func (s *Steer) cas(c *graph.Ctx, in int, x *packet.Buf, b []byte, ri int32) {
 	}
 	k := &s.keys.s[w.key]
 	k.hits++
+	k.seen = s.age
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
-	switch {
-	case !k.known():
-		s.through(c, x, r, rec, reasonUnknownTail)
-		return
-	case !r.paired:
-		s.through(c, x, r, rec, reasonUnpaired)
-		return
-	case hdr.PSNDiff(r.acked, w.end) < 0:
-		// Linked before it is known to be written: it may be overwritten
-		// after somebody was sent behind it.
-		s.through(c, x, r, rec, reasonUnattributed)
-		return
-	case k.unlinked() > s.cfg.ahead:
-		s.through(c, x, r, rec, reasonAhead)
-		return
-	}
-	t := &s.addrs.e[k.tail]
-	if s.regions[t.region()].rkey != rec.rkey {
-		// Those who write the key now do so in another region: the tail's may
-		// be gone.
-		s.dropKey(c, w.key)
-		s.through(c, x, r, rec, reasonOtherRegion)
-		return
-	}
-	if t.version() != rec.cliVer && !s.cfg.adjust {
-		s.through(c, x, r, rec, reasonVersion)
+	t, why := s.target(c, r, w, rec)
+	if t == nil {
+		s.disturb(c, r.sid, rec.va)
+		rec.epoch = k.epoch
+		pass(c, x, why)
 		return
 	}
 	rec.newVA, rec.newVer = t.va, t.version()
+	if k.unlinked() > 0 {
+		s.book(rec, 1)
+	}
 	k.sent++
 	rec.steered, rec.epoch, rec.n = true, k.epoch, k.sent
 	t.info |= entryTouched
 	k.tail = w.slot
 	r.take(i)
 	c.Count(ctrAppends, 1)
-	if s.cfg.repair > 0 && s.watch(unanswered{ri, psn, c.Now()}) {
-		r.startLen = uint8(copy(r.start[:], b[:int(f.BTH)+hdr.BTHLen]))
+	if n := int(f.BTH) + hdr.BTHLen; n <= len(r.start) {
+		s.open(rec, s.place(ri), c.Now())
+		copy(r.start[:], b[:n])
 		r.startF = *f
-		r.out = uint8(1 - in)
 	}
-	if s.rewriteCAS(x, b, rec) {
+	if s.rewriteCAS(b, rec) {
 		c.Mark(x, packet.Rewritten, reasonSteeredCAS)
 		c.Trace(x, traceCAS, uint64(psn), va, rec.newVA, k.key)
 	}
 }
 
-// through forwards an attributed CAS as it is.
-func (s *Steer) through(c *graph.Ctx, x *packet.Buf, r *row, rec *op, why graph.Reason) {
-	s.disturb(c, r.sid, rec.va)
-	rec.epoch = s.keys.s[rec.key].epoch
-	pass(c, x, why)
+// target is the entry that the CAS rec is steered to, which links what w wrote;
+// nil when it goes where it was sent, and why.
+func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, graph.Reason) {
+	t := s.tail(c, w.key)
+	k := &s.keys.s[w.key]
+	switch {
+	case t == nil:
+		return nil, reasonUnknownTail
+	case hdr.PSNDiff(r.acked, w.end) < 0:
+		// Linked before it is known to be written: it may be overwritten
+		// after somebody was sent behind it.
+		return nil, reasonUnattributed
+	case k.unlinked() > s.cfg.ahead:
+		return nil, reasonAhead
+	case k.unlinked() > 0 && !s.room(1):
+		return nil, reasonHoldFull
+	case s.regions[t.region()].rkey != rec.rkey:
+		// Those who write the key now do so in another region: the tail's may
+		// be gone.
+		s.dropKey(c, w.key)
+		return nil, reasonOtherRegion
+	case t.version() != rec.cliVer && !s.cfg.adjust:
+		return nil, reasonVersion
+	}
+	return t, 0
 }
 
 // rewriteCAS applies a record to its request; false when nothing changes.
-func (s *Steer) rewriteCAS(x *packet.Buf, b []byte, rec *op) bool {
+func (s *Steer) rewriteCAS(b []byte, rec *op) bool {
 	if rec.newVA == rec.va && rec.newVer == rec.cliVer {
 		return false
 	}
@@ -302,29 +400,20 @@ func (s *Steer) rewriteCAS(x *packet.Buf, b []byte, rec *op) bool {
 		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
 	}
-	hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])
+	patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])
 	return true
 }
 
 // read handles a READ request in its turn.
 func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint32) {
 	f := &s.f
-	r := &s.conns.rows[ri]
+	r := &s.rows[ri]
 	reth := f.RETHOf(b)
 	class, ok := wire.Class(reth.DMALength())
-	if !ok {
+	if !ok || s.cfg.mode != ReadWrite {
 		return
 	}
-	psn := f.BTHOf(b).PSN()
-	va, rkey := reth.VA(), reth.RKey()
-	if !r.paired { // its answer may pair the two directions
-		if rec := s.newOp(c, ri, psn); rec != nil {
-			rec.kind, rec.npsn = opRead, uint16(npsn)
-		}
-	}
-	if s.cfg.mode != ReadWrite {
-		return
-	}
+	va := reth.VA()
 	slot := s.lookup(r.sid, va)
 	if slot == noSlot {
 		pass(c, x, reasonReadMiss)
@@ -333,40 +422,42 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	e := &s.addrs.e[slot]
 	k := &s.keys.s[e.key()]
 	k.hits++
+	k.seen = s.age
+	if k.tail == slot {
+		return
+	}
+	t := s.tail(c, e.key())
+	why := graph.Reason(0)
 	switch {
-	case !k.known():
-		pass(c, x, reasonUnknownTail)
-		return
-	case k.tail == slot:
-		return
-	case !r.paired:
-		pass(c, x, reasonUnpaired)
-		return
+	case t == nil:
+		why = reasonUnknownTail
 	case k.unlinked() > s.cfg.ahead:
-		pass(c, x, reasonAhead)
+		why = reasonAhead
+	case k.unlinked() > 0 && !s.room(int(npsn)):
+		why = reasonHoldFull
+	case s.regions[e.region()].rkey != reth.RKey() || t.region() != e.region():
+		why = reasonOtherRegion
+	case t.class() != class || e.class() != class:
+		why = reasonReadClass
+	case t.version() != e.version() && !s.cfg.adjust:
+		why = reasonVersion
+	}
+	if why != 0 {
+		pass(c, x, why)
 		return
 	}
-	t := &s.addrs.e[k.tail]
-	if s.regions[e.region()].rkey != rkey || t.region() != e.region() {
-		pass(c, x, reasonOtherRegion)
-		return
-	}
-	if t.class() != class || e.class() != class {
-		pass(c, x, reasonReadClass)
-		return
-	}
-	if t.version() != e.version() && !s.cfg.adjust {
-		pass(c, x, reasonVersion)
-		return
-	}
-	rec := s.newOp(c, ri, psn)
+	psn := f.BTHOf(b).PSN()
+	rec := s.newOp(ri, psn)
 	if rec == nil {
 		pass(c, x, reasonWindowFull)
 		return
 	}
 	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn), e.key()
-	rec.va, rec.rkey, rec.cliVer = va, rkey, e.version()
+	rec.va, rec.rkey, rec.cliVer = va, reth.RKey(), e.version()
 	rec.newVA, rec.newVer, rec.epoch, rec.n = t.va, t.version(), k.epoch, k.sent
+	if k.unlinked() > 0 {
+		s.book(rec, int(npsn))
+	}
 	s.rewriteRead(b, rec, va)
 	c.Mark(x, packet.Rewritten, reasonSteeredRead)
 	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
@@ -378,23 +469,24 @@ func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
 	reth := s.f.RETHOf(b)
 	copy(s.old[:8], reth)
 	reth.SetVA(rec.newVA + (va - rec.va))
-	hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:8])
+	patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:8])
 }
 
-// again handles a retransmission.
+// again handles a retransmission. What it asks for must be what was asked for
+// then: else it is another's, and only what it may change is noted.
 func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.OpFlags) {
 	f := &s.f
-	r := &s.conns.rows[ri]
+	r := &s.rows[ri]
 	psn := f.BTHOf(b).PSN()
 	switch {
 	case f.Op == hdr.CompareSwap:
-		rec := s.conns.op(ri, psn)
+		rec := s.op(ri, psn)
 		a := f.AtomicETHOf(b)
-		if rec == nil || rec.kind != opCAS || rec.va != a.VA() || rec.swap != a.Swap() || rec.compare() != a.Compare() {
+		if rec == nil || rec.kind != opCAS || rec.va != a.VA() || rec.rkey != a.RKey() || rec.swap != a.Swap() || rec.compare() != a.Compare() {
 			s.untracked(c, b, r.sid, fl)
 			return
 		}
-		if rec.steered && s.rewriteCAS(x, b, rec) {
+		if rec.steered && s.rewriteCAS(b, rec) {
 			c.Mark(x, packet.Rewritten, reasonRepeated)
 			return
 		}
@@ -404,7 +496,7 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 		pass(c, x, reasonRepeated)
 	case fl&hdr.IsRead != 0:
 		// A READ may be taken up again in its middle.
-		rec := s.conns.op(ri, psn)
+		rec := s.op(ri, psn)
 		if rec == nil || rec.kind != opRead || !rec.steered {
 			return
 		}
@@ -414,12 +506,15 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 		}
 	case fl&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0:
 		// What it wrote is remembered, unless the original went unseen.
-		slot, p := s.lookup(r.sid, f.RETHOf(b).VA()), f.PayloadOf(b)
+		reth, p := f.RETHOf(b), f.PayloadOf(b)
+		va := reth.VA()
+		s.overwrite(c, r.sid, va, reth.DMALength(), va)
+		slot := s.lookup(r.sid, va)
 		if slot == noSlot {
 			return
 		}
 		e := &s.addrs.e[slot]
-		if len(p) < 16 || wire.Pointer(binary.LittleEndian.Uint64(p)) != wire.Fresh(e.version()) ||
+		if len(p) < wire.HeaderLen+wire.KeyLen || wire.Pointer(binary.LittleEndian.Uint64(p)) != wire.Fresh(e.version()) ||
 			binary.LittleEndian.Uint64(p[wire.KeyAt:]) != s.keys.s[e.key()].key {
 			s.vacate(c, slot)
 		}

@@ -7,52 +7,62 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
 )
 
-// response handles a packet from a server; false when it does not go on.
-func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.OpFlags) bool {
+// response handles a packet of a server; false when it does not go on.
+func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) bool {
 	f := &s.f
-	src, dst := ends(b, f)
-	bth := f.BTHOf(b)
-	ri := s.conns.response(dst, src, bth.DestQP())
-	if ri == noSlot || !s.conns.rows[ri].paired {
-		if ri = s.pair(b, ri, src, dst, bth); ri == noSlot {
+	at, e := s.conns.Response(c.Now(), ends, b, f)
+	if at == conn.NoSlot {
+		return true
+	}
+	i := int32(at)
+	switch e {
+	case conn.Known:
+	case conn.Reverse, conn.Unmatched:
+		return true
+	case conn.IsClosing:
+		if s.conns.Row(at).Client.Addr != ends.Dst {
 			return true
 		}
+	default:
+		s.event(i, e)
 	}
-	r := &s.conns.rows[ri]
-	psn := bth.PSN()
+	r := &s.rows[i]
+	if r.sid == noServer {
+		return true
+	}
+	psn := f.BTHOf(b).PSN()
 	up := psn // newest PSN that this answers
 	if fl&hdr.IsAck != 0 {
 		if syn := f.AETHOf(b).Syndrome(); !syn.ACK() {
 			up = (psn - 1) & hdr.PSNMask
-			if syn.NAK() {
-				s.nak(c, ri, psn, syn)
-				if syn != hdr.SynNAKSequence {
-					return true // the row is gone
+			if syn.NAK() && hdr.PSNDiff(psn, r.acked) > 0 {
+				if s.nak(c, i, psn, syn); syn != hdr.SynNAKSequence {
+					return true // the connection is over
 				}
 			}
 		}
 	}
-	if hdr.PSNDiff(up, r.acked) > 0 {
-		r.acked = up
+	s.proven(c, r, up)
+	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
+	var rec *op
+	if fl&hdr.IsAck == 0 {
+		rec = s.op(i, psn)
 	}
-	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
-		r.resync = true // it answers what we have not seen
-	}
-	wait := held{row: ri, key: noSlot, out: uint8(1 - in)}
-	rec := s.conns.op(ri, psn)
-	if rec != nil && fl&hdr.IsAck == 0 {
+	if rec != nil {
 		switch {
 		case f.Op == hdr.AtomicAck && rec.kind == opCAS:
 			if !s.casAck(c, x, b, r, rec) {
-				if rec.void {
+				if s.void(rec) {
 					c.Drop(x, reasonCut)
 					return false
 				}
-				wait.key, wait.n = rec.key, rec.n
+				wait.key, wait.n, wait.op = rec.key, rec.n, s.placeOf(i, rec)
 			}
 		case fl&hdr.IsReadResp != 0 && rec.kind == opRead:
+			s.close(rec)
 			rec.live = false
 			if rec.steered && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
 				k := &s.keys.s[rec.key]
@@ -63,96 +73,42 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.O
 			}
 		}
 	}
-	if wait.key == noSlot && r.front == 0 {
+	if wait.key == noSlot && r.q.Empty() {
 		return true
 	}
-	if !s.hold(c, x, psn, wait) && wait.key != noSlot {
+	if !s.hold(c, x, wait) && wait.key != noSlot && !wait.read {
 		rec.live = true // to be asked for again
+		s.open(rec, wait.op, c.Now())
 	}
 	return false
 }
 
-// pair finds the row whose requests a response answers, when it can be but
-// one; noSlot unless the two directions are trusted to belong together.
-func (s *Steer) pair(b []byte, named int32, server, client addr, bth hdr.BTH) int32 {
-	if len(s.conns.unpaired) == 0 {
-		return noSlot
+// proven notes that the server has answered requests up to a PSN. What it
+// answers it has taken: requests that came in sequence with it, ahead of where
+// they were expected, are where it is.
+func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
+	r.answered = c.Now()
+	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
+		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
+		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
+			r.epsn = r.aheadTo
+		}
+		r.ahead = 0
 	}
-	f := &s.f
-	kind := opNone
-	switch f.Op {
-	case hdr.AtomicAck:
-		kind = opCAS
-	case hdr.ReadRespOnly:
-		if _, ok := wire.Class(uint32(len(f.PayloadOf(b)))); !ok {
-			return noSlot // not an entry: nothing that was recorded
-		}
-		kind = opRead
-	case hdr.ReadRespFirst:
-		kind = opRead
-	default:
-		return noSlot
-	}
-	psn, port := bth.PSN(), sport(b, f)
-	found, n := noSlot, 0
-	samePort, nPort := noSlot, 0
-	for _, i := range s.conns.unpaired {
-		r := &s.conns.rows[i]
-		if r.client != client || r.server != server {
-			continue
-		}
-		if rec := s.conns.op(i, psn); rec == nil || rec.kind != kind || rec.psn != psn || !rec.live {
-			continue
-		}
-		found = i
-		n++
-		if r.sport == port {
-			samePort = i
-			nPort++
+	if hdr.PSNDiff(up, r.acked) > 0 {
+		r.acked = up
+		if r.unread {
+			s.acknowledged(c, r)
 		}
 	}
-	if nPort == 1 {
-		found = samePort
-	} else if n != 1 {
-		return noSlot
-	}
-	r := &s.conns.rows[found]
-	if named != noSlot && named != found {
-		s.conns.unname(named)
-		named = noSlot
-	}
-	if r.cqpn != bth.DestQP() {
-		s.conns.name(found, bth.DestQP())
-	}
-	r.matches++
-	if r.matches < trustedMatches {
-		rec := s.conns.op(found, psn)
-		if kind == opRead {
-			rec.live = false
-		} else {
-			return s.lateAck(found, b, rec)
-		}
-		return noSlot
-	}
-	s.conns.pair(found)
-	return found
-}
-
-// lateAck keeps the account of an unsteered CAS that is answered while its
-// connection is being paired; nothing is concluded from it.
-func (s *Steer) lateAck(ri int32, b []byte, rec *op) int32 {
-	rec.live = false
-	if s.f.AtomicAckETHOf(b).Original() == rec.compare() {
-		s.learn(&s.conns.rows[ri], rec)
-	}
-	return noSlot
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.
-func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
+func (s *Steer) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
 	fatal := syn != hdr.SynNAKSequence
-	for i := range s.conns.ops[int(ri)*window : (int(ri)+1)*window] {
-		rec := &s.conns.ops[int(ri)*window+i]
+	ring := s.opsOf(i)
+	for j := range ring {
+		rec := &ring[j]
 		if !rec.live || !rec.steered || hdr.PSNDiff(rec.psn, psn) < 0 || rec.kind == opRead && !fatal {
 			continue
 		}
@@ -161,7 +117,7 @@ func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
 		}
 	}
 	if fatal {
-		s.remove(c, ri)
+		s.conns.Remove(conn.Slot(i))
 	}
 }
 
@@ -170,27 +126,25 @@ func (s *Steer) nak(c *graph.Ctx, ri int32, psn uint32, syn hdr.Syndrome) {
 func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (known bool) {
 	h := s.f.AtomicAckETHOf(b)
 	orig := h.Original()
+	first := rec.live
+	rec.live = false
+	s.close(rec)
 	if !rec.steered {
-		if !rec.live {
+		switch {
+		case !first || orig != rec.compare():
 			return true
-		}
-		rec.live = false
-		if orig != rec.compare() {
-			return true
-		}
-		if s.gaps > 0 {
+		case s.gaps > 0:
 			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
 		}
 		if rec.key == noSlot {
 			s.learn(r, rec)
-			return true
+		} else {
+			s.confirm(c, r, rec)
 		}
-		s.confirm(c, r, rec)
 		return true
 	}
 	ok := orig == uint64(wire.Fresh(rec.newVer))
-	if rec.live {
-		rec.live = false
+	if first {
 		if ok {
 			c.Count(ctrConfirmed, 1)
 		} else {
@@ -210,10 +164,10 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (
 	if give != orig {
 		copy(s.old[:8], h)
 		h.SetOriginal(give)
-		hdr.PatchICRC(b, &s.f, int(s.f.BTH)+hdr.BTHLen+hdr.AETHLen, s.old[:8])
+		patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen+hdr.AETHLen, s.old[:8])
 		c.Mark(x, packet.Rewritten, reasonRestoredAck)
 	}
-	return !ok || !rec.void && s.succeeded(rec)
+	return !ok || !s.void(rec) && s.succeeded(rec)
 }
 
 // holdsEntry reports whether the address slot of a CAS's new entry still

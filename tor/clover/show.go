@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/table"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // Tables, by index in Kind's Tables.
@@ -217,30 +218,33 @@ func (s *Steer) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int
 	switch t {
 	case tableConns4, tableConns6:
 		e := table.Entry{Key: key[:3]}
-		end := min(from+n, len(s.conns.rows))
+		end := min(from+n, len(s.rows))
 		for i := from; i < end; i++ {
-			r := &s.conns.rows[i]
-			client, ok := r.client.value(bits)
-			if !r.used || !ok {
+			if !s.conns.Used(conn.Slot(i)) {
 				continue
 			}
-			server, _ := r.server.value(bits)
-			qp := uint64(0)
-			if r.paired {
-				qp = uint64(r.cqpn)
+			r, x := &s.rows[i], s.conns.Row(conn.Slot(i))
+			client, ok := addrOf(x.Client.Addr.Netip()).value(bits)
+			if !ok {
+				continue
 			}
-			key = [3]table.Cond{{V: client}, {V: server}, {V: table.Uint(uint64(r.sqpn))}}
+			server, _ := addrOf(x.Server.Addr.Netip()).value(bits)
+			qp := uint64(0)
+			if x.State != conn.HalfOpen {
+				qp = uint64(x.Client.QPN)
+			}
+			key = [3]table.Cond{{V: client}, {V: server}, {V: table.Uint(uint64(x.Server.QPN))}}
 			params = [6]table.Value{table.Uint(uint64(i)), table.Uint(qp), table.Uint(uint64(r.epsn & hdr.PSNMask)), table.Uint(uint64(r.acked & hdr.PSNMask)),
-				table.Uint(uint64(r.mtu)), table.Uint(uint64(r.nw))}
+				table.Uint(uint64(x.MTU)), table.Uint(uint64(r.nw))}
 			e.Call = table.Call{Action: actRequests, Params: params[:6]}
 			yield(&e)
-			if r.paired {
+			if x.State != conn.HalfOpen {
 				key = [3]table.Cond{{V: server}, {V: client}, {V: table.Uint(qp)}}
 				e.Call = table.Call{Action: actAnswers, Params: params[:1]}
 				yield(&e)
 			}
 		}
-		if end < len(s.conns.rows) {
+		if end < len(s.rows) {
 			return end
 		}
 	case tableTails4, tableTails6:
@@ -251,13 +255,13 @@ func (s *Steer) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int
 			if !k.used {
 				continue
 			}
-			server, ok := s.servers[k.server].value(bits)
+			server, ok := s.servers[k.server].match.value(bits)
 			if !ok {
 				continue
 			}
 			key[0], key[1] = table.Cond{V: server}, table.Cond{V: table.Uint(k.key)}
 			open, uses := table.Uint(uint64(k.unlinked())), table.Uint(uint64(k.hits))
-			if k.known() {
+			if k.known() && !s.doubted(k) {
 				a := &s.addrs.e[k.tail]
 				params = [6]table.Value{table.Uint(a.va), table.Uint(uint64(s.regions[a.region()].rkey)), table.Uint(uint64(a.version())), open, uses}
 				e.Call = table.Call{Action: actTail, Params: params[:5]}
@@ -278,18 +282,19 @@ func (s *Steer) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int
 func (s *Steer) Remove(c *graph.Ctx, t int, key []table.Cond) error {
 	s.lock()
 	defer s.unlock()
+	s.begin(c)
 	bits := 32
 	if t == tableTails6 {
 		bits = 128
 	}
 	for sid := range s.servers {
-		if v, ok := s.servers[sid].value(bits); !ok || v != key[0].V {
+		if v, ok := s.servers[sid].match.value(bits); !ok || v != key[0].V || !s.servers[sid].used {
 			continue
 		}
 		k := s.keys.find(uint16(sid), key[1].V.Lo)
 		switch {
 		case k == noSlot:
-		case s.keys.s[k].unlinked() > 0 || s.keys.s[k].waits > 0:
+		case s.keys.s[k].unlinked() > 0 || s.keys.s[k].waits != 0:
 			return table.Errorf(table.Busy, "key %d: appends of it are under way: try again", key[1].V.Lo)
 		default:
 			s.forget(c, k)

@@ -1,17 +1,20 @@
 package clover
 
 import (
-	"encoding/binary"
 	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/tor/index"
 )
 
 // Sizes of the small tables.
@@ -23,86 +26,99 @@ const (
 	// trustedBase is how many acknowledged appends must agree on where a
 	// slab class begins before handles are turned into addresses with it.
 	trustedBase = 4
-	// writeLife is how long a written entry may wait for its CAS: many times
-	// a round trip. One that waits longer was created, not appended.
-	writeLife = time.Second
-	// maxAhead requests in a row that are not where they were expected mean
-	// that the expectation is wrong.
+	// maxAhead requests in sequence that are not where they were expected mean
+	// that the expectation is wrong, if the server does not answer them.
 	maxAhead = 32
-	// maxRepairs is how often the control side sends a CAS again, each time
-	// after twice as long: some 10 s with the default of repair=.
+	// maxRepairs is how often a CAS is sent again, each time after twice as
+	// long: some 10 s with the default of repair=.
 	maxRepairs = 9
-	// gapLife is how long a client may take to link an entry that others
-	// stand behind.
-	gapLife = 10 * time.Second
 )
-
-// region is a memory region of a server: what an R_Key names.
-type region struct {
-	rkey uint32
-	sid  uint16
-}
-
-// unanswered is a steered CAS that has not been answered, oldest first.
-type unanswered struct {
-	row  int32
-	psn  uint32
-	sent clock.Time
-}
 
 // state is what all workers share; the worker whose turn it is owns it.
 type state struct {
 	turn atomic.Bool
+	in   *Steer     // the worker whose turn it is
+	ctx  *graph.Ctx // and its context
 
 	cfg     settings
 	flush   bool // forget everything before the next batch
-	choose  bool // forget the keys that are not chosen any more
+	choose  int  // keys from this one on are not yet compared with a new choice; len(keys.s): all are
 	settled clock.Time
 
-	keys    keyTable
-	addrs   addrTable
-	conns   connTable
-	servers []addr
-	fixed   bool // servers are given, others pass
-	regions []region
-	bases   []base
-	gap     [maxGaps]gap
-	gaps    int // in use
+	keys  keyTable
+	addrs addrTable
+	conns *conn.Table
+	rows  []row // of the connections in conns
+	ops   []op  // of the rows, window each
+	// Steered CASes that are not answered, by how often they were repeated, each
+	// list in the order of op.sent; and how many there are.
+	unanswered [maxRepairs + 1]opList
+	nopen      int
 
-	sketch  sketch
-	cand    [candidates]candidate
-	rehot   clock.Time
-	sweep   clock.Time
-	casq    []unanswered // ring
-	casHead int
-	casLen  int
-	shelf   []held // answers that wait
-	place   int32  // place+1 of the first free one; 0: none
-	nheld   int
-	due     bool                   // some of them may go
-	heldBy  []int                  // by worker
-	away    [][]*packet.Buf        // by worker: held frames that another one let go of
-	old     [hdr.AtomicETHLen]byte // scratch: bytes before a change
+	servers     [maxServers]node
+	given       []conn.Addr // by servers=, in no VLAN; none: all are served
+	regions     [maxRegions]region
+	freeRegions []uint16
+	byKey       index.Index // regions by server and R_Key
+	bases       []base
+	baseUses    uint32 // clock of base.seen
+	gap         [maxGaps]gap
+	gaps        int // in use
+
+	age        uint16 // counts eighths of idle=
+	aged       clock.Time
+	gone       leavers
+	keyHand    int // where giveUp is
+	regionHand int
+
+	sketch   sketch
+	cand     [candidates]candidate
+	coldest  [candidates]int32 // keys of the round that goes on, the coldest first
+	hand     int               // where the round is
+	promised int               // free slots of keys, now or soon, that are candidates'
+	rehot    clock.Time
+
+	shelf  hold.Shelf[waiting] // answers that wait
+	waits  index.Index         // of these, those that wait for an append, by its key and number
+	booked int                 // places of the shelf that are kept for answers to come
+	due    []int32             // connections of which some may go
+	old    [hdr.AtomicETHLen]byte
 }
 
 func newState(cfg settings, workers int) *state {
-	workers = max(workers, 1)
 	s := &state{
-		cfg: cfg, flush: true,
-		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), conns: newConnTable(cfg.conns),
-		servers: make([]addr, 0, maxServers), regions: make([]region, 0, maxRegions), bases: make([]base, 0, maxBases),
-		casq: make([]unanswered, 4096), shelf: make([]held, cfg.hold), heldBy: make([]int, workers), away: make([][]*packet.Buf, workers),
+		cfg: cfg, flush: true, choose: cfg.keys,
+		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), rows: make([]row, cfg.conns), ops: make([]op, cfg.conns*window),
+		freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions), bases: make([]base, 0, maxBases),
+		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
+		shelf: hold.New[waiting](cfg.hold, workers), waits: index.New(cfg.hold + 1), due: make([]int32, 0, cfg.conns),
 	}
-	for i := cfg.hold; i > 0; i-- {
-		s.shelf[i-1].next, s.place = s.place, int32(i)
+	for i := maxRegions - 1; i >= 0; i-- {
+		s.freeRegions = append(s.freeRegions, uint16(i))
 	}
-	for w := range s.away {
-		s.away[w] = make([]*packet.Buf, 0, cfg.hold)
+	for i := range s.rows {
+		s.rows[i].sid = noServer
 	}
 	for _, a := range cfg.servers {
-		b := a.As16()
-		s.servers = append(s.servers, addr{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])})
-		s.fixed = true
+		s.given = append(s.given, conn.AddrFrom(a))
+	}
+	c := conn.Config{
+		Rows: cfg.conns, Infer: true, SamePort: true, Idle: cfg.idle,
+		OnRemove: func(i conn.Slot) { s.in.leave(int32(i)) },
+		LetGo: func(i conn.Slot) bool {
+			return s.mayLeave(int32(i)) || s.cfg.idle > 0 && s.ctx.Now().Sub(s.conns.Row(i).LastSeen) >= s.cfg.idle
+		},
+	}
+	if cfg.idle == 0 {
+		c.Idle = arg.Longest
+	}
+	// Who does not wait at a start does not wait for a pairing, either.
+	if c.Settle = min(cfg.settle, time.Millisecond); c.Settle == 0 {
+		c.Settle = -1
+	}
+	var err error
+	if s.conns, err = conn.New(c); err != nil {
+		panic("clover-steer: " + err.Error()) // parseArgs knows the same limits
 	}
 	return s
 }
@@ -113,6 +129,7 @@ type Steer struct {
 	worker, workers int
 	f               hdr.Frame // of the frame at hand
 	g               hdr.Frame // of one that was held
+	ends            conn.Ends // of the frame at hand
 
 	requests, responses, bytes uint64 // of the batch at hand
 }
@@ -131,7 +148,7 @@ func (s *Steer) Wants() port.Filter {
 	return port.Filter{RoCE: true, Hosts: s.cfg.servers}
 }
 
-// Reconfigure implements graph.Reconfigurer: everything but table sizes and
+// Reconfigure implements graph.Reconfigurer: everything but table sizes, idle and
 // servers can change.
 func (s *Steer) Reconfigure(args graph.Args) error {
 	cfg, err := parseArgs(args)
@@ -140,8 +157,8 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 	}
 	s.lock()
 	defer s.unlock()
-	if cfg.keys != s.cfg.keys || cfg.addrs != s.cfg.addrs || cfg.conns != s.cfg.conns || cfg.hot != s.cfg.hot || cfg.hold != s.cfg.hold {
-		return fmt.Errorf("clover-steer: keys, addrs, conns, hot and hold are fixed at start; stop and start to change them")
+	if cfg.keys != s.cfg.keys || cfg.addrs != s.cfg.addrs || cfg.conns != s.cfg.conns || cfg.hot != s.cfg.hot || cfg.hold != s.cfg.hold || cfg.idle != s.cfg.idle {
+		return fmt.Errorf("clover-steer: keys, addrs, conns, hot, hold and idle are fixed at start; stop and start to change them")
 	}
 	if fmt.Sprint(cfg.servers) != fmt.Sprint(s.cfg.servers) {
 		return fmt.Errorf("clover-steer: servers are fixed at start; stop and start to change them")
@@ -149,7 +166,9 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 	if cfg.mode != s.cfg.mode && (cfg.mode == Off || s.cfg.mode == Off) {
 		s.flush = true
 	}
-	s.choose = s.choose || !cfg.only.equal(&s.cfg.only)
+	if !cfg.only.equal(&s.cfg.only) {
+		s.choose = 0
+	}
 	s.cfg = cfg
 	return nil
 }
@@ -179,12 +198,7 @@ func (s *Steer) unlock() {
 func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.lock()
 	defer s.unlock()
-	if s.flush {
-		s.forgetAll(c)
-	}
-	if s.choose {
-		s.forgetOthers(c)
-	}
+	s.begin(c)
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	for _, x := range b.Bufs() {
 		if s.frame(c, in, x) {
@@ -192,13 +206,24 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		}
 	}
 	s.release(c)
-	s.returned(c)
 	c.Count(ctrRequests, s.requests)
 	c.Count(ctrResponses, s.responses)
 	c.Count(ctrBytes, s.bytes)
-	c.Set(ctrConns, uint64(s.conns.len()))
+	c.Set(ctrConns, uint64(s.conns.Len()))
 	c.Set(ctrKeys, uint64(s.keys.len()))
-	c.Set(ctrHeld, uint64(s.nheld))
+	c.Set(ctrHeld, uint64(s.shelf.Len()))
+}
+
+// begin is the start of this worker's turn.
+func (s *Steer) begin(c *graph.Ctx) {
+	s.in, s.ctx = s, c
+	s.shelf.Return(c, s.worker, reasonUnheld)
+	if s.flush {
+		s.forgetAll(c)
+	}
+	if s.choose < len(s.keys.s) {
+		s.forgetOthers(c)
+	}
 }
 
 // forgetAll drops every tail and everything that tails rest on. What was done
@@ -208,28 +233,31 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.flush = false
 	s.discardAll(c)
 	s.settled = c.Now().Add(s.cfg.settle)
-	for k := range s.keys.s {
-		if s.keys.s[k].used {
-			s.keys.drop(int32(k))
-			s.keys.s[k].sure = s.keys.s[k].sent
+	for i := range s.keys.s {
+		if k := &s.keys.s[i]; k.used {
+			s.keys.drop(int32(i))
+			k.sure, k.cut = k.sent, k.epoch
 		}
 	}
 	s.addrs.clear()
-	for i := range s.conns.rows {
-		r := &s.conns.rows[i]
-		r.nw, r.resync, r.slack = 0, true, 0
+	for i := range s.ops {
+		o := &s.ops[i]
+		s.close(o)
+		o.linked = true // if it was: there is nobody to tell
+	}
+	for i := range s.rows {
+		s.rows[i].nw, s.rows[i].unread = 0, false
 	}
 	s.gap, s.gaps = [maxGaps]gap{}, 0
-	s.casHead, s.casLen = 0, 0
 	c.Count(ctrFlushes, 1)
 }
 
-// forgetOthers drops keys that are not chosen.
+// forgetOthers drops keys that are not chosen, some at a time.
 func (s *Steer) forgetOthers(c *graph.Ctx) {
-	s.choose = false
-	for k := range s.keys.s {
-		if s.keys.s[k].used && !s.cfg.only.has(s.servers[s.keys.s[k].server], s.keys.s[k].key) {
-			s.forget(c, int32(k))
+	end := min(s.choose+sweepKeys, len(s.keys.s))
+	for ; s.choose < end; s.choose++ {
+		if k := &s.keys.s[s.choose]; k.used && !s.cfg.only.has(s.servers[k.server].match, k.key) {
+			s.forget(c, int32(s.choose))
 		}
 	}
 }
@@ -250,6 +278,7 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	b := x.Bytes()
 	f := &s.f
 	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
+		s.foreign(c, b)
 		switch why {
 		case hdr.Truncated, hdr.BadLength, hdr.BadIP:
 			return s.bad(c, x, graph.Reason(why))
@@ -273,157 +302,71 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	if !hdr.GoodICRC(b, f) {
 		return s.bad(c, x, reasonBadICRC)
 	}
-	if f.Op.Transport() != hdr.RC {
-		return true
-	}
-	if fl&hdr.IsRequest != 0 {
-		s.request(c, in, x, b, fl)
-	} else {
-		return s.response(c, in, x, b, fl)
+	ends := &s.ends
+	switch {
+	case f.Op.Transport() != hdr.RC || !ends.Of(b, f):
+		if !s.manage(c, in, b) {
+			s.foreign(c, b)
+		}
+	case fl&hdr.IsRequest == 0:
+		return in == fromClients && !s.cfg.anySide || s.response(c, in, x, b, ends, fl)
+	case in == fromClients:
+		s.request(c, x, b, ends, fl)
+	default:
+		s.untracked(c, b, s.server(ends.Dst), fl)
 	}
 	return true
 }
 
-// ends are the frame's addresses.
-func ends(b []byte, f *hdr.Frame) (src, dst addr) {
-	h := b[f.L3:]
-	if f.Net == hdr.NetIPv4 {
-		v := binary.BigEndian.Uint64(h[12:])
-		return addr{0, 0xFFFF<<32 | v>>32}, addr{0, 0xFFFF<<32 | v&0xFFFFFFFF}
-	}
-	return addr{binary.BigEndian.Uint64(h[8:]), binary.BigEndian.Uint64(h[16:])}, addr{binary.BigEndian.Uint64(h[24:]), binary.BigEndian.Uint64(h[32:])}
-}
+// Inputs.
+const (
+	fromClients = iota
+	fromServers
+)
 
-func sport(b []byte, f *hdr.Frame) uint16 {
-	if f.L4 == 0 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(b[f.L4:])
-}
-
-// server is the number of a memory node that is known.
-func (s *state) server(a addr) (uint16, bool) {
-	for i := range s.servers {
-		if s.servers[i] == a {
-			return uint16(i), true
-		}
-	}
-	return 0, false
-}
-
-// meet is the number of a memory node, new or not; false when there is no room
-// for one more, or the user named those that there are.
-func (s *state) meet(a addr) (uint16, bool) {
-	if sid, ok := s.server(a); ok {
-		return sid, true
-	}
-	if s.fixed || len(s.servers) == cap(s.servers) {
-		return 0, false
-	}
-	s.servers = append(s.servers, a)
-	return uint16(len(s.servers) - 1), true
-}
-
-// region is the number of a memory region.
-func (s *state) region(sid uint16, rkey uint32) (uint16, bool) {
-	for i := range s.regions {
-		if s.regions[i] == (region{rkey, sid}) {
-			return uint16(i), true
-		}
-	}
-	if len(s.regions) == cap(s.regions) {
-		return 0, false
-	}
-	s.regions = append(s.regions, region{rkey, sid})
-	return uint16(len(s.regions) - 1), true
-}
-
-// lookup is the address slot of (server, va), or noSlot.
-func (s *state) lookup(sid uint16, va uint64) int32 {
-	i := s.addrs.set(sid, va)
-	set := s.addrs.e[i : i+ways]
-	for w := range set {
-		if e := &set[w]; e.va == va && e.used() && s.regions[e.region()].sid == sid {
-			return i + int32(w)
-		}
-	}
-	return noSlot
-}
-
-// remember notes that an entry was written to (server, va): the address slot.
-func (s *state) remember(c *graph.Ctx, sid uint16, va, info uint64) int32 {
-	t := &s.addrs
-	slot := s.lookup(sid, va)
-	if slot != noSlot {
-		s.vacate(c, slot)
-	} else {
-		i := t.set(sid, va)
-		slot = i
-		oldest, best := -1, -1
-		for w := int32(0); w < ways; w++ {
-			e := &t.e[i+w]
-			if !e.used() {
-				best, slot = 1<<10, i+w
-				break
-			}
-			age := int(t.tick - e.age())
-			if s.isTail(i + w) {
-				if best < 0 && age > oldest {
-					oldest, slot = age, i+w
-				}
-				continue
-			}
-			if age > best {
-				best, slot = age, i+w
-			}
-		}
-		s.vacate(c, slot)
-	}
-	t.n++
-	if t.n >= uint32(len(t.e)/64) {
-		t.n = 0
-		t.tick++
-	}
-	t.e[slot] = entry{va, info&^(0xFF<<56) | uint64(t.tick)<<56}
-	return slot
-}
-
-func (s *state) isTail(slot int32) bool {
-	e := &s.addrs.e[slot]
-	if !e.used() {
+// manage takes a datagram of the connection manager; false when the frame is
+// none. Each side speaks for its own hosts alone.
+func (s *Steer) manage(c *graph.Ctx, in int, b []byte) bool {
+	m, ok := s.f.CMOf(b)
+	if !ok || !s.ends.Of(b, &s.f) {
 		return false
 	}
-	k := &s.keys.s[e.key()]
-	return k.known() && k.tail == slot
+	server := m.AttributeID() == hdr.ConnectReply || s.server(s.ends.Src) != noServer
+	if server == (in == fromServers) && (s.serves(s.ends.Src) || s.serves(s.ends.Dst)) {
+		if i, e := s.conns.CM(c.Now(), &s.ends, b, &s.f); i != conn.NoSlot {
+			s.event(int32(i), e)
+		}
+	}
+	return true
 }
 
-// vacate empties an address slot; when it is a tail, its key is dropped.
-func (s *state) vacate(c *graph.Ctx, slot int32) {
-	if s.isTail(slot) {
-		s.dropKey(c, s.addrs.e[slot].key())
+// event takes what a frame meant to the table of connections.
+func (s *Steer) event(i int32, e conn.Event) {
+	r := &s.rows[i]
+	switch e {
+	case conn.Opened, conn.Replaced:
+		*r = row{sid: noServer, region: noRegion, due: r.due}
+	case conn.Unpaired:
+		s.leave(i)
+	case conn.NowPaired:
+		// The app numbers requests from now on: no frame alone undoes the pairing.
+		x := s.conns.Row(conn.Slot(i))
+		s.conns.Pin(conn.Slot(i))
+		s.serve(i)
+		r.answered = s.ctx.Now()
+		if x.Client.HasPSN {
+			r.epsn, r.acked = x.Client.StartPSN, (x.Client.StartPSN-1)&hdr.PSNMask
+		}
 	}
-	s.addrs.e[slot] = entry{}
 }
 
-func (s *state) dropKey(c *graph.Ctx, k int32) {
-	if s.keys.s[k].known() {
-		c.Count(ctrDropped, 1)
+// serve has connection i, both of whose directions are known, be one to a memory
+// node, if there is a place for that.
+func (s *Steer) serve(i int32) {
+	r := &s.rows[i]
+	if r.sid = s.meet(s.conns.Row(conn.Slot(i)).Server.Addr); r.sid != noServer {
+		v := &s.servers[r.sid]
+		v.rows++
+		v.seen = s.age
 	}
-	if s.keys.s[k].waits > 0 {
-		s.due = true // READs of a tail that is not believed any more
-	}
-	s.keys.drop(k)
-}
-
-// disturb notes that something that may change an entry's header goes
-// untracked to (server, va).
-func (s *state) disturb(c *graph.Ctx, sid uint16, va uint64) {
-	slot := s.lookup(sid, va)
-	if slot == noSlot {
-		return
-	}
-	if s.isTail(slot) {
-		s.dropKey(c, s.addrs.e[slot].key())
-	}
-	s.addrs.e[slot].info |= entryTouched
 }

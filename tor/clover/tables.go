@@ -2,7 +2,7 @@ package clover
 
 import "github.com/quillon/quillon/tor/index"
 
-// keyState is what is known of one key: 32 bytes; with free list and index, 52
+// keyState is what is known of one key: 40 bytes; with free list and index, 60
 // bytes a key. The numbers of appends go on when a slot gets another key.
 type keyState struct {
 	key    uint64
@@ -10,8 +10,10 @@ type keyState struct {
 	tail   int32  // address slot of the tail; noSlot: not known
 	sent   uint32 // number of the newest steered append
 	sure   uint32 // all appends up to this one are known to be linked, or out of the chain
-	waits  uint16 // answers that are held until more of them are
+	cut    uint32 // appends that were steered before this epoch, and were not known to be linked then, never will be
+	waits  int32  // place of the first answer that is held until more of them are; 0: none
 	hits   uint32 // uses since the last hot-key round
+	seen   uint16 // age when it was last used
 	server uint8
 	used   bool
 }
@@ -26,6 +28,7 @@ type keyTable struct {
 	free  []int32
 	ix    index.Index
 	epoch uint32
+	n     int // in use
 }
 
 func newKeyTable(n int) keyTable {
@@ -49,7 +52,7 @@ func (t *keyTable) find(server uint16, key uint64) int32 {
 	return noSlot
 }
 
-// insert adds a key that is not there; noSlot when the table is full.
+// insert adds a key that is not there; noSlot when no slot is free.
 func (t *keyTable) insert(server uint16, key uint64) int32 {
 	n := len(t.free) - 1
 	if n < 0 {
@@ -57,19 +60,21 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	}
 	s := t.free[n]
 	t.free = t.free[:n]
+	t.n++
 	t.epoch++
-	sent := t.s[s].sent
-	t.s[s] = keyState{key: key, server: uint8(server), epoch: t.epoch, sent: sent, sure: sent, tail: noSlot, used: true}
+	k := &t.s[s]
+	*k = keyState{key: key, server: uint8(server), epoch: t.epoch, cut: k.cut, sent: k.sent, sure: k.sent, tail: noSlot, used: true}
 	t.ix.Put(keyHash(server, key), s)
 	return s
 }
 
+// remove takes a key out. Its slot is not free yet: addresses may name it.
 func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
 	t.ix.Del(keyHash(uint16(k.server), k.key), s)
 	t.epoch++
-	*k = keyState{epoch: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
-	t.free = append(t.free, s)
+	*k = keyState{epoch: t.epoch, cut: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
+	t.n--
 }
 
 // drop forgets the tail of key slot s.
@@ -79,8 +84,8 @@ func (t *keyTable) drop(s int32) {
 	k.tail, k.epoch = noSlot, t.epoch
 }
 
-func (t *keyTable) len() int   { return len(t.s) - len(t.free) }
-func (t *keyTable) bytes() int { return len(t.s)*(32+4) + t.ix.Bytes() }
+func (t *keyTable) len() int   { return t.n }
+func (t *keyTable) bytes() int { return len(t.s)*(40+4+4) + t.ix.Bytes() } // with the list of those that leave
 
 // entry is one address that an entry of a chain was written to: 16 bytes.
 // info packs, from the low end: key slot+1 (24 bits; 0 = free), entry version

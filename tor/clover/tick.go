@@ -14,7 +14,7 @@ import (
 // tickEvery is how often the control side looks after repairs and hot keys.
 const tickEvery = 10 * time.Millisecond
 
-// Tick implements graph.Ticker: repairs, hot keys, idle connections. One
+// Tick implements graph.Ticker: repairs, hot keys, what is not used. One
 // worker does it for all.
 func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	if s.worker != 0 {
@@ -23,101 +23,77 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	s.lock()
 	defer s.unlock()
 	now := c.Now()
+	s.begin(c)
 	if s.cfg.mode != Off {
 		s.repair(c, now)
-		if s.cfg.hot > 0 && now >= s.rehot {
-			c.Count(ctrEvicted, uint64(s.rebalance(c)))
-			s.rehot = now.Add(100 * time.Millisecond)
+		if s.cfg.hot > 0 {
+			c.Count(ctrEvicted, uint64(s.rebalance(c, now)))
 		}
+		s.giveUp(c, now)
 	}
-	if s.cfg.idle > 0 && now >= s.sweep {
-		for i := range s.conns.rows {
-			if r := &s.conns.rows[i]; r.used && now.Sub(r.last) > s.cfg.idle {
-				s.remove(c, int32(i))
-			}
-		}
-		s.sweep = now.Add(time.Second)
-	}
+	s.conns.Sweep(now)
 	s.release(c)
-	s.returned(c)
 	return now.Add(tickEvery)
 }
 
-// waiting is the record of a steered CAS that is not answered; nil when it is.
-func (s *state) waiting(u *unanswered) *op {
-	if rec := s.conns.op(u.row, u.psn); rec != nil && rec.kind == opCAS && rec.live && rec.steered && !rec.void && s.conns.rows[u.row].used {
-		return rec
-	}
-	return nil
-}
-
-// watch has a steered CAS sent again when it stays unanswered; false when
-// there are more of them than can be watched.
-func (s *state) watch(u unanswered) bool {
-	// Between ticks, too, what was answered makes room.
-	for n := 0; n < 2 && s.casLen > len(s.casq)/2 && s.waiting(&s.casq[s.casHead]) == nil; n++ {
-		s.unwatch()
-	}
-	if s.casLen == len(s.casq) {
-		return false
-	}
-	s.casq[(s.casHead+s.casLen)%len(s.casq)] = u
-	s.casLen++
-	return true
-}
-
-func (s *state) unwatch() (u unanswered) {
-	u = s.casq[s.casHead]
-	s.casHead = (s.casHead + 1) % len(s.casq)
-	s.casLen--
-	return u
-}
+// tickRepairs is how many CASes a tick sends again at most.
+const tickRepairs = 256
 
 // repair sends steered CASes again that stayed unanswered, and gives up what
 // will never be linked.
 func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
-	for range s.casLen {
-		u := s.unwatch()
-		rec := s.waiting(&u)
-		switch {
-		case rec == nil || s.cfg.repair == 0:
-			continue
-		case now.Sub(u.sent) < s.cfg.repair<<rec.repairs:
-		case rec.repairs == maxRepairs:
-			rec.live = false
-			c.Count(ctrGivenUp, 1)
-			s.ended(c, rec)
-			continue
-		default:
+	left := tickRepairs
+	for n := range s.unanswered {
+		for s.cfg.repair > 0 && left > 0 && s.unanswered[n].first != 0 {
+			at := s.unanswered[n].first - 1
+			rec := &s.ops[at]
+			if now.Sub(rec.sent) < s.cfg.repair<<n {
+				break
+			}
+			left--
+			s.delist(rec)
+			if n == maxRepairs {
+				c.Count(ctrGivenUp, 1)
+				continue
+			}
+			if n == 1 && s.keys.s[rec.key].epoch == rec.epoch {
+				s.dropKey(c, rec.key) // nobody else is sent behind it
+			}
+			s.resend(c, at/window, rec)
 			rec.repairs++
-			s.resend(c, &s.conns.rows[u.row], rec)
-			u.sent = now
+			s.open(rec, at, now)
 		}
-		s.watch(u)
 	}
 	for i := range s.gap {
-		if g := &s.gap[i]; s.gaps > 0 && g.used && !g.over && now.Sub(g.at) > gapLife {
+		if g := &s.gap[i]; s.gaps > 0 && g.used && !g.over && s.cfg.idle > 0 && now.Sub(g.at) > s.cfg.idle {
 			s.cut(c, g.key)
 		}
 	}
 }
 
-// resend builds a steered CAS from its record and emits it.
-func (s *Steer) resend(c *graph.Ctx, r *row, rec *op) {
+// resend builds the steered CAS of rec, on connection i, from its record and
+// emits it, if the server would take it: it would refuse what is ahead of its
+// turn, which costs the client a repetition.
+func (s *Steer) resend(c *graph.Ctx, i int32, rec *op) {
+	r := &s.rows[i]
+	if hdr.PSNDiff(rec.psn, r.acked) > 1 || s.void(rec) {
+		return
+	}
 	x := c.Get()
 	if x == nil {
 		return
 	}
-	n := int(r.startLen)
+	f := r.startF
+	n := int(f.BTH) + hdr.BTHLen
 	b, ok := x.Append(n + hdr.AtomicETHLen + hdr.ICRCLen)
 	if !ok {
 		c.Discard(x)
 		return
 	}
 	copy(b, r.start[:n])
-	f := r.startF
 	f.Op = hdr.CompareSwap
 	f.BTHOf(b).SetPSN(rec.psn)
+	unmark(b, &f)
 	a := f.AtomicETHOf(b)
 	a.SetVA(rec.newVA)
 	a.SetRKey(rec.rkey)
@@ -125,9 +101,31 @@ func (s *Steer) resend(c *graph.Ctx, r *row, rec *op) {
 	a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 	f.End = uint16(n + hdr.AtomicETHLen)
 	f.Payload = f.End
+	if f.L4 != 0 {
+		b[f.L4+6], b[f.L4+7] = 0, 0
+	}
 	hdr.SetICRC(b, &f)
 	c.Mark(x, packet.Generated, reasonRepaired)
-	c.Emit(int(r.out), x)
+	c.Emit(int(fromServers), x)
+}
+
+// unmark takes marks of congestion off a frame that is sent anew: another frame
+// met that congestion (RFC 3168: CE is 3, and ECT(0), as RoCE NICs send it, 2;
+// IBTA A17: FECN and BECN).
+func unmark(b []byte, f *hdr.Frame) {
+	h := f.BTHOf(b)
+	h[4] &^= 0xC0
+	switch f.Net {
+	case hdr.NetIPv4:
+		if ip := f.IPv4Of(b); ip.TOS()&3 == 3 {
+			ip.SetTOS(ip.TOS() - 1)
+			ip.UpdateChecksum()
+		}
+	case hdr.NetIPv6:
+		if ip := f.IPv6Of(b); ip.TrafficClass()&3 == 3 {
+			ip.SetTrafficClass(ip.TrafficClass() - 1)
+		}
+	}
 }
 
 // Trace kinds.
@@ -171,20 +169,20 @@ type Report struct {
 	Memory      Memory `json:"memory"`
 }
 
-const (
-	rowBytes = int(sizeofRow)
-	opBytes  = int(sizeofOp)
-)
-
 // Report implements graph.Reporter.
 func (s *Steer) Report() any {
 	s.lock()
 	defer s.unlock()
-	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.len(),
-		Servers: len(s.servers), Regions: len(s.regions), Held: s.nheld, Unanswered: s.casLen}
+	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.Len(), Held: s.shelf.Len(), Unanswered: s.nopen}
 	for i := range s.keys.s {
-		if s.keys.s[i].known() {
+		if k := &s.keys.s[i]; k.known() && !s.doubted(k) {
 			r.KnownTails++
+		}
+	}
+	for i := range s.servers {
+		if s.servers[i].used {
+			r.Servers++
+			r.Regions += int(s.servers[i].regions)
 		}
 	}
 	for i := range s.gap {
@@ -192,8 +190,8 @@ func (s *Steer) Report() any {
 			r.Orphans++
 		}
 	}
-	for i := range s.conns.rows {
-		if s.conns.rows[i].paired {
+	for i := range s.rows {
+		if s.rows[i].sid != noServer {
 			r.Paired++
 		}
 	}
@@ -202,8 +200,8 @@ func (s *Steer) Report() any {
 			r.Bases++
 		}
 	}
-	conns := len(s.conns.rows)*(rowBytes+window*opBytes+4) + s.conns.ix.Bytes() + s.conns.rx.Bytes()
+	conns := len(s.rows)*(sizeofRow+window*sizeofOp+4) + s.conns.Bytes()
 	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns,
-		PerKey: float64(s.keys.bytes()) / float64(len(s.keys.s)), PerAddress: 16, PerConn: float64(conns) / float64(len(s.conns.rows))}
+		PerKey: float64(s.keys.bytes()) / float64(len(s.keys.s)), PerAddress: 16, PerConn: float64(conns) / float64(len(s.rows))}
 	return r
 }

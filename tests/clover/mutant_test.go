@@ -1,0 +1,121 @@
+package clover
+
+import (
+	"testing"
+
+	"github.com/quillon/quillon/tests/mutant"
+)
+
+// steer is the package that mutants change, and whose tests find most of them.
+const steer = "tor/clover"
+
+func mutants() (all []mutant.Mutant) {
+	for _, m := range []struct{ name, file, old, new, run string }{
+		// Who is believed.
+		{"answers from the clients' side are believed", "steer.go", "return in == fromClients && !s.cfg.anySide || s.response", "return s.response", "TestSpoofed"},
+		{"replies of the connection manager from the clients' side are believed", "steer.go", "if server == (in == fromServers) && ", "if (server || true) && ", "TestConnectionManager"},
+		{"the connection manager is not heard", "steer.go", "s.event(int32(i), e)\n\t\t}\n\t}\n\treturn true", "_ = e\n\t\t}\n\t}\n\treturn true", "TestConnectionManager"},
+		{"requests ahead of their turn are taken", "request.go", "case d < 0 || d > int32(r.slack):", "case d < 0:", "TestSpoofed"},
+		{"requests ahead of their turn move the numbering", "request.go", "r.aheadTo = (psn + n) & hdr.PSNMask\n", "r.aheadTo = (psn + n) & hdr.PSNMask\n\tif r.ahead == maxAhead {\n\t\tr.epsn = r.aheadTo\n\t}\n", "TestSpoofed"},
+		{"who others depend on is met anew", "request.go", "> quietBefore && s.mayLeave(i)", "> quietBefore", "TestSpoofed"},
+		{"nobody is met anew", "request.go", "s.conns.Remove(conn.Slot(i))\n\t}\n}", "_ = x\n\t}\n}", "TestReborn"},
+		{"requests that were not seen are never caught up with", "response.go", "r.epsn, r.slack = (up+1)&hdr.PSNMask, 0", "r.slack = 0", "TestUnseen"},
+		{"what came in sequence behind an answered request is not in turn", "response.go", "\t\t\tr.epsn = r.aheadTo\n", "", "TestUnseen"},
+		{"another CAS under the same PSN is steered", "request.go", "rec.swap != a.Swap() || ", "", "TestSpoofed"},
+		{"a CAS under another R_Key is steered", "request.go", "rec.rkey != a.RKey() || ", "", "TestSpoofed"},
+		{"old refusals are new", "response.go", "syn.NAK() && hdr.PSNDiff(psn, r.acked) > 0", "syn.NAK()", "TestSpoofed"},
+		// What may write.
+		{"what is not understood changes nothing", "known.go", "\t\t\ts.doubt(c, int16(i))\n\t\t}\n\t}\n}", "\t\t}\n\t}\n}", "TestOpaque"},
+		{"frames that do not parse change nothing", "steer.go", "\t\ts.foreign(c, b)\n\t\tswitch why", "\t\tswitch why", "TestOpaque"},
+		{"what no server can be seen for changes none", "known.go", " && f.Why != hdr.DeepTags", "", "TestOpaque"},
+		{"what is in doubt is used", "known.go", "if s.doubted(k) {", "if false {", "TestOpaque"},
+		{"other transports write nothing", "known.go", "\t\t\ts.overwrite(c, int16(i), change.VA, change.Len, noEntry)\n", "", "TestRanges"},
+		{"a WRITE reaches only where it begins", "known.go", "for ; at < end; at += g.step {", "for ; at < end && at == va; at += g.step {", "TestRanges"},
+		{"a WRITE into the middle of a word leaves it", "known.go", "first := va - min(va, wire.HeaderLen-1)", "first := va", "TestRanges"},
+		{"a WRITE around the end of all addresses leaves entries", "known.go", "if end < va || ", "if ", "TestRanges"},
+		{"an entry across two others leaves them", "request.go", "|| !g.has(va) {", "{", "TestRanges"},
+		{"a FETCH ADD changes nothing", "request.go", "s.disturb(c, sid, f.AtomicETHOf(b).VA())", "_ = b", "TestDrops|TestStrangers"},
+		{"what is repeated is what was sent before", "request.go", "binary.LittleEndian.Uint64(p[wire.KeyAt:]) != s.keys.s[e.key()].key {", "false {", "TestStrangers"},
+		{"a tail that is overwritten is a tail", "known.go", "if s.isTail(slot) {\n\t\ts.dropKey(c, s.addrs.e[slot].key())\n\t}\n\ts.addrs.e[slot] = entry{}", "s.addrs.e[slot] = entry{}", "TestDrops"},
+		{"an entry that others were sent to is a tail", "response.go", " || s.addrs.e[rec.slot].touched()", "", "TestNoBeliefInTouchedEntry"},
+		{"an old answer is a new one", "response.go", "k.epoch != rec.epoch || k.unlinked() > 0", "k.unlinked() > 0", "TestNoBeliefInOldAnswer"},
+		{"an entry that was recycled is the one that was linked", "response.go", "!s.holdsEntry(rec) || ", "", "TestNoBeliefInRecycledEntry"},
+		{"two ends of one chain are both right", "response.go", "\t\ts.dropKey(c, rec.key)\n\t\treturn\n\t}\n\tk.tail", "\t}\n\tk.tail", "TestNoBeliefInTwoEnds"},
+		{"tails are believed while the app settles", "response.go", " || c.Now() < s.settled", "", "TestNoBeliefWhileSettling"},
+		{"tails are believed while appends are open", "response.go", " || k.unlinked() > 0 ||", " ||", "TestQuarantine"},
+		// What is steered, and how.
+		{"an entry that is not known to be written is linked", "request.go", "case hdr.PSNDiff(r.acked, w.end) < 0:\n\t\t// Linked", "case false:\n\t\t// Linked", "TestNotSteered"},
+		{"R_Keys are one memory", "request.go", "case s.regions[t.region()].rkey != rec.rkey:", "case false:", "TestServerRestart|TestTwoKeys"},
+		{"READs under another R_Key are steered", "request.go", "s.regions[e.region()].rkey != reth.RKey() || ", "", "TestReadOtherKey"},
+		{"entries of other versions are steered to", "request.go", "case t.version() != rec.cliVer && !s.cfg.adjust:", "case false:", "TestVersions"},
+		{"READs of other versions are steered", "request.go", "case t.version() != e.version() && !s.cfg.adjust:", "case false:", "TestReadSteering"},
+		{"ahead= is ignored", "request.go", "case k.unlinked() > s.cfg.ahead:\n\t\treturn", "case false:\n\t\treturn", "TestAheadOfNothing"},
+		{"ahead= is ignored for READs", "request.go", "case k.unlinked() > s.cfg.ahead:\n\t\twhy", "case false:\n\t\twhy", "TestAheadOfNothing"},
+		{"a CAS keeps its comparison", "request.go", "a.SetCompare(uint64(wire.Fresh(rec.newVer)))\n\t\ta.SetSwap", "a.SetSwap", "TestVersions"},
+		{"a changed CAS keeps its ICRC", "request.go", "patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])", "_ = n", "TestVersions|TestGoldenCAS"},
+		{"a changed READ keeps its ICRC", "request.go", "patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:8])", "", "TestReadSteering"},
+		{"a changed frame keeps its UDP checksum", "wait.go", "b[f.L4+6], b[f.L4+7] = 0, 0", "_ = off", "TestUDPChecksum"},
+		{"what is sent again keeps its UDP checksum", "tick.go", "b[f.L4+6], b[f.L4+7] = 0, 0", "_ = n", "TestUDPChecksum"},
+		{"a retransmission goes where it was sent", "request.go", "if rec.steered && s.rewriteCAS(b, rec) {", "if false {", "TestGoldenCAS"},
+		{"a success reads as a failure", "response.go", "give = rec.compare()", "give = orig", "TestVersions"},
+		{"a failure reads as a success", "response.go", "give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))", "give = orig", "TestFailureIsNoSuccess"},
+		{"a READ's answer keeps its version", "response.go", "give = w.WithVersion(rec.cliVer)", "give = w", "TestReadSteering"},
+		{"a recycled entry is the one that was asked for", "response.go", "if believed && w.Version() == rec.newVer {", "if believed {", "TestReadSteering"},
+		{"a refusal leaves what was believed", "response.go", "\t\t\ts.dropKey(c, rec.key)\n\t\t}\n\t}\n\tif fatal", "\t\t}\n\t}\n\tif fatal", "TestDrops|TestRefusedRead"},
+		{"records are overwritten", "row.go", "return nil\n\t\t}\n\t\ts.ended(o)", "}\n\t\ts.ended(o)", "TestWindow"},
+		// Who stands behind whom.
+		{"who is behind what is not linked is told of a success", "response.go", "return !ok || !s.void(rec) && s.succeeded(rec)", "return true", "TestAnswerWaits"},
+		{"an entry is read that is not linked", "response.go", "if k.epoch == rec.epoch && !k.linked(rec.n) {", "if false {", "TestReadWaits"},
+		{"answers overtake one that waits", "response.go", "if wait.key == noSlot && r.q.Empty() {", "if wait.key == noSlot {", "TestAnswersInOrder"},
+		{"one link is as good as all", "chain.go", "if rec.n != k.sure+1 {\n\t\t\treturn false\n\t\t}", "", "TestAnswerWaits"},
+		{"those who wait are not woken", "chain.go", "\t\t\ts.wakeAppend(ki, k.sure)\n", "", "TestAnswerWaits"},
+		{"those behind who wait are forgotten", "chain.go", "(k.waits == 0 || s.answered(ki, k.sure+1) == 0) && ", "", "TestLongChain"},
+		{"a refused entry is in the chain", "chain.go", "over: alone})", "over: true})", "TestRelinked|TestQuarantine"},
+		{"an entry that is linked elsewhere never counts", "response.go", "s.relinked(r.sid, wire.Pointer(rec.swap).LH())", "_ = c", "TestRelinked"},
+		{"who is behind a gap is told of a success", "chain.go", "k.sure, k.cut = k.sent, k.epoch", "k.sure = k.sent", "TestCut"},
+		{"answers behind a gap go", "chain.go", "if w.void = !w.read; w.void {", "if !w.read {", "TestCut"},
+		{"nothing ends with its connection", "chain.go", "\t\ts.ended(&ring[j])\n", "", "TestCut"},
+		{"READs of what is not believed any more wait", "known.go", "\t\ts.wakeReads(k)\n", "", "TestReadWaits"},
+		{"a READ of what is not linked comes as it is", "wait.go", "if w.read && s.keys.s[w.key].epoch != w.epoch {", "if false {", "TestReadWaits"},
+		{"the same answer is held twice", "wait.go", "if !r.q.Empty() && hdr.PSNDiff(w.psn, r.heldTo) <= 0 {", "if false {", "TestAnswerWaits"},
+		{"more is steered than can be held", "request.go", "case k.unlinked() > 0 && !s.room(1):", "case false:", "TestHoldFull"},
+		{"places are kept for ever", "row.go", "\ts.booked -= int(o.booked)\n", "", "TestHoldFull"},
+		{"what is held goes when all is forgotten", "steer.go", "\ts.discardAll(c)\n\ts.settled", "\ts.settled", "TestForgetsHeld"},
+		// What is sent again.
+		{"nothing is sent again", "tick.go", "\t\t\ts.resend(c, at/window, rec)\n", "", "TestRepair|TestLostCAS"},
+		{"what is sent again is the client's", "tick.go", "a.SetVA(rec.newVA)", "a.SetVA(rec.va)", "TestRepair|TestLostCAS"},
+		{"what is sent again has the newest PSN", "tick.go", "\tf.BTHOf(b).SetPSN(rec.psn)\n", "", "TestRepairedOlder"},
+		{"what is ahead of its turn is sent again", "tick.go", "hdr.PSNDiff(rec.psn, r.acked) > 1 || ", "", "TestPatience"},
+		{"it is sent again without end", "tick.go", "now.Sub(rec.sent) < s.cfg.repair<<n", "now.Sub(rec.sent) < s.cfg.repair", "TestRepairSlows"},
+		{"others are sent behind what is not answered", "tick.go", "s.dropKey(c, rec.key) // nobody", "_ = rec // nobody", "TestRepair"},
+		{"marks of congestion are repeated", "tick.go", "\tunmark(b, &f)\n", "", "TestMarks"},
+		{"FECN and BECN are repeated", "tick.go", "\th[4] &^= 0xC0\n", "\t_ = h\n", "TestMarks"},
+		{"a mark that is taken off leaves its checksum", "tick.go", "\t\t\tip.UpdateChecksum()\n", "", "TestMarks"},
+		{"a gap is for ever", "tick.go", "\t\t\ts.cut(c, g.key)\n", "", "TestCut"},
+		// What is learnt, and forgotten.
+		{"servers are met that never answered", "request.go", "\tn, slack := uint32(1)", "\ts.meet(ends.Dst)\n\tn, slack := uint32(1)", "TestMadeUpServers"},
+		{"servers are for ever", "known.go", "s.servers[oldest].leaving = true", "_ = oldest", "TestManyServers"},
+		{"regions are for ever", "known.go", "pressed && s.disused(g.seen) || ", "pressed && false || ", "TestManyRegions"},
+		{"regions are learnt from what may be refused", "request.go", "\tw.region = r.region\n", "\tw.region = s.admit(r.sid, w.rkey)\n", "TestRefusedRegions"},
+		{"keys are for ever", "known.go", "full && s.cfg.hot == 0 && s.disused(k.seen) || ", "full && false || ", "TestManyKeys"},
+		{"keys in use make room", "known.go", "func (s *state) disused(seen uint16) bool { return s.age-seen >= ages }", "func (s *state) disused(seen uint16) bool { return true }", "TestKeysInUse"},
+		{"a region inherits another's addresses", "known.go", "g.sid == sid && g.used {", "g.sid == sid {", "TestRegionGivenUp"},
+		{"what is given up is free at once", "known.go", "s.gone.keys = append(s.gone.keys, k)", "s.keys.free = append(s.keys.free, k)", "TestGivenUp"},
+		{"addresses that name what is given up stay", "known.go", "case !s.live(e):\n\t\t\t*e = entry{}", "case !s.live(e):", "TestGivenUp"},
+		{"slab classes are for ever", "handle.go", "if int32(y.seen-s.bases[oldest].seen) < 0 {", "if y.n < s.bases[oldest].n {", "TestManyBases"},
+		{"few appends are enough", "handle.go", "return n >= trustedBase && ", "return ", "TestTrust"},
+		{"what is said as often is believed", "handle.go", " && n/2 >= other", "", "TestLearning|TestTrust"},
+		{"created entries stop learning", "handle.go", "case most > next:\n\t\tr.take(one)", "case most > next && r.nw == 1:\n\t\tr.take(one)", "TestManyRegions|TestLearning"},
+		{"keys that are not chosen are steered", "request.go", "if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {", "if k == noSlot {", "TestNotChosen"},
+		{"a new choice leaves keys", "steer.go", "\t\t\ts.forget(c, int32(s.choose))\n", "", "TestForgottenKey"},
+		{"hot keys never come in", "hot.go", "if x.uses > 4*y.hits {", "if false {", "TestHot"},
+		{"cold keys come in", "hot.go", "if x.uses > 4*y.hits {", "if true {", "TestHot"},
+	} {
+		all = append(all, mutant.Mutant{Name: m.name, File: m.file, Old: m.old, New: m.new, By: "./" + steer, Run: m.run})
+	}
+	return all
+}
+
+// The proof that the tests can fail: every small change that breaks a promise is
+// found.
+func TestMutants(t *testing.T) { mutant.Run(t, steer, mutants()) }

@@ -1,0 +1,450 @@
+package clover
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// node is a memory node. Those that are not given by configuration are met
+// when a connection to them is known in both directions.
+type node struct {
+	at    conn.Addr
+	match addr // the same, for rules
+	used  bool
+	// leaving: it makes room for another one. What is known of it goes first.
+	leaving bool
+	seen    uint16 // age when the last connection to it went
+	rows    int32  // connections to it, and keys and regions of it
+	keys    int32
+	regions int32
+	// What was learnt up to this epoch of the key table is not believed: since
+	// then a frame passed that may have written anything.
+	doubt uint32
+	// where its entries are, and where those are that were met by the look at
+	// all addresses that is going on.
+	where, found grid
+}
+
+// grid is where entries can be: at off modulo step, a power of two from 8 on; 0:
+// there are none.
+type grid struct{ step, off uint64 }
+
+// has reports whether the grid covers va.
+func (g *grid) has(va uint64) bool { return g.step != 0 && (va^g.off)&(g.step-1) == 0 }
+
+// add has the grid cover va, a multiple of 8.
+func (g *grid) add(va uint64) {
+	if g.step == 0 {
+		*g = grid{maxStep, va & (maxStep - 1)}
+	}
+	for (va^g.off)&(g.step-1) != 0 {
+		g.step >>= 1
+	}
+	g.off &= g.step - 1
+}
+
+// region is a memory region of a server: what an R_Key names.
+type region struct {
+	rkey uint32
+	sid  int16
+	used bool
+	seen uint16 // age when it was last written
+}
+
+const noRegion = 0xFFFF
+
+// maxStep is the widest grid, and maxProbes the most of its points in a written
+// range at which entries are looked for: a wider range makes all unknown.
+const (
+	maxStep   = wire.MaxSlab
+	maxProbes = 64
+)
+
+// ages is how many ages idle= has: what was not used for as many makes room.
+const ages = 8
+
+// disused reports whether what was last used at an age may make room.
+func (s *state) disused(seen uint16) bool { return s.age-seen >= ages }
+
+// server is the number of a memory node that is known; noServer if it is not.
+func (s *state) server(a conn.Addr) int16 {
+	for i := range s.servers {
+		if x := &s.servers[i]; x.at == a && x.used {
+			return int16(i)
+		}
+	}
+	return noServer
+}
+
+// serves reports whether a may be a memory node: the user may have named them.
+func (s *state) serves(a conn.Addr) bool {
+	return len(s.given) == 0 || slices.Contains(s.given, a.In(0))
+}
+
+// meet is the number of a memory node, new or not; noServer when there is no
+// room for one more, or the user named those that there are.
+func (s *state) meet(a conn.Addr) int16 {
+	if sid := s.server(a); sid != noServer {
+		return sid
+	}
+	if !s.serves(a) {
+		return noServer
+	}
+	oldest := noServer
+	for i := range s.servers {
+		switch x := &s.servers[i]; {
+		case !x.used:
+			s.setServer(i, a)
+			return int16(i)
+		case x.rows == 0 && s.disused(x.seen) && (oldest == noServer || s.age-x.seen > s.age-s.servers[oldest].seen):
+			oldest = i
+		}
+	}
+	if oldest != noServer {
+		s.servers[oldest].leaving = true // its place is free soon: see giveUp
+	}
+	return noServer
+}
+
+func (s *state) setServer(i int, a conn.Addr) {
+	s.servers[i] = node{at: a, match: addrOf(a.Netip()), used: true, seen: s.age, doubt: s.keys.epoch}
+}
+
+// regionOf is the number of a memory region that is known; noRegion if it is not.
+func (s *state) regionOf(sid int16, rkey uint32) uint16 {
+	h := keyHash(uint16(sid), uint64(rkey))
+	for p := s.byKey.Start(h); s.byKey.E[p] != 0; p = s.byKey.Next(p) {
+		if i, ok := s.byKey.Slot(p, h); ok && s.isRegion(uint16(i), sid, rkey) {
+			return uint16(i)
+		}
+	}
+	return noRegion
+}
+
+// isRegion reports whether region i is that of an R_Key of a server.
+func (s *state) isRegion(i uint16, sid int16, rkey uint32) bool {
+	if i == noRegion {
+		return false
+	}
+	g := &s.regions[i]
+	return g.rkey == rkey && g.sid == sid && g.used
+}
+
+// admit is the number of a memory region that the server has acknowledged a
+// WRITE to; noRegion when there is no room for one more.
+func (s *state) admit(sid int16, rkey uint32) uint16 {
+	if i := s.regionOf(sid, rkey); i != noRegion {
+		return i
+	}
+	n := len(s.freeRegions) - 1
+	if n < 0 {
+		return noRegion
+	}
+	i := s.freeRegions[n]
+	s.freeRegions = s.freeRegions[:n]
+	s.regions[i] = region{rkey: rkey, sid: sid, used: true, seen: s.age}
+	s.servers[sid].regions++
+	s.byKey.Put(keyHash(uint16(sid), uint64(rkey)), int32(i))
+	return i
+}
+
+// leaveRegion makes room for another region. What was written there is unknown
+// from now on; the number is free when no address names it any more.
+func (s *state) leaveRegion(i uint16) {
+	g := &s.regions[i]
+	s.byKey.Del(keyHash(uint16(g.sid), uint64(g.rkey)), int32(i))
+	s.servers[g.sid].regions--
+	g.used = false
+	s.gone.regions = append(s.gone.regions, i)
+	s.forgetBases(i)
+}
+
+// lookup is the address slot of (server, va), or noSlot.
+func (s *state) lookup(sid int16, va uint64) int32 {
+	i := s.addrs.set(uint16(sid), va)
+	set := s.addrs.e[i : i+ways]
+	for w := range set {
+		if e := &set[w]; e.va == va && e.used() {
+			if g := &s.regions[e.region()]; g.sid == sid && g.used {
+				return i + int32(w)
+			}
+		}
+	}
+	return noSlot
+}
+
+// live reports whether address slot entry e is in use, and what it names too.
+func (s *state) live(e *entry) bool {
+	return e.used() && s.keys.s[e.key()].used && s.regions[e.region()].used
+}
+
+// remember notes that an entry was written to (server, va): the address slot.
+func (s *state) remember(c *graph.Ctx, sid int16, va, info uint64) int32 {
+	t := &s.addrs
+	slot := s.lookup(sid, va)
+	if slot == noSlot {
+		slot = s.place4(t.set(uint16(sid), va))
+	}
+	s.vacate(c, slot)
+	t.n++
+	if t.n >= uint32(len(t.e)/64) {
+		t.n = 0
+		t.tick++
+	}
+	t.e[slot] = entry{va, info&^(0xFF<<56) | uint64(t.tick)<<56}
+	v := &s.servers[sid]
+	if !v.where.has(va) {
+		v.where.add(va)
+	}
+	if !v.found.has(va) {
+		v.found.add(va)
+	}
+	return slot
+}
+
+// place4 is which of the four address slots from i on is taken for a new
+// address: a free one, or the oldest that is no tail, or the oldest.
+func (s *state) place4(i int32) int32 {
+	t := &s.addrs
+	slot, oldest, best := i, -1, -1
+	for w := i; w < i+ways; w++ {
+		e := &t.e[w]
+		if !s.live(e) {
+			return w
+		}
+		age := int(t.tick - e.age())
+		if s.isTail(w) {
+			if best < 0 && age > oldest {
+				oldest, slot = age, w
+			}
+		} else if age > best {
+			best, slot = age, w
+		}
+	}
+	return slot
+}
+
+func (s *state) isTail(slot int32) bool {
+	e := &s.addrs.e[slot]
+	if !e.used() {
+		return false
+	}
+	k := &s.keys.s[e.key()]
+	return k.used && k.tail == slot
+}
+
+// vacate empties an address slot; when it is a tail, its key is dropped.
+func (s *state) vacate(c *graph.Ctx, slot int32) {
+	if s.isTail(slot) {
+		s.dropKey(c, s.addrs.e[slot].key())
+	}
+	s.addrs.e[slot] = entry{}
+}
+
+// dropKey forgets a key's tail.
+func (s *state) dropKey(c *graph.Ctx, k int32) {
+	known := s.keys.s[k].known()
+	s.keys.drop(k)
+	if known {
+		c.Count(ctrDropped, 1)
+		s.wakeReads(k)
+	}
+}
+
+// tail is the newest entry of a key, as far as it is believed; nil: not known.
+func (s *state) tail(c *graph.Ctx, ki int32) *entry {
+	k := &s.keys.s[ki]
+	if s.doubted(k) {
+		s.dropKey(c, ki) // and what was asked before says nothing of what is now
+	}
+	if !k.known() {
+		return nil
+	}
+	t := &s.addrs.e[k.tail]
+	if !s.regions[t.region()].used {
+		s.dropKey(c, ki)
+		return nil
+	}
+	return t
+}
+
+// doubted reports whether what is known of a key was learnt before its server's
+// memory became unknown.
+func (s *state) doubted(k *keyState) bool {
+	return int32(k.epoch-s.servers[k.server].doubt) <= 0
+}
+
+// doubt makes all unknown that was learnt of a server's memory.
+func (s *state) doubt(c *graph.Ctx, sid int16) {
+	s.keys.epoch++
+	s.servers[sid].doubt = s.keys.epoch
+	c.Count(ctrDoubts, 1)
+}
+
+// disturb notes that something that may change an entry's header goes
+// untracked to (server, va).
+func (s *state) disturb(c *graph.Ctx, sid int16, va uint64) {
+	slot := s.lookup(sid, va)
+	if slot == noSlot {
+		return
+	}
+	if s.isTail(slot) {
+		s.dropKey(c, s.addrs.e[slot].key())
+	}
+	s.addrs.e[slot].info |= entryTouched
+}
+
+// overwrite notes that n bytes from va on are written, over whatever entries
+// begin there; but one at keep.
+func (s *state) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep uint64) {
+	g := &s.servers[sid].where
+	if n == 0 || g.step == 0 {
+		return
+	}
+	first := va - min(va, wire.HeaderLen-1)
+	at, end := first+(g.off-first)&(g.step-1), va+uint64(n)
+	if end < va || at < end && (end-1-at)/g.step >= maxProbes {
+		s.doubt(c, sid)
+		return
+	}
+	for ; at < end; at += g.step {
+		if at == keep {
+			continue
+		}
+		if slot := s.lookup(sid, at); slot != noSlot {
+			s.vacate(c, slot)
+		}
+	}
+}
+
+// noEntry is an address at which there is no entry.
+const noEntry = 1
+
+// foreign notes what a frame may change that is no request of a reliable
+// connection, or that may be one in part or unseen.
+func (s *Steer) foreign(c *graph.Ctx, b []byte) {
+	f := &s.f
+	change := hdr.ChangeOf(b, f)
+	if change.Reach < hdr.ReachRC || change.Reach == hdr.ReachMore || change.Reach == hdr.ReachSend {
+		return
+	}
+	to := conn.Target(b, f)
+	for i := range s.servers {
+		if v := &s.servers[i]; !v.used || v.at.In(0) != to && f.Why != hdr.DeepTags {
+			continue
+		}
+		switch change.Reach {
+		case hdr.ReachRC:
+			s.untracked(c, b, int16(i), f.Op.Info().Flags)
+		case hdr.ReachRange:
+			s.overwrite(c, int16(i), change.VA, change.Len, noEntry)
+		default:
+			s.doubt(c, int16(i))
+		}
+	}
+}
+
+// leavers are numbers that are given up, and that addresses may still name. They
+// are free when all addresses were looked at since.
+type leavers struct {
+	keys    []int32
+	regions []uint16
+	// Of these, so many were given up before the look at the addresses began,
+	// which is at address at.
+	nkeys, nregions, at int
+	looking, due        bool
+}
+
+// Work of a tick, at most.
+const (
+	sweepAddrs   = 8192
+	sweepKeys    = 2048
+	sweepRegions = 64
+)
+
+// giveUp makes room by disuse, a bounded piece of the work at a time.
+func (s *state) giveUp(c *graph.Ctx, now clock.Time) {
+	if s.cfg.idle > 0 && now.Sub(s.aged) >= s.cfg.idle/ages {
+		s.aged, s.gone.due = now, true
+		s.age++
+	}
+	full := len(s.keys.free) == 0
+	for range min(sweepKeys, len(s.keys.s)) {
+		if s.keyHand++; s.keyHand >= len(s.keys.s) {
+			s.keyHand = 0
+		}
+		k := &s.keys.s[s.keyHand]
+		if k.used && (full && s.cfg.hot == 0 && s.disused(k.seen) || s.servers[k.server].leaving) && k.unlinked() == 0 && k.waits == 0 {
+			s.forget(c, int32(s.keyHand))
+		}
+	}
+	pressed := len(s.freeRegions) < maxRegions/4
+	for range sweepRegions {
+		s.regionHand = (s.regionHand + 1) % maxRegions
+		if g := &s.regions[s.regionHand]; g.used && (pressed && s.disused(g.seen) || s.servers[g.sid].leaving) {
+			s.leaveRegion(uint16(s.regionHand))
+		}
+	}
+	for i := range s.servers {
+		if v := &s.servers[i]; v.leaving {
+			if v.rows > 0 {
+				v.leaving = false // it is used again
+			} else if v.keys+v.regions == 0 && len(s.gone.keys)+len(s.gone.regions) == 0 {
+				*v = node{}
+			}
+		}
+	}
+	s.sweepAddrs()
+}
+
+// sweepAddrs empties address slots that name what was given up.
+func (s *state) sweepAddrs() {
+	g := &s.gone
+	if !g.looking {
+		if len(g.keys)+len(g.regions) == 0 && !g.due {
+			return
+		}
+		g.nkeys, g.nregions, g.at, g.looking, g.due = len(g.keys), len(g.regions), 0, true, false
+		for i := range s.servers {
+			s.servers[i].found = grid{}
+		}
+	}
+	end := min(g.at+sweepAddrs, len(s.addrs.e))
+	for i := g.at; i < end; i++ {
+		e := &s.addrs.e[i]
+		switch {
+		case !e.used():
+		case !s.live(e):
+			*e = entry{}
+		default:
+			if g := &s.servers[s.regions[e.region()].sid].found; !g.has(e.va) {
+				g.add(e.va)
+			}
+		}
+	}
+	if g.at = end; end < len(s.addrs.e) {
+		return
+	}
+	s.keys.free = append(s.keys.free, g.keys[:g.nkeys]...)
+	s.freeRegions = append(s.freeRegions, g.regions[:g.nregions]...)
+	g.keys = g.keys[:copy(g.keys, g.keys[g.nkeys:])]
+	g.regions = g.regions[:copy(g.regions, g.regions[g.nregions:])]
+	g.nkeys, g.nregions, g.looking = 0, 0, false
+	for i := range s.servers {
+		s.servers[i].where = s.servers[i].found
+	}
+}
+
+// forget removes a key. Its number is free when no address names it any more.
+func (s *state) forget(c *graph.Ctx, k int32) {
+	s.cut(c, k)
+	s.dropKey(c, k)
+	s.servers[s.keys.s[k].server].keys--
+	s.keys.remove(k)
+	s.gone.keys = append(s.gone.keys, k)
+}

@@ -1,0 +1,232 @@
+package clover
+
+import (
+	"unsafe"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/tor/hold"
+)
+
+// pendingWrite is an entry that was written over a connection and whose CAS
+// has not been steered or acknowledged yet.
+type pendingWrite struct {
+	name    uint64 // the key
+	va      uint64
+	end     uint32 // PSN of its last packet
+	slot    int32  // address slot; noSlot when its key is not tracked
+	key     int32  // its slot
+	size    uint32
+	rkey    uint32
+	region  uint16 // noRegion until the server has acknowledged a WRITE under its R_Key
+	version uint8
+	tries   uint8 // appends that may have linked it
+}
+
+// maxWrites is the number of written entries that a connection may have
+// waiting for their CAS: one a thread that shares it, and a few that never
+// get one (creations).
+const maxWrites = 8
+
+// row is what is known of a reliable connection beside its row in conn.Table,
+// which has the same number: where its client's requests stand, in terms of
+// PSNs, and what was done to them. Requests move the numbers on when they are
+// the next in turn; anything else only when the server has answered it.
+type row struct {
+	sid    int16  // server number; noServer until both directions were seen
+	region uint16 // of the newest WRITE; noRegion: not known
+	ahead  uint8  // requests in a row that were ahead of epsn
+	nw     uint8
+	head   uint8  // newest record, modulo window
+	unread bool   // a write waits for its acknowledgement to make its R_Key known
+	due    bool   // in state.due
+	begun  bool   // a request was seen
+	epsn   uint32 // next PSN expected of the client
+	slack  uint32 // PSNs that an earlier READ may have used beyond epsn
+	acked  uint32 // newest PSN that the server answered
+	// The requests that were ahead of epsn came in sequence from PSN aheadFrom
+	// on, and the next would be aheadTo.
+	aheadFrom, aheadTo uint32
+	answered           clock.Time // newest answer
+	q                  hold.Queue // answers that are held, in their order
+	heldTo             uint32     // PSN of the last of them
+	writes             [maxWrites]pendingWrite
+	// start is the newest steered CAS's frame up to the end of the BTH: a
+	// CAS that is sent again begins with it. The frame's layout is startF.
+	start  [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
+	startF hdr.Frame
+}
+
+const noServer = -1
+
+// take removes the i-th waiting entry.
+func (r *row) take(i int) {
+	r.nw--
+	copy(r.writes[i:], r.writes[i+1:r.nw+1])
+}
+
+// linked removes the waiting entry at va, if there is one.
+func (r *row) linked(va uint64) {
+	for i := range r.writes[:r.nw] {
+		if r.writes[i].va == va {
+			r.take(i)
+			return
+		}
+	}
+}
+
+// op kinds.
+const (
+	opNone uint8 = iota
+	opRead
+	opCAS
+)
+
+// op is a request that was forwarded: what was done to it, so that its
+// retransmission takes the same road and its answer can be turned back.
+type op struct {
+	va, newVA uint64
+	swap      uint64     // CAS: as the client sent it; it compares with Fresh(cliVer)
+	entry     uint64     // CAS: address of the new entry; 0: not known
+	sent      clock.Time // CAS: last sent to the server
+	psn       uint32
+	epoch     uint32 // of the key when the request passed
+	n         uint32 // CAS: number of the append; READ: of the tail's
+	rkey      uint32 // as the client sent it, and as it is sent
+	key       int32  // key slot; noSlot: not attributed
+	slot      int32  // CAS: address slot of the new entry
+	// The list of steered CASes that are not answered, by how often they were
+	// repeated: places+1; 0: none.
+	before, after int32
+	npsn          uint16
+	booked        uint16 // places for its answer (state.booked)
+	kind          uint8
+	cliVer        uint8 // version that the client expects at va
+	newVer        uint8 // version at newVA
+	repairs       uint8
+	live          bool // not answered yet
+	steered       bool
+	listed        bool // in the list of those that are not answered
+	linked        bool // CAS: the append, and all before it, are known to be linked
+}
+
+// opList is a list of records, by their places+1; 0: none.
+type opList struct{ first, last int32 }
+
+// compare is what a CAS compares with, as the client sent it.
+func (o *op) compare() uint64 { return uint64(wire.Fresh(o.cliVer)) }
+
+// window is the number of READs and atomics of a connection that are
+// remembered: Clover's and rxe's usual limit of outstanding ones
+// (max_rd_atomic).
+const window = 16
+
+// opsOf are the records of row i, a ring.
+func (s *state) opsOf(i int32) []op { return s.ops[int(i)*window : (int(i)+1)*window] }
+
+// op is the record of the request of row i that used PSN psn; nil if there is
+// none.
+func (s *state) op(i int32, psn uint32) *op {
+	ring := (*[window]op)(s.opsOf(i))
+	for at, n := s.rows[i].head, 0; n < window; at, n = at-1, n+1 {
+		o := &ring[at%window]
+		if o.kind == opNone {
+			return nil
+		}
+		switch d := hdr.PSNDiff(psn, o.psn); {
+		case d >= 0 && d < int32(o.npsn):
+			return o
+		case d > 0:
+			return nil
+		}
+	}
+	return nil
+}
+
+// newOp is an empty record for PSN psn of row i, in place of the oldest one; nil
+// when that one is still needed.
+func (s *Steer) newOp(i int32, psn uint32) *op {
+	r := &s.rows[i]
+	o := &s.ops[int(i)*window+int((r.head+1)%window)]
+	if o.live && o.steered {
+		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(r.acked, o.psn) <= 0 {
+			return nil
+		}
+		s.ended(o) // the server has gone on: it was answered, and not here
+	}
+	if o.listed || o.booked != 0 {
+		s.close(o)
+	}
+	r.head++
+	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
+	return o
+}
+
+// lookback is how far back a PSN may be and still be a retransmission; unacked is how many a client has
+// outstanding at most that asks again when an atomic has no answer (rxe's
+// RXE_MAX_UNACKED_PSNS).
+const (
+	lookback = 1 << 22
+	unacked  = 128
+)
+
+// close ends the wait for the answer to a record: it is sent again no more, and
+// the places for its answer are others'.
+func (s *state) close(o *op) {
+	s.booked -= int(o.booked)
+	o.booked = 0
+	s.delist(o)
+}
+
+// delist takes a record out of the list of those that are not answered.
+func (s *state) delist(o *op) {
+	if !o.listed {
+		return
+	}
+	l := &s.unanswered[o.repairs]
+	if o.before != 0 {
+		s.ops[o.before-1].after = o.after
+	} else {
+		l.first = o.after
+	}
+	if o.after != 0 {
+		s.ops[o.after-1].before = o.before
+	} else {
+		l.last = o.before
+	}
+	s.nopen--
+	o.listed, o.before, o.after = false, 0, 0
+}
+
+// open puts a steered CAS at the end of the list of those that were repeated as
+// often.
+func (s *state) open(o *op, at int32, now clock.Time) {
+	l := &s.unanswered[o.repairs]
+	o.sent, o.listed, o.before, o.after = now, true, l.last, 0
+	if l.last != 0 {
+		s.ops[l.last-1].after = at + 1
+	} else {
+		l.first = at + 1
+	}
+	l.last = at + 1
+	s.nopen++
+}
+
+// place is where the newest record of row i is among all, and placeOf where o is.
+func (s *state) place(i int32) int32 { return i*window + int32(s.rows[i].head%window) }
+
+func (s *state) placeOf(i int32, o *op) int32 {
+	ring := s.opsOf(i)
+	for j := range ring {
+		if &ring[j] == o {
+			return i*window + int32(j)
+		}
+	}
+	return noSlot
+}
+
+const (
+	sizeofRow = int(unsafe.Sizeof(row{}))
+	sizeofOp  = int(unsafe.Sizeof(op{}))
+)

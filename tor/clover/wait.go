@@ -1,0 +1,242 @@
+package clover
+
+import (
+	"encoding/binary"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// waiting is the note about an answer that its client may not see yet: it waits
+// for append n of a key (a CAS's own; of a READ that of the entry that it was
+// sent to), or, with key noSlot, only for the answers before it.
+type waiting struct {
+	row   int32
+	key   int32
+	epoch uint32
+	n     uint32
+	op    int32  // of a CAS: its record, which has this PSN
+	psn   uint32 // of the answer
+	// The list of those that wait for the same key: places; 0: none.
+	before, after int32
+	out           uint8
+	read          bool
+	listed        bool // in that list; a CAS also in state.success
+	void          bool // what it tells will never be true
+}
+
+// room reports whether answers that may have to wait, in so many frames, will
+// have places: half of them are for those that come behind such an answer on the
+// same connection.
+func (s *state) room(frames int) bool {
+	return s.shelf.Room(s.shelf.Cap()/2 + s.booked + frames)
+}
+
+// book keeps places for the answer to rec.
+func (s *state) book(rec *op, frames int) {
+	rec.booked = uint16(frames)
+	s.booked += frames
+}
+
+// hold keeps an answer, behind those that are held of its connection; false
+// when there is no room for it. One like it may be held already.
+func (s *Steer) hold(c *graph.Ctx, x *packet.Buf, w waiting) bool {
+	r := &s.rows[w.row]
+	if !r.q.Empty() && hdr.PSNDiff(w.psn, r.heldTo) <= 0 {
+		c.Drop(x, reasonHere)
+		return true
+	}
+	at := s.shelf.Put(&r.q, x, s.worker, w)
+	if at == 0 {
+		c.Drop(x, reasonNoRoom)
+		return false
+	}
+	r.heldTo = w.psn
+	c.Count(ctrWaited, 1)
+	if w.key != noSlot {
+		s.list(at)
+	}
+	return true
+}
+
+func appendHash(key int32, n uint32) uint32 {
+	return keyHash(uint16(n), uint64(uint32(key))<<32|uint64(n))
+}
+
+// list has the answer in a place woken when what it waits for happens.
+func (s *state) list(at int32) {
+	w := s.shelf.Note(at)
+	k := &s.keys.s[w.key]
+	w.listed, w.before, w.after = true, 0, k.waits
+	if k.waits != 0 {
+		s.shelf.Note(k.waits).before = at
+	}
+	k.waits = at
+	s.waits.Put(appendHash(w.key, w.n), at)
+}
+
+// unlist has the answer in a place wait for nothing but those before it.
+func (s *state) unlist(at int32) {
+	w := s.shelf.Note(at)
+	if !w.listed {
+		return
+	}
+	w.listed = false
+	if w.before != 0 {
+		s.shelf.Note(w.before).after = w.after
+	} else {
+		s.keys.s[w.key].waits = w.after
+	}
+	if w.after != 0 {
+		s.shelf.Note(w.after).before = w.before
+	}
+	s.waits.Del(appendHash(w.key, w.n), at)
+}
+
+// wake lets go of the answer in a place as soon as those before it have gone.
+func (s *state) wake(at int32) {
+	s.unlist(at)
+	w := s.shelf.Note(at)
+	if r := &s.rows[w.row]; r.q.First() == at && !r.due {
+		r.due = true
+		s.due = append(s.due, w.row)
+	}
+}
+
+// answered is the place of the held answer to append n of a key; 0: there is
+// none.
+func (s *state) answered(ki int32, n uint32) int32 {
+	h := appendHash(ki, n)
+	for p := s.waits.Start(h); s.waits.E[p] != 0; p = s.waits.Next(p) {
+		if at, ok := s.waits.Slot(p, h); ok {
+			if w := s.shelf.Note(at); w.key == ki && w.n == n && !w.read {
+				return at
+			}
+		}
+	}
+	return 0
+}
+
+// wakeAppend wakes all that wait for append n of a key, which is linked.
+func (s *state) wakeAppend(ki int32, n uint32) {
+	h := appendHash(ki, n)
+	for p := s.waits.Start(h); s.waits.E[p] != 0; {
+		at, ok := s.waits.Slot(p, h)
+		if !ok {
+			p = s.waits.Next(p)
+			continue
+		}
+		w := s.shelf.Note(at)
+		if w.key != ki || w.n != n {
+			p = s.waits.Next(p)
+			continue
+		}
+		if !w.read {
+			if o := &s.ops[w.op]; o.kind == opCAS && o.psn == w.psn && o.key == ki && o.n == n {
+				o.linked = true
+			}
+		}
+		s.wake(at) // something else may be at p now
+	}
+}
+
+// wakeReads wakes the READs of a tail that is not believed any more.
+func (s *state) wakeReads(ki int32) {
+	for at := s.keys.s[ki].waits; at != 0; {
+		w := s.shelf.Note(at)
+		next := w.after
+		if w.read {
+			s.wake(at)
+		}
+		at = next
+	}
+}
+
+// release lets go of what may go.
+func (s *Steer) release(c *graph.Ctx) {
+	for len(s.due) > 0 {
+		n := len(s.due) - 1
+		ri := s.due[n]
+		s.due = s.due[:n]
+		s.rows[ri].due = false
+		s.drain(c, ri)
+	}
+}
+
+// drain lets go of the answers of a connection, as far as they may.
+func (s *Steer) drain(c *graph.Ctx, ri int32) {
+	r := &s.rows[ri]
+	for !r.q.Empty() && !s.shelf.Note(r.q.First()).listed {
+		x, w := s.shelf.Take(c, &r.q, s.worker)
+		switch {
+		case x == nil:
+		case w.void:
+			c.Drop(x, reasonCut)
+		default:
+			if w.read && s.keys.s[w.key].epoch != w.epoch {
+				s.nobodys(x)
+			}
+			c.Emit(int(w.out), x)
+		}
+	}
+}
+
+// nobodys gives the entry in the answer to a READ a version that none has.
+func (s *Steer) nobodys(x *packet.Buf) {
+	b := x.Bytes()
+	if hdr.Parse(b, &s.g) != hdr.IsRoCE {
+		return
+	}
+	if p := s.g.PayloadOf(b); len(p) >= 8 {
+		s.setHeader(b, &s.g, p, wire.Pointer(binary.LittleEndian.Uint64(p)).WithVersion(wire.NoVersion))
+	}
+}
+
+// setHeader changes the header of the entry that a READ response begins with.
+func (s *Steer) setHeader(b []byte, f *hdr.Frame, p []byte, w wire.Pointer) {
+	copy(s.old[:8], p)
+	binary.LittleEndian.PutUint64(p, uint64(w))
+	patch(b, f, int(f.Payload), s.old[:8])
+}
+
+// patch brings the checksums of a frame up to date whose bytes from off on were
+// old. RoCEv2 does without a UDP checksum (IBTA A17.3.2): one that was there is
+// taken off.
+func patch(b []byte, f *hdr.Frame, off int, old []byte) {
+	if f.L4 != 0 {
+		b[f.L4+6], b[f.L4+7] = 0, 0
+	}
+	hdr.PatchICRC(b, f, off, old)
+}
+
+// discard drops what is held of a connection: its client asks again.
+func (s *Steer) discard(c *graph.Ctx, r *row) {
+	for at := r.q.First(); at != 0; at = s.shelf.Next(at) {
+		s.unlist(at)
+	}
+	s.shelf.Drop(c, &r.q, s.worker, reasonUnheld)
+}
+
+// discardAll drops all that is held.
+func (s *Steer) discardAll(c *graph.Ctx) {
+	for i := range s.rows {
+		s.discard(c, &s.rows[i])
+	}
+}
+
+// Held implements graph.Holder.
+func (s *Steer) Held() int {
+	s.lock()
+	defer s.unlock()
+	return s.shelf.Held(s.worker)
+}
+
+// Stop implements graph.Stopper.
+func (s *Steer) Stop(c *graph.Ctx) {
+	s.lock()
+	defer s.unlock()
+	s.discardAll(c)
+	s.shelf.Return(c, s.worker, reasonUnheld)
+}
