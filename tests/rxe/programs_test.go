@@ -1,0 +1,478 @@
+package rxe
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// program is something that uses RDMA between the server and the first client,
+// as its users start it: with its own rights, depths and timeouts. How it ends
+// says whether what it received is right.
+type program struct {
+	name  string
+	begin func(t *testing.T, r *rack, n network) *play
+}
+
+// network is one of the two that the guests are on.
+type network struct{ tagged bool }
+
+func (n network) ip4(i int) string {
+	if n.tagged {
+		return TaggedIP4(i)
+	}
+	return IP4(i)
+}
+
+// gid is the index of the GID of guest i's address.
+func (n network) gid(t *testing.T, r *rack, i int, ip6 bool) string {
+	t.Helper()
+	ip := n.ip4(i)
+	if ip6 {
+		ip = map[bool]string{false: IP6(i), true: TaggedIP6(i)}[n.tagged]
+	}
+	want := netip.MustParseAddr(ip).As16()
+	for file, text := range r.guests[i].files(t, "/sys/class/infiniband/rxe0/ports/1/gids/[0-9]") {
+		if a, err := netip.ParseAddr(text); err == nil && a.As16() == want {
+			return path.Base(file)
+		}
+	}
+	t.Fatalf("%s has no GID for %s", r.guests[i].name, ip)
+	return ""
+}
+
+// play is a program that runs.
+type play struct {
+	r       *rack
+	servers []*job
+	clients []*job
+	kernel  bool                        // guests' kernels hold connections for it
+	judge   func(t *testing.T) []string // after the clients have ended: what is wrong beside exit statuses
+}
+
+// end waits until the program has ended, and returns what is wrong. Clients that
+// no longer make progress are ended: it is wrong not to be told.
+func (p *play) end(t *testing.T) (complaints []string) {
+	t.Helper()
+	running := func(j *job) bool { return !j.over(t) }
+	arrived, since := p.r.arrived(t), time.Now()
+	for slices.ContainsFunc(p.clients, running) {
+		time.Sleep(50 * time.Millisecond)
+		if n := p.r.arrived(t); n != arrived {
+			arrived, since = n, time.Now()
+		} else if time.Since(since) > quiet {
+			break
+		}
+	}
+	for i, j := range p.clients {
+		if running(j) {
+			p.r.spoilt = true
+			j.kill(t)
+			complaints = append(complaints, fmt.Sprintf("client %d hangs: nothing arrived for %v, and it was not told: %s", i, quiet, last(j.reply.Output)))
+		} else if strings.Contains(j.reply.Output, "\nkilled after ") {
+			p.r.spoilt = true
+			complaints = append(complaints, fmt.Sprintf("client %d hangs, though packets arrive: %s", i, last(j.reply.Output)))
+		} else if j.reply.Exit != 0 {
+			complaints = append(complaints, fmt.Sprintf("client %d: exit status %d: %s", i, j.reply.Exit, last(j.reply.Output)))
+		}
+	}
+	for deadline := time.Now().Add(quiet); len(complaints) == 0 && slices.ContainsFunc(p.servers, running) && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond)
+	}
+	for i, j := range p.servers {
+		if running(j) {
+			j.kill(t)
+			if len(complaints) == 0 {
+				complaints = append(complaints, fmt.Sprintf("server %d does not end: %s", i, last(j.reply.Output)))
+			}
+		} else if j.reply.Exit != 0 {
+			complaints = append(complaints, fmt.Sprintf("server %d: exit status %d: %s", i, j.reply.Exit, last(j.reply.Output)))
+		}
+	}
+	if len(complaints) > 0 {
+		p.r.spoilt = p.r.spoilt || p.kernel
+	} else if p.judge != nil {
+		complaints = p.judge(t)
+	}
+	return complaints
+}
+
+// last is the end of a program's output.
+func last(out string) string {
+	out = strings.Join(strings.Fields(out), " ")
+	return out[max(0, len(out)-300):]
+}
+
+// busy waits until the program is in the midst of its work: the server receives
+// packets. A program that has ended before that was not disturbed.
+func (p *play) busy(t *testing.T, packets uint64) {
+	t.Helper()
+	for start := p.r.received(t, 0); p.r.received(t, 0)-start < packets; time.Sleep(10 * time.Millisecond) {
+		if !slices.ContainsFunc(p.clients, func(j *job) bool { return !j.over(t) }) {
+			t.Errorf("the program has ended before it was disturbed: %s", last(p.clients[0].reply.Output))
+			return
+		}
+	}
+}
+
+// received is how many packets a guest's rxe has received.
+func (r *rack) received(t *testing.T, i int) uint64 {
+	t.Helper()
+	for _, text := range r.guests[i].files(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts") {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Fatalf("%s does not count what it receives", r.guests[i].name)
+	return 0
+}
+
+// arrived is how many packets all guests have received.
+func (r *rack) arrived(t *testing.T) (n uint64) {
+	t.Helper()
+	for i := range r.guests {
+		n += r.received(t, i)
+	}
+	return n
+}
+
+// accepts waits until a program of the server listens to the connection manager.
+func (r *rack) accepts(t *testing.T, port int) {
+	t.Helper()
+	for deadline := time.Now().Add(jobTime); ; time.Sleep(20 * time.Millisecond) {
+		if strings.Contains(r.guests[0].run(t, "rdma", "res", "show", "cm_id"), fmt.Sprintf(":%d ", port)) {
+			return
+		} else if time.Now().After(deadline) {
+			t.Fatalf("nothing of the server listens to the connection manager, port %d", port)
+		}
+	}
+}
+
+// pair begins a program that is server and client, which listens to TCP or to
+// the connection manager.
+func (r *rack) pair(t *testing.T, port int, manager bool, server, client []string) *play {
+	t.Helper()
+	p := &play{r: r}
+	p.servers = append(p.servers, r.guests[0].startFor(t, playTime, server...))
+	if manager {
+		r.accepts(t, port)
+	} else {
+		r.listening(t, port)
+	}
+	p.clients = append(p.clients, r.guests[1].startFor(t, playTime, client...))
+	return p
+}
+
+// perftests is a program of perftest for some seconds, with its own settings.
+func perftests(args string) program {
+	return program{strings.ReplaceAll(args, " ", ""), func(t *testing.T, r *rack, n network) *play {
+		server := append(strings.Fields(args), "-d", "rxe0", "-F", "-D", "3", "-x", n.gid(t, r, 0, false))
+		client := append(slices.Clone(server[:len(server)-1]), n.gid(t, r, 1, false), n.ip4(0))
+		return r.pair(t, 18515, false, server, client)
+	}}
+}
+
+// ucx is a test of ucx_perftest. IPv6 it is: it takes no datagrams of rxe with
+// an IPv4 header for its own.
+func ucx(test, iterations, size string) program {
+	return program{"ucx_perftest-" + test, func(t *testing.T, r *rack, n network) *play {
+		with := func(i int, args ...string) []string {
+			return append([]string{"env", "UCX_TLS=rc", "UCX_NET_DEVICES=rxe0:1", "UCX_IB_GID_INDEX=" + n.gid(t, r, i, true), "ucx_perftest"}, args...)
+		}
+		return r.pair(t, 13337, false, with(0), with(1, IP4(0), "-t", test, "-s", size, "-n", iterations, "-w", "10"))
+	}}
+}
+
+// rping checks every byte that comes back.
+var rping = program{"rping-v", func(t *testing.T, r *rack, n network) *play {
+	args := []string{"-v", "-V", "-C", "1500", "-a", n.ip4(0)}
+	return r.pair(t, 7174, true, append([]string{"rping", "-s"}, args...), append([]string{"rping", "-c"}, args...))
+}}
+
+// exports has the server's kernel export something, which it does from then on.
+func (r *rack) exports(t *testing.T, port int, argv ...string) {
+	t.Helper()
+	if what := strings.Join(argv, " "); !r.serves[what] {
+		r.guests[0].run(t, argv...)
+		r.serves[what] = true
+	}
+	r.accepts(t, port)
+}
+
+// storage are file systems of the server's, whose files the client checks for some seconds.
+func storage(name string, port func(network) int, server, client func(network) []string) program {
+	return program{name, func(t *testing.T, r *rack, n network) *play {
+		r.exports(t, port(n), server(n)...)
+		return &play{r: r, kernel: true, clients: []*job{r.guests[1].startFor(t, playTime, client(n)...)}}
+	}}
+}
+
+const storageSeconds = "4"
+
+var nvme = func() program {
+	port := func(n network) int { return map[bool]int{false: 4420, true: 4421}[n.tagged] }
+	return storage("nvme", port,
+		func(n network) []string { return []string{"nvme-server", n.ip4(0), strconv.Itoa(port(n))} },
+		func(n network) []string {
+			return []string{"nvme-client", n.ip4(0), strconv.Itoa(port(n)), storageSeconds}
+		})
+}()
+
+var nfs = storage("nfs", func(network) int { return 20049 },
+	func(network) []string { return []string{"nfs-server"} },
+	func(n network) []string { return []string{"nfs-client", n.ip4(0), n.ip4(1), storageSeconds} })
+
+var iser = storage("iser", func(network) int { return 3260 },
+	func(n network) []string { return []string{"iser-server", n.ip4(0)} },
+	func(n network) []string { return []string{"iser-client", n.ip4(0), storageSeconds} })
+
+// mpi is ring, with Open MPI over UCX.
+var mpi = program{"mpi", func(t *testing.T, r *rack, n network) *play {
+	if !r.serves["remote"] {
+		r.guests[0].startFor(t, 24*time.Hour, "remote", "-l")
+		r.serves["remote"] = true
+	}
+	r.listening(t, 514)
+	if n.gid(t, r, 0, true) != n.gid(t, r, 1, true) {
+		t.Fatal("the guests' GIDs have other numbers")
+	}
+	return &play{r: r, clients: []*job{r.guests[1].startFor(t, playTime, "mpi-client", n.gid(t, r, 1, true), storageSeconds)}}
+}}
+
+// sharers are clients of contend for words of each other's. One operation is in
+// flight where rxe may repeat it: see cases.
+func sharers(t *testing.T, r *rack, n network) *play {
+	gid := " -t 14 -g " + n.gid(t, r, 1, false)
+	c := r.begin(t, 18600, []string{
+		"lock -q 2 -n 250" + gid, "count -q 4 -n 1200 -d 1" + gid, "own -q 2 -n 200 -1" + gid, "swap -q 1 -n 400" + gid,
+	})
+	return &play{r: r, servers: []*job{c.server}, clients: c.clients, judge: c.end}
+}
+
+// programs are all that is run.
+func programs() []program {
+	return []program{
+		perftests("ib_atomic_bw -A FETCH_AND_ADD -q 4"),
+		{"sharers", sharers},
+		perftests("ib_atomic_bw -A CMP_AND_SWAP -q 2"),
+		perftests("ib_write_bw -q 4"),
+		perftests("ib_read_bw -q 4"),
+		perftests("ib_send_bw -q 2"),
+		perftests("ib_write_lat"),
+		perftests("ib_read_lat"),
+		perftests("ib_send_lat"),
+		perftests("ib_atomic_lat"),
+		rping,
+		ucx("tag_bw", "2000", "4096"),
+		ucx("ucp_put_bw", "4000", "1024"),
+		ucx("ucp_get", "2000", "1024"),
+		ucx("ucp_fadd", "2000", "8"),
+		ucx("ucp_cswap", "2000", "8"),
+		mpi,
+		nvme,
+		nfs,
+		iser,
+	}
+}
+
+// stage is where a program runs: over the bare wire, or through a middlebox.
+type stage struct {
+	r    *rack
+	name string
+	args []string // of quillon run; none for the bare wire
+	box  *middlebox
+}
+
+// insert puts the middlebox in; on the bare wire the bridge comes back after a
+// while.
+func (s *stage) insert(t *testing.T) {
+	t.Helper()
+	if s.args == nil {
+		s.r.outage(t, 300*time.Millisecond)
+		return
+	}
+	s.box = s.r.insert(t, s.name, s.args...)
+}
+
+// disturbance is what happens to a program.
+type disturbance struct {
+	name    string
+	network network
+	late    bool // the middlebox comes while the program runs
+	// missing: packets are, or come twice, and rxe counts that
+	missing bool
+	before  func(t *testing.T, s *stage)
+	during  func(t *testing.T, s *stage, p *play)
+}
+
+// pause stops the server twice while it is at work: its processor, not its clock.
+func pause(length time.Duration) disturbance {
+	return disturbance{name: "pause-" + length.String(), missing: true, during: func(t *testing.T, s *stage, p *play) {
+		for range 2 {
+			p.busy(t, 100)
+			s.r.guests[0].pause(t, length)
+		}
+	}}
+}
+
+func disturbances() []disturbance {
+	return []disturbance{
+		{name: "calm"},
+		pause(200 * time.Millisecond),
+		pause(700 * time.Millisecond),
+		pause(2 * time.Second),
+		{name: "tagged", network: network{tagged: true}},
+		{name: "loss", missing: true, before: func(t *testing.T, s *stage) { s.r.strike(t, mishaps(1, 300, 6000)) }},
+		{name: "kill", missing: true, during: func(t *testing.T, s *stage, p *play) {
+			const absent = 300 * time.Millisecond
+			p.busy(t, 100)
+			if s.box == nil {
+				s.r.outage(t, absent)
+			} else {
+				s.box.crash(t, absent)
+			}
+		}},
+		{name: "insert", late: true, missing: true, during: func(t *testing.T, s *stage, p *play) {
+			p.busy(t, 100)
+			s.insert(t)
+		}},
+	}
+}
+
+// run runs a program once.
+func (d disturbance) run(t *testing.T, s *stage, pr program) (o outcome) {
+	t.Helper()
+	s.r.capture(t)
+	s.r.dmesg(t)
+	before := s.r.counters(t)
+	if s.args != nil && !d.late {
+		s.insert(t)
+	}
+	defer func() {
+		if s.box != nil {
+			s.box.check(t)
+			s.box.remove(t)
+		}
+	}()
+	if d.before != nil {
+		d.before(t, s)
+	}
+	p := pr.begin(t, s.r, d.network)
+	if d.during != nil {
+		d.during(t, s, p)
+	}
+	o.errors = p.end(t)
+	o.counters = grown(before, s.r.counters(t))
+	o.kernel = s.r.dmesg(t)
+	return o
+}
+
+// dmesg are the kernels' messages of errors since it was last called, without what differs
+// between two of a kind.
+func (r *rack) dmesg(t *testing.T) (all []string) {
+	t.Helper()
+	if !*long {
+		return nil
+	}
+	for _, g := range r.guests {
+		for _, l := range strings.Split(g.run(t, "dmesg", "-r", "-c"), "\n") {
+			if m := regexp.MustCompile(`^<[0-3]>\[[^]]*\] (.*)`).FindStringSubmatch(l); m != nil {
+				all = append(all, g.name+": "+regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b`).ReplaceAllString(m[1], "N"))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// through is what each program runs through, as arguments of quillon run. An
+// instance serves one case.
+var through = []struct {
+	name string
+	args []string
+}{
+	{"steer", []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
+	{"multiplex", []string{"--nf", "swordbox,mode=mux,track=10000000000+1000000"}},
+	{"replace", []string{"--nf", "swordbox,mode=replace"}},
+}
+
+// brief is the short form: what a server that pauses must not end.
+func brief(program, disturbance string) bool {
+	return strings.HasPrefix(program, "ib_atomic_bw-AFETCH") && disturbance == "pause-200ms" || program == "sharers" && disturbance == "pause-700ms"
+}
+
+// TestProgramsSeeNoMiddlebox runs each program first over the bare wire and then
+// through a middlebox, while the same happens to it. A case alone:
+//
+//	go test ./tests/rxe -long -v -run TestProgramsSeeNoMiddlebox/PROGRAM/DISTURBANCE/MODE
+func TestProgramsSeeNoMiddlebox(t *testing.T) {
+	var r *rack
+	fresh := func(now *testing.T) *rack {
+		if r == nil || r.lost() {
+			if r != nil {
+				r.takeDown()
+			}
+			r = newRack(now, t, 1, 4200, *long)
+		}
+		return r
+	}
+	both := func(t *testing.T, pr program, d disturbance) {
+		wire := d.run(t, &stage{r: fresh(t)}, pr)
+		t.Logf("bare wire: errors %q, kernels %q, counters %v", wire.errors, wire.kernel, wire.counters)
+		if len(wire.errors) > 0 {
+			t.Fatalf("over the bare wire: %q", wire.errors)
+		}
+		for _, m := range through {
+			if *long || m.name != "steer" {
+				t.Run(m.name, func(t *testing.T) {
+					s := &stage{r: fresh(t), name: fmt.Sprintf("%s-%d", m.name, time.Now().UnixMilli()), args: m.args}
+					d.run(t, s, pr).disturbed(t, d, wire)
+				})
+			}
+		}
+	}
+	for _, pr := range programs() {
+		t.Run(pr.name, func(t *testing.T) {
+			for _, d := range disturbances() {
+				if *long || brief(pr.name, d.name) {
+					t.Run(d.name, func(t *testing.T) { both(t, pr, d) })
+				}
+			}
+		})
+	}
+}
+
+// ended are the counters of rxe that grow when a queue pair was given up.
+var ended = []string{"retry_exceeded_err", "retry_rnr_exceeded_err"}
+
+// disturbed fails the test when there are errors that are not seen over the bare
+// wire, or errors of other kinds.
+func (o outcome) disturbed(t *testing.T, d disturbance, wire outcome) {
+	t.Helper()
+	for _, e := range o.errors {
+		t.Errorf("%s; nothing of the kind over the bare wire", e)
+	}
+	for _, k := range o.kernel {
+		if !slices.Contains(wire.kernel, k) {
+			t.Errorf("kernel of %s; nothing of the kind over the bare wire", k)
+		}
+	}
+	names := faults
+	if d.missing {
+		names = ended
+	}
+	for _, name := range names {
+		if o.counters[name] > 0 && wire.counters[name] == 0 {
+			t.Errorf("rxe counts %d of %s, over the bare wire none", o.counters[name], name)
+		}
+	}
+	t.Logf("counters %v, over the bare wire %v", o.counters, wire.counters)
+}
