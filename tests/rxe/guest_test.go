@@ -67,7 +67,7 @@ func boot(space *topo.Space, im image, folder string, i, guests, mtu int) (*gues
 		"-kernel", im.kernel, "-initrd", im.initramfs,
 		"-serial", "file:"+g.console,
 		"-chardev", "socket,id=agent,path="+socket, "-serial", "chardev:agent",
-		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off", i),
+		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off,sndbuf=0", i),
 		"-device", "virtio-net-pci,netdev=net,romfile=,mac="+MAC(i),
 		"-append", strings.Join([]string{
 			"console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check nokaslr mitigations=off clocksource=acpi_pm",
