@@ -262,6 +262,23 @@ func (j *job) kill(t *testing.T) {
 	j.wait(t)
 }
 
+// abandon ends the program if that is possible, and reports whether it was. A
+// guest whose kernel keeps it is of no use any more.
+func (j *job) abandon(t *testing.T) bool {
+	t.Helper()
+	if _, _, err := j.g.ask(Request{Kill: j.id}); err != nil {
+		t.Error(err)
+		return false
+	}
+	for deadline := time.Now().Add(jobTime); !j.over(t); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			j.g.lost.Store(true)
+			return false
+		}
+	}
+	return true
+}
+
 // files reads files of a guest.
 func (g *guest) files(t *testing.T, pattern string) map[string]string {
 	t.Helper()
