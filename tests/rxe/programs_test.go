@@ -18,6 +18,9 @@ import (
 type program struct {
 	name  string
 	begin func(t *testing.T, r *rack, n network) *play
+	// patient: its timeouts, those of rdma_cm, are longer than what a busy machine
+	// needs. With others packets come twice, and so out of their order.
+	patient bool
 }
 
 // network is one of the two that the guests are on.
@@ -199,7 +202,7 @@ func (r *rack) pair(t *testing.T, port int, manager bool, server, client []strin
 
 // perftests is a program of perftest for some seconds, with its own settings.
 func perftests(args string) program {
-	return program{strings.ReplaceAll(args, " ", ""), func(t *testing.T, r *rack, n network) *play {
+	return program{name: strings.ReplaceAll(args, " ", ""), begin: func(t *testing.T, r *rack, n network) *play {
 		server := append(strings.Fields(args), "-d", "rxe0", "-F", "-D", "3", "-x", n.gid(t, r, 0, false))
 		client := append(slices.Clone(server[:len(server)-1]), n.gid(t, r, 1, false), n.ip4(0))
 		return r.pair(t, 18515, false, server, client)
@@ -209,7 +212,7 @@ func perftests(args string) program {
 // ucx is a test of ucx_perftest. IPv6 it is: it takes no datagrams of rxe with
 // an IPv4 header for its own.
 func ucx(test, iterations, size string) program {
-	return program{"ucx_perftest-" + test, func(t *testing.T, r *rack, n network) *play {
+	return program{name: "ucx_perftest-" + test, begin: func(t *testing.T, r *rack, n network) *play {
 		with := func(i int, args ...string) []string {
 			return append([]string{"env", "UCX_TLS=rc", "UCX_NET_DEVICES=rxe0:1", "UCX_IB_GID_INDEX=" + n.gid(t, r, i, true), "ucx_perftest"}, args...)
 		}
@@ -218,7 +221,7 @@ func ucx(test, iterations, size string) program {
 }
 
 // rping checks every byte that comes back.
-var rping = program{"rping-v", func(t *testing.T, r *rack, n network) *play {
+var rping = program{name: "rping-v", patient: true, begin: func(t *testing.T, r *rack, n network) *play {
 	args := []string{"-v", "-V", "-C", "1500", "-a", n.ip4(0)}
 	return r.pair(t, 7174, true, append([]string{"rping", "-s"}, args...), append([]string{"rping", "-c"}, args...))
 }}
@@ -236,7 +239,7 @@ func (r *rack) exports(t *testing.T, port int, argv ...string) {
 
 // storage are file systems of the server's, whose files the client checks for some seconds.
 func storage(name string, port func(network) int, server, client func(network) []string) program {
-	return program{name, func(t *testing.T, r *rack, n network) *play {
+	return program{name: name, patient: true, begin: func(t *testing.T, r *rack, n network) *play {
 		r.exports(t, port(n), server(n)...)
 		return &play{r: r, kernel: true, clients: []*job{r.guests[1].startFor(t, playTime, client(n)...)}}
 	}}
@@ -262,7 +265,7 @@ var iser = storage("iser", func(network) int { return 3260 },
 	func(n network) []string { return []string{"iser-client", n.ip4(0), storageSeconds} })
 
 // mpi is ring, with Open MPI over UCX.
-var mpi = program{"mpi", func(t *testing.T, r *rack, n network) *play {
+var mpi = program{name: "mpi", begin: func(t *testing.T, r *rack, n network) *play {
 	if !r.serves["remote"] {
 		r.guests[0].startFor(t, 24*time.Hour, "remote", "-l")
 		r.serves["remote"] = true
@@ -288,7 +291,7 @@ func sharers(t *testing.T, r *rack, n network) *play {
 func programs() []program {
 	return []program{
 		perftests("ib_atomic_bw -A FETCH_AND_ADD -q 4"),
-		{"sharers", sharers},
+		{name: "sharers", begin: sharers},
 		perftests("ib_atomic_bw -A CMP_AND_SWAP -q 2"),
 		perftests("ib_write_bw -q 4"),
 		perftests("ib_read_bw -q 4"),
@@ -456,16 +459,19 @@ func TestProgramsSeeNoMiddlebox(t *testing.T) {
 		return r
 	}
 	both := func(t *testing.T, pr program, d disturbance) {
-		wire := d.run(t, &stage{r: fresh(t)}, pr)
-		t.Logf("bare wire: errors %q, kernels %q, counters %v", wire.errors, wire.kernel, wire.counters)
-		if len(wire.errors) > 0 {
-			t.Fatalf("nothing to compare with, for over the bare wire: %q", wire.errors)
+		var wire outcome
+		for try := 0; try == 0 || len(wire.errors) > 0; try++ {
+			if try == 3 {
+				t.Fatalf("nothing to compare with: three times over the bare wire, at last with %q", wire.errors)
+			}
+			wire = d.run(t, &stage{r: fresh(t)}, pr)
+			t.Logf("bare wire: errors %q, kernels %q, counters %v", wire.errors, wire.kernel, wire.counters)
 		}
 		for _, m := range through {
 			if *long || m.name != "steer" {
 				t.Run(m.name, func(t *testing.T) {
 					s := &stage{r: fresh(t), name: fmt.Sprintf("%s-%d", m.name, time.Now().UnixMilli()), args: m.args}
-					d.run(t, s, pr).disturbed(t, d, wire)
+					d.run(t, s, pr).disturbed(t, wire, pr.patient && !d.missing)
 				})
 			}
 		}
@@ -485,8 +491,9 @@ func TestProgramsSeeNoMiddlebox(t *testing.T) {
 var ended = []string{"retry_exceeded_err", "retry_rnr_exceeded_err"}
 
 // disturbed fails the test when there are errors that are not seen over the bare
-// wire, or errors of other kinds.
-func (o outcome) disturbed(t *testing.T, d disturbance, wire outcome) {
+// wire: of programs, of kernels, and of what rxe counts. Strictly, that is also
+// packets that are missing or out of place.
+func (o outcome) disturbed(t *testing.T, wire outcome, strictly bool) {
 	t.Helper()
 	for _, e := range o.errors {
 		t.Errorf("%s; nothing of the kind over the bare wire", e)
@@ -496,9 +503,9 @@ func (o outcome) disturbed(t *testing.T, d disturbance, wire outcome) {
 			t.Errorf("kernel of %s; nothing of the kind over the bare wire", k)
 		}
 	}
-	names := faults
-	if d.missing {
-		names = ended
+	names := ended
+	if strictly {
+		names = faults
 	}
 	for _, name := range names {
 		if o.counters[name] > 0 && wire.counters[name] == 0 {
