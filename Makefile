@@ -76,7 +76,7 @@ test: deps check
 	   $(FUZZ); \
 	 } 2>&1 | bin/tally
 
-test-rxe: TIMEOUT = 150m
+test-rxe: TIMEOUT = 180m
 test-rxe: TOOLS += $(PROGRAMS)
 test-rxe: deps
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally

@@ -440,7 +440,7 @@ var through = []struct {
 
 // brief is the short form: what a server that pauses must not end.
 func brief(program, disturbance string) bool {
-	return strings.HasPrefix(program, "ib_atomic_bw-AFETCH") && disturbance == "pause-200ms" || program == "sharers" && disturbance == "pause-700ms"
+	return strings.HasPrefix(program, "ib_atomic_bw-ACMP") && disturbance == "pause-200ms" || program == "sharers" && disturbance == "pause-700ms"
 }
 
 // TestProgramsSeeNoMiddlebox runs each program first over the bare wire and then
