@@ -55,7 +55,7 @@ type play struct {
 	r       *rack
 	servers []*job
 	clients []*job
-	kernel  bool                        // guests' kernels hold connections for it
+	stays   bool                        // when it fails, something of it is left in the guests
 	judge   func(t *testing.T) []string // after the clients have ended: what is wrong beside exit statuses
 	spoils  bool                        // it may leave something behind
 }
@@ -103,7 +103,7 @@ func (p *play) end(t *testing.T) (complaints []string) {
 		}
 	}
 	if len(complaints) > 0 {
-		p.spoils = p.spoils || p.kernel
+		p.spoils = p.spoils || p.stays
 	} else if p.judge != nil {
 		complaints = p.judge(t)
 	}
@@ -241,7 +241,7 @@ func (r *rack) exports(t *testing.T, port int, argv ...string) {
 func storage(name string, port func(network) int, server, client func(network) []string) program {
 	return program{name: name, patient: true, begin: func(t *testing.T, r *rack, n network) *play {
 		r.exports(t, port(n), server(n)...)
-		return &play{r: r, kernel: true, clients: []*job{r.guests[1].startFor(t, playTime, client(n)...)}}
+		return &play{r: r, stays: true, clients: []*job{r.guests[1].startFor(t, playTime, client(n)...)}}
 	}}
 }
 
@@ -274,7 +274,7 @@ var mpi = program{name: "mpi", begin: func(t *testing.T, r *rack, n network) *pl
 	if n.gid(t, r, 0, true) != n.gid(t, r, 1, true) {
 		t.Fatal("the guests' GIDs have other numbers")
 	}
-	return &play{r: r, clients: []*job{r.guests[1].startFor(t, playTime, "mpi-client", n.gid(t, r, 1, true), storageSeconds)}}
+	return &play{r: r, stays: true, clients: []*job{r.guests[1].startFor(t, playTime, "mpi-client", n.gid(t, r, 1, true), storageSeconds)}}
 }}
 
 // sharers are clients of contend for words of each other's. One operation is in
