@@ -145,7 +145,7 @@ func (p *play) busy(t *testing.T, during time.Duration) bool {
 // mustBeBusy is busy after the time that a middlebox needs to know the program's connections.
 func (p *play) mustBeBusy(t *testing.T) {
 	t.Helper()
-	if !p.busy(t, time.Second) {
+	if !p.busy(t, time.Second) && p.clients[0].reply.Exit == 0 {
 		t.Errorf("the program has ended before it was disturbed: %s", complaint(p.clients[0].reply.Output))
 	}
 }
@@ -477,11 +477,13 @@ func TestProgramsSeeNoMiddlebox(t *testing.T) {
 		}
 	}
 	for _, pr := range programs() {
+		all := slices.DeleteFunc(disturbances(), func(d disturbance) bool { return !*long && !brief(pr.name, d.name) })
+		if len(all) == 0 {
+			continue
+		}
 		t.Run(pr.name, func(t *testing.T) {
-			for _, d := range disturbances() {
-				if *long || brief(pr.name, d.name) {
-					t.Run(d.name, func(t *testing.T) { both(t, pr, d) })
-				}
+			for _, d := range all {
+				t.Run(d.name, func(t *testing.T) { both(t, pr, d) })
 			}
 		})
 	}
