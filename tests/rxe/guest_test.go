@@ -61,6 +61,7 @@ func boot(space *topo.Space, im image, folder string, i, guests, mtu int) (*gues
 		return nil, err
 	}
 	defer listen.Close()
+	// sndbuf=0: a tap without room drops the frame; by default the guest's queue waits for it.
 	g.process = exec.Command("qemu-system-x86_64", "-name", g.name,
 		"-accel", "tcg,thread=multi", "-m", memory, "-smp", "1",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
