@@ -1,7 +1,7 @@
 # make        builds bin/quillon
 # make test   installs what the tests need (as root, from Debian) and runs all
 # make soak   worlds under faults and attack until stopped, or HOURS=8; see bin/soak-failed
-# make test-rxe  all cases with RDMA clients and servers in guests; minutes
+# make test-rxe  all cases with RDMA clients and servers in guests; an hour or two
 # make demo   builds and runs the demo
 # make profile  measures anew what the compiler optimises for; minutes
 GO       ?= go
@@ -90,7 +90,8 @@ soak:
 	     $(GO) test -v -count=1 -timeout 0 -run TestSoak $$p; first=$$((first + 100000)); \
 	 done; done; [ ! -e bin/soak-failed ]
 
-test-rxe: TIMEOUT = 45m
+test-rxe: TIMEOUT = 180m
+test-rxe: TOOLS += $(PROGRAMS)
 test-rxe: deps
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(call RUN,-count=1 $(RXE) -long); } 2>&1 | bin/tally
@@ -107,6 +108,9 @@ TOOLS = ip:iproute2 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-l
 	gcc:gcc /usr/include/stdlib.h:libc6-dev \
 	qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /etc/libibverbs.d/rxe.driver:ibverbs-providers
+# What guests run in the long form.
+PROGRAMS = busybox:busybox-static rping:rdmacm-utils ucx_perftest:ucx-utils orted:openmpi-bin mpicc:libopenmpi-dev \
+	exportfs:nfs-kernel-server iscsid:open-iscsi
 APT = DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
 deps:
 	@missing=; for t in $(TOOLS); do command -v $${t%%:*} >/dev/null || [ -e $${t%%:*} ] || missing="$$missing $${t##*:}"; done; \

@@ -17,9 +17,10 @@ import (
 // the middlebox.
 var cables = [2]string{"clients", "server"}
 
-// mishaps is a random schedule for both sides of the middlebox.
-func mishaps(seed uint64) fault.Schedule {
-	return fault.Random(seed, fault.Mix{Links: cables[:], Frames: 40, Within: 1200, Late: 5 * time.Millisecond})
+// mishaps is a random schedule for both sides of the middlebox, with faults of
+// some frames at most among the first that pass.
+func mishaps(seed uint64, frames, within int) fault.Schedule {
+	return fault.Random(seed, fault.Mix{Links: cables[:], Frames: frames, Within: within, Late: 5 * time.Millisecond})
 }
 
 // strike lets the faults of a schedule happen, to frames counted from now,

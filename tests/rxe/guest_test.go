@@ -3,6 +3,7 @@ package rxe
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,6 +22,8 @@ import (
 const (
 	bootTime = 120 * time.Second
 	jobTime  = 30 * time.Second
+	playTime = 3 * time.Minute  // of a program that may be disturbed
+	quiet    = 20 * time.Second // while one runs and no guest receives anything: it hangs
 )
 
 // guest is one running machine. Its methods may be called from any goroutine.
@@ -41,6 +44,10 @@ type guest struct {
 // boot starts a guest on a tap of space, without waiting for it; folder takes
 // its console and socket.
 func boot(space *topo.Space, im image, folder string, i, guests, mtu int) (*guest, error) {
+	memory, tagged := "256", 0
+	if im.all {
+		memory, tagged = "640", 1
+	}
 	g := &guest{
 		name:    fmt.Sprintf("g%d", i),
 		ip4:     IP4(i),
@@ -54,17 +61,18 @@ func boot(space *topo.Space, im image, folder string, i, guests, mtu int) (*gues
 		return nil, err
 	}
 	defer listen.Close()
+	// sndbuf=0: a tap without room drops the frame; by default the guest's queue waits for it.
 	g.process = exec.Command("qemu-system-x86_64", "-name", g.name,
-		"-accel", "tcg,thread=multi", "-m", "256", "-smp", "1",
+		"-accel", "tcg,thread=multi", "-m", memory, "-smp", "1",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", im.kernel, "-initrd", im.initramfs,
 		"-serial", "file:"+g.console,
 		"-chardev", "socket,id=agent,path="+socket, "-serial", "chardev:agent",
-		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off", i),
+		"-netdev", fmt.Sprintf("tap,id=net,ifname=tap%d,script=no,downscript=no,vnet_hdr=off,sndbuf=0", i),
 		"-device", "virtio-net-pci,netdev=net,romfile=,mac="+MAC(i),
 		"-append", strings.Join([]string{
 			"console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check nokaslr mitigations=off clocksource=acpi_pm",
-			fmt.Sprintf("guest=%d guests=%d mtu=%d", i, guests, mtu),
+			fmt.Sprintf("guest=%d guests=%d mtu=%d tagged=%d", i, guests, mtu, tagged),
 		}, " "))
 	g.process.Stdout, g.process.Stderr = os.Stderr, os.Stderr
 	g.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -96,6 +104,16 @@ func (g *guest) stop() {
 	_ = g.process.Wait()
 	if g.line != nil {
 		_ = g.line.Close()
+	}
+}
+
+// pause stops the guest's processor for a while; its clock goes on.
+func (g *guest) pause(t *testing.T, length time.Duration) {
+	t.Helper()
+	err := g.process.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(length)
+	if err := errors.Join(err, g.process.Process.Signal(syscall.SIGCONT)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -173,30 +191,67 @@ type job struct {
 	g      *guest
 	id     int
 	answer <-chan Reply
+	reply  *Reply // once it has ended
 }
 
 // start starts a program.
-func (g *guest) start(t *testing.T, argv ...string) job {
+func (g *guest) start(t *testing.T, argv ...string) *job {
 	t.Helper()
-	answer, id, err := g.ask(Request{Argv: argv, Seconds: int(jobTime / time.Second)})
+	return g.startFor(t, jobTime, argv...)
+}
+
+// startFor starts a program that is killed after a time.
+func (g *guest) startFor(t *testing.T, limit time.Duration, argv ...string) *job {
+	t.Helper()
+	answer, id, err := g.ask(Request{Argv: argv, Seconds: int(limit / time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return job{g, id, answer}
+	return &job{g: g, id: id, answer: answer}
+}
+
+// run runs a program that must succeed, and returns its output.
+func (g *guest) run(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, exit := g.start(t, argv...).wait(t)
+	if exit != 0 {
+		t.Fatalf("%s: %s: exit status %d: %s", g.name, strings.Join(argv, " "), exit, out)
+	}
+	return out
 }
 
 // wait returns the program's output and exit status.
-func (j job) wait(t *testing.T) (string, int) {
+func (j *job) wait(t *testing.T) (string, int) {
 	t.Helper()
-	r, err := j.g.await(j.answer, 2*jobTime)
-	if err != nil {
-		t.Fatal(err)
+	if j.reply == nil {
+		r, err := j.g.await(j.answer, 2*jobTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.reply = &r
 	}
-	return r.Output, r.Exit
+	return j.reply.Output, j.reply.Exit
+}
+
+// over reports whether the program has ended.
+func (j *job) over(t *testing.T) bool {
+	t.Helper()
+	if j.reply == nil {
+		select {
+		case r, ok := <-j.answer:
+			if !ok {
+				j.g.lost.Store(true)
+				t.Fatalf("%s is gone; %s", j.g.name, j.g.log())
+			}
+			j.reply = &r
+		default:
+		}
+	}
+	return j.reply != nil
 }
 
 // kill ends the program.
-func (j job) kill(t *testing.T) {
+func (j *job) kill(t *testing.T) {
 	t.Helper()
 	answer, _, err := j.g.ask(Request{Kill: j.id})
 	if err == nil {
@@ -206,6 +261,23 @@ func (j job) kill(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.wait(t)
+}
+
+// abandon ends the program if that is possible, and reports whether it was. A
+// guest whose kernel keeps it is of no use any more.
+func (j *job) abandon(t *testing.T) bool {
+	t.Helper()
+	if _, _, err := j.g.ask(Request{Kill: j.id}); err != nil {
+		t.Error(err)
+		return false
+	}
+	for deadline := time.Now().Add(jobTime); !j.over(t); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			j.g.lost.Store(true)
+			return false
+		}
+	}
+	return true
 }
 
 // files reads files of a guest.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,38 +19,87 @@ import (
 const built = "../../bin/rxe"
 
 // image is what guests boot.
-type image struct{ kernel, initramfs string }
-
-// needs are the programs and files of Debian packages that the guests are made
-// of and run by.
-var needs = []struct{ path, debian string }{
-	{"/usr/bin/qemu-system-x86_64", "qemu-system-x86"},
-	{"/usr/bin/ib_write_bw", "perftest"},
-	{"/etc/libibverbs.d/rxe.driver", "ibverbs-providers"},
-	{"/usr/include/infiniband/verbs.h", "libibverbs-dev"},
-	{"/usr/include/stdlib.h", "libc6-dev"},
-	{"/usr/bin/gcc", "gcc"},
-	{"/usr/bin/xz", "xz-utils"},
-	{"/usr/bin/dpkg-deb", "dpkg"},
+type image struct {
+	kernel, initramfs string
+	all               bool // programs and modules of all kinds
 }
 
-// modules that a guest loads, and before each those that it depends on. rxe
-// asks for crc32 by the name of the algorithm, which is no dependency.
-var modules = []string{"virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"}
-
-// programs of the image, from the host's Debian packages.
-var programs = []string{
-	"/usr/bin/ib_write_bw", "/usr/bin/ib_read_bw", "/usr/bin/ib_send_bw", "/usr/bin/ib_atomic_bw",
+// parts are what an image is made of beside the agent, all of it from Debian.
+type parts struct {
+	needs    []need
+	modules  []string // that a guest loads, and before each those that it depends on
+	programs []string // with their libraries
+	files    []string // patterns; libraries among them with those that they need
 }
 
-// build makes the image, or skips the test where that is not possible.
-func build(t *testing.T) image {
+// need is a program or a file that must be there, and its Debian package.
+type need struct{ path, debian string }
+
+// small is enough for perftest and contend. rxe asks for crc32 by the name of
+// the algorithm, which is no dependency.
+var small = parts{
+	needs: []need{
+		{"/usr/bin/qemu-system-x86_64", "qemu-system-x86"},
+		{"/usr/bin/ib_write_bw", "perftest"},
+		{"/etc/libibverbs.d/rxe.driver", "ibverbs-providers"},
+		{"/usr/include/infiniband/verbs.h", "libibverbs-dev"},
+		{"/usr/include/stdlib.h", "libc6-dev"},
+		{"/usr/bin/gcc", "gcc"},
+		{"/usr/bin/xz", "xz-utils"},
+		{"/usr/bin/dpkg-deb", "dpkg"},
+	},
+	modules:  []string{"virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"},
+	programs: []string{"/usr/bin/ib_write_bw", "/usr/bin/ib_read_bw", "/usr/bin/ib_send_bw", "/usr/bin/ib_atomic_bw"},
+	files: []string{
+		"/etc/libibverbs.d/rxe.driver", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so",
+		"/lib/x86_64-linux-gnu/libgcc_s.so.1", // threads that end themselves load it by name
+	},
+}
+
+// full also has what the long form runs.
+var full = parts{
+	needs: append(slices.Clip(small.needs),
+		need{"/bin/busybox", "busybox-static"},
+		need{"/usr/bin/rdma", "iproute2"},
+		need{"/usr/bin/rping", "rdmacm-utils"},
+		need{"/usr/bin/ucx_perftest", "ucx-utils"},
+		need{"/usr/bin/orted", "openmpi-bin"},
+		need{"/usr/bin/mpicc", "libopenmpi-dev"},
+		need{"/usr/sbin/exportfs", "nfs-kernel-server"},
+		need{"/sbin/iscsid", "open-iscsi"},
+	),
+	modules: append(slices.Clip(small.modules), "8021q", "crc32c_generic", "configfs", "brd", "ext4",
+		"nvme_rdma", "nvmet_rdma", "rpcrdma", "nfsd", "nfsv4", "ib_iser", "ib_isert", "target_core_iblock", "sd_mod"),
+	programs: append(slices.Clip(small.programs),
+		"/bin/busybox", "/usr/bin/rdma",
+		"/usr/bin/ib_write_lat", "/usr/bin/ib_read_lat", "/usr/bin/ib_send_lat", "/usr/bin/ib_atomic_lat",
+		"/usr/bin/rping", "/usr/bin/ucx_perftest", "/usr/bin/orterun", "/usr/bin/orted",
+		"/usr/sbin/exportfs", "/usr/sbin/rpc.nfsd", "/usr/sbin/rpc.mountd",
+		"/sbin/iscsid", "/sbin/iscsiadm",
+	),
+	files: append(slices.Clip(small.files),
+		"/usr/lib/x86_64-linux-gnu/ucx/libuct_*.so.0",
+		"/usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi3/mca_*.so",
+		"/usr/lib/x86_64-linux-gnu/pmix2/lib/pmix/*.so",
+		"/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so.2",
+		"/usr/share/openmpi/*.txt", "/usr/share/openmpi/amca-param-sets/*", "/usr/lib/x86_64-linux-gnu/pmix2/share/pmix/*.txt",
+		"/etc/netconfig", "/etc/protocols", "/etc/services",
+	),
+}
+
+// build makes the image, of all parts or of few, or skips the test where that
+// is not possible.
+func build(t *testing.T, all bool) image {
 	t.Helper()
+	im, p := image{built + "/vmlinux", built + "/initramfs", all}, small
+	if all {
+		im.initramfs, p = im.initramfs+"-full", full
+	}
 	if runtime.GOARCH != "amd64" {
 		t.Skip("guests are made of Debian's amd64 packages")
 	}
 	var missing []string
-	for _, n := range needs {
+	for _, n := range p.needs {
 		if _, err := os.Stat(n.path); err != nil {
 			missing = append(missing, n.debian)
 		}
@@ -64,8 +114,7 @@ func build(t *testing.T) image {
 	if err != nil {
 		t.Skipf("no kernel for the guests: %v", err)
 	}
-	im := image{built + "/vmlinux", built + "/initramfs"}
-	if err := errors.Join(im.unpackKernel(root), im.pack(root)); err != nil {
+	if err := errors.Join(im.unpackKernel(root), im.pack(root, p)); err != nil {
 		t.Fatal(err)
 	}
 	return im
@@ -159,9 +208,9 @@ func (im image) unpackKernel(root string) error {
 }
 
 // pack writes the initramfs, not compressed for the same reason.
-func (im image) pack(root string) error {
+func (im image) pack(root string, p parts) error {
 	var a archive
-	if err := a.addModules(root); err != nil {
+	if err := a.addModules(root, p.modules); err != nil {
 		return err
 	}
 	guest, contend := built+"/guest", built+"/contend"
@@ -171,33 +220,76 @@ func (im image) pack(root string) error {
 	if _, err := run("gcc", "-O2", "-Wall", "-Werror", "-o", contend, "testdata/contend.c", "-libverbs", "-lpthread"); err != nil {
 		return err
 	}
-	providers, err := filepath.Glob("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so")
-	if err != nil || len(providers) == 0 {
-		return fmt.Errorf("libibverbs has no rxe provider: %w", err)
+	a.add("/init", guest)
+	a.add("/bin/contend", contend)
+	programs := append(slices.Clip(p.programs), contend)
+	if slices.Contains(p.programs, "/usr/bin/orted") {
+		ring := built + "/ring"
+		if _, err := run("mpicc", "-O2", "-Wall", "-Werror", "-o", ring, "testdata/ring.c"); err != nil {
+			return err
+		}
+		a.add("/bin/ring", ring)
+		programs = append(programs, ring)
 	}
-	// Threads that end themselves load it by name.
-	libraries := map[string]bool{"/lib/x86_64-linux-gnu/libgcc_s.so.1": true}
-	for _, file := range append(append(providers, contend), programs...) {
+	var libraries []string
+	for _, pattern := range p.files {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			return fmt.Errorf("there is no %s: %w", pattern, err)
+		}
+		for _, f := range files {
+			a.add(f, f)
+			if strings.Contains(f, ".so") {
+				libraries = append(libraries, f)
+			}
+		}
+	}
+	for _, f := range p.programs {
+		a.add("/bin/"+filepath.Base(f), f)
+	}
+	if err := a.addLibraries(append(programs, libraries...)); err != nil {
+		return err
+	}
+	if err := a.addScripts(slices.Contains(p.programs, "/bin/busybox")); err != nil {
+		return err
+	}
+	return a.write(im.initramfs)
+}
+
+// addLibraries adds what programs and libraries need of others.
+func (a *archive) addLibraries(files []string) error {
+	for _, file := range files {
 		// Lines like "libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x...)".
 		out, err := run("ldd", file)
-		if err != nil {
+		if err != nil && !strings.Contains(err.Error(), "not a dynamic executable") {
 			return err
 		}
 		for _, l := range regexp.MustCompile(`(/\S+) \(0x`).FindAllSubmatch(out, -1) {
-			libraries[string(l[1])] = true
+			a.add(string(l[1]), string(l[1]))
 		}
 	}
-	for l := range libraries {
-		a.add(l, l)
+	return nil
+}
+
+// addScripts adds testdata/guest as it is, with busybox as the commands that
+// its scripts use.
+func (a *archive) addScripts(shell bool) error {
+	if !shell {
+		return nil
 	}
-	for _, p := range append(providers, "/etc/libibverbs.d/rxe.driver") {
-		a.add(p, p)
+	out, err := run("busybox", "--list")
+	if err != nil {
+		return err
 	}
-	for _, p := range append(programs, contend) {
-		a.add("/bin/"+filepath.Base(p), p)
+	for _, name := range strings.Fields(string(out)) {
+		a.entry("bin/"+name, 0o120777, []byte("busybox"))
 	}
-	a.add("/init", guest)
-	return a.write(im.initramfs)
+	return filepath.WalkDir("testdata/guest", func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			a.add(strings.TrimPrefix(path, "testdata/guest"), path)
+		}
+		return err
+	})
 }
 
 // archive is an initramfs in the making: a cpio archive of format newc, as in
@@ -209,7 +301,7 @@ type archive struct {
 }
 
 // addModules adds the modules that guests load, numbered in loading order.
-func (a *archive) addModules(root string) error {
+func (a *archive) addModules(root string, modules []string) error {
 	files := map[string]string{}
 	err := filepath.WalkDir(root+"/lib/modules", func(path string, d os.DirEntry, err error) error {
 		if name, ok := strings.CutSuffix(filepath.Base(path), ".ko"); ok {
@@ -264,8 +356,11 @@ func depends(file string) ([]string, error) {
 	return nil, nil
 }
 
-// add adds a file of the host, and the folders that it lies in.
+// add adds a file of the host once, and the folders that it lies in.
 func (a *archive) add(path, file string) {
+	if a.seen[path[1:]] {
+		return
+	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		a.err = errors.Join(a.err, err)

@@ -25,7 +25,9 @@ type rack struct {
 	space   *topo.Space
 	folder  string
 	quillon string
-	guests  []*guest // the server, then the clients
+	guests  []*guest        // the server, then the clients
+	serves  map[string]bool // what the server's kernel exports already
+	spoilt  bool            // programs or connections of an earlier case may be left
 }
 
 // side is one side of the middlebox: a bridge, and the cable to its place. When
@@ -45,8 +47,10 @@ var sides = [2]side{
 // plain is the bridge in the middlebox's place in its absence.
 const plain = "plain"
 
-// newRack boots a server and some clients. It stands until the test ends.
-func newRack(t *testing.T, clients, mtu int) *rack {
+// newRack boots a server and some clients, of an image with all programs or with
+// few. It stands until it is taken down, or a test ends: this one, or another that
+// it is a part of.
+func newRack(t, until *testing.T, clients, mtu int, all bool) *rack {
 	t.Helper()
 	space, err := topo.NewSpace(true)
 	if errors.Is(err, port.ErrNotSupported) {
@@ -54,9 +58,9 @@ func newRack(t *testing.T, clients, mtu int) *rack {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(space.Close)
-	im := build(t)
-	r := &rack{space: space, quillon: built + "/quillon"}
+	r := &rack{space: space, quillon: built + "/quillon", serves: map[string]bool{}}
+	until.Cleanup(r.takeDown)
+	im := build(t, all)
 	if _, err := run("go", "build", "-buildvcs=false", "-o", r.quillon, "../../cmd/quillon"); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +68,6 @@ func newRack(t *testing.T, clients, mtu int) *rack {
 	if r.folder, err = os.MkdirTemp("", "rxe"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(r.folder) })
 	if err := r.space.Do(func() error { return wire(clients, mtu) }); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +76,6 @@ func newRack(t *testing.T, clients, mtu int) *rack {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(g.stop)
 		r.guests = append(r.guests, g)
 	}
 	for _, g := range r.guests {
@@ -86,9 +88,22 @@ func newRack(t *testing.T, clients, mtu int) *rack {
 	return r
 }
 
+// takeDown ends all guests and what is between them.
+func (r *rack) takeDown() {
+	if r.space == nil {
+		return
+	}
+	for _, g := range r.guests {
+		g.stop()
+	}
+	r.space.Close()
+	r.space = nil
+	os.RemoveAll(r.folder)
+}
+
 // lost reports whether a guest is of no use any more.
 func (r *rack) lost() bool {
-	return slices.ContainsFunc(r.guests, func(g *guest) bool { return g.lost.Load() })
+	return r.spoilt || slices.ContainsFunc(r.guests, func(g *guest) bool { return g.lost.Load() })
 }
 
 // wire makes taps, bridges and the place between them, in the calling thread's
@@ -157,6 +172,16 @@ func join(name, bridge string) error {
 // startTime is how long an instance may take to start, and to stop.
 const startTime = 10 * time.Second
 
+// outage takes the plain bridge out of the middlebox's place for a while.
+func (r *rack) outage(t *testing.T, length time.Duration) {
+	t.Helper()
+	err := r.space.Do(func() error { return errors.Join(join(sides[0].place, ""), join(sides[1].place, "")) })
+	time.Sleep(length)
+	if err := errors.Join(err, r.space.Do(bridged)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // bridged puts the plain bridge into the middlebox's place.
 func bridged() error {
 	return errors.Join(join(sides[0].place, plain), join(sides[1].place, plain))
@@ -165,7 +190,8 @@ func bridged() error {
 // middlebox is a running instance between clients and server.
 type middlebox struct {
 	r       *rack
-	control string // socket
+	control string   // socket
+	args    []string // of quillon run
 	process *exec.Cmd
 	log     bytes.Buffer
 	ended   chan error
@@ -176,19 +202,28 @@ type middlebox struct {
 func (r *rack) insert(t *testing.T, name string, args ...string) *middlebox {
 	t.Helper()
 	m := &middlebox{r: r, control: r.folder + "/control", ended: make(chan error, 1)}
-	m.process = exec.Command(r.quillon, append([]string{"run", "--inline", sides[0].place + "," + sides[1].place, "--name", name, "--control", m.control}, args...)...)
-	m.process.Stdout, m.process.Stderr = &m.log, &m.log
-	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err := r.space.Do(func() error {
-		return errors.Join(join(sides[0].place, ""), join(sides[1].place, ""), m.process.Start())
+	m.args = append([]string{"run", "--inline", sides[0].place + "," + sides[1].place, "--name", name, "--control", m.control}, args...)
+	m.start(t)
+	return m
+}
+
+// start starts the instance and waits until it is up.
+func (m *middlebox) start(t *testing.T) {
+	t.Helper()
+	process := exec.Command(m.r.quillon, m.args...)
+	process.Stdout, process.Stderr = &m.log, &m.log
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := m.r.space.Do(func() error {
+		return errors.Join(join(sides[0].place, ""), join(sides[1].place, ""), process.Start())
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { m.ended <- m.process.Wait() }()
+	m.process = process
+	go func() { m.ended <- process.Wait() }()
 	for deadline := time.Now().Add(startTime); ; {
 		if _, err := m.counters(); err == nil {
-			return m
+			return
 		} else if time.Now().After(deadline) {
 			t.Fatalf("quillon is not up: %v\n%s", err, m.log.String())
 		}
@@ -198,6 +233,17 @@ func (r *rack) insert(t *testing.T, name string, args ...string) *middlebox {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// crash kills the instance, and starts it again after a while.
+func (m *middlebox) crash(t *testing.T, absent time.Duration) {
+	t.Helper()
+	if err := m.process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-m.ended
+	time.Sleep(absent)
+	m.start(t)
 }
 
 // counters are those of the instance that are not 0, as "node group name".

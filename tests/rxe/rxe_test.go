@@ -22,6 +22,7 @@ var (
 type outcome struct {
 	errors   []string          // of programs, in their order
 	counters map[string]uint64 // of rxe, what they grew by, all guests together
+	kernel   []string          // what the guests' kernels complained of
 }
 
 // perftest runs one of perftest's programs between the server and the first
@@ -129,8 +130,8 @@ func (r *rack) processes(t *testing.T, clients ...[]string) outcome {
 
 // contest is a server of contend and its clients, while they run.
 type contest struct {
-	server  job
-	clients []job
+	server  *job
+	clients []*job
 	args    []string // of the clients
 }
 
@@ -204,7 +205,7 @@ func (c *contest) end(t *testing.T) (complaints []string) {
 
 // decode reads the JSON object that ends a program's output; without one, the
 // output is returned.
-func decode(t *testing.T, j job, v any) string {
+func decode(t *testing.T, j *job, v any) string {
 	t.Helper()
 	out, exit := j.wait(t)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -263,7 +264,7 @@ func contend(short bool, name string, clients ...string) testCase {
 // unlucky is contend under a random schedule of faults.
 func unlucky(short bool, seed uint64, clients ...string) testCase {
 	return testCase{fmt.Sprint("faults", seed), short, true, func(t *testing.T, r *rack) outcome {
-		r.strike(t, mishaps(seed))
+		r.strike(t, mishaps(seed, 40, 1200))
 		return r.contend(t, clients...)
 	}}
 }
@@ -347,7 +348,7 @@ var modes = []struct {
 // TestClientsSeeNoMiddlebox runs each case first without and then with a
 // middlebox: clients may see no other errors, and rxe may count none.
 func TestClientsSeeNoMiddlebox(t *testing.T) {
-	r := newRack(t, 2, 4200)
+	r := newRack(t, t, 2, 4200, false)
 	all := slices.DeleteFunc(cases(), func(c testCase) bool { return !c.short && !*long })
 	plain := map[string]outcome{}
 	t.Run("plain", func(t *testing.T) {
@@ -364,7 +365,7 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 			continue
 		}
 		if r.lost() {
-			r = newRack(t, 2, 4200)
+			r = newRack(t, t, 2, 4200, false)
 		}
 		t.Run(mode.name, func(t *testing.T) {
 			m := r.insert(t, mode.name, mode.args...)

@@ -3,7 +3,9 @@
 // over the second serial line. Its settings are kernel parameters, here those of
 // guest 1 of 0 to 2:
 //
-//	guest=1 guests=3 mtu=1500
+//	guest=1 guests=3 mtu=1500 tagged=1
+//
+// With tagged=1 it also makes an interface for tagged frames, eth0.7.
 package main
 
 import (
@@ -93,6 +95,9 @@ func do(ctx context.Context, q rxe.Request) rxe.Reply {
 		return r
 	}
 	cmd := exec.CommandContext(ctx, q.Argv[0], q.Argv[1:]...)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = time.Second // for those that left its group and hold its output
 	out, err := cmd.CombinedOutput()
 	r.Output = string(out)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -110,7 +115,7 @@ func do(ctx context.Context, q rxe.Request) rxe.Reply {
 
 // setUp mounts, loads, configures, and opens the serial line.
 func setUp() (io.ReadWriter, error) {
-	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}} {
+	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}} {
 		if err := os.MkdirAll(m[1], 0o755); err != nil {
 			return nil, err
 		}
@@ -118,7 +123,7 @@ func setUp() (io.ReadWriter, error) {
 			return nil, fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
-	if err := os.Setenv("PATH", "/bin"); err != nil {
+	if err := errors.Join(os.Setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin"), os.Setenv("HOME", "/tmp")); err != nil {
 		return nil, err
 	}
 	unlimited := &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
@@ -155,7 +160,7 @@ func loadModules() error {
 }
 
 // network brings lo and eth0 up and puts rxe0 on eth0. IPv4 comes first: it
-// is GID 1, after the link-local address; IPv6 is GID 2.
+// is GID 1, after the link-local address; IPv6 is GID 2. Those of eth0.7 follow.
 func network() error {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
@@ -168,8 +173,8 @@ func network() error {
 	if err != nil {
 		return fmt.Errorf("eth0: %w", err)
 	}
-	for _, s := range []string{"accept_dad", "router_solicitations"} {
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/eth0/"+s, []byte("0"), 0); err != nil {
+	for _, s := range []string{"eth0/accept_dad", "eth0/router_solicitations", "default/accept_dad", "default/router_solicitations"} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+s, []byte("0"), 0); err != nil {
 			return err
 		}
 	}
@@ -181,36 +186,67 @@ func network() error {
 	if err := errors.Join(netlink.LinkSetMTU(eth, mtu), netlink.LinkSetUp(eth)); err != nil {
 		return fmt.Errorf("eth0: %w", err)
 	}
-	for _, ip := range []string{rxe.IP4(self) + "/24", rxe.IP6(self) + "/64"} {
-		addr, err := netlink.ParseAddr(ip)
-		if err == nil {
-			err = netlink.AddrAdd(eth, addr)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", ip, err)
-		}
+	if err := address(eth, rxe.IP4(self)+"/24", rxe.IP6(self)+"/64"); err != nil {
+		return err
 	}
-	if err := neighbours(eth, self, guests); err != nil {
+	if err := neighbours(eth, self, guests, rxe.IP4, rxe.IP6); err != nil {
 		return err
 	}
 	if err := netlink.RdmaLinkAdd("rxe0", "rxe", "eth0"); err != nil {
 		return fmt.Errorf("rxe0: %w", err)
 	}
+	if os.Getenv("tagged") != "1" {
+		return nil
+	}
+	vlan := &netlink.Vlan{
+		LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("eth0.%d", rxe.VLAN), ParentIndex: eth.Attrs().Index, MTU: mtu - 4},
+		VlanId:    rxe.VLAN,
+	}
+	if err := errors.Join(netlink.LinkAdd(vlan), netlink.LinkSetUp(vlan)); err != nil {
+		return fmt.Errorf("%s: %w", vlan.Name, err)
+	}
+	return errors.Join(
+		address(vlan, rxe.TaggedIP4(self)+"/24", rxe.TaggedIP6(self)+"/64"),
+		neighbours(vlan, self, guests, rxe.TaggedIP4, rxe.TaggedIP6),
+		name(self, guests))
+}
+
+// name names the guests for those who take hosts of one name for one host.
+func name(self, guests int) error {
+	var hosts strings.Builder
+	for i := range guests {
+		fmt.Fprintf(&hosts, "%s g%d\n", rxe.IP4(i), i)
+	}
+	return errors.Join(unix.Sethostname(fmt.Appendf(nil, "g%d", self)),
+		os.WriteFile("/etc/hosts", []byte(hosts.String()), 0o644), os.MkdirAll("/dev/shm", 0o777))
+}
+
+// address gives a link its addresses.
+func address(l netlink.Link, prefixes ...string) error {
+	for _, p := range prefixes {
+		addr, err := netlink.ParseAddr(p)
+		if err == nil {
+			err = netlink.AddrAdd(l, addr)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+	}
 	return nil
 }
 
-// neighbours makes the other guests known: addresses are not asked for, in
+// neighbours makes the other guests' addresses known: they are not asked for, in
 // frames that nothing protects.
-func neighbours(eth netlink.Link, self, guests int) error {
+func neighbours(eth netlink.Link, self, guests int, addresses ...func(int) string) error {
 	for i := range guests {
 		mac, err := net.ParseMAC(rxe.MAC(i))
 		if err != nil {
 			return err
 		}
-		for _, ip := range []string{rxe.IP4(i), rxe.IP6(i)} {
-			n := &netlink.Neigh{LinkIndex: eth.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(ip), HardwareAddr: mac}
+		for _, ip := range addresses {
+			n := &netlink.Neigh{LinkIndex: eth.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(ip(i)), HardwareAddr: mac}
 			if err := netlink.NeighSet(n); err != nil && i != self {
-				return fmt.Errorf("neighbour %s: %w", ip, err)
+				return fmt.Errorf("neighbour %s: %w", ip(i), err)
 			}
 		}
 	}
