@@ -15,19 +15,43 @@
 // when both ends are known and a request comes in its turn: from there on each
 // operation is on record (op), with the PSN that its client gave it and the one
 // that the server got. The first answer shows what answers look like, and how
-// many messages the server has counted; then operations may move, and the first
-// such connections (shared=) carry those of all. Everything of other connections
-// passes as it is, and what they write makes the words that it touches unknown
-// for as long as it may be under way (settle=).
+// many messages the server has counted; then operations may move. Everything of
+// other connections passes as it is, and what they write makes the words that it
+// touches unknown for as long as it may be under way (settle=).
 //
-// An operation moves when it is on a tracked word or memory (learn=, track=),
-// the server has allowed its like under the same R_Key before (reach.go),
-// and the shared connection is known to live: a refusal or a time-out would end
-// it for all. A server's processes may not use each other's R_Keys: connections
-// and R_Keys that worked together are of one protection domain (domain.go), and
-// operations move within one only. So a client's first use of memory goes over
-// its own connection. SEND, WRITE with immediate, ATOMIC WRITE and FLUSH stay on
-// their own connection always.
+// Anybody can make up requests. So a request far from what is expected, or one
+// that looks like an old repetition on a connection that was quiet, changes
+// nothing by itself: the server is asked (Box.query), by a repetition of what it
+// acknowledged last. Any responder acknowledges that once more, whatever the
+// rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it does
+// not, its end is another connection's.
+//
+// # Rights
+//
+// A refusal ends the queue pair that carries the request. So an operation moves
+// only when it is on a tracked word or memory (learn=, track=) and the server has
+// shown, over connections of their own, that it would execute it for both clients,
+// the one that sent it and the one whose connection carries it (key.go):
+//
+//   - the queue pair has the right to this sort of access (flow.may),
+//   - the queue pair may use this R_Key (flow.grants): they are of one protection
+//     domain, and a window of type 2 is bound to it,
+//   - the region gives this access to this memory (reach).
+//
+// A WRITE in an atomic's place needs the right to write in the same way. The
+// connection must be known to live (alive=), and takes no more READs and atomics
+// than its server's end has responder resources: what the connection manager
+// said, or as many as its own client was seen to have under way.
+//
+// A client's first use of memory therefore goes over its own connection, where
+// the server says what it thinks of it. SEND with invalidate waits for what moved
+// under its R_Key, and ends all that is known of the key. What the server's CPU
+// takes away is not seen on the wire: then a moved operation may be refused, which
+// ends the connection that carried it; the others' operations go on over others.
+//
+// SEND, WRITE with immediate, ATOMIC WRITE and FLUSH stay on their own connection
+// always. A connection that has carried one of them lately carries nothing of
+// others: a receive buffer that is not there holds up nobody else.
 //
 // # Order
 //
@@ -40,18 +64,18 @@
 // Clients see their answers in the order of their requests, with their own PSNs
 // and MSNs. One acknowledgement of the server becomes one for each client whose
 // operations it covers. What has to wait is held (hold=): requests whose turn
-// has not come, answers to READs that are ahead of others, retransmissions that
-// are ahead of theirs. When there is no room a frame is dropped, which its
-// sender heals as any loss.
+// has not come, and answers to READs that are ahead of others. When there is no
+// room a frame is dropped, which its sender heals as any loss. Where waiting only
+// helps to keep words in one order it is for 2 ms at most.
 //
 // # Words
 //
 // A word's value is known after an atomic on it was answered, or a WRITE of the
 // word alone passed; atomics that come in between wait. From then on every
 // operation on its connection changes what is known as it passes. An atomic on
-// a known word goes on as a WRITE of eight bytes, of nothing when it changes
-// nothing, and its acknowledgement becomes the atomic's answer. It needs none of
-// the server's responder resources. Operations that are not in order with the
+// a known word goes on as a WRITE of eight bytes, also when it changes nothing, so
+// that the server checks its R_Key; the acknowledgement becomes the atomic's
+// answer. It needs none of the server's responder resources. Operations that are not in order with the
 // word's others (another connection, another R_Key, a part of the word, or more
 // than one word) make it unknown until they are done; so does a NAK, and a READ or
 // an atomic whose answer is not what was foretold.
@@ -92,16 +116,38 @@
 // # Failures
 //
 // A repeated request is recognised by its PSN and goes the way of the original,
-// or is answered from the record. When the server misses requests of a shared
-// connection, the box repeats what it can make itself (READs, replaced atomics,
-// CAS, FETCH-ADD, short WRITEs), and asks clients for the rest. A refusal goes to
-// the client whose operation it was; what was behind it, not executed, is asked
-// for again and goes another way. After a connection that gave no answer
-// (giveup=, in which the time that this process does not run does not count), READs are done again, and so is, over another shared connection, what
-// leaves a value in its word that was known when it was sent: a replaced atomic, a
-// short WRITE. Other operations without an answer end their clients' connections
-// with a REMOTE OPERATIONAL ERROR, since nobody knows whether they were executed. Operations of a client that is gone are completed from the
-// record.
+// or is answered from the record; answers to the last 16 atomics outlive theirs.
+// What is not on record any more is acknowledged, or left without an answer, as a
+// responder does.
+//
+// While a connection carries operations of others, this app sends again what the
+// server misses: all that it carries can be made from the record, or its packets
+// are held until they are answered (fKept). Nothing of others is put behind a
+// request that only its own client can send again. Of a connection that carries
+// its own client's operations alone, the client's repetitions pass, as without
+// this app. Answers that come while one before them is missing are kept; the
+// missing one alone is asked for.
+//
+// A refusal goes to the client whose operation it was, with the PSN of what was
+// refused; what was behind it, not executed, is asked for again and goes another
+// way.
+//
+// A connection on which the server is silent has failed when the server has
+// answered on another one, giveup= later (the time that this process does not run
+// does not count). While it is silent on all, it may be that it pauses: nobody is
+// told, and clients give up by their own counts. After a failure READs are done
+// again, and so is, over another connection, what leaves a value in its word that
+// was known when it was sent: a replaced atomic, a short WRITE. Other operations
+// without an answer end their clients' connections with a REMOTE OPERATIONAL
+// ERROR, since nobody knows whether they were executed. Operations of a client
+// that is gone are completed from the record.
+//
+// # Congestion
+//
+// A congestion mark stays with its request, and with the answers that one answer
+// becomes. The server's notifications (CNP) go to the clients whose requests were
+// marked, or, when the mark was set behind this app, to those that the connection
+// serves; a client's go to the connection that answered it.
 //
 // # The process
 //

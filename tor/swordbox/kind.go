@@ -216,7 +216,7 @@ func Kind() *graph.Kind {
 			{Name: "settle", Default: "200ms", Help: "how long a request of a connection that is not followed may be under way"},
 			{Name: "verify", Default: "10ms", Help: "how often an atomic on a known word goes as it is, so that its answer tells whether the word is what it should be"},
 			{Name: "alive", Default: "100ms", Help: "a connection carries others' operations while its server answered so lately"},
-			{Name: "giveup", Default: "300ms", Help: "a connection that makes no progress for so long has failed; less than clients bear (queue pairs with timeout=14 and retry_cnt=7: 470 ms)"},
+			{Name: "giveup", Default: "300ms", Help: "a connection has failed when its server says nothing on it and speaks on others for so long; while it is silent on all it may be that it pauses, and nobody is told"},
 			{Name: "idle", Default: "10m", Help: "forget a connection that was quiet for so long"},
 		},
 		Tables:  tables(),
