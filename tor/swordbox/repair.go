@@ -758,10 +758,10 @@ func (s *Box) remove(i int32) {
 	}
 	s.bury(i, true)
 	for k := fl.first; k != fl.tail; k++ {
-		o, _ := n.op(i, k)
-		s.unkeep(o)
-		if o.state == sOpen {
-			n.orphan(o)
+		if o, _ := n.op(i, k); o.state == sOpen {
+			n.orphan(o) // on another connection, where what is behind it needs it
+		} else {
+			s.unkeep(o)
 		}
 	}
 	s.strike(i)

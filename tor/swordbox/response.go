@@ -134,10 +134,17 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 }
 
 // denied reports whether an acknowledgement b with headers f says, to a question
-// (see query), that the server's end is of another connection: it never got what
-// was repeated, or acknowledges something else.
+// (see query), that the server's end is of another connection: that it executed
+// something else last, or expects something else next. What others make up for
+// the queue pair changes neither.
 func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32) bool {
-	return f.asked != 0 && f.oldest == none && h.Op == hdr.Acknowledge && (!h.AETHOf(b).Syndrome().ACK() || psn != f.acked)
+	if f.asked == 0 || f.oldest != none || h.Op != hdr.Acknowledge {
+		return false
+	}
+	if h.AETHOf(b).Syndrome().ACK() {
+		return psn != f.acked
+	}
+	return psn != f.next
 }
 
 // hear notes that the server answered on connection l.
@@ -303,7 +310,7 @@ func (s *Box) forget(at int32, done bool) {
 		}
 		n.due(i)
 	}
-	if o.is(fAgain) {
+	if o.is(fAgain) && !o.is(fOrphan) {
 		o.flags &^= fAgain
 		o.state = sDone
 		if fl.rereads--; fl.rereads == 0 && fl.owes && done {
