@@ -199,49 +199,64 @@ func replaceScene(t *testing.T, r *rig) {
 
 // failureScene: what is lost is sent again, what is refused ends its owner.
 func failureScene(t *testing.T, r *rig) {
-	const va, long = 0x7000, 0x20000
+	const va, long, far = 0x7000, 0x20000, 0x30000
 	a, b, c := r.join(), r.join(), r.join()
 	b.learn(a, va, 1)
-	// The server misses three; one of them only its client can send again.
-	s, q := a.spsn, c.psn
+	// The server misses three of a shared connection: all are sent again here.
+	s := a.spsn
 	one(t, b.cas(va, 1, 2).Out["b"])
-	data := blocks(64)
-	one(t, c.request(hdr.WriteOnly, reth(long, testRKey, 64), data).Out["b"])
+	one(t, c.request(hdr.WriteOnly, reth(long, testRKey, 64), blocks(64)).Out["b"])
 	one(t, b.cas(va, 2, 3).Out["b"])
-	a.nak(s, hdr.SynNAKSequence)
-	r.Clock.Advance(5 * time.Millisecond)
-	r.Push("a", c.made(hdr.WriteOnly, q, reth(long, testRKey, 64), data))
+	if n := len(a.nak(s, hdr.SynNAKSequence).Out["b"]); n != 3 {
+		t.Fatalf("%d requests were sent again", n)
+	}
 	a.spsn += 2
 	a.smsn += 2
-	a.ack()
+	if n := len(a.ack().Out["a"]); n != 3 {
+		t.Fatalf("%d answers", n)
+	}
+	// Two that are on their client's own connection: it is asked for them.
+	q := c.psn
+	s = c.spsn
+	for k := range uint32(2) {
+		one(t, c.request(hdr.WriteOnly, reth(far+64*uint64(k), testRKey, 64), blocks(64)).Out["b"])
+	}
+	one(t, c.nak(s, hdr.SynNAKSequence).Out["a"])
+	r.Clock.Advance(time.Millisecond)
+	for k := range uint32(2) {
+		one(t, r.Push("a", c.made(hdr.WriteOnly, q+k, reth(far+64*uint64(k), testRKey, 64), blocks(64))).Out["b"])
+		one(t, c.ack().Out["a"])
+	}
 	// A client's request is lost on its way here.
 	b.psn++
-	b.write(va, 5)
+	one(t, b.write(va, 5).Out["a"])
 	r.Clock.Advance(time.Millisecond)
 	b.psn -= 2
 	one(t, b.write(va, 4).Out["b"])
 	one(t, b.write(va, 5).Out["b"])
-	a.ack()
-	a.ack()
-	// The receiver is not ready.
+	one(t, a.ack().Out["a"])
+	one(t, a.ack().Out["a"])
+	// The receiver is not ready: nobody else is behind the SEND.
 	p := a.psn
 	one(t, a.request(hdr.SendOnly, nil, blocks(16)).Out["b"])
 	one(t, c.write(va, 6).Out["b"])
-	a.nak(a.spsn, hdr.SynRNR|5)
+	one(t, c.ack().Out["a"])
+	one(t, a.nak(a.spsn, hdr.SynRNR|5).Out["a"])
 	r.Clock.Advance(time.Millisecond)
-	r.Push("a", a.made(hdr.SendOnly, p, nil, blocks(16)))
-	a.ack()
-	a.ack()
-	// A late refusal, and one that counts: c sends again, b is told for good.
-	a.nak(a.spsn-3, hdr.SynNAKSequence)
-	q = c.psn
+	one(t, r.Push("a", a.made(hdr.SendOnly, p, nil, blocks(16))).Out["b"])
+	one(t, a.ack().Out["a"])
+	// A late refusal, and one that counts: a sends again, b is told for good.
+	none0(t, c.nak(c.spsn-3, hdr.SynNAKSequence).Out["a"])
+	p = a.psn
 	one(t, b.cas(va, 6, 7).Out["b"])
-	one(t, c.cas(va, 7, 8).Out["b"])
-	a.nak(a.spsn, hdr.SynNAKRemoteAccess)
-	b.cas(va, 6, 7)
+	one(t, a.cas(va, 7, 8).Out["b"])
+	if n := len(c.nak(c.spsn, hdr.SynNAKRemoteAccess).Out["a"]); n != 2 {
+		t.Fatalf("%d were told", n)
+	}
+	one(t, b.cas(va, 6, 7).Out["a"])
 	r.Clock.Advance(time.Millisecond)
-	one(t, r.Push("a", c.made(hdr.CompareSwap, q, atomicETH(va, testRKey, 8, 7), nil)).Out["b"])
-	one(t, c.atomicAck(6).Out["a"])
+	one(t, r.Push("a", a.made(hdr.CompareSwap, p, atomicETH(va, testRKey, 8, 7), nil)).Out["b"])
+	one(t, a.atomicAck(6).Out["a"])
 }
 
 // guardScene: what nobody should send.
