@@ -808,6 +808,44 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestReadsLeftOut: Linux (rxe) leaves READs out of what it acknowledges again, and
+// says the PSN before 0 when it has executed nothing else. That is no answer of
+// another connection, whose end acknowledges a later PSN.
+func TestReadsLeftOut(t *testing.T) {
+	const va = 0x7058
+	for name, c := range map[string]struct {
+		psn  func(a *party) uint32
+		gone uint64
+	}{
+		"the newest but READs": {func(a *party) uint32 { return a.spsn - 2 }, 0},
+		"nothing but READs":    {func(*party) uint32 { return hdr.PSNMask }, 0},
+		"a later one":          {func(a *party) uint32 { return a.spsn + 1 }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b := r.join(), r.join()
+			b.learn(a, va, 1)
+			a.reads()
+			r.Clock.Advance(3 * time.Second)
+			own := b.spsn
+			same(t, b.write(va, 2).Out["b"],
+				b.moved(a, hdr.WriteOnly, a.spsn-1, reth(0, 0, 0), nil), b.made(hdr.WriteOnly, own, reth(va, testRKey, 8), little(2)))
+			r.Push("b", a.response(hdr.Acknowledge, c.psn(a), aeth(hdr.SynACK, a.smsn), nil))
+			if n := r.Counter("connections-gone"); n != c.gone {
+				t.Fatalf("connections-gone: %d, want %d", n, c.gone)
+			}
+			b.smsn++
+			one(t, r.Push("b", b.response(hdr.Acknowledge, own, aeth(hdr.SynACK, b.smsn), nil)).Out["a"])
+			if got := r.Counter("moved"); c.gone == 0 {
+				one(t, b.write(va, 3).Out["b"])
+				if r.Counter("moved") != got+1 {
+					t.Error("operations do not move to a connection that lives")
+				}
+			}
+		})
+	}
+}
+
 // TestWordOfNobody: a word outlives the connection that it was last reached over: that is looked at,
 // and carries nothing, when a stranger changes the word.
 func TestWordOfNobody(t *testing.T) {
