@@ -51,7 +51,7 @@ const (
 const (
 	fReplaced uint16 = 1 << iota // an atomic sent as a WRITE of eight bytes
 	fAckReq                      // its client asked for an answer
-	fWide                        // touches more than one aligned word
+	fRight                       // the server was seen to let its client do the like
 	fOdd                         // of an odd generation of free operations (grace)
 	fLoose                       // not in order with its word's other operations
 	fProbe                       // its answer is to fill the word
@@ -116,6 +116,9 @@ func (o *op) is(f uint16) bool { return o.flags&f != 0 }
 
 // asAtomic reports whether o is an atomic for the server, too.
 func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced) }
+
+// wide reports whether o touches more than one aligned word, or a part of two.
+func (o *op) wide() bool { return o.len > 8 || o.len != 0 && o.va&7 != 0 }
 
 // modifies reports whether o changes memory.
 func (o *op) modifies() bool { return o.len != 0 && o.kind != kRead && o.kind != kSend }

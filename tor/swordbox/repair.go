@@ -222,13 +222,16 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 		return false
 	}
 	s.unkeep(o)
-	o.flags &= fAckReq | fWide | fBare | fOwn
+	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
 		o.out, o.prior = a.Swap(), a.Compare()
 	}
 	key := n.movable(&n.flows[i], o)
+	if key != nil {
+		o.flags |= fRight
+	}
 	l, ok := s.choose(i, &n.flows[i], o, key)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {

@@ -406,10 +406,10 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind == kOdd || o.kind.atomic() {
 		o.flags |= fAckReq
 	}
-	if o.len > 8 || o.len != 0 && o.va&7 != 0 {
-		o.flags |= fWide
-	}
 	key := n.movable(fl, o)
+	if key != nil {
+		o.flags |= fRight
+	}
 	l, ok := s.choose(i, fl, o, key)
 	if unsure {
 		l, ok = i, s.usable(i, i, fl, o, nil)
@@ -567,7 +567,7 @@ func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 
 // trackedWord is the word that o is all about; none if it is not tracked.
 func (n *node) trackedWord(o *op) int32 {
-	if o.len == 0 || o.is(fWide) {
+	if o.len == 0 || o.wide() {
 		return none
 	}
 	return n.words.find(o.va &^ 7)
@@ -582,7 +582,7 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 	}
 	w := n.trackedWord(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
-	if o.modifies() && (!tracked || o.is(fWide)) {
+	if o.modifies() && (!tracked || o.wide()) {
 		o.flags |= fBare
 	}
 	want := i
@@ -594,10 +594,10 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 			want = n.words.w[w].lane
 		}
 	}
-	if fl.open > 0 && (s.cfg.strict || o.is(fWide) || fl.bare > 0) {
+	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && fl.lane == i && want != i && o.modifies() && !o.is(fWide) && s.patient(n.stirred(i)) {
+		if s.cfg.strict && fl.lane == i && want != i && o.modifies() && !o.wide() && s.patient(n.stirred(i)) {
 			return none, false
 		}
 		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o, x)
@@ -686,11 +686,12 @@ func (s *Box) foretold(o *op, l int32) bool {
 }
 
 // writable reports whether connection l may write the word of atomic o: memory
-// that takes atomics need not take WRITEs, nor need a queue pair. What only the
+// that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
+// would be refused may not write in its place. What only the
 // client of l can send again must not be ahead of what others wait for.
 func (s *Box) writable(o *op, l int32) bool {
 	c := &s.n.flows[l]
-	if c.unkept > 0 {
+	if !o.is(fRight) || c.unkept > 0 {
 		return false
 	}
 	if s.cfg.writable {

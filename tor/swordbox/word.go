@@ -358,7 +358,7 @@ func (n *node) vouch(cfg *settings) {
 
 // trackable reports whether o may make its word one that is tracked.
 func (s *Box) trackable(o *op) bool {
-	return o.modifies() && !o.is(fWide) && s.cfg.mode.moves() && (o.kind.atomic() && s.cfg.learn || o.len == 8 && s.cfg.tracked(o.va, 8))
+	return o.modifies() && !o.wide() && s.cfg.mode.moves() && (o.kind.atomic() && s.cfg.learn || o.len == 8 && s.cfg.tracked(o.va, 8))
 }
 
 // admitWord tracks the word of o, which the server has executed, though there may
