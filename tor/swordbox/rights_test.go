@@ -311,6 +311,32 @@ func TestOwnFirst(t *testing.T) {
 			t.Error("did not move to who sends none")
 		}
 	})
+	t.Run("after a SEND", func(t *testing.T) {
+		_, a, b := start(t, "32")
+		one(t, a.request(hdr.SendOnly, nil, little(0)).Out["b"])
+		one(t, a.ack().Out["a"])
+		a.use(va, testRKey, aAtomic)
+		if b.crosses(a, va, testRKey) {
+			t.Error("moved to where the next SEND may come")
+		}
+	})
+	t.Run("behind what is kept", func(t *testing.T) {
+		_, a, b := start(t, "32")
+		own := one(t, a.request(hdr.WriteOnly, reth(0x20000, testRKey, 64), make([]byte, 64)).Out["b"])
+		s := a.spsn
+		moved := one(t, b.ask(aAtomic, va, testRKey).Out["b"])
+		if queuePair(moved) != a.sqpn {
+			t.Error("did not move behind a WRITE that can be sent again here")
+		}
+		same(t, a.nak(s, hdr.SynNAKSequence).Out["b"], own, moved)
+	})
+	t.Run("a WRITE with immediate", func(t *testing.T) {
+		_, _, b := start(t, "32")
+		got := one(t, b.request(hdr.WriteOnlyImm, append(reth(va, testRKey, 8), 0, 0, 0, 1), little(0)).Out["b"])
+		if queuePair(got) != b.sqpn {
+			t.Error("took a receive buffer of another queue pair")
+		}
+	})
 	t.Run("behind what is not kept", func(t *testing.T) {
 		_, a, b := start(t, "0")
 		one(t, a.request(hdr.WriteOnly, reth(0x20000, testRKey, 64), make([]byte, 64)).Out["b"])
@@ -379,7 +405,7 @@ func TestPast(t *testing.T) {
 	for k := range uint64(18) {
 		atomics = append(atomics, a.psn)
 		one(t, a.cas(va, k, k+1).Out["b"])
-		one(t, a.atomicAck(k+100).Out["a"])
+		one(t, a.atomicAck(k + 100).Out["a"])
 		a.msn++
 	}
 	write := a.psn
@@ -470,4 +496,89 @@ func TestUnsureRead(t *testing.T) {
 			t.Errorf("%d packets: a path MTU of %d, at least %d; want %d, %d", x.packets, f.mtu, f.mtuLow, x.mtu, x.low)
 		}
 	}
+}
+
+// TestDenied: a server that does not know what it acknowledged last has another
+// connection's end there: the connection is forgotten. What it acknowledged as
+// before is not.
+func TestDenied(t *testing.T) {
+	const va = 0x7008
+	for name, x := range map[string]struct {
+		syn  hdr.Syndrome
+		psn  uint32 // from what it acknowledged last
+		gone uint64
+	}{"the same": {hdr.SynACK, 0, 0}, "a refusal": {hdr.SynNAKSequence, 0, 1}, "another number": {hdr.SynACK, hdr.PSNMask - 3, 1}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			a, b := r.join(), r.join()
+			b.learn(a, va, 1)
+			r.Clock.Advance(3 * time.Second)
+			if got := b.write(va, 2).Out["b"]; len(got) != 2 {
+				t.Fatalf("%d frames", len(got))
+			}
+			r.Push("b", a.response(hdr.Acknowledge, a.spsn-1+x.psn, aeth(x.syn, a.smsn), nil))
+			if n := r.Counter("connections-gone"); n != x.gone {
+				t.Errorf("%d connections are gone", n)
+			}
+		})
+	}
+}
+
+// TestDoubted: a repetition on a connection that was quiet, and that nobody
+// announced, is answered when the server has said that its end is there.
+func TestDoubted(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.client()
+	for range 6 {
+		a.warm()
+		r.Clock.Advance(time.Millisecond)
+	}
+	again := a.made(hdr.WriteOnly, a.psn-1, reth(0, 0, 0), nil)
+	got := r.Push("a", again)
+	none0(t, got.Out["b"])
+	one(t, got.Out["a"])
+	r.Clock.Advance(2 * time.Second)
+	got = r.Push("a", again)
+	same(t, got.Out["b"], again)
+	none0(t, got.Out["a"])
+	same(t, r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], a.ackTo(a.psn-1, a.msn))
+}
+
+// TestCongestion: a congestion mark is of one operation, in whatever form and over
+// whose connection it goes; the server's notification goes to whose it was.
+func TestCongestion(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	mark := func(x []byte, as uint8) []byte {
+		return change(x, func(p []byte, f *hdr.Frame) { f.SetECN(p, as) })
+	}
+	ecn := func(x []byte) uint8 {
+		var f hdr.Frame
+		hdr.Parse(x, &f)
+		return f.ECNOf(x)
+	}
+	next := func(k uint64) []byte {
+		b.psn++
+		return b.made(hdr.CompareSwap, b.psn-1, atomicETH(va, testRKey, k+1, k), nil)
+	}
+	for k, as := range []uint8{hdr.ECT0, hdr.CE, hdr.ECT0} {
+		got := one(t, r.Push("a", mark(next(uint64(k)+1), as)).Out["b"])
+		if opcode(t, got) != hdr.WriteOnly || ecn(got) != as {
+			t.Errorf("marked as %d, sent as %d: %s", as, ecn(got), text(got))
+		}
+		a.spsn++
+		a.smsn++
+		answer := mark(a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil), as)
+		if got := one(t, r.Push("b", answer).Out["a"]); ecn(got) == hdr.CE != (as == hdr.CE) {
+			t.Errorf("answered with %d, which its client gets as %d", as, ecn(got))
+		}
+	}
+	notice := func(c *party) []byte { return c.response(hdr.CNP, 0, make([]byte, 16), nil) }
+	same(t, r.Push("b", notice(a)).Out["a"], notice(b))
+	same(t, r.Push("b", notice(a)).Out["a"], notice(a)) // nothing else was marked
+	// A client's goes to the connection that answered it.
+	cnp := b.made(hdr.CNP, 0, make([]byte, 16), nil)
+	same(t, r.Push("a", cnp).Out["b"], b.moved(a, hdr.CNP, 0, make([]byte, 16), nil))
 }
