@@ -267,8 +267,10 @@ var noFlow = flow{answerer: none, lane: none, cur: none, oldest: none, newest: n
 // others.
 type flow struct {
 	// What most requests need, in a line of the processor's cache.
-	synced   bool // both numberings are known
-	seen     bool // before that: arrived is known, and turns requests came in order
+	synced bool // both numberings are known
+	seen   bool // before that: arrived is known, and turns requests came in order
+	// onward: the server's PSNs are far beyond start, and may come round to it.
+	onward   bool
 	young    bool // start is the PSN from which on requests are on record; before, both ends counted alike
 	dead     bool // its connection to the server is of no use any more
 	gone     bool // its client was reset, or left

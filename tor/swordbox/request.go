@@ -99,7 +99,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		s.settleLength(i, 1)
 	}
 	fl.arrived = psnAdd(psn, k)
-	if fl.young && hdr.PSNDiff(psn, fl.start) > 1<<22 {
+	if fl.young && hdr.PSNDiff(psn, fl.start) > mostUnacked {
 		fl.young = false
 	}
 	rest, part := fl.rest, fl.part
@@ -362,7 +362,7 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
 		return false // its place is taken
 	}
-	if fl.tail-fl.first >= fl.span {
+	if n.fade(i); fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1
 		fl.outlive(o)
 	}
@@ -543,6 +543,25 @@ func (n *node) last(fl *flow, k int32) *packet.Buf {
 	return n.shelf.k[at].x
 }
 
+// mostUnacked is the most PSNs that a connection has under way when it takes one more
+// request, and that are remembered of its client's: PSNs are compared within half of
+// all there are, which is twice as many.
+const mostUnacked = 1 << 22
+
+// fade forgets the oldest requests of flow i, which were answered, when the newest are
+// far beyond.
+func (n *node) fade(i int32) {
+	fl := &n.flows[i]
+	for fl.first != fl.head {
+		o, _ := n.op(i, fl.first)
+		if (fl.admitted-o.cpsn)&hdr.PSNMask <= mostUnacked || o.state == sOpen {
+			return
+		}
+		fl.outlive(o)
+		fl.first++
+	}
+}
+
 // middle sends on a packet of the message that flow i is in; false when it
 // must wait.
 func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
@@ -659,7 +678,7 @@ func (s *Box) stuck(i int32, x *key) bool {
 func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 	n := s.n
 	c := &n.flows[l]
-	if !c.synced || c.dead || c.repair || c.unsure || hdr.PSNDiff(c.next, c.acked) > 1<<22 {
+	if !c.synced || c.dead || c.repair || c.unsure || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
 	if l == i {
