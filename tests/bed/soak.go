@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/history"
 )
 
@@ -31,10 +32,10 @@ func Soak(t *testing.T, dir string, cores int, all ...Work) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	next, undecided, failed := first, 0, 0
-	end := time.Now().Add(span)
+	wall := clock.NewWall()
 	for range cores {
 		wg.Go(func() {
-			for time.Now().Before(end) {
+			for wall.Now() < clock.Time(span) {
 				mu.Lock()
 				seed := next
 				next++

@@ -37,6 +37,19 @@ func (f *flow) effMTU() uint32 {
 	return f.mtuLow
 }
 
+// kindOf is the kind of an atomic.
+func kindOf(op hdr.Opcode) kind {
+	switch op {
+	case hdr.CompareSwap:
+		return kCAS
+	case hdr.FetchAdd:
+		return kFAA
+	case hdr.MaskedCompSwap:
+		return kMaskedCAS
+	}
+	return kOtherAtomic
+}
+
 // state of an operation.
 type state uint8
 
@@ -180,23 +193,30 @@ func (h *header) fits(f *hdr.Frame) bool {
 }
 
 // address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
-// UDP source port, P_Key and queue pair. The ICRC is left.
+// UDP source port, P_Key and queue pair, and the treatment on the way that belongs
+// to them: class of traffic, hops. An ECN mark stays with the frame. The ICRC is
+// left.
 func (h *header) address(b []byte) {
 	if h.l3 == hdr.EthernetLen {
 		*(*[hdr.EthernetLen]byte)(b) = [hdr.EthernetLen]byte(h.b[:])
 	} else {
 		copy(b[:h.l3], h.b[:h.l3])
 	}
+	to, from := b[h.l3:], h.b[h.l3:]
 	if h.net == hdr.NetIPv4 {
-		hdr.IPv4(b[h.l3 : h.l3+hdr.IPv4Len]).SetEnds(h.b[h.l3+12:])
+		to[1] = from[1]&^3 | to[1]&3
+		to[8] = from[8]
+		hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])
 	} else {
-		*(*[32]byte)(b[h.l3+8:]) = [32]byte(h.b[h.l3+8:])
+		to[0], to[1] = from[0], from[1]&^0x30|to[1]&0x30
+		to[2], to[3], to[7] = from[2], from[3], from[7]
+		*(*[32]byte)(to[8:]) = [32]byte(from[8:])
 	}
 	if h.l4 != 0 {
 		*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])
 		*(*[2]byte)(b[h.l4+6:]) = [2]byte{}
 	}
-	to, from := b[h.bth:][:8], h.b[h.bth:][:8]
+	to, from = b[h.bth:][:8], h.b[h.bth:][:8]
 	*(*[2]byte)(to[2:]) = [2]byte(from[2:])
 	to[5], to[6], to[7] = from[5], from[6], from[7]
 }
@@ -250,8 +270,10 @@ var noFlow = flow{answerer: none, lane: none, cur: none, oldest: none, newest: n
 // others.
 type flow struct {
 	// What most requests need, in a line of the processor's cache.
-	synced   bool // both numberings are known
-	seen     bool // before that: arrived is known, and turns requests came in order
+	synced bool // both numberings are known
+	seen   bool // before that: arrived is known, and turns requests came in order
+	// onward: the server's PSNs are far beyond start, and may come round to it.
+	onward   bool
 	young    bool // start is the PSN from which on requests are on record; before, both ends counted alike
 	dead     bool // its connection to the server is of no use any more
 	gone     bool // its client was reset, or left
@@ -263,10 +285,12 @@ type flow struct {
 	isReady  bool
 	vague    bool // its newest request is a READ that waits, of vagueLen bytes: of how many packets is not known
 	vagueLen uint32
-	doomed   bool  // a request of its has no way left: it will be ended
-	unsure   bool  // its newest op is a READ, on its own connection, of as many packets as its answer will have
-	waits    bool  // in node.waiting
-	may      uint8 // accesses (1 << access) that its server's queue pair was seen to have the right to
+	doomed   bool // a request of its has no way left: it will be ended
+	unsure   bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
+	waits    bool // in node.waiting
+	// misshapen: its client's requests contradict themselves (see measure).
+	misshapen bool
+	may       uint8 // accesses (1 << access) that its server's queue pair was seen to have the right to
 	// Numbering of the client: what came, and what was sent on.
 	arrived, admitted uint32
 	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span
@@ -276,6 +300,7 @@ type flow struct {
 	open              int32  // ops that the server has not answered
 	lane              int32  // connection of the youngest open op
 	cur               int32  // op of a message whose packets are still coming; none
+	rest, part        uint32 // bytes of the WRITE at hand that are to come, and in each of its packets
 	msn               uint32 // messages released
 
 	lost        clock.Time // of a connection lost with another process: until then its client is told, at least

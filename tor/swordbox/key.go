@@ -246,7 +246,7 @@ func (n *node) lent(l int32) {
 // it thinks of it.
 func (n *node) movable(fl *flow, o *op) *key {
 	a := accessOf(o)
-	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 {
+	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.misshapen || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 {
 		return nil
 	}
 	if x := n.keys.find(o.rkey); x != nil && x.until == 0 && fl.granted(x) && x.allows(o, a) {

@@ -52,16 +52,20 @@ func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
 		}
 		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
 			h := f.RETHOf(b)
-			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len
+			whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len && (f.Op.Info().Ext&hdr.HasImmDt == 0 || o.is(fOwn))
+			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
 		}
-		return true
+		return o.npsn > 1
 	case kSend:
 		return true
 	case kOdd:
 		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
 	}
-	a := be.Uint64(b[f.BTH+hdr.BTHLen:])
-	return info&hdr.IsAtomic != 0 && a == o.va
+	if info&hdr.IsAtomic == 0 {
+		return false
+	}
+	a := hdr.AtomicETH(b[f.BTH+hdr.BTHLen:])
+	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
 }
 
 // repeat handles a request of flow i that was there before.

@@ -99,12 +99,14 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		s.settleLength(i, 1)
 	}
 	fl.arrived = psnAdd(psn, k)
-	if fl.young && hdr.PSNDiff(psn, fl.start) > 1<<22 {
+	if fl.young && hdr.PSNDiff(psn, fl.start) > mostUnacked {
 		fl.young = false
 	}
+	rest, part := fl.rest, fl.part
+	fl.measure(b, &s.f)
 	if fl.stall.n > 0 || !s.admit(i, x, b, &s.f) {
 		if !s.hold(&fl.stall, x) {
-			fl.arrived = psn // it never came
+			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
 			return
 		}
@@ -122,6 +124,33 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 	}
 	if fl.doomed {
 		s.end(i)
+	}
+}
+
+// measure follows the payloads of a client's WRITEs, packet by packet. The server
+// refuses those that do not add up to the length that they say, and what is between
+// the packets of one (IBTA 9.7.4.1): nothing of such a client goes over another's
+// connection any more, which the refusal would end.
+func (f *flow) measure(b []byte, h *hdr.Frame) {
+	info := h.Op.Info()
+	p := uint32(len(h.PayloadOf(b)))
+	isWrite, begins := info.Flags&hdr.IsWrite != 0, info.Flags&(hdr.IsMiddle|hdr.IsLast) == 0
+	switch {
+	case !isWrite:
+		f.misshapen = f.misshapen || f.rest != 0
+	case begins && info.Ext&hdr.HasRETH != 0:
+		n := h.RETHOf(b).DMALength()
+		if f.misshapen = f.misshapen || f.rest != 0; info.Flags&hdr.IsFirst == 0 {
+			f.misshapen = f.misshapen || p != n
+		} else if f.rest, f.part = n-p, p; n <= p || !full(p) {
+			f.misshapen = true
+		}
+	case info.Flags&hdr.IsMiddle != 0 && p == f.part && p < f.rest:
+		f.rest -= p
+	case info.Flags&hdr.IsLast != 0 && p == f.rest && p != 0 && p <= f.part:
+		f.rest = 0
+	default:
+		f.misshapen = true
 	}
 }
 
@@ -212,10 +241,11 @@ func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) b
 }
 
 // confirmed reports whether an answer with PSN psn says that the server executed
-// requests that were far from what is expected of flow l.
+// requests that were far from what is expected of flow l. It says nothing where the
+// two ends count differently: the server's numbers may reach those, too.
 func (s *Box) confirmed(l int32, b []byte, psn uint32) bool {
 	fl := &s.n.flows[l]
-	if fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
+	if fl.record != 0 || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
 		return false
 	}
 	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
@@ -332,7 +362,7 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
 		return false // its place is taken
 	}
-	if fl.tail-fl.first >= fl.span {
+	if n.fade(i); fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1
 		fl.outlive(o)
 	}
@@ -374,16 +404,7 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		h := f.BTH + hdr.BTHLen
 		a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
 		o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
-		switch f.Op {
-		case hdr.CompareSwap:
-			o.kind = kCAS
-		case hdr.FetchAdd:
-			o.kind = kFAA
-		case hdr.MaskedCompSwap:
-			o.kind = kMaskedCAS
-		default:
-			o.kind = kOtherAtomic
-		}
+		o.kind = kindOf(f.Op)
 		if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
 			m := f.MaskedAtomicETHOf(b)
 			n.more[at].compareMask, n.more[at].swapMask = m.CompareMask(), m.SwapMask()
@@ -522,6 +543,25 @@ func (n *node) last(fl *flow, k int32) *packet.Buf {
 	return n.shelf.k[at].x
 }
 
+// mostUnacked is the most PSNs that a connection has under way when it takes one more
+// request, and that are remembered of its client's: PSNs are compared within half of
+// all there are, which is twice as many.
+const mostUnacked = 1 << 22
+
+// fade forgets the oldest requests of flow i, which were answered, when the newest are
+// far beyond.
+func (n *node) fade(i int32) {
+	fl := &n.flows[i]
+	for fl.first != fl.head {
+		o, _ := n.op(i, fl.first)
+		if (fl.admitted-o.cpsn)&hdr.PSNMask <= mostUnacked || o.state == sOpen {
+			return
+		}
+		fl.outlive(o)
+		fl.first++
+	}
+}
+
 // middle sends on a packet of the message that flow i is in; false when it
 // must wait.
 func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
@@ -638,7 +678,7 @@ func (s *Box) stuck(i int32, x *key) bool {
 func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 	n := s.n
 	c := &n.flows[l]
-	if !c.synced || c.dead || c.repair || c.unsure || hdr.PSNDiff(c.next, c.acked) > 1<<22 {
+	if !c.synced || c.dead || c.repair || c.unsure || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
 	if l == i {

@@ -41,7 +41,10 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.odd(l, x, b, psn)
 		return
 	}
-	if fl.young && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
+	if d := hdr.PSNDiff(psn, fl.start); d > mostUnacked && hdr.PSNDiff(psn, fl.next) < 0 {
+		fl.onward = true
+	}
+	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
 		n.hear(l, s.c.Now())
 		s.pass(toServers, x) // of the time before
 		return
