@@ -36,18 +36,8 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 	i := int32(slot)
 	fl := &n.flows[i]
 	psn := s.f.BTHOf(b).PSN()
-	if !fl.synced {
-		row := n.conns.Row(slot)
-		turn := s.inTurn(fl, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
-		fl.seen = true
-		if row.State == conn.HalfOpen {
-			s.stranger(x, b, reasonUnpaired)
-			return
-		}
-		if !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(i, b, psn) {
-			s.stranger(x, b, reasonStranger)
-			return
-		}
+	if !fl.synced && !s.follow(i, x, b, psn) {
+		return
 	}
 	if fl.lost != 0 {
 		s.tell(i, x, b)
@@ -251,6 +241,23 @@ func (s *Box) confirmed(l int32, b []byte, psn uint32) bool {
 	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
 }
 
+// follow takes over the numbering of flow i at the request in b, x, if it is time.
+// False when it passed as a stranger's.
+func (s *Box) follow(i int32, x *packet.Buf, b []byte, psn uint32) bool {
+	fl, row := &s.n.flows[i], s.n.conns.Row(conn.Slot(i))
+	turn := s.inTurn(fl, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
+	fl.seen = true
+	switch {
+	case row.State == conn.HalfOpen:
+		s.stranger(x, b, reasonUnpaired)
+		return false
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(i, b, psn):
+		s.stranger(x, b, reasonStranger)
+		return false
+	}
+	return true
+}
+
 // inTurn follows the numbering of a flow that is not synced: it reports whether
 // a request is the one that comes next, after others that were.
 func (s *Box) inTurn(fl *flow, b []byte, psn uint32) bool {
@@ -366,75 +373,15 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		fl.first = fl.tail - fl.span + 1
 		fl.outlive(o)
 	}
-	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
-	info := f.Op.Info().Flags
-	whole, unsure := true, false
-	switch {
-	case info&hdr.IsRead != 0 && f.RETHOf(b).DMALength() <= maxMessage:
-		h := f.RETHOf(b)
-		o.kind, o.va, o.rkey, o.len = kRead, h.VA(), h.RKey(), h.DMALength()
-		if o.len > fl.mtuLow && fl.mtu != 0 {
-			o.npsn = (o.len + fl.mtu - 1) / fl.mtu
-		} else if o.len > fl.mtuLow {
-			// Its answer will tell. Until then nothing else goes over the
-			// connection.
-			if fl.open > 0 || fl.guests > 0 || fl.dead {
-				return false
-			}
-			unsure = true
-		}
-	case info&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 && f.RETHOf(b).DMALength() <= maxMessage &&
-		(info&hdr.IsFirst == 0 || full(uint32(len(f.PayloadOf(b))))):
-		h := f.RETHOf(b)
-		o.kind, o.va, o.rkey, o.len = kWrite, h.VA(), h.RKey(), h.DMALength()
-		if f.Op.Info().Ext&hdr.HasImmDt != 0 {
-			o.flags |= fOwn // it takes one of its queue pair's receive buffers
-		}
-		if info&hdr.IsFirst != 0 {
-			whole = false
-			p := uint32(len(f.PayloadOf(b)))
-			o.npsn = max(2, (o.len+p-1)/p)
-			if l := n.last(fl, int32(min(o.npsn, 1<<30))); l != nil && hdr.Parse(l.Bytes(), &s.h) == hdr.IsRoCE && s.h.Op.Info().Ext&hdr.HasImmDt != 0 {
-				o.flags |= fOwn
-			}
-		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
-			o.out = le.Uint64(f.PayloadOf(b))
-		}
-	case info&hdr.IsAtomic != 0:
-		h := f.BTH + hdr.BTHLen
-		a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
-		o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
-		o.kind = kindOf(f.Op)
-		if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
-			m := f.MaskedAtomicETHOf(b)
-			n.more[at].compareMask, n.more[at].swapMask = m.CompareMask(), m.SwapMask()
-		}
-	case f.Op == hdr.AtomicWrite || f.Op == hdr.Flush:
-		h := f.RETHOf(b)
-		o.kind, o.va, o.rkey = kOdd, h.VA(), h.RKey()
-		o.flags |= fOwn | fBare
-		if f.Op == hdr.AtomicWrite {
-			o.len = 8
-		}
-	default: // SEND, and what makes no sense: the server will say so
-		o.kind = kSend
-		o.flags |= fBare
-		whole = info&hdr.IsFirst == 0
-		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
-			return false
-		}
-	}
-	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind == kOdd || o.kind.atomic() {
-		o.flags |= fAckReq
+	m, ok := s.classify(i, at, b, f)
+	if !ok {
+		return false
 	}
 	key := n.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}
-	l, ok := s.choose(i, fl, o, key)
-	if unsure {
-		l, ok = i, s.usable(i, i, fl, o, nil)
-	}
+	l, ok := s.route(i, o, key, m)
 	if !ok {
 		if fl.open == 0 && s.stuck(i, key) {
 			s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
@@ -444,29 +391,9 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		}
 		return false
 	}
-	if l != i && !whole && uint32(fl.stall.n) < o.npsn {
-		if o.npsn > uint32(len(n.shelf.k))/4 || !n.shelf.room(int(o.npsn)) {
-			// Too long to be gathered: over its own connection, behind all
-			// that is open.
-			if fl.open > 0 && (fl.mixed || fl.lane != i) || !s.usable(i, i, fl, o, key) {
-				return false
-			}
-			l = i
-		} else {
-			return false // not all of it is here
-		}
-	}
-	var copied *packet.Buf
-	switch {
-	case o.makeable():
-	case l != i || fl.isLent && whole && o.kind == kWrite && n.shelf.roomy():
-		// What others are behind is sent again here, if need be.
-		if copied = s.copyOf(x); copied == nil && l != i {
-			return false
-		}
-	}
-	if copied == nil && !o.makeable() {
-		o.flags |= fUnkept
+	copied, ok := s.insure(i, l, o, m, x)
+	if !ok {
+		return false
 	}
 	if !s.enter(i, at, l, f, b, key) {
 		if copied != nil {
@@ -478,11 +405,11 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		s.keep(o, copied)
 	}
 	fl.tail++
-	fl.unsure = unsure
-	if unsure {
+	fl.unsure = m.unsure
+	if m.unsure {
 		fl.vague = false
 	}
-	if !whole {
+	if !m.whole {
 		fl.cur, fl.began = at, s.c.Now()
 		if o.kind == kSend {
 			o.npsn = 1 // as many as come
@@ -499,6 +426,122 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		fl.admitted = psnAdd(o.cpsn, o.npsn)
 	}
 	return true
+}
+
+// shape is what is known of a message by its first packet.
+type shape struct {
+	whole  bool // there is no other packet
+	unsure bool // a READ whose answer tells how many packets it takes
+}
+
+// classify makes of the request in b, with headers f, which is the next one of flow
+// i, operation at. False when it must wait.
+func (s *Box) classify(i, at int32, b []byte, f *hdr.Frame) (m shape, ok bool) {
+	n := s.n
+	fl, o := &n.flows[i], &n.ops[at]
+	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
+	info := f.Op.Info().Flags
+	m.whole = true
+	switch {
+	case info&hdr.IsRead != 0 && f.RETHOf(b).DMALength() <= maxMessage:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey, o.len = kRead, h.VA(), h.RKey(), h.DMALength()
+		if o.len > fl.mtuLow && fl.mtu != 0 {
+			o.npsn = (o.len + fl.mtu - 1) / fl.mtu
+		} else if o.len > fl.mtuLow {
+			// Its answer will tell. Until then nothing else goes over the
+			// connection.
+			if fl.open > 0 || fl.guests > 0 || fl.dead {
+				return m, false
+			}
+			m.unsure = true
+		}
+	case info&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 && f.RETHOf(b).DMALength() <= maxMessage &&
+		(info&hdr.IsFirst == 0 || full(uint32(len(f.PayloadOf(b))))):
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey, o.len = kWrite, h.VA(), h.RKey(), h.DMALength()
+		if f.Op.Info().Ext&hdr.HasImmDt != 0 {
+			o.flags |= fOwn // it takes one of its queue pair's receive buffers
+		}
+		if info&hdr.IsFirst != 0 {
+			m.whole = false
+			p := uint32(len(f.PayloadOf(b)))
+			o.npsn = max(2, (o.len+p-1)/p)
+			if l := n.last(fl, int32(min(o.npsn, 1<<30))); l != nil && hdr.Parse(l.Bytes(), &s.h) == hdr.IsRoCE && s.h.Op.Info().Ext&hdr.HasImmDt != 0 {
+				o.flags |= fOwn
+			}
+		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
+			o.out = le.Uint64(f.PayloadOf(b))
+		}
+	case info&hdr.IsAtomic != 0:
+		n.classifyAtomic(at, b, f)
+	case f.Op == hdr.AtomicWrite || f.Op == hdr.Flush:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey = kOdd, h.VA(), h.RKey()
+		o.flags |= fOwn | fBare
+		if f.Op == hdr.AtomicWrite {
+			o.len = 8
+		}
+	default: // SEND, and what makes no sense: the server will say so
+		o.kind = kSend
+		o.flags |= fBare
+		m.whole = info&hdr.IsFirst == 0
+		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
+			return m, false
+		}
+	}
+	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind == kOdd || o.kind.atomic() {
+		o.flags |= fAckReq
+	}
+	return m, true
+}
+
+// classifyAtomic makes of the atomic in b, with headers f, operation at.
+func (n *node) classifyAtomic(at int32, b []byte, f *hdr.Frame) {
+	o := &n.ops[at]
+	h := f.BTH + hdr.BTHLen
+	a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
+	o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
+	o.kind = kindOf(f.Op)
+	if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
+		m := f.MaskedAtomicETHOf(b)
+		n.more[at].compareMask, n.more[at].swapMask = m.CompareMask(), m.SwapMask()
+	}
+}
+
+// route is the connection that o, the next operation of flow i, goes over; key is
+// its key if it may go over another's. False when it must wait: also until all
+// packets are here of a message that goes over another's connection.
+func (s *Box) route(i int32, o *op, key *key, m shape) (int32, bool) {
+	n := s.n
+	fl := &n.flows[i]
+	if m.unsure {
+		return i, s.usable(i, i, fl, o, nil)
+	}
+	l, ok := s.choose(i, fl, o, key)
+	if !ok || l == i || m.whole || uint32(fl.stall.n) >= o.npsn {
+		return l, ok
+	}
+	if o.npsn <= uint32(len(n.shelf.k))/4 && n.shelf.room(int(o.npsn)) {
+		return none, false
+	}
+	// Too long to be gathered: over its own connection, behind all that is open.
+	return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, fl, o, key)
+}
+
+// insure makes o, of flow i, one that can be sent again here, if others may come to
+// be behind it on connection l: by a copy of x. False when it must wait for room.
+func (s *Box) insure(i, l int32, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+	if o.makeable() {
+		return nil, true
+	}
+	if l != i || s.n.flows[i].isLent && m.whole && o.kind == kWrite && s.n.shelf.roomy() {
+		if copied = s.copyOf(x); copied != nil {
+			return copied, true
+		}
+	}
+	o.flags |= fUnkept
+	return nil, l == i
 }
 
 // narrow is the number of operations of a connection that are remembered to
