@@ -9,31 +9,11 @@ import (
 
 // request handles a client's request; x is disposed of.
 func (s *Box) request(x *packet.Buf, b []byte) {
+	i := s.sender(x, b)
+	if i == none {
+		return
+	}
 	n := s.n
-	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
-	switch e {
-	case conn.Spoofed:
-		if !s.cfg.dropSpoofed {
-			s.stranger(x, b, reasonSpoofed) // the server may take it
-			return
-		}
-		s.bad(toClients, x, reasonSpoofed, s.cfg.dropSpoofed)
-		return
-	case conn.Full:
-		s.stranger(x, b, reasonConnFull)
-		return
-	}
-	if slot == conn.NoSlot {
-		s.stranger(x, b, reasonStranger)
-		return
-	}
-	if len(n.removed) > 0 { // an earlier connection had this row, or its queue pair
-		for _, i := range n.removed {
-			s.remove(i)
-		}
-		n.removed = n.removed[:0]
-	}
-	i := int32(slot)
 	fl := &n.flows[i]
 	psn := s.f.BTHOf(b).PSN()
 	if !fl.synced && !s.follow(i, x, b, psn) {
@@ -82,6 +62,43 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		s.repeat(i, x, b, psn)
 		return
 	}
+	s.take(i, x, b, psn)
+}
+
+// sender is the flow that the request in b, x, is of; none: of none that may be
+// followed, and it was disposed of.
+func (s *Box) sender(x *packet.Buf, b []byte) int32 {
+	n := s.n
+	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
+	switch e {
+	case conn.Spoofed:
+		if !s.cfg.dropSpoofed {
+			s.stranger(x, b, reasonSpoofed) // the server may take it
+			return none
+		}
+		s.bad(toClients, x, reasonSpoofed, s.cfg.dropSpoofed)
+		return none
+	case conn.Full:
+		s.stranger(x, b, reasonConnFull)
+		return none
+	}
+	if slot == conn.NoSlot {
+		s.stranger(x, b, reasonStranger)
+		return none
+	}
+	if len(n.removed) > 0 { // an earlier connection had this row, or its queue pair
+		for _, i := range n.removed {
+			s.remove(i)
+		}
+		n.removed = n.removed[:0]
+	}
+	return int32(slot)
+}
+
+// take handles the request of flow i that comes next.
+func (s *Box) take(i int32, x *packet.Buf, b []byte, psn uint32) {
+	n := s.n
+	fl := &n.flows[i]
 	fl.gapNAK = false
 	k := s.packets(fl, b)
 	if fl.unsure {

@@ -80,6 +80,23 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 			return
 		}
 	}
+	if s.digest(l, psn, x, b) {
+		return
+	}
+	// Nobody needs the frame itself any more: it may become an answer.
+	s.spare, s.to = x, l
+	s.settle()
+	if s.spare != nil {
+		s.spare = nil
+		s.c.Drop(x, reasonAbsorbed)
+	}
+}
+
+// digest does what the answer in b, x, with PSN psn means on connection l; true
+// when it disposed of x.
+func (s *Box) digest(l int32, psn uint32, x *packet.Buf, b []byte) bool {
+	n := s.n
+	fl := &n.flows[l]
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
 		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
 			fl.syn = syn
@@ -107,17 +124,9 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.atomicAck(l, psn, f.AtomicAckETHOf(b).Original())
 	default:
 		s.acked(l, psnAdd(psn, hdr.PSNMask))
-		if s.readResponse(l, psn, x, b) {
-			return
-		}
+		return s.readResponse(l, psn, x, b)
 	}
-	// Nobody needs the frame itself any more: it may become an answer.
-	s.spare, s.to = x, l
-	s.settle()
-	if s.spare != nil {
-		s.spare = nil
-		s.c.Drop(x, reasonAbsorbed)
-	}
+	return false
 }
 
 // odd handles an answer of the server far from what flow l asked, x with the

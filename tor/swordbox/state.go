@@ -603,103 +603,130 @@ func (n *node) restore(b []byte, now clock.Time, old geometry) error {
 	if err != nil {
 		return err
 	}
-	// Operations whose flows are gone find places that no flow has.
-	homes, free := map[int32]int32{}, int32(len(n.ops))
+	r := renumbering{n: n, old: old, flows: to, homes: map[int32]int32{}}
+	if !r.house(orphans) || !r.apply() {
+		return errSave
+	}
+	n.unrest.gen = n.free.now()
+	return nil
+}
+
+// renumbering gives what was restored the places that it has now.
+type renumbering struct {
+	n     *node
+	old   geometry
+	flows map[int32]int32 // numbers of flows, by those before; of none: none
+	homes map[int32]int32 // places of operations whose flows are gone, likewise
+	bad   bool            // something has no place
+}
+
+// house gives operations whose flows are gone places that no flow has; false when
+// there are not so many.
+func (r *renumbering) house(orphans []byte) bool {
+	n, free := r.n, int32(len(r.n.ops))
 	for ; len(orphans) > 0; orphans = orphans[homeless:] {
 		for free--; free >= 0 && n.flows[n.flowOf(free)].synced; {
 			free--
 		}
 		if free < 0 {
-			return errSave
+			return false
 		}
-		homes[int32(le.Uint32(orphans))] = free
+		r.homes[int32(le.Uint32(orphans))] = free
 		copy(raw(&n.ops[free]), orphans[4:])
 		copy(raw(&n.more[free]), orphans[4+sizeofOp:])
 	}
-	// move is the place of an operation whose flow has another number now.
-	bad := false
-	move := func(at *int32) {
-		if *at == none {
-			return
-		}
-		if home, ok := homes[*at]; ok {
-			*at = home
-			return
-		}
-		i, k := old.place(*at)
-		j, ok := to[i]
-		switch {
-		case !ok || *at < 0 || k >= int32(n.window):
-			bad = true
-		default:
-			*at = j*int32(n.window) + k
+	return true
+}
+
+// move is for the place of an operation.
+func (r *renumbering) move(at *int32) {
+	if *at == none {
+		return
+	}
+	if home, ok := r.homes[*at]; ok {
+		*at = home
+		return
+	}
+	i, k := r.old.place(*at)
+	j, ok := r.flows[i]
+	if !ok || *at < 0 || k >= int32(r.n.window) {
+		r.bad = true
+		return
+	}
+	*at = j*int32(r.n.window) + k
+}
+
+// lane is for the number of a flow.
+func (r *renumbering) lane(l *int32) {
+	j, ok := r.flows[*l]
+	if !ok {
+		r.bad = true
+		return
+	}
+	*l = j
+}
+
+func (r *renumbering) op(o *op) {
+	if o.state != sOpen {
+		o.next, o.lane = none, none
+		return
+	}
+	if o.is(fGuest) {
+		r.n.guest(o, 1)
+	}
+	r.move(&o.next)
+	r.lane(&o.lane)
+	if !r.bad {
+		r.bad = !r.n.rejoin(o)
+	}
+}
+
+func (r *renumbering) flow(i int32) {
+	n := r.n
+	f := &n.flows[i]
+	r.move(&f.oldest)
+	r.move(&f.newest)
+	r.move(&f.cur)
+	if f.open == 0 {
+		f.lane = none
+	} else {
+		r.lane(&f.lane)
+	}
+	for k := f.first; k != f.tail; k++ {
+		o, _ := n.op(i, k)
+		r.op(o)
+	}
+	lent := f.isLent
+	f.heard, f.lends, f.isLent, f.asked, f.timed, f.answerer, f.marked = 0, 0, false, 0, false, none, marked{}
+	for k := range f.grants {
+		if x := n.keys.find(f.grants[k].rkey); lent && x != nil && f.granted(x) && len(x.lanes) < cap(x.lanes) {
+			x.lanes = append(x.lanes, i)
+			f.lends++
+			n.lent(i)
 		}
 	}
-	lane := func(l *int32) {
-		j, ok := to[*l]
-		if !ok {
-			bad = true
-			return
-		}
-		*l = j
-	}
-	fix := func(o *op) {
-		if o.state != sOpen {
-			o.next, o.lane = none, none
-			return
-		}
-		if o.is(fGuest) {
-			n.guest(o, 1)
-		}
-		move(&o.next)
-		lane(&o.lane)
-		if !bad {
-			bad = !n.rejoin(o)
-		}
-	}
-	for _, at := range homes {
+	n.due(i)
+}
+
+// apply is false when something has no place.
+func (r *renumbering) apply() bool {
+	n := r.n
+	for _, at := range r.homes {
 		if o := &n.ops[at]; o.state == sOpen {
-			fix(o)
+			r.op(o)
 		}
 	}
-	for _, i := range to {
-		if i == none {
-			continue
+	for _, i := range r.flows {
+		if i != none {
+			r.flow(i)
 		}
-		f := &n.flows[i]
-		move(&f.oldest)
-		move(&f.newest)
-		move(&f.cur)
-		if f.open == 0 {
-			f.lane = none
-		} else {
-			lane(&f.lane)
-		}
-		for k := f.first; k != f.tail; k++ {
-			o, _ := n.op(i, k)
-			fix(o)
-		}
-		again := f.isLent
-		f.heard, f.lends, f.isLent, f.asked = 0, 0, false, 0
-		for k := range f.grants {
-			if x := n.keys.find(f.grants[k].rkey); again && x != nil && f.granted(x) && len(x.lanes) < cap(x.lanes) {
-				x.lanes = append(x.lanes, i)
-				f.lends++
-				n.lent(i)
-			}
-		}
-		n.due(i)
 	}
-	for _, at := range homes {
-		if o := &n.ops[at]; !bad && o.state == sOpen && o.lane != none {
+	for _, at := range r.homes {
+		if o := &n.ops[at]; !r.bad && o.state == sOpen && o.lane != none {
 			n.orphan(o)
 		}
 	}
-	if bad {
-		return errSave
-	}
-	n.unrest.gen = n.free.now()
-	return nil
+	return !r.bad
 }
 
 // rejoin counts open operation o, which another process sent; false when it
