@@ -63,7 +63,7 @@ undoes all.`,
 			if err != nil {
 				return err
 			}
-			f.inline = s.Inner + "," + s.Port
+			f.inline, f.root.splice = s.Inner+","+s.Port, true
 			spec, err := f.spec("")
 			if err == nil {
 				err = f.run(cmd, spec, "")

@@ -16,7 +16,23 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject})
+	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject, "notified": notified})
+}
+
+// notified prints what a process tells its service manager: notified SOCKET.
+func notified() {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: os.Args[1], Net: "unixgram"})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "notified:", err)
+		os.Exit(1)
+	}
+	for p := make([]byte, 4096); ; {
+		n, err := conn.Read(p)
+		if err != nil {
+			os.Exit(1)
+		}
+		fmt.Printf("%s\n", p[:n])
+	}
 }
 
 // inject sends the frames of a capture out of an interface: inject IF FILE.
