@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/snic/pool/gossip"
 )
 
 // leastWatchdog is the shortest limit of --watchdog: a report on large tables takes a part of it.
@@ -61,6 +62,8 @@ type process struct {
 	Privileges *privileges `json:"privileges"`
 	Watchdog   string      `json:"watchdog"`
 	Manager    string      `json:"manager"`
+	// Pool is what was not taken of what boards of the pool say; nil: it is in none.
+	Pool *gossip.Drops `json:"pool_dropped,omitempty"`
 }
 
 func (r *running) process() process {
@@ -73,6 +76,10 @@ func (r *running) process() process {
 		p.Manager = fmt.Sprintf("is told, and watches: %v", w)
 	case r.manager.there():
 		p.Manager = "is told"
+	}
+	if r.joined != nil {
+		d := r.joined.pool.Drops()
+		p.Pool = &d
 	}
 	return p
 }
@@ -94,5 +101,8 @@ func newShowProcessCmd() *cobra.Command {
 		fmt.Fprintf(w, "process %d\n", p.PID)
 		p.Privileges.print(w)
 		fmt.Fprintf(w, "watchdog: %s\nservice manager: %s\n", p.Watchdog, p.Manager)
+		if p.Pool != nil {
+			fmt.Fprintf(w, "messages of the pool that were not taken: %v\n", p.Pool)
+		}
 	})
 }

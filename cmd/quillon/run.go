@@ -97,7 +97,8 @@ at a clean stop all that is known of them. The next process with the same file
 takes them over. After a crash it tells their clients, by an RDMA error, that
 they are gone, and the clients connect again. The file belongs to one process at
 a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
-that such an app wants do not cross while no process is there.
+that such an app wants do not cross while no process is there. All of its room is
+reserved before it is used (98 MB for swordbox as it is), and nobody else may read it.
 
 With --state none all this is lost: clients of shared connections that do not
 connect again before the next process starts may wait for answers for ever, or
@@ -109,16 +110,42 @@ more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
 controller gives both. Plain text is for the loopback interface alone unless
 --insecure says otherwise.
 
+An instance has its place by its name: the socket, and beside it a file that only its
+owner can open, are taken before an interface is touched. A process that has them and
+does not answer is waited for, 5 s, and then named.
+
+SIGTERM and SIGINT are heard at every moment. From then on a process ends within 20 s,
+a start that is not done within a minute too, and a worker that is stuck in an app keeps
+neither: within 10 s, as soon as its thread has computed or slept for 2 s without a
+breath, the process ends as by a crash. That leaves the wire, so that frames that may
+cross do, and the app is named; the status is 1. --watchdog does the same without an
+order. A machine that is busy, or a debugger, does not make a worker stuck: what counts
+is what its thread computes, or sleeps.
+
+A service manager that sets NOTIFY_SOCKET is told when the workers run (READY=1) and
+when they end (STOPPING=1), and with WATCHDOG_USEC, as long as no worker is stuck, that
+it is well. For systemd: Type=notify, WatchdogSec=10, Restart=on-failure.
+
+Once all is open the process gives up every capability but net_admin, net_raw, bpf and
+perfmon, which it needs to change and to take away what it attached, and to open ports
+of a spec that is applied later; sys_admin stays where the other end of a veth is in
+another network namespace, and sys_nice with --p4runtime. It says what it has, and why;
+so does "quillon show process". With --user it is another user then, who must be able
+to read what is read later: the spec at SIGHUP, certificates, keys. The state file and
+the socket stay root's, and the socket's file is left behind at the end.
+
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
 come back by pool-port=, on a segment that all boards of the pool are at.
 Without --pool-secret the boards hear of each other on the loopback interface
-alone. A board that is stopped first has the others take home what it runs for
+alone; its file must have mode 600. What a board says is taken once, by who it is for:
+what was recorded and comes again is counted (quillon show process). A board that is stopped first has the others take home what it runs for
 them, with its state: that takes some milliseconds, and at most 3 s (a second
 signal ends the wait).`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
+  quillon run --inline eth1,eth2 --nf swordbox --user nobody --watchdog 5s
   quillon run middlebox.yaml --dry-run
   quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100
   quillon run nic.yaml --pool 192.0.2.1:7946 --pool-board 1 --join 192.0.2.2:7946 --pool-secret pool.key`,

@@ -207,9 +207,9 @@ func (c *Client) Change(app, name, what string, entry table.Text) error {
 	return c.call(request{Op: opTableWrite, App: app, Table: name, Change: what, Entry: entry}, nil)
 }
 
-// stopWithin is how long Stop waits: a board takes up to 3 s to leave its pool,
-// and a state is written to disk.
-const stopWithin = 20 * time.Second
+// stopWithin is how long Stop waits: a process that is told to stop ends within 20 s, whatever it
+// waits for.
+const stopWithin = 25 * time.Second
 
 // Stop ends the instance, and waits until its process has ended: what it had is
 // free then.

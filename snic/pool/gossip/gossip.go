@@ -4,6 +4,12 @@
 // otherwise; while a long one is on its way others hear that its sender lives. All that is
 // sent is encrypted and authenticated with a secret that the boards share; without one a Pool listens on the loopback interface only.
 //
+// Who records messages can send them again. Those of Nodes and Pagers are taken once, and only by the incarnation of a
+// board that they were for (see seals); what is not taken is counted (Drops). Those of memberlist can come again, and
+// say of an incarnation that it was there, or had gone: memberlist takes what is news, and a board that is not there is
+// asked and found dead, within seconds. Nothing depends on it meanwhile: a peer is one that a message was heard of, and
+// is lost when none comes for Node.Dead.
+//
 // A board's name in the gossip is its number and its incarnation, so that one that
 // starts anew is never taken for what it was.
 //
