@@ -138,8 +138,9 @@ With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
 come back by pool-port=, on a segment that all boards of the pool are at.
 Without --pool-secret the boards hear of each other on the loopback interface
-alone; its file must have mode 600. What a board says is taken once, by who it is for:
-what was recorded and comes again is counted (quillon show process). A board that is stopped first has the others take home what it runs for
+alone; its file must have mode 600. What a board says is taken once, and only by the
+process that it is for: what was recorded and comes again is counted (quillon show
+process). A board that is stopped first has the others take home what it runs for
 them, with its state: that takes some milliseconds, and at most 3 s (a second
 signal ends the wait).`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,mode=read-write,keys=1024
