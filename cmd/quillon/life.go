@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/quillon/quillon/nf/graph"
 )
 
@@ -26,20 +28,21 @@ const (
 // life is the process of an instance between its start and its end: an order to stop is heard at every
 // moment, and what takes too long ends the process as a crash does.
 type life struct {
-	log   io.Writer
-	exit  func(code int)
-	told  chan struct{} // closed by the first order to stop
-	once  sync.Once
-	over  chan struct{}
-	doing atomic.Pointer[string]
-	inst  atomic.Pointer[graph.Instance]
-	start *time.Timer
-	stop  atomic.Pointer[time.Timer]
+	orders *orders
+	log    io.Writer
+	exit   func(code int)
+	told   chan struct{} // closed by the first order to stop
+	once   sync.Once
+	over   chan struct{}
+	doing  atomic.Pointer[string]
+	inst   atomic.Pointer[graph.Instance]
+	start  *time.Timer
+	stop   atomic.Pointer[time.Timer]
 }
 
 // begin takes the first order to stop from orders; a second one is left there, for who can hurry.
 func begin(orders *orders, log io.Writer) *life {
-	l := &life{log: log, exit: os.Exit, told: make(chan struct{}), over: make(chan struct{})}
+	l := &life{orders: orders, log: log, exit: os.Exit, told: make(chan struct{}), over: make(chan struct{})}
 	l.at("starting")
 	l.start = time.AfterFunc(startLimit, func() { l.late(startLimit) })
 	go func() {
@@ -50,6 +53,18 @@ func begin(orders *orders, log io.Writer) *life {
 		}
 	}()
 	return l
+}
+
+// undisturbed has a change of interfaces done to its end, also when there is an order to stop, but not for
+// longer than a start or a stop may take; until done.
+func undisturbed(cmd *cobra.Command, what string) (done func()) {
+	o := takeOrders()
+	l := begin(o, cmd.ErrOrStderr())
+	l.at(what)
+	return func() {
+		l.done()
+		o.release()
+	}
 }
 
 // at says what is being done, for who asks why it takes so long.
@@ -70,8 +85,15 @@ func (l *life) ordered() bool {
 	case <-l.told:
 		return true
 	default:
+	}
+	select {
+	case <-l.told:
+	case <-l.orders.stop:
+		l.end()
+	default:
 		return false
 	}
+	return true
 }
 
 // runs ends the start.

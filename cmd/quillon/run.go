@@ -523,6 +523,7 @@ func (r *running) finish(err error) error {
 	if errors.Is(err, errStop) {
 		err = nil
 	}
+	r.life.end() // from here on its bound holds, whatever it ends for
 	r.life.at("closing what is open")
 	errs := []error{err}
 	if r.unserve != nil {
@@ -651,7 +652,7 @@ instance was killed.`,
 			if err := unused(a, b); err != nil {
 				return err
 			}
-			defer takeOrders().release() // nothing is left half done
+			defer undisturbed(cmd, "taking the wire away")()
 			if err := afxdp.Detach(a, b); err != nil {
 				return err
 			}
