@@ -242,6 +242,7 @@ func TestTwins(t *testing.T) {
 	a.pages(10)
 	c := start(t, 2, a.Addr())
 	c.sees(0, 10)
+	a.sees(2, 5)
 	a.Do(func(n *pool.Node, now clock.Time) {
 		if err := n.Want(now, 1, 0, 1); err != nil {
 			t.Error(err)
@@ -284,6 +285,7 @@ func TestTwinsClocks(t *testing.T) {
 			a.pages(10)
 			c := start(t, 2, a.Addr())
 			c.sees(0, 10)
+			a.sees(2, 5)
 			a.Do(func(n *pool.Node, now clock.Time) {
 				if err := n.Want(now, 1, 0, 1); err != nil {
 					t.Error(err)
