@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +99,7 @@ takes them over. After a crash it tells their clients, by an RDMA error, that
 they are gone, and the clients connect again. The file belongs to one process at
 a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
 that such an app wants do not cross while no process is there. All of its room is
-reserved before it is used (98 MB for swordbox as it is), and nobody else may read it.
+reserved before it is used, and nobody else may read it.
 
 With --state none all this is lost: clients of shared connections that do not
 connect again before the next process starts may wait for answers for ever, or
@@ -290,7 +291,7 @@ var errStop = errors.New("told to stop")
 // run opens the ports and runs the graph until a signal or an error.
 func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error {
 	r := &running{runFlags: f, cmd: cmd, log: cmd.ErrOrStderr(), spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
-	if err := errors.Join(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog()); err != nil {
+	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog()); err != nil {
 		return err
 	}
 	r.collect = collectNone()
@@ -482,7 +483,7 @@ func (r *running) work() error {
 			// A worker failed. The programs stay, and so does the wire: what
 			// is closed by the end of the process is enough for the frames to
 			// cross in the kernel.
-			_ = r.control.Close()
+			_ = r.control.Hangup()
 			return fmt.Errorf("%w%s", err, leftWires(r.spec, err))
 		}
 	}

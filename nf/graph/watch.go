@@ -13,19 +13,19 @@ import (
 type Stuck struct {
 	Worker    int
 	App, Kind string // whose code the worker runs; "-" and "framework": no app's
-	Doing     string // computes, sleeps, or did not answer
+	Doing     string // what it has done instead
 	For       clock.Duration
 }
 
 func (e *Stuck) Error() string {
-	return fmt.Sprintf("worker %d is stuck in app %s (%s): it %s for %v without a breath", e.Worker, e.App, e.Kind, e.Doing, e.For)
+	return fmt.Sprintf("worker %d is stuck in app %s (%s): it %s for %v", e.Worker, e.App, e.Kind, e.Doing, e.For)
 }
 
 // What a worker that is stuck does.
 const (
-	computes = "has computed"
-	sleeps   = "has slept"
-	silent   = "has not answered"
+	computes = "has computed without a breath"
+	sleeps   = "has slept without a breath"
+	silent   = "has made no breath"
 )
 
 // thread is what the kernel tells of a worker's thread.
