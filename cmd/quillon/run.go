@@ -102,8 +102,12 @@ have requests acknowledged that were never executed.
 With --p4runtime controllers may drive the graph: its apps of kind p4 are devices
 from 1 on, in the order of their names, and the tables of all other apps are one
 more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
-controller gives both. Plain text is for the loopback interface alone unless
---insecure says otherwise.
+controller gives both. They come by a Unix socket beside the control socket, in
+p4rt/NAME.sock, which is root's and its user's alone and where they may do all; and,
+with --p4runtime HOST, by TCP: each with a certificate of --tls-client-ca, and with
+the roles that --p4-client gives it. --insecure lets whoever reaches the address
+be a controller, in plain text or by TLS: on 127.0.0.1 that is every local user.
+"quillon ctl forget" has a device forget who was primary.
 
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
@@ -116,7 +120,7 @@ signal ends the wait).`,
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
   quillon run middlebox.yaml --dry-run
-  quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100
+  quillon run router.yaml --p4runtime unix --metrics 127.0.0.1:9100
   quillon run nic.yaml --pool 192.0.2.1:7946 --pool-board 1 --join 192.0.2.2:7946 --pool-secret pool.key`,
 		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -310,7 +314,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if err != nil {
 		return finish(err)
 	}
-	served, closeAll, err := f.p4rt.listen(inst, clk, cmd.ErrOrStderr())
+	served, closeAll, err := f.p4rt.listen(inst, control.Path(), clk, cmd.ErrOrStderr())
 	if err != nil {
 		return finish(err)
 	}
@@ -332,7 +336,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	if len(state.kept()) > 0 {
 		info.State = state.path
 	}
-	if served.Address != "" || served.Metrics != "" {
+	if len(served.Devices) > 0 || served.Metrics != "" {
 		info.Served = served
 	}
 	if state.asked && state.path == "" {
@@ -360,7 +364,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err e
 	done := make(chan error, 1)
 	go func() { done <- inst.Run(ctx) }()
 	started := collect
-	if served.Address != "" {
+	if len(served.Devices) > 0 {
 		started = func() {} // collectLess has a say by now
 	}
 	if info.State != "" && state.asked {

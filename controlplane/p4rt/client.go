@@ -118,7 +118,7 @@ func (c *caller) mayClaim(name string, e *p4v1.Uint128) error {
 		return status.Errorf(codes.PermissionDenied, "client %s may claim election ids up to %d,%d, and not %d,%d", c.name, m.GetHigh(), m.GetLow(), e.GetHigh(), e.GetLow())
 	}
 	if c.trust != owner && e.GetHigh() >= ownersElection {
-		return status.Errorf(codes.PermissionDenied, "election id %d,%d: those from %d,0 on are for clients of the server's Unix socket: take a lower one", e.GetHigh(), e.GetLow(), uint64(ownersElection))
+		return status.Errorf(codes.PermissionDenied, "election id %d,%d: those from %d,0 on are for clients of the server's Unix socket: take a lower one, after quillon ctl forget there where one of these was claimed", e.GetHigh(), e.GetLow(), uint64(ownersElection))
 	}
 	return nil
 }
