@@ -160,9 +160,24 @@ func same(a, b *p4v1.Uint128) bool { return !less(a, b) && !less(b, a) }
 func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
 	k := callOf(g.Context())
 	st := &stream{call: k, caller: callerOf(g.Context()), room: queueForSure, wake: make(chan struct{}, 1)}
-	done := make(chan struct{})
-	var sender sync.WaitGroup
-	sender.Go(func() {
+	// The handler waits for neither: a client that sends nothing, and one that does
+	// not read, are sent away like others. Both end with the stream.
+	in := make(chan *p4v1.StreamMessageRequest)
+	go func() {
+		defer close(in)
+		for {
+			m, err := g.Recv()
+			if err != nil {
+				return // the client is gone
+			}
+			select {
+			case in <- m:
+			case <-g.Context().Done():
+				return
+			}
+		}
+	}()
+	go func() {
 		for {
 			for m := st.next(); m != nil; m = st.next() {
 				if g.Send(m) != nil {
@@ -171,16 +186,12 @@ func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
 			}
 			select {
 			case <-st.wake:
-			case <-done:
-				return
 			case <-g.Context().Done():
 				return
 			}
 		}
-	})
+	}()
 	s.stats.Streams.Add(1)
-	defer sender.Wait()
-	defer close(done)
 	defer s.stats.Streams.Add(-1)
 	defer func() {
 		if st.dev != nil {
@@ -189,14 +200,16 @@ func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
 		st.discard()
 	}()
 	for {
-		m, err := g.Recv()
-		if err != nil {
-			return k.ended() // nil: the client is gone
-		}
-		// Whatever ends the stream ends the call first: the sender may wait for a
-		// client that does not read.
-		if err := s.heard(st, m); err != nil {
-			return k.end(err)
+		select {
+		case <-k.ended():
+			return k.why
+		case m, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if err := s.heard(st, m); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -374,7 +387,7 @@ func (r *role) makeRoom(st *stream) bool {
 func (r *role) turnOut(st *stream, err error) {
 	delete(r.streams, st)
 	st.discard()
-	st.call.end(err)
+	st.call.stop(err)
 }
 
 // leave takes a controller out whose stream has ended.

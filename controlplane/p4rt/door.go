@@ -102,14 +102,17 @@ type conn struct {
 	was       atomic.Bool  // one of them was
 }
 
-// call is an RPC. Nil: the server was not reached by Listen, or Options.
+// call is an RPC. Nil: the server was not made with Options.
 type call struct {
-	c      *conn // nil: not reached by Listen
-	cancel context.CancelCauseFunc
-	ctx    context.Context
+	c      *conn // nil: the server was not reached by Listen
+	cancel context.CancelFunc
 	timer  *time.Timer
-	// Of a StreamChannel, guarded by the door:
-	counted bool
+	// Of a StreamChannel, whose handler says why it ends: gRPC itself would say that
+	// a context was cancelled.
+	once    sync.Once
+	end     chan struct{}
+	why     error // once end is closed
+	counted bool  // guarded by the door
 }
 
 type callKey struct{}
@@ -119,23 +122,26 @@ func callOf(ctx context.Context) *call {
 	return k
 }
 
-// end ends a call with an error, wherever it waits, and returns the error.
-func (k *call) end(err error) error {
-	if k != nil {
-		k.cancel(err)
+// stop ends a call, wherever it waits.
+func (k *call) stop(why error) {
+	switch {
+	case k == nil:
+	case k.end == nil:
+		k.cancel()
+	default:
+		k.once.Do(func() {
+			k.why = why
+			close(k.end)
+		})
 	}
-	return err
 }
 
-// ended is the error that the call was ended with; nil: by its client.
-func (k *call) ended() error {
+// ended is closed when a StreamChannel has to end.
+func (k *call) ended() <-chan struct{} {
 	if k == nil {
 		return nil
 	}
-	if err := context.Cause(k.ctx); status.Code(err) != codes.Unknown {
-		return err
-	}
-	return nil
+	return k.end
 }
 
 // within ends the call if it is not told otherwise until then; 0: it may last.
@@ -150,14 +156,17 @@ func (k *call) within(d time.Duration) {
 	}
 }
 
-var errLate = status.Errorf(codes.DeadlineExceeded, "nothing came within %v: a request has its message, and a stream its first claim, by then", patience)
+var errLate = status.Errorf(codes.DeadlineExceeded, "no role was claimed within %v: send a MasterArbitrationUpdate first", patience)
 
 // begin is told of every call before its message has come.
-func begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
+func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 	c := connOf(ctx)
-	below, cancel := context.WithCancelCause(ctx)
-	k := &call{c: c, cancel: cancel, ctx: below}
-	k.timer = time.AfterFunc(patience, func() { cancel(errLate) })
+	below, cancel := context.WithCancel(ctx)
+	k := &call{c: c, cancel: cancel}
+	if i.FullMethodName == p4v1.P4Runtime_StreamChannel_FullMethodName {
+		k.end = make(chan struct{})
+	}
+	k.timer = time.AfterFunc(patience, func() { k.stop(errLate) })
 	if c != nil {
 		// A call that were refused here would leave its timer behind until its
 		// deadline, however far that is: it ends with its connection.
@@ -412,7 +421,7 @@ func (d *door) join(k *call) error {
 		}
 		out := d.waiting[n]
 		d.uncount(out)
-		out.cancel(status.Error(codes.ResourceExhausted, "others wait for a stream: claim a role at once"))
+		out.stop(status.Error(codes.ResourceExhausted, "others wait for a stream: claim a role at once"))
 	}
 	k.counted = true
 	p.streams++
