@@ -43,10 +43,8 @@ type ListenConfig struct {
 
 // Listener is a server that can be reached.
 type Listener struct {
-	g    *grpc.Server
-	d    *door
-	done chan error
-	h    *health.Server
+	d   *door
+	end func() error
 }
 
 // Listen makes a server reachable, with the health and reflection services, and over a
@@ -63,16 +61,24 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("p4runtime: %w", err)
 	}
-	l := &Listener{g: grpc.NewServer(append(Options(cfg.Log), grpc.Creds(d))...), d: d, done: make(chan error, 1), h: health.NewServer()}
-	s.Register(l.g)
+	g, h := grpc.NewServer(append(Options(cfg.Log), grpc.Creds(d))...), health.NewServer()
+	s.Register(g)
 	if local {
-		s.registerOwner(l.g)
+		s.registerOwner(g)
 	}
-	healthv1.RegisterHealthServer(l.g, l.h)
-	l.h.SetServingStatus(p4v1.P4Runtime_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-	reflection.Register(l.g)
-	go func() { l.done <- l.g.Serve(d) }()
-	return l, nil
+	healthv1.RegisterHealthServer(g, h)
+	h.SetServingStatus(p4v1.P4Runtime_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	reflection.Register(g)
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(d) }()
+	return &Listener{d, sync.OnceValue(func() error {
+		h.Shutdown()
+		g.Stop()
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})}, nil
 }
 
 // openSocket opens a Unix socket.
@@ -144,15 +150,8 @@ func Address(a string) string {
 // Addr is where the server is reached.
 func (l *Listener) Addr() net.Addr { return l.d.Addr() }
 
-// Close ends all connections.
-func (l *Listener) Close() error {
-	l.h.Shutdown()
-	l.g.Stop()
-	if err := <-l.done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
-}
+// Close ends all connections. Closing twice does nothing more.
+func (l *Listener) Close() error { return l.end() }
 
 // serverTLS is TLS with files that are read again when they have changed.
 func serverTLS(cfg ListenConfig) (*tls.Config, error) {
