@@ -144,8 +144,8 @@ func TestPatience(t *testing.T) {
 		time.Sleep(patience - time.Second)
 		h.counts(2, 2, 1, 3)
 		time.Sleep(2 * time.Second)
-		h.ends(idle, codes.DeadlineExceeded)
 		h.counts(2, 1, 0, 2)
+		h.ends(idle, codes.DeadlineExceeded)
 		time.Sleep(time.Hour)
 		close(h.dev.wait)
 		h.claim(stays, 2)
@@ -355,6 +355,16 @@ func TestPeerQueue(t *testing.T) {
 	c, _ := d.enter(&at{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}})
 	c.peer = c.host
 	packet := &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: &p4v1.PacketIn{Payload: make([]byte, 32<<10)}}}
+	r := &role{}
+	backup := &stream{wake: make(chan struct{}, 1), call: &call{c: c}, room: queueForSure}
+	r.become(backup)
+	r.become(nil)
+	for backup.send(packet) {
+	}
+	if backup.size > queueForSure {
+		t.Errorf("%d bytes wait for who was primary", backup.size)
+	}
+	backup.discard()
 	var all []*stream
 	for range 9 {
 		st := &stream{wake: make(chan struct{}, 1), call: &call{c: c}, room: queueForSure}
