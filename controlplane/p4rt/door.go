@@ -166,7 +166,12 @@ func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 	if i.FullMethodName == p4v1.P4Runtime_StreamChannel_FullMethodName {
 		k.end = make(chan struct{})
 	}
-	k.timer = time.AfterFunc(patience, func() { k.stop(errLate) })
+	k.timer = time.AfterFunc(patience, func() {
+		if c != nil && k.end != nil {
+			c.d.stats.StreamsRefused.Add(1)
+		}
+		k.stop(errLate)
+	})
 	if c != nil {
 		// A call that were refused here would leave its timer behind until its
 		// deadline, however far that is: it ends with its connection.
