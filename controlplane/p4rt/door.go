@@ -22,8 +22,8 @@ import (
 // of the socket, a certificate), or else the host that it comes from. What has one is
 // not refused for what others have, as far as that is possible: where a table is full,
 // who has most of it and claimed nothing has to go first; and a connection on which a
-// controller is primary is in none of the tables of calls and streams, but has
-// MaxConcurrentStreams of its own.
+// controller is primary is refused nothing for what others have: it has maxConnCalls of
+// its own.
 const (
 	maxConns     = 256 // that are open
 	maxPeerConns = 64
@@ -173,8 +173,8 @@ func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 		k.stop(errLate)
 	})
 	if c != nil {
-		// A call that were refused here would leave its timer behind until its
-		// deadline, however far that is: it ends with its connection.
+		// The connection ends, and not this call alone: gRPC keeps the timer of a
+		// call that is refused here until the call's deadline, however far that is.
 		if out := c.d.enterCall(c); out != nil {
 			out.expel(fmt.Errorf("it had the most of %d requests of one client, or %d of all, at once", maxPeerCalls, maxCalls))
 		}
