@@ -108,8 +108,12 @@ have requests acknowledged that were never executed.
 With --p4runtime controllers may drive the graph: its apps of kind p4 are devices
 from 1 on, in the order of their names, and the tables of all other apps are one
 more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
-controller gives both. Plain text is for the loopback interface alone unless
---insecure says otherwise.
+controller gives both. They come by a Unix socket beside the control socket, in
+p4rt/NAME.sock, which is root's and its user's alone and where they may do all; and,
+with --p4runtime HOST, by TCP: each with a certificate of --tls-client-ca, and with
+the roles that --p4-client gives it. --insecure lets whoever reaches the address
+be a controller, in plain text or by TLS: on 127.0.0.1 that is every local user.
+"quillon ctl forget" has a device forget who was primary.
 
 An instance has its place by its name: the socket, and beside it a file that only its
 owner can open, are taken before an interface is touched. A process that has them and
@@ -133,7 +137,7 @@ of a spec that is applied later; sys_admin stays where the other end of a veth i
 another network namespace, and sys_nice with --p4runtime. It says what it has, and why;
 so does "quillon show process". With --user it is another user then, who must be able
 to read what is read later: the spec at SIGHUP, certificates, keys. The state file and
-the socket stay root's, and the socket's file is left behind at the end.
+the sockets stay root's, and the sockets' files are left behind at the end.
 
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
@@ -149,7 +153,7 @@ signal ends the wait).`,
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
   quillon run --inline eth1,eth2 --nf swordbox --user nobody --watchdog 5s
   quillon run middlebox.yaml --dry-run
-  quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100
+  quillon run router.yaml --p4runtime unix --metrics 127.0.0.1:9100
   quillon run nic.yaml --pool 192.0.2.1:7946 --pool-board 1 --join 192.0.2.2:7946 --pool-secret pool.key`,
 		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -400,7 +404,7 @@ func (r *running) build() error {
 
 // serve opens what controllers and other boards reach.
 func (r *running) serve() error {
-	served, closeAll, err := r.p4rt.listen(r.inst, r.clk, r.log)
+	served, closeAll, err := r.p4rt.listen(r.inst, r.control.Path(), r.clk, r.log)
 	if err != nil {
 		return err
 	}
@@ -423,7 +427,7 @@ func (r *running) say() error {
 	if len(r.state.kept()) > 0 {
 		info.State = r.state.path
 	}
-	if r.served.Address != "" || r.served.Metrics != "" {
+	if len(r.served.Devices) > 0 || r.served.Metrics != "" {
 		info.Served = r.served
 	}
 	if r.state.asked && r.state.path == "" {
@@ -452,7 +456,7 @@ func (r *running) work() error {
 	done := make(chan error, 1)
 	go func() { done <- r.inst.Run(ctx) }()
 	started := r.collect
-	if r.served.Address != "" {
+	if len(r.served.Devices) > 0 {
 		started = func() {} // collectLess has a say by now
 	}
 	if r.state.asked && r.state.path != "" {
