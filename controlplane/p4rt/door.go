@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -68,6 +69,7 @@ type door struct {
 	mu      sync.Mutex
 	last    uint64 // number of the last connection
 	conns   map[*conn]struct{}
+	closed  bool
 	peers   map[string]*peerAccount
 	streams int     // that count
 	waiting []*call // those of them that have claimed nothing, oldest first
@@ -282,6 +284,10 @@ func (d *door) enter(raw net.Conn) (*conn, bool) {
 	c := &conn{Conn: raw, d: d}
 	name := hostOf(raw.RemoteAddr())
 	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, false
+	}
 	of := name // whose connection would have to go
 	if p := d.peers[name]; p == nil || p.conns < maxPeerConns {
 		of = ""
@@ -304,6 +310,18 @@ func (d *door) enter(raw net.Conn) (*conn, bool) {
 		out.Conn.Close()
 	}
 	return c, true
+}
+
+// shut lets nobody in any more, and ends all connections. gRPC's Stop would wait for handshakes, and
+// for clients that do not take the last words of TLS.
+func (d *door) shut() {
+	d.mu.Lock()
+	d.closed = true
+	all := slices.Collect(maps.Keys(d.conns))
+	d.mu.Unlock()
+	for _, c := range all {
+		c.Close()
+	}
 }
 
 // idle is the oldest connection, of a host or ("") of the host that has most, on which

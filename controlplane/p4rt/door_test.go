@@ -37,6 +37,7 @@ type hall struct {
 	l   *bufconn.Listener
 	d   *door
 	s   *Server
+	out *Listener
 	dev *still
 	end []func()
 }
@@ -48,15 +49,36 @@ func inHall(t *testing.T, f func(t *testing.T, h *hall)) {
 		if err := h.s.Add(1, h.dev); err != nil {
 			t.Fatal(err)
 		}
-		g := grpc.NewServer(append(Options(nil), grpc.Creds(h.d))...)
-		h.s.Register(g)
-		go func() { _ = g.Serve(h.d) }()
+		h.out = h.d.open(h.s, false)
 		f(t, h)
 		for _, e := range h.end {
 			e()
 		}
-		g.Stop()
+		if err := h.out.Close(); err != nil {
+			t.Error(err)
+		}
 		h.s.Close()
+	})
+}
+
+// A client that says nothing, as a scanner of ports, does not hold up the end of the server.
+func TestSilentClientAtTheEnd(t *testing.T) {
+	inHall(t, func(t *testing.T, h *hall) {
+		raw, err := h.l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		began := time.Now()
+		if err := h.out.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the end took %v", took)
+		}
+		if _, err := io.Copy(io.Discard, raw); err != nil {
+			t.Errorf("the client is not let go: %v", err)
+		}
 	})
 }
 

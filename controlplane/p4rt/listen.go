@@ -61,7 +61,12 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("p4runtime: %w", err)
 	}
-	g, h := grpc.NewServer(append(Options(cfg.Log), grpc.Creds(d))...), health.NewServer()
+	return d.open(s, local), nil
+}
+
+// open has a server answer at the door; local: to the owner, too.
+func (d *door) open(s *Server, local bool) *Listener {
+	g, h := grpc.NewServer(append(Options(d.log), grpc.Creds(d))...), health.NewServer()
 	s.Register(g)
 	if local {
 		s.registerOwner(g)
@@ -73,12 +78,13 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	go func() { done <- g.Serve(d) }()
 	return &Listener{d, sync.OnceValue(func() error {
 		h.Shutdown()
+		d.shut()
 		g.Stop()
 		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return err
 		}
 		return nil
-	})}, nil
+	})}
 }
 
 // openSocket opens a Unix socket.
