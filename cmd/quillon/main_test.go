@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/authority"
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
@@ -79,6 +80,9 @@ func injectFile(dev, file string) error {
 // namespaces can be made; a script that needs it says so when it skips.
 func TestScript(t *testing.T) {
 	namespaces := exec.Command("unshare", "-n", "true").Run() == nil
+	certificates := authority.New(t)
+	certificates.Server("server", "switch")
+	certificates.Client("client")
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -89,6 +93,7 @@ func TestScript(t *testing.T) {
 				return err
 			}
 			e.Setenv("DATA", data)
+			e.Setenv("TLS", filepath.Dir(certificates.File("ca.pem")))
 			// Others must be able to read the scripts' files.
 			return os.Chmod(e.WorkDir, 0o755)
 		},

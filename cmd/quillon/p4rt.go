@@ -170,6 +170,21 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 	return s, closeAll, nil
 }
 
+// unreadable says which files that are read again the process, with what it has given up, cannot read.
+func (f *p4rtFlags) unreadable(log io.Writer) {
+	for _, name := range []string{f.cert, f.key, f.clientCA} {
+		if name == "" {
+			continue
+		}
+		file, err := os.Open(name)
+		if err != nil {
+			fmt.Fprintf(log, "quillon: %v, for uid %d without root's capabilities: P4Runtime stays with what was read at the start, also when the file is renewed\n", err, os.Geteuid())
+			continue
+		}
+		_ = file.Close()
+	}
+}
+
 // devices puts the apps of an instance behind a server.
 func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files string, closers *[]func() error) ([]servedDevice, error) {
 	spec := inst.Spec()

@@ -416,6 +416,7 @@ func (r *running) serve() error {
 
 func (r *running) drop() (err error) {
 	if r.privileges, err = r.root.drop(r.spec, r.nice()); err == nil {
+		r.p4rt.unreadable(r.log)
 		r.control.Serve(r.inst)
 	}
 	return err
