@@ -172,7 +172,7 @@ func (r *rack) run(d time.Duration, each ...func()) {
 		}
 		ready, r.net = due(r.net, r.now)
 		for _, p := range ready {
-			if pool.IsPage(p.data) {
+			if p.data[0] == 'P' { // of a Pager
 				if m := r.members[p.to]; !m.dead {
 					m.join.Page(m.Clock.Now(), p.data)
 				}

@@ -218,7 +218,7 @@ func (b *p4rtBed) serve(info *p4info.Info, program []byte, clk clock.Clock) erro
 		return err
 	}
 	b.close = append(b.close, s.Close)
-	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0"})
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true})
 	if err != nil {
 		return err
 	}

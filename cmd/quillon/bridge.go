@@ -55,20 +55,7 @@ undoes all.`,
 				}
 				return insertOnly(cmd, cfg, f.orders)
 			}
-			// What is wrong with the functions is said before anything changes.
-			if _, err := chain(f.nfs); err != nil {
-				return err
-			}
-			s, err := bridge.Insert(cfg)
-			if err != nil {
-				return err
-			}
-			f.inline = s.Inner + "," + s.Port
-			spec, err := f.spec("")
-			if err == nil {
-				err = f.run(cmd, spec, "")
-			}
-			return errors.Join(err, unsplice(cfg.StateDir, s))
+			return f.insertAndRun(cmd, cfg)
 		},
 	}
 	cmd.Flags().StringVar(&cfg.Name, "veth", "", "what the veth pair is called after (default PORT)")
@@ -78,7 +65,34 @@ undoes all.`,
 	return cmd
 }
 
+// insertAndRun runs a middlebox in a new splice, and takes both away at the end.
+func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
+	// What is wrong with the functions is said before anything changes.
+	if _, err := chain(f.nfs); err != nil {
+		return err
+	}
+	l := begin(f.orders, cmd.ErrOrStderr())
+	l.at("inserting the splice")
+	s, err := bridge.Insert(cfg)
+	l.done()
+	if err != nil {
+		return err
+	}
+	f.inline, f.root.splice = s.Inner+","+s.Port, true
+	spec, err := f.spec("")
+	if err == nil && !l.ordered() {
+		err = f.run(cmd, spec, "")
+	}
+	l = begin(f.orders, cmd.ErrOrStderr())
+	defer l.done()
+	l.at("taking the splice away")
+	return errors.Join(err, unsplice(cfg.StateDir, s))
+}
+
 func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
+	l := begin(orders, cmd.ErrOrStderr())
+	defer l.done()
+	l.at("inserting the splice")
 	s, err := bridge.Insert(cfg)
 	if err != nil {
 		return err
@@ -87,10 +101,8 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 		err = fmt.Errorf("nothing would cross until the middlebox runs (%w): insert it with --run", err)
 		return errors.Join(err, unsplice(cfg.StateDir, s))
 	}
-	select {
-	case <-orders.stop:
+	if l.ordered() {
 		return errors.Join(errors.New("interrupted, and undone"), unsplice(cfg.StateDir, s))
-	default:
 	}
 	crossing := "frames cross in the kernel until the middlebox runs"
 	run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
@@ -146,7 +158,7 @@ finishes what a crash left.`,
 			if err := unused(s.Inner, s.Port); err != nil {
 				return err
 			}
-			defer takeOrders().release() // nothing is left half done
+			defer undisturbed(cmd, "taking the splice away")()
 			if err := unsplice(dir, s); err != nil {
 				return err
 			}

@@ -175,7 +175,7 @@ quillon top shows the same of an interval.`,
 		Use: "ports", Short: "Show the ports, what they are bound to, and their totals", Args: exactly(),
 		Example: "  quillon show ports --json",
 	}, func(c *admin.Client, _ []string) (admin.Ports, error) { return c.Ports() }, portsText)
-	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, runtime, ports)
+	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, runtime, ports, newShowProcessCmd())
 	show.Long = `Shows a running instance. An instance listens on a Unix socket: for root
 /run/quillon/NAME.sock, else in quillon below $XDG_RUNTIME_DIR, or in
 quillon-UID below the directory for temporary files. Where only one runs it is

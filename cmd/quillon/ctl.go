@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,16 +16,19 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/clock"
 )
 
 func newCtlCmd() *cobra.Command {
-	g := group("ctl", "Drive switches by P4Runtime", "  quillon ctl apply switches.yaml\n  quillon ctl read ipv4_lpm --grpc-addr 127.0.0.1:9559",
+	g := group("ctl", "Drive switches by P4Runtime", "  quillon ctl apply switches.yaml\n  quillon ctl read ipv4_lpm --grpc-addr unix:/run/quillon/p4rt/switch.sock",
 		newCtlApplyCmd(),
 		newCtlDiffCmd(),
 		newCtlDumpCmd(),
+		newCtlForgetCmd(),
 		newCtlLearnCmd(),
 		newCtlPlanCmd(),
 		newCtlReadCmd(),
@@ -43,7 +47,7 @@ Commands with INTENT.yaml are about the devices in it:
 
   devices:
     s1:
-      address: 127.0.0.1:9559
+      address: unix:/run/quillon/p4rt/switch.sock
       device_id: 1
       p4info: ipv4_router.p4info.txtpb
       config: ipv4_router.json
@@ -62,8 +66,8 @@ The controller with the highest election id is primary, and only it writes. Ids
 are made from the time: who starts last is primary, and the one before says so and
 waits. Commands that only read take no part in that.
 
-Plain text goes only to this machine, unless --insecure says otherwise; --ca and
-its siblings speak TLS.`
+An address is unix:PATH, a quillon's Unix socket, or host:port. Plain text goes only
+to this machine, unless --insecure says otherwise; --ca and its siblings speak TLS.`
 	return g
 }
 
@@ -122,10 +126,37 @@ type oneDevice struct {
 func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
 	f.ctlFlags.add(cmd, writes)
 	fs := cmd.Flags()
-	fs.StringVar(&f.address, "grpc-addr", "127.0.0.1:9559", "the device's `address`")
+	fs.StringVar(&f.address, "grpc-addr", "", "the device's `address`, host:port or unix:PATH (default: the socket of the one instance that serves P4Runtime here, else "+usualAddress+")")
 	fs.Uint64Var(&f.id, "device-id", 1, "its `id`")
 	fs.StringVar(&f.role, "role", "", "the `role` in which it is written (default: the one that may write everything)")
 	fs.StringVar(&f.p4info, "p4info", "", "its P4Info, a `file` (default: what the device says)")
+}
+
+// usualAddress is where a switch is that has no socket of ours.
+const usualAddress = "127.0.0.1:9559"
+
+// find has the address be the one that is meant where none was given.
+func (f *oneDevice) find() error {
+	if f.address != "" {
+		return nil
+	}
+	var found []string
+	socks, _ := filepath.Glob(p4rt.SocketPath(admin.Path("*")))
+	for _, s := range socks {
+		if c, err := net.Dial("unix", s); err == nil {
+			c.Close()
+			found = append(found, p4rt.SocketPrefix+s)
+		}
+	}
+	switch len(found) {
+	case 0:
+		f.address = usualAddress
+	case 1:
+		f.address = found[0]
+	default:
+		return fmt.Errorf("several instances serve P4Runtime: choose one with --grpc-addr: %s", strings.Join(found, ", "))
+	}
+	return nil
 }
 
 // open connects to the device; an observer takes no part in the arbitration. Hear,
@@ -133,6 +164,9 @@ func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
 func (f *oneDevice) open(ctx context.Context, observe bool, hear func(*ctl.Options)) (*ctl.Session, error) {
 	o, err := f.options(observe)
 	if err != nil {
+		return nil, err
+	}
+	if err := f.find(); err != nil {
 		return nil, err
 	}
 	if hear != nil {
@@ -508,5 +542,44 @@ Takes no part in the arbitration: the primary controller stays it.`,
 		},
 	}
 	f.add(cmd, false)
+	return cmd
+}
+
+func newCtlForgetCmd() *cobra.Command {
+	var f oneDevice
+	cmd := &cobra.Command{
+		Use:   "forget",
+		Short: "Have a device forget who was primary",
+		Long: `Ends the streams of all controllers of a role, and has the device forget the highest
+election id: by the specification no lower one is primary before the device starts
+again, so that whoever claimed 2^128-1 keeps all others out for good. What the device
+holds stays. Controllers that are still there may claim again at once.
+
+It takes the Unix socket of a quillon. There, and nowhere else, election ids from
+2^127 on may be claimed, too: who has the socket can always be primary, with
+--election-id 0x8000000000000000,1, and others after a forget again.`,
+		Example: "  quillon ctl forget\n  quillon ctl forget --role acl --grpc-addr unix:/run/quillon/p4rt/switch.sock",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(true)
+			if err == nil {
+				err = f.find()
+			}
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), o.Patience)
+			defer cancel()
+			t := ctl.Target{Address: f.address, DeviceID: f.id, Role: f.role}
+			if err := (&ctl.Dialer{Transport: f.Transport}).Forget(ctx, t); err != nil {
+				return err
+			}
+			return show(cmd, map[string]any{"device": t.String(), "role": t.Role}, func(w io.Writer) {
+				fmt.Fprintf(w, "%s: any election id will do now\n", t)
+			})
+		},
+	}
+	f.add(cmd, false)
+	_ = cmd.Flags().MarkHidden("p4info")
 	return cmd
 }

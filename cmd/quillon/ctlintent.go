@@ -283,7 +283,7 @@ func newCtlRestoreCmd() *cobra.Command {
 		Short: "Make a device hold what was dumped",
 		Long: `As apply, and registers and counters are written, too. With --grpc-addr or
 --device-id another device than the one that was dumped gets it.`,
-		Example: "  quillon ctl restore s1.yaml\n  quillon ctl restore s1.yaml --grpc-addr 127.0.0.1:9560",
+		Example: "  quillon ctl restore s1.yaml\n  quillon ctl restore s1.yaml --grpc-addr unix:/run/quillon/p4rt/spare.sock",
 		Args:    exactly("FILE.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, err := f.read(args[0])
@@ -518,10 +518,11 @@ func newCtlStatusCmd() *cobra.Command {
 		Short: "Show how controllers and their devices stand",
 		Long: `Shows what running controllers (quillon ctl run), and those that ran, last knew of
 their devices: from the state files in quillon/ctl in $XDG_STATE_HOME (else
-~/.local/state), or from --state. With --grpc-addr it asks a device itself.
+~/.local/state), or from --state. With --grpc-addr or --device-id it asks
+a device itself.
 
 Exit status: 0 all devices are at their intents, 1 some are not.`,
-		Example: "  quillon ctl status\n  quillon ctl status --state /var/lib/quillon/ctl.json --json\n  quillon ctl status --grpc-addr 127.0.0.1:9559",
+		Example: "  quillon ctl status\n  quillon ctl status --state /var/lib/quillon/ctl.json --json\n  quillon ctl status --device-id 1",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("grpc-addr") || cmd.Flags().Changed("device-id") {

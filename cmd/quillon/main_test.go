@@ -12,11 +12,28 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/authority"
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject})
+	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject, "notified": notified})
+}
+
+// notified prints what a process tells its service manager: notified SOCKET.
+func notified() {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: os.Args[1], Net: "unixgram"})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "notified:", err)
+		os.Exit(1)
+	}
+	for p := make([]byte, 4096); ; {
+		n, err := conn.Read(p)
+		if err != nil {
+			os.Exit(1)
+		}
+		fmt.Printf("%s\n", p[:n])
+	}
 }
 
 // inject sends the frames of a capture out of an interface: inject IF FILE.
@@ -63,6 +80,9 @@ func injectFile(dev, file string) error {
 // namespaces can be made; a script that needs it says so when it skips.
 func TestScript(t *testing.T) {
 	namespaces := exec.Command("unshare", "-n", "true").Run() == nil
+	certificates := authority.New(t)
+	certificates.Server("server", "switch")
+	certificates.Client("client")
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -73,6 +93,7 @@ func TestScript(t *testing.T) {
 				return err
 			}
 			e.Setenv("DATA", data)
+			e.Setenv("TLS", filepath.Dir(certificates.File("ca.pem")))
 			// Others must be able to read the scripts' files.
 			return os.Chmod(e.WorkDir, 0o755)
 		},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/metrics"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
@@ -28,16 +32,18 @@ type p4rtFlags struct {
 	clientCA  string
 	insecure  bool
 	roles     []string
+	clients   []string
 	files     string
 	metrics   string
 }
 
 func (f *p4rtFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.addr, "p4runtime", "", "serve P4Runtime at `address`: host:port, or host alone for port 9559")
+	cmd.Flags().StringVar(&f.addr, "p4runtime", "", "serve P4Runtime on a Unix socket of root's: unix, or unix:PATH; and by TCP at `address`, if it is host:port, or host alone for port 9559")
 	cmd.Flags().StringVar(&f.cert, "tls-cert", "", "P4Runtime's certificate, a PEM `file`; read again when it has changed")
 	cmd.Flags().StringVar(&f.key, "tls-key", "", "the certificate's key, a PEM `file`")
-	cmd.Flags().StringVar(&f.clientCA, "tls-client-ca", "", "PEM `file` with the authorities of clients, which must show a certificate then")
-	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow plain text, for P4Runtime and metrics, beyond the loopback interface")
+	cmd.Flags().StringVar(&f.clientCA, "tls-client-ca", "", "PEM `file` with the authorities of clients, which must show a certificate")
+	cmd.Flags().StringArrayVar(&f.clients, "p4-client", nil, "a client and what it may, as `NAME=ROLE,...`: the certificate's common name or a URI of it, and roles of --p4-role, or default; also: read-only, max-election-id=HIGH:LOW. Other certificates are refused then")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "let whoever reaches a TCP address be a controller: P4Runtime in plain text, or without --tls-client-ca; and metrics beyond the loopback interface")
 	cmd.Flags().StringArrayVar(&f.roles, "p4-role", nil, "a role and what it may write, as `NAME=TABLE,...`; also: multicast, packet-in, packet-out, pipeline. Other roles are refused then")
 	cmd.Flags().StringVar(&f.files, "p4-files", "", "`directory` whose files controllers may name in arguments of apps, by full path, as in the keys= of a task of a board (default: none)")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
@@ -49,7 +55,8 @@ const workerNice = -10
 
 // served is what run says about P4Runtime and metrics.
 type served struct {
-	Address string         `json:"address,omitempty"`
+	Socket  string         `json:"socket,omitempty"`  // as unix:PATH
+	Address string         `json:"address,omitempty"` // of TCP
 	Devices []servedDevice `json:"devices,omitempty"`
 	Metrics string         `json:"metrics,omitempty"`
 }
@@ -61,12 +68,16 @@ type servedDevice struct {
 }
 
 func (s *served) print(w io.Writer) {
+	at := s.Socket
+	if s.Address != "" {
+		at += " and " + s.Address
+	}
 	for _, d := range s.Devices {
 		what := "the tables of the apps"
 		if d.App != "" {
 			what = "app " + d.App
 		}
-		fmt.Fprintf(w, "P4Runtime on %s: device %d is %s\n", s.Address, d.ID, what)
+		fmt.Fprintf(w, "P4Runtime on %s: device %d is %s\n", at, d.ID, what)
 	}
 	if s.Metrics != "" {
 		fmt.Fprintf(w, "metrics on http://%s/metrics\n", s.Metrics)
@@ -74,8 +85,9 @@ func (s *served) print(w io.Writer) {
 }
 
 // listen serves an instance as the flags say: each app of kind p4 is a device
-// from 1 on, by name; the tables of all other apps are one more.
-func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer) (s *served, closeAll func() error, err error) {
+// from 1 on, by name; the tables of all other apps are one more. Control is the path of
+// the instance's control socket.
+func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock, log io.Writer) (s *served, closeAll func() error, err error) {
 	s = &served{}
 	var closers []func() error
 	closeAll = func() error {
@@ -97,6 +109,10 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 		if roles, err = parseRoles(f.roles); err != nil {
 			return s, closeAll, err
 		}
+		var clients []p4rt.Client
+		if clients, err = parseClients(f.clients); err != nil {
+			return s, closeAll, err
+		}
 		spare := collectLess(patientGarbage)
 		closers = append(closers, func() error { spare(); return nil })
 		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
@@ -107,16 +123,40 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 		if err != nil {
 			return s, closeAll, err
 		}
-		var l *p4rt.Listener
-		l, err = p4rt.Listen(server, p4rt.ListenConfig{Address: f.addr, Cert: f.cert, Key: f.key, ClientCA: f.clientCA, Insecure: f.insecure,
-			Log: func(err error) { fmt.Fprintln(log, "quillon:", err) }})
-		if err != nil {
+		serve := func(cfg p4rt.ListenConfig) (net.Addr, error) {
+			cfg.Log = func(err error) { fmt.Fprintln(log, "quillon:", err) }
+			l, err := p4rt.Listen(server, cfg)
+			if err != nil {
+				return nil, err
+			}
+			closers = append(closers, l.Close)
+			return l.Addr(), nil
+		}
+		if control, err = filepath.Abs(control); err != nil {
 			return s, closeAll, err
 		}
-		closers = append(closers, l.Close)
-		s.Address = l.Addr().String()
-	} else if f.cert != "" || f.key != "" || f.clientCA != "" || len(f.roles) > 0 || f.files != "" {
-		return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca, --p4-role and --p4-files are for --p4runtime")
+		socket, tcp := p4rt.SocketPrefix+p4rt.SocketPath(control), true
+		if f.addr == "unix" {
+			tcp = false
+		} else if strings.HasPrefix(f.addr, p4rt.SocketPrefix) {
+			socket, tcp = f.addr, false
+		}
+		if tcp {
+			// First, as more of it may be wrong.
+			var at net.Addr
+			if at, err = serve(p4rt.ListenConfig{Address: f.addr, Cert: f.cert, Key: f.key, ClientCA: f.clientCA, Clients: clients, Insecure: f.insecure}); err != nil {
+				return s, closeAll, err
+			}
+			s.Address = at.String()
+		} else if f.cert != "" || f.key != "" || f.clientCA != "" || len(clients) > 0 {
+			return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca and --p4-client are for TCP: give --p4runtime a host, and the socket is served beside it")
+		}
+		if _, err = serve(p4rt.ListenConfig{Address: socket}); err != nil {
+			return s, closeAll, err
+		}
+		s.Socket = socket
+	} else if f.cert != "" || f.key != "" || f.clientCA != "" || len(f.clients) > 0 || len(f.roles) > 0 || f.files != "" {
+		return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca, --p4-client, --p4-role and --p4-files are for --p4runtime")
 	}
 	if f.metrics != "" {
 		var m *metrics.Server
@@ -128,6 +168,21 @@ func (f *p4rtFlags) listen(inst *graph.Instance, clk clock.Clock, log io.Writer)
 		s.Metrics = m.Addr().String()
 	}
 	return s, closeAll, nil
+}
+
+// unreadable says which files that are read again the process, with what it has given up, cannot read.
+func (f *p4rtFlags) unreadable(log io.Writer) {
+	for _, name := range []string{f.cert, f.key, f.clientCA} {
+		if name == "" {
+			continue
+		}
+		file, err := os.Open(name)
+		if err != nil {
+			fmt.Fprintf(log, "quillon: %v, for uid %d without root's capabilities: P4Runtime stays with what was read at the start, also when the file is renewed\n", err, os.Geteuid())
+			continue
+		}
+		_ = file.Close()
+	}
 }
 
 // devices puts the apps of an instance behind a server.
@@ -214,6 +269,48 @@ func programOf(name string, cfg *engine.Config) error {
 	return nil
 }
 
+// defaultRole is what --p4-client calls the role without a name.
+const defaultRole = "default"
+
+// parseClients reads --p4-client.
+func parseClients(list []string) ([]p4rt.Client, error) {
+	var clients []p4rt.Client
+	for _, s := range list {
+		name, what, ok := strings.Cut(s, "=")
+		if !ok || name == "" || what == "" {
+			return nil, fmt.Errorf("--p4-client %s: want NAME=ROLE,..., as in controller=default", s)
+		}
+		if slices.ContainsFunc(clients, func(c p4rt.Client) bool { return c.Name == name }) {
+			return nil, fmt.Errorf("--p4-client %s: %s is there twice: give all that it may at once", s, name)
+		}
+		c := p4rt.Client{Name: name}
+		for _, w := range strings.Split(what, ",") {
+			most, limit := strings.CutPrefix(w, "max-election-id=")
+			switch {
+			case limit:
+				e, err := ctl.ParseElectionID(strings.Replace(most, ":", ",", 1))
+				if err != nil {
+					return nil, fmt.Errorf("--p4-client %s: max-election-id=%s: want HIGH:LOW, as in 0:9", s, most)
+				}
+				c.MaxElection = &p4v1.Uint128{High: e.High, Low: e.Low}
+			case w == "read-only":
+				c.ReadOnly = true
+			case w == defaultRole:
+				c.Roles = append(c.Roles, "")
+			case w == "":
+				return nil, fmt.Errorf("--p4-client %s: a role is missing", s)
+			default:
+				c.Roles = append(c.Roles, w)
+			}
+		}
+		if len(c.Roles) == 0 {
+			return nil, fmt.Errorf("--p4-client %s: in which role? add one of --p4-role, or default", s)
+		}
+		clients = append(clients, c)
+	}
+	return clients, nil
+}
+
 // parseRoles reads --p4-role.
 func parseRoles(list []string) (map[string]p4rt.Role, error) {
 	if len(list) == 0 {
@@ -224,6 +321,9 @@ func parseRoles(list []string) (map[string]p4rt.Role, error) {
 		name, objects, ok := strings.Cut(s, "=")
 		if !ok || objects == "" {
 			return nil, fmt.Errorf("--p4-role %s: want NAME=TABLE,...", s)
+		}
+		if name == "" || name == defaultRole {
+			return nil, fmt.Errorf("--p4-role %s: the default role may do everything: take another name", s)
 		}
 		r := roles[name]
 		for _, o := range strings.Split(objects, ",") {

@@ -9,9 +9,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -46,7 +48,7 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.listen, "pool", "", "have the board (an app of kind snic with pool-port=) in a pool, and hear of the others at `address`:port")
 	cmd.Flags().IntVar(&f.number, "pool-board", 0, fmt.Sprintf("the board's `number` in the pool, 0 to %d; each has its own: of two with the same the one started later takes no part", snic.MaxPeers-1))
 	cmd.Flags().StringArrayVar(&f.join, "join", nil, "`address`:port of a board that is in the pool; again for others")
-	cmd.Flags().StringVar(&f.secret, "pool-secret", "", "`file` with what the boards of the pool share: 16, 24 or 32 bytes, or twice as many hexadecimal digits; without it only on the loopback interface")
+	cmd.Flags().StringVar(&f.secret, "pool-secret", "", "`file` with what the boards of the pool share: 16, 24 or 32 bytes, or twice as many hexadecimal digits, and mode 600; without it only on the loopback interface")
 }
 
 // board is the app that is to be in the pool, and the interface of its pool port, if it
@@ -104,7 +106,7 @@ func (f *poolFlags) key() ([]byte, error) {
 	if f.secret == "" {
 		return nil, nil
 	}
-	b, err := os.ReadFile(f.secret)
+	b, err := readSecret(f.secret)
 	if err != nil {
 		return nil, fmt.Errorf("--pool-secret: %w", err)
 	}
@@ -120,6 +122,32 @@ func (f *poolFlags) key() ([]byte, error) {
 		return nil, fmt.Errorf("--pool-secret: %s holds %d bytes: want 16, 24 or 32, or twice as many hexadecimal digits", f.secret, len(text))
 	}
 	return []byte(text), nil
+}
+
+// maxSecret is more than a file with a secret has.
+const maxSecret = 256
+
+// readSecret reads a file that nobody but this user, or root, can read.
+func readSecret(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	i, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	u, ok := i.Sys().(*syscall.Stat_t)
+	switch {
+	case !i.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no file", path)
+	case !ok || int(u.Uid) != os.Geteuid() && u.Uid != 0:
+		return nil, fmt.Errorf("%s belongs to another user: take one of your own", path)
+	case i.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("others can read %s, and who has the secret is a board: chmod 600 %[1]s, and take a new secret if somebody may have", path)
+	}
+	return io.ReadAll(io.LimitReader(f, maxSecret))
 }
 
 // joined is a board in its pool; nil: it is in none.

@@ -34,6 +34,40 @@ func TestPoolKey(t *testing.T) {
 	}
 }
 
+// TestPoolKeyAlone: a secret that others can read is none, and what is no file is not waited for.
+func TestPoolKeyAlone(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo := filepath.Join(dir, "key"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.WriteFile(file, []byte(strings.Repeat("0a", 16)), 0o600), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		mode os.FileMode
+		want string // "": it is taken
+	}{
+		{file, 0o600, ""}, {file, 0o400, ""}, {file, 0o644, "chmod 600 " + file}, {file, 0o640, "chmod 600 " + file}, {file, 0o604, "chmod 600 " + file},
+		{file, 0o620, "chmod 600 " + file}, {fifo, 0o600, "is no file"}, {dir, 0o700, "is no file"},
+	} {
+		if err := os.Chmod(c.path, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := (&poolFlags{secret: c.path}).key()
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("mode %v: %v", c.mode, err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := errors.Join(os.Chmod(file, 0o600), os.Chown(file, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&poolFlags{secret: file}).key(); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+		t.Error(err)
+	}
+}
+
 // TestLeaving: a board that stops waits for what others have there, not for what cannot go, and says what it
 // leaves; that is an error.
 func TestLeaving(t *testing.T) {

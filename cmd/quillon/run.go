@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
@@ -27,19 +28,21 @@ import (
 
 // runFlags are the flags of run, and of bridge insert --run.
 type runFlags struct {
-	inline  string
-	nfs     []string
-	port    string
-	xdp     string
-	copying string
-	keep    bool
-	name    string
-	control string
-	state   string
-	dryRun  bool
-	p4rt    p4rtFlags
-	pool    poolFlags
-	orders  *orders // nil: those from run on
+	inline   string
+	nfs      []string
+	port     string
+	xdp      string
+	copying  string
+	keep     bool
+	name     string
+	control  string
+	state    string
+	dryRun   bool
+	p4rt     p4rtFlags
+	pool     poolFlags
+	root     rootFlags
+	watchdog time.Duration
+	orders   *orders // nil: those from run on
 }
 
 // orders are what signals ask for, from the first change of an interface to the
@@ -72,7 +75,9 @@ type bound struct {
 	Notes   []string     `json:"notes,omitempty"`
 	State   string       `json:"state,omitempty"`
 	Served  *served      `json:"served,omitempty"`
-	Spec    *graph.Spec  `json:"spec"`
+
+	Privileges *privileges `json:"privileges"`
+	Spec       *graph.Spec `json:"spec"`
 }
 
 func newRunCmd() *cobra.Command {
@@ -95,7 +100,8 @@ at a clean stop all that is known of them. The next process with the same file
 takes them over. After a crash it tells their clients, by an RDMA error, that
 they are gone, and the clients connect again. The file belongs to one process at
 a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
-that such an app wants do not cross while no process is there.
+that such an app wants do not cross while no process is there. All of its room is
+reserved before it is used, and nobody else may read it.
 
 With --state none all this is lost: clients of shared connections that do not
 connect again before the next process starts may wait for answers for ever, or
@@ -104,21 +110,52 @@ have requests acknowledged that were never executed.
 With --p4runtime controllers may drive the graph: its apps of kind p4 are devices
 from 1 on, in the order of their names, and the tables of all other apps are one
 more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
-controller gives both. Plain text is for the loopback interface alone unless
---insecure says otherwise.
+controller gives both. They come by a Unix socket beside the control socket, in
+p4rt/NAME.sock, which is root's and its user's alone and where they may do all; and,
+with --p4runtime HOST, by TCP: each with a certificate of --tls-client-ca, and with
+the roles that --p4-client gives it. --insecure lets whoever reaches the address
+be a controller, in plain text or by TLS: on 127.0.0.1 that is every local user.
+"quillon ctl forget" has a device forget who was primary.
+
+An instance has its place by its name: the socket, and beside it a file that only its
+owner can open, are taken before an interface is touched. A process that has them and
+does not answer is waited for, 5 s, and then named.
+
+SIGTERM and SIGINT are heard at every moment. From then on a process ends within 20 s,
+a start that is not done within a minute too, and a worker that is stuck in an app keeps
+neither: within 10 s, as soon as its thread has computed or slept for 2 s without a
+breath, the process ends as by a crash. That leaves the wire, so that frames that may
+cross do, and the app is named; the status is 1. --watchdog does the same without an
+order. A machine that is busy, or a debugger, does not make a worker stuck: what counts
+is what its thread computes, or sleeps.
+
+A service manager that sets NOTIFY_SOCKET is told when the workers run (READY=1) and
+when they end (STOPPING=1), and with WATCHDOG_USEC, as long as no worker is stuck, that
+it is well. For systemd: Type=notify, WatchdogSec=10, Restart=on-failure.
+
+Once all is open the process gives up every capability but net_admin, net_raw, bpf and
+perfmon, which it needs to change and to take away what it attached, and to open ports
+of a spec that is applied later; sys_admin stays where the other end of a veth is in
+another network namespace, and sys_nice with --p4runtime. It says what it has, and why;
+so does "quillon show process". With --user it is another user then, who must be able
+to read what is read later: the spec at SIGHUP, certificates, keys. The state file and
+the sockets stay root's, and the sockets' files are left behind at the end.
 
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
 come back by pool-port=, on a segment that all boards of the pool are at.
 Without --pool-secret the boards hear of each other on the loopback interface
-alone. A board that is stopped first has the others take home what it runs for
+alone; its file must have mode 600. What a board says is taken once, and only by the
+process that it is for: what was recorded and comes again is counted (quillon show
+process). A board that is stopped first has the others take home what it runs for
 them, with its state: that takes some milliseconds, and at most 3 s (a second
 signal ends the wait).`,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,servers=192.0.2.1,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
+  quillon run --inline eth1,eth2 --nf swordbox --user nobody --watchdog 5s
   quillon run middlebox.yaml --dry-run
-  quillon run router.yaml --p4runtime 127.0.0.1 --metrics 127.0.0.1:9100
+  quillon run router.yaml --p4runtime unix --metrics 127.0.0.1:9100
   quillon run nic.yaml --pool 192.0.2.1:7946 --pool-board 1 --join 192.0.2.2:7946 --pool-secret pool.key`,
 		Args: optional(0, "SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -138,6 +175,7 @@ signal ends the wait).`,
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost; or none (default: by name, when an app keeps a state)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
+	f.root.add(cmd)
 	f.p4rt.add(cmd)
 	f.pool.add(cmd)
 	return cmd
@@ -154,6 +192,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
+	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
 }
 
 // spec is what the arguments ask for.
@@ -220,184 +259,301 @@ func (f *runFlags) stateFile(instance string) *stateFile {
 	return &stateFile{path: f.state}
 }
 
-// checkSocket refuses a control socket that would leave directories behind.
+// checkSocket refuses a name that is none of a file.
 func (f *runFlags) checkSocket(name string) error {
-	if f.control == "" {
-		if strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".") {
-			return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
-		}
-		return nil
-	}
-	dir := filepath.Dir(f.control)
-	if at, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("control socket: %w: make the directory first", err)
-	} else if !at.IsDir() {
-		return fmt.Errorf("control socket: %s is not a directory", dir)
+	if f.control == "" && (strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".")) {
+		return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
 	}
 	return nil
 }
 
+// running is an instance from the beginning of its start to its end.
+type running struct {
+	*runFlags
+	cmd        *cobra.Command
+	log        io.Writer
+	spec       *graph.Spec
+	file       string
+	name       string
+	clk        clock.Clock
+	orders     *orders
+	life       *life
+	manager    *notifier
+	collect    func()
+	privileges *privileges
+
+	control *admin.Server
+	ports   *openPorts
+	state   *stateFile
+	inst    *graph.Instance
+	served  *served
+	unserve func() error
+	joined  *joined
+}
+
+// errStop is why a start ends that was told to stop.
+var errStop = errors.New("told to stop")
+
 // run opens the ports and runs the graph until a signal or an error.
-func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) (err error) {
-	name := f.instanceName(file)
-	if err := f.checkSocket(name); err != nil {
+func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error {
+	r := &running{runFlags: f, cmd: cmd, log: cmd.ErrOrStderr(), spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
+	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog()); err != nil {
 		return err
 	}
-	if err := f.pool.check(spec); err != nil {
-		return err
+	r.collect = collectNone()
+	defer r.collect()
+	if r.orders == nil {
+		r.orders = takeOrders()
+		defer r.orders.release()
 	}
-	collect := collectNone()
-	defer collect()
-	clk := clock.NewWall()
-	filter, err := graph.Wants(spec, kinds())
+	r.manager = newNotifier(os.Getenv)
+	defer r.manager.close()
+	r.life = begin(r.orders, r.log)
+	defer r.life.done()
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"taking the place of the instance", r.claim}, {"opening the ports", r.openPorts}, {"building the graph", r.build},
+		{"opening what serves controllers", r.serve}, {"giving up privileges", r.drop}, {"saying what runs", r.say},
+	} {
+		r.life.at(step.what)
+		err := step.do()
+		if err == nil && r.life.ordered() {
+			err = errStop
+		}
+		if err != nil {
+			return r.finish(err)
+		}
+	}
+	return r.work()
+}
+
+// claim takes the place of the instance, before anything is changed: of two with one name the second
+// changes nothing. Its requests wait until it runs.
+func (r *running) claim() (err error) {
+	ctx, cancel := context.WithCancelCause(r.cmd.Context())
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-r.life.told:
+			cancel(errStop)
+		case <-ctx.Done():
+		}
+	}()
+	r.control, err = admin.Listen(ctx, admin.Config{
+		Name: r.name, Path: r.runFlags.control,
+		Stop:     r.life.end,
+		PortInfo: func() any { return r.ports.boundTo(r.inst.Ports()) },
+		Process:  func() any { return r.process() },
+	})
+	return err
+}
+
+func (r *running) openPorts() error {
+	filter, err := graph.Wants(r.spec, kinds())
 	if err != nil {
 		return err
 	}
-	orders := f.orders
-	if orders == nil {
-		orders = takeOrders()
-		defer orders.release()
-	}
-	ports, err := open(spec, filter, clk)
+	r.ports, err = open(r.spec, filter, r.clk)
 	switch {
 	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), "as root"):
 		return fmt.Errorf("%w: run it as root", err)
 	case errors.As(err, new(netlink.LinkNotFoundError)):
 		return fmt.Errorf("%w; ip link shows what there is", err)
-	case err != nil:
+	}
+	return err
+}
+
+// nice is the nice value of the workers.
+func (r *running) nice() int {
+	if r.p4rt.addr != "" {
+		return workerNice
+	}
+	return 0
+}
+
+func (r *running) build() error {
+	filter, err := graph.Wants(r.spec, kinds())
+	if err != nil {
 		return err
 	}
-	cfg := graph.Config{
-		Spec: spec, Kinds: kinds(), Ports: ports.ports, Clock: clk,
+	r.state = r.stateFile(r.name)
+	r.inst, err = graph.New(graph.Config{
+		Spec: r.spec, Kinds: kinds(), Ports: r.ports.ports, Clock: r.clk,
 		// Tables of flows are hashed with it: nobody outside is to know it.
 		Seed: rand.Uint64(),
+		Nice: r.nice(),
 		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
 			if p.Args["pair"] != "" {
 				return nil, fmt.Errorf("port %s is one of a pair: stop, and run the new spec", name)
 			}
-			return ports.add(name, p, filter, clk)
+			return r.ports.add(name, p, filter, r.clk)
 		},
-		ClosedPort: ports.closed,
-	}
-	state := f.stateFile(name)
-	cfg.Memory = state.memory
-	if f.p4rt.addr != "" {
-		cfg.Nice = workerNice
-	}
-	inst, err := graph.New(cfg)
-	if err == nil && state.path == f.state && f.state != "" && len(state.kept()) == 0 {
-		err = errors.Join(fmt.Errorf("--state %s: no app of the graph keeps a state", f.state), inst.Close())
-	}
-	if err != nil {
-		return errors.Join(specError(file, err), ports.Close(), state.Close())
-	}
-	var control *admin.Server
-	var unserve func() error
-	stop := make(chan struct{})
-	finish := func(err error) error {
-		var errs []error
-		if unserve != nil {
-			errs = append(errs, unserve())
-		}
-		if control != nil {
-			errs = append(errs, control.Close())
-		}
-		return errors.Join(append([]error{err}, append(errs, inst.Close(), ports.Close(), state.Close())...)...)
-	}
-	control, err = admin.Listen(admin.Config{
-		Name: name, Path: f.control, Instance: inst,
-		Stop:     sync.OnceFunc(func() { close(stop) }),
-		PortInfo: func() any { return ports.boundTo(inst.Ports()) },
+		ClosedPort: r.ports.closed,
+		Memory:     r.state.memory,
 	})
 	if err != nil {
-		return finish(err)
+		r.inst = nil
+		return specError(r.file, err)
 	}
-	served, closeAll, err := f.p4rt.listen(inst, clk, cmd.ErrOrStderr())
+	r.life.inst.Store(r.inst)
+	if r.state.path == r.runFlags.state && r.runFlags.state != "" && len(r.state.kept()) == 0 {
+		return fmt.Errorf("--state %s: no app of the graph keeps a state", r.runFlags.state)
+	}
+	return nil
+}
+
+// serve opens what controllers and other boards reach.
+func (r *running) serve() error {
+	served, closeAll, err := r.p4rt.listen(r.inst, r.control.Path(), r.clk, r.log)
 	if err != nil {
-		return finish(err)
+		return err
 	}
-	joined, err := f.pool.start(inst, spec, clk, cmd.ErrOrStderr())
-	unserve = func() error { return errors.Join(joined.close(), closeAll()) }
-	if err != nil {
-		return finish(err)
+	r.served = served
+	r.joined, err = r.pool.start(r.inst, r.spec, r.clk, r.log)
+	r.unserve = func() error { return errors.Join(r.joined.close(), closeAll()) }
+	return err
+}
+
+func (r *running) drop() (err error) {
+	if r.privileges, err = r.root.drop(r.spec, r.nice()); err == nil {
+		r.p4rt.unreadable(r.log)
+		r.control.Serve(r.inst)
 	}
-	kept := uint64(keptCaps)
-	if cfg.Nice < 0 {
-		kept |= niceCap
+	return err
+}
+
+// say prints what was bound.
+func (r *running) say() error {
+	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Spec: r.spec}
+	if len(r.state.kept()) > 0 {
+		info.State = r.state.path
 	}
-	if err := dropCaps(kept); errors.Is(err, unix.ENOTSUP) {
-		fmt.Fprintln(cmd.ErrOrStderr(), "quillon: all capabilities are kept: this binary was built with cgo; build it with CGO_ENABLED=0")
-	} else if err != nil {
-		return finish(err)
+	if len(r.served.Devices) > 0 || r.served.Metrics != "" {
+		info.Served = r.served
 	}
-	info := bound{Name: name, Control: control.Path(), Bound: ports.bound(), Notes: inst.Notes(), Spec: spec}
-	if len(state.kept()) > 0 {
-		info.State = state.path
+	if r.state.asked && r.state.path == "" {
+		fmt.Fprintf(r.log, "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", r.state.app)
 	}
-	if served.Address != "" || served.Metrics != "" {
-		info.Served = served
-	}
-	if state.asked && state.path == "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", state.app)
-	}
-	err = show(cmd, info, func(w io.Writer) {
-		ports.print(w)
+	return show(r.cmd, info, func(w io.Writer) {
+		r.ports.print(w)
 		for _, n := range info.Notes {
 			fmt.Fprintln(w, n)
 		}
-		for _, s := range state.kept() {
+		for _, s := range r.state.kept() {
 			if s.path != "" {
 				fmt.Fprintf(w, "%s keeps its state in %s\n", s.app, s.path)
 			}
 		}
-		served.print(w)
-		fmt.Fprintf(w, "running as %s, control socket %s\n", name, control.Path())
+		r.served.print(w)
+		r.privileges.print(w)
+		fmt.Fprintf(w, "running as %s, control socket %s\n", r.name, r.control.Path())
 	})
-	if err != nil {
-		return finish(err)
-	}
+}
 
-	ctx, cancel := context.WithCancel(cmd.Context())
+// work runs the workers, and does what is ordered meanwhile.
+func (r *running) work() error {
+	ctx, cancel := context.WithCancel(r.cmd.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- inst.Run(ctx) }()
-	started := collect
-	if served.Address != "" {
+	go func() { done <- r.inst.Run(ctx) }()
+	started := r.collect
+	if len(r.served.Devices) > 0 {
 		started = func() {} // collectLess has a say by now
 	}
-	warned(cmd.ErrOrStderr(), inst)
-	if info.State != "" && state.asked {
+	warned(r.log, r.inst)
+	if r.state.asked && r.state.path != "" {
 		go func() {
-			inherited(ctx, cmd.ErrOrStderr(), inst, state.app)
+			inherited(ctx, r.log, r.inst, r.state.app)
 			started()
 		}()
 	} else {
 		started()
 	}
+	go r.watch(ctx)
+	breathed := make(chan struct{})
+	go r.stopping(breathed)
+	r.life.runs()
+	r.manager.say("READY=1")
 	for {
+		r.life.at("waiting for orders")
 		select {
-		case <-orders.reload:
-			reload(cmd.ErrOrStderr(), inst, file)
-			continue
-		case <-orders.stop:
-		case <-stop:
+		case <-r.orders.reload:
+			r.life.at("reading " + r.file + " again")
+			reload(r.log, r.inst, r.file)
+		case <-r.life.told:
+			return r.stop(cancel, breathed, done)
 		case err := <-done:
 			if err == nil {
-				return finish(nil)
+				return r.finish(nil)
 			}
 			// A worker failed. The programs stay, and so does the wire: what
 			// is closed by the end of the process is enough for the frames to
 			// cross in the kernel.
-			_ = control.Close()
-			return fmt.Errorf("%w%s", err, leftWires(spec, err))
+			_ = r.control.Hangup()
+			return fmt.Errorf("%w%s", err, leftWires(r.spec, err))
 		}
-		lost := joined.leave(orders.stop)
-		// The frames first, then the workers: a program that waits for a
-		// worker that has stopped would hold them up.
-		err := ports.Detach()
-		cancel()
-		return finish(errors.Join(lost, err, <-done))
 	}
+}
+
+// stopping waits for the order to stop, and then for a breath of every worker. One that is stuck ends the
+// process while the programs are attached: the frames that may cross without it do so.
+func (r *running) stopping(breathed chan<- struct{}) {
+	select {
+	case <-r.life.told:
+	case <-r.life.over:
+		return
+	}
+	r.manager.say("STOPPING=1")
+	if err := r.inst.Breathe(breathLimit, breathWithin); err != nil {
+		r.life.crash(err.Error() + leftWires(r.spec, err))
+	}
+	close(breathed)
+}
+
+// stop ends a graph that runs.
+func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan error) error {
+	r.life.at("waiting for a breath of all workers")
+	<-breathed
+	r.life.at("leaving the pool")
+	lost := r.joined.leave(r.orders.stop)
+	// The frames first, then the workers: a program that waits for a
+	// worker that has stopped would hold them up.
+	r.life.at("detaching the ports")
+	err := r.ports.Detach()
+	cancel()
+	r.life.at("waiting for the end of all workers")
+	return r.finish(errors.Join(lost, err, <-done))
+}
+
+// finish undoes what was done, and says err; to have been told to stop is none.
+func (r *running) finish(err error) error {
+	if errors.Is(err, errStop) {
+		err = nil
+	}
+	r.life.end() // from here on its bound holds, whatever it ends for
+	r.life.at("closing what is open")
+	errs := []error{err}
+	if r.unserve != nil {
+		errs = append(errs, r.unserve())
+	}
+	if r.control != nil {
+		errs = append(errs, r.control.Hangup())
+	}
+	if r.inst != nil {
+		errs = append(errs, r.inst.Close())
+	}
+	if r.ports != nil {
+		errs = append(errs, r.ports.Close())
+	}
+	if r.state != nil {
+		errs = append(errs, r.state.Close())
+	}
+	if r.control != nil { // the place of the instance last: who comes next finds all free
+		errs = append(errs, r.control.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // leftWires tells what a worker that failed leaves of the inline pairs of spec.
@@ -518,7 +674,7 @@ instance was killed.`,
 			if err := unused(a, b); err != nil {
 				return err
 			}
-			defer takeOrders().release() // nothing is left half done
+			defer undisturbed(cmd, "taking the wire away")()
 			if err := afxdp.Detach(a, b); err != nil {
 				return err
 			}

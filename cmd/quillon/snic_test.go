@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func (posed) Report() any {
 func TestSNICViews(t *testing.T) {
 	x := graphtest.New(t, graph.Kind{Name: snicKind, In: []string{"a"}, Out: []string{"b"},
 		New: func(graph.Env, graph.Args) (graph.App, error) { return posed{}, nil }}, nil)
-	s, err := admin.Listen(admin.Config{Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: x.Inst})
+	s, err := admin.Listen(context.Background(), admin.Config{Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: x.Inst})
 	if err != nil {
 		t.Fatal(err)
 	}

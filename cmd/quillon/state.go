@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -114,7 +115,7 @@ func (s *stateFile) open() (err error) {
 		return nil
 	}
 	if s.mkdir {
-		if err := os.MkdirAll(filepath.Dir(s.path), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 			return err
 		}
 	}
@@ -134,8 +135,9 @@ func (s *stateFile) open() (err error) {
 	if !i.Mode().IsRegular() {
 		return errors.New("not a file")
 	}
-	if u, ok := i.Sys().(*syscall.Stat_t); i.Mode().Perm()&0o022 != 0 || ok && int(u.Uid) != os.Geteuid() {
-		return errors.New("others can write to it: give a file that is yours alone (mode 600)")
+	// Who can read it can also lock it.
+	if u, ok := i.Sys().(*syscall.Stat_t); i.Mode().Perm()&0o077 != 0 || ok && int(u.Uid) != os.Geteuid() {
+		return errors.New("others can read it or write to it: give a file that is yours alone (chmod 600)")
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.New("another process uses it")
@@ -173,15 +175,14 @@ func (s *stateFile) grow(size int64) error {
 	if len(s.maps) > 0 && int64(len(s.maps[len(s.maps)-1])) == size {
 		return nil
 	}
-	if size > i.Size() {
-		// Apps write in front while they run, and the rest when they stop: for
-		// the former, space that is missing is an error here, not a fault later.
-		if err := unix.Fallocate(int(s.f.Fd()), 0, 0, stateHead+size/16); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-			if i.Size() == 0 && s.path != "" {
-				_ = os.Remove(s.path)
-			}
-			return fmt.Errorf("no room for %d bytes: %w", size, err)
+	// Also of a file that is there: it may be a copy with holes.
+	if err := s.reserve(size); err != nil {
+		if i.Size() == 0 {
+			_ = os.Remove(s.path)
 		}
+		return fmt.Errorf("no room for %d bytes: %w: make room, or name a file elsewhere with --state", size, err)
+	}
+	if size > i.Size() {
 		if err := s.f.Truncate(size); err != nil {
 			return err
 		}
@@ -199,6 +200,61 @@ func (s *stateFile) grow(size int64) error {
 	}
 	s.maps = append(s.maps, m)
 	return nil
+}
+
+// reserve has the file system keep room for so many bytes. What is in the file, and its length, stay. A page of
+// a mapped file for which there is no room would end the process when it is first touched.
+func (s *stateFile) reserve(size int64) (err error) {
+	if s.path == "" {
+		return nil // it is in memory, of which nothing can be reserved
+	}
+	i, err := s.f.Stat()
+	if err != nil {
+		return err
+	}
+	if whole(s.f, size) {
+		return nil
+	}
+	for {
+		err = unix.Fallocate(int(s.f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = fill(s.f, size)
+	}
+	if err != nil {
+		return errors.Join(bare(err), s.f.Truncate(i.Size()))
+	}
+	return nil
+}
+
+// whole reports that a file in memory (tmpfs) has all of its pages: to look at each again would take as long
+// as a restart.
+func whole(f *os.File, size int64) bool {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	return unix.Fstatfs(int(f.Fd()), &fs) == nil && fs.Type == unix.TMPFS_MAGIC &&
+		unix.Fstat(int(f.Fd()), &st) == nil && st.Size >= size && st.Blocks*512 >= st.Size
+}
+
+// fill does what a file system without fallocate(2) does not: it writes every block of the file, with what is
+// there or with zeros.
+func fill(f *os.File, size int64) error {
+	block := make([]byte, 1<<20)
+	for at := int64(0); at < size; at += int64(len(block)) {
+		b := block[:min(int64(len(block)), size-at)]
+		n, err := f.ReadAt(b, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		clear(b[n:])
+		if _, err := f.WriteAt(b, at); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
 }
 
 // kept are the files of which something is kept.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -97,11 +99,11 @@ func TestStateFile(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []os.FileMode{0o620, 0o602} {
+	for _, mode := range []os.FileMode{0o620, 0o602, 0o640, 0o604} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		refused("box", 10, "others can write to it")
+		refused("box", 10, "others can read it or write to it")
 	}
 
 	none := &stateFile{}
@@ -115,6 +117,71 @@ func TestStateFile(t *testing.T) {
 	}
 	if err := none.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Every page of a state has room before it is touched: also of a file with holes, and where the file system
+// can only be written to.
+func TestStateReserved(t *testing.T) {
+	const size = 3<<20 + 5
+	blocks := func(path string) int64 {
+		i, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i.Sys().(*syscall.Stat_t).Blocks * 512
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	s := &stateFile{path: path}
+	m, err := s.memory("box", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := blocks(path); n < size {
+		t.Errorf("%d bytes of %d are there", n, size)
+	}
+	m[0], m[size-1] = 1, 2
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holes := filepath.Join(t.TempDir(), "holes")
+	for _, reserve := range []func(f *os.File) error{func(*os.File) error { return nil }, func(f *os.File) error { return fill(f, int64(len(text))) }} {
+		f, err := os.OpenFile(holes, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []int{0, len(text) - 10} {
+			if _, err := f.WriteAt(text[at:at+10], int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.WriteAt(text[:stateHead], 0); err != nil {
+			t.Fatal(err)
+		}
+		if n := blocks(holes); n > size/2 {
+			t.Skipf("the file system makes no holes: %d bytes", n)
+		}
+		if err := errors.Join(reserve(f), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s := &stateFile{path: holes}
+		m, err := s.memory("box", size)
+		if err != nil || m[size-1] != 2 {
+			t.Fatal(err)
+		}
+		if n := blocks(holes); n < size {
+			t.Errorf("%d bytes of %d are there", n, size)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := os.ReadFile(holes); err != nil || !bytes.Equal(now[stateHead+1:], text[stateHead+1:]) {
+			t.Errorf("the content is another, %v", err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ func TestTableCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := admin.Listen(admin.Config{Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: inst})
+	s, err := admin.Listen(context.Background(), admin.Config{Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: inst})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,8 @@ func create(cmd *cobra.Command, name string) (io.WriteCloser, error) {
 	if name == "-" {
 		return standardOutput{cmd.OutOrStdout()}, nil
 	}
-	file, err := os.Create(name)
+	// What others say to each other is not for everybody to read.
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ const (
 	opTable      = "table"
 	opTableWrite = "table-write"
 	opStop       = "stop"
+	opProcess    = "process"
 )
 
 type request struct {

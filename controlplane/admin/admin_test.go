@@ -99,8 +99,8 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.srv, err = admin.Listen(admin.Config{
-		Name: "test", Path: filepath.Join(t.TempDir(), "run", "test.sock"), Instance: x.inst,
+	x.srv, err = admin.Listen(t.Context(), admin.Config{
+		Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: x.inst,
 		Stop:     func() { x.stopped.Add(1) },
 		PortInfo: func() any { return []string{"bound"} },
 	})
@@ -354,7 +354,7 @@ func TestStartAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				if s, err := admin.Listen(admin.Config{Path: path, Instance: x.inst}); err == nil {
+				if s, err := admin.Listen(t.Context(), admin.Config{Path: path, Instance: x.inst}); err == nil {
 					up.Add(1)
 					t.Cleanup(func() { s.Close() })
 				}
@@ -369,7 +369,7 @@ func TestStartAtOnce(t *testing.T) {
 
 func TestSocket(t *testing.T) {
 	x := newBench(t)
-	if _, err := admin.Listen(admin.Config{Path: x.srv.Path(), Instance: x.inst}); err == nil || !strings.Contains(err.Error(), "an instance answers on") {
+	if _, err := admin.Listen(t.Context(), admin.Config{Path: x.srv.Path(), Instance: x.inst}); err == nil || !strings.Contains(err.Error(), "an instance answers on") {
 		t.Errorf("%v", err)
 	}
 	// A socket left behind by a dead process is replaced.
@@ -383,7 +383,7 @@ func TestSocket(t *testing.T) {
 	if _, err := admin.Dial(stale); err == nil || !strings.Contains(err.Error(), "no instance answers on") {
 		t.Errorf("%v", err)
 	}
-	s, err := admin.Listen(admin.Config{Path: stale, Instance: x.inst})
+	s, err := admin.Listen(t.Context(), admin.Config{Path: stale, Instance: x.inst})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +393,7 @@ func TestSocket(t *testing.T) {
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.Listen(admin.Config{Path: file, Instance: x.inst}); err == nil {
+	if _, err := admin.Listen(t.Context(), admin.Config{Path: file, Instance: x.inst}); err == nil {
 		t.Error("listens on a file")
 	}
 	if p, err := os.ReadFile(file); err != nil || string(p) != "precious" {

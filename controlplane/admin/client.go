@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,7 +28,11 @@ type Client struct {
 	mu   sync.Mutex
 	conn net.Conn
 	in   *json.Decoder
+	late atomic.Bool // the instance did not answer in time
 }
+
+// answerWithin is how long an instance may take for an answer: one whose worker is stuck takes for ever.
+const answerWithin = time.Minute
 
 // Dial connects to the socket at path.
 func Dial(path string) (*Client, error) {
@@ -59,10 +64,19 @@ func (c *Client) call(req request, result any) error {
 	if len(p) >= maxRequest {
 		return &Error{Msg: tooLong}
 	}
+	defer c.bound().Stop()
 	if _, err := c.conn.Write(append(p, '\n')); err != nil {
 		return c.lost(err)
 	}
 	return c.answer(result)
+}
+
+// bound hangs up when the answer does not come in time, until it is stopped.
+func (c *Client) bound() *time.Timer {
+	return time.AfterFunc(answerWithin, func() {
+		c.late.Store(true)
+		c.conn.Close()
+	})
 }
 
 func (c *Client) answer(result any) error {
@@ -80,6 +94,9 @@ func (c *Client) answer(result any) error {
 }
 
 func (c *Client) lost(err error) error {
+	if c.late.Load() {
+		return fmt.Errorf("the instance on %s has not answered for %v: quillon stop ends it", c.path, answerWithin)
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("the instance on %s has gone: %w", c.path, io.ErrUnexpectedEOF)
 	}
@@ -107,6 +124,12 @@ func (c *Client) Runtime() (r graph.Runtime, err error) {
 // Ports are the ports' totals and what they were bound to.
 func (c *Client) Ports() (p Ports, err error) {
 	err = c.call(request{Op: opPorts}, &p)
+	return p, err
+}
+
+// Process is what the instance tells of its process.
+func (c *Client) Process() (p json.RawMessage, err error) {
+	err = c.call(request{Op: opProcess}, &p)
 	return p, err
 }
 
@@ -171,7 +194,9 @@ func (c *Client) Table(app, name string, f func(table.Text) error) error {
 		}
 		r = rows{}
 		c.mu.Lock()
+		b := c.bound()
 		err = c.answer(&r)
+		b.Stop()
 		c.mu.Unlock()
 	}
 }
@@ -182,9 +207,9 @@ func (c *Client) Change(app, name, what string, entry table.Text) error {
 	return c.call(request{Op: opTableWrite, App: app, Table: name, Change: what, Entry: entry}, nil)
 }
 
-// stopWithin is how long Stop waits: a board takes up to 3 s to leave its pool,
-// and a state is written to disk.
-const stopWithin = 20 * time.Second
+// stopWithin is how long Stop waits: a process that is told to stop ends within 20 s, whatever it
+// waits for.
+const stopWithin = 25 * time.Second
 
 // Stop ends the instance, and waits until its process has ended: what it had is
 // free then.

@@ -17,6 +17,8 @@
 //
 // "table" has as many answers as its entries need; all but the last say "more".
 //
-// The socket belongs to its owner alone (mode 0600). Whatever a request does
+// The socket belongs to its owner alone (mode 0600), and so does the directory that it is in by default. Beside it
+// NAME.sock.lock has the number of the process whose place it is, which keeps it locked from before anything
+// is changed until all is put back; as only its owner can open the file, nobody else can lock it. Whatever a request does
 // to the workers happens between two of their breaths; they never wait.
 package admin

@@ -20,58 +20,88 @@ import (
 // pollEvery is how often a stream looks for frames when none waited.
 const pollEvery = 2 * time.Millisecond
 
+// startWithin is how long a request waits for an instance that starts.
+const startWithin = 30 * time.Second
+
+// maxClients are as many as are served at a time.
+const maxClients = 64
+
+// hangupWithin is how long Close waits for requests that are under way: one that waits for a worker that is
+// stuck has no end.
+const hangupWithin = 2 * time.Second
+
 // Config is what a Server serves.
 type Config struct {
-	Name     string // of the instance
-	Path     string // of the socket; "" = Path(Name)
-	Instance *graph.Instance
+	Name     string          // of the instance
+	Path     string          // of the socket; "" = Path(Name)
+	Instance *graph.Instance // nil: Serve gives it
 	// Stop tells the instance to end, and does not wait for it; it is called
 	// once the answer has been sent. Nil: clients cannot stop it.
 	Stop func()
 	// PortInfo is what "ports" shows beside the totals; may be nil.
 	PortInfo func() any
+	// Process is what "process" shows; may be nil.
+	Process func() any
+	// Wait bounds how long Listen waits for a process that has the place of the socket; 0: 5 s.
+	Wait time.Duration
 }
 
 // Server answers on the socket of one instance.
 type Server struct {
-	cfg Config
-	ln  net.Listener
+	cfg    Config
+	ln     net.Listener
+	lock   *lock
+	inst   *graph.Instance // when served is closed
+	served chan struct{}
+	gone   chan struct{} // closed by Hangup
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	closed bool
 	wg     sync.WaitGroup
+	free   sync.Once
 }
 
-// Listen opens the socket and begins to answer. A socket that a dead instance
-// left behind is replaced; a living one is an error.
-func Listen(cfg Config) (*Server, error) {
-	if cfg.Path == "" {
+// Listen takes the place of the instance of that name, opens its socket, and begins to answer. While another
+// process has the place and does not answer, as one that ends, Listen waits for a bounded time, or until ctx
+// is done. A socket that a dead instance left behind is replaced; a living one is an error.
+func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("control socket: %w", err)
+		}
+	}()
+	usual := cfg.Path == ""
+	if usual {
 		cfg.Path = Path(cfg.Name)
 	}
-	if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o755); err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+	if cfg.Wait == 0 {
+		cfg.Wait = lockWithin
 	}
-	// Of instances that start at once only one may look and replace.
-	dir, err := os.Open(filepath.Dir(cfg.Path))
+	if err := ownDir(filepath.Dir(cfg.Path), usual); err != nil {
+		return nil, err
+	}
+	if _, err := socketAt(cfg.Path); err != nil {
+		return nil, err
+	}
+	held, err := take(ctx, cfg.Path+".lock", cfg.Wait, func() error {
+		_, err := socketAt(cfg.Path)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+		return nil, err
 	}
-	defer dir.Close()
-	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("control socket: lock its directory: %w", err)
-	}
-	if c, err := net.Dial("unix", cfg.Path); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("control socket: an instance answers on %s already: give this one another --name", cfg.Path)
-	} else if errors.Is(err, syscall.EINVAL) {
-		return nil, fmt.Errorf("control socket: %s is too long for a socket: take a shorter name", cfg.Path)
-	} else if fi, e := os.Lstat(cfg.Path); e == nil && fi.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("control socket: %s is there, and is no socket: take another name", cfg.Path)
-	} else if e == nil && errors.Is(err, syscall.ECONNREFUSED) {
-		if err := os.Remove(cfg.Path); err != nil {
-			return nil, fmt.Errorf("control socket: %w", err)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, held.release())
 		}
+	}()
+	dead, err := socketAt(cfg.Path)
+	if err == nil && dead {
+		err = os.Remove(cfg.Path)
+	}
+	if err != nil {
+		return nil, err
 	}
 	// The mode of the file is that of the socket before it is bound: there is
 	// no moment at which others may connect.
@@ -84,30 +114,95 @@ func Listen(cfg Config) (*Server, error) {
 	}}
 	ln, err := lc.Listen(context.Background(), "unix", cfg.Path)
 	if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+		return nil, err
 	}
-	s := &Server{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}}
+	s := &Server{cfg: cfg, ln: ln, lock: held, served: make(chan struct{}), gone: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	if cfg.Instance != nil {
+		s.Serve(cfg.Instance)
+	}
 	s.wg.Go(s.accept)
 	return s, nil
+}
+
+// socketAt is an error when a socket cannot be at path, or an instance answers there. A dead one's socket
+// is to be removed.
+func socketAt(path string) (dead bool, err error) {
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		c.Close()
+		return false, fmt.Errorf("an instance answers on %s already: give this one another --name", path)
+	case errors.Is(err, syscall.EINVAL):
+		return false, fmt.Errorf("%s is too long for a socket: take a shorter name", path)
+	}
+	fi, e := os.Lstat(path)
+	switch {
+	case e != nil:
+		return false, nil
+	case fi.Mode().Type() != fs.ModeSocket:
+		return false, fmt.Errorf("%s is there, and is no socket: take another name", path)
+	case errors.Is(err, syscall.EAGAIN):
+		return false, fmt.Errorf("an instance has %s, and is too busy to answer: end it, or give this one another --name", path)
+	}
+	return errors.Is(err, syscall.ECONNREFUSED), nil
+}
+
+// Serve has requests be about inst, which was nil in the Config. They have waited for that.
+func (s *Server) Serve(inst *graph.Instance) {
+	s.inst = inst
+	close(s.served)
+}
+
+// instance is what requests are about, once it is there.
+func (s *Server) instance() (*graph.Instance, error) {
+	late := time.NewTimer(startWithin)
+	defer late.Stop()
+	select {
+	case <-s.served:
+		return s.inst, nil
+	case <-s.gone:
+	case <-late.C:
+	}
+	return nil, errors.New("the instance has not started yet")
 }
 
 // Path is where the socket is.
 func (s *Server) Path() string { return s.cfg.Path }
 
-// Close hangs up and removes the socket. Closing twice does nothing more.
-func (s *Server) Close() error {
+// Hangup ends all connections and removes the socket; the place of the instance stays taken. It waits a
+// bounded time for requests that are under way.
+func (s *Server) Hangup() error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return nil
 	}
 	s.closed = true
+	close(s.gone)
 	for c := range s.conns {
 		c.Close()
 	}
 	s.mu.Unlock()
 	err := s.ln.Close()
-	s.wg.Wait()
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	late := time.NewTimer(hangupWithin)
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
+		err = errors.Join(err, errors.New("control socket: a request has not ended"))
+	}
+	return err
+}
+
+// Close hangs up, and gives the place of the instance to others. Closing twice does nothing more.
+func (s *Server) Close() error {
+	err := s.Hangup()
+	s.free.Do(func() { err = errors.Join(err, s.lock.release()) })
 	return err
 }
 
@@ -125,6 +220,12 @@ func (s *Server) accept() {
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
+			c.Close()
+			continue
+		}
+		if len(s.conns) >= maxClients {
+			s.mu.Unlock()
+			_ = json.NewEncoder(c).Encode(failure(fmt.Errorf("%d clients are served already: try again when one has ended", maxClients)))
 			c.Close()
 			continue
 		}
@@ -206,8 +307,22 @@ func failure(err error) response {
 }
 
 func (s *Server) do(req request) (any, error) {
-	inst := s.cfg.Instance
+	if req.Op == opStop { // also one that has not started yet
+		if s.cfg.Stop == nil {
+			return nil, errors.New("this instance cannot be stopped from here")
+		}
+		return nil, nil
+	}
+	inst, err := s.instance()
+	if err != nil {
+		return nil, err
+	}
 	switch req.Op {
+	case opProcess:
+		if s.cfg.Process == nil {
+			return nil, errors.New("this instance says nothing of its process")
+		}
+		return s.cfg.Process(), nil
 	case opGraph:
 		spec := inst.Spec()
 		return Graph{Name: s.cfg.Name, Workers: inst.Workers(), Spec: spec, Dot: graph.Dot(spec), Notes: inst.Notes()}, nil
@@ -259,12 +374,7 @@ func (s *Server) do(req request) (any, error) {
 		}
 		return list, nil
 	case opTableWrite:
-		return nil, s.writeTable(req)
-	case opStop:
-		if s.cfg.Stop == nil {
-			return nil, errors.New("this instance cannot be stopped from here")
-		}
-		return nil, nil
+		return nil, writeTable(inst, req)
 	}
 	return nil, fmt.Errorf("unknown operation %q", req.Op)
 }
@@ -277,11 +387,13 @@ func plan(p graph.Plan) Plan {
 // stream sends frames until the client hangs up.
 func (s *Server) stream(c net.Conn, out *json.Encoder, req request) {
 	var tap *graph.Tap
-	var err error
-	if req.Op == opTap {
-		tap, err = s.cfg.Instance.Tap(req.At)
-	} else {
-		tap, err = s.cfg.Instance.Listen()
+	inst, err := s.instance()
+	switch {
+	case err != nil:
+	case req.Op == opTap:
+		tap, err = inst.Tap(req.At)
+	default:
+		tap, err = inst.Listen()
 	}
 	if err != nil {
 		_ = out.Encode(failure(err))

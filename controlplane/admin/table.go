@@ -13,9 +13,9 @@ import (
 const tableBatch = 256
 
 // decl is the declaration of an app's table.
-func (s *Server) decl(app, name string) (*table.Decl, error) {
+func decl(inst *graph.Instance, app, name string) (*table.Decl, error) {
 	var names []string
-	for _, a := range s.cfg.Instance.Tables() {
+	for _, a := range inst.Tables() {
 		for n := range a.Tables {
 			if a.App == app && a.Tables[n].Name == name {
 				return &a.Tables[n], nil
@@ -31,8 +31,11 @@ func (s *Server) decl(app, name string) (*table.Decl, error) {
 
 // table answers with the entries of a table; an error is the client's absence.
 func (s *Server) table(out *json.Encoder, req request) error {
-	inst := s.cfg.Instance
-	d, err := s.decl(req.App, req.Table)
+	inst, err := s.instance()
+	if err != nil {
+		return out.Encode(failure(err))
+	}
+	d, err := decl(inst, req.App, req.Table)
 	if err != nil {
 		return out.Encode(failure(err))
 	}
@@ -69,8 +72,8 @@ func (s *Server) table(out *json.Encoder, req request) error {
 var changes = []string{"insert", "modify", "delete", "default"}
 
 // writeTable makes one change.
-func (s *Server) writeTable(req request) error {
-	d, err := s.decl(req.App, req.Table)
+func writeTable(inst *graph.Instance, req request) error {
+	d, err := decl(inst, req.App, req.Table)
 	if err != nil {
 		return err
 	}
@@ -95,5 +98,5 @@ func (s *Server) writeTable(req request) error {
 	if c.Entry, err = d.Parse(t); err != nil {
 		return err
 	}
-	return s.cfg.Instance.WriteTables([]graph.TableChange{c}, false)[0]
+	return inst.WriteTables([]graph.TableChange{c}, false)[0]
 }

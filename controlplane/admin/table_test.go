@@ -23,7 +23,7 @@ func steering(t *testing.T, only string) (*graph.Instance, *admin.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := admin.Listen(admin.Config{Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: inst})
+	s, err := admin.Listen(t.Context(), admin.Config{Name: "test", Path: filepath.Join(t.TempDir(), "test.sock"), Instance: inst})
 	if err != nil {
 		t.Fatal(err)
 	}

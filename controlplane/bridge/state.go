@@ -4,11 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 const statePrefix, stateSuffix = "bridge-", ".json"
@@ -22,7 +26,7 @@ func statePath(dir, port string) string {
 
 // save writes the state file, whole or not at all; there must be none for the port.
 func save(dir string, s *Splice) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
@@ -54,7 +58,7 @@ func forget(dir string, s *Splice) error { return os.Remove(statePath(dir, s.Por
 
 // Load is the splice of port, from its state file.
 func Load(dir, port string) (*Splice, error) {
-	text, err := os.ReadFile(statePath(dir, port))
+	text, err := readOwn(statePath(dir, port))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is not spliced (no state file in %s)", port, dir)
 	}
@@ -66,6 +70,27 @@ func Load(dir, port string) (*Splice, error) {
 		return nil, fmt.Errorf("%s is damaged: %w", statePath(dir, port), err)
 	}
 	return s, nil
+}
+
+// maxState is more than a state file has.
+const maxState = 1 << 20
+
+// readOwn reads a file of this user's, or root's, that nobody else can write to: what it says is done.
+func readOwn(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	i, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	u, ok := i.Sys().(*syscall.Stat_t)
+	if !ok || !i.Mode().IsRegular() || int(u.Uid) != os.Geteuid() && u.Uid != 0 || i.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("others can write to %s: see what is in it, and make it root's alone", path)
+	}
+	return io.ReadAll(io.LimitReader(f, maxState))
 }
 
 // List is all splices of the state directory, by port.

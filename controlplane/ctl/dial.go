@@ -56,9 +56,15 @@ func (t Transport) Check(address string) error {
 	return fmt.Errorf("%s is not this machine, and plain text would tell all that is said: give --ca for TLS, or --insecure", address)
 }
 
+// socket is the path of a Unix socket's address.
+func socket(address string) (path string, ok bool) {
+	path, ok = strings.CutPrefix(address, "unix:")
+	return strings.TrimPrefix(path, "//"), ok
+}
+
 // local reports whether address is on this machine.
 func local(address string) bool {
-	if strings.HasPrefix(address, "unix:") {
+	if _, ok := socket(address); ok {
 		return true
 	}
 	host, _, err := net.SplitHostPort(address)
@@ -72,8 +78,10 @@ func local(address string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-func (t Transport) credentials() (credentials.TransportCredentials, error) {
-	if !t.secure() {
+// credentials are for a connection to address. On a Unix socket the kernel says who is
+// at its ends.
+func (t Transport) credentials(address string) (credentials.TransportCredentials, error) {
+	if _, ok := socket(address); ok || !t.secure() {
 		return insecure.NewCredentials(), nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
@@ -102,7 +110,7 @@ func (t Transport) credentials() (credentials.TransportCredentials, error) {
 const most = 64 << 20
 
 func (t Transport) dial(address string) (*grpc.ClientConn, error) {
-	creds, err := t.credentials()
+	creds, err := t.credentials(address)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +123,8 @@ func (t Transport) dial(address string) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-				return dial(ctx, "unix", strings.TrimPrefix(path, "//"))
+			if path, ok := socket(addr); ok {
+				return dial(ctx, "unix", path)
 			}
 			return dial(ctx, "tcp", addr)
 		}),
@@ -138,6 +146,9 @@ func (t Transport) dial(address string) (*grpc.ClientConn, error) {
 func (t Transport) hint(err error) error {
 	if !t.secure() && strings.Contains(err.Error(), "server preface") {
 		return fmt.Errorf("%w; does it speak TLS? --ca names its authority", err)
+	}
+	if strings.Contains(err.Error(), "dial unix") && strings.Contains(err.Error(), "permission denied") {
+		return fmt.Errorf("%w; the socket is for root and the user that the server runs as: run this as one of these", err)
 	}
 	return err
 }

@@ -23,7 +23,7 @@ import (
 //
 //	devices:
 //	  s1:
-//	    address: 127.0.0.1:9559
+//	    address: unix:/run/quillon/p4rt/switch.sock
 //	    device_id: 1
 //	    p4info: l2_bridge.p4info.txtpb
 //	    config: l2_bridge.json

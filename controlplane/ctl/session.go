@@ -360,7 +360,9 @@ func (s *Session) succeed(stream p4v1.P4Runtime_StreamChannelClient, highest Ele
 	}
 	e := ElectionAt(s.opt.Clock.Now()) // of several sessions each has another
 	if !highest.Less(e) {
-		e = highest.next()
+		if e = highest.next(); e.Less(highest) {
+			e = highest // 2^128-1: nobody who has it is there
+		}
 	}
 	s.status.Election = e
 	s.mu.Unlock()

@@ -27,10 +27,14 @@ type stream struct {
 	dev      *device
 	role     *role
 	election *p4v1.Uint128 // nil: it does not want to be primary
+	call     *call
+	caller   *caller
+	strays   int // messages before the first claim
 
 	mu     sync.Mutex
 	queue  []*p4v1.StreamMessageResponse
 	size   int // of the queue, in bytes
+	room   int // for the queue, in bytes
 	wake   chan struct{}
 	closed bool
 }
@@ -44,10 +48,11 @@ func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
 		return false
 	}
 	n := proto.Size(m)
-	if len(st.queue) >= maxNotes || st.size+n > maxQueue {
+	if len(st.queue) >= maxNotes || st.size+n > st.room || st.size+n > queueForSure && st.peerQueue(0)+n > maxPeerQueue {
 		if m.GetArbitration() == nil {
 			return false
 		}
+		before := st.size
 		st.queue = slices.DeleteFunc(st.queue, func(old *p4v1.StreamMessageResponse) bool {
 			if old.GetArbitration() == nil {
 				return false
@@ -55,8 +60,10 @@ func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
 			st.size -= proto.Size(old)
 			return true
 		})
+		st.peerQueue(st.size - before)
 	}
 	st.queue, st.size = append(st.queue, m), st.size+n
+	st.peerQueue(n)
 	select {
 	case st.wake <- struct{}{}:
 	default:
@@ -64,13 +71,74 @@ func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
 	return true
 }
 
-// take is what waits.
-func (st *stream) take() []*p4v1.StreamMessageResponse {
+// next is the first message that waits; nil: there is none.
+func (st *stream) next() *p4v1.StreamMessageResponse {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	q := st.queue
-	st.queue, st.size = nil, 0
-	return q
+	if len(st.queue) == 0 {
+		st.queue = nil // and the room that it had
+		return nil
+	}
+	m := st.queue[0]
+	st.queue[0] = nil
+	st.queue = st.queue[1:]
+	n := proto.Size(m)
+	st.size -= n
+	st.peerQueue(-n)
+	return m
+}
+
+// peerQueue changes how many bytes wait for all streams of the stream's peer, and
+// returns how many do.
+func (st *stream) peerQueue(n int) int {
+	if p := st.peer(); p != nil {
+		return int(p.queued.Add(int64(n)))
+	}
+	return 0
+}
+
+// peer is whose the stream is; nil: the server was not reached by Listen.
+func (st *stream) peer() *peerAccount {
+	if st.call == nil || st.call.c == nil {
+		return nil
+	}
+	return st.call.c.peer
+}
+
+// discard closes the queue.
+func (st *stream) discard() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.peerQueue(-st.size)
+	st.closed, st.queue, st.size = true, nil, 0
+}
+
+// isClosed reports that the stream has ended, or is to.
+func (st *stream) isClosed() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.closed
+}
+
+// become makes a stream the primary of a role; nil: nobody. d.mu is held.
+func (r *role) become(st *stream) {
+	for _, x := range []*stream{r.primary, st} {
+		if x == nil || r.primary == st {
+			continue
+		}
+		step, room := int32(-1), queueForSure
+		if x == st {
+			step, room = 1, maxQueue
+		}
+		x.mu.Lock()
+		x.room = room
+		x.mu.Unlock()
+		if x.call != nil && x.call.c != nil {
+			x.call.c.primaries.Add(step)
+			x.call.c.was.Store(true)
+		}
+	}
+	r.primary = st
 }
 
 // less reports a < b for election ids; nil is below all.
@@ -90,53 +158,84 @@ func same(a, b *p4v1.Uint128) bool { return !less(a, b) && !less(b, a) }
 
 // StreamChannel implements the RPC.
 func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
-	st := &stream{wake: make(chan struct{}, 1)}
-	done := make(chan struct{})
-	var sender sync.WaitGroup
-	sender.Go(func() {
+	k := callOf(g.Context())
+	st := &stream{call: k, caller: callerOf(g.Context()), room: queueForSure, wake: make(chan struct{}, 1)}
+	// The handler waits for neither: a client that sends nothing, and one that does
+	// not read, are sent away like others. Both end with the stream.
+	in := make(chan *p4v1.StreamMessageRequest)
+	go func() {
+		defer close(in)
 		for {
-			for _, m := range st.take() {
+			m, err := g.Recv()
+			if err != nil {
+				return // the client is gone
+			}
+			select {
+			case in <- m:
+			case <-g.Context().Done():
+				return
+			}
+		}
+	}()
+	go func() {
+		for {
+			for m := st.next(); m != nil; m = st.next() {
 				if g.Send(m) != nil {
 					return
 				}
 			}
 			select {
 			case <-st.wake:
-			case <-done:
-				return
 			case <-g.Context().Done():
 				return
 			}
 		}
-	})
+	}()
 	s.stats.Streams.Add(1)
-	defer sender.Wait()
-	defer close(done)
 	defer s.stats.Streams.Add(-1)
 	defer func() {
 		if st.dev != nil {
 			st.dev.leave(st)
 		}
+		st.discard()
 	}()
 	for {
-		m, err := g.Recv()
-		if err != nil {
-			return nil // the client is gone
-		}
-		switch x := m.GetUpdate().(type) {
-		case *p4v1.StreamMessageRequest_Arbitration:
-			if err := s.arbitrate(st, x.Arbitration); err != nil {
-				s.stats.ArbitrationErrors.Add(1)
+		select {
+		case <-k.ended():
+			return k.why
+		case m, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if err := s.heard(st, m); err != nil {
 				return err
 			}
-		case *p4v1.StreamMessageRequest_Packet:
-			s.packetOut(st, x.Packet)
-		case *p4v1.StreamMessageRequest_DigestAck:
-			s.digestAck(st, x.DigestAck)
-		default:
-			st.send(streamError(codes.Unimplemented, "unknown message", &p4v1.StreamError{Details: &p4v1.StreamError_Other{Other: &p4v1.StreamOtherError{}}}))
 		}
 	}
+}
+
+// heard takes a message of a controller. An error ends its stream.
+func (s *Server) heard(st *stream, m *p4v1.StreamMessageRequest) error {
+	if st.dev == nil && m.GetArbitration() == nil {
+		if st.strays++; st.strays > maxStrays {
+			s.stats.StreamsRefused.Add(1)
+			return grpcstatus.Errorf(codes.FailedPrecondition, "%d messages, and none claims a role: send a MasterArbitrationUpdate first", st.strays)
+		}
+	}
+	switch x := m.GetUpdate().(type) {
+	case *p4v1.StreamMessageRequest_Arbitration:
+		if err := s.arbitrate(st, x.Arbitration); err != nil {
+			s.stats.ArbitrationErrors.Add(1)
+			return err
+		}
+	case *p4v1.StreamMessageRequest_Packet:
+		s.packetOut(st, x.Packet)
+	case *p4v1.StreamMessageRequest_DigestAck:
+		s.digestAck(st, x.DigestAck)
+	default:
+		st.send(streamError(codes.Unimplemented, "unknown message", &p4v1.StreamError{Details: &p4v1.StreamError_Other{Other: &p4v1.StreamOtherError{}}}))
+	}
+	return nil
 }
 
 func streamError(c codes.Code, text string, e *p4v1.StreamError) *p4v1.StreamMessageResponse {
@@ -164,6 +263,9 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 			return grpcstatus.Errorf(codes.FailedPrecondition, "the stream is for role %q: open another for role %q", st.role.name, name)
 		}
 	}
+	if err := st.caller.mayClaim(name, m.GetElectionId()); err != nil {
+		return err
+	}
 	scope, err := s.scopeOf(name, m.GetRole().GetConfig())
 	if err != nil {
 		return err
@@ -173,9 +275,9 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	d.arbitration.Lock()
 	defer d.arbitration.Unlock()
 	d.mu.Lock()
-	if d.closed {
+	if d.closed || st.isClosed() {
 		d.mu.Unlock()
-		return grpcstatus.Error(codes.Unavailable, "the server is closing")
+		return grpcstatus.Error(codes.Unavailable, "the server is closing, or has ended the stream")
 	}
 	r := d.roles[name]
 	if r == nil {
@@ -195,18 +297,19 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 		}
 	}
 	if st.dev == nil {
-		if len(r.streams) >= s.cfg.MaxStreams {
+		if len(r.streams) >= s.cfg.MaxStreams && !r.makeRoom(st) {
 			d.mu.Unlock()
-			return grpcstatus.Errorf(codes.ResourceExhausted, "%d controllers of role %q are connected to device %d, and no more may be", len(r.streams), name, d.id)
+			return grpcstatus.Errorf(codes.ResourceExhausted, "%d controllers of role %q are connected to device %d, and no more may be", s.cfg.MaxStreams, name, d.id)
 		}
 		r.streams[st] = struct{}{}
 		st.dev, st.role = d, r
+		st.call.claimed()
 	}
 	st.election = proto.CloneOf(m.GetElectionId())
 	was := r.primary
 	if st.election == nil || less(st.election, r.highest) {
 		if was == st {
-			r.primary = nil
+			r.become(nil)
 			d.tellAll(r)
 		} else {
 			st.send(d.advice(r, st))
@@ -216,7 +319,8 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	}
 	// From now on nothing of the one before is accepted; what is being written
 	// is finished first.
-	r.primary, r.highest = nil, st.election
+	r.become(nil)
+	r.highest = st.election
 	r.config, r.scope = m.GetRole().GetConfig(), scope
 	next := *r
 	next.primary = st
@@ -230,7 +334,7 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	d.writing.Lock()
 	d.mu.Lock()
 	if _, live := r.streams[st]; live {
-		r.primary = st
+		r.become(st)
 		st.send(d.advice(r, st))
 	} else {
 		d.tellAll(r)
@@ -259,20 +363,48 @@ func (s *Server) scopeOf(name string, config *anypb.Any) (*scope, error) {
 	return nil, grpcstatus.Errorf(codes.InvalidArgument, "there is no role %q", name)
 }
 
+// makeRoom ends a stream for another's sake, where a role has as many as it may: one
+// that is not primary, of the peer that has most, if that has more than the other's.
+func (r *role) makeRoom(st *stream) bool {
+	has := map[*peerAccount]int{}
+	for x := range r.streams {
+		has[x.peer()]++
+	}
+	var out *stream
+	for x := range r.streams {
+		if x != r.primary && (out == nil || has[x.peer()] > has[out.peer()]) {
+			out = x
+		}
+	}
+	if out == nil || has[out.peer()] <= has[st.peer()]+1 {
+		return false
+	}
+	r.turnOut(out, grpcstatus.Errorf(codes.ResourceExhausted, "another client's controller took the place: of %d in %s most were yours", len(r.streams), roleText(r.name)))
+	return true
+}
+
+// turnOut ends a stream with an error; d.mu is held.
+func (r *role) turnOut(st *stream, err error) {
+	delete(r.streams, st)
+	st.discard()
+	st.call.stop(err)
+}
+
 // leave takes a controller out whose stream has ended.
 func (d *device) leave(st *stream) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st.mu.Lock()
-	st.closed = true
-	st.mu.Unlock()
+	st.discard()
 	r := st.role
+	if st.call != nil && st.call.c != nil {
+		st.call.c.claims.Add(-1)
+	}
 	delete(r.streams, st)
-	if len(r.streams) == 0 && r.highest == nil && r.name != "" {
+	if len(r.streams) == 0 && r.highest == nil && r.name != "" && d.roles[r.name] == r {
 		delete(d.roles, r.name) // there is nothing to remember
 	}
 	if r.primary == st {
-		r.primary = nil
+		r.become(nil)
 		d.tellAll(r)
 	}
 }
@@ -302,8 +434,12 @@ func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
 }
 
 // primary checks that a request comes from the primary of a role, and says what
-// it may do.
-func (d *device) primary(name string, e *p4v1.Uint128) (*scope, error) {
+// it may do. Election ids are no secret: beside the id the client must be the one that
+// claimed the role with it.
+func (d *device) primary(c *caller, name string, e *p4v1.Uint128) (*scope, error) {
+	if err := c.mayWrite(name); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.roles[name]
@@ -316,6 +452,8 @@ func (d *device) primary(name string, e *p4v1.Uint128) (*scope, error) {
 	case e == nil || !same(e, r.primary.election):
 		p := r.primary.election
 		return nil, grpcstatus.Errorf(codes.PermissionDenied, "not primary: election id %d.%d, the primary's is %d.%d", e.GetHigh(), e.GetLow(), p.GetHigh(), p.GetLow())
+	case c.key() != r.primary.caller.key():
+		return nil, grpcstatus.Errorf(codes.PermissionDenied, "not primary: the election id is another client's")
 	}
 	return r.scope, nil
 }

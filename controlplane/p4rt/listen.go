@@ -22,58 +22,127 @@ import (
 
 // ListenConfig says where and how a server is reached.
 type ListenConfig struct {
-	// Address is host:port, or a host alone.
+	// Address is unix:PATH, a socket for root and this user, who may do everything;
+	// or host:port, or a host alone.
 	Address string
 	// Cert and Key are PEM files: TLS. ClientCA is one with the authorities of
 	// clients, which must show a certificate then. Files that have changed are
 	// read again with the next connection.
 	Cert, Key, ClientCA string
-	// Insecure allows plain text beyond the loopback interface.
+	// Clients are those of ClientCA that are let in, and what they may do; none:
+	// all, and everything.
+	Clients []Client
+	// Insecure serves clients whom nothing identifies, and who may do everything:
+	// plain text, or TLS without ClientCA.
 	Insecure bool
-	// Log is told what went wrong with files that were read again, and of requests that
-	// were given up by a panic (see Options); nil: nobody.
+	// Log is told what went wrong with files that were read again, which clients were
+	// turned out, and of requests that were given up by a panic (see Options); nil:
+	// nobody.
 	Log func(error)
 }
 
 // Listener is a server that can be reached.
 type Listener struct {
-	g    *grpc.Server
-	ln   net.Listener
-	done chan error
-	h    *health.Server
+	d   *door
+	end func() error
 }
 
-// Listen makes a server reachable, with the health and reflection services.
+// Listen makes a server reachable, with the health and reflection services, and over a
+// socket with ForgetMethod. There may be several listeners.
 func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
-	addr := Address(cfg.Address)
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, fmt.Errorf("p4runtime: address %s: %w", cfg.Address, err)
+	d := &door{stats: &s.stats, log: cfg.Log, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, told: map[string]bool{}}
+	path, local := socketOf(cfg.Address)
+	var err error
+	if local {
+		err = d.openSocket(path, cfg)
+	} else {
+		err = d.openTCP(s, cfg)
 	}
-	opts := Options(cfg.Log)
-	switch {
-	case cfg.Cert != "" && cfg.Key != "":
-		c, err := serverTLS(cfg)
-		if err != nil {
-			return nil, fmt.Errorf("p4runtime: TLS: %w", err)
-		}
-		opts = append(opts, grpc.Creds(credentials.NewTLS(c)))
-	case cfg.Cert != "" || cfg.Key != "" || cfg.ClientCA != "":
-		return nil, errors.New("p4runtime: TLS takes a certificate and its key (--tls-cert, --tls-key)")
-	case !loopback(host) && !cfg.Insecure:
-		return nil, fmt.Errorf("p4runtime: address %s can be reached by others, and they would speak plain text: give a certificate and its key (--tls-cert, --tls-key), or ask for it with --insecure", addr)
-	}
-	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("p4runtime: %w", err)
 	}
-	l := &Listener{g: grpc.NewServer(opts...), ln: ln, done: make(chan error, 1), h: health.NewServer()}
-	s.Register(l.g)
-	healthv1.RegisterHealthServer(l.g, l.h)
-	l.h.SetServingStatus(p4v1.P4Runtime_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-	reflection.Register(l.g)
-	go func() { l.done <- l.g.Serve(ln) }()
-	return l, nil
+	return d.open(s, local), nil
+}
+
+// open has a server answer at the door; local: to the owner, too.
+func (d *door) open(s *Server, local bool) *Listener {
+	g, h := grpc.NewServer(append(Options(d.log), grpc.Creds(d))...), health.NewServer()
+	s.Register(g)
+	if local {
+		s.registerOwner(g)
+	}
+	healthv1.RegisterHealthServer(g, h)
+	h.SetServingStatus(p4v1.P4Runtime_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	reflection.Register(g)
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(d) }()
+	return &Listener{d, sync.OnceValue(func() error {
+		h.Shutdown()
+		d.shut()
+		g.Stop()
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})}
+}
+
+// openSocket opens a Unix socket.
+func (d *door) openSocket(path string, cfg ListenConfig) (err error) {
+	if cfg.Cert != "" || cfg.Key != "" || cfg.ClientCA != "" || len(cfg.Clients) > 0 {
+		return errors.New("TLS and its clients are for TCP: give a host as the address, too")
+	}
+	d.whois = ofSocket(os.Geteuid())
+	if d.Listener, err = listenSocket(path); err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return nil
+}
+
+// openTCP opens a TCP port, unless the configuration would let in whom it should not.
+func (d *door) openTCP(s *Server, cfg ListenConfig) error {
+	addr := Address(cfg.Address)
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return fmt.Errorf("address %s: %w", cfg.Address, err)
+	}
+	secure := cfg.Cert != "" && cfg.Key != ""
+	switch {
+	case !secure && (cfg.Cert != "" || cfg.Key != "" || cfg.ClientCA != "" || len(cfg.Clients) > 0):
+		return errors.New("TLS takes a certificate and its key (--tls-cert, --tls-key)")
+	case len(cfg.Clients) > 0 && cfg.ClientCA == "":
+		return errors.New("clients (--p4-client) are known by their certificates: give the authorities of these (--tls-client-ca)")
+	case !secure && !cfg.Insecure:
+		return fmt.Errorf("whoever reaches %s would be a controller, in plain text: give a certificate, its key and the clients' authorities (--tls-cert, --tls-key, --tls-client-ca), take the Unix socket (--p4runtime unix), or ask for it with --insecure", addr)
+	case cfg.ClientCA == "" && !cfg.Insecure:
+		return fmt.Errorf("whoever reaches %s would be a controller: give the clients' authorities (--tls-client-ca), or ask for it with --insecure", addr)
+	}
+	for _, c := range cfg.Clients {
+		for _, r := range c.Roles {
+			if _, ok := s.cfg.Roles[r]; r != "" && !ok {
+				return fmt.Errorf("client %s: nothing says what role %s may do: give it with --p4-role %s=TABLE,...", c.Name, r, r)
+			}
+		}
+	}
+	d.whois = func(net.Conn, credentials.AuthInfo) (*caller, error) { return &caller{}, nil }
+	if secure {
+		c, err := serverTLS(cfg)
+		if err != nil {
+			return fmt.Errorf("TLS: %w", err)
+		}
+		d.tls = credentials.NewTLS(c)
+	}
+	if cfg.ClientCA != "" {
+		d.whois = func(_ net.Conn, info credentials.AuthInfo) (*caller, error) {
+			t, ok := info.(credentials.TLSInfo)
+			if !ok || len(t.State.VerifiedChains) == 0 {
+				return nil, errors.New("no certificate was shown")
+			}
+			return certificate(t.State.VerifiedChains[0][0], cfg.Clients)
+		}
+	}
+	var err error
+	d.Listener, err = net.Listen("tcp", addr)
+	return err
 }
 
 // Address is an address with P4Runtime's port, if it has none.
@@ -84,27 +153,11 @@ func Address(a string) string {
 	return net.JoinHostPort(strings.Trim(a, "[]"), strconv.Itoa(Port))
 }
 
-// loopback reports that a host is this one alone.
-func loopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
 // Addr is where the server is reached.
-func (l *Listener) Addr() net.Addr { return l.ln.Addr() }
+func (l *Listener) Addr() net.Addr { return l.d.Addr() }
 
-// Close ends all connections.
-func (l *Listener) Close() error {
-	l.h.Shutdown()
-	l.g.Stop()
-	if err := <-l.done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
-}
+// Close ends all connections. Closing twice does nothing more.
+func (l *Listener) Close() error { return l.end() }
 
 // serverTLS is TLS with files that are read again when they have changed.
 func serverTLS(cfg ListenConfig) (*tls.Config, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,33 +77,59 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestPlainText(t *testing.T) {
-	s := p4rt.New(p4rt.Config{})
+// TestWhoWouldBeLetIn: what would let strangers be controllers is refused, with what to
+// do, unless it is asked for.
+func TestWhoWouldBeLetIn(t *testing.T) {
+	a := authority.New(t)
+	a.Server("server", "s")
+	pem, key, ca := a.File("server.pem"), a.File("server.key"), a.File("ca.pem")
+	s := p4rt.New(p4rt.Config{Roles: map[string]p4rt.Role{"macs": {}}})
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		cfg  p4rt.ListenConfig
-		says string
+		says string // "": it is done
 	}{
-		{p4rt.ListenConfig{Address: "0.0.0.0:0"}, "plain text"},
-		{p4rt.ListenConfig{Address: ":0"}, "plain text"},
-		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: "x"}, "a certificate and its key"},
-		{p4rt.ListenConfig{Address: "127.0.0.1:0", ClientCA: "x"}, "a certificate and its key"},
-		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: "/nothing", Key: "/nothing"}, "TLS"},
-		{p4rt.ListenConfig{Address: "127.0.0.1:x"}, "p4runtime"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0"}, "ask for it with --insecure"},
+		{p4rt.ListenConfig{Address: "0.0.0.0:0"}, "in plain text"},
+		{p4rt.ListenConfig{Address: ":0"}, "in plain text"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true}, ""},
+		{p4rt.ListenConfig{Address: "0.0.0.0:0", Insecure: true}, ""},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: pem, Key: key}, "the clients' authorities (--tls-client-ca), or ask for it with --insecure"},
+		{p4rt.ListenConfig{Address: "0.0.0.0:0", Cert: pem, Key: key}, "--insecure"},
+		{p4rt.ListenConfig{Address: "0.0.0.0:0", Cert: pem, Key: key, Insecure: true}, ""},
+		{p4rt.ListenConfig{Address: "0.0.0.0:0", Cert: pem, Key: key, ClientCA: ca}, ""},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: "x", Insecure: true}, "a certificate and its key"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", ClientCA: "x", Insecure: true}, "a certificate and its key"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: "/nothing", Key: "/nothing", ClientCA: ca}, "TLS: open /nothing"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: pem, Key: key, Insecure: true, Clients: []p4rt.Client{{Name: "c"}}}, "--tls-client-ca"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: pem, Key: key, ClientCA: ca, Clients: []p4rt.Client{{Name: "c", Roles: []string{"", "macs"}}}}, ""},
+		{p4rt.ListenConfig{Address: "127.0.0.1:0", Cert: pem, Key: key, ClientCA: ca, Clients: []p4rt.Client{{Name: "c", Roles: []string{"other"}}}}, "--p4-role other=TABLE"},
+		{p4rt.ListenConfig{Address: "127.0.0.1:x", Insecure: true}, "p4runtime"},
+		{p4rt.ListenConfig{Address: "unix:" + file + "/x"}, "not a directory"},
+		{p4rt.ListenConfig{Address: "unix:" + file}, "is no socket"},
+		{p4rt.ListenConfig{Address: "unix:" + open + "/x"}, "others may write to " + open},
+		{p4rt.ListenConfig{Address: "unix:/tmp/x"}, "others may write to /tmp"},
+		{p4rt.ListenConfig{Address: "unix:" + filepath.Dir(file) + "/" + strings.Repeat("x", 200)}, "too long"},
+		{p4rt.ListenConfig{Address: "unix:/nothing/at/all"}, "no such file"},
+		{p4rt.ListenConfig{Address: "unix:" + filepath.Dir(file) + "/s", Cert: pem, Key: key}, "TCP"},
+		{p4rt.ListenConfig{Address: "unix:" + filepath.Dir(file) + "/made/s"}, ""},
 	} {
 		l, err := p4rt.Listen(s, c.cfg)
 		if err == nil {
-			l.Close()
+			if e := l.Close(); e != nil {
+				t.Error(e)
+			}
 		}
-		if err == nil || !strings.Contains(err.Error(), c.says) {
+		if (err == nil) != (c.says == "") || err != nil && (!strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%+v: %v", c.cfg, err)
 		}
-	}
-	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "0.0.0.0:0", Insecure: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
 	}
 	for in, want := range map[string]string{"localhost": "localhost:9559", "127.0.0.1": "127.0.0.1:9559", "::1": "[::1]:9559", "[::1]": "[::1]:9559", "h:5": "h:5"} {
 		if got := p4rt.Address(in); got != want {
@@ -111,7 +139,7 @@ func TestPlainText(t *testing.T) {
 }
 
 func TestHealthAndReflection(t *testing.T) {
-	l, err := p4rt.Listen(p4rt.New(p4rt.Config{}), p4rt.ListenConfig{Address: "localhost:0"})
+	l, err := p4rt.Listen(p4rt.New(p4rt.Config{}), p4rt.ListenConfig{Address: "localhost:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}

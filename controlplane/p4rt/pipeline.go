@@ -12,14 +12,18 @@ import (
 )
 
 // SetForwardingPipelineConfig implements the RPC.
-func (s *Server) SetForwardingPipelineConfig(_ context.Context, r *p4v1.SetForwardingPipelineConfigRequest) (*p4v1.SetForwardingPipelineConfigResponse, error) {
+func (s *Server) SetForwardingPipelineConfig(ctx context.Context, r *p4v1.SetForwardingPipelineConfigRequest) (*p4v1.SetForwardingPipelineConfigResponse, error) {
 	d, err := s.device(r.GetDeviceId())
 	if err != nil {
 		return nil, err
 	}
+	who := callerOf(ctx)
+	if _, err := d.primary(who, r.GetRole(), r.GetElectionId()); err != nil {
+		return nil, err // without a turn for what would be refused
+	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	scope, err := d.primary(r.GetRole(), r.GetElectionId())
+	scope, err := d.primary(who, r.GetRole(), r.GetElectionId())
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,16 @@ import (
 // Read implements the RPC. Writes go on between two messages of an answer.
 func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	s.stats.Reads.Add(1)
+	k := callOf(g.Context())
+	k.within(0)
+	send := func(m *p4v1.ReadResponse) error {
+		k.within(stalled)
+		defer k.within(0)
+		return g.Send(m)
+	}
+	if err := callerOf(g.Context()).inRole(r.GetRole()); err != nil {
+		return err
+	}
 	d, err := s.device(r.GetDeviceId())
 	if err != nil {
 		return err
@@ -48,7 +58,7 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 		s.stats.EntitiesRead.Add(uint64(len(answer.Entities)))
 		held = false
 		d.writing.RUnlock()
-		err := g.Send(answer)
+		err := send(answer)
 		d.writing.RLock()
 		held = true
 		answer, size = &p4v1.ReadResponse{Entities: answer.Entities[:0]}, 0
@@ -85,7 +95,7 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 		s.stats.EntitiesRead.Add(uint64(len(answer.Entities)))
 		held = false
 		d.writing.RUnlock()
-		err := g.Send(answer)
+		err := send(answer)
 		d.writing.RLock()
 		held = true
 		if err != nil {

@@ -54,7 +54,7 @@ func TestPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0", Log: func(err error) {
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true, Log: func(err error) {
 		mu.Lock()
 		logged = append(logged, err.Error())
 		mu.Unlock()

@@ -31,9 +31,15 @@ const (
 	// into one message: below the 4 MiB that clients take unless told otherwise.
 	maxAnswer = 1 << 20
 	// maxNotes is how many notifications and packets may wait for a client, and
-	// maxQueue how many bytes of them.
-	maxNotes = 4096
-	maxQueue = 16 << 20
+	// maxQueue how many bytes of them for a primary; what waits for others is no more
+	// than queueForSure. A primary has more than that only as long as less
+	// than maxPeerQueue waits for all streams of its peer.
+	maxNotes     = 4096
+	maxQueue     = 16 << 20
+	queueForSure = 64 << 10
+	maxPeerQueue = 64 << 20
+	// maxStrays is how many messages a controller may send before its first claim.
+	maxStrays = 16
 	// maxRoles is how many roles a device remembers beside the default role.
 	maxRoles = 1000
 )
@@ -72,18 +78,25 @@ func New(cfg Config) *Server {
 }
 
 // Options are what a grpc.Server for this service should be made with: sizes of
-// messages, probes that end streams of clients that are no more, and an answer to
-// requests that a handler panics over, INTERNAL, with the stack told to log the first
-// time at each place; nil: to nobody.
+// messages, limits of time, probes that end streams of clients that are no more, and an
+// answer to requests that a handler panics over, INTERNAL, with the stack told to log the
+// first time at each place; nil: to nobody. Limits on what a peer has are Listen's.
 func Options(log func(error)) []grpc.ServerOption {
 	r := &recoverer{log: log}
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(r.unary),
-		grpc.ChainStreamInterceptor(r.stream),
+		grpc.InTapHandle(begin),
+		grpc.ChainUnaryInterceptor(r.unary, answerUnary),
+		grpc.ChainStreamInterceptor(r.stream, answerStream),
 		grpc.MaxRecvMsgSize(MaxMessage),
-		grpc.MaxConcurrentStreams(1024),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.MaxConcurrentStreams(maxConnCalls),
+		// Windows do not grow with what a client sends.
+		grpc.StaticStreamWindowSize(64 << 10),
+		grpc.StaticConnWindowSize(1 << 20),
+		grpc.SharedWriteBuffer(true),
+		grpc.ConnectionTimeout(patience),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 }
 

@@ -21,6 +21,9 @@ type Stats struct {
 	DigestsLost       atomic.Uint64 // not asked for, no primary, or it was too slow
 	IdleNotices       atomic.Uint64
 	IdleNoticesLost   atomic.Uint64
+	ConnsRefused      atomic.Uint64 // not let in, or ended for what they did
+	StreamsRefused    atomic.Uint64
+	CallsRefused      atomic.Uint64
 }
 
 // Stats are the server's counters.
@@ -50,6 +53,9 @@ func (s *Stats) Each(f func(name, help string, gauge bool, value float64)) {
 		{"digests_lost", "Digest messages that nobody had asked for, or whose controller was too slow.", &s.DigestsLost},
 		{"idle_notices", "Entries whose idle timeout was reported.", &s.IdleNotices},
 		{"idle_notices_lost", "Entries whose idle timeout had no controller to go to, or that was too slow.", &s.IdleNoticesLost},
+		{"connections_refused", "Connections that were not let in, or were ended, as a client had too many, sent too much or was not allowed in.", &s.ConnsRefused},
+		{"streams_refused", "Streams that were ended as there were too many, or as they claimed nothing.", &s.StreamsRefused},
+		{"calls_refused", "Requests that were refused as their client had too many under way.", &s.CallsRefused},
 	} {
 		f(c.name+"_total", c.help, false, float64(c.v.Load()))
 	}

@@ -12,7 +12,7 @@ import (
 // TestQueue: what waits for a controller that does not read is bounded, and the
 // state of the arbitration is among it.
 func TestQueue(t *testing.T) {
-	st := &stream{wake: make(chan struct{}, 1)}
+	st := &stream{wake: make(chan struct{}, 1), room: maxQueue}
 	packet := func(n int) *p4v1.StreamMessageResponse {
 		return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: &p4v1.PacketIn{Payload: make([]byte, n)}}}
 	}
@@ -33,9 +33,14 @@ func TestQueue(t *testing.T) {
 				t.Fatal("an advice was lost")
 			}
 		}
-		q := st.take()
+		q := st.queue
 		if len(q) > maxNotes+1 || q[len(q)-1].GetArbitration().GetElectionId().GetLow() != 3*maxNotes-1 {
 			t.Errorf("%d messages wait, the last is %v", len(q), q[len(q)-1])
+		}
+		for st.next() != nil {
+		}
+		if st.size != 0 {
+			t.Errorf("nothing waits, and that has %d bytes", st.size)
 		}
 	}
 	full(0, maxNotes)

@@ -17,7 +17,7 @@ import (
 func refusal(c codes.Code, text string) error { return &p4info.Error{Code: c, Text: text} }
 
 // Write implements the RPC.
-func (s *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResponse, error) {
+func (s *Server) Write(ctx context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResponse, error) {
 	s.stats.Writes.Add(1)
 	d, err := s.device(r.GetDeviceId())
 	if err != nil {
@@ -26,9 +26,13 @@ func (s *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResp
 	if r.GetRoleId() != 0 && r.GetRole() == "" { //nolint:staticcheck // to say what has become of it
 		return nil, status.Error(codes.InvalidArgument, "a role has a name, since version 1.4 of P4Runtime, and no id")
 	}
+	who := callerOf(ctx)
+	if _, err := d.primary(who, r.GetRole(), r.GetElectionId()); err != nil {
+		return nil, err // without a turn for what would be refused
+	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	scope, err := d.primary(r.GetRole(), r.GetElectionId())
+	scope, err := d.primary(who, r.GetRole(), r.GetElectionId())
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,10 +47,24 @@ func (a *Authority) Server(file, name string) {
 	a.sign(file, &x509.Certificate{Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"switch"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 }
 
-// Client writes those of a client.
+// Client writes those of a client called "controller".
 func (a *Authority) Client(file string) {
 	a.t.Helper()
-	a.sign(file, &x509.Certificate{Subject: pkix.Name{CommonName: "controller"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	a.Named(file, "controller")
+}
+
+// Named writes those of a client with a common name, and with URIs.
+func (a *Authority) Named(file, name string, uris ...string) {
+	a.t.Helper()
+	c := &x509.Certificate{Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, s := range uris {
+		u, err := url.Parse(s)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		c.URIs = append(c.URIs, u)
+	}
+	a.sign(file, c)
 }
 
 func (a *Authority) sign(file string, c *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {

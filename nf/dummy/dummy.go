@@ -69,12 +69,13 @@ its own, that is where they are: frames whose page is at another board wait for 
 			{Name: "memory", Default: "64k", Help: "bytes of memory that are accessed, those of a flow always the same; whole ones of touch="},
 			{Name: "hold", Default: "64", Help: "frames that wait for pages of memory, at most"},
 			{Name: "stray", Default: "0", Help: "access memory outside of what is reserved with every so many frames, as a test of what comes of it; 0: never"},
+			{Name: "hang", Default: "0", Help: "never come back from this frame, counted from 1, as a test of what comes of it; 0: never"},
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
-			d := dummy{s, env.Clock}
+			d := dummy{settings: s, clk: env.Clock}
 			if err != nil || s.touch == 0 {
 				return &d, err
 			}
@@ -86,6 +87,7 @@ its own, that is where they are: frames whose page is at another board wait for 
 type settings struct {
 	cost                       time.Duration
 	touch, memory, hold, stray int
+	hang                       int
 }
 
 func parse(args graph.Args) (settings, error) {
@@ -96,6 +98,7 @@ func parse(args graph.Args) (settings, error) {
 	arg.Scaled(r, "memory", &s.memory, 1024, 1, 1<<34)
 	arg.Number(r, "hold", &s.hold, 0, 1<<14)
 	arg.Number(r, "stray", &s.stray, 0, 1<<30)
+	arg.Number(r, "hang", &s.hang, 0, 1<<30)
 	switch {
 	case s.touch&(s.touch-1) != 0:
 		r.Failf("touch=%d: want a power of two", s.touch)
@@ -107,7 +110,8 @@ func parse(args graph.Args) (settings, error) {
 
 type dummy struct {
 	settings
-	clk clock.Clock
+	clk  clock.Clock
+	seen int // frames, while hang is set
 }
 
 // touching is a dummy with touch=.
@@ -165,6 +169,10 @@ func (d *dummy) Push(c *graph.Ctx, in int, b *packet.Batch) {
 
 // work takes the time that n frames cost.
 func (d *dummy) work(n int) {
+	if d.hang > 0 {
+		for d.seen += n; d.seen >= d.hang; {
+		}
+	}
 	if d.clk != nil && d.cost > 0 {
 		// A batch leaves the app as a whole: one wait for all is the same.
 		for end := d.clk.Now().Add(d.cost * time.Duration(n)); d.clk.Now() < end; {

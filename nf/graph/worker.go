@@ -74,7 +74,8 @@ type worker struct {
 	mailMu sync.Mutex
 	mail   []*letter
 	mailed atomic.Bool
-	live   bool // under mailMu: the worker reads its mail
+	live   bool         // under mailMu: the worker reads its mail
+	thread atomic.Int32 // of the run: the number of its thread
 
 	// Of the run:
 	works   []*letter  // begun and not done, in turns
@@ -207,6 +208,7 @@ func (w *worker) step(now clock.Time) (moved int, err error) {
 func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	w.thread.Store(int32(threadID()))
 	defer prefer(nice)()
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -90,7 +90,7 @@ func runInline(args []string) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	s, err := admin.Listen(admin.Config{Name: "demo", Path: *control, Instance: inst})
+	s, err := admin.Listen(ctx, admin.Config{Name: "demo", Path: *control, Instance: inst})
 	if err != nil {
 		return errors.Join(err, pair.Close())
 	}

@@ -23,9 +23,6 @@ const (
 	pageHeader  = 40
 )
 
-// IsPage tells messages of Pagers from those of Nodes.
-func IsPage(p []byte) bool { return len(p) > 0 && p[0] == pageMagic }
-
 type pageSort uint8
 
 const (

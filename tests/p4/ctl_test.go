@@ -105,7 +105,7 @@ func newBench(t *testing.T, kind, path string) *bench {
 		}
 		args = append(args, "--", "--grpc-server-addr", b.address, "--cpu-port", fmt.Sprint(cpuPort))
 	case quillon:
-		args = []string{path, "run", b.spec(), "--p4runtime", b.address, "--control", b.dir + "/sock"}
+		args = []string{path, "run", b.spec(), "--p4runtime", b.address, "--insecure", "--control", b.dir + "/sock"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	t.Cleanup(cancel)

@@ -23,7 +23,7 @@ func TestShell(t *testing.T) {
 		t.Skip("p4runtime-sh is not installed (pip install p4runtime-shell): ", lines[len(lines)-1])
 	}
 	w := newWorld(t, p4rt.Config{})
-	l, err := p4rt.Listen(w.server, p4rt.ListenConfig{Address: "127.0.0.1:0"})
+	l, err := p4rt.Listen(w.server, p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}

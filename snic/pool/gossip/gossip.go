@@ -4,6 +4,12 @@
 // otherwise; while a long one is on its way others hear that its sender lives. All that is
 // sent is encrypted and authenticated with a secret that the boards share; without one a Pool listens on the loopback interface only.
 //
+// Who records messages can send them again. Those of Nodes and Pagers are taken once, and only by the incarnation of a
+// board that they were for (see seals); what is not taken is counted (Drops). Those of memberlist can come again, and
+// say of an incarnation that it was there, or had gone: memberlist takes what is news, and a board that is not there is
+// asked and found dead, within seconds. Nothing depends on it meanwhile: a peer is one that a message was heard of, and
+// is lost when none comes for Node.Dead.
+//
 // A board's name in the gossip is its number and its incarnation, so that one that
 // starts anew is never taken for what it was.
 //
@@ -40,7 +46,6 @@ const (
 	dead     = 10 * period
 	short    = 1200 // bytes that are sent by UDP
 	farewell = 300 * time.Millisecond
-	alive    = "alive " // before a name; as the length of a message it would be too much
 	// What memberlist has to say of members goes with our messages, too, and counts as told then,
 	// whoever they are for: all are to hear of it by so many, or when two compare what they know.
 	rumours  = 32
@@ -83,6 +88,9 @@ type Pool struct {
 	top     uint64           // greatest incarnation that peers have heard of
 	rank    uint64           // the lowest of those that have a number is in the pool; 0: it has none yet
 	closed  bool
+
+	sealMu sync.Mutex
+	seals  seals
 }
 
 // name is what the gossip calls a board.
@@ -99,6 +107,8 @@ type member struct {
 	mail chan []byte // holds one
 	long bool        // one is on its way, or in mail, that takes a while: the Node knows
 	page chan []byte // messages of Pagers, pageQueue at most
+	id   name
+	numbers
 }
 
 // pageQueue is how many messages of Pagers wait for a peer.
@@ -144,7 +154,7 @@ func Start(c Config) (*Pool, error) {
 	case len(c.Secret) != 0 && len(c.Secret) != 16 && len(c.Secret) != 24 && len(c.Secret) != 32:
 		return nil, fmt.Errorf("gossip: secret of %d bytes: want 16, 24 or 32", len(c.Secret))
 	}
-	p := &Pool{Config: c, open: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1), members: map[name]*member{}, twins: map[uint64]*twin{}}
+	p := &Pool{Config: c, open: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1), members: map[name]*member{}, twins: map[uint64]*twin{}, seals: newSeals(name{c.Node.Board, c.Node.Inc})}
 	if p.node, err = pool.New(c.Clock.Now(), c.Node); err != nil {
 		return nil, err
 	}
@@ -154,7 +164,7 @@ func Start(c Config) (*Pool, error) {
 	m := memberlist.DefaultLANConfig()
 	m.Name = name{c.Node.Board, c.Node.Inc}.String()
 	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
-	m.Label = "quillon-pool"
+	m.Label = "quillon-pool-2" // of what speaks another version nothing is heard
 	m.ProbeInterval, m.ProbeTimeout = c.Node.Dead/2, c.Node.Dead/4
 	m.TCPTimeout = 3 * c.Node.Dead // 16 MB take 1.3 s at 100 Mbit/s
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
@@ -419,7 +429,7 @@ func (p *Pool) deliver(number int, m *member) {
 			}
 			// Errors are losses, which the pool expects.
 			if len(bytes) <= short {
-				_ = p.list.SendBestEffort(m.node, bytes)
+				_ = p.list.SendBestEffort(m.node, p.seal(streamShort, m, bytes))
 			} else {
 				ok := p.long(m, bytes)
 				p.mu.Lock()
@@ -434,7 +444,8 @@ func (p *Pool) deliver(number int, m *member) {
 // it was sent.
 func (p *Pool) long(m *member, message []byte) bool {
 	done := make(chan error, 1)
-	go func() { done <- p.list.SendReliable(m.node, message) }()
+	sealed := p.seal(streamLong, m, message)
+	go func() { done <- p.list.SendReliable(m.node, sealed) }()
 	tick := time.NewTicker(p.Config.Node.Period)
 	defer tick.Stop()
 	for {
@@ -443,11 +454,37 @@ func (p *Pool) long(m *member, message []byte) bool {
 			return err == nil
 		case <-tick.C:
 			p.mu.Lock()
-			text := alive + name{p.Config.Node.Board, p.node.Inc}.String()
+			text := name{p.Config.Node.Board, p.node.Inc}.String()
 			p.mu.Unlock()
-			_ = p.list.SendBestEffort(m.node, []byte(text))
+			_ = p.list.SendBestEffort(m.node, p.seal(streamAlive, m, []byte(text)))
 		}
 	}
+}
+
+// seal has a message to a member say who sends it, and its number.
+func (p *Pool) seal(s stream, m *member, message []byte) []byte {
+	return m.seal(s, p.seals.own, m.id, message)
+}
+
+// unseal is a message that was not taken before; nil: it is not taken.
+func (p *Pool) unseal(b []byte) (message []byte, from name, of stream) {
+	p.sealMu.Lock()
+	defer p.sealMu.Unlock()
+	return p.seals.open(b)
+}
+
+// malformed counts a message that says what no board would.
+func (p *Pool) malformed() {
+	p.sealMu.Lock()
+	defer p.sealMu.Unlock()
+	p.seals.drops.Malformed++
+}
+
+// Drops are the messages that were not taken.
+func (p *Pool) Drops() Drops {
+	p.sealMu.Lock()
+	defer p.sealMu.Unlock()
+	return p.seals.drops
 }
 
 // Close leaves the pool, so that others need not find out, and closes the sockets.
@@ -509,7 +546,8 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 			p.sent(id.number, m, false) // it may have started again: nobody waits for who was there before
 		}
 	}
-	m := &member{node: n, mail: make(chan []byte, 1), page: make(chan []byte, pageQueue)}
+	m := &member{node: n, mail: make(chan []byte, 1), page: make(chan []byte, pageQueue), id: id}
+	m.from(uint64(p.Clock.Now()))
 	p.members[id] = m
 	p.all.Add(2)
 	go p.deliver(id.number, m)
@@ -593,15 +631,18 @@ type delegate struct{ p *Pool }
 // NotifyMsg implements memberlist.Delegate.
 func (d delegate) NotifyMsg(bytes []byte) {
 	p := d.p
-	if text, ok := strings.CutPrefix(string(bytes[:min(len(bytes), 64)]), alive); ok {
-		if n, ok := parseName(text); ok {
+	bytes, from, of := p.unseal(bytes)
+	switch {
+	case bytes == nil:
+		return
+	case of == streamAlive:
+		if n, ok := parseName(string(bytes)); ok {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.node.Heard(p.Clock.Now(), n.number, n.inc)
 		}
 		return
-	}
-	if pool.IsPage(bytes) {
+	case of == streamPage:
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if !p.closed && !p.silent() && p.Page != nil {
@@ -610,7 +651,8 @@ func (d delegate) NotifyMsg(bytes []byte) {
 		return
 	}
 	s, err := pool.Decode(bytes)
-	if err != nil {
+	if err != nil || s.From != from.number {
+		p.malformed()
 		return
 	}
 	p.mu.Lock()

@@ -57,12 +57,18 @@ func start(t *testing.T, number int, join ...string) *board {
 // startAt is start at a time that the board's clock shows; 0: the true one.
 func startAt(t *testing.T, number int, at uint64, join ...string) *board {
 	t.Helper()
+	return startWith(t, number, at, "", join...)
+}
+
+// startWith is startAt at an address; "": any.
+func startWith(t *testing.T, number int, at uint64, listen string, join ...string) *board {
+	t.Helper()
 	b := &board{t: t, events: make(chan pool.Event, 1000), jobs: make(chan func(*pool.Node, clock.Time), 1000), twins: make(chan string, 100)}
 	b.free.Store(1)
 	p, err := Start(Config{
 		Node: pool.Config{Board: number, Inc: at, Topology: pool.Intermediate(3, true), Chains: []pool.Chain{{Area: 1, Bitstream: 1000, Stateful: true}}, Host: b,
 			Period: 20 * time.Millisecond, Dead: time.Second},
-		Join: join, Secret: bytes.Repeat([]byte{7}, 16),
+		Listen: listen, Join: join, Secret: bytes.Repeat([]byte{7}, 16),
 		Twin: func(addr string, there, first bool) { b.twins <- fmt.Sprint(addr, " there ", there, ", first ", first) },
 		On:   func(_ *pool.Node, _ clock.Time, e pool.Event) { b.events <- e },
 	})
@@ -236,6 +242,7 @@ func TestTwins(t *testing.T) {
 	a.pages(10)
 	c := start(t, 2, a.Addr())
 	c.sees(0, 10)
+	a.sees(2, 5)
 	a.Do(func(n *pool.Node, now clock.Time) {
 		if err := n.Want(now, 1, 0, 1); err != nil {
 			t.Error(err)
@@ -278,6 +285,7 @@ func TestTwinsClocks(t *testing.T) {
 			a.pages(10)
 			c := start(t, 2, a.Addr())
 			c.sees(0, 10)
+			a.sees(2, 5)
 			a.Do(func(n *pool.Node, now clock.Time) {
 				if err := n.Want(now, 1, 0, 1); err != nil {
 					t.Error(err)

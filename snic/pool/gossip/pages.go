@@ -14,7 +14,7 @@ func (p *Pool) carry(m *member) {
 			if !ok {
 				return
 			}
-			_ = p.list.SendReliable(m.node, bytes) // losses are expected
+			_ = p.list.SendReliable(m.node, p.seal(streamPage, m, bytes)) // losses are expected
 		}
 	}
 }

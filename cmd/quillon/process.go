@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/snic/pool/gossip"
+)
+
+// leastWatchdog is the shortest limit of --watchdog: a report on large tables takes a part of it.
+const leastWatchdog = time.Second
+
+func (f *runFlags) checkWatchdog() error {
+	if f.watchdog != 0 && f.watchdog < leastWatchdog {
+		return fmt.Errorf("--watchdog %v: want %v or more, or 0 for none", f.watchdog, leastWatchdog)
+	}
+	return nil
+}
+
+// watchLimit is how long a worker may be without a breath. A service manager that watches hears nothing
+// any more in time to end the process itself, should that not end.
+func (r *running) watchLimit() time.Duration {
+	limit := r.watchdog
+	if w := r.manager.watchdog; w > 0 && (limit == 0 || w/2 < limit) {
+		limit = w / 2
+	}
+	return limit
+}
+
+// watch ends the process when a worker is stuck, and tells the service manager as long as none is. With
+// --watchdog 0 to end it is the manager's.
+func (r *running) watch(ctx context.Context) {
+	limit := r.watchLimit()
+	if limit == 0 {
+		return
+	}
+	s := r.inst.Watch(ctx, limit, func() {
+		if r.manager.watchdog > 0 {
+			r.manager.say("WATCHDOG=1")
+		}
+	})
+	switch {
+	case s == nil:
+	case r.watchdog == 0:
+		fmt.Fprintf(r.log, "quillon: %v: the service manager hears nothing more of this process\n", s)
+	default:
+		r.life.crash(s.Error() + leftWires(r.spec, s))
+	}
+}
+
+// process is what "show process" shows.
+type process struct {
+	PID        int         `json:"pid"`
+	Privileges *privileges `json:"privileges"`
+	Watchdog   string      `json:"watchdog"`
+	Manager    string      `json:"manager"`
+	// Pool is what was not taken of what boards of the pool say; nil: it is in none.
+	Pool *gossip.Drops `json:"pool_dropped,omitempty"`
+}
+
+func (r *running) process() process {
+	p := process{PID: os.Getpid(), Privileges: r.privileges, Watchdog: "off", Manager: "none"}
+	if l := r.watchLimit(); l > 0 {
+		p.Watchdog = fmt.Sprintf("%v without a breath", l)
+	}
+	switch w := r.manager.watchdog; {
+	case w > 0:
+		p.Manager = fmt.Sprintf("is told, and watches: %v", w)
+	case r.manager.there():
+		p.Manager = "is told"
+	}
+	if r.joined != nil {
+		d := r.joined.pool.Drops()
+		p.Pool = &d
+	}
+	return p
+}
+
+func newShowProcessCmd() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "process", Short: "Show what the process may do, and who watches it", Args: exactly(),
+		Example: "  quillon show process",
+	}, func(c *admin.Client, _ []string) (p process, err error) {
+		text, err := c.Process()
+		if err == nil {
+			err = json.Unmarshal(text, &p)
+		}
+		if err == nil && p.Privileges == nil {
+			err = errors.New("the instance has not started yet")
+		}
+		return p, err
+	}, func(w io.Writer, p process) {
+		fmt.Fprintf(w, "process %d\n", p.PID)
+		p.Privileges.print(w)
+		fmt.Fprintf(w, "watchdog: %s\nservice manager: %s\n", p.Watchdog, p.Manager)
+		if p.Pool != nil {
+			fmt.Fprintf(w, "messages of the pool that were not taken: %v\n", p.Pool)
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package p4rt
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Client is a controller that is known by its certificate, and what it may do.
+type Client struct {
+	// Name is the certificate's common name, or one of its URIs, as in
+	// spiffe://site/controller: it is compared with these as a whole.
+	Name string
+	// Roles are those in which it may claim, write and read. "" is the default
+	// role, which may do everything; any other must be among Config.Roles, or
+	// it could do everything, too.
+	Roles []string
+	// MaxElection is the highest election id that it may claim; nil: any.
+	MaxElection *p4v1.Uint128
+	// ReadOnly: it may claim a role without an election id alone, and so never
+	// is primary.
+	ReadOnly bool
+}
+
+// ownersElection is the upper half of a first election id that only clients of the
+// socket may claim: whatever others claimed, its owner is able to be primary.
+const ownersElection = 1 << 63
+
+// trust is how a client was identified.
+type trust int
+
+const (
+	nobody    trust = iota // by its address alone
+	certified              // by a certificate that ClientCA vouches for
+	owner                  // by the kernel: root, or the user who opened the socket
+)
+
+// caller is whom a connection belongs to.
+type caller struct {
+	name  string // "uid 0", the certificate's name, or else the address
+	trust trust
+	may   *Client // nil: everything
+}
+
+// key is the same for all connections of one client; those whom nothing identifies
+// are one client.
+func (c *caller) key() string {
+	if c == nil || c.trust == nobody {
+		return ""
+	}
+	return c.name
+}
+
+// callerOf is who calls; nil: the server was not reached by Listen.
+func callerOf(ctx context.Context) *caller {
+	if c := connOf(ctx); c != nil {
+		return c.caller
+	}
+	return nil
+}
+
+// connOf is the connection of a call; nil: the server was not reached by Listen.
+func connOf(ctx context.Context) *conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		c, _ := p.AuthInfo.(*conn)
+		return c
+	}
+	return nil
+}
+
+// inRole checks that a client may do something in a role.
+func (c *caller) inRole(name string) error {
+	if c == nil || c.may == nil || slices.Contains(c.may.Roles, name) {
+		return nil
+	}
+	list := make([]string, len(c.may.Roles))
+	for n, r := range c.may.Roles {
+		list[n] = roleText(r)
+	}
+	return status.Errorf(codes.PermissionDenied, "client %s may not act in %s: take %s", c.name, roleText(name), strings.Join(list, " or "))
+}
+
+func roleText(name string) string {
+	if name == "" {
+		return "the default role"
+	}
+	return fmt.Sprintf("role %q", name)
+}
+
+// mayWrite checks that a client may change something in a role.
+func (c *caller) mayWrite(name string) error {
+	if err := c.inRole(name); err != nil {
+		return err
+	}
+	if c != nil && c.may != nil && c.may.ReadOnly {
+		return status.Errorf(codes.PermissionDenied, "client %s may only read", c.name)
+	}
+	return nil
+}
+
+// mayClaim checks that a client may claim a role with an election id; nil: without.
+func (c *caller) mayClaim(name string, e *p4v1.Uint128) error {
+	if e == nil || c == nil {
+		return c.inRole(name)
+	}
+	if err := c.mayWrite(name); err != nil {
+		return err
+	}
+	if c.may != nil && c.may.MaxElection != nil && less(c.may.MaxElection, e) {
+		m := c.may.MaxElection
+		return status.Errorf(codes.PermissionDenied, "client %s may claim election ids up to %d,%d, and not %d,%d", c.name, m.GetHigh(), m.GetLow(), e.GetHigh(), e.GetLow())
+	}
+	if c.trust != owner && e.GetHigh() >= ownersElection {
+		return status.Errorf(codes.PermissionDenied, "election id %d,%d: those from %d,0 on are for clients of the server's Unix socket: take a lower one, after quillon ctl forget there where one of these was claimed", e.GetHigh(), e.GetLow(), uint64(ownersElection))
+	}
+	return nil
+}
+
+// certificate finds out who shows a certificate. Without a list each that the
+// authority vouches for may do everything.
+func certificate(cert *x509.Certificate, list []Client) (*caller, error) {
+	names := []string{}
+	if cert.Subject.CommonName != "" {
+		names = append(names, cert.Subject.CommonName)
+	}
+	for _, u := range cert.URIs {
+		names = append(names, u.String())
+	}
+	if len(list) == 0 {
+		// Two certificates may have the same name, or none.
+		return &caller{name: fmt.Sprintf("%s (certificate %x)", strings.Join(names, ", "), cert.SerialNumber), trust: certified}, nil
+	}
+	for n := range list {
+		if slices.Contains(names, list[n].Name) {
+			return &caller{name: list[n].Name, trust: certified, may: &list[n]}, nil
+		}
+	}
+	return nil, fmt.Errorf("no client is called %s: name it with --p4-client", strings.Join(names, " or "))
+}

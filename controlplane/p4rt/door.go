@@ -1,0 +1,565 @@
+package p4rt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+)
+
+// What clients may cost a listener. A peer is who a client was identified as (a user
+// of the socket, a certificate), or else the host that it comes from. What has one is
+// not refused for what others have, as far as that is possible: where a table is full,
+// who has most of it and claimed nothing has to go first; and a connection on which a
+// controller is primary is refused nothing for what others have: it has maxConnCalls of
+// its own.
+const (
+	maxConns     = 256 // that are open
+	maxPeerConns = 64
+
+	maxStreams     = 1024 // StreamChannels, beside those of connections with a primary
+	maxPeerStreams = 256
+	maxPeerWaiting = 64 // of those, that have claimed nothing yet
+
+	maxCalls     = 4096 // that have begun and not ended, streams among them
+	maxPeerCalls = 512
+	maxPeerUnary = 32 // requests that are being answered; more are refused
+	maxPeerReads = 8  // Reads that are being answered; more wait
+
+	// maxConnCalls is the most of all of these on one connection.
+	maxConnCalls = 256
+
+	// patience is how long a client may take with a handshake, the message of a
+	// request, and the first claim of a StreamChannel; and stalled how long with
+	// taking a message of a Read's answer.
+	patience = 10 * time.Second
+	stalled  = 30 * time.Second
+
+	// strangersMessage is the longest message, in bytes, on a connection on
+	// which no controller has been primary, and strangersHeld is the most of such
+	// messages that have not come in full.
+	strangersMessage = 64 << 10
+	strangersHeld    = 256 << 10
+	maxHalf          = maxConnCalls // messages of a connection of which a part has come
+
+	// maxHeaders is the longest list of headers of a request, in bytes.
+	maxHeaders = 16 << 10
+)
+
+// door lets connections in, and is the grpc.Server's credentials.
+type door struct {
+	net.Listener
+	tls   credentials.TransportCredentials // nil: none
+	whois func(raw net.Conn, info credentials.AuthInfo) (*caller, error)
+	stats *Stats
+	log   func(error)
+
+	mu      sync.Mutex
+	last    uint64 // number of the last connection
+	conns   map[*conn]struct{}
+	closed  bool
+	peers   map[string]*peerAccount
+	streams int     // that count
+	waiting []*call // those of them that have claimed nothing, oldest first
+	calls   int
+	told    map[string]bool // what log was told
+}
+
+// peerAccount is what a peer has of a door's tables. Counts are the door's to guard.
+type peerAccount struct {
+	key, name           string
+	conns, calls, unary int
+	streams, waiting    int           // as in door
+	reads               chan struct{} // one for each Read that is being answered
+	queued              atomic.Int64  // bytes that wait for its controllers
+}
+
+// conn is a client's connection.
+type conn struct {
+	net.Conn
+	d      *door
+	number uint64
+	host   *peerAccount // of its address: in the table of connections
+	calls  int          // guarded by the door
+	once   sync.Once
+
+	// From the handshake on.
+	caller *caller
+	peer   *peerAccount
+
+	claims    atomic.Int32 // streams that have claimed a role
+	primaries atomic.Int32 // those that are primary
+	was       atomic.Bool  // one of them was
+}
+
+// call is an RPC. Nil: the server was not made with Options.
+type call struct {
+	c      *conn // nil: the server was not reached by Listen
+	cancel context.CancelFunc
+	timer  *time.Timer
+	// Of a StreamChannel, whose handler says why it ends: gRPC itself would say that
+	// a context was cancelled.
+	once    sync.Once
+	end     chan struct{}
+	why     error // once end is closed
+	counted bool  // guarded by the door
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	k, _ := ctx.Value(callKey{}).(*call)
+	return k
+}
+
+// stop ends a call, wherever it waits.
+func (k *call) stop(why error) {
+	switch {
+	case k == nil:
+	case k.end == nil:
+		k.cancel()
+	default:
+		k.once.Do(func() {
+			k.why = why
+			close(k.end)
+		})
+	}
+}
+
+// ended is closed when a StreamChannel has to end.
+func (k *call) ended() <-chan struct{} {
+	if k == nil {
+		return nil
+	}
+	return k.end
+}
+
+// within ends the call if it is not told otherwise until then; 0: it may last.
+func (k *call) within(d time.Duration) {
+	if k == nil {
+		return
+	}
+	if d == 0 {
+		k.timer.Stop()
+	} else {
+		k.timer.Reset(d)
+	}
+}
+
+var errLate = status.Errorf(codes.DeadlineExceeded, "no role was claimed within %v: send a MasterArbitrationUpdate first", patience)
+
+// begin is told of every call before its message has come.
+func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
+	c := connOf(ctx)
+	below, cancel := context.WithCancel(ctx)
+	k := &call{c: c, cancel: cancel}
+	if i.FullMethodName == p4v1.P4Runtime_StreamChannel_FullMethodName {
+		k.end = make(chan struct{})
+	}
+	k.timer = time.AfterFunc(patience, func() {
+		if c != nil && k.end != nil {
+			c.d.stats.StreamsRefused.Add(1)
+		}
+		k.stop(errLate)
+	})
+	if c != nil {
+		// The connection ends, and not this call alone: gRPC keeps the timer of a
+		// call that is refused here until the call's deadline, however far that is.
+		if out := c.d.enterCall(c); out != nil {
+			out.expel(fmt.Errorf("it had the most of %d requests of one client, or %d of all, at once", maxPeerCalls, maxCalls))
+		}
+	}
+	context.AfterFunc(ctx, func() {
+		k.timer.Stop()
+		if c != nil {
+			c.d.leaveCall(c)
+		}
+	})
+	return context.WithValue(below, callKey{}, k), nil
+}
+
+// answerUnary has a unary call be answered, unless the peer has too many.
+func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+	k := callOf(ctx)
+	k.within(0)
+	if k == nil || k.c == nil || k.c.primaries.Load() > 0 {
+		return h(ctx, req)
+	}
+	d, p := k.c.d, k.c.peer
+	d.mu.Lock()
+	room := p.unary < maxPeerUnary
+	if room {
+		p.unary++
+	}
+	d.mu.Unlock()
+	if !room {
+		d.stats.CallsRefused.Add(1)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d requests of %s are being answered: wait for an answer", maxPeerUnary, p.name)
+	}
+	defer func() {
+		d.mu.Lock()
+		p.unary--
+		d.mu.Unlock()
+	}()
+	return h(ctx, req)
+}
+
+// answerStream does so with a streaming call.
+func answerStream(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	k := callOf(s.Context())
+	switch i.FullMethod {
+	case p4v1.P4Runtime_StreamChannel_FullMethodName:
+		if k == nil || k.c == nil || k.c.primaries.Load() > 0 {
+			break
+		}
+		if err := k.c.d.join(k); err != nil {
+			return err
+		}
+		defer k.c.d.leave(k)
+	case p4v1.P4Runtime_Read_FullMethodName:
+		if k == nil || k.c == nil || k.c.primaries.Load() > 0 {
+			break
+		}
+		select {
+		case k.c.peer.reads <- struct{}{}:
+			defer func() { <-k.c.peer.reads }()
+		case <-s.Context().Done():
+			k.c.d.stats.CallsRefused.Add(1)
+			return status.Errorf(codes.ResourceExhausted, "%d Reads of %s are being answered: take their answers first", maxPeerReads, k.c.peer.name)
+		}
+		k.within(patience)
+	default:
+		k.within(0) // health and reflection say little
+	}
+	return h(srv, s)
+}
+
+// Accept lets the next client in for whom there is room.
+func (d *door) Accept() (net.Conn, error) {
+	for {
+		raw, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c, ok := d.enter(raw); ok {
+			return c, nil
+		}
+		d.stats.ConnsRefused.Add(1)
+		raw.Close()
+	}
+}
+
+// account is a peer's; d.mu is held.
+func (d *door) account(key, name string) *peerAccount {
+	p := d.peers[key]
+	if p == nil {
+		p = &peerAccount{key: key, name: name, reads: make(chan struct{}, maxPeerReads)}
+		d.peers[key] = p
+	}
+	p.conns++
+	return p
+}
+
+// drop gives back what account has given; d.mu is held.
+func (d *door) drop(p *peerAccount) {
+	if p.conns--; p.conns == 0 {
+		delete(d.peers, p.key)
+	}
+}
+
+// enter takes a connection into the table.
+func (d *door) enter(raw net.Conn) (*conn, bool) {
+	c := &conn{Conn: raw, d: d}
+	name := hostOf(raw.RemoteAddr())
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, false
+	}
+	of := name // whose connection would have to go
+	if p := d.peers[name]; p == nil || p.conns < maxPeerConns {
+		of = ""
+	}
+	var out *conn
+	if of != "" || len(d.conns) >= maxConns {
+		if out = d.idle(of); out == nil {
+			d.mu.Unlock()
+			return nil, false
+		}
+		d.remove(out)
+	}
+	d.last++
+	c.number = d.last
+	c.host = d.account(name, name)
+	d.conns[c] = struct{}{}
+	d.mu.Unlock()
+	if out != nil {
+		d.stats.ConnsRefused.Add(1)
+		out.Conn.Close()
+	}
+	return c, true
+}
+
+// shut lets nobody in any more, and ends all connections. gRPC's Stop would wait for handshakes, and
+// for clients that do not take the last words of TLS.
+func (d *door) shut() {
+	d.mu.Lock()
+	d.closed = true
+	all := slices.Collect(maps.Keys(d.conns))
+	d.mu.Unlock()
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// idle is the oldest connection, of a host or ("") of the host that has most, on which
+// no controller has claimed a role; nil: there is none. d.mu is held.
+func (d *door) idle(host string) *conn {
+	var found *conn
+	for c := range d.conns {
+		if c.claims.Load() > 0 || host != "" && c.host.name != host {
+			continue
+		}
+		if found == nil || c.host.conns > found.host.conns || c.host.conns == found.host.conns && c.number < found.number {
+			found = c
+		}
+	}
+	return found
+}
+
+// remove takes a connection out of the table; d.mu is held.
+func (d *door) remove(c *conn) {
+	if _, there := d.conns[c]; there {
+		delete(d.conns, c)
+		d.drop(c.host)
+		if c.peer != nil && c.peer != c.host {
+			d.drop(c.peer)
+		}
+	}
+}
+
+// Close hangs up.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.d.mu.Lock()
+		c.d.remove(c)
+		c.d.mu.Unlock()
+	})
+	return c.Conn.Close()
+}
+
+// expel ends a connection, and says why.
+func (c *conn) expel(why error) {
+	c.d.stats.ConnsRefused.Add(1)
+	who := c.host.name
+	if c.caller != nil {
+		who = c.caller.name
+	}
+	c.d.mu.Lock()
+	text := who + why.Error()
+	first := !c.d.told[text] && len(c.d.told) < 100
+	if first {
+		c.d.told[text] = true
+	}
+	c.d.mu.Unlock()
+	if first && c.d.log != nil {
+		c.d.log(fmt.Errorf("p4runtime: a connection of %s was ended: %w", who, why))
+	}
+	c.Close()
+}
+
+// proven reports that a client may send long messages: it is the socket's owner, or was
+// primary on this connection.
+func (c *conn) proven() bool { return c.was.Load() || c.caller.trust == owner }
+
+// AuthType has a conn be the credentials.AuthInfo of its calls.
+func (c *conn) AuthType() string { return "quillon" }
+
+// enterCall counts a call; where there are too many it returns the connection that has
+// to go.
+func (d *door) enterCall(c *conn) (out *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	c.calls++
+	c.peer.calls++
+	switch {
+	case c.primaries.Load() > 0:
+	case c.peer.calls > maxPeerCalls:
+		out = c
+	case d.calls > maxCalls:
+		for x := range d.conns {
+			if x.primaries.Load() == 0 && (out == nil || x.calls > out.calls) {
+				out = x
+			}
+		}
+	}
+	return out
+}
+
+func (d *door) leaveCall(c *conn) {
+	d.mu.Lock()
+	d.calls--
+	c.calls--
+	c.peer.calls--
+	d.mu.Unlock()
+}
+
+// join counts a StreamChannel, which has claimed nothing yet. Where there are too many
+// the one has to go that has waited longest for its first claim, of the same peer or of
+// the one with most.
+func (d *door) join(k *call) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := k.c.peer
+	var from *peerAccount
+	switch {
+	case p.streams >= maxPeerStreams || p.waiting >= maxPeerWaiting:
+		from = p
+	case d.streams >= maxStreams:
+		from = p
+		for _, w := range d.waiting {
+			if w.c.peer.waiting > from.waiting {
+				from = w.c.peer
+			}
+		}
+	}
+	if from != nil {
+		n := slices.IndexFunc(d.waiting, func(w *call) bool { return w.c.peer == from })
+		d.stats.StreamsRefused.Add(1)
+		if n < 0 {
+			return status.Errorf(codes.ResourceExhausted, "%s has %d streams of controllers, and all have %d: end one first", p.name, p.streams, d.streams)
+		}
+		out := d.waiting[n]
+		d.uncount(out)
+		out.stop(status.Error(codes.ResourceExhausted, "others wait for a stream: claim a role at once"))
+	}
+	k.counted = true
+	p.streams++
+	d.streams++
+	p.waiting++
+	d.waiting = append(d.waiting, k)
+	return nil
+}
+
+// uncount is the end of a stream for the tables; d.mu is held.
+func (d *door) uncount(k *call) {
+	if !k.counted {
+		return
+	}
+	k.counted = false
+	k.c.peer.streams--
+	d.streams--
+	d.unwait(k)
+}
+
+func (d *door) unwait(k *call) {
+	if n := slices.Index(d.waiting, k); n >= 0 {
+		d.waiting = slices.Delete(d.waiting, n, n+1)
+		k.c.peer.waiting--
+	}
+}
+
+func (d *door) leave(k *call) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.uncount(k)
+}
+
+// claimed is told of a stream's first claim.
+func (k *call) claimed() {
+	k.within(0)
+	if k == nil || k.c == nil {
+		return
+	}
+	k.c.claims.Add(1)
+	k.c.d.mu.Lock()
+	k.c.d.unwait(k)
+	k.c.d.mu.Unlock()
+}
+
+// ServerHandshake finds out who a client is.
+func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := raw.(*conn)
+	if !ok {
+		return nil, nil, errors.New("the connection is not the door's")
+	}
+	var info credentials.AuthInfo
+	under := net.Conn(c)
+	if d.tls != nil {
+		var err error
+		if under, info, err = d.tls.ServerHandshake(c); err != nil {
+			return nil, nil, err
+		}
+	}
+	who, err := d.whois(c.Conn, info)
+	if err != nil {
+		c.caller = &caller{name: c.host.name}
+		c.expel(err)
+		return nil, nil, err
+	}
+	c.caller = who
+	if who.trust == nobody {
+		who.name = c.host.name
+	}
+	d.mu.Lock()
+	_, there := d.conns[c]
+	switch {
+	case who.trust == nobody:
+		c.peer = c.host
+	case there:
+		c.peer = d.account(fmt.Sprint(who.trust, " ", who.name), who.name)
+	}
+	d.mu.Unlock()
+	if c.peer == nil {
+		return nil, nil, net.ErrClosed // another connection took its place
+	}
+	return newGate(under, c), c, nil
+}
+
+// ClientHandshake is for clients, and a door has none.
+func (d *door) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("a door is a server's")
+}
+
+// Info implements credentials.TransportCredentials.
+func (d *door) Info() credentials.ProtocolInfo {
+	if d.tls != nil {
+		return d.tls.Info()
+	}
+	return credentials.ProtocolInfo{SecurityProtocol: "quillon"}
+}
+
+// Clone is of no use to a server, which has its credentials alone.
+func (d *door) Clone() credentials.TransportCredentials { return d }
+
+// OverrideServerName is for clients.
+func (d *door) OverrideServerName(string) error { return nil }
+
+// hostOf is the host of an address: of IPv6 the network of 64 bits, of which a host may
+// have every address.
+func hostOf(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return a.Network()
+	}
+	if ip := tcp.IP.To4(); ip != nil {
+		return ip.String()
+	}
+	if tcp.IP.IsLoopback() || tcp.IP == nil {
+		return tcp.IP.String()
+	}
+	return tcp.IP.Mask(net.CIDRMask(64, 128)).String() + "/64"
+}

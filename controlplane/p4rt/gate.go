@@ -1,0 +1,222 @@
+package p4rt
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+)
+
+// Types and flags of HTTP/2 frames (RFC 9113, section 6).
+const (
+	frameData    = 0
+	frameHeaders = 1
+	frameReset   = 3
+
+	flagEndStream = 0x1
+	flagPadded    = 0x8
+
+	prefaceSize = 24 // of what a client sends first (RFC 9113, section 3.4)
+)
+
+// frames finds the frames of one direction of an HTTP/2 connection as its bytes
+// pass by.
+type frames struct {
+	skip     int // bytes to come before the next header that nobody looks at
+	head     [9]byte
+	n        int // of head, as far as it has come
+	kind     byte
+	stream   uint32
+	end      bool // the frame is the stream's last of this direction
+	pads     bool // the next byte is the length of the padding
+	left     int  // bytes of a DATA frame's content that are to come
+	tailSkip int  // padding behind them
+}
+
+// feed calls data for the pieces of DATA frames' content, with last after the last
+// piece of a frame, and other for every other frame. An error of data ends it.
+func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other func()) error {
+	for len(p) > 0 {
+		switch {
+		case f.skip > 0:
+			n := min(f.skip, len(p))
+			f.skip -= n
+			p = p[n:]
+		case f.pads:
+			f.pads = false
+			f.tailSkip = min(int(p[0]), f.left-1)
+			f.left -= 1 + f.tailSkip
+			p = p[1:]
+			if f.left == 0 {
+				f.skip, f.tailSkip = f.tailSkip, 0
+				if err := data(nil, true); err != nil {
+					return err
+				}
+			}
+		case f.left > 0:
+			n := min(f.left, len(p))
+			f.left -= n
+			if err := data(p[:n], f.left == 0); err != nil {
+				return err
+			}
+			p = p[n:]
+			if f.left == 0 {
+				f.skip, f.tailSkip = f.tailSkip, 0
+			}
+		default:
+			n := copy(f.head[f.n:], p)
+			f.n += n
+			p = p[n:]
+			if f.n < len(f.head) {
+				return nil
+			}
+			if err := f.header(data, other); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// header begins a frame: 3 bytes of length, one of type, one of flags, 4 of the
+// stream's identifier, big endian.
+func (f *frames) header(data func([]byte, bool) error, other func()) error {
+	f.n = 0
+	length := int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
+	flags := f.head[4]
+	f.kind = f.head[3]
+	f.stream = binary.BigEndian.Uint32(f.head[5:]) &^ (1 << 31)
+	f.end = flags&flagEndStream != 0 && f.kind <= frameHeaders
+	if f.kind != frameData {
+		f.skip = length
+		other()
+		return nil
+	}
+	f.left = length
+	f.pads = flags&flagPadded != 0 && length > 0
+	if length == 0 {
+		return data(nil, true)
+	}
+	return nil
+}
+
+// gate is a client's connection, behind TLS where there is TLS. It learns how long
+// each gRPC message is from the message's prefix, before the message is there, and ends the
+// connection of a client that may not send so much.
+type gate struct {
+	net.Conn
+	c *conn
+
+	mu       sync.Mutex
+	in, out  frames
+	messages map[uint32]partial // by stream, those of which a part has come
+	held     int                // bytes: the lengths of those
+}
+
+// partial is a message of which a part has come.
+type partial struct {
+	head [5]byte // compressed or not, and the length, big endian
+	n    int     // of head, as far as it has come
+	left int     // bytes behind it that are to come
+	size int     // what counts in held
+}
+
+func newGate(under net.Conn, c *conn) *gate {
+	return &gate{Conn: under, c: c, in: frames{skip: prefaceSize}, messages: map[uint32]partial{}}
+}
+
+func (g *gate) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e := g.in.feed(p[:n], g.content, g.other); e != nil {
+		g.c.expel(e)
+		return 0, e
+	}
+	return n, err
+}
+
+// Write follows what the server sends, too: a stream that the server ends has no
+// message to wait for.
+func (g *gate) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	_ = g.out.feed(p, func([]byte, bool) error { return nil }, func() {
+		if g.out.kind == frameReset || g.out.end {
+			g.forget(g.out.stream)
+		}
+	})
+	g.mu.Unlock()
+	return g.Conn.Write(p)
+}
+
+// other takes a frame of the client's that has no content of messages.
+func (g *gate) other() {
+	if g.in.kind == frameReset {
+		g.forget(g.in.stream)
+	}
+}
+
+func (g *gate) forget(stream uint32) {
+	g.held -= g.messages[stream].size
+	delete(g.messages, stream)
+}
+
+// content takes a piece of a stream's messages.
+func (g *gate) content(p []byte, last bool) error {
+	id := g.in.stream
+	m, begun := g.messages[id]
+	for len(p) > 0 {
+		if m.n < len(m.head) {
+			n := copy(m.head[m.n:], p)
+			m.n += n
+			p = p[n:]
+			if m.n < len(m.head) {
+				break
+			}
+			m.left = int(binary.BigEndian.Uint32(m.head[1:]))
+			if err := g.take(&m); err != nil {
+				return err
+			}
+		}
+		n := min(m.left, len(p))
+		m.left -= n
+		p = p[n:]
+		if m.left == 0 {
+			g.held -= m.size
+			m = partial{}
+		}
+	}
+	switch {
+	case last && g.in.end:
+		g.held -= m.size
+		delete(g.messages, id)
+	case m.n > 0:
+		if !begun && len(g.messages) >= maxHalf {
+			return fmt.Errorf("%d messages have begun on one connection, and none has ended", maxHalf)
+		}
+		g.messages[id] = m
+	case begun:
+		delete(g.messages, id)
+	}
+	return nil
+}
+
+// take counts a message whose length is known now.
+func (g *gate) take(m *partial) error {
+	most, all := strangersMessage, strangersHeld
+	if g.c.proven() {
+		if m.left > MaxMessage {
+			return nil // gRPC says so itself, and ends the call
+		}
+		most, all = MaxMessage, 2*MaxMessage
+	}
+	if m.left > most {
+		return fmt.Errorf("a message of %d bytes: a connection on which no controller is primary may send %d at a time; claim a role on the same connection first", m.left, most)
+	}
+	if g.held+m.left > all {
+		return fmt.Errorf("%d bytes of messages that have not come in full, and %d more: at most %d may be under way on a connection", g.held, m.left, all)
+	}
+	m.size = m.left
+	g.held += m.size
+	return nil
+}

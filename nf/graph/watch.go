@@ -1,0 +1,216 @@
+package graph
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Stuck says that a worker makes no breath any more, although its thread has
+// computed, or slept, for so long.
+type Stuck struct {
+	Worker    int
+	App, Kind string // whose code the worker runs; "-" and "framework": no app's
+	Doing     string // what it has done instead
+	For       clock.Duration
+}
+
+func (e *Stuck) Error() string {
+	return fmt.Sprintf("worker %d is stuck in app %s (%s): it %s for %v", e.Worker, e.App, e.Kind, e.Doing, e.For)
+}
+
+// What a worker that is stuck does.
+const (
+	computes = "has computed without a breath"
+	sleeps   = "has slept without a breath"
+	silent   = "has made no breath"
+)
+
+// thread is what the kernel tells of a worker's thread.
+type thread struct {
+	cpu     clock.Duration // that it has used since it began
+	asleep  bool           // it waits for something other than a processor
+	stopped bool           // a debugger holds it
+}
+
+// vigil watches the workers of an instance. It counts looks, not time: a process that was
+// stopped, or that got no processor, has not looked meanwhile.
+type vigil struct {
+	inst  *Instance
+	every clock.Duration // between two looks
+	limit clock.Duration
+	read  func(tid int) (thread, bool)
+	of    []watched
+}
+
+// watched is a worker as its vigil knows it.
+type watched struct {
+	*worker
+	asked  <-chan struct{} // closed when it is between two breaths; nil: it was not asked
+	since  clock.Duration  // what its thread had used when it was asked
+	last   clock.Duration  // and at the last look
+	asleep clock.Duration  // for so long it sleeps, in looks
+}
+
+func (i *Instance) vigil(every, limit clock.Duration) *vigil {
+	v := &vigil{inst: i, every: every, limit: limit, read: readThread}
+	for _, w := range i.workers {
+		v.of = append(v.of, watched{worker: w})
+	}
+	return v
+}
+
+// look looks at every worker once. waits tells how many have not answered yet; stuck is one of
+// them that had its time, nil: none.
+func (v *vigil) look() (waits int, stuck *Stuck) {
+	for n := range v.of {
+		w := &v.of[n]
+		if !w.pending() {
+			continue
+		}
+		waits++
+		t, ok := v.read(int(w.thread.Load()))
+		switch {
+		case !ok: // the thread has ended, and the worker with it
+			continue
+		case w.since < 0:
+			w.since, w.last, w.asleep = t.cpu, t.cpu, 0
+			continue
+		case t.stopped || t.cpu != w.last || !t.asleep:
+			w.asleep = 0
+		default:
+			w.asleep += v.every
+		}
+		w.last = t.cpu
+		doing, long := computes, t.cpu-w.since
+		if w.asleep >= v.limit {
+			doing, long = sleeps, w.asleep
+		}
+		if long >= v.limit && stuck == nil {
+			stuck = v.guilty(w.worker, doing, long)
+		}
+	}
+	return waits, stuck
+}
+
+// pending asks a worker for a breath, unless it was asked, and reports that it has not answered.
+func (w *watched) pending() bool {
+	if w.asked == nil {
+		w.asked, w.since = w.knock(), -1
+	}
+	select {
+	case <-w.asked:
+		w.asked = nil
+		return false
+	default:
+		return true
+	}
+}
+
+// guilty blames w, or the worker in an app that w waits for: a change of the graph holds all
+// workers, between two breaths, until the last one is there.
+func (v *vigil) guilty(w *worker, doing string, long clock.Duration) *Stuck {
+	if w.running() == nil {
+		for n := range v.of {
+			if o := &v.of[n]; o.asked != nil && o.running() != nil {
+				return o.stuck(silent, long)
+			}
+		}
+	}
+	return w.stuck(doing, long)
+}
+
+func (w *worker) stuck(doing string, long clock.Duration) *Stuck {
+	s := &Stuck{w.index, "-", "framework", doing, long}
+	if n := w.running(); n != nil {
+		s.App, s.Kind = n.name, n.kind.Name
+	}
+	return s
+}
+
+// running is the app whose code the worker runs, as another goroutine sees it: of a worker that is
+// stuck it does not change. The packet path writes it without a lock, so that the race detector
+// is not to look.
+//
+//go:norace
+//go:noinline
+func (w *worker) running() *node { return w.ctx.node }
+
+// knock has the worker close the channel between two breaths.
+func (w *worker) knock() <-chan struct{} {
+	l := &letter{fn: func(clock.Duration) bool { return false }, done: make(chan struct{})}
+	w.mailMu.Lock()
+	defer w.mailMu.Unlock()
+	if !w.live {
+		close(l.done)
+		return l.done
+	}
+	w.mail = append(w.mail, l)
+	w.mailed.Store(true)
+	return l.done
+}
+
+// watchEvery is between two looks of Watch.
+const watchEvery = 250 * time.Millisecond
+
+// Watch returns the first worker that is stuck: it was asked for a breath, and its thread
+// computed for limit since, or slept as long. A thread that the machine does not let
+// run does neither. nil: ctx is done. beat is called after every look that found no worker stuck.
+func (i *Instance) Watch(ctx context.Context, limit clock.Duration, beat func()) *Stuck {
+	v := i.vigil(min(watchEvery, limit/4), limit)
+	tick := time.NewTicker(v.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if _, s := v.look(); s != nil {
+			return s
+		}
+		beat()
+	}
+}
+
+// breatheEvery is between two looks of Breathe.
+const breatheEvery = 5 * time.Millisecond
+
+// Breathe waits until every worker was between two breaths, or ended. A worker that is stuck, as with Watch,
+// or that did not answer within so long, is the error.
+func (i *Instance) Breathe(limit, within clock.Duration) error {
+	v := i.vigil(breatheEvery, limit)
+	tick := time.NewTicker(v.every)
+	defer tick.Stop()
+	late := time.After(within)
+	for {
+		waits, stuck := v.look()
+		switch {
+		case stuck != nil:
+			return stuck
+		case waits == 0:
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			for n := range v.of {
+				if w := &v.of[n]; w.asked != nil {
+					return v.guilty(w.worker, silent, within)
+				}
+			}
+		}
+	}
+}
+
+// Running names the apps whose code workers run at the moment, as far as can be told from outside.
+func (i *Instance) Running() (apps []string) {
+	for _, w := range i.workers {
+		if n := w.running(); n != nil {
+			apps = append(apps, n.name)
+		}
+	}
+	return apps
+}

@@ -1,0 +1,47 @@
+package graph
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// threadID is that of the calling thread.
+func threadID() int { return syscall.Gettid() }
+
+// userHZ is in how many parts of a second /proc counts a thread's time: part of the
+// kernel's interface on every platform that Go runs on.
+const userHZ = 100
+
+// readThread reads /proc/self/task/ID/stat; see proc_pid_stat(5). False: there is no such thread.
+func readThread(id int) (t thread, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", id))
+	if err != nil {
+		return t, false
+	}
+	// Its name, in parentheses, may hold anything.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	const state, utime, stime = 0, 11, 12
+	if len(fields) <= stime {
+		return t, false
+	}
+	for _, f := range fields[utime : stime+1] {
+		n, err := strconv.ParseInt(string(f), 10, 64)
+		if err != nil {
+			return t, false
+		}
+		t.cpu += clock.Duration(n) * time.Second / userHZ
+	}
+	switch fields[state][0] {
+	case 'S', 'D':
+		t.asleep = true
+	case 'T', 't':
+		t.stopped = true
+	}
+	return t, true
+}
