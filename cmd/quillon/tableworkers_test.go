@@ -50,7 +50,7 @@ func TestTablesOfWorkers(t *testing.T) {
 			for n, m := range mixes {
 				wg.Go(func() {
 					p := &playback{mix: m, inst: inst, worker: n, pool: pools[n]}
-					if _, err := p.play(len(m.batches) / 2); err != nil {
+					if _, err := p.play(len(m.batches)); err != nil {
 						t.Error(err)
 					}
 				})

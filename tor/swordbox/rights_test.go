@@ -136,6 +136,18 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%d connections are shared, want one a key", v.Shared)
 		}
 	})
+	t.Run("by another's right", func(t *testing.T) {
+		r := newRig(t, muxArgs)
+		a := r.client().connect().use(va, testRKey, all...)
+		b := r.client().connect().use(va, testRKey, all...)
+		c := r.client().connect().use(va, otherKey, all...)
+		d := r.client().connect().use(va, otherKey, all...)
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"]) // keeps the word where it is
+		got := append(d.ask(aAtomic, va, otherKey).Out["b"], a.atomicAck(0).Out["b"]...)
+		if to := queuePair(one(t, got)); to != c.sqpn && to != d.sqpn {
+			t.Errorf("moved to where it has no right: %s", show(got))
+		}
+	})
 	t.Run("memory", func(t *testing.T) {
 		r := newRig(t, muxArgs)
 		a := r.client().connect().use(va, testRKey, all...).use(va+64, testRKey, aAtomic)
