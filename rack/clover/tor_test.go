@@ -49,7 +49,7 @@ func (m *middlebox) start() {
 		spec.Apps["steer"].Args["ahead"] = "0"
 	}
 	if m.shared {
-		spec.Apps["box"] = graph.AppSpec{Kind: "swordbox", Args: graph.Args{"settle": "1ms"}}
+		spec.Apps["box"] = graph.AppSpec{Kind: "swordbox", Args: graph.Args{"settle": "1us"}}
 		spec.Links = []string{"a.out -> steer.a", "steer.b -> box.a", "box.b -> b.in", "b.out -> box.b", "box.a -> steer.b", "steer.a -> a.in"}
 	}
 	inst, err := graph.New(graph.Config{

@@ -136,6 +136,18 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%d connections are shared, want one a key", v.Shared)
 		}
 	})
+	t.Run("by another's right", func(t *testing.T) {
+		r := newRig(t, muxArgs)
+		a := r.client().connect().use(va, testRKey, all...)
+		b := r.client().connect().use(va, testRKey, all...)
+		c := r.client().connect().use(va, otherKey, all...)
+		d := r.client().connect().use(va, otherKey, all...)
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"]) // keeps the word where it is
+		got := append(d.ask(aAtomic, va, otherKey).Out["b"], a.atomicAck(0).Out["b"]...)
+		if to := queuePair(one(t, got)); to != c.sqpn && to != d.sqpn {
+			t.Errorf("moved to where it has no right: %s", show(got))
+		}
+	})
 	t.Run("memory", func(t *testing.T) {
 		r := newRig(t, muxArgs)
 		a := r.client().connect().use(va, testRKey, all...).use(va+64, testRKey, aAtomic)
@@ -176,13 +188,11 @@ func TestKeys(t *testing.T) {
 		}
 		// One under which others' operations are open stays.
 		one(t, b.ask(aAtomic, va+8*keyWays, set[keyWays]).Out["b"])
-		for range keyWays {
-			for k, key := range set {
-				if k != keyWays {
-					a.ask(aAtomic, va+8*uint64(k), key)
-					a.spsn++
-					a.smsn++
-				}
+		c := r.client().connect()
+		c.warm()
+		for k, key := range set {
+			if k != keyWays {
+				c.use(va+8*uint64(k), key, aAtomic)
 			}
 		}
 		lends := int32(0)
@@ -192,7 +202,7 @@ func TestKeys(t *testing.T) {
 		if x := n().keys.find(set[keyWays]); x == nil || x.guests != 1 {
 			t.Error("a key went that operations on others' connections are under")
 		}
-		if got := n().flows[0].lends + n().flows[1].lends; got != lends {
+		if got := n().flows[0].lends + n().flows[1].lends + n().flows[2].lends; got != lends {
 			t.Errorf("lent %d times, counted are %d", lends, got)
 		}
 	})

@@ -314,7 +314,15 @@ func TestReborn(t *testing.T) {
 func TestRecordedStays(t *testing.T) {
 	const va = 0x7000
 	r := newRig(t, nil)
-	a, b := r.join(), r.join()
+	a, b := r.join(), r.client() // nobody announced it
+	for range 6 {
+		b.warm()
+		r.Clock.Advance(time.Millisecond)
+	}
+	b.reads()
+	b.writes()
+	b.adds()
+	b.msn += 3
 	b.learn(a, va, 1)
 	r.Clock.Advance(2 * time.Second)
 	for k := range uint32(9) {
@@ -337,7 +345,7 @@ func TestRecordedStays(t *testing.T) {
 	for i := range uint64(5) {
 		got := b.write(0x9000, i).Out["b"]
 		same(t, got[len(got)-1:], b.moved(b, hdr.WriteOnly, own+uint32(i), reth(0x9000, testRKey, 8), little(i)))
-		same(t, b.ack().Out["a"], b.ackTo(p+uint32(i), 3+uint32(i)))
+		same(t, b.ack().Out["a"], b.ackTo(p+uint32(i), b.msn+1+uint32(i)))
 	}
 }
 
