@@ -127,6 +127,33 @@ func TestAttackLengths(t *testing.T) {
 	}
 }
 
+// rxe acknowledges a repetition with the PSN of its newest request that was no READ:
+// a server that does so after a pause still has the connection.
+func TestQuietAfterRead(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+		pd := s.PD()
+		m := s.MR(pd, va, 4096, all)
+		a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+		known(t, s, m, a, b)
+		for range 5 {
+			for _, p := range []*bed.Peer{a, b} {
+				if _, st := p.ReadWord(m, va); st != rnic.Success {
+					t.Fatal(st)
+				}
+			}
+			s.Pause(300 * time.Millisecond)
+			for _, p := range []*bed.Peer{b, a} {
+				post(p, m, va, 3)
+			}
+			a.Await(b)
+		}
+		healthy(t, a, b)
+		if now := bed.WordAt(m, va); !t.Failed() && now != 70 {
+			t.Errorf("70 additions make %d", now)
+		}
+	})
+}
+
 // known has the peers do atomics for so long that the box knows their connections.
 func known(t *testing.T, s *bed.Scene, m *rnic.MR, peers ...*bed.Peer) {
 	t.Helper()

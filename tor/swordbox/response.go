@@ -34,7 +34,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(l, b, psn) || fl.denied(&s.f, b, psn) {
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(l, b, psn) || s.denied(fl, b, psn) {
 		s.odd(l, x, b, psn)
 		return
 	}
@@ -125,7 +125,7 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 	switch {
 	case s.confirmed(l, b, psn):
 		n.conns.Remove(conn.Slot(l)) // the queue pairs are of another connection now
-	case fl.denied(&s.f, b, psn):
+	case s.denied(fl, b, psn):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(conn.Slot(l))
 	case n.diverged(l):
@@ -136,11 +136,15 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 	s.settle()
 }
 
-// denied reports whether an acknowledgement b with headers f says, to a question
-// (see query), that the server's end is of another connection: it never got what
-// was repeated, or acknowledges something else.
-func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32) bool {
-	return f.asked != 0 && f.oldest == none && h.Op == hdr.Acknowledge && (!h.AETHOf(b).Syndrome().ACK() || psn != f.acked)
+// denied reports whether an acknowledgement b says, to a question (see query), that
+// the server's end of flow f is of another connection: it never got what was repeated,
+// or acknowledges more. Less says nothing: rxe acknowledges a repetition with the PSN
+// of the newest request that was no READ (rxe_resp.c, ack_psn). Answers of before,
+// which came late, say nothing either; there are none when it was quiet before the
+// question.
+func (s *Box) denied(f *flow, b []byte, psn uint32) bool {
+	return f.asked != 0 && f.oldest == none && s.f.Op == hdr.Acknowledge && (!s.f.AETHOf(b).Syndrome().ACK() || psnLess(f.acked, psn)) &&
+		f.asked.Sub(f.heard) >= s.cfg.alive
 }
 
 // hear notes that the server answered on connection l.
