@@ -26,6 +26,7 @@ type responder struct {
 	rqHead, rqN int
 
 	epsn    uint32 // expected PSN
+	notRead uint32 // the one behind the newest request that was no READ
 	msn     uint32
 	nakSent bool // for the gap at epsn
 
@@ -90,7 +91,7 @@ type answer struct {
 
 func (s *responder) connect(c *Conn, t Type) {
 	*s = responder{rq: s.rq, rqHead: s.rqHead, rqN: s.rqN, res: s.res, due: s.due}
-	s.epsn = c.RQPSN
+	s.epsn, s.notRead = c.RQPSN, c.RQPSN
 	if t != TypeRC {
 		return
 	}
@@ -250,6 +251,7 @@ func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
 	case syn.ACK() && f.Op.Any(hdr.IsRead|hdr.IsAtomic): // the response is queued
 	case syn.ACK():
 		s.epsn = psnAdd(s.epsn, 1)
+		s.notRead = s.epsn
 		if h.AckReq() {
 			q.ack(psnAdd(s.epsn, -1))
 		}
@@ -507,6 +509,7 @@ func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, 1)
+	s.notRead = s.epsn
 	at := q.remember(r)
 	a := answer{kind: answerAtomic, counted: true, psn: psn, msn: s.msn, res: at}
 	if r := &s.res[at]; !q.nic.cfg.LateAtomics && q.execute(r) {
@@ -523,7 +526,11 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 	if f.Op.Any(hdr.IsSend | hdr.IsWrite) {
 		st.RxRequests++
 		st.Duplicates++
-		q.ack(psnAdd(s.epsn, -1))
+		newest := s.epsn
+		if q.nic.cfg.Profile == RXE {
+			newest = s.notRead // rxe_resp.c: ack_psn
+		}
+		q.ack(psnAdd(newest, -1))
 		return
 	}
 	for i := range s.res {

@@ -127,6 +127,33 @@ func TestAttackLengths(t *testing.T) {
 	}
 }
 
+// rxe acknowledges a repetition with the PSN of its newest request that was no READ:
+// a server that does so after a pause still has the connection.
+func TestQuietAfterRead(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+		pd := s.PD()
+		m := s.MR(pd, va, 4096, all)
+		a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+		known(t, s, m, a, b)
+		for range 5 {
+			for _, p := range []*bed.Peer{a, b} {
+				if _, st := p.ReadWord(m, va); st != rnic.Success {
+					t.Fatal(st)
+				}
+			}
+			s.Pause(300 * time.Millisecond)
+			for _, p := range []*bed.Peer{b, a} {
+				post(p, m, va, 3)
+			}
+			a.Await(b)
+		}
+		healthy(t, a, b)
+		if now := bed.WordAt(m, va); !t.Failed() && now != 70 {
+			t.Errorf("70 additions make %d", now)
+		}
+	})
+}
+
 // known has the peers do atomics for so long that the box knows their connections.
 func known(t *testing.T, s *bed.Scene, m *rnic.MR, peers ...*bed.Peer) {
 	t.Helper()
@@ -134,4 +161,42 @@ func known(t *testing.T, s *bed.Scene, m *rnic.MR, peers ...*bed.Peer) {
 		s.Pause(500 * time.Microsecond)
 		warm(t, m, va, 1, peers...)
 	}
+}
+
+// Who is not followed, and waits while the server pauses, is not told that something
+// was executed that still waits.
+func TestAskedOfWaiting(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+		conn := rnic.DefaultConn()
+		conn.Timeout = 19 // 2.1 s
+		l := bed.Link{PD: s.PD(), Conn: conn}
+		m := s.MR(l.PD, va, 4096, all)
+		a, b, c := s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)
+		for range 12 { // longer than settle=
+			s.Pause(50 * time.Millisecond)
+			warm(t, m, va, 3, a, b)
+			for _, p := range []*bed.Peer{a, b} {
+				if st := p.WriteWord(m, va, 1); st != rnic.Success {
+					t.Fatal(st)
+				}
+			}
+		}
+		s.Stall()
+		post(a, m, va, 2)
+		post(b, m, va, 2)
+		s.Pause(100 * time.Microsecond)
+		write := func(at uint64) int {
+			return c.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{{42, 0, 0, 0, 0, 0, 0, 0}}, RemoteAddr: at, RKey: m.RKey})
+		}
+		first := write(va)
+		write(va + 16)
+		s.Pause(1500 * time.Millisecond)
+		s.Thaw()
+		s.Until(func() bool { return c.Status(first) != bed.Pending }, time.Second)
+		if now := bed.WordAt(m, va); c.Status(first) == rnic.Success && (now < 42 || now > 46) {
+			t.Errorf("a WRITE of 42 was acknowledged, and memory has %d", now)
+		}
+		a.Await(b, c)
+		healthy(t, a, b, c)
+	})
 }

@@ -839,8 +839,10 @@ func (s *Box) unanswered(l int32, since clock.Time) bool {
 }
 
 // askStrangers asks the server whether it is there, on the connection of the
-// request that came last of those that are not followed: by a repetition of
-// what came before it. The client ignores the answer as an old one.
+// request that came last of those that are not followed: by a repetition of what was
+// long ago. What came just before it may never have come to the server, or wait here
+// too: then the server would execute the question in its place, and the client take
+// the answer for that to its request. Answers to old requests say what was executed.
 func (s *Box) askStrangers() {
 	n := s.n
 	if n.strangers.n == 0 {
@@ -859,7 +861,7 @@ func (s *Box) askStrangers() {
 		return
 	}
 	o := op{kind: kWrite}
-	s.write(&h, x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), hdr.PSNMask))
+	s.write(&h, x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
 	s.c.Emit(toServers, x)
 	s.c.Count(ctrProbes, 1)
 }

@@ -37,7 +37,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	if fl.affirmed(&s.f, b, psn) && !s.confirmed(l, b, psn) {
 		psn = fl.acked
 	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(l, b, psn) || fl.denied(&s.f, b, psn) {
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(l, b, psn) || s.denied(fl, b, psn) {
 		s.odd(l, x, b, psn)
 		return
 	}
@@ -137,7 +137,7 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 	switch {
 	case s.confirmed(l, b, psn):
 		n.conns.Remove(conn.Slot(l)) // the queue pairs are of another connection now
-	case fl.denied(&s.f, b, psn):
+	case s.denied(fl, b, psn):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(conn.Slot(l))
 	case n.diverged(l):
@@ -148,16 +148,17 @@ func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
 	s.settle()
 }
 
-// denied reports whether an acknowledgement b with headers f says, to a question
-// (see query), that the server's end is of another connection: that it executed
-// more than was sent, or expects something else next. What others make up for the
-// queue pair changes neither.
-func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32) bool {
-	if f.asked == 0 || f.oldest != none || h.Op != hdr.Acknowledge {
+// denied reports whether an acknowledgement b says, to a question (see query), that
+// the server's end of flow f is of another connection: that it executed more than
+// was sent, or expects something else next. What others make up for the queue pair
+// changes neither. Answers of before, which came late, say nothing; there are none
+// when it was quiet before the question.
+func (s *Box) denied(f *flow, b []byte, psn uint32) bool {
+	if f.asked == 0 || f.oldest != none || s.f.Op != hdr.Acknowledge || f.asked.Sub(f.heard) < s.cfg.alive {
 		return false
 	}
-	if h.AETHOf(b).Syndrome().ACK() {
-		return psn != f.acked && !f.affirmed(h, b, psn)
+	if s.f.AETHOf(b).Syndrome().ACK() {
+		return psn != f.acked && !f.affirmed(&s.f, b, psn)
 	}
 	return psn != f.next
 }
