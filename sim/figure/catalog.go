@@ -250,6 +250,6 @@ const (
 		"The real one was slower with few threads and faster with many; memory and metadata also shared a server there."
 )
 
-const reasonAddresses = "The paper counts 16 bytes: a key and its tail. Here these take 52, with the memory node, what is believed of the tail, and an index " +
+const reasonAddresses = "The paper counts 16 bytes: a key and its tail. Here these take 64, with the memory node, what is believed of the tail, and an index " +
 	"that is at most half full; and a request for an old entry is only steered when the entry's key is known, so 16 to 64 entry addresses a key " +
 	"are remembered, 16 bytes each."

@@ -82,6 +82,7 @@ type node struct {
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              int32
+	awake                 clock.Time // when the server was first heard after it was silent for giveup=/2
 	asking                clock.Time // when others were last asked whether their server is there
 	asks                  int32      // connection that was asked last whether its server is there
 }

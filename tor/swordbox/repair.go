@@ -811,20 +811,19 @@ func (s *Box) query(l int32) {
 // unanswered reports whether the server has not answered on connection l since
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.
+// When the server was silent on all, l has giveup= from its first answer on.
 func (s *Box) unanswered(l int32, since clock.Time) bool {
 	n := s.n
-	now := s.c.Now()
-	if now.Sub(since) < clock.Duration(s.cfg.giveup) {
-		return false
-	}
+	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
+	since = max(since, n.awake)
 	heard := n.lastHeard
 	if n.lastFrom == l {
 		heard = n.otherHeard
 	}
-	if heard.Sub(since) >= clock.Duration(s.cfg.giveup)/2 {
+	if heard.Sub(since) >= giveup/2 && now.Sub(since) >= giveup {
 		return true
 	}
-	if now.Sub(n.asking) < clock.Duration(s.cfg.giveup)/4 {
+	if now.Sub(max(since, n.asking)) < giveup/4 {
 		return false
 	}
 	n.asking = now

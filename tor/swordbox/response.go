@@ -22,7 +22,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		if slot != conn.NoSlot {
 			s.learnMTU(int32(slot), b)
 		}
-		n.hear(int32(slot), s.c.Now())
+		s.hear(int32(slot))
 		s.pass(toServers, x)
 		return
 	}
@@ -45,7 +45,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		fl.onward = true
 	}
 	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
-		n.hear(l, s.c.Now())
+		s.hear(l)
 		s.pass(toServers, x) // of the time before
 		return
 	}
@@ -60,7 +60,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(l))
 		return
 	}
-	n.hear(l, s.c.Now())
+	s.hear(l)
 	fl.heard, fl.silent, fl.asked, fl.tries = s.c.Now(), 0, 0, 0
 	if fl.timed {
 		fl.timed = false
@@ -174,7 +174,11 @@ func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 }
 
 // hear notes that the server answered on connection l.
-func (n *node) hear(l int32, now clock.Time) {
+func (s *Box) hear(l int32) {
+	n, now := s.n, s.c.Now()
+	if now.Sub(n.lastHeard) > clock.Duration(s.cfg.giveup)/2 {
+		n.awake = now
+	}
 	if n.lastFrom != l {
 		n.otherHeard, n.lastFrom = n.lastHeard, l
 	}
