@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -199,4 +200,32 @@ func TestAskedOfWaiting(t *testing.T) {
 		a.Await(b, c)
 		healthy(t, a, b, c)
 	})
+}
+
+// Messages of more packets than a client sends without an answer come through.
+func TestLongMessages(t *testing.T) {
+	for _, size := range []int{100 << 10, 150 << 10, 300 << 10} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "track": "10000+100000", "hold": "1024"})}, func(t *testing.T, s *bed.Scene) {
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<20, all)
+				l := bed.Link{PD: pd}
+				peers := []*bed.Peer{s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)}
+				known(t, s, m, peers...)
+				for range 3 {
+					for _, p := range peers {
+						if st := p.Write(m, va, make([]byte, size)); st != rnic.Success {
+							t.Fatalf("WRITE: %v", st)
+						}
+					}
+				}
+				for _, p := range peers {
+					p.Receive(1, size)
+					if st := p.Do(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, size)}}); st != rnic.Success {
+						t.Fatalf("SEND: %v", st)
+					}
+				}
+			})
+		})
+	}
 }

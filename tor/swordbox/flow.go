@@ -281,6 +281,7 @@ type flow struct {
 	trusted  bool // the server answered since it was synced
 	gapNAK   bool // a packet of the client is missing: NAK owed
 	toldGap  bool // and sent
+	tellPart bool // packets of its oldest message are acknowledged: it is to be told
 	mixed    bool // open ops are on several connections
 	isReady  bool
 	vague    bool // its newest request is a READ that waits, of vagueLen bytes: of how many packets is not known

@@ -111,7 +111,7 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 	case o.state == sUnsent:
 		switch {
 		case !n.unsentBefore(i, k) && s.reenter(i, at, x, b, off):
-		case fl.open == 0 && s.stuck(i, n.movable(fl, o)):
+		case fl.open == 0 && s.stuck(i, o, n.movable(fl, o)):
 			s.end(i)
 			s.refuse(i)
 			s.c.Drop(x, reasonReset)

@@ -1,6 +1,8 @@
 package swordbox
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -55,7 +57,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		}
 		s.c.Drop(x, reasonPSNGap)
 		return
-	case d < 0 && fl.young && psnLess(psn, fl.start):
+	case d < 0 && fl.young && !fl.onward && psnLess(psn, fl.start):
 		s.stranger(x, b, reasonRepeated) // of the time before
 		return
 	case d < 0:
@@ -400,7 +402,7 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	}
 	l, ok := s.route(i, o, key, m)
 	if !ok {
-		if fl.open == 0 && s.stuck(i, key) {
+		if fl.open == 0 && s.stuck(i, o, key) {
 			s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
 			s.c.Drop(x, reasonReset)
 			fl.doomed = true
@@ -539,7 +541,7 @@ func (s *Box) route(i int32, o *op, key *key, m shape) (int32, bool) {
 	if !ok || l == i || m.whole || uint32(fl.stall.n) >= o.npsn {
 		return l, ok
 	}
-	if o.npsn <= uint32(len(n.shelf.k))/4 && n.shelf.room(int(o.npsn)) {
+	if o.npsn <= n.longest() && n.shelf.room(int(o.npsn)) {
 		return none, false
 	}
 	// Too long to be gathered: over its own connection, behind all that is open.
@@ -727,10 +729,11 @@ func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
 	return i, s.usable(i, i, fl, o, x)
 }
 
-// stuck reports whether an operation of flow i, whose key is x if it may go over
-// another's connection, has no way left.
-func (s *Box) stuck(i int32, x *key) bool {
-	return s.n.flows[i].dead && len(x.lanesOf()) == 0
+// stuck reports whether o, of flow i, whose key is x if it may go over another's
+// connection, has no way left.
+func (s *Box) stuck(i int32, o *op, x *key) bool {
+	fl := &s.n.flows[i]
+	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l int32) bool { return l != i && s.fits(l, fl, o, x) })
 }
 
 // usable reports whether connection l can carry o, of flow i, which is fl, now;
@@ -769,8 +772,13 @@ func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 func (s *Box) fits(l int32, fl *flow, o *op, x *key) bool {
 	c := &s.n.flows[l]
 	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
-		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu)
+		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= s.n.longest())
 }
+
+// longest is how many packets an operation has at most that goes over another's
+// connection: it is held until it is complete, or has others wait for its answer. A
+// client may wait for an acknowledgement after 128 packets (RXE_MAX_UNACKED_PSNS).
+func (n *node) longest() uint32 { return min(uint32(len(n.shelf.k))/4, 64) }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
 func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }

@@ -107,6 +107,7 @@ func (s *Box) digest(l int32, psn uint32, x *packet.Buf, b []byte) bool {
 		switch syn := f.AETHOf(b).Syndrome(); {
 		case syn.ACK():
 			s.acked(l, psn)
+			n.partly(fl)
 		default:
 			s.acked(l, psnAdd(psn, hdr.PSNMask))
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
@@ -270,6 +271,29 @@ func (s *Box) acked(l int32, psn uint32) {
 			s.again(l, s.n.ops[x.oldest].spsn, goal)
 		}
 	}
+}
+
+// partly has a client told of the first packets of a message of many that connection
+// x carries, when the server has acknowledged them: it may wait for that before it
+// sends more (rxe: after 128).
+func (n *node) partly(x *flow) {
+	if x.oldest == none {
+		return
+	}
+	if o := &n.ops[x.oldest]; (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(x.acked, o.spsn) {
+		n.flows[n.flowOf(x.oldest)].tellPart = true
+		n.due(n.flowOf(x.oldest))
+	}
+}
+
+// part is the PSN of the last packet of o, which is not done, that the server has
+// acknowledged, as its client numbers; false when there is none.
+func (n *node) part(o *op, at int32) (psn uint32, ok bool) {
+	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || n.flows[o.lane].oldest != at {
+		return 0, false
+	}
+	d := hdr.PSNDiff(n.flows[o.lane].acked, o.spsn)
+	return psnAdd(o.cpsn, uint32(d)), d >= 0 && d < int32(o.npsn)
 }
 
 // advance completes what is acknowledged, in order.
@@ -722,6 +746,10 @@ func (s *Box) deliver(i int32) {
 		if o.kind == kRead && o.holds() {
 			s.relayHeld(i, o, o.got) // it began to come while others were due
 		}
+		if psn, ok := n.part(o, at); ok && fl.tellPart && fl.rereads == 0 {
+			s.answer(i, hdr.Acknowledge, psn, fl.syn, 0)
+		}
+		fl.tellPart = false
 		if o.is(fPrompt) {
 			o.flags &^= fPrompt
 			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].nak), n.more[at].syndrome(), 0)
