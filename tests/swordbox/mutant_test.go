@@ -40,7 +40,7 @@ func mutants() []mutant {
 		{"a repetition is a new atomic", "repair.go", "s.answerAgain(i, k)\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(i, at, x, b, off)\n\t\t\treturn\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", frames, "TestRepetition"},
 		{"a repetition is a new atomic, by histories", "repair.go", "s.answerAgain(i, k)\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(i, at, x, b, off)\n\t\t\treturn\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", histories, "TestSwordbox/replace/frames"},
 		{"another request is a repetition", "repair.go", "!s.same(o, b, off, fl.mtu)", "false", frames, "TestRepetition|TestGuards"},
-		{"a repetition under another PSN", "repair.go", "psn := psnAdd(o.spsn, off)", "psn := c.next", frames, "TestGoBackN"},
+		{"a repetition under another PSN", "repair.go", "psn := psnAdd(o.spsn, off)", "psn := n.flows[l].next", frames, "TestGoBackN"},
 		{"requests keep their PSN", "request.go", "h.SetPSN(psn)\n\t\tif ack", "if ack", frames, "TestMoved"},
 		{"requests keep their addresses", "request.go", "l.up.address(b)\n", "", frames, "TestMoved"},
 		{"moved requests keep their IP checksum", "flow.go", "hdr.IPv4(b[h.l3 : h.l3+hdr.IPv4Len]).SetEnds(h.b[h.l3+12:])", "copy(b[h.l3+12:h.l3+20], h.b[h.l3+12:])", frames, "TestMoved"},
