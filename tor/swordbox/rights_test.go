@@ -142,7 +142,8 @@ func TestKeys(t *testing.T) {
 		b := r.client().connect().use(va, testRKey, all...)
 		c := r.client().connect().use(va, otherKey, all...)
 		d := r.client().connect().use(va, otherKey, all...)
-		one(t, b.ask(aAtomic, va, testRKey).Out["b"]) // keeps the word where it is
+		b.crosses(a, va, testRKey)                    // the word is of this key now
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"]) // keeps it where it is
 		got := append(d.ask(aAtomic, va, otherKey).Out["b"], a.atomicAck(0).Out["b"]...)
 		if to := queuePair(one(t, got)); to != c.sqpn && to != d.sqpn {
 			t.Errorf("moved to where it has no right: %s", show(got))
