@@ -40,7 +40,9 @@ func TestTwoWorkers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if counted["two"] != counted["one"] || counted["two"] < mixFrames {
+	// The first quarter of the batches is left out, which is not the same frames of
+	// the two loads one by one and of both by time.
+	if d := counted["two"] - counted["one"]; max(d, -d) > mixFrames/100 || counted["two"] < mixFrames {
 		t.Errorf("two workers played %d frames, one %d", counted["two"], counted["one"])
 	}
 }

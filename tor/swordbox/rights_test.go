@@ -142,7 +142,8 @@ func TestKeys(t *testing.T) {
 		b := r.client().connect().use(va, testRKey, all...)
 		c := r.client().connect().use(va, otherKey, all...)
 		d := r.client().connect().use(va, otherKey, all...)
-		one(t, b.ask(aAtomic, va, testRKey).Out["b"]) // keeps the word where it is
+		b.crosses(a, va, testRKey)                    // the word is of this key now
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"]) // keeps it where it is
 		got := append(d.ask(aAtomic, va, otherKey).Out["b"], a.atomicAck(0).Out["b"]...)
 		if to := queuePair(one(t, got)); to != c.sqpn && to != d.sqpn {
 			t.Errorf("moved to where it has no right: %s", show(got))
@@ -591,4 +592,27 @@ func TestCongestion(t *testing.T) {
 	// A client's goes to the connection that answered it.
 	cnp := b.made(hdr.CNP, 0, make([]byte, 16), nil)
 	same(t, r.Push("a", cnp).Out["b"], b.moved(a, hdr.CNP, 0, make([]byte, 16), nil))
+}
+
+// TestWaitsElsewhere: an atomic that would go over another connection than those
+// that are under way to its word waits for them, and no more are replaced before it.
+func TestWaitsElsewhere(t *testing.T) {
+	const va, otherKey = 0x7008, testRKey + 1
+	r := newRig(t, nil)
+	a, b, c, d := r.join(), r.join(), r.join(), r.join()
+	c.use(va, otherKey, aAtomic)
+	d.use(va, otherKey, aAtomic)
+	b.learn(a, va, 1)
+	b.learn(a, va, 1)
+	if got := opcode(t, one(t, b.cas(va, 1, 2).Out["b"])); got != hdr.WriteOnly {
+		t.Fatalf("a CAS on a known word went as %v", got)
+	}
+	none0(t, d.ask(aAtomic, va, otherKey).Out["b"])
+	if got := opcode(t, one(t, b.cas(va, 2, 3).Out["b"])); got != hdr.CompareSwap {
+		t.Errorf("the next CAS went as %v", got)
+	}
+	sent := append(a.ack().Out["b"], a.atomicAck(2).Out["b"]...)
+	if to := queuePair(one(t, sent)); to != c.sqpn && to != d.sqpn {
+		t.Errorf("sent on:%s", show(sent))
+	}
 }
