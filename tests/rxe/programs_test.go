@@ -282,7 +282,7 @@ var mpi = program{name: "mpi", begin: func(t *testing.T, r *rack, n network) *pl
 func sharers(t *testing.T, r *rack, n network) *play {
 	gid := " -t 14 -g " + n.gid(t, r, 1, false)
 	c := r.begin(t, 18600, []string{
-		"lock -q 2 -n 250" + gid, "count -q 4 -n 1200 -d 1" + gid, "own -q 2 -n 200 -1" + gid, "swap -q 1 -n 400" + gid,
+		"lock -q 2 -n 125" + gid, "count -q 4 -n 600 -d 1" + gid, "own -q 2 -n 100 -1" + gid, "swap -q 1 -n 200" + gid,
 	})
 	return &play{r: r, servers: []*job{c.server}, clients: c.clients, judge: c.end}
 }
@@ -435,7 +435,7 @@ var through = []struct {
 }{
 	{"steer", []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
 	{"multiplex", []string{"--nf", "swordbox,mode=mux,track=10000000000+1000000"}},
-	{"replace", []string{"--nf", "swordbox,mode=replace"}},
+	{"replace", []string{"--nf", "swordbox,mode=replace,replace=learnt"}},
 }
 
 // brief is the short form: what a server that pauses must not end.
