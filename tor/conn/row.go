@@ -103,17 +103,18 @@ type End struct {
 	// and issues at once (the connection manager's ResponderResources and
 	// InitiatorDepth).
 	Resources, Depth uint8
+	hasComm          bool
 	// CommID is the end's name for the connection in the connection manager's
-	// datagrams.
-	CommID  uint32
-	hasComm bool
+	// datagrams, with hasComm.
+	CommID uint32
 }
 
 // Source and destination MAC address of frames that the end sends.
 func (e *End) SrcMAC() [6]byte { return [6]byte(e.L2[6:]) }
 func (e *End) DstMAC() [6]byte { return [6]byte(e.L2[:6]) }
 
-// Row is a connection. Callers do not write to it.
+// Row is a connection. Callers do not write to it. What most frames need lies in
+// its first two lines of the processor's cache, up to watch.
 type Row struct {
 	Client, Server End
 	LastSeen       clock.Time
@@ -123,9 +124,9 @@ type Row struct {
 	Learnt         Source
 	State          State
 
-	used bool
 	// watch: frames of this row need more than a look-up.
 	watch bool
+	used  bool
 	// pinned: the caller numbers the requests itself (Table.Pin).
 	pinned bool
 	// ready: the client confirmed the handshake. waits: the row has its
@@ -166,6 +167,8 @@ type Row struct {
 	in     class
 	at     int32
 	since  clock.Time
+
+	_ [24]byte // to whole lines
 }
 
 func (r *Row) String() string {

@@ -139,9 +139,9 @@ func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	for i := range n.flows {
 		n.flows[i] = noFlow
 	}
-	lanes := make([]int32, len(n.keys)*cfg.shared)
-	for d := range n.keys {
-		n.keys[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
+	lanes := make([]int32, len(n.keys.k)*cfg.shared)
+	for d := range n.keys.k {
+		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
 	}
 	for w := range n.freed {
 		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
@@ -391,6 +391,7 @@ func (s *Box) settle() {
 			i := n.ready[k]
 			n.flows[i].isReady = false
 			s.deliver(i)
+			s.note(i)
 		}
 		n.ready = n.ready[:0]
 		s.resume()

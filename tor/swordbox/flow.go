@@ -145,9 +145,9 @@ func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
 
 // header is a frame's front up to the end of the BTH.
 type header struct {
-	b           [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
 	l3, l4, bth uint8
 	net         uint8
+	b           [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
 }
 
 func (h *header) known() bool { return h.bth != 0 }
@@ -285,7 +285,6 @@ type flow struct {
 	mixed    bool // open ops are on several connections
 	isReady  bool
 	vague    bool // its newest request is a READ that waits, of vagueLen bytes: of how many packets is not known
-	vagueLen uint32
 	doomed   bool // a request of its has no way left: it will be ended
 	unsure   bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
 	waits    bool // in node.waiting
@@ -297,13 +296,15 @@ type flow struct {
 	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span
 	span              uint32 // ops that are remembered
 	start             uint32
-	unsent            int32  // ops on record with sUnsent
-	open              int32  // ops that the server has not answered
-	lane              int32  // connection of the youngest open op
-	cur               int32  // op of a message whose packets are still coming; none
-	rest, part        uint32 // bytes of the WRITE at hand that are to come, and in each of its packets
-	msn               uint32 // messages released
+	unsent            int32 // ops on record with sUnsent
+	open              int32 // ops that the server has not answered
+	lane              int32 // connection of the youngest open op
+	cur               int32 // op of a message whose packets are still coming; none
 
+	// What most requests and answers need, in two lines more.
+	rest, part  uint32     // bytes of the WRITE at hand that are to come, and in each of its packets
+	msn         uint32     // messages released
+	answerer    int32      // connection that the newest answer of its client came over
 	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
 	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
 	bare        int32      // of the open ops, with fBare
@@ -311,57 +312,62 @@ type flow struct {
 	stall       fifo       // requests that wait
 
 	// Numbering of the server, for what the connection carries.
-	syn      hdr.Syndrome // of an acknowledgement, as the server gives it
-	repair   bool         // the server misses requests from PSN expect on
-	next     uint32       // PSN of the next request
-	acked    uint32       // newest acknowledged PSN
-	oldest   int32        // op at the front; none
-	newest   int32
-	guests   int32          // open ops of other flows
-	rd       int32          // open READs and atomics
-	heard    clock.Time     // last answer
-	loaded   clock.Time     // when it began to carry something
-	silent   clock.Time     // when something was first sent again that has no answer yet; 0: there is no such thing
-	since    clock.Time     // when this app last began to send something again
-	expect   uint32         // PSN of what is sent again next
-	goal     uint32         // and the one behind the last
-	suspect  uint32         // requests before this PSN may be lost, too
-	nudged   uint32         // PSN of the request that was last sent again for want of an answer
-	trip     clock.Duration // time until an answer, smoothed
-	tries    uint8          // how often in a row something was sent again without an answer
-	writes   int32          // open atomics that go as WRITEs
-	unkept   int32          // open ops that only its own client can send again
-	claimed  bool           // its own client waits for it: nobody else may have it
-	isLent   bool
-	doubted  bool       // operation number again is to be answered once more, when the server was heard
-	again    uint32     // see doubted
-	timed    bool       // the next answer tells of a round trip
-	asked    clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
-	asking   clock.Time // and last
-	private  clock.Time // when it last carried what does not go together with others' operations; 0: never
-	marked   marked
-	answerer int32 // connection that the newest answer of its client came over
-	lends    int32 // keys that it is lent for
-	deep     int32 // READs and atomics of its client that were under way at once, and executed
-	peak     int32 // that are or were under way at once
-	grants   grants
-	past     [16]past // answers to atomics that are not on record any more
-	pastAt   uint32
-
-	up, down header
-
-	turns   uint32
-	rereads int32      // READs that are done again
-	began   clock.Time // of the message of cur
+	syn     hdr.Syndrome // of an acknowledgement, as the server gives it
+	repair  bool         // the server misses requests from PSN expect on
+	timed   bool         // the next answer tells of a round trip
+	doubted bool         // operation number again is to be answered once more, when the server was heard
+	next    uint32       // PSN of the next request
+	acked   uint32       // newest acknowledged PSN
+	oldest  int32        // op at the front; none
+	newest  int32
+	guests  int32      // open ops of other flows
+	rd      int32      // open READs and atomics
+	heard   clock.Time // last answer
+	loaded  clock.Time // when it began to carry something
+	silent  clock.Time // when something was first sent again that has no answer yet; 0: there is no such thing
+	asked   clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
 	// Requests with PSNs in [strange, strangeEnd) are far from what is expected,
 	// and passed to the server for it to decide.
 	strange, strangeEnd uint32
+	suspect             uint32 // requests before this PSN may be lost, too
+	writes              int32  // open atomics that go as WRITEs
+	unkept              int32  // open ops that only its own client can send again
+	claimed             bool   // its own client waits for it: nobody else may have it
+	isLent              bool
+	tries               uint8 // how often in a row something was sent again without an answer
+	owes                bool  // an acknowledgement, when no READ is done again any more
+
+	trip   clock.Duration // time until an answer, smoothed
+	deep   int32          // READs and atomics of its client that were under way at once, and executed
+	peak   int32          // that are or were under way at once
+	lends  int32          // keys that it is lent for
+	pastAt uint32
+
+	// What few need.
+	asking   clock.Time // when its server was last asked whether it is there
+	private  clock.Time // when it last carried what does not go together with others' operations; 0: never
+	since    clock.Time // when this app last began to send something again
+	expect   uint32     // PSN of what is sent again next
+	goal     uint32     // and the one behind the last
+	nudged   uint32     // PSN of the request that was last sent again for want of an answer
+	again    uint32     // see doubted
+	vagueLen uint32     // see vague
+
+	// From here on each begins a line, as long as its own part that is used most.
+	grants grants
+	up     header
+	marked marked
+	turns  uint32
+	down   header
 
 	ended   uint32       // PSN of the request that ended its client's queue pair
 	verdict hdr.Syndrome // of the NAK that ended its client's queue pair; 0: another one
 	told    bool         // its client was told that it is lost
 	quiet   bool         // for so long that it is time to see whether the server's end is there
-	owes    bool         // an acknowledgement, when no READ is done again any more
+	rereads int32        // READs that are done again
+	began   clock.Time   // of the message of cur
+	past    [16]past     // answers to atomics that are not on record any more
+	_       [16]byte     // to whole lines
 }
 
 // fifo is a list of held frames.

@@ -2,10 +2,12 @@ package swordbox
 
 import (
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // Whatever a front was learnt from and in which order frames of which lengths
@@ -67,4 +69,23 @@ func TestFront(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLines: what most frames need of a connection lies in the first lines of the
+// processor's cache that its flow takes, and flows begin with a line.
+func TestLines(t *testing.T) {
+	var f flow
+	for name, x := range map[string][2]uintptr{
+		"requests":   {unsafe.Offsetof(f.msn), 64},
+		"the server": {unsafe.Offsetof(f.trip), 192},
+		"grants":     {unsafe.Offsetof(f.grants) % 64, 0},
+		"up":         {unsafe.Offsetof(f.up) % 64, 0},
+		"down":       {unsafe.Offsetof(f.down) % 64, 0},
+		"flow":       {unsafe.Sizeof(f) % 64, 0},
+		"row":        {unsafe.Sizeof(conn.Row{}) % 64, 0},
+	} {
+		if x[0] != x[1] {
+			t.Errorf("%s: at %d, not %d", name, x[0], x[1])
+		}
+	}
 }

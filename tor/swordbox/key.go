@@ -47,20 +47,31 @@ type key struct {
 
 // keys remembers some R_Keys, in sets of keyWays; those that were not used for
 // longest make room.
-type keys [64 * keyWays]key
+type keys struct {
+	k     [64 * keyWays]key
+	found *key // last
+}
 
 const keyWays = 4
 
 func (t *keys) set(rkey uint32) []key {
 	i := rkey * 0x9E3779B1 >> 26 * keyWays // Fibonacci hashing (Knuth 6.4)
-	return t[i : i+keyWays : i+keyWays]
+	return t.k[i : i+keyWays : i+keyWays]
 }
 
 // find is what is known of an R_Key; nil: nothing.
 func (t *keys) find(rkey uint32) *key {
+	if x := t.found; x != nil && x.rkey == rkey && x.serial != 0 {
+		return x // one operation asks several times
+	}
+	return t.search(rkey)
+}
+
+func (t *keys) search(rkey uint32) *key {
 	set := t.set(rkey)
 	for i := range set {
 		if x := &set[i]; x.rkey == rkey && x.serial != 0 {
+			t.found = x
 			return x
 		}
 	}
@@ -218,8 +229,8 @@ func (s *Box) recall(l int32) {
 	if f.lends == 0 {
 		return
 	}
-	for i := range n.keys {
-		x := &n.keys[i]
+	for i := range n.keys.k {
+		x := &n.keys.k[i]
 		if k := slices.Index(x.lanes, l); k >= 0 {
 			x.lanes = slices.Delete(x.lanes, k, k+1)
 			f.lends--

@@ -761,7 +761,7 @@ func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	}
-	if (o.kind == kRead || o.kind.atomic() && !s.foretold(o, l)) && c.rd >= s.depth(l) {
+	if c.rd >= s.depth(l) && (o.kind == kRead || o.kind.atomic() && !s.foretold(o, l)) {
 		return false
 	}
 	return true

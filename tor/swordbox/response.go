@@ -685,9 +685,6 @@ func (s *Box) deliver(i int32) {
 		}
 		return
 	}
-	if fl.record != 0 {
-		defer s.note(i)
-	}
 	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give
 	wanted := false
 	flush := func() bool {

@@ -197,8 +197,8 @@ func TestKeys(t *testing.T) {
 			}
 		}
 		lends := int32(0)
-		for k := range n().keys {
-			lends += int32(len(n().keys[k].lanes))
+		for k := range n().keys.k {
+			lends += int32(len(n().keys.k[k].lanes))
 		}
 		if x := n().keys.find(set[keyWays]); x == nil || x.guests != 1 {
 			t.Error("a key went that operations on others' connections are under")

@@ -67,7 +67,7 @@ func stateAt(cfg *settings) int { return memHead + maxNodes*cfg.conns*recordLen 
 // memorySize is the room for the records and the state of so many connections.
 func memorySize(cfg *settings) int {
 	const row = 512 // of conn.Table, and lengths
-	return stateAt(cfg) + maxNodes*(row+len(keys{})*int(unsafe.Sizeof(reach{}))) + 2*cfg.conns*(row+sizeofFlow+cfg.window*(sizeofOp+sizeofMore))
+	return stateAt(cfg) + maxNodes*(row+len(keys{}.k)*int(unsafe.Sizeof(reach{}))) + 2*cfg.conns*(row+sizeofFlow+cfg.window*(sizeofOp+sizeofMore))
 }
 
 // remember gets the memory that outlives the process. What it holds is looked at
@@ -413,8 +413,8 @@ func (s *Box) save(now clock.Time) {
 		at := len(out)
 		out = append(out, 0, 0, 0, 0)
 		out = le.AppendUint64(out, uint64(n.unknown))
-		for k := range n.keys {
-			out = append(out, raw(&n.keys[k].reach)...)
+		for k := range n.keys.k {
+			out = append(out, raw(&n.keys.k[k].reach)...)
 		}
 		out = n.appendHomeless(out)
 		out = n.conns.AppendState(out, now, func(b []byte, slot conn.Slot) []byte {
@@ -561,13 +561,13 @@ func (g geometry) place(at int32) (i, k int32) { return at / g.window, at % g.wi
 // restore fills the node from what save left. Flows may have other numbers
 // now.
 func (n *node) restore(b []byte, now clock.Time, old geometry) error {
-	if len(b) < 8+len(n.keys)*len(raw(&n.keys[0].reach)) || old.conns <= 0 || old.window <= 0 {
+	if len(b) < 8+len(n.keys.k)*len(raw(&n.keys.k[0].reach)) || old.conns <= 0 || old.window <= 0 {
 		return errSave
 	}
 	n.unknown = clock.Time(le.Uint64(b))
 	b = b[8:]
-	for i := range n.keys {
-		x := &n.keys[i].reach
+	for i := range n.keys.k {
+		x := &n.keys.k[i].reach
 		b = b[copy(raw(x), b):]
 		n.serial = max(n.serial, x.serial)
 	}
