@@ -38,7 +38,6 @@ func mutants() []mutant {
 		{"another key is the same memory", "request.go", "like := v.rkey == o.rkey && ", "like := ", frames, "TestForgets"},
 		{"a part is the whole", "request.go", "like := v.rkey == o.rkey && o.len == 8 && ", "like := v.rkey == o.rkey && ", frames, "TestForgets"},
 		{"a repetition is a new atomic", "repair.go", "s.answerAgain(i, k)\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(i, at, x, b, off)\n\t\t\treturn\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", frames, "TestRepetition"},
-		{"a repetition is a new atomic, by histories", "repair.go", "s.answerAgain(i, k)\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(i, at, x, b, off)\n\t\t\treturn\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", histories, "TestSwordbox/replace"},
 		{"another request is a repetition", "repair.go", "!s.same(o, b, off, fl.mtu)", "false", frames, "TestRepetition|TestGuards"},
 		{"a repetition under another PSN", "repair.go", "psn := psnAdd(o.spsn, off)", "psn := n.flows[l].next", frames, "TestGoBackN"},
 		{"requests keep their PSN", "request.go", "h.SetPSN(psn)\n\t\tif ack", "if ack", frames, "TestMoved"},
