@@ -302,7 +302,6 @@ type flow struct {
 	cur               int32 // op of a message whose packets are still coming; none
 
 	// What most requests and answers need, in two lines more.
-	rest, part  uint32     // bytes of the WRITE at hand that are to come, and in each of its packets
 	msn         uint32     // messages released
 	answerer    int32      // connection that the newest answer of its client came over
 	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
@@ -337,21 +336,19 @@ type flow struct {
 	tries               uint8 // how often in a row something was sent again without an answer
 	owes                bool  // an acknowledgement, when no READ is done again any more
 
-	trip   clock.Duration // time until an answer, smoothed
-	deep   int32          // READs and atomics of its client that were under way at once, and executed
-	peak   int32          // that are or were under way at once
-	lends  int32          // keys that it is lent for
-	pastAt uint32
+	trip       clock.Duration // time until an answer, smoothed
+	deep       int32          // READs and atomics of its client that were under way at once, and executed
+	peak       int32          // that are or were under way at once
+	lends      int32          // keys that it is lent for
+	pastAt     uint32
+	rest, part uint32 // bytes of the WRITE at hand that are to come, and in each of its packets
+	vagueLen   uint32 // see vague
 
 	// What few need.
-	asking   clock.Time // when its server was last asked whether it is there
-	private  clock.Time // when it last carried what does not go together with others' operations; 0: never
-	since    clock.Time // when this app last began to send something again
-	expect   uint32     // PSN of what is sent again next
-	goal     uint32     // and the one behind the last
-	nudged   uint32     // PSN of the request that was last sent again for want of an answer
-	again    uint32     // see doubted
-	vagueLen uint32     // see vague
+	asking clock.Time // when its server was last asked whether it is there
+	since  clock.Time // when this app last began to send something again
+	expect uint32     // PSN of what is sent again next
+	goal   uint32     // and the one behind the last
 
 	// From here on each begins a line, as long as its own part that is used most.
 	grants grants
@@ -366,8 +363,10 @@ type flow struct {
 	quiet   bool         // for so long that it is time to see whether the server's end is there
 	rereads int32        // READs that are done again
 	began   clock.Time   // of the message of cur
+	private clock.Time   // when it last carried what does not go together with others' operations; 0: never
+	again   uint32       // see doubted
+	nudged  uint32       // PSN of the request that was last sent again for want of an answer
 	past    [16]past     // answers to atomics that are not on record any more
-	_       [16]byte     // to whole lines
 }
 
 // fifo is a list of held frames.

@@ -74,11 +74,11 @@ func (s *Box) sender(x *packet.Buf, b []byte) int32 {
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Spoofed:
-		if !s.cfg.dropSpoofed {
+		if !s.cfg.dropSpoofed || !s.owned(b) {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
 			return none
 		}
-		s.bad(toClients, x, reasonSpoofed, s.cfg.dropSpoofed)
+		s.bad(toClients, x, reasonSpoofed, true)
 		return none
 	case conn.Full:
 		s.stranger(x, b, reasonConnFull)
@@ -95,6 +95,19 @@ func (s *Box) sender(x *packet.Buf, b []byte) int32 {
 		n.removed = n.removed[:0]
 	}
 	return int32(slot)
+}
+
+// owned reports whether it is known whose the queue pair is that the frame at hand is
+// for: of a connection that was announced, or that the server has answered. Whoever
+// was only the first to send for it may not be its owner.
+func (s *Box) owned(b []byte) bool {
+	n := s.n
+	slot, _ := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
+	if slot == conn.NoSlot {
+		return false
+	}
+	r := n.conns.Row(slot)
+	return r.Learnt != conn.Inferred || r.State == conn.Paired
 }
 
 // take handles the request of flow i that comes next.

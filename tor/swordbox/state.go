@@ -260,6 +260,10 @@ const unaAt = 44
 // answer: the client of a connection that is lost must not take a NAK for the
 // acknowledgement of what was before it.
 func (s *Box) note(i int32) {
+	if s.workers > 1 { // a record's place may change
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
 	if f := &s.n.flows[i]; f.record != 0 && s.mem.b != nil {
 		le.PutUint32(s.mem.b[memHead+int(f.record-1)*recordLen+unaAt:], s.n.una(i)|knownPSN)
 	}
