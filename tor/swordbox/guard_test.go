@@ -440,10 +440,10 @@ func TestServerWakes(t *testing.T) {
 	b.learn(a, va, 1)
 	one(t, b.cas(va+64, 1, 2).Out["b"])
 	for range 100 {
-		none0(t, r.Advance(20*time.Millisecond).Out["a"])
+		none0(t, r.Advance(20 * time.Millisecond).Out["a"])
 	}
 	r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil))
-	none0(t, r.Advance(20*time.Millisecond).Out["a"])
+	none0(t, r.Advance(20 * time.Millisecond).Out["a"])
 	one(t, a.atomicAck(1).Out["a"])
 	if n := r.Counter("connections-failed"); n != 0 {
 		t.Errorf("%d connections failed", n)
