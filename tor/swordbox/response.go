@@ -165,10 +165,10 @@ func (s *Box) denied(f *flow, b []byte, psn uint32) bool {
 }
 
 // affirmed reports whether such an acknowledgement says, with another PSN than that
-// of the newest request, that the server's end is as it was. The server has executed
-// what was repeated, or it would ask for what is missing. Another connection's end that
-// has acknowledges a later PSN; but Linux (rxe) leaves READs out of what it acknowledges
-// again, and says the PSN before 0 when it has executed nothing else.
+// of the newest request, that the server's end is as it was. An end of another
+// connection that has had the repeated PSN acknowledges a later one (one that has not
+// asks for what is missing). Linux (rxe) acknowledges again the newest request that
+// was no READ, and the PSN before 0 when there was none.
 func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 	return f.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
 		(psnLess(psn, f.acked) || psn == hdr.PSNMask && !psnLess(psn, f.next))
