@@ -22,6 +22,8 @@ SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --inc
 RXE     = ./tests/rxe
 ALL     = $(shell $(GO) list ./... | sed 's|^$(MODULE)|.|')
 PARALLEL = $(filter-out $(SERIAL) $(RXE),$(ALL))
+# Packages that try whether tests find small errors in the code: each is a build.
+MUTANTS = $(shell grep -rl 'func TestMutants' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
 # Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/kvcache nf/replicate snic tor rack/rnic)
 # Packages whose code runs on several threads: with the race detector, and so slowly
@@ -67,9 +69,10 @@ bin/quillon:
 
 test: deps check
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
-	@{ $(call RUN,$(PARALLEL)); \
+	@{ $(call RUN,-skip TestMutants $(PARALLEL)); \
+	   $(call RUN,-timeout 30m -run TestMutants $(MUTANTS)); \
 	   $(call RUN,-p 1 $(SERIAL)); \
-	   $(call RUN,-count=1 -timeout 10m $(RXE)); \
+	   $(call RUN,-count=1 -timeout 20m $(RXE)); \
 	   QUILLON_SCHEDULES=$(SCHEDULES) $(call RUN,-timeout 20m -run TestTwins ./tests/swordbox); \
 	   QUILLON_SCHEDULES=$$(($(SCHEDULES) / 4)) $(call RUN,-timeout 20m -run TestSchedules ./tests/swordbox); \
 	   QUILLON_SCHEDULES=$$(($(SCHEDULES) / 10)) $(call RUN,-timeout 20m -run 'TestTwins|TestSchedules|TestLaw' ./tests/bed ./tests/clover); \
