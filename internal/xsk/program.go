@@ -331,7 +331,14 @@ var extensions = []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROT
 // filter falls through when the frame is wanted, and jumps to "unwanted"
 // when it is not or cannot be parsed.
 func (a *assembler) filter() {
-	// Ethernet and up to two tags; R9 is moved past them, R3 is the type.
+	a.ethernet()
+	a.ipv4()
+	a.ipv6()
+}
+
+// ethernet looks at Ethernet and up to two tags: R9 is moved past them, R3 is the
+// type.
+func (a *assembler) ethernet() {
 	a.need(asm.R6, 14)
 	a.add(
 		asm.LoadMem(asm.R3, asm.R6, 12, asm.Half),
@@ -362,7 +369,9 @@ func (a *assembler) filter() {
 		a.need(asm.R9, 40)
 		a.add(asm.Ja.Label("hosts6"))
 	}
+}
 
+func (a *assembler) ipv4() {
 	a.label("ipv4")
 	a.need(asm.R9, 20)
 	a.add(
@@ -403,8 +412,10 @@ func (a *assembler) filter() {
 		}
 		a.add(asm.Ja.Label("unwanted"))
 	}
+}
 
-	// What is behind an extension header is not looked for.
+// ipv6 does not look for what is behind an extension header.
+func (a *assembler) ipv6() {
 	a.label("ipv6")
 	a.need(asm.R9, 48)
 	a.add(
