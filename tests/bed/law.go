@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/rack/history"
+	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -349,12 +350,19 @@ func (p *play) lawOfSends() error {
 			return fmt.Errorf("session %d: SEND %d came %d times", r.queue, r.id, n)
 		case class == OK && n == 0 && (r.Op == rnic.OpSend || p.w.Profile != rnic.RXE):
 			return fmt.Errorf("session %d: SEND %d was acknowledged and never came", r.queue, r.id)
-		case class == RNRExceeded && n > 0 && p.res.Struck == 0:
+		case class == RNRExceeded && n > 0 && !p.copies():
 			// Otherwise a copy of it that was late may have found a buffer.
 			return fmt.Errorf("session %d: SEND %d came, and its client was told that there was no buffer", r.queue, r.id)
 		}
 	}
 	return nil
+}
+
+// copies reports whether frames were doubled or late on their way.
+func (p *play) copies() bool {
+	return p.Struck() > 0 && slices.ContainsFunc(p.cfg.Schedule, func(f fault.Fault) bool {
+		return f.Action == fault.Duplicate || f.Action == fault.Delay
+	})
 }
 
 // lawOfMarks: who is told of congestion has met it.
