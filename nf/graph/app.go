@@ -248,6 +248,32 @@ func (c *Ctx) Wake(at clock.Time) {
 	}
 }
 
+// Bind has frames to queue pair q not cross while no worker takes them, or, with
+// on false, cross again, at all ports of the graph that know queue pairs
+// (port.Binder; the app's Filter says Bound). It is done when Bind returns.
+func (c *Ctx) Bind(q port.QueuePair, on bool) error {
+	return c.binders(func(b port.Binder) error { return b.Bind(q, on) })
+}
+
+// Rebind has frames to just these queue pairs not cross.
+func (c *Ctx) Rebind(q []port.QueuePair) error {
+	return c.binders(func(b port.Binder) error { return b.Rebind(q) })
+}
+
+// binders does so at all ports, whichever refuse; the first error is returned.
+func (c *Ctx) binders(do func(port.Binder) error) (err error) {
+	for _, p := range c.worker.graph.ports {
+		for _, q := range p.queues {
+			if b, ok := q.(port.Binder); ok {
+				if e := do(b); err == nil {
+					err = e
+				}
+			}
+		}
+	}
+	return err
+}
+
 // Rand is the run's seeded source of randomness.
 func (c *Ctx) Rand() *rand.Rand { return c.rand }
 

@@ -361,7 +361,8 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			// What is wrong with one is said when the instance is made.
 			if k := findKind(kinds, s.Kind); k != nil {
 				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get}, maps.Clone(s.Args)); err == nil {
-					f.Closed = f.Closed || appWants(app).Closed
+					in := appWants(app)
+					f.Closed, f.Bound = f.Closed || in.Closed, f.Bound || in.Bound
 				}
 			}
 		}
@@ -397,27 +398,29 @@ func appWants(a App) port.Filter {
 
 // union is what either filter wants.
 func union(a, b port.Filter) port.Filter {
-	closed := a.Closed || b.Closed
-	if a.All || b.All {
-		return port.Filter{All: true, Closed: closed}
+	f := port.Filter{All: a.All || b.All, Closed: a.Closed || b.Closed, Bound: a.Bound || b.Bound}
+	if f.All {
+		return f
 	}
 	switch {
 	case !a.RoCE:
-		b.Closed = closed
-		return b
+		f.RoCE, f.Hosts = b.RoCE, b.Hosts
+		return f
 	case !b.RoCE:
-		a.Closed = closed
-		return a
-	case len(a.Hosts) == 0 || len(b.Hosts) == 0:
-		return port.Filter{RoCE: true, Closed: closed}
+		f.RoCE, f.Hosts = true, a.Hosts
+		return f
 	}
-	hosts := slices.Clone(a.Hosts)
+	f.RoCE = true
+	if len(a.Hosts) == 0 || len(b.Hosts) == 0 {
+		return f
+	}
+	f.Hosts = slices.Clone(a.Hosts)
 	for _, h := range b.Hosts {
-		if !slices.Contains(hosts, h) {
-			hosts = append(hosts, h)
+		if !slices.Contains(f.Hosts, h) {
+			f.Hosts = append(f.Hosts, h)
 		}
 	}
-	return port.Filter{RoCE: true, Hosts: hosts, Closed: closed}
+	return f
 }
 
 // tellPorts gives the ports the filter unless all of them have it.

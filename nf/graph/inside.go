@@ -44,7 +44,7 @@ type Inside struct {
 	apps  []App
 	gone  []uint64
 
-	closed bool // see port.Filter
+	closed, bound bool // see port.Filter
 }
 
 // newInside makes the node of an app inside, and one instance, which shows
@@ -58,7 +58,8 @@ func newInside(env Env, index uint16, outer *node, spec InsideSpec, kind *Kind) 
 	}
 	var err error
 	if in.spare, err = in.make(); err == nil {
-		in.closed = appWants(in.spare).Closed
+		f := appWants(in.spare)
+		in.closed, in.bound = f.Closed, f.Bound
 	}
 	return in, err
 }
@@ -225,7 +226,7 @@ func (in insideApp) Held() int {
 
 // Wants to see nothing, which is the outer app's to say. But what an app inside
 // would not have cross without it does not.
-func (in insideApp) Wants() port.Filter { return port.Filter{Closed: in.closed} }
+func (in insideApp) Wants() port.Filter { return port.Filter{Closed: in.closed, Bound: in.bound} }
 
 // Describe formats a record as any instance does.
 func (in insideApp) Describe(kind uint16, args [4]uint64) string {

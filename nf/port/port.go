@@ -96,4 +96,29 @@ type Filter struct {
 	// Closed: while no worker takes them, the frames that are wanted are
 	// dropped instead of crossing untouched.
 	Closed bool
+	// Bound: so are frames to the queue pairs that are bound (see Binder), and
+	// no others. A port that is no Binder takes it for Closed.
+	Bound bool
+}
+
+// QueuePair is an end of a RoCE connection, as frames to it name it: by their
+// destination address (of RoCE v1, the GID) and queue pair number. The same in
+// two VLANs is one.
+type QueuePair struct {
+	Addr netip.Addr
+	QPN  uint32
+}
+
+// MaxBound is how many queue pairs can be bound at one interface.
+const MaxBound = 1 << 16
+
+// Binder is a Port whose kernel filter knows single queue pairs, frames to which
+// must not cross untouched. The set outlives the process, as the filter does, and
+// is one for all queues of an interface. It changes by a system call each, of
+// about a microsecond.
+type Binder interface {
+	// Bind adds a queue pair, or takes it out. Frames that come later find it so.
+	Bind(q QueuePair, on bool) error
+	// Rebind has just these queue pairs bound.
+	Rebind(q []QueuePair) error
 }
