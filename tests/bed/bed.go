@@ -27,9 +27,8 @@ type Box struct {
 	// Configure, if not nil, gives the arguments instead, each time that the box
 	// starts: it may look at the bed's connections.
 	Configure func(*Bed) graph.Args
-	// Closed: while the box is down frames do not cross. Clean: it goes down
-	// cleanly, not as in a crash.
-	Closed, Clean bool
+	// Clean: it goes down cleanly, not as in a crash.
+	Clean bool
 	// Late: it is not there at the beginning, and frames cross.
 	Late bool
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
@@ -228,7 +227,7 @@ func New(c Config) (*Bed, error) {
 	ends = append(ends, in)
 	boxIn, boxOut := wire("box-in")
 	toServer, fromBox := wire("box-out")
-	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}}
+	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {
 		b.bridge.Fix(m.mac, i)

@@ -6,8 +6,10 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // box is the place of the network function; it is a host.Worker. Without a
@@ -18,13 +20,42 @@ type box struct {
 	inst   *graph.Instance // nil: down
 	starts uint64
 	memory map[string][]byte // that outlives the function, by app
+	bound  map[port.QueuePair]bool
+	filter port.Filter // of the function that went down
 	out    [2]packet.Batch
 }
 
 // lent is a port that a graph may close without hurting the bed.
-type lent struct{ port.Port }
+type lent struct {
+	port.Port
+	box *box
+}
 
 func (lent) Close() error { return nil }
+
+// Bind implements port.Binder.
+func (l lent) Bind(q port.QueuePair, on bool) error {
+	if l.box.bound[q] = true; !on {
+		delete(l.box.bound, q)
+	}
+	return nil
+}
+
+// Rebind implements port.Binder.
+func (l lent) Rebind(list []port.QueuePair) error {
+	clear(l.box.bound)
+	for _, q := range list {
+		l.box.bound[q] = true
+	}
+	return nil
+}
+
+// holds reports whether frame b must not cross while the function is down.
+func (x *box) holds(b []byte) bool {
+	var f hdr.Frame
+	var e conn.Ends
+	return len(x.bound) > 0 && hdr.Parse(b, &f) == hdr.IsRoCE && e.Of(b, &f) && x.bound[port.QueuePair{Addr: e.Dst.Netip(), QPN: f.BTHOf(b).DestQP()}]
+}
 
 // up starts the function with nothing remembered.
 func (x *box) up() error {
@@ -43,7 +74,7 @@ func (x *box) up() error {
 	inst, err := graph.New(graph.Config{
 		Spec:  chain(append(slices.Clone(f.Front), Stage{"box", f.Kind, args})),
 		Kinds: kinds(f),
-		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}},
+		Ports: map[string][]port.Port{"a": {lent{x.a, x}}, "b": {lent{x.b, x}}},
 		Seed:  x.bed.cfg.Seed + x.starts<<32,
 		Memory: func(app string, size int) ([]byte, error) {
 			if len(x.memory[app]) != size {
@@ -87,7 +118,7 @@ func (x *box) down() error {
 		return nil
 	}
 	inst := x.inst
-	x.inst = nil
+	x.inst, x.filter = nil, inst.Wants()
 	left := map[string][]byte{}
 	for app, m := range x.memory {
 		left[app] = slices.Clone(m)
@@ -116,9 +147,15 @@ func (x *box) Breath(now clock.Time) (int, error) {
 
 func (x *box) cross(from, to port.Port, b *packet.Batch) (int, error) {
 	n, err := from.Rx(b)
-	if f := x.bed.cfg.Box; f != nil && f.Closed && x.starts > 0 {
-		b.PutAll()
+	kept := packet.Batch{}
+	for _, y := range b.Bufs() {
+		if x.filter.Closed || x.filter.Bound && x.holds(y.Bytes()) {
+			y.Put()
+		} else {
+			kept.Add(y)
+		}
 	}
+	*b = kept
 	if err == nil && b.Len() > 0 {
 		_, err = to.Tx(b)
 	}

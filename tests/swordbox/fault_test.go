@@ -28,7 +28,7 @@ import (
 func ofSwordbox(args graph.Args) *bed.Box {
 	a := graph.Args{"conns": "64", "words": "1024", "hold": "256", "replace": "learnt"}
 	maps.Copy(a, args)
-	return &bed.Box{Kind: *tor.Kind(), Args: a, Closed: true}
+	return &bed.Box{Kind: *tor.Kind(), Args: a}
 }
 
 const (
@@ -520,7 +520,6 @@ func TestFault03Lockstep(t *testing.T) {
 	for _, mode := range []string{"mux", "replace"} {
 		t.Run(mode, func(t *testing.T) {
 			box := ofSwordbox(graph.Args{"mode": mode})
-			box.Closed = false
 			var lost fault.Schedule // a's first requests, behind the box
 			for i := range 8 {
 				lost = append(lost, fault.Fault{Where: "s0", Frame: 9 + i})

@@ -83,7 +83,7 @@ func TestMixed(t *testing.T) {
 					Tree:  bed.Tree{Clients: 2, Ops: 20, Keys: 54},
 					Locks: []bed.Trial{{Work: locks.Spin, Clients: 2, Ops: 20}, {Work: locks.Table, Clients: 2, Ops: 20}, {Work: locks.Count, Clients: 2, Ops: 600}},
 					Box: &bed.Box{
-						Kind: back.kind("servers"), Closed: true,
+						Kind:  back.kind("servers"),
 						Front: []bed.Stage{{Name: "clients", Kind: front.kind("clients")}, {Name: "steer", Kind: *steer.Kind(), Args: steering}, {Name: "swordbox", Kind: *tor.Kind(), Args: args}},
 					},
 					Overlap: c.overlap, Profile: rnic.Profile(seed & 1), Faults: c.faults,

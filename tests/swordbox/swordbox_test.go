@@ -45,7 +45,7 @@ func TestSwordbox(t *testing.T) {
 					total := map[string]uint64{}
 					var inst *graph.Instance
 					for seed := range seeds() {
-						r, ok := bed.Trial{Work: work, Ops: ops(mix, work), Box: &bed.Box{Kind: *tor.Kind(), Args: args, Closed: true, Clean: name == "handover", Connected: func(i *graph.Instance, _ bed.Connection) { inst = i; total["dials"]++ }}, Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
+						r, ok := bed.Trial{Work: work, Ops: ops(mix, work), Box: &bed.Box{Kind: *tor.Kind(), Args: args, Clean: name == "handover", Connected: func(i *graph.Instance, _ bed.Connection) { inst = i; total["dials"]++ }}, Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
 						if t.Failed() {
 							return
 						}
@@ -81,7 +81,7 @@ func TestSchedules(t *testing.T) {
 	each := bed.Schedules(800) / len(names)
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
-			bed.Sweep(t, &bed.Box{Kind: *tor.Kind(), Args: args[name], Closed: true}, uint64(i*each), each)
+			bed.Sweep(t, &bed.Box{Kind: *tor.Kind(), Args: args[name]}, uint64(i*each), each)
 		})
 	}
 }

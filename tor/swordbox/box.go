@@ -34,6 +34,7 @@ type shared struct {
 	asked  asked
 	mem    memory
 	begun  atomic.Bool
+	failed error
 	why    string // why nothing was taken over; "": it was, or there was nothing
 	stops  int    // workers that stopped
 	// barred: until then requests that a process before this one let through may
@@ -45,6 +46,7 @@ type shared struct {
 // worker owns it while it handles frames of it.
 type node struct {
 	turn  atomic.Bool
+	place int           // in the memory that outlives the process
 	addrs []conn.Addr   // of one server
 	kept  bool          // static= names it
 	gone  bool          // its place is another's, or nobody's: it is not to be used
@@ -55,10 +57,7 @@ type node struct {
 	twins  bool  // requests wait until no twin has writes
 	writes int32 // open ops that go as WRITEs of what was known
 	conns  *conn.Table
-	flows  []flow
-	// ops holds window places for each flow.
-	ops       []op
-	more      []more // beside ops
+	arrays
 	window    uint32 // a power of two
 	shift     uint8  // its logarithm
 	words     wordTable
@@ -78,6 +77,7 @@ type node struct {
 	heldBy    []int
 	swept     clock.Time
 	removed   []int32    // rows that went, to be dealt with after the table is at rest
+	opens     clock.Time // when PSNs of questions may be those of requests (flow.gate)
 	unknown   clock.Time // until then requests that are not on record may be under way
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
@@ -115,13 +115,16 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	s := env.Share(func() any {
-		s := &shared{cfg: cfg, mem: memory{refs: make([]ref, 0, maxNodes*cfg.conns)}}
+		s := &shared{cfg: cfg}
+		s.mem.geometry = cfg.geometry()
 		s.nodes.Store(&[]*node{})
-		s.reserve(env.Workers)
+		if s.failed = s.remember(env); s.failed == nil {
+			s.reserve(env.Workers)
+		}
 		return s
 	}).(*shared)
-	if err := s.remember(env); err != nil {
-		return nil, err
+	if s.failed != nil {
+		return nil, s.failed
 	}
 	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
 	for _, text := range cfg.static {
@@ -132,13 +135,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return b, nil
 }
 
-func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
-	n := &node{addrs: a, window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))), flows: make([]flow, cfg.conns), words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
+// newNode makes what a server in that place needs. Its flows are what was left there.
+func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
+	n := &node{place: place, arrays: m.of(place), window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))),
+		words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
 		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
-	for i := range n.flows {
-		n.flows[i] = noFlow
-	}
 	lanes := make([]int32, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
@@ -146,8 +148,6 @@ func newNode(a []conn.Addr, cfg *settings, workers int) (*node, error) {
 	for w := range n.freed {
 		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
 	}
-	n.ops = make([]op, cfg.conns*cfg.window)
-	n.more = make([]more, len(n.ops))
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: min(clock.Duration(cfg.settle), 1e6), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
@@ -167,7 +167,7 @@ func (n *node) letGo(s conn.Slot) bool {
 		return true
 	case f.guests > 0 || f.oldest != none || f.lost != 0 && !f.told:
 		return false
-	case f.gone || f.dead || f.record == 0:
+	case f.gone || f.dead || !f.bound:
 		return true
 	}
 	f.quiet = true
@@ -184,7 +184,10 @@ func (s *Box) begin(now clock.Time) {
 	}
 	defer s.begun.Store(true)
 	s.inherit(now)
-	s.reserve(s.workers) // what it left may have taken places, and lost them
+	s.reserve(s.workers)
+	for _, n := range s.places {
+		n.empty()
+	}
 	if !s.cfg.mode.moves() {
 		return
 	}
@@ -208,7 +211,7 @@ func (s *Box) begin(now clock.Time) {
 // differently must not cross untouched. Whether there are any is not known
 // without the memory.
 func (s *Box) Wants() port.Filter {
-	return port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Closed: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
+	return port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Bound: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
 }
 
 // own takes node n for this worker; release gives it back.
@@ -391,7 +394,7 @@ func (s *Box) settle() {
 			i := n.ready[k]
 			n.flows[i].isReady = false
 			s.deliver(i)
-			s.note(i)
+			n.note(&s.mem, i)
 		}
 		n.ready = n.ready[:0]
 		s.resume()
@@ -474,7 +477,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 			s.discard(&f.stall, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
 				o, _ := n.op(int32(i), k)
-				s.unkeep(o)
+				s.unkeep(o) // that it was kept rebuild finds by what it is
 			}
 		}
 	}
@@ -482,8 +485,8 @@ func (s *Box) Stop(c *graph.Ctx) {
 	s.c = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stops++; s.stops == s.workers {
-		s.save(c.Now())
+	if s.stops++; s.stops == s.workers && s.begun.Load() {
+		s.mem.alive(c.Now())
 	}
 }
 
@@ -531,7 +534,7 @@ func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, pri
 	} else {
 		s.c.Count(ctrNAKs, 1)
 	}
-	aeth := uint32(syn)<<24 | fl.msn&0xFFFFFF
+	aeth := uint32(syn)<<24 | fl.released()
 	if x := s.spare; x != nil && s.to == i && s.f.Op == code {
 		// The server's own answer may be just the one.
 		b := x.Bytes()

@@ -302,13 +302,17 @@ type flow struct {
 	cur               int32 // op of a message whose packets are still coming; none
 
 	// What most requests and answers need, in two lines more.
-	msn         uint32     // messages released
+	base        uint32     // MSN before the first operation on record: see released
 	answerer    int32      // connection that the newest answer of its client came over
 	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
 	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
 	bare        int32      // of the open ops, with fBare
-	record      int32      // place on record, from 1; 0: not there
-	stall       fifo       // requests that wait
+	bound       bool       // on record: its two ends count differently
+	// inDoubt: another process sent WRITEs in the place of atomics, and it is not known
+	// yet which of them the server executed (see inquire).
+	inDoubt bool
+	gated   bool // requests from PSN gate on have to wait until then
+	stall   fifo // requests that wait
 
 	// Numbering of the server, for what the connection carries.
 	syn     hdr.Syndrome // of an acknowledgement, as the server gives it
@@ -337,9 +341,10 @@ type flow struct {
 	owes                bool  // an acknowledgement, when no READ is done again any more
 
 	trip       clock.Duration // time until an answer, smoothed
-	deep       int32          // READs and atomics of its client that were under way at once, and executed
-	peak       int32          // that are or were under way at once
-	lends      int32          // keys that it is lent for
+	deep       int16          // READs and atomics of its client that were under way at once, and executed
+	peak       int16          // that are or were under way at once
+	lends      int16          // keys that it is lent for
+	gate       uint32         // see gated
 	pastAt     uint32
 	rest, part uint32 // bytes of the WRITE at hand that are to come, and in each of its packets
 	vagueLen   uint32 // see vague
@@ -368,6 +373,9 @@ type flow struct {
 	nudged  uint32       // PSN of the request that was last sent again for want of an answer
 	past    [16]past     // answers to atomics that are not on record any more
 }
+
+// released is how many messages of its client are answered, modulo 2^24 (IBTA: MSN).
+func (f *flow) released() uint32 { return (f.base + f.head) & 0xFFFFFF }
 
 // fifo is a list of held frames.
 type fifo struct{ first, last, n int32 }

@@ -76,7 +76,7 @@ func TestFront(t *testing.T) {
 func TestLines(t *testing.T) {
 	var f flow
 	for name, x := range map[string][2]uintptr{
-		"requests":   {unsafe.Offsetof(f.msn), 64},
+		"requests":   {unsafe.Offsetof(f.base), 64},
 		"the server": {unsafe.Offsetof(f.trip), 192},
 		"grants":     {unsafe.Offsetof(f.grants) % 64, 0},
 		"up":         {unsafe.Offsetof(f.up) % 64, 0},

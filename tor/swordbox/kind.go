@@ -148,6 +148,7 @@ const (
 	ctrRecorded
 	ctrTwins
 	ctrServerFull
+	ctrUnbound
 	numCounters
 )
 
@@ -180,6 +181,7 @@ var counters = [numCounters]counter.Def{
 	ctrRecorded:      {Name: "recorded", Help: "connections whose two ends count differently now, which cannot do without this app"},
 	ctrTwins:         {Name: "twins", Help: "server addresses with the MAC of another one: they may be one server, whose atomics then are not replaced unless servers= says which is which"},
 	ctrServerFull:    {Name: "servers-full", Help: "answers of servers that there was no place for (discover=)"},
+	ctrUnbound:       {Name: "unbound", Help: "times that the kernel was not told that frames of a connection must not cross without this process"},
 	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 
@@ -201,7 +203,7 @@ func Kind() *graph.Kind {
 			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
 			{Name: "order", Default: "strict", Help: "strict: a client's operations are executed in its order; word: those on different tracked words may pass each other, and go over several connections"},
 			{Name: "conns", Default: "512", Help: "connections to follow at most, for each server; others pass untouched"},
-			{Name: "window", Default: "1024", Help: "operations of a connection to remember"},
+			{Name: "window", Default: "256", Help: "operations of a connection to remember"},
 			{Name: "words", Default: "65536", Help: "words to track at most, for each server"},
 			{Name: "hold", Default: "1024", Help: "frames to hold at most, for each server"},
 			{Name: "rdatomic", Default: "learnt", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs); learnt: as many as its own client was seen to have at once"},
@@ -298,7 +300,7 @@ func merged(spans []span) (out []span) {
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 1024, words: 65536, hold: 1024,
+	s := settings{mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 256, words: 65536, hold: 1024,
 		settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 		verify: 10 * time.Millisecond}
 	r := arg.Read("", args)

@@ -22,20 +22,31 @@ func (s *shared) reserve(workers int) {
 	if !s.cfg.mode.moves() {
 		return
 	}
-	want := len(s.cfg.servers) + s.cfg.discover
-	seen := map[conn.Addr]bool{}
-	for _, text := range s.cfg.static {
-		if c, err := conn.ParseStatic(text); err == nil && !s.cfg.listed(conn.AddrFrom(c.Server)) {
-			seen[conn.AddrFrom(c.Server).In(c.VLAN)] = true
-		}
+	taken := map[int]bool{}
+	for _, n := range slices.Concat(s.places, *s.nodes.Load()) {
+		taken[n.place] = true
 	}
-	for len(s.places)+len(*s.nodes.Load()) < min(want+len(seen), maxNodes) {
-		n, err := newNode(nil, &s.cfg, workers)
+	for p := s.mem.places - 1; p >= 0; p-- {
+		if taken[p] {
+			continue
+		}
+		n, err := newNode(p, &s.mem, &s.cfg, workers)
 		if err != nil {
 			return // its settings are wrong: whoever comes to need it is told
 		}
 		s.places = append(s.places, n)
 	}
+}
+
+// strangers are the servers of static= that servers= does not name.
+func (s *settings) strangers() map[conn.Addr]bool {
+	seen := map[conn.Addr]bool{}
+	for _, text := range s.static {
+		if c, err := conn.ParseStatic(text); err == nil && !s.listed(conn.AddrFrom(c.Server)) {
+			seen[conn.AddrFrom(c.Server).In(c.VLAN)] = true
+		}
+	}
+	return seen
 }
 
 // listed reports whether servers= names a, in whatever VLAN.
@@ -65,14 +76,7 @@ func (s *Box) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
 			return n, nil
 		}
 	}
-	if len(s.places) == 0 && !s.begun.Load() && len(old) < maxNodes {
-		n, err := newNode(nil, &s.cfg, s.workers) // what another process left
-		if err != nil {
-			return nil, err
-		}
-		s.places = append(s.places, n)
-	}
-	if len(s.places) == 0 || len(old) == maxNodes {
+	if len(s.places) == 0 {
 		return nil, fmt.Errorf("swordbox: there is no place for server %v: give more with discover=, up to %d, or name the servers with servers=", a, maxNodes)
 	}
 	n := s.places[len(s.places)-1]
@@ -102,14 +106,22 @@ func (s *Box) part(n *node) {
 	s.release()
 	s.pair()
 	s.heirs.Go(func() {
-		m, err := newNode(nil, &s.shared.cfg, s.workers)
+		m, err := newNode(n.place, &s.mem, &s.shared.cfg, s.workers)
 		if err != nil {
 			return
 		}
+		m.empty()
 		s.mu.Lock()
 		s.places = append(s.places, m)
 		s.mu.Unlock()
 	})
+}
+
+// empty has nothing be left of another process, or another server.
+func (n *node) empty() {
+	for i := range n.flows {
+		n.flows[i] = noFlow
+	}
 }
 
 // idle reports whether nothing is under way at node n.

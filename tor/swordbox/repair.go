@@ -162,7 +162,7 @@ func (s *Box) longAgo(i int32, b []byte, psn uint32) {
 	switch {
 	case info&hdr.IsAtomic != 0:
 		for k := range fl.past {
-			if p := &fl.past[k]; p.kept && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
+			if p := &fl.past[k]; p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
 				s.answer(i, hdr.AtomicAck, psn, fl.syn, p.prior)
 				return
 			}
@@ -176,15 +176,22 @@ func (s *Box) longAgo(i int32, b []byte, psn uint32) {
 type past struct {
 	va, prior uint64
 	psn       uint32
-	kept      bool
+	sum       uint32 // of the others, and not 0: a process may end while it writes them
 }
+
+func (p *past) check() uint32 { return hash(p.va^p.prior<<1^uint64(p.psn)<<40) | 1 }
+
+// whole reports whether there is an answer.
+func (p *past) whole() bool { return p.sum == p.check() }
 
 // outlive keeps the answer to o, whose record is needed, when it is an atomic: a
 // responder remembers as many as its client may have under way (16: what Linux
 // and most devices offer at most), however many other operations came since.
 func (f *flow) outlive(o *op) {
 	if o.kind.atomic() && o.state == sDone && !o.is(fOrphan) {
-		f.past[f.pastAt&15] = past{va: o.va, prior: o.prior, psn: o.cpsn, kept: true}
+		p := past{va: o.va, prior: o.prior, psn: o.cpsn}
+		p.sum = p.check()
+		f.past[f.pastAt&15] = p
 		f.pastAt++
 	}
 }
@@ -279,6 +286,10 @@ func (s *Box) resend(i, at int32, x *packet.Buf, off uint32) {
 	n := s.n
 	o := &n.ops[at]
 	c := &n.flows[o.lane]
+	if c.inDoubt {
+		s.c.Drop(x, reasonRepeat) // what the server executed is asked first
+		return
+	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
 	if o.lane == i && n.handedOver(c) || !o.makeable() {
 		if o.kind == kRead && off < o.got {
@@ -394,6 +405,9 @@ const leastPatience = clock.Duration(500e3)
 // again sends the requests of connection l with PSNs in [psn, goal) again.
 func (s *Box) again(l int32, psn, goal uint32) {
 	c := &s.n.flows[l]
+	if c.inDoubt {
+		return
+	}
 	c.repair, c.expect, c.goal, c.since, c.timed = true, psn, goal, s.c.Now(), false
 	if c.silent == 0 {
 		c.silent = c.since
@@ -635,7 +649,7 @@ func (s *Box) fail(l int32) {
 func (s *Box) bury(l int32, doubt bool) {
 	n := s.n
 	c := &n.flows[l]
-	c.dead, c.repair = true, false
+	c.dead, c.repair, c.inDoubt = true, false, false
 	s.recall(l)
 	heir, from := none, uint32(0)
 	for c.oldest != none {
@@ -742,7 +756,8 @@ func (s *Box) bequeath(at, x int32) {
 		c.writes++
 	}
 	n.words.w[o.word].lane = x
-	o.lane, o.spsn = x, c.next
+	o.spsn = c.next
+	o.lane = x
 	s.link(x, at)
 	c.next = psnAdd(c.next, o.npsn)
 }
@@ -922,9 +937,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	c.Set(ctrWords, uint64(words))
 	c.Set(ctrHeld, uint64(held))
 	c.Set(ctrRecorded, uint64(s.recorded()))
-	if s.mem.b != nil {
-		le.PutUint64(s.mem.b[16:], uint64(now))
-	}
+	s.mem.alive(now)
 	s.c = nil
 	if busy {
 		period = min(period, clock.Duration(leastPatience))
@@ -953,6 +966,10 @@ func (s *Box) watch(l int32) {
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
 		s.recall(l) // its client stopped in the middle of a message
+	}
+	if c.inDoubt {
+		s.inquire(l)
+		return
 	}
 	if c.repair {
 		s.pump(l) // there was no buffer

@@ -148,7 +148,7 @@ func (n *node) report(m *Memory) ServerReport {
 			Followed: f.synced && f.trusted, Ended: f.gone, MTU: int(row.MTU),
 		}
 		if f.synced {
-			c.NextClient, c.NextServer, c.MSN = f.arrived, f.next, f.msn&0xFFFFFF
+			c.NextClient, c.NextServer, c.MSN = f.arrived, f.next, f.released()
 			c.Open, c.Guests, c.Waiting = int(f.open), int(f.guests), int(f.stall.n)
 			if f.mtu != 0 {
 				c.MTU = int(f.mtu)

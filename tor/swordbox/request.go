@@ -247,7 +247,7 @@ func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) b
 		return far
 	}
 	switch {
-	case fl.record == 0 && (far || fl.young && psnLess(psn, fl.start)):
+	case !fl.bound && (far || fl.young && psnLess(psn, fl.start)):
 		if psn != fl.strangeEnd {
 			fl.strange = psn
 		}
@@ -267,7 +267,7 @@ func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) b
 // two ends count differently: the server's numbers may reach those, too.
 func (s *Box) confirmed(l int32, b []byte, psn uint32) bool {
 	fl := &s.n.flows[l]
-	if fl.record != 0 || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
+	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
 		return false
 	}
 	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
@@ -594,14 +594,14 @@ func (n *node) grow(i int32) bool {
 			return false
 		}
 	}
-	// The newer half of the places of the wider ring is that of the older, or
-	// behind it: whatever belongs there moves.
-	fl.span *= 2
+	// The newer half of the places of the wider ring is behind the older: what
+	// belongs there is copied, and stays where it was until the ring is wider.
 	for k := fl.first; k != fl.tail; k++ {
-		if to := k & (fl.span - 1); to != k&(fl.span/2-1) {
-			n.ops[i*int32(n.window)+int32(to)] = old[k&(fl.span/2-1)]
+		if to := k & (2*fl.span - 1); to != k&(fl.span-1) {
+			n.ops[i*int32(n.window)+int32(to)] = old[k&(fl.span-1)]
 		}
 	}
+	fl.span *= 2
 	return true
 }
 
@@ -754,7 +754,7 @@ func (s *Box) stuck(i int32, o *op, x *key) bool {
 func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 	n := s.n
 	c := &n.flows[l]
-	if !c.synced || c.dead || c.repair || c.unsure || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && s.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
 	if l == i {
@@ -832,7 +832,7 @@ func (s *Box) depth(l int32) int32 {
 	if s.cfg.rdatomic != 0 {
 		return s.cfg.rdatomic
 	}
-	return s.n.flows[l].deep
+	return int32(s.n.flows[l].deep)
 }
 
 // enter puts op at of flow i in order: on connection l, and with the others of
@@ -860,7 +860,7 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	if o.answered() {
 		x.rd++
 		if l == i && x.guests == 0 {
-			x.peak = max(x.peak, x.rd)
+			x.peak = max(x.peak, int16(min(x.rd, 1<<14)))
 		}
 	}
 	if o.is(fUnkept) {

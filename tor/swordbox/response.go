@@ -56,6 +56,9 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 			s.settleLength(l, (o.len+p-1)/p)
 		}
 	}
+	if fl.inDoubt && psn == fl.next && s.f.Op == hdr.AtomicAck {
+		s.allExecuted(l)
+	}
 	if hdr.PSNDiff(psn, fl.next) > 0 || hdr.PSNDiff(psn, fl.next) == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(l))
 		return
@@ -83,6 +86,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	if s.digest(l, psn, x, b) {
 		return
 	}
+	fl.inDoubt = fl.inDoubt && fl.writes > 0
 	// Nobody needs the frame itself any more: it may become an answer.
 	s.spare, s.to = x, l
 	s.settle()
@@ -112,6 +116,8 @@ func (s *Box) digest(l int32, psn uint32, x *packet.Buf, b []byte) bool {
 			s.acked(l, psnAdd(psn, hdr.PSNMask))
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
 			case old: // it was heard before
+			case syn == hdr.SynNAKSequence && fl.inDoubt:
+				s.cut(l, psn)
 			case syn == hdr.SynNAKSequence:
 				s.missing(l, psn)
 			case syn.RNR():
@@ -218,7 +224,7 @@ func (s *Box) trust(l int32, b []byte, psn uint32) {
 		k++
 	}
 	fl.trusted = true
-	fl.msn = f.AETHOf(b).MSN() - k
+	fl.base = f.AETHOf(b).MSN() - k - fl.head
 }
 
 // passive notes what an answer on connection l means, and passes it as it is:
@@ -600,7 +606,7 @@ func (s *Box) relay(i int32, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uin
 	h := f.BTHOf(b)
 	psn := psnAdd(o.cpsn, k)
 	ext := f.Op.Info().Ext
-	msn := (fl.msn + 1) & 0xFFFFFF
+	msn := (fl.released() + 1) & 0xFFFFFF
 	if o.lane == i && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
 		s.c.Emit(toClients, x)
 		return
@@ -706,23 +712,19 @@ func (s *Box) deliver(i int32) {
 					s.relayHeld(i, o, o.npsn)
 				}
 				ack, wanted = false, false
-				fl.msn++
-			case o.kind == kOdd:
-				fl.msn++
-				if !s.answer(i, hdr.ReadRespOnly, o.cpsn, fl.syn, 0) {
-					fl.msn--
+			case o.kind == kOdd || o.kind.atomic():
+				code := hdr.AtomicAck
+				if o.kind == kOdd {
+					code = hdr.ReadRespOnly
+				}
+				fl.head++
+				if !s.answer(i, code, o.cpsn, fl.syn, o.prior) {
+					fl.head--
 					return
 				}
 				ack, wanted = false, false
-			case o.kind.atomic():
-				fl.msn++
-				if !s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior) {
-					fl.msn--
-					return
-				}
-				ack, wanted = false, false
+				continue
 			default:
-				fl.msn++
 				ackPSN, ack = o.last(), true
 				wanted = wanted || o.is(fAckReq)
 			}

@@ -203,7 +203,7 @@ func TestKeys(t *testing.T) {
 		if x := n().keys.find(set[keyWays]); x == nil || x.guests != 1 {
 			t.Error("a key went that operations on others' connections are under")
 		}
-		if got := n().flows[0].lends + n().flows[1].lends + n().flows[2].lends; got != lends {
+		if got := n().flows[0].lends + n().flows[1].lends + n().flows[2].lends; int(got) != int(lends) {
 			t.Errorf("lent %d times, counted are %d", lends, got)
 		}
 	})

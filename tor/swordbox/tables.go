@@ -310,7 +310,7 @@ func (s *Box) mayConnect(cfg *settings) error {
 				}
 			}
 			for i := range n.flows {
-				if n.goes(i, want) && n.flows[i].record != 0 {
+				if n.goes(i, want) && n.flows[i].bound {
 					return fmt.Errorf("connection %v: its two ends count differently: its client must close it first, or set mode=end", n.conns.Row(conn.Slot(i)))
 				}
 			}
@@ -360,7 +360,7 @@ func (s *Box) reconnect() {
 			if !n.goes(i, want) {
 				continue
 			}
-			if n.flows[i].record != 0 {
+			if n.flows[i].bound {
 				s.restatic = true // when its client has closed it
 				continue
 			}
@@ -489,7 +489,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 					lane = f.lane
 				}
 				params = [11]table.Value{id(at, int32(i)), id(at, lane), num(r.Client.QPN), num(f.arrived & hdr.PSNMask), num(f.next & hdr.PSNMask),
-					num(f.msn & hdr.PSNMask), num(uint32(f.open)), num(uint32(f.guests)), num(uint32(f.stall.n)), num(mtu), table.Bool(f.record != 0)}
+					num(f.released()), num(uint32(f.open)), num(uint32(f.guests)), num(uint32(f.stall.n)), num(mtu), table.Bool(f.bound)}
 				e.Call = table.Call{Action: actJoin, Params: params[:11]}
 			} else {
 				params[0], params[1], params[2], params[3], params[4] = id(at, int32(i)), num(r.Client.QPN), table.Bool(r.State != conn.HalfOpen), num(mtu), table.Bool(f.lost != 0)
@@ -533,7 +533,7 @@ func (s *Box) Remove(c *graph.Ctx, t int, key []table.Cond) error {
 		}
 		r, f := n.conns.Row(slot), &n.flows[slot]
 		switch {
-		case f.record != 0:
+		case f.bound:
 			return table.Errorf(table.Busy, "connection %v: its two ends count differently: its client must close it, or set mode=end", r)
 		case f.open > 0 || f.oldest != none && f.synced:
 			return table.Errorf(table.Busy, "connection %v: it has operations under way: try again", r)

@@ -357,14 +357,16 @@ func TestShownState(t *testing.T) {
 
 // A large table is shown in slices, none of which is long, and each row once.
 func TestScan(t *testing.T) {
-	n, err := newNode([]conn.Addr{conn.AddrFrom(netip.MustParseAddr("10.9.0.1"))}, &settings{conns: 4, window: 16, words: 1000, shared: 1}, 1)
+	addr := func(s string) []conn.Addr { return []conn.Addr{conn.AddrFrom(netip.MustParseAddr(s))} }
+	n, err := newNode(0, &memory{geometry: geometry{4, 16, 1}}, &settings{conns: 4, window: 16, words: 1000, shared: 1}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newNode([]conn.Addr{conn.AddrFrom(netip.MustParseAddr("10.9.0.2"))}, &settings{conns: 4, window: 16, words: 1000, shared: 1}, 1)
+	m, err := newNode(0, &memory{geometry: geometry{4, 16, 1}}, &settings{conns: 4, window: 16, words: 1000, shared: 1}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.addrs, m.addrs = addr("10.9.0.1"), addr("10.9.0.2")
 	for k := range uint64(700) {
 		n.words.add(8*k, 1)
 		m.words.add(8*k, 1)

@@ -1,0 +1,50 @@
+package conn
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// ErrImplausible is returned for a row that no table can have had.
+var ErrImplausible = errors.New("the connection on record makes no sense")
+
+// Adopt gives slot s, which must be free, a paired row as another table had it,
+// maybe in another process: r is a copy of that. Its owner numbers its requests
+// (see Pin). What r says of times, and of the other table itself, is not taken over.
+func (t *Table) Adopt(now clock.Time, s Slot, r *Row) error {
+	at := -1
+	for i := len(t.free) - 1; i >= 0; i-- {
+		if t.free[i] == s {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return fmt.Errorf("%w: place %d is not free", ErrImplausible, s)
+	}
+	x := Row{Client: r.Client, Server: r.Server, PKey: r.PKey, MTU: r.MTU, Net: r.Net, Learnt: r.Learnt, tid: r.tid, ready: r.ready, pinned: true,
+		used: true, LastSeen: now}
+	c, v := &x.Client, &x.Server
+	if !x.plausible() || c.Addr == v.Addr || t.find(c.Addr, c.QPN) != noRef || t.find(v.Addr, v.QPN) != noRef {
+		return fmt.Errorf("%w: %v", ErrImplausible, &x)
+	}
+	t.free[at] = t.free[len(t.free)-1]
+	t.free = t.free[:len(t.free)-1]
+	t.rows[s] = x
+	for _, client := range []bool{true, false} {
+		e, _ := t.rows[s].ends(client)
+		if known := e.hasComm; known {
+			if e.hasComm = false; t.findID(e.Addr, e.CommID) == noRef {
+				t.putID(s, client, e.CommID)
+			}
+		}
+	}
+	t.take(s)
+	if r.State == Closing {
+		t.rows[s].State = Closing
+		t.rows[s].rewatch()
+	}
+	return nil
+}

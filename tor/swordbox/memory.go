@@ -1,0 +1,302 @@
+package swordbox
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"reflect"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// A connection whose ends count differently is of no use without this app: what
+// one end takes for a repetition the other means as new. Such connections are
+// bound: on record, in memory that outlives the process, from before the first
+// frame that makes them so. Their flows and operations lie there, too, so that
+// the next process finds them as they were when this one ended, whatever ended it
+// (see rebuild). Stores come to that memory in the order in which the program
+// does them. What matters is written before what says that it is there, and all of
+// it before the frames leave, which is at the end of a breath.
+//
+//	 0 magic | 8 layout of what follows the records | 12 conns= | 16 window= | 20 places
+//	24 last sign of life
+//	64 records of 64 bytes, of each place as many as conns=: client, server (16 each) |
+//	   their QPNs (4 each) | VLAN (2) | 1: RoCE v1 | 1: bound | PSN of the client's
+//	   oldest request without an answer, and 2^31 (4) | 0
+//	   then, of each place (a server's): rows, flows, ops and more, as they are in memory
+const (
+	memMagic  = 0x32786F62_77736C71 // "qlswbox2", little-endian
+	memHead   = 64
+	recordLen = 64
+	boundAt   = 43 // in a record
+	unaAt     = 44
+)
+
+// geometry says how much there is of what is in the memory.
+type geometry struct{ conns, window, places int }
+
+func (s *settings) geometry() geometry {
+	return geometry{s.conns, s.window, min(max(1, len(s.servers)+len(s.strangers())+s.discover), maxNodes)}
+}
+
+const sizeofRow = int(unsafe.Sizeof(conn.Row{}))
+
+// place is the length of what is of a server.
+func (g geometry) place() int {
+	return g.conns * (sizeofRow + sizeofFlow + g.window*(sizeofOp+sizeofMore))
+}
+
+// at is where that of place p begins.
+func (g geometry) at(p int) int { return memHead + g.places*g.conns*recordLen + p*g.place() }
+
+// memory is what outlives the process.
+type memory struct {
+	geometry
+	b     []byte // nil: nothing does
+	bound atomic.Int32
+}
+
+// arrays are what the memory has of a server.
+type arrays struct {
+	rows  []conn.Row // beside flows, of those that are bound: as they were when they came to be
+	flows []flow
+	ops   []op // window places for each flow
+	more  []more
+}
+
+// of are the arrays of place p; memory of this process's own when nothing
+// outlives it.
+func (m *memory) of(p int) (a arrays) {
+	n := m.conns * m.window
+	if m.b == nil {
+		return arrays{make([]conn.Row, m.conns), make([]flow, m.conns), make([]op, n), make([]more, n)}
+	}
+	b := m.b[m.at(p):]
+	a.rows, b = carve[conn.Row](b, m.conns)
+	a.flows, b = carve[flow](b, m.conns)
+	a.ops, b = carve[op](b, n)
+	a.more, _ = carve[more](b, n)
+	return a
+}
+
+// carve takes the first n values of T from b. They have no pointers.
+func carve[T any](b []byte, n int) ([]T, []byte) {
+	var v T
+	size := n * int(unsafe.Sizeof(v))
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[:size][0])), n), b[size:]
+}
+
+// remember gets the memory that outlives the process. What it holds is looked at
+// later: an app that this one takes the place of may still be writing there.
+func (s *shared) remember(env graph.Env) error {
+	if env.Memory == nil || s.mem.b != nil {
+		return nil
+	}
+	b, err := env.Memory(s.mem.at(s.mem.places))
+	if err != nil {
+		return err
+	}
+	if n := left(b); n > 0 {
+		if g := geometryIn(b); s.mem.conns < g.conns || s.mem.window < g.window || s.mem.places < used(b, g) {
+			return fmt.Errorf("conns=%d, window=%d, for %d servers: %d connections are left of conns=%d, window=%d, for %d servers: give no less (discover= adds servers), or end them first (mode=end)",
+				s.mem.conns, s.mem.window, s.mem.places, n, g.conns, g.window, used(b, g))
+		}
+	}
+	s.mem.b = b
+	return nil
+}
+
+// geometryIn is the geometry of what is in b; zero when there is nothing, or
+// nothing that fits.
+func geometryIn(b []byte) geometry {
+	g := geometry{int(le.Uint32(b[12:])), int(le.Uint32(b[16:])), int(le.Uint32(b[20:]))}
+	if le.Uint64(b) != memMagic || g.conns > maxOps || g.window > maxOps || g.places > maxNodes || g.places*g.conns*recordLen > len(b)-memHead {
+		return geometry{}
+	}
+	return g
+}
+
+// record is that of flow i of place p in b.
+func recordIn(b []byte, g geometry, p, i int) []byte {
+	return b[memHead+(p*g.conns+i)*recordLen:][:recordLen]
+}
+
+// left is the number of connections on record in b.
+func left(b []byte) (n int) {
+	g := geometryIn(b)
+	for k := range g.places * g.conns {
+		n += int(recordIn(b, g, 0, k)[boundAt] & 1)
+	}
+	return n
+}
+
+// used is the number of the last place in b that has one, and one.
+func used(b []byte, g geometry) int {
+	for k := g.places*g.conns - 1; k >= 0; k-- {
+		if recordIn(b, g, 0, k)[boundAt] != 0 {
+			return k/g.conns + 1
+		}
+	}
+	return 0
+}
+
+// identity is a connection that is bound.
+type identity struct {
+	client, server conn.Addr
+	cqpn, sqpn     uint32
+	v1             bool
+}
+
+func identityOf(r *conn.Row) identity {
+	return identity{client: r.Client.Addr, server: r.Server.Addr, cqpn: r.Client.QPN, sqpn: r.Server.QPN, v1: r.Net == hdr.NetGRH}
+}
+
+func (r *identity) read(b []byte) {
+	vlan := le.Uint16(b[40:])
+	r.client, r.server, r.v1 = conn.AddrOf([16]byte(b)).In(vlan), conn.AddrOf([16]byte(b[16:])).In(vlan), b[42] != 0
+	r.cqpn, r.sqpn = le.Uint32(b[32:]), le.Uint32(b[36:])
+}
+
+// write fills record b. That it is bound comes last.
+func (r *identity) write(b []byte) {
+	c, v := r.client.As16(), r.server.As16()
+	copy(b, c[:])
+	copy(b[16:], v[:])
+	le.PutUint32(b[32:], r.cqpn)
+	le.PutUint32(b[36:], r.sqpn)
+	le.PutUint16(b[40:], r.server.VLAN())
+	b[42] = 0
+	if r.v1 {
+		b[42] = 1
+	}
+	setBound(b, true)
+}
+
+// setBound is one store of its own, behind all before it.
+func setBound(b []byte, on bool) {
+	v := le.Uint32(b[40:]) &^ (0xFF << 24)
+	if on {
+		v |= 1 << 24
+	}
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&b[40])), v)
+}
+
+// ends are the queue pairs of a bound connection.
+func (r *identity) ends() [2]port.QueuePair {
+	return [2]port.QueuePair{{Addr: r.client.Netip(), QPN: r.cqpn}, {Addr: r.server.Netip(), QPN: r.sqpn}}
+}
+
+// diverge notes that both ends of flow i's connection will count differently.
+func (s *Box) diverge(i int32) {
+	n := s.n
+	f := &n.flows[i]
+	if f.bound {
+		return
+	}
+	f.bound = true
+	s.mem.bound.Add(1)
+	n.rows[i] = *n.conns.Row(conn.Slot(i))
+	r := identityOf(&n.rows[i])
+	if s.mem.b != nil {
+		b := recordIn(s.mem.b, s.mem.geometry, n.place, int(i))
+		r.write(b)
+		n.note(&s.mem, i)
+	}
+	for _, q := range r.ends() {
+		if s.c.Bind(q, true) != nil {
+			s.c.Count(ctrUnbound, 1)
+		}
+	}
+}
+
+// strike takes flow i off the record.
+func (s *Box) strike(i int32) {
+	n := s.n
+	f := &n.flows[i]
+	if !f.bound {
+		return
+	}
+	f.bound = false
+	s.mem.bound.Add(-1)
+	if s.mem.b != nil {
+		setBound(recordIn(s.mem.b, s.mem.geometry, n.place, int(i)), false)
+	}
+	r := identityOf(&n.rows[i])
+	for _, q := range r.ends() {
+		_ = s.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+	}
+}
+
+// knownPSN says in a record that the PSN beside it is known.
+const knownPSN = 1 << 31
+
+// note puts on record which of the requests of flow i is the oldest without an
+// answer, for a process of another version: the client of a connection that is lost
+// must not take a NAK for the acknowledgement of what was before it.
+func (n *node) note(m *memory, i int32) {
+	if f := &n.flows[i]; f.bound && f.lost == 0 && m.b != nil {
+		le.PutUint32(recordIn(m.b, m.geometry, n.place, int(i))[unaAt:], n.una(i)|knownPSN)
+	}
+}
+
+// recorded is how many connections are on record.
+func (s *shared) recorded() int {
+	if s.mem.b != nil && !s.begun.Load() {
+		return left(s.mem.b)
+	}
+	return int(s.mem.bound.Load())
+}
+
+// Keeps implements graph.Keeper.
+func (s *Box) Keeps(succeeded bool) error {
+	n := s.recorded()
+	switch {
+	case n == 0 || succeeded && s.mem.b != nil:
+		return nil
+	case succeeded:
+		return fmt.Errorf("%d connections cannot do without it, and it has no state to hand them over with", n)
+	}
+	return fmt.Errorf("%d connections cannot do without it: set mode=off and wait until their clients have closed them (its counter recorded), or mode=end and wait %v", n, keepGone)
+}
+
+// layout tells versions of the structures apart.
+func layout() uint32 {
+	h := fnv.New32a()
+	for _, t := range []reflect.Type{reflect.TypeFor[op](), reflect.TypeFor[more](), reflect.TypeFor[flow](), reflect.TypeFor[conn.Row]()} {
+		describe(h, t)
+	}
+	return h.Sum32()
+}
+
+func describe(h interface{ Write([]byte) (int, error) }, t reflect.Type) {
+	fmt.Fprint(h, t.Kind(), t.Size())
+	switch t.Kind() {
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			fmt.Fprint(h, f.Name, f.Offset)
+			describe(h, f.Type)
+		}
+	case reflect.Array:
+		describe(h, t.Elem())
+	}
+}
+
+var (
+	errEnded  = errors.New("mode=end")
+	errLayout = errors.New("what was left is of another version of this program")
+	errSave   = errors.New("what was left is damaged")
+)
+
+// alive notes that this process lives.
+func (m *memory) alive(now clock.Time) {
+	if m.b != nil {
+		le.PutUint64(m.b[24:], uint64(now))
+	}
+}

@@ -1,0 +1,525 @@
+package swordbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+const (
+	// keepState is how old what was left may be: the longest that a client repeats
+	// its requests, generously.
+	keepState = time.Minute
+	// keepGone is how long clients of lost connections are told so, again.
+	keepGone = time.Minute
+)
+
+// inherit takes over what a process before this one left.
+func (s *Box) inherit(now clock.Time) {
+	m := &s.mem
+	if m.b == nil {
+		return
+	}
+	count := left(m.b)
+	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:]))
+	if [memHead]byte(m.b) != [memHead]byte{} {
+		s.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
+	}
+	var err error
+	switch {
+	case count == 0:
+		if g == (geometry{}) && s.barred != 0 {
+			err = errSave
+		}
+	case s.cfg.mode == End:
+		err = errEnded
+	case le.Uint32(m.b[8:]) != layout():
+		err = errLayout
+	case now < alive:
+		err = errors.New("it is of the time before the machine was started")
+	case now.Sub(alive) > keepState:
+		err = fmt.Errorf("it is of %v ago, the limit is %v", now.Sub(alive).Round(time.Second), keepState)
+	}
+	if g != m.geometry {
+		m.fit(g)
+	}
+	le.PutUint32(m.b[8:], layout())
+	le.PutUint32(m.b[12:], uint32(m.conns))
+	le.PutUint32(m.b[16:], uint32(m.window))
+	le.PutUint32(m.b[20:], uint32(m.places))
+	m.alive(now)
+	le.PutUint64(m.b, memMagic)
+	var bound []port.QueuePair
+	for p := range m.places {
+		if e := s.recover(now, p, err); e != nil {
+			err = e
+		}
+	}
+	if err != nil {
+		s.why = err.Error()
+	}
+	for _, n := range *s.nodes.Load() {
+		for i := range n.flows {
+			if f := &n.flows[i]; f.bound {
+				r := identityOf(&n.rows[i])
+				ends := r.ends()
+				bound = append(bound, ends[:]...)
+				if !f.gone {
+					s.c.Count(ctrRestored, 1)
+				}
+			}
+		}
+	}
+	m.bound.Store(int32(len(bound) / 2))
+	if s.c.Rebind(bound) != nil {
+		s.c.Count(ctrUnbound, 1)
+	}
+}
+
+// fit gives what is in the memory the places that it has with this process's
+// geometry, which is no smaller where there is something. A crash meanwhile, of some
+// milliseconds, loses it: then nothing is on record.
+func (m *memory) fit(old geometry) {
+	type left struct {
+		p, i   int
+		record []byte
+		arrays
+	}
+	var all []left
+	was := memory{geometry: old, b: m.b}
+	for p := range min(old.places, m.places) {
+		for i := range min(old.conns, m.conns) {
+			b := recordIn(m.b, old, p, i)
+			if b[boundAt] == 0 {
+				continue
+			}
+			x := left{p: p, i: i, record: slices.Clone(b)}
+			if old.window <= m.window && old.at(p+1) <= len(m.b) {
+				a := was.of(p)
+				x.arrays = arrays{slices.Clone(a.rows[i : i+1]), slices.Clone(a.flows[i : i+1]),
+					slices.Clone(a.ops[i*old.window:][:old.window]), slices.Clone(a.more[i*old.window:][:old.window])}
+			}
+			all = append(all, x)
+		}
+	}
+	clear(m.b[memHead:])
+	for _, x := range all {
+		a := m.of(x.p)
+		copy(a.rows[x.i:], x.rows)
+		copy(a.flows[x.i:], x.flows)
+		copy(a.ops[x.i*m.window:], x.ops)
+		copy(a.more[x.i*m.window:], x.more)
+		copy(recordIn(m.b, m.geometry, x.p, x.i), x.record)
+	}
+}
+
+// recover makes of the records of place p a node. Its connections go on, or, when
+// why says that they cannot, their clients are told when they ask. The result is
+// why they cannot.
+func (s *Box) recover(now clock.Time, p int, why error) error {
+	var n *node
+	for i := range s.mem.conns {
+		b := recordIn(s.mem.b, s.mem.geometry, p, i)
+		if b[boundAt] == 0 {
+			continue
+		}
+		var r identity
+		r.read(b)
+		if n == nil {
+			n = s.settleIn(now, p, r.server)
+		}
+		if n == nil || !slices.Contains(n.addrs, r.server) {
+			setBound(b, false) // two servers are said to be one now, or what is on record makes no sense
+			why = errSave
+		}
+	}
+	if n == nil {
+		return why
+	}
+	if why == nil {
+		why = n.adopt(now, &s.mem)
+	}
+	if why == nil {
+		s.n = n
+		why = s.rebuild(n, now)
+		s.n = nil
+	}
+	if why != nil { // all or nothing: their operations go over each other's connections
+		for i := range n.flows {
+			n.conns.Remove(conn.Slot(i))
+			n.flows[i] = noFlow
+		}
+		n.removed = n.removed[:0]
+		clear(n.ops)
+		for i := range n.flows {
+			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !s.bereave(n, now, int32(i), b) {
+				setBound(b, false) // its queue pairs are not its own any more
+			}
+		}
+	}
+	return why
+}
+
+// settleIn is a node for server a in place p; nil when it has one elsewhere.
+func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
+	at := slices.IndexFunc(s.places, func(n *node) bool { return n.place == p })
+	if at < 0 {
+		n, err := newNode(p, &s.mem, &s.cfg, s.workers)
+		if err != nil {
+			return nil
+		}
+		at = len(s.places)
+		s.places = append(s.places, n)
+	}
+	s.places[at], s.places[len(s.places)-1] = s.places[len(s.places)-1], s.places[at]
+	n, err := s.meetLocked(now, a)
+	if err != nil || n.place != p {
+		return nil
+	}
+	return n
+}
+
+// adopt gives the table of connections those that are on record.
+func (n *node) adopt(now clock.Time, m *memory) error {
+	for i := range n.flows {
+		b := recordIn(m.b, m.geometry, n.place, i)
+		if b[boundAt] == 0 {
+			n.flows[i] = noFlow
+			continue
+		}
+		var r identity
+		r.read(b)
+		if identityOf(&n.rows[i]) != r {
+			return errSave
+		}
+		if err := n.conns.Adopt(now, conn.Slot(i), &n.rows[i]); err != nil {
+			return err
+		}
+		if !n.flows[i].sane(n.window) {
+			return errSave
+		}
+	}
+	return nil
+}
+
+// sane reports whether f's numbers are such as a flow may have.
+func (f *flow) sane(window uint32) bool {
+	if f.span == 0 || f.span > window || f.span&(f.span-1) != 0 || f.tail-f.first > f.span || f.head-f.first > f.tail-f.first {
+		return false
+	}
+	for _, psn := range []uint32{f.admitted, f.acked, f.start} {
+		if psn > hdr.PSNMask {
+			return false
+		}
+	}
+	return f.up.sane() && f.down.sane() && f.mtu <= 4096 && f.mtuLow <= 4096 && (f.gone || f.synced)
+}
+
+// sane reports whether frames can be made with h, if it is known.
+func (h *header) sane() bool {
+	if !h.known() {
+		return true
+	}
+	l3 := hdr.IPv6Len
+	if h.net == hdr.NetIPv4 {
+		l3 = hdr.IPv4Len
+	}
+	l4 := 0
+	if h.l4 != 0 {
+		l4 = hdr.UDPLen
+	}
+	return h.len() <= len(h.b) && h.l3 >= hdr.EthernetLen && int(h.bth) == int(h.l3)+l3+l4 && (h.l4 == 0 || int(h.l4) == int(h.l3)+l3) && h.net <= hdr.NetGRH
+}
+
+// heal makes lengths and checksum right, which a process may have ended between.
+func (h *header) heal() {
+	if h.known() && h.net == hdr.NetIPv4 {
+		hdr.IPv4(h.b[h.l3:][:hdr.IPv4Len]).SetTotalLen(0) // no frame is as long: front computes it
+	} else if h.known() {
+		hdr.IPv6(h.b[h.l3:]).SetPayloadLen(0)
+	}
+}
+
+// rebuild makes of a node's flows and operations, as a process left them, what this
+// one goes on with. Nothing is taken from them that the other one may have been about
+// to change: it may have ended between any two stores. So lists, counts and the next
+// PSN of each connection are made anew from the operations, whose fields were
+// complete before flow.tail let them count. A frame that was handled and did not
+// leave is a lost one, which is repaired as any other. Held frames are gone, too.
+// Rights and words are learnt again.
+func (s *Box) rebuild(n *node, now clock.Time) error {
+	lanes := make([][]int32, len(n.flows))
+	for i := range n.flows {
+		if f := &n.flows[i]; f.synced {
+			n.reset(f, int32(i), now)
+		}
+	}
+	for at := range n.ops {
+		o := &n.ops[at]
+		if o.state > sUnsent || o.kind > kOdd {
+			return errSave
+		}
+		if !n.restart(int32(at)) {
+			o.npsn = 0 // nobody's: its place is free
+			continue
+		}
+		if o.state == sOpen {
+			lanes[o.lane] = append(lanes[o.lane], int32(at))
+		}
+	}
+	for l := range lanes {
+		if n.flows[l].synced {
+			n.relink(int32(l), lanes[l], now)
+		}
+	}
+	n.unrest = unrest{gen: n.free.now(), barred: n.unknown}
+	n.vouch(&s.cfg)
+	for l := range lanes {
+		f := &n.flows[l]
+		if !f.synced {
+			continue
+		}
+		s.advance(int32(l))
+		switch {
+		case f.dead && f.oldest != none:
+			s.bury(int32(l), true)
+		case f.writes > 0:
+			f.inDoubt = true
+		}
+		n.due(int32(l))
+	}
+	s.settle()
+	return nil
+}
+
+// reset makes flow i, which is f, anew of what is left of it.
+func (n *node) reset(f *flow, i int32, now clock.Time) {
+	g := flow{
+		synced: true, young: f.young, onward: f.onward, dead: f.dead, gone: f.gone, failed: f.failed, trusted: f.trusted, bound: true, misshapen: f.misshapen,
+		admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span, start: f.start,
+		base: f.base, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow, syn: f.syn, acked: f.acked, deep: f.deep, peak: f.deep,
+		up: f.up, down: f.down, ended: f.ended, verdict: f.verdict, told: f.told, past: f.past, pastAt: f.pastAt,
+		answerer: none, lane: none, cur: none, oldest: none, newest: none,
+	}
+	if f.lost != 0 {
+		g.lost = now.Add(keepGone)
+	}
+	if g.tail != g.first && !g.gone {
+		g.proceed(f, n, i)
+	}
+	g.arrived = g.admitted // what waited will be sent again
+	g.up.heal()
+	g.down.heal()
+	*f = g
+}
+
+// proceed finds how far flow i, which f was, came with its newest request.
+func (g *flow) proceed(f *flow, n *node, i int32) {
+	o, at := n.op(i, g.tail-1)
+	sent := hdr.PSNDiff(g.admitted, o.cpsn)
+	switch {
+	case sent <= 0: // none of its packets left
+		g.tail--
+		if int32(g.head-g.tail) > 0 {
+			g.head = g.tail
+		}
+	case f.cur == at && o.state == sOpen: // others are to come
+		g.cur, g.began = at, f.began
+		if g.part = f.part; o.kind == kWrite {
+			g.rest = o.len - min(o.len, uint32(sent)*f.part)
+		}
+	case uint32(sent) < o.npsn: // its last packet did not leave
+		g.admitted = psnAdd(o.cpsn, o.npsn)
+	}
+	g.unsure = f.unsure && o.kind == kRead && o.state == sOpen && g.cur == none
+}
+
+// restart makes operation at fit for this process; false when it is nobody's.
+func (n *node) restart(at int32) bool {
+	o := &n.ops[at]
+	i := n.flowOf(at)
+	f := &n.flows[i]
+	k := uint32(at)%n.window - f.first // how many are before it
+	mine := f.synced && uint32(at)%n.window < f.span
+	if mine {
+		k &= f.span - 1
+	}
+	mine = mine && k < f.tail-f.first
+	if !mine && (o.state != sOpen || !o.is(fOrphan)) || o.npsn == 0 || o.npsn > hdr.PSNMask {
+		return false
+	}
+	o.word, o.next = none, none
+	kept := o.is(fKept) || o.kind == kRead && o.out != 0
+	o.flags &= fReplaced | fAckReq | fRight | fBare | fOwn | fPrompt | fOrphan | fEarly | fAgain
+	if kept {
+		o.setHeld(none, none) // what was held of it is gone
+	}
+	released := mine && int32(f.first+k-f.head) < 0
+	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(n.flows) || !n.flows[o.lane].synced || released && o.kind != kRead) {
+		if o.state = sUnsent; released {
+			o.state = sDone
+		}
+	}
+	if o.kind == kRead && o.state == sOpen && (kept || o.is(fEarly)) {
+		o.got = 0
+		o.flags &^= fEarly
+	}
+	if o.kind == kRead && o.state == sDone && !released {
+		o.state, o.got = sUnsent, 0 // its client has not seen all of the answer
+		n.more[at].setNAK(hdr.SynNAKSequence, 0)
+		o.flags |= fPrompt
+	}
+	switch {
+	case o.state == sOpen && o.is(fOrphan):
+	case o.state == sOpen:
+		if o.flags &^= fAgain; released {
+			o.flags |= fAgain
+			f.rereads++
+		}
+		if f.open++; o.is(fBare) {
+			f.bare++
+		}
+	case o.state == sUnsent && !released:
+		f.unsent++
+	}
+	return true
+}
+
+// relink makes anew what connection l carries: list, the operations at.
+func (n *node) relink(l int32, list []int32, now clock.Time) {
+	c := &n.flows[l]
+	slices.SortFunc(list, func(a, b int32) int {
+		return cmp.Compare(hdr.PSNDiff(n.ops[a].spsn, c.acked), hdr.PSNDiff(n.ops[b].spsn, c.acked))
+	})
+	c.next = psnAdd(c.acked, 1)
+	for _, at := range list {
+		o := &n.ops[at]
+		i := n.flowOf(at)
+		if c.newest == none {
+			c.oldest, c.loaded = at, now
+		} else {
+			n.ops[c.newest].next = at
+		}
+		c.newest = at
+		c.next = psnAdd(o.spsn, o.npsn)
+		if f := &n.flows[i]; f.cur == at && i == l {
+			c.next = psnAdd(o.spsn, uint32(hdr.PSNDiff(f.admitted, o.cpsn)))
+		}
+		if i != l {
+			o.flags |= fGuest
+			c.guests++
+			n.guest(o, 1)
+		}
+		if o.answered() {
+			c.rd++
+		}
+		if !o.makeable() {
+			o.flags |= fUnkept
+			c.unkept++
+		}
+		if f := &n.flows[i]; !o.is(fOrphan) {
+			f.mixed = f.mixed || f.lane != none && f.lane != l
+			f.lane = l
+		}
+		n.rejoin(o)
+		if o.is(fReplaced) {
+			c.writes++
+			n.writes++
+		}
+	}
+}
+
+// rejoin counts open operation o, which another process sent. The word of a WRITE
+// that takes an atomic's place is tracked from the start: requests of others wait.
+func (n *node) rejoin(o *op) {
+	if !o.modifies() {
+		return
+	}
+	w := none
+	if o.is(fReplaced) {
+		if w = n.words.find(o.va); w == none {
+			w = n.words.add(o.va, o.rkey)
+		}
+	}
+	if w == none || n.words.w[w].flight > 0 && n.words.w[w].lane != o.lane {
+		if n.free.enter() {
+			o.flags |= fOdd
+		}
+		return
+	}
+	v := &n.words.w[w]
+	o.word, v.lane = w, o.lane
+	v.flight++
+	v.writes++
+}
+
+// bereave makes a flow of record b, a connection of node n that was lost with a
+// process before this one: its client is told when it asks. False when it cannot be.
+func (s *Box) bereave(n *node, now clock.Time, i int32, b []byte) bool {
+	var r identity
+	r.read(b)
+	row := conn.Row{Client: conn.End{Addr: r.client, QPN: r.cqpn}, Server: conn.End{Addr: r.server, QPN: r.sqpn}, Learnt: conn.Static, Net: hdr.NetIPv6}
+	switch {
+	case r.v1:
+		row.Net = hdr.NetGRH
+	case r.client.Is4():
+		row.Net = hdr.NetIPv4
+	}
+	if n.conns.Adopt(now, conn.Slot(i), &row) != nil {
+		return false
+	}
+	n.rows[i] = row
+	n.flows[i] = noFlow
+	f := &n.flows[i]
+	f.synced, f.gone, f.bound, f.span = true, true, true, min(n.window, narrow)
+	f.ended, f.lost = le.Uint32(b[unaAt:]), now.Add(keepGone)
+	s.c.Count(ctrLost, 1)
+	return true
+}
+
+// tell answers a request, x, of a connection that is lost with the NAK that
+// ends its client's queue pair. The frame itself becomes the answer.
+func (s *Box) tell(i int32, x *packet.Buf, b []byte) {
+	f := &s.f
+	var h header
+	if !h.learn(b, f) {
+		s.c.Drop(x, reasonReset)
+		return
+	}
+	psn := f.BTHOf(b).PSN()
+	var mac [6]byte
+	copy(mac[:], h.b[:6])
+	copy(h.b[:6], h.b[6:12])
+	copy(h.b[6:12], mac[:])
+	ip, n := h.b[h.l3+12:], 4
+	if h.net != hdr.NetIPv4 {
+		ip, n = h.b[h.l3+8:], 16
+	}
+	for k := range n {
+		ip[k], ip[n+k] = ip[n+k], ip[k]
+	}
+	q := s.n.conns.Row(conn.Slot(i)).Client.QPN
+	be.PutUint32(h.b[h.bth+4:], q)
+	fl := &s.n.flows[i]
+	fl.down = h
+	fl.told, fl.lost = true, s.c.Now().Add(keepGone)
+	s.spare, s.to = x, none
+	if fl.ended&knownPSN == 0 {
+		fl.ended = psn | knownPSN
+	}
+	s.refuse(i)
+	fl.down = header{}
+	if s.spare != nil {
+		s.spare = nil
+		s.c.Drop(x, reasonReset)
+	}
+	s.c.Count(ctrResets, 1)
+}
