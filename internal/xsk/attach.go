@@ -88,35 +88,67 @@ func AttachedTo(ifindex int) (*Attached, error) {
 
 // State opens the interface's state map of a program of this package.
 func (a *Attached) State() (*State, error) {
+	var mine *State
+	err := a.maps(stateMapName, stateEntry, func(m *ebpf.Map) error {
+		s, err := openState(m)
+		if err != nil {
+			return errors.Join(err, m.Close())
+		}
+		if *s.word(0, offMagic) != stateMagic {
+			return errors.Join(fmt.Errorf("XDP program %d was attached by another version", a.ID), s.Close())
+		}
+		if mine == nil && s.ifindex() == a.ifindex {
+			mine = s
+			return nil
+		}
+		return s.Close()
+	})
+	if err == nil && mine == nil {
+		err = fmt.Errorf("XDP program %d has no state of ours", a.ID)
+	}
+	if err != nil {
+		return nil, errors.Join(err, mine.Close())
+	}
+	return mine, nil
+}
+
+// Set opens the set of queue pairs of a program of this package; nil: it has none.
+func (a *Attached) Set() (s *Set, err error) {
+	err = a.maps(setMapName, 1, func(m *ebpf.Map) error {
+		if s != nil {
+			return m.Close()
+		}
+		s = &Set{m}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// maps has take have the program's maps of a name, with values of so many bytes.
+func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) error {
 	info, err := a.Prog.Info()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if mi, err := m.Info(); err == nil && mi.Name == stateMapName && m.ValueSize() == stateEntry {
-			s, err := openState(m)
-			if err != nil {
-				return nil, errors.Join(err, m.Close())
-			}
-			if *s.word(0, offMagic) != stateMagic {
-				return nil, errors.Join(fmt.Errorf("XDP program %d was attached by another version", a.ID), s.Close())
-			}
-			if s.ifindex() == a.ifindex {
-				return s, nil
-			}
-			if err := s.Close(); err != nil {
-				return nil, err
-			}
-			continue
+		if mi, e := m.Info(); e == nil && mi.Name == name && m.ValueSize() == value {
+			err = take(m)
+		} else {
+			err = m.Close()
 		}
-		_ = m.Close()
+		if err != nil {
+			return err
+		}
 	}
-	return nil, fmt.Errorf("XDP program %d has no state of ours", a.ID)
+	return nil
 }
 
 // Swap attaches next to an interface by netlink, so that it outlives the

@@ -91,6 +91,7 @@ type Part struct {
 	Spec    ProgramSpec
 	State   *State
 	Sockets *ebpf.Map
+	Bound   *Set // of a Filter that is Bound
 }
 
 // Load assembles and loads a program for one interface or two. One for both is
@@ -145,6 +146,12 @@ func Load(name string, parts ...Part) (_ *Program, err error) {
 func (p *Program) assemble(part Part) (asm.Instructions, error) {
 	spec := part.Spec
 	a := assembler{spec: spec, state: part.State.m.FD(), sockets: part.Sockets.FD()}
+	if spec.Filter.Bound {
+		if part.Bound == nil {
+			return nil, errors.New("a filter is Bound, and there is no set of queue pairs")
+		}
+		a.bound = part.Bound.m.FD()
+	}
 	if spec.Cross == Redirect {
 		dev, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_other", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 		if err != nil {
@@ -180,13 +187,14 @@ func hostKey(a netip.Addr) [16]byte { return a.As16() }
 
 // The registers of the program: R6 data, R7 data_end, R8 queue, R9 network
 // header. On the stack: the queue, and one more, at -4 and -8, an address at -24,
-// the context at -32.
+// the context at -32, the key of a queue pair at -56 (keyAt).
 type assembler struct {
 	spec    ProgramSpec
 	state   int
 	sockets int
 	device  int
 	hosts   int // 0: none
+	bound   int
 	code    asm.Instructions
 }
 
@@ -253,8 +261,11 @@ func (a *assembler) assemble() asm.Instructions {
 // wanted sends the frame to the queue's socket when a worker lives there.
 func (a *assembler) wanted() {
 	missed := "cross"
-	if a.spec.Filter.Closed {
+	switch f := a.spec.Filter; {
+	case f.Closed:
 		missed = "closed"
+	case f.Bound:
+		missed = "held"
 	}
 	a.label("wanted")
 	if n := a.spec.Longest; n > 0 {
@@ -285,12 +296,19 @@ func (a *assembler) wanted() {
 	a.label("missed")
 	a.entry(missed)
 	a.count(offMissed)
-	if a.spec.Filter.Closed {
+	switch f := a.spec.Filter; {
+	case f.Closed:
 		a.label("closed")
-		a.add(asm.Mov.Imm(asm.R0, xdpDrop))
-		missed = "exit"
+		if f.Bound {
+			a.add(asm.LoadMapPtr(asm.R1, a.bound)) // so that the set lives as long as the program
+		}
+		a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
+	case f.Bound:
+		a.label("held")
+		a.held()
+	default:
+		a.add(asm.Ja.Label("cross"))
 	}
-	a.add(asm.Ja.Label(missed))
 }
 
 // entry leaves the queue's entry of the state map in R0.
@@ -320,9 +338,9 @@ func (a *assembler) count(off int16) {
 	)
 }
 
-// need jumps to "unwanted" when fewer than n bytes are left from reg on.
-func (a *assembler) need(reg asm.Register, n int32) {
-	a.add(asm.Mov.Reg(asm.R2, reg), asm.Add.Imm(asm.R2, n), asm.JGT.Reg(asm.R2, asm.R7, "unwanted"))
+// need jumps to short when fewer than n bytes are left from reg on.
+func (a *assembler) need(reg asm.Register, n int32, short string) {
+	a.add(asm.Mov.Reg(asm.R2, reg), asm.Add.Imm(asm.R2, n), asm.JGT.Reg(asm.R2, asm.R7, short))
 }
 
 // extensions are the headers of IPv6 that hdr.Parse steps over, and the fragment's.
@@ -331,15 +349,16 @@ var extensions = []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROT
 // filter falls through when the frame is wanted, and jumps to "unwanted"
 // when it is not or cannot be parsed.
 func (a *assembler) filter() {
-	a.ethernet()
+	a.ethernet("", "unwanted")
+	a.network()
 	a.ipv4()
 	a.ipv6()
 }
 
 // ethernet looks at Ethernet and up to two tags: R9 is moved past them, R3 is the
-// type.
-func (a *assembler) ethernet() {
-	a.need(asm.R6, 14)
+// type. Its labels begin with own; it jumps to short when there is not so much.
+func (a *assembler) ethernet(own, short string) {
+	a.need(asm.R6, 14, short)
 	a.add(
 		asm.LoadMem(asm.R3, asm.R6, 12, asm.Half),
 		asm.Mov.Reg(asm.R9, asm.R6),
@@ -347,14 +366,18 @@ func (a *assembler) ethernet() {
 	)
 	for _, tag := range []string{"tag1", "tag2"} {
 		a.add(
-			asm.JEq.Imm(asm.R3, be16(0x8100), tag),
-			asm.JNE.Imm(asm.R3, be16(0x88A8), "untagged"),
+			asm.JEq.Imm(asm.R3, be16(0x8100), own+tag),
+			asm.JNE.Imm(asm.R3, be16(0x88A8), own+"untagged"),
 		)
-		a.label(tag)
-		a.need(asm.R9, 4)
+		a.label(own + tag)
+		a.need(asm.R9, 4, short)
 		a.add(asm.LoadMem(asm.R3, asm.R9, 2, asm.Half), asm.Add.Imm(asm.R9, 4))
 	}
-	a.label("untagged")
+	a.label(own + "untagged")
+}
+
+// network looks at the Ethernet type in R3.
+func (a *assembler) network() {
 	a.add(
 		asm.JEq.Imm(asm.R3, be16(0x0800), "ipv4"),
 		asm.JEq.Imm(asm.R3, be16(0x86DD), "ipv6"),
@@ -366,14 +389,14 @@ func (a *assembler) ethernet() {
 	if a.hosts == 0 {
 		a.add(asm.Ja.Label("wanted"))
 	} else {
-		a.need(asm.R9, 40)
+		a.need(asm.R9, 40, "unwanted")
 		a.add(asm.Ja.Label("hosts6"))
 	}
 }
 
 func (a *assembler) ipv4() {
 	a.label("ipv4")
-	a.need(asm.R9, 20)
+	a.need(asm.R9, 20, "unwanted")
 	a.add(
 		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
 		asm.Mov.Reg(asm.R2, asm.R1),
@@ -390,7 +413,7 @@ func (a *assembler) ipv4() {
 		asm.Mov.Reg(asm.R3, asm.R9),
 		asm.Add.Reg(asm.R3, asm.R1),
 	)
-	a.need(asm.R3, 8)
+	a.need(asm.R3, 8, "unwanted")
 	a.add(
 		asm.LoadMem(asm.R1, asm.R3, 2, asm.Half),
 		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),
@@ -417,7 +440,7 @@ func (a *assembler) ipv4() {
 // ipv6 does not look for what is behind an extension header.
 func (a *assembler) ipv6() {
 	a.label("ipv6")
-	a.need(asm.R9, 48)
+	a.need(asm.R9, 48, "unwanted")
 	a.add(
 		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
 		asm.RSh.Imm(asm.R1, 4),

@@ -60,7 +60,7 @@ func part(tb testing.TB, ifindex int, spec ProgramSpec, queues int) Part {
 			tb.Error(err)
 		}
 	})
-	return Part{ifindex, spec, st, sockets}
+	return Part{Index: ifindex, Spec: spec, State: st, Sockets: sockets}
 }
 
 func program(tb testing.TB, parts ...Part) *Program {

@@ -260,7 +260,8 @@ func (c *Ctx) Rebind(q []port.QueuePair) error {
 	return c.binders(func(b port.Binder) error { return b.Rebind(q) })
 }
 
-// binders does so at all ports, whichever refuse; the first error is returned.
+// binders does so at all ports, once each, as one set is for all queues of an
+// interface, and whichever refuse; the first error is returned.
 func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 	for _, p := range c.worker.graph.ports {
 		for _, q := range p.queues {
@@ -268,6 +269,7 @@ func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 				if e := do(b); err == nil {
 					err = e
 				}
+				break
 			}
 		}
 	}

@@ -55,7 +55,7 @@ type Stats struct {
 	TxDropped uint64 `json:"tx_dropped"`
 	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
 	// passed to the bridge) without being seen by this process, or were dropped
-	// there for a Filter that is Closed.
+	// there for a Filter that is Closed or Bound.
 	Bypassed uint64 `json:"bypassed"`
 }
 
@@ -94,10 +94,12 @@ type Filter struct {
 	// Hosts narrows RoCE to frames from or to these addresses; empty = any.
 	Hosts []netip.Addr
 	// Closed: while no worker takes them, the frames that are wanted are
-	// dropped instead of crossing untouched.
+	// dropped instead of crossing untouched. Where nothing crosses without the
+	// process (a packet socket, a TAP device, a file) that is so anyway.
 	Closed bool
-	// Bound: so are frames to the queue pairs that are bound (see Binder), and
-	// no others. A port that is no Binder takes it for Closed.
+	// Bound: so are those of them that are to queue pairs that are bound (see
+	// Binder), and no others, unless the filter is Closed too. A port that is no
+	// Binder takes it for Closed.
 	Bound bool
 }
 
@@ -114,11 +116,12 @@ const MaxBound = 1 << 16
 
 // Binder is a Port whose kernel filter knows single queue pairs, frames to which
 // must not cross untouched. The set outlives the process, as the filter does, and
-// is one for all queues of an interface. It changes by a system call each, of
-// about a microsecond.
+// is one for all queues of an interface, and for both interfaces of a pair. It
+// changes by a system call each, of about a microsecond, and holds while the filter
+// says Bound; what is bound before the filter says so holds from then on.
 type Binder interface {
 	// Bind adds a queue pair, or takes it out. Frames that come later find it so.
 	Bind(q QueuePair, on bool) error
-	// Rebind has just these queue pairs bound.
+	// Rebind has just these queue pairs bound. Those that were stay so meanwhile.
 	Rebind(q []QueuePair) error
 }

@@ -313,6 +313,7 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		return nil, err
 	}
 	w.a.other, w.b.other = w.b, w.a
+	w.b.bound = w.a.bound
 	both := []*device{w.a, w.b}
 	resumed := w.a.before != nil && w.b.before != nil
 	for _, d := range both {
@@ -408,7 +409,7 @@ func (w *Pair) choose(d *device, cfg PairConfig) choice {
 		// A native redirect would lose every frame: see the package's description.
 		why := fmt.Sprintf("frames redirected natively to %s would be lost (on a veth: its other end needs gro on)", d.other.name)
 		if cfg.Mode == Native || d.before != nil && d.before.Mode == xsk.Native {
-			spec.Cross, spec.Filter = xsk.Pass, port.Filter{All: true}
+			spec.Cross, spec.Filter = xsk.Pass, everything(*cfg.Filter)
 			d.opt.seeEverything = true
 			w.info.Wire = false
 			w.info.Notes = append(w.info.Notes, why+": all frames go through the process, and none cross without it")

@@ -55,6 +55,7 @@ type device struct {
 	kept     bool      // it is this process's now
 	state    *xsk.State
 	sockets  *ebpf.Map
+	bound    *bound
 	other    *device // of a pair
 	ports    []*Port
 	alone    bool // not of a pair
@@ -81,7 +82,7 @@ func find(name string, opt Options) (*device, error) {
 	if a.EncapType != "ether" {
 		return nil, fmt.Errorf("interface %s is not Ethernet (%s)", name, a.EncapType)
 	}
-	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None()}
+	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None(), bound: &bound{}}
 	d.rx, d.any = max(1, a.NumRxQueues), max(1, a.NumRxQueues, a.NumTxQueues)
 	if !opt.Transient {
 		if d.record, err = recordFile(d.index); err != nil {
@@ -127,6 +128,16 @@ func (d *device) prepare(wire bool) error {
 		}
 		d.owe(old.Restore())
 		if err := old.Close(); err != nil {
+			return err
+		}
+	}
+	if d.opt.Filter.Bound {
+		if d.before != nil {
+			if err := d.bound.inherit(d.before); err != nil {
+				return fmt.Errorf("interface %s: %w", d.name, err)
+			}
+		}
+		if _, err := d.bound.open(); err != nil {
 			return err
 		}
 	}
@@ -322,7 +333,7 @@ func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
 }
 
 func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
-	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets}
+	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load()}
 }
 
 // attach puts a program in place of the earlier one: prog, if there is one, in the first
@@ -348,7 +359,7 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 		}
 		if err == nil {
 			d.spec, d.prog, d.mode, d.attached = spec, prog, mode, true
-			return nil
+			return d.bound.uses(false, spec.Filter.Bound)
 		}
 		_ = prog.Close()
 		prog = nil
@@ -365,6 +376,10 @@ func (d *device) program() string {
 	return xsk.WireProgram
 }
 
+// everything is the filter of an interface all of whose frames the process must
+// carry, where f is wanted.
+func everything(f port.Filter) port.Filter { return port.Filter{All: true, Bound: f.Bound} }
+
 // setFilter replaces the program under traffic.
 func (d *device) setFilter(f port.Filter) error {
 	d.mu.Lock()
@@ -373,10 +388,15 @@ func (d *device) setFilter(f port.Filter) error {
 		return port.ErrClosed
 	}
 	if d.opt.seeAll() {
-		f = port.Filter{All: true}
+		f = everything(f)
 	}
 	if reflect.DeepEqual(f, d.spec.Filter) {
 		return nil
+	}
+	if f.Bound {
+		if _, err := d.bound.open(); err != nil {
+			return err
+		}
 	}
 	spec := d.spec
 	spec.Filter = f
@@ -395,9 +415,9 @@ func (d *device) setFilter(f port.Filter) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("filter of %s: %w", d.name, err), prog.Close())
 	}
-	old := d.prog
+	old, was := d.prog, d.spec.Filter.Bound
 	d.spec, d.prog = spec, prog
-	return old.Close()
+	return errors.Join(old.Close(), d.bound.uses(was, f.Bound))
 }
 
 // quiet makes all frames cross in the kernel from now on.
@@ -491,7 +511,7 @@ func (d *device) release() error {
 	}
 	errs = append(errs, d.prog.Close(), d.before.Close())
 	d.prog, d.before, d.sockets, d.attached = nil, nil, nil, false
-	errs = append(errs, d.state.Close())
+	errs = append(errs, d.state.Close(), d.bound.close())
 	d.state = nil
 	d.offloads.Close()
 	d.offloads = nil

@@ -20,7 +20,16 @@
 //	            ▼
 //	         socket: Port.Rx
 //
-// Of a filter that is Closed, what is missed is dropped instead of crossing.
+// Of a filter that is Closed, what is missed is dropped instead of crossing. Of one
+// that is Bound, a part of it is: frames to the queue pairs that Port.Bind bound, by
+// destination address and QPN, in RoCEv2 and RoCE v1 behind up to two VLAN tags. What
+// does not show its queue pair (fragments, IPv6 with extension headers, more tags)
+// crosses. The queue pairs are in a map, of 6 MB in the kernel, that the program looks
+// into when it has missed a frame, and at no other time: a frame that a worker takes
+// costs what it did. Bind is a system call of one to two microseconds, and no
+// allocation. Rebind reads what is bound and makes one for each queue pair that
+// changes: of a thousand one to two milliseconds, of port.MaxBound up to 0.2 s. They
+// need no more rights than quillon run keeps, and since Linux 5.19 none.
 //
 // The heartbeat is a word in a page that the process and the program share;
 // Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
@@ -43,6 +52,11 @@
 // the end (offloads, promiscuous mode) is noted in a map of the program, so
 // that it survives too. While the settings are changed and no program is attached,
 // at the start and at the end, it is in a file in /run.
+//
+// The queue pairs that are bound outlive the process, too: the next program, of the
+// same process or of the one after it, has the same map, so that at no moment a frame
+// to one of them crosses. A filter that does not say Bound drops them. While nobody is
+// there they can be read: bpftool map dump name quillon_bound.
 //
 // Close removes the wire, unless PairConfig.Keep is set; Detach(a, b) removes
 // a wire that somebody left. Detach of a Pair comes first, then the workers

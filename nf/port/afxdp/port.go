@@ -30,7 +30,7 @@ const (
 )
 
 // Port is one queue of one interface. It implements port.Port,
-// port.Bypasser, port.MultiWaiter and port.FilterSetter.
+// port.Bypasser, port.MultiWaiter, port.FilterSetter and port.Binder.
 type Port struct {
 	name  string
 	dev   *device
@@ -80,6 +80,7 @@ var (
 	_ port.Bypasser     = (*Port)(nil)
 	_ port.MultiWaiter  = (*Port)(nil)
 	_ port.FilterSetter = (*Port)(nil)
+	_ port.Binder       = (*Port)(nil)
 	_ poll.Idler        = (*Port)(nil)
 )
 

@@ -21,7 +21,8 @@ import (
 )
 
 // childEnv makes the test binary a middlebox that marks what it forwards;
-// keep or remove is what it does with the wire at its end.
+// keep or remove is what it does with the wire at its end. See TestKillBound for
+// others.
 const childEnv = "QUILLON_TEST_WIRE"
 
 func TestMain(m *testing.M) {
@@ -45,8 +46,16 @@ func child() error {
 	if step, n, ok := strings.Cut(how, "/"); ok {
 		return killed(step, n)
 	}
-	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Keep: how == "keep"})
+	cfg := PairConfig{A: "dutA", B: "dutB", Keep: how == "keep"}
+	switch how {
+	case childBinds, childGoesOn, childNarrows:
+		cfg.Filter, cfg.Keep = &boundFilter, true
+	}
+	w, err := OpenPair(cfg)
 	if err != nil {
+		return err
+	}
+	if err := boundChild(how, w); err != nil {
 		return err
 	}
 	p := startPump(w.A, w.B, func(x *packet.Buf) { x.Bytes()[markAt] = 1 })

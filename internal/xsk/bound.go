@@ -1,0 +1,265 @@
+package xsk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/port"
+)
+
+// Set is the queue pairs of a filter that is Bound: a hash map that programs look
+// into and the process changes. It lives for as long as a program that has it.
+type Set struct{ m *ebpf.Map }
+
+// setKey is a queue pair as a frame to it has it: the destination address, IPv4
+// mapped into IPv6, then a zero byte and the QPN, all in network byte order.
+type setKey [16 + 4]byte
+
+const setMapName = "quillon_bound"
+
+var (
+	errQueuePair = errors.New("a queue pair to bind needs an address and a QPN of 24 bits")
+	errSetFull   = fmt.Errorf("%d queue pairs are bound, which is all that can be", port.MaxBound)
+)
+
+func keyOf(q port.QueuePair) (k setKey, err error) {
+	if !q.Addr.IsValid() || q.QPN >= 1<<24 {
+		return k, errQueuePair
+	}
+	*(*[16]byte)(k[:]) = hostKey(q.Addr)
+	binary.BigEndian.PutUint32(k[16:], q.QPN)
+	return k, nil
+}
+
+// NewSet makes an empty set.
+func NewSet() (*Set, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: setMapName, Type: ebpf.Hash, KeySize: uint32(len(setKey{})), ValueSize: 1, MaxEntries: port.MaxBound,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the set of bound queue pairs: %w", err)
+	}
+	return &Set{m}, nil
+}
+
+// Put adds a queue pair, or takes it out: one system call, and no allocation.
+func (s *Set) Put(q port.QueuePair, on bool) error {
+	k, err := keyOf(q)
+	if err != nil {
+		return err
+	}
+	return s.put(&k, on)
+}
+
+// elemAttr is the part of the kernel's union bpf_attr that a map's elements are
+// changed with.
+type elemAttr struct {
+	fd         uint32
+	_          uint32
+	key, value unsafe.Pointer
+	flags      uint64
+}
+
+// This is an error of the compiler where a pointer is not as long as the kernel's
+// aligned_u64.
+const _ = -(unsafe.Sizeof(elemAttr{}) ^ 32)
+
+// put changes the map without the Go scheduler: nothing in the kernel blocks.
+func (s *Set) put(k *setKey, on bool) error {
+	value := byte(1)
+	cmd, attr := uintptr(unix.BPF_MAP_DELETE_ELEM), elemAttr{fd: uint32(s.m.FD()), key: unsafe.Pointer(k)}
+	if on {
+		cmd, attr.value = unix.BPF_MAP_UPDATE_ELEM, unsafe.Pointer(&value)
+	}
+	_, _, e := unix.RawSyscall(unix.SYS_BPF, cmd, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	switch {
+	case e == 0, e == unix.ENOENT && !on:
+		return nil
+	case e == unix.E2BIG:
+		return errSetFull
+	case e == unix.EBADF:
+		return port.ErrClosed
+	}
+	return e
+}
+
+// Replace has the set be just these queue pairs. Those that stay are in it all
+// the time. Of an error about one of them, nothing has changed.
+func (s *Set) Replace(qs []port.QueuePair) error {
+	want := make(map[setKey]bool, len(qs))
+	for _, q := range qs {
+		k, err := keyOf(q)
+		if err != nil {
+			return err
+		}
+		want[k] = true
+	}
+	if len(want) > port.MaxBound {
+		return errSetFull
+	}
+	have, err := s.keys()
+	if err != nil {
+		return err
+	}
+	for i := range have {
+		if want[have[i]] {
+			delete(want, have[i])
+		} else if err := s.put(&have[i], false); err != nil {
+			return err
+		}
+	}
+	for k := range want {
+		if err := s.put(&k, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Add puts what is in another set into this one. Two that are the same map stay as
+// they are.
+func (s *Set) Add(o *Set) error {
+	mine, err := s.m.Info()
+	if err != nil {
+		return err
+	}
+	theirs, err := o.m.Info()
+	if err != nil {
+		return err
+	}
+	a, _ := mine.ID()
+	b, _ := theirs.ID()
+	if a == b && a != 0 {
+		return nil
+	}
+	all, err := o.keys()
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if err := s.put(&all[i], true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keys are what is in the set.
+func (s *Set) keys() ([]setKey, error) {
+	var at ebpf.MapBatchCursor
+	keys, values := make([]setKey, port.MaxBound), make([]byte, port.MaxBound)
+	for n := 0; ; {
+		more, err := s.m.BatchLookup(&at, keys[n:], values[n:], nil)
+		n += more
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist), err == nil && n == len(keys):
+			return keys[:n], nil
+		case err != nil:
+			return nil, fmt.Errorf("read the set of bound queue pairs: %w", err)
+		}
+	}
+}
+
+// Close lets go of the set. A program that has it keeps it alive.
+func (s *Set) Close() error {
+	if s == nil {
+		return nil
+	}
+	return s.m.Close()
+}
+
+// keyAt is where on the stack the program puts the key of a frame.
+const keyAt = -56
+
+// ipprotoBTH is the next header of RoCE v1's global route header.
+const ipprotoBTH = 0x1B
+
+// held drops the frame when it is to a queue pair of the set, and has it cross
+// when not, or when its queue pair is not to be seen: in fragments, behind IPv6's
+// extension headers or more than two tags. It is off the road of frames that a
+// worker takes.
+func (a *assembler) held() {
+	a.ethernet("held-", "cross")
+	a.add(
+		asm.JEq.Imm(asm.R3, be16(0x0800), "held-ipv4"),
+		asm.JEq.Imm(asm.R3, be16(0x86DD), "held-ipv6"),
+		asm.JNE.Imm(asm.R3, be16(0x8915), "cross"),
+	)
+	a.heldIPv6(ipprotoBTH)
+	a.add(asm.Ja.Label("held-bth"))
+
+	a.label("held-ipv4")
+	a.need(asm.R9, 20, "cross")
+	a.add(
+		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.RSh.Imm(asm.R2, 4),
+		asm.JNE.Imm(asm.R2, 4, "cross"),
+		asm.LoadMem(asm.R2, asm.R9, 9, asm.Byte),
+		asm.JNE.Imm(asm.R2, unix.IPPROTO_UDP, "cross"),
+		asm.LoadMem(asm.R2, asm.R9, 6, asm.Half),
+		asm.And.Imm(asm.R2, be16(0x3FFF)), // an offset, or more fragments
+		asm.JNE.Imm(asm.R2, 0, "cross"),
+		asm.StoreImm(asm.RFP, keyAt, 0, asm.Word),
+		asm.StoreImm(asm.RFP, keyAt+4, 0, asm.Word),
+		asm.StoreImm(asm.RFP, keyAt+8, 0, asm.Half),
+		asm.StoreImm(asm.RFP, keyAt+10, -1, asm.Half),
+		asm.LoadMem(asm.R2, asm.R9, 16, asm.Word),
+		asm.StoreMem(asm.RFP, keyAt+12, asm.R2, asm.Word),
+		asm.And.Imm(asm.R1, 15),
+		asm.JLT.Imm(asm.R1, 5, "cross"),
+		asm.LSh.Imm(asm.R1, 2),
+		asm.Mov.Reg(asm.R3, asm.R9),
+		asm.Add.Reg(asm.R3, asm.R1),
+		asm.Ja.Label("held-udp"),
+	)
+
+	a.label("held-ipv6")
+	a.heldIPv6(unix.IPPROTO_UDP)
+
+	a.label("held-udp") // R3: the UDP header
+	a.need(asm.R3, 8, "cross")
+	a.add(
+		asm.LoadMem(asm.R1, asm.R3, 2, asm.Half),
+		asm.JNE.Imm(asm.R1, be16(4791), "cross"),
+		asm.Add.Imm(asm.R3, 8),
+	)
+
+	a.label("held-bth") // R3: the base transport header
+	a.need(asm.R3, 12, "cross")
+	a.add(
+		asm.LoadMem(asm.R1, asm.R3, 4, asm.Word),
+		asm.StoreMem(asm.RFP, keyAt+16, asm.R1, asm.Word),
+		asm.StoreImm(asm.RFP, keyAt+16, 0, asm.Byte), // FECN, BECN and reserved bits
+		asm.LoadMapPtr(asm.R1, a.bound),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, keyAt),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "cross"),
+		asm.Mov.Imm(asm.R0, xdpDrop),
+		asm.Ja.Label("exit"),
+	)
+}
+
+// heldIPv6 puts the destination address of an IPv6 or global route header with
+// this next header into the key, and leaves in R3 where the header ends.
+func (a *assembler) heldIPv6(next int32) {
+	a.need(asm.R9, 40, "cross")
+	a.add(
+		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.JNE.Imm(asm.R1, 6, "cross"),
+		asm.LoadMem(asm.R1, asm.R9, 6, asm.Byte),
+		asm.JNE.Imm(asm.R1, next, "cross"),
+	)
+	for i := int16(0); i < 16; i += 4 {
+		a.add(asm.LoadMem(asm.R1, asm.R9, 24+i, asm.Word), asm.StoreMem(asm.RFP, keyAt+i, asm.R1, asm.Word))
+	}
+	a.add(asm.Mov.Reg(asm.R3, asm.R9), asm.Add.Imm(asm.R3, 40))
+}

@@ -1,0 +1,85 @@
+package graph_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// binder is a port whose interface knows queue pairs; all that it is told is in told.
+type binder struct {
+	spring
+	told   *[]string
+	refuse error
+}
+
+func (b *binder) Bind(q port.QueuePair, on bool) error {
+	*b.told = append(*b.told, fmt.Sprint(b.name, q, on))
+	return b.refuse
+}
+
+func (b *binder) Rebind(qs []port.QueuePair) error {
+	*b.told = append(*b.told, fmt.Sprint(b.name, qs))
+	return b.refuse
+}
+
+// does calls do in each Push.
+type does struct{ do func(*graph.Ctx) }
+
+func (d does) Push(c *graph.Ctx, _ int, b *packet.Batch) {
+	d.do(c)
+	for _, x := range b.Bufs() {
+		c.Emit(0, x)
+	}
+}
+
+// An app binds at each interface once, however many queues of it its worker has, also
+// when one refuses, and ports that know no queue pairs are left alone.
+func TestBind(t *testing.T) {
+	q := port.QueuePair{Addr: netip.MustParseAddr("10.0.0.2"), QPN: 7}
+	full := errors.New("full")
+	var told []string
+	var errs []error
+	kind := graph.Kind{Name: "does", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) {
+		return does{func(c *graph.Ctx) {
+			errs = append(errs, c.Bind(q, true), c.Bind(q, false), c.Rebind([]port.QueuePair{q}))
+		}}, nil
+	}}
+	at := func(name string, refuse error) *binder {
+		return &binder{spring: *newSpring(t, name, 1), told: &told, refuse: refuse}
+	}
+	inst, err := graph.New(graph.Config{
+		Spec: parse(t, `
+ports: {a: {kind: binder}, b: {kind: binder}, c: {kind: spring}}
+apps: {d: {kind: does}}
+links: [a.out -> d.in, d.out -> b.in, c.out -> b.in, b.out -> c.in]
+`),
+		Kinds: append(kinds(), kind), Clock: clock.NewManual(1),
+		Ports: map[string][]port.Port{"a": {at("a:0", full), at("a:1", full)}, "b": {at("b:0", nil), at("b:1", nil)}, "c": {newSpring(t, "c", 0)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inst.Step(1); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, what := range []string{fmt.Sprint(q, true), fmt.Sprint(q, false), fmt.Sprint([]port.QueuePair{q})} {
+		want = append(want, "a:0"+what, "b:0"+what)
+	}
+	if len(told) < len(want) || !slices.Equal(told[:len(want)], want) {
+		t.Errorf("the ports were told %q, not %q", told, want)
+	}
+	for _, err := range errs {
+		if err != full {
+			t.Errorf("the app was told %v", err)
+		}
+	}
+}

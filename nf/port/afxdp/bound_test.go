@@ -1,0 +1,373 @@
+package afxdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// The queue pairs of these tests: frames of roce go to their addresses.
+var (
+	qp4 = port.QueuePair{Addr: netip.MustParseAddr("10.0.0.2"), QPN: 0x400}
+	qp6 = port.QueuePair{Addr: netip.MustParseAddr("fd00::2"), QPN: 0x600}
+)
+
+const unboundQPN = 0x401
+
+// roceTo is roce to a queue pair of such an address.
+func roceTo(q port.QueuePair, tags int, seq uint32) []byte {
+	f := roce(110, tags, q.Addr.Is6(), seq)
+	bth := 14 + 4*tags + 20 + 8
+	if q.Addr.Is6() {
+		bth += 20
+	}
+	binary.BigEndian.PutUint32(f[bth+4:], q.QPN)
+	return f
+}
+
+// wire sends frames both ways where no worker takes them.
+type wire struct {
+	bed *bed
+	seq uint32
+}
+
+// check wants frames to the queue pairs of drops not to cross, in either
+// direction, and those of crosses to do so.
+func (x *wire) check(t *testing.T, when string, drops, crosses []port.QueuePair) {
+	t.Helper()
+	for tags := range 3 {
+		for _, d := range [2][2]*raw{{x.bed.a, x.bed.b}, {x.bed.b, x.bed.a}} {
+			for _, q := range drops {
+				x.seq++
+				if err := d[0].send(roceTo(q, tags, x.seq)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// One that was not dropped would arrive before these.
+			for _, q := range append(slices.Clone(crosses), port.QueuePair{Addr: qp4.Addr, QPN: unboundQPN}) {
+				x.seq++
+				f := roceTo(q, tags, x.seq)
+				if err := d[0].send(f); err != nil {
+					t.Fatal(err)
+				}
+				if got := d[1].recv(2 * time.Second); string(got) != string(f) {
+					t.Fatalf("%s, %d tags: to %v: sent %x, got %x", when, tags, q, f, got)
+				}
+			}
+		}
+	}
+}
+
+// stall waits until w's workers, who do nothing, are taken for gone.
+func stall(t *testing.T, w *Pair) {
+	t.Helper()
+	_ = unix.Nanosleep(&unix.Timespec{Nsec: 40e6}, nil)
+	for _, p := range []*Port{w.A[0], w.B[0]} {
+		mono, err := xsk.Monotonic()
+		if err != nil || mono-p.beaten < p.limit {
+			t.Fatalf("the worker of %s is not late (%v)", p.Name(), err)
+		}
+	}
+}
+
+var boundFilter = port.Filter{RoCE: true, Bound: true}
+
+// TestStallBound has the workers of a pair pause: frames to bound queue pairs do not
+// cross, whichever port bound them, and all others do.
+func TestStallBound(t *testing.T) {
+	for _, mode := range []Mode{Native, Generic} {
+		bed := newBed(t, 1500, 1)
+		x := &wire{bed: bed}
+		w := open(t, PairConfig{Options: Options{Mode: mode, Stale: 30 * time.Millisecond, Filter: &boundFilter}})
+		b := new(packet.Batch)
+		bind := func(p *Port, q port.QueuePair, on bool) {
+			t.Helper()
+			if err := p.Bind(q, on); err != nil {
+				t.Fatal(err)
+			}
+		}
+		filter := func(f port.Filter) {
+			t.Helper()
+			for _, p := range []*Port{w.A[0], w.B[0]} {
+				if err := p.SetFilter(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		both, none := []port.QueuePair{qp4, qp6}, []port.QueuePair(nil)
+		x.check(t, "before the first Rx", none, both)
+		for _, p := range []*Port{w.A[0], w.B[0]} { // alive
+			if n, err := p.Rx(b); n != 0 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		stall(t, w)
+		bind(w.A[0], qp4, true)
+		x.check(t, "one is bound", both[:1], both[1:])
+		bind(w.B[0], qp6, true)
+		before := w.A[0].Missed()
+		x.check(t, "both are bound", both, none)
+		if n := w.A[0].Missed() - before; n != 9 {
+			t.Errorf("%d frames counted, not 9", n)
+		}
+		// Under another filter that says Bound they stay bound, from frame to frame.
+		filter(port.Filter{RoCE: true, Bound: true, Hosts: []netip.Addr{qp4.Addr, qp6.Addr}})
+		x.check(t, "another filter", both, none)
+		filter(port.Filter{All: true, Bound: true})
+		x.check(t, "all is wanted", both, none)
+		if err := w.A[0].SetFilter(port.Filter{RoCE: true}); err != nil {
+			t.Fatal(err)
+		}
+		filter(boundFilter)
+		x.check(t, "one interface was without", both, none)
+		bind(w.A[0], qp6, false)
+		bind(w.A[0], qp6, false)
+		x.check(t, "one was taken out", both[:1], both[1:])
+		if err := w.B[0].Rebind(both[1:]); err != nil {
+			t.Fatal(err)
+		}
+		x.check(t, "the other one", both[1:], both[:1])
+		if w.A[0].Bind(port.QueuePair{QPN: 1}, true) == nil {
+			t.Error("bound to no address")
+		}
+		// Under one that does not say Bound, none is.
+		filter(port.Filter{RoCE: true})
+		x.check(t, "open", none, both)
+		filter(boundFilter)
+		x.check(t, "Bound again", none, both)
+		// What is bound before its filter is there holds under it.
+		filter(port.Filter{RoCE: true})
+		bind(w.A[0], qp4, true)
+		x.check(t, "bound under an open filter", none, both)
+		filter(boundFilter)
+		x.check(t, "the filter of what is bound", both[:1], both[1:])
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.A[0].Bind(qp4, true); err != port.ErrClosed {
+			t.Errorf("bound at a closed port: %v", err)
+		}
+		if err := w.B[0].Rebind(nil); err != port.ErrClosed {
+			t.Errorf("bound at a closed port: %v", err)
+		}
+	}
+}
+
+// TestBoundOfTwoPairs: a pair of interfaces whose programs have different sets goes
+// on with what is in either.
+func TestBoundOfTwoPairs(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	x := &wire{bed: bed}
+	both := []port.QueuePair{qp4, qp6}
+	keep := PairConfig{Keep: true, Options: Options{Filter: &boundFilter}}
+	w := open(t, keep)
+	err := errors.Join(w.A[0].Bind(qp4, true), w.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.check(t, "left behind", both[:1], both[1:])
+
+	// B gets the program of a wire to somewhere else.
+	l, err := netlink.LinkByName("dutB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := xsk.AttachedTo(l.Attrs().Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := xsk.Part{Index: l.Attrs().Index, Spec: xsk.ProgramSpec{Filter: boundFilter, Cross: xsk.Pass}}
+	var e [4]error
+	part.State, e[0] = xsk.NewState(part.Index, 1)
+	part.Sockets, e[1] = xsk.NewSocketMap(1)
+	part.Bound, e[2] = xsk.NewSet()
+	if err := errors.Join(e[:]...); err != nil {
+		t.Fatal(err)
+	}
+	p, err := xsk.Load(xsk.WireProgram, part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if was, err := old.State(); err == nil {
+		part.State.SetRestore(was.Restore())
+		e[3] = was.Close()
+	}
+	err = errors.Join(e[3], part.Bound.Put(qp6, true), xsk.Swap(part.Index, p.Prog, old.Prog, old.Mode),
+		p.Close(), part.State.Close(), part.Sockets.Close(), part.Bound.Close(), old.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A failure leaves each with its own.
+	bad := keep
+	bad.A, bad.B, bad.Ring, bad.Frames = "dutA", "dutB", 1<<16, 1<<40
+	if _, err := OpenPair(bad); err == nil {
+		t.Error("there is no end of memory")
+	}
+	w = open(t, keep)
+	if !w.Info().Resumed {
+		t.Error("not resumed")
+	}
+	x.check(t, "resumed", both, nil)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.check(t, "left behind again", both, nil)
+
+	// One whose filter does not say Bound drops the set, also for its later filters.
+	w = open(t, PairConfig{Options: Options{Filter: &port.Filter{RoCE: true}}})
+	x.check(t, "open", nil, both)
+	for _, p := range []*Port{w.A[0], w.B[0]} {
+		if err := p.SetFilter(boundFilter); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.check(t, "Bound again", nil, both)
+}
+
+// A middlebox of TestKillBound.
+const (
+	childBinds   = "binds"   // binds qp4, and leaves the wire at its end
+	childGoesOn  = "goes-on" // binds nothing itself
+	childNarrows = "narrows" // changes its filter all the time
+	childFrees   = "frees"   // its filter does not say Bound
+)
+
+// boundFlow sends frames to a bound queue pair and to another one from A to B in
+// turns.
+type boundFlow struct {
+	stop atomic.Bool
+	done chan struct{}
+	// Of those to the bound one and to the other: how many arrived that the
+	// middlebox had, and without it.
+	marked, bare [2]atomic.Uint64
+}
+
+func startBoundFlow(bed *bed) *boundFlow {
+	f := &boundFlow{done: make(chan struct{}, 2)}
+	go func() {
+		defer func() { f.done <- struct{}{} }()
+		frames := [][]byte{roceTo(qp4, 0, 1), roceTo(port.QueuePair{Addr: qp4.Addr, QPN: unboundQPN}, 0, 1)}
+		for _, x := range frames {
+			x[markAt] = 0
+		}
+		for n := 0; !f.stop.Load(); n++ {
+			_ = bed.a.send(frames[n%2])
+			if n%4 == 3 {
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
+			}
+		}
+	}()
+	go func() {
+		defer func() { f.done <- struct{}{} }()
+		for !f.stop.Load() {
+			got := bed.b.recv(10 * time.Millisecond)
+			if got == nil {
+				continue
+			}
+			to := int(binary.BigEndian.Uint32(got[46:]) - qp4.QPN)
+			if got[markAt] == 1 {
+				f.marked[to].Add(1)
+			} else {
+				f.bare[to].Add(1)
+			}
+		}
+	}()
+	return f
+}
+
+// until waits for n more frames.
+func (f *boundFlow) until(t *testing.T, what string, c *atomic.Uint64, n uint64) {
+	t.Helper()
+	from := c.Load()
+	for end := time.Now().Add(20 * time.Second); c.Load() < from+n; {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d of %d frames in 20 s", what, c.Load()-from, n)
+		}
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 200_000}, nil)
+	}
+}
+
+// TestKillBound kills, stops and replaces a middlebox that has bound a queue pair,
+// under load. At no moment does a frame to it cross without the middlebox, and
+// those to another one do during each outage.
+func TestKillBound(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	m := startChild(t, childBinds, "ready")
+	f := startBoundFlow(bed)
+	defer func() { f.stop.Store(true); <-f.done; <-f.done }()
+	lives := func(what string) {
+		t.Helper()
+		f.until(t, what, &f.marked[0], 500)
+		f.until(t, what, &f.marked[1], 500)
+	}
+	out := func(what string) {
+		t.Helper()
+		f.until(t, what, &f.bare[1], 500)
+		if n := f.bare[0].Load(); n > 0 {
+			t.Fatalf("%s: %d frames to the bound queue pair crossed", what, n)
+		}
+	}
+	next := func(how string) {
+		t.Helper()
+		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Wait()
+		out("killed")
+		m = startChild(t, how, "resumed")
+	}
+	lives("first")
+	next(childGoesOn)
+	lives("restarted")
+	_ = m.cmd.Process.Signal(unix.SIGSTOP)
+	out("stopped")
+	_ = m.cmd.Process.Signal(unix.SIGCONT)
+	lives("continued")
+	_ = m.in.Close()
+	if err := m.cmd.Wait(); err != nil {
+		t.Fatal("the middlebox did not end well: ", err)
+	}
+	out("ended and left the wire")
+	m = startChild(t, childNarrows, "resumed")
+	lives("filters change")
+	f.until(t, "filters change", &f.marked[0], 2000)
+	next(childGoesOn)
+	lives("the last one")
+	next(childFrees)
+	lives("of an open filter")
+	_ = m.cmd.Process.Kill()
+	f.until(t, "nothing is bound any more", &f.bare[0], 500)
+}
+
+// boundChild is one of them.
+func boundChild(how string, w *Pair) error {
+	switch how {
+	case childBinds:
+		return w.A[0].Bind(qp4, true)
+	case childNarrows:
+		go func() {
+			for n := 0; ; n++ {
+				f := boundFilter
+				if n%2 == 0 {
+					f.Hosts = []netip.Addr{qp4.Addr}
+				}
+				for _, p := range []*Port{w.A[0], w.B[0]} {
+					if err := p.SetFilter(f); err != nil {
+						os.Exit(1)
+					}
+				}
+			}
+		}()
+	}
+	return nil
+}
