@@ -29,6 +29,8 @@ type Box struct {
 	Configure func(*Bed) graph.Args
 	// Clean: it goes down cleanly, not as in a crash.
 	Clean bool
+	// Killed: trials of a sweep have it die, and nobody else, when it carries something.
+	Killed bool
 	// Late: it is not there at the beginning, and frames cross.
 	Late bool
 	// Connected and Disconnected, if not nil, are told about queue pairs that were

@@ -125,7 +125,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	case OperationError:
 		// Where a refusal was lost the wire leaves its client without an end; to be
 		// told of one is no harm.
-		if p.lost() || p.silent(q, r) {
+		if p.silent(q, r) {
 			return ""
 		}
 		return "no server says so"
@@ -202,11 +202,6 @@ func (p *play) was(r *record) (valid, invalid bool) {
 // foreign reports whether r used a window that another session's queue pair bound.
 func (r *record) foreign() bool {
 	return r.region.Window == rnic.WindowType2B && r.region.Owner != r.queue
-}
-
-// lost reports whether a process that died may have taken connections with it.
-func (p *play) lost() bool {
-	return p.cfg.Box != nil && !p.cfg.Box.Clean && p.forgiven && p.box.starts > 1
 }
 
 // mayExhaust: each thing that goes wrong costs a client no more than a try.

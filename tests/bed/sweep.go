@@ -41,6 +41,10 @@ func Random(seed uint64, box *Box) Trial {
 		machines = append(machines, fmt.Sprintf("c%d", i))
 	}
 	t.Faults = trouble(rng, t.Faults, machines)
+	if box != nil && box.Killed {
+		t.killed(rng)
+		return t
+	}
 	if t.Faults.Deaths > 0 {
 		// What dies leaves much open, which makes verdicts hard.
 		t.Outstanding = min(t.Outstanding, 8)
@@ -48,6 +52,15 @@ func Random(seed uint64, box *Box) Trial {
 		t.Ops *= 4 // they wait for nobody, and would be done before the box knows the connections
 	}
 	return t
+}
+
+// killed has the box die under load: late enough to be in the middle of things, up to
+// four times.
+func (t *Trial) killed(rng *rand.Rand) {
+	t.Faults.Machines, t.Faults.Deaths = []string{"box"}, 1+rng.IntN(6)
+	t.Faults.Until, t.Faults.Absence = time.Duration(2+rng.IntN(10))*time.Millisecond, 200*time.Microsecond
+	t.Faults.Frames, t.Faults.Within = rng.IntN(60), 2000
+	t.Ops, t.Outstanding = t.Ops*6, min(t.Outstanding, 8)
 }
 
 // RandomTree is a load on a tree that a seed stands for.

@@ -133,8 +133,6 @@ const (
 type Twin struct {
 	World
 	Box *Box
-	// Lost: when the box crashes, clients may be told that connections are lost.
-	Lost bool
 }
 
 // record is an operation that a session did.

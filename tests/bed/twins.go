@@ -19,7 +19,6 @@ import (
 type Twins struct {
 	Box    *Box // nil: on the wire only
 	Limits Limits
-	Lost   bool // see Twin
 }
 
 // Try plays the world of a seed.
@@ -39,7 +38,7 @@ func (t Twins) play(w World, seed uint64, s fault.Schedule) (wire, box *TwinResu
 	if t.Box == nil {
 		return wire, nil, nil
 	}
-	if box, err = (Twin{World: w, Box: t.Box, Lost: t.Lost}).Run(seed, s); err != nil {
+	if box, err = (Twin{World: w, Box: t.Box}).Run(seed, s); err != nil {
 		return wire, box, err
 	}
 	return wire, box, w.Compare(wire, box)

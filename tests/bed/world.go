@@ -16,6 +16,8 @@ type Limits struct {
 	NoCPU bool
 	// NoRestart: the box is not started anew, nor under traffic.
 	NoRestart bool
+	// Crashes: it is killed in each world, up to four times.
+	Crashes bool
 }
 
 // RandomWorld is the world that a seed stands for.
@@ -243,6 +245,11 @@ func (w *World) events(rng *rand.Rand, l Limits) {
 	}
 	switch restart := rng.IntN(8); {
 	case l.NoRestart:
+	case l.Crashes:
+		w.Crash = true
+		for range 1 + rng.IntN(4) {
+			w.Events = append(w.Events, Event{At: at(), What: BoxEnds, For: time.Duration(10+rng.IntN(200)) * time.Microsecond})
+		}
 	case restart < 2:
 		w.Events = append(w.Events, Event{At: at(), What: BoxEnds, For: time.Duration(10+rng.IntN(100)) * time.Microsecond})
 		w.Crash = restart == 0

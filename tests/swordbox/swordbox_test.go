@@ -86,6 +86,18 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// TestKilled has the box die in the middle of loads: its clients' connections go on.
+func TestKilled(t *testing.T) {
+	args := boxes()
+	names := []string{"mux", "replace", "replace-word", "all"}
+	each := bed.Schedules(400) / len(names)
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			bed.Sweep(t, &bed.Box{Kind: *tor.Kind(), Args: args[name], Killed: true}, uint64(i*each), each)
+		})
+	}
+}
+
 // mixes are what goes wrong, from nothing to everything.
 func mixes() map[string]fault.Mix {
 	return map[string]fault.Mix{

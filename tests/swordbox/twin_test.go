@@ -22,10 +22,11 @@ func twins() map[string]bed.Twins {
 		"replace": {"mode": "replace"},
 		"word":    {"mode": "replace", "order": "word", "shared": "2"},
 		"all":     {"mode": "replace", "track": "0+ffffffffffffff", "shared": "2"},
+		"crash": {"mode": "replace", "replace": "learnt", "track": "0+ffffffffffffff", "shared": "1"},
 	} {
 		args := graph.Args{"settle": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)
-		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux"}}
+		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", Crashes: name == "crash"}}
 	}
 	return out
 }
@@ -35,7 +36,7 @@ func twins() map[string]bed.Twins {
 func TestTwins(t *testing.T) {
 	all := twins()
 	each := bed.Schedules(800) / len(all)
-	for i, name := range []string{"mux", "replace", "word", "all"} {
+	for i, name := range []string{"mux", "replace", "word", "all", "crash"} {
 		t.Run(name, func(t *testing.T) {
 			if seed, ok := bed.Seed(); ok {
 				all[name].Show(t, seed)

@@ -1,0 +1,68 @@
+package swordbox
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tests/bed"
+)
+
+// A box dies with additions of b under way that went as WRITEs, and the next one goes
+// on with b's connection. While nobody is there a client that was never moved adds to
+// the same word. Whether the server had executed b's additions by then or not, none is
+// lost, and none done twice.
+func TestCrashWithWritesUnderWay(t *testing.T) {
+	for name, before := range map[string]func(s *bed.Scene){
+		"never came": (*bed.Scene).Freeze,
+		"unanswered": (*bed.Scene).Stall,
+	} {
+		for _, count := range []int{1, 5} {
+			t.Run(name, func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"settle": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 4096, all)
+					a, b, x := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
+					warm(t, m, va, 20, a, b)
+					warm(t, m, va, 20, b)
+					replaced := s.Count("replaced-atomic")
+					from := bed.WordAt(m, va)
+					var got [][]byte
+					before(s)
+					for range count {
+						buf := make([]byte, 8)
+						got = append(got, buf)
+						b.Post(rnic.SendWR{Op: rnic.OpFetchAdd, SGL: [][]byte{buf}, RemoteAddr: va, RKey: m.RKey, Swap: 1})
+					}
+					s.Pause(30 * time.Microsecond)
+					if s.Instance() != nil && s.Count("replaced-atomic") == replaced {
+						t.Fatal("nothing was replaced")
+					}
+					s.Remove()
+					s.Thaw()
+					s.Pause(30 * time.Microsecond)
+					if _, st := x.Add(m, va, 1000); st != rnic.Success {
+						t.Fatal(st)
+					}
+					s.Insert()
+					b.Await()
+					healthy(t, a, b, x)
+					if v, want := bed.WordAt(m, va)-from, uint64(1000+count); v != want {
+						t.Errorf("the word grew by %d, want %d", v, want)
+					}
+					last := from
+					for _, buf := range got {
+						v := binary.LittleEndian.Uint64(buf)
+						if d := v - last; v != from && d != 1 && d != 1000 && d != 1001 {
+							t.Errorf("an addition found %d, the one before %d", v-from, last-from)
+						}
+						last = v
+					}
+					warm(t, m, va, 20, a, b)
+				})
+			})
+		}
+	}
+}
