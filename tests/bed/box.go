@@ -2,6 +2,7 @@ package bed
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -21,8 +22,12 @@ type box struct {
 	starts uint64
 	memory map[string][]byte // that outlives the function, by app
 	bound  map[port.QueuePair]bool
-	filter port.Filter // of the function that went down
-	out    [2]packet.Batch
+	filter port.Filter      // of the function that went down
+	torn   map[string]*torn // of memory, where the box is killed
+	// dying: it is to be killed. killed: it was, and its books are not closed.
+	dying, killed bool
+	rng           *rand.Rand
+	out           [2]packet.Batch
 }
 
 // lent is a port that a graph may close without hurting the bed.
@@ -60,6 +65,11 @@ func (x *box) holds(b []byte) bool {
 // up starts the function with nothing remembered.
 func (x *box) up() error {
 	f := x.bed.cfg.Box
+	if x.dying {
+		if err := x.down(); err != nil {
+			return err
+		}
+	}
 	if f == nil || x.inst != nil {
 		return nil
 	}
@@ -77,8 +87,16 @@ func (x *box) up() error {
 		Ports: map[string][]port.Port{"a": {lent{x.a, x}}, "b": {lent{x.b, x}}},
 		Seed:  x.bed.cfg.Seed + x.starts<<32,
 		Memory: func(app string, size int) ([]byte, error) {
-			if len(x.memory[app]) != size {
-				x.memory[app] = make([]byte, size)
+			if len(x.memory[app]) == size {
+				return x.memory[app], nil
+			}
+			x.memory[app] = make([]byte, size)
+			if f.Killed {
+				t, err := newTorn(size)
+				if err != nil {
+					return nil, err
+				}
+				x.torn[app], x.memory[app] = t, t.b
 			}
 			return x.memory[app], nil
 		},
@@ -117,12 +135,41 @@ func (x *box) down() error {
 	if x.inst == nil {
 		return nil
 	}
-	inst := x.inst
-	x.inst, x.filter = nil, inst.Wants()
 	left := map[string][]byte{}
 	for app, m := range x.memory {
 		left[app] = slices.Clone(m)
 	}
+	return x.end(left)
+}
+
+// die is a kill.
+func (x *box) die() error {
+	if x.inst == nil || !x.bed.cfg.Box.Killed {
+		return x.down()
+	}
+	x.dying = true
+	return nil
+}
+
+// lastBreath is a breath that the function dies in if it writes to some page of its
+// memory: then nothing of what it would have sent leaves.
+func (x *box) lastBreath(now clock.Time) (n int, err error) {
+	step := func() error { n, err = x.inst.Step(now); return err }
+	for _, t := range x.torn {
+		died, err := t.kill(x.rng, step)
+		if died {
+			// It is in no state to be closed, and its frames are gone with it.
+			x.inst, x.filter, x.dying, x.killed = nil, x.inst.Wants(), false, true
+		}
+		return n, err
+	}
+	return n, step()
+}
+
+// end ends the function, which leaves that in its memories.
+func (x *box) end(left map[string][]byte) error {
+	inst := x.inst
+	x.inst, x.filter, x.dying = nil, inst.Wants(), false
 	err := errors.Join(inst.Conservation(), inst.Close(), inst.Conservation())
 	if !x.bed.cfg.Box.Clean {
 		for app, m := range left {
@@ -134,6 +181,9 @@ func (x *box) down() error {
 
 // Breath implements host.Worker.
 func (x *box) Breath(now clock.Time) (int, error) {
+	if x.dying {
+		return x.lastBreath(now)
+	}
 	if x.inst != nil {
 		return x.inst.Step(now)
 	}
