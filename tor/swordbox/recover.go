@@ -430,6 +430,10 @@ func (n *node) relink(l int32, list []int32, now clock.Time) {
 			f.lane = l
 		}
 		n.rejoin(o)
+		if f := &n.flows[i]; o.modifies() && o.word == none && !o.is(fBare|fOrphan) {
+			o.flags |= fBare // which of its client's it must be ahead of its word does not tell
+			f.bare++
+		}
 		if o.is(fReplaced) {
 			c.writes++
 			n.writes++
