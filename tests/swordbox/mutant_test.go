@@ -48,7 +48,7 @@ func mutants() []mutant {
 		{"the UDP port is kept", "flow.go", "*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])\n", "", frames, "TestMoved"},
 		{"answers keep their PSN", "response.go", "h.SetPSN(psn)\n\tif ext", "if ext", frames, "TestReadMany"},
 		{"answers keep their MSN", "response.go", "f.AETHOf(b).SetMSN(msn)\n", "_ = msn\n", frames, "TestReadMany"},
-		{"messages are counted from the wrong one", "response.go", "fl.msn = f.AETHOf(b).MSN() - k", "fl.msn = f.AETHOf(b).MSN()", frames, "TestMoved"},
+		{"messages are counted from the wrong one", "response.go", "fl.base = f.AETHOf(b).MSN() - k", "fl.base = f.AETHOf(b).MSN()", frames, "TestMoved"},
 		{"the answer is the value after", "request.go", "o.prior, o.out, o.flags = v.value, now,", "o.prior, o.out, o.flags = now, now,", frames, "TestReplaced"},
 		{"masks change places", "request.go", "\t\tcompareMask, swapMask = m.CompareMask(), m.SwapMask()", "\t\tcompareMask, swapMask = m.SwapMask(), m.CompareMask()", frames, "TestReplaced"},
 		{"the mask of the comparison is ignored", "word.go", "(v^compare)&compareMask == 0", "v == compare", frames, "TestReplaced"},
@@ -136,12 +136,12 @@ func mutants() []mutant {
 		{"a server that knows nothing of a connection keeps it", "response.go", " || s.denied(fl, b, psn) {", " {", frames, "TestDenied"},
 		{"a server that means another connection keeps it", "response.go", "return psn != f.acked && !f.affirmed(&s.f, b, psn)", "return false", frames, "TestDenied"},
 		{"a repetition is answered for a server that may be gone", "repair.go", "case released && s.doubtful(i):", "case false:", frames, "TestDoubted"},
-		{"a connection on record goes for what anybody made up", "request.go", "fl.record == 0 && (far", "(far", frames, "TestRecordedStays"},
+		{"a connection on record goes for what anybody made up", "request.go", "!fl.bound && (far", "(far", frames, "TestRecordedStays"},
 		{"a connection that begins anew is the old one", "response.go", "s.confirmed(l, b, psn) || ", "", frames, "TestReborn"},
 		{"who is ended is told something else the second time", "response.go", "fl.verdict = n.more[at].syndrome()", "fl.verdict = 0", frames, "TestFatal"},
 		{"who is ended is told of another request", "response.go", "fl.gone, fl.ended = true, s.n.una(i)", "fl.gone, fl.ended = true, fl.admitted", frames, "TestFatal"},
 		{"an atomic's answer is forgotten with its record", "request.go", "fl.tail - fl.span + 1\n\t\tfl.outlive(o)", "fl.tail - fl.span + 1", frames, "TestPast"},
-		{"another atomic has the answer of one that is past", "repair.go", "p.kept && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:])", "p.kept && p.psn == psn", frames, "TestPast"},
+		{"another atomic has the answer of one that is past", "repair.go", "p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:])", "p.whole() && p.psn == psn", frames, "TestPast"},
 		{"READs that are past are acknowledged", "repair.go", "case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq()", "case s.f.BTHOf(b).AckReq()", frames, "TestPast"},
 		{"who sends old requests is told an error", "repair.go", "s.longAgo(i, b, psn)\n", "s.answer(i, hdr.Acknowledge, psn, hdr.SynNAKRemoteOperation, 0)\n", frames, "TestPast"},
 		{"an early answer to an atomic is lost", "response.go", "o.flags |= fEarly\n\t\ts.nudgeLost(l)", "", frames, "TestEarly"},
@@ -157,12 +157,17 @@ func mutants() []mutant {
 	}
 }
 
-// The proof that the tests can fail: every small change that breaks a promise is
-// found.
-func TestMutants(t *testing.T) {
-	var all []shared.Mutant
+// changes are the mutants as tests/mutant takes them.
+func changes() (all []shared.Mutant) {
 	for _, m := range mutants() {
 		all = append(all, shared.Mutant{Name: m.name, File: m.file, Old: m.old, New: m.new, By: m.by, Run: m.run})
 	}
-	shared.Run(t, "tor/swordbox", all)
+	return all
 }
+
+// The proof that the tests can fail: every small change that breaks a promise is
+// found.
+func TestMutants(t *testing.T) { shared.Run(t, "tor/swordbox", changes()) }
+
+// Every one of them can still be made.
+func TestMutantTexts(t *testing.T) { shared.Texts(t, "tor/swordbox", changes()) }
