@@ -303,11 +303,12 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 // reset makes flow f, anew of what is left of it.
 func (n *node) reset(f *flow, now clock.Time) {
 	g := flow{
-		synced: true, young: f.young, onward: f.onward, dead: f.dead, gone: f.gone, failed: f.failed, trusted: f.trusted, bound: true, misshapen: f.misshapen,
-		admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span, start: f.start,
-		base: f.base, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow, syn: f.syn, acked: f.acked, deep: f.deep, peak: f.deep,
-		up: f.up, down: f.down, ended: f.ended, verdict: f.verdict, told: f.told, past: f.past, pastAt: f.pastAt,
-		answerer: none, lane: none, cur: none, oldest: none, newest: none,
+		synced: true, trusted: f.trusted, young: f.young, onward: f.onward, start: f.start, bound: true, told: f.told, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow,
+		client: client{
+			gone: f.gone, failed: f.failed, misshapen: f.misshapen, syn: f.syn, admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span,
+			base: f.base, down: f.down, ended: f.ended, verdict: f.verdict, past: f.past, pastAt: f.pastAt, answerer: none, lane: none, cur: none,
+		},
+		carrier: carrier{dead: f.dead, acked: f.acked, deep: f.deep, peak: f.deep, up: f.up, oldest: none, newest: none},
 	}
 	if f.lost != 0 {
 		g.lost = now.Add(keepGone)

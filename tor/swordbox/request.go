@@ -319,8 +319,10 @@ func (s *Box) sync(fl *flow, b []byte, psn uint32) bool {
 	if mtu == 0 {
 		mtu = s.cfg.mtu
 	}
-	*fl = flow{synced: true, young: true, start: psn, arrived: psn, admitted: psn, next: psn, acked: psnAdd(psn, hdr.PSNMask), expect: psn,
-		answerer: none, lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow), mtu: mtu, mtuLow: mtuLow}
+	*fl = noFlow
+	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
+	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
+	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
