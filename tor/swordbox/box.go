@@ -54,18 +54,13 @@ type node struct {
 	busy   clock.Time    // when it had a connection last
 	mac    atomic.Uint64 // where its answers come from; 0: not known
 	// twin: another node has this MAC, and may be the same server.
-	twin   atomic.Bool
-	twins  bool  // requests wait until no twin has writes
-	writes int32 // open ops that go as WRITEs of what was known
-	conns  *conn.Table
+	twin  atomic.Bool
+	twins bool // requests wait until no twin has writes
+	conns *conn.Table
 	arrays
 	window    uint32 // a power of two
 	shift     uint8  // its logarithm
-	words     wordTable
-	beliefs   uint64 // numbers given to beliefs (word.belief)
-	shaken    uint64 // those up to this one are none any more
-	free      grace
-	unrest    unrest // of all words
+	words     words
 	keys      keys
 	serial    uint32 // of keys
 	lending   int    // connections that are lent
@@ -79,7 +74,6 @@ type node struct {
 	swept     clock.Time
 	removed   []*flow    // rows that went, to be dealt with after the table is at rest
 	opens     clock.Time // when PSNs of questions may be those of requests (flow.gate)
-	unknown   clock.Time // until then requests that are not on record may be under way
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
@@ -139,7 +133,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	n := &node{number: place, arrays: m.of(place), window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))),
-		words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
+		words: newWords(cfg.words), shelf: newShelf(cfg.hold),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]*flow, 0, cfg.conns)}
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)

@@ -90,7 +90,7 @@ func (s *Box) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
 			}
 		}
 	}
-	n.unknown, n.busy = s.barred, now
+	n.words.unknown, n.busy = s.barred, now
 	list := append(append(make([]*node, 0, len(old)+1), old...), n)
 	s.nodes.Store(&list)
 	return n, nil
@@ -126,7 +126,7 @@ func (n *node) empty() {
 
 // idle reports whether nothing is under way at node n.
 func (n *node) idle() bool {
-	if n.conns.Len() > 0 || n.shelf.n > 0 || n.writes != 0 || n.free.open != [2]int32{} {
+	if n.conns.Len() > 0 || n.shelf.n > 0 || n.words.writes != 0 || n.words.free.open != [2]int32{} {
 		return false
 	}
 	for w := range n.freed {
@@ -260,7 +260,7 @@ func (s *Box) awaitsTwin() bool {
 	for _, m := range *s.nodes.Load() {
 		if m != n && m.mac.Load() == n.mac.Load() {
 			s.own(m)
-			busy = busy || m.writes > 0
+			busy = busy || m.words.writes > 0
 		}
 	}
 	s.own(n)

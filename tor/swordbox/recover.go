@@ -280,8 +280,8 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 			n.relink(c, lanes[l], now)
 		}
 	}
-	n.unrest = unrest{gen: n.free.now(), barred: n.unknown}
-	n.vouch(&s.cfg)
+	n.words.unrest = unrest{gen: n.words.free.now(), barred: n.words.unknown}
+	n.words.vouch(&s.cfg)
 	for l := range lanes {
 		f := &n.flows[l]
 		if !f.synced {
@@ -434,7 +434,7 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 		}
 		if o.is(fReplaced) {
 			c.writes++
-			n.writes++
+			n.words.writes++
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (n *node) rejoin(o *op) {
 		}
 	}
 	if w == none || n.words.w[w].flight > 0 && n.words.w[w].lane != o.lane {
-		if n.free.enter() {
+		if n.words.free.enter() {
 			o.flags |= fOdd
 		}
 		return

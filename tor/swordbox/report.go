@@ -132,7 +132,7 @@ func (n *node) report(m *Memory) ServerReport {
 		v.Also = append(v.Also, a.String())
 	}
 	for i := range n.words.w {
-		if w := &n.words.w[i]; w.va != nowhere && n.believes(w) {
+		if w := &n.words.w[i]; w.va != nowhere && n.words.believes(w) {
 			v.Known++
 		}
 	}

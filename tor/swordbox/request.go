@@ -669,14 +669,6 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// trackedWord is the word that o is all about; none if it is not tracked.
-func (n *node) trackedWord(o *op) int32 {
-	if o.len == 0 || o.wide() {
-		return none
-	}
-	return n.words.find(o.va &^ 7)
-}
-
 // choose is the connection that o, of flow fl, goes over; false when
 // it must wait. x is its key if it may go over another's connection.
 func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
@@ -684,7 +676,7 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
 		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
 	}
-	w := n.trackedWord(o)
+	w := n.words.of(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
 	if o.modifies() && (!tracked || o.wide()) {
 		o.flags |= fBare
@@ -706,7 +698,7 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 	}
-	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.settled(w, s.c.Now())) {
+	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now())) {
 		return nil, false // one of those may be its client's
 	}
 	if want != fl {
@@ -785,9 +777,9 @@ func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load()
 // foretold reports whether what o finds in its word is known, so that an atomic
 // needs none of the server's responder resources on connection c.
 func (s *Box) foretold(o *op, c *flow) bool {
-	if w := s.n.trackedWord(o); w != none && s.replaces() {
+	if w := s.n.words.of(o); w != none && s.replaces() {
 		v := &s.n.words.w[w]
-		return v.vouched && s.n.believes(v) && s.writable(o, c)
+		return v.vouched && s.n.words.believes(v) && s.writable(o, c)
 	}
 	return false
 }
@@ -824,9 +816,9 @@ func (s *Box) depth(c *flow) int32 {
 // its words. False when it must wait, and nothing has changed.
 func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) bool {
 	n := s.n
-	w := n.trackedWord(o)
-	if w == none && s.trackable(o) {
-		w = s.track(o.va, o.rkey)
+	w := n.words.of(o)
+	if w == none && s.cfg.trackable(o) {
+		w = n.words.track(o.va, o.rkey, s.cfg.vouches(o.va))
 	}
 	switch {
 	case !o.modifies():
@@ -905,7 +897,7 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 	if like && v.loose > 0 && s.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(n.flow(v.lane))) {
+	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(n.flow(v.lane))) {
 		return false // its outcome will be known when that of the probe is
 	}
 	o.word = w
@@ -939,9 +931,9 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 // done. False when it must wait.
 func (s *Box) enterFree(o *op, l *flow) bool {
 	n := s.n
-	wait, any := n.touch(o.va, o.len, l, n.free.gen, 0)
+	wait, any := n.words.touch(o.va, o.len, n.index(l), n.words.free.gen, 0)
 	if !wait {
-		if n.free.enter() {
+		if n.words.free.enter() {
 			o.flags |= fOdd
 		}
 		if any {
@@ -949,7 +941,7 @@ func (s *Box) enterFree(o *op, l *flow) bool {
 		}
 	}
 	if any {
-		n.free.now()
+		n.words.free.now()
 	}
 	return !wait
 }
@@ -971,10 +963,10 @@ func (s *Box) link(x *flow, o *op) {
 // effect computes what op o, which is in order, does to its word.
 func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 	n := s.n
-	known := n.believes(v)
+	known := n.words.believes(v)
 	v.probe = none
 	if !known {
-		if v.belief = 0; !n.settled(o.word, s.c.Now()) {
+		if v.belief = 0; !n.words.settled(o.word, s.c.Now()) {
 			return
 		}
 	}
@@ -982,7 +974,7 @@ func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 		if !known {
 			s.c.Count(ctrCached, 1)
 		}
-		n.believe(v, o.out)
+		n.words.believe(v, o.out)
 		return
 	}
 	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
@@ -994,7 +986,7 @@ func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 	case o.kind == kOtherAtomic:
 		v.doubt()
 	case !known:
-		v.probe, v.belief = n.place(o), n.beliefs
+		v.probe, v.belief = n.place(o), n.words.beliefs
 		*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
 		o.flags |= fProbe
 	case v.vouched && s.replaces():
@@ -1005,7 +997,7 @@ func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 			n.foretell(o, v)
 		case s.writable(o, l):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
-			n.writes++
+			n.words.writes++
 			v.writes++
 			l.writes++
 			s.c.Count(ctrReplaced, 1)

@@ -377,7 +377,7 @@ func (s *Box) forget(o *op, done bool) {
 		s.unkeep(o)
 	}
 	if o.is(fReplaced) {
-		n.writes--
+		n.words.writes--
 		x.writes--
 	}
 	if o.word != none {
@@ -394,19 +394,21 @@ func (s *Box) forget(o *op, done bool) {
 			}
 		}
 		if m := n.beside(o); o.is(fProbe) && n.get(v.probe) == o {
-			known := done && n.awaits(v)
+			known := done && n.words.awaits(v)
 			if v.doubt(); known {
-				n.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
+				n.words.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
 				v.checked = s.c.Now()
 				s.c.Count(ctrCached, 1)
 			}
 		}
-		n.left(o.word, o, done)
+		n.words.left(o.word, o, done)
 		o.word = none
 	} else if o.modifies() {
-		n.free.leave(o.is(fOdd))
-		if done && s.trackable(o) && n.trackedWord(o) == none {
-			s.admitWord(o)
+		n.words.free.leave(o.is(fOdd))
+		if done && s.cfg.trackable(o) && n.words.of(o) == none {
+			if !n.words.admit(o, s.c.Now(), s.cfg.vouches(o.va)) {
+				s.c.Count(ctrWordFull, 1)
+			}
 		}
 	}
 	if o.is(fOrphan) {
@@ -445,7 +447,7 @@ func (n *node) foresaw(o *op) bool {
 		return false
 	}
 	v := &n.words.w[w]
-	return n.believes(v) && uint32(v.belief) == n.beside(o).belief
+	return n.words.believes(v) && uint32(v.belief) == n.beside(o).belief
 }
 
 // inTime completes the oldest operation of connection x, which is answered up to
@@ -478,8 +480,8 @@ const mostAhead = 64
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
 func (s *Box) compare(c *flow, o *op, p []byte) {
-	if w := s.n.trackedWord(o); w != none && len(p) == 8 {
-		if v := &s.n.words.w[w]; s.n.believes(v) && s.n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+	if w := s.n.words.of(o); w != none && len(p) == 8 {
+		if v := &s.n.words.w[w]; s.n.words.believes(v) && s.n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
 			s.mismatch(o)
 		}
 	}
@@ -492,10 +494,7 @@ const distrust = 10 * time.Second
 // mismatch: the word of o is not what it should have been.
 func (s *Box) mismatch(o *op) {
 	s.c.Count(ctrMismatches, 1)
-	if w := s.n.trackedWord(o); w != none {
-		s.n.words.w[w].doubt()
-		s.n.words.u[w].barred = s.c.Now().Add(distrust)
-	}
+	s.n.words.mistrust(o, s.c.Now().Add(distrust))
 }
 
 // readResponse is a packet of the answer to a READ; true when x was disposed

@@ -143,11 +143,11 @@ func (s *Box) disturb(b []byte, f *hdr.Frame) (wait bool) {
 	m := n.scopeOf(s.c.Now(), until, b, f)
 	switch {
 	case m.all:
-		n.unknown = until
-		return n.touchAll(0, until)
+		n.words.unknown = until
+		return n.words.touchAll(0, until)
 	case m.len != 0:
-		n.unknown = until
-		wait, _ = n.touch(m.va, m.len, nil, 0, until)
+		n.words.unknown = until
+		wait, _ = n.words.touch(m.va, m.len, none, 0, until)
 	}
 	return wait
 }

@@ -275,7 +275,7 @@ func (s *Box) Reconfigure(args graph.Args) error {
 	}
 	for _, n := range *s.nodes.Load() {
 		_ = s.look(n, func() error {
-			n.vouch(&cfg)
+			n.words.vouch(&cfg)
 			return nil
 		})
 	}
@@ -452,7 +452,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 			}
 			key[0].V, key[1].V, key[2].V = server, num(w.rkey), table.Uint(w.va)
 			value := uint64(0)
-			known := n.believes(w)
+			known := n.words.believes(w)
 			if known {
 				value = w.value
 			}
