@@ -62,8 +62,6 @@ type node struct {
 	shift     uint8  // its logarithm
 	words     words
 	keys      keys
-	serial    uint32 // of keys
-	lending   int    // connections that are lent
 	shelf     shelf
 	ready     []*flow // flows with an answer to give, after the frame at hand
 	waiting   []*flow // flows with requests that wait
@@ -371,7 +369,7 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.recall(&s.n.flows[slot]) // what it carries is answered before it goes
+		s.n.keys.recall(&s.n.flows[slot]) // what it carries is answered before it goes
 	}
 	s.pass(in, x)
 }

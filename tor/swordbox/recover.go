@@ -414,7 +414,7 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 		if f != c {
 			o.flags |= fGuest
 			c.guests++
-			n.guest(o, 1)
+			n.keys.guest(o, 1)
 		}
 		if o.answered() {
 			c.rd++

@@ -107,7 +107,7 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case o.state == sUnsent:
 		switch {
 		case !n.unsentBefore(fl, k) && s.reenter(fl, o, x, b, off):
-		case fl.open == 0 && s.stuck(fl, o, n.movable(fl, o)):
+		case fl.open == 0 && s.stuck(fl, o, n.keys.movable(fl, o)):
 			s.end(fl)
 			s.refuse(fl)
 			s.c.Drop(x, reasonReset)
@@ -230,7 +230,7 @@ func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
 		o.out, o.prior = a.Swap(), a.Compare()
 	}
-	key := n.movable(fl, o)
+	key := n.keys.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}
@@ -574,7 +574,7 @@ func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
 			s.failed(o, syn, uint32(d))
-			s.refused(o)
+			n.keys.refused(o, s.c.Now().Add(distrust))
 			s.forget(o, false)
 			break
 		}
@@ -628,7 +628,7 @@ func (s *Box) fail(c *flow) {
 func (s *Box) bury(c *flow, doubt bool) {
 	n := s.n
 	c.dead, c.repair, c.inDoubt = true, false, false
-	s.recall(c)
+	n.keys.recall(c)
 	heir, from := (*flow)(nil), uint32(0)
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(c) && n.decided(o) {
@@ -680,8 +680,8 @@ func (s *Box) heir(l *flow, o *op) *flow {
 			best = c
 		}
 	}
-	if best != nil {
-		s.lend(best, x)
+	if best != nil && s.cfg.mode.moves() {
+		n.keys.lend(best, x, s.c.Now())
 	}
 	return best
 }
@@ -706,13 +706,13 @@ func (s *Box) bequeath(o *op, c *flow) {
 	s.unlink(o)
 	if o.is(fGuest) {
 		n.carrier(o).guests--
-		n.guest(o, -1)
+		n.keys.guest(o, -1)
 	}
 	o.flags &^= fGuest
 	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
 		c.guests++
-		n.guest(o, 1)
+		n.keys.guest(o, 1)
 		s.diverge(c)
 		if !o.is(fOrphan) {
 			s.diverge(i)
@@ -763,14 +763,6 @@ func (s *Box) remove(fl *flow) {
 
 // orphan marks o: nobody waits for it.
 func (n *node) orphan(o *op) { o.flags |= fOrphan }
-
-// guest counts o among the operations under its key on others' connections, or
-// not any more.
-func (n *node) guest(o *op, d int32) {
-	if x := n.keys.find(o.rkey); x != nil {
-		x.guests += d
-	}
-}
 
 // query asks the server whether its end of connection c is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it
@@ -869,7 +861,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		away = now.Sub(s.due)
 	}
 	period := min(tick, clock.Duration(s.cfg.giveup/10))
-	conns, words, held := 0, 0, 0
+	conns, words, lent, held := 0, 0, 0, 0
 	busy := false
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
@@ -901,10 +893,12 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		}
 		conns += n.conns.Len()
 		words += n.words.n
+		lent += n.keys.lending
 		held += n.shelf.n
 	}
 	s.release()
 	c.Set(ctrConns, uint64(conns))
+	c.Set(ctrLanes, uint64(lent))
 	c.Set(ctrWords, uint64(words))
 	c.Set(ctrHeld, uint64(held))
 	c.Set(ctrRecorded, uint64(s.recorded()))
@@ -935,7 +929,7 @@ func (s *Box) watch(c *flow) {
 	n := s.n
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
-		s.recall(c) // its client stopped in the middle of a message
+		n.keys.recall(c) // its client stopped in the middle of a message
 	}
 	if c.inDoubt {
 		s.inquire(c)

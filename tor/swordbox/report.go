@@ -127,7 +127,7 @@ func (n *node) account(m *Memory) {
 
 func (n *node) report(m *Memory) ServerReport {
 	n.account(m)
-	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.lending, Connections: []ConnReport{}}
+	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.keys.lending, Connections: []ConnReport{}}
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}

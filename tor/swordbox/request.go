@@ -404,7 +404,7 @@ func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if !ok {
 		return false
 	}
-	key := n.movable(fl, o)
+	key := n.keys.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}
@@ -512,7 +512,7 @@ func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok boo
 		o.kind = kSend
 		o.flags |= fBare
 		m.whole = info&hdr.IsFirst == 0
-		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
+		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 			return m, false
 		}
 	}
@@ -640,7 +640,7 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		return s.admit(fl, x, b, f)
 	}
 	l := n.carrier(o)
-	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
+	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !s.n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 		return false
 	}
 	if o.is(fKept) {
@@ -847,7 +847,7 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 		x.claimed = false
 		if o.kind == kSend || o.is(fOwn) {
 			x.private = s.c.Now()
-			s.recall(x)
+			n.keys.recall(x)
 		}
 	}
 	if x != fl {

@@ -340,7 +340,7 @@ func (s *Box) forget(o *op, done bool) {
 	n := s.n
 	x := n.carrier(o)
 	if done {
-		s.learn(o)
+		n.keys.learn(o, x, s.c.Now(), s.cfg.mode.moves())
 	}
 	fl := n.flowOf(o)
 	if !o.is(fOrphan) {
@@ -365,7 +365,7 @@ func (s *Box) forget(o *op, done bool) {
 	}
 	if o.is(fGuest) {
 		x.guests--
-		n.guest(o, -1)
+		n.keys.guest(o, -1)
 	}
 	if o.answered() {
 		x.rd--
