@@ -1,12 +1,10 @@
 package swordbox
 
 import (
-	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -57,9 +55,7 @@ type node struct {
 	twin  atomic.Bool
 	twins bool // requests wait until no twin has writes
 	conns *conn.Table
-	arrays
-	window    uint32 // a power of two
-	shift     uint8  // its logarithm
+	record
 	words     words
 	keys      keys
 	shelf     shelf
@@ -130,7 +126,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{number: place, arrays: m.of(place), window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))),
+	n := &node{number: place, record: newRecord(m.of(place), cfg.window),
 		words: newWords(cfg.words), shelf: newShelf(cfg.hold),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
 		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]*flow, 0, cfg.conns)}
@@ -405,52 +401,7 @@ func (n *node) due(f *flow) {
 	}
 }
 
-// index is the number of flow f, and place that of operation o: what is stored of
-// them in memory that outlives the process.
-func (n *node) index(f *flow) int32 {
-	return int32((uintptr(unsafe.Pointer(f)) - uintptr(unsafe.Pointer(unsafe.SliceData(n.flows)))) / unsafe.Sizeof(*f))
-}
-
-func (n *node) place(o *op) int32 {
-	return int32((uintptr(unsafe.Pointer(o)) - uintptr(unsafe.Pointer(unsafe.SliceData(n.ops)))) / unsafe.Sizeof(*o))
-}
-
-// slot is what tor/conn calls flow f, and row what it knows of it.
-func (n *node) slot(f *flow) conn.Slot { return conn.Slot(n.index(f)) }
-func (n *node) row(f *flow) *conn.Row  { return n.conns.Row(n.slot(f)) }
-
-// op is operation number k (as flow.head counts) of flow f.
-func (n *node) op(f *flow, k uint32) *op {
-	return &n.ops[n.index(f)<<(n.shift&31)+int32(k&(f.span-1))]
-}
-
-// get is the operation in place at, and flow the flow with number i; nil when that is none.
-func (n *node) get(at int32) *op {
-	if at == none {
-		return nil
-	}
-	return &n.ops[at]
-}
-
-func (n *node) flow(i int32) *flow {
-	if i == none {
-		return nil
-	}
-	return &n.flows[i]
-}
-
-// oldest is the operation o the front of those that connection c carries, and
-// behind the one behind o; nil when there is none.
-func (n *node) oldest(c *flow) *op { return n.get(c.oldest) }
-func (n *node) behind(o *op) *op   { return n.get(o.next) }
-
-// beside is what few operations need of o.
-func (n *node) beside(o *op) *more { return &n.more[n.place(o)] }
-
-// flowOf is the flow whose client sent o, and carrier the one whose connection
-// carries it.
-func (n *node) flowOf(o *op) *flow  { return &n.flows[n.place(o)>>(n.shift&31)] }
-func (n *node) carrier(o *op) *flow { return &n.flows[o.lane] }
+func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
 
 // hold keeps x for later; false when there is no room.
 func (s *Box) hold(q *fifo, x *packet.Buf) bool {

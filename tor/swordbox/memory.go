@@ -122,13 +122,13 @@ func geometryIn(b []byte) geometry {
 	return g
 }
 
-// record is that of flow i of place p in b.
+// recordIn is that of flow i of place p in b.
 func recordIn(b []byte, g geometry, p, i int) []byte {
 	return b[memHead+(p*g.conns+i)*recordLen:][:recordLen]
 }
 
-// record is that of flow f.
-func (n *node) record(m *memory, f *flow) []byte {
+// recordOf is that of flow f.
+func (n *node) recordOf(m *memory, f *flow) []byte {
 	return recordIn(m.b, m.geometry, n.number, int(n.index(f)))
 }
 
@@ -209,7 +209,7 @@ func (s *Box) diverge(f *flow) {
 	*row = *n.row(f)
 	r := identityOf(row)
 	if s.mem.b != nil {
-		r.write(n.record(&s.mem, f))
+		r.write(n.recordOf(&s.mem, f))
 		n.note(&s.mem, f)
 	}
 	for _, q := range r.ends() {
@@ -228,7 +228,7 @@ func (s *Box) strike(f *flow) {
 	f.bound = false
 	s.mem.bound.Add(-1)
 	if s.mem.b != nil {
-		setBound(n.record(&s.mem, f), false)
+		setBound(n.recordOf(&s.mem, f), false)
 	}
 	r := identityOf(&n.rows[n.index(f)])
 	for _, q := range r.ends() {
@@ -244,7 +244,7 @@ const knownPSN = 1 << 31
 // must not take a NAK for the acknowledgement of what was before it.
 func (n *node) note(m *memory, f *flow) {
 	if f.bound && f.lost == 0 && m.b != nil {
-		le.PutUint32(n.record(m, f)[unaAt:], n.una(f)|knownPSN)
+		le.PutUint32(n.recordOf(m, f)[unaAt:], n.una(f)|knownPSN)
 	}
 }
 

@@ -10,27 +10,6 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// find is the operation of flow fl that PSN psn belongs to; none if it is not on
-// record.
-func (n *node) find(fl *flow, psn uint32) (o *op, k uint32) {
-	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
-	for lo != hi {
-		m := lo + (hi-lo)/2
-		if o := n.op(fl, m); psnLess(psn, o.cpsn) {
-			hi = m
-		} else {
-			lo = m + 1
-		}
-	}
-	if lo == fl.first {
-		return nil, 0
-	}
-	if o = n.op(fl, lo-1); hdr.PSNDiff(psn, o.cpsn) >= int32(o.npsn) {
-		return nil, 0
-	}
-	return o, lo - 1
-}
-
 // same reports whether the request in s.f may be a repetition of o, from its
 // packet k on.
 func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
@@ -189,17 +168,6 @@ func (f *flow) outlive(o *op) {
 	}
 }
 
-// unsentBefore reports whether an operation of flow fl before number k waits to
-// be sent by its client again.
-func (n *node) unsentBefore(fl *flow, k uint32) bool {
-	for j := fl.head; j != k; j++ {
-		if o := n.op(fl, j); o.state == sUnsent {
-			return true
-		}
-	}
-	return false
-}
-
 // acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
 // again it waits: it would tell the client that the READ's answer was lost.
 func (s *Box) acknowledge(fl *flow) {
@@ -292,13 +260,6 @@ func (s *Box) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	}
 	s.nudge(c)
 	s.c.Drop(x, reasonRepeat)
-}
-
-// handedOver reports whether the client of connection c will send again what the
-// server misses: all that c carries is its own, and it still waits for it.
-func (n *node) handedOver(c *flow) bool {
-	o := &n.ops[c.oldest]
-	return c.guests == 0 && !o.is(fAgain|fOrphan)
 }
 
 // makeable reports whether o can be sent again from here.
@@ -572,7 +533,7 @@ func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
-			s.unlink(o)
+			n.unlink(o)
 			s.failed(o, syn, uint32(d))
 			n.keys.refused(o, s.c.Now().Add(distrust))
 			s.forget(o, false)
@@ -588,7 +549,7 @@ func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 // executed and its answer has nothing to tell, or it can be done again.
 func (s *Box) lose(o *op, harmless bool) {
 	n := s.n
-	s.unlink(o)
+	n.unlink(o)
 	s.unkeep(o)
 	done := false
 	switch {
@@ -646,7 +607,7 @@ func (s *Box) bury(c *flow, doubt bool) {
 			s.lose(o, o.executed(c))
 			continue
 		}
-		s.unlink(o)
+		n.unlink(o)
 		s.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
@@ -703,7 +664,7 @@ func (n *node) decided(o *op) bool {
 // connection x carries. It is yet to be sent.
 func (s *Box) bequeath(o *op, c *flow) {
 	n := s.n
-	s.unlink(o)
+	n.unlink(o)
 	if o.is(fGuest) {
 		n.carrier(o).guests--
 		n.keys.guest(o, -1)
@@ -730,7 +691,7 @@ func (s *Box) bequeath(o *op, c *flow) {
 	o.spsn = c.next
 	o.lane = n.index(c)
 	n.words.w[o.word].lane = o.lane
-	s.link(c, o)
+	n.link(c, o, s.c.Now())
 	c.next = psnAdd(c.next, o.npsn)
 }
 
@@ -760,9 +721,6 @@ func (s *Box) remove(fl *flow) {
 	s.strike(fl)
 	*fl = noFlow
 }
-
-// orphan marks o: nobody waits for it.
-func (n *node) orphan(o *op) { o.flags |= fOrphan }
 
 // query asks the server whether its end of connection c is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it

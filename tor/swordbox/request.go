@@ -37,7 +37,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		// The next request tells how many packets the READ before it takes.
 		o := &n.ops[fl.newest]
 		if d := hdr.PSNDiff(psn, o.cpsn); d > 1 && uint32(d) <= (o.len+255)/256 {
-			s.settleLength(fl, uint32(d))
+			n.settleLength(fl, uint32(d))
 		}
 	}
 	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(fl, x, b, psn, d) {
@@ -116,7 +116,7 @@ func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	k := s.packets(fl, b)
 	if fl.unsure {
 		// Of one packet, then; or another one of the same length again.
-		s.settleLength(fl, 1)
+		n.settleLength(fl, 1)
 	}
 	fl.arrived = psnAdd(psn, k)
 	if fl.young && hdr.PSNDiff(psn, fl.start) > mostUnacked {
@@ -364,21 +364,6 @@ func (s *Box) packets(fl *flow, b []byte) uint32 {
 	return 1 // for the time being: see admit
 }
 
-// settleLength notes that the READ of unknown length that flow fl sent last
-// takes k packets.
-func (s *Box) settleLength(fl *flow, k uint32) {
-	n := s.n
-	o := &n.ops[fl.newest]
-	fl.unsure = false
-	o.npsn = k
-	fl.next = psnAdd(o.spsn, k)
-	fl.arrived = psnAdd(o.cpsn, k)
-	fl.admitted = fl.arrived
-	if k == 1 {
-		fl.mtuLow = max(fl.mtuLow, o.len)
-	}
-}
-
 // admit sends the next request of flow fl on, x with the bytes b; false when it
 // must wait. f are its headers.
 func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
@@ -522,18 +507,6 @@ func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok boo
 	return m, true
 }
 
-// classifyAtomic makes of the atomic in b, with headers f, operation o.
-func (n *node) classifyAtomic(o *op, b []byte, f *hdr.Frame) {
-	h := f.BTH + hdr.BTHLen
-	a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
-	o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
-	o.kind = kindOf(f.Op)
-	if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
-		m, more := f.MaskedAtomicETHOf(b), n.beside(o)
-		more.compareMask, more.swapMask = m.CompareMask(), m.SwapMask()
-	}
-}
-
 // route is the connection that o, the next operation of flow fl, goes over; key is
 // its key if it may go over another's. False when it must wait: also until all
 // packets are here of a message that goes over another's connection.
@@ -573,30 +546,6 @@ func (s *Box) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet
 // them stay in the processor's cache.
 const narrow = 128
 
-// grow makes room to remember twice as many operations of flow fl, when none of
-// them is open: false while that is not so, or when there is no room.
-func (n *node) grow(fl *flow) bool {
-	if fl.span == n.window || fl.open > 0 || fl.rereads > 0 || fl.head != fl.tail {
-		return false
-	}
-	all := n.ops[n.index(fl)<<(n.shift&31):][:n.window:n.window]
-	old := all[:fl.span]
-	for k := range old {
-		if old[k].is(fOrphan) && old[k].state == sOpen {
-			return false
-		}
-	}
-	// The newer half of the places of the wider ring is behind the older: what
-	// belongs there is copied, and stays where it was until the ring is wider.
-	for k := fl.first; k != fl.tail; k++ {
-		if to := k & (2*fl.span - 1); to != k&(fl.span-1) {
-			all[to] = old[k&(fl.span-1)]
-		}
-	}
-	fl.span *= 2
-	return true
-}
-
 // last is the held frame that is number k of those of flow fl that wait; nil
 // when there are not so many.
 func (n *node) last(fl *flow, k int32) *packet.Buf {
@@ -615,19 +564,6 @@ func (n *node) last(fl *flow, k int32) *packet.Buf {
 // all there are, which is twice as many.
 const mostUnacked = 1 << 22
 
-// fade forgets the oldest requests of flow fl, which were answered, when the newest are
-// far beyond.
-func (n *node) fade(fl *flow) {
-	for fl.first != fl.head {
-		o := n.op(fl, fl.first)
-		if (fl.admitted-o.cpsn)&hdr.PSNMask <= mostUnacked || o.state == sOpen {
-			return
-		}
-		fl.outlive(o)
-		fl.first++
-	}
-}
-
 // middle sends on a packet of the message that flow fl is in; false when it
 // must wait.
 func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
@@ -640,7 +576,7 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		return s.admit(fl, x, b, f)
 	}
 	l := n.carrier(o)
-	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !s.n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 		return false
 	}
 	if o.is(fKept) {
@@ -832,7 +768,7 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 	// A READ that is done again may begin in its middle.
 	lane := n.index(x)
 	o.lane, o.spsn = lane, psnAdd(x.next, -o.got&hdr.PSNMask)
-	s.link(x, o)
+	n.link(x, o, s.c.Now())
 	x.next = psnAdd(x.next, o.npsn-o.got)
 	if o.answered() {
 		x.rd++
@@ -946,20 +882,6 @@ func (s *Box) enterFree(o *op, l *flow) bool {
 	return !wait
 }
 
-// link puts op o at the end of what connection x carries.
-func (s *Box) link(x *flow, o *op) {
-	n := s.n
-	at := n.place(o)
-	o.next = none
-	if x.oldest == none {
-		x.oldest, x.loaded, x.timed = at, s.c.Now(), true
-		x.silent, x.tries = 0, 0
-	} else {
-		n.ops[x.newest].next = at
-	}
-	x.newest = at
-}
-
 // effect computes what op o, which is in order, does to its word.
 func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 	n := s.n
@@ -1009,13 +931,6 @@ func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 		n.foretell(o, v)
 		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
-}
-
-// foretell notes what atomic o, which goes as one, must find in its word v.
-func (n *node) foretell(o *op, v *word) {
-	m := n.beside(o)
-	m.want, m.belief = v.value, uint32(v.belief)
-	o.flags |= fForetold
 }
 
 // send gives the server packet k of op o of flow fl: frame x, the bytes b, as its

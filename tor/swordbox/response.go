@@ -52,7 +52,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		o := n.get(fl.newest)
 		if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
 			s.learnMTU(fl, b)
-			s.settleLength(fl, (o.len+p-1)/p)
+			n.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
 	if fl.inDoubt && psn == fl.next && s.f.Op == hdr.AtomicAck {
@@ -281,16 +281,6 @@ func (n *node) partly(x *flow) {
 	}
 }
 
-// part is the PSN of the last packet of o, which is not done, that the server has
-// acknowledged, as its client numbers; false when there is none.
-func (n *node) part(o *op) (psn uint32, ok bool) {
-	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || n.oldest(n.carrier(o)) != o {
-		return 0, false
-	}
-	d := hdr.PSNDiff(n.carrier(o).acked, o.spsn)
-	return psnAdd(o.cpsn, uint32(d)), d >= 0 && d < int32(o.npsn)
-}
-
 // advance completes what is acknowledged, in order.
 func (s *Box) advance(x *flow) {
 	n := s.n
@@ -319,19 +309,9 @@ func (s *Box) advance(x *flow) {
 
 // complete notes that op o, the oldest of its connection, is answered.
 func (s *Box) complete(o *op) {
-	s.unlink(o)
+	s.n.unlink(o)
 	o.state = sDone
 	s.forget(o, true)
-}
-
-// unlink takes o, which is the oldest, off its connection.
-func (s *Box) unlink(o *op) {
-	x := &s.n.flows[o.lane]
-	x.oldest = o.next
-	if x.oldest == none {
-		x.newest = none
-	}
-	x.silent = 0
 }
 
 // forget takes op o, which is not open any more, out of all counts. done: it
@@ -458,19 +438,6 @@ func (s *Box) inTime(x *flow, psn uint32) {
 	}
 	s.complete(s.n.oldest(x))
 	s.advance(x)
-}
-
-// carries is the operation that connection x carries under PSN psn; nil if there
-// is none, or too many are ahead of it.
-func (n *node) carries(x *flow, psn uint32) *op {
-	o := n.oldest(x)
-	for range mostAhead {
-		if o == nil || psnLess(psn, psnAdd(o.spsn, o.npsn)) {
-			return o
-		}
-		o = n.behind(o)
-	}
-	return nil
 }
 
 // mostAhead is how many operations are looked at to find one on a connection.
@@ -761,19 +728,6 @@ func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
 		}
 		s.relay(fl, o, x, b, &s.g, k)
 	}
-}
-
-// una is the PSN of the oldest request of flow f that its client has no answer to
-// (IBTA: oldest unacknowledged PSN).
-func (n *node) una(f *flow) uint32 {
-	if f.head == f.tail {
-		return f.admitted
-	}
-	o := n.op(f, f.head)
-	if o.state == sFailed {
-		return psnAdd(o.cpsn, n.beside(o).nak)
-	}
-	return o.cpsn
 }
 
 // end resets flow fl: its client's queue pair goes to the error state by the
