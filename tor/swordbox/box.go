@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 // maxNodes is the most servers.
@@ -58,13 +59,11 @@ type node struct {
 	record
 	words     words
 	keys      keys
-	shelf     shelf
-	ready     []*flow // flows with an answer to give, after the frame at hand
-	waiting   []*flow // flows with requests that wait
-	strangers fifo    // requests that nobody follows, and wait
+	shelf     hold.Shelf[struct{}]
+	ready     []*flow    // flows with an answer to give, after the frame at hand
+	waiting   []*flow    // flows with requests that wait
+	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
-	freed     [][]*packet.Buf // by worker: held frames that another one is done with
-	heldBy    []int
 	swept     clock.Time
 	removed   []*flow    // rows that went, to be dealt with after the table is at rest
 	opens     clock.Time // when PSNs of questions may be those of requests (flow.gate)
@@ -127,15 +126,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	n := &node{number: place, record: newRecord(m.of(place), cfg.window),
-		words: newWords(cfg.words), shelf: newShelf(cfg.hold),
+		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
-		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]*flow, 0, cfg.conns)}
+		removed: make([]*flow, 0, cfg.conns)}
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
-	}
-	for w := range n.freed {
-		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
 	}
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: min(clock.Duration(cfg.settle), 1e6), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
@@ -215,12 +211,7 @@ func (s *Box) own(n *node) {
 		}
 	}
 	s.n = n
-	if l := n.freed[s.worker]; len(l) > 0 {
-		for _, x := range l {
-			s.c.Drop(x, reasonAbsorbed)
-		}
-		n.freed[s.worker] = l[:0]
-	}
+	n.shelf.Return(s.c, s.worker, reasonAbsorbed)
 }
 
 func (s *Box) release() {
@@ -388,7 +379,7 @@ func (s *Box) settle() {
 		n.ready = n.ready[:0]
 		s.resume()
 	}
-	if len(n.waiting) > 0 || n.strangers.n > 0 {
+	if len(n.waiting) > 0 || !n.strangers.Empty() {
 		s.resume()
 	}
 }
@@ -403,46 +394,11 @@ func (n *node) due(f *flow) {
 
 func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
 
-// hold keeps x for later; false when there is no room.
-func (s *Box) hold(q *fifo, x *packet.Buf) bool {
-	if !s.n.shelf.put(q, x, s.worker) {
-		return false
-	}
-	s.n.heldBy[s.worker]++
-	return true
-}
-
-// unhold is the first frame of q, as one of this worker's; nil when it was
-// another's and there is no buffer for a copy.
-func (s *Box) unhold(q *fifo) *packet.Buf {
-	k := s.n.shelf.take(q)
-	s.n.heldBy[k.worker]--
-	if int(k.worker) == s.worker {
-		return k.x
-	}
-	y := s.c.Get()
-	if y != nil && !y.SetBytes(k.x.Bytes()) {
-		s.c.Discard(y)
-		y = nil
-	}
-	s.n.freed[k.worker] = append(s.n.freed[k.worker], k.x)
-	return y
-}
-
-// discard drops all frames of q.
-func (s *Box) discard(q *fifo, r graph.Reason) {
-	for q.n > 0 {
-		if x := s.unhold(q); x != nil {
-			s.c.Drop(x, r)
-		}
-	}
-}
-
 // Held implements graph.Holder.
 func (s *Box) Held() int {
 	h := 0
 	for _, n := range *s.nodes.Load() {
-		h += n.heldBy[s.worker] + len(n.freed[s.worker])
+		h += n.shelf.Held(s.worker)
 	}
 	return h
 }
@@ -453,10 +409,10 @@ func (s *Box) Stop(c *graph.Ctx) {
 	s.c = c
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
-		s.discard(&n.strangers, reasonAbsorbed)
+		n.shelf.Drop(s.c, &n.strangers, s.worker, reasonAbsorbed)
 		for i := range n.flows {
 			f := &n.flows[i]
-			s.discard(&f.stall, reasonAbsorbed)
+			n.shelf.Drop(s.c, &f.stall, s.worker, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
 				s.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
 			}
@@ -546,5 +502,19 @@ func (s *Box) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, pr
 	}
 	h.seal(b, code)
 	s.c.Emit(toClients, x)
+	return true
+}
+
+// roomy reports whether half of the room for frames is free: then frames may wait for
+// better times.
+func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
+
+// keep holds packet x of o, a frame of that worker's; false when there is no room.
+func (n *node) keep(o *op, x *packet.Buf, worker int) bool {
+	q := o.held()
+	if n.shelf.Put(&q, x, worker, struct{}{}) == 0 {
+		return false
+	}
+	o.hold(q)
 	return true
 }

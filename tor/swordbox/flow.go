@@ -5,7 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 var be, le = binary.BigEndian, binary.LittleEndian
@@ -116,10 +116,11 @@ func (m *more) setNAK(syn hdr.Syndrome, packet uint32) {
 
 func (m *more) syndrome() hdr.Syndrome { return hdr.Syndrome(m.nak >> 24) }
 
-// held are the first and the last packet that is held of o; none.
-func (o *op) held() (first, last int32) { return int32(uint32(o.out)) - 1, int32(o.out>>32) - 1 }
+// held are the packets that are held of o: of a READ's answer, or, with fKept, its
+// own. With hold they are q.
+func (o *op) held() hold.Queue { return hold.QueueOf(int32(o.out), int32(o.out>>32)) }
 
-func (o *op) setHeld(first, last int32) { o.out = uint64(uint32(last+1))<<32 | uint64(uint32(first+1)) }
+func (o *op) hold(q hold.Queue) { o.out = uint64(uint32(q.Last()))<<32 | uint64(uint32(q.First())) }
 
 // holds reports whether packets are held of o: of a READ's answer, or, with
 // fKept, its own.
@@ -290,68 +291,6 @@ type flow struct {
 
 	client
 	carrier
-}
-
-// fifo is a list of held frames.
-type fifo struct{ first, last, n int32 }
-
-// keep is one held frame.
-type keep struct {
-	x      *packet.Buf
-	next   int32
-	worker int32
-}
-
-// shelf is where frames are held: a fixed number of places.
-type shelf struct {
-	k    []keep
-	free int32
-	n    int
-}
-
-func newShelf(n int) shelf {
-	s := shelf{k: make([]keep, n), free: none}
-	for i := n - 1; i >= 0; i-- {
-		s.k[i].next = s.free
-		s.free = int32(i)
-	}
-	return s
-}
-
-// room reports whether n frames more can be held.
-func (s *shelf) room(n int) bool { return len(s.k)-s.n >= n }
-
-// roomy reports whether half of it is free: then frames may wait for better
-// times.
-func (s *shelf) roomy() bool { return len(s.k) != 0 && s.room(len(s.k)/2) }
-
-func (s *shelf) put(q *fifo, x *packet.Buf, worker int) bool {
-	i := s.free
-	if i == none {
-		return false
-	}
-	s.free = s.k[i].next
-	s.n++
-	s.k[i] = keep{x: x, next: none, worker: int32(worker)}
-	if q.n == 0 {
-		q.first = i
-	} else {
-		s.k[q.last].next = i
-	}
-	q.last = i
-	q.n++
-	return true
-}
-
-func (s *shelf) take(q *fifo) keep {
-	i := q.first
-	k := s.k[i]
-	q.first = k.next
-	q.n--
-	s.k[i] = keep{next: s.free}
-	s.free = i
-	s.n--
-	return k
 }
 
 // psnLess reports whether a is older than b.

@@ -126,15 +126,7 @@ func (n *node) empty() {
 
 // idle reports whether nothing is under way at node n.
 func (n *node) idle() bool {
-	if n.conns.Len() > 0 || n.shelf.n > 0 || n.words.writes != 0 || n.words.free.open != [2]int32{} {
-		return false
-	}
-	for w := range n.freed {
-		if len(n.freed[w]) != 0 || n.heldBy[w] != 0 {
-			return false
-		}
-	}
-	return true
+	return n.conns.Len() == 0 && n.shelf.Idle() && n.words.writes == 0 && n.words.free.open == [2]int32{}
 }
 
 // asked are addresses that requests went to, and that have not answered. There are

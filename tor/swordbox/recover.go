@@ -360,7 +360,7 @@ func (n *node) restart(o *op) bool {
 	kept := o.is(fKept) || o.kind == kRead && o.out != 0
 	o.flags &= fReplaced | fAckReq | fRight | fBare | fOwn | fPrompt | fOrphan | fEarly | fAgain
 	if kept {
-		o.setHeld(none, none) // what was held of it is gone
+		o.out = 0 // what was held of it is gone
 	}
 	released := mine && int32(f.first+k-f.head) < 0
 	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(n.flows) || !n.carrier(o).synced || released && o.kind != kRead) {

@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 // same reports whether the request in s.f may be a repetition of o, from its
@@ -474,11 +475,12 @@ func (s *Box) makeAtomic(h *header, b []byte, o *op, m *more, psn uint32) {
 // makeKept sends packet off of op o again, which is held as its client sent it.
 func (s *Box) makeKept(o *op, off uint32) bool {
 	n := s.n
-	k, _ := o.held()
+	q := o.held()
+	at := q.First()
 	for ; off > 0; off-- {
-		k = n.shelf.k[k].next
+		at = n.shelf.Next(at)
 	}
-	x := s.copied(n.shelf.k[k].x)
+	x := hold.Copy(s.c, n.shelf.Frame(at))
 	if x == nil {
 		return false
 	}
@@ -494,21 +496,19 @@ func (s *Box) makeKept(o *op, off uint32) bool {
 
 // copyOf is a copy of x to hold; nil when there is no room or no buffer.
 func (s *Box) copyOf(x *packet.Buf) *packet.Buf {
-	if !s.n.shelf.room(1) {
+	if !s.n.shelf.Room(1) {
 		return nil
 	}
-	return s.copied(x)
+	return hold.Copy(s.c, x)
 }
 
 // keep holds a packet of o until it is answered.
 func (s *Box) keep(o *op, x *packet.Buf) {
 	if !o.is(fKept) {
 		o.flags |= fKept
-		o.setHeld(none, none)
+		o.out = 0
 	}
-	q := o.queue()
-	s.hold(&q, x)
-	o.setHeld(q.first, q.last)
+	s.n.keep(o, x, s.worker)
 }
 
 // notReady: the server has no receive buffer for the request at psn. Its client
@@ -706,7 +706,7 @@ func (s *Box) remove(fl *flow) {
 			n.orphan(o)
 		}
 	}
-	s.discard(&fl.stall, reasonReset)
+	n.shelf.Drop(s.c, &fl.stall, s.worker, reasonReset)
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
@@ -780,10 +780,10 @@ func (s *Box) unanswered(l *flow, since clock.Time) bool {
 // the answer for that to its request. Answers to old requests say what was executed.
 func (s *Box) askStrangers() {
 	n := s.n
-	if n.strangers.n == 0 {
+	if n.strangers.Empty() {
 		return
 	}
-	b := n.shelf.k[n.strangers.last].x.Bytes()
+	b := n.shelf.Frame(n.strangers.Last()).Bytes()
 	if hdr.Parse(b, &s.g) != hdr.IsRoCE || s.g.Op.Transport() != hdr.RC {
 		return
 	}
@@ -852,7 +852,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		conns += n.conns.Len()
 		words += n.words.n
 		lent += n.keys.lending
-		held += n.shelf.n
+		held += n.shelf.Len()
 	}
 	s.release()
 	c.Set(ctrConns, uint64(conns))

@@ -124,20 +124,20 @@ func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	rest, part := fl.rest, fl.part
 	fl.measure(b, &s.f)
-	if fl.stall.n > 0 || !s.admit(fl, x, b, &s.f) {
-		if !s.hold(&fl.stall, x) {
+	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
+		if n.shelf.Put(&fl.stall, x, s.worker, struct{}{}) == 0 {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
 			return
 		}
 		n.wait(fl)
-		if fl.stall.n > 1 {
+		if fl.stall.Len() > 1 {
 			s.drain(fl) // it may complete a message
 		}
 		if fl.gone {
 			return
 		}
-		if fl.stall.n > 0 && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow {
+		if !fl.stall.Empty() && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow {
 			fl.vague, fl.vagueLen = true, s.f.RETHOf(b).DMALength()
 		}
 		return
@@ -205,7 +205,7 @@ const patience = clock.Duration(2e6)
 // patient reports whether a request may wait where it need not, for something
 // that was there since some time.
 func (s *Box) patient(since clock.Time) bool {
-	return s.n.shelf.roomy() && s.c.Now().Sub(since) < patience
+	return s.n.roomy() && s.c.Now().Sub(since) < patience
 }
 
 // stirred is when connection c was heard last, or began to carry something.
@@ -237,7 +237,7 @@ func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) 
 	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
 		return false // a new connection would have been announced
 	}
-	if fl.open > 0 || fl.oldest != none || fl.stall.n > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
+	if fl.open > 0 || fl.oldest != none || !fl.stall.Empty() || s.c.Now().Sub(fl.heard) < s.cfg.alive {
 		if far {
 			s.c.Drop(x, reasonPSNGap)
 		}
@@ -516,10 +516,10 @@ func (s *Box) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 		return fl, s.usable(fl, fl, o, nil)
 	}
 	l, ok := s.choose(fl, o, key)
-	if !ok || l == fl || m.whole || uint32(fl.stall.n) >= o.npsn {
+	if !ok || l == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return l, ok
 	}
-	if o.npsn <= n.longest() && n.shelf.room(int(o.npsn)) {
+	if o.npsn <= n.longest() && n.shelf.Room(int(o.npsn)) {
 		return nil, false
 	}
 	// Too long to be gathered: over its own connection, behind all that is open.
@@ -532,7 +532,7 @@ func (s *Box) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet
 	if o.makeable() {
 		return nil, true
 	}
-	if l != fl || fl.isLent && m.whole && o.kind == kWrite && s.n.shelf.roomy() {
+	if l != fl || fl.isLent && m.whole && o.kind == kWrite && s.n.roomy() {
 		if copied = s.copyOf(x); copied != nil {
 			return copied, true
 		}
@@ -549,14 +549,14 @@ const narrow = 128
 // last is the held frame that is number k of those of flow fl that wait; nil
 // when there are not so many.
 func (n *node) last(fl *flow, k int32) *packet.Buf {
-	if fl.stall.n < k {
+	if fl.stall.Len() < int(k) {
 		return nil
 	}
-	at := fl.stall.first
+	at := fl.stall.First()
 	for ; k > 1; k-- {
-		at = n.shelf.k[at].next
+		at = n.shelf.Next(at)
 	}
-	return n.shelf.k[at].x
+	return n.shelf.Frame(at)
 }
 
 // mostUnacked is the most PSNs that a connection has under way when it takes one more
@@ -676,7 +676,7 @@ func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 		if c.guests == 0 {
 			return true
 		}
-		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.shelf.roomy()) {
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.roomy()) {
 			c.claimed = true // others' operations come to an end first
 			return false
 		}
@@ -705,7 +705,7 @@ func (s *Box) fits(c, fl *flow, o *op, x *key) bool {
 // longest is how many packets an operation has at most that goes over another's
 // connection: it is held until it is complete, or has others wait for its answer. A
 // client may wait for an acknowledgement after 128 packets (RXE_MAX_UNACKED_PSNS).
-func (n *node) longest() uint32 { return min(uint32(len(n.shelf.k))/4, 64) }
+func (n *node) longest() uint32 { return min(uint32(n.shelf.Cap())/4, 64) }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
 func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
@@ -993,39 +993,17 @@ func (s *Box) write(h *header, b []byte, o *op, psn uint32) {
 	h.seal(b, hdr.WriteOnly)
 }
 
-// mine is the first frame of q, as one of this worker's; nil when it cannot be
-// had.
-func (s *Box) mine(q *fifo) *packet.Buf {
-	k := &s.n.shelf.k[q.first]
-	if int(k.worker) != s.worker {
-		y := s.c.Get()
-		if y == nil {
-			return nil
-		}
-		if !y.SetBytes(k.x.Bytes()) {
-			s.c.Discard(y)
-			return nil
-		}
-		s.n.freed[k.worker] = append(s.n.freed[k.worker], k.x)
-		s.n.heldBy[k.worker]--
-		s.n.heldBy[s.worker]++
-		k.x, k.worker = y, int32(s.worker)
-	}
-	return k.x
-}
-
 // drain sends on what waits of flow fl, as far as it may.
 func (s *Box) drain(fl *flow) {
-	for fl.stall.n > 0 {
-		x := s.mine(&fl.stall)
+	for !fl.stall.Empty() {
+		x := s.n.shelf.Mine(s.c, &fl.stall, s.worker)
 		if x == nil {
 			return
 		}
 		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(fl, x, b, &s.g) {
 			return
 		}
-		s.n.shelf.take(&fl.stall)
-		s.n.heldBy[s.worker]--
+		s.n.shelf.Remove(&fl.stall)
 		if fl.doomed {
 			s.end(fl)
 		}
@@ -1039,7 +1017,7 @@ func (s *Box) resume() {
 	kept := n.waiting[:0]
 	for _, f := range n.waiting {
 		s.drain(f)
-		if f.stall.n > 0 {
+		if !f.stall.Empty() {
 			kept = append(kept, f)
 		} else {
 			f.waits = false

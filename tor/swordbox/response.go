@@ -501,7 +501,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
 		s.relay(fl, o, frame, b, &s.f, k)
-	} else if !s.keepAnswer(o, frame) {
+	} else if !n.keep(o, frame, s.worker) {
 		// No room: it will be asked for again.
 		o.got--
 		s.c.Drop(frame, reasonHoldFull)
@@ -517,7 +517,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 // early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
 func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
-	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.keepAnswer(o, frame) {
+	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame, s.worker) {
 		return false
 	}
 	o.got = 1
@@ -564,56 +564,14 @@ func (s *Box) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 	s.c.Emit(toClients, x)
 }
 
-// keepAnswer holds a packet of the answer to READ o until its client may see
-// it.
-func (s *Box) keepAnswer(o *op, x *packet.Buf) bool {
-	q := o.queue()
-	if !s.hold(&q, x) {
-		return false
-	}
-	o.setHeld(q.first, q.last)
-	return true
-}
-
-// queue is the list of packets that are held of o.
-func (o *op) queue() fifo {
-	q := fifo{}
-	if o.holds() {
-		q.first, q.last = o.held()
-		q.n = 1 // at least: counts matter to nobody
-	}
-	return q
-}
-
-// heldAnswer takes the first held packet of o; nil when there is none.
-// ok is false when there is no buffer for it.
-func (s *Box) heldAnswer(o *op) (x *packet.Buf, more bool) {
-	if !o.holds() {
-		return nil, false
-	}
-	q := o.queue()
-	last := q.first == q.last
-	x = s.unhold(&q)
-	if last {
-		o.setHeld(none, none)
-	} else {
-		o.setHeld(q.first, q.last)
-	}
-	return x, true
-}
-
 // unkeep drops the packets that are held of o.
 func (s *Box) unkeep(o *op) {
-	for {
-		x, more := s.heldAnswer(o)
-		if !more {
-			o.flags &^= fKept
-			return
-		}
-		if x != nil {
-			s.c.Drop(x, reasonAbsorbed)
-		}
+	if o.holds() {
+		q := o.held()
+		s.n.shelf.Drop(s.c, &q, s.worker, reasonAbsorbed)
+		o.out = 0
 	}
+	o.flags &^= fKept
 }
 
 // deliver gives the client of flow fl the answers that are due, in the order of
@@ -699,7 +657,7 @@ func (s *Box) deliver(fl *flow) {
 	if !flush() {
 		return
 	}
-	if fl.gapNAK && !fl.toldGap && fl.stall.n == 0 {
+	if fl.gapNAK && !fl.toldGap && fl.stall.Empty() {
 		fl.toldGap = s.answer(fl, hdr.Acknowledge, fl.arrived, hdr.SynNAKSequence, 0)
 	}
 }
@@ -707,18 +665,13 @@ func (s *Box) deliver(fl *flow) {
 // relayHeld gives the client of flow fl the held packets of the answer to READ
 // o, of which end have come.
 func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
-	k := end
-	for at, last := o.held(); ; at = s.n.shelf.k[at].next {
-		if k--; at == last {
-			break
-		}
+	n, q, k := s.n, o.held(), end
+	for at := q.First(); at != 0; at = n.shelf.Next(at) {
+		k--
 	}
-	for ; ; k++ {
-		x, more := s.heldAnswer(o)
-		if !more {
-			return
-		}
-		if x == nil {
+	for ; !q.Empty(); k++ {
+		x, _ := n.shelf.Take(s.c, &q, s.worker)
+		if o.hold(q); x == nil {
 			continue
 		}
 		b := x.Bytes()
@@ -734,7 +687,7 @@ func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
 // NAK that it was given.
 func (s *Box) end(fl *flow) {
 	fl.gone, fl.ended = true, s.n.una(fl)
-	s.discard(&fl.stall, reasonReset)
+	s.n.shelf.Drop(s.c, &fl.stall, s.worker, reasonReset)
 	s.c.Count(ctrResets, 1)
 }
 

@@ -100,7 +100,7 @@ func (l *longWrites) of(now, until clock.Time, b []byte, f *hdr.Frame, last bool
 func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 	n := s.n
 	s.c.Mark(x, packet.Forwarded, r)
-	if s.disturb(b, &s.f) || n.strangers.n > 0 {
+	if s.disturb(b, &s.f) || !n.strangers.Empty() {
 		s.detain(x)
 		return
 	}
@@ -109,28 +109,28 @@ func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 
 // detain holds a stranger's request until the words that it may change are free.
 func (s *Box) detain(x *packet.Buf) {
-	if n := s.n; !n.shelf.room(1) && n.strangers.n > 0 { // its sender repeats what it still wants
-		if old := s.unhold(&n.strangers); old != nil {
+	n := s.n
+	if !n.shelf.Room(1) && !n.strangers.Empty() { // its sender repeats what it still wants
+		if old, _ := n.shelf.Take(s.c, &n.strangers, s.worker); old != nil {
 			s.c.Drop(old, reasonHoldFull)
 		}
 	}
-	if !s.hold(&s.n.strangers, x) {
+	if n.shelf.Put(&n.strangers, x, s.worker, struct{}{}) == 0 {
 		s.c.Drop(x, reasonHoldFull)
 	}
 }
 
 // admitStrangers sends on strangers' requests that wait.
 func (s *Box) admitStrangers() {
-	for q := &s.n.strangers; q.n > 0; {
-		x := s.mine(q)
+	for q := &s.n.strangers; !q.Empty(); {
+		x := s.n.shelf.Mine(s.c, q, s.worker)
 		if x == nil {
 			return
 		}
 		if hdr.Parse(x.Bytes(), &s.g); s.disturb(x.Bytes(), &s.g) {
 			return
 		}
-		s.n.shelf.take(q)
-		s.n.heldBy[s.worker]--
+		s.n.shelf.Remove(q)
 		s.c.Emit(toServers, x)
 	}
 }
@@ -183,7 +183,7 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 		if s.own(n); n.gone {
 			continue
 		}
-		if (s.disturb(b, f) || n.strangers.n > 0) && wait == nil {
+		if (s.disturb(b, f) || !n.strangers.Empty()) && wait == nil {
 			wait = n
 		}
 	}
