@@ -65,8 +65,14 @@ type node struct {
 	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
 	swept     clock.Time
-	removed   []*flow    // rows that went, to be dealt with after the table is at rest
-	opens     clock.Time // when PSNs of questions may be those of requests (flow.gate)
+	removed   []*flow // rows that went, to be dealt with after the table is at rest
+	// Of the worker that has it.
+	c      *graph.Ctx
+	cfg    *settings
+	worker int
+	mem    *memory
+
+	opens clock.Time // when PSNs of questions may be those of requests (flow.gate)
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
@@ -125,7 +131,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{number: place, record: newRecord(m.of(place), cfg.window),
+	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window),
 		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
 		removed: make([]*flow, 0, cfg.conns)}
@@ -211,6 +217,7 @@ func (s *Box) own(n *node) {
 		}
 	}
 	s.n = n
+	n.c, n.cfg, n.worker = s.c, &s.cfg, s.worker
 	n.shelf.Return(s.c, s.worker, reasonAbsorbed)
 }
 
@@ -374,7 +381,7 @@ func (s *Box) settle() {
 			f := n.ready[k]
 			f.isReady = false
 			s.deliver(f)
-			n.note(&s.mem, f)
+			n.note(f)
 		}
 		n.ready = n.ready[:0]
 		s.resume()

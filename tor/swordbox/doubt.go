@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -31,7 +30,7 @@ func (s *Box) inquire(c *flow) {
 		s.fail(c)
 		return
 	}
-	if c.tries > 0 && now.Sub(c.since) < s.patienceOf(c) {
+	if c.tries > 0 && now.Sub(c.since) < c.patience(s.cfg.giveup) {
 		return
 	}
 	about, full := (*op)(nil), c.rd >= s.depth(c)
@@ -41,7 +40,7 @@ func (s *Box) inquire(c *flow) {
 			about = o
 		case o.answered() && full: // there is no room for another question: its answer tells the same
 			s.make(c, o, o.got)
-			s.asksFor(c, now)
+			c.tried(now)
 			return
 		}
 	}
@@ -53,21 +52,10 @@ func (s *Box) inquire(c *flow) {
 	if x == nil {
 		return
 	}
-	s.makeAtomic(&c.up, x.Bytes(), &o, nil, c.next)
+	c.up.atomic(x.Bytes(), &o, nil, c.next)
 	s.c.Emit(toServers, x)
 	s.c.Count(ctrProbes, 1)
-	s.asksFor(c, now)
-}
-
-// asksFor notes that the server was asked something on connection c.
-func (s *Box) asksFor(c *flow, now clock.Time) {
-	c.since, c.timed = now, false
-	if c.silent == 0 {
-		c.silent = now
-	}
-	if c.tries < 255 {
-		c.tries++
-	}
+	c.tried(now)
 }
 
 // allExecuted: the server executed the question on connection c, and so all before it.

@@ -128,8 +128,8 @@ func recordIn(b []byte, g geometry, p, i int) []byte {
 }
 
 // recordOf is that of flow f.
-func (n *node) recordOf(m *memory, f *flow) []byte {
-	return recordIn(m.b, m.geometry, n.number, int(n.index(f)))
+func (n *node) recordOf(f *flow) []byte {
+	return recordIn(n.mem.b, n.mem.geometry, n.number, int(n.index(f)))
 }
 
 // left is the number of connections on record in b.
@@ -209,8 +209,8 @@ func (s *Box) diverge(f *flow) {
 	*row = *n.row(f)
 	r := identityOf(row)
 	if s.mem.b != nil {
-		r.write(n.recordOf(&s.mem, f))
-		n.note(&s.mem, f)
+		r.write(n.recordOf(f))
+		n.note(f)
 	}
 	for _, q := range r.ends() {
 		if s.c.Bind(q, true) != nil {
@@ -228,7 +228,7 @@ func (s *Box) strike(f *flow) {
 	f.bound = false
 	s.mem.bound.Add(-1)
 	if s.mem.b != nil {
-		setBound(n.recordOf(&s.mem, f), false)
+		setBound(n.recordOf(f), false)
 	}
 	r := identityOf(&n.rows[n.index(f)])
 	for _, q := range r.ends() {
@@ -242,9 +242,9 @@ const knownPSN = 1 << 31
 // note puts on record which of the requests of flow f is the oldest without an
 // answer, for a process of another version: the client of a connection that is lost
 // must not take a NAK for the acknowledgement of what was before it.
-func (n *node) note(m *memory, f *flow) {
-	if f.bound && f.lost == 0 && m.b != nil {
-		le.PutUint32(n.recordOf(m, f)[unaAt:], n.una(f)|knownPSN)
+func (n *node) note(f *flow) {
+	if f.bound && f.lost == 0 && n.mem.b != nil {
+		le.PutUint32(n.recordOf(f)[unaAt:], n.una(f)|knownPSN)
 	}
 }
 

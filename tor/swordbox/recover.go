@@ -148,9 +148,9 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		why = n.adopt(now, &s.mem)
 	}
 	if why == nil {
-		s.n = n
+		s.own(n)
 		why = s.rebuild(n, now)
-		s.n = nil
+		s.release()
 	}
 	if why != nil { // all or nothing: their operations go over each other's connections
 		for i := range n.flows {

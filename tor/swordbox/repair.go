@@ -11,41 +11,6 @@ import (
 	"github.com/quillon/quillon/tor/hold"
 )
 
-// same reports whether the request in s.f may be a repetition of o, from its
-// packet k on.
-func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
-	f := &s.f
-	info := f.Op.Info().Flags
-	switch o.kind {
-	case kRead:
-		if info&hdr.IsRead == 0 {
-			return false
-		}
-		h := f.RETHOf(b)
-		skip := k * mtu
-		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
-	case kWrite:
-		if info&hdr.IsWrite == 0 {
-			return false
-		}
-		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
-			h := f.RETHOf(b)
-			whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len && (f.Op.Info().Ext&hdr.HasImmDt == 0 || o.is(fOwn))
-			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
-		}
-		return o.npsn > 1
-	case kSend:
-		return true
-	case kOdd:
-		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
-	}
-	if info&hdr.IsAtomic == 0 {
-		return false
-	}
-	a := hdr.AtomicETH(b[f.BTH+hdr.BTHLen:])
-	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
-}
-
 // repeat handles a request of flow fl that was there before.
 func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
@@ -60,7 +25,7 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
-	if !s.same(o, b, off, fl.mtu) {
+	if !o.same(&s.f, b, off, fl.mtu) {
 		s.c.Drop(x, reasonBadRepeat)
 		return
 	}
@@ -319,7 +284,7 @@ func (s *Box) nudge(c *flow) {
 		return
 	}
 	now, at := s.c.Now(), psnAdd(o.spsn, o.got)
-	if c.nudged == at && now.Sub(max(c.since, c.heard)) < s.patienceOf(c) || now.Sub(c.loaded) < c.trip {
+	if c.nudged == at && now.Sub(max(c.since, c.heard)) < c.patience(s.cfg.giveup) || now.Sub(c.loaded) < c.trip {
 		return
 	}
 	c.nudged, c.suspect = at, c.next
@@ -338,15 +303,6 @@ func (s *Box) nudgeLost(c *flow) {
 	s.again(c, at, psnAdd(o.spsn, o.npsn))
 }
 
-// patienceOf is how long connection c may be silent until its oldest request is
-// sent again here: some round trips, and twice as long each time.
-func (s *Box) patienceOf(c *flow) clock.Duration {
-	if c.trip == 0 {
-		return min(clock.Duration(s.cfg.giveup)/5, 50e6)
-	}
-	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(s.cfg.giveup)/2, leastPatience))
-}
-
 // leastPatience is the least of it: what is shorter than a queue that empties is
 // no sign of a loss.
 const leastPatience = clock.Duration(500e3)
@@ -356,13 +312,8 @@ func (s *Box) again(c *flow, psn, goal uint32) {
 	if c.inDoubt {
 		return
 	}
-	c.repair, c.expect, c.goal, c.since, c.timed = true, psn, goal, s.c.Now(), false
-	if c.silent == 0 {
-		c.silent = c.since
-	}
-	if c.tries < 255 {
-		c.tries++
-	}
+	c.repair, c.expect, c.goal = true, psn, goal
+	c.tried(s.c.Now())
 	s.c.Count(ctrRepairs, 1)
 	s.pump(c)
 }
@@ -435,9 +386,9 @@ func (s *Box) make(c *flow, o *op, off uint32) bool {
 	psn := psnAdd(o.spsn, off)
 	switch {
 	case k.atomic() && !o.is(fReplaced):
-		s.makeAtomic(h, b, o, n.beside(o), psn)
+		h.atomic(b, o, n.beside(o), psn)
 	case k == kRead:
-		s.write(h, b, o, psn)
+		h.write(b, o, psn)
 		t := hdr.BTH(b[h.bth:])
 		t[0] = byte(hdr.ReadRequest)
 		r := hdr.RETH(b[h.len():])
@@ -445,31 +396,10 @@ func (s *Box) make(c *flow, o *op, off uint32) bool {
 		r.SetDMALength(o.len - off*c.mtu)
 		h.seal(b, hdr.ReadRequest)
 	default:
-		s.write(h, b, o, psn)
+		h.write(b, o, psn)
 	}
 	s.c.Emit(toServers, x)
 	return true
-}
-
-// makeAtomic fills frame b with header h, as long as it must be, with atomic o.
-func (s *Box) makeAtomic(h *header, b []byte, o *op, m *more, psn uint32) {
-	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
-	h.front(b)
-	t := hdr.BTH(b[h.bth:])
-	t[0], t[1] = byte(code), t[1]&0x40
-	t.SetPSN(psn)
-	t.SetAckReq(true)
-	a := hdr.AtomicETH(b[h.len():])
-	a.SetVA(o.va)
-	a.SetRKey(o.rkey)
-	a.SetSwap(o.out)
-	a.SetCompare(o.prior)
-	if o.kind == kMaskedCAS || o.kind == kOtherAtomic {
-		a := hdr.MaskedAtomicETH(b[h.len():])
-		a.SetSwapMask(m.swapMask)
-		a.SetCompareMask(m.compareMask)
-	}
-	h.seal(b, code)
 }
 
 // makeKept sends packet off of op o again, which is held as its client sent it.
@@ -534,7 +464,7 @@ func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			n.unlink(o)
-			s.failed(o, syn, uint32(d))
+			n.failed(o, syn, uint32(d))
 			n.keys.refused(o, s.c.Now().Add(distrust))
 			s.forget(o, false)
 			break
@@ -560,18 +490,17 @@ func (s *Box) lose(o *op, harmless bool) {
 	case harmless:
 		o.state, done = sDone, true
 	default:
-		s.failed(o, hdr.SynNAKRemoteOperation, 0)
+		n.failed(o, hdr.SynNAKRemoteOperation, 0)
 	}
 	s.forget(o, done)
 }
 
 // failed notes that the client of op o must see NAK syn about its packet.
-func (s *Box) failed(o *op, syn hdr.Syndrome, packet uint32) {
-	n := s.n
+func (r *record) failed(o *op, syn hdr.Syndrome, packet uint32) {
 	o.state = sFailed
-	n.beside(o).setNAK(syn, packet)
+	r.beside(o).setNAK(syn, packet)
 	if !o.is(fOrphan) {
-		n.flowOf(o).failed = true
+		r.flowOf(o).failed = true
 	}
 }
 
@@ -736,7 +665,7 @@ func (s *Box) query(c *flow) {
 	if x == nil {
 		return
 	}
-	s.write(h, x.Bytes(), &o, o.spsn)
+	h.write(x.Bytes(), &o, o.spsn)
 	s.c.Emit(toServers, x)
 	if c.asking = now; c.asked == 0 {
 		c.asked = now
@@ -796,7 +725,7 @@ func (s *Box) askStrangers() {
 		return
 	}
 	o := op{kind: kWrite}
-	s.write(&h, x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
+	h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
 	s.c.Emit(toServers, x)
 	s.c.Count(ctrProbes, 1)
 }
@@ -904,7 +833,7 @@ func (s *Box) watch(c *flow) {
 		s.fail(c)
 		return
 	}
-	if now.Sub(max(c.loaded, c.since, c.heard)) >= s.patienceOf(c) {
+	if now.Sub(max(c.loaded, c.since, c.heard)) >= c.patience(s.cfg.giveup) {
 		s.nudge(c)
 	}
 }

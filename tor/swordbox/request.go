@@ -113,7 +113,7 @@ func (s *Box) owned(b []byte) bool {
 func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	fl.gapNAK = false
-	k := s.packets(fl, b)
+	k := fl.packets(&s.f, b)
 	if fl.unsure {
 		// Of one packet, then; or another one of the same length again.
 		n.settleLength(fl, 1)
@@ -248,7 +248,7 @@ func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) 
 		if psn != fl.strangeEnd {
 			fl.strange = psn
 		}
-		fl.strangeEnd = psnAdd(psn, s.packets(fl, b))
+		fl.strangeEnd = psnAdd(psn, fl.packets(&s.f, b))
 		s.stranger(x, b, reasonStranger)
 		return true
 	case far || d > 0:
@@ -259,21 +259,11 @@ func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) 
 	return false
 }
 
-// confirmed reports whether an answer with PSN psn says that the server executed
-// requests that were far from what is expected of flow fl. It says nothing where the
-// two ends count differently: the server's numbers may reach those, too.
-func (s *Box) confirmed(fl *flow, b []byte, psn uint32) bool {
-	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
-		return false
-	}
-	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
-}
-
 // follow takes over the numbering of flow fl at the request in b, x, if it is time.
 // False when it passed as a stranger's.
 func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	row := s.n.row(fl)
-	turn := s.inTurn(fl, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
+	turn := fl.inTurn(&s.f, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
 	fl.seen = true
 	switch {
 	case row.State == conn.HalfOpen:
@@ -284,27 +274,6 @@ func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 		return false
 	}
 	return true
-}
-
-// inTurn follows the numbering of a flow that is not synced: it reports whether
-// a request is the one that comes next, after others that were.
-func (s *Box) inTurn(fl *flow, b []byte, psn uint32) bool {
-	d := hdr.PSNDiff(psn, fl.arrived)
-	if fl.seen && d < 0 {
-		return false // a repetition
-	}
-	if !fl.seen || d > 0 {
-		fl.turns = 0
-	}
-	f := &s.f
-	k := s.packets(fl, b)
-	if f.Op == hdr.ReadRequest && fl.mtu == 0 && f.RETHOf(b).DMALength() > max(fl.mtuLow, 256) {
-		fl.turns = 0
-	}
-	ok := fl.turns >= 2 && f.Op.Info().Flags&(hdr.IsMiddle|hdr.IsLast) == 0
-	fl.turns++
-	fl.arrived = psnAdd(psn, k)
-	return ok
 }
 
 // sync takes over the numbering of a connection: until now both ends count
@@ -341,28 +310,6 @@ const maxMessage = 1 << 31
 // full reports whether n bytes are the payload of a packet that is not its
 // message's last.
 func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
-
-// packets is the number of PSNs that the request in s.f takes.
-func (s *Box) packets(fl *flow, b []byte) uint32 {
-	f := &s.f
-	info := f.Op.Info().Flags
-	if fl.mtu == 0 && info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 {
-		if p := uint32(len(f.PayloadOf(b))); full(p) {
-			fl.mtu = p
-		}
-	}
-	if info&hdr.IsRead == 0 {
-		return 1
-	}
-	ln := f.RETHOf(b).DMALength()
-	switch {
-	case ln <= fl.mtuLow || ln > maxMessage:
-		return 1
-	case fl.mtu != 0:
-		return (ln + fl.mtu - 1) / fl.mtu
-	}
-	return 1 // for the time being: see admit
-}
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it
 // must wait. f are its headers.
@@ -950,7 +897,7 @@ func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uin
 			return
 		}
 		b = x.Bytes()
-		s.write(h, b, o, psn)
+		h.write(b, o, psn)
 		h.frame().SetECN(b, ecn) // a mark is of this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
 		s.c.Emit(toServers, x)
@@ -972,25 +919,6 @@ func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uin
 		hdr.SetICRC(b, f)
 	}
 	s.c.Emit(toServers, x)
-}
-
-// write fills frame b with header h, as long as it must be, with the WRITE that
-// o is sent as.
-func (s *Box) write(h *header, b []byte, o *op, psn uint32) {
-	h.front(b)
-	t := hdr.BTH(b[h.bth:])
-	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
-	t.SetPSN(psn)
-	t.SetAckReq(true)
-	r := hdr.RETH(b[h.len():])
-	r.SetVA(o.va)
-	r.SetRKey(o.rkey)
-	r.SetDMALength(0)
-	if p := b[h.len()+hdr.RETHLen:]; len(p) > hdr.ICRCLen {
-		r.SetDMALength(8)
-		le.PutUint64(p, o.out)
-	}
-	h.seal(b, hdr.WriteOnly)
 }
 
 // drain sends on what waits of flow fl, as far as it may.

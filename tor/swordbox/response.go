@@ -21,7 +21,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	fl := n.flow(int32(slot))
 	if fl == nil || !fl.synced {
 		if fl != nil {
-			s.learnMTU(fl, b)
+			fl.learnMTU(&s.f, b)
 		}
 		s.hear(fl)
 		s.pass(toServers, x)
@@ -33,10 +33,10 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if fl.affirmed(&s.f, b, psn) && !s.confirmed(fl, b, psn) {
+	if fl.affirmed(&s.f, b, psn) && !fl.confirmed(&s.f, b, psn) {
 		psn = fl.acked
 	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(fl, b, psn) || s.denied(fl, b, psn) {
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || fl.confirmed(&s.f, b, psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
 		s.odd(fl, x, b, psn)
 		return
 	}
@@ -51,7 +51,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
 		o := n.get(fl.newest)
 		if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
-			s.learnMTU(fl, b)
+			fl.learnMTU(&s.f, b)
 			n.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
@@ -139,9 +139,9 @@ func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
-	case s.confirmed(fl, b, psn):
+	case fl.confirmed(&s.f, b, psn):
 		n.conns.Remove(n.slot(fl)) // the queue pairs are of another connection now
-	case s.denied(fl, b, psn):
+	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
 	case n.diverged(fl):
@@ -150,31 +150,6 @@ func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	s.pass(toServers, x)
 	s.settle()
-}
-
-// denied reports whether an acknowledgement b says, to a question (see query), that
-// the server's end of flow f is of another connection: that it executed more than
-// was sent, or expects something else next. What others make up for the queue pair
-// changes neither. Answers of before, which came late, say nothing; there are none
-// when it was quiet before the question.
-func (s *Box) denied(f *flow, b []byte, psn uint32) bool {
-	if f.asked == 0 || f.oldest != none || s.f.Op != hdr.Acknowledge || f.asked.Sub(f.heard) < s.cfg.alive {
-		return false
-	}
-	if s.f.AETHOf(b).Syndrome().ACK() {
-		return psn != f.acked && !f.affirmed(&s.f, b, psn)
-	}
-	return psn != f.next
-}
-
-// affirmed reports whether such an acknowledgement says, with another PSN than that
-// of the newest request, that the server's end is as it was. An end of another
-// connection that has had the repeated PSN acknowledges a later one (one that has not
-// asks for what is missing). Linux (rxe) acknowledges again the newest request that
-// was no READ, and the PSN before 0 when there was none.
-func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
-	return f.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
-		(psnLess(psn, f.acked) || psn == hdr.PSNMask && !psnLess(psn, f.next))
 }
 
 // hear notes that the server answered on connection fl.
@@ -237,7 +212,7 @@ func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.atomicAck(c, psn, f.AtomicAckETHOf(b).Original())
 	default:
 		s.acked(c, before)
-		s.learnMTU(c, b)
+		c.learnMTU(&s.f, b)
 		if o := n.oldest(c); o != nil && (o.kind == kRead || o.kind == kOdd) && psnAdd(o.spsn, o.got) == psn {
 			if o.got++; o.got == o.npsn {
 				s.complete(o)
@@ -487,7 +462,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 		return false // a repetition, or one before it was lost: its client will ask again
 	}
 	fl := n.flowOf(o)
-	s.learnMTU(x, b)
+	x.learnMTU(&s.f, b)
 	if o.len == 8 && o.npsn == 1 {
 		s.compare(x, o, s.f.PayloadOf(b))
 	}
@@ -524,18 +499,6 @@ func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 	o.flags |= fEarly
 	s.nudgeLost(c)
 	return true
-}
-
-// learnMTU learns a path MTU from packets of READ responses.
-func (s *Box) learnMTU(x *flow, b []byte) {
-	switch s.f.Op {
-	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
-		if x.mtu == 0 {
-			x.mtu = uint32(len(s.f.PayloadOf(b)))
-		}
-	case hdr.ReadRespOnly:
-		x.mtuLow = max(x.mtuLow, uint32(len(s.f.PayloadOf(b))))
-	}
 }
 
 // relay gives the client of flow fl packet k of the answer to READ o: frame x, the
