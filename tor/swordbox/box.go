@@ -421,7 +421,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 			f := &n.flows[i]
 			n.shelf.Drop(s.c, &f.stall, s.worker, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
-				s.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
+				s.n.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
 			}
 		}
 	}
@@ -517,9 +517,9 @@ func (s *Box) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, pr
 func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
 
 // keep holds packet x of o, a frame of that worker's; false when there is no room.
-func (n *node) keep(o *op, x *packet.Buf, worker int) bool {
+func (n *node) keep(o *op, x *packet.Buf) bool {
 	q := o.held()
-	if n.shelf.Put(&q, x, worker, struct{}{}) == 0 {
+	if n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
 		return false
 	}
 	o.hold(q)

@@ -33,7 +33,7 @@ func (s *Box) inquire(c *flow) {
 	if c.tries > 0 && now.Sub(c.since) < c.patience(s.cfg.giveup) {
 		return
 	}
-	about, full := (*op)(nil), c.rd >= s.depth(c)
+	about, full := (*op)(nil), c.rd >= n.depth(c)
 	for o := n.oldest(c); o != nil; o = n.behind(o) {
 		switch {
 		case o.is(fReplaced):
@@ -69,13 +69,12 @@ func (s *Box) allExecuted(c *flow) {
 // that or a later one: the clients of that are to send it again. The PSNs will be those
 // of other operations. A copy of the question may still be under way; for as long as
 // that may be, nothing has its PSN.
-func (s *Box) cut(c *flow, psn uint32) {
-	n := s.n
+func (n *node) cut(c *flow, psn uint32) {
 	last, o := (*op)(nil), n.oldest(c)
 	for o != nil && psnLess(o.spsn, psn) {
 		last, o = o, n.behind(o)
 	}
-	c.gated, c.gate, n.opens = true, c.next, s.c.Now().Add(s.cfg.settle)
+	c.gated, c.gate, n.opens = true, c.next, n.c.Now().Add(n.cfg.settle)
 	if last == nil {
 		c.oldest, c.newest, c.next = none, none, psn
 	} else {
@@ -83,10 +82,10 @@ func (s *Box) cut(c *flow, psn uint32) {
 	}
 	for o != nil {
 		next := n.behind(o)
-		s.unkeep(o)
+		n.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
-		s.forget(o, false)
+		n.forget(o, false)
 		o = next
 	}
 	c.inDoubt = c.writes > 0
@@ -94,8 +93,8 @@ func (s *Box) cut(c *flow, psn uint32) {
 
 // shut reports whether o would have the PSN of a question that may be under way on
 // connection c.
-func (s *Box) shut(c *flow, o *op) bool {
-	if s.c.Now() >= s.n.opens {
+func (n *node) shut(c *flow, o *op) bool {
+	if n.c.Now() >= n.opens {
 		c.gated = false
 		return false
 	}

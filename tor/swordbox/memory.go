@@ -198,41 +198,39 @@ func (r *identity) ends() [2]port.QueuePair {
 }
 
 // diverge notes that both ends of flow f's connection will count differently.
-func (s *Box) diverge(f *flow) {
-	n := s.n
+func (n *node) diverge(f *flow) {
 	if f.bound {
 		return
 	}
 	f.bound = true
-	s.mem.bound.Add(1)
+	n.mem.bound.Add(1)
 	row := &n.rows[n.index(f)]
 	*row = *n.row(f)
 	r := identityOf(row)
-	if s.mem.b != nil {
+	if n.mem.b != nil {
 		r.write(n.recordOf(f))
 		n.note(f)
 	}
 	for _, q := range r.ends() {
-		if s.c.Bind(q, true) != nil {
-			s.c.Count(ctrUnbound, 1)
+		if n.c.Bind(q, true) != nil {
+			n.c.Count(ctrUnbound, 1)
 		}
 	}
 }
 
 // strike takes flow f off the record.
-func (s *Box) strike(f *flow) {
-	n := s.n
+func (n *node) strike(f *flow) {
 	if !f.bound {
 		return
 	}
 	f.bound = false
-	s.mem.bound.Add(-1)
-	if s.mem.b != nil {
+	n.mem.bound.Add(-1)
+	if n.mem.b != nil {
 		setBound(n.recordOf(f), false)
 	}
 	r := identityOf(&n.rows[n.index(f)])
 	for _, q := range r.ends() {
-		_ = s.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+		_ = n.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
 	}
 }
 
@@ -257,7 +255,7 @@ func (s *shared) recorded() int {
 }
 
 // Keeps implements graph.Keeper.
-func (s *Box) Keeps(succeeded bool) error {
+func (s *shared) Keeps(succeeded bool) error {
 	n := s.recorded()
 	switch {
 	case n == 0 || succeeded && s.mem.b != nil:

@@ -144,13 +144,13 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	if n == nil {
 		return why
 	}
+	s.own(n)
+	defer s.release()
 	if why == nil {
 		why = n.adopt(now, &s.mem)
 	}
 	if why == nil {
-		s.own(n)
 		why = s.rebuild(n, now)
-		s.release()
 	}
 	if why != nil { // all or nothing: their operations go over each other's connections
 		for i := range n.flows {
@@ -160,7 +160,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		n.removed = n.removed[:0]
 		clear(n.ops)
 		for i := range n.flows {
-			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !s.bereave(n, now, int32(i), b) {
+			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.bereave(now, int32(i), b) {
 				setBound(b, false) // its queue pairs are not its own any more
 			}
 		}
@@ -290,7 +290,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		s.advance(f)
 		switch {
 		case f.dead && f.oldest != none:
-			s.bury(f, true)
+			s.bequest(n.bury(f, true))
 		case f.writes > 0:
 			f.inDoubt = true
 		}
@@ -465,7 +465,7 @@ func (n *node) rejoin(o *op) {
 
 // bereave makes a flow of record b, a connection of node n that was lost with a
 // process before this one: its client is told when it asks. False when it cannot be.
-func (s *Box) bereave(n *node, now clock.Time, i int32, b []byte) bool {
+func (n *node) bereave(now clock.Time, i int32, b []byte) bool {
 	var r identity
 	r.read(b)
 	row := conn.Row{Client: conn.End{Addr: r.client, QPN: r.cqpn}, Server: conn.End{Addr: r.server, QPN: r.sqpn}, Learnt: conn.Static, Net: hdr.NetIPv6}
@@ -483,7 +483,7 @@ func (s *Box) bereave(n *node, now clock.Time, i int32, b []byte) bool {
 	f := &n.flows[i]
 	f.synced, f.gone, f.bound, f.span = true, true, true, min(n.window, narrow)
 	f.ended, f.lost = le.Uint32(b[unaAt:]), now.Add(keepGone)
-	s.c.Count(ctrLost, 1)
+	n.c.Count(ctrLost, 1)
 	return true
 }
 

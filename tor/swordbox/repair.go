@@ -40,7 +40,7 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		}
 		o.flags |= fAgain
 		fl.rereads++
-	case released && s.doubtful(fl):
+	case released && n.doubtful(fl):
 		fl.again, fl.doubted = k, true
 		s.query(fl)
 		s.c.Drop(x, reasonRepeat)
@@ -52,8 +52,8 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case o.state == sUnsent:
 		switch {
 		case !n.unsentBefore(fl, k) && s.reenter(fl, o, x, b, off):
-		case fl.open == 0 && s.stuck(fl, o, n.keys.movable(fl, o)):
-			s.end(fl)
+		case fl.open == 0 && n.stuck(fl, o, n.keys.movable(fl, o)):
+			n.end(fl)
 			s.refuse(fl)
 			s.c.Drop(x, reasonReset)
 		default:
@@ -69,8 +69,8 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 // doubtful reports whether the server is to confirm first that its end of flow fl
 // counts as before: when it was quiet, and a new connection with the same numbers
 // of queue pairs would not have been announced.
-func (s *Box) doubtful(fl *flow) bool {
-	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt == conn.Inferred
+func (n *node) doubtful(fl *flow) bool {
+	return fl.trusted && fl.oldest == none && n.c.Now().Sub(fl.heard) >= n.cfg.alive && n.row(fl).Learnt == conn.Inferred
 }
 
 // answerAgain gives the client of flow fl the answer to its operation number k,
@@ -105,7 +105,7 @@ func (s *Box) longAgo(fl *flow, b []byte, psn uint32) {
 				return
 			}
 		}
-	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(fl):
+	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.n.doubtful(fl):
 		s.acknowledge(fl)
 	}
 }
@@ -157,12 +157,11 @@ func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool
 	} else if off != 0 {
 		return false
 	}
-	s.unkeep(o)
+	n.unkeep(o)
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
-		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
-		o.out, o.prior = a.Swap(), a.Compare()
+		n.classifyAtomic(o, b, &s.f)
 	}
 	key := n.keys.movable(fl, o)
 	if key != nil {
@@ -180,18 +179,18 @@ func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool
 	if !o.makeable() {
 		if l == fl {
 			o.flags |= fUnkept
-		} else if copied = s.copyOf(x); copied == nil {
+		} else if copied = n.copyOf(x); copied == nil {
 			return false
 		}
 	}
-	if !s.enter(fl, o, l, &s.f, b, key) {
+	if !n.enter(fl, o, l, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
 		return false
 	}
 	if copied != nil {
-		s.keep(o, copied)
+		s.n.retain(o, copied)
 	}
 	if o.state == sUnsent {
 		fl.unsent--
@@ -219,7 +218,7 @@ func (s *Box) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		if o.kind == kRead && off < o.got {
 			o.got = off
 			o.flags &^= fEarly
-			s.unkeep(o)
+			n.unkeep(o)
 		}
 		s.send(fl, o, x, x.Bytes(), &s.f, off)
 		return
@@ -425,26 +424,16 @@ func (s *Box) makeKept(o *op, off uint32) bool {
 }
 
 // copyOf is a copy of x to hold; nil when there is no room or no buffer.
-func (s *Box) copyOf(x *packet.Buf) *packet.Buf {
-	if !s.n.shelf.Room(1) {
+func (n *node) copyOf(x *packet.Buf) *packet.Buf {
+	if !n.shelf.Room(1) {
 		return nil
 	}
-	return hold.Copy(s.c, x)
-}
-
-// keep holds a packet of o until it is answered.
-func (s *Box) keep(o *op, x *packet.Buf) {
-	if !o.is(fKept) {
-		o.flags |= fKept
-		o.out = 0
-	}
-	s.n.keep(o, x, s.worker)
+	return hold.Copy(n.c, x)
 }
 
 // notReady: the server has no receive buffer for the request at psn. Its client
 // must wait; nothing of others is behind it (see usable).
-func (s *Box) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
-	n := s.n
+func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 	o := n.oldest(c)
 	if o == nil {
 		return
@@ -457,30 +446,28 @@ func (s *Box) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 // fatal: the server refused the request at psn; the connection is in the error
 // state. Nothing behind it was executed; what is before it was, though answers
 // may have been lost.
-func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
-	n := s.n
+func (n *node) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			n.unlink(o)
 			n.failed(o, syn, uint32(d))
-			n.keys.refused(o, s.c.Now().Add(distrust))
-			s.forget(o, false)
+			n.keys.refused(o, n.c.Now().Add(distrust))
+			n.forget(o, false)
 			break
 		}
-		s.lose(o, !o.answered() || o.kind == kRead)
+		n.lose(o, !o.answered() || o.kind == kRead)
 	}
-	s.c.Count(ctrFailedLanes, 1)
-	s.bury(c, false)
+	n.c.Count(ctrFailedLanes, 1)
+	n.bury(c, false)
 }
 
 // lose takes op o, the oldest of its connection, off it. harmless: it was
 // executed and its answer has nothing to tell, or it can be done again.
-func (s *Box) lose(o *op, harmless bool) {
-	n := s.n
+func (n *node) lose(o *op, harmless bool) {
 	n.unlink(o)
-	s.unkeep(o)
+	n.unkeep(o)
 	done := false
 	switch {
 	case o.kind == kRead:
@@ -492,7 +479,7 @@ func (s *Box) lose(o *op, harmless bool) {
 	default:
 		n.failed(o, hdr.SynNAKRemoteOperation, 0)
 	}
-	s.forget(o, done)
+	n.forget(o, done)
 }
 
 // failed notes that the client of op o must see NAK syn about its packet.
@@ -507,50 +494,46 @@ func (r *record) failed(o *op, syn hdr.Syndrome, packet uint32) {
 // fail gives up connection c. What it carried may have been executed or not.
 func (s *Box) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
-	s.bury(c, true)
+	s.bequest(s.n.bury(c, true))
 }
 
 // bury ends connection c. doubt: what it carried may have been executed. Then
 // READs can be done again, and so can, over another connection, what leaves a
 // known value in a word: nothing but what is behind it, and comes again behind
-// it, can have been executed since. Other operations end their clients'
+// it, can have been executed since. It is then at the end of what heir carries, from
+// PSN from on, and yet to be sent (see bequest). Other operations end their clients'
 // connections.
-func (s *Box) bury(c *flow, doubt bool) {
-	n := s.n
+func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt = true, false, false
 	n.keys.recall(c)
-	heir, from := (*flow)(nil), uint32(0)
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(c) && n.decided(o) {
 			if heir == nil {
-				if heir = s.heir(c, o); heir != nil {
+				if heir = n.heir(c, o); heir != nil {
 					from = heir.next
 				}
 			}
-			if heir != nil && heir == s.heir(c, o) {
-				s.bequeath(o, heir)
+			if heir != nil && heir == n.heir(c, o) {
+				n.bequeath(o, heir)
 				continue
 			}
 		}
 		if doubt {
-			s.lose(o, o.executed(c))
+			n.lose(o, o.executed(c))
 			continue
 		}
 		n.unlink(o)
-		s.unkeep(o)
+		n.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
-		s.forget(o, false)
+		n.forget(o, false)
 	}
-	if heir != nil && heir.next != from && !heir.repair {
-		s.again(heir, from, heir.next)
-	}
+	return heir, from
 }
 
 // heir is a connection that can carry on with op o of connection l: one that is
 // lent, or of those that may the one that was heard last; none if there is none.
-func (s *Box) heir(l *flow, o *op) *flow {
-	n := s.n
+func (n *node) heir(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil {
 		return nil
@@ -570,8 +553,8 @@ func (s *Box) heir(l *flow, o *op) *flow {
 			best = c
 		}
 	}
-	if best != nil && s.cfg.mode.moves() {
-		n.keys.lend(best, x, s.c.Now())
+	if best != nil && n.cfg.mode.moves() {
+		n.keys.lend(best, x, n.c.Now())
 	}
 	return best
 }
@@ -591,8 +574,7 @@ func (n *node) decided(o *op) bool {
 
 // bequeath puts op o, the oldest of its connection, at the end of what
 // connection x carries. It is yet to be sent.
-func (s *Box) bequeath(o *op, c *flow) {
-	n := s.n
+func (n *node) bequeath(o *op, c *flow) {
 	n.unlink(o)
 	if o.is(fGuest) {
 		n.carrier(o).guests--
@@ -603,9 +585,9 @@ func (s *Box) bequeath(o *op, c *flow) {
 		o.flags |= fGuest
 		c.guests++
 		n.keys.guest(o, 1)
-		s.diverge(c)
+		n.diverge(c)
 		if !o.is(fOrphan) {
-			s.diverge(i)
+			n.diverge(i)
 		}
 	}
 	if !o.is(fOrphan) {
@@ -620,7 +602,7 @@ func (s *Box) bequeath(o *op, c *flow) {
 	o.spsn = c.next
 	o.lane = n.index(c)
 	n.words.w[o.word].lane = o.lane
-	n.link(c, o, s.c.Now())
+	n.link(c, o, n.c.Now())
 	c.next = psnAdd(c.next, o.npsn)
 }
 
@@ -639,15 +621,15 @@ func (s *Box) remove(fl *flow) {
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
-	s.bury(fl, true)
+	s.bequest(n.bury(fl, true))
 	for k := fl.first; k != fl.tail; k++ {
 		if o := n.op(fl, k); o.state == sOpen {
 			n.orphan(o) // on another connection, where what is behind it needs it
 		} else {
-			s.unkeep(o)
+			n.unkeep(o)
 		}
 	}
-	s.strike(fl)
+	n.strike(fl)
 	*fl = noFlow
 }
 
@@ -835,5 +817,12 @@ func (s *Box) watch(c *flow) {
 	}
 	if now.Sub(max(c.loaded, c.since, c.heard)) >= c.patience(s.cfg.giveup) {
 		s.nudge(c)
+	}
+}
+
+// bequest sends what connection heir has inherited, from PSN from on; heir may be nil.
+func (s *Box) bequest(heir *flow, from uint32) {
+	if heir != nil && heir.next != from && !heir.repair {
+		s.again(heir, from, heir.next)
 	}
 }

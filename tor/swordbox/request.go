@@ -73,7 +73,7 @@ func (s *Box) sender(x *packet.Buf, b []byte) *flow {
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Spoofed:
-		if !s.cfg.dropSpoofed || !s.owned(b) {
+		if !s.cfg.dropSpoofed || !n.owned(&s.ends, &s.f, b) {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
 			return nil
 		}
@@ -94,19 +94,6 @@ func (s *Box) sender(x *packet.Buf, b []byte) *flow {
 		n.removed = n.removed[:0]
 	}
 	return &n.flows[slot]
-}
-
-// owned reports whether it is known whose the queue pair is that the frame at hand is
-// for: of a connection that was announced, or that the server has answered. Whoever
-// was only the first to send for it may not be its owner.
-func (s *Box) owned(b []byte) bool {
-	n := s.n
-	slot, _ := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
-	if slot == conn.NoSlot {
-		return false
-	}
-	r := n.conns.Row(slot)
-	return r.Learnt != conn.Inferred || r.State == conn.Paired
 }
 
 // take handles the request of flow fl that comes next.
@@ -143,7 +130,7 @@ func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	if fl.doomed {
-		s.end(fl)
+		n.end(fl)
 	}
 }
 
@@ -204,8 +191,8 @@ const patience = clock.Duration(2e6)
 
 // patient reports whether a request may wait where it need not, for something
 // that was there since some time.
-func (s *Box) patient(since clock.Time) bool {
-	return s.n.roomy() && s.c.Now().Sub(since) < patience
+func (n *node) patient(since clock.Time) bool {
+	return n.roomy() && n.c.Now().Sub(since) < patience
 }
 
 // stirred is when connection c was heard last, or began to carry something.
@@ -269,7 +256,7 @@ func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	case row.State == conn.HalfOpen:
 		s.stranger(x, b, reasonUnpaired)
 		return false
-	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn):
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.n.sync(fl, &s.f, b, psn):
 		s.stranger(x, b, reasonStranger)
 		return false
 	}
@@ -278,15 +265,14 @@ func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 
 // sync takes over the numbering of a connection: until now both ends count
 // alike. False when frames cannot be made for it.
-func (s *Box) sync(fl *flow, b []byte, psn uint32) bool {
-	n := s.n
+func (n *node) sync(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 	r := n.row(fl)
 	if r.Server.Port == 0 && r.Server.QPN == 0 {
 		return false
 	}
 	mtu, mtuLow := fl.mtu, max(fl.mtuLow, 256)
 	if mtu == 0 {
-		mtu = s.cfg.mtu
+		mtu = n.cfg.mtu
 	}
 	*fl = noFlow
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
@@ -295,12 +281,12 @@ func (s *Box) sync(fl *flow, b []byte, psn uint32) bool {
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
-	if !fl.up.learn(b, &s.f) {
+	if !fl.up.learn(b, f) {
 		*fl = noFlow
 		return false
 	}
 	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
-	s.c.Count(ctrSynced, 1)
+	n.c.Count(ctrSynced, 1)
 	return true
 }
 
@@ -342,7 +328,7 @@ func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	}
 	l, ok := s.route(fl, o, key, m)
 	if !ok {
-		if fl.open == 0 && s.stuck(fl, o, key) {
+		if fl.open == 0 && n.stuck(fl, o, key) {
 			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
 			s.c.Drop(x, reasonReset)
 			fl.doomed = true
@@ -350,18 +336,18 @@ func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		}
 		return false
 	}
-	copied, ok := s.insure(fl, l, o, m, x)
+	copied, ok := n.insure(fl, l, o, m, x)
 	if !ok {
 		return false
 	}
-	if !s.enter(fl, o, l, f, b, key) {
+	if !n.enter(fl, o, l, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
 		return false
 	}
 	if copied != nil {
-		s.keep(o, copied)
+		s.n.retain(o, copied)
 	}
 	fl.tail++
 	fl.unsure = m.unsure
@@ -475,12 +461,12 @@ func (s *Box) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 
 // insure makes o, of flow fl, one that can be sent again here, if others may come to
 // be behind it on connection l: by a copy of x. False when it must wait for room.
-func (s *Box) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (n *node) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	if o.makeable() {
 		return nil, true
 	}
-	if l != fl || fl.isLent && m.whole && o.kind == kWrite && s.n.roomy() {
-		if copied = s.copyOf(x); copied != nil {
+	if l != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy() {
+		if copied = n.copyOf(x); copied != nil {
 			return copied, true
 		}
 	}
@@ -527,11 +513,11 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		return false
 	}
 	if o.is(fKept) {
-		y := s.copyOf(x)
+		y := n.copyOf(x)
 		if y == nil {
 			return false
 		}
-		s.keep(o, y)
+		s.n.retain(o, y)
 	}
 	k := uint32(hdr.PSNDiff(fl.admitted, o.cpsn))
 	last := info&hdr.IsLast != 0
@@ -576,7 +562,7 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && s.patient(n.stirred(fl)) {
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(n.stirred(fl)) {
 			return nil, false
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
@@ -589,8 +575,8 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.patient(n.stirred(want)) {
-			if w != none && !s.fits(want, fl, o, x) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(n.stirred(want)) {
+			if w != none && !n.fits(want, fl, o, x) {
 				n.words.w[w].doubt() // so that no more go before it
 			}
 			return nil, false
@@ -608,15 +594,15 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 
 // stuck reports whether o, of flow fl, whose key is x if it may go over another's
 // connection, has no way left.
-func (s *Box) stuck(fl *flow, o *op, x *key) bool {
-	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && s.fits(l, fl, o, x) })
+func (n *node) stuck(fl *flow, o *op, x *key) bool {
+	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && n.fits(l, fl, o, x) })
 }
 
 // usable reports whether connection c can carry o, of flow fl, now;
 // x is its key if it may go over another's connection.
 func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 	n := s.n
-	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && s.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && n.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
 	if c == fl {
@@ -628,7 +614,7 @@ func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	} else {
-		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !s.fits(c, fl, o, x) {
+		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
 			return false
 		}
 		if s.c.Now().Sub(c.heard) > s.cfg.alive {
@@ -636,7 +622,7 @@ func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	}
-	if c.rd >= s.depth(c) && (o.kind == kRead || o.kind.atomic() && !s.foretold(o, c)) {
+	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
 		return false
 	}
 	return true
@@ -644,9 +630,9 @@ func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
 // connection c can carry.
-func (s *Box) fits(c, fl *flow, o *op, x *key) bool {
+func (n *node) fits(c, fl *flow, o *op, x *key) bool {
 	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
-		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= s.n.longest())
+		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 
 // longest is how many packets an operation has at most that goes over another's
@@ -655,14 +641,14 @@ func (s *Box) fits(c, fl *flow, o *op, x *key) bool {
 func (n *node) longest() uint32 { return min(uint32(n.shelf.Cap())/4, 64) }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
-func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
+func (n *node) replaces() bool { return n.cfg.mode == Replace && !n.twin.Load() }
 
 // foretold reports whether what o finds in its word is known, so that an atomic
 // needs none of the server's responder resources on connection c.
-func (s *Box) foretold(o *op, c *flow) bool {
-	if w := s.n.words.of(o); w != none && s.replaces() {
-		v := &s.n.words.w[w]
-		return v.vouched && s.n.words.believes(v) && s.writable(o, c)
+func (n *node) foretold(o *op, c *flow) bool {
+	if w := n.words.of(o); w != none && n.replaces() {
+		v := &n.words.w[w]
+		return v.vouched && n.words.believes(v) && n.writable(o, c)
 	}
 	return false
 }
@@ -671,51 +657,50 @@ func (s *Box) foretold(o *op, c *flow) bool {
 // that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
 // would be refused may not write in its place. What only the
 // client of c can send again must not be ahead of what others wait for.
-func (s *Box) writable(o *op, c *flow) bool {
+func (n *node) writable(o *op, c *flow) bool {
 	if !o.is(fRight) || c.unkept > 0 {
 		return false
 	}
-	if s.cfg.writable {
+	if n.cfg.writable {
 		return true
 	}
-	x := s.n.keys.find(o.rkey)
+	x := n.keys.find(o.rkey)
 	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
 }
 
 // depth is the number of READs and atomics that the server takes at once on
 // connection c (IBTA: responder resources), as the connection manager told, or
 // as its client has had at once.
-func (s *Box) depth(c *flow) int32 {
-	if r := s.n.row(c); r.Learnt == conn.Managed {
+func (n *node) depth(c *flow) int32 {
+	if r := n.row(c); r.Learnt == conn.Managed {
 		return int32(r.Server.Resources)
 	}
-	if s.cfg.rdatomic != 0 {
-		return s.cfg.rdatomic
+	if n.cfg.rdatomic != 0 {
+		return n.cfg.rdatomic
 	}
 	return int32(c.deep)
 }
 
 // enter puts op o of flow fl in order: on connection x, and with the others of
 // its words. False when it must wait, and nothing has changed.
-func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) bool {
-	n := s.n
+func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
 	w := n.words.of(o)
-	if w == none && s.cfg.trackable(o) {
-		w = n.words.track(o.va, o.rkey, s.cfg.vouches(o.va))
+	if w == none && n.cfg.trackable(o) {
+		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
 	}
 	switch {
 	case !o.modifies():
 	case w == none:
-		if !s.enterFree(o, x) {
+		if !n.enterFree(o, x) {
 			return false
 		}
-	case !s.enterWord(fl, o, x, w, f, b):
+	case !n.enterWord(fl, o, x, w):
 		return false
 	}
 	// A READ that is done again may begin in its middle.
 	lane := n.index(x)
 	o.lane, o.spsn = lane, psnAdd(x.next, -o.got&hdr.PSNMask)
-	n.link(x, o, s.c.Now())
+	n.link(x, o, n.c.Now())
 	x.next = psnAdd(x.next, o.npsn-o.got)
 	if o.answered() {
 		x.rd++
@@ -729,7 +714,7 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 	if x == fl {
 		x.claimed = false
 		if o.kind == kSend || o.is(fOwn) {
-			x.private = s.c.Now()
+			x.private = n.c.Now()
 			n.keys.recall(x)
 		}
 	}
@@ -737,11 +722,11 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 		o.flags |= fGuest
 		x.guests++
 		key.guests++
-		s.c.Count(ctrMoved, 1)
-		s.diverge(fl)
-		s.diverge(x)
+		n.c.Count(ctrMoved, 1)
+		n.diverge(fl)
+		n.diverge(x)
 	} else if o.spsn != o.cpsn || o.is(fReplaced) {
-		s.diverge(fl)
+		n.diverge(fl)
 	}
 	if fl.open == 0 {
 		fl.mixed = false
@@ -758,17 +743,16 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 
 // enterWord puts op o of flow fl, which changes word w and nothing else, in order
 // with the word's others, if that can be. False when it must wait.
-func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byte) bool {
-	n := s.n
+func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == l)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
-	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o, l))
-	if ordered && passes && s.foretold(o, l) {
-		if s.patient(n.stirred(l)) {
+	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, l))
+	if ordered && passes && n.foretold(o, l) {
+		if n.patient(n.stirred(l)) {
 			return false
 		}
 		ordered = false
@@ -777,23 +761,23 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 		v.doubt() // and no more of them, until it went
 		return false
 	}
-	if like && v.loose > 0 && s.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
+	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(n.flow(v.lane))) {
+	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.stirred(n.flow(v.lane))) {
 		return false // its outcome will be known when that of the probe is
 	}
 	o.word = w
 	if o.kind.atomic() {
-		s.c.Count(ctrAtomics, 1)
+		n.c.Count(ctrAtomics, 1)
 	}
 	if !ordered {
 		if v.loose++; v.loose == 1 {
-			n.words.u[w].loosened = s.c.Now()
+			n.words.u[w].loosened = n.c.Now()
 		}
 		v.doubt()
 		o.flags |= fLoose
-		s.c.Count(ctrLoose, 1)
+		n.c.Count(ctrLoose, 1)
 		return true
 	}
 	v.lane = n.index(l)
@@ -801,7 +785,7 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 	if passes {
 		v.doubt()
 	} else {
-		s.effect(o, v, l, b, f)
+		n.effect(o, v, l)
 	}
 	if o.asAtomic() {
 		v.atomics++
@@ -812,15 +796,14 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 // enterFree counts o, which changes memory and is not of one tracked word, and
 // goes over connection l. The words that it touches are not known until it is
 // done. False when it must wait.
-func (s *Box) enterFree(o *op, l *flow) bool {
-	n := s.n
+func (n *node) enterFree(o *op, l *flow) bool {
 	wait, any := n.words.touch(o.va, o.len, n.index(l), n.words.free.gen, 0)
 	if !wait {
 		if n.words.free.enter() {
 			o.flags |= fOdd
 		}
 		if any {
-			s.c.Count(ctrLoose, 1)
+			n.c.Count(ctrLoose, 1)
 		}
 	}
 	if any {
@@ -830,26 +813,25 @@ func (s *Box) enterFree(o *op, l *flow) bool {
 }
 
 // effect computes what op o, which is in order, does to its word.
-func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
-	n := s.n
+func (n *node) effect(o *op, v *word, l *flow) {
 	known := n.words.believes(v)
 	v.probe = none
 	if !known {
-		if v.belief = 0; !n.words.settled(o.word, s.c.Now()) {
+		if v.belief = 0; !n.words.settled(o.word, n.c.Now()) {
 			return
 		}
 	}
 	if o.kind == kWrite {
 		if !known {
-			s.c.Count(ctrCached, 1)
+			n.c.Count(ctrCached, 1)
 		}
 		n.words.believe(v, o.out)
 		return
 	}
 	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
 	if o.kind == kMaskedCAS {
-		m := f.MaskedAtomicETHOf(b)
-		compareMask, swapMask = m.CompareMask(), m.SwapMask()
+		m := n.beside(o)
+		compareMask, swapMask = m.compareMask, m.swapMask
 	}
 	switch {
 	case o.kind == kOtherAtomic:
@@ -858,18 +840,18 @@ func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 		v.probe, v.belief = n.place(o), n.words.beliefs
 		*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
 		o.flags |= fProbe
-	case v.vouched && s.replaces():
+	case v.vouched && n.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
-		case s.c.Now().Sub(v.checked) >= s.cfg.verify && l.rd < s.depth(l):
-			v.checked = s.c.Now()
+		case n.c.Now().Sub(v.checked) >= n.cfg.verify && l.rd < n.depth(l):
+			v.checked = n.c.Now()
 			n.foretell(o, v)
-		case s.writable(o, l):
+		case n.writable(o, l):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.words.writes++
 			v.writes++
 			l.writes++
-			s.c.Count(ctrReplaced, 1)
+			n.c.Count(ctrReplaced, 1)
 		default:
 			n.foretell(o, v)
 		}
@@ -933,7 +915,7 @@ func (s *Box) drain(fl *flow) {
 		}
 		s.n.shelf.Remove(&fl.stall)
 		if fl.doomed {
-			s.end(fl)
+			s.n.end(fl)
 		}
 	}
 }
@@ -952,4 +934,25 @@ func (s *Box) resume() {
 		}
 	}
 	n.waiting = kept
+}
+
+// owned reports whether it is known whose the queue pair is that the frame at hand is
+// for: of a connection that was announced, or that the server has answered. Whoever
+// was only the first to send for it may not be its owner.
+func (n *node) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
+	slot, _ := n.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
+	if slot == conn.NoSlot {
+		return false
+	}
+	r := n.conns.Row(slot)
+	return r.Learnt != conn.Inferred || r.State == conn.Paired
+}
+
+// retain holds a packet of o until it is answered.
+func (n *node) retain(o *op, x *packet.Buf) {
+	if !o.is(fKept) {
+		o.flags |= fKept
+		o.out = 0
+	}
+	n.keep(o, x)
 }

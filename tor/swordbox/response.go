@@ -23,7 +23,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		if fl != nil {
 			fl.learnMTU(&s.f, b)
 		}
-		s.hear(fl)
+		n.hear(fl)
 		s.pass(toServers, x)
 		return
 	}
@@ -44,7 +44,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		fl.onward = true
 	}
 	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
-		s.hear(fl)
+		n.hear(fl)
 		s.pass(toServers, x) // of the time before
 		return
 	}
@@ -62,7 +62,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(fl))
 		return
 	}
-	s.hear(fl)
+	n.hear(fl)
 	fl.heard, fl.silent, fl.asked, fl.tries = s.c.Now(), 0, 0, 0
 	if fl.timed {
 		fl.timed = false
@@ -77,7 +77,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.answerAgain(fl, fl.again)
 	}
 	if !fl.trusted {
-		if s.trust(fl, b, psn); !fl.trusted {
+		if n.trust(fl, &s.f, b, psn); !fl.trusted {
 			s.passive(fl, x, b, psn)
 			return
 		}
@@ -115,13 +115,13 @@ func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
 			case old: // it was heard before
 			case syn == hdr.SynNAKSequence && fl.inDoubt:
-				s.cut(fl, psn)
+				n.cut(fl, psn)
 			case syn == hdr.SynNAKSequence:
 				s.missing(fl, psn)
 			case syn.RNR():
-				s.notReady(fl, psn, syn)
+				n.notReady(fl, psn, syn)
 			case syn.NAK():
-				s.fatal(fl, psn, syn)
+				n.fatal(fl, psn, syn)
 			}
 		}
 	case f.Op == hdr.AtomicAck:
@@ -153,9 +153,9 @@ func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 }
 
 // hear notes that the server answered on connection fl.
-func (s *Box) hear(fl *flow) {
-	n, now := s.n, s.c.Now()
-	if now.Sub(n.lastHeard) > clock.Duration(s.cfg.giveup)/2 {
+func (n *node) hear(fl *flow) {
+	now := n.c.Now()
+	if now.Sub(n.lastHeard) > clock.Duration(n.cfg.giveup)/2 {
 		n.awake = now
 	}
 	if n.lastFrom != fl {
@@ -171,9 +171,7 @@ func (n *node) diverged(fl *flow) bool {
 
 // trust takes from the first answer to a request on record what answers look
 // like, and how many messages the server has counted.
-func (s *Box) trust(fl *flow, b []byte, psn uint32) {
-	n := s.n
-	f := &s.f
+func (n *node) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
 		return
 	}
@@ -285,17 +283,21 @@ func (s *Box) advance(x *flow) {
 // complete notes that op o, the oldest of its connection, is answered.
 func (s *Box) complete(o *op) {
 	s.n.unlink(o)
+	n, fl, again := s.n, s.n.flowOf(o), o.is(fAgain) && !o.is(fOrphan)
 	o.state = sDone
-	s.forget(o, true)
+	s.n.forget(o, true)
+	if again && fl.owes && fl.rereads == 0 {
+		fl.owes = false
+		s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
+	}
 }
 
 // forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
-func (s *Box) forget(o *op, done bool) {
-	n := s.n
+func (n *node) forget(o *op, done bool) {
 	x := n.carrier(o)
 	if done {
-		n.keys.learn(o, x, s.c.Now(), s.cfg.mode.moves())
+		n.keys.learn(o, x, n.c.Now(), n.cfg.mode.moves())
 	}
 	fl := n.flowOf(o)
 	if !o.is(fOrphan) {
@@ -312,11 +314,7 @@ func (s *Box) forget(o *op, done bool) {
 	if o.is(fAgain) && !o.is(fOrphan) {
 		o.flags &^= fAgain
 		o.state = sDone
-		if fl.rereads--; fl.rereads == 0 && fl.owes && done {
-			fl.owes = false
-			last := n.op(fl, fl.head-1)
-			s.answer(fl, hdr.Acknowledge, last.last(), fl.syn, 0)
-		}
+		fl.rereads--
 	}
 	if o.is(fGuest) {
 		x.guests--
@@ -329,7 +327,7 @@ func (s *Box) forget(o *op, done bool) {
 		x.unkept--
 	}
 	if o.is(fKept) {
-		s.unkeep(o)
+		n.unkeep(o)
 	}
 	if o.is(fReplaced) {
 		n.words.writes--
@@ -352,17 +350,17 @@ func (s *Box) forget(o *op, done bool) {
 			known := done && n.words.awaits(v)
 			if v.doubt(); known {
 				n.words.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
-				v.checked = s.c.Now()
-				s.c.Count(ctrCached, 1)
+				v.checked = n.c.Now()
+				n.c.Count(ctrCached, 1)
 			}
 		}
 		n.words.left(o.word, o, done)
 		o.word = none
 	} else if o.modifies() {
 		n.words.free.leave(o.is(fOdd))
-		if done && s.cfg.trackable(o) && n.words.of(o) == none {
-			if !n.words.admit(o, s.c.Now(), s.cfg.vouches(o.va)) {
-				s.c.Count(ctrWordFull, 1)
+		if done && n.cfg.trackable(o) && n.words.of(o) == none {
+			if !n.words.admit(o, n.c.Now(), n.cfg.vouches(o.va)) {
+				n.c.Count(ctrWordFull, 1)
 			}
 		}
 	}
@@ -383,7 +381,7 @@ func (s *Box) atomicAck(x *flow, psn uint32, original uint64) {
 		return
 	}
 	if o.is(fForetold) && n.foresaw(o) && original != n.beside(o).want {
-		s.mismatch(o)
+		n.mismatch(o)
 	}
 	o.prior = original
 	if first {
@@ -421,10 +419,10 @@ const mostAhead = 64
 // compare compares what READ o found, which connection c carried, with its word's
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
-func (s *Box) compare(c *flow, o *op, p []byte) {
-	if w := s.n.words.of(o); w != none && len(p) == 8 {
-		if v := &s.n.words.w[w]; s.n.words.believes(v) && s.n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
-			s.mismatch(o)
+func (n *node) compare(c *flow, o *op, p []byte) {
+	if w := n.words.of(o); w != none && len(p) == 8 {
+		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+			n.mismatch(o)
 		}
 	}
 }
@@ -434,9 +432,9 @@ func (s *Box) compare(c *flow, o *op, p []byte) {
 const distrust = 10 * time.Second
 
 // mismatch: the word of o is not what it should have been.
-func (s *Box) mismatch(o *op) {
-	s.c.Count(ctrMismatches, 1)
-	s.n.words.mistrust(o, s.c.Now().Add(distrust))
+func (n *node) mismatch(o *op) {
+	n.c.Count(ctrMismatches, 1)
+	n.words.mistrust(o, n.c.Now().Add(distrust))
 }
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
@@ -464,7 +462,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 	fl := n.flowOf(o)
 	x.learnMTU(&s.f, b)
 	if o.len == 8 && o.npsn == 1 {
-		s.compare(x, o, s.f.PayloadOf(b))
+		n.compare(x, o, s.f.PayloadOf(b))
 	}
 	k := o.got
 	o.got++
@@ -476,7 +474,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
 		s.relay(fl, o, frame, b, &s.f, k)
-	} else if !n.keep(o, frame, s.worker) {
+	} else if !n.keep(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
 		s.c.Drop(frame, reasonHoldFull)
@@ -492,7 +490,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 // early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
 func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
-	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame, s.worker) {
+	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame) {
 		return false
 	}
 	o.got = 1
@@ -528,10 +526,10 @@ func (s *Box) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 }
 
 // unkeep drops the packets that are held of o.
-func (s *Box) unkeep(o *op) {
+func (n *node) unkeep(o *op) {
 	if o.holds() {
 		q := o.held()
-		s.n.shelf.Drop(s.c, &q, s.worker, reasonAbsorbed)
+		n.shelf.Drop(n.c, &q, n.worker, reasonAbsorbed)
 		o.out = 0
 	}
 	o.flags &^= fKept
@@ -598,7 +596,7 @@ func (s *Box) deliver(fl *flow) {
 				return
 			}
 			fl.verdict = n.beside(o).syndrome()
-			s.end(fl)
+			n.end(fl)
 			return
 		}
 		if !flush() {
@@ -648,10 +646,10 @@ func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
 
 // end resets flow fl: its client's queue pair goes to the error state by the
 // NAK that it was given.
-func (s *Box) end(fl *flow) {
-	fl.gone, fl.ended = true, s.n.una(fl)
-	s.n.shelf.Drop(s.c, &fl.stall, s.worker, reasonReset)
-	s.c.Count(ctrResets, 1)
+func (n *node) end(fl *flow) {
+	fl.gone, fl.ended = true, n.una(fl)
+	n.shelf.Drop(n.c, &fl.stall, n.worker, reasonReset)
+	n.c.Count(ctrResets, 1)
 }
 
 // refuse tells the client of flow fl again that its connection is gone: with the

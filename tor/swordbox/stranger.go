@@ -100,23 +100,22 @@ func (l *longWrites) of(now, until clock.Time, b []byte, f *hdr.Frame, last bool
 func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 	n := s.n
 	s.c.Mark(x, packet.Forwarded, r)
-	if s.disturb(b, &s.f) || !n.strangers.Empty() {
-		s.detain(x)
+	if n.disturb(b, &s.f) || !n.strangers.Empty() {
+		n.detain(x)
 		return
 	}
 	s.c.Emit(toServers, x)
 }
 
 // detain holds a stranger's request until the words that it may change are free.
-func (s *Box) detain(x *packet.Buf) {
-	n := s.n
+func (n *node) detain(x *packet.Buf) {
 	if !n.shelf.Room(1) && !n.strangers.Empty() { // its sender repeats what it still wants
-		if old, _ := n.shelf.Take(s.c, &n.strangers, s.worker); old != nil {
-			s.c.Drop(old, reasonHoldFull)
+		if old, _ := n.shelf.Take(n.c, &n.strangers, n.worker); old != nil {
+			n.c.Drop(old, reasonHoldFull)
 		}
 	}
-	if n.shelf.Put(&n.strangers, x, s.worker, struct{}{}) == 0 {
-		s.c.Drop(x, reasonHoldFull)
+	if n.shelf.Put(&n.strangers, x, n.worker, struct{}{}) == 0 {
+		n.c.Drop(x, reasonHoldFull)
 	}
 }
 
@@ -127,7 +126,7 @@ func (s *Box) admitStrangers() {
 		if x == nil {
 			return
 		}
-		if hdr.Parse(x.Bytes(), &s.g); s.disturb(x.Bytes(), &s.g) {
+		if hdr.Parse(x.Bytes(), &s.g); s.n.disturb(x.Bytes(), &s.g) {
 			return
 		}
 		s.n.shelf.Remove(q)
@@ -137,10 +136,9 @@ func (s *Box) admitStrangers() {
 
 // disturb: request b, with headers f, which nobody follows, may change memory
 // at some time. True when it must not yet.
-func (s *Box) disturb(b []byte, f *hdr.Frame) (wait bool) {
-	n := s.n
-	until := s.c.Now().Add(s.cfg.settle)
-	m := n.scopeOf(s.c.Now(), until, b, f)
+func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
+	until := n.c.Now().Add(n.cfg.settle)
+	m := n.scopeOf(n.c.Now(), until, b, f)
 	switch {
 	case m.all:
 		n.words.unknown = until
@@ -183,7 +181,7 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 		if s.own(n); n.gone {
 			continue
 		}
-		if (s.disturb(b, f) || !n.strangers.Empty()) && wait == nil {
+		if (s.n.disturb(b, f) || !n.strangers.Empty()) && wait == nil {
 			wait = n
 		}
 	}
@@ -193,7 +191,7 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 	}
 	s.own(wait)
 	s.c.Mark(x, packet.Forwarded, r)
-	s.detain(x)
+	s.n.detain(x)
 }
 
 // mayChange reports whether frame b, with headers f, may be a request that
