@@ -37,9 +37,6 @@ type shared struct {
 	failed error
 	why    string // why nothing was taken over; "": it was, or there was nothing
 	stops  int    // workers that stopped
-	// barred: until then requests that a process before this one let through may
-	// be under way.
-	barred clock.Time
 }
 
 // node is a memory server and all that is known of the connections to it. A
@@ -86,21 +83,13 @@ type Box struct {
 	*shared
 	worker, workers int
 	fixed           bool
-	cfg             settings   // the worker's own: they may change
+	cfg             settings   // the worker\'s own: they may change
 	restatic        bool       // connections of static= came or went
 	due             clock.Time // when this worker is to look at connections next; 0: never was
 
-	// Of the frame at hand.
-	c         *graph.Ctx
-	n         *node
-	f         hdr.Frame
-	ends      conn.Ends
-	g, h      hdr.Frame   // of held frames
-	spare     *packet.Buf // a frame from the server that nobody needs any more
-	to        *flow       // flow that spare was addressed to
-	congested bool        // the answer at hand was marked (CE)
-
 	requests, responses, bytes uint64
+
+	wire
 }
 
 func newApp(env graph.Env, args graph.Args) (graph.App, error) {
@@ -121,6 +110,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, s.failed
 	}
 	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
+	b.wire.cfg = &b.cfg
 	for _, text := range cfg.static {
 		if _, err := conn.ParseStatic(text); err != nil {
 			return nil, err
@@ -246,22 +236,6 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.c = nil
 }
 
-// pass sends a frame on as it is.
-func (s *Box) pass(in int, x *packet.Buf) { s.c.Emit(1-in, x) }
-
-func (s *Box) mark(in int, x *packet.Buf, r graph.Reason) {
-	s.c.Mark(x, packet.Forwarded, r)
-	s.c.Emit(1-in, x)
-}
-
-func (s *Box) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
-	if drop {
-		s.c.Drop(x, r)
-		return
-	}
-	s.mark(in, x, r)
-}
-
 func (s *Box) frame(in int, x *packet.Buf) {
 	b, f := x.Bytes(), &s.f
 	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
@@ -354,7 +328,7 @@ func (s *Box) frame(in int, x *packet.Buf) {
 
 // managed handles a datagram of the connection manager, which always passes,
 // but for a forged one when the guard is set.
-func (s *Box) managed(in int, x *packet.Buf, b []byte) {
+func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 	switch slot, e := s.n.conns.CM(s.c.Now(), &s.ends, b, &s.f); {
 	case e == conn.Forged || e == conn.Spoofed:
 		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
@@ -370,7 +344,7 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 
 // settle does what frames have led to: rows that went, answers that are due,
 // requests that may go on.
-func (s *Box) settle() {
+func (s *wire) settle() {
 	n := s.n
 	for len(n.removed) > 0 || len(n.ready) > 0 {
 		for _, f := range n.removed {
@@ -432,84 +406,6 @@ func (s *Box) Stop(c *graph.Ctx) {
 	if s.stops++; s.stops == s.workers && s.begun.Load() {
 		s.mem.alive(c.Now())
 	}
-}
-
-// resize gives x the length n.
-func resize(x *packet.Buf, n int) bool {
-	if d := n - x.Len(); d > 0 {
-		_, ok := x.Append(d)
-		return ok
-	} else {
-		return x.TrimBack(-d)
-	}
-}
-
-// blank is a frame of n bytes to fill: the spare one, or a new one; nil when
-// there is none.
-func (s *Box) blank(n int) *packet.Buf {
-	if x := s.spare; x != nil {
-		if resize(x, n) {
-			s.spare = nil
-			return x
-		}
-	}
-	x := s.c.Get()
-	if x == nil {
-		return nil
-	}
-	if !resize(x, n) {
-		s.c.Discard(x)
-		return nil
-	}
-	s.c.Mark(x, packet.Generated, reasonMade)
-	return x
-}
-
-// answer sends the client of flow fl a response without payload; false when
-// there is no buffer.
-func (s *Box) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
-	h := &fl.down
-	if !h.known() {
-		return false
-	}
-	if syn.ACK() {
-		s.c.Count(ctrAcks, 1)
-	} else {
-		s.c.Count(ctrNAKs, 1)
-	}
-	aeth := uint32(syn)<<24 | fl.released()
-	if x := s.spare; x != nil && s.to == fl && s.f.Op == code {
-		// The server's own answer may be just the one.
-		b := x.Bytes()
-		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {
-			s.spare = nil
-			s.c.Emit(toClients, x)
-			return true
-		}
-	}
-	n := h.len() + hdr.AETHLen + hdr.ICRCLen
-	if code == hdr.AtomicAck {
-		n += hdr.AtomicAckETHLen
-	}
-	x := s.blank(n)
-	if x == nil {
-		return false
-	}
-	b := x.Bytes()
-	h.front(b)
-	bth := hdr.BTH(b[h.bth:])
-	bth[0], bth[1] = byte(code), bth[1]&0x40
-	be.PutUint32(bth[8:], psn&hdr.PSNMask)
-	be.PutUint32(b[h.len():], aeth)
-	if code == hdr.AtomicAck {
-		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
-	}
-	if s.congested {
-		h.frame().SetECN(b, hdr.CE) // as the answer that this one comes from
-	}
-	h.seal(b, code)
-	s.c.Emit(toClients, x)
-	return true
 }
 
 // roomy reports whether half of the room for frames is free: then frames may wait for

@@ -34,7 +34,7 @@ func (m *marked) add(i int32) {
 // server to the clients whose requests were marked; one of a client to the
 // connection that answered it last. False when it belongs to no flow that is
 // followed, and passes.
-func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
+func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 	n := s.n
 	slot, client := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
 	if slot == conn.NoSlot || !n.flows[slot].synced || !n.flows[slot].trusted || client != (in == toServers) {
@@ -87,7 +87,7 @@ const mostMarked = 32
 func (f *flow) diverted(n *node) bool { return f.answerer != none && n.flows[f.answerer].synced }
 
 // reroute gives frame x, the bytes b with headers f, the addresses of h.
-func (s *Box) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {
+func (s *wire) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {
 	h.address(b)
 	hdr.SetICRC(b, f)
 	s.c.Mark(x, packet.Forwarded, reasonMoved)

@@ -21,9 +21,9 @@ import (
 
 // inquire asks the server which of the operations that connection c carries it has
 // executed.
-func (s *Box) inquire(c *flow) {
+func (s *wire) inquire(c *flow) {
 	n, now := s.n, s.c.Now()
-	if now < s.barred {
+	if now < n.mem.barred {
 		return
 	}
 	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
@@ -59,7 +59,7 @@ func (s *Box) inquire(c *flow) {
 }
 
 // allExecuted: the server executed the question on connection c, and so all before it.
-func (s *Box) allExecuted(c *flow) {
+func (s *wire) allExecuted(c *flow) {
 	c.inDoubt = false
 	c.next = psnAdd(c.next, 1)
 	s.acked(c, psnAdd(c.next, hdr.PSNMask))

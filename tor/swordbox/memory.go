@@ -58,8 +58,11 @@ func (g geometry) at(p int) int { return memHead + g.places*g.conns*recordLen + 
 // memory is what outlives the process.
 type memory struct {
 	geometry
-	b     []byte // nil: nothing does
-	bound atomic.Int32
+	b []byte // nil: nothing does
+	// barred: until then requests that a process before this one let through may
+	// be under way.
+	barred clock.Time
+	bound  atomic.Int32
 }
 
 // arrays are what the memory has of a server.

@@ -90,7 +90,7 @@ func (s *shared) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
 			}
 		}
 	}
-	n.words.unknown, n.busy = s.barred, now
+	n.words.unknown, n.busy = s.mem.barred, now
 	list := append(append(make([]*node, 0, len(old)+1), old...), n)
 	s.nodes.Store(&list)
 	return n, nil

@@ -31,12 +31,12 @@ func (s *Box) inherit(now clock.Time) {
 	count := left(m.b)
 	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:]))
 	if [memHead]byte(m.b) != [memHead]byte{} {
-		s.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
+		s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
 	}
 	var err error
 	switch {
 	case count == 0:
-		if g == (geometry{}) && s.barred != 0 {
+		if g == (geometry{}) && s.mem.barred != 0 {
 			err = errSave
 		}
 	case s.cfg.mode == End:
@@ -489,7 +489,7 @@ func (n *node) bereave(now clock.Time, i int32, b []byte) bool {
 
 // tell answers a request, x, of a connection that is lost with the NAK that
 // ends its client's queue pair. The frame itself becomes the answer.
-func (s *Box) tell(fl *flow, x *packet.Buf, b []byte) {
+func (s *wire) tell(fl *flow, x *packet.Buf, b []byte) {
 	f := &s.f
 	var h header
 	if !h.learn(b, f) {

@@ -12,7 +12,7 @@ import (
 )
 
 // repeat handles a request of flow fl that was there before.
-func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	if !psnLess(psn, fl.admitted) {
 		s.c.Drop(x, reasonRepeat) // it waits here
@@ -75,7 +75,7 @@ func (n *node) doubtful(fl *flow) bool {
 
 // answerAgain gives the client of flow fl the answer to its operation number k,
 // which was released, once more.
-func (s *Box) answerAgain(fl *flow, k uint32) {
+func (s *wire) answerAgain(fl *flow, k uint32) {
 	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
 		return
 	}
@@ -95,7 +95,7 @@ func (s *Box) answerAgain(fl *flow, k uint32) {
 // more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
 // of atomics the answers to the last ones are known, and others are left without
 // an answer, since their client cannot be waiting for one.
-func (s *Box) longAgo(fl *flow, b []byte, psn uint32) {
+func (s *wire) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:
@@ -136,7 +136,7 @@ func (f *flow) outlive(o *op) {
 
 // acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
 // again it waits: it would tell the client that the READ's answer was lost.
-func (s *Box) acknowledge(fl *flow) {
+func (s *wire) acknowledge(fl *flow) {
 	if fl.head == fl.first {
 		return
 	}
@@ -150,7 +150,7 @@ func (s *Box) acknowledge(fl *flow) {
 
 // reenter sends an operation that is on record, and not open, as a new one;
 // false when it must wait.
-func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool {
+func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool {
 	n := s.n
 	if o.kind == kRead {
 		o.got = off
@@ -206,7 +206,7 @@ func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool
 
 // resend handles a repetition of an open operation of flow fl, from its packet
 // off on.
-func (s *Box) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
+func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	n := s.n
 	c := n.carrier(o)
 	if c.inDoubt {
@@ -256,7 +256,7 @@ func (n *node) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 }
 
 // missing: the server expects PSN psn on connection c.
-func (s *Box) missing(c *flow, psn uint32) {
+func (s *wire) missing(c *flow, psn uint32) {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil {
@@ -276,7 +276,7 @@ func (s *Box) missing(c *flow, psn uint32) {
 // nudge sends the oldest request of connection c again, since there was no
 // answer for long: it, its answer, or the server's acknowledgement may be lost.
 // What is behind it follows when it was answered and they were not.
-func (s *Box) nudge(c *flow) {
+func (s *wire) nudge(c *flow) {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil || c.repair {
@@ -292,7 +292,7 @@ func (s *Box) nudge(c *flow) {
 
 // nudgeLost sends the oldest request of connection c again, whose answer was
 // lost: later ones were acknowledged.
-func (s *Box) nudgeLost(c *flow) {
+func (s *wire) nudgeLost(c *flow) {
 	o := s.n.oldest(c)
 	at, now := psnAdd(o.spsn, o.got), s.c.Now()
 	if c.repair || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
@@ -307,7 +307,7 @@ func (s *Box) nudgeLost(c *flow) {
 const leastPatience = clock.Duration(500e3)
 
 // again sends the requests of connection c with PSNs in [psn, goal) again.
-func (s *Box) again(c *flow, psn, goal uint32) {
+func (s *wire) again(c *flow, psn, goal uint32) {
 	if c.inDoubt {
 		return
 	}
@@ -322,7 +322,7 @@ const burst = 32
 
 // pump sends again what is to be sent again on connection c, in the order of
 // PSNs.
-func (s *Box) pump(c *flow) {
+func (s *wire) pump(c *flow) {
 	n := s.n
 	o := n.oldest(c)
 	if o != nil && psnLess(c.expect, o.spsn) {
@@ -361,7 +361,7 @@ func (s *Box) pump(c *flow) {
 
 // make sends packet off of op o, which connection c carries, from what is known
 // of it here.
-func (s *Box) make(c *flow, o *op, off uint32) bool {
+func (s *wire) make(c *flow, o *op, off uint32) bool {
 	n := s.n
 	h := &c.up
 	k := o.kind
@@ -402,7 +402,7 @@ func (s *Box) make(c *flow, o *op, off uint32) bool {
 }
 
 // makeKept sends packet off of op o again, which is held as its client sent it.
-func (s *Box) makeKept(o *op, off uint32) bool {
+func (s *wire) makeKept(o *op, off uint32) bool {
 	n := s.n
 	q := o.held()
 	at := q.First()
@@ -492,7 +492,7 @@ func (r *record) failed(o *op, syn hdr.Syndrome, packet uint32) {
 }
 
 // fail gives up connection c. What it carried may have been executed or not.
-func (s *Box) fail(c *flow) {
+func (s *wire) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
 	s.bequest(s.n.bury(c, true))
 }
@@ -607,7 +607,7 @@ func (n *node) bequeath(o *op, c *flow) {
 }
 
 // remove forgets flow fl: its connection is gone.
-func (s *Box) remove(fl *flow) {
+func (s *wire) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
 		return
@@ -617,7 +617,7 @@ func (s *Box) remove(fl *flow) {
 			n.orphan(o)
 		}
 	}
-	n.shelf.Drop(s.c, &fl.stall, s.worker, reasonReset)
+	n.shelf.Drop(s.c, &fl.stall, s.n.worker, reasonReset)
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
@@ -636,7 +636,7 @@ func (s *Box) remove(fl *flow) {
 // query asks the server whether its end of connection c is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
-func (s *Box) query(c *flow) {
+func (s *wire) query(c *flow) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
@@ -659,7 +659,7 @@ func (s *Box) query(c *flow) {
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.
 // When the server was silent on all, l has giveup= from its first answer on.
-func (s *Box) unanswered(l *flow, since clock.Time) bool {
+func (s *wire) unanswered(l *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
 	since = max(since, n.awake)
@@ -689,7 +689,7 @@ func (s *Box) unanswered(l *flow, since clock.Time) bool {
 // long ago. What came just before it may never have come to the server, or wait here
 // too: then the server would execute the question in its place, and the client take
 // the answer for that to its request. Answers to old requests say what was executed.
-func (s *Box) askStrangers() {
+func (s *wire) askStrangers() {
 	n := s.n
 	if n.strangers.Empty() {
 		return
@@ -794,7 +794,7 @@ func (f *flow) excuse(away clock.Duration, now clock.Time) {
 const tick = clock.Duration(20 * time.Millisecond)
 
 // watch looks at connection c, which carries something.
-func (s *Box) watch(c *flow) {
+func (s *wire) watch(c *flow) {
 	n := s.n
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
@@ -821,7 +821,7 @@ func (s *Box) watch(c *flow) {
 }
 
 // bequest sends what connection heir has inherited, from PSN from on; heir may be nil.
-func (s *Box) bequest(heir *flow, from uint32) {
+func (s *wire) bequest(heir *flow, from uint32) {
 	if heir != nil && heir.next != from && !heir.repair {
 		s.again(heir, from, heir.next)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // request handles a client's request; x is disposed of.
-func (s *Box) request(x *packet.Buf, b []byte) {
+func (s *wire) request(x *packet.Buf, b []byte) {
 	fl := s.sender(x, b)
 	if fl == nil {
 		return
@@ -68,7 +68,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 
 // sender is the flow that the request in b, x, is of; nil: of none that may be
 // followed, and it was disposed of.
-func (s *Box) sender(x *packet.Buf, b []byte) *flow {
+func (s *wire) sender(x *packet.Buf, b []byte) *flow {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
@@ -97,7 +97,7 @@ func (s *Box) sender(x *packet.Buf, b []byte) *flow {
 }
 
 // take handles the request of flow fl that comes next.
-func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	fl.gapNAK = false
 	k := fl.packets(&s.f, b)
@@ -112,7 +112,7 @@ func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	rest, part := fl.rest, fl.part
 	fl.measure(b, &s.f)
 	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
-		if n.shelf.Put(&fl.stall, x, s.worker, struct{}{}) == 0 {
+		if n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
 			return
@@ -218,7 +218,7 @@ const farOff = 1 << 16
 // is another connection's by now, and its answer tells so (see confirmed).
 // Otherwise it is dropped, and the server is asked for its own view, with a
 // repetition: it acknowledges that as before if nothing has changed.
-func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
+func (s *wire) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	far := d > farOff || d < -farOff
 	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
@@ -248,7 +248,7 @@ func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) 
 
 // follow takes over the numbering of flow fl at the request in b, x, if it is time.
 // False when it passed as a stranger's.
-func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
+func (s *wire) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	row := s.n.row(fl)
 	turn := fl.inTurn(&s.f, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
 	fl.seen = true
@@ -299,7 +299,7 @@ func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it
 // must wait. f are its headers.
-func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	if fl.cur != none {
 		return s.middle(fl, x, b, f)
@@ -381,7 +381,7 @@ type shape struct {
 
 // classify makes of the request in b, with headers f, which is the next one of flow
 // i, operation o. False when it must wait.
-func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
+func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
 	n := s.n
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
@@ -443,7 +443,7 @@ func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok boo
 // route is the connection that o, the next operation of flow fl, goes over; key is
 // its key if it may go over another's. False when it must wait: also until all
 // packets are here of a message that goes over another's connection.
-func (s *Box) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
+func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 	n := s.n
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
@@ -499,7 +499,7 @@ const mostUnacked = 1 << 22
 
 // middle sends on a packet of the message that flow fl is in; false when it
 // must wait.
-func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	o := n.get(fl.cur)
 	info := f.Op.Info().Flags
@@ -540,7 +540,7 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 
 // choose is the connection that o, of flow fl, goes over; false when
 // it must wait. x is its key if it may go over another's connection.
-func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
+func (s *wire) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
 		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
@@ -600,7 +600,7 @@ func (n *node) stuck(fl *flow, o *op, x *key) bool {
 
 // usable reports whether connection c can carry o, of flow fl, now;
 // x is its key if it may go over another's connection.
-func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
+func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 	n := s.n
 	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && n.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
@@ -864,7 +864,7 @@ func (n *node) effect(o *op, v *word, l *flow) {
 
 // send gives the server packet k of op o of flow fl: frame x, the bytes b, as its
 // client sent it, with headers f.
-func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	n := s.n
 	l := n.carrier(o)
 	psn := psnAdd(o.spsn, k)
@@ -904,9 +904,9 @@ func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uin
 }
 
 // drain sends on what waits of flow fl, as far as it may.
-func (s *Box) drain(fl *flow) {
+func (s *wire) drain(fl *flow) {
 	for !fl.stall.Empty() {
-		x := s.n.shelf.Mine(s.c, &fl.stall, s.worker)
+		x := s.n.shelf.Mine(s.c, &fl.stall, s.n.worker)
 		if x == nil {
 			return
 		}
@@ -921,7 +921,7 @@ func (s *Box) drain(fl *flow) {
 }
 
 // resume lets go what waits, of all flows, as far as it may.
-func (s *Box) resume() {
+func (s *wire) resume() {
 	n := s.n
 	s.admitStrangers()
 	kept := n.waiting[:0]

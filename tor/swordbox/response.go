@@ -11,7 +11,7 @@ import (
 )
 
 // response handles a server's response; x is disposed of.
-func (s *Box) response(x *packet.Buf, b []byte) {
+func (s *wire) response(x *packet.Buf, b []byte) {
 	n := s.n
 	slot, e := n.conns.Response(s.c.Now(), &s.ends, b, &s.f)
 	if e == conn.Spoofed {
@@ -97,7 +97,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 
 // digest does what the answer in b, x, with PSN psn means on connection fl; true
 // when it disposed of x.
-func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
+func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
 		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
@@ -136,7 +136,7 @@ func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 
 // odd handles an answer of the server far from what flow fl asked, x with the
 // bytes b.
-func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
 	case fl.confirmed(&s.f, b, psn):
@@ -196,7 +196,7 @@ func (n *node) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.
-func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	f := &s.f
 	before := psnAdd(psn, hdr.PSNMask)
@@ -223,7 +223,7 @@ func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 
 // acked notes that the server has executed all that connection x carried up to
 // psn.
-func (s *Box) acked(x *flow, psn uint32) {
+func (s *wire) acked(x *flow, psn uint32) {
 	n := s.n
 	if psnLess(x.acked, psn) {
 		x.acked = psn
@@ -255,7 +255,7 @@ func (n *node) partly(x *flow) {
 }
 
 // advance completes what is acknowledged, in order.
-func (s *Box) advance(x *flow) {
+func (s *wire) advance(x *flow) {
 	n := s.n
 	for o := n.oldest(x); o != nil; o = n.oldest(x) {
 		if o.is(fEarly) {
@@ -281,7 +281,7 @@ func (s *Box) advance(x *flow) {
 }
 
 // complete notes that op o, the oldest of its connection, is answered.
-func (s *Box) complete(o *op) {
+func (s *wire) complete(o *op) {
 	s.n.unlink(o)
 	n, fl, again := s.n, s.n.flowOf(o), o.is(fAgain) && !o.is(fOrphan)
 	o.state = sDone
@@ -370,7 +370,7 @@ func (n *node) forget(o *op, done bool) {
 }
 
 // atomicAck is the answer to an atomic that went as one.
-func (s *Box) atomicAck(x *flow, psn uint32, original uint64) {
+func (s *wire) atomicAck(x *flow, psn uint32, original uint64) {
 	n := s.n
 	o := n.carries(x, psn)
 	if o == nil {
@@ -405,7 +405,7 @@ func (n *node) foresaw(o *op) bool {
 
 // inTime completes the oldest operation of connection x, which is answered up to
 // psn, and what is behind it.
-func (s *Box) inTime(x *flow, psn uint32) {
+func (s *wire) inTime(x *flow, psn uint32) {
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
@@ -439,7 +439,7 @@ func (n *node) mismatch(o *op) {
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
 // of.
-func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bool {
+func (s *wire) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bool {
 	n := s.n
 	o := n.oldest(x)
 	if o == nil {
@@ -489,7 +489,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 
 // early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
-func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
+func (s *wire) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame) {
 		return false
 	}
@@ -501,7 +501,7 @@ func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 
 // relay gives the client of flow fl packet k of the answer to READ o: frame x, the
 // bytes b, whose headers are f.
-func (s *Box) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+func (s *wire) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	if !fl.down.fits(f) {
 		s.c.Drop(x, reasonAbsorbed)
 		return
@@ -537,7 +537,7 @@ func (n *node) unkeep(o *op) {
 
 // deliver gives the client of flow fl the answers that are due, in the order of
 // its requests.
-func (s *Box) deliver(fl *flow) {
+func (s *wire) deliver(fl *flow) {
 	n := s.n
 	if !fl.synced || fl.gone {
 		return
@@ -625,13 +625,13 @@ func (s *Box) deliver(fl *flow) {
 
 // relayHeld gives the client of flow fl the held packets of the answer to READ
 // o, of which end have come.
-func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
+func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
 	n, q, k := s.n, o.held(), end
 	for at := q.First(); at != 0; at = n.shelf.Next(at) {
 		k--
 	}
 	for ; !q.Empty(); k++ {
-		x, _ := n.shelf.Take(s.c, &q, s.worker)
+		x, _ := n.shelf.Take(s.c, &q, s.n.worker)
 		if o.hold(q); x == nil {
 			continue
 		}
@@ -654,7 +654,7 @@ func (n *node) end(fl *flow) {
 
 // refuse tells the client of flow fl again that its connection is gone: with the
 // PSN of what failed, since a NAK says that all before it was executed.
-func (s *Box) refuse(fl *flow) {
+func (s *wire) refuse(fl *flow) {
 	syn := fl.verdict
 	if syn == 0 {
 		syn = hdr.SynNAKRemoteOperation

@@ -97,7 +97,7 @@ func (l *longWrites) of(now, until clock.Time, b []byte, f *hdr.Frame, last bool
 // that word's value is not known for a while: nobody knows when, and in which
 // order, it will be executed. While a WRITE that takes an atomic's place is on its
 // way there, it waits: what it does would be undone.
-func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
+func (s *wire) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 	n := s.n
 	s.c.Mark(x, packet.Forwarded, r)
 	if n.disturb(b, &s.f) || !n.strangers.Empty() {
@@ -120,9 +120,9 @@ func (n *node) detain(x *packet.Buf) {
 }
 
 // admitStrangers sends on strangers' requests that wait.
-func (s *Box) admitStrangers() {
+func (s *wire) admitStrangers() {
 	for q := &s.n.strangers; !q.Empty(); {
-		x := s.n.shelf.Mine(s.c, q, s.worker)
+		x := s.n.shelf.Mine(s.c, q, s.n.worker)
 		if x == nil {
 			return
 		}
@@ -181,7 +181,7 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 		if s.own(n); n.gone {
 			continue
 		}
-		if (s.n.disturb(b, f) || !n.strangers.Empty()) && wait == nil {
+		if (n.disturb(b, f) || !n.strangers.Empty()) && wait == nil {
 			wait = n
 		}
 	}
