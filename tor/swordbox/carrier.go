@@ -75,3 +75,24 @@ func (c *carrier) tried(now clock.Time) {
 		c.tries++
 	}
 }
+
+// ack notes that the server has executed all up to psn.
+func (c *carrier) ack(psn uint32) {
+	if psnLess(c.acked, psn) {
+		c.acked = psn
+	}
+}
+
+// hears notes that the server has answered.
+func (c *carrier) hears(now clock.Time) {
+	c.heard, c.silent, c.asked, c.tries = now, 0, 0, 0
+	if !c.timed {
+		return
+	}
+	c.timed = false
+	if t := now.Sub(c.loaded); c.trip == 0 {
+		c.trip = t
+	} else {
+		c.trip += (t - c.trip) / 8
+	}
+}

@@ -84,7 +84,7 @@ func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 const mostMarked = 32
 
 // diverted reports whether f's operations go over another's connection.
-func (f *flow) diverted(n *node) bool { return f.answerer != none && n.flows[f.answerer].synced }
+func (c *client) diverted(n *node) bool { return c.answerer != none && n.flows[c.answerer].synced }
 
 // reroute gives frame x, the bytes b with headers f, the addresses of h.
 func (s *wire) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {

@@ -430,14 +430,14 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 // was sent, or expects something else next. What others make up for the queue pair
 // changes neither. Answers of before, which came late, say nothing; there are none
 // when it was quiet before the question.
-func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
-	if f.asked == 0 || f.oldest != none || h.Op != hdr.Acknowledge || f.asked.Sub(f.heard) < alive {
+func (c *carrier) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
+	if c.asked == 0 || c.oldest != none || h.Op != hdr.Acknowledge || c.asked.Sub(c.heard) < alive {
 		return false
 	}
 	if h.AETHOf(b).Syndrome().ACK() {
-		return psn != f.acked && !f.affirmed(h, b, psn)
+		return psn != c.acked && !c.affirmed(h, b, psn)
 	}
-	return psn != f.next
+	return psn != c.next
 }
 
 // affirmed reports whether such an acknowledgement says, with another PSN than that
@@ -445,9 +445,9 @@ func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) b
 // connection that has had the repeated PSN acknowledges a later one (one that has not
 // asks for what is missing). Linux (rxe) acknowledges again the newest request that
 // was no READ, and the PSN before 0 when there was none.
-func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
-	return f.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
-		(psnLess(psn, f.acked) || psn == hdr.PSNMask && !psnLess(psn, f.next))
+func (c *carrier) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
+	return c.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
+		(psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next))
 }
 
 // learnMTU learns a path MTU from packets of READ responses.

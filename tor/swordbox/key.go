@@ -110,7 +110,7 @@ type grants [16]grant
 func (g *grants) of(rkey uint32) *grant { return &g[rkey*0x9E3779B1>>28] }
 
 // granted reports whether the client of f has used x over its own connection.
-func (f *flow) granted(x *key) bool { return *f.grants.of(x.rkey) == grant{x.rkey, x.serial} }
+func (c *carrier) granted(x *key) bool { return *c.grants.of(x.rkey) == grant{x.rkey, x.serial} }
 
 // privacy is how long a connection carries nothing of others after it carried
 // what only its own client can send again, or what waits for a receive buffer.

@@ -125,12 +125,12 @@ func (p *past) whole() bool { return p.sum == p.check() }
 // outlive keeps the answer to o, whose record is needed, when it is an atomic: a
 // responder remembers as many as its client may have under way (16: what Linux
 // and most devices offer at most), however many other operations came since.
-func (f *flow) outlive(o *op) {
+func (c *client) outlive(o *op) {
 	if o.kind.atomic() && o.state == sDone && !o.is(fOrphan) {
 		p := past{va: o.va, prior: o.prior, psn: o.cpsn}
 		p.sum = p.check()
-		f.past[f.pastAt&15] = p
-		f.pastAt++
+		c.past[c.pastAt&15] = p
+		c.pastAt++
 	}
 }
 
@@ -240,7 +240,7 @@ func (o *op) makeable() bool {
 
 // executed reports whether the server has said that it executed o, of
 // connection c, and its answer has nothing more to tell.
-func (o *op) executed(c *flow) bool {
+func (o *op) executed(c *carrier) bool {
 	return o.is(fEarly) || !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
 }
 
@@ -333,7 +333,7 @@ func (s *wire) pump(c *flow) {
 		if !psnLess(c.expect, end) {
 			continue
 		}
-		if o.executed(c) {
+		if o.executed(&c.carrier) {
 			c.expect = end
 			continue
 		}
@@ -507,7 +507,7 @@ func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt = true, false, false
 	n.keys.recall(c)
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
-		if doubt && !o.executed(c) && n.decided(o) {
+		if doubt && !o.executed(&c.carrier) && n.decided(o) {
 			if heir == nil {
 				if heir = n.heir(c, o); heir != nil {
 					from = heir.next
@@ -519,7 +519,7 @@ func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 			}
 		}
 		if doubt {
-			n.lose(o, o.executed(c))
+			n.lose(o, o.executed(&c.carrier))
 			continue
 		}
 		n.unlink(o)

@@ -138,26 +138,26 @@ func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 // refuses those that do not add up to the length that they say, and what is between
 // the packets of one (IBTA 9.7.4.1): nothing of such a client goes over another's
 // connection any more, which the refusal would end.
-func (f *flow) measure(b []byte, h *hdr.Frame) {
+func (c *client) measure(b []byte, h *hdr.Frame) {
 	info := h.Op.Info()
 	p := uint32(len(h.PayloadOf(b)))
 	isWrite, begins := info.Flags&hdr.IsWrite != 0, info.Flags&(hdr.IsMiddle|hdr.IsLast) == 0
 	switch {
 	case !isWrite:
-		f.misshapen = f.misshapen || f.rest != 0
+		c.misshapen = c.misshapen || c.rest != 0
 	case begins && info.Ext&hdr.HasRETH != 0:
 		n := h.RETHOf(b).DMALength()
-		if f.misshapen = f.misshapen || f.rest != 0; info.Flags&hdr.IsFirst == 0 {
-			f.misshapen = f.misshapen || p != n
-		} else if f.rest, f.part = n-p, p; n <= p || !full(p) {
-			f.misshapen = true
+		if c.misshapen = c.misshapen || c.rest != 0; info.Flags&hdr.IsFirst == 0 {
+			c.misshapen = c.misshapen || p != n
+		} else if c.rest, c.part = n-p, p; n <= p || !full(p) {
+			c.misshapen = true
 		}
-	case info.Flags&hdr.IsMiddle != 0 && p == f.part && p < f.rest:
-		f.rest -= p
-	case info.Flags&hdr.IsLast != 0 && p == f.rest && p != 0 && p <= f.part:
-		f.rest = 0
+	case info.Flags&hdr.IsMiddle != 0 && p == c.part && p < c.rest:
+		c.rest -= p
+	case info.Flags&hdr.IsLast != 0 && p == c.rest && p != 0 && p <= c.part:
+		c.rest = 0
 	default:
-		f.misshapen = true
+		c.misshapen = true
 	}
 }
 
@@ -196,10 +196,7 @@ func (n *node) patient(since clock.Time) bool {
 }
 
 // stirred is when connection c was heard last, or began to carry something.
-func (n *node) stirred(c *flow) clock.Time {
-	if c == nil {
-		return 0
-	}
+func (c *carrier) stirred() clock.Time {
 	return max(c.loaded, c.heard)
 }
 
@@ -562,7 +559,7 @@ func (s *wire) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(n.stirred(fl)) {
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl.stirred()) {
 			return nil, false
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
@@ -575,7 +572,7 @@ func (s *wire) choose(fl *flow, o *op, x *key) (*flow, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(n.stirred(want)) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(want.stirred()) {
 			if w != none && !n.fits(want, fl, o, x) {
 				n.words.w[w].doubt() // so that no more go before it
 			}
@@ -752,7 +749,7 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	// waits, if the word's atomics do.
 	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, l))
 	if ordered && passes && n.foretold(o, l) {
-		if n.patient(n.stirred(l)) {
+		if n.patient(l.stirred()) {
 			return false
 		}
 		ordered = false
@@ -764,7 +761,7 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.stirred(n.flow(v.lane))) {
+	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) {
 		return false // its outcome will be known when that of the probe is
 	}
 	o.word = w

@@ -63,15 +63,7 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 		return
 	}
 	n.hear(fl)
-	fl.heard, fl.silent, fl.asked, fl.tries = s.c.Now(), 0, 0, 0
-	if fl.timed {
-		fl.timed = false
-		if t := fl.heard.Sub(fl.loaded); fl.trip == 0 {
-			fl.trip = t
-		} else {
-			fl.trip += (t - fl.trip) / 8
-		}
-	}
+	fl.hears(s.c.Now())
 	if fl.doubted {
 		fl.doubted = false
 		s.answerAgain(fl, fl.again)
@@ -225,9 +217,7 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 // psn.
 func (s *wire) acked(x *flow, psn uint32) {
 	n := s.n
-	if psnLess(x.acked, psn) {
-		x.acked = psn
-	}
+	x.ack(psn)
 	s.advance(x)
 	switch o := n.oldest(x); {
 	case x.repair:
@@ -259,9 +249,7 @@ func (s *wire) advance(x *flow) {
 	n := s.n
 	for o := n.oldest(x); o != nil; o = n.oldest(x) {
 		if o.is(fEarly) {
-			if end := psnAdd(o.spsn, o.npsn-1); psnLess(x.acked, end) {
-				x.acked = end
-			}
+			x.ack(psnAdd(o.spsn, o.npsn-1))
 			s.complete(o)
 			continue
 		}
@@ -406,9 +394,7 @@ func (n *node) foresaw(o *op) bool {
 // inTime completes the oldest operation of connection x, which is answered up to
 // psn, and what is behind it.
 func (s *wire) inTime(x *flow, psn uint32) {
-	if psnLess(x.acked, psn) {
-		x.acked = psn
-	}
+	x.ack(psn)
 	s.complete(s.n.oldest(x))
 	s.advance(x)
 }
@@ -446,9 +432,7 @@ func (s *wire) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bo
 		return false
 	}
 	if o.kind == kOdd && o.spsn == psn {
-		if psnLess(x.acked, psn) {
-			x.acked = psn
-		}
+		x.ack(psn)
 		s.complete(o)
 		s.advance(x)
 		return false
