@@ -155,6 +155,8 @@ func (n *node) letGo(s conn.Slot) bool {
 	return false
 }
 
+func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
+
 // begin makes what is known from the start: what the process before this one
 // left, and what the arguments say. It comes before the first frame.
 func (s *Box) begin(now clock.Time) {
@@ -326,55 +328,6 @@ func (s *Box) frame(in int, x *packet.Buf) {
 	}
 }
 
-// managed handles a datagram of the connection manager, which always passes,
-// but for a forged one when the guard is set.
-func (s *wire) managed(in int, x *packet.Buf, b []byte) {
-	switch slot, e := s.n.conns.CM(s.c.Now(), &s.ends, b, &s.f); {
-	case e == conn.Forged || e == conn.Spoofed:
-		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
-		return
-	case e == conn.Stray:
-		s.mark(in, x, reasonStranger)
-		return
-	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.n.keys.recall(&s.n.flows[slot]) // what it carries is answered before it goes
-	}
-	s.pass(in, x)
-}
-
-// settle does what frames have led to: rows that went, answers that are due,
-// requests that may go on.
-func (s *wire) settle() {
-	n := s.n
-	for len(n.removed) > 0 || len(n.ready) > 0 {
-		for _, f := range n.removed {
-			s.remove(f)
-		}
-		n.removed = n.removed[:0]
-		for k := 0; k < len(n.ready); k++ {
-			f := n.ready[k]
-			f.isReady = false
-			s.deliver(f)
-			n.note(f)
-		}
-		n.ready = n.ready[:0]
-		s.resume()
-	}
-	if len(n.waiting) > 0 || !n.strangers.Empty() {
-		s.resume()
-	}
-}
-
-// due notes that flow f may have answers to give.
-func (n *node) due(f *flow) {
-	if !f.isReady {
-		f.isReady = true
-		n.ready = append(n.ready, f)
-	}
-}
-
-func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
-
 // Held implements graph.Holder.
 func (s *Box) Held() int {
 	h := 0
@@ -408,16 +361,4 @@ func (s *Box) Stop(c *graph.Ctx) {
 	}
 }
 
-// roomy reports whether half of the room for frames is free: then frames may wait for
-// better times.
-func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
-
-// keep holds packet x of o, a frame of that worker's; false when there is no room.
-func (n *node) keep(o *op, x *packet.Buf) bool {
-	q := o.held()
-	if n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
-		return false
-	}
-	o.hold(q)
-	return true
-}
+var _ graph.App = (*Box)(nil)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // carrier is the responder's side of a connection, as seen from here: what was sent to
@@ -56,24 +57,66 @@ type carrier struct {
 	marked marked
 }
 
-// patience is how long the server may be silent until its oldest request is
-// sent again here: some round trips, and twice as long each time.
-func (c *carrier) patience(giveup time.Duration) clock.Duration {
-	if c.trip == 0 {
-		return min(clock.Duration(giveup)/5, 50e6)
+// oldest is the operation at the front of those that connection c carries, and
+// behind the one behind o; nil when there is none.
+func (r *record) oldest(c *flow) *op { return r.get(c.oldest) }
+
+func (r *record) behind(o *op) *op { return r.get(o.next) }
+
+// link puts op o at the end of what connection x carries.
+func (r *record) link(x *flow, o *op, now clock.Time) {
+	at := r.place(o)
+	o.next = none
+	if x.oldest == none {
+		x.oldest, x.loaded, x.timed = at, now, true
+		x.silent, x.tries = 0, 0
+	} else {
+		r.ops[x.newest].next = at
 	}
-	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(giveup)/2, leastPatience))
+	x.newest = at
 }
 
-// tried notes that the server was sent something again, or asked.
-func (c *carrier) tried(now clock.Time) {
-	c.since, c.timed = now, false
-	if c.silent == 0 {
-		c.silent = now
+// unlink takes o, which is the oldest, off its connection.
+func (r *record) unlink(o *op) {
+	x := &r.flows[o.lane]
+	x.oldest = o.next
+	if x.oldest == none {
+		x.newest = none
 	}
-	if c.tries < 255 {
-		c.tries++
+	x.silent = 0
+}
+
+// mostAhead is how many operations are looked at to find one on a connection.
+const mostAhead = 64
+
+// carries is the operation that connection x carries under PSN psn; nil if there
+// is none, or too many are ahead of it.
+func (r *record) carries(x *flow, psn uint32) *op {
+	o := r.oldest(x)
+	for range mostAhead {
+		if o == nil || psnLess(psn, psnAdd(o.spsn, o.npsn)) {
+			return o
+		}
+		o = r.behind(o)
 	}
+	return nil
+}
+
+// part is the PSN of the last packet of o, which is not done, that the server has
+// acknowledged, as its client numbers; false when there is none.
+func (r *record) part(o *op) (psn uint32, ok bool) {
+	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || r.oldest(r.carrier(o)) != o {
+		return 0, false
+	}
+	d := hdr.PSNDiff(r.carrier(o).acked, o.spsn)
+	return psnAdd(o.cpsn, uint32(d)), d >= 0 && d < int32(o.npsn)
+}
+
+// handedOver reports whether the client of connection c will send again what the
+// server misses: all that c carries is its own, and it still waits for it.
+func (r *record) handedOver(c *flow) bool {
+	o := &r.ops[c.oldest]
+	return c.guests == 0 && !o.is(fAgain|fOrphan)
 }
 
 // ack notes that the server has executed all up to psn.
@@ -95,4 +138,58 @@ func (c *carrier) hears(now clock.Time) {
 	} else {
 		c.trip += (t - c.trip) / 8
 	}
+}
+
+// stirred is when connection c was heard last, or began to carry something.
+func (c *carrier) stirred() clock.Time {
+	return max(c.loaded, c.heard)
+}
+
+// tried notes that the server was sent something again, or asked.
+func (c *carrier) tried(now clock.Time) {
+	c.since, c.timed = now, false
+	if c.silent == 0 {
+		c.silent = now
+	}
+	if c.tries < 255 {
+		c.tries++
+	}
+}
+
+// timeout is how long the server may be silent until its oldest request is
+// sent again here: some round trips, and twice as long each time.
+func (c *carrier) timeout(giveup time.Duration) clock.Duration {
+	if c.trip == 0 {
+		return min(clock.Duration(giveup)/5, 50e6)
+	}
+	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(giveup)/2, leastPatience))
+}
+
+// leastPatience is the least of it: what is shorter than a queue that empties is
+// no sign of a loss.
+const leastPatience = clock.Duration(500e3)
+
+// denied reports whether an acknowledgement b says, to a question (see query), that
+// the server's end of flow f is of another connection: that it executed more than
+// was sent, or expects something else next. What others make up for the queue pair
+// changes neither. Answers of before, which came late, say nothing; there are none
+// when it was quiet before the question.
+func (c *carrier) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
+	if c.asked == 0 || c.oldest != none || h.Op != hdr.Acknowledge || c.asked.Sub(c.heard) < alive {
+		return false
+	}
+	if h.AETHOf(b).Syndrome().ACK() {
+		return psn != c.acked && !c.affirmed(h, b, psn)
+	}
+	return psn != c.next
+}
+
+// affirmed reports whether such an acknowledgement says, with another PSN than that
+// of the newest request, that the server's end is as it was. An end of another
+// connection that has had the repeated PSN acknowledges a later one (one that has not
+// asks for what is missing). Linux (rxe) acknowledges again the newest request that
+// was no READ, and the PSN before 0 when there was none.
+func (c *carrier) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
+	return c.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
+		(psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next))
 }

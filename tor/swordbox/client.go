@@ -59,3 +59,165 @@ type client struct {
 
 // released is how many of its messages are answered, modulo 2^24 (IBTA: MSN).
 func (c *client) released() uint32 { return (c.base + c.head) & 0xFFFFFF }
+
+// una is the PSN of the oldest request of flow f that its client has no answer to
+// (IBTA: oldest unacknowledged PSN).
+func (r *record) una(f *flow) uint32 {
+	if f.head == f.tail {
+		return f.admitted
+	}
+	o := r.op(f, f.head)
+	if o.state == sFailed {
+		return psnAdd(o.cpsn, r.beside(o).nak)
+	}
+	return o.cpsn
+}
+
+// op is operation number k (as flow.head counts) of flow f.
+func (r *record) op(f *flow, k uint32) *op {
+	return &r.ops[r.index(f)<<(r.shift&31)+int32(k&(f.span-1))]
+}
+
+// find is the operation of flow fl that PSN psn belongs to; none if it is not on
+// record.
+func (r *record) find(fl *flow, psn uint32) (o *op, k uint32) {
+	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
+	for lo != hi {
+		m := lo + (hi-lo)/2
+		if o := r.op(fl, m); psnLess(psn, o.cpsn) {
+			hi = m
+		} else {
+			lo = m + 1
+		}
+	}
+	if lo == fl.first {
+		return nil, 0
+	}
+	if o = r.op(fl, lo-1); hdr.PSNDiff(psn, o.cpsn) >= int32(o.npsn) {
+		return nil, 0
+	}
+	return o, lo - 1
+}
+
+// unsentBefore reports whether an operation of flow fl before number k waits to
+// be sent by its client again.
+func (r *record) unsentBefore(fl *flow, k uint32) bool {
+	for j := fl.head; j != k; j++ {
+		if o := r.op(fl, j); o.state == sUnsent {
+			return true
+		}
+	}
+	return false
+}
+
+// narrow is the number of operations of a connection that are remembered to
+// begin with: what rxe has in flight at most (RXE_MAX_UNACKED_PSNS). Few of
+// them stay in the processor's cache.
+const narrow = 128
+
+// grow makes room to remember twice as many operations of flow fl, when none of
+// them is open: false while that is not so, or when there is no room.
+func (r *record) grow(fl *flow) bool {
+	if fl.span == r.window || fl.open > 0 || fl.rereads > 0 || fl.head != fl.tail {
+		return false
+	}
+	all := r.ops[r.index(fl)<<(r.shift&31):][:r.window:r.window]
+	old := all[:fl.span]
+	for k := range old {
+		if old[k].is(fOrphan) && old[k].state == sOpen {
+			return false
+		}
+	}
+	// The newer half of the places of the wider ring is behind the older: what
+	// belongs there is copied, and stays where it was until the ring is wider.
+	for k := fl.first; k != fl.tail; k++ {
+		if to := k & (2*fl.span - 1); to != k&(fl.span-1) {
+			all[to] = old[k&(fl.span-1)]
+		}
+	}
+	fl.span *= 2
+	return true
+}
+
+// mostUnacked is the most PSNs that a connection has under way when it takes one more
+// request, and that are remembered of its client's: PSNs are compared within half of
+// all there are, which is twice as many.
+const mostUnacked = 1 << 22
+
+// fade forgets the oldest requests of flow fl, which were answered, when the newest are
+// far beyond.
+func (r *record) fade(fl *flow) {
+	for fl.first != fl.head {
+		o := r.op(fl, fl.first)
+		if (fl.admitted-o.cpsn)&hdr.PSNMask <= mostUnacked || o.state == sOpen {
+			return
+		}
+		fl.outlive(o)
+		fl.first++
+	}
+}
+
+// past is the answer to an atomic whose record was needed for another operation.
+type past struct {
+	va, prior uint64
+	psn       uint32
+	sum       uint32 // of the others, and not 0: a process may end while it writes them
+}
+
+func (p *past) check() uint32 { return hash(p.va^p.prior<<1^uint64(p.psn)<<40) | 1 }
+
+// whole reports whether there is an answer.
+func (p *past) whole() bool { return p.sum == p.check() }
+
+// outlive keeps the answer to o, whose record is needed, when it is an atomic: a
+// responder remembers as many as its client may have under way (16: what Linux
+// and most devices offer at most), however many other operations came since.
+func (c *client) outlive(o *op) {
+	if o.kind.atomic() && o.state == sDone && !o.is(fOrphan) {
+		p := past{va: o.va, prior: o.prior, psn: o.cpsn}
+		p.sum = p.check()
+		c.past[c.pastAt&15] = p
+		c.pastAt++
+	}
+}
+
+// measure follows the payloads of a client's WRITEs, packet by packet. The server
+// refuses those that do not add up to the length that they say, and what is between
+// the packets of one (IBTA 9.7.4.1): nothing of such a client goes over another's
+// connection any more, which the refusal would end.
+func (c *client) measure(b []byte, h *hdr.Frame) {
+	info := h.Op.Info()
+	p := uint32(len(h.PayloadOf(b)))
+	isWrite, begins := info.Flags&hdr.IsWrite != 0, info.Flags&(hdr.IsMiddle|hdr.IsLast) == 0
+	switch {
+	case !isWrite:
+		c.misshapen = c.misshapen || c.rest != 0
+	case begins && info.Ext&hdr.HasRETH != 0:
+		n := h.RETHOf(b).DMALength()
+		if c.misshapen = c.misshapen || c.rest != 0; info.Flags&hdr.IsFirst == 0 {
+			c.misshapen = c.misshapen || p != n
+		} else if c.rest, c.part = n-p, p; n <= p || !full(p) {
+			c.misshapen = true
+		}
+	case info.Flags&hdr.IsMiddle != 0 && p == c.part && p < c.rest:
+		c.rest -= p
+	case info.Flags&hdr.IsLast != 0 && p == c.rest && p != 0 && p <= c.part:
+		c.rest = 0
+	default:
+		c.misshapen = true
+	}
+}
+
+// settleLength notes that the READ of unknown length that flow fl sent last
+// takes k packets.
+func (r *record) settleLength(fl *flow, k uint32) {
+	o := &r.ops[fl.newest]
+	fl.unsure = false
+	o.npsn = k
+	fl.next = psnAdd(o.spsn, k)
+	fl.arrived = psnAdd(o.cpsn, k)
+	fl.admitted = fl.arrived
+	if k == 1 {
+		fl.mtuLow = max(fl.mtuLow, o.len)
+	}
+}

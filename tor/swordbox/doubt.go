@@ -30,7 +30,7 @@ func (s *wire) inquire(c *flow) {
 		s.fail(c)
 		return
 	}
-	if c.tries > 0 && now.Sub(c.since) < c.patience(s.cfg.giveup) {
+	if c.tries > 0 && now.Sub(c.since) < c.timeout(s.cfg.giveup) {
 		return
 	}
 	about, full := (*op)(nil), c.rd >= n.depth(c)

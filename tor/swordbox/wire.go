@@ -23,6 +23,45 @@ type wire struct {
 	congested bool        // the answer at hand was marked (CE)
 }
 
+// managed handles a datagram of the connection manager, which always passes,
+// but for a forged one when the guard is set.
+func (s *wire) managed(in int, x *packet.Buf, b []byte) {
+	switch slot, e := s.n.conns.CM(s.c.Now(), &s.ends, b, &s.f); {
+	case e == conn.Forged || e == conn.Spoofed:
+		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
+		return
+	case e == conn.Stray:
+		s.mark(in, x, reasonStranger)
+		return
+	case e == conn.IsClosing && slot != conn.NoSlot:
+		s.n.keys.recall(&s.n.flows[slot]) // what it carries is answered before it goes
+	}
+	s.pass(in, x)
+}
+
+// settle does what frames have led to: rows that went, answers that are due,
+// requests that may go on.
+func (s *wire) settle() {
+	n := s.n
+	for len(n.removed) > 0 || len(n.ready) > 0 {
+		for _, f := range n.removed {
+			s.remove(f)
+		}
+		n.removed = n.removed[:0]
+		for k := 0; k < len(n.ready); k++ {
+			f := n.ready[k]
+			f.isReady = false
+			s.deliver(f)
+			n.note(f)
+		}
+		n.ready = n.ready[:0]
+		s.resume()
+	}
+	if len(n.waiting) > 0 || !n.strangers.Empty() {
+		s.resume()
+	}
+}
+
 // pass sends a frame on as it is.
 func (s *wire) pass(in int, x *packet.Buf) { s.c.Emit(1-in, x) }
 

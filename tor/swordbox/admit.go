@@ -1,0 +1,361 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/hold"
+)
+
+// admit sends the next request of flow fl on, x with the bytes b; false when it
+// must wait. f are its headers.
+func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+	n := s.n
+	if fl.cur != none {
+		return s.middle(fl, x, b, f)
+	}
+	if fl.tail&(2*fl.span-1) == fl.span && fl.tail-fl.head >= fl.span/4 && fl.span < n.window {
+		fl.span *= 2 // what is remembered has its places in the lower half, where it is
+	}
+	if fl.tail-fl.head >= fl.span && !n.grow(fl) || fl.unsent > 0 {
+		return false
+	}
+	o := n.op(fl, fl.tail)
+	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
+		return false // its place is taken
+	}
+	if n.fade(fl); fl.tail-fl.first >= fl.span {
+		fl.first = fl.tail - fl.span + 1
+		fl.outlive(o)
+	}
+	m, ok := s.classify(fl, o, b, f)
+	if !ok {
+		return false
+	}
+	key := n.keys.movable(fl, o)
+	if key != nil {
+		o.flags |= fRight
+	}
+	l, ok := s.route(fl, o, key, m)
+	if !ok {
+		if fl.open == 0 && n.stuck(fl, o, key) {
+			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
+			s.c.Drop(x, reasonReset)
+			fl.doomed = true
+			return true
+		}
+		return false
+	}
+	copied, ok := n.insure(fl, l, o, m, x)
+	if !ok {
+		return false
+	}
+	if !n.enter(fl, o, l, key) {
+		if copied != nil {
+			s.c.Discard(copied)
+		}
+		return false
+	}
+	if copied != nil {
+		s.n.retain(o, copied)
+	}
+	fl.tail++
+	fl.unsure = m.unsure
+	if m.unsure {
+		fl.vague = false
+	}
+	if !m.whole {
+		fl.cur, fl.began = n.place(o), s.c.Now()
+		if o.kind == kSend {
+			o.npsn = 1 // as many as come
+		}
+		if l == fl {
+			l.next = psnAdd(o.spsn, 1)
+		} else {
+			l.next = psnAdd(o.spsn, o.npsn)
+		}
+	}
+	s.send(fl, o, x, b, f, 0)
+	fl.admitted = psnAdd(fl.admitted, 1)
+	if o.kind == kRead {
+		fl.admitted = psnAdd(o.cpsn, o.npsn)
+	}
+	return true
+}
+
+// shape is what is known of a message by its first packet.
+type shape struct {
+	whole  bool // there is no other packet
+	unsure bool // a READ whose answer tells how many packets it takes
+}
+
+// classify makes of the request in b, with headers f, which is the next one of flow
+// i, operation o. False when it must wait.
+func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
+	n := s.n
+	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
+	info := f.Op.Info().Flags
+	m.whole = true
+	switch {
+	case info&hdr.IsRead != 0 && f.RETHOf(b).DMALength() <= maxMessage:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey, o.len = kRead, h.VA(), h.RKey(), h.DMALength()
+		if o.len > fl.mtuLow && fl.mtu != 0 {
+			o.npsn = (o.len + fl.mtu - 1) / fl.mtu
+		} else if o.len > fl.mtuLow {
+			// Its answer will tell. Until then nothing else goes over the
+			// connection.
+			if fl.open > 0 || fl.guests > 0 || fl.dead {
+				return m, false
+			}
+			m.unsure = true
+		}
+	case info&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 && f.RETHOf(b).DMALength() <= maxMessage &&
+		(info&hdr.IsFirst == 0 || full(uint32(len(f.PayloadOf(b))))):
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey, o.len = kWrite, h.VA(), h.RKey(), h.DMALength()
+		if f.Op.Info().Ext&hdr.HasImmDt != 0 {
+			o.flags |= fOwn // it takes one of its queue pair's receive buffers
+		}
+		if info&hdr.IsFirst != 0 {
+			m.whole = false
+			p := uint32(len(f.PayloadOf(b)))
+			o.npsn = max(2, (o.len+p-1)/p)
+			if l := n.last(fl, int32(min(o.npsn, 1<<30))); l != nil && hdr.Parse(l.Bytes(), &s.h) == hdr.IsRoCE && s.h.Op.Info().Ext&hdr.HasImmDt != 0 {
+				o.flags |= fOwn
+			}
+		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
+			o.out = le.Uint64(f.PayloadOf(b))
+		}
+	case info&hdr.IsAtomic != 0:
+		n.classifyAtomic(o, b, f)
+	case f.Op == hdr.AtomicWrite || f.Op == hdr.Flush:
+		h := f.RETHOf(b)
+		o.kind, o.va, o.rkey = kOdd, h.VA(), h.RKey()
+		o.flags |= fOwn | fBare
+		if f.Op == hdr.AtomicWrite {
+			o.len = 8
+		}
+	default: // SEND, and what makes no sense: the server will say so
+		o.kind = kSend
+		o.flags |= fBare
+		m.whole = info&hdr.IsFirst == 0
+		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+			return m, false
+		}
+	}
+	if f.BTHOf(b).AckReq() || o.kind == kRead || o.kind == kOdd || o.kind.atomic() {
+		o.flags |= fAckReq
+	}
+	return m, true
+}
+
+// route is the connection that o, the next operation of flow fl, goes over; key is
+// its key if it may go over another's. False when it must wait: also until all
+// packets are here of a message that goes over another's connection.
+func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
+	n := s.n
+	if m.unsure {
+		return fl, s.usable(fl, fl, o, nil)
+	}
+	l, ok := s.choose(fl, o, key)
+	if !ok || l == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
+		return l, ok
+	}
+	if o.npsn <= n.longest() && n.shelf.Room(int(o.npsn)) {
+		return nil, false
+	}
+	// Too long to be gathered: over its own connection, behind all that is open.
+	return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, key)
+}
+
+// insure makes o, of flow fl, one that can be sent again here, if others may come to
+// be behind it on connection l: by a copy of x. False when it must wait for room.
+func (n *node) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+	if o.makeable() {
+		return nil, true
+	}
+	if l != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy() {
+		if copied = n.copyOf(x); copied != nil {
+			return copied, true
+		}
+	}
+	o.flags |= fUnkept
+	return nil, l == fl
+}
+
+// middle sends on a packet of the message that flow fl is in; false when it
+// must wait.
+func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+	n := s.n
+	o := n.get(fl.cur)
+	info := f.Op.Info().Flags
+	if info&(hdr.IsMiddle|hdr.IsLast) == 0 || (o.kind == kWrite) != (info&hdr.IsWrite != 0) {
+		// The server will refuse it. It takes a PSN of its own.
+		fl.cur = none
+		return s.admit(fl, x, b, f)
+	}
+	l := n.carrier(o)
+	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+		return false
+	}
+	if o.is(fKept) {
+		y := n.copyOf(x)
+		if y == nil {
+			return false
+		}
+		s.n.retain(o, y)
+	}
+	k := uint32(hdr.PSNDiff(fl.admitted, o.cpsn))
+	last := info&hdr.IsLast != 0
+	if o.kind == kSend || k >= o.npsn || last {
+		o.npsn = k + 1
+	}
+	if f.BTHOf(b).AckReq() {
+		o.flags |= fAckReq
+	}
+	if l == fl {
+		l.next = psnAdd(o.spsn, k+1)
+	}
+	if last {
+		fl.cur = none
+	}
+	s.send(fl, o, x, b, f, k)
+	fl.admitted = psnAdd(fl.admitted, 1)
+	return true
+}
+
+// send gives the server packet k of op o of flow fl: frame x, the bytes b, as its
+// client sent it, with headers f.
+func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+	n := s.n
+	l := n.carrier(o)
+	psn := psnAdd(o.spsn, k)
+	if f.ECNOf(b) == hdr.CE {
+		l.marked.add(n.index(fl))
+	}
+	if o.is(fReplaced) {
+		h := &l.up
+		size, ecn := h.len()+hdr.RETHLen+8+hdr.ICRCLen, f.ECNOf(b)
+		if !resize(x, size) { // smaller than an atomic: cannot be
+			s.c.Drop(x, reasonNoBuf)
+			return
+		}
+		b = x.Bytes()
+		h.write(b, o, psn)
+		h.frame().SetECN(b, ecn) // a mark is of this operation
+		s.c.Mark(x, packet.Forwarded, reasonReplaced)
+		s.c.Emit(toServers, x)
+		return
+	}
+	ours, h := l != fl, f.BTHOf(b)
+	// What is open must be answered: others may wait for it.
+	ack := fl.trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
+	if ours || ack || h.PSN() != psn {
+		if ours {
+			l.up.address(b)
+			s.c.Mark(x, packet.Forwarded, reasonMoved)
+		}
+		noUDPSum(b, f)
+		h.SetPSN(psn)
+		if ack {
+			h.SetAckReq(true)
+		}
+		hdr.SetICRC(b, f)
+	}
+	s.c.Emit(toServers, x)
+}
+
+// last is the held frame that is number k of those of flow fl that wait; nil
+// when there are not so many.
+func (n *node) last(fl *flow, k int32) *packet.Buf {
+	if fl.stall.Len() < int(k) {
+		return nil
+	}
+	at := fl.stall.First()
+	for ; k > 1; k-- {
+		at = n.shelf.Next(at)
+	}
+	return n.shelf.Frame(at)
+}
+
+// copyOf is a copy of x to hold; nil when there is no room or no buffer.
+func (n *node) copyOf(x *packet.Buf) *packet.Buf {
+	if !n.shelf.Room(1) {
+		return nil
+	}
+	return hold.Copy(n.c, x)
+}
+
+// retain holds a packet of o until it is answered.
+func (n *node) retain(o *op, x *packet.Buf) {
+	if !o.is(fKept) {
+		o.flags |= fKept
+		o.out = 0
+	}
+	n.keep(o, x)
+}
+
+// keep holds packet x of o, a frame of that worker's; false when there is no room.
+func (n *node) keep(o *op, x *packet.Buf) bool {
+	q := o.held()
+	if n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
+		return false
+	}
+	o.hold(q)
+	return true
+}
+
+// unkeep drops the packets that are held of o.
+func (n *node) unkeep(o *op) {
+	if o.holds() {
+		q := o.held()
+		n.shelf.Drop(n.c, &q, n.worker, reasonAbsorbed)
+		o.out = 0
+	}
+	o.flags &^= fKept
+}
+
+// roomy reports whether half of the room for frames is free: then frames may wait for
+// better times.
+func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
+
+// wait notes that flow f has requests that wait.
+func (n *node) wait(f *flow) {
+	if !f.waits {
+		f.waits = true
+		n.waiting = append(n.waiting, f)
+	}
+}
+
+// drain sends on what waits of flow fl, as far as it may.
+func (s *wire) drain(fl *flow) {
+	for !fl.stall.Empty() {
+		x := s.n.shelf.Mine(s.c, &fl.stall, s.n.worker)
+		if x == nil {
+			return
+		}
+		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(fl, x, b, &s.g) {
+			return
+		}
+		s.n.shelf.Remove(&fl.stall)
+		if fl.doomed {
+			s.n.end(fl)
+		}
+	}
+}
+
+// resume lets go what waits, of all flows, as far as it may.
+func (s *wire) resume() {
+	n := s.n
+	s.admitStrangers()
+	kept := n.waiting[:0]
+	for _, f := range n.waiting {
+		s.drain(f)
+		if !f.stall.Empty() {
+			kept = append(kept, f)
+		} else {
+			f.waits = false
+		}
+	}
+	n.waiting = kept
+}

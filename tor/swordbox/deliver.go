@@ -1,0 +1,226 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// due notes that flow f may have answers to give.
+func (n *node) due(f *flow) {
+	if !f.isReady {
+		f.isReady = true
+		n.ready = append(n.ready, f)
+	}
+}
+
+// deliver gives the client of flow fl the answers that are due, in the order of
+// its requests.
+func (s *wire) deliver(fl *flow) {
+	n := s.n
+	if !fl.synced || fl.gone {
+		return
+	}
+	if !fl.trusted { // the server's own answers passed
+		for fl.head != fl.tail {
+			if o := n.op(fl, fl.head); o.state != sDone {
+				return
+			}
+			fl.head++
+		}
+		return
+	}
+	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give
+	wanted := false
+	flush := func() bool {
+		if ack && wanted && !s.answer(fl, hdr.Acknowledge, ackPSN, fl.syn, 0) {
+			return false
+		}
+		ack, wanted = false, false
+		return true
+	}
+	for fl.head != fl.tail {
+		o := n.op(fl, fl.head)
+		if o.state == sDone {
+			switch {
+			case o.kind == kRead:
+				if o.holds() {
+					if !flush() {
+						return
+					}
+					s.relayHeld(fl, o, o.npsn)
+				}
+				ack, wanted = false, false
+			case o.kind == kOdd || o.kind.atomic():
+				code := hdr.AtomicAck
+				if o.kind == kOdd {
+					code = hdr.ReadRespOnly
+				}
+				fl.head++
+				if !s.answer(fl, code, o.cpsn, fl.syn, o.prior) {
+					fl.head--
+					return
+				}
+				ack, wanted = false, false
+				continue
+			default:
+				ackPSN, ack = o.last(), true
+				wanted = wanted || o.is(fAckReq)
+			}
+			fl.head++
+			continue
+		}
+		if o.state == sFailed {
+			if !flush() || !s.answer(fl, hdr.Acknowledge, psnAdd(o.cpsn, n.beside(o).nak), n.beside(o).syndrome(), 0) {
+				return
+			}
+			fl.verdict = n.beside(o).syndrome()
+			n.end(fl)
+			return
+		}
+		if !flush() {
+			return
+		}
+		if o.kind == kRead && o.holds() {
+			s.relayHeld(fl, o, o.got) // it began to come while others were due
+		}
+		if psn, ok := n.part(o); ok && fl.tellPart && fl.rereads == 0 {
+			s.answer(fl, hdr.Acknowledge, psn, fl.syn, 0)
+		}
+		fl.tellPart = false
+		if o.is(fPrompt) {
+			o.flags &^= fPrompt
+			s.answer(fl, hdr.Acknowledge, psnAdd(o.cpsn, n.beside(o).nak), n.beside(o).syndrome(), 0)
+		}
+		return
+	}
+	if !flush() {
+		return
+	}
+	if fl.gapNAK && !fl.toldGap && fl.stall.Empty() {
+		fl.toldGap = s.answer(fl, hdr.Acknowledge, fl.arrived, hdr.SynNAKSequence, 0)
+	}
+}
+
+// relay gives the client of flow fl packet k of the answer to READ o: frame x, the
+// bytes b, whose headers are f.
+func (s *wire) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+	if !fl.down.fits(f) {
+		s.c.Drop(x, reasonAbsorbed)
+		return
+	}
+	h := f.BTHOf(b)
+	psn := psnAdd(o.cpsn, k)
+	ext, ours := f.Op.Info().Ext, s.n.carrier(o) == fl
+	msn := (fl.released() + 1) & 0xFFFFFF
+	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
+		s.c.Emit(toClients, x)
+		return
+	}
+	if !ours {
+		fl.down.address(b)
+	}
+	h.SetPSN(psn)
+	if ext&hdr.HasAETH != 0 {
+		f.AETHOf(b).SetMSN(msn)
+	}
+	hdr.SetICRC(b, f)
+	s.c.Emit(toClients, x)
+}
+
+// relayHeld gives the client of flow fl the held packets of the answer to READ
+// o, of which end have come.
+func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
+	n, q, k := s.n, o.held(), end
+	for at := q.First(); at != 0; at = n.shelf.Next(at) {
+		k--
+	}
+	for ; !q.Empty(); k++ {
+		x, _ := n.shelf.Take(s.c, &q, s.n.worker)
+		if o.hold(q); x == nil {
+			continue
+		}
+		b := x.Bytes()
+		if hdr.Parse(b, &s.g) != hdr.IsRoCE {
+			s.c.Drop(x, reasonAbsorbed)
+			continue
+		}
+		s.relay(fl, o, x, b, &s.g, k)
+	}
+}
+
+// end resets flow fl: its client's queue pair goes to the error state by the
+// NAK that it was given.
+func (n *node) end(fl *flow) {
+	fl.gone, fl.ended = true, n.una(fl)
+	n.shelf.Drop(n.c, &fl.stall, n.worker, reasonReset)
+	n.c.Count(ctrResets, 1)
+}
+
+// refuse tells the client of flow fl again that its connection is gone: with the
+// PSN of what failed, since a NAK says that all before it was executed.
+func (s *wire) refuse(fl *flow) {
+	syn := fl.verdict
+	if syn == 0 {
+		syn = hdr.SynNAKRemoteOperation
+	}
+	s.answer(fl, hdr.Acknowledge, fl.ended, syn, 0)
+}
+
+// acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
+// again it waits: it would tell the client that the READ's answer was lost.
+func (s *wire) acknowledge(fl *flow) {
+	if fl.head == fl.first {
+		return
+	}
+	if fl.rereads > 0 {
+		fl.owes = true
+		return
+	}
+	o := s.n.op(fl, fl.head-1)
+	s.answer(fl, hdr.Acknowledge, o.last(), fl.syn, 0)
+}
+
+// answerAgain gives the client of flow fl the answer to its operation number k,
+// which was released, once more.
+func (s *wire) answerAgain(fl *flow, k uint32) {
+	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
+		return
+	}
+	switch o := s.n.op(fl, k); {
+	case fl.rereads > 0 || o.kind == kRead:
+		fl.owes = fl.rereads > 0
+	case o.kind == kOdd:
+		s.answer(fl, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)
+	case o.kind.atomic():
+		s.answer(fl, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
+	default:
+		s.acknowledge(fl)
+	}
+}
+
+// longAgo handles a repetition of a request of flow fl that is not on record any
+// more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
+// of atomics the answers to the last ones are known, and others are left without
+// an answer, since their client cannot be waiting for one.
+func (s *wire) longAgo(fl *flow, b []byte, psn uint32) {
+	info := s.f.Op.Info().Flags
+	switch {
+	case info&hdr.IsAtomic != 0:
+		for k := range fl.past {
+			if p := &fl.past[k]; p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
+				s.answer(fl, hdr.AtomicAck, psn, fl.syn, p.prior)
+				return
+			}
+		}
+	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.n.doubtful(fl):
+		s.acknowledge(fl)
+	}
+}
+
+// doubtful reports whether the server is to confirm first that its end of flow fl
+// counts as before: when it was quiet, and a new connection with the same numbers
+// of queue pairs would not have been announced.
+func (n *node) doubtful(fl *flow) bool {
+	return fl.trusted && fl.oldest == none && n.c.Now().Sub(fl.heard) >= n.cfg.alive && n.row(fl).Learnt == conn.Inferred
+}

@@ -1,0 +1,193 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// fatal: the server refused the request at psn; the connection is in the error
+// state. Nothing behind it was executed; what is before it was, though answers
+// may have been lost.
+func (n *node) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
+	for o := n.oldest(c); o != nil; o = n.oldest(c) {
+		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
+			break
+		} else if d < int32(o.npsn) || o.npsn == 0 {
+			n.unlink(o)
+			n.failed(o, syn, uint32(d))
+			n.keys.refused(o, n.c.Now().Add(distrust))
+			n.forget(o, false)
+			break
+		}
+		n.lose(o, !o.answered() || o.kind == kRead)
+	}
+	n.c.Count(ctrFailedLanes, 1)
+	n.bury(c, false)
+}
+
+// lose takes op o, the oldest of its connection, off it. harmless: it was
+// executed and its answer has nothing to tell, or it can be done again.
+func (n *node) lose(o *op, harmless bool) {
+	n.unlink(o)
+	n.unkeep(o)
+	done := false
+	switch {
+	case o.kind == kRead:
+		o.state, o.got = sUnsent, 0
+		o.flags &^= fEarly
+		n.prompt(o, 0, hdr.SynNAKSequence)
+	case harmless:
+		o.state, done = sDone, true
+	default:
+		n.failed(o, hdr.SynNAKRemoteOperation, 0)
+	}
+	n.forget(o, done)
+}
+
+// fail gives up connection c. What it carried may have been executed or not.
+func (s *wire) fail(c *flow) {
+	s.c.Count(ctrFailedLanes, 1)
+	s.bequest(s.n.bury(c, true))
+}
+
+// bury ends connection c. doubt: what it carried may have been executed. Then
+// READs can be done again, and so can, over another connection, what leaves a
+// known value in a word: nothing but what is behind it, and comes again behind
+// it, can have been executed since. It is then at the end of what heir carries, from
+// PSN from on, and yet to be sent (see bequest). Other operations end their clients'
+// connections.
+func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
+	c.dead, c.repair, c.inDoubt = true, false, false
+	n.keys.recall(c)
+	for o := n.oldest(c); o != nil; o = n.oldest(c) {
+		if doubt && !o.executed(&c.carrier) && n.decided(o) {
+			if heir == nil {
+				if heir = n.heir(c, o); heir != nil {
+					from = heir.next
+				}
+			}
+			if heir != nil && heir == n.heir(c, o) {
+				n.bequeath(o, heir)
+				continue
+			}
+		}
+		if doubt {
+			n.lose(o, o.executed(&c.carrier))
+			continue
+		}
+		n.unlink(o)
+		n.unkeep(o)
+		o.state, o.got = sUnsent, 0
+		n.prompt(o, 0, hdr.SynNAKSequence)
+		n.forget(o, false)
+	}
+	return heir, from
+}
+
+// bequest sends what connection heir has inherited, from PSN from on; heir may be nil.
+func (s *wire) bequest(heir *flow, from uint32) {
+	if heir != nil && heir.next != from && !heir.repair {
+		s.again(heir, from, heir.next)
+	}
+}
+
+// heir is a connection that can carry on with op o of connection l: one that is
+// lent, or of those that may the one that was heard last; none if there is none.
+func (n *node) heir(l *flow, o *op) *flow {
+	x := n.keys.find(o.rkey)
+	if x == nil {
+		return nil
+	}
+	can := func(c *flow) bool {
+		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair &&
+			c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 && c.granted(x)
+	}
+	for _, c := range x.lanes {
+		if can(c) {
+			return c
+		}
+	}
+	best := (*flow)(nil)
+	for k := range min(len(n.flows), mostHeirs) {
+		if c := &n.flows[(int(n.index(l))+1+k)%len(n.flows)]; can(c) && (best == nil || c.heard > best.heard) {
+			best = c
+		}
+	}
+	if best != nil && n.cfg.mode.moves() {
+		n.keys.lend(best, x, n.c.Now())
+	}
+	return best
+}
+
+// mostHeirs is how many connections are looked at to find one.
+const mostHeirs = 1024
+
+// decided reports whether open op o leaves a value in its word that was known
+// when it was sent and still is: neither an operation on the word nor one of
+// its client that was sent before it was lost.
+func (n *node) decided(o *op) bool {
+	if o.word == none || o.is(fLoose|fOwn) || !n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
+		return false
+	}
+	return o.is(fOrphan) || !n.flowOf(o).failed
+}
+
+// bequeath puts op o, the oldest of its connection, at the end of what
+// connection x carries. It is yet to be sent.
+func (n *node) bequeath(o *op, c *flow) {
+	n.unlink(o)
+	if o.is(fGuest) {
+		n.carrier(o).guests--
+		n.keys.guest(o, -1)
+	}
+	o.flags &^= fGuest
+	if i := n.flowOf(o); i != c {
+		o.flags |= fGuest
+		c.guests++
+		n.keys.guest(o, 1)
+		n.diverge(c)
+		if !o.is(fOrphan) {
+			n.diverge(i)
+		}
+	}
+	if !o.is(fOrphan) {
+		f := n.flowOf(o)
+		f.mixed = f.mixed || f.open > 1
+		f.lane = n.index(c)
+	}
+	if o.is(fReplaced) {
+		n.carrier(o).writes--
+		c.writes++
+	}
+	o.spsn = c.next
+	o.lane = n.index(c)
+	n.words.w[o.word].lane = o.lane
+	n.link(c, o, n.c.Now())
+	c.next = psnAdd(c.next, o.npsn)
+}
+
+// remove forgets flow fl: its connection is gone.
+func (s *wire) remove(fl *flow) {
+	n := s.n
+	if !fl.synced {
+		return
+	}
+	for o := n.oldest(fl); o != nil; o = n.behind(o) {
+		if n.flowOf(o) == fl {
+			n.orphan(o)
+		}
+	}
+	n.shelf.Drop(s.c, &fl.stall, s.n.worker, reasonReset)
+	if fl.oldest != none {
+		s.c.Count(ctrFailedLanes, 1)
+	}
+	s.bequest(n.bury(fl, true))
+	for k := fl.first; k != fl.tail; k++ {
+		if o := n.op(fl, k); o.state == sOpen {
+			n.orphan(o) // on another connection, where what is behind it needs it
+		} else {
+			n.unkeep(o)
+		}
+	}
+	n.strike(fl)
+	*fl = noFlow
+}

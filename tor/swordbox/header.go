@@ -1,0 +1,163 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// header is a frame's front up to the end of the BTH.
+type header struct {
+	l3, l4, bth uint8
+	net         uint8
+	b           [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
+}
+
+func (h *header) known() bool { return h.bth != 0 }
+func (h *header) len() int    { return int(h.bth) + hdr.BTHLen }
+
+// learn takes the front of frame b; false when it has IP options or extension
+// headers, which frames made from it would have to carry.
+func (h *header) learn(b []byte, f *hdr.Frame) bool {
+	n := int(f.BTH) + hdr.BTHLen
+	l3 := hdr.IPv6Len
+	if f.Net == hdr.NetIPv4 {
+		l3 = hdr.IPv4Len
+	}
+	l4 := 0
+	if f.L4 != 0 {
+		l4 = hdr.UDPLen
+	}
+	if n > len(h.b) || n != int(f.L3)+l3+l4+hdr.BTHLen {
+		return false
+	}
+	copy(h.b[:n], b)
+	h.l3, h.l4, h.bth, h.net = uint8(f.L3), uint8(f.L4), uint8(f.BTH), f.Net
+	noUDPSum(h.b[:], f)
+	if f.ECNOf(b) == hdr.CE {
+		f.SetECN(h.b[:], hdr.ECT0) // the mark is of this frame alone
+	}
+	return true
+}
+
+// frame says where the headers of frames that begin with h are.
+func (h *header) frame() *hdr.Frame {
+	return &hdr.Frame{Net: h.net, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth)}
+}
+
+// alike reports whether frames of two headers differ in field values alone.
+func (h *header) alike(o *header) bool {
+	return h.l3 == o.l3 && h.l4 == o.l4 && h.bth == o.bth && h.net == o.net
+}
+
+// fits reports whether h can be put on parsed frame f.
+func (h *header) fits(f *hdr.Frame) bool {
+	return uint16(h.l3) == f.L3 && uint16(h.l4) == f.L4 && uint16(h.bth) == f.BTH && h.net == f.Net
+}
+
+// address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
+// UDP source port, P_Key and queue pair, and the treatment on the way that belongs
+// to them: class of traffic, hops. An ECN mark stays with the frame. The ICRC is
+// left.
+func (h *header) address(b []byte) {
+	if h.l3 == hdr.EthernetLen {
+		*(*[hdr.EthernetLen]byte)(b) = [hdr.EthernetLen]byte(h.b[:])
+	} else {
+		copy(b[:h.l3], h.b[:h.l3])
+	}
+	to, from := b[h.l3:], h.b[h.l3:]
+	if h.net == hdr.NetIPv4 {
+		to[1] = from[1]&^3 | to[1]&3
+		to[8] = from[8]
+		hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])
+	} else {
+		to[0], to[1] = from[0], from[1]&^0x30|to[1]&0x30
+		to[2], to[3], to[7] = from[2], from[3], from[7]
+		*(*[32]byte)(to[8:]) = [32]byte(from[8:])
+	}
+	if h.l4 != 0 {
+		*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])
+		*(*[2]byte)(b[h.l4+6:]) = [2]byte{}
+	}
+	to, from = b[h.bth:][:8], h.b[h.bth:][:8]
+	*(*[2]byte)(to[2:]) = [2]byte(from[2:])
+	to[5], to[6], to[7] = from[5], from[6], from[7]
+}
+
+// noUDPSum takes the UDP checksum off a frame that changes: RoCEv2 does without
+// (IBTA A17.3.2).
+func noUDPSum(b []byte, f *hdr.Frame) {
+	if f.L4 != 0 {
+		b[f.L4+6], b[f.L4+7] = 0, 0
+	}
+}
+
+// plainLen is the length of a front over IPv4, without a VLAN tag.
+const plainLen = hdr.EthernetLen + hdr.IPv4Len + hdr.UDPLen + hdr.BTHLen
+
+// front puts h on a new frame, all of b. Its lengths and checksums are then
+// right; they stay in h, since most frames are as long as the one before.
+func (h *header) front(b []byte) {
+	if n := uint16(len(b) - int(h.l3)); h.net == hdr.NetIPv4 {
+		if ip := hdr.IPv4(h.b[h.l3:][:hdr.IPv4Len]); ip.TotalLen() != n {
+			ip.SetTotalLen(n)
+			ip.UpdateChecksum()
+			hdr.UDP(h.b[h.l4:]).SetLen(n - hdr.IPv4Len)
+		}
+	} else if ip := hdr.IPv6(h.b[h.l3:]); ip.PayloadLen() != n-hdr.IPv6Len {
+		ip.SetPayloadLen(n - hdr.IPv6Len)
+		if h.l4 != 0 {
+			hdr.UDP(h.b[h.l4:]).SetLen(n - hdr.IPv6Len)
+		}
+	}
+	if h.len() == plainLen {
+		*(*[plainLen]byte)(b) = [plainLen]byte(h.b[:])
+	} else {
+		copy(b, h.b[:h.len()])
+	}
+}
+
+// seal sets the ICRC of frame b, of that operation, with front h, whose extended
+// headers, payload and pad end four bytes before the frame does.
+func (h *header) seal(b []byte, opcode hdr.Opcode) {
+	f := hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
+	hdr.SetICRC(b, &f)
+}
+
+// write fills frame b with h, as long as it must be, with the WRITE that
+// o is sent as.
+func (h *header) write(b []byte, o *op, psn uint32) {
+	h.front(b)
+	t := hdr.BTH(b[h.bth:])
+	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
+	t.SetPSN(psn)
+	t.SetAckReq(true)
+	r := hdr.RETH(b[h.len():])
+	r.SetVA(o.va)
+	r.SetRKey(o.rkey)
+	r.SetDMALength(0)
+	if p := b[h.len()+hdr.RETHLen:]; len(p) > hdr.ICRCLen {
+		r.SetDMALength(8)
+		le.PutUint64(p, o.out)
+	}
+	h.seal(b, hdr.WriteOnly)
+}
+
+// atomic fills frame b with h, as long as it must be, with atomic o.
+func (h *header) atomic(b []byte, o *op, m *more, psn uint32) {
+	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
+	h.front(b)
+	t := hdr.BTH(b[h.bth:])
+	t[0], t[1] = byte(code), t[1]&0x40
+	t.SetPSN(psn)
+	t.SetAckReq(true)
+	a := hdr.AtomicETH(b[h.len():])
+	a.SetVA(o.va)
+	a.SetRKey(o.rkey)
+	a.SetSwap(o.out)
+	a.SetCompare(o.prior)
+	if o.kind == kMaskedCAS || o.kind == kOtherAtomic {
+		a := hdr.MaskedAtomicETH(b[h.len():])
+		a.SetSwapMask(m.swapMask)
+		a.SetCompareMask(m.compareMask)
+	}
+	h.seal(b, code)
+}

@@ -1,0 +1,180 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/hold"
+)
+
+// kind of an operation.
+type kind uint8
+
+const (
+	kSend        kind = iota // SEND and whatever else belongs to one queue pair alone
+	kWrite                   // RDMA WRITE
+	kRead                    // RDMA READ
+	kCAS                     // COMPARE SWAP
+	kFAA                     // FETCH ADD
+	kMaskedCAS               // masked COMPARE SWAP
+	kOtherAtomic             // an atomic whose effect is not computed here
+	kOdd                     // ATOMIC WRITE, FLUSH: answered by an empty READ RESPONSE
+)
+
+func (k kind) atomic() bool { return k >= kCAS && k <= kOtherAtomic }
+
+// kindOf is the kind of an atomic.
+func kindOf(op hdr.Opcode) kind {
+	switch op {
+	case hdr.CompareSwap:
+		return kCAS
+	case hdr.FetchAdd:
+		return kFAA
+	case hdr.MaskedCompSwap:
+		return kMaskedCAS
+	}
+	return kOtherAtomic
+}
+
+// state of an operation.
+type state uint8
+
+const (
+	sOpen   state = iota // sent to the server, not answered
+	sDone                // answered
+	sFailed              // answered with a NAK that its client must see
+	sUnsent              // known not to have been executed; its retransmission is a new one
+)
+
+// flags of an operation.
+const (
+	fReplaced uint16 = 1 << iota // an atomic sent as a WRITE of eight bytes
+	fAckReq                      // its client asked for an answer
+	fRight                       // the server was seen to let its client do the like
+	fOdd                         // of an odd generation of free operations (grace)
+	fLoose                       // not in order with its word's other operations
+	fProbe                       // its answer is to fill the word
+	fBare                        // others of its client must stay behind it
+	fGuest                       // on another's connection
+	fOwn                         // must go over its client's own connection
+	fForetold                    // it goes as it is, and its outcome is known
+	fPrompt                      // its client must be told a NAK about it: more.syn
+	fKept                        // its packets are held, to be sent again here
+	fUnkept                      // only its client can send it again
+	fAgain                       // a READ that was answered and is done again
+	fOrphan                      // nobody waits for it
+	fEarly                       // its answer is here, and one before it is missing
+)
+
+// op is a client's operation (IBTA: message), from its first packet on. It is
+// as long as a line of the processor's cache.
+type op struct {
+	va    uint64 // first byte
+	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
+	prior uint64 // answer of an atomic, until then a CAS's compare
+	cpsn  uint32 // first PSN, as its client numbers
+	spsn  uint32 // first PSN on the connection that carries it
+	npsn  uint32
+	len   uint32 // bytes of memory
+	rkey  uint32
+	got   uint32 // packets of a READ's answer that came
+	lane  int32  // flow whose connection carries it
+	next  int32  // op behind it there
+	word  int32
+	flags uint16
+	kind  kind
+	state state
+}
+
+// more is what few operations need, beside op.
+type more struct {
+	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
+	// Of a masked atomic, and with fProbe: the masks of its comparison and of its
+	// swap.
+	compareMask, swapMask uint64
+	belief                uint32 // that want is of, with fForetold: the low bits of its number
+	nak                   uint32 // with sFailed and fPrompt: syndrome of the NAK (8 bits), and the packet that it is about (24)
+}
+
+func (m *more) setNAK(syn hdr.Syndrome, packet uint32) {
+	m.nak = uint32(syn)<<24 | packet&hdr.PSNMask
+}
+
+func (m *more) syndrome() hdr.Syndrome { return hdr.Syndrome(m.nak >> 24) }
+
+// held are the packets that are held of o: of a READ's answer, or, with fKept, its
+// own. With hold they are q.
+func (o *op) held() hold.Queue { return hold.QueueOf(int32(o.out), int32(o.out>>32)) }
+
+func (o *op) hold(q hold.Queue) { o.out = uint64(uint32(q.Last()))<<32 | uint64(uint32(q.First())) }
+
+// holds reports whether packets are held of o: of a READ's answer, or, with
+// fKept, its own.
+func (o *op) holds() bool { return (o.kind == kRead || o.is(fKept)) && o.out != 0 }
+
+func (o *op) is(f uint16) bool { return o.flags&f != 0 }
+
+// asAtomic reports whether o is an atomic for the server, too.
+func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced) }
+
+// wide reports whether o touches more than one aligned word, or a part of two.
+func (o *op) wide() bool { return o.len > 8 || o.len != 0 && o.va&7 != 0 }
+
+// modifies reports whether o changes memory.
+func (o *op) modifies() bool { return o.len != 0 && o.kind != kRead && o.kind != kSend }
+
+// answered reports whether the server answers o itself, not only acknowledges it
+// with others, and needs one of its responder resources for that.
+func (o *op) answered() bool { return o.kind == kRead || o.kind == kOdd || o.asAtomic() }
+
+// last is the PSN of its last packet, as its client numbers.
+func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
+
+// same reports whether request b, with headers f, may be a repetition of o, from its
+// packet k on.
+func (o *op) same(f *hdr.Frame, b []byte, k, mtu uint32) bool {
+	info := f.Op.Info().Flags
+	switch o.kind {
+	case kRead:
+		if info&hdr.IsRead == 0 {
+			return false
+		}
+		h := f.RETHOf(b)
+		skip := k * mtu
+		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
+	case kWrite:
+		if info&hdr.IsWrite == 0 {
+			return false
+		}
+		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
+			h := f.RETHOf(b)
+			whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len && (f.Op.Info().Ext&hdr.HasImmDt == 0 || o.is(fOwn))
+			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
+		}
+		return o.npsn > 1
+	case kSend:
+		return true
+	case kOdd:
+		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
+	}
+	if info&hdr.IsAtomic == 0 {
+		return false
+	}
+	a := hdr.AtomicETH(b[f.BTH+hdr.BTHLen:])
+	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
+}
+
+// makeable reports whether o can be sent again from here.
+func (o *op) makeable() bool {
+	switch {
+	case o.is(fReplaced|fKept) || o.kind == kRead || o.kind.atomic():
+		return true
+	case o.kind == kWrite:
+		return o.npsn == 1 && (o.len == 0 || o.len == 8) && !o.is(fOwn)
+	}
+	return false
+}
+
+// executed reports whether the server has said that it executed o, of
+// connection c, and its answer has nothing more to tell.
+func (o *op) executed(c *carrier) bool {
+	return o.is(fEarly) || !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
+}

@@ -1,0 +1,453 @@
+package swordbox
+
+import (
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// patience is how long a request waits for others where it need not, so that
+// they are in one order.
+const patience = clock.Duration(2e6)
+
+// patient reports whether a request may wait where it need not, for something
+// that was there since some time.
+func (n *node) patient(since clock.Time) bool {
+	return n.roomy() && n.c.Now().Sub(since) < patience
+}
+
+// choose is the connection that o, of flow fl, goes over; false when
+// it must wait. x is its key if it may go over another's connection.
+func (s *wire) choose(fl *flow, o *op, x *key) (*flow, bool) {
+	n := s.n
+	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
+		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
+	}
+	w := n.words.of(o)
+	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
+	if o.modifies() && (!tracked || o.wide()) {
+		o.flags |= fBare
+	}
+	want := fl
+	if lanes := x.lanesOf(); tracked && len(lanes) > 0 {
+		if want = lanes[0]; len(lanes) > 1 {
+			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
+		}
+		if w != none && n.words.w[w].flight > 0 {
+			want = n.flow(n.words.w[w].lane)
+		}
+	}
+	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
+		// Behind its client's open ones; but from its own connection to a
+		// shared one it goes when they are done.
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl.stirred()) {
+			return nil, false
+		}
+		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
+	}
+	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now())) {
+		return nil, false // one of those may be its client's
+	}
+	if want != fl {
+		if s.usable(want, fl, o, x) {
+			return want, true
+		}
+		// Better late than out of order with the others.
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(want.stirred()) {
+			if w != none && !n.fits(want, fl, o, x) {
+				n.words.w[w].doubt() // so that no more go before it
+			}
+			return nil, false
+		}
+	}
+	if fl.dead {
+		for _, l := range x.lanesOf() {
+			if s.usable(l, fl, o, x) {
+				return l, true
+			}
+		}
+	}
+	return fl, s.usable(fl, fl, o, x)
+}
+
+// stuck reports whether o, of flow fl, whose key is x if it may go over another's
+// connection, has no way left.
+func (n *node) stuck(fl *flow, o *op, x *key) bool {
+	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && n.fits(l, fl, o, x) })
+}
+
+// usable reports whether connection c can carry o, of flow fl, now;
+// x is its key if it may go over another's connection.
+func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
+	n := s.n
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && n.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+		return false
+	}
+	if c == fl {
+		if c.guests == 0 {
+			return true
+		}
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.roomy()) {
+			c.claimed = true // others' operations come to an end first
+			return false
+		}
+	} else {
+		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
+			return false
+		}
+		if s.c.Now().Sub(c.heard) > s.cfg.alive {
+			s.query(c)
+			return false
+		}
+	}
+	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
+		return false
+	}
+	return true
+}
+
+// fits reports whether o, of flow fl, with key x, is of a sort that another's
+// connection c can carry.
+func (n *node) fits(c, fl *flow, o *op, x *key) bool {
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
+		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
+}
+
+// longest is how many packets an operation has at most that goes over another's
+// connection: it is held until it is complete, or has others wait for its answer. A
+// client may wait for an acknowledgement after 128 packets (RXE_MAX_UNACKED_PSNS).
+func (n *node) longest() uint32 { return min(uint32(n.shelf.Cap())/4, 64) }
+
+// depth is the number of READs and atomics that the server takes at once on
+// connection c (IBTA: responder resources), as the connection manager told, or
+// as its client has had at once.
+func (n *node) depth(c *flow) int32 {
+	if r := n.row(c); r.Learnt == conn.Managed {
+		return int32(r.Server.Resources)
+	}
+	if n.cfg.rdatomic != 0 {
+		return n.cfg.rdatomic
+	}
+	return int32(c.deep)
+}
+
+// replaces reports whether atomics on the node's words may become WRITEs.
+func (n *node) replaces() bool { return n.cfg.mode == Replace && !n.twin.Load() }
+
+// foretold reports whether what o finds in its word is known, so that an atomic
+// needs none of the server's responder resources on connection c.
+func (n *node) foretold(o *op, c *flow) bool {
+	if w := n.words.of(o); w != none && n.replaces() {
+		v := &n.words.w[w]
+		return v.vouched && n.words.believes(v) && n.writable(o, c)
+	}
+	return false
+}
+
+// foresaw reports whether what was foretold of atomic o still holds: nothing
+// made its word unknown since.
+func (n *node) foresaw(o *op) bool {
+	w := o.word
+	if w == none {
+		return false
+	}
+	v := &n.words.w[w]
+	return n.words.believes(v) && uint32(v.belief) == n.beside(o).belief
+}
+
+// writable reports whether connection c may write the word of atomic o: memory
+// that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
+// would be refused may not write in its place. What only the
+// client of c can send again must not be ahead of what others wait for.
+func (n *node) writable(o *op, c *flow) bool {
+	if !o.is(fRight) || c.unkept > 0 {
+		return false
+	}
+	if n.cfg.writable {
+		return true
+	}
+	x := n.keys.find(o.rkey)
+	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
+}
+
+// enter puts op o of flow fl in order: on connection x, and with the others of
+// its words. False when it must wait, and nothing has changed.
+func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
+	w := n.words.of(o)
+	if w == none && n.cfg.trackable(o) {
+		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
+	}
+	switch {
+	case !o.modifies():
+	case w == none:
+		if !n.enterFree(o, x) {
+			return false
+		}
+	case !n.enterWord(fl, o, x, w):
+		return false
+	}
+	// A READ that is done again may begin in its middle.
+	lane := n.index(x)
+	o.lane, o.spsn = lane, psnAdd(x.next, -o.got&hdr.PSNMask)
+	n.link(x, o, n.c.Now())
+	x.next = psnAdd(x.next, o.npsn-o.got)
+	if o.answered() {
+		x.rd++
+		if x == fl && x.guests == 0 {
+			x.peak = max(x.peak, int16(min(x.rd, 1<<14)))
+		}
+	}
+	if o.is(fUnkept) {
+		x.unkept++
+	}
+	if x == fl {
+		x.claimed = false
+		if o.kind == kSend || o.is(fOwn) {
+			x.private = n.c.Now()
+			n.keys.recall(x)
+		}
+	}
+	if x != fl {
+		o.flags |= fGuest
+		x.guests++
+		key.guests++
+		n.c.Count(ctrMoved, 1)
+		n.diverge(fl)
+		n.diverge(x)
+	} else if o.spsn != o.cpsn || o.is(fReplaced) {
+		n.diverge(fl)
+	}
+	if fl.open == 0 {
+		fl.mixed = false
+	} else if fl.lane != lane {
+		fl.mixed = true
+	}
+	fl.open++
+	fl.lane = lane
+	if o.is(fBare) {
+		fl.bare++
+	}
+	return true
+}
+
+// enterWord puts op o of flow fl, which changes word w and nothing else, in order
+// with the word's others, if that can be. False when it must wait.
+func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
+	v := &n.words.w[w]
+	v.used = true
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == l)
+	ordered := like && v.loose == 0
+	// The server may execute a WRITE before an atomic that is ahead of it. It
+	// waits, if the word's atomics do.
+	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, l))
+	if ordered && passes && n.foretold(o, l) {
+		if n.patient(l.stirred()) {
+			return false
+		}
+		ordered = false
+	}
+	if !ordered && v.writes > 0 {
+		v.doubt() // and no more of them, until it went
+		return false
+	}
+	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
+		return false // soon it is in order; otherwise it keeps the others out of it
+	}
+	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) {
+		return false // its outcome will be known when that of the probe is
+	}
+	o.word = w
+	if o.kind.atomic() {
+		n.c.Count(ctrAtomics, 1)
+	}
+	if !ordered {
+		if v.loose++; v.loose == 1 {
+			n.words.u[w].loosened = n.c.Now()
+		}
+		v.doubt()
+		o.flags |= fLoose
+		n.c.Count(ctrLoose, 1)
+		return true
+	}
+	v.lane = n.index(l)
+	v.flight++
+	if passes {
+		v.doubt()
+	} else {
+		n.effect(o, v, l)
+	}
+	if o.asAtomic() {
+		v.atomics++
+	}
+	return true
+}
+
+// enterFree counts o, which changes memory and is not of one tracked word, and
+// goes over connection l. The words that it touches are not known until it is
+// done. False when it must wait.
+func (n *node) enterFree(o *op, l *flow) bool {
+	wait, any := n.words.touch(o.va, o.len, n.index(l), n.words.free.gen, 0)
+	if !wait {
+		if n.words.free.enter() {
+			o.flags |= fOdd
+		}
+		if any {
+			n.c.Count(ctrLoose, 1)
+		}
+	}
+	if any {
+		n.words.free.now()
+	}
+	return !wait
+}
+
+// effect computes what op o, which is in order, does to its word.
+func (n *node) effect(o *op, v *word, l *flow) {
+	known := n.words.believes(v)
+	v.probe = none
+	if !known {
+		if v.belief = 0; !n.words.settled(o.word, n.c.Now()) {
+			return
+		}
+	}
+	if o.kind == kWrite {
+		if !known {
+			n.c.Count(ctrCached, 1)
+		}
+		n.words.believe(v, o.out)
+		return
+	}
+	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
+	if o.kind == kMaskedCAS {
+		m := n.beside(o)
+		compareMask, swapMask = m.compareMask, m.swapMask
+	}
+	switch {
+	case o.kind == kOtherAtomic:
+		v.doubt()
+	case !known:
+		v.probe, v.belief = n.place(o), n.words.beliefs
+		*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
+		o.flags |= fProbe
+	case v.vouched && n.replaces():
+		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
+		switch {
+		case n.c.Now().Sub(v.checked) >= n.cfg.verify && l.rd < n.depth(l):
+			v.checked = n.c.Now()
+			n.foretell(o, v)
+		case n.writable(o, l):
+			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
+			n.words.writes++
+			v.writes++
+			l.writes++
+			n.c.Count(ctrReplaced, 1)
+		default:
+			n.foretell(o, v)
+		}
+		v.value = now
+	default:
+		n.foretell(o, v)
+		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
+	}
+}
+
+// forget takes op o, which is not open any more, out of all counts. done: it
+// was executed.
+func (n *node) forget(o *op, done bool) {
+	x := n.carrier(o)
+	if done {
+		n.keys.learn(o, x, n.c.Now(), n.cfg.mode.moves())
+	}
+	fl := n.flowOf(o)
+	if !o.is(fOrphan) {
+		fl.answerer = o.lane
+		if o.state == sUnsent && !o.is(fAgain) {
+			fl.unsent++
+		}
+		fl.open--
+		if o.is(fBare) {
+			fl.bare--
+		}
+		n.due(fl)
+	}
+	if o.is(fAgain) && !o.is(fOrphan) {
+		o.flags &^= fAgain
+		o.state = sDone
+		fl.rereads--
+	}
+	if o.is(fGuest) {
+		x.guests--
+		n.keys.guest(o, -1)
+	}
+	if o.answered() {
+		x.rd--
+	}
+	if o.is(fUnkept) {
+		x.unkept--
+	}
+	if o.is(fKept) {
+		n.unkeep(o)
+	}
+	if o.is(fReplaced) {
+		n.words.writes--
+		x.writes--
+	}
+	if o.word != none {
+		v := &n.words.w[o.word]
+		if o.is(fReplaced) {
+			v.writes--
+		}
+		if o.is(fLoose) {
+			v.loose--
+		} else {
+			v.flight--
+			if o.asAtomic() {
+				v.atomics--
+			}
+		}
+		if m := n.beside(o); o.is(fProbe) && n.get(v.probe) == o {
+			known := done && n.words.awaits(v)
+			if v.doubt(); known {
+				n.words.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
+				v.checked = n.c.Now()
+				n.c.Count(ctrCached, 1)
+			}
+		}
+		n.words.left(o.word, o, done)
+		o.word = none
+	} else if o.modifies() {
+		n.words.free.leave(o.is(fOdd))
+		if done && n.cfg.trackable(o) && n.words.of(o) == none {
+			if !n.words.admit(o, n.c.Now(), n.cfg.vouches(o.va)) {
+				n.c.Count(ctrWordFull, 1)
+			}
+		}
+	}
+	if o.is(fOrphan) {
+		o.state = sDone
+	}
+}
+
+// compare compares what READ o found, which connection c carried, with its word's
+// value, if nothing that changes the word was under way: what is behind a READ
+// the server may execute before it.
+func (n *node) compare(c *flow, o *op, p []byte) {
+	if w := n.words.of(o); w != none && len(p) == 8 {
+		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+			n.mismatch(o)
+		}
+	}
+}
+
+// distrust is how long nothing is believed of a word that was not what it
+// should have been.
+const distrust = 10 * time.Second
+
+// mismatch: the word of o is not what it should have been.
+func (n *node) mismatch(o *op) {
+	n.c.Count(ctrMismatches, 1)
+	n.words.mistrust(o, n.c.Now().Add(distrust))
+}

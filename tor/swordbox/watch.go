@@ -1,0 +1,186 @@
+package swordbox
+
+import (
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// tick is the longest time between two looks at connections.
+const tick = clock.Duration(20 * time.Millisecond)
+
+// Tick implements graph.Ticker: connections that make no progress.
+func (s *Box) Tick(c *graph.Ctx) clock.Time {
+	now := c.Now()
+	if s.worker != 0 {
+		return clock.Never
+	}
+	s.c = c
+	if !s.begun.Load() {
+		s.begin(now)
+	}
+	if s.restatic {
+		s.reconnect()
+	}
+	away := clock.Duration(0)
+	if s.due != 0 {
+		away = now.Sub(s.due)
+	}
+	period := min(tick, clock.Duration(s.cfg.giveup/10))
+	conns, words, lent, held := 0, 0, 0, 0
+	busy := false
+	for _, n := range *s.nodes.Load() {
+		s.own(n)
+		n.conns.Sweep(now)
+		for l := range n.flows {
+			f := &n.flows[l]
+			if away > period {
+				f.excuse(away, now)
+			}
+			switch {
+			case f.synced && f.oldest != none:
+				s.watch(f)
+				busy = busy || f.guests > 0
+			case f.quiet && f.asked != 0 && s.unanswered(f, f.asked):
+				s.c.Count(ctrGone, 1)
+				n.conns.Remove(n.slot(f))
+			case f.quiet:
+				s.query(f)
+			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
+				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
+			}
+		}
+		s.settle()
+		if !n.idle() || n.kept || !s.cfg.mode.moves() {
+			n.busy = now
+		} else if now.Sub(n.busy) > s.cfg.idle {
+			s.part(n)
+			continue
+		}
+		conns += n.conns.Len()
+		words += n.words.n
+		lent += n.keys.lending
+		held += n.shelf.Len()
+	}
+	s.release()
+	c.Set(ctrConns, uint64(conns))
+	c.Set(ctrLanes, uint64(lent))
+	c.Set(ctrWords, uint64(words))
+	c.Set(ctrHeld, uint64(held))
+	c.Set(ctrRecorded, uint64(s.recorded()))
+	s.mem.alive(now)
+	s.c = nil
+	if busy {
+		period = min(period, clock.Duration(leastPatience))
+	}
+	s.due = now.Add(period)
+	return s.due
+}
+
+// watch looks at connection c, which carries something.
+func (s *wire) watch(c *flow) {
+	n := s.n
+	now := s.c.Now()
+	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
+		n.keys.recall(c) // its client stopped in the middle of a message
+	}
+	if c.inDoubt {
+		s.inquire(c)
+		return
+	}
+	if c.repair {
+		s.pump(c) // there was no buffer
+		return
+	}
+	if n.handedOver(c) && c.writes == 0 {
+		return // that is its client's business
+	}
+	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
+		s.fail(c)
+		return
+	}
+	if now.Sub(max(c.loaded, c.since, c.heard)) >= c.timeout(s.cfg.giveup) {
+		s.nudge(c)
+	}
+}
+
+// query asks the server whether its end of connection c is there, and still counts
+// as is thought: by a repetition of what it acknowledged last, which it
+// acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
+func (s *wire) query(c *flow) {
+	now := s.c.Now()
+	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
+		return
+	}
+	o := op{kind: kWrite, spsn: c.acked}
+	h := &c.up
+	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
+		return
+	}
+	h.write(x.Bytes(), &o, o.spsn)
+	s.c.Emit(toServers, x)
+	if c.asking = now; c.asked == 0 {
+		c.asked = now
+	}
+	s.c.Count(ctrProbes, 1)
+}
+
+// unanswered reports whether the server has not answered on connection l since
+// some time, although it did on others giveup= later: then its end of l is gone,
+// and it is not the server that pauses. The others are asked if they are silent.
+// When the server was silent on all, l has giveup= from its first answer on.
+func (s *wire) unanswered(l *flow, since clock.Time) bool {
+	n := s.n
+	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
+	since = max(since, n.awake)
+	heard := n.lastHeard
+	if n.lastFrom == l {
+		heard = n.otherHeard
+	}
+	if heard.Sub(since) >= giveup/2 && now.Sub(since) >= giveup {
+		return true
+	}
+	if now.Sub(max(since, n.asking)) < giveup/4 {
+		return false
+	}
+	n.asking = now
+	for range min(8, len(n.flows)) {
+		n.asks = (n.asks + 1) % int32(len(n.flows))
+		if f := &n.flows[n.asks]; f != l && f.synced && f.trusted && !f.dead && !f.gone {
+			s.query(f)
+		}
+	}
+	s.askStrangers()
+	return false
+}
+
+// askStrangers asks the server whether it is there, on the connection of the
+// request that came last of those that are not followed: by a repetition of what was
+// long ago. What came just before it may never have come to the server, or wait here
+// too: then the server would execute the question in its place, and the client take
+// the answer for that to its request. Answers to old requests say what was executed.
+func (s *wire) askStrangers() {
+	n := s.n
+	if n.strangers.Empty() {
+		return
+	}
+	b := n.shelf.Frame(n.strangers.Last()).Bytes()
+	if hdr.Parse(b, &s.g) != hdr.IsRoCE || s.g.Op.Transport() != hdr.RC {
+		return
+	}
+	var h header
+	if !h.learn(b, &s.g) {
+		return
+	}
+	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
+		return
+	}
+	o := op{kind: kWrite}
+	h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
+	s.c.Emit(toServers, x)
+	s.c.Count(ctrProbes, 1)
+}
