@@ -193,3 +193,20 @@ func (c *carrier) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 	return c.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
 		(psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next))
 }
+
+// count counts o, which is open, among what it carries: d is 1, or -1 when it carries it
+// no more. What o is in the counts for must not change meanwhile.
+func (c *carrier) count(o *op, d int32) {
+	if o.is(fGuest) {
+		c.guests += d
+	}
+	if o.answered() {
+		c.rd += d
+	}
+	if o.is(fReplaced) {
+		c.writes += d
+	}
+	if o.is(fUnkept) {
+		c.unkept += d
+	}
+}

@@ -221,3 +221,30 @@ func (r *record) settleLength(fl *flow, k uint32) {
 		fl.mtuLow = max(fl.mtuLow, o.len)
 	}
 }
+
+// opens notes that its operation o was given to a carrier.
+func (c *client) opens(o *op) {
+	c.mixed = c.open > 0 && (c.mixed || c.lane != o.lane)
+	c.open++
+	c.lane = o.lane
+	if o.is(fBare) {
+		c.bare++
+	}
+}
+
+// closes notes that its operation o is not open any more.
+func (c *client) closes(o *op) {
+	c.answerer = o.lane
+	c.open--
+	if o.is(fBare) {
+		c.bare--
+	}
+	switch {
+	case o.is(fAgain):
+		o.flags &^= fAgain
+		o.state = sDone
+		c.rereads--
+	case o.state == sUnsent:
+		c.unsent++
+	}
+}

@@ -135,14 +135,13 @@ func (n *node) decided(o *op) bool {
 // connection x carries. It is yet to be sent.
 func (n *node) bequeath(o *op, c *flow) {
 	n.unlink(o)
+	n.carrier(o).count(o, -1)
 	if o.is(fGuest) {
-		n.carrier(o).guests--
 		n.keys.guest(o, -1)
 	}
 	o.flags &^= fGuest
 	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
-		c.guests++
 		n.keys.guest(o, 1)
 		n.diverge(c)
 		if !o.is(fOrphan) {
@@ -154,10 +153,7 @@ func (n *node) bequeath(o *op, c *flow) {
 		f.mixed = f.mixed || f.open > 1
 		f.lane = n.index(c)
 	}
-	if o.is(fReplaced) {
-		n.carrier(o).writes--
-		c.writes++
-	}
+	c.count(o, 1)
 	o.spsn = c.next
 	o.lane = n.index(c)
 	n.words.w[o.word].lane = o.lane

@@ -190,46 +190,30 @@ func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
 		return false
 	}
 	// A READ that is done again may begin in its middle.
-	lane := n.index(x)
-	o.lane, o.spsn = lane, psnAdd(x.next, -o.got&hdr.PSNMask)
+	o.lane, o.spsn = n.index(x), psnAdd(x.next, -o.got&hdr.PSNMask)
 	n.link(x, o, n.c.Now())
 	x.next = psnAdd(x.next, o.npsn-o.got)
-	if o.answered() {
-		x.rd++
-		if x == fl && x.guests == 0 {
-			x.peak = max(x.peak, int16(min(x.rd, 1<<14)))
-		}
-	}
-	if o.is(fUnkept) {
-		x.unkept++
-	}
 	if x == fl {
 		x.claimed = false
+		if x.count(o, 1); x.guests == 0 && o.answered() {
+			x.peak = max(x.peak, int16(min(x.rd, 1<<14)))
+		}
 		if o.kind == kSend || o.is(fOwn) {
 			x.private = n.c.Now()
 			n.keys.recall(x)
 		}
-	}
-	if x != fl {
+		if o.spsn != o.cpsn || o.is(fReplaced) {
+			n.diverge(fl)
+		}
+	} else {
 		o.flags |= fGuest
-		x.guests++
+		x.count(o, 1)
 		key.guests++
 		n.c.Count(ctrMoved, 1)
 		n.diverge(fl)
 		n.diverge(x)
-	} else if o.spsn != o.cpsn || o.is(fReplaced) {
-		n.diverge(fl)
 	}
-	if fl.open == 0 {
-		fl.mixed = false
-	} else if fl.lane != lane {
-		fl.mixed = true
-	}
-	fl.open++
-	fl.lane = lane
-	if o.is(fBare) {
-		fl.bare++
-	}
+	fl.opens(o)
 	return true
 }
 
@@ -342,7 +326,6 @@ func (n *node) effect(o *op, v *word, l *flow) {
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.words.writes++
 			v.writes++
-			l.writes++
 			n.c.Count(ctrReplaced, 1)
 		default:
 			n.foretell(o, v)
@@ -357,74 +340,28 @@ func (n *node) effect(o *op, v *word, l *flow) {
 // forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
 func (n *node) forget(o *op, done bool) {
-	x := n.carrier(o)
+	c, now := n.carrier(o), n.c.Now()
 	if done {
-		n.keys.learn(o, x, n.c.Now(), n.cfg.mode.moves())
+		n.keys.learn(o, c, now, n.cfg.mode.moves())
 	}
-	fl := n.flowOf(o)
 	if !o.is(fOrphan) {
-		fl.answerer = o.lane
-		if o.state == sUnsent && !o.is(fAgain) {
-			fl.unsent++
-		}
-		fl.open--
-		if o.is(fBare) {
-			fl.bare--
-		}
+		fl := n.flowOf(o)
+		fl.closes(o)
 		n.due(fl)
 	}
-	if o.is(fAgain) && !o.is(fOrphan) {
-		o.flags &^= fAgain
-		o.state = sDone
-		fl.rereads--
-	}
 	if o.is(fGuest) {
-		x.guests--
 		n.keys.guest(o, -1)
 	}
-	if o.answered() {
-		x.rd--
-	}
-	if o.is(fUnkept) {
-		x.unkept--
-	}
+	c.count(o, -1)
 	if o.is(fKept) {
 		n.unkeep(o)
 	}
-	if o.is(fReplaced) {
-		n.words.writes--
-		x.writes--
+	free := o.word == none && o.modifies()
+	if n.words.leave(o, n.place(o), n.beside(o), done, now) {
+		n.c.Count(ctrCached, 1)
 	}
-	if o.word != none {
-		v := &n.words.w[o.word]
-		if o.is(fReplaced) {
-			v.writes--
-		}
-		if o.is(fLoose) {
-			v.loose--
-		} else {
-			v.flight--
-			if o.asAtomic() {
-				v.atomics--
-			}
-		}
-		if m := n.beside(o); o.is(fProbe) && n.get(v.probe) == o {
-			known := done && n.words.awaits(v)
-			if v.doubt(); known {
-				n.words.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
-				v.checked = n.c.Now()
-				n.c.Count(ctrCached, 1)
-			}
-		}
-		n.words.left(o.word, o, done)
-		o.word = none
-	} else if o.modifies() {
-		n.words.free.leave(o.is(fOdd))
-		if done && n.cfg.trackable(o) && n.words.of(o) == none {
-			if !n.words.admit(o, n.c.Now(), n.cfg.vouches(o.va)) {
-				n.c.Count(ctrWordFull, 1)
-			}
-		}
+	if free && done && n.cfg.trackable(o) && n.words.of(o) == none && !n.words.admit(o, now, n.cfg.vouches(o.va)) {
+		n.c.Count(ctrWordFull, 1)
 	}
 	if o.is(fOrphan) {
 		o.state = sDone

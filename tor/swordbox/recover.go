@@ -413,16 +413,12 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 		}
 		if f != c {
 			o.flags |= fGuest
-			c.guests++
 			n.keys.guest(o, 1)
-		}
-		if o.answered() {
-			c.rd++
 		}
 		if !o.makeable() {
 			o.flags |= fUnkept
-			c.unkept++
 		}
+		c.count(o, 1)
 		if !o.is(fOrphan) {
 			f.mixed = f.mixed || f.lane != none && f.lane != o.lane
 			f.lane = o.lane
@@ -433,7 +429,6 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 			f.bare++
 		}
 		if o.is(fReplaced) {
-			c.writes++
 			n.words.writes++
 		}
 	}

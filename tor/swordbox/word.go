@@ -349,25 +349,6 @@ func (t *words) vouch(cfg *settings) {
 	}
 }
 
-// left notes that op o has left word w, for which it was open. done: the server
-// has executed it.
-func (t *words) left(w int32, o *op, done bool) {
-	v := &t.w[w]
-	switch {
-	case done:
-		v.executed = true
-		if o.rkey != v.rkey && o.kind.atomic() && v.flight == 0 {
-			// The region has a new R_Key, or the memory another region.
-			v.rkey = o.rkey
-			v.doubt()
-		}
-	case v.executed || v.flight|v.loose != 0:
-		v.doubt()
-	default:
-		t.remove(w) // it was refused
-	}
-}
-
 // touch doubts the words in [va, va+ln), which an operation that is not theirs
 // may change, and reports whether it must wait: while WRITEs that take the place
 // of atomics are open to one of these words, over another connection than l. The
@@ -447,5 +428,61 @@ func (t *words) mistrust(o *op, until clock.Time) {
 	if w := t.of(o); w != none {
 		t.w[w].doubt()
 		t.u[w].barred = until
+	}
+}
+
+// leave takes o, in place at, which is not open any more, out of the counts of its word.
+// done: the server has executed it. m is what is beside o. True when its answer tells
+// the word's value.
+func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (filled bool) {
+	if o.is(fReplaced) {
+		t.writes--
+	}
+	if o.word == none {
+		if o.modifies() {
+			t.free.leave(o.is(fOdd))
+		}
+		return false
+	}
+	v := &t.w[o.word]
+	if o.is(fReplaced) {
+		v.writes--
+	}
+	if o.is(fLoose) {
+		v.loose--
+	} else {
+		v.flight--
+		if o.asAtomic() {
+			v.atomics--
+		}
+	}
+	if o.is(fProbe) && v.probe == at {
+		filled = done && t.awaits(v)
+		if v.doubt(); filled {
+			t.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
+			v.checked = now
+		}
+	}
+	t.left(o.word, o, done)
+	o.word = none
+	return filled
+}
+
+// left notes that op o has left word w, for which it was open. done: the server
+// has executed it.
+func (t *words) left(w int32, o *op, done bool) {
+	v := &t.w[w]
+	switch {
+	case done:
+		v.executed = true
+		if o.rkey != v.rkey && o.kind.atomic() && v.flight == 0 {
+			// The region has a new R_Key, or the memory another region.
+			v.rkey = o.rkey
+			v.doubt()
+		}
+	case v.executed || v.flight|v.loose != 0:
+		v.doubt()
+	default:
+		t.remove(w) // it was refused
 	}
 }
