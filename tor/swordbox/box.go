@@ -41,6 +41,10 @@ type shared struct {
 
 // node is a memory server and all that is known of the connections to it. A
 // worker owns it while it handles frames of it.
+//
+// It puts operations in order, between the client that sends each, the word and the key
+// that each is about, and the connection that carries it: enter when an operation comes,
+// forget when it is done. It sends nothing; that is for wire.
 type node struct {
 	turn   atomic.Bool
 	number int           // of its place in the memory that outlives the process
@@ -61,7 +65,6 @@ type node struct {
 	waiting   []*flow    // flows with requests that wait
 	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
-	swept     clock.Time
 	removed   []*flow // rows that went, to be dealt with after the table is at rest
 	// Of the worker that has it.
 	c      *graph.Ctx
@@ -83,7 +86,7 @@ type Box struct {
 	*shared
 	worker, workers int
 	fixed           bool
-	cfg             settings   // the worker\'s own: they may change
+	cfg             settings   // the worker's own: they may change
 	restatic        bool       // connections of static= came or went
 	due             clock.Time // when this worker is to look at connections next; 0: never was
 

@@ -9,7 +9,7 @@ import (
 // client is the requester's side of a connection: what its client has sent, what was
 // sent on of that, and what it has been told. All PSNs are as the client numbers.
 //
-// Its operations are in a ring (node.op) and numbered from 0 on, modulo 2^32:
+// Its operations are in a ring (record.op) and numbered from 0 on, modulo 2^32:
 //
 //	first            head             tail
 //	| answered       | not answered   | next

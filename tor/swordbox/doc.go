@@ -167,6 +167,17 @@
 // While there are any the app cannot be taken out of the graph (graph.Keeper);
 // mode=end tells their clients.
 //
+// # Parts
+//
+// A connection (flow) is a client, what its client sent and was told, in the client's
+// numbers, and a carrier, what was sent to the server over it, whoever's it is, in the
+// server's. Operations (op) lie in a record; each belongs to one client, and while it is
+// open to one carrier. words knows what the memory holds, and keys who may do what. node
+// is all of that for one server, and puts operations in order. wire handles frames, makes
+// them and sends them: a request is classified, gets a connection (choose), its place in
+// the order (enter), and is sent; an answer is matched to operations, which leave
+// (forget), and is given to clients in their turn (deliver). Box is the app.
+//
 // # Memory and threads
 //
 // All memory is there from the start: for the servers of servers=, and for as many

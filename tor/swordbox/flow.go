@@ -151,3 +151,6 @@ func (f *flow) excuse(away clock.Duration, now clock.Time) {
 		}
 	}
 }
+
+// diverged reports whether the two ends of the connection count differently.
+func (f *flow) diverged() bool { return f.next != f.admitted }

@@ -45,8 +45,11 @@ type key struct {
 	lanes  []*flow    // connections that carry others' operations under it
 }
 
-// keys remembers some R_Keys, in sets of keyWays; those that were not used for
-// longest make room.
+// keys is what is known of rights: what the server let whom do, learnt from what it
+// executed, until it refuses or a client invalidates a key; and which connections are
+// lent. movable says whether an operation may go over another's connection at all. It
+// remembers some R_Keys, in sets of keyWays; those that were not used for longest make
+// room.
 type keys struct {
 	k       [64 * keyWays]key
 	found   *key   // last

@@ -301,7 +301,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 }
 
 // reset makes flow f, anew of what is left of it.
-func (n *node) reset(f *flow, now clock.Time) {
+func (r *record) reset(f *flow, now clock.Time) {
 	g := flow{
 		synced: true, trusted: f.trusted, young: f.young, onward: f.onward, start: f.start, bound: true, told: f.told, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow,
 		client: client{
@@ -314,7 +314,7 @@ func (n *node) reset(f *flow, now clock.Time) {
 		g.lost = now.Add(keepGone)
 	}
 	if g.tail != g.first && !g.gone {
-		g.proceed(f, n)
+		g.proceed(f, r)
 	}
 	g.arrived = g.admitted // what waited will be sent again
 	g.up.heal()
@@ -323,8 +323,8 @@ func (n *node) reset(f *flow, now clock.Time) {
 }
 
 // proceed finds how far flow g, which f was, came with its newest request.
-func (g *flow) proceed(f *flow, n *node) {
-	o := &n.ops[n.index(f)<<(n.shift&31)+int32((g.tail-1)&(g.span-1))]
+func (g *flow) proceed(f *flow, r *record) {
+	o := &r.ops[r.index(f)<<(r.shift&31)+int32((g.tail-1)&(g.span-1))]
 	sent := hdr.PSNDiff(g.admitted, o.cpsn)
 	switch {
 	case sent <= 0: // none of its packets left
@@ -332,7 +332,7 @@ func (g *flow) proceed(f *flow, n *node) {
 		if int32(g.head-g.tail) > 0 {
 			g.head = g.tail
 		}
-	case n.get(f.cur) == o && o.state == sOpen: // others are to come
+	case r.get(f.cur) == o && o.state == sOpen: // others are to come
 		g.cur, g.began = f.cur, f.began
 		if g.part = f.part; o.kind == kWrite {
 			g.rest = o.len - min(o.len, uint32(sent)*f.part)
@@ -344,9 +344,9 @@ func (g *flow) proceed(f *flow, n *node) {
 }
 
 // restart makes operation o fit for this process; false when it is nobody's.
-func (n *node) restart(o *op) bool {
-	f := n.flowOf(o)
-	at := uint32(n.place(o)) % n.window
+func (r *record) restart(o *op) bool {
+	f := r.flowOf(o)
+	at := uint32(r.place(o)) % r.window
 	k := at - f.first // how many are before it
 	mine := f.synced && at < f.span
 	if mine {
@@ -363,7 +363,7 @@ func (n *node) restart(o *op) bool {
 		o.out = 0 // what was held of it is gone
 	}
 	released := mine && int32(f.first+k-f.head) < 0
-	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(n.flows) || !n.carrier(o).synced || released && o.kind != kRead) {
+	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(r.flows) || !r.carrier(o).synced || released && o.kind != kRead) {
 		if o.state = sUnsent; released {
 			o.state = sDone
 		}
@@ -374,7 +374,7 @@ func (n *node) restart(o *op) bool {
 	}
 	if o.kind == kRead && o.state == sDone && !released {
 		o.state, o.got = sUnsent, 0 // its client has not seen all of the answer
-		n.beside(o).setNAK(hdr.SynNAKSequence, 0)
+		r.beside(o).setNAK(hdr.SynNAKSequence, 0)
 		o.flags |= fPrompt
 	}
 	switch {

@@ -56,7 +56,7 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 		s.allExecuted(fl)
 	}
 	if hdr.PSNDiff(psn, fl.next) > 0 || hdr.PSNDiff(psn, fl.next) == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
-		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(fl))
+		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
 		return
 	}
 	n.hear(fl)
@@ -133,7 +133,7 @@ func (s *wire) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
-	case n.diverged(fl):
+	case fl.diverged():
 		s.bad(toServers, x, reasonBadPSN, true)
 		return
 	}
@@ -153,21 +153,16 @@ func (n *node) hear(fl *flow) {
 	n.lastHeard = now
 }
 
-// diverged reports whether the two ends of connection fl count differently.
-func (n *node) diverged(fl *flow) bool {
-	return fl.next != fl.admitted
-}
-
 // trust takes from the first answer to a request on record what answers look
 // like, and how many messages the server has counted.
-func (n *node) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
-	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
+func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
+	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
 		return
 	}
 	// Messages completed as of psn, all of them its own: MSN counts from
 	// before the first on record.
 	k := uint32(0)
-	for o := n.oldest(fl); o != nil; o = n.behind(o) {
+	for o := r.oldest(fl); o != nil; o = r.behind(o) {
 		end := psnAdd(o.spsn, o.npsn-1)
 		if psnLess(psn, o.spsn) || o.kind != kRead && psnLess(psn, end) {
 			break

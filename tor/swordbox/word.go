@@ -111,7 +111,14 @@ type block struct {
 	parts uint64
 }
 
-// words holds words by address.
+// words is what is known of a server's memory: values of words, by address, and what
+// under way may change them. Each open operation that changes memory is counted here
+// from enter on (see node.enterWord, enterFree) until leave: as one of a word, in order
+// with the word's others (flight) or not (loose), or as a free one (grace). Of what
+// nobody follows touch tells. A value is right when believes says so: it is what the
+// server will have when all that was sent is executed.
+//
+// Words know connections by number, and operations by place.
 type words struct {
 	w     []word
 	u     []unrest // beside w
