@@ -51,6 +51,8 @@ const (
 	reasonNoRoom
 	reasonUnheld
 	reasonCut
+	reasonJournalFull
+	reasonAsked
 	numReasons
 )
 
@@ -89,6 +91,8 @@ var reasons = func() []counter.Def {
 		reasonNoRoom:       {Name: "no-room", Help: "an answer behind one that waits, and no room to hold it (hold=): it will be asked for again"},
 		reasonUnheld:       {Name: "unheld", Help: "an answer that was held when its connection ended, or the app stopped or forgot; or that another worker sent a copy of"},
 		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
+		reasonJournalFull:  {Name: "journal-full", Help: "not steered, since as many steered compare-and-swaps are on record as can be that are not known to be linked"},
+		reasonAsked:        {Name: "asked", Help: "an empty WRITE that the server takes for a repetition: it says where a connection is that was on record"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
 	} {
 		d[r] = x
@@ -116,6 +120,8 @@ const (
 	ctrDoubts
 	ctrFlushes
 	ctrEvicted
+	ctrInherited
+	ctrDisowned
 	numCounters
 )
 
@@ -137,6 +143,8 @@ var counters = [numCounters]counter.Def{
 	ctrWaited:    {Name: "waited", Help: "answers that had to be held"},
 	ctrDoubts:    {Name: "doubts", Help: "times that all of a server's memory became unknown: a frame passed that may write anywhere"},
 	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
+	ctrInherited: {Name: "inherited", Help: "steered compare-and-swaps that were taken over from the record: of a process before this one, or of before a bypass"},
+	ctrDisowned:  {Name: "disowned", Help: "of those, not taken over: too old, damaged, or no room (see the app's report)"},
 	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
 }
 
