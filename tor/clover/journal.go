@@ -269,11 +269,14 @@ func (s *Steer) adopt(h *heir) (why string) {
 	}
 	o := s.op(h.row, h.psn)
 	if o == nil {
-		if o = s.newOp(h.row, h.psn); o == nil {
-			return "no room for so many of a connection"
+		if x := &s.opsOf(h.row)[(r.head+1)%window]; !x.live || !x.steered {
+			o = s.newOp(h.row, h.psn)
 		}
 	}
-	if o.note != 0 {
+	switch {
+	case o == nil:
+		return "too many of a connection"
+	case o.note != 0:
 		return "there twice"
 	}
 	o.kind, o.steered, o.live, o.heir, o.note = opCAS, true, true, true, h.note+1

@@ -103,7 +103,11 @@ func newRig(t testing.TB, args graph.Args) *rig {
 	if args["settle"] == "" {
 		args["settle"] = "0"
 	}
-	return &rig{Test: graphtest.New(t, *Kind(), args), t: t, client: netip.MustParseAddr("10.77.0.2"), server: netip.MustParseAddr("10.77.0.1"), rkey: 7, size: 128}
+	return rigOf(t, graphtest.New(t, *Kind(), args))
+}
+
+func rigOf(t testing.TB, x *graphtest.Test) *rig {
+	return &rig{Test: x, t: t, client: netip.MustParseAddr("10.77.0.2"), server: netip.MustParseAddr("10.77.0.1"), rkey: 7, size: 128}
 }
 
 func only(t testing.TB, fs []graphtest.Frame) []byte {

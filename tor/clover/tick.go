@@ -170,6 +170,7 @@ type Memory struct {
 	Keys       int     `json:"keys_bytes"`
 	Addresses  int     `json:"addresses_bytes"`
 	Conns      int     `json:"connections_bytes"`
+	Journal    int     `json:"journal_bytes"` // that outlive the process, for all keys and connections; 0: nothing does
 	PerKey     float64 `json:"bytes_per_key"`
 	PerAddress float64 `json:"bytes_per_address"`
 	PerConn    float64 `json:"bytes_per_connection"`
@@ -177,18 +178,27 @@ type Memory struct {
 
 // Report is the app's state for people.
 type Report struct {
-	Mode        string `json:"mode"`
-	Keys        int    `json:"keys"`
-	KnownTails  int    `json:"known_tails"`
-	Connections int    `json:"connections"`
-	Paired      int    `json:"paired"`
-	Servers     int    `json:"servers"`
-	Regions     int    `json:"regions"`
-	Bases       int    `json:"trusted_bases"`
-	Orphans     int    `json:"orphans"`
-	Held        int    `json:"held"` // answers
-	Unanswered  int    `json:"unanswered"`
-	Memory      Memory `json:"memory"`
+	Mode        string  `json:"mode"`
+	Keys        int     `json:"keys"`
+	KnownTails  int     `json:"known_tails"`
+	Connections int     `json:"connections"`
+	Paired      int     `json:"paired"`
+	Servers     int     `json:"servers"`
+	Regions     int     `json:"regions"`
+	Bases       int     `json:"trusted_bases"`
+	Orphans     int     `json:"orphans"`
+	Held        int     `json:"held"` // answers
+	Unanswered  int     `json:"unanswered"`
+	Journal     Journal `json:"journal"`
+	Memory      Memory  `json:"memory"`
+}
+
+// Journal is what was found that outlives the process.
+type Journal struct {
+	Records   int    `json:"records"`       // steered compare-and-swaps that are not known to be linked, now
+	Inherited int    `json:"inherited"`     // that were found and taken over
+	Disowned  int    `json:"disowned"`      // that were not
+	Why       string `json:"why,omitempty"` // the last of these
 }
 
 // Report implements graph.Reporter.
@@ -222,8 +232,11 @@ func (s *Steer) Report() any {
 			r.Bases++
 		}
 	}
+	if j := &s.journal; j.b != nil {
+		r.Journal = Journal{Records: maxNotes - len(j.free), Inherited: j.inherited, Disowned: j.disowned, Why: j.why}
+	}
 	conns := len(s.rows)*(sizeofRow+window*sizeofOp+4) + s.conns.Bytes()
-	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns,
+	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns, Journal: len(s.journal.b),
 		PerKey: float64(s.keys.bytes()) / float64(len(s.keys.s)), PerAddress: 16, PerConn: float64(conns) / float64(len(s.rows))}
 	return r
 }
