@@ -435,3 +435,18 @@ func TestJournalOfAnything(t *testing.T) {
 		r.Advance(20 * time.Second)
 	}
 }
+
+// BenchmarkNote is a CAS that is put on record and taken off.
+func BenchmarkNote(b *testing.B) {
+	x := crash(b, graph.Args{})
+	s := x.App().(*Steer)
+	for i := range s.ops {
+		if o := &s.ops[i]; o.note != 0 {
+			for b.Loop() {
+				s.erase(o)
+				s.note(o, int32(i/window))
+			}
+			return
+		}
+	}
+}

@@ -160,7 +160,7 @@ chain. This app, on the path of all requests to the memory node, knows the
 true tail: it sends a stale compare-and-swap (and, in mode read-write, a stale
 read) to it instead, and turns the answer back into what the client expects.
 
-Nothing that it remembers is needed for correctness: what it does not know for
+What it remembers of keys is not needed for correctness: what it does not know for
 sure passes untouched, and Clover's own recovery takes over. What a frame claims
 is not known: it is when the server has answered it. Connections are learnt from
 the connection manager's datagrams, or from requests and their answers.
@@ -173,9 +173,11 @@ is lost behind the app is waited for as long.
 A client is told that its append succeeded when all before it, back to the
 chain's beginning, did: answers that come earlier are held, and a request that
 was lost behind the app is repeated. If the app dies at that moment, and with it
-the client whose request was lost, appends behind it were acknowledged and
-cannot be reached. With ahead=0 that cannot happen, since no request is sent
-behind what is not known to be linked; hot keys are then steered less.
+the client whose request was lost, the next process repeats it from the state file
+(run --state). If another client has appended at the same place meanwhile, appends
+behind the lost one were acknowledged and cannot be reached. With ahead=0 that
+cannot happen, since no request is sent behind what is not known to be linked; hot
+keys are then steered less.
 
 With recycled=adjust one thing is: requests that expect another entry version
 than the tail's are steered, too, and their answers turned back. When an answer

@@ -352,7 +352,7 @@ func opened(b *testing.B, n int) (*loaded, [][]byte) {
 		app.Steer = x.(*Steer)
 		return app, err
 	}
-	l := newLap(b, kind, graph.Args{"settle": "0", "keys": fmt.Sprint(n), "addrs": fmt.Sprint(8 * n), "conns": fmt.Sprint(rows), "repair": "1h"})
+	l := newLap(b, kind, graph.Args{"settle": "0", "keys": fmt.Sprint(n), "addrs": fmt.Sprint(8 * n), "conns": fmt.Sprint(rows), "repair": "1h"}, kept)
 	client, server := netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("10.77.0.1")
 	app.fill = func() {
 		s := app.Steer
