@@ -450,3 +450,91 @@ func BenchmarkNote(b *testing.B) {
 		}
 	}
 }
+
+// What is refused, or whose connection ends, is off the record.
+func TestErased(t *testing.T) {
+	for name, end := range map[string]func(x *crashed){
+		"refused": func(x *crashed) { x.refused(0x20, 109) },
+		"fatal":   func(x *crashed) { x.from(0x20, 109, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil) },
+		"idle": func(x *crashed) {
+			for range 10 {
+				x.Advance(40 * time.Second)
+				x.casAt(0x30, 109, 0x9003, old)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := crash(t, graph.Args{})
+			end(x)
+			if n := x.notes(); n != 1 {
+				t.Errorf("%d on record, want 0x30's alone", n)
+			}
+			if rep := x.App().(graph.Reporter).Report().(Report); rep.Journal.Records != 1 || rep.Memory.Journal != journalLen {
+				t.Errorf("%+v, %+v", rep.Journal, rep.Memory)
+			}
+		})
+	}
+}
+
+// What the server waits for is sent again as ever, and others wait for it.
+func TestInheritWaits(t *testing.T) {
+	x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
+	x.Advance(time.Millisecond)
+	x.expect(x.linked(0x30, 109), "3 is linked behind 2")
+	x.ack(0x20, 108)
+	got := x.Advance(10 * time.Second)
+	x.expect(got, "2 is lost again and again")
+	if _, cas := x.frames(got); cas[0x20] == nil {
+		t.Error("it was not sent again")
+	}
+	x.expect(x.linked(0x20, 109), "2 is linked", [2]uint32{0x20, 109}, [2]uint32{0x30, 109})
+}
+
+// Several of one connection are in the order of their PSNs, those of a key in the
+// order in which they stand behind each other, whatever their places in the record.
+func TestInheritOrder(t *testing.T) {
+	x := crash(t, graph.Args{})
+	x.write(0x20, 110, entryAt(0x9005), key, 1)
+	if n := x.notes(); n != 2 {
+		t.Fatalf("%d on record", n)
+	}
+	sent := only(t, x.casAt(0x20, 111, 0x9005, old).Out["b"])
+	if at := atomicOf(t, sent).VA(); at != entryAt(0x9003) || x.notes() != 3 {
+		t.Fatalf("sent to %#x, %d on record", at, x.notes())
+	}
+	for range 3 { // records in all places
+		x.swapRecords()
+		y := x.next(graph.Args{}, time.Second)
+		y.Advance(time.Millisecond)
+		if _, cas := y.frames(y.ack(0x20, 110)); !bytes.Equal(cas[0x20], sent) {
+			t.Errorf("the last that the server may take was sent as\n%x", cas[0x20])
+		}
+		y.expect(y.linked(0x30, 109), "behind 2")
+		y.expect(y.linked(0x20, 109), "2 is linked", [2]uint32{0x20, 109}, [2]uint32{0x30, 109})
+		y.expect(y.linked(0x20, 111), "behind 3", [2]uint32{0x20, 111})
+		if n := y.notes(); n != 0 {
+			t.Errorf("%d are still on record", n)
+		}
+	}
+}
+
+// swapRecords has the records change places.
+func (x *crashed) swapRecords() {
+	j := journal{b: x.memory}
+	var at []int32
+	for i := range int32(maxNotes) {
+		if j.read(i, new(heir)) {
+			at = append(at, i)
+		}
+	}
+	first := *j.record(at[0])
+	for n, i := range at {
+		if n+1 < len(at) {
+			*j.record(i) = *j.record(at[n+1])
+		} else {
+			*j.record(i) = first
+		}
+		p := j.record(i)
+		binary.LittleEndian.PutUint64(p[:], sum(p, i))
+	}
+}
