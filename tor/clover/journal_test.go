@@ -139,7 +139,8 @@ func TestInheritPassed(t *testing.T) {
 	if _, cas := x.frames(x.ack(0x20, 115)); cas[0x20] == nil {
 		t.Error("the server was not asked for the answer that it gave")
 	}
-	told := x.Advance(130 * time.Millisecond)
+	x.expect(x.Advance(100*time.Millisecond), "it is asked once more")
+	told := x.Advance(30 * time.Millisecond)
 	x.expect(told, "the server has forgotten the answer", [2]uint32{0x30, 109})
 	x.frames(told)
 	if x.notes() != 0 || x.Counter("chains-cut") != 0 {
@@ -382,6 +383,16 @@ func TestTornRecord(t *testing.T) {
 			t.Fatalf("with bit %d changed it is a record", bit)
 		}
 	}
+	for at1 := 8; at1 < noteLen; at1 += 8 {
+		for at2 := 8; at2 < at1; at2 += 8 {
+			copy(place, whole)
+			copy(place[at1:at1+8], whole[at2:])
+			copy(place[at2:at2+8], whole[at1:])
+			if !bytes.Equal(place, whole) && j.read(int32(at), new(heir)) {
+				t.Fatalf("with words %d and %d in each other's place it is a record", at1, at2)
+			}
+		}
+	}
 	copy(place, whole)
 	if copy(x.memory[journalHead+((at+1)%maxNotes)*noteLen:], whole); j.read(int32((at+1)%maxNotes), new(heir)) {
 		t.Error("it is a record in another place")
@@ -478,10 +489,22 @@ func TestErased(t *testing.T) {
 
 // What the server waits for is sent again as ever, and others wait for it.
 func TestInheritWaits(t *testing.T) {
-	x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
-	x.Advance(time.Millisecond)
+	x := crash(t, graph.Args{})
+	j := journal{b: x.memory}
+	for i := range int32(maxNotes) {
+		if h := new(heir); j.read(i, h) { // the CAS itself did not ask for an acknowledgement
+			p := j.record(i)
+			h.startF.BTHOf(p[noteFront:]).SetAckReq(false)
+			binary.LittleEndian.PutUint64(p[:], sum(p, i))
+		}
+	}
+	x = x.next(graph.Args{}, time.Second)
+	asked, _ := x.frames(x.Advance(time.Millisecond))
 	x.expect(x.linked(0x30, 109), "3 is linked behind 2")
 	x.ack(0x20, 108)
+	if len(asked) != 2 {
+		t.Errorf("%x were asked", asked)
+	}
 	got := x.Advance(10 * time.Second)
 	x.expect(got, "2 is lost again and again")
 	if _, cas := x.frames(got); cas[0x20] == nil {
