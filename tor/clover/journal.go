@@ -17,14 +17,14 @@ import (
 // What outlives the process: each steered CAS from before its frame leaves until it
 // is known to be linked, or refused. The next process sends it again.
 //
-// All numbers are little-endian, but those in front.
+// All numbers are little-endian, but those of the front.
 //
-//	 0 magic | 8 number and length of the records | 16 0
+//	 0 magic | 8 length of a record (4) | 12 how many there are (4) | 16 zeros
 //	64 records: 0 check; 0: free | 8 time | 16 key | 24 VA of the client | 32 VA it
 //	   was sent to | 40 swap operand of the client | 48 VA of the new entry
 //	   56 PSN (4) | 60 number among the key's (4) | 64 R_Key (4) | 68 newest PSN that the server had answered (4)
 //	   72 the client's QPN (4) | 76 version at the client's VA | 77 at the other | 78 length of front (2)
-//	   80 front: the frame up to the end of its BTH, zeros
+//	   80 the front: a frame up to the end of its BTH; the rest does not matter
 //
 // The check depends on all else of the record, and on its place. So a record that
 // was not written to its end, or not erased, is none, whatever the order of the
@@ -37,8 +37,6 @@ const (
 	maxNotes     = 2048
 	journalLen   = journalHead + maxNotes*noteLen
 	journalShape = maxNotes<<32 | noteLen
-	// maxFront is room for the longest front, in whole words.
-	maxFront = noteLen - noteFront
 	// keepNotes is how old a record may be that is taken over: the longest that a
 	// client repeats its requests, generously. Later its queue pair may be another's.
 	keepNotes = time.Minute
@@ -281,7 +279,7 @@ func (s *Steer) adopt(h *heir) (why string) {
 	}
 	o.kind, o.steered, o.live, o.heir, o.note = opCAS, true, true, true, h.note+1
 	o.va, o.newVA, o.swap, o.entry, o.rkey, o.cliVer, o.newVer = h.va, h.newVA, h.swap, h.entry, h.rkey, h.cliVer, h.newVer
-	o.slot, o.linked, o.repairs = noSlot, false, 0
+	o.slot, o.linked = noSlot, false
 	r.unmet = true
 	copy(r.start[:], h.start)
 	r.startF = h.startF
