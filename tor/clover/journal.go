@@ -151,20 +151,19 @@ func (j *journal) read(i int32, h *heir) bool {
 	}
 	h.start = p[noteFront : noteFront+n]
 	// It must be the front of a CAS.
-	var b [noteLen]byte
-	b2 := append(append(b[:0], h.start...), make([]byte, hdr.AtomicETHLen+hdr.ICRCLen)...)
+	b := append(slices.Clone(h.start), make([]byte, hdr.AtomicETHLen+hdr.ICRCLen)...)
 	f := &h.startF
-	if hdr.Parse(b2, f) != hdr.IsRoCE || f.Op != hdr.CompareSwap || int(f.BTH)+hdr.BTHLen != n || !h.ends.Of(b2, f) {
+	if hdr.Parse(b, f) != hdr.IsRoCE || f.Op != hdr.CompareSwap || int(f.BTH)+hdr.BTHLen != n || !h.ends.Of(b, f) {
 		return false
 	}
-	h.to = f.BTHOf(b2).DestQP()
+	h.to = f.BTHOf(b).DestQP()
 	return true
 }
 
 // compare orders heirs by server, and there by what is given.
-func (h *heir) compare(o *heir, by ...int) int {
+func (h *heir) compare(o *heir, by, then int) int {
 	a, b := h.ends.Dst.As16(), o.ends.Dst.As16()
-	return cmp.Or(append([]int{bytes.Compare(a[:], b[:])}, by...)...)
+	return cmp.Or(bytes.Compare(a[:], b[:]), by, then)
 }
 
 // inherit takes over what is on record: what a process before this one left, or,

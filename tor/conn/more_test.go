@@ -900,7 +900,9 @@ func TestRecall(t *testing.T) {
 	}
 	for _, other := range []func(o *StaticConn){
 		func(o *StaticConn) { o.ClientQPN++ }, func(o *StaticConn) { o.ServerQPN++ },
-		func(o *StaticConn) { o.Client, o.Server, o.ClientQPN, o.ServerQPN = o.Server, o.Client, o.ServerQPN, o.ClientQPN },
+		func(o *StaticConn) {
+			o.Client, o.Server, o.ClientQPN, o.ServerQPN = o.Server, o.Client, o.ServerQPN, o.ClientQPN
+		},
 	} {
 		o := sc
 		other(&o)
