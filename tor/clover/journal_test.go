@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -24,11 +25,14 @@ type crashed struct {
 	sent   map[uint32][]byte
 }
 
-func crash(t testing.TB, args graph.Args) *crashed {
+func crash(t testing.TB, args graph.Args, ends ...string) *crashed {
 	t.Helper()
 	args["settle"] = "0"
 	x := &crashed{sent: map[uint32][]byte{}}
 	x.rig = rigOf(t, graphtest.NewKept(t, *Kind(), args, graphtest.Start.Add(2*time.Hour), &x.memory))
+	if len(ends) > 0 {
+		x.client, x.server = netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
+	}
 	for i := range uint32(3) {
 		lh := 0x9100 + 16*i
 		x.warm(0x10+0x10*i, 100, entryAt(lh), lh)
@@ -103,9 +107,16 @@ func (x *crashed) ack(qpn, psn uint32) graphtest.Result {
 // What was under way when a process was killed is sent again by the next one, as
 // soon as the server says that it waits for it; and answers wait as ever.
 func TestInherit(t *testing.T) {
-	for name, args := range map[string]graph.Args{"same": {}, "other sizes": {"conns": "2", "keys": "1", "addrs": "4", "hold": "4"}} {
+	for name, c := range map[string]struct {
+		args graph.Args
+		ends []string
+	}{
+		"same":        {graph.Args{}, nil},
+		"other sizes": {graph.Args{"conns": "2", "keys": "1", "addrs": "4", "hold": "4"}, nil},
+		"IPv6":        {graph.Args{"servers": "fd00::1"}, []string{"fd00::2", "fd00::1"}},
+	} {
 		t.Run(name, func(t *testing.T) {
-			x := crash(t, graph.Args{}).next(args, time.Second)
+			x := crash(t, graph.Args{}, c.ends...).next(c.args, time.Second)
 			asked, cas := x.frames(x.Advance(time.Millisecond))
 			if !slices.Equal(asked, []uint32{0x20, 0x30}) || len(cas) != 0 || x.Counter("inherited") != 2 {
 				t.Fatalf("%x were asked, %d CASes sent, %d inherited", asked, len(cas), x.Counter("inherited"))

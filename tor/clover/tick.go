@@ -232,7 +232,7 @@ func (s *Steer) Report() any {
 			r.Bases++
 		}
 	}
-	if j := &s.journal; j.b != nil {
+	if j := &s.journal; j.b != nil && !s.flush {
 		r.Journal = Journal{Records: maxNotes - len(j.free), Inherited: j.inherited, Disowned: j.disowned, Why: j.why}
 	}
 	conns := len(s.rows)*(sizeofRow+window*sizeofOp+4) + s.conns.Bytes()
