@@ -255,8 +255,11 @@ func (s *Steer) adopt(h *heir) (why string) {
 		s.conns.Remove(at)
 		return "no room for its server, or it is not one of servers="
 	}
-	if s.keys.find(uint16(r.sid), h.key) == noSlot && s.insert(r.sid, h.key) == noSlot {
-		return "no room for its key (keys=)"
+	key := s.keys.find(uint16(r.sid), h.key)
+	if key == noSlot {
+		if key = s.insert(r.sid, h.key); key == noSlot {
+			return "no room for its key (keys=)"
+		}
 	}
 	if hdr.PSNDiff(h.psn, r.epsn) >= 0 {
 		r.epsn = (h.psn + 1) & hdr.PSNMask
@@ -278,7 +281,7 @@ func (s *Steer) adopt(h *heir) (why string) {
 	}
 	o.kind, o.steered, o.live, o.heir, o.note = opCAS, true, true, true, h.note+1
 	o.va, o.newVA, o.swap, o.entry, o.rkey, o.cliVer, o.newVer = h.va, h.newVA, h.swap, h.entry, h.rkey, h.cliVer, h.newVer
-	o.slot, o.linked = noSlot, false
+	o.key, o.slot, o.linked = key, noSlot, false
 	r.unmet = true
 	copy(r.start[:], h.start)
 	r.startF = h.startF
@@ -286,10 +289,11 @@ func (s *Steer) adopt(h *heir) (why string) {
 	return ""
 }
 
-// succeed has h be the newest append of its key, to be sent at once.
+// succeed has h be the newest append of its key, to be sent at once. Its record keeps
+// the number of before: until all that were inherited are over, no other append of the
+// key is steered.
 func (s *Steer) succeed(h *heir) {
-	o, sid := h.op, s.rows[h.row].sid
-	o.key = s.keys.find(uint16(sid), h.key)
+	o := h.op
 	k := &s.keys.s[o.key]
 	if k.unlinked() > 0 && s.room(1) {
 		s.book(o, 1)
@@ -301,7 +305,7 @@ func (s *Steer) succeed(h *heir) {
 
 // ask finds out whether the ends of connection i are still each other's, and where
 // the server is: by an empty WRITE so old that it is a repetition for who is, and
-// just acknowledged, with the newest PSN (IBTA 9.7.5.1.3). Its PSN is far from where
+// just acknowledged, with the newest PSN (IBTA 9.7.5.1.2). Its PSN is far from where
 // another connection with the same numbers may be.
 func (s *Steer) ask(c *graph.Ctx, i int32, rec *op) {
 	r := &s.rows[i]
