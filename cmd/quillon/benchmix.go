@@ -82,9 +82,11 @@ func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
 	}
 }
 
-// drained is an instance whose ports take everything: a worker for each pool.
+// drained is an instance whose ports take everything: a worker for each pool. Its
+// app has memory to keep what outlives it, as when it runs.
 func drained(kind string, args graph.Args, pools ...*packet.Pool) graph.Config {
-	c := graph.Config{Spec: between(kind, args), Kinds: kinds(), Ports: map[string][]port.Port{}}
+	c := graph.Config{Spec: between(kind, args), Kinds: kinds(), Ports: map[string][]port.Port{},
+		Memory: func(_ string, size int) ([]byte, error) { return make([]byte, size), nil }}
 	for _, pool := range pools {
 		for _, name := range []string{"pa", "pb"} {
 			c.Ports[name] = append(c.Ports[name], &drain{name: name, pool: pool})

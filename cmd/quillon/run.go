@@ -101,7 +101,9 @@ takes them over. After a crash it tells their clients, by an RDMA error, that
 they are gone, and the clients connect again. The file belongs to one process at
 a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
 that such an app wants do not cross while no process is there. All of its room is
-reserved before it is used, and nobody else may read it.
+reserved before it is used, and nobody else may read it. What an app can do
+without (clover-steer: requests that it would send again after a crash) is in a file
+beside it, with the app's name.
 
 With --state none all this is lost: clients of shared connections that do not
 connect again before the next process starts may wait for answers for ever, or
@@ -428,7 +430,7 @@ func (r *running) drop() (err error) {
 func (r *running) say() error {
 	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Spec: r.spec}
 	if len(r.state.kept()) > 0 {
-		info.State = r.state.path
+		info.State = r.state.kept()[0].path
 	}
 	if len(r.served.Devices) > 0 || r.served.Metrics != "" {
 		info.Served = r.served

@@ -350,6 +350,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 		s.open(rec, s.place(ri), c.Now())
 		copy(r.start[:], b[:n])
 		r.startF = *f
+		s.note(rec, ri)
 	}
 	if s.rewriteCAS(b, rec) {
 		c.Mark(x, packet.Rewritten, reasonSteeredCAS)
@@ -373,6 +374,8 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
 		return nil, reasonHoldFull
+	case s.journal.full():
+		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:
 		// Those who write the key now do so in another region: the tail's may
 		// be gone.

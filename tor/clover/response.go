@@ -46,6 +46,11 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 		}
 	}
 	s.proven(c, r, up)
+	if r.unmet && fl&hdr.IsAck != 0 {
+		if s.met(c, i, up); r.sid == noServer {
+			return true
+		}
+	}
 	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
 	var rec *op
 	if fl&hdr.IsAck == 0 {

@@ -83,6 +83,8 @@ type state struct {
 	booked int                 // places of the shelf that are kept for answers to come
 	due    []int32             // connections of which some may go
 	old    [hdr.AtomicETHLen]byte
+
+	journal journal
 }
 
 func newState(cfg settings, workers int) *state {
@@ -140,6 +142,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	st := env.Share(func() any { return newState(cfg, env.Workers) }).(*state)
+	if err := st.journal.remember(env); err != nil {
+		return nil, err
+	}
 	return &Steer{state: st, worker: env.Worker, workers: env.Workers}, nil
 }
 
@@ -220,6 +225,7 @@ func (s *Steer) begin(c *graph.Ctx) {
 	s.shelf.Return(c, s.worker, reasonUnheld)
 	if s.flush {
 		s.forgetAll(c)
+		s.inherit(c)
 	}
 	if s.choose < len(s.keys.s) {
 		s.forgetOthers(c)
@@ -244,6 +250,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		o := &s.ops[i]
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
+		o.note = 0      // it is found again: see inherit
 	}
 	for i := range s.rows {
 		s.rows[i].nw, s.rows[i].unread = 0, false

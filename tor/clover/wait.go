@@ -136,6 +136,7 @@ func (s *state) wakeAppend(ki int32, n uint32) {
 		if !w.read {
 			if o := &s.ops[w.op]; o.kind == opCAS && o.psn == w.psn && o.key == ki && o.n == n {
 				o.linked = true
+				s.erase(o)
 			}
 		}
 		s.wake(at) // something else may be at p now
