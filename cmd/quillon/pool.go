@@ -107,7 +107,7 @@ func (f *poolFlags) key() ([]byte, error) {
 	}
 	b, err := own.Read(f.secret, os.O_RDONLY, 0o077, maxSecret)
 	if err != nil {
-		return nil, fmt.Errorf("--pool-secret: %w", err)
+		return nil, fmt.Errorf("--pool-secret: %w (who has the secret is a board)", err)
 	}
 	text := strings.TrimSpace(string(b))
 	key := make([]byte, len(text)/2)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -120,7 +121,7 @@ func (l *lock) release() error {
 // closed to others.
 func ownDir(dir string, usual bool) error {
 	if !usual {
-		err := own.Dir(dir, true)
+		err := own.Dir(filepath.Clean(dir), true)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: make the directory first", err)
 		}

@@ -62,35 +62,38 @@ func Read(path string, flags int, deny fs.FileMode, limit int64) ([]byte, error)
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// Dir checks that others can put nothing in the place of a directory, or of a directory
-// above it, or of what is in it. Sticky: in the directory itself others may make files if
-// they cannot remove those of this user, as in /tmp.
+// Dir checks that others can put nothing in the place of what is in a directory. Sticky:
+// they may make files there if they cannot remove those of this user, as in /tmp.
 func Dir(dir string, sticky bool) error {
+	i, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !i.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case !mine(i):
+		return fmt.Errorf("%s belongs to another user: take a directory of your own", dir)
+	case i.Mode()&0o022 != 0 && !(sticky && i.Mode()&fs.ModeSticky != 0):
+		return fmt.Errorf("others can replace files in %s: take a directory that is yours alone", dir)
+	}
+	return nil
+}
+
+// Path checks that, and that nobody else can put a directory in the place of it, or of one
+// above it. It takes the right to look at all of them.
+func Path(dir string) error {
 	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return err
-	}
-	for ; ; sticky = true {
-		i, err := os.Stat(dir)
-		switch {
-		case err != nil:
-			return err
-		case !i.IsDir():
-			return fmt.Errorf("%s is not a directory", dir)
-		case !mine(i):
-			return fmt.Errorf("%s belongs to another user: take a directory of your own", dir)
-		case i.Mode()&0o022 != 0 && !(sticky && i.Mode()&fs.ModeSticky != 0):
-			return fmt.Errorf("others can replace files in %s: take a directory that is yours alone", dir)
+	for sticky := false; err == nil; sticky = true {
+		err = Dir(dir, sticky)
+		if dir == filepath.Dir(dir) {
+			break
 		}
-		above := filepath.Dir(dir)
-		if above == dir {
-			return nil
-		}
-		dir = above
+		dir = filepath.Dir(dir)
 	}
+	return err
 }
 
 // Socket finds out about the place of a Unix socket. Its error says why none can be made

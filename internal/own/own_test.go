@@ -60,20 +60,21 @@ func TestDir(t *testing.T) {
 	open, sticky := filepath.Join(dir, "open"), filepath.Join(dir, "sticky")
 	must(t, os.MkdirAll(open+"/in", 0o700), os.MkdirAll(sticky+"/in", 0o700), os.Chmod(open, 0o777), os.Chmod(sticky, 0o777|os.ModeSticky),
 		os.WriteFile(dir+"/file", nil, 0o600), os.Symlink(open, dir+"/in"))
-	for _, c := range []struct {
-		dir    string
-		sticky bool
-		want   string
-	}{
-		{dir, false, ""}, {sticky + "/in", false, ""}, {sticky, true, ""}, {sticky, false, "others can replace files in " + sticky},
-		{open, true, "others can replace files in " + open}, {open + "/in", true, "others can replace files in " + open},
-		{dir + "/in", true, "others can replace files in " + open}, {dir + "/file", true, "is not a directory"}, {dir + "/none", true, "no such file"},
+	const replace = "others can replace files in "
+	for _, c := range []struct{ dir, alone, sticky, path string }{ // what Dir says, and Path
+		{dir, "", "", ""}, {sticky + "/in", "", "", ""}, {sticky, replace + sticky, "", replace + sticky},
+		{open, replace + open, replace + open, replace + open}, {open + "/in", "", "", replace + open},
+		{dir + "/in", replace + dir + "/in", replace + dir + "/in", replace + open},
+		{dir + "/file", "not a directory", "not a directory", "not a directory"}, {dir + "/none", "no such file", "no such file", "no such file"},
 	} {
-		says(t, own.Dir(c.dir, c.sticky), c.want)
+		says(t, own.Dir(c.dir, false), c.alone)
+		says(t, own.Dir(c.dir, true), c.sticky)
+		says(t, own.Path(c.dir), c.path)
 	}
 	if os.Geteuid() == 0 {
 		must(t, os.Chmod(open, 0o755), os.Chown(open, 65534, 65534))
-		says(t, own.Dir(open+"/in", true), "belongs to another user")
+		says(t, own.Path(open+"/in"), "belongs to another user")
+		says(t, own.Dir(open, true), "belongs to another user")
 	}
 }
 
