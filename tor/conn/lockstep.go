@@ -1,8 +1,6 @@
 package conn
 
 import (
-	"math/bits"
-
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 )
@@ -229,14 +227,17 @@ func (t *Table) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit ui
 	if bit == 0 || now < l.later {
 		return NoSlot
 	}
-	for i := l.voices; i != 0; {
-		v := &t.voices[i-1]
-		if i = v.succ; now.Sub(v.heard) >= t.cfg.Reuse || v.bit == bit && v.answers < enough {
-			if v.bit == bit {
-				return NoSlot
-			}
-			t.hush(l, v.bit, true)
+	silent := uint64(0) // one at a time is forgotten
+	for i := l.voices; i != 0; i = t.voices[i-1].succ {
+		switch v := &t.voices[i-1]; {
+		case v.bit == bit && v.answers < enough:
+			return NoSlot
+		case now.Sub(v.heard) >= t.cfg.Reuse:
+			silent = v.bit
 		}
+	}
+	if silent != 0 {
+		t.hush(l, silent, true)
 	}
 	var rows [maxVoices]candidate
 	n := 0
@@ -275,14 +276,16 @@ type candidate struct {
 // right which belongs together as a whole: no row without a voice, and no voice
 // without a row, may be part of another way to pair them.
 func match(rows []candidate, bit uint64) Slot {
-	taken := uint64(0)
+	taken, done := uint64(0), 0 // rows before done have taken one
 	for again := true; again; {
 		again = false
-		for i := range rows {
+		for i := done; i < len(rows); i++ {
 			r := &rows[i]
-			if m := r.maybe &^ taken; !r.open && r.is == 0 && bits.OnesCount64(m) == 1 && r.doubted&m == 0 {
+			if m := r.maybe &^ taken; m&(m-1) == 0 && m != 0 && !r.open && r.doubted&m == 0 {
 				r.is, again = m, true
 				taken |= m
+				rows[i], rows[done] = rows[done], rows[i]
+				done++
 			}
 		}
 	}

@@ -178,3 +178,23 @@ func TestRepetitionForgetsNobody(t *testing.T) {
 	run(t, x, 1, ask(a, 0), ask(a, 0), ack(a, 0), ask(a, 0), ask(b, 0), ask(b, 0), ack(b, 0), ask(b, 0), ask(a, 1), ack(a, 1), ask(a, 2), ask(a, 3),
 		ask(b, 1), ask(b, 2), ask(b, 3), step{"either", a.response(hdr.Acknowledge, 2), Ambiguous})
 }
+
+// The most work that a response may make: 64 rows, each of which depends on the one behind it.
+func BenchmarkMatch(b *testing.B) {
+	var all [maxVoices]candidate
+	for i := range all {
+		all[i] = candidate{row: Slot(i), maybe: 1<<(maxVoices-i) - 1}
+	}
+	for _, open := range []bool{false, true} {
+		b.Run(fmt.Sprintf("open=%v", open), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				rows := all
+				rows[0].open = open
+				if got := match(rows[:], 1); (got == NoSlot) != open {
+					b.Fatal(got)
+				}
+			}
+		})
+	}
+}
