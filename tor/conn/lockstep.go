@@ -134,22 +134,23 @@ func (t *Table) near(r *Row, p uint32) bool {
 }
 
 // listen notes a response from server src to queue pair qpn of client dst, and is the
-// voice's bit; 0 when there is no room for it: then rows that it may be the client of
-// wait until it was silent for enough rounds.
+// voice's bit; 0 when it answers nothing that a half-open row may have asked for, or there
+// is no room for it: then rows that it may be the client of wait until it was
+// silent for enough rounds.
 func (t *Table) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) uint64 {
-	p, k, bit, fresh := f.BTHOf(b).PSN(), kindOf(f.Op), uint64(0), false
-	if v := t.voice(now, l, src, dst, qpn, f.Net); v != nil {
-		bit, v.heard = v.bit, now
-		if fresh = answers(b, f) && (v.answers == 0 || hdr.PSNDiff(p, v.top) > 0); fresh {
-			v.top = p
-			v.answers = min(v.answers+1, enough)
-		}
-	}
+	p, k, bit, fresh, known := f.BTHOf(b).PSN(), kindOf(f.Op), uint64(0), false, false
 	for i := l.head; i != 0; i = t.rows[i-1].succ {
 		r := &t.rows[i-1]
 		ahead := hdr.PSNDiff(p, r.next)
 		if r.notes == 0 || r.Client.Addr != dst || r.Server.Addr != src || r.Net != f.Net || !t.near(r, p) {
 			continue
+		}
+		if !known {
+			known = true
+			if v := t.voice(now, l, src, dst, qpn, f.Net); v != nil {
+				bit, v.heard = v.bit, now
+				fresh = answers(b, f) && v.answer(p)
+			}
 		}
 		x := &t.notes[r.notes-1]
 		if x.heard&bit == 0 {
@@ -171,6 +172,16 @@ func (t *Table) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b [
 	return bit
 }
 
+// answer notes a positive response with PSN p; false when it, or one behind it, was there
+// before.
+func (v *voice) answer(p uint32) bool {
+	if v.answers > 0 && hdr.PSNDiff(p, v.top) <= 0 {
+		return false
+	}
+	v.top, v.answers = p, min(v.answers+1, enough)
+	return true
+}
+
 // voice is the one of a queue pair, a new one if need be; nil when there is no room.
 func (t *Table) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net uint8) *voice {
 	used, oldest := uint64(0), int32(0)
@@ -184,7 +195,11 @@ func (t *Table) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net 
 			oldest = i
 		}
 	}
-	if used == ^uint64(0) || len(t.mute) == 0 {
+	if len(t.mute) == 0 {
+		t.hushSome(now)
+		return nil // others may be hushed that were counted
+	}
+	if used == ^uint64(0) {
 		if oldest == 0 || now.Sub(t.voices[oldest-1].heard) < t.cfg.Reuse {
 			return nil
 		}
@@ -199,12 +214,27 @@ func (t *Table) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net 
 	return &t.voices[i-1]
 }
 
+// hushSome looks at some voices, other ones each time, and forgets those that were not heard
+// for long.
+func (t *Table) hushSome(now clock.Time) {
+	for range min(reclaim, len(t.voices)) {
+		v := &t.voices[t.nextVoice]
+		if t.nextVoice++; t.nextVoice == len(t.voices) {
+			t.nextVoice = 0
+		}
+		if v.bit != 0 && now.Sub(v.heard) >= t.cfg.Reuse {
+			t.hush(t.bucket(v.client, v.server), v.bit, true)
+		}
+	}
+}
+
 // hush forgets the voice with a bit. Silent: it was not heard for long, since it is no
 // more or its row's client has asked for nothing.
 func (t *Table) hush(l *bucket, bit uint64, silent bool) {
 	for at := &l.voices; *at != 0; at = &t.voices[*at-1].succ {
 		if i := *at; t.voices[i-1].bit == bit {
 			*at = t.voices[i-1].succ
+			t.voices[i-1] = voice{}
 			t.mute = append(t.mute, i)
 			break
 		}

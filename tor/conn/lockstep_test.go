@@ -100,6 +100,46 @@ func TestLockstepSessions(t *testing.T) {
 	}
 }
 
+// TestVoicesInTime: voices whose connections are no more make room for others'.
+func TestVoicesInTime(t *testing.T) {
+	x := newTable(t, Config{Rows: 64, Infer: true, Settle: settle, HalfOpen: time.Hour})
+	now := clock.Time(0)
+	for round := range 6 {
+		now = now.Add(2 * time.Second)
+		for i := range 60 {
+			c := nth(0)
+			c.client, c.cqpn = host(2+i%3), uint32(1000*(1+round)+i)
+			feed(x, now, c.request(hdr.WriteOnly, uint32(round)))
+			feed(x, now, c.response(hdr.Acknowledge, uint32(round)))
+		}
+		for range 8 { // each looks at a part
+			feed(x, now, nth(0).response(hdr.Acknowledge, uint32(round)))
+		}
+		if err := x.verify(); err != nil {
+			t.Fatal(err)
+		}
+		heard := 0
+		for i := range x.voices {
+			if v := &x.voices[i]; v.bit != 0 && v.qpn >= uint32(1000*(1+round)) {
+				heard++
+			}
+		}
+		if heard < 4 {
+			t.Errorf("round %d: %d voices", round, heard)
+		}
+	}
+	// Who answers nothing that was asked takes no room.
+	x = newTable(t, Config{Rows: 64, Infer: true})
+	for i := range 1000 {
+		c := nth(0)
+		c.cqpn = uint32(100 + i)
+		feed(x, 1, c.response(hdr.Acknowledge, 9))
+	}
+	if len(x.mute) != len(x.voices) {
+		t.Errorf("%d voices of %d are free", len(x.mute), len(x.voices))
+	}
+}
+
 func TestMatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		rows []candidate

@@ -76,6 +76,7 @@ type Table struct {
 	notes       []notes
 	voices      []voice
 	blank, mute []int32
+	nextVoice   int // that hushSome looks at
 	cursor      int // of Sweep
 	// quiet are the rows that may have to make room.
 	quiet     [numClasses]quiet
