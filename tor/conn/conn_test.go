@@ -252,6 +252,11 @@ func (t *Table) verify() error {
 	if noted+len(t.mute) != len(t.voices) {
 		return fmt.Errorf("%d voices, %d free, of %d", noted, len(t.mute), len(t.voices))
 	}
+	for _, i := range t.mute {
+		if t.voices[i-1].bit != 0 {
+			return fmt.Errorf("voice %d is free and has a bit", i)
+		}
+	}
 	noted = len(t.blank)
 	for i := range t.rows {
 		if r := &t.rows[i]; r.used && r.notes != 0 {

@@ -100,6 +100,22 @@ func TestLockstepSessions(t *testing.T) {
 	}
 }
 
+// TestIdleClient: who asks for nothing is answered nothing, which does not make another queue pair
+// that goes on being answered its client.
+func TestIdleClient(t *testing.T) {
+	x, a, unseen := newTable(t, Config{Rows: 4, Infer: true, Settle: settle}), nth(0), nth(1)
+	for p := range uint32(8) {
+		for _, b := range [][]byte{a.request(hdr.WriteOnly, p), unseen.response(hdr.Acknowledge, p), a.response(hdr.Acknowledge, p)} {
+			if _, e := feed(x, clock.Time(p)*clock.Time(settle), b); e == NowPaired {
+				t.Fatal("paired while two queue pairs are answered alike")
+			}
+		}
+	}
+	for i := range 20 {
+		run(t, x, clock.Time(i)*clock.Time(time.Second/4), step{"", unseen.response(hdr.Acknowledge, 7), Waiting})
+	}
+}
+
 // TestVoicesInTime: voices whose connections are no more make room for others'.
 func TestVoicesInTime(t *testing.T) {
 	x := newTable(t, Config{Rows: 64, Infer: true, Settle: settle, HalfOpen: time.Hour})
