@@ -216,10 +216,9 @@ Clients that only add or compare-and-swap never show that: say writable=assume
 when their memory regions may be written.
 
 The two ends of a connection whose operations were moved count differently. So
-frames do not cross without this process, and the process keeps a state (see
-quillon help run): a clean stop hands the connections over to the next process;
-after a crash the next process ends them, and clients that connect again go on.
-Without a state, stop the clients first.
+their frames do not cross without this process, and the process keeps a state (see
+quillon help run): the next process goes on with them, whether this one was stopped
+or killed. Without a state, stop the clients first.
 
 To take the app out of use, set mode=off and wait until its counter "recorded"
 is 0; or set mode=end, which ends the connections that are left within a minute.
