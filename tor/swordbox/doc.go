@@ -170,6 +170,9 @@
 // an atomic that changes nothing, behind all that is open. What was not executed comes
 // from its client anew, as the atomic that it is.
 //
+// Frames also cross while the process is there and late. Those of bound connections do
+// not; of the others the numbering is taken over again (Flush).
+//
 // When what was left is damaged, of another version, or older than a minute, clients of
 // the connections on record are told by a NAK when they ask, however late. A connection
 // on record is forgotten when it is closed, or when it was quiet (idle=) and its end at

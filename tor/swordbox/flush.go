@@ -1,0 +1,49 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// Flush implements graph.Flusher: frames crossed unseen, as this worker was late. None
+// of connections that are bound did. The numbering of the others is not known any more;
+// both ends of them count alike, so that they go on without this app, and it takes
+// their numbering over again. Words may have been changed.
+func (s *Box) Flush(c *graph.Ctx) {
+	s.c = c
+	until := c.Now().Add(s.cfg.settle)
+	for _, n := range *s.nodes.Load() {
+		if s.own(n); n.gone {
+			continue
+		}
+		n.touchAll(0, until)
+		n.unknown = until
+		for i := range n.flows {
+			if f := &n.flows[i]; f.synced && !f.bound {
+				s.unfollow(int32(i))
+			}
+		}
+		s.settle()
+	}
+	s.release()
+	s.c = nil
+}
+
+// unfollow forgets the numbering of flow i, whose ends count alike, and what was open.
+func (s *Box) unfollow(i int32) {
+	n := s.n
+	f := &n.flows[i]
+	s.discard(&f.stall, reasonAbsorbed)
+	s.recall(i)
+	for f.oldest != none {
+		at := f.oldest
+		o := &n.ops[at]
+		n.orphan(o)
+		s.unlink(o)
+		s.forget(at, false)
+	}
+	for k := f.first; k != f.tail; k++ {
+		o, _ := n.op(i, k)
+		s.unkeep(o)
+	}
+	*f = noFlow
+}
