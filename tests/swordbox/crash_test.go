@@ -57,8 +57,8 @@ func TestCrashWithWritesUnderWay(t *testing.T) {
 						s.Insert()
 					}
 					s.Pause(5 * time.Microsecond)
-					if n := s.Bound(); s.Instance() != nil && n != 4 {
-						t.Errorf("%d queue pairs are bound, want both ends of a's and b's", n)
+					if n := s.Bound(); s.Instance() != nil && n < 2 {
+						t.Errorf("%d queue pairs are bound, want those of b at least", n)
 					}
 					b.Await(a)
 					if v := bed.WordAt(m, va+512); twice && v != 77 {
