@@ -148,3 +148,6 @@ func mutants() (all []mutant.Mutant) {
 // The proof that the tests can fail: every small change that breaks a promise is
 // found.
 func TestMutants(t *testing.T) { mutant.Run(t, steer, mutants()) }
+
+// Every one of them can still be made.
+func TestMutantTexts(t *testing.T) { mutant.Texts(t, steer, mutants()) }

@@ -5,6 +5,7 @@ package mutant
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,28 @@ type Mutant struct {
 	By, Run    string // package, and tests there
 }
 
+// find is the text of file, in which the mutant's old text is once.
+func (m *Mutant) find(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), m.Old); n != 1 {
+		return "", fmt.Errorf("%s has %q %d times, want once: write the mutant anew", m.File, m.Old, n)
+	}
+	return string(text), nil
+}
+
+// Texts checks, within milliseconds, that each mutant of package dir can be made:
+// that its old text is in its file, once.
+func Texts(t *testing.T, dir string, mutants []Mutant) {
+	for _, m := range mutants {
+		if _, err := m.find(filepath.Join("../..", dir, m.File)); err != nil {
+			t.Errorf("%s: %v", m.Name, err)
+		}
+	}
+}
+
 // Run has each mutant of package dir, a path from the module's root, found by its
 // tests. What is changed is compiled without optimisation, which is faster.
 func Run(t *testing.T, dir string, mutants []Mutant) {
@@ -32,17 +55,14 @@ func Run(t *testing.T, dir string, mutants []Mutant) {
 	for _, m := range mutants {
 		t.Run(m.Name, func(t *testing.T) {
 			file := filepath.Join(root, dir, m.File)
-			text, err := os.ReadFile(file)
+			text, err := m.find(file)
 			if err != nil {
 				t.Fatal(err)
-			}
-			if n := strings.Count(string(text), m.Old); n != 1 {
-				t.Fatalf("%s has %q %d times, want once: write the mutant anew", m.File, m.Old, n)
 			}
 			t.Parallel()
 			tmp := t.TempDir()
 			changed := filepath.Join(tmp, m.File)
-			if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o644); err != nil {
+			if err := os.WriteFile(changed, []byte(strings.Replace(text, m.Old, m.New, 1)), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			overlay := filepath.Join(tmp, "overlay.json")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -45,13 +46,13 @@ type shared struct {
 // node is a memory server and all that is known of the connections to it. A
 // worker owns it while it handles frames of it.
 type node struct {
-	turn  atomic.Bool
-	place int           // in the memory that outlives the process
-	addrs []conn.Addr   // of one server
-	kept  bool          // static= names it
-	gone  bool          // its place is another's, or nobody's: it is not to be used
-	busy  clock.Time    // when it had a connection last
-	mac   atomic.Uint64 // where its answers come from; 0: not known
+	turn   atomic.Bool
+	number int           // of its place in the memory that outlives the process
+	addrs  []conn.Addr   // of one server
+	kept   bool          // static= names it
+	gone   bool          // its place is another's, or nobody's: it is not to be used
+	busy   clock.Time    // when it had a connection last
+	mac    atomic.Uint64 // where its answers come from; 0: not known
 	// twin: another node has this MAC, and may be the same server.
 	twin   atomic.Bool
 	twins  bool  // requests wait until no twin has writes
@@ -69,19 +70,19 @@ type node struct {
 	serial    uint32 // of keys
 	lending   int    // connections that are lent
 	shelf     shelf
-	ready     []int32 // flows with an answer to give, after the frame at hand
-	waiting   []int32 // flows with requests that wait
+	ready     []*flow // flows with an answer to give, after the frame at hand
+	waiting   []*flow // flows with requests that wait
 	strangers fifo    // requests that nobody follows, and wait
 	longs     longWrites
 	freed     [][]*packet.Buf // by worker: held frames that another one is done with
 	heldBy    []int
 	swept     clock.Time
-	removed   []int32    // rows that went, to be dealt with after the table is at rest
+	removed   []*flow    // rows that went, to be dealt with after the table is at rest
 	opens     clock.Time // when PSNs of questions may be those of requests (flow.gate)
 	unknown   clock.Time // until then requests that are not on record may be under way
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
-	lastFrom              int32
+	lastFrom              *flow
 	awake                 clock.Time // when the server was first heard after it was silent for giveup=/2
 	asking                clock.Time // when others were last asked whether their server is there
 	asks                  int32      // connection that was asked last whether its server is there
@@ -103,7 +104,7 @@ type Box struct {
 	ends      conn.Ends
 	g, h      hdr.Frame   // of held frames
 	spare     *packet.Buf // a frame from the server that nobody needs any more
-	to        int32       // flow that spare was addressed to
+	to        *flow       // flow that spare was addressed to
 	congested bool        // the answer at hand was marked (CE)
 
 	requests, responses, bytes uint64
@@ -137,11 +138,11 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{place: place, arrays: m.of(place), window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))),
+	n := &node{number: place, arrays: m.of(place), window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))),
 		words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
-		ready: make([]int32, 0, cfg.conns), waiting: make([]int32, 0, cfg.conns),
-		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]int32, 0, cfg.conns)}
-	lanes := make([]int32, len(n.keys.k)*cfg.shared)
+		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
+		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]*flow, 0, cfg.conns)}
+	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
 	}
@@ -151,7 +152,7 @@ func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: min(clock.Duration(cfg.settle), 1e6), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
-			n.removed = append(n.removed, int32(s))
+			n.removed = append(n.removed, &n.flows[s])
 		}
 	}})
 	return n, err
@@ -376,7 +377,7 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.recall(int32(slot)) // what it carries is answered before it goes
+		s.recall(&s.n.flows[slot]) // what it carries is answered before it goes
 	}
 	s.pass(in, x)
 }
@@ -386,15 +387,15 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 func (s *Box) settle() {
 	n := s.n
 	for len(n.removed) > 0 || len(n.ready) > 0 {
-		for _, i := range n.removed {
-			s.remove(i)
+		for _, f := range n.removed {
+			s.remove(f)
 		}
 		n.removed = n.removed[:0]
 		for k := 0; k < len(n.ready); k++ {
-			i := n.ready[k]
-			n.flows[i].isReady = false
-			s.deliver(i)
-			n.note(&s.mem, i)
+			f := n.ready[k]
+			f.isReady = false
+			s.deliver(f)
+			n.note(&s.mem, f)
 		}
 		n.ready = n.ready[:0]
 		s.resume()
@@ -404,22 +405,60 @@ func (s *Box) settle() {
 	}
 }
 
-// due notes that flow i may have answers to give.
-func (n *node) due(i int32) {
-	if f := &n.flows[i]; !f.isReady {
+// due notes that flow f may have answers to give.
+func (n *node) due(f *flow) {
+	if !f.isReady {
 		f.isReady = true
-		n.ready = append(n.ready, i)
+		n.ready = append(n.ready, f)
 	}
 }
 
-// op is operation number k (as flow.head counts) of flow i.
-func (n *node) op(i int32, k uint32) (*op, int32) {
-	at := i<<(n.shift&31) + int32(k&(n.flows[i].span-1))
-	return &n.ops[at], at
+// index is the number of flow f, and place that of operation o: what is stored of
+// them in memory that outlives the process.
+func (n *node) index(f *flow) int32 {
+	return int32((uintptr(unsafe.Pointer(f)) - uintptr(unsafe.Pointer(unsafe.SliceData(n.flows)))) / unsafe.Sizeof(*f))
 }
 
-// flowOf is the flow whose client sent op at.
-func (n *node) flowOf(at int32) int32 { return at >> (n.shift & 31) }
+func (n *node) place(o *op) int32 {
+	return int32((uintptr(unsafe.Pointer(o)) - uintptr(unsafe.Pointer(unsafe.SliceData(n.ops)))) / unsafe.Sizeof(*o))
+}
+
+// slot is what tor/conn calls flow f, and row what it knows of it.
+func (n *node) slot(f *flow) conn.Slot { return conn.Slot(n.index(f)) }
+func (n *node) row(f *flow) *conn.Row  { return n.conns.Row(n.slot(f)) }
+
+// op is operation number k (as flow.head counts) of flow f.
+func (n *node) op(f *flow, k uint32) *op {
+	return &n.ops[n.index(f)<<(n.shift&31)+int32(k&(f.span-1))]
+}
+
+// get is the operation in place at, and flow the flow with number i; nil when that is none.
+func (n *node) get(at int32) *op {
+	if at == none {
+		return nil
+	}
+	return &n.ops[at]
+}
+
+func (n *node) flow(i int32) *flow {
+	if i == none {
+		return nil
+	}
+	return &n.flows[i]
+}
+
+// oldest is the operation o the front of those that connection c carries, and
+// behind the one behind o; nil when there is none.
+func (n *node) oldest(c *flow) *op { return n.get(c.oldest) }
+func (n *node) behind(o *op) *op   { return n.get(o.next) }
+
+// beside is what few operations need of o.
+func (n *node) beside(o *op) *more { return &n.more[n.place(o)] }
+
+// flowOf is the flow whose client sent o, and carrier the one whose connection
+// carries it.
+func (n *node) flowOf(o *op) *flow  { return &n.flows[n.place(o)>>(n.shift&31)] }
+func (n *node) carrier(o *op) *flow { return &n.flows[o.lane] }
 
 // hold keeps x for later; false when there is no room.
 func (s *Box) hold(q *fifo, x *packet.Buf) bool {
@@ -476,8 +515,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 			f := &n.flows[i]
 			s.discard(&f.stall, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
-				o, _ := n.op(int32(i), k)
-				s.unkeep(o) // that it was kept rebuild finds by what it is
+				s.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
 			}
 		}
 	}
@@ -521,10 +559,9 @@ func (s *Box) blank(n int) *packet.Buf {
 	return x
 }
 
-// answer sends the client of flow i a response without payload; false when
+// answer sends the client of flow fl a response without payload; false when
 // there is no buffer.
-func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
-	fl := &s.n.flows[i]
+func (s *Box) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
 	h := &fl.down
 	if !h.known() {
 		return false
@@ -535,7 +572,7 @@ func (s *Box) answer(i int32, code hdr.Opcode, psn uint32, syn hdr.Syndrome, pri
 		s.c.Count(ctrNAKs, 1)
 	}
 	aeth := uint32(syn)<<24 | fl.released()
-	if x := s.spare; x != nil && s.to == i && s.f.Op == code {
+	if x := s.spare; x != nil && s.to == fl && s.f.Op == code {
 		// The server's own answer may be just the one.
 		b := x.Bytes()
 		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {

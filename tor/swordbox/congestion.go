@@ -39,11 +39,10 @@ func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
 	if slot == conn.NoSlot || !n.flows[slot].synced || !n.flows[slot].trusted || client != (in == toServers) {
 		return false
 	}
-	l := int32(slot)
-	c := &n.flows[l]
+	c := &n.flows[slot]
 	if in == toClients {
-		if to := c.answerer; to != l && c.diverted(n) {
-			if y := &n.flows[to]; y.up.fits(&s.f) && !y.dead {
+		if y := n.flow(c.answerer); y != c && c.diverted(n) {
+			if y.up.fits(&s.f) && !y.dead {
 				s.reroute(&y.up, x, b, &s.f)
 			}
 		}
@@ -52,8 +51,8 @@ func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
 	}
 	if c.marked.n == 0 {
 		// Marked behind the box: it may be about each of those that are served.
-		for at, k := c.oldest, 0; at != none && k < mostMarked; at, k = n.ops[at].next, k+1 {
-			c.marked.add(n.flowOf(at))
+		for o, k := n.oldest(c), 0; o != nil && k < mostMarked; o, k = n.behind(o), k+1 {
+			c.marked.add(n.index(n.flowOf(o)))
 		}
 	}
 	if c.marked.n == 0 {
@@ -70,9 +69,9 @@ func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
 			}
 		}
 	}
-	i := c.marked.flows[last]
+	y := &n.flows[c.marked.flows[last]]
 	c.marked.n = 0
-	if y := &n.flows[i]; i != l && y.trusted && y.down.fits(&s.f) {
+	if y != c && y.trusted && y.down.fits(&s.f) {
 		s.reroute(&y.down, x, b, &s.f)
 	}
 	s.c.Emit(toClients, x)

@@ -20,36 +20,35 @@ import (
 // what has that or a later one was not executed. Frames of the other process may
 // still come, until settle= after its end; until then nothing is asked.
 
-// inquire asks the server which of the operations that connection l carries it has
+// inquire asks the server which of the operations that connection c carries it has
 // executed.
-func (s *Box) inquire(l int32) {
+func (s *Box) inquire(c *flow) {
 	n, now := s.n, s.c.Now()
-	c := &n.flows[l]
 	if now < s.barred {
 		return
 	}
-	if c.silent != 0 && c.tries > 2 && s.unanswered(l, c.silent) {
-		s.fail(l)
+	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
+		s.fail(c)
 		return
 	}
 	if c.tries > 0 && now.Sub(c.since) < s.patienceOf(c) {
 		return
 	}
-	about, full := none, c.rd >= s.depth(l)
-	for at := c.oldest; at != none; at = n.ops[at].next {
-		switch o := &n.ops[at]; {
+	about, full := (*op)(nil), c.rd >= s.depth(c)
+	for o := n.oldest(c); o != nil; o = n.behind(o) {
+		switch {
 		case o.is(fReplaced):
-			about = at
+			about = o
 		case o.answered() && full: // there is no room for another question: its answer tells the same
-			s.make(l, at, o.got)
+			s.make(c, o, o.got)
 			s.asksFor(c, now)
 			return
 		}
 	}
-	if about == none {
+	if about == nil {
 		return
 	}
-	o := op{kind: kFAA, va: n.ops[about].va, rkey: n.ops[about].rkey}
+	o := op{kind: kFAA, va: about.va, rkey: about.rkey}
 	x := s.blank(c.up.len() + hdr.AtomicETHLen + hdr.ICRCLen)
 	if x == nil {
 		return
@@ -71,41 +70,36 @@ func (s *Box) asksFor(c *flow, now clock.Time) {
 	}
 }
 
-// allExecuted: the server executed the question on connection l, and so all before it.
-func (s *Box) allExecuted(l int32) {
-	c := &s.n.flows[l]
+// allExecuted: the server executed the question on connection c, and so all before it.
+func (s *Box) allExecuted(c *flow) {
 	c.inDoubt = false
 	c.next = psnAdd(c.next, 1)
-	s.acked(l, psnAdd(c.next, hdr.PSNMask))
+	s.acked(c, psnAdd(c.next, hdr.PSNMask))
 }
 
-// cut: the server expects PSN psn on connection l. It has executed nothing of what has
+// cut: the server expects PSN psn on connection c. It has executed nothing of what has
 // that or a later one: the clients of that are to send it again. The PSNs will be those
 // of other operations. A copy of the question may still be under way; for as long as
 // that may be, nothing has its PSN.
-func (s *Box) cut(l int32, psn uint32) {
+func (s *Box) cut(c *flow, psn uint32) {
 	n := s.n
-	c := &n.flows[l]
-	last := none
-	at := c.oldest
-	for at != none && psnLess(n.ops[at].spsn, psn) {
-		last, at = at, n.ops[at].next
+	last, o := (*op)(nil), n.oldest(c)
+	for o != nil && psnLess(o.spsn, psn) {
+		last, o = o, n.behind(o)
 	}
 	c.gated, c.gate, n.opens = true, c.next, s.c.Now().Add(s.cfg.settle)
-	if c.newest = last; last == none {
-		c.oldest, c.next = none, psn
+	if last == nil {
+		c.oldest, c.newest, c.next = none, none, psn
 	} else {
-		o := &n.ops[last]
-		o.next, c.next = none, psnAdd(o.spsn, o.npsn)
+		last.next, c.newest, c.next = none, n.place(last), psnAdd(last.spsn, last.npsn)
 	}
-	for at != none {
-		o := &n.ops[at]
-		next := o.next
+	for o != nil {
+		next := n.behind(o)
 		s.unkeep(o)
 		o.state, o.got = sUnsent, 0
-		n.prompt(at, 0, hdr.SynNAKSequence)
-		s.forget(at, false)
-		at = next
+		n.prompt(o, 0, hdr.SynNAKSequence)
+		s.forget(o, false)
+		o = next
 	}
 	c.inDoubt = c.writes > 0
 }

@@ -263,119 +263,34 @@ func (h *header) seal(b []byte, opcode hdr.Opcode) {
 
 // noFlow is of a row without a connection, or whose numbering is not taken over: words may still
 // name it as the one that they were last reached over, and it carries nothing.
-var noFlow = flow{answerer: none, lane: none, cur: none, oldest: none, newest: none}
+var noFlow = flow{client: client{answerer: none, lane: none, cur: none}, carrier: carrier{oldest: none, newest: none}}
 
-// flow is a connection, seen from both sides: the requests of its client, and
-// what its connection to the server carries, which may be operations of
-// others.
+// flow is a connection: a client, which sends requests in its own numbering of PSNs
+// and gets answers in it, and a carrier, the server's end, which executes requests in
+// the server's numbering: its client's, and those of others. What both need of it is
+// here.
+//
+// It has no pointers, since it lies in memory that outlives the process (memory.go).
+// Its fields are in the order of the lines of the processor's cache that most frames
+// need; see TestLines.
 type flow struct {
-	// What most requests need, in a line of the processor's cache.
-	synced bool // both numberings are known
-	seen   bool // before that: arrived is known, and turns requests came in order
+	synced  bool // requests are on record, and both numberings are known
+	seen    bool // before that: arrived is known, and turns requests came in order
+	trusted bool // since then the server has answered: down, and the MSN, are known
+	young   bool // start is the PSN from which on requests are on record; before, both ends counted alike
 	// onward: the server's PSNs are far beyond start, and may come round to it.
-	onward   bool
-	young    bool // start is the PSN from which on requests are on record; before, both ends counted alike
-	dead     bool // its connection to the server is of no use any more
-	gone     bool // its client was reset, or left
-	failed   bool // or will be: an operation of its failed
-	trusted  bool // the server answered since it was synced
-	gapNAK   bool // a packet of the client is missing: NAK owed
-	toldGap  bool // and sent
-	tellPart bool // packets of its oldest message are acknowledged: it is to be told
-	mixed    bool // open ops are on several connections
-	isReady  bool
-	vague    bool // its newest request is a READ that waits, of vagueLen bytes: of how many packets is not known
-	doomed   bool // a request of its has no way left: it will be ended
-	unsure   bool // its newest op is a READ, on its own connection, of as many packets as its answer will have
-	waits    bool // in node.waiting
-	// misshapen: its client's requests contradict themselves (see measure).
-	misshapen bool
-	may       uint8 // accesses (1 << access) that its server's queue pair was seen to have the right to
-	// Numbering of the client: what came, and what was sent on.
-	arrived, admitted uint32
-	first, head, tail uint32 // ops: oldest remembered, oldest not released, next; modulo span
-	span              uint32 // ops that are remembered
-	start             uint32
-	unsent            int32 // ops on record with sUnsent
-	open              int32 // ops that the server has not answered
-	lane              int32 // connection of the youngest open op
-	cur               int32 // op of a message whose packets are still coming; none
-
-	// What most requests and answers need, in two lines more.
-	base        uint32     // MSN before the first operation on record: see released
-	answerer    int32      // connection that the newest answer of its client came over
-	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
+	onward      bool
+	bound       bool // on record in memory that outlives the process: its two ends count differently
+	quiet       bool // for so long that it is time to see whether the server's end is there
+	told        bool // its client was told that it is lost
+	start       uint32
+	turns       uint32
 	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
-	bare        int32      // of the open ops, with fBare
-	bound       bool       // on record: its two ends count differently
-	// inDoubt: another process sent WRITEs in the place of atomics, and it is not known
-	// yet which of them the server executed (see inquire).
-	inDoubt bool
-	gated   bool // requests from PSN gate on have to wait until then
-	stall   fifo // requests that wait
+	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
 
-	// Numbering of the server, for what the connection carries.
-	syn     hdr.Syndrome // of an acknowledgement, as the server gives it
-	repair  bool         // the server misses requests from PSN expect on
-	timed   bool         // the next answer tells of a round trip
-	doubted bool         // operation number again is to be answered once more, when the server was heard
-	next    uint32       // PSN of the next request
-	acked   uint32       // newest acknowledged PSN
-	oldest  int32        // op at the front; none
-	newest  int32
-	guests  int32      // open ops of other flows
-	rd      int32      // open READs and atomics
-	heard   clock.Time // last answer
-	loaded  clock.Time // when it began to carry something
-	silent  clock.Time // when something was first sent again that has no answer yet; 0: there is no such thing
-	asked   clock.Time // when its server was first asked whether it is there, since it was heard; 0: it was not
-	// Requests with PSNs in [strange, strangeEnd) are far from what is expected,
-	// and passed to the server for it to decide.
-	strange, strangeEnd uint32
-	suspect             uint32 // requests before this PSN may be lost, too
-	writes              int32  // open atomics that go as WRITEs
-	unkept              int32  // open ops that only its own client can send again
-	claimed             bool   // its own client waits for it: nobody else may have it
-	isLent              bool
-	tries               uint8 // how often in a row something was sent again without an answer
-	owes                bool  // an acknowledgement, when no READ is done again any more
-
-	trip       clock.Duration // time until an answer, smoothed
-	deep       int16          // READs and atomics of its client that were under way at once, and executed
-	peak       int16          // that are or were under way at once
-	lends      int16          // keys that it is lent for
-	gate       uint32         // see gated
-	pastAt     uint32
-	rest, part uint32 // bytes of the WRITE at hand that are to come, and in each of its packets
-	vagueLen   uint32 // see vague
-
-	// What few need.
-	asking clock.Time // when its server was last asked whether it is there
-	since  clock.Time // when this app last began to send something again
-	expect uint32     // PSN of what is sent again next
-	goal   uint32     // and the one behind the last
-
-	// From here on each begins a line, as long as its own part that is used most.
-	grants grants
-	up     header
-	marked marked
-	turns  uint32
-	down   header
-
-	ended   uint32       // PSN of the request that ended its client's queue pair
-	verdict hdr.Syndrome // of the NAK that ended its client's queue pair; 0: another one
-	told    bool         // its client was told that it is lost
-	quiet   bool         // for so long that it is time to see whether the server's end is there
-	rereads int32        // READs that are done again
-	began   clock.Time   // of the message of cur
-	private clock.Time   // when it last carried what does not go together with others' operations; 0: never
-	again   uint32       // see doubted
-	nudged  uint32       // PSN of the request that was last sent again for want of an answer
-	past    [16]past     // answers to atomics that are not on record any more
+	client
+	carrier
 }
-
-// released is how many messages of its client are answered, modulo 2^24 (IBTA: MSN).
-func (f *flow) released() uint32 { return (f.base + f.head) & 0xFFFFFF }
 
 // fifo is a list of held frames.
 type fifo struct{ first, last, n int32 }

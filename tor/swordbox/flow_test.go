@@ -76,13 +76,15 @@ func TestFront(t *testing.T) {
 func TestLines(t *testing.T) {
 	var f flow
 	for name, x := range map[string][2]uintptr{
-		"requests":   {unsafe.Offsetof(f.base), 64},
-		"the server": {unsafe.Offsetof(f.trip), 192},
-		"grants":     {unsafe.Offsetof(f.grants) % 64, 0},
-		"up":         {unsafe.Offsetof(f.up) % 64, 0},
-		"down":       {unsafe.Offsetof(f.down) % 64, 0},
-		"flow":       {unsafe.Sizeof(f) % 64, 0},
-		"row":        {unsafe.Sizeof(conn.Row{}) % 64, 0},
+		"client":    {unsafe.Offsetof(f.admitted) / 64, 0},
+		"its ring":  {unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.first), 64},
+		"carrier":   {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.dead)) % 64, 0},
+		"its waits": {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.silent)) % 64, 0},
+		"grants":    {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.grants)) % 64, 0},
+		"up":        {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.up)) % 64, 0},
+		"down":      {(unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.down)) % 64, 0},
+		"flow":      {unsafe.Sizeof(f) % 64, 0},
+		"row":       {unsafe.Sizeof(conn.Row{}) % 64, 0},
 	} {
 		if x[0] != x[1] {
 			t.Errorf("%s: at %d, not %d", name, x[0], x[1])

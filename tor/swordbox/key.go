@@ -42,7 +42,7 @@ type key struct {
 	reach
 	until  clock.Time // until then nothing under it moves, and nothing is learnt; 0: it may
 	guests int32      // open operations under it on others' connections
-	lanes  []int32    // connections that carry others' operations under it
+	lanes  []*flow    // connections that carry others' operations under it
 }
 
 // keys remembers some R_Keys, in sets of keyWays; those that were not used for
@@ -131,12 +131,12 @@ func (s *Box) learn(o *op) {
 	if o.is(fGuest) {
 		return
 	}
-	f := &n.flows[o.lane]
+	f := n.carrier(o)
 	f.may |= 1 << accessOf(o)
 	*f.grants.of(o.rkey) = grant{x.rkey, x.serial}
 	f.deep = f.peak
 	if len(x.lanes) < cap(x.lanes) {
-		s.lend(o.lane, x)
+		s.lend(f, x)
 	}
 }
 
@@ -161,7 +161,7 @@ func (n *node) newKey(rkey uint32) *key {
 // server has executed an operation under it again.
 func (n *node) revoke(x *key) {
 	for _, l := range x.lanes {
-		n.flows[l].lends--
+		l.lends--
 		n.lent(l)
 	}
 	if n.serial++; n.serial == 0 {
@@ -207,42 +207,40 @@ func (s *Box) invalidate(rkey uint32) bool {
 // what only its own client can send again, or what waits for a receive buffer.
 const privacy = clock.Duration(1e9)
 
-// lend lets connection l carry others' operations under x, if it can.
-func (s *Box) lend(l int32, x *key) {
+// lend lets connection f carry others' operations under x, if it can.
+func (s *Box) lend(f *flow, x *key) {
 	n := s.n
-	f := &n.flows[l]
 	if len(x.lanes) == cap(x.lanes) || !f.trusted || f.dead || f.gone || !s.cfg.mode.moves() || !f.granted(x) ||
-		f.private != 0 && s.c.Now().Sub(f.private) < privacy || slices.Contains(x.lanes, l) {
+		f.private != 0 && s.c.Now().Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
 		return
 	}
-	x.lanes = append(x.lanes, l)
+	x.lanes = append(x.lanes, f)
 	f.lends++
-	n.lent(l)
+	n.lent(f)
 	s.c.Set(ctrLanes, uint64(n.lending))
 }
 
-// recall takes connection l from those that carry others' operations. Clients
+// recall takes connection f from those that carry others' operations. Clients
 // whose operations go over their own again lend theirs.
-func (s *Box) recall(l int32) {
+func (s *Box) recall(f *flow) {
 	n := s.n
-	f := &n.flows[l]
 	if f.lends == 0 {
 		return
 	}
 	for i := range n.keys.k {
 		x := &n.keys.k[i]
-		if k := slices.Index(x.lanes, l); k >= 0 {
+		if k := slices.Index(x.lanes, f); k >= 0 {
 			x.lanes = slices.Delete(x.lanes, k, k+1)
 			f.lends--
 		}
 	}
-	n.lent(l)
+	n.lent(f)
 	s.c.Set(ctrLanes, uint64(n.lending))
 }
 
 // lent counts the connections that are lent, after f.lends changed.
-func (n *node) lent(l int32) {
-	if f := &n.flows[l]; f.lends > 0 != f.isLent {
+func (n *node) lent(f *flow) {
+	if f.lends > 0 != f.isLent {
 		if f.isLent = !f.isLent; f.isLent {
 			n.lending++
 		} else {
@@ -267,7 +265,7 @@ func (n *node) movable(fl *flow, o *op) *key {
 }
 
 // lanesOf are the connections that are lent for x.
-func (x *key) lanesOf() []int32 {
+func (x *key) lanesOf() []*flow {
 	if x == nil {
 		return nil
 	}

@@ -34,14 +34,13 @@ func TestLongPast(t *testing.T) {
 	a := r.join()
 	n := (*r.box().nodes.Load())[0]
 	slot, _ := n.conns.Find(conn.AddrFrom(a.ip), a.cqpn)
-	i := int32(slot)
-	fl := &n.flows[i]
+	fl := &n.flows[slot]
 	for range 10 {
 		one(t, a.write(lowest, 7).Out["b"])
 		one(t, a.ack().Out["a"])
 	}
 	for k := fl.first; k != fl.tail; k++ { // as if long READs had come behind them
-		o, _ := n.op(i, k)
+		o := n.op(fl, k)
 		o.cpsn = psnAdd(o.cpsn, -(3<<22)&hdr.PSNMask)
 	}
 	b := one(t, a.write(lowest, 8).Out["b"])

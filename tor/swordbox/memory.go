@@ -127,6 +127,11 @@ func recordIn(b []byte, g geometry, p, i int) []byte {
 	return b[memHead+(p*g.conns+i)*recordLen:][:recordLen]
 }
 
+// record is that of flow f.
+func (n *node) record(m *memory, f *flow) []byte {
+	return recordIn(m.b, m.geometry, n.number, int(n.index(f)))
+}
+
 // left is the number of connections on record in b.
 func left(b []byte) (n int) {
 	g := geometryIn(b)
@@ -192,21 +197,20 @@ func (r *identity) ends() [2]port.QueuePair {
 	return [2]port.QueuePair{{Addr: r.client.Netip(), QPN: r.cqpn}, {Addr: r.server.Netip(), QPN: r.sqpn}}
 }
 
-// diverge notes that both ends of flow i's connection will count differently.
-func (s *Box) diverge(i int32) {
+// diverge notes that both ends of flow f's connection will count differently.
+func (s *Box) diverge(f *flow) {
 	n := s.n
-	f := &n.flows[i]
 	if f.bound {
 		return
 	}
 	f.bound = true
 	s.mem.bound.Add(1)
-	n.rows[i] = *n.conns.Row(conn.Slot(i))
-	r := identityOf(&n.rows[i])
+	row := &n.rows[n.index(f)]
+	*row = *n.row(f)
+	r := identityOf(row)
 	if s.mem.b != nil {
-		b := recordIn(s.mem.b, s.mem.geometry, n.place, int(i))
-		r.write(b)
-		n.note(&s.mem, i)
+		r.write(n.record(&s.mem, f))
+		n.note(&s.mem, f)
 	}
 	for _, q := range r.ends() {
 		if s.c.Bind(q, true) != nil {
@@ -215,19 +219,18 @@ func (s *Box) diverge(i int32) {
 	}
 }
 
-// strike takes flow i off the record.
-func (s *Box) strike(i int32) {
+// strike takes flow f off the record.
+func (s *Box) strike(f *flow) {
 	n := s.n
-	f := &n.flows[i]
 	if !f.bound {
 		return
 	}
 	f.bound = false
 	s.mem.bound.Add(-1)
 	if s.mem.b != nil {
-		setBound(recordIn(s.mem.b, s.mem.geometry, n.place, int(i)), false)
+		setBound(n.record(&s.mem, f), false)
 	}
-	r := identityOf(&n.rows[i])
+	r := identityOf(&n.rows[n.index(f)])
 	for _, q := range r.ends() {
 		_ = s.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
 	}
@@ -236,12 +239,12 @@ func (s *Box) strike(i int32) {
 // knownPSN says in a record that the PSN beside it is known.
 const knownPSN = 1 << 31
 
-// note puts on record which of the requests of flow i is the oldest without an
+// note puts on record which of the requests of flow f is the oldest without an
 // answer, for a process of another version: the client of a connection that is lost
 // must not take a NAK for the acknowledgement of what was before it.
-func (n *node) note(m *memory, i int32) {
-	if f := &n.flows[i]; f.bound && f.lost == 0 && m.b != nil {
-		le.PutUint32(recordIn(m.b, m.geometry, n.place, int(i))[unaAt:], n.una(i)|knownPSN)
+func (n *node) note(m *memory, f *flow) {
+	if f.bound && f.lost == 0 && m.b != nil {
+		le.PutUint32(n.record(m, f)[unaAt:], n.una(f)|knownPSN)
 	}
 }
 

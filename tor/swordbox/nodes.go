@@ -24,7 +24,7 @@ func (s *shared) reserve(workers int) {
 	}
 	taken := map[int]bool{}
 	for _, n := range slices.Concat(s.places, *s.nodes.Load()) {
-		taken[n.place] = true
+		taken[n.number] = true
 	}
 	for p := s.mem.places - 1; p >= 0; p-- {
 		if taken[p] {
@@ -106,7 +106,7 @@ func (s *Box) part(n *node) {
 	s.release()
 	s.pair()
 	s.heirs.Go(func() {
-		m, err := newNode(n.place, &s.mem, &s.shared.cfg, s.workers)
+		m, err := newNode(n.number, &s.mem, &s.shared.cfg, s.workers)
 		if err != nil {
 			return
 		}

@@ -170,7 +170,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 
 // settleIn is a node for server a in place p; nil when it has one elsewhere.
 func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
-	at := slices.IndexFunc(s.places, func(n *node) bool { return n.place == p })
+	at := slices.IndexFunc(s.places, func(n *node) bool { return n.number == p })
 	if at < 0 {
 		n, err := newNode(p, &s.mem, &s.cfg, s.workers)
 		if err != nil {
@@ -181,7 +181,7 @@ func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
 	}
 	s.places[at], s.places[len(s.places)-1] = s.places[len(s.places)-1], s.places[at]
 	n, err := s.meetLocked(now, a)
-	if err != nil || n.place != p {
+	if err != nil || n.number != p {
 		return nil
 	}
 	return n
@@ -190,7 +190,7 @@ func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
 // adopt gives the table of connections those that are on record.
 func (n *node) adopt(now clock.Time, m *memory) error {
 	for i := range n.flows {
-		b := recordIn(m.b, m.geometry, n.place, i)
+		b := recordIn(m.b, m.geometry, n.number, i)
 		if b[boundAt] == 0 {
 			n.flows[i] = noFlow
 			continue
@@ -256,10 +256,10 @@ func (h *header) heal() {
 // leave is a lost one, which is repaired as any other. Held frames are gone, too.
 // Rights and words are learnt again.
 func (s *Box) rebuild(n *node, now clock.Time) error {
-	lanes := make([][]int32, len(n.flows))
+	lanes := make([][]*op, len(n.flows))
 	for i := range n.flows {
 		if f := &n.flows[i]; f.synced {
-			n.reset(f, int32(i), now)
+			n.reset(f, now)
 		}
 	}
 	for at := range n.ops {
@@ -267,17 +267,17 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		if o.state > sUnsent || o.kind > kOdd {
 			return errSave
 		}
-		if !n.restart(int32(at)) {
+		if !n.restart(o) {
 			o.npsn = 0 // nobody's: its place is free
 			continue
 		}
 		if o.state == sOpen {
-			lanes[o.lane] = append(lanes[o.lane], int32(at))
+			lanes[o.lane] = append(lanes[o.lane], o)
 		}
 	}
 	for l := range lanes {
-		if n.flows[l].synced {
-			n.relink(int32(l), lanes[l], now)
+		if c := &n.flows[l]; c.synced {
+			n.relink(c, lanes[l], now)
 		}
 	}
 	n.unrest = unrest{gen: n.free.now(), barred: n.unknown}
@@ -287,33 +287,34 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		if !f.synced {
 			continue
 		}
-		s.advance(int32(l))
+		s.advance(f)
 		switch {
 		case f.dead && f.oldest != none:
-			s.bury(int32(l), true)
+			s.bury(f, true)
 		case f.writes > 0:
 			f.inDoubt = true
 		}
-		n.due(int32(l))
+		n.due(f)
 	}
 	s.settle()
 	return nil
 }
 
-// reset makes flow i, which is f, anew of what is left of it.
-func (n *node) reset(f *flow, i int32, now clock.Time) {
+// reset makes flow f, anew of what is left of it.
+func (n *node) reset(f *flow, now clock.Time) {
 	g := flow{
-		synced: true, young: f.young, onward: f.onward, dead: f.dead, gone: f.gone, failed: f.failed, trusted: f.trusted, bound: true, misshapen: f.misshapen,
-		admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span, start: f.start,
-		base: f.base, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow, syn: f.syn, acked: f.acked, deep: f.deep, peak: f.deep,
-		up: f.up, down: f.down, ended: f.ended, verdict: f.verdict, told: f.told, past: f.past, pastAt: f.pastAt,
-		answerer: none, lane: none, cur: none, oldest: none, newest: none,
+		synced: true, trusted: f.trusted, young: f.young, onward: f.onward, start: f.start, bound: true, told: f.told, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow,
+		client: client{
+			gone: f.gone, failed: f.failed, misshapen: f.misshapen, syn: f.syn, admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span,
+			base: f.base, down: f.down, ended: f.ended, verdict: f.verdict, past: f.past, pastAt: f.pastAt, answerer: none, lane: none, cur: none,
+		},
+		carrier: carrier{dead: f.dead, acked: f.acked, deep: f.deep, peak: f.deep, up: f.up, oldest: none, newest: none},
 	}
 	if f.lost != 0 {
 		g.lost = now.Add(keepGone)
 	}
 	if g.tail != g.first && !g.gone {
-		g.proceed(f, n, i)
+		g.proceed(f, n)
 	}
 	g.arrived = g.admitted // what waited will be sent again
 	g.up.heal()
@@ -321,9 +322,9 @@ func (n *node) reset(f *flow, i int32, now clock.Time) {
 	*f = g
 }
 
-// proceed finds how far flow i, which f was, came with its newest request.
-func (g *flow) proceed(f *flow, n *node, i int32) {
-	o, at := n.op(i, g.tail-1)
+// proceed finds how far flow g, which f was, came with its newest request.
+func (g *flow) proceed(f *flow, n *node) {
+	o := &n.ops[n.index(f)<<(n.shift&31)+int32((g.tail-1)&(g.span-1))]
 	sent := hdr.PSNDiff(g.admitted, o.cpsn)
 	switch {
 	case sent <= 0: // none of its packets left
@@ -331,8 +332,8 @@ func (g *flow) proceed(f *flow, n *node, i int32) {
 		if int32(g.head-g.tail) > 0 {
 			g.head = g.tail
 		}
-	case f.cur == at && o.state == sOpen: // others are to come
-		g.cur, g.began = at, f.began
+	case n.get(f.cur) == o && o.state == sOpen: // others are to come
+		g.cur, g.began = f.cur, f.began
 		if g.part = f.part; o.kind == kWrite {
 			g.rest = o.len - min(o.len, uint32(sent)*f.part)
 		}
@@ -342,13 +343,12 @@ func (g *flow) proceed(f *flow, n *node, i int32) {
 	g.unsure = f.unsure && o.kind == kRead && o.state == sOpen && g.cur == none
 }
 
-// restart makes operation at fit for this process; false when it is nobody's.
-func (n *node) restart(at int32) bool {
-	o := &n.ops[at]
-	i := n.flowOf(at)
-	f := &n.flows[i]
-	k := uint32(at)%n.window - f.first // how many are before it
-	mine := f.synced && uint32(at)%n.window < f.span
+// restart makes operation o fit for this process; false when it is nobody's.
+func (n *node) restart(o *op) bool {
+	f := n.flowOf(o)
+	at := uint32(n.place(o)) % n.window
+	k := at - f.first // how many are before it
+	mine := f.synced && at < f.span
 	if mine {
 		k &= f.span - 1
 	}
@@ -363,7 +363,7 @@ func (n *node) restart(at int32) bool {
 		o.setHeld(none, none) // what was held of it is gone
 	}
 	released := mine && int32(f.first+k-f.head) < 0
-	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(n.flows) || !n.flows[o.lane].synced || released && o.kind != kRead) {
+	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(n.flows) || !n.carrier(o).synced || released && o.kind != kRead) {
 		if o.state = sUnsent; released {
 			o.state = sDone
 		}
@@ -374,7 +374,7 @@ func (n *node) restart(at int32) bool {
 	}
 	if o.kind == kRead && o.state == sDone && !released {
 		o.state, o.got = sUnsent, 0 // its client has not seen all of the answer
-		n.more[at].setNAK(hdr.SynNAKSequence, 0)
+		n.beside(o).setNAK(hdr.SynNAKSequence, 0)
 		o.flags |= fPrompt
 	}
 	switch {
@@ -393,16 +393,14 @@ func (n *node) restart(at int32) bool {
 	return true
 }
 
-// relink makes anew what connection l carries: list, the operations at.
-func (n *node) relink(l int32, list []int32, now clock.Time) {
-	c := &n.flows[l]
-	slices.SortFunc(list, func(a, b int32) int {
-		return cmp.Compare(hdr.PSNDiff(n.ops[a].spsn, c.acked), hdr.PSNDiff(n.ops[b].spsn, c.acked))
+// relink makes anew what connection c carries: list, the operations at.
+func (n *node) relink(c *flow, list []*op, now clock.Time) {
+	slices.SortFunc(list, func(a, b *op) int {
+		return cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))
 	})
 	c.next = psnAdd(c.acked, 1)
-	for _, at := range list {
-		o := &n.ops[at]
-		i := n.flowOf(at)
+	for _, o := range list {
+		at, f := n.place(o), n.flowOf(o)
 		if c.newest == none {
 			c.oldest, c.loaded = at, now
 		} else {
@@ -410,10 +408,10 @@ func (n *node) relink(l int32, list []int32, now clock.Time) {
 		}
 		c.newest = at
 		c.next = psnAdd(o.spsn, o.npsn)
-		if f := &n.flows[i]; f.cur == at && i == l {
+		if f.cur == at && f == c {
 			c.next = psnAdd(o.spsn, uint32(hdr.PSNDiff(f.admitted, o.cpsn)))
 		}
-		if i != l {
+		if f != c {
 			o.flags |= fGuest
 			c.guests++
 			n.guest(o, 1)
@@ -425,12 +423,12 @@ func (n *node) relink(l int32, list []int32, now clock.Time) {
 			o.flags |= fUnkept
 			c.unkept++
 		}
-		if f := &n.flows[i]; !o.is(fOrphan) {
-			f.mixed = f.mixed || f.lane != none && f.lane != l
-			f.lane = l
+		if !o.is(fOrphan) {
+			f.mixed = f.mixed || f.lane != none && f.lane != o.lane
+			f.lane = o.lane
 		}
 		n.rejoin(o)
-		if f := &n.flows[i]; o.modifies() && o.word == none && !o.is(fBare|fOrphan) {
+		if o.modifies() && o.word == none && !o.is(fBare|fOrphan) {
 			o.flags |= fBare // which of its client's it must be ahead of its word does not tell
 			f.bare++
 		}
@@ -491,7 +489,7 @@ func (s *Box) bereave(n *node, now clock.Time, i int32, b []byte) bool {
 
 // tell answers a request, x, of a connection that is lost with the NAK that
 // ends its client's queue pair. The frame itself becomes the answer.
-func (s *Box) tell(i int32, x *packet.Buf, b []byte) {
+func (s *Box) tell(fl *flow, x *packet.Buf, b []byte) {
 	f := &s.f
 	var h header
 	if !h.learn(b, f) {
@@ -510,16 +508,15 @@ func (s *Box) tell(i int32, x *packet.Buf, b []byte) {
 	for k := range n {
 		ip[k], ip[n+k] = ip[n+k], ip[k]
 	}
-	q := s.n.conns.Row(conn.Slot(i)).Client.QPN
+	q := s.n.row(fl).Client.QPN
 	be.PutUint32(h.b[h.bth+4:], q)
-	fl := &s.n.flows[i]
 	fl.down = h
 	fl.told, fl.lost = true, s.c.Now().Add(keepGone)
-	s.spare, s.to = x, none
+	s.spare, s.to = x, nil
 	if fl.ended&knownPSN == 0 {
 		fl.ended = psn | knownPSN
 	}
-	s.refuse(i)
+	s.refuse(fl)
 	fl.down = header{}
 	if s.spare != nil {
 		s.spare = nil

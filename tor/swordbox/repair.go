@@ -10,27 +10,25 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// find is the operation of flow i that PSN psn belongs to; none if it is not on
+// find is the operation of flow fl that PSN psn belongs to; none if it is not on
 // record.
-func (n *node) find(i int32, psn uint32) (at int32, k uint32) {
-	fl := &n.flows[i]
+func (n *node) find(fl *flow, psn uint32) (o *op, k uint32) {
 	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
 	for lo != hi {
 		m := lo + (hi-lo)/2
-		if o, _ := n.op(i, m); psnLess(psn, o.cpsn) {
+		if o := n.op(fl, m); psnLess(psn, o.cpsn) {
 			hi = m
 		} else {
 			lo = m + 1
 		}
 	}
 	if lo == fl.first {
-		return none, 0
+		return nil, 0
 	}
-	o, at := n.op(i, lo-1)
-	if hdr.PSNDiff(psn, o.cpsn) >= int32(o.npsn) {
-		return none, 0
+	if o = n.op(fl, lo-1); hdr.PSNDiff(psn, o.cpsn) >= int32(o.npsn) {
+		return nil, 0
 	}
-	return at, lo - 1
+	return o, lo - 1
 }
 
 // same reports whether the request in s.f may be a repetition of o, from its
@@ -68,21 +66,19 @@ func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
 	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
 }
 
-// repeat handles a request of flow i that was there before.
-func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
+// repeat handles a request of flow fl that was there before.
+func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
-	fl := &n.flows[i]
 	if !psnLess(psn, fl.admitted) {
 		s.c.Drop(x, reasonRepeat) // it waits here
 		return
 	}
-	at, k := n.find(i, psn)
-	if at == none {
-		s.longAgo(i, b, psn)
+	o, k := n.find(fl, psn)
+	if o == nil {
+		s.longAgo(fl, b, psn)
 		s.c.Drop(x, reasonOldPSN)
 		return
 	}
-	o := &n.ops[at]
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
 	if !s.same(o, b, off, fl.mtu) {
 		s.c.Drop(x, reasonBadRepeat)
@@ -91,84 +87,81 @@ func (s *Box) repeat(i int32, x *packet.Buf, b []byte, psn uint32) {
 	released := int32(k-fl.head) < 0
 	switch {
 	case o.state == sOpen:
-		s.resend(i, at, x, off)
+		s.resend(fl, o, x, off)
 	case released && o.kind == kRead:
-		if o.got = off; !s.reenter(i, at, x, b, off) {
+		if o.got = off; !s.reenter(fl, o, x, b, off) {
 			s.c.Drop(x, reasonRepeat)
 			return
 		}
 		o.flags |= fAgain
 		fl.rereads++
-	case released && s.doubtful(i):
+	case released && s.doubtful(fl):
 		fl.again, fl.doubted = k, true
-		s.query(i)
+		s.query(fl)
 		s.c.Drop(x, reasonRepeat)
 	case released:
 		if o.kind.atomic() || o.kind == kOdd || s.f.BTHOf(b).AckReq() {
-			s.answerAgain(i, k)
+			s.answerAgain(fl, k)
 		}
 		s.c.Drop(x, reasonAnswered)
 	case o.state == sUnsent:
 		switch {
-		case !n.unsentBefore(i, k) && s.reenter(i, at, x, b, off):
-		case fl.open == 0 && s.stuck(i, o, n.movable(fl, o)):
-			s.end(i)
-			s.refuse(i)
+		case !n.unsentBefore(fl, k) && s.reenter(fl, o, x, b, off):
+		case fl.open == 0 && s.stuck(fl, o, n.movable(fl, o)):
+			s.end(fl)
+			s.refuse(fl)
 			s.c.Drop(x, reasonReset)
 		default:
-			n.prompt(at, 0, hdr.SynNAKSequence)
+			n.prompt(o, 0, hdr.SynNAKSequence)
 			s.c.Drop(x, reasonEarly)
 		}
 	default: // answered in its turn
-		n.due(i)
+		n.due(fl)
 		s.c.Drop(x, reasonRepeat)
 	}
 }
 
-// doubtful reports whether the server is to confirm first that its end of flow i
+// doubtful reports whether the server is to confirm first that its end of flow fl
 // counts as before: when it was quiet, and a new connection with the same numbers
 // of queue pairs would not have been announced.
-func (s *Box) doubtful(i int32) bool {
-	fl := &s.n.flows[i]
-	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.conns.Row(conn.Slot(i)).Learnt == conn.Inferred
+func (s *Box) doubtful(fl *flow) bool {
+	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt == conn.Inferred
 }
 
-// answerAgain gives the client of flow i the answer to its operation number k,
+// answerAgain gives the client of flow fl the answer to its operation number k,
 // which was released, once more.
-func (s *Box) answerAgain(i int32, k uint32) {
-	fl := &s.n.flows[i]
+func (s *Box) answerAgain(fl *flow, k uint32) {
 	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
 		return
 	}
-	switch o, _ := s.n.op(i, k); {
+	switch o := s.n.op(fl, k); {
 	case fl.rereads > 0 || o.kind == kRead:
 		fl.owes = fl.rereads > 0
 	case o.kind == kOdd:
-		s.answer(i, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)
+		s.answer(fl, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)
 	case o.kind.atomic():
-		s.answer(i, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
+		s.answer(fl, hdr.AtomicAck, o.cpsn, fl.syn, o.prior)
 	default:
-		s.acknowledge(i)
+		s.acknowledge(fl)
 	}
 }
 
-// longAgo handles a repetition of a request of flow i that is not on record any
+// longAgo handles a repetition of a request of flow fl that is not on record any
 // more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
 // of atomics the answers to the last ones are known, and others are left without
 // an answer, since their client cannot be waiting for one.
-func (s *Box) longAgo(i int32, b []byte, psn uint32) {
-	fl := &s.n.flows[i]
+func (s *Box) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:
 		for k := range fl.past {
 			if p := &fl.past[k]; p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
-				s.answer(i, hdr.AtomicAck, psn, fl.syn, p.prior)
+				s.answer(fl, hdr.AtomicAck, psn, fl.syn, p.prior)
 				return
 			}
 		}
-	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(i):
-		s.acknowledge(i)
+	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(fl):
+		s.acknowledge(fl)
 	}
 }
 
@@ -196,21 +189,20 @@ func (f *flow) outlive(o *op) {
 	}
 }
 
-// unsentBefore reports whether an operation of flow i before number k waits to
+// unsentBefore reports whether an operation of flow fl before number k waits to
 // be sent by its client again.
-func (n *node) unsentBefore(i int32, k uint32) bool {
-	for j := n.flows[i].head; j != k; j++ {
-		if o, _ := n.op(i, j); o.state == sUnsent {
+func (n *node) unsentBefore(fl *flow, k uint32) bool {
+	for j := fl.head; j != k; j++ {
+		if o := n.op(fl, j); o.state == sUnsent {
 			return true
 		}
 	}
 	return false
 }
 
-// acknowledge repeats the newest acknowledgement of flow i. While a READ is done
+// acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
 // again it waits: it would tell the client that the READ's answer was lost.
-func (s *Box) acknowledge(i int32) {
-	fl := &s.n.flows[i]
+func (s *Box) acknowledge(fl *flow) {
 	if fl.head == fl.first {
 		return
 	}
@@ -218,15 +210,14 @@ func (s *Box) acknowledge(i int32) {
 		fl.owes = true
 		return
 	}
-	o, _ := s.n.op(i, fl.head-1)
-	s.answer(i, hdr.Acknowledge, o.last(), fl.syn, 0)
+	o := s.n.op(fl, fl.head-1)
+	s.answer(fl, hdr.Acknowledge, o.last(), fl.syn, 0)
 }
 
 // reenter sends an operation that is on record, and not open, as a new one;
 // false when it must wait.
-func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
+func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool {
 	n := s.n
-	o := &n.ops[at]
 	if o.kind == kRead {
 		o.got = off
 	} else if off != 0 {
@@ -239,27 +230,27 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
 		o.out, o.prior = a.Swap(), a.Compare()
 	}
-	key := n.movable(&n.flows[i], o)
+	key := n.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}
-	l, ok := s.choose(i, &n.flows[i], o, key)
+	l, ok := s.choose(fl, o, key)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
-		l, ok = i, s.usable(i, i, &n.flows[i], o, key) && n.flows[i].open == 0
+		l, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
 	}
 	if !ok {
 		return false
 	}
 	var copied *packet.Buf
 	if !o.makeable() {
-		if l == i {
+		if l == fl {
 			o.flags |= fUnkept
 		} else if copied = s.copyOf(x); copied == nil {
 			return false
 		}
 	}
-	if !s.enter(i, at, l, &s.f, b, key) {
+	if !s.enter(fl, o, l, &s.f, b, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
@@ -269,38 +260,37 @@ func (s *Box) reenter(i, at int32, x *packet.Buf, b []byte, off uint32) bool {
 		s.keep(o, copied)
 	}
 	if o.state == sUnsent {
-		n.flows[i].unsent--
+		fl.unsent--
 	}
 	o.state = sOpen
 	if whole {
-		s.send(i, at, x, x.Bytes(), &s.f, off)
+		s.send(fl, o, x, x.Bytes(), &s.f, off)
 		return true
 	}
-	s.send(i, at, x, x.Bytes(), &s.f, off) // the others follow
+	s.send(fl, o, x, x.Bytes(), &s.f, off) // the others follow
 	return true
 }
 
-// resend handles a repetition of an open operation of flow i, from its packet
+// resend handles a repetition of an open operation of flow fl, from its packet
 // off on.
-func (s *Box) resend(i, at int32, x *packet.Buf, off uint32) {
+func (s *Box) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	n := s.n
-	o := &n.ops[at]
-	c := &n.flows[o.lane]
+	c := n.carrier(o)
 	if c.inDoubt {
 		s.c.Drop(x, reasonRepeat) // what the server executed is asked first
 		return
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
-	if o.lane == i && n.handedOver(c) || !o.makeable() {
+	if c == fl && n.handedOver(c) || !o.makeable() {
 		if o.kind == kRead && off < o.got {
 			o.got = off
 			o.flags &^= fEarly
 			s.unkeep(o)
 		}
-		s.send(i, at, x, x.Bytes(), &s.f, off)
+		s.send(fl, o, x, x.Bytes(), &s.f, off)
 		return
 	}
-	s.nudge(o.lane)
+	s.nudge(c)
 	s.c.Drop(x, reasonRepeat)
 }
 
@@ -328,65 +318,62 @@ func (o *op) executed(c *flow) bool {
 	return o.is(fEarly) || !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
 }
 
-// prompt has the client of op at told, in its turn, the NAK syn about its packet
+// prompt has the client of op o told, in its turn, the NAK syn about its packet
 // ask.
-func (n *node) prompt(at int32, ask uint32, syn hdr.Syndrome) {
-	o := &n.ops[at]
+func (n *node) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 	if o.is(fOrphan) {
 		return
 	}
-	n.more[at].setNAK(syn, ask)
+	n.beside(o).setNAK(syn, ask)
 	o.flags |= fPrompt
-	n.due(n.flowOf(at))
+	n.due(n.flowOf(o))
 }
 
-// missing: the server expects PSN psn on connection l.
-func (s *Box) missing(l int32, psn uint32) {
+// missing: the server expects PSN psn on connection c.
+func (s *Box) missing(c *flow, psn uint32) {
 	n := s.n
-	c := &n.flows[l]
-	if c.oldest == none {
+	o := n.oldest(c)
+	if o == nil {
 		return
 	}
-	if o := &n.ops[c.oldest]; n.handedOver(c) && c.writes == 0 {
+	if n.handedOver(c) && c.writes == 0 {
 		ask := uint32(0)
 		if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
 			ask = uint32(d)
 		}
-		n.prompt(c.oldest, ask, hdr.SynNAKSequence)
+		n.prompt(o, ask, hdr.SynNAKSequence)
 		return
 	}
-	s.again(l, psn, c.next)
+	s.again(c, psn, c.next)
 }
 
-// nudge sends the oldest request of connection l again, since there was no
+// nudge sends the oldest request of connection c again, since there was no
 // answer for long: it, its answer, or the server's acknowledgement may be lost.
 // What is behind it follows when it was answered and they were not.
-func (s *Box) nudge(l int32) {
+func (s *Box) nudge(c *flow) {
 	n := s.n
-	c := &n.flows[l]
-	if c.oldest == none || c.repair {
+	o := n.oldest(c)
+	if o == nil || c.repair {
 		return
 	}
-	o := &n.ops[c.oldest]
 	now, at := s.c.Now(), psnAdd(o.spsn, o.got)
 	if c.nudged == at && now.Sub(max(c.since, c.heard)) < s.patienceOf(c) || now.Sub(c.loaded) < c.trip {
 		return
 	}
 	c.nudged, c.suspect = at, c.next
-	s.again(l, at, psnAdd(o.spsn, o.npsn))
+	s.again(c, at, psnAdd(o.spsn, o.npsn))
 }
 
-// nudgeLost sends the oldest request of connection l again, whose answer was
+// nudgeLost sends the oldest request of connection c again, whose answer was
 // lost: later ones were acknowledged.
-func (s *Box) nudgeLost(l int32) {
-	c := &s.n.flows[l]
-	o := &s.n.ops[c.oldest]
+func (s *Box) nudgeLost(c *flow) {
+	o := s.n.oldest(c)
 	at, now := psnAdd(o.spsn, o.got), s.c.Now()
 	if c.repair || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
 		return
 	}
 	c.nudged, c.suspect = at, 0
-	s.again(l, at, psnAdd(o.spsn, o.npsn))
+	s.again(c, at, psnAdd(o.spsn, o.npsn))
 }
 
 // patienceOf is how long connection c may be silent until its oldest request is
@@ -402,9 +389,8 @@ func (s *Box) patienceOf(c *flow) clock.Duration {
 // no sign of a loss.
 const leastPatience = clock.Duration(500e3)
 
-// again sends the requests of connection l with PSNs in [psn, goal) again.
-func (s *Box) again(l int32, psn, goal uint32) {
-	c := &s.n.flows[l]
+// again sends the requests of connection c with PSNs in [psn, goal) again.
+func (s *Box) again(c *flow, psn, goal uint32) {
 	if c.inDoubt {
 		return
 	}
@@ -416,23 +402,21 @@ func (s *Box) again(l int32, psn, goal uint32) {
 		c.tries++
 	}
 	s.c.Count(ctrRepairs, 1)
-	s.pump(l)
+	s.pump(c)
 }
 
 // burst is how many requests are sent again at once; more follow with answers.
 const burst = 32
 
-// pump sends again what is to be sent again on connection l, in the order of
+// pump sends again what is to be sent again on connection c, in the order of
 // PSNs.
-func (s *Box) pump(l int32) {
+func (s *Box) pump(c *flow) {
 	n := s.n
-	c := &n.flows[l]
-	at := c.oldest
-	if at != none && psnLess(c.expect, n.ops[at].spsn) {
-		c.expect = psnAdd(n.ops[at].spsn, n.ops[at].got) // what was before it is answered
+	o := n.oldest(c)
+	if o != nil && psnLess(c.expect, o.spsn) {
+		c.expect = psnAdd(o.spsn, o.got) // what was before it is answered
 	}
-	for sent := 0; at != none && psnLess(c.expect, c.goal); at = n.ops[at].next {
-		o := &n.ops[at]
+	for sent := 0; o != nil && psnLess(c.expect, c.goal); o = n.behind(o) {
 		end := psnAdd(o.spsn, o.npsn)
 		if !psnLess(c.expect, end) {
 			continue
@@ -443,14 +427,14 @@ func (s *Box) pump(l int32) {
 		}
 		if !o.makeable() {
 			// What is behind it is of the connection's own client: see usable.
-			n.prompt(at, uint32(max(0, hdr.PSNDiff(c.expect, o.spsn))), hdr.SynNAKSequence)
+			n.prompt(o, uint32(max(0, hdr.PSNDiff(c.expect, o.spsn))), hdr.SynNAKSequence)
 			break
 		}
 		for psnLess(c.expect, end) {
 			if sent == burst {
 				return
 			}
-			if !s.make(l, at, uint32(hdr.PSNDiff(c.expect, o.spsn))) {
+			if !s.make(c, o, uint32(hdr.PSNDiff(c.expect, o.spsn))) {
 				return // no buffer
 			}
 			sent++
@@ -463,14 +447,14 @@ func (s *Box) pump(l int32) {
 	c.repair = false
 }
 
-// make sends packet off of op at, which connection l carries, from what is known
+// make sends packet off of op o, which connection c carries, from what is known
 // of it here.
-func (s *Box) make(l, at int32, off uint32) bool {
+func (s *Box) make(c *flow, o *op, off uint32) bool {
 	n := s.n
-	o, h := &n.ops[at], &n.flows[l].up
+	h := &c.up
 	k := o.kind
 	if o.is(fKept) {
-		return s.makeKept(at, off)
+		return s.makeKept(o, off)
 	}
 	size := h.len() + hdr.RETHLen + hdr.ICRCLen
 	switch {
@@ -489,14 +473,14 @@ func (s *Box) make(l, at int32, off uint32) bool {
 	psn := psnAdd(o.spsn, off)
 	switch {
 	case k.atomic() && !o.is(fReplaced):
-		s.makeAtomic(h, b, o, &n.more[at], psn)
+		s.makeAtomic(h, b, o, n.beside(o), psn)
 	case k == kRead:
 		s.write(h, b, o, psn)
 		t := hdr.BTH(b[h.bth:])
 		t[0] = byte(hdr.ReadRequest)
 		r := hdr.RETH(b[h.len():])
-		r.SetVA(o.va + uint64(off)*uint64(n.flows[l].mtu))
-		r.SetDMALength(o.len - off*n.flows[l].mtu)
+		r.SetVA(o.va + uint64(off)*uint64(c.mtu))
+		r.SetDMALength(o.len - off*c.mtu)
 		h.seal(b, hdr.ReadRequest)
 	default:
 		s.write(h, b, o, psn)
@@ -526,10 +510,10 @@ func (s *Box) makeAtomic(h *header, b []byte, o *op, m *more, psn uint32) {
 	h.seal(b, code)
 }
 
-// makeKept sends packet off of op at again, which is held as its client sent it.
-func (s *Box) makeKept(at int32, off uint32) bool {
+// makeKept sends packet off of op o again, which is held as its client sent it.
+func (s *Box) makeKept(o *op, off uint32) bool {
 	n := s.n
-	k, _ := n.ops[at].held()
+	k, _ := o.held()
 	for ; off > 0; off-- {
 		k = n.shelf.k[k].next
 	}
@@ -543,7 +527,7 @@ func (s *Box) makeKept(at int32, off uint32) bool {
 	}
 	s.c.Mark(x, packet.Generated, reasonMade)
 	psn := s.h.BTHOf(x.Bytes()).PSN()
-	s.send(n.flowOf(at), at, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, n.ops[at].cpsn)))
+	s.send(n.flowOf(o), o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
 	return true
 }
 
@@ -568,47 +552,42 @@ func (s *Box) keep(o *op, x *packet.Buf) {
 
 // notReady: the server has no receive buffer for the request at psn. Its client
 // must wait; nothing of others is behind it (see usable).
-func (s *Box) notReady(l int32, psn uint32, syn hdr.Syndrome) {
+func (s *Box) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 	n := s.n
-	c := &n.flows[l]
-	if c.oldest == none {
+	o := n.oldest(c)
+	if o == nil {
 		return
 	}
-	o := &n.ops[c.oldest]
 	if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
-		n.prompt(c.oldest, uint32(d), syn)
+		n.prompt(o, uint32(d), syn)
 	}
 }
 
 // fatal: the server refused the request at psn; the connection is in the error
 // state. Nothing behind it was executed; what is before it was, though answers
 // may have been lost.
-func (s *Box) fatal(l int32, psn uint32, syn hdr.Syndrome) {
+func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 	n := s.n
-	c := &n.flows[l]
-	for c.oldest != none {
-		at := c.oldest
-		o := &n.ops[at]
+	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			s.unlink(o)
-			s.failed(at, syn, uint32(d))
+			s.failed(o, syn, uint32(d))
 			s.refused(o)
-			s.forget(at, false)
+			s.forget(o, false)
 			break
 		}
-		s.lose(at, !o.answered() || o.kind == kRead)
+		s.lose(o, !o.answered() || o.kind == kRead)
 	}
 	s.c.Count(ctrFailedLanes, 1)
-	s.bury(l, false)
+	s.bury(c, false)
 }
 
-// lose takes op at, the oldest of its connection, off it. harmless: it was
+// lose takes op o, the oldest of its connection, off it. harmless: it was
 // executed and its answer has nothing to tell, or it can be done again.
-func (s *Box) lose(at int32, harmless bool) {
+func (s *Box) lose(o *op, harmless bool) {
 	n := s.n
-	o := &n.ops[at]
 	s.unlink(o)
 	s.unkeep(o)
 	done := false
@@ -616,97 +595,92 @@ func (s *Box) lose(at int32, harmless bool) {
 	case o.kind == kRead:
 		o.state, o.got = sUnsent, 0
 		o.flags &^= fEarly
-		n.prompt(at, 0, hdr.SynNAKSequence)
+		n.prompt(o, 0, hdr.SynNAKSequence)
 	case harmless:
 		o.state, done = sDone, true
 	default:
-		s.failed(at, hdr.SynNAKRemoteOperation, 0)
+		s.failed(o, hdr.SynNAKRemoteOperation, 0)
 	}
-	s.forget(at, done)
+	s.forget(o, done)
 }
 
-// failed notes that the client of op at must see NAK syn about its packet.
-func (s *Box) failed(at int32, syn hdr.Syndrome, packet uint32) {
+// failed notes that the client of op o must see NAK syn about its packet.
+func (s *Box) failed(o *op, syn hdr.Syndrome, packet uint32) {
 	n := s.n
-	n.ops[at].state = sFailed
-	n.more[at].setNAK(syn, packet)
-	if !n.ops[at].is(fOrphan) {
-		n.flows[n.flowOf(at)].failed = true
+	o.state = sFailed
+	n.beside(o).setNAK(syn, packet)
+	if !o.is(fOrphan) {
+		n.flowOf(o).failed = true
 	}
 }
 
-// fail gives up connection l. What it carried may have been executed or not.
-func (s *Box) fail(l int32) {
+// fail gives up connection c. What it carried may have been executed or not.
+func (s *Box) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
-	s.bury(l, true)
+	s.bury(c, true)
 }
 
-// bury ends connection l. doubt: what it carried may have been executed. Then
+// bury ends connection c. doubt: what it carried may have been executed. Then
 // READs can be done again, and so can, over another connection, what leaves a
 // known value in a word: nothing but what is behind it, and comes again behind
 // it, can have been executed since. Other operations end their clients'
 // connections.
-func (s *Box) bury(l int32, doubt bool) {
+func (s *Box) bury(c *flow, doubt bool) {
 	n := s.n
-	c := &n.flows[l]
 	c.dead, c.repair, c.inDoubt = true, false, false
-	s.recall(l)
-	heir, from := none, uint32(0)
-	for c.oldest != none {
-		at := c.oldest
-		o := &n.ops[at]
-		if doubt && !o.executed(c) && n.decided(at) {
-			if heir == none {
-				if heir = s.heir(l, at); heir != none {
-					from = n.flows[heir].next
+	s.recall(c)
+	heir, from := (*flow)(nil), uint32(0)
+	for o := n.oldest(c); o != nil; o = n.oldest(c) {
+		if doubt && !o.executed(c) && n.decided(o) {
+			if heir == nil {
+				if heir = s.heir(c, o); heir != nil {
+					from = heir.next
 				}
 			}
-			if heir != none && heir == s.heir(l, at) {
-				s.bequeath(at, heir)
+			if heir != nil && heir == s.heir(c, o) {
+				s.bequeath(o, heir)
 				continue
 			}
 		}
 		if doubt {
-			s.lose(at, o.executed(c))
+			s.lose(o, o.executed(c))
 			continue
 		}
 		s.unlink(o)
 		s.unkeep(o)
 		o.state, o.got = sUnsent, 0
-		n.prompt(at, 0, hdr.SynNAKSequence)
-		s.forget(at, false)
+		n.prompt(o, 0, hdr.SynNAKSequence)
+		s.forget(o, false)
 	}
-	if heir != none && n.flows[heir].next != from && !n.flows[heir].repair {
-		s.again(heir, from, n.flows[heir].next)
+	if heir != nil && heir.next != from && !heir.repair {
+		s.again(heir, from, heir.next)
 	}
 }
 
-// heir is a connection that can carry on with op at of connection l: one that is
+// heir is a connection that can carry on with op o of connection l: one that is
 // lent, or of those that may the one that was heard last; none if there is none.
-func (s *Box) heir(l, at int32) int32 {
+func (s *Box) heir(l *flow, o *op) *flow {
 	n := s.n
-	o := &n.ops[at]
 	x := n.keys.find(o.rkey)
 	if x == nil {
-		return none
+		return nil
 	}
-	can := func(k int32) bool {
-		c := &n.flows[k]
-		return k != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair &&
+	can := func(c *flow) bool {
+		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair &&
 			c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 && c.granted(x)
 	}
-	for _, k := range x.lanes {
-		if can(k) {
-			return k
+	for _, c := range x.lanes {
+		if can(c) {
+			return c
 		}
 	}
-	best := none
-	for k := range int32(min(len(n.flows), mostHeirs)) {
-		if k := (l + 1 + k) % int32(len(n.flows)); can(k) && (best == none || n.flows[k].heard > n.flows[best].heard) {
-			best = k
+	best := (*flow)(nil)
+	for k := range min(len(n.flows), mostHeirs) {
+		if c := &n.flows[(int(n.index(l))+1+k)%len(n.flows)]; can(c) && (best == nil || c.heard > best.heard) {
+			best = c
 		}
 	}
-	if best != none {
+	if best != nil {
 		s.lend(best, x)
 	}
 	return best
@@ -715,78 +689,75 @@ func (s *Box) heir(l, at int32) int32 {
 // mostHeirs is how many connections are looked at to find one.
 const mostHeirs = 1024
 
-// decided reports whether open op at leaves a value in its word that was known
+// decided reports whether open op o leaves a value in its word that was known
 // when it was sent and still is: neither an operation on the word nor one of
 // its client that was sent before it was lost.
-func (n *node) decided(at int32) bool {
-	o := &n.ops[at]
+func (n *node) decided(o *op) bool {
 	if o.word == none || o.is(fLoose|fOwn) || !n.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
-	return o.is(fOrphan) || !n.flows[n.flowOf(at)].failed
+	return o.is(fOrphan) || !n.flowOf(o).failed
 }
 
-// bequeath puts op at, the oldest of its connection, at the end of what
+// bequeath puts op o, the oldest of its connection, at the end of what
 // connection x carries. It is yet to be sent.
-func (s *Box) bequeath(at, x int32) {
+func (s *Box) bequeath(o *op, c *flow) {
 	n := s.n
-	o, c := &n.ops[at], &n.flows[x]
 	s.unlink(o)
 	if o.is(fGuest) {
-		n.flows[o.lane].guests--
+		n.carrier(o).guests--
 		n.guest(o, -1)
 	}
 	o.flags &^= fGuest
-	if i := n.flowOf(at); i != x {
+	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
 		c.guests++
 		n.guest(o, 1)
-		s.diverge(x)
+		s.diverge(c)
 		if !o.is(fOrphan) {
 			s.diverge(i)
 		}
 	}
 	if !o.is(fOrphan) {
-		f := &n.flows[n.flowOf(at)]
+		f := n.flowOf(o)
 		f.mixed = f.mixed || f.open > 1
-		f.lane = x
+		f.lane = n.index(c)
 	}
 	if o.is(fReplaced) {
-		n.flows[o.lane].writes--
+		n.carrier(o).writes--
 		c.writes++
 	}
-	n.words.w[o.word].lane = x
 	o.spsn = c.next
-	o.lane = x
-	s.link(x, at)
+	o.lane = n.index(c)
+	n.words.w[o.word].lane = o.lane
+	s.link(c, o)
 	c.next = psnAdd(c.next, o.npsn)
 }
 
-// remove forgets flow i: its connection is gone.
-func (s *Box) remove(i int32) {
+// remove forgets flow fl: its connection is gone.
+func (s *Box) remove(fl *flow) {
 	n := s.n
-	fl := &n.flows[i]
 	if !fl.synced {
 		return
 	}
-	for at := fl.oldest; at != none; at = n.ops[at].next {
-		if n.flowOf(at) == i {
-			n.orphan(&n.ops[at])
+	for o := n.oldest(fl); o != nil; o = n.behind(o) {
+		if n.flowOf(o) == fl {
+			n.orphan(o)
 		}
 	}
 	s.discard(&fl.stall, reasonReset)
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
-	s.bury(i, true)
+	s.bury(fl, true)
 	for k := fl.first; k != fl.tail; k++ {
-		if o, _ := n.op(i, k); o.state == sOpen {
+		if o := n.op(fl, k); o.state == sOpen {
 			n.orphan(o) // on another connection, where what is behind it needs it
 		} else {
 			s.unkeep(o)
 		}
 	}
-	s.strike(i)
+	s.strike(fl)
 	*fl = noFlow
 }
 
@@ -801,11 +772,11 @@ func (n *node) guest(o *op, d int32) {
 	}
 }
 
-// query asks the server whether its end of connection l is there, and still counts
+// query asks the server whether its end of connection c is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
-func (s *Box) query(l int32) {
-	c, now := &s.n.flows[l], s.c.Now()
+func (s *Box) query(c *flow) {
+	now := s.c.Now()
 	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
 	}
@@ -827,7 +798,7 @@ func (s *Box) query(l int32) {
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.
 // When the server was silent on all, l has giveup= from its first answer on.
-func (s *Box) unanswered(l int32, since clock.Time) bool {
+func (s *Box) unanswered(l *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
 	since = max(since, n.awake)
@@ -844,8 +815,8 @@ func (s *Box) unanswered(l int32, since clock.Time) bool {
 	n.asking = now
 	for range min(8, len(n.flows)) {
 		n.asks = (n.asks + 1) % int32(len(n.flows))
-		if f := &n.flows[n.asks]; n.asks != l && f.synced && f.trusted && !f.dead && !f.gone {
-			s.query(n.asks)
+		if f := &n.flows[n.asks]; f != l && f.synced && f.trusted && !f.dead && !f.gone {
+			s.query(f)
 		}
 	}
 	s.askStrangers()
@@ -910,15 +881,15 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			}
 			switch {
 			case f.synced && f.oldest != none:
-				s.watch(int32(l))
+				s.watch(f)
 				busy = busy || f.guests > 0
-			case f.quiet && f.asked != 0 && s.unanswered(int32(l), f.asked):
+			case f.quiet && f.asked != 0 && s.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
-				n.conns.Remove(conn.Slot(l))
+				n.conns.Remove(n.slot(f))
 			case f.quiet:
-				s.query(int32(l))
+				s.query(f)
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
-				n.conns.Remove(conn.Slot(l)) // otherwise its client is told when it asks, whenever that is
+				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
 		s.settle()
@@ -959,30 +930,29 @@ func (f *flow) excuse(away clock.Duration, now clock.Time) {
 // tick is the longest time between two looks at connections.
 const tick = clock.Duration(20 * time.Millisecond)
 
-// watch looks at connection l, which carries something.
-func (s *Box) watch(l int32) {
+// watch looks at connection c, which carries something.
+func (s *Box) watch(c *flow) {
 	n := s.n
-	c := &n.flows[l]
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
-		s.recall(l) // its client stopped in the middle of a message
+		s.recall(c) // its client stopped in the middle of a message
 	}
 	if c.inDoubt {
-		s.inquire(l)
+		s.inquire(c)
 		return
 	}
 	if c.repair {
-		s.pump(l) // there was no buffer
+		s.pump(c) // there was no buffer
 		return
 	}
 	if n.handedOver(c) && c.writes == 0 {
 		return // that is its client's business
 	}
-	if c.silent != 0 && c.tries > 2 && s.unanswered(l, c.silent) {
-		s.fail(l)
+	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
+		s.fail(c)
 		return
 	}
 	if now.Sub(max(c.loaded, c.since, c.heard)) >= s.patienceOf(c) {
-		s.nudge(l)
+		s.nudge(c)
 	}
 }

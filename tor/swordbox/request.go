@@ -11,26 +11,25 @@ import (
 
 // request handles a client's request; x is disposed of.
 func (s *Box) request(x *packet.Buf, b []byte) {
-	i := s.sender(x, b)
-	if i == none {
+	fl := s.sender(x, b)
+	if fl == nil {
 		return
 	}
 	n := s.n
-	fl := &n.flows[i]
 	psn := s.f.BTHOf(b).PSN()
-	if !fl.synced && !s.follow(i, x, b, psn) {
+	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
 	}
 	if fl.lost != 0 {
-		s.tell(i, x, b)
+		s.tell(fl, x, b)
 		return
 	}
 	if fl.gone {
 		if psnLess(psn, fl.ended) && !s.f.Op.Has(hdr.IsRead) {
-			s.repeat(i, x, b, psn) // it was answered before
+			s.repeat(fl, x, b, psn) // it was answered before
 			return
 		}
-		s.refuse(i)
+		s.refuse(fl)
 		s.c.Drop(x, reasonReset)
 		return
 	}
@@ -38,10 +37,10 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		// The next request tells how many packets the READ before it takes.
 		o := &n.ops[fl.newest]
 		if d := hdr.PSNDiff(psn, o.cpsn); d > 1 && uint32(d) <= (o.len+255)/256 {
-			s.settleLength(i, uint32(d))
+			s.settleLength(fl, uint32(d))
 		}
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(i, x, b, psn, d) {
+	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(fl, x, b, psn, d) {
 		return
 	}
 	if d := hdr.PSNDiff(psn, fl.arrived); fl.vague && d >= 0 {
@@ -53,7 +52,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		// what came before.
 		if !fl.gapNAK && !fl.vague && !fl.unsure {
 			fl.gapNAK, fl.toldGap = true, false
-			n.due(i)
+			n.due(fl)
 		}
 		s.c.Drop(x, reasonPSNGap)
 		return
@@ -61,40 +60,40 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		s.stranger(x, b, reasonRepeated) // of the time before
 		return
 	case d < 0:
-		s.repeat(i, x, b, psn)
+		s.repeat(fl, x, b, psn)
 		return
 	}
-	s.take(i, x, b, psn)
+	s.take(fl, x, b, psn)
 }
 
-// sender is the flow that the request in b, x, is of; none: of none that may be
+// sender is the flow that the request in b, x, is of; nil: of none that may be
 // followed, and it was disposed of.
-func (s *Box) sender(x *packet.Buf, b []byte) int32 {
+func (s *Box) sender(x *packet.Buf, b []byte) *flow {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Spoofed:
 		if !s.cfg.dropSpoofed || !s.owned(b) {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
-			return none
+			return nil
 		}
 		s.bad(toClients, x, reasonSpoofed, true)
-		return none
+		return nil
 	case conn.Full:
 		s.stranger(x, b, reasonConnFull)
-		return none
+		return nil
 	}
 	if slot == conn.NoSlot {
 		s.stranger(x, b, reasonStranger)
-		return none
+		return nil
 	}
 	if len(n.removed) > 0 { // an earlier connection had this row, or its queue pair
-		for _, i := range n.removed {
-			s.remove(i)
+		for _, f := range n.removed {
+			s.remove(f)
 		}
 		n.removed = n.removed[:0]
 	}
-	return int32(slot)
+	return &n.flows[slot]
 }
 
 // owned reports whether it is known whose the queue pair is that the frame at hand is
@@ -110,15 +109,14 @@ func (s *Box) owned(b []byte) bool {
 	return r.Learnt != conn.Inferred || r.State == conn.Paired
 }
 
-// take handles the request of flow i that comes next.
-func (s *Box) take(i int32, x *packet.Buf, b []byte, psn uint32) {
+// take handles the request of flow fl that comes next.
+func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
-	fl := &n.flows[i]
 	fl.gapNAK = false
 	k := s.packets(fl, b)
 	if fl.unsure {
 		// Of one packet, then; or another one of the same length again.
-		s.settleLength(i, 1)
+		s.settleLength(fl, 1)
 	}
 	fl.arrived = psnAdd(psn, k)
 	if fl.young && hdr.PSNDiff(psn, fl.start) > mostUnacked {
@@ -126,15 +124,15 @@ func (s *Box) take(i int32, x *packet.Buf, b []byte, psn uint32) {
 	}
 	rest, part := fl.rest, fl.part
 	fl.measure(b, &s.f)
-	if fl.stall.n > 0 || !s.admit(i, x, b, &s.f) {
+	if fl.stall.n > 0 || !s.admit(fl, x, b, &s.f) {
 		if !s.hold(&fl.stall, x) {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
 			return
 		}
-		n.wait(i)
+		n.wait(fl)
 		if fl.stall.n > 1 {
-			s.drain(i) // it may complete a message
+			s.drain(fl) // it may complete a message
 		}
 		if fl.gone {
 			return
@@ -145,7 +143,7 @@ func (s *Box) take(i int32, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	if fl.doomed {
-		s.end(i)
+		s.end(fl)
 	}
 }
 
@@ -192,11 +190,11 @@ func (f *flow) settleMTU(k uint32) {
 	}
 }
 
-// wait notes that flow i has requests that wait.
-func (n *node) wait(i int32) {
-	if f := &n.flows[i]; !f.waits {
+// wait notes that flow f has requests that wait.
+func (n *node) wait(f *flow) {
+	if !f.waits {
 		f.waits = true
-		n.waiting = append(n.waiting, i)
+		n.waiting = append(n.waiting, f)
 	}
 }
 
@@ -210,12 +208,12 @@ func (s *Box) patient(since clock.Time) bool {
 	return s.n.shelf.roomy() && s.c.Now().Sub(since) < patience
 }
 
-// stirred is when connection l was heard last, or began to carry something.
-func (n *node) stirred(l int32) clock.Time {
-	if l == none {
+// stirred is when connection c was heard last, or began to carry something.
+func (n *node) stirred(c *flow) clock.Time {
+	if c == nil {
 		return 0
 	}
-	return max(n.flows[l].loaded, n.flows[l].heard)
+	return max(c.loaded, c.heard)
 }
 
 // farOff is how far from what is expected no retransmission of a flow is: the most
@@ -223,7 +221,7 @@ func (n *node) stirred(l int32) clock.Time {
 // send queues of devices hold 32,768 requests at most).
 const farOff = 1 << 16
 
-// outOfTurn handles a request of flow i that is not the one that is expected, by d
+// outOfTurn handles a request of flow fl that is not the one that is expected, by d
 // PSNs; false when it is to be handled as a repetition, or as one that comes too
 // early. When the connection was quiet it may be of another connection with the
 // same numbers of queue pairs, which nobody announced. Anybody can make up such a
@@ -233,11 +231,10 @@ const farOff = 1 << 16
 // is another connection's by now, and its answer tells so (see confirmed).
 // Otherwise it is dropped, and the server is asked for its own view, with a
 // repetition: it acknowledges that as before if nothing has changed.
-func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) bool {
+func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
-	fl := &n.flows[i]
 	far := d > farOff || d < -farOff
-	if n.conns.Row(conn.Slot(i)).Learnt != conn.Inferred || !fl.trusted {
+	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
 		return false // a new connection would have been announced
 	}
 	if fl.open > 0 || fl.oldest != none || fl.stall.n > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
@@ -255,7 +252,7 @@ func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) b
 		s.stranger(x, b, reasonStranger)
 		return true
 	case far || d > 0:
-		s.query(i)
+		s.query(fl)
 		s.c.Drop(x, reasonPSNGap)
 		return true
 	}
@@ -263,27 +260,26 @@ func (s *Box) outOfTurn(i int32, x *packet.Buf, b []byte, psn uint32, d int32) b
 }
 
 // confirmed reports whether an answer with PSN psn says that the server executed
-// requests that were far from what is expected of flow l. It says nothing where the
+// requests that were far from what is expected of flow fl. It says nothing where the
 // two ends count differently: the server's numbers may reach those, too.
-func (s *Box) confirmed(l int32, b []byte, psn uint32) bool {
-	fl := &s.n.flows[l]
+func (s *Box) confirmed(fl *flow, b []byte, psn uint32) bool {
 	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
 		return false
 	}
 	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
 }
 
-// follow takes over the numbering of flow i at the request in b, x, if it is time.
+// follow takes over the numbering of flow fl at the request in b, x, if it is time.
 // False when it passed as a stranger's.
-func (s *Box) follow(i int32, x *packet.Buf, b []byte, psn uint32) bool {
-	fl, row := &s.n.flows[i], s.n.conns.Row(conn.Slot(i))
+func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
+	row := s.n.row(fl)
 	turn := s.inTurn(fl, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
 	fl.seen = true
 	switch {
 	case row.State == conn.HalfOpen:
 		s.stranger(x, b, reasonUnpaired)
 		return false
-	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(i, b, psn):
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn):
 		s.stranger(x, b, reasonStranger)
 		return false
 	}
@@ -313,19 +309,20 @@ func (s *Box) inTurn(fl *flow, b []byte, psn uint32) bool {
 
 // sync takes over the numbering of a connection: until now both ends count
 // alike. False when frames cannot be made for it.
-func (s *Box) sync(i int32, b []byte, psn uint32) bool {
+func (s *Box) sync(fl *flow, b []byte, psn uint32) bool {
 	n := s.n
-	r := n.conns.Row(conn.Slot(i))
+	r := n.row(fl)
 	if r.Server.Port == 0 && r.Server.QPN == 0 {
 		return false
 	}
-	fl := &n.flows[i]
 	mtu, mtuLow := fl.mtu, max(fl.mtuLow, 256)
 	if mtu == 0 {
 		mtu = s.cfg.mtu
 	}
-	*fl = flow{synced: true, young: true, start: psn, arrived: psn, admitted: psn, next: psn, acked: psnAdd(psn, hdr.PSNMask), expect: psn,
-		answerer: none, lane: none, cur: none, oldest: none, newest: none, span: min(n.window, narrow), mtu: mtu, mtuLow: mtuLow}
+	*fl = noFlow
+	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
+	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
+	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
@@ -333,7 +330,7 @@ func (s *Box) sync(i int32, b []byte, psn uint32) bool {
 		*fl = noFlow
 		return false
 	}
-	n.conns.Pin(conn.Slot(i)) // from here on the numbering is ours
+	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
 	s.c.Count(ctrSynced, 1)
 	return true
 }
@@ -367,11 +364,10 @@ func (s *Box) packets(fl *flow, b []byte) uint32 {
 	return 1 // for the time being: see admit
 }
 
-// settleLength notes that the READ of unknown length that flow i sent last
+// settleLength notes that the READ of unknown length that flow fl sent last
 // takes k packets.
-func (s *Box) settleLength(i int32, k uint32) {
+func (s *Box) settleLength(fl *flow, k uint32) {
 	n := s.n
-	fl := &n.flows[i]
 	o := &n.ops[fl.newest]
 	fl.unsure = false
 	o.npsn = k
@@ -383,29 +379,28 @@ func (s *Box) settleLength(i int32, k uint32) {
 	}
 }
 
-// admit sends the next request of flow i on, x with the bytes b; false when it
+// admit sends the next request of flow fl on, x with the bytes b; false when it
 // must wait. f are its headers.
-func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
-	fl := &n.flows[i]
 	if fl.cur != none {
-		return s.middle(i, x, b, f)
+		return s.middle(fl, x, b, f)
 	}
 	if fl.tail&(2*fl.span-1) == fl.span && fl.tail-fl.head >= fl.span/4 && fl.span < n.window {
 		fl.span *= 2 // what is remembered has its places in the lower half, where it is
 	}
-	if fl.tail-fl.head >= fl.span && !n.grow(i) || fl.unsent > 0 {
+	if fl.tail-fl.head >= fl.span && !n.grow(fl) || fl.unsent > 0 {
 		return false
 	}
-	o, at := n.op(i, fl.tail)
+	o := n.op(fl, fl.tail)
 	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
 		return false // its place is taken
 	}
-	if n.fade(i); fl.tail-fl.first >= fl.span {
+	if n.fade(fl); fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1
 		fl.outlive(o)
 	}
-	m, ok := s.classify(i, at, b, f)
+	m, ok := s.classify(fl, o, b, f)
 	if !ok {
 		return false
 	}
@@ -413,21 +408,21 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if key != nil {
 		o.flags |= fRight
 	}
-	l, ok := s.route(i, o, key, m)
+	l, ok := s.route(fl, o, key, m)
 	if !ok {
-		if fl.open == 0 && s.stuck(i, o, key) {
-			s.answer(i, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
+		if fl.open == 0 && s.stuck(fl, o, key) {
+			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
 			s.c.Drop(x, reasonReset)
 			fl.doomed = true
 			return true
 		}
 		return false
 	}
-	copied, ok := s.insure(i, l, o, m, x)
+	copied, ok := s.insure(fl, l, o, m, x)
 	if !ok {
 		return false
 	}
-	if !s.enter(i, at, l, f, b, key) {
+	if !s.enter(fl, o, l, f, b, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
@@ -442,17 +437,17 @@ func (s *Box) admit(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		fl.vague = false
 	}
 	if !m.whole {
-		fl.cur, fl.began = at, s.c.Now()
+		fl.cur, fl.began = n.place(o), s.c.Now()
 		if o.kind == kSend {
 			o.npsn = 1 // as many as come
 		}
-		if l == i {
-			n.flows[l].next = psnAdd(o.spsn, 1)
+		if l == fl {
+			l.next = psnAdd(o.spsn, 1)
 		} else {
-			n.flows[l].next = psnAdd(o.spsn, o.npsn)
+			l.next = psnAdd(o.spsn, o.npsn)
 		}
 	}
-	s.send(i, at, x, b, f, 0)
+	s.send(fl, o, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
 		fl.admitted = psnAdd(o.cpsn, o.npsn)
@@ -467,10 +462,9 @@ type shape struct {
 }
 
 // classify makes of the request in b, with headers f, which is the next one of flow
-// i, operation at. False when it must wait.
-func (s *Box) classify(i, at int32, b []byte, f *hdr.Frame) (m shape, ok bool) {
+// i, operation o. False when it must wait.
+func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
 	n := s.n
-	fl, o := &n.flows[i], &n.ops[at]
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
 	m.whole = true
@@ -506,7 +500,7 @@ func (s *Box) classify(i, at int32, b []byte, f *hdr.Frame) (m shape, ok bool) {
 			o.out = le.Uint64(f.PayloadOf(b))
 		}
 	case info&hdr.IsAtomic != 0:
-		n.classifyAtomic(at, b, f)
+		n.classifyAtomic(o, b, f)
 	case f.Op == hdr.AtomicWrite || f.Op == hdr.Flush:
 		h := f.RETHOf(b)
 		o.kind, o.va, o.rkey = kOdd, h.VA(), h.RKey()
@@ -528,52 +522,50 @@ func (s *Box) classify(i, at int32, b []byte, f *hdr.Frame) (m shape, ok bool) {
 	return m, true
 }
 
-// classifyAtomic makes of the atomic in b, with headers f, operation at.
-func (n *node) classifyAtomic(at int32, b []byte, f *hdr.Frame) {
-	o := &n.ops[at]
+// classifyAtomic makes of the atomic in b, with headers f, operation o.
+func (n *node) classifyAtomic(o *op, b []byte, f *hdr.Frame) {
 	h := f.BTH + hdr.BTHLen
 	a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
 	o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
 	o.kind = kindOf(f.Op)
 	if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
-		m := f.MaskedAtomicETHOf(b)
-		n.more[at].compareMask, n.more[at].swapMask = m.CompareMask(), m.SwapMask()
+		m, more := f.MaskedAtomicETHOf(b), n.beside(o)
+		more.compareMask, more.swapMask = m.CompareMask(), m.SwapMask()
 	}
 }
 
-// route is the connection that o, the next operation of flow i, goes over; key is
+// route is the connection that o, the next operation of flow fl, goes over; key is
 // its key if it may go over another's. False when it must wait: also until all
 // packets are here of a message that goes over another's connection.
-func (s *Box) route(i int32, o *op, key *key, m shape) (int32, bool) {
+func (s *Box) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 	n := s.n
-	fl := &n.flows[i]
 	if m.unsure {
-		return i, s.usable(i, i, fl, o, nil)
+		return fl, s.usable(fl, fl, o, nil)
 	}
-	l, ok := s.choose(i, fl, o, key)
-	if !ok || l == i || m.whole || uint32(fl.stall.n) >= o.npsn {
+	l, ok := s.choose(fl, o, key)
+	if !ok || l == fl || m.whole || uint32(fl.stall.n) >= o.npsn {
 		return l, ok
 	}
 	if o.npsn <= n.longest() && n.shelf.room(int(o.npsn)) {
-		return none, false
+		return nil, false
 	}
 	// Too long to be gathered: over its own connection, behind all that is open.
-	return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, fl, o, key)
+	return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, key)
 }
 
-// insure makes o, of flow i, one that can be sent again here, if others may come to
+// insure makes o, of flow fl, one that can be sent again here, if others may come to
 // be behind it on connection l: by a copy of x. False when it must wait for room.
-func (s *Box) insure(i, l int32, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (s *Box) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	if o.makeable() {
 		return nil, true
 	}
-	if l != i || s.n.flows[i].isLent && m.whole && o.kind == kWrite && s.n.shelf.roomy() {
+	if l != fl || fl.isLent && m.whole && o.kind == kWrite && s.n.shelf.roomy() {
 		if copied = s.copyOf(x); copied != nil {
 			return copied, true
 		}
 	}
 	o.flags |= fUnkept
-	return nil, l == i
+	return nil, l == fl
 }
 
 // narrow is the number of operations of a connection that are remembered to
@@ -581,14 +573,14 @@ func (s *Box) insure(i, l int32, o *op, m shape, x *packet.Buf) (copied *packet.
 // them stay in the processor's cache.
 const narrow = 128
 
-// grow makes room to remember twice as many operations of flow i, when none of
+// grow makes room to remember twice as many operations of flow fl, when none of
 // them is open: false while that is not so, or when there is no room.
-func (n *node) grow(i int32) bool {
-	fl := &n.flows[i]
+func (n *node) grow(fl *flow) bool {
 	if fl.span == n.window || fl.open > 0 || fl.rereads > 0 || fl.head != fl.tail {
 		return false
 	}
-	old := n.ops[i*int32(n.window):][:fl.span:fl.span]
+	all := n.ops[n.index(fl)<<(n.shift&31):][:n.window:n.window]
+	old := all[:fl.span]
 	for k := range old {
 		if old[k].is(fOrphan) && old[k].state == sOpen {
 			return false
@@ -598,7 +590,7 @@ func (n *node) grow(i int32) bool {
 	// belongs there is copied, and stays where it was until the ring is wider.
 	for k := fl.first; k != fl.tail; k++ {
 		if to := k & (2*fl.span - 1); to != k&(fl.span-1) {
-			n.ops[i*int32(n.window)+int32(to)] = old[k&(fl.span-1)]
+			all[to] = old[k&(fl.span-1)]
 		}
 	}
 	fl.span *= 2
@@ -623,12 +615,11 @@ func (n *node) last(fl *flow, k int32) *packet.Buf {
 // all there are, which is twice as many.
 const mostUnacked = 1 << 22
 
-// fade forgets the oldest requests of flow i, which were answered, when the newest are
+// fade forgets the oldest requests of flow fl, which were answered, when the newest are
 // far beyond.
-func (n *node) fade(i int32) {
-	fl := &n.flows[i]
+func (n *node) fade(fl *flow) {
 	for fl.first != fl.head {
-		o, _ := n.op(i, fl.first)
+		o := n.op(fl, fl.first)
 		if (fl.admitted-o.cpsn)&hdr.PSNMask <= mostUnacked || o.state == sOpen {
 			return
 		}
@@ -637,20 +628,18 @@ func (n *node) fade(i int32) {
 	}
 }
 
-// middle sends on a packet of the message that flow i is in; false when it
+// middle sends on a packet of the message that flow fl is in; false when it
 // must wait.
-func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
-	fl := &n.flows[i]
-	at := fl.cur
-	o := &n.ops[at]
+	o := n.get(fl.cur)
 	info := f.Op.Info().Flags
 	if info&(hdr.IsMiddle|hdr.IsLast) == 0 || (o.kind == kWrite) != (info&hdr.IsWrite != 0) {
 		// The server will refuse it. It takes a PSN of its own.
 		fl.cur = none
-		return s.admit(i, x, b, f)
+		return s.admit(fl, x, b, f)
 	}
-	l := &n.flows[o.lane]
+	l := n.carrier(o)
 	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
 		return false
 	}
@@ -669,13 +658,13 @@ func (s *Box) middle(i int32, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if f.BTHOf(b).AckReq() {
 		o.flags |= fAckReq
 	}
-	if o.lane == i {
+	if l == fl {
 		l.next = psnAdd(o.spsn, k+1)
 	}
 	if last {
 		fl.cur = none
 	}
-	s.send(i, at, x, b, f, k)
+	s.send(fl, o, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
 }
@@ -688,76 +677,74 @@ func (n *node) trackedWord(o *op) int32 {
 	return n.words.find(o.va &^ 7)
 }
 
-// choose is the connection that o, of flow i, which is fl, goes over; false when
+// choose is the connection that o, of flow fl, goes over; false when
 // it must wait. x is its key if it may go over another's connection.
-func (s *Box) choose(i int32, fl *flow, o *op, x *key) (int32, bool) {
+func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
-		return i, (fl.open == 0 || !fl.mixed && fl.lane == i) && s.usable(i, i, fl, o, x)
+		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
 	}
 	w := n.trackedWord(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
 	if o.modifies() && (!tracked || o.wide()) {
 		o.flags |= fBare
 	}
-	want := i
+	want := fl
 	if lanes := x.lanesOf(); tracked && len(lanes) > 0 {
 		if want = lanes[0]; len(lanes) > 1 {
 			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
 		}
 		if w != none && n.words.w[w].flight > 0 {
-			want = n.words.w[w].lane
+			want = n.flow(n.words.w[w].lane)
 		}
 	}
 	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && fl.lane == i && want != i && o.modifies() && !o.wide() && s.patient(n.stirred(i)) {
-			return none, false
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && s.patient(n.stirred(fl)) {
+			return nil, false
 		}
-		return fl.lane, !fl.mixed && s.usable(fl.lane, i, fl, o, x)
+		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 	}
 	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.settled(w, s.c.Now())) {
-		return none, false // one of those may be its client's
+		return nil, false // one of those may be its client's
 	}
-	if want != i {
-		if s.usable(want, i, fl, o, x) {
+	if want != fl {
+		if s.usable(want, fl, o, x) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.words.w[w].lane == want && n.words.w[w].flight > 0 && s.patient(n.stirred(want)) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.patient(n.stirred(want)) {
 			if w != none && !s.fits(want, fl, o, x) {
 				n.words.w[w].doubt() // so that no more go before it
 			}
-			return none, false
+			return nil, false
 		}
 	}
 	if fl.dead {
 		for _, l := range x.lanesOf() {
-			if s.usable(l, i, fl, o, x) {
+			if s.usable(l, fl, o, x) {
 				return l, true
 			}
 		}
 	}
-	return i, s.usable(i, i, fl, o, x)
+	return fl, s.usable(fl, fl, o, x)
 }
 
-// stuck reports whether o, of flow i, whose key is x if it may go over another's
+// stuck reports whether o, of flow fl, whose key is x if it may go over another's
 // connection, has no way left.
-func (s *Box) stuck(i int32, o *op, x *key) bool {
-	fl := &s.n.flows[i]
-	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l int32) bool { return l != i && s.fits(l, fl, o, x) })
+func (s *Box) stuck(fl *flow, o *op, x *key) bool {
+	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && s.fits(l, fl, o, x) })
 }
 
-// usable reports whether connection l can carry o, of flow i, which is fl, now;
+// usable reports whether connection c can carry o, of flow fl, now;
 // x is its key if it may go over another's connection.
-func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
+func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 	n := s.n
-	c := &n.flows[l]
 	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && s.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
-	if l == i {
+	if c == fl {
 		if c.guests == 0 {
 			return true
 		}
@@ -766,24 +753,23 @@ func (s *Box) usable(l, i int32, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	} else {
-		if c.claimed || c.unkept > 0 || n.conns.Row(conn.Slot(l)).State == conn.Closing || !s.fits(l, fl, o, x) {
+		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !s.fits(c, fl, o, x) {
 			return false
 		}
 		if s.c.Now().Sub(c.heard) > s.cfg.alive {
-			s.query(l)
+			s.query(c)
 			return false
 		}
 	}
-	if c.rd >= s.depth(l) && (o.kind == kRead || o.kind.atomic() && !s.foretold(o, l)) {
+	if c.rd >= s.depth(c) && (o.kind == kRead || o.kind.atomic() && !s.foretold(o, c)) {
 		return false
 	}
 	return true
 }
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
-// connection l can carry.
-func (s *Box) fits(l int32, fl *flow, o *op, x *key) bool {
-	c := &s.n.flows[l]
+// connection c can carry.
+func (s *Box) fits(c, fl *flow, o *op, x *key) bool {
 	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= s.n.longest())
 }
@@ -797,21 +783,20 @@ func (n *node) longest() uint32 { return min(uint32(len(n.shelf.k))/4, 64) }
 func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
 
 // foretold reports whether what o finds in its word is known, so that an atomic
-// needs none of the server's responder resources on connection l.
-func (s *Box) foretold(o *op, l int32) bool {
+// needs none of the server's responder resources on connection c.
+func (s *Box) foretold(o *op, c *flow) bool {
 	if w := s.n.trackedWord(o); w != none && s.replaces() {
 		v := &s.n.words.w[w]
-		return v.vouched && s.n.believes(v) && s.writable(o, l)
+		return v.vouched && s.n.believes(v) && s.writable(o, c)
 	}
 	return false
 }
 
-// writable reports whether connection l may write the word of atomic o: memory
+// writable reports whether connection c may write the word of atomic o: memory
 // that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
 // would be refused may not write in its place. What only the
-// client of l can send again must not be ahead of what others wait for.
-func (s *Box) writable(o *op, l int32) bool {
-	c := &s.n.flows[l]
+// client of c can send again must not be ahead of what others wait for.
+func (s *Box) writable(o *op, c *flow) bool {
 	if !o.is(fRight) || c.unkept > 0 {
 		return false
 	}
@@ -823,23 +808,22 @@ func (s *Box) writable(o *op, l int32) bool {
 }
 
 // depth is the number of READs and atomics that the server takes at once on
-// connection l (IBTA: responder resources), as the connection manager told, or
+// connection c (IBTA: responder resources), as the connection manager told, or
 // as its client has had at once.
-func (s *Box) depth(l int32) int32 {
-	if r := s.n.conns.Row(conn.Slot(l)); r.Learnt == conn.Managed {
+func (s *Box) depth(c *flow) int32 {
+	if r := s.n.row(c); r.Learnt == conn.Managed {
 		return int32(r.Server.Resources)
 	}
 	if s.cfg.rdatomic != 0 {
 		return s.cfg.rdatomic
 	}
-	return int32(s.n.flows[l].deep)
+	return int32(c.deep)
 }
 
-// enter puts op at of flow i in order: on connection l, and with the others of
+// enter puts op o of flow fl in order: on connection x, and with the others of
 // its words. False when it must wait, and nothing has changed.
-func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
+func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) bool {
 	n := s.n
-	fl, o, x := &n.flows[i], &n.ops[at], &n.flows[l]
 	w := n.trackedWord(o)
 	if w == none && s.trackable(o) {
 		w = s.track(o.va, o.rkey)
@@ -847,62 +831,63 @@ func (s *Box) enter(i, at, l int32, f *hdr.Frame, b []byte, key *key) bool {
 	switch {
 	case !o.modifies():
 	case w == none:
-		if !s.enterFree(o, l) {
+		if !s.enterFree(o, x) {
 			return false
 		}
-	case !s.enterWord(i, at, l, w, f, b):
+	case !s.enterWord(fl, o, x, w, f, b):
 		return false
 	}
 	// A READ that is done again may begin in its middle.
-	o.lane, o.spsn = l, psnAdd(x.next, -o.got&hdr.PSNMask)
-	s.link(l, at)
+	lane := n.index(x)
+	o.lane, o.spsn = lane, psnAdd(x.next, -o.got&hdr.PSNMask)
+	s.link(x, o)
 	x.next = psnAdd(x.next, o.npsn-o.got)
 	if o.answered() {
 		x.rd++
-		if l == i && x.guests == 0 {
+		if x == fl && x.guests == 0 {
 			x.peak = max(x.peak, int16(min(x.rd, 1<<14)))
 		}
 	}
 	if o.is(fUnkept) {
 		x.unkept++
 	}
-	if l == i {
+	if x == fl {
 		x.claimed = false
 		if o.kind == kSend || o.is(fOwn) {
 			x.private = s.c.Now()
-			s.recall(l)
+			s.recall(x)
 		}
 	}
-	if l != i {
+	if x != fl {
 		o.flags |= fGuest
 		x.guests++
 		key.guests++
 		s.c.Count(ctrMoved, 1)
-		s.diverge(i)
-		s.diverge(l)
+		s.diverge(fl)
+		s.diverge(x)
 	} else if o.spsn != o.cpsn || o.is(fReplaced) {
-		s.diverge(i)
+		s.diverge(fl)
 	}
 	if fl.open == 0 {
 		fl.mixed = false
-	} else if fl.lane != l {
+	} else if fl.lane != lane {
 		fl.mixed = true
 	}
 	fl.open++
-	fl.lane = l
+	fl.lane = lane
 	if o.is(fBare) {
 		fl.bare++
 	}
 	return true
 }
 
-// enterWord puts op at of flow i, which changes word w and nothing else, in order
+// enterWord puts op o of flow fl, which changes word w and nothing else, in order
 // with the word's others, if that can be. False when it must wait.
-func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
+func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byte) bool {
 	n := s.n
-	fl, o, v := &n.flows[i], &n.ops[at], &n.words.w[w]
+	v := &n.words.w[w]
 	v.used = true
-	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || v.lane == l)
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == l)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
@@ -917,10 +902,10 @@ func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
 		v.doubt() // and no more of them, until it went
 		return false
 	}
-	if like && v.loose > 0 && s.patient(n.words.u[w].loosened) && (l != i || fl.isLent) {
+	if like && v.loose > 0 && s.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(v.lane)) {
+	if ordered && o.kind.atomic() && n.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(n.flow(v.lane))) {
 		return false // its outcome will be known when that of the probe is
 	}
 	o.word = w
@@ -936,12 +921,12 @@ func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
 		s.c.Count(ctrLoose, 1)
 		return true
 	}
-	v.lane = l
+	v.lane = n.index(l)
 	v.flight++
 	if passes {
 		v.doubt()
 	} else {
-		s.effect(o, at, v, b, f)
+		s.effect(o, v, l, b, f)
 	}
 	if o.asAtomic() {
 		v.atomics++
@@ -952,7 +937,7 @@ func (s *Box) enterWord(i, at, l, w int32, f *hdr.Frame, b []byte) bool {
 // enterFree counts o, which changes memory and is not of one tracked word, and
 // goes over connection l. The words that it touches are not known until it is
 // done. False when it must wait.
-func (s *Box) enterFree(o *op, l int32) bool {
+func (s *Box) enterFree(o *op, l *flow) bool {
 	n := s.n
 	wait, any := n.touch(o.va, o.len, l, n.free.gen, 0)
 	if !wait {
@@ -969,11 +954,11 @@ func (s *Box) enterFree(o *op, l int32) bool {
 	return !wait
 }
 
-// link puts op at at the end of what connection l carries.
-func (s *Box) link(l, at int32) {
+// link puts op o at the end of what connection x carries.
+func (s *Box) link(x *flow, o *op) {
 	n := s.n
-	x := &n.flows[l]
-	n.ops[at].next = none
+	at := n.place(o)
+	o.next = none
 	if x.oldest == none {
 		x.oldest, x.loaded, x.timed = at, s.c.Now(), true
 		x.silent, x.tries = 0, 0
@@ -983,8 +968,8 @@ func (s *Box) link(l, at int32) {
 	x.newest = at
 }
 
-// effect computes what op at, which is in order, does to its word.
-func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
+// effect computes what op o, which is in order, does to its word.
+func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 	n := s.n
 	known := n.believes(v)
 	v.probe = none
@@ -1009,46 +994,46 @@ func (s *Box) effect(o *op, at int32, v *word, b []byte, f *hdr.Frame) {
 	case o.kind == kOtherAtomic:
 		v.doubt()
 	case !known:
-		v.probe, v.belief = at, n.beliefs
-		n.more[at] = more{want: compare, compareMask: compareMask, swapMask: swapMask}
+		v.probe, v.belief = n.place(o), n.beliefs
+		*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
 		o.flags |= fProbe
 	case v.vouched && s.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
-		case s.c.Now().Sub(v.checked) >= s.cfg.verify && n.flows[v.lane].rd < s.depth(v.lane):
+		case s.c.Now().Sub(v.checked) >= s.cfg.verify && l.rd < s.depth(l):
 			v.checked = s.c.Now()
-			n.foretell(at, v)
-		case s.writable(o, v.lane):
+			n.foretell(o, v)
+		case s.writable(o, l):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.writes++
 			v.writes++
-			n.flows[v.lane].writes++
+			l.writes++
 			s.c.Count(ctrReplaced, 1)
 		default:
-			n.foretell(at, v)
+			n.foretell(o, v)
 		}
 		v.value = now
 	default:
-		n.foretell(at, v)
+		n.foretell(o, v)
 		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
 }
 
-// foretell notes what atomic at, which goes as one, must find in its word v.
-func (n *node) foretell(at int32, v *word) {
-	n.more[at].want, n.more[at].belief = v.value, uint32(v.belief)
-	n.ops[at].flags |= fForetold
+// foretell notes what atomic o, which goes as one, must find in its word v.
+func (n *node) foretell(o *op, v *word) {
+	m := n.beside(o)
+	m.want, m.belief = v.value, uint32(v.belief)
+	o.flags |= fForetold
 }
 
-// send gives the server packet k of op at of flow i: frame x, the bytes b, as its
+// send gives the server packet k of op o of flow fl: frame x, the bytes b, as its
 // client sent it, with headers f.
-func (s *Box) send(i, at int32, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	n := s.n
-	o := &n.ops[at]
-	l := &n.flows[o.lane]
+	l := n.carrier(o)
 	psn := psnAdd(o.spsn, k)
 	if f.ECNOf(b) == hdr.CE {
-		l.marked.add(i)
+		l.marked.add(n.index(fl))
 	}
 	if o.is(fReplaced) {
 		h := &l.up
@@ -1064,9 +1049,9 @@ func (s *Box) send(i, at int32, x *packet.Buf, b []byte, f *hdr.Frame, k uint32)
 		s.c.Emit(toServers, x)
 		return
 	}
-	ours, h := o.lane != i, f.BTHOf(b)
+	ours, h := l != fl, f.BTHOf(b)
 	// What is open must be answered: others may wait for it.
-	ack := n.flows[i].trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
+	ack := fl.trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
 	if ours || ack || h.PSN() != psn {
 		if ours {
 			l.up.address(b)
@@ -1122,21 +1107,20 @@ func (s *Box) mine(q *fifo) *packet.Buf {
 	return k.x
 }
 
-// drain sends on what waits of flow i, as far as it may.
-func (s *Box) drain(i int32) {
-	fl := &s.n.flows[i]
+// drain sends on what waits of flow fl, as far as it may.
+func (s *Box) drain(fl *flow) {
 	for fl.stall.n > 0 {
 		x := s.mine(&fl.stall)
 		if x == nil {
 			return
 		}
-		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(i, x, b, &s.g) {
+		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(fl, x, b, &s.g) {
 			return
 		}
 		s.n.shelf.take(&fl.stall)
 		s.n.heldBy[s.worker]--
 		if fl.doomed {
-			s.end(i)
+			s.end(fl)
 		}
 	}
 }
@@ -1146,12 +1130,12 @@ func (s *Box) resume() {
 	n := s.n
 	s.admitStrangers()
 	kept := n.waiting[:0]
-	for _, i := range n.waiting {
-		s.drain(i)
-		if n.flows[i].stall.n > 0 {
-			kept = append(kept, i)
+	for _, f := range n.waiting {
+		s.drain(f)
+		if f.stall.n > 0 {
+			kept = append(kept, f)
 		} else {
-			n.flows[i].waits = false
+			f.waits = false
 		}
 	}
 	n.waiting = kept

@@ -18,52 +18,51 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonSpoofed, s.cfg.dropSpoofed)
 		return
 	}
-	if slot == conn.NoSlot || !n.flows[slot].synced {
-		if slot != conn.NoSlot {
-			s.learnMTU(int32(slot), b)
+	fl := n.flow(int32(slot))
+	if fl == nil || !fl.synced {
+		if fl != nil {
+			s.learnMTU(fl, b)
 		}
-		s.hear(int32(slot))
+		s.hear(fl)
 		s.pass(toServers, x)
 		return
 	}
-	l := int32(slot)
-	fl := &n.flows[l]
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
 	if fl.lost != 0 {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if fl.affirmed(&s.f, b, psn) && !s.confirmed(l, b, psn) {
+	if fl.affirmed(&s.f, b, psn) && !s.confirmed(fl, b, psn) {
 		psn = fl.acked
 	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(l, b, psn) || s.denied(fl, b, psn) {
-		s.odd(l, x, b, psn)
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(fl, b, psn) || s.denied(fl, b, psn) {
+		s.odd(fl, x, b, psn)
 		return
 	}
 	if d := hdr.PSNDiff(psn, fl.start); d > mostUnacked && hdr.PSNDiff(psn, fl.next) < 0 {
 		fl.onward = true
 	}
 	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
-		s.hear(l)
+		s.hear(fl)
 		s.pass(toServers, x) // of the time before
 		return
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
-		o := &n.ops[fl.newest]
+		o := n.get(fl.newest)
 		if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
-			s.learnMTU(l, b)
-			s.settleLength(l, (o.len+p-1)/p)
+			s.learnMTU(fl, b)
+			s.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
 	if fl.inDoubt && psn == fl.next && s.f.Op == hdr.AtomicAck {
-		s.allExecuted(l)
+		s.allExecuted(fl)
 	}
 	if hdr.PSNDiff(psn, fl.next) > 0 || hdr.PSNDiff(psn, fl.next) == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
-		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(l))
+		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(fl))
 		return
 	}
-	s.hear(l)
+	s.hear(fl)
 	fl.heard, fl.silent, fl.asked, fl.tries = s.c.Now(), 0, 0, 0
 	if fl.timed {
 		fl.timed = false
@@ -75,20 +74,20 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	}
 	if fl.doubted {
 		fl.doubted = false
-		s.answerAgain(l, fl.again)
+		s.answerAgain(fl, fl.again)
 	}
 	if !fl.trusted {
-		if s.trust(l, b, psn); !fl.trusted {
-			s.passive(l, x, b, psn)
+		if s.trust(fl, b, psn); !fl.trusted {
+			s.passive(fl, x, b, psn)
 			return
 		}
 	}
-	if s.digest(l, psn, x, b) {
+	if s.digest(fl, psn, x, b) {
 		return
 	}
 	fl.inDoubt = fl.inDoubt && fl.writes > 0
 	// Nobody needs the frame itself any more: it may become an answer.
-	s.spare, s.to = x, l
+	s.spare, s.to = x, fl
 	s.settle()
 	if s.spare != nil {
 		s.spare = nil
@@ -96,11 +95,10 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	}
 }
 
-// digest does what the answer in b, x, with PSN psn means on connection l; true
+// digest does what the answer in b, x, with PSN psn means on connection fl; true
 // when it disposed of x.
-func (s *Box) digest(l int32, psn uint32, x *packet.Buf, b []byte) bool {
+func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
-	fl := &n.flows[l]
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
 		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
 			fl.syn = syn
@@ -110,44 +108,43 @@ func (s *Box) digest(l int32, psn uint32, x *packet.Buf, b []byte) bool {
 	case f.Op == hdr.Acknowledge:
 		switch syn := f.AETHOf(b).Syndrome(); {
 		case syn.ACK():
-			s.acked(l, psn)
+			s.acked(fl, psn)
 			n.partly(fl)
 		default:
-			s.acked(l, psnAdd(psn, hdr.PSNMask))
+			s.acked(fl, psnAdd(psn, hdr.PSNMask))
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
 			case old: // it was heard before
 			case syn == hdr.SynNAKSequence && fl.inDoubt:
-				s.cut(l, psn)
+				s.cut(fl, psn)
 			case syn == hdr.SynNAKSequence:
-				s.missing(l, psn)
+				s.missing(fl, psn)
 			case syn.RNR():
-				s.notReady(l, psn, syn)
+				s.notReady(fl, psn, syn)
 			case syn.NAK():
-				s.fatal(l, psn, syn)
+				s.fatal(fl, psn, syn)
 			}
 		}
 	case f.Op == hdr.AtomicAck:
-		s.acked(l, psnAdd(psn, hdr.PSNMask))
-		s.atomicAck(l, psn, f.AtomicAckETHOf(b).Original())
+		s.acked(fl, psnAdd(psn, hdr.PSNMask))
+		s.atomicAck(fl, psn, f.AtomicAckETHOf(b).Original())
 	default:
-		s.acked(l, psnAdd(psn, hdr.PSNMask))
-		return s.readResponse(l, psn, x, b)
+		s.acked(fl, psnAdd(psn, hdr.PSNMask))
+		return s.readResponse(fl, psn, x, b)
 	}
 	return false
 }
 
-// odd handles an answer of the server far from what flow l asked, x with the
+// odd handles an answer of the server far from what flow fl asked, x with the
 // bytes b.
-func (s *Box) odd(l int32, x *packet.Buf, b []byte, psn uint32) {
+func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
-	fl := &n.flows[l]
 	switch {
-	case s.confirmed(l, b, psn):
-		n.conns.Remove(conn.Slot(l)) // the queue pairs are of another connection now
+	case s.confirmed(fl, b, psn):
+		n.conns.Remove(n.slot(fl)) // the queue pairs are of another connection now
 	case s.denied(fl, b, psn):
 		s.c.Count(ctrGone, 1)
-		n.conns.Remove(conn.Slot(l))
-	case n.diverged(l):
+		n.conns.Remove(n.slot(fl))
+	case n.diverged(fl):
 		s.bad(toServers, x, reasonBadPSN, true)
 		return
 	}
@@ -180,29 +177,27 @@ func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 		(psnLess(psn, f.acked) || psn == hdr.PSNMask && !psnLess(psn, f.next))
 }
 
-// hear notes that the server answered on connection l.
-func (s *Box) hear(l int32) {
+// hear notes that the server answered on connection fl.
+func (s *Box) hear(fl *flow) {
 	n, now := s.n, s.c.Now()
 	if now.Sub(n.lastHeard) > clock.Duration(s.cfg.giveup)/2 {
 		n.awake = now
 	}
-	if n.lastFrom != l {
-		n.otherHeard, n.lastFrom = n.lastHeard, l
+	if n.lastFrom != fl {
+		n.otherHeard, n.lastFrom = n.lastHeard, fl
 	}
 	n.lastHeard = now
 }
 
-// diverged reports whether the two ends of connection l count differently.
-func (n *node) diverged(l int32) bool {
-	fl := &n.flows[l]
+// diverged reports whether the two ends of connection fl count differently.
+func (n *node) diverged(fl *flow) bool {
 	return fl.next != fl.admitted
 }
 
 // trust takes from the first answer to a request on record what answers look
 // like, and how many messages the server has counted.
-func (s *Box) trust(l int32, b []byte, psn uint32) {
+func (s *Box) trust(fl *flow, b []byte, psn uint32) {
 	n := s.n
-	fl := &n.flows[l]
 	f := &s.f
 	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
 		return
@@ -210,8 +205,7 @@ func (s *Box) trust(l int32, b []byte, psn uint32) {
 	// Messages completed as of psn, all of them its own: MSN counts from
 	// before the first on record.
 	k := uint32(0)
-	for at := fl.oldest; at != none; at = n.ops[at].next {
-		o := &n.ops[at]
+	for o := n.oldest(fl); o != nil; o = n.behind(o) {
 		end := psnAdd(o.spsn, o.npsn-1)
 		if psnLess(psn, o.spsn) || o.kind != kRead && psnLess(psn, end) {
 			break
@@ -227,54 +221,50 @@ func (s *Box) trust(l int32, b []byte, psn uint32) {
 	fl.base = f.AETHOf(b).MSN() - k - fl.head
 }
 
-// passive notes what an answer on connection l means, and passes it as it is:
+// passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.
-func (s *Box) passive(l int32, x *packet.Buf, b []byte, psn uint32) {
+func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	f := &s.f
-	c := &n.flows[l]
 	before := psnAdd(psn, hdr.PSNMask)
 	switch {
 	case f.Op == hdr.Acknowledge && f.AETHOf(b).Syndrome().ACK():
-		s.acked(l, psn)
+		s.acked(c, psn)
 	case f.Op == hdr.Acknowledge:
-		s.acked(l, before)
+		s.acked(c, before)
 	case f.Op == hdr.AtomicAck:
-		s.acked(l, before)
-		s.atomicAck(l, psn, f.AtomicAckETHOf(b).Original())
+		s.acked(c, before)
+		s.atomicAck(c, psn, f.AtomicAckETHOf(b).Original())
 	default:
-		s.acked(l, before)
-		s.learnMTU(l, b)
-		if c.oldest == none {
-			break
-		}
-		if o := &n.ops[c.oldest]; (o.kind == kRead || o.kind == kOdd) && psnAdd(o.spsn, o.got) == psn {
+		s.acked(c, before)
+		s.learnMTU(c, b)
+		if o := n.oldest(c); o != nil && (o.kind == kRead || o.kind == kOdd) && psnAdd(o.spsn, o.got) == psn {
 			if o.got++; o.got == o.npsn {
-				s.complete(c.oldest)
-				s.acked(l, psn)
+				s.complete(o)
+				s.acked(c, psn)
 			}
 		}
 	}
 	s.c.Emit(toClients, x)
 }
 
-// acked notes that the server has executed all that connection l carried up to
+// acked notes that the server has executed all that connection x carried up to
 // psn.
-func (s *Box) acked(l int32, psn uint32) {
-	x := &s.n.flows[l]
+func (s *Box) acked(x *flow, psn uint32) {
+	n := s.n
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
-	s.advance(l)
-	switch {
+	s.advance(x)
+	switch o := n.oldest(x); {
 	case x.repair:
-		s.pump(l)
-	case x.suspect != 0 && x.oldest != none && s.n.ops[x.oldest].spsn != x.nudged:
+		s.pump(x)
+	case x.suspect != 0 && o != nil && o.spsn != x.nudged:
 		// What was sent again was answered. What was sent before that and is not
 		// has been lost as well.
 		goal := x.suspect
-		if x.suspect = 0; psnLess(s.n.ops[x.oldest].spsn, goal) && s.n.ops[x.oldest].got == 0 && (!s.n.handedOver(x) || x.writes > 0) {
-			s.again(l, s.n.ops[x.oldest].spsn, goal)
+		if x.suspect = 0; psnLess(o.spsn, goal) && o.got == 0 && (!n.handedOver(x) || x.writes > 0) {
+			s.again(x, o.spsn, goal)
 		}
 	}
 }
@@ -283,59 +273,55 @@ func (s *Box) acked(l int32, psn uint32) {
 // x carries, when the server has acknowledged them: it may wait for that before it
 // sends more (rxe: after 128).
 func (n *node) partly(x *flow) {
-	if x.oldest == none {
-		return
-	}
-	if o := &n.ops[x.oldest]; (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(x.acked, o.spsn) {
-		n.flows[n.flowOf(x.oldest)].tellPart = true
-		n.due(n.flowOf(x.oldest))
+	o := n.oldest(x)
+	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(x.acked, o.spsn) {
+		f := n.flowOf(o)
+		f.tellPart = true
+		n.due(f)
 	}
 }
 
 // part is the PSN of the last packet of o, which is not done, that the server has
 // acknowledged, as its client numbers; false when there is none.
-func (n *node) part(o *op, at int32) (psn uint32, ok bool) {
-	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || n.flows[o.lane].oldest != at {
+func (n *node) part(o *op) (psn uint32, ok bool) {
+	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || n.oldest(n.carrier(o)) != o {
 		return 0, false
 	}
-	d := hdr.PSNDiff(n.flows[o.lane].acked, o.spsn)
+	d := hdr.PSNDiff(n.carrier(o).acked, o.spsn)
 	return psnAdd(o.cpsn, uint32(d)), d >= 0 && d < int32(o.npsn)
 }
 
 // advance completes what is acknowledged, in order.
-func (s *Box) advance(l int32) {
+func (s *Box) advance(x *flow) {
 	n := s.n
-	x := &n.flows[l]
-	for x.oldest != none {
-		o := &n.ops[x.oldest]
+	for o := n.oldest(x); o != nil; o = n.oldest(x) {
 		if o.is(fEarly) {
 			if end := psnAdd(o.spsn, o.npsn-1); psnLess(x.acked, end) {
 				x.acked = end
 			}
-			s.complete(x.oldest)
+			s.complete(o)
 			continue
 		}
-		if o.npsn != 0 && psnLess(x.acked, psnAdd(o.spsn, o.npsn-1)) || x.cur == x.oldest && o.lane == l {
+		if o.npsn != 0 && psnLess(x.acked, psnAdd(o.spsn, o.npsn-1)) || x.cur == x.oldest {
 			return
 		}
 		if o.answered() {
 			// The server answered it, and the answer was lost. Its client will
 			// ask again in its time; others need not wait so long.
 			if x.guests > 0 && x.trusted {
-				s.nudgeLost(l)
+				s.nudgeLost(x)
 			}
 			return
 		}
-		s.complete(x.oldest)
+		s.complete(o)
 	}
 }
 
-// complete notes that op at, the oldest of its connection, is answered.
-func (s *Box) complete(at int32) {
-	o := &s.n.ops[at]
+// complete notes that op o, the oldest of its connection, is answered.
+func (s *Box) complete(o *op) {
 	s.unlink(o)
 	o.state = sDone
-	s.forget(at, true)
+	s.forget(o, true)
 }
 
 // unlink takes o, which is the oldest, off its connection.
@@ -348,17 +334,15 @@ func (s *Box) unlink(o *op) {
 	x.silent = 0
 }
 
-// forget takes op at, which is not open any more, out of all counts. done: it
+// forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
-func (s *Box) forget(at int32, done bool) {
+func (s *Box) forget(o *op, done bool) {
 	n := s.n
-	o := &n.ops[at]
-	x := &n.flows[o.lane]
+	x := n.carrier(o)
 	if done {
 		s.learn(o)
 	}
-	i := n.flowOf(at)
-	fl := &n.flows[i]
+	fl := n.flowOf(o)
 	if !o.is(fOrphan) {
 		fl.answerer = o.lane
 		if o.state == sUnsent && !o.is(fAgain) {
@@ -368,15 +352,15 @@ func (s *Box) forget(at int32, done bool) {
 		if o.is(fBare) {
 			fl.bare--
 		}
-		n.due(i)
+		n.due(fl)
 	}
 	if o.is(fAgain) && !o.is(fOrphan) {
 		o.flags &^= fAgain
 		o.state = sDone
 		if fl.rereads--; fl.rereads == 0 && fl.owes && done {
 			fl.owes = false
-			last, _ := n.op(i, fl.head-1)
-			s.answer(i, hdr.Acknowledge, last.last(), fl.syn, 0)
+			last := n.op(fl, fl.head-1)
+			s.answer(fl, hdr.Acknowledge, last.last(), fl.syn, 0)
 		}
 	}
 	if o.is(fGuest) {
@@ -409,7 +393,7 @@ func (s *Box) forget(at int32, done bool) {
 				v.atomics--
 			}
 		}
-		if m := &n.more[at]; o.is(fProbe) && v.probe == at {
+		if m := n.beside(o); o.is(fProbe) && n.get(v.probe) == o {
 			known := done && n.awaits(v)
 			if v.doubt(); known {
 				n.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
@@ -431,73 +415,71 @@ func (s *Box) forget(at int32, done bool) {
 }
 
 // atomicAck is the answer to an atomic that went as one.
-func (s *Box) atomicAck(l int32, psn uint32, original uint64) {
+func (s *Box) atomicAck(x *flow, psn uint32, original uint64) {
 	n := s.n
-	x := &n.flows[l]
-	at := n.carries(x, psn)
-	if at == none {
+	o := n.carries(x, psn)
+	if o == nil {
 		return
 	}
-	o := &n.ops[at]
-	if o.spsn != psn || !o.asAtomic() || o.is(fEarly) || at != x.oldest && !x.trusted {
+	first := o == n.oldest(x)
+	if o.spsn != psn || !o.asAtomic() || o.is(fEarly) || !first && !x.trusted {
 		return
 	}
-	if o.is(fForetold) && n.foresaw(at) && original != n.more[at].want {
+	if o.is(fForetold) && n.foresaw(o) && original != n.beside(o).want {
 		s.mismatch(o)
 	}
 	o.prior = original
-	if at == x.oldest {
-		s.inTime(l, psn)
+	if first {
+		s.inTime(x, psn)
 	} else if x.trusted {
 		o.flags |= fEarly
-		s.nudgeLost(l)
+		s.nudgeLost(x)
 	}
 }
 
-// foresaw reports whether what was foretold of atomic at still holds: nothing
+// foresaw reports whether what was foretold of atomic o still holds: nothing
 // made its word unknown since.
-func (n *node) foresaw(at int32) bool {
-	w := n.ops[at].word
+func (n *node) foresaw(o *op) bool {
+	w := o.word
 	if w == none {
 		return false
 	}
 	v := &n.words.w[w]
-	return n.believes(v) && uint32(v.belief) == n.more[at].belief
+	return n.believes(v) && uint32(v.belief) == n.beside(o).belief
 }
 
-// inTime completes the oldest operation of connection l, which is answered up to
+// inTime completes the oldest operation of connection x, which is answered up to
 // psn, and what is behind it.
-func (s *Box) inTime(l int32, psn uint32) {
-	x := &s.n.flows[l]
+func (s *Box) inTime(x *flow, psn uint32) {
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
-	s.complete(x.oldest)
-	s.advance(l)
+	s.complete(s.n.oldest(x))
+	s.advance(x)
 }
 
-// carries is the operation that connection x carries under PSN psn; none if there
+// carries is the operation that connection x carries under PSN psn; nil if there
 // is none, or too many are ahead of it.
-func (n *node) carries(x *flow, psn uint32) int32 {
-	at := x.oldest
+func (n *node) carries(x *flow, psn uint32) *op {
+	o := n.oldest(x)
 	for range mostAhead {
-		if at == none || psnLess(psn, psnAdd(n.ops[at].spsn, n.ops[at].npsn)) {
-			return at
+		if o == nil || psnLess(psn, psnAdd(o.spsn, o.npsn)) {
+			return o
 		}
-		at = n.ops[at].next
+		o = n.behind(o)
 	}
-	return none
+	return nil
 }
 
 // mostAhead is how many operations are looked at to find one on a connection.
 const mostAhead = 64
 
-// compare compares what READ o found, which connection l carried, with its word's
+// compare compares what READ o found, which connection c carried, with its word's
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
-func (s *Box) compare(l int32, o *op, p []byte) {
+func (s *Box) compare(c *flow, o *op, p []byte) {
 	if w := s.n.trackedWord(o); w != none && len(p) == 8 {
-		if v := &s.n.words.w[w]; s.n.believes(v) && v.lane == l && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+		if v := &s.n.words.w[w]; s.n.believes(v) && s.n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
 			s.mismatch(o)
 		}
 	}
@@ -518,33 +500,30 @@ func (s *Box) mismatch(o *op) {
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
 // of.
-func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) bool {
+func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bool {
 	n := s.n
-	x := &n.flows[l]
-	if x.oldest == none {
+	o := n.oldest(x)
+	if o == nil {
 		return false
 	}
-	at := x.oldest
-	o := &n.ops[at]
 	if o.kind == kOdd && o.spsn == psn {
 		if psnLess(x.acked, psn) {
 			x.acked = psn
 		}
-		s.complete(at)
-		s.advance(l)
+		s.complete(o)
+		s.advance(x)
 		return false
 	}
 	if o.kind != kRead || psnAdd(o.spsn, o.got) != psn {
-		if at = n.carries(x, psn); at != none && at != x.oldest {
-			return s.early(l, at, psn, frame)
+		if it := n.carries(x, psn); it != nil && it != o {
+			return s.early(x, it, psn, frame)
 		}
 		return false // a repetition, or one before it was lost: its client will ask again
 	}
-	i := n.flowOf(at)
-	fl := &n.flows[i]
-	s.learnMTU(l, b)
+	fl := n.flowOf(o)
+	s.learnMTU(x, b)
 	if o.len == 8 && o.npsn == 1 {
-		s.compare(l, o, s.f.PayloadOf(b))
+		s.compare(x, o, s.f.PayloadOf(b))
 	}
 	k := o.got
 	o.got++
@@ -552,11 +531,10 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 	if lastOne && psnLess(x.acked, psn) {
 		x.acked = psn
 	}
-	front, _ := n.op(i, fl.head)
 	if o.is(fOrphan) || fl.gone {
 		s.c.Drop(frame, reasonAbsorbed)
-	} else if o.is(fAgain) || front == o && !o.holds() {
-		s.relay(i, o, frame, b, &s.f, k)
+	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
+		s.relay(fl, o, frame, b, &s.f, k)
 	} else if !s.keepAnswer(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
@@ -564,28 +542,27 @@ func (s *Box) readResponse(l int32, psn uint32, frame *packet.Buf, b []byte) boo
 		return true
 	}
 	if lastOne {
-		s.complete(at)
-		s.advance(l)
+		s.complete(o)
+		s.advance(x)
 	}
 	return true
 }
 
-// early holds the answer to READ at of connection l, which is in one packet, while
+// early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
-func (s *Box) early(l, at int32, psn uint32, frame *packet.Buf) bool {
-	o := &s.n.ops[at]
+func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.keepAnswer(o, frame) {
 		return false
 	}
 	o.got = 1
 	o.flags |= fEarly
-	s.nudgeLost(l)
+	s.nudgeLost(c)
 	return true
 }
 
 // learnMTU learns a path MTU from packets of READ responses.
-func (s *Box) learnMTU(l int32, b []byte) {
-	switch x := &s.n.flows[l]; s.f.Op {
+func (s *Box) learnMTU(x *flow, b []byte) {
+	switch s.f.Op {
 	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
 		if x.mtu == 0 {
 			x.mtu = uint32(len(s.f.PayloadOf(b)))
@@ -595,23 +572,22 @@ func (s *Box) learnMTU(l int32, b []byte) {
 	}
 }
 
-// relay gives the client of flow i packet k of the answer to READ o: frame x, the
+// relay gives the client of flow fl packet k of the answer to READ o: frame x, the
 // bytes b, whose headers are f.
-func (s *Box) relay(i int32, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
-	fl := &s.n.flows[i]
+func (s *Box) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	if !fl.down.fits(f) {
 		s.c.Drop(x, reasonAbsorbed)
 		return
 	}
 	h := f.BTHOf(b)
 	psn := psnAdd(o.cpsn, k)
-	ext := f.Op.Info().Ext
+	ext, ours := f.Op.Info().Ext, s.n.carrier(o) == fl
 	msn := (fl.released() + 1) & 0xFFFFFF
-	if o.lane == i && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
+	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
 		s.c.Emit(toClients, x)
 		return
 	}
-	if o.lane != i {
+	if !ours {
 		fl.down.address(b)
 	}
 	h.SetPSN(psn)
@@ -674,17 +650,16 @@ func (s *Box) unkeep(o *op) {
 	}
 }
 
-// deliver gives the client of flow i the answers that are due, in the order of
+// deliver gives the client of flow fl the answers that are due, in the order of
 // its requests.
-func (s *Box) deliver(i int32) {
+func (s *Box) deliver(fl *flow) {
 	n := s.n
-	fl := &n.flows[i]
 	if !fl.synced || fl.gone {
 		return
 	}
 	if !fl.trusted { // the server's own answers passed
 		for fl.head != fl.tail {
-			if o, _ := n.op(i, fl.head); o.state != sDone {
+			if o := n.op(fl, fl.head); o.state != sDone {
 				return
 			}
 			fl.head++
@@ -694,14 +669,14 @@ func (s *Box) deliver(i int32) {
 	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give
 	wanted := false
 	flush := func() bool {
-		if ack && wanted && !s.answer(i, hdr.Acknowledge, ackPSN, fl.syn, 0) {
+		if ack && wanted && !s.answer(fl, hdr.Acknowledge, ackPSN, fl.syn, 0) {
 			return false
 		}
 		ack, wanted = false, false
 		return true
 	}
 	for fl.head != fl.tail {
-		o, at := n.op(i, fl.head)
+		o := n.op(fl, fl.head)
 		if o.state == sDone {
 			switch {
 			case o.kind == kRead:
@@ -709,7 +684,7 @@ func (s *Box) deliver(i int32) {
 					if !flush() {
 						return
 					}
-					s.relayHeld(i, o, o.npsn)
+					s.relayHeld(fl, o, o.npsn)
 				}
 				ack, wanted = false, false
 			case o.kind == kOdd || o.kind.atomic():
@@ -718,7 +693,7 @@ func (s *Box) deliver(i int32) {
 					code = hdr.ReadRespOnly
 				}
 				fl.head++
-				if !s.answer(i, code, o.cpsn, fl.syn, o.prior) {
+				if !s.answer(fl, code, o.cpsn, fl.syn, o.prior) {
 					fl.head--
 					return
 				}
@@ -732,26 +707,26 @@ func (s *Box) deliver(i int32) {
 			continue
 		}
 		if o.state == sFailed {
-			if !flush() || !s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].nak), n.more[at].syndrome(), 0) {
+			if !flush() || !s.answer(fl, hdr.Acknowledge, psnAdd(o.cpsn, n.beside(o).nak), n.beside(o).syndrome(), 0) {
 				return
 			}
-			fl.verdict = n.more[at].syndrome()
-			s.end(i)
+			fl.verdict = n.beside(o).syndrome()
+			s.end(fl)
 			return
 		}
 		if !flush() {
 			return
 		}
 		if o.kind == kRead && o.holds() {
-			s.relayHeld(i, o, o.got) // it began to come while others were due
+			s.relayHeld(fl, o, o.got) // it began to come while others were due
 		}
-		if psn, ok := n.part(o, at); ok && fl.tellPart && fl.rereads == 0 {
-			s.answer(i, hdr.Acknowledge, psn, fl.syn, 0)
+		if psn, ok := n.part(o); ok && fl.tellPart && fl.rereads == 0 {
+			s.answer(fl, hdr.Acknowledge, psn, fl.syn, 0)
 		}
 		fl.tellPart = false
 		if o.is(fPrompt) {
 			o.flags &^= fPrompt
-			s.answer(i, hdr.Acknowledge, psnAdd(o.cpsn, n.more[at].nak), n.more[at].syndrome(), 0)
+			s.answer(fl, hdr.Acknowledge, psnAdd(o.cpsn, n.beside(o).nak), n.beside(o).syndrome(), 0)
 		}
 		return
 	}
@@ -759,13 +734,13 @@ func (s *Box) deliver(i int32) {
 		return
 	}
 	if fl.gapNAK && !fl.toldGap && fl.stall.n == 0 {
-		fl.toldGap = s.answer(i, hdr.Acknowledge, fl.arrived, hdr.SynNAKSequence, 0)
+		fl.toldGap = s.answer(fl, hdr.Acknowledge, fl.arrived, hdr.SynNAKSequence, 0)
 	}
 }
 
-// relayHeld gives the client of flow i the held packets of the answer to READ
+// relayHeld gives the client of flow fl the held packets of the answer to READ
 // o, of which end have come.
-func (s *Box) relayHeld(i int32, o *op, end uint32) {
+func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
 	k := end
 	for at, last := o.held(); ; at = s.n.shelf.k[at].next {
 		if k--; at == last {
@@ -785,42 +760,39 @@ func (s *Box) relayHeld(i int32, o *op, end uint32) {
 			s.c.Drop(x, reasonAbsorbed)
 			continue
 		}
-		s.relay(i, o, x, b, &s.g, k)
+		s.relay(fl, o, x, b, &s.g, k)
 	}
 }
 
-// una is the PSN of the oldest request of flow i that its client has no answer to
+// una is the PSN of the oldest request of flow f that its client has no answer to
 // (IBTA: oldest unacknowledged PSN).
-func (n *node) una(i int32) uint32 {
-	f := &n.flows[i]
+func (n *node) una(f *flow) uint32 {
 	if f.head == f.tail {
 		return f.admitted
 	}
-	o, at := n.op(i, f.head)
+	o := n.op(f, f.head)
 	if o.state == sFailed {
-		return psnAdd(o.cpsn, n.more[at].nak)
+		return psnAdd(o.cpsn, n.beside(o).nak)
 	}
 	return o.cpsn
 }
 
-// end resets flow i: its client's queue pair goes to the error state by the
+// end resets flow fl: its client's queue pair goes to the error state by the
 // NAK that it was given.
-func (s *Box) end(i int32) {
-	fl := &s.n.flows[i]
-	fl.gone, fl.ended = true, s.n.una(i)
+func (s *Box) end(fl *flow) {
+	fl.gone, fl.ended = true, s.n.una(fl)
 	s.discard(&fl.stall, reasonReset)
 	s.c.Count(ctrResets, 1)
 }
 
-// refuse tells the client of flow i again that its connection is gone: with the
+// refuse tells the client of flow fl again that its connection is gone: with the
 // PSN of what failed, since a NAK says that all before it was executed.
-func (s *Box) refuse(i int32) {
-	fl := &s.n.flows[i]
+func (s *Box) refuse(fl *flow) {
 	syn := fl.verdict
 	if syn == 0 {
 		syn = hdr.SynNAKRemoteOperation
 	}
-	s.answer(i, hdr.Acknowledge, fl.ended, syn, 0)
+	s.answer(fl, hdr.Acknowledge, fl.ended, syn, 0)
 }
 
 var _ graph.App = (*Box)(nil)

@@ -147,7 +147,7 @@ func (s *Box) disturb(b []byte, f *hdr.Frame) (wait bool) {
 		return n.touchAll(0, until)
 	case m.len != 0:
 		n.unknown = until
-		wait, _ = n.touch(m.va, m.len, none, 0, until)
+		wait, _ = n.touch(m.va, m.len, nil, 0, until)
 	}
 	return wait
 }

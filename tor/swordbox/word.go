@@ -400,7 +400,7 @@ func (n *node) left(w int32, o *op, done bool) {
 // of atomics are open to one of these words, over another connection than l. The
 // words are not settled before until, and before the operations up to gen are
 // done; any: there are such words.
-func (n *node) touch(va uint64, ln uint32, l int32, gen uint64, until clock.Time) (wait, any bool) {
+func (n *node) touch(va uint64, ln uint32, l *flow, gen uint64, until clock.Time) (wait, any bool) {
 	list, ok := n.words.over(va, ln)
 	if !ok {
 		return n.touchAll(gen, until), true
@@ -409,7 +409,7 @@ func (n *node) touch(va uint64, ln uint32, l int32, gen uint64, until clock.Time
 		v, u := &n.words.w[w], &n.words.u[w]
 		v.doubt()
 		u.gen, u.barred = max(u.gen, gen), max(u.barred, until)
-		wait = wait || v.writes > 0 && v.lane != l
+		wait = wait || v.writes > 0 && n.flow(v.lane) != l
 	}
 	return wait, len(list) != 0
 }
