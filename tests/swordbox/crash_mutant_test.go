@@ -1,20 +1,5 @@
 package swordbox
 
-import (
-	"testing"
-
-	shared "github.com/quillon/quillon/tests/mutant"
-)
-
-// TestMutantsOfCrashes: each of crashMutants is found.
-func TestMutantsOfCrashes(t *testing.T) {
-	var all []shared.Mutant
-	for _, m := range crashMutants() {
-		all = append(all, shared.Mutant{Name: m.name, File: m.file, Old: m.old, New: m.new, By: m.by, Run: m.run})
-	}
-	shared.Run(t, "tor/swordbox", all)
-}
-
 // crashMutants break what a process leaves to the next one, and what that makes of it.
 func crashMutants() []mutant {
 	const crash = "BeforeTheCrash|TestNothingMeanwhile"
@@ -25,12 +10,12 @@ func crashMutants() []mutant {
 		{"the question takes no PSN", "doubt.go", "c.next = psnAdd(c.next, 1)\n", "", frames, crash},
 		{"the question has the PSN of what is open", "doubt.go", "&o, nil, c.next)", "&o, nil, c.acked)", frames, crash},
 		{"the question adds", "doubt.go", "op{kind: kFAA, ", "op{kind: kFAA, out: 1, ", frames, crash},
-		{"PSNs of what was cut off are not used again", "doubt.go", "c.oldest, c.next = none, psn", "c.oldest = none", frames, crash},
+		{"PSNs of what was cut off are not used again", "doubt.go", "c.newest, c.next = none, none, psn", "c.newest = none, none", frames, crash},
 		{"the PSN of the question is used at once", "doubt.go", "c.gated, c.gate, n.opens = true,", "c.gated, c.gate, n.opens = false,", frames, crash},
 		{"repetitions go out while nobody knows", "repair.go", "if c.inDoubt {\n\t\ts.c.Drop(x, reasonRepeat)", "if false {\n\t\ts.c.Drop(x, reasonRepeat)", frames, "TestNothingMeanwhile"},
 		{"operations go over a connection in doubt", "request.go", "|| c.inDoubt ||", "||", frames, crash},
 		{"an operation whose frame never left is on record", "recover.go", "\t\tg.tail--\n", "", frames, "TestDiesBeforeItSends"},
-		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(hdr.PSNDiff(n.ops[a].spsn, c.acked), hdr.PSNDiff(n.ops[b].spsn, c.acked))", "cmp.Compare(a, b)", frames, "TestCarriedInOrder"},
+		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))", "cmp.Compare(n.place(a), n.place(b))", frames, "TestCarriedInOrder"},
 		{"the next PSN is the first", "recover.go", "c.next = psnAdd(o.spsn, o.npsn)\n", "", frames, crash},
 		{"order=word ends with the process", "recover.go", "o.word == none && !o.is(fBare|fOrphan)", "false", frames, "TestWordOrderOverACrash"},
 		{"words of WRITEs under way are nobody's", "recover.go", "v.writes++\n", "", frames, "TestNothingMeanwhile|TestHandedOverWrite"},

@@ -19,7 +19,7 @@ func (s *Box) Flush(c *graph.Ctx) {
 		n.unknown = until
 		for i := range n.flows {
 			if f := &n.flows[i]; f.synced && !f.bound {
-				s.unfollow(int32(i))
+				s.unfollow(f)
 			}
 		}
 		s.settle()
@@ -28,22 +28,19 @@ func (s *Box) Flush(c *graph.Ctx) {
 	s.c = nil
 }
 
-// unfollow forgets the numbering of flow i, whose ends count alike, and what was open.
-func (s *Box) unfollow(i int32) {
+// unfollow forgets the numbering of f, whose ends count alike, and what was open.
+func (s *Box) unfollow(f *flow) {
 	n := s.n
-	f := &n.flows[i]
 	s.discard(&f.stall, reasonAbsorbed)
-	s.recall(i)
+	s.recall(f)
 	for f.oldest != none {
-		at := f.oldest
-		o := &n.ops[at]
+		o := &n.ops[f.oldest]
 		n.orphan(o)
 		s.unlink(o)
-		s.forget(at, false)
+		s.forget(o, false)
 	}
 	for k := f.first; k != f.tail; k++ {
-		o, _ := n.op(i, k)
-		s.unkeep(o)
+		s.unkeep(n.op(f, k))
 	}
 	*f = noFlow
 }
