@@ -394,13 +394,12 @@ func (s *Steer) rewriteCAS(b []byte, rec *op) bool {
 	if rec.newVer != rec.cliVer {
 		n = hdr.AtomicETHLen
 	}
-	copy(s.old[:], a[:n])
+	s.changing(b, int(s.f.BTH)+hdr.BTHLen, n)
 	a.SetVA(rec.newVA)
 	if rec.newVer != rec.cliVer {
 		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
 	}
-	patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])
 	return true
 }
 
@@ -467,9 +466,8 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 // place of where rec was sent.
 func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
 	reth := s.f.RETHOf(b)
-	copy(s.old[:8], reth)
+	s.changing(b, int(s.f.BTH)+hdr.BTHLen, 8)
 	reth.SetVA(rec.newVA + (va - rec.va))
-	patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:8])
 }
 
 // again handles a retransmission. What it asks for must be what was asked for
