@@ -239,7 +239,7 @@ func (s *state) keyOf(sid int16, key uint64) int32 {
 	}
 	if k != noSlot {
 		s.keys.s[k].hits++
-		s.keys.s[k].seen = s.age
+		s.keys.s[k].usedAt(s.age)
 	}
 	return k
 }
@@ -258,7 +258,9 @@ func (s *state) insert(sid int16, key uint64) int32 {
 func (s *state) written(c *graph.Ctx, sid int16, w *pendingWrite) {
 	class, _ := wire.Class(w.size)
 	w.slot = s.remember(c, sid, w.va, packEntry(w.key, w.version, w.region, class))
-	s.regions[w.region].seen = s.age
+	if g := &s.regions[w.region]; g.seen != s.age {
+		g.seen = s.age
+	}
 }
 
 // acknowledged remembers entries that were the first under their R_Keys, now
@@ -327,7 +329,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 	}
 	k := &s.keys.s[w.key]
 	k.hits++
-	k.seen = s.age
+	k.usedAt(s.age)
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
 	t, why := s.target(c, r, w, rec)
 	if t == nil {
@@ -420,8 +422,10 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	}
 	e := &s.addrs.e[slot]
 	k := &s.keys.s[e.key()]
-	k.hits++
-	k.seen = s.age
+	if s.cfg.hot > 0 {
+		k.hits++
+	}
+	k.usedAt(s.age)
 	if k.tail == slot {
 		return
 	}
