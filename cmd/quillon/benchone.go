@@ -17,12 +17,15 @@ const (
 	oneFrames = 4 * mixFrames
 )
 
-// oneBenchmarks play a recorded load of one server through one app, each client on
-// one of two workers; beside it, one worker has all of them. What the machine
-// itself gains by two processors is that of the app that does nothing.
+// oneBenchmarks play the load of one server through one app, each client on one of
+// two workers; beside it, one worker has all of them. What the machine itself gains
+// by two processors, and what the load costs, is that of the app that does nothing.
 func oneBenchmarks() []benchmark {
-	of := func(name, kind string, args graph.Args) benchmark {
-		return benchmark{name, fmt.Sprintf("%s in memory, two workers with half of one server's clients each; in the place of pass-through: one worker with all", kind), func(clock.Clock) (*contest, error) {
+	about := func(kind, load string) string {
+		return fmt.Sprintf("%s in memory, two workers with half of one server's clients each: %s; in the place of pass-through: one worker with all", kind, load)
+	}
+	recorded := func(name, kind string, args graph.Args) benchmark {
+		return benchmark{name, about(kind, "a recorded Clover mix"), func(clock.Clock) (*contest, error) {
 			m, err := recordClover(0, oneNodes, oneFrames)
 			if err != nil {
 				return nil, fmt.Errorf("record the load: %w", err)
@@ -30,9 +33,23 @@ func oneBenchmarks() []benchmark {
 			return divided(kind, args, m.byClient(), true)
 		}}
 	}
+	played := func(name, kind string, args graph.Args) benchmark {
+		return benchmark{name, about(kind, "counters of two protection domains, answered at once"), func(clock.Clock) (*contest, error) {
+			of := func(workers int) run {
+				return func() (func() (int, error), error) {
+					return (&rivals{kind: kind, args: args, workers: workers}).prepare()
+				}
+			}
+			return &contest{bytes: tenantBytes, work: of(2), pass: of(1), close: func() {}}, nil
+		}}
+	}
+	swordbox := swordboxArgs()
+	swordbox["conns"] = "512" // a quarter of them may wait to be known: all do at the start
 	return []benchmark{
-		of("one-server-wire", "wire", nil),
-		of("one-server-steer", "clover-steer", steerArgs()),
+		recorded("one-server-wire", "wire", nil),
+		recorded("one-server-steer", "clover-steer", steerArgs()),
+		played("one-server-counters", "wire", nil),
+		played("one-server-swordbox", "swordbox", swordbox),
 	}
 }
 

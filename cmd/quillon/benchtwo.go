@@ -117,28 +117,40 @@ func (p *pace) wait(player int, at clock.Time) {
 	}
 }
 
+// done has the other player wait no more.
+func (p *pace) done(player int) { p[player].at.Store(math.MaxInt64 / 2) }
+
 // paceSpins is how often a player looks before it lets go of its processor, which
 // takes longer than the other usually does.
 const paceSpins = 1 << 14
 
 // atOnce plays what is left, each on a thread of its own.
 func atOnce(players []*playback) (int, error) {
-	frames, errs := make([]int, len(players)), make([]error, len(players))
+	return eachAtOnce(len(players), func(i int) (int, error) {
+		p := players[i]
+		n, err := p.play(len(p.mix.batches))
+		if p.pace != nil {
+			p.pace.done(p.worker)
+		}
+		return n, err
+	})
+}
+
+// eachAtOnce does n things, each on a thread of its own, and adds up what they
+// return.
+func eachAtOnce(n int, do func(i int) (int, error)) (sum int, err error) {
+	frames, errs := make([]int, n), make([]error, n)
 	var wg sync.WaitGroup
-	for i, p := range players {
+	for i := range n {
 		wg.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			frames[i], errs[i] = p.play(len(p.mix.batches))
-			if p.pace != nil {
-				p.pace[p.worker].at.Store(math.MaxInt64 / 2) // the other one may go on
-			}
+			frames[i], errs[i] = do(i)
 		})
 	}
 	wg.Wait()
-	sum := 0
-	for _, n := range frames {
-		sum += n
+	for _, x := range frames {
+		sum += x
 	}
 	return sum, errors.Join(errs...)
 }
