@@ -20,9 +20,8 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	if s.worker != 0 {
 		return clock.Never
 	}
-	s.lock()
-	defer s.unlock()
 	now := c.Now()
+	s.lock()
 	s.begin(c)
 	if s.cfg.mode != Off {
 		s.repair(c, now)
@@ -33,6 +32,9 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	}
 	s.conns.Sweep(now)
 	s.release(c)
+	s.gauge(c)
+	s.unlock()
+	s.send(c)
 	return now.Add(tickEvery)
 }
 
