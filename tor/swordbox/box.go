@@ -106,6 +106,7 @@ type Box struct {
 	g, h      hdr.Frame   // of held frames
 	spare     *packet.Buf // a frame from the server that nobody needs any more
 	to        *flow       // flow that spare was addressed to
+	touched   state
 	congested bool        // the answer at hand was marked (CE)
 
 	requests, responses, bytes uint64
