@@ -13,6 +13,8 @@
 package hold
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
 )
@@ -45,10 +47,10 @@ func (q *Queue) Last() int32  { return q.last }
 
 // place holds one frame.
 type place[T any] struct {
+	note   T // first, where it takes no room when it has no length
 	x      *packet.Buf
 	next   int32 // behind it in its queue, or the next free place; 0: none
 	worker int32
-	note   T
 }
 
 // Shelf is a fixed number of places for frames. Beside each frame is a T, the
@@ -121,7 +123,7 @@ func (s *Shelf[T]) Next(at int32) int32 { return s.places[at-1].next }
 func (s *Shelf[T]) Mine(c Buffers, q *Queue, worker int) *packet.Buf {
 	p := &s.places[q.first-1]
 	if int(p.worker) != worker {
-		y := copyOf(c, p.x)
+		y := Copy(c, p.x)
 		if y == nil {
 			return nil
 		}
@@ -187,9 +189,13 @@ func (s *Shelf[T]) Return(c Buffers, worker int, why graph.Reason) {
 // Held is how many frames of a worker's are here, or wait for its Return.
 func (s *Shelf[T]) Held(worker int) int { return s.by[worker] + len(s.back[worker]) }
 
-// copyOf is a copy of frame x in a buffer of this worker's; nil when there is
-// none.
-func copyOf(c Buffers, x *packet.Buf) *packet.Buf {
+// Idle reports whether no frame is here, and none waits for a Return.
+func (s *Shelf[T]) Idle() bool {
+	return s.used == 0 && !slices.ContainsFunc(s.back, func(l []*packet.Buf) bool { return len(l) != 0 })
+}
+
+// Copy is a copy of frame x in a buffer of this worker's; nil when there is none.
+func Copy(c Buffers, x *packet.Buf) *packet.Buf {
 	y := c.Get()
 	if y != nil && !y.SetBytes(x.Bytes()) {
 		c.Discard(y)

@@ -117,6 +117,13 @@ func TestShelf(t *testing.T) {
 		for i := range q {
 			s.Drop(workers[0], &q[i], 0, 0)
 		}
+		away := 0
+		for w := range workers {
+			away += s.Held(w)
+		}
+		if s.Idle() != (away == 0) {
+			t.Errorf("idle %v with %d frames to give back", s.Idle(), away)
+		}
 		for w, x := range workers {
 			if s.Return(x, w, 0); s.Held(w) != 0 {
 				t.Errorf("worker %d still has %d frames", w, s.Held(w))

@@ -1,12 +1,10 @@
 package swordbox
 
 import (
-	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -14,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 // maxNodes is the most servers.
@@ -38,9 +37,6 @@ type shared struct {
 	failed error
 	why    string // why nothing was taken over; "": it was, or there was nothing
 	stops  int    // workers that stopped
-	// barred: until then requests that a process before this one let through may
-	// be under way.
-	barred clock.Time
 }
 
 // node is a memory server and all that is known of the connections to it. A
@@ -55,32 +51,26 @@ type node struct {
 	busy   clock.Time    // when it had a connection last
 	mac    atomic.Uint64 // where its answers come from; 0: not known
 	// twin: another node has this MAC, and may be the same server.
-	twin   atomic.Bool
-	twins  bool  // requests wait until no twin has writes
-	writes int32 // open ops that go as WRITEs of what was known
-	conns  *conn.Table
-	arrays
-	window    uint32 // a power of two
-	shift     uint8  // its logarithm
-	words     wordTable
-	beliefs   uint64 // numbers given to beliefs (word.belief)
-	shaken    uint64 // those up to this one are none any more
-	free      grace
-	unrest    unrest // of all words
+	twin  atomic.Bool
+	twins bool // requests wait until no twin has writes
+	conns *conn.Table
+	record
+	words     words
 	keys      keys
-	serial    uint32 // of keys
-	lending   int    // connections that are lent
-	shelf     shelf
-	ready     []*flow // flows with an answer to give, after the frame at hand
-	waiting   []*flow // flows with requests that wait
-	strangers fifo    // requests that nobody follows, and wait
+	shelf     hold.Shelf[struct{}]
+	ready     []*flow    // flows with an answer to give, after the frame at hand
+	waiting   []*flow    // flows with requests that wait
+	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
-	freed     [][]*packet.Buf // by worker: held frames that another one is done with
-	heldBy    []int
 	swept     clock.Time
-	removed   []*flow    // rows that went, to be dealt with after the table is at rest
-	opens     clock.Time // when PSNs of questions may be those of requests (flow.gate)
-	unknown   clock.Time // until then requests that are not on record may be under way
+	removed   []*flow // rows that went, to be dealt with after the table is at rest
+	// Of the worker that has it.
+	c      *graph.Ctx
+	cfg    *settings
+	worker int
+	mem    *memory
+
+	opens clock.Time // when PSNs of questions may be those of requests (flow.gate)
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
@@ -94,23 +84,13 @@ type Box struct {
 	*shared
 	worker, workers int
 	fixed           bool
-	cfg             settings   // the worker's own: they may change
+	cfg             settings   // the worker\'s own: they may change
 	restatic        bool       // connections of static= came or went
 	due             clock.Time // when this worker is to look at connections next; 0: never was
 
-	// Of the frame at hand.
-	c         *graph.Ctx
-	n         *node
-	f         hdr.Frame
-	ends      conn.Ends
-	g, h      hdr.Frame   // of held frames
-	spare     *packet.Buf // a frame from the server that nobody needs any more
-	to        *flow       // flow that spare was addressed to
-	touched   state
-	congested bool        // the answer at hand was marked (CE)
-
 	requests, responses, bytes uint64
 
+	wire
 	batch [packet.MaxBatch]parsed // where workers share nodes
 }
 
@@ -151,6 +131,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, s.failed
 	}
 	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
+	b.wire.cfg = &b.cfg
 	for _, text := range cfg.static {
 		if _, err := conn.ParseStatic(text); err != nil {
 			return nil, err
@@ -161,16 +142,13 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{number: place, arrays: m.of(place), window: uint32(cfg.window), shift: uint8(bits.TrailingZeros(uint(cfg.window))),
-		words: newWordTable(cfg.words), free: grace{gen: 1}, shelf: newShelf(cfg.hold),
+	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window),
+		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
-		freed: make([][]*packet.Buf, workers), heldBy: make([]int, workers), removed: make([]*flow, 0, cfg.conns)}
+		removed: make([]*flow, 0, cfg.conns)}
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
-	}
-	for w := range n.freed {
-		n.freed[w] = make([]*packet.Buf, 0, cfg.hold)
 	}
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: min(clock.Duration(cfg.settle), 1e6), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
@@ -256,12 +234,8 @@ func (s *Box) own(n *node) {
 		}
 	}
 	s.n = n
-	if l := n.freed[s.worker]; len(l) > 0 {
-		for _, x := range l {
-			s.c.Drop(x, reasonAbsorbed)
-		}
-		n.freed[s.worker] = l[:0]
-	}
+	n.c, n.cfg, n.worker = s.c, &s.cfg, s.worker
+	n.shelf.Return(s.c, s.worker, reasonAbsorbed)
 }
 
 func (s *Box) release() {
@@ -300,22 +274,6 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.Count(ctrResponses, s.responses)
 	c.Count(ctrBytes, s.bytes)
 	s.c = nil
-}
-
-// pass sends a frame on as it is.
-func (s *Box) pass(in int, x *packet.Buf) { s.c.Emit(1-in, x) }
-
-func (s *Box) mark(in int, x *packet.Buf, r graph.Reason) {
-	s.c.Mark(x, packet.Forwarded, r)
-	s.c.Emit(1-in, x)
-}
-
-func (s *Box) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
-	if drop {
-		s.c.Drop(x, r)
-		return
-	}
-	s.mark(in, x, r)
 }
 
 // inspect finds out what it takes no node to know of a frame.
@@ -429,7 +387,7 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 
 // managed handles a datagram of the connection manager, which always passes,
 // but for a forged one when the guard is set.
-func (s *Box) managed(in int, x *packet.Buf, b []byte) {
+func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 	switch slot, e := s.n.conns.CM(s.c.Now(), &s.ends, b, &s.f); {
 	case e == conn.Forged || e == conn.Spoofed:
 		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
@@ -438,14 +396,14 @@ func (s *Box) managed(in int, x *packet.Buf, b []byte) {
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.recall(&s.n.flows[slot]) // what it carries is answered before it goes
+		s.n.keys.recall(&s.n.flows[slot]) // what it carries is answered before it goes
 	}
 	s.pass(in, x)
 }
 
 // settle does what frames have led to: rows that went, answers that are due,
 // requests that may go on.
-func (s *Box) settle() {
+func (s *wire) settle() {
 	n := s.n
 	for len(n.removed) > 0 || len(n.ready) > 0 {
 		for _, f := range n.removed {
@@ -456,12 +414,12 @@ func (s *Box) settle() {
 			f := n.ready[k]
 			f.isReady = false
 			s.deliver(f)
-			n.note(&s.mem, f)
+			n.note(f)
 		}
 		n.ready = n.ready[:0]
 		s.resume()
 	}
-	if len(n.waiting) > 0 || n.strangers.n > 0 {
+	if len(n.waiting) > 0 || !n.strangers.Empty() {
 		s.resume()
 	}
 }
@@ -474,93 +432,13 @@ func (n *node) due(f *flow) {
 	}
 }
 
-// index is the number of flow f, and place that of operation o: what is stored of
-// them in memory that outlives the process.
-func (n *node) index(f *flow) int32 {
-	return int32((uintptr(unsafe.Pointer(f)) - uintptr(unsafe.Pointer(unsafe.SliceData(n.flows)))) / unsafe.Sizeof(*f))
-}
-
-func (n *node) place(o *op) int32 {
-	return int32((uintptr(unsafe.Pointer(o)) - uintptr(unsafe.Pointer(unsafe.SliceData(n.ops)))) / unsafe.Sizeof(*o))
-}
-
-// slot is what tor/conn calls flow f, and row what it knows of it.
-func (n *node) slot(f *flow) conn.Slot { return conn.Slot(n.index(f)) }
-func (n *node) row(f *flow) *conn.Row  { return n.conns.Row(n.slot(f)) }
-
-// op is operation number k (as flow.head counts) of flow f.
-func (n *node) op(f *flow, k uint32) *op {
-	return &n.ops[n.index(f)<<(n.shift&31)+int32(k&(f.span-1))]
-}
-
-// get is the operation in place at, and flow the flow with number i; nil when that is none.
-func (n *node) get(at int32) *op {
-	if at == none {
-		return nil
-	}
-	return &n.ops[at]
-}
-
-func (n *node) flow(i int32) *flow {
-	if i == none {
-		return nil
-	}
-	return &n.flows[i]
-}
-
-// oldest is the operation o the front of those that connection c carries, and
-// behind the one behind o; nil when there is none.
-func (n *node) oldest(c *flow) *op { return n.get(c.oldest) }
-func (n *node) behind(o *op) *op   { return n.get(o.next) }
-
-// beside is what few operations need of o.
-func (n *node) beside(o *op) *more { return &n.more[n.place(o)] }
-
-// flowOf is the flow whose client sent o, and carrier the one whose connection
-// carries it.
-func (n *node) flowOf(o *op) *flow  { return &n.flows[n.place(o)>>(n.shift&31)] }
-func (n *node) carrier(o *op) *flow { return &n.flows[o.lane] }
-
-// hold keeps x for later; false when there is no room.
-func (s *Box) hold(q *fifo, x *packet.Buf) bool {
-	if !s.n.shelf.put(q, x, s.worker) {
-		return false
-	}
-	s.n.heldBy[s.worker]++
-	return true
-}
-
-// unhold is the first frame of q, as one of this worker's; nil when it was
-// another's and there is no buffer for a copy.
-func (s *Box) unhold(q *fifo) *packet.Buf {
-	k := s.n.shelf.take(q)
-	s.n.heldBy[k.worker]--
-	if int(k.worker) == s.worker {
-		return k.x
-	}
-	y := s.c.Get()
-	if y != nil && !y.SetBytes(k.x.Bytes()) {
-		s.c.Discard(y)
-		y = nil
-	}
-	s.n.freed[k.worker] = append(s.n.freed[k.worker], k.x)
-	return y
-}
-
-// discard drops all frames of q.
-func (s *Box) discard(q *fifo, r graph.Reason) {
-	for q.n > 0 {
-		if x := s.unhold(q); x != nil {
-			s.c.Drop(x, r)
-		}
-	}
-}
+func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
 
 // Held implements graph.Holder.
 func (s *Box) Held() int {
 	h := 0
 	for _, n := range *s.nodes.Load() {
-		h += n.heldBy[s.worker] + len(n.freed[s.worker])
+		h += n.shelf.Held(s.worker)
 	}
 	return h
 }
@@ -571,12 +449,12 @@ func (s *Box) Stop(c *graph.Ctx) {
 	s.c = c
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
-		s.discard(&n.strangers, reasonAbsorbed)
+		n.shelf.Drop(s.c, &n.strangers, s.worker, reasonAbsorbed)
 		for i := range n.flows {
 			f := &n.flows[i]
-			s.discard(&f.stall, reasonAbsorbed)
+			n.shelf.Drop(s.c, &f.stall, s.worker, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
-				s.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
+				s.n.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
 			}
 		}
 	}
@@ -589,80 +467,16 @@ func (s *Box) Stop(c *graph.Ctx) {
 	}
 }
 
-// resize gives x the length n.
-func resize(x *packet.Buf, n int) bool {
-	if d := n - x.Len(); d > 0 {
-		_, ok := x.Append(d)
-		return ok
-	} else {
-		return x.TrimBack(-d)
-	}
-}
+// roomy reports whether half of the room for frames is free: then frames may wait for
+// better times.
+func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
 
-// blank is a frame of n bytes to fill: the spare one, or a new one; nil when
-// there is none.
-func (s *Box) blank(n int) *packet.Buf {
-	if x := s.spare; x != nil {
-		if resize(x, n) {
-			s.spare = nil
-			return x
-		}
-	}
-	x := s.c.Get()
-	if x == nil {
-		return nil
-	}
-	if !resize(x, n) {
-		s.c.Discard(x)
-		return nil
-	}
-	s.c.Mark(x, packet.Generated, reasonMade)
-	return x
-}
-
-// answer sends the client of flow fl a response without payload; false when
-// there is no buffer.
-func (s *Box) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
-	h := &fl.down
-	if !h.known() {
+// keep holds packet x of o, a frame of that worker's; false when there is no room.
+func (n *node) keep(o *op, x *packet.Buf) bool {
+	q := o.held()
+	if n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
 		return false
 	}
-	if syn.ACK() {
-		s.c.Count(ctrAcks, 1)
-	} else {
-		s.c.Count(ctrNAKs, 1)
-	}
-	aeth := uint32(syn)<<24 | fl.released()
-	if x := s.spare; x != nil && s.to == fl && s.f.Op == code {
-		// The server's own answer may be just the one.
-		b := x.Bytes()
-		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {
-			s.spare = nil
-			s.c.Emit(toClients, x)
-			return true
-		}
-	}
-	n := h.len() + hdr.AETHLen + hdr.ICRCLen
-	if code == hdr.AtomicAck {
-		n += hdr.AtomicAckETHLen
-	}
-	x := s.blank(n)
-	if x == nil {
-		return false
-	}
-	b := x.Bytes()
-	h.front(b)
-	bth := hdr.BTH(b[h.bth:])
-	bth[0], bth[1] = byte(code), bth[1]&0x40
-	be.PutUint32(bth[8:], psn&hdr.PSNMask)
-	be.PutUint32(b[h.len():], aeth)
-	if code == hdr.AtomicAck {
-		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
-	}
-	if s.congested {
-		h.frame().SetECN(b, hdr.CE) // as the answer that this one comes from
-	}
-	h.seal(b, code)
-	s.c.Emit(toClients, x)
+	o.hold(q)
 	return true
 }

@@ -1,6 +1,8 @@
 package swordbox
 
 import (
+	"time"
+
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -52,4 +54,24 @@ type carrier struct {
 	grants grants
 	up     header // of frames to the server
 	marked marked
+}
+
+// patience is how long the server may be silent until its oldest request is
+// sent again here: some round trips, and twice as long each time.
+func (c *carrier) patience(giveup time.Duration) clock.Duration {
+	if c.trip == 0 {
+		return min(clock.Duration(giveup)/5, 50e6)
+	}
+	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(giveup)/2, leastPatience))
+}
+
+// tried notes that the server was sent something again, or asked.
+func (c *carrier) tried(now clock.Time) {
+	c.since, c.timed = now, false
+	if c.silent == 0 {
+		c.silent = now
+	}
+	if c.tries < 255 {
+		c.tries++
+	}
 }

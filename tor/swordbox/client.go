@@ -3,6 +3,7 @@ package swordbox
 import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 // client is the requester's side of a connection: what its client has sent, what was
@@ -31,21 +32,21 @@ type client struct {
 	misshapen bool // its requests contradict themselves (see measure)
 	// syn is the syndrome of an acknowledgement (with its credits), as the server gives it.
 	syn               hdr.Syndrome
-	arrived, admitted uint32 // the expected PSN; and that of what is sent on next
-	head, tail        uint32 // ops: oldest that is not answered, and next
-	first             uint32 // oldest that is remembered
-	span              uint32 // how many are remembered: the ring's places, a power of two
-	unsent            int32  // ops on record with sUnsent
-	open              int32  // ops that the server has not answered
-	bare              int32  // of these, with fBare
-	lane              int32  // connection of the youngest open op
-	cur               int32  // op of a message whose packets are still coming; none
-	base              uint32 // MSN before the first operation on record: see released
-	answerer          int32  // connection that the newest answer came over
-	stall             fifo   // requests that wait
-	rest, part        uint32 // bytes of the WRITE at hand that are to come, and in each of its packets
-	vagueLen          uint32 // see vague
-	pastAt            uint32 // of past, as often as it was filled
+	arrived, admitted uint32     // the expected PSN; and that of what is sent on next
+	head, tail        uint32     // ops: oldest that is not answered, and next
+	first             uint32     // oldest that is remembered
+	span              uint32     // how many are remembered: the ring's places, a power of two
+	unsent            int32      // ops on record with sUnsent
+	open              int32      // ops that the server has not answered
+	bare              int32      // of these, with fBare
+	lane              int32      // connection of the youngest open op
+	cur               int32      // op of a message whose packets are still coming; none
+	base              uint32     // MSN before the first operation on record: see released
+	answerer          int32      // connection that the newest answer came over
+	stall             hold.Queue // requests that wait
+	rest, part        uint32     // bytes of the WRITE at hand that are to come, and in each of its packets
+	vagueLen          uint32     // see vague
+	pastAt            uint32     // of past, as often as it was filled
 
 	down    header       // of frames to it
 	ended   uint32       // PSN of the request that ended its queue pair

@@ -6,6 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 // marked are the flows whose requests a connection carried with a congestion
@@ -33,7 +34,7 @@ func (m *marked) add(i int32) {
 // server to the clients whose requests were marked; one of a client to the
 // connection that answered it last. False when it belongs to no flow that is
 // followed, and passes.
-func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
+func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 	n := s.n
 	slot, client := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
 	if slot == conn.NoSlot || !n.flows[slot].synced || !n.flows[slot].trusted || client != (in == toServers) {
@@ -62,7 +63,7 @@ func (s *Box) congestion(in int, x *packet.Buf, b []byte) bool {
 	last := c.marked.n - 1
 	for _, i := range c.marked.flows[:last] {
 		if y := &n.flows[i]; y.trusted && !y.gone && y.down.fits(&s.f) {
-			if z := s.copied(x); z != nil {
+			if z := hold.Copy(s.c, x); z != nil {
 				s.reroute(&y.down, z, z.Bytes(), &s.f)
 				s.c.Mark(z, packet.Generated, reasonMade)
 				s.c.Emit(toClients, z)
@@ -86,18 +87,8 @@ const mostMarked = 32
 func (f *flow) diverted(n *node) bool { return f.answerer != none && n.flows[f.answerer].synced }
 
 // reroute gives frame x, the bytes b with headers f, the addresses of h.
-func (s *Box) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {
+func (s *wire) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {
 	h.address(b)
 	hdr.SetICRC(b, f)
 	s.c.Mark(x, packet.Forwarded, reasonMoved)
-}
-
-// copied is a copy of x; nil when there is no buffer.
-func (s *Box) copied(x *packet.Buf) *packet.Buf {
-	y := s.c.Get()
-	if y != nil && !y.SetBytes(x.Bytes()) {
-		s.c.Discard(y)
-		y = nil
-	}
-	return y
 }

@@ -29,8 +29,8 @@ func question(t *testing.T, r *rig, a, b *party, psn uint32) {
 	t.Helper()
 	for range 20 {
 		if got := r.Advance(20 * time.Microsecond).Out["b"]; len(got) > 0 {
-			if now := r.Clock.Now(); now < r.box().barred {
-				t.Fatalf("asked at %v, before %v", now, r.box().barred)
+			if now := r.Clock.Now(); now < r.box().mem.barred {
+				t.Fatalf("asked at %v, before %v", now, r.box().mem.barred)
 			}
 			same(t, got, b.moved(a, hdr.FetchAdd, psn, atomicETH(0x7008, testRKey, 0, 0), nil))
 			return

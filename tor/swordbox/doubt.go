@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -22,26 +21,26 @@ import (
 
 // inquire asks the server which of the operations that connection c carries it has
 // executed.
-func (s *Box) inquire(c *flow) {
+func (s *wire) inquire(c *flow) {
 	n, now := s.n, s.c.Now()
-	if now < s.barred {
+	if now < n.mem.barred {
 		return
 	}
 	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
 		s.fail(c)
 		return
 	}
-	if c.tries > 0 && now.Sub(c.since) < s.patienceOf(c) {
+	if c.tries > 0 && now.Sub(c.since) < c.patience(s.cfg.giveup) {
 		return
 	}
-	about, full := (*op)(nil), c.rd >= s.depth(c)
+	about, full := (*op)(nil), c.rd >= n.depth(c)
 	for o := n.oldest(c); o != nil; o = n.behind(o) {
 		switch {
 		case o.is(fReplaced):
 			about = o
 		case o.answered() && full: // there is no room for another question: its answer tells the same
 			s.make(c, o, o.got)
-			s.asksFor(c, now)
+			c.tried(now)
 			return
 		}
 	}
@@ -53,25 +52,14 @@ func (s *Box) inquire(c *flow) {
 	if x == nil {
 		return
 	}
-	s.makeAtomic(&c.up, x.Bytes(), &o, nil, c.next)
+	c.up.atomic(x.Bytes(), &o, nil, c.next)
 	s.c.Emit(toServers, x)
 	s.c.Count(ctrProbes, 1)
-	s.asksFor(c, now)
-}
-
-// asksFor notes that the server was asked something on connection c.
-func (s *Box) asksFor(c *flow, now clock.Time) {
-	c.since, c.timed = now, false
-	if c.silent == 0 {
-		c.silent = now
-	}
-	if c.tries < 255 {
-		c.tries++
-	}
+	c.tried(now)
 }
 
 // allExecuted: the server executed the question on connection c, and so all before it.
-func (s *Box) allExecuted(c *flow) {
+func (s *wire) allExecuted(c *flow) {
 	c.inDoubt = false
 	c.next = psnAdd(c.next, 1)
 	s.acked(c, psnAdd(c.next, hdr.PSNMask))
@@ -81,13 +69,12 @@ func (s *Box) allExecuted(c *flow) {
 // that or a later one: the clients of that are to send it again. The PSNs will be those
 // of other operations. A copy of the question may still be under way; for as long as
 // that may be, nothing has its PSN.
-func (s *Box) cut(c *flow, psn uint32) {
-	n := s.n
+func (n *node) cut(c *flow, psn uint32) {
 	last, o := (*op)(nil), n.oldest(c)
 	for o != nil && psnLess(o.spsn, psn) {
 		last, o = o, n.behind(o)
 	}
-	c.gated, c.gate, n.opens = true, c.next, s.c.Now().Add(s.cfg.settle)
+	c.gated, c.gate, n.opens = true, c.next, n.c.Now().Add(n.cfg.settle)
 	if last == nil {
 		c.oldest, c.newest, c.next = none, none, psn
 	} else {
@@ -95,10 +82,10 @@ func (s *Box) cut(c *flow, psn uint32) {
 	}
 	for o != nil {
 		next := n.behind(o)
-		s.unkeep(o)
+		n.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
-		s.forget(o, false)
+		n.forget(o, false)
 		o = next
 	}
 	c.inDoubt = c.writes > 0
@@ -106,8 +93,8 @@ func (s *Box) cut(c *flow, psn uint32) {
 
 // shut reports whether o would have the PSN of a question that may be under way on
 // connection c.
-func (s *Box) shut(c *flow, o *op) bool {
-	if s.c.Now() >= s.n.opens {
+func (n *node) shut(c *flow, o *op) bool {
+	if n.c.Now() >= n.opens {
 		c.gated = false
 		return false
 	}

@@ -1,11 +1,13 @@
 package swordbox
 
 import (
+	"time"
+
 	"encoding/binary"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 var be, le = binary.BigEndian, binary.LittleEndian
@@ -116,10 +118,11 @@ func (m *more) setNAK(syn hdr.Syndrome, packet uint32) {
 
 func (m *more) syndrome() hdr.Syndrome { return hdr.Syndrome(m.nak >> 24) }
 
-// held are the first and the last packet that is held of o; none.
-func (o *op) held() (first, last int32) { return int32(uint32(o.out)) - 1, int32(o.out>>32) - 1 }
+// held are the packets that are held of o: of a READ's answer, or, with fKept, its
+// own. With hold they are q.
+func (o *op) held() hold.Queue { return hold.QueueOf(int32(o.out), int32(o.out>>32)) }
 
-func (o *op) setHeld(first, last int32) { o.out = uint64(uint32(last+1))<<32 | uint64(uint32(first+1)) }
+func (o *op) hold(q hold.Queue) { o.out = uint64(uint32(q.Last()))<<32 | uint64(uint32(q.First())) }
 
 // holds reports whether packets are held of o: of a READ's answer, or, with
 // fKept, its own.
@@ -292,69 +295,169 @@ type flow struct {
 	carrier
 }
 
-// fifo is a list of held frames.
-type fifo struct{ first, last, n int32 }
-
-// keep is one held frame.
-type keep struct {
-	x      *packet.Buf
-	next   int32
-	worker int32
-}
-
-// shelf is where frames are held: a fixed number of places.
-type shelf struct {
-	k    []keep
-	free int32
-	n    int
-}
-
-func newShelf(n int) shelf {
-	s := shelf{k: make([]keep, n), free: none}
-	for i := n - 1; i >= 0; i-- {
-		s.k[i].next = s.free
-		s.free = int32(i)
-	}
-	return s
-}
-
-// room reports whether n frames more can be held.
-func (s *shelf) room(n int) bool { return len(s.k)-s.n >= n }
-
-// roomy reports whether half of it is free: then frames may wait for better
-// times.
-func (s *shelf) roomy() bool { return len(s.k) != 0 && s.room(len(s.k)/2) }
-
-func (s *shelf) put(q *fifo, x *packet.Buf, worker int) bool {
-	i := s.free
-	if i == none {
-		return false
-	}
-	s.free = s.k[i].next
-	s.n++
-	s.k[i] = keep{x: x, next: none, worker: int32(worker)}
-	if q.n == 0 {
-		q.first = i
-	} else {
-		s.k[q.last].next = i
-	}
-	q.last = i
-	q.n++
-	return true
-}
-
-func (s *shelf) take(q *fifo) keep {
-	i := q.first
-	k := s.k[i]
-	q.first = k.next
-	q.n--
-	s.k[i] = keep{next: s.free}
-	s.free = i
-	s.n--
-	return k
-}
-
 // psnLess reports whether a is older than b.
 func psnLess(a, b uint32) bool { return hdr.PSNDiff(a, b) < 0 }
 
 func psnAdd(a, n uint32) uint32 { return (a + n) & hdr.PSNMask }
+
+// same reports whether request b, with headers f, may be a repetition of o, from its
+// packet k on.
+func (o *op) same(f *hdr.Frame, b []byte, k, mtu uint32) bool {
+	info := f.Op.Info().Flags
+	switch o.kind {
+	case kRead:
+		if info&hdr.IsRead == 0 {
+			return false
+		}
+		h := f.RETHOf(b)
+		skip := k * mtu
+		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
+	case kWrite:
+		if info&hdr.IsWrite == 0 {
+			return false
+		}
+		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
+			h := f.RETHOf(b)
+			whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len && (f.Op.Info().Ext&hdr.HasImmDt == 0 || o.is(fOwn))
+			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
+		}
+		return o.npsn > 1
+	case kSend:
+		return true
+	case kOdd:
+		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
+	}
+	if info&hdr.IsAtomic == 0 {
+		return false
+	}
+	a := hdr.AtomicETH(b[f.BTH+hdr.BTHLen:])
+	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
+}
+
+// atomic fills frame b with h, as long as it must be, with atomic o.
+func (h *header) atomic(b []byte, o *op, m *more, psn uint32) {
+	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
+	h.front(b)
+	t := hdr.BTH(b[h.bth:])
+	t[0], t[1] = byte(code), t[1]&0x40
+	t.SetPSN(psn)
+	t.SetAckReq(true)
+	a := hdr.AtomicETH(b[h.len():])
+	a.SetVA(o.va)
+	a.SetRKey(o.rkey)
+	a.SetSwap(o.out)
+	a.SetCompare(o.prior)
+	if o.kind == kMaskedCAS || o.kind == kOtherAtomic {
+		a := hdr.MaskedAtomicETH(b[h.len():])
+		a.SetSwapMask(m.swapMask)
+		a.SetCompareMask(m.compareMask)
+	}
+	h.seal(b, code)
+}
+
+// write fills frame b with h, as long as it must be, with the WRITE that
+// o is sent as.
+func (h *header) write(b []byte, o *op, psn uint32) {
+	h.front(b)
+	t := hdr.BTH(b[h.bth:])
+	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
+	t.SetPSN(psn)
+	t.SetAckReq(true)
+	r := hdr.RETH(b[h.len():])
+	r.SetVA(o.va)
+	r.SetRKey(o.rkey)
+	r.SetDMALength(0)
+	if p := b[h.len()+hdr.RETHLen:]; len(p) > hdr.ICRCLen {
+		r.SetDMALength(8)
+		le.PutUint64(p, o.out)
+	}
+	h.seal(b, hdr.WriteOnly)
+}
+
+// confirmed reports whether answer b with PSN psn says that the server executed
+// requests that were far from what is expected of flow fl. It says nothing where the
+// two ends count differently: the server's numbers may reach those, too.
+func (fl *flow) confirmed(f *hdr.Frame, b []byte, psn uint32) bool {
+	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
+		return false
+	}
+	return f.Op != hdr.Acknowledge || f.AETHOf(b).Syndrome().ACK()
+}
+
+// inTurn follows the numbering of a flow that is not synced: it reports whether
+// a request is the one that comes next, after others that were.
+func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
+	d := hdr.PSNDiff(psn, fl.arrived)
+	if fl.seen && d < 0 {
+		return false // a repetition
+	}
+	if !fl.seen || d > 0 {
+		fl.turns = 0
+	}
+	k := fl.packets(f, b)
+	if f.Op == hdr.ReadRequest && fl.mtu == 0 && f.RETHOf(b).DMALength() > max(fl.mtuLow, 256) {
+		fl.turns = 0
+	}
+	ok := fl.turns >= 2 && f.Op.Info().Flags&(hdr.IsMiddle|hdr.IsLast) == 0
+	fl.turns++
+	fl.arrived = psnAdd(psn, k)
+	return ok
+}
+
+// packets is the number of PSNs that request b, with headers f, takes.
+func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
+	info := f.Op.Info().Flags
+	if fl.mtu == 0 && info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 {
+		if p := uint32(len(f.PayloadOf(b))); full(p) {
+			fl.mtu = p
+		}
+	}
+	if info&hdr.IsRead == 0 {
+		return 1
+	}
+	ln := f.RETHOf(b).DMALength()
+	switch {
+	case ln <= fl.mtuLow || ln > maxMessage:
+		return 1
+	case fl.mtu != 0:
+		return (ln + fl.mtu - 1) / fl.mtu
+	}
+	return 1 // for the time being: see admit
+}
+
+// denied reports whether an acknowledgement b says, to a question (see query), that
+// the server's end of flow f is of another connection: that it executed more than
+// was sent, or expects something else next. What others make up for the queue pair
+// changes neither. Answers of before, which came late, say nothing; there are none
+// when it was quiet before the question.
+func (f *flow) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
+	if f.asked == 0 || f.oldest != none || h.Op != hdr.Acknowledge || f.asked.Sub(f.heard) < alive {
+		return false
+	}
+	if h.AETHOf(b).Syndrome().ACK() {
+		return psn != f.acked && !f.affirmed(h, b, psn)
+	}
+	return psn != f.next
+}
+
+// affirmed reports whether such an acknowledgement says, with another PSN than that
+// of the newest request, that the server's end is as it was. An end of another
+// connection that has had the repeated PSN acknowledges a later one (one that has not
+// asks for what is missing). Linux (rxe) acknowledges again the newest request that
+// was no READ, and the PSN before 0 when there was none.
+func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
+	return f.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
+		(psnLess(psn, f.acked) || psn == hdr.PSNMask && !psnLess(psn, f.next))
+}
+
+// learnMTU learns a path MTU from packets of READ responses.
+func (x *flow) learnMTU(f *hdr.Frame, b []byte) {
+	switch f.Op {
+	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
+		if x.mtu == 0 {
+			x.mtu = uint32(len(f.PayloadOf(b)))
+		}
+	case hdr.ReadRespOnly:
+		x.mtuLow = max(x.mtuLow, uint32(len(f.PayloadOf(b))))
+	}
+}

@@ -15,8 +15,8 @@ func (s *Box) Flush(c *graph.Ctx) {
 		if s.own(n); n.gone {
 			continue
 		}
-		n.touchAll(0, until)
-		n.unknown = until
+		n.words.touchAll(0, until)
+		n.words.unknown = until
 		for i := range n.flows {
 			if f := &n.flows[i]; f.synced && !f.bound {
 				s.unfollow(f)
@@ -29,18 +29,17 @@ func (s *Box) Flush(c *graph.Ctx) {
 }
 
 // unfollow forgets the numbering of f, whose ends count alike, and what was open.
-func (s *Box) unfollow(f *flow) {
+func (s *wire) unfollow(f *flow) {
 	n := s.n
-	s.discard(&f.stall, reasonAbsorbed)
-	s.recall(f)
-	for f.oldest != none {
-		o := &n.ops[f.oldest]
+	n.shelf.Drop(s.c, &f.stall, n.worker, reasonAbsorbed)
+	n.keys.recall(f)
+	for o := n.oldest(f); o != nil; o = n.oldest(f) {
 		n.orphan(o)
-		s.unlink(o)
-		s.forget(o, false)
+		n.unlink(o)
+		n.forget(o, false)
 	}
 	for k := f.first; k != f.tail; k++ {
-		s.unkeep(n.op(f, k))
+		n.unkeep(n.op(f, k))
 	}
 	*f = noFlow
 }

@@ -30,7 +30,7 @@ func change(b []byte, do func(b []byte, f *hdr.Frame)) []byte {
 func (r *rig) knows(va uint64) bool {
 	n := (*r.App().(*Box).nodes.Load())[0]
 	w := n.words.find(va)
-	return w != none && n.believes(&n.words.w[w])
+	return w != none && n.words.believes(&n.words.w[w])
 }
 
 // TestGuards: what is not as it should be never moves, completes or answers an

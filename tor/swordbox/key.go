@@ -48,8 +48,10 @@ type key struct {
 // keys remembers some R_Keys, in sets of keyWays; those that were not used for
 // longest make room.
 type keys struct {
-	k     [64 * keyWays]key
-	found *key // last
+	k       [64 * keyWays]key
+	found   *key   // last
+	serial  uint32 // of reach.serial, the last
+	lending int    // connections that are lent
 }
 
 const keyWays = 4
@@ -110,16 +112,152 @@ func (g *grants) of(rkey uint32) *grant { return &g[rkey*0x9E3779B1>>28] }
 // granted reports whether the client of f has used x over its own connection.
 func (f *flow) granted(x *key) bool { return *f.grants.of(x.rkey) == grant{x.rkey, x.serial} }
 
-// learn notes that the server executed o: that its queue pair has the right to
-// this sort of access and the R_Key, and the region to the memory.
-func (s *Box) learn(o *op) {
+// privacy is how long a connection carries nothing of others after it carried
+// what only its own client can send again, or what waits for a receive buffer.
+const privacy = clock.Duration(1e9)
+
+// lanesOf are the connections that are lent for x.
+func (x *key) lanesOf() []*flow {
+	if x == nil {
+		return nil
+	}
+	return x.lanes
+}
+
+// fresh is a place for an R_Key; nil when all are in use.
+func (t *keys) fresh(rkey uint32) *key {
+	set := t.set(rkey)
+	var x *key
+	for i := range set {
+		if y := &set[i]; y.guests == 0 && (x == nil || y.serial == 0 || x.serial != 0 && y.used < x.used) {
+			x = y
+		}
+	}
+	if x == nil {
+		return nil
+	}
+	t.revoke(x)
+	x.rkey, x.until = rkey, 0
+	return x
+}
+
+// revoke forgets what was known of x: nobody has the right to it until the
+// server has executed an operation under it again.
+func (t *keys) revoke(x *key) {
+	for _, l := range x.lanes {
+		l.lends--
+		t.lent(l)
+	}
+	if t.serial++; t.serial == 0 {
+		t.serial = 1
+	}
+	x.reach = reach{rkey: x.rkey, serial: t.serial, used: x.used}
+	x.lanes = x.lanes[:0]
+}
+
+// lent counts the connections that are lent, after f.lends changed.
+func (t *keys) lent(f *flow) {
+	if f.lends > 0 != f.isLent {
+		if f.isLent = !f.isLent; f.isLent {
+			t.lending++
+		} else {
+			t.lending--
+		}
+	}
+}
+
+// movable is the key of o, of flow fl, when the server would execute it: its
+// client has the right to this access, to the key and to the memory. Otherwise
+// nil: then it goes over its client's own connection, where the server says what
+// it thinks of it.
+func (t *keys) movable(fl *flow, o *op) *key {
+	a := accessOf(o)
+	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.misshapen || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 {
+		return nil
+	}
+	if x := t.find(o.rkey); x != nil && x.until == 0 && fl.granted(x) && x.allows(o, a) {
+		return x
+	}
+	return nil
+}
+
+// guest counts o among the operations under its key on others' connections, or
+// not any more.
+func (t *keys) guest(o *op, d int32) {
+	if x := t.find(o.rkey); x != nil {
+		x.guests += d
+	}
+}
+
+// refused notes that the server refused o. When others had been let do the like,
+// the region is not what it was; when it went over another's connection, its
+// client never learns that on its own, so that nothing under the key moves until
+// then.
+func (t *keys) refused(o *op, until clock.Time) {
+	x := t.find(o.rkey)
+	if x == nil || !o.is(fGuest) && !x.allows(o, accessOf(o)) {
+		return
+	}
+	t.revoke(x)
+	if o.is(fGuest) {
+		x.until = until
+	}
+}
+
+// invalidate notes that a client has the server invalidate an R_Key by a SEND.
+// False while operations under it are on others' connections: the refusal would
+// end those. Nothing under the key moves until then.
+func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
+	x := t.find(rkey)
+	if x == nil {
+		return true
+	}
+	if x.guests > 0 {
+		x.until = until // no more of them
+		return false
+	}
+	t.revoke(x)
+	x.until = until
+	return true
+}
+
+// lend lets connection f carry others' operations under x, if it can.
+func (t *keys) lend(f *flow, x *key, now clock.Time) {
+	if len(x.lanes) == cap(x.lanes) || !f.trusted || f.dead || f.gone || !f.granted(x) ||
+		f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
+		return
+	}
+	x.lanes = append(x.lanes, f)
+	f.lends++
+	t.lent(f)
+}
+
+// recall takes connection f from those that carry others' operations. Clients
+// whose operations go over their own again lend theirs.
+func (t *keys) recall(f *flow) {
+	if f.lends == 0 {
+		return
+	}
+	for i := range t.k {
+		x := &t.k[i]
+		if k := slices.Index(x.lanes, f); k >= 0 {
+			x.lanes = slices.Delete(x.lanes, k, k+1)
+			f.lends--
+		}
+	}
+	t.lent(f)
+}
+
+// learn notes that the server executed o over connection f: that its queue pair has the
+// right to this sort of access and the R_Key, and the region to the memory. moves: it
+// may carry others' operations from now on.
+func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 	if o.len == 0 || o.is(fReplaced) || o.kind == kSend || o.kind == kOdd {
 		return
 	}
-	n, now := s.n, s.c.Now()
-	x := n.keys.find(o.rkey)
+	x := t.find(o.rkey)
 	if x == nil {
-		if x = n.newKey(o.rkey); x == nil {
+		if x = t.fresh(o.rkey); x == nil {
 			return
 		}
 	}
@@ -131,143 +269,10 @@ func (s *Box) learn(o *op) {
 	if o.is(fGuest) {
 		return
 	}
-	f := n.carrier(o)
 	f.may |= 1 << accessOf(o)
 	*f.grants.of(o.rkey) = grant{x.rkey, x.serial}
 	f.deep = f.peak
-	if len(x.lanes) < cap(x.lanes) {
-		s.lend(f, x)
+	if moves {
+		t.lend(f, x, now)
 	}
-}
-
-// newKey is a place for an R_Key; nil when all are in use.
-func (n *node) newKey(rkey uint32) *key {
-	set := n.keys.set(rkey)
-	var x *key
-	for i := range set {
-		if y := &set[i]; y.guests == 0 && (x == nil || y.serial == 0 || x.serial != 0 && y.used < x.used) {
-			x = y
-		}
-	}
-	if x == nil {
-		return nil
-	}
-	n.revoke(x)
-	x.rkey, x.until = rkey, 0
-	return x
-}
-
-// revoke forgets what was known of x: nobody has the right to it until the
-// server has executed an operation under it again.
-func (n *node) revoke(x *key) {
-	for _, l := range x.lanes {
-		l.lends--
-		n.lent(l)
-	}
-	if n.serial++; n.serial == 0 {
-		n.serial = 1
-	}
-	x.reach = reach{rkey: x.rkey, serial: n.serial, used: x.used}
-	x.lanes = x.lanes[:0]
-}
-
-// refused notes that the server refused o. When others had been let do the like,
-// the region is not what it was; when it went over another's connection, its
-// client never learns that on its own, so that nothing under the key moves for
-// long.
-func (s *Box) refused(o *op) {
-	x := s.n.keys.find(o.rkey)
-	if x == nil || !o.is(fGuest) && !x.allows(o, accessOf(o)) {
-		return
-	}
-	s.n.revoke(x)
-	if o.is(fGuest) {
-		x.until = s.c.Now().Add(distrust)
-	}
-}
-
-// invalidate notes that a client has the server invalidate an R_Key by a SEND.
-// False while operations under it are on others' connections: the refusal would
-// end those.
-func (s *Box) invalidate(rkey uint32) bool {
-	x := s.n.keys.find(rkey)
-	if x == nil {
-		return true
-	}
-	if x.guests > 0 {
-		x.until = s.c.Now().Add(s.cfg.settle) // no more of them
-		return false
-	}
-	s.n.revoke(x)
-	x.until = s.c.Now().Add(s.cfg.settle)
-	return true
-}
-
-// privacy is how long a connection carries nothing of others after it carried
-// what only its own client can send again, or what waits for a receive buffer.
-const privacy = clock.Duration(1e9)
-
-// lend lets connection f carry others' operations under x, if it can.
-func (s *Box) lend(f *flow, x *key) {
-	n := s.n
-	if len(x.lanes) == cap(x.lanes) || !f.trusted || f.dead || f.gone || !s.cfg.mode.moves() || !f.granted(x) ||
-		f.private != 0 && s.c.Now().Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
-		return
-	}
-	x.lanes = append(x.lanes, f)
-	f.lends++
-	n.lent(f)
-	s.c.Set(ctrLanes, uint64(n.lending))
-}
-
-// recall takes connection f from those that carry others' operations. Clients
-// whose operations go over their own again lend theirs.
-func (s *Box) recall(f *flow) {
-	n := s.n
-	if f.lends == 0 {
-		return
-	}
-	for i := range n.keys.k {
-		x := &n.keys.k[i]
-		if k := slices.Index(x.lanes, f); k >= 0 {
-			x.lanes = slices.Delete(x.lanes, k, k+1)
-			f.lends--
-		}
-	}
-	n.lent(f)
-	s.c.Set(ctrLanes, uint64(n.lending))
-}
-
-// lent counts the connections that are lent, after f.lends changed.
-func (n *node) lent(f *flow) {
-	if f.lends > 0 != f.isLent {
-		if f.isLent = !f.isLent; f.isLent {
-			n.lending++
-		} else {
-			n.lending--
-		}
-	}
-}
-
-// movable is the key of o, of flow fl, when the server would execute it: its
-// client has the right to this access, to the key and to the memory. Otherwise
-// nil: then it goes over its client's own connection, where the server says what
-// it thinks of it.
-func (n *node) movable(fl *flow, o *op) *key {
-	a := accessOf(o)
-	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.misshapen || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 {
-		return nil
-	}
-	if x := n.keys.find(o.rkey); x != nil && x.until == 0 && fl.granted(x) && x.allows(o, a) {
-		return x
-	}
-	return nil
-}
-
-// lanesOf are the connections that are lent for x.
-func (x *key) lanesOf() []*flow {
-	if x == nil {
-		return nil
-	}
-	return x.lanes
 }

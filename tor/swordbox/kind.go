@@ -388,3 +388,8 @@ func parseSpans(v string) ([]span, error) {
 	}
 	return out, nil
 }
+
+// trackable reports whether o may make its word one that is tracked.
+func (s *settings) trackable(o *op) bool {
+	return o.modifies() && !o.wide() && s.mode.moves() && (o.kind.atomic() && s.learn || o.len == 8 && s.tracked(o.va, 8))
+}

@@ -58,8 +58,11 @@ func (g geometry) at(p int) int { return memHead + g.places*g.conns*recordLen + 
 // memory is what outlives the process.
 type memory struct {
 	geometry
-	b     []byte // nil: nothing does
-	bound atomic.Int32
+	b []byte // nil: nothing does
+	// barred: until then requests that a process before this one let through may
+	// be under way.
+	barred clock.Time
+	bound  atomic.Int32
 }
 
 // arrays are what the memory has of a server.
@@ -122,14 +125,14 @@ func geometryIn(b []byte) geometry {
 	return g
 }
 
-// record is that of flow i of place p in b.
+// recordIn is that of flow i of place p in b.
 func recordIn(b []byte, g geometry, p, i int) []byte {
 	return b[memHead+(p*g.conns+i)*recordLen:][:recordLen]
 }
 
-// record is that of flow f.
-func (n *node) record(m *memory, f *flow) []byte {
-	return recordIn(m.b, m.geometry, n.number, int(n.index(f)))
+// recordOf is that of flow f.
+func (n *node) recordOf(f *flow) []byte {
+	return recordIn(n.mem.b, n.mem.geometry, n.number, int(n.index(f)))
 }
 
 // left is the number of connections on record in b.
@@ -198,41 +201,39 @@ func (r *identity) ends() [2]port.QueuePair {
 }
 
 // diverge notes that both ends of flow f's connection will count differently.
-func (s *Box) diverge(f *flow) {
-	n := s.n
+func (n *node) diverge(f *flow) {
 	if f.bound {
 		return
 	}
 	f.bound = true
-	s.mem.bound.Add(1)
+	n.mem.bound.Add(1)
 	row := &n.rows[n.index(f)]
 	*row = *n.row(f)
 	r := identityOf(row)
-	if s.mem.b != nil {
-		r.write(n.record(&s.mem, f))
-		n.note(&s.mem, f)
+	if n.mem.b != nil {
+		r.write(n.recordOf(f))
+		n.note(f)
 	}
 	for _, q := range r.ends() {
-		if s.c.Bind(q, true) != nil {
-			s.c.Count(ctrUnbound, 1)
+		if n.c.Bind(q, true) != nil {
+			n.c.Count(ctrUnbound, 1)
 		}
 	}
 }
 
 // strike takes flow f off the record.
-func (s *Box) strike(f *flow) {
-	n := s.n
+func (n *node) strike(f *flow) {
 	if !f.bound {
 		return
 	}
 	f.bound = false
-	s.mem.bound.Add(-1)
-	if s.mem.b != nil {
-		setBound(n.record(&s.mem, f), false)
+	n.mem.bound.Add(-1)
+	if n.mem.b != nil {
+		setBound(n.recordOf(f), false)
 	}
 	r := identityOf(&n.rows[n.index(f)])
 	for _, q := range r.ends() {
-		_ = s.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+		_ = n.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
 	}
 }
 
@@ -242,9 +243,9 @@ const knownPSN = 1 << 31
 // note puts on record which of the requests of flow f is the oldest without an
 // answer, for a process of another version: the client of a connection that is lost
 // must not take a NAK for the acknowledgement of what was before it.
-func (n *node) note(m *memory, f *flow) {
-	if f.bound && f.lost == 0 && m.b != nil {
-		le.PutUint32(n.record(m, f)[unaAt:], n.una(f)|knownPSN)
+func (n *node) note(f *flow) {
+	if f.bound && f.lost == 0 && n.mem.b != nil {
+		le.PutUint32(n.recordOf(f)[unaAt:], n.una(f)|knownPSN)
 	}
 }
 
@@ -257,7 +258,7 @@ func (s *shared) recorded() int {
 }
 
 // Keeps implements graph.Keeper.
-func (s *Box) Keeps(succeeded bool) error {
+func (s *shared) Keeps(succeeded bool) error {
 	n := s.recorded()
 	switch {
 	case n == 0 || succeeded && s.mem.b != nil:

@@ -63,13 +63,13 @@ func (s *settings) listed(a conn.Addr) bool {
 
 // meet is the node of server a, which takes a place when it is new. Lists of nodes
 // are replaced, never changed: others may be reading.
-func (s *Box) meet(now clock.Time, a conn.Addr) (*node, error) {
+func (s *shared) meet(now clock.Time, a conn.Addr) (*node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.meetLocked(now, a)
 }
 
-func (s *Box) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
+func (s *shared) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
 	old := *s.nodes.Load()
 	for _, n := range old {
 		if slices.Contains(n.addrs, a) {
@@ -90,7 +90,7 @@ func (s *Box) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
 			}
 		}
 	}
-	n.unknown, n.busy = s.barred, now
+	n.words.unknown, n.busy = s.mem.barred, now
 	list := append(append(make([]*node, 0, len(old)+1), old...), n)
 	s.nodes.Store(&list)
 	return n, nil
@@ -126,15 +126,7 @@ func (n *node) empty() {
 
 // idle reports whether nothing is under way at node n.
 func (n *node) idle() bool {
-	if n.conns.Len() > 0 || n.shelf.n > 0 || n.writes != 0 || n.free.open != [2]int32{} {
-		return false
-	}
-	for w := range n.freed {
-		if len(n.freed[w]) != 0 || n.heldBy[w] != 0 {
-			return false
-		}
-	}
-	return true
+	return n.conns.Len() == 0 && n.shelf.Idle() && n.words.writes == 0 && n.words.free.open == [2]int32{}
 }
 
 // asked are addresses that requests went to, and that have not answered. There are
@@ -156,11 +148,6 @@ const (
 	answerable = 10 * time.Second
 )
 
-// may reports whether a server's address may get a node.
-func (s *Box) may(a conn.Addr) bool {
-	return s.cfg.mode.moves() && (!s.fixed || s.cfg.listed(a))
-}
-
 func place64(a conn.Addr) uint32 {
 	v := a.As16()
 	return hash(be.Uint64(v[:])^be.Uint64(v[8:])<<1^uint64(a.VLAN())<<48) % 64
@@ -168,7 +155,7 @@ func place64(a conn.Addr) uint32 {
 
 // ask notes that request b went to address a, which is no node's.
 func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
-	if !s.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
+	if !s.cfg.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
 		return
 	}
 	defer s.asked.turn.Store(false)
@@ -187,7 +174,7 @@ func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
 // admitServer is the node of a, which is new and has answered; nil when nobody
 // asked it, or there is no place.
 func (s *Box) admitServer(a conn.Addr) *node {
-	if !s.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
+	if !s.cfg.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
 		return nil
 	}
 	defer s.asked.turn.Store(false)
@@ -260,10 +247,15 @@ func (s *Box) awaitsTwin() bool {
 	for _, m := range *s.nodes.Load() {
 		if m != n && m.mac.Load() == n.mac.Load() {
 			s.own(m)
-			busy = busy || m.writes > 0
+			busy = busy || m.words.writes > 0
 		}
 	}
 	s.own(n)
 	n.twins = busy
 	return busy
+}
+
+// may reports whether a server's address may get a node.
+func (s *settings) may(a conn.Addr) bool {
+	return s.mode.moves() && (len(s.servers) == 0 || s.listed(a))
 }

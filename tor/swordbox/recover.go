@@ -31,12 +31,12 @@ func (s *Box) inherit(now clock.Time) {
 	count := left(m.b)
 	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:]))
 	if [memHead]byte(m.b) != [memHead]byte{} {
-		s.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
+		s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
 	}
 	var err error
 	switch {
 	case count == 0:
-		if g == (geometry{}) && s.barred != 0 {
+		if g == (geometry{}) && s.mem.barred != 0 {
 			err = errSave
 		}
 	case s.cfg.mode == End:
@@ -144,13 +144,13 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	if n == nil {
 		return why
 	}
+	s.own(n)
+	defer s.release()
 	if why == nil {
 		why = n.adopt(now, &s.mem)
 	}
 	if why == nil {
-		s.n = n
 		why = s.rebuild(n, now)
-		s.n = nil
 	}
 	if why != nil { // all or nothing: their operations go over each other's connections
 		for i := range n.flows {
@@ -160,7 +160,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		n.removed = n.removed[:0]
 		clear(n.ops)
 		for i := range n.flows {
-			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !s.bereave(n, now, int32(i), b) {
+			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.bereave(now, int32(i), b) {
 				setBound(b, false) // its queue pairs are not its own any more
 			}
 		}
@@ -280,8 +280,8 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 			n.relink(c, lanes[l], now)
 		}
 	}
-	n.unrest = unrest{gen: n.free.now(), barred: n.unknown}
-	n.vouch(&s.cfg)
+	n.words.unrest = unrest{gen: n.words.free.now(), barred: n.words.unknown}
+	n.words.vouch(&s.cfg)
 	for l := range lanes {
 		f := &n.flows[l]
 		if !f.synced {
@@ -290,7 +290,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		s.advance(f)
 		switch {
 		case f.dead && f.oldest != none:
-			s.bury(f, true)
+			s.bequest(n.bury(f, true))
 		case f.writes > 0:
 			f.inDoubt = true
 		}
@@ -360,7 +360,7 @@ func (n *node) restart(o *op) bool {
 	kept := o.is(fKept) || o.kind == kRead && o.out != 0
 	o.flags &= fReplaced | fAckReq | fRight | fBare | fOwn | fPrompt | fOrphan | fEarly | fAgain
 	if kept {
-		o.setHeld(none, none) // what was held of it is gone
+		o.out = 0 // what was held of it is gone
 	}
 	released := mine && int32(f.first+k-f.head) < 0
 	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(n.flows) || !n.carrier(o).synced || released && o.kind != kRead) {
@@ -414,7 +414,7 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 		if f != c {
 			o.flags |= fGuest
 			c.guests++
-			n.guest(o, 1)
+			n.keys.guest(o, 1)
 		}
 		if o.answered() {
 			c.rd++
@@ -434,7 +434,7 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 		}
 		if o.is(fReplaced) {
 			c.writes++
-			n.writes++
+			n.words.writes++
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (n *node) rejoin(o *op) {
 		}
 	}
 	if w == none || n.words.w[w].flight > 0 && n.words.w[w].lane != o.lane {
-		if n.free.enter() {
+		if n.words.free.enter() {
 			o.flags |= fOdd
 		}
 		return
@@ -465,7 +465,7 @@ func (n *node) rejoin(o *op) {
 
 // bereave makes a flow of record b, a connection of node n that was lost with a
 // process before this one: its client is told when it asks. False when it cannot be.
-func (s *Box) bereave(n *node, now clock.Time, i int32, b []byte) bool {
+func (n *node) bereave(now clock.Time, i int32, b []byte) bool {
 	var r identity
 	r.read(b)
 	row := conn.Row{Client: conn.End{Addr: r.client, QPN: r.cqpn}, Server: conn.End{Addr: r.server, QPN: r.sqpn}, Learnt: conn.Static, Net: hdr.NetIPv6}
@@ -483,13 +483,13 @@ func (s *Box) bereave(n *node, now clock.Time, i int32, b []byte) bool {
 	f := &n.flows[i]
 	f.synced, f.gone, f.bound, f.span = true, true, true, min(n.window, narrow)
 	f.ended, f.lost = le.Uint32(b[unaAt:]), now.Add(keepGone)
-	s.c.Count(ctrLost, 1)
+	n.c.Count(ctrLost, 1)
 	return true
 }
 
 // tell answers a request, x, of a connection that is lost with the NAK that
 // ends its client's queue pair. The frame itself becomes the answer.
-func (s *Box) tell(fl *flow, x *packet.Buf, b []byte) {
+func (s *wire) tell(fl *flow, x *packet.Buf, b []byte) {
 	f := &s.f
 	var h header
 	if !h.learn(b, f) {

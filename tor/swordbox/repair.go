@@ -8,66 +8,11 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/hold"
 )
 
-// find is the operation of flow fl that PSN psn belongs to; none if it is not on
-// record.
-func (n *node) find(fl *flow, psn uint32) (o *op, k uint32) {
-	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
-	for lo != hi {
-		m := lo + (hi-lo)/2
-		if o := n.op(fl, m); psnLess(psn, o.cpsn) {
-			hi = m
-		} else {
-			lo = m + 1
-		}
-	}
-	if lo == fl.first {
-		return nil, 0
-	}
-	if o = n.op(fl, lo-1); hdr.PSNDiff(psn, o.cpsn) >= int32(o.npsn) {
-		return nil, 0
-	}
-	return o, lo - 1
-}
-
-// same reports whether the request in s.f may be a repetition of o, from its
-// packet k on.
-func (s *Box) same(o *op, b []byte, k uint32, mtu uint32) bool {
-	f := &s.f
-	info := f.Op.Info().Flags
-	switch o.kind {
-	case kRead:
-		if info&hdr.IsRead == 0 {
-			return false
-		}
-		h := f.RETHOf(b)
-		skip := k * mtu
-		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
-	case kWrite:
-		if info&hdr.IsWrite == 0 {
-			return false
-		}
-		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
-			h := f.RETHOf(b)
-			whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len && (f.Op.Info().Ext&hdr.HasImmDt == 0 || o.is(fOwn))
-			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
-		}
-		return o.npsn > 1
-	case kSend:
-		return true
-	case kOdd:
-		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
-	}
-	if info&hdr.IsAtomic == 0 {
-		return false
-	}
-	a := hdr.AtomicETH(b[f.BTH+hdr.BTHLen:])
-	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
-}
-
 // repeat handles a request of flow fl that was there before.
-func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	if !psnLess(psn, fl.admitted) {
 		s.c.Drop(x, reasonRepeat) // it waits here
@@ -80,7 +25,7 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
-	if !s.same(o, b, off, fl.mtu) {
+	if !o.same(&s.f, b, off, fl.mtu) {
 		s.c.Drop(x, reasonBadRepeat)
 		return
 	}
@@ -95,7 +40,7 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		}
 		o.flags |= fAgain
 		fl.rereads++
-	case released && s.doubtful(fl):
+	case released && n.doubtful(fl):
 		fl.again, fl.doubted = k, true
 		s.query(fl)
 		s.c.Drop(x, reasonRepeat)
@@ -107,8 +52,8 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case o.state == sUnsent:
 		switch {
 		case !n.unsentBefore(fl, k) && s.reenter(fl, o, x, b, off):
-		case fl.open == 0 && s.stuck(fl, o, n.movable(fl, o)):
-			s.end(fl)
+		case fl.open == 0 && n.stuck(fl, o, n.keys.movable(fl, o)):
+			n.end(fl)
 			s.refuse(fl)
 			s.c.Drop(x, reasonReset)
 		default:
@@ -124,13 +69,13 @@ func (s *Box) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 // doubtful reports whether the server is to confirm first that its end of flow fl
 // counts as before: when it was quiet, and a new connection with the same numbers
 // of queue pairs would not have been announced.
-func (s *Box) doubtful(fl *flow) bool {
-	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt == conn.Inferred
+func (n *node) doubtful(fl *flow) bool {
+	return fl.trusted && fl.oldest == none && n.c.Now().Sub(fl.heard) >= n.cfg.alive && n.row(fl).Learnt == conn.Inferred
 }
 
 // answerAgain gives the client of flow fl the answer to its operation number k,
 // which was released, once more.
-func (s *Box) answerAgain(fl *flow, k uint32) {
+func (s *wire) answerAgain(fl *flow, k uint32) {
 	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
 		return
 	}
@@ -150,7 +95,7 @@ func (s *Box) answerAgain(fl *flow, k uint32) {
 // more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
 // of atomics the answers to the last ones are known, and others are left without
 // an answer, since their client cannot be waiting for one.
-func (s *Box) longAgo(fl *flow, b []byte, psn uint32) {
+func (s *wire) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:
@@ -160,7 +105,7 @@ func (s *Box) longAgo(fl *flow, b []byte, psn uint32) {
 				return
 			}
 		}
-	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(fl):
+	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.n.doubtful(fl):
 		s.acknowledge(fl)
 	}
 }
@@ -189,20 +134,9 @@ func (f *flow) outlive(o *op) {
 	}
 }
 
-// unsentBefore reports whether an operation of flow fl before number k waits to
-// be sent by its client again.
-func (n *node) unsentBefore(fl *flow, k uint32) bool {
-	for j := fl.head; j != k; j++ {
-		if o := n.op(fl, j); o.state == sUnsent {
-			return true
-		}
-	}
-	return false
-}
-
 // acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
 // again it waits: it would tell the client that the READ's answer was lost.
-func (s *Box) acknowledge(fl *flow) {
+func (s *wire) acknowledge(fl *flow) {
 	if fl.head == fl.first {
 		return
 	}
@@ -216,21 +150,20 @@ func (s *Box) acknowledge(fl *flow) {
 
 // reenter sends an operation that is on record, and not open, as a new one;
 // false when it must wait.
-func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool {
+func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool {
 	n := s.n
 	if o.kind == kRead {
 		o.got = off
 	} else if off != 0 {
 		return false
 	}
-	s.unkeep(o)
+	n.unkeep(o)
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
-		a := hdr.AtomicETH(b[s.f.BTH+hdr.BTHLen:])
-		o.out, o.prior = a.Swap(), a.Compare()
+		n.classifyAtomic(o, b, &s.f)
 	}
-	key := n.movable(fl, o)
+	key := n.keys.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}
@@ -246,18 +179,18 @@ func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool
 	if !o.makeable() {
 		if l == fl {
 			o.flags |= fUnkept
-		} else if copied = s.copyOf(x); copied == nil {
+		} else if copied = n.copyOf(x); copied == nil {
 			return false
 		}
 	}
-	if !s.enter(fl, o, l, &s.f, b, key) {
+	if !n.enter(fl, o, l, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
 		return false
 	}
 	if copied != nil {
-		s.keep(o, copied)
+		s.n.retain(o, copied)
 	}
 	if o.state == sUnsent {
 		fl.unsent--
@@ -273,7 +206,7 @@ func (s *Box) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool
 
 // resend handles a repetition of an open operation of flow fl, from its packet
 // off on.
-func (s *Box) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
+func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	n := s.n
 	c := n.carrier(o)
 	if c.inDoubt {
@@ -285,20 +218,13 @@ func (s *Box) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		if o.kind == kRead && off < o.got {
 			o.got = off
 			o.flags &^= fEarly
-			s.unkeep(o)
+			n.unkeep(o)
 		}
 		s.send(fl, o, x, x.Bytes(), &s.f, off)
 		return
 	}
 	s.nudge(c)
 	s.c.Drop(x, reasonRepeat)
-}
-
-// handedOver reports whether the client of connection c will send again what the
-// server misses: all that c carries is its own, and it still waits for it.
-func (n *node) handedOver(c *flow) bool {
-	o := &n.ops[c.oldest]
-	return c.guests == 0 && !o.is(fAgain|fOrphan)
 }
 
 // makeable reports whether o can be sent again from here.
@@ -330,7 +256,7 @@ func (n *node) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 }
 
 // missing: the server expects PSN psn on connection c.
-func (s *Box) missing(c *flow, psn uint32) {
+func (s *wire) missing(c *flow, psn uint32) {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil {
@@ -350,14 +276,14 @@ func (s *Box) missing(c *flow, psn uint32) {
 // nudge sends the oldest request of connection c again, since there was no
 // answer for long: it, its answer, or the server's acknowledgement may be lost.
 // What is behind it follows when it was answered and they were not.
-func (s *Box) nudge(c *flow) {
+func (s *wire) nudge(c *flow) {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil || c.repair {
 		return
 	}
 	now, at := s.c.Now(), psnAdd(o.spsn, o.got)
-	if c.nudged == at && now.Sub(max(c.since, c.heard)) < s.patienceOf(c) || now.Sub(c.loaded) < c.trip {
+	if c.nudged == at && now.Sub(max(c.since, c.heard)) < c.patience(s.cfg.giveup) || now.Sub(c.loaded) < c.trip {
 		return
 	}
 	c.nudged, c.suspect = at, c.next
@@ -366,7 +292,7 @@ func (s *Box) nudge(c *flow) {
 
 // nudgeLost sends the oldest request of connection c again, whose answer was
 // lost: later ones were acknowledged.
-func (s *Box) nudgeLost(c *flow) {
+func (s *wire) nudgeLost(c *flow) {
 	o := s.n.oldest(c)
 	at, now := psnAdd(o.spsn, o.got), s.c.Now()
 	if c.repair || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
@@ -376,31 +302,17 @@ func (s *Box) nudgeLost(c *flow) {
 	s.again(c, at, psnAdd(o.spsn, o.npsn))
 }
 
-// patienceOf is how long connection c may be silent until its oldest request is
-// sent again here: some round trips, and twice as long each time.
-func (s *Box) patienceOf(c *flow) clock.Duration {
-	if c.trip == 0 {
-		return min(clock.Duration(s.cfg.giveup)/5, 50e6)
-	}
-	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(s.cfg.giveup)/2, leastPatience))
-}
-
 // leastPatience is the least of it: what is shorter than a queue that empties is
 // no sign of a loss.
 const leastPatience = clock.Duration(500e3)
 
 // again sends the requests of connection c with PSNs in [psn, goal) again.
-func (s *Box) again(c *flow, psn, goal uint32) {
+func (s *wire) again(c *flow, psn, goal uint32) {
 	if c.inDoubt {
 		return
 	}
-	c.repair, c.expect, c.goal, c.since, c.timed = true, psn, goal, s.c.Now(), false
-	if c.silent == 0 {
-		c.silent = c.since
-	}
-	if c.tries < 255 {
-		c.tries++
-	}
+	c.repair, c.expect, c.goal = true, psn, goal
+	c.tried(s.c.Now())
 	s.c.Count(ctrRepairs, 1)
 	s.pump(c)
 }
@@ -410,7 +322,7 @@ const burst = 32
 
 // pump sends again what is to be sent again on connection c, in the order of
 // PSNs.
-func (s *Box) pump(c *flow) {
+func (s *wire) pump(c *flow) {
 	n := s.n
 	o := n.oldest(c)
 	if o != nil && psnLess(c.expect, o.spsn) {
@@ -449,7 +361,7 @@ func (s *Box) pump(c *flow) {
 
 // make sends packet off of op o, which connection c carries, from what is known
 // of it here.
-func (s *Box) make(c *flow, o *op, off uint32) bool {
+func (s *wire) make(c *flow, o *op, off uint32) bool {
 	n := s.n
 	h := &c.up
 	k := o.kind
@@ -473,9 +385,9 @@ func (s *Box) make(c *flow, o *op, off uint32) bool {
 	psn := psnAdd(o.spsn, off)
 	switch {
 	case k.atomic() && !o.is(fReplaced):
-		s.makeAtomic(h, b, o, n.beside(o), psn)
+		h.atomic(b, o, n.beside(o), psn)
 	case k == kRead:
-		s.write(h, b, o, psn)
+		h.write(b, o, psn)
 		t := hdr.BTH(b[h.bth:])
 		t[0] = byte(hdr.ReadRequest)
 		r := hdr.RETH(b[h.len():])
@@ -483,41 +395,21 @@ func (s *Box) make(c *flow, o *op, off uint32) bool {
 		r.SetDMALength(o.len - off*c.mtu)
 		h.seal(b, hdr.ReadRequest)
 	default:
-		s.write(h, b, o, psn)
+		h.write(b, o, psn)
 	}
 	s.c.Emit(toServers, x)
 	return true
 }
 
-// makeAtomic fills frame b with header h, as long as it must be, with atomic o.
-func (s *Box) makeAtomic(h *header, b []byte, o *op, m *more, psn uint32) {
-	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
-	h.front(b)
-	t := hdr.BTH(b[h.bth:])
-	t[0], t[1] = byte(code), t[1]&0x40
-	t.SetPSN(psn)
-	t.SetAckReq(true)
-	a := hdr.AtomicETH(b[h.len():])
-	a.SetVA(o.va)
-	a.SetRKey(o.rkey)
-	a.SetSwap(o.out)
-	a.SetCompare(o.prior)
-	if o.kind == kMaskedCAS || o.kind == kOtherAtomic {
-		a := hdr.MaskedAtomicETH(b[h.len():])
-		a.SetSwapMask(m.swapMask)
-		a.SetCompareMask(m.compareMask)
-	}
-	h.seal(b, code)
-}
-
 // makeKept sends packet off of op o again, which is held as its client sent it.
-func (s *Box) makeKept(o *op, off uint32) bool {
+func (s *wire) makeKept(o *op, off uint32) bool {
 	n := s.n
-	k, _ := o.held()
+	q := o.held()
+	at := q.First()
 	for ; off > 0; off-- {
-		k = n.shelf.k[k].next
+		at = n.shelf.Next(at)
 	}
-	x := s.copied(n.shelf.k[k].x)
+	x := hold.Copy(s.c, n.shelf.Frame(at))
 	if x == nil {
 		return false
 	}
@@ -532,28 +424,16 @@ func (s *Box) makeKept(o *op, off uint32) bool {
 }
 
 // copyOf is a copy of x to hold; nil when there is no room or no buffer.
-func (s *Box) copyOf(x *packet.Buf) *packet.Buf {
-	if !s.n.shelf.room(1) {
+func (n *node) copyOf(x *packet.Buf) *packet.Buf {
+	if !n.shelf.Room(1) {
 		return nil
 	}
-	return s.copied(x)
-}
-
-// keep holds a packet of o until it is answered.
-func (s *Box) keep(o *op, x *packet.Buf) {
-	if !o.is(fKept) {
-		o.flags |= fKept
-		o.setHeld(none, none)
-	}
-	q := o.queue()
-	s.hold(&q, x)
-	o.setHeld(q.first, q.last)
+	return hold.Copy(n.c, x)
 }
 
 // notReady: the server has no receive buffer for the request at psn. Its client
 // must wait; nothing of others is behind it (see usable).
-func (s *Box) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
-	n := s.n
+func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 	o := n.oldest(c)
 	if o == nil {
 		return
@@ -566,30 +446,28 @@ func (s *Box) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 // fatal: the server refused the request at psn; the connection is in the error
 // state. Nothing behind it was executed; what is before it was, though answers
 // may have been lost.
-func (s *Box) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
-	n := s.n
+func (n *node) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
 			break
 		} else if d < int32(o.npsn) || o.npsn == 0 {
-			s.unlink(o)
-			s.failed(o, syn, uint32(d))
-			s.refused(o)
-			s.forget(o, false)
+			n.unlink(o)
+			n.failed(o, syn, uint32(d))
+			n.keys.refused(o, n.c.Now().Add(distrust))
+			n.forget(o, false)
 			break
 		}
-		s.lose(o, !o.answered() || o.kind == kRead)
+		n.lose(o, !o.answered() || o.kind == kRead)
 	}
-	s.c.Count(ctrFailedLanes, 1)
-	s.bury(c, false)
+	n.c.Count(ctrFailedLanes, 1)
+	n.bury(c, false)
 }
 
 // lose takes op o, the oldest of its connection, off it. harmless: it was
 // executed and its answer has nothing to tell, or it can be done again.
-func (s *Box) lose(o *op, harmless bool) {
-	n := s.n
-	s.unlink(o)
-	s.unkeep(o)
+func (n *node) lose(o *op, harmless bool) {
+	n.unlink(o)
+	n.unkeep(o)
 	done := false
 	switch {
 	case o.kind == kRead:
@@ -599,68 +477,63 @@ func (s *Box) lose(o *op, harmless bool) {
 	case harmless:
 		o.state, done = sDone, true
 	default:
-		s.failed(o, hdr.SynNAKRemoteOperation, 0)
+		n.failed(o, hdr.SynNAKRemoteOperation, 0)
 	}
-	s.forget(o, done)
+	n.forget(o, done)
 }
 
 // failed notes that the client of op o must see NAK syn about its packet.
-func (s *Box) failed(o *op, syn hdr.Syndrome, packet uint32) {
-	n := s.n
+func (r *record) failed(o *op, syn hdr.Syndrome, packet uint32) {
 	o.state = sFailed
-	n.beside(o).setNAK(syn, packet)
+	r.beside(o).setNAK(syn, packet)
 	if !o.is(fOrphan) {
-		n.flowOf(o).failed = true
+		r.flowOf(o).failed = true
 	}
 }
 
 // fail gives up connection c. What it carried may have been executed or not.
-func (s *Box) fail(c *flow) {
+func (s *wire) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
-	s.bury(c, true)
+	s.bequest(s.n.bury(c, true))
 }
 
 // bury ends connection c. doubt: what it carried may have been executed. Then
 // READs can be done again, and so can, over another connection, what leaves a
 // known value in a word: nothing but what is behind it, and comes again behind
-// it, can have been executed since. Other operations end their clients'
+// it, can have been executed since. It is then at the end of what heir carries, from
+// PSN from on, and yet to be sent (see bequest). Other operations end their clients'
 // connections.
-func (s *Box) bury(c *flow, doubt bool) {
-	n := s.n
+func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt = true, false, false
-	s.recall(c)
-	heir, from := (*flow)(nil), uint32(0)
+	n.keys.recall(c)
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(c) && n.decided(o) {
 			if heir == nil {
-				if heir = s.heir(c, o); heir != nil {
+				if heir = n.heir(c, o); heir != nil {
 					from = heir.next
 				}
 			}
-			if heir != nil && heir == s.heir(c, o) {
-				s.bequeath(o, heir)
+			if heir != nil && heir == n.heir(c, o) {
+				n.bequeath(o, heir)
 				continue
 			}
 		}
 		if doubt {
-			s.lose(o, o.executed(c))
+			n.lose(o, o.executed(c))
 			continue
 		}
-		s.unlink(o)
-		s.unkeep(o)
+		n.unlink(o)
+		n.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
-		s.forget(o, false)
+		n.forget(o, false)
 	}
-	if heir != nil && heir.next != from && !heir.repair {
-		s.again(heir, from, heir.next)
-	}
+	return heir, from
 }
 
 // heir is a connection that can carry on with op o of connection l: one that is
 // lent, or of those that may the one that was heard last; none if there is none.
-func (s *Box) heir(l *flow, o *op) *flow {
-	n := s.n
+func (n *node) heir(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil {
 		return nil
@@ -680,8 +553,8 @@ func (s *Box) heir(l *flow, o *op) *flow {
 			best = c
 		}
 	}
-	if best != nil {
-		s.lend(best, x)
+	if best != nil && n.cfg.mode.moves() {
+		n.keys.lend(best, x, n.c.Now())
 	}
 	return best
 }
@@ -693,7 +566,7 @@ const mostHeirs = 1024
 // when it was sent and still is: neither an operation on the word nor one of
 // its client that was sent before it was lost.
 func (n *node) decided(o *op) bool {
-	if o.word == none || o.is(fLoose|fOwn) || !n.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
+	if o.word == none || o.is(fLoose|fOwn) || !n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
 	return o.is(fOrphan) || !n.flowOf(o).failed
@@ -701,21 +574,20 @@ func (n *node) decided(o *op) bool {
 
 // bequeath puts op o, the oldest of its connection, at the end of what
 // connection x carries. It is yet to be sent.
-func (s *Box) bequeath(o *op, c *flow) {
-	n := s.n
-	s.unlink(o)
+func (n *node) bequeath(o *op, c *flow) {
+	n.unlink(o)
 	if o.is(fGuest) {
 		n.carrier(o).guests--
-		n.guest(o, -1)
+		n.keys.guest(o, -1)
 	}
 	o.flags &^= fGuest
 	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
 		c.guests++
-		n.guest(o, 1)
-		s.diverge(c)
+		n.keys.guest(o, 1)
+		n.diverge(c)
 		if !o.is(fOrphan) {
-			s.diverge(i)
+			n.diverge(i)
 		}
 	}
 	if !o.is(fOrphan) {
@@ -730,12 +602,12 @@ func (s *Box) bequeath(o *op, c *flow) {
 	o.spsn = c.next
 	o.lane = n.index(c)
 	n.words.w[o.word].lane = o.lane
-	s.link(c, o)
+	n.link(c, o, n.c.Now())
 	c.next = psnAdd(c.next, o.npsn)
 }
 
 // remove forgets flow fl: its connection is gone.
-func (s *Box) remove(fl *flow) {
+func (s *wire) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
 		return
@@ -745,37 +617,26 @@ func (s *Box) remove(fl *flow) {
 			n.orphan(o)
 		}
 	}
-	s.discard(&fl.stall, reasonReset)
+	n.shelf.Drop(s.c, &fl.stall, s.n.worker, reasonReset)
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
-	s.bury(fl, true)
+	s.bequest(n.bury(fl, true))
 	for k := fl.first; k != fl.tail; k++ {
 		if o := n.op(fl, k); o.state == sOpen {
 			n.orphan(o) // on another connection, where what is behind it needs it
 		} else {
-			s.unkeep(o)
+			n.unkeep(o)
 		}
 	}
-	s.strike(fl)
+	n.strike(fl)
 	*fl = noFlow
-}
-
-// orphan marks o: nobody waits for it.
-func (n *node) orphan(o *op) { o.flags |= fOrphan }
-
-// guest counts o among the operations under its key on others' connections, or
-// not any more.
-func (n *node) guest(o *op, d int32) {
-	if x := n.keys.find(o.rkey); x != nil {
-		x.guests += d
-	}
 }
 
 // query asks the server whether its end of connection c is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
-func (s *Box) query(c *flow) {
+func (s *wire) query(c *flow) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
@@ -786,7 +647,7 @@ func (s *Box) query(c *flow) {
 	if x == nil {
 		return
 	}
-	s.write(h, x.Bytes(), &o, o.spsn)
+	h.write(x.Bytes(), &o, o.spsn)
 	s.c.Emit(toServers, x)
 	if c.asking = now; c.asked == 0 {
 		c.asked = now
@@ -798,7 +659,7 @@ func (s *Box) query(c *flow) {
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.
 // When the server was silent on all, l has giveup= from its first answer on.
-func (s *Box) unanswered(l *flow, since clock.Time) bool {
+func (s *wire) unanswered(l *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
 	since = max(since, n.awake)
@@ -828,12 +689,12 @@ func (s *Box) unanswered(l *flow, since clock.Time) bool {
 // long ago. What came just before it may never have come to the server, or wait here
 // too: then the server would execute the question in its place, and the client take
 // the answer for that to its request. Answers to old requests say what was executed.
-func (s *Box) askStrangers() {
+func (s *wire) askStrangers() {
 	n := s.n
-	if n.strangers.n == 0 {
+	if n.strangers.Empty() {
 		return
 	}
-	b := n.shelf.k[n.strangers.last].x.Bytes()
+	b := n.shelf.Frame(n.strangers.Last()).Bytes()
 	if hdr.Parse(b, &s.g) != hdr.IsRoCE || s.g.Op.Transport() != hdr.RC {
 		return
 	}
@@ -846,7 +707,7 @@ func (s *Box) askStrangers() {
 		return
 	}
 	o := op{kind: kWrite}
-	s.write(&h, x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
+	h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
 	s.c.Emit(toServers, x)
 	s.c.Count(ctrProbes, 1)
 }
@@ -869,7 +730,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		away = now.Sub(s.due)
 	}
 	period := min(tick, clock.Duration(s.cfg.giveup/10))
-	conns, words, held := 0, 0, 0
+	conns, words, lent, held := 0, 0, 0, 0
 	busy := false
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
@@ -901,10 +762,12 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 		}
 		conns += n.conns.Len()
 		words += n.words.n
-		held += n.shelf.n
+		lent += n.keys.lending
+		held += n.shelf.Len()
 	}
 	s.release()
 	c.Set(ctrConns, uint64(conns))
+	c.Set(ctrLanes, uint64(lent))
 	c.Set(ctrWords, uint64(words))
 	c.Set(ctrHeld, uint64(held))
 	c.Set(ctrRecorded, uint64(s.recorded()))
@@ -931,11 +794,11 @@ func (f *flow) excuse(away clock.Duration, now clock.Time) {
 const tick = clock.Duration(20 * time.Millisecond)
 
 // watch looks at connection c, which carries something.
-func (s *Box) watch(c *flow) {
+func (s *wire) watch(c *flow) {
 	n := s.n
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
-		s.recall(c) // its client stopped in the middle of a message
+		n.keys.recall(c) // its client stopped in the middle of a message
 	}
 	if c.inDoubt {
 		s.inquire(c)
@@ -952,7 +815,14 @@ func (s *Box) watch(c *flow) {
 		s.fail(c)
 		return
 	}
-	if now.Sub(max(c.loaded, c.since, c.heard)) >= s.patienceOf(c) {
+	if now.Sub(max(c.loaded, c.since, c.heard)) >= c.patience(s.cfg.giveup) {
 		s.nudge(c)
+	}
+}
+
+// bequest sends what connection heir has inherited, from PSN from on; heir may be nil.
+func (s *wire) bequest(heir *flow, from uint32) {
+	if heir != nil && heir.next != from && !heir.repair {
+		s.again(heir, from, heir.next)
 	}
 }

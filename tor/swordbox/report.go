@@ -127,12 +127,12 @@ func (n *node) account(m *Memory) {
 
 func (n *node) report(m *Memory) ServerReport {
 	n.account(m)
-	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.n, Shared: n.lending, Connections: []ConnReport{}}
+	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.Len(), Shared: n.keys.lending, Connections: []ConnReport{}}
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}
 	for i := range n.words.w {
-		if w := &n.words.w[i]; w.va != nowhere && n.believes(w) {
+		if w := &n.words.w[i]; w.va != nowhere && n.words.believes(w) {
 			v.Known++
 		}
 	}
@@ -149,7 +149,7 @@ func (n *node) report(m *Memory) ServerReport {
 		}
 		if f.synced {
 			c.NextClient, c.NextServer, c.MSN = f.arrived, f.next, f.released()
-			c.Open, c.Guests, c.Waiting = int(f.open), int(f.guests), int(f.stall.n)
+			c.Open, c.Guests, c.Waiting = int(f.open), int(f.guests), int(f.stall.Len())
 			if f.mtu != 0 {
 				c.MTU = int(f.mtu)
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // request handles a client's request; x is disposed of.
-func (s *Box) request(x *packet.Buf, b []byte) {
+func (s *wire) request(x *packet.Buf, b []byte) {
 	fl := s.sender(x, b)
 	if fl == nil {
 		return
@@ -38,7 +38,7 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 		// The next request tells how many packets the READ before it takes.
 		o := &n.ops[fl.newest]
 		if d := hdr.PSNDiff(psn, o.cpsn); d > 1 && uint32(d) <= (o.len+255)/256 {
-			s.settleLength(fl, uint32(d))
+			n.settleLength(fl, uint32(d))
 		}
 	}
 	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(fl, x, b, psn, d) {
@@ -69,12 +69,12 @@ func (s *Box) request(x *packet.Buf, b []byte) {
 
 // sender is the flow that the request in b, x, is of; nil: of none that may be
 // followed, and it was disposed of.
-func (s *Box) sender(x *packet.Buf, b []byte) *flow {
+func (s *wire) sender(x *packet.Buf, b []byte) *flow {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Spoofed:
-		if !s.cfg.dropSpoofed || !s.owned(b) {
+		if !s.cfg.dropSpoofed || !n.owned(&s.ends, &s.f, b) {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
 			return nil
 		}
@@ -97,27 +97,14 @@ func (s *Box) sender(x *packet.Buf, b []byte) *flow {
 	return &n.flows[slot]
 }
 
-// owned reports whether it is known whose the queue pair is that the frame at hand is
-// for: of a connection that was announced, or that the server has answered. Whoever
-// was only the first to send for it may not be its owner.
-func (s *Box) owned(b []byte) bool {
-	n := s.n
-	slot, _ := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
-	if slot == conn.NoSlot {
-		return false
-	}
-	r := n.conns.Row(slot)
-	return r.Learnt != conn.Inferred || r.State == conn.Paired
-}
-
 // take handles the request of flow fl that comes next.
-func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	fl.gapNAK = false
-	k := s.packets(fl, b)
+	k := fl.packets(&s.f, b)
 	if fl.unsure {
 		// Of one packet, then; or another one of the same length again.
-		s.settleLength(fl, 1)
+		n.settleLength(fl, 1)
 	}
 	fl.arrived = psnAdd(psn, k)
 	if fl.young && hdr.PSNDiff(psn, fl.start) > mostUnacked {
@@ -125,26 +112,26 @@ func (s *Box) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	rest, part := fl.rest, fl.part
 	fl.measure(b, &s.f)
-	if fl.stall.n > 0 || !s.admit(fl, x, b, &s.f) {
-		if !s.hold(&fl.stall, x) {
+	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
+		if n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
 			return
 		}
 		n.wait(fl)
-		if fl.stall.n > 1 {
+		if fl.stall.Len() > 1 {
 			s.drain(fl) // it may complete a message
 		}
 		if fl.gone {
 			return
 		}
-		if fl.stall.n > 0 && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow {
+		if !fl.stall.Empty() && s.f.Op == hdr.ReadRequest && fl.mtu == 0 && s.f.RETHOf(b).DMALength() > fl.mtuLow {
 			fl.vague, fl.vagueLen = true, s.f.RETHOf(b).DMALength()
 		}
 		return
 	}
 	if fl.doomed {
-		s.end(fl)
+		n.end(fl)
 	}
 }
 
@@ -205,8 +192,8 @@ const patience = clock.Duration(2e6)
 
 // patient reports whether a request may wait where it need not, for something
 // that was there since some time.
-func (s *Box) patient(since clock.Time) bool {
-	return s.n.shelf.roomy() && s.c.Now().Sub(since) < patience
+func (n *node) patient(since clock.Time) bool {
+	return n.roomy() && n.c.Now().Sub(since) < patience
 }
 
 // stirred is when connection c was heard last, or began to carry something.
@@ -232,13 +219,13 @@ const farOff = 1 << 16
 // is another connection's by now, and its answer tells so (see confirmed).
 // Otherwise it is dropped, and the server is asked for its own view, with a
 // repetition: it acknowledges that as before if nothing has changed.
-func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
+func (s *wire) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	far := d > farOff || d < -farOff
 	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
 		return false // a new connection would have been announced
 	}
-	if fl.open > 0 || fl.oldest != none || fl.stall.n > 0 || s.c.Now().Sub(fl.heard) < s.cfg.alive {
+	if fl.open > 0 || fl.oldest != none || !fl.stall.Empty() || s.c.Now().Sub(fl.heard) < s.cfg.alive {
 		if far {
 			s.c.Drop(x, reasonPSNGap)
 		}
@@ -249,7 +236,7 @@ func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) 
 		if psn != fl.strangeEnd {
 			fl.strange = psn
 		}
-		fl.strangeEnd = psnAdd(psn, s.packets(fl, b))
+		fl.strangeEnd = psnAdd(psn, fl.packets(&s.f, b))
 		s.stranger(x, b, reasonStranger)
 		return true
 	case far || d > 0:
@@ -260,65 +247,33 @@ func (s *Box) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) 
 	return false
 }
 
-// confirmed reports whether an answer with PSN psn says that the server executed
-// requests that were far from what is expected of flow fl. It says nothing where the
-// two ends count differently: the server's numbers may reach those, too.
-func (s *Box) confirmed(fl *flow, b []byte, psn uint32) bool {
-	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
-		return false
-	}
-	return s.f.Op != hdr.Acknowledge || s.f.AETHOf(b).Syndrome().ACK()
-}
-
 // follow takes over the numbering of flow fl at the request in b, x, if it is time.
 // False when it passed as a stranger's.
-func (s *Box) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
+func (s *wire) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	row := s.n.row(fl)
-	turn := s.inTurn(fl, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
+	turn := fl.inTurn(&s.f, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
 	fl.seen = true
 	switch {
 	case row.State == conn.HalfOpen:
 		s.stranger(x, b, reasonUnpaired)
 		return false
-	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn):
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.n.sync(fl, &s.f, b, psn):
 		s.stranger(x, b, reasonStranger)
 		return false
 	}
 	return true
 }
 
-// inTurn follows the numbering of a flow that is not synced: it reports whether
-// a request is the one that comes next, after others that were.
-func (s *Box) inTurn(fl *flow, b []byte, psn uint32) bool {
-	d := hdr.PSNDiff(psn, fl.arrived)
-	if fl.seen && d < 0 {
-		return false // a repetition
-	}
-	if !fl.seen || d > 0 {
-		fl.turns = 0
-	}
-	f := &s.f
-	k := s.packets(fl, b)
-	if f.Op == hdr.ReadRequest && fl.mtu == 0 && f.RETHOf(b).DMALength() > max(fl.mtuLow, 256) {
-		fl.turns = 0
-	}
-	ok := fl.turns >= 2 && f.Op.Info().Flags&(hdr.IsMiddle|hdr.IsLast) == 0
-	fl.turns++
-	fl.arrived = psnAdd(psn, k)
-	return ok
-}
-
 // sync takes over the numbering of a connection: until now both ends count
 // alike. False when frames cannot be made for it.
-func (s *Box) sync(fl *flow, b []byte, psn uint32) bool {
-	n := s.n
+func (n *node) sync(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 	r := n.row(fl)
 	if r.Server.Port == 0 && r.Server.QPN == 0 {
 		return false
 	}
 	mtu, mtuLow := fl.mtu, max(fl.mtuLow, 256)
 	if mtu == 0 {
-		mtu = s.cfg.mtu
+		mtu = n.cfg.mtu
 	}
 	*fl = noFlow
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
@@ -327,12 +282,12 @@ func (s *Box) sync(fl *flow, b []byte, psn uint32) bool {
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
-	if !fl.up.learn(b, &s.f) {
+	if !fl.up.learn(b, f) {
 		*fl = noFlow
 		return false
 	}
 	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
-	s.c.Count(ctrSynced, 1)
+	n.c.Count(ctrSynced, 1)
 	return true
 }
 
@@ -343,46 +298,9 @@ const maxMessage = 1 << 31
 // message's last.
 func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 
-// packets is the number of PSNs that the request in s.f takes.
-func (s *Box) packets(fl *flow, b []byte) uint32 {
-	f := &s.f
-	info := f.Op.Info().Flags
-	if fl.mtu == 0 && info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 {
-		if p := uint32(len(f.PayloadOf(b))); full(p) {
-			fl.mtu = p
-		}
-	}
-	if info&hdr.IsRead == 0 {
-		return 1
-	}
-	ln := f.RETHOf(b).DMALength()
-	switch {
-	case ln <= fl.mtuLow || ln > maxMessage:
-		return 1
-	case fl.mtu != 0:
-		return (ln + fl.mtu - 1) / fl.mtu
-	}
-	return 1 // for the time being: see admit
-}
-
-// settleLength notes that the READ of unknown length that flow fl sent last
-// takes k packets.
-func (s *Box) settleLength(fl *flow, k uint32) {
-	n := s.n
-	o := &n.ops[fl.newest]
-	fl.unsure = false
-	o.npsn = k
-	fl.next = psnAdd(o.spsn, k)
-	fl.arrived = psnAdd(o.cpsn, k)
-	fl.admitted = fl.arrived
-	if k == 1 {
-		fl.mtuLow = max(fl.mtuLow, o.len)
-	}
-}
-
 // admit sends the next request of flow fl on, x with the bytes b; false when it
 // must wait. f are its headers.
-func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	if fl.cur != none {
 		return s.middle(fl, x, b, f)
@@ -405,13 +323,13 @@ func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if !ok {
 		return false
 	}
-	key := n.movable(fl, o)
+	key := n.keys.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}
 	l, ok := s.route(fl, o, key, m)
 	if !ok {
-		if fl.open == 0 && s.stuck(fl, o, key) {
+		if fl.open == 0 && n.stuck(fl, o, key) {
 			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
 			s.c.Drop(x, reasonReset)
 			fl.doomed = true
@@ -419,18 +337,18 @@ func (s *Box) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		}
 		return false
 	}
-	copied, ok := s.insure(fl, l, o, m, x)
+	copied, ok := n.insure(fl, l, o, m, x)
 	if !ok {
 		return false
 	}
-	if !s.enter(fl, o, l, f, b, key) {
+	if !n.enter(fl, o, l, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
 		return false
 	}
 	if copied != nil {
-		s.keep(o, copied)
+		s.n.retain(o, copied)
 	}
 	fl.tail++
 	fl.unsure = m.unsure
@@ -464,7 +382,7 @@ type shape struct {
 
 // classify makes of the request in b, with headers f, which is the next one of flow
 // i, operation o. False when it must wait.
-func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
+func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
 	n := s.n
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
@@ -513,7 +431,7 @@ func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok boo
 		o.kind = kSend
 		o.flags |= fBare
 		m.whole = info&hdr.IsFirst == 0
-		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
+		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 			return m, false
 		}
 	}
@@ -523,31 +441,19 @@ func (s *Box) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok boo
 	return m, true
 }
 
-// classifyAtomic makes of the atomic in b, with headers f, operation o.
-func (n *node) classifyAtomic(o *op, b []byte, f *hdr.Frame) {
-	h := f.BTH + hdr.BTHLen
-	a := hdr.AtomicETH(b[h : h+hdr.AtomicETHLen])
-	o.va, o.rkey, o.len, o.out, o.prior = a.VA(), a.RKey(), 8, a.Swap(), a.Compare()
-	o.kind = kindOf(f.Op)
-	if f.Op.Info().Ext&hdr.HasAtomicETH == 0 {
-		m, more := f.MaskedAtomicETHOf(b), n.beside(o)
-		more.compareMask, more.swapMask = m.CompareMask(), m.SwapMask()
-	}
-}
-
 // route is the connection that o, the next operation of flow fl, goes over; key is
 // its key if it may go over another's. False when it must wait: also until all
 // packets are here of a message that goes over another's connection.
-func (s *Box) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
+func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 	n := s.n
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
 	}
 	l, ok := s.choose(fl, o, key)
-	if !ok || l == fl || m.whole || uint32(fl.stall.n) >= o.npsn {
+	if !ok || l == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return l, ok
 	}
-	if o.npsn <= n.longest() && n.shelf.room(int(o.npsn)) {
+	if o.npsn <= n.longest() && n.shelf.Room(int(o.npsn)) {
 		return nil, false
 	}
 	// Too long to be gathered: over its own connection, behind all that is open.
@@ -556,12 +462,12 @@ func (s *Box) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 
 // insure makes o, of flow fl, one that can be sent again here, if others may come to
 // be behind it on connection l: by a copy of x. False when it must wait for room.
-func (s *Box) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (n *node) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	if o.makeable() {
 		return nil, true
 	}
-	if l != fl || fl.isLent && m.whole && o.kind == kWrite && s.n.shelf.roomy() {
-		if copied = s.copyOf(x); copied != nil {
+	if l != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy() {
+		if copied = n.copyOf(x); copied != nil {
 			return copied, true
 		}
 	}
@@ -574,41 +480,17 @@ func (s *Box) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet
 // them stay in the processor's cache.
 const narrow = 128
 
-// grow makes room to remember twice as many operations of flow fl, when none of
-// them is open: false while that is not so, or when there is no room.
-func (n *node) grow(fl *flow) bool {
-	if fl.span == n.window || fl.open > 0 || fl.rereads > 0 || fl.head != fl.tail {
-		return false
-	}
-	all := n.ops[n.index(fl)<<(n.shift&31):][:n.window:n.window]
-	old := all[:fl.span]
-	for k := range old {
-		if old[k].is(fOrphan) && old[k].state == sOpen {
-			return false
-		}
-	}
-	// The newer half of the places of the wider ring is behind the older: what
-	// belongs there is copied, and stays where it was until the ring is wider.
-	for k := fl.first; k != fl.tail; k++ {
-		if to := k & (2*fl.span - 1); to != k&(fl.span-1) {
-			all[to] = old[k&(fl.span-1)]
-		}
-	}
-	fl.span *= 2
-	return true
-}
-
 // last is the held frame that is number k of those of flow fl that wait; nil
 // when there are not so many.
 func (n *node) last(fl *flow, k int32) *packet.Buf {
-	if fl.stall.n < k {
+	if fl.stall.Len() < int(k) {
 		return nil
 	}
-	at := fl.stall.first
+	at := fl.stall.First()
 	for ; k > 1; k-- {
-		at = n.shelf.k[at].next
+		at = n.shelf.Next(at)
 	}
-	return n.shelf.k[at].x
+	return n.shelf.Frame(at)
 }
 
 // mostUnacked is the most PSNs that a connection has under way when it takes one more
@@ -616,22 +498,9 @@ func (n *node) last(fl *flow, k int32) *packet.Buf {
 // all there are, which is twice as many.
 const mostUnacked = 1 << 22
 
-// fade forgets the oldest requests of flow fl, which were answered, when the newest are
-// far beyond.
-func (n *node) fade(fl *flow) {
-	for fl.first != fl.head {
-		o := n.op(fl, fl.first)
-		if (fl.admitted-o.cpsn)&hdr.PSNMask <= mostUnacked || o.state == sOpen {
-			return
-		}
-		fl.outlive(o)
-		fl.first++
-	}
-}
-
 // middle sends on a packet of the message that flow fl is in; false when it
 // must wait.
-func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	o := n.get(fl.cur)
 	info := f.Op.Info().Flags
@@ -641,15 +510,15 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		return s.admit(fl, x, b, f)
 	}
 	l := n.carrier(o)
-	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !s.invalidate(f.IETHOf(b).RKey()) {
+	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 		return false
 	}
 	if o.is(fKept) {
-		y := s.copyOf(x)
+		y := n.copyOf(x)
 		if y == nil {
 			return false
 		}
-		s.keep(o, y)
+		s.n.retain(o, y)
 	}
 	k := uint32(hdr.PSNDiff(fl.admitted, o.cpsn))
 	last := info&hdr.IsLast != 0
@@ -670,22 +539,14 @@ func (s *Box) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// trackedWord is the word that o is all about; none if it is not tracked.
-func (n *node) trackedWord(o *op) int32 {
-	if o.len == 0 || o.wide() {
-		return none
-	}
-	return n.words.find(o.va &^ 7)
-}
-
 // choose is the connection that o, of flow fl, goes over; false when
 // it must wait. x is its key if it may go over another's connection.
-func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
+func (s *wire) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
 		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
 	}
-	w := n.trackedWord(o)
+	w := n.words.of(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
 	if o.modifies() && (!tracked || o.wide()) {
 		o.flags |= fBare
@@ -702,12 +563,12 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && s.patient(n.stirred(fl)) {
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(n.stirred(fl)) {
 			return nil, false
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 	}
-	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.settled(w, s.c.Now())) {
+	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now())) {
 		return nil, false // one of those may be its client's
 	}
 	if want != fl {
@@ -715,8 +576,8 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.patient(n.stirred(want)) {
-			if w != none && !s.fits(want, fl, o, x) {
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(n.stirred(want)) {
+			if w != none && !n.fits(want, fl, o, x) {
 				n.words.w[w].doubt() // so that no more go before it
 			}
 			return nil, false
@@ -734,27 +595,27 @@ func (s *Box) choose(fl *flow, o *op, x *key) (*flow, bool) {
 
 // stuck reports whether o, of flow fl, whose key is x if it may go over another's
 // connection, has no way left.
-func (s *Box) stuck(fl *flow, o *op, x *key) bool {
-	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && s.fits(l, fl, o, x) })
+func (n *node) stuck(fl *flow, o *op, x *key) bool {
+	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && n.fits(l, fl, o, x) })
 }
 
 // usable reports whether connection c can carry o, of flow fl, now;
 // x is its key if it may go over another's connection.
-func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
+func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 	n := s.n
-	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && s.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && n.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
 	if c == fl {
 		if c.guests == 0 {
 			return true
 		}
-		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.shelf.roomy()) {
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.roomy()) {
 			c.claimed = true // others' operations come to an end first
 			return false
 		}
 	} else {
-		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !s.fits(c, fl, o, x) {
+		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
 			return false
 		}
 		if s.c.Now().Sub(c.heard) > s.cfg.alive {
@@ -762,7 +623,7 @@ func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	}
-	if c.rd >= s.depth(c) && (o.kind == kRead || o.kind.atomic() && !s.foretold(o, c)) {
+	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
 		return false
 	}
 	return true
@@ -770,25 +631,25 @@ func (s *Box) usable(c, fl *flow, o *op, x *key) bool {
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
 // connection c can carry.
-func (s *Box) fits(c, fl *flow, o *op, x *key) bool {
+func (n *node) fits(c, fl *flow, o *op, x *key) bool {
 	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
-		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= s.n.longest())
+		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 
 // longest is how many packets an operation has at most that goes over another's
 // connection: it is held until it is complete, or has others wait for its answer. A
 // client may wait for an acknowledgement after 128 packets (RXE_MAX_UNACKED_PSNS).
-func (n *node) longest() uint32 { return min(uint32(len(n.shelf.k))/4, 64) }
+func (n *node) longest() uint32 { return min(uint32(n.shelf.Cap())/4, 64) }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
-func (s *Box) replaces() bool { return s.cfg.mode == Replace && !s.n.twin.Load() }
+func (n *node) replaces() bool { return n.cfg.mode == Replace && !n.twin.Load() }
 
 // foretold reports whether what o finds in its word is known, so that an atomic
 // needs none of the server's responder resources on connection c.
-func (s *Box) foretold(o *op, c *flow) bool {
-	if w := s.n.trackedWord(o); w != none && s.replaces() {
-		v := &s.n.words.w[w]
-		return v.vouched && s.n.believes(v) && s.writable(o, c)
+func (n *node) foretold(o *op, c *flow) bool {
+	if w := n.words.of(o); w != none && n.replaces() {
+		v := &n.words.w[w]
+		return v.vouched && n.words.believes(v) && n.writable(o, c)
 	}
 	return false
 }
@@ -797,51 +658,50 @@ func (s *Box) foretold(o *op, c *flow) bool {
 // that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
 // would be refused may not write in its place. What only the
 // client of c can send again must not be ahead of what others wait for.
-func (s *Box) writable(o *op, c *flow) bool {
+func (n *node) writable(o *op, c *flow) bool {
 	if !o.is(fRight) || c.unkept > 0 {
 		return false
 	}
-	if s.cfg.writable {
+	if n.cfg.writable {
 		return true
 	}
-	x := s.n.keys.find(o.rkey)
+	x := n.keys.find(o.rkey)
 	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
 }
 
 // depth is the number of READs and atomics that the server takes at once on
 // connection c (IBTA: responder resources), as the connection manager told, or
 // as its client has had at once.
-func (s *Box) depth(c *flow) int32 {
-	if r := s.n.row(c); r.Learnt == conn.Managed {
+func (n *node) depth(c *flow) int32 {
+	if r := n.row(c); r.Learnt == conn.Managed {
 		return int32(r.Server.Resources)
 	}
-	if s.cfg.rdatomic != 0 {
-		return s.cfg.rdatomic
+	if n.cfg.rdatomic != 0 {
+		return n.cfg.rdatomic
 	}
 	return int32(c.deep)
 }
 
 // enter puts op o of flow fl in order: on connection x, and with the others of
 // its words. False when it must wait, and nothing has changed.
-func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) bool {
-	n := s.n
-	w := n.trackedWord(o)
-	if w == none && s.trackable(o) {
-		w = s.track(o.va, o.rkey)
+func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
+	w := n.words.of(o)
+	if w == none && n.cfg.trackable(o) {
+		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
 	}
 	switch {
 	case !o.modifies():
 	case w == none:
-		if !s.enterFree(o, x) {
+		if !n.enterFree(o, x) {
 			return false
 		}
-	case !s.enterWord(fl, o, x, w, f, b):
+	case !n.enterWord(fl, o, x, w):
 		return false
 	}
 	// A READ that is done again may begin in its middle.
 	lane := n.index(x)
 	o.lane, o.spsn = lane, psnAdd(x.next, -o.got&hdr.PSNMask)
-	s.link(x, o)
+	n.link(x, o, n.c.Now())
 	x.next = psnAdd(x.next, o.npsn-o.got)
 	if o.answered() {
 		x.rd++
@@ -855,19 +715,19 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 	if x == fl {
 		x.claimed = false
 		if o.kind == kSend || o.is(fOwn) {
-			x.private = s.c.Now()
-			s.recall(x)
+			x.private = n.c.Now()
+			n.keys.recall(x)
 		}
 	}
 	if x != fl {
 		o.flags |= fGuest
 		x.guests++
 		key.guests++
-		s.c.Count(ctrMoved, 1)
-		s.diverge(fl)
-		s.diverge(x)
+		n.c.Count(ctrMoved, 1)
+		n.diverge(fl)
+		n.diverge(x)
 	} else if o.spsn != o.cpsn || o.is(fReplaced) {
-		s.diverge(fl)
+		n.diverge(fl)
 	}
 	if fl.open == 0 {
 		fl.mixed = false
@@ -884,17 +744,16 @@ func (s *Box) enter(fl *flow, o *op, x *flow, f *hdr.Frame, b []byte, key *key) 
 
 // enterWord puts op o of flow fl, which changes word w and nothing else, in order
 // with the word's others, if that can be. False when it must wait.
-func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byte) bool {
-	n := s.n
+func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == l)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
-	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && s.foretold(o, l))
-	if ordered && passes && s.foretold(o, l) {
-		if s.patient(n.stirred(l)) {
+	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, l))
+	if ordered && passes && n.foretold(o, l) {
+		if n.patient(n.stirred(l)) {
 			return false
 		}
 		ordered = false
@@ -903,23 +762,23 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 		v.doubt() // and no more of them, until it went
 		return false
 	}
-	if like && v.loose > 0 && s.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
+	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.awaits(v) && v.vouched && s.replaces() && s.patient(n.stirred(n.flow(v.lane))) {
+	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.stirred(n.flow(v.lane))) {
 		return false // its outcome will be known when that of the probe is
 	}
 	o.word = w
 	if o.kind.atomic() {
-		s.c.Count(ctrAtomics, 1)
+		n.c.Count(ctrAtomics, 1)
 	}
 	if !ordered {
 		if v.loose++; v.loose == 1 {
-			n.words.u[w].loosened = s.c.Now()
+			n.words.u[w].loosened = n.c.Now()
 		}
 		v.doubt()
 		o.flags |= fLoose
-		s.c.Count(ctrLoose, 1)
+		n.c.Count(ctrLoose, 1)
 		return true
 	}
 	v.lane = n.index(l)
@@ -927,7 +786,7 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 	if passes {
 		v.doubt()
 	} else {
-		s.effect(o, v, l, b, f)
+		n.effect(o, v, l)
 	}
 	if o.asAtomic() {
 		v.atomics++
@@ -938,78 +797,62 @@ func (s *Box) enterWord(fl *flow, o *op, l *flow, w int32, f *hdr.Frame, b []byt
 // enterFree counts o, which changes memory and is not of one tracked word, and
 // goes over connection l. The words that it touches are not known until it is
 // done. False when it must wait.
-func (s *Box) enterFree(o *op, l *flow) bool {
-	n := s.n
-	wait, any := n.touch(o.va, o.len, l, n.free.gen, 0)
+func (n *node) enterFree(o *op, l *flow) bool {
+	wait, any := n.words.touch(o.va, o.len, n.index(l), n.words.free.gen, 0)
 	if !wait {
-		if n.free.enter() {
+		if n.words.free.enter() {
 			o.flags |= fOdd
 		}
 		if any {
-			s.c.Count(ctrLoose, 1)
+			n.c.Count(ctrLoose, 1)
 		}
 	}
 	if any {
-		n.free.now()
+		n.words.free.now()
 	}
 	return !wait
 }
 
-// link puts op o at the end of what connection x carries.
-func (s *Box) link(x *flow, o *op) {
-	n := s.n
-	at := n.place(o)
-	o.next = none
-	if x.oldest == none {
-		x.oldest, x.loaded, x.timed = at, s.c.Now(), true
-		x.silent, x.tries = 0, 0
-	} else {
-		n.ops[x.newest].next = at
-	}
-	x.newest = at
-}
-
 // effect computes what op o, which is in order, does to its word.
-func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
-	n := s.n
-	known := n.believes(v)
+func (n *node) effect(o *op, v *word, l *flow) {
+	known := n.words.believes(v)
 	v.probe = none
 	if !known {
-		if v.belief = 0; !n.settled(o.word, s.c.Now()) {
+		if v.belief = 0; !n.words.settled(o.word, n.c.Now()) {
 			return
 		}
 	}
 	if o.kind == kWrite {
 		if !known {
-			s.c.Count(ctrCached, 1)
+			n.c.Count(ctrCached, 1)
 		}
-		n.believe(v, o.out)
+		n.words.believe(v, o.out)
 		return
 	}
 	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
 	if o.kind == kMaskedCAS {
-		m := f.MaskedAtomicETHOf(b)
-		compareMask, swapMask = m.CompareMask(), m.SwapMask()
+		m := n.beside(o)
+		compareMask, swapMask = m.compareMask, m.swapMask
 	}
 	switch {
 	case o.kind == kOtherAtomic:
 		v.doubt()
 	case !known:
-		v.probe, v.belief = n.place(o), n.beliefs
+		v.probe, v.belief = n.place(o), n.words.beliefs
 		*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
 		o.flags |= fProbe
-	case v.vouched && s.replaces():
+	case v.vouched && n.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
-		case s.c.Now().Sub(v.checked) >= s.cfg.verify && l.rd < s.depth(l):
-			v.checked = s.c.Now()
+		case n.c.Now().Sub(v.checked) >= n.cfg.verify && l.rd < n.depth(l):
+			v.checked = n.c.Now()
 			n.foretell(o, v)
-		case s.writable(o, l):
+		case n.writable(o, l):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
-			n.writes++
+			n.words.writes++
 			v.writes++
 			l.writes++
-			s.c.Count(ctrReplaced, 1)
+			n.c.Count(ctrReplaced, 1)
 		default:
 			n.foretell(o, v)
 		}
@@ -1020,16 +863,9 @@ func (s *Box) effect(o *op, v *word, l *flow, b []byte, f *hdr.Frame) {
 	}
 }
 
-// foretell notes what atomic o, which goes as one, must find in its word v.
-func (n *node) foretell(o *op, v *word) {
-	m := n.beside(o)
-	m.want, m.belief = v.value, uint32(v.belief)
-	o.flags |= fForetold
-}
-
 // send gives the server packet k of op o of flow fl: frame x, the bytes b, as its
 // client sent it, with headers f.
-func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	n := s.n
 	l := n.carrier(o)
 	psn := psnAdd(o.spsn, k)
@@ -1044,7 +880,7 @@ func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uin
 			return
 		}
 		b = x.Bytes()
-		s.write(h, b, o, psn)
+		h.write(b, o, psn)
 		h.frame().SetECN(b, ecn) // a mark is of this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
 		s.c.Emit(toServers, x)
@@ -1068,76 +904,56 @@ func (s *Box) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uin
 	s.c.Emit(toServers, x)
 }
 
-// write fills frame b with header h, as long as it must be, with the WRITE that
-// o is sent as.
-func (s *Box) write(h *header, b []byte, o *op, psn uint32) {
-	h.front(b)
-	t := hdr.BTH(b[h.bth:])
-	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
-	t.SetPSN(psn)
-	t.SetAckReq(true)
-	r := hdr.RETH(b[h.len():])
-	r.SetVA(o.va)
-	r.SetRKey(o.rkey)
-	r.SetDMALength(0)
-	if p := b[h.len()+hdr.RETHLen:]; len(p) > hdr.ICRCLen {
-		r.SetDMALength(8)
-		le.PutUint64(p, o.out)
-	}
-	h.seal(b, hdr.WriteOnly)
-}
-
-// mine is the first frame of q, as one of this worker's; nil when it cannot be
-// had.
-func (s *Box) mine(q *fifo) *packet.Buf {
-	k := &s.n.shelf.k[q.first]
-	if int(k.worker) != s.worker {
-		y := s.c.Get()
-		if y == nil {
-			return nil
-		}
-		if !y.SetBytes(k.x.Bytes()) {
-			s.c.Discard(y)
-			return nil
-		}
-		s.n.freed[k.worker] = append(s.n.freed[k.worker], k.x)
-		s.n.heldBy[k.worker]--
-		s.n.heldBy[s.worker]++
-		k.x, k.worker = y, int32(s.worker)
-	}
-	return k.x
-}
-
 // drain sends on what waits of flow fl, as far as it may.
-func (s *Box) drain(fl *flow) {
-	for fl.stall.n > 0 {
-		x := s.mine(&fl.stall)
+func (s *wire) drain(fl *flow) {
+	for !fl.stall.Empty() {
+		x := s.n.shelf.Mine(s.c, &fl.stall, s.n.worker)
 		if x == nil {
 			return
 		}
 		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(fl, x, b, &s.g) {
 			return
 		}
-		s.n.shelf.take(&fl.stall)
-		s.n.heldBy[s.worker]--
+		s.n.shelf.Remove(&fl.stall)
 		if fl.doomed {
-			s.end(fl)
+			s.n.end(fl)
 		}
 	}
 }
 
 // resume lets go what waits, of all flows, as far as it may.
-func (s *Box) resume() {
+func (s *wire) resume() {
 	n := s.n
 	s.admitStrangers()
 	kept := n.waiting[:0]
 	for _, f := range n.waiting {
 		s.drain(f)
-		if f.stall.n > 0 {
+		if !f.stall.Empty() {
 			kept = append(kept, f)
 		} else {
 			f.waits = false
 		}
 	}
 	n.waiting = kept
+}
+
+// owned reports whether it is known whose the queue pair is that the frame at hand is
+// for: of a connection that was announced, or that the server has answered. Whoever
+// was only the first to send for it may not be its owner.
+func (n *node) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
+	slot, _ := n.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
+	if slot == conn.NoSlot {
+		return false
+	}
+	r := n.conns.Row(slot)
+	return r.Learnt != conn.Inferred || r.State == conn.Paired
+}
+
+// retain holds a packet of o until it is answered.
+func (n *node) retain(o *op, x *packet.Buf) {
+	if !o.is(fKept) {
+		o.flags |= fKept
+		o.out = 0
+	}
+	n.keep(o, x)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // response handles a server's response; x is disposed of.
-func (s *Box) response(x *packet.Buf, b []byte) {
+func (s *wire) response(x *packet.Buf, b []byte) {
 	n := s.n
 	slot, e := n.conns.Response(s.c.Now(), &s.ends, b, &s.f)
 	if e == conn.Spoofed {
@@ -21,9 +21,9 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 	fl := n.flow(int32(slot))
 	if fl == nil || !fl.synced {
 		if fl != nil {
-			s.learnMTU(fl, b)
+			fl.learnMTU(&s.f, b)
 		}
-		s.hear(fl)
+		n.hear(fl)
 		s.pass(toServers, x)
 		return
 	}
@@ -33,10 +33,10 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if fl.affirmed(&s.f, b, psn) && !s.confirmed(fl, b, psn) {
+	if fl.affirmed(&s.f, b, psn) && !fl.confirmed(&s.f, b, psn) {
 		psn = fl.acked
 	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || s.confirmed(fl, b, psn) || s.denied(fl, b, psn) {
+	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || fl.confirmed(&s.f, b, psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
 		s.odd(fl, x, b, psn)
 		return
 	}
@@ -44,15 +44,15 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		fl.onward = true
 	}
 	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
-		s.hear(fl)
+		n.hear(fl)
 		s.pass(toServers, x) // of the time before
 		return
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
 		o := n.get(fl.newest)
 		if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
-			s.learnMTU(fl, b)
-			s.settleLength(fl, (o.len+p-1)/p)
+			fl.learnMTU(&s.f, b)
+			n.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
 	if fl.inDoubt && psn == fl.next && s.f.Op == hdr.AtomicAck {
@@ -62,7 +62,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || n.diverged(fl))
 		return
 	}
-	s.hear(fl)
+	n.hear(fl)
 	fl.heard, fl.silent, fl.asked, fl.tries = s.c.Now(), 0, 0, 0
 	if fl.timed {
 		fl.timed = false
@@ -77,7 +77,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 		s.answerAgain(fl, fl.again)
 	}
 	if !fl.trusted {
-		if s.trust(fl, b, psn); !fl.trusted {
+		if n.trust(fl, &s.f, b, psn); !fl.trusted {
 			s.passive(fl, x, b, psn)
 			return
 		}
@@ -97,7 +97,7 @@ func (s *Box) response(x *packet.Buf, b []byte) {
 
 // digest does what the answer in b, x, with PSN psn means on connection fl; true
 // when it disposed of x.
-func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
+func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
 		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
@@ -115,13 +115,13 @@ func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
 			case old: // it was heard before
 			case syn == hdr.SynNAKSequence && fl.inDoubt:
-				s.cut(fl, psn)
+				n.cut(fl, psn)
 			case syn == hdr.SynNAKSequence:
 				s.missing(fl, psn)
 			case syn.RNR():
-				s.notReady(fl, psn, syn)
+				n.notReady(fl, psn, syn)
 			case syn.NAK():
-				s.fatal(fl, psn, syn)
+				n.fatal(fl, psn, syn)
 			}
 		}
 	case f.Op == hdr.AtomicAck:
@@ -136,12 +136,12 @@ func (s *Box) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 
 // odd handles an answer of the server far from what flow fl asked, x with the
 // bytes b.
-func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
-	case s.confirmed(fl, b, psn):
+	case fl.confirmed(&s.f, b, psn):
 		n.conns.Remove(n.slot(fl)) // the queue pairs are of another connection now
-	case s.denied(fl, b, psn):
+	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
 	case n.diverged(fl):
@@ -152,35 +152,10 @@ func (s *Box) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	s.settle()
 }
 
-// denied reports whether an acknowledgement b says, to a question (see query), that
-// the server's end of flow f is of another connection: that it executed more than
-// was sent, or expects something else next. What others make up for the queue pair
-// changes neither. Answers of before, which came late, say nothing; there are none
-// when it was quiet before the question.
-func (s *Box) denied(f *flow, b []byte, psn uint32) bool {
-	if f.asked == 0 || f.oldest != none || s.f.Op != hdr.Acknowledge || f.asked.Sub(f.heard) < s.cfg.alive {
-		return false
-	}
-	if s.f.AETHOf(b).Syndrome().ACK() {
-		return psn != f.acked && !f.affirmed(&s.f, b, psn)
-	}
-	return psn != f.next
-}
-
-// affirmed reports whether such an acknowledgement says, with another PSN than that
-// of the newest request, that the server's end is as it was. An end of another
-// connection that has had the repeated PSN acknowledges a later one (one that has not
-// asks for what is missing). Linux (rxe) acknowledges again the newest request that
-// was no READ, and the PSN before 0 when there was none.
-func (f *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
-	return f.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
-		(psnLess(psn, f.acked) || psn == hdr.PSNMask && !psnLess(psn, f.next))
-}
-
 // hear notes that the server answered on connection fl.
-func (s *Box) hear(fl *flow) {
-	n, now := s.n, s.c.Now()
-	if now.Sub(n.lastHeard) > clock.Duration(s.cfg.giveup)/2 {
+func (n *node) hear(fl *flow) {
+	now := n.c.Now()
+	if now.Sub(n.lastHeard) > clock.Duration(n.cfg.giveup)/2 {
 		n.awake = now
 	}
 	if n.lastFrom != fl {
@@ -196,9 +171,7 @@ func (n *node) diverged(fl *flow) bool {
 
 // trust takes from the first answer to a request on record what answers look
 // like, and how many messages the server has counted.
-func (s *Box) trust(fl *flow, b []byte, psn uint32) {
-	n := s.n
-	f := &s.f
+func (n *node) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
 		return
 	}
@@ -223,7 +196,7 @@ func (s *Box) trust(fl *flow, b []byte, psn uint32) {
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.
-func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	f := &s.f
 	before := psnAdd(psn, hdr.PSNMask)
@@ -237,7 +210,7 @@ func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.atomicAck(c, psn, f.AtomicAckETHOf(b).Original())
 	default:
 		s.acked(c, before)
-		s.learnMTU(c, b)
+		c.learnMTU(&s.f, b)
 		if o := n.oldest(c); o != nil && (o.kind == kRead || o.kind == kOdd) && psnAdd(o.spsn, o.got) == psn {
 			if o.got++; o.got == o.npsn {
 				s.complete(o)
@@ -250,7 +223,7 @@ func (s *Box) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 
 // acked notes that the server has executed all that connection x carried up to
 // psn.
-func (s *Box) acked(x *flow, psn uint32) {
+func (s *wire) acked(x *flow, psn uint32) {
 	n := s.n
 	if psnLess(x.acked, psn) {
 		x.acked = psn
@@ -281,18 +254,8 @@ func (n *node) partly(x *flow) {
 	}
 }
 
-// part is the PSN of the last packet of o, which is not done, that the server has
-// acknowledged, as its client numbers; false when there is none.
-func (n *node) part(o *op) (psn uint32, ok bool) {
-	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || n.oldest(n.carrier(o)) != o {
-		return 0, false
-	}
-	d := hdr.PSNDiff(n.carrier(o).acked, o.spsn)
-	return psnAdd(o.cpsn, uint32(d)), d >= 0 && d < int32(o.npsn)
-}
-
 // advance completes what is acknowledged, in order.
-func (s *Box) advance(x *flow) {
+func (s *wire) advance(x *flow) {
 	n := s.n
 	for o := n.oldest(x); o != nil; o = n.oldest(x) {
 		if o.is(fEarly) {
@@ -318,29 +281,23 @@ func (s *Box) advance(x *flow) {
 }
 
 // complete notes that op o, the oldest of its connection, is answered.
-func (s *Box) complete(o *op) {
-	s.unlink(o)
+func (s *wire) complete(o *op) {
+	s.n.unlink(o)
+	n, fl, again := s.n, s.n.flowOf(o), o.is(fAgain) && !o.is(fOrphan)
 	o.state = sDone
-	s.forget(o, true)
-}
-
-// unlink takes o, which is the oldest, off its connection.
-func (s *Box) unlink(o *op) {
-	x := &s.n.flows[o.lane]
-	x.oldest = o.next
-	if x.oldest == none {
-		x.newest = none
+	s.n.forget(o, true)
+	if again && fl.owes && fl.rereads == 0 {
+		fl.owes = false
+		s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
 	}
-	x.silent = 0
 }
 
 // forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
-func (s *Box) forget(o *op, done bool) {
-	n := s.n
+func (n *node) forget(o *op, done bool) {
 	x := n.carrier(o)
 	if done {
-		s.learn(o)
+		n.keys.learn(o, x, n.c.Now(), n.cfg.mode.moves())
 	}
 	fl := n.flowOf(o)
 	if !o.is(fOrphan) {
@@ -357,15 +314,11 @@ func (s *Box) forget(o *op, done bool) {
 	if o.is(fAgain) && !o.is(fOrphan) {
 		o.flags &^= fAgain
 		o.state = sDone
-		if fl.rereads--; fl.rereads == 0 && fl.owes && done {
-			fl.owes = false
-			last := n.op(fl, fl.head-1)
-			s.answer(fl, hdr.Acknowledge, last.last(), fl.syn, 0)
-		}
+		fl.rereads--
 	}
 	if o.is(fGuest) {
 		x.guests--
-		n.guest(o, -1)
+		n.keys.guest(o, -1)
 	}
 	if o.answered() {
 		x.rd--
@@ -374,10 +327,10 @@ func (s *Box) forget(o *op, done bool) {
 		x.unkept--
 	}
 	if o.is(fKept) {
-		s.unkeep(o)
+		n.unkeep(o)
 	}
 	if o.is(fReplaced) {
-		n.writes--
+		n.words.writes--
 		x.writes--
 	}
 	if o.word != none {
@@ -394,19 +347,21 @@ func (s *Box) forget(o *op, done bool) {
 			}
 		}
 		if m := n.beside(o); o.is(fProbe) && n.get(v.probe) == o {
-			known := done && n.awaits(v)
+			known := done && n.words.awaits(v)
 			if v.doubt(); known {
-				n.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
-				v.checked = s.c.Now()
-				s.c.Count(ctrCached, 1)
+				n.words.believe(v, after(o.kind, o.prior, o.out, m.want, m.compareMask, m.swapMask))
+				v.checked = n.c.Now()
+				n.c.Count(ctrCached, 1)
 			}
 		}
-		n.left(o.word, o, done)
+		n.words.left(o.word, o, done)
 		o.word = none
 	} else if o.modifies() {
-		n.free.leave(o.is(fOdd))
-		if done && s.trackable(o) && n.trackedWord(o) == none {
-			s.admitWord(o)
+		n.words.free.leave(o.is(fOdd))
+		if done && n.cfg.trackable(o) && n.words.of(o) == none {
+			if !n.words.admit(o, n.c.Now(), n.cfg.vouches(o.va)) {
+				n.c.Count(ctrWordFull, 1)
+			}
 		}
 	}
 	if o.is(fOrphan) {
@@ -415,7 +370,7 @@ func (s *Box) forget(o *op, done bool) {
 }
 
 // atomicAck is the answer to an atomic that went as one.
-func (s *Box) atomicAck(x *flow, psn uint32, original uint64) {
+func (s *wire) atomicAck(x *flow, psn uint32, original uint64) {
 	n := s.n
 	o := n.carries(x, psn)
 	if o == nil {
@@ -426,7 +381,7 @@ func (s *Box) atomicAck(x *flow, psn uint32, original uint64) {
 		return
 	}
 	if o.is(fForetold) && n.foresaw(o) && original != n.beside(o).want {
-		s.mismatch(o)
+		n.mismatch(o)
 	}
 	o.prior = original
 	if first {
@@ -445,30 +400,17 @@ func (n *node) foresaw(o *op) bool {
 		return false
 	}
 	v := &n.words.w[w]
-	return n.believes(v) && uint32(v.belief) == n.beside(o).belief
+	return n.words.believes(v) && uint32(v.belief) == n.beside(o).belief
 }
 
 // inTime completes the oldest operation of connection x, which is answered up to
 // psn, and what is behind it.
-func (s *Box) inTime(x *flow, psn uint32) {
+func (s *wire) inTime(x *flow, psn uint32) {
 	if psnLess(x.acked, psn) {
 		x.acked = psn
 	}
 	s.complete(s.n.oldest(x))
 	s.advance(x)
-}
-
-// carries is the operation that connection x carries under PSN psn; nil if there
-// is none, or too many are ahead of it.
-func (n *node) carries(x *flow, psn uint32) *op {
-	o := n.oldest(x)
-	for range mostAhead {
-		if o == nil || psnLess(psn, psnAdd(o.spsn, o.npsn)) {
-			return o
-		}
-		o = n.behind(o)
-	}
-	return nil
 }
 
 // mostAhead is how many operations are looked at to find one on a connection.
@@ -477,10 +419,10 @@ const mostAhead = 64
 // compare compares what READ o found, which connection c carried, with its word's
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
-func (s *Box) compare(c *flow, o *op, p []byte) {
-	if w := s.n.trackedWord(o); w != none && len(p) == 8 {
-		if v := &s.n.words.w[w]; s.n.believes(v) && s.n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
-			s.mismatch(o)
+func (n *node) compare(c *flow, o *op, p []byte) {
+	if w := n.words.of(o); w != none && len(p) == 8 {
+		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
+			n.mismatch(o)
 		}
 	}
 }
@@ -490,17 +432,14 @@ func (s *Box) compare(c *flow, o *op, p []byte) {
 const distrust = 10 * time.Second
 
 // mismatch: the word of o is not what it should have been.
-func (s *Box) mismatch(o *op) {
-	s.c.Count(ctrMismatches, 1)
-	if w := s.n.trackedWord(o); w != none {
-		s.n.words.w[w].doubt()
-		s.n.words.u[w].barred = s.c.Now().Add(distrust)
-	}
+func (n *node) mismatch(o *op) {
+	n.c.Count(ctrMismatches, 1)
+	n.words.mistrust(o, n.c.Now().Add(distrust))
 }
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
 // of.
-func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bool {
+func (s *wire) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bool {
 	n := s.n
 	o := n.oldest(x)
 	if o == nil {
@@ -521,9 +460,9 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 		return false // a repetition, or one before it was lost: its client will ask again
 	}
 	fl := n.flowOf(o)
-	s.learnMTU(x, b)
+	x.learnMTU(&s.f, b)
 	if o.len == 8 && o.npsn == 1 {
-		s.compare(x, o, s.f.PayloadOf(b))
+		n.compare(x, o, s.f.PayloadOf(b))
 	}
 	k := o.got
 	o.got++
@@ -535,7 +474,7 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
 		s.relay(fl, o, frame, b, &s.f, k)
-	} else if !s.keepAnswer(o, frame) {
+	} else if !n.keep(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
 		s.c.Drop(frame, reasonHoldFull)
@@ -550,8 +489,8 @@ func (s *Box) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) boo
 
 // early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
-func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
-	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.keepAnswer(o, frame) {
+func (s *wire) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
+	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame) {
 		return false
 	}
 	o.got = 1
@@ -560,21 +499,9 @@ func (s *Box) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 	return true
 }
 
-// learnMTU learns a path MTU from packets of READ responses.
-func (s *Box) learnMTU(x *flow, b []byte) {
-	switch s.f.Op {
-	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
-		if x.mtu == 0 {
-			x.mtu = uint32(len(s.f.PayloadOf(b)))
-		}
-	case hdr.ReadRespOnly:
-		x.mtuLow = max(x.mtuLow, uint32(len(s.f.PayloadOf(b))))
-	}
-}
-
 // relay gives the client of flow fl packet k of the answer to READ o: frame x, the
 // bytes b, whose headers are f.
-func (s *Box) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+func (s *wire) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	if !fl.down.fits(f) {
 		s.c.Drop(x, reasonAbsorbed)
 		return
@@ -598,61 +525,19 @@ func (s *Box) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 	s.c.Emit(toClients, x)
 }
 
-// keepAnswer holds a packet of the answer to READ o until its client may see
-// it.
-func (s *Box) keepAnswer(o *op, x *packet.Buf) bool {
-	q := o.queue()
-	if !s.hold(&q, x) {
-		return false
-	}
-	o.setHeld(q.first, q.last)
-	return true
-}
-
-// queue is the list of packets that are held of o.
-func (o *op) queue() fifo {
-	q := fifo{}
-	if o.holds() {
-		q.first, q.last = o.held()
-		q.n = 1 // at least: counts matter to nobody
-	}
-	return q
-}
-
-// heldAnswer takes the first held packet of o; nil when there is none.
-// ok is false when there is no buffer for it.
-func (s *Box) heldAnswer(o *op) (x *packet.Buf, more bool) {
-	if !o.holds() {
-		return nil, false
-	}
-	q := o.queue()
-	last := q.first == q.last
-	x = s.unhold(&q)
-	if last {
-		o.setHeld(none, none)
-	} else {
-		o.setHeld(q.first, q.last)
-	}
-	return x, true
-}
-
 // unkeep drops the packets that are held of o.
-func (s *Box) unkeep(o *op) {
-	for {
-		x, more := s.heldAnswer(o)
-		if !more {
-			o.flags &^= fKept
-			return
-		}
-		if x != nil {
-			s.c.Drop(x, reasonAbsorbed)
-		}
+func (n *node) unkeep(o *op) {
+	if o.holds() {
+		q := o.held()
+		n.shelf.Drop(n.c, &q, n.worker, reasonAbsorbed)
+		o.out = 0
 	}
+	o.flags &^= fKept
 }
 
 // deliver gives the client of flow fl the answers that are due, in the order of
 // its requests.
-func (s *Box) deliver(fl *flow) {
+func (s *wire) deliver(fl *flow) {
 	n := s.n
 	if !fl.synced || fl.gone {
 		return
@@ -711,7 +596,7 @@ func (s *Box) deliver(fl *flow) {
 				return
 			}
 			fl.verdict = n.beside(o).syndrome()
-			s.end(fl)
+			n.end(fl)
 			return
 		}
 		if !flush() {
@@ -733,26 +618,21 @@ func (s *Box) deliver(fl *flow) {
 	if !flush() {
 		return
 	}
-	if fl.gapNAK && !fl.toldGap && fl.stall.n == 0 {
+	if fl.gapNAK && !fl.toldGap && fl.stall.Empty() {
 		fl.toldGap = s.answer(fl, hdr.Acknowledge, fl.arrived, hdr.SynNAKSequence, 0)
 	}
 }
 
 // relayHeld gives the client of flow fl the held packets of the answer to READ
 // o, of which end have come.
-func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
-	k := end
-	for at, last := o.held(); ; at = s.n.shelf.k[at].next {
-		if k--; at == last {
-			break
-		}
+func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
+	n, q, k := s.n, o.held(), end
+	for at := q.First(); at != 0; at = n.shelf.Next(at) {
+		k--
 	}
-	for ; ; k++ {
-		x, more := s.heldAnswer(o)
-		if !more {
-			return
-		}
-		if x == nil {
+	for ; !q.Empty(); k++ {
+		x, _ := n.shelf.Take(s.c, &q, s.n.worker)
+		if o.hold(q); x == nil {
 			continue
 		}
 		b := x.Bytes()
@@ -764,30 +644,17 @@ func (s *Box) relayHeld(fl *flow, o *op, end uint32) {
 	}
 }
 
-// una is the PSN of the oldest request of flow f that its client has no answer to
-// (IBTA: oldest unacknowledged PSN).
-func (n *node) una(f *flow) uint32 {
-	if f.head == f.tail {
-		return f.admitted
-	}
-	o := n.op(f, f.head)
-	if o.state == sFailed {
-		return psnAdd(o.cpsn, n.beside(o).nak)
-	}
-	return o.cpsn
-}
-
 // end resets flow fl: its client's queue pair goes to the error state by the
 // NAK that it was given.
-func (s *Box) end(fl *flow) {
-	fl.gone, fl.ended = true, s.n.una(fl)
-	s.discard(&fl.stall, reasonReset)
-	s.c.Count(ctrResets, 1)
+func (n *node) end(fl *flow) {
+	fl.gone, fl.ended = true, n.una(fl)
+	n.shelf.Drop(n.c, &fl.stall, n.worker, reasonReset)
+	n.c.Count(ctrResets, 1)
 }
 
 // refuse tells the client of flow fl again that its connection is gone: with the
 // PSN of what failed, since a NAK says that all before it was executed.
-func (s *Box) refuse(fl *flow) {
+func (s *wire) refuse(fl *flow) {
 	syn := fl.verdict
 	if syn == 0 {
 		syn = hdr.SynNAKRemoteOperation

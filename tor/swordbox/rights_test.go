@@ -401,7 +401,7 @@ func TestKept(t *testing.T) {
 	a.spsn += 2
 	one(t, a.ack().Out["a"])
 	one(t, a.ack().Out["a"])
-	if n := (*r.box().nodes.Load())[0].shelf.n; n != 0 {
+	if n := (*r.box().nodes.Load())[0].shelf.Len(); n != 0 {
 		t.Errorf("%d packets are held when all is answered", n)
 	}
 }

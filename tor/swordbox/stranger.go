@@ -97,57 +97,55 @@ func (l *longWrites) of(now, until clock.Time, b []byte, f *hdr.Frame, last bool
 // that word's value is not known for a while: nobody knows when, and in which
 // order, it will be executed. While a WRITE that takes an atomic's place is on its
 // way there, it waits: what it does would be undone.
-func (s *Box) stranger(x *packet.Buf, b []byte, r graph.Reason) {
+func (s *wire) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 	n := s.n
 	s.c.Mark(x, packet.Forwarded, r)
-	if s.disturb(b, &s.f) || n.strangers.n > 0 {
-		s.detain(x)
+	if n.disturb(b, &s.f) || !n.strangers.Empty() {
+		n.detain(x)
 		return
 	}
 	s.c.Emit(toServers, x)
 }
 
 // detain holds a stranger's request until the words that it may change are free.
-func (s *Box) detain(x *packet.Buf) {
-	if n := s.n; !n.shelf.room(1) && n.strangers.n > 0 { // its sender repeats what it still wants
-		if old := s.unhold(&n.strangers); old != nil {
-			s.c.Drop(old, reasonHoldFull)
+func (n *node) detain(x *packet.Buf) {
+	if !n.shelf.Room(1) && !n.strangers.Empty() { // its sender repeats what it still wants
+		if old, _ := n.shelf.Take(n.c, &n.strangers, n.worker); old != nil {
+			n.c.Drop(old, reasonHoldFull)
 		}
 	}
-	if !s.hold(&s.n.strangers, x) {
-		s.c.Drop(x, reasonHoldFull)
+	if n.shelf.Put(&n.strangers, x, n.worker, struct{}{}) == 0 {
+		n.c.Drop(x, reasonHoldFull)
 	}
 }
 
 // admitStrangers sends on strangers' requests that wait.
-func (s *Box) admitStrangers() {
-	for q := &s.n.strangers; q.n > 0; {
-		x := s.mine(q)
+func (s *wire) admitStrangers() {
+	for q := &s.n.strangers; !q.Empty(); {
+		x := s.n.shelf.Mine(s.c, q, s.n.worker)
 		if x == nil {
 			return
 		}
-		if hdr.Parse(x.Bytes(), &s.g); s.disturb(x.Bytes(), &s.g) {
+		if hdr.Parse(x.Bytes(), &s.g); s.n.disturb(x.Bytes(), &s.g) {
 			return
 		}
-		s.n.shelf.take(q)
-		s.n.heldBy[s.worker]--
+		s.n.shelf.Remove(q)
 		s.c.Emit(toServers, x)
 	}
 }
 
 // disturb: request b, with headers f, which nobody follows, may change memory
 // at some time. True when it must not yet.
-func (s *Box) disturb(b []byte, f *hdr.Frame) (wait bool) {
-	n := s.n
-	until := s.c.Now().Add(s.cfg.settle)
-	m := n.scopeOf(s.c.Now(), until, b, f)
+func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
+	until := n.c.Now().Add(n.cfg.settle)
+	m := n.scopeOf(n.c.Now(), until, b, f)
 	switch {
 	case m.all:
-		n.unknown = until
-		return n.touchAll(0, until)
+		n.words.unknown = until
+		return n.words.touchAll(0, until)
 	case m.len != 0:
-		n.unknown = until
-		wait, _ = n.touch(m.va, m.len, nil, 0, until)
+		n.words.unknown = until
+		wait, _ = n.words.touch(m.va, m.len, none, 0, until)
 	}
 	return wait
 }
@@ -183,7 +181,7 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 		if s.own(n); n.gone {
 			continue
 		}
-		if (s.disturb(b, f) || n.strangers.n > 0) && wait == nil {
+		if (n.disturb(b, f) || !n.strangers.Empty()) && wait == nil {
 			wait = n
 		}
 	}
@@ -193,7 +191,7 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 	}
 	s.own(wait)
 	s.c.Mark(x, packet.Forwarded, r)
-	s.detain(x)
+	s.n.detain(x)
 }
 
 // mayChange reports whether frame b, with headers f, may be a request that

@@ -275,7 +275,7 @@ func (s *Box) Reconfigure(args graph.Args) error {
 	}
 	for _, n := range *s.nodes.Load() {
 		_ = s.look(n, func() error {
-			n.vouch(&cfg)
+			n.words.vouch(&cfg)
 			return nil
 		})
 	}
@@ -452,7 +452,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 			}
 			key[0].V, key[1].V, key[2].V = server, num(w.rkey), table.Uint(w.va)
 			value := uint64(0)
-			known := n.believes(w)
+			known := n.words.believes(w)
 			if known {
 				value = w.value
 			}
@@ -489,7 +489,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 					lane = f.lane
 				}
 				params = [11]table.Value{id(at, int32(i)), id(at, lane), num(r.Client.QPN), num(f.arrived & hdr.PSNMask), num(f.next & hdr.PSNMask),
-					num(f.released()), num(uint32(f.open)), num(uint32(f.guests)), num(uint32(f.stall.n)), num(mtu), table.Bool(f.bound)}
+					num(f.released()), num(uint32(f.open)), num(uint32(f.guests)), num(uint32(f.stall.Len())), num(mtu), table.Bool(f.bound)}
 				e.Call = table.Call{Action: actJoin, Params: params[:11]}
 			} else {
 				params[0], params[1], params[2], params[3], params[4] = id(at, int32(i)), num(r.Client.QPN), table.Bool(r.State != conn.HalfOpen), num(mtu), table.Bool(f.lost != 0)

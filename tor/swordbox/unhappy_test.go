@@ -32,7 +32,7 @@ func TestForgetsWriteImm(t *testing.T) {
 			b.learn(a, va, 1)
 			do(r, c)
 			n := (*r.App().(*Box).nodes.Load())[0]
-			if w := &n.words.w[n.words.find(va)]; n.believes(w) && w.value != 77 {
+			if w := &n.words.w[n.words.find(va)]; n.words.believes(w) && w.value != 77 {
 				t.Errorf("%#x is still believed", w.value)
 			}
 		})

@@ -111,8 +111,8 @@ type block struct {
 	parts uint64
 }
 
-// wordTable holds words by address.
-type wordTable struct {
+// words holds words by address.
+type words struct {
 	w     []word
 	u     []unrest // beside w
 	n     int      // of w in use
@@ -124,10 +124,17 @@ type wordTable struct {
 	freeB uint64 // first of them; none when it is len(b)
 	bx    index.Index
 	hits  [mostWords]int32 // of over
+
+	beliefs uint64 // numbers given to beliefs (word.belief)
+	shaken  uint64 // those up to this one are none any more
+	free    grace
+	unrest  unrest     // of all words
+	writes  int32      // open ops that go as WRITEs of what was known
+	unknown clock.Time // until then requests that are not on record may be under way
 }
 
-func newWordTable(n int) wordTable {
-	t := wordTable{w: make([]word, n), u: make([]unrest, n), spare: make([]int32, 0, n), ix: index.New(n), b: make([]block, levels*n), bx: index.New(levels * n)}
+func newWords(n int) words {
+	t := words{free: grace{gen: 1}, w: make([]word, n), u: make([]unrest, n), spare: make([]int32, 0, n), ix: index.New(n), b: make([]block, levels*n), bx: index.New(levels * n)}
 	for i := range t.w {
 		t.w[i].va = nowhere
 		t.spare = append(t.spare, int32(n-1-i))
@@ -144,7 +151,7 @@ const nowhere = ^uint64(0)
 func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
 
 // find is the word at va, which is aligned; none if it is not tracked.
-func (t *wordTable) find(va uint64) int32 {
+func (t *words) find(va uint64) int32 {
 	if t.w[t.found].va == va {
 		return t.found // one operation asks several times
 	}
@@ -164,7 +171,7 @@ func shift(level uint) uint { return 3 + level*blockShift }
 // blockOf is the number of va's block of a level, as block.key has it.
 func blockOf(va uint64, level uint) uint64 { return va>>shift(level+1)<<2 | uint64(level) }
 
-func (t *wordTable) block(key uint64) int32 {
+func (t *words) block(key uint64) int32 {
 	h := hash(key)
 	for p := t.bx.Start(h); t.bx.E[p] != 0; p = t.bx.Next(p) {
 		if i, ok := t.bx.Slot(p, h); ok && t.b[i].key == key {
@@ -175,7 +182,7 @@ func (t *wordTable) block(key uint64) int32 {
 }
 
 // add makes a word; none when there is no room.
-func (t *wordTable) add(va uint64, rkey uint32) int32 {
+func (t *words) add(va uint64, rkey uint32) int32 {
 	if len(t.spare) == 0 {
 		return none
 	}
@@ -200,7 +207,7 @@ func (t *wordTable) add(va uint64, rkey uint32) int32 {
 }
 
 // remove forgets word i, which no open operation has.
-func (t *wordTable) remove(i int32) {
+func (t *words) remove(i int32) {
 	va := t.w[i].va
 	t.ix.Del(hash(va), i)
 	for level := range uint(levels) {
@@ -221,7 +228,7 @@ func (t *wordTable) remove(i int32) {
 const mostUsed = 16
 
 // evict forgets a word that is out of use, if one of the next is.
-func (t *wordTable) evict(now clock.Time) {
+func (t *words) evict(now clock.Time) {
 	for range mostUsed {
 		i := t.hand
 		if t.hand++; t.hand == len(t.w) {
@@ -241,7 +248,7 @@ func (t *wordTable) evict(now clock.Time) {
 
 // over is a list of the words that [va, va+n) overlaps, good until the next
 // call; false when there may be too many to be looked at.
-func (t *wordTable) over(va uint64, n uint32) ([]int32, bool) {
+func (t *words) over(va uint64, n uint32) ([]int32, bool) {
 	if t.n == 0 || n == 0 {
 		return nil, true
 	}
@@ -271,7 +278,7 @@ func (t *wordTable) over(va uint64, n uint32) ([]int32, bool) {
 
 // next is the first word from va, which is aligned, to last; none when there is
 // none.
-func (t *wordTable) next(va, last uint64) int32 {
+func (t *words) next(va, last uint64) int32 {
 	for level := uint(levels) - 1; va <= last; {
 		parts := uint64(0)
 		if k := t.block(blockOf(va, level)); k != none {
@@ -297,31 +304,31 @@ func (t *wordTable) next(va, last uint64) int32 {
 	return none
 }
 
-func (t *wordTable) bytes() int {
+func (t *words) bytes() int {
 	return len(t.w)*(sizeofWord+sizeofUnrest+4) + len(t.b)*16 + t.ix.Bytes() + t.bx.Bytes()
 }
 
 // believes reports whether the value of v is known. Then nothing that is not in
 // order with its operations is under way.
-func (n *node) believes(v *word) bool { return v.belief > n.shaken && v.probe == none }
+func (t *words) believes(v *word) bool { return v.belief > t.shaken && v.probe == none }
 
 // awaits reports whether an answer that is under way will tell the value of v.
-func (n *node) awaits(v *word) bool { return v.probe != none && v.belief >= n.shaken }
+func (t *words) awaits(v *word) bool { return v.probe != none && v.belief >= t.shaken }
 
 // believe notes that v has that value. Whoever calls it knows that v is settled.
-func (n *node) believe(v *word, value uint64) {
+func (t *words) believe(v *word, value uint64) {
 	v.value = value
-	if !n.believes(v) {
-		n.beliefs++
-		v.belief = n.beliefs
+	if !t.believes(v) {
+		t.beliefs++
+		v.belief = t.beliefs
 	}
 }
 
 // settled reports whether all is done that may change word w and is not in
 // order with its operations, but for what the word itself counts.
-func (n *node) settled(w int32, now clock.Time) bool {
-	u := &n.words.u[w]
-	return n.free.over(max(u.gen, n.unrest.gen)) && now >= max(u.barred, n.unrest.barred)
+func (t *words) settled(w int32, now clock.Time) bool {
+	u := &t.u[w]
+	return t.free.over(max(u.gen, t.unrest.gen)) && now >= max(u.barred, t.unrest.barred)
 }
 
 // doubt notes that word v may change at any time: its value is not known any
@@ -329,57 +336,23 @@ func (n *node) settled(w int32, now clock.Time) bool {
 func (v *word) doubt() { v.belief, v.probe = 0, none }
 
 // doubtAll doubts all words at once.
-func (n *node) doubtAll() {
-	n.beliefs++
-	n.shaken = n.beliefs
-}
-
-// track makes a word. Open operations that may change it are not in order with
-// what comes, and neither is what passed before the numbering of its connection
-// was known, which is not on record.
-func (s *Box) track(va uint64, rkey uint32) int32 {
-	n := s.n
-	w := n.words.add(va, rkey)
-	if w == none {
-		return none
-	}
-	n.words.u[w] = unrest{gen: n.free.now(), barred: n.unknown}
-	n.words.w[w].vouched = s.cfg.vouches(va)
-	return w
+func (t *words) doubtAll() {
+	t.beliefs++
+	t.shaken = t.beliefs
 }
 
 // vouch notes which words the operator vouches for.
-func (n *node) vouch(cfg *settings) {
-	for i := range n.words.w {
-		w := &n.words.w[i]
+func (t *words) vouch(cfg *settings) {
+	for i := range t.w {
+		w := &t.w[i]
 		w.vouched = w.va != nowhere && cfg.vouches(w.va)
-	}
-}
-
-// trackable reports whether o may make its word one that is tracked.
-func (s *Box) trackable(o *op) bool {
-	return o.modifies() && !o.wide() && s.cfg.mode.moves() && (o.kind.atomic() && s.cfg.learn || o.len == 8 && s.cfg.tracked(o.va, 8))
-}
-
-// admitWord tracks the word of o, which the server has executed, though there may
-// be no room: a word that is out of use is forgotten. Before, as operations that
-// the server may refuse come, words take only room that nobody has.
-func (s *Box) admitWord(o *op) {
-	t := &s.n.words
-	if len(t.spare) == 0 {
-		t.evict(s.c.Now())
-	}
-	if w := s.track(o.va, o.rkey); w != none {
-		t.w[w].executed = true
-	} else {
-		s.c.Count(ctrWordFull, 1)
 	}
 }
 
 // left notes that op o has left word w, for which it was open. done: the server
 // has executed it.
-func (n *node) left(w int32, o *op, done bool) {
-	v := &n.words.w[w]
+func (t *words) left(w int32, o *op, done bool) {
+	v := &t.w[w]
 	switch {
 	case done:
 		v.executed = true
@@ -391,7 +364,7 @@ func (n *node) left(w int32, o *op, done bool) {
 	case v.executed || v.flight|v.loose != 0:
 		v.doubt()
 	default:
-		n.words.remove(w) // it was refused
+		t.remove(w) // it was refused
 	}
 }
 
@@ -400,25 +373,25 @@ func (n *node) left(w int32, o *op, done bool) {
 // of atomics are open to one of these words, over another connection than l. The
 // words are not settled before until, and before the operations up to gen are
 // done; any: there are such words.
-func (n *node) touch(va uint64, ln uint32, l *flow, gen uint64, until clock.Time) (wait, any bool) {
-	list, ok := n.words.over(va, ln)
+func (t *words) touch(va uint64, ln uint32, lane int32, gen uint64, until clock.Time) (wait, any bool) {
+	list, ok := t.over(va, ln)
 	if !ok {
-		return n.touchAll(gen, until), true
+		return t.touchAll(gen, until), true
 	}
 	for _, w := range list {
-		v, u := &n.words.w[w], &n.words.u[w]
+		v, u := &t.w[w], &t.u[w]
 		v.doubt()
 		u.gen, u.barred = max(u.gen, gen), max(u.barred, until)
-		wait = wait || v.writes > 0 && n.flow(v.lane) != l
+		wait = wait || v.writes > 0 && v.lane != lane
 	}
 	return wait, len(list) != 0
 }
 
 // touchAll is touch for all words.
-func (n *node) touchAll(gen uint64, until clock.Time) (wait bool) {
-	n.doubtAll()
-	n.unrest.gen, n.unrest.barred = max(n.unrest.gen, gen), max(n.unrest.barred, until)
-	return n.writes > 0
+func (t *words) touchAll(gen uint64, until clock.Time) (wait bool) {
+	t.doubtAll()
+	t.unrest.gen, t.unrest.barred = max(t.unrest.gen, gen), max(t.unrest.barred, until)
+	return t.writes > 0
 }
 
 // after is what an atomic leaves in a word that holds v.
@@ -432,4 +405,47 @@ func after(k kind, v, operand, compare, compareMask, swapMask uint64) uint64 {
 		}
 	}
 	return v
+}
+
+// of is the word that o is all about; none if it is not tracked.
+func (t *words) of(o *op) int32 {
+	if o.len == 0 || o.wide() {
+		return none
+	}
+	return t.find(o.va &^ 7)
+}
+
+// track makes a word; none when there is no room. Open operations that may change it
+// are not in order with what comes, and neither is what passed before the numbering of
+// its connection was known, which is not on record. vouched: see word.
+func (t *words) track(va uint64, rkey uint32, vouched bool) int32 {
+	w := t.add(va, rkey)
+	if w != none {
+		t.u[w] = unrest{gen: t.free.now(), barred: t.unknown}
+		t.w[w].vouched = vouched
+	}
+	return w
+}
+
+// admit tracks the word of o, which the server has executed, though there may be no
+// room: a word that is out of use is forgotten. False when there is none. Before, as
+// operations that the server may refuse come, words take only room that nobody has.
+func (t *words) admit(o *op, now clock.Time, vouched bool) bool {
+	if len(t.spare) == 0 {
+		t.evict(now)
+	}
+	w := t.track(o.va, o.rkey, vouched)
+	if w != none {
+		t.w[w].executed = true
+	}
+	return w != none
+}
+
+// mistrust notes that the word of o is not what it should have been: nothing is
+// believed of it until then.
+func (t *words) mistrust(o *op, until clock.Time) {
+	if w := t.of(o); w != none {
+		t.w[w].doubt()
+		t.u[w].barred = until
+	}
 }

@@ -18,7 +18,7 @@ import (
 func TestWordTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const places = 40
-		table := newWordTable(places)
+		table := newWords(places)
 		address := rapid.Custom(func(t *rapid.T) uint64 {
 			base := rapid.SampledFrom([]uint64{0, 0x1000, 0x8000, 1 << 21, 1<<21 - 64, 1 << 32, 1<<64 - 4096}).Draw(t, "base")
 			return base + 8*rapid.Uint64Range(0, 511).Draw(t, "word")
@@ -117,7 +117,7 @@ func TestGrace(t *testing.T) {
 
 // A word in use keeps its place; one out of use loses it.
 func TestEvict(t *testing.T) {
-	w := newWordTable(8)
+	w := newWords(8)
 	for k := range uint64(8) {
 		w.w[w.add(8*k, 1)].flight = 1
 	}
@@ -224,7 +224,7 @@ func BenchmarkWork(b *testing.B) {
 			s.n = (*s.nodes.Load())[0]
 			b.ReportAllocs()
 			for b.Loop() {
-				s.n.words.remove(s.track(highest, testRKey))
+				s.n.words.remove(s.n.words.track(highest, testRKey, false))
 			}
 			s.n = nil
 		})

@@ -1,0 +1,119 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// wire is what a worker has at hand of what comes and goes: the node that it has, the
+// frame at hand, and where frames are made and sent. Its methods handle frames; what
+// they mean for an operation, a word or a key those say themselves.
+type wire struct {
+	c    *graph.Ctx
+	cfg  *settings
+	n    *node
+	f    hdr.Frame // of the frame at hand
+	ends conn.Ends
+	g, h hdr.Frame // of held frames
+
+	spare     *packet.Buf // a frame from the server that nobody needs any more
+	to        *flow       // flow that spare was addressed to
+	congested bool        // the answer at hand was marked (CE)
+	touched   state       // of an operation that is to come into the cache
+}
+
+// pass sends a frame on as it is.
+func (s *wire) pass(in int, x *packet.Buf) { s.c.Emit(1-in, x) }
+
+func (s *wire) mark(in int, x *packet.Buf, r graph.Reason) {
+	s.c.Mark(x, packet.Forwarded, r)
+	s.c.Emit(1-in, x)
+}
+
+func (s *wire) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
+	if drop {
+		s.c.Drop(x, r)
+		return
+	}
+	s.mark(in, x, r)
+}
+
+// blank is a frame of n bytes to fill: the spare one, or a new one; nil when
+// there is none.
+func (s *wire) blank(n int) *packet.Buf {
+	if x := s.spare; x != nil {
+		if resize(x, n) {
+			s.spare = nil
+			return x
+		}
+	}
+	x := s.c.Get()
+	if x == nil {
+		return nil
+	}
+	if !resize(x, n) {
+		s.c.Discard(x)
+		return nil
+	}
+	s.c.Mark(x, packet.Generated, reasonMade)
+	return x
+}
+
+// answer sends the client of flow fl a response without payload; false when
+// there is no buffer.
+func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
+	h := &fl.down
+	if !h.known() {
+		return false
+	}
+	if syn.ACK() {
+		s.c.Count(ctrAcks, 1)
+	} else {
+		s.c.Count(ctrNAKs, 1)
+	}
+	aeth := uint32(syn)<<24 | fl.released()
+	if x := s.spare; x != nil && s.to == fl && s.f.Op == code {
+		// The server's own answer may be just the one.
+		b := x.Bytes()
+		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {
+			s.spare = nil
+			s.c.Emit(toClients, x)
+			return true
+		}
+	}
+	n := h.len() + hdr.AETHLen + hdr.ICRCLen
+	if code == hdr.AtomicAck {
+		n += hdr.AtomicAckETHLen
+	}
+	x := s.blank(n)
+	if x == nil {
+		return false
+	}
+	b := x.Bytes()
+	h.front(b)
+	bth := hdr.BTH(b[h.bth:])
+	bth[0], bth[1] = byte(code), bth[1]&0x40
+	be.PutUint32(bth[8:], psn&hdr.PSNMask)
+	be.PutUint32(b[h.len():], aeth)
+	if code == hdr.AtomicAck {
+		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
+	}
+	if s.congested {
+		h.frame().SetECN(b, hdr.CE) // as the answer that this one comes from
+	}
+	h.seal(b, code)
+	s.c.Emit(toClients, x)
+	return true
+}
+
+// resize gives x the length n.
+func resize(x *packet.Buf, n int) bool {
+	if d := n - x.Len(); d > 0 {
+		_, ok := x.Append(d)
+		return ok
+	} else {
+		return x.TrimBack(-d)
+	}
+}
