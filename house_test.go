@@ -38,7 +38,7 @@ var doors = map[string][]string{
 	"sim":          {"nf", "tor", "snic", "rack"},
 	"sim/figure":   {"nf", "tor", "snic", "rack", "sim", "internal/chart"},
 	"sim/plan":     {"nf", "snic", "sim", "internal/chart"},
-	"controlplane": {"nf", "p4src", "internal/ethtool"},
+	"controlplane": {"nf", "p4src", "internal/ethtool", "internal/own"},
 	"p4src":        {},
 	"cmd":          {"*"},
 	"internal":     {},

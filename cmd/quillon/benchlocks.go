@@ -109,7 +109,7 @@ func recordLocks(net byte) (*mix, error) {
 	m := &mix{}
 	inst, err := graph.New(graph.Config{
 		Spec: between("swordbox", swordboxArgs()), Kinds: kinds(),
-		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, clk}}, "pb": {&tape{n0, "pb", m, clk}}},
+		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, mixFrames, clk}}, "pb": {&tape{n0, "pb", m, mixFrames, clk}}},
 	})
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func benchmarks() []benchmark {
 		)
 	}
 	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicChainBenchmark())
-	return slices.Concat(bs, twoBenchmarks(), vethBenchmarks())
+	return slices.Concat(bs, twoBenchmarks(), oneBenchmarks(), vethBenchmarks())
 }
 
 // missing reports that the environment lacks what a benchmark needs.

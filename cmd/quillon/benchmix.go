@@ -17,10 +17,11 @@ import (
 )
 
 // The recorded mix: YCSB A over 1,024 keys of 128 bytes, Zipf 0.99, so many
-// frames, of so many clients on each of three nodes.
+// frames, of so many clients on each node.
 const (
 	mixFrames  = 1 << 16
 	mixClients = 32
+	mixNodes   = 3
 )
 
 // steerBenchmark steers a recorded mix in memory; beside it the same frames
@@ -82,9 +83,11 @@ func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
 	}
 }
 
-// drained is an instance whose ports take everything: a worker for each pool.
+// drained is an instance whose ports take everything: a worker for each pool. Its
+// app has memory to keep what outlives it, as when it runs.
 func drained(kind string, args graph.Args, pools ...*packet.Pool) graph.Config {
-	c := graph.Config{Spec: between(kind, args), Kinds: kinds(), Ports: map[string][]port.Port{}}
+	c := graph.Config{Spec: between(kind, args), Kinds: kinds(), Ports: map[string][]port.Port{},
+		Memory: func(_ string, size int) ([]byte, error) { return make([]byte, size), nil }}
 	for _, pool := range pools {
 		for _, name := range []string{"pa", "pb"} {
 			c.Ports[name] = append(c.Ports[name], &drain{name: name, pool: pool})
@@ -100,13 +103,17 @@ type playback struct {
 	worker   int
 	pool     *packet.Pool
 	batch    packet.Batch
-	at, from int // what is next: the batch, and where it is in mix.bytes
+	at, from int   // what is next: the batch, and where it is in mix.bytes
+	pace     *pace // nil: it waits for nobody
 }
 
 // play goes on up to the batch with number end.
 func (p *playback) play(end int) (frames int, err error) {
 	for ; p.at < end; p.at++ {
 		x := &p.mix.batches[p.at]
+		if p.pace != nil {
+			p.pace.wait(p.worker, x.at)
+		}
 		p.batch.Reset()
 		for _, end := range x.ends {
 			b := p.pool.Get()
@@ -140,18 +147,20 @@ func (d *drain) Tx(b *packet.Batch) (int, error) {
 	return n, nil
 }
 
-// tape is a port that records what the middlebox receives on it.
+// tape is a port that records what the middlebox receives on it, up to so many
+// frames.
 type tape struct {
 	port.Port
-	name string
-	mix  *mix
-	now  clock.Clock
+	name   string
+	mix    *mix
+	frames int
+	now    clock.Clock
 }
 
 func (t *tape) Rx(b *packet.Batch) (int, error) {
 	first := b.Len()
 	n, err := t.Port.Rx(b)
-	if n == 0 || t.mix.frames >= mixFrames {
+	if n == 0 || t.mix.frames >= t.frames {
 		return n, err
 	}
 	x := mixBatch{port: t.name, at: t.now.Now()}
@@ -166,10 +175,17 @@ func (t *tape) Rx(b *packet.Batch) (int, error) {
 
 // recordMix runs Clover clients of network 10.77.net.0 through a steering
 // middlebox in virtual time and keeps what the middlebox received.
-func recordMix(net byte) (*mix, error) {
+func recordMix(net byte) (*mix, error) { return recordClover(net, mixNodes, mixFrames) }
+
+// recordClover is recordMix for so many compute nodes and frames.
+func recordClover(net byte, nodes, frames int) (*mix, error) {
 	clk := clock.NewManual(1)
 	const depth = 4096
-	names := []string{"c0", "c1", "c2", "ms"}
+	var names []string
+	for i := range nodes {
+		names = append(names, fmt.Sprint("c", i))
+	}
+	names = append(names, "ms")
 	pool, err := packet.NewPool(2*depth*(len(names)+2), 2048, nil)
 	if err != nil {
 		return nil, err
@@ -197,7 +213,7 @@ func recordMix(net byte) (*mix, error) {
 	m := &mix{}
 	inst, err := graph.New(graph.Config{
 		Spec: between("clover-steer", steerArgs()), Kinds: kinds(),
-		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, clk}}, "pb": {&tape{n0, "pb", m, clk}}},
+		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, frames, clk}}, "pb": {&tape{n0, "pb", m, frames, clk}}},
 	})
 	if err != nil {
 		return nil, err
@@ -205,7 +221,7 @@ func recordMix(net byte) (*mix, error) {
 	defer inst.Close()
 	sim := host.Sim{Clock: clk, Workers: append(store.Workers(), host.NewBridge(bridged...), stepper{inst})}
 	store.Start(clover.Load{})
-	if err := sim.Run(func() bool { return m.frames >= mixFrames }, time.Minute); err != nil {
+	if err := sim.Run(func() bool { return m.frames >= frames }, time.Minute); err != nil {
 		return nil, err
 	}
 	return m, store.Err()

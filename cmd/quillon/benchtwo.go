@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -29,13 +32,20 @@ func twoBenchmarks() []benchmark {
 
 func twoWorkers(kind string, args graph.Args, record func(net byte) (*mix, error)) (*contest, error) {
 	var mixes [2]*mix
-	var pools [3]*packet.Pool
 	var err error
 	for i := range mixes {
 		if mixes[i], err = record(byte(i)); err != nil {
 			return nil, fmt.Errorf("record the load: %w", err)
 		}
 	}
+	return divided(kind, args, mixes, false)
+}
+
+// divided plays two mixes, each on a worker of its own, at once; beside it, one
+// worker has both. With together they keep to one another's time.
+func divided(kind string, args graph.Args, mixes [2]*mix, together bool) (*contest, error) {
+	var pools [3]*packet.Pool
+	var err error
 	for i := range pools {
 		if pools[i], err = packet.NewPool(64*packet.MaxBatch, 2048, nil); err != nil {
 			return nil, err
@@ -48,10 +58,12 @@ func twoWorkers(kind string, args graph.Args, record func(net byte) (*mix, error
 			return nil, err
 		}
 		players := []*playback{{mix: mixes[0], inst: inst, pool: pools[0]}, {mix: mixes[1], inst: inst, worker: 1, pool: pools[1]}}
-		for _, p := range players {
-			if _, err := p.play(p.mix.warm()); err != nil {
-				return nil, err
-			}
+		if err := warmBoth(players); err != nil {
+			return nil, err
+		}
+		if together {
+			p := &pace{}
+			players[0].pace, players[1].pace = p, p
 		}
 		return func() (int, error) {
 			defer inst.Close()
@@ -66,21 +78,79 @@ func twoWorkers(kind string, args graph.Args, record func(net byte) (*mix, error
 	}, nil
 }
 
+// warmBoth plays what is not counted, by time, so that the app meets it as one
+// worker does.
+func warmBoth(players []*playback) error {
+	for {
+		var next *playback
+		for _, p := range players {
+			if p.at < p.mix.warm() && (next == nil || p.mix.batches[p.at].at < next.mix.batches[next.at].at) {
+				next = p
+			}
+		}
+		if next == nil {
+			return nil
+		}
+		if _, err := next.play(next.at + 1); err != nil {
+			return err
+		}
+	}
+}
+
+// pace keeps two players together, for a recording holds what the other's clients
+// did at the same time: neither is ahead by more than paceLag.
+type pace [2]struct {
+	at atomic.Int64 // its time
+	_  [56]byte     // a line of the processor's cache each
+}
+
+// paceLag is about two batches of a recording's time.
+const paceLag = clock.Duration(time.Microsecond)
+
+// wait waits until the other player has come to the time at, or nearly.
+func (p *pace) wait(player int, at clock.Time) {
+	p[player].at.Store(int64(at))
+	for n := 1; p[1-player].at.Load()+int64(paceLag) < int64(at); n++ {
+		if n%paceSpins == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// done has the other player wait no more.
+func (p *pace) done(player int) { p[player].at.Store(math.MaxInt64 / 2) }
+
+// paceSpins is how often a player looks before it lets go of its processor, which
+// takes longer than the other usually does.
+const paceSpins = 1 << 14
+
 // atOnce plays what is left, each on a thread of its own.
 func atOnce(players []*playback) (int, error) {
-	frames, errs := make([]int, len(players)), make([]error, len(players))
+	return eachAtOnce(len(players), func(i int) (int, error) {
+		p := players[i]
+		n, err := p.play(len(p.mix.batches))
+		if p.pace != nil {
+			p.pace.done(p.worker)
+		}
+		return n, err
+	})
+}
+
+// eachAtOnce does n things, each on a thread of its own, and adds up what they
+// return.
+func eachAtOnce(n int, do func(i int) (int, error)) (sum int, err error) {
+	frames, errs := make([]int, n), make([]error, n)
 	var wg sync.WaitGroup
-	for i, p := range players {
+	for i := range n {
 		wg.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			frames[i], errs[i] = p.play(len(p.mix.batches))
+			frames[i], errs[i] = do(i)
 		})
 	}
 	wg.Wait()
-	sum := 0
-	for _, n := range frames {
-		sum += n
+	for _, x := range frames {
+		sum += x
 	}
 	return sum, errors.Join(errs...)
 }

@@ -27,7 +27,8 @@ func newDemoCmd() *cobra.Command {
 		Long: `Builds a rack of network namespaces on a Linux bridge: compute nodes, a memory
 node and a metadata node. The middlebox runs as a process of its own, inline on
 the memory node's cable. Clover clients run a YCSB mix in three phases: the
-middlebox passes everything, steers writes, steers writes and reads.
+middlebox passes everything, steers writes, steers writes and reads. Connections
+are made by the connection manager, over the wire, and ended at the end.
 
 At the end it prints the phases side by side and the verdict of integrity:
 every key's chain is walked in the memory node's memory, and each acknowledged
@@ -74,6 +75,7 @@ ends, no namespace, link or process is left behind.`,
 	f.IntVar(&c.Nodes, "nodes", c.Nodes, "compute nodes")
 	f.IntVar(&c.MTU, "mtu", c.MTU, "of all links")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "RoCE over IPv6")
+	f.BoolVar(&c.CM, "cm", c.CM, "make and end connections by the connection manager, over the wire; --cm=false: by configuration")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of the workload")
 	f.BoolVar(&mem, "mem", false, "run in this process, on wires in memory")
 	f.StringVar(&jsonFile, "json", "", "write the result to `FILE`")

@@ -9,12 +9,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic"
@@ -106,9 +105,9 @@ func (f *poolFlags) key() ([]byte, error) {
 	if f.secret == "" {
 		return nil, nil
 	}
-	b, err := readSecret(f.secret)
+	b, err := own.Read(f.secret, os.O_RDONLY, 0o077, maxSecret)
 	if err != nil {
-		return nil, fmt.Errorf("--pool-secret: %w", err)
+		return nil, fmt.Errorf("--pool-secret: %w (who has the secret is a board)", err)
 	}
 	text := strings.TrimSpace(string(b))
 	key := make([]byte, len(text)/2)
@@ -126,29 +125,6 @@ func (f *poolFlags) key() ([]byte, error) {
 
 // maxSecret is more than a file with a secret has.
 const maxSecret = 256
-
-// readSecret reads a file that nobody but this user, or root, can read.
-func readSecret(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	i, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	u, ok := i.Sys().(*syscall.Stat_t)
-	switch {
-	case !i.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no file", path)
-	case !ok || int(u.Uid) != os.Geteuid() && u.Uid != 0:
-		return nil, fmt.Errorf("%s belongs to another user: take one of your own", path)
-	case i.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("others can read %s, and who has the secret is a board: chmod 600 %[1]s, and take a new secret if somebody may have", path)
-	}
-	return io.ReadAll(io.LimitReader(f, maxSecret))
-}
 
 // joined is a board in its pool; nil: it is in none.
 type joined struct {

@@ -95,13 +95,16 @@ traffic. When the process dies or stalls, frames of an inline pair cross in the
 kernel until it is back; "quillon detach" takes such a wire away.
 
 An app that changes what both ends of a connection count (swordbox) keeps a
-state: from before the first such frame the file names those connections, and
-at a clean stop all that is known of them. The next process with the same file
-takes them over. After a crash it tells their clients, by an RDMA error, that
-they are gone, and the clients connect again. The file belongs to one process at
-a time, and is /run/quillon/NAME.state unless --state says otherwise; frames
-that such an app wants do not cross while no process is there. All of its room is
-reserved before it is used, and nobody else may read it.
+state: from before the first such frame the file has all that is known of those
+connections. The next process with the same file takes them over, after a crash as
+after a clean stop. When it cannot (another version of the program, a minute has
+passed) it tells their clients, by an RDMA error, that they are gone. The file
+belongs to one process at a time, and is /run/quillon/NAME.state unless --state says
+otherwise; give one in memory (tmpfs), since it is written for each operation.
+Frames of those connections do not cross while no process is there. All of its room
+is reserved before it is used, and nobody else may read it. What an app can do
+without (clover-steer: requests that it would send again after a crash) is in a file
+beside it, with the app's name.
 
 With --state none all this is lost: clients of shared connections that do not
 connect again before the next process starts may wait for answers for ever, or
@@ -173,7 +176,7 @@ signal ends the wait).`,
 	cmd.Flags().StringVar(&f.inline, "inline", "", "the two `interfaces`, as in eth1,eth2; the first faces the clients")
 	addNFFlag(cmd, &f.nfs)
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, and tells it after a crash which are lost; or none (default: by name, when an app keeps a state)")
+	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, however this one ends; or none (default: by name, when an app keeps a state)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
 	f.root.add(cmd)
 	f.p4rt.add(cmd)
@@ -428,7 +431,7 @@ func (r *running) drop() (err error) {
 func (r *running) say() error {
 	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Spec: r.spec}
 	if len(r.state.kept()) > 0 {
-		info.State = r.state.path
+		info.State = r.state.kept()[0].path
 	}
 	if len(r.served.Devices) > 0 || r.served.Metrics != "" {
 		info.Served = r.served

@@ -369,7 +369,7 @@ func TestStartAtOnce(t *testing.T) {
 
 func TestSocket(t *testing.T) {
 	x := newBench(t)
-	if _, err := admin.Listen(t.Context(), admin.Config{Path: x.srv.Path(), Instance: x.inst}); err == nil || !strings.Contains(err.Error(), "an instance answers on") {
+	if _, err := admin.Listen(t.Context(), admin.Config{Path: x.srv.Path(), Instance: x.inst}); err == nil || !strings.Contains(err.Error(), "a process answers on") {
 		t.Errorf("%v", err)
 	}
 	// A socket left behind by a dead process is replaced.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/own"
 )
 
 // lockWithin is how long Listen waits for a process that has the lock and no socket: it starts, or it
@@ -58,7 +60,7 @@ func take(ctx context.Context, path string, within time.Duration, busy func() er
 
 // tryLock takes the lock, or fails at once.
 func tryLock(path string) (_ *lock, err error) {
-	f, err := openOwn(path, os.O_RDWR|os.O_CREATE)
+	f, err := own.Open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
 	if err != nil {
 		return nil, err
 	}
@@ -89,34 +91,9 @@ func tryLock(path string) (_ *lock, err error) {
 	return &lock{path, f}, nil
 }
 
-// openOwn opens a file that is this user's alone.
-func openOwn(path string, flags int) (_ *os.File, err error) {
-	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("%s is a symbolic link: remove it", path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	i, err := f.Stat()
-	if err == nil {
-		u, ok := i.Sys().(*syscall.Stat_t)
-		switch {
-		case !i.Mode().IsRegular():
-			err = fmt.Errorf("%s is no file: remove it", path)
-		case !ok || int(u.Uid) != os.Geteuid() || i.Mode().Perm()&0o077 != 0:
-			err = fmt.Errorf("%s is not this user's alone: remove it", path)
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
 // holder is the number of the process that has the lock, as it wrote it.
 func holder(path string) string {
-	f, err := openOwn(path, os.O_RDONLY)
+	f, err := own.Open(path, os.O_RDONLY|unix.O_NOFOLLOW, 0o077)
 	if err != nil {
 		return "?"
 	}
@@ -143,32 +120,28 @@ func (l *lock) release() error {
 // others could put a file in the place of this user's. The one where sockets are by default (usual) is
 // closed to others.
 func ownDir(dir string, usual bool) error {
-	if usual {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
+	if !usual {
+		err := own.Dir(filepath.Clean(dir), true)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: make the directory first", err)
 		}
+		return err
 	}
-	stat := os.Stat
-	if usual {
-		stat = os.Lstat // others may make links in the directory for temporary files
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
 	}
-	i, err := stat(dir)
+	i, err := os.Lstat(dir) // others may make links in the directory for temporary files
 	if err != nil {
-		return fmt.Errorf("%w: make the directory first", err)
+		return err
 	}
 	u, ok := i.Sys().(*syscall.Stat_t)
-	mine := ok && int(u.Uid) == os.Geteuid()
 	switch {
 	case !i.IsDir():
 		return fmt.Errorf("%s is not a directory", dir)
-	case usual && !mine:
+	case !ok || int(u.Uid) != os.Geteuid():
 		return fmt.Errorf("%s belongs to another user: remove it, or name a socket elsewhere with --control", dir)
-	case usual && i.Mode().Perm()&0o077 != 0:
+	case i.Mode().Perm()&0o077 != 0:
 		return os.Chmod(dir, 0o700)
-	case usual:
-		return nil
-	case !mine && (!ok || u.Uid != 0), i.Mode().Perm()&0o022 != 0 && i.Mode()&os.ModeSticky == 0:
-		return fmt.Errorf("others can replace files in %s: name a socket in a directory that is yours alone", filepath.Clean(dir))
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ func TestLocked(t *testing.T) {
 	if i, err := os.Stat(path + ".lock"); err != nil || i.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", i, err)
 	}
-	refused(t, path, "an instance answers on "+path+" already")
+	refused(t, path, "a process answers on "+path+" already")
 	// One that ends keeps the place until it has ended.
 	if err := s.Hangup(); err != nil {
 		t.Error(err)
@@ -135,7 +135,7 @@ func TestLockForeign(t *testing.T) {
 	}{
 		{func() error { return os.Symlink(precious, path+".lock") }, "is a symbolic link"},
 		{func() error { return unix.Mkfifo(path+".lock", 0o600) }, "is no file"},
-		{func() error { return os.WriteFile(path+".lock", nil, 0o644) }, "is not this user's alone"},
+		{func() error { return os.WriteFile(path+".lock", nil, 0o644) }, "others can read " + path + ".lock"},
 	} {
 		if err := c.make(); err != nil {
 			t.Fatal(err)

@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/graph"
 )
 
@@ -81,13 +79,10 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := ownDir(filepath.Dir(cfg.Path), usual); err != nil {
 		return nil, err
 	}
-	if _, err := socketAt(cfg.Path); err != nil {
+	if err := socketAt(cfg.Path); err != nil {
 		return nil, err
 	}
-	held, err := take(ctx, cfg.Path+".lock", cfg.Wait, func() error {
-		_, err := socketAt(cfg.Path)
-		return err
-	})
+	held, err := take(ctx, cfg.Path+".lock", cfg.Wait, func() error { return socketAt(cfg.Path) })
 	if err != nil {
 		return nil, err
 	}
@@ -96,23 +91,7 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 			err = errors.Join(err, held.release())
 		}
 	}()
-	dead, err := socketAt(cfg.Path)
-	if err == nil && dead {
-		err = os.Remove(cfg.Path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	// The mode of the file is that of the socket before it is bound: there is
-	// no moment at which others may connect.
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); e != nil {
-			return e
-		}
-		return err
-	}}
-	ln, err := lc.Listen(context.Background(), "unix", cfg.Path)
+	ln, err := own.Listen(cfg.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -124,27 +103,13 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// socketAt is an error when a socket cannot be at path, or an instance answers there. A dead one's socket
-// is to be removed.
-func socketAt(path string) (dead bool, err error) {
-	c, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
-		c.Close()
-		return false, fmt.Errorf("an instance answers on %s already: give this one another --name", path)
-	case errors.Is(err, syscall.EINVAL):
-		return false, fmt.Errorf("%s is too long for a socket: take a shorter name", path)
+// socketAt is an error when a socket cannot be at path, or an instance answers there.
+func socketAt(path string) error {
+	_, err := own.Socket(path)
+	if errors.Is(err, own.ErrAnswers) {
+		err = fmt.Errorf("%w: end that instance, or give this one another --name", err)
 	}
-	fi, e := os.Lstat(path)
-	switch {
-	case e != nil:
-		return false, nil
-	case fi.Mode().Type() != fs.ModeSocket:
-		return false, fmt.Errorf("%s is there, and is no socket: take another name", path)
-	case errors.Is(err, syscall.EAGAIN):
-		return false, fmt.Errorf("an instance has %s, and is too busy to answer: end it, or give this one another --name", path)
-	}
-	return errors.Is(err, syscall.ECONNREFUSED), nil
+	return err
 }
 
 // Serve has requests be about inst, which was nil in the Config. They have waited for that.

@@ -4,15 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/own"
 )
 
 const statePrefix, stateSuffix = "bridge-", ".json"
@@ -58,7 +58,8 @@ func forget(dir string, s *Splice) error { return os.Remove(statePath(dir, s.Por
 
 // Load is the splice of port, from its state file.
 func Load(dir, port string) (*Splice, error) {
-	text, err := readOwn(statePath(dir, port))
+	// What the file says is done.
+	text, err := own.Read(statePath(dir, port), os.O_RDONLY|unix.O_NOFOLLOW, 0o022, maxState)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is not spliced (no state file in %s)", port, dir)
 	}
@@ -74,24 +75,6 @@ func Load(dir, port string) (*Splice, error) {
 
 // maxState is more than a state file has.
 const maxState = 1 << 20
-
-// readOwn reads a file of this user's, or root's, that nobody else can write to: what it says is done.
-func readOwn(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	i, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	u, ok := i.Sys().(*syscall.Stat_t)
-	if !ok || !i.Mode().IsRegular() || int(u.Uid) != os.Geteuid() && u.Uid != 0 || i.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("others can write to %s: see what is in it, and make it root's alone", path)
-	}
-	return io.ReadAll(io.LimitReader(f, maxState))
-}
 
 // List is all splices of the state directory, by port.
 func List(dir string) ([]*Splice, error) {

@@ -42,7 +42,7 @@ func TestStateOfOthers(t *testing.T) {
 	if err := errors.Join(os.Rename(path+".old", path), os.Chown(path, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(dir, "eth1"); err == nil || !strings.Contains(err.Error(), "others can write") {
+	if _, err := Load(dir, "eth1"); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
 		t.Error(err)
 	}
 }

@@ -1,7 +1,6 @@
 package p4rt
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/quillon/quillon/internal/own"
 )
 
 // SocketPrefix begins the address of a Unix socket, as gRPC has it.
@@ -36,62 +37,14 @@ func listenSocket(path string) (net.Listener, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if err := private(dir); err != nil {
+	if err := own.Path(dir); err != nil {
 		return nil, err
 	}
-	if c, err := net.Dial("unix", path); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("a server answers on %s already: take another name", path)
-	} else if errors.Is(err, syscall.EINVAL) {
-		return nil, fmt.Errorf("%s is too long for a socket: take a shorter name", path)
-	} else if fi, e := os.Lstat(path); e == nil && fi.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("%s is there, and is no socket: take another name", path)
-	} else if e == nil && errors.Is(err, syscall.ECONNREFUSED) {
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
+	l, err := own.Listen(path)
+	if errors.Is(err, own.ErrAnswers) {
+		err = fmt.Errorf("%w: take another name", err)
 	}
-	// The socket has the file's mode before it has a name: there is no moment at
-	// which others may connect.
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
-			return e
-		}
-		return err
-	}}
-	return lc.Listen(context.Background(), "unix", path)
-}
-
-// private checks that nobody but root and this user can put something else in the place
-// of a directory, or of what is in it.
-func private(dir string) error {
-	dir, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	for inner := true; ; inner = false {
-		fi, err := os.Stat(dir)
-		if err != nil {
-			return err
-		}
-		st, ok := fi.Sys().(*syscall.Stat_t)
-		switch {
-		case !ok:
-			return fmt.Errorf("%s: its owner is not known", dir)
-		case !fi.IsDir():
-			return fmt.Errorf("%s is not a directory", dir)
-		case st.Uid != 0 && int(st.Uid) != os.Geteuid():
-			return fmt.Errorf("%s belongs to uid %d: take a directory of your own", dir, st.Uid)
-		case fi.Mode()&0o022 != 0 && (inner || fi.Mode()&fs.ModeSticky == 0):
-			return fmt.Errorf("others may write to %s: take a directory that is yours alone", dir)
-		}
-		above := filepath.Dir(dir)
-		if above == dir {
-			return nil
-		}
-		dir = above
-	}
+	return l, err
 }
 
 // ofSocket finds out who connects to a socket of the user mine.

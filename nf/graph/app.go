@@ -129,6 +129,9 @@ type Kind struct {
 	// framework.
 	Counters []counter.Def
 	Reasons  []counter.Def
+	// Soft: an app of it can do without what it keeps in Env.Memory. Config.Memory is
+	// asked for that of NAME/record: where a place is one app's, it is not this one's.
+	Soft bool
 	// Tables are the app's. Control is the control block of its P4 twin that has
 	// them: what their names begin with in P4Info; "": the app's name.
 	Tables  []table.Decl

@@ -295,7 +295,7 @@ func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bo
 			env.Clock = i.cfg.Clock
 		}
 		if i.cfg.Memory != nil {
-			env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(full, size) }
+			env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(k.kept(full), size) }
 		}
 		in, err := newInside(env, known.number(full, k), outer, s, k)
 		if err != nil {

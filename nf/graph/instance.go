@@ -33,7 +33,8 @@ type Config struct {
 	// Clock tells live workers the time and times the apps. With Step and
 	// Push the time is given; nil leaves the apps untimed then.
 	Clock clock.Clock
-	// Memory yields memory that outlives the process, by app; see Env.Memory.
+	// Memory yields memory that outlives the process, by app; see Env.Memory and
+	// Kind.Soft.
 	// Nil: there is none.
 	Memory func(app string, size int) ([]byte, error)
 	// Seed of what Ctx.Rand yields.
@@ -221,7 +222,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 				env.Clock = i.cfg.Clock
 			}
 			if i.cfg.Memory != nil {
-				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(name, size) }
+				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(kind.kept(name), size) }
 			}
 			app, err := kind.New(env, maps.Clone(spec.Apps[name].Args))
 			if err != nil {

@@ -347,6 +347,14 @@ func findKind(kinds []Kind, name string) *Kind {
 	return nil
 }
 
+// kept is the name by which Config.Memory knows an app of the kind.
+func (k *Kind) kept(app string) string {
+	if k.Soft {
+		return app + "/record"
+	}
+	return app
+}
+
 // suggest is a hint at the known name that is nearest to a wrong one, or at
 // all of them when none is near.
 func suggest(wrong string, known []string) string {

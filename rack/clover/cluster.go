@@ -78,6 +78,9 @@ type Config struct {
 	// Conn is how connections are made; the zero value is rnic.DefaultConn
 	// with Clover's first PSN, 3185. Addresses, QPNs and PSNs are filled in.
 	Conn rnic.Conn
+	// CM has the connections made and ended by the machines' connection managers, over the wire,
+	// which choose the first PSNs.
+	CM bool
 	// Metadata is the metadata server's setting.
 	Metadata MetadataConfig
 }
@@ -118,6 +121,7 @@ type Cluster struct {
 	nodes   []*host.Node
 	conns   []Connection
 	addrs   []netip.Addr // of the memory nodes
+	cms     managed
 	ledger  ledger
 	run     atomic.Pointer[run]
 	win     atomic.Pointer[window]
@@ -142,7 +146,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 	if err := c.defaults(r); err != nil {
 		return nil, err
 	}
-	cl := &Cluster{cfg: c}
+	cl := &Cluster{cfg: c, cms: managed{of: map[*rnic.NIC]*manager{}, moved: make(chan struct{}, 1)}}
 	nic := func(m *Machine, n int) (*rnic.NIC, error) {
 		if m.NIC != nil {
 			return m.NIC, nil
@@ -176,8 +180,12 @@ func New(c Config, r Rack) (*Cluster, error) {
 		cl.addrs = append(cl.addrs, r.Memory[i].IP)
 		layout = append(layout, m.Layout()...)
 		memory = append(memory, side{&r.Memory[i], n, m.pd, m.cq})
+		app, err := cl.manage(&r.Memory[i], n, m, nil)
+		if err != nil {
+			return nil, err
+		}
 		if r.Memory[i].NIC == nil {
-			cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, nil))
+			cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, app))
 		}
 	}
 	n, err := nic(&r.Metadata, len(r.Memory))
@@ -189,7 +197,11 @@ func New(c Config, r Rack) (*Cluster, error) {
 	}
 	cl.meta.ledger = &cl.ledger
 	server := side{&r.Metadata, n, cl.meta.pd, cl.meta.cq}
-	cl.nodes = append(cl.nodes, host.NewNode(r.Metadata.Port, n, cl.meta))
+	app, err := cl.manage(&r.Metadata, n, nil, cl.meta)
+	if err != nil {
+		return nil, err
+	}
+	cl.nodes = append(cl.nodes, host.NewNode(r.Metadata.Port, n, app))
 	for i := range memory {
 		q, err := cl.connect(server, memory[i], true, walkers)
 		if err != nil {
@@ -205,12 +217,19 @@ func New(c Config, r Rack) (*Cluster, error) {
 		if err != nil {
 			return nil, err
 		}
+		if _, err := cl.manage(&r.Compute[i], n, nil, nil); err != nil {
+			return nil, err
+		}
 		ld, err := cl.client(i, &r.Compute[i], n, memory, server)
 		if err != nil {
 			return nil, err
 		}
+		app, err := cl.manage(&r.Compute[i], n, nil, ld)
+		if err != nil {
+			return nil, err
+		}
 		cl.compute = append(cl.compute, &node{nic: n, ld: ld})
-		cl.nodes = append(cl.nodes, host.NewNode(r.Compute[i].Port, n, ld))
+		cl.nodes = append(cl.nodes, host.NewNode(r.Compute[i].Port, n, app))
 	}
 	return cl, nil
 }
@@ -297,10 +316,11 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 		c.RQPSN = c.SQPSN
 		return q.Connect(c)
 	}
-	if err = join(qa, b, qb.QPN); err != nil {
+	if cl.cfg.CM {
+		cl.order(a, b, qa, qb)
+	} else if err = join(qa, b, qb.QPN); err != nil {
 		return nil, nil, fmt.Errorf("%s to %s: %w", a.m.Name, b.m.Name, err)
-	}
-	if err = join(qb, a, qa.QPN); err != nil {
+	} else if err = join(qb, a, qa.QPN); err != nil {
 		return nil, nil, fmt.Errorf("%s to %s: %w", b.m.Name, a.m.Name, err)
 	}
 	cl.conns = append(cl.conns, Connection{Client: a.m.IP, Server: b.m.IP, ClientQPN: qa.QPN, ServerQPN: qb.QPN, Memory: memory})

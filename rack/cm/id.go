@@ -92,6 +92,9 @@ func (id *ID) QP() *rnic.QP { return id.qp }
 // Peer is who is at the other end. Where it asked, Port is its own.
 func (id *ID) Peer() Peer { return id.peer }
 
+// Active reports whether this side asked for the connection.
+func (id *ID) Active() bool { return !id.passive }
+
 // Port is the port that the peer asked for.
 func (id *ID) Port() uint16 { return id.port }
 

@@ -19,11 +19,12 @@ type Config struct {
 	Seed     uint64  `json:"seed"`
 	MTU      int     `json:"mtu"`
 	IPv6     bool    `json:"ipv6"`
+	CM       bool    `json:"cm"` // connections are made over the wire
 }
 
 // Default is the run that the documentation shows.
 func Default() Config {
-	return Config{Workload: "A", Clients: 8, Nodes: 3, Seconds: 5, Warmup: 1, Keys: 1024, Entry: 128, Zipf: 0.99, Seed: 1, MTU: 1500}
+	return Config{Workload: "A", Clients: 8, Nodes: 3, Seconds: 5, Warmup: 1, Keys: 1024, Entry: 128, Zipf: 0.99, Seed: 1, MTU: 1500, CM: true}
 }
 
 // Check refuses what cannot run; the error says what to do.

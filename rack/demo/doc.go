@@ -7,6 +7,10 @@
 //	endpoints (this process)             middlebox (its own process)
 //	c0 c1 c2 ms ─── bridge ─── m1 [ clover-steer ] n0 ─── mn
 //
+// The endpoints connect by their connection managers over the wire, as RDMA CM does, and disconnect
+// at the end, so that the middlebox learns its connections as it would from any clients; or, with
+// Config.CM unset, by configuration, and it infers them.
+//
 // Without privileges everything is in one process, on wires in memory.
 //
 // The package measures and presents. What the middlebox is and how it is

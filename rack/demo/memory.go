@@ -78,6 +78,14 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, br
 		stop()
 		<-ended
 	}
+	show(clk.Now(), Progress{Step: "connecting"})
+	first, done := context.WithTimeout(alive, stuck)
+	err = s.Connected(first)
+	done()
+	if err != nil {
+		rest()
+		return nil, fmt.Errorf("connections are not made: %w", err)
+	}
 	s.Start(clover.Load{})
 	phases, err := Run(alive, clk, c, s, box, show)
 	if err != nil {
@@ -86,11 +94,13 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, br
 	}
 	show(clk.Now(), Progress{Step: "waiting for the last operations"})
 	last, done := context.WithTimeout(alive, stuck)
-	err = s.Stop(last)
+	if err = s.Stop(last); err == nil {
+		err = s.Disconnect(last)
+	}
 	done()
 	rest()
 	if err != nil {
-		return nil, fmt.Errorf("operations do not end: %w", err)
+		return nil, fmt.Errorf("operations or connections do not end: %w", err)
 	}
 	show(clk.Now(), Progress{Step: "walking the chains"})
 	r := &Result{Machine: ThisMachine(), Versions: ThisVersion(), Config: c, Phases: phases, Integrity: verdict(s.Integrity())}

@@ -51,7 +51,7 @@ func gains(r *Result) error {
 func TestInMemory(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		c := small()
-		c.IPv6 = ipv6
+		c.IPv6, c.CM = ipv6, !ipv6 // and by configuration
 		r, err := InMemory(t.Context(), clock.NewWall(), c, func(clock.Time, Progress) {})
 		if err != nil {
 			t.Fatal(err)

@@ -38,7 +38,7 @@ func newStore(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, 
 	}
 	return clover.New(clover.Config{
 		Keys: ycsb.Sequential(1, c.Keys), Slab: c.Entry, Sessions: c.Clients,
-		Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, LinkMTU: c.MTU, Profile: rnic.ConnectX,
+		Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, LinkMTU: c.MTU, Profile: rnic.ConnectX, CM: c.CM,
 	}, rack)
 }
 

@@ -24,6 +24,10 @@ type box struct {
 	bound  map[port.QueuePair]bool
 	filter port.Filter      // of the function that went down
 	torn   map[string]*torn // of memory, where the box is killed
+	// asleep: until then it does not run, and what need not be held crosses: missed
+	// frames did.
+	asleep clock.Time
+	missed uint64
 	// dying: it is to be killed. killed: it was, and its books are not closed.
 	dying, killed bool
 	rng           *rand.Rand
@@ -37,6 +41,9 @@ type lent struct {
 }
 
 func (lent) Close() error { return nil }
+
+// Missed implements port.Bypasser.
+func (l lent) Missed() uint64 { return l.box.missed }
 
 // Bind implements port.Binder.
 func (l lent) Bind(q port.QueuePair, on bool) error {
@@ -184,7 +191,9 @@ func (x *box) Breath(now clock.Time) (int, error) {
 	if x.dying {
 		return x.lastBreath(now)
 	}
-	if x.inst != nil {
+	if x.inst != nil && now < x.asleep {
+		x.filter = x.inst.Wants()
+	} else if x.inst != nil {
 		return x.inst.Step(now)
 	}
 	n, err := x.cross(x.a, x.b, &x.out[0])
@@ -203,6 +212,7 @@ func (x *box) cross(from, to port.Port, b *packet.Batch) (int, error) {
 			y.Put()
 		} else {
 			kept.Add(y)
+			x.missed++
 		}
 	}
 	*b = kept
@@ -217,5 +227,5 @@ func (x *box) Deadline() clock.Time {
 	if x.inst == nil {
 		return clock.Never
 	}
-	return x.inst.NextTick()
+	return max(x.inst.NextTick(), x.asleep)
 }

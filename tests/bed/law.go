@@ -213,7 +213,7 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 	timeout := time.Duration(4096 << q.Near.Timeout)
 	for _, e := range p.w.Events {
 		switch e.What {
-		case Stalled, Frozen, BoxEnds:
+		case Stalled, Frozen, BoxEnds, BoxSleeps:
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
@@ -229,7 +229,7 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 // silent reports whether r's server may have refused it, or one behind it, with a
 // refusal that was lost: it is silent from then on.
 func (p *play) silent(q *Queue, r *record) bool {
-	lossy := p.Struck() > 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What == Frozen || e.What == BoxEnds })
+	lossy := p.Struck() > 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps })
 	return lossy && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		return x.queue == r.queue && x.life == r.life && x.id >= r.id && x.status != rnic.Success &&
 			(p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")

@@ -468,6 +468,8 @@ func (p *play) happen(now clock.Time) (n int) {
 			}
 		case BoxComes:
 			p.err = errors.Join(p.err, p.box.up())
+		case BoxSleeps:
+			p.box.asleep = now.Add(e.For)
 		case BoxEnds:
 			if p.box.inst != nil {
 				p.err = errors.Join(p.err, p.box.down())

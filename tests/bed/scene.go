@@ -391,6 +391,9 @@ func (s *Scene) Count(name string) uint64 {
 	return n
 }
 
+// Bound is how many queue pairs the box has bound.
+func (s *Scene) Bound() int { return len(s.box.bound) }
+
 // Posted is how many work requests were posted.
 func (p *Peer) Posted() int { return len(p.done) }
 

@@ -94,6 +94,7 @@ const (
 	Stalled                     // the server does nothing; what is sent to it waits
 	Frozen                      // the server does nothing; what is sent to it is lost
 	BoxEnds                     // the box stops, and the next one starts after For
+	BoxSleeps                   // the box does not run: what need not be held crosses unseen
 	BoxComes                    // the first box starts
 )
 

@@ -245,6 +245,10 @@ func (w *World) events(rng *rand.Rand, l Limits) {
 	}
 	switch restart := rng.IntN(8); {
 	case l.NoRestart:
+	case restart == 3:
+		for range 1 + rng.IntN(3) {
+			w.Events = append(w.Events, Event{At: at(), What: BoxSleeps, For: time.Duration(1+rng.IntN(60)) * time.Microsecond})
+		}
 	case l.Crashes:
 		w.Crash = true
 		for range 1 + rng.IntN(4) {

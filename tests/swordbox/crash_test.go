@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,8 +20,9 @@ func TestCrashWithWritesUnderWay(t *testing.T) {
 		"never came": (*bed.Scene).Freeze,
 		"unanswered": (*bed.Scene).Stall,
 	} {
-		for _, count := range []int{1, 5} {
-			t.Run(name, func(t *testing.T) {
+		for i, count := range []int{1, 5, 1, 5} {
+			twice := i >= 2
+			t.Run(fmt.Sprintf("%s/%d/twice=%v", name, count, twice), func(t *testing.T) {
 				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"settle": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
 					pd := s.PD()
 					m := s.MR(pd, va, 4096, all)
@@ -47,7 +49,21 @@ func TestCrashWithWritesUnderWay(t *testing.T) {
 						t.Fatal(st)
 					}
 					s.Insert()
-					b.Await()
+					if twice { // and once more, before anything is answered
+						s.Pause(5 * time.Microsecond)
+						s.Remove()
+						a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 77)}, RemoteAddr: va + 512, RKey: m.RKey})
+						s.Pause(20 * time.Millisecond)
+						s.Insert()
+					}
+					s.Pause(5 * time.Microsecond)
+					if n := s.Bound(); s.Instance() != nil && n < 2 {
+						t.Errorf("%d queue pairs are bound, want those of b at least", n)
+					}
+					b.Await(a)
+					if v := bed.WordAt(m, va+512); twice && v != 77 {
+						t.Error("a WRITE was acknowledged and is not in memory")
+					}
 					healthy(t, a, b, x)
 					if v, want := bed.WordAt(m, va)-from, uint64(1000+count); v != want {
 						t.Errorf("the word grew by %d, want %d", v, want)

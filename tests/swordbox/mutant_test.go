@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"slices"
 	"testing"
 
 	shared "github.com/quillon/quillon/tests/mutant"
@@ -159,7 +160,7 @@ func mutants() []mutant {
 
 // changes are the mutants as tests/mutant takes them.
 func changes() (all []shared.Mutant) {
-	for _, m := range mutants() {
+	for _, m := range slices.Concat(mutants(), crashMutants()) {
 		all = append(all, shared.Mutant{Name: m.name, File: m.file, Old: m.old, New: m.new, By: m.by, Run: m.run})
 	}
 	return all

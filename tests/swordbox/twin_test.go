@@ -22,7 +22,7 @@ func twins() map[string]bed.Twins {
 		"replace": {"mode": "replace"},
 		"word":    {"mode": "replace", "order": "word", "shared": "2"},
 		"all":     {"mode": "replace", "track": "0+ffffffffffffff", "shared": "2"},
-		"crash": {"mode": "replace", "replace": "learnt", "track": "0+ffffffffffffff", "shared": "1"},
+		"crash":   {"mode": "replace", "replace": "learnt", "track": "0+ffffffffffffff", "shared": "1"},
 	} {
 		args := graph.Args{"settle": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)

@@ -74,6 +74,7 @@ func (s *state) succeeded(rec *op) bool {
 		s.advance(rec.key)
 	}
 	rec.linked = true
+	s.erase(rec)
 	return true
 }
 
@@ -81,6 +82,7 @@ func (s *state) succeeded(rec *op) bool {
 // Until the client has linked it somewhere, nobody behind it is told that he
 // succeeded.
 func (s *state) failed(c *graph.Ctx, sid int16, rec *op) {
+	s.erase(rec)
 	k := &s.keys.s[rec.key]
 	if rec.linked || k.linked(rec.n) || s.void(rec) {
 		return
@@ -174,6 +176,7 @@ func (s *Steer) endRow(i int32) {
 	ring := s.opsOf(i)
 	for j := range ring {
 		s.close(&ring[j])
+		s.erase(&ring[j])
 		s.ended(&ring[j])
 	}
 	clear(ring)

@@ -51,6 +51,8 @@ const (
 	reasonNoRoom
 	reasonUnheld
 	reasonCut
+	reasonJournalFull
+	reasonAsked
 	numReasons
 )
 
@@ -89,6 +91,8 @@ var reasons = func() []counter.Def {
 		reasonNoRoom:       {Name: "no-room", Help: "an answer behind one that waits, and no room to hold it (hold=): it will be asked for again"},
 		reasonUnheld:       {Name: "unheld", Help: "an answer that was held when its connection ended, or the app stopped or forgot; or that another worker sent a copy of"},
 		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
+		reasonJournalFull:  {Name: "journal-full", Help: "not steered, since as many steered compare-and-swaps are on record as can be that are not known to be linked"},
+		reasonAsked:        {Name: "asked", Help: "an empty WRITE that the server takes for a repetition: it says where a connection is that was on record"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
 	} {
 		d[r] = x
@@ -116,6 +120,8 @@ const (
 	ctrDoubts
 	ctrFlushes
 	ctrEvicted
+	ctrInherited
+	ctrDisowned
 	numCounters
 )
 
@@ -137,6 +143,8 @@ var counters = [numCounters]counter.Def{
 	ctrWaited:    {Name: "waited", Help: "answers that had to be held"},
 	ctrDoubts:    {Name: "doubts", Help: "times that all of a server's memory became unknown: a frame passed that may write anywhere"},
 	ctrFlushes:   {Name: "flushes", Help: "times that everything was forgotten: start, mode switch, bypass"},
+	ctrInherited: {Name: "inherited", Help: "steered compare-and-swaps that were taken over from the record: of a process before this one, or of before a bypass"},
+	ctrDisowned:  {Name: "disowned", Help: "of those, not taken over: too old, damaged, or no room (see the app's report)"},
 	ctrEvicted:   {Name: "keys-evicted", Help: "keys that made room for hotter ones"},
 }
 
@@ -152,7 +160,7 @@ chain. This app, on the path of all requests to the memory node, knows the
 true tail: it sends a stale compare-and-swap (and, in mode read-write, a stale
 read) to it instead, and turns the answer back into what the client expects.
 
-Nothing that it remembers is needed for correctness: what it does not know for
+What it remembers of keys is not needed for correctness: what it does not know for
 sure passes untouched, and Clover's own recovery takes over. What a frame claims
 is not known: it is when the server has answered it. Connections are learnt from
 the connection manager's datagrams, or from requests and their answers.
@@ -165,9 +173,11 @@ is lost behind the app is waited for as long.
 A client is told that its append succeeded when all before it, back to the
 chain's beginning, did: answers that come earlier are held, and a request that
 was lost behind the app is repeated. If the app dies at that moment, and with it
-the client whose request was lost, appends behind it were acknowledged and
-cannot be reached. With ahead=0 that cannot happen, since no request is sent
-behind what is not known to be linked; hot keys are then steered less.
+the client whose request was lost, the next process repeats it from the state file
+(run --state). If another client has appended at the same place meanwhile, appends
+behind the lost one were acknowledged and cannot be reached. With ahead=0 that
+cannot happen, since no request is sent behind what is not known to be linked; hot
+keys are then steered less.
 
 With recycled=adjust one thing is: requests that expect another entry version
 than the tail's are steered, too, and their answers turned back. When an answer
@@ -197,6 +207,7 @@ Port a faces the clients, port b the memory nodes.`,
 		},
 		Counters: counters[:],
 		Reasons:  reasons,
+		Soft:     true,
 		Tables:   tables(),
 		Control:  "steer_ingress",
 		New:      newApp,

@@ -113,6 +113,7 @@ type model struct {
 	firstTry, writes int
 	// strict: what is acknowledged can be reached at once, not only in the end.
 	strict bool
+	memory []byte // that outlives the app
 	// retries is how often a client repeats a request before its queue pair
 	// fails; 0: for ever.
 	retries int
@@ -400,8 +401,9 @@ func (m *model) recycle(key uint64) {
 }
 
 func newModel(t testing.TB, seed uint64, clients, keys int, loss float64, v6 bool, args graph.Args) *model {
-	m := &model{t: t, rng: rand.New(rand.NewPCG(seed, 7)), box: graphtest.New(t, *Kind(), args), loss: loss, v6: v6, next: 1, mem: make([]cell, 1),
+	m := &model{t: t, rng: rand.New(rand.NewPCG(seed, 7)), loss: loss, v6: v6, next: 1, mem: make([]cell, 1),
 		first: map[uint64]uint32{}, done: map[uint64][]uint64{}, acked: map[uint64][]uint64{}}
+	m.box = graphtest.NewKept(t, *Kind(), args, graphtest.Start, &m.memory)
 	m.pick = func() uint64 {
 		if m.rng.IntN(2) == 0 {
 			return 0 // hot
@@ -447,9 +449,11 @@ func (m *model) through(in string, b []byte) {
 	}
 }
 
-// restart replaces the app by one that knows nothing, with what waits on
+// restart replaces the app by one that knows what is on record, with what waits on
 // either side of it going on.
-func (m *model) restart(args graph.Args) { m.box = graphtest.New(m.t, *Kind(), args) }
+func (m *model) restart(args graph.Args) {
+	m.box = graphtest.NewKept(m.t, *Kind(), args, m.box.Clock.Now(), &m.memory)
+}
 
 // step lets one thing happen. stop: no new operations.
 func (m *model) step(stop bool) {

@@ -239,7 +239,7 @@ func (s *state) keyOf(sid int16, key uint64) int32 {
 	}
 	if k != noSlot {
 		s.keys.s[k].hits++
-		s.keys.s[k].seen = s.age
+		s.keys.s[k].usedAt(s.age)
 	}
 	return k
 }
@@ -258,7 +258,9 @@ func (s *state) insert(sid int16, key uint64) int32 {
 func (s *state) written(c *graph.Ctx, sid int16, w *pendingWrite) {
 	class, _ := wire.Class(w.size)
 	w.slot = s.remember(c, sid, w.va, packEntry(w.key, w.version, w.region, class))
-	s.regions[w.region].seen = s.age
+	if g := &s.regions[w.region]; g.seen != s.age {
+		g.seen = s.age
+	}
 }
 
 // acknowledged remembers entries that were the first under their R_Keys, now
@@ -327,7 +329,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 	}
 	k := &s.keys.s[w.key]
 	k.hits++
-	k.seen = s.age
+	k.usedAt(s.age)
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
 	t, why := s.target(c, r, w, rec)
 	if t == nil {
@@ -350,6 +352,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 		s.open(rec, s.place(ri), c.Now())
 		copy(r.start[:], b[:n])
 		r.startF = *f
+		s.note(rec, ri)
 	}
 	if s.rewriteCAS(b, rec) {
 		c.Mark(x, packet.Rewritten, reasonSteeredCAS)
@@ -373,6 +376,8 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
 		return nil, reasonHoldFull
+	case s.journal.full():
+		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:
 		// Those who write the key now do so in another region: the tail's may
 		// be gone.
@@ -394,13 +399,12 @@ func (s *Steer) rewriteCAS(b []byte, rec *op) bool {
 	if rec.newVer != rec.cliVer {
 		n = hdr.AtomicETHLen
 	}
-	copy(s.old[:], a[:n])
+	s.changing(b, int(s.f.BTH)+hdr.BTHLen, n)
 	a.SetVA(rec.newVA)
 	if rec.newVer != rec.cliVer {
 		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
 		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
 	}
-	patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:n])
 	return true
 }
 
@@ -421,8 +425,10 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 	}
 	e := &s.addrs.e[slot]
 	k := &s.keys.s[e.key()]
-	k.hits++
-	k.seen = s.age
+	if s.cfg.hot > 0 {
+		k.hits++
+	}
+	k.usedAt(s.age)
 	if k.tail == slot {
 		return
 	}
@@ -467,9 +473,8 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 // place of where rec was sent.
 func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
 	reth := s.f.RETHOf(b)
-	copy(s.old[:8], reth)
+	s.changing(b, int(s.f.BTH)+hdr.BTHLen, 8)
 	reth.SetVA(rec.newVA + (va - rec.va))
-	patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen, s.old[:8])
 }
 
 // again handles a retransmission. What it asks for must be what was asked for

@@ -46,6 +46,11 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 		}
 	}
 	s.proven(c, r, up)
+	if r.unmet && fl&hdr.IsAck != 0 {
+		if s.met(c, i, up); r.sid == noServer {
+			return true
+		}
+	}
 	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
 	var rec *op
 	if fl&hdr.IsAck == 0 {
@@ -162,9 +167,8 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (
 		give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))
 	}
 	if give != orig {
-		copy(s.old[:8], h)
+		s.changing(b, int(s.f.BTH)+hdr.BTHLen+hdr.AETHLen, 8)
 		h.SetOriginal(give)
-		patch(b, &s.f, int(s.f.BTH)+hdr.BTHLen+hdr.AETHLen, s.old[:8])
 		c.Mark(x, packet.Rewritten, reasonRestoredAck)
 	}
 	return !ok || !s.void(rec) && s.succeeded(rec)
@@ -210,6 +214,6 @@ func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op, beli
 	if give == w {
 		return
 	}
-	s.setHeader(b, &s.f, p, give)
+	s.setHeader(b, p, give)
 	c.Mark(x, packet.Rewritten, reasonRestoredRead)
 }

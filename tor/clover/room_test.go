@@ -254,29 +254,38 @@ func TestManyBases(t *testing.T) {
 	}
 }
 
+// cm is a datagram of the connection manager's.
+func (r *rig) cm(in string, from, to netip.Addr, f hdr.CMFields) {
+	ext := hdr.DETH(make([]byte, hdr.DETHLen))
+	ext.SetQKey(hdr.GSIQKey)
+	ext.SetSrcQP(1)
+	m := hdr.CM(make([]byte, hdr.MADLen))
+	f.TransactionID = 1
+	m.Encode(&f)
+	r.Push(in, frameOf{src: from, dst: to, sport: 0xC001, op: hdr.UDSendOnly, qpn: 1, psn: 1, ext: ext, payload: m}.bytes())
+}
+
+// request asks for a connection from the client's queue pair qpn, and reply, which
+// comes by an input, gives it one to the server's.
+func (r *rig) request(qpn uint32) {
+	r.cm("a", r.client, r.server, hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 11, LocalQPN: qpn, StartingPSN: 900,
+		PathMTU: 1024, PKey: 0xFFFF, LocalGID: r.client, RemoteGID: r.server, ResponderResources: 16, InitiatorDepth: 16})
+}
+
+func (r *rig) reply(in string, qpn uint32) {
+	r.cm(in, r.server, r.client, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalCommID: 22, RemoteCommID: 11, LocalQPN: qpn, StartingPSN: 600})
+}
+
 // A connection that the connection manager announced is steered from its first
 // request on, and leaves with it; and nobody else's word counts for a server's.
 func TestConnectionManager(t *testing.T) {
-	cm := func(r *rig, in string, from, to netip.Addr, m []byte) {
-		ext := hdr.DETH(make([]byte, hdr.DETHLen))
-		ext.SetQKey(hdr.GSIQKey)
-		ext.SetSrcQP(1)
-		r.Push(in, frameOf{src: from, dst: to, sport: 0xC001, op: hdr.UDSendOnly, qpn: 1, psn: 1, ext: ext, payload: m}.bytes())
-	}
-	message := func(f hdr.CMFields) []byte {
-		m := hdr.CM(make([]byte, hdr.MADLen))
-		f.TransactionID = 1
-		m.Encode(&f)
-		return m
-	}
 	for _, side := range []string{"b", "a"} {
 		r := crew(t, graph.Args{})
 		r.wrote(0x10, 108, 0x9001)
 		r.link(0x10, 109, 0x9001, old)
 		r.linked(0x10, 109)
-		cm(r, "a", r.client, r.server, message(hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 11, LocalQPN: 0x1050, StartingPSN: 900,
-			PathMTU: 1024, PKey: 0xFFFF, LocalGID: r.client, RemoteGID: r.server, ResponderResources: 16, InitiatorDepth: 16}))
-		cm(r, side, r.server, r.client, message(hdr.CMFields{AttributeID: hdr.ConnectReply, LocalCommID: 22, RemoteCommID: 11, LocalQPN: 0x50, StartingPSN: 600}))
+		r.request(0x1050)
+		r.reply(side, 0x50)
 		if got := r.steers(0x50, 600, 0x9002, entryAt(0x9001)); got != (side == "b") {
 			t.Errorf("a reply from side %s: steered %v", side, got)
 		}
@@ -343,7 +352,7 @@ func opened(b *testing.B, n int) (*loaded, [][]byte) {
 		app.Steer = x.(*Steer)
 		return app, err
 	}
-	l := newLap(b, kind, graph.Args{"settle": "0", "keys": fmt.Sprint(n), "addrs": fmt.Sprint(8 * n), "conns": fmt.Sprint(rows), "repair": "1h"})
+	l := newLap(b, kind, graph.Args{"settle": "0", "keys": fmt.Sprint(n), "addrs": fmt.Sprint(8 * n), "conns": fmt.Sprint(rows), "repair": "1h"}, kept)
 	client, server := netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("10.77.0.1")
 	app.fill = func() {
 		s := app.Steer

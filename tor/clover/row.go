@@ -42,6 +42,7 @@ type row struct {
 	unread bool   // a write waits for its acknowledgement to make its R_Key known
 	due    bool   // in state.due
 	begun  bool   // a request was seen
+	unmet  bool   // of inherited CASes; whether its ends are still each other's is not known
 	epsn   uint32 // next PSN expected of the client
 	slack  uint32 // PSNs that an earlier READ may have used beyond epsn
 	acked  uint32 // newest PSN that the server answered
@@ -101,6 +102,7 @@ type op struct {
 	before, after int32
 	npsn          uint16
 	booked        uint16 // places for its answer (state.booked)
+	note          int32  // its record in the journal+1; 0: none
 	kind          uint8
 	cliVer        uint8 // version that the client expects at va
 	newVer        uint8 // version at newVA
@@ -109,6 +111,7 @@ type op struct {
 	steered       bool
 	listed        bool // in the list of those that are not answered
 	linked        bool // CAS: the append, and all before it, are known to be linked
+	heir          bool // it was on record: this process has not seen it
 }
 
 // opList is a list of records, by their places+1; 0: none.
@@ -155,8 +158,9 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 		}
 		s.ended(o) // the server has gone on: it was answered, and not here
 	}
-	if o.listed || o.booked != 0 {
+	if o.listed || o.booked != 0 || o.note != 0 {
 		s.close(o)
+		s.erase(o)
 	}
 	r.head++
 	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}

@@ -36,9 +36,13 @@ const (
 
 // state is what all workers share; the worker whose turn it is owns it.
 type state struct {
-	turn atomic.Bool
-	in   *Steer     // the worker whose turn it is
-	ctx  *graph.Ctx // and its context
+	turn    atomic.Bool
+	_       [63]byte    // those who wait for their turn look at a line of its own
+	passing atomic.Bool // mode=off: frames need not be looked at
+	_       [63]byte
+
+	in  *Steer     // the worker whose turn it is
+	ctx *graph.Ctx // and its context
 
 	cfg     settings
 	flush   bool // forget everything before the next batch
@@ -82,7 +86,8 @@ type state struct {
 	waits  index.Index         // of these, those that wait for an append, by its key and number
 	booked int                 // places of the shelf that are kept for answers to come
 	due    []int32             // connections of which some may go
-	old    [hdr.AtomicETHLen]byte
+
+	journal journal
 }
 
 func newState(cfg settings, workers int) *state {
@@ -93,6 +98,7 @@ func newState(cfg settings, workers int) *state {
 		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
 		shelf: hold.New[waiting](cfg.hold, workers), waits: index.New(cfg.hold + 1), due: make([]int32, 0, cfg.conns),
 	}
+	s.passing.Store(cfg.mode == Off)
 	for i := maxRegions - 1; i >= 0; i-- {
 		s.freeRegions = append(s.freeRegions, uint16(i))
 	}
@@ -127,11 +133,19 @@ func newState(cfg settings, workers int) *state {
 type Steer struct {
 	*state
 	worker, workers int
-	f               hdr.Frame // of the frame at hand
-	g               hdr.Frame // of one that was held
-	ends            conn.Ends // of the frame at hand
+	*parsed         // the frame at hand
+	batch           [packet.MaxBatch]parsed
+	held            parsed    // a frame that was held
+	g               hdr.Frame // of one that is made
+	goes            []gone    // by the worker's turn, to be sent after it
 
 	requests, responses, bytes uint64 // of the batch at hand
+}
+
+// gone is a frame that was held and goes on.
+type gone struct {
+	x   *packet.Buf
+	out uint8
 }
 
 func newApp(env graph.Env, args graph.Args) (graph.App, error) {
@@ -140,7 +154,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	st := env.Share(func() any { return newState(cfg, env.Workers) }).(*state)
-	return &Steer{state: st, worker: env.Worker, workers: env.Workers}, nil
+	if err := st.journal.remember(env); err != nil {
+		return nil, err
+	}
+	s := &Steer{state: st, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}
+	s.parsed = &s.batch[0]
+	return s, nil
 }
 
 // Wants implements graph.Wanter.
@@ -170,6 +189,7 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 		s.choose = 0
 	}
 	s.cfg = cfg
+	s.passing.Store(cfg.mode == Off)
 	return nil
 }
 
@@ -180,10 +200,16 @@ func (s *Steer) Flush(*graph.Ctx) {
 	s.unlock()
 }
 
+// turnSpins is how often a worker that waits for its turn looks before it lets go
+// of its processor: longer than a turn takes that nobody interrupts.
+const turnSpins = 1 << 14
+
 func (s *Steer) lock() {
 	if s.workers > 1 {
-		for !s.turn.CompareAndSwap(false, true) {
-			runtime.Gosched()
+		for n := 1; s.turn.Load() || !s.turn.CompareAndSwap(false, true); n++ {
+			if n%turnSpins == 0 {
+				runtime.Gosched()
+			}
 		}
 	}
 }
@@ -194,24 +220,69 @@ func (s *Steer) unlock() {
 	}
 }
 
-// Push implements graph.App: frames of a leave by b and the other way round.
+// Push implements graph.App: frames of a leave by b and the other way round. Where
+// workers share the state, what takes none is done before and after the worker's turn.
 func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
-	s.lock()
-	defer s.unlock()
-	s.begin(c)
 	s.requests, s.responses, s.bytes = 0, 0, 0
-	for _, x := range b.Bufs() {
-		if s.frame(c, in, x) {
-			c.Emit(1-in, x)
+	off := s.passing.Load()
+	if s.workers == 1 {
+		s.begin(c)
+		p := &s.batch[0]
+		for _, x := range b.Bufs() {
+			b := x.Bytes()
+			s.look(p, b, off)
+			if s.frame(c, in, x, b) {
+				if p.n != 0 {
+					p.seal(b)
+				}
+				c.Emit(1-in, x)
+			}
 		}
+		s.release(c)
+		s.gauge(c)
+	} else {
+		s.inTurn(c, in, b, off)
 	}
-	s.release(c)
+	s.send(c)
 	c.Count(ctrRequests, s.requests)
 	c.Count(ctrResponses, s.responses)
 	c.Count(ctrBytes, s.bytes)
-	c.Set(ctrConns, uint64(s.conns.Len()))
-	c.Set(ctrKeys, uint64(s.keys.len()))
-	c.Set(ctrHeld, uint64(s.shelf.Len()))
+}
+
+// inTurn is what Push does with a batch beside other workers.
+func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
+	for i, x := range b.Bufs() {
+		s.look(&s.batch[i], x.Bytes(), off)
+	}
+	s.lock()
+	s.begin(c)
+	for i, x := range b.Bufs() {
+		s.parsed = &s.batch[i]
+		s.stays = !s.frame(c, in, x, x.Bytes())
+	}
+	s.parsed = &s.batch[0]
+	s.release(c)
+	s.gauge(c)
+	s.unlock()
+	for i, x := range b.Bufs() {
+		p := &s.batch[i]
+		if p.stays {
+			continue
+		}
+		if p.n != 0 {
+			p.seal(x.Bytes())
+		}
+		c.Emit(1-in, x)
+	}
+}
+
+// gauge shows how much is known; the first worker does for all.
+func (s *Steer) gauge(c *graph.Ctx) {
+	if s.worker == 0 {
+		c.Set(ctrConns, uint64(s.conns.Len()))
+		c.Set(ctrKeys, uint64(s.keys.len()))
+		c.Set(ctrHeld, uint64(s.shelf.Len()))
+	}
 }
 
 // begin is the start of this worker's turn.
@@ -220,6 +291,7 @@ func (s *Steer) begin(c *graph.Ctx) {
 	s.shelf.Return(c, s.worker, reasonUnheld)
 	if s.flush {
 		s.forgetAll(c)
+		s.inherit(c)
 	}
 	if s.choose < len(s.keys.s) {
 		s.forgetOthers(c)
@@ -244,6 +316,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		o := &s.ops[i]
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
+		o.note = 0      // it is found again: see inherit
 	}
 	for i := range s.rows {
 		s.rows[i].nw, s.rows[i].unread = 0, false
@@ -273,47 +346,35 @@ func (s *Steer) bad(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
 
 func pass(c *graph.Ctx, x *packet.Buf, r graph.Reason) { c.Mark(x, packet.Forwarded, r) }
 
-// frame handles one frame; false when it was dropped.
-func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
-	b := x.Bytes()
+// frame handles a frame that was looked at, in the worker's turn; false when it
+// does not go on.
+func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	f := &s.f
-	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
+	switch s.as {
+	case asIs:
+	case asOther:
 		s.foreign(c, b)
-		switch why {
+		switch f.Why {
 		case hdr.Truncated, hdr.BadLength, hdr.BadIP:
-			return s.bad(c, x, graph.Reason(why))
+			return s.bad(c, x, graph.Reason(f.Why))
 		}
-		pass(c, x, graph.Reason(why))
-		return true
-	}
-	fl := f.Op.Info().Flags
-	if fl&hdr.IsRequest != 0 {
-		s.requests++
-	} else {
-		s.responses++
-	}
-	s.bytes += uint64(len(b))
-	if s.cfg.mode == Off {
-		return true
-	}
-	if !f.ChecksumOK(b) {
+		pass(c, x, graph.Reason(f.Why))
+	case asBadChecksum:
 		return s.bad(c, x, reasonBadChecksum)
-	}
-	if !hdr.GoodICRC(b, f) {
+	case asBadICRC:
 		return s.bad(c, x, reasonBadICRC)
-	}
-	ends := &s.ends
-	switch {
-	case f.Op.Transport() != hdr.RC || !ends.Of(b, f):
+	case asForeign:
 		if !s.manage(c, in, b) {
 			s.foreign(c, b)
 		}
-	case fl&hdr.IsRequest == 0:
-		return in == fromClients && !s.cfg.anySide || s.response(c, in, x, b, ends, fl)
-	case in == fromClients:
-		s.request(c, x, b, ends, fl)
-	default:
-		s.untracked(c, b, s.server(ends.Dst), fl)
+	case asResponse:
+		return in == fromClients && !s.cfg.anySide || s.response(c, in, x, b, &s.ends, s.fl)
+	case asRequest:
+		if in == fromClients {
+			s.request(c, x, b, &s.ends, s.fl)
+		} else {
+			s.untracked(c, b, s.server(s.ends.Dst), s.fl)
+		}
 	}
 	return true
 }

@@ -103,7 +103,11 @@ func newRig(t testing.TB, args graph.Args) *rig {
 	if args["settle"] == "" {
 		args["settle"] = "0"
 	}
-	return &rig{Test: graphtest.New(t, *Kind(), args), t: t, client: netip.MustParseAddr("10.77.0.2"), server: netip.MustParseAddr("10.77.0.1"), rkey: 7, size: 128}
+	return rigOf(t, graphtest.New(t, *Kind(), args))
+}
+
+func rigOf(t testing.TB, x *graphtest.Test) *rig {
+	return &rig{Test: x, t: t, client: netip.MustParseAddr("10.77.0.2"), server: netip.MustParseAddr("10.77.0.1"), rkey: 7, size: 128}
 }
 
 func only(t testing.TB, fs []graphtest.Frame) []byte {
@@ -421,7 +425,10 @@ type lap struct {
 	t         testing.TB
 }
 
-func newLap(t testing.TB, kind graph.Kind, args graph.Args) *lap {
+// kept is memory that outlives an app.
+func kept(_ string, size int) ([]byte, error) { return make([]byte, size), nil }
+
+func newLap(t testing.TB, kind graph.Kind, args graph.Args, memory func(string, int) ([]byte, error)) *lap {
 	pool, err := packet.NewPool(1024, 2048, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -434,7 +441,7 @@ func newLap(t testing.TB, kind graph.Kind, args graph.Args) *lap {
 		Apps:  map[string]graph.AppSpec{"nf": {Kind: kind.Name, Args: args}},
 		Links: []string{"a.out -> nf.a", "nf.b -> b.in", "b.out -> nf.b", "nf.a -> a.in"},
 	}
-	inst, err := graph.New(graph.Config{Spec: spec, Kinds: []graph.Kind{kind}, Ports: map[string][]port.Port{"a": {a}, "b": {b}}})
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: []graph.Kind{kind}, Ports: map[string][]port.Port{"a": {a}, "b": {b}}, Memory: memory})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -498,7 +505,7 @@ func BenchmarkMix(b *testing.B) {
 			b.ResetTimer()
 			for range b.N {
 				b.StopTimer()
-				l := newLap(b, x.kind, x.args)
+				l := newLap(b, x.kind, x.args, kept)
 				l.play(in[:6000], frames[:6000])
 				b.StartTimer()
 				l.play(in[6000:], frames[6000:])
@@ -507,6 +514,49 @@ func BenchmarkMix(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/packet")
 		})
 	}
+}
+
+// BenchmarkJournal is what it costs that CASes are on record: pieces of a recorded
+// mix are played without and with memory that outlives the app, in turns, and the
+// least time of each piece counts.
+func BenchmarkJournal(b *testing.B) {
+	const piece, warm = 1500, 6000
+	in, frames := recorded(b, 48, 60000)
+	n := (len(in) - warm) / piece
+	clk := clock.NewWall()
+	took := [2][]clock.Duration{make([]clock.Duration, n), make([]clock.Duration, n)}
+	noted := uint64(0)
+	for round := range b.N {
+		laps := [2]*lap{newLap(b, *Kind(), graph.Args{"settle": "0"}, nil), newLap(b, *Kind(), graph.Args{"settle": "0"}, kept)}
+		for _, l := range laps {
+			l.play(in[:warm], frames[:warm])
+		}
+		for k := range n {
+			for i := range laps {
+				i = (i + k + round) % 2
+				from, start := warm+k*piece, clk.Now()
+				laps[i].play(in[from:from+piece], frames[from:from+piece])
+				if d := clk.Now().Sub(start); round == 0 || d < took[i][k] {
+					took[i][k] = d
+				}
+			}
+		}
+		noted = 0
+		for _, c := range laps[1].inst.Counters() {
+			if c.Name == "appends" {
+				noted += c.Value
+			}
+		}
+	}
+	var sum [2]float64
+	for i := range took {
+		for _, d := range took[i] {
+			sum[i] += float64(d) / float64(n*piece)
+		}
+	}
+	b.ReportMetric(sum[0], "ns/packet")
+	b.ReportMetric(sum[1]-sum[0], "more/packet")
+	b.ReportMetric(float64(noted)/float64(len(in)), "notes/packet")
 }
 
 // TestNoAllocation: nothing is allocated for a frame, steered, passed, bad or
@@ -526,7 +576,7 @@ func TestNoAllocation(t *testing.T) {
 		{graph.Args{"settle": "0", "hot": "8", "addrs": "64", "bad": "drop"}, frames, false},
 	} {
 		args, frames := x.args, x.frames
-		l := newLap(t, *Kind(), args)
+		l := newLap(t, *Kind(), args, kept)
 		l.play(in[:2000], frames[:2000])
 		at := 2000
 		n := testing.AllocsPerRun(50, func() {
@@ -574,7 +624,7 @@ func TestWorkers(t *testing.T) {
 		}
 		one := graph.Kind{Name: k.Name, In: k.In, Out: k.Out, Params: k.Params, Counters: append([]counter.Def(nil), k.Counters...), Reasons: k.Reasons,
 			New: func(graph.Env, graph.Args) (graph.App, error) { return app, nil }}
-		l := newLap(t, one, nil)
+		l := newLap(t, one, nil, kept)
 		laps = append(laps, l)
 	}
 	warm := len(in) / 2 // by then connections and keys are known
@@ -614,7 +664,7 @@ func FuzzSteer(f *testing.F) {
 		f.Add(frames[i], frames[i+1], []byte{byte(i)})
 	}
 	f.Fuzz(func(t *testing.T, one, two, order []byte) {
-		l := newLap(t, *Kind(), graph.Args{"settle": "0", "keys": "4", "addrs": "8", "conns": "4", "repair": "1ms"})
+		l := newLap(t, *Kind(), graph.Args{"settle": "0", "keys": "4", "addrs": "8", "conns": "4", "repair": "1ms"}, kept)
 		l.play(in[:40], frames[:40])
 		for _, o := range order {
 			b := one

@@ -21,6 +21,14 @@ type keyState struct {
 // known reports whether the key's tail is known.
 func (k *keyState) known() bool { return k.tail != noSlot }
 
+// usedAt notes that the key was used. What does not change is not written: another
+// worker may have it in its cache.
+func (k *keyState) usedAt(age uint16) {
+	if k.seen != age {
+		k.seen = age
+	}
+}
+
 const noSlot = int32(-1)
 
 type keyTable struct {

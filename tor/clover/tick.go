@@ -20,9 +20,8 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	if s.worker != 0 {
 		return clock.Never
 	}
-	s.lock()
-	defer s.unlock()
 	now := c.Now()
+	s.lock()
 	s.begin(c)
 	if s.cfg.mode != Off {
 		s.repair(c, now)
@@ -33,6 +32,9 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	}
 	s.conns.Sweep(now)
 	s.release(c)
+	s.gauge(c)
+	s.unlock()
+	s.send(c)
 	return now.Add(tickEvery)
 }
 
@@ -52,6 +54,10 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 			}
 			left--
 			s.delist(rec)
+			if s.passed(at/window, rec) {
+				s.settle(rec)
+				continue
+			}
 			if n == maxRepairs {
 				c.Count(ctrGivenUp, 1)
 				continue
@@ -76,37 +82,55 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 // turn, which costs the client a repetition.
 func (s *Steer) resend(c *graph.Ctx, i int32, rec *op) {
 	r := &s.rows[i]
-	if hdr.PSNDiff(rec.psn, r.acked) > 1 || s.void(rec) {
+	switch {
+	case s.void(rec):
+		return
+	case r.unmet:
+		s.ask(c, i, rec)
+		return
+	case hdr.PSNDiff(rec.psn, r.acked) > 1:
 		return
 	}
-	x := c.Get()
+	x, b := s.anew(c, r, hdr.AtomicETHLen)
 	if x == nil {
 		return
 	}
-	f := r.startF
-	n := int(f.BTH) + hdr.BTHLen
-	b, ok := x.Append(n + hdr.AtomicETHLen + hdr.ICRCLen)
-	if !ok {
-		c.Discard(x)
-		return
-	}
-	copy(b, r.start[:n])
-	f.Op = hdr.CompareSwap
+	f := &s.g
 	f.BTHOf(b).SetPSN(rec.psn)
-	unmark(b, &f)
 	a := f.AtomicETHOf(b)
 	a.SetVA(rec.newVA)
 	a.SetRKey(rec.rkey)
 	a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
 	a.SetCompare(uint64(wire.Fresh(rec.newVer)))
-	f.End = uint16(n + hdr.AtomicETHLen)
+	hdr.SetICRC(b, f)
+	c.Mark(x, packet.Generated, reasonRepaired)
+	c.Emit(int(fromServers), x)
+}
+
+// anew is a frame, with s.g, that begins as the newest CAS of r did and has room for
+// so many bytes behind the BTH; nil when there is none.
+func (s *Steer) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
+	x := c.Get()
+	if x == nil {
+		return nil, nil
+	}
+	f := &s.g
+	*f = r.startF
+	n := int(f.BTH) + hdr.BTHLen
+	b, ok := x.Append(n + more + hdr.ICRCLen)
+	if !ok {
+		c.Discard(x)
+		return nil, nil
+	}
+	copy(b, r.start[:n])
+	f.Op = hdr.CompareSwap
+	unmark(b, f)
+	f.End = uint16(n + more)
 	f.Payload = f.End
 	if f.L4 != 0 {
 		b[f.L4+6], b[f.L4+7] = 0, 0
 	}
-	hdr.SetICRC(b, &f)
-	c.Mark(x, packet.Generated, reasonRepaired)
-	c.Emit(int(fromServers), x)
+	return x, b
 }
 
 // unmark takes marks of congestion off a frame that is sent anew: another frame
@@ -148,6 +172,7 @@ type Memory struct {
 	Keys       int     `json:"keys_bytes"`
 	Addresses  int     `json:"addresses_bytes"`
 	Conns      int     `json:"connections_bytes"`
+	Journal    int     `json:"journal_bytes"` // that outlive the process, for all keys and connections; 0: nothing does
 	PerKey     float64 `json:"bytes_per_key"`
 	PerAddress float64 `json:"bytes_per_address"`
 	PerConn    float64 `json:"bytes_per_connection"`
@@ -155,18 +180,27 @@ type Memory struct {
 
 // Report is the app's state for people.
 type Report struct {
-	Mode        string `json:"mode"`
-	Keys        int    `json:"keys"`
-	KnownTails  int    `json:"known_tails"`
-	Connections int    `json:"connections"`
-	Paired      int    `json:"paired"`
-	Servers     int    `json:"servers"`
-	Regions     int    `json:"regions"`
-	Bases       int    `json:"trusted_bases"`
-	Orphans     int    `json:"orphans"`
-	Held        int    `json:"held"` // answers
-	Unanswered  int    `json:"unanswered"`
-	Memory      Memory `json:"memory"`
+	Mode        string  `json:"mode"`
+	Keys        int     `json:"keys"`
+	KnownTails  int     `json:"known_tails"`
+	Connections int     `json:"connections"`
+	Paired      int     `json:"paired"`
+	Servers     int     `json:"servers"`
+	Regions     int     `json:"regions"`
+	Bases       int     `json:"trusted_bases"`
+	Orphans     int     `json:"orphans"`
+	Held        int     `json:"held"` // answers
+	Unanswered  int     `json:"unanswered"`
+	Journal     Journal `json:"journal"`
+	Memory      Memory  `json:"memory"`
+}
+
+// Journal is what was found that outlives the process.
+type Journal struct {
+	Records   int    `json:"records"`       // steered compare-and-swaps that are not known to be linked, now
+	Inherited int    `json:"inherited"`     // that were found and taken over
+	Disowned  int    `json:"disowned"`      // that were not
+	Why       string `json:"why,omitempty"` // the last of these
 }
 
 // Report implements graph.Reporter.
@@ -200,8 +234,11 @@ func (s *Steer) Report() any {
 			r.Bases++
 		}
 	}
+	if j := &s.journal; j.b != nil && !s.flush {
+		r.Journal = Journal{Records: maxNotes - len(j.free), Inherited: j.inherited, Disowned: j.disowned, Why: j.why}
+	}
 	conns := len(s.rows)*(sizeofRow+window*sizeofOp+4) + s.conns.Bytes()
-	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns,
+	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns, Journal: len(s.journal.b),
 		PerKey: float64(s.keys.bytes()) / float64(len(s.keys.s)), PerAddress: 16, PerConn: float64(conns) / float64(len(s.rows))}
 	return r
 }

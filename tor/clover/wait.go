@@ -48,6 +48,9 @@ func (s *Steer) hold(c *graph.Ctx, x *packet.Buf, w waiting) bool {
 		c.Drop(x, reasonHere)
 		return true
 	}
+	if s.n != 0 {
+		s.seal(x.Bytes())
+	}
 	at := s.shelf.Put(&r.q, x, s.worker, w)
 	if at == 0 {
 		c.Drop(x, reasonNoRoom)
@@ -136,6 +139,7 @@ func (s *state) wakeAppend(ki int32, n uint32) {
 		if !w.read {
 			if o := &s.ops[w.op]; o.kind == opCAS && o.psn == w.psn && o.key == ki && o.n == n {
 				o.linked = true
+				s.erase(o)
 			}
 		}
 		s.wake(at) // something else may be at p now
@@ -178,37 +182,35 @@ func (s *Steer) drain(c *graph.Ctx, ri int32) {
 			if w.read && s.keys.s[w.key].epoch != w.epoch {
 				s.nobodys(x)
 			}
-			c.Emit(int(w.out), x)
+			s.goes = append(s.goes, gone{x, w.out})
 		}
 	}
 }
 
+// send sends what was let go of.
+func (s *Steer) send(c *graph.Ctx) {
+	for _, g := range s.goes {
+		c.Emit(int(g.out), g.x)
+	}
+	s.goes = s.goes[:0]
+}
+
 // nobodys gives the entry in the answer to a READ a version that none has.
 func (s *Steer) nobodys(x *packet.Buf) {
-	b := x.Bytes()
-	if hdr.Parse(b, &s.g) != hdr.IsRoCE {
+	b, q := x.Bytes(), &s.held
+	if hdr.Parse(b, &q.f) != hdr.IsRoCE {
 		return
 	}
-	if p := s.g.PayloadOf(b); len(p) >= 8 {
-		s.setHeader(b, &s.g, p, wire.Pointer(binary.LittleEndian.Uint64(p)).WithVersion(wire.NoVersion))
+	if p := q.f.PayloadOf(b); len(p) >= 8 {
+		q.setHeader(b, p, wire.Pointer(binary.LittleEndian.Uint64(p)).WithVersion(wire.NoVersion))
+		q.seal(b)
 	}
 }
 
 // setHeader changes the header of the entry that a READ response begins with.
-func (s *Steer) setHeader(b []byte, f *hdr.Frame, p []byte, w wire.Pointer) {
-	copy(s.old[:8], p)
+func (q *parsed) setHeader(b, p []byte, w wire.Pointer) {
+	q.changing(b, int(q.f.Payload), 8)
 	binary.LittleEndian.PutUint64(p, uint64(w))
-	patch(b, f, int(f.Payload), s.old[:8])
-}
-
-// patch brings the checksums of a frame up to date whose bytes from off on were
-// old. RoCEv2 does without a UDP checksum (IBTA A17.3.2): one that was there is
-// taken off.
-func patch(b []byte, f *hdr.Frame, off int, old []byte) {
-	if f.L4 != 0 {
-		b[f.L4+6], b[f.L4+7] = 0, 0
-	}
-	hdr.PatchICRC(b, f, off, old)
 }
 
 // discard drops what is held of a connection: its client asks again.

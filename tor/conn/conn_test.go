@@ -237,6 +237,38 @@ func (t *Table) verify() error {
 		}
 		free[s] = true
 	}
+	noted, bits := 0, map[*bucket]uint64{}
+	for i := range t.pairs {
+		l := &t.pairs[i]
+		for j := l.voices; j != 0; j = t.voices[j-1].succ {
+			v := &t.voices[j-1]
+			if v.bit == 0 || bits[l]&v.bit != 0 || t.bucket(v.client, v.server) != l {
+				return fmt.Errorf("voice %+v is in a wrong list, or its bit another's", v)
+			}
+			bits[l] |= v.bit
+			noted++
+		}
+	}
+	if noted+len(t.mute) != len(t.voices) {
+		return fmt.Errorf("%d voices, %d free, of %d", noted, len(t.mute), len(t.voices))
+	}
+	for _, i := range t.mute {
+		if t.voices[i-1].bit != 0 {
+			return fmt.Errorf("voice %d is free and has a bit", i)
+		}
+	}
+	noted = len(t.blank)
+	for i := range t.rows {
+		if r := &t.rows[i]; r.used && r.notes != 0 {
+			x := &t.notes[r.notes-1]
+			if noted++; !r.listed || (x.heard|x.few|x.many|x.ahead)&^bits[t.bucket(r.Client.Addr, r.Server.Addr)] != 0 {
+				return fmt.Errorf("%v: its notes %+v are about nobody", r, x)
+			}
+		}
+	}
+	if noted != len(t.notes) {
+		return fmt.Errorf("%d notes of %d", noted, len(t.notes))
+	}
 	qps, ids, listed, placed := 0, 0, 0, 0
 	for i := range t.rows {
 		r, s := &t.rows[i], Slot(i)

@@ -140,7 +140,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	}
 	t.list(s)
 	t.place(s)
-	r.restart(now, b, f)
+	t.restart(r, now, b, f)
 	return s, e
 }
 
@@ -213,13 +213,14 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 }
 
 // restart numbers the requests from this one on.
-func (r *Row) restart(now clock.Time, b []byte, f *hdr.Frame) {
+func (t *Table) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
 	psn := f.BTHOf(b).PSN()
 	r.note(b, f)
 	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
 	r.old, r.mark, r.markAt = psn, psn, now
 	r.misses, r.wild = 0, 0
 	r.doubt()
+	t.overhear(r)
 }
 
 // doubt forgets what spoke for a candidate.
@@ -263,9 +264,9 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 		return s, IsClosing // LastSeen stays: when it closed
 	}
 	if r.Learnt == Inferred && !r.pinned {
-		switch ok := r.number(now, psn, b, f, &t.cfg); {
+		switch ok := t.number(r, now, psn, b, f); {
 		case !ok && r.State == HalfOpen:
-			r.restart(now, b, f)
+			t.restart(r, now, b, f)
 		case !ok && r.rival == 0:
 			// The client's queue pair starts anew, or is another one by now, or
 			// somebody made it up: the server's answers will tell.
@@ -301,11 +302,14 @@ func (r *Row) near(p, window uint32) bool {
 }
 
 // number follows the PSNs of requests; false when they have started anew.
-func (r *Row) number(now clock.Time, psn uint32, b []byte, f *hdr.Frame, cfg *Config) bool {
-	n, window := r.psns(b, f), cfg.Window
+func (t *Table) number(r *Row, now clock.Time, psn uint32, b []byte, f *hdr.Frame) bool {
+	n, cfg := r.psns(b, f), &t.cfg
+	window := cfg.Window
 	switch d := hdr.PSNDiff(psn, r.sent); {
 	case d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent))):
-		if now.Sub(r.markAt) >= cfg.Settle {
+		round := now.Sub(r.markAt) >= cfg.Settle
+		t.asked(now, r, psn, n, round, f)
+		if round {
 			r.old, r.mark, r.markAt = r.mark, r.next, now
 		}
 		if r.matches > 0 && r.asks < enough && (r.asks == 0 || now.Sub(r.asked) >= cfg.Settle) {
@@ -320,11 +324,13 @@ func (r *Row) number(now clock.Time, psn uint32, b []byte, f *hdr.Frame, cfg *Co
 		if r.matches > 0 && hdr.PSNDiff(psn, r.matched) <= 0 {
 			r.doubt() // it had no answer: that was another's
 		}
+		t.forget(r)
 		r.wild = 0
 	default:
 		if psn != r.wildNext {
 			r.wild = 0
 		}
+		t.forget(r)
 		r.wild++
 		r.wildNext = (psn + n) & hdr.PSNMask
 		return r.wild < enough
@@ -383,6 +389,7 @@ func (t *Table) unpair(s Slot) {
 	r.old, r.mark = r.low, r.low
 	r.doubt()
 	t.list(s)
+	t.overhear(r)
 	t.place(s)
 	r.rewatch()
 }
@@ -441,20 +448,27 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 		return NoSlot, Ambiguous
 	}
 	found, n := t.fit(src, dst, qpn, b, f)
+	l := t.bucket(dst, src)
+	bit := t.listen(now, l, src, dst, qpn, b, f)
+	e := Waiting
 	switch {
 	case n == 0:
 		return NoSlot, Unmatched
 	case n > 1:
-		return NoSlot, Ambiguous
+		e = Ambiguous
 	}
-	if !f.Op.Any(hdr.IsLast|hdr.IsOnly) || f.Op == hdr.Acknowledge && !f.AETHOf(b).Syndrome().ACK() {
-		return NoSlot, Waiting // of a READ's packets one counts; what was refused comes again
+	if !f.Op.Any(hdr.IsLast|hdr.IsOnly) || !answers(b, f) {
+		return NoSlot, e // of a READ's packets one counts; what was refused comes again
+	}
+	if n == 1 {
+		t.rows[found].support(qpn, f.BTHOf(b).PSN())
+	}
+	if n > 1 || !t.settled(&t.rows[found]) {
+		if found = t.only(now, l, src, dst, f.Net, bit); found == NoSlot {
+			return NoSlot, e
+		}
 	}
 	r := &t.rows[found]
-	r.support(qpn, f.BTHOf(b).PSN())
-	if !t.settled(r) {
-		return NoSlot, Waiting
-	}
 	if k := t.find(dst, qpn); k != noRef {
 		// The same connection, learnt from requests in the other direction.
 		if o := &t.rows[k.slot()]; o.Learnt != Inferred || o.State != HalfOpen {
@@ -464,6 +478,9 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	}
 	if r.waits && !t.proven(now, found) {
 		return NoSlot, Waiting
+	}
+	if bit != 0 {
+		t.hush(l, bit, false)
 	}
 	t.unlist(found)
 	r.Client.QPN, r.State, r.LastSeen = qpn, Paired, now

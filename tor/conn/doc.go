@@ -38,10 +38,36 @@
 //     answered.
 //
 // That is never wrong as long as servers answer within Config.Settle what arrives,
-// and not all requests in a row are lost behind the table. Connections in lockstep
-// are told apart when one gets ahead of the others, or by their ports
-// (Config.SamePort). While requests pass between two hosts for which there is no
+// and not all requests in a row are lost behind the table. While requests pass between two hosts for which there is no
 // room, and Config.Reuse longer, nothing between the two is paired.
+//
+// Connections in lockstep, which that tells apart only when one gets far ahead of the
+// others, are paired together. Each half-open row notes which unpaired queue pairs of
+// its client (voices) are answered near its PSNs, and what shows that a voice is not the row's
+// own client:
+//
+//   - the voice was answered a PSN that the row's client sent only afterwards, or
+//   - it was answered by an ATOMIC ACK or READ RESPONSE what the row's client had asked for
+//     by a request of another kind.
+//
+// It takes three such facts, from answers to different requests, to rule a voice out. A refusal
+// shows nothing: its PSN need not have been used. What was noted is dropped when a client repeats
+// anything, skips a PSN, or starts anew. A voice is paired with a row when rows and
+// voices can be put together in one way only: each row has one voice that is left, against
+// which nothing speaks; no other voice near the row is left; no other row may be that
+// voice's; and the client of each row asked three times, at least Config.Settle apart,
+// since a voice was heard first that is near the row. So a pairing is wrong only if a
+// connection's requests are not seen and, at the same time, some row's client gets no
+// answer while it asks three times: what would deceive the rule above, too. Up to 64 rows and
+// voices between two hosts are compared so, at most once in Config.Settle while it leads
+// to nothing.
+//
+// Nothing but UDP ports tells connections apart that ask for the same at the same moments for ever.
+// Linux' rxe and mlx5 derive the source port from both queue pairs, or from the flow
+// label that rdma_cm gives both ends; older rxe derives it from the sender's own queue pair.
+// A port in requests is what their sender says, and whoever can make them up has it say
+// anything. So ports count only where the owner knows that they are the same in both
+// directions (Config.SamePort).
 //
 // Requests that are out of all sequence change nothing by themselves: anybody can
 // make them up. They have a half-open row of their own; when the server's answers
@@ -66,7 +92,7 @@
 // room when it was quiet for Config.Yield, the one that was quiet longest first:
 // half-open ones, and then paired ones, while fewer than a quarter of all rows
 // are half-open. At most a quarter of the rows, or 64 if that is more, are
-// half-open (handshakes, too); at most a quarter of those, or 32, are one client's,
+// half-open (handshakes, too); at most a quarter of those, or half up to 64, or 32, are one client's,
 // and as many of its handshakes; and at most 256 are of two hosts. Thus who makes up requests gets a part of the places and no more,
 // and never one of a connection that lives; meanwhile new connections may not be
 // learnt. What the connection manager announces takes the place of a half-open

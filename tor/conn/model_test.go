@@ -420,7 +420,7 @@ func (m *model) same(x *Table) error {
 type flow struct {
 	connection
 	next, acked uint32
-	first       bool
+	ops         map[uint32]hdr.Opcode // by PSN
 }
 
 // TestInference: whatever the order, the numbering and the losses after the
@@ -446,7 +446,7 @@ func TestInference(t *testing.T) {
 				f.back = 0xC000 // says nothing
 			}
 			f.cpsn &= hdr.PSNMask
-			f.next, f.acked = f.cpsn, f.cpsn
+			f.next, f.acked, f.ops = f.cpsn, f.cpsn, map[uint32]hdr.Opcode{}
 			flows = append(flows, f)
 		}
 		ops := []hdr.Opcode{hdr.WriteOnly, hdr.ReadRequest, hdr.CompareSwap, hdr.SendOnly}
@@ -473,14 +473,17 @@ func TestInference(t *testing.T) {
 			op := rapid.SampledFrom(ops).Draw(t, "op")
 			if rapid.IntRange(0, 2).Draw(t, "do") > 0 && hdr.PSNDiff(f.next, f.acked) < 16 {
 				see(f.request(op, f.next))
+				f.ops[f.next] = op
 				f.next = (f.next + 1) & hdr.PSNMask
 			} else if f.next != f.acked {
 				// An answer to any one in flight: ACKs coalesce. Or the same again.
 				f.acked = (f.acked + uint32(rapid.IntRange(1, int(hdr.PSNDiff(f.next, f.acked))).Draw(t, "covers"))) & hdr.PSNMask
-				see(f.response(answers[op], (f.acked-1)&hdr.PSNMask))
+				p := (f.acked - 1) & hdr.PSNMask
+				see(f.response(answers[f.ops[p]], p))
 			}
 			if rapid.IntRange(0, 7).Draw(t, "again") == 0 && f.next != f.cpsn {
-				see(f.request(op, (f.next-1)&hdr.PSNMask))
+				p := (f.next - 1) & hdr.PSNMask
+				see(f.request(f.ops[p], p))
 			}
 		}
 		for range rapid.IntRange(0, 150).Draw(t, "steps") {

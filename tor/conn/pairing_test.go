@@ -28,13 +28,18 @@ type requester struct {
 
 type asking struct {
 	psn  uint32
+	op   hdr.Opcode
 	sent clock.Time
 	lost bool // behind the table
+	done bool // answered, and the answer was lost behind the table
 }
 
+// answerOf is what a request is answered with.
+var answerOf = map[hdr.Opcode]hdr.Opcode{hdr.WriteOnly: hdr.Acknowledge, hdr.SendOnly: hdr.Acknowledge, hdr.ReadRequest: hdr.ReadRespOnly, hdr.CompareSwap: hdr.AtomicAck}
+
 // world is a server, some hosts, and a table that sees what they send. What
-// reaches the server is answered within settle; what is lost on the way there is
-// sent again later than that, and not all of a window is lost.
+// reaches the server is answered within settle; what is lost on the way there, or the
+// answer on its way back, is sent again later than that, and not all of a window is lost.
 type world struct {
 	*testing.T
 	rt    *rapid.T
@@ -43,6 +48,8 @@ type world struct {
 	now   clock.Time
 	all   []*requester
 	depth int
+	ops   []hdr.Opcode
+	spoof bool // somebody makes up requests in the clients' names
 }
 
 const settle = time.Millisecond
@@ -67,17 +74,33 @@ func (w *world) see(b []byte) {
 	w.rt.Fatalf("wrongly paired %v", r)
 }
 
-func (w *world) request(q *requester, psn uint32) {
+func (w *world) request(q *requester, a *asking) {
 	if w.now >= q.from && w.draw(10) >= q.unseen {
-		w.see(q.connection.request(hdr.WriteOnly, psn))
+		w.see(q.connection.request(a.op, a.psn))
 	}
 }
 
 func (w *world) send(q *requester, lost bool) {
 	if len(q.wait) < w.depth {
-		w.request(q, q.next)
-		q.wait = append(q.wait, asking{q.next, w.now, lost})
+		a := asking{psn: q.next, op: w.ops[w.draw(len(w.ops))], sent: w.now, lost: lost}
+		w.request(q, &a)
+		q.wait = append(q.wait, a)
 		q.next = (q.next + 1) & hdr.PSNMask
+	}
+}
+
+// spoofed is a request in the name of q's client, near its numbers, to its own server queue
+// pair or to one that is nobody's. A server refuses what is ahead of what it expects.
+func (w *world) spoofed(q *requester) {
+	c := q.connection
+	if w.draw(4) == 0 {
+		c.sqpn = uint32(50 + w.draw(2))
+	}
+	w.see(c.request(w.ops[w.draw(len(w.ops))], (q.next+uint32(w.draw(24))-8)&hdr.PSNMask))
+	if c.sqpn == q.sqpn && len(q.wait) == 0 && w.draw(2) == 0 {
+		b := q.response(hdr.Acknowledge, q.next)
+		b[54] = byte(hdr.SynNAKSequence)
+		w.see(b)
 	}
 }
 
@@ -85,16 +108,33 @@ func (w *world) send(q *requester, lost bool) {
 // is all there is, has the client repeat it.
 func (w *world) answer(q *requester, n int) {
 	arrived := 0
+	repeat := func() {
+		q.nak = false
+		for i := range q.wait {
+			q.wait[i].lost, q.wait[i].done, q.wait[i].sent = false, false, w.now
+			w.request(q, &q.wait[i])
+		}
+	}
 	for arrived < len(q.wait) && !q.wait[arrived].lost {
 		arrived++
 	}
 	switch {
 	case len(q.wait) == 0:
+	case arrived == len(q.wait) && q.wait[arrived-1].done:
+		if w.now.Sub(q.wait[0].sent) > 5*settle {
+			repeat()
+		}
 	case arrived > 0:
 		n = min(n, arrived)
-		p := q.wait[n-1].psn
-		q.wait = q.wait[n:]
-		w.see(q.response(hdr.Acknowledge, p))
+		a := q.wait[n-1]
+		if w.draw(16) != 0 {
+			q.wait = q.wait[n:]
+		} else {
+			for i := range q.wait[:n] {
+				q.wait[i].done = true
+			}
+		}
+		w.see(q.response(answerOf[a.op], a.psn))
 	case len(q.wait) > 1 && !q.nak:
 		q.nak = true
 		b := q.response(hdr.Acknowledge, q.wait[0].psn)
@@ -103,11 +143,7 @@ func (w *world) answer(q *requester, n int) {
 		f.AETHOf(b)[0] = byte(hdr.SynNAKSequence)
 		w.see(b)
 	case q.nak || w.now.Sub(q.wait[0].sent) > 5*settle:
-		q.nak = false
-		for i := range q.wait {
-			q.wait[i].lost, q.wait[i].sent = false, w.now
-			w.request(q, q.wait[i].psn)
-		}
+		repeat()
 	}
 }
 
@@ -117,7 +153,9 @@ func (w *world) advance(d time.Duration) {
 		w.now = w.now.Add(d / 8)
 		for _, q := range w.all {
 			for n := len(q.wait); n > 0 && w.now.Sub(q.wait[0].sent) >= settle/2; n-- {
-				if before := len(q.wait); q.wait[0].lost && len(q.wait) == 1 && w.now.Sub(q.wait[0].sent) <= 5*settle {
+				if before := len(q.wait); q.wait[before-1].done && w.now.Sub(q.wait[0].sent) <= 5*settle {
+					break
+				} else if q.wait[0].lost && len(q.wait) == 1 && w.now.Sub(q.wait[0].sent) <= 5*settle {
 					break
 				} else if w.answer(q, before); len(q.wait) == 0 {
 					break
@@ -142,12 +180,18 @@ func TestPairingIsNeverWrong(t *testing.T) {
 
 func schedule(w *world) {
 	w.depth = 1 + w.draw(6)
+	w.ops = [][]hdr.Opcode{{hdr.WriteOnly}, {hdr.CompareSwap}, {hdr.WriteOnly, hdr.ReadRequest, hdr.CompareSwap, hdr.SendOnly}}[w.draw(3)]
 	w.x = newTable(w.T, Config{Rows: 1 + w.draw(12), Infer: true, SamePort: w.draw(2) == 0, Settle: settle, Reuse: 5 * settle, HalfOpen: 50 * settle, Yield: 20 * settle})
+	w.spoof = w.draw(3) == 0
 	base := []uint32{3185, 0xFFFFF8}[w.draw(2)]
 	for i := range 2 + w.draw(3) {
 		q := &requester{next: (base + uint32(w.draw(4))) & hdr.PSNMask, connection: connection{client: host(2 + w.draw(4)/3), server: host(1),
 			cqpn: uint32(17 + i), sqpn: uint32(33 + i), port: uint16(0xC000 + i), back: uint16(0xC000 + i)}}
-		switch w.draw(4) {
+		unseen := w.draw(4)
+		if w.spoof {
+			unseen = 3 // who was answered cannot be told from what is made up where requests are not seen
+		}
+		switch unseen {
 		case 0:
 			q.unseen = 10
 		case 1:
@@ -159,6 +203,9 @@ func schedule(w *world) {
 	}
 	for range 100 + w.draw(500) {
 		q := w.all[w.draw(len(w.all))]
+		if w.spoof && w.draw(4) == 0 {
+			w.spoofed(q)
+		}
 		if w.draw(2) == 0 { // who is behind: they stay in step
 			q = slices.MinFunc(w.all, func(a, b *requester) int { return int(hdr.PSNDiff(a.next, b.next)) })
 		}
@@ -228,8 +275,14 @@ func TestDoubts(t *testing.T) {
 		x, c, unseen := newTable(t, Config{Rows: 4, Infer: true, Settle: settle}), nth(0), nth(1)
 		wrong := false
 		for p := range uint32(20) {
-			now := clock.Time(p) * clock.Time(settle)
-			feed(x, now, c.request(hdr.WriteOnly, p))
+			now, op := clock.Time(p)*clock.Time(settle), hdr.WriteOnly
+			switch name {
+			case "part of a READ":
+				op = hdr.ReadRequest
+			case "what was not seen":
+				p *= 4
+			}
+			feed(x, now, c.request(op, p))
 			_, e := feed(x, now, unseen.response(hdr.Acknowledge, p))
 			wrong = wrong || e == NowPaired
 			if own != nil {

@@ -73,7 +73,7 @@ func (t *Table) halves(c class, client Addr) *int32 {
 // maxHalf is the most half-open rows, of all clients, and of one and a class.
 func (t *Table) maxHalf() (all, one int) {
 	all = min(len(t.rows), max(len(t.rows)/4, 64))
-	return all, max(all/4, 32)
+	return all, max(all/4, 32, min(all/2, maxVoices))
 }
 
 // halfOpen makes sure that one more half-open row may be, of a client: for want of

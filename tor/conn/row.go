@@ -160,6 +160,7 @@ type Row struct {
 	// The list of half-open inferred rows between the same two addresses.
 	listed     bool
 	prev, succ Slot
+	notes      int32 // +1: its notes about who may be its client; 0: none
 
 	// The heap of rows that may have to make room: since is no later than
 	// LastSeen, but for a row that its owner did not let go.

@@ -121,9 +121,35 @@ func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 			t.Remove(k.slot())
 		}
 	}
-	s := t.alloc(now, Static)
+	s := t.configured(now, Static, client, server, c)
 	if s == NoSlot {
 		return NoSlot, fmt.Errorf("connection %v: %w of %d rows", c, ErrFull, len(t.rows))
+	}
+	return s, nil
+}
+
+// Recall adds a connection that the caller knows from before, as one that was
+// inferred. One that is there already stays as it is; NoSlot when another has one of
+// its queue pairs, or there is no room.
+func (t *Table) Recall(now clock.Time, c StaticConn) Slot {
+	client := End{Addr: AddrFrom(c.Client).In(c.VLAN), QPN: c.ClientQPN}
+	server := End{Addr: AddrFrom(c.Server).In(c.VLAN), QPN: c.ServerQPN}
+	k, l := t.find(server.Addr, server.QPN), t.find(client.Addr, client.QPN)
+	switch {
+	case k == noRef && l == noRef:
+		return t.configured(now, Inferred, client, server, c)
+	case k != noRef && l != noRef && k.slot() == l.slot() && l.client() && t.rows[k.slot()].State == Paired:
+		return k.slot()
+	}
+	return NoSlot
+}
+
+// configured is a new row for the connection c between two ends; NoSlot when there
+// is no room.
+func (t *Table) configured(now clock.Time, learnt Source, client, server End, c StaticConn) Slot {
+	s := t.alloc(now, learnt)
+	if s == NoSlot {
+		return NoSlot
 	}
 	r := &t.rows[s]
 	r.Client, r.Server, r.MTU = client, server, uint16(c.MTU)
@@ -135,5 +161,5 @@ func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 		r.Net = hdr.NetIPv4
 	}
 	t.take(s)
-	return s, nil
+	return s
 }

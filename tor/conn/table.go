@@ -69,8 +69,15 @@ type Table struct {
 	ids  names // ends of managed rows by address and communication ID
 	// pairs are the lists of half-open inferred rows, by the hash of their two
 	// addresses.
-	pairs  []bucket
-	cursor int // of Sweep
+	pairs []bucket
+	// notes are those of half-open inferred rows, blank what no row has of them;
+	// voices are unpaired queue pairs that are answered, mute what is none of them
+	// (+1).
+	notes       []notes
+	voices      []voice
+	blank, mute []int32
+	nextVoice   int // that hushSome looks at
+	cursor      int // of Sweep
 	// quiet are the rows that may have to make room.
 	quiet     [numClasses]quiet
 	displaced uint64
@@ -118,6 +125,11 @@ func New(c Config) (*Table, error) {
 	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
 		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
 	t.pairs = make([]bucket, max(256, len(t.qps.E)/4))
+	half, _ := t.maxHalf()
+	t.notes, t.voices = make([]notes, half), make([]voice, half)
+	for i := int32(half); i > 0; i-- {
+		t.blank, t.mute = append(t.blank, i), append(t.mute, i)
+	}
 	for c := range t.quiet {
 		t.quiet[c] = make(quiet, 0, len(t.rows))
 	}
@@ -139,7 +151,8 @@ func (t *Table) Cap() int { return len(t.rows) }
 
 // Bytes is the memory that the table takes.
 func (t *Table) Bytes() int {
-	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + len(t.pairs)*int(unsafe.Sizeof(bucket{}))
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + len(t.pairs)*int(unsafe.Sizeof(bucket{})) +
+		len(t.notes)*int(unsafe.Sizeof(notes{})+unsafe.Sizeof(voice{})+8)
 }
 
 // Find is the row with an end at (a, qpn), and whether that is its client.
@@ -316,6 +329,10 @@ type bucket struct {
 	// unlisted is when (+1) a request was last seen that has no row for want of
 	// room: what answers it may seem to answer another.
 	unlisted clock.Time
+	// voices (+1) are the queue pairs that are answered between its hosts and are not
+	// paired; they are not compared before later.
+	voices int32
+	later  clock.Time
 }
 
 func (t *Table) bucket(client, server Addr) *bucket {
@@ -334,6 +351,7 @@ func (t *Table) unlisted(now clock.Time, l *bucket) {
 	if !t.crowded(now, l) {
 		for i := l.head; i != 0; i = t.rows[i-1].succ {
 			t.rows[i-1].doubt()
+			t.forget(&t.rows[i-1])
 		}
 	}
 	l.unlisted = now + 1
@@ -348,6 +366,10 @@ func (t *Table) list(s Slot) {
 	}
 	l.head = s + 1
 	l.n++
+	if n := len(t.blank) - 1; n >= 0 {
+		r.notes, t.blank = t.blank[n], t.blank[:n]
+		t.notes[r.notes-1] = notes{}
+	}
 }
 
 func (t *Table) unlist(s Slot) {
@@ -366,4 +388,7 @@ func (t *Table) unlist(s Slot) {
 		t.rows[r.succ-1].prev = r.prev
 	}
 	r.listed, r.prev, r.succ = false, 0, 0
+	if r.notes != 0 {
+		t.blank, r.notes = append(t.blank, r.notes), 0
+	}
 }

@@ -47,6 +47,7 @@ type shared struct {
 // forget when it is done. It sends nothing; that is for wire.
 type node struct {
 	turn   atomic.Bool
+	_      [63]byte      // those who wait for their turn look at a line of its own
 	number int           // of its place in the memory that outlives the process
 	addrs  []conn.Addr   // of one server
 	kept   bool          // static= names it
@@ -93,7 +94,27 @@ type Box struct {
 	requests, responses, bytes uint64
 
 	wire
+	batch [packet.MaxBatch]parsed // where workers share nodes
 }
+
+// parsed is a frame that was looked at.
+type parsed struct {
+	f    hdr.Frame
+	ends conn.Ends
+	as   as
+}
+
+// as is what a frame is treated as.
+type as uint8
+
+const (
+	asServed   as = iota // of a reliable connection, about one, or a CNP
+	asIs                 // it goes on
+	asOther              // no RoCE
+	asStranger           // RoCE that is not followed
+	asBadChecksum
+	asBadICRC
+)
 
 func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	cfg, err := parseArgs(args)
@@ -200,6 +221,10 @@ func (s *Box) Wants() port.Filter {
 	return port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Bound: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
 }
 
+// turnSpins is how often a worker that waits for a node looks before it lets go of
+// its processor: longer than a batch takes that nobody interrupts.
+const turnSpins = 1 << 14
+
 // own takes node n for this worker; release gives it back.
 func (s *Box) own(n *node) {
 	if s.n == n {
@@ -207,8 +232,10 @@ func (s *Box) own(n *node) {
 	}
 	s.release()
 	if s.workers > 1 {
-		for !n.turn.CompareAndSwap(false, true) {
-			runtime.Gosched()
+		for i := 1; n.turn.Load() || !n.turn.CompareAndSwap(false, true); i++ {
+			if i%turnSpins == 0 {
+				runtime.Gosched()
+			}
 		}
 	}
 	s.n = n
@@ -230,9 +257,22 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		s.begin(c.Now())
 	}
 	s.requests, s.responses, s.bytes = 0, 0, 0
-	for _, x := range b.Bufs() {
-		s.congested = false
-		s.frame(in, x)
+	if s.workers == 1 {
+		for _, x := range b.Bufs() {
+			s.congested = false
+			s.frame(in, x, x.Bytes(), s.inspect(x.Bytes(), &s.f, &s.ends))
+		}
+	} else {
+		// What takes no node is done while others have it.
+		for i, x := range b.Bufs() {
+			p := &s.batch[i]
+			p.as = s.inspect(x.Bytes(), &p.f, &p.ends)
+		}
+		for i, x := range b.Bufs() {
+			p := &s.batch[i]
+			s.congested, s.f, s.ends = false, p.f, p.ends
+			s.frame(in, x, x.Bytes(), p.as)
+		}
 	}
 	s.release()
 	c.Count(ctrRequests, s.requests)
@@ -241,46 +281,65 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.c = nil
 }
 
-func (s *Box) frame(in int, x *packet.Buf) {
-	b, f := x.Bytes(), &s.f
-	if why := hdr.Parse(b, f); why != hdr.IsRoCE {
-		if s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
-			s.c.Drop(x, graph.Reason(why))
-			return
-		}
-		s.aside(in, x, b, graph.Reason(why))
-		return
+// inspect finds out what it takes no node to know of a frame.
+func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
+	if hdr.Parse(b, f) != hdr.IsRoCE {
+		return asOther
 	}
-	fl := f.Op.Info().Flags
-	if fl&hdr.IsRequest != 0 {
+	if f.Op.Has(hdr.IsRequest) {
 		s.requests++
 	} else {
 		s.responses++
 	}
 	s.bytes += uint64(len(b))
 	if !s.cfg.mode.moves() && len(*s.nodes.Load()) == 0 {
-		s.pass(in, x)
-		return
+		return asIs
 	}
-	var cm hdr.CM
-	isCM := false
-	if f.Op.Transport() != hdr.RC {
-		if cm, isCM = f.CMOf(b); !isCM && f.Op != hdr.CNP {
-			s.aside(in, x, b, reasonStranger)
-			return
+	if f.Op.Transport() != hdr.RC && f.Op != hdr.CNP {
+		if _, ok := f.CMOf(b); !ok {
+			return asStranger
 		}
 	}
-	if !f.ChecksumOK(b) {
+	switch {
+	case !f.ChecksumOK(b):
+		return asBadChecksum
+	case !hdr.GoodICRC(b, f):
+		return asBadICRC
+	case !ends.Of(b, f):
+		return asStranger
+	}
+	return asServed
+}
+
+// frame handles a frame that was looked at.
+func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
+	f := &s.f
+	switch as {
+	case asIs:
+		s.pass(in, x)
+		return
+	case asOther:
+		if why := f.Why; s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
+			s.c.Drop(x, graph.Reason(why))
+			return
+		}
+		s.aside(in, x, b, graph.Reason(f.Why))
+		return
+	case asStranger:
+		s.aside(in, x, b, reasonStranger)
+		return
+	case asBadChecksum:
 		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
 		return
-	}
-	if !hdr.GoodICRC(b, f) {
+	case asBadICRC:
 		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 		return
 	}
-	if !s.ends.Of(b, f) {
-		s.aside(in, x, b, reasonStranger)
-		return
+	fl := f.Op.Info().Flags
+	var cm hdr.CM
+	isCM := false
+	if f.Op.Transport() != hdr.RC {
+		cm, isCM = f.CMOf(b)
 	}
 	a := s.ends.Src // the server's end
 	if in == toClients {

@@ -152,15 +152,31 @@
 // # The process
 //
 // Once an operation was moved, the two ends of the connections involved count
-// differently, and frames of theirs must not pass without this app: port.Filter
-// is Closed. env.Memory keeps their list from before the first such frame, and
-// at a clean stop all that is known of connections and of which memory could be
-// reached, so that the next process goes on where this one ended. When there is
-// only the list (a crash, a state that is damaged or too old), clients of the
-// connections on it are told by a NAK when they ask, however late. Words are never
-// kept: they are learnt again, after a crash when nothing can be under way any
-// more (settle=). A connection on record is forgotten when it is closed, or when it was quiet
-// (idle=) and its end at the server does not answer.
+// differently, and frames of theirs must not pass without this app. Such connections
+// are bound. While no process is there, frames to their queue pairs are held back
+// (port.Filter.Bound), and all others cross.
+//
+// What is known of them lies in memory that outlives the process (graph.Env.Memory):
+// flows and operations, from before the frames leave. So the next process goes on with
+// all connections that are bound, however this one ended. It takes over little: what
+// each client sent and was told, and what each operation was sent as. Lists, counts and
+// the PSN that comes next are made anew from that. What came in and did not leave is a
+// loss as any other. Rights and words are learnt again. Connections that are not bound
+// are met again.
+//
+// While nobody was there others may have changed words. So WRITEs in the place of
+// atomics that are without an answer are not sent again before the server was asked
+// which of them it executed (doubt.go): settle= after the end of the other process, by
+// an atomic that changes nothing, behind all that is open. What was not executed comes
+// from its client anew, as the atomic that it is.
+//
+// Frames also cross while the process is there and late. Those of bound connections do
+// not; of the others the numbering is taken over again (Flush).
+//
+// When what was left is damaged, of another version, or older than a minute, clients of
+// the connections on record are told by a NAK when they ask, however late. A connection
+// on record is forgotten when it is closed, or when it was quiet (idle=) and its end at
+// the server does not answer.
 //
 // With mode=off operations go over their own connections again, connections on
 // record are translated until they are closed, and no new ones are followed.
@@ -181,7 +197,7 @@
 // # Memory and threads
 //
 // All memory is there from the start: for the servers of servers=, and for as many
-// more as discover= says (64 MiB each, of which the system gives what is used);
+// more as discover= says (some 13 MiB each that outlive the process, and 10 MiB more);
 // Report says how much. A server that servers= does not name gets a place when it
 // has answered somebody who asked it, and loses it when it has had no connection
 // for idle=. Requests to addresses that have not answered are noted in 64 places,
@@ -214,10 +230,9 @@ Clients that only add or compare-and-swap never show that: say writable=assume
 when their memory regions may be written.
 
 The two ends of a connection whose operations were moved count differently. So
-frames do not cross without this process, and the process keeps a state (see
-quillon help run): a clean stop hands the connections over to the next process;
-after a crash the next process ends them, and clients that connect again go on.
-Without a state, stop the clients first.
+their frames do not cross without this process, and the process keeps a state (see
+quillon help run): the next process goes on with them, whether this one was stopped
+or killed. Without a state, stop the clients first.
 
 To take the app out of use, set mode=off and wait until its counter "recorded"
 is 0; or set mode=end, which ends the connections that are left within a minute.

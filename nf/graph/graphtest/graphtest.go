@@ -104,7 +104,22 @@ func New(t testing.TB, kind graph.Kind, args graph.Args) *Test {
 // many, which it has until its end. The others may run inside it.
 func NewSmall(t testing.TB, kind graph.Kind, args graph.Args, others ...graph.Kind) *Test {
 	t.Helper()
-	x := build(t, append([]graph.Kind{kind}, others...), args, true, 64, packet.Headroom+2048)
+	x := build(t, append([]graph.Kind{kind}, others...), args, true, 64, packet.Headroom+2048, nil)
+	t.Cleanup(x.check)
+	return x
+}
+
+// NewKept is NewSmall with memory that outlives the app: what an app before it left
+// there, from size bytes on zeros. It begins at a time.
+func NewKept(t testing.TB, kind graph.Kind, args graph.Args, now clock.Time, memory *[]byte) *Test {
+	t.Helper()
+	x := build(t, []graph.Kind{kind}, args, true, 256, packet.Headroom+2048, func(_ string, size int) ([]byte, error) {
+		if len(*memory) < size {
+			*memory = append(*memory, make([]byte, size-len(*memory))...)
+		}
+		return (*memory)[:size], nil
+	})
+	x.Clock.Set(now)
 	t.Cleanup(x.check)
 	return x
 }
@@ -113,7 +128,7 @@ func NewSmall(t testing.TB, kind graph.Kind, args graph.Args, others ...graph.Ki
 func NewOuter(t testing.TB, kinds []graph.Kind, args graph.Args) *Test {
 	t.Helper()
 	kind := kinds[0]
-	x := build(t, kinds, args, true, Slots, SlotSize)
+	x := build(t, kinds, args, true, Slots, SlotSize, nil)
 	for _, in := range kind.In {
 		if err := x.Inst.AddTrace("in-"+in, 64, ""); err != nil {
 			t.Fatal(err)
@@ -135,7 +150,7 @@ func NewOuter(t testing.TB, kinds []graph.Kind, args graph.Args) *Test {
 	return x
 }
 
-func build(t testing.TB, kinds []graph.Kind, args graph.Args, record bool, slots, size int) *Test {
+func build(t testing.TB, kinds []graph.Kind, args graph.Args, record bool, slots, size int, memory func(string, int) ([]byte, error)) *Test {
 	t.Helper()
 	kind := kinds[0]
 	pool, err := packet.NewPool(slots, size, nil)
@@ -161,7 +176,7 @@ func build(t testing.TB, kinds []graph.Kind, args graph.Args, record bool, slots
 		ports["out-"+n] = []port.Port{e}
 		spec.Links = append(spec.Links, App+"."+n+" -> out-"+n+".in")
 	}
-	cfg := graph.Config{Spec: spec, Kinds: kinds, Ports: ports, Clock: x.Clock, Seed: 1}
+	cfg := graph.Config{Spec: spec, Kinds: kinds, Ports: ports, Clock: x.Clock, Memory: memory, Seed: 1}
 	if record {
 		cfg.OnDrop = func(b *packet.Buf) { x.got.Dropped = append(x.got.Dropped, x.frame(b)) }
 	}
@@ -294,7 +309,7 @@ func NewOuterLoop(t testing.TB, kinds []graph.Kind, args graph.Args, in string, 
 	if len(frames) > packet.MaxBatch {
 		t.Fatalf("%d frames are more than a batch", len(frames))
 	}
-	l := &Loop{x: build(t, kinds, args, false, Slots, SlotSize), in: "in-" + in, frames: frames, now: Start}
+	l := &Loop{x: build(t, kinds, args, false, Slots, SlotSize, nil), in: "in-" + in, frames: frames, now: Start}
 	t.Cleanup(l.x.check)
 	return l
 }

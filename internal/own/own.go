@@ -1,0 +1,146 @@
+// Package own opens files, directories and sockets that no other user could have put
+// there, or can change. Root may do anything anyway: what is root's is trusted, too.
+package own
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// mine reports whether what i tells of belongs to this user or to root.
+func mine(i fs.FileInfo) bool {
+	u, ok := i.Sys().(*syscall.Stat_t)
+	return ok && (u.Uid == 0 || int(u.Uid) == os.Geteuid())
+}
+
+// Open opens a regular file of this user's or root's, of which others have none of the
+// rights deny: 0o077 or 0o022. What is no file is not waited for. Flags are those of
+// os.OpenFile; with unix.O_NOFOLLOW a symbolic link is refused. A file that is made has
+// mode 0600.
+func Open(path string, flags int, deny fs.FileMode) (_ *os.File, err error) {
+	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("%s is a symbolic link: remove it", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	i, err := f.Stat()
+	switch {
+	case err != nil:
+	case !i.Mode().IsRegular():
+		err = fmt.Errorf("%s is no file: remove it, or take another", path)
+	case !mine(i):
+		err = fmt.Errorf("%s belongs to another user: take one of your own", path)
+	case i.Mode()&deny&0o022 != 0:
+		err = fmt.Errorf("others can write to %s: see what is in it, and chmod 600 %[1]s", path)
+	case i.Mode()&deny != 0:
+		err = fmt.Errorf("others can read %s, and may have: chmod 600 %[1]s", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Read reads such a file, at most limit bytes of it.
+func Read(path string, flags int, deny fs.FileMode, limit int64) ([]byte, error) {
+	f, err := Open(path, flags, deny)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// Dir checks that others can put nothing in the place of what is in a directory. Sticky:
+// they may make files there if they cannot remove those of this user, as in /tmp.
+func Dir(dir string, sticky bool) error {
+	i, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !i.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case !mine(i):
+		return fmt.Errorf("%s belongs to another user: take a directory of your own", dir)
+	case i.Mode()&0o022 != 0 && !(sticky && i.Mode()&fs.ModeSticky != 0):
+		return fmt.Errorf("others can replace files in %s: take a directory that is yours alone", dir)
+	}
+	return nil
+}
+
+// Path checks that, and that nobody else can put a directory in the place of it, or of one
+// above it. It takes the right to look at all of them.
+func Path(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	for sticky := false; err == nil; sticky = true {
+		err = Dir(dir, sticky)
+		if dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return err
+}
+
+// Socket finds out about the place of a Unix socket. Its error says why none can be made
+// there, which is errors.Is ErrAnswers when somebody answers; dead: a process that is no
+// more has left one, to be removed.
+func Socket(path string) (dead bool, err error) {
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		c.Close()
+		return false, fmt.Errorf("%w %s already", ErrAnswers, path)
+	case errors.Is(err, syscall.EINVAL):
+		return false, fmt.Errorf("%s is too long for a socket: take a shorter name", path)
+	}
+	i, e := os.Lstat(path)
+	switch {
+	case e != nil:
+		return false, nil
+	case i.Mode().Type() != fs.ModeSocket:
+		return false, fmt.Errorf("%s is there, and is no socket: take another name", path)
+	case errors.Is(err, syscall.EAGAIN):
+		return false, fmt.Errorf("%w %s, and is too busy now", ErrAnswers, path)
+	}
+	return errors.Is(err, syscall.ECONNREFUSED), nil
+}
+
+// ErrAnswers: the socket is a living process's.
+var ErrAnswers = errors.New("a process answers on")
+
+// Listen opens a Unix socket that this user and root alone can connect to. One that a
+// dead process has left is replaced.
+func Listen(path string) (net.Listener, error) {
+	dead, err := Socket(path)
+	if err == nil && dead {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The socket has the file's mode before it has a name: there is no moment at
+	// which others may connect.
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	return lc.Listen(context.Background(), "unix", path)
+}

@@ -1,0 +1,101 @@
+package own_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/own"
+)
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	file, link, fifo := filepath.Join(dir, "f"), filepath.Join(dir, "l"), filepath.Join(dir, "p")
+	must(t, os.WriteFile(file, []byte("text"), 0o600), os.Symlink(file, link), unix.Mkfifo(fifo, 0o600))
+	for _, c := range []struct {
+		path       string
+		mode, deny os.FileMode
+		want       string
+	}{
+		{file, 0o600, 0o077, ""}, {link, 0o600, 0o077, ""}, {file, 0o640, 0o077, "others can read " + file}, {file, 0o644, 0o022, ""},
+		{file, 0o620, 0o022, "others can write to " + file}, {file, 0o602, 0o077, "others can write to " + file},
+		{fifo, 0o600, 0, "is no file"}, {dir, 0o700, 0, "is no file"}, {dir + "/none", 0, 0, "no such file"},
+	} {
+		_ = os.Chmod(c.path, c.mode)
+		text, err := own.Read(c.path, os.O_RDONLY, c.deny, 3)
+		if says(t, err, c.want); err == nil && string(text) != "tex" {
+			t.Errorf("%q", text)
+		}
+	}
+	_, err := own.Open(link, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	says(t, err, "is a symbolic link")
+	if os.Geteuid() == 0 {
+		must(t, os.Chmod(file, 0o600), os.Chown(file, 65534, 65534))
+		_, err = own.Open(file, os.O_RDONLY, 0)
+		says(t, err, "belongs to another user")
+	}
+}
+
+func TestDir(t *testing.T) {
+	dir := t.TempDir()
+	open, sticky := filepath.Join(dir, "open"), filepath.Join(dir, "sticky")
+	must(t, os.MkdirAll(open+"/in", 0o700), os.MkdirAll(sticky+"/in", 0o700), os.Chmod(open, 0o777), os.Chmod(sticky, 0o777|os.ModeSticky),
+		os.WriteFile(dir+"/file", nil, 0o600), os.Symlink(open, dir+"/in"))
+	const replace = "others can replace files in "
+	for _, c := range []struct{ dir, alone, sticky, path string }{ // what Dir says, and Path
+		{dir, "", "", ""}, {sticky + "/in", "", "", ""}, {sticky, replace + sticky, "", replace + sticky},
+		{open, replace + open, replace + open, replace + open}, {open + "/in", "", "", replace + open},
+		{dir + "/in", replace + dir + "/in", replace + dir + "/in", replace + open},
+		{dir + "/file", "not a directory", "not a directory", "not a directory"}, {dir + "/none", "no such file", "no such file", "no such file"},
+	} {
+		says(t, own.Dir(c.dir, false), c.alone)
+		says(t, own.Dir(c.dir, true), c.sticky)
+		says(t, own.Path(c.dir), c.path)
+	}
+	if os.Geteuid() == 0 {
+		must(t, os.Chmod(open, 0o755), os.Chown(open, 65534, 65534))
+		says(t, own.Path(open+"/in"), "belongs to another user")
+		says(t, own.Dir(open, true), "belongs to another user")
+	}
+}
+
+func TestListen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := own.Listen(path)
+	must(t, err)
+	if i, err := os.Stat(path); err != nil || i.Mode().Perm() != 0o600 {
+		t.Error(i.Mode(), err)
+	}
+	if _, err := own.Listen(path); !errors.Is(err, own.ErrAnswers) {
+		t.Error(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // as a process that is killed
+	must(t, l.Close())
+	if l, err = own.Listen(path); err != nil {
+		t.Fatal(err)
+	}
+	must(t, l.Close(), os.WriteFile(path, nil, 0o600))
+	_, err = own.Listen(path)
+	says(t, err, "is no socket")
+	_, err = own.Listen(path + strings.Repeat("x", 200))
+	says(t, err, "too long")
+}

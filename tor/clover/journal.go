@@ -1,0 +1,375 @@
+package clover
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// What outlives the process: each steered CAS from before its frame leaves until it
+// is known to be linked, or refused. The next process sends it again.
+//
+// All numbers are little-endian, but those of the front.
+//
+//	 0 magic | 8 length of a record (4) | 12 how many there are (4) | 16 zeros
+//	64 records: 0 check; 0: free | 8 time | 16 key | 24 VA of the client | 32 VA it
+//	   was sent to | 40 swap operand of the client | 48 VA of the new entry
+//	   56 PSN (4) | 60 number among the key's (4) | 64 R_Key (4) | 68 newest PSN that the server had answered (4)
+//	   72 the client's QPN (4) | 76 version at the client's VA | 77 at the other | 78 length of front (2)
+//	   80 the front: a frame up to the end of its BTH; the rest does not matter
+//
+// The check depends on all else of the record, and on its place. So a record that
+// was not written to its end, or not erased, is none, whatever the order of the
+// stores.
+const (
+	journalMagic = 0x31727473_72766C63 // "clvrstr1"
+	journalHead  = 64
+	noteLen      = 168
+	noteFront    = 80
+	maxNotes     = 2048
+	journalLen   = journalHead + maxNotes*noteLen
+	journalShape = maxNotes<<32 | noteLen
+	// keepNotes is how old a record may be that is taken over: the longest that a
+	// client repeats its requests, generously. Later its queue pair may be another's.
+	keepNotes = time.Minute
+)
+
+// journal is the records, in memory that outlives the process.
+type journal struct {
+	b    []byte  // nil: nothing outlives it
+	free []int32 // records; the one that was used last is the next
+	// Of what was left: how many were taken over, and how many were not, and why
+	// the last of these.
+	inherited, disowned int
+	why                 string
+}
+
+// remember gets the memory that outlives the process. What it holds is looked at
+// later: an app that this one takes the place of may still be writing there.
+func (j *journal) remember(env graph.Env) (err error) {
+	if env.Memory != nil && j.b == nil {
+		j.b, err = env.Memory(journalLen)
+		j.free = make([]int32, 0, maxNotes)
+	}
+	return err
+}
+
+// full reports whether no CAS more can be noted.
+func (j *journal) full() bool { return j.b != nil && len(j.free) == 0 }
+
+func (j *journal) record(i int32) *[noteLen]byte {
+	return (*[noteLen]byte)(j.b[journalHead+int(i)*noteLen:])
+}
+
+// sum is the check of what is in record i. Each word counts by another odd factor:
+// no change of a single one leaves it as it is.
+func sum(p *[noteLen]byte, i int32) uint64 {
+	const factor = 0x9E3779B97F4A7C15
+	k := uint64(2*i + 1)
+	c := uint64(journalMagic)
+	for at := 8; at < noteLen; at += 8 {
+		k += factor &^ 1
+		c += binary.LittleEndian.Uint64(p[at:]) * k
+	}
+	return c | 1
+}
+
+// note writes the record of a CAS that is steered over connection ri, whose front r
+// has just kept.
+func (s *Steer) note(rec *op, ri int32) {
+	j := &s.journal
+	n := len(j.free) - 1
+	if n < 0 {
+		return
+	}
+	i := j.free[n]
+	j.free = j.free[:n]
+	rec.note = i + 1
+	r := &s.rows[ri]
+	le := binary.LittleEndian
+	p := j.record(i)
+	le.PutUint64(p[8:], uint64(s.ctx.Now()))
+	le.PutUint64(p[16:], s.keys.s[rec.key].key)
+	le.PutUint64(p[24:], rec.va)
+	le.PutUint64(p[32:], rec.newVA)
+	le.PutUint64(p[40:], rec.swap)
+	le.PutUint64(p[48:], rec.entry)
+	le.PutUint64(p[56:], uint64(rec.psn)|uint64(rec.n)<<32)
+	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(r.acked)<<32)
+	front := int(r.startF.BTH) + hdr.BTHLen
+	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
+	copy(p[noteFront:], r.start[:])
+	le.PutUint64(p[:], sum(p, i))
+}
+
+// erase takes a CAS off the record: it is linked, or refused, or nothing will be
+// known of it.
+func (s *state) erase(o *op) {
+	if o.note != 0 {
+		binary.LittleEndian.PutUint64(s.journal.record(o.note - 1)[:], 0)
+		s.journal.free = append(s.journal.free, o.note-1)
+		o.note = 0
+	}
+}
+
+// heir is a CAS that is on record, and that may be lost.
+type heir struct {
+	note                          int32 // its record
+	at                            clock.Time
+	key, va, newVA, swap, entry   uint64
+	psn, n, rkey, acked, from, to uint32 // from, to: the client's queue pair, and the server's
+	cliVer, newVer                uint8
+	start                         []byte
+	startF                        hdr.Frame
+	ends                          conn.Ends
+	op                            *op
+	row                           int32
+}
+
+// read reads record i, and reports whether it is one.
+func (j *journal) read(i int32, h *heir) bool {
+	le := binary.LittleEndian
+	p := j.record(i)
+	if le.Uint64(p[:]) != sum(p, i) {
+		return false
+	}
+	*h = heir{
+		note: i, at: clock.Time(le.Uint64(p[8:])), key: le.Uint64(p[16:]), va: le.Uint64(p[24:]), newVA: le.Uint64(p[32:]), swap: le.Uint64(p[40:]), entry: le.Uint64(p[48:]),
+		psn: le.Uint32(p[56:]), n: le.Uint32(p[60:]), rkey: le.Uint32(p[64:]), acked: le.Uint32(p[68:]), from: le.Uint32(p[72:]), cliVer: p[76], newVer: p[77],
+	}
+	n := int(le.Uint16(p[78:]))
+	if n < hdr.BTHLen || n > len(row{}.start) || h.psn|h.acked|h.from > hdr.PSNMask {
+		return false
+	}
+	h.start = p[noteFront : noteFront+n]
+	// It must be the front of a CAS.
+	b := append(slices.Clone(h.start), make([]byte, hdr.AtomicETHLen+hdr.ICRCLen)...)
+	f := &h.startF
+	if hdr.Parse(b, f) != hdr.IsRoCE || f.Op != hdr.CompareSwap || int(f.BTH)+hdr.BTHLen != n || !h.ends.Of(b, f) {
+		return false
+	}
+	h.to = f.BTHOf(b).DestQP()
+	return true
+}
+
+// compare orders heirs by server, and there by what is given.
+func (h *heir) compare(o *heir, by, then int) int {
+	a, b := h.ends.Dst.As16(), o.ends.Dst.As16()
+	return cmp.Or(bytes.Compare(a[:], b[:]), by, then)
+}
+
+// inherit takes over what is on record: what a process before this one left, or,
+// when all is forgotten, what this one did. Such a CAS may be lost, and its client
+// gone, while others stand behind it: it is sent again as if this process had sent it.
+func (s *Steer) inherit(c *graph.Ctx) {
+	j := &s.journal
+	if j.b == nil {
+		return
+	}
+	le := binary.LittleEndian
+	if le.Uint64(j.b) != journalMagic || le.Uint64(j.b[8:]) != journalShape {
+		if le.Uint64(j.b) != 0 {
+			s.disowned("of another version")
+		}
+		clear(j.b)
+		le.PutUint64(j.b[8:], journalShape)
+		le.PutUint64(j.b, journalMagic)
+	}
+	j.free = j.free[:0]
+	heirs := make([]heir, 0, 64) // at a start or a bypass, not on the packet path
+	for i := int32(maxNotes - 1); i >= 0; i-- {
+		var h heir
+		switch {
+		case j.read(i, &h):
+			heirs = append(heirs, h)
+			continue
+		case le.Uint64(j.record(i)[:]) != 0:
+			s.disowned("damaged")
+		}
+		j.drop(i)
+	}
+	// On each connection by PSN, as its records are; then each key's by their numbers.
+	slices.SortStableFunc(heirs, func(a, b heir) int {
+		return a.compare(&b, cmp.Compare(a.to, b.to), int(hdr.PSNDiff(a.psn, b.psn)))
+	})
+	for i := range heirs {
+		if why := s.adopt(&heirs[i]); why != "" {
+			s.disowned(why)
+			j.drop(heirs[i].note)
+			heirs[i].op = nil
+		}
+	}
+	slices.SortStableFunc(heirs, func(a, b heir) int {
+		return a.compare(&b, cmp.Compare(a.key, b.key), int(int32(a.n-b.n)))
+	})
+	for i := range heirs {
+		if h := &heirs[i]; h.op != nil {
+			s.succeed(h)
+			j.inherited++
+			c.Count(ctrInherited, 1)
+		}
+	}
+}
+
+// disowned counts a record that is not taken over.
+func (s *Steer) disowned(why string) {
+	s.journal.disowned++
+	s.journal.why = why
+	s.ctx.Count(ctrDisowned, 1)
+}
+
+// drop empties record i.
+func (j *journal) drop(i int32) {
+	binary.LittleEndian.PutUint64(j.record(i)[:], 0)
+	j.free = append(j.free, i)
+}
+
+// adopt has h be a request of its connection, which is one of the table; or says
+// why not.
+func (s *Steer) adopt(h *heir) (why string) {
+	now := s.ctx.Now()
+	if age := now.Sub(h.at); age > keepNotes || age < -keepNotes {
+		return "too old"
+	}
+	at := s.conns.Recall(now, conn.StaticConn{
+		Client: h.ends.Src.Netip(), ClientQPN: h.from, Server: h.ends.Dst.Netip(), ServerQPN: h.to, VLAN: h.ends.Src.VLAN(), V1: h.startF.Net == hdr.NetGRH,
+	})
+	if at == conn.NoSlot {
+		return "no room for its connection (conns=), or another has its queue pair"
+	}
+	h.row = int32(at)
+	r := &s.rows[h.row]
+	if r.sid == noServer {
+		s.event(h.row, conn.NowPaired)
+		r.epsn, r.acked, r.begun = (h.psn+1)&hdr.PSNMask, h.acked, true
+	}
+	if r.sid == noServer {
+		s.conns.Remove(at)
+		return "no room for its server, or it is not one of servers="
+	}
+	key := s.keys.find(uint16(r.sid), h.key)
+	if key == noSlot {
+		if key = s.insert(r.sid, h.key); key == noSlot {
+			return "no room for its key (keys=)"
+		}
+	}
+	if hdr.PSNDiff(h.psn, r.epsn) >= 0 {
+		r.epsn = (h.psn + 1) & hdr.PSNMask
+	}
+	if hdr.PSNDiff(h.acked, r.acked) > 0 {
+		r.acked = h.acked
+	}
+	o := s.op(h.row, h.psn)
+	if o == nil {
+		if x := &s.opsOf(h.row)[(r.head+1)%window]; !x.live || !x.steered {
+			o = s.newOp(h.row, h.psn)
+		}
+	}
+	switch {
+	case o == nil:
+		return "too many of a connection"
+	case o.note != 0:
+		return "there twice"
+	}
+	o.kind, o.steered, o.live, o.heir, o.note = opCAS, true, true, true, h.note+1
+	o.va, o.newVA, o.swap, o.entry, o.rkey, o.cliVer, o.newVer = h.va, h.newVA, h.swap, h.entry, h.rkey, h.cliVer, h.newVer
+	o.key, o.slot, o.linked = key, noSlot, false
+	r.unmet = true
+	copy(r.start[:], h.start)
+	r.startF = h.startF
+	h.op = o
+	return ""
+}
+
+// succeed has h be the newest append of its key, to be sent at once. Its record keeps
+// the number of before: until all that were inherited are over, no other append of the
+// key is steered.
+func (s *Steer) succeed(h *heir) {
+	o := h.op
+	k := &s.keys.s[o.key]
+	if k.unlinked() > 0 && s.room(1) {
+		s.book(o, 1)
+	}
+	k.sent++
+	o.epoch, o.n = k.epoch, k.sent
+	s.open(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
+}
+
+// ask finds out whether the ends of connection i are still each other's, and where
+// the server is: by an empty WRITE so old that it is a repetition for who is, and
+// just acknowledged, with the newest PSN (IBTA 9.7.5.1.2). Its PSN is far from where
+// another connection with the same numbers may be.
+func (s *Steer) ask(c *graph.Ctx, i int32, rec *op) {
+	r := &s.rows[i]
+	x, b := s.anew(c, r, hdr.RETHLen)
+	if x == nil {
+		return
+	}
+	f := &s.g
+	h := f.BTHOf(b)
+	f.Op = hdr.WriteOnly
+	h.SetOpCode(hdr.WriteOnly)
+	h.SetAckReq(true)
+	h.SetPSN((rec.psn - lookback) & hdr.PSNMask)
+	clear(f.RETHOf(b))
+	switch n := uint16(hdr.AtomicETHLen - hdr.RETHLen); f.Net {
+	case hdr.NetIPv4:
+		ip := f.IPv4Of(b)
+		ip.SetTotalLen(ip.TotalLen() - n)
+		ip.UpdateChecksum()
+	default:
+		ip := f.IPv6Of(b)
+		ip.SetPayloadLen(ip.PayloadLen() - n)
+	}
+	if f.L4 != 0 {
+		u := f.UDPOf(b)
+		u.SetLen(u.Len() - uint16(hdr.AtomicETHLen-hdr.RETHLen))
+	}
+	hdr.SetICRC(b, f)
+	c.Mark(x, packet.Generated, reasonAsked)
+	c.Emit(fromServers, x)
+}
+
+// met takes the server's first acknowledgement to connection i of inherited CASes:
+// up to psn. They are sent if it is where they were.
+func (s *Steer) met(c *graph.Ctx, i int32, psn uint32) {
+	r := &s.rows[i]
+	r.unmet = false
+	ring := s.opsOf(i)
+	for n := range ring {
+		o := &ring[(int(r.head)+1+n)%window] // the oldest first
+		if !o.heir || !o.live {
+			continue
+		}
+		if d := hdr.PSNDiff(psn, o.psn); d < -lookback || d > lookback {
+			s.conns.Remove(conn.Slot(i)) // another connection with its numbers
+			return
+		}
+		s.resend(c, i, o)
+	}
+}
+
+// passed reports whether an inherited CAS has not been answered though the server is
+// past it, and was asked: its client has had the answer, and went on.
+func (s *state) passed(i int32, o *op) bool {
+	r := &s.rows[i]
+	return o.heir && o.repairs >= 2 && !r.unmet && hdr.PSNDiff(r.acked, o.psn) >= 0
+}
+
+// settle takes such a CAS for linked: it was, or its client knows that it was not.
+func (s *Steer) settle(o *op) {
+	s.close(o)
+	s.erase(o)
+	if k := &s.keys.s[o.key]; !s.void(o) && !k.linked(o.n) {
+		s.addGap(s.ctx, gap{key: o.key, n: o.n, used: true, over: true})
+	}
+	o.live, o.linked = false, true
+}

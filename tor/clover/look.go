@@ -1,0 +1,80 @@
+package clover
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// parsed is a frame as its worker sees it: what can be found out before the
+// worker's turn, and what is left to do after it.
+type parsed struct {
+	f     hdr.Frame
+	as    as
+	stays bool // it was dropped, or is held
+	fl    hdr.OpFlags
+	ends  conn.Ends
+	// n bytes from byte from on were old before the app changed them; n is 0 when it did
+	// not.
+	from, n int
+	old     [hdr.AtomicETHLen]byte
+}
+
+// as is what a frame is treated as.
+type as uint8
+
+const (
+	asIs      as = iota // it goes on
+	asOther             // no RoCE
+	asForeign           // no frame of a reliable connection between two hosts
+	asRequest
+	asResponse
+	asBadChecksum
+	asBadICRC
+)
+
+// look finds out what it takes no state to know of a frame; off says that nothing is
+// steered.
+func (s *Steer) look(p *parsed, b []byte, off bool) {
+	f := &p.f
+	p.n = 0
+	if hdr.Parse(b, f) != hdr.IsRoCE {
+		p.as = asOther
+		return
+	}
+	p.fl = f.Op.Info().Flags
+	if p.fl&hdr.IsRequest != 0 {
+		s.requests++
+	} else {
+		s.responses++
+	}
+	s.bytes += uint64(len(b))
+	switch {
+	case off:
+		p.as = asIs
+	case !f.ChecksumOK(b):
+		p.as = asBadChecksum
+	case !hdr.GoodICRC(b, f):
+		p.as = asBadICRC
+	case f.Op.Transport() != hdr.RC || !p.ends.Of(b, f):
+		p.as = asForeign
+	case p.fl&hdr.IsRequest == 0:
+		p.as = asResponse
+	default:
+		p.as = asRequest
+	}
+}
+
+// changing keeps n bytes from byte from on of a frame that are about to change.
+func (p *parsed) changing(b []byte, from, n int) {
+	p.from, p.n = from, copy(p.old[:n], b[from:])
+}
+
+// seal brings the checksums of a frame up to date that was changed. RoCEv2 does
+// without a UDP checksum (IBTA A17.3.2): one that was there is taken off.
+func (p *parsed) seal(b []byte) {
+	if f := &p.f; f.L4 != 0 {
+		b[f.L4+6], b[f.L4+7] = 0, 0
+	}
+	hdr.PatchICRC(b, &p.f, p.from, p.old[:p.n])
+	p.n = 0
+}

@@ -1,0 +1,343 @@
+package conn
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// maxVoices is the most queue pairs of two hosts that are told apart in lockstep.
+const maxVoices = 64
+
+// voice is a client's queue pair that a server answers and that is not paired yet.
+// Its bit stands for it in the notes of the half-open rows of the two hosts.
+type voice struct {
+	client, server Addr
+	heard          clock.Time
+	bit            uint64
+	qpn            uint32
+	top            uint32 // newest PSN that was answered
+	succ           int32  // +1: the next in the list of their bucket
+	answers        uint8  // to different requests, at most enough
+	net            uint8
+}
+
+// notes are what a half-open row knows of the voices between its two hosts.
+type notes struct {
+	heard uint64 // were answered near the row's PSNs, or may have been
+	// The bits of each voice count what shows that it is not the row's client, to 3
+	// (many is the upper bit).
+	few, many uint64
+	// ahead were answered by a positive response to what the row has not asked for
+	// as yet.
+	ahead uint64
+	// kinds of the requests with the 32 PSNs before Row.next, two bits each.
+	kinds uint64
+	// rounds is how many times the client asked for something new since the newest of
+	// heard, at least Config.Settle apart, and sent nothing out of its turn.
+	rounds uint8
+}
+
+// Kinds of requests and of what answers them; 0 says nothing.
+const (
+	readKind = 1 + iota
+	atomicKind
+	otherKind
+)
+
+func kindOf(op hdr.Opcode) uint64 {
+	switch {
+	case op.Any(hdr.IsRead | hdr.IsReadResp):
+		return readKind
+	case op.Has(hdr.IsAtomic) || op == hdr.AtomicAck:
+		return atomicKind
+	case op.Any(hdr.IsSend | hdr.IsWrite):
+		return otherKind
+	}
+	return 0
+}
+
+// answers reports whether a response shows that its PSN was asked for. A refusal may
+// carry a PSN that the client has not used yet.
+func answers(b []byte, f *hdr.Frame) bool {
+	return f.Op != hdr.Acknowledge || f.AETHOf(b).Syndrome().ACK()
+}
+
+// against notes one more fact that speaks against voices.
+func (n *notes) against(voices uint64) {
+	voices &^= n.few & n.many
+	carry := n.few & voices
+	n.few ^= voices
+	n.many |= carry
+}
+
+// maybe are the voices that may be the row's client.
+func (n *notes) maybe() uint64 {
+	if n.rounds < enough {
+		return n.heard
+	}
+	return n.heard &^ (n.few & n.many)
+}
+
+// asked notes a new request with PSN psn that takes n PSNs; the numbering of r is
+// that before it. round: it is Config.Settle later than the one that counted last.
+func (t *Table) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.Frame) {
+	if r.notes == 0 {
+		return
+	}
+	x := &t.notes[r.notes-1]
+	if hdr.PSNDiff(psn, r.next) > 0 {
+		t.forget(r) // a request was not seen, nor what it would have shown
+		return
+	}
+	// Who was answered a PSN that this client sends only now is not this client.
+	x.against(x.ahead)
+	x.ahead = 0
+	if round && !t.crowded(now, t.bucket(r.Client.Addr, r.Server.Addr)) { // else nobody listens
+		x.rounds = min(x.rounds+1, enough)
+	}
+	for i := range min(n, 32) {
+		k, at := kindOf(f.Op), 2*((psn+i)&31)
+		if i > 0 && r.MTU == 0 {
+			k = 0 // a READ may have ended
+		}
+		x.kinds = x.kinds&^(3<<at) | k<<at
+	}
+}
+
+// forget drops what the notes of r say against voices. None of them is less likely to be
+// its client for that.
+func (t *Table) forget(r *Row) {
+	if r.notes != 0 {
+		x := &t.notes[r.notes-1]
+		*x = notes{heard: x.heard}
+	}
+}
+
+// overhear begins the notes of r, whose numbering is new: voices that were answered near
+// that before may be its client.
+func (t *Table) overhear(r *Row) {
+	t.forget(r)
+	if r.notes == 0 {
+		return
+	}
+	for i := t.bucket(r.Client.Addr, r.Server.Addr).voices; i != 0; i = t.voices[i-1].succ {
+		if v := &t.voices[i-1]; v.client == r.Client.Addr && v.server == r.Server.Addr && v.net == r.Net && t.near(r, v.top) {
+			t.notes[r.notes-1].heard |= v.bit
+		}
+	}
+}
+
+// near reports whether what was answered with PSN p may be r's, or some of its requests
+// are not seen.
+func (t *Table) near(r *Row, p uint32) bool {
+	return hdr.PSNDiff(p, r.low) >= 0 && hdr.PSNDiff(p, r.next) < int32(t.cfg.Window)
+}
+
+// listen notes a response from server src to queue pair qpn of client dst, and is the
+// voice's bit; 0 when it answers nothing that a half-open row may have asked for, or there
+// is no room for it: then rows that it may be the client of wait until it was
+// silent for enough rounds.
+func (t *Table) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) uint64 {
+	p, k, bit, fresh, known := f.BTHOf(b).PSN(), kindOf(f.Op), uint64(0), false, false
+	for i := l.head; i != 0; i = t.rows[i-1].succ {
+		r := &t.rows[i-1]
+		ahead := hdr.PSNDiff(p, r.next)
+		if r.notes == 0 || r.Client.Addr != dst || r.Server.Addr != src || r.Net != f.Net || !t.near(r, p) {
+			continue
+		}
+		if !known {
+			known = true
+			if v := t.voice(now, l, src, dst, qpn, f.Net); v != nil {
+				bit, v.heard = v.bit, now
+				fresh = answers(b, f) && v.answer(p)
+			}
+		}
+		x := &t.notes[r.notes-1]
+		if x.heard&bit == 0 {
+			x.heard |= bit
+			x.rounds = min(x.rounds, 1)
+		}
+		if !fresh {
+			continue
+		}
+		// A client that was heard first as it repeated something may be answered
+		// for a while what it asked for before.
+		if ahead >= 0 && x.rounds > 0 {
+			x.ahead |= bit
+		}
+		if asked := x.kinds >> (2 * (p & 31)) & 3; ahead < 0 && ahead >= -32 && k != 0 && asked != 0 && asked != k {
+			x.against(bit)
+		}
+	}
+	return bit
+}
+
+// answer notes a positive response with PSN p; false when it, or one behind it, was there
+// before.
+func (v *voice) answer(p uint32) bool {
+	if v.answers > 0 && hdr.PSNDiff(p, v.top) <= 0 {
+		return false
+	}
+	v.top, v.answers = p, min(v.answers+1, enough)
+	return true
+}
+
+// voice is the one of a queue pair, a new one if need be; nil when there is no room.
+func (t *Table) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net uint8) *voice {
+	used, oldest := uint64(0), int32(0)
+	for i := l.voices; i != 0; i = t.voices[i-1].succ {
+		v := &t.voices[i-1]
+		if v.qpn == qpn && v.client == dst && v.server == src && v.net == net {
+			return v
+		}
+		used |= v.bit
+		if oldest == 0 || v.heard < t.voices[oldest-1].heard {
+			oldest = i
+		}
+	}
+	if len(t.mute) == 0 {
+		t.hushSome(now)
+		return nil // others may be hushed that were counted
+	}
+	if used == ^uint64(0) {
+		if oldest == 0 || now.Sub(t.voices[oldest-1].heard) < t.cfg.Reuse {
+			return nil
+		}
+		used &^= t.voices[oldest-1].bit
+		t.hush(l, t.voices[oldest-1].bit, true)
+	}
+	n := len(t.mute) - 1
+	i := t.mute[n]
+	t.mute = t.mute[:n]
+	t.voices[i-1] = voice{client: dst, server: src, qpn: qpn, net: net, bit: ^used & (used + 1), succ: l.voices}
+	l.voices = i
+	return &t.voices[i-1]
+}
+
+// hushSome looks at some voices, other ones each time, and forgets those that were not heard
+// for long.
+func (t *Table) hushSome(now clock.Time) {
+	for range min(reclaim, len(t.voices)) {
+		v := &t.voices[t.nextVoice]
+		if t.nextVoice++; t.nextVoice == len(t.voices) {
+			t.nextVoice = 0
+		}
+		if v.bit != 0 && now.Sub(v.heard) >= t.cfg.Reuse {
+			t.hush(t.bucket(v.client, v.server), v.bit, true)
+		}
+	}
+}
+
+// hush forgets the voice with a bit. Silent: it was not heard for long, since it is no
+// more or its row's client has asked for nothing.
+func (t *Table) hush(l *bucket, bit uint64, silent bool) {
+	for at := &l.voices; *at != 0; at = &t.voices[*at-1].succ {
+		if i := *at; t.voices[i-1].bit == bit {
+			*at = t.voices[i-1].succ
+			t.voices[i-1] = voice{}
+			t.mute = append(t.mute, i)
+			break
+		}
+	}
+	for i := l.head; i != 0; i = t.rows[i-1].succ {
+		if r := &t.rows[i-1]; r.notes != 0 {
+			x := &t.notes[r.notes-1]
+			if silent && x.heard&bit != 0 {
+				x.rounds = min(x.rounds, 1)
+			}
+			x.heard, x.few, x.many, x.ahead = x.heard&^bit, x.few&^bit, x.many&^bit, x.ahead&^bit
+		}
+	}
+}
+
+// only is the row that the voice with a bit, which was answered just now, is the client of: the
+// half-open rows between the two hosts and the voices there can be paired in one
+// way, or some of them with each other. NoSlot when they cannot, or as yet.
+func (t *Table) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit uint64) Slot {
+	if bit == 0 || now < l.later {
+		return NoSlot
+	}
+	silent := uint64(0) // one at a time is forgotten
+	for i := l.voices; i != 0; i = t.voices[i-1].succ {
+		switch v := &t.voices[i-1]; {
+		case v.bit == bit && v.answers < enough:
+			return NoSlot
+		case now.Sub(v.heard) >= t.cfg.Reuse:
+			silent = v.bit
+		}
+	}
+	if silent != 0 {
+		t.hush(l, silent, true)
+	}
+	var rows [maxVoices]candidate
+	n := 0
+	for i := l.head; i != 0; i = t.rows[i-1].succ {
+		r := &t.rows[i-1]
+		if r.Client.Addr != dst || r.Server.Addr != src || r.Net != net {
+			continue
+		}
+		if n == maxVoices || r.notes == 0 {
+			n = 0
+			break
+		}
+		x := &t.notes[r.notes-1]
+		if rows[n] = (candidate{row: i - 1, maybe: x.maybe(), doubted: x.few | x.many, open: x.rounds < enough || r.waits}); rows[n].maybe != 0 {
+			n++
+		}
+	}
+	if s := match(rows[:n], bit); s != NoSlot {
+		return s
+	}
+	l.later = now.Add(max(t.cfg.Settle, 0))
+	return NoSlot
+}
+
+// candidate is a half-open row: the voices that may be its client, those against which
+// anything speaks, and which it is. Open: it cannot be told as yet.
+type candidate struct {
+	maybe, doubted, is uint64
+	row                Slot
+	open               bool
+}
+
+// match finds the row whose client must be the voice bit.
+//
+// First each row for which one voice is left takes that. Of what was taken, that is
+// right which belongs together as a whole: no row without a voice, and no voice
+// without a row, may be part of another way to pair them.
+func match(rows []candidate, bit uint64) Slot {
+	taken, done := uint64(0), 0 // rows before done have taken one
+	for again := true; again; {
+		again = false
+		for i := done; i < len(rows); i++ {
+			r := &rows[i]
+			if m := r.maybe &^ taken; m&(m-1) == 0 && m != 0 && !r.open && r.doubted&m == 0 {
+				r.is, again = m, true
+				taken |= m
+				rows[i], rows[done] = rows[done], rows[i]
+				done++
+			}
+		}
+	}
+	for again := true; again; {
+		again = false
+		others := uint64(0) // may be the clients of rows that have none
+		for i := range rows {
+			if rows[i].is == 0 {
+				others |= rows[i].maybe
+			}
+		}
+		for i := range rows {
+			if r := &rows[i]; r.is != 0 && (r.is&others != 0 || r.maybe&^taken != 0) {
+				taken &^= r.is
+				r.is, again = 0, true
+			}
+		}
+	}
+	for i := range rows {
+		if rows[i].is == bit {
+			return rows[i].row
+		}
+	}
+	return NoSlot
+}

@@ -1,0 +1,198 @@
+package swordbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// underWay is a rig whose box was killed while two CASes of b, from 1 to 2 and to 3,
+// were under way as WRITEs over the connection of a. at is the PSN of the first.
+func underWay(t *testing.T, args graph.Args) (r *rig, k *kept, a, b *party, at uint32) {
+	t.Helper()
+	r, k, a, b = diverged(t, args)
+	b.learn(a, 0x7008, 1)
+	at = a.spsn
+	for v := range uint64(2) {
+		same(t, b.cas(0x7008, 1+v, 2+v).Out["b"], b.moved(a, hdr.WriteOnly, at+uint32(v), reth(0x7008, testRKey, 8), little(2+v)))
+	}
+	r.restart(k, false, time.Microsecond, nil)
+	return r, k, a, b, at
+}
+
+// question is what the box asks the server: with PSN psn on a's connection.
+func question(t *testing.T, r *rig, a, b *party, psn uint32) {
+	t.Helper()
+	for range 20 {
+		if got := r.Advance(20 * time.Microsecond).Out["b"]; len(got) > 0 {
+			if now := r.Clock.Now(); now < r.box().mem.barred {
+				t.Fatalf("asked at %v, before %v", now, r.box().mem.barred)
+			}
+			same(t, got, b.moved(a, hdr.FetchAdd, psn, atomicETH(0x7008, testRKey, 0, 0), nil))
+			return
+		}
+		r.Clock.Advance(time.Millisecond)
+	}
+	t.Fatal("nothing was asked")
+}
+
+// The server executed all: its answer to the question says so, and b gets the outcomes
+// that were computed. The question has taken a PSN.
+func TestExecutedBeforeTheCrash(t *testing.T) {
+	r, _, a, b, at := underWay(t, nil)
+	question(t, r, a, b, at+2)
+	a.spsn, a.smsn = at+2, a.smsn+2
+	got := a.atomicAck(3).Out["a"]
+	same(t, got, b.atomicAckTo(b.psn-2, b.msn+1, 1), b.atomicAckTo(b.psn-1, b.msn+2, 2))
+	b.msn += 2
+	same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
+}
+
+// The server had the first of them only: the second comes from b once more, as the
+// atomic that it is, and finds what the word is now.
+func TestNotExecutedBeforeTheCrash(t *testing.T) {
+	r, _, a, b, at := underWay(t, nil)
+	question(t, r, a, b, at+2)
+	a.smsn++
+	got := a.nak(at+1, hdr.SynNAKSequence).Out["a"]
+	same(t, got, b.atomicAckTo(b.psn-2, b.msn+1, 1), b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynNAKSequence, b.msn+1), nil))
+	b.msn++
+	same(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil)).Out["b"],
+		b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7008, testRKey, 3, 2), nil))
+	one(t, b.atomicAck(77).Out["a"])
+	// The PSN of the question is not used while a copy of it may be under way.
+	same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, at+1, reth(0x5000, testRKey, 8), little(1)))
+	none0(t, a.write(0x5008, 2).Out["b"])
+	a.spsn = at + 1
+	one(t, a.ack().Out["a"])
+	r.Clock.Advance(time.Millisecond)
+	same(t, a.write(0x5010, 3).Out["b"], a.moved(a, hdr.WriteOnly, at+2, reth(0x5008, testRKey, 8), little(2)),
+		a.moved(a, hdr.WriteOnly, at+3, reth(0x5010, testRKey, 8), little(3)))
+}
+
+// While it is not known nothing goes over that connection, nor to that word, and
+// nothing is sent again.
+func TestNothingMeanwhile(t *testing.T) {
+	r, k, a, b := diverged(t, nil)
+	b.learn(a, 0x7008, 1)
+	at := a.spsn
+	one(t, b.cas(0x7008, 1, 2).Out["b"])
+	long := func() []byte { return a.made(hdr.WriteOnly, a.psn, reth(0x4000, testRKey, 16), make([]byte, 16)) }
+	one(t, r.Push("a", long()).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	none0(t, r.Push("a", long()).Out["b"]) // only a can send it again, and not yet
+	a.psn++
+	none0(t, a.write(0x5000, 1).Out["b"])
+	none0(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 2, 1), nil)).Out["b"])
+	c := r.client().connect()
+	none0(t, c.write(0x7008, 9).Out["b"])
+	question(t, r, a, b, at+2)
+	a.spsn, a.smsn = at+2, a.smsn+2
+	got := a.atomicAck(2)
+	if len(got.Out["b"]) != 2 {
+		t.Fatalf("%d requests went on, want a's and the other client's%s", len(got.Out["b"]), show(got.Out["b"]))
+	}
+}
+
+// With order=word a client's operations on one word stay in order when the box is
+// killed between them.
+func TestWordOrderOverACrash(t *testing.T) {
+	r, k, a, b := diverged(t, graph.Args{"order": "word", "mode": "mux"})
+	one(t, b.cas(0x7010, 1, 2).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	none0(t, b.cas(0x7010, 2, 3).Out["b"]) // over its own connection it would pass the first one
+	got := a.atomicAck(1)
+	one(t, got.Out["a"])
+	same(t, got.Out["b"], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7010, testRKey, 3, 2), nil))
+}
+
+// What a connection carries is in the order of its PSNs, whoever sent it.
+func TestCarriedInOrder(t *testing.T) {
+	r, k, a, b := diverged(t, graph.Args{"mode": "mux"})
+	one(t, b.cas(0x7010, 1, 2).Out["b"])
+	one(t, a.cas(0x7018, 1, 2).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	same(t, a.atomicAck(5).Out["a"], b.atomicAckTo(b.psn-1, b.msn+1, 5))
+	one(t, a.atomicAck(6).Out["a"])
+}
+
+// A process dies when it has put an operation on record and before it has noted that
+// it was sent: its frame did not leave, and the client's repetition is a new request.
+func TestDiesBeforeItSends(t *testing.T) {
+	r, k, a, _ := diverged(t, nil)
+	n := (*r.box().nodes.Load())[0]
+	f := &n.flows[0]
+	o := &n.ops[f.tail&(f.span-1)]
+	*o = op{cpsn: f.admitted, spsn: f.next, npsn: 1, kind: kWrite, va: 0x5000, len: 8, rkey: testRKey, next: none, word: none}
+	f.tail++
+	r.restart(k, false, time.Microsecond, nil)
+	r.Advance(0)
+	if v := r.box().Report().(Report); v.State.Why != "" || v.Servers[0].Open != 0 {
+		t.Fatalf("%q, %d open", v.State.Why, v.Servers[0].Open)
+	}
+	same(t, a.write(0x5008, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5008, testRKey, 8), little(1)))
+	one(t, a.ack().Out["a"])
+}
+
+// The answer to a READ was held, as one before it was missing, and is gone with the
+// process: its client sends the READ again.
+func TestHeldAnswerIsGone(t *testing.T) {
+	r, k, a, b := diverged(t, graph.Args{"order": "word", "mode": "mux"})
+	one(t, b.cas(0x7010, 1, 2).Out["b"])
+	one(t, b.read(0x5000, 8).Out["b"])
+	none0(t, b.answer(hdr.ReadRespOnly, nil, little(7)).Out["a"])
+	r.restart(k, false, time.Microsecond, nil)
+	same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1), b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynNAKSequence, b.msn+1), nil))
+	b.msn++
+	one(t, r.Push("a", b.made(hdr.ReadRequest, b.psn-1, reth(0x5000, testRKey, 8), nil)).Out["b"])
+	one(t, b.answer(hdr.ReadRespOnly, nil, little(8)).Out["a"])
+}
+
+// late is a box that is told, once, that frames crossed unseen.
+type late struct {
+	*Box
+	now bool
+}
+
+func (l *late) Tick(c *graph.Ctx) clock.Time {
+	if l.now {
+		l.now = false
+		l.Flush(c)
+	}
+	return l.Box.Tick(c)
+}
+
+// Frames cross unseen while the process is late. A connection that is not bound goes on
+// as it is, and is followed again; one that is bound is not touched. Words may have
+// changed.
+func TestLate(t *testing.T) {
+	var app *late
+	kind := *Kind()
+	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		x, err := newApp(env, args)
+		app = &late{Box: x.(*Box)}
+		return app, err
+	}
+	r := newRig(t, nil)
+	r.Test = graphtest.New(t, kind, r.args)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	b.learn(a, 0x7008, 1)
+	c := r.join()
+	c.psn, c.spsn, c.smsn, c.msn = c.psn+5, c.spsn+5, c.smsn+5, c.msn+5 // five of its WRITEs crossed
+	app.now = true
+	r.Advance(2 * time.Duration(tick))
+	if app.now {
+		t.Fatal("it was not told")
+	}
+	same(t, c.write(0x5000, 1).Out["b"], c.made(hdr.WriteOnly, c.psn-1, reth(0x5000, testRKey, 8), little(1)))
+	one(t, c.ack().Out["a"])
+	if op := opcode(t, one(t, b.cas(0x7008, 1, 2).Out["b"])); op != hdr.CompareSwap {
+		t.Errorf("%v on a word that may have changed", op)
+	}
+	same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(b.psn-1, b.msn+1, 1))
+}

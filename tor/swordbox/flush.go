@@ -1,0 +1,45 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// Flush implements graph.Flusher: frames crossed unseen, as this worker was late. None
+// of connections that are bound did. The numbering of the others is not known any more;
+// both ends of them count alike, so that they go on without this app, and it takes
+// their numbering over again. Words may have been changed.
+func (s *Box) Flush(c *graph.Ctx) {
+	s.c = c
+	until := c.Now().Add(s.cfg.settle)
+	for _, n := range *s.nodes.Load() {
+		if s.own(n); n.gone {
+			continue
+		}
+		n.words.touchAll(0, until)
+		n.words.unknown = until
+		for i := range n.flows {
+			if f := &n.flows[i]; f.synced && !f.bound {
+				s.unfollow(f)
+			}
+		}
+		s.settle()
+	}
+	s.release()
+	s.c = nil
+}
+
+// unfollow forgets the numbering of f, whose ends count alike, and what was open.
+func (s *wire) unfollow(f *flow) {
+	n := s.n
+	n.shelf.Drop(s.c, &f.stall, n.worker, reasonAbsorbed)
+	n.keys.recall(f)
+	for o := n.oldest(f); o != nil; o = n.oldest(f) {
+		n.orphan(o)
+		n.unlink(o)
+		n.forget(o, false)
+	}
+	for k := f.first; k != f.tail; k++ {
+		n.unkeep(n.op(f, k))
+	}
+	*f = noFlow
+}
