@@ -13,7 +13,7 @@ func crashMutants() []mutant {
 		{"PSNs of what was cut off are not used again", "doubt.go", "c.newest, c.next = none, none, psn", "c.newest = none, none", frames, crash},
 		{"the PSN of the question is used at once", "doubt.go", "c.gated, c.gate, n.opens = true,", "c.gated, c.gate, n.opens = false,", frames, crash},
 		{"repetitions go out while nobody knows", "repair.go", "if c.inDoubt {\n\t\ts.c.Drop(x, reasonRepeat)", "if false {\n\t\ts.c.Drop(x, reasonRepeat)", frames, "TestNothingMeanwhile"},
-		{"operations go over a connection in doubt", "request.go", "|| c.inDoubt ||", "||", frames, crash},
+		{"operations go over a connection in doubt", "order.go", "|| c.inDoubt ||", "||", frames, crash},
 		{"an operation whose frame never left is on record", "recover.go", "\t\tg.tail--\n", "", frames, "TestDiesBeforeItSends"},
 		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))", "cmp.Compare(n.place(a), n.place(b))", frames, "TestCarriedInOrder"},
 		{"the next PSN is the first", "recover.go", "c.next = psnAdd(o.spsn, o.npsn)\n", "", frames, crash},
