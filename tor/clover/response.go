@@ -45,7 +45,20 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 			}
 		}
 	}
-	s.proven(c, r, up)
+	s.row = i
+	s.proven(c, up)
+	return s.responded(c, in, x, b, fl)
+}
+
+// responded does what a response to connection row leads to; false when it does not
+// go on.
+func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.OpFlags) bool {
+	f, i := &s.f, s.row
+	r := &s.rows[i]
+	psn := f.BTHOf(b).PSN()
+	if s.advanced && r.unread {
+		s.acknowledged(c, r)
+	}
 	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
 	var rec *op
 	if fl&hdr.IsAck == 0 {
@@ -86,7 +99,8 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 // proven notes that the server has answered requests up to a PSN. What it
 // answers it has taken: requests that came in sequence with it, ahead of where
 // they were expected, are where it is.
-func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
+func (s *Steer) proven(c *graph.Ctx, up uint32) {
+	r := &s.rows[s.row]
 	r.answered = c.Now()
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
@@ -95,12 +109,10 @@ func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
 		}
 		r.ahead = 0
 	}
-	if hdr.PSNDiff(up, r.acked) > 0 {
+	if s.advanced = hdr.PSNDiff(up, r.acked) > 0; s.advanced {
 		r.acked = up
-		if r.unread {
-			s.acknowledged(c, r)
-		}
 	}
+	s.acked = r.acked
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.
