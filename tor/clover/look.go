@@ -21,8 +21,7 @@ type parsed struct {
 	// Of a frame whose connection is followed, what the turn at connections finds
 	// out for the turn at keys.
 	row      int32
-	psns     uint32 // that a request takes, and how many more it may take
-	slack    uint32
+	psns     uint32 // that a request takes
 	acked    uint32 // newest PSN that the server has answered
 	order    order
 	advanced bool // this answer is newer than any before

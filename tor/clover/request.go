@@ -16,47 +16,38 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, 
 	s.order = unfollowed
 	if s.row = s.connection(c, x, b, ends, fl); s.row >= 0 {
 		s.rank(b, fl)
-		s.count(b)
 	}
 	s.requested(c, x, b, ends, fl)
 }
 
-// rank finds where a request of connection row stands.
+// rank finds where a request of connection row stands, and moves the expected PSN on
+// if it is the next. Of one that is early nothing is noted.
 func (s *Steer) rank(b []byte, fl hdr.OpFlags) {
-	r := &s.rows[s.row]
-	s.psns, s.slack, s.acked = 1, 0, r.acked
+	p := s.parsed
+	r := &s.rows[p.row]
+	psn, n, slack := p.f.BTHOf(b).PSN(), uint32(1), uint32(0)
 	if fl&hdr.IsRead != 0 {
-		s.psns, s.slack = s.psnsOf(b, s.row)
+		n, slack = s.psnsOf(b, p.row)
 	}
-	switch d := hdr.PSNDiff(s.f.BTHOf(b).PSN(), r.epsn); {
+	d := hdr.PSNDiff(psn, r.epsn)
+	p.psns, p.acked, p.order = n, r.acked, next
+	switch {
 	case r.sid == noServer:
-		s.order = unpaired
-	case d < 0 && d > -lookback:
-		s.order = repeated
-	case d < 0 || d > int32(r.slack):
-		s.order = early
-	default:
-		s.order = next
-	}
-}
-
-// count moves the expected PSN on.
-func (s *Steer) count(b []byte) {
-	r := &s.rows[s.row]
-	psn := s.f.BTHOf(b).PSN()
-	switch s.order {
-	case unpaired:
 		// Only followed, until its other direction is known.
-		d := hdr.PSNDiff(psn, r.epsn)
+		p.order = unpaired
 		if !r.begun || d <= -lookback {
 			r.acked = (psn - 1) & hdr.PSNMask
 		}
 		if !r.begun || d >= 0 || d <= -lookback {
-			r.epsn, r.slack, r.begun = (psn+s.psns)&hdr.PSNMask, s.slack, true
+			r.epsn, r.slack, r.begun = (psn+n)&hdr.PSNMask, slack, true
 		}
-	case next:
-		r.ahead, r.slack = 0, s.slack
-		r.epsn = (psn + s.psns) & hdr.PSNMask
+	case d < 0 && d > -lookback:
+		p.order = repeated
+	case d < 0 || d > int32(r.slack):
+		p.order = early
+	default:
+		r.ahead, r.slack = 0, slack
+		r.epsn = (psn + n) & hdr.PSNMask
 	}
 }
 

@@ -100,7 +100,8 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.
 // answers it has taken: requests that came in sequence with it, ahead of where
 // they were expected, are where it is.
 func (s *Steer) proven(c *graph.Ctx, up uint32) {
-	r := &s.rows[s.row]
+	p := s.parsed
+	r := &s.rows[p.row]
 	r.answered = c.Now()
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
@@ -109,10 +110,10 @@ func (s *Steer) proven(c *graph.Ctx, up uint32) {
 		}
 		r.ahead = 0
 	}
-	if s.advanced = hdr.PSNDiff(up, r.acked) > 0; s.advanced {
+	if p.advanced = hdr.PSNDiff(up, r.acked) > 0; p.advanced {
 		r.acked = up
 	}
-	s.acked = r.acked
+	p.acked = r.acked
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.

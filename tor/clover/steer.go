@@ -334,11 +334,8 @@ func (s *Steer) plain(c *graph.Ctx, in int, b []byte) bool {
 		return false
 	}
 	if s.as == asRequest {
-		if s.rank(b, s.fl); s.order == early {
-			return false
-		}
-		s.count(b)
-		return true
+		s.rank(b, s.fl)
+		return s.order != early
 	}
 	up := s.f.BTHOf(b).PSN()
 	if s.fl&hdr.IsAck != 0 {
