@@ -44,7 +44,7 @@ func mutants() (all []mutant.Mutant) {
 		{"tails are believed while the app settles", "response.go", " || c.Now() < s.settled", "", "TestNoBeliefWhileSettling"},
 		{"tails are believed while appends are open", "response.go", " || k.unlinked() > 0 ||", " ||", "TestQuarantine"},
 		// What is steered, and how.
-		{"an entry that is not known to be written is linked", "request.go", "case hdr.PSNDiff(r.acked, w.end) < 0:\n\t\t// Linked", "case false:\n\t\t// Linked", "TestNotSteered"},
+		{"an entry that is not known to be written is linked", "request.go", "case hdr.PSNDiff(s.acked, w.end) < 0:\n\t\t// Linked", "case false:\n\t\t// Linked", "TestNotSteered"},
 		{"R_Keys are one memory", "request.go", "case s.regions[t.region()].rkey != rec.rkey:", "case false:", "TestServerRestart|TestTwoKeys"},
 		{"READs under another R_Key are steered", "request.go", "s.regions[e.region()].rkey != reth.RKey() || ", "", "TestReadOtherKey"},
 		{"entries of other versions are steered to", "request.go", "case t.version() != rec.cliVer && !s.cfg.adjust:", "case false:", "TestVersions"},
@@ -122,7 +122,7 @@ func mutants() (all []mutant.Mutant) {
 		{"a bypass forgets what is on record", "steer.go", "\t\to.note = 0      // it is found again: see inherit\n", "\t\ts.erase(o)\n", "TestInheritFlush"},
 		{"the client's version is not kept", "journal.go", "uint64(rec.cliVer)<<32", "uint64(rec.newVer)<<32", "TestInheritAdjust"},
 		// What is learnt, and forgotten.
-		{"servers are met that never answered", "request.go", "\tn, slack := uint32(1)", "\ts.meet(ends.Dst)\n\tn, slack := uint32(1)", "TestMadeUpServers"},
+		{"servers are met that never answered", "request.go", "\tpsn, n, slack := p.f.BTHOf(b).PSN(), uint32(1), uint32(0)\n", "\ts.meet(p.ends.Dst)\n\tpsn, n, slack := p.f.BTHOf(b).PSN(), uint32(1), uint32(0)\n", "TestMadeUpServers"},
 		{"servers are for ever", "known.go", "s.servers[oldest].leaving = true", "_ = oldest", "TestManyServers"},
 		{"regions are for ever", "known.go", "pressed && s.disused(g.seen) || ", "pressed && false || ", "TestManyRegions"},
 		{"regions are learnt from what may be refused", "request.go", "\tw.region = r.region\n", "\tw.region = s.admit(r.sid, w.rkey)\n", "TestRefusedRegions"},

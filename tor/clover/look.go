@@ -17,7 +17,26 @@ type parsed struct {
 	// not.
 	from, n int
 	old     [hdr.AtomicETHLen]byte
+
+	// Of a frame whose connection is followed, what the turn at connections finds
+	// out for the turn at keys.
+	row      int32
+	psns     uint32 // that a request takes
+	acked    uint32 // newest PSN that the server has answered
+	order    order
+	advanced bool // this answer is newer than any before
 }
+
+// order is where a request stands among those of its connection.
+type order uint8
+
+const (
+	unfollowed order = iota
+	unpaired
+	repeated
+	early
+	next
+)
 
 // as is what a frame is treated as.
 type as uint8
