@@ -35,9 +35,10 @@ const (
 )
 
 // state is what all workers share. The worker whose turn it is at connections owns
-// conns and, of a row, what PSNs move (row.sid to row.answered); the worker whose turn
-// it is at keys owns all else. What both turns read is changed by who has both, and
-// who takes both takes that at connections first.
+// conns and, of a row, what follows PSNs (begun, epsn, slack, acked, ahead, aheadFrom,
+// aheadTo, answered); the worker whose turn it is at keys owns all else. What both turns
+// read (row.sid, cfg, flush) is changed by who has both. Who takes both takes that at
+// connections first.
 type state struct {
 	atConns turn
 	atKeys  turn
@@ -277,6 +278,12 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 	}
 	n := 0
 	s.atConns.take()
+	if now := s.passing.Load(); now != off { // the mode has changed meanwhile
+		s.requests, s.responses, s.bytes = 0, 0, 0
+		for i, x := range bufs {
+			s.look(&s.batch[i], x.Bytes(), now)
+		}
+	}
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
 			if s.parsed = &s.batch[n]; !s.plain(c, in, bufs[n].Bytes()) {
