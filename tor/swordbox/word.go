@@ -15,9 +15,9 @@ type word struct {
 	va    uint64 // unaligned: nothing is here
 	value uint64
 	// belief is the number of the belief that the word has this value, as
-	// node.beliefs counts; 0: the value is not known. With a probe, which has the
+	// words.beliefs counts; 0: the value is not known. With a probe, which has the
 	// same meaning, it is the newest belief of any word when that was sent. See
-	// node.believes.
+	// words.believes.
 	belief  uint64
 	checked clock.Time // when an atomic was last sent as one
 	rkey    uint32
