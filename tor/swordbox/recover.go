@@ -447,15 +447,11 @@ func (n *node) rejoin(o *op) {
 		}
 	}
 	if w == none || n.words.w[w].flight > 0 && n.words.w[w].lane != o.lane {
-		if n.words.free.enter() {
-			o.flags |= fOdd
-		}
+		n.words.joinFree(o)
 		return
 	}
-	v := &n.words.w[w]
-	o.word, v.lane = w, o.lane
-	v.flight++
-	v.writes++
+	n.words.join(o, w, o.lane, true, 0)
+	n.words.w[w].writes++
 }
 
 // bereave makes flow f of record b, a connection of node n that was lost with a
