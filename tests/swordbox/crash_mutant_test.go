@@ -18,7 +18,7 @@ func crashMutants() []mutant {
 		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))", "cmp.Compare(n.place(a), n.place(b))", frames, "TestCarriedInOrder"},
 		{"the next PSN is the first", "recover.go", "c.next = psnAdd(o.spsn, o.npsn)\n", "", frames, crash},
 		{"order=word ends with the process", "recover.go", "o.word == none && !o.is(fBare|fOrphan)", "false", frames, "TestWordOrderOverACrash"},
-		{"words of WRITEs under way are nobody's", "recover.go", "v.writes++\n", "", frames, "TestNothingMeanwhile|TestHandedOverWrite"},
+		{"words of WRITEs under way are nobody's", "recover.go", "n.words.w[w].writes++\n", "", frames, "TestNothingMeanwhile|TestHandedOverWrite"},
 		{"messages are counted from the beginning", "recover.go", "base: f.base, ", "", frames, crash},
 		{"frames cross while nobody is there", "memory.go", "n.c.Bind(q, true) != nil", "q.QPN == 1", histories, "TestKilled"},
 		{"what is on record is not bound by the next process", "recover.go", "s.c.Rebind(bound)", "s.c.Rebind(nil)", histories, "TestCrash"},

@@ -29,7 +29,7 @@ func mutants() []mutant {
 		{"answers to the wrong client", "wire.go", "h := &fl.down", "h := &s.n.flows[0].down", frames, "TestCoalesced"},
 		{"answers to the wrong client, by histories", "wire.go", "h := &fl.down", "h := &s.n.flows[0].down", histories, "TestSwordbox/mux/calm"},
 		{"the cache survives a NAK", "word.go", "case v.executed || v.flight|v.loose != 0:\n\t\tv.doubt()", "case v.executed || v.flight|v.loose != 0:", frames, "TestForgets"},
-		{"the cache survives operations out of order", "order.go", "n.words.u[w].loosened = n.c.Now()\n\t\t}\n\t\tv.doubt()", "n.words.u[w].loosened = n.c.Now()\n\t\t}", frames, "TestForgets"},
+		{"the cache survives operations out of order", "word.go", "t.u[w].loosened = now\n\t}\n\tv.doubt()", "t.u[w].loosened = now\n\t}", frames, "TestForgets"},
 		{"the cache survives long WRITEs", "word.go", "v.doubt()\n\t\tu.gen", "u.gen", frames, "TestForgets|TestWide"},
 		{"the cache survives strangers", "stranger.go", "wait, _ = n.words.touch(m.va, m.len, none, 0, until)", "", frames, "TestForgets"},
 		{"strangers' WRITEs are executed at once", "stranger.go", "until := n.c.Now().Add(n.cfg.settle)", "until := n.c.Now()", frames, "TestBarrier"},

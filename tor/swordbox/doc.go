@@ -21,7 +21,7 @@
 //
 // Anybody can make up requests. So a request far from what is expected, or one
 // that looks like an old repetition on a connection that was quiet, changes
-// nothing by itself: the server is asked (Box.query), by a repetition of what it
+// nothing by itself: the server is asked (wire.query), by a repetition of what it
 // acknowledged last. Any responder acknowledges that once more, whatever the
 // rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it does
 // not, its end is another connection's.

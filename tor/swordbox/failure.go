@@ -132,7 +132,7 @@ func (n *node) decided(o *op) bool {
 }
 
 // bequeath puts op o, the oldest of its connection, at the end of what
-// connection x carries. It is yet to be sent.
+// connection c carries. It is yet to be sent.
 func (n *node) bequeath(o *op, c *flow) {
 	n.unlink(o)
 	n.carrier(o).count(o, -1)

@@ -109,7 +109,7 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 	case fl.mtu != 0:
 		return (ln + fl.mtu - 1) / fl.mtu
 	}
-	return 1 // for the time being: see admit
+	return 1 // for the time being: see client.vague
 }
 
 // inTurn follows the numbering of a flow that is not synced: it reports whether

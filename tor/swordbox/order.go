@@ -243,24 +243,17 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) {
 		return false // its outcome will be known when that of the probe is
 	}
-	o.word = w
 	if o.kind.atomic() {
 		n.c.Count(ctrAtomics, 1)
 	}
-	if !ordered {
-		if v.loose++; v.loose == 1 {
-			n.words.u[w].loosened = n.c.Now()
-		}
-		v.doubt()
-		o.flags |= fLoose
+	n.words.join(o, w, n.index(l), ordered, n.c.Now())
+	switch {
+	case !ordered:
 		n.c.Count(ctrLoose, 1)
 		return true
-	}
-	v.lane = n.index(l)
-	v.flight++
-	if passes {
+	case passes:
 		v.doubt()
-	} else {
+	default:
 		n.effect(o, v, l)
 	}
 	if o.asAtomic() {
@@ -275,9 +268,7 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 func (n *node) enterFree(o *op, l *flow) bool {
 	wait, any := n.words.touch(o.va, o.len, n.index(l), n.words.free.gen, 0)
 	if !wait {
-		if n.words.free.enter() {
-			o.flags |= fOdd
-		}
+		n.words.joinFree(o)
 		if any {
 			n.c.Count(ctrLoose, 1)
 		}

@@ -160,7 +160,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		n.removed = n.removed[:0]
 		clear(n.ops)
 		for i := range n.flows {
-			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.bereave(now, int32(i), b) {
+			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.bereave(now, &n.flows[i], b) {
 				setBound(b, false) // its queue pairs are not its own any more
 			}
 		}
@@ -447,20 +447,16 @@ func (n *node) rejoin(o *op) {
 		}
 	}
 	if w == none || n.words.w[w].flight > 0 && n.words.w[w].lane != o.lane {
-		if n.words.free.enter() {
-			o.flags |= fOdd
-		}
+		n.words.joinFree(o)
 		return
 	}
-	v := &n.words.w[w]
-	o.word, v.lane = w, o.lane
-	v.flight++
-	v.writes++
+	n.words.join(o, w, o.lane, true, 0)
+	n.words.w[w].writes++
 }
 
-// bereave makes a flow of record b, a connection of node n that was lost with a
+// bereave makes flow f of record b, a connection of node n that was lost with a
 // process before this one: its client is told when it asks. False when it cannot be.
-func (n *node) bereave(now clock.Time, i int32, b []byte) bool {
+func (n *node) bereave(now clock.Time, f *flow, b []byte) bool {
 	var r identity
 	r.read(b)
 	row := conn.Row{Client: conn.End{Addr: r.client, QPN: r.cqpn}, Server: conn.End{Addr: r.server, QPN: r.sqpn}, Learnt: conn.Static, Net: hdr.NetIPv6}
@@ -470,12 +466,11 @@ func (n *node) bereave(now clock.Time, i int32, b []byte) bool {
 	case r.client.Is4():
 		row.Net = hdr.NetIPv4
 	}
-	if n.conns.Adopt(now, conn.Slot(i), &row) != nil {
+	if n.conns.Adopt(now, n.slot(f), &row) != nil {
 		return false
 	}
-	n.rows[i] = row
-	n.flows[i] = noFlow
-	f := &n.flows[i]
+	n.rows[n.index(f)] = row
+	*f = noFlow
 	f.synced, f.gone, f.bound, f.span = true, true, true, min(n.window, narrow)
 	f.ended, f.lost = le.Uint32(b[unaAt:]), now.Add(keepGone)
 	n.c.Count(ctrLost, 1)

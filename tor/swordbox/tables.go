@@ -496,14 +496,14 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 				e.Call = table.Call{Action: actNotFollowed, Params: params[:5]}
 			}
 		case tableAnswers4, tableAnswers6:
-			if !n.isShared(int32(i)) {
+			if !f.isLent {
 				continue
 			}
 			key[0].V, key[1].V, key[2].V = server, client, num(r.Client.QPN)
 			params[0] = id(at, int32(i))
 			e.Call = table.Call{Params: params[:1]}
 		default:
-			if !n.isShared(int32(i)) {
+			if !f.isLent {
 				continue
 			}
 			key[0].V = id(at, int32(i))
@@ -545,9 +545,4 @@ func (s *Box) Remove(c *graph.Ctx, t int, key []table.Cond) error {
 		return nil
 	}
 	return table.Errorf(table.Missing, "there is no connection from %v to %v/%#x", client, server, qpn)
-}
-
-// isShared reports whether connection i is a shared one.
-func (n *node) isShared(i int32) bool {
-	return n.flows[i].lends > 0
 }

@@ -15,9 +15,9 @@ type word struct {
 	va    uint64 // unaligned: nothing is here
 	value uint64
 	// belief is the number of the belief that the word has this value, as
-	// node.beliefs counts; 0: the value is not known. With a probe, which has the
+	// words.beliefs counts; 0: the value is not known. With a probe, which has the
 	// same meaning, it is the newest belief of any word when that was sent. See
-	// node.believes.
+	// words.believes.
 	belief  uint64
 	checked clock.Time // when an atomic was last sent as one
 	rkey    uint32
@@ -112,11 +112,11 @@ type block struct {
 }
 
 // words is what is known of a server's memory: values of words, by address, and what
-// under way may change them. Each open operation that changes memory is counted here
-// from enter on (see node.enterWord, enterFree) until leave: as one of a word, in order
-// with the word's others (flight) or not (loose), or as a free one (grace). Of what
-// nobody follows touch tells. A value is right when believes says so: it is what the
-// server will have when all that was sent is executed.
+// under way may change them. Each open operation that changes memory is counted here,
+// from join on until leave: as one of a word, in order with the word's others (flight)
+// or not (loose), or as a free one (joinFree, grace). touch says what nobody follows. A
+// value that believes vouches for is what the server will have when all that was sent
+// is executed.
 //
 // Words know connections by number, and operations by place.
 type words struct {
@@ -435,6 +435,30 @@ func (t *words) mistrust(o *op, until clock.Time) {
 	if w := t.of(o); w != none {
 		t.w[w].doubt()
 		t.u[w].barred = until
+	}
+}
+
+// join counts o among the operations of word w: in order with the others, over the
+// carrier with that number, or not; then the word's value is not known until it left.
+func (t *words) join(o *op, w, lane int32, ordered bool, now clock.Time) {
+	v := &t.w[w]
+	if o.word = w; ordered {
+		v.lane = lane
+		v.flight++
+		return
+	}
+	if v.loose++; v.loose == 1 {
+		t.u[w].loosened = now
+	}
+	v.doubt()
+	o.flags |= fLoose
+}
+
+// joinFree counts o, which changes memory that is not one word's: what it touches is
+// not known until it left.
+func (t *words) joinFree(o *op) {
+	if t.free.enter() {
+		o.flags |= fOdd
 	}
 }
 
