@@ -293,7 +293,7 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 		}
 	}
 	s.atKeys.take()
-	both := n < len(bufs)
+	both := n < len(bufs) || s.flush || s.choose < len(s.keys.s)
 	if !both {
 		s.atConns.give()
 	}
