@@ -197,16 +197,15 @@ func (c *carrier) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 // count counts o, which is open, among what it carries: d is 1, or -1 when it carries it
 // no more. What o is in the counts for must not change meanwhile.
 func (c *carrier) count(o *op, d int32) {
-	if o.is(fGuest) {
+	if o.flags&fGuest != 0 {
 		c.guests += d
 	}
-	if o.answered() {
+	if o.flags&fReplaced != 0 {
+		c.writes += d
+	} else if o.answered() {
 		c.rd += d
 	}
-	if o.is(fReplaced) {
-		c.writes += d
-	}
-	if o.is(fUnkept) {
+	if o.flags&fUnkept != 0 {
 		c.unkept += d
 	}
 }
