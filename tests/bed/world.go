@@ -14,6 +14,9 @@ type Limits struct {
 	// NoCPU: the server's CPU writes no words that clients do atomics on, as a box
 	// asks that answers atomics from what it has seen.
 	NoCPU bool
+	// NoAlias: no memory is there under two addresses, as a box asks that is told to
+	// take WRITEs for atomics wherever it sees them (replace=learnt, track=).
+	NoAlias bool
 	// NoRestart: the box is not started anew, nor under traffic.
 	NoRestart bool
 	// Crashes: it is killed in each world, up to four times.
@@ -51,7 +54,7 @@ func RandomWorld(seed uint64, l Limits) World {
 		}
 		w.Queues = append(w.Queues, q)
 	}
-	w.regions(rng)
+	w.regions(rng, l)
 	w.settings(rng)
 	for i := range w.Queues {
 		w.steps(rng, i, l)
@@ -70,7 +73,7 @@ func RandomWorld(seed uint64, l Limits) World {
 }
 
 // regions registers the memories, some of them twice.
-func (w *World) regions(rng *rand.Rand) {
+func (w *World) regions(rng *rand.Rand, l Limits) {
 	for i := range w.Memories + rng.IntN(3) {
 		r := Region{Domain: rng.IntN(w.Domains), Memory: i % w.Memories, VA: uint64(rng.IntN(3)) << 20, Length: w.memorySize(), Access: All, Fast: rng.IntN(3) == 0}
 		if rng.IntN(4) == 0 {
@@ -81,6 +84,9 @@ func (w *World) regions(rng *rand.Rand) {
 		}
 		if rng.IntN(5) == 0 {
 			r.Window, r.Owner, r.Fast = 1+rnic.WindowType(rng.IntN(2)), rng.IntN(len(w.Queues)), false
+		}
+		if l.NoAlias && i >= w.Memories {
+			r.VA = w.Regions[r.Memory].VA
 		}
 		w.Regions = append(w.Regions, r)
 	}
