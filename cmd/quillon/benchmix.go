@@ -175,10 +175,13 @@ func (t *tape) Rx(b *packet.Batch) (int, error) {
 
 // recordMix runs Clover clients of network 10.77.net.0 through a steering
 // middlebox in virtual time and keeps what the middlebox received.
-func recordMix(net byte) (*mix, error) { return recordClover(net, mixNodes, mixFrames) }
+func recordMix(net byte) (*mix, error) {
+	return recordClover(net, mixNodes, mixFrames, steerArgs())
+}
 
-// recordClover is recordMix for so many compute nodes and frames.
-func recordClover(net byte, nodes, frames int) (*mix, error) {
+// recordClover is recordMix for so many compute nodes and frames, and a middlebox with
+// such arguments.
+func recordClover(net byte, nodes, frames int, args graph.Args) (*mix, error) {
 	clk := clock.NewManual(1)
 	const depth = 4096
 	var names []string
@@ -212,7 +215,7 @@ func recordClover(net byte, nodes, frames int) (*mix, error) {
 	}
 	m := &mix{}
 	inst, err := graph.New(graph.Config{
-		Spec: between("clover-steer", steerArgs()), Kinds: kinds(),
+		Spec: between("clover-steer", args), Kinds: kinds(),
 		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, frames, clk}}, "pb": {&tape{n0, "pb", m, frames, clk}}},
 	})
 	if err != nil {

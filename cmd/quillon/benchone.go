@@ -24,9 +24,12 @@ func oneBenchmarks() []benchmark {
 	about := func(kind, load string) string {
 		return fmt.Sprintf("%s in memory, two workers with half of one server's clients each: %s; in the place of pass-through: one worker with all", kind, load)
 	}
+	// A quarter of the rows is for connections that are half known: all are at first.
+	steer, swordbox := steerArgs(), swordboxArgs()
+	steer["conns"], swordbox["conns"] = "1024", "512"
 	recorded := func(name, kind string, args graph.Args) benchmark {
 		return benchmark{name, about(kind, "a recorded Clover mix"), func(clock.Clock) (*contest, error) {
-			m, err := recordClover(0, oneNodes, oneFrames)
+			m, err := recordClover(0, oneNodes, oneFrames, steer)
 			if err != nil {
 				return nil, fmt.Errorf("record the load: %w", err)
 			}
@@ -43,11 +46,9 @@ func oneBenchmarks() []benchmark {
 			return &contest{bytes: tenantBytes, work: of(2), pass: of(1), close: func() {}}, nil
 		}}
 	}
-	swordbox := swordboxArgs()
-	swordbox["conns"] = "512" // a quarter of them may wait to be known: all do at the start
 	return []benchmark{
 		recorded("one-server-wire", "wire", nil),
-		recorded("one-server-steer", "clover-steer", steerArgs()),
+		recorded("one-server-steer", "clover-steer", steer),
 		played("one-server-counters", "wire", nil),
 		played("one-server-swordbox", "swordbox", swordbox),
 	}

@@ -8,7 +8,7 @@ import (
 
 // TestByClient: each half has every frame of its clients, in their order.
 func TestByClient(t *testing.T) {
-	m, err := recordClover(0, 2, 4096)
+	m, err := recordClover(0, 2, 4096, steerArgs())
 	if err != nil {
 		t.Fatal(err)
 	}

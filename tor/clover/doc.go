@@ -142,7 +142,16 @@
 //
 // # Threads
 //
-// Requests of all workers meet in one state, which a worker owns for a batch
-// at a time (one atomic exchange a batch; none with one worker). Tails cannot
-// be one shared word a key: a tail, its version and its region move together.
+// Requests of all workers meet in one state. A worker parses and checks a batch
+// before it takes its turn there, and brings checksums up to date and sends after it.
+// It has a turn at connections, and then one at keys, while another worker may be at
+// connections: two atomic exchanges a batch; none with one worker. What opens,
+// pairs or ends a connection takes both turns, for the rest of its batch.
+//
+// Any frame may come by any worker. Who divides them should keep the two directions of
+// a connection together, as symmetric hashing of addresses does.
+//
+// Keys are not divided further: two workers with states of their own, which share
+// nothing, gain hardly more (docs/PERFORMANCE.md). Tails cannot be one shared word a
+// key: a tail, its version and its region move together.
 package clover

@@ -13,11 +13,30 @@ type parsed struct {
 	stays bool // it was dropped, or is held
 	fl    hdr.OpFlags
 	ends  conn.Ends
-	// n bytes from byte from on were old before the app changed them; n is 0 when it did
-	// not.
+	// The n bytes that begin at byte from were old before the app changed them; n is 0
+	// when it did not.
 	from, n int
 	old     [hdr.AtomicETHLen]byte
+
+	// Of a frame whose connection is followed, what the turn at connections finds
+	// out for the turn at keys.
+	row      int32
+	psns     uint32 // that a request takes
+	acked    uint32 // newest PSN that the server has answered
+	order    order
+	advanced bool // this answer is newer than any before
 }
+
+// order is where a request stands among those of its connection.
+type order uint8
+
+const (
+	unfollowed order = iota // of no connection that is followed
+	unpaired                // of one whose other direction is not known
+	repeated
+	early // ahead of the expected PSN
+	next
+)
 
 // as is what a frame is treated as.
 type as uint8
@@ -64,7 +83,7 @@ func (s *Steer) look(p *parsed, b []byte, off bool) {
 	}
 }
 
-// changing keeps n bytes from byte from on of a frame that are about to change.
+// changing keeps the n bytes of a frame that begin at byte from, and are about to change.
 func (p *parsed) changing(b []byte, from, n int) {
 	p.from, p.n = from, copy(p.old[:n], b[from:])
 }

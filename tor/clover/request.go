@@ -13,55 +13,73 @@ import (
 
 // request handles a request packet of a reliable connection, from a client.
 func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) {
-	f := &s.f
-	i := s.connection(c, x, b, ends, fl)
-	if i < 0 {
-		s.untracked(c, b, s.server(ends.Dst), fl)
-		return
+	s.order = unfollowed
+	if s.row = s.connection(c, x, b, ends, fl); s.row >= 0 {
+		s.rank(b, fl)
 	}
-	r := &s.rows[i]
-	psn := f.BTHOf(b).PSN()
-	n, slack := uint32(1), uint32(0)
+	s.requested(c, x, b, ends, fl)
+}
+
+// rank finds where a request of connection row stands, and moves the expected PSN on
+// if it is the next. Of one that is early nothing is noted.
+func (s *Steer) rank(b []byte, fl hdr.OpFlags) {
+	p := s.parsed
+	r := &s.rows[p.row]
+	psn, n, slack := p.f.BTHOf(b).PSN(), uint32(1), uint32(0)
 	if fl&hdr.IsRead != 0 {
-		n, slack = s.psns(b, i)
+		n, slack = s.psnsOf(b, p.row)
 	}
 	d := hdr.PSNDiff(psn, r.epsn)
-	if r.sid == noServer {
+	p.psns, p.acked, p.order = n, r.acked, next
+	switch {
+	case r.sid == noServer:
 		// Only followed, until its other direction is known.
+		p.order = unpaired
 		if !r.begun || d <= -lookback {
 			r.acked = (psn - 1) & hdr.PSNMask
 		}
 		if !r.begun || d >= 0 || d <= -lookback {
 			r.epsn, r.slack, r.begun = (psn+n)&hdr.PSNMask, slack, true
 		}
+	case d < 0 && d > -lookback:
+		p.order = repeated
+	case d < 0 || d > int32(r.slack):
+		p.order = early
+	default:
+		r.ahead, r.slack = 0, slack
+		r.epsn = (psn + n) & hdr.PSNMask
+	}
+}
+
+// requested does what a request whose order is known leads to.
+func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) {
+	f, i := &s.f, s.row
+	switch s.order {
+	case unfollowed, unpaired:
 		s.untracked(c, b, s.server(ends.Dst), fl)
-		if fl&hdr.IsAtomic != 0 {
+		if s.order == unpaired && fl&hdr.IsAtomic != 0 {
 			pass(c, x, reasonUnpaired)
 		}
 		return
-	}
-	switch {
-	case d < 0 && d > -lookback:
+	case repeated:
 		s.again(c, x, b, i, fl)
 		return
-	case d < 0 || d > int32(r.slack):
+	case early:
 		// The server is not going to execute it, unless a request went unseen.
-		s.untracked(c, b, r.sid, fl)
+		s.untracked(c, b, s.rows[i].sid, fl)
 		pass(c, x, reasonPSNGap)
-		s.astray(i, psn, n)
+		s.astray(i, f.BTHOf(b).PSN(), s.psns)
 		return
 	}
-	r.ahead, r.slack = 0, slack
-	r.epsn = (psn + n) & hdr.PSNMask
 	switch {
 	case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
 		s.write(c, x, b, i, fl)
 	case f.Op == hdr.CompareSwap:
 		s.cas(c, x, b, i)
 	case fl&hdr.IsRead != 0:
-		s.read(c, x, b, i, n)
+		s.read(c, x, b, i, s.psns)
 	case fl&hdr.IsAtomic != 0 || f.Op == hdr.AtomicWrite:
-		s.untracked(c, b, r.sid, fl)
+		s.untracked(c, b, s.rows[i].sid, fl)
 		pass(c, x, reasonOtherAtomic)
 	}
 }
@@ -73,10 +91,8 @@ func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.End
 	if !s.serves(ends.Dst) {
 		return noSlot
 	}
-	if !s.trackable(b, fl) {
-		if i, client := s.conns.Find(ends.Dst, f.BTHOf(b).DestQP()); i == conn.NoSlot || client {
-			return noSlot
-		}
+	if !s.trackable(b, fl) && !s.followed(b) {
+		return noSlot
 	}
 	i, e := s.conns.Request(c.Now(), ends, b, f)
 	switch e {
@@ -101,9 +117,15 @@ func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.End
 	return int32(i)
 }
 
-// psns is how many PSNs a READ takes, one a packet of its answer, and how many
+// followed reports whether the connection of a request has a row.
+func (s *Steer) followed(b []byte) bool {
+	i, client := s.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
+	return i != conn.NoSlot && !client
+}
+
+// psnsOf is how many PSNs a READ takes, one a packet of its answer, and how many
 // more it may take beyond them.
-func (s *Steer) psns(b []byte, i int32) (n, slack uint32) {
+func (s *Steer) psnsOf(b []byte, i int32) (n, slack uint32) {
 	size, mtu := s.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(i)).MTU)
 	switch {
 	case size == 0 || size > 1<<31: // empty, or to be refused
@@ -265,13 +287,13 @@ func (s *state) written(c *graph.Ctx, sid int16, w *pendingWrite) {
 
 // acknowledged remembers entries that were the first under their R_Keys, now
 // that the server has taken them.
-func (s *state) acknowledged(c *graph.Ctx, r *row) {
+func (s *Steer) acknowledged(c *graph.Ctx, r *row) {
 	r.unread = false
 	for i := range r.writes[:r.nw] {
 		w := &r.writes[i]
 		switch {
 		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
-		case hdr.PSNDiff(r.acked, w.end) < 0:
+		case hdr.PSNDiff(s.acked, w.end) < 0:
 			r.unread = true
 		default:
 			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
@@ -368,7 +390,7 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 	switch {
 	case t == nil:
 		return nil, reasonUnknownTail
-	case hdr.PSNDiff(r.acked, w.end) < 0:
+	case hdr.PSNDiff(s.acked, w.end) < 0:
 		// Linked before it is known to be written: it may be overwritten
 		// after somebody was sent behind it.
 		return nil, reasonUnattributed

@@ -45,11 +45,24 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 			}
 		}
 	}
-	s.proven(c, r, up)
+	s.row = i
+	s.proven(c, up)
 	if r.unmet && fl&hdr.IsAck != 0 {
 		if s.met(c, i, up); r.sid == noServer {
 			return true
 		}
+	}
+	return s.responded(c, in, x, b, fl)
+}
+
+// responded does what a response to connection row leads to; false when it does not
+// go on.
+func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.OpFlags) bool {
+	f, i := &s.f, s.row
+	r := &s.rows[i]
+	psn := f.BTHOf(b).PSN()
+	if s.advanced && r.unread {
+		s.acknowledged(c, r)
 	}
 	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
 	var rec *op
@@ -91,7 +104,9 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 // proven notes that the server has answered requests up to a PSN. What it
 // answers it has taken: requests that came in sequence with it, ahead of where
 // they were expected, are where it is.
-func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
+func (s *Steer) proven(c *graph.Ctx, up uint32) {
+	p := s.parsed
+	r := &s.rows[p.row]
 	r.answered = c.Now()
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
@@ -100,12 +115,10 @@ func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
 		}
 		r.ahead = 0
 	}
-	if hdr.PSNDiff(up, r.acked) > 0 {
+	if p.advanced = hdr.PSNDiff(up, r.acked) > 0; p.advanced {
 		r.acked = up
-		if r.unread {
-			s.acknowledged(c, r)
-		}
 	}
+	p.acked = r.acked
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.

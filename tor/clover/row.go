@@ -153,7 +153,7 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 	r := &s.rows[i]
 	o := &s.ops[int(i)*window+int((r.head+1)%window)]
 	if o.live && o.steered {
-		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(r.acked, o.psn) <= 0 {
+		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(s.acked, o.psn) <= 0 {
 			return nil
 		}
 		s.ended(o) // the server has gone on: it was answered, and not here

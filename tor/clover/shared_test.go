@@ -45,11 +45,12 @@ type gang struct {
 
 func newGang(t *testing.T, workers int, args graph.Args) *gang {
 	x := &gang{t: t, now: 1_000_000_000}
-	cfg := graph.Config{Kinds: []graph.Kind{*Kind()}, Ports: map[string][]port.Port{}, Seed: 1, Spec: &graph.Spec{
-		Ports: map[string]graph.PortSpec{"pa": {Kind: "test"}, "pb": {Kind: "test"}},
-		Apps:  map[string]graph.AppSpec{"nf": {Kind: Kind().Name, Args: args}},
-		Links: []string{"pa.out -> nf.a", "nf.b -> pb.in", "pb.out -> nf.b", "nf.a -> pa.in"},
-	}}
+	cfg := graph.Config{Kinds: []graph.Kind{*Kind()}, Ports: map[string][]port.Port{}, Seed: 1,
+		Memory: func(_ string, size int) ([]byte, error) { return make([]byte, size), nil }, Spec: &graph.Spec{
+			Ports: map[string]graph.PortSpec{"pa": {Kind: "test"}, "pb": {Kind: "test"}},
+			Apps:  map[string]graph.AppSpec{"nf": {Kind: Kind().Name, Args: args}},
+			Links: []string{"pa.out -> nf.a", "nf.b -> pb.in", "pb.out -> nf.b", "nf.a -> pa.in"},
+		}}
 	for range workers {
 		pool, err := packet.NewPool(2048, 2048, nil)
 		if err != nil {

@@ -34,10 +34,14 @@ const (
 	maxRepairs = 9
 )
 
-// state is what all workers share; the worker whose turn it is owns it.
+// state is what all workers share. The worker whose turn it is at connections owns
+// conns and, of a row, what follows PSNs (begun, epsn, slack, acked, ahead, aheadFrom,
+// aheadTo, answered); the worker whose turn it is at keys owns all else. What both turns
+// read (row.sid, cfg, flush) is changed by who has both. Who takes both takes that at
+// connections first.
 type state struct {
-	turn    atomic.Bool
-	_       [63]byte    // those who wait for their turn look at a line of its own
+	atConns turn
+	atKeys  turn
 	passing atomic.Bool // mode=off: frames need not be looked at
 	_       [63]byte
 
@@ -204,19 +208,34 @@ func (s *Steer) Flush(*graph.Ctx) {
 // of its processor: longer than a turn takes that nobody interrupts.
 const turnSpins = 1 << 14
 
+// turn is one worker's at a time, in a line of the processor's cache of its own.
+type turn struct {
+	taken atomic.Bool
+	_     [63]byte
+}
+
+func (t *turn) take() {
+	for n := 1; t.taken.Load() || !t.taken.CompareAndSwap(false, true); n++ {
+		if n%turnSpins == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+func (t *turn) give() { t.taken.Store(false) }
+
+// lock takes both turns.
 func (s *Steer) lock() {
 	if s.workers > 1 {
-		for n := 1; s.turn.Load() || !s.turn.CompareAndSwap(false, true); n++ {
-			if n%turnSpins == 0 {
-				runtime.Gosched()
-			}
-		}
+		s.atConns.take()
+		s.atKeys.take()
 	}
 }
 
 func (s *Steer) unlock() {
 	if s.workers > 1 {
-		s.turn.Store(false)
+		s.atKeys.give()
+		s.atConns.give()
 	}
 }
 
@@ -249,22 +268,51 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.Count(ctrBytes, s.bytes)
 }
 
-// inTurn is what Push does with a batch beside other workers.
+// inTurn is what Push does with a batch beside other workers. Frames of connections
+// that are known go through two turns, one after the other; from the first other
+// frame on, the rest of the batch has both.
 func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
-	for i, x := range b.Bufs() {
+	bufs := b.Bufs()
+	for i, x := range bufs {
 		s.look(&s.batch[i], x.Bytes(), off)
 	}
-	s.lock()
+	n := 0
+	s.atConns.take()
+	if now := s.passing.Load(); now != off { // the mode has changed meanwhile
+		s.requests, s.responses, s.bytes = 0, 0, 0
+		for i, x := range bufs {
+			s.look(&s.batch[i], x.Bytes(), now)
+		}
+	}
+	if !s.flush && s.choose >= len(s.keys.s) {
+		for n < len(bufs) {
+			if s.parsed = &s.batch[n]; !s.plain(c, in, bufs[n].Bytes()) {
+				break
+			}
+			n++
+		}
+	}
+	s.atKeys.take()
+	both := n < len(bufs) || s.flush || s.choose < len(s.keys.s)
+	if !both {
+		s.atConns.give()
+	}
 	s.begin(c)
-	for i, x := range b.Bufs() {
-		s.parsed = &s.batch[i]
-		s.stays = !s.frame(c, in, x, x.Bytes())
+	for i, x := range bufs {
+		if s.parsed = &s.batch[i]; i < n {
+			s.stays = !s.plainly(c, in, x, x.Bytes())
+		} else {
+			s.stays = !s.frame(c, in, x, x.Bytes())
+		}
 	}
 	s.parsed = &s.batch[0]
 	s.release(c)
 	s.gauge(c)
-	s.unlock()
-	for i, x := range b.Bufs() {
+	s.atKeys.give()
+	if both {
+		s.atConns.give()
+	}
+	for i, x := range bufs {
 		p := &s.batch[i]
 		if p.stays {
 			continue
@@ -274,6 +322,56 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 		}
 		c.Emit(1-in, x)
 	}
+}
+
+// plain does what a frame does to its connection; false, and nothing was done, when
+// that takes both turns.
+func (s *Steer) plain(c *graph.Ctx, in int, b []byte) bool {
+	switch {
+	case s.as == asForeign:
+		return false
+	case s.as != asRequest && s.as != asResponse, in == fromServers && s.as == asRequest:
+		return true // of no connection that is followed
+	case in == fromClients && s.as == asResponse:
+		return !s.cfg.anySide
+	}
+	i, ok := s.conns.Plain(c.Now(), &s.ends, b, &s.f)
+	s.row = int32(i)
+	switch {
+	case !ok:
+		s.order = unfollowed
+		return s.as == asRequest && !s.trackable(b, s.fl) && !s.followed(b)
+	case i == conn.NoSlot:
+		return true
+	case s.rows[i].sid == noServer || s.rows[i].unmet:
+		return false
+	}
+	if s.as == asRequest {
+		s.rank(b, s.fl)
+		return s.order != early
+	}
+	up := s.f.BTHOf(b).PSN()
+	if s.fl&hdr.IsAck != 0 {
+		if syn := s.f.AETHOf(b).Syndrome(); syn.NAK() {
+			return false
+		} else if !syn.ACK() {
+			up = (up - 1) & hdr.PSNMask
+		}
+	}
+	s.proven(c, up)
+	return true
+}
+
+// plainly goes on where plain ended; false when the frame does not.
+func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
+	switch {
+	case s.as == asRequest && in == fromClients:
+		s.requested(c, x, b, &s.ends, s.fl)
+		return true
+	case s.as == asResponse && in == fromServers:
+		return s.row < 0 || s.responded(c, in, x, b, s.fl)
+	}
+	return s.frame(c, in, x, b)
 }
 
 // gauge shows how much is known; the first worker does for all.

@@ -105,6 +105,26 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	return s, Known
 }
 
+// Plain is Request or Response for a frame that changes nothing but its row: of a
+// paired connection, from its client or an answer to that. An answer to nobody, while
+// no half-open row is there to be answered, is plain, too, and has NoSlot. For any
+// other frame it is false, and changes nothing.
+func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, bool) {
+	k := t.find(ends.Dst, f.BTHOf(b).DestQP())
+	if k == noRef {
+		return NoSlot, f.Op.Has(hdr.IsResponse) && t.bucket(ends.Dst, ends.Src).head == 0
+	}
+	r := &t.rows[k.slot()]
+	_, from := r.ends(k.client())
+	if k.client() == f.Op.Has(hdr.IsRequest) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
+		r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+		return NoSlot, false
+	}
+	from.saw(b, f)
+	r.LastSeen = now
+	return k.slot(), true
+}
+
 func (r *Row) reverse(now clock.Time) Event {
 	if r.State == Closing {
 		return IsClosing

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -610,19 +612,66 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// FuzzFrames: any sequence of frames of the connection manager and of data, a
-// few hosts and queue pairs, and bytes changed anywhere.
-func FuzzFrames(f *testing.F) {
+// pieces are frames of three connections.
+func pieces() (p [][]byte) {
 	c := example()
 	d, e := *c, *c
 	d.cqpn, d.cid, d.tid = d.cqpn+1, d.cid+1, d.tid+1
 	e.client = host(3)
-	var pieces [][]byte
 	for _, c := range []*connection{c, &d, &e} {
-		pieces = append(pieces, c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), c.tell(hdr.MsgRcptAck, false), c.tell(hdr.ConnectReject, false),
+		p = append(p, c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), c.tell(hdr.MsgRcptAck, false), c.tell(hdr.ConnectReject, false),
 			c.tell(hdr.DisconnectRequest, true), c.tell(hdr.DisconnectRequest, false), c.tell(hdr.DisconnectReply, true), c.request(hdr.WriteOnly, 5), c.request(hdr.ReadRequest, 6),
 			c.response(hdr.Acknowledge, 5), c.response(hdr.ReadRespOnly, 6))
 	}
+	return p
+}
+
+// TestPlain: what Plain takes Request and Response would take in the same way, and it
+// changes nothing otherwise.
+func TestPlain(t *testing.T) {
+	pieces, rng, plain := pieces(), rand.New(rand.NewPCG(1, 7)), 0
+	for n := range 400 {
+		c := Config{Rows: 4, Infer: true, Settle: -1, GuardMAC: n&1 != 0, SamePort: n&2 != 0, Idle: 2000, HalfOpen: 300, Close: 100, Reuse: 50}
+		x, y, now := newTable(t, c), newTable(t, c), clock.Time(1)
+		psn := byte(0)
+		for range 300 {
+			now += clock.Time(rng.IntN(4))
+			b := bytes.Clone(pieces[rng.IntN(len(pieces))])
+			if rng.IntN(8) != 0 {
+				psn += byte(rng.IntN(2))
+				b = bytes.Clone(pieces[12*rng.IntN(3)+8+rng.IntN(4)])
+				b[14+20+8+11] += psn
+			}
+			if rng.IntN(16) == 0 {
+				b[rng.IntN(len(b))] += byte(rng.IntN(256))
+			}
+			s, e := feed(x, now, b)
+			var f hdr.Frame
+			var ends Ends
+			hdr.Parse(b, &f)
+			if f.Op.Transport() == hdr.RC && ends.Of(b, &f) {
+				if got, ok := y.Plain(now, &ends, b, &f); !ok {
+					feed(y, now, b)
+				} else if plain++; got != s || s != NoSlot && e != Known {
+					t.Fatalf("plain of row %d, not %v of row %d", got, e, s)
+				}
+			} else {
+				feed(y, now, b)
+			}
+			if !slices.Equal(x.rows, y.rows) {
+				t.Fatalf("after %v: %v and %v", f.Op, x.rows, y.rows)
+			}
+		}
+	}
+	if plain < 1000 {
+		t.Errorf("%d frames were plain", plain)
+	}
+}
+
+// FuzzFrames: any sequence of frames of the connection manager and of data, a
+// few hosts and queue pairs, and bytes changed anywhere.
+func FuzzFrames(f *testing.F) {
+	pieces := pieces()
 	// Four bytes a frame: which, and what is changed where; or time passes.
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0})
 	f.Add([]byte{8, 0, 0, 0, 10, 0, 0, 0, 8, 50, 1, 6, 10, 50, 1, 6, 8, 50, 1, 7, 10, 50, 1, 7, 10, 52, 1, 9})
