@@ -35,7 +35,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if key != nil {
 		o.flags |= fRight
 	}
-	l, ok := s.route(fl, o, key, m)
+	c, ok := s.route(fl, o, key, m)
 	if !ok {
 		if fl.open == 0 && n.stuck(fl, o, key) {
 			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
@@ -45,11 +45,11 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		}
 		return false
 	}
-	copied, ok := n.insure(fl, l, o, m, x)
+	copied, ok := n.insure(fl, c, o, m, x)
 	if !ok {
 		return false
 	}
-	if !n.enter(fl, o, l, key) {
+	if !n.enter(fl, o, c, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
@@ -68,10 +68,10 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		if o.kind == kSend {
 			o.npsn = 1 // as many as come
 		}
-		if l == fl {
-			l.next = psnAdd(o.spsn, 1)
+		if c == fl {
+			c.next = psnAdd(o.spsn, 1)
 		} else {
-			l.next = psnAdd(o.spsn, o.npsn)
+			c.next = psnAdd(o.spsn, o.npsn)
 		}
 	}
 	s.send(fl, o, x, b, f, 0)
@@ -157,9 +157,9 @@ func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
 	}
-	l, ok := s.choose(fl, o, key)
-	if !ok || l == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
-		return l, ok
+	c, ok := s.choose(fl, o, key)
+	if !ok || c == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
+		return c, ok
 	}
 	if o.npsn <= n.longest() && n.shelf.Room(int(o.npsn)) {
 		return nil, false
@@ -169,18 +169,18 @@ func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 }
 
 // insure makes o, of flow fl, one that can be sent again here, if others may come to
-// be behind it on connection l: by a copy of x. False when it must wait for room.
-func (n *node) insure(fl, l *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+// be behind it on connection c: by a copy of x. False when it must wait for room.
+func (n *node) insure(fl, c *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	if o.makeable() {
 		return nil, true
 	}
-	if l != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy() {
+	if c != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy() {
 		if copied = n.copyOf(x); copied != nil {
 			return copied, true
 		}
 	}
 	o.flags |= fUnkept
-	return nil, l == fl
+	return nil, c == fl
 }
 
 // middle sends on a packet of the message that flow fl is in; false when it
@@ -194,8 +194,8 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		fl.cur = none
 		return s.admit(fl, x, b, f)
 	}
-	l := n.carrier(o)
-	if l.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+	c := n.carrier(o)
+	if c.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 		return false
 	}
 	if o.is(fKept) {
@@ -213,8 +213,8 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if f.BTHOf(b).AckReq() {
 		o.flags |= fAckReq
 	}
-	if l == fl {
-		l.next = psnAdd(o.spsn, k+1)
+	if c == fl {
+		c.next = psnAdd(o.spsn, k+1)
 	}
 	if last {
 		fl.cur = none
@@ -228,13 +228,13 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 // client sent it, with headers f.
 func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	n := s.n
-	l := n.carrier(o)
+	c := n.carrier(o)
 	psn := psnAdd(o.spsn, k)
 	if f.ECNOf(b) == hdr.CE {
-		l.marked.add(n.index(fl))
+		c.marked.add(n.index(fl))
 	}
 	if o.is(fReplaced) {
-		h := &l.up
+		h := &c.up
 		size, ecn := h.len()+hdr.RETHLen+8+hdr.ICRCLen, f.ECNOf(b)
 		if !resize(x, size) { // smaller than an atomic: cannot be
 			s.c.Drop(x, reasonNoBuf)
@@ -247,12 +247,12 @@ func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 		s.c.Emit(toServers, x)
 		return
 	}
-	ours, h := l != fl, f.BTHOf(b)
+	ours, h := c != fl, f.BTHOf(b)
 	// What is open must be answered: others may wait for it.
 	ack := fl.trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
 	if ours || ack || h.PSN() != psn {
 		if ours {
-			l.up.address(b)
+			c.up.address(b)
 			s.c.Mark(x, packet.Forwarded, reasonMoved)
 		}
 		noUDPSum(b, f)

@@ -179,6 +179,7 @@ func (n *node) letGo(s conn.Slot) bool {
 	return false
 }
 
+// row is what tor/conn knows of flow f.
 func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
 
 // begin makes what is known from the start: what the process before this one

@@ -63,36 +63,36 @@ func (r *record) oldest(c *flow) *op { return r.get(c.oldest) }
 
 func (r *record) behind(o *op) *op { return r.get(o.next) }
 
-// link puts op o at the end of what connection x carries.
-func (r *record) link(x *flow, o *op, now clock.Time) {
+// link puts op o at the end of what connection c carries.
+func (r *record) link(c *flow, o *op, now clock.Time) {
 	at := r.place(o)
 	o.next = none
-	if x.oldest == none {
-		x.oldest, x.loaded, x.timed = at, now, true
-		x.silent, x.tries = 0, 0
+	if c.oldest == none {
+		c.oldest, c.loaded, c.timed = at, now, true
+		c.silent, c.tries = 0, 0
 	} else {
-		r.ops[x.newest].next = at
+		r.ops[c.newest].next = at
 	}
-	x.newest = at
+	c.newest = at
 }
 
 // unlink takes o, which is the oldest, off its connection.
 func (r *record) unlink(o *op) {
-	x := &r.flows[o.lane]
-	x.oldest = o.next
-	if x.oldest == none {
-		x.newest = none
+	c := &r.flows[o.lane]
+	c.oldest = o.next
+	if c.oldest == none {
+		c.newest = none
 	}
-	x.silent = 0
+	c.silent = 0
 }
 
 // mostAhead is how many operations are looked at to find one on a connection.
 const mostAhead = 64
 
-// carries is the operation that connection x carries under PSN psn; nil if there
+// carries is the operation that connection c carries under PSN psn; nil if there
 // is none, or too many are ahead of it.
-func (r *record) carries(x *flow, psn uint32) *op {
-	o := r.oldest(x)
+func (r *record) carries(c *flow, psn uint32) *op {
+	o := r.oldest(c)
 	for range mostAhead {
 		if o == nil || psnLess(psn, psnAdd(o.spsn, o.npsn)) {
 			return o

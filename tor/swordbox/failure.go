@@ -169,7 +169,7 @@ func (s *wire) remove(fl *flow) {
 	}
 	for o := n.oldest(fl); o != nil; o = n.behind(o) {
 		if n.flowOf(o) == fl {
-			n.orphan(o)
+			o.flags |= fOrphan
 		}
 	}
 	n.shelf.Drop(s.c, &fl.stall, s.n.worker, reasonReset)
@@ -179,7 +179,7 @@ func (s *wire) remove(fl *flow) {
 	s.bequest(n.bury(fl, true))
 	for k := fl.first; k != fl.tail; k++ {
 		if o := n.op(fl, k); o.state == sOpen {
-			n.orphan(o) // on another connection, where what is behind it needs it
+			o.flags |= fOrphan // on another connection, where what is behind it needs it
 		} else {
 			n.unkeep(o)
 		}

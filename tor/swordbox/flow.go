@@ -17,8 +17,8 @@ func psnLess(a, b uint32) bool { return hdr.PSNDiff(a, b) < 0 }
 
 func psnAdd(a, n uint32) uint32 { return (a + n) & hdr.PSNMask }
 
-// noFlow is of a row without a connection, or whose numbering is not taken over: words may still
-// name it as the one that they were last reached over, and it carries nothing.
+// noFlow is of a row without a connection, or whose numbering is not taken over: words
+// may still name it as the one that they were last reached over, and it carries nothing.
 var noFlow = flow{client: client{answerer: none, lane: none, cur: none}, carrier: carrier{oldest: none, newest: none}}
 
 // flow is a connection: a client, which sends requests in its own numbering of PSNs
@@ -33,13 +33,13 @@ type flow struct {
 	synced  bool // requests are on record, and both numberings are known
 	seen    bool // before that: arrived is known, and turns requests came in order
 	trusted bool // since then the server has answered: down, and the MSN, are known
-	young   bool // start is the PSN from which on requests are on record; before, both ends counted alike
+	young   bool // followed lately: clients may still repeat requests from before start, which are not on record; then both ends counted alike
 	// onward: the server's PSNs are far beyond start, and may come round to it.
 	onward      bool
-	bound       bool // on record in memory that outlives the process: its two ends count differently
-	quiet       bool // for so long that it is time to see whether the server's end is there
-	told        bool // its client was told that it is lost
-	start       uint32
+	bound       bool   // on record in memory that outlives the process: its two ends count differently
+	quiet       bool   // for so long that it is time to see whether the server's end is there
+	told        bool   // its client was told that it is lost
+	start       uint32 // PSN of the first request on record
 	turns       uint32
 	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
 	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
@@ -57,14 +57,14 @@ func (f *flow) effMTU() uint32 {
 }
 
 // learnMTU learns a path MTU from packets of READ responses.
-func (x *flow) learnMTU(f *hdr.Frame, b []byte) {
+func (fl *flow) learnMTU(f *hdr.Frame, b []byte) {
 	switch f.Op {
 	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
-		if x.mtu == 0 {
-			x.mtu = uint32(len(f.PayloadOf(b)))
+		if fl.mtu == 0 {
+			fl.mtu = uint32(len(f.PayloadOf(b)))
 		}
 	case hdr.ReadRespOnly:
-		x.mtuLow = max(x.mtuLow, uint32(len(f.PayloadOf(b))))
+		fl.mtuLow = max(fl.mtuLow, uint32(len(f.PayloadOf(b))))
 	}
 }
 

@@ -34,7 +34,7 @@ func (s *wire) unfollow(f *flow) {
 	n.shelf.Drop(s.c, &f.stall, n.worker, reasonAbsorbed)
 	n.keys.recall(f)
 	for o := n.oldest(f); o != nil; o = n.oldest(f) {
-		n.orphan(o)
+		o.flags |= fOrphan
 		n.unlink(o)
 		n.forget(o, false)
 	}

@@ -173,9 +173,9 @@ func (n *node) writable(o *op, c *flow) bool {
 	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
 }
 
-// enter puts op o of flow fl in order: on connection x, and with the others of
+// enter puts op o of flow fl in order: on connection c, and with the others of
 // its words. False when it must wait, and nothing has changed.
-func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
+func (n *node) enter(fl *flow, o *op, c *flow, key *key) bool {
 	w := n.words.of(o)
 	if w == none && n.cfg.trackable(o) {
 		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
@@ -183,35 +183,35 @@ func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
 	switch {
 	case !o.modifies():
 	case w == none:
-		if !n.enterFree(o, x) {
+		if !n.enterFree(o, c) {
 			return false
 		}
-	case !n.enterWord(fl, o, x, w):
+	case !n.enterWord(fl, o, c, w):
 		return false
 	}
 	// A READ that is done again may begin in its middle.
-	o.lane, o.spsn = n.index(x), psnAdd(x.next, -o.got&hdr.PSNMask)
-	n.link(x, o, n.c.Now())
-	x.next = psnAdd(x.next, o.npsn-o.got)
-	if x == fl {
-		x.claimed = false
-		if x.count(o, 1); x.guests == 0 && o.answered() {
-			x.peak = max(x.peak, int16(min(x.rd, 1<<14)))
+	o.lane, o.spsn = n.index(c), psnAdd(c.next, -o.got&hdr.PSNMask)
+	n.link(c, o, n.c.Now())
+	c.next = psnAdd(c.next, o.npsn-o.got)
+	if c == fl {
+		c.claimed = false
+		if c.count(o, 1); c.guests == 0 && o.answered() {
+			c.peak = max(c.peak, int16(min(c.rd, 1<<14)))
 		}
 		if o.kind == kSend || o.is(fOwn) {
-			x.private = n.c.Now()
-			n.keys.recall(x)
+			c.private = n.c.Now()
+			n.keys.recall(c)
 		}
 		if o.spsn != o.cpsn || o.is(fReplaced) {
 			n.diverge(fl)
 		}
 	} else {
 		o.flags |= fGuest
-		x.count(o, 1)
+		c.count(o, 1)
 		key.guests++
 		n.c.Count(ctrMoved, 1)
 		n.diverge(fl)
-		n.diverge(x)
+		n.diverge(c)
 	}
 	fl.opens(o)
 	return true
@@ -219,16 +219,16 @@ func (n *node) enter(fl *flow, o *op, x *flow, key *key) bool {
 
 // enterWord puts op o of flow fl, which changes word w and nothing else, in order
 // with the word's others, if that can be. False when it must wait.
-func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
+func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
-	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == l)
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
-	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, l))
-	if ordered && passes && n.foretold(o, l) {
-		if n.patient(l.stirred()) {
+	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, c))
+	if ordered && passes && n.foretold(o, c) {
+		if n.patient(c.stirred()) {
 			return false
 		}
 		ordered = false
@@ -237,7 +237,7 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 		v.doubt() // and no more of them, until it went
 		return false
 	}
-	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (l != fl || fl.isLent) {
+	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (c != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
 	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) {
@@ -246,7 +246,7 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	if o.kind.atomic() {
 		n.c.Count(ctrAtomics, 1)
 	}
-	n.words.join(o, w, n.index(l), ordered, n.c.Now())
+	n.words.join(o, w, n.index(c), ordered, n.c.Now())
 	switch {
 	case !ordered:
 		n.c.Count(ctrLoose, 1)
@@ -254,7 +254,7 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 	case passes:
 		v.doubt()
 	default:
-		n.effect(o, v, l)
+		n.effect(o, v, c)
 	}
 	if o.asAtomic() {
 		v.atomics++
@@ -263,10 +263,10 @@ func (n *node) enterWord(fl *flow, o *op, l *flow, w int32) bool {
 }
 
 // enterFree counts o, which changes memory and is not of one tracked word, and
-// goes over connection l. The words that it touches are not known until it is
+// goes over connection c. The words that it touches are not known until it is
 // done. False when it must wait.
-func (n *node) enterFree(o *op, l *flow) bool {
-	wait, any := n.words.touch(o.va, o.len, n.index(l), n.words.free.gen, 0)
+func (n *node) enterFree(o *op, c *flow) bool {
+	wait, any := n.words.touch(o.va, o.len, n.index(c), n.words.free.gen, 0)
 	if !wait {
 		n.words.joinFree(o)
 		if any {
@@ -280,7 +280,7 @@ func (n *node) enterFree(o *op, l *flow) bool {
 }
 
 // effect computes what op o, which is in order, does to its word.
-func (n *node) effect(o *op, v *word, l *flow) {
+func (n *node) effect(o *op, v *word, c *flow) {
 	known := n.words.believes(v)
 	v.probe = none
 	if !known {
@@ -310,10 +310,10 @@ func (n *node) effect(o *op, v *word, l *flow) {
 	case v.vouched && n.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
-		case n.c.Now().Sub(v.checked) >= n.cfg.verify && l.rd < n.depth(l):
+		case n.c.Now().Sub(v.checked) >= n.cfg.verify && c.rd < n.depth(c):
 			v.checked = n.c.Now()
 			n.foretell(o, v)
-		case n.writable(o, l):
+		case n.writable(o, c):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.words.writes++
 			v.writes++

@@ -56,7 +56,7 @@ func (r *record) carrier(o *op) *flow { return &r.flows[o.lane] }
 // beside is what few operations need of o.
 func (r *record) beside(o *op) *more { return &r.more[r.place(o)] }
 
-// slot is what tor/conn calls flow f, and row what it knows of it.
+// slot is what tor/conn calls flow f.
 func (r *record) slot(f *flow) conn.Slot { return conn.Slot(r.index(f)) }
 
 // classifyAtomic makes of the atomic in b, with headers f, operation o.
@@ -86,6 +86,3 @@ func (r *record) failed(o *op, syn hdr.Syndrome, packet uint32) {
 		r.flowOf(o).failed = true
 	}
 }
-
-// orphan marks o: nobody waits for it.
-func (r *record) orphan(o *op) { o.flags |= fOrphan }

@@ -80,23 +80,23 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 	if key != nil {
 		o.flags |= fRight
 	}
-	l, ok := s.choose(fl, o, key)
+	c, ok := s.choose(fl, o, key)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
-		l, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
+		c, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
 	}
 	if !ok {
 		return false
 	}
 	var copied *packet.Buf
 	if !o.makeable() {
-		if l == fl {
+		if c == fl {
 			o.flags |= fUnkept
 		} else if copied = n.copyOf(x); copied == nil {
 			return false
 		}
 	}
-	if !n.enter(fl, o, l, key) {
+	if !n.enter(fl, o, c, key) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}

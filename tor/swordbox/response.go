@@ -205,21 +205,21 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	s.c.Emit(toClients, x)
 }
 
-// acked notes that the server has executed all that connection x carried up to
+// acked notes that the server has executed all that connection c carried up to
 // psn.
-func (s *wire) acked(x *flow, psn uint32) {
+func (s *wire) acked(c *flow, psn uint32) {
 	n := s.n
-	x.ack(psn)
-	s.advance(x)
-	switch o := n.oldest(x); {
-	case x.repair:
-		s.pump(x)
-	case x.suspect != 0 && o != nil && o.spsn != x.nudged:
+	c.ack(psn)
+	s.advance(c)
+	switch o := n.oldest(c); {
+	case c.repair:
+		s.pump(c)
+	case c.suspect != 0 && o != nil && o.spsn != c.nudged:
 		// What was sent again was answered. What was sent before that and is not
 		// has been lost as well.
-		goal := x.suspect
-		if x.suspect = 0; psnLess(o.spsn, goal) && o.got == 0 && (!n.handedOver(x) || x.writes > 0) {
-			s.again(x, o.spsn, goal)
+		goal := c.suspect
+		if c.suspect = 0; psnLess(o.spsn, goal) && o.got == 0 && (!n.handedOver(c) || c.writes > 0) {
+			s.again(c, o.spsn, goal)
 		}
 	}
 }
@@ -227,9 +227,9 @@ func (s *wire) acked(x *flow, psn uint32) {
 // partly has a client told of the first packets of a message of many that connection
 // x carries, when the server has acknowledged them: it may wait for that before it
 // sends more (rxe: after 128).
-func (n *node) partly(x *flow) {
-	o := n.oldest(x)
-	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(x.acked, o.spsn) {
+func (n *node) partly(c *flow) {
+	o := n.oldest(c)
+	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(c.acked, o.spsn) {
 		f := n.flowOf(o)
 		f.tellPart = true
 		n.due(f)
@@ -237,22 +237,22 @@ func (n *node) partly(x *flow) {
 }
 
 // advance completes what is acknowledged, in order.
-func (s *wire) advance(x *flow) {
+func (s *wire) advance(c *flow) {
 	n := s.n
-	for o := n.oldest(x); o != nil; o = n.oldest(x) {
+	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if o.is(fEarly) {
-			x.ack(psnAdd(o.spsn, o.npsn-1))
+			c.ack(psnAdd(o.spsn, o.npsn-1))
 			s.complete(o)
 			continue
 		}
-		if o.npsn != 0 && psnLess(x.acked, psnAdd(o.spsn, o.npsn-1)) || x.cur == x.oldest {
+		if o.npsn != 0 && psnLess(c.acked, psnAdd(o.spsn, o.npsn-1)) || c.cur == c.oldest {
 			return
 		}
 		if o.answered() {
 			// The server answered it, and the answer was lost. Its client will
 			// ask again in its time; others need not wait so long.
-			if x.guests > 0 && x.trusted {
-				s.nudgeLost(x)
+			if c.guests > 0 && c.trusted {
+				s.nudgeLost(c)
 			}
 			return
 		}
@@ -273,14 +273,14 @@ func (s *wire) complete(o *op) {
 }
 
 // atomicAck is the answer to an atomic that went as one.
-func (s *wire) atomicAck(x *flow, psn uint32, original uint64) {
+func (s *wire) atomicAck(c *flow, psn uint32, original uint64) {
 	n := s.n
-	o := n.carries(x, psn)
+	o := n.carries(c, psn)
 	if o == nil {
 		return
 	}
-	first := o == n.oldest(x)
-	if o.spsn != psn || !o.asAtomic() || o.is(fEarly) || !first && !x.trusted {
+	first := o == n.oldest(c)
+	if o.spsn != psn || !o.asAtomic() || o.is(fEarly) || !first && !c.trusted {
 		return
 	}
 	if o.is(fForetold) && n.foresaw(o) && original != n.beside(o).want {
@@ -288,51 +288,51 @@ func (s *wire) atomicAck(x *flow, psn uint32, original uint64) {
 	}
 	o.prior = original
 	if first {
-		s.inTime(x, psn)
-	} else if x.trusted {
+		s.inTime(c, psn)
+	} else if c.trusted {
 		o.flags |= fEarly
-		s.nudgeLost(x)
+		s.nudgeLost(c)
 	}
 }
 
-// inTime completes the oldest operation of connection x, which is answered up to
+// inTime completes the oldest operation of connection c, which is answered up to
 // psn, and what is behind it.
-func (s *wire) inTime(x *flow, psn uint32) {
-	x.ack(psn)
-	s.complete(s.n.oldest(x))
-	s.advance(x)
+func (s *wire) inTime(c *flow, psn uint32) {
+	c.ack(psn)
+	s.complete(s.n.oldest(c))
+	s.advance(c)
 }
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
 // of.
-func (s *wire) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bool {
+func (s *wire) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bool {
 	n := s.n
-	o := n.oldest(x)
+	o := n.oldest(c)
 	if o == nil {
 		return false
 	}
 	if o.kind == kOdd && o.spsn == psn {
-		x.ack(psn)
+		c.ack(psn)
 		s.complete(o)
-		s.advance(x)
+		s.advance(c)
 		return false
 	}
 	if o.kind != kRead || psnAdd(o.spsn, o.got) != psn {
-		if it := n.carries(x, psn); it != nil && it != o {
-			return s.early(x, it, psn, frame)
+		if it := n.carries(c, psn); it != nil && it != o {
+			return s.early(c, it, psn, frame)
 		}
 		return false // a repetition, or one before it was lost: its client will ask again
 	}
 	fl := n.flowOf(o)
-	x.learnMTU(&s.f, b)
+	c.learnMTU(&s.f, b)
 	if o.len == 8 && o.npsn == 1 {
-		n.compare(x, o, s.f.PayloadOf(b))
+		n.compare(c, o, s.f.PayloadOf(b))
 	}
 	k := o.got
 	o.got++
 	lastOne := o.got == o.npsn
-	if lastOne && psnLess(x.acked, psn) {
-		x.acked = psn
+	if lastOne && psnLess(c.acked, psn) {
+		c.acked = psn
 	}
 	if o.is(fOrphan) || fl.gone {
 		s.c.Drop(frame, reasonAbsorbed)
@@ -346,7 +346,7 @@ func (s *wire) readResponse(x *flow, psn uint32, frame *packet.Buf, b []byte) bo
 	}
 	if lastOne {
 		s.complete(o)
-		s.advance(x)
+		s.advance(c)
 	}
 	return true
 }

@@ -128,16 +128,16 @@ func (s *wire) query(c *flow) {
 	s.c.Count(ctrProbes, 1)
 }
 
-// unanswered reports whether the server has not answered on connection l since
+// unanswered reports whether the server has not answered on connection c since
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.
 // When the server was silent on all, l has giveup= from its first answer on.
-func (s *wire) unanswered(l *flow, since clock.Time) bool {
+func (s *wire) unanswered(c *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
 	since = max(since, n.awake)
 	heard := n.lastHeard
-	if n.lastFrom == l {
+	if n.lastFrom == c {
 		heard = n.otherHeard
 	}
 	if heard.Sub(since) >= giveup/2 && now.Sub(since) >= giveup {
@@ -149,7 +149,7 @@ func (s *wire) unanswered(l *flow, since clock.Time) bool {
 	n.asking = now
 	for range min(8, len(n.flows)) {
 		n.asks = (n.asks + 1) % int32(len(n.flows))
-		if f := &n.flows[n.asks]; f != l && f.synced && f.trusted && !f.dead && !f.gone {
+		if f := &n.flows[n.asks]; f != c && f.synced && f.trusted && !f.dead && !f.gone {
 			s.query(f)
 		}
 	}
