@@ -136,7 +136,7 @@ func TestSet(t *testing.T) {
 		set(arg)
 	}
 	r.replaces(200)
-	if out := r.ask("set", "swordbox", "conns=512"); !strings.Contains(out, "6 connections are left of conns=600, window=2048: give no less") {
+	if out := r.ask("set", "swordbox", "conns=512"); !strings.Contains(out, "6 connections are left of conns=600, window=2048, for 1 servers: give no less") {
 		t.Error(out)
 	}
 	set("mode=off")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // ErrImplausible is returned for a row that no table can have had.
@@ -47,4 +48,20 @@ func (t *Table) Adopt(now clock.Time, s Slot, r *Row) error {
 		t.rows[s].rewatch()
 	}
 	return nil
+}
+
+// plausible: what a table could have held.
+func (r *Row) plausible() bool {
+	switch r.MTU {
+	case 0, 256, 512, 1024, 2048, 4096:
+	default:
+		return false
+	}
+	for _, e := range []*End{&r.Client, &r.Server} {
+		if e.QPN < 2 || e.QPN > 0xFFFFFF || e.StartPSN > hdr.PSNMask || r.Net != hdr.NetGRH && e.Addr.Is4() != (r.Net == hdr.NetIPv4) {
+			return false
+		}
+	}
+	vlan := r.Client.Addr.vlan
+	return r.Learnt <= Managed && r.Net >= hdr.NetIPv4 && r.Net <= hdr.NetGRH && vlan < 4096 && vlan == r.Server.Addr.vlan && (r.sent|r.next|r.low) <= hdr.PSNMask
 }

@@ -453,108 +453,21 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// saved is a table with rows of all sorts, its state, and what was kept with
-// the rows.
-func saved(t testing.TB, now clock.Time) (*Table, []byte) {
-	x := newTable(t, Config{Rows: 8, Infer: true, Seed: 1})
-	c := example()
-	for _, b := range [][]byte{c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true), c.request(hdr.WriteOnly, c.cpsn)} {
-		feed(x, now, b)
-	}
-	if _, err := x.AddStatic(now, StaticConn{Client: netip.MustParseAddr("fd00::2"), Server: netip.MustParseAddr("fd00::1"), ClientQPN: 5, ServerQPN: 6, MTU: 256}); err != nil {
-		t.Fatal(err)
-	}
-	d := *c
-	d.client = host(3)
-	d.sqpn++
-	for p := uint32(0xFFFFFE); p != 1; p = (p + 1) & hdr.PSNMask {
-		feed(x, now, d.request(hdr.WriteOnly, p))
-		feed(x, now, d.response(hdr.Acknowledge, p))
-	}
-	e := *c
-	e.sqpn = 0x999
-	feed(x, now, e.request(hdr.WriteOnly, 5)) // half open: not saved
-	return x, x.AppendState([]byte("before"), now, func(b []byte, s Slot) []byte { return append(b, "row "+x.Row(s).Server.Addr.String()...) })
-}
-
-func TestState(t *testing.T) {
-	now := clock.Time(time.Hour)
-	x, b := saved(t, now)
-	b = b[len("before"):]
-	y := newTable(t, Config{Rows: 3, Infer: true, Seed: 2})
-	err := y.Restore(b, now.Add(time.Second), time.Second, func(s Slot, data []byte) error {
-		if string(data) != "row "+y.Row(s).Server.Addr.String() {
-			t.Errorf("%q kept with %v", data, y.Row(s))
-		}
-		return nil
-	})
-	if err != nil || y.Len() != 3 || x.Len() != 4 {
-		t.Fatal(err, y.Len())
-	}
-	check(t, y)
+// adopted is a table that takes over what is paired in x.
+func adopted(t interface{ Fatal(...any) }, x *Table, now clock.Time) *Table {
+	y, _ := New(Config{Rows: len(x.rows), Seed: 4})
 	for i := range x.rows {
-		r := x.rows[i]
-		if r.State != Paired || !r.used {
-			continue
-		}
-		s, _ := y.Find(r.Server.Addr, r.Server.QPN)
-		r.old, r.mark, r.markAt, r.asks, r.asked = 0, 0, 0, 0, 0
-		if r.matched, r.matches, r.candidate = 0, 0, 0; s == NoSlot || *y.Row(s) != r {
-			t.Errorf("got  %+v\nwant %+v", y.Row(s), r)
+		if r := x.rows[i]; r.used && r.State != HalfOpen {
+			if err := y.Adopt(now, Slot(i), &r); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	// The connections go on, and end.
-	c := example()
-	run(t, y, now.Add(time.Second), step{"data", c.request(hdr.WriteOnly, 1), Known}, step{"disconnect", c.tell(hdr.DisconnectRequest, false), IsClosing},
-		step{"confirmed", c.tell(hdr.DisconnectReply, true), Removed})
-
-	stamp := func(f func(b []byte) []byte) []byte {
-		n := f(bytes.Clone(b[:len(b)-4]))
-		return binary.BigEndian.AppendUint32(n, castagnoli(n))
-	}
-	half := errors.New("half")
-	for name, c := range map[string]struct {
-		b    []byte
-		at   clock.Duration
-		rows int
-		more func(Slot, []byte) error
-		want error
-	}{
-		"nothing":         {b: nil, want: ErrCorrupt},
-		"something else":  {b: bytes.Repeat([]byte("x"), 100), want: ErrCorrupt},
-		"a flipped bit":   {b: append(bytes.Clone(b[:50]), append([]byte{b[50] ^ 1}, b[51:]...)...), want: ErrCorrupt},
-		"cut off":         {b: b[:len(b)-1], want: ErrCorrupt},
-		"another version": {b: stamp(func(b []byte) []byte { b[7]++; return b }), want: ErrVersion},
-		"too old":         {b: b, at: 2*time.Second + 1, want: ErrStale},
-		"of the future":   {b: b, at: -1, want: ErrStale},
-		"too many":        {b: b, rows: 2, want: ErrFull},
-		"a row short":     {b: stamp(func(b []byte) []byte { b[19]--; return b }), want: ErrCorrupt},
-		"a row more":      {b: stamp(func(b []byte) []byte { b[19]++; return b }), want: ErrCorrupt},
-		"a row too long":  {b: stamp(func(b []byte) []byte { b[21]++; return b }), want: ErrCorrupt},
-		"impossible":      {b: stamp(func(b []byte) []byte { b[25]++; return b }), want: ErrCorrupt},
-		"twice": {b: stamp(func(b []byte) []byte {
-			n := 4 + int(b[23])
-			return append(append(b[:20:20], b[20:20+n]...), append(bytes.Clone(b[20:20+n]), b[20+2*n:]...)...)
-		}), want: ErrCorrupt},
-		"refused by owner": {b: b, more: func(s Slot, d []byte) error { return half }, want: half},
-	} {
-		rows := 8
-		if c.rows != 0 {
-			rows = c.rows
-		}
-		y := newTable(t, Config{Rows: rows})
-		if err := y.Restore(c.b, now.Add(c.at), 2*time.Second, c.more); !errors.Is(err, c.want) || y.Len() != 0 {
-			t.Errorf("%s: %v, %d rows", name, err, y.Len())
-		}
-		check(t, y)
-	}
-	if y.Restore(b, now, time.Hour, nil) == nil {
-		t.Error("into a table that is not empty")
-	}
+	return y
 }
 
-// Whatever was in a table, what is restored is what was paired.
-func TestStateOfAnyTable(t *testing.T) {
+// Whatever was in a table, what another one takes over is what was paired.
+func TestAdoptAnyTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x, _ := New(Config{Rows: 12, Seed: 3})
 		for range rapid.IntRange(0, 12).Draw(t, "n") {
@@ -566,17 +479,14 @@ func TestStateOfAnyTable(t *testing.T) {
 				feed(x, 5, b)
 			}
 		}
-		y, _ := New(Config{Rows: 12, Seed: 4})
-		if err := y.Restore(x.AppendState(nil, 5, nil), 6, 1, nil); err != nil {
-			t.Fatal(err)
-		}
+		y := adopted(t, x, 6)
 		n := 0
 		for i := range x.rows {
-			if r := x.rows[i]; r.used && r.State == Paired {
+			if r := &x.rows[i]; r.used && r.State == Paired {
 				n++
 				s, _ := y.Find(r.Client.Addr, r.Client.QPN)
-				if r.rival = 0; s == NoSlot || *y.Row(s) != r && !r.watch {
-					t.Fatalf("got  %+v\nwant %+v", y.Row(s), r)
+				if z := y.Row(Slot(i)); s != Slot(i) || z.Client != r.Client || z.Server != r.Server || z.Learnt != r.Learnt || z.State != Paired || !z.pinned {
+					t.Fatalf("got  %+v\nwant %+v", z, r)
 				}
 			}
 		}
@@ -586,30 +496,36 @@ func TestStateOfAnyTable(t *testing.T) {
 	})
 }
 
-// FuzzRestore: damage is refused, not believed, and never a panic; the checksum
-// is made right, so that what is behind it is reached.
-func FuzzRestore(f *testing.F) {
-	_, b := saved(f, 1000)
-	b = b[len("before") : len(b)-4]
-	f.Add(b)
-	future := bytes.Clone(b)
-	future[stateHead+4+7] = 0x7F // LastSeen
-	f.Add(future)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		b = binary.BigEndian.AppendUint32(bytes.Clone(b), castagnoli(b))
-		x, _ := New(Config{Rows: 8})
-		if err := x.Restore(b, 2000, 1<<40, nil); err != nil && x.Len() != 0 {
-			t.Fatal(err, x.Len())
+// A connection that was taken over goes on, and ends; what makes no sense is refused,
+// and changes nothing.
+func TestAdopt(t *testing.T) {
+	x := newTable(t, Config{Rows: 8})
+	c := example()
+	for _, b := range [][]byte{c.connectRequest(), c.connectReply(), c.tell(hdr.ReadyToUse, true)} {
+		feed(x, 1, b)
+	}
+	y := adopted(t, x, 2)
+	s, _ := y.Find(AddrFrom(c.client), c.cqpn)
+	good := *y.Row(s)
+	for name, change := range map[string]func(r *Row){
+		"a queue pair number of management": func(r *Row) { r.Client.QPN = 1 },
+		"a path MTU that there is not":      func(r *Row) { r.MTU = 1000 },
+		"one host":                          func(r *Row) { r.Client.Addr = r.Server.Addr },
+		"another network":                   func(r *Row) { r.Net = 77 },
+		"a queue pair of another":           func(r *Row) { r.Client.QPN++ },
+	} {
+		r := good
+		change(&r)
+		if err := y.Adopt(3, s+1, &r); !errors.Is(err, ErrImplausible) || y.Len() != 1 {
+			t.Errorf("%s: %v, %d rows", name, err, y.Len())
 		}
-		if err := x.verify(); err != nil {
-			t.Fatal(err)
-		}
-		for i := range x.rows {
-			if x.rows[i].LastSeen > 2000 {
-				t.Fatal("a row of the future is never idle")
-			}
-		}
-	})
+	}
+	if err := y.Adopt(3, s, &good); !errors.Is(err, ErrImplausible) {
+		t.Errorf("into a place that is taken: %v", err)
+	}
+	check(t, y)
+	run(t, y, 4, step{"data", c.request(hdr.WriteOnly, 1), Known}, step{"disconnect", c.tell(hdr.DisconnectRequest, false), IsClosing},
+		step{"confirmed", c.tell(hdr.DisconnectReply, true), Removed})
 }
 
 // pieces are frames of three connections.
@@ -768,9 +684,7 @@ func TestNoAllocation(t *testing.T) {
 			}
 		}
 	}
-	buf := make([]byte, 0, 1<<16)
-	save := func() { buf = x.AppendState(buf[:0], now, nil) }
-	for name, f := range map[string]func(){"known": known, "life of a connection": life, "no room": displace, "save": save} {
+	for name, f := range map[string]func(){"known": known, "life of a connection": life, "no room": displace} {
 		f()
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

@@ -352,10 +352,7 @@ func TestNetworks(t *testing.T) {
 		}
 	}
 	check(x)
-	y := newTable(t, Config{Rows: 8})
-	if err := y.Restore(x.AppendState(nil, 1, nil), 1, time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	y := adopted(t, x, 1)
 	check(y)
 	plain := example()
 	prio := *plain
