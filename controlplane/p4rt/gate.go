@@ -175,6 +175,7 @@ func (g *gate) content(p []byte, last bool) error {
 			}
 			m.left = int(binary.BigEndian.Uint32(m.head[1:]))
 			if err := g.take(&m); err != nil {
+				delete(g.messages, id) // the one before it is not held any more
 				return err
 			}
 		}
