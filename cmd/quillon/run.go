@@ -80,12 +80,7 @@ type bound struct {
 	Spec       *graph.Spec `json:"spec"`
 }
 
-func newRunCmd() *cobra.Command {
-	var f runFlags
-	cmd := &cobra.Command{
-		Use:   "run [SPEC.yaml]",
-		Short: "Run network functions on interfaces",
-		Long: `Runs a graph of network functions: that of SPEC.yaml, or with --inline the chain
+const runLong = `Runs a graph of network functions: that of SPEC.yaml, or with --inline the chain
 of the --nf flags as a bump in the wire between two interfaces.
 
 What was bound is printed: driver, native or generic XDP, zero-copy or copy,
@@ -152,7 +147,14 @@ alone; its file must have mode 600. What a board says is taken once, and only by
 process that it is for: what was recorded and comes again is counted (quillon show
 process). A board that is stopped first has the others take home what it runs for
 them, with its state: that takes some milliseconds, and at most 3 s (a second
-signal ends the wait).`,
+signal ends the wait).`
+
+func newRunCmd() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [SPEC.yaml]",
+		Short: "Run network functions on interfaces",
+		Long:  runLong,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,servers=192.0.2.1,keys=1024
   quillon run middlebox.yaml --name rack7
   quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7

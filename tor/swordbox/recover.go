@@ -58,9 +58,9 @@ func (s *Box) inherit(now clock.Time) {
 	m.alive(now)
 	le.PutUint64(m.b, memMagic)
 	var bound []port.QueuePair
-	for p := range m.places {
-		if e := s.recover(now, p, err); e != nil {
-			err = e
+	for p := range m.places { // what is damaged of one server ends nobody at another
+		if why := s.recover(now, p, err); why != nil {
+			s.why = why.Error()
 		}
 	}
 	if err != nil {
