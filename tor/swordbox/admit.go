@@ -241,10 +241,10 @@ func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 			return
 		}
 		b = x.Bytes()
-		h.write(b, o, psn)
-		h.frame().SetECN(b, ecn) // a mark is of this operation
+		made := h.write(b, o, psn)
+		made.SetECN(b, ecn) // a mark is of this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
-		s.c.Emit(toServers, x)
+		s.seal(toServers, x, b, &made)
 		return
 	}
 	ours, h := c != fl, f.BTHOf(b)
@@ -260,9 +260,10 @@ func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 		if ack {
 			h.SetAckReq(true)
 		}
-		hdr.SetICRC(b, f)
+		s.seal(toServers, x, b, f)
+		return
 	}
-	s.c.Emit(toServers, x)
+	s.emit(toServers, x)
 }
 
 // last is the held frame that is number k of those of flow fl that wait; nil

@@ -135,6 +135,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	}
 	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
 	b.wire.cfg = &b.cfg
+	if b.workers > 1 {
+		b.post = &post{}
+	}
 	for _, text := range cfg.static {
 		if _, err := conn.ParseStatic(text); err != nil {
 			return nil, err
@@ -249,6 +252,9 @@ func (s *Box) release() {
 		s.n.turn.Store(false)
 	}
 	s.n = nil
+	if s.post != nil {
+		s.dispatch()
+	}
 }
 
 // Push implements graph.App.

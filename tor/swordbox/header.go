@@ -38,9 +38,10 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// frame says where the headers of frames that begin with h are.
-func (h *header) frame() *hdr.Frame {
-	return &hdr.Frame{Net: h.net, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth)}
+// frame are the headers of frame b, of that operation, with front h, whose extended
+// headers, payload and pad end four bytes before the frame does.
+func (h *header) frame(b []byte, opcode hdr.Opcode) hdr.Frame {
+	return hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
 }
 
 // alike reports whether frames of two headers differ in field values alone.
@@ -115,16 +116,9 @@ func (h *header) front(b []byte) {
 	}
 }
 
-// seal sets the ICRC of frame b, of that operation, with front h, whose extended
-// headers, payload and pad end four bytes before the frame does.
-func (h *header) seal(b []byte, opcode hdr.Opcode) {
-	f := hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
-	hdr.SetICRC(b, &f)
-}
-
 // write fills frame b with h, as long as it must be, with the WRITE that
-// o is sent as.
-func (h *header) write(b []byte, o *op, psn uint32) {
+// o is sent as. The ICRC is left.
+func (h *header) write(b []byte, o *op, psn uint32) hdr.Frame {
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
 	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
@@ -138,11 +132,11 @@ func (h *header) write(b []byte, o *op, psn uint32) {
 		r.SetDMALength(8)
 		le.PutUint64(p, o.out)
 	}
-	h.seal(b, hdr.WriteOnly)
+	return h.frame(b, hdr.WriteOnly)
 }
 
-// atomic fills frame b with h, as long as it must be, with atomic o.
-func (h *header) atomic(b []byte, o *op, m *more, psn uint32) {
+// atomic fills frame b with h, as long as it must be, with atomic o. The ICRC is left.
+func (h *header) atomic(b []byte, o *op, m *more, psn uint32) hdr.Frame {
 	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
@@ -159,5 +153,5 @@ func (h *header) atomic(b []byte, o *op, m *more, psn uint32) {
 		a.SetSwapMask(m.swapMask)
 		a.SetCompareMask(m.compareMask)
 	}
-	h.seal(b, code)
+	return h.frame(b, code)
 }

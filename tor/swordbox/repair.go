@@ -287,21 +287,22 @@ func (s *wire) make(c *flow, o *op, off uint32) bool {
 	}
 	b := x.Bytes()
 	psn := psnAdd(o.spsn, off)
+	var made hdr.Frame
 	switch {
 	case k.atomic() && !o.is(fReplaced):
-		h.atomic(b, o, n.beside(o), psn)
+		made = h.atomic(b, o, n.beside(o), psn)
 	case k == kRead:
-		h.write(b, o, psn)
+		made = h.write(b, o, psn)
+		made.Op = hdr.ReadRequest
 		t := hdr.BTH(b[h.bth:])
-		t[0] = byte(hdr.ReadRequest)
+		t[0] = byte(made.Op)
 		r := hdr.RETH(b[h.len():])
 		r.SetVA(o.va + uint64(off)*uint64(c.mtu))
 		r.SetDMALength(o.len - off*c.mtu)
-		h.seal(b, hdr.ReadRequest)
 	default:
-		h.write(b, o, psn)
+		made = h.write(b, o, psn)
 	}
-	s.c.Emit(toServers, x)
+	s.seal(toServers, x, b, &made)
 	return true
 }
 

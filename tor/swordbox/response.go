@@ -202,7 +202,7 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 			}
 		}
 	}
-	s.c.Emit(toClients, x)
+	s.emit(toClients, x)
 }
 
 // acked notes that the server has executed all that connection c carried up to
