@@ -45,6 +45,8 @@ func mutants() []mutant {
 		{"moved requests keep their IP checksum", "header.go", "hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])", "copy(to[12:20], from[12:])", frames, "TestMoved"},
 		{"moved requests keep their ICRC", "admit.go", "s.seal(toServers, x, b, f)\n\t\treturn", "s.emit(toServers, x)\n\t\treturn", frames, "TestMoved"},
 		{"made frames without an ICRC", "post.go", "hdr.SetICRC(b, f)\n", "_ = b\n", frames, "TestReplaced"},
+		{"frames that leave behind the turn have no ICRC", "post.go", "hdr.SetICRC(p.x.Bytes(), &p.f)\n", "_ = p.f\n", frames, "TestOneServerOfWorkers"},
+		{"frames that leave behind the turn change their side", "post.go", "s.c.Emit(int(p.out), p.x)", "s.c.Emit(1-int(p.out), p.x)", frames, "TestOneServerOfWorkers"},
 		{"the P_Key is kept", "header.go", "*(*[2]byte)(to[2:]) = [2]byte(from[2:])\n", "", frames, "TestMoved"},
 		{"the UDP port is kept", "header.go", "*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])\n", "", frames, "TestMoved"},
 		{"answers keep their PSN", "deliver.go", "h.SetPSN(psn)\n\tif ext", "if ext", frames, "TestReadMany"},
