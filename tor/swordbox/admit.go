@@ -82,15 +82,15 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// shape is what is known of a message by its first packet.
-type shape struct {
+// extent is what is known of a message by its first packet.
+type extent struct {
 	whole  bool // there is no other packet
 	unsure bool // a READ whose answer tells how many packets it takes
 }
 
 // classify makes of the request in b, with headers f, which is the next one of flow
 // i, operation o. False when it must wait.
-func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
+func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok bool) {
 	n := s.n
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
@@ -152,7 +152,7 @@ func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bo
 // route is the connection that o, the next operation of flow fl, goes over; key is
 // its key if it may go over another's. False when it must wait: also until all
 // packets are here of a message that goes over another's connection.
-func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
+func (s *wire) route(fl *flow, o *op, key *key, m extent) (*flow, bool) {
 	n := s.n
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
@@ -170,7 +170,7 @@ func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 
 // insure makes o, of flow fl, one that can be sent again here, if others may come to
 // be behind it on connection c: by a copy of x. False when it must wait for room.
-func (n *node) insure(fl, c *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (n *node) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	if o.makeable() {
 		return nil, true
 	}

@@ -6,9 +6,15 @@ import (
 
 // header is a frame's front up to the end of the BTH.
 type header struct {
+	shape
+	b [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
+}
+
+// shape is where the headers of a frame are. Frames of one shape differ in field
+// values alone.
+type shape struct {
 	l3, l4, bth uint8
 	net         uint8
-	b           [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
 }
 
 func (h *header) known() bool { return h.bth != 0 }
@@ -42,11 +48,6 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 // headers, payload and pad end four bytes before the frame does.
 func (h *header) frame(b []byte, opcode hdr.Opcode) hdr.Frame {
 	return hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
-}
-
-// alike reports whether frames of two headers differ in field values alone.
-func (h *header) alike(o *header) bool {
-	return h.l3 == o.l3 && h.l4 == o.l4 && h.bth == o.bth && h.net == o.net
 }
 
 // fits reports whether h can be put on parsed frame f.

@@ -112,7 +112,7 @@ func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
 // connection c can carry.
 func (n *node) fits(c, fl *flow, o *op, x *key) bool {
-	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 

@@ -226,6 +226,7 @@ func (n *node) sync(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 		*fl = noFlow
 		return false
 	}
+	fl.shape = fl.up.shape
 	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
 	n.c.Count(ctrSynced, 1)
 	return true

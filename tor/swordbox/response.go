@@ -156,7 +156,7 @@ func (n *node) hear(fl *flow) {
 // trust takes from the first answer to a request on record what answers look
 // like, and how many messages the server has counted.
 func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
-	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
+	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || fl.down.shape != fl.up.shape {
 		return
 	}
 	// Messages completed as of psn, all of them its own: MSN counts from
