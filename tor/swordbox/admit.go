@@ -1,9 +1,12 @@
 package swordbox
 
 import (
+	"unsafe"
+
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it
@@ -59,6 +62,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		s.n.retain(o, copied)
 	}
 	fl.tail++
+	prefetch.Line(unsafe.Pointer(n.op(fl, fl.tail))) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
 	if m.unsure {
 		fl.vague = false

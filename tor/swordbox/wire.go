@@ -21,7 +21,6 @@ type wire struct {
 	spare     *packet.Buf // a frame from the server that nobody needs any more
 	to        *flow       // flow that spare was addressed to
 	congested bool        // the answer at hand was marked (CE)
-	touched   state       // of an operation that is to come into the cache
 }
 
 // managed handles a datagram of the connection manager, which always passes,
