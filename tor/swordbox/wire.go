@@ -55,9 +55,11 @@ func (s *wire) settle() {
 			n.note(f)
 		}
 		n.ready = n.ready[:0]
-		s.resume()
+		if n.holds() {
+			s.resume()
+		}
 	}
-	if len(n.waiting) > 0 || !n.strangers.Empty() {
+	if n.holds() {
 		s.resume()
 	}
 }
