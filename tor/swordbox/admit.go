@@ -1,9 +1,12 @@
 package swordbox
 
 import (
+	"unsafe"
+
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it
@@ -35,7 +38,8 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if key != nil {
 		o.flags |= fRight
 	}
-	c, ok := s.route(fl, o, key, m)
+	w := n.words.of(o)
+	c, ok := s.route(fl, o, key, w, m)
 	if !ok {
 		if fl.open == 0 && n.stuck(fl, o, key) {
 			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
@@ -49,7 +53,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if !ok {
 		return false
 	}
-	if !n.enter(fl, o, c, key) {
+	if !n.enter(fl, o, c, key, w) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
@@ -59,6 +63,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		s.n.retain(o, copied)
 	}
 	fl.tail++
+	prefetch.Line(unsafe.Pointer(n.op(fl, fl.tail))) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
 	if m.unsure {
 		fl.vague = false
@@ -149,15 +154,15 @@ func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok b
 	return m, true
 }
 
-// route is the connection that o, the next operation of flow fl, goes over; key is
-// its key if it may go over another's. False when it must wait: also until all
-// packets are here of a message that goes over another's connection.
-func (s *wire) route(fl *flow, o *op, key *key, m extent) (*flow, bool) {
+// route is the connection that o, the next operation of flow fl and about word w, goes
+// over; key is its key if it may go over another's. False when it must wait: also until
+// all packets are here of a message that goes over another's connection.
+func (s *wire) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool) {
 	n := s.n
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
 	}
-	c, ok := s.choose(fl, o, key)
+	c, ok := s.choose(fl, o, key, w)
 	if !ok || c == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return c, ok
 	}
@@ -319,6 +324,9 @@ func (n *node) unkeep(o *op) {
 // roomy reports whether half of the room for frames is free: then frames may wait for
 // better times.
 func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
+
+// holds reports whether there are requests that wait.
+func (n *node) holds() bool { return len(n.waiting) > 0 || !n.strangers.Empty() }
 
 // wait notes that flow f has requests that wait.
 func (n *node) wait(f *flow) {

@@ -267,7 +267,8 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if s.workers == 1 {
 		for _, x := range b.Bufs() {
 			s.congested = false
-			s.frame(in, x, x.Bytes(), s.inspect(x.Bytes(), &s.f, &s.ends))
+			b := x.Bytes()
+			s.frame(in, x, b, s.inspect(b, &s.f, &s.ends))
 		}
 	} else {
 		// What takes no node is done while others have it.
@@ -320,28 +321,11 @@ func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 
 // frame handles a frame that was looked at.
 func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
-	f := &s.f
-	switch as {
-	case asIs:
-		s.pass(in, x)
-		return
-	case asOther:
-		if why := f.Why; s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
-			s.c.Drop(x, graph.Reason(why))
-			return
-		}
-		s.aside(in, x, b, graph.Reason(f.Why))
-		return
-	case asStranger:
-		s.aside(in, x, b, reasonStranger)
-		return
-	case asBadChecksum:
-		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
-		return
-	case asBadICRC:
-		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
+	if as != asServed {
+		s.unserved(in, x, b, as)
 		return
 	}
+	f := &s.f
 	fl := f.Op.Info().Flags
 	var cm hdr.CM
 	isCM := false
@@ -394,6 +378,26 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	}
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
 		s.settle()
+	}
+}
+
+// unserved handles a frame that no node is to see, or only as a stranger's.
+func (s *Box) unserved(in int, x *packet.Buf, b []byte, as as) {
+	switch as {
+	case asIs:
+		s.pass(in, x)
+	case asOther:
+		if why := s.f.Why; s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
+			s.c.Drop(x, graph.Reason(why))
+			return
+		}
+		s.aside(in, x, b, graph.Reason(s.f.Why))
+	case asStranger:
+		s.aside(in, x, b, reasonStranger)
+	case asBadChecksum:
+		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
+	case asBadICRC:
+		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 	}
 }
 

@@ -202,9 +202,13 @@ func (r *identity) ends() [2]port.QueuePair {
 
 // diverge notes that both ends of flow f's connection will count differently.
 func (n *node) diverge(f *flow) {
-	if f.bound {
-		return
+	if !f.bound {
+		n.bind(f)
 	}
+}
+
+// bind puts flow f on record.
+func (n *node) bind(f *flow) {
 	f.bound = true
 	n.mem.bound.Add(1)
 	row := &n.rows[n.index(f)]

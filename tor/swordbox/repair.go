@@ -80,7 +80,8 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 	if key != nil {
 		o.flags |= fRight
 	}
-	c, ok := s.choose(fl, o, key)
+	w := n.words.of(o)
+	c, ok := s.choose(fl, o, key, w)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
 		c, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
@@ -96,7 +97,7 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 			return false
 		}
 	}
-	if !n.enter(fl, o, c, key) {
+	if !n.enter(fl, o, c, key, w) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}

@@ -13,7 +13,6 @@ func (s *wire) request(x *packet.Buf, b []byte) {
 		return
 	}
 	n := s.n
-	s.touched = n.op(fl, fl.tail).state // into the cache, until it is needed
 	psn := s.f.BTHOf(b).PSN()
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return

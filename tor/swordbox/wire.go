@@ -21,7 +21,6 @@ type wire struct {
 	spare     *packet.Buf // a frame from the server that nobody needs any more
 	to        *flow       // flow that spare was addressed to
 	congested bool        // the answer at hand was marked (CE)
-	touched   state       // of an operation that is to come into the cache
 	post      *post       // nil where workers share no nodes: frames leave at once
 }
 
@@ -57,9 +56,11 @@ func (s *wire) settle() {
 			n.note(f)
 		}
 		n.ready = n.ready[:0]
-		s.resume()
+		if n.holds() {
+			s.resume()
+		}
 	}
-	if len(n.waiting) > 0 || !n.strangers.Empty() {
+	if n.holds() {
 		s.resume()
 	}
 }

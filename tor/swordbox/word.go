@@ -463,7 +463,7 @@ func (t *words) joinFree(o *op) {
 }
 
 // leave takes o, in place at, which is not open any more, out of the counts of its word.
-// done: the server has executed it. m is what is beside o. True when its answer tells
+// done: the server has executed it. m is what is beside o, if it is a probe. True when its answer tells
 // the word's value.
 func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (filled bool) {
 	if o.is(fReplaced) {
