@@ -46,7 +46,7 @@ func mutants() []mutant {
 		{"moved requests keep their ICRC", "admit.go", "hdr.SetICRC(b, f)\n", "", frames, "TestMoved"},
 		{"made frames without an ICRC", "header.go", "hdr.SetICRC(b, &f)\n", "_ = f\n", frames, "TestReplaced"},
 		{"the P_Key is kept", "header.go", "*(*[2]byte)(to[2:]) = [2]byte(from[2:])\n", "", frames, "TestMoved"},
-		{"the UDP port is kept", "header.go", "*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])\n", "", frames, "TestMoved"},
+		{"the UDP port is kept", "header.go", "*(*[2]byte)(to[:]) = [2]byte(from[:])\n", "", frames, "TestMoved"},
 		{"answers keep their PSN", "deliver.go", "h.SetPSN(psn)\n\tif ext", "if ext", frames, "TestReadMany"},
 		{"answers keep their MSN", "deliver.go", "f.AETHOf(b).SetMSN(msn)\n", "_ = msn\n", frames, "TestReadMany"},
 		{"messages are counted from the wrong one", "response.go", "fl.base = f.AETHOf(b).MSN() - k", "fl.base = f.AETHOf(b).MSN()", frames, "TestMoved"},
