@@ -48,7 +48,7 @@ func mutants() []mutant {
 		{"frames that leave behind the turn have no ICRC", "post.go", "hdr.SetICRC(p.x.Bytes(), &p.f)\n", "_ = p.f\n", frames, "TestOneServerOfWorkers"},
 		{"frames that leave behind the turn change their side", "post.go", "s.c.Emit(int(p.out), p.x)", "s.c.Emit(1-int(p.out), p.x)", frames, "TestOneServerOfWorkers"},
 		{"the P_Key is kept", "header.go", "*(*[2]byte)(to[2:]) = [2]byte(from[2:])\n", "", frames, "TestMoved"},
-		{"the UDP port is kept", "header.go", "*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])\n", "", frames, "TestMoved"},
+		{"the UDP port is kept", "header.go", "*(*[2]byte)(to[:]) = [2]byte(from[:])\n", "", frames, "TestMoved"},
 		{"answers keep their PSN", "deliver.go", "h.SetPSN(psn)\n\tif ext", "if ext", frames, "TestReadMany"},
 		{"answers keep their MSN", "deliver.go", "f.AETHOf(b).SetMSN(msn)\n", "_ = msn\n", frames, "TestReadMany"},
 		{"messages are counted from the wrong one", "response.go", "fl.base = f.AETHOf(b).MSN() - k", "fl.base = f.AETHOf(b).MSN()", frames, "TestMoved"},

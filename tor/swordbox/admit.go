@@ -39,6 +39,9 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		o.flags |= fRight
 	}
 	w := n.words.of(o)
+	if o.kind == kRead {
+		o.prior = uint64(w)
+	}
 	c, ok := s.route(fl, o, key, w, m)
 	if !ok {
 		if fl.open == 0 && n.stuck(fl, o, key) {
@@ -63,7 +66,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		s.n.retain(o, copied)
 	}
 	fl.tail++
-	prefetch.Line(unsafe.Pointer(n.op(fl, fl.tail))) // for the next request: the ring is longer than the caches
+	prefetch.Line(unsafe.Add(unsafe.Pointer(o), sizeofOp)) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
 	if m.unsure {
 		fl.vague = false

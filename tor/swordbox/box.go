@@ -59,6 +59,7 @@ type node struct {
 	twins bool // requests wait until no twin has writes
 	conns *conn.Table
 	record
+	records   []byte // beside flows, of those that are bound (see memory)
 	words     words
 	keys      keys
 	shelf     hold.Shelf[struct{}]
@@ -148,7 +149,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window),
+	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window), records: m.recordsOf(place),
 		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
 		removed: make([]*flow, 0, cfg.conns)}

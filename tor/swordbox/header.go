@@ -60,26 +60,41 @@ func (h *header) fits(f *hdr.Frame) bool {
 // to them: class of traffic, hops. An ECN mark stays with the frame. The ICRC is
 // left.
 func (h *header) address(b []byte) {
-	if h.l3 == hdr.EthernetLen {
-		*(*[hdr.EthernetLen]byte)(b) = [hdr.EthernetLen]byte(h.b[:])
-	} else {
-		copy(b[:h.l3], h.b[:h.l3])
+	if h.shape == plain { // most are: all offsets are constants
+		to, from := (*[plainLen]byte)(b), (*[plainLen]byte)(h.b[:])
+		*(*[hdr.EthernetLen]byte)(to[:]) = [hdr.EthernetLen]byte(from[:])
+		addressIPv4((*[hdr.IPv4Len]byte)(to[plainL3:]), (*[hdr.IPv4Len]byte)(from[plainL3:]))
+		addressUDP((*[hdr.UDPLen]byte)(to[plainL4:]), (*[hdr.UDPLen]byte)(from[plainL4:]))
+		addressBTH((*[hdr.BTHLen]byte)(to[plainBTH:]), (*[hdr.BTHLen]byte)(from[plainBTH:]))
+		return
 	}
+	copy(b[:h.l3], h.b[:h.l3])
 	to, from := b[h.l3:], h.b[h.l3:]
 	if h.net == hdr.NetIPv4 {
-		to[1] = from[1]&^3 | to[1]&3
-		to[8] = from[8]
-		hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])
+		addressIPv4((*[hdr.IPv4Len]byte)(to), (*[hdr.IPv4Len]byte)(from))
 	} else {
 		to[0], to[1] = from[0], from[1]&^0x30|to[1]&0x30
 		to[2], to[3], to[7] = from[2], from[3], from[7]
 		*(*[32]byte)(to[8:]) = [32]byte(from[8:])
 	}
 	if h.l4 != 0 {
-		*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])
-		*(*[2]byte)(b[h.l4+6:]) = [2]byte{}
+		addressUDP((*[hdr.UDPLen]byte)(b[h.l4:]), (*[hdr.UDPLen]byte)(h.b[h.l4:]))
 	}
-	to, from = b[h.bth:][:8], h.b[h.bth:][:8]
+	addressBTH((*[hdr.BTHLen]byte)(b[h.bth:]), (*[hdr.BTHLen]byte)(h.b[h.bth:]))
+}
+
+func addressIPv4(to, from *[hdr.IPv4Len]byte) {
+	to[1] = from[1]&^3 | to[1]&3
+	to[8] = from[8]
+	hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])
+}
+
+func addressUDP(to, from *[hdr.UDPLen]byte) {
+	*(*[2]byte)(to[:]) = [2]byte(from[:])
+	*(*[2]byte)(to[6:]) = [2]byte{}
+}
+
+func addressBTH(to, from *[hdr.BTHLen]byte) {
 	*(*[2]byte)(to[2:]) = [2]byte(from[2:])
 	to[5], to[6], to[7] = from[5], from[6], from[7]
 }
@@ -92,8 +107,15 @@ func noUDPSum(b []byte, f *hdr.Frame) {
 	}
 }
 
-// plainLen is the length of a front over IPv4, without a VLAN tag.
-const plainLen = hdr.EthernetLen + hdr.IPv4Len + hdr.UDPLen + hdr.BTHLen
+// plain is the shape of a front over IPv4, without a VLAN tag, and plainLen its length.
+const (
+	plainL3  = hdr.EthernetLen
+	plainL4  = plainL3 + hdr.IPv4Len
+	plainBTH = plainL4 + hdr.UDPLen
+	plainLen = plainBTH + hdr.BTHLen
+)
+
+var plain = shape{l3: plainL3, l4: plainL4, bth: plainBTH, net: hdr.NetIPv4}
 
 // front puts h on a new frame, all of b. Its lengths and checksums are then
 // right; they stay in h, since most frames are as long as the one before.

@@ -365,7 +365,7 @@ func (n *node) forget(o *op, done bool) {
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
 func (n *node) compare(c *flow, o *op, p []byte) {
-	if w := n.words.of(o); w != none && len(p) == 8 {
+	if w := n.words.again(o, int32(o.prior)); w != none && len(p) == 8 {
 		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
 			n.mismatch(o)
 		}

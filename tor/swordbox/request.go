@@ -37,13 +37,15 @@ func (s *wire) request(x *packet.Buf, b []byte) {
 			n.settleLength(fl, uint32(d))
 		}
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(fl, x, b, psn, d) {
+	d := hdr.PSNDiff(psn, fl.arrived)
+	if d != 0 && s.outOfTurn(fl, x, b, psn, d) {
 		return
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); fl.vague && d >= 0 {
+	if fl.vague && d >= 0 {
 		fl.settleMTU(uint32(d) + 1)
+		d = hdr.PSNDiff(psn, fl.arrived)
 	}
-	switch d := hdr.PSNDiff(psn, fl.arrived); {
+	switch {
 	case d > 0:
 		// A responder would ask for what is missing; once it has answered
 		// what came before.

@@ -403,6 +403,14 @@ func (t *words) of(o *op) int32 {
 	return t.find(o.va &^ 7)
 }
 
+// again is the word of o, which was about word w when it came.
+func (t *words) again(o *op, w int32) int32 {
+	if uint(w) < uint(len(t.w)) && t.w[w].va == o.va {
+		return w
+	}
+	return t.of(o)
+}
+
 // track makes a word; none when there is no room. Open operations that may change it
 // are not in order with what comes, and neither is what passed before the numbering of
 // its connection was known, which is not on record. vouched: see word.
