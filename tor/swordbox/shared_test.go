@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/hold"
 )
 
 // adder is a client that counts on words that all share, and writes and reads a word
@@ -164,6 +165,50 @@ func (m *crowd) join(c *party) {
 	}
 	m.x.Took(0)
 	m.x.Took(1)
+}
+
+// poster sends each frame with copies, behind its turn.
+type poster struct{ wire }
+
+const posterCopies = 6
+
+func (p *poster) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	p.c = c
+	for _, x := range b.Bufs() {
+		for range posterCopies {
+			p.emit(1-in, hold.Copy(c, x))
+		}
+		b := x.Bytes()
+		if hdr.Parse(b, &p.f) != hdr.IsRoCE {
+			panic("a frame of the test does not parse")
+		}
+		b[p.f.BTH+11]++ // its PSN
+		p.seal(1-in, x, b, &p.f)
+	}
+	p.dispatch()
+}
+
+// TestPost: frames that are sent behind the turn leave in their order, also when they are
+// more than there is room for, and what changed has its ICRC.
+func TestPost(t *testing.T) {
+	r := newRig(t, nil)
+	r.Test = graphtest.New(t, graph.Kind{Name: "poster", In: []string{"a", "b"}, Out: []string{"a", "b"},
+		New: func(graph.Env, graph.Args) (graph.App, error) { return &poster{wire{post: &post{}}}, nil }}, nil)
+	c := r.party(0)
+	var in, want [][]byte
+	for range packet.MaxBatch {
+		b := c.made(hdr.ReadRequest, c.psn, reth(lowest, testRKey, 8), nil)
+		c.psn += 2
+		in = append(in, b)
+		for range posterCopies {
+			want = append(want, b)
+		}
+		want = append(want, c.made(hdr.ReadRequest, c.psn-1, reth(lowest, testRKey, 8), nil))
+	}
+	if room := len((&post{}).frames); len(want) < 3*room {
+		t.Fatalf("there is room for %d of %d frames", room, len(want))
+	}
+	same(t, r.Push("a", in...).Out["b"], want...)
 }
 
 // TestOneServerOfWorkers: whichever worker gets a frame, and whatever the others do at
