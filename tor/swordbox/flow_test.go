@@ -76,6 +76,7 @@ func TestFront(t *testing.T) {
 // processor's cache that its flow takes, and flows begin with a line.
 func TestLines(t *testing.T) {
 	var f flow
+	lines := uint32(unsafe.Sizeof(f) / 64)
 	for name, x := range map[string][2]uintptr{
 		"client":    {unsafe.Offsetof(f.admitted) / 64, 0},
 		"its ring":  {unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.first), 64},
@@ -85,6 +86,7 @@ func TestLines(t *testing.T) {
 		"up":        {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.up)) % 64, 0},
 		"down":      {(unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.down)) % 64, 0},
 		"flow":      {unsafe.Sizeof(f) % 128, 64},
+		"index":     {uintptr(lines * perFlow), 1},
 		"row":       {unsafe.Sizeof(conn.Row{}) % 64, 0},
 	} {
 		if x[0] != x[1] {
