@@ -66,34 +66,30 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	if p.fl&hdr.IsAck == 0 {
 		rec = s.op(p.row, p.psn)
 	}
-	if rec == nil && r.q.Empty() {
-		return true
-	}
 	wait := waiting{row: p.row, key: noSlot, psn: p.psn, out: uint8(1 - in)}
-	if rec != nil {
-		switch {
-		case p.f.Op == hdr.AtomicAck && rec.kind == opCAS:
-			if !s.casAck(c, x, b, r, rec) {
-				if s.void(rec) {
-					c.Drop(x, reasonCut)
-					return false
-				}
-				wait.key, wait.n, wait.op = rec.key, rec.n, s.placeOf(p.row, rec)
+	switch {
+	case rec == nil:
+	case p.f.Op == hdr.AtomicAck && rec.kind == opCAS:
+		if !s.casAck(c, x, b, r, rec) {
+			if s.void(rec) {
+				c.Drop(x, reasonCut)
+				return false
 			}
-		case p.fl&hdr.IsReadResp != 0 && rec.kind == opRead:
-			s.close(rec)
-			rec.live = false
-			if rec.steered && p.fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
-				k := &s.keys.s[rec.key]
-				s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
-				if k.epoch == rec.epoch && !k.linked(rec.n) {
-					wait.key, wait.n, wait.epoch, wait.read = rec.key, rec.n, rec.epoch, true
-				}
+			wait.key, wait.n, wait.op = rec.key, rec.n, s.placeOf(p.row, rec)
+		}
+	case p.fl&hdr.IsReadResp != 0 && rec.kind == opRead:
+		s.close(rec)
+		rec.live = false
+		if rec.steered && p.fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
+			k := &s.keys.s[rec.key]
+			s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
+			if k.epoch == rec.epoch && !k.linked(rec.n) {
+				wait.key, wait.n, wait.epoch, wait.read = rec.key, rec.n, rec.epoch, true
 			}
 		}
-		if wait.key == noSlot && r.q.Empty() {
-			return true
-		}
+	}
+	if wait.key == noSlot && r.q.Empty() {
+		return true
 	}
 	if !s.hold(c, x, wait) && wait.key != noSlot && !wait.read {
 		rec.live = true // to be asked for again

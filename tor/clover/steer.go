@@ -250,12 +250,13 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		for _, x := range b.Bufs() {
 			b := x.Bytes()
 			s.look(p, in, b, off)
+			goes := false
 			if s.plain(c, b) {
-				p.stays = !s.plainly(c, in, x, b)
+				goes = s.plainly(c, in, x, b)
 			} else {
-				p.stays = !s.frame(c, in, x, b)
+				goes = s.frame(c, in, x, b)
 			}
-			if p.stays {
+			if !goes {
 				continue
 			}
 			if p.n != 0 {
@@ -336,14 +337,9 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 //go:noinline
 func (s *Steer) plain(c *graph.Ctx, b []byte) bool {
 	p := s.parsed
-	switch p.as {
-	case asRequest, asResponse:
-	case asForeign:
-		return false
-	case asBackResponse:
-		return !s.cfg.anySide
-	default:
-		return true // of no connection that is followed
+	if p.as != asRequest && p.as != asResponse {
+		// Others are of no connection that is followed.
+		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
 	i, ok := s.conns.Plain(c.Now(), &p.ends, b, &p.f)
 	p.row = int32(i)
