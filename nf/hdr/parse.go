@@ -157,7 +157,10 @@ func (f *Frame) PayloadOf(b []byte) []byte {
 
 // Parse walks frame b (Ethernet, without FCS) and fills f, also when it stops
 // early: f.Why, which it returns, says how far it got. Ethernet padding behind
-// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength.
+// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength. The compiler
+// makes one piece of it and parseBTH, if it is not itself made part of a larger one.
+//
+//go:noinline
 func Parse(b []byte, f *Frame) Why {
 	// IPv4 without tags and options, all in order, is most of what there is.
 	const l3, l4, bth = EthernetLen, EthernetLen + IPv4Len, EthernetLen + IPv4Len + UDPLen
