@@ -111,14 +111,14 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // other frame ok is false, and nothing changes; the slot is then that of the row that
 // has the queue pair it goes to.
 func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (s Slot, ok bool) {
-	k := t.find(ends.Dst, f.BTHOf(b).DestQP())
-	if k == noRef {
-		return NoSlot, f.Op.Has(hdr.IsResponse) && (len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0)
+	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
+	fl := f.Op.Info().Flags
+	if r == nil {
+		return NoSlot, fl&hdr.IsResponse != 0 && (len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0)
 	}
-	r := &t.rows[k.slot()]
 	_, from := r.ends(k.client())
-	if k.client() == f.Op.Has(hdr.IsRequest) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
-		r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+	if k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
+		r.watch || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return k.slot(), false
 	}
 	from.saw(b, f)

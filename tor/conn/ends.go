@@ -22,7 +22,7 @@ func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
 // know.
 func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
 	if f.Net == hdr.NetIPv4 && f.Tags == 0 && f.Why == hdr.IsRoCE { // most are
-		return e.of4((*[hdr.IPv4Len]byte)(b[f.L3:]), 0)
+		return e.of4(f.PlainIPv4Of(b), 0)
 	}
 	return e.ofAny(b, f)
 }
@@ -44,7 +44,7 @@ func (e *Ends) ofAny(b []byte, f *hdr.Frame) bool {
 		return false
 	}
 	if f.Net == hdr.NetIPv4 {
-		return e.of4((*[hdr.IPv4Len]byte)(b[f.L3:]), uint64(vlan))
+		return e.of4(f.PlainIPv4Of(b), uint64(vlan))
 	}
 	p := b[f.L3+8 : f.L3+hdr.IPv6Len]
 	e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:]), uint64(vlan)}
