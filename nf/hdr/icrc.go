@@ -117,8 +117,9 @@ func StoredICRC(b []byte, f *Frame) uint32 { return le.Uint32(b[f.End:]) }
 func GoodICRC(b []byte, f *Frame) bool {
 	if hasCLMUL {
 		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
-			if p := b[f.L3 : int(f.End)+ICRCLen]; len(p) < 64+clmulStep {
-				return clmulCRC(icrcSeed, &p[0], len(p), ones) == icrcResidue
+			from, to := int(f.L3), int(f.End)+ICRCLen
+			if n := to - from; n < 64+clmulStep && to <= len(b) {
+				return clmulCRC(icrcSeed, &b[from], n, ones) == icrcResidue
 			}
 		}
 	}

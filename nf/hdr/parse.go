@@ -90,6 +90,12 @@ func (f *Frame) IPv4Of(b []byte) IPv4 {
 	return h[:h.HeaderLen()]
 }
 
+// PlainIPv4Of is the header without options.
+func (f *Frame) PlainIPv4Of(b []byte) *[IPv4Len]byte {
+	o := int(f.L3)
+	return (*[IPv4Len]byte)(b[o : o+IPv4Len : o+IPv4Len])
+}
+
 // ChecksumOK reports whether the checksum of the network header is right, if it
 // has one.
 func (f *Frame) ChecksumOK(b []byte) bool {
@@ -97,33 +103,52 @@ func (f *Frame) ChecksumOK(b []byte) bool {
 	case f.Net != NetIPv4:
 		return true
 	case f.L4-f.L3 == IPv4Len:
-		return plainSumOK((*[IPv4Len]byte)(b[f.L3:]))
+		return plainSumOK(f.PlainIPv4Of(b))
 	}
 	return f.IPv4Of(b).ChecksumOK()
 }
 
-func (f *Frame) IPv6Of(b []byte) IPv6 { return IPv6(b[f.L3 : int(f.L3)+IPv6Len]) }
-func (f *Frame) GRHOf(b []byte) GRH   { return GRH(b[f.L3 : int(f.L3)+GRHLen]) }
-func (f *Frame) UDPOf(b []byte) UDP   { return UDP(b[f.L4 : int(f.L4)+UDPLen]) }
-func (f *Frame) BTHOf(b []byte) BTH   { return BTH(b[f.BTH : int(f.BTH)+BTHLen]) }
-func (f *Frame) FETHOf(b []byte) FETH { o := f.ext(0); return FETH(b[o : o+FETHLen]) }
-func (f *Frame) DETHOf(b []byte) DETH { o := f.ext(1); return DETH(b[o : o+DETHLen]) }
-func (f *Frame) RETHOf(b []byte) RETH { o := f.ext(2); return RETH(b[o : o+RETHLen]) }
+// Headers end where their capacity does: the compiler then has no empty one to think of.
+func (f *Frame) IPv6Of(b []byte) IPv6 { o := int(f.L3); return IPv6(b[o : o+IPv6Len : o+IPv6Len]) }
+func (f *Frame) GRHOf(b []byte) GRH   { o := int(f.L3); return GRH(b[o : o+GRHLen : o+GRHLen]) }
+func (f *Frame) UDPOf(b []byte) UDP   { o := int(f.L4); return UDP(b[o : o+UDPLen : o+UDPLen]) }
+func (f *Frame) BTHOf(b []byte) BTH   { o := int(f.BTH); return BTH(b[o : o+BTHLen : o+BTHLen]) }
+func (f *Frame) FETHOf(b []byte) FETH {
+	o := f.ext(0)
+	return FETH(b[o : o+FETHLen : o+FETHLen])
+}
+func (f *Frame) DETHOf(b []byte) DETH {
+	o := f.ext(1)
+	return DETH(b[o : o+DETHLen : o+DETHLen])
+}
+func (f *Frame) RETHOf(b []byte) RETH {
+	o := f.ext(2)
+	return RETH(b[o : o+RETHLen : o+RETHLen])
+}
 func (f *Frame) AtomicETHOf(b []byte) AtomicETH {
 	o := f.ext(3)
-	return AtomicETH(b[o : o+AtomicETHLen])
+	return AtomicETH(b[o : o+AtomicETHLen : o+AtomicETHLen])
 }
 func (f *Frame) MaskedAtomicETHOf(b []byte) MaskedAtomicETH {
 	o := f.ext(4)
-	return MaskedAtomicETH(b[o : o+MaskedAtomicETHLen])
+	return MaskedAtomicETH(b[o : o+MaskedAtomicETHLen : o+MaskedAtomicETHLen])
 }
-func (f *Frame) AETHOf(b []byte) AETH { o := f.ext(5); return AETH(b[o : o+AETHLen]) }
+func (f *Frame) AETHOf(b []byte) AETH {
+	o := f.ext(5)
+	return AETH(b[o : o+AETHLen : o+AETHLen])
+}
 func (f *Frame) AtomicAckETHOf(b []byte) AtomicAckETH {
 	o := f.ext(6)
-	return AtomicAckETH(b[o : o+AtomicAckETHLen])
+	return AtomicAckETH(b[o : o+AtomicAckETHLen : o+AtomicAckETHLen])
 }
-func (f *Frame) ImmDtOf(b []byte) ImmDt { o := f.ext(7); return ImmDt(b[o : o+ImmDtLen]) }
-func (f *Frame) IETHOf(b []byte) IETH   { o := f.ext(8); return IETH(b[o : o+IETHLen]) }
+func (f *Frame) ImmDtOf(b []byte) ImmDt {
+	o := f.ext(7)
+	return ImmDt(b[o : o+ImmDtLen : o+ImmDtLen])
+}
+func (f *Frame) IETHOf(b []byte) IETH {
+	o := f.ext(8)
+	return IETH(b[o : o+IETHLen : o+IETHLen])
+}
 
 // PayloadOf is the payload without pad.
 func (f *Frame) PayloadOf(b []byte) []byte {
@@ -132,7 +157,10 @@ func (f *Frame) PayloadOf(b []byte) []byte {
 
 // Parse walks frame b (Ethernet, without FCS) and fills f, also when it stops
 // early: f.Why, which it returns, says how far it got. Ethernet padding behind
-// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength.
+// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength. The compiler
+// makes one piece of it and parseBTH, if it is not itself made part of a larger one.
+//
+//go:noinline
 func Parse(b []byte, f *Frame) Why {
 	// IPv4 without tags and options, all in order, is most of what there is.
 	const l3, l4, bth = EthernetLen, EthernetLen + IPv4Len, EthernetLen + IPv4Len + UDPLen

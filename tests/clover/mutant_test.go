@@ -12,7 +12,7 @@ const steer = "tor/clover"
 func mutants() (all []mutant.Mutant) {
 	for _, m := range []struct{ name, file, old, new, run string }{
 		// Who is believed.
-		{"answers from the clients' side are believed", "steer.go", "return in == fromClients && !s.cfg.anySide || s.response", "return s.response", "TestSpoofed"},
+		{"answers from the clients' side are believed", "steer.go", "return !s.cfg.anySide || s.response", "return s.response", "TestSpoofed"},
 		{"replies of the connection manager from the clients' side are believed", "steer.go", "if server == (in == fromServers) && ", "if (server || true) && ", "TestConnectionManager"},
 		{"the connection manager is not heard", "steer.go", "s.event(int32(i), e)\n\t\t}\n\t}\n\treturn true", "_ = e\n\t\t}\n\t}\n\treturn true", "TestConnectionManager"},
 		{"requests ahead of their turn are taken", "request.go", "case d < 0 || d > int32(r.slack):", "case d < 0:", "TestSpoofed"},
@@ -23,7 +23,7 @@ func mutants() (all []mutant.Mutant) {
 		{"what came in sequence behind an answered request is not in turn", "response.go", "\t\t\tr.epsn = r.aheadTo\n", "", "TestUnseen"},
 		{"another CAS under the same PSN is steered", "request.go", "rec.swap != a.Swap() || ", "", "TestSpoofed"},
 		{"a CAS under another R_Key is steered", "request.go", "rec.rkey != a.RKey() || ", "", "TestSpoofed"},
-		{"old refusals are new", "response.go", "syn.NAK() && hdr.PSNDiff(psn, r.acked) > 0", "syn.NAK()", "TestSpoofed"},
+		{"old refusals are new", "response.go", "syn.NAK() && hdr.PSNDiff(p.psn, r.acked) > 0", "syn.NAK()", "TestSpoofed"},
 		// What may write.
 		{"what is not understood changes nothing", "known.go", "\t\t\ts.doubt(c, int16(i))\n\t\t}\n\t}\n}", "\t\t}\n\t}\n}", "TestOpaque"},
 		{"frames that do not parse change nothing", "steer.go", "\t\ts.foreign(c, b)\n\t\tswitch f.Why", "\t\tswitch f.Why", "TestOpaque"},
@@ -123,7 +123,7 @@ func mutants() (all []mutant.Mutant) {
 		{"a bypass forgets what is on record", "steer.go", "\t\to.note = 0      // it is found again: see inherit\n", "\t\ts.erase(o)\n", "TestInheritFlush"},
 		{"the client's version is not kept", "journal.go", "uint64(rec.cliVer)<<32", "uint64(rec.newVer)<<32", "TestInheritAdjust"},
 		// What is learnt, and forgotten.
-		{"servers are met that never answered", "request.go", "\tpsn, n, slack :=", "\ts.meet(s.ends.Dst)\n\tpsn, n, slack :=", "TestMadeUpServers"},
+		{"servers are met that never answered", "request.go", "\tn, slack :=", "\ts.meet(s.ends.Dst)\n\tn, slack :=", "TestMadeUpServers"},
 		{"servers are for ever", "known.go", "s.servers[oldest].leaving = true", "_ = oldest", "TestManyServers"},
 		{"regions are for ever", "known.go", "pressed && s.disused(g.seen) || ", "pressed && false || ", "TestManyRegions"},
 		{"regions are learnt from what may be refused", "request.go", "\tw.region = r.region\n", "\tw.region = s.admit(r.sid, w.rkey)\n", "TestRefusedRegions"},

@@ -12,6 +12,7 @@ type parsed struct {
 	as    as
 	stays bool // it was dropped, or is held
 	fl    hdr.OpFlags
+	psn   uint32
 	ends  conn.Ends
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
 	// when it did not.
@@ -45,15 +46,20 @@ const (
 	asIs      as = iota // it goes on
 	asOther             // no RoCE
 	asForeign           // no frame of a reliable connection between two hosts
-	asRequest
-	asResponse
+	asRequest           // a client's
+	asResponse          // a server's
+	asBackRequest       // comes from the servers' side
+	asBackResponse      // comes from the clients' side
 	asBadChecksum
 	asBadICRC
 )
 
-// look finds out what it takes no state to know of a frame; off says that nothing is
-// steered.
-func (s *Steer) look(p *parsed, b []byte, off bool) {
+// look finds out what it takes no state to know of a frame that came by input in; off
+// says that nothing is steered. The compiler makes one piece of it and all that it calls,
+// if it is not itself made part of a larger one.
+//
+//go:noinline
+func (s *Steer) look(p *parsed, in int, b []byte, off bool) {
 	f := &p.f
 	p.n = 0
 	if hdr.Parse(b, f) != hdr.IsRoCE {
@@ -76,10 +82,16 @@ func (s *Steer) look(p *parsed, b []byte, off bool) {
 		p.as = asBadICRC
 	case f.Op.Transport() != hdr.RC || !p.ends.Of(b, f):
 		p.as = asForeign
-	case p.fl&hdr.IsRequest == 0:
-		p.as = asResponse
+	case p.fl&hdr.IsRequest != 0:
+		p.as, p.psn = asBackRequest, f.BTHOf(b).PSN()
+		if in == fromClients {
+			p.as = asRequest
+		}
 	default:
-		p.as = asRequest
+		p.as, p.psn = asBackResponse, f.BTHOf(b).PSN()
+		if in == fromServers {
+			p.as = asResponse
+		}
 	}
 }
 

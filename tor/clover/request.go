@@ -12,34 +12,33 @@ import (
 )
 
 // request handles a request packet of a reliable connection, from a client.
-func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) {
+func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte) {
 	s.order = unfollowed
-	if s.row = s.connection(c, x, b, ends, fl); s.row >= 0 {
-		s.rank(b, fl)
+	if s.row = s.connection(c, x, b); s.row >= 0 {
+		s.rank(&s.rows[s.row], b)
 	}
-	s.requested(c, x, b, ends, fl)
+	s.requested(c, x, b)
 }
 
-// rank finds where a request of connection row stands, and moves the expected PSN on
-// if it is the next. Of one that is early nothing is noted.
-func (s *Steer) rank(b []byte, fl hdr.OpFlags) {
+// rank finds where a request of a connection, whose row is r, stands, and moves the expected
+// PSN on if it is the next. Of one that is early nothing is noted.
+func (s *Steer) rank(r *row, b []byte) {
 	p := s.parsed
-	r := &s.rows[p.row]
-	psn, n, slack := p.f.BTHOf(b).PSN(), uint32(1), uint32(0)
-	if fl&hdr.IsRead != 0 {
+	n, slack := uint32(1), uint32(0)
+	if p.fl&hdr.IsRead != 0 {
 		n, slack = s.psnsOf(b, p.row)
 	}
-	d := hdr.PSNDiff(psn, r.epsn)
+	d := hdr.PSNDiff(p.psn, r.epsn)
 	p.psns, p.acked, p.order = n, r.acked, next
 	switch {
 	case r.sid == noServer:
 		// Only followed, until its other direction is known.
 		p.order = unpaired
 		if !r.begun || d <= -lookback {
-			r.acked = (psn - 1) & hdr.PSNMask
+			r.acked = (p.psn - 1) & hdr.PSNMask
 		}
 		if !r.begun || d >= 0 || d <= -lookback {
-			r.epsn, r.slack, r.begun = (psn+n)&hdr.PSNMask, slack, true
+			r.epsn, r.slack, r.begun = (p.psn+n)&hdr.PSNMask, slack, true
 		}
 	case d < 0 && d > -lookback:
 		p.order = repeated
@@ -47,54 +46,53 @@ func (s *Steer) rank(b []byte, fl hdr.OpFlags) {
 		p.order = early
 	default:
 		r.ahead, r.slack = 0, slack
-		r.epsn = (psn + n) & hdr.PSNMask
+		r.epsn = (p.psn + n) & hdr.PSNMask
 	}
 }
 
 // requested does what a request whose order is known leads to.
-func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) {
-	f, i := &s.f, s.row
-	switch s.order {
-	case unfollowed, unpaired:
-		s.untracked(c, b, s.server(ends.Dst), fl)
-		if s.order == unpaired && fl&hdr.IsAtomic != 0 {
-			pass(c, x, reasonUnpaired)
+func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
+	p := s.parsed
+	switch fl := p.fl; p.order {
+	case next:
+		switch {
+		case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
+			s.write(c, x, b)
+		case p.f.Op == hdr.CompareSwap:
+			s.cas(c, x, b)
+		case fl&hdr.IsRead != 0:
+			s.read(c, x, b)
+		case fl&hdr.IsAtomic != 0 || p.f.Op == hdr.AtomicWrite:
+			s.untracked(c, b, s.rows[p.row].sid, fl)
+			pass(c, x, reasonOtherAtomic)
 		}
-		return
 	case repeated:
-		s.again(c, x, b, i, fl)
-		return
+		s.again(c, x, b)
 	case early:
 		// The server is not going to execute it, unless a request went unseen.
-		s.untracked(c, b, s.rows[i].sid, fl)
+		s.untracked(c, b, s.rows[p.row].sid, fl)
 		pass(c, x, reasonPSNGap)
-		s.astray(i, f.BTHOf(b).PSN(), s.psns)
-		return
-	}
-	switch {
-	case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
-		s.write(c, x, b, i, fl)
-	case f.Op == hdr.CompareSwap:
-		s.cas(c, x, b, i)
-	case fl&hdr.IsRead != 0:
-		s.read(c, x, b, i, s.psns)
-	case fl&hdr.IsAtomic != 0 || f.Op == hdr.AtomicWrite:
-		s.untracked(c, b, s.rows[i].sid, fl)
-		pass(c, x, reasonOtherAtomic)
+		s.astray(p.row, p.psn, p.psns)
+	case unpaired:
+		if fl&hdr.IsAtomic != 0 {
+			pass(c, x, reasonUnpaired)
+		}
+		fallthrough
+	case unfollowed:
+		s.untracked(c, b, s.server(p.ends.Dst), fl)
 	}
 }
 
 // connection is the number of the connection of a request; negative when it is
 // none that is followed.
-func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) int32 {
-	f := &s.f
-	if !s.serves(ends.Dst) {
+func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte) int32 {
+	if !s.serves(s.ends.Dst) {
 		return noSlot
 	}
-	if !s.trackable(b, fl) && !s.followed(b) {
+	if !s.trackable(b, s.fl) && !s.followed(b) {
 		return noSlot
 	}
-	i, e := s.conns.Request(c.Now(), ends, b, f)
+	i, e := s.conns.Request(c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Known, conn.Waiting:
 	case conn.Full:
@@ -103,7 +101,7 @@ func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte, ends *conn.End
 	case conn.Reverse:
 		return noSlot
 	case conn.IsClosing:
-		if s.conns.Row(i).Server.Addr != ends.Dst {
+		if s.conns.Row(i).Server.Addr != s.ends.Dst {
 			return noSlot
 		}
 	default:
@@ -191,9 +189,9 @@ func (s *Steer) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
 }
 
 // write handles the first or only packet of a WRITE.
-func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpFlags) {
+func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f := &s.f
-	r := &s.rows[i]
+	r := &s.rows[s.row]
 	reth := f.RETHOf(b)
 	size, va := reth.DMALength(), reth.VA()
 	p := f.PayloadOf(b)
@@ -211,11 +209,11 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte, i int32, fl hdr.OpF
 		s.overwrite(c, r.sid, va, size, va)
 	}
 	packets := uint32(1)
-	if fl&hdr.IsFirst != 0 {
+	if s.fl&hdr.IsFirst != 0 {
 		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
 	}
 	key := binary.LittleEndian.Uint64(p[wire.KeyAt:])
-	w := pendingWrite{name: key, va: va, end: (f.BTHOf(b).PSN() + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
+	w := pendingWrite{name: key, va: va, end: (s.psn + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
 	w.key = s.keyOf(r.sid, key)
 	if !s.isRegion(r.region, r.sid, w.rkey) {
 		r.region = s.regionOf(r.sid, w.rkey)
@@ -316,11 +314,10 @@ func (s *state) current(w *pendingWrite) bool {
 }
 
 // cas handles a compare-and-swap in its turn.
-func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
-	f := &s.f
+func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
+	f, ri, psn := &s.f, s.row, s.psn
 	r := &s.rows[ri]
 	a := f.AtomicETHOf(b)
-	psn := f.BTHOf(b).PSN()
 	va, swap, cmp := a.VA(), wire.Pointer(a.Swap()), wire.Pointer(a.Compare())
 	if cmp != wire.Fresh(cmp.Version()) || swap.Version() != cmp.Version() || swap&0xF0000000080007FF != 0 {
 		s.disturb(c, r.sid, va)
@@ -431,8 +428,8 @@ func (s *Steer) rewriteCAS(b []byte, rec *op) bool {
 }
 
 // read handles a READ request in its turn.
-func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint32) {
-	f := &s.f
+func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
+	f, ri, psn, npsn := &s.f, s.row, s.psn, s.psns
 	r := &s.rows[ri]
 	reth := f.RETHOf(b)
 	class, ok := wire.Class(reth.DMALength())
@@ -474,7 +471,6 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, npsn uint3
 		pass(c, x, why)
 		return
 	}
-	psn := f.BTHOf(b).PSN()
 	rec := s.newOp(ri, psn)
 	if rec == nil {
 		pass(c, x, reasonWindowFull)
@@ -501,10 +497,9 @@ func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
 
 // again handles a retransmission. What it asks for must be what was asked for
 // then: else it is another's, and only what it may change is noted.
-func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.OpFlags) {
-	f := &s.f
+func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte) {
+	f, ri, psn, fl := &s.f, s.row, s.psn, s.fl
 	r := &s.rows[ri]
-	psn := f.BTHOf(b).PSN()
 	switch {
 	case f.Op == hdr.CompareSwap:
 		rec := s.op(ri, psn)

@@ -11,9 +11,9 @@ import (
 )
 
 // response handles a packet of a server; false when it does not go on.
-func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *conn.Ends, fl hdr.OpFlags) bool {
-	f := &s.f
-	at, e := s.conns.Response(c.Now(), ends, b, f)
+func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
+	p := s.parsed
+	at, e := s.conns.Response(c.Now(), &p.ends, b, &p.f)
 	if at == conn.NoSlot {
 		return true
 	}
@@ -23,7 +23,7 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 	case conn.Reverse, conn.Unmatched:
 		return true
 	case conn.IsClosing:
-		if s.conns.Row(at).Client.Addr != ends.Dst {
+		if s.conns.Row(at).Client.Addr != p.ends.Dst {
 			return true
 		}
 	default:
@@ -33,61 +33,58 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte, ends *co
 	if r.sid == noServer {
 		return true
 	}
-	psn := f.BTHOf(b).PSN()
-	up := psn // newest PSN that this answers
-	if fl&hdr.IsAck != 0 {
-		if syn := f.AETHOf(b).Syndrome(); !syn.ACK() {
-			up = (psn - 1) & hdr.PSNMask
-			if syn.NAK() && hdr.PSNDiff(psn, r.acked) > 0 {
-				if s.nak(c, i, psn, syn); syn != hdr.SynNAKSequence {
+	up := p.psn // newest PSN that this answers
+	if p.fl&hdr.IsAck != 0 {
+		if syn := p.f.AETHOf(b).Syndrome(); !syn.ACK() {
+			up = (up - 1) & hdr.PSNMask
+			if syn.NAK() && hdr.PSNDiff(p.psn, r.acked) > 0 {
+				if s.nak(c, i, p.psn, syn); syn != hdr.SynNAKSequence {
 					return true // the connection is over
 				}
 			}
 		}
 	}
-	s.row = i
-	s.proven(c, up)
-	if r.unmet && fl&hdr.IsAck != 0 {
+	p.row = i
+	s.proven(c, r, up)
+	if r.unmet && p.fl&hdr.IsAck != 0 {
 		if s.met(c, i, up); r.sid == noServer {
 			return true
 		}
 	}
-	return s.responded(c, in, x, b, fl)
+	return s.responded(c, in, x, b)
 }
 
 // responded does what a response to connection row leads to; false when it does not
 // go on.
-func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.OpFlags) bool {
-	f, i := &s.f, s.row
-	r := &s.rows[i]
-	psn := f.BTHOf(b).PSN()
-	if s.advanced && r.unread {
+func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
+	p := s.parsed
+	r := &s.rows[p.row]
+	if p.advanced && r.unread {
 		s.acknowledged(c, r)
 	}
-	wait := waiting{row: i, key: noSlot, psn: psn, out: uint8(1 - in)}
 	var rec *op
-	if fl&hdr.IsAck == 0 {
-		rec = s.op(i, psn)
+	if p.fl&hdr.IsAck == 0 {
+		rec = s.op(p.row, p.psn)
 	}
-	if rec != nil {
-		switch {
-		case f.Op == hdr.AtomicAck && rec.kind == opCAS:
-			if !s.casAck(c, x, b, r, rec) {
-				if s.void(rec) {
-					c.Drop(x, reasonCut)
-					return false
-				}
-				wait.key, wait.n, wait.op = rec.key, rec.n, s.placeOf(i, rec)
+	wait := waiting{row: p.row, key: noSlot, psn: p.psn, out: uint8(1 - in)}
+	switch {
+	case rec == nil:
+	case p.f.Op == hdr.AtomicAck && rec.kind == opCAS:
+		if !s.casAck(c, x, b, r, rec) {
+			if s.void(rec) {
+				c.Drop(x, reasonCut)
+				return false
 			}
-		case fl&hdr.IsReadResp != 0 && rec.kind == opRead:
-			s.close(rec)
-			rec.live = false
-			if rec.steered && fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
-				k := &s.keys.s[rec.key]
-				s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
-				if k.epoch == rec.epoch && !k.linked(rec.n) {
-					wait.key, wait.n, wait.epoch, wait.read = rec.key, rec.n, rec.epoch, true
-				}
+			wait.key, wait.n, wait.op = rec.key, rec.n, s.placeOf(p.row, rec)
+		}
+	case p.fl&hdr.IsReadResp != 0 && rec.kind == opRead:
+		s.close(rec)
+		rec.live = false
+		if rec.steered && p.fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
+			k := &s.keys.s[rec.key]
+			s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
+			if k.epoch == rec.epoch && !k.linked(rec.n) {
+				wait.key, wait.n, wait.epoch, wait.read = rec.key, rec.n, rec.epoch, true
 			}
 		}
 	}
@@ -101,12 +98,11 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte, fl hdr.
 	return false
 }
 
-// proven notes that the server has answered requests up to a PSN. What it
-// answers it has taken: requests that came in sequence with it, ahead of where
-// they were expected, are where it is.
-func (s *Steer) proven(c *graph.Ctx, up uint32) {
+// proven notes that the server has answered requests of a connection, whose row is r, up
+// to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
+// where they were expected, are where it is.
+func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
 	p := s.parsed
-	r := &s.rows[p.row]
 	r.answered = c.Now()
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0

@@ -249,13 +249,20 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		p := &s.batch[0]
 		for _, x := range b.Bufs() {
 			b := x.Bytes()
-			s.look(p, b, off)
-			if s.frame(c, in, x, b) {
-				if p.n != 0 {
-					p.seal(b)
-				}
-				c.Emit(1-in, x)
+			s.look(p, in, b, off)
+			goes := false
+			if s.plain(c, b) {
+				goes = s.plainly(c, in, x, b)
+			} else {
+				goes = s.frame(c, in, x, b)
 			}
+			if !goes {
+				continue
+			}
+			if p.n != 0 {
+				p.seal(b)
+			}
+			c.Emit(1-in, x)
 		}
 		s.release(c)
 		s.gauge(c)
@@ -274,19 +281,19 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 	bufs := b.Bufs()
 	for i, x := range bufs {
-		s.look(&s.batch[i], x.Bytes(), off)
+		s.look(&s.batch[i], in, x.Bytes(), off)
 	}
 	n := 0
 	s.atConns.take()
 	if now := s.passing.Load(); now != off { // the mode has changed meanwhile
 		s.requests, s.responses, s.bytes = 0, 0, 0
 		for i, x := range bufs {
-			s.look(&s.batch[i], x.Bytes(), now)
+			s.look(&s.batch[i], in, x.Bytes(), now)
 		}
 	}
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
-			if s.parsed = &s.batch[n]; !s.plain(c, in, bufs[n].Bytes()) {
+			if s.parsed = &s.batch[n]; !s.plain(c, bufs[n].Bytes()) {
 				break
 			}
 			n++
@@ -326,50 +333,48 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 
 // plain does what a frame does to its connection; false, and nothing was done, when
 // that takes both turns.
-func (s *Steer) plain(c *graph.Ctx, in int, b []byte) bool {
+//
+//go:noinline
+func (s *Steer) plain(c *graph.Ctx, b []byte) bool {
+	p := s.parsed
+	if p.as != asRequest && p.as != asResponse {
+		// Others are of no connection that is followed.
+		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
+	}
+	i, ok := s.conns.Plain(c.Now(), &p.ends, b, &p.f)
+	p.row = int32(i)
+	if i == conn.NoSlot {
+		p.order = unfollowed
+		return ok || p.as == asRequest && !s.trackable(b, p.fl)
+	}
+	r := &s.rows[i]
 	switch {
-	case s.as == asForeign:
+	case !ok || r.sid == noServer || r.unmet:
 		return false
-	case s.as != asRequest && s.as != asResponse, in == fromServers && s.as == asRequest:
-		return true // of no connection that is followed
-	case in == fromClients && s.as == asResponse:
-		return !s.cfg.anySide
+	case p.as == asRequest:
+		s.rank(r, b)
+		return p.order != early
 	}
-	i, ok := s.conns.Plain(c.Now(), &s.ends, b, &s.f)
-	s.row = int32(i)
-	switch {
-	case !ok:
-		s.order = unfollowed
-		return s.as == asRequest && !s.trackable(b, s.fl) && !s.followed(b)
-	case i == conn.NoSlot:
-		return true
-	case s.rows[i].sid == noServer || s.rows[i].unmet:
-		return false
-	}
-	if s.as == asRequest {
-		s.rank(b, s.fl)
-		return s.order != early
-	}
-	up := s.f.BTHOf(b).PSN()
-	if s.fl&hdr.IsAck != 0 {
-		if syn := s.f.AETHOf(b).Syndrome(); syn.NAK() {
+	up := p.psn
+	if p.fl&hdr.IsAck != 0 {
+		if syn := p.f.AETHOf(b).Syndrome(); syn.NAK() {
 			return false
 		} else if !syn.ACK() {
 			up = (up - 1) & hdr.PSNMask
 		}
 	}
-	s.proven(c, up)
+	s.proven(c, r, up)
 	return true
 }
 
 // plainly goes on where plain ended; false when the frame does not.
 func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
-	switch {
-	case s.as == asRequest && in == fromClients:
-		s.requested(c, x, b, &s.ends, s.fl)
+	switch s.as {
+	case asRequest:
+		s.requested(c, x, b)
 		return true
-	case s.as == asResponse && in == fromServers:
-		return s.row < 0 || s.responded(c, in, x, b, s.fl)
+	case asResponse:
+		return s.row < 0 || s.responded(c, in, x, b)
 	}
 	return s.frame(c, in, x, b)
 }
@@ -465,14 +470,14 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 		if !s.manage(c, in, b) {
 			s.foreign(c, b)
 		}
-	case asResponse:
-		return in == fromClients && !s.cfg.anySide || s.response(c, in, x, b, &s.ends, s.fl)
 	case asRequest:
-		if in == fromClients {
-			s.request(c, x, b, &s.ends, s.fl)
-		} else {
-			s.untracked(c, b, s.server(s.ends.Dst), s.fl)
-		}
+		s.request(c, x, b)
+	case asResponse:
+		return s.response(c, in, x, b)
+	case asBackRequest:
+		s.untracked(c, b, s.server(s.ends.Dst), s.fl)
+	case asBackResponse:
+		return !s.cfg.anySide || s.response(c, in, x, b)
 	}
 	return true
 }

@@ -44,22 +44,22 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
 		return NoSlot, Foreign
 	}
-	src, dst, qpn := ends.Src, ends.Dst, f.BTHOf(b).DestQP()
-	k := t.find(dst, qpn)
+	qpn := f.BTHOf(b).DestQP()
+	k := t.find(ends.Dst, qpn)
 	if k == noRef {
-		return t.newRequest(now, src, dst, qpn, b, f, Opened)
+		return t.newRequest(now, ends.Src, ends.Dst, qpn, b, f, Opened)
 	}
 	s := k.slot()
 	r := &t.rows[s]
 	if k.client() {
-		if r.Server.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
-			return t.stranger(now, s, src, dst, qpn, b, f)
+		if r.Server.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+			return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
 		}
 		r.Server.saw(b, f)
 		return s, r.reverse(now)
 	}
-	if r.Client.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b) {
-		return t.stranger(now, s, src, dst, qpn, b, f)
+	if r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b) {
+		return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
 	}
 	r.Client.saw(b, f)
 	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
@@ -77,24 +77,24 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
 		return NoSlot, Foreign
 	}
-	src, dst, qpn := ends.Src, ends.Dst, f.BTHOf(b).DestQP()
-	k := t.find(dst, qpn)
+	qpn := f.BTHOf(b).DestQP()
+	k := t.find(ends.Dst, qpn)
 	if k == noRef {
-		return t.infer(now, src, dst, qpn, b, f)
+		return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
 	}
 	s := k.slot()
 	r := &t.rows[s]
 	if !k.client() {
 		switch {
-		case r.Client.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
+		case r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
 			return NoSlot, Spoofed
 		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
-			return t.infer(now, src, dst, qpn, b, f)
+			return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
 		}
 		r.Client.saw(b, f)
 		return s, r.reverse(now)
 	}
-	if r.Server.Addr != src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
+	if r.Server.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
 		return NoSlot, Spoofed
 	}
 	r.Server.saw(b, f)
@@ -108,17 +108,18 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // Plain is Request or Response for a frame that changes nothing but its row: of a
 // paired connection, from its client or an answer to that. An answer to nobody, while
 // no half-open row is there to be answered, is plain, too, and has NoSlot. For any
-// other frame it is false, and changes nothing.
-func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, bool) {
-	k := t.find(ends.Dst, f.BTHOf(b).DestQP())
-	if k == noRef {
-		return NoSlot, f.Op.Has(hdr.IsResponse) && t.bucket(ends.Dst, ends.Src).head == 0
+// other frame ok is false, and nothing changes; the slot is then that of the row that
+// has the queue pair it goes to.
+func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (s Slot, ok bool) {
+	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
+	fl := f.Op.Info().Flags
+	if r == nil {
+		return NoSlot, fl&hdr.IsResponse != 0 && (len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0)
 	}
-	r := &t.rows[k.slot()]
 	_, from := r.ends(k.client())
-	if k.client() == f.Op.Has(hdr.IsRequest) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
-		r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
-		return NoSlot, false
+	if k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
+		r.watch || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
+		return k.slot(), false
 	}
 	from.saw(b, f)
 	r.LastSeen = now

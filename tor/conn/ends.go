@@ -21,33 +21,40 @@ func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
 // two VLANs are a provider's (802.1ad), whose customers' networks are not ours to
 // know.
 func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
+	if f.Net == hdr.NetIPv4 && f.Tags == 0 && f.Why == hdr.IsRoCE { // most are
+		return e.of4(f.PlainIPv4Of(b), 0)
+	}
+	return e.ofAny(b, f)
+}
+
+// of4 sets e to the ends of an IPv4 header.
+func (e *Ends) of4(p *[hdr.IPv4Len]byte, vlan uint64) bool {
+	v := binary.BigEndian.Uint64(p[12:])
+	src, dst := mapped|v>>32, mapped|v&0xFFFFFFFF
+	e.Src, e.Dst = Addr{0, src, vlan}, Addr{0, dst, vlan}
+	return src != dst
+}
+
+func (e *Ends) ofAny(b []byte, f *hdr.Frame) bool {
 	if f.Why != hdr.IsRoCE {
 		return false
 	}
-	vlan := uint64(0)
-	if f.Tags != 0 {
-		v, ok := vlanOf(b, f)
-		if !ok {
-			return false
-		}
-		vlan = uint64(v)
+	vlan, ok := vlanOf(b, f)
+	if !ok {
+		return false
 	}
-	p := b[f.L3:]
 	if f.Net == hdr.NetIPv4 {
-		v := binary.BigEndian.Uint64(p[12:20])
-		src, dst := mapped|v>>32, mapped|v&0xFFFFFFFF
-		e.Src, e.Dst = Addr{0, src, vlan}, Addr{0, dst, vlan}
-		return src != dst
+		return e.of4(f.PlainIPv4Of(b), uint64(vlan))
 	}
-	p = p[8:hdr.IPv6Len]
-	e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:]), vlan}
-	e.Dst = Addr{binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:]), vlan}
+	p := b[f.L3+8 : f.L3+hdr.IPv6Len]
+	e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:]), uint64(vlan)}
+	e.Dst = Addr{binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:]), uint64(vlan)}
 	// A mapped address does not travel in IPv6 (RFC 4038 4.2), where it would be
 	// taken for the IPv4 one; in the GIDs of RoCE v1 it does.
 	return e.Src != e.Dst && (f.Net == hdr.NetGRH || !e.Src.Is4() && !e.Dst.Is4())
 }
 
-// vlanOf is the VLAN of a tagged frame; ok is false when it is in two.
+// vlanOf is the VLAN of a frame; ok is false when it is in two.
 func vlanOf(b []byte, f *hdr.Frame) (id uint16, ok bool) {
 	for i := range int(f.Tags) {
 		if v := f.VLANOf(b, i).VID(); v != 0 {

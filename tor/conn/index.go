@@ -10,7 +10,7 @@ import (
 // pair or a communication ID. What is stored is a ref; the table compares keys.
 type names struct {
 	index.Index
-	seed uint64
+	lo, hi uint64 // what is mixed into the halves of a name
 }
 
 // ref is a slot and which of the row's ends is meant.
@@ -28,12 +28,14 @@ func refOf(s Slot, client bool) ref {
 func (r ref) slot() Slot   { return Slot(r >> 1) }
 func (r ref) client() bool { return r&1 != 0 }
 
-func newNames(n int, seed uint64) names { return names{index.New(n), seed} }
+func newNames(n int, seed uint64) names {
+	return names{index.New(n), seed ^ 0xA0761D6478BD642F, seed>>32 ^ 0xE7037ED1A0B428DB}
+}
 
 // hash is keyed, so that a peer cannot choose names that collide. It is one long
 // multiplication, folded.
 func (x *names) hash(a Addr, n uint32) uint32 {
-	hi, lo := bits.Mul64(a.lo^uint64(a.vlan)<<48^x.seed^0xA0761D6478BD642F, (a.hi+uint64(n)<<32+uint64(n))^x.seed>>32^0xE7037ED1A0B428DB)
+	hi, lo := bits.Mul64(a.lo^a.vlan<<48^x.lo, (a.hi+uint64(n)<<32+uint64(n))^x.hi)
 	return uint32((hi ^ lo) >> 16)
 }
 

@@ -165,17 +165,24 @@ func (t *Table) Find(a Addr, qpn uint32) (s Slot, client bool) {
 }
 
 func (t *Table) find(a Addr, qpn uint32) ref {
+	k, _ := t.row(a, qpn)
+	return k
+}
+
+// row is find, and the row; nil when there is none.
+func (t *Table) row(a Addr, qpn uint32) (ref, *Row) {
 	x := &t.qps
 	h := x.hash(a, qpn)
 	for p := x.Start(h); x.E[p] != 0; p = x.Next(p) {
 		if v, ok := x.Slot(p, h); ok {
 			k := ref(v)
-			if e, _ := t.rows[k.slot()].ends(k.client()); e.QPN == qpn && e.Addr == a {
-				return k
+			r := &t.rows[k.slot()]
+			if e, _ := r.ends(k.client()); e.QPN == qpn && e.Addr == a {
+				return k, r
 			}
 		}
 	}
-	return noRef
+	return noRef, nil
 }
 
 // findID is the row with an end that calls the connection id.

@@ -1,9 +1,12 @@
 package swordbox
 
 import (
+	"unsafe"
+
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it
@@ -35,7 +38,11 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if key != nil {
 		o.flags |= fRight
 	}
-	c, ok := s.route(fl, o, key, m)
+	w := n.words.of(o)
+	if o.kind == kRead {
+		o.prior = uint64(w)
+	}
+	c, ok := s.route(fl, o, key, w, m)
 	if !ok {
 		if fl.open == 0 && n.stuck(fl, o, key) {
 			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
@@ -49,7 +56,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if !ok {
 		return false
 	}
-	if !n.enter(fl, o, c, key) {
+	if !n.enter(fl, o, c, key, w) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
@@ -59,6 +66,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		s.n.retain(o, copied)
 	}
 	fl.tail++
+	prefetch.Line(unsafe.Add(unsafe.Pointer(o), sizeofOp)) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
 	if m.unsure {
 		fl.vague = false
@@ -82,15 +90,15 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// shape is what is known of a message by its first packet.
-type shape struct {
+// extent is what is known of a message by its first packet.
+type extent struct {
 	whole  bool // there is no other packet
 	unsure bool // a READ whose answer tells how many packets it takes
 }
 
 // classify makes of the request in b, with headers f, which is the next one of flow
 // i, operation o. False when it must wait.
-func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bool) {
+func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok bool) {
 	n := s.n
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
@@ -149,15 +157,15 @@ func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m shape, ok bo
 	return m, true
 }
 
-// route is the connection that o, the next operation of flow fl, goes over; key is
-// its key if it may go over another's. False when it must wait: also until all
-// packets are here of a message that goes over another's connection.
-func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
+// route is the connection that o, the next operation of flow fl and about word w, goes
+// over; key is its key if it may go over another's. False when it must wait: also until
+// all packets are here of a message that goes over another's connection.
+func (s *wire) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool) {
 	n := s.n
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
 	}
-	c, ok := s.choose(fl, o, key)
+	c, ok := s.choose(fl, o, key, w)
 	if !ok || c == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return c, ok
 	}
@@ -170,7 +178,7 @@ func (s *wire) route(fl *flow, o *op, key *key, m shape) (*flow, bool) {
 
 // insure makes o, of flow fl, one that can be sent again here, if others may come to
 // be behind it on connection c: by a copy of x. False when it must wait for room.
-func (n *node) insure(fl, c *flow, o *op, m shape, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (n *node) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	if o.makeable() {
 		return nil, true
 	}
@@ -241,10 +249,10 @@ func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 			return
 		}
 		b = x.Bytes()
-		h.write(b, o, psn)
-		h.frame().SetECN(b, ecn) // a mark is of this operation
+		made := h.write(b, o, psn)
+		made.SetECN(b, ecn) // a mark is of this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
-		s.c.Emit(toServers, x)
+		s.seal(toServers, x, b, &made)
 		return
 	}
 	ours, h := c != fl, f.BTHOf(b)
@@ -260,9 +268,10 @@ func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k ui
 		if ack {
 			h.SetAckReq(true)
 		}
-		hdr.SetICRC(b, f)
+		s.seal(toServers, x, b, f)
+		return
 	}
-	s.c.Emit(toServers, x)
+	s.emit(toServers, x)
 }
 
 // last is the held frame that is number k of those of flow fl that wait; nil
@@ -318,6 +327,9 @@ func (n *node) unkeep(o *op) {
 // roomy reports whether half of the room for frames is free: then frames may wait for
 // better times.
 func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
+
+// holds reports whether there are requests that wait.
+func (n *node) holds() bool { return len(n.waiting) > 0 || !n.strangers.Empty() }
 
 // wait notes that flow f has requests that wait.
 func (n *node) wait(f *flow) {

@@ -59,6 +59,7 @@ type node struct {
 	twins bool // requests wait until no twin has writes
 	conns *conn.Table
 	record
+	records   []byte // beside flows, of those that are bound (see memory)
 	words     words
 	keys      keys
 	shelf     hold.Shelf[struct{}]
@@ -135,6 +136,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	}
 	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
 	b.wire.cfg = &b.cfg
+	if b.workers > 1 {
+		b.post = &post{}
+	}
 	for _, text := range cfg.static {
 		if _, err := conn.ParseStatic(text); err != nil {
 			return nil, err
@@ -145,7 +149,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window),
+	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window), records: m.recordsOf(place),
 		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
 		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
 		removed: make([]*flow, 0, cfg.conns)}
@@ -249,6 +253,9 @@ func (s *Box) release() {
 		s.n.turn.Store(false)
 	}
 	s.n = nil
+	if s.post != nil {
+		s.dispatch()
+	}
 }
 
 // Push implements graph.App.
@@ -261,7 +268,8 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if s.workers == 1 {
 		for _, x := range b.Bufs() {
 			s.congested = false
-			s.frame(in, x, x.Bytes(), s.inspect(x.Bytes(), &s.f, &s.ends))
+			b := x.Bytes()
+			s.frame(in, x, b, s.inspect(b, &s.f, &s.ends))
 		}
 	} else {
 		// What takes no node is done while others have it.
@@ -314,28 +322,11 @@ func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 
 // frame handles a frame that was looked at.
 func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
-	f := &s.f
-	switch as {
-	case asIs:
-		s.pass(in, x)
-		return
-	case asOther:
-		if why := f.Why; s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
-			s.c.Drop(x, graph.Reason(why))
-			return
-		}
-		s.aside(in, x, b, graph.Reason(f.Why))
-		return
-	case asStranger:
-		s.aside(in, x, b, reasonStranger)
-		return
-	case asBadChecksum:
-		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
-		return
-	case asBadICRC:
-		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
+	if as != asServed {
+		s.unserved(in, x, b, as)
 		return
 	}
+	f := &s.f
 	fl := f.Op.Info().Flags
 	var cm hdr.CM
 	isCM := false
@@ -388,6 +379,26 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	}
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
 		s.settle()
+	}
+}
+
+// unserved handles a frame that no node is to see, or only as a stranger's.
+func (s *Box) unserved(in int, x *packet.Buf, b []byte, as as) {
+	switch as {
+	case asIs:
+		s.pass(in, x)
+	case asOther:
+		if why := s.f.Why; s.cfg.dropBad && (why == hdr.Truncated || why == hdr.BadLength || why == hdr.BadIP) {
+			s.c.Drop(x, graph.Reason(why))
+			return
+		}
+		s.aside(in, x, b, graph.Reason(s.f.Why))
+	case asStranger:
+		s.aside(in, x, b, reasonStranger)
+	case asBadChecksum:
+		s.bad(in, x, reasonBadChecksum, s.cfg.dropBad)
+	case asBadICRC:
+		s.bad(in, x, reasonBadICRC, s.cfg.dropBad)
 	}
 }
 

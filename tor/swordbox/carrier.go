@@ -11,10 +11,6 @@ import (
 // the server over it, whoever's it is, and what the server has said of that. All PSNs
 // are as the server numbers. What is open lies in a list, in the order of PSNs.
 type carrier struct {
-	// Few frames need these two; they fill a line that the client's part begins.
-	private clock.Time // when it last carried what does not go together with others' operations; 0: never
-	asking  clock.Time // when its server was last asked whether it is there
-
 	dead    bool // of no use any more: its queue pair is in the error state, or the server's end is gone
 	repair  bool // the server misses requests from PSN expect on: they are sent again
 	timed   bool // the next answer tells of a round trip
@@ -23,7 +19,6 @@ type carrier struct {
 	claimed bool // its own client waits for it: nobody else may have it
 	isLent  bool
 	tries   uint8  // how often in a row something was sent again without an answer
-	may     uint8  // accesses (1 << access) that its server's queue pair was seen to have the right to
 	deep    int16  // READs and atomics of its client that were under way at once, and executed
 	peak    int16  // that are or were under way at once
 	lends   int16  // keys that it is lent for
@@ -55,6 +50,10 @@ type carrier struct {
 	grants grants
 	up     header // of frames to the server
 	marked marked
+
+	private clock.Time // when it last carried what does not go together with others' operations; 0: never
+	asking  clock.Time // when its server was last asked whether it is there
+	_       [48]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // oldest is the operation at the front of those that connection c carries, and

@@ -32,6 +32,7 @@ type client struct {
 	misshapen bool // its requests contradict themselves (see measure)
 	// syn is the syndrome of an acknowledgement (with its credits), as the server gives it.
 	syn               hdr.Syndrome
+	may               uint8      // accesses (1 << access) that its queue pair at the server was seen to have the right to
 	arrived, admitted uint32     // the expected PSN; and that of what is sent on next
 	head, tail        uint32     // ops: oldest that is not answered, and next
 	first             uint32     // oldest that is remembered
@@ -45,16 +46,18 @@ type client struct {
 	answerer          int32      // connection that the newest answer came over
 	stall             hold.Queue // requests that wait
 	rest, part        uint32     // bytes of the WRITE at hand that are to come, and in each of its packets
-	vagueLen          uint32     // see vague
-	pastAt            uint32     // of past, as often as it was filled
+	latest            grant      // the newest of carrier.grants: most requests need no other
 
-	down    header       // of frames to it
-	ended   uint32       // PSN of the request that ended its queue pair
-	rereads int32        // READs that are done again
-	again   uint32       // see doubted
-	verdict hdr.Syndrome // of the NAK that ended its queue pair; 0: another one
-	began   clock.Time   // when the message of cur began
-	past    [16]past     // answers to atomics that are not on record any more
+	down     header       // of frames to it
+	ended    uint32       // PSN of the request that ended its queue pair
+	rereads  int32        // READs that are done again
+	again    uint32       // see doubted
+	verdict  hdr.Syndrome // of the NAK that ended its queue pair; 0: another one
+	vagueLen uint32       // see vague
+	turns    uint32       // see flow.seen
+	pastAt   uint32       // of past, as often as it was filled
+	began    clock.Time   // when the message of cur began
+	past     [16]past     // answers to atomics that are not on record any more
 }
 
 // released is how many of its messages are answered, modulo 2^24 (IBTA: MSN).

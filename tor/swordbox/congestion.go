@@ -3,7 +3,6 @@ package swordbox
 import (
 	"slices"
 
-	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/hold"
@@ -44,10 +43,12 @@ func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 	if in == toClients {
 		if y := n.flow(c.answerer); y != c && c.diverted(n) {
 			if y.up.fits(&s.f) && !y.dead {
-				s.reroute(&y.up, x, b, &s.f)
+				s.reroute(&y.up, x, b)
+				s.seal(toServers, x, b, &s.f)
+				return true
 			}
 		}
-		s.c.Emit(toServers, x)
+		s.emit(toServers, x)
 		return true
 	}
 	if c.marked.n == 0 {
@@ -57,25 +58,27 @@ func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 		}
 	}
 	if c.marked.n == 0 {
-		s.c.Emit(toClients, x)
+		s.emit(toClients, x)
 		return true
 	}
 	last := c.marked.n - 1
 	for _, i := range c.marked.flows[:last] {
 		if y := &n.flows[i]; y.trusted && !y.gone && y.down.fits(&s.f) {
 			if z := hold.Copy(s.c, x); z != nil {
-				s.reroute(&y.down, z, z.Bytes(), &s.f)
+				s.reroute(&y.down, z, z.Bytes())
 				s.c.Mark(z, packet.Generated, reasonMade)
-				s.c.Emit(toClients, z)
+				s.seal(toClients, z, z.Bytes(), &s.f)
 			}
 		}
 	}
 	y := &n.flows[c.marked.flows[last]]
 	c.marked.n = 0
 	if y != c && y.trusted && y.down.fits(&s.f) {
-		s.reroute(&y.down, x, b, &s.f)
+		s.reroute(&y.down, x, b)
+		s.seal(toClients, x, b, &s.f)
+		return true
 	}
-	s.c.Emit(toClients, x)
+	s.emit(toClients, x)
 	return true
 }
 
@@ -86,9 +89,8 @@ const mostMarked = 32
 // diverted reports whether f's operations go over another's connection.
 func (c *client) diverted(n *node) bool { return c.answerer != none && n.flows[c.answerer].synced }
 
-// reroute gives frame x, the bytes b with headers f, the addresses of h.
-func (s *wire) reroute(h *header, x *packet.Buf, b []byte, f *hdr.Frame) {
+// reroute gives frame x, the bytes b, the addresses of h. Its ICRC is left.
+func (s *wire) reroute(h *header, x *packet.Buf, b []byte) {
 	h.address(b)
-	hdr.SetICRC(b, f)
 	s.c.Mark(x, packet.Forwarded, reasonMoved)
 }

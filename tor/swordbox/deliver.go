@@ -114,7 +114,7 @@ func (s *wire) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k u
 	ext, ours := f.Op.Info().Ext, s.n.carrier(o) == fl
 	msn := (fl.released() + 1) & 0xFFFFFF
 	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
-		s.c.Emit(toClients, x)
+		s.emit(toClients, x)
 		return
 	}
 	if !ours {
@@ -124,8 +124,7 @@ func (s *wire) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k u
 	if ext&hdr.HasAETH != 0 {
 		f.AETHOf(b).SetMSN(msn)
 	}
-	hdr.SetICRC(b, f)
-	s.c.Emit(toClients, x)
+	s.seal(toClients, x, b, f)
 }
 
 // relayHeld gives the client of flow fl the held packets of the answer to READ

@@ -202,8 +202,11 @@
 // has answered somebody who asked it, and loses it when it has had no connection
 // for idle=. Requests to addresses that have not answered are noted in 64 places,
 // for a second each: whoever makes up destinations may keep a new server from being
-// found, and nothing else. Each server's state is one, and a worker owns it while it handles frames of it, which
-// were parsed and checked before: one atomic exchange a batch and server, none with one worker.
+// found, and nothing else. Each server's state is one, and a worker owns it while it handles frames of it: one
+// atomic exchange a batch and server, none with one worker. Frames are parsed and checked
+// before that, and what is sent gets its ICRC and leaves behind it, in its order (post).
+// Frames that two workers send over one connection may pass each other on the way; the
+// server then asks for those that it misses, as after a loss.
 package swordbox
 
 const doc = `Clients that share words of memory (locks, counters, tails) send atomics to

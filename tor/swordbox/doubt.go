@@ -52,8 +52,8 @@ func (s *wire) inquire(c *flow) {
 	if x == nil {
 		return
 	}
-	c.up.atomic(x.Bytes(), &o, nil, c.next)
-	s.c.Emit(toServers, x)
+	made := c.up.atomic(x.Bytes(), &o, nil, c.next)
+	s.seal(toServers, x, x.Bytes(), &made)
 	s.c.Count(ctrProbes, 1)
 	c.tried(now)
 }

@@ -36,11 +36,11 @@ type flow struct {
 	young   bool // followed lately: clients may still repeat requests from before start, which are not on record; then both ends counted alike
 	// onward: the server's PSNs are far beyond start, and may come round to it.
 	onward      bool
-	bound       bool   // on record in memory that outlives the process: its two ends count differently
-	quiet       bool   // for so long that it is time to see whether the server's end is there
-	told        bool   // its client was told that it is lost
-	start       uint32 // PSN of the first request on record
-	turns       uint32
+	bound       bool       // on record in memory that outlives the process: its two ends count differently
+	quiet       bool       // for so long that it is time to see whether the server's end is there
+	told        bool       // its client was told that it is lost
+	start       uint32     // PSN of the first request on record
+	shape       shape      // of frames to the server
 	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
 	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
 

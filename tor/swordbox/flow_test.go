@@ -59,7 +59,8 @@ func TestFront(t *testing.T) {
 			payload := 4 * rapid.IntRange(0, 16).Draw(t, "words")
 			b := make([]byte, h.len()+hdr.RETHLen+payload+hdr.ICRCLen)
 			h.front(b)
-			h.seal(b, hdr.WriteOnly)
+			made := h.frame(b, hdr.WriteOnly)
+			hdr.SetICRC(b, &made)
 			var g hdr.Frame
 			if why := hdr.Parse(b, &g); why != hdr.IsRoCE || int(g.End)+hdr.ICRCLen != len(b) || len(g.PayloadOf(b)) != payload {
 				t.Fatalf("%v: %d bytes of payload, want %d", why, len(g.PayloadOf(b)), payload)
@@ -75,6 +76,7 @@ func TestFront(t *testing.T) {
 // processor's cache that its flow takes, and flows begin with a line.
 func TestLines(t *testing.T) {
 	var f flow
+	lines := uint32(unsafe.Sizeof(f) / 64)
 	for name, x := range map[string][2]uintptr{
 		"client":    {unsafe.Offsetof(f.admitted) / 64, 0},
 		"its ring":  {unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.first), 64},
@@ -83,7 +85,8 @@ func TestLines(t *testing.T) {
 		"grants":    {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.grants)) % 64, 0},
 		"up":        {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.up)) % 64, 0},
 		"down":      {(unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.down)) % 64, 0},
-		"flow":      {unsafe.Sizeof(f) % 64, 0},
+		"flow":      {unsafe.Sizeof(f) % 128, 64},
+		"index":     {uintptr(lines * perFlow), 1},
 		"row":       {unsafe.Sizeof(conn.Row{}) % 64, 0},
 	} {
 		if x[0] != x[1] {

@@ -6,9 +6,15 @@ import (
 
 // header is a frame's front up to the end of the BTH.
 type header struct {
+	shape
+	b [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
+}
+
+// shape is where the headers of a frame are. Frames of one shape differ in field
+// values alone.
+type shape struct {
 	l3, l4, bth uint8
 	net         uint8
-	b           [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
 }
 
 func (h *header) known() bool { return h.bth != 0 }
@@ -38,14 +44,10 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// frame says where the headers of frames that begin with h are.
-func (h *header) frame() *hdr.Frame {
-	return &hdr.Frame{Net: h.net, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth)}
-}
-
-// alike reports whether frames of two headers differ in field values alone.
-func (h *header) alike(o *header) bool {
-	return h.l3 == o.l3 && h.l4 == o.l4 && h.bth == o.bth && h.net == o.net
+// frame are the headers of frame b, of that operation, with front h, whose extended
+// headers, payload and pad end four bytes before the frame does.
+func (h *header) frame(b []byte, opcode hdr.Opcode) hdr.Frame {
+	return hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
 }
 
 // fits reports whether h can be put on parsed frame f.
@@ -58,26 +60,41 @@ func (h *header) fits(f *hdr.Frame) bool {
 // to them: class of traffic, hops. An ECN mark stays with the frame. The ICRC is
 // left.
 func (h *header) address(b []byte) {
-	if h.l3 == hdr.EthernetLen {
-		*(*[hdr.EthernetLen]byte)(b) = [hdr.EthernetLen]byte(h.b[:])
-	} else {
-		copy(b[:h.l3], h.b[:h.l3])
+	if h.shape == plain { // most are: all offsets are constants
+		to, from := (*[plainLen]byte)(b), (*[plainLen]byte)(h.b[:])
+		*(*[hdr.EthernetLen]byte)(to[:]) = [hdr.EthernetLen]byte(from[:])
+		addressIPv4((*[hdr.IPv4Len]byte)(to[plainL3:]), (*[hdr.IPv4Len]byte)(from[plainL3:]))
+		addressUDP((*[hdr.UDPLen]byte)(to[plainL4:]), (*[hdr.UDPLen]byte)(from[plainL4:]))
+		addressBTH((*[hdr.BTHLen]byte)(to[plainBTH:]), (*[hdr.BTHLen]byte)(from[plainBTH:]))
+		return
 	}
+	copy(b[:h.l3], h.b[:h.l3])
 	to, from := b[h.l3:], h.b[h.l3:]
 	if h.net == hdr.NetIPv4 {
-		to[1] = from[1]&^3 | to[1]&3
-		to[8] = from[8]
-		hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])
+		addressIPv4((*[hdr.IPv4Len]byte)(to), (*[hdr.IPv4Len]byte)(from))
 	} else {
 		to[0], to[1] = from[0], from[1]&^0x30|to[1]&0x30
 		to[2], to[3], to[7] = from[2], from[3], from[7]
 		*(*[32]byte)(to[8:]) = [32]byte(from[8:])
 	}
 	if h.l4 != 0 {
-		*(*[2]byte)(b[h.l4:]) = [2]byte(h.b[h.l4:])
-		*(*[2]byte)(b[h.l4+6:]) = [2]byte{}
+		addressUDP((*[hdr.UDPLen]byte)(b[h.l4:]), (*[hdr.UDPLen]byte)(h.b[h.l4:]))
 	}
-	to, from = b[h.bth:][:8], h.b[h.bth:][:8]
+	addressBTH((*[hdr.BTHLen]byte)(b[h.bth:]), (*[hdr.BTHLen]byte)(h.b[h.bth:]))
+}
+
+func addressIPv4(to, from *[hdr.IPv4Len]byte) {
+	to[1] = from[1]&^3 | to[1]&3
+	to[8] = from[8]
+	hdr.IPv4(to[:hdr.IPv4Len]).SetEnds(from[12:])
+}
+
+func addressUDP(to, from *[hdr.UDPLen]byte) {
+	*(*[2]byte)(to[:]) = [2]byte(from[:])
+	*(*[2]byte)(to[6:]) = [2]byte{}
+}
+
+func addressBTH(to, from *[hdr.BTHLen]byte) {
 	*(*[2]byte)(to[2:]) = [2]byte(from[2:])
 	to[5], to[6], to[7] = from[5], from[6], from[7]
 }
@@ -90,8 +107,15 @@ func noUDPSum(b []byte, f *hdr.Frame) {
 	}
 }
 
-// plainLen is the length of a front over IPv4, without a VLAN tag.
-const plainLen = hdr.EthernetLen + hdr.IPv4Len + hdr.UDPLen + hdr.BTHLen
+// plain is the shape of a front over IPv4, without a VLAN tag, and plainLen its length.
+const (
+	plainL3  = hdr.EthernetLen
+	plainL4  = plainL3 + hdr.IPv4Len
+	plainBTH = plainL4 + hdr.UDPLen
+	plainLen = plainBTH + hdr.BTHLen
+)
+
+var plain = shape{l3: plainL3, l4: plainL4, bth: plainBTH, net: hdr.NetIPv4}
 
 // front puts h on a new frame, all of b. Its lengths and checksums are then
 // right; they stay in h, since most frames are as long as the one before.
@@ -115,16 +139,9 @@ func (h *header) front(b []byte) {
 	}
 }
 
-// seal sets the ICRC of frame b, of that operation, with front h, whose extended
-// headers, payload and pad end four bytes before the frame does.
-func (h *header) seal(b []byte, opcode hdr.Opcode) {
-	f := hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
-	hdr.SetICRC(b, &f)
-}
-
 // write fills frame b with h, as long as it must be, with the WRITE that
-// o is sent as.
-func (h *header) write(b []byte, o *op, psn uint32) {
+// o is sent as. The ICRC is left.
+func (h *header) write(b []byte, o *op, psn uint32) hdr.Frame {
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
 	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
@@ -138,11 +155,11 @@ func (h *header) write(b []byte, o *op, psn uint32) {
 		r.SetDMALength(8)
 		le.PutUint64(p, o.out)
 	}
-	h.seal(b, hdr.WriteOnly)
+	return h.frame(b, hdr.WriteOnly)
 }
 
-// atomic fills frame b with h, as long as it must be, with atomic o.
-func (h *header) atomic(b []byte, o *op, m *more, psn uint32) {
+// atomic fills frame b with h, as long as it must be, with atomic o. The ICRC is left.
+func (h *header) atomic(b []byte, o *op, m *more, psn uint32) hdr.Frame {
 	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
@@ -159,5 +176,5 @@ func (h *header) atomic(b []byte, o *op, m *more, psn uint32) {
 		a.SetSwapMask(m.swapMask)
 		a.SetCompareMask(m.compareMask)
 	}
-	h.seal(b, code)
+	return h.frame(b, code)
 }

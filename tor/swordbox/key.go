@@ -113,7 +113,10 @@ type grants [16]grant
 func (g *grants) of(rkey uint32) *grant { return &g[rkey*0x9E3779B1>>28] }
 
 // granted reports whether the client of f has used x over its own connection.
-func (c *carrier) granted(x *key) bool { return *c.grants.of(x.rkey) == grant{x.rkey, x.serial} }
+func (f *flow) granted(x *key) bool {
+	g := grant{x.rkey, x.serial}
+	return f.latest == g || *f.grants.of(x.rkey) == g
+}
 
 // privacy is how long a connection carries nothing of others after it carried
 // what only its own client can send again, or what waits for a receive buffer.
@@ -273,7 +276,8 @@ func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 		return
 	}
 	f.may |= 1 << accessOf(o)
-	*f.grants.of(o.rkey) = grant{x.rkey, x.serial}
+	f.latest = grant{x.rkey, x.serial}
+	*f.grants.of(o.rkey) = f.latest
 	f.deep = f.peak
 	if moves {
 		t.lend(f, x, now)

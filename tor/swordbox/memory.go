@@ -130,9 +130,17 @@ func recordIn(b []byte, g geometry, p, i int) []byte {
 	return b[memHead+(p*g.conns+i)*recordLen:][:recordLen]
 }
 
-// recordOf is that of flow f.
+// recordsOf are those of place p; nil when nothing outlives this process.
+func (m *memory) recordsOf(p int) []byte {
+	if m.b == nil {
+		return nil
+	}
+	return m.b[memHead+p*m.conns*recordLen:][:m.conns*recordLen]
+}
+
+// recordOf is that of flow f, of n.records.
 func (n *node) recordOf(f *flow) []byte {
-	return recordIn(n.mem.b, n.mem.geometry, n.number, int(n.index(f)))
+	return n.records[int(n.index(f))*recordLen:][:recordLen]
 }
 
 // left is the number of connections on record in b.
@@ -202,15 +210,19 @@ func (r *identity) ends() [2]port.QueuePair {
 
 // diverge notes that both ends of flow f's connection will count differently.
 func (n *node) diverge(f *flow) {
-	if f.bound {
-		return
+	if !f.bound {
+		n.bind(f)
 	}
+}
+
+// bind puts flow f on record.
+func (n *node) bind(f *flow) {
 	f.bound = true
 	n.mem.bound.Add(1)
 	row := &n.rows[n.index(f)]
 	*row = *n.row(f)
 	r := identityOf(row)
-	if n.mem.b != nil {
+	if n.records != nil {
 		r.write(n.recordOf(f))
 		n.note(f)
 	}
@@ -228,7 +240,7 @@ func (n *node) strike(f *flow) {
 	}
 	f.bound = false
 	n.mem.bound.Add(-1)
-	if n.mem.b != nil {
+	if n.records != nil {
 		setBound(n.recordOf(f), false)
 	}
 	r := identityOf(&n.rows[n.index(f)])
@@ -244,7 +256,7 @@ const knownPSN = 1 << 31
 // answer, for a process of another version: the client of a connection that is lost
 // must not take a NAK for the acknowledgement of what was before it.
 func (n *node) note(f *flow) {
-	if f.bound && f.lost == 0 && n.mem.b != nil {
+	if f.bound && f.lost == 0 && n.records != nil {
 		le.PutUint32(n.recordOf(f)[unaAt:], n.una(f)|knownPSN)
 	}
 }

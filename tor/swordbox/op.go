@@ -69,7 +69,7 @@ const (
 type op struct {
 	va    uint64 // first byte
 	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
-	prior uint64 // answer of an atomic, until then a CAS's compare
+	prior uint64 // answer of an atomic, until then a CAS's compare; of a READ: the word that it was about when it came
 	cpsn  uint32 // first PSN, as its client numbers
 	spsn  uint32 // first PSN on the connection that carries it
 	npsn  uint32

@@ -19,14 +19,13 @@ func (n *node) patient(since clock.Time) bool {
 	return n.roomy() && n.c.Now().Sub(since) < patience
 }
 
-// choose is the connection that o, of flow fl, goes over; false when
-// it must wait. x is its key if it may go over another's connection.
-func (s *wire) choose(fl *flow, o *op, x *key) (*flow, bool) {
+// choose is the connection that o, of flow fl and about word w (see words.of), goes
+// over; false when it must wait. x is its key if it may go over another's connection.
+func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
 		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
 	}
-	w := n.words.of(o)
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
 	if o.modifies() && (!tracked || o.wide()) {
 		o.flags |= fBare
@@ -112,7 +111,7 @@ func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
 // connection c can carry.
 func (n *node) fits(c, fl *flow, o *op, x *key) bool {
-	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.up.alike(&fl.up) &&
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 
@@ -173,10 +172,9 @@ func (n *node) writable(o *op, c *flow) bool {
 	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
 }
 
-// enter puts op o of flow fl in order: on connection c, and with the others of
-// its words. False when it must wait, and nothing has changed.
-func (n *node) enter(fl *flow, o *op, c *flow, key *key) bool {
-	w := n.words.of(o)
+// enter puts op o of flow fl, about word w, in order: on connection c, and with the
+// others of its words. False when it must wait, and nothing has changed.
+func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	if w == none && n.cfg.trackable(o) {
 		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
 	}
@@ -348,7 +346,11 @@ func (n *node) forget(o *op, done bool) {
 		n.unkeep(o)
 	}
 	free := o.word == none && o.modifies()
-	if n.words.leave(o, n.place(o), n.beside(o), done, now) {
+	var m *more
+	if o.is(fProbe) {
+		m = n.beside(o)
+	}
+	if n.words.leave(o, n.place(o), m, done, now) {
 		n.c.Count(ctrCached, 1)
 	}
 	if free && done && n.cfg.trackable(o) && n.words.of(o) == none && !n.words.admit(o, now, n.cfg.vouches(o.va)) {
@@ -363,7 +365,7 @@ func (n *node) forget(o *op, done bool) {
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
 func (n *node) compare(c *flow, o *op, p []byte) {
-	if w := n.words.of(o); w != none && len(p) == 8 {
+	if w := n.words.again(o, int32(o.prior)); w != none && len(p) == 8 {
 		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
 			n.mismatch(o)
 		}

@@ -319,6 +319,7 @@ func (r *record) reset(f *flow, now clock.Time) {
 	g.arrived = g.admitted // what waited will be sent again
 	g.up.heal()
 	g.down.heal()
+	g.shape = g.up.shape
 	*f = g
 }
 

@@ -80,7 +80,8 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 	if key != nil {
 		o.flags |= fRight
 	}
-	c, ok := s.choose(fl, o, key)
+	w := n.words.of(o)
+	c, ok := s.choose(fl, o, key, w)
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
 		c, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
@@ -96,7 +97,7 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 			return false
 		}
 	}
-	if !n.enter(fl, o, c, key) {
+	if !n.enter(fl, o, c, key, w) {
 		if copied != nil {
 			s.c.Discard(copied)
 		}
@@ -287,21 +288,22 @@ func (s *wire) make(c *flow, o *op, off uint32) bool {
 	}
 	b := x.Bytes()
 	psn := psnAdd(o.spsn, off)
+	var made hdr.Frame
 	switch {
 	case k.atomic() && !o.is(fReplaced):
-		h.atomic(b, o, n.beside(o), psn)
+		made = h.atomic(b, o, n.beside(o), psn)
 	case k == kRead:
-		h.write(b, o, psn)
+		made = h.write(b, o, psn)
+		made.Op = hdr.ReadRequest
 		t := hdr.BTH(b[h.bth:])
-		t[0] = byte(hdr.ReadRequest)
+		t[0] = byte(made.Op)
 		r := hdr.RETH(b[h.len():])
 		r.SetVA(o.va + uint64(off)*uint64(c.mtu))
 		r.SetDMALength(o.len - off*c.mtu)
-		h.seal(b, hdr.ReadRequest)
 	default:
-		h.write(b, o, psn)
+		made = h.write(b, o, psn)
 	}
-	s.c.Emit(toServers, x)
+	s.seal(toServers, x, b, &made)
 	return true
 }
 

@@ -13,7 +13,6 @@ func (s *wire) request(x *packet.Buf, b []byte) {
 		return
 	}
 	n := s.n
-	s.touched = n.op(fl, fl.tail).state // into the cache, until it is needed
 	psn := s.f.BTHOf(b).PSN()
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
@@ -38,13 +37,15 @@ func (s *wire) request(x *packet.Buf, b []byte) {
 			n.settleLength(fl, uint32(d))
 		}
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); d != 0 && s.outOfTurn(fl, x, b, psn, d) {
+	d := hdr.PSNDiff(psn, fl.arrived)
+	if d != 0 && s.outOfTurn(fl, x, b, psn, d) {
 		return
 	}
-	if d := hdr.PSNDiff(psn, fl.arrived); fl.vague && d >= 0 {
+	if fl.vague && d >= 0 {
 		fl.settleMTU(uint32(d) + 1)
+		d = hdr.PSNDiff(psn, fl.arrived)
 	}
-	switch d := hdr.PSNDiff(psn, fl.arrived); {
+	switch {
 	case d > 0:
 		// A responder would ask for what is missing; once it has answered
 		// what came before.
@@ -226,6 +227,7 @@ func (n *node) sync(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 		*fl = noFlow
 		return false
 	}
+	fl.shape = fl.up.shape
 	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
 	n.c.Count(ctrSynced, 1)
 	return true

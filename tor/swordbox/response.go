@@ -30,14 +30,21 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if fl.affirmed(&s.f, b, psn) && !fl.confirmed(&s.f, b, psn) {
-		psn = fl.acked
+	if fl.asked != 0 || fl.strange != fl.strangeEnd { // it is in question whose the server's end is
+		if fl.affirmed(&s.f, b, psn) && !fl.confirmed(&s.f, b, psn) {
+			psn = fl.acked
+		}
+		if fl.confirmed(&s.f, b, psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
+			s.odd(fl, x, b, psn)
+			return
+		}
 	}
-	if d := hdr.PSNDiff(psn, fl.next); d > farOff || d < -farOff || fl.confirmed(&s.f, b, psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
+	d := hdr.PSNDiff(psn, fl.next)
+	if d > farOff || d < -farOff {
 		s.odd(fl, x, b, psn)
 		return
 	}
-	if d := hdr.PSNDiff(psn, fl.start); d > mostUnacked && hdr.PSNDiff(psn, fl.next) < 0 {
+	if d < 0 && !fl.onward && hdr.PSNDiff(psn, fl.start) > mostUnacked {
 		fl.onward = true
 	}
 	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
@@ -52,10 +59,11 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 			n.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
-	if fl.inDoubt && psn == fl.next && s.f.Op == hdr.AtomicAck {
+	if fl.inDoubt && d == 0 && s.f.Op == hdr.AtomicAck {
 		s.allExecuted(fl)
+		d = -1
 	}
-	if hdr.PSNDiff(psn, fl.next) > 0 || hdr.PSNDiff(psn, fl.next) == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
+	if d > 0 || d == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
 		return
 	}
@@ -156,7 +164,7 @@ func (n *node) hear(fl *flow) {
 // trust takes from the first answer to a request on record what answers look
 // like, and how many messages the server has counted.
 func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
-	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || !fl.down.alike(&fl.up) {
+	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || fl.down.shape != fl.up.shape {
 		return
 	}
 	// Messages completed as of psn, all of them its own: MSN counts from
@@ -202,7 +210,7 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 			}
 		}
 	}
-	s.c.Emit(toClients, x)
+	s.emit(toClients, x)
 }
 
 // acked notes that the server has executed all that connection c carried up to

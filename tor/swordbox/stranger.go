@@ -104,7 +104,7 @@ func (s *wire) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 		n.detain(x)
 		return
 	}
-	s.c.Emit(toServers, x)
+	s.emit(toServers, x)
 }
 
 // detain holds a stranger's request until the words that it may change are free.
@@ -130,7 +130,7 @@ func (s *wire) admitStrangers() {
 			return
 		}
 		s.n.shelf.Remove(q)
-		s.c.Emit(toServers, x)
+		s.emit(toServers, x)
 	}
 }
 

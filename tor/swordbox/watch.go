@@ -120,8 +120,8 @@ func (s *wire) query(c *flow) {
 	if x == nil {
 		return
 	}
-	h.write(x.Bytes(), &o, o.spsn)
-	s.c.Emit(toServers, x)
+	made := h.write(x.Bytes(), &o, o.spsn)
+	s.seal(toServers, x, x.Bytes(), &made)
 	if c.asking = now; c.asked == 0 {
 		c.asked = now
 	}
@@ -180,7 +180,7 @@ func (s *wire) askStrangers() {
 		return
 	}
 	o := op{kind: kWrite}
-	h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
-	s.c.Emit(toServers, x)
+	made := h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
+	s.seal(toServers, x, x.Bytes(), &made)
 	s.c.Count(ctrProbes, 1)
 }

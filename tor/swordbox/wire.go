@@ -21,7 +21,7 @@ type wire struct {
 	spare     *packet.Buf // a frame from the server that nobody needs any more
 	to        *flow       // flow that spare was addressed to
 	congested bool        // the answer at hand was marked (CE)
-	touched   state       // of an operation that is to come into the cache
+	post      *post       // nil where workers share no nodes: frames leave at once
 }
 
 // managed handles a datagram of the connection manager, which always passes,
@@ -56,19 +56,21 @@ func (s *wire) settle() {
 			n.note(f)
 		}
 		n.ready = n.ready[:0]
-		s.resume()
+		if n.holds() {
+			s.resume()
+		}
 	}
-	if len(n.waiting) > 0 || !n.strangers.Empty() {
+	if n.holds() {
 		s.resume()
 	}
 }
 
 // pass sends a frame on as it is.
-func (s *wire) pass(in int, x *packet.Buf) { s.c.Emit(1-in, x) }
+func (s *wire) pass(in int, x *packet.Buf) { s.emit(1-in, x) }
 
 func (s *wire) mark(in int, x *packet.Buf, r graph.Reason) {
 	s.c.Mark(x, packet.Forwarded, r)
-	s.c.Emit(1-in, x)
+	s.emit(1-in, x)
 }
 
 func (s *wire) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
@@ -118,7 +120,7 @@ func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, p
 		b := x.Bytes()
 		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {
 			s.spare = nil
-			s.c.Emit(toClients, x)
+			s.emit(toClients, x)
 			return true
 		}
 	}
@@ -139,11 +141,11 @@ func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, p
 	if code == hdr.AtomicAck {
 		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
 	}
+	made := h.frame(b, code)
 	if s.congested {
-		h.frame().SetECN(b, hdr.CE) // as the answer that this one comes from
+		made.SetECN(b, hdr.CE) // as the answer that this one comes from
 	}
-	h.seal(b, code)
-	s.c.Emit(toClients, x)
+	s.seal(toClients, x, b, &made)
 	return true
 }
 

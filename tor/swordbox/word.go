@@ -157,12 +157,16 @@ const nowhere = ^uint64(0)
 
 func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
 
+// wordHash is the hash of the word at va, which is aligned. Those of words that share a
+// line of memory follow each other, so that they share one of the index.
+func wordHash(va uint64) uint32 { return hash(va>>lineShift)&^7 | uint32(va>>3)&7 }
+
 // find is the word at va, which is aligned; none if it is not tracked.
 func (t *words) find(va uint64) int32 {
 	if t.w[t.found].va == va {
 		return t.found // one operation asks several times
 	}
-	h := hash(va)
+	h := wordHash(va)
 	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
 		if i, ok := t.ix.Slot(p, h); ok && t.w[i].va == va {
 			t.found = i
@@ -198,7 +202,7 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 	t.n++
 	t.w[i] = word{va: va, rkey: rkey, lane: none, probe: none, used: true}
 	t.u[i] = unrest{}
-	t.ix.Put(hash(va), i)
+	t.ix.Put(wordHash(va), i)
 	for level := range uint(levels) {
 		key := blockOf(va, level)
 		k := t.block(key)
@@ -216,7 +220,7 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 // remove forgets word i, which no open operation has.
 func (t *words) remove(i int32) {
 	va := t.w[i].va
-	t.ix.Del(hash(va), i)
+	t.ix.Del(wordHash(va), i)
 	for level := range uint(levels) {
 		key := blockOf(va, level)
 		k := t.block(key)
@@ -403,6 +407,14 @@ func (t *words) of(o *op) int32 {
 	return t.find(o.va &^ 7)
 }
 
+// again is the word of o, which was about word w when it came.
+func (t *words) again(o *op, w int32) int32 {
+	if uint(w) < uint(len(t.w)) && t.w[w].va == o.va {
+		return w
+	}
+	return t.of(o)
+}
+
 // track makes a word; none when there is no room. Open operations that may change it
 // are not in order with what comes, and neither is what passed before the numbering of
 // its connection was known, which is not on record. vouched: see word.
@@ -463,7 +475,7 @@ func (t *words) joinFree(o *op) {
 }
 
 // leave takes o, in place at, which is not open any more, out of the counts of its word.
-// done: the server has executed it. m is what is beside o. True when its answer tells
+// done: the server has executed it. m is what is beside o, if it is a probe. True when its answer tells
 // the word's value.
 func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (filled bool) {
 	if o.is(fReplaced) {
