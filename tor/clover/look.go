@@ -8,6 +8,7 @@ import (
 // parsed is a frame as its worker sees it: what can be found out before the
 // worker's turn, and what is left to do after it.
 type parsed struct {
+	b     []byte
 	f     hdr.Frame
 	as    as
 	stays bool // it was dropped, or is held
@@ -43,25 +44,24 @@ const (
 type as uint8
 
 const (
-	asIs      as = iota // it goes on
-	asOther             // no RoCE
-	asForeign           // no frame of a reliable connection between two hosts
-	asRequest           // a client's
-	asResponse          // a server's
-	asBackRequest       // comes from the servers' side
-	asBackResponse      // comes from the clients' side
+	asIs           as = iota // it goes on
+	asOther                  // no RoCE
+	asForeign                // no frame of a reliable connection between two hosts
+	asRequest                // a client's
+	asResponse               // a server's
+	asBackRequest            // comes from the servers' side
+	asBackResponse           // comes from the clients' side
 	asBadChecksum
 	asBadICRC
 )
 
-// look finds out what it takes no state to know of a frame that came by input in; off
-// says that nothing is steered. The compiler makes one piece of it and all that it calls,
+// look finds out what it takes no state to know of a frame of the batch at hand. The compiler makes one piece of it and all that it calls,
 // if it is not itself made part of a larger one.
 //
 //go:noinline
-func (s *Steer) look(p *parsed, in int, b []byte, off bool) {
+func (s *Steer) look(p *parsed, b []byte) {
 	f := &p.f
-	p.n = 0
+	p.b, p.n = b, 0
 	if hdr.Parse(b, f) != hdr.IsRoCE {
 		p.as = asOther
 		return
@@ -74,7 +74,7 @@ func (s *Steer) look(p *parsed, in int, b []byte, off bool) {
 	}
 	s.bytes += uint64(len(b))
 	switch {
-	case off:
+	case s.off:
 		p.as = asIs
 	case !f.ChecksumOK(b):
 		p.as = asBadChecksum
@@ -84,12 +84,12 @@ func (s *Steer) look(p *parsed, in int, b []byte, off bool) {
 		p.as = asForeign
 	case p.fl&hdr.IsRequest != 0:
 		p.as, p.psn = asBackRequest, f.BTHOf(b).PSN()
-		if in == fromClients {
+		if s.input == fromClients {
 			p.as = asRequest
 		}
 	default:
 		p.as, p.psn = asBackResponse, f.BTHOf(b).PSN()
-		if in == fromServers {
+		if s.input == fromServers {
 			p.as = asResponse
 		}
 	}

@@ -143,7 +143,11 @@ type Steer struct {
 	g               hdr.Frame // of one that is made
 	goes            []gone    // by the worker's turn, to be sent after it
 
-	requests, responses, bytes uint64 // of the batch at hand
+	// Of the batch at hand: by which input it came, whether nothing of it is steered,
+	// and what was in it.
+	input                      int
+	off                        bool
+	requests, responses, bytes uint64
 }
 
 // gone is a frame that was held and goes on.
@@ -242,32 +246,31 @@ func (s *Steer) unlock() {
 // Push implements graph.App: frames of a leave by b and the other way round. Where
 // workers share the state, what takes none is done before and after the worker's turn.
 func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	s.input, s.off = in, s.passing.Load()
 	s.requests, s.responses, s.bytes = 0, 0, 0
-	off := s.passing.Load()
 	if s.workers == 1 {
 		s.begin(c)
 		p := &s.batch[0]
 		for _, x := range b.Bufs() {
-			b := x.Bytes()
-			s.look(p, in, b, off)
+			s.look(p, x.Bytes())
 			goes := false
-			if s.plain(c, b) {
-				goes = s.plainly(c, in, x, b)
+			if s.plain(c) {
+				goes = s.plainly(c, in, x)
 			} else {
-				goes = s.frame(c, in, x, b)
+				goes = s.frame(c, in, x)
 			}
 			if !goes {
 				continue
 			}
 			if p.n != 0 {
-				p.seal(b)
+				p.seal(p.b)
 			}
 			c.Emit(1-in, x)
 		}
 		s.release(c)
 		s.gauge(c)
 	} else {
-		s.inTurn(c, in, b, off)
+		s.inTurn(c, in, b)
 	}
 	s.send(c)
 	c.Count(ctrRequests, s.requests)
@@ -278,22 +281,23 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // inTurn is what Push does with a batch beside other workers. Frames of connections
 // that are known go through two turns, one after the other; from the first other
 // frame on, the rest of the batch has both.
-func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
+func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 	bufs := b.Bufs()
 	for i, x := range bufs {
-		s.look(&s.batch[i], in, x.Bytes(), off)
+		s.look(&s.batch[i], x.Bytes())
 	}
 	n := 0
 	s.atConns.take()
-	if now := s.passing.Load(); now != off { // the mode has changed meanwhile
+	if off := s.passing.Load(); off != s.off { // the mode has changed meanwhile
+		s.off = off
 		s.requests, s.responses, s.bytes = 0, 0, 0
 		for i, x := range bufs {
-			s.look(&s.batch[i], in, x.Bytes(), now)
+			s.look(&s.batch[i], x.Bytes())
 		}
 	}
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
-			if s.parsed = &s.batch[n]; !s.plain(c, bufs[n].Bytes()) {
+			if s.parsed = &s.batch[n]; !s.plain(c) {
 				break
 			}
 			n++
@@ -307,9 +311,9 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 	s.begin(c)
 	for i, x := range bufs {
 		if s.parsed = &s.batch[i]; i < n {
-			s.stays = !s.plainly(c, in, x, x.Bytes())
+			s.stays = !s.plainly(c, in, x)
 		} else {
-			s.stays = !s.frame(c, in, x, x.Bytes())
+			s.stays = !s.frame(c, in, x)
 		}
 	}
 	s.parsed = &s.batch[0]
@@ -325,7 +329,7 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 			continue
 		}
 		if p.n != 0 {
-			p.seal(x.Bytes())
+			p.seal(p.b)
 		}
 		c.Emit(1-in, x)
 	}
@@ -335,29 +339,29 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 // that takes both turns.
 //
 //go:noinline
-func (s *Steer) plain(c *graph.Ctx, b []byte) bool {
+func (s *Steer) plain(c *graph.Ctx) bool {
 	p := s.parsed
 	if p.as != asRequest && p.as != asResponse {
 		// Others are of no connection that is followed.
 		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
-	i, ok := s.conns.Plain(c.Now(), &p.ends, b, &p.f)
+	i, ok := s.conns.Plain(c.Now(), &p.ends, p.b, &p.f)
 	p.row = int32(i)
 	if i == conn.NoSlot {
 		p.order = unfollowed
-		return ok || p.as == asRequest && !s.trackable(b, p.fl)
+		return ok || p.as == asRequest && !s.trackable(p.b, p.fl)
 	}
 	r := &s.rows[i]
 	switch {
 	case !ok || r.sid == noServer || r.unmet:
 		return false
 	case p.as == asRequest:
-		s.rank(r, b)
+		s.rank(r, p.b)
 		return p.order != early
 	}
 	up := p.psn
 	if p.fl&hdr.IsAck != 0 {
-		if syn := p.f.AETHOf(b).Syndrome(); syn.NAK() {
+		if syn := p.f.AETHOf(p.b).Syndrome(); syn.NAK() {
 			return false
 		} else if !syn.ACK() {
 			up = (up - 1) & hdr.PSNMask
@@ -368,15 +372,15 @@ func (s *Steer) plain(c *graph.Ctx, b []byte) bool {
 }
 
 // plainly goes on where plain ended; false when the frame does not.
-func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
+func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf) bool {
 	switch s.as {
 	case asRequest:
-		s.requested(c, x, b)
+		s.requested(c, x, s.b)
 		return true
 	case asResponse:
-		return s.row < 0 || s.responded(c, in, x, b)
+		return s.row < 0 || s.responded(c, in, x, s.b)
 	}
-	return s.frame(c, in, x, b)
+	return s.frame(c, in, x)
 }
 
 // gauge shows how much is known; the first worker does for all.
@@ -451,8 +455,8 @@ func pass(c *graph.Ctx, x *packet.Buf, r graph.Reason) { c.Mark(x, packet.Forwar
 
 // frame handles a frame that was looked at, in the worker's turn; false when it
 // does not go on.
-func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
-	f := &s.f
+func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
+	b, f := s.b, &s.f
 	switch s.as {
 	case asIs:
 	case asOther:
