@@ -111,6 +111,8 @@ func mutants() []mutant {
 		{"a client that may not write does it over another's connection", "key.go", "fl.misshapen || fl.may>>a&1 == 0 || ", "fl.misshapen || ", frames, "TestRights"},
 		{"a connection carries what is under an R_Key that is not its own", "order.go", " && c.granted(x) && c.trusted && c.shape", " && c.trusted && c.shape", frames, "TestKeys|TestRevoked"},
 		{"who knows an R_Key has the right to it", "key.go", "x.until == 0 && fl.granted(x) && x.allows(o, a)", "x.until == 0 && x.allows(o, a)", frames, "TestKeys|TestRights"},
+		{"a connection taken over has frames of no shape", "recover.go", "\tg.shape = g.up.shape\n", "", frames, "TestShape"},
+		{"a READ is about what has its word's place", "word.go", " && t.w[w].va == o.va {", " {", frames, "TestAgain"},
 		{"an R_Key reaches all memory", "key.go", "fl.granted(x) && x.allows(o, a)", "fl.granted(x)", frames, "TestKeys"},
 		{"what was reached to read was reached to write", "key.go", "a, end := accessOf(o), o.va+uint64(o.len)", "a, end := aRead, o.va+uint64(o.len)", frames, "TestRights"},
 		{"rights outlive their key", "key.go", "if t.serial++; t.serial == 0 {", "if t.serial == 0 {", frames, "TestRevoked"},

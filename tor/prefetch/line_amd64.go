@@ -1,9 +1,5 @@
 package prefetch
 
-import "unsafe"
-
-// Line asks for the line of the cache that p is in. It never faults: p need not be
-// valid.
-//
-//go:noescape
-func Line(p unsafe.Pointer)
+// Line asks for the line of the cache that the address is in. It never faults: nothing
+// need be there.
+func Line(address uintptr)

@@ -2,7 +2,5 @@
 
 package prefetch
 
-import "unsafe"
-
 // Line does nothing on this processor.
-func Line(unsafe.Pointer) {}
+func Line(uintptr) {}

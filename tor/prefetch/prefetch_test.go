@@ -11,8 +11,8 @@ func TestLine(t *testing.T) {
 	for i := range b {
 		b[i] = byte(i)
 	}
-	Line(unsafe.Pointer(&b[63]))
-	Line(nil)
+	Line(uintptr(unsafe.Pointer(&b[63])))
+	Line(0)
 	for i, v := range b {
 		if v != byte(i) {
 			t.Fatalf("byte %d is %d", i, v)

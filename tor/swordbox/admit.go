@@ -66,7 +66,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		s.n.retain(o, copied)
 	}
 	fl.tail++
-	prefetch.Line(unsafe.Add(unsafe.Pointer(o), sizeofOp)) // for the next request: the ring is longer than the caches
+	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
 	if m.unsure {
 		fl.vague = false

@@ -425,3 +425,27 @@ func TestOnRecord(t *testing.T) {
 		t.Errorf("%d connections on record, want 1", n)
 	}
 }
+
+// TestShape: the shape of a connection's frames is that of its header, also where
+// another process took the connection over.
+func TestShape(t *testing.T) {
+	r, k, a, _ := diverged(t, nil)
+	check := func() {
+		t.Helper()
+		n, synced := (*r.box().nodes.Load())[0], 0
+		for i := range n.flows {
+			if f := &n.flows[i]; f.synced {
+				if synced++; f.shape != plain || f.up.shape != plain {
+					t.Errorf("flow %d has shape %v, its header %v; want %v", i, f.shape, f.up.shape, plain)
+				}
+			}
+		}
+		if synced != 2 {
+			t.Errorf("%d connections are followed, want 2", synced)
+		}
+	}
+	check()
+	r.restart(k, false, time.Millisecond, nil)
+	a.write(0x5000, 1)
+	check()
+}

@@ -136,6 +136,30 @@ func TestEvict(t *testing.T) {
 	}
 }
 
+// TestAgain: a READ is about the word of its address, whatever has the place of the one
+// that it was about when it came.
+func TestAgain(t *testing.T) {
+	w := newWords(2)
+	o := op{kind: kRead, va: 24, len: 8}
+	if at := w.again(&o, w.of(&o)); at != none {
+		t.Errorf("word %d, and there is none", at)
+	}
+	at := w.add(24, 1)
+	if got := w.again(&o, w.of(&o)); got != at {
+		t.Errorf("word %d, want %d", got, at)
+	}
+	w.remove(at)
+	if other := w.add(64, 1); other != at {
+		t.Fatalf("another word got place %d, not %d", other, at)
+	}
+	if got := w.again(&o, at); got != none {
+		t.Errorf("word %d, and there is none", got)
+	}
+	if got, want := w.again(&o, none), w.add(24, 1); got != none || w.again(&o, at) != want || w.again(&o, 1<<20) != want {
+		t.Errorf("word %d at first; then not %d", got, want)
+	}
+}
+
 // TestRefused: a word of an atomic that the server refuses takes no place.
 func TestRefused(t *testing.T) {
 	r := newRig(t, nil)
