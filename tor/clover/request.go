@@ -366,6 +366,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 	}
 	k.sent++
 	rec.steered, rec.epoch, rec.n = true, k.epoch, k.sent
+	s.led = true
 	t.info |= entryTouched
 	k.tail = w.slot
 	r.take(i)
@@ -398,7 +399,7 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
 		return nil, reasonHoldFull
-	case s.journal.full():
+	case s.journal.full(s.word(r.sid, t.va)):
 		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:
 		// Those who write the key now do so in another region: the tail's may
@@ -513,7 +514,7 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 			s.untracked(c, b, r.sid, fl)
 			return
 		}
-		if rec.steered && s.rewriteCAS(b, rec) {
+		if s.led = rec.steered; s.led && s.rewriteCAS(b, rec) {
 			c.Mark(x, packet.Rewritten, reasonRepeated)
 			return
 		}

@@ -92,6 +92,7 @@ type state struct {
 	due    []int32             // connections of which some may go
 
 	journal journal
+	awaits  int // inherited CASes that are awaited
 }
 
 func newState(cfg settings, workers int) *state {
@@ -168,7 +169,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // Wants implements graph.Wanter.
 func (s *Steer) Wants() port.Filter {
-	return port.Filter{RoCE: true, Hosts: s.cfg.servers}
+	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Guarded: s.cfg.mode != Off}
 }
 
 // Reconfigure implements graph.Reconfigurer: everything but table sizes, idle and
@@ -250,7 +251,7 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		for _, x := range b.Bufs() {
 			b := x.Bytes()
 			s.look(p, b, off)
-			if s.frame(c, in, x, b) {
+			if s.frame(c, in, x, b) && !s.waits(c, x, b) {
 				if p.n != 0 {
 					p.seal(b)
 				}
@@ -304,6 +305,7 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch, off bool) {
 		} else {
 			s.stays = !s.frame(c, in, x, x.Bytes())
 		}
+		s.stays = s.stays || s.waits(c, x, x.Bytes())
 	}
 	s.parsed = &s.batch[0]
 	s.release(c)
@@ -415,6 +417,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
 		o.note = 0      // it is found again: see inherit
+		s.awaited(o)
 	}
 	for i := range s.rows {
 		s.rows[i].nw, s.rows[i].unread = 0, false
