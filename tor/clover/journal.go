@@ -144,18 +144,28 @@ func (s *state) erase(o *op) {
 	if o.note == 0 {
 		return
 	}
-	j, i := &s.journal, o.note-1
-	binary.LittleEndian.PutUint64(j.record(i)[:], 0)
-	j.free = append(j.free, i)
-	for _, g := range j.guards {
-		g.Take(j.kept[i].word, j.kept[i].place)
-	}
+	s.unguard(o)
+	binary.LittleEndian.PutUint64(s.journal.record(o.note - 1)[:], 0)
+	s.journal.free = append(s.journal.free, o.note-1)
 	o.note = 0
-	s.awaited(o)
 }
 
-// awaited: others' atomics do not wait any more for the inherited CAS o.
-func (s *state) awaited(o *op) {
+// unguard: where a CAS goes is free for all. The server has answered it, so that
+// something is linked there, or nothing will be known of it.
+func (s *state) unguard(o *op) {
+	if o.note == 0 {
+		return
+	}
+	s.unawait(o)
+	k := &s.journal.kept[o.note-1]
+	for _, g := range s.journal.guards {
+		g.Take(k.word, k.place)
+	}
+	k.place = 0
+}
+
+// unawait: others' atomics do not wait any more for the inherited CAS o.
+func (s *state) unawait(o *op) {
 	if o.awaited {
 		o.awaited = false
 		s.awaits--
@@ -267,10 +277,14 @@ func (s *Steer) inherit(c *graph.Ctx) {
 		return a.compare(&b, cmp.Compare(a.key, b.key), int(int32(a.n-b.n)))
 	})
 	next := port.NewGuard(nil)
+	s.awaits = 0
 	for i := range heirs {
 		if h := &heirs[i]; h.op != nil {
 			s.succeed(h)
 			j.keep(h.note, s.word(s.rows[h.row].sid, h.newVA), h.swap, next)
+			if h.op.awaited = s.cfg.repair > 0; h.op.awaited {
+				s.awaits++
+			}
 			j.inherited++
 			c.Count(ctrInherited, 1)
 		}
@@ -364,9 +378,6 @@ func (s *Steer) succeed(h *heir) {
 	}
 	k.sent++
 	o.epoch, o.n = k.epoch, k.sent
-	if o.awaited = s.cfg.repair > 0; o.awaited {
-		s.awaits++
-	}
 	s.open(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
 }
 

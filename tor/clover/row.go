@@ -182,6 +182,7 @@ func (s *state) close(o *op) {
 	s.booked -= int(o.booked)
 	o.booked = 0
 	s.delist(o)
+	s.unguard(o)
 }
 
 // delist takes a record out of the list of those that are not answered.

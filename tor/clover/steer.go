@@ -414,10 +414,9 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.addrs.clear()
 	for i := range s.ops {
 		o := &s.ops[i]
+		o.note, o.awaited = 0, false // it is found again: see inherit
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
-		o.note = 0      // it is found again: see inherit
-		s.awaited(o)
 	}
 	for i := range s.rows {
 		s.rows[i].nw, s.rows[i].unread = 0, false

@@ -67,7 +67,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 			}
 			s.resend(c, at/window, rec)
 			if rec.repairs++; rec.repairs > awaitRepairs {
-				s.awaited(rec)
+				s.unawait(rec)
 			}
 			s.open(rec, at, now)
 		}
