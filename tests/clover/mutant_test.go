@@ -57,7 +57,7 @@ func mutants() (all []mutant.Mutant) {
 		{"a changed answer that is held keeps its ICRC", "wait.go", "\t\ts.seal(x.Bytes())\n\t}\n\tat :=", "\t}\n\tat :=", "TestOneServerOfWorkers"},
 		{"a changed frame keeps its UDP checksum", "look.go", "b[f.L4+6], b[f.L4+7] = 0, 0", "", "TestUDPChecksum"},
 		{"what is sent again keeps its UDP checksum", "tick.go", "b[f.L4+6], b[f.L4+7] = 0, 0", "_ = n", "TestUDPChecksum"},
-		{"a retransmission goes where it was sent", "request.go", "if s.led = rec.steered; s.led && s.rewriteCAS(b, rec) {", "if false {", "TestGoldenCAS"},
+		{"a retransmission goes where it was sent", "request.go", "if rec.steered && s.rewriteCAS(b, rec) {", "if false {", "TestGoldenCAS"},
 		{"a success reads as a failure", "response.go", "give = rec.compare()", "give = orig", "TestVersions"},
 		{"a failure reads as a success", "response.go", "give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))", "give = orig", "TestFailureIsNoSuccess"},
 		{"a READ's answer keeps its version", "response.go", "give = w.WithVersion(rec.cliVer)", "give = w", "TestReadSteering"},
@@ -130,7 +130,6 @@ func mutants() (all []mutant.Mutant) {
 		{"nobody waits for what was taken over", "journal.go", "if s.awaits == 0 ||", "if true ||", "TestAwaits"},
 		{"who waits does so for ever", "tick.go", "\t\t\t\ts.unawait(rec)\n", "", "TestAwaits"},
 		{"it is waited for though nothing is sent again", "journal.go", "h.op.awaited = s.cfg.repair > 0", "h.op.awaited = true", "TestAwaits"},
-		{"what was led there waits, too", "request.go", "if s.led = rec.steered; s.led && s.rewriteCAS(b, rec) {", "if rec.steered && s.rewriteCAS(b, rec) {", "TestInherit"},
 		{"the client's version is not kept", "journal.go", "uint64(rec.cliVer)<<32", "uint64(rec.newVer)<<32", "TestInheritAdjust"},
 		// What is learnt, and forgotten.
 		{"servers are met that never answered", "request.go", "\tpsn, n, slack :=", "\ts.meet(s.ends.Dst)\n\tpsn, n, slack :=", "TestMadeUpServers"},

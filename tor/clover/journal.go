@@ -174,9 +174,9 @@ func (s *state) unawait(o *op) {
 
 // waits reports whether a frame does not go on: an atomic to where an inherited CAS is
 // to go, behind whose entry others may have been told that they are. Who sent it asks
-// again. What was led there by s itself goes on, as does that CAS.
+// again. That CAS itself goes on.
 func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
-	if s.awaits == 0 || s.led || s.f.BTH == 0 || s.as == asIs {
+	if s.awaits == 0 || s.f.BTH == 0 || s.as == asIs {
 		return false
 	}
 	if !s.journal.guards[0].Stops(conn.Target(b, &s.f).Netip(), b[s.f.BTH:]) {

@@ -11,7 +11,6 @@ type parsed struct {
 	f     hdr.Frame
 	as    as
 	stays bool // it was dropped, or is held
-	led   bool // a CAS that is on record, or its repetition
 	fl    hdr.OpFlags
 	ends  conn.Ends
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
@@ -56,7 +55,7 @@ const (
 // steered.
 func (s *Steer) look(p *parsed, b []byte, off bool) {
 	f := &p.f
-	p.n, p.led = 0, false
+	p.n = 0
 	if hdr.Parse(b, f) != hdr.IsRoCE {
 		p.as = asOther
 		return

@@ -366,7 +366,6 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte, ri int32) {
 	}
 	k.sent++
 	rec.steered, rec.epoch, rec.n = true, k.epoch, k.sent
-	s.led = true
 	t.info |= entryTouched
 	k.tail = w.slot
 	r.take(i)
@@ -514,7 +513,7 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte, ri int32, fl hdr.Op
 			s.untracked(c, b, r.sid, fl)
 			return
 		}
-		if s.led = rec.steered; s.led && s.rewriteCAS(b, rec) {
+		if rec.steered && s.rewriteCAS(b, rec) {
 			c.Mark(x, packet.Rewritten, reasonRepeated)
 			return
 		}
