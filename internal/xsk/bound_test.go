@@ -56,6 +56,11 @@ func roceTo(q port.QueuePair, tags int, v1 bool) []byte {
 	bth[0], bth[1], bth[2], bth[3] = 4, 0x40, 0xFF, 0xFF
 	binary.BigEndian.PutUint32(bth[4:], 0xC0<<24|q.QPN) // FECN and BECN
 	binary.BigEndian.PutUint32(bth[8:], 0x80<<24|7)
+	return carry(q, tags, v1, bth)
+}
+
+// carry is a frame to an address that carries bth.
+func carry(q port.QueuePair, tags int, v1 bool, bth []byte) []byte {
 	udp := append([]byte{0xC0, 1, 0x12, 0xB7, 0, byte(8 + len(bth)), 0, 0}, bth...)
 	f := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1}
 	for range tags {
