@@ -176,10 +176,11 @@ A client is told that its append succeeded when all before it, back to the
 chain's beginning, did: answers that come earlier are held, and a request that
 was lost behind the app is repeated. If the app dies at that moment, and with it
 the client whose request was lost, the next process repeats it from the state file
-(run --state). If another client has appended at the same place meanwhile, appends
-behind the lost one were acknowledged and cannot be reached. With ahead=0 that
-cannot happen, since no request is sent behind what is not known to be linked; hot
-keys are then steered less.
+(run --state). Until then other clients' atomics at that place are held, for a minute
+at most: they are repeated. If the request was refused before, and its client died before
+it had linked its entry elsewhere, appends behind it were acknowledged and cannot be
+reached. With ahead=0 that cannot happen, since no request is sent behind what is not
+known to be linked; hot keys are then steered less.
 
 With recycled=adjust one thing is: requests that expect another entry version
 than the tail's are steered, too, and their answers turned back. When an answer
