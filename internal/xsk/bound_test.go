@@ -584,9 +584,9 @@ func BenchmarkRebind(b *testing.B) {
 }
 
 // BenchmarkProgram is a frame's way through the program, by the kernel's clock,
-// with a filter that is open, closed or Bound.
+// with a filter that is open, closed, Bound or Guarded.
 func BenchmarkProgram(b *testing.B) {
-	frame := roceTo(bound4, 0, false)
+	frame := carry(bound4, 0, false, atomicBTH(0x13, 0, guardVA, 0))
 	for _, x := range []struct {
 		name string
 		f    port.Filter
@@ -594,6 +594,7 @@ func BenchmarkProgram(b *testing.B) {
 		{"open", port.Filter{RoCE: true}},
 		{"closed", port.Filter{RoCE: true, Closed: true}},
 		{"bound", port.Filter{RoCE: true, Bound: true}},
+		{"guarded", port.Filter{RoCE: true, Guarded: true}},
 	} {
 		for _, lives := range []bool{true, false} {
 			name := x.name + "/missed"
@@ -602,7 +603,7 @@ func BenchmarkProgram(b *testing.B) {
 			}
 			b.Run(name, func(b *testing.B) {
 				mine := part(b, here, ProgramSpec{Filter: x.f, Cross: Pass, Stale: time.Hour, Longest: 1600}, 1)
-				mine.Bound = newSet(b, bound6)
+				mine.Bound, mine.Guard = newSet(b, bound6), newGuard(b)
 				if lives {
 					alive(b, mine)
 				}

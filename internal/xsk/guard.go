@@ -37,12 +37,15 @@ func NewGuard() (*Guard, error) {
 		return nil, fmt.Errorf("make the guard of words: %w", err)
 	}
 	g, err := openGuard(m)
-	if err == nil {
-		var now int64
-		now, err = Monotonic()
-		*g.Seen() = uint64(now)
+	if err != nil {
+		return nil, err
 	}
-	return g, err
+	now, err := Monotonic()
+	if err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	*g.Seen() = uint64(now)
+	return g, nil
 }
 
 // openGuard maps the memory. An app may store there for longer than the port is open: it
@@ -149,6 +152,7 @@ func (a *assembler) guarded() {
 	)
 }
 
+// mul is a factor as an instruction has it.
 func mul(f uint64) int64 { return int64(f) }
 
 // word makes the VA in R8 the port.Word of it at the address in the key.

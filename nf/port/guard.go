@@ -32,11 +32,11 @@ const (
 
 // Guard is the words of servers' memory atomics to which must not cross untouched, and
 // for each the one that may: the atomic that links the entry which is to be linked
-// there. A place is 0 while it is free, else the two hashes of Word and Link. Each is
-// stored in one piece, so that the kernel's program, which may look at any time, finds
-// it as it was or as it is.
+// there. A place is 0 while it is free, else what Word.Place says. It is stored in one
+// piece, so that the kernel's program, which may look at any time, finds it as it was or
+// as it is.
 //
-// An app of a graph owns its places. Two apps need two graphs.
+// One app of a graph guards words, a worker of it at a time.
 type Guard struct{ mem []uint64 }
 
 // NewGuard is a guard in memory of GuardLen words that outlives the process; nil: in
@@ -56,11 +56,11 @@ const (
 	GuardMul4 uint64 = 0xD6E8FEB86659FD93
 )
 
-// Word is the hash of a word of memory: which set it is in, by the upper 11 bits, and,
-// by bits 21 to 52, which of its set.
+// Word is the hash of a word of memory. The upper 11 bits say which set it is in, bits 21
+// to 52 which word it is of those of the set.
 type Word uint64
 
-// Words is what At begins with, for the words of a server. Its address is taken as a
+// Words is what WordAt begins with, for the words of a server. Its address is taken as a
 // frame has it, IPv4 mapped into IPv6.
 func Words(server netip.Addr) uint64 {
 	a := server.As16()
@@ -168,7 +168,8 @@ func (g *Guard) Replace(o *Guard) {
 	}
 }
 
-// Add guards what o does, too, as far as there are places.
+// Add guards what o does, too, as far as there are places: of guards of two pairs, whose
+// interfaces are joined anew.
 func (g *Guard) Add(o *Guard) {
 	for at := guardWays; at < GuardLen; at += guardWays {
 		have := (*[guardWays]uint64)(g.mem[at:])
