@@ -180,10 +180,10 @@ const keyAt = -56
 // ipprotoBTH is the next header of RoCE v1's global route header.
 const ipprotoBTH = 0x1B
 
-// held drops the frame when it is to a queue pair of the set, and has it cross
-// when not, or when its queue pair is not to be seen: in fragments, behind IPv6's
-// extension headers or more than two tags. It is off the road of frames that a
-// worker takes.
+// held drops the frame when it is to a queue pair of the set, or an atomic that the
+// guard holds, and has it cross when not, or when that is not to be seen: in fragments,
+// behind IPv6's extension headers or more than two tags. It is off the road of frames
+// that a worker takes.
 func (a *assembler) held() {
 	a.ethernet("held-", "cross")
 	a.add(
@@ -231,19 +231,36 @@ func (a *assembler) held() {
 		asm.Add.Imm(asm.R3, 8),
 	)
 
-	a.label("held-bth") // R3: the base transport header
+	a.label("held-bth") // R3, from here on R9: the base transport header
 	a.need(asm.R3, 12, "cross")
+	a.add(asm.Mov.Reg(asm.R9, asm.R3))
+	if a.spec.Filter.Bound {
+		unbound := "cross"
+		if a.spec.Filter.Guarded {
+			unbound = "held-unbound"
+		}
+		a.queuePair(unbound)
+	}
+	if a.spec.Filter.Guarded {
+		a.label("held-unbound")
+		a.guarded()
+	}
+	a.label("held-drop")
+	a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
+}
+
+// queuePair jumps to drop the frame when its queue pair is in the set.
+func (a *assembler) queuePair(unbound string) {
 	a.add(
-		asm.LoadMem(asm.R1, asm.R3, 4, asm.Word),
+		asm.LoadMem(asm.R1, asm.R9, 4, asm.Word),
 		asm.StoreMem(asm.RFP, keyAt+16, asm.R1, asm.Word),
 		asm.StoreImm(asm.RFP, keyAt+16, 0, asm.Byte), // FECN, BECN and reserved bits
 		asm.LoadMapPtr(asm.R1, a.bound),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, keyAt),
 		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "cross"),
-		asm.Mov.Imm(asm.R0, xdpDrop),
-		asm.Ja.Label("exit"),
+		asm.JEq.Imm(asm.R0, 0, unbound),
+		asm.Ja.Label("held-drop"),
 	)
 }
 

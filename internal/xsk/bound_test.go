@@ -56,6 +56,11 @@ func roceTo(q port.QueuePair, tags int, v1 bool) []byte {
 	bth[0], bth[1], bth[2], bth[3] = 4, 0x40, 0xFF, 0xFF
 	binary.BigEndian.PutUint32(bth[4:], 0xC0<<24|q.QPN) // FECN and BECN
 	binary.BigEndian.PutUint32(bth[8:], 0x80<<24|7)
+	return carry(q, tags, v1, bth)
+}
+
+// carry is a frame to an address that carries bth.
+func carry(q port.QueuePair, tags int, v1 bool, bth []byte) []byte {
 	udp := append([]byte{0xC0, 1, 0x12, 0xB7, 0, byte(8 + len(bth)), 0, 0}, bth...)
 	f := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1}
 	for range tags {
@@ -579,9 +584,9 @@ func BenchmarkRebind(b *testing.B) {
 }
 
 // BenchmarkProgram is a frame's way through the program, by the kernel's clock,
-// with a filter that is open, closed or Bound.
+// with a filter that is open, closed, Bound or Guarded.
 func BenchmarkProgram(b *testing.B) {
-	frame := roceTo(bound4, 0, false)
+	frame := carry(bound4, 0, false, atomicBTH(0x13, 0, guardVA, 0))
 	for _, x := range []struct {
 		name string
 		f    port.Filter
@@ -589,6 +594,7 @@ func BenchmarkProgram(b *testing.B) {
 		{"open", port.Filter{RoCE: true}},
 		{"closed", port.Filter{RoCE: true, Closed: true}},
 		{"bound", port.Filter{RoCE: true, Bound: true}},
+		{"guarded", port.Filter{RoCE: true, Guarded: true}},
 	} {
 		for _, lives := range []bool{true, false} {
 			name := x.name + "/missed"
@@ -597,7 +603,7 @@ func BenchmarkProgram(b *testing.B) {
 			}
 			b.Run(name, func(b *testing.B) {
 				mine := part(b, here, ProgramSpec{Filter: x.f, Cross: Pass, Stale: time.Hour, Longest: 1600}, 1)
-				mine.Bound = newSet(b, bound6)
+				mine.Bound, mine.Guard = newSet(b, bound6), newGuard(b)
 				if lives {
 					alive(b, mine)
 				}

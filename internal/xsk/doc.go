@@ -25,5 +25,6 @@
 // The XDP program of a wire sends a frame to a socket only while the queue's
 // heartbeat, a CLOCK_MONOTONIC time in the shared State page, is fresh.
 // Otherwise, or when the socket is gone, the frame crosses in the kernel, unless the
-// filter is Closed, or is Bound and the frame is to a queue pair of the Set.
+// filter is Closed, or is Bound and the frame is to a queue pair of the Set, or is
+// Guarded and the frame is an atomic that the Guard holds.
 package xsk

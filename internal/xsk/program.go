@@ -91,7 +91,8 @@ type Part struct {
 	Spec    ProgramSpec
 	State   *State
 	Sockets *ebpf.Map
-	Bound   *Set // of a Filter that is Bound
+	Bound   *Set   // of a Filter that is Bound
+	Guard   *Guard // of one that is Guarded
 }
 
 // Load assembles and loads a program for one interface or two. One for both is
@@ -152,6 +153,12 @@ func (p *Program) assemble(part Part) (asm.Instructions, error) {
 		}
 		a.bound = part.Bound.m.FD()
 	}
+	if spec.Filter.Guarded {
+		if part.Guard == nil {
+			return nil, errors.New("a filter is Guarded, and there is no guard")
+		}
+		a.guard = part.Guard.m.FD()
+	}
 	if spec.Cross == Redirect {
 		dev, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_other", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 		if err != nil {
@@ -195,6 +202,7 @@ type assembler struct {
 	device  int
 	hosts   int // 0: none
 	bound   int
+	guard   int
 	code    asm.Instructions
 }
 
@@ -264,7 +272,7 @@ func (a *assembler) wanted() {
 	switch f := a.spec.Filter; {
 	case f.Closed:
 		missed = "closed"
-	case f.Bound:
+	case f.Bound, f.Guarded:
 		missed = "held"
 	}
 	a.label("wanted")
@@ -299,11 +307,16 @@ func (a *assembler) wanted() {
 	switch f := a.spec.Filter; {
 	case f.Closed:
 		a.label("closed")
-		if f.Bound {
-			a.add(asm.LoadMapPtr(asm.R1, a.bound)) // so that the set lives as long as the program
+		for _, m := range []struct {
+			in bool
+			fd int
+		}{{f.Bound, a.bound}, {f.Guarded, a.guard}} {
+			if m.in {
+				a.add(asm.LoadMapPtr(asm.R1, m.fd)) // so that it lives as long as the program
+			}
 		}
 		a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
-	case f.Bound:
+	case f.Bound, f.Guarded:
 		a.label("held")
 		a.held()
 	default:

@@ -3,6 +3,7 @@ package graph
 import (
 	"io"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
@@ -277,6 +278,23 @@ func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 		}
 	}
 	return err
+}
+
+// Guards are the guards of the graph's ports, each once: who guards a word does so in
+// all of them (port.Guarder; the app's Filter says Guarded). They may change when
+// the app is flushed: it asks then, and not on the packet path.
+func (c *Ctx) Guards() (all []*port.Guard) {
+	for _, p := range c.worker.graph.ports {
+		for _, q := range p.queues {
+			if b, ok := q.(port.Guarder); ok {
+				if g, err := b.Guard(); err == nil && !slices.Contains(all, g) {
+					all = append(all, g)
+				}
+				break
+			}
+		}
+	}
+	return all
 }
 
 // Rand is the run's seeded source of randomness.

@@ -362,7 +362,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			if k := findKind(kinds, s.Kind); k != nil {
 				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get}, maps.Clone(s.Args)); err == nil {
 					in := appWants(app)
-					f.Closed, f.Bound = f.Closed || in.Closed, f.Bound || in.Bound
+					f.Closed, f.Bound, f.Guarded = f.Closed || in.Closed, f.Bound || in.Bound, f.Guarded || in.Guarded
 				}
 			}
 		}
@@ -398,7 +398,7 @@ func appWants(a App) port.Filter {
 
 // union is what either filter wants.
 func union(a, b port.Filter) port.Filter {
-	f := port.Filter{All: a.All || b.All, Closed: a.Closed || b.Closed, Bound: a.Bound || b.Bound}
+	f := port.Filter{All: a.All || b.All, Closed: a.Closed || b.Closed, Bound: a.Bound || b.Bound, Guarded: a.Guarded || b.Guarded}
 	if f.All {
 		return f
 	}

@@ -18,7 +18,10 @@ type binder struct {
 	spring
 	told   *[]string
 	refuse error
+	guard  *port.Guard
 }
+
+func (b *binder) Guard() (*port.Guard, error) { return b.guard, b.refuse }
 
 func (b *binder) Bind(q port.QueuePair, on bool) error {
 	*b.told = append(*b.told, fmt.Sprint(b.name, q, on))
@@ -47,22 +50,25 @@ func TestBind(t *testing.T) {
 	full := errors.New("full")
 	var told []string
 	var errs []error
+	var guards [][]*port.Guard
+	one := port.NewGuard(nil)
 	kind := graph.Kind{Name: "does", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) {
 		return does{func(c *graph.Ctx) {
+			guards = append(guards, c.Guards())
 			errs = append(errs, c.Bind(q, true), c.Bind(q, false), c.Rebind([]port.QueuePair{q}))
 		}}, nil
 	}}
 	at := func(name string, refuse error) *binder {
-		return &binder{spring: *newSpring(t, name, 1), told: &told, refuse: refuse}
+		return &binder{spring: *newSpring(t, name, 1), told: &told, refuse: refuse, guard: one}
 	}
 	inst, err := graph.New(graph.Config{
 		Spec: parse(t, `
-ports: {a: {kind: binder}, b: {kind: binder}, c: {kind: spring}}
+ports: {a: {kind: binder}, b: {kind: binder}, c: {kind: spring}, e: {kind: binder}}
 apps: {d: {kind: does}}
-links: [a.out -> d.in, d.out -> b.in, c.out -> b.in, b.out -> c.in]
+links: [a.out -> d.in, d.out -> b.in, c.out -> b.in, b.out -> c.in, e.out -> e.in]
 `),
 		Kinds: append(kinds(), kind), Clock: clock.NewManual(1),
-		Ports: map[string][]port.Port{"a": {at("a:0", full), at("a:1", full)}, "b": {at("b:0", nil), at("b:1", nil)}, "c": {newSpring(t, "c", 0)}},
+		Ports: map[string][]port.Port{"a": {at("a:0", full), at("a:1", full)}, "b": {at("b:0", nil), at("b:1", nil)}, "c": {newSpring(t, "c", 0)}, "e": {at("e:0", nil)}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +78,14 @@ links: [a.out -> d.in, d.out -> b.in, c.out -> b.in, b.out -> c.in]
 	}
 	var want []string
 	for _, what := range []string{fmt.Sprint(q, true), fmt.Sprint(q, false), fmt.Sprint([]port.QueuePair{q})} {
-		want = append(want, "a:0"+what, "b:0"+what)
+		want = append(want, "a:0"+what, "b:0"+what, "e:0"+what)
 	}
 	if len(told) < len(want) || !slices.Equal(told[:len(want)], want) {
 		t.Errorf("the ports were told %q, not %q", told, want)
+	}
+	// Two interfaces of a pair have one guard.
+	if len(guards) == 0 || !slices.Equal(guards[0], []*port.Guard{one}) {
+		t.Errorf("the guards are %v", guards)
 	}
 	for _, err := range errs {
 		if err != full {

@@ -44,7 +44,7 @@ type Inside struct {
 	apps  []App
 	gone  []uint64
 
-	closed, bound bool // see port.Filter
+	closed, bound, guarded bool // see port.Filter
 }
 
 // newInside makes the node of an app inside, and one instance, which shows
@@ -59,7 +59,7 @@ func newInside(env Env, index uint16, outer *node, spec InsideSpec, kind *Kind) 
 	var err error
 	if in.spare, err = in.make(); err == nil {
 		f := appWants(in.spare)
-		in.closed, in.bound = f.Closed, f.Bound
+		in.closed, in.bound, in.guarded = f.Closed, f.Bound, f.Guarded
 	}
 	return in, err
 }
@@ -226,7 +226,9 @@ func (in insideApp) Held() int {
 
 // Wants to see nothing, which is the outer app's to say. But what an app inside
 // would not have cross without it does not.
-func (in insideApp) Wants() port.Filter { return port.Filter{Closed: in.closed, Bound: in.bound} }
+func (in insideApp) Wants() port.Filter {
+	return port.Filter{Closed: in.closed, Bound: in.bound, Guarded: in.guarded}
+}
 
 // Describe formats a record as any instance does.
 func (in insideApp) Describe(kind uint16, args [4]uint64) string {

@@ -55,7 +55,7 @@ type Stats struct {
 	TxDropped uint64 `json:"tx_dropped"`
 	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
 	// passed to the bridge) without being seen by this process, or were dropped
-	// there for a Filter that is Closed or Bound.
+	// there for a Filter that is Closed, Bound or Guarded.
 	Bypassed uint64 `json:"bypassed"`
 }
 
@@ -101,6 +101,9 @@ type Filter struct {
 	// Binder), and no others, unless the filter is Closed too. A port that is no
 	// Binder takes it for Closed.
 	Bound bool
+	// Guarded: so are those of them that are atomics to words that are guarded (see
+	// Guarder), and no others, unless the filter is Closed or Bound too.
+	Guarded bool
 }
 
 // QueuePair is an end of a RoCE connection, as frames to it name it: by their

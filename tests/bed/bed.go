@@ -231,7 +231,7 @@ func New(c Config) (*Bed, error) {
 	ends = append(ends, in)
 	boxIn, boxOut := wire("box-in")
 	toServer, fromBox := wire("box-out")
-	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
+	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {
 		b.bridge.Fix(m.mac, i)

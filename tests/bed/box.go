@@ -22,6 +22,7 @@ type box struct {
 	starts uint64
 	memory map[string][]byte // that outlives the function, by app
 	bound  map[port.QueuePair]bool
+	guard  *port.Guard
 	filter port.Filter      // of the function that went down
 	torn   map[string]*torn // of memory, where the box is killed
 	// asleep: until then it does not run, and what need not be held crosses: missed
@@ -62,11 +63,18 @@ func (l lent) Rebind(list []port.QueuePair) error {
 	return nil
 }
 
+// Guard implements port.Guarder.
+func (l lent) Guard() (*port.Guard, error) { return l.box.guard, nil }
+
 // holds reports whether frame b must not cross while the function is down.
 func (x *box) holds(b []byte) bool {
 	var f hdr.Frame
-	var e conn.Ends
-	return len(x.bound) > 0 && hdr.Parse(b, &f) == hdr.IsRoCE && e.Of(b, &f) && x.bound[port.QueuePair{Addr: e.Dst.Netip(), QPN: f.BTHOf(b).DestQP()}]
+	if hdr.Parse(b, &f); f.BTH == 0 {
+		return false
+	}
+	to := conn.Target(b, &f).Netip()
+	return x.filter.Bound && x.bound[port.QueuePair{Addr: to, QPN: f.BTHOf(b).DestQP()}] ||
+		x.filter.Guarded && x.guard.Stops(to, b[f.BTH:])
 }
 
 // up starts the function with nothing remembered.
@@ -208,7 +216,7 @@ func (x *box) cross(from, to port.Port, b *packet.Batch) (int, error) {
 	n, err := from.Rx(b)
 	kept := packet.Batch{}
 	for _, y := range b.Bufs() {
-		if x.filter.Closed || x.filter.Bound && x.holds(y.Bytes()) {
+		if x.filter.Closed || x.holds(y.Bytes()) {
 			y.Put()
 		} else {
 			kept.Add(y)

@@ -112,6 +112,13 @@ func (c *chains) link(a *appender) {
 	a.cas = a.Post(rnic.SendWR{Op: rnic.OpCompareSwap, SGL: [][]byte{a.found}, RemoteAddr: entryAt(a.tail[a.key]), RKey: c.m.RKey, Compare: uint64(wire.Fresh(1)), Swap: uint64(swap)})
 }
 
+// walk has a know the tail of a key, as one who has just READ the chain does.
+func (c *chains) walk(key uint64, a *appender) {
+	for n := 0; c.head(a.tail[key]).LH() != 0 && n < rooms; n++ {
+		a.tail[key] = c.head(a.tail[key]).LH()
+	}
+}
+
 // end waits for appends, and links again what was not linked.
 func (c *chains) end(all ...*appender) {
 	c.t.Helper()
@@ -127,9 +134,7 @@ func (c *chains) end(all ...*appender) {
 			case found == wire.Fresh(1):
 				c.acked[a.lh], a.tail[a.key] = a.key, a.lh
 			default:
-				for n := 0; c.head(a.tail[a.key]).LH() != 0 && n < rooms; n++ {
-					a.tail[a.key] = c.head(a.tail[a.key]).LH()
-				}
+				c.walk(a.key, a)
 				if a.tail[a.key] == a.lh { // linked, and not told so
 					c.acked[a.lh] = a.key
 					continue

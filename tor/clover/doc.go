@@ -115,14 +115,25 @@
 //   - Where the server is past it, and does not remember its answer, its client has
 //     had that and went on: others do not wait for it.
 //   - What is more than a minute old is not taken over: a queue pair may be another's.
+//   - While nobody is there, nobody else links an entry where an unanswered CAS was sent.
+//     The words are guarded (port.Filter.Guarded): the kernel's program drops atomics to
+//     them, and they are repeated until the next process is there. Only what links the
+//     same entry crosses: the client's own repetition, or what it tries next. Everything
+//     else crosses, too. The guard ends when a record would not be taken over any more, a
+//     minute after a worker was there, so that a process that is gone for good is in
+//     nobody's way. WRITEs to such a word cross: Clover's clients link by CAS alone.
+//     With mode=off nothing is guarded, nor sent again.
+//   - Until the next process knows what became of what it took over, or has asked for it
+//     some times, it lets nobody there, either. The guard is then what it took over.
 //   - After a refused R_Key (the server was started again) nothing is sent again: the
 //     refusal ends the queue pair, as it would have for the client.
 //
-// Without memory that outlives the process, or with a request in front of the CAS on
-// the same connection that is lost, too, and was no steered CAS, the double failure
-// stays. So it does when a third client links an entry to the same place while nobody
-// is there to lead it elsewhere: the CAS is refused then, as any is that comes late.
-// With ahead=0 it cannot be: requests go only to entries that are known to be
+// Without memory that outlives the process, on ports that have no guard and let frames
+// cross, or with a request in front of the CAS on the same connection that is lost, too,
+// and was no steered CAS, the double failure stays. So it does for those behind an entry
+// that was refused before the process died: a CAS that is lost is refused later, when one
+// that was not steered came to its place first; its client links the entry elsewhere, and
+// dies before it has. With ahead=0 none of this can be: requests go only to entries that are known to be
 // linked, and pass otherwise. That costs what steering gains where many write few
 // keys: in figure 2.12 (half writes, 1,024 keys) nothing at 14 threads, a third
 // at 28, nine tenths at 280.
@@ -138,7 +149,8 @@
 // 64 bytes a key (state, index, and the lists of those that are free or given up),
 // 16 bytes a remembered address, and the frames that are held, fixed at start; see
 // Report for exact figures, a connection among them. 344,128 bytes outlive the
-// process, whatever the arguments: 2,048 records. While all are in use, CASes pass.
+// process, whatever the arguments: 2,048 records; and 128 KiB in the kernel, the guard.
+// While all are in use, CASes pass.
 //
 // # Threads
 //

@@ -5,12 +5,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -39,17 +39,30 @@ const (
 	journalShape = maxNotes<<32 | noteLen
 	// keepNotes is how old a record may be that is taken over: the longest that a
 	// client repeats its requests, generously. Later its queue pair may be another's.
-	keepNotes = time.Minute
+	keepNotes = port.GuardFor
+	// awaitRepairs is how often an inherited CAS is sent again while others' atomics wait
+	// for it. Its client may be alive and do better, or its queue pair be gone.
+	awaitRepairs = 4
 )
 
 // journal is the records, in memory that outlives the process.
 type journal struct {
 	b    []byte  // nil: nothing outlives it
 	free []int32 // records; the one that was used last is the next
+	// Where the recorded CASes go, other atomics wait while no process is there: in each
+	// of the guards. kept is what a record has there.
+	guards []*port.Guard
+	kept   []guarded
 	// Of what was left: how many were taken over, and how many were not, and why
 	// the last of these.
 	inherited, disowned int
 	why                 string
+}
+
+// guarded is what guards a word.
+type guarded struct {
+	word  port.Word
+	place uint64
 }
 
 // remember gets the memory that outlives the process. What it holds is looked at
@@ -57,13 +70,27 @@ type journal struct {
 func (j *journal) remember(env graph.Env) (err error) {
 	if env.Memory != nil && j.b == nil {
 		j.b, err = env.Memory(journalLen)
-		j.free = make([]int32, 0, maxNotes)
+		j.free, j.kept = make([]int32, 0, maxNotes), make([]guarded, maxNotes)
 	}
 	return err
 }
 
-// full reports whether no CAS more can be noted.
-func (j *journal) full() bool { return j.b != nil && len(j.free) == 0 }
+// full reports whether no CAS more can be noted that goes to a word.
+func (j *journal) full(w port.Word) bool {
+	return j.b != nil && (len(j.free) == 0 || !j.guards[0].Room(w))
+}
+
+// keep has record i guard the word where its CAS goes, which links what swap says.
+func (j *journal) keep(i int32, w port.Word, swap uint64, in ...*port.Guard) {
+	k := guarded{w, w.Place(swap)}
+	j.kept[i] = k
+	for _, g := range in {
+		g.Put(k.word, k.place)
+	}
+}
+
+// word is a word of server sid's memory.
+func (s *state) word(sid int16, va uint64) port.Word { return port.WordAt(s.servers[sid].words, va) }
 
 func (j *journal) record(i int32) *[noteLen]byte {
 	return (*[noteLen]byte)(j.b[journalHead+int(i)*noteLen:])
@@ -107,17 +134,56 @@ func (s *Steer) note(rec *op, ri int32) {
 	front := int(r.startF.BTH) + hdr.BTHLen
 	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
 	copy(p[noteFront:], r.start[:])
+	j.keep(i, s.word(r.sid, rec.newVA), rec.swap, j.guards...)
 	le.PutUint64(p[:], sum(p, i))
 }
 
 // erase takes a CAS off the record: it is linked, or refused, or nothing will be
 // known of it.
 func (s *state) erase(o *op) {
-	if o.note != 0 {
-		binary.LittleEndian.PutUint64(s.journal.record(o.note - 1)[:], 0)
-		s.journal.free = append(s.journal.free, o.note-1)
-		o.note = 0
+	if o.note == 0 {
+		return
 	}
+	s.unguard(o)
+	binary.LittleEndian.PutUint64(s.journal.record(o.note - 1)[:], 0)
+	s.journal.free = append(s.journal.free, o.note-1)
+	o.note = 0
+}
+
+// unguard: where a CAS goes is free for all. The server has answered it, so that
+// something is linked there, or nothing will be known of it.
+func (s *state) unguard(o *op) {
+	if o.note == 0 {
+		return
+	}
+	s.unawait(o)
+	k := &s.journal.kept[o.note-1]
+	for _, g := range s.journal.guards {
+		g.Take(k.word, k.place)
+	}
+	k.place = 0
+}
+
+// unawait: others' atomics do not wait any more for the inherited CAS o.
+func (s *state) unawait(o *op) {
+	if o.awaited {
+		o.awaited = false
+		s.awaits--
+	}
+}
+
+// waits reports whether a frame does not go on: an atomic to where an inherited CAS is
+// to go, behind whose entry others may have been told that they are. Who sent it asks
+// again. That CAS itself goes on.
+func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
+	if s.awaits == 0 || s.f.BTH == 0 || s.as == asIs {
+		return false
+	}
+	if !s.journal.guards[0].Stops(conn.Target(b, &s.f).Netip(), b[s.f.BTH:]) {
+		return false
+	}
+	c.Drop(x, reasonAwaits)
+	return true
 }
 
 // heir is a CAS that is on record, and that may be lost.
@@ -210,12 +276,24 @@ func (s *Steer) inherit(c *graph.Ctx) {
 	slices.SortStableFunc(heirs, func(a, b heir) int {
 		return a.compare(&b, cmp.Compare(a.key, b.key), int(int32(a.n-b.n)))
 	})
+	next := port.NewGuard(nil)
+	s.awaits = 0
 	for i := range heirs {
 		if h := &heirs[i]; h.op != nil {
 			s.succeed(h)
+			j.keep(h.note, s.word(s.rows[h.row].sid, h.newVA), h.swap, next)
+			if h.op.awaited = s.cfg.repair > 0; h.op.awaited {
+				s.awaits++
+			}
 			j.inherited++
 			c.Count(ctrInherited, 1)
 		}
+	}
+	if j.guards = c.Guards(); len(j.guards) == 0 {
+		j.guards = append(j.guards, port.NewGuard(nil))
+	}
+	for _, g := range j.guards {
+		g.Replace(next)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // crashed is row3 in a process that was killed: entries 2 and 3 of a key are under
@@ -570,5 +571,128 @@ func (x *crashed) swapRecords() {
 		}
 		p := j.record(i)
 		binary.LittleEndian.PutUint64(p[:], sum(p, i))
+	}
+}
+
+// atomic reports whether a CAS by another client, or by the one whose entry lh is, is
+// held while no process is there.
+func (x *crashed) atomic(lh uint32, at uint64) bool {
+	b := frameOf{src: x.client, dst: x.server, sport: 0xC040, op: hdr.CompareSwap, qpn: 0x40, psn: 7, ext: atomicETH(at, 8, x.swap(lh, 1, 1), uint64(wire.Fresh(1)))}.bytes()
+	var f hdr.Frame
+	hdr.Parse(b, &f)
+	return x.Guard.Stops(x.server, b[f.BTH:])
+}
+
+// While no process is there, nobody links an entry where an unanswered CAS was sent but
+// who sent that.
+func TestGuard(t *testing.T) {
+	const stranger = 0x9777
+	one, two, three := entryAt(0x9001), entryAt(0x9002), entryAt(0x9003)
+	check := func(x *crashed, what string, at1, at2 bool) {
+		t.Helper()
+		for at, want := range map[uint64]bool{one: at1, two: at2, three: false, old: false, one + 8: false} {
+			if x.atomic(stranger, at) != want {
+				t.Errorf("%s: another client's CAS at %#x: held is %v", what, at, !want)
+			}
+		}
+		if x.atomic(0x9002, one) || x.atomic(0x9003, two) {
+			t.Errorf("%s: the repetition of the one on record is held", what)
+		}
+		if at1 && !x.atomic(0x9003, one) {
+			t.Errorf("%s: another's on record may go", what)
+		}
+	}
+	x := crash(t, graph.Args{})
+	check(x, "under way", true, true)
+	x.linked(0x30, 109)
+	check(x, "3 is linked behind 2", true, false)
+	if x.notes() != 2 {
+		t.Errorf("%d are on record", x.notes())
+	}
+	// What was in the guard and is nobody's goes, also that of a process before.
+	left := func(args graph.Args, after time.Duration, change func(m []byte)) *crashed {
+		y := x.next(args, after)
+		change(y.memory)
+		y.Guard = port.NewGuard(nil)
+		y.Guard.Replace(x.Guard)
+		w := port.WordAt(port.Words(x.server), three)
+		y.Guard.Put(w, w.Place(x.swap(0x9004, 1, 1)))
+		y.Advance(time.Millisecond)
+		return y
+	}
+	y := left(graph.Args{}, time.Second, func([]byte) {})
+	check(y, "the next process", true, true) // it does not know that 3 was linked
+	y.App().(graph.Flusher).Flush(nil)
+	y.Advance(20 * time.Millisecond)
+	check(y, "after a bypass", true, true)
+	y.ack(0x20, 108)
+	y.linked(0x20, 109)
+	check(y, "2 is linked", false, true)
+	y.linked(0x30, 109)
+	check(y, "all is over", false, false)
+	check(left(graph.Args{}, time.Hour, func([]byte) {}), "an hour later", false, false)
+	check(left(graph.Args{}, time.Second, func(m []byte) { m[8]++ }), "another version", false, false)
+	check(left(graph.Args{"servers": "10.9.9.9"}, time.Second, func([]byte) {}), "another server", false, false)
+	for mode, want := range map[string]bool{"off": false, "write": true} {
+		if f := x.next(graph.Args{"mode": mode}, 0).App().(graph.Wanter).Wants(); f.Guarded != want {
+			t.Errorf("mode=%s: the filter is %+v", mode, f)
+		}
+	}
+	x.from(0x20, 109, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil)
+	check(x, "its connection is over", false, false)
+}
+
+// Nor does anybody while the process finds out whether what it took over is lost. Others
+// do not wait, and nobody does for long.
+func TestAwaits(t *testing.T) {
+	x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
+	x.Advance(time.Millisecond)
+	goes := func(what string, at uint64, lh uint32, want bool) {
+		t.Helper()
+		n := x.Counter("awaits")
+		_, cas := x.frames(x.Push("a", frameOf{src: x.client, dst: x.server, sport: 0xC040, op: hdr.CompareSwap, qpn: 0x40, psn: 7, ext: atomicETH(at, x.rkey, x.swap(lh, 1, 1), uint64(wire.Fresh(1)))}.bytes()))
+		if (cas[0x40] != nil) != want || x.Counter("awaits") == n != want {
+			t.Errorf("%s: it went on is %v", what, !want)
+		}
+	}
+	const stranger = 0x9777
+	goes("to where it is to go", entryAt(0x9001), stranger, false)
+	goes("to where the other one is to go", entryAt(0x9002), stranger, false)
+	goes("elsewhere", entryAt(0x9003), stranger, true)
+	goes("the same entry, by its client's next request", entryAt(0x9001), 0x9002, true)
+	// XRC's is looked at, too.
+	b := frameOf{src: x.client, dst: x.server, sport: 0xC040, op: hdr.SendOnly, qpn: 0x40, psn: 7, ext: append(make([]byte, 4), atomicETH(entryAt(0x9001), x.rkey, x.swap(stranger, 1, 1), 0)...)}
+	f := b.bytes()
+	f[14+20+8] = 0xB3
+	if got := x.Push("a", f); len(got.Out["b"]) != 0 {
+		t.Error("an atomic of XRC went there")
+	}
+	x.linked(0x30, 109)
+	goes("the other one is answered", entryAt(0x9002), stranger, true)
+	x.Advance(20 * time.Millisecond << (awaitRepairs + 1))
+	if x.notes() != 2 {
+		t.Errorf("%d on record", x.notes())
+	}
+	goes("who does not answer is not waited for", entryAt(0x9001), stranger, true)
+	y := crash(t, graph.Args{}).next(graph.Args{"repair": "0"}, time.Second)
+	x = y
+	x.Advance(time.Millisecond)
+	goes("nothing is sent again", entryAt(0x9001), stranger, true)
+}
+
+// Where there is no place in the guard nobody is sent ahead.
+func TestGuardFull(t *testing.T) {
+	x := crash(t, graph.Args{})
+	tail := entryAt(0x9003)
+	w := port.WordAt(port.Words(x.server), tail)
+	for va := tail + 8; x.Guard.Room(w); va += 8 {
+		o := port.WordAt(port.Words(x.server), va)
+		if o>>53 == w>>53 {
+			x.Guard.Put(o, o.Place(1))
+		}
+	}
+	x.wrote(0x10, 110, 0x9004)
+	if at := x.link(0x10, 111, 0x9004, old); at != old || x.Counter("journal-full") != 1 {
+		t.Errorf("sent to %#x, unguarded", at)
 	}
 }

@@ -53,6 +53,7 @@ const (
 	reasonCut
 	reasonJournalFull
 	reasonAsked
+	reasonAwaits
 	numReasons
 )
 
@@ -93,6 +94,7 @@ var reasons = func() []counter.Def {
 		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
 		reasonJournalFull:  {Name: "journal-full", Help: "not steered, since as many steered compare-and-swaps are on record as can be that are not known to be linked"},
 		reasonAsked:        {Name: "asked", Help: "an empty WRITE that the server takes for a repetition: it says where a connection is that was on record"},
+		reasonAwaits:       {Name: "awaits", Help: "an atomic to where a compare-and-swap goes that was taken over from the record and may be lost: it is asked for again"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
 	} {
 		d[r] = x
@@ -174,10 +176,11 @@ A client is told that its append succeeded when all before it, back to the
 chain's beginning, did: answers that come earlier are held, and a request that
 was lost behind the app is repeated. If the app dies at that moment, and with it
 the client whose request was lost, the next process repeats it from the state file
-(run --state). If another client has appended at the same place meanwhile, appends
-behind the lost one were acknowledged and cannot be reached. With ahead=0 that
-cannot happen, since no request is sent behind what is not known to be linked; hot
-keys are then steered less.
+(run --state). Until then other clients' atomics at that place are held, for a minute
+at most: they are repeated. If the request was refused before, and its client died before
+it had linked its entry elsewhere, appends behind it were acknowledged and cannot be
+reached. With ahead=0 that cannot happen, since no request is sent behind what is not
+known to be linked; hot keys are then steered less.
 
 With recycled=adjust one thing is: requests that expect another entry version
 than the tail's are steered, too, and their answers turned back. When an answer

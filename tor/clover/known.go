@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -14,7 +15,8 @@ import (
 // when a connection to them is known in both directions.
 type node struct {
 	at    conn.Addr
-	match addr // the same, for rules
+	match addr   // the same, for rules
+	words uint64 // and for words of its memory
 	used  bool
 	// leaving: it makes room for another one. What is known of it goes first.
 	leaving bool
@@ -112,7 +114,7 @@ func (s *state) meet(a conn.Addr) int16 {
 }
 
 func (s *state) setServer(i int, a conn.Addr) {
-	s.servers[i] = node{at: a, match: addrOf(a.Netip()), used: true, seen: s.age, doubt: s.keys.epoch}
+	s.servers[i] = node{at: a, match: addrOf(a.Netip()), words: port.Words(a.Netip()), used: true, seen: s.age, doubt: s.keys.epoch}
 }
 
 // regionOf is the number of a memory region that is known; noRegion if it is not.

@@ -113,7 +113,10 @@ type model struct {
 	firstTry, writes int
 	// strict: what is acknowledged can be reached at once, not only in the end.
 	strict bool
-	memory []byte // that outlives the app
+	memory []byte // that outlives the app, as does the ports' guard
+	// away: there is no app. Frames cross, but for those that the guard stops.
+	away  bool
+	waits int // frames that were stopped
 	// retries is how often a client repeats a request before its queue pair
 	// fails; 0: for ever.
 	retries int
@@ -437,22 +440,46 @@ func (m *model) through(in string, b []byte) {
 	if m.record != nil {
 		m.record(in, b)
 	}
+	if m.away {
+		m.cross(in, b)
+		return
+	}
 	r := m.box.Push(in, b)
 	for _, x := range r.Out["b"] {
 		m.toSrv = append(m.toSrv, x.Bytes)
 	}
 	for _, x := range r.Out["a"] {
-		var f hdr.Frame
-		hdr.Parse(x.Bytes, &f)
-		c := m.clients[f.BTHOf(x.Bytes).DestQP()-0x500]
-		c.toCli = append(c.toCli, x.Bytes)
+		m.toClient(x.Bytes)
+	}
+}
+
+func (m *model) toClient(b []byte) {
+	var f hdr.Frame
+	hdr.Parse(b, &f)
+	c := m.clients[f.BTHOf(b).DestQP()-0x500]
+	c.toCli = append(c.toCli, b)
+}
+
+// cross is what the kernel does with a frame while nobody is there.
+func (m *model) cross(in string, b []byte) {
+	var f hdr.Frame
+	hdr.Parse(b, &f)
+	switch {
+	case in == "b":
+		m.toClient(b)
+	case m.box.Guard != nil && m.box.Guard.Stops(m.addrOf(server), b[f.BTH:]):
+		m.waits++
+	default:
+		m.toSrv = append(m.toSrv, b)
 	}
 }
 
 // restart replaces the app by one that knows what is on record, with what waits on
 // either side of it going on.
 func (m *model) restart(args graph.Args) {
+	guard := m.box.Guard
 	m.box = graphtest.NewKept(m.t, *Kind(), args, m.box.Clock.Now(), &m.memory)
+	m.box.Guard = guard
 }
 
 // step lets one thing happen. stop: no new operations.
@@ -689,7 +716,9 @@ func TestRestart(t *testing.T) {
 // TestDeaths has clients die in whatever they do, and the app with them or by
 // itself: no write that was acknowledged is lost. Where clients are never sent
 // behind what is not linked (ahead=0), or the app lives, each can be reached
-// from the moment on that its client is told.
+// from the moment on that its client is told; else when the next app is there, while
+// others go on appending to the same key until it is. Then it dies when no append is
+// refused: see the package's description.
 func TestDeaths(t *testing.T) {
 	seeds := uint64(6)
 	if testing.Short() {
@@ -701,17 +730,20 @@ func TestDeaths(t *testing.T) {
 		boxes   int // deaths of the app
 		ahead   string
 		recycle string
+		away    int // steps without an app
 	}{
-		{"clients", 8, 0, "16384", "adjust"},
-		{"box", 0, 6, "0", "pass"},
-		{"box and clients", 6, 6, "0", "pass"},
+		{"clients", 8, 0, "16384", "adjust", 0},
+		{"box", 0, 6, "0", "pass", 0},
+		{"box and clients", 6, 6, "0", "pass", 0},
+		{"box and clients, behind others", 6, 6, "16384", "pass", 4000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var steered, held, repaired uint64
-			for seed := range seeds {
+			waits, died := 0, 0
+			for seed := range seeds * uint64(1+c.away/1000) {
 				args := graph.Args{"settle": "0", "keys": "16", "repair": "1ms", "addrs": "4096", "ahead": c.ahead, "recycled": c.recycle}
 				m := newModel(t, seed, 12, 1, []float64{0.02, 0.1, 0.2}[seed%3], seed%2 == 1, args)
-				m.strict, m.retries = true, 40
+				m.strict, m.retries = c.away == 0, 40
 				note := func() {
 					steered += m.box.Counter("steered-cas")
 					held += m.box.Counter("answer-held")
@@ -719,26 +751,53 @@ func TestDeaths(t *testing.T) {
 				}
 				deaths := max(c.clients, c.boxes)
 				for i := range deaths {
-					for range 30000 {
+					for n := 0; n < 30000 || n < 60000 && c.away > 0 && m.refused(); n++ {
 						m.step(false)
 					}
+					if c.away > 0 && m.refused() {
+						continue
+					}
+					died++
 					if i < c.clients {
 						m.die(c.boxes > 0)
 					}
 					if i < c.boxes {
 						note()
+						m.away = true
+						for range c.away {
+							m.step(false)
+						}
+						m.away = false
 						m.restart(args)
 					}
 				}
 				m.run(3000)
 				note()
+				waits += m.waits
 			}
-			t.Logf("%d steered, %d answers came again while held, %d CASes repaired", steered, held, repaired)
-			if steered == 0 || repaired == 0 || c.ahead != "0" && held == 0 {
+			t.Logf("%d steered, %d answers came again while held, %d CASes repaired, %d deaths, %d atomics waited without an app", steered, held, repaired, died, waits)
+			if steered == 0 || repaired == 0 || c.ahead != "0" && held == 0 || c.away > 0 && waits == 0 {
 				t.Error("nothing happened")
 			}
 		})
 	}
+}
+
+// refused reports whether what the next app cannot mend has happened already: with this
+// one at work, another entry was linked to where a CAS on record goes, or a refused one
+// was not linked elsewhere by its client yet.
+func (m *model) refused() bool {
+	j := journal{b: m.memory}
+	for i := range int32(maxNotes) {
+		var h heir
+		if binary.LittleEndian.Uint64(j.record(i)[:]) == 0 || !j.read(i, &h) {
+			continue
+		}
+		if w := m.mem[(h.newVA-memBase)/entrySize].head; w != wire.Fresh(h.newVer) && w.LH() != wire.Pointer(h.swap).LH() {
+			return true
+		}
+	}
+	return m.box.App().(graph.Reporter).Report().(Report).Orphans > 0
 }
 
 // die ends a client that has sent a CAS which is not answered, if there is one,

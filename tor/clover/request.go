@@ -395,7 +395,7 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
 		return nil, reasonHoldFull
-	case s.journal.full():
+	case s.journal.full(s.word(r.sid, t.va)):
 		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:
 		// Those who write the key now do so in another region: the tail's may

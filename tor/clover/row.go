@@ -112,6 +112,7 @@ type op struct {
 	listed        bool // in the list of those that are not answered
 	linked        bool // CAS: the append, and all before it, are known to be linked
 	heir          bool // it was on record: this process has not seen it
+	awaited       bool // others' atomics to where it goes wait for it (state.awaits)
 }
 
 // opList is a list of records, by their places+1; 0: none.
@@ -181,6 +182,7 @@ func (s *state) close(o *op) {
 	s.booked -= int(o.booked)
 	o.booked = 0
 	s.delist(o)
+	s.unguard(o)
 }
 
 // delist takes a record out of the list of those that are not answered.

@@ -92,6 +92,7 @@ type state struct {
 	due    []int32             // connections of which some may go
 
 	journal journal
+	awaits  int // inherited CASes that are awaited
 }
 
 func newState(cfg settings, workers int) *state {
@@ -172,7 +173,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // Wants implements graph.Wanter.
 func (s *Steer) Wants() port.Filter {
-	return port.Filter{RoCE: true, Hosts: s.cfg.servers}
+	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Guarded: s.cfg.mode != Off}
 }
 
 // Reconfigure implements graph.Reconfigurer: everything but table sizes, idle and
@@ -259,7 +260,7 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			} else {
 				goes = s.frame(c, in, x)
 			}
-			if !goes {
+			if !goes || s.waits(c, x, p.b) {
 				continue
 			}
 			if p.n != 0 {
@@ -315,6 +316,7 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 		} else {
 			s.stays = !s.frame(c, in, x)
 		}
+		s.stays = s.stays || s.waits(c, x, s.b)
 	}
 	s.parsed = &s.batch[0]
 	s.release(c)
@@ -421,9 +423,9 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.addrs.clear()
 	for i := range s.ops {
 		o := &s.ops[i]
+		o.note, o.awaited = 0, false // it is found again: see inherit
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
-		o.note = 0      // it is found again: see inherit
 	}
 	for i := range s.rows {
 		s.rows[i].nw, s.rows[i].unread = 0, false

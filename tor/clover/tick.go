@@ -66,7 +66,9 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 				s.dropKey(c, rec.key) // nobody else is sent behind it
 			}
 			s.resend(c, at/window, rec)
-			rec.repairs++
+			if rec.repairs++; rec.repairs > awaitRepairs {
+				s.unawait(rec)
+			}
 			s.open(rec, at, now)
 		}
 	}

@@ -50,6 +50,9 @@ type Test struct {
 	Clock *clock.Manual
 	Inst  *graph.Instance
 	Pool  *packet.Pool
+	// Guard is the guard of the ports, from when the app first asks for it on: before
+	// that, a test may give it one that an app before this one had.
+	Guard *port.Guard
 
 	t     testing.TB
 	kind  graph.Kind
@@ -73,6 +76,15 @@ func (e *end) Rx(*packet.Batch) (int, error)                    { return 0, nil 
 func (e *end) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
 func (e *end) Stats() port.Stats                                { return e.stats }
 func (e *end) Close() error                                     { return nil }
+
+// Guard implements port.Guarder.
+func (e *end) Guard() (*port.Guard, error) {
+	if e.x.Guard == nil {
+		e.x.Guard = port.NewGuard(nil)
+	}
+	return e.x.Guard, nil
+}
+
 func (e *end) Tx(b *packet.Batch) (int, error) {
 	n := b.Len()
 	for _, x := range b.Bufs() {

@@ -26,15 +26,32 @@ var (
 
 const unboundQPN = 0x401
 
-// roceTo is roce to a queue pair of such an address.
+// roceTo is roce to a queue pair of such an address: a compare-and-swap of its wordOf.
 func roceTo(q port.QueuePair, tags int, seq uint32) []byte {
 	f := roce(110, tags, q.Addr.Is6(), seq)
 	bth := 14 + 4*tags + 20 + 8
 	if q.Addr.Is6() {
 		bth += 20
 	}
+	f[bth] = 0x13
 	binary.BigEndian.PutUint32(f[bth+4:], q.QPN)
+	clear(f[bth+12 : bth+12+28])
+	binary.BigEndian.PutUint32(f[bth+12:], q.QPN)
 	return f
+}
+
+// wordOf is the word that frames to a queue pair name.
+func wordOf(q port.QueuePair) port.Word {
+	return port.WordAt(port.Words(q.Addr), uint64(q.QPN)<<32)
+}
+
+// guard has another frame's alone go to the word of a queue pair.
+func guard(p *Port, q port.QueuePair) error {
+	g, err := p.Guard()
+	if err == nil {
+		g.Put(wordOf(q), wordOf(q).Place(1<<40))
+	}
+	return err
 }
 
 // wire sends frames both ways where no worker takes them.
@@ -82,7 +99,69 @@ func stall(t *testing.T, w *Pair) {
 	}
 }
 
-var boundFilter = port.Filter{RoCE: true, Bound: true}
+var (
+	boundFilter   = port.Filter{RoCE: true, Bound: true, Guarded: true}
+	guardedFilter = port.Filter{RoCE: true, Guarded: true}
+)
+
+// TestStallGuarded has the workers of a pair pause: atomics to guarded words do not
+// cross, whichever port guards them, and all else does.
+func TestStallGuarded(t *testing.T) {
+	for _, mode := range []Mode{Native, Generic} {
+		bed := newBed(t, 1500, 1)
+		x := &wire{bed: bed}
+		w := open(t, PairConfig{Options: Options{Mode: mode, Stale: 30 * time.Millisecond, Filter: &guardedFilter}})
+		b := new(packet.Batch)
+		filter := func(f port.Filter) {
+			t.Helper()
+			for _, p := range []*Port{w.A[0], w.B[0]} {
+				if err := p.SetFilter(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		both, none := []port.QueuePair{qp4, qp6}, []port.QueuePair(nil)
+		for _, p := range []*Port{w.A[0], w.B[0]} { // alive
+			if n, err := p.Rx(b); n != 0 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		stall(t, w)
+		x.check(t, "nothing is guarded", none, both)
+		g, err := w.A[0].Guard()
+		if o, e := w.B[0].Guard(); err != nil || e != nil || o != g {
+			t.Fatal("the two have not one guard: ", err, e)
+		}
+		mono, _ := xsk.Monotonic()
+		if age := mono - int64(*g.Seen()); age < 0 || age > int64(10*time.Second) {
+			t.Errorf("the worker was seen %v ago", time.Duration(age))
+		}
+		if err := errors.Join(guard(w.A[0], qp4), guard(w.B[0], qp6)); err != nil {
+			t.Fatal(err)
+		}
+		x.check(t, "guarded", both, none)
+		filter(port.Filter{RoCE: true, Guarded: true, Bound: true, Hosts: []netip.Addr{qp4.Addr, qp6.Addr}})
+		x.check(t, "another filter", both, none)
+		filter(port.Filter{All: true, Guarded: true})
+		x.check(t, "all is wanted", both, none)
+		g.Take(wordOf(qp6), wordOf(qp6).Place(1<<40))
+		x.check(t, "one was taken out", both[:1], both[1:])
+		*g.Seen() -= uint64(port.GuardFor)
+		x.check(t, "nobody was there for long", none, both)
+		*g.Seen() = uint64(mono)
+		filter(port.Filter{RoCE: true, Bound: true})
+		x.check(t, "not Guarded", none, both)
+		filter(guardedFilter)
+		x.check(t, "Guarded again", none, both)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.A[0].Guard(); err != port.ErrClosed {
+			t.Errorf("the guard of a closed port: %v", err)
+		}
+		g.Put(wordOf(qp4), 1) // the memory is still there
+	}
+}
 
 // TestStallBound has the workers of a pair pause: frames to bound queue pairs do not
 // cross, whichever port bound them, and all others do.
@@ -165,15 +244,20 @@ func TestStallBound(t *testing.T) {
 	}
 }
 
-// TestBoundOfTwoPairs: a pair of interfaces whose programs have different sets goes
-// on with what is in either.
+// TestBoundOfTwoPairs: a pair of interfaces whose programs have different sets, or
+// guards, goes on with what is in either.
 func TestBoundOfTwoPairs(t *testing.T) {
+	boundOfTwo(t, port.Filter{RoCE: true, Bound: true}, func(p *Port, q port.QueuePair) error { return p.Bind(q, true) })
+	boundOfTwo(t, guardedFilter, guard)
+}
+
+func boundOfTwo(t *testing.T, boundFilter port.Filter, bind func(*Port, port.QueuePair) error) {
 	bed := newBed(t, 1500, 1)
 	x := &wire{bed: bed}
 	both := []port.QueuePair{qp4, qp6}
 	keep := PairConfig{Keep: true, Options: Options{Filter: &boundFilter}}
 	w := open(t, keep)
-	err := errors.Join(w.A[0].Bind(qp4, true), w.Close())
+	err := errors.Join(bind(w.A[0], qp4), w.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,10 +273,11 @@ func TestBoundOfTwoPairs(t *testing.T) {
 		t.Fatal(err)
 	}
 	part := xsk.Part{Index: l.Attrs().Index, Spec: xsk.ProgramSpec{Filter: boundFilter, Cross: xsk.Pass}}
-	var e [4]error
+	var e [5]error
 	part.State, e[0] = xsk.NewState(part.Index, 1)
 	part.Sockets, e[1] = xsk.NewSocketMap(1)
 	part.Bound, e[2] = xsk.NewSet()
+	part.Guard, e[4] = xsk.NewGuard()
 	if err := errors.Join(e[:]...); err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +289,9 @@ func TestBoundOfTwoPairs(t *testing.T) {
 		part.State.SetRestore(was.Restore())
 		e[3] = was.Close()
 	}
+	part.Guard.Put(wordOf(qp6), wordOf(qp6).Place(1<<40))
 	err = errors.Join(e[3], part.Bound.Put(qp6, true), xsk.Swap(part.Index, p.Prog, old.Prog, old.Mode),
-		p.Close(), part.State.Close(), part.Sockets.Close(), part.Bound.Close(), old.Close())
+		p.Close(), part.State.Close(), part.Sockets.Close(), part.Bound.Close(), part.Guard.Close(), old.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +325,7 @@ func TestBoundOfTwoPairs(t *testing.T) {
 // A middlebox of TestKillBound.
 const (
 	childBinds   = "binds"   // binds qp4, and leaves the wire at its end
+	childGuards  = "guards"  // guards qp4's word in its place
 	childGoesOn  = "goes-on" // binds nothing itself
 	childNarrows = "narrows" // changes its filter all the time
 	childFrees   = "frees"   // its filter does not say Bound
@@ -302,9 +389,14 @@ func (f *boundFlow) until(t *testing.T, what string, c *atomic.Uint64, n uint64)
 // TestKillBound kills, stops and replaces a middlebox that has bound a queue pair,
 // under load. At no moment does a frame to it cross without the middlebox, and
 // those to another one do during each outage.
-func TestKillBound(t *testing.T) {
+func TestKillBound(t *testing.T) { killBound(t, childBinds) }
+
+// TestKillGuarded does so with one that guards a word.
+func TestKillGuarded(t *testing.T) { killBound(t, childGuards) }
+
+func killBound(t *testing.T, how string) {
 	bed := newBed(t, 1500, 1)
-	m := startChild(t, childBinds, "ready")
+	m := startChild(t, how, "ready")
 	f := startBoundFlow(bed)
 	defer func() { f.stop.Store(true); <-f.done; <-f.done }()
 	lives := func(what string) {
@@ -354,6 +446,8 @@ func boundChild(how string, w *Pair) error {
 	switch how {
 	case childBinds:
 		return w.A[0].Bind(qp4, true)
+	case childGuards:
+		return guard(w.A[0], qp4)
 	case childNarrows:
 		go func() {
 			for n := 0; ; n++ {

@@ -131,15 +131,13 @@ func (d *device) prepare(wire bool) error {
 			return err
 		}
 	}
-	if d.opt.Filter.Bound {
-		if d.before != nil {
-			if err := d.bound.inherit(d.before); err != nil {
-				return fmt.Errorf("interface %s: %w", d.name, err)
-			}
+	if d.before != nil {
+		if err := d.bound.inherit(d.before, *d.opt.Filter); err != nil {
+			return fmt.Errorf("interface %s: %w", d.name, err)
 		}
-		if _, err := d.bound.open(); err != nil {
-			return err
-		}
+	}
+	if err := d.bound.openFor(*d.opt.Filter); err != nil {
+		return err
 	}
 	if d.offloads, err = offload.Open(d.link); err != nil {
 		return err
@@ -333,7 +331,7 @@ func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
 }
 
 func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
-	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load()}
+	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load(), Guard: d.bound.guard.Load()}
 }
 
 // attach puts a program in place of the earlier one: prog, if there is one, in the first
@@ -359,7 +357,7 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 		}
 		if err == nil {
 			d.spec, d.prog, d.mode, d.attached = spec, prog, mode, true
-			return d.bound.uses(false, spec.Filter.Bound)
+			return d.bound.uses(port.Filter{}, spec.Filter)
 		}
 		_ = prog.Close()
 		prog = nil
@@ -378,7 +376,9 @@ func (d *device) program() string {
 
 // everything is the filter of an interface all of whose frames the process must
 // carry, where f is wanted.
-func everything(f port.Filter) port.Filter { return port.Filter{All: true, Bound: f.Bound} }
+func everything(f port.Filter) port.Filter {
+	return port.Filter{All: true, Bound: f.Bound, Guarded: f.Guarded}
+}
 
 // setFilter replaces the program under traffic.
 func (d *device) setFilter(f port.Filter) error {
@@ -393,10 +393,8 @@ func (d *device) setFilter(f port.Filter) error {
 	if reflect.DeepEqual(f, d.spec.Filter) {
 		return nil
 	}
-	if f.Bound {
-		if _, err := d.bound.open(); err != nil {
-			return err
-		}
+	if err := d.bound.openFor(f); err != nil {
+		return err
 	}
 	spec := d.spec
 	spec.Filter = f
@@ -415,9 +413,9 @@ func (d *device) setFilter(f port.Filter) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("filter of %s: %w", d.name, err), prog.Close())
 	}
-	old, was := d.prog, d.spec.Filter.Bound
+	old, was := d.prog, d.spec.Filter
 	d.spec, d.prog = spec, prog
-	return errors.Join(old.Close(), d.bound.uses(was, f.Bound))
+	return errors.Join(old.Close(), d.bound.uses(was, f))
 }
 
 // quiet makes all frames cross in the kernel from now on.

@@ -31,6 +31,10 @@
 // changes: of a thousand one to two milliseconds, of port.MaxBound up to 0.2 s. They
 // need no more rights than quillon run keeps, and since Linux 5.19 none.
 //
+// Of one that is Guarded, another part is: atomics of RC and XRC to the words that are in
+// Port.Guard, but for those that link the entry which is guarded there. An app stores
+// there directly; the program looks, as above, only at frames that it has missed.
+//
 // The heartbeat is a word in a page that the process and the program share;
 // Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
 // does neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
@@ -56,7 +60,8 @@
 // The queue pairs that are bound outlive the process, too: the next program, of the
 // same process or of the one after it, has the same map, so that at no moment a frame
 // to one of them crosses. A filter that does not say Bound drops them. While nobody is
-// there they can be read: bpftool map dump name quillon_bound.
+// there they can be read: bpftool map dump name quillon_bound. So does the guard, for
+// port.GuardFor after a worker was there last.
 //
 // Close removes the wire, unless PairConfig.Keep is set; Detach(a, b) removes
 // a wire that somebody left. Detach of a Pair comes first, then the workers

@@ -24,13 +24,16 @@ const (
 	maxIdle = 50 * clock.Duration(1e6)
 	// txWait is how long frames that the device refused stay before the next try.
 	txWait = clock.Duration(1e6)
+	// seenEvery is how often the guard is told that a worker is there.
+	seenEvery = port.GuardFor / 64
 	// maxUnsent is how many frames the kernel is told of at once: it sends many
 	// faster than few.
 	maxUnsent = 4 * packet.MaxBatch
 )
 
 // Port is one queue of one interface. It implements port.Port,
-// port.Bypasser, port.MultiWaiter, port.FilterSetter and port.Binder.
+// port.Bypasser, port.MultiWaiter, port.FilterSetter, port.Binder and
+// port.Guarder.
 type Port struct {
 	name  string
 	dev   *device
@@ -52,6 +55,7 @@ type Port struct {
 	monoOff  int64       // CLOCK_MONOTONIC less wall
 	limit    int64       // age at which a heartbeat is stale, ns; 0: not looked at
 	beaten   int64       // the last heartbeat
+	seen     int64       // when the guard was told last that somebody is there
 	beatWord *uint64
 	missWord []*uint64 // this queue's, and those of queues without a port
 	kernel   uint64    // their sum when last looked at
@@ -81,6 +85,7 @@ var (
 	_ port.MultiWaiter  = (*Port)(nil)
 	_ port.FilterSetter = (*Port)(nil)
 	_ port.Binder       = (*Port)(nil)
+	_ port.Guarder      = (*Port)(nil)
 	_ poll.Idler        = (*Port)(nil)
 )
 
@@ -369,6 +374,12 @@ func (p *Port) overtaken(now clock.Time) bool {
 	}
 	p.beaten = mono
 	atomic.StoreUint64(p.beatWord, uint64(mono))
+	if mono-p.seen > int64(seenEvery) {
+		p.seen = mono
+		if g := p.dev.bound.guard.Load(); g != nil {
+			atomic.StoreUint64(g.Seen(), uint64(mono))
+		}
+	}
 	return over
 }
 

@@ -48,7 +48,7 @@ func child() error {
 	}
 	cfg := PairConfig{A: "dutA", B: "dutB", Keep: how == "keep"}
 	switch how {
-	case childBinds, childGoesOn, childNarrows:
+	case childBinds, childGuards, childGoesOn, childNarrows:
 		cfg.Filter, cfg.Keep = &boundFilter, true
 	}
 	w, err := OpenPair(cfg)

@@ -1,0 +1,195 @@
+package port
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Guarder is a Port whose kernel filter knows single words of servers' memory, atomics
+// to which must not cross untouched. The guard outlives the process, as the filter
+// does, and is one for all queues of an interface, and for both interfaces of a pair.
+// It holds while the filter says Guarded, for GuardFor after a worker was there last.
+type Guarder interface {
+	// Guard is the guard, in memory that the kernel's program looks into. It may be
+	// used after Close: then nobody looks.
+	Guard() (*Guard, error)
+}
+
+// GuardFor is how long a guard holds without a worker: one that is gone for good holds
+// nobody up. Who records what is guarded takes nothing over that is older.
+const GuardFor = time.Minute
+
+// A guard has sets of places, and a word is guarded in any place of one set. Before the
+// sets is a line of the processor's cache for the port's own use.
+const (
+	guardSets = 1 << 11
+	guardWays = 8
+	// GuardLen is its length in words of 8 bytes.
+	GuardLen = (1 + guardSets) * guardWays
+)
+
+// Guard is the words of servers' memory atomics to which must not cross untouched, and
+// for each the one that may: the atomic that links the entry which is to be linked
+// there. A place is 0 while it is free, else what Word.Place says. It is stored in one
+// piece, so that the kernel's program, which may look at any time, finds it as it was or
+// as it is.
+//
+// One app of a graph guards words, a worker of it at a time.
+type Guard struct{ mem []uint64 }
+
+// NewGuard is a guard in memory of GuardLen words that outlives the process; nil: in
+// memory that does not.
+func NewGuard(mem []uint64) *Guard {
+	if mem == nil {
+		mem = make([]uint64, GuardLen)
+	}
+	return &Guard{mem[:GuardLen:GuardLen]}
+}
+
+// Factors of the hashes. The program computes the same.
+const (
+	GuardMul1 uint64 = 0x9E3779B97F4A7C15
+	GuardMul2 uint64 = 0xC2B2AE3D27D4EB4F
+	GuardMul3 uint64 = 0x165667B19E3779F9
+	GuardMul4 uint64 = 0xD6E8FEB86659FD93
+)
+
+// Word is the hash of a word of memory. The upper 11 bits say which set it is in, bits 21
+// to 52 which word it is of those of the set.
+type Word uint64
+
+// Words is what WordAt begins with, for the words of a server. Its address is taken as a
+// frame has it, IPv4 mapped into IPv6.
+func Words(server netip.Addr) uint64 {
+	a := server.As16()
+	return binary.NativeEndian.Uint64(a[:])*GuardMul1 + binary.NativeEndian.Uint64(a[8:])*GuardMul2
+}
+
+// WordAt is the word at a virtual address of a server with these Words.
+func WordAt(words, va uint64) Word {
+	h := (words ^ va) * GuardMul3
+	h ^= h >> 32
+	return Word(h * GuardMul4)
+}
+
+// GuardLink is how far the swap operand of an atomic is shifted down before it is
+// hashed. Above are the handle and the version of the entry that is linked.
+const GuardLink = 19
+
+// Place is what a place has that guards w from all atomics but those whose swap
+// operand links the same entry as swap.
+func (w Word) Place(swap uint64) uint64 {
+	return w.tag()<<32 | swap>>GuardLink*GuardMul3>>32
+}
+
+func (w Word) tag() uint64 { return uint64(w)<<11>>32 | 1 }
+
+// Room reports whether there is a place for w.
+func (g *Guard) Room(w Word) bool { return slices.Contains(g.at(w)[:], 0) }
+
+// Put has a place that is free have v, of w's Place. It does nothing when there is none.
+func (g *Guard) Put(w Word, v uint64) { swap(g.at(w), 0, v) }
+
+// Take has a place of w's that has v be free.
+func (g *Guard) Take(w Word, v uint64) { swap(g.at(w), v, 0) }
+
+// at are the places that w may be in.
+func (g *Guard) at(w Word) *[guardWays]uint64 {
+	return (*[guardWays]uint64)(g.mem[(1+int(w>>53))*guardWays:])
+}
+
+// swap has the first place with a value have another one.
+func swap(set *[guardWays]uint64, old, v uint64) {
+	for i := range set {
+		if set[i] == old {
+			set[i] = v
+			return
+		}
+	}
+}
+
+// Holds reports whether an atomic to w with this swap operand must not go there.
+func (g *Guard) Holds(w Word, swap uint64) bool {
+	mine, holds := w.Place(swap), false
+	for _, v := range g.at(w) {
+		if v == mine {
+			return false
+		}
+		holds = holds || v>>32 == w.tag()
+	}
+	return holds
+}
+
+// Stops reports whether a frame to a server must not go there: an atomic of a reliable
+// connection, RC or XRC, that Holds. bth is the frame from its base transport header on.
+// The program in the kernel decides the same.
+func (g *Guard) Stops(server netip.Addr, bth []byte) bool {
+	if len(bth) < 12 {
+		return false
+	}
+	switch bth[0] & 0x1F {
+	case 0x13, 0x14, 0x18, 0x19: // those of IBTA, and Mellanox' masked ones
+	default:
+		return false
+	}
+	eth := bth[12:]
+	switch {
+	case bth[0]>>5 == 0:
+	case bth[0]>>5 == 5 && len(eth) > 4: // an extended header is between
+		eth = eth[4:]
+	default:
+		return false
+	}
+	if len(eth) < 20 {
+		return false
+	}
+	return g.Holds(WordAt(Words(server), binary.BigEndian.Uint64(eth)), binary.BigEndian.Uint64(eth[12:]))
+}
+
+// Replace has just what is in o guarded. What is in both is guarded all the time.
+func (g *Guard) Replace(o *Guard) {
+	for at := guardWays; at < GuardLen; at += guardWays {
+		have, want := (*[guardWays]uint64)(g.mem[at:]), (*[guardWays]uint64)(o.mem[at:])
+		if *have == *want {
+			continue
+		}
+		for i, v := range have {
+			if v != 0 && count(have[:i+1], v) > count(want[:], v) {
+				have[i] = 0
+			}
+		}
+		for _, v := range want {
+			if v != 0 && count(have[:], v) < count(want[:], v) {
+				swap(have, 0, v)
+			}
+		}
+	}
+}
+
+// Add guards what o does, too, as far as there are places: of guards of two pairs, whose
+// interfaces are joined anew.
+func (g *Guard) Add(o *Guard) {
+	for at := guardWays; at < GuardLen; at += guardWays {
+		have := (*[guardWays]uint64)(g.mem[at:])
+		for _, v := range o.mem[at : at+guardWays] {
+			if v != 0 && !slices.Contains(have[:], v) {
+				swap(have, 0, v)
+			}
+		}
+	}
+	*g.Seen() = max(*g.Seen(), *o.Seen())
+}
+
+func count(set []uint64, v uint64) (n int) {
+	for _, x := range set {
+		if x == v {
+			n++
+		}
+	}
+	return n
+}
+
+// Seen is where the port stores when a worker was there last: CLOCK_MONOTONIC, ns.
+func (g *Guard) Seen() *uint64 { return &g.mem[0] }
