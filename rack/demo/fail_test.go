@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +30,9 @@ func underLoad(t *testing.T) *load {
 	c := small()
 	l := &load{t: t, clk: clock.NewWall(), ended: make(chan error, 1)}
 	var err error
-	l.rack, err = raise(t.Context(), l.clk, &c, command())
+	box := command()
+	box.Env = append(box.Env, state+"="+filepath.Join(t.TempDir(), "state"))
+	l.rack, err = raise(t.Context(), l.clk, &c, box)
 	if errors.Is(err, port.ErrNotSupported) {
 		t.Skip(err)
 	}

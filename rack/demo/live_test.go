@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -26,6 +28,9 @@ const middlebox = "QUILLON_DEMO_TEST_MIDDLEBOX"
 
 // limit is the limit of the middlebox's heartbeat; empty: what it has by itself.
 const limit = "QUILLON_DEMO_TEST_LIMIT"
+
+// state is the file that has what outlives the middlebox; empty: nothing does.
+const state = "QUILLON_DEMO_TEST_STATE"
 
 func command() Command {
 	return Command{Path: "/proc/self/exe", Args: []string{"middlebox"}, Env: []string{middlebox + "=1"}}
@@ -64,7 +69,7 @@ func runInline(args []string) (err error) {
 		nfArgs[k] = v
 	}
 	clk := clock.NewWall()
-	opt := afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true}}
+	opt := afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true, Guarded: true}}
 	if s := os.Getenv(limit); s != "" {
 		if opt.Stale, err = time.ParseDuration(s); err != nil {
 			return err
@@ -83,7 +88,7 @@ func runInline(args []string) (err error) {
 		},
 		Kinds: append(graph.Builtin(), *clover.Kind()),
 		Ports: map[string][]port.Port{a: {pair.A[0]}, b: {pair.B[0]}},
-		Clock: clk,
+		Clock: clk, Memory: stateMemory(),
 	})
 	if err != nil {
 		return errors.Join(err, pair.Close())
@@ -119,5 +124,25 @@ func TestInNamespaces(t *testing.T) {
 			t.Error(err)
 			return
 		}
+	}
+}
+
+// stateMemory is memory in the file that the environment names, if it does: it outlives
+// the process.
+func stateMemory() func(string, int) ([]byte, error) {
+	name := os.Getenv(state)
+	if name == "" {
+		return nil
+	}
+	return func(_ string, size int) ([]byte, error) {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if err := f.Truncate(int64(size)); err != nil {
+			return nil, err
+		}
+		return unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 }
