@@ -157,8 +157,8 @@ func (f *Frame) PayloadOf(b []byte) []byte {
 
 // Parse walks frame b (Ethernet, without FCS) and fills f, also when it stops
 // early: f.Why, which it returns, says how far it got. Ethernet padding behind
-// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength. The compiler
-// makes one piece of it and parseBTH, if it is not itself made part of a larger one.
+// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength. It is not part
+// of its callers, so that the compiler makes one piece of it and parseBTH.
 //
 //go:noinline
 func Parse(b []byte, f *Frame) Why {

@@ -55,8 +55,9 @@ const (
 	asBadICRC
 )
 
-// look finds out what it takes no state to know of a frame of the batch at hand. The compiler makes one piece of it and all that it calls,
-// if it is not itself made part of a larger one.
+// look finds out what it takes no state to know of a frame of the batch at hand. It is
+// not part of its caller: the compiler makes one piece of a function and those that it
+// calls only as long as the piece is small.
 //
 //go:noinline
 func (s *Steer) look(p *parsed, b []byte) {

@@ -338,7 +338,7 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 }
 
 // plain does what a frame does to its connection; false, and nothing was done, when
-// that takes both turns.
+// that takes both turns. It is not part of its caller, as look is not.
 //
 //go:noinline
 func (s *Steer) plain(c *graph.Ctx) bool {

@@ -35,6 +35,7 @@ func (e *Ends) of4(p *[hdr.IPv4Len]byte, vlan uint64) bool {
 	return src != dst
 }
 
+// ofAny is Of for any frame.
 func (e *Ends) ofAny(b []byte, f *hdr.Frame) bool {
 	if f.Why != hdr.IsRoCE {
 		return false
