@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/controlplane/bridge"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -85,8 +86,8 @@ of the --nf flags as a bump in the wire between two interfaces.
 
 What was bound is printed: driver, native or generic XDP, zero-copy or copy,
 queues, and the settings that were changed. SIGTERM and SIGINT stop cleanly and
-undo everything; SIGHUP reads SPEC.yaml again and applies what changed under
-traffic. When the process dies or stalls, frames of an inline pair cross in the
+undo everything, but for the wire of a splice ("quillon help bridge insert"); SIGHUP
+reads SPEC.yaml again and applies what changed under traffic. When the process dies or stalls, frames of an inline pair cross in the
 kernel until it is back; "quillon detach" takes such a wire away.
 
 An app that changes what both ends of a connection count (swordbox) keeps a
@@ -194,7 +195,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("xdp", completion(func() []string { return []string{"auto", "native", "generic"} }))
 	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
 	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade; a splice of quillon bridge always is")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
@@ -678,6 +679,12 @@ instance was killed.`,
 			}
 			if err := unused(a, b); err != nil {
 				return err
+			}
+			switch s, err := bridge.Of(a, b); {
+			case err != nil:
+				return err
+			case s != nil:
+				return fmt.Errorf("%s and %s are a splice: quillon bridge remove puts %[2]s back into %[3]s", s.Inner, s.Port, s.Bridge)
 			}
 			defer undisturbed(cmd, "taking the wire away")()
 			if err := afxdp.Detach(a, b); err != nil {

@@ -339,7 +339,35 @@ func makeVeth(s *Splice) (outer, inner netlink.Link, err error) {
 			return nil, nil, err
 		}
 	}
+	if err := netlink.LinkSetAlias(inner, s.alias()); err != nil {
+		return nil, nil, err
+	}
 	return outer, inner, completeFrames(s.Outer)
+}
+
+// alias marks a splice's inner end in the kernel: it goes with the interface, wherever the state file is.
+func (s *Splice) alias() string { return fmt.Sprintf("quillon splice: %s %s", s.Bridge, s.Port) }
+
+// Of is the splice that has a and b as its inner end and its port, in this order or the other; nil when they are none.
+// Only Bridge, Port and Inner are set.
+func Of(a, b string) (*Splice, error) {
+	for _, x := range [][2]string{{a, b}, {b, a}} {
+		s := &Splice{Inner: x[0], Port: x[1]}
+		l, err := find(s.Inner)
+		if err != nil {
+			return nil, err
+		}
+		if l == nil || l.Type() != "veth" {
+			continue
+		}
+		if f := strings.Fields(l.Attrs().Alias); len(f) == 4 {
+			s.Bridge = f[2]
+		}
+		if l.Attrs().Alias == s.alias() {
+			return s, nil
+		}
+	}
+	return nil, nil
 }
 
 // join puts l into bridge br with the settings of a port.
