@@ -87,8 +87,9 @@ of the --nf flags as a bump in the wire between two interfaces.
 What was bound is printed: driver, native or generic XDP, zero-copy or copy,
 queues, and the settings that were changed. SIGTERM and SIGINT stop cleanly and
 undo everything, but for the wire of a splice ("quillon help bridge insert"); SIGHUP
-reads SPEC.yaml again and applies what changed under traffic. When the process dies or stalls, frames of an inline pair cross in the
-kernel until it is back; "quillon detach" takes such a wire away.
+reads SPEC.yaml again and applies what changed under traffic. When the process dies
+or stalls, frames of an inline pair cross in the kernel until it is back; "quillon
+detach" takes such a wire away.
 
 An app that changes what both ends of a connection count (swordbox) keeps a
 state: from before the first such frame the file has all that is known of those
