@@ -182,9 +182,17 @@ func newBridgeListCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			here, err := bridge.Namespace()
+			if err != nil {
+				return err
+			}
 			return show(cmd, list(all), func(w io.Writer) {
 				for _, s := range all {
-					fmt.Fprintf(w, "%s\t%s\t%s,%s\n", s.Bridge, s.Port, s.Inner, s.Port)
+					fmt.Fprintf(w, "%s\t%s\t%s,%s", s.Bridge, s.Port, s.Inner, s.Port)
+					if s.Namespace != here {
+						fmt.Fprintf(w, "\tin another network namespace, %s", s.Namespace)
+					}
+					fmt.Fprintln(w)
 				}
 			})
 		},

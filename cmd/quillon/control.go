@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/controlplane/bridge"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
@@ -62,13 +63,20 @@ func instances() map[string]*admin.Client {
 	return found
 }
 
-// unused is an error when an instance runs on one of the interfaces.
+// unused is an error when an instance of this network namespace runs on one of the interfaces.
 func unused(devs ...string) error {
-	var err error
+	here, err := bridge.Namespace()
+	if err != nil {
+		return err
+	}
 	for name, c := range instances() {
+		var is process
+		if text, e := c.Process(); e == nil {
+			_ = json.Unmarshal(text, &is)
+		}
 		p, e := c.Ports()
 		c.Close()
-		if e != nil {
+		if e != nil || is.Namespace != "" && is.Namespace != here {
 			continue
 		}
 		for _, x := range p.Ports {

@@ -288,6 +288,7 @@ type running struct {
 	manager    *notifier
 	collect    func()
 	privileges *privileges
+	namespace  string // the network namespace of its interfaces
 
 	control *admin.Server
 	ports   *openPorts
@@ -339,6 +340,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 // claim takes the place of the instance, before anything is changed: of two with one name the second
 // changes nothing. Its requests wait until it runs.
 func (r *running) claim() (err error) {
+	if r.namespace, err = bridge.Namespace(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(r.cmd.Context())
 	defer cancel(nil)
 	go func() {

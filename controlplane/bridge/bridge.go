@@ -98,8 +98,13 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Lstat(statePath(cfg.StateDir, cfg.Port)); err == nil {
-		return nil, spliced(cfg.StateDir, cfg.Port)
+	ns, err := Namespace()
+	if err != nil {
+		return nil, err
+	}
+	s := &Splice{Bridge: cfg.Bridge, Port: cfg.Port, Namespace: ns}
+	if _, err := os.Lstat(statePath(cfg.StateDir, ns, cfg.Port)); err == nil {
+		return nil, spliced(cfg.StateDir, s)
 	}
 	prt, err := portOf(br, cfg.Port)
 	if err != nil {
@@ -109,11 +114,7 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	if name == "" {
 		name = cfg.Port
 	}
-	ns, err := namespace()
-	if err != nil {
-		return nil, err
-	}
-	s := &Splice{Bridge: cfg.Bridge, Port: cfg.Port, Outer: ifname(name, "-b"), Inner: ifname(name, "-q"), Namespace: ns}
+	s.Outer, s.Inner = ifname(name, "-b"), ifname(name, "-q")
 	for _, n := range []string{s.Outer, s.Inner} {
 		switch l, err := find(n); {
 		case err != nil:
@@ -193,7 +194,7 @@ func Insert(cfg Config) (_ *Splice, err error) {
 // port was unplugged, the bridge deleted) and settings that cannot be as they
 // were are named in the error, after the rest was undone.
 func Remove(stateDir string, s *Splice) error {
-	ns, err := namespace()
+	ns, err := Namespace()
 	if err != nil {
 		return err
 	}
