@@ -483,6 +483,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
+	go lookOut(ctx, r.log, r.inst, r.clk)
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()

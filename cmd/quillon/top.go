@@ -155,6 +155,7 @@ type portRate struct {
 	TxBps    float64 `json:"tx_bit_per_s"`
 	DropPps  float64 `json:"dropped_pps"`
 	Bypassed float64 `json:"bypassed_pps"`
+	Missed   float64 `json:"missed_pps"`
 }
 
 type appRate struct {
@@ -191,8 +192,9 @@ func rates(a, b sight) topView {
 			r.RxBps += 8 * per(x.RxBytes, y.RxBytes)
 			r.TxPps += per(x.TxPackets, y.TxPackets)
 			r.TxBps += 8 * per(x.TxBytes, y.TxBytes)
-			r.DropPps += per(x.RxDropped+x.TxDropped, y.RxDropped+y.TxDropped)
+			r.DropPps += per(x.RxDropped+x.TxDropped+x.ShutOut, y.RxDropped+y.TxDropped+y.ShutOut)
 			r.Bypassed += per(x.Bypassed, y.Bypassed)
+			r.Missed += per(x.Missed, y.Missed)
 		}
 		v.Ports = append(v.Ports, r)
 	}
@@ -241,9 +243,9 @@ func rates(a, b sight) topView {
 
 func topText(w io.Writer, v topView) {
 	fmt.Fprintf(w, "%s, over %.1f s\n\n", v.Name, v.Seconds)
-	fmt.Fprintln(w, "port\trx/s\trx bit/s\ttx/s\ttx bit/s\tdropped/s\tbypassed/s")
+	fmt.Fprintln(w, "port\trx/s\trx bit/s\ttx/s\ttx bit/s\tdropped/s\tbypassed/s\tmissed/s")
 	for _, p := range v.Ports {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Port, short(p.RxPps), short(p.RxBps), short(p.TxPps), short(p.TxBps), short(p.DropPps), short(p.Bypassed))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Port, short(p.RxPps), short(p.RxBps), short(p.TxPps), short(p.TxBps), short(p.DropPps), short(p.Bypassed), short(p.Missed))
 	}
 	fmt.Fprintln(w, "\napp\tpackets/s\tpackets/call\tns/packet")
 	for _, a := range v.Apps {

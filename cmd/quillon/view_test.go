@@ -22,11 +22,11 @@ func TestRates(t *testing.T) {
 		at: 3e9, name: "box",
 		counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 25}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 9}},
 		runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 20, Packets: 400, NsPer: 12, Timed: 8}, {Node: "idle", Packets: 9, NsPer: 7, Timed: 2}, {Node: "p"}, {Node: "new"}}},
-		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, Bypassed: 4}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
+		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, RxDropped: 1, Bypassed: 4, Missed: 6, ShutOut: 9}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
 	}
 	want := topView{
 		Name: "box", Seconds: 2,
-		Ports:   []portRate{{Port: "p", RxPps: 100, RxBps: 16000, Bypassed: 2}},
+		Ports:   []portRate{{Port: "p", RxPps: 100, RxBps: 16000, DropPps: 5, Bypassed: 2, Missed: 3}},
 		Apps:    []appRate{{App: "x", Pps: 150, Batch: 30, NsPerPacket: (8*12 - 2*20) / 6.}, {App: "idle"}},
 		Growing: []growth{{App: "x", Group: "reason", Name: "bad", PerSecond: 10, Total: 25}},
 	}

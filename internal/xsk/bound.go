@@ -242,9 +242,11 @@ func (a *assembler) held() {
 		asm.Add.Imm(asm.R2, keyAt),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "cross"),
-		asm.Mov.Imm(asm.R0, xdpDrop),
-		asm.Ja.Label("exit"),
 	)
+	a.entry("held-drop")
+	a.count(offShutOut)
+	a.label("held-drop")
+	a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
 }
 
 // heldIPv6 puts the destination address of an IPv6 or global route header with

@@ -298,6 +298,7 @@ func (a *assembler) wanted() {
 	a.count(offMissed)
 	switch f := a.spec.Filter; {
 	case f.Closed:
+		a.count(offShutOut)
 		a.label("closed")
 		if f.Bound {
 			a.add(asm.LoadMapPtr(asm.R1, a.bound)) // so that the set lives as long as the program
