@@ -355,22 +355,27 @@ func (k *Kind) kept(app string) string {
 	return app
 }
 
+// Near is the known name that is nearest to a wrong one; "" when none is near.
+func Near(wrong string, known []string) (at string) {
+	best := len(wrong)/2 + 1
+	if len(wrong) > 64 {
+		return "" // not a typing error
+	}
+	for _, k := range known {
+		if d := distance(strings.ToLower(wrong), strings.ToLower(k)); d < best {
+			best, at = d, k
+		}
+	}
+	return at
+}
+
 // suggest is a hint at the known name that is nearest to a wrong one, or at
 // all of them when none is near.
 func suggest(wrong string, known []string) string {
 	if len(known) == 0 {
 		return " (there are none)"
 	}
-	best, at := len(wrong)/2+1, ""
-	for _, k := range known {
-		if len(wrong) > 64 {
-			break // not a typing error
-		}
-		if d := distance(strings.ToLower(wrong), strings.ToLower(k)); d < best {
-			best, at = d, k
-		}
-	}
-	if at != "" {
+	if at := Near(wrong, known); at != "" {
 		return fmt.Sprintf(" (did you mean %q?)", at)
 	}
 	return fmt.Sprintf(" (known: %s)", strings.Join(known, ", "))
