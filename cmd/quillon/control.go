@@ -243,7 +243,8 @@ func newTraceCmd() *cobra.Command {
 	add := asking(&cobra.Command{
 		Use: "add PORT N [reason=REASON]", Short: "Trace the next N frames received on PORT",
 		Long: `Traces the next N frames received on PORT; with reason=REASON the next N that end
-with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
+with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc"). What was traced
+before is forgotten, unless frames are still waited for.`,
 		Example: "  quillon trace add a 20\n  quillon trace add a 5 reason=bad-icrc",
 		Args:    optional(2, "PORT", "N", "reason=REASON"),
 	}, func(c *admin.Client, args []string) (added, error) {
