@@ -32,8 +32,8 @@ func newTopCmd() *cobra.Command {
 		Use:   "top",
 		Short: "Watch a running instance: rates, reasons, ns/packet",
 		Long: `Shows the rates of ports and apps, what the apps cost, and which counters and
-reasons grow, anew every interval. Without a terminal, or with --once, one
-interval is measured and printed.`,
+reasons grow, anew every interval, until q is pressed. Without a terminal, or with
+--once, one interval is measured and printed.`,
 		Example: "  quillon top\n  quillon top --once --every 5s --json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +50,13 @@ interval is measured and printed.`,
 			asJSON, _ := cmd.Flags().GetBool("json")
 			screen, isFile := cmd.OutOrStdout().(*os.File)
 			live := !once && !asJSON && isFile && term.IsTerminal(int(screen.Fd()))
+			if live && term.IsTerminal(int(os.Stdin.Fd())) {
+				back, err := quitKey(os.Stdin, stop)
+				if err != nil {
+					return err
+				}
+				defer back()
+			}
 			clk := clock.NewWall()
 			before, err := look(c, clk)
 			if err != nil {
@@ -261,6 +268,36 @@ func topText(w io.Writer, v topView) {
 	for _, g := range v.Growing {
 		fmt.Fprintf(w, "%s.%s\t%s\t%d\n", g.App, g.Name, short(g.PerSecond), g.Total)
 	}
+}
+
+// quitKey calls quit once q is pressed on a terminal, which gives out what is typed at once, unseen, until back is
+// called. Its signals stay as they are.
+func quitKey(tty *os.File, quit func()) (back func(), err error) {
+	fd := int(tty.Fd())
+	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	now := *was
+	now.Lflag &^= unix.ICANON | unix.ECHO
+	now.Cc[unix.VMIN], now.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &now); err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	// It ends with the process: nobody else reads the terminal meanwhile.
+	go func() {
+		key := make([]byte, 1)
+		for {
+			if n, err := tty.Read(key); n == 0 || err != nil {
+				return
+			}
+			if key[0] == 'q' || key[0] == 'Q' {
+				quit()
+				return
+			}
+		}
+	}()
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, was) }, nil
 }
 
 // drawTop redraws the terminal, as many lines and columns as it has.
