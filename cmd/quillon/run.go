@@ -438,6 +438,9 @@ func (r *running) drop() (err error) {
 // say prints what was bound.
 func (r *running) say() error {
 	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Spec: r.spec}
+	for _, out := range r.inst.Spec().Unlinked(kinds()) {
+		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
+	}
 	if len(r.state.kept()) > 0 {
 		info.State = r.state.kept()[0].path
 	}

@@ -231,6 +231,33 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	return nil
 }
 
+// Unlinked are the outputs, as in "steer.b", that nothing is linked to, of a Spec that is valid: what comes out of
+// them is dropped. An app's output with an input of the same name that is not linked either is left out: that side
+// of the app is not used. So is a port that only sends; one without any link is named.
+func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
+	from, to := map[string]bool{}, map[string]bool{}
+	es, _ := s.edges()
+	for _, e := range es {
+		from[e.from+"."+e.out], to[e.to+"."+e.in] = true, true
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
+		ins, _ := s.ends(kinds, name, false)
+		all, _ := s.ends(kinds, name, true)
+		for _, out := range all {
+			end := name + "." + out
+			if !from[end] && (to[end] || !slices.Contains(ins, out)) {
+				outs = append(outs, end)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
+		if !from[name+".out"] && !to[name+".in"] {
+			outs = append(outs, name+".out")
+		}
+	}
+	return outs
+}
+
 func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) error {
 	for _, arg := range slices.Sorted(maps.Keys(args)) {
 		if !slices.ContainsFunc(params, func(p Param) bool { return p.Name == arg }) {
