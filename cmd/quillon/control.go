@@ -16,6 +16,7 @@ import (
 
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
@@ -51,14 +52,18 @@ func (t *target) dial() (*admin.Client, error) {
 	return nil, fmt.Errorf("several instances run: choose one with --name: %s", strings.Join(names, ", "))
 }
 
-// instances are those that answer on a socket at the usual place, by name.
+// instances are those that answer on a socket at the usual place, by name. Sockets that dead ones have left there
+// are taken away.
 func instances() map[string]*admin.Client {
 	found := map[string]*admin.Client{}
 	socks, _ := filepath.Glob(admin.Path("*"))
 	for _, s := range socks {
-		if c, err := admin.Dial(s); err == nil {
-			found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
+		c, err := admin.Dial(s)
+		if err != nil {
+			_ = admin.Sweep(s, p4rt.SocketPath(s)) // what is another user's stays
+			continue
 		}
+		found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
 	}
 	return found
 }
