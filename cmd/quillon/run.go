@@ -172,7 +172,7 @@ func newRunCmd() *cobra.Command {
 				return err
 			}
 			if f.dryRun {
-				return dryRun(cmd, nil, spec)
+				return errors.Join(dryRun(cmd, nil, spec), present(spec))
 			}
 			return f.run(cmd, spec, file)
 		},
@@ -181,7 +181,7 @@ func newRunCmd() *cobra.Command {
 	addNFFlag(cmd, &f.nfs)
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, however this one ends; or none (default: by name, when an app keeps a state)")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and look whether the interfaces are there")
 	f.root.add(cmd)
 	f.p4rt.add(cmd)
 	f.pool.add(cmd)
@@ -232,6 +232,19 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
 	}
 	return inlineSpec(f.inline, f.nfs, f.port, more)
+}
+
+// present is an error when an interface that spec needs is not there.
+func present(spec *graph.Spec) error {
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		p := spec.Ports[name]
+		if dev := p.Args["dev"]; dev != "" && p.Kind != kindTAP {
+			if _, err := there(dev); err != nil {
+				return fmt.Errorf("port %s: %w", name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // dryRun prints the way from one Spec to another.
