@@ -110,10 +110,10 @@ func commandsIn(t *testing.T, name, text string) string {
 	return commands.String()
 }
 
-// inLab runs commands in a lab.
-func inLab(t *testing.T, commands string) {
+// inLab runs commands in a lab, and returns the directory in which they ran.
+func inLab(t *testing.T, commands string) (dir string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	for _, name := range []string{"examples", "p4src", "tests/p4"} {
 		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("../..", name))); err != nil {
 			t.Fatal(err)
@@ -136,4 +136,5 @@ func inLab(t *testing.T, commands string) {
 		}
 		t.Errorf("%v\n%s", err, out)
 	}
+	return dir
 }
