@@ -69,7 +69,7 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 				if all.ShutOut > x.last.ShutOut {
 					what = "are dropped"
 				}
-				l.say(now, p, "no worker takes frames in time, or they are longer than the MTU was: they %s", what)
+				l.say(now, p, "frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they %s", what)
 			}
 			x.seen = now
 		}
@@ -115,8 +115,8 @@ func linkUp(a *netlink.LinkAttrs) bool {
 func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock) {
 	l := &lookout{w: w, up: map[string]bool{}}
 	links := make(chan netlink.LinkUpdate, 16)
-	// Without it nothing is said of links: a kernel that tells nobody has told why elsewhere.
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
+		fmt.Fprintf(w, "quillon: links that go down or come up are not told: %v\n", err)
 		links = nil
 	}
 	for _, p := range inst.Ports() {

@@ -31,12 +31,12 @@ func TestLookout(t *testing.T) {
 	}{
 		{0, []port.Stats{{Missed: 7}, {}}, ""},
 		{lookEvery, []port.Stats{{Missed: 7, Bypassed: 9}, {}}, ""},
-		{lookEvery, []port.Stats{{Missed: 9}, {}}, "quillon: 2026-11-22T12:00:00.500Z a (eth1): no worker takes frames in time, or they are longer than the MTU was: they cross unseen\n"},
+		{lookEvery, []port.Stats{{Missed: 9}, {}}, "quillon: 2026-11-22T12:00:00.500Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they cross unseen\n"},
 		{lookEvery, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
 		{lookQuiet - 1, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
 		{1, []port.Stats{{Missed: 9}, {Missed: 2}}, "quillon: 2026-11-22T12:00:02.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:00.500Z to 2026-11-22T12:00:00.750Z 4 crossed unseen, 0 were dropped\n"},
 		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
-		{0, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:04.750Z a (eth1): no worker takes frames in time, or they are longer than the MTU was: they are dropped\n"},
+		{0, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:04.750Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they are dropped\n"},
 		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:06.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:04.750Z to 2026-11-22T12:00:04.750Z 0 crossed unseen, 3 were dropped\n"},
 		{lookEvery, []port.Stats{{Missed: 1}}, ""}, // it was opened anew
 	} {
