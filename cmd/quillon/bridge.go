@@ -33,7 +33,8 @@ the same MAC address, MTU, port settings, VLANs, static forwarding entries and
 permanent multicast groups. A port with options for single VLANs is refused.
 The middlebox then runs inline between the other end and PORT: the command line
 for it is printed. Until it runs, and whenever it is not there, frames cross
-between BRIDGE and PORT in the kernel, by XDP.
+between BRIDGE and PORT in the kernel, by XDP: an instance that is stopped leaves
+that wire, and "quillon bridge remove" takes it away.
 
 With --run it is started at once with the functions of --nf, and everything is
 put back when it stops.
@@ -181,9 +182,17 @@ func newBridgeListCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			here, err := bridge.Namespace()
+			if err != nil {
+				return err
+			}
 			return show(cmd, list(all), func(w io.Writer) {
 				for _, s := range all {
-					fmt.Fprintf(w, "%s\t%s\t%s,%s\n", s.Bridge, s.Port, s.Inner, s.Port)
+					fmt.Fprintf(w, "%s\t%s\t%s,%s", s.Bridge, s.Port, s.Inner, s.Port)
+					if s.Namespace != here {
+						fmt.Fprintf(w, "\tin another network namespace, %s", s.Namespace)
+					}
+					fmt.Fprintln(w)
 				}
 			})
 		},

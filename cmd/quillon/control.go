@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
@@ -50,25 +52,36 @@ func (t *target) dial() (*admin.Client, error) {
 	return nil, fmt.Errorf("several instances run: choose one with --name: %s", strings.Join(names, ", "))
 }
 
-// instances are those that answer on a socket at the usual place, by name.
+// instances are those that answer on a socket at the usual place, by name. Sockets that dead ones have left there
+// are taken away.
 func instances() map[string]*admin.Client {
 	found := map[string]*admin.Client{}
 	socks, _ := filepath.Glob(admin.Path("*"))
 	for _, s := range socks {
-		if c, err := admin.Dial(s); err == nil {
-			found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
+		c, err := admin.Dial(s)
+		if err != nil {
+			_ = admin.Sweep(s, p4rt.SocketPath(s)) // what is another user's stays
+			continue
 		}
+		found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
 	}
 	return found
 }
 
-// unused is an error when an instance runs on one of the interfaces.
+// unused is an error when an instance of this network namespace runs on one of the interfaces.
 func unused(devs ...string) error {
-	var err error
+	here, err := bridge.Namespace()
+	if err != nil {
+		return err
+	}
 	for name, c := range instances() {
+		var is process
+		if text, e := c.Process(); e == nil {
+			_ = json.Unmarshal(text, &is)
+		}
 		p, e := c.Ports()
 		c.Close()
-		if e != nil {
+		if e != nil || is.Namespace != "" && is.Namespace != here {
 			continue
 		}
 		for _, x := range p.Ports {
@@ -211,11 +224,11 @@ func runtimeText(w io.Writer, r graph.Runtime) {
 }
 
 func portsText(w io.Writer, p admin.Ports) {
-	fmt.Fprintln(w, "port\tqueue\trx packets\trx bytes\ttx packets\ttx bytes\trx dropped\ttx dropped\tbypassed")
+	fmt.Fprintln(w, "port\tqueue\trx packets\trx bytes\ttx packets\ttx bytes\trx dropped\ttx dropped\tbypassed\tmissed\tshut out")
 	for _, x := range p.Ports {
 		for q, s := range x.Queues {
-			fmt.Fprintf(w, "%s (%s)\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", x.Name, x.Args["dev"], q,
-				s.RxPackets, s.RxBytes, s.TxPackets, s.TxBytes, s.RxDropped, s.TxDropped, s.Bypassed)
+			fmt.Fprintf(w, "%s (%s)\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", x.Name, x.Args["dev"], q,
+				s.RxPackets, s.RxBytes, s.TxPackets, s.TxBytes, s.RxDropped, s.TxDropped, s.Bypassed, s.Missed, s.ShutOut)
 		}
 	}
 	var infos []afxdp.Info
@@ -235,7 +248,8 @@ func newTraceCmd() *cobra.Command {
 	add := asking(&cobra.Command{
 		Use: "add PORT N [reason=REASON]", Short: "Trace the next N frames received on PORT",
 		Long: `Traces the next N frames received on PORT; with reason=REASON the next N that end
-with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc").`,
+with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc"). What was traced
+before is forgotten, unless frames are still waited for.`,
 		Example: "  quillon trace add a 20\n  quillon trace add a 5 reason=bad-icrc",
 		Args:    optional(2, "PORT", "N", "reason=REASON"),
 	}, func(c *admin.Client, args []string) (added, error) {

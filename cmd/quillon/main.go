@@ -14,6 +14,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/nf/graph"
 )
 
 // Exit statuses.
@@ -206,7 +208,17 @@ func known(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("unknown command %q; see %s --help", args[0], cmd.CommandPath())
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	hint := ""
+	if near := graph.Near(args[0], names); near != "" {
+		hint = fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return fmt.Errorf("unknown command %q%s; see %s --help", args[0], hint, cmd.CommandPath())
 }
 
 // completion offers the shell names, each with what follows a tab as its help.

@@ -46,7 +46,7 @@ type poolFlags struct {
 func (f *poolFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.listen, "pool", "", "have the board (an app of kind snic with pool-port=) in a pool, and hear of the others at `address`:port")
 	cmd.Flags().IntVar(&f.number, "pool-board", 0, fmt.Sprintf("the board's `number` in the pool, 0 to %d; each has its own: of two with the same the one started later takes no part", snic.MaxPeers-1))
-	cmd.Flags().StringArrayVar(&f.join, "join", nil, "`address`:port of a board that is in the pool; again for others")
+	cmd.Flags().StringArrayVar(&f.join, "join", nil, "`address`:port of another board, which is asked until it answers; again for others")
 	cmd.Flags().StringVar(&f.secret, "pool-secret", "", "`file` with what the boards of the pool share: 16, 24 or 32 bytes, or twice as many hexadecimal digits, and mode 600; without it only on the loopback interface")
 }
 
@@ -218,6 +218,13 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 				what = fmt.Sprintf("there is another board %d, at %s, which was started first: this one takes no part until it has a number of its own (--pool-board) or the other one is gone", f.number, addr)
 			}
 			fmt.Fprintf(log, "quillon: pool: %s\n", what)
+		},
+		Alone: func(err error) {
+			if err != nil {
+				fmt.Fprintf(log, "quillon: pool: %v; the board is alone until one does\n", err)
+			} else {
+				fmt.Fprintln(log, "quillon: pool: a board of --join answers")
+			}
 		},
 		On: func(n *pool.Node, now clock.Time, e pool.Event) {
 			join.On(n, now, e)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/quillon/quillon/controlplane/bridge"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -42,7 +43,7 @@ func portKinds() []graph.PortKind {
 			{Name: "busy-poll", Default: "0", Help: "µs that a system call polls the device itself"},
 			{Name: "fallback", Default: "redirect", Help: "of a pair, frames that no process takes: redirect to the other interface, or pass to the kernel (a bridge that has both)"},
 			{Name: "stale", Default: afxdp.DefaultStale.String(), Help: "of a pair: how long a worker may be silent before frames cross in the kernel"},
-			{Name: "keep", Default: "false", Help: "of a pair: leave the wire in the kernel at a clean stop"},
+			{Name: "keep", Default: "false, true in a splice of quillon bridge", Help: "of a pair: leave the wire in the kernel at a clean stop"},
 			{Name: "offloads", Default: "set", Help: "set what AF_XDP needs and restore it at the end, or leave"},
 		}},
 		{Name: kindAFPacket, Summary: "an interface over a packet socket, where AF_XDP is missing; frames cross only while this process lives", Params: []graph.Param{
@@ -140,18 +141,40 @@ func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, 
 			A: p.Args["dev"], B: q.Args["dev"], NameA: name, NameB: other,
 			IndexA: uint16(i), IndexB: uint16(slices.Index(names, other)), Options: opt,
 		}
-		if err := pairOptions(name, p.Args, &cfg); err != nil {
+		if err := o.openPair(name, other, cfg, p.Args); err != nil {
 			return nil, err
 		}
-		pair, err := afxdp.OpenPair(cfg)
-		if err != nil {
-			return nil, err
-		}
-		o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
-		o.open = append(o.open, opened{info: []afxdp.Info{pair.Info()}, detach: pair.Detach, close: pair.Close})
 	}
 	o.next = uint16(len(names))
 	return o, nil
+}
+
+// openPair opens two ports that are a pair.
+func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args graph.Args) error {
+	if err := pairOptions(name, args, &cfg); err != nil {
+		return err
+	}
+	var notes []string
+	if args["keep"] == "" {
+		// Without a wire a splice would cut its port off.
+		s, err := bridge.Of(cfg.A, cfg.B)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			cfg.Keep = true
+			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: frames go on crossing when this process has stopped", s.Inner, s.Port))
+		}
+	}
+	pair, err := afxdp.OpenPair(cfg)
+	if err != nil {
+		return err
+	}
+	info := pair.Info()
+	info.Notes = append(info.Notes, notes...)
+	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
+	o.open = append(o.open, opened{info: []afxdp.Info{info}, detach: pair.Detach, close: pair.Close})
+	return nil
 }
 
 // openOne opens a port that is not one of a pair.

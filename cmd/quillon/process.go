@@ -59,6 +59,7 @@ func (r *running) watch(ctx context.Context) {
 // process is what "show process" shows.
 type process struct {
 	PID        int         `json:"pid"`
+	Namespace  string      `json:"network_namespace"`
 	Privileges *privileges `json:"privileges"`
 	Watchdog   string      `json:"watchdog"`
 	Manager    string      `json:"manager"`
@@ -67,7 +68,7 @@ type process struct {
 }
 
 func (r *running) process() process {
-	p := process{PID: os.Getpid(), Privileges: r.privileges, Watchdog: "off", Manager: "none"}
+	p := process{PID: os.Getpid(), Namespace: r.namespace, Privileges: r.privileges, Watchdog: "off", Manager: "none"}
 	if l := r.watchLimit(); l > 0 {
 		p.Watchdog = fmt.Sprintf("%v without a breath", l)
 	}
@@ -98,7 +99,7 @@ func newShowProcessCmd() *cobra.Command {
 		}
 		return p, err
 	}, func(w io.Writer, p process) {
-		fmt.Fprintf(w, "process %d\n", p.PID)
+		fmt.Fprintf(w, "process %d, network namespace %s\n", p.PID, p.Namespace)
 		p.Privileges.print(w)
 		fmt.Fprintf(w, "watchdog: %s\nservice manager: %s\n", p.Watchdog, p.Manager)
 		if p.Pool != nil {

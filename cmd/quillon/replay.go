@@ -27,7 +27,9 @@ func newReplayCmd() *cobra.Command {
 same input gives the same output, byte for byte. A capture of one interface is
 replayed as it stands, whatever directions it holds: its frames enter port a,
 and what comes out of any port is written. Two directions come as the interfaces
-of one pcapng file, or as two files: --in a=FILE,b=FILE.
+of one pcapng file, or as two files: --in a=FILE,b=FILE. IN may be compressed by gzip
+or zstd; - is the standard input. Frames of Linux cooked captures (of "any") get
+Ethernet headers, without the destination, which such a capture does not know.
 
 An output named *.pcapng gets a comment per packet: its verdict and the reason.
 With --expect the output is compared with a capture, differences are shown

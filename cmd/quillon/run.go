@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/controlplane/bridge"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -85,9 +86,10 @@ of the --nf flags as a bump in the wire between two interfaces.
 
 What was bound is printed: driver, native or generic XDP, zero-copy or copy,
 queues, and the settings that were changed. SIGTERM and SIGINT stop cleanly and
-undo everything; SIGHUP reads SPEC.yaml again and applies what changed under
-traffic. When the process dies or stalls, frames of an inline pair cross in the
-kernel until it is back; "quillon detach" takes such a wire away.
+undo everything, but for the wire of a splice ("quillon help bridge insert"); SIGHUP
+reads SPEC.yaml again and applies what changed under traffic. When the process dies
+or stalls, frames of an inline pair cross in the kernel until it is back; "quillon
+detach" takes such a wire away.
 
 An app that changes what both ends of a connection count (swordbox) keeps a
 state: from before the first such frame the file has all that is known of those
@@ -170,7 +172,7 @@ func newRunCmd() *cobra.Command {
 				return err
 			}
 			if f.dryRun {
-				return dryRun(cmd, nil, spec)
+				return errors.Join(dryRun(cmd, nil, spec), present(spec))
 			}
 			return f.run(cmd, spec, file)
 		},
@@ -179,7 +181,7 @@ func newRunCmd() *cobra.Command {
 	addNFFlag(cmd, &f.nfs)
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, however this one ends; or none (default: by name, when an app keeps a state)")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and look whether the interfaces are there")
 	f.root.add(cmd)
 	f.p4rt.add(cmd)
 	f.pool.add(cmd)
@@ -194,7 +196,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("xdp", completion(func() []string { return []string{"auto", "native", "generic"} }))
 	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
 	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade; a splice of quillon bridge always is")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
@@ -230,6 +232,19 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
 	}
 	return inlineSpec(f.inline, f.nfs, f.port, more)
+}
+
+// present is an error when an interface that spec needs is not there.
+func present(spec *graph.Spec) error {
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		p := spec.Ports[name]
+		if dev := p.Args["dev"]; dev != "" && p.Kind != kindTAP {
+			if _, err := there(dev); err != nil {
+				return fmt.Errorf("port %s: %w", name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // dryRun prints the way from one Spec to another.
@@ -286,6 +301,7 @@ type running struct {
 	manager    *notifier
 	collect    func()
 	privileges *privileges
+	namespace  string // the network namespace of its interfaces
 
 	control *admin.Server
 	ports   *openPorts
@@ -337,6 +353,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 // claim takes the place of the instance, before anything is changed: of two with one name the second
 // changes nothing. Its requests wait until it runs.
 func (r *running) claim() (err error) {
+	if r.namespace, err = bridge.Namespace(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(r.cmd.Context())
 	defer cancel(nil)
 	go func() {
@@ -432,6 +451,9 @@ func (r *running) drop() (err error) {
 // say prints what was bound.
 func (r *running) say() error {
 	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Spec: r.spec}
+	for _, out := range r.inst.Spec().Unlinked(kinds()) {
+		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
+	}
 	if len(r.state.kept()) > 0 {
 		info.State = r.state.kept()[0].path
 	}
@@ -477,6 +499,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
+	go lookOut(ctx, r.log, r.inst, r.clk)
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()
@@ -678,6 +701,12 @@ instance was killed.`,
 			}
 			if err := unused(a, b); err != nil {
 				return err
+			}
+			switch s, err := bridge.Of(a, b); {
+			case err != nil:
+				return err
+			case s != nil:
+				return fmt.Errorf("%s and %s are a splice: quillon bridge remove puts %[2]s back into %[3]s", s.Inner, s.Port, s.Bridge)
 			}
 			defer undisturbed(cmd, "taking the wire away")()
 			if err := afxdp.Detach(a, b); err != nil {

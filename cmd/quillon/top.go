@@ -32,8 +32,8 @@ func newTopCmd() *cobra.Command {
 		Use:   "top",
 		Short: "Watch a running instance: rates, reasons, ns/packet",
 		Long: `Shows the rates of ports and apps, what the apps cost, and which counters and
-reasons grow, anew every interval. Without a terminal, or with --once, one
-interval is measured and printed.`,
+reasons grow, anew every interval, until q is pressed. Without a terminal, or with
+--once, one interval is measured and printed.`,
 		Example: "  quillon top\n  quillon top --once --every 5s --json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +50,13 @@ interval is measured and printed.`,
 			asJSON, _ := cmd.Flags().GetBool("json")
 			screen, isFile := cmd.OutOrStdout().(*os.File)
 			live := !once && !asJSON && isFile && term.IsTerminal(int(screen.Fd()))
+			if live && term.IsTerminal(int(os.Stdin.Fd())) {
+				back, err := quitKey(os.Stdin, stop)
+				if err != nil {
+					return err
+				}
+				defer back()
+			}
 			clk := clock.NewWall()
 			before, err := look(c, clk)
 			if err != nil {
@@ -155,6 +162,7 @@ type portRate struct {
 	TxBps    float64 `json:"tx_bit_per_s"`
 	DropPps  float64 `json:"dropped_pps"`
 	Bypassed float64 `json:"bypassed_pps"`
+	Missed   float64 `json:"missed_pps"`
 }
 
 type appRate struct {
@@ -191,8 +199,9 @@ func rates(a, b sight) topView {
 			r.RxBps += 8 * per(x.RxBytes, y.RxBytes)
 			r.TxPps += per(x.TxPackets, y.TxPackets)
 			r.TxBps += 8 * per(x.TxBytes, y.TxBytes)
-			r.DropPps += per(x.RxDropped+x.TxDropped, y.RxDropped+y.TxDropped)
+			r.DropPps += per(x.RxDropped+x.TxDropped+x.ShutOut, y.RxDropped+y.TxDropped+y.ShutOut)
 			r.Bypassed += per(x.Bypassed, y.Bypassed)
+			r.Missed += per(x.Missed, y.Missed)
 		}
 		v.Ports = append(v.Ports, r)
 	}
@@ -241,9 +250,9 @@ func rates(a, b sight) topView {
 
 func topText(w io.Writer, v topView) {
 	fmt.Fprintf(w, "%s, over %.1f s\n\n", v.Name, v.Seconds)
-	fmt.Fprintln(w, "port\trx/s\trx bit/s\ttx/s\ttx bit/s\tdropped/s\tbypassed/s")
+	fmt.Fprintln(w, "port\trx/s\trx bit/s\ttx/s\ttx bit/s\tdropped/s\tbypassed/s\tmissed/s")
 	for _, p := range v.Ports {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Port, short(p.RxPps), short(p.RxBps), short(p.TxPps), short(p.TxBps), short(p.DropPps), short(p.Bypassed))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Port, short(p.RxPps), short(p.RxBps), short(p.TxPps), short(p.TxBps), short(p.DropPps), short(p.Bypassed), short(p.Missed))
 	}
 	fmt.Fprintln(w, "\napp\tpackets/s\tpackets/call\tns/packet")
 	for _, a := range v.Apps {
@@ -259,6 +268,36 @@ func topText(w io.Writer, v topView) {
 	for _, g := range v.Growing {
 		fmt.Fprintf(w, "%s.%s\t%s\t%d\n", g.App, g.Name, short(g.PerSecond), g.Total)
 	}
+}
+
+// quitKey calls quit once q is pressed on a terminal, which gives out what is typed at once, unseen, until back is
+// called. Its signals stay as they are.
+func quitKey(tty *os.File, quit func()) (back func(), err error) {
+	fd := int(tty.Fd())
+	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	now := *was
+	now.Lflag &^= unix.ICANON | unix.ECHO
+	now.Cc[unix.VMIN], now.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &now); err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	// It ends with the process: nobody else reads the terminal meanwhile.
+	go func() {
+		key := make([]byte, 1)
+		for {
+			if n, err := tty.Read(key); n == 0 || err != nil {
+				return
+			}
+			if key[0] == 'q' || key[0] == 'Q' {
+				quit()
+				return
+			}
+		}
+	}()
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, was) }, nil
 }
 
 // drawTop redraws the terminal, as many lines and columns as it has.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/nf/graph"
@@ -22,11 +25,11 @@ func TestRates(t *testing.T) {
 		at: 3e9, name: "box",
 		counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 25}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 9}},
 		runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 20, Packets: 400, NsPer: 12, Timed: 8}, {Node: "idle", Packets: 9, NsPer: 7, Timed: 2}, {Node: "p"}, {Node: "new"}}},
-		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, Bypassed: 4}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
+		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, RxDropped: 1, Bypassed: 4, Missed: 6, ShutOut: 9}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
 	}
 	want := topView{
 		Name: "box", Seconds: 2,
-		Ports:   []portRate{{Port: "p", RxPps: 100, RxBps: 16000, Bypassed: 2}},
+		Ports:   []portRate{{Port: "p", RxPps: 100, RxBps: 16000, DropPps: 5, Bypassed: 2, Missed: 3}},
 		Apps:    []appRate{{App: "x", Pps: 150, Batch: 30, NsPerPacket: (8*12 - 2*20) / 6.}, {App: "idle"}},
 		Growing: []growth{{App: "x", Group: "reason", Name: "bad", PerSecond: 10, Total: 25}},
 	}
@@ -40,6 +43,52 @@ func TestRates(t *testing.T) {
 		if !strings.Contains(w.String(), s) {
 			t.Errorf("no %q in\n%s", s, w.String())
 		}
+	}
+}
+
+// TestQuitKey: q leaves, other keys do not, and the terminal is as it was afterwards.
+func TestQuitKey(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer tty.Close()
+	before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quit := make(chan struct{})
+	back, err := quitKey(tty, func() { close(quit) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, keys := range []string{"x \n1", "q"} {
+		select {
+		case <-quit:
+			t.Errorf("it left before %q", keys)
+		default:
+		}
+		if _, err := master.WriteString(keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-quit
+	back()
+	after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	if d := cmp.Diff(before, after); err != nil || d != "" {
+		t.Errorf("%v, -before +after:\n%s", err, d)
 	}
 }
 

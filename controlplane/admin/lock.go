@@ -116,6 +116,29 @@ func (l *lock) release() error {
 	return errors.Join(err, l.f.Close())
 }
 
+// Sweep takes away the socket of an instance that is dead, with its lock and its sockets beside. It does nothing
+// where one lives, starts or ends.
+func Sweep(path string, beside ...string) error {
+	l, err := tryLock(path + ".lock")
+	if err != nil {
+		if errors.Is(err, errLocked) {
+			err = nil
+		}
+		return err
+	}
+	var errs []error
+	for _, p := range append(beside, path) {
+		dead, err := own.Socket(p)
+		if dead {
+			err = os.Remove(p)
+		}
+		if !errors.Is(err, own.ErrAnswers) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, l.release())...)
+}
+
 // ownDir makes the directory of a socket, if there is none, for this user alone, and refuses one in which
 // others could put a file in the place of this user's. The one where sockets are by default (usual) is
 // closed to others.

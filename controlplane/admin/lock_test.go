@@ -77,6 +77,68 @@ func TestDirectoryLocked(t *testing.T) {
 }
 
 // A process that has the place and says nothing is waited for, not for ever, and named.
+// TestSweep: the socket of an instance that was killed goes, and that of one that lives, or starts, stays.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	left := func() (names []string) {
+		all, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	dead := func(path string) {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		l.Close()
+	}
+	x := filepath.Join(dir, "x.sock")
+	dead(x)
+	if err := os.WriteFile(x+".lock", []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	y := filepath.Join(dir, "y.sock")
+	dead(y)
+	if err := admin.Sweep(x, y, filepath.Join(dir, "none")); err != nil || len(left()) != 0 {
+		t.Errorf("dead: %v, %v left", err, left())
+	}
+	dead(x)
+	f := hold(t, x+".lock", "1\n")
+	if err := admin.Sweep(x); err != nil || len(left()) != 2 {
+		t.Errorf("it starts: %v, %v left", err, left())
+	}
+	f.Close()
+	s, err := admin.Listen(t.Context(), admin.Config{Path: x})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Sweep(x); err != nil || len(left()) != 2 {
+		t.Errorf("it lives: %v, %v left", err, left())
+	}
+	// A lock that is gone does not make it dead, nor does a file that is no socket go.
+	if err := os.Remove(x + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Sweep(x); err != nil || len(left()) != 1 {
+		t.Errorf("without its lock: %v, %v left", err, left())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(x, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Sweep(x); err == nil || !strings.Contains(err.Error(), "no socket") || len(left()) != 1 {
+		t.Errorf("a file: %v, %v left", err, left())
+	}
+}
+
 func TestLocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	f := hold(t, path+".lock", "4242\n")

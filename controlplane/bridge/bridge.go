@@ -98,8 +98,13 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Lstat(statePath(cfg.StateDir, cfg.Port)); err == nil {
-		return nil, spliced(cfg.StateDir, cfg.Port)
+	ns, err := Namespace()
+	if err != nil {
+		return nil, err
+	}
+	s := &Splice{Bridge: cfg.Bridge, Port: cfg.Port, Namespace: ns}
+	if _, err := os.Lstat(statePath(cfg.StateDir, ns, cfg.Port)); err == nil {
+		return nil, spliced(cfg.StateDir, s)
 	}
 	prt, err := portOf(br, cfg.Port)
 	if err != nil {
@@ -109,11 +114,7 @@ func Insert(cfg Config) (_ *Splice, err error) {
 	if name == "" {
 		name = cfg.Port
 	}
-	ns, err := namespace()
-	if err != nil {
-		return nil, err
-	}
-	s := &Splice{Bridge: cfg.Bridge, Port: cfg.Port, Outer: ifname(name, "-b"), Inner: ifname(name, "-q"), Namespace: ns}
+	s.Outer, s.Inner = ifname(name, "-b"), ifname(name, "-q")
 	for _, n := range []string{s.Outer, s.Inner} {
 		switch l, err := find(n); {
 		case err != nil:
@@ -193,7 +194,7 @@ func Insert(cfg Config) (_ *Splice, err error) {
 // port was unplugged, the bridge deleted) and settings that cannot be as they
 // were are named in the error, after the rest was undone.
 func Remove(stateDir string, s *Splice) error {
-	ns, err := namespace()
+	ns, err := Namespace()
 	if err != nil {
 		return err
 	}
@@ -339,7 +340,35 @@ func makeVeth(s *Splice) (outer, inner netlink.Link, err error) {
 			return nil, nil, err
 		}
 	}
+	if err := netlink.LinkSetAlias(inner, s.alias()); err != nil {
+		return nil, nil, err
+	}
 	return outer, inner, completeFrames(s.Outer)
+}
+
+// alias marks a splice's inner end in the kernel: it goes with the interface, wherever the state file is.
+func (s *Splice) alias() string { return fmt.Sprintf("quillon splice: %s %s", s.Bridge, s.Port) }
+
+// Of is the splice that has a and b as its inner end and its port, in this order or the other; nil when they are none.
+// Only Bridge, Port and Inner are set.
+func Of(a, b string) (*Splice, error) {
+	for _, x := range [][2]string{{a, b}, {b, a}} {
+		s := &Splice{Inner: x[0], Port: x[1]}
+		l, err := find(s.Inner)
+		if err != nil {
+			return nil, err
+		}
+		if l == nil || l.Type() != "veth" {
+			continue
+		}
+		if f := strings.Fields(l.Attrs().Alias); len(f) == 4 {
+			s.Bridge = f[2]
+		}
+		if l.Attrs().Alias == s.alias() {
+			return s, nil
+		}
+	}
+	return nil, nil
 }
 
 // join puts l into bridge br with the settings of a port.

@@ -388,7 +388,12 @@ func TestStateIsWhole(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		disk := t.TempDir() // a small one, that only this thread sees
 		filler, dir := filepath.Join(disk, "filler"), filepath.Join(disk, "state")
-		s := &Splice{Bridge: "br0", Port: "p0"}
+		ns, err := Namespace()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s := &Splice{Bridge: "br0", Port: "p0", Namespace: ns}
 		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 			unix.Mount("none", disk, "tmpfs", 0, "size=64k"), os.WriteFile(filler, make([]byte, 64<<10), 0o600)); err != nil {
 			t.Error(err)

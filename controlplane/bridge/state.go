@@ -1,13 +1,14 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,11 +18,12 @@ import (
 
 const statePrefix, stateSuffix = "bridge-", ".json"
 
-// namespace identifies the calling thread's network namespace.
-func namespace() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }
+// Namespace identifies the calling thread's network namespace, as in net:[4026531840].
+func Namespace() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }
 
-func statePath(dir, port string) string {
-	return filepath.Join(dir, statePrefix+port+stateSuffix)
+// statePath is the state file of a port in a network namespace: two may have ports of one name.
+func statePath(dir, namespace, port string) string {
+	return filepath.Join(dir, statePrefix+strings.Trim(namespace, "net:[]")+"-"+port+stateSuffix)
 }
 
 // save writes the state file, whole or not at all; there must be none for the port.
@@ -42,33 +44,42 @@ func save(dir string, s *Splice) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	err = os.Link(f.Name(), statePath(dir, s.Port))
+	err = os.Link(f.Name(), statePath(dir, s.Namespace, s.Port))
 	if errors.Is(err, fs.ErrExist) {
-		return spliced(dir, s.Port)
+		return spliced(dir, s)
 	}
 	return err
 }
 
 // spliced is the error that a port has a state file.
-func spliced(dir, port string) error {
-	return fmt.Errorf("%s is spliced already (%s); quillon bridge remove undoes it", port, statePath(dir, port))
+func spliced(dir string, s *Splice) error {
+	return fmt.Errorf("%s is spliced already (%s); quillon bridge remove undoes it", s.Port, statePath(dir, s.Namespace, s.Port))
 }
 
-func forget(dir string, s *Splice) error { return os.Remove(statePath(dir, s.Port)) }
+func forget(dir string, s *Splice) error { return os.Remove(statePath(dir, s.Namespace, s.Port)) }
 
-// Load is the splice of port, from its state file.
+// Load is the splice of port in the calling thread's network namespace, from its state file.
 func Load(dir, port string) (*Splice, error) {
-	// What the file says is done.
-	text, err := own.Read(statePath(dir, port), os.O_RDONLY|unix.O_NOFOLLOW, 0o022, maxState)
+	ns, err := Namespace()
+	if err != nil {
+		return nil, err
+	}
+	s, err := load(statePath(dir, ns, port))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is not spliced (no state file in %s)", port, dir)
 	}
+	return s, err
+}
+
+func load(path string) (*Splice, error) {
+	// What the file says is done.
+	text, err := own.Read(path, os.O_RDONLY|unix.O_NOFOLLOW, 0o022, maxState)
 	if err != nil {
 		return nil, err
 	}
 	s := &Splice{}
 	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w", statePath(dir, port), err)
+		return nil, fmt.Errorf("%s is damaged: %w", path, err)
 	}
 	return s, nil
 }
@@ -76,7 +87,7 @@ func Load(dir, port string) (*Splice, error) {
 // maxState is more than a state file has.
 const maxState = 1 << 20
 
-// List is all splices of the state directory, by port.
+// List is all splices of the state directory, those of other network namespaces too, by port.
 func List(dir string) ([]*Splice, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,17 +98,17 @@ func List(dir string) ([]*Splice, error) {
 	}
 	var all []*Splice
 	for _, e := range entries {
-		port, ok := strings.CutPrefix(e.Name(), statePrefix)
-		port, ok2 := strings.CutSuffix(port, stateSuffix)
-		if !ok || !ok2 {
+		if !strings.HasPrefix(e.Name(), statePrefix) || !strings.HasSuffix(e.Name(), stateSuffix) {
 			continue
 		}
-		s, err := Load(dir, port)
+		s, err := load(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, s)
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].Port < all[j].Port })
+	slices.SortFunc(all, func(a, b *Splice) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Namespace, b.Namespace))
+	})
 	return all, nil
 }

@@ -11,11 +11,15 @@ import (
 // else, is not believed.
 func TestStateOfOthers(t *testing.T) {
 	dir := t.TempDir()
-	s := &Splice{Bridge: "br0", Port: "eth1"}
+	ns, err := Namespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Splice{Bridge: "br0", Port: "eth1", Namespace: ns}
 	if err := save(dir, s); err != nil {
 		t.Fatal(err)
 	}
-	path := statePath(dir, "eth1")
+	path := statePath(dir, ns, "eth1")
 	if i, err := os.Stat(path); err != nil || i.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", i, err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // collector reads the counters when Prometheus asks: the packet path does not
@@ -41,6 +42,10 @@ var groups = map[string]struct {
 	"counter": {prometheus.NewDesc("quillon_app_counter", "An app's own counter or gauge.", []string{"node", "counter"}, nil), prometheus.UntypedValue},
 }
 
+// ports are the totals of ports, over all their queues.
+var ports = prometheus.NewDesc("quillon_port_frames_total", "Frames at a port: rx and tx; rx_dropped, tx_dropped; and those that no app saw: "+
+	"bypassed (nobody wants them), missed (wanted, and crossed in the kernel), shut_out (wanted, and dropped there).", []string{"port", "counter"}, nil)
+
 // Describe implements prometheus.Collector: what there is changes with the graph.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
@@ -49,6 +54,21 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	for _, x := range c.inst.Counters() {
 		if g, ok := groups[x.Group]; ok {
 			to <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(x.Value), x.Node, x.Name)
+		}
+	}
+	for _, p := range c.inst.Ports() {
+		var all port.Stats
+		for _, q := range p.Queues {
+			all.Add(q)
+		}
+		for _, x := range []struct {
+			name string
+			n    uint64
+		}{
+			{"rx", all.RxPackets}, {"tx", all.TxPackets}, {"rx_dropped", all.RxDropped}, {"tx_dropped", all.TxDropped},
+			{"bypassed", all.Bypassed}, {"missed", all.Missed}, {"shut_out", all.ShutOut},
+		} {
+			to <- prometheus.MustNewConstMetric(ports, prometheus.CounterValue, float64(x.n), p.Name, x.name)
 		}
 	}
 	if c.stats == nil {

@@ -9,15 +9,30 @@ import (
 
 	"github.com/quillon/quillon/controlplane/metrics"
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/mem"
 )
 
+// counting is a port that has counted something.
+type counting struct{ port.Port }
+
+func (counting) Stats() port.Stats { return port.Stats{Bypassed: 22, Missed: 3, ShutOut: 7} }
+
 func TestMetrics(t *testing.T) {
-	spec, err := graph.ParseSpec([]byte("apps: {s: {kind: sink}}\n"))
+	spec, err := graph.ParseSpec([]byte("ports: {a: {kind: mem}}\napps: {s: {kind: sink}}\nlinks: [a.out -> s.in]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	inst, err := graph.New(graph.Config{Spec: spec, Kinds: graph.Builtin()})
+	pool, err := packet.NewPool(4, 256, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, other := mem.NewWire("a", "b", pool, 1, clock.NewWall())
+	defer other.Close()
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: graph.Builtin(), Ports: map[string][]port.Port{"a": {counting{wire}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +55,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, want := range []string{
 		"quillon_frames_total{counter=\"in\",node=\"s\"} 0\n", "quillon_reasons_total{node=\"s\",reason=\"sunk\"} 0\n",
+		"quillon_port_frames_total{counter=\"missed\",port=\"a\"} 3\n", "quillon_port_frames_total{counter=\"shut_out\",port=\"a\"} 7\n", "quillon_port_frames_total{counter=\"bypassed\",port=\"a\"} 22\n",
 		"quillon_p4runtime_updates_total 1e+09\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams 2\n",
 	} {
 		if !bytes.Contains(body, []byte(want)) {

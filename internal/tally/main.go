@@ -1,7 +1,7 @@
 // Command tally reads the JSON streams of several runs of "go test -json" on
 // its standard input, prints a line a package and what failed while they run,
-// and at the end the skipped tests with their reasons and the totals. It
-// exits with 1 when something failed or when nothing ran.
+// and at the end the skipped tests with their reasons, all failures once more, and
+// the totals. It exits with 1 when something failed or when nothing ran.
 //
 //	{ go test -json ./... || echo '{"Action":"exit","Output":"go test"}'; } | tally
 //
@@ -39,6 +39,7 @@ type totals struct {
 	build                   map[string][]string
 	broken                  map[string]bool // packages with a failed test
 	told                    int             // failures that belong to runs that have ended
+	fails                   []string        // the failures, as they were printed
 }
 
 func main() {
@@ -95,7 +96,7 @@ func (t *totals) event(e event, w io.Writer) {
 	case "fail":
 		t.failed++
 		t.broken[e.Package] = true
-		fmt.Fprintf(w, "FAIL  %s %s\n%s", short(e.Package), e.Test, strings.Join(t.out[k], ""))
+		t.fail(w, fmt.Sprintf("FAIL  %s %s\n%s", short(e.Package), e.Test, strings.Join(t.out[k], "")))
 	case "skip":
 		t.skipped++
 		t.skips = append(t.skips, short(e.Package)+" "+e.Test+": "+reason(t.out[k]))
@@ -108,11 +109,12 @@ func (t *totals) event(e event, w io.Writer) {
 func (t *totals) exit(e event, w io.Writer) {
 	if t.failed == t.told {
 		t.failed++
-		fmt.Fprintf(w, "FAIL  %s\n", e.Output)
+		text := fmt.Sprintf("FAIL  %s\n", e.Output)
 		for k, lines := range t.out { // tests that were cut short
-			fmt.Fprint(w, strings.Join(lines, ""))
+			text += strings.Join(lines, "")
 			delete(t.out, k)
 		}
+		t.fail(w, text)
 	}
 	t.told = t.failed
 }
@@ -126,12 +128,13 @@ func (t *totals) endOfPackage(e event, w io.Writer) {
 	case "fail":
 		if !t.broken[e.Package] {
 			t.failed++
-			fmt.Fprintf(w, "FAIL  %s\n%s%s", short(e.Package), strings.Join(t.build[e.FailedBuild], ""), strings.Join(t.out[test{e.Package, ""}], ""))
+			text := fmt.Sprintf("FAIL  %s\n%s%s", short(e.Package), strings.Join(t.build[e.FailedBuild], ""), strings.Join(t.out[test{e.Package, ""}], ""))
 			for k, lines := range t.out { // tests that a panic cut short
 				if k.pkg == e.Package && k.name != "" {
-					fmt.Fprint(w, strings.Join(lines, ""))
+					text += strings.Join(lines, "")
 				}
 			}
+			t.fail(w, text)
 		} else {
 			fmt.Fprintf(w, "FAIL  %s  %.1fs\n", short(e.Package), e.Elapsed)
 		}
@@ -144,7 +147,13 @@ func (t *totals) endOfPackage(e event, w io.Writer) {
 	delete(t.broken, e.Package)
 }
 
-// report prints the end, and says whether all is well.
+// fail prints a failure as it comes, and keeps it for the end.
+func (t *totals) fail(w io.Writer, text string) {
+	t.fails = append(t.fails, text)
+	fmt.Fprint(w, text)
+}
+
+// report prints the end, the failures once more behind all that is well, and says whether all is.
 func (t *totals) report(w io.Writer) bool {
 	if len(t.skips) > 0 {
 		sort.Strings(t.skips)
@@ -152,6 +161,9 @@ func (t *totals) report(w io.Writer) bool {
 		for _, s := range t.skips {
 			fmt.Fprintln(w, "  "+s)
 		}
+	}
+	if len(t.fails) > 0 {
+		fmt.Fprintf(w, "\nfailed (%d):\n%s", t.failed, strings.Join(t.fails, ""))
 	}
 	if t.passed+t.failed+t.skipped == 0 {
 		fmt.Fprintln(w, "\nno test ran")

@@ -33,6 +33,12 @@ func TestTally(t *testing.T) {
 {"Action":"fail","Package":"p","Test":"A"}
 {"Action":"fail","Package":"p"}
 `, false, []string{"FAIL  p A", "what went wrong", "0 passed, 1 failed, 0 skipped"}},
+		{"a failure before others", `{"Action":"output","Package":"p","Test":"A","Output":"what went wrong\n"}
+{"Action":"fail","Package":"p","Test":"A"}
+{"Action":"fail","Package":"p"}
+{"Action":"skip","Package":"q","Test":"B"}
+{"Action":"pass","Package":"q"}
+`, false, []string{"skipped (1):\n  q B: no reason given\n\nfailed (1):\nFAIL  p A\nwhat went wrong\n\n0 passed, 1 failed"}},
 		{"does not build", `{"Action":"build-output","ImportPath":"p [p.test]","Output":"syntax error\n"}
 {"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}
 `, false, []string{"syntax error", "0 passed, 1 failed"}},
@@ -59,6 +65,9 @@ go: no such tool
 		got, ok := tallied(t, c.stream)
 		if ok != c.ok {
 			t.Errorf("%s: ok = %v", c.name, ok)
+		}
+		if last := strings.LastIndex(got, "FAIL  "); !ok && last >= 0 && (strings.Count(got, "FAIL  ")+strings.Count(got, "\nok") < 2 || last < strings.LastIndex(got, "\nok ")) {
+			t.Errorf("%s: the failures are not at the end:\n%s", c.name, got)
 		}
 		for _, w := range c.want {
 			if !strings.Contains(got, w) {

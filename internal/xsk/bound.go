@@ -245,6 +245,9 @@ func (a *assembler) held() {
 		a.label("held-unbound")
 		a.guarded()
 	}
+	a.label("held-out")
+	a.entry("held-drop")
+	a.count(offShutOut)
 	a.label("held-drop")
 	a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
 }
@@ -260,7 +263,7 @@ func (a *assembler) queuePair(unbound string) {
 		asm.Add.Imm(asm.R2, keyAt),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, unbound),
-		asm.Ja.Label("held-drop"),
+		asm.Ja.Label("held-out"),
 	)
 }
 

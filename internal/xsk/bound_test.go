@@ -246,8 +246,9 @@ func TestBound(t *testing.T) {
 						want = xdpDrop
 					}
 				}
-				var m, b uint64
+				var m, b, shut uint64
 				if c.queues > 0 {
+					shut = atomic.LoadUint64(mine.State.ShutOut(0))
 					m, b = atomic.LoadUint64(mine.State.Missed(0)), atomic.LoadUint64(mine.State.Bypassed(0))
 				}
 				act, _, err := p.Prog.Test(f.frame)
@@ -261,6 +262,9 @@ func TestBound(t *testing.T) {
 					continue
 				}
 				m, b = atomic.LoadUint64(mine.State.Missed(0))-m, atomic.LoadUint64(mine.State.Bypassed(0))-b
+				if s := atomic.LoadUint64(mine.State.ShutOut(0)) - shut; s > 1 || (s == 1) != (want == xdpDrop) {
+					t.Errorf("%s, %s, %s: %d shut out, action %d", c.name, when, f.name, s, act)
+				}
 				if m != missed || b != bypassed {
 					t.Errorf("%s, %s, %s: %d missed and %d bypassed, not %d and %d", c.name, when, f.name, m, b, missed, bypassed)
 				}

@@ -306,6 +306,7 @@ func (a *assembler) wanted() {
 	a.count(offMissed)
 	switch f := a.spec.Filter; {
 	case f.Closed:
+		a.count(offShutOut)
 		a.label("closed")
 		for _, m := range []struct {
 			in bool

@@ -19,6 +19,7 @@ const (
 	offHeartbeat  = 0  // written by the worker: CLOCK_MONOTONIC, ns
 	offBypassed   = 64 // written by the program
 	offMissed     = 72
+	offShutOut    = 80
 	offMagic      = 0 // of entry 0
 	offRestore    = 8 // four words
 	offIndex      = 40
@@ -83,6 +84,9 @@ func (s *State) Bypassed(queue int) *uint64 { return s.word(queue+1, offBypassed
 
 // Missed counts frames of the queue that were wanted and not seen.
 func (s *State) Missed(queue int) *uint64 { return s.word(queue+1, offMissed) }
+
+// ShutOut counts those of the missed frames that were dropped, for a filter that is Closed or Bound.
+func (s *State) ShutOut(queue int) *uint64 { return s.word(queue+1, offShutOut) }
 
 // Restore are words of the owner's choice that live as long as the program:
 // what to put back when the wire goes.

@@ -185,13 +185,45 @@ links: [a.out -> h.in, h.out -> b.in]
 	}
 }
 
+// TestTraceForgets: what is asked for anew is shown alone, unless frames are still waited for.
+func TestTraceForgets(t *testing.T) {
+	x := newBench(t, parse(t, `
+ports: {a: {kind: mem}, b: {kind: mem}}
+apps: {s: {kind: stamp}}
+links: [a.out -> s.in, s.out -> b.in, b.out -> s.in]
+`), 64)
+	for i, c := range []struct {
+		n    int
+		want []uint32 // packets
+	}{
+		{1, []uint32{1}},
+		{1, []uint32{2}},
+		{2, []uint32{3}}, // and one more
+		{1, []uint32{3, 4}},
+		{1, []uint32{5}},
+	} {
+		if err := x.inst.AddTrace("a", c.n, ""); err != nil {
+			t.Fatal(err)
+		}
+		x.send("a", "f")
+		x.step()
+		var got []uint32
+		for _, tr := range x.inst.Trace() {
+			got = append(got, tr.Packet)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
+	}
+}
+
 func TestTracedColumns(t *testing.T) {
 	got := graph.Traced{Packet: 3, Lines: []graph.TraceLine{
 		{At: 1e9, Node: "eth1", Text: "received"},
 		{At: 1e9 + 17747, Node: "clover-steer", Text: "in a"},
 		{At: 2e9, Node: "eth2", Text: "transmitted"},
 	}}.String()
-	want := `packet 3
+	want := `packet 3, 1970-01-01T00:00:01.000000Z
   eth1         +0s       received
   clover-steer +17.747µs in a
   eth2         +1s       transmitted

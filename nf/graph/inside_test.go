@@ -202,7 +202,7 @@ func TestInside(t *testing.T) {
 	if len(tr) != 1 {
 		t.Fatal(tr)
 	}
-	if d := cmp.Diff(`packet 1
+	if d := cmp.Diff(`packet 1, 1970-01-01T00:00:01.000001Z
   a          +0s       received, 1 bytes
   nest       +0s       in in
   nest/s     +0s       in in

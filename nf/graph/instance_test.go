@@ -773,7 +773,7 @@ func TestTrace(t *testing.T) {
 	if len(tr) != 2 {
 		t.Fatalf("%v", tr)
 	}
-	want := `packet 1
+	want := `packet 1, 1970-01-01T00:00:01.000001Z
   a          +0s       received, 1 bytes
   mark       +0s       in in
   mark       +0s       stamp m

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -263,7 +264,8 @@ func Dot(s *Spec) string {
 
 // AddTrace traces the next n frames received on a port; with a reason ("bad-icrc"
 // or "steer.bad-icrc") the next n that end with it, by a drop or as marked. A
-// worker keeps one reason at a time: that of the last call.
+// worker keeps one reason at a time: that of the last call. What was traced before is
+// forgotten, unless frames of an earlier call are still waited for.
 func (i *Instance) AddTrace(portName string, n int, reason string) error {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -292,6 +294,9 @@ func (i *Instance) AddTrace(portName string, n int, reason string) error {
 	}
 	for _, w := range i.workers {
 		w.do(func() {
+			if !slices.ContainsFunc(w.graph.ports, func(p *portNode) bool { return p.mark != nil && p.mark.left.Load() > 0 }) {
+				w.tracer.ring.Clear()
+			}
 			w.graph.port(portName).mark = job
 			w.tracer.want, w.tracer.left = job.want, &job.left
 			w.ctx.tracer = w.tracer
@@ -329,7 +334,11 @@ type Traced struct {
 
 func (t Traced) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "packet %d\n", t.Packet)
+	fmt.Fprintf(&b, "packet %d", t.Packet)
+	if len(t.Lines) > 0 {
+		fmt.Fprintf(&b, ", %s", time.Unix(0, int64(t.Lines[0].At)).UTC().Format("2006-01-02T15:04:05.000000Z"))
+	}
+	b.WriteByte('\n')
 	nodes, times := 10, 8
 	for _, l := range t.Lines {
 		nodes = max(nodes, utf8.RuneCountInString(l.Node))

@@ -231,6 +231,33 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	return nil
 }
 
+// Unlinked are the outputs, as in "steer.b", that nothing is linked to, of a Spec that is valid: what comes out of
+// them is dropped. An app's output with an input of the same name that is not linked either is left out: that side
+// of the app is not used. So is a port that only sends; one without any link is named.
+func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
+	from, to := map[string]bool{}, map[string]bool{}
+	es, _ := s.edges()
+	for _, e := range es {
+		from[e.from+"."+e.out], to[e.to+"."+e.in] = true, true
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
+		ins, _ := s.ends(kinds, name, false)
+		all, _ := s.ends(kinds, name, true)
+		for _, out := range all {
+			end := name + "." + out
+			if !from[end] && (to[end] || !slices.Contains(ins, out)) {
+				outs = append(outs, end)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
+		if !from[name+".out"] && !to[name+".in"] {
+			outs = append(outs, name+".out")
+		}
+	}
+	return outs
+}
+
 func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) error {
 	for _, arg := range slices.Sorted(maps.Keys(args)) {
 		if !slices.ContainsFunc(params, func(p Param) bool { return p.Name == arg }) {
@@ -355,22 +382,27 @@ func (k *Kind) kept(app string) string {
 	return app
 }
 
+// Near is the known name that is nearest to a wrong one; "" when none is near.
+func Near(wrong string, known []string) (at string) {
+	best := len(wrong)/2 + 1
+	if len(wrong) > 64 {
+		return "" // not a typing error
+	}
+	for _, k := range known {
+		if d := distance(strings.ToLower(wrong), strings.ToLower(k)); d < best {
+			best, at = d, k
+		}
+	}
+	return at
+}
+
 // suggest is a hint at the known name that is nearest to a wrong one, or at
 // all of them when none is near.
 func suggest(wrong string, known []string) string {
 	if len(known) == 0 {
 		return " (there are none)"
 	}
-	best, at := len(wrong)/2+1, ""
-	for _, k := range known {
-		if len(wrong) > 64 {
-			break // not a typing error
-		}
-		if d := distance(strings.ToLower(wrong), strings.ToLower(k)); d < best {
-			best, at = d, k
-		}
-	}
-	if at != "" {
+	if at := Near(wrong, known); at != "" {
 		return fmt.Sprintf(" (did you mean %q?)", at)
 	}
 	return fmt.Sprintf(" (known: %s)", strings.Join(known, ", "))

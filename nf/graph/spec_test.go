@@ -3,6 +3,7 @@ package graph_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,26 @@ func parse(t testing.TB, src string) *graph.Spec {
 }
 
 var specOpts = cmp.Options{cmpopts.IgnoreUnexported(graph.Spec{}), cmpopts.EquateEmpty()}
+
+// TestUnlinked: outputs that frames can come out of, and that lead nowhere.
+func TestUnlinked(t *testing.T) {
+	for _, c := range []struct {
+		spec string
+		want []string
+	}{
+		{"ports: {a: {kind: mem}, b: {kind: mem}}\napps: {w: {kind: wire}}\nlinks: [a.out -> w.a, w.b -> b.in, b.out -> w.b, w.a -> a.in]", nil},
+		{"ports: {a: {kind: mem}, b: {kind: mem}}\napps: {w: {kind: wire}}\nlinks: [a.out -> w.a, b.out -> w.b, w.a -> a.in]", []string{"w.b"}},
+		{"ports: {a: {kind: mem}, b: {kind: mem}, c: {kind: mem}}\napps: {t: {kind: tee}, s: {kind: sink}}\nlinks: [a.out -> t.in, t.out -> b.in, b.out -> s.in]", []string{"t.copy", "c.out"}},
+	} {
+		s, err := graph.ParseSpec([]byte(c.spec))
+		if err == nil {
+			err = s.Validate(graph.Builtin(), nil)
+		}
+		if got := s.Unlinked(graph.Builtin()); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, %v", c.spec, got, err)
+		}
+	}
+}
 
 func TestSpecErrors(t *testing.T) {
 	portKinds := []graph.PortKind{{Name: "mem", Params: []graph.Param{{Name: "depth"}}}}

@@ -33,12 +33,12 @@ func parseRate(s string) (rate, error) {
 // maxBurst keeps what a bucket holds in a word.
 const maxBurst = 1 << 30
 
-// defaultBurst is what comes in 10 ms, and at least a jumbo frame or 64 packets.
-func (r rate) defaultBurst() uint64 {
+// burst is what comes in so many milliseconds, and at least a jumbo frame or 64 packets.
+func (r rate) burst(ms uint64) uint64 {
 	if r.packets {
-		return min(max(r.perSecond/100, 64), maxBurst)
+		return min(max(r.perSecond*ms/1000, 64), maxBurst)
 	}
-	return min(max(r.perSecond/800, 16<<10), maxBurst)
+	return min(max(r.perSecond/8*ms/1000, 16<<10), maxBurst)
 }
 
 // nano is the parts of a token that are counted: a nanosecond brings as many as

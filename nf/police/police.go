@@ -74,13 +74,19 @@ are full again makes room for another key, and nothing is forgotten by that.
 When there is no such place for a new key, full= says what happens. Fragments
 are metered; with per=flow those of a datagram share a meter without ports.
 
+A TCP sender that loses the end of what is on its way waits for 200 ms or more
+before it sends again. The tokens of that time must have room in the burst, or the
+connection stays far below the rate: at 100 Mbit/s and a round trip of 0.2 ms it
+got 95 % or more with bursts of 200 ms, and 13 % with 10 ms. A shaper (shape) does
+without: it lets frames wait instead of dropping them.
+
   quillon run --inline eth1,eth2 --nf police,cir=100Mbit,pir=200Mbit,yellow=dscp:AF12
   quillon run --inline eth1,eth2 --nf police,cir=10Mbit,per=src,on=a`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
 		Params: []graph.Param{
 			{Name: "cir", Help: "committed rate, as 10Mbit, 1.5Gbit or 100kpps; needed"},
-			{Name: "cbs", Default: "10 ms of the rate, at least 16k or 64 packets", Help: "committed burst in bytes, or packets, as 9000, 64k or 2M"},
+			{Name: "cbs", Default: "200 ms of the rate, at least 16k or 64 packets", Help: "committed burst in bytes, or packets, as 9000, 64k or 2M"},
 			{Name: "pir", Default: "none", Help: "peak rate, not below cir and in the same unit: two rates, three colours"},
 			{Name: "pbs", Default: "as cbs", Help: "peak burst; without pir the excess burst"},
 			{Name: "aware", Default: "no", Help: "no, or af: the colour that packets come with counts"},
@@ -181,6 +187,10 @@ func readOn(r *arg.Reader, on *[2]bool) {
 	*on = [2]bool{i != 1, i != 0}
 }
 
+// waitOfTCP is, in ms, Linux' least retransmission time-out (TCP_RTO_MIN): for so long
+// a sender may be silent, and the tokens of that time must not be lost.
+const waitOfTCP = 200
+
 func parsePolice(args graph.Args) (settings, error) {
 	s := settings{flows: 65536}
 	s.actions[red].drop = true
@@ -208,12 +218,12 @@ func parsePolice(args graph.Args) (settings, error) {
 		r.Failf("pir= is below cir=: the peak rate is the higher one")
 	}
 	if cbs == 0 {
-		cbs = s.cir.defaultBurst()
+		cbs = s.cir.burst(waitOfTCP)
 	}
 	if pbs == 0 {
 		pbs = cbs
 		if !s.single {
-			pbs = max(pbs, s.pir.defaultBurst())
+			pbs = max(pbs, s.pir.burst(waitOfTCP))
 		}
 	}
 	s.roomC, s.roomP = s.cir.room(cbs), s.cir.room(pbs)

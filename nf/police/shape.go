@@ -98,7 +98,7 @@ func parseShape(args graph.Args) (shaping, error) {
 	readOn(r, &s.on)
 	r.Need("rate", "such as rate=10Mbit")
 	if burst == 0 {
-		burst = s.defaultBurst()
+		burst = s.rate.burst(10)
 	}
 	s.room = s.rate.room(burst)
 	return s, r.Err()

@@ -54,9 +54,27 @@ type Stats struct {
 	// TxDropped: a frame was taken that could not be sent.
 	TxDropped uint64 `json:"tx_dropped"`
 	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
-	// passed to the bridge) without being seen by this process, or were dropped
-	// there for a Filter that is Closed, Bound or Guarded.
+	// passed to the bridge) because nobody wants them.
 	Bypassed uint64 `json:"bypassed"`
+	// Missed frames were wanted, and crossed there without being seen by this
+	// process: no worker took them, or they were too long.
+	Missed uint64 `json:"missed"`
+	// ShutOut frames were wanted, and dropped there in place of being missed, for
+	// a Filter that is Closed, Bound or Guarded.
+	ShutOut uint64 `json:"shut_out"`
+}
+
+// Add adds the totals of another queue.
+func (s *Stats) Add(o Stats) {
+	s.RxPackets += o.RxPackets
+	s.RxBytes += o.RxBytes
+	s.TxPackets += o.TxPackets
+	s.TxBytes += o.TxBytes
+	s.RxDropped += o.RxDropped
+	s.TxDropped += o.TxDropped
+	s.Bypassed += o.Bypassed
+	s.Missed += o.Missed
+	s.ShutOut += o.ShutOut
 }
 
 // Bypasser is a Port that can tell that frames crossed without being seen,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/quillon/quillon/nf/port/pcap"
@@ -158,7 +157,7 @@ func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 func CompareFiles(a, b string, o CompareOptions) (*Comparison, error) {
 	var r [2]*pcap.Reader
 	for i, name := range []string{a, b} {
-		f, err := os.Open(name)
+		f, err := openFile(name)
 		if err != nil {
 			return nil, err
 		}

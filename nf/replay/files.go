@@ -21,6 +21,14 @@ type Files struct {
 	Compare CompareOptions
 }
 
+// openFile opens a capture; - is the standard input.
+func openFile(name string) (*os.File, error) {
+	if name == "-" {
+		return os.Stdin, nil
+	}
+	return os.Open(name)
+}
+
 // RunFiles is a run from files to a file. cfg.Inputs and cfg.Format follow
 // from f. Nothing is written when cfg or an input is refused. A *DifferentError
 // says that the output is not what was expected; Result.Comparison shows how.
@@ -29,7 +37,7 @@ func RunFiles(cfg Config, f Files) (*Result, error) {
 	var opened []os.FileInfo
 	for _, in := range f.In {
 		portName, path := splitIn(in)
-		file, err := os.Open(path)
+		file, err := openFile(path)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +59,7 @@ func RunFiles(cfg Config, f Files) (*Result, error) {
 	}
 	var want *pcap.Reader
 	if f.Expect != "" {
-		file, err := os.Open(f.Expect)
+		file, err := openFile(f.Expect)
 		if err != nil {
 			return nil, err
 		}

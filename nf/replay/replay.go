@@ -234,8 +234,14 @@ func (r *Replay) sideOf(s *source, n int) (*side, error) {
 	ifaces := s.Reader.Interfaces()
 	for k := len(s.sides); k <= n; k++ {
 		f := &ifaces[k]
-		if f.Link != pcap.LinkEthernet {
-			return nil, fmt.Errorf("interface %d has link type %d, not Ethernet: capture on one interface, not on \"any\"", k, f.Link)
+		switch {
+		case pcap.IsCooked(f.Link):
+			// What is written of it has Ethernet headers.
+			i := *f
+			i.Link = pcap.LinkEthernet
+			f = &i
+		case f.Link != pcap.LinkEthernet:
+			return nil, fmt.Errorf("interface %d has link type %d: only Ethernet (1) and Linux cooked captures (113, 276) can be replayed", k, f.Link)
 		}
 		to := r.side(s.Port)
 		if to == nil && f.Name != "" {
@@ -315,6 +321,9 @@ func (r *Replay) start(w io.Writer) error {
 	}
 	for n, s := range r.in {
 		g := s.Reader.Header()
+		if pcap.IsCooked(uint16(g.Link)) {
+			g.Link = pcap.LinkEthernet
+		}
 		if g.Format != pcap.Classic {
 			h = pcap.NewHeader(pcap.Classic)
 			break
@@ -366,7 +375,15 @@ func (r *Replay) run() error {
 
 // advance reads the next packet of s. Damage ends s; the other captures go on.
 func (r *Replay) advance(s *source) {
-	if s.err = s.Reader.Next(&s.next); s.err != nil && s.err != io.EOF {
+	s.err = s.Reader.Next(&s.next)
+	if s.err == nil {
+		if link := s.Reader.Interfaces()[s.next.Interface].Link; pcap.IsCooked(link) {
+			if err := s.next.Uncook(link); err != nil {
+				s.err = fmt.Errorf("packet %d: %w", s.next.Number, err)
+			}
+		}
+	}
+	if s.err != nil && s.err != io.EOF {
 		r.damage = append(r.damage, fmt.Errorf("%s: %w", s.Name, s.err))
 	}
 }

@@ -420,8 +420,8 @@ func TestPanicIsAnError(t *testing.T) {
 func TestRefused(t *testing.T) {
 	classic := capture(t, pcap.NewHeader(pcap.Classic), nil, at(0, "p"))
 	h := pcap.NewHeader(pcap.Classic)
-	h.Link = 113
-	cooked := capture(t, h, nil)
+	h.Link = 101
+	raw := capture(t, h, nil)
 	three := capture(t, pcap.NewHeader(pcap.NG), []string{"", "", ""})
 	in := func(b []byte, port string) replay.Input {
 		return replay.Input{Reader: reader(t, b), Name: "x", Port: port}
@@ -436,7 +436,7 @@ func TestRefused(t *testing.T) {
 		{replay.Config{Spec: s, All: true, Inputs: []replay.Input{in(classic, "")}}, "pcapng only"},
 		{replay.Config{Spec: s, Inputs: []replay.Input{in(classic, "c")}}, `no port "c"; it has a, b`},
 		{replay.Config{Spec: s, Inputs: []replay.Input{in(classic, ""), in(classic, "b")}}, "say which port"},
-		{replay.Config{Spec: s, Inputs: []replay.Input{in(cooked, "")}}, "link type 113, not Ethernet"},
+		{replay.Config{Spec: s, Inputs: []replay.Input{in(raw, "")}}, "link type 101: only Ethernet"},
 		{replay.Config{Spec: s, Inputs: []replay.Input{in(three, "")}}, "the graph has 2 ports"},
 		{replay.Config{Spec: &graph.Spec{Ports: s.Ports, Links: []string{"a.out -> z.in"}}, Inputs: []replay.Input{in(classic, "")}}, "z"},
 	} {

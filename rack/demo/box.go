@@ -34,7 +34,7 @@ func sum(counts []graph.Count, ports []graph.PortInfo) Totals {
 	}
 	for _, p := range ports {
 		for _, q := range p.Queues {
-			t.Missed += q.Bypassed
+			t.Missed += q.Missed
 		}
 	}
 	return t

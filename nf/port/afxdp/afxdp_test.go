@@ -213,7 +213,7 @@ func TestStallClosed(t *testing.T) {
 	other[37]++ // UDP port
 	shut := func(what string) {
 		t.Helper()
-		before := w.A[0].Missed()
+		before, was := w.A[0].Missed(), w.A[0].Stats()
 		for k := range uint32(20) {
 			if err := bed.a.send(roce(100, 0, false, k)); err != nil {
 				t.Fatal(err)
@@ -223,6 +223,9 @@ func TestStallClosed(t *testing.T) {
 		}
 		if n := w.A[0].Missed() - before; n != 20 {
 			t.Errorf("%s: %d frames counted, not 20", what, n)
+		}
+		if s := w.A[0].Stats(); s.ShutOut != was.ShutOut+20 || s.Missed != was.Missed || s.Bypassed != was.Bypassed+20 {
+			t.Errorf("%s: %+v, was %+v", what, s, was)
 		}
 	}
 	// The worker does nothing until its heartbeat is stale.
@@ -794,7 +797,7 @@ func TestTCP(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := w.A[0].Stats()
-			if (s.RxPackets > s.Bypassed) != c.filter.All {
+			if (s.RxPackets > s.Bypassed+s.Missed) != c.filter.All {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -1034,7 +1037,7 @@ func TestMTURaised(t *testing.T) {
 				crossed(t, bed.a, bed.b, roce(size, 0, false, uint32(n)))
 				crossed(t, bed.b, bed.a, roce(size, 0, false, uint32(n)))
 				s := w.A[0].Stats()
-				if long := size > mtu+overhead; (s.Bypassed > before.Bypassed) != long || (s.RxPackets > before.RxPackets) == long || s.RxDropped > 0 {
+				if long := size > mtu+overhead; (s.Missed > before.Missed) != long || s.Bypassed+s.ShutOut > 0 || (s.RxPackets > before.RxPackets) == long || s.RxDropped > 0 {
 					t.Errorf("%d bytes, MTU %d: was %+v, is %+v", size, mtu, before, s)
 				}
 			}
@@ -1483,13 +1486,13 @@ func TestPassToBridge(t *testing.T) {
 		}
 	}
 	both()
-	if s := w.A[0].Stats(); s.RxPackets != 0 || s.Bypassed != 10 || w.A[0].Missed() != 10 {
+	if s := w.A[0].Stats(); s.RxPackets != 0 || s.Missed != 10 || s.Bypassed != 0 || w.A[0].Missed() != 10 {
 		t.Errorf("before the worker: %+v, missed %d", s, w.A[0].Missed())
 	}
 	p := startPump(w.A, w.B, nil)
 	both()
 	p.halt(t)
-	if s := w.A[0].Stats(); s.RxPackets != 10 || s.Bypassed != 10 {
+	if s := w.A[0].Stats(); s.RxPackets != 10 || s.Missed != 10 || s.Bypassed != 0 {
 		t.Errorf("with the worker: %+v", s)
 	}
 	if err := w.Close(); err != nil {

@@ -198,6 +198,9 @@ func TestStallBound(t *testing.T) {
 		bind(w.B[0], qp6, true)
 		before := w.A[0].Missed()
 		x.check(t, "both are bound", both, none)
+		if s := w.A[0].Stats(); s.ShutOut == 0 || s.Missed == 0 || s.ShutOut+s.Missed != w.A[0].kernelMissed() {
+			t.Errorf("%+v of %d", s, w.A[0].kernelMissed())
+		}
 		if n := w.A[0].Missed() - before; n != 9 {
 			t.Errorf("%d frames counted, not 9", n)
 		}

@@ -519,17 +519,20 @@ func (d *device) release() error {
 	return errors.Join(errs...)
 }
 
-// bypassed is the kernel's count for a queue; the last port also counts for
+// passed adds the kernel's counts for a queue; the last port also counts for
 // the queues without one.
-func (d *device) bypassed(queue int) (sum uint64) {
+func (d *device) passed(queue int, s *port.Stats) {
 	first, last := queue, queue
 	if queue == len(d.ports)-1 {
 		last = d.state.Queues() - 1
 	}
 	for q := first; q <= last; q++ {
-		sum += atomic.LoadUint64(d.state.Bypassed(q)) + atomic.LoadUint64(d.state.Missed(q))
+		// In this order: a frame that is shut out was counted as missed before.
+		shut := atomic.LoadUint64(d.state.ShutOut(q))
+		s.Bypassed += atomic.LoadUint64(d.state.Bypassed(q))
+		s.Missed += atomic.LoadUint64(d.state.Missed(q)) - shut
+		s.ShutOut += shut
 	}
-	return sum
 }
 
 // adopt has the last port answer for the queues without one.

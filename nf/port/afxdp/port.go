@@ -492,8 +492,8 @@ func (p *Port) stats() port.Stats {
 	s := port.Stats{
 		RxPackets: p.rxPackets.Load(), RxBytes: p.rxBytes.Load(), RxDropped: p.rxDropped.Load(),
 		TxPackets: p.txPackets.Load(), TxBytes: p.txBytes.Load(), TxDropped: p.txDropped.Load(),
-		Bypassed: p.dev.bypassed(p.queue),
 	}
+	p.dev.passed(p.queue, &s)
 	if k, err := p.sock.Statistics(); err == nil {
 		s.RxDropped += k.Rx_dropped + k.Rx_ring_full
 		s.TxDropped += k.Tx_invalid_descs

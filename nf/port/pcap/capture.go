@@ -112,7 +112,9 @@ type Packet struct {
 const (
 	magicMicro = 0xA1B2C3D4
 	magicNano  = 0xA1B23C4D
-	magicOrder = 0x1A2B3C4D // pcapng byte-order magic
+	// magicModified is of old Linux captures: each record's header has 8 bytes more (interface, protocol, direction).
+	magicModified = 0xA1B2CD34
+	magicOrder    = 0x1A2B3C4D // pcapng byte-order magic
 
 	fileHeaderLen   = 24
 	recordHeaderLen = 16

@@ -2,10 +2,14 @@ package pcap
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/quillon/quillon/nf/clock"
 )
@@ -25,6 +29,7 @@ type Reader struct {
 	base      int         // first interface of the section
 	comments  [][]byte
 	perSecond uint64 // classic
+	record    int    // bytes of a record's header, classic
 }
 
 type iface struct {
@@ -35,10 +40,17 @@ type iface struct {
 
 // NewReader reads the file's header. Errors wrap ErrFormat, ErrTruncated or
 // ErrCorrupt, or are r's own. A pcapng file is read up to its first packet, so
-// that Interfaces knows the interfaces that are declared at the front.
+// that Interfaces knows the interfaces that are declared at the front. What gzip or
+// zstd has compressed is read as it was before; offsets are in that.
 func NewReader(r io.Reader) (*Reader, error) {
-	d := &Reader{br: bufio.NewReaderSize(r, maxBlock)}
+	d := &Reader{br: bufio.NewReaderSize(r, maxBlock), record: recordHeaderLen}
 	b, err := d.br.Peek(4)
+	if plain, e := expand(d.br, b); e != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, e)
+	} else if plain != nil {
+		d.br = bufio.NewReaderSize(plain, maxBlock)
+		b, err = d.br.Peek(4)
+	}
 	if len(b) < 4 {
 		if err == io.EOF {
 			return nil, fmt.Errorf("%w: %d bytes long", ErrFormat, len(b))
@@ -52,13 +64,13 @@ func NewReader(r io.Reader) (*Reader, error) {
 			return nil, err
 		}
 		return d, nil
-	case magicMicro, magicNano:
-		d.h.Nano = magic == magicNano
+	case magicMicro, magicNano, magicModified:
+		d.magic(magic)
 	default:
 		d.h.BigEndian = true
 		switch magic := binary.BigEndian.Uint32(b); magic {
-		case magicMicro, magicNano:
-			d.h.Nano = magic == magicNano
+		case magicMicro, magicNano, magicModified:
+			d.magic(magic)
 		default:
 			return nil, fmt.Errorf("%w: it begins with %02x %02x %02x %02x, neither pcap nor pcapng", ErrFormat, b[0], b[1], b[2], b[3])
 		}
@@ -67,6 +79,29 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// expand is the text of what gzip or zstd has compressed, which begins with b; nil: it is not.
+func expand(r io.Reader, b []byte) (io.Reader, error) {
+	switch {
+	case bytes.HasPrefix(b, []byte{0x1F, 0x8B}):
+		return gzip.NewReader(r)
+	case bytes.Equal(b, []byte{0x28, 0xB5, 0x2F, 0xFD}):
+		// On this goroutine alone: there is nothing to be closed.
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	}
+	return nil, nil
+}
+
+// maxWindow is what zstd --long needs.
+const maxWindow = 128 << 20
+
+// magic takes in the first word of a classic file.
+func (d *Reader) magic(m uint32) {
+	d.h.Nano = m == magicNano
+	if m == magicModified {
+		d.record = recordHeaderLen + 8
+	}
 }
 
 func (d *Reader) openClassic() error {
@@ -142,8 +177,8 @@ func (d *Reader) cut(err error) error {
 
 func (d *Reader) nextClassic(p *Packet) error {
 	d.skip()
-	b, err := d.br.Peek(recordHeaderLen)
-	if len(b) < recordHeaderLen {
+	b, err := d.br.Peek(d.record)
+	if len(b) < d.record {
 		if len(b) == 0 && err == io.EOF {
 			return io.EOF
 		}
@@ -154,7 +189,7 @@ func (d *Reader) nextClassic(p *Packet) error {
 	if n > MaxCapLen {
 		return fmt.Errorf("%w: a frame of %d bytes, more than %d", ErrCorrupt, n, MaxCapLen)
 	}
-	size := recordHeaderLen + int(n)
+	size := d.record + int(n)
 	if b, err = d.br.Peek(size); len(b) < size {
 		return d.cut(err)
 	}
@@ -166,7 +201,7 @@ func (d *Reader) nextClassic(p *Packet) error {
 		Time:    clock.Time(int64(sec)*1e9 + int64(frac)*unit),
 		Stamp:   uint64(sec)<<32 | uint64(frac),
 		OrigLen: orig,
-		Data:    b[recordHeaderLen:size:size],
+		Data:    b[d.record:size:size],
 	}
 	d.pending = size
 	return nil

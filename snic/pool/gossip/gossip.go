@@ -46,6 +46,7 @@ const (
 	dead     = 10 * period
 	short    = 1200 // bytes that are sent by UDP
 	farewell = 300 * time.Millisecond
+	slowest  = 3 // Config.Node.Dead, that a connection to a peer may take
 	// What memberlist has to say of members goes with our messages, too, and counts as told then,
 	// whoever they are for: all are to hear of it by so many, or when two compare what they know.
 	rumours  = 32
@@ -58,12 +59,15 @@ type Config struct {
 	// and its Dead ten of these, if not given.
 	Node   pool.Config
 	Listen string   // address and port; "": 127.0.0.1 and any port
-	Join   []string // addresses of boards that are there; some may be down
+	Join   []string // addresses and ports of boards: whoever of them is not in the pool is asked again and again
 	Secret []byte   // 16, 24 or 32 bytes
 	Clock  clock.Clock
 	// Twin is called when a board of the same number is found at addr, and when it is gone;
 	// first tells which of the two was started first, and so is the one in the pool.
 	Twin func(addr string, there, first bool)
+	// Alone is called when nobody of Join answers at the start, with the reason, and with nil once somebody
+	// does. Until then the board is a pool of its own.
+	Alone func(err error)
 	// On is called with each event, one at a time. It may use the Node, and must not
 	// call the Pool or wait.
 	On func(n *pool.Node, now clock.Time, e pool.Event)
@@ -125,8 +129,8 @@ type twin struct {
 	gone  chan struct{}
 }
 
-// Start opens the sockets, and joins those who are there. It fails when it knows
-// of others and reaches none.
+// Start opens the sockets, and joins those who are there. Who is not is asked again until Close: after a
+// power cut boards start in any order, and a network that was cut may be so for long.
 func Start(c Config) (*Pool, error) {
 	if c.Clock == nil {
 		c.Clock = clock.NewWall()
@@ -154,6 +158,11 @@ func Start(c Config) (*Pool, error) {
 	case len(c.Secret) != 0 && len(c.Secret) != 16 && len(c.Secret) != 24 && len(c.Secret) != 32:
 		return nil, fmt.Errorf("gossip: secret of %d bytes: want 16, 24 or 32", len(c.Secret))
 	}
+	for _, j := range c.Join {
+		if host, _, err := net.SplitHostPort(j); err != nil || host == "" {
+			return nil, fmt.Errorf("gossip: join %s: want an address and a port, such as 192.0.2.1:7946", j)
+		}
+	}
 	p := &Pool{Config: c, open: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1), members: map[name]*member{}, twins: map[uint64]*twin{}, seals: newSeals(name{c.Node.Board, c.Node.Inc})}
 	if p.node, err = pool.New(c.Clock.Now(), c.Node); err != nil {
 		return nil, err
@@ -166,7 +175,7 @@ func Start(c Config) (*Pool, error) {
 	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
 	m.Label = "quillon-pool-2" // of what speaks another version nothing is heard
 	m.ProbeInterval, m.ProbeTimeout = c.Node.Dead/2, c.Node.Dead/4
-	m.TCPTimeout = 3 * c.Node.Dead // 16 MB take 1.3 s at 100 Mbit/s
+	m.TCPTimeout = slowest * c.Node.Dead // 16 MB take 1.3 s at 100 Mbit/s
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
 	m.RetransmitMult, m.PushPullInterval = rumours, exchange
 	m.EnableCompression = false // states are long, and wait for it
@@ -182,20 +191,88 @@ func Start(c Config) (*Pool, error) {
 		return nil, fmt.Errorf("gossip: %w", oneLine(err))
 	}
 	close(p.open)
-	if len(c.Join) > 0 {
-		if n, err := p.list.Join(c.Join); n == 0 {
-			return nil, failed(p, fmt.Errorf("gossip: nobody of %s answers: %w", strings.Join(c.Join, ", "), oneLine(err)))
-		}
-	}
+	alone := p.join()
 	for _, t := range p.known() {
 		<-t.asked
 	}
 	if len(c.Join) > 0 {
 		p.begin()
+		if alone != nil && c.Alone != nil {
+			c.Alone(alone)
+		}
+		p.all.Add(1)
+		go p.rejoin(alone != nil)
 	}
 	p.all.Add(1)
 	go p.run()
 	return p, nil
+}
+
+// join asks those of Join that are not in the pool, all at once. It returns nil when one of them answers, or
+// none is missing.
+func (p *Pool) join() error {
+	missing := slices.DeleteFunc(slices.Clone(p.Config.Join), p.member)
+	if len(missing) == 0 {
+		return nil
+	}
+	answers := make(chan error, len(missing))
+	for _, addr := range missing {
+		// It ends in its own time, also after Close.
+		go func() {
+			a, err := net.ResolveTCPAddr("tcp", addr)
+			if err == nil && !p.member(a.String()) {
+				_, err = p.list.Join([]string{a.String()})
+			}
+			answers <- err
+		}()
+	}
+	late := time.After((slowest + 1) * p.Config.Node.Dead)
+	err := errors.New("no answer in time") // of a name server, say
+	found := false
+	for range missing {
+		select {
+		case e := <-answers:
+			if e == nil {
+				found = true
+			} else {
+				err = e
+			}
+			continue
+		case <-late:
+		case <-p.done:
+		}
+		break
+	}
+	if found {
+		return nil
+	}
+	return fmt.Errorf("gossip: nobody of %s answers: %w", strings.Join(missing, ", "), oneLine(err))
+}
+
+// member reports that a member, or this board, is at addr.
+func (p *Pool) member(addr string) bool {
+	return slices.ContainsFunc(p.list.Members(), func(n *memberlist.Node) bool { return n.Address() == addr })
+}
+
+// rejoin asks whoever is missing, until Close.
+func (p *Pool) rejoin(alone bool) {
+	defer p.all.Done()
+	again := time.NewTicker(p.Config.Node.Dead)
+	defer again.Stop()
+	for {
+		select {
+		case <-p.done:
+			return
+		case <-again.C:
+		}
+		_ = p.join()
+		if alone && p.list.NumMembers() > 1 {
+			alone = false
+			if p.Alone != nil {
+				p.Alone(nil)
+			}
+		}
+	}
 }
 
 // known are the twins that there are.

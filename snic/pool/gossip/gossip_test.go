@@ -3,6 +3,7 @@ package gossip
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -357,8 +358,7 @@ func TestRefused(t *testing.T) {
 	node := pool.Config{Board: 1, Topology: pool.Intermediate(2, true), Host: &board{}}
 	for _, c := range []Config{
 		{Node: node, Listen: "0.0.0.0:0"}, {Node: node, Listen: "x"}, {Node: node, Listen: "localhost:1"}, {Node: node, Secret: []byte("short")},
-		{Node: pool.Config{}}, {Node: node, Join: []string{"127.0.0.1:1"}},
-		{Node: node, Join: []string{a.Addr()}, Secret: bytes.Repeat([]byte{8}, 16)}, {Node: node, Join: []string{a.Addr()}},
+		{Node: pool.Config{}}, {Node: node, Join: []string{"127.0.0.1"}}, {Node: node, Join: []string{":1"}},
 	} {
 		p, err := Start(c)
 		if err == nil {
@@ -368,11 +368,77 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q", err)
 		}
 	}
+	for _, secret := range [][]byte{nil, bytes.Repeat([]byte{8}, 16)} {
+		var alone []error
+		p, err := Start(Config{Node: node, Join: []string{a.Addr()}, Secret: secret, Alone: func(err error) { alone = append(alone, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if len(alone) != 1 || alone[0] == nil || !strings.Contains(alone[0].Error(), "nobody of "+a.Addr()+" answers") || strings.Contains(alone[0].Error(), "\n") {
+			t.Errorf("secret %q: alone: %v", secret, alone)
+		}
+	}
 	a.Do(func(n *pool.Node, _ clock.Time) {
 		if n.View(1).Alive {
 			t.Error("a board without the secret is known")
 		}
 	})
+}
+
+// unused is an address where nobody listens.
+func unused(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestNobodyThere: boards that are told to join each other come up in any order, as after a power cut: who finds
+// nobody is a pool of one until somebody answers, and says both.
+func TestNobodyThere(t *testing.T) {
+	first, second := unused(t), unused(t)
+	alone := make(chan error, 10)
+	a, err := Start(Config{
+		Node:   pool.Config{Board: 0, Topology: pool.Intermediate(3, true), Host: &board{}, Period: 20 * time.Millisecond, Dead: time.Second},
+		Listen: first, Join: []string{first, second, "127.0.0.1:1"}, Secret: bytes.Repeat([]byte{7}, 16),
+		Alone: func(err error) { alone <- err },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := <-alone; err == nil || !strings.Contains(err.Error(), "nobody of "+second+", 127.0.0.1:1 answers") {
+		t.Error(err)
+	}
+	alive := func(want bool) {
+		t.Helper()
+		late := time.After(patience)
+		for is := !want; is != want; {
+			a.Do(func(n *pool.Node, _ clock.Time) { is = n.View(1).Alive })
+			select {
+			case <-late:
+				t.Fatalf("the other board is there: %v, want %v", is, want)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	for range 2 { // and again when it was away
+		b := startWith(t, 1, 0, second) // which asks for nobody
+		alive(true)
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		alive(false)
+	}
+	if err := <-alone; err != nil || len(alone) > 0 {
+		t.Error(err, len(alone))
+	}
 }
 
 func TestName(t *testing.T) {
@@ -400,8 +466,13 @@ func TestNothingLeft(t *testing.T) {
 		join = []string{p.Addr()}
 		boards = append(boards, p)
 	}
-	if _, err := Start(Config{Node: pool.Config{Board: 2, Topology: pool.Intermediate(3, true), Host: &board{}}, Join: []string{"127.0.0.1:1"}}); err == nil {
-		t.Error("joined nobody")
+	p, err := Start(Config{Node: pool.Config{Board: 2, Topology: pool.Intermediate(3, true), Host: &board{}}, Join: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	boards = append(boards, p)
+	if p, err := Start(Config{Node: pool.Config{Board: 2, Topology: pool.Intermediate(3, true), Host: &board{}}, Listen: join[0]}); err == nil {
+		t.Errorf("two listen on %s", p.Addr())
 	}
 	var all sync.WaitGroup
 	for _, p := range boards {

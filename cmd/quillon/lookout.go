@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+)
+
+const (
+	// lookEvery is how often ports are looked at.
+	lookEvery = 250 * time.Millisecond
+	// lookQuiet is how long no frame may be missed before it is said that they are seen again: what comes and
+	// goes is one line for each, at most so often.
+	lookQuiet = 2 * time.Second
+)
+
+// lookout tells, once each, of frames that went past the apps in the kernel against their wish, and of links that
+// went down or came up.
+type lookout struct {
+	w     io.Writer
+	ports map[string]*lookedAt
+	up    map[string]bool // by interface
+}
+
+// lookedAt is a port of a lookout.
+type lookedAt struct {
+	last  port.Stats // all queues
+	since port.Stats // as it was before the first frame that was missed
+	from  clock.Time // when that was; 0: none is
+	seen  clock.Time // when the last one was
+}
+
+// stamp is an absolute time, in UTC.
+func stamp(t clock.Time) string {
+	return time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+func (l *lookout) say(t clock.Time, p graph.PortInfo, format string, args ...any) {
+	fmt.Fprintf(l.w, "quillon: %s %s (%s): %s\n", stamp(t), p.Name, p.Args["dev"], fmt.Sprintf(format, args...))
+}
+
+// look compares the ports' totals with those of the last time. What was before a port is looked at first is its
+// start, and says nothing.
+func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
+	before := l.ports
+	l.ports = make(map[string]*lookedAt, len(ports))
+	for _, p := range ports {
+		var all port.Stats
+		for _, q := range p.Queues {
+			all.Add(q)
+		}
+		x := before[p.Name]
+		if x == nil || all.Missed+all.ShutOut < x.last.Missed+x.last.ShutOut { // another one of the name
+			x = &lookedAt{last: all}
+		}
+		l.ports[p.Name] = x
+		if all.Missed+all.ShutOut > x.last.Missed+x.last.ShutOut {
+			if x.from == 0 {
+				x.from, x.since = now, x.last
+				what := "cross unseen"
+				if all.ShutOut > x.last.ShutOut {
+					what = "are dropped"
+				}
+				l.say(now, p, "frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they %s", what)
+			}
+			x.seen = now
+		}
+		x.last = all
+		if x.from != 0 && now.Sub(x.seen) >= lookQuiet {
+			l.end(now, p, x)
+		}
+	}
+}
+
+// end says how many frames were missed.
+func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
+	l.say(now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
+		x.last.Missed-x.since.Missed, x.last.ShutOut-x.since.ShutOut)
+	x.from = 0
+}
+
+// link tells of a port's interface, when that has changed.
+func (l *lookout) link(now clock.Time, ports []graph.PortInfo, dev string, up bool) {
+	was, known := l.up[dev]
+	l.up[dev] = up
+	if !known || was == up {
+		return
+	}
+	for _, p := range ports {
+		if p.Args["dev"] != dev {
+			continue
+		}
+		if up {
+			l.say(now, p, "the link is up")
+		} else {
+			l.say(now, p, "the link is down")
+		}
+	}
+}
+
+// linkUp reports that frames can pass: the interface is up and has a carrier.
+func linkUp(a *netlink.LinkAttrs) bool {
+	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
+}
+
+// lookOut runs a lookout on an instance until ctx ends.
+func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock) {
+	l := &lookout{w: w, up: map[string]bool{}}
+	links := make(chan netlink.LinkUpdate, 16)
+	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
+		fmt.Fprintf(w, "quillon: links that go down or come up are not told: %v\n", err)
+		links = nil
+	}
+	for _, p := range inst.Ports() {
+		if i, err := netlink.LinkByName(p.Args["dev"]); err == nil {
+			l.up[p.Args["dev"]] = linkUp(i.Attrs())
+		}
+	}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			l.look(clk.Now(), inst.Ports())
+		case u, ok := <-links:
+			if !ok {
+				links = nil
+				continue
+			}
+			l.link(clk.Now(), inst.Ports(), u.Attrs().Name, linkUp(u.Attrs()))
+		}
+	}
+}

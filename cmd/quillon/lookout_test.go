@@ -1,0 +1,61 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// TestLookout: what went past the apps is said when it begins and when it has ended, however often it is looked
+// at meanwhile; what was before the first look, and what nobody wants, is not.
+func TestLookout(t *testing.T) {
+	var w strings.Builder
+	l := &lookout{w: &w, up: map[string]bool{}}
+	now := clock.Time(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixNano())
+	at := func(after time.Duration, q ...port.Stats) string {
+		w.Reset()
+		now = now.Add(after)
+		l.look(now, []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "eth1"}, Queues: q}})
+		return w.String()
+	}
+	for i, c := range []struct {
+		after time.Duration
+		q     []port.Stats
+		want  string
+	}{
+		{0, []port.Stats{{Missed: 7}, {}}, ""},
+		{lookEvery, []port.Stats{{Missed: 7, Bypassed: 9}, {}}, ""},
+		{lookEvery, []port.Stats{{Missed: 9}, {}}, "quillon: 2026-11-22T12:00:00.500Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they cross unseen\n"},
+		{lookEvery, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
+		{lookQuiet - 1, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
+		{1, []port.Stats{{Missed: 9}, {Missed: 2}}, "quillon: 2026-11-22T12:00:02.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:00.500Z to 2026-11-22T12:00:00.750Z 4 crossed unseen, 0 were dropped\n"},
+		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
+		{0, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:04.750Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they are dropped\n"},
+		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:06.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:04.750Z to 2026-11-22T12:00:04.750Z 0 crossed unseen, 3 were dropped\n"},
+		{lookEvery, []port.Stats{{Missed: 1}}, ""}, // it was opened anew
+	} {
+		if d := cmp.Diff(c.want, at(c.after, c.q...)); d != "" {
+			t.Errorf("%d: -want +got:\n%s", i, d)
+		}
+	}
+	for i, c := range []struct {
+		dev  string
+		up   bool
+		want string
+	}{
+		{"eth1", true, ""}, {"eth1", true, ""}, {"eth1", false, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is down\n"}, {"eth1", false, ""},
+		{"eth1", true, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is up\n"}, {"eth2", true, ""}, {"eth2", false, ""},
+	} {
+		w.Reset()
+		l.link(now, []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "eth1"}}}, c.dev, c.up)
+		if w.String() != c.want {
+			t.Errorf("link %d: %q", i, w.String())
+		}
+	}
+}
