@@ -2,6 +2,7 @@
 # make test   installs what the tests need (as root, from Debian) and runs all
 # make soak   worlds under faults and attack until stopped, or HOURS=8; see bin/soak-failed
 # make test-rxe  all cases with RDMA clients and servers in guests; an hour or two
+# make check-arm64  builds for arm64, and runs under emulation the tests that need no devices
 # make demo   builds and runs the demo
 # make profile  measures anew what the compiler optimises for; minutes
 GO       ?= go
@@ -56,7 +57,7 @@ while IFS=: read -r file _ func; do \
 done
 endef
 
-.PHONY: all test test-rxe soak check fuzz demo bench profile man lint clean deps
+.PHONY: all test test-rxe soak check check-arm64 fuzz demo bench profile man lint clean deps
 
 all: bin/quillon
 
@@ -105,6 +106,14 @@ check:
 	 if [ -n "$$out" ]; then echo "gofmt: run gofmt -w on"; echo "$$out"; exit 1; fi
 	@$(GO) vet ./...
 	@$(GO) vet -tags pktdebug ./nf/...
+
+# Under emulation of single programs: what attaches XDP programs, makes namespaces, or
+# takes minutes even here is left out.
+check-arm64: TOOLS += qemu-aarch64-static:qemu-user-static
+check-arm64: deps
+	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
+	GOARCH=arm64 $(GO) vet ./...
+	@{ export GOARCH=arm64; $(call RUN,-short -skip 'TestMutants|TestNoAllocation' -exec qemu-aarch64-static $(filter-out ./tests/% ./sim/%,$(PARALLEL))); } 2>&1 | bin/tally
 
 # What the tests use beyond Go: a program, or a file, and its Debian package.
 TOOLS = ip:iproute2 ping:iputils-ping iperf3:iperf3 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils \
