@@ -176,7 +176,7 @@ func (s *state) unawait(o *op) {
 // to go, behind whose entry others may have been told that they are. Who sent it asks
 // again. That CAS itself goes on.
 func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
-	if s.awaits == 0 || s.f.BTH == 0 || s.as == asIs {
+	if s.awaits == 0 || c.Now() > s.awaitTill || s.f.BTH == 0 || s.as == asIs {
 		return false
 	}
 	if !s.journal.guards[0].Stops(conn.Target(b, &s.f).Netip(), b[s.f.BTH:]) {
@@ -277,7 +277,7 @@ func (s *Steer) inherit(c *graph.Ctx) {
 		return a.compare(&b, cmp.Compare(a.key, b.key), int(int32(a.n-b.n)))
 	})
 	next := port.NewGuard(nil)
-	s.awaits = 0
+	s.awaits, s.awaitTill = 0, c.Now().Add(min(port.GuardFor, s.cfg.repair<<(awaitRepairs+1)))
 	for i := range heirs {
 		if h := &heirs[i]; h.op != nil {
 			s.succeed(h)
@@ -359,7 +359,7 @@ func (s *Steer) adopt(h *heir) (why string) {
 	}
 	o.kind, o.steered, o.live, o.heir, o.note = opCAS, true, true, true, h.note+1
 	o.va, o.newVA, o.swap, o.entry, o.rkey, o.cliVer, o.newVer = h.va, h.newVA, h.swap, h.entry, h.rkey, h.cliVer, h.newVer
-	o.key, o.slot, o.linked = key, noSlot, false
+	o.key, o.slot, o.linked, o.repairs = key, noSlot, false, 0
 	r.unmet = true
 	copy(r.start[:], h.start)
 	r.startF = h.startF

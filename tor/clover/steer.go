@@ -91,8 +91,9 @@ type state struct {
 	booked int                 // places of the shelf that are kept for answers to come
 	due    []int32             // connections of which some may go
 
-	journal journal
-	awaits  int // inherited CASes that are awaited
+	journal   journal
+	awaits    int        // inherited CASes that are awaited
+	awaitTill clock.Time // and until when at most, whatever becomes of repair=
 }
 
 func newState(cfg settings, workers int) *state {

@@ -59,6 +59,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 				continue
 			}
 			if n == maxRepairs {
+				s.unawait(rec)
 				c.Count(ctrGivenUp, 1)
 				continue
 			}
