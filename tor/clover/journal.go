@@ -53,6 +53,7 @@ type journal struct {
 	// of the guards. kept is what a record has there.
 	guards []*port.Guard
 	kept   []guarded
+	hand   int32 // where expire is
 	// Of what was left: how many were taken over, and how many were not, and why
 	// the last of these.
 	inherited, disowned int
@@ -164,6 +165,21 @@ func (s *state) unguard(o *op) {
 	k.place = 0
 }
 
+// expire has what is too old to be taken over be guarded no more, some records at a time.
+func (j *journal) expire(now clock.Time) {
+	for range min(len(j.kept), maxNotes/32) {
+		i := j.hand
+		j.hand = (i + 1) % maxNotes
+		k := &j.kept[i]
+		if k.place != 0 && now.Sub(clock.Time(binary.LittleEndian.Uint64(j.record(i)[8:]))) > keepNotes {
+			for _, g := range j.guards {
+				g.Take(k.word, k.place)
+			}
+			k.place = 0
+		}
+	}
+}
+
 // unawait: others' atomics do not wait any more for the inherited CAS o.
 func (s *state) unawait(o *op) {
 	if o.awaited {
@@ -250,6 +266,7 @@ func (s *Steer) inherit(c *graph.Ctx) {
 		le.PutUint64(j.b, journalMagic)
 	}
 	j.free = j.free[:0]
+	clear(j.kept)
 	heirs := make([]heir, 0, 64) // at a start or a bypass, not on the packet path
 	for i := int32(maxNotes - 1); i >= 0; i-- {
 		var h heir

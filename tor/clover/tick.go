@@ -30,6 +30,7 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 		}
 		s.giveUp(c, now)
 	}
+	s.journal.expire(now)
 	s.conns.Sweep(now)
 	s.release(c)
 	s.gauge(c)
