@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +36,8 @@ type runFlags struct {
 	xdp      string
 	copying  string
 	keep     bool
+	ring     int
+	queues   int
 	name     string
 	control  string
 	state    string
@@ -197,6 +200,8 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
 	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade; a splice of quillon bridge always is")
+	cmd.Flags().IntVar(&f.ring, "ring", 0, "with --inline: `entries` of a ring: frames that may come while a worker is busy (default 1024)")
+	cmd.Flags().IntVar(&f.queues, "queues", 0, "with --inline: `queues` to open, each with a worker of its own (default all)")
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
@@ -224,9 +229,15 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		if f.keep {
 			more["keep"] = "true"
 		}
+		if f.ring != 0 {
+			more["ring"] = strconv.Itoa(f.ring)
+		}
+		if f.queues != 0 {
+			more["queues"] = strconv.Itoa(f.queues)
+		}
 	case kindAFPacket:
-		if f.xdp != "auto" || f.copying != "auto" || f.keep {
-			return nil, errors.New("--xdp, --copy and --keep are for --port afxdp")
+		if f.xdp != "auto" || f.copying != "auto" || f.keep || f.ring != 0 || f.queues != 0 {
+			return nil, errors.New("--xdp, --copy, --keep, --ring and --queues are for --port afxdp")
 		}
 	default:
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
