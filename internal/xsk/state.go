@@ -85,7 +85,7 @@ func (s *State) Bypassed(queue int) *uint64 { return s.word(queue+1, offBypassed
 // Missed counts frames of the queue that were wanted and not seen.
 func (s *State) Missed(queue int) *uint64 { return s.word(queue+1, offMissed) }
 
-// ShutOut counts those of the missed frames that were dropped, for a filter that is Closed or Bound.
+// ShutOut counts those of the missed frames that were dropped, for a filter that is Closed, Bound or Guarded.
 func (s *State) ShutOut(queue int) *uint64 { return s.word(queue+1, offShutOut) }
 
 // Restore are words of the owner's choice that live as long as the program:

@@ -41,7 +41,8 @@ const (
 	// client repeats its requests, generously. Later its queue pair may be another's.
 	keepNotes = port.GuardFor
 	// awaitRepairs is how often an inherited CAS is sent again while others' atomics wait
-	// for it. Its client may be alive and do better, or its queue pair be gone.
+	// for it: the time of so many repairs. Its client may be alive and do better, or its
+	// queue pair be gone.
 	awaitRepairs = 4
 )
 
@@ -299,9 +300,8 @@ func (s *Steer) inherit(c *graph.Ctx) {
 		if h := &heirs[i]; h.op != nil {
 			s.succeed(h)
 			j.keep(h.note, s.word(s.rows[h.row].sid, h.newVA), h.swap, next)
-			if h.op.awaited = s.cfg.repair > 0; h.op.awaited {
-				s.awaits++
-			}
+			h.op.awaited = true
+			s.awaits++
 			j.inherited++
 			c.Count(ctrInherited, 1)
 		}

@@ -60,7 +60,6 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 				continue
 			}
 			if n == maxRepairs {
-				s.unawait(rec)
 				c.Count(ctrGivenUp, 1)
 				continue
 			}
@@ -68,9 +67,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 				s.dropKey(c, rec.key) // nobody else is sent behind it
 			}
 			s.resend(c, at/window, rec)
-			if rec.repairs++; rec.repairs > awaitRepairs {
-				s.unawait(rec)
-			}
+			rec.repairs++
 			s.open(rec, at, now)
 		}
 	}
