@@ -175,7 +175,8 @@ func (f *oneDevice) open(ctx context.Context, observe bool, hear func(*ctl.Optio
 	}
 	s, err := openReady(ctx, &ctl.Dialer{Transport: f.Transport}, ctl.Target{Address: f.address, DeviceID: f.id, Role: f.role}, o)
 	if err != nil && f.guessed {
-		err = fmt.Errorf("%w; no instance serves P4Runtime here (quillon run --p4runtime unix does), and no --grpc-addr was given", err)
+		err = fmt.Errorf("%w; no --grpc-addr was given, and no instance that this user "+
+			"reaches serves P4Runtime here (quillon run --p4runtime unix does, for root)", err)
 	}
 	return s, err
 }
