@@ -9,6 +9,9 @@
 #   host c                                            host d
 #   10.0.1.1  ------  eth3 -- br0 --- eth4  ------  10.0.1.2
 #
+# A second terminal of the lab: tmux -S /run/tmux, inside of it. Another examples/lab.sh
+# is another lab.
+#
 # "a COMMAND" runs a command on host a, and so do b, c and d. Between eth1 and eth2
 # there is nothing until quillon runs there. Host a reaches 198.51.100.0/24 over its
 # only link.
@@ -20,6 +23,7 @@ fi
 shift
 
 mount -t tmpfs lab /run
+export XDG_STATE_HOME=/run/state
 export PATH="/run/hosts:$(cd "$(dirname "$0")/.." && pwd)/bin:$PATH"
 mkdir /run/hosts
 ip link set lo up
@@ -49,5 +53,8 @@ ip -netns d address add 10.0.1.2/24 dev eth0
 ip -netns a route add 198.51.100.0/24 dev eth0
 if [ $# -gt 0 ]; then
 	exec "$@"
+fi
+if command -v bash >/dev/null; then # for its history, which is not kept
+	PS1='lab# ' HISTFILE= exec bash --norc
 fi
 PS1='lab# ' exec sh

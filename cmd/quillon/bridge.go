@@ -106,14 +106,14 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 		return errors.Join(errors.New("interrupted, and undone"), unsplice(cfg.StateDir, s))
 	}
 	crossing := "frames cross in the kernel until the middlebox runs"
-	run := fmt.Sprintf("quillon run --inline %s,%s --nf clover-steer,mode=read-write", s.Inner, s.Port)
+	run := fmt.Sprintf("quillon run --inline %s,%s --nf wire", s.Inner, s.Port)
 	return show(cmd, struct {
 		*bridge.Splice
 		Run      string `json:"run"`
 		Crossing string `json:"crossing"`
 	}{s, run, crossing}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s is spliced off %s: %s is in the bridge; %s:\n", s.Port, s.Bridge, s.Outer, crossing)
-		fmt.Fprintf(w, "  %s\n", run)
+		fmt.Fprintf(w, "  %s   # or another function: quillon nf list\n", run)
 		fmt.Fprintf(w, "undo: quillon bridge remove %s %s\n", s.Bridge, s.Port)
 	})
 }

@@ -42,6 +42,10 @@ func (t *target) dial() (*admin.Client, error) {
 	names := slices.Sorted(maps.Keys(found))
 	switch len(names) {
 	case 0:
+		if os.Geteuid() != 0 {
+			return nil, errors.New("no instance runs that is this user's own: root's are reached by root, " +
+				"others start with quillon run, or have a socket that --control names")
+		}
 		return nil, errors.New("no instance runs: start one with quillon run, or name its socket with --control")
 	case 1:
 		return found[names[0]], nil

@@ -121,6 +121,7 @@ type oneDevice struct {
 	id      uint64
 	role    string
 	p4info  string
+	guessed bool // the address: none was given, and no instance is here
 }
 
 func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
@@ -150,7 +151,7 @@ func (f *oneDevice) find() error {
 	}
 	switch len(found) {
 	case 0:
-		f.address = usualAddress
+		f.address, f.guessed = usualAddress, true
 	case 1:
 		f.address = found[0]
 	default:
@@ -172,7 +173,12 @@ func (f *oneDevice) open(ctx context.Context, observe bool, hear func(*ctl.Optio
 	if hear != nil {
 		hear(&o)
 	}
-	return openReady(ctx, &ctl.Dialer{Transport: f.Transport}, ctl.Target{Address: f.address, DeviceID: f.id, Role: f.role}, o)
+	s, err := openReady(ctx, &ctl.Dialer{Transport: f.Transport}, ctl.Target{Address: f.address, DeviceID: f.id, Role: f.role}, o)
+	if err != nil && f.guessed {
+		err = fmt.Errorf("%w; no --grpc-addr was given, and no instance that this user "+
+			"reaches serves P4Runtime here (quillon run --p4runtime unix does, for root)", err)
+	}
+	return s, err
 }
 
 func openReady(ctx context.Context, d *ctl.Dialer, t ctl.Target, o ctl.Options) (*ctl.Session, error) {

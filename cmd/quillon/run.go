@@ -213,7 +213,8 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	case file == "" && f.inline == "":
 		return nil, errors.New("nothing to run: give a SPEC.yaml, or --inline eth1,eth2 --nf KIND")
 	case file != "" && (f.inline != "" || len(f.nfs) > 0):
-		return nil, fmt.Errorf("%s and --inline or --nf exclude each other", file)
+		return nil, fmt.Errorf("%s and --inline or --nf exclude each other: "+
+			"two interfaces, and a function and its arguments, are one word with commas, as in --nf KIND,arg=value", file)
 	case file != "":
 		return readSpec(file, portKinds())
 	}
@@ -391,11 +392,16 @@ func (r *running) openPorts() error {
 		return err
 	}
 	r.ports, err = open(r.spec, filter, r.clk)
-	switch {
-	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), "as root"):
-		return fmt.Errorf("%w: run it as root", err)
-	case errors.As(err, new(netlink.LinkNotFoundError)):
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return fmt.Errorf("%w; ip link shows what there is", err)
+	}
+	return asRoot(err)
+}
+
+// asRoot adds to an error what to do when another user was not permitted what root is.
+func asRoot(err error) error {
+	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), "as root") {
+		return fmt.Errorf("%w: run it as root", err)
 	}
 	return err
 }
@@ -721,7 +727,7 @@ instance was killed.`,
 			}
 			defer undisturbed(cmd, "taking the wire away")()
 			if err := afxdp.Detach(a, b); err != nil {
-				return err
+				return asRoot(err)
 			}
 			return show(cmd, args, func(w io.Writer) { fmt.Fprintln(w, said) })
 		},

@@ -66,6 +66,9 @@ func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 		return nil, err
 	}
 	s, err := graph.ParseSpec(text)
+	if bad := new(graph.SpecError); errors.As(err, &bad) && bad.Msg == `unknown field "devices"` {
+		bad.Msg += ": an intent, which quillon ctl apply takes"
+	}
 	if err == nil && len(s.Ports)+len(s.Apps)+len(s.Links) == 0 {
 		return nil, fmt.Errorf("%s: ports, apps and links are missing", file)
 	}

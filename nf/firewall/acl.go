@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"maps"
 	mathbits "math/bits"
 	"slices"
 	"strconv"
@@ -154,13 +155,16 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 			return e, fmt.Errorf("%q is none of in, src, dst, proto, sport, dport and prio, with a colon and a value", name)
 		}
 		f := &keys[i]
-		if s, ok := names(i, keys[fieldSrc].Bits)[value]; ok {
+		known := names(i, keys[fieldSrc].Bits)
+		if s, ok := known[value]; ok {
 			value = s
 		}
 		if f.Match == table.Range {
 			value = strings.Replace(value, "-", "..", 1)
 		}
-		if e.Key[i], err = f.ParseCond(value); err != nil {
+		if e.Key[i], err = f.ParseCond(value); err != nil && known != nil {
+			return e, fmt.Errorf("%w, or one of %s", err, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		} else if err != nil {
 			return e, err
 		}
 		c := e.Key[i]

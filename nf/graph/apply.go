@@ -42,7 +42,7 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 		switch a.Op {
 		case OpReconfigure:
 			if !i.takes(a.Name, spec) {
-				p.Actions[n].Detail += "; starts anew: " + i.spec.Apps[a.Name].Kind + " cannot be changed while it runs"
+				p.Actions[n].Detail += "; starts anew: " + i.spec.Apps[a.Name].Kind + " cannot take this change while it runs"
 			}
 		case OpOpenPort:
 			if i.cfg.OpenPort == nil {

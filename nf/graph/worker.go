@@ -343,7 +343,7 @@ func waitErr(q port.Port, err error) error {
 		return nil
 	}
 	if q == nil {
-		return fmt.Errorf("wait: %w", err)
+		return err
 	}
 	return fmt.Errorf("port %s: %w", q.Name(), err)
 }

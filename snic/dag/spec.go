@@ -388,7 +388,7 @@ func (c *checking) checkDAGs(Known) *SpecError {
 		for _, name := range o.Tasks {
 			id, ok := c.tasks[name]
 			if !ok {
-				return c.Errorf(at("dags", i, "run"), "DAG %d: unknown NT %q%s", x.UID, name, among(c.tasks))
+				return c.Errorf(at("dags", i, "run"), "DAG %d: unknown task %q%s", x.UID, name, among(c.tasks))
 			}
 			g.Tasks = append(g.Tasks, id)
 		}

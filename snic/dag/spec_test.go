@@ -121,7 +121,7 @@ var exact = cmp.Options{cmp.AllowUnexported(Deployment{}), cmp.Comparer(func(a, 
 
 func TestSpecErrors(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
-		{"run: nt2 -> nt4", "run: nt2 -> nt5", `deployment:23:40: DAG 1000000: unknown NT "nt5" (known: nt1, nt2, nt3, nt4)`},
+		{"run: nt2 -> nt4", "run: nt2 -> nt5", `deployment:23:40: DAG 1000000: unknown task "nt5" (known: nt1, nt2, nt3, nt4)`},
 		{"run: nt2 -> nt4", "run: nt2 -> nt4 -> nt1 -> nt4 -> nt3", `deployment:23:40: DAG 1000000 goes round in a circle: nt4 -> nt1 -> nt4`},
 		{"run: nt2 -> nt4", "run: nt2 -> nt2", `DAG 1000000 goes round in a circle: nt2 -> nt2`},
 		{"run: nt2 -> nt4", "run: nt2 -> ", `deployment:23:40: DAG 1000000: "" is no name of a task: want a -> b -> c; a -> d`},
@@ -218,7 +218,7 @@ func TestErrorsWithoutText(t *testing.T) {
 		t.Error(err)
 	}
 	s.DAGs[0].Run = "t1 -> nosuch"
-	if _, err := s.Check(Known{}); err == nil || err.Error() != `deployment: DAG 1: unknown NT "nosuch" (66 are known)` {
+	if _, err := s.Check(Known{}); err == nil || err.Error() != `deployment: DAG 1: unknown task "nosuch" (66 are known)` {
 		t.Error(err)
 	}
 	if err := s.Errorf([]any{"tasks", "a"}, "two\nlines"); err.Error() != "deployment: two lines" {

@@ -309,7 +309,7 @@ func TestBoardRefuses(t *testing.T) {
 		{insert, `{table: tasks, match: {task: x}, action: run, params: {kind: dummy, args: "", more: {area: 5}}}`, codes.FailedPrecondition, "never fits"},
 		{insert, `{table: tasks, match: {task: x}, action: run, params: {kind: dummy, args: "cost: 1us", more: ""}}`, codes.InvalidArgument, "want a JSON object"},
 		{insert, `{table: tasks, match: {task: fw}, action: run, params: {kind: dummy, args: "", more: ""}}`, codes.AlreadyExists, "task=fw"},
-		{remove, `{table: tasks, match: {task: fw}}`, codes.FailedPrecondition, `unknown NT "fw"`},
+		{remove, `{table: tasks, match: {task: fw}}`, codes.FailedPrecondition, `unknown task "fw"`},
 		{remove, `{table: tasks, match: {task: x}}`, codes.NotFound, "task=x"},
 		{remove, `{table: tenants, match: {tenant: bob}}`, codes.FailedPrecondition, `unknown tenant "bob"`},
 		{insert, `{table: tasks, match: {task: x}, action: run, params: {kind: aead, args: {keys: /etc/shadow, out: 0x100@10.0.2.0/24}, more: ""}}`, codes.PermissionDenied, "keys=/etc/shadow: a controller may not name files"},
