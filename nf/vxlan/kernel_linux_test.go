@@ -22,7 +22,9 @@ import (
 )
 
 // TestKernel is a tunnel whose other end is Linux: a byte stream there and back,
-// over IPv4, and over IPv6 with checksums.
+// over IPv4, and over IPv6 with checksums. The host's MTU is not lowered, and the other
+// end's TCP takes segments that do not fit: the host learns from ICMP how long its packets
+// may be. Linux finds this end's MAC address by asking.
 func TestKernel(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: network namespaces, veth, packet sockets")
@@ -71,10 +73,9 @@ func TestKernel(t *testing.T) {
 				mtu, outerLocal, outerPeer, bits = 1430, "2001:db8::1", "2001:db8::2", "/64"
 			}
 			plainLink, tunnelLink := veth("pa", host, "eth0", hostLinks), veth("pb", peer, "eth0", peerLinks)
-			check(t, hostLinks.LinkSetMTU(plainLink, mtu))
 			addr(hostLinks, plainLink, "192.168.7.1/24")
+			addr(hostLinks, plainLink, "fd00:7::1/64")
 			addr(peerLinks, tunnelLink, outerPeer+bits)
-			check(t, peerLinks.NeighSet(&netlink.Neigh{LinkIndex: tunnelLink.Attrs().Index, IP: net.ParseIP(outerLocal), HardwareAddr: hereMAC, State: netlink.NUD_PERMANENT}))
 			la := netlink.NewLinkAttrs()
 			la.Name = "vx0"
 			err := peerLinks.LinkAdd(&netlink.Vxlan{LinkAttrs: la, VxlanId: 5000, VtepDevIndex: tunnelLink.Attrs().Index,
@@ -88,6 +89,9 @@ func TestKernel(t *testing.T) {
 			check(t, peerLinks.LinkSetMTU(vx, mtu))
 			check(t, peerLinks.LinkSetUp(vx))
 			addr(peerLinks, vx, "192.168.7.2/24")
+			addr(peerLinks, vx, "fd00:7::2/64")
+			check(t, peerLinks.RouteReplace(&netlink.Route{LinkIndex: vx.Attrs().Index, Scope: netlink.SCOPE_LINK, Src: net.IP{192, 168, 7, 2},
+				Dst: &net.IPNet{IP: net.IP{192, 168, 7, 0}, Mask: net.CIDRMask(24, 32)}, AdvMSS: 1460}))
 
 			check(t, netns.Set(box))
 			ports := map[string][]port.Port{}
@@ -151,8 +155,61 @@ func TestKernel(t *testing.T) {
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d of %d bytes came back, %v", len(got), len(want), err)
 			}
+			if n := counted(inst, "told-too-big"); n == 0 {
+				t.Error("no segment was too long: the test shows nothing of MTUs")
+			}
+			for _, to := range []string{"192.168.7.2", "fd00:7::2"} {
+				if got := pathMTU(t, to, 1500); got != mtu {
+					t.Errorf("the path to %s takes %d bytes, Linux learns; want %d", to, got, mtu)
+				}
+			}
+			if n := counted(inst, "resolved"); n == 0 {
+				t.Error("nobody asked for this end's MAC address")
+			}
 		})
 	}
+}
+
+func counted(inst *graph.Instance, name string) (n uint64) {
+	for _, c := range inst.Counters() {
+		if c.Name == name {
+			n += c.Value
+		}
+	}
+	return n
+}
+
+// pathMTU is what Linux believes to be the path MTU to an address after UDP datagrams that are IP packets
+// of n bytes, with DF.
+func pathMTU(t *testing.T, to string, n int) int {
+	t.Helper()
+	level, discover, do, get, over := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, unix.IP_MTU, 28
+	if net.ParseIP(to).To4() == nil {
+		level, discover, do, get, over = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU, 48
+	}
+	x, err := net.Dial("udp", net.JoinHostPort(to, "9"))
+	check(t, err)
+	defer x.Close()
+	raw, err := x.(*net.UDPConn).SyscallConn()
+	check(t, err)
+	var got int
+	control := func(f func(fd int) error) {
+		var e error
+		check(t, raw.Control(func(fd uintptr) { e = f(int(fd)) }))
+		check(t, e)
+	}
+	control(func(fd int) error { return unix.SetsockoptInt(fd, level, discover, do) })
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		_, err = x.Write(make([]byte, n-over)) // an error tells of what was sent before: a port that is closed, too
+		control(func(fd int) (e error) { got, e = unix.GetsockoptInt(fd, level, get); return e })
+		if got < n {
+			if _, err = x.Write(make([]byte, n-over)); !errors.Is(err, unix.EMSGSIZE) {
+				t.Errorf("what is too long was sent to %s: %v", to, err)
+			}
+			break
+		}
+	}
+	return got
 }
 
 func check(t *testing.T, err error) {
