@@ -139,8 +139,9 @@ func TestKernel(t *testing.T) {
 				}
 			}()
 			check(t, netns.Set(host))
-			x, err := net.DialTCP("tcp4", nil, &net.TCPAddr{IP: net.IP{192, 168, 7, 2}, Port: 7})
+			c, err := new(net.Dialer).DialContext(ctx, "tcp4", "192.168.7.2:7")
 			check(t, err)
+			x := c.(*net.TCPConn)
 			defer x.Close()
 			defer context.AfterFunc(ctx, func() { _ = x.Close() })()
 			want := make([]byte, 1<<20)
