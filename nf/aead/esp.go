@@ -89,7 +89,7 @@ func (a *App) lower(c *graph.Ctx, f *packet.Buf) {
 	}
 	b := f.Bytes()
 	var l hdr.Layers
-	if hdr.Walk(b, &l) && l.Proto == hdr.ProtoTCP && l.L4 != 0 && !l.Fragment && a.cfg.mss.Lower(b[l.L4:l.End], l.EtherType == hdr.EtherIPv6) {
+	if hdr.Walk(b, &l) && a.cfg.mss.Lower(b, &l) {
 		c.Count(ctrMSS, 1)
 	}
 }

@@ -206,15 +206,21 @@ func ReadMSS(r *arg.Reader, m *MSS, inner int) {
 	})
 }
 
-// Lower lowers the maximum segment size that TCP segment seg offers, if it is a SYN that offers more
-// than the limit for its IP version (RFC 9293 3.7.1), and adapts the checksum. It reports whether it did.
-func (m *MSS) Lower(seg []byte, six bool) (did bool) {
+// Lower lowers the maximum segment size that a frame, which hdr.Walk found l in, offers, if it is a TCP SYN
+// that offers more than the limit for its IP version (RFC 9293 3.7.1), and adapts the checksum. It reports
+// whether it did. Fragments stay as they are.
+func (m *MSS) Lower(b []byte, l *hdr.Layers) bool {
 	most := m.V4
-	if six {
+	if l.EtherType == hdr.EtherIPv6 {
 		most = m.V6
 	}
+	return most != 0 && l.Proto == hdr.ProtoTCP && l.L4 != 0 && !l.Fragment && lower(b[l.L4:l.End], most)
+}
+
+// lower is Lower for a TCP segment.
+func lower(seg []byte, most uint16) (did bool) {
 	h := hdr.TCP(seg)
-	if most == 0 || len(seg) <= hdr.TCPLen || h.Flags()&hdr.TCPSyn == 0 || h.HeaderLen() > len(seg) {
+	if len(seg) <= hdr.TCPLen || h.Flags()&hdr.TCPSyn == 0 || h.HeaderLen() > len(seg) {
 		return false
 	}
 	const end, nop, maxSegmentSize = 0, 1, 2
@@ -244,6 +250,9 @@ func (m *MSS) Lower(seg []byte, six bool) (did bool) {
 // Note says at start what hosts beside a function may send.
 func Note(inner, mtu int, m MSS) string {
 	s := fmt.Sprintf("longest packets from port a: %d bytes (mtu=%d)", inner, mtu)
+	if inner < least6 {
+		s += fmt.Sprintf("; IPv6 wants %d, and its longer packets are lost", least6)
+	}
 	if m == (MSS{}) {
 		return s + "; senders of longer ones are told by ICMP; where ICMP is filtered, give mss=auto"
 	}

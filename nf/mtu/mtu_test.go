@@ -263,7 +263,7 @@ func FuzzTooBig(f *testing.F) {
 }
 
 // syn is a TCP segment with options, behind IP.
-func syn(t testing.TB, six bool, flags func(h *layers.TCP), options ...layers.TCPOption) (frame, seg []byte) {
+func syn(t testing.TB, six bool, flags func(h *layers.TCP), options ...layers.TCPOption) (b []byte, w *hdr.Layers) {
 	l, v4, v6 := ends(six, layers.IPProtocolTCP)
 	h := &layers.TCP{SrcPort: 7, DstPort: 9, Seq: 1, SYN: true, Options: options}
 	flags(h)
@@ -272,10 +272,9 @@ func syn(t testing.TB, six bool, flags func(h *layers.TCP), options ...layers.TC
 	} else {
 		_ = h.SetNetworkLayerForChecksum(v4)
 	}
-	b := serialize(t, append(l, h, gopacket.Payload("data"))...)
-	var w hdr.Layers
-	hdr.Walk(b, &w)
-	return b, b[w.L4:w.End]
+	b, w = serialize(t, append(l, h, gopacket.Payload("data"))...), new(hdr.Layers)
+	hdr.Walk(b, w)
+	return b, w
 }
 
 func size(n uint16) layers.TCPOption {
@@ -321,25 +320,30 @@ func TestLower(t *testing.T) {
 		"twice":        {none, []layers.TCPOption{size(1460), size(9000)}, 1400},
 	} {
 		for _, six := range []bool{false, true} {
-			b, seg := syn(t, six, x.flags, x.options...)
+			b, l := syn(t, six, x.flags, x.options...)
 			was := bytes.Clone(b)
 			m := MSS{V4: 1400, V6: 1400}
-			did := m.Lower(seg, six)
+			did := m.Lower(b, l)
 			if n, ok := offered(t, b); n != x.want || !ok || did == bytes.Equal(was, b) {
 				t.Errorf("%s, IPv6 %v: offers %d, want %d; checksum right: %v; said that it changed: %v", name, six, n, x.want, ok, did)
 			}
 		}
 	}
+	b, l := syn(t, false, func(*layers.TCP) {}, size(1460))
+	l.Fragment = true
+	if m := (MSS{1000, 1000}); m.Lower(b, l) {
+		t.Error("a fragment was changed")
+	}
 	// Each IP version has its own limit; without one nothing is lowered.
 	for _, six := range []bool{false, true} {
-		b, seg := syn(t, six, none, size(1460))
+		b, l := syn(t, six, none, size(1460))
 		m := MSS{V4: 1410, V6: 1390}
-		m.Lower(seg, six)
+		m.Lower(b, l)
 		if n, _ := offered(t, b); n != 1410 && !six || n != 1390 && six {
 			t.Errorf("IPv6 %v: %d", six, n)
 		}
-		b, seg = syn(t, six, none, size(1460))
-		if m = (MSS{}); m.Lower(seg, six) {
+		b, l = syn(t, six, none, size(1460))
+		if m = (MSS{}); m.Lower(b, l) {
 			t.Errorf("lowered without a limit: %x", b)
 		}
 	}
@@ -347,10 +351,11 @@ func TestLower(t *testing.T) {
 
 // FuzzLower: any bytes; the checksum is as right or as wrong afterwards as it was, and nothing but offers changes.
 func FuzzLower(f *testing.F) {
-	_, a := syn(f, false, func(*layers.TCP) {}, size(1460))
+	frame, l := syn(f, false, func(*layers.TCP) {}, size(1460))
+	a := frame[l.L4:l.End]
 	f.Add(a)
-	_, b := syn(f, false, func(*layers.TCP) {}, layers.TCPOption{OptionType: layers.TCPOptionKindNop}, size(9000))
-	f.Add(b)
+	frame, l = syn(f, false, func(*layers.TCP) {}, layers.TCPOption{OptionType: layers.TCPOptionKindNop}, size(9000))
+	f.Add(frame[l.L4:l.End])
 	for _, options := range []string{"\x02", "\x02\x04\xff", "\x02\x00\xff\xff", "\x02\xff\xff\xff", "\x00\x02\x04\xff\xff", "\x02\x05\xff\xff\xff"} {
 		s := append(bytes.Clone(a[:20]), options...)
 		s = append(s, make([]byte, 24-len(s)%24)...)
@@ -358,16 +363,15 @@ func FuzzLower(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m := MSS{V4: 1000, V6: 900}
 		got := bytes.Clone(b)
-		if did := m.Lower(got, false); did == bytes.Equal(got, b) {
+		if did := lower(got, 1000); did == bytes.Equal(got, b) {
 			t.Fatalf("says %v: %x became %x", did, b, got)
 		}
 		// Ones' complement has two zeros.
 		if x, y := sum(got, 0)%0xFFFF, sum(b, 0)%0xFFFF; x != y {
 			t.Fatalf("the sum was %04x, and is %04x: %x became %x", y, x, b, got)
 		}
-		if m.Lower(got, false) {
+		if lower(got, 1000) {
 			t.Fatalf("lowered twice: %x", got)
 		}
 	})
@@ -451,7 +455,9 @@ func TestReadMSS(t *testing.T) {
 func ExampleNote() {
 	fmt.Println(Note(1450, 1500, MSS{}))
 	fmt.Println(Note(1450, 1500, MSS{1410, 1390}))
+	fmt.Println(Note(1210, 1260, MSS{1170, 1150}))
 	// Output:
 	// longest packets from port a: 1450 bytes (mtu=1500); senders of longer ones are told by ICMP; where ICMP is filtered, give mss=auto
 	// longest packets from port a: 1450 bytes (mtu=1500); senders of longer ones are told by ICMP; TCP segments: 1410 bytes over IPv4, 1390 over IPv6
+	// longest packets from port a: 1210 bytes (mtu=1260); IPv6 wants 1280, and its longer packets are lost; senders of longer ones are told by ICMP; TCP segments: 1170 bytes over IPv4, 1150 over IPv6
 }

@@ -187,7 +187,7 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 
 // lower has TCP ask for no longer segments than mss= says.
 func (a *app) lower(c *graph.Ctx, b []byte, l *hdr.Layers) {
-	if l.Proto == hdr.ProtoTCP && l.L4 != 0 && !l.Fragment && a.s.mss.Lower(b[l.L4:l.End], l.EtherType == hdr.EtherIPv6) {
+	if a.s.mss.Lower(b, l) {
 		c.Count(ctrMSS, 1)
 	}
 }
