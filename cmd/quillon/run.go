@@ -471,6 +471,7 @@ func (r *running) say() error {
 	for _, out := range r.inst.Spec().Unlinked(kinds()) {
 		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
 	}
+	info.Notes = append(info.Notes, r.inst.Spec().Notes(kinds())...)
 	if len(r.state.kept()) > 0 {
 		info.State = r.state.kept()[0].path
 	}

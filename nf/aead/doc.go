@@ -44,9 +44,11 @@
 // the latter do not). A packet that is covered never does: when it cannot be
 // protected it is dropped, with its reason, and so is IP whose destination cannot
 // be read. A fragment is protected in tunnel mode and dropped in transport mode (RFC 4303
-// 3.3.4). A packet that is longer than mtu= once protected is dropped; nobody is
-// sent an ICMP message about it, so leave room at the hosts: 16 + 2 to 5 + 16
-// bytes, in tunnel mode 20 or 40 more.
+// 3.3.4). A packet that is longer than mtu= once protected is dropped: 16 + 2 to 5 +
+// 16 bytes are added, in tunnel mode 20 or 40 more. Its sender is told so by ICMP, in the
+// name of its destination (package mtu): the app has no address of its own, as a bridge
+// has none. IPv4 without DF is dropped and no more: nothing is fragmented. With mss= TCP
+// SYNs that are protected or opened ask for no longer segments.
 //
 // From b: ESP of an unknown SA is somebody else's and passes. ESP of a known one
 // is dropped unless it is whole, its number is new (RFC 4303 3.4.3: a window of

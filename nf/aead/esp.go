@@ -5,6 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/mtu"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -24,6 +25,8 @@ type App struct {
 	dst  netip.Addr
 	sa   *sa // nil: none covers dst
 	last *inSA
+
+	teller mtu.Teller
 }
 
 // covering is the SA of the longest prefix that dst is in; nil: there is none.
@@ -58,6 +61,14 @@ func (a *App) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		} else {
 			r = a.open(c, f)
 		}
+		switch r {
+		case reasonOpened:
+			a.lower(c, f)
+		case reasonTooBig:
+			var l hdr.Layers
+			hdr.Walk(f.Bytes(), &l)
+			a.teller.Tell(c, f, &l, a.cfg.inner(), plain, reasonTold)
+		}
 		switch {
 		case r >= firstDropped:
 			c.Drop(f, r)
@@ -68,6 +79,18 @@ func (a *App) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 			c.Mark(f, packet.Rewritten, r)
 		}
 		c.Emit(1-in, f)
+	}
+}
+
+// lower has TCP ask for no longer segments than mss= says.
+func (a *App) lower(c *graph.Ctx, f *packet.Buf) {
+	if a.cfg.mss == (mtu.MSS{}) {
+		return
+	}
+	b := f.Bytes()
+	var l hdr.Layers
+	if hdr.Walk(b, &l) && a.cfg.mss.Lower(b, &l) {
+		c.Count(ctrMSS, 1)
 	}
 }
 
@@ -138,6 +161,7 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 		return reasonTooBig
 	}
 	f.TrimBack(len(b) - d.end) // Ethernet's padding
+	a.lower(c, f)
 	tos := d.tos(b)
 	df := d.v6 || hdr.IPv4(b[d.l3:]).DF()
 	b, ok := f.Prepend(grow)

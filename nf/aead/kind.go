@@ -14,6 +14,7 @@ import (
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/mtu"
 	"github.com/quillon/quillon/nf/port"
 )
 
@@ -21,6 +22,7 @@ import (
 const (
 	reasonProtected graph.Reason = iota
 	reasonOpened
+	reasonTold
 
 	reasonNotIP
 	reasonNeighbour
@@ -52,6 +54,7 @@ const (
 var reasons = [numReasons]counter.Def{
 	reasonProtected:   {Name: "protected", Help: "encrypted"},
 	reasonOpened:      {Name: "opened", Help: "verified and decrypted"},
+	reasonTold:        {Name: "told-too-big", Help: "made: an ICMP error that tells the sender of a packet that was too big how long a packet may be"},
 	reasonNotIP:       {Name: "not-ip", Help: "passed: neither IPv4 nor IPv6"},
 	reasonNeighbour:   {Name: "neighbour-discovery", Help: "passed: neighbour or router discovery"},
 	reasonNoSA:        {Name: "no-sa", Help: "passed in the clear: no SA covers the destination (out=, other=)"},
@@ -72,6 +75,15 @@ var reasons = [numReasons]counter.Def{
 	reasonNotTunnel:   {Name: "not-tunnel", Help: "dropped: authentic, but there is no IP packet inside (mode=)"},
 	reasonNotCovered:  {Name: "not-covered", Help: "dropped: authentic, but from a source that its SA does not cover (in=)"},
 	reasonECN:         {Name: "ecn", Help: "dropped: congestion was met in the tunnel and the inner packet cannot say so (RFC 6040)"},
+}
+
+const (
+	ctrMSS counter.ID = iota
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrMSS: {Name: "mss-lowered", Help: "TCP SYNs whose maximum segment size was lowered (mss=)"},
 }
 
 // Kinds of trace records: SPI, sequence number, payload bytes.
@@ -116,6 +128,11 @@ the clear; while the process is gone nothing crosses in its place. Keys are
 changed while running: give the file the new ones under new SPIs, add those to
 in= at both ends, then change out=.
 
+What is too long once protected (mtu=) is dropped, and its sender told so by ICMP,
+in the name of the packet's destination: of 1500 bytes 34 are ESP's in transport
+mode, 54 the tunnel's over IPv4, 74 over IPv6. IPv4 without DF is not fragmented:
+it is dropped and no more. mss=auto has TCP ask for no more than fits.
+
 Port a is the plain side, port b the protected one.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
@@ -130,12 +147,21 @@ Port a is the plain side, port b the protected one.`,
 			{Name: "window", Default: "128", Help: "newest sequence numbers among which packets may arrive in any order: a multiple of 64, to 1024"},
 			{Name: "lifetime", Default: "4294967295, with esn=on 1099511627776", Help: "packets that an SA may send, at most the default; can be changed while running"},
 			{Name: "mtu", Default: "1500", Help: "the longest IP packet to send, protected; can be changed while running"},
+			mtu.Param,
 			{Name: "other", Default: "pass", Help: "IP from a that no SA covers: pass in the clear, or drop; can be changed while running"},
 			{Name: "iv", Default: "random", Help: "where IVs begin; sequence: at 0, so that output repeats: only with keys that are new at every start"},
 			{Name: "keep", Default: "on", Help: "keep sequence numbers beyond the process, where the instance has a state file; off: do not, and start with new keys"},
 		},
-		Reasons: reasons[:],
-		New:     newApp,
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		Note: func(args graph.Args) string {
+			cfg, err := parseArgs(args)
+			if err != nil {
+				return ""
+			}
+			return mtu.Note(cfg.inner(), cfg.mtu, cfg.mss)
+		},
+		New: newApp,
 	}
 }
 
@@ -163,6 +189,7 @@ type config struct {
 	keep          bool
 	dropOther     bool
 	window, mtu   int
+	mss           mtu.MSS
 	lifetime      uint64
 
 	out     bart.Fast[*sa]
@@ -176,6 +203,16 @@ func (cfg *config) outerLen() int {
 		return hdr.IPv6Len
 	}
 	return hdr.IPv4Len
+}
+
+// inner is the length of the longest IP packet that is not longer than mtu once protected. Headers that stay in
+// front of ESP are multiples of 4 bytes long, so that it does not depend on them.
+func (cfg *config) inner() int {
+	n := cfg.mtu - espLen - ivLen - icvLen
+	if cfg.tunnel {
+		n -= cfg.outerLen()
+	}
+	return n&^3 - trailerLen
 }
 
 // Most packets an SA may send: all numbers of 32 bits; with 64 as many as keep
@@ -201,6 +238,7 @@ func parseArgs(args graph.Args) (*config, error) {
 	}
 	arg.Number(r, "lifetime", &cfg.lifetime, 1, maxPacketsESN)
 	arg.Number(r, "mtu", &cfg.mtu, 68, 65535)
+	mtu.ReadMSS(r, &cfg.mss, cfg.inner())
 	r.Either("other", &cfg.dropOther, "pass", "drop")
 	r.Either("iv", &cfg.randomIV, "sequence", "random")
 	r.OnOff("keep", &cfg.keep)

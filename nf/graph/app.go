@@ -140,6 +140,9 @@ type Kind struct {
 	// Inside, of the kind of an Outer, are the apps that run inside an app with
 	// these arguments.
 	Inside func(args Args) ([]InsideSpec, error)
+	// Note, if not nil, is what a user should know at start of an app with these
+	// arguments, which are valid; "": nothing.
+	Note func(args Args) string
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
 	// Together, if not nil, says what is wrong with the apps of the kind that a graph has, each in so many workers,

@@ -258,6 +258,18 @@ func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
 	return outs
 }
 
+// Notes are what the kinds' Note says of the apps of a valid Spec, each behind the app's name.
+func (s *Spec) Notes(kinds []Kind) (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
+		if k := findKind(kinds, s.Apps[name].Kind); k != nil && k.Note != nil {
+			if n := k.Note(s.Apps[name].Args); n != "" {
+				all = append(all, name+": "+n)
+			}
+		}
+	}
+	return all
+}
+
 func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) error {
 	for _, arg := range slices.Sorted(maps.Keys(args)) {
 		if !slices.ContainsFunc(params, func(p Param) bool { return p.Name == arg }) {

@@ -12,11 +12,16 @@
 // a datagram, so that they stay together; MAC addresses and type of others. Over
 // IPv6 the flow label is of the same hash (RFC 6438). DF is set and nothing is
 // ever fragmented (section 4.3): what makes an IP datagram of more than mtu bytes
-// is dropped and counted, since a bridge has no address to report from. So the
-// inner network's MTU must be 50 bytes less than mtu over IPv4, and 70 over IPv6
-// (4 more for tagged frames that keep their tags). First fragments of tunnel
-// datagrams are dropped on the way in; later ones are not known for what they are,
-// and pass.
+// is dropped and counted. So the inner network's MTU must be 50 bytes less than mtu
+// over IPv4, and 70 over IPv6 (4 more for tagged frames that keep their tags). The
+// sender of a longer packet is told so by ICMP, in the name of the packet's
+// destination, since a bridge has no address to report from (package mtu); of IPv4
+// without DF, of multicast, and of what is not IP, nobody is told. With mss= TCP SYNs
+// ask for no longer segments, in both directions. First fragments of tunnel datagrams
+// are dropped on the way in; later ones are not known for what they are, and pass.
+//
+// Neighbours. ARP requests and neighbour solicitations for local that come on the
+// tunnel's side are answered with local-mac, and go no further.
 //
 // UDP checksum. IPv4: sent as 0 (section 4.1.2 of RFC 7348 leaves nothing else
 // to do well), verified when it is not 0. IPv6: computed and demanded, unless

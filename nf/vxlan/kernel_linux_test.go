@@ -17,12 +17,15 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/mtu/mtutest"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afpacket"
 )
 
 // TestKernel is a tunnel whose other end is Linux: a byte stream there and back,
-// over IPv4, and over IPv6 with checksums.
+// over IPv4, and over IPv6 with checksums. The host's MTU is not lowered, and the other
+// end's TCP takes segments that do not fit: the host learns from ICMP how long its packets
+// may be. Linux finds this end's MAC address by asking.
 func TestKernel(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: network namespaces, veth, packet sockets")
@@ -71,10 +74,9 @@ func TestKernel(t *testing.T) {
 				mtu, outerLocal, outerPeer, bits = 1430, "2001:db8::1", "2001:db8::2", "/64"
 			}
 			plainLink, tunnelLink := veth("pa", host, "eth0", hostLinks), veth("pb", peer, "eth0", peerLinks)
-			check(t, hostLinks.LinkSetMTU(plainLink, mtu))
 			addr(hostLinks, plainLink, "192.168.7.1/24")
+			addr(hostLinks, plainLink, "fd00:7::1/64")
 			addr(peerLinks, tunnelLink, outerPeer+bits)
-			check(t, peerLinks.NeighSet(&netlink.Neigh{LinkIndex: tunnelLink.Attrs().Index, IP: net.ParseIP(outerLocal), HardwareAddr: hereMAC, State: netlink.NUD_PERMANENT}))
 			la := netlink.NewLinkAttrs()
 			la.Name = "vx0"
 			err := peerLinks.LinkAdd(&netlink.Vxlan{LinkAttrs: la, VxlanId: 5000, VtepDevIndex: tunnelLink.Attrs().Index,
@@ -88,6 +90,9 @@ func TestKernel(t *testing.T) {
 			check(t, peerLinks.LinkSetMTU(vx, mtu))
 			check(t, peerLinks.LinkSetUp(vx))
 			addr(peerLinks, vx, "192.168.7.2/24")
+			addr(peerLinks, vx, "fd00:7::2/64")
+			check(t, peerLinks.RouteReplace(&netlink.Route{LinkIndex: vx.Attrs().Index, Scope: netlink.SCOPE_LINK, Src: net.IP{192, 168, 7, 2},
+				Dst: &net.IPNet{IP: net.IP{192, 168, 7, 0}, Mask: net.CIDRMask(24, 32)}, AdvMSS: 1460}))
 
 			check(t, netns.Set(box))
 			ports := map[string][]port.Port{}
@@ -135,8 +140,9 @@ func TestKernel(t *testing.T) {
 				}
 			}()
 			check(t, netns.Set(host))
-			x, err := net.DialTCP("tcp4", nil, &net.TCPAddr{IP: net.IP{192, 168, 7, 2}, Port: 7})
+			c, err := new(net.Dialer).DialContext(ctx, "tcp4", "192.168.7.2:7")
 			check(t, err)
+			x := c.(*net.TCPConn)
 			defer x.Close()
 			defer context.AfterFunc(ctx, func() { _ = x.Close() })()
 			want := make([]byte, 1<<20)
@@ -151,8 +157,28 @@ func TestKernel(t *testing.T) {
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d of %d bytes came back, %v", len(got), len(want), err)
 			}
+			if n := counted(inst, "told-too-big"); n == 0 {
+				t.Error("no segment was too long: the test shows nothing of MTUs")
+			}
+			for _, to := range []string{"192.168.7.2", "fd00:7::2"} {
+				if got := mtutest.PathMTU(t, to, 1500); got != mtu {
+					t.Errorf("the path to %s takes %d bytes, Linux learns; want %d", to, got, mtu)
+				}
+			}
+			if n := counted(inst, "resolved"); n == 0 {
+				t.Error("nobody asked for this end's MAC address")
+			}
 		})
 	}
+}
+
+func counted(inst *graph.Instance, name string) (n uint64) {
+	for _, c := range inst.Counters() {
+		if c.Name == name {
+			n += c.Value
+		}
+	}
+	return n
 }
 
 func check(t *testing.T, err error) {

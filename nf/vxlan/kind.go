@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/mtu"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -18,6 +19,8 @@ import (
 const (
 	reasonEncapsulated graph.Reason = iota
 	reasonDecapsulated
+	reasonTold
+	reasonResolved
 	reasonShort
 	reasonTagged
 	reasonNoVNI
@@ -40,6 +43,8 @@ const (
 var reasons = [numReasons]counter.Def{
 	reasonEncapsulated:  {Name: "encapsulated", Help: "into the tunnel"},
 	reasonDecapsulated:  {Name: "decapsulated", Help: "out of the tunnel"},
+	reasonTold:          {Name: "told-too-big", Help: "made: an ICMP error that tells the sender of a frame that was too big how long a packet may be"},
+	reasonResolved:      {Name: "resolved", Help: "made of its question: the answer to who has local= (ARP, neighbour discovery)"},
 	reasonShort:         {Name: "short", Help: "too short for its Ethernet header or VLAN tags (others=)"},
 	reasonTagged:        {Name: "tagged", Help: "from a VLAN that is no tenant's, or with a second tag (inner-tags=, others=)"},
 	reasonNoVNI:         {Name: "no-vni", Help: "from no tenant's VLAN, and there is no vni= (others=)"},
@@ -60,11 +65,13 @@ var reasons = [numReasons]counter.Def{
 
 const (
 	ctrCELost counter.ID = iota
+	ctrMSS
 	numCounters
 )
 
 var counters = [numCounters]counter.Def{
 	ctrCELost: {Name: "ce-lost", Help: "frames other than IP that met congestion in the tunnel, and cannot say so"},
+	ctrMSS:    {Name: "mss-lowered", Help: "TCP SYNs whose maximum segment size was lowered (mss=)"},
 }
 
 // Kind declares vxlan.
@@ -74,8 +81,9 @@ func Kind() *graph.Kind {
 		Summary: "carry Ethernet frames over IP, one VNI for all or one a VLAN (RFC 7348)",
 		Doc: `Frames that come in at port a leave by port b in UDP datagrams to the remote
 end, and the other way around. There is one remote end; MAC addresses are given,
-not asked for: ARP and neighbour discovery pass, and are answered by the hosts
-that have the addresses.
+not asked for. Who asks on the tunnel's side for local=, by ARP or neighbour
+discovery, is answered with local-mac; other questions pass, and are answered by
+the hosts that have the addresses.
 
   --nf vxlan,vni=5000,local=10.0.0.1,remote=10.0.0.2,local-mac=02:00:00:00:00:01,remote-mac=02:00:00:00:00:02
 
@@ -84,7 +92,10 @@ put back behind it. What is none of the tunnel's passes untouched (others=). Wha
 came in by the tunnel is checked: checksums, lengths, sender, flags, VNI.
 
 Nothing is fragmented: give the inner network an MTU of 50 bytes less than mtu=
-over IPv4, and 70 less over IPv6. ECN is that of RFC 6040; the inner TTL stays.
+over IPv4, and 70 less over IPv6. The sender of a longer packet is told so by
+ICMP, in the name of the packet's destination (IPv4: if the packet has DF; without
+it is dropped and no more); mss=auto has TCP ask for no more than fits.
+ECN is that of RFC 6040; the inner TTL stays.
 
 Port a is the plain side, port b the tunnel's.`,
 		In:  []string{"a", "b"},
@@ -99,6 +110,7 @@ Port a is the plain side, port b the tunnel's.`,
 			{Name: "outer-vlan", Default: "none", Help: "VLAN of the tunnel's own network; none: sent untagged, and taken with any tags"},
 			{Name: "udp-port", Default: "4789", Help: "UDP port of both ends"},
 			{Name: "mtu", Default: "1500", Help: "bytes of the longest IP datagram on the tunnel's side"},
+			mtu.Param,
 			{Name: "ttl", Default: "64", Help: "TTL or hop limit of the outer header"},
 			{Name: "dscp", Default: "copy", Help: "DSCP of the outer header: 0 to 63, or copy that of the inner one"},
 			{Name: "ecn", Default: "normal", Help: "into the tunnel: normal or compatibility mode of RFC 6040; compatibility where the other end does not follow it"},
@@ -116,6 +128,13 @@ Port a is the plain side, port b the tunnel's.`,
 			Size: maxTenants, May: table.Insert | table.Modify | table.Delete,
 			Setting: &table.Setting{Of: tenantsOf, Set: setTenants},
 		}},
+		Note: func(args graph.Args) string {
+			s, err := parseArgs(args)
+			if err != nil {
+				return ""
+			}
+			return mtu.Note(s.inner(), s.mtu, s.mss)
+		},
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseArgs(args)
 			if err != nil {
@@ -149,12 +168,22 @@ type settings struct {
 	outerVLAN           uint16 // 0: none
 	port                uint16
 	mtu                 int
+	mss                 mtu.MSS
 	ttl                 uint8
 	dscp                int // -1: copy
 	ecn                 int
 	zero6               bool
 	keepTags            bool
 	dropOthers          bool
+}
+
+// inner is the longest IP datagram, in an untagged frame, that fits in the tunnel.
+func (s *settings) inner() int {
+	ip := hdr.IPv4Len
+	if s.local.Is6() {
+		ip = hdr.IPv6Len
+	}
+	return s.mtu - ip - hdr.UDPLen - hdr.VXLANLen - hdr.EthernetLen
 }
 
 func parseTenants(v string) ([]tenant, error) {
@@ -198,6 +227,11 @@ func parseArgs(args graph.Args) (settings, error) {
 	r.Either("checksum6", &s.zero6, "full", "zero")
 	r.Either("inner-tags", &s.keepTags, "drop", "keep")
 	r.Either("others", &s.dropOthers, "pass", "drop")
+	room := s.inner()
+	if s.keepTags {
+		room -= hdr.MaxTags * hdr.VLANLen
+	}
+	mtu.ReadMSS(r, &s.mss, room)
 	for _, name := range []string{"local", "remote", "local-mac", "remote-mac"} {
 		r.Need(name, "both ends' addresses are given")
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/mtu"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -33,6 +34,7 @@ type app struct {
 	pseudo         uint32      // sum of the pseudo-header without the length
 	vniOf          [4096]int32 // by VLAN; -1: none
 	vlanOf         map[uint32]uint16
+	teller         mtu.Teller
 }
 
 func newApp(s settings) *app {
@@ -74,11 +76,13 @@ func newApp(s settings) *app {
 	return a
 }
 
-// Reconfigure takes any arguments: there is no state.
+// Reconfigure takes any arguments: there is no state but how many senders were told of late.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parseArgs(args)
 	if err == nil {
+		teller := a.teller
 		*a = *newApp(s)
+		a.teller = teller
 	}
 	return err
 }
@@ -123,9 +127,13 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 		a.other(c, plain, x, reasonNoVNI)
 		return
 	case len(a.outer)-a.ip+n > a.s.mtu:
+		if l.L3 != 0 {
+			a.teller.Tell(c, x, &l, a.s.inner()-hdr.VLANLen*tags, plain, reasonTold)
+		}
 		c.Drop(x, reasonTooBig)
 		return
 	}
+	a.lower(c, b, &l)
 	var tos uint8
 	if l.L3 != 0 {
 		tos = tosOf(b, &l)
@@ -175,6 +183,13 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	c.Mark(x, packet.Rewritten, reasonEncapsulated)
 	c.Trace(x, traceEncapsulate, uint64(vni), uint64(u.SrcPort()))
 	c.Emit(tunnel, x)
+}
+
+// lower has TCP ask for no longer segments than mss= says.
+func (a *app) lower(c *graph.Ctx, b []byte, l *hdr.Layers) {
+	if a.s.mss.Lower(b, l) {
+		c.Count(ctrMSS, 1)
+	}
 }
 
 // ours reports whether a frame is a datagram to this end's port.
@@ -233,6 +248,9 @@ func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
 		return
 	}
 	if !a.ours(b, &l) {
+		if a.resolve(c, x, &l) {
+			return
+		}
 		a.other(c, tunnel, x, reasonNotTunnel)
 		return
 	}
@@ -262,6 +280,7 @@ func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
 			c.Drop(x, reasonCongested)
 			return
 		}
+		a.lower(c, inner, &li)
 	} else if tos&3 == ce {
 		c.Count(ctrCELost, 1)
 	}

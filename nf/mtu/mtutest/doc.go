@@ -1,0 +1,2 @@
+// Package mtutest asks Linux, in tests, what it has learnt of MTUs.
+package mtutest
