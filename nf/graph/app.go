@@ -174,6 +174,9 @@ type Env struct {
 	// app of the same name in the next process finds there what this one left,
 	// whatever ended it. Zeros at first. One call an app, not one a worker.
 	Memory func(size int) ([]byte, error)
+	// Asked says that the app is made to be asked what it wants, and gone then: what
+	// takes long to make can be left out.
+	Asked bool
 }
 
 // Ctx is what an app sees of the breath that it runs in.

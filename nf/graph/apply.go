@@ -345,7 +345,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 	var f port.Filter
 	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
 		kind := findKind(kinds, spec.Apps[name].Kind)
-		app, err := kind.New(Env{Name: name, Workers: 1, Share: (&share{}).get}, maps.Clone(spec.Apps[name].Args))
+		app, err := kind.New(Env{Name: name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(spec.Apps[name].Args))
 		if err != nil {
 			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
 		}
@@ -360,7 +360,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 		for _, s := range inside {
 			// What is wrong with one is said when the instance is made.
 			if k := findKind(kinds, s.Kind); k != nil {
-				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get}, maps.Clone(s.Args)); err == nil {
+				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(s.Args)); err == nil {
 					in := appWants(app)
 					f.Closed, f.Bound, f.Guarded = f.Closed || in.Closed, f.Bound || in.Bound, f.Guarded || in.Guarded
 				}

@@ -126,7 +126,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		s := &shared{cfg: cfg}
 		s.mem.geometry = cfg.geometry()
 		s.nodes.Store(&[]*node{})
-		if s.failed = s.remember(env); s.failed == nil {
+		if s.failed = s.remember(env); s.failed == nil && !env.Asked {
 			s.reserve(env.Workers)
 		}
 		return s
