@@ -62,7 +62,7 @@ func tried(t *testing.T) map[string][]graph.Args {
 		"firewall": {{"rules": "allow+in:a", "rules6": "allow+in:a"}, {"rules": "allow+in:a+dport:80;allow+in:b+sport:443", "mode": "loose", "fragments": "drop", "non-ip": "drop"}},
 		"napt":     {{"public": "198.51.100.1", "mac": mac1}, {"public": "198.51.100.1", "filter": "endpoint", "others": "drop", "ports": "1024-1040"}},
 		"balance":  {lb, with(lb, "port", "4789"), with(lb, "backends", "none")},
-		"aead":     {{"keys": keys, "out": "0x100@203.0.113.0/24", "iv": "sequence"}},
+		"aead":     {{"keys": keys, "out": "0x100@203.0.113.0/24", "iv": "sequence"}, {"keys": keys, "out": "0x100@203.0.113.0/24", "iv": "sequence", "mtu": "300"}},
 		"vxlan":    {with(tunnel, "vni", "5", "mtu", "600"), with(tunnel, "tenants", "42:5"), with(tunnel, "vni", "4", "tenants", "42:5", "others", "drop", "ecn", "compatibility", "inner-tags", "keep")},
 		"nsh": {path, with(path, "next", "ip", "match", "proto:17", "exit", "7", "oam", "pass", "mtu", "600"),
 			{"role": "task"}, {"role": "forwarder", "dst": mac1}},
@@ -285,6 +285,11 @@ func (p *proof) look(t *testing.T, i int, s *step) {
 	if len(s.Dropped) > 0 {
 		if p.dropped = true; !p.Drops {
 			t.Errorf("frame %d was dropped (%s), which it is not said to do:\n%x", i, s.Dropped[0].Reason, s.frame)
+		}
+		if len(s.Out["a"])+len(s.Out["b"]) > 0 {
+			if p.answered = true; !p.Answers {
+				t.Errorf("frame %d was dropped, and another one sent, which it is not said to do:\n%x", i, s.frame)
+			}
 		}
 		return
 	}
