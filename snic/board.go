@@ -90,8 +90,9 @@ type service struct {
 	counted  uint64        // bytes when it was measured
 	recent   float64       // bytes of about the last monitor period
 	recentAt clock.Time
-	listed   bool   // in board.active
-	term     uint16 // DAGs that have had the number; it wraps
+	stay     float64 // ns that a packet is in the packet store, of late
+	listed   bool    // in board.active
+	term     uint16  // DAGs that have had the number; it wraps
 	abroad   abroad
 	packets, bytes,
 	throttled uint64

@@ -91,6 +91,29 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}, {match
 `, weight)
 }
 
+// TestClumps: frames that come in clumps, since whoever takes them was away meanwhile, are
+// not too many for a tenant that is far below what its task can do: alone, beside another, and when single
+// frames come while a clump is inside.
+func TestClumps(t *testing.T) {
+	x := scripted(t, shared("1"), "packets", "4096")
+	serve(x, 50*time.Millisecond, offer{1, 10, 1}) // its task runs
+	for name, load := range map[string][]offer{
+		"alone": {{1, 1500, 700}}, "beside another": {{1, 1500, 700}, {2, 100, 1}}, "with single frames": {{1, 1400, 700}, {1, 100, 1}},
+	} {
+		total := 0.
+		for _, s := range serve(x, 200*time.Millisecond, load...) {
+			total += s.mbit
+		}
+		want := 0.
+		for _, o := range load {
+			want += float64(o.mbit)
+		}
+		if n := x.Counter("throttled"); n != 0 || math.Abs(total-want) > .1*want {
+			t.Errorf("%s: %g Mbit/s of %g, %d frames throttled", name, total, want, n)
+		}
+	}
+}
+
 // TestShareOfLate: what tenants have is shown as a mean of 100 ms, whatever the epoch that has just ended was like: it
 // is the same at any time for who sends in bursts. It stays with a change of weights, and is not a new tenant's.
 func TestShareOfLate(t *testing.T) {

@@ -145,6 +145,7 @@ end: run says so, and its exit status is 1.`,
 			{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
 			{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
 			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
+			{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
 			{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
 			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
@@ -199,24 +200,24 @@ end: run says so, and its exit status is 1.`,
 
 // settings are the parsed arguments.
 type settings struct {
-	deployment           *dag.Deployment
-	shares               bool
-	parallel             uint8
-	epoch, monitor, idle clock.Duration
-	poolCopy             clock.Duration
-	rate, portRate       int64
-	burst                int
-	store                int64
-	packets, flows       int
-	poolPort, poolMTU    int // -1: none
-	regions              int
-	memory, page         int64
-	promise              int64
-	workers              int // boards that there are, each with all of this
+	deployment                  *dag.Deployment
+	shares                      bool
+	parallel                    uint8
+	epoch, slack, monitor, idle clock.Duration
+	poolCopy                    clock.Duration
+	rate, portRate              int64
+	burst                       int
+	store                       int64
+	packets, flows              int
+	poolPort, poolMTU           int // -1: none
+	regions                     int
+	memory, page                int64
+	promise                     int64
+	workers                     int // boards that there are, each with all of this
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{shares: true, epoch: 20 * time.Microsecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
+	s := settings{shares: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
 		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes}
 	r := arg.Read("", args)
 	var wrong error
@@ -234,6 +235,7 @@ func parseArgs(args graph.Args) (settings, error) {
 		return nil
 	})
 	r.Duration("epoch", &s.epoch, 5*time.Microsecond, time.Second)
+	r.Duration("slack", &s.slack, 0, time.Second)
 	r.Duration("monitor", &s.monitor, 100*time.Microsecond, time.Minute)
 	r.Duration("idle", &s.idle, 0, time.Hour)
 	arg.Scaled(r, "pr-rate", &s.rate, 1000, 1000, 1e12)

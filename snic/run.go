@@ -129,7 +129,8 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	p := &b.packets[l.Packet]
 	b.inside--
 	if b.fair != nil && int(p.tenant) < len(b.tenants) {
-		b.fair.Measure(int(p.tenant), resStore, int64(p.size)*int64(c.Now().Sub(p.since)))
+		d := &b.services[p.way.dag]
+		d.stay += (float64(c.Now().Sub(p.since)) - d.stay) / stays
 	}
 	b.waits[p.way.dag]--
 	b.promised -= int(p.promised)

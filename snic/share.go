@@ -22,6 +22,9 @@ type scarce struct {
 
 const resStore = 0
 
+// stays is of about how many packets the mean is that service.stay is.
+const stays = 64
+
 // number gives what is shared now its numbers.
 func (s *scarce) number(tasks []task, memory bool) {
 	s.names = append(s.names[:0], "packet store")
@@ -78,7 +81,7 @@ func (b *board) deployShares(now clock.Time) error {
 		b.had[n].until = fair.Usage{}
 	}
 	b.hadAt = now
-	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.burst})
+	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.burst, Slack: b.slack})
 	if err != nil {
 		return err
 	}
@@ -194,6 +197,8 @@ func (b *board) measure(d *service, in int, g *group) {
 	s, bytes := &b.scarce, int64(g.bytes)
 	b.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
 	b.fair.Measure(d.tenant, int(s.egress[b.port(g.way)]), bytes)
+	// What leaves in an epoch came long before: over what comes in it, it would say nothing of what a byte uses.
+	b.fair.Measure(d.tenant, resStore, int64(float64(bytes)*d.stay))
 	if d.abroad.peer > 0 {
 		return // tasks of a peer
 	}

@@ -50,7 +50,7 @@
 //
 // A limit is a token bucket in bytes. It holds what its rate brings in an eighth
 // of an epoch, and at least Config.Burst; a pool holds an eighth of an epoch,
-// too. A packet is let in while there is a token; the last one may leave a debt,
+// too, and at least Config.Slack of its flow. A packet is let in while there is a token; the last one may leave a debt,
 // which is paid before the next one. So long packets are not at a disadvantage,
 // a tenant's rate is exact, and no bucket is ever above its burst. What is sent in
 // an epoch comes back in the next, to who has all that it asks for: who sends a
@@ -121,6 +121,10 @@ type Config struct {
 	Epoch clock.Duration // 0: DefaultEpoch
 	// Burst is the least that a bucket holds, in bytes.
 	Burst int // 0: DefaultBurst
+	// Slack is for how long a pool keeps what nobody used of its flow, also while all
+	// of it is granted: as long as packets may come in one clump, since whoever takes
+	// them was away meanwhile. 0: an eighth of an epoch of what is not granted.
+	Slack clock.Duration
 }
 
 // Sharer divides a board. No part of it may be used by two goroutines at a time.
@@ -128,6 +132,7 @@ type Config struct {
 type Sharer struct {
 	epochLen clock.Duration
 	window   float64 // ns
+	slack    float64 // ns
 	burst    float64
 	flows    int
 	held     int
@@ -189,6 +194,7 @@ type tenant struct {
 // pool is what nobody has been granted of a flow.
 type pool struct {
 	tokens, rate float64 // a unit, units/ns
+	slack        float64 // tokens that it keeps, whatever its rate is
 	last         clock.Time
 }
 
@@ -214,12 +220,14 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 		return nil, fmt.Errorf("fair: %d rows: want 2 to %d", c.Rows, 1<<16)
 	case c.Epoch < time.Microsecond || c.Epoch > time.Minute:
 		return nil, fmt.Errorf("fair: epoch of %v: want 1µs to 1m", c.Epoch)
+	case c.Slack < 0 || c.Slack > time.Second:
+		return nil, fmt.Errorf("fair: slack of %v: want 0 to 1s", c.Slack)
 	case c.Burst < 1 || c.Burst > 1<<30:
 		return nil, fmt.Errorf("fair: burst of %d bytes: want 1 to %d", c.Burst, 1<<30)
 	}
 	rows := min(c.Rows, c.Tenants)
 	s := &Sharer{
-		epochLen: c.Epoch, window: float64(c.Epoch) * window, burst: float64(c.Burst), flows: flows, held: c.Held,
+		epochLen: c.Epoch, window: float64(c.Epoch) * window, slack: float64(c.Slack), burst: float64(c.Burst), flows: flows, held: c.Held,
 		epoch: 1, start: now, half: now.Add(c.Epoch / 2),
 		tenants: make([]tenant, c.Tenants),
 		counts:  make([]int64, 2*c.Tenants*flows),
@@ -267,6 +275,7 @@ func (s *Sharer) SetCapacity(resource int, amount float64) error {
 	}
 	if resource < s.flows {
 		p := &s.pools[resource]
+		p.slack = amount / 1e9 * s.slack
 		s.setPool(p, max(0, p.rate+(amount-s.perSecond[resource])/1e9))
 	}
 	s.perSecond[resource] = amount
@@ -279,7 +288,7 @@ func (s *Sharer) setPool(p *pool, rate float64) {
 		p.tokens = rate * s.window
 	}
 	p.rate = rate
-	p.tokens = min(p.tokens, rate*s.window)
+	p.tokens = min(p.tokens, max(rate*s.window, p.slack))
 }
 
 // SetWeight sets a tenant's weight, 1/MaxWeight to MaxWeight, from the next epoch
@@ -413,7 +422,7 @@ func (s *Sharer) spare(now clock.Time, t *tenant, bytes float64) bool {
 
 func (s *Sharer) left(now clock.Time, p *pool) float64 {
 	if now > p.last {
-		p.tokens = min(p.tokens+float64(now-p.last)*p.rate, p.rate*s.window)
+		p.tokens = min(p.tokens+float64(now-p.last)*p.rate, max(p.rate*s.window, p.slack))
 		p.last = now
 	}
 	return p.tokens
