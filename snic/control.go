@@ -614,11 +614,11 @@ func (b *board) follow(n int, visits []sched.Visit) {
 		s.bulk, s.twin = false, true
 	}
 	for i := range 2 {
-		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i]}); err != nil {
+		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Back: i > 0}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 		}
 		if s.twin { // packets may be on it
-			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i]}); err != nil {
+			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Back: i > 0}); err != nil {
 				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 			}
 		}

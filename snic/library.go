@@ -32,7 +32,7 @@ func Effects(kind string) (e dag.Effects, ok bool) {
 	case "balance":
 		return dag.Effects{Reads: flow, Writes: dag.Ethernet | dag.Encap | dag.IPAddresses, Drops: true, State: true}, true
 	case "aead", "vxlan", "nsh":
-		return dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, Answers: kind != "nsh", State: kind == "aead"}, true
+		return dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, Answers: true, State: kind == "aead"}, true
 	case "gobackn", "kvcache", "replicate":
 		return dag.Effects{Reads: dag.AllFields, Writes: dag.AllFields, Drops: true, Answers: true, State: true}, true
 	}

@@ -566,7 +566,11 @@ func TestSideBySideMachine(t *testing.T) {
 		copied += sideBySideMachine(j, rt, fates)
 	})
 	t.Log(copied, fates)
-	if copied < 1000 || fates["out"] < 1000 || fates["bang"] == 0 {
+	enough := 1000
+	if testing.Short() {
+		enough /= 5 // as the number of rapid's runs
+	}
+	if copied < uint64(enough) || fates["out"] < enough || fates["bang"] == 0 {
 		t.Errorf("%d times a packet ran on copies; %v", copied, fates)
 	}
 }

@@ -236,6 +236,7 @@ func (b *board) ask(n int, pause bool) {
 // route sets the way of all packets of a DAG, there and back.
 func (b *board) route(n int, r sched.Route) {
 	for i := range 2 {
+		r.Back = i > 0
 		err := b.sched.SetRoute(2*n+i, r)
 		if b.services[n].twin && err == nil {
 			err = b.sched.SetRoute(inLine+2*n+i, r)

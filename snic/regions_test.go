@@ -337,3 +337,32 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 		t.Errorf("%s", marks(out))
 	}
 }
+
+// A flow's directions do not wait for each other: as many frames each way through a task take
+// the time that they take as two flows.
+func TestBothWays(t *testing.T) {
+	took := func(there, here byte) (d time.Duration) {
+		x := scripted(t, `
+regions: {count: 1, area: 1}
+tasks: {a: {kind: quick, args: {letter: a}, latency: 100us}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a}]
+rules: [{match: all, dag: 1}]
+`)
+		x.Advance(20 * time.Millisecond) // the chain is there
+		out := 0
+		for range 20 {
+			for _, r := range []graphtest.Result{x.Push("p0", frame(there, "00000000-.")), x.Push("p1", back(here, "00000000-."))} {
+				out += len(r.Out["p0"]) + len(r.Out["p1"])
+			}
+		}
+		for ; out < 40 && d < 10*time.Millisecond; d += 10 * time.Microsecond {
+			r := x.Advance(10 * time.Microsecond)
+			out += len(r.Out["p0"]) + len(r.Out["p1"])
+		}
+		return d
+	}
+	if one, two := took(1, 1), took(1, 2); one != two || two > 600*time.Microsecond {
+		t.Errorf("%v as one flow, %v as two", one, two)
+	}
+}

@@ -55,8 +55,8 @@ func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 	return c
 }
 
-// Chains is the chains that a region may be loaded with: every set of tasks that
-// fits, in an order that all DAGs accept; where their orders contradict each
+// Chains is the chains that a region may be loaded with: every set of tasks of
+// a DAG that fits, in an order that all DAGs accept; where their orders contradict each
 // other, one for each DAG that has all of the set. The tasks of each branch of a
 // DAG's stages that fit a region are there as a chain in that order. Short
 // chains come first, those of a length by their tasks. With more than most of
@@ -79,12 +79,13 @@ func (d *Deployment) Chains(most int) ([]Chain, error) {
 	return chains, nil
 }
 
-// enumeration goes through all sets of tasks that fit.
+// enumeration goes through all sets of tasks of a DAG that fit.
 type enumeration struct {
 	d      *Deployment
 	used   []TaskID // those that DAGs name, by rank
 	order  [][]bool // order[a][b]: a DAG wants a before b, and they are not independent
 	orders []dagOrder
+	in     [][]uint64 // in[t] has bit i: orders[i] has t
 	set    []TaskID
 	found  [][]TaskID
 }
@@ -124,6 +125,15 @@ func (d *Deployment) enumerate() *enumeration {
 		}
 		e.orders = append(e.orders, o)
 	}
+	e.in = make([][]uint64, n)
+	for t := range e.in {
+		e.in[t] = make([]uint64, (len(e.orders)+63)/64)
+		for i, o := range e.orders {
+			if o[t] > 0 {
+				e.in[t][i/64] |= 1 << (i % 64)
+			}
+		}
+	}
 	for i := range d.Tasks {
 		if named[i] {
 			e.used = append(e.used, TaskID(i))
@@ -140,7 +150,7 @@ func (d *Deployment) enumerate() *enumeration {
 func (e *enumeration) from(i, area, most int) bool {
 	for ; i < len(e.used); i++ {
 		t := e.used[i]
-		if e.d.Tasks[t].Area > area || len(e.set) == MaxChain {
+		if e.d.Tasks[t].Area > area || len(e.set) == MaxChain || !e.together(t) {
 			continue
 		}
 		e.set = append(e.set, t)
@@ -152,6 +162,20 @@ func (e *enumeration) from(i, area, most int) bool {
 		e.set = e.set[:len(e.set)-1]
 	}
 	return true
+}
+
+// together reports whether a DAG has the set so far and t as well: others have no use for
+// a chain of these, which would be one for each choice of unrelated tasks.
+func (e *enumeration) together(t TaskID) bool {
+	for w, has := range e.in[t] {
+		for _, s := range e.set {
+			has &= e.in[s][w]
+		}
+		if has != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // add adds the chains of the set; false when there are none, and thus none of a

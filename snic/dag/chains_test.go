@@ -107,19 +107,42 @@ func TestChainsOfOpposites(t *testing.T) {
 
 // Many tasks that fit are too many at once, not after hours.
 func TestTooManyChains(t *testing.T) {
-	d := &Deployment{Regions: Regions{Area: 100}}
+	d := &Deployment{Regions: Regions{Area: 100}, DAGs: make([]DAG, 1)}
+	g := &d.DAGs[0]
 	for i := range 40 {
 		d.Tasks = append(d.Tasks, Task{Name: fmt.Sprint("t", i), Area: 1})
-		d.DAGs = append(d.DAGs, DAG{UID: uint32(i + 1), Tasks: []TaskID{TaskID(i)}})
+		g.Tasks = append(g.Tasks, TaskID(i))
 	}
 	_, err := d.Chains(0)
 	if err == nil || !strings.Contains(err.Error(), "more than 4096 chains: there are 40 tasks, 40 of them in DAGs, and up to 16 of those fit a region of area 100") {
 		t.Error(err)
 	}
 	// A chain has no more tasks than a mask has bits.
-	d.Tasks, d.DAGs = d.Tasks[:17], d.DAGs[:17]
+	d.Tasks, g.Tasks = d.Tasks[:17], g.Tasks[:17]
 	chains, err := d.Chains(1 << 18)
 	if err != nil || len(chains) != 1<<17-1-1 {
+		t.Errorf("%d chains, %v", len(chains), err)
+	}
+}
+
+// Tasks that no DAG has together are in no chain together: many tenants that have nothing
+// in common have as many chains as each has alone.
+func TestChainsOfManyTenants(t *testing.T) {
+	const tenants = 20
+	d := &Deployment{Regions: Regions{Area: 4}}
+	for i := range TaskID(tenants) {
+		d.Tasks = append(d.Tasks, Task{Name: fmt.Sprint("a", i), Area: 1}, Task{Name: fmt.Sprint("b", i), Area: 1})
+		d.DAGs = append(d.DAGs, DAG{UID: uint32(i + 1), Tasks: []TaskID{2 * i, 2*i + 1}, Edges: [][2]TaskID{{2 * i, 2*i + 1}}})
+	}
+	d.rank = ranks(d.Tasks, d.DAGs)
+	chains, err := d.Chains(3 * tenants)
+	if err != nil || len(chains) != 3*tenants {
+		t.Fatalf("%d chains, %v", len(chains), err)
+	}
+	// A DAG that has tasks of two of them brings what it can use.
+	d.DAGs = append(d.DAGs, DAG{UID: 100, Tasks: []TaskID{0, 1, 2}, Edges: [][2]TaskID{{0, 1}, {1, 2}}})
+	d.rank = ranks(d.Tasks, d.DAGs)
+	if chains, err = d.Chains(0); err != nil || len(chains) != 3*tenants+3 {
 		t.Errorf("%d chains, %v", len(chains), err)
 	}
 }
@@ -167,7 +190,7 @@ func permutations(tasks []TaskID, f func(p []TaskID)) {
 }
 
 // Chains are what a search through all sequences finds: for each set of tasks
-// that fits one order that all DAGs accept, or one for each that has all of it;
+// of a DAG that fits one order that all DAGs accept, or one for each that has all of it;
 // and each branch that fits is a chain.
 func TestChainsAreAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -229,6 +252,18 @@ func TestChainsAreAll(t *testing.T) {
 				}
 				continue
 			}
+			owners := 0
+			for i := range d.DAGs {
+				if !slices.ContainsFunc(tasks, func(id TaskID) bool { return !slices.Contains(d.DAGs[i].Tasks, id) }) {
+					owners++
+				}
+			}
+			if owners == 0 && unused == 0 {
+				if got != nil {
+					t.Fatalf("%v is of no DAG", got)
+				}
+				continue
+			}
 			all := false // one order for all DAGs
 			permutations(slices.Clone(tasks), func(p []TaskID) {
 				ok := true
@@ -248,10 +283,8 @@ func TestChainsAreAll(t *testing.T) {
 				}
 				continue
 			}
-			owners := 0
 			for i := range d.DAGs {
 				if !slices.ContainsFunc(tasks, func(id TaskID) bool { return !slices.Contains(d.DAGs[i].Tasks, id) }) {
-					owners++
 					if !slices.ContainsFunc(got, func(c []TaskID) bool { return accepts(&d.DAGs[i], c) }) {
 						t.Fatalf("%v: none of %v for DAG %d", tasks, got, i)
 					}

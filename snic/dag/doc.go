@@ -51,8 +51,8 @@
 // # Chains
 //
 // The chains are the bitstreams of a region, made at deployment: every set of
-// tasks that fits a region, of one DAG or of several, in an order that all DAGs
-// accept. A set whose DAGs want opposite orders is there once for each of those
+// tasks that fits a region and that a DAG has, in an order that all DAGs
+// accept. Tasks that are in no DAG together are in no chain together. A set whose DAGs want opposite orders is there once for each of those
 // that hold all of it. As tasks of a chain can be skipped, one order of what is
 // independent serves all. A task that no DAG names has a chain of its own.
 //

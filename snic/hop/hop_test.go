@@ -247,6 +247,9 @@ func TestExactlyOnceInOrder(t *testing.T) {
 			}
 		})
 	}
+	if testing.Short() {
+		return // too few runs for some of each
+	}
 	if total.Resent == 0 || total.Damaged == 0 || total.Duplicates == 0 || total.Paused == 0 || total.Refused == 0 || total.Naks == 0 || total.Timeouts == 0 {
 		t.Errorf("%+v: want some of each", total)
 	}
@@ -346,7 +349,7 @@ func TestRestart(t *testing.T) {
 			}
 		})
 	}
-	if again == 0 {
+	if again == 0 && !testing.Short() {
 		t.Error("nothing ever came again: the test is too kind")
 	}
 }

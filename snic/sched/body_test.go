@@ -45,7 +45,7 @@ type exec struct {
 
 // parcel is what the model knows of a packet, from outside.
 type parcel struct {
-	id, route, flow, tenant, bytes int
+	id, route, flow, tenant, bytes int // the flow with its direction
 	seq                            int // of arrival
 	plan                           *Route
 	begun                          bool
@@ -143,6 +143,7 @@ func (b *body) must(err error) {
 func (b *body) someRoute() *Route {
 	r := &Route{Spread: Spread([]int{0, 0, 0, 1, 2}[b.c.pick(5)])}
 	r.AnyOrder = r.Spread != PerFlow && b.c.pick(3) == 0
+	r.Back = b.c.pick(3) == 0
 	stages := b.c.pick(4)
 	if b.c.pick(3) == 0 {
 		stages = 1
@@ -249,6 +250,9 @@ func (b *body) arrive(route, flow, bytes int) {
 	b.trace("arrive %d seq %d route %d %+v flow %d", id, b.seq, route, *b.routes[route], flow)
 	b.arrived++
 	b.stored += bytes
+	if flow *= 2; b.routes[route].Back {
+		flow++
+	}
 	p := &parcel{id: id, route: route, flow: flow, tenant: tenant, bytes: bytes, seq: b.seq}
 	p.order = b.routes[route].Spread == PerFlow || !b.routes[route].AnyOrder
 	b.inside[id] = p

@@ -267,7 +267,7 @@ func (s *Scheduler) checkFlows() error {
 			last, active := none, none
 			for p := e.head; p != none; p = s.packets[p].next {
 				pk := &s.packets[p]
-				if !pk.inside || pk.queue != i || pk.flow != e.hash || pk.tenant != e.tenant {
+				if !pk.inside || pk.queue != i || pk.flow != e.hash || pk.tenant != e.tenant || pk.back != e.back {
 					return fmt.Errorf("sched: packet %d is in flow %d by mistake", p, i)
 				}
 				if last = p; pk.finished {

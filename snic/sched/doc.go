@@ -40,8 +40,8 @@
 //
 // # Order
 //
-// Packets of a flow (the same hash and tenant) leave in the order in which they
-// arrived, dropped or not, whatever their routes. With Spread PerFlow they also
+// Packets of a direction of a flow (the same hash and tenant, and Route.Back) leave
+// in the order in which they arrived, dropped or not, whatever their routes. With Spread PerFlow they also
 // pass each task in that order. A flow goes to one of the instances by
 // rendezvous hashing: when instances come or go, only flows move that have to.
 // A packet whose instance is not that of the packet before it in its flow waits

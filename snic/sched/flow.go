@@ -2,8 +2,8 @@ package sched
 
 import "math/bits"
 
-// flows finds the flows of which packets are inside. A flow is a hash and a
-// tenant; tenants do not meet, whatever hashes they send.
+// flows finds the flows of which packets are inside. A flow is a hash, a tenant
+// and a direction; tenants do not meet, whatever hashes they send.
 type flows struct {
 	first []int32 // of a bucket
 	e     []flow
@@ -15,6 +15,7 @@ type flows struct {
 type flow struct {
 	hash       uint64
 	tenant     int32
+	back       bool
 	head, tail int32 // packets that have not left, by arrival
 	last       int32 // the last of those that are not finished
 	next       int32 // in the bucket
@@ -50,7 +51,7 @@ func (s *Scheduler) join(p int32) {
 	b := &f.first[k]
 	for i := *b; i != none; i = f.e[i].next {
 		e := &f.e[i]
-		if e.hash != pk.flow || e.tenant != pk.tenant {
+		if e.hash != pk.flow || e.tenant != pk.tenant || e.back != pk.back {
 			continue
 		}
 		pk.queue = i
@@ -65,7 +66,7 @@ func (s *Scheduler) join(p int32) {
 	i := f.free[len(f.free)-1]
 	f.free = f.free[:len(f.free)-1]
 	e := &f.e[i]
-	e.hash, e.tenant, e.head, e.tail, e.last, e.next, e.bucket = pk.flow, pk.tenant, p, p, p, *b, k
+	e.hash, e.tenant, e.back, e.head, e.tail, e.last, e.next, e.bucket = pk.flow, pk.tenant, pk.back, p, p, p, *b, k
 	*b = i
 	pk.queue = i
 }

@@ -21,6 +21,7 @@ type packet struct {
 	begun         bool // a task has run
 	finished      bool
 	woken         bool // is in work
+	back          bool // its flow's other direction
 }
 
 // What a header does. A header that runs may have a place in a queue as well.
@@ -78,7 +79,7 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 	pk.flow, pk.bytes, pk.tenant, pk.route, pk.plan = flow, int32(bytes), int32(tenant), int32(route), rt.plan
 	pk.queue, pk.next, pk.before, pk.after = none, none, none, none
 	pk.held, pk.reason = 0, None
-	pk.inside, pk.begun, pk.finished = true, false, false
+	pk.inside, pk.begun, pk.finished, pk.back = true, false, false, pl.back
 	if pl.spread == PerFlow || !pl.anyOrder {
 		s.join(p)
 	}

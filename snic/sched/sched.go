@@ -62,6 +62,9 @@ type Route struct {
 	// AnyOrder lets packets of a flow leave as they come. Otherwise, and always
 	// with PerFlow, they leave in the order in which they arrived.
 	AnyOrder bool
+	// Back says that packets on this route go the other way: packets of a flow on routes
+	// there and those on routes back are in two orders, and neither waits for the other.
+	Back bool
 }
 
 // Reason says why a packet was refused or dropped.
@@ -176,6 +179,7 @@ type plan struct {
 	current  bool
 	spread   Spread
 	anyOrder bool
+	back     bool
 	bulk     bool // one visit
 	stages   []span
 	branches []span
@@ -439,7 +443,7 @@ func (s *Scheduler) plan(id int, r Route) (*plan, error) {
 	if r.Spread > LeastLoaded {
 		return nil, fmt.Errorf("sched: route %d: spread %d: there are 0 to %d", id, r.Spread, LeastLoaded)
 	}
-	pl := &plan{route: int32(id), current: true, spread: r.Spread, anyOrder: r.AnyOrder}
+	pl := &plan{route: int32(id), current: true, spread: r.Spread, anyOrder: r.AnyOrder, back: r.Back}
 	for i, stage := range r.Stages {
 		if len(stage) < 1 || len(stage) > s.side {
 			return nil, fmt.Errorf("sched: route %d: stage %d has %d branches: 1 to %d are possible", id, i, len(stage), s.side)
@@ -467,7 +471,7 @@ func (s *Scheduler) plan(id int, r Route) (*plan, error) {
 		pl.stages = append(pl.stages, span{uint8(from), uint8(len(pl.branches))})
 	}
 	pl.bulk = len(pl.visits) == 1
-	pl.source = Route{Spread: r.Spread, AnyOrder: r.AnyOrder, Stages: make([][][]Visit, len(r.Stages))}
+	pl.source = Route{Spread: r.Spread, AnyOrder: r.AnyOrder, Back: r.Back, Stages: make([][][]Visit, len(r.Stages))}
 	for i, stage := range r.Stages {
 		pl.source.Stages[i] = make([][]Visit, len(stage))
 		for j, branch := range stage {
@@ -478,7 +482,7 @@ func (s *Scheduler) plan(id int, r Route) (*plan, error) {
 }
 
 func same(a, b Route) bool {
-	return a.Spread == b.Spread && a.AnyOrder == b.AnyOrder && slices.EqualFunc(a.Stages, b.Stages, func(x, y [][]Visit) bool {
+	return a.Spread == b.Spread && a.AnyOrder == b.AnyOrder && a.Back == b.Back && slices.EqualFunc(a.Stages, b.Stages, func(x, y [][]Visit) bool {
 		return slices.EqualFunc(x, y, slices.Equal[[]Visit])
 	})
 }

@@ -293,6 +293,31 @@ func TestDrain(t *testing.T) {
 	want(t, "in order", leaves(t, s), "0 1 2 3")
 }
 
+// TestDirections: the directions of a flow are in two orders, on plans of their own, and go
+// to the same instance. An answer overtakes the request that waits for it.
+func TestDirections(t *testing.T) {
+	s, flow := two(t)
+	there, back := line(Visit{0, 3}), Route{Stages: [][][]Visit{{{{0, 2}}}, {{{0, 1}}}}, Back: true}
+	ok(t, s.SetRoute(0, there))
+	ok(t, s.SetRoute(1, back))
+	arrive(t, s, 0, flow)
+	want(t, "a request", runs(t, s), "0.0@0:3")
+	s.Release(0, 0, 0) // task 1 keeps it until the answer is there
+	arrive(t, s, 1, flow)
+	want(t, "its answer", runs(t, s), "1.0@0:2")
+	s.Return(1, 0, false)
+	want(t, "on to the other task", runs(t, s), "1.0@0:1")
+	s.Return(1, 0, false)
+	want(t, "the answer leaves first", leaves(t, s), "1")
+	arrive(t, s, 0, flow)
+	ok(t, s.Check())
+	want(t, "a second request", runs(t, s), "1.0@0:3")
+	s.Return(1, 0, false)
+	want(t, "requests keep their order", leaves(t, s), "")
+	s.Return(0, 0, false)
+	want(t, "requests keep their order", leaves(t, s), "0 1")
+}
+
 // TestPauseAndResume: who comes back to a region that was stopped meanwhile is
 // not mixed with those that came after.
 func TestPauseAndResume(t *testing.T) {

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +26,7 @@ import (
 	"github.com/quillon/quillon/rack/history/fault"
 	"github.com/quillon/quillon/rack/host"
 	"github.com/quillon/quillon/rack/ycsb"
+	"github.com/quillon/quillon/snic"
 )
 
 // stage is a function of the chain.
@@ -43,6 +47,7 @@ type setup struct {
 	mix       ycsb.Mix
 	deaths    []int   // devices that die, half-way
 	restarts  int     // of the chain
+	board     string  // what the board's regions and tasks say, in which the chain runs as a DAG; "": it runs by itself
 	all       *events // instead of YCSB: all operations, recorded there
 }
 
@@ -64,28 +69,60 @@ var (
 	copier  = stage{"replicate", graph.Args{"replicas": replicas, "timeout": "300us", "tries": "12", "tick": "20us"}}
 )
 
+// window is the transport with another window.
+func window(frames string) stage {
+	s := stage{transport.kind, maps.Clone(transport.args)}
+	s.args["window"], s.args["ack-every"] = frames, "1"
+	return s
+}
+
 // box runs the chain between two ports.
 type box struct {
 	a, b  port.Port
 	inst  *graph.Instance
 	chain []stage
+	board string
 }
 
 type lent struct{ port.Port }
 
 func (lent) Close() error { return nil }
 
+// deployment is the chain as a DAG of a board.
+func (x *box) deployment() string {
+	of, per, _ := strings.Cut(x.board, ";")
+	text := "regions: {" + of + "}\ntasks:\n"
+	var run []string
+	for _, st := range x.chain {
+		var args []string
+		for k, v := range st.args {
+			args = append(args, fmt.Sprintf("%s: %q", k, v))
+		}
+		slices.Sort(args)
+		text += fmt.Sprintf("  %s: {kind: %s, args: {%s}%s}\n", st.kind, st.kind, strings.Join(args, ", "), per)
+		run = append(run, st.kind)
+	}
+	return text + "tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: " + strings.Join(run, " -> ") + "}]\nrules: [{match: all, dag: 1}]\n"
+}
+
 func (x *box) start(seed uint64) error {
 	s := &graph.Spec{Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}}, Apps: map[string]graph.AppSpec{}}
 	up, down := "a.out", "a.in"
-	for _, st := range x.chain {
+	chain := x.chain
+	if x.board != "" {
+		chain = nil
+		s.Apps["board"] = graph.AppSpec{Kind: "snic", Args: graph.Args{"deployment": x.deployment()}}
+		s.Links = append(s.Links, "a.out -> board.p0", "board.p0 -> a.in")
+		up, down = "board.p1", "board.p1"
+	}
+	for _, st := range chain {
 		s.Apps[st.kind] = graph.AppSpec{Kind: st.kind, Args: st.args}
 		s.Links = append(s.Links, up+" -> "+st.kind+".a", st.kind+".a -> "+down)
 		up, down = st.kind+".b", st.kind+".b"
 	}
 	s.Links = append(s.Links, up+" -> b.in", "b.out -> "+down)
 	var err error
-	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind()},
+	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind(), *snic.Kind()},
 		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}}, Seed: seed})
 	return err
 }
@@ -196,7 +233,7 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 	if len(s.chain) > 0 {
 		a, b := link()
 		c, d := link()
-		bx = &box{a: b, b: c, chain: s.chain}
+		bx = &box{a: b, b: c, chain: s.chain, board: s.board}
 		if err := bx.start(seed); err != nil {
 			return nil, err
 		}
@@ -223,7 +260,7 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 	count := func() {
 		if bx != nil {
 			for _, c := range bx.inst.Counters() {
-				r.counters[c.Node+"."+c.Name] += c.Value
+				r.counters[strings.TrimPrefix(c.Node, "board/")+"."+c.Name] += c.Value
 			}
 		}
 	}
@@ -293,6 +330,9 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 var setups = map[string]setup{
 	"plain":                 {reliable: true, inside: true, devices: 1, lossyLast: true, depth: 3},
 	"gobackn":               {chain: []stage{transport}, reliable: true, devices: 1, depth: 3},
+	"gobackn, window 4":     {chain: []stage{window("4")}, reliable: true, devices: 1, depth: 3},
+	"gobackn, window 2":     {chain: []stage{window("2")}, reliable: true, devices: 1, depth: 3},
+	"gobackn, window 1":     {chain: []stage{window("1")}, reliable: true, devices: 1, depth: 3},
 	"gobackn+cache":         {chain: []stage{cache, transport}, reliable: true, devices: 1, depth: 3},
 	"gobackn+copies":        {chain: []stage{copier, transport}, reliable: true, devices: 2, copies: clio.ByNetwork, depth: 3},
 	"gobackn+cache+copies":  {chain: []stage{copier, patient, transport}, reliable: true, devices: 2, copies: clio.ByNetwork, depth: 2},
@@ -316,37 +356,66 @@ func TestLinearizable(t *testing.T) {
 	for name, s := range setups {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sum := map[string]uint64{}
-			for seed := range seeds {
-				s.mix = []ycsb.Mix{ycsb.A, ycsb.B}[seed%2]
-				schedule := fault.Random(seed, fault.Mix{Links: []string{"c0", "c1", "c2", "s0", "s1"}, Frames: 200, Within: 4000, Late: 300 * time.Microsecond})
-				r, err := run(s, schedule, seed)
-				if err != nil {
-					t.Fatalf("seed %d: %v\n%v", seed, err, schedule)
-				}
-				if r.stats.Corrupt > 0 || len(s.deaths) == 0 && (s.restarts == 0 || !s.reliable) && r.stats.Unknown+r.stats.Failed > 0 {
-					t.Errorf("seed %d: %+v", seed, r.stats)
-				}
-				for k, v := range r.counters {
-					sum[k] += v
-				}
-			}
-			for _, st := range s.chain {
-				switch st.kind {
-				case "gobackn":
-					if sum["gobackn.delivered"] == 0 || sum["gobackn.retransmitted"] == 0 || s.depth > 1 && sum["gobackn.nack"]+sum["gobackn.ahead"] == 0 {
-						t.Errorf("the transport was not tried: %v", sum)
-					}
-				case "kvcache":
-					if sum["kvcache.hit"] < 50*seeds || sum["kvcache.written"] == 0 || sum["kvcache.filled"] == 0 || sum["kvcache.spoiled"] == 0 {
-						t.Errorf("the cache was not tried: %v", sum)
-					}
-				case "replicate":
-					if sum["replicate.answered"] < 50*seeds || sum["replicate.diverged"] > 0 || (sum["replicate.degraded"] > 0) != (len(s.deaths) > 0) {
-						t.Errorf("copies: %v", sum)
-					}
-				}
-			}
+			linearizable(t, s, seeds)
 		})
+	}
+}
+
+// boards are those in which chains run: what their regions and each of their tasks say.
+var boards = map[string]string{
+	"one region":    "count: 1, area: 3",
+	"a region each": "count: 3, area: 1",
+	"modelled":      "count: 2, area: 2;, latency: 1us, throughput: 10Gbit, credits: 64",
+}
+
+// Chains in a board do what they do without one.
+func TestLinearizableInABoard(t *testing.T) {
+	for name, s := range setups {
+		for which, board := range boards {
+			if len(s.chain) == 0 {
+				continue
+			}
+			s := s
+			s.board = board
+			t.Run(name+"/"+which, func(t *testing.T) {
+				t.Parallel()
+				linearizable(t, s, 2)
+			})
+		}
+	}
+}
+
+// linearizable runs a setup under random faults, once for each seed.
+func linearizable(t *testing.T, s setup, seeds uint64) {
+	sum := map[string]uint64{}
+	for seed := range seeds {
+		s.mix = []ycsb.Mix{ycsb.A, ycsb.B}[seed%2]
+		schedule := fault.Random(seed, fault.Mix{Links: []string{"c0", "c1", "c2", "s0", "s1"}, Frames: 200, Within: 4000, Late: 300 * time.Microsecond})
+		r, err := run(s, schedule, seed)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%v", seed, err, schedule)
+		}
+		if r.stats.Corrupt > 0 || len(s.deaths) == 0 && (s.restarts == 0 || !s.reliable) && r.stats.Unknown+r.stats.Failed > 0 {
+			t.Errorf("seed %d: %+v", seed, r.stats)
+		}
+		for k, v := range r.counters {
+			sum[k] += v
+		}
+	}
+	for _, st := range s.chain {
+		switch st.kind {
+		case "gobackn":
+			if sum["gobackn.delivered"] == 0 || sum["gobackn.retransmitted"] == 0 || s.depth > 1 && sum["gobackn.nack"]+sum["gobackn.ahead"] == 0 {
+				t.Errorf("the transport was not tried: %v", sum)
+			}
+		case "kvcache":
+			if sum["kvcache.hit"] < 50*seeds || sum["kvcache.written"] == 0 || sum["kvcache.filled"] == 0 || sum["kvcache.spoiled"] == 0 {
+				t.Errorf("the cache was not tried: %v", sum)
+			}
+		case "replicate":
+			if sum["replicate.answered"] < 50*seeds || sum["replicate.diverged"] > 0 || (sum["replicate.degraded"] > 0) != (len(s.deaths) > 0) {
+				t.Errorf("copies: %v", sum)
+			}
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long a test waits for what takes a fraction of a second.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // board is a Host with regions that take no time.
 type board struct {
