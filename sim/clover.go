@@ -334,10 +334,12 @@ func (c *CloverConfig) middlebox() Middlebox {
 	b := c.Middlebox
 	b.Kind = *tor.Kind()
 	b.Args = graph.Args{
-		"mode": c.Mode.String(), "keys": fmt.Sprint(c.Keys), "settle": "0",
+		// The modelled servers answer within 1 us.
+		"mode": c.Mode.String(), "keys": fmt.Sprint(c.Keys), "settle": "2us",
 		// SwordBox remembers 2^24 addresses.
 		"addrs": fmt.Sprint(1 << 20),
-		"conns": fmt.Sprint(c.Hosts*(c.ThreadsPerHost*2+16) + 64),
+		// All begin at once, and a quarter of the places is for those that are not paired.
+		"conns": fmt.Sprint(4*c.Hosts*(c.ThreadsPerHost+16) + 64),
 	}
 	if c.SteeredKeys > 0 && c.SteeredKeys < c.Keys {
 		b.Args["only"] = fmt.Sprintf("1-%d", c.SteeredKeys)

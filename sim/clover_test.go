@@ -67,6 +67,20 @@ func TestCloverModes(t *testing.T) {
 	}
 }
 
+// However many threads a host has, all of their connections are followed soon, though they
+// begin at once and with the same PSN: hardly a write goes where its client sent it.
+func TestCloverManyThreads(t *testing.T) {
+	for _, threads := range []int{2, 24, 56} {
+		c := CloverConfig{Hosts: 7, ThreadsPerHost: threads, WriteShare: 1, Mode: tor.Write, Seed: 1, Warmup: 2 * time.Millisecond}
+		if threads <= 32 {
+			c.QPs = threads
+		}
+		if m := clovers(t, c); float64(m.Steered) < 0.8*float64(m.Writes) {
+			t.Errorf("%d threads a host: %d requests steered for %d writes", threads, m.Steered, m.Writes)
+		}
+	}
+}
+
 // Reads alone end at the line rate of the memory node's link: an entry and a
 // shortcut an operation are 214 and 94 bytes on the wire.
 func TestCloverReadsEndAtLineRate(t *testing.T) {

@@ -122,7 +122,7 @@ func pass(t *testing.T, want []Frame, window, n int, see func(got int, b []byte)
 	if _, err := pair.A[0].Rx(&b); err != nil { // from here on nothing crosses unseen
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

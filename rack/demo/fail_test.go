@@ -116,7 +116,7 @@ func (l *load) more(n uint64) uint64 {
 // finish ends the load and holds the store to its promises.
 func (l *load) finish() {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(l.t.Context(), 60*time.Second)
 	defer cancel()
 	if err := l.cluster.Stop(ctx); err != nil {
 		l.t.Fatalf("operations do not end: %v", err)

@@ -20,7 +20,7 @@ import (
 // TestManaged: middleboxes know every connection from the connection managers, before it
 // carries anything, and know that it has ended.
 func TestManaged(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	c, clk := small(), clock.NewWall()
 	c.Nodes, c.Clients = 2, 2

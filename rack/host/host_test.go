@@ -252,7 +252,7 @@ func TestRunEnds(t *testing.T) {
 func TestSpin(t *testing.T) {
 	clk, pool := clock.NewWall(), newPool(t)
 	a, b := mem.NewWire("a", "b", pool, 8, clk)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	x := &talker{pool: pool, due: 0, every: 10 * time.Microsecond, left: 200, dst: 2, src: 1}
 	y := &talker{pool: pool, due: clock.Never, answer: true}

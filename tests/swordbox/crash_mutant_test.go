@@ -2,7 +2,7 @@ package swordbox
 
 // crashMutants break what a process leaves to the next one, and what that makes of it.
 func crashMutants() []mutant {
-	const crash = "BeforeTheCrash|TestNothingMeanwhile"
+	const crash, after = "BeforeTheCrash|TestNothingMeanwhile", "AfterTheCrash"
 	return []mutant{
 		{"WRITEs of which nobody knows are sent again", "recover.go", "f.inDoubt = true", "f.inDoubt = false", frames, crash},
 		{"WRITEs of which nobody knows are sent again, by a scene", "recover.go", "f.inDoubt = true", "f.inDoubt = false", histories, "TestCrash"},
@@ -12,6 +12,7 @@ func crashMutants() []mutant {
 		{"the question adds", "doubt.go", "op{kind: kFAA, ", "op{kind: kFAA, out: 1, ", frames, crash},
 		{"PSNs of what was cut off are not used again", "doubt.go", "c.newest, c.next = none, none, psn", "c.newest = none, none", frames, crash},
 		{"the PSN of the question is used at once", "doubt.go", "c.gated, c.gate, n.opens = true,", "c.gated, c.gate, n.opens = false,", frames, crash},
+		{"the question's copy takes no PSN", "response.go", "(fl.inDoubt || fl.gated && psn == fl.gate)", "fl.inDoubt", frames, after},
 		{"repetitions go out while nobody knows", "repair.go", "if c.inDoubt {\n\t\ts.c.Drop(x, reasonRepeat)", "if false {\n\t\ts.c.Drop(x, reasonRepeat)", frames, "TestNothingMeanwhile"},
 		{"operations go over a connection in doubt", "order.go", "|| c.inDoubt ||", "||", frames, crash},
 		{"an operation whose frame never left is on record", "recover.go", "\t\tg.tail--\n", "", frames, "TestDiesBeforeItSends"},

@@ -17,7 +17,6 @@ type gap struct {
 	key  int32
 	sid  int16
 	n    uint32
-	used bool
 	over bool // it is linked, or nobody stands behind it
 }
 
@@ -45,17 +44,21 @@ func (s *state) advance(ki int32) {
 
 // closed reports whether append n of a key was a gap that is over.
 func (s *state) closed(ki int32, n uint32) bool {
-	if s.gaps == 0 {
-		return false
-	}
-	for i := range s.gap {
-		if g := &s.gap[i]; g.used && g.over && g.key == ki && g.n == n {
-			g.used = false
-			s.gaps--
+	for i := range s.gaps {
+		if g := &s.gaps[i]; g.over && g.key == ki && g.n == n {
+			s.settleGap(i)
 			return true
 		}
 	}
 	return false
+}
+
+// settleGap removes gap i; the last one has its place. Who looks at gaps, and may remove
+// some, begins with the last: then none is missed.
+func (s *state) settleGap(i int) {
+	n := len(s.gaps) - 1
+	s.gaps[i] = s.gaps[n]
+	s.gaps = s.gaps[:n]
 }
 
 // void reports whether a steered CAS was sent behind what will never be linked.
@@ -92,7 +95,7 @@ func (s *state) failed(c *graph.Ctx, sid int16, rec *op) {
 	if !alone {
 		c.Count(ctrOrphans, 1)
 	}
-	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, n: rec.n, used: true, over: alone})
+	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, n: rec.n, over: alone})
 }
 
 // addGap notes a gap.
@@ -101,28 +104,27 @@ func (s *state) addGap(c *graph.Ctx, g gap) {
 		s.advance(g.key)
 		return
 	}
-	for i := range s.gap {
-		if !s.gap[i].used {
-			s.gap[i] = g
-			s.gaps++
-			return
-		}
+	if len(s.gaps) == cap(s.gaps) {
+		s.cut(c, g.key)
+		return
 	}
-	s.cut(c, g.key)
+	s.gaps = append(s.gaps, g)
 }
 
 // relinked: a CAS that was not steered linked the entry with handle lh.
 func (s *state) relinked(sid int16, lh uint32) {
-	for i := range s.gap {
-		g := &s.gap[i]
-		if !g.used || g.over || g.lh != lh || g.sid != sid {
+	for i := len(s.gaps) - 1; i >= 0; i-- {
+		if i >= len(s.gaps) {
+			continue // more than one was removed
+		}
+		g := &s.gaps[i]
+		if g.over || g.lh != lh || g.sid != sid {
 			continue
 		}
 		g.over = true
-		if k := &s.keys.s[g.key]; g.n == k.sure+1 {
-			g.used = false
-			s.gaps--
-			s.advance(g.key)
+		if key := g.key; g.n == s.keys.s[key].sure+1 {
+			s.settleGap(i)
+			s.advance(key)
 		}
 	}
 }
@@ -137,7 +139,7 @@ func (s *Steer) ended(rec *op) {
 	case k.linked(rec.n):
 	case rec.n == k.sent:
 		s.dropKey(s.ctx, rec.key)
-		s.addGap(s.ctx, gap{key: rec.key, n: rec.n, used: true, over: true})
+		s.addGap(s.ctx, gap{key: rec.key, n: rec.n, over: true})
 	default:
 		s.cut(s.ctx, rec.key)
 	}
@@ -158,10 +160,9 @@ func (s *state) cut(c *graph.Ctx, ki int32) {
 		}
 		at = next
 	}
-	for i := range s.gap {
-		if g := &s.gap[i]; g.used && g.key == ki {
-			g.used = false
-			s.gaps--
+	for i := len(s.gaps) - 1; i >= 0; i-- {
+		if s.gaps[i].key == ki {
+			s.settleGap(i)
 		}
 	}
 	s.dropKey(c, ki)

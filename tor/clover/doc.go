@@ -123,18 +123,16 @@
 //     minute after a worker was there, so that a process that is gone for good is in
 //     nobody's way. WRITEs to such a word cross: Clover's clients link by CAS alone.
 //     With mode=off nothing is guarded, nor sent again.
-//   - Until the next process knows what became of what it took over, or has asked for it
-//     some times, it lets nobody there, either. The guard is then what it took over.
+//   - Nor does a process that is there let anybody to such a word until the CAS was
+//     answered, or sent again some times (0.6 s with the default repair=): who came first
+//     would have it refused. The guard of a next process is what it took over.
 //   - After a refused R_Key (the server was started again) nothing is sent again: the
 //     refusal ends the queue pair, as it would have for the client.
 //
 // Without memory that outlives the process, on ports that have no guard and let frames
 // cross, or with a request in front of the CAS on the same connection that is lost, too,
-// and was no steered CAS, the double failure stays. So it does for those behind an entry
-// that was refused before the process died: a CAS that is lost is refused later, when one
-// that was not steered came to its place first; its client links the entry elsewhere, and
-// dies before it has. With ahead=0 none of this can be: requests go only to entries that are known to be
-// linked, and pass otherwise. That costs what steering gains where many write few
+// and was no steered CAS, the double failure stays. With ahead=0 it cannot be: requests go
+// only to entries that are known to be linked, and pass otherwise. That costs what steering gains where many write few
 // keys: in figure 2.12 (half writes, 1,024 keys) nothing at 14 threads, a third
 // at 28, nine tenths at 280.
 //

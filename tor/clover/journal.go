@@ -40,25 +40,35 @@ const (
 	// keepNotes is how old a record may be that is taken over: the longest that a
 	// client repeats its requests, generously. Later its queue pair may be another's.
 	keepNotes = port.GuardFor
-	// awaitRepairs is how often an inherited CAS is sent again while others' atomics wait
-	// for it: the time of so many repairs. Its client may be alive and do better, or its
-	// queue pair be gone.
+	// awaitRepairs is how often a CAS is sent again while others' atomics to its word wait
+	// for it. Then its queue pair may be gone.
 	awaitRepairs = 4
 )
 
 // journal is the records, in memory that outlives the process.
 type journal struct {
-	b    []byte  // nil: nothing outlives it
-	free []int32 // records; the one that was used last is the next
+	b    []byte      // nil: nothing outlives it
+	free []freeNotes // by worker
 	// Where the recorded CASes go, other atomics wait while no process is there: in each
 	// of the guards. kept is what a record has there.
 	guards []*port.Guard
 	kept   []guarded
 	hand   int32 // where expire is
+	// overdue has what guards have of CASes that were sent again so often that others'
+	// atomics do not wait for them in this process.
+	overdue *port.Guard
 	// Of what was left: how many were taken over, and how many were not, and why
 	// the last of these.
 	inherited, disowned int
 	why                 string
+}
+
+// freeNotes are records of a worker that are free; the one that was used last is the
+// next. Each worker has its own, as long as it has, so that workers do not write into the
+// same lines of memory.
+type freeNotes struct {
+	list []int32
+	_    [line - 24]byte
 }
 
 // guarded is what guards a word.
@@ -72,14 +82,46 @@ type guarded struct {
 func (j *journal) remember(env graph.Env) (err error) {
 	if env.Memory != nil && j.b == nil {
 		j.b, err = env.Memory(journalLen)
-		j.free, j.kept = make([]int32, 0, maxNotes), make([]guarded, maxNotes)
+		j.free, j.kept, j.overdue = make([]freeNotes, env.Workers), make([]guarded, maxNotes), port.NewGuard(nil)
+		for w := range j.free {
+			j.free[w].list = make([]int32, 0, maxNotes)
+		}
 	}
 	return err
 }
 
-// full reports whether no CAS more can be noted that goes to a word.
-func (j *journal) full(w port.Word) bool {
-	return j.b != nil && (len(j.free) == 0 || !j.guards[0].Room(w))
+// full reports whether a worker can note no CAS more that goes to a word.
+func (j *journal) full(worker int, w port.Word) bool {
+	return j.b != nil && (len(j.from(worker).list) == 0 || !j.guards[0].Room(w))
+}
+
+// from is where a worker takes a record: from its own, or, when it has none, from
+// another's.
+func (j *journal) from(worker int) *freeNotes {
+	own := &j.free[worker]
+	if len(own.list) != 0 {
+		return own
+	}
+	for w := range j.free {
+		if f := &j.free[w]; len(f.list) != 0 {
+			return f
+		}
+	}
+	return own
+}
+
+// put has record i be free. It is always the same worker's.
+func (j *journal) put(i int32) {
+	f := &j.free[int(i)*len(j.free)/maxNotes]
+	f.list = append(f.list, i)
+}
+
+// left is how many records are free.
+func (j *journal) left() (n int) {
+	for w := range j.free {
+		n += len(j.free[w].list)
+	}
+	return n
 }
 
 // keep has record i guard the word where its CAS goes, which links what swap says.
@@ -115,12 +157,16 @@ func sum(p *[noteLen]byte, i int32) uint64 {
 // has just kept.
 func (s *Steer) note(rec *op, ri int32) {
 	j := &s.journal
-	n := len(j.free) - 1
+	if j.b == nil {
+		return
+	}
+	f := j.from(s.worker)
+	n := len(f.list) - 1
 	if n < 0 {
 		return
 	}
-	i := j.free[n]
-	j.free = j.free[:n]
+	i := f.list[n]
+	f.list = f.list[:n]
 	rec.note = i + 1
 	r := &s.rows[ri]
 	le := binary.LittleEndian
@@ -148,7 +194,7 @@ func (s *state) erase(o *op) {
 	}
 	s.unguard(o)
 	binary.LittleEndian.PutUint64(s.journal.record(o.note - 1)[:], 0)
-	s.journal.free = append(s.journal.free, o.note-1)
+	s.journal.put(o.note - 1)
 	o.note = 0
 }
 
@@ -158,8 +204,10 @@ func (s *state) unguard(o *op) {
 	if o.note == 0 {
 		return
 	}
-	s.unawait(o)
 	k := &s.journal.kept[o.note-1]
+	if o.repairs > awaitRepairs {
+		s.journal.overdue.Take(k.word, k.place)
+	}
 	for _, g := range s.journal.guards {
 		g.Take(k.word, k.place)
 	}
@@ -181,22 +229,28 @@ func (j *journal) expire(now clock.Time) {
 	}
 }
 
-// unawait: others' atomics do not wait any more for the inherited CAS o.
-func (s *state) unawait(o *op) {
-	if o.awaited {
-		o.awaited = false
-		s.awaits--
+// awaited: o was sent again. After some times others' atomics do not wait for it any more.
+func (s *state) awaited(o *op) {
+	if o.repairs == awaitRepairs+1 && o.note != 0 {
+		if k := &s.journal.kept[o.note-1]; k.place != 0 {
+			s.journal.overdue.Put(k.word, k.place)
+		}
 	}
 }
 
-// waits reports whether a frame does not go on: an atomic to where an inherited CAS is
-// to go, behind whose entry others may have been told that they are. Who sent it asks
-// again. That CAS itself goes on.
+// waits reports whether a frame does not go on: an atomic that goes where its client sent
+// it, while a CAS on record is on its way there. If it came first, that CAS would be
+// refused, and others may stand behind what it links. Its client asks again.
 func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
-	if s.awaits == 0 || c.Now() > s.awaitTill || s.f.BTH == 0 || s.as == asIs {
+	if !s.unsteered {
 		return false
 	}
-	if !s.journal.guards[0].Stops(conn.Target(b, &s.f).Netip(), b[s.f.BTH:]) {
+	s.unsteered = false
+	if len(s.journal.guards) == 0 || s.cfg.repair == 0 {
+		return false
+	}
+	to, bth := conn.Target(b, &s.f).Netip(), b[s.f.BTH:]
+	if !s.journal.guards[0].Stops(to, bth) || s.journal.overdue.Stops(to, bth) {
 		return false
 	}
 	c.Drop(x, reasonAwaits)
@@ -266,8 +320,11 @@ func (s *Steer) inherit(c *graph.Ctx) {
 		le.PutUint64(j.b[8:], journalShape)
 		le.PutUint64(j.b, journalMagic)
 	}
-	j.free = j.free[:0]
+	for w := range j.free {
+		j.free[w].list = j.free[w].list[:0]
+	}
 	clear(j.kept)
+	j.overdue.Replace(port.NewGuard(nil))
 	heirs := make([]heir, 0, 64) // at a start or a bypass, not on the packet path
 	for i := int32(maxNotes - 1); i >= 0; i-- {
 		var h heir
@@ -295,13 +352,10 @@ func (s *Steer) inherit(c *graph.Ctx) {
 		return a.compare(&b, cmp.Compare(a.key, b.key), int(int32(a.n-b.n)))
 	})
 	next := port.NewGuard(nil)
-	s.awaits, s.awaitTill = 0, c.Now().Add(min(port.GuardFor, s.cfg.repair<<(awaitRepairs+1)))
 	for i := range heirs {
 		if h := &heirs[i]; h.op != nil {
 			s.succeed(h)
 			j.keep(h.note, s.word(s.rows[h.row].sid, h.newVA), h.swap, next)
-			h.op.awaited = true
-			s.awaits++
 			j.inherited++
 			c.Count(ctrInherited, 1)
 		}
@@ -324,7 +378,7 @@ func (s *Steer) disowned(why string) {
 // drop empties record i.
 func (j *journal) drop(i int32) {
 	binary.LittleEndian.PutUint64(j.record(i)[:], 0)
-	j.free = append(j.free, i)
+	j.put(i)
 }
 
 // adopt has h be a request of its connection, which is one of the table; or says
@@ -395,7 +449,7 @@ func (s *Steer) succeed(h *heir) {
 	}
 	k.sent++
 	o.epoch, o.n = k.epoch, k.sent
-	s.open(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
+	s.enlist(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
 }
 
 // ask finds out whether the ends of connection i are still each other's, and where
@@ -464,7 +518,7 @@ func (s *Steer) settle(o *op) {
 	s.close(o)
 	s.erase(o)
 	if k := &s.keys.s[o.key]; !s.void(o) && !k.linked(o.n) {
-		s.addGap(s.ctx, gap{key: o.key, n: o.n, used: true, over: true})
+		s.addGap(s.ctx, gap{key: o.key, n: o.n, over: true})
 	}
 	o.live, o.linked = false, true
 }

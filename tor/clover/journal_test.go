@@ -335,7 +335,7 @@ func TestJournalFull(t *testing.T) {
 	x := crash(t, graph.Args{})
 	s := x.App().(*Steer)
 	free := s.journal.free
-	s.journal.free = free[:0:0]
+	s.journal.free = make([]freeNotes, 1)
 	x.wrote(0x10, 110, 0x9004)
 	if at := x.link(0x10, 111, 0x9004, old); at != old || x.Counter("journal-full") != 1 {
 		t.Errorf("sent to %#x without a record", at)
@@ -642,10 +642,21 @@ func TestGuard(t *testing.T) {
 	check(x, "its connection is over", false, false)
 }
 
-// Nor does anybody while the process finds out whether what it took over is lost. Others
-// do not wait, and nobody does for long.
+// Nor does anybody while a CAS is on its way there, of this process or of the one before.
+// Atomics to other words do not wait, and nobody does for long.
 func TestAwaits(t *testing.T) {
-	x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
+	t.Run("its own", func(t *testing.T) { awaits(t, crash(t, graph.Args{})) })
+	t.Run("taken over", func(t *testing.T) { awaits(t, crash(t, graph.Args{}).next(graph.Args{}, time.Second)) })
+	t.Run("not sent again", func(t *testing.T) {
+		x := crash(t, graph.Args{}).next(graph.Args{"repair": "0"}, time.Second)
+		x.Advance(time.Millisecond)
+		if !x.strangerGoes(entryAt(0x9001)) {
+			t.Error("it waits for what nobody sends again")
+		}
+	})
+}
+
+func awaits(t *testing.T, x *crashed) {
 	x.Advance(time.Millisecond)
 	goes := func(what string, at uint64, lh uint32, want bool) {
 		t.Helper()
@@ -674,10 +685,6 @@ func TestAwaits(t *testing.T) {
 		t.Errorf("%d on record", x.notes())
 	}
 	goes("who does not answer is not waited for", entryAt(0x9001), stranger, true)
-	y := crash(t, graph.Args{}).next(graph.Args{"repair": "0"}, time.Second)
-	x = y
-	x.Advance(time.Millisecond)
-	goes("nothing is sent again", entryAt(0x9001), stranger, true)
 }
 
 // Where there is no place in the guard nobody is sent ahead.

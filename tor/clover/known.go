@@ -290,7 +290,8 @@ func (s *state) doubt(c *graph.Ctx, sid int16) {
 
 // disturb notes that something that may change an entry's header goes
 // untracked to (server, va).
-func (s *state) disturb(c *graph.Ctx, sid int16, va uint64) {
+func (s *Steer) disturb(c *graph.Ctx, sid int16, va uint64) {
+	s.unsteered = true
 	slot := s.lookup(sid, va)
 	if slot == noSlot {
 		return
@@ -340,6 +341,7 @@ func (s *Steer) foreign(c *graph.Ctx, b []byte) {
 		if v := &s.servers[i]; !v.used || v.at.In(0) != to && f.Why != hdr.DeepTags {
 			continue
 		}
+		s.unsteered = true
 		switch change.Reach {
 		case hdr.ReachRC:
 			s.untracked(c, b, int16(i), f.Op.Info().Flags)

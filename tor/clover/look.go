@@ -12,9 +12,11 @@ type parsed struct {
 	f     hdr.Frame
 	as    as
 	stays bool // it was dropped, or is held
-	fl    hdr.OpFlags
-	psn   uint32
-	ends  conn.Ends
+	// unsteered: it may be an atomic, and goes where its client sent it.
+	unsteered bool
+	fl        hdr.OpFlags
+	psn       uint32
+	ends      conn.Ends
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
 	// when it did not.
 	from, n int
@@ -62,7 +64,7 @@ const (
 //go:noinline
 func (s *Steer) look(p *parsed, b []byte) {
 	f := &p.f
-	p.b, p.n = b, 0
+	p.b, p.n, p.unsteered = b, 0, false
 	if hdr.Parse(b, f) != hdr.IsRoCE {
 		p.as = asOther
 		return

@@ -368,7 +368,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	r.take(i)
 	c.Count(ctrAppends, 1)
 	if n := int(f.BTH) + hdr.BTHLen; n <= len(r.start) {
-		s.open(rec, s.place(ri), c.Now())
+		s.enlist(rec, s.place(ri), c.Now())
 		copy(r.start[:], b[:n])
 		r.startF = *f
 		s.note(rec, ri)
@@ -395,7 +395,7 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
 		return nil, reasonHoldFull
-	case s.journal.full(s.word(r.sid, t.va)):
+	case s.journal.full(s.worker, s.word(r.sid, t.va)):
 		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:
 		// Those who write the key now do so in another region: the tail's may

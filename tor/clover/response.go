@@ -93,7 +93,7 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	}
 	if !s.hold(c, x, wait) && wait.key != noSlot && !wait.read {
 		rec.live = true // to be asked for again
-		s.open(rec, wait.op, c.Now())
+		s.enlist(rec, wait.op, c.Now())
 	}
 	return false
 }
@@ -147,7 +147,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (
 		switch {
 		case !first || orig != rec.compare():
 			return true
-		case s.gaps > 0:
+		case len(s.gaps) > 0:
 			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
 		}
 		if rec.key == noSlot {

@@ -368,8 +368,8 @@ func opened(b *testing.B, n int) (*loaded, [][]byte) {
 				s.openAppend(int32(at), n, uint64(i*window)+uint64(n))
 			}
 		}
-		if s.nopen != n {
-			b.Fatalf("%d appends are open, want %d", s.nopen, n)
+		if s.open[0].n != n {
+			b.Fatalf("%d appends are open, want %d", s.open[0].n, n)
 		}
 	}
 	l.play([]string{"a"}, [][]byte{frameOf{src: client, dst: server, op: hdr.SendOnly, qpn: 2, psn: 1}.bytes()})
@@ -403,5 +403,5 @@ func (s *Steer) openAppend(i int32, psn uint32, key uint64) {
 	k.tail = slot
 	rec := s.newOp(i, psn)
 	rec.kind, rec.steered, rec.key, rec.slot, rec.entry, rec.n, rec.epoch = opCAS, true, at, slot, va, k.sent, k.epoch
-	s.open(rec, s.place(i), s.ctx.Now())
+	s.enlist(rec, s.place(i), s.ctx.Now())
 }

@@ -57,6 +57,8 @@ type row struct {
 	// CAS that is sent again begins with it. The frame's layout is startF.
 	start  [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
 	startF hdr.Frame
+	// Whole lines of the cache: another worker may have the next row.
+	_ [32]byte
 }
 
 const noServer = -1
@@ -107,16 +109,25 @@ type op struct {
 	cliVer        uint8 // version that the client expects at va
 	newVer        uint8 // version at newVA
 	repairs       uint8
-	live          bool // not answered yet
+	list          uint16 // worker+1 whose openOps it is in; 0: none
+	live          bool   // not answered yet
 	steered       bool
-	listed        bool // in the list of those that are not answered
 	linked        bool // CAS: the append, and all before it, are known to be linked
 	heir          bool // it was on record: this process has not seen it
-	awaited       bool // others' atomics to where it goes wait for it (state.awaits)
 }
 
 // opList is a list of records, by their places+1; 0: none.
 type opList struct{ first, last int32 }
+
+// openOps are steered CASes that a worker met and that are not answered, by how often
+// they were repeated, each list in the order of op.sent; and how many there are. A list of
+// all workers' would be a line of memory that each CAS has to get from another worker, and
+// so would be its neighbours in the list.
+type openOps struct {
+	lists [maxRepairs + 1]opList
+	n     int
+	_     [2*line - (maxRepairs+1)*8 - 8]byte
+}
 
 // compare is what a CAS compares with, as the client sent it.
 func (o *op) compare() uint64 { return uint64(wire.Fresh(o.cliVer)) }
@@ -159,7 +170,7 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 		}
 		s.ended(o) // the server has gone on: it was answered, and not here
 	}
-	if o.listed || o.booked != 0 || o.note != 0 {
+	if o.list != 0 || o.booked != 0 || o.note != 0 {
 		s.close(o)
 		s.erase(o)
 	}
@@ -187,10 +198,11 @@ func (s *state) close(o *op) {
 
 // delist takes a record out of the list of those that are not answered.
 func (s *state) delist(o *op) {
-	if !o.listed {
+	if o.list == 0 {
 		return
 	}
-	l := &s.unanswered[o.repairs]
+	open := &s.open[o.list-1]
+	l := &open.lists[o.repairs]
 	if o.before != 0 {
 		s.ops[o.before-1].after = o.after
 	} else {
@@ -201,22 +213,23 @@ func (s *state) delist(o *op) {
 	} else {
 		l.last = o.before
 	}
-	s.nopen--
-	o.listed, o.before, o.after = false, 0, 0
+	open.n--
+	o.list, o.before, o.after = 0, 0, 0
 }
 
-// open puts a steered CAS at the end of the list of those that were repeated as
-// often.
-func (s *state) open(o *op, at int32, now clock.Time) {
-	l := &s.unanswered[o.repairs]
-	o.sent, o.listed, o.before, o.after = now, true, l.last, 0
+// enlist puts a steered CAS at the end of this worker's list of those that were repeated
+// as often.
+func (s *Steer) enlist(o *op, at int32, now clock.Time) {
+	open := &s.open[s.worker]
+	l := &open.lists[o.repairs]
+	o.sent, o.list, o.before, o.after = now, uint16(s.worker+1), l.last, 0
 	if l.last != 0 {
 		s.ops[l.last-1].after = at + 1
 	} else {
 		l.first = at + 1
 	}
 	l.last = at + 1
-	s.nopen++
+	open.n++
 }
 
 // place is where the newest record of row i is among all, and placeOf where o is.

@@ -39,41 +39,45 @@ const (
 // aheadTo, answered); the worker whose turn it is at keys owns all else. What both turns
 // read (row.sid, cfg, flush) is changed by who has both. Who takes both takes that at
 // connections first.
+//
+// What most turns change comes last but for large tables, and in few lines of the
+// processor's cache: each of them comes from the other worker's cache at each turn.
 type state struct {
 	atConns turn
 	atKeys  turn
+
+	// What turns read.
+	conns   *conn.Table
+	rows    []row       // of the connections in conns
+	ops     []op        // of the rows, window each
 	passing atomic.Bool // mode=off: frames need not be looked at
-	_       [63]byte
-
-	in  *Steer     // the worker whose turn it is
-	ctx *graph.Ctx // and its context
-
-	cfg     settings
-	flush   bool // forget everything before the next batch
-	choose  int  // keys from this one on are not yet compared with a new choice; len(keys.s): all are
+	flush   bool        // forget everything before the next batch
+	choose  int         // keys from this one on are not yet compared with a new choice; len(keys.s): all are
 	settled clock.Time
+	open    []openOps // by worker
+	cfg     settings
+	given   []conn.Addr // by servers=, in no VLAN; none: all are served
+	_       [line]byte
 
-	keys  keyTable
-	addrs addrTable
-	conns *conn.Table
-	rows  []row // of the connections in conns
-	ops   []op  // of the rows, window each
-	// Steered CASes that are not answered, by how often they were repeated, each
-	// list in the order of op.sent; and how many there are.
-	unanswered [maxRepairs + 1]opList
-	nopen      int
+	keys     keyTable
+	addrs    addrTable
+	in       *Steer     // the worker whose turn it is
+	ctx      *graph.Ctx // and its context
+	booked   int        // places of the shelf that are kept for answers to come
+	gaps     []gap      // in no order
+	due      []int32    // connections of which some held answers may go
+	bases    []base
+	baseUses uint32              // clock of base.seen
+	age      uint16              // counts eighths of idle=
+	shelf    hold.Shelf[waiting] // answers that wait
+	waits    index.Index         // of these, those that wait for an append, by its key and number
+	journal  journal
 
 	servers     [maxServers]node
-	given       []conn.Addr // by servers=, in no VLAN; none: all are served
 	regions     [maxRegions]region
 	freeRegions []uint16
 	byKey       index.Index // regions by server and R_Key
-	bases       []base
-	baseUses    uint32 // clock of base.seen
-	gap         [maxGaps]gap
-	gaps        int // in use
 
-	age        uint16 // counts eighths of idle=
 	aged       clock.Time
 	gone       leavers
 	keyHand    int // where giveUp is
@@ -85,22 +89,16 @@ type state struct {
 	hand     int               // where the round is
 	promised int               // free slots of keys, now or soon, that are candidates'
 	rehot    clock.Time
-
-	shelf  hold.Shelf[waiting] // answers that wait
-	waits  index.Index         // of these, those that wait for an append, by its key and number
-	booked int                 // places of the shelf that are kept for answers to come
-	due    []int32             // connections of which some may go
-
-	journal   journal
-	awaits    int        // inherited CASes that are awaited
-	awaitTill clock.Time // and until when at most, whatever becomes of repair=
 }
+
+// line is the length of a line of the processor's cache.
+const line = 64
 
 func newState(cfg settings, workers int) *state {
 	s := &state{
-		cfg: cfg, flush: true, choose: cfg.keys,
+		cfg: cfg, flush: true, choose: cfg.keys, open: make([]openOps, workers),
 		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), rows: make([]row, cfg.conns), ops: make([]op, cfg.conns*window),
-		freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions), bases: make([]base, 0, maxBases),
+		freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions), bases: make([]base, 0, maxBases), gaps: make([]gap, 0, maxGaps),
 		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
 		shelf: hold.New[waiting](cfg.hold, workers), waits: index.New(cfg.hold + 1), due: make([]int32, 0, cfg.conns),
 	}
@@ -163,6 +161,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err != nil {
 		return nil, err
 	}
+	if env.Asked {
+		return &Steer{state: &state{cfg: cfg}}, nil
+	}
 	st := env.Share(func() any { return newState(cfg, env.Workers) }).(*state)
 	if err := st.journal.remember(env); err != nil {
 		return nil, err
@@ -217,7 +218,7 @@ const turnSpins = 1 << 14
 // turn is one worker's at a time, in a line of the processor's cache of its own.
 type turn struct {
 	taken atomic.Bool
-	_     [63]byte
+	_     [line - 4]byte
 }
 
 func (t *turn) take() {
@@ -424,14 +425,14 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.addrs.clear()
 	for i := range s.ops {
 		o := &s.ops[i]
-		o.note, o.awaited = 0, false // it is found again: see inherit
+		o.note = 0 // it is found again: see inherit
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
 	}
 	for i := range s.rows {
 		s.rows[i].nw, s.rows[i].unread = 0, false
 	}
-	s.gap, s.gaps = [maxGaps]gap{}, 0
+	s.gaps = s.gaps[:0]
 	c.Count(ctrFlushes, 1)
 }
 

@@ -33,8 +33,8 @@ const noSlot = int32(-1)
 
 type keyTable struct {
 	s     []keyState
-	free  []int32
 	ix    index.Index
+	free  []int32
 	epoch uint32
 	n     int // in use
 }

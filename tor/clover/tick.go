@@ -46,36 +46,49 @@ const tickRepairs = 256
 // will never be linked.
 func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 	left := tickRepairs
-	for n := range s.unanswered {
-		for s.cfg.repair > 0 && left > 0 && s.unanswered[n].first != 0 {
-			at := s.unanswered[n].first - 1
-			rec := &s.ops[at]
-			if now.Sub(rec.sent) < s.cfg.repair<<n {
-				break
-			}
-			left--
-			s.delist(rec)
-			if s.passed(at/window, rec) {
-				s.settle(rec)
-				continue
-			}
-			if n == maxRepairs {
-				c.Count(ctrGivenUp, 1)
-				continue
-			}
-			if n == 1 && s.keys.s[rec.key].epoch == rec.epoch {
-				s.dropKey(c, rec.key) // nobody else is sent behind it
-			}
-			s.resend(c, at/window, rec)
-			rec.repairs++
-			s.open(rec, at, now)
+	for n := range maxRepairs + 1 {
+		for w := range s.open {
+			left = s.repairOf(c, now, n, &s.open[w].lists[n], left)
 		}
 	}
-	for i := range s.gap {
-		if g := &s.gap[i]; s.gaps > 0 && g.used && !g.over && s.cfg.idle > 0 && now.Sub(g.at) > s.cfg.idle {
+	for i := len(s.gaps) - 1; i >= 0 && s.cfg.idle > 0; i-- {
+		if i >= len(s.gaps) {
+			continue // more than one was removed
+		}
+		if g := &s.gaps[i]; !g.over && now.Sub(g.at) > s.cfg.idle {
 			s.cut(c, g.key)
 		}
 	}
+}
+
+// repairOf does so with those of a list that were repeated n times, as long as some are
+// left of the tick's, and returns how many are.
+func (s *Steer) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left int) int {
+	for s.cfg.repair > 0 && left > 0 && list.first != 0 {
+		at := list.first - 1
+		rec := &s.ops[at]
+		if now.Sub(rec.sent) < s.cfg.repair<<n {
+			break
+		}
+		left--
+		s.delist(rec)
+		if s.passed(at/window, rec) {
+			s.settle(rec)
+			continue
+		}
+		if n == maxRepairs {
+			c.Count(ctrGivenUp, 1)
+			continue
+		}
+		if n == 1 && s.keys.s[rec.key].epoch == rec.epoch {
+			s.dropKey(c, rec.key) // nobody else is sent behind it
+		}
+		s.resend(c, at/window, rec)
+		rec.repairs++
+		s.awaited(rec)
+		s.enlist(rec, at, now)
+	}
+	return left
 }
 
 // resend builds the steered CAS of rec, on connection i, from its record and
@@ -208,7 +221,10 @@ type Journal struct {
 func (s *Steer) Report() any {
 	s.lock()
 	defer s.unlock()
-	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.Len(), Held: s.shelf.Len(), Unanswered: s.nopen}
+	r := Report{Mode: s.cfg.mode.String(), Keys: s.keys.len(), Connections: s.conns.Len(), Held: s.shelf.Len()}
+	for w := range s.open {
+		r.Unanswered += s.open[w].n
+	}
 	for i := range s.keys.s {
 		if k := &s.keys.s[i]; k.known() && !s.doubted(k) {
 			r.KnownTails++
@@ -220,8 +236,8 @@ func (s *Steer) Report() any {
 			r.Regions += int(s.servers[i].regions)
 		}
 	}
-	for i := range s.gap {
-		if g := &s.gap[i]; g.used && !g.over {
+	for i := range s.gaps {
+		if !s.gaps[i].over {
 			r.Orphans++
 		}
 	}
@@ -236,7 +252,7 @@ func (s *Steer) Report() any {
 		}
 	}
 	if j := &s.journal; j.b != nil && !s.flush {
-		r.Journal = Journal{Records: maxNotes - len(j.free), Inherited: j.inherited, Disowned: j.disowned, Why: j.why}
+		r.Journal = Journal{Records: maxNotes - j.left(), Inherited: j.inherited, Disowned: j.disowned, Why: j.why}
 	}
 	conns := len(s.rows)*(sizeofRow+window*sizeofOp+4) + s.conns.Bytes()
 	r.Memory = Memory{Keys: s.keys.bytes(), Addresses: s.addrs.bytes(), Conns: conns, Journal: len(s.journal.b),

@@ -145,7 +145,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 		s = t.alloc(now, Inferred)
 	}
 	if s == NoSlot {
-		t.unlisted(now, l)
+		t.unlisted(now, l, src, dst, portOf(b, f))
 		return NoSlot, Full
 	}
 	r := &t.rows[s]
@@ -385,7 +385,7 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 		return s, Known
 	}
 	// It may be another's by now.
-	if found, n := t.fit(r.Server.Addr, r.Client.Addr, r.Client.QPN, b, f); n == 1 && t.successor(r) && found == r.rival-1 {
+	if found, n, _ := t.fit(r.Server.Addr, r.Client.Addr, r.Client.QPN, b, f); n == 1 && t.successor(r) && found == r.rival-1 {
 		w := &t.rows[found]
 		if w.support(r.Client.QPN, p); w.matches == enough {
 			r.sent, r.next, r.low, r.old, r.mark, r.markAt = w.sent, w.next, w.low, w.old, w.mark, w.markAt
@@ -416,9 +416,10 @@ func (t *Table) unpair(s Slot) {
 }
 
 // fit looks for the half-open rows of client (dst, qpn) that a response from
-// server src may answer: how many there are, and one of them. Where it is not the
-// candidate that answers, the candidate is in doubt.
-func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int) {
+// server src may answer: how many there are, one of them, and whether that is the only
+// one of the response's UDP port. Where it is not the candidate that answers, the
+// candidate is in doubt.
+func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int, byPort bool) {
 	p, port := f.BTHOf(b).PSN(), uint16(0)
 	if t.cfg.SamePort {
 		port = portOf(b, f)
@@ -454,9 +455,9 @@ func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Sl
 		}
 	}
 	if fitSame == 1 {
-		return same, 1
+		return same, 1, true
 	}
-	return found, n
+	return found, n, false
 }
 
 // infer looks for the one half-open row that a response from server src to
@@ -465,12 +466,14 @@ func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hd
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Unmatched
 	}
-	if t.crowded(now, t.bucket(dst, src)) {
+	l := t.bucket(dst, src)
+	found, n, byPort := t.fit(src, dst, qpn, b, f)
+	bit := uint64(0)
+	if !t.crowded(now, l) {
+		bit = t.listen(now, l, src, dst, qpn, b, f)
+	} else if !byPort || t.recent(now, *t.lacking(dst, src, portOf(b, f))) {
 		return NoSlot, Ambiguous
 	}
-	found, n := t.fit(src, dst, qpn, b, f)
-	l := t.bucket(dst, src)
-	bit := t.listen(now, l, src, dst, qpn, b, f)
 	e := Waiting
 	switch {
 	case n == 0:

@@ -39,7 +39,7 @@
 //
 // That is never wrong as long as servers answer within Config.Settle what arrives,
 // and not all requests in a row are lost behind the table. While requests pass between two hosts for which there is no
-// room, and Config.Reuse longer, nothing between the two is paired.
+// room, and Config.Reuse longer, nothing between the two is paired by PSNs alone.
 //
 // Connections in lockstep, which that tells apart only when one gets far ahead of the
 // others, are paired together. Each half-open row notes which unpaired queue pairs of
@@ -68,6 +68,11 @@
 // A port in requests is what their sender says, and whoever can make them up has it say
 // anything. So ports count only where the owner knows that they are the same in both
 // directions (Config.SamePort).
+//
+// Then a response whose port is that of just one half-open row which it may answer pairs
+// also while there is no room for others, unless a request from that port found no room
+// within Config.Reuse: more connections than there are places, which begin at once, are
+// learnt one after the other.
 //
 // Requests that are out of all sequence change nothing by themselves: anybody can
 // make them up. They have a half-open row of their own; when the server's answers

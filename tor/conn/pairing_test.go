@@ -257,6 +257,43 @@ func TestLockstepIsToldApart(t *testing.T) {
 	}
 }
 
+// TestMoreThanPlaces: connections that begin at once, more of them than may be half-open, are
+// all learnt in the end where their ports tell them apart. Else none is, as long as
+// requests pass for which there is no room.
+func TestMoreThanPlaces(t *testing.T) {
+	for _, ports := range []bool{false, true} {
+		x := newTable(t, Config{Rows: 512, Infer: true, SamePort: ports, Settle: settle, Reuse: 5 * settle})
+		all := make([]*requester, 200) // of 128 places, 64 for a client
+		for i := range all {
+			all[i] = &requester{next: 3185, connection: connection{client: host(2), server: host(1), cqpn: uint32(1000 + i), sqpn: uint32(2000 + i), port: uint16(0xC000 + i), back: uint16(0xC000 + i)}}
+		}
+		now := clock.Time(time.Hour)
+		for range 400 {
+			now = now.Add(settle / 8)
+			for _, q := range all {
+				feed(x, now, q.connection.request(hdr.WriteOnly, q.next))
+			}
+			for _, q := range all {
+				if s, e := feed(x, now.Add(settle/16), q.response(hdr.Acknowledge, q.next)); e == NowPaired {
+					if r := x.Row(s); r.Server.QPN != q.sqpn || r.Client.QPN != q.cqpn {
+						t.Fatalf("wrongly paired %v", r)
+					}
+				}
+				q.next = (q.next + 1) & hdr.PSNMask
+			}
+		}
+		learnt := 0
+		for _, q := range all {
+			if s, client := x.Find(AddrFrom(q.client), q.cqpn); s != NoSlot && client && x.Row(s).State == Paired {
+				learnt++
+			}
+		}
+		if want := map[bool]int{true: len(all)}[ports]; learnt != want {
+			t.Errorf("ports %v: %d learnt, want %d", ports, learnt, want)
+		}
+	}
+}
+
 // TestDoubts: a connection whose requests are never seen is answered as if it were
 // another, in step with it. What is seen of the other's own speaks against it.
 func TestDoubts(t *testing.T) {

@@ -70,6 +70,7 @@ type Table struct {
 	// pairs are the lists of half-open inferred rows, by the hash of their two
 	// addresses.
 	pairs []bucket
+	lacks []clock.Time // see lacking
 	// notes are those of half-open inferred rows, blank what no row has of them;
 	// voices are unpaired queue pairs that are answered, mute what is none of them
 	// (+1).
@@ -125,6 +126,9 @@ func New(c Config) (*Table, error) {
 	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
 		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
 	t.pairs = make([]bucket, max(256, len(t.qps.E)/4))
+	if c.SamePort {
+		t.lacks = make([]clock.Time, lackingPorts)
+	}
 	half, _ := t.maxHalf()
 	t.notes, t.voices = make([]notes, half), make([]voice, half)
 	for i := int32(half); i > 0; i-- {
@@ -151,7 +155,7 @@ func (t *Table) Cap() int { return len(t.rows) }
 
 // Bytes is the memory that the table takes.
 func (t *Table) Bytes() int {
-	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + len(t.pairs)*int(unsafe.Sizeof(bucket{})) +
+	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + len(t.pairs)*int(unsafe.Sizeof(bucket{})) + len(t.lacks)*8 +
 		len(t.notes)*int(unsafe.Sizeof(notes{})+unsafe.Sizeof(voice{})+8)
 }
 
@@ -350,11 +354,14 @@ func (t *Table) bucket(client, server Addr) *bucket {
 // crowded reports whether requests passed of late between the hosts of l that have
 // no row: until they are no more, nobody there is paired.
 func (t *Table) crowded(now clock.Time, l *bucket) bool {
-	return l.unlisted != 0 && now.Sub(l.unlisted-1) < t.cfg.Reuse
+	return t.recent(now, l.unlisted)
 }
 
+// recent reports whether something noted at a time (+1; 0: never) is less old than Config.Reuse.
+func (t *Table) recent(now, at clock.Time) bool { return at != 0 && now.Sub(at-1) < t.cfg.Reuse }
+
 // unlisted notes such a request. What spoke for candidates before does so no more.
-func (t *Table) unlisted(now clock.Time, l *bucket) {
+func (t *Table) unlisted(now clock.Time, l *bucket, client, server Addr, port uint16) {
 	if !t.crowded(now, l) {
 		for i := l.head; i != 0; i = t.rows[i-1].succ {
 			t.rows[i-1].doubt()
@@ -362,6 +369,18 @@ func (t *Table) unlisted(now clock.Time, l *bucket) {
 		}
 	}
 	l.unlisted = now + 1
+	if t.cfg.SamePort {
+		*t.lacking(client, server, port) = now + 1
+	}
+}
+
+// lackingPorts is how many sets of ports are told apart: a power of two.
+const lackingPorts = 1 << 13
+
+// lacking is when (+1; 0: never) a request from a port of client's to server found no room
+// last, or one of the few whose hash is the same.
+func (t *Table) lacking(client, server Addr, port uint16) *clock.Time {
+	return &t.lacks[t.qps.hash(client, t.qps.hash(server, uint32(port)))%lackingPorts]
 }
 
 func (t *Table) list(s Slot) {

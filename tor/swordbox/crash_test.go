@@ -74,6 +74,23 @@ func TestNotExecutedBeforeTheCrash(t *testing.T) {
 		a.moved(a, hdr.WriteOnly, at+3, reth(0x5010, testRKey, 8), little(3)))
 }
 
+// A copy of the question comes behind what was sent since it was answered by a cut: the
+// server executes it, and it has taken its PSN after all.
+func TestCopyOfTheQuestionAfterTheCrash(t *testing.T) {
+	r, _, a, b, at := underWay(t, nil)
+	question(t, r, a, b, at+2)
+	a.smsn++
+	one(t, a.nak(at+1, hdr.SynNAKSequence).Out["a"][1:])
+	b.msn++
+	same(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil)).Out["b"],
+		b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7008, testRKey, 3, 2), nil))
+	one(t, b.atomicAck(77).Out["a"])
+	one(t, a.write(0x5000, 1).Out["b"])
+	a.spsn = at + 2
+	one(t, a.atomicAck(3).Out["a"]) // to the copy: what was before it is executed, too
+	same(t, a.write(0x5008, 2).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5008, testRKey, 8), little(2)))
+}
+
 // While it is not known nothing goes over that connection, nor to that word, and
 // nothing is sent again.
 func TestNothingMeanwhile(t *testing.T) {

@@ -59,8 +59,10 @@ func (s *wire) inquire(c *flow) {
 }
 
 // allExecuted: the server executed the question on connection c, and so all before it.
+// It may be a copy of a question that was answered by a cut, which came behind what
+// was sent since.
 func (s *wire) allExecuted(c *flow) {
-	c.inDoubt = false
+	c.inDoubt, c.gated = false, false
 	c.next = psnAdd(c.next, 1)
 	s.acked(c, psnAdd(c.next, hdr.PSNMask))
 }

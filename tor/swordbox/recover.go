@@ -268,7 +268,9 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 			return errSave
 		}
 		if !n.restart(o) {
-			o.npsn = 0 // nobody's: its place is free
+			if o.npsn != 0 { // pages that nothing is in are not written
+				o.npsn = 0 // nobody's: its place is free
+			}
 			continue
 		}
 		if o.state == sOpen {

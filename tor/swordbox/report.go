@@ -131,7 +131,7 @@ func (n *node) report(m *Memory) ServerReport {
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}
-	for i := range n.words.w {
+	for i := range n.words.w[:n.words.born] {
 		if w := &n.words.w[i]; w.va != nowhere && n.words.believes(w) {
 			v.Known++
 		}

@@ -59,7 +59,7 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 			n.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
-	if fl.inDoubt && d == 0 && s.f.Op == hdr.AtomicAck {
+	if (fl.inDoubt || fl.gated && psn == fl.gate) && d == 0 && s.f.Op == hdr.AtomicAck {
 		s.allExecuted(fl)
 		d = -1
 	}

@@ -445,7 +445,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 			return
 		}
 		e := table.Entry{Key: key[:3], Call: table.Call{Params: params[:4]}}
-		for i := first; i < end; i++ {
+		for i := first; i < min(end, int(n.words.born)); i++ {
 			w := &n.words.w[i]
 			if w.va == nowhere {
 				continue

@@ -107,7 +107,7 @@ const (
 
 // block says which parts of a block have words.
 type block struct {
-	key   uint64 // number of the block of its size, and size; free: the next one that is
+	key   uint64 // number of the block of its size, and size; free: see words.freeB
 	parts uint64
 }
 
@@ -125,10 +125,13 @@ type words struct {
 	n     int      // of w in use
 	found int32    // last
 	hand  int      // of the clock that finds words out of use
-	spare []int32  // places that nothing has
+	born  int32    // places that something has, or had; the others are as they were made
+	spare []int32  // of these, those that nothing has
 	ix    index.Index
 	b     []block
-	freeB uint64 // first of them; none when it is len(b)
+	// freeB is the first block that is free; none is when it is len(b). Behind free block k
+	// comes block k+1+key, modulo 2^64: all are in order as long as nothing was written.
+	freeB uint64
 	bx    index.Index
 	hits  [mostWords]int32 // of over
 
@@ -140,15 +143,11 @@ type words struct {
 	unknown clock.Time // until then requests that are not on record may be under way
 }
 
+// newWords makes the table. It writes nothing of it: memory that is not used yet takes
+// no time at a start, and no room.
 func newWords(n int) words {
 	t := words{free: grace{gen: 1}, w: make([]word, n), u: make([]unrest, n), spare: make([]int32, 0, n), ix: index.New(n), b: make([]block, levels*n), bx: index.New(levels * n)}
-	for i := range t.w {
-		t.w[i].va = nowhere
-		t.spare = append(t.spare, int32(n-1-i))
-	}
-	for i := range t.b {
-		t.b[i].key = uint64(i) + 1
-	}
+	t.w[0].va = nowhere // find looks there
 	return t
 }
 
@@ -194,11 +193,15 @@ func (t *words) block(key uint64) int32 {
 
 // add makes a word; none when there is no room.
 func (t *words) add(va uint64, rkey uint32) int32 {
-	if len(t.spare) == 0 {
+	if t.n == len(t.w) {
 		return none
 	}
-	i := t.spare[len(t.spare)-1]
-	t.spare = t.spare[:len(t.spare)-1]
+	i := t.born
+	if n := len(t.spare) - 1; n >= 0 {
+		i, t.spare = t.spare[n], t.spare[:n]
+	} else {
+		t.born++
+	}
 	t.n++
 	t.w[i] = word{va: va, rkey: rkey, lane: none, probe: none, used: true}
 	t.u[i] = unrest{}
@@ -208,7 +211,7 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 		k := t.block(key)
 		if k == none {
 			k = int32(t.freeB)
-			t.freeB = t.b[k].key
+			t.freeB += 1 + t.b[k].key
 			t.b[k] = block{key: key}
 			t.bx.Put(hash(key), k)
 		}
@@ -228,7 +231,7 @@ func (t *words) remove(i int32) {
 			break
 		}
 		t.bx.Del(hash(key), k)
-		t.b[k].key, t.freeB = t.freeB, uint64(k)
+		t.b[k].key, t.freeB = t.freeB-uint64(k)-1, uint64(k)
 	}
 	t.w[i].va = nowhere
 	t.spare = append(t.spare, i)
@@ -354,7 +357,7 @@ func (t *words) doubtAll() {
 
 // vouch notes which words the operator vouches for.
 func (t *words) vouch(cfg *settings) {
-	for i := range t.w {
+	for i := range t.w[:t.born] {
 		w := &t.w[i]
 		w.vouched = w.va != nowhere && cfg.vouches(w.va)
 	}
@@ -431,7 +434,7 @@ func (t *words) track(va uint64, rkey uint32, vouched bool) int32 {
 // room: a word that is out of use is forgotten. False when there is none. Before, as
 // operations that the server may refuse come, words take only room that nobody has.
 func (t *words) admit(o *op, now clock.Time, vouched bool) bool {
-	if len(t.spare) == 0 {
+	if t.n == len(t.w) {
 		t.evict(now)
 	}
 	w := t.track(o.va, o.rkey, vouched)

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/resident"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 )
@@ -252,5 +253,27 @@ func BenchmarkWork(b *testing.B) {
 			}
 			s.n = nil
 		})
+	}
+}
+
+// Tables that nothing is in yet were not written: a start takes no time for them, and they
+// take no room.
+func TestTablesUntouched(t *testing.T) {
+	var b graph.App
+	grew, err := resident.Grows(func() {
+		var err error
+		if b, err = newApp(graph.Env{Name: "swordbox", Workers: 1, Share: func(f func() any) any { return f() }}, graph.Args{"words": "262144"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err != nil {
+		t.Skip(err)
+	}
+	all := 0
+	for _, n := range b.(*Box).places {
+		all += n.words.bytes()
+	}
+	if all < 100<<20 || grew > all/4 {
+		t.Errorf("%d bytes of tables of words, and %d more are resident", all, grew)
 	}
 }
