@@ -49,6 +49,7 @@ type request struct {
 	Reason string     `json:"reason,omitempty"`
 	Args   graph.Args `json:"args,omitempty"`
 	Spec   string     `json:"spec,omitempty"` // YAML
+	Dir    string     `json:"dir,omitempty"`  // of the spec's file
 	DryRun bool       `json:"dry_run,omitempty"`
 	Table  string     `json:"table,omitempty"`
 	Change string     `json:"change,omitempty"` // insert, modify, delete or default

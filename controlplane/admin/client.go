@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/table"
 )
@@ -25,14 +26,20 @@ import (
 // other error means that the instance is not there.
 type Client struct {
 	path string
+	pid  int // of the instance, as this process sees it; 0: it does not
 	mu   sync.Mutex
 	conn net.Conn
 	in   *json.Decoder
 	late atomic.Bool // the instance did not answer in time
+	// Tell, if not nil, is told once in a while what is waited for, and what can be done.
+	Tell func(string)
 }
 
 // answerWithin is how long an instance may take for an answer: one whose worker is stuck takes for ever.
 const answerWithin = time.Minute
+
+// tellAfter is how long an instance is waited for in silence.
+const tellAfter = 2 * time.Second
 
 // Dial connects to the socket at path.
 func Dial(path string) (*Client, error) {
@@ -47,7 +54,7 @@ func Dial(path string) (*Client, error) {
 	case err != nil:
 		return nil, err
 	}
-	return &Client{path: path, conn: c, in: json.NewDecoder(c)}, nil
+	return &Client{path: path, pid: own.Peer(c), conn: c, in: json.NewDecoder(c)}, nil
 }
 
 // Close hangs up.
@@ -64,19 +71,45 @@ func (c *Client) call(req request, result any) error {
 	if len(p) >= maxRequest {
 		return &Error{Msg: tooLong}
 	}
-	defer c.bound().Stop()
+	within := answerWithin
+	if req.Op == opStop {
+		within = stopWithin
+	}
+	defer c.bound(within)()
 	if _, err := c.conn.Write(append(p, '\n')); err != nil {
 		return c.lost(err)
 	}
 	return c.answer(result)
 }
 
-// bound hangs up when the answer does not come in time, until it is stopped.
-func (c *Client) bound() *time.Timer {
-	return time.AfterFunc(answerWithin, func() {
+// bound hangs up when the answer does not come in time, until it is stopped, and tells who waits before that.
+func (c *Client) bound(within time.Duration) (stop func()) {
+	end := time.AfterFunc(within, func() {
 		c.late.Store(true)
 		c.conn.Close()
 	})
+	tell := time.AfterFunc(tellAfter, func() {
+		if c.Tell != nil {
+			c.Tell(c.awaited("answer"))
+		}
+	})
+	return func() {
+		end.Stop()
+		tell.Stop()
+	}
+}
+
+// awaited says what the process at the other end is waited for to do, and what can be done where it will not.
+func (c *Client) awaited(what string) string {
+	pid := c.pid
+	if pid == 0 {
+		return fmt.Sprintf("waiting for the instance on %s to %s", c.path, what)
+	}
+	said := fmt.Sprintf("waiting for process %d to %s", pid, what)
+	if own.Stopped(pid) {
+		said += fmt.Sprintf(", which is stopped by a signal or a debugger: kill -CONT %d has it go on, kill -KILL %[1]d ends it", pid)
+	}
+	return said
 }
 
 func (c *Client) answer(result any) error {
@@ -95,12 +128,24 @@ func (c *Client) answer(result any) error {
 
 func (c *Client) lost(err error) error {
 	if c.late.Load() {
-		return fmt.Errorf("the instance on %s has not answered for %v: quillon stop ends it", c.path, answerWithin)
+		return fmt.Errorf("the instance on %s has not answered in time: %s", c.path, c.wayOut())
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("the instance on %s has gone: %w", c.path, io.ErrUnexpectedEOF)
 	}
 	return err
+}
+
+// wayOut is what ends an instance that does not answer.
+func (c *Client) wayOut() string {
+	switch pid := c.pid; {
+	case pid == 0:
+		return "quillon stop ends it"
+	case own.Stopped(pid):
+		return fmt.Sprintf("process %d is stopped by a signal or a debugger: kill -CONT %[1]d has it go on, kill -KILL %[1]d ends it", pid)
+	default:
+		return fmt.Sprintf("quillon stop ends it, or else kill -KILL %d", pid)
+	}
 }
 
 // Graph is what runs.
@@ -153,9 +198,10 @@ func (c *Client) Set(app string, args graph.Args) (p Plan, err error) {
 	return p, err
 }
 
-// Apply makes the instance what spec (YAML) says; with dryRun it only plans.
-func (c *Client) Apply(spec []byte, dryRun bool) (p Plan, err error) {
-	err = c.call(request{Op: opApply, Spec: string(spec), DryRun: dryRun}, &p)
+// Apply makes the instance what spec (YAML) says; with dryRun it only plans. Files that the spec names without a
+// directory are in dir; "": in that of the instance's process.
+func (c *Client) Apply(spec []byte, dir string, dryRun bool) (p Plan, err error) {
+	err = c.call(request{Op: opApply, Spec: string(spec), Dir: dir, DryRun: dryRun}, &p)
 	return p, err
 }
 
@@ -194,9 +240,9 @@ func (c *Client) Table(app, name string, f func(table.Text) error) error {
 		}
 		r = rows{}
 		c.mu.Lock()
-		b := c.bound()
+		stop := c.bound(answerWithin)
 		err = c.answer(&r)
-		b.Stop()
+		stop()
 		c.mu.Unlock()
 	}
 }
@@ -221,17 +267,20 @@ func (c *Client) Stop() error {
 	if err := c.call(request{Op: opStop}, nil); err != nil || end == nil {
 		return err
 	}
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end.Fd()), Events: unix.POLLIN}}, int(stopWithin.Milliseconds()))
-		switch {
+	for left := stopWithin; ; {
+		now := min(left, tellAfter)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end.Fd()), Events: unix.POLLIN}}, int(now.Milliseconds()))
+		switch left -= now; {
 		case errors.Is(err, unix.EINTR):
-			continue
 		case err != nil:
 			return fmt.Errorf("wait for process %d: %w", pid, err)
-		case n == 0:
-			return fmt.Errorf("the instance on %s was told to stop, and has not ended after %v: see process %d", c.path, stopWithin, pid)
+		case n > 0:
+			return nil
+		case left <= 0:
+			return fmt.Errorf("the instance on %s was told to stop, and has not ended after %v: %s", c.path, stopWithin, c.wayOut())
+		case left == stopWithin-tellAfter && c.Tell != nil:
+			c.Tell(c.awaited("end"))
 		}
-		return nil
 	}
 }
 
@@ -239,19 +288,7 @@ func (c *Client) Stop() error {
 // has ended. The file is nil when the process cannot be waited for: it is this
 // one, or not among those that this one sees.
 func (c *Client) process() (pid int, end *os.File) {
-	unixConn, ok := c.conn.(*net.UnixConn)
-	if !ok {
-		return 0, nil
-	}
-	raw, err := unixConn.SyscallConn()
-	if err != nil {
-		return 0, nil
-	}
-	var peer *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
-		return 0, nil
-	}
-	pid = int(peer.Pid)
+	pid = c.pid
 	if pid == 0 || pid == os.Getpid() {
 		return pid, nil
 	}

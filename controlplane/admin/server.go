@@ -79,10 +79,10 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := ownDir(filepath.Dir(cfg.Path), usual); err != nil {
 		return nil, err
 	}
-	if err := socketAt(cfg.Path); err != nil {
+	if err := socketAt(ctx, cfg.Path); err != nil {
 		return nil, err
 	}
-	held, err := take(ctx, cfg.Path+".lock", cfg.Wait, func() error { return socketAt(cfg.Path) })
+	held, err := take(ctx, cfg.Path+".lock", cfg.Wait, func() error { return socketAt(ctx, cfg.Path) })
 	if err != nil {
 		return nil, err
 	}
@@ -103,9 +103,9 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// socketAt is an error when a socket cannot be at path, or an instance answers there.
-func socketAt(path string) error {
-	_, err := own.Socket(path)
+// socketAt is an error when a socket cannot be at path, or an instance answers there that was not killed.
+func socketAt(ctx context.Context, path string) error {
+	_, err := own.Await(ctx, path)
 	if errors.Is(err, own.ErrAnswers) {
 		err = fmt.Errorf("%w: end that instance, or give this one another --name", err)
 	}
@@ -322,6 +322,9 @@ func (s *Server) do(req request) (any, error) {
 		spec, err := graph.ParseSpec([]byte(req.Spec))
 		if err != nil {
 			return nil, err
+		}
+		if req.Dir != "" {
+			spec.Beside(inst.Kinds(), req.Dir)
 		}
 		p, err := inst.Plan(spec)
 		if err != nil || req.DryRun {

@@ -188,7 +188,7 @@ func TestAppsBeginWithEachIntent(t *testing.T) {
 	for n := range 10 {
 		select {
 		case <-(<-apps).begun:
-		case <-time.After(5 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatalf("the app of intent %d did not begin", n)
 		}
 		next := *d

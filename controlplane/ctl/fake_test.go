@@ -438,7 +438,7 @@ func options() Options {
 
 func within(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -475,7 +475,7 @@ func until(t testing.TB, s *Session, what string, ok func(Status) bool) Status {
 // eventually waits until ok, which it tries every millisecond.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(60 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

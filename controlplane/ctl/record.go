@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +24,7 @@ type Record struct {
 	At       clock.Time     `json:"at"` // ns since the epoch, of the last change
 	Election ElectionID     `json:"election"`
 	Devices  []DeviceStatus `json:"devices"`
-	// Running is whether the controller that wrote it still runs; not in the file.
+	// Running is whether the controller that wrote this still runs; not in the file.
 	Running bool `json:"running,omitempty"`
 }
 
@@ -57,12 +59,20 @@ func KeepRecord(path string) (*RecordFile, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		r, _ := ReadRecord(path)
-		return nil, fmt.Errorf("%s: a controller keeps it already (process %d): stop it, or choose another file with --state", path, r.PID)
+		defer lock.Close()
+		return nil, fmt.Errorf("%s: a controller keeps it already (process %d): stop it, or choose another file with --state", path, keeper(lock))
 	}
 	last, err := ReadRecord(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(lock, os.Getpid())
+	}
+	if err != nil {
 		lock.Close()
 		return nil, err
 	}
@@ -99,19 +109,40 @@ func (f *RecordFile) Save(r Record) error {
 // Close lets others have the file.
 func (f *RecordFile) Close() error { return f.lock.Close() }
 
-// ReadRecord reads a state file, whoever keeps it.
+// keeper is the process that a lock file names; 0: none yet.
+func keeper(lock *os.File) (pid int) {
+	_, _ = fmt.Fscan(io.NewSectionReader(lock, 0, 32), &pid)
+	return pid
+}
+
+// ReadRecord reads a state file, whoever keeps it. A controller that has just taken it has not written yet, and is
+// waited for a little: what is there is of one before it.
 func ReadRecord(path string) (Record, error) {
-	var r Record
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return r, err
+	for tries := 50; ; tries-- {
+		r, begins, err := readRecord(path)
+		if err != nil || !begins || tries == 0 {
+			return r, err
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	if err := json.Unmarshal(b, &r); err != nil {
-		return r, fmt.Errorf("%s: no state of a controller: %w", path, err)
-	}
+}
+
+// readRecord reads a state file; begins: another controller than the one that wrote it has the file by now.
+func readRecord(path string) (r Record, begins bool, err error) {
+	pid := 0
 	if lock, err := os.OpenFile(path+".lock", os.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
-		r.Running = unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
+		if unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+			pid = keeper(lock)
+		}
 		lock.Close()
 	}
-	return r, nil
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return r, false, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, false, fmt.Errorf("%s: no state of a controller: %w", path, err)
+	}
+	r.Running = pid != 0 && pid == r.PID
+	return r, pid != 0 && !r.Running, nil
 }

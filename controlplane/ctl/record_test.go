@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -32,10 +33,30 @@ func TestRecord(t *testing.T) {
 	if got, _ := ReadRecord(path); got.Running {
 		t.Error("still runs")
 	}
+	// Another process has written it.
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(strings.Replace(string(text), fmt.Sprintf(`"pid": %d`, os.Getpid()), `"pid": 1`, 1)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if f, err = KeepRecord(path); err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	// Who has the file has not written yet: what is there is not what it knows.
+	if got, err := ReadRecord(path); err != nil || got.Running {
+		t.Errorf("%+v runs, and has said nothing: %v", got, err)
+	}
+	saved := make(chan error, 1)
+	go func() { saved <- f.Save(want) }()
+	if got, err := ReadRecord(path); err != nil || !got.Running {
+		t.Errorf("%+v, which was being written: %v", got, err)
+	}
+	if err := <-saved; err != nil {
+		t.Error(err)
+	}
 	// The clock went back.
 	if e := f.Election(1e9); e != (ElectionID{5, 10}) {
 		t.Errorf("election %v", e)

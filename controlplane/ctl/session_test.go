@@ -112,7 +112,7 @@ func TestStalledDevice(t *testing.T) {
 		"SetPipeline": func(ctx context.Context) error { return s.SetPipeline(ctx, 0, nil) },
 		"Version":     func(ctx context.Context) error { _, err := s.Version(ctx); return err },
 	} {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		if err := do(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "no answer within") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -27,6 +27,16 @@ type Query struct {
 	keys string // the first bytes of the Keys of what comes
 }
 
+// Cells reports whether a query is for cells of a counter, meter or register, of which those that are zero, or not
+// set, are shown only when that is asked for.
+func (q Query) Cells() bool {
+	switch q.ask[0].Entity.(type) {
+	case *p4v1.Entity_CounterEntry, *p4v1.Entity_MeterEntry, *p4v1.Entity_RegisterEntry:
+		return true
+	}
+	return false
+}
+
 // Scope says what is read of a device.
 type Scope struct {
 	Leave []*p4info.Table // not of these tables

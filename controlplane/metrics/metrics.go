@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,6 +47,9 @@ var groups = map[string]struct {
 var ports = prometheus.NewDesc("quillon_port_frames_total", "Frames at a port: rx and tx; rx_dropped, tx_dropped; and those that no app saw: "+
 	"bypassed (nobody wants them), missed (wanted, and crossed in the kernel), shut_out (wanted, and dropped there).", []string{"port", "counter"}, nil)
 
+// workers are the times of workers' threads.
+var workers = prometheus.NewDesc("quillon_worker_seconds_total", "Times of a worker's thread: ran, and waited (ready to run, and not scheduled).", []string{"worker", "counter"}, nil)
+
 // Describe implements prometheus.Collector: what there is changes with the graph.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
@@ -70,6 +74,11 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		} {
 			to <- prometheus.MustNewConstMetric(ports, prometheus.CounterValue, float64(x.n), p.Name, x.name)
 		}
+	}
+	for _, w := range c.inst.Times() {
+		n := strconv.Itoa(w.Worker)
+		to <- prometheus.MustNewConstMetric(workers, prometheus.CounterValue, w.Ran.Seconds(), n, "ran")
+		to <- prometheus.MustNewConstMetric(workers, prometheus.CounterValue, w.Waited.Seconds(), n, "waited")
 	}
 	if c.stats == nil {
 		return

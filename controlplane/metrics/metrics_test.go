@@ -2,8 +2,11 @@ package metrics_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -32,11 +35,27 @@ func TestMetrics(t *testing.T) {
 	}
 	wire, other := mem.NewWire("a", "b", pool, 1, clock.NewWall())
 	defer other.Close()
-	inst, err := graph.New(graph.Config{Spec: spec, Kinds: graph.Builtin(), Ports: map[string][]port.Port{"a": {counting{wire}}}})
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: graph.Builtin(), Ports: map[string][]port.Port{"a": {counting{wire}}}, Clock: clock.NewWall()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer inst.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error)
+	go func() { ran <- inst.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}()
+	times := []string{"quillon_worker_seconds_total{counter=\"ran\",worker=\"0\"} ", "quillon_worker_seconds_total{counter=\"waited\",worker=\"0\"} "}
+	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
+		times = nil // this kernel does not count them
+	}
+	for len(times) > 0 && len(inst.Times()) == 0 {
+		runtime.Gosched() // until the worker runs
+	}
 	stats := p4rt.New(p4rt.Config{}).Stats()
 	stats.Updates.Add(1_000_000_000)
 	stats.Streams.Add(2)
@@ -53,11 +72,11 @@ func TestMetrics(t *testing.T) {
 	if err != nil || r.StatusCode != http.StatusOK || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Errorf("%v %v", r, err)
 	}
-	for _, want := range []string{
+	for _, want := range append(times,
 		"quillon_frames_total{counter=\"in\",node=\"s\"} 0\n", "quillon_reasons_total{node=\"s\",reason=\"sunk\"} 0\n",
 		"quillon_port_frames_total{counter=\"missed\",port=\"a\"} 3\n", "quillon_port_frames_total{counter=\"shut_out\",port=\"a\"} 7\n", "quillon_port_frames_total{counter=\"bypassed\",port=\"a\"} 22\n",
 		"quillon_p4runtime_updates_total 1e+09\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams 2\n",
-	} {
+	) {
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("%q is missing", want)
 		}

@@ -76,7 +76,7 @@ func id(high, low uint64) *p4v1.Uint128 {
 // claim is the code of the answer to a claim: OK is for a primary.
 func (g *guest) claim(role string, e *p4v1.Uint128) (codes.Code, p4v1.P4Runtime_StreamChannelClient) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(g.t.Context(), 60*time.Second)
 	g.t.Cleanup(cancel)
 	s, err := g.StreamChannel(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestCertificates(t *testing.T) {
 	all.want("a write", all.write("", id(0, 5)), codes.OK)
 
 	for name, g := range map[string]*guest{"a certificate with no such name": as(a, "nobody"), "another authority's": as(strange, "all")} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		if _, err := g.Capabilities(ctx, &p4v1.CapabilitiesRequest{}); status.Code(err) != codes.Unavailable {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -219,7 +219,7 @@ func TestSocket(t *testing.T) {
 	if env := os.Getenv("P4RT_TEST_SOCKET"); env != "" { // as another user
 		conn, err := net.Dial("unix", env)
 		if err == nil {
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) //nolint:forbidigo // of a socket
+			_ = conn.SetDeadline(time.Now().Add(60 * time.Second)) //nolint:forbidigo // of a socket
 			_, err = conn.Read(make([]byte, 1))
 		}
 		fmt.Println("got", err)

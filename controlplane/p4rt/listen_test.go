@@ -24,7 +24,7 @@ import (
 // ask connects anew and asks for the capabilities; it says who answered.
 func ask(t *testing.T, addr string, c credentials.TransportCredentials) (who string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(c))
 	if err != nil {
@@ -149,7 +149,7 @@ func TestHealthAndReflection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	h, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "p4.v1.P4Runtime"})
 	if err != nil || h.GetStatus() != healthv1.HealthCheckResponse_SERVING {

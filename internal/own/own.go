@@ -3,6 +3,7 @@
 package own
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,8 +107,8 @@ func Socket(path string) (dead bool, err error) {
 	c, err := net.Dial("unix", path)
 	switch {
 	case err == nil:
-		c.Close()
-		return false, fmt.Errorf("%w %s already", ErrAnswers, path)
+		defer c.Close()
+		return false, answers{path, Peer(c)}
 	case errors.Is(err, syscall.EINVAL):
 		return false, fmt.Errorf("%s is too long for a socket: take a shorter name", path)
 	}
@@ -123,10 +127,123 @@ func Socket(path string) (dead bool, err error) {
 // ErrAnswers: the socket is a living process's.
 var ErrAnswers = errors.New("a process answers on")
 
+// answers is that error about a process with a known number; 0: it is another PID
+// namespace's.
+type answers struct {
+	path string
+	pid  int
+}
+
+func (a answers) Is(err error) bool { return err == ErrAnswers }
+
+func (a answers) Error() string {
+	if a.pid == 0 {
+		return fmt.Sprintf("%v %s already", ErrAnswers, a.path)
+	}
+	return fmt.Sprintf("process %d answers on %s already", a.pid, a.path)
+}
+
+// Peer is the number of the process that opened the socket at the other end of a Unix
+// connection; 0: it is not known.
+func Peer(c net.Conn) (pid int) {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(u.Pid)
+		}
+	})
+	return pid
+}
+
+// status are the state and the flags of a process (proc(5): fields 3 and 9 of its stat);
+// there is none without it.
+func status(pid int) (state string, flags uint64, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0, false
+	}
+	// The name of the program is in parentheses, and may have any.
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(f) < 7 {
+		return "", 0, false
+	}
+	flags, err = strconv.ParseUint(f[6], 10, 64)
+	return f[0], flags, err == nil
+}
+
+// Stopped reports whether a process is stopped, by a signal or a debugger.
+func Stopped(pid int) bool {
+	state, _, _ := status(pid)
+	return state == "T" || state == "t"
+}
+
+// dying reports whether a process has been killed and has not ended yet: SIGKILL is pending
+// for it, or it exits (PF_EXITING of its flags), or it is there no more.
+func dying(pid int) bool {
+	const kill, exiting = 1 << (unix.SIGKILL - 1), 0x4
+	_, flags, ok := status(pid)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if !ok || err != nil || flags&exiting != 0 {
+		return true
+	}
+	for line := range strings.Lines(string(text)) {
+		name, set, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if pending, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64); err == nil && pending&kill != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Bounds of Await: dyingWithin is how long a process may take to end once it was killed, which is the
+// time in which the kernel frees its memory. lookAgain is between two looks.
+const (
+	dyingWithin = 5 * time.Second
+	lookAgain   = 10 * time.Millisecond
+)
+
+// Await is Socket, but waits for a process that was killed: its socket answers until the kernel has
+// closed it.
+func Await(ctx context.Context, path string) (dead bool, err error) {
+	late := time.NewTimer(dyingWithin)
+	defer late.Stop()
+	for living := false; ; {
+		dead, err = Socket(path)
+		var a answers
+		if !errors.As(err, &a) || a.pid == 0 || a.pid == os.Getpid() {
+			return dead, err
+		}
+		// It is asked twice: a process that begins to exit has neither the signal nor the flag
+		// for a moment.
+		killed := dying(a.pid)
+		if !killed && living {
+			return false, err
+		}
+		living = !killed
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-late.C:
+			return false, fmt.Errorf("%w: it was killed, and has not ended for %v", err, dyingWithin)
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
 // Listen opens a Unix socket that this user and root alone can connect to. One that a
-// dead process has left is replaced.
+// dead process has left is replaced, and one that was killed is waited for.
 func Listen(path string) (net.Listener, error) {
-	dead, err := Socket(path)
+	dead, err := Await(context.Background(), path)
 	if err == nil && dead {
 		err = os.Remove(path)
 	}

@@ -1,9 +1,13 @@
 package own_test
 
 import (
+	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -98,4 +102,66 @@ func TestListen(t *testing.T) {
 	says(t, err, "is no socket")
 	_, err = own.Listen(path + strings.Repeat("x", 200))
 	says(t, err, "too long")
+}
+
+// TestMain is the process of TestKilled when it is told which socket to open.
+func TestMain(m *testing.M) {
+	path := os.Getenv("OWN_LISTENS")
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	l, err := own.Listen(path)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	// Memory that the kernel frees before it closes the socket.
+	mem := make([]byte, 64<<20)
+	for at := 0; at < len(mem); at += os.Getpagesize() {
+		mem[at] = 1
+	}
+	fmt.Println("listens")
+	for {
+		if _, err := l.Accept(); err != nil {
+			os.Exit(1)
+		}
+	}
+}
+
+// TestKilled: the socket of a process that was killed answers for a while, and is free all the same. That of one
+// that lives, or is stopped, is not, and the process is named.
+func TestKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for range 5 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "OWN_LISTENS="+path)
+		out, err := cmd.StdoutPipe()
+		must(t, err, cmd.Start())
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if line != "listens\n" {
+			t.Fatal(line, err)
+		}
+		for _, sig := range []os.Signal{unix.SIGCONT, unix.SIGSTOP} {
+			must(t, cmd.Process.Signal(sig))
+			_, err := own.Listen(path)
+			says(t, err, fmt.Sprintf("process %d answers on %s already", cmd.Process.Pid, path))
+			if !errors.Is(err, own.ErrAnswers) {
+				t.Error(err)
+			}
+		}
+		must(t, cmd.Process.Kill())
+		l, err := own.Listen(path)
+		must(t, err)
+		must(t, l.Close())
+		_ = cmd.Wait()
+	}
+	// Who is told to give up does so at once.
+	l, err := own.Listen(path)
+	must(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := own.Await(ctx, path); !errors.Is(err, own.ErrAnswers) {
+		t.Error("its own: ", err)
+	}
 }

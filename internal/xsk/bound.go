@@ -166,6 +166,12 @@ func (s *Set) keys() ([]setKey, error) {
 	}
 }
 
+// Empty reports whether no queue pair is in the set. One that cannot be read is not.
+func (s *Set) Empty() bool {
+	var k setKey
+	return errors.Is(s.m.NextKey(nil, &k), ebpf.ErrKeyNotExist)
+}
+
 // Close lets go of the set. A program that has it keeps it alive.
 func (s *Set) Close() error {
 	if s == nil {

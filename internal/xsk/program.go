@@ -105,16 +105,28 @@ func Load(name string, parts ...Part) (_ *Program, err error) {
 			_ = p.Close()
 		}
 	}()
-	var code asm.Instructions
+	code := make([]assembler, len(parts))
 	for n, part := range parts {
-		one, err := p.assemble(part)
-		if err != nil {
+		if code[n], err = p.assembler(part); err != nil {
 			return nil, err
 		}
-		if len(parts) == 1 {
-			code = one
-			break
-		}
+	}
+	p.Prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.XDP, License: "GPL", Instructions: join(parts, code), Flags: unix.BPF_F_XDP_HAS_FRAGS,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the XDP program: %w", err)
+	}
+	return p, nil
+}
+
+// join is the program of these parts.
+func join(parts []Part, as []assembler) (code asm.Instructions) {
+	if len(parts) == 1 {
+		return as[0].assemble()
+	}
+	for n, part := range parts {
+		one := as[n].assemble()
 		// Each part has labels of its own, and a frame of another interface skips it.
 		own := func(label string) string { return fmt.Sprintf("%d-%s", n, label) }
 		for i, ins := range one {
@@ -131,62 +143,53 @@ func Load(name string, parts ...Part) (_ *Program, err error) {
 		code = append(code, one...)
 		code = append(code, asm.Mov.Imm(asm.R0, xdpPass).WithSymbol(next))
 	}
-	if len(parts) > 1 {
-		code = append(code, asm.Return())
-	}
-	p.Prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: ebpf.XDP, License: "GPL", Instructions: code, Flags: unix.BPF_F_XDP_HAS_FRAGS,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("load the XDP program: %w", err)
-	}
-	return p, nil
+	return append(code, asm.Return())
 }
 
-// assemble makes the maps and the instructions of a part.
-func (p *Program) assemble(part Part) (asm.Instructions, error) {
+// assembler makes the maps that a part has beside those that it is given.
+func (p *Program) assembler(part Part) (assembler, error) {
 	spec := part.Spec
 	a := assembler{spec: spec, state: part.State.m.FD(), sockets: part.Sockets.FD()}
 	if spec.Filter.Bound {
 		if part.Bound == nil {
-			return nil, errors.New("a filter is Bound, and there is no set of queue pairs")
+			return a, errors.New("a filter is Bound, and there is no set of queue pairs")
 		}
 		a.bound = part.Bound.m.FD()
 	}
 	if spec.Filter.Guarded {
 		if part.Guard == nil {
-			return nil, errors.New("a filter is Guarded, and there is no guard")
+			return a, errors.New("a filter is Guarded, and there is no guard")
 		}
 		a.guard = part.Guard.m.FD()
 	}
 	if spec.Cross == Redirect {
 		dev, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_other", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 		if err != nil {
-			return nil, fmt.Errorf("make the device map: %w", err)
+			return a, fmt.Errorf("make the device map: %w", err)
 		}
 		p.maps = append(p.maps, dev)
 		if err := dev.Put(uint32(0), uint32(spec.Other)); err != nil {
-			return nil, fmt.Errorf("redirect to interface %d: %w", spec.Other, err)
+			return a, fmt.Errorf("redirect to interface %d: %w", spec.Other, err)
 		}
 		a.device = dev.FD()
 	}
 	if hosts := spec.Filter.Hosts; len(hosts) > 0 && !spec.Filter.All {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_hosts", Type: ebpf.Hash, KeySize: 16, ValueSize: 1, MaxEntries: uint32(len(hosts))})
 		if err != nil {
-			return nil, fmt.Errorf("make the host map: %w", err)
+			return a, fmt.Errorf("make the host map: %w", err)
 		}
 		p.maps = append(p.maps, m)
 		for _, h := range hosts {
 			if !h.IsValid() {
-				return nil, errors.New("a filter's host is not a valid address")
+				return a, errors.New("a filter's host is not a valid address")
 			}
 			if err := m.Put(hostKey(h), uint8(1)); err != nil {
-				return nil, fmt.Errorf("host %v: %w", h, err)
+				return a, fmt.Errorf("host %v: %w", h, err)
 			}
 		}
 		a.hosts = m.FD()
 	}
-	return a.assemble(), nil
+	return a, nil
 }
 
 // hostKey is the address as IPv6; IPv4 is mapped, as RoCE's GIDs do.

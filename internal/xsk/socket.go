@@ -23,10 +23,13 @@ func NewUMEM(chunks, chunk int) (*UMEM, error) {
 	if chunk != 2048 && chunk != 4096 || chunks <= 0 {
 		return nil, fmt.Errorf("a UMEM has chunks of 2048 or 4096 bytes, not %d of %d", chunks, chunk)
 	}
-	mem, err := unix.Mmap(-1, 0, chunks*chunk, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	mem, err := unix.Mmap(-1, 0, chunks*chunk, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of packet memory: %w", chunks*chunk, err)
 	}
+	// The kernel makes all of its pages when it is registered, huge ones in a fifth of the time. Where it has none
+	// it takes others.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	return &UMEM{Mem: mem, Chunk: chunk, owner: -1}, nil
 }
 

@@ -77,7 +77,7 @@ func TestKernel(t *testing.T) {
 				Kinds: []graph.Kind{*Kind()}, Ports: ports, Clock: clock.NewWall(),
 			})
 			check(t, err)
-			ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
 			ran := make(chan error, 1)
 			go func() { ran <- inst.Run(ctx) }()
 			counted := func(name string) (n uint64) {

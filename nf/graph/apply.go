@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/quillon/quillon/nf/port"
 )
@@ -343,6 +344,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 		return port.Filter{}, err
 	}
 	var f port.Filter
+	var guards []string
 	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
 		kind := findKind(kinds, spec.Apps[name].Kind)
 		app, err := kind.New(Env{Name: name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(spec.Apps[name].Args))
@@ -350,6 +352,9 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
 		}
 		f = union(f, appWants(app))
+		if appWants(app).Guarded {
+			guards = append(guards, name)
+		}
 		if kind.Inside == nil {
 			continue
 		}
@@ -363,11 +368,35 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(s.Args)); err == nil {
 					in := appWants(app)
 					f.Closed, f.Bound, f.Guarded = f.Closed || in.Closed, f.Bound || in.Bound, f.Guarded || in.Guarded
+					if in.Guarded {
+						guards = append(guards, name+"/"+s.Name)
+					}
 				}
 			}
 		}
 	}
-	return f, nil
+	return f, oneGuards(guards)
+}
+
+// oneGuards is an error when several apps guard words of servers' memory: each has just what it knows of
+// guarded in all ports (port.Guard), and what the others guard would be free.
+func oneGuards(apps []string) error {
+	if len(apps) < 2 {
+		return nil
+	}
+	last := len(apps) - 1
+	return fmt.Errorf("apps %s and %s all guard words of servers' memory, and one app of a graph may: run the others in instances of their own",
+		strings.Join(apps[:last], ", "), apps[last])
+}
+
+// guards are the names of those apps of a layout that guard words.
+func (l *layout) guards() (names []string) {
+	for _, n := range l.nodes {
+		if appWants(n.app).Guarded {
+			names = append(names, n.name)
+		}
+	}
+	return names
 }
 
 // Wants is the union of what the running apps want to see.

@@ -93,3 +93,55 @@ links: [a.out -> d.in, d.out -> b.in, c.out -> b.in, b.out -> c.in, e.out -> e.i
 		}
 	}
 }
+
+// ticks calls do in each Tick.
+type ticks struct {
+	does
+	tick func(*graph.Ctx)
+}
+
+func (x ticks) Tick(c *graph.Ctx) clock.Time {
+	x.tick(c)
+	return c.Now().Add(1e6)
+}
+
+// What an app binds in its first Tick is bound when Begin returns, and nothing was
+// received; an app that panics there fails the instance.
+func TestBegin(t *testing.T) {
+	q := []port.QueuePair{{Addr: netip.MustParseAddr("10.0.0.2"), QPN: 7}}
+	for _, bad := range []bool{false, true} {
+		var told []string
+		pushed := 0
+		kind := graph.Kind{Name: "ticks", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) {
+			return ticks{does{func(*graph.Ctx) { pushed++ }}, func(c *graph.Ctx) {
+				if bad {
+					panic("bad")
+				}
+				if err := c.Rebind(q); err != nil {
+					t.Error(err)
+				}
+			}}, nil
+		}}
+		inst, err := graph.New(graph.Config{
+			Spec: parse(t, `
+ports: {a: {kind: binder}, b: {kind: spring}}
+apps: {d: {kind: ticks}}
+links: [a.out -> d.in, d.out -> b.in]
+`),
+			Kinds: append(kinds(), kind), Clock: clock.NewManual(1),
+			Ports: map[string][]port.Port{"a": {&binder{spring: *newSpring(t, "a:0", 1), told: &told}}, "b": {newSpring(t, "b", 0)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inst.Begin(1); (err != nil) != bad {
+			t.Errorf("bad=%v: %v", bad, err)
+		}
+		if want := []string{fmt.Sprint("a:0", q)}; pushed != 0 || !bad && !slices.Equal(told, want) {
+			t.Errorf("the port was told %q, not %q, and %d batches were received", told, want, pushed)
+		}
+		if n, err := inst.Step(2); (err != nil) != bad || !bad && (n == 0 || pushed == 0 || len(told) != 1) {
+			t.Errorf("bad=%v: a breath moved %d frames, %d batches came, %q: %v", bad, n, pushed, told, err)
+		}
+	}
+}

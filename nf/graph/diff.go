@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Op is what an Action does.
@@ -119,12 +121,12 @@ func Diff(old, new *Spec) (Plan, error) {
 	}
 	for _, n := range slices.Sorted(maps.Keys(new.Ports)) {
 		if fresh[n] {
-			add(OpOpenPort, n, describe(new.Ports[n].Kind, new.Ports[n].Args))
+			add(OpOpenPort, n, inWords(new.Ports[n].Kind, new.Ports[n].Args))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(new.Apps)) {
 		if fresh[n] {
-			add(OpStart, n, describe(new.Apps[n].Kind, new.Apps[n].Args))
+			add(OpStart, n, inWords(new.Apps[n].Kind, new.Apps[n].Args))
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(new.Apps)) {
@@ -138,6 +140,62 @@ func Diff(old, new *Spec) (Plan, error) {
 		}
 	}
 	return p, nil
+}
+
+// inWords is describe, for people: on one line, whatever the values have.
+func inWords(kind string, args Args) string {
+	for _, k := range slices.Sorted(maps.Keys(args)) {
+		kind += "," + k + "=" + flat(args[k])
+	}
+	return kind
+}
+
+// flat is a value as it is, or how many lines it has, or quoted where it has what does not show.
+func flat(v string) string {
+	v = strings.TrimSuffix(v, "\n")
+	switch n := strings.Count(v, "\n") + 1; {
+	case n > 1:
+		return fmt.Sprintf("(%d lines)", n)
+	case strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsGraphic(r) }):
+		return strconv.Quote(v)
+	}
+	return v
+}
+
+// shownLines is how many of the lines that differ a plan shows.
+const shownLines = 8
+
+// changed is how a value has changed: of one with lines those that differ.
+func changed(was, is string) string {
+	if !strings.Contains(strings.TrimSuffix(was, "\n")+strings.TrimSuffix(is, "\n"), "\n") {
+		return fmt.Sprintf("%s (was %s)", flat(is), flat(was))
+	}
+	have := map[string]int{}
+	for l := range strings.Lines(was) {
+		have[strings.TrimSpace(l)]++
+	}
+	var differ []string
+	for l := range strings.Lines(is) {
+		if l = strings.TrimSpace(l); have[l] > 0 {
+			have[l]--
+		} else {
+			differ = append(differ, fmt.Sprintf("+ %q", l))
+		}
+	}
+	for l := range strings.Lines(was) {
+		if l = strings.TrimSpace(l); have[l] > 0 {
+			have[l]--
+			differ = append(differ, fmt.Sprintf("- %q", l))
+		}
+	}
+	what := "lines in another order or indented otherwise"
+	if n := len(differ); n > 0 {
+		what = strings.Join(differ[:min(n, shownLines)], ", ")
+		if n > shownLines {
+			what += fmt.Sprintf(", and %d more", n-shownLines)
+		}
+	}
+	return fmt.Sprintf("%s (was %s: %s)", flat(is), flat(was), what)
 }
 
 // describe is "kind,arg=value,...", the form of the command line.
@@ -160,11 +218,11 @@ func diffArgs(old, new Args) string {
 		b, hasNew := new[k]
 		switch {
 		case !hadOld:
-			parts = append(parts, k+"="+b)
+			parts = append(parts, k+"="+flat(b))
 		case !hasNew:
 			parts = append(parts, k+" back to its default")
 		case a != b:
-			parts = append(parts, fmt.Sprintf("%s=%s (was %s)", k, b, a))
+			parts = append(parts, k+"="+changed(a, b))
 		}
 	}
 	return strings.Join(parts, ", ")

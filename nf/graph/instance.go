@@ -44,8 +44,15 @@ type Config struct {
 	Spin clock.Duration
 	// Nice is the nice value of the threads of live workers: below 0 they go
 	// before other threads, as those that serve controllers. It takes
-	// CAP_SYS_NICE; without, it is left out. 0: as it is.
+	// CAP_SYS_NICE, or a limit (RLIMIT_NICE) that allows it; without, it is left out.
+	// 0: as it is.
 	Nice int
+	// Realtime is the priority in SCHED_FIFO that they get instead, from 1 on; it takes
+	// as much (RLIMIT_RTPRIO). 0: none.
+	Realtime int
+	// CPUs are the processors that live workers are pinned to: worker n to
+	// CPUs[n % len(CPUs)]. Empty: none is.
+	CPUs []int
 	// OnDrop sees every dropped frame, on the worker's goroutine, with its
 	// verdict and reason set, just before it is given back. It may call the
 	// Instance's ReasonOf and nothing else of it. Nil: nobody does.
@@ -129,7 +136,9 @@ func New(cfg Config) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = i.adopt(cfg.Spec.Clone(), i.ports, built, known, func() error { return nil })
+	if err := i.adopt(cfg.Spec.Clone(), i.ports, built, known, func() error { return nil }); err != nil {
+		return nil, err
+	}
 	// They were opened with what Wants said, which need not be all that the apps
 	// know now.
 	return i, i.tellPorts()
@@ -137,6 +146,9 @@ func New(cfg Config) (*Instance, error) {
 
 // Notes are remarks for the user about how the graph was laid out.
 func (i *Instance) Notes() []string { return slices.Clone(i.notes) }
+
+// Kinds are those that its Specs may name.
+func (i *Instance) Kinds() []Kind { return i.cfg.Kinds }
 
 // Workers is their number.
 func (i *Instance) Workers() int { return len(i.workers) }
@@ -338,7 +350,7 @@ func (s *share) get(make func() any) any {
 func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory, may func() error) error {
 	var err error
 	i.together(0, func() {
-		if err = may(); err != nil {
+		if err = errors.Join(may(), oneGuards(graphs[0].guards())); err != nil {
 			return
 		}
 		i.known.Store(known)
@@ -390,7 +402,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		w.live = true
 		w.mailMu.Unlock()
 		wg.Go(func() {
-			if errs[n] = w.run(ctx, &i.stop, len(i.workers), i.cfg.Nice); errs[n] != nil {
+			if errs[n] = w.run(ctx, &i.stop, len(i.workers), &i.cfg); errs[n] != nil {
 				cancel()
 			}
 		})
@@ -414,6 +426,35 @@ func (i *Instance) Step(now clock.Time) (int, error) {
 		}
 	}
 	return moved, nil
+}
+
+// Begin runs the timers that are due at time now, all of them before the first breath, and
+// receives nothing. So apps take over what a process before this one left (Env.Memory),
+// and have bound and guarded what must not cross, before ports steer frames here.
+func (i *Instance) Begin(now clock.Time) error {
+	for _, w := range i.workers {
+		w.mu.Lock()
+		err := w.runDue(now)
+		w.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) runDue(now clock.Time) (err error) {
+	if w.err != nil {
+		return w.err
+	}
+	defer func() { err = w.err }()
+	defer w.recover()
+	w.ctx.now = now
+	if w.tick <= now {
+		w.runTicks(now)
+	}
+	w.drain()
+	return nil
 }
 
 // Push takes one breath at time now in which the frames of b are received on
@@ -508,12 +549,22 @@ func (i *Instance) Close() error {
 			w.commit()
 		})
 	}
-	var errs []error
+	var all []port.Port
 	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
-		for _, q := range i.ports[name] {
-			errs = append(errs, q.Close())
-		}
+		all = append(all, i.ports[name]...)
 	}
+	return closeAll(all)
+}
+
+// closeAll closes ports side by side: each may have to wait until all processors have
+// forgotten it.
+func closeAll(ports []port.Port) error {
+	errs := make([]error, len(ports))
+	var wg sync.WaitGroup
+	for n, p := range ports {
+		wg.Go(func() { errs[n] = p.Close() })
+	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 

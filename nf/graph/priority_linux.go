@@ -1,15 +1,41 @@
 package graph
 
-import "syscall"
+import (
+	"fmt"
 
-// prefer gives the calling thread a nice value below 0, and returns what gives it its
-// own again. Without the right to do so nothing happens.
-func prefer(nice int) (restore func()) {
-	tid := syscall.Gettid()
-	// The system call yields 20 less the nice value.
-	was, err := syscall.Getpriority(syscall.PRIO_PROCESS, tid)
-	if nice >= 0 || err != nil || syscall.Setpriority(syscall.PRIO_PROCESS, tid, nice) != nil {
-		return func() {}
+	"golang.org/x/sys/unix"
+)
+
+// settle gives the calling thread, to which the goroutine is locked, its processor and its priority as worker n,
+// and returns what undoes it. A thread that may have no other priority keeps its own.
+func (c *Config) settle(n int) (restore func(), err error) {
+	unpin, reset := func() {}, func() {}
+	restore = func() {
+		unpin()
+		reset()
 	}
-	return func() { _ = syscall.Setpriority(syscall.PRIO_PROCESS, tid, 20-was) }
+	if len(c.CPUs) > 0 {
+		cpu := c.CPUs[n%len(c.CPUs)]
+		var was, want unix.CPUSet
+		want.Set(cpu)
+		err := unix.SchedGetaffinity(0, &was)
+		if err == nil {
+			err = unix.SchedSetaffinity(0, &want)
+		}
+		if err != nil {
+			return restore, fmt.Errorf("pin worker %d to processor %d: %w", n, cpu, err)
+		}
+		unpin = func() { _ = unix.SchedSetaffinity(0, &was) }
+	}
+	if c.Nice >= 0 && c.Realtime == 0 {
+		return restore, nil
+	}
+	now := unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: int32(c.Nice)}
+	if c.Realtime > 0 {
+		now = unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: uint32(c.Realtime)}
+	}
+	if was, err := unix.SchedGetAttr(0, 0); err == nil && unix.SchedSetAttr(0, &now, 0) == nil {
+		reset = func() { _ = unix.SchedSetAttr(0, was, 0) }
+	}
+	return restore, nil
 }

@@ -3,6 +3,7 @@ package graph
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -384,6 +385,26 @@ func findKind(kinds []Kind, name string) *Kind {
 		}
 	}
 	return nil
+}
+
+// Beside has arguments that name files (Param.File) mean those beside the Spec's own file, which is in directory
+// dir: what is not absolute becomes so. What apps inside others have stays as it is.
+func (s *Spec) Beside(kinds []Kind, dir string) {
+	for name, a := range s.Apps {
+		k := findKind(kinds, a.Kind)
+		if k == nil {
+			continue
+		}
+		for _, p := range k.Params {
+			v := a.Args[p.Name]
+			if !p.File || v == "" || filepath.IsAbs(v) {
+				continue
+			}
+			a.Args = maps.Clone(a.Args)
+			a.Args[p.Name] = filepath.Join(dir, v)
+			s.Apps[name] = a
+		}
+	}
 }
 
 // kept is the name by which Config.Memory knows an app of the kind.

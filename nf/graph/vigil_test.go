@@ -117,7 +117,7 @@ func TestReadThread(t *testing.T) {
 		}
 	}()
 	n := <-id
-	for late := time.After(20 * time.Second); ; {
+	for late := time.After(60 * time.Second); ; {
 		if th, ok := readThread(n); ok && th.cpu >= 20*time.Millisecond && !th.stopped {
 			break
 		}

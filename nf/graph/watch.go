@@ -35,6 +35,25 @@ type thread struct {
 	stopped bool           // a debugger holds it
 }
 
+// WorkerTimes are how a live worker's thread fares, since it began.
+type WorkerTimes struct {
+	Worker int            `json:"worker"`
+	Thread int            `json:"thread"`    // its number in the kernel
+	Ran    clock.Duration `json:"ran_ns"`    // on a processor
+	Waited clock.Duration `json:"waited_ns"` // for a processor: ready to run, and not scheduled
+}
+
+// Times are those of the workers that live and whose kernel counts them.
+func (i *Instance) Times() (all []WorkerTimes) {
+	for _, w := range i.workers {
+		id := int(w.thread.Load())
+		if ran, waited, ok := timesOf(id); ok && id != 0 {
+			all = append(all, WorkerTimes{w.index, id, ran, waited})
+		}
+	}
+	return all
+}
+
 // vigil watches the workers of an instance. It counts looks, not time: a process that was
 // stopped, or that got no processor, has not looked meanwhile.
 type vigil struct {
@@ -185,24 +204,22 @@ func (i *Instance) Breathe(limit, within clock.Duration) error {
 	tick := time.NewTicker(v.every)
 	defer tick.Stop()
 	late := time.After(within)
-	for {
-		waits, stuck := v.look()
-		switch {
-		case stuck != nil:
-			return stuck
-		case waits == 0:
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-late:
-			for n := range v.of {
-				if w := &v.of[n]; w.asked != nil {
-					return v.guilty(w.worker, silent, within)
-				}
+	_, stuck := v.look() // asks all of them
+	for n := range v.of {
+		for w := &v.of[n]; stuck == nil && w.pending(); {
+			select {
+			case <-w.asked:
+			case <-tick.C:
+				_, stuck = v.look()
+			case <-late:
+				return v.guilty(w.worker, silent, within)
 			}
 		}
 	}
+	if stuck != nil {
+		return stuck
+	}
+	return nil
 }
 
 // Running names the apps whose code workers run at the moment, as far as can be told from outside.

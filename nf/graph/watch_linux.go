@@ -14,6 +14,17 @@ import (
 // threadID is that of the calling thread.
 func threadID() int { return syscall.Gettid() }
 
+// timesOf reads what /proc/self/task/ID/schedstat has: how long the thread ran, and how long it waited for a
+// processor. False: there is no such thread, or the kernel does not count it.
+func timesOf(id int) (ran, waited clock.Duration, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", id))
+	if err != nil {
+		return 0, 0, false
+	}
+	n, err := fmt.Sscan(string(text), (*int64)(&ran), (*int64)(&waited))
+	return ran, waited, n == 2 && err == nil
+}
+
 // userHZ is in how many parts of a second /proc counts a thread's time: part of the
 // kernel's interface on every platform that Go runs on.
 const userHZ = 100

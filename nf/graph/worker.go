@@ -203,16 +203,19 @@ func (w *worker) step(now clock.Time) (moved int, err error) {
 }
 
 // run breathes until stop is set, an error occurs, or every port is at its
-// end and nothing is left to send. It is one of so many workers, and its
-// thread gets a nice value.
-func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers, nice int) error {
+// end and nothing is left to send. It is one of so many workers.
+func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers int, cfg *Config) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	w.thread.Store(int32(threadID()))
-	defer prefer(nice)()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer w.readMail(true)
+	restore, err := cfg.settle(w.index)
+	defer restore()
+	if err != nil {
+		return err
+	}
+	w.thread.Store(int32(threadID()))
 	// The scheduler would take long to come back to a locked thread.
 	alone := runtime.GOMAXPROCS(0) <= workers
 	busy := w.clk.Now()

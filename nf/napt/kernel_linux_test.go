@@ -101,7 +101,7 @@ func TestKernel(t *testing.T) {
 		Kinds: []graph.Kind{*Kind(), *firewall.Kind()}, Ports: ports, Clock: clock.NewWall(),
 	})
 	check(t, err)
-	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
 	var halt context.CancelFunc
 	var ran chan error
 	run := func() {
@@ -184,7 +184,7 @@ func TestKernel(t *testing.T) {
 		if _, err := c.Write(want); err != nil {
 			return err
 		}
-		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(60 * time.Second)); err != nil {
 			return err
 		}
 		if _, err := io.ReadFull(c, got); err != nil {
@@ -235,7 +235,7 @@ func TestKernel(t *testing.T) {
 	be.PutUint16(ping[2:], ^sum(ping, 0))
 	_, err = raw.Write(ping)
 	check(t, err)
-	check(t, raw.SetReadDeadline(time.Now().Add(10*time.Second)))
+	check(t, raw.SetReadDeadline(time.Now().Add(60*time.Second)))
 	pong := make([]byte, 100)
 	for n := 0; err == nil; {
 		n, err = raw.Read(pong)
@@ -259,7 +259,7 @@ func TestKernel(t *testing.T) {
 			want := bytes.Repeat([]byte("0123456789"), 200_000)
 			go func() { _, _ = c.Write(want) }()
 			got := make([]byte, len(want))
-			_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(60 * time.Second))
 			if n, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d bytes came back, %v", n, err)
 			}
@@ -304,7 +304,7 @@ func TestKernel(t *testing.T) {
 				}
 				_ = c.(*net.TCPConn).CloseWrite()
 			}()
-			_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(60 * time.Second))
 			got, err := io.ReadAll(c)
 			if err != nil || !bytes.Equal(got, want) {
 				failed <- fmt.Errorf("%d of %d bytes came back, %w", len(got), size, err)

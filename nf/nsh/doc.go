@@ -19,5 +19,6 @@
 // forwarder, and with next=ip; with next=ethernet those of a frame go inside with
 // it. Fragments but the first have no ports, and match only where none are asked
 // for. Nothing is fragmented: what would be longer than mtu is dropped and counted,
-// because there is no address to report from.
+// and the sender of an IP packet that must not be fragmented is told so by ICMP, in
+// the name of the packet's destination (package mtu).
 package nsh

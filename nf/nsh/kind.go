@@ -10,7 +10,9 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/match"
+	"github.com/quillon/quillon/nf/mtu"
 )
 
 // Reasons: why a frame went the way it did.
@@ -33,8 +35,18 @@ const (
 	reasonNoIndex
 	reasonBadInner
 	reasonNextProtocol
+	reasonTold
 	numReasons
 )
+
+const (
+	ctrMSS counter.ID = iota
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrMSS: {Name: "mss-lowered", Help: "TCP SYNs whose maximum segment size was lowered (mss=)"},
+}
 
 var reasons = [numReasons]counter.Def{
 	reasonEntered:      {Name: "entered", Help: "put on the path"},
@@ -55,6 +67,7 @@ var reasons = [numReasons]counter.Def{
 	reasonNoIndex:      {Name: "no-index", Help: "dropped: came in with service index 0"},
 	reasonBadInner:     {Name: "bad-inner", Help: "dropped: what follows the NSH is not of the next protocol"},
 	reasonNextProtocol: {Name: "next-protocol", Help: "dropped at the end of its path: next protocol is not Ethernet, IPv4 or IPv6"},
+	reasonTold:         {Name: "told-too-big", Help: "the sender of a frame that was too big is told so by ICMP"},
 }
 
 // Roles of RFC 7665.
@@ -87,6 +100,10 @@ A frame that comes in with service index 0 is dropped: a path's first index is
 at least one more than it has tasks. What is not on a path, or does not match,
 passes untouched.
 
+The header makes frames 22 bytes longer, with next=ip 8 bytes. The sender of a
+packet that no longer fits (mtu=) is told so by ICMP, and how long it may be (IPv4
+without DF: it is dropped and no more); mss=auto has TCP ask for no more than fits.
+
 At an edge port a is the plain side, port b the path's.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
@@ -101,15 +118,28 @@ At an edge port a is the plain side, port b the path's.`,
 			{Name: "match", Default: "all", Help: "edge: frames that enter: all, none, or terms that must all hold, of vlan, type, proto, src, dst, sport, dport, vni, qpn: dst:10.0.0.0/8+proto:6+dport:80-90"},
 			{Name: "exit", Default: "any", Help: "edge: paths that end here: any, none, SPI or SPI:SI"},
 			{Name: "mtu", Default: "1500", Help: "edge: most bytes behind the outer Ethernet header"},
+			mtu.Param,
 			{Name: "oam", Default: "drop", Help: "packets of operations and maintenance: drop, or pass them as others"},
 		},
-		Reasons: reasons[:],
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		Note: func(args graph.Args) string {
+			s, err := parseArgs(args)
+			if err != nil || s.role != edge || s.match.None() {
+				return ""
+			}
+			note := mtu.Note(s.inner(0), s.mtu, s.mss)
+			if !s.match.All() {
+				note = "of those that match=, " + note
+			}
+			return note
+		},
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseArgs(args)
 			if err != nil {
 				return nil, err
 			}
-			return &app{s}, nil
+			return &app{s: s}, nil
 		},
 	}
 }
@@ -125,7 +155,16 @@ type settings struct {
 	match          match.Match
 	exit           exit
 	mtu            int
+	mss            mtu.MSS
 	passOAM        bool
+}
+
+// inner is the longest IP datagram that fits on the path, in a frame with so many VLAN tags.
+func (s *settings) inner(tags int) int {
+	if s.nextIP {
+		return s.mtu - hdr.NSHLen // the tags stay in front of the header
+	}
+	return s.mtu - hdr.NSHLen - hdr.EthernetLen - hdr.VLANLen*tags
 }
 
 // exit is which paths end here.
@@ -182,9 +221,10 @@ func parseArgs(args graph.Args) (settings, error) {
 	arg.Value(r, "match", &s.match, match.Parse)
 	arg.Value(r, "exit", &s.exit, parseExit)
 	arg.Number(r, "mtu", &s.mtu, 68, 65535)
+	mtu.ReadMSS(r, &s.mss, s.inner(0))
 	r.Either("oam", &s.passOAM, "drop", "pass")
 	if s.role != edge {
-		for _, name := range []string{"spi", "si", "ttl", "next", "match", "exit", "mtu"} {
+		for _, name := range []string{"spi", "si", "ttl", "next", "match", "exit", "mtu", "mss"} {
 			if r.Given(name) {
 				r.Failf("%s= is for role=edge only", name)
 			}

@@ -3,6 +3,7 @@ package nsh
 import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/mtu"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -19,7 +20,10 @@ const (
 	tracePassed
 )
 
-type app struct{ s settings }
+type app struct {
+	s      settings
+	teller mtu.Teller
+}
 
 // Reconfigure takes any arguments: there is no state.
 func (a *app) Reconfigure(args graph.Args) error {
@@ -76,9 +80,13 @@ func (a *app) enter(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers) {
 		}
 	}
 	if len(b)+grow-outer > a.s.mtu {
+		if l.L3 != 0 {
+			a.teller.Tell(c, x, l, a.s.inner(int(l.Tags)), plain, reasonTold)
+		}
 		c.Drop(x, reasonTooBig)
 		return
 	}
+	a.lower(c, b, l)
 	b, ok := x.Prepend(grow)
 	if !ok {
 		c.Drop(x, reasonNoRoom)
@@ -94,6 +102,13 @@ func (a *app) enter(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers) {
 	c.Mark(x, packet.Rewritten, reasonEntered)
 	c.Trace(x, traceEntered, uint64(a.s.spi), uint64(a.s.si))
 	c.Emit(path, x)
+}
+
+// lower has TCP ask for no longer segments than mss= says.
+func (a *app) lower(c *graph.Ctx, b []byte, l *hdr.Layers) {
+	if a.s.mss.Lower(b, l) {
+		c.Count(ctrMSS, 1)
+	}
 }
 
 // address sets the outer MAC addresses, where they are given.
@@ -152,6 +167,12 @@ func (a *app) leave(c *graph.Ctx, x *packet.Buf, l *hdr.Layers, h hdr.NSH) {
 	if f := Strip(x, l.Net); f != Good {
 		c.Drop(x, faults[f])
 		return
+	}
+	if a.s.mss != (mtu.MSS{}) {
+		var inner hdr.Layers
+		if hdr.Walk(x.Bytes(), &inner) {
+			a.lower(c, x.Bytes(), &inner)
+		}
 	}
 	c.Mark(x, packet.Rewritten, reasonLeft)
 	c.Trace(x, traceLeft, uint64(spi), uint64(si))

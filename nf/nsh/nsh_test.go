@@ -304,6 +304,8 @@ func TestArgs(t *testing.T) {
 		"ttl=64":                    enter("ttl", "64"),
 		"role=boss":                 args("role", "boss"),
 		"spi= is for role=edge":     args("role", "task", "spi", "1"),
+		"mss= is for role=edge":     args("role", "task", "mss", "auto"),
+		"mss=87":                    enter("mss", "87"),
 		"want a MAC":                enter("dst", "here"),
 		"exit=x":                    enter("exit", "x"),
 		"exit=1:256":                enter("exit", "1:256"),

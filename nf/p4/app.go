@@ -61,7 +61,7 @@ frame until a controller gives it one.
 
 Tables, registers, counters and meters belong to one worker: run it with one.`,
 		Params: []graph.Param{
-			{Name: "program", File: true, Help: "file with the JSON that p4c-bm2-ss wrote; none: a controller gives it"},
+			{Name: "program", File: true, Help: "file with the JSON that p4c-bm2-ss wrote; in a spec, as seen from the spec's directory; none: a controller gives it"},
 			{Name: "cpu", Default: "510", Help: "number of the CPU port; none: there is no such port"},
 			{Name: "drop-port", Default: "511", Help: "the egress_spec that drops a packet"},
 			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},

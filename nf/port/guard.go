@@ -36,7 +36,7 @@ const (
 // piece, so that the kernel's program, which may look at any time, finds it as it was or
 // as it is.
 //
-// One app of a graph guards words, a worker of it at a time.
+// One app of a graph guards words (graph.New refuses several), a worker of it at a time.
 type Guard struct{ mem []uint64 }
 
 // NewGuard is a guard in memory of GuardLen words that outlives the process; nil: in

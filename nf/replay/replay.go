@@ -32,6 +32,9 @@ type Config struct {
 	Spec   *graph.Spec
 	Kinds  []graph.Kind
 	Inputs []Input
+	// AHosts, if not nil: the one input holds both directions between two ports. What these hosts sent enters the
+	// first port by name, the rest the second one, whatever interface it was captured on.
+	AHosts *Hosts
 	// Format of the output. Pcapng has one interface a port (one in all when
 	// there is one input interface), and a comment per packet: its verdict and
 	// the reason, as in "rewritten: steered-cas".
@@ -53,6 +56,8 @@ type Result struct {
 	// Changed are frames written with another verdict than forwarded.
 	Changed uint64 `json:"changed"`
 	Dropped uint64 `json:"dropped"`
+	// FromA are the frames that AHosts sent; nil without.
+	FromA *uint64 `json:"from_a,omitempty"`
 	// Oversized frames fitted no buffer and went past the graph.
 	Oversized uint64        `json:"oversized"`
 	Start     clock.Time    `json:"start"`
@@ -153,7 +158,14 @@ func New(cfg Config) (*Replay, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = 1e9
 	}
+	if n := len(cfg.Inputs); cfg.AHosts != nil && (n > 1 || cfg.Inputs[0].Port != "" || len(cfg.Spec.Ports) != 2) {
+		return nil, fmt.Errorf("the hosts of side a are for one capture and a graph of two ports: there are %d captures, with ports %t, and %d ports",
+			n, cfg.Inputs[0].Port != "", len(cfg.Spec.Ports))
+	}
 	r := &Replay{cfg: cfg, notes: map[note][][]byte{}}
+	if cfg.AHosts != nil {
+		r.res.FromA = new(uint64)
+	}
 	var ifaces []pcap.Interface
 	for _, i := range cfg.Inputs {
 		ifaces = append(ifaces, i.Reader.Interfaces()...)
@@ -205,7 +217,7 @@ func (r *Replay) connect() error {
 			fed++
 		}
 	}
-	r.single = len(r.in) == 1 && fed <= 1
+	r.single = len(r.in) == 1 && fed <= 1 && r.cfg.AHosts == nil
 	return nil
 }
 
@@ -242,6 +254,17 @@ func (r *Replay) sideOf(s *source, n int) (*side, error) {
 			f = &i
 		case f.Link != pcap.LinkEthernet:
 			return nil, fmt.Errorf("interface %d has link type %d: only Ethernet (1) and Linux cooked captures (113, 276) can be replayed", k, f.Link)
+		}
+		if r.cfg.AHosts != nil {
+			for _, x := range r.sides {
+				if x.info == nil {
+					i := *f
+					i.Name = x.name
+					x.info = &i
+				}
+			}
+			s.sides = append(s.sides, r.sides[1])
+			continue
 		}
 		to := r.side(s.Port)
 		if to == nil && f.Name != "" {
@@ -394,6 +417,10 @@ func (r *Replay) frame(s *source) error {
 	to, err := r.sideOf(s, p.Interface)
 	if err != nil {
 		return err
+	}
+	if h := r.cfg.AHosts; h != nil && h.Sent(p.Data) {
+		to = r.sides[0]
+		*r.res.FromA++
 	}
 	if r.res.Read == 0 {
 		r.now, r.res.Start = p.Time, p.Time

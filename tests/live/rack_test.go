@@ -28,10 +28,19 @@ import (
 	"github.com/quillon/quillon/rack/topo"
 )
 
-// quillon is the program, built once.
-var quillon string
+// programs are the builds to test, of QUILLON_PROGRAMS, or one of this tree, which is built once;
+// quillon is the first.
+var (
+	programs []string
+	quillon  string
+)
 
 func TestMain(m *testing.M) {
+	if list := os.Getenv("QUILLON_PROGRAMS"); list != "" {
+		programs = filepath.SplitList(list)
+		quillon = programs[0]
+		os.Exit(m.Run())
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "quillon-live-")
 		if err != nil {
@@ -40,6 +49,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		quillon = filepath.Join(dir, "quillon")
+		programs = []string{quillon}
 		build := exec.Command("go", "build", "-o", quillon, "github.com/quillon/quillon/cmd/quillon")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
@@ -78,6 +88,7 @@ type rack struct {
 	words   history.Log[history.Word, uint64]
 	locks   history.Log[history.Lock, struct{}]
 	seen    *watch // at the server
+	trace   *trace
 
 	done, broken atomic.Uint64
 	stopping     atomic.Bool
@@ -93,10 +104,19 @@ type watch struct {
 	clk             clock.Clock
 	words           locks.Region
 	requests, wrote atomic.Uint64
+	// Requests that no one can have sent who numbers as the server does, since they are
+	// farther from its queue pair's newest than all clients together have under way. They
+	// crossed untouched.
+	strays atomic.Uint64
+	newest map[uint32]uint32 // by queue pair: PSN
 	// The first request, and the first WRITE to the words, which no client
 	// sends: since the test put zeros there.
 	first, firstWrote atomic.Int64
 }
+
+// mostUnderWay is more than what all clients together have under way, and what is sent
+// again of it.
+const mostUnderWay = 128
 
 func (w *watch) Rx(b *packet.Batch) (int, error) {
 	n, err := w.Port.Rx(b)
@@ -106,6 +126,12 @@ func (w *watch) Rx(b *packet.Batch) (int, error) {
 			continue
 		}
 		w.requests.Add(1)
+		h := f.BTHOf(x.Bytes())
+		if last, ok := w.newest[h.DestQP()]; ok && max(hdr.PSNDiff(h.PSN(), last), -hdr.PSNDiff(h.PSN(), last)) > mostUnderWay {
+			w.strays.Add(1)
+		} else {
+			w.newest[h.DestQP()] = h.PSN()
+		}
 		w.first.CompareAndSwap(0, int64(w.clk.Now()))
 		if f.Op == hdr.WriteOnly && f.RETHOf(x.Bytes()).RKey() == w.words.RKey {
 			w.wrote.Add(1)
@@ -118,7 +144,7 @@ func (w *watch) Rx(b *packet.Batch) (int, error) {
 // raise builds a rack and starts the load.
 func raise(t *testing.T, cfg config) *rack {
 	t.Helper()
-	r := &rack{t: t, cfg: cfg, clk: clock.NewWall(), ended: make(chan error, 1), through: make(chan struct{})}
+	r := &rack{t: t, cfg: cfg, clk: clock.NewWall(), ended: make(chan error, 1), through: make(chan struct{}), trace: newTrace()}
 	var err error
 	r.top, err = topo.New(topo.Config{Compute: len(cfg.works)})
 	if errors.Is(err, port.ErrNotSupported) {
@@ -164,7 +190,7 @@ func raise(t *testing.T, cfg config) *rack {
 		if n := &r.top.Nodes[i]; n.Role == topo.Memory {
 			var p port.Port
 			server, p = up(n, 200)
-			r.seen = &watch{Port: p, MultiWaiter: p.(port.MultiWaiter), clk: r.clk}
+			r.seen = &watch{Port: r.trace.wrap(n.Name, r.clk, p), MultiWaiter: p.(port.MultiWaiter), clk: r.clk, newest: map[uint32]uint32{}}
 			if r.grant, err = r.memory.Serve(server.pd); err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +236,7 @@ func raise(t *testing.T, cfg config) *rack {
 		}
 		r.clients = append(r.clients, c)
 		r.ports = append(r.ports, p)
-		nodes = append(nodes, host.NewNode(p, m.nic, c))
+		nodes = append(nodes, host.NewNode(r.trace.wrap(r.top.Nodes[i].Name, r.clk, p), m.nic, c))
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r.cancel = cancel
@@ -277,13 +303,20 @@ func (r *rack) breathe(ctx context.Context, nodes []host.Worker) error {
 // start starts the middlebox, and returns when that was.
 func (r *rack) start(more ...string) clock.Time {
 	r.t.Helper()
-	args := []string{"quillon", "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume"}
+	args := []string{quillon, "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume"}
 	if r.cfg.state != "" {
 		args = append(args, "--state", r.cfg.state)
 	}
+	return r.exec(args)
+}
+
+// exec starts the middlebox with these arguments, the program first, and returns when that was.
+func (r *rack) exec(args []string) clock.Time {
+	r.t.Helper()
 	at := r.clk.Now()
+	r.trace.note(at, "the middlebox starts")
 	var err error
-	if r.box, err = demo.StartProcess(r.top.Switch, demo.Command{Path: quillon, Args: args, Nice: -10}); err != nil {
+	if r.box, err = demo.StartProcess(r.top.Switch, demo.Command{Path: args[0], Args: args, Nice: -10}); err != nil {
 		r.t.Fatal(err)
 	}
 	return at
@@ -300,6 +333,7 @@ func (r *rack) running() {
 		}
 		return strings.Contains(r.box.Log(), "running as ")
 	})
+	r.trace.note(r.clk.Now(), "the middlebox runs")
 }
 
 // says waits until the middlebox has said all of words: it says so beside its work.
@@ -382,7 +416,7 @@ func (r *rack) ask(args ...string) string {
 	r.t.Helper()
 	var out []byte
 	err := r.top.Switch.Do(func() (err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		defer cancel()
 		out, err = exec.CommandContext(ctx, quillon, args...).CombinedOutput()
 		return err
@@ -423,6 +457,9 @@ func (r *rack) finish() {
 	}
 	r.t.Logf("%d operations (%d of histories, checked in %v), %d connections broke; %d requests at the server, %d replaced", r.done.Load(),
 		len(r.words.Ops())+len(r.locks.Ops()), r.clk.Now().Sub(start).Round(time.Millisecond), r.broken.Load(), r.seen.requests.Load(), r.seen.wrote.Load())
+	if n := r.seen.strays.Load(); n != 0 {
+		r.t.Errorf("%d requests came to the server with the PSNs of their clients: they crossed untouched", n)
+	}
 	for _, a := range r.memory.Addrs() {
 		if v := r.memory.Word(a); r.cfg.works[0] == locks.Spin && v != 0 {
 			r.t.Errorf("lock %#x is still held as %#x", a, v)
@@ -450,6 +487,7 @@ func (r *rack) down() {
 			}
 		}
 		if r.t.Failed() {
+			r.trace.save(r.t, r.words.Ops())
 			r.t.Logf("middlebox: %s", r.box.Log())
 		}
 	}

@@ -61,7 +61,9 @@ type restart struct{ runs, first, replaced, away laps }
 func (s *restart) do(r *rack, end func()) {
 	r.t.Helper()
 	dead := r.clk.Now()
+	r.trace.note(dead, "the middlebox is to end")
 	end()
+	r.trace.note(r.clk.Now(), "the middlebox has ended")
 	r.wait(5 * time.Millisecond) // what was on its way
 	r.seen.first.Store(0)
 	r.seen.firstWrote.Store(0)
@@ -89,17 +91,25 @@ func each(t *testing.T, run func(t *testing.T, c config)) {
 }
 
 // A clean stop hands the connections over to the next process: no client sees
-// anything of it but time that passes.
+// anything of it but time that passes. That process finds the wire, or, every second
+// time, none.
 func TestHandOver(t *testing.T) {
 	each(t, func(t *testing.T, c config) {
 		r := raise(t, c)
 		var took restart
-		for range rounds() {
+		for round := range rounds() {
 			r.replaces(200)
 			r.recorded(6)
 			took.do(r, func() {
 				if err := r.box.Stop(); err != nil {
 					t.Fatal(err)
+				}
+				r.says("connections that cannot do without swordbox are handed over")
+				if round%2 == 0 {
+					return
+				}
+				if out := r.ask("detach", r.top.Inline[0], r.top.Inline[1]); !strings.Contains(out, "are free") {
+					t.Error(out)
 				}
 			})
 			r.says("6 connections taken over")

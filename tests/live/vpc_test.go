@@ -128,7 +128,7 @@ links: [hosts.out -> nic.p0, nic.p1 -> wire.in, wire.out -> nic.p1, nic.p0 -> ho
 // until waits for something.
 func (c *cloud) until(what string, f func() bool) {
 	c.Helper()
-	late := time.NewTimer(20 * time.Second)
+	late := time.NewTimer(60 * time.Second)
 	defer late.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -146,7 +146,7 @@ func (c *cloud) ask(site int, args ...string) string {
 	c.Helper()
 	var out []byte
 	c.must(c.Boards.Do(func() (err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		defer cancel()
 		out, err = exec.CommandContext(ctx, quillon, append(args, "--name", c.Sites[site].Name)...).CombinedOutput()
 		if err != nil {
@@ -444,7 +444,7 @@ func TestVirtualPrivateCloud(t *testing.T) {
 		errs := make(chan error, len(open))
 		for _, k := range open {
 			go func() {
-				_ = k.SetDeadline(soon(20 * time.Second))
+				_ = k.SetDeadline(soon(60 * time.Second))
 				errs <- exchange(k, n)
 			}()
 		}
@@ -502,7 +502,7 @@ func TestVirtualPrivateCloud(t *testing.T) {
 				return
 			default:
 			}
-			_ = open[0].SetDeadline(soon(20 * time.Second))
+			_ = open[0].SetDeadline(soon(60 * time.Second))
 			if err := exchange(open[0], 64<<10); err != nil {
 				flowed <- err
 				return
@@ -518,7 +518,7 @@ func TestVirtualPrivateCloud(t *testing.T) {
 	}
 	k, err := c.dial(0, "tcp4", c.Sites[1].Server, vpc.Forbidden, 5*time.Second)
 	c.must(err)
-	c.must(k.SetDeadline(soon(5 * time.Second)))
+	c.must(k.SetDeadline(soon(60 * time.Second)))
 	c.must(exchange(k, 1000))
 	k.Close()
 	c.closed(1, c.Sites[0].Server, vpc.Forbidden)

@@ -32,7 +32,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 10 * time.Second
+const patience = 60 * time.Second
 
 // stepped is a clock that the test moves, for any goroutine.
 type stepped struct{ ns atomic.Int64 }

@@ -270,7 +270,7 @@ func (w *world) count(counter, name string) int64 {
 // wait returns when f does not say why not any more.
 func (w *world) wait(f func() string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 60*time.Second)
 	defer cancel()
 	for {
 		why := f()

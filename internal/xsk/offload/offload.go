@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 
@@ -337,34 +337,80 @@ func Within(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// findNamespace looks for the network namespace that has number nsid here:
-// the named ones first, then those that this process has open, then those of
-// processes and their threads.
+// findNamespace looks for the network namespace that has number nsid here: the named ones
+// first, then those that this process has open, then those of processes, and of their
+// threads. A machine may have thousands of these, so each is asked no more than which
+// namespace it is in.
 func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
-	seen := map[uint64]bool{}
-	for n, pattern := range []string{"/run/netns/*", "/run/docker/netns/*", "/proc/self/fd/*", "/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net"} {
-		paths, _ := filepath.Glob(pattern)
-		for _, path := range paths {
+	seen := map[string]bool{}
+	// is opens the namespace at path if it is the one.
+	is := func(path, name string) (netns.NsHandle, bool) {
+		if seen[name] || !strings.HasPrefix(name, "net:[") {
+			return netns.None(), false
+		}
+		seen[name] = true
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return netns.None(), false
+		}
+		if id, err := netlink.GetNetNsIdByFd(fd); err != nil || id != nsid {
+			_ = unix.Close(fd)
+			return netns.None(), false
+		}
+		return netns.NsHandle(fd), true
+	}
+	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
+		for _, file := range names(dir) {
 			var st unix.Stat_t
-			if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] {
+			path := dir + "/" + file
+			if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 				continue
 			}
-			if to, err := os.Readlink(path); err == nil && !strings.HasPrefix(to, "net:[") {
-				continue
+			if ns, ok := is(path, fmt.Sprintf("net:[%d]", st.Ino)); ok {
+				return ns, true, nil
 			}
-			seen[st.Ino] = true
-			f, err := os.Open(path)
-			if err != nil {
-				continue
+		}
+	}
+	var links []string
+	for _, fd := range names("/proc/self/fd") {
+		links = append(links, "/proc/self/fd/"+fd)
+	}
+	processes := slices.DeleteFunc(names("/proc"), func(name string) bool { return name[0] < '0' || name[0] > '9' })
+	for _, p := range processes {
+		links = append(links, "/proc/"+p+"/ns/net")
+	}
+	link := func(path string) (netns.NsHandle, bool) {
+		to, err := os.Readlink(path)
+		if err != nil {
+			return netns.None(), false
+		}
+		return is(path, to)
+	}
+	for _, path := range links {
+		if ns, ok := link(path); ok {
+			return ns, false, nil
+		}
+	}
+	for _, p := range processes {
+		for _, t := range names("/proc/" + p + "/task") {
+			if t == p {
+				continue // as the process
 			}
-			id, err := netlink.GetNetNsIdByFd(int(f.Fd()))
-			if err == nil && id == nsid {
-				fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-				_ = f.Close()
-				return netns.NsHandle(fd), n < 2, err
+			if ns, ok := link("/proc/" + p + "/task/" + t + "/ns/net"); ok {
+				return ns, false, nil
 			}
-			_ = f.Close()
 		}
 	}
 	return netns.None(), false, errors.New("its network namespace was not found")
+}
+
+// names are those in a directory; none when it cannot be read.
+func names(dir string) []string {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	all, _ := f.Readdirnames(-1)
+	return all
 }

@@ -68,7 +68,7 @@ func compareTraces(t *testing.T, s *setup, json string, in []input) {
 	b.configure(s, r)
 	b.last(in[len(in)-1])
 	var c packettrace.Comparison
-	b.end = time.Now().Add(20 * time.Second)
+	b.end = time.Now().Add(60 * time.Second)
 	for {
 		theirs, err := packettrace.Read(bytes.NewReader(b.logged(log)))
 		if err == nil {

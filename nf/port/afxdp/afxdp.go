@@ -51,10 +51,19 @@ const (
 	Pass
 )
 
+// DefaultRing is how many frames a ring has room for: TCP sends more than 1,024 in one go,
+// and of twice as many hardly one is lost. Each takes four chunks of memory.
+const DefaultRing = 2048
+
 // DefaultStale is the age at which a heartbeat is stale: frames cross again
 // before the first retransmission of RoCE at its usual time-out (67 ms), and
 // within 100 ms of a stall, and a busy machine does not look like one.
 const DefaultStale = 60 * time.Millisecond
+
+// DefaultHold is that age where the filter is Closed: there nothing is gained by giving
+// the worker up early, since what would be dropped can wait in the ring. It bounds how
+// old a frame is that an app gets when others came behind it.
+const DefaultHold = time.Second
 
 // Options of interfaces. The zero value is the default.
 type Options struct {
@@ -62,7 +71,7 @@ type Options struct {
 	Filter *port.Filter
 	// Queues to open; 0: all.
 	Queues int
-	// Ring is the entries of each ring, a power of two; 0: 1024.
+	// Ring is the entries of each ring, a power of two; 0: DefaultRing.
 	Ring int
 	// Frames is the number of chunks of each UMEM; 0: four rings.
 	Frames int
@@ -78,9 +87,11 @@ type Options struct {
 	// Clock for receive times; nil: a new wall clock.
 	Clock clock.Clock
 	// Stale is the age from which a worker's heartbeat does not count; 0:
-	// DefaultStale for a pair, none for one interface; < 0: none.
+	// DefaultStale for a pair, or DefaultHold while its filter is Closed, none for one
+	// interface; < 0: none.
 	Stale clock.Duration
 
+	hold          clock.Duration // Stale, while the filter is Closed
 	seeEverything bool
 	afterStep     func(what string) // of what cannot be done at once
 }
@@ -95,7 +106,7 @@ func (o *Options) seeAll() bool { return o.seeEverything }
 
 func (o *Options) defaults(stale clock.Duration) error {
 	if o.Ring == 0 {
-		o.Ring = 1024
+		o.Ring = DefaultRing
 	}
 	if o.Ring < 64 || o.Ring > 1<<16 || o.Ring&(o.Ring-1) != 0 {
 		return fmt.Errorf("ring of %d entries: it must be a power of two from 64 to 65536", o.Ring)
@@ -121,11 +132,14 @@ func (o *Options) defaults(stale clock.Duration) error {
 	if o.Clock == nil {
 		o.Clock = clock.NewWall()
 	}
+	o.hold = o.Stale
 	switch {
 	case o.Stale == 0:
-		o.Stale = stale
+		if o.Stale = stale; stale > 0 {
+			o.hold = DefaultHold
+		}
 	case o.Stale < 0:
-		o.Stale = 0
+		o.Stale, o.hold = 0, 0
 	case o.Stale < 10*time.Millisecond:
 		return fmt.Errorf("a heartbeat limit of %v is too short: at least 10ms", o.Stale)
 	}
@@ -206,7 +220,7 @@ func Open(cfg Config) (_ *Device, err error) {
 	case Generic:
 		modes = modes[1:]
 	}
-	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Cross: xsk.Pass, Stale: cfg.Stale, Longest: d.mtu + overhead}
+	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Cross: xsk.Pass, Longest: d.mtu + overhead}
 	if err := d.attach(choice{spec, modes}, nil); err != nil {
 		return nil, err
 	}
@@ -246,6 +260,8 @@ type PairConfig struct {
 	// Keep the wire on Close: frames go on crossing in the kernel until a
 	// pair is opened again, or Detach.
 	Keep bool
+	// Later: the programs take their places with Attach.
+	Later bool
 	// Separate memories: each interface of a queue has a UMEM of its own, and
 	// frames are copied between them. See the package's description.
 	Separate bool
@@ -262,6 +278,7 @@ type Pair struct {
 	info Info
 
 	mu       sync.Mutex
+	join     func() error // to be done by Attach; nil: it is
 	detached bool
 	once     sync.Once
 	err      error
@@ -271,6 +288,10 @@ type Pair struct {
 // A wire that an earlier process left is taken over without losing a frame.
 // Frames cross in the kernel until a worker first calls Rx. On an error
 // everything is as it was.
+//
+// With PairConfig.Later frames go the way that they went before until Attach: over
+// the wire that an earlier process left, or as if there was none. What the ports are
+// told to bind meanwhile (port.Binder, port.Guarder) never crosses the new wire.
 func OpenPair(cfg PairConfig) (*Pair, error) {
 	w, err := openPair(cfg)
 	if errors.Is(err, unix.EOPNOTSUPP) && cfg.Copy == CopyAuto {
@@ -321,6 +342,11 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 			return nil, err
 		}
 	}
+	w.info = Info{Resumed: resumed, SharedMemory: !cfg.Separate, Wire: true}
+	progA, progB := w.choose(w.a, cfg), w.choose(w.b, cfg)
+	if err := w.resume(progA, progB); err != nil {
+		return nil, err
+	}
 	n := min(w.a.any, w.b.any)
 	if cfg.Queues > 0 {
 		n = min(n, cfg.Queues)
@@ -349,17 +375,47 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 			return nil, err
 		}
 	}
-	w.info = Info{Resumed: resumed, SharedMemory: !cfg.Separate, Memory: memorySize(mem), Wire: true}
+	w.info.Memory = memorySize(mem)
 	for _, d := range both {
 		d.adopt()
 	}
-	if err := w.attach(w.choose(w.a, cfg), w.choose(w.b, cfg)); err != nil {
-		return nil, err
+	w.A, w.B = w.a.ports, w.b.ports
+	w.join = func() error { return w.joined(cfg, progA, progB) }
+	if !cfg.Later {
+		if err := w.Attach(); err != nil {
+			return nil, err
+		}
 	}
-	for _, d := range both {
+	return w, nil
+}
+
+// Attach has the programs take their places, where PairConfig.Later has left that to
+// be done. When it fails, Close leaves everything as it was before OpenPair.
+func (w *Pair) Attach() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.join == nil || w.detached {
+		return nil
+	}
+	if err := offload.Within(w.a.ns, w.join); err != nil {
+		return err
+	}
+	w.join = nil
+	return nil
+}
+
+// joined attaches the programs, unless those of the earlier process go on, and says what was bound.
+func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
+	if !w.a.resumed {
+		progA.spec.Filter, progB.spec.Filter = w.a.wants(), w.b.wants()
+		if err := w.attach(progA, progB); err != nil {
+			return err
+		}
+	}
+	for _, d := range []*device{w.a, w.b} {
 		// By now its program has what to put back.
 		if err := d.forget([4]uint64{}); err != nil {
-			return nil, err
+			return err
 		}
 		i := d.info()
 		w.info.Interfaces = append(w.info.Interfaces, i)
@@ -377,8 +433,24 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has an MTU of %d, %s of only %d: longer frames cannot cross; give both the same (ip link set %s mtu %d)",
 			long.name, long.mtu, short.name, short.mtu, short.name, long.mtu))
 	}
-	w.A, w.B = w.a.ports, w.b.ports
-	return w, nil
+	return nil
+}
+
+// resume goes on with the program that an earlier process attached to both interfaces,
+// and with its maps, where that does what the new one would: to take its place costs
+// twice the time until all processors have forgotten it, 8 to 20 ms each. What cannot be
+// compared is replaced.
+func (w *Pair) resume(a, b choice) error {
+	mode := a.modes[0]
+	if w.a.before == nil || w.b.before == nil || w.a.before.ID != w.b.before.ID || mode != b.modes[0] {
+		return nil
+	}
+	specA, specB := a.in(mode), b.in(mode)
+	parts, err := w.a.before.Resume(w.a.part(specA), w.b.part(specB))
+	if err != nil || parts == nil {
+		return nil
+	}
+	return errors.Join(w.a.resume(parts[0], mode), w.b.resume(parts[1], mode))
 }
 
 // attach attaches programs to both: one for both where they go the same way.
@@ -401,7 +473,7 @@ func (w *Pair) attach(a, b choice) error {
 
 // choose says what d's program can do.
 func (w *Pair) choose(d *device, cfg PairConfig) choice {
-	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Other: d.other.index, Stale: cfg.Stale, Longest: d.mtu + overhead}
+	spec := xsk.ProgramSpec{Other: d.other.index, Longest: d.mtu + overhead}
 	modes := []xsk.Mode{xsk.Native, xsk.Generic}
 	if cfg.Fallback == Pass {
 		spec.Cross = xsk.Pass
@@ -409,7 +481,7 @@ func (w *Pair) choose(d *device, cfg PairConfig) choice {
 		// A native redirect would lose every frame: see the package's description.
 		why := fmt.Sprintf("frames redirected natively to %s would be lost (on a veth: its other end needs gro on)", d.other.name)
 		if cfg.Mode == Native || d.before != nil && d.before.Mode == xsk.Native {
-			spec.Cross, spec.Filter = xsk.Pass, everything(*cfg.Filter)
+			spec.Cross = xsk.Pass
 			d.opt.seeEverything = true
 			w.info.Wire = false
 			w.info.Notes = append(w.info.Notes, why+": all frames go through the process, and none cross without it")
@@ -418,6 +490,7 @@ func (w *Pair) choose(d *device, cfg PairConfig) choice {
 			w.info.Notes = append(w.info.Notes, why+": "+d.name+" uses generic XDP")
 		}
 	}
+	spec.Filter = d.wants()
 	switch cfg.Mode {
 	case Native:
 		modes = modes[:1]
@@ -430,17 +503,27 @@ func (w *Pair) choose(d *device, cfg PairConfig) choice {
 	return choice{spec, modes}
 }
 
-// abort undoes a failed OpenPair: earlier programs come back, and only what
-// this process changed is restored.
+// stale is the age from which a heartbeat does not count, with filter f.
+func (o *Options) stale(f port.Filter) clock.Duration {
+	if f.Closed {
+		return o.hold
+	}
+	return o.Stale
+}
+
+// abort undoes an OpenPair that failed, or that no Attach followed: earlier programs
+// come back, and only what this process changed is restored.
 func (w *Pair) abort() error {
 	var errs []error
 	for _, d := range []*device{w.a, w.b} {
 		if d == nil {
 			continue
 		}
-		if d.attached {
-			var old *xsk.Attached
-			if old = d.before; old != nil {
+		switch old := d.before; {
+		case d.resumed:
+			d.state.SetRestore(d.recorded)
+		case d.attached:
+			if old != nil {
 				errs = append(errs, xsk.Swap(d.index, old.Prog, d.prog.Prog, d.mode))
 			} else {
 				errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
@@ -455,8 +538,9 @@ func (w *Pair) abort() error {
 func (w *Pair) Info() Info { return w.info }
 
 // Detach ends the steering before the workers stop: from its return on no
-// frame goes to them. The wire is removed, or kept when so configured. Close
-// does it too.
+// frame goes to them. The wire is removed, or kept when so configured, or when some queue
+// pairs are bound: while nobody is there, frames to these are dropped, after a stop
+// as after a kill. Close does it too.
 func (w *Pair) Detach() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -464,6 +548,10 @@ func (w *Pair) Detach() error {
 		return nil
 	}
 	w.detached = true
+	if w.join != nil {
+		return nil // Close has it as it was
+	}
+	w.keep = w.keep || w.a.holds()
 	if w.keep {
 		w.a.quiet()
 		w.b.quiet()
@@ -472,11 +560,24 @@ func (w *Pair) Detach() error {
 	return errors.Join(w.a.detach(), w.b.detach())
 }
 
+// Kept reports whether Detach has left the wire: it was to be kept, or frames to some
+// queue pairs must not cross, which a bridge that joins the interfaces would carry.
+func (w *Pair) Kept() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.detached && w.join == nil && w.keep
+}
+
 // Close puts everything back, except a wire that is to be kept. The workers
 // have stopped by then.
 func (w *Pair) Close() error {
 	w.once.Do(func() {
-		w.err = errors.Join(w.Detach(), w.a.release(), w.b.release())
+		w.err = w.Detach()
+		if w.join != nil {
+			w.err = errors.Join(w.err, w.abort())
+			return
+		}
+		w.err = errors.Join(w.err, w.a.release(), w.b.release())
 	})
 	return w.err
 }

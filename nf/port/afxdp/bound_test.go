@@ -93,7 +93,7 @@ func stall(t *testing.T, w *Pair) {
 	_ = unix.Nanosleep(&unix.Timespec{Nsec: 40e6}, nil)
 	for _, p := range []*Port{w.A[0], w.B[0]} {
 		mono, err := xsk.Monotonic()
-		if err != nil || mono-p.beaten < p.limit {
+		if err != nil || mono-p.beaten < p.dev.limit.Load() {
 			t.Fatalf("the worker of %s is not late (%v)", p.Name(), err)
 		}
 	}
@@ -381,7 +381,7 @@ func startBoundFlow(bed *bed) *boundFlow {
 func (f *boundFlow) until(t *testing.T, what string, c *atomic.Uint64, n uint64) {
 	t.Helper()
 	from := c.Load()
-	for end := time.Now().Add(20 * time.Second); c.Load() < from+n; {
+	for end := time.Now().Add(60 * time.Second); c.Load() < from+n; {
 		if time.Now().After(end) {
 			t.Fatalf("%s: %d of %d frames in 20 s", what, c.Load()-from, n)
 		}
@@ -467,4 +467,109 @@ func boundChild(how string, w *Pair) error {
 		}()
 	}
 	return nil
+}
+
+// TestAttachLater: what is bound and guarded before Attach never crosses the new wire,
+// and until then frames go the way that they went before, also when Attach never comes.
+func TestAttachLater(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was, x := settings(t, bed), &wire{bed: bed}
+	both, none := []port.QueuePair{qp4, qp6}, []port.QueuePair(nil)
+	later := func(f port.Filter) *Pair {
+		return open(t, PairConfig{Later: true, Options: Options{Filter: &f}})
+	}
+	attached := func() (ids [2]uint32) {
+		t.Helper()
+		for i, name := range []string{"dutA", "dutB"} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p := l.Attrs().Xdp; p != nil && p.Attached {
+				ids[i] = p.ProgId
+			}
+		}
+		return ids
+	}
+	closed := func(w *Pair) {
+		t.Helper()
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	w := later(guardedFilter)
+	closed(w)
+	if now := settings(t, bed); now != was || attached() != [2]uint32{} {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+	w = later(guardedFilter)
+	err := errors.Join(w.A[0].Bind(qp4, true), guard(w.A[0], qp6), w.A[0].SetFilter(boundFilter), w.B[0].SetFilter(boundFilter))
+	if err != nil || attached() != [2]uint32{} {
+		t.Fatal(err, attached())
+	}
+	if err := w.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if i := w.Info(); len(i.Interfaces) != 2 {
+		t.Errorf("%+v", i)
+	}
+	x.check(t, "attached", both, none)
+	if err := w.A[0].Bind(qp4, false); err != nil {
+		t.Fatal(err)
+	}
+	closed(w)
+	if now := settings(t, bed); now != was || attached() != [2]uint32{} || w.Kept() {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+
+	// Over an earlier wire that has another filter, and a set. It is there since one is
+	// bound, though it was not to be kept.
+	old := open(t, PairConfig{Options: Options{Filter: &boundFilter, Stale: 30 * time.Millisecond}})
+	if err := old.A[0].Bind(qp4, true); err != nil {
+		t.Fatal(err)
+	}
+	closed(old)
+	if !old.Kept() {
+		t.Error("a bridge would carry what must not cross")
+	}
+	ids := attached()
+	w = later(boundFilter)
+	x.check(t, "the earlier wire", []port.QueuePair{qp4}, []port.QueuePair{qp6})
+	closed(w)
+	if attached() != ids {
+		t.Error("the earlier wire is not there any more")
+	}
+	x.check(t, "the earlier wire, again", []port.QueuePair{qp4}, []port.QueuePair{qp6})
+	w = later(boundFilter)
+	if err := errors.Join(guard(w.A[0], qp6), w.Attach()); err != nil || attached() == ids {
+		t.Error(err, attached())
+	}
+	x.check(t, "in its place", both, none)
+	closed(w)
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Error(err)
+	}
+	if now := settings(t, bed); now != was || attached() != [2]uint32{} {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+
+	// Somebody else comes between.
+	w = later(boundFilter)
+	if _, err := Wire("dutA", "dutB"); err != nil {
+		t.Fatal(err)
+	}
+	ids = attached()
+	if err := w.Attach(); err == nil {
+		t.Error("two wires")
+	}
+	closed(w)
+	if attached() != ids {
+		t.Error("the wire of somebody else is not there any more")
+	}
+	if err := errors.Join(w.A[0].SetFilter(boundFilter), w.Attach()); !errors.Is(err, port.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Error(err)
+	}
 }

@@ -60,6 +60,8 @@ type device struct {
 	ports    []*Port
 	alone    bool // not of a pair
 
+	limit atomic.Int64 // age in ns at which the ports take their heartbeat for stale; 0: none
+
 	mu       sync.Mutex // the program and what it is attached with
 	spec     xsk.ProgramSpec
 	prog     *xsk.Program
@@ -67,6 +69,9 @@ type device struct {
 	link0    link.Link     // of an interface alone
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
+	resumed  bool        // prog, state and sockets are the earlier process's
+	recorded [4]uint64   // what it had on record in state
+	counted  [][3]uint64 // by queue, what state counted before: see passed
 }
 
 // find looks at an interface, and changes nothing.
@@ -276,7 +281,7 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 		name: fmt.Sprintf("%s:%d", name, queue), dev: d, queue: queue, index: index,
 		pool: m.pool, jumbo: m.jumbo, umem: m.umem, shift: uint(bits.TrailingZeros(uint(m.umem.Chunk))), sock: s,
 		target: d.opt.Ring, max: d.mtu + overhead, busy: d.opt.BusyPoll > 0,
-		clk: d.opt.Clock, limit: int64(d.opt.Stale),
+		clk:      d.opt.Clock,
 		beatWord: d.state.Heartbeat(queue), missWord: []*uint64{d.state.Missed(queue)},
 	}
 	d.ports = append(d.ports, p)
@@ -290,9 +295,9 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 	}
 	p.monoOff = mono - int64(p.wall.Now())
 	p.refill()
-	for try := 0; ; try++ {
+	for since := p.wall.Now(); ; {
 		err = s.Bind(m.umem, d.index, queue, so)
-		if !errors.Is(err, unix.EBUSY) || try == bindTries {
+		if !errors.Is(err, unix.EBUSY) || p.wall.Now().Sub(since) > bindWait {
 			break
 		}
 		time.Sleep(bindPause) // the kernel closes sockets of a dead process at leisure
@@ -307,6 +312,7 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 	case multi && !s.SG:
 		return fmt.Errorf("interface %s has an MTU of %d and the kernel has no multi-buffer AF_XDP: lower the MTU to %d: %w", d.name, d.mtu, 4096-xsk.FrameOffset-overhead, port.ErrNotSupported)
 	}
+	atomic.StoreUint64(p.beatWord, 0) // that of an earlier process is nobody's
 	if err := d.sockets.Put(uint32(queue), uint32(s.FD)); err != nil {
 		return fmt.Errorf("steer queue %d of %s: %w", queue, d.name, err)
 	}
@@ -314,8 +320,11 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 }
 
 const (
-	bindTries = 200
-	bindPause = 5 * time.Millisecond
+	// bindWait is how long a queue may take to become free. The kernel has a closed socket leave its
+	// queue behind an RCU grace period and in a work queue (xsk_destruct, xp_release_deferred): on a
+	// machine whose processors are overloaded both take seconds.
+	bindWait  = 5 * time.Second
+	bindPause = time.Millisecond
 )
 
 // choice is what a device's program is to do, and the modes to try it in.
@@ -331,6 +340,7 @@ func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
 }
 
 func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
+	spec.Stale = d.opt.stale(spec.Filter)
 	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load(), Guard: d.bound.guard.Load()}
 }
 
@@ -357,6 +367,7 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 		}
 		if err == nil {
 			d.spec, d.prog, d.mode, d.attached = spec, prog, mode, true
+			d.limit.Store(int64(d.opt.stale(spec.Filter)))
 			return d.bound.uses(port.Filter{}, spec.Filter)
 		}
 		_ = prog.Close()
@@ -364,6 +375,27 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 		errs = append(errs, fmt.Errorf("%v XDP: %w", mode, err))
 	}
 	return fmt.Errorf("attach to %s: %w", d.name, errors.Join(errs...))
+}
+
+// resume goes on with the earlier process's program, state and socket map.
+func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
+	prog, err := d.before.Prog.Clone()
+	err = errors.Join(err, d.state.Close(), d.sockets.Close())
+	d.state, d.sockets = part.State, part.Sockets
+	if err != nil {
+		return fmt.Errorf("XDP program of %s: %w", d.name, err)
+	}
+	d.recorded, d.resumed = d.state.Restore(), true
+	d.state.SetRestore(d.restore)
+	for q := range d.state.Queues() {
+		// Missed before shut out: of a frame that comes in between passed then says that it was
+		// missed, where the other order would leave a difference below zero.
+		missed := atomic.LoadUint64(d.state.Missed(q))
+		d.counted = append(d.counted, [3]uint64{atomic.LoadUint64(d.state.Bypassed(q)), missed, atomic.LoadUint64(d.state.ShutOut(q))})
+	}
+	d.spec, d.prog, d.mode, d.attached = part.Spec, &xsk.Program{Prog: prog}, mode, true
+	d.limit.Store(int64(d.opt.stale(part.Spec.Filter)))
+	return d.bound.uses(port.Filter{}, part.Spec.Filter)
 }
 
 // program is the name that its program has.
@@ -380,12 +412,25 @@ func everything(f port.Filter) port.Filter {
 	return port.Filter{All: true, Bound: f.Bound, Guarded: f.Guarded}
 }
 
-// setFilter replaces the program under traffic.
+// wants is the filter of d's program, before there is one.
+func (d *device) wants() port.Filter {
+	if d.opt.seeAll() {
+		return everything(*d.opt.Filter)
+	}
+	return *d.opt.Filter
+}
+
+// setFilter replaces the program under traffic, or, before there is one, says what it
+// will be.
 func (d *device) setFilter(f port.Filter) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.attached {
-		return port.ErrClosed
+		if d.prog != nil || d.sockets == nil {
+			return port.ErrClosed
+		}
+		d.opt.Filter = &f // Pair.Attach has the program do so
+		return d.bound.openFor(f)
 	}
 	if d.opt.seeAll() {
 		f = everything(f)
@@ -398,6 +443,9 @@ func (d *device) setFilter(f port.Filter) error {
 	}
 	spec := d.spec
 	spec.Filter = f
+	// Of two programs a worker keeps to the shorter limit until the later one is there.
+	limit := int64(d.opt.stale(f))
+	d.limit.Store(min(d.limit.Load(), limit))
 	var prog *xsk.Program
 	err := offload.Within(d.ns, func() (err error) {
 		if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
@@ -415,7 +463,16 @@ func (d *device) setFilter(f port.Filter) error {
 	}
 	old, was := d.prog, d.spec.Filter
 	d.spec, d.prog = spec, prog
+	d.limit.Store(limit)
 	return errors.Join(old.Close(), d.bound.uses(was, f))
+}
+
+// holds reports whether frames to some queue pairs must not cross.
+func (d *device) holds() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	set := d.bound.set.Load()
+	return d.attached && d.spec.Filter.Bound && set != nil && !set.Empty()
 }
 
 // quiet makes all frames cross in the kernel from now on.
@@ -529,8 +586,14 @@ func (d *device) passed(queue int, s *port.Stats) {
 	for q := first; q <= last; q++ {
 		// In this order: a frame that is shut out was counted as missed before.
 		shut := atomic.LoadUint64(d.state.ShutOut(q))
-		s.Bypassed += atomic.LoadUint64(d.state.Bypassed(q))
-		s.Missed += atomic.LoadUint64(d.state.Missed(q)) - shut
+		bypassed := atomic.LoadUint64(d.state.Bypassed(q))
+		missed := atomic.LoadUint64(d.state.Missed(q))
+		if d.resumed {
+			was := &d.counted[q]
+			bypassed, missed, shut = bypassed-was[0], missed-was[1], shut-was[2]
+		}
+		s.Bypassed += bypassed
+		s.Missed += missed - shut
 		s.ShutOut += shut
 	}
 }
@@ -543,6 +606,9 @@ func (d *device) adopt() {
 	last := d.ports[len(d.ports)-1]
 	for q := len(d.ports); q < d.state.Queues(); q++ {
 		last.missWord = append(last.missWord, d.state.Missed(q))
+	}
+	for _, p := range d.ports {
+		p.missedBefore = p.kernelMissed()
 	}
 }
 

@@ -38,8 +38,9 @@
 // The heartbeat is a word in a page that the process and the program share;
 // Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
 // does neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
-// stalled or gone; the socket of a process that died leaves its place at
-// once. Steering begins with the worker's first Rx, not with Open.
+// stalled or gone. Behind a filter that is Closed its frames wait in the ring for 1 s
+// before they are dropped: it may only have got no processor. The socket of a process that
+// died leaves its place at once. Steering begins with the worker's first Rx, not with Open.
 //
 // A frame that was received before others went past, and not handed over yet,
 // is dropped when the worker comes back: it must not arrive behind them, and
@@ -51,8 +52,11 @@
 // The programs of a pair are attached by netlink, not by a bpf_link: they,
 // their maps and with them the wire stay when the process dies, without a bpf
 // file system, which would be a mount, and gone with a mount namespace. The
-// next OpenPair of the interfaces finds the programs by name, binds its
-// sockets, and replaces each program in one step. What has to be put back at
+// next OpenPair of the interfaces finds the programs by name and binds its
+// sockets. Where its own program would be the same, instruction by instruction
+// and with the same hosts, it goes on with the one that is attached and with its
+// maps. Otherwise it replaces each program in one step, which waits until all
+// processors have forgotten the one before. What has to be put back at
 // the end (offloads, promiscuous mode) is noted in a map of the program, so
 // that it survives too. While the settings are changed and no program is attached,
 // at the start and at the end, it is in a file in /run.
@@ -63,10 +67,10 @@
 // there they can be read: bpftool map dump name quillon_bound. So does the guard, for
 // port.GuardFor after a worker was there last.
 //
-// Close removes the wire, unless PairConfig.Keep is set; Detach(a, b) removes
-// a wire that somebody left. Detach of a Pair comes first, then the workers
-// stop, then Close: a stopped worker behind an attached program would only
-// hold frames up until its heartbeat is stale.
+// Close removes the wire, unless PairConfig.Keep is set or queue pairs are bound;
+// Detach(a, b) removes a wire that somebody left. Detach of a Pair comes first, then
+// the workers stop, then Close: a stopped worker behind an attached program would
+// only hold frames up until its heartbeat is stale.
 //
 // A native redirect to a veth arrives only when the other end of that veth
 // runs NAPI: GRO on, or an XDP program there. OpenPair turns GRO on there,

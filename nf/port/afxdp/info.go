@@ -41,7 +41,12 @@ type InterfaceInfo struct {
 }
 
 // String is a line an interface and up to two for its settings, and one a note.
-func (i Info) String() string {
+func (i Info) String() string { return i.text(true) }
+
+// Brief is String, but of the settings that were changed their number.
+func (i Info) Brief() string { return i.text(false) }
+
+func (i Info) text(settings bool) string {
 	var b strings.Builder
 	for _, x := range i.Interfaces {
 		copying := "copy"
@@ -55,8 +60,13 @@ func (i Info) String() string {
 		if len(x.Unopened) > 0 {
 			fmt.Fprintf(&b, ", receive queues not opened: %v", x.Unopened)
 		}
+		if n := len(x.Changed); n > 0 && !settings {
+			fmt.Fprintf(&b, ", %d %s changed until the end", n, plural(n, "setting"))
+		}
 		b.WriteByte('\n')
-		x.settings(&b)
+		if settings {
+			x.settings(&b)
+		}
 	}
 	if i.Resumed {
 		b.WriteString("took over the wire of an earlier process\n")

@@ -53,13 +53,14 @@ type Port struct {
 	clk      clock.Clock
 	wall     clock.Clock // of the heartbeat: follows CLOCK_MONOTONIC
 	monoOff  int64       // CLOCK_MONOTONIC less wall
-	limit    int64       // age at which a heartbeat is stale, ns; 0: not looked at
 	beaten   int64       // the last heartbeat
 	seen     int64       // when the guard was told last that somebody is there
 	beatWord *uint64
 	missWord []*uint64 // this queue's, and those of queues without a port
-	kernel   uint64    // their sum when last looked at
-	stalls   uint64
+	kernel   uint64    // their sum when last looked at, less missedBefore
+	// missedBefore is their sum when the port was opened: an earlier process may have counted.
+	missedBefore uint64
+	stalls       uint64
 
 	unsent  int  // frames of full batches that the kernel has not been told of
 	waiting int  // calls of Rx since the last of them
@@ -74,7 +75,7 @@ type Port struct {
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
 
-	mu     sync.Mutex // Close, and what others than the worker may call
+	mu     sync.RWMutex // written by Close; what others than the worker call only reads, so that the worker never waits for them
 	closed atomic.Bool
 	final  port.Stats
 }
@@ -100,8 +101,8 @@ func (p *Port) Queue() int { return p.queue }
 
 // FD is the socket, to wait for it together with others; -1 when closed.
 func (p *Port) FD() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	if p.closed.Load() {
 		return -1
 	}
@@ -353,7 +354,8 @@ func (p *Port) gone() error {
 // process since the last one: what is still in the ring is older than they,
 // is dropped, and this breath gets nothing, so that the apps hear first.
 func (p *Port) overtaken(now clock.Time) bool {
-	if p.limit == 0 {
+	limit := p.dev.limit.Load()
+	if limit == 0 {
 		return false
 	}
 	if p.wall != p.clk {
@@ -361,7 +363,7 @@ func (p *Port) overtaken(now clock.Time) bool {
 	}
 	mono := int64(now) + p.monoOff
 	over := false
-	if gap := mono - p.beaten; gap > p.limit/4*3 {
+	if gap := mono - p.beaten; gap > limit/4*3 {
 		k := p.kernelMissed()
 		if p.beaten != 0 {
 			p.stalls++
@@ -409,7 +411,7 @@ func (p *Port) kernelMissed() (sum uint64) {
 	for _, w := range p.missWord {
 		sum += atomic.LoadUint64(w)
 	}
-	return sum
+	return sum - p.missedBefore
 }
 
 // Missed implements port.Bypasser: frames that were wanted and crossed in the
@@ -445,14 +447,14 @@ func (p *Port) Idle() (clock.Duration, error) {
 	d := maxIdle
 	// A plan may close this port while the worker of the other interface waits
 	// for both.
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	if p.closed.Load() {
 		return d, nil
 	}
 	p.overtaken(p.clk.Now())
-	if p.limit > 0 {
-		d = min(d, clock.Duration(p.limit/4))
+	if limit := p.dev.limit.Load(); limit > 0 {
+		d = min(d, clock.Duration(limit/4))
 	}
 	if p.sock.Tx.Unconsumed() == 0 {
 		// poll(2) does not tell that the interface is gone, this does.
@@ -480,8 +482,8 @@ func (p *Port) SetFilter(f port.Filter) error { return p.dev.setFilter(f) }
 
 // Stats implements port.Port.
 func (p *Port) Stats() port.Stats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	if p.closed.Load() {
 		return p.final
 	}
@@ -518,7 +520,7 @@ func (p *Port) shut() error {
 	p.final = p.stats()
 	p.kernel = p.kernelMissed()
 	p.closed.Store(true)
-	if p.limit > 0 {
+	if p.dev.limit.Load() > 0 {
 		atomic.StoreUint64(p.beatWord, 0)
 	}
 	return p.sock.Close()

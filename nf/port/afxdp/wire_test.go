@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // childEnv makes the test binary a middlebox that marks what it forwards;
@@ -319,7 +323,7 @@ func startFlow(bed *bed) *flow {
 func (f *flow) until(t *testing.T, what string, c *atomic.Uint64, n uint64) {
 	t.Helper()
 	from := c.Load()
-	for end := time.Now().Add(20 * time.Second); c.Load() < from+n; {
+	for end := time.Now().Add(60 * time.Second); c.Load() < from+n; {
 		if time.Now().After(end) {
 			t.Fatalf("%s: %d of %d frames in 20 s (sent %d, got %d, marked %d)", what, c.Load()-from, n, f.sent.Load(), f.got.Load(), f.marked.Load())
 		}
@@ -409,3 +413,112 @@ func TestKill(t *testing.T) {
 }
 
 func containsXDP(s string) bool { return strings.Contains(s, "xdp=true") }
+
+// beat has a heartbeat be in the state of an interface's program, for all queues.
+func beat(name string, at uint64) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	x, err := xsk.AttachedTo(l.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	s, err := x.State()
+	if err == nil {
+		for q := range s.Queues() {
+			atomic.StoreUint64(s.Heartbeat(q), at)
+		}
+		err = s.Close()
+	}
+	return errors.Join(err, x.Close())
+}
+
+// The next process goes on with the program that it would attach itself, and counts from
+// zero; another one that it needs takes the place of what is there. What fails leaves all
+// as it was.
+func TestResumed(t *testing.T) {
+	bed := newBed(t, 1500, 2)
+	was := settings(t, bed)
+	attached := func() (ids [2]uint32) {
+		for i, name := range []string{"dutA", "dutB"} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if x := l.Attrs().Xdp; x != nil {
+				ids[i] = x.ProgId
+			}
+		}
+		return ids
+	}
+	filter := func(host string) *port.Filter {
+		return &port.Filter{RoCE: true, Bound: true, Guarded: true, Hosts: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr(host)}}
+	}
+	usual := PairConfig{A: "dutA", B: "dutB", Keep: true, Options: Options{Filter: filter("10.0.0.2"), Stale: patient}}
+	var ids [2]uint32
+	run := func(cfg PairConfig, same bool) {
+		t.Helper()
+		w, err := OpenPair(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now := attached(); now[0] != now[1] || (now == ids) != same {
+			t.Errorf("the programs are %v, were %v", now, ids)
+		} else {
+			ids = now
+		}
+		unwanted := append(make([]byte, 12), 0x81, 0, 0, 1, 8, 0, 0x45, 0)
+		wanted := roce(100, 0, true, 1) // to fd00::1
+		for range 2 {
+			crossed(t, bed.a, bed.b, unwanted)
+			crossed(t, bed.a, bed.b, wanted)
+		}
+		sum := func() (s port.Stats) {
+			for _, p := range w.A {
+				x := p.Stats()
+				s.Bypassed, s.Missed, s.RxPackets = s.Bypassed+x.Bypassed, s.Missed+x.Missed, s.RxPackets+x.RxPackets
+			}
+			return s
+		}
+		if s, n := sum(), w.A[0].Missed()+w.A[1].Missed(); s.Bypassed != 2 || s.Missed != 2 || n != 2 || s.RxPackets != 0 {
+			t.Errorf("before the worker: %+v, missed %d", s, n)
+		}
+		p := startPump(w.A, w.B, nil)
+		crossed(t, bed.a, bed.b, wanted)
+		if s := sum(); s.Bypassed != 2 || s.Missed != 2 || s.RxPackets != 1 {
+			t.Errorf("with the worker: %+v", s)
+		}
+		p.halt(t)
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	run(usual, false)
+	// One that is killed leaves a heartbeat that is fresh for a while.
+	now, err := xsk.Monotonic()
+	for _, name := range []string{"dutA", "dutB"} {
+		err = errors.Join(err, beat(name, uint64(now)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(usual, true)
+	failing := usual
+	failing.Frames = 1 << 40
+	if _, err := OpenPair(failing); err == nil || attached() != ids {
+		t.Errorf("%v, and the programs are %v, were %v", err, attached(), ids)
+	}
+	run(usual, true)
+	other := usual
+	other.Filter = filter("10.0.0.3")
+	run(other, false)
+	other.Stale = 2 * patient
+	run(other, false)
+	if err := Detach("dutA", "dutB"); err != nil {
+		t.Error(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}

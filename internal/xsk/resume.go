@@ -1,0 +1,151 @@
+package xsk
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
+
+// What a map of a program is for. While a program is compared, a map's number is that of
+// its part times mapRoles, and its role; those that all parts share are of part 0.
+const (
+	_ = iota
+	roleState
+	roleSockets
+	roleDevice
+	roleHosts
+	roleBound
+	roleGuard
+	mapRoles
+)
+
+// Resume opens the state and the socket map of each part when the program is what Load
+// would make of parts, with maps that say the same: then it need not be replaced. Of parts
+// themselves the state and the socket map only say how many queues there are to be. nil:
+// it is another program.
+func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
+	info, err := a.Prog.Info()
+	if err != nil {
+		return nil, err
+	}
+	// A program's tag is a hash of its instructions without the maps that they name.
+	as := make([]assembler, len(parts))
+	for n, p := range parts {
+		as[n] = assembler{
+			spec: p.Spec, state: n*mapRoles + roleState, sockets: n*mapRoles + roleSockets, device: n*mapRoles + roleDevice,
+			bound: roleBound, guard: roleGuard,
+		}
+		if len(p.Spec.Filter.Hosts) > 0 {
+			as[n].hosts = n*mapRoles + roleHosts
+		}
+	}
+	code := join(parts, as)
+	order := binary.ByteOrder(binary.LittleEndian)
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		order = binary.BigEndian
+	}
+	if err := code.Marshal(io.Discard, order); err != nil { // so that jumps have their lengths
+		return nil, err
+	}
+	if same, err := code.HasTag(info.Tag, order); !same || err != nil {
+		return nil, err
+	}
+	var used []int // maps, in the order of their first use, as the kernel lists them
+	for _, ins := range code {
+		if k := int(ins.Constant); ins.IsLoadFromMap() && !slices.Contains(used, k) {
+			used = append(used, k)
+		}
+	}
+	ids, _ := info.MapIDs()
+	if len(ids) != len(used) {
+		return nil, nil
+	}
+	mine = slices.Clone(parts)
+	for n := range mine {
+		mine[n].State, mine[n].Sockets = nil, nil
+	}
+	same := true
+	for i, id := range ids {
+		var m *ebpf.Map
+		if m, err = ebpf.NewMapFromID(id); err != nil {
+			break
+		}
+		n := used[i] / mapRoles
+		kept, is, e := mine[n].take(used[i]%mapRoles, m, id, &parts[n])
+		if !kept {
+			e = errors.Join(e, m.Close())
+		}
+		if err, same = e, is; err != nil || !same {
+			break
+		}
+	}
+	if err == nil && same {
+		return mine, nil
+	}
+	for _, p := range mine {
+		err = errors.Join(err, p.State.Close())
+		if p.Sockets != nil {
+			err = errors.Join(err, p.Sockets.Close())
+		}
+	}
+	return nil, err
+}
+
+// take looks whether map m is what a part that is to be like want has in a role, and
+// keeps its state and its socket map.
+func (p *Part) take(role int, m *ebpf.Map, id ebpf.MapID, want *Part) (kept, is bool, err error) {
+	switch role {
+	case roleState:
+		s, err := openState(m)
+		if err != nil {
+			return false, false, err
+		}
+		p.State = s
+		return true, *s.word(0, offMagic) == stateMagic && s.ifindex() == p.Index && s.queues == want.State.queues, nil
+	case roleSockets:
+		p.Sockets = m
+		return true, m.Type() == ebpf.XSKMap && m.MaxEntries() == want.Sockets.MaxEntries(), nil
+	case roleDevice:
+		var to uint32
+		err := m.Lookup(uint32(0), &to)
+		return false, to == uint32(p.Spec.Other), err
+	case roleHosts:
+		is, err := hasHosts(m, p.Spec)
+		return false, is, err
+	case roleBound:
+		return false, p.Bound != nil && isMap(p.Bound.m, id), nil
+	case roleGuard:
+		return false, p.Guard != nil && isMap(p.Guard.m, id), nil
+	}
+	return false, false, nil
+}
+
+// hasHosts reports whether the host map has just the hosts of a filter.
+func hasHosts(m *ebpf.Map, spec ProgramSpec) (bool, error) {
+	want := map[[16]byte]bool{}
+	for _, h := range spec.Filter.Hosts {
+		want[hostKey(h)] = true
+	}
+	var k [16]byte
+	var v uint8
+	n, all := 0, m.Iterate()
+	for ; all.Next(&k, &v); n++ {
+		if !want[k] {
+			return false, nil
+		}
+	}
+	return n == len(want), all.Err()
+}
+
+// isMap reports whether m is the map of that number.
+func isMap(m *ebpf.Map, id ebpf.MapID) bool {
+	info, err := m.Info()
+	if err != nil {
+		return false
+	}
+	is, ok := info.ID()
+	return ok && is == id
+}
