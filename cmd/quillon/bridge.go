@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/controlplane/bridge"
 	"github.com/quillon/quillon/nf/port/afxdp"
@@ -116,6 +117,29 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 		fmt.Fprintf(w, "  %s   # or another function: quillon nf list\n", run)
 		fmt.Fprintf(w, "undo: quillon bridge remove %s %s\n", s.Bridge, s.Port)
 	})
+}
+
+// besideBridge is an error when an inline pair would be of a bridge and one of its ports, and a hint when one of the two
+// interfaces is a port of a bridge, which gets none of its frames then; "": neither is.
+func besideBridge(a, b string) (hint string, err error) {
+	for _, x := range [][2]string{{a, b}, {b, a}} {
+		l, err := netlink.LinkByName(x[0])
+		if err != nil || l.Attrs().MasterIndex == 0 {
+			continue // that it is not there is said elsewhere
+		}
+		br, err := netlink.LinkByIndex(l.Attrs().MasterIndex)
+		if err != nil || br.Type() != "bridge" {
+			continue
+		}
+		way := fmt.Sprintf("quillon bridge insert %s %s, and then quillon run --inline %[2]s-q,%[2]s", br.Attrs().Name, x[0])
+		if br.Attrs().Name == x[1] {
+			return "", fmt.Errorf("%s is a port of bridge %s: to put functions between the two, %s", x[0], x[1], way)
+		}
+		if hint == "" {
+			hint = fmt.Sprintf("%s is a port of bridge %s, which gets no frames from it now: to put functions between the two, quillon stop, %s", x[0], br.Attrs().Name, way)
+		}
+	}
+	return hint, nil
 }
 
 // unsplice takes a wire that the middlebox left away, and then the splice.

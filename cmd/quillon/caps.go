@@ -22,7 +22,8 @@ import (
 // and the settings back at the end, and to open ports of a graph that is applied later.
 const keptCaps = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
 
-// niceCap is what workers need beside, to have their threads go before others.
+// niceCap is what workers need beside, to have their threads go before others, where the limits of the process
+// do not allow that.
 const niceCap = 1 << unix.CAP_SYS_NICE
 
 // capNames are those of linux/capability.h, by number.
@@ -123,12 +124,26 @@ func (p *privileges) print(w io.Writer) {
 	}
 }
 
+// brief is print in one line, but for a process that has given up nothing.
+func (p *privileges) brief(w io.Writer) {
+	if len(p.Dropped) == 0 && !p.NoNewPrivileges {
+		p.print(w)
+		return
+	}
+	n := len(p.Capabilities)
+	fmt.Fprintf(w, "privileges: uid %d, %d of %d capabilities left: quillon show process\n", p.UID, n, n+len(p.Dropped))
+}
+
 // needs are the capabilities that a running graph needs, and why those that not every one does.
-func (f *rootFlags) needs(spec *graph.Spec, nice int) (caps uint64, why []string) {
+func (f *rootFlags) needs(spec *graph.Spec, nice bool) (caps uint64, why []string) {
 	caps = keptCaps
-	if nice < 0 {
+	if nice {
 		caps |= niceCap
-		why = append(why, "sys_nice: workers go before the threads that serve controllers")
+		why = append(why, "sys_nice: workers go before others, and the limits could not be raised")
+	}
+	if memoryLimited() {
+		caps |= 1 << unix.CAP_IPC_LOCK
+		why = append(why, "ipc_lock: ports that are applied later lock their packet memory, and the limit could not be raised")
 	}
 	var all string
 	switch away := elsewhere(spec); {
@@ -157,6 +172,12 @@ func elsewhere(spec *graph.Spec) string {
 	return ""
 }
 
+// memoryLimited reports that the process may lock only so much memory (ulimit -l).
+func memoryLimited() bool {
+	var l unix.Rlimit
+	return unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur != unix.RLIM_INFINITY
+}
+
 // bpfCap reports that the kernel knows CAP_BPF, as since Linux 5.8.
 func bpfCap() bool {
 	text, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
@@ -166,7 +187,7 @@ func bpfCap() bool {
 
 // drop gives up what the flags say, in every thread and for good, and tells what the process has
 // left.
-func (f *rootFlags) drop(spec *graph.Spec, nice int) (*privileges, error) {
+func (f *rootFlags) drop(spec *graph.Spec, nice bool) (*privileges, error) {
 	had, err := permitted()
 	if err != nil {
 		return nil, err

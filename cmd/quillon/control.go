@@ -110,6 +110,7 @@ func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) 
 			return err
 		}
 		defer c.Close()
+		c.Tell = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), "quillon: "+s) }
 		v, err := ask(c, args)
 		if err != nil {
 			return aboutSpec("", err)
@@ -335,7 +336,11 @@ two breaths of the workers. What does not change keeps its state.`,
 		if err != nil {
 			return admin.Plan{}, err
 		}
-		p, err := c.Apply(text, dry)
+		dir, err := filepath.Abs(filepath.Dir(args[0]))
+		if err != nil {
+			return admin.Plan{}, err
+		}
+		p, err := c.Apply(text, dir, dry)
 		return p, aboutSpec(args[0], err)
 	}, planText)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the plan only")
@@ -363,7 +368,8 @@ func newStopCmd() *cobra.Command {
 	return asking(&cobra.Command{
 		Use: "stop", Short: "Stop a running instance cleanly", Args: exactly(),
 		Long: `Stops a running instance cleanly, and waits until its process has ended: its
-interfaces, its addresses and its state are free then for the next one.`,
+interfaces, its addresses and its state are free then for the next one. It says what
+it waits for when that takes long, and for no longer than 50 s.`,
 		Example: "  quillon stop --name rack7",
 	}, func(c *admin.Client, _ []string) (struct{}, error) { return struct{}{}, c.Stop() },
 		func(io.Writer, struct{}) {})

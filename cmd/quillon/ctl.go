@@ -410,6 +410,9 @@ Takes no part in the arbitration: the primary controller stays it.`,
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "quillon: the device does not show %s: %v\n", u.What, u.Why)
 			}
+			if len(out) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), nothingRead(args, !zero && slices.ContainsFunc(ask, ctl.Query.Cells)))
+			}
 			return show(cmd, list(out), func(w io.Writer) {
 				for _, e := range out {
 					fmt.Fprintln(w, e.Text)
@@ -420,6 +423,18 @@ Takes no part in the arbitration: the primary controller stays it.`,
 	f.add(cmd, false)
 	cmd.Flags().BoolVar(&zero, "zero", false, "show counters, meters and registers that are zero or not set, too")
 	return cmd
+}
+
+// nothingRead says that there is nothing of a name, which is no error. Zeros: it may have cells that are zero.
+func nothingRead(names []string, zeros bool) string {
+	in := "the device"
+	if len(names) > 0 {
+		in = strings.Join(names, " ")
+	}
+	if zeros {
+		return fmt.Sprintf("quillon: no entries in %s; --zero shows counters, meters and registers that are zero or not set", in)
+	}
+	return "quillon: no entries in " + in
 }
 
 func newCtlWriteCmd() *cobra.Command {

@@ -360,6 +360,9 @@ func statePath(intent string) (string, error) {
 	return filepath.Join(dir, strings.TrimSuffix(filepath.Base(intent), filepath.Ext(intent))+".json"), nil
 }
 
+// saveWithin is how old what the state file says may be.
+const saveWithin = 100 * time.Millisecond
+
 // keep runs a controller until the process is told to end. With is called for each
 // intent that is read, before it counts; nil: there is nothing else to read.
 func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) error) error {
@@ -420,9 +423,8 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 		return err
 	}
 	last := map[string]string{}
-	saving := time.NewTicker(time.Second)
-	defer saving.Stop()
-	for dirty := false; ; {
+	var saving <-chan time.Time // nil: all is saved
+	for {
 		select {
 		case <-news.more:
 			for _, s := range news.take() {
@@ -431,17 +433,17 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 					continue
 				}
 				last[s.Device] = line
-				dirty = true
+				if saving == nil {
+					saving = time.After(saveWithin)
+				}
 				if err := showLine(cmd, s, line); err != nil {
 					return err
 				}
 			}
-		case <-saving.C:
-			if dirty {
-				dirty = false
-				if err := save(); err != nil {
-					return err
-				}
+		case <-saving:
+			saving = nil
+			if err := save(); err != nil {
+				return err
 			}
 		case <-hup:
 			next, err := read()
@@ -571,7 +573,7 @@ func statusText(w io.Writer, all []ctl.Record) {
 	for _, r := range all {
 		running := fmt.Sprintf("runs (process %d)", r.PID)
 		if !r.Running {
-			running = "does not run; this is what it last knew"
+			running = "does not run; this is what it last knew, at " + time.Unix(0, int64(r.At)).Format(time.DateTime)
 		}
 		fmt.Fprintf(w, "%s: %s, election id %s\n", r.Intent, running, r.Election)
 		for _, d := range r.Devices {

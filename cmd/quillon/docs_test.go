@@ -21,7 +21,7 @@ sync() { # of what a process wrote, until a line says that it runs
   i=0
   until grep -q '^running as ' run.out; do
     i=$((i + 1))
-    if [ $i -gt 300 ] || ! kill -0 $pid 2>/dev/null; then cat run.out run.err; return 1; fi
+    if [ $i -gt 600 ] || ! kill -0 $pid 2>/dev/null; then cat run.out run.err; return 1; fi
     sleep 0.1
   done
 }
@@ -37,7 +37,7 @@ quillon() {
     return;;
   ctl*status*) # a person is slower than what was begun in the line before
     i=0
-    until command quillon "$@" 2>/dev/null; do i=$((i + 1)); [ $i -lt 100 ]; sleep 0.1; done
+    until command quillon "$@" 2>/dev/null; do i=$((i + 1)); [ $i -lt 600 ]; sleep 0.1; done
     return;;
   esac
   command quillon "$@"
@@ -64,7 +64,10 @@ func TestDocuments(t *testing.T) {
 		}
 		commands := commandsIn(t, filepath.Base(f), string(text))
 		if commands != "" {
-			t.Run(filepath.Base(f), func(t *testing.T) { inLab(t, commands) })
+			t.Run(filepath.Base(f), func(t *testing.T) {
+				t.Parallel() // in a lab of its own
+				inLab(t, commands)
+			})
 		}
 	}
 }
@@ -128,7 +131,7 @@ func inLab(t *testing.T, commands string) (dir string) {
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
-	limit := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
+	limit := time.AfterFunc(8*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if len(out) > 4000 {

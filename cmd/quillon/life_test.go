@@ -38,7 +38,7 @@ func TestLife(t *testing.T) {
 	o.stop <- unix.SIGTERM
 	select {
 	case <-o.stop:
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Error("the second order is lost")
 	}
 	l.at("opening the ports")
@@ -48,7 +48,7 @@ func TestLife(t *testing.T) {
 		if c != exitFailed {
 			t.Errorf("it ends with status %d", c)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("it waits for who does not read")
 	}
 	l.done()

@@ -12,22 +12,35 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 const (
 	// lookEvery is how often ports are looked at.
 	lookEvery = 250 * time.Millisecond
+	// lookWaits is how long a worker may wait for a processor between two looks: after so long without one, frames
+	// go past it. The kernel counts a wait when it has ended.
+	lookWaits = afxdp.DefaultStale
 	// lookQuiet is how long no frame may be missed before it is said that they are seen again: what comes and
 	// goes is one line for each, at most so often.
 	lookQuiet = 2 * time.Second
 )
 
-// lookout tells, once each, of frames that went past the apps in the kernel against their wish, and of links that
-// went down or came up.
+// lookout tells, once each, of frames that went past the apps in the kernel against their wish, of workers that
+// get no processor, and of links that went down or came up.
 type lookout struct {
-	w     io.Writer
-	ports map[string]*lookedAt
-	up    map[string]bool // by interface
+	w       io.Writer
+	ports   map[string]*lookedAt
+	workers map[int]*waiting // by thread
+	up      map[string]bool  // by interface
+}
+
+// waiting is a worker of a lookout.
+type waiting struct {
+	last clock.Duration // that it had waited for a processor, at the last look
+	over clock.Duration // and before it waited too long
+	from clock.Time     // when that was; 0: it does not
+	seen clock.Time     // when it did last
 }
 
 // lookedAt is a port of a lookout.
@@ -77,6 +90,35 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 		if x.from != 0 && now.Sub(x.seen) >= lookQuiet {
 			l.end(now, p, x)
 		}
+	}
+}
+
+// times compares how long workers have waited for a processor with the last time. To wait is not to be stuck: a
+// worker that is stuck runs, or sleeps, and so does not wait.
+func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
+	before := l.workers
+	l.workers = make(map[int]*waiting, len(workers))
+	for _, w := range workers {
+		x := before[w.Thread]
+		if x == nil {
+			x = &waiting{last: w.Waited}
+		}
+		l.workers[w.Thread] = x
+		more := w.Waited - x.last
+		switch {
+		case more >= lookWaits:
+			if x.from == 0 {
+				x.from, x.over = now, x.last
+				fmt.Fprintf(l.w, "quillon: %s worker %d is not scheduled: it was ready to run and waited %v for a processor; others run there (quillon help run: --priority, --cpu)\n",
+					stamp(now), w.Worker, more.Round(time.Millisecond))
+			}
+			x.seen = now
+		case x.from != 0 && now.Sub(x.seen) >= lookQuiet:
+			fmt.Fprintf(l.w, "quillon: %s worker %d is scheduled again; from %s to %s it waited %v for a processor\n",
+				stamp(now), w.Worker, stamp(x.from), stamp(x.seen), (w.Waited - x.over).Round(time.Millisecond))
+			x.from = 0
+		}
+		x.last = w.Waited
 	}
 }
 
@@ -131,6 +173,7 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
 		case u, ok := <-links:
 			if !ok {

@@ -12,11 +12,12 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// TestLookout: what went past the apps is said when it begins and when it has ended, however often it is looked
-// at meanwhile; what was before the first look, and what nobody wants, is not.
+// TestLookout: what went past the apps, or that a worker got no processor, is said when it begins and when it has
+// ended, however often it is looked at meanwhile; what was before the first look, and what nobody wants, is not.
 func TestLookout(t *testing.T) {
 	var w strings.Builder
 	l := &lookout{w: &w, up: map[string]bool{}}
+	var waited time.Duration
 	now := clock.Time(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixNano())
 	at := func(after time.Duration, q ...port.Stats) string {
 		w.Reset()
@@ -44,6 +45,26 @@ func TestLookout(t *testing.T) {
 			t.Errorf("%d: -want +got:\n%s", i, d)
 		}
 	}
+	linked := now
+	for i, c := range []struct {
+		after, waited time.Duration // the latter since the last look
+		want          string
+	}{
+		{0, time.Hour, ""}, {lookEvery, lookWaits - 1, ""},
+		{lookEvery, 92 * time.Millisecond, "quillon: 2026-11-22T12:00:07.500Z worker 0 is not scheduled: it was ready to run and waited 92ms for a processor; others run there (quillon help run: --priority, --cpu)\n"},
+		{lookEvery, lookWaits, ""}, {lookEvery, 3 * time.Millisecond, ""}, {lookQuiet - lookEvery - 1, 0, ""},
+		{1, 0, "quillon: 2026-11-22T12:00:09.750Z worker 0 is scheduled again; from 2026-11-22T12:00:07.500Z to 2026-11-22T12:00:07.750Z it waited 155ms for a processor\n"},
+		{lookQuiet, 0, ""}, {lookEvery, 0, ""}, {0, -time.Hour, ""},
+	} {
+		w.Reset()
+		now = now.Add(c.after)
+		waited += c.waited
+		l.times(now, []graph.WorkerTimes{{Thread: 7, Waited: waited}})
+		if d := cmp.Diff(c.want, w.String()); d != "" {
+			t.Errorf("times %d: -want +got:\n%s", i, d)
+		}
+	}
+	now = linked
 	for i, c := range []struct {
 		dev  string
 		up   bool

@@ -49,10 +49,6 @@ func (f *p4rtFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
 }
 
-// workerNice is the nice value of the threads that forward, when others serve
-// controllers.
-const workerNice = -10
-
 // served is what run says about P4Runtime and metrics.
 type served struct {
 	Socket  string         `json:"socket,omitempty"`  // as unix:PATH

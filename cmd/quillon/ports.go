@@ -38,11 +38,12 @@ func portKinds() []graph.PortKind {
 			{Name: "xdp", Default: "auto", Help: "auto, native or generic"},
 			{Name: "copy", Default: "auto", Help: "auto: where the driver has no zero-copy; always: also where it has, for drivers whose zero-copy is broken; never: zero-copy or nothing"},
 			{Name: "queues", Default: "all", Help: "queues to open"},
-			{Name: "ring", Default: "1024", Help: "entries of a ring"},
+			{Name: "cpu", Default: "any", Help: "processors that the workers are pinned to, as 2,3 or 4-7: that of queue 0 to the first, and so on; the same for all ports"},
+			{Name: "ring", Default: strconv.Itoa(afxdp.DefaultRing), Help: "entries of a ring: frames that may come while a worker is busy"},
 			{Name: "frames", Default: "four rings", Help: "frames of memory a queue"},
 			{Name: "busy-poll", Default: "0", Help: "µs that a system call polls the device itself"},
 			{Name: "fallback", Default: "redirect", Help: "of a pair, frames that no process takes: redirect to the other interface, or pass to the kernel (a bridge that has both)"},
-			{Name: "stale", Default: afxdp.DefaultStale.String(), Help: "of a pair: how long a worker may be silent before frames cross in the kernel"},
+			{Name: "stale", Default: afxdp.DefaultStale.String(), Help: "of a pair: how long a worker may be silent before frames cross in the kernel; 1s by default where they are dropped instead, for a function that is closed"},
 			{Name: "keep", Default: "false, true in a splice of quillon bridge", Help: "of a pair: leave the wire in the kernel at a clean stop"},
 			{Name: "offloads", Default: "set", Help: "set what AF_XDP needs and restore it at the end, or leave"},
 		}},
@@ -73,6 +74,8 @@ type openPorts struct {
 type opened struct {
 	queues []port.Port  // of a port alone: a pair stays open for as long as the graph runs
 	info   []afxdp.Info // of afxdp
+	pair   *afxdp.Pair
+	keep   bool         // its wire
 	detach func() error // of afxdp
 	close  func() error
 }
@@ -106,7 +109,19 @@ func about(i afxdp.Info, devs map[string]bool) bool {
 
 // open opens the ports of spec for what filter wants; on an error none stays
 // open.
-func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, err error) {
+func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (*openPorts, error) {
+	o, err := prepare(spec, filter, clk)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.attach(); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+// prepare is open without attach: until then pairs steer no frames here.
+func prepare(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, err error) {
 	o := &openPorts{ports: map[string][]port.Port{}}
 	defer func() {
 		if err != nil {
@@ -149,12 +164,38 @@ func open(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPorts, 
 	return o, nil
 }
 
+// attach has the pairs steer frames here.
+func (o *openPorts) attach() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for n := range o.open {
+		p := &o.open[n]
+		if p.pair == nil {
+			continue
+		}
+		if err := p.pair.Attach(); err != nil {
+			return err
+		}
+		info := p.pair.Info()
+		info.Notes = append(info.Notes, p.info[0].Notes...)
+		p.info = []afxdp.Info{info}
+	}
+	return nil
+}
+
 // openPair opens two ports that are a pair.
 func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args graph.Args) error {
 	if err := pairOptions(name, args, &cfg); err != nil {
 		return err
 	}
 	var notes []string
+	hint, err := besideBridge(cfg.A, cfg.B)
+	if err != nil {
+		return err
+	}
+	if hint != "" && cfg.Fallback != afxdp.Pass {
+		notes = append(notes, hint)
+	}
 	if args["keep"] == "" {
 		// Without a wire a splice would cut its port off.
 		s, err := bridge.Of(cfg.A, cfg.B)
@@ -166,14 +207,13 @@ func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args grap
 			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: frames go on crossing when this process has stopped", s.Inner, s.Port))
 		}
 	}
+	cfg.Later = true
 	pair, err := afxdp.OpenPair(cfg)
 	if err != nil {
 		return err
 	}
-	info := pair.Info()
-	info.Notes = append(info.Notes, notes...)
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
-	o.open = append(o.open, opened{info: []afxdp.Info{info}, detach: pair.Detach, close: pair.Close})
+	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, keep: cfg.Keep, detach: pair.Detach, close: pair.Close})
 	return nil
 }
 
@@ -194,7 +234,7 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		now = opened{asPorts(d.Ports), []afxdp.Info{d.Info()}, d.Detach, d.Close}
+		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, detach: d.Detach, close: d.Close}
 	case kindAFPacket:
 		cfg := afpacket.Config{Name: name, Interface: args["dev"], Index: index, Clock: clk}
 		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames}); err != nil {
@@ -290,7 +330,21 @@ func (o *openPorts) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Close puts the interfaces back as they were.
+// held are the interfaces of pairs whose wires Detach has left though they were not to be
+// kept: frames to some queue pairs must not cross.
+func (o *openPorts) held() (pairs [][2]string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.open {
+		if p.pair != nil && !p.keep && p.pair.Kept() {
+			i := p.info[0].Interfaces
+			pairs = append(pairs, [2]string{i[0].Name, i[1].Name})
+		}
+	}
+	return pairs
+}
+
+// Close puts the interfaces back as they were, but for wires that are kept.
 func (o *openPorts) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -301,9 +355,14 @@ func (o *openPorts) Close() error {
 	return errors.Join(errs...)
 }
 
-func (o *openPorts) print(w io.Writer) {
+// print says what was bound; verbose: with the settings that were changed.
+func (o *openPorts) print(w io.Writer, verbose bool) {
 	for _, i := range o.bound() {
-		fmt.Fprint(w, i)
+		if verbose {
+			fmt.Fprint(w, i)
+		} else {
+			fmt.Fprint(w, i.Brief())
+		}
 	}
 }
 

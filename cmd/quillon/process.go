@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic/pool/gossip"
 )
 
@@ -58,17 +59,19 @@ func (r *running) watch(ctx context.Context) {
 
 // process is what "show process" shows.
 type process struct {
-	PID        int         `json:"pid"`
-	Namespace  string      `json:"network_namespace"`
-	Privileges *privileges `json:"privileges"`
-	Watchdog   string      `json:"watchdog"`
-	Manager    string      `json:"manager"`
+	PID        int                 `json:"pid"`
+	Namespace  string              `json:"network_namespace"`
+	Privileges *privileges         `json:"privileges"`
+	Priority   string              `json:"priority"`
+	Watchdog   string              `json:"watchdog"`
+	Manager    string              `json:"manager"`
+	Workers    []graph.WorkerTimes `json:"workers"`
 	// Pool is what was not taken of what boards of the pool say; nil: it is in none.
 	Pool *gossip.Drops `json:"pool_dropped,omitempty"`
 }
 
 func (r *running) process() process {
-	p := process{PID: os.Getpid(), Namespace: r.namespace, Privileges: r.privileges, Watchdog: "off", Manager: "none"}
+	p := process{PID: os.Getpid(), Namespace: r.namespace, Privileges: r.privileges, Priority: r.prioritySays, Watchdog: "off", Manager: "none"}
 	if l := r.watchLimit(); l > 0 {
 		p.Watchdog = fmt.Sprintf("%v without a breath", l)
 	}
@@ -77,6 +80,9 @@ func (r *running) process() process {
 		p.Manager = fmt.Sprintf("is told, and watches: %v", w)
 	case r.manager.there():
 		p.Manager = "is told"
+	}
+	if inst := r.life.inst.Load(); inst != nil {
+		p.Workers = inst.Times()
 	}
 	if r.joined != nil {
 		d := r.joined.pool.Drops()
@@ -101,7 +107,10 @@ func newShowProcessCmd() *cobra.Command {
 	}, func(w io.Writer, p process) {
 		fmt.Fprintf(w, "process %d, network namespace %s\n", p.PID, p.Namespace)
 		p.Privileges.print(w)
-		fmt.Fprintf(w, "watchdog: %s\nservice manager: %s\n", p.Watchdog, p.Manager)
+		fmt.Fprintf(w, "priority: %s\nwatchdog: %s\nservice manager: %s\n", p.Priority, p.Watchdog, p.Manager)
+		for _, t := range p.Workers {
+			fmt.Fprintf(w, "worker %d: thread %d, ran %v, waited for a processor %v\n", t.Worker, t.Thread, t.Ran.Round(time.Millisecond), t.Waited.Round(time.Millisecond))
+		}
 		if p.Pool != nil {
 			fmt.Fprintf(w, "messages of the pool that were not taken: %v\n", p.Pool)
 		}

@@ -17,6 +17,7 @@ func newReplayCmd() *cobra.Command {
 		nfs   []string
 		file  string
 		in    []string
+		hosts []string
 		files replay.Files
 		cfg   replay.Config
 	)
@@ -27,7 +28,9 @@ func newReplayCmd() *cobra.Command {
 same input gives the same output, byte for byte. A capture of one interface is
 replayed as it stands, whatever directions it holds: its frames enter port a,
 and what comes out of any port is written. Two directions come as the interfaces
-of one pcapng file, or as two files: --in a=FILE,b=FILE. IN may be compressed by gzip
+of one pcapng file, or as two files: --in a=FILE,b=FILE. In one capture of both directions
+--a-hosts tells them apart: what these hosts sent, by MAC address or by subnet, enters
+port a (of a spec: the first port by name), all else port b. IN may be compressed by gzip
 or zstd; - is the standard input. Frames of Linux cooked captures (of "any") get
 Ethernet headers, without the destination, which such a capture does not know.
 
@@ -36,6 +39,8 @@ With --expect the output is compared with a capture, differences are shown
 decoded, and the exit status is 1 when there are any.`,
 		Example: `  quillon replay --nf clover-steer,servers=192.0.2.1,mode=write in.pcap -o out.pcap
   quillon replay --nf clover-steer,servers=192.0.2.1 --in a=clients.pcap,b=server.pcap -o out.pcapng
+  quillon replay --nf firewall,rules=allow+in:a --a-hosts 10.0.0.0/24 both.pcap -o out.pcapng --all
+  quillon replay --nf napt,public=198.51.100.1 --a-hosts 02:00:00:00:00:01,fd00::/64 both.pcap
   quillon replay --nf clover-steer,servers=192.0.2.1 in.pcap --expect golden.pcap`,
 		Args: optional(0, "IN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,9 +57,15 @@ decoded, and the exit status is 1 when there are any.`,
 			if cfg.Spec, err = replaySpec(file, nfs); err != nil {
 				return err
 			}
+			if cfg.AHosts, err = aHosts(hosts, in, cfg.Spec); err != nil {
+				return err
+			}
 			cfg.Kinds = kinds()
 			res, err := replay.RunFiles(cfg, files)
 			if res != nil {
+				if n := res.FromA; n != nil && res.Read > 0 && (*n == 0 || *n == res.Read) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "quillon: --a-hosts %s sent %d of %d frames: one direction only was replayed\n", strings.Join(hosts, ","), *n, res.Read)
+				}
 				if e := show(cmd, res, func(w io.Writer) { replayText(w, res) }); e != nil {
 					return e
 				}
@@ -66,6 +77,7 @@ decoded, and the exit status is 1 when there are any.`,
 	addNFFlag(cmd, &nfs)
 	f.StringVar(&file, "spec", "", "the graph, as a `SPEC.yaml`, instead of --nf")
 	f.StringSliceVar(&in, "in", nil, "captures by port, as `a=FILE,b=FILE`")
+	f.StringSliceVar(&hosts, "a-hosts", nil, "of a capture of both directions: `hosts` whose frames enter port a, as 02:00:00:00:00:01,10.0.0.0/24")
 	f.StringVarP(&files.Out, "output", "o", "", "capture to write")
 	f.StringVar(&files.Expect, "expect", "", "capture that the output must equal")
 	f.BoolVar(&files.Compare.IgnoreTime, "ignore-time", false, "with --expect: leave timestamps out")
@@ -90,6 +102,23 @@ func inputs(args, in []string) ([]string, error) {
 		}
 	}
 	return in, nil
+}
+
+// aHosts are the hosts of --a-hosts; nil: there is no such flag.
+func aHosts(hosts, in []string, spec *graph.Spec) (*replay.Hosts, error) {
+	switch {
+	case hosts == nil:
+		return nil, nil
+	case len(in) > 0:
+		return nil, errors.New("--a-hosts and --in exclude each other: --in says for each file which port it enters")
+	case len(spec.Ports) != 2:
+		return nil, fmt.Errorf("--a-hosts is for a graph with two ports, and this one has %d", len(spec.Ports))
+	}
+	h, err := replay.ParseHosts(hosts)
+	if err != nil {
+		return nil, fmt.Errorf("--a-hosts %w", err)
+	}
+	return h, nil
 }
 
 func replaySpec(file string, nfs []string) (*graph.Spec, error) {

@@ -38,6 +38,8 @@ type runFlags struct {
 	keep     bool
 	ring     int
 	queues   int
+	cpu      string
+	priority string
 	name     string
 	control  string
 	state    string
@@ -46,6 +48,7 @@ type runFlags struct {
 	pool     poolFlags
 	root     rootFlags
 	watchdog time.Duration
+	verbose  bool
 	orders   *orders // nil: those from run on
 }
 
@@ -81,18 +84,19 @@ type bound struct {
 	Served  *served      `json:"served,omitempty"`
 
 	Privileges *privileges `json:"privileges"`
+	Priority   string      `json:"priority"`
 	Spec       *graph.Spec `json:"spec"`
 }
 
 const runLong = `Runs a graph of network functions: that of SPEC.yaml, or with --inline the chain
 of the --nf flags as a bump in the wire between two interfaces.
 
-What was bound is printed: driver, native or generic XDP, zero-copy or copy,
-queues, and the settings that were changed. SIGTERM and SIGINT stop cleanly and
-undo everything, but for the wire of a splice ("quillon help bridge insert"); SIGHUP
-reads SPEC.yaml again and applies what changed under traffic. When the process dies
-or stalls, frames of an inline pair cross in the kernel until it is back; "quillon
-detach" takes such a wire away.
+What was bound is printed: driver, native or generic XDP, zero-copy or copy, queues,
+and with --verbose the settings that were changed. SIGTERM and SIGINT stop cleanly and
+undo everything, but for the wire of a splice ("quillon help bridge insert"), and of
+connections that are handed over (below); SIGHUP reads SPEC.yaml again and applies what
+changed under traffic. When the process dies or stalls, frames of an inline pair cross
+in the kernel until it is back; "quillon detach" takes such a wire away.
 
 An app that changes what both ends of a connection count (swordbox) keeps a
 state: from before the first such frame the file has all that is known of those
@@ -101,7 +105,8 @@ after a clean stop. When it cannot (another version of the program, a minute has
 passed) it tells their clients, by an RDMA error, that they are gone. The file
 belongs to one process at a time, and is /run/quillon/NAME.state unless --state says
 otherwise; give one in memory (tmpfs), since it is written for each operation.
-Frames of those connections do not cross while no process is there. All of its room
+Frames of those connections do not cross while no process is there: as long as there
+are any, the wire of an inline pair stays at a clean stop, too. All of the file's room
 is reserved before it is used, and nobody else may read it. What an app can do
 without (clover-steer: requests that it would send again after a crash) is in a file
 beside it, with the app's name.
@@ -139,10 +144,20 @@ it is well. For systemd: Type=notify, WatchdogSec=10, Restart=on-failure.
 Once all is open the process gives up every capability but net_admin, net_raw, bpf and
 perfmon, which it needs to change and to take away what it attached, and to open ports
 of a spec that is applied later; sys_admin stays where the other end of a veth is in
-another network namespace, and sys_nice with --p4runtime. It says what it has, and why;
-so does "quillon show process". With --user it is another user then, who must be able
-to read what is read later: the spec at SIGHUP, certificates, keys. The state file and
-the sockets stay root's, and the sockets' files are left behind at the end.
+another network namespace, and sys_nice where the limits of --priority could not be
+raised. It says what it has, and why; so does "quillon show process". With --user it is
+another user then, who must be able to read what is read later: the spec at SIGHUP,
+certificates, keys. The state file and the sockets stay root's, and the sockets' files
+are left behind at the end.
+
+--priority says how the process's threads go before those of others: high by nice
+values (workers -20, all others -10), realtime by SCHED_FIFO (2 and 1), where a worker
+that has always something to do leaves others of its processor 5 % of the time; normal
+is none. high takes root, CAP_SYS_NICE or ulimit -e 40, realtime ulimit -r 2; without
+these, it is normal, and that is said. Nice values count within a session, or a control
+group: setsid quillon run has a session of its own, which goes before others, and a
+service has CPUWeight=. A worker that gets no processor for 60 ms has its frames cross
+unseen; those of a closed function wait for 1 s, then they are dropped.
 
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
@@ -200,8 +215,12 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
 	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade; a splice of quillon bridge always is")
-	cmd.Flags().IntVar(&f.ring, "ring", 0, "with --inline: `entries` of a ring: frames that may come while a worker is busy (default 1024)")
+	cmd.Flags().IntVar(&f.ring, "ring", 0, "with --inline: `entries` of a ring: frames that may come while a worker is busy (default "+strconv.Itoa(afxdp.DefaultRing)+")")
 	cmd.Flags().IntVar(&f.queues, "queues", 0, "with --inline: `queues` to open, each with a worker of its own (default all)")
+	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "say which settings were changed and which privileges are left, too")
+	cmd.Flags().StringVar(&f.cpu, "cpu", "", "with --inline: pin the workers to these `processors`, as 2,3 or 4-7: that of queue 0 to the first, and so on (default: to none)")
+	cmd.Flags().StringVar(&f.priority, "priority", priorities[0].what, "how threads go before those of other processes: high, realtime or normal")
+	_ = cmd.RegisterFlagCompletionFunc("priority", completion(priorityNames))
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
@@ -236,9 +255,12 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		if f.queues != 0 {
 			more["queues"] = strconv.Itoa(f.queues)
 		}
+		if f.cpu != "" {
+			more["cpu"] = f.cpu
+		}
 	case kindAFPacket:
-		if f.xdp != "auto" || f.copying != "auto" || f.keep || f.ring != 0 || f.queues != 0 {
-			return nil, errors.New("--xdp, --copy, --keep, --ring and --queues are for --port afxdp")
+		if f.xdp != "auto" || f.copying != "auto" || f.keep || f.ring != 0 || f.queues != 0 || f.cpu != "" {
+			return nil, errors.New("--xdp, --copy, --keep, --ring, --queues and --cpu are for --port afxdp")
 		}
 	default:
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
@@ -246,14 +268,20 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	return inlineSpec(f.inline, f.nfs, f.port, more)
 }
 
-// present is an error when an interface that spec needs is not there.
+// present is an error when an interface or a processor that spec needs is not there.
 func present(spec *graph.Spec) error {
+	if _, err := cpusOf(spec); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		p := spec.Ports[name]
 		if dev := p.Args["dev"]; dev != "" && p.Kind != kindTAP {
 			if _, err := there(dev); err != nil {
 				return fmt.Errorf("port %s: %w", name, err)
 			}
+		}
+		if _, err := besideBridge(p.Args["dev"], spec.Ports[p.Args["pair"]].Args["dev"]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -313,9 +341,14 @@ type running struct {
 	manager    *notifier
 	collect    func()
 	privileges *privileges
+	workers    *priority
+	cpus       []int  // that workers are pinned to; none: they are not
 	namespace  string // the network namespace of its interfaces
 
+	prioritySays string
+
 	control *admin.Server
+	filter  port.Filter // what the apps wanted when the ports were opened
 	ports   *openPorts
 	state   *stateFile
 	inst    *graph.Instance
@@ -333,6 +366,13 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog()); err != nil {
 		return err
 	}
+	var err error
+	if r.workers, err = choosePriority(f.priority); err != nil {
+		return err
+	}
+	if r.cpus, err = cpusOf(spec); err != nil {
+		return err
+	}
 	r.collect = collectNone()
 	defer r.collect()
 	if r.orders == nil {
@@ -347,7 +387,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 		what string
 		do   func() error
 	}{
-		{"taking the place of the instance", r.claim}, {"opening the ports", r.openPorts}, {"building the graph", r.build},
+		{"taking the place of the instance", r.claim}, {"taking the priority", r.prioritize}, {"opening the ports", r.openPorts},
+		{"building the graph", r.build}, {"attaching the ports", r.attach},
 		{"opening what serves controllers", r.serve}, {"giving up privileges", r.drop}, {"saying what runs", r.say},
 	} {
 		r.life.at(step.what)
@@ -386,12 +427,17 @@ func (r *running) claim() (err error) {
 	return err
 }
 
-func (r *running) openPorts() error {
-	filter, err := graph.Wants(r.spec, kinds())
-	if err != nil {
+// prioritize gives the threads their priority, before there are others that wait for them.
+func (r *running) prioritize() error {
+	r.prioritySays, r.workers = r.workers.take()
+	return nil
+}
+
+func (r *running) openPorts() (err error) {
+	if r.filter, err = graph.Wants(r.spec, kinds()); err != nil {
 		return err
 	}
-	r.ports, err = open(r.spec, filter, r.clk)
+	r.ports, err = prepare(r.spec, r.filter, r.clk)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return fmt.Errorf("%w; ip link shows what there is", err)
 	}
@@ -406,30 +452,23 @@ func asRoot(err error) error {
 	return err
 }
 
-// nice is the nice value of the workers.
-func (r *running) nice() int {
-	if r.p4rt.addr != "" {
-		return workerNice
-	}
-	return 0
-}
-
-func (r *running) build() error {
-	filter, err := graph.Wants(r.spec, kinds())
-	if err != nil {
-		return err
-	}
+func (r *running) build() (err error) {
 	r.state = r.stateFile(r.name)
 	r.inst, err = graph.New(graph.Config{
 		Spec: r.spec, Kinds: kinds(), Ports: r.ports.ports, Clock: r.clk,
 		// Tables of flows are hashed with it: nobody outside is to know it.
 		Seed: rand.Uint64(),
-		Nice: r.nice(),
+		Nice: int(r.workers.workers.Nice), Realtime: int(r.workers.workers.Priority), CPUs: r.cpus,
 		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
 			if p.Args["pair"] != "" {
 				return nil, fmt.Errorf("port %s is one of a pair: stop, and run the new spec", name)
 			}
-			return r.ports.add(name, p, filter, r.clk)
+			if c := p.Args["cpu"]; c != "" {
+				if cpus, err := processors(c); err != nil || !slices.Equal(cpus, r.cpus) {
+					return nil, fmt.Errorf("port %s: cpu=%s: workers are pinned when they start: stop, and run the new spec", name, c)
+				}
+			}
+			return r.ports.add(name, p, r.filter, r.clk)
 		},
 		ClosedPort: r.ports.closed,
 		Memory:     r.state.memory,
@@ -445,6 +484,16 @@ func (r *running) build() error {
 	return nil
 }
 
+// attach has frames come here, once the apps have taken over what an earlier process
+// left: a frame to a connection that only they can translate must not cross before they
+// have said so.
+func (r *running) attach() error {
+	if err := r.inst.Begin(r.clk.Now()); err != nil {
+		return err
+	}
+	return asRoot(r.ports.attach())
+}
+
 // serve opens what controllers and other boards reach.
 func (r *running) serve() error {
 	served, closeAll, err := r.p4rt.listen(r.inst, r.control.Path(), r.clk, r.log)
@@ -458,7 +507,7 @@ func (r *running) serve() error {
 }
 
 func (r *running) drop() (err error) {
-	if r.privileges, err = r.root.drop(r.spec, r.nice()); err == nil {
+	if r.privileges, err = r.root.drop(r.spec, r.workers.limited()); err == nil {
 		r.p4rt.unreadable(r.log)
 		r.control.Serve(r.inst)
 	}
@@ -467,7 +516,7 @@ func (r *running) drop() (err error) {
 
 // say prints what was bound.
 func (r *running) say() error {
-	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Spec: r.spec}
+	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.prioritySays, Spec: r.spec}
 	for _, out := range r.inst.Spec().Unlinked(kinds()) {
 		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
 	}
@@ -482,7 +531,7 @@ func (r *running) say() error {
 		fmt.Fprintf(r.log, "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", r.state.app)
 	}
 	return show(r.cmd, info, func(w io.Writer) {
-		r.ports.print(w)
+		r.ports.print(w, r.verbose)
 		for _, n := range info.Notes {
 			fmt.Fprintln(w, n)
 		}
@@ -492,7 +541,12 @@ func (r *running) say() error {
 			}
 		}
 		r.served.print(w)
-		r.privileges.print(w)
+		if r.verbose {
+			r.privileges.print(w)
+		} else {
+			r.privileges.brief(w)
+		}
+		fmt.Fprintf(w, "priority: %s\n", r.prioritySays)
 		fmt.Fprintf(w, "running as %s, control socket %s\n", r.name, r.control.Path())
 	})
 }
@@ -568,6 +622,9 @@ func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan erro
 	// worker that has stopped would hold them up.
 	r.life.at("detaching the ports")
 	err := r.ports.Detach()
+	for _, pair := range r.ports.held() {
+		fmt.Fprintf(r.log, "quillon: connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: quillon detach %[2]s %[3]s\n", cmp.Or(r.state.app, "this process"), pair[0], pair[1])
+	}
 	cancel()
 	r.life.at("waiting for the end of all workers")
 	return r.finish(errors.Join(lost, err, <-done))

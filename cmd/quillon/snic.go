@@ -662,15 +662,16 @@ in (a port's number), vlan, type, proto, src, dst, sport, dport, vni, qpn and ns
 }
 
 func newSNICTenantsCmd() *cobra.Command {
+	var add bool
 	cmd := onBoard(&cobra.Command{
 		Use: "tenants [NAME=WEIGHT...]", Short: "Show the tenants and their shares, or change weights",
 		Long: `Shows the tenants: their weights; SHARE, their dominant shares, and GRANT, the part
 that they get of what they ask for, both as means of the last 100 ms; LIMIT, and BY
 what, of those that got less in the last epoch (20 us or more). On a board with memory
 also what they have of it, and how much of that is their share (none with fair=off).
-With NAME=WEIGHT it sets weights first; a tenant that is not there is added. With
---json a list with {worker, tenants} of each worker, shares and grants from 0 to 1.`,
-		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1",
+With NAME=WEIGHT it sets weights first, with --add also of tenants that are not there.
+With --json a list with {worker, tenants} of each worker, shares and grants from 0 to 1.`,
+		Example: "  quillon snic tenants\n  quillon snic tenants alice=2 bob=1\n  quillon snic tenants carol=1 --add",
 	}, func(c *admin.Client, app string, is graph.Args, args []string) ([]boardTenants, error) {
 		if len(args) > 0 {
 			if _, err := edit(c, app, is, func(s *dag.Spec) error {
@@ -679,6 +680,9 @@ With NAME=WEIGHT it sets weights first; a tenant that is not there is added. Wit
 					w, err := strconv.ParseFloat(v, 64)
 					if !ok || err != nil {
 						return fmt.Errorf("%q is not of the form NAME=WEIGHT", a)
+					}
+					if _, known := s.Tenants[name]; !known && !add {
+						return unknownTenant(name, s)
 					}
 					if s.Tenants == nil {
 						s.Tenants = map[string]dag.TenantSpec{}
@@ -692,7 +696,17 @@ With NAME=WEIGHT it sets weights first; a tenant that is not there is added. Wit
 		}
 		return parts(c, app, func(worker int, v snic.View) boardTenants { return boardTenants{worker, v.Tenants} })
 	}, perWorker(func(w io.Writer, v boardTenants) { tenantsText(w, v.Tenants) }))
+	cmd.Flags().BoolVar(&add, "add", false, "make tenants that are not there")
 	return cmd
+}
+
+// unknownTenant is the error about a name that no tenant of a deployment has.
+func unknownTenant(name string, s *dag.Spec) error {
+	hint := ""
+	if near := graph.Near(name, slices.Sorted(maps.Keys(s.Tenants))); near != "" {
+		hint = fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return fmt.Errorf("no tenant is called %q%s; --add makes one", name, hint)
 }
 
 func tenantsText(w io.Writer, all []snic.TenantView) {

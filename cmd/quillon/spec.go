@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -59,7 +60,7 @@ func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*gra
 	return s, nil
 }
 
-// readSpec reads and checks a Spec file; ports nil: of ports of any kind.
+// readSpec reads and checks a Spec file; ports nil: of ports of any kind. Files that it names are beside it.
 func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -68,6 +69,11 @@ func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	s, err := graph.ParseSpec(text)
 	if bad := new(graph.SpecError); errors.As(err, &bad) && bad.Msg == `unknown field "devices"` {
 		bad.Msg += ": an intent, which quillon ctl apply takes"
+	}
+	if err == nil {
+		var dir string
+		dir, err = filepath.Abs(filepath.Dir(file))
+		s.Beside(kinds(), dir)
 	}
 	if err == nil && len(s.Ports)+len(s.Apps)+len(s.Links) == 0 {
 		return nil, fmt.Errorf("%s: ports, apps and links are missing", file)

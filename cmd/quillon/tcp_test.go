@@ -6,12 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
 
 // TestRatesOfTCP: one TCP connection gets the rate that a policer and a shaper are told,
-// whatever its congestion control.
+// whatever its congestion control. A machine that does other work lets the worker and
+// TCP wait, and both lose by it: what fails then is tried again.
 func TestRatesOfTCP(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")
@@ -19,28 +21,44 @@ func TestRatesOfTCP(t *testing.T) {
 	if _, err := exec.LookPath("iperf3"); err != nil {
 		t.Skip("iperf3 is missing (apt-get install iperf3)")
 	}
-	const rate, seconds = 50, 5 // Mbit/s
 	controls, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var commands strings.Builder
-	var names []string
 	for _, nf := range []string{"police,cir", "shape,rate"} {
-		for _, control := range strings.Fields(string(controls)) {
-			names = append(names, nf+"-"+control)
-			fmt.Fprintf(&commands, `
+		t.Run(nf, func(t *testing.T) {
+			t.Parallel()
+			left := strings.Fields(string(controls))
+			for range 5 {
+				busy := processorsBusy(t)
+				if left = ratesOfTCP(t, nf, left); len(left) == 0 {
+					return
+				}
+				if share := busy(); share < 0.8 {
+					t.Fatalf("not the rate, with processors in use for %.0f %% of the time: %v", 100*share, left)
+				}
+			}
+			t.Skipf("the machine is too busy to measure with %v", left)
+		})
+	}
+}
+
+// ratesOfTCP are those of the congestion controls that did not get the rate.
+func ratesOfTCP(t *testing.T, nf string, controls []string) (failed []string) {
+	const rate, seconds = 50, 5 // Mbit/s
+	var commands strings.Builder
+	for _, control := range controls {
+		fmt.Fprintf(&commands, `
 quillon run --inline eth1,eth2 --nf %s=%dMbit
 b iperf3 -s -1 >/dev/null &
 until b ss -Hltn | grep -q :5201; do sleep 0.1; done
 a iperf3 -c 10.0.0.2 -t %d -C %s -J >%s
 quillon stop
-`, nf, rate, seconds, control, nf+"-"+control)
-		}
+`, nf, rate, seconds, control, control)
 	}
 	dir := inLab(t, commands.String())
-	for _, name := range names {
-		text, err := os.ReadFile(filepath.Join(dir, name))
+	for _, control := range controls {
+		text, err := os.ReadFile(filepath.Join(dir, control))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,15 +70,48 @@ quillon stop
 			}
 		}
 		if err := json.Unmarshal(text, &result); err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: %v", control, err)
 		}
 		got := result.End.Received.Bits / 1e6
-		t.Logf("%s: %.1f Mbit/s", name, got)
+		t.Logf("%s: %.1f Mbit/s of %d", control, got, rate)
 		// Both count the frames' headers, and the connection's bytes alone are counted
 		// here. The bucket is full at the beginning, of a policer both of them are.
 		const headers = 1448. / 1514
-		if got < 0.9*rate*headers || got > rate*(1+0.4/seconds) {
-			t.Errorf("%s: %.1f Mbit/s of %d", name, got, rate)
+		if got > rate*(1+0.4/seconds) {
+			t.Errorf("%s: %.1f Mbit/s of %d", control, got, rate)
 		}
+		if got < 0.9*rate*headers {
+			failed = append(failed, control)
+		}
+	}
+	return failed
+}
+
+// processorsBusy returns a function that says for how much of the time since then the
+// machine's processors had work.
+func processorsBusy(t *testing.T) func() float64 {
+	// user, nice, system, idle, iowait and so on, in ticks: proc_stat(5)
+	read := func() (idle, all float64) {
+		text, err := os.ReadFile("/proc/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, _, _ := strings.Cut(string(text), "\n")
+		for i, field := range strings.Fields(line)[1:9] {
+			n, err := strconv.ParseFloat(field, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += n
+			if i == 3 || i == 4 {
+				idle += n
+			}
+		}
+		return idle, all
+	}
+	idle0, all0 := read()
+	return func() float64 {
+		idle, all := read()
+		return 1 - (idle-idle0)/(all-all0)
 	}
 }

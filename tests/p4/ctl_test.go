@@ -140,7 +140,7 @@ func newBench(t *testing.T, kind, path string) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.session.Close)
-	soon, cancel := context.WithTimeout(ctx, 20*time.Second)
+	soon, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	if err := b.session.Await(soon); err != nil {
 		t.Fatal(err, b.session.Status().Err)
@@ -191,7 +191,7 @@ func (b *bench) wire(n uint32) {
 		}
 		// Until the kernel has seen both ends up it drops what is sent.
 		for _, name := range []string{la.Name, fmt.Sprintf("v%d", n)} {
-			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) {
 				if l, err := netlink.LinkByName(name); err != nil {
 					return err
 				} else if l.Attrs().OperState == netlink.OperUp {
@@ -403,7 +403,7 @@ func (b *bench) inject(n uint32, frame []byte) {
 // until waits until ok, which is tried after each frame and every 5 ms.
 func (b *bench) until(what string, ok func() bool) bool {
 	b.t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(60 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
@@ -627,7 +627,7 @@ func (b *bench) checkCounter(where string, s *stf.Statement, labels map[string]s
 			b.t.Fatal(err)
 		}
 	}
-	limit := time.Now().Add(2 * time.Second)
+	limit := time.Now().Add(20 * time.Second)
 	for {
 		read()
 		v := packets

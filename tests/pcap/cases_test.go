@@ -33,6 +33,7 @@ type goldenCase struct {
 	About     string         `yaml:"about"`
 	NF        []string       `yaml:"nf"`
 	In        string         `yaml:"in"`
+	AHosts    string         `yaml:"a-hosts"`
 	Expect    string         `yaml:"expect"`
 	Recorded  bool           `yaml:"recorded"`
 	All       bool           `yaml:"all"`
@@ -112,6 +113,12 @@ func (c *goldenCase) run(t *testing.T, dir string) {
 func (c *goldenCase) replay(t *testing.T, dir string, spec *graph.Spec, in []string, expect string) ([]byte, *replay.Result) {
 	t.Helper()
 	cfg := replay.Config{Spec: spec, Kinds: kinds(), All: c.All}
+	if c.AHosts != "" {
+		var err error
+		if cfg.AHosts, err = replay.ParseHosts(strings.Split(c.AHosts, ",")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if strings.HasSuffix(expect, ".pcapng") {
 		cfg.Format = pcap.NG
 	}

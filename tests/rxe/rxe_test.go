@@ -373,11 +373,24 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 			for _, c := range all {
 				t.Run(c.name, func(t *testing.T) {
 					r.capture(t)
-					before := m.failed(t)
-					c.run(t, r).compare(t, c, plain[c.name])
-					// Clients would not know: what they asked for again went another way.
-					if n := m.failed(t) - before; n != 0 && !c.lossy && len(plain[c.name].errors) == 0 {
-						t.Errorf("%d connections failed", n)
+					for try := 1; ; try++ {
+						before := m.failed(t)
+						o := c.run(t, r)
+						wrong := o.worse(c, plain[c.name])
+						// Clients would not know: what they asked for again went another way.
+						if n := m.failed(t) - before; n != 0 && !c.lossy && len(plain[c.name].errors) == 0 {
+							wrong = append(wrong, fmt.Sprintf("%d connections failed", n))
+						}
+						t.Logf("counters %v, without a middlebox %v", o.counters, plain[c.name].counters)
+						if len(wrong) == 0 {
+							return
+						}
+						// Timers of guests that get no processor run out, and their frames find no room.
+						if try == 3 || o.counters["completer_retry_err"] == 0 {
+							t.Errorf("%d times: %s", try, strings.Join(wrong, "; "))
+							return
+						}
+						t.Logf("once more, since timers ran out: %s", strings.Join(wrong, "; "))
 					}
 				})
 			}
@@ -423,17 +436,15 @@ func (m *middlebox) check(t *testing.T) {
 // of place or refused.
 var faults = []string{"out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"}
 
-// compare fails the test when clients or rxe saw more errors than they do
-// without a middlebox.
-func (o outcome) compare(t *testing.T, c testCase, plain outcome) {
-	t.Helper()
+// worse is what clients or rxe saw more errors of than they do without a middlebox.
+func (o outcome) worse(c testCase, plain outcome) (wrong []string) {
 	if !slices.Equal(o.errors, plain.errors) {
-		t.Errorf("errors: %q, without a middlebox %q", o.errors, plain.errors)
+		wrong = append(wrong, fmt.Sprintf("errors: %q, without a middlebox %q", o.errors, plain.errors))
 	}
 	for _, name := range faults {
 		if o.counters[name] > plain.counters[name] && !c.lossy {
-			t.Errorf("rxe counts %d of %s, without a middlebox %d", o.counters[name], name, plain.counters[name])
+			wrong = append(wrong, fmt.Sprintf("rxe counts %d of %s, without a middlebox %d", o.counters[name], name, plain.counters[name]))
 		}
 	}
-	t.Logf("counters %v, without a middlebox %v", o.counters, plain.counters)
+	return wrong
 }

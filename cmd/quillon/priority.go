@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// priority is how the threads of the process go before those of others.
+type priority struct {
+	what string
+	// others is what all threads get, workers what those of the workers have beside. All of them get
+	// something: a worker waits for the others at times (Go's scheduler, the garbage collector), and would wait
+	// until these have got a processor.
+	others, workers unix.SchedAttr
+	// limits are what the process may give its threads later, without a capability.
+	limits map[int]uint64
+	says   string
+}
+
+// priorities are what --priority chooses from.
+var priorities = []priority{
+	{what: "high",
+		others: unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: -10}, workers: unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: -20},
+		limits: map[int]uint64{unix.RLIMIT_NICE: 40}, // 20 less the nice value
+		says:   "nice -20 for the workers, -10 for all other threads"},
+	{what: "realtime",
+		others: unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, workers: unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 2},
+		limits: map[int]uint64{unix.RLIMIT_RTPRIO: 2},
+		says:   "SCHED_FIFO 2 for the workers, 1 for all other threads"},
+	{what: "normal", says: "as other processes"},
+}
+
+func priorityNames() (names []string) {
+	for _, p := range priorities {
+		names = append(names, p.what)
+	}
+	return names
+}
+
+// choosePriority is the one of a name.
+func choosePriority(name string) (*priority, error) {
+	for i := range priorities {
+		if priorities[i].what == name {
+			return &priorities[i], nil
+		}
+	}
+	return nil, fmt.Errorf("--priority %s: want %s", name, strings.Join(priorityNames(), ", "))
+}
+
+// take gives every thread of the process its priority; those that begin later inherit it. Where that is not
+// allowed the process runs as others do, and what is printed says so.
+func (p *priority) take() (says string, _ *priority) {
+	if p.limits == nil {
+		return p.what + ", " + p.says, p
+	}
+	for limit, n := range p.limits {
+		var r unix.Rlimit
+		if unix.Getrlimit(limit, &r) == nil && r.Cur < n {
+			_ = unix.Setrlimit(limit, &unix.Rlimit{Cur: n, Max: max(n, r.Max)})
+		}
+	}
+	err := p.probe()
+	for seen := map[string]bool{}; err == nil; {
+		// Threads begin meanwhile: until none is new.
+		tasks, e := os.ReadDir("/proc/self/task")
+		was := len(seen)
+		for _, t := range tasks {
+			if id, bad := strconv.Atoi(t.Name()); bad == nil && !seen[t.Name()] && err == nil {
+				seen[t.Name()] = true
+				a := p.others
+				if err = unix.SchedSetAttr(id, &a, 0); errors.Is(err, unix.ESRCH) {
+					err = nil
+				}
+			}
+		}
+		if err = errors.Join(err, e); len(seen) == was && err == nil {
+			return p.what + ", " + p.says + p.session(), p
+		}
+	}
+	normal := &priorities[len(priorities)-1]
+	return fmt.Sprintf("%s, %s: --priority %s is not allowed (%v): run as root, or see quillon help run", normal.what, normal.says, p.what, err), normal
+}
+
+// session gives the session of the process the nice value of its threads, if the process leads it, as what a service
+// manager or setsid starts does: where the kernel groups threads by sessions (sched_autogroup_enabled), nice values
+// count only against others of the same one.
+func (p *priority) session() (says string) {
+	if sid, err := unix.Getsid(0); err != nil || sid != os.Getpid() || p.others.Nice >= 0 {
+		return ""
+	}
+	if os.WriteFile("/proc/self/autogroup", []byte(strconv.Itoa(int(p.others.Nice))), 0) != nil {
+		return ""
+	}
+	return fmt.Sprintf(", and %d for the session", p.others.Nice)
+}
+
+// limited reports that the limits of the process do not allow the priorities: its threads need a capability to
+// change theirs.
+func (p *priority) limited() bool {
+	for limit, n := range p.limits {
+		var r unix.Rlimit
+		if unix.Getrlimit(limit, &r) != nil || r.Cur < n {
+			return true
+		}
+	}
+	return false
+}
+
+// probe reports why a worker does not get its priority.
+func (p *priority) probe() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	was, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return err
+	}
+	a := p.workers
+	if err := unix.SchedSetAttr(0, &a, 0); err != nil {
+		return err
+	}
+	return unix.SchedSetAttr(0, was, 0)
+}
+
+// processors are the numbers in a list such as 2,3 or 4-7, all of which this process may run on.
+func processors(list string) (cpus []int, err error) {
+	var may unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return nil, err
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, ranged := strings.Cut(part, "-")
+		from, err := strconv.Atoi(first)
+		to := from
+		if ranged && err == nil {
+			to, err = strconv.Atoi(last)
+		}
+		if err != nil || from < 0 || to < from {
+			return nil, fmt.Errorf("cpu=%s: want numbers of processors, as 2,3 or 4-7", list)
+		}
+		for c := from; c <= to; c++ {
+			if !may.IsSet(c) {
+				return nil, fmt.Errorf("cpu=%s: there is no processor %d that this process may run on; see /proc/self/status, Cpus_allowed_list", list, c)
+			}
+			cpus = append(cpus, c)
+		}
+	}
+	return cpus, nil
+}
+
+// cpusOf are the processors that the ports of spec want the workers on, which have queues of all of them.
+func cpusOf(spec *graph.Spec) (cpus []int, err error) {
+	list, by := "", ""
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		switch c := spec.Ports[name].Args["cpu"]; {
+		case c == "" || c == list:
+			continue
+		case list != "":
+			return nil, fmt.Errorf("ports %s and %s: cpu=%s and cpu=%s: a worker has a queue of every port, and runs in one place: give all ports the same", by, name, list, c)
+		default:
+			list, by = c, name
+		}
+		if cpus, err = processors(list); err != nil {
+			return nil, fmt.Errorf("port %s: %w", name, err)
+		}
+	}
+	return cpus, nil
+}
