@@ -1088,7 +1088,7 @@ func (b *board) endEpoch(now clock.Time) {
 
 // Reconfigure takes a deployment that Inside puts in force.
 func (b *board) Reconfigure(args graph.Args) error {
-	s, err := parseArgs(args)
+	s, err := b.library.parseArgs(args)
 	if err != nil {
 		return err
 	}
@@ -1140,7 +1140,7 @@ func (b *board) roomFor(d *dag.Deployment) error {
 
 // Takes reports whether only what can be changed under traffic is another.
 func (b *board) Takes(args graph.Args) bool {
-	s, err := parseArgs(args)
+	s, err := b.library.parseArgs(args)
 	return err != nil || b.takes(&s)
 }
 

@@ -85,8 +85,10 @@ var refusals = [...]graph.Reason{
 	sched.Gone:         reasonGone,
 }
 
-// Kind declares snic.
-func Kind() *graph.Kind {
+// Kind declares snic, whose tasks may be any functions. What these do to packets it knows
+// (graph.Kind.Effects).
+func Kind(functions ...graph.Kind) *graph.Kind {
+	l := newLibrary(functions)
 	k := &graph.Kind{
 		Name:    "snic",
 		Summary: "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
@@ -160,7 +162,7 @@ end: run says so, and its exit status is 1.`,
 		Reasons: reasons[:],
 		Tables:  tables(),
 		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {
-			s, err := parseArgs(args)
+			s, err := l.parseArgs(args)
 			if err != nil {
 				return nil, err
 			}
@@ -171,7 +173,7 @@ end: run says so, and its exit status is 1.`,
 			return out, nil
 		},
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			s, err := parseArgs(args)
+			s, err := l.parseArgs(args)
 			if err != nil {
 				return nil, err
 			}
@@ -200,6 +202,7 @@ end: run says so, and its exit status is 1.`,
 
 // settings are the parsed arguments.
 type settings struct {
+	library                     *library
 	deployment                  *dag.Deployment
 	shares                      bool
 	parallel                    uint8
@@ -216,12 +219,12 @@ type settings struct {
 	workers                     int // boards that there are, each with all of this
 }
 
-func parseArgs(args graph.Args) (settings, error) {
-	s := settings{shares: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
+func (l *library) parseArgs(args graph.Args) (settings, error) {
+	s := settings{library: l, shares: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
 		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes}
 	r := arg.Read("", args)
 	var wrong error
-	r.Func("deployment", func(v string) error { s.deployment, wrong = deployment(v); return wrong })
+	r.Func("deployment", func(v string) error { s.deployment, wrong = l.deployment(v); return wrong })
 	if wrong != nil {
 		return s, wrong // says so itself
 	}

@@ -109,7 +109,7 @@ func scripts() []graph.Kind {
 				return make(a["letter"][0], d), nil
 			}}
 	}
-	return []graph.Kind{*Kind(),
+	return []graph.Kind{*Kind(declared()...),
 		kind("quick", func(l byte, _ clock.Duration) graph.App { return &script{letter: l} }),
 		kind("hold", func(l byte, d clock.Duration) graph.App { return &keeping{script{letter: l, hold: d}} }),
 		kind("beat", func(l byte, d clock.Duration) graph.App { return &keeping{script{letter: l, beat: d}} }),
