@@ -149,6 +149,7 @@ end: run says so, and its exit status is 1.`,
 			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
 			{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
 			{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
+			{Name: "scheduler", Default: "chain", Help: "what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"},
 			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
@@ -200,12 +201,15 @@ end: run says so, and its exit status is 1.`,
 	return k
 }
 
+var schedulers = [...]string{"chain", "panic"}
+
 // settings are the parsed arguments.
 type settings struct {
 	library                     *library
 	deployment                  *dag.Deployment
 	shares                      bool
 	parallel                    uint8
+	panics                      bool // the scheduler is PANIC's
 	epoch, slack, monitor, idle clock.Duration
 	poolCopy                    clock.Duration
 	rate, portRate              int64
@@ -244,6 +248,14 @@ func (l *library) parseArgs(args graph.Args) (settings, error) {
 	arg.Scaled(r, "pr-rate", &s.rate, 1000, 1000, 1e12)
 	arg.Scaled(r, "port-rate", &s.portRate, 1000, 1000, 1e13)
 	arg.Scaled(r, "burst", &s.burst, 1024, 1, 1<<30)
+	r.Func("scheduler", func(v string) error {
+		i := slices.Index(schedulers[:], v)
+		if i < 0 {
+			return errors.New("want chain or panic")
+		}
+		s.panics = i > 0
+		return nil
+	})
 	arg.Scaled(r, "store", &s.store, 1024, 1<<11, 1<<40)
 	arg.Scaled(r, "packets", &s.packets, 1024, 64, 1<<20)
 	r.Func("pool-port", func(v string) (err error) {
