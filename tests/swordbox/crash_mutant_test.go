@@ -2,19 +2,22 @@ package swordbox
 
 // crashMutants break what a process leaves to the next one, and what that makes of it.
 func crashMutants() []mutant {
-	const crash, after = "BeforeTheCrash|TestNothingMeanwhile", "AfterTheCrash"
+	const crash, question = "BeforeTheCrash|TestNothingMeanwhile", "BeforeTheQuestion"
 	return []mutant{
 		{"WRITEs of which nobody knows are sent again", "recover.go", "f.inDoubt = true", "f.inDoubt = false", frames, crash},
 		{"WRITEs of which nobody knows are sent again, by a scene", "recover.go", "f.inDoubt = true", "f.inDoubt = false", histories, "TestCrash"},
-		{"the server is asked while frames may be under way", "doubt.go", "if now < n.mem.barred {", "if false {", frames, crash},
-		{"the question takes no PSN", "doubt.go", "c.next = psnAdd(c.next, 1)\n", "", frames, crash},
-		{"the question has the PSN of what is open", "doubt.go", "&o, nil, c.next)", "&o, nil, c.acked)", frames, crash},
+		{"the server is asked while frames may be under way", "doubt.go", "case now < s.n.mem.barred:", "case false:", frames, crash},
+		{"the question takes no PSN", "doubt.go", "if c.next = psnAdd(psn, 1); psn == c.gate {", "if psn == c.gate {", frames, crash},
+		{"the question has the PSN of what is open", "doubt.go", "&o, nil, c.gate)", "&o, nil, c.acked)", frames, crash},
 		{"the question adds", "doubt.go", "op{kind: kFAA, ", "op{kind: kFAA, out: 1, ", frames, crash},
 		{"PSNs of what was cut off are not used again", "doubt.go", "c.newest, c.next = none, none, psn", "c.newest = none, none", frames, crash},
-		{"the PSN of the question is used at once", "doubt.go", "c.gated, c.gate, n.opens = true,", "c.gated, c.gate, n.opens = false,", frames, crash},
-		{"the question's copy takes no PSN", "response.go", "(fl.inDoubt || fl.gated && psn == fl.gate)", "fl.inDoubt", frames, after},
+		{"the PSN of the question is used before its answer came", "order.go", "|| c.gated ||", "||", frames, question},
+		{"what the server misses before the question is not filled", "doubt.go", "if c.inDoubt = false; c.gated {\n\t\ts.fill(c)", "if c.inDoubt = false; false {\n\t\ts.fill(c)", frames, crash},
+		{"the next process does not know that a question was asked", "recover.go", "gated: f.gated && !f.dead, ", "", frames, question},
+		{"nobody asks again when nothing is open", "watch.go", "(f.oldest != none || f.gated)", "f.oldest != none", frames, question},
+		{"a connection stays in doubt", "carrier.go", "c.inDoubt = false // whichever", "_ = 0 // whichever", frames, question},
 		{"repetitions go out while nobody knows", "repair.go", "if c.inDoubt {\n\t\ts.c.Drop(x, reasonRepeat)", "if false {\n\t\ts.c.Drop(x, reasonRepeat)", frames, "TestNothingMeanwhile"},
-		{"operations go over a connection in doubt", "order.go", "|| c.inDoubt ||", "||", frames, crash},
+		{"operations go over a connection in doubt", "order.go", "|| c.inDoubt || c.gated ||", "||", frames, crash},
 		{"an operation whose frame never left is on record", "recover.go", "\t\tg.tail--\n", "", frames, "TestDiesBeforeItSends"},
 		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))", "cmp.Compare(n.place(a), n.place(b))", frames, "TestCarriedInOrder"},
 		{"the next PSN is the first", "recover.go", "c.next = psnAdd(o.spsn, o.npsn)\n", "", frames, crash},

@@ -138,7 +138,7 @@ func mutants() []mutant {
 		{"another packet is sent again", "repair.go", "for ; off > 0; off-- {", "for ; off > 1; off-- {", frames, "TestKept"},
 		{"what is kept is kept for ever", "order.go", "if o.is(fKept) {\n\t\tn.unkeep(o)", "if false {\n\t\tn.unkeep(o)", frames, "TestKept"},
 		{"a server that pauses is gone", "watch.go", "if heard.Sub(since) >= giveup/2 && now.Sub(since) >= giveup {", "if heard >= 0 && now.Sub(since) >= giveup {", frames, "TestServerGone|TestGone"},
-		{"a connection is asked with what the server does not know", "watch.go", "o := op{kind: kWrite, spsn: c.acked}", "o := op{kind: kWrite, spsn: c.next}", frames, "TestProbe"},
+		{"a connection is asked with what the server does not know", "watch.go", "s.emptyWrite(c, c.acked)", "s.emptyWrite(c, c.next)", frames, "TestProbe"},
 		{"a server that knows nothing of a connection keeps it", "response.go", " || fl.denied(&s.f, b, psn, s.cfg.alive) {", " {", frames, "TestDenied"},
 		{"a server that means another connection keeps it", "carrier.go", "return psn != c.acked && !c.affirmed(h, b, psn)", "return false", frames, "TestDenied"},
 		{"a repetition is answered for a server that may be gone", "repair.go", "case released && n.doubtful(fl):", "case false:", frames, "TestDoubted"},

@@ -74,8 +74,6 @@ type node struct {
 	worker int
 	mem    *memory
 
-	opens clock.Time // when PSNs of questions may be those of requests (flow.gate)
-
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
 	awake                 clock.Time // when the server was first heard after it was silent for giveup=/2
@@ -174,7 +172,7 @@ func (n *node) letGo(s conn.Slot) bool {
 	switch {
 	case !f.synced:
 		return true
-	case f.guests > 0 || f.oldest != none || f.lost != 0 && !f.told:
+	case f.guests > 0 || f.oldest != none || f.gated || f.lost != 0 && !f.told:
 		return false
 	case f.gone || f.dead || !f.bound:
 		return true

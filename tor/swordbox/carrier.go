@@ -15,7 +15,7 @@ type carrier struct {
 	repair  bool // the server misses requests from PSN expect on: they are sent again
 	timed   bool // the next answer tells of a round trip
 	inDoubt bool // another process sent WRITEs in the place of atomics, and it is not known yet which of them the server executed (see inquire)
-	gated   bool // requests from PSN gate on have to wait (see shut)
+	gated   bool // the server was asked, with PSN gate, and the answer to that did not come (see inquire): nothing new goes over it
 	claimed bool // its own client waits for it: nobody else may have it
 	isLent  bool
 	tries   uint8  // how often in a row something was sent again without an answer
@@ -53,7 +53,10 @@ type carrier struct {
 
 	private clock.Time // when it last carried what does not go together with others' operations; 0: never
 	asking  clock.Time // when its server was last asked whether it is there
-	_       [48]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	askVA   uint64     // see gated: memory and R_Key of the question
+	askKey  uint32
+	filled  uint32   // see fill: PSN of what comes next to fill
+	_       [32]byte // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // oldest is the operation at the front of those that connection c carries, and
@@ -174,7 +177,7 @@ const leastPatience = clock.Duration(500e3)
 // changes neither. Answers of before, which came late, say nothing; there are none
 // when it was quiet before the question.
 func (c *carrier) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
-	if c.asked == 0 || c.oldest != none || h.Op != hdr.Acknowledge || c.asked.Sub(c.heard) < alive {
+	if c.asked == 0 || c.oldest != none || c.gated || h.Op != hdr.Acknowledge || c.asked.Sub(c.heard) < alive {
 		return false
 	}
 	if h.AETHOf(b).Syndrome().ACK() {
@@ -200,7 +203,9 @@ func (c *carrier) count(o *op, d int32) {
 		c.guests += d
 	}
 	if o.flags&fReplaced != 0 {
-		c.writes += d
+		if c.writes += d; c.writes == 0 {
+			c.inDoubt = false // whichever answer told so
+		}
 	} else if o.answered() {
 		c.rd += d
 	}

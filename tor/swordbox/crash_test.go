@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -58,37 +59,102 @@ func TestNotExecutedBeforeTheCrash(t *testing.T) {
 	r, _, a, b, at := underWay(t, nil)
 	question(t, r, a, b, at+2)
 	a.smsn++
-	got := a.nak(at+1, hdr.SynNAKSequence).Out["a"]
-	same(t, got, b.atomicAckTo(b.psn-2, b.msn+1, 1), b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynNAKSequence, b.msn+1), nil))
+	got := a.nak(at+1, hdr.SynNAKSequence)
+	// The PSN of the question is spent: what is before it is filled, and its answer is awaited.
+	same(t, got.Out["b"], a.empty(at+1), b.moved(a, hdr.FetchAdd, at+2, atomicETH(0x7008, testRKey, 0, 0), nil))
+	same(t, got.Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1), b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynNAKSequence, b.msn+1), nil))
 	b.msn++
 	same(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil)).Out["b"],
 		b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7008, testRKey, 3, 2), nil))
 	one(t, b.atomicAck(77).Out["a"])
-	// The PSN of the question is not used while a copy of it may be under way.
-	same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, at+1, reth(0x5000, testRKey, 8), little(1)))
-	none0(t, a.write(0x5008, 2).Out["b"])
+	none0(t, a.write(0x5000, 1).Out["b"])
 	a.spsn = at + 1
-	one(t, a.ack().Out["a"])
-	r.Clock.Advance(time.Millisecond)
-	same(t, a.write(0x5010, 3).Out["b"], a.moved(a, hdr.WriteOnly, at+2, reth(0x5008, testRKey, 8), little(2)),
-		a.moved(a, hdr.WriteOnly, at+3, reth(0x5010, testRKey, 8), little(3)))
+	none0(t, a.ack().Out["b"])
+	same(t, a.atomicAck(2).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
 }
 
-// A copy of the question comes behind what was sent since it was answered by a cut: the
-// server executes it, and it has taken its PSN after all.
-func TestCopyOfTheQuestionAfterTheCrash(t *testing.T) {
-	r, _, a, b, at := underWay(t, nil)
-	question(t, r, a, b, at+2)
-	a.smsn++
-	one(t, a.nak(at+1, hdr.SynNAKSequence).Out["a"][1:])
-	b.msn++
-	same(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil)).Out["b"],
-		b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7008, testRKey, 3, 2), nil))
-	one(t, b.atomicAck(77).Out["a"])
-	one(t, a.write(0x5000, 1).Out["b"])
-	a.spsn = at + 2
-	one(t, a.atomicAck(3).Out["a"]) // to the copy: what was before it is executed, too
-	same(t, a.write(0x5008, 2).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5008, testRKey, 8), little(2)))
+// empty is a WRITE of nothing over c's connection.
+func (c *party) empty(psn uint32) []byte {
+	return c.moved(c, hdr.WriteOnly, psn, reth(0, 0, 0), nil)
+}
+
+// The answer to the question does not come first: an acknowledgement of what is before it
+// does, or the answer to a READ there. The question was executed for all that, and its PSN
+// would be taken for a repetition. The next process, too, waits for its answer.
+func TestAnsweredBeforeTheQuestion(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint(again), func(t *testing.T) {
+			r, k, a, b, at := underWay(t, nil)
+			question(t, r, a, b, at+2)
+			a.spsn, a.smsn = at+1, a.smsn+1
+			got := a.ack()
+			same(t, got.Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1), b.atomicAckTo(b.psn-1, b.msn+2, 2))
+			none0(t, got.Out["b"])
+			if again {
+				r.restart(k, false, time.Microsecond, nil)
+			}
+			none0(t, a.write(0x5000, 1).Out["b"])
+			question(t, r, a, b, at+2) // nothing is open, and it is asked
+			same(t, a.atomicAck(3).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
+		})
+	}
+}
+
+// No question was asked when the answer to a READ behind the WRITEs says that all is
+// executed: its connection goes on.
+func TestReadAnsweredBeforeTheQuestion(t *testing.T) {
+	r, k, a, b := diverged(t, nil)
+	b.learn(a, 0x7008, 1)
+	one(t, b.cas(0x7008, 1, 2).Out["b"])
+	one(t, a.read(0x5000, 8).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	a.spsn, a.smsn = a.spsn+1, a.smsn+1
+	if got := a.answer(hdr.ReadRespOnly, nil, little(7)).Out["a"]; len(got) != 2 {
+		t.Fatalf("%d answers, want those of both%s", len(got), show(got))
+	}
+	same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5000, testRKey, 8), little(1)))
+}
+
+// What fills the PSNs before the question may be lost as well, and is sent once more;
+// long gaps are filled in bursts. A queue pair that refuses it has failed.
+func TestFillsBeforeTheQuestion(t *testing.T) {
+	const writes = 14
+	prepare := func(t *testing.T) (r *rig, a *party, at uint32, frames []graphtest.Frame) {
+		r, k, a, b := diverged(t, nil)
+		b.learn(a, 0x7008, 1)
+		at = a.spsn
+		for v := range uint64(writes) {
+			one(t, b.cas(0x7008, 1+v, 2+v).Out["b"])
+		}
+		r.restart(k, false, time.Microsecond, nil)
+		question(t, r, a, b, at+writes)
+		a.smsn++
+		frames = a.nak(at+1, hdr.SynNAKSequence).Out["b"]
+		return r, a, at, frames
+	}
+	t.Run("lost", func(t *testing.T) {
+		_, a, at, frames := prepare(t)
+		for i, f := range frames[:writes-1] {
+			same(t, []graphtest.Frame{f}, a.empty(at+1+uint32(i)))
+		}
+		if len(frames) != writes {
+			t.Fatalf("%d frames, want %d", len(frames), writes)
+		}
+		again := a.nak(at+5, hdr.SynNAKSequence).Out["b"]
+		if len(again) != writes-4 {
+			t.Fatalf("%d frames, want %d", len(again), writes-4)
+		}
+		same(t, again[:1], a.empty(at+5))
+		a.spsn = at + writes
+		one(t, append(a.atomicAck(2).Out["b"], a.write(0x5000, 1).Out["b"]...))
+	})
+	t.Run("refused", func(t *testing.T) {
+		r, a, at, _ := prepare(t)
+		a.nak(at+3, hdr.SynNAKRemoteAccess)
+		if f := &(*r.box().nodes.Load())[0].flows[0]; !f.dead || f.gated {
+			t.Errorf("dead %v, gated %v", f.dead, f.gated)
+		}
+	})
 }
 
 // While it is not known nothing goes over that connection, nor to that word, and

@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -18,19 +19,20 @@ import (
 // Either it is executed, then all is, or the server asks for the PSN that it misses:
 // what has that or a later one was not executed. Frames of the other process may
 // still come, until settle= after its end; until then nothing is asked.
+//
+// From the first question on its PSN is spent, whatever the server says: a copy of the
+// question may be executed at any time, and then a request with that PSN would be taken
+// for its repetition, and be acknowledged without being executed. So the connection
+// carries nothing new until the answer to the question came. When the server misses
+// PSNs before that one, they are filled with WRITEs of nothing, which the queue pair has
+// the right to, as it takes WRITEs in the place of atomics; then the question comes to
+// its turn. All of that is for the next process to go on with, too.
 
 // inquire asks the server which of the operations that connection c carries it has
 // executed.
 func (s *wire) inquire(c *flow) {
 	n, now := s.n, s.c.Now()
-	if now < n.mem.barred {
-		return
-	}
-	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
-		s.fail(c)
-		return
-	}
-	if c.tries > 0 && now.Sub(c.since) < c.timeout(s.cfg.giveup) {
+	if !s.mayAsk(c) {
 		return
 	}
 	about, full := (*op)(nil), c.rd >= n.depth(c)
@@ -38,45 +40,118 @@ func (s *wire) inquire(c *flow) {
 		switch {
 		case o.is(fReplaced):
 			about = o
-		case o.answered() && full: // there is no room for another question: its answer tells the same
+		case o.answered() && full && !c.gated: // there is no room for another question: its answer tells the same
 			s.make(c, o, o.got)
 			c.tried(now)
 			return
 		}
 	}
-	if about == nil {
+	if !c.gated && about == nil {
 		return
 	}
-	o := op{kind: kFAA, va: about.va, rkey: about.rkey}
-	x := s.blank(c.up.len() + hdr.AtomicETHLen + hdr.ICRCLen)
-	if x == nil {
-		return
+	if !c.gated {
+		c.gate, c.askKey, c.askVA = c.next, about.rkey, about.va
+		c.gated = true // last: the process may end between any two
 	}
-	made := c.up.atomic(x.Bytes(), &o, nil, c.next)
-	s.seal(toServers, x, x.Bytes(), &made)
-	s.c.Count(ctrProbes, 1)
+	s.ask(c)
 	c.tried(now)
 }
 
-// allExecuted: the server executed the question on connection c, and so all before it.
-// It may be a copy of a question that was answered by a cut, which came behind what
-// was sent since.
-func (s *wire) allExecuted(c *flow) {
-	c.inDoubt, c.gated = false, false
-	c.next = psnAdd(c.next, 1)
-	s.acked(c, psnAdd(c.next, hdr.PSNMask))
+// mayAsk reports whether it is time to ask the server about connection c, which is given
+// up when it is gone.
+func (s *wire) mayAsk(c *flow) bool {
+	now := s.c.Now()
+	switch {
+	case now < s.n.mem.barred:
+		return false
+	case c.cur != none: // a question in the middle of a message would be an error
+		if now.Sub(c.began) > s.cfg.giveup {
+			s.fail(c)
+		}
+		return false
+	case c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent):
+		s.fail(c)
+		return false
+	}
+	return c.tries == 0 || now.Sub(c.since) >= min(leastPatience<<min(c.tries, 10), clock.Duration(s.cfg.giveup)/5)
+}
+
+// ask sends the question of connection c; false when there is no buffer.
+func (s *wire) ask(c *flow) bool {
+	o := op{kind: kFAA, va: c.askVA, rkey: c.askKey}
+	x := s.blank(c.up.len() + hdr.AtomicETHLen + hdr.ICRCLen)
+	if x == nil {
+		return false
+	}
+	made := c.up.atomic(x.Bytes(), &o, nil, c.gate)
+	s.seal(toServers, x, x.Bytes(), &made)
+	s.c.Count(ctrProbes, 1)
+	return true
+}
+
+// fill sends what the server misses before the question of connection c, from the PSN on
+// that it expects, and the question: some of it, the rest when that was answered.
+func (s *wire) fill(c *flow) {
+	c.filled = c.next
+	for range burst {
+		last := c.filled == c.gate
+		if last && !s.ask(c) || !last && !s.emptyWrite(c, c.filled) {
+			break
+		}
+		if c.filled = psnAdd(c.filled, 1); last {
+			break
+		}
+	}
+	c.tried(s.c.Now())
+}
+
+// concludes handles answer b, with PSN psn, when it is to the question of connection c, or
+// to what fills the PSNs before that. False when it is not.
+func (s *wire) concludes(c *flow, psn uint32, b []byte) bool {
+	if !c.gated || psnLess(psn, c.next) || psnLess(c.gate, psn) {
+		return false
+	}
+	syn := hdr.SynACK
+	if s.f.Op == hdr.Acknowledge {
+		syn = s.f.AETHOf(b).Syndrome()
+	} else if s.f.Op != hdr.AtomicAck || psn != c.gate {
+		return false
+	}
+	if syn.RNR() {
+		return false
+	}
+	s.n.hear(c)
+	c.hears(s.c.Now())
+	switch {
+	case syn.ACK():
+		c.ack(psn) // first: the next process takes it from there
+		if c.next = psnAdd(psn, 1); psn == c.gate {
+			c.inDoubt, c.gated = false, false
+		}
+		if s.acked(c, psn); c.gated && c.next == c.filled {
+			s.fill(c)
+		}
+	case syn == hdr.SynNAKSequence:
+		c.next = psn
+		if s.acked(c, psnAdd(psn, hdr.PSNMask)); c.gated {
+			s.fill(c)
+		}
+	default:
+		s.acked(c, psnAdd(psn, hdr.PSNMask))
+		s.n.fatal(c, psn, syn)
+	}
+	return true
 }
 
 // cut: the server expects PSN psn on connection c. It has executed nothing of what has
-// that or a later one: the clients of that are to send it again. The PSNs will be those
-// of other operations. A copy of the question may still be under way; for as long as
-// that may be, nothing has its PSN.
-func (n *node) cut(c *flow, psn uint32) {
+// that or a later one: the clients of that are to send it again. The PSNs up to that of
+// the question are filled.
+func (s *wire) cut(c *flow, psn uint32) {
+	n := s.n
 	last, o := (*op)(nil), n.oldest(c)
 	for o != nil && psnLess(o.spsn, psn) {
 		last, o = o, n.behind(o)
 	}
-	c.gated, c.gate, n.opens = true, c.next, n.c.Now().Add(n.cfg.settle)
 	if last == nil {
 		c.oldest, c.newest, c.next = none, none, psn
 	} else {
@@ -90,15 +165,7 @@ func (n *node) cut(c *flow, psn uint32) {
 		n.forget(o, false)
 		o = next
 	}
-	c.inDoubt = c.writes > 0
-}
-
-// shut reports whether o would have the PSN of a question that may be under way on
-// connection c.
-func (n *node) shut(c *flow, o *op) bool {
-	if n.c.Now() >= n.opens {
-		c.gated = false
-		return false
+	if c.inDoubt = false; c.gated {
+		s.fill(c)
 	}
-	return hdr.PSNDiff(psnAdd(c.next, max(1, o.npsn)), c.gate) > 0
 }

@@ -56,7 +56,7 @@ func (s *wire) fail(c *flow) {
 // PSN from on, and yet to be sent (see bequest). Other operations end their clients'
 // connections.
 func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
-	c.dead, c.repair, c.inDoubt = true, false, false
+	c.dead, c.repair, c.inDoubt, c.gated = true, false, false, false
 	n.keys.recall(c)
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(&c.carrier) && n.decided(o) {

@@ -82,7 +82,7 @@ func (n *node) stuck(fl *flow, o *op, x *key) bool {
 // x is its key if it may go over another's connection.
 func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 	n := s.n
-	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated && n.shut(c, o) || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
 	}
 	if c == fl {

@@ -215,7 +215,7 @@ func (f *flow) sane(window uint32) bool {
 	if f.span == 0 || f.span > window || f.span&(f.span-1) != 0 || f.tail-f.first > f.span || f.head-f.first > f.tail-f.first {
 		return false
 	}
-	for _, psn := range []uint32{f.admitted, f.acked, f.start} {
+	for _, psn := range []uint32{f.admitted, f.acked, f.start, f.gate} {
 		if psn > hdr.PSNMask {
 			return false
 		}
@@ -296,6 +296,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		case f.writes > 0:
 			f.inDoubt = true
 		}
+		f.gated = f.gated && !psnLess(f.gate, f.next)
 		n.due(f)
 	}
 	s.settle()
@@ -310,7 +311,7 @@ func (r *record) reset(f *flow, now clock.Time) {
 			gone: f.gone, failed: f.failed, misshapen: f.misshapen, syn: f.syn, admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span,
 			base: f.base, down: f.down, ended: f.ended, verdict: f.verdict, past: f.past, pastAt: f.pastAt, answerer: none, lane: none, cur: none,
 		},
-		carrier: carrier{dead: f.dead, acked: f.acked, deep: f.deep, peak: f.deep, up: f.up, oldest: none, newest: none},
+		carrier: carrier{dead: f.dead, gated: f.gated && !f.dead, gate: f.gate, askVA: f.askVA, askKey: f.askKey, acked: f.acked, deep: f.deep, peak: f.deep, up: f.up, oldest: none, newest: none},
 	}
 	if f.lost != 0 {
 		g.lost = now.Add(keepGone)

@@ -59,9 +59,9 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 			n.settleLength(fl, (o.len+p-1)/p)
 		}
 	}
-	if (fl.inDoubt || fl.gated && psn == fl.gate) && d == 0 && s.f.Op == hdr.AtomicAck {
-		s.allExecuted(fl)
-		d = -1
+	if fl.gated && s.concludes(fl, psn, b) {
+		s.absorb(fl, x)
+		return
 	}
 	if d > 0 || d == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
@@ -82,8 +82,12 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 	if s.digest(fl, psn, x, b) {
 		return
 	}
-	fl.inDoubt = fl.inDoubt && fl.writes > 0
-	// Nobody needs the frame itself any more: it may become an answer.
+	s.absorb(fl, x)
+}
+
+// absorb does what an answer on connection fl, x, has led to. Nobody needs the frame
+// itself any more: it may become an answer.
+func (s *wire) absorb(fl *flow, x *packet.Buf) {
 	s.spare, s.to = x, fl
 	s.settle()
 	if s.spare != nil {
@@ -112,7 +116,7 @@ func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
 			case old: // it was heard before
 			case syn == hdr.SynNAKSequence && fl.inDoubt:
-				n.cut(fl, psn)
+				s.cut(fl, psn)
 			case syn == hdr.SynNAKSequence:
 				s.missing(fl, psn)
 			case syn.RNR():

@@ -40,9 +40,9 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 				f.excuse(away, now)
 			}
 			switch {
-			case f.synced && f.oldest != none:
+			case f.synced && (f.oldest != none || f.gated):
 				s.watch(f)
-				busy = busy || f.guests > 0
+				busy = busy || f.guests > 0 || f.inDoubt || f.gated
 			case f.quiet && f.asked != 0 && s.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				n.conns.Remove(n.slot(f))
@@ -90,6 +90,12 @@ func (s *wire) watch(c *flow) {
 		s.inquire(c)
 		return
 	}
+	if c.gated && s.mayAsk(c) {
+		s.fill(c)
+	}
+	if c.oldest == none {
+		return
+	}
 	if c.repair {
 		s.pump(c) // there was no buffer
 		return
@@ -114,18 +120,26 @@ func (s *wire) query(c *flow) {
 	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
 	}
-	o := op{kind: kWrite, spsn: c.acked}
-	h := &c.up
-	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
-	if x == nil {
+	if !s.emptyWrite(c, c.acked) {
 		return
 	}
-	made := h.write(x.Bytes(), &o, o.spsn)
-	s.seal(toServers, x, x.Bytes(), &made)
 	if c.asking = now; c.asked == 0 {
 		c.asked = now
 	}
+}
+
+// emptyWrite sends the server a WRITE of nothing over connection c, with PSN psn; false
+// when there is no buffer.
+func (s *wire) emptyWrite(c *flow, psn uint32) bool {
+	o := op{kind: kWrite}
+	x := s.blank(c.up.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
+		return false
+	}
+	made := c.up.write(x.Bytes(), &o, psn)
+	s.seal(toServers, x, x.Bytes(), &made)
 	s.c.Count(ctrProbes, 1)
+	return true
 }
 
 // unanswered reports whether the server has not answered on connection c since
