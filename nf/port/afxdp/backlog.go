@@ -14,6 +14,9 @@ const (
 	flowQueues = 1024
 	// maxParts is more chunks than the kernel makes of a frame (MAX_SKB_FRAGS + 1).
 	maxParts = 32
+	// sparse in the Options of what next found: the frame is all that its flow has, and
+	// others have used up a turn. The kernel's own options are the lower bits.
+	sparse = 1 << 31
 )
 
 // backlog holds what the kernel has received and the worker not taken, while that is more
@@ -133,7 +136,8 @@ func (l *backlog) turn() uint16 {
 func (l *backlog) next(frames int) {
 	l.out = l.out[:0]
 	for l.n > 0 && frames > 0 && len(l.out) < packet.MaxBatch {
-		q := &l.queues[l.turn()]
+		number := l.turn()
+		q, fresh := &l.queues[number], number == l.fresh.first
 		for more := true; more; {
 			i := q.first
 			e := &l.entries[i]
@@ -143,6 +147,9 @@ func (l *backlog) next(frames int) {
 			q.first = e.next
 			e.next, l.free = l.free, i
 			l.n--
+		}
+		if fresh && q.first == 0 && l.queues[l.old.first].first != 0 { // queue 0 never has any
+			l.out[len(l.out)-1].Options |= sparse
 		}
 		frames--
 	}

@@ -46,7 +46,8 @@ func TestBacklog(t *testing.T) {
 			for i := 0; i < len(l.out); got++ {
 				f := l.out[i].Addr & 0xFF
 				for more := true; more; i++ {
-					if d := l.out[i]; len(waiting[f]) == 0 || d != waiting[f][0] {
+					d := l.out[i]
+					if d.Options &^= sparse; len(waiting[f]) == 0 || d != waiting[f][0] {
 						t.Fatalf("round %d: flow %d: order is lost at %v", round, f, d)
 					}
 					more = waiting[f][0].Options != 0
@@ -97,6 +98,9 @@ func TestBacklogSparse(t *testing.T) {
 		l.next(packet.MaxBatch)
 		if len(l.out) != packet.MaxBatch || l.out[0].Addr != uint64(2+i) {
 			t.Fatalf("frame %d is not the first: %v", i, l.out)
+		}
+		if marked := slices.IndexFunc(l.out, func(d xsk.Desc) bool { return d.Addr == 1 && d.Options&sparse != 0 }); l.out[0].Options != sparse || marked >= 0 {
+			t.Fatalf("sparse is not the first alone: %v", l.out)
 		}
 		if i == 5 {
 			fill(1, 300) // a ring that stays full
@@ -235,6 +239,9 @@ func TestSparseFirst(t *testing.T) {
 				for i, x := range batch.Bufs() {
 					switch {
 					case bytes.Equal(x.Bytes(), lone):
+						if !x.Sparse {
+							t.Error("it is not called sparse")
+						}
 						if found = breaths; found > 1 {
 							t.Errorf("the other flow's frame came in breath %d, as number %d", breaths, i)
 						}

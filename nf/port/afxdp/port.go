@@ -29,6 +29,9 @@ const (
 	// maxUnsent is how many frames the kernel is told of at once: it sends many
 	// faster than few.
 	maxUnsent = 4 * packet.MaxBatch
+	// hurryFor is how long after a sparse frame no full batch waits for another: while the
+	// kernel sends many, the next one would have to wait.
+	hurryFor = 100 * clock.Duration(1e6)
 )
 
 // Port is one queue of one interface. It implements port.Port,
@@ -62,9 +65,10 @@ type Port struct {
 	missedBefore uint64
 	stalls       uint64
 
-	unsent  int  // frames of full batches that the kernel has not been told of
-	waiting int  // calls of Rx since the last of them
-	down    bool // the interface was, and frames in Tx wait for it
+	hurry   int64 // frames that were received before it are told at once
+	unsent  int   // frames of full batches that the kernel has not been told of
+	waiting int   // calls of Rx since the last of them
+	down    bool  // the interface was, and frames in Tx wait for it
 
 	backlog  *backlog
 	touched  byte        // keeps touch from being optimised away
@@ -157,6 +161,9 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 			}
 		}
 		x.RxTime, x.Port, x.Queue = int64(now), p.index, uint16(p.queue)
+		if d.Options&sparse != 0 {
+			x.Sparse = true
+		}
 		b.Add(x)
 		bytes += x.Len()
 		got++
@@ -246,7 +253,7 @@ func (p *Port) reap() {
 
 // Tx implements port.Port. Behind a full batch there is likely another one: the
 // kernel is told of maxUnsent frames at once, and at the latest by the second
-// call of Rx, or by Wait.
+// call of Rx, or by Wait. While sparse flows have frames among others it is told of each.
 func (p *Port) Tx(b *packet.Batch) (int, error) {
 	if p.closed.Load() {
 		return 0, port.ErrClosed
@@ -264,13 +271,16 @@ func (p *Port) Tx(b *packet.Batch) (int, error) {
 		p.txDropped.Add(uint64(n))
 		return n, nil
 	}
-	full := b.Full()
+	full := b.Full() && b.At(0).RxTime >= p.hurry
 	taken, posted, frames, bytes, dropped := 0, 0, 0, 0, 0
 	tx, chunk := p.sock.Tx, 1<<p.shift
 	room := tx.Room(b.Len())
 loop:
 	for _, x := range b.Bufs() {
 		n := x.Len()
+		if x.Sparse {
+			p.hurry, full = x.RxTime+int64(hurryFor), false
+		}
 		parts := 1
 		if x.Pool() != p.pool {
 			parts = (n + chunk - 1) / chunk
