@@ -129,8 +129,8 @@ check:
 
 # Under emulation of single programs: what attaches XDP programs, makes namespaces, or
 # takes minutes even here is left out; so is what the emulator has not: bpf(2), and programs
-# that start themselves (TestFlood, TestSocket); and what has no time for so slow a machine.
-check-arm64: export SKIP = TestMutants|TestNoAllocation|TestFlood|TestSocket|TestThousandDevices|TestBoxSettings
+# that start themselves or what they built (TestFlood, TestSocket, TestKilled, TestTags); and what has no time for so slow a machine.
+check-arm64: export SKIP = TestMutants|TestNoAllocation|TestFlood|TestSocket|TestKilled|TestTags|TestThousandDevices|TestBoxSettings
 check-arm64: TOOLS += qemu-aarch64-static:qemu-user-static
 check-arm64: deps
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally

@@ -63,6 +63,7 @@ type process struct {
 	Namespace  string              `json:"network_namespace"`
 	Privileges *privileges         `json:"privileges"`
 	Priority   string              `json:"priority"`
+	Latency    string              `json:"latency,omitempty"`
 	Watchdog   string              `json:"watchdog"`
 	Manager    string              `json:"manager"`
 	Workers    []graph.WorkerTimes `json:"workers"`
@@ -71,7 +72,7 @@ type process struct {
 }
 
 func (r *running) process() process {
-	p := process{PID: os.Getpid(), Namespace: r.namespace, Privileges: r.privileges, Priority: r.prioritySays, Watchdog: "off", Manager: "none"}
+	p := process{PID: os.Getpid(), Namespace: r.namespace, Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Watchdog: "off", Manager: "none"}
 	if l := r.watchLimit(); l > 0 {
 		p.Watchdog = fmt.Sprintf("%v without a breath", l)
 	}
@@ -107,6 +108,9 @@ func newShowProcessCmd() *cobra.Command {
 	}, func(w io.Writer, p process) {
 		fmt.Fprintf(w, "process %d, network namespace %s\n", p.PID, p.Namespace)
 		p.Privileges.print(w)
+		if p.Latency != "" {
+			fmt.Fprintf(w, "latency: %s\n", p.Latency)
+		}
 		fmt.Fprintf(w, "priority: %s\nwatchdog: %s\nservice manager: %s\n", p.Priority, p.Watchdog, p.Manager)
 		for _, t := range p.Workers {
 			fmt.Fprintf(w, "worker %d: thread %d, ran %v, waited for a processor %v\n", t.Worker, t.Thread, t.Ran.Round(time.Millisecond), t.Waited.Round(time.Millisecond))

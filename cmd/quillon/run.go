@@ -40,6 +40,7 @@ type runFlags struct {
 	queues   int
 	cpu      string
 	priority string
+	latency  string
 	name     string
 	control  string
 	state    string
@@ -85,6 +86,7 @@ type bound struct {
 
 	Privileges *privileges `json:"privileges"`
 	Priority   string      `json:"priority"`
+	Latency    string      `json:"latency,omitempty"`
 	Spec       *graph.Spec `json:"spec"`
 }
 
@@ -159,6 +161,12 @@ group: setsid quillon run has a session of its own, which goes before others, an
 service has CPUWeight=. A worker that gets no processor for 60 ms has its frames cross
 unseen; those of a closed function wait for 1 s, then they are dropped.
 
+A worker sleeps while no frame comes, and so does its processor: to wake one takes tens
+of microseconds on a virtual machine, or where processors sleep deeply. With --latency
+low those that have nothing to do stay awake, all of the machine's, by
+/dev/cpu_dma_latency: that costs electricity, or of a virtual machine the host's
+processors, and no other program any time. It takes root, and ends with the process.
+
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
 come back by pool-port=, on a segment that all boards of the pool are at.
@@ -221,6 +229,8 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cpu, "cpu", "", "with --inline: pin the workers to these `processors`, as 2,3 or 4-7: that of queue 0 to the first, and so on (default: to none)")
 	cmd.Flags().StringVar(&f.priority, "priority", priorities[0].what, "how threads go before those of other processes: high, realtime or normal")
 	_ = cmd.RegisterFlagCompletionFunc("priority", completion(priorityNames))
+	cmd.Flags().StringVar(&f.latency, "latency", latencies[0], "low: the machine's processors stay awake while they have nothing to do, so that a frame that comes alone does not wait until one has woken")
+	_ = cmd.RegisterFlagCompletionFunc("latency", completion(latencyNames))
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
@@ -346,6 +356,8 @@ type running struct {
 	namespace  string // the network namespace of its interfaces
 
 	prioritySays string
+	latencySays  string   // "": nothing was asked for
+	awake        *os.File // while it is open processors stay awake
 
 	control *admin.Server
 	filter  port.Filter // what the apps wanted when the ports were opened
@@ -363,7 +375,7 @@ var errStop = errors.New("told to stop")
 // run opens the ports and runs the graph until a signal or an error.
 func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error {
 	r := &running{runFlags: f, cmd: cmd, log: cmd.ErrOrStderr(), spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
-	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog()); err != nil {
+	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog(), checkLatency(f.latency)); err != nil {
 		return err
 	}
 	var err error
@@ -427,9 +439,10 @@ func (r *running) claim() (err error) {
 	return err
 }
 
-// prioritize gives the threads their priority, before there are others that wait for them.
+// prioritize gives the threads their priority, before there are others that wait for them, and does what --latency says.
 func (r *running) prioritize() error {
 	r.prioritySays, r.workers = r.workers.take()
+	r.quicken()
 	return nil
 }
 
@@ -516,7 +529,7 @@ func (r *running) drop() (err error) {
 
 // say prints what was bound.
 func (r *running) say() error {
-	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.prioritySays, Spec: r.spec}
+	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Spec: r.spec}
 	for _, out := range r.inst.Spec().Unlinked(kinds()) {
 		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
 	}
@@ -547,6 +560,9 @@ func (r *running) say() error {
 			r.privileges.brief(w)
 		}
 		fmt.Fprintf(w, "priority: %s\n", r.prioritySays)
+		if r.latencySays != "" {
+			fmt.Fprintf(w, "latency: %s\n", r.latencySays)
+		}
 		fmt.Fprintf(w, "running as %s, control socket %s\n", r.name, r.control.Path())
 	})
 }

@@ -214,6 +214,10 @@ func TestChange(t *testing.T) {
 	if x.out.Pending() != 0 {
 		t.Error("the gate is open")
 	}
+	// What an app refuses when it is made is refused by a dry run, too.
+	if _, err := c.Apply([]byte(strings.Replace(spec, "\"yes\"", "ajar", 1)), "", true); err == nil || !strings.Contains(err.Error(), "open is yes or no") {
+		t.Error(err)
+	}
 	next := strings.Replace(spec, "gate, args: {open: \"yes\"}", "wire", 1)
 	next = strings.ReplaceAll(strings.ReplaceAll(next, "gate.in", "gate.a"), "gate.out", "gate.b")
 	for _, dry := range []bool{true, false} {

@@ -327,6 +327,10 @@ func (s *Server) do(req request) (any, error) {
 			spec.Beside(inst.Kinds(), req.Dir)
 		}
 		p, err := inst.Plan(spec)
+		if err == nil && req.DryRun {
+			// What apps refuse, alone or of each other, would be said when they are made.
+			_, err = graph.Wants(spec, inst.Kinds())
+		}
 		if err != nil || req.DryRun {
 			return plan(p), err
 		}

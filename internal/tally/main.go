@@ -1,6 +1,7 @@
 // Command tally reads the JSON streams of several runs of "go test -json" on
 // its standard input, prints a line a package and what failed while they run,
-// and at the end the skipped tests with their reasons, all failures once more, and
+// and at the end the skipped tests with their reasons, what tests said that they had
+// to repeat (a line of theirs that begins with "repeated: "), all failures once more, and
 // the totals. It exits with 1 when something failed or when nothing ran.
 //
 //	{ go test -json ./... || echo '{"Action":"exit","Output":"go test"}'; } | tally
@@ -34,7 +35,7 @@ type test struct{ pkg, name string }
 
 type totals struct {
 	passed, failed, skipped int
-	skips                   []string
+	skips, again            []string
 	out                     map[test][]string
 	build                   map[string][]string
 	broken                  map[string]bool // packages with a failed test
@@ -86,6 +87,11 @@ func (t *totals) event(e event, w io.Writer) {
 		return
 	}
 	defer delete(t.out, k)
+	for _, l := range t.out[k] {
+		if _, why, ok := strings.Cut(l, ": repeated: "); ok {
+			t.again = append(t.again, short(e.Package)+" "+e.Test+": "+strings.TrimSpace(why))
+		}
+	}
 	if e.Test == "" {
 		t.endOfPackage(e, w)
 		return
@@ -159,6 +165,12 @@ func (t *totals) report(w io.Writer) bool {
 		sort.Strings(t.skips)
 		fmt.Fprintf(w, "\nskipped (%d):\n", len(t.skips))
 		for _, s := range t.skips {
+			fmt.Fprintln(w, "  "+s)
+		}
+	}
+	if len(t.again) > 0 {
+		fmt.Fprintf(w, "\nrepeated (%d):\n", len(t.again))
+		for _, s := range t.again {
 			fmt.Fprintln(w, "  "+s)
 		}
 	}

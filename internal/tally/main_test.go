@@ -39,6 +39,10 @@ func TestTally(t *testing.T) {
 {"Action":"skip","Package":"q","Test":"B"}
 {"Action":"pass","Package":"q"}
 `, false, []string{"skipped (1):\n  q B: no reason given\n\nfailed (1):\nFAIL  p A\nwhat went wrong\n\n0 passed, 1 failed"}},
+		{"repeated", `{"Action":"output","Package":"p","Test":"A","Output":"    a_test.go:7: repeated: guests waited 3s\n"}
+{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"pass","Package":"p"}
+`, true, []string{"\nrepeated (1):\n  p A: guests waited 3s\n\n1 passed, 0 failed"}},
 		{"does not build", `{"Action":"build-output","ImportPath":"p [p.test]","Output":"syntax error\n"}
 {"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}
 `, false, []string{"syntax error", "0 passed, 1 failed"}},

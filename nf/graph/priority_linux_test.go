@@ -16,6 +16,7 @@ type place struct {
 	policy   uint32
 	nice     int32
 	priority uint32
+	slice    uint64 // nanoseconds; 0: the kernel does not say
 	cpus     unix.CPUSet
 }
 
@@ -26,7 +27,7 @@ func placeOf(t *testing.T) place {
 		t.Error(err)
 		return place{}
 	}
-	p := place{policy: a.Policy, nice: a.Nice, priority: a.Priority}
+	p := place{policy: a.Policy, nice: a.Nice, priority: a.Priority, slice: a.Runtime}
 	if err := unix.SchedGetaffinity(0, &p.cpus); err != nil {
 		t.Error(err)
 	}
@@ -45,6 +46,7 @@ func TestPriority(t *testing.T) {
 			last = c
 		}
 	}
+	slice := min(mine.slice, 100_000)
 	pinned := mine.cpus
 	pinned.Zero()
 	pinned.Set(last)
@@ -52,8 +54,8 @@ func TestPriority(t *testing.T) {
 		cfg  graph.Config
 		want place
 	}{
-		{graph.Config{Nice: -5}, place{unix.SCHED_NORMAL, -5, 0, mine.cpus}},
-		{graph.Config{Realtime: 3, CPUs: []int{last}}, place{unix.SCHED_FIFO, 0, 3, pinned}},
+		{graph.Config{Nice: -5}, place{unix.SCHED_NORMAL, -5, 0, slice, mine.cpus}},
+		{graph.Config{Realtime: 3, CPUs: []int{last}}, place{unix.SCHED_FIFO, 0, 3, 0, pinned}},
 	} {
 		c.cfg.Spec, c.cfg.Kinds, c.cfg.Clock = parse(t, "apps: {s: {kind: sink}}\n"), kinds(), clock.NewWall()
 		inst, err := graph.New(c.cfg)

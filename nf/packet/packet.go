@@ -78,6 +78,9 @@ type Meta struct {
 	// ReasonApp is the index (in its graph) of the app that set Reason.
 	ReasonApp uint16
 	Reason    uint16
+	// Sparse: it went ahead of frames of other flows that had waited for longer, of
+	// which there were many. A port that sends it does not hold it back.
+	Sparse bool
 }
 
 // Buf is one frame in one slot of a Pool.

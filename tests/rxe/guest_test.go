@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,6 +109,19 @@ func (g *guest) stop() {
 	if g.line != nil {
 		_ = g.line.Close()
 	}
+}
+
+// waited is how long threads of the guest were ready to run and had no processor.
+func (g *guest) waited() (sum time.Duration) {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", g.process.Process.Pid))
+	for _, path := range paths {
+		text, _ := os.ReadFile(path) // "": the thread has ended
+		var ran, waited int64
+		if _, err := fmt.Sscan(string(text), &ran, &waited); err == nil {
+			sum += time.Duration(waited)
+		}
+	}
+	return sum
 }
 
 // pause stops the guest's processor for a while; its clock goes on.

@@ -88,6 +88,14 @@ func newRack(t, until *testing.T, clients, mtu int, all bool) *rack {
 	return r
 }
 
+// waited is how long the guests were ready to run and had no processor, all together.
+func (r *rack) waited() (sum time.Duration) {
+	for _, g := range r.guests {
+		sum += g.waited()
+	}
+	return sum
+}
+
 // takeDown ends all guests and what is between them.
 func (r *rack) takeDown() {
 	if r.space == nil {

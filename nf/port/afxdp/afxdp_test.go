@@ -696,6 +696,27 @@ func TestFullBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	left("Wait", 0)
+	// A frame of a sparse flow is told at once, and so are full batches for a while.
+	at := func(rx int64, sparse bool) {
+		for i := range full {
+			x := p.pool.Get()
+			x.SetBytes(roce(64, 0, false, 1))
+			x.RxTime, x.Sparse = rx, sparse && i == 5
+			b.Add(x)
+		}
+		if k, err := p.Tx(&b); err != nil || k != full {
+			t.Fatalf("took %d: %v", k, err)
+		}
+	}
+	at(1000, true)
+	left("a sparse one", 0)
+	at(int64(hurryFor), false)
+	left("soon after it", 0)
+	at(1000+int64(hurryFor), false)
+	left("later", full)
+	if err := p.kick(); err != nil {
+		t.Error(err)
+	}
 	conserved(t, w)
 }
 

@@ -283,6 +283,7 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 		target: d.opt.Ring, max: d.mtu + overhead, busy: d.opt.BusyPoll > 0,
 		clk:      d.opt.Clock,
 		beatWord: d.state.Heartbeat(queue), missWord: []*uint64{d.state.Missed(queue)},
+		backlog: newBacklog(d.opt.Ring, d.mtu+overhead),
 	}
 	d.ports = append(d.ports, p)
 	p.wall = p.clk

@@ -29,6 +29,9 @@ const (
 	// maxUnsent is how many frames the kernel is told of at once: it sends many
 	// faster than few.
 	maxUnsent = 4 * packet.MaxBatch
+	// hurryFor is how long after a sparse frame no full batch waits for another: while the
+	// kernel sends many, the next one would have to wait.
+	hurryFor = 100 * clock.Duration(1e6)
 )
 
 // Port is one queue of one interface. It implements port.Port,
@@ -45,7 +48,7 @@ type Port struct {
 	umem   *xsk.UMEM
 	shift  uint // log2 of the chunk size
 	sock   *xsk.Socket
-	posted int // chunks that the kernel may receive into, or has
+	posted int // chunks that the kernel may receive into, or has, and those of the backlog
 	target int // how many of them there are to be
 	max    int // longest frame that may be sent
 	busy   bool
@@ -62,10 +65,12 @@ type Port struct {
 	missedBefore uint64
 	stalls       uint64
 
-	unsent  int  // frames of full batches that the kernel has not been told of
-	waiting int  // calls of Rx since the last of them
-	down    bool // the interface was, and frames in Tx wait for it
+	hurry   int64 // frames that were received before it are told at once
+	unsent  int   // frames of full batches that the kernel has not been told of
+	waiting int   // calls of Rx since the last of them
+	down    bool  // the interface was, and frames in Tx wait for it
 
+	backlog  *backlog
 	touched  byte        // keeps touch from being optimised away
 	part     *packet.Buf // a frame of which some chunks have come
 	skipping bool        // the rest of a frame that was given up
@@ -88,6 +93,7 @@ var (
 	_ port.Binder       = (*Port)(nil)
 	_ port.Guarder      = (*Port)(nil)
 	_ poll.Idler        = (*Port)(nil)
+	_ poll.Holder       = (*Port)(nil)
 )
 
 // Name implements port.Port.
@@ -126,17 +132,27 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 	if p.overtaken(now) {
 		return 0, nil
 	}
-	n := p.sock.Rx.Ready(b.Room())
+	room := b.Room()
+	n := p.sock.Rx.Ready(room + 1)
+	// A frame of which a part is here already has its rest first.
+	sorted := (n > room || p.backlog.n > 0) && p.part == nil && !p.skipping
+	if sorted {
+		p.absorb()
+		p.backlog.next(room)
+		n = len(p.backlog.out)
+	} else if n = min(n, room); p.jumbo != nil {
+		n = p.whole(n)
+	}
 	if n == 0 {
 		if p.refill(); p.busy {
 			p.sock.Nudge() // nobody else polls the device
 		}
 		return 0, nil
 	}
-	p.touch(n)
+	p.touch(n, sorted)
 	got, bytes := 0, 0
 	for i := range n {
-		d := p.sock.Rx.Read(i)
+		d := p.received(i, sorted)
 		x := p.pool.At(uint32(d.Addr >> p.shift))
 		x.SetFrame(int(d.Addr&(1<<p.shift-1)), int(d.Len))
 		if d.Options&xsk.Continued != 0 || p.part != nil || p.skipping {
@@ -145,16 +161,29 @@ func (p *Port) Rx(b *packet.Batch) (int, error) {
 			}
 		}
 		x.RxTime, x.Port, x.Queue = int64(now), p.index, uint16(p.queue)
+		if d.Options&sparse != 0 {
+			x.Sparse = true
+		}
 		b.Add(x)
 		bytes += x.Len()
 		got++
 	}
-	p.sock.Rx.Release(n)
+	if !sorted {
+		p.sock.Rx.Release(n)
+	}
 	p.posted -= n
 	p.refill()
 	p.rxPackets.Add(uint64(got))
 	p.rxBytes.Add(uint64(bytes))
 	return got, nil
+}
+
+// received is the i-th chunk that Rx hands over: of the ring, or of the backlog, sorted.
+func (p *Port) received(i int, sorted bool) xsk.Desc {
+	if sorted {
+		return p.backlog.out[i]
+	}
+	return p.sock.Rx.Read(i)
 }
 
 // gather appends chunk x to the frame that is being put together, and returns
@@ -224,7 +253,7 @@ func (p *Port) reap() {
 
 // Tx implements port.Port. Behind a full batch there is likely another one: the
 // kernel is told of maxUnsent frames at once, and at the latest by the second
-// call of Rx, or by Wait.
+// call of Rx, or by Wait. While sparse flows have frames among others it is told of each.
 func (p *Port) Tx(b *packet.Batch) (int, error) {
 	if p.closed.Load() {
 		return 0, port.ErrClosed
@@ -242,13 +271,16 @@ func (p *Port) Tx(b *packet.Batch) (int, error) {
 		p.txDropped.Add(uint64(n))
 		return n, nil
 	}
-	full := b.Full()
+	full := b.Full() && b.At(0).RxTime >= p.hurry
 	taken, posted, frames, bytes, dropped := 0, 0, 0, 0, 0
 	tx, chunk := p.sock.Tx, 1<<p.shift
 	room := tx.Room(b.Len())
 loop:
 	for _, x := range b.Bufs() {
 		n := x.Len()
+		if x.Sparse {
+			p.hurry, full = x.RxTime+int64(hurryFor), false
+		}
 		parts := 1
 		if x.Pool() != p.pool {
 			parts = (n + chunk - 1) / chunk
@@ -308,10 +340,10 @@ loop:
 // touch loads every cache line of the n frames that are ready. Another
 // processor wrote them. Here the loads overlap; an app that reads frame after
 // frame would wait for each, and so would the kernel, which copies them in Tx.
-func (p *Port) touch(n int) {
+func (p *Port) touch(n int, sorted bool) {
 	var sum byte
 	for i := range n {
-		d := p.sock.Rx.Read(i)
+		d := p.received(i, sorted)
 		f := p.umem.Mem[d.Addr:][:d.Len]
 		for at := 0; at < len(f); at += 64 {
 			sum += f[at]
@@ -387,6 +419,7 @@ func (p *Port) overtaken(now clock.Time) bool {
 
 // purge drops what the kernel has received.
 func (p *Port) purge() {
+	p.purgeBacklog()
 	n := p.sock.Rx.Ready(p.sock.Rx.Size())
 	frames, within := 0, p.part != nil || p.skipping
 	for i := range n {
@@ -405,6 +438,22 @@ func (p *Port) purge() {
 	p.skipping = within // its rest is still to come
 	p.rxDropped.Add(uint64(frames))
 	p.refill()
+}
+
+// purgeBacklog drops what of that is not handed over.
+func (p *Port) purgeBacklog() {
+	frames := 0
+	for p.backlog.n > 0 {
+		p.backlog.next(packet.MaxBatch)
+		for _, d := range p.backlog.out {
+			p.pool.At(uint32(d.Addr >> p.shift)).Put()
+			if d.Options&xsk.Continued == 0 {
+				frames++
+			}
+		}
+		p.posted -= len(p.backlog.out)
+	}
+	p.rxDropped.Add(uint64(frames))
 }
 
 func (p *Port) kernelMissed() (sum uint64) {
@@ -475,6 +524,9 @@ func (p *Port) Idle() (clock.Duration, error) {
 	}
 	return d, nil
 }
+
+// Holding implements poll.Holder.
+func (p *Port) Holding() bool { return p.backlog.n > 0 }
 
 // SetFilter implements port.FilterSetter: it holds for the whole interface,
 // from one frame to the next.

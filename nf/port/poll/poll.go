@@ -34,6 +34,13 @@ type Limiter interface {
 	CanReceive() bool
 }
 
+// Holder is a File that takes frames from the kernel before they are asked for: then
+// there is nothing to wait for.
+type Holder interface {
+	// Holding reports that there are such frames.
+	Holding() bool
+}
+
 const (
 	// most is how many files are waited for at once.
 	most = 17
@@ -59,6 +66,9 @@ func (s *Set) Wait(ctx context.Context, clk clock.Clock, d clock.Duration, own F
 		}
 		if own.FD() < 0 {
 			return true, port.ErrClosed
+		}
+		if holding(own) || slices.ContainsFunc(others, holding) {
+			return true, nil
 		}
 		next, err := idle(own)
 		s.fds[0] = pollFd(own)
@@ -94,6 +104,11 @@ func pollFd(f File) unix.PollFd {
 		fd = -1 // none: without events, what befell the file would still wake
 	}
 	return unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+}
+
+func holding(p port.Port) bool {
+	h, ok := p.(Holder)
+	return ok && h.Holding()
 }
 
 func isNoFile(p port.Port) bool {

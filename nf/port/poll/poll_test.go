@@ -31,6 +31,11 @@ type full struct{ *file }
 
 func (full) CanReceive() bool { return false }
 
+// holder has frames that are not in the kernel any more.
+type holder struct{ *file }
+
+func (holder) Holding() bool { return true }
+
 // notFile has no FD.
 type notFile struct{ port.Port }
 
@@ -57,6 +62,12 @@ func TestWait(t *testing.T) {
 	}
 	if _, err := unix.Write(b.w, []byte{1}); err != nil {
 		t.Fatal(err)
+	}
+	for _, two := range [][2]File{{holder{a}, full{b}}, {full{b}, holder{a}}} {
+		idles := b.idles
+		if ok, err := s.Wait(ctx, clk, time.Hour, two[0], []port.Port{two[1]}); !ok || err != nil || b.idles != idles {
+			t.Error("waits for what it has:", ok, err)
+		}
 	}
 	others := []port.Port{gone, b}
 	for _, own := range []File{full{b}, a} {
