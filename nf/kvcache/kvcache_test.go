@@ -336,9 +336,6 @@ func TestPasses(t *testing.T) {
 			t.Errorf("%v is taken", a)
 		}
 	}
-	if _, err := Kind().New(graph.Env{Workers: 2}, nil); err == nil {
-		t.Error("two workers")
-	}
 }
 
 func FuzzPush(f *testing.F) {
