@@ -156,9 +156,6 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%v is taken", a)
 		}
 	}
-	if _, err := k.New(graph.Env{Workers: 2}, nil); err == nil {
-		t.Error("two workers")
-	}
 	if _, err := k.New(graph.Env{Workers: 1}, graph.Args{"window": "16", "hold": "100", "idle": "1s"}); err != nil {
 		t.Error(err)
 	}
