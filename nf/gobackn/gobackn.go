@@ -21,6 +21,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -113,6 +114,7 @@ another, a frame that might overtake the one before it is dropped, and comes aga
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects:  graph.Always(effect.Unknown),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			return newApp(env, args)
 		},

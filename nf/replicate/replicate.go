@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/hold"
@@ -107,6 +108,7 @@ Devices behind eth1, clients behind eth2. All workers know the same writes.`,
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects:  graph.Always(effect.Unknown),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {

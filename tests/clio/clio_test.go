@@ -135,8 +135,8 @@ func (x *box) start(seed uint64) error {
 		}
 		ports = x.crew.queues()
 	}
-	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind(), *snic.Kind()},
-		Ports: ports, Seed: seed})
+	functions := []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind()}
+	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: append(functions, *snic.Kind(functions...)), Ports: ports, Seed: seed})
 	return err
 }
 
