@@ -164,6 +164,20 @@ func (c *crew) left() error {
 	return nil
 }
 
+// Two boards, of a worker each, run tasks that share what they know.
+func TestWorkersInBoards(t *testing.T) {
+	for _, name := range []string{"gobackn, window 4", "cache, lossy, deep", "copies, lossy", "gobackn+cache+copies"} {
+		for _, steering := range []string{"by client", "by direction"} {
+			s := setups[name]
+			s.workers, s.steering, s.board = 2, steering, boards["one region"]
+			t.Run(name+"/"+steering, func(t *testing.T) {
+				t.Parallel()
+				linearizable(t, s, 2)
+			})
+		}
+	}
+}
+
 // TestWorkers: which worker gets a frame, and what others do at that moment, does not matter.
 func TestWorkers(t *testing.T) {
 	const seeds = 2 // both mixes
