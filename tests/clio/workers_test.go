@@ -184,6 +184,9 @@ func TestWorkers(t *testing.T) {
 	for _, name := range []string{"gobackn", "gobackn, window 4", "cache, lossy", "cache, lossy, deep", "copies, lossy", "cache+copies, lossy",
 		"gobackn+cache+copies", "a secondary dies"} {
 		for _, steering := range []string{"by client", "by direction", "by both", "anyhow"} {
+			if testing.Short() && steering != "anyhow" {
+				continue
+			}
 			s := setups[name]
 			s.workers, s.steering = 2, steering
 			if steering == "by both" {
