@@ -27,10 +27,10 @@ PARALLEL = $(filter-out $(SERIAL) $(RXE),$(ALL))
 # Packages that try whether tests find small errors in the code.
 MUTANTS = $(shell grep -rl 'func TestMutants' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
 # Packages that own buffers: also with freed buffers poisoned (-tags pktdebug).
-OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/kvcache nf/replicate snic tor rack/rnic)
+OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/hold nf/kvcache nf/replicate snic tor rack/rnic)
 # Packages whose code runs on several threads: with the race detector, and so slowly
 # that properties are tried less often (-short).
-RACE    = $(wildcard nf/graph nf/counter nf/trace snic/pool/gossip controlplane)
+RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/pool/gossip controlplane)
 # Tests of rates: when nothing else runs any more.
 RATES   = TestRatesOfTCP
 
@@ -97,6 +97,7 @@ test-that-computes:
 	@$(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS))))
 	@if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
 	   export CGO_ENABLED=1; $(call RUN,-race -short $(addprefix ./,$(addsuffix /...,$(RACE)))); \
+	   $(call RUN,-race -short -run 'TestWorkers$$' ./tests/clio); \
 	 else echo 'race detector: left out, gcc or its headers are missing (apt-get install gcc libc6-dev)'; fi
 	@$(FUZZ)
 

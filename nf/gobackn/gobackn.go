@@ -8,6 +8,8 @@
 // acknowledged it. It answers requests to open and close sessions itself. The last
 // hop must not lose frames: nobody would send them again. The protocol, its source
 // and what was chosen here are in gbn.
+//
+// Workers share the sessions, a batch at a time (nf/turn).
 package gobackn
 
 import (
@@ -23,6 +25,7 @@ import (
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/turn"
 )
 
 // Reasons are gbn's verdicts, by number.
@@ -48,6 +51,8 @@ var reasons = [gbn.NumVerdicts]counter.Def{
 	gbn.Malformed:       {Name: "malformed", Help: "to Clio's port, and a length or the type is wrong: dropped"},
 	gbn.TooBig:          {Name: "too-big", Help: "from a device, and longer than mtu= with the header, or the buffer has no room for that: dropped"},
 	gbn.Full:            {Name: "full", Help: "from a device, and too many frames wait (backlog=) or are kept (hold=): dropped, and nobody sends it again"},
+	gbn.Elsewhere:       {Name: "elsewhere", Help: "came by another worker than the one before it of its session, which may not have sent that yet: dropped, and comes again"},
+	gbn.Moved:           {Name: "moved", Help: "from a device, waited, and another worker sent a copy of it: dropped"},
 	gbn.GaveUp:          {Name: "gave-up", Help: "waited in a session that was closed, or given up (tries=): dropped"},
 }
 
@@ -86,7 +91,9 @@ The last hop to the devices must be lossless. The longest value that fits is MTU
     quillon run --inline eth1,eth2 --nf gobackn
     quillon replay --nf gobackn --in a=devices.pcap,b=clients.pcap -o out.pcap
 
-Device behind eth1, network behind eth2. It needs one worker.`,
+Device behind eth1, network behind eth2. All workers know the same sessions. What one
+client sends in a session comes by one worker, as NICs steer it; where it changes to
+another, a frame that might overtake the one before it is dropped, and comes again.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
 		Params: []graph.Param{
@@ -109,17 +116,14 @@ Device behind eth1, network behind eth2. It needs one worker.`,
 		Reasons:  reasons[:],
 		Effects:  graph.Always(effect.Unknown),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			if env.Workers > 1 {
-				return nil, fmt.Errorf("gobackn: sessions belong to one worker, there are %d: run with one", env.Workers)
-			}
-			return newApp(args)
+			return newApp(env, args)
 		},
 	}
 }
 
-func newApp(args graph.Args) (*app, error) {
-	a := &app{tick: 50 * time.Microsecond}
-	var c gbn.Config
+func newApp(env graph.Env, args graph.Args) (*app, error) {
+	a := &app{tick: 50 * time.Microsecond, worker: env.Worker, workers: max(1, env.Workers)}
+	c := gbn.Config{Workers: a.workers}
 	r := arg.Read("gobackn", args)
 	number := func(name string, p *int) { arg.Number(r, name, p, 1, math.MaxInt32) }
 	arg.Choice(r, "devices", &a.devices, "a", "b")
@@ -149,20 +153,69 @@ func newApp(args graph.Args) (*app, error) {
 	if c.AckEvery == 0 && c.Window > 0 {
 		c.AckEvery = min(100, c.Window)
 	}
-	var err error
-	if a.server, err = gbn.NewServer(c); err != nil {
+	server, err := gbn.NewServer(c)
+	if err != nil {
 		return nil, fmt.Errorf("gobackn: %w", err)
+	}
+	mk := func() any {
+		st := &state{server: server, breath: make([]clock.Time, a.workers), back: make([][]returned, a.workers)}
+		for w := range st.back {
+			if a.workers > 1 {
+				st.back[w] = make([]returned, 0, mostBack)
+			}
+		}
+		return st
+	}
+	if a.workers == 1 {
+		a.state = mk().(*state)
+	} else {
+		a.state = env.Share(mk).(*state)
 	}
 	return a, nil
 }
 
+// state is what the instances of all workers share: whose turn it is may use it.
+type state struct {
+	turn   turn.Turn
+	server *gbn.Server
+	breath []clock.Time // that each worker is in
+	back   [][]returned // frames that each has to give back
+	shown  [ctrKept + 1]int
+	stats  gbn.Stats // counted so far
+}
+
+// mostBack is for how many frames that a worker is to give back there is room at once; for more it is made.
+const mostBack = 4096
+
+// returned is a frame that its worker is to give back: as one that was never there (made), or by a verdict.
+type returned struct {
+	b    *packet.Buf
+	made bool
+	v    gbn.Verdict
+}
+
 // app is one instance. It is its own gbn.Out; c is the breath's.
 type app struct {
-	server  *gbn.Server
-	devices int
-	tick    time.Duration
-	c       *graph.Ctx
-	stats   gbn.Stats // counted so far
+	*state
+	devices         int
+	tick            time.Duration
+	worker, workers int
+	c               *graph.Ctx
+	batch           [packet.MaxBatch]gbn.Seen
+	verdicts        [packet.MaxBatch]gbn.Verdict
+}
+
+// take and give are the worker's turn.
+func (a *app) take() {
+	if a.workers > 1 {
+		a.turn.Take()
+	}
+}
+
+func (a *app) give() {
+	if a.workers > 1 {
+		a.turn.Give()
+	}
 }
 
 // Get implements gbn.Out.
@@ -182,40 +235,115 @@ func (a *app) Send(b *packet.Buf) {
 // Drop implements gbn.Out.
 func (a *app) Drop(b *packet.Buf, v gbn.Verdict) { a.c.Drop(b, graph.Reason(v)) }
 
-// Push implements graph.App.
-func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
-	a.c = c
-	for _, x := range batch.Bufs() {
-		var v gbn.Verdict
-		out := 1 - in
-		if in == a.devices {
-			if v = a.server.ToNet(c.Now(), x, a); v == gbn.Sent {
-				continue
-			}
-		} else {
-			v = a.server.FromNet(c.Now(), x, a)
-		}
-		switch {
-		case v.Drops():
-			c.Drop(x, graph.Reason(v))
-			continue
-		case v.Passes():
-			c.Mark(x, x.Verdict, graph.Reason(v))
-		case v.Replies():
-			out = in
-			fallthrough
-		default:
-			c.Mark(x, packet.Rewritten, graph.Reason(v))
-		}
-		c.Emit(out, x)
-	}
-	c.Wake(a.wants(c.Now()))
-	a.gauge(c)
+// Worker implements gbn.Out.
+func (a *app) Worker() int { return a.worker }
+
+// Return implements gbn.Out.
+func (a *app) Return(b *packet.Buf, worker int, made bool, v gbn.Verdict) {
+	a.back[worker] = append(a.back[worker], returned{b, made, v})
 }
 
-// wants is when Tick has work: several deadlines may be looked at in one.
+// Sent implements gbn.Out: what a worker emits in a breath its port has when the next one begins.
+func (a *app) Sent(worker int, at clock.Time) bool { return a.breath[worker] > at }
+
+// begin is the start of a worker's turn.
+func (a *app) begin(c *graph.Ctx) {
+	a.c = c
+	if a.workers == 1 {
+		return
+	}
+	a.breath[a.worker] = c.Now()
+	for i, r := range a.back[a.worker] {
+		if r.made {
+			c.Discard(r.b)
+		} else {
+			c.Drop(r.b, graph.Reason(r.v))
+		}
+		a.back[a.worker][i] = returned{}
+	}
+	a.back[a.worker] = a.back[a.worker][:0]
+}
+
+// Push implements graph.App. Where there are several workers, checksums are looked at before the worker's turn, and
+// made, of what goes to devices, after it.
+func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
+	if a.workers == 1 {
+		a.begin(c)
+		x, v := &a.batch[0], &a.verdicts[0]
+		for _, b := range batch.Bufs() {
+			a.server.See(b.Bytes(), in != a.devices, x)
+			*v = a.decide(c, in, b, x)
+			a.end(c, in, b, x, *v)
+		}
+		a.gauge(c)
+		c.Wake(a.wants(c.Now()))
+		return
+	}
+	asks := false
+	for i, b := range batch.Bufs() {
+		x := &a.batch[i]
+		a.server.See(b.Bytes(), in != a.devices, x)
+		asks = asks || x.Asks()
+	}
+	if asks {
+		a.take()
+		a.begin(c)
+		for i, b := range batch.Bufs() {
+			a.verdicts[i] = a.decide(c, in, b, &a.batch[i])
+		}
+		a.gauge(c)
+		c.Wake(a.wants(c.Now()))
+		a.give()
+	} else {
+		for i := range batch.Bufs() {
+			a.verdicts[i] = a.batch[i].Verdict()
+		}
+	}
+	for i, b := range batch.Bufs() {
+		if a.verdicts[i] == gbn.Delivered {
+			c.Wake(c.Now().Add(a.tick)) // then it has left: others may go on with its session
+		}
+		a.end(c, in, b, &a.batch[i], a.verdicts[i])
+	}
+}
+
+// decide says what becomes of a frame that was seen.
+func (a *app) decide(c *graph.Ctx, in int, b *packet.Buf, x *gbn.Seen) gbn.Verdict {
+	if in == a.devices {
+		return a.server.ToNetSeen(c.Now(), b, x, a)
+	}
+	return a.server.FromNetSeen(c.Now(), b, x, a)
+}
+
+// end lets a frame go that the transport has not taken.
+func (a *app) end(c *graph.Ctx, in int, b *packet.Buf, x *gbn.Seen, v gbn.Verdict) {
+	out := 1 - in
+	switch {
+	case v == gbn.Sent:
+		return
+	case v.Drops():
+		c.Drop(b, graph.Reason(v))
+		return
+	case v.Passes():
+		c.Mark(b, b.Verdict, graph.Reason(v))
+	default:
+		if v.Replies() {
+			out = in
+		} else if in != a.devices {
+			a.server.Unwrap(b, x, v)
+		}
+		c.Mark(b, packet.Rewritten, graph.Reason(v))
+	}
+	c.Emit(out, b)
+}
+
+// wants is when Tick has work: several deadlines may be looked at in one. A worker with frames here looks whether
+// others gave them back.
 func (a *app) wants(now clock.Time) clock.Time {
 	at := a.server.Deadline()
+	if a.workers > 1 && a.heldHere() > 0 {
+		at = min(at, now)
+	}
 	if at == clock.Never {
 		return at
 	}
@@ -224,29 +352,46 @@ func (a *app) wants(now clock.Time) clock.Time {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	a.c = c
+	a.take()
+	defer a.give()
+	a.begin(c)
 	a.server.Tick(c.Now(), a)
 	a.gauge(c)
 	return a.wants(c.Now())
 }
 
 // Held implements graph.Holder.
-func (a *app) Held() int { return a.server.Held() }
+func (a *app) Held() int {
+	a.take()
+	defer a.give()
+	return a.heldHere()
+}
+
+// heldHere is how many of this worker's frames are kept, or wait to be given back.
+func (a *app) heldHere() int { return a.server.HeldBy(a.worker) + len(a.back[a.worker]) }
 
 // Stop implements graph.Stopper: what waits is dropped, with the sessions.
 func (a *app) Stop(c *graph.Ctx) {
-	a.c = c
+	a.take()
+	defer a.give()
+	a.begin(c)
 	a.server.Stop(a)
+	a.begin(c)
 	a.gauge(c)
 }
 
+// gauge counts what has changed since somebody did: what all workers have counted is what there is.
 func (a *app) gauge(c *graph.Ctx) {
-	c.Set(ctrSessions, uint64(a.server.Open()))
-	c.Set(ctrKept, uint64(a.server.Held()))
+	for id, n := range [...]int{ctrSessions: a.server.Open(), ctrKept: a.server.Held()} {
+		if n != a.shown[id] {
+			c.Count(counter.ID(id), uint64(n-a.shown[id]))
+			a.shown[id] = n
+		}
+	}
 	if s := a.server.Stats(); s != a.stats {
-		c.Set(ctrRetransmitted, s.Retransmitted)
-		c.Set(ctrTimeouts, s.Timeouts)
-		c.Set(ctrGivenUp, s.GivenUp)
+		c.Count(ctrRetransmitted, s.Retransmitted-a.stats.Retransmitted)
+		c.Count(ctrTimeouts, s.Timeouts-a.stats.Timeouts)
+		c.Count(ctrGivenUp, s.GivenUp-a.stats.GivenUp)
 		a.stats = s
 	}
 }

@@ -156,9 +156,6 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%v is taken", a)
 		}
 	}
-	if _, err := k.New(graph.Env{Workers: 2}, nil); err == nil {
-		t.Error("two workers")
-	}
 	if _, err := k.New(graph.Env{Workers: 1}, graph.Args{"window": "16", "hold": "100", "idle": "1s"}); err != nil {
 		t.Error(err)
 	}
@@ -258,5 +255,61 @@ func TestSleeps(t *testing.T) {
 	}
 	if got := x.Advance(time.Millisecond).Out["b"]; len(got) != 1 || x.Inst.NextTick() != clock.Never {
 		t.Errorf("%v", got)
+	}
+}
+
+// Two workers have frames of one session: what one delivers goes ahead of what the other does, and frames that are kept
+// go back to whose they are.
+func TestTwoWorkers(t *testing.T) {
+	x := graphtest.NewGang(t, *Kind(), 2, graph.Args{"window": "1", "ack-every": "1", "tick": "10us"})
+	data := func(seq uint32) [][]byte {
+		return [][]byte{frame(client, device, clio.Update, clio.DATA, seq, 3, 1, "value", 0)}
+	}
+	took := func(port, want int) {
+		t.Helper()
+		if got := x.Took(port); len(got) != want {
+			t.Fatalf("%d frames leave, want %d: %x", len(got), want, got)
+		}
+	}
+	x.Push(0, 1, [][]byte{frame(client, device, clio.OpenSession, clio.DATA, 0, 3, 0, "", 0)})
+	took(1, 1)
+	x.Push(0, 1, data(1))
+	took(0, 1)
+	x.Push(1, 1, data(2)) // the first may not have left yet
+	took(0, 0)
+	x.Now = x.Now.Add(20 * time.Microsecond)
+	x.Push(0, 1, nil) // a breath without frames: now it has
+	x.Push(1, 1, data(2))
+	took(0, 1)
+	x.Took(1) // ACKs
+	// Answers by the first worker; their ACK by the second, which sends the one that waited.
+	answer := frame(device, client, clio.Update.Answer(), 0, 0, 0, 0, "", 0)
+	x.Push(0, 0, [][]byte{answer, answer})
+	took(1, 1)
+	x.Push(1, 1, [][]byte{frame(client, device, 0, clio.ACK, 1, 3, 1, "", 0)})
+	took(1, 1)
+	if n := x.Inst.Held(); n != 3 { // the second's copy, and two that go back to the first
+		t.Errorf("%d frames are held", n)
+	}
+	x.Now = x.Now.Add(20 * time.Microsecond)
+	x.Push(0, 1, nil)
+	if n := x.Inst.Held(); n != 1 {
+		t.Errorf("%d frames are held", n)
+	}
+	count := x.Close()
+	if count["elsewhere"] != 1 || count["moved"] != 1 || count["delivered"] != 2 || count["sessions"] != 1 || count["kept"] != 1 {
+		t.Errorf("%v", count)
+	}
+}
+
+// BenchmarkWorkers: acknowledgements of nothing, the shortest way through a session, by one worker and by two.
+func BenchmarkWorkers(b *testing.B) {
+	for _, workers := range []int{1, 2} {
+		b.Run(string(rune('0'+workers)), func(b *testing.B) {
+			x := graphtest.NewGang(b, *Kind(), workers, nil)
+			x.Push(0, 1, [][]byte{frame(client, device, clio.OpenSession, clio.DATA, 0, 3, 0, "", 0)})
+			stale := frame(client, device, 0, clio.ACK, 9, 3, 1, "", 0)
+			x.Benchmark(b, 1, slices.Repeat([][]byte{stale}, 64))
+		})
 	}
 }

@@ -36,6 +36,8 @@
 // Clio's devices do not take, and copies that nf/replicate writes to others than the
 // primary, which are not to be read through a cache.
 //
+// Several workers share all of it, a batch at a time (nf/turn): which of them gets a frame does not matter.
+//
 // Source: Shan, dissertation, UC San Diego 2022, section 5.6.1 (a FIFO cache of
 // recently read and written pairs). LRU and all of the above are ours.
 package kvcache

@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/memory"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/turn"
 )
 
 // maxValue is the longest value that a frame holds.
@@ -91,10 +92,10 @@ All else passes, IPv6 and fragments, too.
     quillon run --inline eth1,eth2 --nf kvcache --nf gobackn
     quillon replay --nf kvcache --in a=devices.pcap,b=clients.pcap -o out.pcap
 
-Devices behind eth1, clients behind eth2. It needs one worker.
+Devices behind eth1, clients behind eth2. All workers know the same pairs.
 
 As a task of a board with memory (quillon nf describe snic), and with memory: of its
-own, values are there: as many pairs as have room, and no more than entries=. While the
+own (with one worker), values are there: as many pairs as have room, and no more than entries=. While the
 page of a pair is at another board a read of it passes; the next one may hit.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
@@ -113,14 +114,21 @@ page of a pair is at another board a read of it passes; the next one may hit.`,
 		Effects:  graph.Always(effect.Unknown),
 		Memory:   func(graph.Args) bool { return true },
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			if env.Workers > 1 {
-				return nil, fmt.Errorf("kvcache: keys belong to one worker, there are %d: run with one", env.Workers)
-			}
 			s, err := parse(args)
 			if err != nil {
 				return nil, err
 			}
-			return &app{settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}, nil
+			a := &app{workers: max(1, env.Workers)}
+			mk := func() any {
+				return &state{settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}
+			}
+			if a.workers == 1 {
+				a.state = mk().(*state)
+			} else {
+				a.state = env.Share(mk).(*state)
+				a.values = make([][maxValue]byte, packet.MaxBatch)
+			}
+			return a, nil
 		},
 	}
 }
@@ -152,20 +160,58 @@ func parse(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// app is one instance.
-type app struct {
+// state is what the instances of all workers share: whose turn it is may use it. Of the
+// settings only the policy changes.
+type state struct {
+	turn turn.Turn
 	settings
 	cache   cache
 	pending pendings
 	senders senders
 	quiet   clock.Time // nothing is learnt before; 0: not begun
-	f       clio.Frame
+	shown   [ctrPending + 1]int
 	evicted uint64 // counted
+}
+
+// app is one instance.
+type app struct {
+	*state
+	workers int
+	batch   [packet.MaxBatch]looked
+	values  [][maxValue]byte // of hits in a batch, where workers share the cache
 	scratch [maxValue]byte
+}
+
+// looked is what a frame is, and what becomes of it.
+type looked struct {
+	f      clio.Frame
+	asks   bool // of the cache: it takes the worker's turn
+	reason graph.Reason
+	op     clio.Opcode
+	status clio.Status
+	key    key
+	req    request
+	value  []byte // of a hit
+}
+
+// take and give are the worker's turn.
+func (a *app) take() {
+	if a.workers > 1 {
+		a.turn.Take()
+	}
+}
+
+func (a *app) give() {
+	if a.workers > 1 {
+		a.turn.Give()
+	}
 }
 
 // UseMemory implements memory.User.
 func (a *app) UseMemory(s memory.Space) error {
+	if a.workers > 1 {
+		return fmt.Errorf("kvcache: memory is one worker's, and its pairs are shared by %d: leave memory: out", a.workers)
+	}
 	n := int(min(int64(a.entries), s.Size()/int64(a.value)))
 	if n == 0 {
 		return fmt.Errorf("kvcache: memory of %d bytes has no room for a value, %d", s.Size(), a.value)
@@ -191,6 +237,8 @@ func (a *app) GrowMemory() {
 // Takes implements graph.Picky.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)
+	a.take()
+	defer a.give()
 	s.lru = a.lru
 	return err == nil && s == a.settings
 }
@@ -201,12 +249,16 @@ func (a *app) Reconfigure(args graph.Args) error {
 	if err != nil {
 		return err
 	}
-	a.settings = s
+	a.take()
+	defer a.give()
+	a.lru = s.lru
 	return nil
 }
 
 // Flush implements graph.Flusher.
 func (a *app) Flush(c *graph.Ctx) {
+	a.take()
+	defer a.give()
 	clear(a.senders.rows)
 	a.forget(c)
 }
@@ -227,82 +279,139 @@ func (a *app) begin(c *graph.Ctx) {
 	}
 }
 
-// Push implements graph.App.
+// Push implements graph.App. Where workers share the cache, checksums are looked at
+// before the worker's turn, and made after it.
 func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
-	a.begin(c)
-	for _, x := range batch.Bufs() {
-		out, v := 1-in, x.Verdict
-		r := a.one(c, in, x)
-		switch r {
-		case reasonDamaged:
-			c.Drop(x, r)
-			continue
-		case reasonHit:
-			out, v = in, packet.Rewritten
+	if a.workers == 1 {
+		a.begin(c)
+		l := &a.batch[0]
+		for _, x := range batch.Bufs() {
+			a.look(l, in, x.Bytes())
+			if l.asks {
+				a.decide(c, l, in, x, nil)
+			}
+			a.end(c, l, in, x)
 		}
-		c.Mark(x, v, r)
-		c.Emit(out, x)
+		a.gauge(c)
+		c.Wake(a.wants(c.Now()))
+		return
 	}
-	c.Wake(a.wants(c.Now()))
-	a.gauge(c)
+	asks := false
+	for i, x := range batch.Bufs() {
+		a.look(&a.batch[i], in, x.Bytes())
+		asks = asks || a.batch[i].asks
+	}
+	if asks {
+		a.take()
+		a.begin(c)
+		for i, x := range batch.Bufs() {
+			if l := &a.batch[i]; l.asks {
+				a.decide(c, l, in, x, &a.values[i])
+			}
+		}
+		a.gauge(c)
+		at := a.wants(c.Now())
+		a.give()
+		c.Wake(at)
+	}
+	for i, x := range batch.Bufs() {
+		a.end(c, &a.batch[i], in, x)
+	}
 }
 
-func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
-	p, f := x.Bytes(), &a.f
+// look finds out what a frame is.
+func (a *app) look(l *looked, in int, p []byte) {
+	f := &l.f
+	l.asks = false
 	switch clio.ParseKeys(p, in == a.devices, f) {
 	case clio.Fragment:
-		return reasonFragment
+		l.reason = reasonFragment
+		return
 	case clio.Malformed:
-		return reasonMalformed
+		l.reason = reasonMalformed
+		return
 	case clio.Message:
 	default:
-		return reasonOther
+		l.reason = reasonOther
+		return
 	}
 	if !f.Sound(p) {
-		return reasonDamaged
+		l.reason = reasonDamaged
+		return
 	}
+	l.asks = true
 	h := clio.Lego(p[f.Lego:])
 	src, dst := f.Src(p), f.Dst(p)
-	op := h.Opcode()
+	l.op = h.Opcode()
 	if in == a.devices {
-		a.answer(c, &request{src.IP, dst.IP, f.VLANs(), dst.Port, h.ID()}, op.Request(), h.Status(), p[f.Data:f.Stop])
-		return reasonAnswer
+		l.op, l.status = l.op.Request(), h.Status()
+		l.req = request{src.IP, dst.IP, f.VLANs(), dst.Port, h.ID()}
+		return
 	}
 	q := clio.Request(p[f.Op:])
-	k := key{q.Key(), dst.IP, f.VLANs(), q.KeySize()}
-	req := request{dst.IP, src.IP, f.VLANs(), src.Port, h.ID()}
-	fresh := a.senders.fresh(c.Now(), &req, a.settle)
-	if c.Now() < a.quiet {
-		if op != clio.Read { // it may be under way for longer than that
-			a.write(c, &k, &req, op, nil, false)
-		}
-		return reasonSettling
-	}
-	if op == clio.Read {
-		return a.read(c, x, &k, &req, fresh)
-	}
-	a.write(c, &k, &req, op, p[f.Data:f.Stop], fresh)
-	return reasonWrite
+	l.key = key{q.Key(), dst.IP, f.VLANs(), q.KeySize()}
+	l.req = request{dst.IP, src.IP, f.VLANs(), src.Port, h.ID()}
 }
 
-func (a *app) read(c *graph.Ctx, x *packet.Buf, k *key, req *request, fresh bool) graph.Reason {
+// decide says what becomes of a frame of the store, in the worker's turn. Where others may have theirs before
+// a hit's answer is made, its value goes to keep.
+func (a *app) decide(c *graph.Ctx, l *looked, in int, x *packet.Buf, keep *[maxValue]byte) {
+	p, f := x.Bytes(), &l.f
+	if in == a.devices {
+		a.answer(c, &l.req, l.op, l.status, p[f.Data:f.Stop])
+		l.reason = reasonAnswer
+		return
+	}
+	fresh := a.senders.fresh(c.Now(), &l.req, a.settle)
+	switch {
+	case c.Now() < a.quiet:
+		if l.op != clio.Read { // it may be under way for longer than that
+			a.write(c, &l.key, &l.req, l.op, nil, false)
+		}
+		l.reason = reasonSettling
+	case l.op == clio.Read:
+		if l.reason = a.read(c, x, l, fresh); l.reason == reasonHit && keep != nil {
+			l.value = keep[:copy(keep[:], l.value)]
+		}
+	default:
+		a.write(c, &l.key, &l.req, l.op, p[f.Data:f.Stop], fresh)
+		l.reason = reasonWrite
+	}
+}
+
+// end lets a frame go.
+func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
+	out, v := 1-in, x.Verdict
+	switch l.reason {
+	case reasonDamaged:
+		c.Drop(x, l.reason)
+		return
+	case reasonHit:
+		l.f.Answer(x.Bytes(), clio.OK, l.value)
+		out, v = in, packet.Rewritten
+	}
+	c.Mark(x, v, l.reason)
+	c.Emit(out, x)
+}
+
+// read is a hit, whose value is looked.value then and whose frame has room for it, or why it is none.
+func (a *app) read(c *graph.Ctx, x *packet.Buf, l *looked, fresh bool) graph.Reason {
+	k := &l.key
 	hash := k.hash()
 	if i := a.cache.find(k, hash); i != none && a.cache.entries[i].valid {
-		var value []byte
 		if a.cache.space == nil {
-			value = a.cache.value(i)
+			l.value = a.cache.value(i)
 		} else {
-			value = a.scratch[:a.cache.entries[i].n]
-			if _, o := a.cache.space.Read(a.cache.at(i), value); o != memory.OK {
+			l.value = a.scratch[:a.cache.entries[i].n]
+			if _, o := a.cache.space.Read(a.cache.at(i), l.value); o != memory.OK {
 				return reasonAway
 			}
 		}
-		if n := a.f.AnswerEnd(len(value)); n <= x.Len() {
+		if n := l.f.AnswerEnd(len(l.value)); n <= x.Len() {
 			x.TrimBack(x.Len() - n)
 		} else if _, ok := x.Append(n - x.Len()); !ok {
 			return reasonNoRoom
 		}
-		a.f.Answer(x.Bytes(), clio.OK, value)
 		if a.lru {
 			a.cache.order.Renew(i)
 		}
@@ -316,7 +425,7 @@ func (a *app) read(c *graph.Ctx, x *packet.Buf, k *key, req *request, fresh bool
 			return reasonMiss
 		}
 	}
-	a.pending.add(c.Now(), req, k, hash, clio.Read) // without a place nothing is learnt
+	a.pending.add(c.Now(), &l.req, k, hash, clio.Read) // without a place nothing is learnt
 	return reasonMiss
 }
 
@@ -415,6 +524,8 @@ func (a *app) abandon(i int32) {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
+	a.take()
+	defer a.give()
 	a.begin(c)
 	for i := a.pending.order.Oldest(); i != none && c.Now().Sub(a.pending.rows[i].since) >= a.settle; i = a.pending.order.Oldest() {
 		c.Count(ctrExpired, 1)
@@ -434,12 +545,16 @@ func (a *app) wants(now clock.Time) clock.Time {
 	return max(a.pending.rows[i].since.Add(a.settle), now.Add(max(a.settle/8, time.Microsecond)))
 }
 
+// gauge counts what has changed since somebody did: what all workers have counted is what there is.
 func (a *app) gauge(c *graph.Ctx) {
-	c.Set(ctrEntries, uint64(a.cache.used))
-	c.Set(ctrBytes, uint64(a.cache.bytes))
-	c.Set(ctrPending, uint64(a.pending.used))
+	for id, n := range [...]int{ctrEntries: a.cache.used, ctrBytes: a.cache.bytes, ctrPending: a.pending.used} {
+		if n != a.shown[id] {
+			c.Count(counter.ID(id), uint64(n-a.shown[id]))
+			a.shown[id] = n
+		}
+	}
 	if a.cache.evicted != a.evicted {
+		c.Count(ctrEvicted, a.cache.evicted-a.evicted)
 		a.evicted = a.cache.evicted
-		c.Set(ctrEvicted, a.evicted)
 	}
 }

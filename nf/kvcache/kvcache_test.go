@@ -336,9 +336,6 @@ func TestPasses(t *testing.T) {
 			t.Errorf("%v is taken", a)
 		}
 	}
-	if _, err := Kind().New(graph.Env{Workers: 2}, nil); err == nil {
-		t.Error("two workers")
-	}
 }
 
 func FuzzPush(f *testing.F) {
@@ -570,5 +567,65 @@ func TestOldRepetitionFirst(t *testing.T) {
 	x.Push("a", reply(w, clio.OK, ""))
 	if v := x.get(1, 7); v != "next" {
 		t.Errorf("%q: nothing is learnt from a session that is known", v)
+	}
+}
+
+// What one worker learns others answer with.
+func TestTwoWorkers(t *testing.T) {
+	x := graphtest.NewGang(t, *Kind(), 2, nil)
+	settle := func() { x.Now = x.Now.Add(200 * time.Millisecond) }
+	settle()
+	x.Push(0, 1, [][]byte{ask(1, 1, clio.Read, 12345, "", 0), ask(2, 1, clio.Read, 12345, "", 0)})
+	settle()
+	q := ask(1, 200, clio.Read, 7, "", 0)
+	x.Push(0, 1, [][]byte{q})
+	x.Push(1, 0, [][]byte{reply(q, clio.OK, "value")})
+	x.Took(0)
+	x.Took(1)
+	again := ask(2, 200, clio.Read, 7, "", 0)
+	for w := range 2 {
+		x.Push(w, 1, [][]byte{again, again}) // two of a batch: each has a value of its own until its answer is made
+		for _, f := range x.Took(1) {
+			if !bytes.Equal(f, reply(again, clio.OK, "value")) {
+				t.Errorf("worker %d answers %x", w, f)
+			}
+		}
+	}
+	w := ask(1, 201, clio.Update, 7, "new", 0)
+	x.Push(1, 1, [][]byte{w})
+	x.Push(0, 1, [][]byte{again})
+	if got := x.Took(1); len(got) != 0 {
+		t.Errorf("a write is under way, and there is an answer: %x", got)
+	}
+	if _, err := Kind().New(graph.Env{Workers: 1}, nil); err != nil {
+		t.Error(err)
+	}
+	count := x.Close()
+	if count["hit"] != 4 || count["write"] != 1 || count["pending"] != 1 || count["entries"] != 1 || count["bytes"] != 3 {
+		t.Errorf("%v", count)
+	}
+}
+
+// BenchmarkWorkers: hits of 1 KB, by one worker and by two.
+func BenchmarkWorkers(b *testing.B) {
+	for _, workers := range []int{1, 2} {
+		b.Run(fmt.Sprint(workers), func(b *testing.B) {
+			x := graphtest.NewGang(b, *Kind(), workers, nil)
+			x.Push(0, 1, [][]byte{ask(1, 1, clio.Read, 12345, "", 0)})
+			x.Now = x.Now.Add(200 * time.Millisecond)
+			x.Push(0, 1, [][]byte{ask(1, 2, clio.Read, 12345, "", 0)})
+			x.Now = x.Now.Add(200 * time.Millisecond)
+			var frames [][]byte
+			for key := range uint64(64) {
+				q := ask(1, uint16(200+key), clio.Read, key, "", 0)
+				x.Push(0, 1, [][]byte{q})
+				x.Push(0, 0, [][]byte{reply(q, clio.OK, string(make([]byte, 1024)))})
+				frames = append(frames, q)
+			}
+			x.Benchmark(b, 1, frames)
+			if n := x.Close()["hit"]; n == 0 {
+				b.Error("no hits")
+			}
+		})
 	}
 }

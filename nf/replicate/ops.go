@@ -5,7 +5,7 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
-	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/hold"
 )
 
 const none = int32(-1)
@@ -36,7 +36,7 @@ type op struct {
 	req     request
 	key     key
 	code    clio.Opcode
-	b       *packet.Buf // the request: a copy when running, itself when it waits
+	b       hold.Queue // the request: a copy when running, itself when it waits
 	used    bool
 	running bool
 	waiting uint8 // bit i: replica i has not answered

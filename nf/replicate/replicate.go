@@ -3,6 +3,7 @@ package replicate
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,7 +15,9 @@ import (
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/turn"
 )
 
 const (
@@ -28,6 +31,7 @@ const (
 	reasonLate
 	reasonDamaged
 	reasonBusy
+	reasonMoved
 	numReasons
 )
 
@@ -42,6 +46,7 @@ var reasons = [numReasons]counter.Def{
 	reasonLate:      {Name: "late", Help: "a device's answer to a copied write that nobody waits for: dropped"},
 	reasonDamaged:   {Name: "damaged", Help: "of the key/value store, and a checksum is wrong: dropped"},
 	reasonBusy:      {Name: "busy", Help: "a write turned into the answer Busy: the primary is down, or there is no place (pending=) or buffer"},
+	reasonMoved:     {Name: "moved", Help: "a write that was held, and that another worker went on with a copy of: dropped"},
 }
 
 const (
@@ -53,6 +58,7 @@ const (
 	ctrDiverged
 	ctrRetransmitted
 	ctrDown
+	ctrLost
 	numCounters
 )
 
@@ -65,6 +71,7 @@ var counters = [numCounters]counter.Def{
 	ctrDiverged:      {Name: "diverged", Help: "of those, answered differently by devices: copies may differ"},
 	ctrRetransmitted: {Name: "retransmitted", Help: "copies that were sent again"},
 	ctrDown:          {Name: "down", Help: "devices that are down now"},
+	ctrLost:          {Name: "unanswered", Help: "of those answered, whose client was not told for want of a buffer: it asks again"},
 }
 
 // Kind declares replicate.
@@ -87,7 +94,7 @@ Frames have no go-back-N headers. UDP checksums and VLAN tags stay.
     quillon set replicate revive=1
     quillon replay --nf replicate,replicas=192.168.1.10@02:00:00:00:00:10 --in a=devices.pcap,b=clients.pcap -o out.pcap
 
-Devices behind eth1, clients behind eth2. It needs one worker.`,
+Devices behind eth1, clients behind eth2. All workers know the same writes.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},
 		Params: []graph.Param{
@@ -103,14 +110,20 @@ Devices behind eth1, clients behind eth2. It needs one worker.`,
 		Reasons:  reasons[:],
 		Effects:  graph.Always(effect.Unknown),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			if env.Workers > 1 {
-				return nil, fmt.Errorf("replicate: writes belong to one worker, there are %d: run with one", env.Workers)
-			}
 			s, err := parse(args)
 			if err != nil {
 				return nil, err
 			}
-			return &app{settings: s, ops: newOps(s.pending), up: 1<<len(s.replicas) - 1}, nil
+			a := &app{worker: env.Worker, workers: max(1, env.Workers)}
+			mk := func() any {
+				return &state{settings: s, ops: newOps(s.pending), up: 1<<len(s.replicas) - 1, shelf: hold.New[struct{}](s.pending, a.workers)}
+			}
+			if a.workers == 1 {
+				a.state = mk().(*state)
+			} else {
+				a.state = env.Share(mk).(*state)
+			}
+			return a, nil
 		},
 	}
 }
@@ -159,12 +172,47 @@ func parseReplicas(v string) (all []clio.End, err error) {
 	return all, nil
 }
 
+// state is what the instances of all workers share: whose turn it is may use it.
+type state struct {
+	turn turn.Turn
+	settings
+	ops   ops
+	shelf hold.Shelf[struct{}] // of writes
+	up    uint8                // bit i: replica i is not down
+	shown [numCounters]int
+}
+
 // app is one instance.
 type app struct {
-	settings
-	ops ops
-	up  uint8 // bit i: replica i is not down
-	f   clio.Frame
+	*state
+	worker, workers int
+	batch           [packet.MaxBatch]looked
+}
+
+// looked is what a frame is, and what becomes of it.
+type looked struct {
+	f      clio.Frame
+	asks   bool // for other writes of its key, or for what waits for it: it takes the worker's turn
+	reason graph.Reason
+	op     clio.Opcode
+	status clio.Status
+	from   int // replica
+	req    request
+	key    key
+	copies bool
+}
+
+// take and give are the worker's turn.
+func (a *app) take() {
+	if a.workers > 1 {
+		a.turn.Take()
+	}
+}
+
+func (a *app) give() {
+	if a.workers > 1 {
+		a.turn.Give()
+	}
 }
 
 // Takes implements graph.Picky.
@@ -180,86 +228,142 @@ func (a *app) Reconfigure(args graph.Args) error {
 	if err != nil {
 		return err
 	}
+	a.take()
+	defer a.give()
 	if s.revive != a.revive {
 		a.up = 1<<len(s.replicas) - 1
 	}
-	a.settings = s
+	a.timeout, a.tick, a.tries, a.revive = s.timeout, s.tick, s.tries, s.revive
 	return nil
 }
 
 // Held implements graph.Holder.
-func (a *app) Held() int { return a.ops.used }
-
-// Push implements graph.App.
-func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
-	for _, x := range batch.Bufs() {
-		switch r := a.one(c, in, x); r {
-		case reasonCopied:
-		case reasonJoined, reasonRepeated, reasonLate, reasonDamaged:
-			c.Drop(x, r)
-		case reasonBusy:
-			a.reply(c, x, clio.Busy)
-		default:
-			c.Mark(x, x.Verdict, r)
-			c.Emit(1-in, x)
-		}
-	}
-	c.Wake(a.wants(c.Now()))
-	a.gauge(c)
+func (a *app) Held() int {
+	a.take()
+	defer a.give()
+	return a.shelf.Held(a.worker)
 }
 
-func (a *app) one(c *graph.Ctx, in int, x *packet.Buf) graph.Reason {
-	p, f := x.Bytes(), &a.f
+// Push implements graph.App. Where there are several workers, frames are looked at before
+// the worker's turn.
+func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
+	if a.workers == 1 {
+		l := &a.batch[0]
+		for _, x := range batch.Bufs() {
+			a.look(l, in, x.Bytes())
+			if l.asks {
+				l.reason = a.decide(c, l, in, x)
+			}
+			a.end(c, l, in, x)
+		}
+		a.gauge(c)
+		c.Wake(a.wants(c.Now()))
+		return
+	}
+	asks := false
+	for i, x := range batch.Bufs() {
+		a.look(&a.batch[i], in, x.Bytes())
+		asks = asks || a.batch[i].asks
+	}
+	if asks {
+		a.take()
+		a.shelf.Return(c, a.worker, reasonMoved)
+		for i, x := range batch.Bufs() {
+			if l := &a.batch[i]; l.asks {
+				l.reason = a.decide(c, l, in, x)
+			}
+		}
+		a.gauge(c)
+		at := a.wants(c.Now())
+		a.give()
+		c.Wake(at)
+	}
+	for i, x := range batch.Bufs() {
+		a.end(c, &a.batch[i], in, x)
+	}
+}
+
+// end lets a frame go, if it is not held.
+func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
+	switch l.reason {
+	case reasonCopied:
+	case reasonJoined, reasonRepeated, reasonLate, reasonDamaged:
+		c.Drop(x, l.reason)
+	case reasonBusy:
+		a.reply(c, x, clio.Busy)
+	default:
+		c.Mark(x, x.Verdict, l.reason)
+		c.Emit(1-in, x)
+	}
+}
+
+// look finds out what a frame is.
+func (a *app) look(l *looked, in int, p []byte) {
+	f := &l.f
+	l.asks = false
 	switch clio.ParseKeys(p, in == a.devices, f) {
 	case clio.Fragment:
-		return reasonFragment
+		l.reason = reasonFragment
+		return
 	case clio.Malformed:
-		return reasonMalformed
+		l.reason = reasonMalformed
+		return
 	case clio.Message:
 	default:
-		return reasonOther
+		l.reason = reasonOther
+		return
 	}
 	h := clio.Lego(p[f.Lego:])
-	src, dst, op := f.Src(p), f.Dst(p), h.Opcode()
+	src, dst := f.Src(p), f.Dst(p)
+	l.op, l.copies = h.Opcode(), h.Replicate()
+	l.reason = reasonPlain
 	if in == a.devices {
-		from := slices.IndexFunc(a.replicas, func(e clio.End) bool { return e.IP == src.IP })
-		if from < 0 {
-			return reasonPlain
+		l.from = slices.IndexFunc(a.replicas, func(e clio.End) bool { return e.IP == src.IP })
+		if l.from < 0 {
+			return
 		}
-		if !f.Sound(p) {
-			return reasonDamaged
+		l.status = h.Status()
+		l.req = request{dst.IP, dst.Port, h.ID(), f.VLANs()}
+	} else {
+		if !l.op.Writes() || !l.copies || dst.IP != a.replicas[0].IP {
+			return
 		}
-		i := a.ops.find(&request{dst.IP, dst.Port, h.ID(), f.VLANs()})
-		if i == none || a.ops.rows[i].code != op.Request() {
-			if h.Replicate() {
+		q := clio.Request(p[f.Op:])
+		l.req, l.key = request{src.IP, src.Port, h.ID(), f.VLANs()}, key{q.Key(), f.VLANs(), q.KeySize()}
+	}
+	if !f.Sound(p) {
+		l.reason = reasonDamaged
+		return
+	}
+	l.asks = true
+}
+
+// decide says what becomes of a device's answer, or of a write that asks for copies, in the worker's turn.
+func (a *app) decide(c *graph.Ctx, l *looked, in int, x *packet.Buf) graph.Reason {
+	i := a.ops.find(&l.req)
+	if in == a.devices {
+		if i == none || a.ops.rows[i].code != l.op.Request() {
+			if l.copies {
 				return reasonLate
 			}
 			return reasonPlain
 		}
-		a.joined(c, i, from, h.Status())
+		a.joined(c, i, l.from, l.status)
 		return reasonJoined
 	}
-	if !op.Writes() || !h.Replicate() || dst.IP != a.replicas[0].IP {
-		return reasonPlain
-	}
-	if !f.Sound(p) {
-		return reasonDamaged
-	}
-	req := request{src.IP, src.Port, h.ID(), f.VLANs()}
-	if a.ops.find(&req) != none {
+	if i != none {
 		return reasonRepeated
 	}
 	if a.up&1 == 0 {
 		return reasonBusy
 	}
-	q := clio.Request(p[f.Op:])
-	i := a.ops.add(&req, key{q.Key(), f.VLANs(), q.KeySize()}, op)
+	i = a.ops.add(&l.req, l.key, l.op)
 	if i == none {
 		return reasonBusy
 	}
 	if first := a.ops.active(i); first != none {
 		a.ops.wait(first, i)
-		a.ops.rows[i].b = x
+		a.shelf.Put(&a.ops.rows[i].b, x, a.worker, struct{}{}) // there is a place for each write
 		return reasonCopied
 	}
 	if !a.launch(c, i, x) {
@@ -281,7 +385,8 @@ func (a *app) launch(c *graph.Ctx, i int32, x *packet.Buf) bool {
 		return false
 	}
 	o := &a.ops.rows[i]
-	o.b, o.running, o.waiting, o.asked, o.tries = k, true, a.up, a.up, 0
+	a.shelf.Put(&o.b, k, a.worker, struct{}{})
+	o.running, o.waiting, o.asked, o.tries = true, a.up, a.up, 0
 	o.due = c.Now().Add(a.timeout)
 	a.ops.start(i)
 	for d := len(a.replicas) - 1; d > 0; d-- {
@@ -361,28 +466,48 @@ func (a *app) finish(c *graph.Ctx, i int32) {
 	if o.asked != 1<<len(a.replicas)-1 {
 		c.Count(ctrDegraded, 1)
 	}
-	b, next, last := o.b, o.next, o.last
+	next, last := o.next, o.last
 	a.ops.finish(i)
-	a.ops.remove(i)
-	a.reply(c, b, s)
+	a.answer(c, i, s)
 	if next == none {
 		return
 	}
 	if next != last {
 		a.ops.rows[next].last = last
 	}
-	x := a.ops.rows[next].b
-	if a.up&1 == 0 || !a.launch(c, next, x) {
+	if a.up&1 == 0 {
+		a.refuse(c, next)
+		return
+	}
+	n := &a.ops.rows[next]
+	x := a.shelf.Mine(c, &n.b, a.worker)
+	if x == nil {
+		a.refuse(c, next)
+		return
+	}
+	a.shelf.Remove(&n.b)
+	if !a.launch(c, next, x) {
+		a.shelf.Put(&n.b, x, a.worker, struct{}{})
 		a.refuse(c, next)
 	}
+}
+
+// answer tells the client of a write, which is over.
+func (a *app) answer(c *graph.Ctx, i int32, s clio.Status) {
+	b, _ := a.shelf.Take(c, &a.ops.rows[i].b, a.worker)
+	a.ops.remove(i)
+	if b == nil {
+		c.Count(ctrLost, 1)
+		return
+	}
+	a.reply(c, b, s)
 }
 
 // refuse answers a write that waits, and those behind it, with Busy.
 func (a *app) refuse(c *graph.Ctx, i int32) {
 	for i != none {
-		b, next := a.ops.rows[i].b, a.ops.rows[i].next
-		a.ops.remove(i)
-		a.reply(c, b, clio.Busy)
+		next := a.ops.rows[i].next
+		a.answer(c, i, clio.Busy)
 		i = next
 	}
 }
@@ -401,6 +526,9 @@ func (a *app) reply(c *graph.Ctx, b *packet.Buf, s clio.Status) {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
+	a.take()
+	defer a.give()
+	a.shelf.Return(c, a.worker, reasonMoved)
 	for i := a.ops.order.Oldest(); i != none && a.ops.rows[i].due <= c.Now(); i = a.ops.order.Oldest() {
 		o := &a.ops.rows[i]
 		if o.tries++; o.tries > a.tries {
@@ -410,7 +538,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		for d := range a.replicas {
 			if o.waiting&(1<<d) != 0 {
 				c.Count(ctrRetransmitted, 1)
-				a.copy(c, o.b, d)
+				a.copy(c, a.shelf.Frame(o.b.First()), d)
 			}
 		}
 		o.due = c.Now().Add(a.timeout)
@@ -420,13 +548,17 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	return a.wants(c.Now())
 }
 
-// wants is when Tick has work: several timeouts may be looked at in one.
+// wants is when Tick has work: several timeouts may be looked at in one. A worker with frames here looks whether
+// others gave them back.
 func (a *app) wants(now clock.Time) clock.Time {
-	i := a.ops.order.Oldest()
-	if i == none {
-		return clock.Never
+	at := clock.Never
+	if a.workers > 1 && a.shelf.Held(a.worker) > 0 {
+		at = now.Add(a.tick)
 	}
-	return max(a.ops.rows[i].due, now.Add(a.tick))
+	if i := a.ops.order.Oldest(); i != none {
+		at = min(at, max(a.ops.rows[i].due, now.Add(a.tick)))
+	}
+	return at
 }
 
 // bury declares devices down: nobody waits for them any more.
@@ -451,26 +583,27 @@ func (a *app) bury(c *graph.Ctx, dead uint8) {
 // Stop implements graph.Stopper: what is under way is answered Unknown, what waits
 // Busy.
 func (a *app) Stop(c *graph.Ctx) {
+	a.take()
+	defer a.give()
 	for i := a.ops.order.Oldest(); i != none; i = a.ops.order.Oldest() {
-		b, next := a.ops.rows[i].b, a.ops.rows[i].next
+		next := a.ops.rows[i].next
 		a.ops.finish(i)
-		a.ops.remove(i)
-		a.reply(c, b, clio.Unknown)
+		a.answer(c, i, clio.Unknown)
 		a.refuse(c, next)
 	}
+	a.shelf.Return(c, a.worker, reasonMoved)
 	a.gauge(c)
 }
 
+// gauge counts what has changed since somebody did: what all workers have counted is what there is.
 func (a *app) gauge(c *graph.Ctx) {
-	c.Set(ctrPending, uint64(a.ops.used))
-	c.Set(ctrWaiting, uint64(a.ops.used-a.ops.running))
-	down := 0
-	for d := range a.replicas {
-		if a.up&(1<<d) == 0 {
-			down++
+	down := len(a.replicas) - bits.OnesCount8(a.up)
+	for id, n := range [...]int{ctrPending: a.ops.used, ctrWaiting: a.ops.used - a.ops.running, ctrDown: down} {
+		if id := counter.ID(id); n != a.shown[id] {
+			c.Count(id, uint64(n-a.shown[id]))
+			a.shown[id] = n
 		}
 	}
-	c.Set(ctrDown, uint64(down))
 }
 
 // Report implements graph.Reporter.
@@ -479,6 +612,8 @@ func (a *app) Report() any {
 		Device string `json:"device"`
 		State  string `json:"state"`
 	}
+	a.take()
+	defer a.give()
 	rows := make([]row, len(a.replicas))
 	for d, e := range a.replicas {
 		rows[d] = row{netip.AddrFrom4(e.IP).String(), "up"}

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -195,9 +196,6 @@ func TestNoPlace(t *testing.T) {
 			t.Errorf("%v is taken", a)
 		}
 	}
-	if _, err := Kind().New(graph.Env{Workers: 2}, args); err == nil {
-		t.Error("two workers")
-	}
 }
 
 func FuzzPush(f *testing.F) {
@@ -304,5 +302,55 @@ func TestSleeps(t *testing.T) {
 	x.Push("a", reply(w0, clio.OK), reply(w1, clio.OK))
 	if x.Advance(time.Second); x.Inst.NextTick() != clock.Never || x.Counter("retransmitted") != 0 {
 		t.Errorf("%d sent again", x.Counter("retransmitted"))
+	}
+}
+
+// Writes of a key by two workers: one at a time, and each goes on with what is the other's.
+func TestTwoWorkers(t *testing.T) {
+	x := graphtest.NewGang(t, *Kind(), 2, args)
+	first, second := ask(0, 5, clio.Update, 7, "value", true, 0), ask(0, 6, clio.Update, 7, "newer", true, 0)
+	took := func(port int, want ...[]byte) {
+		t.Helper()
+		got := x.Took(port)
+		slices.SortFunc(got, bytes.Compare)
+		slices.SortFunc(want, bytes.Compare)
+		if !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Fatalf("got %x\nwant %x", got, want)
+		}
+	}
+	x.Push(0, 1, [][]byte{first})
+	took(0, first, ask(1, 5, clio.Update, 7, "value", true, 0))
+	x.Push(0, 1, [][]byte{second}) // waits
+	x.Push(1, 1, [][]byte{second}) // a repetition
+	took(0)
+	x.Push(1, 0, [][]byte{reply(first, clio.OK), reply(ask(1, 5, clio.Update, 7, "value", true, 0), clio.OK)})
+	took(1, reply(first, clio.OK))
+	took(0, second, ask(1, 6, clio.Update, 7, "newer", true, 0))
+	if n := x.Inst.Held(); n != 3 { // the copy that the second worker keeps, and two that go back to the first
+		t.Errorf("%d frames are held", n)
+	}
+	x.Now = x.Now.Add(time.Millisecond / 2)
+	x.Push(0, 1, nil)
+	if n := x.Inst.Held(); n != 1 {
+		t.Errorf("%d frames are held", n)
+	}
+	x.Push(0, 0, [][]byte{reply(second, clio.OK), reply(ask(1, 6, clio.Update, 7, "newer", true, 0), clio.OK)})
+	took(1, reply(second, clio.OK))
+	count := x.Close()
+	if count["moved"] != 2 || count["answered"] != 2 || count["repeated"] != 1 || count["pending"] != 0 || count["unanswered"] != 0 {
+		t.Errorf("%v", count)
+	}
+}
+
+// BenchmarkWorkers: reads, and writes that are not copied, by one worker and by two; then late answers, which are looked for.
+func BenchmarkWorkers(b *testing.B) {
+	late := reply(ask(0, 5, clio.Update, 7, "value", true, 0), clio.OK)
+	for name, f := range map[string][]byte{"passed": ask(0, 5, clio.Read, 7, "", false, 0), "late": late} {
+		for _, workers := range []int{1, 2} {
+			b.Run(fmt.Sprintf("%s/%d", name, workers), func(b *testing.B) {
+				x := graphtest.NewGang(b, *Kind(), workers, args)
+				x.Benchmark(b, map[string]int{"passed": 1, "late": 0}[name], slices.Repeat([][]byte{f}, 64))
+			})
+		}
 	}
 }

@@ -285,6 +285,7 @@ func (d *Device) Close() {
 
 // queue is frames to be sent. It is a gbn.Out.
 type queue struct {
+	gbn.One
 	pool *packet.Pool
 	q    []*packet.Buf
 	head int

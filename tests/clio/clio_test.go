@@ -49,6 +49,8 @@ type setup struct {
 	restarts  int     // of the chain
 	board     string  // what the board's regions and tasks say, in which the chain runs as a DAG; "": it runs by itself
 	all       *events // instead of YCSB: all operations, recorded there
+	workers   int     // of the chain; 0: one
+	steering  string  // of them
 }
 
 // app is what a client runs.
@@ -82,6 +84,10 @@ type box struct {
 	inst  *graph.Instance
 	chain []stage
 	board string
+
+	workers  int
+	steering string
+	crew     *crew // nil: there is one worker
 }
 
 type lent struct{ port.Port }
@@ -121,18 +127,34 @@ func (x *box) start(seed uint64) error {
 		up, down = st.kind+".b", st.kind+".b"
 	}
 	s.Links = append(s.Links, up+" -> b.in", "b.out -> "+down)
+	ports := map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}}
 	var err error
+	if x.workers > 1 {
+		if x.crew, err = newCrew(x.workers, x.steering, x.a, x.b, seed); err != nil {
+			return err
+		}
+		ports = x.crew.queues()
+	}
 	functions := []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind()}
-	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: append(functions, *snic.Kind(functions...)),
-		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}}, Seed: seed})
+	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: append(functions, *snic.Kind(functions...)), Ports: ports, Seed: seed})
 	return err
 }
 
-func (x *box) Breath(now clock.Time) (int, error) { return x.inst.Step(now) }
-func (x *box) Deadline() clock.Time               { return x.inst.NextTick() }
+func (x *box) Breath(now clock.Time) (int, error) {
+	if x.crew != nil {
+		return x.crew.breath(x.inst, now)
+	}
+	return x.inst.Step(now)
+}
+
+func (x *box) Deadline() clock.Time { return x.inst.NextTick() }
 
 func (x *box) stop() error {
-	return errors.Join(x.inst.Conservation(), x.inst.Close(), x.inst.Conservation())
+	err := errors.Join(x.inst.Conservation(), x.inst.Close(), x.inst.Conservation())
+	if x.crew != nil {
+		err = errors.Join(err, x.crew.send(), x.crew.left())
+	}
+	return err
 }
 
 // mortal is a device that can die.
@@ -234,7 +256,7 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 	if len(s.chain) > 0 {
 		a, b := link()
 		c, d := link()
-		bx = &box{a: b, b: c, chain: s.chain, board: s.board}
+		bx = &box{a: b, b: c, chain: s.chain, board: s.board, workers: s.workers, steering: s.steering}
 		if err := bx.start(seed); err != nil {
 			return nil, err
 		}

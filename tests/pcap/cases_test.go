@@ -16,10 +16,21 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/quillon/quillon/nf/aead"
+	"github.com/quillon/quillon/nf/balance"
+	"github.com/quillon/quillon/nf/firewall"
+	"github.com/quillon/quillon/nf/gobackn"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/kvcache"
+	"github.com/quillon/quillon/nf/napt"
+	"github.com/quillon/quillon/nf/nsh"
+	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/port/pcap"
 	"github.com/quillon/quillon/nf/replay"
+	"github.com/quillon/quillon/nf/replicate"
+	"github.com/quillon/quillon/nf/vxlan"
+	"github.com/quillon/quillon/snic/hop/wire"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )
@@ -27,7 +38,10 @@ import (
 var update = flag.Bool("update", false, "write the expected outputs and counters anew")
 
 // kinds are the network functions that a case may name.
-func kinds() []graph.Kind { return append(graph.Builtin(), *clover.Kind(), *swordbox.Kind()) }
+func kinds() []graph.Kind {
+	return append(graph.Builtin(), *clover.Kind(), *swordbox.Kind(), *aead.Kind(), *balance.Kind(), *firewall.Kind(), *gobackn.Kind(),
+		*kvcache.Kind(), *napt.Kind(), *nsh.Kind(), *police.Kind(), *police.ShapeKind(), *replicate.Kind(), *vxlan.Kind(), *wire.Kind())
+}
 
 type goldenCase struct {
 	About     string         `yaml:"about"`
@@ -38,6 +52,10 @@ type goldenCase struct {
 	Recorded  bool           `yaml:"recorded"`
 	All       bool           `yaml:"all"`
 	WrongICRC map[string]int `yaml:"wrong-icrc"`
+	// Files that the network functions read, by name.
+	Files map[string]string `yaml:"files"`
+	// Tshark, if not nil, is how tshark reads the outputs.
+	Tshark *decoding `yaml:"tshark"`
 }
 
 func TestCases(t *testing.T) {
@@ -93,8 +111,9 @@ func (c *goldenCase) inputs(t *testing.T, dir string) (in [][]string, expect []s
 func (c *goldenCase) run(t *testing.T, dir string) {
 	in, expect := c.inputs(t, dir)
 	var counters strings.Builder
+	files := c.files(t)
 	for _, nf := range c.NF {
-		spec, err := replay.Chain(kinds(), nf)
+		spec, err := replay.Chain(kinds(), files.Replace(nf))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,6 +126,24 @@ func (c *goldenCase) run(t *testing.T, dir string) {
 		fmt.Fprintf(&counters, "# %s\n%s", nf, sum.CounterText())
 	}
 	golden(t, filepath.Join(dir, "counters.txt"), counters.String())
+	if c.Tshark != nil {
+		c.Tshark.check(t, dir, expect)
+	}
+}
+
+// files writes the files that network functions read, which nobody else may (as
+// those of keys want it); what it returns puts their paths in the place of $NAME.
+func (c *goldenCase) files(t *testing.T) *strings.Replacer {
+	t.Helper()
+	var pairs []string
+	for name, text := range c.Files {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pairs = append(pairs, "$"+name, path)
+	}
+	return strings.NewReplacer(pairs...)
 }
 
 // replay runs one input, twice: the second time must give the same.

@@ -13,6 +13,9 @@
 // kills the middlebox and starts it again, and has programs of many kinds use
 // RDMA over plain frames and over frames with a VLAN tag.
 //
+// In one of the guests tests/pcap runs, too: its kernel has the ends of tunnels that
+// the host's may not have.
+//
 // Everything comes from Debian's archive and is kept under bin/rxe. The guests
 // run in software emulation; a guest is up within some seconds.
 package rxe
@@ -48,5 +51,5 @@ type Reply struct {
 	ID     int
 	Output string // stdout and stderr
 	Exit   int    // -1: did not start, or was killed
-	Files  map[string]string
+	Files  map[string][]byte
 }

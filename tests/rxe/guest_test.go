@@ -297,8 +297,18 @@ func (j *job) abandon(t *testing.T) bool {
 	return true
 }
 
-// files reads files of a guest.
+// files reads files of text of a guest.
 func (g *guest) files(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for name, b := range g.fetch(t, pattern) {
+		all[name] = strings.TrimSpace(string(b))
+	}
+	return all
+}
+
+// fetch reads any files of a guest.
+func (g *guest) fetch(t *testing.T, pattern string) map[string][]byte {
 	t.Helper()
 	answer, _, err := g.ask(Request{Read: pattern})
 	if err != nil {

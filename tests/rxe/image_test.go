@@ -48,7 +48,8 @@ var small = parts{
 		{"/usr/bin/xz", "xz-utils"},
 		{"/usr/bin/dpkg-deb", "dpkg"},
 	},
-	modules:  []string{"virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"},
+	modules: []string{"virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe",
+		"veth", "vxlan", "xfrm_user", "esp4", "esp6", "sha512_generic", "jitterentropy_rng", "drbg", "gcm", "ghash_generic", "ctr", "seqiv"}, // of the other ends in tests/pcap
 	programs: []string{"/usr/bin/ib_write_bw", "/usr/bin/ib_read_bw", "/usr/bin/ib_send_bw", "/usr/bin/ib_atomic_bw"},
 	files: []string{
 		"/etc/libibverbs.d/rxe.driver", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so",
@@ -220,6 +221,18 @@ func (im image) pack(root string, p parts) error {
 	if _, err := run("gcc", "-O2", "-Wall", "-Werror", "-o", contend, "testdata/contend.c", "-libverbs", "-lpthread"); err != nil {
 		return err
 	}
+	beside := built + "/pcap.test"
+	if _, err := run("go", "test", "-c", "-pgo=off", "-vet=off", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", beside, "../pcap"); err != nil {
+		return err
+	}
+	cases, err := filepath.Glob("../pcap/*-linux*/case.yaml")
+	if err != nil || len(cases) == 0 {
+		return errors.New("there are no cases for Linux' tunnels")
+	}
+	for _, c := range cases {
+		a.add("/"+filepath.Base(filepath.Dir(c))+"/case.yaml", c)
+	}
+	a.add("/bin/pcap.test", beside)
 	a.add("/init", guest)
 	a.add("/bin/contend", contend)
 	programs := append(slices.Clip(p.programs), contend)

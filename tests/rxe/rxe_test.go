@@ -2,9 +2,11 @@ package rxe
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -402,6 +404,30 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 			}
 			m.check(t)
 		})
+	}
+}
+
+// TestBesideLinux runs the tests of tests/pcap whose other ends are Linux' own in a guest. With -captures it keeps
+// what Linux sent: the inputs of the cases.
+func TestBesideLinux(t *testing.T) {
+	g := newRack(t, t, 1, 1500, false).guests[0]
+	j := g.startFor(t, playTime, "/bin/pcap.test", "-test.v", "-test.run", "TestLinux", "-record", "/tmp/record")
+	for end := time.Now().Add(playTime); !j.over(t) && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+	}
+	out, exit := j.wait(t)
+	t.Log(out)
+	if exit != 0 || strings.Contains(out, "SKIP") {
+		t.Fatalf("exit status %d, or something was left out", exit)
+	}
+	if *captures == "" {
+		return
+	}
+	for name, b := range g.fetch(t, "/tmp/record/*/*.pcap") {
+		file := *captures + strings.TrimPrefix(name, "/tmp/record")
+		if err := errors.Join(os.MkdirAll(path.Dir(file), 0o755), os.WriteFile(file, b, 0o644)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

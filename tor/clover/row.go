@@ -6,7 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
-	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/nf/hold"
 )
 
 // pendingWrite is an entry that was written over a connection and whose CAS

@@ -4,8 +4,8 @@ import (
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/tor/hold"
 	"github.com/quillon/quillon/tor/prefetch"
 )
 

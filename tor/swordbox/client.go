@@ -3,7 +3,7 @@ package swordbox
 import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/nf/hold"
 )
 
 // client is the requester's side of a connection: what its client has sent, what was

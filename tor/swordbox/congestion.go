@@ -3,9 +3,9 @@ package swordbox
 import (
 	"slices"
 
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
-	"github.com/quillon/quillon/tor/hold"
 )
 
 // marked are the flows whose requests a connection carried with a congestion

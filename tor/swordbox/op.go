@@ -2,7 +2,7 @@ package swordbox
 
 import (
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/nf/hold"
 )
 
 // kind of an operation.

@@ -2,8 +2,8 @@ package swordbox
 
 import (
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/tor/hold"
 )
 
 // repeat handles a request of flow fl that was there before.

@@ -10,8 +10,8 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/tor/hold"
 )
 
 // adder is a client that counts on words that all share, and writes and reads a word

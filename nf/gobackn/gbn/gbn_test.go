@@ -51,6 +51,7 @@ type net struct {
 
 // side is the Out of one end.
 type side struct {
+	One
 	*net
 	peer int // whose frames these are; -1: the server's
 }
@@ -154,7 +155,7 @@ func (x *net) open(i int) {
 	clio.Lego(p[f.Lego:]).Encode(&clio.Fields{PID: 7, ID: uint16(i), Opcode: clio.OpenSession, Size: clio.LegoLen + clio.SessionLen})
 	clio.SetSession(p[f.Op:], uint32(100+i))
 	f.Seal(p, len(p), true)
-	side{x, i}.Send(b)
+	side{net: x, peer: i}.Send(b)
 }
 
 // say has peer i send its next number, or the server one to it.
@@ -163,7 +164,7 @@ func (x *net) say(i int, toPeer bool) Verdict {
 	if toPeer {
 		p, _ := message(device, peerEnd(i), clio.Update, x.sent[1][i]+1, false)
 		b.SetBytes(p)
-		v := x.server.ToNet(x.now, b, side{x, -1})
+		v := x.server.ToNet(x.now, b, side{net: x, peer: -1})
 		if v == Sent {
 			x.sent[1][i]++
 		} else {
@@ -173,7 +174,7 @@ func (x *net) say(i int, toPeer bool) Verdict {
 	}
 	p, f := message(peerEnd(i), device, clio.Update, x.sent[0][i]+1, true)
 	b.SetBytes(p)
-	v := x.peers[i].Send(x.now, b, &f, true, side{x, i})
+	v := x.peers[i].Send(x.now, b, &f, true, side{net: x, peer: i})
 	if v == Sent {
 		x.sent[0][i]++
 	} else {
@@ -196,7 +197,7 @@ func (x *net) arrive(t interface{ Fatalf(string, ...any) }) {
 	b := x.pool.Get()
 	b.SetBytes(fl.bytes)
 	if fl.to < 0 {
-		v := x.server.FromNet(x.now, b, side{x, -1})
+		v := x.server.FromNet(x.now, b, side{net: x, peer: -1})
 		x.seen[v]++
 		switch {
 		case v == Delivered:
@@ -208,7 +209,7 @@ func (x *net) arrive(t interface{ Fatalf(string, ...any) }) {
 			x.got[0][i] = append(x.got[0][i], clio.Request(b.Bytes()[f.Op:]).Key())
 			b.Put()
 		case v.Replies():
-			side{x, -1}.Send(b)
+			side{net: x, peer: -1}.Send(b)
 		default:
 			b.Put()
 		}
@@ -222,7 +223,7 @@ func (x *net) arrive(t interface{ Fatalf(string, ...any) }) {
 		return
 	}
 	s, g := x.peers[fl.to], clio.GBN(p[f.GBN:])
-	out := side{x, fl.to}
+	out := side{net: x, peer: fl.to}
 	if k == clio.Message && clio.Lego(p[f.Lego:]).Opcode() == clio.OpenSession.Answer() {
 		if !s.IsOpen() && clio.Lego(p[f.Lego:]).Status() == clio.OK {
 			local := uint16(100 + fl.to)
@@ -278,9 +279,9 @@ func (x *net) run(t interface{ Fatalf(string, ...any) }, events int) bool {
 			continue
 		}
 		x.now = max(x.now, at)
-		x.server.Tick(x.now, side{x, -1})
+		x.server.Tick(x.now, side{net: x, peer: -1})
 		for i, p := range x.peers {
-			p.Tick(x.now, side{x, i})
+			p.Tick(x.now, side{net: x, peer: i})
 		}
 	}
 	return false
@@ -355,7 +356,7 @@ func TestPolicy(t *testing.T) {
 	x.open(0)
 	x.run(t, 100)
 	s := &x.server.rows[x.peers[0].peer].Session
-	out := side{x, -1}
+	out := side{net: x, peer: -1}
 	for q := uint32(1); q < 100; q++ {
 		if v := s.Data(x.now, q, out); v != Delivered || len(x.flight) != 0 {
 			t.Fatalf("frame %d: verdict %d, %d answers", q, v, len(x.flight))
@@ -412,8 +413,8 @@ func TestGetsOn(t *testing.T) {
 	for i := range uint32(10) {
 		x.say(0, true) // so that one is always on its way
 		x.now = s.Deadline()
-		x.server.Tick(x.now, side{x, -1})
-		if v := s.Ack(x.now, clio.FirstSeq+i, false, side{x, -1}); v != TakenACK {
+		x.server.Tick(x.now, side{net: x, peer: -1})
+		if v := s.Ack(x.now, clio.FirstSeq+i, false, side{net: x, peer: -1}); v != TakenACK {
 			t.Fatalf("after %d timeouts: verdict %d", x.server.Stats().Timeouts, v)
 		}
 	}
@@ -499,7 +500,7 @@ func TestPerPeer(t *testing.T) {
 		clio.Lego(p[f.Lego:]).Encode(&clio.Fields{PID: 7, ID: 1, Opcode: clio.OpenSession, Size: clio.LegoLen + clio.SessionLen})
 		clio.SetSession(p[f.Op:], 100)
 		f.Seal(p, len(p), true)
-		v := s.FromNet(x.now, b, side{x, -1})
+		v := s.FromNet(x.now, b, side{net: x, peer: -1})
 		return clio.Session(b.Bytes()[f.Op:]), v
 	}
 	want := func(peer, port int, v Verdict) uint32 {
@@ -522,7 +523,7 @@ func TestPerPeer(t *testing.T) {
 	want(3, 1, Opened)
 	want(3, 2, Refused)
 	// What was used stays.
-	s.rows[first].Data(x.now, clio.FirstSeq, side{x, -1})
+	s.rows[first].Data(x.now, clio.FirstSeq, side{net: x, peer: -1})
 	x.now = x.now.Add(time.Second - 10)
 	want(1, 4, Crowded)
 	want(3, 2, Refused)
@@ -567,7 +568,7 @@ func TestStrangers(t *testing.T) {
 		b := x.pool.Get()
 		b.SetBytes(p)
 		want := NoSession
-		if v := x.server.FromNet(x.now, b, side{x, -1}); v != want {
+		if v := x.server.FromNet(x.now, b, side{net: x, peer: -1}); v != want {
 			t.Errorf("%s: verdict %d", name, v)
 		}
 		b.Put()
@@ -613,7 +614,10 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-type quiet struct{ pool *packet.Pool }
+type quiet struct {
+	One
+	pool *packet.Pool
+}
 
 func (q *quiet) Get() *packet.Buf              { return q.pool.Get() }
 func (q *quiet) Discard(b *packet.Buf)         { b.Put() }
@@ -640,9 +644,9 @@ func FuzzServer(f *testing.F) {
 		b.SetBytes(p)
 		var v Verdict
 		if fromNet {
-			v = x.server.FromNet(x.now, b, side{x, -1})
+			v = x.server.FromNet(x.now, b, side{net: x, peer: -1})
 		} else {
-			v = x.server.ToNet(x.now, b, side{x, -1})
+			v = x.server.ToNet(x.now, b, side{net: x, peer: -1})
 		}
 		if v != Sent {
 			q := b.Bytes()
@@ -656,7 +660,7 @@ func FuzzServer(f *testing.F) {
 			}
 			b.Put()
 		}
-		x.server.Stop(side{x, -1})
+		x.server.Stop(side{net: x, peer: -1})
 		if x.server.Held() != 0 || x.pool.InUse() != 0 {
 			t.Fatalf("%d held, %d in use", x.server.Held(), x.pool.InUse())
 		}
@@ -688,7 +692,7 @@ func TestDoubledNACK(t *testing.T) {
 	x := newNet(t, Config{Window: 16, AckEvery: 16}, 1, 1, faults{})
 	x.open(0)
 	x.run(t, 100)
-	s, out := &x.server.rows[x.peers[0].peer].Session, side{x, -1}
+	s, out := &x.server.rows[x.peers[0].peer].Session, side{net: x, peer: -1}
 	for range 8 {
 		x.say(0, true)
 	}

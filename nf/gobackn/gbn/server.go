@@ -21,6 +21,9 @@ type row struct {
 	Session
 	key    key
 	opener uint32 // pid and request number
+	// by is the worker that delivered the newest frame, at that time.
+	by int
+	at clock.Time
 }
 
 // Server is the end that sessions are opened to. It may stand for several
@@ -31,11 +34,23 @@ type Server struct {
 	by    map[key]uint16
 	free  []uint16
 	stats Stats
-	held  int
+	held  tally
 	next  clock.Time // no later than any session's deadline
 	used  int        // rows from here on were never used
-	f     clio.Frame
+	seen  Seen
 }
+
+// Seen is what See found of a frame.
+type Seen struct {
+	f    clio.Frame
+	kind clio.Kind
+	v    Verdict
+	ok   bool // it is one of a device that is served, and whole; else v says what it is
+}
+
+// Asks reports whether what becomes of the frame is the Server's to say; if not, Verdict says it.
+func (x *Seen) Asks() bool       { return x.ok }
+func (x *Seen) Verdict() Verdict { return x.v }
 
 // NewServer makes one without sessions.
 func NewServer(c Config) (*Server, error) {
@@ -43,7 +58,7 @@ func NewServer(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, rows: make([]row, c.Sessions+1), by: make(map[key]uint16, c.Sessions), free: make([]uint16, 0, c.Sessions), next: clock.Never, used: 1}
+	s := &Server{cfg: c, rows: make([]row, c.Sessions+1), by: make(map[key]uint16, c.Sessions), free: make([]uint16, 0, c.Sessions), held: tally{by: make([]int, c.Workers)}, next: clock.Never, used: 1}
 	for i := 1; i <= c.Sessions; i++ {
 		s.free = append(s.free, uint16(i))
 		s.rows[i].init(&s.cfg, &s.stats, &s.held)
@@ -54,72 +69,89 @@ func NewServer(c Config) (*Server, error) {
 // Stats are the totals so far.
 func (s *Server) Stats() Stats { return s.stats }
 
-// Held is how many frames are kept.
-func (s *Server) Held() int { return s.held }
+// Held is how many frames are kept, and HeldBy how many of a worker's.
+func (s *Server) Held() int             { return s.held.n }
+func (s *Server) HeldBy(worker int) int { return s.held.by[worker] }
 
 // Open is how many sessions are open.
 func (s *Server) Open() int { return s.cfg.Sessions - len(s.free) }
 
-// look finds the headers of a frame, from the network or a device, and says whether
-// it is one of a device that is served, and whole; it is the verdict's otherwise.
-func (s *Server) look(p []byte, fromNet bool) (k clio.Kind, v Verdict, ok bool) {
-	f := &s.f
-	switch k = clio.Parse(p, fromNet, f); k {
+// See finds the headers of a frame, from the network or a device, and whether its checksums are right. It uses
+// nothing of the Server that changes: a worker calls it outside of its turn.
+func (s *Server) See(p []byte, fromNet bool, x *Seen) {
+	x.kind = clio.Parse(p, fromNet, &x.f)
+	x.ok = false
+	switch x.kind {
 	case clio.NotClio:
-		return k, PassedOther, false
+		x.v = PassedOther
+		return
 	case clio.Fragment:
-		return k, PassedFragment, false
+		x.v = PassedFragment
+		return
 	case clio.Malformed:
+		x.v = PassedMalformed
 		if fromNet {
-			return k, Malformed, false
+			x.v = Malformed
 		}
-		return k, PassedMalformed, false
+		return
 	}
 	if len(s.cfg.Devices) > 0 {
-		device := f.Src(p)
+		device := x.f.Src(p)
 		if fromNet {
-			device = f.Dst(p)
+			device = x.f.Dst(p)
 		}
 		if !slices.Contains(s.cfg.Devices, device.IP) {
-			return k, PassedOther, false
+			x.v = PassedOther
+			return
 		}
 	}
-	return k, Damaged, f.Sound(p)
+	x.v, x.ok = Damaged, x.f.Sound(p)
 }
 
 // FromNet takes a frame from the network.
 func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
-	p, f := b.Bytes(), &s.f
-	k, v, ok := s.look(p, true)
-	if !ok {
-		return v
+	s.See(b.Bytes(), true, &s.seen)
+	v := s.FromNetSeen(now, b, &s.seen, out)
+	s.Unwrap(b, &s.seen, v)
+	return v
+}
+
+// FromNetSeen is FromNet of a frame that was seen, but for Unwrap.
+func (s *Server) FromNetSeen(now clock.Time, b *packet.Buf, x *Seen, out Out) Verdict {
+	if !x.ok {
+		return x.v
 	}
+	p, f := b.Bytes(), &x.f
 	g := clio.GBN(p[f.GBN:])
 	if g.Dst() == 0 {
-		if k == clio.Control {
+		if x.kind == clio.Control {
 			return NoSession
 		}
-		if k == clio.Message && clio.Lego(p[f.Lego:]).Opcode().OfSessions() && !clio.Lego(p[f.Lego:]).Opcode().IsAnswer() {
-			return s.manage(now, b, out)
+		if x.kind == clio.Message && clio.Lego(p[f.Lego:]).Opcode().OfSessions() && !clio.Lego(p[f.Lego:]).Opcode().IsAnswer() {
+			return s.manage(now, b, f, out)
 		}
-		s.unwrap(b)
 		return Unreliable
 	}
 	if int(g.Dst()) >= len(s.rows) {
 		return NoSession
 	}
 	r := &s.rows[g.Dst()]
-	if !r.open || r.peer != g.Src() || r.key != s.keyOf(p) {
+	if !r.open || r.peer != g.Src() || r.key != keyOf(p, f) {
 		return NoSession
 	}
+	var v Verdict
 	switch g.Type() {
 	case clio.ACK, clio.NACK:
 		v = r.Ack(now, g.Seq(), g.Type() == clio.NACK, out)
 	default:
+		me := out.Worker()
+		if g.Seq() == r.expect && r.by != me && !out.Sent(r.by, r.at) {
+			return Elsewhere
+		}
 		v = r.Data(now, g.Seq(), out)
 		switch v {
 		case Delivered:
-			s.unwrap(b)
+			r.by, r.at = me, now
 		case Ahead:
 			Reply(b, f, clio.NACK, r.Last(), r.local, r.peer)
 		case Behind:
@@ -131,13 +163,18 @@ func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 }
 
 // keyOf is that of a frame from a peer.
-func (s *Server) keyOf(p []byte) key {
-	src, dst := s.f.Src(p), s.f.Dst(p)
-	return key{src.IP, dst.IP, s.f.VLANs(), src.Port}
+func keyOf(p []byte, f *clio.Frame) key {
+	src, dst := f.Src(p), f.Dst(p)
+	return key{src.IP, dst.IP, f.VLANs(), src.Port}
 }
 
-func (s *Server) unwrap(b *packet.Buf) {
-	p, f := b.Bytes(), &s.f
+// Unwrap takes the go-back-N header of a frame away that FromNetSeen says is for the other side; outside of the worker's
+// turn, too.
+func (*Server) Unwrap(b *packet.Buf, x *Seen, v Verdict) {
+	if v != Delivered && v != Unreliable {
+		return
+	}
+	p, f := b.Bytes(), &x.f
 	summed := f.Summed(p)
 	f.Unwrap(p)
 	b.SetFrame(int(b.Off())+clio.GBNLen, f.Stop) // and without padding
@@ -156,9 +193,9 @@ func Reply(b *packet.Buf, f *clio.Frame, typ uint8, seq uint32, local, peer uint
 }
 
 // manage answers a request to open or close a session.
-func (s *Server) manage(now clock.Time, b *packet.Buf, out Out) Verdict {
-	p, f := b.Bytes(), &s.f
-	h, k := clio.Lego(p[f.Lego:]), s.keyOf(p)
+func (s *Server) manage(now clock.Time, b *packet.Buf, f *clio.Frame, out Out) Verdict {
+	p := b.Bytes()
+	h, k := clio.Lego(p[f.Lego:]), keyOf(p, f)
 	asked := clio.Session(p[f.Op:])
 	i, known := s.by[k]
 	v := Opened
@@ -190,6 +227,7 @@ func (s *Server) manage(now clock.Time, b *packet.Buf, out Out) Verdict {
 			f.Swap(p)
 			r.Open(now, i, uint16(asked), p, f)
 			r.key, r.opener, r.summed = k, opener, summed
+			r.by, r.at = out.Worker(), 0 // it has delivered nothing
 			s.by[k] = i
 			s.used = max(s.used, int(i)+1)
 			f.Swap(p)
@@ -264,9 +302,15 @@ func (s *Server) end(i uint16, out Out) {
 // Sent the transport has it; Unreliable: it has a header of session 0, and the
 // caller sends it.
 func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
-	p, f := b.Bytes(), &s.f
-	if _, v, ok := s.look(p, false); !ok {
-		return v
+	s.See(b.Bytes(), false, &s.seen)
+	return s.ToNetSeen(now, b, &s.seen, out)
+}
+
+// ToNetSeen is ToNet of a frame that was seen.
+func (s *Server) ToNetSeen(now clock.Time, b *packet.Buf, x *Seen, out Out) Verdict {
+	p, f := b.Bytes(), &x.f
+	if !x.ok {
+		return x.v
 	}
 	if f.Stop-f.L3+clio.GBNLen > s.cfg.MTU {
 		return TooBig

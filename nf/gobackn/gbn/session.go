@@ -24,13 +24,15 @@ type Config struct {
 	Hold     int           // frames that a Server keeps, of all sessions; 4096
 	// Devices are the addresses that a Server stands for; none: all.
 	Devices [][4]byte
+	// Workers use a Server in turns; 1.
+	Workers int
 }
 
 func (c Config) withDefaults() (Config, error) {
 	for _, d := range []struct {
 		v   *int
 		def int
-	}{{&c.Window, 128}, {&c.Backlog, 128}, {&c.AckEvery, 100}, {&c.Tries, 64}, {&c.Sessions, clio.Sessions - 1}, {&c.MTU, 1500}, {&c.Hold, 4096}} {
+	}{{&c.Window, 128}, {&c.Backlog, 128}, {&c.AckEvery, 100}, {&c.Tries, 64}, {&c.Sessions, clio.Sessions - 1}, {&c.MTU, 1500}, {&c.Hold, 4096}, {&c.Workers, 1}} {
 		if *d.v == 0 {
 			*d.v = d.def
 		}
@@ -63,7 +65,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Out is where a session's frames go.
+// Out is where a session's frames go, and the worker whose turn it is: whose frames Get
+// gives, and ToNet and FromNet bring. Frames are given back by their worker alone.
 type Out interface {
 	// Get is an empty frame; nil: none is free. Discard gives back one from Get
 	// that was not sent.
@@ -73,6 +76,32 @@ type Out interface {
 	Send(*packet.Buf)
 	// Drop gives back a frame that came by ToNet and cannot be sent.
 	Drop(*packet.Buf, Verdict)
+	// Worker is its number; 0 where there is one.
+	Worker() int
+	// Return has another worker give back a frame: as Discard does where it is from Get (made), and else as Drop.
+	Return(b *packet.Buf, worker int, made bool, v Verdict)
+	// Sent reports whether what a worker was told to deliver at that time has left it.
+	Sent(worker int, at clock.Time) bool
+}
+
+// One is the part of an Out that is the same wherever there is one worker.
+type One struct{}
+
+func (One) Worker() int { return 0 }
+func (One) Return(*packet.Buf, int, bool, Verdict) {
+	panic("gbn: a frame of another worker, where there is one")
+}
+func (One) Sent(worker int, at clock.Time) bool { return true }
+
+// tally is how many frames are kept: in all, and of each worker.
+type tally struct {
+	n  int
+	by []int
+}
+
+func (t *tally) add(worker, n int) {
+	t.n += n
+	t.by[worker] += n
 }
 
 // Verdict says what became of a frame.
@@ -109,6 +138,10 @@ const (
 	TooBig
 	Full   // too many frames wait, or are held
 	GaveUp // its session was given up, or closed
+	// Elsewhere: it came by another worker than the one before it of its session, which may not have sent that yet: the
+	// order would be lost. Moved: it waited, and a copy of another worker's went in its place.
+	Elsewhere
+	Moved
 	NumVerdicts
 )
 
@@ -129,9 +162,15 @@ type Stats struct {
 // VLAN tags and IP options.
 const maxHeaders = 14 + 8 + 60 + 8
 
+// kept is a frame of a worker's.
+type kept struct {
+	b      *packet.Buf
+	worker int
+}
+
 // waiting is a frame that waits for the window.
 type waiting struct {
-	b      *packet.Buf
+	kept
 	summed bool
 }
 
@@ -139,7 +178,7 @@ type waiting struct {
 type Session struct {
 	cfg   *Config
 	stats *Stats
-	held  *int // frames that are kept, of all sessions that share it
+	held  *tally // frames that are kept, of all sessions that share it
 	open  bool
 
 	local, peer uint16 // numbers of the session at both ends
@@ -153,7 +192,7 @@ type Session struct {
 
 	// Sender: una is the oldest number not acknowledged, next the next to be given.
 	una, next uint32
-	air       []*packet.Buf // copies of una..next-1
+	air       []kept // copies of una..next-1
 	wait      []waiting
 	head, n   int // of wait
 	due       clock.Time
@@ -167,9 +206,9 @@ type Session struct {
 	nacked  bool
 }
 
-func (s *Session) init(c *Config, st *Stats, held *int) {
+func (s *Session) init(c *Config, st *Stats, held *tally) {
 	s.cfg, s.stats, s.held = c, st, held
-	s.air, s.wait = make([]*packet.Buf, c.Window), make([]waiting, c.Backlog)
+	s.air, s.wait = make([]kept, c.Window), make([]waiting, c.Backlog)
 	s.due, s.ackDue = clock.Never, clock.Never
 }
 
@@ -180,7 +219,7 @@ func NewSession(c Config) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{}
-	s.init(&c, &Stats{}, new(int))
+	s.init(&c, &Stats{}, &tally{by: make([]int, c.Workers)})
 	return s, nil
 }
 
@@ -211,11 +250,15 @@ func (s *Session) Close(out Out) {
 		s.release(out)
 	}
 	for ; s.n > 0; s.n-- {
-		x := s.wait[s.head].b
-		s.wait[s.head].b = nil
+		x := s.wait[s.head].kept
+		s.wait[s.head] = waiting{}
 		s.head = (s.head + 1) % len(s.wait)
-		*s.held--
-		out.Drop(x, GaveUp)
+		s.held.add(x.worker, -1)
+		if x.worker == out.Worker() {
+			out.Drop(x.b, GaveUp)
+		} else {
+			out.Return(x.b, x.worker, false, GaveUp)
+		}
 	}
 	s.due, s.ackDue = clock.Never, clock.Never
 }
@@ -223,9 +266,14 @@ func (s *Session) Close(out Out) {
 // release gives back the copy of the oldest frame on its way.
 func (s *Session) release(out Out) {
 	i := int(s.una) & (len(s.air) - 1)
-	*s.held--
-	out.Discard(s.air[i])
-	s.air[i] = nil
+	x := s.air[i]
+	s.air[i] = kept{}
+	s.held.add(x.worker, -1)
+	if x.worker == out.Worker() {
+		out.Discard(x.b)
+	} else {
+		out.Return(x.b, x.worker, true, Moved)
+	}
 }
 
 // Send takes a frame whose go-back-N header has room but no content; its lengths
@@ -235,18 +283,18 @@ func (s *Session) Send(now clock.Time, b *packet.Buf, f *clio.Frame, summed bool
 	s.lastUsed = now
 	p := b.Bytes()
 	// A place for it, and one for a copy of it.
-	if s.n == 0 && s.next-s.una < uint32(len(s.air)) && *s.held < s.cfg.Hold {
+	if s.n == 0 && s.next-s.una < uint32(len(s.air)) && s.held.n < s.cfg.Hold {
 		if s.launch(now, b, f, summed, out) {
 			return Sent
 		}
 	}
-	if s.n == len(s.wait) || *s.held >= s.cfg.Hold {
+	if s.n == len(s.wait) || s.held.n >= s.cfg.Hold {
 		return Full
 	}
 	clio.GBN(p[f.GBN:]).Encode(clio.DATA, 0, s.local, s.peer)
-	s.wait[(s.head+s.n)%len(s.wait)] = waiting{b, summed}
+	s.wait[(s.head+s.n)%len(s.wait)] = waiting{kept{b, out.Worker()}, summed}
 	s.n++
-	*s.held++
+	s.held.add(out.Worker(), 1)
 	if s.due == clock.Never {
 		s.due = now.Add(s.cfg.AckDelay) // a buffer was missing: look again
 	}
@@ -266,8 +314,8 @@ func (s *Session) launch(now clock.Time, b *packet.Buf, f *clio.Frame, summed bo
 		out.Discard(c)
 		return false
 	}
-	s.air[int(s.next)&(len(s.air)-1)] = c
-	*s.held++
+	s.air[int(s.next)&(len(s.air)-1)] = kept{c, out.Worker()}
+	s.held.add(out.Worker(), 1)
 	if s.una == s.next {
 		s.due, s.tries = now.Add(s.cfg.Timeout), 0
 	}
@@ -284,13 +332,29 @@ func (s *Session) pump(now clock.Time, out Out) {
 		if k := clio.Parse(w.b.Bytes(), true, &f); k != clio.Message && k != clio.Other {
 			panic("gbn: a frame changed while it waited")
 		}
-		if !s.launch(now, w.b, &f, w.summed, out) {
+		b := w.b
+		if w.worker != out.Worker() {
+			if b = out.Get(); b == nil {
+				return
+			}
+			if !b.SetBytes(w.b.Bytes()) {
+				out.Discard(b)
+				return
+			}
+		}
+		if !s.launch(now, b, &f, w.summed, out) {
+			if b != w.b {
+				out.Discard(b)
+			}
 			return
 		}
 		s.wait[s.head] = waiting{}
 		s.head = (s.head + 1) % len(s.wait)
 		s.n--
-		*s.held--
+		s.held.add(w.worker, -1)
+		if b != w.b {
+			out.Return(w.b, w.worker, false, Moved)
+		}
 	}
 }
 
@@ -328,7 +392,7 @@ func (s *Session) again(now clock.Time, out Out) {
 		if c == nil {
 			break
 		}
-		if !c.SetBytes(s.air[int(q)&(len(s.air)-1)].Bytes()) {
+		if !c.SetBytes(s.air[int(q)&(len(s.air)-1)].b.Bytes()) {
 			out.Discard(c)
 			break
 		}

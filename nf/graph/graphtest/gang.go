@@ -3,6 +3,7 @@ package graphtest
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -16,6 +17,8 @@ import (
 type Gang struct {
 	Inst *graph.Instance
 	Now  clock.Time
+	// Quiet: what is sent is forgotten at once, and nothing is allocated.
+	Quiet bool
 
 	t     testing.TB
 	ports [2][]*queue // a and b, by worker
@@ -23,6 +26,7 @@ type Gang struct {
 
 // queue is a port of one worker: it yields nothing, and keeps what is sent to it.
 type queue struct {
+	x    *Gang
 	name string
 	pool *packet.Pool
 	sent [][]byte
@@ -35,8 +39,10 @@ func (q *queue) Wait(ctx context.Context, _ clock.Duration) error { return ctx.E
 func (q *queue) Stats() port.Stats                                { return port.Stats{} }
 func (q *queue) Close() error                                     { return nil }
 func (q *queue) Tx(b *packet.Batch) (int, error) {
-	for _, x := range b.Bufs() {
-		q.sent = append(q.sent, slices.Clone(x.Bytes()))
+	for _, y := range b.Bufs() {
+		if !q.x.Quiet {
+			q.sent = append(q.sent, slices.Clone(y.Bytes()))
+		}
 	}
 	n := b.Len()
 	b.PutAll()
@@ -59,7 +65,7 @@ func NewGang(t testing.TB, kind graph.Kind, workers int, args graph.Args) *Gang 
 			t.Fatal(err)
 		}
 		for i, name := range []string{"pa", "pb"} {
-			q := &queue{name: name, pool: pool}
+			q := &queue{x: x, name: name, pool: pool}
 			x.ports[i] = append(x.ports[i], q)
 			cfg.Ports[name] = append(cfg.Ports[name], q)
 		}
@@ -69,6 +75,38 @@ func NewGang(t testing.TB, kind graph.Kind, workers int, args graph.Args) *Gang 
 		t.Fatal(err)
 	}
 	return x
+}
+
+// Benchmark has each worker push the same frames to port a (0) or b (1) again and again, all at the same time, and
+// reports ns/packet of all of them together.
+func (x *Gang) Benchmark(b *testing.B, port int, frames [][]byte) {
+	x.Quiet = true
+	workers := len(x.ports[0])
+	rounds := max(1, b.N/(workers*len(frames)))
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for w := range workers {
+		wg.Go(func() {
+			var batch packet.Batch
+			q, now := x.ports[port][w], x.Now
+			for range rounds {
+				for _, f := range frames {
+					y := q.pool.Get()
+					if y == nil || !y.SetBytes(f) || !batch.Add(y) {
+						x.t.Error("no room for a frame")
+						return
+					}
+				}
+				now += 1000
+				if err := x.Inst.PushTo(w, q.name, now, &batch); err != nil {
+					x.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(rounds*workers*len(frames)), "ns/packet")
 }
 
 // Push gives a worker frames that came by port a (0) or b (1).

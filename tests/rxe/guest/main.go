@@ -81,12 +81,12 @@ func serve() error {
 func do(ctx context.Context, q rxe.Request) rxe.Reply {
 	r := rxe.Reply{ID: q.ID}
 	if q.Read != "" {
-		r.Files = map[string]string{}
+		r.Files = map[string][]byte{}
 		names, err := filepath.Glob(q.Read)
 		for _, name := range names {
 			var text []byte
 			if text, err = os.ReadFile(name); err == nil {
-				r.Files[name] = strings.TrimSpace(string(text))
+				r.Files[name] = text
 			}
 		}
 		if err != nil {
