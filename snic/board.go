@@ -44,6 +44,7 @@ type task struct {
 	lent    bool // what it knows may be of a peer's DAG
 	fresh   *renewal
 	oneFlow oneFlow // a flow that is too much for an instance
+	untimed int     // packets since one was timed
 	space   *space  // of the board's memory; nil: it has none
 	// way is that of the last packet that came to it: what it makes by itself goes
 	// the same.
@@ -95,6 +96,8 @@ type service struct {
 	term     uint16  // DAGs that have had the number; it wraps
 	abroad   abroad
 	spread   sched.Spread
+	costs    []float64 // ns of a worker that a packet takes in each task; 0: not yet known
+	cost     float64   // together
 	byFlow   bool      // what its flows bring is measured one by one
 	perByte  []float32 // ns of an instance that a byte takes, of each visit; 0: no limit
 	packets, bytes,
@@ -186,6 +189,7 @@ type board struct {
 	relief   relief
 	hadAt    clock.Time // and what tenants got
 
+	spent   spent
 	part    []int64 // bytes of a group, by region
 	touched []int32 // regions that have some
 	moved   uint64  // buckets of flows, from one instance to another
@@ -330,6 +334,9 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 	if b.scarce.used&(1<<in) == 0 {
 		b.use(c.Now(), in)
+	}
+	if b.spent.clock != nil {
+		b.breathe(c.Now(), frames.Len())
 	}
 	n := 0
 	forward := in&1 == 0

@@ -389,6 +389,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		s.DAG, s.tenant = x, tenants[x.Tenant]
 		if !slices.Equal(s.tasks, tasks) {
 			s.tasks, s.visits = tasks, nil
+			s.costs, s.cost = make([]float64, len(tasks)), 0
 		}
 	}
 	// What a task makes before a packet came to it goes forward in a DAG that has it.
@@ -1092,6 +1093,7 @@ func (b *board) endEpoch(now clock.Time) {
 	}
 	if b.fair != nil && now >= b.fair.Next() {
 		b.holdMemory()
+		b.supply(now)
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
 		b.weighMemory(now)
 		b.recall(now)

@@ -136,6 +136,14 @@
 // a peer goes with the peer's DAG: when that has left, or its board is lost, tasks with state begin
 // anew there, unless frames of the board's own have come to them.
 //
+// # Cost
+//
+// What tasks cost of a worker is measured, where the clock moves while a breath lasts: one batch of every 256 packets that a task
+// gets, for each DAG. A worker's time is one of the resources that are divided, while several tenants send: all of it but what the
+// worker has to do for what comes, whatever becomes of it, and a little less while frames wait at the ports all the time. So
+// who floods is refused at the door, before the ports' rings overflow, where nobody can tell whose frames are lost. In replay
+// time stands still in a breath, and nothing of this happens.
+//
 // # Failures
 //
 // A tenant that floods is throttled at the door to its share, from the next epoch on, when

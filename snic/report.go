@@ -94,6 +94,7 @@ type TaskView struct {
 	// instance can do, so that more instances do not help; 0: there is no such flow.
 	Fullest float64 `json:"fullest_instance"`
 	OneFlow float64 `json:"one_flow_instances,omitempty"`
+	Cost    float64 `json:"ns_per_packet,omitempty"` // of a worker; 0: not measured
 	// Fault is what stopped it; "": nothing.
 	Fault  string      `json:"fault,omitempty"`
 	Memory *TaskMemory `json:"memory,omitempty"` // none: it has no memory of the board
@@ -199,7 +200,7 @@ func (b *board) Report() any {
 			continue
 		}
 		running, load := b.fabric.Task(n)
-		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.fullest(n), OneFlow: b.single(t), Fault: t.fault}
+		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.fullest(n), Cost: b.costOf(n), OneFlow: b.single(t), Fault: t.fault}
 		if t.space != nil {
 			x.Memory = b.memory.task(n, t.Memory)
 		}
