@@ -39,11 +39,13 @@ type task struct {
 	// holds: it may keep packets.
 	holds bool
 	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
-	halted bool
-	fault  string
-	lent   bool // what it knows may be of a peer's DAG
-	fresh  *renewal
-	space  *space // of the board's memory; nil: it has none
+	halted  bool
+	fault   string
+	lent    bool // what it knows may be of a peer's DAG
+	fresh   *renewal
+	oneFlow oneFlow // a flow that is too much for an instance
+	untimed int     // packets since one was timed
+	space   *space  // of the board's memory; nil: it has none
 	// way is that of the last packet that came to it: what it makes by itself goes
 	// the same.
 	way way
@@ -93,6 +95,11 @@ type service struct {
 	listed   bool    // in board.active
 	term     uint16  // DAGs that have had the number; it wraps
 	abroad   abroad
+	spread   sched.Spread
+	costs    []float64 // ns of a worker that a packet takes in each task; 0: not yet known
+	cost     float64   // together
+	byFlow   bool      // what its flows bring is measured one by one
+	perByte  []float32 // ns of an instance that a byte takes, of each visit; 0: no limit
 	packets, bytes,
 	throttled uint64
 }
@@ -176,10 +183,17 @@ type board struct {
 	epochAt  clock.Time // when the epoch ends
 	quiet    bool       // nobody was there when it began
 	sampleAt clock.Time // when tasks are looked at
+	sampled  clock.Time // when they were
 	seen     clock.Time // the last breath
 	rateAt   clock.Time // when rates were measured
 	relief   relief
 	hadAt    clock.Time // and what tenants got
+
+	spent   spent
+	part    []int64 // bytes of a group, by region
+	touched []int32 // regions that have some
+	moved   uint64  // buckets of flows, from one instance to another
+	singles uint64  // times that one flow was too much for an instance
 }
 
 // kept is what a tenant has in the packet store.
@@ -259,6 +273,8 @@ func newBoard(s settings) (*board, error) {
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
 		groups:  make([]group, packet.MaxBatch),
+		part:    make([]int64, s.regions),
+		touched: make([]int32, 0, packet.MaxBatch),
 	}
 	b.lost = func(tag uint64) {
 		if tag-1 < uint64(len(b.lanes)) && b.lanes[tag-1].lent {
@@ -318,6 +334,9 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 	if b.scarce.used&(1<<in) == 0 {
 		b.use(c.Now(), in)
+	}
+	if b.spent.clock != nil {
+		b.breathe(c.Now(), frames.Len())
 	}
 	n := 0
 	forward := in&1 == 0
@@ -431,6 +450,9 @@ func (b *board) dispatch(c *graph.Ctx, in, n int) {
 // admit sends a group into its DAG.
 func (b *board) admit(c *graph.Ctx, in int, g *group) {
 	d := &b.services[g.way.dag]
+	if d.byFlow && d.abroad.peer == 0 {
+		b.want(d, g)
+	}
 	if b.fair != nil && !b.fair.Ingress(c.Now(), d.tenant, g.bytes) {
 		d.throttled += uint64(g.batch.Len())
 		for _, x := range g.batch.Bufs() {
@@ -523,7 +545,7 @@ func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
 	at := 0
 	for at < len(bufs) {
 		n, bytes := len(bufs)-at, g.bytes
-		if len(b.chains[d.visits[0].Chain].running) > 1 {
+		if d.spread == sched.PerFlow && len(b.chains[d.visits[0].Chain].running) > 1 {
 			first := b.sched.Choose(route, g.flows[at])
 			for n = 1; at+n < len(bufs) && b.sched.Choose(route, g.flows[at+n]) == first; n++ {
 			}

@@ -389,6 +389,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		s.DAG, s.tenant = x, tenants[x.Tenant]
 		if !slices.Equal(s.tasks, tasks) {
 			s.tasks, s.visits = tasks, nil
+			s.costs, s.cost = make([]float64, len(tasks)), 0
 		}
 	}
 	// What a task makes before a packet came to it goes forward in a DAG that has it.
@@ -585,7 +586,8 @@ func (b *board) masked(tasks []int, mask uint16, in int) uint16 {
 // follow has the packets of a DAG take visits from now on.
 func (b *board) follow(n int, visits []sched.Visit) {
 	s := &b.services[n]
-	s.visits = visits
+	s.visits, s.spread = visits, b.spread(s)
+	b.skewed(s)
 	s.bulk = len(visits) == 1 && !b.panics
 	s.missing = false
 	var there, back [][][]sched.Visit
@@ -614,11 +616,11 @@ func (b *board) follow(n int, visits []sched.Visit) {
 		s.bulk, s.twin = false, true
 	}
 	for i := range 2 {
-		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Back: i > 0}); err != nil {
+		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 		}
 		if s.twin { // packets may be on it
-			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Back: i > 0}); err != nil {
+			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
 				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 			}
 		}
@@ -656,10 +658,15 @@ func (b *board) events(c *graph.Ctx) {
 }
 
 func (b *board) event(c *graph.Ctx, e region.Event) {
+	if e.Kind == region.Overload {
+		b.overload(c.Now(), e)
+		return
+	}
 	b.note(e)
 	switch e.Kind {
 	case region.Run:
 		ch := &b.chains[e.Chain]
+		b.seat(e.Chain)
 		if err := b.sched.Place(e.Region, e.Chain, b.credits(e.Chain)); err != nil {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
@@ -686,8 +693,6 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 				b.services[n].missing = true
 			}
 		}
-	case region.Overload:
-		b.relieve(c.Now(), e.Task)
 	case region.Freed:
 		if b.pool != nil {
 			b.pool.freed = 0 // the pool is told at once
@@ -860,7 +865,7 @@ func (b *board) spares(id int) bool {
 		return float64(slices.Max(b.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
 	}
 	if k := len(b.chains[id].running); k > 1 {
-		return room(id, k-1)
+		return room(id, k-1) && b.sched.Spare(id, region.Under*float32(b.monitor))
 	}
 	candidates := slices.DeleteFunc(b.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
 	for n := range b.services {
@@ -903,7 +908,10 @@ func (b *board) helps(id, task int) bool {
 		for n := range b.services {
 			b.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
 		}
-		each := func(chain int) int64 { return bytes[chain] / int64(len(b.chains[chain].running)) }
+		each := func(chain int) int64 {
+			mean := float64(bytes[chain]) / float64(len(b.chains[chain].running))
+			return int64(mean * b.unlike(chain))
+		}
 		for i, v := range bytes {
 			if v > 0 && len(b.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
 				r.busiest = i
@@ -917,8 +925,13 @@ func (b *board) helps(id, task int) bool {
 			})
 		}
 	}
-	if r.busiest < 0 || id == r.busiest {
+	switch {
+	case r.busiest < 0:
 		return true
+	case id < 0 || !b.crowded(r.busiest, task):
+		return false
+	case id == r.busiest:
+		return b.parts(id, task)
 	}
 	if ch := &b.chains[id]; len(ch.running) > 0 || ch.asked {
 		return false
@@ -1043,6 +1056,9 @@ func (b *board) endEpoch(now clock.Time) {
 					continue
 				}
 				k := int64(len(ch.running))
+				if s.byFlow && k > 0 {
+					continue // as it came
+				}
 				for _, r := range ch.running {
 					b.fabric.Load(r, t, s.arrived/k)
 				}
@@ -1070,11 +1086,14 @@ func (b *board) endEpoch(now clock.Time) {
 	if now >= b.sampleAt {
 		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
 		// look overloaded in the others alone.
+		b.balance(now.Sub(b.sampled))
+		b.sampled = now
 		b.fabric.Sample(now)
 		b.sampleAt = now.Add(b.monitor / samples)
 	}
 	if b.fair != nil && now >= b.fair.Next() {
 		b.holdMemory()
+		b.supply(now)
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
 		b.weighMemory(now)
 		b.recall(now)

@@ -23,6 +23,15 @@
 // memory; nothing is copied, and a flow may go to any instance. With several
 // workers each is a board of its own, with all regions: the port's queues share out the flows.
 //
+// # Flows and instances
+//
+// A chain with several instances shares out what comes. Where no task of a DAG remembers packets, answers or holds them,
+// each packet goes to the instance that has least inside, and all leave in order. Otherwise a flow goes to one
+// instance: new ones to where there is room, and while an instance has too much, groups of flows go from there to others, each
+// when its packets inside are done. What tasks should handle is measured of each instance, before anything is throttled. A
+// task gets another instance when all together have too much, or one has that cannot be helped by moving flows; but not
+// where one flow alone is nearly all of it: no more instances would help, and quillon snic tasks says so.
+//
 // # Side by side
 //
 // Independent tasks of a DAG (snic/dag: stages of branches) run side by side: each branch on
@@ -126,6 +135,14 @@
 // one board: others do not take it from there once they have had some of their own. What a board learns for
 // a peer goes with the peer's DAG: when that has left, or its board is lost, tasks with state begin
 // anew there, unless frames of the board's own have come to them.
+//
+// # Cost
+//
+// What tasks cost of a worker is measured, where the clock moves while a breath lasts: one batch of every 256 packets that a task
+// gets, for each DAG. A worker's time is one of the resources that are divided, while several tenants send: all of it but what the
+// worker has to do for what comes, whatever becomes of it, and a little less while frames wait at the ports all the time. So
+// who floods is refused at the door, before the ports' rings overflow, where nobody can tell whose frames are lost. In replay
+// time stands still in a breath, and nothing of this happens.
 //
 // # Failures
 //

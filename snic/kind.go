@@ -179,7 +179,11 @@ end: run says so, and its exit status is 1.`,
 				return nil, err
 			}
 			s.workers = env.Workers
-			return newBoard(s)
+			b, err := newBoard(s)
+			if err == nil {
+				b.spent.clock = env.Clock
+			}
+			return b, err
 		},
 		Together: func(apps map[string]graph.Args, workers int) error {
 			if len(apps) < 2 {

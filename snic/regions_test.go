@@ -188,19 +188,20 @@ tasks: {a: {kind: quick, args: {letter: a}, throughput: 100Mbit, credits: 64}, b
 tenants: {u: {}}
 dags: [{uid: 1, tenant: u, run: a -> b}, {uid: 2, tenant: u, run: b}]
 rules: [{match: "src:10.0.0.0/27", dag: 2}, {match: all, dag: 1}]
-`, "fair", "off", "monitor", "20ms")
+`, "fair", "off", "monitor", "100ms")
 	x.Advance(20 * time.Millisecond)
 	const size = 1000
 	of := func(src int) []byte { return frameLong(byte(src), "00000000-"+strings.Repeat(".", size-payload-9)) }
 	b := x.App().(*board)
-	for range 1000 { // 120 Mbit/s
-		x.Push("p0", of(100))
+	more := 2000                            // for as long as it takes to share out the flows
+	for i := 0; i < 5000 && more > 0; i++ { // 120 Mbit/s
+		x.Push("p0", of(100+i%16))
 		x.Advance(66 * time.Microsecond)
 		if len(b.chains[b.services[0].visits[0].Chain].running) == 2 {
-			break
+			more--
 		}
 	}
-	x.Advance(8 * time.Millisecond) // what was too much leaves
+	x.Advance(40 * time.Millisecond) // what was too much leaves
 	for uid, first := range map[uint32]int{1: 100, 2: 0} {
 		if bulk := b.services[uid-1].bulk; bulk != (uid == 2) {
 			t.Fatalf("DAG %d, all at once: %v", uid, bulk)
@@ -237,6 +238,7 @@ rules: [{match: "src:10.0.0.0/27", dag: 2}, {match: all, dag: 1}]
 		if n := sent(append(inside, inside...)...); n != want {
 			t.Errorf("DAG %d, with service headers: %v, want %v", uid, n, want)
 		}
+		x.Advance(10 * time.Millisecond)
 	}
 }
 

@@ -90,6 +90,11 @@ type TaskView struct {
 	Throughput int64   `json:"throughput_bit_per_s,omitempty"` // of an instance; 0: not limited
 	Instances  int     `json:"instances"`
 	Load       float64 `json:"load_instances"` // 0 where there is no limit
+	// Fullest is the load of its fullest instance. OneFlow is what one flow alone brings where that is more than an
+	// instance can do, so that more instances do not help; 0: there is no such flow.
+	Fullest float64 `json:"fullest_instance"`
+	OneFlow float64 `json:"one_flow_instances,omitempty"`
+	Cost    float64 `json:"ns_per_packet,omitempty"` // of a worker; 0: not measured
 	// Fault is what stopped it; "": nothing.
 	Fault  string      `json:"fault,omitempty"`
 	Memory *TaskMemory `json:"memory,omitempty"` // none: it has no memory of the board
@@ -142,6 +147,8 @@ type RegionTotals struct {
 	Switched  uint64 `json:"switched"`     // regions stopped for another chain
 	ScaledOut uint64 `json:"scaled_out"`
 	ScaledIn  uint64 `json:"scaled_in"`
+	Moved     uint64 `json:"moved_flows"`    // groups of flows, from a full instance to another
+	OneFlow   uint64 `json:"one_flow_times"` // times that one flow alone became too much for an instance
 }
 
 // BoardView is the rest.
@@ -193,7 +200,7 @@ func (b *board) Report() any {
 			continue
 		}
 		running, load := b.fabric.Task(n)
-		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fault: t.fault}
+		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.fullest(n), Cost: b.costOf(n), OneFlow: b.single(t), Fault: t.fault}
 		if t.space != nil {
 			x.Memory = b.memory.task(n, t.Memory)
 		}
@@ -253,6 +260,7 @@ func (b *board) Report() any {
 		RegionTotals: RegionTotals{
 			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.copied, InLine: b.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
+			Moved: b.moved, OneFlow: b.singles,
 		},
 		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
 		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.fabric.Waiting(),
@@ -349,7 +357,10 @@ func (b *board) tell(e region.Event) string {
 		s += fmt.Sprintf(" (%v, until %v later)", e.Cause, time.Duration(e.Until.Sub(e.At)))
 	case region.Run:
 		s += fmt.Sprintf(" (%v)", e.Cause)
-	case region.Refuse:
+	case region.Refuse, region.Overload:
+		if e.Reason == region.NoReason {
+			break
+		}
 		s += fmt.Sprintf(" (%v)", e.Reason)
 	}
 	return s

@@ -59,7 +59,13 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 	}
 	t.way = w
 	in := side(w.back)
-	t.in.Push(c, t.app, in, batch)
+	if b.timed(t, d, i, len(frames)) {
+		start := b.spent.clock.Now()
+		t.in.Push(c, t.app, in, batch)
+		d.took(i, b.spent.clock.Now().Sub(start), len(frames))
+	} else {
+		t.in.Push(c, t.app, in, batch)
+	}
 	b.gone(t)
 	b.depth++
 	for t.in.Emitted(1-in) > 0 {
@@ -242,8 +248,27 @@ func (b *board) feed(c *graph.Ctx, id int32, t *task) {
 	t.way = p.way
 	b.held--
 	l.lent = true
-	t.in.Push(c, t.app, side(p.way.back), batch)
+	d := &b.services[p.way.dag]
+	if k := b.place(d, t); k >= 0 && b.timed(t, d, k, 1) {
+		start := b.spent.clock.Now()
+		t.in.Push(c, t.app, side(p.way.back), batch)
+		d.took(k, b.spent.clock.Now().Sub(start), 1)
+	} else {
+		t.in.Push(c, t.app, side(p.way.back), batch)
+	}
 	b.sweep(c, t, t.in)
+}
+
+// place is where a task is in a DAG; -1: it is not there, or nobody asks as nothing is timed.
+func (b *board) place(d *service, t *task) int {
+	if b.spent.clock != nil {
+		for i, n := range d.tasks {
+			if &b.tasks[n] == t {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 // sweep takes what a task has let go of, by the app that it is or was.

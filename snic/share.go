@@ -9,15 +9,17 @@ import (
 )
 
 // scarce numbers what tenants share: what comes in by each port, what goes out by
-// it, the packet store, the tasks that have a throughput, and memory. What is not used, or
+// it, the packet store, the tasks that have a throughput, a worker's time, and memory. What is not used, or
 // has no limit, is none of them: an epoch's division looks at all.
 type scarce struct {
 	used    uint32       // ports: frames have come in by them, or the ports opposite
 	ingress [ports]int16 // -1: none, here and below
 	egress  [ports]int16
 	tasks   [maxNumbers]int16
-	memory  int16 // held, and so the last
-	names   []string
+	// processor is a worker's time, in ns of tasks.
+	processor int16
+	memory    int16 // held, and so the last
+	names     []string
 }
 
 const resStore = 0
@@ -26,7 +28,7 @@ const resStore = 0
 const stays = 64
 
 // number gives what is shared now its numbers.
-func (s *scarce) number(tasks []task, memory bool) {
+func (s *scarce) number(tasks []task, processor, memory bool) {
 	s.names = append(s.names[:0], "packet store")
 	add := func(at *int16, is bool, name string) {
 		*at = -1
@@ -48,6 +50,7 @@ func (s *scarce) number(tasks []task, memory bool) {
 		}
 		add(&s.tasks[n], is, name)
 	}
+	add(&s.processor, processor, "processor")
 	add(&s.memory, memory, "memory")
 }
 
@@ -71,7 +74,7 @@ func (b *board) deployShares(now clock.Time) error {
 		return nil
 	}
 	s := &b.scarce
-	s.number(b.tasks, b.memory != nil)
+	s.number(b.tasks, b.spent.clock != nil, b.memory != nil)
 	held := 0
 	if b.memory != nil {
 		held = 1
@@ -91,6 +94,8 @@ func (b *board) deployShares(now clock.Time) error {
 		}
 	}
 	set(resStore, float64(b.store)*1e9) // bytes for nanoseconds, a second
+	set(s.processor, plenty)
+	b.spent.since, b.spent.trust = now, 1
 	if b.memory != nil {
 		set(s.memory, float64(b.fixed.memory/b.fixed.page))
 	}
@@ -201,6 +206,11 @@ func (b *board) measure(d *service, in int, g *group) {
 	b.fair.Measure(d.tenant, resStore, int64(float64(bytes)*d.stay))
 	if d.abroad.peer > 0 {
 		return // tasks of a peer
+	}
+	if s.processor >= 0 {
+		ns := d.cost * float64(g.batch.Len())
+		b.spent.tasks += ns
+		b.fair.Measure(d.tenant, int(s.processor), int64(ns))
 	}
 	for _, t := range d.tasks {
 		if r := s.tasks[t]; r >= 0 {

@@ -809,8 +809,8 @@ worker has: {worker, regions, and that}, or with --events {worker, events}.`,
 			}
 		case boardRegions:
 			regionsText(w, v.Regions)
-			fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in\n",
-				v.Inside, v.Stored, v.Store, v.Loaded, v.Revived, v.Switched, v.ScaledOut, v.ScaledIn)
+			fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in; %d groups of flows moved to instances with room\n",
+				v.Inside, v.Stored, v.Store, v.Loaded, v.Revived, v.Switched, v.ScaledOut, v.ScaledIn, v.Moved)
 			if v.Copied+v.InLine > 0 {
 				fmt.Fprintf(w, "%d times a packet ran side by side on copies; %d packets ran in line for want of frames\n", v.Copied, v.InLine)
 			}
@@ -852,7 +852,8 @@ func clip(d time.Duration) time.Duration {
 func newSNICTasksCmd() *cobra.Command {
 	return onViews(&cobra.Command{
 		Use: "tasks", Short: "Show the network tasks, their instances, their load, and their memory", Args: exactly(),
-		Long: `Shows the network tasks. On a board with memory (memory=) also what each has of
+		Long: `Shows the network tasks: the load of all instances together, and of the fullest one. A
+flow that alone is too much for an instance is told of. On a board with memory (memory=) also what each has of
 it: what is on the board, what was swapped out to others, and what it declares
 (memory:). A task that a fault has stopped is shown with what it was, and where.
 The machine gives a board its memory as it is used: the last line says how much
@@ -864,17 +865,17 @@ at most it has given, and what the whole process has. With --json a list with
 
 func tasksText(w io.Writer, v boardTasks) {
 	m := v.Memory
-	head := "TASK\tKIND\tINSTANCES\tEACH\tLOAD"
+	head := "TASK\tKIND\tINSTANCES\tEACH\tLOAD\tFULLEST"
 	if m != nil {
 		head += "\tMEMORY\tSWAPPED\tDECLARED\tSTOPPED BY"
 	}
 	fmt.Fprintln(w, head)
 	for _, t := range v.Tasks {
-		each, load := "-", "-"
+		each, load, fullest := "-", "-", "-"
 		if t.Throughput > 0 {
-			each, load = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load)
+			each, load, fullest = bitRate(float64(t.Throughput)), fmt.Sprintf("%.2f", t.Load), fmt.Sprintf("%.2f", t.Fullest)
 		}
-		line := fmt.Sprintf("%s\t%s\t%d\t%s\t%s", t.Task, t.Kind, t.Instances, each, load)
+		line := fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%s", t.Task, t.Kind, t.Instances, each, load, fullest)
 		if m != nil {
 			resident, swapped, declared, fault := "-", "-", "-", "-"
 			if m := t.Memory; m != nil {
@@ -886,6 +887,11 @@ func tasksText(w io.Writer, v boardTasks) {
 			line += fmt.Sprintf("\t%s\t%s\t%s\t%s", resident, swapped, declared, fault)
 		}
 		fmt.Fprintln(w, line)
+	}
+	for _, t := range v.Tasks {
+		if t.OneFlow > 0 {
+			fmt.Fprintf(w, "%s: one flow alone has %.2f of what an instance can; as %s has state, more of them would not help\n", t.Task, t.OneFlow, t.Task)
+		}
 	}
 	if m != nil {
 		fmt.Fprintf(w, "%s of memory in pages of %s: %s free, %s lent to other boards; tasks of several tenants have %s\n",

@@ -89,6 +89,21 @@ func (f *Fabric) Task(id int) (running int, load float64) {
 	return f.tasks[id].running, f.tasks[id].load
 }
 
+// Short reports whether a task is overloaded for a whole period by what all its instances can do together.
+func (f *Fabric) Short(task int) bool { return f.tasks[task].all.due }
+
+// Part is the load of a task in a region, in instances: a mean over about a monitor period.
+func (f *Fabric) Part(region, task int) float64 {
+	s := &f.slots[region]
+	if s.state != Running {
+		return 0
+	}
+	if k := slices.Index(f.chains[s.chain].tasks, task); k >= 0 {
+		return s.part[k]
+	}
+	return 0
+}
+
 // account adds the time since the last call to the state's.
 func (f *Fabric) account(now clock.Time, s *slot) {
 	s.times.In[s.state] += now.Sub(s.counted)
@@ -99,10 +114,11 @@ func (f *Fabric) account(now clock.Time, s *slot) {
 func (f *Fabric) fold(now clock.Time, s *slot) (busy float64) {
 	any := false
 	for k, t := range f.chains[s.chain].tasks {
+		s.work[k] = 0
 		if b := s.bytes[k]; b > 0 {
 			any = true
-			work := float64(b) * f.tasks[t].perByte
-			busy, f.tasks[t].most = max(busy, work), max(f.tasks[t].most, work)
+			s.work[k] = float64(b) * f.tasks[t].perByte
+			busy = max(busy, s.work[k])
 			s.bytes[k] = 0
 		}
 	}

@@ -72,9 +72,9 @@
 //
 // A task is overloaded from a sample that shows more than its instances can handle
 // until nothing is left of what was too much in it and since. It carries over at
-// most Config.Backlog of work: no more waits on a board. All its instances count as
-// much as the busiest of them: packets go through the chains that their DAG goes
-// through, and room in another is none for them. When this lasts a whole
+// most Config.Backlog of work: no more waits on a board. So it is judged of all instances
+// together, and of each by itself: packets go through the chains that their DAG goes
+// through, those of a flow through one instance, and room in another is none for them. When this lasts a whole
 // monitor period, the task is scaled out: then the mean of the load over this
 // period was above capacity, too. A victim with the task is used first, then a free
 // region, then any victim's; never a region that runs something. Of the bitstreams

@@ -46,11 +46,12 @@ const (
 	NoRegion         // none is free, and the demand does not want more
 	TooLarge         // no region in service is large enough
 	QueueFull        // as many chains wait as may
+	OneFlow          // of an Overload, by the body: one flow alone is too much for an instance
 	Reasons          // how many there are
 )
 
 func (r Reason) String() string {
-	return [...]string{"", "unknown chain", "no free region", "no region is large enough", "too many chains wait", "?"}[min(r, Reasons)]
+	return [...]string{"", "unknown chain", "no free region", "no region is large enough", "too many chains wait", "one flow alone is too much for an instance", "?"}[min(r, Reasons)]
 }
 
 // Decision answers a demand.

@@ -9,7 +9,8 @@ import (
 // task is a network task, wherever it is.
 type task struct {
 	known   bool
-	due     bool // overloaded for a whole period
+	settled bool // its instances are as they were when this sample began
+	due     bool // overloaded for a whole period: one of its instances, or all together
 	spare   bool // one instance too many for a whole period
 	running int  // instances
 	coming  int
@@ -17,23 +18,64 @@ type task struct {
 	round   uint32  // the sample that it was part of
 	perByte float64 // ns that an instance needs
 	bytes   int64   // since the last sample
-	most    float64 // ns of work in the region that has most, in this sample
 	load    float64 // in instances; a mean over about a monitor period
 	booked  float64 // in instances: promised, not yet measured
 	used    clock.Time
-	over    clock.Time // overloaded since; Never: not
-	excess  float64    // ns of work beyond capacity that are left since then
-	since   float64    // ns of work beyond capacity that came after, less what was free
+	over    clock.Time // due since; Never: it is not
+	all     watch      // of its instances together
 	under   clock.Time // start of the period in which one instance less is tried
 	rest    float64    // ns of work beyond what it could do since then
 	told    clock.Time // Overload is not told before
 }
 
+// watch looks whether what instances of a task have to do is too much.
+type watch struct {
+	due    bool       // for a whole period
+	over   clock.Time // since; Never: it is not
+	excess float64    // ns of work beyond capacity that are left since then
+	since  float64    // ns of work beyond capacity that came after, less what was free
+}
+
+var calm = watch{over: clock.Never}
+
+// see judges n instances by a sample in which they had so much work.
+func (w *watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
+	excess := work - n*dt*cfg.Over
+	if w.over == clock.Never {
+		if excess > slack*n*dt {
+			*w = watch{over: now, excess: excess}
+		}
+		return
+	}
+	w.since += excess
+	w.excess = min(w.excess+excess, n*float64(cfg.Backlog)+max(0, excess))
+	if w.excess <= slack*n*dt {
+		*w = calm
+	} else if now.Sub(w.over) >= cfg.Monitor && w.since > slack*n*dt {
+		w.due = true
+	}
+}
+
+// take has a task be overdue as its instances are, or one of them.
+func (t *task) take(w *watch) {
+	if w.due {
+		t.due, t.over = true, min(t.over, w.over)
+	}
+}
+
 // restart starts a task's monitors: its instances have changed.
-func (t *task) restart(now clock.Time) {
-	t.due, t.spare = false, false
-	t.over, t.excess = clock.Never, 0
+func (f *Fabric) restart(now clock.Time, id int) {
+	t := &f.tasks[id]
+	t.due, t.spare, t.over = false, false, clock.Never
+	t.all = calm
 	t.under, t.rest = now, 0
+	for i := range f.slots {
+		if s := &f.slots[i]; s.chain != none {
+			if k := slices.Index(f.chains[s.chain].tasks, id); k >= 0 {
+				s.each[k] = calm
+			}
+		}
+	}
 }
 
 // Load tells that a task should handle so many bytes in a region, or in one that
@@ -74,24 +116,34 @@ func (f *Fabric) Sample(now clock.Time) {
 		}
 		busy := f.fold(now, s)
 		s.load += (busy/dt - s.load) * weight
+		for k := range f.chains[s.chain].tasks {
+			s.part[k] += (s.work[k]/dt - s.part[k]) * weight
+		}
 		c := &f.chains[s.chain]
 		c.running++
 		c.work += busy
 	}
 	for i := range f.slots {
-		if f.slots[i].state != Running {
+		s := &f.slots[i]
+		if s.state != Running {
 			continue
 		}
-		c := &f.chains[f.slots[i].chain]
+		c := &f.chains[s.chain]
 		if c.running > 0 {
 			f.watchChain(now, c, dt)
 		}
-		for _, t := range c.tasks {
-			if e := &f.tasks[t]; e.round != f.round {
+		for k, t := range c.tasks {
+			e := &f.tasks[t]
+			if e.round != f.round {
 				e.round = f.round
 				f.watch(now, e, dt, weight)
-				f.overdue = f.overdue || e.due
+				e.take(&e.all)
 			}
+			if e.settled {
+				s.each[k].see(now, s.work[k], 1, dt, &f.cfg)
+				e.take(&s.each[k])
+			}
+			f.overdue = f.overdue || e.due
 		}
 	}
 	f.sampled = now
@@ -103,13 +155,11 @@ func (f *Fabric) Sample(now clock.Time) {
 func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	n := float64(e.running)
 	work := float64(e.bytes) * e.perByte
-	// Where others have room that those of the busiest region cannot use, it is as if there were
-	// more of them.
-	tight := max(work, n*e.most)
 	if e.bytes > 0 {
 		e.used = now
 	}
-	e.bytes, e.most = 0, 0
+	e.bytes, e.settled = 0, false
+	e.due, e.over = false, clock.Never
 	e.load += (work/dt - e.load) * weight
 	// What is promised is measured from when it can be served.
 	e.booked -= e.booked * weight * min(1, float64(now.Sub(e.under))/dt)
@@ -120,20 +170,8 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 		e.under = now
 		return
 	}
-	excess := tight - n*dt*f.cfg.Over
-	if e.over == clock.Never {
-		if excess > slack*n*dt {
-			e.over, e.excess, e.since = now, excess, 0
-		}
-	} else {
-		e.since += excess
-		e.excess = min(e.excess+excess, n*float64(f.cfg.Backlog)+max(0, excess))
-		if e.excess <= slack*n*dt {
-			e.over, e.due = clock.Never, false
-		} else if now.Sub(e.over) >= f.cfg.Monitor && e.since > slack*n*dt {
-			e.due = true
-		}
-	}
+	e.settled = true
+	e.all.see(now, work, n, dt, &f.cfg)
 	e.rest = max(0, e.rest+work-(n-1)*dt*f.cfg.Under)
 	switch {
 	case e.rest > (n-1)*float64(f.cfg.Backlog):

@@ -189,6 +189,9 @@ type slot struct {
 	counted clock.Time // times holds what was before
 	load    float64    // of its busiest task, in instances; a mean over about a monitor period
 	bytes   [MaxTasks]int64
+	work    [MaxTasks]float64 // ns, of its tasks, in this sample
+	part    [MaxTasks]float64 // of an instance; a mean over about a monitor period
+	each    [MaxTasks]watch   // whether it is too much
 	times   Times
 }
 
@@ -283,7 +286,7 @@ func (f *Fabric) SetTask(id int, throughput float64) error {
 		return fmt.Errorf("region: task %d: throughput of %g bits a second: want 0 (no limit), or 1 to 1e18", id, throughput)
 	}
 	for id >= len(f.tasks) {
-		f.tasks = append(f.tasks, task{over: clock.Never})
+		f.tasks = append(f.tasks, task{over: clock.Never, all: calm})
 	}
 	t := &f.tasks[id]
 	t.known = true
@@ -291,7 +294,7 @@ func (f *Fabric) SetTask(id int, throughput float64) error {
 	if throughput > 0 {
 		t.perByte = 8e9 / throughput
 	}
-	t.restart(f.now)
+	f.restart(f.now, id)
 	return nil
 }
 
@@ -516,7 +519,7 @@ func (f *Fabric) shift(now clock.Time, id, running, coming, leaving int) {
 		if e.running+e.coming == 0 {
 			e.booked = 0
 		}
-		e.restart(now)
+		f.restart(now, t)
 	}
 }
 
@@ -651,7 +654,7 @@ func (f *Fabric) loaded(now clock.Time, i int) {
 func (f *Fabric) run(now clock.Time, i, coming int) {
 	s := &f.slots[i]
 	f.enter(now, i, Running)
-	s.used, s.load = now, 0
+	s.used, s.load, s.part = now, 0, [MaxTasks]float64{}
 	f.shift(now, s.chain, 1, coming, 0)
 	f.emit(Event{Kind: Run, Cause: s.cause, At: now, Region: i, Chain: s.chain, Task: none})
 }

@@ -173,6 +173,9 @@ func (b *body) place(region, ch int) {
 	for range b.lengths[ch] {
 		in.credits = append(in.credits, 1+b.c.pick(3))
 	}
+	if b.c.pick(2) == 0 {
+		b.s.Seat(ch)
+	}
 	b.must(b.s.Place(region, ch, in.credits))
 	b.regions[region] = in
 }
@@ -465,7 +468,7 @@ func (b *body) give(i int) {
 
 // act does something.
 func (b *body) act() {
-	switch a := b.c.pick(24); {
+	switch a := b.c.pick(25); {
 	case a < 7:
 		b.arrive(b.c.pick(len(b.routes)), b.c.pick(bodyFlows), b.c.pick(4)*200)
 	case a < 13:
@@ -541,6 +544,15 @@ func (b *body) configure(what int) {
 		} else {
 			b.take(b.c.pick(len(b.routes)), b.c.pick(bodyFlows), 1+b.c.pick(4))
 		}
+	case 6:
+		ch := b.c.pick(len(b.lengths))
+		for range b.c.pick(8) {
+			flow := b.c.pick(bodyFlows)
+			if r := b.s.Want(ch, uint64(flow), float32(1+b.c.pick(4))); r >= 0 && (b.regions[r].chain != ch || b.regions[r].paused) {
+				b.fatalf("flow %d of chain %d is to go to region %d: %+v", flow, ch, r, b.regions[r])
+			}
+		}
+		b.s.Balance(ch, float32(b.c.pick(3))/2, float32(b.c.pick(3)), b.c.pick(2) == 0)
 	}
 }
 

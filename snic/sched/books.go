@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
 // Books is what became of packets. Arrived is Left, all Dropped, Inside and Taken
@@ -249,7 +250,16 @@ func (s *Scheduler) checkHeaders() error {
 		}
 	}
 	for i := range s.chains {
-		parks -= int(s.chains[i].parked)
+		c := &s.chains[i]
+		parks -= int(c.parked)
+		if c.seats == nil {
+			continue
+		}
+		for k, r := range c.seats.region {
+			if r != none && !slices.Contains(c.open, r) {
+				return fmt.Errorf("sched: bucket %d of chain %d is at region %d, which takes none of its packets", k, i, r)
+			}
+		}
 	}
 	if parks != 0 {
 		return fmt.Errorf("sched: %d more headers are parked than chains know of", parks)

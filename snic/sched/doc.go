@@ -43,7 +43,10 @@
 // Packets of a direction of a flow (the same hash and tenant, and Route.Back) leave
 // in the order in which they arrived, dropped or not, whatever their routes. With Spread PerFlow they also
 // pass each task in that order. A flow goes to one of the instances by
-// rendezvous hashing: when instances come or go, only flows move that have to.
+// rendezvous hashing: when instances come or go, only flows move that have to. With Seat flows go by load instead,
+// as receive flow steering does it: a table of Buckets of flows, each with its instance and with what its flows bring (Want, before
+// anything is refused). Who comes anew goes to an instance with little work; Balance moves buckets from one that has
+// too much. The table is of fixed size, whoever sends, and nobody can choose a bucket who does not know Config.Seed.
 // A packet whose instance is not that of the packet before it in its flow waits
 // until that one has done the visit; so what moves is a flow that has drained,
 // and by induction no packet is in a visit in front of an earlier one. Packets

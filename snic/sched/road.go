@@ -337,17 +337,38 @@ func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
 		}
 		best = c.open[c.turn]
 	case LeastLoaded:
-		for _, r := range c.open[1:] {
-			if s.regions[r].load < s.regions[best].load {
-				best = r
+		// Among equals it is that one's turn which comes next, so that all have as much to do.
+		if int(c.turn) >= len(c.open) {
+			c.turn = 0
+		}
+		at := int(c.turn)
+		for i, k := at, len(c.open); k > 0; k-- {
+			if s.regions[c.open[i]].load < s.regions[c.open[at]].load {
+				at = i
+			}
+			if i++; i == len(c.open) {
+				i = 0
 			}
 		}
+		best, c.turn = c.open[at], int32(at+1)
 	default:
-		most := weight(flow, best)
-		for _, r := range c.open[1:] {
-			if w := weight(flow, r); w > most {
-				best, most = r, w
+		if c.seats != nil {
+			k, _ := s.bucketOf(flow)
+			if r := c.seats.region[k]; r != none {
+				return r
 			}
+		}
+		return rendezvous(c.open, flow)
+	}
+	return best
+}
+
+// rendezvous is the region that has the greatest weight for a flow.
+func rendezvous(open []int32, flow uint64) int32 {
+	best, most := open[0], weight(flow, open[0])
+	for _, r := range open[1:] {
+		if w := weight(flow, r); w > most {
+			best, most = r, w
 		}
 	}
 	return best

@@ -40,7 +40,7 @@ type Config struct {
 type Spread uint8
 
 // PerFlow keeps the packets of a flow in order, in each task. RoundRobin and
-// LeastLoaded (by packets that run or wait there) do not.
+// LeastLoaded (by packets that run or wait there; among equals in turn) do not.
 const (
 	PerFlow Spread = iota
 	RoundRobin
@@ -137,11 +137,12 @@ type region struct {
 	chain   int32 // none: nothing is placed
 	n       int32 // tasks
 	paused  bool
-	queued  uint16 // tasks that somebody waits for
-	term    uint32 // begins with each Pause: who came before does not stay
-	running int32  // headers that have left the scheduler, or are about to
-	load    int32  // these and those that wait here
-	taken   int32  // packets on the bulk road
+	queued  uint16  // tasks that somebody waits for
+	term    uint32  // begins with each Pause: who came before does not stay
+	running int32   // headers that have left the scheduler, or are about to
+	load    int32   // these and those that wait here
+	taken   int32   // packets on the bulk road
+	work    float32 // of the buckets that it has, of late
 	tasks   [MaxTasks]task
 }
 
@@ -149,7 +150,8 @@ type chain struct {
 	tasks      int32   // while there are instances
 	placed     int32   // instances
 	open       []int32 // those that take packets, ascending
-	turn       int32   // of open, for RoundRobin
+	turn       int32   // of open, for RoundRobin and LeastLoaded
+	seats      *seats  // nil: flows go by rendezvous
 	head, tail int32   // headers that wait for an instance
 	parked     int32
 }
@@ -316,6 +318,7 @@ func (s *Scheduler) Pause(region int) error {
 	c := &s.chains[rg.chain]
 	at, _ := slices.BinarySearch(c.open, int32(region))
 	c.open = slices.Delete(c.open, at, at+1)
+	s.leaveSeats(c, int32(region))
 	// Those that are farther in the chain came first.
 	for t := int(rg.n) - 1; t >= 0; t-- {
 		for h := rg.tasks[t].head; h != none; {
@@ -365,6 +368,7 @@ func (s *Scheduler) Remove(region int) error {
 	c := &s.chains[rg.chain]
 	*rg = regionOf(none, nil)
 	if c.placed--; c.placed == 0 {
+		c.seats = nil
 		s.unpark(c) // those on old plans are dropped now
 		s.settle()
 	}

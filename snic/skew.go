@@ -1,0 +1,191 @@
+package snic
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/region"
+	"github.com/quillon/quillon/snic/sched"
+)
+
+// spread says how packets of a DAG go to the instances of its chains: one after the other, each to the one that has
+// least inside, where no task remembers packets or lets them go in an order of its own, so that it is
+// enough that they leave in order. Otherwise a flow goes to one instance.
+func (b *board) spread(s *service) sched.Spread {
+	for _, n := range s.tasks {
+		if t := &b.tasks[n]; t.State || t.Answers || t.holds {
+			return sched.PerFlow
+		}
+	}
+	return sched.LeastLoaded
+}
+
+// slowest is the least that a task of a visit can handle, in bits a second; 0: there is no limit.
+func (b *board) slowest(v sched.Visit) (rate int64) {
+	for i, t := range b.chains[v.Chain].tasks {
+		if x := b.tasks[t].Throughput; v.Mask&(1<<i) != 0 && x > 0 && (rate == 0 || x < rate) {
+			rate = x
+		}
+	}
+	return rate
+}
+
+// skewed notes what follow has decided: whether the load of a DAG is to be measured by flows.
+func (b *board) skewed(s *service) {
+	s.perByte = s.perByte[:0]
+	some := false
+	for _, v := range s.visits {
+		ns := float32(0)
+		if rate := b.slowest(v); rate > 0 {
+			ns, some = 8e9/float32(rate), true
+		}
+		s.perByte = append(s.perByte, ns)
+	}
+	s.byFlow = some && b.spread(s) == sched.PerFlow
+}
+
+// seat has flows go to instances of a chain by what they bring, where that is measured.
+func (b *board) seat(chain int) {
+	for _, t := range b.chains[chain].tasks {
+		if b.tasks[t].Throughput > 0 {
+			b.sched.Seat(chain)
+			return
+		}
+	}
+}
+
+// want tells regions what a group would have them do, before any of it is refused.
+func (b *board) want(s *service, g *group) {
+	for i, v := range s.visits {
+		ns := s.perByte[i]
+		if ns == 0 || len(b.chains[v.Chain].running) == 0 {
+			continue
+		}
+		touched := b.touched[:0]
+		for k, x := range g.batch.Bufs() {
+			r := b.sched.Want(v.Chain, g.flows[k], ns*float32(x.Len()))
+			if r < 0 {
+				continue
+			}
+			if b.part[r] == 0 {
+				touched = append(touched, int32(r))
+			}
+			b.part[r] += int64(x.Len())
+		}
+		for _, r := range touched {
+			for k, t := range b.chains[v.Chain].tasks {
+				if v.Mask&(1<<k) != 0 {
+					b.fabric.Load(int(r), t, b.part[r])
+				}
+			}
+			b.part[r] = 0
+		}
+	}
+}
+
+// balance moves flows from instances that have too much to others of their chain.
+func (b *board) balance(d clock.Duration) {
+	fade := min(1, float32(d)/float32(b.monitor))
+	for r, n := range b.placed {
+		if n < 0 || len(b.chains[n].running) == 0 || b.chains[n].running[0] != r {
+			continue
+		}
+		b.moved += uint64(b.sched.Balance(int(n), fade, region.Under*float32(b.monitor), !b.chains[n].State))
+	}
+}
+
+// crowd is what a chain's fullest instance has of late, and of that what cannot be parted: in parts of what an instance
+// can. flow: how much of this is surely of one flow. none: its load is not measured by flows.
+func (b *board) crowd(chain int) (instance, bucket, flow float64, some bool) {
+	i, k, f := b.sched.Heaviest(chain)
+	m := float64(b.monitor)
+	return float64(i) / m, float64(k) / m, float64(f) / m, i > 0
+}
+
+// unlike is how much more than their mean the fullest instance of a chain has.
+func (b *board) unlike(chain int) float64 {
+	most, all := 0., 0.
+	for _, r := range b.chains[chain].running {
+		load := b.fabric.Region(r).Load
+		most, all = max(most, load), all+load
+	}
+	if all == 0 {
+		return 1
+	}
+	return most * float64(len(b.chains[chain].running)) / all
+}
+
+// crowded reports whether all instances of a task have too much, or the fullest one of a chain, now that flows have been
+// moved as far as that helps. Where loads are not measured by flows it is for the monitors alone to say.
+func (b *board) crowded(chain, task int) bool {
+	instance, _, _, some := b.crowd(chain)
+	return !some || instance > 1 || b.fabric.Short(task)
+}
+
+// parts reports whether flows of a task could go from the fullest instance of a chain to one more:
+// not where one of them has nine tenths of what it has.
+func (b *board) parts(chain, task int) bool {
+	apart, together := int64(0), int64(0)
+	for n := range b.services {
+		b.carried(n, task, func(c int, v int64) {
+			switch {
+			case c != chain:
+			case b.services[n].byFlow:
+				together += v
+			default:
+				apart += v
+			}
+		})
+	}
+	if together == 0 || apart > together/8 {
+		return true
+	}
+	instance, bucket, _, some := b.crowd(chain)
+	return !some || bucket < instance*.9
+}
+
+// oneFlow is that one flow alone has more of a task than an instance of it can do, so that no more of
+// them would help.
+type oneFlow struct {
+	load  float64 // in instances; 0: there is no such flow
+	until clock.Time
+}
+
+// overload sees to a task that has too much and gets no other instance: because one flow is too much, which is
+// told once, or because there is no region for it.
+func (b *board) overload(now clock.Time, e region.Event) {
+	t := &b.tasks[e.Task]
+	_ = b.helps(-1, e.Task) // who is the busiest
+	r := &b.relief
+	if r.busiest >= 0 && !b.crowded(r.busiest, e.Task) {
+		return // its flows have been moved
+	}
+	if r.busiest >= 0 && !b.parts(r.busiest, e.Task) {
+		_, bucket, _, _ := b.crowd(r.busiest)
+		if b.single(t) == 0 {
+			b.singles++
+			e.Reason, e.Chain = region.OneFlow, r.busiest
+			b.note(e)
+		}
+		t.oneFlow = oneFlow{bucket, now.Add(4 * b.monitor)}
+		return
+	}
+	b.note(e)
+	b.relieve(now, e.Task)
+}
+
+// single is what a flow has alone of a task that is too much for an instance, in instances; 0: there is none.
+func (b *board) single(t *task) float64 {
+	if b.seen >= t.oneFlow.until {
+		return 0
+	}
+	return t.oneFlow.load
+}
+
+// fullest is the load of a task's fullest instance.
+func (b *board) fullest(n int) (load float64) {
+	for r, ch := range b.placed {
+		if ch >= 0 {
+			load = max(load, b.fabric.Part(r, n))
+		}
+	}
+	return load
+}

@@ -1,0 +1,146 @@
+package snic
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Processor time is what a task costs for which nothing else is declared. It is measured where the clock moves while a
+// breath lasts, for one batch of every timedEvery packets that a task gets, and of each DAG.
+const (
+	timedEvery = 256
+	// costs is of about how many measurements a mean is.
+	costs = 8
+	// leap is how much more than its mean a packet counts for at most, and jump besides, in ns: a worker may lose
+	// the processor while it is measured.
+	leap, jump = 4, 1000
+	// overheadOf is of how many packets one measurement of a worker's own work is.
+	overheadOf = 4096
+	// leastTrust is how little of the time there is may be given away, trustDown and trustUp how fast that falls while
+	// frames wait, and rises while none do, each sixteenth of a monitor period.
+	leastTrust, trustDown, trustUp = 7. / 8, 1. / 64, 1. / 1024
+	// often is how many breaths there are for each one that leaves frames waiting, at least, while all is well.
+	often = 8
+	// plenty is more time than there is, of which nobody need be refused any: where one tenant sends alone.
+	plenty = 1e12
+	// leastTime is what there is of a second of a worker for tasks, whatever else it has to do, in ns.
+	leastTime = 1e7
+)
+
+// spent is what is known of a worker's time.
+type spent struct {
+	clock clock.Clock // nil: time stands still in a breath, and is no resource
+	at    clock.Time  // of the breath
+	full  bool        // it began with all frames that fit a batch: more waited
+	tasks float64     // ns of tasks in this breath
+	got   int         // packets in it
+
+	busy, work float64 // ns of breaths after which more waited, and of them those of tasks
+	packets    int     // in them
+	overhead   float64 // ns that a packet costs besides tasks
+
+	breaths int     // since
+	fulls   int     // of them, after which more waited
+	several int     // for so long several tenants count as being there, in sixteenths of a monitor period
+	trust   float64 // the part of the time there is that is given away
+	arrived int     // packets since
+	since   clock.Time
+}
+
+// timed reports whether a batch of n packets of a DAG is to be timed in a task.
+func (b *board) timed(t *task, d *service, i, n int) bool {
+	if b.spent.clock == nil {
+		return false
+	}
+	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 {
+		return false
+	}
+	t.untimed = 0
+	return true
+}
+
+// took notes that n packets of a DAG were so long in its task i.
+func (d *service) took(i int, ns clock.Duration, n int) {
+	x := max(1, float64(ns)) / float64(n)
+	c := &d.costs[i]
+	if was := *c; was == 0 {
+		*c = x
+	} else {
+		*c += (min(x, leap*was+jump) - was) / costs
+	}
+	d.cost = 0
+	for _, v := range d.costs {
+		d.cost += v
+	}
+}
+
+// breathe notes that frames have come: what the breath before took besides tasks, if more waited after it.
+func (b *board) breathe(now clock.Time, frames int) {
+	s := &b.spent
+	if now != s.at {
+		s.breaths++
+		if s.full {
+			s.fulls++
+			s.busy += float64(now.Sub(s.at))
+			s.work += s.tasks
+			if s.packets += s.got; s.packets >= overheadOf {
+				x := max(0, s.busy-s.work) / float64(s.packets)
+				if s.overhead == 0 {
+					s.overhead = x
+				}
+				s.overhead += (x - s.overhead) / costs
+				s.busy, s.work, s.packets = 0, 0, 0
+			}
+		}
+		s.at, s.full, s.tasks, s.got = now, false, 0, 0
+	}
+	s.full = s.full || frames == packet.MaxBatch
+	s.got += frames
+	s.arrived += frames
+}
+
+// supply tells how much time of a worker there is for tasks: all but what it has to do for what comes, whatever becomes of it.
+func (b *board) supply(now clock.Time) {
+	s := &b.spent
+	if b.fair.Active() > 1 {
+		s.several = samples
+	}
+	d := now.Sub(s.since)
+	if b.scarce.processor < 0 || d < b.monitor/samples {
+		return
+	}
+	// Frames that wait all the time say that it is less than what was reckoned: whoever overflows the port's ring
+	// has everybody's frames dropped, before they can be told apart.
+	if often*s.fulls > s.breaths {
+		s.trust = max(leastTrust, s.trust*(1-trustDown))
+	} else {
+		s.trust = min(1, s.trust+trustUp)
+	}
+	if s.several -= int(d / (b.monitor / samples)); s.several <= 0 {
+		_ = b.fair.SetCapacity(int(b.scarce.processor), plenty)
+		s.several, s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, 0, now
+		return
+	}
+	time := 1e9*s.trust - s.overhead*float64(s.arrived)/d.Seconds()
+	_ = b.fair.SetCapacity(int(b.scarce.processor), max(leastTime, time)) // it is there
+	s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, now
+}
+
+// costOf is what a packet takes of a worker's time in a task, in ns: a mean of the DAGs that have it, by what
+// they were sent of late. A region's share of a worker will be this, too.
+func (b *board) costOf(n int) float64 {
+	ns, of := 0., 0.
+	for i := range b.services {
+		d := &b.services[i]
+		if k := slices.Index(d.tasks, n); d.UID != 0 && k >= 0 && d.costs[k] > 0 {
+			w := float64(b.lately(d) + 1)
+			ns, of = ns+w*d.costs[k], of+w
+		}
+	}
+	if of == 0 {
+		return 0
+	}
+	return ns / of
+}
