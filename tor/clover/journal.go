@@ -238,14 +238,10 @@ func (s *state) awaited(o *op) {
 	}
 }
 
-// waits reports whether a frame does not go on: an atomic that goes where its client sent
+// waits reports whether an unsteered frame does not go on: an atomic that goes where its client sent
 // it, while a CAS on record is on its way there. If it came first, that CAS would be
 // refused, and others may stand behind what it links. Its client asks again.
 func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
-	if !s.unsteered {
-		return false
-	}
-	s.unsteered = false
 	if len(s.journal.guards) == 0 || s.cfg.repair == 0 {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
@@ -15,6 +16,7 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/hold"
 	"github.com/quillon/quillon/tor/index"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // Sizes of the small tables.
@@ -138,10 +140,11 @@ type Steer struct {
 	*state
 	worker, workers int
 	*parsed         // the frame at hand
-	batch           [packet.MaxBatch]parsed
-	held            parsed    // a frame that was held
-	g               hdr.Frame // of one that is made
-	goes            []gone    // by the worker's turn, to be sent after it
+	batch           []parsed
+	held            parsed                       // a frame that was held
+	g               hdr.Frame                    // of one that is made
+	out             [packet.MaxBatch]*packet.Buf // of the batch, what goes on
+	goes            []gone                       // by the worker's turn, to be sent after it
 
 	// Of the batch at hand: by which input it came, whether nothing of it is steered,
 	// and what was in it.
@@ -169,6 +172,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	s := &Steer{state: st, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}
+	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // so long a one begins with a line
+	old := make([][hdr.AtomicETHLen]byte, packet.MaxBatch+1)
+	for i := range s.batch {
+		s.batch[i].old = &old[i]
+	}
+	s.held.old = &old[packet.MaxBatch]
 	s.parsed = &s.batch[0]
 	return s, nil
 }
@@ -253,7 +262,7 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	if s.workers == 1 {
 		s.begin(c)
-		p := &s.batch[0]
+		p, n := &s.batch[0], 0
 		for _, x := range b.Bufs() {
 			s.look(p, x.Bytes())
 			goes := false
@@ -262,16 +271,18 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			} else {
 				goes = s.frame(c, in, x)
 			}
-			if !goes || s.waits(c, x, p.b) {
+			if !goes || p.unsteered && s.waits(c, x, p.b) {
 				continue
 			}
 			if p.n != 0 {
 				p.seal(p.b)
 			}
-			c.Emit(1-in, x)
+			s.out[n] = x
+			n++
 		}
 		s.release(c)
 		s.gauge(c)
+		c.EmitAll(1-in, s.out[:n])
 	} else {
 		s.inTurn(c, in, b)
 	}
@@ -313,12 +324,15 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	s.begin(c)
 	for i, x := range bufs {
+		if k := i + fetchAhead; k < n {
+			s.fetch(&s.batch[k])
+		}
 		if s.parsed = &s.batch[i]; i < n {
 			s.stays = !s.plainly(c, in, x)
 		} else {
 			s.stays = !s.frame(c, in, x)
 		}
-		s.stays = s.stays || s.waits(c, x, s.b)
+		s.stays = s.stays || s.unsteered && s.waits(c, x, s.b)
 	}
 	s.parsed = &s.batch[0]
 	s.release(c)
@@ -327,6 +341,7 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 	if both {
 		s.atConns.give()
 	}
+	n = 0
 	for i, x := range bufs {
 		p := &s.batch[i]
 		if p.stays {
@@ -335,8 +350,10 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 		if p.n != 0 {
 			p.seal(p.b)
 		}
-		c.Emit(1-in, x)
+		s.out[n] = x
+		n++
 	}
+	c.EmitAll(1-in, s.out[:n])
 }
 
 // plain does what a frame does to its connection; false, and nothing was done, when
@@ -373,6 +390,31 @@ func (s *Steer) plain(c *graph.Ctx) bool {
 	}
 	s.proven(c, r, up)
 	return true
+}
+
+// fetchAhead is how many frames ahead of its use memory is fetched.
+const fetchAhead = 2
+
+// fetch has the processor fetch what the turn at keys needs of a frame that has gone
+// through the turn at connections: the place of its record, and of what it writes or asks for.
+func (s *Steer) fetch(p *parsed) {
+	if p.as != asRequest && p.as != asResponse || p.row < 0 {
+		return
+	}
+	r := &s.rows[p.row]
+	at := r.head
+	if p.as == asRequest {
+		at++ // that of a new one
+		if p.f.Op.Info().Ext&hdr.HasRETH != 0 && r.sid != noServer {
+			prefetch.Line(uintptr(unsafe.Pointer(&s.addrs.e[s.addrs.set(uint16(r.sid), p.f.RETHOf(p.b).VA())])))
+		}
+		if p.fl&hdr.IsRead == 0 {
+			prefetch.Line(uintptr(unsafe.Pointer(&r.writes[1])))
+		}
+	}
+	o := uintptr(unsafe.Pointer(&s.ops[p.row*window+int32(at%window)]))
+	prefetch.Line(o)
+	prefetch.Line(o + line)
 }
 
 // plainly goes on where plain ended; false when the frame does not.
