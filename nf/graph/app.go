@@ -391,6 +391,25 @@ func (c *Ctx) Emit(out int, b *packet.Buf) {
 	}
 }
 
+// EmitAll sends frames to output out, in their order, as Emit does each of them.
+func (c *Ctx) EmitAll(out int, bufs []*packet.Buf) {
+	n := c.node
+	l := n.out[out]
+	if l == nil || c.tracer != nil || len(bufs) > cap(l.q)-len(l.q) {
+		for _, b := range bufs {
+			c.Emit(out, b)
+		}
+		return
+	}
+	for _, b := range bufs {
+		if !b.Counted {
+			c.adopt(b)
+		}
+	}
+	l.q = append(l.q, bufs...)
+	n.stats.Add(statOut, uint64(len(bufs)))
+}
+
 // adopt counts a frame that the app took from a pool by itself.
 func (c *Ctx) adopt(b *packet.Buf) {
 	b.Counted = true

@@ -215,6 +215,12 @@ type bench struct {
 
 func newBench(t testing.TB, spec *graph.Spec, depth int) *bench {
 	t.Helper()
+	return newBenchOf(t, spec, depth, kinds())
+}
+
+// newBenchOf is newBench with apps of those kinds.
+func newBenchOf(t testing.TB, spec *graph.Spec, depth int, kinds []graph.Kind) *bench {
+	t.Helper()
 	pool, err := packet.NewPool(4096, 512, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +230,7 @@ func newBench(t testing.TB, spec *graph.Spec, depth int) *bench {
 		near, far := mem.NewWire(n, n+"-far", pool, depth, x.clk)
 		x.far[n], x.ports[n] = far, []port.Port{near}
 	}
-	x.inst, err = graph.New(graph.Config{Spec: spec, Kinds: kinds(), Ports: x.ports, Clock: x.clk})
+	x.inst, err = graph.New(graph.Config{Spec: spec, Kinds: kinds, Ports: x.ports, Clock: x.clk})
 	if err != nil {
 		t.Fatal(err)
 	}

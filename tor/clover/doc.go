@@ -152,11 +152,15 @@
 //
 // # Threads
 //
-// Requests of all workers meet in one state. A worker parses and checks a batch
-// before it takes its turn there, and brings checksums up to date and sends after it.
-// It has a turn at connections, and then one at keys, while another worker may be at
-// connections: two atomic exchanges a batch; none with one worker. What opens,
-// pairs or ends a connection takes both turns, for the rest of its batch.
+// Requests of all workers meet in one state. A worker checks a batch and does what its
+// frames do to their connections in a turn at connections that is its own. Then it has the
+// turn at keys, which is one worker's at a time. After it, it brings checksums up to date and
+// sends. These are two atomic exchanges a batch, one of them in a line of the processor's
+// cache that other workers seldom touch; none with one worker.
+//
+// A connection belongs to the worker that met it last. Who meets one of another worker takes
+// the turns at connections of all, for the rest of that batch and for some batches more. What
+// opens, pairs or ends a connection takes all turns, for the rest of its batch.
 //
 // Any frame may come by any worker. Who divides them should keep the two directions of
 // a connection together, as symmetric hashing of addresses does.

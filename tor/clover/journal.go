@@ -178,7 +178,7 @@ func (s *Steer) note(rec *op, ri int32) {
 	le.PutUint64(p[40:], rec.swap)
 	le.PutUint64(p[48:], rec.entry)
 	le.PutUint64(p[56:], uint64(rec.psn)|uint64(rec.n)<<32)
-	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(r.acked)<<32)
+	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(s.acked)<<32)
 	front := int(r.startF.BTH) + hdr.BTHLen
 	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
 	copy(p[noteFront:], r.start[:])
@@ -238,14 +238,10 @@ func (s *state) awaited(o *op) {
 	}
 }
 
-// waits reports whether a frame does not go on: an atomic that goes where its client sent
+// waits reports whether an unsteered frame does not go on: an atomic that goes where its client sent
 // it, while a CAS on record is on its way there. If it came first, that CAS would be
 // refused, and others may stand behind what it links. Its client asks again.
 func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
-	if !s.unsteered {
-		return false
-	}
-	s.unsteered = false
 	if len(s.journal.guards) == 0 || s.cfg.repair == 0 {
 		return false
 	}

@@ -23,7 +23,7 @@ func stateOf(t *testing.T, workers int) *state {
 func TestLines(t *testing.T) {
 	for name, size := range map[string]uintptr{
 		"turn": unsafe.Sizeof(turn{}), "row": unsafe.Sizeof(row{}), "openOps": unsafe.Sizeof(openOps{}), "freeNotes": unsafe.Sizeof(freeNotes{}),
-		"a connection's ops": window * unsafe.Sizeof(op{}),
+		"a connection's ops": window * unsafe.Sizeof(op{}), "parsed": unsafe.Sizeof(parsed{}),
 	} {
 		if size%line != 0 {
 			t.Errorf("%s: %d bytes are no whole lines", name, size)
@@ -35,9 +35,21 @@ func TestLines(t *testing.T) {
 		t.Errorf("what changes begins at %d, what is read ends at %d", changed, read)
 	}
 	for name, at := range map[string]uintptr{"conns": unsafe.Offsetof(s.conns), "ops": unsafe.Offsetof(s.ops), "cfg": unsafe.Offsetof(s.cfg), "open": unsafe.Offsetof(s.open)} {
-		if at < unsafe.Sizeof(s.atConns)+unsafe.Sizeof(s.atKeys) || at >= read {
+		if at < unsafe.Sizeof(s.atKeys) || at >= read {
 			t.Errorf("%s is not among what is read", name)
 		}
+	}
+}
+
+// A frame that was looked at takes two lines, and not three.
+func TestLinesOfBatch(t *testing.T) {
+	app, err := newApp(graph.Env{Workers: 1, Share: func(f func() any) any { return f() }}, graph.Args{"keys": "4", "conns": "4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := app.(*Steer)
+	if at := uintptr(unsafe.Pointer(&s.batch[0])); at%line != 0 || unsafe.Sizeof(s.batch[0]) != 2*line {
+		t.Errorf("%d bytes, the first at %#x", unsafe.Sizeof(s.batch[0]), at)
 	}
 }
 

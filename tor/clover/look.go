@@ -6,29 +6,31 @@ import (
 )
 
 // parsed is a frame as its worker sees it: what can be found out before the
-// worker's turn, and what is left to do after it.
+// worker's turn, and what is left to do after it. It is two lines of the processor's
+// cache, and a batch's lie in as few as can be, so that they stay there from one to the other.
 type parsed struct {
-	b     []byte
-	f     hdr.Frame
-	as    as
-	stays bool // it was dropped, or is held
-	// unsteered: it may be an atomic, and goes where its client sent it.
-	unsteered bool
-	fl        hdr.OpFlags
-	psn       uint32
-	ends      conn.Ends
-	// The n bytes that begin at byte from were old before the app changed them; n is 0
-	// when it did not.
-	from, n int
-	old     [hdr.AtomicETHLen]byte
-
+	b    []byte
+	ends conn.Ends
+	f    hdr.Frame
+	psn  uint32
 	// Of a frame whose connection is followed, what the turn at connections finds
 	// out for the turn at keys.
 	row      int32
 	psns     uint32 // that a request takes
 	acked    uint32 // newest PSN that the server has answered
+	advanced bool   // this answer is newer than any before
 	order    order
-	advanced bool // this answer is newer than any before
+
+	as    as
+	stays bool // it was dropped, or is held
+	// unsteered: it may be an atomic, and goes where its client sent it.
+	unsteered bool
+	fl        hdr.OpFlags
+	// The n bytes that begin at byte from were old before the app changed them; n is 0
+	// when it did not.
+	n    uint8
+	from uint16
+	old  *[hdr.AtomicETHLen]byte
 }
 
 // order is where a request stands among those of its connection.
@@ -100,7 +102,7 @@ func (s *Steer) look(p *parsed, b []byte) {
 
 // changing keeps the n bytes of a frame that begin at byte from, and are about to change.
 func (p *parsed) changing(b []byte, from, n int) {
-	p.from, p.n = from, copy(p.old[:n], b[from:])
+	p.from, p.n = uint16(from), uint8(copy(p.old[:n], b[from:]))
 }
 
 // seal brings the checksums of a frame up to date that was changed. RoCEv2 does
@@ -109,6 +111,6 @@ func (p *parsed) seal(b []byte) {
 	if f := &p.f; f.L4 != 0 {
 		b[f.L4+6], b[f.L4+7] = 0, 0
 	}
-	hdr.PatchICRC(b, &p.f, p.from, p.old[:p.n])
+	hdr.PatchICRC(b, &p.f, int(p.from), p.old[:p.n])
 	p.n = 0
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
@@ -15,6 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/index"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // Sizes of the small tables.
@@ -34,17 +36,18 @@ const (
 	maxRepairs = 9
 )
 
-// state is what all workers share. The worker whose turn it is at connections owns
-// conns and, of a row, what follows PSNs (begun, epsn, slack, acked, ahead, aheadFrom,
-// aheadTo, answered); the worker whose turn it is at keys owns all else. What both turns
-// read (row.sid, cfg, flush) is changed by who has both. Who takes both takes that at
-// connections first.
+// state is what all workers share. A worker that has its own turn at connections owns, of the
+// connections that are its own in conns (conn.Row.Owner), what conn.Table.Plain changes and
+// what follows PSNs: begun, epsn, slack, acked, ahead, aheadFrom, aheadTo and answered of the
+// row. Who has all these turns owns that of all connections; the worker whose turn it is at
+// keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
+// are, is changed by who has all turns. Who takes several takes those at connections first.
 //
 // What most turns change comes last but for large tables, and in few lines of the
 // processor's cache: each of them comes from the other worker's cache at each turn.
 type state struct {
-	atConns turn
 	atKeys  turn
+	atConns []turn // by worker; who takes all does so in this order
 
 	// What turns read.
 	conns   *conn.Table
@@ -96,7 +99,7 @@ const line = 64
 
 func newState(cfg settings, workers int) *state {
 	s := &state{
-		cfg: cfg, flush: true, choose: cfg.keys, open: make([]openOps, workers),
+		cfg: cfg, flush: true, choose: cfg.keys, open: make([]openOps, workers), atConns: make([]turn, workers),
 		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), rows: make([]row, cfg.conns), ops: make([]op, cfg.conns*window),
 		freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions), bases: make([]base, 0, maxBases), gaps: make([]gap, 0, maxGaps),
 		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
@@ -138,15 +141,17 @@ type Steer struct {
 	*state
 	worker, workers int
 	*parsed         // the frame at hand
-	batch           [packet.MaxBatch]parsed
-	held            parsed    // a frame that was held
-	g               hdr.Frame // of one that is made
-	goes            []gone    // by the worker's turn, to be sent after it
+	batch           []parsed
+	held            parsed                       // a frame that was held
+	g               hdr.Frame                    // of one that is made
+	out             [packet.MaxBatch]*packet.Buf // of the batch, what goes on
+	goes            []gone                       // by the worker's turn, to be sent after it
 
 	// Of the batch at hand: by which input it came, whether nothing of it is steered,
 	// and what was in it.
 	input                      int
 	off                        bool
+	together                   int // batches for which it takes all turns at connections
 	requests, responses, bytes uint64
 }
 
@@ -169,6 +174,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	s := &Steer{state: st, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}
+	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // so long a one begins with a line
+	old := make([][hdr.AtomicETHLen]byte, packet.MaxBatch+1)
+	for i := range s.batch {
+		s.batch[i].old = &old[i]
+	}
+	s.held.old = &old[packet.MaxBatch]
 	s.parsed = &s.batch[0]
 	return s, nil
 }
@@ -234,15 +245,28 @@ func (t *turn) give() { t.taken.Store(false) }
 // lock takes both turns.
 func (s *Steer) lock() {
 	if s.workers > 1 {
-		s.atConns.take()
+		s.takeConns()
 		s.atKeys.take()
+	}
+}
+
+// takeConns takes all turns at connections.
+func (s *Steer) takeConns() {
+	for i := range s.atConns {
+		s.atConns[i].take()
+	}
+}
+
+func (s *Steer) giveConns() {
+	for i := range s.atConns {
+		s.atConns[i].give()
 	}
 }
 
 func (s *Steer) unlock() {
 	if s.workers > 1 {
 		s.atKeys.give()
-		s.atConns.give()
+		s.giveConns()
 	}
 }
 
@@ -253,25 +277,27 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	if s.workers == 1 {
 		s.begin(c)
-		p := &s.batch[0]
+		p, n := &s.batch[0], 0
 		for _, x := range b.Bufs() {
 			s.look(p, x.Bytes())
 			goes := false
-			if s.plain(c) {
+			if s.plain(c, 0) {
 				goes = s.plainly(c, in, x)
 			} else {
 				goes = s.frame(c, in, x)
 			}
-			if !goes || s.waits(c, x, p.b) {
+			if !goes || p.unsteered && s.waits(c, x, p.b) {
 				continue
 			}
 			if p.n != 0 {
 				p.seal(p.b)
 			}
-			c.Emit(1-in, x)
+			s.out[n] = x
+			n++
 		}
 		s.release(c)
 		s.gauge(c)
+		c.EmitAll(1-in, s.out[:n])
 	} else {
 		s.inTurn(c, in, b)
 	}
@@ -282,51 +308,21 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 }
 
 // inTurn is what Push does with a batch beside other workers. Frames of connections
-// that are known go through two turns, one after the other; from the first other
-// frame on, the rest of the batch has both.
+// that are known go through two turns, one after the other: this worker's own at connections, as
+// long as they are of its connections, or else all; and that at keys. From the first frame on
+// that is of no such connection, the rest of the batch has all turns.
 func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 	bufs := b.Bufs()
-	for i, x := range bufs {
-		s.look(&s.batch[i], x.Bytes())
+	n, looked := 0, 0
+	if s.together > 0 {
+		s.together--
+	} else {
+		n, looked = s.mine(c, in, bufs)
 	}
-	n := 0
-	s.atConns.take()
-	if off := s.passing.Load(); off != s.off { // the mode has changed meanwhile
-		s.off = off
-		s.requests, s.responses, s.bytes = 0, 0, 0
-		for i, x := range bufs {
-			s.look(&s.batch[i], x.Bytes())
-		}
+	if n < len(bufs) {
+		s.withAll(c, in, bufs, n, looked)
 	}
-	if !s.flush && s.choose >= len(s.keys.s) {
-		for n < len(bufs) {
-			if s.parsed = &s.batch[n]; !s.plain(c) {
-				break
-			}
-			n++
-		}
-	}
-	s.atKeys.take()
-	both := n < len(bufs) || s.flush || s.choose < len(s.keys.s)
-	if !both {
-		s.atConns.give()
-	}
-	s.begin(c)
-	for i, x := range bufs {
-		if s.parsed = &s.batch[i]; i < n {
-			s.stays = !s.plainly(c, in, x)
-		} else {
-			s.stays = !s.frame(c, in, x)
-		}
-		s.stays = s.stays || s.waits(c, x, s.b)
-	}
-	s.parsed = &s.batch[0]
-	s.release(c)
-	s.gauge(c)
-	s.atKeys.give()
-	if both {
-		s.atConns.give()
-	}
+	n = 0
 	for i, x := range bufs {
 		p := &s.batch[i]
 		if p.stays {
@@ -335,21 +331,113 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 		if p.n != 0 {
 			p.seal(p.b)
 		}
-		c.Emit(1-in, x)
+		s.out[n] = x
+		n++
+	}
+	c.EmitAll(1-in, s.out[:n])
+}
+
+// togetherFor is for how many batches a worker takes all turns at connections after it met a
+// connection of another's: who divides frames otherwise than by connection does it all the time.
+const togetherFor = 64
+
+// mine does what can be done of a batch with this worker's own turn at connections, and
+// then that at keys: n frames. So many were looked at.
+func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
+	own := &s.atConns[s.worker]
+	own.take()
+	s.off = s.passing.Load()
+	if !s.flush && s.choose >= len(s.keys.s) {
+		for n < len(bufs) {
+			p := &s.batch[n]
+			s.look(p, bufs[n].Bytes())
+			looked = n + 1
+			if s.parsed = p; !s.plain(c, s.worker+1) {
+				break
+			}
+			n++
+		}
+	}
+	if n > 0 {
+		s.atKeys.take()
+	}
+	own.give()
+	if n > 0 {
+		s.keyed(c, in, bufs, 0, n, n)
+		s.atKeys.give()
+	}
+	return n, looked
+}
+
+// withAll does the rest of a batch, from frame first on, with all turns at connections: those
+// before looked were looked at.
+func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked int) {
+	for i := looked; i < len(bufs); i++ {
+		s.look(&s.batch[i], bufs[i].Bytes())
+	}
+	s.takeConns()
+	if off := s.passing.Load(); off != s.off { // the mode has changed meanwhile
+		s.off = off
+		requests, responses, bytes := s.requests, s.responses, s.bytes
+		for i := first; i < len(bufs); i++ {
+			s.look(&s.batch[i], bufs[i].Bytes())
+		}
+		s.requests, s.responses, s.bytes = requests, responses, bytes // they are counted
+	}
+	n := first
+	if !s.flush && s.choose >= len(s.keys.s) {
+		for n < len(bufs) {
+			if s.parsed = &s.batch[n]; !s.plain(c, 0) {
+				break
+			}
+			n++
+		}
+	}
+	s.atKeys.take()
+	both := n < len(bufs) || s.flush || s.choose < len(s.keys.s)
+	if !both {
+		s.giveConns()
+	}
+	s.keyed(c, in, bufs, first, n, len(bufs))
+	s.atKeys.give()
+	if both {
+		s.giveConns()
 	}
 }
 
+// keyed is this worker's turn at keys, with frames first to end of a batch; those from n on
+// have all turns.
+func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int) {
+	s.begin(c)
+	for i := first; i < end; i++ {
+		if k := i + fetchAhead; k < n {
+			s.fetch(&s.batch[k])
+		}
+		x := bufs[i]
+		if s.parsed = &s.batch[i]; i < n {
+			s.stays = !s.plainly(c, in, x)
+		} else {
+			s.stays = !s.frame(c, in, x)
+		}
+		s.stays = s.stays || s.unsteered && s.waits(c, x, s.b)
+	}
+	s.parsed = &s.batch[0]
+	s.release(c)
+	s.gauge(c)
+}
+
 // plain does what a frame does to its connection; false, and nothing was done, when
-// that takes both turns. It is not part of its caller, as look is not.
+// that takes all turns. With a worker's number (from 1 on) it is done to that worker's connections
+// alone; with 0 to any, which is this worker's from then on. It is not part of its caller, as look is not.
 //
 //go:noinline
-func (s *Steer) plain(c *graph.Ctx) bool {
+func (s *Steer) plain(c *graph.Ctx, worker int) bool {
 	p := s.parsed
 	if p.as != asRequest && p.as != asResponse {
 		// Others are of no connection that is followed.
 		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
-	i, ok := s.conns.Plain(c.Now(), &p.ends, p.b, &p.f)
+	i, ok := s.conns.Plain(c.Now(), &p.ends, p.b, &p.f, uint16(worker))
 	p.row = int32(i)
 	if i == conn.NoSlot {
 		p.order = unfollowed
@@ -358,8 +446,14 @@ func (s *Steer) plain(c *graph.Ctx) bool {
 	r := &s.rows[i]
 	switch {
 	case !ok || r.sid == noServer || r.unmet:
+		if owner := s.conns.Row(i).Owner; worker != 0 && owner != 0 && int(owner) != worker {
+			s.together = togetherFor
+		}
 		return false
-	case p.as == asRequest:
+	case worker == 0 && s.workers > 1:
+		s.conns.Give(i, uint16(s.worker+1))
+	}
+	if p.as == asRequest {
 		s.rank(r, p.b)
 		return p.order != early
 	}
@@ -373,6 +467,31 @@ func (s *Steer) plain(c *graph.Ctx) bool {
 	}
 	s.proven(c, r, up)
 	return true
+}
+
+// fetchAhead is how many frames ahead of its use memory is fetched.
+const fetchAhead = 2
+
+// fetch has the processor fetch what the turn at keys needs of a frame that has gone
+// through the turn at connections: the place of its record, and of what it writes or asks for.
+func (s *Steer) fetch(p *parsed) {
+	if p.as != asRequest && p.as != asResponse || p.row < 0 {
+		return
+	}
+	r := &s.rows[p.row]
+	at := r.head
+	if p.as == asRequest {
+		at++ // that of a new one
+		if p.f.Op.Info().Ext&hdr.HasRETH != 0 && r.sid != noServer {
+			prefetch.Line(uintptr(unsafe.Pointer(&s.addrs.e[s.addrs.set(uint16(r.sid), p.f.RETHOf(p.b).VA())])))
+		}
+		if p.fl&hdr.IsRead == 0 {
+			prefetch.Line(uintptr(unsafe.Pointer(&r.writes[1])))
+		}
+	}
+	o := uintptr(unsafe.Pointer(&s.ops[p.row*window+int32(at%window)]))
+	prefetch.Line(o)
+	prefetch.Line(o + line)
 }
 
 // plainly goes on where plain ended; false when the frame does not.

@@ -109,21 +109,29 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // paired connection, from its client or an answer to that. An answer to nobody, while
 // no half-open row is there to be answered, is plain, too, and has NoSlot. For any
 // other frame ok is false, and nothing changes; the slot is then that of the row that
-// has the queue pair it goes to.
-func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (s Slot, ok bool) {
+// has the queue pair it goes to. With an owner other than 0 no other's row is plain, and
+// owners may do so at the same time, if nothing else is done meanwhile.
+func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner uint16) (s Slot, ok bool) {
 	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
 	fl := f.Op.Info().Flags
 	if r == nil {
 		return NoSlot, fl&hdr.IsResponse != 0 && (len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0)
 	}
 	_, from := r.ends(k.client())
-	if k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
+	if owner != 0 && r.Owner != owner || k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
 		r.watch || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return k.slot(), false
 	}
 	from.saw(b, f)
 	r.LastSeen = now
 	return k.slot(), true
+}
+
+// Give has the row in slot s be an owner's: see Plain.
+func (t *Table) Give(s Slot, owner uint16) {
+	if r := &t.rows[s]; r.Owner != owner {
+		r.Owner = owner
+	}
 }
 
 func (r *Row) reverse(now clock.Time) Event {

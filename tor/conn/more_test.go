@@ -543,9 +543,9 @@ func pieces() (p [][]byte) {
 }
 
 // TestPlain: what Plain takes Request and Response would take in the same way, and it
-// changes nothing otherwise.
+// changes nothing otherwise, nor a row of another owner.
 func TestPlain(t *testing.T) {
-	pieces, rng, plain := pieces(), rand.New(rand.NewPCG(1, 7)), 0
+	pieces, rng, plain, owned := pieces(), rand.New(rand.NewPCG(1, 7)), 0, 0
 	for n := range 400 {
 		c := Config{Rows: 4, Infer: true, Settle: -1, GuardMAC: n&1 != 0, SamePort: n&2 != 0, Idle: 2000, HalfOpen: 300, Close: 100, Reuse: 50}
 		x, y, now := newTable(t, c), newTable(t, c), clock.Time(1)
@@ -566,10 +566,26 @@ func TestPlain(t *testing.T) {
 			var ends Ends
 			hdr.Parse(b, &f)
 			if f.Op.Transport() == hdr.RC && ends.Of(b, &f) {
-				if got, ok := y.Plain(now, &ends, b, &f); !ok {
+				before, owner := slices.Clone(y.rows), uint16(rng.IntN(3))
+				got, ok := y.Plain(now, &ends, b, &f, owner)
+				switch {
+				case !ok:
+					if !slices.Equal(before, y.rows) {
+						t.Fatalf("not plain, and changed: %v and %v", before, y.rows)
+					}
 					feed(y, now, b)
-				} else if plain++; got != s || s != NoSlot && e != Known {
+				case got != s || s != NoSlot && e != Known:
 					t.Fatalf("plain of row %d, not %v of row %d", got, e, s)
+				case got != NoSlot && owner != 0:
+					if owned++; before[got].Owner != owner {
+						t.Fatalf("owner %d's row is plain for owner %d", before[got].Owner, owner)
+					}
+				default:
+					plain++
+				}
+				if got != NoSlot && y.Used(got) && x.Used(got) && rng.IntN(4) == 0 {
+					x.Give(got, owner)
+					y.Give(got, owner)
 				}
 			} else {
 				feed(y, now, b)
@@ -579,8 +595,8 @@ func TestPlain(t *testing.T) {
 			}
 		}
 	}
-	if plain < 1000 {
-		t.Errorf("%d frames were plain", plain)
+	if plain < 1000 || owned < 1000 {
+		t.Errorf("%d frames were plain, %d of an owner's rows", plain, owned)
 	}
 }
 

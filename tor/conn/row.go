@@ -123,6 +123,8 @@ type Row struct {
 	Net            uint8  // hdr.NetIPv4, NetIPv6, or NetGRH for RoCE v1
 	Learnt         Source
 	State          State
+	// Owner is whose row it is, of those who share the table; 0: nobody's. See Table.Give.
+	Owner uint16
 
 	// watch: frames of this row need more than a look-up.
 	watch bool
@@ -169,7 +171,7 @@ type Row struct {
 	at     int32
 	since  clock.Time
 
-	_ [24]byte // to whole lines
+	_ [16]byte // to whole lines
 }
 
 func (r *Row) String() string {

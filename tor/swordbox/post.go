@@ -19,6 +19,7 @@ type posted struct {
 type post struct {
 	n      int
 	frames [2 * packet.MaxBatch]posted
+	leave  [2][2 * packet.MaxBatch]*packet.Buf // of these, by output
 }
 
 // next is the place of the next frame.
@@ -54,12 +55,20 @@ func (s *wire) seal(out int, x *packet.Buf, b []byte, f *hdr.Frame) {
 
 // dispatch lets the frames go that were sent.
 func (s *wire) dispatch() {
+	var n [2]int
 	for i := range s.post.frames[:s.post.n] {
 		p := &s.post.frames[i]
 		if p.changed {
 			hdr.SetICRC(p.x.Bytes(), &p.f)
 		}
-		s.c.Emit(int(p.out), p.x)
+		out := p.out & 1
+		s.post.leave[out][n[out]] = p.x
+		n[out]++
+	}
+	for out, n := range n {
+		if n > 0 {
+			s.c.EmitAll(out, s.post.leave[out][:n])
+		}
 	}
 	s.post.n = 0
 }
