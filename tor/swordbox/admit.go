@@ -334,40 +334,54 @@ func (n *node) holds() bool { return len(n.waiting) > 0 || !n.strangers.Empty() 
 // wait notes that flow f has requests that wait.
 func (n *node) wait(f *flow) {
 	if !f.waits {
-		f.waits = true
+		f.waits, f.begged = true, n.c.Now()
 		n.waiting = append(n.waiting, f)
 	}
 }
 
-// drain sends on what waits of flow fl, as far as it may.
-func (s *wire) drain(fl *flow) {
-	for !fl.stall.Empty() {
-		x := s.n.shelf.Mine(s.c, &fl.stall, s.n.worker)
+// drain sends on what waits of flow fl, as far as it may; true when something went.
+func (s *wire) drain(fl *flow) (went bool) {
+	for fl.awaits() {
+		q := &fl.stall
+		if !fl.late.Empty() {
+			q = &fl.late
+		}
+		x := s.n.shelf.Mine(s.c, q, s.n.worker)
 		if x == nil {
-			return
+			return went
 		}
-		if b := x.Bytes(); hdr.Parse(b, &s.g) != hdr.IsRoCE || !s.admit(fl, x, b, &s.g) {
-			return
+		b := x.Bytes()
+		if hdr.Parse(b, &s.g) != hdr.IsRoCE || q == &fl.stall && !s.admit(fl, x, b, &s.g) || q == &fl.late && !s.retry(fl, x, b, &s.g) {
+			return went
 		}
-		s.n.shelf.Remove(&fl.stall)
+		if went, fl.begged = true, s.c.Now(); fl.gone {
+			return true // nothing waits any more
+		}
+		s.n.shelf.Remove(q)
 		if fl.doomed {
 			s.n.end(fl)
 		}
 	}
+	return went
 }
 
-// resume lets go what waits, of all flows, as far as it may.
+// resume lets go what waits, of all flows, as far as it may: those first that have waited
+// for longest, and behind them those of which something went now. So whoever waits for a
+// free place on a connection is passed by what is free there at a time (depth), once for
+// each of the others.
 func (s *wire) resume() {
 	n := s.n
 	s.admitStrangers()
-	kept := n.waiting[:0]
+	kept, served := n.waiting[:0], n.served[:0]
 	for _, f := range n.waiting {
-		s.drain(f)
-		if !f.stall.Empty() {
-			kept = append(kept, f)
-		} else {
+		switch went := s.drain(f); {
+		case !f.awaits():
 			f.waits = false
+		case went:
+			served = append(served, f)
+		default:
+			kept = append(kept, f)
 		}
 	}
-	n.waiting = kept
+	n.waiting = append(kept, served...)
 }

@@ -64,7 +64,8 @@ type node struct {
 	keys      keys
 	shelf     hold.Shelf[struct{}]
 	ready     []*flow    // flows with an answer to give, after the frame at hand
-	waiting   []*flow    // flows with requests that wait
+	waiting   []*flow    // flows with requests that wait, in the order of their turns
+	served    []*flow    // see resume
 	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
 	removed   []*flow // rows that went, to be dealt with after the table is at rest
@@ -149,7 +150,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window), records: m.recordsOf(place),
 		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
-		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns),
+		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns), served: make([]*flow, 0, cfg.conns),
 		removed: make([]*flow, 0, cfg.conns)}
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
@@ -418,7 +419,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 		n.shelf.Drop(s.c, &n.strangers, s.worker, reasonAbsorbed)
 		for i := range n.flows {
 			f := &n.flows[i]
-			n.shelf.Drop(s.c, &f.stall, s.worker, reasonAbsorbed)
+			n.dismiss(f, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
 				s.n.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
 			}

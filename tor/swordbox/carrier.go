@@ -55,8 +55,7 @@ type carrier struct {
 	asking  clock.Time // when its server was last asked whether it is there
 	askVA   uint64     // see gated: memory and R_Key of the question
 	askKey  uint32
-	filled  uint32   // see fill: PSN of what comes next to fill
-	_       [32]byte // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	filled  uint32 // see fill: PSN of what comes next to fill
 }
 
 // oldest is the operation at the front of those that connection c carries, and

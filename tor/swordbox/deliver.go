@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
@@ -148,11 +149,17 @@ func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
 	}
 }
 
+// dismiss drops what waits of flow f.
+func (n *node) dismiss(f *flow, why graph.Reason) {
+	n.shelf.Drop(n.c, &f.stall, n.worker, why)
+	n.shelf.Drop(n.c, &f.late, n.worker, why)
+}
+
 // end resets flow fl: its client's queue pair goes to the error state by the
 // NAK that it was given.
 func (n *node) end(fl *flow) {
 	fl.gone, fl.ended = true, n.una(fl)
-	n.shelf.Drop(n.c, &fl.stall, n.worker, reasonReset)
+	n.dismiss(fl, reasonReset)
 	n.c.Count(ctrResets, 1)
 }
 

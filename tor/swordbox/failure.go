@@ -172,7 +172,7 @@ func (s *wire) remove(fl *flow) {
 			o.flags |= fOrphan
 		}
 	}
-	n.shelf.Drop(s.c, &fl.stall, s.n.worker, reasonReset)
+	n.dismiss(fl, reasonReset)
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}

@@ -31,7 +31,7 @@ func (s *Box) Flush(c *graph.Ctx) {
 // unfollow forgets the numbering of f, whose ends count alike, and what was open.
 func (s *wire) unfollow(f *flow) {
 	n := s.n
-	n.shelf.Drop(s.c, &f.stall, n.worker, reasonAbsorbed)
+	n.dismiss(f, reasonAbsorbed)
 	n.keys.recall(f)
 	for o := n.oldest(f); o != nil; o = n.oldest(f) {
 		o.flags |= fOrphan

@@ -28,13 +28,8 @@ func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	switch {
 	case o.state == sOpen:
 		s.resend(fl, o, x, off)
-	case released && o.kind == kRead:
-		if o.got = off; !s.reenter(fl, o, x, b, off) {
-			s.c.Drop(x, reasonRepeat)
-			return
-		}
-		o.flags |= fAgain
-		fl.rereads++
+	case released && o.kind == kRead || o.state == sUnsent:
+		s.late(fl, o, k, x, b)
 	case released && n.doubtful(fl):
 		fl.again, fl.doubted = k, true
 		s.query(fl)
@@ -44,26 +39,75 @@ func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 			s.answerAgain(fl, k)
 		}
 		s.c.Drop(x, reasonAnswered)
-	case o.state == sUnsent:
-		switch {
-		case !n.unsentBefore(fl, k) && s.reenter(fl, o, x, b, off):
-		case fl.open == 0 && n.stuck(fl, o, n.keys.movable(fl, o)):
-			n.end(fl)
-			s.refuse(fl)
-			s.c.Drop(x, reasonReset)
-		default:
-			n.prompt(o, 0, hdr.SynNAKSequence)
-			s.c.Drop(x, reasonEarly)
-		}
 	default: // answered in its turn
 		n.due(fl)
 		s.c.Drop(x, reasonRepeat)
 	}
 }
 
+// late handles a repetition, x with the bytes b, of operation number k of flow fl, o, that
+// is to be executed anew: it goes, or waits as a request that comes first. One at a time
+// does; its client sends the others when it is told that they are missing.
+func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
+	n := s.n
+	switch {
+	case !fl.late.Empty():
+		s.c.Drop(x, reasonRepeat)
+		return
+	case o.state == sUnsent && n.unsentBefore(fl, k):
+		n.prompt(o, 0, hdr.SynNAKSequence)
+		s.c.Drop(x, reasonEarly)
+		return
+	case s.retry(fl, x, b, &s.f):
+		if fl.gone {
+			s.c.Drop(x, reasonReset)
+		}
+		return
+	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0:
+		if o.state == sUnsent {
+			n.prompt(o, 0, hdr.SynNAKSequence)
+		}
+		s.c.Drop(x, reasonEarly)
+		return
+	}
+	n.wait(fl)
+}
+
+// retry sends a repetition, x with the bytes b and headers f, of an operation that is to
+// be executed anew; false when it must wait. When it cannot be, ever, its client is told,
+// and is gone, and x is left.
+func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+	n := s.n
+	psn := f.BTHOf(b).PSN()
+	o, k := n.find(fl, psn)
+	released := int32(k-fl.head) < 0
+	if o == nil || o.state == sOpen || o.state == sFailed || o.state == sDone && !(released && o.kind == kRead) {
+		s.c.Drop(x, reasonRepeat) // all has come right meanwhile
+		return true
+	}
+	off := uint32(hdr.PSNDiff(psn, o.cpsn))
+	again := o.state == sDone
+	switch {
+	case s.reenter(fl, o, x, b, f, off):
+	case !again && fl.open == 0 && n.stuck(fl, o, n.keys.movable(fl, o)):
+		n.end(fl)
+		s.refuse(fl)
+		return true
+	default:
+		return false
+	}
+	if again {
+		o.flags |= fAgain
+		fl.rereads++
+	} else if o.npsn > 1 && o.kind != kRead && f != &s.f {
+		n.prompt(o, 1, hdr.SynNAKSequence) // the others of its packets were not held
+	}
+	return true
+}
+
 // reenter sends an operation that is on record, and not open, as a new one;
 // false when it must wait.
-func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) bool {
+func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
 	n := s.n
 	if o.kind == kRead {
 		o.got = off
@@ -74,7 +118,7 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
-		n.classifyAtomic(o, b, &s.f)
+		n.classifyAtomic(o, b, f)
 	}
 	key := n.keys.movable(fl, o)
 	if key != nil {
@@ -110,11 +154,7 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, off uint32) boo
 		fl.unsent--
 	}
 	o.state = sOpen
-	if whole {
-		s.send(fl, o, x, x.Bytes(), &s.f, off)
-		return true
-	}
-	s.send(fl, o, x, x.Bytes(), &s.f, off) // the others follow
+	s.send(fl, o, x, x.Bytes(), f, off) // of a message of many packets the others follow
 	return true
 }
 
