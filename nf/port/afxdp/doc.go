@@ -148,7 +148,8 @@
 //
 // When more than a batch waits in the ring, Rx takes it all, and hands out first the frames
 // of flows that have few: those that came behind hundreds of another flow's need not
-// wait for these. It does what the queues of fq_codel do (RFC 8290), and drops nothing. Order is
+// wait for these. It does what the queues of fq_codel do (RFC 8290), with turns of a batch,
+// and drops nothing. Order is
 // kept within a flow: of TCP and UDP the addresses and ports, of RoCEv2 the destination
 // queue pair, too, of fragments and all else the addresses. So a datagram that was not
 // fragmented may get ahead of one that was, as it may where a network card chooses
