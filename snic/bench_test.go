@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/packet"
@@ -67,6 +68,20 @@ func BenchmarkBoard(b *testing.B) {
 				l.Benchmark(b)
 			})
 		}
+	}
+	// As live, where what tasks cost is measured.
+	timed := *Kind()
+	timed.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		env.Clock = clock.NewWall()
+		return Kind().New(env, args)
+	}
+	for _, tenants := range []int{1, 4, 16} {
+		text, frames := load(tenants)
+		b.Run(fmt.Sprintf("tenants=%d/timed", tenants), func(b *testing.B) {
+			l := graphtest.NewOuterLoop(b, []graph.Kind{timed, idle()}, graph.Args{"deployment": text, "port-rate": "10000G"}, "p0", frames...)
+			l.Wait(20 * time.Millisecond)
+			l.Benchmark(b)
+		})
 	}
 	b.Run("alone", func(b *testing.B) {
 		_, frames := load(1)

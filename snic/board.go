@@ -460,6 +460,9 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
+	if b.fair != nil && b.fair.Press(d.tenant) {
+		b.press(c, g)
+	}
 	if d.abroad.peer > 0 && !d.abroad.paused && b.waits[g.way.dag] == 0 {
 		if b.fair != nil {
 			b.measure(d, in, g)

@@ -147,7 +147,8 @@
 // # Failures
 //
 // A tenant that floods is throttled at the door to its share, from the next epoch on, when
-// others want what it uses. Packets for which there is no region wait, in bounded space;
+// others want what it uses. Packets that can carry it are marked with ECN's congestion experienced, outermost IP header, while a tenant that asks for
+// more than it gets has used half of what it may send in one go; what is beyond all of that is dropped. Packets for which there is no region wait, in bounded space;
 // more are dropped with a reason. A deployment that is wrong is refused, and what
 // runs stays.
 //

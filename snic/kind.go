@@ -45,6 +45,7 @@ const (
 	reasonPoolMTU
 	reasonFaulted
 	reasonNoCopy
+	reasonPressed
 	numReasons
 )
 
@@ -72,6 +73,7 @@ var reasons = [numReasons]counter.Def{
 	reasonBadPeer:      {Name: "bad-peer", Help: "dropped: by the pool's port, and not of a board of the pool"},
 	reasonPoolMTU:      {Name: "pool-mtu", Help: "dropped: with 22 bytes more it is too long for the pool's port (pool-mtu=)"},
 	reasonFaulted:      {Name: "task-faulted", Help: "dropped: a task that it is to go through was stopped by a fault of its memory (quillon snic tasks)"},
+	reasonPressed:      {Name: "ecn-ce", Help: "its tenant has nearly had its share: marked with congestion experienced (RFC 3168), and sent on"},
 	reasonNoCopy:       {Name: "no-copy", Help: "dropped: no frames for copies of it, on which its tasks were to run side by side"},
 }
 

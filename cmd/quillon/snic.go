@@ -853,12 +853,12 @@ func newSNICTasksCmd() *cobra.Command {
 	return onViews(&cobra.Command{
 		Use: "tasks", Short: "Show the network tasks, their instances, their load, and their memory", Args: exactly(),
 		Long: `Shows the network tasks: the load of all instances together, and of the fullest one. A
-flow that alone is too much for an instance is told of. On a board with memory (memory=) also what each has of
-it: what is on the board, what was swapped out to others, and what it declares
-(memory:). A task that a fault has stopped is shown with what it was, and where.
-The machine gives a board its memory as it is used: the last line says how much
-at most it has given, and what the whole process has. With --json a list with
-{worker, tasks, memory} of each worker.`,
+flow that alone is too much for an instance is told of. On a board with memory
+(memory=) also what each has of it: what is on the board, what was swapped out
+to others, and what it declares (memory:). A task that a fault has stopped is shown
+with what it was, and where. The machine gives a board its memory as it is used: the
+last line says how much at most it has given, and what the whole process has. With
+--json a list with {worker, tasks, memory} of each worker.`,
 		Example: "  quillon snic tasks",
 	}, func(worker int, v snic.View) boardTasks { return boardTasks{worker, v.Tasks, v.Board.Memory} }, tasksText)
 }

@@ -377,6 +377,13 @@ func (s *Sharer) Ingress(now clock.Time, tenant, bytes int) bool {
 	return s.spare(now, t, float64(bytes))
 }
 
+// Press reports whether a tenant that asks for more than it gets has used half of what it may send in one go:
+// when it has used all of that, what it sends is refused. It should be told before.
+func (s *Sharer) Press(tenant int) bool {
+	t := &s.tenants[tenant]
+	return t.grant < 1 && t.tokens < t.burst/2
+}
+
 func (s *Sharer) activate(i int, t *tenant) {
 	t.epoch = s.epoch
 	t.arrived, t.admitted, t.late = 0, 0, 0
