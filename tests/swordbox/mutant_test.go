@@ -46,7 +46,7 @@ func mutants() []mutant {
 		{"moved requests keep their ICRC", "admit.go", "s.seal(toServers, x, b, f)\n\t\treturn", "s.emit(toServers, x)\n\t\treturn", frames, "TestMoved"},
 		{"made frames without an ICRC", "post.go", "hdr.SetICRC(b, f)\n", "_ = b\n", frames, "TestReplaced"},
 		{"frames that leave behind the turn have no ICRC", "post.go", "hdr.SetICRC(p.x.Bytes(), &p.f)\n", "_ = p.f\n", frames, "TestOneServerOfWorkers"},
-		{"frames that leave behind the turn change their side", "post.go", "s.c.Emit(int(p.out), p.x)", "s.c.Emit(1-int(p.out), p.x)", frames, "TestOneServerOfWorkers"},
+		{"frames that leave behind the turn change their side", "post.go", "out := p.out & 1\n", "out := 1 - p.out&1\n", frames, "TestOneServerOfWorkers"},
 		{"what there is no room for behind the turn is lost", "post.go", "s.dispatch() // the turn", "s.post.n = 0 // the turn", frames, "TestPost"},
 		{"the P_Key is kept", "header.go", "*(*[2]byte)(to[2:]) = [2]byte(from[2:])\n", "", frames, "TestMoved"},
 		{"the UDP port is kept", "header.go", "*(*[2]byte)(to[:]) = [2]byte(from[:])\n", "", frames, "TestMoved"},
