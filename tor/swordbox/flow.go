@@ -5,7 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/tor/hold"
+	"github.com/quillon/quillon/nf/hold"
 )
 
 var be, le = binary.BigEndian, binary.LittleEndian
