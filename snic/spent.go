@@ -23,6 +23,9 @@ const (
 	leastTrust, trustDown, trustUp = 7. / 8, 1. / 64, 1. / 1024
 	// often is how many breaths there are for each one that leaves frames waiting, at least, while all is well.
 	often = 8
+	// togetherFor is how long several tenants count as being there since the last time. Of a tenant whose frames are
+	// lost at the port a few come to the board, if any, and more seldom the longer the others' take.
+	togetherFor = rateEvery
 	// plenty is more time than there is, of which nobody need be refused any: where one tenant sends alone.
 	plenty = 1e12
 	// leastTime is what there is of a second of a worker for tasks, whatever else it has to do, in ns.
@@ -41,11 +44,11 @@ type spent struct {
 	packets    int     // in them
 	overhead   float64 // ns that a packet costs besides tasks
 
-	breaths int     // since
-	fulls   int     // of them, after which more waited
-	several int     // for so long several tenants count as being there, in sixteenths of a monitor period
-	trust   float64 // the part of the time there is that is given away
-	arrived int     // packets since
+	breaths int        // since
+	fulls   int        // of them, after which more waited
+	several clock.Time // until then several tenants count as being there
+	trust   float64    // the part of the time there is that is given away
+	arrived int        // packets since
 	since   clock.Time
 }
 
@@ -105,7 +108,7 @@ func (b *board) breathe(now clock.Time, frames int) {
 func (b *board) supply(now clock.Time) {
 	s := &b.spent
 	if b.fair.Active() > 1 {
-		s.several = samples
+		s.several = now.Add(togetherFor)
 	}
 	d := now.Sub(s.since)
 	if b.scarce.processor < 0 || d < b.monitor/samples {
@@ -118,9 +121,9 @@ func (b *board) supply(now clock.Time) {
 	} else {
 		s.trust = min(1, s.trust+trustUp)
 	}
-	if s.several -= int(d / (b.monitor / samples)); s.several <= 0 {
+	if now >= s.several {
 		_ = b.fair.SetCapacity(int(b.scarce.processor), plenty)
-		s.several, s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, 0, now
+		s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, now
 		return
 	}
 	time := 1e9*s.trust - s.overhead*float64(s.arrived)/d.Seconds()

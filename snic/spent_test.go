@@ -119,3 +119,15 @@ func TestMeasuredCost(t *testing.T) {
 		})
 	}
 }
+
+// TestRareAmongLongTasks: the frames of a tenant are most often lost at the port, and come to the board more seldom than it looks
+// who is there, since each of the flood's takes long. It has a share for all that: several times what it would find room for.
+func TestRareAmongLongTasks(t *testing.T) {
+	const each = 20 * time.Microsecond
+	on, _, _ := besideFlood(t, "on", each*100/12, time.Microsecond, each, 400*time.Millisecond)
+	off, _, _ := besideFlood(t, "off", each*100/12, time.Microsecond, each, 100*time.Millisecond)
+	t.Logf("%.1f %% of what it asks for; %.1f %% without fairness", 100*on, 100*off)
+	if on < 5*off {
+		t.Errorf("it gets %.3f, without fairness %.3f", on, off)
+	}
+}
