@@ -438,14 +438,14 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 			}
 		},
 		"send": func(rt *rapid.T) {
+			if w.x.Pool.InUse() > graphtest.Slots/2 {
+				rt.Skip("the pool is busy")
+			}
 			port := rapid.IntRange(0, 3).Draw(rt, "port")
 			var frames [][]byte
 			for range rapid.IntRange(1, 100).Draw(rt, "frames") {
 				op := rapid.SampledFrom([]byte("---------!?")).Draw(rt, "op")
 				frames = append(frames, w.send(port, byte(rapid.IntRange(1, 5).Draw(rt, "source")), op, rapid.SampledFrom(letters).Draw(rt, "task")))
-			}
-			if w.x.Pool.InUse() > graphtest.Slots/2 {
-				rt.Skip("the pool is busy")
 			}
 			w.settle(w.x.Push(fmt.Sprintf("p%d", port), frames...))
 		},

@@ -652,7 +652,7 @@ func sideBySideMachine(t testing.TB, rt *rapid.T, fates map[string]int) uint64 {
 		"send": func(rt *rapid.T) {
 			port := rapid.SampledFrom([]string{"p0", "p1"}).Draw(rt, "port")
 			var frames [][]byte
-			for range rapid.IntRange(1, 64).Draw(rt, "frames") {
+			for range min(rapid.IntRange(1, 64).Draw(rt, "frames"), x.Pool.Free()) { // without a buffer a port receives nothing
 				number++
 				inside[uint32(number)] = true
 				frames = append(frames, wordy(number, byte(rapid.IntRange(1, 3).Draw(rt, "flow")), hdr.ProtoTCP, 20))
