@@ -179,7 +179,7 @@ func TestContest(t *testing.T) {
 // none of them ever pauses.
 func TestKnownInTheEnd(t *testing.T) {
 	for _, restart := range []time.Duration{0, time.Millisecond} {
-		c := contest{spinners: 5, window: 2, depth: 4, told: true, ops: []rnic.Op{rnic.OpCompareSwap}, needs: rnic.OpWrite, restart: restart, away: 100 * time.Microsecond}
+		c := contest{spinners: 5, window: 1, depth: 4, told: true, ops: []rnic.Op{rnic.OpCompareSwap}, needs: rnic.OpWrite, restart: restart, away: 100 * time.Microsecond}
 		if _, _, n := c.play(t, false); n == 0 {
 			t.Errorf("%v: nothing was replaced", c)
 		}
