@@ -159,9 +159,8 @@ func randomContest(seed uint64) contest {
 	return c
 }
 
-// Whoever asks for a word that others never leave alone is served: later than anybody
-// (giveup= is how long what was lost may take), and within a number of others' operations that
-// no test here has to name.
+// Whoever asks for a word that others never leave alone is served within giveup=, which is
+// what an answer that was lost may cost.
 func TestContest(t *testing.T) {
 	for seed := range bed.Schedules(100) {
 		c := randomContest(uint64(seed))
