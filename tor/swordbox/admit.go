@@ -334,7 +334,7 @@ func (n *node) holds() bool { return len(n.waiting) > 0 || !n.strangers.Empty() 
 // wait notes that flow f has requests that wait.
 func (n *node) wait(f *flow) {
 	if !f.waits {
-		f.waits, f.begged = true, n.c.Now()
+		f.waits = true
 		n.waiting = append(n.waiting, f)
 	}
 }
@@ -354,7 +354,7 @@ func (s *wire) drain(fl *flow) (went bool) {
 		if hdr.Parse(b, &s.g) != hdr.IsRoCE || q == &fl.stall && !s.admit(fl, x, b, &s.g) || q == &fl.late && !s.retry(fl, x, b, &s.g) {
 			return went
 		}
-		if went, fl.begged = true, s.c.Now(); fl.gone {
+		if went = true; fl.gone {
 			return true // nothing waits any more
 		}
 		s.n.shelf.Remove(q)

@@ -65,7 +65,8 @@
 // and MSNs. One acknowledgement of the server becomes one for each client whose
 // operations it covers. What has to wait is held (hold=): requests whose turn
 // has not come, and answers to READs that are ahead of others. When there is no
-// room a frame is dropped, which its sender heals as any loss. Where waiting only
+// room a frame is dropped, which its sender heals as any loss. Clients whose requests wait
+// have turns: behind one that waits come those of which something went. Where waiting only
 // helps to keep words in one order it is for 2 ms at most.
 //
 // # Words
@@ -168,7 +169,8 @@
 // atomics that are without an answer are not sent again before the server was asked
 // which of them it executed (doubt.go): settle= after the end of the other process, by
 // an atomic that changes nothing, behind all that is open. What was not executed comes
-// from its client anew, as the atomic that it is.
+// from its client anew, as the atomic that it is. Until the question was answered nothing
+// new goes over that connection: its PSN is spent.
 //
 // Frames also cross while the process is there and late. Those of bound connections do
 // not; of the others the numbering is taken over again (Flush).

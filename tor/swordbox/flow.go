@@ -48,17 +48,12 @@ type flow struct {
 	client
 	carrier
 
-	late   hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
-	begged clock.Time // with waits: when the first of its requests that wait began to
-	_      [8]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	late hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
+	_    [20]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // awaits reports whether requests of f's client wait here.
 func (f *flow) awaits() bool { return !f.stall.Empty() || !f.late.Empty() }
-
-// overdue reports whether they have waited for as long as a request waits where it need
-// not.
-func (f *flow) overdue(now clock.Time) bool { return f.waits && now.Sub(f.begged) >= patience }
 
 // effMTU is the most that one packet is known to carry.
 func (f *flow) effMTU() uint32 {

@@ -19,17 +19,6 @@ func (n *node) patient(since clock.Time) bool {
 	return n.roomy() && n.c.Now().Sub(since) < patience
 }
 
-// gathers reports whether requests to a word wait until none is open that is not in order
-// with its others, which is so since some time: then, and from time to time, since
-// otherwise a word that everybody always has something under way to is never known again.
-func (n *node) gathers(since clock.Time) bool {
-	return n.roomy() && n.c.Now().Sub(since)%gatherEvery < patience
-}
-
-// gatherEvery is how often that is tried. It may be in vain, where the others cannot be in
-// order: a thirty-second of the time is what that may cost.
-const gatherEvery = 32 * patience
-
 // choose is the connection that o, of flow fl and about word w (see words.of), goes
 // over; false when it must wait. x is its key if it may go over another's connection.
 func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
@@ -66,8 +55,7 @@ func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(want.stirred()) &&
-			(!fl.overdue(n.c.Now()) || n.fits(want, fl, o, x)) { // then it is its turn some time: see resume
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(want.stirred()) {
 			if w != none && !n.fits(want, fl, o, x) {
 				n.words.w[w].doubt() // so that no more go before it
 			}
@@ -193,7 +181,7 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	switch {
 	case !o.modifies():
 	case w == none:
-		if !n.enterFree(fl, o, c) {
+		if !n.enterFree(o, c) {
 			return false
 		}
 	case !n.enterWord(fl, o, c, w):
@@ -238,22 +226,19 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	// waits, if the word's atomics do.
 	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, c))
 	if ordered && passes && n.foretold(o, c) {
-		if n.patient(c.stirred()) && !fl.overdue(n.c.Now()) {
+		if n.patient(c.stirred()) {
 			return false
 		}
 		ordered = false
 	}
 	if !ordered && v.writes > 0 {
 		v.doubt() // and no more of them, until it went
-		if fl.waits && n.c.Now().Sub(fl.begged) >= leastPatience {
-			n.words.bar(w, n.c.Now().Add(patience)) // others make it known again and again
-		}
 		return false
 	}
-	if like && v.loose > 0 && n.gathers(n.words.u[w].loosened) && (c != fl || fl.isLent) {
+	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (c != fl || fl.isLent) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) && !fl.overdue(n.c.Now()) {
+	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) {
 		return false // its outcome will be known when that of the probe is
 	}
 	if o.kind.atomic() {
@@ -278,12 +263,8 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 // enterFree counts o, which changes memory and is not of one tracked word, and
 // goes over connection c. The words that it touches are not known until it is
 // done. False when it must wait.
-func (n *node) enterFree(fl *flow, o *op, c *flow) bool {
-	until := clock.Time(0)
-	if fl.waits && n.c.Now().Sub(fl.begged) >= leastPatience {
-		until = n.c.Now().Add(patience) // as enterWord
-	}
-	wait, any := n.words.touch(o.va, o.len, n.index(c), n.words.free.gen, until)
+func (n *node) enterFree(o *op, c *flow) bool {
+	wait, any := n.words.touch(o.va, o.len, n.index(c), n.words.free.gen, 0)
 	if !wait {
 		n.words.joinFree(o)
 		if any {

@@ -453,9 +453,6 @@ func (t *words) mistrust(o *op, until clock.Time) {
 	}
 }
 
-// bar keeps the value of word w from being known until then.
-func (t *words) bar(w int32, until clock.Time) { t.u[w].barred = max(t.u[w].barred, until) }
-
 // join counts o among the operations of word w: in order with the others, over the
 // carrier with that number, or not; then the word's value is not known until it left.
 func (t *words) join(o *op, w, lane int32, ordered bool, now clock.Time) {

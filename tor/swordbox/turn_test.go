@@ -1,0 +1,64 @@
+package swordbox
+
+import (
+	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+func (c *party) add(va uint64) []byte {
+	c.psn++
+	return c.made(hdr.FetchAdd, c.psn-1, atomicETH(va, testRKey, 1, 0), nil)
+}
+
+// A client whose requests never end does not keep the places of a connection that come
+// free: whoever waits has its turn.
+func TestTurns(t *testing.T) {
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, 0x7008, 1)
+	const more = 3
+	for k := range int(r.resources) + more { // more than the server takes at once
+		if got := r.Push("a", b.add(0x7008)).Out["b"]; (len(got) == 1) != (k < int(r.resources)) {
+			t.Fatalf("request %d: %d went on", k, len(got))
+		}
+	}
+	none0(t, r.Push("a", c.add(0x7008)).Out["b"])
+	for k := range uint64(2) {
+		got := a.atomicAck(1 + k).Out["b"]
+		var f hdr.Frame
+		if len(got) != 1 || hdr.Parse(got[0].Bytes, &f) != hdr.IsRoCE {
+			t.Fatalf("%d went on, want one%s", len(got), show(got))
+		}
+		none0(t, r.Push("a", b.add(0x7008)).Out["b"])
+	}
+	if v := r.box().Report().(Report).Servers[0].Connections; v[2].Waiting != 0 || v[2].Open != 1 {
+		t.Errorf("the other client has %d open and %d waiting", v[2].Open, v[2].Waiting)
+	}
+}
+
+// A request that was found not to have come to the server comes once more while its word
+// is in use: it waits here, and goes when the word is free, without being sent again.
+func TestLateComes(t *testing.T) {
+	r, _, a, b, at := underWay(t, nil)
+	question(t, r, a, b, at+2)
+	a.smsn++
+	a.nak(at+1, hdr.SynNAKSequence)
+	b.msn++
+	c := r.client().connect()
+	c.reads()
+	c.writes()
+	one(t, c.write(0x7008, 5).Out["b"])
+	again := func() []byte { return b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil) }
+	n := (*r.box().nodes.Load())[0]
+	w := n.words.find(0x7008)
+	n.words.w[w].writes++ // somebody's WRITE in the place of an atomic is under way
+	none0(t, r.Push("a", again()).Out["b"])
+	dropped(t, r.Push("a", again()), "repeat")
+	if h := n.shelf.Len(); h != 1 {
+		t.Fatalf("%d frames are held, want the repetition", h)
+	}
+	n.words.w[w].writes--
+	same(t, c.ack().Out["b"], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7008, testRKey, 3, 2), nil))
+}
