@@ -430,17 +430,16 @@ func TestHandWakes(t *testing.T) {
 }
 
 // round has worker 0 receive a batch of a frame, and worker 1 breathe.
-func round(t testing.TB, inst *graph.Instance, all []*source, frame []byte) {
-	var batch, none packet.Batch
+func round(t testing.TB, inst *graph.Instance, all []*source, frame []byte, batch, none *packet.Batch) {
 	for range packet.MaxBatch {
 		x := all[0].pool.Get()
 		x.SetBytes(frame)
 		batch.Add(x)
 	}
-	if err := inst.PushTo(0, "s", 1, &batch); err != nil {
+	if err := inst.PushTo(0, "s", 1, batch); err != nil {
 		t.Fatal(err)
 	}
-	if err := inst.PushTo(1, "s", 1, &none); err != nil {
+	if err := inst.PushTo(1, "s", 1, none); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -449,7 +448,8 @@ func round(t testing.TB, inst *graph.Instance, all []*source, frame []byte) {
 func TestHandAllocates(t *testing.T) {
 	inst, all := relays(t, 2, 0, 512, 9)
 	frame := relayFrame(make([]byte, 300), 0, 0, 1, 0, 1)
-	if n := testing.AllocsPerRun(200, func() { round(t, inst, all, frame) }); n != 0 {
+	var batch, none packet.Batch
+	if n := testing.AllocsPerRun(200, func() { round(t, inst, all, frame, &batch, &none) }); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 	if n := counted(inst, "r"); n["taken"] < 200*packet.MaxBatch {
@@ -467,9 +467,10 @@ func BenchmarkHand(b *testing.B) {
 			frame := relayFrame(make([]byte, size), 0, 0, 1)
 			here := relayFrame(make([]byte, size), 0, 0)
 			play := func(frame []byte, n int) time.Duration {
+				var batch, none packet.Batch
 				start := time.Now()
 				for range n {
-					round(b, inst, all, frame)
+					round(b, inst, all, frame, &batch, &none)
 				}
 				return time.Since(start)
 			}
