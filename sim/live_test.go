@@ -37,7 +37,7 @@ func TestLiveBoardTakesAsLong(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		d, err := snic.Check(spec, nil)
+		d, err := snic.Check(spec, []graph.Kind{*dummy.Kind()}, nil)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestLiveBoardTakesAsLong(t *testing.T) {
 // live is how long a frame is on a live board.
 func live(t *testing.T, text, parallel string) (took time.Duration) {
 	t.Run("", func(t *testing.T) { // which ends it
-		x := graphtest.NewSmall(t, *snic.Kind(), graph.Args{"deployment": text, "parallel": parallel, "epoch": "1ms", "flows": "64", "packets": "64"}, *dummy.Kind())
+		x := graphtest.NewSmall(t, *snic.Kind(*dummy.Kind()), graph.Args{"deployment": text, "parallel": parallel, "epoch": "1ms", "flows": "64", "packets": "64"}, *dummy.Kind())
 		x.Advance(10 * time.Millisecond) // its region is loaded
 		at := x.Clock.Now()
 		r := x.Push("p0", make([]byte, 64))

@@ -62,7 +62,7 @@ func BenchmarkBoard(b *testing.B) {
 		text, frames := load(tenants)
 		for _, fair := range []string{"on", "off"} {
 			b.Run(fmt.Sprintf("tenants=%d/fair=%s", tenants, fair), func(b *testing.B) {
-				l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text, "fair": fair, "port-rate": "10000G"}, "p0", frames...)
+				l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(declared()...), idle()}, graph.Args{"deployment": text, "fair": fair, "port-rate": "10000G"}, "p0", frames...)
 				l.Wait(20 * time.Millisecond)
 				l.Benchmark(b)
 			})
@@ -89,7 +89,7 @@ func BenchmarkFull(b *testing.B) {
 				for i := range packet.MaxBatch {
 					frames = append(frames, wordy(i, byte(i), 6, size))
 				}
-				l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text, "parallel": parallel, "port-rate": "10000G"}, "p0", frames...)
+				l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(declared()...), idle()}, graph.Args{"deployment": text, "parallel": parallel, "port-rate": "10000G"}, "p0", frames...)
 				l.Wait(20 * time.Millisecond)
 				l.Benchmark(b)
 			})

@@ -284,7 +284,7 @@ func newBoard(s settings) (*board, error) {
 // newScheduler is the scheduler of a board, empty.
 func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains + 1,
-		Routes: 2 * inLine, Tenants: maxTenants, Branches: maxLanes, Seed: seed})
+		Routes: 2 * inLine, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed})
 }
 
 // newFabric is the regions of a board, free.

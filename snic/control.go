@@ -586,7 +586,7 @@ func (b *board) masked(tasks []int, mask uint16, in int) uint16 {
 func (b *board) follow(n int, visits []sched.Visit) {
 	s := &b.services[n]
 	s.visits = visits
-	s.bulk = len(visits) == 1
+	s.bulk = len(visits) == 1 && !b.panics
 	s.missing = false
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
@@ -1088,12 +1088,12 @@ func (b *board) endEpoch(now clock.Time) {
 
 // Reconfigure takes a deployment that Inside puts in force.
 func (b *board) Reconfigure(args graph.Args) error {
-	s, err := parseArgs(args)
+	s, err := b.library.parseArgs(args)
 	if err != nil {
 		return err
 	}
 	if !b.takes(&s) {
-		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, memory=, page=, memory-promise=, pool-port= and pool-mtu= cannot be changed while it runs")
+		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, scheduler=, memory=, page=, memory-promise=, pool-port= and pool-mtu= cannot be changed while it runs")
 	}
 	if err := b.roomFor(s.deployment); err != nil {
 		return err
@@ -1140,13 +1140,13 @@ func (b *board) roomFor(d *dag.Deployment) error {
 
 // Takes reports whether only what can be changed under traffic is another.
 func (b *board) Takes(args graph.Args) bool {
-	s, err := parseArgs(args)
+	s, err := b.library.parseArgs(args)
 	return err != nil || b.takes(&s)
 }
 
 func (b *board) takes(s *settings) bool {
 	return s.deployment.Regions == b.fixed.deployment.Regions && s.store == b.fixed.store && s.packets == b.fixed.packets && s.flows == b.fixed.flows &&
-		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle &&
+		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle && s.panics == b.fixed.panics &&
 		s.memory == b.fixed.memory && s.page == b.fixed.page && s.promise == b.fixed.promise
 }
 

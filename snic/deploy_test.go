@@ -38,7 +38,7 @@ func TestReadOnce(t *testing.T) {
 		if err := x.Set(graph.Args{"deployment": text(weight)}); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := deployment(text(weight)); err != nil || x.App().(*board).next.deployment != d || d.Tenants[0].Weight != float64(weight) {
+		if d, err := x.App().(*board).library.deployment(text(weight)); err != nil || x.App().(*board).next.deployment != d || d.Tenants[0].Weight != float64(weight) {
 			t.Errorf("weight %d: read again, or as another: %v", weight, err)
 		}
 	}

@@ -85,8 +85,10 @@ var refusals = [...]graph.Reason{
 	sched.Gone:         reasonGone,
 }
 
-// Kind declares snic.
-func Kind() *graph.Kind {
+// Kind declares snic, whose tasks may be any functions. What these do to packets it knows
+// (graph.Kind.Effects).
+func Kind(functions ...graph.Kind) *graph.Kind {
+	l := newLibrary(functions)
 	k := &graph.Kind{
 		Name:    "snic",
 		Summary: "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
@@ -147,6 +149,7 @@ end: run says so, and its exit status is 1.`,
 			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
 			{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
 			{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
+			{Name: "scheduler", Default: "chain", Help: "what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"},
 			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
 			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
 			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
@@ -160,7 +163,7 @@ end: run says so, and its exit status is 1.`,
 		Reasons: reasons[:],
 		Tables:  tables(),
 		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {
-			s, err := parseArgs(args)
+			s, err := l.parseArgs(args)
 			if err != nil {
 				return nil, err
 			}
@@ -171,7 +174,7 @@ end: run says so, and its exit status is 1.`,
 			return out, nil
 		},
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			s, err := parseArgs(args)
+			s, err := l.parseArgs(args)
 			if err != nil {
 				return nil, err
 			}
@@ -198,11 +201,15 @@ end: run says so, and its exit status is 1.`,
 	return k
 }
 
+var schedulers = [...]string{"chain", "panic"}
+
 // settings are the parsed arguments.
 type settings struct {
+	library                     *library
 	deployment                  *dag.Deployment
 	shares                      bool
 	parallel                    uint8
+	panics                      bool // the scheduler is PANIC's
 	epoch, slack, monitor, idle clock.Duration
 	poolCopy                    clock.Duration
 	rate, portRate              int64
@@ -216,12 +223,12 @@ type settings struct {
 	workers                     int // boards that there are, each with all of this
 }
 
-func parseArgs(args graph.Args) (settings, error) {
-	s := settings{shares: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
+func (l *library) parseArgs(args graph.Args) (settings, error) {
+	s := settings{library: l, shares: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
 		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes}
 	r := arg.Read("", args)
 	var wrong error
-	r.Func("deployment", func(v string) error { s.deployment, wrong = deployment(v); return wrong })
+	r.Func("deployment", func(v string) error { s.deployment, wrong = l.deployment(v); return wrong })
 	if wrong != nil {
 		return s, wrong // says so itself
 	}
@@ -241,6 +248,14 @@ func parseArgs(args graph.Args) (settings, error) {
 	arg.Scaled(r, "pr-rate", &s.rate, 1000, 1000, 1e12)
 	arg.Scaled(r, "port-rate", &s.portRate, 1000, 1000, 1e13)
 	arg.Scaled(r, "burst", &s.burst, 1024, 1, 1<<30)
+	r.Func("scheduler", func(v string) error {
+		i := slices.Index(schedulers[:], v)
+		if i < 0 {
+			return errors.New("want chain or panic")
+		}
+		s.panics = i > 0
+		return nil
+	})
 	arg.Scaled(r, "store", &s.store, 1024, 1<<11, 1<<40)
 	arg.Scaled(r, "packets", &s.packets, 1024, 64, 1<<20)
 	r.Func("pool-port", func(v string) (err error) {

@@ -109,7 +109,7 @@ func scripts() []graph.Kind {
 				return make(a["letter"][0], d), nil
 			}}
 	}
-	return []graph.Kind{*Kind(),
+	return []graph.Kind{*Kind(declared()...),
 		kind("quick", func(l byte, _ clock.Duration) graph.App { return &script{letter: l} }),
 		kind("hold", func(l byte, d clock.Duration) graph.App { return &keeping{script{letter: l, hold: d}} }),
 		kind("beat", func(l byte, d clock.Duration) graph.App { return &keeping{script{letter: l, beat: d}} }),
@@ -406,7 +406,8 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 	j := &judge{TB: t, rt: rt}
 	args := graph.Args{"deployment": first.text(regions), "flows": "64", "epoch": "50us", "monitor": "6ms", "idle": rapid.SampledFrom([]string{"0", "0", "10ms"}).Draw(rt, "idle"),
 		"fair": rapid.SampledFrom([]string{"on", "off"}).Draw(rt, "fair"), "packets": rapid.SampledFrom([]string{"64", "1024"}).Draw(rt, "packets"),
-		"store": rapid.SampledFrom([]string{"4k", "1M"}).Draw(rt, "store"), "burst": rapid.SampledFrom([]string{"2k", "256k"}).Draw(rt, "burst")}
+		"store": rapid.SampledFrom([]string{"4k", "1M"}).Draw(rt, "store"), "burst": rapid.SampledFrom([]string{"2k", "256k"}).Draw(rt, "burst"),
+		"scheduler": rapid.SampledFrom([]string{"chain", "chain", "panic"}).Draw(rt, "scheduler")}
 	w := &world{t: j, x: graphtest.NewOuter(j, scripts(), args), versions: []version{first}, inside: map[string]sent{}, last: map[string]string{}, reasons: total}
 	defer func() {
 		if err := recover(); err != nil {

@@ -189,7 +189,7 @@ func (b *board) fits(d *dag.Deployment) error {
 		switch {
 		case at >= 0 && b.tasks[at].space != nil: // it may still reserve the rest, or start anew
 			want += max(m.pages(x.Memory)-m.Counters(at).Reserved, 0)
-		case at < 0 && UsesMemory(x.Kind, x.Args):
+		case at < 0 && b.library.usesMemory(x.Kind, x.Args):
 			want += m.pages(x.Memory)
 		}
 	}

@@ -21,7 +21,7 @@ func memoryKinds() []graph.Kind { return append(peerKinds(), *dummy.Kind(), *kvc
 
 // build makes a board.
 func build(args graph.Args) error {
-	s, err := parseArgs(args)
+	s, err := newLibrary(declared()).parseArgs(args)
 	if err == nil {
 		_, err = newBoard(s)
 	}
@@ -262,7 +262,7 @@ func TestMemoryOfTheMachine(t *testing.T) {
 	}
 	text := fmt.Sprintf(touching, "64M", "", "", "64M")
 	for memory, workers := range map[int64]int{1 << 40: 1, (has>>21 + 1) << 21: 1, (has/4>>21 + 1) << 21: 4} {
-		s, err := parseArgs(graph.Args{"deployment": text, "memory": fmt.Sprint(memory)})
+		s, err := newLibrary(declared()).parseArgs(graph.Args{"deployment": text, "memory": fmt.Sprint(memory)})
 		if err != nil {
 			t.Fatal(err)
 		}

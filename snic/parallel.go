@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/snic/dag"
 	"github.com/quillon/quillon/snic/merge"
 	"github.com/quillon/quillon/snic/sched"
 )
@@ -23,10 +23,10 @@ var parallels = [...]string{parallelAuto: "auto", parallelOn: "on", parallelOff:
 
 // branch is what is to be known of a copy.
 type branch struct {
-	whole  bool      // it has the payload
-	writes dag.Field // of the tasks that it came to
-	was    remark    // before the last of them
-	marked int8      // place in the DAG of the last that marked it; -1: none has
+	whole  bool         // it has the payload
+	writes effect.Field // of the tasks that it came to
+	was    remark       // before the last of them
+	marked int8         // place in the DAG of the last that marked it; -1: none has
 }
 
 // remark is what a task says of a frame (graph.Ctx.Mark).
@@ -173,7 +173,7 @@ func (b *board) merge(c *graph.Ctx, id int) {
 			last, said = l.marked, remarkOf(l.buf)
 		}
 		switch {
-		case l.writes&dag.Length != 0:
+		case l.writes&effect.Length != 0:
 			x = l.buf // others look at no byte
 		case l.buf.Len() == p.original.Len():
 			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}

@@ -13,11 +13,11 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/snic/dag"
 )
 
 // scribe is a task that does to frames what it declares: it changes a word of each field that it
@@ -25,7 +25,7 @@ import (
 // derives from that says whether it drops, answers, clones or marks the frame.
 type scribe struct {
 	letter byte
-	dag.Effects
+	effect.Effects
 	lies bool // it changes the payload, and does not declare it
 	keep clock.Duration
 	seen map[[2]byte]uint16
@@ -43,7 +43,7 @@ const (
 )
 
 // words are where scribes write: in each field one, and the checksums that cover it.
-func words(b []byte, f dag.Field) (at int, sums []int) {
+func words(b []byte, f effect.Field) (at int, sums []int) {
 	ip := 18
 	l4 := ip + 20
 	tcp := b[ip+9] == hdr.ProtoTCP
@@ -52,25 +52,25 @@ func words(b []byte, f dag.Field) (at int, sums []int) {
 		sum = []int{l4 + 16}
 	}
 	switch f {
-	case dag.Ethernet:
+	case effect.Ethernet:
 		return 0, nil
-	case dag.VLAN:
+	case effect.VLAN:
 		return 14, nil
-	case dag.IPAddresses:
+	case effect.IPAddresses:
 		return ip + 14, append(sum, ip+10)
-	case dag.IPOther:
+	case effect.IPOther:
 		return ip + 4, []int{ip + 10}
-	case dag.Ports:
+	case effect.Ports:
 		return l4, sum
-	case dag.L4Other:
+	case effect.L4Other:
 		return l4 + 4, sum
-	case dag.Payload:
+	case effect.Payload:
 		return l4 + 20, sum
 	}
 	return -1, nil
 }
 
-var written = []dag.Field{dag.Ethernet, dag.VLAN, dag.IPAddresses, dag.IPOther, dag.Ports, dag.L4Other, dag.Payload}
+var written = []effect.Field{effect.Ethernet, effect.VLAN, effect.IPAddresses, effect.IPOther, effect.Ports, effect.L4Other, effect.Payload}
 
 func put(b []byte, at int, sums []int, v uint16) {
 	old := binary.BigEndian.Uint16(b[at:])
@@ -89,7 +89,7 @@ func (s *scribe) Push(c *graph.Ctx, in int, b *packet.Batch) {
 				h = hdr.Fold(h, uint64(binary.BigEndian.Uint16(p[at:])))
 			}
 		}
-		if s.Reads&dag.Length != 0 {
+		if s.Reads&effect.Length != 0 {
 			h = hdr.Fold(h, uint64(len(p)))
 		}
 		if s.State && p[6] == isSent {
@@ -106,7 +106,7 @@ func (s *scribe) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		if s.lies {
 			p[len(p)-1]++
 		}
-		if s.Writes&dag.Length != 0 {
+		if s.Writes&effect.Length != 0 {
 			if q, ok := x.Append(1); ok {
 				q[len(q)-1] = s.letter
 			}
@@ -167,13 +167,13 @@ func scribes() []graph.Kind {
 			Params:  []graph.Param{{Name: "letter"}, {Name: "reads"}, {Name: "writes"}, {Name: "does"}},
 			Reasons: []counter.Def{{Name: "bang"}, {Name: "one"}, {Name: "two"}},
 			New: func(_ graph.Env, a graph.Args) (graph.App, error) {
-				r, err1 := dag.ParseField(a["reads"])
-				w, err2 := dag.ParseField(a["writes"])
+				r, err1 := effect.ParseField(a["reads"])
+				w, err2 := effect.ParseField(a["writes"])
 				if err1 != nil || err2 != nil {
 					return nil, fmt.Errorf("%v, %v", err1, err2)
 				}
 				s := scribe{letter: a["letter"][0], seen: map[[2]byte]uint16{}, lies: strings.Contains(a["does"], "lies"),
-					Effects: dag.Effects{Reads: r, Writes: w, Drops: strings.Contains(a["does"], "drops"),
+					Effects: effect.Effects{Reads: r, Writes: w, Drops: strings.Contains(a["does"], "drops"),
 						Answers: strings.Contains(a["does"], "answers"), State: strings.Contains(a["does"], "state")}}
 				if strings.Contains(a["does"], "keeps") {
 					s.keep = 3 * time.Microsecond
@@ -181,14 +181,14 @@ func scribes() []graph.Kind {
 				return make(s), nil
 			}}
 	}
-	return []graph.Kind{*Kind(),
+	return []graph.Kind{*Kind(declared()...),
 		kind("scribe", func(s scribe) graph.App { return &s }),
 		kind("keeper", func(s scribe) graph.App { return &keeper{s} }),
 	}
 }
 
 // letterTask is a scribe in a deployment.
-func letterTask(letter byte, reads, writes dag.Field, does []string, more string) string {
+func letterTask(letter byte, reads, writes effect.Field, does []string, more string) string {
 	kind := "scribe"
 	if slices.Contains(does, "keeps") {
 		kind = "keeper"
@@ -319,7 +319,7 @@ func TestParallelIsSerial(t *testing.T) {
 
 func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
 	rare := func(what string, n int) bool { return rapid.IntRange(1, n).Draw(rt, what) == 1 }
-	field := rapid.Custom(func(t *rapid.T) (f dag.Field) {
+	field := rapid.Custom(func(t *rapid.T) (f effect.Field) {
 		for range rapid.SampledFrom([]int{0, 1, 1, 1, 2}).Draw(t, "fields") {
 			f |= rapid.SampledFrom(written).Draw(t, "field")
 		}
@@ -337,13 +337,13 @@ func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
 		}
 		reads, writes := field.Draw(rt, "reads"), field.Draw(rt, "writes")
 		if rare("looks at the length", 8) {
-			reads |= dag.Length
+			reads |= effect.Length
 		}
 		if rare("grows", 12) {
-			writes |= dag.Length
+			writes |= effect.Length
 		}
 		if slices.Contains(does, "answers") {
-			reads |= dag.Bytes // a clone is all of the frame
+			reads |= effect.Bytes // a clone is all of the frame
 		}
 		more := rapid.SampledFrom([]string{"", "", ", latency: 64ns", ", latency: 1us", ", latency: 3us", ", throughput: 10Gbit", ", throughput: 2Gbit, latency: 500ns"}).Draw(rt, "time")
 		more += fmt.Sprintf(", credits: %d", rapid.SampledFrom([]int{1, 8, 64}).Draw(rt, "credits"))
@@ -400,7 +400,7 @@ func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
 // beside is two tasks that are independent, with what else is said of them.
 func beside(a, b string) string {
 	return "regions: {count: 2, area: 4}\ntasks:\n" +
-		letterTask('a', dag.Ports, 0, []string{"drops"}, a) + letterTask('b', dag.IPAddresses, dag.VLAN, []string{"drops"}, b) + letterTask('c', dag.VLAN, 0, nil, "") +
+		letterTask('a', effect.Ports, 0, []string{"drops"}, a) + letterTask('b', effect.IPAddresses, effect.VLAN, []string{"drops"}, b) + letterTask('c', effect.VLAN, 0, nil, "") +
 		"tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: a -> b -> c}]\nrules: [{match: all, dag: 1}]\n"
 }
 
@@ -708,7 +708,7 @@ func TestStopSideBySide(t *testing.T) {
 // A task whose modelled time is none holds up nobody, whether it lets packets go on or
 // drops them: with one credit the next comes at once.
 func TestNoTimeAtAll(t *testing.T) {
-	text := "regions: {count: 1, area: 1}\ntasks:\n" + letterTask('a', dag.IPOther, 0, []string{"drops"}, ", throughput: 1000Gbit, credits: 1") +
+	text := "regions: {count: 1, area: 1}\ntasks:\n" + letterTask('a', effect.IPOther, 0, []string{"drops"}, ", throughput: 1000Gbit, credits: 1") +
 		"tenants: {u: {}}\ndags: [{uid: 1, tenant: u, run: a}]\nrules: [{match: all, dag: 1}]\n"
 	var frames [][]byte
 	for n := range 64 {

@@ -68,7 +68,7 @@ func TestManyTenants(t *testing.T) {
 // With many tenants active epochs are longer: divisions leave time for frames.
 func TestEpochOfMany(t *testing.T) {
 	text, _ := load(200)
-	x := graphtest.NewOuter(t, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text})
+	x := graphtest.NewOuter(t, []graph.Kind{*Kind(declared()...), idle()}, graph.Args{"deployment": text})
 	x.Advance(20 * time.Millisecond)
 	length := func(tenants int) time.Duration {
 		x.Advance(time.Millisecond) // what came before is counted
@@ -92,7 +92,7 @@ func TestEpochOfMany(t *testing.T) {
 
 func BenchmarkEpoch(b *testing.B) {
 	text, frames := load(64)
-	l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(), idle()}, graph.Args{"deployment": text, "epoch": "5us"}, "p0", frames...)
+	l := graphtest.NewOuterLoop(b, []graph.Kind{*Kind(declared()...), idle()}, graph.Args{"deployment": text, "epoch": "5us"}, "p0", frames...)
 	l.Wait(20 * time.Millisecond)
 	l.Benchmark(b)
 }

@@ -77,7 +77,7 @@ func (q *quick) Push(c *graph.Ctx, in int, b *packet.Batch) { q.m.Push(c, in, b)
 func kinds() []graph.Kind {
 	two := []string{"a", "b"}
 	params := []graph.Param{{Name: "letter"}}
-	return []graph.Kind{*Kind(),
+	return []graph.Kind{*Kind(declared()...),
 		{Name: "mark", In: two, Out: two, Params: params, Reasons: []counter.Def{{Name: "bang"}}, New: func(_ graph.Env, a graph.Args) (graph.App, error) {
 			return &quick{mark{letter: a["letter"][0]}}, nil
 		}},

@@ -31,7 +31,8 @@ func TestTablesRoundTrip(t *testing.T) {
 `}
 	args["deployment"] = strings.Replace(args["deployment"], "- {uid: 8,", "- {uid: 9, tenant: alice, run: a -> b; a -> c}\n  - {uid: 8,", 1)
 	args["deployment"] = strings.Replace(args["deployment"], "tasks:\n", "tasks:\n"+all, 1)
-	was, err := deployment(args["deployment"])
+	l := newLibrary(declared())
+	was, err := l.deployment(args["deployment"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestTablesRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v", d.Name, err)
 			continue
 		}
-		now, err := deployment(out["deployment"])
+		now, err := l.deployment(out["deployment"])
 		if err != nil {
 			t.Errorf("%s: %v", d.Name, err)
 			continue
@@ -219,7 +220,7 @@ func TestTablesAlone(t *testing.T) {
 	if r := x.Push("p0", frame(1, "-")); tail(r.Out["p1"]) != "-abc" {
 		t.Errorf("%v", tail(r.Out["p1"]))
 	}
-	want, _ := deployment(three)
+	want, _ := newLibrary(declared()).deployment(three)
 	if diff := cmp.Diff(want, x.App().(*board).deployment, cmp.AllowUnexported(dag.Deployment{}), cmp.Comparer(func(a, b fmt.Stringer) bool { return a.String() == b.String() })); diff != "" {
 		t.Error(diff)
 	}

@@ -27,7 +27,7 @@ func TestVPCSteps(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := snic.Check(spec, knownTasks); err != nil {
+			if _, err := snic.Check(spec, functions(), knownTasks); err != nil {
 				t.Error(err)
 			}
 			if run := spec.DAGs[0].Run; run != strings.Join(s.tasks, " -> ") {

@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/memory"
-	"github.com/quillon/quillon/snic"
-	"github.com/quillon/quillon/snic/dag"
 )
 
 // undeclared are the kinds of which snic.Effects says nothing, and why.
@@ -78,14 +77,14 @@ func TestEffectsOfEveryKind(t *testing.T) {
 	args, known := tried(t), map[string]bool{}
 	for _, k := range kinds() {
 		known[k.Name] = true
-		_, ok := snic.Effects(k.Name)
+		ok := k.Effects != nil
 		switch why := undeclared[k.Name]; {
 		case ok && why != "":
-			t.Errorf("%s has a row in snic/library.go: take it out of undeclared", k.Name)
+			t.Errorf("%s declares its effects: take it out of undeclared", k.Name)
 		case !ok && why == "":
-			t.Errorf("%s is new: say in snic/library.go what it does to packets, and with which arguments to prove it in tried; or in undeclared why not", k.Name)
+			t.Errorf("%s is new: say in its Effects what it does to packets, and with which arguments to prove it in tried; or in undeclared why not", k.Name)
 		case ok && args[k.Name] == nil:
-			t.Errorf("%s has a row in snic/library.go: say in tried with which arguments to prove it", k.Name)
+			t.Errorf("%s declares its effects: say in tried with which arguments to prove it", k.Name)
 		}
 	}
 	for name := range undeclared {
@@ -94,8 +93,8 @@ func TestEffectsOfEveryKind(t *testing.T) {
 		}
 	}
 	for name := range args {
-		if _, ok := snic.Effects(name); !ok || !known[name] {
-			t.Errorf("%s is tried, and is no kind or has no row in snic/library.go", name)
+		if k, err := kindByName(name); err != nil || k.Effects == nil {
+			t.Errorf("%s is tried, and is no kind or declares no effects", name)
 		}
 	}
 }
@@ -113,12 +112,12 @@ func TestMemoryOfEveryKind(t *testing.T) {
 			if uses {
 				users++
 			}
-			if says := snic.UsesMemory(k.Name, a); says != uses {
-				t.Errorf("%s with %v: uses memory %v, and snic.UsesMemory says %v", k.Name, a, uses, says)
+			if says := k.Memory != nil && k.Memory(a); says != uses {
+				t.Errorf("%s with %v: uses memory %v, and declares %v", k.Name, a, uses, says)
 			}
 		}
 	}
-	if users == 0 || !snic.UsesMemory("of somebody else", nil) {
+	if users == 0 {
 		t.Error("nobody uses memory")
 	}
 }
@@ -128,16 +127,21 @@ func TestMemoryOfEveryKind(t *testing.T) {
 func TestEffects(t *testing.T) {
 	args := tried(t)
 	for _, k := range kinds() {
-		e, ok := snic.Effects(k.Name)
-		if !ok {
+		if k.Effects == nil {
 			continue
 		}
 		t.Run(k.Name, func(t *testing.T) {
+			e := k.Effects(args[k.Name][0])
 			p := proof{k: k, Effects: e}
 			for i, a := range args[k.Name] {
+				if with := k.Effects(a); with != e { // that it does no more: here is no board, for whose memory it would wait
+					some := proof{k: k, Effects: with}
+					t.Run(fmt.Sprint(i), func(t *testing.T) { some.run(t, a) })
+					continue
+				}
 				t.Run(fmt.Sprint(i), func(t *testing.T) { p.run(t, a) })
 			}
-			if more := e.Writes &^ p.wrote; more != 0 && e.Writes&dag.Length == 0 {
+			if more := e.Writes &^ p.wrote; more != 0 && e.Writes&effect.Length == 0 {
 				t.Errorf("is said to write %v, and never did", more)
 			}
 			if e.Drops && !p.dropped {
@@ -157,8 +161,8 @@ func TestEffects(t *testing.T) {
 // proof of what a kind is said to do.
 type proof struct {
 	k graph.Kind
-	dag.Effects
-	wrote             dag.Field
+	effect.Effects
+	wrote             effect.Field
 	dropped, answered bool
 	remembered        bool
 }
@@ -220,7 +224,7 @@ func (p *proof) again(t *testing.T, args graph.Args, all []step, change func([]b
 
 func (p *proof) run(t *testing.T, args graph.Args) {
 	const frames = 1500
-	m := maker{rand.New(rand.NewPCG(uint64(len(p.k.Name)), uint64(len(args)))), p.Answers && p.Writes&dag.Length != 0, new(uint16)}
+	m := maker{rand.New(rand.NewPCG(uint64(len(p.k.Name)), uint64(len(args)))), p.Answers && p.Writes&effect.Length != 0, new(uint16)}
 	all := p.play(t, args, func(past []step) (step, bool) {
 		if len(past) == frames {
 			return step{}, false
@@ -255,7 +259,7 @@ func (p *proof) run(t *testing.T, args graph.Args) {
 	if passed < frames/50 {
 		t.Errorf("%d of %d frames passed: that proves nothing", passed, frames)
 	}
-	if unread := dag.AllFields &^ p.Reads; unread != 0 {
+	if unread := effect.AllFields &^ p.Reads; unread != 0 {
 		for i, s := range p.again(t, args, all, func(b []byte) []byte { return m.change(b, unread) }) {
 			if p.same(t, i, &all[i], &s); t.Failed() {
 				t.Fatalf("(what differs is not in %v)", p.Reads)
@@ -300,7 +304,7 @@ func (p *proof) look(t *testing.T, i int, s *step) {
 		}
 		return
 	}
-	if p.Writes&dag.Length != 0 {
+	if p.Writes&effect.Length != 0 {
 		return
 	}
 	if len(out) != len(s.frame) {
@@ -326,7 +330,7 @@ func (p *proof) same(t *testing.T, i int, x, y *step) {
 		return
 	}
 	a, b := x.through(), y.through()
-	if a == nil || p.Writes&dag.Length != 0 || len(b) != len(y.frame) {
+	if a == nil || p.Writes&effect.Length != 0 || len(b) != len(y.frame) {
 		return
 	}
 	for at, f := range fieldsOf(x.frame) {
@@ -339,28 +343,28 @@ func (p *proof) same(t *testing.T, i int, x, y *step) {
 }
 
 // fieldsOf are the fields of the bytes of a well-formed frame; 0: derived.
-func fieldsOf(b []byte) []dag.Field {
-	of := make([]dag.Field, len(b))
-	set := func(from, to int, f dag.Field) {
+func fieldsOf(b []byte) []effect.Field {
+	of := make([]effect.Field, len(b))
+	set := func(from, to int, f effect.Field) {
 		for i := from; i < min(to, len(of)); i++ {
 			of[i] = f
 		}
 	}
 	var l hdr.Layers
-	set(0, len(b), dag.Payload)
+	set(0, len(b), effect.Payload)
 	if !hdr.Walk(b, &l) {
 		return of
 	}
-	set(0, 12, dag.Ethernet)
-	set(12, l.Net-2, dag.VLAN)
-	set(l.Net-2, l.Net, dag.Ethernet)
+	set(0, 12, effect.Ethernet)
+	set(12, l.Net-2, effect.VLAN)
+	set(l.Net-2, l.Net, effect.Ethernet)
 	switch l.EtherType {
 	case hdr.EtherARP:
-		set(l.Net, len(b), dag.L4Other)
+		set(l.Net, len(b), effect.L4Other)
 		return of
 	case hdr.EtherNSH:
 		at, next := nshOf(b, &l)
-		set(l.Net, at, dag.Encap)
+		set(l.Net, at, effect.Encap)
 		copy(of[at:], inner(b[at:], next))
 		return of
 	}
@@ -368,7 +372,7 @@ func fieldsOf(b []byte) []dag.Field {
 		return of
 	}
 	head := b[l.L3:]
-	set(l.L3, l.End, dag.Payload)
+	set(l.L3, l.End, effect.Payload)
 	end := l.L4
 	if end == 0 {
 		end = l.End
@@ -378,13 +382,13 @@ func fieldsOf(b []byte) []dag.Field {
 			end = l.L3 + hdr.IPv6Len + 8
 		}
 	}
-	set(l.L3, end, dag.IPOther)
+	set(l.L3, end, effect.IPOther)
 	if l.EtherType == hdr.EtherIPv4 {
-		set(l.L3+12, l.L3+20, dag.IPAddresses)
+		set(l.L3+12, l.L3+20, effect.IPAddresses)
 		set(l.L3+2, l.L3+4, 0)
 		set(l.L3+10, l.L3+12, 0)
 	} else {
-		set(l.L3+8, l.L3+40, dag.IPAddresses)
+		set(l.L3+8, l.L3+40, effect.IPAddresses)
 		set(l.L3+4, l.L3+6, 0)
 	}
 	if l.L4 == 0 {
@@ -393,34 +397,34 @@ func fieldsOf(b []byte) []dag.Field {
 	p := b[l.L4:l.End]
 	switch l.Proto {
 	case hdr.ProtoTCP:
-		set(l.L4, l.L4+4, dag.Ports)
-		set(l.L4+4, l.L4+hdr.TCP(p).HeaderLen(), dag.L4Other)
+		set(l.L4, l.L4+4, effect.Ports)
+		set(l.L4+4, l.L4+hdr.TCP(p).HeaderLen(), effect.L4Other)
 		set(l.L4+16, l.L4+18, 0)
 	case hdr.ProtoUDP:
-		set(l.L4, l.L4+4, dag.Ports)
+		set(l.L4, l.L4+4, effect.Ports)
 		set(l.L4+4, l.L4+8, 0)
 		switch u := hdr.UDP(p); {
 		case l.Fragment:
 		case u.DstPort() == hdr.PortVXLAN:
 			for i := l.L3; i < l.L4+16; i++ {
 				if of[i] != 0 {
-					of[i] = dag.Encap
+					of[i] = effect.Encap
 				}
 			}
 			copy(of[l.L4+16:l.End], inner(p[16:], hdr.NSHNextEthernet))
 		case u.DstPort() == hdr.RoCEv2Port:
-			set(l.L4+8, l.L4+8+hdr.BTHLen, dag.L4Other)
+			set(l.L4+8, l.L4+8+hdr.BTHLen, effect.L4Other)
 			set(l.End-4, l.End, 0)
 		}
 	case hdr.ProtoICMP, hdr.ProtoICMPv6:
-		set(l.L4, l.End, dag.L4Other)
+		set(l.L4, l.End, effect.L4Other)
 		if echo(p[0], l.Proto) {
-			set(l.L4+4, l.L4+6, dag.Ports)
-			set(l.L4+8, l.End, dag.Payload)
+			set(l.L4+4, l.L4+6, effect.Ports)
+			set(l.L4+8, l.End, effect.Payload)
 		}
 		set(l.L4+2, l.L4+4, 0)
 	default:
-		set(l.L4, l.L4+8, dag.L4Other)
+		set(l.L4, l.L4+8, effect.L4Other)
 	}
 	return of
 }
@@ -433,11 +437,11 @@ func echo(typ, proto uint8) bool {
 }
 
 // inner are the fields of a frame in a tunnel, or of an IP datagram.
-func inner(b []byte, next uint8) []dag.Field {
+func inner(b []byte, next uint8) []effect.Field {
 	of := fieldsOf(framed(b, next))[len(framed(nil, next)):]
 	for i, f := range of {
-		if f == dag.Ethernet || f == dag.VLAN {
-			of[i] = dag.Encap
+		if f == effect.Ethernet || f == effect.VLAN {
+			of[i] = effect.Encap
 		}
 	}
 	return of
@@ -538,11 +542,11 @@ func (m maker) bytes(n int) []byte {
 }
 
 // change is b with other bytes in fields, and checksums that hold.
-func (m maker) change(b []byte, fields dag.Field) []byte {
+func (m maker) change(b []byte, fields effect.Field) []byte {
 	out := slices.Clone(b)
-	fields &= dag.Field(m.Uint32() | m.Uint32()) // some of them
+	fields &= effect.Field(m.Uint32() | m.Uint32()) // some of them
 	density := 1 + m.IntN(8)
-	if fields&dag.Length != 0 {
+	if fields&effect.Length != 0 {
 		out = m.longer(out)
 	}
 	for at, f := range fieldsOf(out) {
@@ -557,7 +561,7 @@ func (m maker) change(b []byte, fields dag.Field) []byte {
 // longer is b with more payload and more padding.
 func (m maker) longer(b []byte) []byte {
 	var l hdr.Layers
-	if hdr.Walk(b, &l) && l.L4 > 0 && !l.Fragment && (l.Proto == hdr.ProtoTCP || l.Proto == hdr.ProtoUDP) && fieldsOf(b)[l.L4] == dag.Ports {
+	if hdr.Walk(b, &l) && l.L4 > 0 && !l.Fragment && (l.Proto == hdr.ProtoTCP || l.Proto == hdr.ProtoUDP) && fieldsOf(b)[l.L4] == effect.Ports {
 		u, n := hdr.UDP(b[l.L4:]), 4*m.IntN(100)
 		b = slices.Insert(b, l.End-min(4, l.End-l.L4-hdr.UDPLen), m.bytes(n)...) // in front of an ICRC
 		if u = hdr.UDP(b[l.L4:]); l.Proto == hdr.ProtoUDP {

@@ -22,6 +22,12 @@ import (
 
 // kinds are the apps that a Spec may name.
 func kinds() []graph.Kind {
+	f := functions()
+	return append(f, *snic.Kind(f...))
+}
+
+// functions are those that may be tasks of a board, too.
+func functions() []graph.Kind {
 	return append(graph.Builtin(),
 		*clover.Kind(),
 		*swordbox.Kind(),
@@ -37,7 +43,6 @@ func kinds() []graph.Kind {
 		*police.ShapeKind(),
 		*napt.Kind(),
 		*nsh.Kind(),
-		*snic.Kind(),
 		*vxlan.Kind(),
 		*wire.Kind(),
 	)

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/snic"
-	"github.com/quillon/quillon/snic/dag"
 )
 
 // A function that runs on a board beside others, on a copy of the frame, does what it does when
@@ -22,11 +22,11 @@ func TestSideBySide(t *testing.T) {
 	args := tried(t)
 	beside := 0
 	for _, k := range kinds() {
-		e, ok := snic.Effects(k.Name)
-		if !ok {
+		if k.Effects == nil {
 			continue
 		}
 		for i, a := range args[k.Name] {
+			e := k.Effects(a)
 			t.Run(fmt.Sprint(k.Name, i), func(t *testing.T) { beside += sideBySide(t, k.Name, a, &e) })
 		}
 	}
@@ -36,14 +36,14 @@ func TestSideBySide(t *testing.T) {
 }
 
 // sideBySide returns how often frames ran on copies.
-func sideBySide(t *testing.T, kind string, args graph.Args, e *dag.Effects) int {
+func sideBySide(t *testing.T, kind string, args graph.Args, e *effect.Effects) int {
 	var quoted []string
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		quoted = append(quoted, fmt.Sprintf("%s: %q", name, args[name]))
 	}
 	looks := "none"
-	for f := dag.Ethernet; f <= dag.Payload; f <<= 1 {
-		if e.Writes&(f|dag.Length) == 0 {
+	for f := effect.Ethernet; f <= effect.Payload; f <<= 1 {
+		if e.Writes&(f|effect.Length) == 0 {
 			looks = f.String() // the last that it leaves alone
 		}
 	}
@@ -65,7 +65,7 @@ rules: [{match: all, dag: 1}]
 		boards[i] = graphtest.NewOuter(t, k, graph.Args{"deployment": text, "parallel": parallel, "fair": "off", "epoch": "1ms"})
 		boards[i].Advance(20 * time.Millisecond)
 	}
-	m := maker{rand.New(rand.NewPCG(uint64(len(kind)), uint64(len(args)))), e.Answers && e.Writes&dag.Length != 0, new(uint16)}
+	m := maker{rand.New(rand.NewPCG(uint64(len(kind)), uint64(len(args)))), e.Answers && e.Writes&effect.Length != 0, new(uint16)}
 	var past [][]byte
 	same := func(what string, frame []byte, off, on graphtest.Result) {
 		t.Helper()

@@ -262,7 +262,7 @@ type checkedDAG struct {
 }
 
 func check(spec *dag.Spec) (checked, error) {
-	d, err := snic.Check(spec, knownTasks)
+	d, err := snic.Check(spec, functions(), knownTasks)
 	if err != nil {
 		return checked{}, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/mtu"
@@ -161,7 +162,8 @@ Port a is the plain side, port b the protected one.`,
 			}
 			return mtu.Note(cfg.inner(), cfg.mtu, cfg.mss)
 		},
-		New: newApp,
+		Effects: graph.Always(effect.Unknown),
+		New:     newApp,
 	}
 }
 

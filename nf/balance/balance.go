@@ -16,6 +16,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -93,6 +94,7 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables:   tables(),
+		Effects:  graph.Always(effect.Effects{Reads: effect.Flow, Writes: effect.Ethernet | effect.Encap | effect.IPAddresses, Drops: true, State: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {

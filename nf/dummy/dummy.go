@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -73,6 +74,11 @@ its own, that is where they are: frames whose page is at another board wait for 
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects: func(args graph.Args) effect.Effects {
+			waits := touches(args) // for memory
+			return effect.Effects{Drops: waits, Answers: waits, State: waits}
+		},
+		Memory: touches,
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			d := dummy{settings: s, clk: env.Clock}
@@ -83,6 +89,9 @@ its own, that is where they are: frames whose page is at another board wait for 
 		},
 	}
 }
+
+// touches reports that a dummy with these arguments accesses memory.
+func touches(args graph.Args) bool { return args["touch"] != "" && args["touch"] != "0" }
 
 type settings struct {
 	cost                       time.Duration

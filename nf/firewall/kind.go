@@ -5,6 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/table"
 )
@@ -135,6 +136,7 @@ quillon is not running, or too slow, nothing passes.
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables:   []table.Decl{decl(32), decl(128)},
+		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other | effect.Length, Drops: true, State: true}),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			a, err := newApp(args, env)
 			if err != nil {

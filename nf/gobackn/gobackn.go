@@ -19,6 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -106,6 +107,7 @@ Device behind eth1, network behind eth2. It needs one worker.`,
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects:  graph.Always(effect.Unknown),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			if env.Workers > 1 {
 				return nil, fmt.Errorf("gobackn: sessions belong to one worker, there are %d: run with one", env.Workers)

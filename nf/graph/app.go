@@ -7,6 +7,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/table"
@@ -140,6 +141,12 @@ type Kind struct {
 	// Inside, of the kind of an Outer, are the apps that run inside an app with
 	// these arguments.
 	Inside func(args Args) ([]InsideSpec, error)
+	// Effects are what an app with these arguments does to packets, where it may be
+	// a task of an app that runs others. nil: nothing is known of it.
+	Effects func(args Args) effect.Effects
+	// Memory reports whether an app with these arguments keeps anything in memory that
+	// it is given (nf/memory); nil: it does not, if its effects are known.
+	Memory func(args Args) bool
 	// Note, if not nil, is what a user should know at start of an app with these
 	// arguments, which are valid; "": nothing.
 	Note func(args Args) string
@@ -148,6 +155,11 @@ type Kind struct {
 	// Together, if not nil, says what is wrong with the apps of the kind that a graph has, each in so many workers,
 	// where nothing is wrong with any alone.
 	Together func(apps map[string]Args, workers int) error
+}
+
+// Always is Kind.Effects of a kind whose effects do not depend on its arguments.
+func Always(e effect.Effects) func(Args) effect.Effects {
+	return func(Args) effect.Effects { return e }
 }
 
 // Param documents one argument of a Kind.

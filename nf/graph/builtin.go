@@ -2,6 +2,7 @@ package graph
 
 import (
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -15,6 +16,7 @@ func Builtin() []Kind {
 			Doc:     "What any function in its place must be measured against.",
 			In:      []string{"a", "b"},
 			Out:     []string{"a", "b"},
+			Effects: Always(effect.Effects{}),
 			New:     func(Env, Args) (App, error) { return wire{}, nil },
 		},
 		{

@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/memory"
@@ -109,6 +110,8 @@ page of a pair is at another board a read of it passes; the next one may hit.`,
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects:  graph.Always(effect.Unknown),
+		Memory:   func(graph.Args) bool { return true },
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			if env.Workers > 1 {
 				return nil, fmt.Errorf("kvcache: keys belong to one worker, there are %d: run with one", env.Workers)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 )
 
@@ -135,6 +136,8 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects: graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other,
+			Writes: effect.Ethernet | effect.Encap | effect.IPAddresses | effect.Ports | effect.L4Other, Drops: true, Answers: true, State: true}),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {

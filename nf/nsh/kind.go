@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/match"
@@ -134,6 +135,7 @@ At an edge port a is the plain side, port b the path's.`,
 			}
 			return note
 		},
+		Effects: graph.Always(effect.Effects{Reads: effect.AllFields, Writes: effect.AllFields, Drops: true, Answers: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseArgs(args)
 			if err != nil {

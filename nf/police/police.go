@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -100,6 +101,7 @@ without: it lets frames wait instead of dropping them.
 		},
 		Counters: counters,
 		Reasons:  reasons[:],
+		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.Length, Writes: effect.Encap | effect.IPOther, Drops: true, State: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parsePolice(args)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
 )
@@ -65,6 +66,7 @@ the rate is reached as long as the burst is larger than what comes in that time.
 		},
 		Counters: shapeCounters[:],
 		Reasons:  shapeReasons[:],
+		Effects:  graph.Always(effect.Effects{Reads: effect.Length, Drops: true, Answers: true, State: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseShape(args)
 			if err != nil {

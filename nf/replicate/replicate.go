@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
@@ -100,6 +101,7 @@ Devices behind eth1, clients behind eth2. It needs one worker.`,
 		},
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Effects:  graph.Always(effect.Unknown),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			if env.Workers > 1 {
 				return nil, fmt.Errorf("replicate: writes belong to one worker, there are %d: run with one", env.Workers)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/effect"
 )
 
 // ChainID is a chain's index in what Chains returned.
@@ -118,7 +119,7 @@ func (d *Deployment) enumerate() *enumeration {
 			named[b] = true
 			o[b] = uint8(j + 1)
 			for _, a := range user[:j] {
-				if !Independent(&d.Tasks[a].Effects, &d.Tasks[b].Effects) {
+				if !effect.Independent(&d.Tasks[a].Effects, &d.Tasks[b].Effects) {
 					e.order[a][b] = true
 				}
 			}
@@ -192,7 +193,7 @@ func (e *enumeration) add() bool {
 			continue
 		}
 		c, _ := e.line(func(a, b TaskID) bool {
-			return at[a] < at[b] && !Independent(&e.d.Tasks[a].Effects, &e.d.Tasks[b].Effects)
+			return at[a] < at[b] && !effect.Independent(&e.d.Tasks[a].Effects, &e.d.Tasks[b].Effects)
 		})
 		if !slices.ContainsFunc(e.found[first:], func(f []TaskID) bool { return slices.Equal(f, c) }) {
 			e.found = append(e.found, c)
@@ -251,7 +252,7 @@ func ranks(tasks []Task, dags []DAG) []int {
 		for j, tb := range user {
 			for _, ta := range user[:j] {
 				a, b := int(ta), int(tb)
-				if has(behind[a], b) || has(behind[b], a) || Independent(&tasks[a].Effects, &tasks[b].Effects) {
+				if has(behind[a], b) || has(behind[b], a) || effect.Independent(&tasks[a].Effects, &tasks[b].Effects) {
 					continue
 				}
 				for c := range behind {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/effect"
 )
 
 // names writes chains as text: "a>b".
@@ -150,11 +151,11 @@ func TestChainsOfManyTenants(t *testing.T) {
 func genDeployment(t *rapid.T) *Deployment {
 	n := rapid.IntRange(1, 6).Draw(t, "tasks")
 	d := &Deployment{Regions: Regions{Count: 1, Area: rapid.IntRange(1, 6).Draw(t, "area")}}
-	field := rapid.SampledFrom([]Field{0, VLAN, Ports, Payload, VLAN | Ports, Length})
+	field := rapid.SampledFrom([]effect.Field{0, effect.VLAN, effect.Ports, effect.Payload, effect.VLAN | effect.Ports, effect.Length})
 	for i := range n {
 		d.Tasks = append(d.Tasks, Task{
 			Name: fmt.Sprint("t", i), Area: rapid.IntRange(0, 3).Draw(t, "area"),
-			Effects: Effects{Reads: field.Draw(t, "reads"), Writes: field.Draw(t, "writes"), Drops: rapid.Bool().Draw(t, "drops")},
+			Effects: effect.Effects{Reads: field.Draw(t, "reads"), Writes: field.Draw(t, "writes"), Drops: rapid.Bool().Draw(t, "drops")},
 		})
 	}
 	for i := range rapid.IntRange(1, 4).Draw(t, "dags") {
@@ -204,7 +205,7 @@ func TestChainsAreAll(t *testing.T) {
 			for i, b := range seq {
 				for _, a := range seq[:i] {
 					x, y := slices.Index(g.Tasks, a), slices.Index(g.Tasks, b)
-					if x >= 0 && y >= 0 && x > y && !Independent(&d.Tasks[a].Effects, &d.Tasks[b].Effects) {
+					if x >= 0 && y >= 0 && x > y && !effect.Independent(&d.Tasks[a].Effects, &d.Tasks[b].Effects) {
 						return false
 					}
 				}

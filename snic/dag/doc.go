@@ -4,37 +4,10 @@
 // chains a packet must visit. It holds no packets and has no state that changes
 // under traffic.
 //
-// A network task (NT) declares its effects: the fields of a packet that it
-// reads and writes, whether a packet may end in it, whether packets come out of
-// it at a time of its own choice, and whether it remembers packets. A DAG names
-// tasks and the order in which the user wants them. A Deployment is all of it,
-// read from YAML and checked.
-//
-// # Independence
-//
-// Two tasks are independent, and may change places or run side by side on
-// copies of a packet's header, if all of these hold:
-//
-//   - Neither writes what the other reads or writes.
-//   - Neither adds or removes bytes, unless the other looks at no byte: where a
-//     field is depends on every byte in front of it, and two copies of which
-//     one has grown cannot be merged field by field.
-//   - Where one may end packets (Drops or Answers), the other neither remembers
-//     packets (State) nor answers them itself: it must not have seen, or
-//     answered, a packet that would never have come to it.
-//   - Where one Answers, the other writes nothing: an answer is made of the packet
-//     as those before have left it, and goes back through them.
-//
-// Checksums, the lengths in headers and the ICRC are derived from the rest and
-// are no fields: who merges copies computes them again.
-//
-// To find it from what functions declare to read and write is NFP's idea (Sun et
-// al., SIGCOMM 2017: 53.8 % of the pairs of network functions can run side by
-// side, 41.5 % without more resources). The rules here are stricter, and
-// symmetric: on copies of packets, a task could also write beside one in front
-// of it that reads the same. Here it does not, so that independent tasks may
-// change places within one chain, too. That what a task remembers or answers
-// must not change is this package's rule.
+// A network task (NT) has effects: what its function declares (nf/effect), or what the
+// deployment says. A DAG names tasks and the order in which the user wants them. A
+// Deployment is all of it, read from YAML and checked. Which tasks are independent is
+// said in nf/effect.
 //
 // # Stages
 //

@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/quillon/quillon/nf/arg"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/yaml"
 	"github.com/quillon/quillon/snic/mat"
 )
@@ -284,10 +285,10 @@ func (c *checking) checkTasks(known Known) *SpecError {
 			}
 		}
 		var err error
-		if t.Reads, err = ParseField(strings.Join(x.Reads, ",")); err != nil {
+		if t.Reads, err = effect.ParseField(strings.Join(x.Reads, ",")); err != nil {
 			return wrong("reads", "reads: %v", err)
 		}
-		if t.Writes, err = ParseField(strings.Join(x.Writes, ",")); err != nil {
+		if t.Writes, err = effect.ParseField(strings.Join(x.Writes, ",")); err != nil {
 			return wrong("writes", "writes: %v", err)
 		}
 		if x.Memory != "" {
@@ -509,4 +510,12 @@ func (d *Deployment) Text(id DAGID) string {
 		o.Edges = append(o.Edges, [2]int{at[e[0]], at[e[1]]})
 	}
 	return o.String()
+}
+
+// clip is s, cut where it would make a line too long.
+func clip(s string) string {
+	if len(s) > 40 {
+		return s[:40] + "..."
+	}
+	return s
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/match"
 	"github.com/quillon/quillon/snic/mat"
 )
@@ -66,14 +67,14 @@ func TestDeployment(t *testing.T) {
 	want := &Deployment{
 		Regions: Regions{3, 2, 4_000_000},
 		Tasks: []Task{
-			{Name: "nt1", Kind: "dummy", Effects: Effects{Reads: Ports, Writes: Ports}, Throughput: 10e9, Latency: 64,
+			{Name: "nt1", Kind: "dummy", Effects: effect.Effects{Reads: effect.Ports, Writes: effect.Ports}, Throughput: 10e9, Latency: 64,
 				Area: 1, Credits: 8, Remote: true},
-			{Name: "nt2", Kind: "dummy", Effects: Effects{Reads: Ports | IPAddresses, Writes: IPAddresses}, Throughput: 10e9,
+			{Name: "nt2", Kind: "dummy", Effects: effect.Effects{Reads: effect.Ports | effect.IPAddresses, Writes: effect.IPAddresses}, Throughput: 10e9,
 				Area: 1, Credits: 8, Remote: true},
 			{Name: "nt3", Kind: "aead", Args: map[string]string{"mode": "encrypt", "key": "7"},
-				Effects: Effects{Reads: Payload, Writes: Payload, State: true}, Memory: 4 << 20, Throughput: 7e9, Latency: 1300,
+				Effects: effect.Effects{Reads: effect.Payload, Writes: effect.Payload, State: true}, Memory: 4 << 20, Throughput: 7e9, Latency: 1300,
 				Area: 1, Bitstream: 1 << 20, Credits: 4},
-			{Name: "nt4", Kind: "dummy", Effects: Effects{Reads: Bytes, Writes: Payload, Drops: true},
+			{Name: "nt4", Kind: "dummy", Effects: effect.Effects{Reads: effect.Bytes, Writes: effect.Payload, Drops: true},
 				Area: 2, Credits: 8, Remote: true, Endpoint: true},
 		},
 		Tenants: []Tenant{{"user1", 1}, {"user2", 2}},
@@ -112,7 +113,7 @@ func TestDeployment(t *testing.T) {
 	if !d.Tasks[2].NeedsPayload() || d.Tasks[1].NeedsPayload() {
 		t.Error("nt3 needs the payload, and nt2 does not")
 	}
-	if grows := (&Task{Effects: Effects{Writes: Encap | Length}}); !grows.NeedsPayload() {
+	if grows := (&Task{Effects: effect.Effects{Writes: effect.Encap | effect.Length}}); !grows.NeedsPayload() {
 		t.Error("who adds bytes moves the payload")
 	}
 }

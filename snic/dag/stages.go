@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+
+	"github.com/quillon/quillon/nf/effect"
 )
 
 // Branch is a sequence of tasks.
@@ -19,7 +21,7 @@ type Stage []Branch
 // put behind others, where the sum of Task.Latency is least. With width 1 there
 // is one stage with one branch.
 func (d *Deployment) Stages(dag DAGID, width int) []Stage {
-	return stages(d.Tasks, &d.DAGs[dag], d.rank, width, Independent)
+	return stages(d.Tasks, &d.DAGs[dag], d.rank, width, effect.Independent)
 }
 
 // needs is a DAG with what remains of its order.
@@ -78,7 +80,7 @@ func rankOf(rank []int, t TaskID) int {
 
 // sequence puts tasks of a DAG into one of the orders that remain, always the
 // same for the same set.
-func sequence(tasks []Task, order []TaskID, rank []int, independent func(a, b *Effects) bool) *needs {
+func sequence(tasks []Task, order []TaskID, rank []int, independent func(a, b *effect.Effects) bool) *needs {
 	before := make([]uint64, len(order))
 	for j, b := range order {
 		for i, a := range order[:j] {
@@ -100,7 +102,7 @@ func sequence(tasks []Task, order []TaskID, rank []int, independent func(a, b *E
 	return n
 }
 
-func stages(tasks []Task, d *DAG, rank []int, width int, independent func(a, b *Effects) bool) []Stage {
+func stages(tasks []Task, d *DAG, rank []int, width int, independent func(a, b *effect.Effects) bool) []Stage {
 	user := d.userOrder()
 	n := sequence(tasks, user, rank, independent)
 	line := func(set []TaskID) Branch {

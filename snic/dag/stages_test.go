@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/effect"
 )
 
 // deploy makes a deployment of one DAG out of tasks "name reads/writes flags",
@@ -29,8 +30,8 @@ func deploy(t testing.TB, text string, tasks ...string) *Deployment {
 		words := strings.Split(effects+" ", " ")
 		r, w, _ := strings.Cut(words[0], "/")
 		x := Task{Name: name}
-		if x.Reads, err = ParseField(r); err == nil {
-			x.Writes, err = ParseField(w)
+		if x.Reads, err = effect.ParseField(r); err == nil {
+			x.Writes, err = effect.ParseField(w)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -166,8 +167,8 @@ func (w *world) run(tasks []Task, id TaskID, p *modelPacket) {
 	for f := t.Reads; f != 0; f &= f - 1 {
 		i := bits.TrailingZeros16(uint16(f))
 		in = append(in, p.field[i])
-		if f&-f&Bytes != 0 {
-			in = append(in, p.field[bits.TrailingZeros16(uint16(Length))])
+		if f&-f&effect.Bytes != 0 {
+			in = append(in, p.field[bits.TrailingZeros16(uint16(effect.Length))])
 		}
 	}
 	if t.State {
@@ -175,7 +176,7 @@ func (w *world) run(tasks []Task, id TaskID, p *modelPacket) {
 		in = append(in, w.state[id])
 	}
 	do := func(what uint64) uint64 { return mix(append(in, 2, what)...) }
-	at := p.field[bits.TrailingZeros16(uint16(Length))]
+	at := p.field[bits.TrailingZeros16(uint16(effect.Length))]
 	for f := t.Writes; f != 0; f &= f - 1 {
 		i := bits.TrailingZeros16(uint16(f))
 		if v := do(uint64(i)); v&1 == 0 { // it may write, and may not
@@ -242,23 +243,23 @@ type modelCase struct {
 func genModel(t *rapid.T) modelCase {
 	n := rapid.IntRange(1, 7).Draw(t, "tasks")
 	c := modelCase{width: rapid.IntRange(0, 3).Draw(t, "width")}
-	field := rapid.Custom(func(t *rapid.T) (f Field) {
+	field := rapid.Custom(func(t *rapid.T) (f effect.Field) {
 		for range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(t, "fields") {
-			f |= rapid.SampledFrom([]Field{VLAN, IPAddresses, IPOther, Ports, Payload, Payload}).Draw(t, "field")
+			f |= rapid.SampledFrom([]effect.Field{effect.VLAN, effect.IPAddresses, effect.IPOther, effect.Ports, effect.Payload, effect.Payload}).Draw(t, "field")
 		}
 		return f
 	})
 	rare := func(what string) bool { return rapid.IntRange(0, 4).Draw(t, what) == 4 }
 	for i := range n {
-		x := Task{Name: fmt.Sprint("t", i), Effects: Effects{
+		x := Task{Name: fmt.Sprint("t", i), Effects: effect.Effects{
 			Reads: field.Draw(t, "reads"), Writes: field.Draw(t, "writes"),
 			Drops: rare("drops"), Answers: rare("answers"), State: rare("state"),
 		}}
 		if rare("reads the length") {
-			x.Reads |= Length
+			x.Reads |= effect.Length
 		}
 		if rapid.IntRange(0, 9).Draw(t, "grows") == 9 {
-			x.Writes |= Length
+			x.Writes |= effect.Length
 		}
 		x.Latency = clock.Duration(rapid.IntRange(0, 100).Draw(t, "latency"))
 		c.tasks = append(c.tasks, x)
@@ -288,7 +289,7 @@ func genModel(t *rapid.T) modelCase {
 
 // differs runs packets through the user's order, through the stages, and
 // through one interleaving of them, and says where results differ.
-func (c *modelCase) differs(independent func(a, b *Effects) bool) string {
+func (c *modelCase) differs(independent func(a, b *effect.Effects) bool) string {
 	all := stages(c.tasks, &c.dag, c.rank, c.width, independent)
 	user := c.dag.userOrder()
 	var mixed []TaskID
@@ -336,10 +337,10 @@ func (c *modelCase) differs(independent func(a, b *Effects) bool) string {
 func TestStagesAreTheUsersOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := genModel(t)
-		if d := c.differs(Independent); d != "" {
+		if d := c.differs(effect.Independent); d != "" {
 			t.Fatal(d)
 		}
-		all := stages(c.tasks, &c.dag, c.rank, c.width, Independent)
+		all := stages(c.tasks, &c.dag, c.rank, c.width, effect.Independent)
 		type place struct{ stage, branch, at int }
 		where := map[TaskID]place{}
 		for i, s := range all {
@@ -359,7 +360,7 @@ func TestStagesAreTheUsersOrder(t *testing.T) {
 		for i, b := range user {
 			for _, a := range user[:i] {
 				x, y := where[a], where[b]
-				if !Independent(&c.tasks[a].Effects, &c.tasks[b].Effects) &&
+				if !effect.Independent(&c.tasks[a].Effects, &c.tasks[b].Effects) &&
 					(x.stage > y.stage || x.stage == y.stage && (x.branch != y.branch || x.at > y.at)) {
 					t.Fatalf("%d must be before %d: %v", a, b, all)
 				}
@@ -377,71 +378,71 @@ func TestStagesAreTheUsersOrder(t *testing.T) {
 // gives another result.
 func TestLooserRulesAreSeen(t *testing.T) {
 	gen := rapid.Custom(genModel)
-	for name, rule := range map[string]func(a, b *Effects) bool{
-		"write and write": func(a, b *Effects) bool {
+	for name, rule := range map[string]func(a, b *effect.Effects) bool{
+		"write and write": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
-			if x.Writes&Length == 0 && y.Writes&Length == 0 {
+			if x.Writes&effect.Length == 0 && y.Writes&effect.Length == 0 {
 				both := x.Writes & y.Writes &^ (x.Reads | y.Reads)
 				x.Writes &^= both
 			}
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"write and read behind it": func(a, b *Effects) bool {
+		"write and read behind it": func(a, b *effect.Effects) bool {
 			y := *b
-			if a.Writes&Length == 0 {
+			if a.Writes&effect.Length == 0 {
 				y.Reads &^= a.Writes &^ y.Writes
 			}
-			return Independent(a, &y)
+			return effect.Independent(a, &y)
 		},
-		"read and write behind it": func(a, b *Effects) bool {
+		"read and write behind it": func(a, b *effect.Effects) bool {
 			x := *a
-			if b.Writes&Length == 0 {
+			if b.Writes&effect.Length == 0 {
 				x.Reads &^= b.Writes &^ x.Writes
 			}
-			return Independent(&x, b)
+			return effect.Independent(&x, b)
 		},
-		"bytes move": func(a, b *Effects) bool {
+		"bytes move": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
-			if (x.Reads|y.Reads)&Length == 0 && x.Writes&y.Writes&Length == 0 {
-				x.Writes &^= Length
-				y.Writes &^= Length
+			if (x.Reads|y.Reads)&effect.Length == 0 && x.Writes&y.Writes&effect.Length == 0 {
+				x.Writes &^= effect.Length
+				y.Writes &^= effect.Length
 			}
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"drop and state": func(a, b *Effects) bool {
+		"drop and state": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
 			x.State, y.State = false, false
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"drop and answer": func(a, b *Effects) bool {
+		"drop and answer": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
 			if x.Drops && !x.Answers && y.Answers && !x.State && !y.State {
 				x.Drops = false
 			}
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"answer and answer": func(a, b *Effects) bool {
+		"answer and answer": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
 			if x.Answers && y.Answers && !x.State && !y.State {
 				x.Answers, y.Answers = false, false
 			}
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"answer and state": func(a, b *Effects) bool {
+		"answer and state": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
 			if x.Answers && y.State {
 				x.Answers, x.Drops, y.State = false, false, false
 			}
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"answer and write": func(a, b *Effects) bool {
+		"answer and write": func(a, b *effect.Effects) bool {
 			x, y := *a, *b
-			if !y.Answers && !y.State && !y.Drops && x.Answers && (x.touches()&y.reach()|y.touches()&x.reach()) == 0 {
+			if !y.Answers && !y.State && !y.Drops && x.Answers && (x.Touches()&y.Reach()|y.Touches()&x.Reach()) == 0 {
 				x.Answers = false
 			}
-			return Independent(&x, &y)
+			return effect.Independent(&x, &y)
 		},
-		"anything": func(a, b *Effects) bool { return true },
+		"anything": func(a, b *effect.Effects) bool { return true },
 	} {
 		seen := false
 		for i := 0; i < 5000 && !seen; i++ {
@@ -490,23 +491,23 @@ func TestOrderString(t *testing.T) {
 
 func TestField(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := Field(rapid.Uint16Range(0, AllFields).Draw(t, "field"))
-		if g, err := ParseField(f.String()); err != nil || g != f {
+		f := effect.Field(rapid.Uint16Range(0, effect.AllFields).Draw(t, "field"))
+		if g, err := effect.ParseField(f.String()); err != nil || g != f {
 			t.Fatalf("%v: %v, %v", f, g, err)
 		}
 	})
 	for s, want := range map[string]string{
 		"ports, ip-addresses": "ip-addresses,ports", "all": "all", "all,length": "all,length", "": "none", "none": "none",
 	} {
-		if f, err := ParseField(s); err != nil || f.String() != want {
+		if f, err := effect.ParseField(s); err != nil || f.String() != want {
 			t.Errorf("%q: %v, %v", s, f, err)
 		}
 	}
 	const want = `no field is named "port" (known: all, ethernet, vlan, encap, ip-addresses, ip-other, ports, l4-other, payload, length)`
-	if _, err := ParseField("ports,port"); err == nil || err.Error() != want {
+	if _, err := effect.ParseField("ports,port"); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
-	if got := (Field(1<<15) | VLAN).String(); got != "vlan,field(15)" {
+	if got := (effect.Field(1<<15) | effect.VLAN).String(); got != "vlan,field(15)" {
 		t.Error(got)
 	}
 }

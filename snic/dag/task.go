@@ -2,6 +2,7 @@ package dag
 
 import (
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/snic/mat"
 )
 
@@ -14,50 +15,6 @@ type TenantID int
 // DAGID is a DAG's index in Deployment.DAGs.
 type DAGID int
 
-// Effects are what a task does to packets, as its author declares it.
-type Effects struct {
-	Reads  Field // what its work depends on
-	Writes Field // what it may change
-	// Drops: it may drop packets.
-	Drops bool
-	// Answers: it may answer or hold packets, or make packets of its own.
-	Answers bool
-	// State: it remembers packets. The packets of a flow go to one instance, in
-	// order, and what it remembers is saved when it is descheduled.
-	State bool
-}
-
-// touches is what a task has to do with, reach what it may change. Who adds or
-// removes bytes changes where everything is.
-func (e *Effects) touches() Field { return e.Reads | e.Writes }
-
-func (e *Effects) reach() Field {
-	if e.Writes&Length != 0 {
-		return AllFields
-	}
-	return e.Writes
-}
-
-// ends reports that a packet that comes in may not go out.
-func (e *Effects) ends() bool { return e.Drops || e.Answers }
-
-// lasts reports that what the task has seen matters beyond the packet.
-func (e *Effects) lasts() bool { return e.State || e.Answers }
-
-// Independent reports whether two tasks may change places, or run side by side
-// on copies of the header. The rules are in the package comment.
-func Independent(a, b *Effects) bool {
-	switch {
-	case a.reach()&b.touches() != 0, b.reach()&a.touches() != 0:
-		return false
-	case a.ends() && b.lasts(), b.ends() && a.lasts():
-		return false
-	case a.Answers && b.Writes != 0, b.Answers && a.Writes != 0:
-		return false
-	}
-	return true
-}
-
 // DefaultCredits is how many packets an instance of a task may have at a time,
 // unless the task says otherwise: with 8 the published board keeps up with 100
 // Gb/s from 256 bytes a packet on (figure 5.9).
@@ -68,7 +25,7 @@ type Task struct {
 	Name string
 	Kind string            // of the network function (nf) that it is
 	Args map[string]string // of that function
-	Effects
+	effect.Effects
 	Memory     int64          // bytes of on-board memory that it may have
 	Throughput int64          // bits a second; 0: not limited
 	Latency    clock.Duration // from the first bit in to the first bit out
@@ -80,10 +37,6 @@ type Task struct {
 	Pass       bool           // once a memory fault has stopped it, packets pass; else they are dropped
 	Restart    int            // it starts anew, without what it knew, when that is another number
 }
-
-// NeedsPayload reports whether packets come to the task with their payload, or
-// as headers only. Who adds or removes bytes moves it.
-func (t *Task) NeedsPayload() bool { return (t.touches()|t.reach())&Payload != 0 }
 
 // Tenant is who shares are counted for.
 type Tenant struct {

@@ -13,7 +13,7 @@
 //     at none, so that its copy is the frame, and there is nothing to merge.
 //
 // Fields are those of the innermost headers, behind VLAN tags and VXLAN; all
-// between the tags and them is dag.Encap. Where that cannot be told (fragments, other
+// between the tags and them is effect.Encap. Where that cannot be told (fragments, other
 // tunnels and protocols, what is malformed) all of the frame is taken for headers,
 // and bytes for whatever field they may be of.
 package merge
@@ -21,8 +21,8 @@ package merge
 import (
 	"encoding/binary"
 
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/snic/dag"
 )
 
 var be = binary.BigEndian
@@ -40,7 +40,7 @@ type Parts struct {
 // part is bytes of one field, or of any of several.
 type part struct {
 	from, to uint16
-	fields   dag.Field
+	fields   effect.Field
 }
 
 // sum is a checksum.
@@ -56,14 +56,14 @@ func (p *Parts) Find(b []byte) {
 	p.Head, p.ICRC, p.n, p.s = len(b), 0, 0, 0
 	p.find(b, 0)
 	if p.ICRC != 0 {
-		p.add(p.Head, p.ICRC, dag.Payload)
-		p.add(p.ICRC+icrcLen, len(b), dag.Payload)
+		p.add(p.Head, p.ICRC, effect.Payload)
+		p.add(p.ICRC+icrcLen, len(b), effect.Payload)
 	} else {
-		p.add(p.Head, len(b), dag.Payload)
+		p.add(p.Head, len(b), effect.Payload)
 	}
 }
 
-func (p *Parts) add(from, to int, fields dag.Field) {
+func (p *Parts) add(from, to int, fields effect.Field) {
 	if from < to {
 		p.parts[p.n] = part{uint16(from), uint16(to), fields}
 		p.n++
@@ -80,25 +80,25 @@ func (p *Parts) sum(at int, udp bool) {
 func (p *Parts) find(b []byte, at int) {
 	var l hdr.Layers
 	if !hdr.Walk(b[at:], &l) {
-		p.add(at, len(b), dag.Bytes)
+		p.add(at, len(b), effect.Bytes)
 		return
 	}
 	net, l4, end := at+l.Net, at+l.L4, at+l.End
 	if at == 0 {
-		p.add(0, 12, dag.Ethernet)
-		p.add(12, net-2, dag.VLAN)
-		p.add(net-2, net, dag.Ethernet)
+		p.add(0, 12, effect.Ethernet)
+		p.add(12, net-2, effect.VLAN)
+		p.add(net-2, net, effect.Ethernet)
 	} else {
-		p.add(at, net, dag.Encap)
+		p.add(at, net, effect.Encap)
 	}
 	n := end - l4
 	_, dst := l.PortsOf(b[at:])
 	switch {
 	case l.L3 == 0 && l.EtherType == hdr.EtherARP:
-		p.add(net, len(b), dag.L4Other)
+		p.add(net, len(b), effect.L4Other)
 		return
 	case l.L3 == 0:
-		p.add(net, len(b), dag.Bytes)
+		p.add(net, len(b), effect.Bytes)
 		return
 	case l.L4 == 0 || l.Fragment:
 	case l.Proto == hdr.ProtoTCP && n >= hdr.TCPLen:
@@ -106,45 +106,45 @@ func (p *Parts) find(b []byte, at int) {
 		if h < hdr.TCPLen || h > n {
 			break
 		}
-		p.ip(b, net, l4, dag.IPAddresses, dag.IPOther)
-		p.add(l4, l4+4, dag.Ports)
-		p.add(l4+4, l4+16, dag.L4Other)
+		p.ip(b, net, l4, effect.IPAddresses, effect.IPOther)
+		p.add(l4, l4+4, effect.Ports)
+		p.add(l4+4, l4+16, effect.L4Other)
 		p.sum(l4+16, false)
-		p.add(l4+18, l4+h, dag.L4Other)
+		p.add(l4+18, l4+h, effect.L4Other)
 		p.Head = l4 + h
 		return
 	case l.Proto == hdr.ProtoUDP && n >= hdr.UDPLen+hdr.VXLANLen && dst == hdr.PortVXLAN && at == 0:
-		p.ip(b, net, l4, dag.Encap, dag.Encap)
-		p.add(l4, l4+4, dag.Encap)
+		p.ip(b, net, l4, effect.Encap, effect.Encap)
+		p.add(l4, l4+4, effect.Encap)
 		p.sum(l4+6, true)
 		inner := l4 + hdr.UDPLen + hdr.VXLANLen
-		p.add(l4+hdr.UDPLen, inner, dag.Encap)
+		p.add(l4+hdr.UDPLen, inner, effect.Encap)
 		p.find(b, inner)
 		return
 	case l.Proto == hdr.ProtoUDP && n >= hdr.UDPLen:
-		p.ip(b, net, l4, dag.IPAddresses, dag.IPOther)
-		p.add(l4, l4+4, dag.Ports)
+		p.ip(b, net, l4, effect.IPAddresses, effect.IPOther)
+		p.add(l4, l4+4, effect.Ports)
 		p.sum(l4+6, true)
 		p.Head = l4 + hdr.UDPLen
 		if dst == hdr.RoCEv2Port && n >= hdr.UDPLen+hdr.BTHLen+icrcLen {
 			// No extension of a BTH is longer.
 			p.ICRC = end - icrcLen
 			h := min(p.Head+hdr.BTHLen+hdr.AtomicETHLen, p.ICRC)
-			p.add(p.Head, h, dag.L4Other|dag.Payload)
+			p.add(p.Head, h, effect.L4Other|effect.Payload)
 			p.Head = h
 		}
 		return
 	case (l.Proto == hdr.ProtoICMP || l.Proto == hdr.ProtoICMPv6) && n >= hdr.ICMPLen:
-		p.ip(b, net, l4, dag.IPAddresses, dag.IPOther)
+		p.ip(b, net, l4, effect.IPAddresses, effect.IPOther)
 		p.sum(l4+2, false)
-		p.add(l4, l4+2, dag.L4Other)
+		p.add(l4, l4+2, effect.L4Other)
 		switch hdr.ICMP(b[l4:]).Type() {
 		case hdr.ICMPEcho, hdr.ICMPEchoReply, hdr.ICMPv6Echo, hdr.ICMPv6EchoReply:
-			p.add(l4+4, l4+6, dag.Ports)
-			p.add(l4+6, l4+8, dag.L4Other)
+			p.add(l4+4, l4+6, effect.Ports)
+			p.add(l4+6, l4+8, effect.L4Other)
 			p.Head = l4 + hdr.ICMPLen
 		default:
-			p.add(l4+4, len(b), dag.L4Other)
+			p.add(l4+4, len(b), effect.L4Other)
 		}
 		return
 	}
@@ -153,12 +153,12 @@ func (p *Parts) find(b []byte, at int) {
 	if l.Family() == hdr.NetIPv4 {
 		n = hdr.IPv4(b[net:]).HeaderLen()
 	}
-	p.ip(b, net, net+n, dag.IPAddresses|dag.Encap, dag.IPOther|dag.Encap)
-	p.add(net+n, len(b), dag.Bytes)
+	p.ip(b, net, net+n, effect.IPAddresses|effect.Encap, effect.IPOther|effect.Encap)
+	p.add(net+n, len(b), effect.Bytes)
 }
 
 // ip adds the parts of an IP header with its options.
-func (p *Parts) ip(b []byte, at, to int, addresses, other dag.Field) {
+func (p *Parts) ip(b []byte, at, to int, addresses, other effect.Field) {
 	if b[at]>>4 == 6 {
 		p.add(at, at+4, other)
 		p.add(at+6, at+8, other)
@@ -194,7 +194,7 @@ func (p *Parts) Fetch(dst, src []byte) {
 // Copy is a copy of a frame in which tasks have run.
 type Copy struct {
 	Bytes  []byte // as many as the frame's
-	Writes dag.Field
+	Writes effect.Field
 	Whole  bool // it has the payload; whoever writes that has
 }
 
@@ -202,10 +202,10 @@ type Copy struct {
 // then. Copies are good for nothing else afterwards.
 func (p *Parts) Merge(frame []byte, copies []Copy) {
 	var into *Copy // what others have written goes there first: the frame stays as it was
-	var all dag.Field
+	var all effect.Field
 	for i := range copies {
 		x := &copies[i]
-		if x.Writes&dag.Bytes == 0 {
+		if x.Writes&effect.Bytes == 0 {
 			continue
 		}
 		all |= x.Writes
@@ -213,7 +213,7 @@ func (p *Parts) Merge(frame []byte, copies []Copy) {
 			into = x
 			continue
 		}
-		if x.Writes&dag.Payload != 0 && !into.Whole {
+		if x.Writes&effect.Payload != 0 && !into.Whole {
 			p.Fetch(into.Bytes, frame)
 		}
 		p.join(into.Bytes, x.Bytes, frame, x.Writes)
@@ -225,7 +225,7 @@ func (p *Parts) Merge(frame []byte, copies []Copy) {
 
 // join takes over into a frame what another one has changed of was, of which both
 // were copies: in the fields of writes, and what is derived. into may be was.
-func (p *Parts) join(into, from, was []byte, writes dag.Field) {
+func (p *Parts) join(into, from, was []byte, writes effect.Field) {
 	for _, x := range p.parts[:p.n] {
 		if x.fields&writes != 0 {
 			take(into[x.from:x.to], from[x.from:x.to], was[x.from:x.to])

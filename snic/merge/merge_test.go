@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/snic/dag"
 )
 
 // word is two bytes of a frame that a task may write, and where checksums are that
@@ -21,12 +21,12 @@ type word struct {
 // laid is a frame and its words by field: what Find is to find by itself.
 type laid struct {
 	b     []byte
-	words map[dag.Field][]word
+	words map[effect.Field][]word
 	udp   map[int]bool // checksums that are UDP's
 	icrc  int
 }
 
-func (l *laid) add(f dag.Field, from, to int, sums ...int) {
+func (l *laid) add(f effect.Field, from, to int, sums ...int) {
 	for at := from; at+2 <= to; at += 2 {
 		l.words[f] = append(l.words[f], word{at, sums})
 	}
@@ -36,16 +36,16 @@ func noise(t *rapid.T, n int) []byte { return rapid.SliceOfN(rapid.Byte(), n, n)
 
 // genLaid builds a frame from the outside in.
 func genLaid(t *rapid.T) *laid {
-	l := &laid{words: map[dag.Field][]word{}, udp: map[int]bool{}}
+	l := &laid{words: map[effect.Field][]word{}, udp: map[int]bool{}}
 	l.b = noise(t, 12)
-	l.add(dag.Ethernet, 0, 12)
+	l.add(effect.Ethernet, 0, 12)
 	for range rapid.IntRange(0, 2).Draw(t, "tags") {
 		l.b = append(l.b, 0x81, 0)
 		l.b = append(l.b, noise(t, 2)...)
-		l.add(dag.VLAN, len(l.b)-2, len(l.b))
+		l.add(effect.VLAN, len(l.b)-2, len(l.b))
 	}
 	if rapid.IntRange(0, 3).Draw(t, "tunnel") == 0 {
-		ip, end := l.ip(t, hdr.ProtoUDP, dag.Encap, dag.Encap)
+		ip, end := l.ip(t, hdr.ProtoUDP, effect.Encap, effect.Encap)
 		udp := len(l.b)
 		l.b = append(l.b, 0x12, 0x34, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0)
 		l.b = append(l.b, noise(t, 4)...)
@@ -57,16 +57,16 @@ func genLaid(t *rapid.T) *laid {
 			sums = []int{udp + 6}
 			for f, ws := range l.words { // its pseudo header
 				for i, w := range ws {
-					if f == dag.Encap && w.at >= end-addresses(l.b[ip:]) && w.at < end {
+					if f == effect.Encap && w.at >= end-addresses(l.b[ip:]) && w.at < end {
 						l.words[f][i].sums = append(slices.Clone(w.sums), udp+6)
 					}
 				}
 			}
 		}
-		l.add(dag.Encap, udp+12, udp+16, sums...)
+		l.add(effect.Encap, udp+12, udp+16, sums...)
 		eth := len(l.b)
 		l.b = append(l.b, noise(t, 12)...)
-		l.add(dag.Encap, eth, eth+12, sums...)
+		l.add(effect.Encap, eth, eth+12, sums...)
 		l.inner(t, sums...)
 		be.PutUint16(l.b[udp+4:], uint16(len(l.b)-udp))
 		l.length(ip)
@@ -94,7 +94,7 @@ func (l *laid) length(ip int) {
 
 // ip adds an EtherType and an IP header, and returns where it begins and ends without
 // options.
-func (l *laid) ip(t *rapid.T, proto byte, addr, other dag.Field, sums ...int) (int, int) {
+func (l *laid) ip(t *rapid.T, proto byte, addr, other effect.Field, sums ...int) (int, int) {
 	if rapid.Bool().Draw(t, "IPv6") {
 		l.b = append(l.b, 0x86, 0xdd)
 		at := len(l.b)
@@ -132,14 +132,14 @@ func (l *laid) inner(t *rapid.T, sums ...int) {
 		at := len(l.b)
 		l.b = append(l.b, noise(t, 40)...)
 		if k.name == "ARP" {
-			l.add(dag.L4Other, at, at+28, sums...)
+			l.add(effect.L4Other, at, at+28, sums...)
 		} else { // whatever it is
-			l.add(dag.L4Other, at, at+10, sums...)
-			l.add(dag.Payload, at+10, at+40, sums...)
+			l.add(effect.L4Other, at, at+10, sums...)
+			l.add(effect.Payload, at+10, at+40, sums...)
 		}
 		return
 	}
-	ip, end := l.ip(t, k.proto, dag.IPAddresses, dag.IPOther, sums...)
+	ip, end := l.ip(t, k.proto, effect.IPAddresses, effect.IPOther, sums...)
 	v6 := addresses(l.b[ip:]) == 32
 	if k.proto == 0 {
 		l.b[ip+9] = hdr.ProtoICMP
@@ -148,9 +148,9 @@ func (l *laid) inner(t *rapid.T, sums ...int) {
 		}
 	}
 	pseudo := func(sum int) {
-		for i, w := range l.words[dag.IPAddresses] {
+		for i, w := range l.words[effect.IPAddresses] {
 			if w.at >= end-addresses(l.b[ip:]) && w.at < end {
-				l.words[dag.IPAddresses][i].sums = append(slices.Clone(w.sums), sum)
+				l.words[effect.IPAddresses][i].sums = append(slices.Clone(w.sums), sum)
 			}
 		}
 	}
@@ -162,9 +162,9 @@ func (l *laid) inner(t *rapid.T, sums ...int) {
 		l.b[at+12] = 0x60
 		l.b = append(l.b, noise(t, 4)...)
 		pseudo(at + 16)
-		l.add(dag.Ports, at, at+4, more(at+16)...)
-		l.add(dag.L4Other, at+4, at+12, more(at+16)...)
-		l.add(dag.L4Other, at+20, at+24, more(at+16)...)
+		l.add(effect.Ports, at, at+4, more(at+16)...)
+		l.add(effect.L4Other, at+4, at+12, more(at+16)...)
+		l.add(effect.L4Other, at+20, at+24, more(at+16)...)
 	case "UDP", "RoCE":
 		l.b = append(l.b, 3, 4, 5, 6, 0, 0)
 		l.b = append(l.b, noise(t, 2)...)
@@ -176,14 +176,14 @@ func (l *laid) inner(t *rapid.T, sums ...int) {
 		} else {
 			be.PutUint16(l.b[at+6:], 0)
 		}
-		l.add(dag.Ports, at, at+2, own...)
+		l.add(effect.Ports, at, at+2, own...)
 		if k.name == "RoCE" {
 			be.PutUint16(l.b[at+2:], hdr.RoCEv2Port)
 			l.b = append(l.b, noise(t, 12)...)
-			l.add(dag.L4Other, at+8, at+20, own...)
+			l.add(effect.L4Other, at+8, at+20, own...)
 			n := len(l.b) + 28
 			l.b = append(l.b, noise(t, 28+2*rapid.IntRange(0, 40).Draw(t, "payload"))...)
-			l.add(dag.Payload, n, len(l.b), own...)
+			l.add(effect.Payload, n, len(l.b), own...)
 			l.icrc = len(l.b)
 			l.b = append(l.b, noise(t, 4)...)
 			be.PutUint16(l.b[at+4:], uint16(len(l.b)-at))
@@ -205,15 +205,15 @@ func (l *laid) inner(t *rapid.T, sums ...int) {
 		}
 		if k.name == "error" {
 			l.b = append(l.b, noise(t, 30)...)
-			l.add(dag.L4Other, at+4, len(l.b), more(at+2)...)
+			l.add(effect.L4Other, at+4, len(l.b), more(at+2)...)
 			l.length(ip)
 			return
 		}
-		l.add(dag.Ports, at+4, at+6, more(at+2)...)
-		l.add(dag.L4Other, at+6, at+8, more(at+2)...)
+		l.add(effect.Ports, at+4, at+6, more(at+2)...)
+		l.add(effect.L4Other, at+6, at+8, more(at+2)...)
 	case "ESP":
 		l.b = append(l.b, noise(t, 16)...)
-		l.add(dag.L4Other, at, at+16, sums...)
+		l.add(effect.L4Other, at, at+16, sums...)
 	}
 	n := len(l.b)
 	l.b = append(l.b, noise(t, 2*rapid.IntRange(0, 40).Draw(t, "payload"))...)
@@ -226,7 +226,7 @@ func (l *laid) inner(t *rapid.T, sums ...int) {
 	case k.name == "echo":
 		own = more(at + 2)
 	}
-	l.add(dag.Payload, n, len(l.b), own...)
+	l.add(effect.Payload, n, len(l.b), own...)
 	l.length(ip)
 	if k.name == "UDP" {
 		be.PutUint16(l.b[at+4:], uint16(len(l.b)-at))
@@ -260,12 +260,12 @@ func (l *laid) write(b []byte, w word, v uint16) {
 // Branches that write different fields of copies: merged, it is the frame on which
 // they work one after the other.
 func TestJoinIsTheSerialResult(t *testing.T) {
-	fields := []dag.Field{dag.Ethernet, dag.VLAN, dag.Encap, dag.IPAddresses, dag.IPOther, dag.Ports, dag.L4Other, dag.Payload}
-	seen := map[dag.Field]int{}
+	fields := []effect.Field{effect.Ethernet, effect.VLAN, effect.Encap, effect.IPAddresses, effect.IPOther, effect.Ports, effect.L4Other, effect.Payload}
+	seen := map[effect.Field]int{}
 	check := func(t *rapid.T) {
 		l := genLaid(t)
 		n := rapid.IntRange(2, 4).Draw(t, "branches")
-		writes := make([]dag.Field, n)
+		writes := make([]effect.Field, n)
 		for _, f := range fields {
 			if i := rapid.IntRange(-1, n-1).Draw(t, "who writes"); i >= 0 {
 				writes[i] |= f
@@ -278,7 +278,7 @@ func TestJoinIsTheSerialResult(t *testing.T) {
 		for i := range copies {
 			copies[i] = bytes.Repeat([]byte{0xdb}, len(l.b))
 			p.Copy(copies[i], l.b)
-			if writes[i]&dag.Payload != 0 {
+			if writes[i]&effect.Payload != 0 {
 				p.Fetch(copies[i], l.b)
 				if !bytes.Equal(copies[i], l.b) {
 					t.Fatalf("copied and fetched:\n%x\n%x", copies[i], l.b)
@@ -300,7 +300,7 @@ func TestJoinIsTheSerialResult(t *testing.T) {
 		got := bytes.Clone(l.b)
 		var all []Copy
 		for i := range copies {
-			all = append(all, Copy{copies[i], writes[i], writes[i]&dag.Payload != 0})
+			all = append(all, Copy{copies[i], writes[i], writes[i]&effect.Payload != 0})
 		}
 		p.Merge(got, all)
 		if !bytes.Equal(got, want) {
@@ -321,17 +321,17 @@ func TestJoinIsTheSerialResult(t *testing.T) {
 func TestUndeclared(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := genLaid(t)
-		l.words[dag.Length] = nil
+		l.words[effect.Length] = nil
 		var p Parts
 		p.Find(l.b)
 		c := make([]byte, len(l.b))
 		p.Copy(c, l.b)
 		p.Fetch(c, l.b)
-		for _, w := range l.words[dag.Ethernet] {
+		for _, w := range l.words[effect.Ethernet] {
 			l.write(c, w, ^be.Uint16(c[w.at:]))
 		}
 		got := bytes.Clone(l.b)
-		writes := rapid.SampledFrom([]dag.Field{0, dag.Length, dag.VLAN, dag.IPAddresses, dag.Payload}).Draw(t, "declared")
+		writes := rapid.SampledFrom([]effect.Field{0, effect.Length, effect.VLAN, effect.IPAddresses, effect.Payload}).Draw(t, "declared")
 		p.Merge(got, []Copy{{c, writes, true}})
 		if !bytes.Equal(got[:12], l.b[:12]) {
 			t.Fatalf("Ethernet addresses, declared is %v: %x", writes, got[:12])
@@ -358,8 +358,8 @@ func TestHeaderCopy(t *testing.T) {
 				t.Fatalf("byte %d of the payload is %#x", at, c[at])
 			}
 		}
-		if known && len(l.words[dag.Payload]) > 0 && l.words[dag.Payload][0].at != p.Head {
-			t.Fatalf("the payload begins at %d, not %d", l.words[dag.Payload][0].at, p.Head)
+		if known && len(l.words[effect.Payload]) > 0 && l.words[effect.Payload][0].at != p.Head {
+			t.Fatalf("the payload begins at %d, not %d", l.words[effect.Payload][0].at, p.Head)
 		}
 	})
 }
@@ -368,7 +368,7 @@ func FuzzFind(f *testing.F) {
 	f.Add(make([]byte, 60), uint16(0))
 	gen := rapid.Custom(genLaid)
 	for i := range 40 {
-		f.Add(gen.Example(i).b, uint16(dag.AllFields))
+		f.Add(gen.Example(i).b, uint16(effect.AllFields))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, writes uint16) {
 		if len(b) > 1<<16-1 {
@@ -383,7 +383,7 @@ func FuzzFind(f *testing.F) {
 			t.Fatalf("copied and fetched:\n%x\n%x", c, b)
 		}
 		got := bytes.Clone(b)
-		if p.Merge(got, []Copy{{c, dag.Field(writes), true}, {bytes.Clone(c), dag.Field(writes), true}}); !bytes.Equal(got, b) {
+		if p.Merge(got, []Copy{{c, effect.Field(writes), true}, {bytes.Clone(c), effect.Field(writes), true}}); !bytes.Equal(got, b) {
 			t.Fatalf("nothing has changed:\n%x\n%x", got, b)
 		}
 	})
@@ -397,7 +397,7 @@ func TestNoAllocation(t *testing.T) {
 		p.Find(l.b)
 		p.Copy(a, l.b)
 		p.Fetch(b, l.b)
-		p.Merge(l.b, []Copy{{a, dag.IPOther, false}, {b, dag.AllFields, true}})
+		p.Merge(l.b, []Copy{{a, effect.IPOther, false}, {b, effect.AllFields, true}})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -411,7 +411,7 @@ func BenchmarkMerge(b *testing.B) {
 		p.Find(l.b)
 		p.Copy(x, l.b)
 		p.Copy(y, l.b)
-		p.Merge(l.b, []Copy{{x, dag.IPAddresses, false}, {y, dag.IPOther, false}})
+		p.Merge(l.b, []Copy{{x, effect.IPAddresses, false}, {y, effect.IPOther, false}})
 	}
 }
 
@@ -436,7 +436,7 @@ func TestSumsAtTheirEnds(t *testing.T) {
 			l.write(f, id, 0x7777*uint16(v&1))
 			l.write(f, port, 0x5555*uint16(v&2))
 		}
-		p.Merge(got, []Copy{{Bytes: x, Writes: dag.IPAddresses}, {Bytes: y, Writes: dag.IPOther | dag.Ports}})
+		p.Merge(got, []Copy{{Bytes: x, Writes: effect.IPAddresses}, {Bytes: y, Writes: effect.IPOther | effect.Ports}})
 		if !bytes.Equal(got, want) {
 			t.Fatalf("%#x:\n merged %x\n serial %x", v, got, want)
 		}

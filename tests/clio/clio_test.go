@@ -122,7 +122,8 @@ func (x *box) start(seed uint64) error {
 	}
 	s.Links = append(s.Links, up+" -> b.in", "b.out -> "+down)
 	var err error
-	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind(), *snic.Kind()},
+	functions := []graph.Kind{*gobackn.Kind(), *kvcache.Kind(), *replicate.Kind()}
+	x.inst, err = graph.New(graph.Config{Spec: s, Kinds: append(functions, *snic.Kind(functions...)),
 		Ports: map[string][]port.Port{"a": {lent{x.a}}, "b": {lent{x.b}}}, Seed: seed})
 	return err
 }

@@ -43,7 +43,8 @@ type empty struct {
 
 func newEmpty(t *testing.T, roles map[string]p4rt.Role) *empty {
 	t.Helper()
-	kinds := []graph.Kind{*snic.Kind(), *firewall.Kind(), *police.Kind(), *dummy.Kind(), *aead.Kind()}
+	kinds := []graph.Kind{*firewall.Kind(), *police.Kind(), *dummy.Kind(), *aead.Kind()}
+	kinds = append([]graph.Kind{*snic.Kind(kinds...)}, kinds...)
 	x := &empty{t: t, Test: graphtest.NewOuter(t, kinds, graph.Args{"deployment": "regions: {count: 4, area: 4}"})}
 	var err error
 	if x.dev, err = native.New(x.Inst); err != nil {

@@ -1,4 +1,4 @@
-package dag
+package effect
 
 import (
 	"fmt"
@@ -24,6 +24,11 @@ const (
 
 	// AllFields is every field there is.
 	AllFields = 1<<iota - 1
+	// Headers is what a function reads that looks for an IP header: behind the EtherType and
+	// the tags, where it must tell a datagram's own from that of a tunnel.
+	Headers = Ethernet | VLAN | Encap | IPOther
+	// Flow is what tells flows apart, with what is read to find it.
+	Flow = Headers | IPAddresses | Ports
 	// Bytes is every field that has bytes in the packet.
 	Bytes = AllFields &^ Length
 )
@@ -69,15 +74,7 @@ next:
 				continue next
 			}
 		}
-		return 0, fmt.Errorf("no field is named %q (known: all, %s)", clip(name), strings.Join(fieldNames[:], ", "))
+		return 0, fmt.Errorf("no field is named %.40q (known: all, %s)", name, strings.Join(fieldNames[:], ", "))
 	}
 	return f, nil
-}
-
-// clip is s, cut where it would make a line too long.
-func clip(s string) string {
-	if len(s) > 40 {
-		return s[:40] + "..."
-	}
-	return s
 }
