@@ -20,10 +20,9 @@ const (
 	ports      = 16
 	maxDAGs    = 1 << 14
 	maxTenants = 10_000
-	maxTasks   = 64   // deployed at a time
-	maxNumbers = 128  // of tasks, with those whose chains still stop
-	maxChains  = 8192 // bitstreams known at a time
-	mostChains = 3072 // of a deployment; those of the one before may still be there
+	maxTasks   = 64                    // deployed at a time
+	maxNumbers = 128                   // of tasks, with those whose chains still stop
+	maxChains  = 2 * dag.DefaultChains // bitstreams known at a time: those of a deployment before may still be there
 	laneBits   = 3
 	maxLanes   = 1 << laneBits // branches of a stage
 	inLine     = 2 * maxDAGs   // from here on routes that have no stage of several branches

@@ -287,7 +287,7 @@ func move(from, to graph.App) {
 
 // deployChains tells the fabric which bitstreams there are.
 func (b *board) deployChains(now clock.Time, numbers []int) error {
-	all, err := b.deployment.Chains(mostChains)
+	all, err := b.deployment.Chains(0)
 	if err != nil {
 		return err
 	}
@@ -1122,7 +1122,7 @@ func (b *board) roomFor(d *dag.Deployment) error {
 	if left < 0 {
 		return errors.New("too many tasks come and go at a time: packets are still on their way to those that were there")
 	}
-	all, err := d.Chains(mostChains)
+	all, err := d.Chains(0)
 	if err != nil {
 		return err
 	}

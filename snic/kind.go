@@ -301,7 +301,7 @@ func (l *library) parseArgs(args graph.Args) (settings, error) {
 	if n := len(s.deployment.Tenants); n > maxTenants {
 		return s, fmt.Errorf("deployment: %d tenants: at most %d", n, maxTenants)
 	}
-	chains, err := s.deployment.Chains(mostChains)
+	chains, err := s.deployment.Chains(0)
 	if err != nil {
 		return s, err
 	}

@@ -60,15 +60,22 @@ func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 // a DAG that fits, in an order that all DAGs accept; where their orders contradict each
 // other, one for each DAG that has all of the set. The tasks of each branch of a
 // DAG's stages that fit a region are there as a chain in that order. Short
-// chains come first, those of a length by their tasks. With more than most of
-// them (0: DefaultChains) there is an error.
+// chains come first, those of a length by their tasks.
+//
+// Where these would be more than most (0: DefaultChains), sets are left out whose tasks
+// are not next to each other in a DAG: in its tasks one after the other (Stages of width
+// 1), or in a branch of its stages. With more than most even so there is an error.
 func (d *Deployment) Chains(most int) ([]Chain, error) {
 	if most <= 0 {
 		most = DefaultChains
 	}
 	e := d.enumerate()
+	unnamed := len(e.found)
 	if !e.from(0, d.Regions.Area, most) || len(e.found) > most {
-		return nil, e.tooMany(most)
+		e.found, e.set = e.found[:unnamed], e.set[:0]
+		if !e.runs(most) {
+			return nil, e.tooMany(most)
+		}
 	}
 	slices.SortFunc(e.found, func(a, b []TaskID) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), slices.Compare(a, b))
@@ -86,6 +93,7 @@ type enumeration struct {
 	used   []TaskID // those that DAGs name, by rank
 	order  [][]bool // order[a][b]: a DAG wants a before b, and they are not independent
 	orders []dagOrder
+	differ []DAGID    // of each of orders the first DAG that wants it
 	in     [][]uint64 // in[t] has bit i: orders[i] has t
 	set    []TaskID
 	found  [][]TaskID
@@ -124,7 +132,7 @@ func (d *Deployment) enumerate() *enumeration {
 				}
 			}
 		}
-		e.orders = append(e.orders, o)
+		e.orders, e.differ = append(e.orders, o), append(e.differ, DAGID(i))
 	}
 	e.in = make([][]uint64, n)
 	for t := range e.in {
@@ -163,6 +171,51 @@ func (e *enumeration) from(i, area, most int) bool {
 		e.set = e.set[:len(e.set)-1]
 	}
 	return true
+}
+
+// runs adds the chains of tasks that are next to each other in a DAG; false when there
+// are too many.
+func (e *enumeration) runs(most int) bool {
+	known := map[string]bool{}
+	for _, dag := range e.differ {
+		for _, stage := range slices.Concat(e.d.Stages(dag, 1), e.d.Stages(dag, 0)) {
+			for _, line := range stage {
+				for from := range line {
+					for n := range e.fit(line[from:]) {
+						if e.run(line[from:from+n+1], known); len(e.found) > most {
+							return false
+						}
+					}
+				}
+			}
+		}
+	}
+	return len(e.found) <= most
+}
+
+// fit is how many of the first tasks of a line fit a region together.
+func (e *enumeration) fit(line []TaskID) int {
+	area := 0
+	for i, t := range line {
+		if area += e.d.Tasks[t].Area; area > e.d.Regions.Area || i == MaxChain {
+			return i
+		}
+	}
+	return len(line)
+}
+
+// run adds the chains of tasks unless their set is known.
+func (e *enumeration) run(tasks []TaskID, known map[string]bool) {
+	e.set = append(e.set[:0], tasks...)
+	slices.SortFunc(e.set, func(a, b TaskID) int { return cmp.Compare(rankOf(e.d.rank, a), rankOf(e.d.rank, b)) })
+	var key []byte
+	for _, t := range e.set {
+		key = binary.AppendUvarint(key, uint64(t))
+	}
+	if !known[string(key)] {
+		known[string(key)] = true
+		e.add()
+	}
 }
 
 // together reports whether a DAG has the set so far and t as well: others have no use for
@@ -233,8 +286,8 @@ func (e *enumeration) tooMany(most int) error {
 		}
 	}
 	fit := min(MaxChain, e.d.Regions.Area/max(least, 1), len(e.used))
-	return fmt.Errorf("more than %d chains: there are %d tasks, %d of them in DAGs, and up to %d of those fit a region of area %d: deploy fewer, or make regions smaller",
-		most, len(e.d.Tasks), len(e.used), fit, e.d.Regions.Area)
+	return fmt.Errorf("more than %d chains: there are %d tasks, %d of them in DAGs of %d different orders, and up to %d of those fit a region of area %d: deploy fewer, or make regions smaller",
+		most, len(e.d.Tasks), len(e.used), len(e.orders), fit, e.d.Regions.Area)
 }
 
 // ranks is an order of all tasks that all DAGs accept, as far as there is one:

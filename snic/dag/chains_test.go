@@ -77,8 +77,8 @@ func TestChainsOfFigure57(t *testing.T) {
 			t.Errorf("%v: %v, want %v", c.branch, got, c.want)
 		}
 	}
-	_, err = d.Chains(9)
-	const more = "more than 9 chains: there are 4 tasks, 4 of them in DAGs, and up to 2 of those fit a region of area 2: deploy fewer, or make regions smaller"
+	_, err = d.Chains(3)
+	const more = "more than 3 chains: there are 4 tasks, 4 of them in DAGs of 2 different orders, and up to 2 of those fit a region of area 2: deploy fewer, or make regions smaller"
 	if err == nil || err.Error() != more {
 		t.Errorf("%v", err)
 	}
@@ -106,23 +106,79 @@ func TestChainsOfOpposites(t *testing.T) {
 	}
 }
 
-// Many tasks that fit are too many at once, not after hours.
-func TestTooManyChains(t *testing.T) {
+// Of many tasks that fit those next to each other in their DAG are chains, which takes
+// milliseconds; all sets of them would be too many.
+func TestChainsOfOneLongDAG(t *testing.T) {
 	d := &Deployment{Regions: Regions{Area: 100}, DAGs: make([]DAG, 1)}
 	g := &d.DAGs[0]
 	for i := range 40 {
 		d.Tasks = append(d.Tasks, Task{Name: fmt.Sprint("t", i), Area: 1})
 		g.Tasks = append(g.Tasks, TaskID(i))
 	}
-	_, err := d.Chains(0)
-	if err == nil || !strings.Contains(err.Error(), "more than 4096 chains: there are 40 tasks, 40 of them in DAGs, and up to 16 of those fit a region of area 100") {
+	d.rank = ranks(d.Tasks, d.DAGs)
+	chains, err := d.Chains(0)
+	if err != nil || len(chains) != 16*40-15*16/2 {
+		t.Errorf("%d chains, %v", len(chains), err)
+	}
+	_, err = d.Chains(500)
+	if err == nil || !strings.Contains(err.Error(), "more than 500 chains: there are 40 tasks, 40 of them in DAGs of 1 different orders, and up to 16 of those fit a region of area 100") {
 		t.Error(err)
 	}
 	// A chain has no more tasks than a mask has bits.
 	d.Tasks, g.Tasks = d.Tasks[:17], g.Tasks[:17]
-	chains, err := d.Chains(1 << 18)
+	chains, err = d.Chains(1 << 18)
 	if err != nil || len(chains) != 1<<17-1-1 {
 		t.Errorf("%d chains, %v", len(chains), err)
+	}
+}
+
+// With fewer chains than there could be, each is one of those, all branches that fit are
+// among them, and every DAG can run.
+func TestFewerChains(t *testing.T) {
+	fewer := 0
+	rapid.Check(t, func(t *rapid.T) {
+		d := genDeployment(t)
+		all, err := d.Chains(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := rapid.IntRange(1, max(len(all), 1)).Draw(t, "most")
+		some, err := d.Chains(most)
+		if err != nil {
+			return
+		}
+		if len(some) > most {
+			t.Fatalf("%d chains, want at most %d", len(some), most)
+		}
+		if len(some) < len(all) {
+			fewer++
+		}
+		is := func(chains []Chain, tasks []TaskID) bool {
+			return slices.ContainsFunc(chains, func(c Chain) bool { return slices.Equal(c.Tasks, tasks) })
+		}
+		var candidates []Candidate
+		for i, c := range some {
+			if !is(all, c.Tasks) {
+				t.Fatalf("%v is none of all: %v", names(d, some[i:i+1]), names(d, all))
+			}
+			candidates = append(candidates, Candidate{Chain: ChainID(i), Tasks: c.Tasks})
+		}
+		for i := range d.DAGs {
+			for _, stage := range d.Stages(DAGID(i), 0) {
+				for _, branch := range stage {
+					if fits := d.ChainOf(branch...).Area <= d.Regions.Area; fits && !is(some, branch) {
+						t.Fatalf("branch %v is no chain: %v", branch, names(d, some))
+					}
+					small := slices.DeleteFunc(slices.Clone(branch), func(id TaskID) bool { return d.Tasks[id].Area > d.Regions.Area })
+					if _, missing := Cover(small, candidates); missing != nil {
+						t.Fatalf("branch %v: %v cannot run", branch, missing)
+					}
+				}
+			}
+		}
+	})
+	if fewer == 0 {
+		t.Error("there were never fewer")
 	}
 }
 

@@ -25,9 +25,11 @@
 //
 // The chains are the bitstreams of a region, made at deployment: every set of
 // tasks that fits a region and that a DAG has, in an order that all DAGs
-// accept. Tasks that are in no DAG together are in no chain together. A set whose DAGs want opposite orders is there once for each of those
-// that hold all of it. As tasks of a chain can be skipped, one order of what is
-// independent serves all. A task that no DAG names has a chain of its own.
+// accept. Tasks that are in no DAG together are in no chain together. A set whose
+// DAGs want opposite orders is there once for each of those that hold all of it. As
+// tasks of a chain can be skipped, one order of what is independent serves all. A task
+// that no DAG names has a chain of its own. Where these are too many, only tasks that
+// are next to each other in a DAG are a chain: every DAG can run with those, too.
 //
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), sections 5.3, 5.4.2
 // and 5.4.3. The source states no rule of independence, no form of the text and
