@@ -7,6 +7,9 @@
 //
 // Each worker has its own instances of all apps, its own queues of all ports
 // and its own buffers; within a breath nothing is shared and nothing is locked.
+// The instances of an app may hand each other frames (Ctx.Hand, Taker): as copies in
+// rings, one from each worker to each other one, which a breath reads and writes with
+// one store each.
 // What others want of a worker (a Plan, a trace, a tap, a report) it does
 // between two breaths. Live, a worker is a goroutine on a thread of its own
 // (Instance.Run); in replay, in tests and in simulations somebody else owns the
@@ -14,5 +17,6 @@
 // goroutine, the same way every time.
 //
 // Every frame stays in the books: received + generated = transmitted + dropped
-// (for a named reason) + punted + held. Instance.Conservation checks them.
+// (for a named reason) + punted + held, where a frame on its way from worker to worker
+// is held. Instance.Conservation checks them.
 package graph
