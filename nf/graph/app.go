@@ -209,6 +209,7 @@ const (
 	reasonNoController
 	reasonPuntFull
 	reasonStopped
+	reasonTooLong
 	numFrameworkReasons
 )
 
@@ -219,6 +220,7 @@ var frameworkReasons = [numFrameworkReasons]counter.Def{
 	reasonNoController: {Name: "no-controller", Help: "punted while no controller was listening"},
 	reasonPuntFull:     {Name: "punt-full", Help: "punted faster than the controller listened"},
 	reasonStopped:      {Name: "stopped", Help: "still on a link that was taken away, or when the instance was closed"},
+	reasonTooLong:      {Name: "too-long", Help: "handed over by another worker, and longer than a buffer of this one"},
 }
 
 // Counters of every node.
@@ -228,6 +230,8 @@ const (
 	statGenerated
 	statDropped
 	statPunted
+	statHanded
+	statTaken
 	statCalls
 	statSampledPackets
 	statSampledNanos
@@ -240,6 +244,8 @@ var nodeStats = [numStats]counter.Def{
 	statGenerated:      {Name: "generated", Help: "frames that the app made"},
 	statDropped:        {Name: "dropped", Help: "frames dropped, for all reasons"},
 	statPunted:         {Name: "punted", Help: "frames given to the controller"},
+	statHanded:         {Name: "handed", Help: "frames handed to the app's instance in another worker"},
+	statTaken:          {Name: "taken", Help: "frames that the app's instance in another worker has handed over"},
 	statCalls:          {Name: "calls", Help: "batches"},
 	statSampledPackets: {Name: "sampled-packets", Help: "frames of the batches that were timed"},
 	statSampledNanos:   {Name: "sampled-ns", Help: "time that they took"},
@@ -432,7 +438,7 @@ func (c *Ctx) Punt(b *packet.Buf, r Reason) {
 		c.adopt(b)
 	}
 	b.Verdict, b.ReasonApp, b.Reason = packet.Punted, n.index+1, uint16(r)
-	if !ring.put(b, c.now, n.index) {
+	if !ring.add(b, c.now, n.index) {
 		c.drop(b, n.framework(reasonPuntFull))
 		return
 	}

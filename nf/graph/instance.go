@@ -121,10 +121,13 @@ func New(cfg Config) (*Instance, error) {
 			w.timed = !manual
 		}
 		w.ctx = Ctx{rand: rand.New(rand.NewPCG(cfg.Seed, uint64(n))), worker: w, onDrop: cfg.OnDrop}
-		w.tracer = newTracer(&i.traced)
+		w.tracer, w.bell = newTracer(&i.traced), newBell()
 		i.workers = append(i.workers, w)
 		i.graphs = append(i.graphs, &layout{})
 		w.graph = i.graphs[n]
+	}
+	for _, w := range i.workers {
+		w.all = i.workers
 	}
 	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
 		if n := len(i.ports[name]); n > workers {
@@ -243,6 +246,10 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			apps[w][name] = app
 		}
 	}
+	relays := map[string]*relay{}
+	for name, app := range apps[0] {
+		relays[name] = newRelay(app, len(i.workers))
+	}
 	for w := range i.workers {
 		old := i.graphs[w]
 		g := &layout{}
@@ -252,6 +259,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			if app := apps[w][name]; app != nil {
 				kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
 				nodes[name] = newNode(name, known.number(name, kind), kind, app)
+				nodes[name].relay = relays[name]
 			} else {
 				nodes[name] = old.node(name)
 			}
@@ -259,6 +267,9 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 		for _, name := range order {
 			n := nodes[name]
 			g.nodes = append(g.nodes, n)
+			if n.relay != nil {
+				g.relays = append(g.relays, n)
+			}
 			apps, err := i.insides(spec, name, n, w, apps[w][name] != nil, known, shares)
 			if err != nil {
 				return nil, nil, err
@@ -394,7 +405,17 @@ func (i *Instance) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	i.stop.Store(false)
-	defer context.AfterFunc(ctx, func() { i.stop.Store(true) })()
+	for _, w := range i.workers {
+		w.atEnd.Store(false)
+		w.bell.open()
+		defer w.bell.close()
+	}
+	defer context.AfterFunc(ctx, func() {
+		i.stop.Store(true)
+		for _, w := range i.workers {
+			w.bell.ring()
+		}
+	})()
 	var wg sync.WaitGroup
 	errs := make([]error, len(i.workers))
 	for n, w := range i.workers {
@@ -402,7 +423,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		w.live = true
 		w.mailMu.Unlock()
 		wg.Go(func() {
-			if errs[n] = w.run(ctx, &i.stop, len(i.workers), &i.cfg); errs[n] != nil {
+			if errs[n] = w.run(ctx, &i.stop, &i.cfg); errs[n] != nil {
 				cancel()
 			}
 		})
@@ -488,6 +509,7 @@ func (w *worker) inject(p *portNode, now clock.Time, b *packet.Batch) (err error
 	if w.tick <= now {
 		w.runTicks(now)
 	}
+	w.take()
 	c.node = &p.node
 	for _, x := range b.Bufs() {
 		x.Counted = true
@@ -516,13 +538,13 @@ func (w *worker) nextTick() clock.Time {
 	if w.live {
 		w.mailMu.Unlock()
 		t := clock.Never
-		w.do(func() { t = w.tick })
+		w.do(func() { t = w.relayTick(w.tick) })
 		return t
 	}
 	w.mu.Lock() // before mailMu goes, as in do
 	w.mailMu.Unlock()
 	defer w.mu.Unlock()
-	return w.tick
+	return w.relayTick(w.tick)
 }
 
 // Close takes the apps out: they give up what they hold, and what waits on
@@ -538,9 +560,11 @@ func (i *Instance) Close() error {
 	for _, w := range i.workers {
 		w.do(func() {
 			defer w.recover()
-			if w.err == nil {
-				for _, n := range w.graph.nodes {
+			for _, n := range w.graph.nodes {
+				if w.err == nil {
 					w.stopApp(n)
+				} else {
+					w.endRelay(n)
 				}
 			}
 			for _, l := range w.graph.links {
@@ -570,7 +594,8 @@ func closeAll(ports []port.Port) error {
 
 // Conservation checks the books between breaths: received + generated =
 // transmitted + dropped + punted + held, for the instance, and for every app
-// what went in and came out. An app that lost or doubled a frame is named.
+// what went in and came out. An app that lost or doubled a frame is named. In each worker what was handed to
+// others counts as gone, and what was taken from them as come: what is handed and not yet taken is held.
 func (i *Instance) Conservation() error {
 	var sum books
 	var wrong []string
@@ -583,10 +608,12 @@ func (i *Instance) Conservation() error {
 			sum.dropped += b.dropped
 			sum.punted += b.punted
 			sum.held += b.held
+			sum.handed += b.handed
+			sum.taken += b.taken
 			for _, n := range w.graph.nodes {
 				s := n.stats
-				in := s.Live(statIn) + s.Live(statGenerated)
-				out := s.Live(statOut) + s.Live(statDropped) + s.Live(statPunted) + uint64(n.held())
+				in := s.Live(statIn) + s.Live(statGenerated) + s.Live(statTaken)
+				out := s.Live(statOut) + s.Live(statDropped) + s.Live(statPunted) + s.Live(statHanded) + uint64(n.held())
 				if in != out {
 					wrong = append(wrong, fmt.Sprintf("app %s: in+generated %d, out+dropped+punted+held %d", n.name, in, out))
 				}
@@ -594,10 +621,10 @@ func (i *Instance) Conservation() error {
 		})
 	}
 	left := sum.received + sum.generated
-	right := sum.transmitted + sum.dropped + sum.punted + sum.held
+	right := sum.transmitted + sum.dropped + sum.punted + sum.held + sum.handed - sum.taken
 	if left != right {
 		wrong = append([]string{fmt.Sprintf("received %d + generated %d is not transmitted %d + dropped %d + punted %d + held %d",
-			sum.received, sum.generated, sum.transmitted, sum.dropped, sum.punted, sum.held)}, wrong...)
+			sum.received, sum.generated, sum.transmitted, sum.dropped, sum.punted, sum.held+sum.handed-sum.taken)}, wrong...)
 		return errors.New("graph: " + strings.Join(wrong, "; "))
 	}
 	if len(wrong) > 0 {
@@ -608,9 +635,9 @@ func (i *Instance) Conservation() error {
 
 // Held is the number of frames inside the graph, between breaths.
 func (i *Instance) Held() int {
-	n := uint64(0)
+	n := 0
 	for _, w := range i.workers {
-		w.do(func() { n += w.sums().held })
+		w.do(func() { n += int(w.sums().held) + w.handedOver() })
 	}
-	return int(n)
+	return n
 }

@@ -16,6 +16,7 @@ type node struct {
 	kind     *Kind
 	app      App     // nil: a port
 	inside   *Inside // what app stands for inside another one; nil: it does not
+	relay    *relay  // to the instances of other workers; nil: there is none
 	ticker   Ticker
 	next     clock.Time // when ticker wants to run
 	out      []*link    // by output
@@ -127,6 +128,7 @@ func newLink(e edge) *link {
 type layout struct {
 	nodes  []*node // apps in topological order, each before those inside it
 	outers []outer
+	relays []*node     // apps that hand frames from worker to worker
 	back   bool        // a link leads to an app that is earlier in it
 	ports  []*portNode // by name
 	links  []*link     // by text
@@ -162,6 +164,8 @@ func (l *layout) port(name string) *portNode {
 // books are the sums of a worker's counters.
 type books struct {
 	received, generated, transmitted, dropped, punted, held uint64
+	// handed to other workers, and taken from them
+	handed, taken uint64
 }
 
 func (b *books) addNode(n *node, isPort bool) {
@@ -172,4 +176,6 @@ func (b *books) addNode(n *node, isPort bool) {
 	b.generated += n.stats.Live(statGenerated)
 	b.dropped += n.stats.Live(statDropped)
 	b.punted += n.stats.Live(statPunted)
+	b.handed += n.stats.Live(statHanded)
+	b.taken += n.stats.Live(statTaken)
 }

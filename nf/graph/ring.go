@@ -1,98 +1,120 @@
 package graph
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// ring carries copies of frames from one worker to one reader without a lock:
-// records of a header and the frame, one after the other in a circle of bytes.
-// head and tail only grow; the writer owns tail, the reader head.
+// ring carries copies of frames from one worker to one reader without a lock: their
+// bytes, one frame after the other in a circle, and an entry for each. The counts of
+// frames and bytes only grow; the writer owns what it has put, the reader what it has
+// taken. The writer makes any number of frames visible with one store (publish), the
+// reader gives back the room of any number with one (free).
 type ring struct {
-	buf     []byte // length a power of two
-	head    atomic.Uint64
-	_       [56]byte // the writer's and the reader's words on lines of their own
-	tail    atomic.Uint64
+	entries []entry // length a power of two, as that of buf
+	buf     []byte
 	dropped atomic.Uint64
+
+	_     [64]byte // the words of either side on lines of their own
+	put   atomic.Uint64
+	in    uint64 // frames and bytes in the ring since it was made, with those that are not yet visible
+	bytes uint64
+	most  uint64 // of what is in them, what the reader had taken when the writer looked last
+	freed uint64
+
+	_     [64]byte
+	taken atomic.Uint64 // frames, and bytes, that the reader is done with
+	gone  atomic.Uint64
+	out   uint64 // frames and bytes that it has read
+	from  uint64
+	seen  uint64 // frames that were there when it looked last
+
+	_ [64]byte
 }
 
-// ringHeader is: length, node, port, queue, reason app, reason, verdict, time,
-// sequence number.
-const ringHeader = 4 + 5*2 + 2 + 8 + 8
+// entry is what is known of a frame beside its bytes.
+type entry struct {
+	packet.Meta
+	at   clock.Time
+	n    uint32
+	node uint16
+}
 
-// ringSize holds about 700 full Ethernet frames.
-const ringSize = 1 << 20
+// tapBytes holds about 700 full Ethernet frames, tapFrames as many of 64 bytes as take their time.
+const tapBytes, tapFrames = 1 << 20, 1 << 12
 
-func newRing(size int) *ring { return &ring{buf: make([]byte, size)} }
+// newRing is a ring for so many frames and bytes, each a power of two.
+func newRing(frames, bytes int) *ring {
+	return &ring{entries: make([]entry, frames), buf: make([]byte, bytes)}
+}
 
-// put copies b; false, and counted, when there is no room.
-func (r *ring) put(b *packet.Buf, now clock.Time, node uint16) bool {
+// stage copies b, which the reader sees when publish was called; false when there is no room.
+func (r *ring) stage(b *packet.Buf, now clock.Time, node uint16) bool {
 	frame := b.Bytes()
-	tail := r.tail.Load()
-	if uint64(len(r.buf))-(tail-r.head.Load()) < uint64(ringHeader+len(frame)) {
-		r.dropped.Add(1)
-		return false
+	n := uint64(len(frame))
+	if r.in-r.most == uint64(len(r.entries)) || r.bytes+n-r.freed > uint64(len(r.buf)) {
+		r.most, r.freed = r.taken.Load(), r.gone.Load()
+		if r.in-r.most == uint64(len(r.entries)) || r.bytes+n-r.freed > uint64(len(r.buf)) {
+			return false
+		}
 	}
-	var h [ringHeader]byte
-	binary.LittleEndian.PutUint32(h[0:], uint32(len(frame)))
-	binary.LittleEndian.PutUint16(h[4:], node)
-	binary.LittleEndian.PutUint16(h[6:], b.Port)
-	binary.LittleEndian.PutUint16(h[8:], b.Queue)
-	binary.LittleEndian.PutUint16(h[10:], b.ReasonApp)
-	binary.LittleEndian.PutUint16(h[12:], b.Reason)
-	h[14] = byte(b.Verdict)
-	binary.LittleEndian.PutUint64(h[16:], uint64(now))
-	binary.LittleEndian.PutUint64(h[24:], b.Seq)
-	r.copyIn(tail, h[:])
-	r.copyIn(tail+ringHeader, frame)
-	r.tail.Store(tail + ringHeader + uint64(len(frame)))
+	r.entries[r.in&uint64(len(r.entries)-1)] = entry{Meta: b.Meta, at: now, n: uint32(n), node: node}
+	i := r.bytes & uint64(len(r.buf)-1)
+	k := copy(r.buf[i:], frame)
+	copy(r.buf, frame[k:])
+	r.in++
+	r.bytes += n
 	return true
 }
 
-func (r *ring) copyIn(at uint64, p []byte) {
-	i := at & uint64(len(r.buf)-1)
-	n := copy(r.buf[i:], p)
-	copy(r.buf, p[n:])
-}
+// publish has the reader see what was staged.
+func (r *ring) publish() { r.put.Store(r.in) }
 
-func (r *ring) copyOut(p []byte, at uint64) {
-	i := at & uint64(len(r.buf)-1)
-	n := copy(p, r.buf[i:])
-	copy(p[n:], r.buf)
-}
-
-// record is a ring's frame as it was written.
-type record struct {
-	node, port, queue, reasonApp, reason uint16
-	verdict                              packet.Verdict
-	at                                   clock.Time
-	seq                                  uint64
-	data                                 []byte
-}
-
-// get takes the oldest record.
-func (r *ring) get() (record, bool) {
-	head := r.head.Load()
-	if head == r.tail.Load() {
-		return record{}, false
+// add stages and publishes a frame; false, and counted, when there is no room.
+func (r *ring) add(b *packet.Buf, now clock.Time, node uint16) bool {
+	if !r.stage(b, now, node) {
+		r.dropped.Add(1)
+		return false
 	}
-	var h [ringHeader]byte
-	r.copyOut(h[:], head)
-	x := record{
-		node:      binary.LittleEndian.Uint16(h[4:]),
-		port:      binary.LittleEndian.Uint16(h[6:]),
-		queue:     binary.LittleEndian.Uint16(h[8:]),
-		reasonApp: binary.LittleEndian.Uint16(h[10:]),
-		reason:    binary.LittleEndian.Uint16(h[12:]),
-		verdict:   packet.Verdict(h[14]),
-		at:        clock.Time(binary.LittleEndian.Uint64(h[16:])),
-		seq:       binary.LittleEndian.Uint64(h[24:]),
-		data:      make([]byte, binary.LittleEndian.Uint32(h[0:])),
+	r.publish()
+	return true
+}
+
+// waiting is how many frames the reader sees and has not given back. Anybody may ask.
+func (r *ring) waiting() int {
+	taken := r.taken.Load() // first: never more than there are
+	return int(r.put.Load() - taken)
+}
+
+// next is the oldest frame that was not read; nil: there is none.
+func (r *ring) next() *entry {
+	if r.out == r.seen {
+		if r.seen = r.put.Load(); r.out == r.seen {
+			return nil
+		}
 	}
-	r.copyOut(x.data, head+ringHeader)
-	r.head.Store(head + ringHeader + uint64(len(x.data)))
-	return x, true
+	return &r.entries[r.out&uint64(len(r.entries)-1)]
+}
+
+// read copies the bytes of frame e, which next has returned, to p, which is as long; the next one is next
+// then. Their room is taken until free.
+func (r *ring) read(e *entry, p []byte) {
+	i := r.from & uint64(len(r.buf)-1)
+	k := copy(p, r.buf[i:])
+	copy(p[k:], r.buf)
+	r.skip(e)
+}
+
+// skip is read without the bytes.
+func (r *ring) skip(e *entry) {
+	r.from += uint64(e.n)
+	r.out++
+}
+
+// free gives back the room of what was read.
+func (r *ring) free() {
+	r.gone.Store(r.from)
+	r.taken.Store(r.out)
 }

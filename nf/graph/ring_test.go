@@ -10,54 +10,83 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// The ring against a queue: what is put comes out, in order and whole, and
-// what has no room is counted.
+// The ring against a queue: what is put comes out when it was published, in order and
+// whole, what has no room is refused, and room comes back when it was given back.
 func TestRing(t *testing.T) {
 	pool, err := packet.NewPool(1, 256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	type frame struct {
+		entry
+		data []byte
+	}
 	rapid.Check(t, func(t *rapid.T) {
-		r := newRing(512)
-		var model []record
-		used, dropped := 0, uint64(0)
-		for range rapid.IntRange(0, 60).Draw(t, "steps") {
-			if rapid.Bool().Draw(t, "get") {
-				x, ok := r.get()
-				if ok != (len(model) > 0) {
-					t.Fatalf("get: %v with %d records", ok, len(model))
+		r := newRing(8, 512)
+		var all []frame // put
+		var visible, read, freed int
+		size := func(from, to int) (n int) {
+			for _, f := range all[from:to] {
+				n += len(f.data)
+			}
+			return n
+		}
+		dropped := uint64(0)
+		for range rapid.IntRange(0, 80).Draw(t, "steps") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			case 0:
+				e := r.next()
+				if (e != nil) != (read < visible) {
+					t.Fatalf("next: %v with %d of %d read", e, read, visible)
 				}
-				if !ok {
+				if e == nil {
 					continue
 				}
-				want := model[0]
-				model = model[1:]
-				used -= ringHeader + len(want.data)
-				if !bytes.Equal(x.data, want.data) || x.at != want.at || x.seq != want.seq || x.node != want.node || x.port != want.port ||
-					x.queue != want.queue || x.reasonApp != want.reasonApp || x.reason != want.reason || x.verdict != want.verdict {
-					t.Fatalf("got %+v, want %+v", x, want)
+				want := all[read]
+				got := make([]byte, e.n)
+				if *e != want.entry {
+					t.Fatalf("got %+v, want %+v", *e, want.entry)
 				}
-				continue
+				if r.read(e, got); !bytes.Equal(got, want.data) {
+					t.Fatalf("got %x, want %x", got, want.data)
+				}
+				read++
+			case 1:
+				r.free()
+				freed = read
+			case 2:
+				r.publish()
+				visible = len(all)
+			default:
+				x := frame{data: rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "frame")}
+				x.node, x.at = rapid.Uint16().Draw(t, "node"), clock.Time(rapid.Int64().Draw(t, "at"))
+				x.n = uint32(len(x.data))
+				b := pool.Get()
+				b.SetBytes(x.data)
+				b.Port, b.Queue, b.ReasonApp, b.Reason, b.Verdict, b.Seq, b.Tag = 2, 3, 4, 5, packet.Punted, 6, 7
+				x.Meta = b.Meta
+				fits := len(all)-freed < 8 && size(freed, len(all))+len(x.data) <= 512
+				var ok bool
+				if rapid.Bool().Draw(t, "at once") {
+					if ok = r.add(b, x.at, x.node); !ok {
+						dropped++
+					} else {
+						visible = len(all) + 1
+					}
+				} else {
+					ok = r.stage(b, x.at, x.node)
+				}
+				b.Put()
+				if ok != fits {
+					t.Fatalf("put of %d bytes: %v", len(x.data), ok)
+				}
+				if ok {
+					all = append(all, x)
+				}
 			}
-			want := record{
-				node: rapid.Uint16().Draw(t, "node"), port: 2, queue: 3, reasonApp: 4, reason: 5,
-				verdict: packet.Punted, at: clock.Time(rapid.Int64().Draw(t, "at")), seq: 6,
-				data: rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "frame"),
+			if r.waiting() != visible-freed {
+				t.Fatalf("%d are waiting, want %d", r.waiting(), visible-freed)
 			}
-			b := pool.Get()
-			b.SetBytes(want.data)
-			b.Port, b.Queue, b.ReasonApp, b.Reason, b.Verdict, b.Seq = 2, 3, 4, 5, packet.Punted, 6
-			ok := r.put(b, want.at, want.node)
-			b.Put()
-			if fits := used+ringHeader+len(want.data) <= 512; ok != fits {
-				t.Fatalf("put of %d bytes with %d used: %v", len(want.data), used, ok)
-			}
-			if !ok {
-				dropped++
-				continue
-			}
-			model = append(model, want)
-			used += ringHeader + len(want.data)
 		}
 		if r.dropped.Load() != dropped {
 			t.Fatalf("dropped %d, want %d", r.dropped.Load(), dropped)

@@ -44,7 +44,7 @@ func (i *Instance) Counters() []Count {
 				out = append(out, c)
 			}
 		}
-		add("frames", func(n *node) *counter.Set { return n.stats }, int(statPunted)+1)
+		add("frames", func(n *node) *counter.Set { return n.stats }, int(statTaken)+1)
 		add("reason", func(n *node) *counter.Set { return n.reasons }, len(first.reasons.Defs()))
 		add("counter", func(n *node) *counter.Set { return n.counters }, len(first.counters.Defs()))
 	}
@@ -89,7 +89,7 @@ func (i *Instance) Runtime() Runtime {
 	for n, w := range i.workers {
 		w.do(func() {
 			for at, nd := range i.graphs[n].nodes {
-				held[at] += nd.held()
+				held[at] += nd.held() + nd.handedTo(n)
 			}
 		})
 	}
@@ -401,6 +401,8 @@ func (i *Instance) traceText(w *worker, r trace.Record) string {
 		return end("transmitted " + packet.Verdict(r.Args[2]).String())
 	case TraceDrop:
 		return end("dropped")
+	case TraceHand:
+		return fmt.Sprintf("handed to worker %d", r.Args[1])
 	case TracePunt:
 		return end("punted")
 	}

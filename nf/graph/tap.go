@@ -37,13 +37,15 @@ func (t *Tap) Next() (Frame, bool) {
 	for range t.rings {
 		r := t.rings[t.turn%len(t.rings)]
 		t.turn++
-		x, ok := r.get()
-		if !ok {
+		x := r.next()
+		if x == nil {
 			continue
 		}
-		f := Frame{At: x.at, Seq: x.seq, Port: x.port, Queue: x.queue, Verdict: x.verdict, Data: x.data}
+		f := Frame{At: x.at, Seq: x.Seq, Port: x.Port, Queue: x.Queue, Verdict: x.Verdict, Data: make([]byte, x.n)}
 		f.Node = t.inst.name(x.node)
-		f.App, f.Reason = t.inst.reason(x.reasonApp, x.reason)
+		f.App, f.Reason = t.inst.reason(x.ReasonApp, x.Reason)
+		r.read(x, f.Data)
+		r.free()
 		return f, true
 	}
 	return Frame{}, false
@@ -93,7 +95,7 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 		return nil, fmt.Errorf("%s is tapped already", at)
 	}
 	for _, w := range i.workers {
-		r := newRing(ringSize)
+		r := newRing(tapFrames, tapBytes)
 		t.rings = append(t.rings, r)
 		w.do(func() {
 			for _, l := range w.graph.links {
@@ -130,7 +132,7 @@ func (i *Instance) Listen() (*Tap, error) {
 	}
 	t := &Tap{inst: i}
 	for _, w := range i.workers {
-		r := newRing(ringSize)
+		r := newRing(tapFrames, tapBytes)
 		t.rings = append(t.rings, r)
 		w.do(func() { w.punt = r })
 	}

@@ -18,6 +18,8 @@ const (
 	TraceRx  // Args[0]: the frame's length
 	TraceIn  // Args[0]: the input
 	TraceOut // Args[0]: the output
+	// TraceHand ends a packet in this worker: Args[1] is the one that it was handed to.
+	TraceHand
 )
 
 // traceSize is the most records that a worker keeps, stageSize the most that

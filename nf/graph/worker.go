@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
@@ -67,6 +66,10 @@ type worker struct {
 	spinNs clock.Duration
 	tracer *tracer     // kept while ctx.tracer is off
 	waits  []port.Port // reused by wait
+	all    []*worker
+	staged []staged // rings to others in this breath
+	bell   *bell
+	atEnd  atomic.Bool // of the run: see allAtEnd
 
 	// mu makes Step and do exclude each other. A running worker holds it for
 	// its whole run and looks at mailed between breaths.
@@ -107,6 +110,7 @@ func (w *worker) post(l letter) {
 		w.mail = append(w.mail, &l)
 		w.mailed.Store(true)
 		w.mailMu.Unlock()
+		w.bell.ring()
 		<-l.done
 		return
 	}
@@ -203,8 +207,8 @@ func (w *worker) step(now clock.Time) (moved int, err error) {
 }
 
 // run breathes until stop is set, an error occurs, or every port is at its
-// end and nothing is left to send. It is one of so many workers.
-func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers int, cfg *Config) error {
+// end and nothing is left to send.
+func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	w.mu.Lock()
@@ -217,7 +221,7 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers int, cfg *C
 	}
 	w.thread.Store(int32(threadID()))
 	// The scheduler would take long to come back to a locked thread.
-	alone := runtime.GOMAXPROCS(0) <= workers
+	alone := runtime.GOMAXPROCS(0) <= len(w.all)
 	busy := w.clk.Now()
 	moving := busy.Add(-2 * workIdle)
 	for !stop.Load() && w.err == nil {
@@ -260,11 +264,11 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, workers int, cfg *C
 			}
 			d = until
 		}
-		if w.backlog() {
+		if w.backlog() || w.handedOver() > 0 || w.atEnd.Load() {
 			d = min(d, maxSleep/100)
 		}
 		if d > 0 {
-			if err := w.wait(ctx, d); err != nil && ctx.Err() == nil {
+			if err := w.wait(ctx, stop, d); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}
@@ -284,6 +288,15 @@ func (w *worker) backlog() bool {
 
 // finished reports that no frame will come any more and none waits.
 func (w *worker) finished() bool {
+	if !w.drained() {
+		w.goesOn()
+		return false
+	}
+	return w.allAtEnd()
+}
+
+// drained reports that no frame will come any more by a port and none waits.
+func (w *worker) drained() bool {
 	if len(w.graph.ports) == 0 {
 		return false
 	}
@@ -305,9 +318,20 @@ func (w *worker) finished() bool {
 	return true
 }
 
-// wait sleeps until a port may have something to do, or for d. Ports that
-// cannot be waited for together are waited for in turn, briefly.
-func (w *worker) wait(ctx context.Context, d clock.Duration) error {
+// wait sleeps until a port may have something to do, somebody rings, or for d.
+func (w *worker) wait(ctx context.Context, stop *atomic.Bool, d clock.Duration) error {
+	w.bell.asleep.Store(true)
+	defer w.bell.awake()
+	// What came before anybody could know that the worker sleeps. Without a buffer for what
+	// was handed over it sleeps all the same.
+	if w.mailed.Load() || stop.Load() || w.handedOver() > 0 && w.pool != nil && w.pool.Free() > 0 {
+		return nil
+	}
+	return w.sleep(ctx, d)
+}
+
+// sleep waits for the ports and the bell. Ports that cannot be waited for together are waited for in turn, briefly.
+func (w *worker) sleep(ctx context.Context, d clock.Duration) error {
 	w.waits = w.waits[:0]
 	for _, p := range w.graph.ports {
 		for i, q := range p.queues {
@@ -316,21 +340,28 @@ func (w *worker) wait(ctx context.Context, d clock.Duration) error {
 			}
 		}
 	}
-	if len(w.waits) == 0 {
-		time.Sleep(d)
+	queues := len(w.waits)
+	if queues == 0 {
+		w.bell.wait(ctx, d)
 		return nil
 	}
-	first, others := w.waits[0], w.waits[1:]
-	if len(others) == 0 {
-		return waitErr(first, first.Wait(ctx, d))
+	first := w.waits[0]
+	if w.bell.fd >= 0 {
+		w.waits = append(w.waits, w.bell)
 	}
-	if m, ok := first.(port.MultiWaiter); ok {
-		if ok, err := m.WaitAny(ctx, others, d); ok {
+	if m, ok := first.(port.MultiWaiter); ok && len(w.waits) > 1 {
+		if ok, err := m.WaitAny(ctx, w.waits[1:], d); ok {
 			return waitErr(nil, err)
 		}
 	}
-	each := min(d, maxSleep/100) / clock.Duration(len(w.waits))
-	for _, q := range w.waits {
+	if len(w.graph.relays) > 0 {
+		d = min(d, maxSleep/100) // nobody can wake it
+	}
+	if queues == 1 {
+		return waitErr(first, first.Wait(ctx, d))
+	}
+	each := min(d, maxSleep/100) / clock.Duration(queues)
+	for _, q := range w.waits[:queues] {
 		if err := waitErr(q, q.Wait(ctx, each)); err != nil {
 			return err
 		}
@@ -361,6 +392,7 @@ func (w *worker) breath(now clock.Time) (moved int) {
 	if w.tick <= now {
 		moved += w.runTicks(now)
 	}
+	moved += w.take()
 	for _, p := range g.ports {
 		for i := range p.queues {
 			if !p.eof[i] {
@@ -405,6 +437,7 @@ func (w *worker) drain() (moved int) {
 	if t := w.ctx.tracer; t != nil && t.open == 0 && !w.tracing() {
 		w.ctx.tracer = nil
 	}
+	w.publish()
 	w.commit()
 	w.ctx.node = nil
 	return moved
@@ -523,7 +556,7 @@ func (w *worker) received(p *portNode, b *packet.Batch) {
 	case l.to != nil:
 		if l.tap != nil {
 			for _, x := range b.Bufs() {
-				l.tap.put(x, c.now, p.index)
+				l.tap.add(x, c.now, p.index)
 			}
 		}
 		l.stats.Add(linkPackets, uint64(k))
@@ -569,7 +602,7 @@ func (w *worker) deliver(l *link) {
 
 func (w *worker) copyTo(l *link, from int) {
 	for _, x := range l.q[from:] {
-		l.tap.put(x, w.ctx.now, l.fromNode.index)
+		l.tap.add(x, w.ctx.now, l.fromNode.index)
 	}
 }
 
@@ -705,6 +738,7 @@ func (w *worker) adopt(g *layout) {
 		n.out, n.in = g.outs[i], g.ins[i]
 	}
 	w.graph = g
+	w.staged = make([]staged, 0, len(g.relays)*len(w.all))
 	// Nothing that is over keeps frames, and with them memory, from going.
 	w.batch, w.waits = packet.Batch{}, nil
 	w.pool = nil
@@ -718,6 +752,7 @@ func (w *worker) adopt(g *layout) {
 
 // stopApp lets an app give up what it holds, to where it is linked.
 func (w *worker) stopApp(n *node) {
+	w.endRelay(n)
 	if s, ok := n.app.(Stopper); ok {
 		w.ctx.node = n
 		s.Stop(&w.ctx)

@@ -1,0 +1,27 @@
+//go:build !linux
+
+package graph
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// bell wakes a worker that sleeps: not here, it sleeps as long as it means to.
+type bell struct {
+	port.Port
+	asleep atomic.Bool
+	fd     int
+}
+
+func newBell() *bell   { return &bell{fd: -1} }
+func (b *bell) open()  {}
+func (b *bell) close() {}
+func (b *bell) ring()  {}
+func (b *bell) awake() { b.asleep.Store(false) }
+
+func (b *bell) wait(_ context.Context, d clock.Duration) { time.Sleep(d) }
