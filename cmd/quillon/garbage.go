@@ -17,15 +17,28 @@ const patientGarbage = 128 << 20
 // collected, in percent: Go's default.
 const usualGarbage = 100
 
-// collectNone has no garbage collected until stop: while a process starts, frames wait for it
-// on a wire that is not open yet, and little of what it makes is garbage. Who sets GOGC has
-// what that says, and GOMEMLIMIT holds.
+// startGarbage is how much memory, in bytes, a process that starts takes before garbage is
+// collected. A large spec takes more than a thousand times its length to be read.
+const startGarbage = 192 << 20
+
+// collectNone has no garbage collected until stop, or until there is a lot of it: while a process
+// starts, frames wait for it on a wire that is not open yet, and little of what it makes is
+// garbage. stop gives the system what is left of that. GOGC and GOMEMLIMIT hold where they are set.
 func collectNone() (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
+	limit := debug.SetMemoryLimit(-1)
+	debug.SetMemoryLimit(min(limit, startGarbage))
 	debug.SetGCPercent(-1)
-	return sync.OnceFunc(func() { debug.SetGCPercent(usualGarbage) })
+	return sync.OnceFunc(func() {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(usualGarbage)
+		free := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
+		if metrics.Read(free); free[0].Value.Uint64()+free[1].Value.Uint64() > startGarbage/2 {
+			go debug.FreeOSMemory()
+		}
+	})
 }
 
 // collectLess has garbage collected when there is so much of it, or when the heap

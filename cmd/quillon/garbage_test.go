@@ -85,3 +85,32 @@ func TestCollectNone(t *testing.T) {
 		t.Errorf("with GOGC %d %%", p)
 	}
 }
+
+// A large spec is read in bounded memory, and what is left of that goes back to the system.
+func TestCollectAtStart(t *testing.T) {
+	t.Setenv("GOGC", "")
+	held := func() uint64 {
+		s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+		metrics.Read(s)
+		return s[0].Value.Uint64() - s[1].Value.Uint64()
+	}
+	runtime.GC()
+	before := held()
+	stop := collectNone()
+	var piece []byte
+	for range 4 * startGarbage >> 20 {
+		piece = make([]byte, 1<<20)
+	}
+	runtime.KeepAlive(piece)
+	if now := held(); now > 2*startGarbage+before {
+		t.Errorf("%d MB of garbage were made and %d MB are held", 4*startGarbage>>20, now>>20)
+	}
+	stop()
+	for range 500 {
+		if held() < before+startGarbage/2 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // it is given back beside what runs
+	}
+	t.Errorf("%d MB are held, %d MB were before", held()>>20, before>>20)
+}

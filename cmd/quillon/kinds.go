@@ -1,6 +1,9 @@
 package main
 
 import (
+	"slices"
+	"sync"
+
 	"github.com/quillon/quillon/nf/aead"
 	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/dummy"
@@ -21,10 +24,13 @@ import (
 )
 
 // kinds are the apps that a Spec may name.
-func kinds() []graph.Kind {
+func kinds() []graph.Kind { return slices.Clone(declared()) }
+
+// declared is made once: a SuperNIC remembers deployments that it has read.
+var declared = sync.OnceValue(func() []graph.Kind {
 	f := functions()
 	return append(f, *snic.Kind(f...))
-}
+})
 
 // functions are those that may be tasks of a board, too.
 func functions() []graph.Kind {

@@ -39,7 +39,8 @@ type lookout struct {
 type waiting struct {
 	last clock.Duration // that it had waited for a processor, at the last look
 	over clock.Duration // and before it waited too long
-	from clock.Time     // when that was; 0: it does not
+	at   clock.Time     // of the last look
+	from clock.Time     // of the look before the first wait; 0: it does not
 	seen clock.Time     // when it did last
 }
 
@@ -47,7 +48,8 @@ type waiting struct {
 type lookedAt struct {
 	last  port.Stats // all queues
 	since port.Stats // as it was before the first frame that was missed
-	from  clock.Time // when that was; 0: none is
+	at    clock.Time // of the last look
+	from  clock.Time // of the look before that; 0: none is
 	seen  clock.Time // when the last one was
 }
 
@@ -72,12 +74,12 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 		}
 		x := before[p.Name]
 		if x == nil || all.Missed+all.ShutOut < x.last.Missed+x.last.ShutOut { // another one of the name
-			x = &lookedAt{last: all}
+			x = &lookedAt{last: all, at: now}
 		}
 		l.ports[p.Name] = x
 		if all.Missed+all.ShutOut > x.last.Missed+x.last.ShutOut {
 			if x.from == 0 {
-				x.from, x.since = now, x.last
+				x.from, x.since = x.at, x.last
 				what := "cross unseen"
 				if all.ShutOut > x.last.ShutOut {
 					what = "are dropped"
@@ -86,7 +88,7 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 			}
 			x.seen = now
 		}
-		x.last = all
+		x.last, x.at = all, now
 		if x.from != 0 && now.Sub(x.seen) >= lookQuiet {
 			l.end(now, p, x)
 		}
@@ -101,14 +103,14 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 	for _, w := range workers {
 		x := before[w.Thread]
 		if x == nil {
-			x = &waiting{last: w.Waited}
+			x = &waiting{last: w.Waited, at: now}
 		}
 		l.workers[w.Thread] = x
 		more := w.Waited - x.last
 		switch {
 		case more >= lookWaits:
 			if x.from == 0 {
-				x.from, x.over = now, x.last
+				x.from, x.over = x.at, x.last
 				fmt.Fprintf(l.w, "quillon: %s worker %d is not scheduled: it was ready to run and waited %v for a processor; others run there (quillon help run: --priority, --cpu)\n",
 					stamp(now), w.Worker, more.Round(time.Millisecond))
 			}
@@ -118,7 +120,7 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 				stamp(now), w.Worker, stamp(x.from), stamp(x.seen), (w.Waited - x.over).Round(time.Millisecond))
 			x.from = 0
 		}
-		x.last = w.Waited
+		x.last, x.at = w.Waited, now
 	}
 }
 

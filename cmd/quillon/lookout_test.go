@@ -35,7 +35,7 @@ func TestLookout(t *testing.T) {
 		{lookEvery, []port.Stats{{Missed: 9}, {}}, "quillon: 2026-11-22T12:00:00.500Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they cross unseen\n"},
 		{lookEvery, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
 		{lookQuiet - 1, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
-		{1, []port.Stats{{Missed: 9}, {Missed: 2}}, "quillon: 2026-11-22T12:00:02.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:00.500Z to 2026-11-22T12:00:00.750Z 4 crossed unseen, 0 were dropped\n"},
+		{1, []port.Stats{{Missed: 9}, {Missed: 2}}, "quillon: 2026-11-22T12:00:02.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:00.250Z to 2026-11-22T12:00:00.750Z 4 crossed unseen, 0 were dropped\n"},
 		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
 		{0, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:04.750Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they are dropped\n"},
 		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:06.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:04.750Z to 2026-11-22T12:00:04.750Z 0 crossed unseen, 3 were dropped\n"},
@@ -53,7 +53,7 @@ func TestLookout(t *testing.T) {
 		{0, time.Hour, ""}, {lookEvery, lookWaits - 1, ""},
 		{lookEvery, 92 * time.Millisecond, "quillon: 2026-11-22T12:00:07.500Z worker 0 is not scheduled: it was ready to run and waited 92ms for a processor; others run there (quillon help run: --priority, --cpu)\n"},
 		{lookEvery, lookWaits, ""}, {lookEvery, 3 * time.Millisecond, ""}, {lookQuiet - lookEvery - 1, 0, ""},
-		{1, 0, "quillon: 2026-11-22T12:00:09.750Z worker 0 is scheduled again; from 2026-11-22T12:00:07.500Z to 2026-11-22T12:00:07.750Z it waited 155ms for a processor\n"},
+		{1, 0, "quillon: 2026-11-22T12:00:09.750Z worker 0 is scheduled again; from 2026-11-22T12:00:07.250Z to 2026-11-22T12:00:07.750Z it waited 155ms for a processor\n"},
 		{lookQuiet, 0, ""}, {lookEvery, 0, ""}, {0, -time.Hour, ""},
 	} {
 		w.Reset()

@@ -279,24 +279,32 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		c.Wake(a.wants(c.Now()))
 		return
 	}
+	asks := false
 	for i, b := range batch.Bufs() {
-		a.server.See(b.Bytes(), in != a.devices, &a.batch[i])
+		x := &a.batch[i]
+		a.server.See(b.Bytes(), in != a.devices, x)
+		asks = asks || x.Asks()
 	}
-	a.take()
-	a.begin(c)
-	for i, b := range batch.Bufs() {
-		a.verdicts[i] = a.decide(c, in, b, &a.batch[i])
+	if asks {
+		a.take()
+		a.begin(c)
+		for i, b := range batch.Bufs() {
+			a.verdicts[i] = a.decide(c, in, b, &a.batch[i])
+		}
+		a.gauge(c)
+		c.Wake(a.wants(c.Now()))
+		a.give()
+	} else {
+		for i := range batch.Bufs() {
+			a.verdicts[i] = a.batch[i].Verdict()
+		}
 	}
-	a.gauge(c)
-	at := a.wants(c.Now())
-	a.give()
 	for i, b := range batch.Bufs() {
 		if a.verdicts[i] == gbn.Delivered {
-			at = min(at, c.Now().Add(a.tick)) // then it has left: others may go on with its session
+			c.Wake(c.Now().Add(a.tick)) // then it has left: others may go on with its session
 		}
 		a.end(c, in, b, &a.batch[i], a.verdicts[i])
 	}
-	c.Wake(at)
 }
 
 // decide says what becomes of a frame that was seen.

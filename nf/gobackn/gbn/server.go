@@ -48,6 +48,10 @@ type Seen struct {
 	ok   bool // it is one of a device that is served, and whole; else v says what it is
 }
 
+// Asks reports whether what becomes of the frame is the Server's to say; if not, Verdict says it.
+func (x *Seen) Asks() bool       { return x.ok }
+func (x *Seen) Verdict() Verdict { return x.v }
+
 // NewServer makes one without sessions.
 func NewServer(c Config) (*Server, error) {
 	c, err := c.withDefaults()
