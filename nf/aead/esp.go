@@ -164,16 +164,18 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	a.lower(c, f)
 	tos := d.tos(b)
 	df := d.v6 || hdr.IPv4(b[d.l3:]).DF()
+	was := f.Len()
 	b, ok := f.Prepend(grow)
-	if ok {
-		b, ok = f.Append(tail)
-	}
 	if !ok {
 		return reasonNoRoom
 	}
-	seq := s.next(n, a.cfg.lifetime)
-	if seq == 0 {
-		return reasonExpired
+	why, seq := reasonNoRoom, uint64(0)
+	if b, ok = f.Append(tail); ok {
+		why, seq = reasonExpired, s.next(n, a.cfg.lifetime)
+	}
+	if seq == 0 { // who looks at what is dropped sees it as it came
+		f.SetFrame(int(f.Off())+grow, was)
+		return why
 	}
 	copy(b, b[grow:grow+front])
 	from := grow + front

@@ -280,3 +280,34 @@ func golden(t *testing.T, file, got string) {
 		t.Errorf("%s (-want +got):\n%s", file, d)
 	}
 }
+
+// TestEveryFunction: each network function that sits between two ports has a case.
+func TestEveryFunction(t *testing.T) {
+	var all strings.Builder
+	files, err := filepath.Glob("*/counters.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, k := range kinds() {
+		if len(k.In) != 2 {
+			continue
+		}
+		missing := 0
+		for _, r := range k.Reasons {
+			if !strings.Contains(all.String(), "\n"+k.Name+".reason."+r.Name+" ") {
+				missing++
+				t.Logf("%s: no case has a frame with the reason %s", k.Name, r.Name)
+			}
+		}
+		if !strings.Contains(all.String(), "# "+k.Name) || len(k.Reasons) > 0 && missing == len(k.Reasons) {
+			t.Errorf("%s has no case", k.Name)
+		}
+	}
+}

@@ -26,8 +26,9 @@ var inputs = flag.Bool("inputs", false, "write the inputs of the cases that were
 func TestInputs(t *testing.T) {
 	for dir, play := range map[string]func(*scene){
 		"napt": naptScene, "firewall": firewallScene, "balance": balanceScene, "police": policeScene, "shape": shapeScene,
-		"vxlan-made": vxlanScene, "vxlan-made-ipv6": vxlanSixScene, "nsh-edge": nshScene, "nsh-task": nshTaskScene, "aead-made": aeadScene,
-		"kvcache": cacheScene, "replicate": replicateScene, "gobackn": gobacknScene, "hop": hopScene,
+		"vxlan-made": vxlanScene, "vxlan-made-ipv6": vxlanSixScene, "nsh-edge": nshScene, "nsh-task": nshTaskScene, "nsh-forwarder": nshTaskScene, "aead-made": aeadScene, "aead-made-tunnel": aeadTunnelScene,
+		"firewall-limits": limitsScene,
+		"kvcache":         cacheScene, "replicate": replicateScene, "gobackn": gobacknScene, "hop": hopScene,
 	} {
 		t.Run(dir, func(t *testing.T) {
 			s := &scene{T: t, now: clock.Time(1_800_000_000 * time.Second)}

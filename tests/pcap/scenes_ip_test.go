@@ -177,6 +177,35 @@ func asking(target, from, group string, mac []byte) []byte {
 	return p
 }
 
+// limitsScene: one host that opens more than it may, in a firewall with little room.
+func limitsScene(s *scene) {
+	k := talk{from: at("10.0.0.2"), to: at("192.0.2.9")}
+	open := func(k talk, port uint16) {
+		s.a(k.tcp(port, 80, "S", 1000, 0, nil))
+		s.b(k.back().tcp(80, port, "SA", 9000, 1001, nil))
+		s.a(k.tcp(port, 80, "A", 1001, 9001, nil))
+	}
+	s.a(arp(k.from, "10.0.0.1"))
+	s.a(fragments(k.udp(5000, 53, filling(1600)), 800)...)
+	for port := range uint16(4) { // half-open: two of a source at a time
+		s.a(k.tcp(6000+port, 80, "S", 1000, 0, nil))
+	}
+	for port := range uint16(2) {
+		s.b(k.back().tcp(80, 6000+port, "SA", 9000, 1001, nil))
+		s.a(k.tcp(6000+port, 80, "A", 1001, 9001, nil))
+	}
+	open(k, 6010)
+	open(k, 6011) // one more than a source may have
+	for i, from := range []string{"10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7"} {
+		k.from = at(from)
+		for port := range uint16(3) {
+			open(k, 7000+10*uint16(i)+port)
+		}
+	}
+	s.wait(2 * time.Second)
+	open(k, 8000)
+}
+
 func balanceScene(s *scene) {
 	vip := at("10.0.0.100")
 	backends := []host{at("10.0.0.1"), at("10.0.0.2")}

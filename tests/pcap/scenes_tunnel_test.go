@@ -139,7 +139,7 @@ func nshTaskScene(s *scene) {
 	for _, send := range []func(...[]byte){s.a, s.b} {
 		send(onPath(header(61, 2, nextEthernet, 7, 255), inner), onPath(header(61, 1, nextEthernet, 7, 254, fixed...), inner),
 			onPath(header(61, 2, nextEthernet, 7, 2, variable...), inner), onPath(header(61, 2, nextIPv4, 7, 1), inner[14:]),
-			onPath(header(61, 2, nextEthernet, 7, 0), inner), onPath(header(0, 2, nextEthernet, 7, 9), inner), onPath(header(61, 2, nextEthernet, 7, 9), inner)[:20], inner)
+			onPath(header(61, 2, nextEthernet, 7, 0), inner), onPath(header(0, 2, nextEthernet, 7, 9), inner), onPath(header(1, 2, nextEthernet, 7, 9), inner), onPath(header(61, 2, nextEthernet, 7, 9), inner)[:20], inner)
 	}
 }
 
@@ -205,7 +205,7 @@ func aeadScene(s *scene) {
 	s.b(esp(1), esp(2), esp(2), esp(5), esp(4), esp(1)) // sequence numbers twice, and out of order
 	s.b(esp(300), esp(200), esp(171), esp(173))         // behind the window of 128, and just within it
 	s.b(b.raw(50, protect(keyWrong, 0x200, 301, layers.IPProtocolUDP, datagram)), changed(esp(301), -20, 1), changed(esp(301), 41, 1), esp(301))
-	s.b(b.raw(50, protect(keyIn, 0x200, 302, layers.IPProtocolUDP, datagram, 1, 2, 4, 3)), b.raw(50, protect(keyIn, 0x200, 303, 59, datagram)),
+	s.b(b.raw(50, protect(keyIn, 0x200, 302, layers.IPProtocolUDP, datagram, 1, 2, 3, 4, 6, 5)), b.raw(50, protect(keyIn, 0x200, 303, 59, datagram)),
 		b.raw(50, protect(keyIn, 0x200, 304, layers.IPProtocolUDP, datagram)[:30]), b.raw(50, protect(keyIn, 0x999, 304, layers.IPProtocolUDP, datagram)),
 		b.udp(2000, 1000, filling(20)), talk{from: at("10.0.3.1"), to: at("10.0.1.1")}.udp(1, 2, nil),
 		talk{from: at("10.0.3.1"), to: at("10.0.1.1")}.raw(50, protect(keyIn, 0x200, 305, layers.IPProtocolUDP, datagram)))
@@ -213,4 +213,41 @@ func aeadScene(s *scene) {
 	s.b(fragments(esp(307), 24)...)
 	b.options, b.vlans, b.tos = []byte{7, 7, 4, 0, 0, 0, 0}, []uint16{100, 200}, 3
 	s.b(b.raw(50, protect(keyIn, 0x200, 308, layers.IPProtocolUDP, datagram)))
+}
+
+// aeadTunnelScene: whole packets inside those of the two gateways, an SA that may send ten.
+func aeadTunnelScene(s *scene) {
+	k := talk{from: at("10.0.1.1"), to: at("10.0.2.1"), id: 6, ttl: 9}
+	six := talk{from: at("2001:db8:1::1"), to: at("2001:db8:2::1")}
+	for tos := range uint8(4) {
+		k.tos, six.tos = 0x28|tos, 0x28|tos
+		s.a(k.udp(1000, 2000, filling(9)), six.udp(1000, 2000, filling(9)))
+	}
+	s.a(talk{from: k.from, to: at("10.0.9.1")}.udp(1, 2, nil), talk{from: six.from, to: at("ff02::1:ff00:2"), ttl: 255}.raw(58, asking("2001:db8::2", "2001:db8:1::1", "ff02::1:ff00:2", nil)))
+	const fits = 1446
+	k.df = true
+	k.tos = 0
+	s.a(k.udp(1000, 2000, filling(fits-28)), k.udp(1000, 2000, filling(fits-27)))
+	k.df, k.id = false, 77
+	s.a(fragments(k.udp(1000, 2000, filling(1600)), 800)...) // of which one is the tenth packet
+	gates := talk{from: at("192.0.2.2"), to: at("192.0.2.1")}
+	inner := k.back()
+	seq := uint32(0)
+	come := func(next layers.IPProtocol, tos uint8, packet []byte) {
+		seq++
+		gates.tos = tos
+		s.b(gates.raw(50, protect(keyIn, 0x200, seq, next, packet)))
+	}
+	for outer := range uint8(4) {
+		for _, tos := range []uint8{0, 2} {
+			inner.tos = tos
+			come(layers.IPProtocolIPv4, outer, inner.udp(2000, 1000, filling(5))[14:])
+		}
+	}
+	back := six.back()
+	back.tos = 1
+	come(layers.IPProtocolIPv6, 3, back.udp(2000, 1000, filling(6))[14:])
+	come(layers.IPProtocolUDP, 0, inner.udp(2000, 1000, filling(5))[34:])
+	inner.from = at("10.0.9.1")
+	come(layers.IPProtocolIPv4, 0, inner.udp(2000, 1000, filling(5))[14:])
 }
