@@ -10,12 +10,15 @@
 // A frame is lost only when a neighbour behind a goes on sending though it was
 // asked not to, or is longer than frames may be.
 //
+// A link has one order of frames. Frames of a port's queues have none, so one worker
+// has the link, and sends all that leaves; those of other queues are handed to it
+// (graph.Ctx.Hand), where they stay in the order in which their queue had them.
+//
 // A frame that was taken in goes out in the Buf that it came in; what is sent
 // again, or is of the link itself, is generated.
 package wire
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -33,6 +36,7 @@ const (
 	reasonTooLong graph.Reason = iota
 	reasonFull
 	reasonGaveUp
+	reasonCrowded
 	reasonEvents
 	numReasons = reasonEvents + graph.Reason(hop.Other) + 1
 )
@@ -41,6 +45,7 @@ var reasons = [numReasons]counter.Def{
 	reasonTooLong:                              {Name: "length", Help: "longer than frame=, than a buffer, or no frame at all: dropped"},
 	reasonFull:                                 {Name: "queue-full", Help: "came though the sender was asked to pause (queue=): dropped"},
 	reasonGaveUp:                               {Name: "gave-up", Help: "not acknowledged or not sent when the app was taken away: dropped"},
+	reasonCrowded:                              {Name: "hand-over-full", Help: "came by another queue than the link's worker has, faster than that takes it: dropped; of b, it comes again"},
 	reasonEvents + graph.Reason(hop.Took):      {Name: "link", Help: "an acknowledgement or greeting of the other end"},
 	reasonEvents + graph.Reason(hop.Deliver):   {Name: "delivered", Help: "unwrapped, and passed"},
 	reasonEvents + graph.Reason(hop.Damaged):   {Name: "damaged", Help: "the CRC is wrong: comes again"},
@@ -93,8 +98,10 @@ func Kind() *graph.Kind {
 		Doc: `Frames of a go to b under EtherType 0x88B5 with a number and a CRC, 34 bytes
 longer, and stay in a buffer of 64 KB until the other end acknowledges them. PFC
 (IEEE 802.1Qbb) keeps either end from sending what the other has no room for.
-The cable's MTU must be 34 bytes more than that of what is behind a; its ports
-have one queue.
+The cable's MTU must be 34 bytes more than that of what is behind a.
+
+A link has one order of frames, so one worker has it: the first, by whose queues all
+frames leave. Others hand theirs to it. So one queue is enough, and best.
 
   quillon run --inline eth1,eth2 --nf hop,rate=25Gbit,delay=500ns`,
 		In:  []string{"a", "b"},
@@ -111,11 +118,41 @@ have one queue.
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
-			if env.Workers > 1 {
-				return nil, fmt.Errorf("hop: a link has one order of frames, and this graph %d workers: give its ports one queue", env.Workers)
+			p, err := build(args)
+			if err != nil {
+				return nil, err
 			}
-			return build(args)
+			if env.Worker != owner {
+				return side{}, nil
+			}
+			return p, nil
 		},
+	}
+}
+
+// owner is the worker that has the link.
+const owner = 0
+
+// side is the app in another worker.
+type side struct{}
+
+// Wants implements graph.Wanter: nothing crosses as it is.
+func (side) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
+
+// Push implements graph.App.
+func (side) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		x.Tag = uint64(in)
+		if !c.Hand(owner, x) {
+			c.Drop(x, reasonCrowded)
+		}
+	}
+}
+
+// Taken implements graph.Taker: nobody hands anything to another than the owner.
+func (side) Taken(c *graph.Ctx, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		c.Drop(x, reasonCrowded)
 	}
 }
 
@@ -218,6 +255,22 @@ func (p *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		}
 	} else {
 		for _, x := range b.Bufs() {
+			p.receive(c, x)
+		}
+	}
+	p.pump(c)
+}
+
+// Taken implements graph.Taker: frames of other queues.
+func (p *app) Taken(c *graph.Ctx, b *packet.Batch) {
+	p.begin(c.Now())
+	p.release(c)
+	for _, x := range b.Bufs() {
+		in := x.Tag
+		x.Tag = 0
+		if in == 0 {
+			p.take(c, x)
+		} else {
 			p.receive(c, x)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,9 +205,6 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%v: %v", a, err)
 		}
 	}
-	if _, err := Kind().New(graph.Env{Workers: 2}, nil); err == nil {
-		t.Error("two workers are accepted")
-	}
 }
 
 // loop is both ends of a cable on one worker each, without the test's copies.
@@ -274,5 +272,84 @@ func TestNoAllocation(t *testing.T) {
 	}
 	if got != 201*8 {
 		t.Errorf("%d frames arrive, want %d", got, 201*8)
+	}
+}
+
+// Frames of several queues, on both sides, go through the one worker that has the link: each queue's in its order.
+func TestWorkers(t *testing.T) {
+	x := graphtest.NewGang(t, *Kind(), 3, graph.Args{"timeout": "100us"})
+	peer, err := hop.New(hop.Config{Epoch: 7, MAC: [6]byte{2, 0, 0, 0, 0, 0xEE}, Timeout: 100 * time.Microsecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	const each = 200
+	var sent, back [3]uint32 // by worker
+	var got [3]uint32        // of what worker w had from a
+	arrived := 0
+	for round := 0; round < 2000; round++ {
+		x.Now = x.Now.Add(10 * time.Microsecond)
+		var in [3][2][][]byte
+		for w := range in {
+			for range rng.IntN(4) {
+				if sent[w] < each {
+					in[w][0] = append(in[w][0], frame(uint32(w)<<16|sent[w], 60+rng.IntN(1000)))
+					sent[w]++
+				}
+			}
+		}
+		if n := back[0]; n < each && peer.Send(frame(n, 100)) {
+			back[0]++
+		}
+		for n := 0; n < 32 && peer.Pending(x.Now) != hop.Nothing; n++ {
+			p := make([]byte, 2048)
+			p = p[:peer.Poll(x.Now, p)]
+			w := int(rng.Int32N(3)) // another queue each time: the link puts them in order again
+			in[w][1] = append(in[w][1], p)
+		}
+		var wg sync.WaitGroup
+		for w := range in {
+			wg.Go(func() {
+				x.Push(w, 0, in[w][0])
+				x.Push(w, 1, in[w][1])
+			})
+		}
+		wg.Wait()
+		for range 2 {
+			if _, err := x.Inst.Step(x.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, f := range x.Took(1) {
+			p, ev := peer.Input(x.Now, f)
+			if ev != hop.Deliver {
+				continue
+			}
+			peer.Consumed(len(p))
+			seq := binary.BigEndian.Uint32(p)
+			w := seq >> 16
+			if seq&0xFFFF != got[w] {
+				t.Fatalf("of worker %d frame %d arrives, want %d", w, seq&0xFFFF, got[w])
+			}
+			got[w]++
+		}
+		for _, f := range x.Took(0) {
+			if len(f) == hop.MinFrame && f[12] == 0x88 && f[13] == 0x08 {
+				continue // a pause
+			}
+			if seq := binary.BigEndian.Uint32(f); seq != uint32(arrived) {
+				t.Fatalf("frame %d arrives, want %d", seq, arrived)
+			}
+			arrived++
+		}
+		if got == [3]uint32{each, each, each} && arrived == each {
+			break
+		}
+	}
+	if got != [3]uint32{each, each, each} || arrived != each {
+		t.Errorf("%v of %d frames a worker arrive, and %d of %d back", got, each, arrived, each)
+	}
+	if n := x.Close()["hand-over-full"]; n != 0 {
+		t.Errorf("%d frames found no room", n)
 	}
 }
