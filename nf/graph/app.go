@@ -175,6 +175,8 @@ type Param struct {
 type Env struct {
 	Name            string // the app's name in the Spec
 	Worker, Workers int
+	// Inside says that the app runs inside another one, where Ctx.Hand hands nothing over.
+	Inside bool
 	// Clock is the graph's when it moves while a breath lasts; nil: time stands
 	// still meanwhile, as in replay and in simulations.
 	Clock clock.Clock

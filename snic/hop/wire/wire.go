@@ -19,6 +19,7 @@
 package wire
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -121,6 +122,9 @@ frames leave. Others hand theirs to it. So one queue is enough, and best.
 			p, err := build(args)
 			if err != nil {
 				return nil, err
+			}
+			if env.Inside && env.Workers > 1 {
+				return nil, fmt.Errorf("hop: a link has one order of frames, and this graph %d workers: inside another function give its ports one queue", env.Workers)
 			}
 			if env.Worker != owner {
 				return side{}, nil

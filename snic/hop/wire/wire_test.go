@@ -353,3 +353,13 @@ func TestWorkers(t *testing.T) {
 		t.Errorf("%d frames found no room", n)
 	}
 }
+
+// Inside another function nothing can be handed over.
+func TestInsideOfSeveralWorkers(t *testing.T) {
+	for workers, wrong := range map[int]bool{1: false, 2: true} {
+		_, err := Kind().New(graph.Env{Name: "x", Workers: workers, Inside: true}, nil)
+		if (err != nil) != wrong {
+			t.Errorf("%d workers: %v", workers, err)
+		}
+	}
+}
