@@ -37,7 +37,7 @@ func mutants() []mutant {
 		{"a READ is not overtaken", "order.go", " && v.flight == 0 && le.Uint64(p) != v.value", " && le.Uint64(p) != v.value", frames, "TestNotOvertaken"},
 		{"another key is the same memory", "order.go", "like := v.rkey == o.rkey && ", "like := ", frames, "TestForgets"},
 		{"a part is the whole", "order.go", "like := v.rkey == o.rkey && o.len == 8 && ", "like := v.rkey == o.rkey && ", frames, "TestForgets"},
-		{"a repetition is a new atomic", "repair.go", "s.answerAgain(fl, k)\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(fl, o, x, b, off)\n\t\t\treturn\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", frames, "TestRepetition"},
+		{"a repetition is a new atomic", "repair.go", "s.answerAgain(fl, k)\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", "s.reenter(fl, o, x, b, &s.f, off)\n\t\t\treturn\n\t\t}\n\t\ts.c.Drop(x, reasonAnswered)", frames, "TestRepetition"},
 		{"another request is a repetition", "repair.go", "!o.same(&s.f, b, off, fl.mtu)", "false", frames, "TestRepetition|TestGuards"},
 		{"a repetition under another PSN", "repair.go", "psn := psnAdd(o.spsn, off)", "psn := c.next", frames, "TestGoBackN"},
 		{"requests keep their PSN", "admit.go", "h.SetPSN(psn)\n\t\tif ack", "if ack", frames, "TestMoved"},
