@@ -87,14 +87,7 @@ var refusals = [...]graph.Reason{
 	sched.Gone:         reasonGone,
 }
 
-// Kind declares snic, whose tasks may be any functions. What these do to packets it knows
-// (graph.Kind.Effects).
-func Kind(functions ...graph.Kind) *graph.Kind {
-	l := newLibrary(functions)
-	k := &graph.Kind{
-		Name:    "snic",
-		Summary: "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
-		Doc: `Frames from port p0 leave by p1, those from p1 by p0, and so with p2 and p3 and
+const doc = `Frames from port p0 leave by p1, those from p1 by p0, and so with p2 and p3 and
 all others. On the way a rule may send them through a tenant's tasks: in the
 order of its DAG when they come in by an even port, back through it when they
 come in by an odd one. Rules are written for the way forward.
@@ -139,29 +132,40 @@ What others cannot use is not taken: memory: of a firewall counts for nothing.
 With pool-port= and quillon run --pool, boards that have the same deployment run
 DAGs for each other: see the flags there, and quillon snic pool. A board that is
 stopped gives them back with their state; one with more than 16 MB of it stays until the
-end: run says so, and its exit status is 1.`,
-		Params: []graph.Param{
-			{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
-			{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce, memory too: on or off"},
-			{Name: "epoch", Default: "20us", Help: "EPOCH_LEN: how often shares are divided"},
-			{Name: "monitor", Default: "5ms", Help: "MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"},
-			{Name: "idle", Default: "0", Help: "how long without packets until the last instance of a task is descheduled; 0: never"},
-			{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
-			{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
-			{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
-			{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
-			{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
-			{Name: "scheduler", Default: "chain", Help: "what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"},
-			{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
-			{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
-			{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
-			{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
-			{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since, made beside the frames: so much is lost, and what that takes, if this board dies; 0: all that they have learnt here"},
-			{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. All boards of an instance together have no more than the machine, which gives it as it is used"},
-			{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
-			{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
-			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
-		},
+end: run says so, and its exit status is 1.`
+
+var params = []graph.Param{
+	{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
+	{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce, memory too: on or off"},
+	{Name: "epoch", Default: "20us", Help: "EPOCH_LEN: how often shares are divided"},
+	{Name: "monitor", Default: "5ms", Help: "MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"},
+	{Name: "idle", Default: "0", Help: "how long without packets until the last instance of a task is descheduled; 0: never"},
+	{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
+	{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
+	{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
+	{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
+	{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
+	{Name: "scheduler", Default: "chain", Help: "what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"},
+	{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
+	{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
+	{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
+	{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
+	{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since, made beside the frames: so much is lost, and what that takes, if this board dies; 0: all that they have learnt here"},
+	{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. All boards of an instance together have no more than the machine, which gives it as it is used"},
+	{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
+	{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
+	{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
+}
+
+// Kind declares snic, whose tasks may be any functions. What these do to packets it knows
+// (graph.Kind.Effects).
+func Kind(functions ...graph.Kind) *graph.Kind {
+	l := newLibrary(functions)
+	k := &graph.Kind{
+		Name:    "snic",
+		Summary: "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
+		Doc:     doc,
+		Params:  params,
 		Reasons: reasons[:],
 		Tables:  tables(),
 		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {

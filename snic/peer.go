@@ -492,25 +492,7 @@ func (b *board) peering(c *graph.Ctx) {
 		case o.kind == itself:
 			p.number, p.mac = o.board, o.mac
 		case o.kind == aPeer:
-			was := p.peers[o.board]
-			p.peers[o.board] = o.peer
-			if was.up == o.peer.up && was.usable == o.peer.usable && was.mac == o.peer.mac {
-				break // it has told what there is of it
-			}
-			p.usable = 0
-			p.byMAC = map[[6]byte]int{p.mac: -1}
-			for i := range p.peers {
-				if q := &p.peers[i]; q.up {
-					if _, two := p.byMAC[q.mac]; two {
-						p.byMAC[q.mac] = -1 // nobody knows whose frames these are
-					} else {
-						p.byMAC[q.mac] = i
-					}
-					if q.usable {
-						p.usable++
-					}
-				}
-			}
+			p.meet(o.board, o.peer)
 		case o.deployment != p.hash:
 		case o.kind == toRemember:
 			if n := o.event.Want; n >= 0 && n < len(b.dagOf) && !b.restore(&b.services[b.dagOf[n]], o.state, o.in) {
@@ -559,45 +541,74 @@ func (b *board) peering(c *graph.Ctx) {
 			}
 			p.say = append(p.say, said{kind: remains, id: i})
 		}
-		for k := range s.abroad.guests {
-			g := &s.abroad.guests[k]
-			switch {
-			case !g.ready && b.runs(s):
-				g.ready = true
-				p.say = append(p.say, said{kind: isReady, lease: g.lease})
-			case !g.ready && !b.hopes(s):
-				p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
-				g.gone = true
-			case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
-				if !b.piece(now, s, &g.out) {
-					break
-				}
-				if g.out.out.size > pool.MaxState {
-					g.saving = false
-					p.failed++
-					p.say = append(p.say, said{kind: isKept, lease: g.lease})
-				} else {
-					g.gone = true
-					p.say = append(p.say, said{kind: hasSaved, lease: g.lease, out: g.out})
-				}
-				g.out = nil
-			case g.saving:
-				g.out = nil // packets have come meanwhile
-			case g.copying && b.piece(now, s, &g.out):
-				if g.out.out.size <= pool.MaxState {
-					p.say = append(p.say, said{kind: hasCopied, lease: g.lease, out: g.out})
-				} else {
-					p.failed++
-				}
-				g.copying, g.out = false, nil
-			}
-		}
+		b.serve(now, n)
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
 		if s.abroad.stale || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || (g.saving || g.copying) && !g.gone }) {
 			busy = append(busy, i)
 		}
 	}
 	p.busy = busy
+}
+
+// meet notes what is known of a board of the pool.
+func (p *pooled) meet(n int, is peer) {
+	was := p.peers[n]
+	p.peers[n] = is
+	if was.up == is.up && was.usable == is.usable && was.mac == is.mac {
+		return // it has told what there is of it
+	}
+	p.usable = 0
+	p.byMAC = map[[6]byte]int{p.mac: -1}
+	for i := range p.peers {
+		if q := &p.peers[i]; q.up {
+			if _, two := p.byMAC[q.mac]; two {
+				p.byMAC[q.mac] = -1 // nobody knows whose frames these are
+			} else {
+				p.byMAC[q.mac] = i
+			}
+			if q.usable {
+				p.usable++
+			}
+		}
+	}
+}
+
+// serve does what is to be done for the guests of a DAG, and tells what has come of it.
+func (b *board) serve(now clock.Time, n int) {
+	p, s := b.pool, &b.services[n]
+	for k := range s.abroad.guests {
+		g := &s.abroad.guests[k]
+		switch {
+		case !g.ready && b.runs(s):
+			g.ready = true
+			p.say = append(p.say, said{kind: isReady, lease: g.lease})
+		case !g.ready && !b.hopes(s):
+			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
+			g.gone = true
+		case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
+			if !b.piece(now, s, &g.out) {
+				break
+			}
+			if g.out.out.size > pool.MaxState {
+				g.saving = false
+				p.failed++
+				p.say = append(p.say, said{kind: isKept, lease: g.lease})
+			} else {
+				g.gone = true
+				p.say = append(p.say, said{kind: hasSaved, lease: g.lease, out: g.out})
+			}
+			g.out = nil
+		case g.saving:
+			g.out = nil // packets have come meanwhile
+		case g.copying && b.piece(now, s, &g.out):
+			if g.out.out.size <= pool.MaxState {
+				p.say = append(p.say, said{kind: hasCopied, lease: g.lease, out: g.out})
+			} else {
+				p.failed++
+			}
+			g.copying, g.out = false, nil
+		}
+	}
 }
 
 // copyOne has the board of a guest be told what that knows, of one of those for which it is time.

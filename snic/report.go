@@ -166,11 +166,21 @@ type BoardView struct {
 
 // Report is the board's View.
 func (b *board) Report() any {
-	v := View{Regions: []RegionView{}, Tasks: []TaskView{}, DAGs: []DAGView{}, Tenants: []TenantView{}, Events: []EventView{}}
-	now := b.seen
+	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: b.dagViews(), Tenants: b.tenantViews(), Events: []EventView{}, Board: b.boardView()}
+	for _, e := range b.log {
+		v.Events = append(v.Events, EventView{seconds(b.seen.Sub(e.At)), b.tell(e)})
+	}
+	if b.pool != nil {
+		v.Pool = b.poolView()
+	}
+	return v
+}
+
+func (b *board) regionViews() []RegionView {
+	out := []RegionView{}
 	for r := range b.fabric.Regions() {
 		f, in, times := b.fabric.Region(r), b.sched.Instance(r), b.fabric.Times(r)
-		x := RegionView{Region: r, State: f.State.String(), SinceSec: seconds(now.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
+		x := RegionView{Region: r, State: f.State.String(), SinceSec: seconds(b.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
 		if f.Chain >= 0 {
 			ch := &b.chains[f.Chain]
 			x.Chain = b.names(ch.tasks)
@@ -192,8 +202,13 @@ func (b *board) Report() any {
 			part := func(d clock.Duration) float64 { return float64(d) / float64(all) }
 			x.Accessed, x.Running, x.Loading = part(times.Accessed), part(times.In[region.Running]), part(times.In[region.Loading])
 		}
-		v.Regions = append(v.Regions, x)
+		out = append(out, x)
 	}
+	return out
+}
+
+func (b *board) taskViews() []TaskView {
+	out := []TaskView{}
 	for n := range b.tasks {
 		t := &b.tasks[n]
 		if t.in == nil {
@@ -204,8 +219,13 @@ func (b *board) Report() any {
 		if t.space != nil {
 			x.Memory = b.memory.task(n, t.Memory)
 		}
-		v.Tasks = append(v.Tasks, x)
+		out = append(out, x)
 	}
+	return out
+}
+
+func (b *board) dagViews() []DAGView {
+	out := []DAGView{}
 	for i := range b.services {
 		s := &b.services[i]
 		if s.UID == 0 {
@@ -229,8 +249,13 @@ func (b *board) Report() any {
 		for _, w := range s.visits {
 			x.Through = append(x.Through, b.through(w))
 		}
-		v.DAGs = append(v.DAGs, x)
+		out = append(out, x)
 	}
+	return out
+}
+
+func (b *board) tenantViews() []TenantView {
+	out := []TenantView{}
 	number := b.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
 		n, ok := number[t.Name]
@@ -250,13 +275,14 @@ func (b *board) Report() any {
 				x.Memory = b.memory.tenant(o)
 			}
 		}
-		v.Tenants = append(v.Tenants, x)
+		out = append(out, x)
 	}
-	for _, e := range b.log {
-		v.Events = append(v.Events, EventView{seconds(now.Sub(e.At)), b.tell(e)})
-	}
+	return out
+}
+
+func (b *board) boardView() BoardView {
 	books, stats := b.sched.Books(), b.fabric.Stats()
-	v.Board = BoardView{
+	v := BoardView{
 		RegionTotals: RegionTotals{
 			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.copied, InLine: b.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
@@ -266,13 +292,10 @@ func (b *board) Report() any {
 		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.fabric.Waiting(),
 	}
 	for _, n := range stats.PRs {
-		v.Board.Loaded += n
+		v.Loaded += n
 	}
 	if b.memory != nil {
-		v.Board.Memory = b.memory.view(&b.fixed)
-	}
-	if b.pool != nil {
-		v.Pool = b.poolView()
+		v.Memory = b.memory.view(&b.fixed)
 	}
 	return v
 }

@@ -224,27 +224,9 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 		shares[n] = &share{}
 	}
 	var graphs []*layout
-	apps := make([]map[string]App, len(i.workers))
-	for w := range i.workers {
-		apps[w] = map[string]App{}
-		for _, name := range appNames {
-			if i.graphs[w].node(name) != nil && !fresh[name] {
-				continue
-			}
-			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
-			env := Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}
-			if i.workers[w].timed {
-				env.Clock = i.cfg.Clock
-			}
-			if i.cfg.Memory != nil {
-				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(kind.kept(name), size) }
-			}
-			app, err := kind.New(env, maps.Clone(spec.Apps[name].Args))
-			if err != nil {
-				return nil, nil, spec.errAt(path("apps", name), "app %s: %v", name, err)
-			}
-			apps[w][name] = app
-		}
+	apps, err := i.make(spec, appNames, fresh, shares)
+	if err != nil {
+		return nil, nil, err
 	}
 	relays := map[string]*relay{}
 	for name, app := range apps[0] {
@@ -295,40 +277,72 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 			g.all = append(g.all, &p.node)
 			nodes[name] = &p.node
 		}
-		outs, ins := map[string][]*link{}, map[string][]*link{}
-		for _, n := range g.all {
-			if n.inside != nil {
-				outs[n.name] = n.out // its own, which the outer app empties
-				continue
-			}
-			outs[n.name] = make([]*link, len(n.kind.Out))
-		}
-		for _, e := range edges {
-			l := old.link(e)
-			if l == nil || l.fromNode != nodes[e.from] || (l.to != nil && l.to != nodes[e.to]) || (l.toPort != nil && &l.toPort.node != nodes[e.to]) {
-				l = newLink(e)
-				l.fromNode = nodes[e.from]
-				if p := g.port(e.to); p != nil {
-					l.toPort = p
-				} else {
-					l.to = nodes[e.to]
-					l.in = slices.Index(l.to.kind.In, e.in)
-				}
-			}
-			outs[e.from][slices.Index(nodes[e.from].kind.Out, e.out)] = l
-			ins[e.to] = append(ins[e.to], l)
-			g.links = append(g.links, l)
-			if at := slices.Index(order, e.to); at >= 0 && at < slices.Index(order, e.from) {
-				g.back = true
-			}
-		}
-		for _, n := range g.all {
-			g.outs = append(g.outs, outs[n.name])
-			g.ins = append(g.ins, ins[n.name])
-		}
+		g.connect(old, nodes, edges, order)
 		graphs = append(graphs, g)
 	}
 	return graphs, known, nil
+}
+
+// make makes the apps of each worker that it does not have, or that are in fresh.
+func (i *Instance) make(spec *Spec, names []string, fresh map[string]bool, shares map[string]*share) ([]map[string]App, error) {
+	apps := make([]map[string]App, len(i.workers))
+	for w := range i.workers {
+		apps[w] = map[string]App{}
+		for _, name := range names {
+			if i.graphs[w].node(name) != nil && !fresh[name] {
+				continue
+			}
+			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
+			env := Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}
+			if i.workers[w].timed {
+				env.Clock = i.cfg.Clock
+			}
+			if i.cfg.Memory != nil {
+				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(kind.kept(name), size) }
+			}
+			app, err := kind.New(env, maps.Clone(spec.Apps[name].Args))
+			if err != nil {
+				return nil, spec.errAt(path("apps", name), "app %s: %v", name, err)
+			}
+			apps[w][name] = app
+		}
+	}
+	return apps, nil
+}
+
+// connect links the nodes of a worker, with the links of its graph before where they are the same.
+func (g *layout) connect(old *layout, nodes map[string]*node, edges []edge, order []string) {
+	outs, ins := map[string][]*link{}, map[string][]*link{}
+	for _, n := range g.all {
+		if n.inside != nil {
+			outs[n.name] = n.out // its own, which the outer app empties
+			continue
+		}
+		outs[n.name] = make([]*link, len(n.kind.Out))
+	}
+	for _, e := range edges {
+		l := old.link(e)
+		if l == nil || l.fromNode != nodes[e.from] || (l.to != nil && l.to != nodes[e.to]) || (l.toPort != nil && &l.toPort.node != nodes[e.to]) {
+			l = newLink(e)
+			l.fromNode = nodes[e.from]
+			if p := g.port(e.to); p != nil {
+				l.toPort = p
+			} else {
+				l.to = nodes[e.to]
+				l.in = slices.Index(l.to.kind.In, e.in)
+			}
+		}
+		outs[e.from][slices.Index(nodes[e.from].kind.Out, e.out)] = l
+		ins[e.to] = append(ins[e.to], l)
+		g.links = append(g.links, l)
+		if at := slices.Index(order, e.to); at >= 0 && at < slices.Index(order, e.from) {
+			g.back = true
+		}
+	}
+	for _, n := range g.all {
+		g.outs = append(g.outs, outs[n.name])
+		g.ins = append(g.ins, ins[n.name])
+	}
 }
 
 func (l *layout) link(e edge) *link {
