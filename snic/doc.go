@@ -138,18 +138,20 @@
 //
 // # Cost
 //
-// What tasks cost of a worker is measured, where the clock moves while a breath lasts: one batch of every 256 packets that a task
-// gets, for each DAG. A worker's time is one of the resources that are divided, while several tenants send: all of it but what the
-// worker has to do for what comes, whatever becomes of it, and a little less while frames wait at the ports all the time. So
-// who floods is refused at the door, before the ports' rings overflow, where nobody can tell whose frames are lost. In replay
-// time stands still in a breath, and nothing of this happens.
+// The board measures what a task costs of a worker's time, where the clock moves while a breath lasts: it times one
+// batch of every 256 packets that a task gets, for each DAG. While several tenants send, a worker's time is one of the
+// resources that are divided. What is divided is the time that is left when the worker has looked at everything that
+// comes, and at the least 7/8 of that while frames wait at the ports all the time. So a tenant that floods is
+// refused at the door. Without that the ports' rings would overflow, and there nobody can tell whose frames are lost.
+// In replay time stands still in a breath, and costs are not measured.
 //
 // # Failures
 //
 // A tenant that floods is throttled at the door to its share, from the next epoch on, when
-// others want what it uses. Packets that can carry it are marked with ECN's congestion experienced, outermost IP header, while a tenant that asks for
-// more than it gets has used half of what it may send in one go; what is beyond all of that is dropped. Packets for which there is no region wait, in bounded space;
-// more are dropped with a reason. A deployment that is wrong is refused, and what
+// others want what it uses. Before anything is dropped for that, its packets are marked: when the tenant asks for more than
+// it gets, and has used half of what it may send in one go (burst=), packets with an ECN-capable outermost IP header get
+// the mark congestion experienced (RFC 3168). Packets for which there is no region wait, in bounded space; more are
+// dropped with a reason. A deployment that is wrong is refused, and what
 // runs stays.
 //
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5).
