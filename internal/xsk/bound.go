@@ -172,6 +172,12 @@ func (s *Set) Empty() bool {
 	return errors.Is(s.m.NextKey(nil, &k), ebpf.ErrKeyNotExist)
 }
 
+// Len is how many queue pairs are in the set.
+func (s *Set) Len() (int, error) {
+	all, err := s.keys()
+	return len(all), err
+}
+
 // Close lets go of the set. A program that has it keeps it alive.
 func (s *Set) Close() error {
 	if s == nil {

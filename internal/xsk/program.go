@@ -240,10 +240,11 @@ func (a *assembler) assemble() asm.Instructions {
 		asm.StoreMem(asm.RFP, -32, asm.R1, asm.DWord),
 	)
 	f := a.spec.Filter
-	if f.RoCE && !f.All {
+	some := f.RoCE || len(f.UDP) > 0
+	if some && !f.All {
 		a.filter()
 	}
-	if f.RoCE || f.All {
+	if some || f.All {
 		a.wanted()
 	}
 	if !f.All {
@@ -400,9 +401,13 @@ func (a *assembler) network() {
 		asm.JEq.Imm(asm.R3, be16(0x86DD), "ipv6"),
 		asm.JEq.Imm(asm.R3, be16(0x8100), "wanted"), // behind more tags than that
 		asm.JEq.Imm(asm.R3, be16(0x88A8), "wanted"),
-		asm.JNE.Imm(asm.R3, be16(0x8915), "unwanted"),
 	)
+	if !a.spec.Filter.RoCE {
+		a.add(asm.Ja.Label("unwanted"))
+		return
+	}
 	// RoCE v1: the global route header has IPv6's shape.
+	a.add(asm.JNE.Imm(asm.R3, be16(0x8915), "unwanted"))
 	if a.hosts == 0 {
 		a.add(asm.Ja.Label("wanted"))
 	} else {
@@ -425,16 +430,16 @@ func (a *assembler) ipv4() {
 		asm.JNE.Imm(asm.R2, unix.IPPROTO_UDP, "unwanted"),
 		asm.LoadMem(asm.R2, asm.R9, 6, asm.Half),
 		asm.And.Imm(asm.R2, be16(0x1FFF)), // a later fragment: it has no port
-		asm.JNE.Imm(asm.R2, 0, "hosts4"),
+		asm.JNE.Imm(asm.R2, 0, a.unseen("hosts4")),
 		asm.LSh.Imm(asm.R1, 2),
 		asm.Mov.Reg(asm.R3, asm.R9),
 		asm.Add.Reg(asm.R3, asm.R1),
 	)
 	a.need(asm.R3, 8, "unwanted")
-	a.add(
-		asm.LoadMem(asm.R1, asm.R3, 2, asm.Half),
-		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),
-	)
+	a.udp(asm.R3, 0)
+	if !a.spec.Filter.RoCE {
+		return
+	}
 	a.label("hosts4")
 	if a.hosts == 0 {
 		a.add(asm.Ja.Label("wanted"))
@@ -464,18 +469,11 @@ func (a *assembler) ipv6() {
 		asm.JNE.Imm(asm.R1, 6, "unwanted"),
 		asm.LoadMem(asm.R1, asm.R9, 6, asm.Byte),
 	)
-	extended := "hosts6"
-	if a.hosts == 0 {
-		extended = "wanted"
-	}
 	for _, next := range extensions {
-		a.add(asm.JEq.Imm(asm.R1, next, extended))
+		a.add(asm.JEq.Imm(asm.R1, next, a.unseen("hosts6")))
 	}
-	a.add(
-		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "unwanted"),
-		asm.LoadMem(asm.R1, asm.R9, 42, asm.Half),
-		asm.JNE.Imm(asm.R1, be16(4791), "unwanted"),
-	)
+	a.add(asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "unwanted"))
+	a.udp(asm.R9, 40)
 	if a.hosts != 0 {
 		a.label("hosts6")
 		for _, off := range []int16{8, 24} {
@@ -486,6 +484,31 @@ func (a *assembler) ipv6() {
 		}
 		a.add(asm.Ja.Label("unwanted"))
 	}
+}
+
+// unseen is where a datagram goes whose UDP header is not seen: only RoCE's hosts can tell that it is not wanted.
+func (a *assembler) unseen(hosts string) string {
+	if f := a.spec.Filter; len(f.UDP) > 0 || a.hosts == 0 {
+		return "wanted"
+	}
+	return hosts
+}
+
+// udp looks at the ports of the UDP header at off of a register. What is not RoCE does not come back.
+func (a *assembler) udp(at asm.Register, off int16) {
+	f := a.spec.Filter
+	a.add(asm.LoadMem(asm.R1, at, off+2, asm.Half))
+	if len(f.UDP) > 0 {
+		a.add(asm.LoadMem(asm.R2, at, off, asm.Half))
+		for _, p := range f.UDP {
+			a.add(asm.JEq.Imm(asm.R1, be16(p), "wanted"), asm.JEq.Imm(asm.R2, be16(p), "wanted"))
+		}
+	}
+	if !f.RoCE {
+		a.add(asm.Ja.Label("unwanted"))
+		return
+	}
+	a.add(asm.JNE.Imm(asm.R1, be16(4791), "unwanted"))
 }
 
 // lookup jumps to "wanted" when the address at RFP-24 is one of the hosts.

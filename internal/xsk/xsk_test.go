@@ -169,6 +169,52 @@ func drawFrame(t *rapid.T) []byte {
 	return f
 }
 
+// Datagrams from and to a filter's UDP ports are wanted, and those whose ports are not seen, whatever else it wants.
+func TestUDPPorts(t *testing.T) {
+	hosts := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	filters := []port.Filter{
+		{UDP: []uint16{1234}}, {UDP: []uint16{1234, 53}, RoCE: true}, {UDP: []uint16{1234}, RoCE: true, Hosts: hosts}, {UDP: []uint16{4791}},
+	}
+	for _, filter := range filters {
+		prog := load(t, ProgramSpec{Filter: filter, Cross: Pass})
+		roce := prog
+		if filter.RoCE {
+			roce = load(t, ProgramSpec{Filter: port.Filter{RoCE: true, Hosts: filter.Hosts}, Cross: Pass})
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			f := drawFrame(t)
+			var h hdr.Frame
+			hdr.Parse(f, &h)
+			l4, seen := 0, false // the UDP header, and whether there is one as far as can be seen
+			switch at := 14 + 4*int(h.Tags); {
+			case h.Tags > 2 || len(f) < at+20:
+			case f[at-2] == 8 && f[at-1] == 0 && f[at]>>4 == 4 && f[at]&15 >= 5 && f[at+9] == hdr.ProtoUDP:
+				l4, seen = at+4*int(f[at]&15), binary.BigEndian.Uint16(f[at+6:])&0x1FFF == 0
+			case f[at-2] == 0x86 && f[at-1] == 0xDD && f[at]>>4 == 6 && len(f) >= at+48 && f[at+6] == hdr.ProtoUDP:
+				l4, seen = at+40, true
+			}
+			if l4 == 0 || len(f) < l4+8 {
+				prog.wanted(t, f) // whatever it says, it ends
+				return
+			}
+			if seen {
+				p := rapid.SampledFrom([]uint16{1234, 53, 4791, 1235, 0xD204}).Draw(t, "port")
+				binary.BigEndian.PutUint16(f[l4+rapid.SampledFrom([]int{0, 2}).Draw(t, "side"):], p)
+			}
+			want := !seen
+			for _, p := range filter.UDP {
+				want = want || binary.BigEndian.Uint16(f[l4:]) == p || binary.BigEndian.Uint16(f[l4+2:]) == p
+			}
+			if filter.RoCE {
+				want = want || roce.wanted(t, f)
+			}
+			if got := prog.wanted(t, f); got != want {
+				t.Fatalf("%+v: wanted %v, not %v: %x", filter, got, want, f)
+			}
+		})
+	}
+}
+
 func TestHosts(t *testing.T) {
 	hosts := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
 	prog := load(t, ProgramSpec{Filter: port.Filter{RoCE: true, Hosts: hosts}, Cross: Pass})
@@ -218,6 +264,7 @@ func TestClosed(t *testing.T) {
 		{"RoCE", port.Filter{RoCE: true, Closed: true}, 0, true},
 		{"RoCE, heartbeat", port.Filter{RoCE: true, Closed: true}, time.Second, true},
 		{"hosts", port.Filter{RoCE: true, Closed: true, Hosts: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}, 0, true},
+		{"RoCE, by port", port.Filter{UDP: []uint16{4791}, Closed: true}, 0, true},
 		{"all", port.Filter{All: true, Closed: true}, 0, false},
 		{"all, heartbeat", port.Filter{All: true, Closed: true}, time.Second, false},
 	} {

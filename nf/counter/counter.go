@@ -26,11 +26,19 @@ type Set struct {
 	live  []uint64
 	pub   []atomic.Uint64
 	dirty uint64 // bit i: a counter whose ID is i modulo 64 may have changed
+	_     [line]byte
 }
+
+// line is the length of a line of the processor's cache. What a worker counts lies on lines of its own: one that
+// another worker writes, too, goes to and fro with each frame.
+const line = 64
+
+// words is how many words fill whole lines, with n of them: memory of so many begins with a line.
+func words(n int) int { return (n*8 + line - 1) / line * line / 8 }
 
 // NewSet makes a set with all counters zero.
 func NewSet(defs []Def) *Set {
-	return &Set{defs: defs, live: make([]uint64, len(defs)), pub: make([]atomic.Uint64, len(defs))}
+	return &Set{defs: defs, live: make([]uint64, len(defs), words(len(defs))), pub: make([]atomic.Uint64, len(defs), words(len(defs)))}
 }
 
 // Defs is the declaration, in ID order.

@@ -3,6 +3,7 @@ package counter
 import (
 	"slices"
 	"testing"
+	"unsafe"
 )
 
 func TestCommit(t *testing.T) {
@@ -48,6 +49,23 @@ func TestCommitMany(t *testing.T) {
 			if got := s.Snapshot(nil); !slices.Equal(got, shown) {
 				t.Fatalf("%d counters, after %d changes: %v, want %v", n, i+1, got, shown)
 			}
+		}
+	}
+}
+
+// What is written of one set lies on no line of the processor's cache that another's does: each worker has sets of
+// its own, which are made one after the other.
+func TestLines(t *testing.T) {
+	owner := map[uintptr]*Set{}
+	for range 64 {
+		s := NewSet(make([]Def, 5))
+		for _, at := range []unsafe.Pointer{unsafe.Pointer(&s.dirty), unsafe.Pointer(&s.live[0]), unsafe.Pointer(&s.live[4]),
+			unsafe.Pointer(&s.pub[0]), unsafe.Pointer(&s.pub[4])} {
+			l := uintptr(at) / 64
+			if o := owner[l]; o != nil && o != s {
+				t.Fatal("two sets have a line in common")
+			}
+			owner[l] = s
 		}
 	}
 }

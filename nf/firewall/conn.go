@@ -6,6 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/turn"
 )
 
 // State of a connection.
@@ -51,7 +52,8 @@ func (c *conn) tentative() bool { return c.state < firm }
 
 // shard has the connections whose hashes fall to it.
 type shard struct {
-	turn    flow.Turn
+	_       [64]byte // nothing that frames read is on the line of the turn, which both workers write
+	turn    turn.Turn
 	conns   flow.Table[flow.Key, conn]
 	frags   flow.Table[flow.Key, clock.Time] // datagrams whose first fragment passed, and until when
 	openers *flow.Counts                     // connections of those who opened them, of all shards

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/gopacket/layers"
 
@@ -500,5 +501,23 @@ func TestAtOnce(t *testing.T) {
 	}
 	if n != 300 {
 		t.Errorf("%d connections, want 300", n)
+	}
+}
+
+// The turn at a shard, which workers write for each packet, lies on no line of the processor's cache that they read
+// for packets of any shard.
+func TestLines(t *testing.T) {
+	st := newState(1000, 4)
+	turns := map[uintptr]bool{}
+	for i := range st.shards {
+		turns[uintptr(unsafe.Pointer(&st.shards[i].turn))/64] = true
+	}
+	for i := range st.shards {
+		s := &st.shards[i]
+		for at, end := uintptr(unsafe.Pointer(&s.conns)), uintptr(unsafe.Pointer(s))+unsafe.Sizeof(*s); at < end; at += 8 {
+			if turns[at/64] {
+				t.Fatalf("shard %d: what is %d bytes from its beginning is on the line of a turn", i, at-uintptr(unsafe.Pointer(s)))
+			}
+		}
 	}
 }

@@ -1,9 +1,6 @@
 package flow
 
-import (
-	"runtime"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Counts counts what is there of each of many, by their hashes, in fixed memory:
 // two counters each, shared with others, of which the lower one is never too low
@@ -37,17 +34,3 @@ func (c *Counts) add(hash uint64, n uint32) {
 	atomic.AddUint32(&c.rows[0][hash%countsLen], n)
 	atomic.AddUint32(&c.rows[1][hash>>32%countsLen], n)
 }
-
-// Turn is whose turn it is to use what several workers share: held for the time
-// of a packet.
-type Turn struct{ taken atomic.Bool }
-
-// Take waits for the turn.
-func (t *Turn) Take() {
-	for !t.taken.CompareAndSwap(false, true) {
-		runtime.Gosched()
-	}
-}
-
-// Give ends it.
-func (t *Turn) Give() { t.taken.Store(false) }

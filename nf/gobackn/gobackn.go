@@ -24,7 +24,9 @@ import (
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/turn"
 )
 
@@ -120,6 +122,10 @@ another, a frame that might overtake the one before it is dropped, and comes aga
 		},
 	}
 }
+
+// Wants implements graph.Wanter: nothing of Clio crosses untouched. A device's answer comes once, and a
+// client cannot take it without its header.
+func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
 
 func newApp(env graph.Env, args graph.Args) (*app, error) {
 	a := &app{tick: 50 * time.Microsecond, worker: env.Worker, workers: max(1, env.Workers)}

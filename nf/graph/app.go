@@ -212,6 +212,7 @@ const (
 	reasonPuntFull
 	reasonStopped
 	reasonTooLong
+	reasonPanicked
 	numFrameworkReasons
 )
 
@@ -223,6 +224,7 @@ var frameworkReasons = [numFrameworkReasons]counter.Def{
 	reasonPuntFull:     {Name: "punt-full", Help: "punted faster than the controller listened"},
 	reasonStopped:      {Name: "stopped", Help: "still on a link that was taken away, or when the instance was closed"},
 	reasonTooLong:      {Name: "too-long", Help: "handed over by another worker, and longer than a buffer of this one"},
+	reasonPanicked:     {Name: "panicked", Help: "the app, which runs inside another one, had it when it panicked, or was to get it afterwards"},
 }
 
 // Counters of every node.
@@ -342,7 +344,7 @@ func (c *Ctx) Get() *packet.Buf {
 	if b == nil {
 		return nil
 	}
-	b.Verdict, b.RxTime, b.Counted = packet.Generated, int64(c.now), true
+	b.Verdict, b.RxTime, b.Counted, b.Owner = packet.Generated, int64(c.now), true, c.node.owner
 	c.node.stats.Add(statGenerated, 1)
 	return b
 }
@@ -355,7 +357,7 @@ func (c *Ctx) Copy(b *packet.Buf) *packet.Buf {
 		return nil
 	}
 	x.Meta = b.Meta
-	x.Counted = true
+	x.Counted, x.Owner = true, c.node.owner
 	x.SetFrame(int(b.Off()), b.Len())
 	c.node.stats.Add(statGenerated, 1)
 	return x
@@ -364,8 +366,8 @@ func (c *Ctx) Copy(b *packet.Buf) *packet.Buf {
 // Discard gives back a frame from Get or Copy that the app does not need after all: it
 // was never there. Of a frame and its copies it does not matter which.
 func (c *Ctx) Discard(b *packet.Buf) {
+	b.Put() // it may panic: nothing is counted before
 	c.node.stats.Add(statGenerated, ^uint64(0))
-	b.Put()
 }
 
 // Mark notes verdict and reason on a frame that goes on: the reason is
@@ -432,8 +434,6 @@ func (c *Ctx) drop(b *packet.Buf, r Reason) {
 	if !b.Counted {
 		c.adopt(b)
 	}
-	n.reasons.Add(counter.ID(r), 1)
-	n.stats.Add(statDropped, 1)
 	n.lost(b)
 	if c.tracer != nil && b.Trace != 0 {
 		c.tracer.end(c, b, TraceDrop, n.index+1, uint16(r))
@@ -442,7 +442,9 @@ func (c *Ctx) drop(b *packet.Buf, r Reason) {
 		b.Verdict, b.ReasonApp, b.Reason = packet.Dropped, n.index+1, uint16(r)
 		c.onDrop(b)
 	}
-	b.Put()
+	b.Put() // it panics if the frame is free already: nothing is counted before
+	n.reasons.Add(counter.ID(r), 1)
+	n.stats.Add(statDropped, 1)
 }
 
 // Punt gives a copy of b to the controller and b back to its pool, and counts
@@ -463,13 +465,13 @@ func (c *Ctx) Punt(b *packet.Buf, r Reason) {
 		c.drop(b, n.framework(reasonPuntFull))
 		return
 	}
-	n.reasons.Add(counter.ID(r), 1)
-	n.stats.Add(statPunted, 1)
 	n.lost(b)
 	if c.tracer != nil && b.Trace != 0 {
 		c.tracer.end(c, b, TracePunt, n.index+1, uint16(r))
 	}
 	b.Put()
+	n.reasons.Add(counter.ID(r), 1)
+	n.stats.Add(statPunted, 1)
 }
 
 // Traced reports whether b is traced: apps ask before they gather arguments.

@@ -431,25 +431,23 @@ func union(a, b port.Filter) port.Filter {
 	if f.All {
 		return f
 	}
-	switch {
-	case !a.RoCE:
-		f.RoCE, f.Hosts = b.RoCE, b.Hosts
-		return f
-	case !b.RoCE:
-		f.RoCE, f.Hosts = true, a.Hosts
-		return f
+	f.RoCE = a.RoCE || b.RoCE
+	if any := a.RoCE && len(a.Hosts) == 0 || b.RoCE && len(b.Hosts) == 0; !any {
+		f.Hosts = merged(a.Hosts, b.Hosts)
 	}
-	f.RoCE = true
-	if len(a.Hosts) == 0 || len(b.Hosts) == 0 {
-		return f
-	}
-	f.Hosts = slices.Clone(a.Hosts)
-	for _, h := range b.Hosts {
-		if !slices.Contains(f.Hosts, h) {
-			f.Hosts = append(f.Hosts, h)
+	f.UDP = merged(a.UDP, b.UDP)
+	return f
+}
+
+// merged is a, and what b has more.
+func merged[T comparable](a, b []T) []T {
+	all := slices.Clone(a)
+	for _, x := range b {
+		if !slices.Contains(all, x) {
+			all = append(all, x)
 		}
 	}
-	return f
+	return all
 }
 
 // tellPorts gives the ports the filter unless all of them have it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
@@ -32,40 +33,55 @@ type InsideSpec struct {
 // Inside is an app inside an Outer, in one worker. It may have any number of
 // instances, which share its counters. All of its methods are for the Outer, on
 // its worker.
+//
+// An instance that panics ends alone: see Over.
 type Inside struct {
 	Name string // without that of the outer app
 	Kind *Kind
 	Args Args
 
 	env   Env
+	ctx   *Ctx // of its worker
 	node  *node
 	outer *node
 	spare App // made when the Spec was checked
 	apps  []App
 	gone  []uint64
 
+	shares atomic.Bool // instances of other workers have a part in what it knows
+	over   bool
+	fault  atomic.Pointer[PanicError] // the latest
+
 	closed, bound, guarded bool // see port.Filter
 }
 
 // newInside makes the node of an app inside, and one instance, which shows
 // whether its arguments are right.
-func newInside(env Env, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
-	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env, outer: outer}
+func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
+	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env, ctx: ctx, outer: outer}
+	if env.Workers > 1 {
+		in.env.Share = func(make func() any) any {
+			in.shares.Store(true)
+			return env.Share(make)
+		}
+	}
 	in.node = newNode(env.Name, index, kind, insideApp{in})
-	in.node.inside = in
+	in.node.inside, in.node.owner = in, 2*(uint32(index)+1)
 	for n := range in.node.out {
 		in.node.out[n] = newLink(edge{from: env.Name, out: kind.Out[n]})
 	}
 	var err error
-	if in.spare, err = in.make(); err == nil {
+	if in.spare, err = in.make(in.env); err == nil {
 		f := appWants(in.spare)
 		in.closed, in.bound, in.guarded = f.Closed, f.Bound, f.Guarded
 	}
 	return in, err
 }
 
-func (in *Inside) make() (App, error) {
-	app, err := in.Kind.New(in.env, maps.Clone(in.Args))
+// make makes an instance. It may be called from any goroutine.
+func (in *Inside) make(env Env) (app App, err error) {
+	defer Rescue(&err)
+	app, err = in.Kind.New(env, maps.Clone(in.Args))
 	if _, outer := app.(Outer); outer && err == nil {
 		return nil, fmt.Errorf("%s runs other apps inside, and cannot run inside one", in.Kind.Name)
 	}
@@ -78,12 +94,18 @@ func (in *Inside) Make() (App, error) {
 	in.spare = nil
 	if app == nil {
 		var err error
-		if app, err = in.make(); err != nil {
+		if app, err = in.make(in.env); err != nil {
 			return nil, err
 		}
 	}
-	in.apps = append(in.apps, app)
+	in.begin(app)
 	return app, nil
+}
+
+// begin has an instance be one of them.
+func (in *Inside) begin(app App) {
+	in.over = false
+	in.apps = append(in.apps, app)
 }
 
 // Anew is a new instance that has nothing of those that there are: what instances share (Env.Share)
@@ -104,10 +126,10 @@ func (in *Inside) Apart() (make func() (App, error), take func(App)) {
 	if env.Workers == 1 {
 		env.Share = (&share{}).get
 	}
-	make = func() (App, error) { return in.Kind.New(env, maps.Clone(in.Args)) }
+	make = func() (App, error) { return in.make(env) }
 	take = func(app App) {
 		in.spare, in.env = nil, env
-		in.apps = append(in.apps, app)
+		in.begin(app)
 	}
 	return make, take
 }
@@ -119,12 +141,13 @@ func (in *Inside) Remove(c *Ctx, app App) {
 	if at < 0 {
 		return
 	}
-	if s, ok := app.(Stopper); ok {
-		outer := in.enter(c)
-		s.Stop(c)
-		c.node = outer
-	}
 	in.apps = slices.Delete(in.apps, at, at+1)
+	if s, ok := app.(Stopper); ok {
+		left, over := in.apps, in.over
+		if !in.Try(func() { s.Stop(c) }) && (insideApp{in}).heldBy(left) == 0 {
+			in.apps, in.over = left, over // they had no part in it
+		}
+	}
 }
 
 func (in *Inside) enter(c *Ctx) *node {
@@ -134,12 +157,22 @@ func (in *Inside) enter(c *Ctx) *node {
 }
 
 // Push gives an instance frames of the outer app. Those that it does not emit,
-// it holds, has dropped or punted: see Gone.
-func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) {
+// it holds, has dropped or punted: see Gone. It reports false if the instances are over.
+func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) (ok bool) {
 	c.node.stats.Add(statOut, uint64(b.Len()))
 	outer := c.node
+	if in.over {
+		in.refuse(c, b)
+		return false
+	}
+	owner := in.node.owner
+	for _, x := range b.Bufs() {
+		x.Owner = owner
+	}
+	defer in.rescue(outer)
 	c.worker.push(in.node, app, input, b)
 	c.node = outer
+	return true
 }
 
 // Emitted are the frames that instances have emitted to an output and that
@@ -152,6 +185,9 @@ func (in *Inside) Emitted(output int) int { return len(in.node.out[output].q) }
 func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
 	l := in.node.out[output]
 	n := b.Append(l.q)
+	for _, x := range l.q[:n] {
+		x.Owner = 0
+	}
 	left := copy(l.q, l.q[n:])
 	l.q = l.q[:left]
 	c.node.stats.Add(statIn, uint64(n))
@@ -176,15 +212,17 @@ func (n *node) lost(b *packet.Buf) {
 
 // Tick runs an instance's timer, and returns when it wants to run again;
 // clock.Never for one without.
-func (in *Inside) Tick(c *Ctx, app App) clock.Time {
+func (in *Inside) Tick(c *Ctx, app App) (next clock.Time) {
+	next = clock.Never
 	t, ok := app.(Ticker)
-	if !ok {
-		return clock.Never
+	if !ok || in.over {
+		return next
 	}
 	outer := in.enter(c)
-	at := t.Tick(c)
+	defer in.rescue(outer)
+	next = max(t.Tick(c), c.now+1)
 	c.node = outer
-	return max(at, c.now+1)
+	return next
 }
 
 // Woken is when the earliest of the instances wants its timer to run because of what
@@ -199,9 +237,7 @@ func (in *Inside) Woken() clock.Time {
 // Flush tells an instance that frames went past it.
 func (in *Inside) Flush(c *Ctx, app App) {
 	if f, ok := app.(Flusher); ok {
-		outer := in.enter(c)
-		f.Flush(c)
-		c.node = outer
+		in.Try(func() { f.Flush(c) })
 	}
 }
 
@@ -214,12 +250,17 @@ func (insideApp) Push(*Ctx, int, *packet.Batch) {
 }
 
 // Held is what all instances hold.
-func (in insideApp) Held() int {
-	n := 0
-	for _, a := range in.apps {
-		if h, ok := a.(Holder); ok {
-			n += h.Held()
+func (in insideApp) Held() int { return in.heldBy(in.apps) }
+
+func (in insideApp) heldBy(apps []App) (n int) {
+	if !in.Try(func() {
+		for _, a := range apps {
+			if h, ok := a.(Holder); ok {
+				n += h.Held()
+			}
 		}
+	}) {
+		return 0
 	}
 	return n
 }
@@ -231,7 +272,12 @@ func (in insideApp) Wants() port.Filter {
 }
 
 // Describe formats a record as any instance does.
-func (in insideApp) Describe(kind uint16, args [4]uint64) string {
+func (in insideApp) Describe(kind uint16, args [4]uint64) (text string) {
+	defer func() {
+		if recover() != nil { // it says nothing of how the app is
+			text = fmt.Sprintf("record %d %v", kind, args)
+		}
+	}()
 	for _, a := range in.apps {
 		if d, ok := a.(Describer); ok {
 			return d.Describe(kind, args)
@@ -245,7 +291,7 @@ func (in insideApp) Report() any {
 	out := []any{}
 	for _, a := range in.apps {
 		if r, ok := a.(Reporter); ok {
-			out = append(out, r.Report())
+			in.Try(func() { out = append(out, r.Report()) })
 		}
 	}
 	return out
@@ -299,9 +345,12 @@ func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bo
 		if i.cfg.Memory != nil {
 			env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(k.kept(full), size) }
 		}
-		in, err := newInside(env, known.number(full, k), outer, s, k)
+		in, err := newInside(env, &i.workers[w].ctx, known.number(full, k), outer, s, k)
 		if err != nil {
 			return nil, fail(fmt.Errorf("%s: %w", s.Name, err))
+		}
+		if n := i.graphs[w].node(full); n != nil {
+			in.node.owner = n.owner ^ 1 // not that of the one whose place it takes
 		}
 		out = append(out, in)
 	}

@@ -16,6 +16,7 @@ type node struct {
 	kind     *Kind
 	app      App     // nil: a port
 	inside   *Inside // what app stands for inside another one; nil: it does not
+	owner    uint32  // packet.Meta.Owner of its frames; 0: it is not inside another one
 	relay    *relay  // to the instances of other workers; nil: there is none
 	ticker   Ticker
 	next     clock.Time // when ticker wants to run
@@ -25,7 +26,11 @@ type node struct {
 	counters *counter.Set
 	reasons  *counter.Set // Kind.Reasons, then the framework's
 	stats    *counter.Set
+	_        [line]byte
 }
+
+// line is the length of a line of the processor's cache: what a worker writes for each batch is on no line of another's.
+const line = 64
 
 func newNode(name string, index uint16, kind *Kind, app App) *node {
 	n := &node{
@@ -116,6 +121,7 @@ type link struct {
 	tap      *ring // copies of what crosses; nil: none
 	tapped   int   // of q, those that the tap has seen
 	stats    *counter.Set
+	_        [line]byte
 }
 
 func newLink(e edge) *link {

@@ -2,7 +2,9 @@ package graph
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -92,4 +94,25 @@ func TestRing(t *testing.T) {
 			t.Fatalf("dropped %d, want %d", r.dropped.Load(), dropped)
 		}
 	})
+}
+
+// What a worker writes for each batch lies on no line of the processor's cache that another worker uses: their nodes
+// and links are made one after the other.
+func TestLines(t *testing.T) {
+	owner := map[uintptr]int{}
+	var kept []any // on the heap
+	kind := &Kind{Name: "k", In: []string{"in"}, Out: []string{"out"}}
+	for w := range 64 {
+		n, l := newNode("n", 0, kind, nil), newLink(edge{})
+		kept = append(kept, n, l)
+		for _, at := range []unsafe.Pointer{unsafe.Pointer(&n.name), unsafe.Pointer(&n.calls), unsafe.Pointer(&n.stats),
+			unsafe.Pointer(&l.edge), unsafe.Pointer(&l.q), unsafe.Pointer(&l.tapped), unsafe.Pointer(&l.stats)} {
+			l := uintptr(at) / line
+			if o, ok := owner[l]; ok && o != w {
+				t.Fatal("two workers have a line in common")
+			}
+			owner[l] = w
+		}
+	}
+	runtime.KeepAlive(kept)
 }

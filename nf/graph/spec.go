@@ -38,6 +38,9 @@ type Spec struct {
 type PortSpec struct {
 	Kind string `yaml:"kind" json:"kind"`
 	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
+	// Cable is an app between the port and all that is linked to it, by its ports a (inside) and b: what the neighbour at the
+	// port's cable has as well, such as {kind: hop}. ParseSpec writes it out, as an app NAME-cable and its links.
+	Cable *AppSpec `yaml:"cable,omitempty" json:"cable,omitempty"`
 }
 
 // AppSpec says what app a name stands for.
@@ -73,7 +76,46 @@ func ParseSpec(src []byte) (*Spec, error) {
 	if err := yaml.Unmarshal(src, s); err != nil {
 		return nil, (*SpecError)(err)
 	}
+	if err := s.writeCables(); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+// writeCables puts the apps of cables between their ports and what is linked to these.
+func (s *Spec) writeCables() error {
+	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
+		p := s.Ports[name]
+		if p.Cable == nil {
+			continue
+		}
+		app := name + "-cable"
+		if _, taken := s.Apps[app]; taken {
+			return s.errAt(path("ports", name, "cable"), "%s is the name of another app", app)
+		}
+		if s.Apps == nil {
+			s.Apps = map[string]AppSpec{}
+		}
+		s.Apps[app], p.Cable = *p.Cable, nil
+		s.Ports[name] = p
+		for i, l := range s.Links {
+			e, err := parseEdge(l)
+			if err != nil {
+				return s.errAt(path("links", i), "%v", err)
+			}
+			switch {
+			case e.from == name:
+				e.from, e.out = app, "a"
+			case e.to == name:
+				e.to, e.in = app, "a"
+			default:
+				continue
+			}
+			s.Links[i] = e.String()
+		}
+		s.Links = append(s.Links, name+".out -> "+app+".b", app+".b -> "+name+".in")
+	}
+	return nil
 }
 
 // Marshal writes the Spec as YAML that ParseSpec reads back to an equal Spec.

@@ -38,10 +38,12 @@ const (
 	workShare     = 5
 )
 
-// PanicError says that an app panicked; the instance has stopped.
+// PanicError says that an app panicked. The instance has stopped, unless the app runs inside another one (Inside.Over).
 type PanicError struct {
 	App, Kind string
 	Value     any
+	At        string // FILE:LINE
+	Frames    int    // that it held, and that were dropped
 	Stack     []byte
 }
 
@@ -191,7 +193,7 @@ func (w *worker) recover() {
 		name, kind = n.name, n.kind.Name
 	}
 	if w.err == nil {
-		w.err = &PanicError{App: name, Kind: kind, Value: v, Stack: debug.Stack()}
+		w.err = &PanicError{App: name, Kind: kind, Value: v, At: panicAt(), Stack: debug.Stack()}
 	}
 }
 
@@ -728,9 +730,9 @@ func (w *worker) adopt(g *layout) {
 		}
 		for i, n := range old.all {
 			if g.node(n.name) != n {
+				w.gone.held += uint64(n.held())
 				n.commit()
 				w.gone.addNode(n, i >= len(old.nodes))
-				w.gone.held += uint64(n.held())
 			}
 		}
 	}
@@ -781,8 +783,8 @@ func (w *worker) clear(l *link) {
 func (w *worker) sums() books {
 	b := w.gone
 	for i, n := range w.graph.all {
+		b.held += uint64(n.held()) // if it panics what it holds is dropped
 		b.addNode(n, i >= len(w.graph.nodes))
-		b.held += uint64(n.held())
 	}
 	for _, l := range w.graph.links {
 		b.held += uint64(len(l.q))

@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/memory"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/turn"
 )
 
@@ -262,6 +263,9 @@ func (a *app) Flush(c *graph.Ctx) {
 	clear(a.senders.rows)
 	a.forget(c)
 }
+
+// Wants implements graph.Wanter. Frames that cross untouched do no harm: then it forgets.
+func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}} }
 
 // forget forgets all, and learns nothing for a while: writes that are not known may
 // be under way.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
@@ -560,5 +561,23 @@ func TestAtOnce(t *testing.T) {
 	}
 	if len(ends) < 400 {
 		t.Errorf("%d mappings", len(ends))
+	}
+}
+
+// The turn at a shard, which workers write for each packet, lies on no line of the processor's cache that they read
+// for packets of any shard.
+func TestLines(t *testing.T) {
+	st := newState(&settings{mappings: 1000, sessions: 1000, public: []uint32{1}}, 4)
+	turns := map[uintptr]bool{}
+	for i := range st.shards {
+		turns[uintptr(unsafe.Pointer(&st.shards[i].turn))/64] = true
+	}
+	for i := range st.shards {
+		s := &st.shards[i]
+		for at, end := uintptr(unsafe.Pointer(&s.mappings)), uintptr(unsafe.Pointer(s))+unsafe.Sizeof(*s); at < end; at += 8 {
+			if turns[at/64] {
+				t.Fatalf("shard %d: what is %d bytes from its beginning is on the line of a turn", i, at-uintptr(unsafe.Pointer(s)))
+			}
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/turn"
 )
 
 var be = binary.BigEndian
@@ -97,7 +98,8 @@ type pool struct {
 
 // shard has the mappings whose ports, private and public, fall to it.
 type shard struct {
-	turn     flow.Turn
+	_        [64]byte // nothing that frames read is on the line of the turn, which both workers write
+	turn     turn.Turn
 	mappings flow.Table[private, mapping]
 	sessions flow.Table[peer, session]
 	later    flow.Table[flow.Key, later]

@@ -81,6 +81,9 @@ type Meta struct {
 	// Sparse: it went ahead of frames of other flows that had waited for longer, of
 	// which there were many. A port that sends it does not hold it back.
 	Sparse bool
+	// Owner is the app that has the frame, where it runs inside another one, by a number that it
+	// alone has in its worker. 0: none of them has it.
+	Owner uint32
 }
 
 // Buf is one frame in one slot of a Pool.
@@ -180,6 +183,7 @@ type Pool struct {
 	slotSize int
 	bufs     []Buf
 	free     []*Buf
+	_        [cacheLine]byte // what a worker writes for each frame is on no line of another's pool
 }
 
 // Slots that lie a multiple of spread bytes apart have their first bytes, the
@@ -245,6 +249,15 @@ func (p *Pool) put(b *Buf) {
 	b.free = true
 	b.poison()
 	p.free = append(p.free, b)
+}
+
+// Owned calls f with every Buf that is in use and that app has (Meta.Owner). f may Put it.
+func (p *Pool) Owned(app uint32, f func(*Buf)) {
+	for i := range p.bufs {
+		if b := &p.bufs[i]; !b.free && b.Owner == app {
+			f(b)
+		}
+	}
 }
 
 // At is the Buf of a slot, whoever owns it: ports use it to find a Buf again

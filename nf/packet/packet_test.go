@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -147,5 +148,24 @@ func TestVerdictText(t *testing.T) {
 	}
 	if json.Unmarshal([]byte(`"lost"`), new(Verdict)) == nil {
 		t.Error("an unknown verdict was read")
+	}
+}
+
+// What is read and written of a pool with each frame lies on no line of the processor's cache that another's does: each worker
+// has a pool of its own, which are made one after the other.
+func TestLines(t *testing.T) {
+	owner := map[uintptr]*Pool{}
+	for range 64 {
+		p, err := NewPool(4, 64, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []unsafe.Pointer{unsafe.Pointer(&p.slotSize), unsafe.Pointer(&p.free), unsafe.Add(unsafe.Pointer(&p.free), 8)} {
+			l := uintptr(at) / 64
+			if o := owner[l]; o != nil && o != p {
+				t.Fatal("two pools have a line in common")
+			}
+			owner[l] = p
+		}
 	}
 }

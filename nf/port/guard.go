@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -146,6 +147,16 @@ func (g *Guard) Stops(server netip.Addr, bth []byte) bool {
 		return false
 	}
 	return g.Holds(WordAt(Words(server), binary.BigEndian.Uint64(eth)), binary.BigEndian.Uint64(eth[12:]))
+}
+
+// Empty reports whether no word is guarded. It may be asked by any goroutine.
+func (g *Guard) Empty() bool {
+	for i := range g.mem[guardWays:] {
+		if atomic.LoadUint64(&g.mem[guardWays+i]) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Replace has just what is in o guarded. What is in both is guarded all the time.

@@ -111,6 +111,9 @@ type Filter struct {
 	RoCE bool
 	// Hosts narrows RoCE to frames from or to these addresses; empty = any.
 	Hosts []netip.Addr
+	// UDP: datagrams from or to these ports, over IPv4 or IPv6, as far as they can be seen: later fragments and
+	// what stands behind extension headers or more than two VLAN tags are wanted, too. No number twice.
+	UDP []uint16
 	// Closed: while no worker takes them, the frames that are wanted are
 	// dropped instead of crossing untouched. Where nothing crosses without the
 	// process (a packet socket, a TAP device, a file) that is so anyway.

@@ -17,6 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/turn"
 )
 
@@ -214,6 +215,10 @@ func (a *app) give() {
 		a.turn.Give()
 	}
 }
+
+// Wants implements graph.Wanter: nothing of Clio crosses untouched. A write that did would be on the first
+// device only.
+func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
 
 // Takes implements graph.Picky.
 func (a *app) Takes(args graph.Args) bool {

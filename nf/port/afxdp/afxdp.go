@@ -280,6 +280,7 @@ type Pair struct {
 	mu       sync.Mutex
 	join     func() error // to be done by Attach; nil: it is
 	detached bool
+	held     Held // by Detach
 	once     sync.Once
 	err      error
 }
@@ -350,6 +351,9 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	n := min(w.a.any, w.b.any)
 	if cfg.Queues > 0 {
 		n = min(n, cfg.Queues)
+	}
+	if cfg.Queues > n {
+		w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s and %s have only %d of the %d queues that were asked for (ethtool -L)", cfg.A, cfg.B, n, cfg.Queues))
 	}
 	if cfg.bare {
 		n = 0
@@ -537,10 +541,18 @@ func (w *Pair) abort() error {
 // Info says what was bound.
 func (w *Pair) Info() Info { return w.info }
 
+// Held says of what frames do not cross while nobody is there.
+type Held struct {
+	QueuePairs bool // to those that are bound
+	Words      bool // to those that are guarded: other atomics, for port.GuardFor
+}
+
 // Detach ends the steering before the workers stop: from its return on no
 // frame goes to them. The wire is removed, or kept when so configured, or when some queue
 // pairs are bound: while nobody is there, frames to these are dropped, after a stop
-// as after a kill. Close does it too.
+// as after a kill. What is guarded is held, too, by a program that passes all else to the
+// kernel, as if there was none; so is what is bound where something else joins the
+// interfaces, such as a bridge. Close does it too.
 func (w *Pair) Detach() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -551,21 +563,60 @@ func (w *Pair) Detach() error {
 	if w.join != nil {
 		return nil // Close has it as it was
 	}
-	w.keep = w.keep || w.a.holds()
-	if w.keep {
-		w.a.quiet()
-		w.b.quiet()
-		return nil
+	w.held = w.a.holds()
+	if !w.keep && w.held == (Held{}) {
+		return errors.Join(w.a.detach(), w.b.detach())
 	}
-	return errors.Join(w.a.detach(), w.b.detach())
+	w.a.quiet()
+	w.b.quiet()
+	// With a master of both, the wire would keep its other ports from them.
+	if !w.keep && (!w.held.QueuePairs || w.a.master() != 0 && w.a.master() == w.b.master()) {
+		return errors.Join(w.a.stand(), w.b.stand())
+	}
+	return nil
 }
 
-// Kept reports whether Detach has left the wire: it was to be kept, or frames to some
-// queue pairs must not cross, which a bridge that joins the interfaces would carry.
-func (w *Pair) Kept() bool {
+// Free gives one of the interfaces back where the other one is gone, and says which; "" where both are there. The
+// workers have stopped by then.
+func (w *Pair) Free() (name string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.detached && w.join == nil && w.keep
+	there := func(d *device) bool {
+		return offload.Within(d.ns, func() error {
+			_, err := netlink.LinkByIndex(d.index)
+			return err
+		}) == nil
+	}
+	for _, d := range []*device{w.a, w.b} {
+		if there(d) && !there(d.other) {
+			w.detached = true
+			return d.name, errors.Join(d.detach(), d.other.detach())
+		}
+	}
+	return "", nil
+}
+
+// Holds is what would be held if the process ended now.
+func (w *Pair) Holds() Held { return w.a.holds() }
+
+// Orphans is how many queue pairs are bound at a wire that an earlier process left, while there was no Attach.
+func (w *Pair) Orphans() (n int, err error) {
+	if w.a.before == nil {
+		return 0, nil
+	}
+	s, err := w.a.before.Set()
+	if err != nil || s == nil {
+		return 0, err
+	}
+	n, err = s.Len()
+	return n, errors.Join(err, s.Close())
+}
+
+// Held is what Detach has left programs for.
+func (w *Pair) Held() Held {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held
 }
 
 // Close puts everything back, except a wire that is to be kept. The workers

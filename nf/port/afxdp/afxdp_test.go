@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -430,6 +431,15 @@ func TestQueues(t *testing.T) {
 	}
 	if err := few.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestMoreQueues: who asks for more queues than there are gets those that there are, and is told.
+func TestMoreQueues(t *testing.T) {
+	newBed(t, 1500, 1)
+	w := open(t, PairConfig{Options: Options{Queues: 2}})
+	if n := w.Info().Notes; len(w.A) != 1 || !slices.Contains(n, "dutA and dutB have only 1 of the 2 queues that were asked for (ethtool -L)") {
+		t.Errorf("%d queues, notes %q", len(w.A), n)
 	}
 }
 
@@ -1524,16 +1534,16 @@ func TestTwinCloses(t *testing.T) {
 	}
 }
 
-// TestPassToBridge: two ports of a bridge, which forwards what no worker takes.
-func TestPassToBridge(t *testing.T) {
-	bed := newBed(t, 1500, 1)
+// bridged joins both interfaces of bed and those of more by a bridge, and waits until frames pass to all of the first two.
+func bridged(t *testing.T, bed *bed, more ...string) {
+	t.Helper()
 	la := netlink.NewLinkAttrs()
 	la.Name = "br0"
 	br := &netlink.Bridge{LinkAttrs: la}
 	if err := errors.Join(netlink.LinkAdd(br), netlink.LinkSetUp(br)); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"dutA", "dutB"} {
+	for _, name := range append([]string{"dutA", "dutB"}, more...) {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
 			t.Fatal(err)
@@ -1556,6 +1566,12 @@ func TestPassToBridge(t *testing.T) {
 		for d[1].recv(10*time.Millisecond) != nil {
 		}
 	}
+}
+
+// TestPassToBridge: two ports of a bridge, which forwards what no worker takes.
+func TestPassToBridge(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	bridged(t, bed)
 	w := open(t, PairConfig{Fallback: Pass, Options: Options{Filter: &port.Filter{RoCE: true}, Stale: patient}})
 	both := func() {
 		t.Helper()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -50,6 +51,15 @@ func guard(p *Port, q port.QueuePair) error {
 	g, err := p.Guard()
 	if err == nil {
 		g.Put(wordOf(q), wordOf(q).Place(1<<40))
+	}
+	return err
+}
+
+// unguard has all go there again.
+func unguard(p *Port, q port.QueuePair) error {
+	g, err := p.Guard()
+	if err == nil {
+		g.Take(wordOf(q), wordOf(q).Place(1<<40))
 	}
 	return err
 }
@@ -514,11 +524,11 @@ func TestAttachLater(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	x.check(t, "attached", both, none)
-	if err := w.A[0].Bind(qp4, false); err != nil {
+	if err := errors.Join(w.A[0].Bind(qp4, false), unguard(w.A[0], qp6)); err != nil {
 		t.Fatal(err)
 	}
 	closed(w)
-	if now := settings(t, bed); now != was || attached() != [2]uint32{} || w.Kept() {
+	if now := settings(t, bed); now != was || attached() != [2]uint32{} || w.Held() != (Held{}) {
 		t.Errorf("was\n%s\nis\n%s", was, now)
 	}
 
@@ -529,7 +539,7 @@ func TestAttachLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed(old)
-	if !old.Kept() {
+	if old.Held() != (Held{QueuePairs: true}) {
 		t.Error("a bridge would carry what must not cross")
 	}
 	ids := attached()
@@ -571,5 +581,71 @@ func TestAttachLater(t *testing.T) {
 	}
 	if err := Detach("dutA", "dutB"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStopInBridge: a bridge that joins the interfaces takes over at a clean stop. What is guarded or bound does
+// not cross it, all else does, to the bridge's other ports, too; the settings are as they were.
+func TestStopInBridge(t *testing.T) {
+	binds := func(p *Port, q port.QueuePair) error { return p.Bind(q, true) }
+	for _, how := range []struct {
+		name     string
+		fallback Fallback
+		filter   port.Filter
+		bind     func(*Port, port.QueuePair) error
+	}{
+		{"guarded", Redirect, guardedFilter, guard},
+		{"guarded, passed", Pass, guardedFilter, guard},
+		{"bound", Redirect, boundFilter, binds},
+		{"bound, passed", Pass, boundFilter, binds},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			bed := newBed(t, 1500, 1)
+			third := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "third"}, PeerName: "farC", PeerNamespace: netlink.NsFd(int(bed.farA))}
+			err := errors.Join(netlink.LinkAdd(third), netlink.LinkSetUp(third), offload.Within(bed.farA, func() error {
+				l, err := netlink.LinkByName("farC")
+				if err != nil {
+					return err
+				}
+				return netlink.LinkSetUp(l)
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			bridged(t, bed, "third")
+			c, was, x := newRaw(t, bed.farA, "farC"), settings(t, bed), &wire{bed: bed}
+			again := func() *Pair {
+				return open(t, PairConfig{Fallback: how.fallback, Options: Options{Filter: &how.filter, Stale: 30 * time.Millisecond}})
+			}
+			w := again()
+			if err := errors.Join(how.bind(w.A[0], qp6), w.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if w.Held() != (Held{QueuePairs: how.filter.Bound, Words: !how.filter.Bound}) {
+				t.Errorf("%+v is said to be held", w.Held())
+			}
+			only4, only6, none := []port.QueuePair{qp4}, []port.QueuePair{qp6}, []port.QueuePair(nil)
+			x.check(t, "stopped", only6, only4)
+			for c.recv(10*time.Millisecond) != nil {
+			}
+			f := roce(100, 0, false, 7)
+			for _, from := range []*raw{bed.a, bed.b} {
+				crossed(t, from, c, f)
+			}
+			crossed(t, c, bed.a, f)
+			for bed.b.recv(10*time.Millisecond) != nil || bed.a.recv(10*time.Millisecond) != nil {
+			}
+			// The next process goes on with it, and a stop with nothing to hold takes all away.
+			w = again()
+			stall(t, w)
+			x.check(t, "started again", only6, only4)
+			if err := errors.Join(unguard(w.A[0], qp6), w.A[0].Bind(qp6, false), w.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if now := settings(t, bed); now != was || w.Held() != (Held{}) {
+				t.Errorf("was\n%s\nis\n%s", was, now)
+			}
+			x.check(t, "stopped, with nothing to hold", none, []port.QueuePair{qp4, qp6})
+		})
 	}
 }

@@ -468,12 +468,48 @@ func (d *device) setFilter(f port.Filter) error {
 	return errors.Join(old.Close(), d.bound.uses(was, f))
 }
 
-// holds reports whether frames to some queue pairs must not cross.
-func (d *device) holds() bool {
+// holds says what must not cross.
+func (d *device) holds() Held {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	set := d.bound.set.Load()
-	return d.attached && d.spec.Filter.Bound && set != nil && !set.Empty()
+	set, guard, f := d.bound.set.Load(), d.bound.guard.Load(), d.spec.Filter
+	return Held{
+		QueuePairs: d.attached && f.Bound && set != nil && !set.Empty(),
+		Words:      d.attached && f.Guarded && guard != nil && !guard.Empty(),
+	}
+}
+
+// stand replaces the program by one that passes to the kernel what it does not hold, as if there was none.
+func (d *device) stand() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	spec := d.spec
+	if spec.Cross == xsk.Pass {
+		return nil
+	}
+	spec.Cross = xsk.Pass
+	prog, err := xsk.Load(d.program(), d.part(spec))
+	if err != nil {
+		return explain(err)
+	}
+	if err := offload.Within(d.ns, func() error { return xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode) }); err != nil {
+		return errors.Join(fmt.Errorf("replace the program of %s: %w", d.name, err), prog.Close())
+	}
+	old := d.prog
+	d.spec, d.prog = spec, prog
+	return old.Close()
+}
+
+// master is the interface that has d as one of its ports, a bridge for one; 0: none has.
+func (d *device) master() (index int) {
+	_ = offload.Within(d.ns, func() error {
+		l, err := netlink.LinkByIndex(d.index)
+		if err == nil {
+			index = l.Attrs().MasterIndex
+		}
+		return err
+	})
+	return index
 }
 
 // quiet makes all frames cross in the kernel from now on.

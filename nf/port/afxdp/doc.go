@@ -67,7 +67,9 @@
 // there they can be read: bpftool map dump name quillon_bound. So does the guard, for
 // port.GuardFor after a worker was there last.
 //
-// Close removes the wire, unless PairConfig.Keep is set or queue pairs are bound;
+// Close removes the wire, unless PairConfig.Keep is set or queue pairs are bound. Where both interfaces
+// are ports of a bridge, which the wire would keep from all others, the programs pass to it what they do not
+// hold; they do so, too, where nothing but words is held, wherever the interfaces are.
 // Detach(a, b) removes a wire that somebody left. Detach of a Pair comes first, then
 // the workers stop, then Close: a stopped worker behind an attached program would
 // only hold frames up until its heartbeat is stale.

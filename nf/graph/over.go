@@ -1,0 +1,126 @@
+package graph
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Over reports that the instances of an app inside another one have ended because one of them panicked. The frames
+// that they held have been dropped, with a reason of the framework: Gone tells of them, and what had been emitted is
+// still to be taken. They are not called any more. The next one that is made (Make, Anew, Apart) begins afresh.
+//
+// What ends the whole program ends it here, too: a panic in a goroutine that an app has started, an address outside of
+// what the program has, a stack or a heap without bounds, and what the runtime calls fatal, as two goroutines that write
+// to a map at once. An app that does not come back is a matter of Instance.Watch. Where instances of several
+// workers share what they know (Env.Share) a panic ends the instance of the graph: nobody knows which of it is half changed,
+// and who waits for a turn at it.
+func (in *Inside) Over() bool { return in.over }
+
+// Fault is the latest panic of an instance; nil: none did. It may be called from any goroutine.
+func (in *Inside) Fault() *PanicError { return in.fault.Load() }
+
+// Faults are the latest panics of apps inside others, one at most of each in each worker. What they have ended is the app
+// alone.
+func (i *Instance) Faults() (all []*PanicError) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	for _, g := range i.graphs {
+		for _, n := range g.nodes {
+			if n.inside == nil {
+				continue
+			}
+			if f := n.inside.Fault(); f != nil {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+// Try runs code of an instance that is not called by another method, on the worker. It reports false if the code panicked.
+func (in *Inside) Try(f func()) (ok bool) {
+	outer := in.enter(in.ctx)
+	defer in.rescue(outer)
+	f()
+	in.ctx.node = outer
+	return true
+}
+
+// Rescue, deferred, turns a panic into an error: for code of an app that is called beside its worker, and whose
+// failure leaves the app as it was.
+func Rescue(err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("it panicked: %v (%s)", v, panicAt())
+	}
+}
+
+// rescue, deferred while code of an instance runs, ends the instances if it panics. outer is the app whose code goes on.
+func (in *Inside) rescue(outer *node) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if in.shares.Load() {
+		panic(v)
+	}
+	c, n := in.ctx, in.node
+	fault := &PanicError{App: n.name, Kind: n.kind.Name, Value: v, At: panicAt(), Stack: debug.Stack()}
+	in.apps, in.spare, in.over = nil, nil, true
+	c.node = n
+	for _, l := range n.out {
+		for _, x := range l.q {
+			x.Owner = 0 // it has come out
+		}
+	}
+	drop := func(x *packet.Buf) {
+		fault.Frames++
+		c.Drop(x, n.framework(reasonPanicked))
+	}
+	var done []*packet.Pool
+	for _, p := range c.worker.graph.ports {
+		for _, q := range p.queues {
+			if pool := q.Pool(); pool != nil && !slices.Contains(done, pool) {
+				done = append(done, pool)
+				pool.Owned(n.owner, drop)
+			}
+		}
+	}
+	in.fault.Store(fault)
+	c.Wake(c.now)
+	c.node = outer
+}
+
+// refuse drops frames that are pushed into instances that are over.
+func (in *Inside) refuse(c *Ctx, b *packet.Batch) {
+	outer := in.enter(c)
+	in.node.stats.Add(statIn, uint64(b.Len()))
+	for _, x := range b.Bufs() {
+		c.Drop(x, in.node.framework(reasonPanicked))
+	}
+	c.node = outer
+}
+
+// panicAt is the place of the code that has panicked, FILE:LINE, the first of several times; it is called by who has
+// recovered.
+func panicAt() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
+	at := "?"
+	for seen := false; ; {
+		f, more := frames.Next()
+		switch {
+		case strings.HasPrefix(f.Function, "runtime."):
+			seen = seen || f.Function == "runtime.gopanic"
+		case seen:
+			at, seen = fmt.Sprintf("%s:%d", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line), false
+		}
+		if !more {
+			return at
+		}
+	}
+}
