@@ -330,6 +330,21 @@ func TestInheritAdjust(t *testing.T) {
 	}
 }
 
+// When the process ends, nobody more is sent behind others, and what is guarded becomes free with the answers.
+func TestEnd(t *testing.T) {
+	x := crash(t, graph.Args{})
+	x.App().(*Steer).End()
+	x.wrote(0x10, 110, 0x9004)
+	if at := x.link(0x10, 111, 0x9004, old); at != old || x.Counter("ending") != 1 || x.Guard.Empty() {
+		t.Errorf("sent to %#x, empty guard %v", at, x.Guard.Empty())
+	}
+	x.linked(0x20, 109)
+	x.linked(0x30, 109)
+	if !x.Guard.Empty() {
+		t.Error("what was answered is guarded")
+	}
+}
+
 // When nothing more can be on record, nobody more is sent behind others.
 func TestJournalFull(t *testing.T) {
 	x := crash(t, graph.Args{})

@@ -52,6 +52,7 @@ const (
 	reasonUnheld
 	reasonCut
 	reasonJournalFull
+	reasonEnding
 	reasonAsked
 	reasonAwaits
 	numReasons
@@ -93,6 +94,7 @@ var reasons = func() []counter.Def {
 		reasonUnheld:       {Name: "unheld", Help: "an answer that was held when its connection ended, or the app stopped or forgot; or that another worker sent a copy of"},
 		reasonCut:          {Name: "chain-cut", Help: "an append succeeded behind one that never will: its client must not believe it"},
 		reasonJournalFull:  {Name: "journal-full", Help: "not steered, since as many steered compare-and-swaps are on record as can be that are not known to be linked"},
+		reasonEnding:       {Name: "ending", Help: "not steered, since the process ends"},
 		reasonAsked:        {Name: "asked", Help: "an empty WRITE that the server takes for a repetition: it says where a connection is that was on record"},
 		reasonAwaits:       {Name: "awaits", Help: "an atomic to where a steered compare-and-swap is under way, which may be lost: it is asked for again"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},

@@ -395,6 +395,8 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
 		return nil, reasonHoldFull
+	case s.ending && s.journal.b != nil:
+		return nil, reasonEnding
 	case s.journal.full(s.worker, s.word(r.sid, t.va)):
 		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:

@@ -152,6 +152,7 @@ type Steer struct {
 	input                      int
 	off                        bool
 	together                   int // batches for which it takes all turns at connections
+	ending                     bool
 	requests, responses, bytes uint64
 }
 
@@ -183,6 +184,10 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	s.parsed = &s.batch[0]
 	return s, nil
 }
+
+// End has no CAS be steered any more that would be guarded when the process has ended: those that are on record
+// become less with the server's answers. It is called in the app's worker.
+func (s *Steer) End() { s.ending = true }
 
 // Wants implements graph.Wanter.
 func (s *Steer) Wants() port.Filter {

@@ -13,6 +13,7 @@ import (
 // must wait. f are its headers.
 func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
+	n.waits.why = queue{}
 	if fl.cur != none {
 		return s.middle(fl, x, b, f)
 	}
@@ -169,7 +170,7 @@ func (s *wire) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool)
 	if !ok || c == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return c, ok
 	}
-	if o.npsn <= n.longest() && n.shelf.Room(int(o.npsn)) {
+	if o.npsn <= n.longest() && n.shelf.Room(3*int(o.npsn)) {
 		return nil, false
 	}
 	// Too long to be gathered: over its own connection, behind all that is open.
@@ -182,12 +183,13 @@ func (n *node) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *pack
 	if o.makeable() {
 		return nil, true
 	}
-	if c != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy() {
+	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy()) && n.mayHold(fl) {
 		if copied = n.copyOf(x); copied != nil {
 			return copied, true
 		}
 	}
 	o.flags |= fUnkept
+	n.waits.why = queue{}
 	return nil, c == fl
 }
 
@@ -306,82 +308,33 @@ func (n *node) retain(o *op, x *packet.Buf) {
 
 // keep holds packet x of o, a frame of that worker's; false when there is no room.
 func (n *node) keep(o *op, x *packet.Buf) bool {
-	q := o.held()
-	if n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
+	q, fl := o.held(), n.flowOf(o)
+	if o.kind == kRead && !n.mayHold(fl) || n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
 		return false
 	}
 	o.hold(q)
+	n.waits.w[n.index(fl)].kept++
 	return true
 }
 
 // unkeep drops the packets that are held of o.
 func (n *node) unkeep(o *op) {
 	if o.holds() {
-		q := o.held()
+		q, all := o.held(), n.shelf.Len()
 		n.shelf.Drop(n.c, &q, n.worker, reasonAbsorbed)
 		o.out = 0
+		n.waits.w[n.index(n.flowOf(o))].kept -= int32(all - n.shelf.Len())
 	}
 	o.flags &^= fKept
 }
 
-// roomy reports whether half of the room for frames is free: then frames may wait for
-// better times.
-func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/2) }
+// roomy reports whether a quarter of the room for frames is free: then frames may wait for
+// better times. Five clients that hold all they may leave more.
+func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/4) }
 
-// holds reports whether there are requests that wait.
-func (n *node) holds() bool { return len(n.waiting) > 0 || !n.strangers.Empty() }
-
-// wait notes that flow f has requests that wait.
-func (n *node) wait(f *flow) {
-	if !f.waits {
-		f.waits = true
-		n.waiting = append(n.waiting, f)
-	}
-}
-
-// drain sends on what waits of flow fl, as far as it may; true when something went.
-func (s *wire) drain(fl *flow) (went bool) {
-	for fl.awaits() {
-		q := &fl.stall
-		if !fl.late.Empty() {
-			q = &fl.late
-		}
-		x := s.n.shelf.Mine(s.c, q, s.n.worker)
-		if x == nil {
-			return went
-		}
-		b := x.Bytes()
-		if hdr.Parse(b, &s.g) != hdr.IsRoCE || q == &fl.stall && !s.admit(fl, x, b, &s.g) || q == &fl.late && !s.retry(fl, x, b, &s.g) {
-			return went
-		}
-		if went = true; fl.gone {
-			return true // nothing waits any more
-		}
-		s.n.shelf.Remove(q)
-		if fl.doomed {
-			s.n.end(fl)
-		}
-	}
-	return went
-}
-
-// resume lets go what waits, of all flows, as far as it may: those first that have waited
-// for longest, and behind them those of which something went now. So whoever waits for a
-// free place on a connection is passed by what is free there at a time (depth), once for
-// each of the others.
-func (s *wire) resume() {
-	n := s.n
-	s.admitStrangers()
-	kept, served := n.waiting[:0], n.served[:0]
-	for _, f := range n.waiting {
-		switch went := s.drain(f); {
-		case !f.awaits():
-			f.waits = false
-		case went:
-			served = append(served, f)
-		default:
-			kept = append(kept, f)
-		}
-	}
-	n.waiting = append(kept, served...)
+// mayHold reports whether one more frame of flow f may be held: while f has less than half of
+// what is free. So k connections that have frames held without end leave two parts in k+2 of
+// all room to the others (Choudhury and Hahne, dynamic queue length thresholds, 1998).
+func (n *node) mayHold(f *flow) bool {
+	return 2*(f.stall.Len()+int(n.waits.w[n.index(f)].kept)) < n.shelf.Cap()-n.shelf.Len()
 }

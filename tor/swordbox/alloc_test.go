@@ -25,7 +25,13 @@ type player struct {
 
 func newPlayer(t testing.TB, args graph.Args) *player {
 	t.Helper()
-	pool, err := packet.NewPool(1024, 2048, nil)
+	return newPlayerOf(t, args, 1024)
+}
+
+// newPlayerOf is a player with so many buffers.
+func newPlayerOf(t testing.TB, args graph.Args, buffers int) *player {
+	t.Helper()
+	pool, err := packet.NewPool(buffers, 2048, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,9 +63,8 @@ type node struct {
 	words     words
 	keys      keys
 	shelf     hold.Shelf[struct{}]
-	ready     []*flow    // flows with an answer to give, after the frame at hand
-	waiting   []*flow    // flows with requests that wait, in the order of their turns
-	served    []*flow    // see resume
+	ready     []*flow // flows with an answer to give, after the frame at hand
+	waits     waits
 	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
 	removed   []*flow // rows that went, to be dealt with after the table is at rest
@@ -150,7 +149,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window), records: m.recordsOf(place),
 		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
-		ready: make([]*flow, 0, cfg.conns), waiting: make([]*flow, 0, cfg.conns), served: make([]*flow, 0, cfg.conns),
+		ready: make([]*flow, 0, cfg.conns), waits: newWaits(cfg.conns),
 		removed: make([]*flow, 0, cfg.conns)}
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
@@ -376,7 +375,7 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		s.pass(in, x)
 		return
 	}
-	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waiting) != 0 {
+	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waits.all) != 0 || !n.strangers.Empty() {
 		s.settle()
 	}
 }

@@ -53,9 +53,9 @@ type carrier struct {
 
 	private clock.Time // when it last carried what does not go together with others' operations; 0: never
 	asking  clock.Time // when its server was last asked whether it is there
-	askVA   uint64     // see gated: memory and R_Key of the question
-	askKey  uint32
-	filled  uint32 // see fill: PSN of what comes next to fill
+	filled  uint32     // see fill: PSN of what comes next to fill
+	echoes  uint8      // see judge: questions in a row that had no answer but the acknowledgement of what was known
+	echoed  bool       // the last one had it
 }
 
 // oldest is the operation at the front of those that connection c carries, and
@@ -82,7 +82,7 @@ func (r *record) unlink(o *op) {
 	c := &r.flows[o.lane]
 	c.oldest = o.next
 	if c.oldest == none {
-		c.newest = none
+		c.newest, c.suspect = none, 0
 	}
 	c.silent = 0
 }

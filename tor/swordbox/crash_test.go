@@ -26,14 +26,14 @@ func underWay(t *testing.T, args graph.Args) (r *rig, k *kept, a, b *party, at u
 }
 
 // question is what the box asks the server: with PSN psn on a's connection.
-func question(t *testing.T, r *rig, a, b *party, psn uint32) {
+func question(t *testing.T, r *rig, a *party, psn uint32) {
 	t.Helper()
 	for range 20 {
 		if got := r.Advance(20 * time.Microsecond).Out["b"]; len(got) > 0 {
 			if now := r.Clock.Now(); now < r.box().mem.barred {
 				t.Fatalf("asked at %v, before %v", now, r.box().mem.barred)
 			}
-			same(t, got, b.moved(a, hdr.FetchAdd, psn, atomicETH(0x7008, testRKey, 0, 0), nil))
+			same(t, got, a.empty(psn))
 			return
 		}
 		r.Clock.Advance(time.Millisecond)
@@ -45,9 +45,9 @@ func question(t *testing.T, r *rig, a, b *party, psn uint32) {
 // that were computed. The question has taken a PSN.
 func TestExecutedBeforeTheCrash(t *testing.T) {
 	r, _, a, b, at := underWay(t, nil)
-	question(t, r, a, b, at+2)
+	question(t, r, a, at+2)
 	a.spsn, a.smsn = at+2, a.smsn+2
-	got := a.atomicAck(3).Out["a"]
+	got := a.ack().Out["a"]
 	same(t, got, b.atomicAckTo(b.psn-2, b.msn+1, 1), b.atomicAckTo(b.psn-1, b.msn+2, 2))
 	b.msn += 2
 	same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
@@ -57,11 +57,11 @@ func TestExecutedBeforeTheCrash(t *testing.T) {
 // atomic that it is, and finds what the word is now.
 func TestNotExecutedBeforeTheCrash(t *testing.T) {
 	r, _, a, b, at := underWay(t, nil)
-	question(t, r, a, b, at+2)
+	question(t, r, a, at+2)
 	a.smsn++
 	got := a.nak(at+1, hdr.SynNAKSequence)
 	// The PSN of the question is spent: what is before it is filled, and its answer is awaited.
-	same(t, got.Out["b"], a.empty(at+1), b.moved(a, hdr.FetchAdd, at+2, atomicETH(0x7008, testRKey, 0, 0), nil))
+	same(t, got.Out["b"], a.empty(at+1), a.empty(at+2))
 	same(t, got.Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1), b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynNAKSequence, b.msn+1), nil))
 	b.msn++
 	same(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil)).Out["b"],
@@ -70,7 +70,7 @@ func TestNotExecutedBeforeTheCrash(t *testing.T) {
 	none0(t, a.write(0x5000, 1).Out["b"])
 	a.spsn = at + 1
 	none0(t, a.ack().Out["b"])
-	same(t, a.atomicAck(2).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
+	same(t, a.ack().Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
 }
 
 // empty is a WRITE of nothing over c's connection.
@@ -85,7 +85,7 @@ func TestAnsweredBeforeTheQuestion(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprint(again), func(t *testing.T) {
 			r, k, a, b, at := underWay(t, nil)
-			question(t, r, a, b, at+2)
+			question(t, r, a, at+2)
 			a.spsn, a.smsn = at+1, a.smsn+1
 			got := a.ack()
 			same(t, got.Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1), b.atomicAckTo(b.psn-1, b.msn+2, 2))
@@ -94,8 +94,8 @@ func TestAnsweredBeforeTheQuestion(t *testing.T) {
 				r.restart(k, false, time.Microsecond, nil)
 			}
 			none0(t, a.write(0x5000, 1).Out["b"])
-			question(t, r, a, b, at+2) // nothing is open, and it is asked
-			same(t, a.atomicAck(3).Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
+			question(t, r, a, at+2) // nothing is open, and it is asked
+			same(t, a.ack().Out["b"], a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
 		})
 	}
 }
@@ -127,7 +127,7 @@ func TestFillsBeforeTheQuestion(t *testing.T) {
 			one(t, b.cas(0x7008, 1+v, 2+v).Out["b"])
 		}
 		r.restart(k, false, time.Microsecond, nil)
-		question(t, r, a, b, at+writes)
+		question(t, r, a, at+writes)
 		a.smsn++
 		frames = a.nak(at+1, hdr.SynNAKSequence).Out["b"]
 		return r, a, at, frames
@@ -146,7 +146,7 @@ func TestFillsBeforeTheQuestion(t *testing.T) {
 		}
 		same(t, again[:1], a.empty(at+5))
 		a.spsn = at + writes
-		one(t, append(a.atomicAck(2).Out["b"], a.write(0x5000, 1).Out["b"]...))
+		one(t, append(a.ack().Out["b"], a.write(0x5000, 1).Out["b"]...))
 	})
 	t.Run("refused", func(t *testing.T) {
 		r, a, at, _ := prepare(t)
@@ -173,9 +173,9 @@ func TestNothingMeanwhile(t *testing.T) {
 	none0(t, r.Push("a", b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 2, 1), nil)).Out["b"])
 	c := r.client().connect()
 	none0(t, c.write(0x7008, 9).Out["b"])
-	question(t, r, a, b, at+2)
+	question(t, r, a, at+2)
 	a.spsn, a.smsn = at+2, a.smsn+2
-	got := a.atomicAck(2)
+	got := a.ack()
 	if len(got.Out["b"]) != 2 {
 		t.Fatalf("%d requests went on, want a's and the other client's%s", len(got.Out["b"]), show(got.Out["b"]))
 	}
@@ -278,4 +278,162 @@ func TestLate(t *testing.T) {
 		t.Errorf("%v on a word that may have changed", op)
 	}
 	same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(b.psn-1, b.msn+1, 1))
+}
+
+// The server asks for what it misses once. When its NAK came to nobody, or before all
+// that the other process sent must be there, it says nothing to the question. Then it
+// is asked with a repetition of long ago, and twice the same answer tells.
+func TestAskedForOnce(t *testing.T) {
+	prepare := func(t *testing.T) (r *rig, a, b *party, at uint32, old []byte) {
+		r, k, a, b := diverged(t, nil)
+		b.learn(a, 0x7008, 1)
+		at = a.spsn
+		for v := range uint64(2) {
+			one(t, b.cas(0x7008, 1+v, 2+v).Out["b"])
+		}
+		r.restart(k, false, time.Microsecond, nil)
+		return r, a, b, at, a.empty(at - 1 - longSince)
+	}
+	// asked is the next question, which comes in time.
+	asked := func(t *testing.T, r *rig) []graphtest.Frame {
+		t.Helper()
+		for range 40 {
+			if got := r.Advance(100 * time.Microsecond).Out["b"]; len(got) > 0 {
+				return got
+			}
+		}
+		t.Fatal("nothing was asked")
+		return nil
+	}
+	early := func(t *testing.T, a *party, at uint32) {
+		t.Helper()
+		got := a.nak(at, hdr.SynNAKSequence)
+		none0(t, got.Out["a"])
+		none0(t, got.Out["b"])
+	}
+	old := func(a *party, psn uint32) graphtest.Result {
+		return a.r.Push("b", a.response(hdr.Acknowledge, psn, aeth(hdr.SynACK, a.smsn), nil))
+	}
+	t.Run("not executed", func(t *testing.T) {
+		r, a, b, at, long := prepare(t)
+		early(t, a, at)
+		question(t, r, a, at+2)
+		same(t, asked(t, r), a.empty(at+2), long)
+		none0(t, old(a, at-1).Out["a"])
+		same(t, asked(t, r), a.empty(at+2))
+		same(t, asked(t, r), a.empty(at+2), long)
+		got := old(a, at-1)
+		same(t, got.Out["b"], a.empty(at), a.empty(at+1), a.empty(at+2))
+		same(t, got.Out["a"], b.response(hdr.Acknowledge, b.psn-2, aeth(hdr.SynNAKSequence, b.msn), nil))
+	})
+	t.Run("executed", func(t *testing.T) {
+		r, a, b, at, long := prepare(t)
+		early(t, a, at)
+		question(t, r, a, at+2)
+		same(t, asked(t, r), a.empty(at+2), long)
+		same(t, old(a, at).Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1))
+	})
+	// The other process repeated a request, and sent one behind that: the server paused.
+	t.Run("paused", func(t *testing.T) {
+		r, a, b, at, long := prepare(t)
+		question(t, r, a, at+2)
+		same(t, asked(t, r), a.empty(at+2), long)
+		one(t, old(a, at).Out["a"])
+		none0(t, old(a, at).Out["b"])
+		none0(t, old(a, at).Out["b"])
+		same(t, old(a, at+1).Out["a"], b.atomicAckTo(b.psn-1, b.msn+2, 2))
+	})
+	// What is acknowledged is the newest request that was no READ: the READ may be executed.
+	t.Run("behind a READ", func(t *testing.T) {
+		r, k, a, b := diverged(t, nil)
+		b.learn(a, 0x7008, 1)
+		at := a.spsn
+		one(t, a.read(0x5000, 8).Out["b"])
+		one(t, b.cas(0x7008, 1, 2).Out["b"])
+		r.restart(k, false, time.Microsecond, nil)
+		question(t, r, a, at+2)
+		for range 2 {
+			for len(asked(t, r)) < 2 {
+			}
+			if got := old(a, at-1).Out["b"]; len(got) > 0 {
+				same(t, got, a.empty(at+1), a.empty(at+2))
+			}
+		}
+		same(t, a.answer(hdr.ReadRespOnly, nil, little(7)).Out["a"], a.response(hdr.ReadRespOnly, a.psn-1, aeth(hdr.SynACK, a.msn+1), little(7)))
+	})
+	// A server that acknowledges the repetition itself says nothing. It has some time.
+	t.Run("nothing", func(t *testing.T) {
+		r, a, _, at, _ := prepare(t)
+		question(t, r, a, at+2)
+		f := &(*r.box().nodes.Load())[0].flows[0]
+		for began := r.Clock.Now(); !f.dead; {
+			for _, x := range r.Advance(time.Millisecond).Out["b"] {
+				if string(x.Bytes) == string(a.empty(at-1-longSince)) {
+					old(a, at-1-longSince)
+				}
+			}
+			if now := r.Clock.Now(); now.Sub(began) > 2*r.box().cfg.giveup {
+				t.Fatalf("after %v it is in doubt: %v", now.Sub(began), f.inDoubt)
+			}
+		}
+	})
+}
+
+// A server that is not ready for the question is asked again, and nobody is ended.
+func TestQuestionNotReady(t *testing.T) {
+	r, _, a, _, at := underWay(t, nil)
+	question(t, r, a, at+2)
+	a.smsn++
+	a.nak(at+1, hdr.SynNAKSequence)
+	for range 3 {
+		a.nak(at+2, 0x20|5) // RNR NAK
+		question(t, r, a, at+2)
+	}
+	a.spsn = at + 2
+	a.ack()
+	if f := &(*r.box().nodes.Load())[0].flows[0]; f.dead || f.gated || f.inDoubt {
+		t.Errorf("dead %v, gated %v, in doubt %v", f.dead, f.gated, f.inDoubt)
+	}
+}
+
+// The answer to a READ is lost with the process, and a WRITE behind it is executed. As
+// soon as the doubt is over the READ is sent again: its client may be as impatient as
+// round trips are short, and the next process knows how long these are.
+func TestReadLostBehindTheQuestion(t *testing.T) {
+	r, k, a, b := diverged(t, nil)
+	b.learn(a, 0x7008, 1)
+	at := a.spsn
+	read := one(t, a.read(0x5000, 8).Out["b"])
+	for v := range uint64(2) {
+		one(t, b.cas(0x7008, 1+v, 2+v).Out["b"])
+	}
+	f := &(*r.box().nodes.Load())[0].flows[0]
+	trip := f.trip
+	r.restart(k, false, time.Microsecond, nil)
+	question(t, r, a, at+3)
+	a.smsn += 2
+	same(t, a.nak(at+2, hdr.SynNAKSequence).Out["b"], a.empty(at+2), a.empty(at+3))
+	a.spsn = at + 3
+	same(t, a.ack().Out["b"], read)
+	if f = &(*r.box().nodes.Load())[0].flows[0]; trip == 0 || f.trip != trip {
+		t.Errorf("a round trip takes %v, before it was %v", f.trip, trip)
+	}
+}
+
+// What a connection leaves does not go to one that waits for the answer to a question:
+// its next PSN is the question's.
+func TestNoHeirInQuestion(t *testing.T) {
+	r, _, _, _ := diverged(t, nil)
+	n := (*r.box().nodes.Load())[0]
+	o, to := &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey}, &n.flows[0]
+	if n.heir(&n.flows[1], o) != to {
+		t.Fatal("it can carry on")
+	}
+	for _, state := range []*bool{&to.gated, &to.inDoubt} {
+		*state = true
+		if n.heir(&n.flows[1], o) == to {
+			t.Error("it inherits")
+		}
+		*state = false
+	}
 }

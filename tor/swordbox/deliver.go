@@ -13,6 +13,9 @@ func (n *node) due(f *flow) {
 		f.isReady = true
 		n.ready = append(n.ready, f)
 	}
+	if f.waits {
+		n.call(n.index(f))
+	}
 }
 
 // deliver gives the client of flow fl the answers that are due, in the order of
@@ -137,6 +140,7 @@ func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
 	}
 	for ; !q.Empty(); k++ {
 		x, _ := n.shelf.Take(s.c, &q, s.n.worker)
+		n.waits.w[n.index(fl)].kept--
 		if o.hold(q); x == nil {
 			continue
 		}
@@ -153,6 +157,8 @@ func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
 func (n *node) dismiss(f *flow, why graph.Reason) {
 	n.shelf.Drop(n.c, &f.stall, n.worker, why)
 	n.shelf.Drop(n.c, &f.late, n.worker, why)
+	n.leave(f)
+	f.claimed = false
 }
 
 // end resets flow fl: its client's queue pair goes to the error state by the

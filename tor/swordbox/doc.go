@@ -65,9 +65,16 @@
 // and MSNs. One acknowledgement of the server becomes one for each client whose
 // operations it covers. What has to wait is held (hold=): requests whose turn
 // has not come, and answers to READs that are ahead of others. When there is no
-// room a frame is dropped, which its sender heals as any loss. Clients whose requests wait
-// have turns: behind one that waits come those of which something went. Where waiting only
-// helps to keep words in one order it is for 2 ms at most.
+// room a frame is dropped, which its sender heals as any loss. A connection may have
+// held half of what is free, so that one whose requests wait for ever leaves room to others. Clients whose requests wait
+// have turns: behind one that waits come those of which something went. At a word nobody
+// goes before those that wait for it. Where waiting only helps to keep words in one order
+// it is for 2 ms without an answer, and for 8 ms in all, at most, or until the server has
+// answered all that was there before (wait.go). While the answer is awaited that tells a
+// word's value, all others wait for it, so that a word in constant use becomes known: 10 ms
+// after settle= at the latest, when nothing is lost and all that is under way is answered.
+// While a WRITE that is not of one tracked word has no answer, those that it may change, and
+// those that came into use meanwhile, are not known.
 //
 // # Words
 //
@@ -168,9 +175,10 @@
 // While nobody was there others may have changed words. So WRITEs in the place of
 // atomics that are without an answer are not sent again before the server was asked
 // which of them it executed (doubt.go): settle= after the end of the other process, by
-// an atomic that changes nothing, behind all that is open. What was not executed comes
+// a WRITE of nothing, behind all that is open. What was not executed comes
 // from its client anew, as the atomic that it is. Until the question was answered nothing
-// new goes over that connection: its PSN is spent.
+// new goes over that connection: its PSN is spent. A server that answers and does not say
+// it for giveup= has the connection end.
 //
 // Frames also cross while the process is there and late. Those of bound connections do
 // not; of the others the numbering is taken over again (Flush).

@@ -13,48 +13,80 @@ import (
 // came to it must not be sent again: what it leaves would undo theirs. Its client is
 // to repeat the atomic, as it came, and a new outcome is found.
 //
-// So the server is asked which of them it executed. The question is an atomic that
-// changes nothing (FETCH ADD of 0), with the PSN behind all that is open. It is on
-// the word of one of them, so that its connection and its R_Key have the right to it.
-// Either it is executed, then all is, or the server asks for the PSN that it misses:
-// what has that or a later one was not executed. Frames of the other process may
-// still come, until settle= after its end; until then nothing is asked.
+// So the server is asked which of them it executed. The question is a WRITE of nothing,
+// with the PSN behind all that is open. The queue pair has the right to it, as it takes
+// WRITEs in the place of atomics, and nobody checks its R_Key. Either it is executed,
+// then all is, or the server asks for the PSN that it misses: what has that or a later
+// one was not executed. Frames of the other process may still come, until settle= after
+// its end; until then nothing is asked, and a NAK (PSN sequence error) says nothing: what
+// it asks for may be under way.
+//
+// A server asks for a PSN once, and then says nothing of later ones until it has that
+// one (rxe_resp.c: sent_psn_nak). If that NAK came too early, or was lost, the question has no
+// answer. So with the second question comes a repetition of a request of long ago, which
+// the server answers with the newest request that it has executed (see judge).
 //
 // From the first question on its PSN is spent, whatever the server says: a copy of the
 // question may be executed at any time, and then a request with that PSN would be taken
 // for its repetition, and be acknowledged without being executed. So the connection
 // carries nothing new until the answer to the question came. When the server misses
-// PSNs before that one, they are filled with WRITEs of nothing, which the queue pair has
-// the right to, as it takes WRITEs in the place of atomics; then the question comes to
-// its turn. All of that is for the next process to go on with, too.
+// PSNs before that one, they are filled with WRITEs of nothing; then the question comes
+// to its turn. All of that is for the next process to go on with, too.
 
 // inquire asks the server which of the operations that connection c carries it has
-// executed.
+// executed. A server that answers, and does not say it for giveup=, never will.
 func (s *wire) inquire(c *flow) {
-	n, now := s.n, s.c.Now()
+	if c.heard.Sub(max(c.loaded, s.n.mem.barred)) >= clock.Duration(s.cfg.giveup) {
+		s.fail(c)
+		return
+	}
 	if !s.mayAsk(c) {
 		return
 	}
-	about, full := (*op)(nil), c.rd >= n.depth(c)
-	for o := n.oldest(c); o != nil; o = n.behind(o) {
-		switch {
-		case o.is(fReplaced):
-			about = o
-		case o.answered() && full && !c.gated: // there is no room for another question: its answer tells the same
-			s.make(c, o, o.got)
-			c.tried(now)
+	if !c.gated {
+		c.gate = c.next
+		c.gated = true // last: the process may end between any two
+	}
+	s.emptyWrite(c, c.gate)
+	if c.tries > 0 && s.emptyWrite(c, psnAdd(c.acked, -longSince&hdr.PSNMask)) {
+		c.echoed = false
+	}
+	c.tried(s.c.Now())
+}
+
+// longSince is how far behind the newest acknowledged PSN the repetition is. A server that
+// acknowledges the repetition itself, which says nothing, is told from others by that.
+const longSince = farOff / 2
+
+// judge takes from answer b, with PSN psn, to connection c, which is in doubt, what the
+// server has executed. When the only answer to a question and a repetition, twice, is the
+// acknowledgement of what was known already, nothing behind that is executed. READs may
+// be: Linux (rxe) acknowledges the newest request that was none. One such acknowledgement
+// is not enough: it may be that to a repetition of the other process's, with requests
+// behind it that wait at a server that paused.
+func (s *wire) judge(c *flow, psn uint32, b []byte) {
+	if !c.inDoubt || !c.gated {
+		return
+	}
+	news := s.f.Op != hdr.Acknowledge || !s.f.AETHOf(b).Syndrome().ACK() || psnLess(c.acked, psn)
+	if news || c.echoed {
+		c.echoes = 0
+		return
+	}
+	if hdr.PSNDiff(psn, c.acked) <= -longSince/2 {
+		return
+	}
+	c.echoed = true
+	if c.echoes++; c.echoes < 2 {
+		return
+	}
+	for o := s.n.oldest(c); o != nil; o = s.n.behind(o) {
+		if psnLess(psn, o.spsn) && o.kind != kRead && o.kind != kOdd {
+			s.cut(c, o.spsn)
 			return
 		}
 	}
-	if !c.gated && about == nil {
-		return
-	}
-	if !c.gated {
-		c.gate, c.askKey, c.askVA = c.next, about.rkey, about.va
-		c.gated = true // last: the process may end between any two
-	}
-	s.ask(c)
-	c.tried(now)
+	c.inDoubt = false // the WRITEs are executed
 }
 
 // mayAsk reports whether it is time to ask the server about connection c, which is given
@@ -76,31 +108,15 @@ func (s *wire) mayAsk(c *flow) bool {
 	return c.tries == 0 || now.Sub(c.since) >= min(leastPatience<<min(c.tries, 10), clock.Duration(s.cfg.giveup)/5)
 }
 
-// ask sends the question of connection c; false when there is no buffer.
-func (s *wire) ask(c *flow) bool {
-	o := op{kind: kFAA, va: c.askVA, rkey: c.askKey}
-	x := s.blank(c.up.len() + hdr.AtomicETHLen + hdr.ICRCLen)
-	if x == nil {
-		return false
-	}
-	made := c.up.atomic(x.Bytes(), &o, nil, c.gate)
-	s.seal(toServers, x, x.Bytes(), &made)
-	s.c.Count(ctrProbes, 1)
-	return true
-}
-
 // fill sends what the server misses before the question of connection c, from the PSN on
 // that it expects, and the question: some of it, the rest when that was answered.
 func (s *wire) fill(c *flow) {
 	c.filled = c.next
 	for range burst {
-		last := c.filled == c.gate
-		if last && !s.ask(c) || !last && !s.emptyWrite(c, c.filled) {
+		if psnLess(c.gate, c.filled) || !s.emptyWrite(c, c.filled) {
 			break
 		}
-		if c.filled = psnAdd(c.filled, 1); last {
-			break
-		}
+		c.filled = psnAdd(c.filled, 1)
 	}
 	c.tried(s.c.Now())
 }
@@ -108,18 +124,10 @@ func (s *wire) fill(c *flow) {
 // concludes handles answer b, with PSN psn, when it is to the question of connection c, or
 // to what fills the PSNs before that. False when it is not.
 func (s *wire) concludes(c *flow, psn uint32, b []byte) bool {
-	if !c.gated || psnLess(psn, c.next) || psnLess(c.gate, psn) {
+	if !c.gated || psnLess(psn, c.next) || psnLess(c.gate, psn) || s.f.Op != hdr.Acknowledge {
 		return false
 	}
-	syn := hdr.SynACK
-	if s.f.Op == hdr.Acknowledge {
-		syn = s.f.AETHOf(b).Syndrome()
-	} else if s.f.Op != hdr.AtomicAck || psn != c.gate {
-		return false
-	}
-	if syn.RNR() {
-		return false
-	}
+	syn := s.f.AETHOf(b).Syndrome()
 	s.n.hear(c)
 	c.hears(s.c.Now())
 	switch {
@@ -136,6 +144,9 @@ func (s *wire) concludes(c *flow, psn uint32, b []byte) bool {
 		if s.acked(c, psnAdd(psn, hdr.PSNMask)); c.gated {
 			s.fill(c)
 		}
+	case syn.RNR(): // it is asked again in its time
+		c.next = psn
+		s.acked(c, psnAdd(psn, hdr.PSNMask))
 	default:
 		s.acked(c, psnAdd(psn, hdr.PSNMask))
 		s.n.fatal(c, psn, syn)

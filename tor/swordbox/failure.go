@@ -58,6 +58,7 @@ func (s *wire) fail(c *flow) {
 func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt, c.gated = true, false, false, false
 	n.keys.recall(c)
+	n.wake(queue{forCarrier, n.index(c)})
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(&c.carrier) && n.decided(o) {
 			if heir == nil {
@@ -98,7 +99,7 @@ func (n *node) heir(l *flow, o *op) *flow {
 		return nil
 	}
 	can := func(c *flow) bool {
-		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair &&
+		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair && !c.inDoubt && !c.gated &&
 			c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 && c.granted(x)
 	}
 	for _, c := range x.lanes {

@@ -49,7 +49,7 @@ type flow struct {
 	carrier
 
 	late hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
-	_    [20]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	_    [28]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // awaits reports whether requests of f's client wait here.

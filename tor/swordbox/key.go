@@ -55,6 +55,8 @@ type keys struct {
 	found   *key   // last
 	serial  uint32 // of reach.serial, the last
 	lending int    // connections that are lent
+	// forgotten is how many rights were forgotten for want of a place.
+	forgotten uint64
 }
 
 const keyWays = 4
@@ -107,7 +109,10 @@ func (x *reach) learn(o *op) {
 // to that queue pair (IBTA 10.6.7.2).
 type grant struct{ rkey, serial uint32 }
 
-// grants are the R_Keys that a connection used last, by hash.
+// grants are the R_Keys that a connection used last, by hash. Of two that have one place the
+// connection loses the right to the older one, here: operations under it go over their clients'
+// own connections, until the server has executed one of this client again. So who
+// uses more R_Keys than there are places, in turns, shares less (ctrKeysForgotten).
 type grants [16]grant
 
 func (g *grants) of(rkey uint32) *grant { return &g[rkey*0x9E3779B1>>28] }
@@ -130,7 +135,8 @@ func (x *key) lanesOf() []*flow {
 	return x.lanes
 }
 
-// fresh is a place for an R_Key; nil when all are in use.
+// fresh is a place for an R_Key; nil when all are in use. What was known of another one may be
+// forgotten for it.
 func (t *keys) fresh(rkey uint32) *key {
 	set := t.set(rkey)
 	var x *key
@@ -141,6 +147,9 @@ func (t *keys) fresh(rkey uint32) *key {
 	}
 	if x == nil {
 		return nil
+	}
+	if x.serial != 0 {
+		t.forgotten++
 	}
 	t.revoke(x)
 	x.rkey, x.until = rkey, 0
@@ -227,13 +236,28 @@ func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 	return true
 }
 
-// lend lets connection f carry others' operations under x, if it can.
+// lend lets connection f carry others' operations under x, if it can. When there are
+// enough of these it takes the place of one that may do less: a connection that was only
+// seen to read or to write would keep all atomics on their own connections.
 func (t *keys) lend(f *flow, x *key, now clock.Time) {
-	if len(x.lanes) == cap(x.lanes) || !f.trusted || f.dead || f.gone || !f.granted(x) ||
-		f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
+	if !f.trusted || f.dead || f.gone || !f.granted(x) || f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
 		return
 	}
-	x.lanes = append(x.lanes, f)
+	if at := len(x.lanes); at < cap(x.lanes) {
+		x.lanes = append(x.lanes, f)
+	} else {
+		for k, l := range x.lanes {
+			if l.may < f.may && (at == len(x.lanes) || l.may < x.lanes[at].may) { // atomics count most, then WRITEs: see access
+				at = k
+			}
+		}
+		if at == len(x.lanes) {
+			return
+		}
+		x.lanes[at].lends--
+		t.lent(x.lanes[at])
+		x.lanes[at] = f
+	}
 	f.lends++
 	t.lent(f)
 }
@@ -277,7 +301,11 @@ func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 	}
 	f.may |= 1 << accessOf(o)
 	f.latest = grant{x.rkey, x.serial}
-	*f.grants.of(o.rkey) = f.latest
+	g := f.grants.of(o.rkey)
+	if g.serial != 0 && g.rkey != x.rkey {
+		t.forgotten++
+	}
+	*g = f.latest
 	f.deep = f.peak
 	if moves {
 		t.lend(f, x, now)

@@ -149,6 +149,7 @@ const (
 	ctrTwins
 	ctrServerFull
 	ctrUnbound
+	ctrKeysForgotten
 	numCounters
 )
 
@@ -182,6 +183,7 @@ var counters = [numCounters]counter.Def{
 	ctrTwins:         {Name: "twins", Help: "server addresses with the MAC of another one: they may be one server, whose atomics then are not replaced unless servers= says which is which"},
 	ctrServerFull:    {Name: "servers-full", Help: "answers of servers that there was no place for (discover=)"},
 	ctrUnbound:       {Name: "unbound", Help: "times that the kernel was not told that frames of a connection must not cross without this process"},
+	ctrKeysForgotten: {Name: "keys-forgotten", Help: "times that a right to an R_Key was forgotten for want of a place: operations under it go over their clients' own connections until it is learnt again"},
 	ctrWordFull:      {Name: "words-full", Help: "words that were not tracked for want of room (words=)"},
 }
 

@@ -4,20 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
-
-// patience is how long a request waits for others where it need not, so that
-// they are in one order.
-const patience = clock.Duration(2e6)
-
-// patient reports whether a request may wait where it need not, for something
-// that was there since some time.
-func (n *node) patient(since clock.Time) bool {
-	return n.roomy() && n.c.Now().Sub(since) < patience
-}
 
 // choose is the connection that o, of flow fl and about word w (see words.of), goes
 // over; false when it must wait. x is its key if it may go over another's connection.
@@ -42,7 +31,7 @@ func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
-		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl.stirred()) {
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl, fl.stirred()) {
 			return nil, false
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
@@ -55,10 +44,7 @@ func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 			return want, true
 		}
 		// Better late than out of order with the others.
-		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && n.patient(want.stirred()) {
-			if w != none && !n.fits(want, fl, o, x) {
-				n.words.w[w].doubt() // so that no more go before it
-			}
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.awaitsLane(want, fl, o, x, w) {
 			return nil, false
 		}
 	}
@@ -72,6 +58,21 @@ func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	return fl, s.usable(fl, fl, o, x)
 }
 
+// awaitsLane reports whether atomic o, of flow fl and about word w, waits for connection
+// want, over which the word's others go: until it is its turn there, or, when that cannot carry
+// it, until nothing of the word is under way and all can go over another one.
+func (s *wire) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
+	n := s.n
+	if !n.fits(want, fl, o, x) {
+		n.waits.why = queue{forWord, w}
+		return n.patient(fl, want.stirred())
+	}
+	n.waits.why = queue{forCarrier, n.index(want)}
+	// Every answer gives those a place that wait for one, in their order: that needs no other limit.
+	full := want.rd >= n.depth(want) && !want.claimed && want.unkept == 0
+	return n.patient(fl, want.stirred()) || full && n.moves(want.stirred())
+}
+
 // stuck reports whether o, of flow fl, whose key is x if it may go over another's
 // connection, has no way left.
 func (n *node) stuck(fl *flow, o *op, x *key) bool {
@@ -81,6 +82,15 @@ func (n *node) stuck(fl *flow, o *op, x *key) bool {
 // usable reports whether connection c can carry o, of flow fl, now;
 // x is its key if it may go over another's connection.
 func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
+	if s.able(c, fl, o, x) {
+		return true
+	}
+	s.n.waits.why = queue{forCarrier, s.n.index(c)}
+	return false
+}
+
+// able is usable, and leaves open what a request that cannot go waits for.
+func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
 	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
@@ -89,7 +99,7 @@ func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 		if c.guests == 0 {
 			return true
 		}
-		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.roomy()) {
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.roomy() || !n.mayHold(fl)) {
 			c.claimed = true // others' operations come to an end first
 			return false
 		}
@@ -103,6 +113,7 @@ func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 		}
 	}
 	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
+		c.claimed = c.claimed || c == fl && c.rd == 0 // no answer makes room for its client's first one
 		return false
 	}
 	return true
@@ -181,7 +192,7 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	switch {
 	case !o.modifies():
 	case w == none:
-		if !n.enterFree(o, c) {
+		if !n.enterFree(fl, o, c) {
 			return false
 		}
 	case !n.enterWord(fl, o, c, w):
@@ -191,8 +202,8 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	o.lane, o.spsn = n.index(c), psnAdd(c.next, -o.got&hdr.PSNMask)
 	n.link(c, o, n.c.Now())
 	c.next = psnAdd(c.next, o.npsn-o.got)
+	fl.claimed = false
 	if c == fl {
-		c.claimed = false
 		if c.count(o, 1); c.guests == 0 && o.answered() {
 			c.peak = max(c.peak, int16(min(c.rd, 1<<14)))
 		}
@@ -220,13 +231,17 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
+	n.waits.why = queue{forWord, w}
+	if !n.isNext(fl, w) && n.waited(fl) < mostPatience {
+		return false
+	}
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
 	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, c))
 	if ordered && passes && n.foretold(o, c) {
-		if n.patient(c.stirred()) {
+		if n.patient(fl, c.stirred()) {
 			return false
 		}
 		ordered = false
@@ -235,11 +250,11 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 		v.doubt() // and no more of them, until it went
 		return false
 	}
-	if like && v.loose > 0 && n.patient(n.words.u[w].loosened) && (c != fl || fl.isLent) {
+	if like && v.loose > 0 && (c != fl || fl.isLent) && n.patient(fl, n.words.u[w].loosened) {
 		return false // soon it is in order; otherwise it keeps the others out of it
 	}
-	if ordered && o.kind.atomic() && n.words.awaits(v) && v.vouched && n.replaces() && n.patient(n.flow(v.lane).stirred()) {
-		return false // its outcome will be known when that of the probe is
+	if n.words.awaits(v) && v.vouched && n.replaces() && n.patient(fl, n.flow(v.lane).stirred()) {
+		return false // the answer to the probe will tell its outcome, if nothing comes between
 	}
 	if o.kind.atomic() {
 		n.c.Count(ctrAtomics, 1)
@@ -262,14 +277,18 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 
 // enterFree counts o, which changes memory and is not of one tracked word, and
 // goes over connection c. The words that it touches are not known until it is
-// done. False when it must wait.
-func (n *node) enterFree(o *op, c *flow) bool {
+// done. False when it must wait: for WRITEs that are under way in the place of atomics;
+// as it counts from then on, no others come.
+func (n *node) enterFree(fl *flow, o *op, c *flow) bool {
 	wait, any := n.words.touch(o.va, o.len, n.index(c), n.words.free.gen, 0)
 	if !wait {
 		n.words.joinFree(o)
 		if any {
 			n.c.Count(ctrLoose, 1)
 		}
+	}
+	if wait {
+		n.count(fl)
 	}
 	if any {
 		n.words.free.now()
@@ -331,7 +350,10 @@ func (n *node) effect(o *op, v *word, c *flow) {
 func (n *node) forget(o *op, done bool) {
 	c, now := n.carrier(o), n.c.Now()
 	if done {
-		n.keys.learn(o, c, now, n.cfg.mode.moves())
+		was := n.keys.forgotten
+		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
+			n.c.Count(ctrKeysForgotten, n.keys.forgotten-was)
+		}
 	}
 	if !o.is(fOrphan) {
 		fl := n.flowOf(o)
@@ -345,6 +367,10 @@ func (n *node) forget(o *op, done bool) {
 	if o.is(fKept) {
 		n.unkeep(o)
 	}
+	if o.word != none {
+		n.wake(queue{forWord, o.word})
+	}
+	n.wake(queue{})
 	free := o.word == none && o.modifies()
 	var m *more
 	if o.is(fProbe) {

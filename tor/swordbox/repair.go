@@ -68,6 +68,9 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 			n.prompt(o, 0, hdr.SynNAKSequence)
 		}
 		s.c.Drop(x, reasonEarly)
+		if !fl.waits {
+			n.uncount(fl)
+		}
 		return
 	}
 	n.wait(fl)
@@ -78,6 +81,7 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 // and is gone, and x is left.
 func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
+	n.waits.why = queue{}
 	psn := f.BTHOf(b).PSN()
 	o, k := n.find(fl, psn)
 	released := int32(k-fl.head) < 0
@@ -228,7 +232,7 @@ func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 func (s *wire) nudge(c *flow) {
 	n := s.n
 	o := n.oldest(c)
-	if o == nil || c.repair {
+	if o == nil || c.repair || c.inDoubt {
 		return
 	}
 	now, at := s.c.Now(), psnAdd(o.spsn, o.got)
@@ -244,7 +248,7 @@ func (s *wire) nudge(c *flow) {
 func (s *wire) nudgeLost(c *flow) {
 	o := s.n.oldest(c)
 	at, now := psnAdd(o.spsn, o.got), s.c.Now()
-	if c.repair || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
+	if c.repair || c.inDoubt || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
 		return
 	}
 	c.nudged, c.suspect = at, 0

@@ -123,14 +123,17 @@ func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	rest, part := fl.rest, fl.part
 	fl.measure(b, &s.f)
 	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
-		if n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
+		if !n.mayHold(fl) || n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
+			if !fl.waits {
+				n.uncount(fl)
+			}
 			return
 		}
 		n.wait(fl)
 		if fl.stall.Len() > 1 {
-			s.drain(fl) // it may complete a message
+			s.try(fl) // it may complete a message
 		}
 		if fl.gone {
 			return

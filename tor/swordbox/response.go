@@ -47,7 +47,7 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 	if d < 0 && !fl.onward && hdr.PSNDiff(psn, fl.start) > mostUnacked {
 		fl.onward = true
 	}
-	if fl.young && !fl.onward && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
+	if fl.young && !fl.onward && !fl.gated && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
 		n.hear(fl)
 		s.pass(toServers, x) // of the time before
 		return
@@ -69,6 +69,10 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 	}
 	n.hear(fl)
 	fl.hears(s.c.Now())
+	n.wake(queue{forCarrier, n.index(fl)})
+	if fl.waits {
+		n.call(n.index(fl))
+	}
 	if fl.doubted {
 		fl.doubted = false
 		s.answerAgain(fl, fl.again)
@@ -105,6 +109,7 @@ func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 			fl.syn = syn
 		}
 	}
+	s.judge(fl, psn, b)
 	switch f := &s.f; {
 	case f.Op == hdr.Acknowledge:
 		switch syn := f.AETHOf(b).Syndrome(); {
@@ -116,7 +121,9 @@ func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
 			case old: // it was heard before
 			case syn == hdr.SynNAKSequence && fl.inDoubt:
-				s.cut(fl, psn)
+				if fl.gated {
+					s.cut(fl, psn)
+				}
 			case syn == hdr.SynNAKSequence:
 				s.missing(fl, psn)
 			case syn.RNR():
@@ -220,20 +227,24 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 // acked notes that the server has executed all that connection c carried up to
 // psn.
 func (s *wire) acked(c *flow, psn uint32) {
-	n := s.n
 	c.ack(psn)
 	s.advance(c)
-	switch o := n.oldest(c); {
-	case c.repair:
+	if c.repair {
 		s.pump(c)
-	case c.suspect != 0 && o != nil && o.spsn != c.nudged:
-		// What was sent again was answered. What was sent before that and is not
-		// has been lost as well.
-		goal := c.suspect
-		if c.suspect = 0; psnLess(o.spsn, goal) && o.got == 0 && (!n.handedOver(c) || c.writes > 0) {
-			s.again(c, o.spsn, goal)
-		}
 	}
+}
+
+// suspects reports whether what was sent before the oldest request was sent again, and has no
+// answer yet, is to be sent again, too: that one was answered, and then no other for as long
+// as answers are waited for. A server that paused answers them one by one.
+func (n *node) suspects(c *flow, o *op) bool {
+	if c.suspect == 0 || o.spsn == c.nudged {
+		return false
+	}
+	if !psnLess(o.spsn, c.suspect) || o.got != 0 || n.handedOver(c) && c.writes == 0 {
+		c.suspect = 0
+	}
+	return c.suspect != 0 && n.c.Now().Sub(c.heard) >= c.timeout(n.cfg.giveup)
 }
 
 // partly has a client told of the first packets of a message of many that connection

@@ -109,7 +109,7 @@ func (s *wire) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 
 // detain holds a stranger's request until the words that it may change are free.
 func (n *node) detain(x *packet.Buf) {
-	if !n.shelf.Room(1) && !n.strangers.Empty() { // its sender repeats what it still wants
+	if 2*n.strangers.Len() >= n.shelf.Cap()-n.shelf.Len() && !n.strangers.Empty() { // as mayHold; its sender repeats what it still wants
 		if old, _ := n.shelf.Take(n.c, &n.strangers, n.worker); old != nil {
 			n.c.Drop(old, reasonHoldFull)
 		}

@@ -42,7 +42,7 @@ func TestTurns(t *testing.T) {
 // is in use: it waits here, and goes when the word is free, without being sent again.
 func TestLateComes(t *testing.T) {
 	r, _, a, b, at := underWay(t, nil)
-	question(t, r, a, b, at+2)
+	question(t, r, a, at+2)
 	a.smsn++
 	a.nak(at+1, hdr.SynNAKSequence)
 	b.msn++

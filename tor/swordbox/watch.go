@@ -52,6 +52,8 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
+		n.rotate(mostResumed)
+		busy = busy || len(n.waits.all) > 0
 		s.settle()
 		if !n.idle() || n.kept || !s.cfg.mode.moves() {
 			n.busy = now
@@ -107,7 +109,11 @@ func (s *wire) watch(c *flow) {
 		s.fail(c)
 		return
 	}
-	if now.Sub(max(c.loaded, c.since, c.heard)) >= c.timeout(s.cfg.giveup) {
+	if o := n.oldest(c); n.suspects(c, o) {
+		goal := c.suspect
+		c.suspect = 0
+		s.again(c, o.spsn, goal)
+	} else if now.Sub(max(c.loaded, c.since, c.heard)) >= c.timeout(s.cfg.giveup) {
 		s.nudge(c)
 	}
 }
@@ -117,7 +123,7 @@ func (s *wire) watch(c *flow) {
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
 func (s *wire) query(c *flow) {
 	now := s.c.Now()
-	if c.dead || !c.trusted || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
+	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
 	}
 	if !s.emptyWrite(c, c.acked) {

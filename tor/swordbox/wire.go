@@ -44,7 +44,9 @@ func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 // requests that may go on.
 func (s *wire) settle() {
 	n := s.n
-	for len(n.removed) > 0 || len(n.ready) > 0 {
+	s.admitStrangers()
+	n.rotate(1)
+	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 {
 		for _, f := range n.removed {
 			s.remove(f)
 		}
@@ -56,12 +58,7 @@ func (s *wire) settle() {
 			n.note(f)
 		}
 		n.ready = n.ready[:0]
-		if n.holds() {
-			s.resume()
-		}
-	}
-	if n.holds() {
-		s.resume()
+		left = s.resume(left)
 	}
 }
 

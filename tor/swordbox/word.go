@@ -32,6 +32,7 @@ type word struct {
 	used          bool  // since the hand of the clock came by
 	executed      bool  // the server has executed an operation on it
 	vouched       bool  // settings.vouches for it
+	queued        bool  // requests wait for it: unrest.first
 }
 
 // unrest says how long a word cannot be known; it lies beside word. While the
@@ -40,8 +41,9 @@ type unrest struct {
 	gen    uint64     // of the free operations that may change it
 	barred clock.Time // until then strangers' requests may be under way
 	// loosened is when the first of the open operations came that are not in
-	// order with the word's others (word.loose).
+	// order with the word's others (word.loose), or the last one of these left.
 	loosened clock.Time
+	first    int32 // client that waits for it longest (waits); 0: none
 }
 
 // grace tells when operations are done that were open at some time, however
@@ -249,7 +251,7 @@ func (t *words) evict(now clock.Time) {
 			t.hand = 0
 		}
 		w := &t.w[i]
-		if w.va == nowhere || w.flight|w.loose != 0 || now < t.u[i].barred {
+		if w.va == nowhere || w.flight|w.loose != 0 || w.queued || now < t.u[i].barred {
 			continue
 		}
 		if !w.used {
@@ -496,6 +498,7 @@ func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (fill
 	}
 	if o.is(fLoose) {
 		v.loose--
+		t.u[o.word].loosened = now
 	} else {
 		v.flight--
 		if o.asAtomic() {
@@ -526,7 +529,7 @@ func (t *words) left(w int32, o *op, done bool) {
 			v.rkey = o.rkey
 			v.doubt()
 		}
-	case v.executed || v.flight|v.loose != 0:
+	case v.executed || v.flight|v.loose != 0 || v.queued:
 		v.doubt()
 	default:
 		t.remove(w) // it was refused

@@ -1,0 +1,181 @@
+package swordbox
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// The first READ of a client whose connection carries others' WRITEs all the time, and
+// that takes no READs of others, goes when those are answered that are under way.
+func TestOwnersFirstRead(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, muxArgs)
+	r.resources = 0
+	a := r.client().connect().use(va, testRKey, aWrite)
+	b := r.client().connect().alone().use(va, testRKey, aWrite)
+	if to := queuePair(one(t, b.write(va, 1).Out["b"])); to != a.sqpn {
+		t.Fatalf("sent to queue pair %#x", to)
+	}
+	none0(t, a.read(lowest, 8).Out["b"])
+	for _, f := range b.write(va, 2).Out["b"] {
+		if queuePair(f.Bytes) == a.sqpn {
+			t.Errorf("another WRITE goes before its client's READ: %s", text(f.Bytes))
+		}
+	}
+	got := a.ack().Out["b"]
+	if len(got) == 0 || opcode(t, got[0].Bytes) != hdr.ReadRequest {
+		t.Errorf("the READ does not go:%s", show(got))
+	}
+}
+
+// A WRITE over several words waits for the WRITEs that are under way in the place of
+// atomics, and for no other ones: what comes meanwhile does not make the words known, so that
+// atomics go as they are.
+func TestWideBehindWrites(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b, c, d := r.join(), r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, b.cas(va, 1, 2).Out["b"]) // as a WRITE
+	one(t, d.request(hdr.SendOnly, nil, little(0)).Out["b"])
+	none0(t, d.write(va, 5).Out["b"]) // behind what its own connection has
+	none0(t, d.cas(va, 5, 6).Out["b"])
+	wide := c.made(hdr.WriteOnly, c.psn, reth(va-8, testRKey, 24), make([]byte, 24))
+	none0(t, r.Push("a", wide).Out["b"])
+	got := d.ack().Out["b"]
+	if len(got) == 0 || opcode(t, got[0].Bytes) != hdr.WriteOnly {
+		t.Fatalf("not sent on:%s", show(got))
+	}
+	for _, f := range got[1:] {
+		if opcode(t, f.Bytes) != hdr.CompareSwap {
+			t.Errorf("one more goes before it: %s", text(f.Bytes))
+		}
+	}
+	same(t, a.ack().Out["b"][:1], wide)
+}
+
+// gather has n clients wait for a word, whose connection is that of the first client, and joins
+// one that has nothing to do with it. A player, if there is one, is given the same.
+func gather(t testing.TB, n int) (r *rig, p *player, other *party) {
+	t.Helper()
+	const va = 0x7008
+	r = newRig(t, graph.Args{"conns": fmt.Sprint(n + 8), "hold": fmt.Sprint(4*n + 64), "giveup": "1h", "alive": "1h"})
+	var tape []taped
+	if _, is := t.(*testing.B); is {
+		p = newPlayerOf(t, r.args, n+256)
+		r.tape = &tape
+	}
+	a, b, other := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, b.cas(va, 1, 2).Out["b"])
+	for range n {
+		c := r.client().connect()
+		c.warm()
+		if p == nil {
+			none0(t, c.cas(va, 1, 2).Out["b"])
+			continue
+		}
+		p.play(tape)
+		tape = tape[:0]
+		p.play([]taped{{"a", r.Clock.Now(), c.made(hdr.CompareSwap, c.psn, atomicETH(va, testRKey, 2, 1), nil)}})
+	}
+	return r, p, other
+}
+
+// Those that wait for a word go in the order in which they came, some for each frame.
+func TestCrowd(t *testing.T) {
+	const many = 300
+	r, _, other := gather(t, many)
+	n := (*r.box().nodes.Load())[0]
+	if len(n.waits.all) != many {
+		t.Fatalf("%d wait, want %d", len(n.waits.all), many)
+	}
+	sent := len(other.write(0x5000, 1).Out["b"]) + len(other.ack().Out["b"])
+	if sent != 1 {
+		t.Fatalf("%d frames were sent, want the WRITE of the one that does not wait", sent)
+	}
+	first := r.clients[3]
+	if got := one(t, r.clients[0].ack().Out["b"]); queuePair(got) != first.sqpn {
+		t.Fatalf("the first is not the next one: %s", text(got))
+	}
+	got := first.atomicAck(2).Out["b"]
+	if len(got) < 32 || len(got) > 2*64 { // tried behind the answer, and behind the frame
+		t.Fatalf("%d went on at once, want 32 to 128", len(got))
+	}
+	for k, f := range got[:32] {
+		if queuePair(f.Bytes) != r.clients[4+k].sqpn {
+			t.Fatalf("client %d is not the next one: %s", k, text(f.Bytes))
+		}
+	}
+}
+
+// BenchmarkWaiting is what two frames cost, a request and its answer, while so many clients
+// wait for something that has nothing to do with it.
+func BenchmarkWaiting(b *testing.B) {
+	for _, n := range []int{1, 64, 4096} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			r, p, other := gather(b, n)
+			if waiting := p.inst.Held(); waiting != n {
+				b.Fatalf("%d wait, want %d", waiting, n)
+			}
+			var frames []taped
+			for k := 0; b.Loop(); k++ {
+				if k%256 == 0 {
+					b.StopTimer()
+					frames = frames[:0]
+					for range 256 {
+						w := other.made(hdr.WriteOnly, other.psn, reth(0x5000, testRKey, 8), little(1))
+						other.psn++
+						other.smsn++
+						frames = append(frames, taped{"a", r.Clock.Now(), w}, taped{"b", r.Clock.Now(), other.response(hdr.Acknowledge, other.spsn, aeth(hdr.SynACK, other.smsn), nil)})
+						other.spsn++
+					}
+					b.StartTimer()
+				}
+				p.play(frames[k%256*2:][:2])
+			}
+		})
+	}
+}
+
+// What is held of a connection's operations counts for its share of the room, as its
+// requests that wait do, and no more when it is not held any more.
+func TestHeldShare(t *testing.T) {
+	r := newRig(t, graph.Args{"hold": "8", "order": "word", "mode": "mux"})
+	a, b := r.join(), r.join()
+	n := (*r.box().nodes.Load())[0]
+	kept := func() int { return int(n.waits.w[1].kept) }
+	for range 3 {
+		one(t, b.cas(0x7010, 1, 2).Out["b"]) // over a's connection
+		for range 3 {
+			one(t, b.read(0x5000, 8).Out["b"])
+		}
+		for k := range 3 {
+			none0(t, b.answer(hdr.ReadRespOnly, nil, little(7)).Out["a"])
+			if kept() != k+1 || n.shelf.Len() != k+1 {
+				t.Fatalf("%d of %d frames count, want %d", kept(), n.shelf.Len(), k+1)
+			}
+		}
+		one(t, b.read(0x5000, 8).Out["b"])
+		dropped(t, b.answer(hdr.ReadRespOnly, nil, little(7)), "hold-full")
+		b.spsn, b.smsn = b.spsn-1, b.smsn-1
+		if got := a.atomicAck(1).Out["a"]; len(got) != 4 {
+			t.Fatalf("%d answers%s", len(got), show(got))
+		}
+		one(t, b.answer(hdr.ReadRespOnly, nil, little(7)).Out["a"])
+		b.msn += 5
+		if kept() != 0 {
+			t.Fatalf("%d frames count, and none is held", kept())
+		}
+	}
+	one(t, b.cas(0x7010, 1, 2).Out["b"])
+	one(t, b.read(0x5000, 8).Out["b"])
+	b.answer(hdr.ReadRespOnly, nil, little(7))
+	b.leave()
+	if kept() != 0 {
+		t.Errorf("%d frames of a connection that is gone count", kept())
+	}
+}
