@@ -95,6 +95,7 @@ type service struct {
 	listed   bool    // in board.active
 	term     uint16  // DAGs that have had the number; it wraps
 	abroad   abroad
+	lodge    lodge
 	spread   sched.Spread
 	costs    []float64 // ns of a worker that a packet takes in each task; 0: not yet known
 	cost     float64   // together
@@ -117,6 +118,7 @@ type inside struct {
 	since    clock.Time  // it is in the packet store
 	size     int32
 	tenant   int32
+	from     int8 // worker + 1 that handed it over; 0: none
 }
 
 // lane is a packet in a branch: the frame, or a copy. That of branch i of packet p is
@@ -141,6 +143,14 @@ type board struct {
 	fabric *region.Fabric
 	fair   *fair.Sharer
 	scarce scarce
+	worker int
+	house  *house // what the boards of all workers share; nil: there is one
+	whole  whole
+	moving []int32 // DAGs that go from one worker to another
+	freed  bool    // a region may be free for what runs in another worker
+	heard  uint32  // house.cries
+	went   uint64  // DAGs, to their homes for want of a region
+	came   uint64  // and from there
 	rules  []mat.Rule
 	pool   *pooled  // nil: it is in none
 	memory *onboard // nil: there is none
@@ -155,6 +165,7 @@ type board struct {
 	renew    bool      // a deployment is to be put in force
 	taskOf   []int     // numbers of the deployment's tasks
 	dagOf    []int     // and of its DAGs
+	numbers  numbering
 	log      []region.Event
 	placed   []int32  // of each region, the chain that runs or drains there; -1: none
 	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
@@ -168,6 +179,9 @@ type board struct {
 	waits    [maxDAGs]int32 // of them, all, by service
 	lacking  bool           // a service with packets may be without a region
 	wait     []delay        // of each task in each region, when it is modelled
+	passes   delay          // lanes on their way through the scheduler, where that is modelled
+	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
+	decided  int            // packet of the scheduler's last decision
 	modelled []int32        // of them, those with packets
 	copied   uint64         // packets, once for each stage in which they ran on copies
 	promised int            // copies to packets
@@ -189,6 +203,9 @@ type board struct {
 	relief   relief
 	hadAt    clock.Time // and what tenants got
 
+	pauses *[ports]*lossless // nil: no port is lossless
+	paused int               // frames that wait at these
+
 	spent   spent
 	part    []int64 // bytes of a group, by region
 	touched []int32 // regions that have some
@@ -204,17 +221,20 @@ type kept struct {
 
 // group is packets of a batch that go the same way.
 type group struct {
-	way   way
-	bytes int
-	flow  uint64 // of the first
-	flows [packet.MaxBatch]uint64
-	batch packet.Batch
+	way    way
+	from   int   // worker + 1 that handed it over; 0: none
+	weight uint8 // what a frame stands for, as in lodge
+	bytes  int
+	flow   uint64 // of the first
+	flows  [packet.MaxBatch]uint64
+	batch  packet.Batch
 }
 
-// delay is the packets that a modelled task has, in the order in which they leave
-// it.
+// delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
+// they leave it.
 type delay struct {
 	busy clock.Time // until then it works on those before
+	rest float64    // and for this part of a ns
 	q    []delayed
 	head int
 }
@@ -232,6 +252,23 @@ func (d *delay) push(l int32, at clock.Time) {
 		d.head = 0
 	}
 	d.q = append(d.q, delayed{l, at})
+}
+
+// pop is the next one, when its time has come.
+func (d *delay) pop(now clock.Time) (lane int32, ok bool) {
+	if d.head == len(d.q) || d.q[d.head].at > now {
+		return 0, false
+	}
+	d.head++
+	return d.q[d.head-1].lane, true
+}
+
+// next is when the next one leaves.
+func (d *delay) next() clock.Time {
+	if d.head == len(d.q) {
+		return clock.Never
+	}
+	return d.q[d.head].at
 }
 
 // ring is a queue of bounded size.
@@ -261,19 +298,20 @@ func (r *ring) pop() int32 {
 }
 
 func newBoard(s settings) (*board, error) {
+	s.workers = max(s.workers, 1)
 	b := &board{
 		settings: s, fixed: s, next: s,
 		log:     make([]region.Event, 0, 256),
 		mat:     mat.New(s.flows),
-		placed:  slices.Repeat([]int32{-1}, s.regions),
-		stops:   make([]uint32, s.regions),
+		placed:  slices.Repeat([]int32{-1}, max(s.regions, 1)),
+		stops:   make([]uint32, max(s.regions, 1)),
 		packets: make([]inside, s.packets),
 		lanes:   make([]lane, s.packets<<laneBits),
-		wait:    make([]delay, s.regions*sched.MaxTasks),
+		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
 		groups:  make([]group, packet.MaxBatch),
-		part:    make([]int64, s.regions),
+		part:    make([]int64, max(s.regions, 1)),
 		touched: make([]int32, 0, packet.MaxBatch),
 	}
 	b.lost = func(tag uint64) {
@@ -287,6 +325,7 @@ func newBoard(s settings) (*board, error) {
 		return nil, err
 	}
 	b.fabric = b.newFabric(0, s)
+	b.pauses = newLossless(s.lossless, s.portRate)
 	if s.poolPort >= 0 {
 		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
@@ -298,22 +337,25 @@ func newBoard(s settings) (*board, error) {
 
 // newScheduler is the scheduler of a board, empty.
 func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
-	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: s.regions, Chains: maxChains + 1,
+	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: max(s.regions, 1), Chains: maxChains + 1,
 		Routes: 2 * inLine, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed})
 }
 
 // newFabric is the regions of a board, free.
 func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
-	cfg := region.Default(s.regions, s.deployment.Regions.Area)
+	cfg := region.Default(max(s.regions, 1), s.deployment.Regions.Area)
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
 	cfg.Patience = 0 // who keeps packets for long is waited for
-	cfg.Idle = s.idle
+	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
 	cfg.Helps, cfg.Spares = b.helps, b.spares
 	f, err := region.New(now, cfg)
 	if err != nil {
 		panic(fmt.Sprintf("snic: regions that were checked: %v", err))
+	}
+	if s.regions == 0 {
+		f.Fail(now, 0) // other workers have all
 	}
 	return f
 }
@@ -322,6 +364,7 @@ func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
 // because time stands still here.
 func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	b.settings = b.next
+	b.numbers.take(b.deployment)
 	b.renew = true
 	c.Wake(c.Now())
 	if err := b.deployTasks(c, apps); err != nil {
@@ -346,24 +389,27 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 		return
 	}
 	for _, x := range frames.Bufs() {
+		if b.pauses != nil && b.hear(c, in, x) {
+			continue
+		}
 		p := x.Bytes()
 		var l hdr.Layers
 		if !hdr.Walk(p, &l) {
 			c.Mark(x, packet.Forwarded, reasonShort)
-			c.Emit(out, x)
+			b.depart(c, out, x)
 			continue
 		}
 		f := b.mat.Lookup(p, uint16(in), forward, &l)
 		if f.Rule < 0 {
 			c.Mark(x, packet.Forwarded, reasonSwitched)
-			c.Emit(out, x)
+			b.depart(c, out, x)
 			continue
 		}
 		r := &b.rules[f.Rule]
 		switch r.Road {
 		case mat.Switch:
 			c.Mark(x, packet.Forwarded, reasonSwitched)
-			c.Emit(out, x)
+			b.depart(c, out, x)
 			continue
 		case mat.Control:
 			c.Punt(x, reasonControl)
@@ -394,13 +440,7 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 	d := &b.services[dag]
 	size := x.Len()
 	if !d.listed {
-		d.listed = true
-		if b.quiet { // the epoch is long
-			b.quiet = false
-			b.epochAt = min(b.epochAt, c.Now().Add(b.epoch))
-			c.Wake(b.epochAt)
-		}
-		b.active = append(b.active, int32(dag))
+		b.list(c, int32(dag))
 	}
 	d.arrived += int64(size)
 	d.packets++
@@ -421,6 +461,7 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 		g, made = n, 1
 		b.groupOf[route] = int8(g + 1)
 		b.groups[g].way = way{int32(dag), back, out, d.term}
+		b.groups[g].from, b.groups[g].weight = 0, stands
 		b.groups[g].bytes = 0
 		b.groups[g].batch.Reset()
 	}
@@ -429,6 +470,21 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 	k.batch.Add(x)
 	k.bytes += size
 	return made
+}
+
+// list notes that a DAG has packets in this epoch.
+func (b *board) list(c *graph.Ctx, dag int32) {
+	d := &b.services[dag]
+	if d.listed {
+		return
+	}
+	d.listed = true
+	if b.quiet { // the epoch is long
+		b.quiet = false
+		b.epochAt = min(b.epochAt, c.Now().Add(b.epoch))
+		c.Wake(b.epochAt)
+	}
+	b.active = append(b.active, dag)
 }
 
 // dispatch admits the n groups that were collected.
@@ -450,8 +506,13 @@ func (b *board) dispatch(c *graph.Ctx, in, n int) {
 // admit sends a group into its DAG.
 func (b *board) admit(c *graph.Ctx, in int, g *group) {
 	d := &b.services[g.way.dag]
-	if d.byFlow && d.abroad.peer == 0 {
+	if d.lodge.at > 0 {
+		d.lodge.offered += int64(g.bytes)
+	} else if d.byFlow && d.abroad.peer == 0 {
 		b.want(d, g)
+	}
+	if b.pauses != nil {
+		b.strain(c, in, d.tenant)
 	}
 	if b.fair != nil && !b.fair.Ingress(c.Now(), d.tenant, g.bytes) {
 		d.throttled += uint64(g.batch.Len())
@@ -463,12 +524,26 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 	if b.fair != nil && b.fair.Press(d.tenant) {
 		b.press(c, g)
 	}
-	if d.abroad.peer > 0 && !d.abroad.paused && b.waits[g.way.dag] == 0 {
+	if d.lodge.at > 0 {
+		d.lodge.let += int64(g.bytes)
+	}
+	b.letIn(c, in, g)
+}
+
+// letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
+func (b *board) letIn(c *graph.Ctx, in int, g *group) {
+	d := &b.services[g.way.dag]
+	lodges := d.lodge.at > 0
+	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && b.waits[g.way.dag] == 0 {
 		if b.fair != nil {
 			b.measure(d, in, g)
 		}
 		for _, x := range g.batch.Bufs() {
-			b.request(c, d, g.way, x)
+			if lodges {
+				b.hand(c, d, g.way, x)
+			} else {
+				b.request(c, d, g.way, x)
+			}
 		}
 		return
 	}
@@ -524,7 +599,10 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 			continue
 		}
 		b.promised += width
-		b.packets[id] = inside{way: g.way, promised: uint8(width), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant)}
+		b.packets[id] = inside{way: g.way, promised: uint8(width), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant), from: int8(g.from)}
+		if g.from > 0 {
+			d.lodge.guests[g.from-1].inside++
+		}
 		first := id << laneBits
 		b.lanes[first] = lane{buf: x, region: -1, at: -1}
 		b.inside++

@@ -55,6 +55,7 @@ func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 // keeps its number, its state and its packets.
 func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
+	b.whole.gen = b.numbers.gen
 	for i, x := range d.Tasks {
 		if err := b.fabric.SetTask(b.taskOf[i], float64(x.Throughput)); err != nil {
 			return err
@@ -77,9 +78,13 @@ func (b *board) deploy(c *graph.Ctx) error {
 	}
 	b.events(c)
 	b.recredit()
-	for i := range b.services {
-		if b.services[i].UID != 0 {
-			b.plan(c.Now(), i, b.waits[i] == 0)
+	if b.house != nil {
+		b.planAll(c.Now())
+	} else {
+		for i := range b.services {
+			if b.services[i].UID != 0 {
+				b.plan(c.Now(), i, b.waits[i] == 0)
+			}
 		}
 	}
 	b.events(c)
@@ -87,36 +92,79 @@ func (b *board) deploy(c *graph.Ctx) error {
 	return nil
 }
 
-// deployTenants gives every tenant of the deployment its number.
-func (b *board) deployTenants() []int {
-	d := b.deployment
-	here := make(map[string]bool, len(d.Tenants))
+// numbering gives DAGs and tenants the numbers by which the board knows them. Workers tell each other these numbers, and each
+// puts a deployment in force in its own time, or skips it when the next one comes before. So each worker numbers all
+// deployments, in their order.
+type numbering struct {
+	gen     uint32   // deployments
+	dags    []uint32 // their UIDs; 0: nobody's number
+	terms   []uint16 // of each of these, DAGs that have had the number; it wraps
+	tenants []string // "": nobody's number
+}
+
+// take numbers what a deployment has: what stays keeps its number.
+func (x *numbering) take(d *dag.Deployment) {
+	x.gen++
+	var uids []uint32
+	for _, g := range d.DAGs {
+		uids = append(uids, g.UID)
+	}
+	x.dags = renumber(x.dags, uids, func(n int) { x.terms[n] = (x.terms[n] + 1) % numberTerms })
+	x.terms = append(x.terms, make([]uint16, len(x.dags)-len(x.terms))...)
+	var names []string
 	for _, t := range d.Tenants {
-		here[t.Name] = true
+		names = append(names, t.Name)
 	}
-	number := make(map[string]int, len(d.Tenants))
+	x.tenants = renumber(x.tenants, names, func(int) {})
+}
+
+// renumber gives each of wanted a number, its index in the result. Whoever has one keeps it. left is told the numbers that lose
+// their owners.
+func renumber[K comparable](owners, wanted []K, left func(n int)) []K {
+	var nobody K
+	without := make(map[K]bool, len(wanted)) // a number
+	for _, k := range wanted {
+		without[k] = true
+	}
 	var free []int
-	for n, name := range b.tenants {
-		if name == "" || !here[name] {
-			b.tenants[n] = ""
-			free = append(free, n)
-		} else {
-			number[name] = n
+	for n, k := range owners {
+		switch {
+		case without[k]:
+			delete(without, k)
+			continue
+		case k != nobody:
+			left(n)
+			owners[n] = nobody
+		}
+		free = append(free, n)
+	}
+	for _, k := range wanted {
+		switch {
+		case !without[k]:
+		case len(free) > 0:
+			owners[free[0]], free = k, free[1:]
+		default:
+			owners = append(owners, k)
 		}
 	}
-	out := make([]int, len(d.Tenants))
-	for i, t := range d.Tenants {
-		n, ok := number[t.Name]
-		if !ok {
-			n, free = next(len(b.tenants), free)
-			if n == len(b.tenants) {
-				b.tenants = append(b.tenants, "")
-				b.kept = append(b.kept, kept{})
-				b.had = append(b.had, had{})
-			}
-			b.had[n] = had{grant: 1}
+	return owners
+}
+
+// deployTenants gives every tenant of the deployment its number.
+func (b *board) deployTenants() (out []int) {
+	for n, name := range b.numbers.tenants {
+		if n == len(b.tenants) {
+			b.tenants = append(b.tenants, "")
+			b.kept = append(b.kept, kept{})
+			b.had = append(b.had, had{})
 		}
-		b.tenants[n], out[i] = t.Name, n
+		if b.tenants[n] != name {
+			b.tenants[n], b.had[n] = name, had{grant: 1}
+		}
+	}
+	number := b.tenantNumbers()
+	for _, t := range b.deployment.Tenants {
+		out = append(out, number[t.Name])
 	}
 	return out
 }
@@ -130,14 +178,6 @@ func (b *board) tenantNumbers() map[string]int {
 		}
 	}
 	return out
-}
-
-// next is a number that is free, or the one after all.
-func next(after int, free []int) (int, []int) {
-	if len(free) == 0 {
-		return after, nil
-	}
-	return free[0], free[1:]
 }
 
 // deployTasks gives every task of the deployment its number.
@@ -180,8 +220,8 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		was := t.app
 		t.become(apps[i], app)
 		b.furnish(n, &d.Tasks[i])
-		if t.Restart == d.Tasks[i].Restart {
-			move(was, app)
+		if t.Restart == d.Tasks[i].Restart && was != nil && t.app != nil {
+			b.try(t, func() { move(was, app) })
 		}
 	}
 	// What the old ones hold goes on from there, while the others are all there.
@@ -218,7 +258,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			b.grow(n, &x)
 		}
 		t.Task = x
-		t.modelled = x.Throughput > 0 || x.Latency > 0
+		t.modelled = x.Throughput > 0 || x.Latency > 0 || b.pass > 0
 	}
 	return nil
 }
@@ -277,8 +317,11 @@ func move(from, to graph.App) {
 	r, w := io.Pipe()
 	done := make(chan struct{})
 	go func() {
-		w.CloseWithError(s.Save(w))
-		close(done)
+		defer close(done)
+		var err error
+		defer func() { w.CloseWithError(err) }()
+		defer graph.Rescue(&err)
+		err = s.Save(w)
 	}()
 	_ = l.Load(r) // or it begins with none
 	r.Close()
@@ -336,34 +379,22 @@ func (ch *chain) is(tasks []dag.TaskID, numbers []int) bool {
 // deployServices gives every DAG its number.
 func (b *board) deployServices(numbers, tenants []int) error {
 	d := b.deployment
-	here := make(map[uint32]bool, len(d.DAGs))
-	for _, x := range d.DAGs {
-		here[x.UID] = true
-	}
 	number := make(map[uint32]int, len(d.DAGs))
-	var free []int
-	for i := range b.services {
-		s := &b.services[i]
-		if s.UID != 0 && !here[s.UID] {
-			b.unroute(i)
+	for n, uid := range b.numbers.dags {
+		if n == len(b.services) {
+			b.services = append(b.services, service{})
+		}
+		s, term := &b.services[n], b.numbers.terms[n]
+		if s.UID != 0 && s.term != term {
+			b.unroute(n)
 			s.UID = 0
-			s.term = (s.term + 1) % numberTerms
 		}
-		if s.UID == 0 {
-			free = append(free, i)
-		} else {
-			number[s.UID] = i
-		}
+		s.term, number[uid] = term, n
 	}
 	b.dagOf = b.dagOf[:0]
+	var fresh []int
 	for i, x := range d.DAGs {
-		n, ok := number[x.UID]
-		if !ok {
-			n, free = next(len(b.services), free)
-			if n == len(b.services) {
-				b.services = append(b.services, service{})
-			}
-		}
+		n := number[x.UID]
 		b.dagOf = append(b.dagOf, n)
 		s := &b.services[n]
 		var tasks []int
@@ -371,7 +402,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			tasks = append(tasks, numbers[t])
 		}
 		var stages [][][]int
-		for _, stage := range d.Stages(dag.DAGID(i), maxLanes) {
+		for _, stage := range d.Stages(dag.DAGID(i), b.branches) {
 			var branches [][]int
 			for _, branch := range stage {
 				var line []int
@@ -384,12 +415,18 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		}
 		if s.UID == 0 {
 			*s = service{listed: slices.Contains(b.active, int32(n)), term: s.term}
+			fresh = append(fresh, n)
 		}
 		s.stages = stages
 		s.DAG, s.tenant = x, tenants[x.Tenant]
 		if !slices.Equal(s.tasks, tasks) {
 			s.tasks, s.visits = tasks, nil
 			s.costs, s.cost = make([]float64, len(tasks)), 0
+		}
+	}
+	for _, n := range fresh {
+		if b.house != nil {
+			b.lodgeNew(n)
 		}
 	}
 	// What a task makes before a packet came to it goes forward in a DAG that has it.
@@ -522,6 +559,11 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 		return
 	}
 	s.away, s.refused = false, false
+	if pre && !b.ahead && s.visits == nil {
+		b.unroute(n)
+		s.missing = true
+		return
+	}
 	visits := slices.Clone(s.best)
 	ok := false
 	if visits != nil {
@@ -530,7 +572,11 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 			ok = true
 		case region.Remote:
 			if visits = cover(s.tasks, b.candidates(false)); visits == nil {
-				b.ask(n, true)
+				if b.house != nil {
+					b.leaveFor(n)
+				} else {
+					b.ask(n, true)
+				}
 				return
 			}
 			ok = true
@@ -588,7 +634,7 @@ func (b *board) follow(n int, visits []sched.Visit) {
 	s := &b.services[n]
 	s.visits, s.spread = visits, b.spread(s)
 	b.skewed(s)
-	s.bulk = len(visits) == 1 && !b.panics
+	s.bulk = len(visits) == 1 && !b.panics && b.pass == 0
 	s.missing = false
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
@@ -697,6 +743,7 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 		if b.pool != nil {
 			b.pool.freed = 0 // the pool is told at once
 		}
+		b.freed = b.house != nil
 		for n := range b.services {
 			if s := &b.services[n]; s.away || s.refused {
 				s.away, s.refused, s.missing = false, false, true
@@ -991,6 +1038,10 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.peering(c)
 		b.events(c)
 	}
+	if b.house != nil {
+		b.lodgings(now)
+		b.events(c)
+	}
 	b.heed(c)
 	for i := range b.tasks {
 		t := &b.tasks[i]
@@ -999,6 +1050,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		}
 		if t.next = min(t.next, t.in.Woken()); t.next <= now {
 			t.next = t.in.Tick(c, t.app)
+			b.fell(t)
 			b.sweep(c, t, t.in)
 		}
 	}
@@ -1014,7 +1066,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	for b.pump(c) { // some take no time
 		due = b.due(c)
 	}
-	next := min(due, b.epochAt, b.fabric.Next())
+	next := min(due, b.epochAt, b.fabric.Next(), b.resume(c))
 	for i := range b.tasks {
 		if t := &b.tasks[i]; t.in != nil {
 			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
@@ -1029,6 +1081,9 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	}
 	if b.pool != nil && b.pool.saving {
 		next = min(next, b.pool.pieceAt)
+	}
+	if len(b.moving) > 0 {
+		next = min(next, now.Add(transit))
 	}
 	return next
 }
@@ -1052,7 +1107,7 @@ func (b *board) endEpoch(now clock.Time) {
 		for _, v := range s.visits {
 			ch := &b.chains[v.Chain]
 			for i, t := range ch.tasks {
-				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 {
+				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 || s.lodge.at > 0 {
 					continue
 				}
 				k := int64(len(ch.running))
@@ -1071,6 +1126,7 @@ func (b *board) endEpoch(now clock.Time) {
 		s.recent = s.recent*period/(period+float64(now.Sub(s.recentAt))) + float64(s.arrived)
 		s.recentAt = now
 		s.arrived, s.listed = 0, false
+		s.lodge.reckon()
 	}
 	if d := now.Sub(b.rateAt); d >= rateEvery {
 		for i := range b.services {
@@ -1095,6 +1151,7 @@ func (b *board) endEpoch(now clock.Time) {
 		b.holdMemory()
 		b.supply(now)
 		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
+		b.exchange(now)
 		b.weighMemory(now)
 		b.recall(now)
 	}
@@ -1102,17 +1159,20 @@ func (b *board) endEpoch(now clock.Time) {
 	if b.quiet {
 		// Nobody is there to be measured; monitors want to know that.
 		b.epochAt = now.Add(max(b.epoch, b.monitor/8))
+		if b.whole.busy {
+			b.epochAt = min(b.epochAt, now.Add(max(b.epoch, exchangeEvery))) // others are there
+		}
 	}
 }
 
 // Reconfigure takes a deployment that Inside puts in force.
 func (b *board) Reconfigure(args graph.Args) error {
-	s, err := b.library.parseArgs(args)
+	s, err := b.parse(args)
 	if err != nil {
 		return err
 	}
 	if !b.takes(&s) {
-		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, scheduler=, memory=, page=, memory-promise=, pool-port= and pool-mtu= cannot be changed while it runs")
+		return errors.New("regions, store=, packets=, flows=, pr-rate=, monitor=, idle=, victims=, scheduler=, pass=, decide=, sync=, memory=, page=, memory-promise=, lossless=, pool-port= and pool-mtu= cannot be changed while it runs")
 	}
 	if err := b.roomFor(s.deployment); err != nil {
 		return err
@@ -1159,24 +1219,26 @@ func (b *board) roomFor(d *dag.Deployment) error {
 
 // Takes reports whether only what can be changed under traffic is another.
 func (b *board) Takes(args graph.Args) bool {
-	s, err := b.library.parseArgs(args)
+	s, err := b.parse(args)
 	return err != nil || b.takes(&s)
 }
 
 func (b *board) takes(s *settings) bool {
 	return s.deployment.Regions == b.fixed.deployment.Regions && s.store == b.fixed.store && s.packets == b.fixed.packets && s.flows == b.fixed.flows &&
-		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle && s.panics == b.fixed.panics &&
-		s.memory == b.fixed.memory && s.page == b.fixed.page && s.promise == b.fixed.promise
+		s.rate == b.fixed.rate && s.monitor == b.fixed.monitor && s.poolPort == b.fixed.poolPort && s.poolMTU == b.fixed.poolMTU && s.idle == b.fixed.idle && s.victims == b.fixed.victims && s.panics == b.fixed.panics &&
+		s.pass == b.fixed.pass && s.decide == b.fixed.decide && s.sync == b.fixed.sync &&
+		s.memory == b.fixed.memory && s.page == b.fixed.page && s.promise == b.fixed.promise && s.lossless == b.fixed.lossless
 }
 
 // Held is what waits on the board, outside of tasks.
-func (b *board) Held() int { return b.held }
+func (b *board) Held() int { return b.held + b.paused }
 
 // Flush passes on that frames went past the board.
 func (b *board) Flush(c *graph.Ctx) {
 	for i := range b.tasks {
 		if t := &b.tasks[i]; t.in != nil {
 			t.in.Flush(c, t.app)
+			b.fell(t)
 			b.sweep(c, t, t.in)
 		}
 	}
@@ -1185,6 +1247,7 @@ func (b *board) Flush(c *graph.Ctx) {
 
 // Stop gives up what tasks hold, and what waits.
 func (b *board) Stop(c *graph.Ctx) {
+	b.stopPauses(c)
 	for i := range b.tasks {
 		if t := &b.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)

@@ -20,8 +20,40 @@
 //
 // A task has one instance of its code in a worker, whose state all regions share that
 // run it. So its state survives a context switch, a scaling and a move, as with state in on-board
-// memory; nothing is copied, and a flow may go to any instance. With several
-// workers each is a board of its own, with all regions: the port's queues share out the flows.
+// memory; nothing is copied, and a flow may go to any instance.
+//
+// # Workers
+//
+// Several workers are one board. Region r belongs to worker r modulo their number, which loads it, scales it and runs
+// what is in it. Each has a part of the packet store (store=, packets=), and the scheduler of its regions. Deployment
+// and rules are the same in all.
+//
+// A frame runs to its end in the worker that it came in by, if the chains of its DAG are in that worker's regions.
+// Otherwise that worker hands the frame over, after admission, to the home of the DAG (graph.Ctx.Hand): one worker, the
+// number of the DAG modulo that of the workers with regions, for all flows and both directions. A home hands nothing of
+// its own DAGs over: it finds a region among its own, as a board of one worker does. So all chains of a DAG are in one
+// worker.
+//
+//   - At its start a DAG is loaded at its home. Where no task of it has a throughput, the other workers load it, too,
+//     if a region is free then: all of them do the same work, each on its own processor.
+//   - A worker with frames of such a DAG loads it when a region becomes free. A DAG with a throughput is loaded
+//     elsewhere when its home has too much of it and no region left, by a worker that hands frames of it over and has a
+//     free region. It counts what came in, not what was let in.
+//   - A worker that needs a DAG's region for another one, has the DAG go to its home.
+//   - DAGs of P4 programs, and of tasks with memory of the board, are at one worker.
+//
+// A DAG goes from one worker to another in three steps: its frames wait in the packet store; those before them leave,
+// here or, which the other worker says, there; then those that wait go the new way, in their order. So none is lost,
+// and a flow keeps its order in each direction.
+//
+// What tenants get of ports and tasks is divided once for all workers, by worker 0, every 100 µs or epoch=, if that is
+// longer: each worker's part of a tenant's share is that of the tenant's demand which came in there (snic/fair). What a
+// worker alone has, its time and packet store, it divides itself. Until it has been divided, what a tenant begins to
+// send by all of n workers at once is let in as by n boards: for two divisions, and n times burst=, which is itself
+// divided by n, but is no less than a batch of full frames in each worker.
+//
+// All traffic of a DAG that comes in by one worker uses the regions of one worker. A tenant whose frames are handed over is not
+// held back by what they cost of the other worker's time: that worker drops what comes too fast (hand-over-full).
 //
 // # Flows and instances
 //
@@ -74,24 +106,24 @@
 // use it, though they have reserved less.
 //
 // A fault stops a task: what it held and what comes for it is dropped, or goes on without it (fault:
-// pass); its memory is free. It starts again when its restart: changes.
+// pass); its memory is free. It starts again when its restart: changes. A task whose code panics ends in the same way, but
+// that what it held is always dropped: nobody knows what it is (graph.Inside.Over). Its chain stays in its region.
 //
-// Memory is one of the resources that are shared: who has much of it gets less of what else is scarce, if that
-// is its dominant share, and the other way round. Weights are the tenants'; what else a tenant has of the board
-// is told to vmem as its mean over a monitor period, as the load of tasks is: in an epoch alone, which is as long as a few packets take, who
-// sends in bursts has all or nothing. With fair=off nobody has a share: the page goes that was not accessed for
-// longest.
+// Memory is one of the resources that are shared: who has much of it gets less of what else is scarce, if that is its
+// dominant share, and the other way round. Weights are the tenants'; what else a tenant has of the board is told to
+// vmem as its mean over a monitor period, as the load of tasks is: in an epoch alone, which is as long as a few packets
+// take, who sends in bursts has all or nothing. With fair=off nobody has a share: the page goes that was not accessed
+// for longest.
 //
-// The board's memory is the machine's, which gives it as it is used, not at the start; more than the machine has,
-// for all boards of an instance, is refused. What a task leaves is cleared by the worker, 32 kB in a breath at most, before another
-// has it: who touches a new page when all that is free has yet to be cleared waits for that (memory.Wait).
+// The board's memory is the machine's, which gives it as it is used, not at the start; more than the machine has, for
+// all boards of an instance, is refused. What a task leaves is cleared by the worker, 32 kB in a breath at most, before
+// another has it: who touches a new page when all that is free has yet to be cleared waits for that (memory.Wait).
 //
-// In a pool (below) what is more than the board has is at peers: pages go between boards with the
-// pool's messages, from memory to memory beside the worker, which only hands over and takes, between two breaths. An access to a page
-// that is away says so at once (memory.Wait), and the task hears when it is back. When a peer dies the
-// tasks of which it had pages stop; what a dead board had here is given back. A peer that leaves has its
-// pages moved to others, where there is room, and waits for that. Boards with pages of the same size lend to each other,
-// whatever their deployments.
+// In a pool (below) what is more than the board has is at peers: pages go between boards with the pool's messages, from
+// memory to memory beside the worker, which only hands over and takes, between two breaths. An access to a page that is
+// away says so at once (memory.Wait), and the task hears when it is back. When a peer dies the tasks of which it had
+// pages stop; what a dead board had here is given back. A peer that leaves has its pages moved to others, where there
+// is room, and waits for that. Boards with pages of the same size lend to each other, whatever their deployments.
 //
 // # Pool
 //
@@ -116,7 +148,7 @@
 // pool-mtu= is dropped. A frame that would go on to a third board is dropped.
 //
 // A board of a pool has one worker: with several, what a firewall or an address translator knows is shared by the
-// instances of all of them, so that a DAG of one cannot go anywhere with its state.
+// instances of all of them, and a DAG does not stop in all at once to go with its state.
 //
 // A frame is admitted where it comes in, and again at the peer, both times as its
 // tenant's. Before a DAG goes it runs here until the peer is ready; then packets wait,

@@ -46,6 +46,9 @@ const (
 	reasonFaulted
 	reasonNoCopy
 	reasonPressed
+	reasonPause
+	reasonPaused
+	reasonCrowded
 	numReasons
 )
 
@@ -72,8 +75,11 @@ var reasons = [numReasons]counter.Def{
 	reasonTwice:        {Name: "twice", Help: "dropped: from a peer, and would go to another one"},
 	reasonBadPeer:      {Name: "bad-peer", Help: "dropped: by the pool's port, and not of a board of the pool"},
 	reasonPoolMTU:      {Name: "pool-mtu", Help: "dropped: with 22 bytes more it is too long for the pool's port (pool-mtu=)"},
-	reasonFaulted:      {Name: "task-faulted", Help: "dropped: a task that it is to go through was stopped by a fault of its memory (quillon snic tasks)"},
+	reasonFaulted:      {Name: "task-faulted", Help: "dropped: a task that it is to go through was stopped by a fault of its memory, or because it panicked (quillon snic tasks)"},
 	reasonPressed:      {Name: "ecn-ce", Help: "its tenant has nearly had its share: marked with congestion experienced (RFC 3168), and sent on"},
+	reasonPause:        {Name: "pause", Help: "dropped: it asks a lossless port for a pause, or for its end"},
+	reasonPaused:       {Name: "paused-full", Help: "dropped: as many frames wait for the end of a pause as may, at a lossless port"},
+	reasonCrowded:      {Name: "hand-over-full", Help: "dropped: its tasks run in another worker, which takes frames more slowly than they come"},
 	reasonNoCopy:       {Name: "no-copy", Help: "dropped: no frames for copies of it, on which its tasks were to run side by side"},
 }
 
@@ -129,6 +135,12 @@ the rest, by weight: it is one of the resources of which a tenant's dominant sha
 of it gets less of a port or task that is full. What is more than there is goes to boards of the pool that have some.
 What others cannot use is not taken: memory: of a firewall counts for nothing.
 
+A task whose code panics ends alone, too: the frames that it had are dropped (panicked), those that
+are to go through it afterwards as well (task-faulted), or go on without it (fault: pass), and all else
+goes on. quillon snic tasks shows what it was, and quillon snic restart starts the task again. An endless loop, a stack or a
+heap without bounds, and what Go calls fatal end the process; so does, with several workers, a panic of a task
+whose instances share what they know.
+
 With pool-port= and quillon run --pool, boards that have the same deployment run
 DAGs for each other: see the flags there, and quillon snic pool. A board that is
 stopped gives them back with their state; one with more than 16 MB of it stays until the
@@ -140,17 +152,23 @@ var params = []graph.Param{
 	{Name: "epoch", Default: "20us", Help: "EPOCH_LEN: how often shares are divided"},
 	{Name: "monitor", Default: "5ms", Help: "MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"},
 	{Name: "idle", Default: "0", Help: "how long without packets until the last instance of a task is descheduled; 0: never"},
+	{Name: "victims", Default: "100", Help: "how many percent of the chains that are descheduled stay in their regions until these are needed"},
 	{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
 	{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
 	{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
 	{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
-	{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on or off"},
+	{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on, off, or on with at most so many branches: 2 to 8"},
 	{Name: "scheduler", Default: "chain", Help: "what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"},
-	{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait"},
-	{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most"},
+	{Name: "pass", Default: "0", Help: "a model of a board: how long a packet takes through the scheduler, each time; 64ns on the source's. 0: as long as it takes here"},
+	{Name: "decide", Default: "0", Help: "a model of a board: the least time between two decisions of the scheduler; 4ns on the source's"},
+	{Name: "sync", Default: "0", Help: "a model of a board: how long a copy takes through the synchronisation buffer; 16ns on the source's"},
+	{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait; with several workers each has its part of it"},
+	{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most; with several workers each has its part, 64 or more"},
 	{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
 	{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
 	{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since, made beside the frames: so much is lost, and what that takes, if this board dies; 0: all that they have learnt here"},
+	{Name: "lossless", Help: "priorities of ports that PFC (IEEE 802.1Qbb) keeps from losing frames, as in p0:3+p1:3: a tenant that has nearly had its share, or its part of the packet store, makes the port pause its sender; pauses that are asked for at the port hold frames of the priority that leave by it. A frame's priority is that of its VLAN tag, and 0 without one. A pause lasts 100 ms at most"},
+	{Name: "pre-launch", Default: "on", Help: "launch what is deployed where regions are free: on, or off (when frames come, or a board or a switch asks for it: best where boards are attached to a switch, which decides)"},
 	{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. All boards of an instance together have no more than the machine, which gives it as it is used"},
 	{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
 	{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
@@ -162,12 +180,13 @@ var params = []graph.Param{
 func Kind(functions ...graph.Kind) *graph.Kind {
 	l := newLibrary(functions)
 	k := &graph.Kind{
-		Name:    "snic",
-		Summary: "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
-		Doc:     doc,
-		Params:  params,
-		Reasons: reasons[:],
-		Tables:  tables(),
+		Name:     "snic",
+		Summary:  "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
+		Doc:      doc,
+		Params:   params,
+		Reasons:  reasons[:],
+		Counters: pauseCounters[:],
+		Tables:   tables(),
 		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {
 			s, err := l.parseArgs(args)
 			if err != nil {
@@ -184,10 +203,13 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 			if err != nil {
 				return nil, err
 			}
-			s.workers = env.Workers
-			b, err := newBoard(s)
+			if env.Workers > maxWorkers {
+				return nil, fmt.Errorf("%d workers: at most %d", env.Workers, maxWorkers)
+			}
+			b, err := newBoard(s.of(env.Worker, env.Workers))
 			if err == nil {
 				b.spent.clock = env.Clock
+				b.join(env)
 			}
 			return b, err
 		},
@@ -216,13 +238,17 @@ var schedulers = [...]string{"chain", "panic"}
 // settings are the parsed arguments.
 type settings struct {
 	library                     *library
+	lossless                    [ports]int8 // the priority that is not to lose frames, of each port; -1: none
 	deployment                  *dag.Deployment
-	shares                      bool
+	shares, ahead               bool
 	parallel                    uint8
+	branches                    int  // of a stage, at most
 	panics                      bool // the scheduler is PANIC's
+	pass, decide, sync          clock.Duration
 	epoch, slack, monitor, idle clock.Duration
 	poolCopy                    clock.Duration
 	rate, portRate              int64
+	victims                     int // percent
 	burst                       int
 	store                       int64
 	packets, flows              int
@@ -230,12 +256,26 @@ type settings struct {
 	regions                     int
 	memory, page                int64
 	promise                     int64
-	workers                     int // boards that there are, each with all of this
+	workers                     int // that the board has
+}
+
+// setParallel reads parallel=.
+func (s *settings) setParallel(v string) error {
+	if i := slices.Index(parallels[:], v); i >= 0 {
+		s.parallel = uint8(i)
+		return nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 2 || n > maxLanes {
+		return fmt.Errorf("want auto, on, off, or 2 to %d branches", maxLanes)
+	}
+	s.parallel, s.branches = parallelOn, n
+	return nil
 }
 
 func (l *library) parseArgs(args graph.Args) (settings, error) {
-	s := settings{library: l, shares: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
-		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes}
+	s := settings{library: l, shares: true, ahead: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
+		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes, branches: maxLanes, victims: 100}
 	r := arg.Read("", args)
 	var wrong error
 	r.Func("deployment", func(v string) error { s.deployment, wrong = l.deployment(v); return wrong })
@@ -243,18 +283,17 @@ func (l *library) parseArgs(args graph.Args) (settings, error) {
 		return s, wrong // says so itself
 	}
 	r.OnOff("fair", &s.shares)
-	r.Func("parallel", func(v string) error {
-		i := slices.Index(parallels[:], v)
-		if i < 0 {
-			return errors.New("want auto, on or off")
-		}
-		s.parallel = uint8(i)
-		return nil
-	})
+	r.OnOff("pre-launch", &s.ahead)
+	for i := range s.lossless {
+		s.lossless[i] = -1
+	}
+	r.Func("lossless", func(v string) (err error) { s.lossless, err = parseLossless(v); return err })
+	r.Func("parallel", s.setParallel)
 	r.Duration("epoch", &s.epoch, 5*time.Microsecond, time.Second)
 	r.Duration("slack", &s.slack, 0, time.Second)
 	r.Duration("monitor", &s.monitor, 100*time.Microsecond, time.Minute)
 	r.Duration("idle", &s.idle, 0, time.Hour)
+	arg.Number(r, "victims", &s.victims, 0, 100)
 	arg.Scaled(r, "pr-rate", &s.rate, 1000, 1000, 1e12)
 	arg.Scaled(r, "port-rate", &s.portRate, 1000, 1000, 1e13)
 	arg.Scaled(r, "burst", &s.burst, 1024, 1, 1<<30)
@@ -266,6 +305,9 @@ func (l *library) parseArgs(args graph.Args) (settings, error) {
 		s.panics = i > 0
 		return nil
 	})
+	r.Duration("pass", &s.pass, 0, time.Second)
+	r.Duration("decide", &s.decide, 0, time.Second)
+	r.Duration("sync", &s.sync, 0, time.Second)
 	arg.Scaled(r, "store", &s.store, 1024, 1<<11, 1<<40)
 	arg.Scaled(r, "packets", &s.packets, 1024, 64, 1<<20)
 	r.Func("pool-port", func(v string) (err error) {
@@ -294,33 +336,38 @@ func (l *library) parseArgs(args graph.Args) (settings, error) {
 		return s, err
 	}
 	s.regions = s.deployment.Regions.Count
+	return s, s.checkDeployment()
+}
+
+// checkDeployment says what of the deployment does not fit a board with these settings.
+func (s *settings) checkDeployment() error {
 	for _, r := range s.deployment.Rules {
 		if r.Priority < 0 {
-			return s, fmt.Errorf("deployment: rule %s: priority %d: want 0 or more", r.Match, r.Priority)
+			return fmt.Errorf("deployment: rule %s: priority %d: want 0 or more", r.Match, r.Priority)
 		}
 		if r.In >= ports {
-			return s, fmt.Errorf("deployment: rule in:%d+%s: want a port of the board, 0 to %d", r.In, r.Match, ports-1)
+			return fmt.Errorf("deployment: rule in:%d+%s: want a port of the board, 0 to %d", r.In, r.Match, ports-1)
 		}
 	}
 	if n := len(s.deployment.Tasks); n > maxTasks {
-		return s, fmt.Errorf("deployment: %d tasks: at most %d", n, maxTasks)
+		return fmt.Errorf("deployment: %d tasks: at most %d", n, maxTasks)
 	}
 	if n := len(s.deployment.DAGs); n > maxDAGs {
-		return s, fmt.Errorf("deployment: %d DAGs: at most %d", n, maxDAGs)
+		return fmt.Errorf("deployment: %d DAGs: at most %d", n, maxDAGs)
 	}
 	if n := len(s.deployment.Tenants); n > maxTenants {
-		return s, fmt.Errorf("deployment: %d tenants: at most %d", n, maxTenants)
+		return fmt.Errorf("deployment: %d tenants: at most %d", n, maxTenants)
 	}
 	chains, err := s.deployment.Chains(0)
 	if err != nil {
-		return s, err
+		return err
 	}
 	longest := s.deployment.Regions.Bitstream
 	for i := range chains {
 		longest = max(longest, chains[i].Bitstream)
 	}
 	if load := time.Duration(math.Ceil(float64(longest) * 1e9 / float64(s.rate))); s.monitor < load {
-		return s, fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
+		return fmt.Errorf("monitor=%v: loading a region takes %v, and scaling faster than that would only reload (pr-rate=, bitstream)", s.monitor, load)
 	}
-	return s, nil
+	return nil
 }

@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -149,30 +150,56 @@ func (v *version) text(regions string) string {
 type sent struct {
 	version  int
 	src      byte
+	flow     int
 	port     int
 	op, task byte
 }
 
+// player is a board of one worker, or of several.
+type player interface {
+	Push(in string, frames ...[]byte) graphtest.Result
+	Advance(d time.Duration) graphtest.Result
+	Set(args graph.Args) error
+	Books() (inst *graph.Instance, used, most int)
+	between() int
+}
+
+// single is a board of one worker.
+type single struct{ *graphtest.Test }
+
+func (x single) Books() (*graph.Instance, int, int) { return x.Inst, x.Pool.InUse(), graphtest.Slots }
+func (x single) between() int                       { return 0 }
+
 // world is a board, what was deployed and what is inside.
 type world struct {
 	t        testing.TB
-	x        *graphtest.Test
+	x        player
 	versions []version
 	inside   map[string]sent
 	last     map[string]string // of each flow, the last number that came out
 	next     int
+	flows    int // that there are, over all sources
 	reasons  map[string]int
+	never    []string // reasons that no frame is dropped for, with these arguments
 }
 
-func (w *world) send(port int, src, op, task byte) []byte {
+// sources are those of flows.
+const sources = 5
+
+func (w *world) send(port, flow int, op, task byte) []byte {
 	number := fmt.Sprintf("%08d", w.next)
 	w.next++
-	w.inside[number] = sent{len(w.versions) - 1, src, port, op, task}
+	src := byte(flow%sources + 1)
+	w.inside[number] = sent{len(w.versions) - 1, src, flow, port, op, task}
 	p := number + string(op) + string(task)
 	if port&1 == 0 {
-		return frame(src, p)
+		f := frame(src, p)
+		binary.BigEndian.PutUint16(f[34:], uint16(1000+flow/sources))
+		return f
 	}
-	return back(src, p)
+	f := back(src, p)
+	binary.BigEndian.PutUint16(f[36:], uint16(1000+flow/sources))
+	return f
 }
 
 // marks are those that a frame may have when its DAG is of a version.
@@ -253,6 +280,9 @@ func (w *world) settle(r graphtest.Result) {
 		if f.Reason == "gone" && s.version == len(w.versions)-1 {
 			w.reasons["gone, nothing has changed"]++
 		}
+		if slices.Contains(w.never, f.Reason) {
+			w.t.Fatalf("%s dropped as %s, of which there is no need", number, f.Reason)
+		}
 		switch f.Reason {
 		case "bang":
 			if s.op != '!' {
@@ -265,14 +295,14 @@ func (w *world) settle(r graphtest.Result) {
 	}
 }
 
-// flow is what stays in order: of a source and port while a rule sends it to the
+// flow is what stays in order: of a flow and port while a rule sends it to the
 // same DAG.
 func (w *world) flow(s sent) string {
 	uid, from := w.versions[s.version].rules[s.src], s.version
 	for from > 0 && w.versions[from-1].rules[s.src] == uid && (uid == 0 || w.versions[from-1].runs[uid] != "") {
 		from--
 	}
-	return fmt.Sprint(s.src, s.port, from)
+	return fmt.Sprint(s.flow, " ", s.port, " ", from)
 }
 
 // passed judges the marks of a frame.
@@ -360,19 +390,19 @@ func (j *judge) Fatalf(f string, a ...any) { j.rt.Fatalf(f, a...) }
 // traffic, tasks that hold, answer, drop and make frames, time of a board or
 // none, and regions too few and too small: no frame is lost or doubled, each runs
 // through the tasks of its DAG in their order, those of a flow stay in order, and in the end
-// nobody waits.
+// nobody waits. With several workers each direction of a flow comes in by one of them, and DAGs go from worker to worker.
 func TestMachine(t *testing.T) {
 	total := map[string]int{}
-	rapid.Check(t, func(rt *rapid.T) { machine(t, rt, total) })
-	for _, reason := range []string{"bang"} {
-		if total[reason] == 0 {
-			t.Errorf("nothing was dropped as %s: %v", reason, total)
+	rapid.Check(t, func(rt *rapid.T) { machine(t, rt, total, rapid.SampledFrom([]int{1, 1, 2, 4}).Draw(rt, "workers")) })
+	for _, what := range []string{"bang", "handed over"} {
+		if total[what] == 0 {
+			t.Errorf("nothing was dropped or %s: %v", what, total)
 		}
 	}
 	t.Log(total)
 }
 
-func machine(t *testing.T, rt *rapid.T, total map[string]int) {
+func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 	area := rapid.IntRange(1, 3).Draw(rt, "area")
 	regions := fmt.Sprintf("{count: %d, area: %d}", rapid.IntRange(1, 4).Draw(rt, "regions"), area)
 	letters := []byte("abcdef")
@@ -405,10 +435,28 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 	}
 	j := &judge{TB: t, rt: rt}
 	args := graph.Args{"deployment": first.text(regions), "flows": "64", "epoch": "50us", "monitor": "6ms", "idle": rapid.SampledFrom([]string{"0", "0", "10ms"}).Draw(rt, "idle"),
-		"fair": rapid.SampledFrom([]string{"on", "off"}).Draw(rt, "fair"), "packets": rapid.SampledFrom([]string{"64", "1024"}).Draw(rt, "packets"),
+		"fair": rapid.SampledFrom([]string{"on", "off"}).Draw(rt, "fair"), "packets": rapid.SampledFrom([]string{"64", "2048"}).Draw(rt, "packets"),
 		"store": rapid.SampledFrom([]string{"4k", "1M"}).Draw(rt, "store"), "burst": rapid.SampledFrom([]string{"2k", "256k"}).Draw(rt, "burst"),
 		"scheduler": rapid.SampledFrom([]string{"chain", "chain", "panic"}).Draw(rt, "scheduler")}
-	w := &world{t: j, x: graphtest.NewOuter(j, scripts(), args), versions: []version{first}, inside: map[string]sent{}, last: map[string]string{}, reasons: total}
+	var x player
+	if workers == 1 {
+		x = single{graphtest.NewOuter(j, scripts(), args)}
+	} else {
+		x = newCrew(j, scripts(), workers, args)
+	}
+	w := &world{t: j, x: x, versions: []version{first}, inside: map[string]sent{}, last: map[string]string{}, reasons: total}
+	if w.flows = rapid.IntRange(1, 17).Draw(rt, "flows"); w.flows == 17 {
+		w.flows = 1000
+	}
+	if args["fair"] == "off" {
+		w.never = append(w.never, "throttled", "over-quota")
+	}
+	if workers == 1 && args["packets"] == "2048" { // no more than half of the pool's frames, and those of a batch of 100, are inside
+		w.never = append(w.never, "no-descriptor")
+	}
+	if workers == 1 && args["store"] == "1M" {
+		w.never = append(w.never, "store-full")
+	}
 	defer func() {
 		if err := recover(); err != nil {
 			panic(err)
@@ -426,32 +474,53 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 			rt.Skip(err) // more regions than there are: it does not fit
 		}
 		w.versions = append(w.versions, v)
+		if rapid.IntRange(0, 3).Draw(rt, "the next one at once") > 0 {
+		}
 	}
 	uids := func(v *version) []uint32 { return slices.Sorted(maps.Keys(v.runs)) }
 	rt.Repeat(map[string]func(*rapid.T){
 		"": func(*rapid.T) {
-			if err := w.x.Inst.Conservation(); err != nil {
+			inst, used, _ := w.x.Books()
+			if err := inst.Conservation(); err != nil {
 				rt.Fatal(err)
 			}
-			if used, held := w.x.Pool.InUse(), w.x.Inst.Held(); used != held {
+			if held := inst.Held() - w.x.between(); used != held {
 				rt.Fatalf("%d buffers are in use and %d are held", used, held)
 			}
 		},
 		"send": func(rt *rapid.T) {
-			if w.x.Pool.InUse() > graphtest.Slots/2 {
+			if _, used, most := w.x.Books(); used > most/2 {
 				rt.Skip("the pool is busy")
 			}
 			port := rapid.IntRange(0, 3).Draw(rt, "port")
 			var frames [][]byte
 			for range rapid.IntRange(1, 100).Draw(rt, "frames") {
 				op := rapid.SampledFrom([]byte("---------!?")).Draw(rt, "op")
-				frames = append(frames, w.send(port, byte(rapid.IntRange(1, 5).Draw(rt, "source")), op, rapid.SampledFrom(letters).Draw(rt, "task")))
+				frames = append(frames, w.send(port, rapid.IntRange(0, w.flows-1).Draw(rt, "flow"), op, rapid.SampledFrom(letters).Draw(rt, "task")))
 			}
 			w.settle(w.x.Push(fmt.Sprintf("p%d", port), frames...))
 		},
 		"wait": func(rt *rapid.T) {
 			d := rapid.SampledFrom([]time.Duration{time.Microsecond, 30 * time.Microsecond, 300 * time.Microsecond, 3 * time.Millisecond, 20 * time.Millisecond}).Draw(rt, "time")
 			w.settle(w.x.Advance(d))
+		},
+		"move a DAG": func(rt *rapid.T) {
+			x, ok := w.x.(*crew)
+			if !ok {
+				rt.Skip("there is one worker")
+			}
+			b, n := x.board(rapid.IntRange(0, workers-1).Draw(rt, "worker")), rapid.IntRange(0, 3).Draw(rt, "DAG")
+			if n >= len(b.services) || b.renew {
+				return
+			}
+			switch s := &b.services[n]; {
+			case s.UID == 0 || s.lodge.home == b.worker || s.underWay():
+			case s.lodge.at == 0:
+				b.leaveFor(n)
+			default:
+				b.house.crying[n].Store(true)
+				b.house.cries.Add(1)
+			}
 		},
 		"change a DAG": func(rt *rapid.T) {
 			redeploy(func(v *version) {
@@ -467,7 +536,6 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 				v.runs[uid] = run(v)
 				v.rules[byte(uid)] = uid
 			})
-			w.settle(w.x.Advance(0))
 		},
 		"change a task": func(rt *rapid.T) {
 			redeploy(func(v *version) {
@@ -484,18 +552,16 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 				}
 				v.tasks[l] = task(l)
 			})
-			w.settle(w.x.Advance(0))
 		},
 		"change a rule": func(rt *rapid.T) {
 			redeploy(func(v *version) {
-				src := byte(rapid.IntRange(1, 5).Draw(rt, "source"))
+				src := byte(rapid.IntRange(1, sources).Draw(rt, "source"))
 				if len(v.runs) == 0 || rapid.Bool().Draw(rt, "remove") {
 					delete(v.rules, src)
 					return
 				}
 				v.rules[src] = rapid.SampledFrom(uids(v)).Draw(rt, "uid")
 			})
-			w.settle(w.x.Advance(0))
 		},
 	})
 	// Everybody leaves in the end: it takes seconds if six chains share one region.
@@ -504,5 +570,12 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int) {
 	}
 	if len(w.inside) > 0 {
 		rt.Fatalf("%d frames are still inside: %v", len(w.inside), w.inside)
+	}
+	if x, ok := w.x.(*crew); ok {
+		total["handed over"] += int(x.counter("handed"))
+		for i := range x.pools {
+			total["went to their homes"] += int(x.board(i).went)
+			total["came from their homes"] += int(x.board(i).came)
+		}
 	}
 }

@@ -211,9 +211,9 @@ func (b *board) furnish(n int, x *dag.Task) {
 	err := b.memory.Open(n, severalOwners, pages)
 	if err == nil {
 		t.space = s
-		err = u.UseMemory(s)
+		b.try(t, func() { err = u.UseMemory(s) })
 	}
-	if err != nil {
+	if err != nil && !t.halted {
 		t.halted, t.fault = true, err.Error()
 		b.memory.look = true
 	}
@@ -231,7 +231,7 @@ func (b *board) grow(n int, x *dag.Task) {
 	}
 	t.space.size = int64(pages) * b.memory.page
 	if g, ok := t.app.(memory.Grower); ok {
-		g.GrowMemory()
+		b.try(t, g.GrowMemory)
 	}
 }
 
@@ -398,6 +398,7 @@ func (b *board) heed(c *graph.Ctx) {
 			continue
 		}
 		t.next = min(t.next, t.in.Tick(c, t.app))
+		b.fell(t)
 		b.sweep(c, t, t.in)
 	}
 	for n := range b.tasks {
@@ -438,6 +439,26 @@ func (b *board) halt(c *graph.Ctx, n int) {
 		}
 	}
 	batch.Reset()
+}
+
+// try runs code of a task, and reports false if it panics: then the task is halted.
+func (b *board) try(t *task, code func()) bool {
+	ok := t.in.Try(code)
+	if !ok {
+		b.fell(t)
+	}
+	return ok
+}
+
+// fell halts a task whose code has panicked, if it has. Its frames have been dropped.
+func (b *board) fell(t *task) {
+	if t.in == nil || !t.in.Over() || t.halted && t.app == nil {
+		return
+	}
+	f := t.in.Fault()
+	t.halted, t.app, t.next = true, nil, clock.Never
+	t.fault = fmt.Sprintf("it panicked: %v (%s); frames that it held: %d", f.Value, f.At, f.Frames)
+	b.vacate(t)
 }
 
 // turnAway drops a frame of the full road whose task is halted.

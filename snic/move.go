@@ -3,6 +3,7 @@ package snic
 import (
 	"bytes"
 	"encoding/binary"
+	"io"
 	"slices"
 	"time"
 
@@ -95,12 +96,19 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 		o.out.all = append(o.out.all, o.head)
 		o.out.size += headLen
 		if m, ok := v.(graph.Mover); ok {
-			o.next = m.Saving(&o.out)
+			if !b.try(&b.tasks[s.tasks[o.at]], func() { o.next = m.Saving(&o.out) }) {
+				return false
+			}
 		} else {
 			o.next = func(int) (bool, error) { return false, v.Save(&o.out) }
 		}
 	}
-	if more, err := o.next(n); err != nil {
+	var more bool
+	var err error
+	if t := &b.tasks[s.tasks[o.at]]; !b.try(t, func() { more, err = o.next(n) }) {
+		return false // it begins again, without the task
+	}
+	if err != nil {
 		b.pool.failed++
 		o.out = o.from
 	} else if more && o.out.size <= pool.MaxState {
@@ -150,6 +158,7 @@ type incoming struct {
 // part is what one of them is.
 type part struct {
 	state []byte
+	task  int
 	saver graph.Saver                    // that takes it at once
 	read  func() (put func(), err error) // nil: it does
 	put   func()
@@ -164,15 +173,22 @@ func (b *board) arrive(s *service, state []byte) *incoming {
 			return in
 		}
 		n := headLen + int(binary.BigEndian.Uint32(state[1:]))
-		p := part{state: state[headLen:n]}
+		p := part{state: state[headLen:n], task: s.tasks[state[0]]}
 		var ok bool
 		if p.saver, ok = in.apps[state[0]].(graph.Saver); !ok {
 			in.bad = true
 			return in
 		}
 		if m, ok := p.saver.(graph.Mover); ok {
-			read := m.Loading()
-			p.read = func() (func(), error) { return read(bytes.NewReader(p.state)) }
+			var read func(io.Reader) (func(), error)
+			if !b.try(&b.tasks[p.task], func() { read = m.Loading() }) {
+				in.bad = true
+				return in
+			}
+			p.read = func() (put func(), err error) {
+				defer graph.Rescue(&err)
+				return read(bytes.NewReader(p.state))
+			}
 		}
 		in.parts = append(in.parts, p)
 		state = state[n:]
@@ -201,7 +217,7 @@ func (b *board) restore(s *service, state []byte, in *incoming) bool {
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.read == nil && !in.bad {
-			in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil
+			b.try(&b.tasks[p.task], func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
 		}
 	}
 	if in.bad {
@@ -209,7 +225,7 @@ func (b *board) restore(s *service, state []byte, in *incoming) bool {
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.put != nil {
-			p.put()
+			b.try(&b.tasks[p.task], p.put)
 		}
 	}
 	return true

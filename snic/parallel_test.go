@@ -439,7 +439,7 @@ func TestWhenSideBySide(t *testing.T) {
 			t.Errorf("parallel=%s, a%s, b%s: of 2 packets %d ran on copies", c.parallel, c.a, c.b, got)
 		}
 	}
-	if err := x.Set(graph.Args{"deployment": beside(not, not), "parallel": "sometimes"}); err == nil || !strings.Contains(err.Error(), "parallel=sometimes: want auto, on or off") {
+	if err := x.Set(graph.Args{"deployment": beside(not, not), "parallel": "sometimes"}); err == nil || !strings.Contains(err.Error(), "parallel=sometimes: want auto, on, off, or 2 to 8 branches") {
 		t.Errorf("%v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math"
 	"slices"
 	"time"
@@ -188,7 +187,7 @@ const (
 )
 
 // elsewhere reports that frames of a DAG do not run through tasks here.
-func (s *service) elsewhere() bool { return s.abroad.peer > 0 || s.abroad.paused }
+func (s *service) elsewhere() bool { return s.abroad.peer > 0 || s.abroad.paused || s.lodge.at > 0 }
 
 // serves reports whether a DAG runs for a peer.
 func (a *abroad) serves(peer int) bool {
@@ -216,6 +215,9 @@ func (a *abroad) answers(now clock.Time, peer int) bool {
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
 func (b *board) mayGo(now clock.Time, n int) bool {
 	s := &b.services[n]
+	if b.house != nil {
+		return s.lodge.home != b.worker
+	}
 	if b.pool == nil || b.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
 		return false
 	}
@@ -298,7 +300,7 @@ func (b *board) abandon(now clock.Time, visits []sched.Visit) {
 // emit sends a frame out: by a port, or back to the peer that it came from.
 func (b *board) emit(c *graph.Ctx, w way, x *packet.Buf) {
 	if w.out < ports {
-		c.Emit(int(w.out), x)
+		b.depart(c, int(w.out), x)
 		return
 	}
 	uid := uint32(0)
@@ -346,7 +348,7 @@ func (b *board) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf
 	copy(h[6:], b.pool.mac[:])
 	binary.BigEndian.PutUint16(h[12:], hdr.EtherNSH)
 	hdr.NSH(h[hdr.EthernetLen:]).Encode(&hdr.NSHFields{TTL: 63, NextProtocol: hdr.NSHNextEthernet, SPI: uid, SI: si})
-	c.Emit(b.pool.port, x)
+	b.depart(c, b.pool.port, x)
 }
 
 // fromPeer takes a frame from the pool's port. Answers leave at once; of requests
@@ -378,7 +380,7 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		}
 		b.pool.answered++
 		c.Mark(x, packet.Rewritten, reasonAnswered)
-		c.Emit(port, x)
+		b.depart(c, port, x)
 		return -1, 0
 	}
 	if !ok || !b.services[n].abroad.serves(from) {
@@ -407,13 +409,7 @@ func flow(x *packet.Buf) uint64 {
 // about another one is over.
 func (b *board) joinPool(c *graph.Ctx) {
 	d := b.deployment
-	h := fnv.New64a()
-	tasks := slices.Clone(d.Tasks)
-	for i := range tasks {
-		tasks[i].Restart = 0 // each board's own affair
-	}
-	fmt.Fprintf(h, "%+v\n%+v\n%+v", tasks, d.Tenants, d.DAGs)
-	if id := h.Sum64() | 1; id != b.pool.hash {
+	if id := d.Number(); id != b.pool.hash {
 		b.pool.hash = id
 		b.pool.say, b.pool.busy, b.pool.full = nil, nil, 0
 		for i := range b.services {
@@ -815,6 +811,7 @@ func (b *board) forget(c *graph.Ctx, n int) {
 	t.become(t.in, app)
 	b.furnish(n, &t.Task)
 	t.in.Remove(c, was)
+	b.fell(t)
 	b.sweep(c, t, t.in)
 }
 
@@ -857,13 +854,13 @@ func (b *board) tellPool() *told {
 		}
 		t.closed[i] = b.closed(i)
 		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
-		if !t.closed[i] && len(t.info.Chains) < mostTold && b.hopes(s) {
+		if (!t.closed[i] || len(a.guests) > 0) && len(t.info.Chains) < mostTold && b.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, b.fabric.Left(v.Chain))
 			}
 			// A power of two, so that what is told changes seldom.
-			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1))))})
+			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1)))), Closed: t.closed[i], Stay: stayed(s.stay)})
 		}
 	}
 	if away && b.fabric.Free() > 0 && b.fabric.Waiting() == 0 && b.seen >= p.freed.Add(asideFor) {
@@ -872,6 +869,14 @@ func (b *board) tellPool() *told {
 	}
 	t.opened = t.open
 	return t
+}
+
+// stayed is a time in ns, as others are told: a power of two, so that it changes seldom.
+func stayed(ns float64) int64 {
+	if ns < 1 {
+		return 0
+	}
+	return int64(math.Exp2(math.Ceil(math.Log2(min(ns, 1e12)))))
 }
 
 // closed reports that a DAG is not to run here for another peer.

@@ -70,10 +70,11 @@ type RegionView struct {
 	Inside   int          `json:"inside_packets"`
 	Waiting  int          `json:"waiting_packets"` // for a credit
 	Credits  []CreditView `json:"credits,omitempty"`
-	// Accessed, Running and Loading are shares of the board's time.
+	// Accessed, Running, Loading and Stopping are shares of the board's time.
 	Accessed float64 `json:"accessed"`
 	Running  float64 `json:"running"`
 	Loading  float64 `json:"loading"`
+	Stopping float64 `json:"stopping"`
 }
 
 // CreditView is the credits of a task in a region.
@@ -108,7 +109,7 @@ type DAGView struct {
 	// Stages are how it runs now: one after the other, each of branches side by side.
 	Stages    [][]string `json:"stages"`
 	Through   []string   `json:"through"` // chains, tasks that it skips in parentheses
-	State     string     `json:"state"`   // ready, waiting for a region, at the endpoint, or refused
+	State     string     `json:"state"`   // ready, waiting for a region, at the endpoint, stopped by a fault of a task, or refused
 	Packets   uint64     `json:"packets"`
 	Bytes     uint64     `json:"bytes"`
 	Throttled uint64     `json:"throttled"`
@@ -131,8 +132,9 @@ type TenantView struct {
 
 // EventView is something that happened to a region.
 type EventView struct {
-	AgoSec float64 `json:"ago_s"`
-	Text   string  `json:"text"`
+	AgoSec float64      `json:"ago_s"`
+	Text   string       `json:"text"`
+	Event  region.Event `json:"-"`
 }
 
 // RegionTotals are what the regions of a board have, and have done, together.
@@ -168,7 +170,7 @@ type BoardView struct {
 func (b *board) Report() any {
 	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: b.dagViews(), Tenants: b.tenantViews(), Events: []EventView{}, Board: b.boardView()}
 	for _, e := range b.log {
-		v.Events = append(v.Events, EventView{seconds(b.seen.Sub(e.At)), b.tell(e)})
+		v.Events = append(v.Events, EventView{seconds(b.seen.Sub(e.At)), b.tell(e), e})
 	}
 	if b.pool != nil {
 		v.Pool = b.poolView()
@@ -178,9 +180,9 @@ func (b *board) Report() any {
 
 func (b *board) regionViews() []RegionView {
 	out := []RegionView{}
-	for r := range b.fabric.Regions() {
+	for r := range b.regions {
 		f, in, times := b.fabric.Region(r), b.sched.Instance(r), b.fabric.Times(r)
-		x := RegionView{Region: r, State: f.State.String(), SinceSec: seconds(b.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
+		x := RegionView{Region: r*b.workers + b.worker, State: f.State.String(), SinceSec: seconds(b.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
 		if f.Chain >= 0 {
 			ch := &b.chains[f.Chain]
 			x.Chain = b.names(ch.tasks)
@@ -200,7 +202,7 @@ func (b *board) regionViews() []RegionView {
 		}
 		if all > 0 {
 			part := func(d clock.Duration) float64 { return float64(d) / float64(all) }
-			x.Accessed, x.Running, x.Loading = part(times.Accessed), part(times.In[region.Running]), part(times.In[region.Loading])
+			x.Accessed, x.Running, x.Loading, x.Stopping = part(times.Accessed), part(times.In[region.Running]), part(times.In[region.Loading]), part(times.In[region.Stopping])
 		}
 		out = append(out, x)
 	}
@@ -234,10 +236,14 @@ func (b *board) dagViews() []DAGView {
 		x := DAGView{UID: s.UID, Tenant: b.tenants[s.tenant], Run: b.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
 			Through: []string{}, State: "ready", Rate: s.rate * 8}
 		switch {
+		case slices.ContainsFunc(s.tasks, func(t int) bool { return b.tasks[t].halted && !b.tasks[t].Pass }):
+			x.State = "stopped"
 		case s.abroad.peer > 0:
 			x.State = fmt.Sprintf("at peer %d", s.abroad.peer-1)
 		case s.abroad.paused:
 			x.State = "moving"
+		case s.lodge.at > 0:
+			x.State = fmt.Sprintf("at worker %d", s.lodge.at-1)
 		case s.away:
 			x.State = "endpoint"
 		case s.refused:

@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"math"
 	"math/bits"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -61,10 +62,10 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 	in := side(w.back)
 	if b.timed(t, d, i, len(frames)) {
 		start := b.spent.clock.Now()
-		t.in.Push(c, t.app, in, batch)
+		b.push(c, t, in, batch)
 		d.took(i, b.spent.clock.Now().Sub(start), len(frames))
 	} else {
-		t.in.Push(c, t.app, in, batch)
+		b.push(c, t, in, batch)
 	}
 	b.gone(t)
 	b.depth++
@@ -86,6 +87,13 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 	}
 	b.depth--
 	batch.Reset()
+}
+
+// push gives a task frames. If it panics it is halted: what it has emitted goes on, what it held is dropped.
+func (b *board) push(c *graph.Ctx, t *task, in int, batch *packet.Batch) {
+	if !t.in.Push(c, t.app, in, batch) {
+		b.fell(t)
+	}
 }
 
 // start is where a DAG begins in a direction.
@@ -127,18 +135,33 @@ func (b *board) begin(c *graph.Ctx, r sched.Run) {
 	id := int32(r.Packet<<laneBits | r.Branch)
 	l := &b.lanes[id]
 	l.region, l.mask = int32(r.Region), r.Mask
-	b.work.push(id)
+	if b.pass == 0 {
+		b.work.push(id)
+		return
+	}
+	// Copies of a header go together.
+	if now := c.Now(); b.passes.busy < now || r.Packet != b.decided {
+		b.passes.busy, b.decided = max(now, b.passes.busy.Add(b.decide)), r.Packet
+	}
+	at := b.passes.busy.Add(b.pass)
+	b.passes.push(id, at)
+	c.Wake(at)
 }
 
 // leave is the end of a packet on the full road.
 func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	p := &b.packets[l.Packet]
 	b.inside--
-	if b.fair != nil && int(p.tenant) < len(b.tenants) {
+	if int(p.tenant) < len(b.tenants) {
 		d := &b.services[p.way.dag]
 		d.stay += (float64(c.Now().Sub(p.since)) - d.stay) / stays
 	}
 	b.waits[p.way.dag]--
+	if p.from > 0 {
+		if d := &b.services[p.way.dag]; d.term == p.way.term && d.UID != 0 {
+			d.lodge.guests[p.from-1].inside--
+		}
+	}
 	b.promised -= int(p.promised)
 	p.promised = 0
 	b.stored -= int64(p.size)
@@ -175,6 +198,8 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 		// No task was on its way: its DAG is, or was, at a peer.
 		if d := &b.services[w.dag]; d.term == w.term && d.abroad.peer > 0 {
 			b.request(c, d, w, x)
+		} else if d.term == w.term && d.lodge.at > 0 {
+			b.hand(c, d, w, x)
 		} else {
 			c.Drop(x, reasonGone)
 		}
@@ -187,6 +212,12 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 func (b *board) advance(c *graph.Ctx, id int32) {
 	l := &b.lanes[id]
 	if l.mask == 0 {
+		if b.sync > 0 && b.packets[id>>laneBits].branches > 0 {
+			at := c.Now().Add(b.sync)
+			b.syncs.push(id, at)
+			c.Wake(at)
+			return
+		}
 		b.back(id, false)
 		return
 	}
@@ -200,7 +231,7 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 		return
 	}
 	if !t.modelled {
-		b.feed(c, id, t)
+		b.feed(c, t, delayed{lane: id})
 		return
 	}
 	slot := int(l.region)*sched.MaxTasks + i
@@ -209,9 +240,14 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 		b.modelled = append(b.modelled, int32(slot))
 	}
 	start := max(c.Now(), d.busy)
+	if start > d.busy {
+		d.rest = 0
+	}
 	d.busy = start
 	if t.Throughput > 0 {
-		d.busy = start.Add(clock.Duration(float64(l.buf.Len()) * 8e9 / float64(t.Throughput)))
+		ns := float64(l.buf.Len())*8e9/float64(t.Throughput) + d.rest
+		d.busy = start.Add(clock.Duration(ns))
+		d.rest = ns - math.Floor(ns)
 	}
 	d.push(id, start.Add(t.Latency))
 	c.Wake(start.Add(t.Latency))
@@ -224,37 +260,60 @@ func (b *board) back(id int32, dropped bool) {
 	b.sched.Return(int(id>>laneBits), int(id&(maxLanes-1)), dropped)
 }
 
-// feed gives a frame to a task.
-func (b *board) feed(c *graph.Ctx, id int32, t *task) {
+// feed gives frames to a task, in batches of those that go the same way.
+func (b *board) feed(c *graph.Ctx, t *task, frames ...delayed) {
+	batch := &b.batches[b.depth]
+	batch.Reset()
+	var w way
+	for _, f := range frames {
+		id := f.lane
+		p := &b.packets[id>>laneBits]
+		if batch.Len() > 0 && p.way != w {
+			b.give(c, t, w, batch)
+			batch.Reset()
+		}
+		if w = p.way; b.ripe(c, t, id) {
+			l := &b.lanes[id]
+			l.buf.Tag = uint64(id) + 1
+			l.lent = true
+			b.held--
+			batch.Add(l.buf)
+		}
+	}
+	if batch.Len() > 0 {
+		b.give(c, t, w, batch)
+	}
+}
+
+// ripe reports whether a frame can go to a task now. One that cannot has been sent on without it.
+func (b *board) ripe(c *graph.Ctx, t *task, id int32) bool {
 	p := &b.packets[id>>laneBits]
-	l := &b.lanes[id]
 	switch {
 	case t.absent():
 		b.work.push(id)
-		return
 	case p.lost:
 		b.back(id, true)
-		return
 	case t.halted:
 		b.turnAway(c, id)
-		return
-	case p.branches > 0:
-		b.ready(p, l, t)
+	default:
+		if p.branches > 0 {
+			b.ready(p, &b.lanes[id], t)
+		}
+		return true
 	}
-	batch := &b.batches[b.depth]
-	batch.Reset()
-	l.buf.Tag = uint64(id) + 1
-	batch.Add(l.buf)
-	t.way = p.way
-	b.held--
-	l.lent = true
-	d := &b.services[p.way.dag]
-	if k := b.place(d, t); k >= 0 && b.timed(t, d, k, 1) {
+	return false
+}
+
+// give gives a task a batch whose frames go the way w, and takes what the task lets go of.
+func (b *board) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
+	t.way = w
+	d, n := &b.services[w.dag], batch.Len()
+	if k := b.place(d, t); k >= 0 && b.timed(t, d, k, n) {
 		start := b.spent.clock.Now()
-		t.in.Push(c, t.app, side(p.way.back), batch)
-		d.took(k, b.spent.clock.Now().Sub(start), 1)
+		b.push(c, t, side(w.back), batch)
+		d.took(k, b.spent.clock.Now().Sub(start), n)
 	} else {
-		t.in.Push(c, t.app, side(p.way.back), batch)
+		b.push(c, t, side(w.back), batch)
 	}
 	b.sweep(c, t, t.in)
 }
@@ -305,7 +364,7 @@ func (b *board) let(t *task, x *packet.Buf, out int) (way, bool) {
 		b.complete(id)
 		b.forsake(id)
 	} else if x.Tag&tagged != 0 {
-		w = way{int32(x.Tag >> 32 & (maxDAGs - 1)), x.Tag&(1<<10) != 0, uint16(x.Tag & (1<<10 - 1)), uint16(x.Tag >> 16 & (numberTerms - 1))}
+		w = wayOf(x.Tag)
 	}
 	x.Tag = 0
 	if side(w.back) == out {
@@ -328,6 +387,11 @@ func (w way) tag() uint64 {
 		t |= 1 << 10
 	}
 	return t
+}
+
+// wayOf is the way that a tag was made of.
+func wayOf(t uint64) way {
+	return way{int32(t >> 32 & (maxDAGs - 1)), t&(1<<10) != 0, uint16(t & (1<<10 - 1)), uint16(t >> 16 & (numberTerms - 1))}
 }
 
 // turned is the way back.
@@ -412,21 +476,30 @@ func (b *board) forsake(id int32) {
 // next one's does.
 func (b *board) due(c *graph.Ctx) clock.Time {
 	now, next := c.Now(), clock.Never
+	for id, ok := b.passes.pop(now); ok; id, ok = b.passes.pop(now) {
+		b.work.push(id)
+	}
+	for id, ok := b.syncs.pop(now); ok; id, ok = b.syncs.pop(now) {
+		b.back(id, false)
+	}
+	next = min(b.passes.next(), b.syncs.next())
 	slots := b.modelled
 	n := 0
 	for i := 0; i < len(slots); i++ {
 		d := &b.wait[slots[i]]
 		for d.head < len(d.q) && d.q[d.head].at <= now {
-			id := d.q[d.head].lane
-			d.head++
-			p := &b.lanes[id]
-			b.feed(c, id, &b.tasks[b.chains[b.placed[p.region]].tasks[p.at]])
+			from := d.head
+			for d.head < min(len(d.q), from+packet.MaxBatch) && d.q[d.head].at <= now {
+				d.head++
+			}
+			l := &b.lanes[d.q[from].lane] // all are in one region, which runs one chain
+			b.feed(c, &b.tasks[b.chains[b.placed[l.region]].tasks[l.at]], d.q[from:d.head]...)
 		}
 		if d.head == len(d.q) {
 			d.q, d.head = d.q[:0], 0
 			continue
 		}
-		next = min(next, d.q[d.head].at)
+		next = min(next, d.next())
 		slots[n] = slots[i]
 		n++
 	}

@@ -22,13 +22,21 @@ type scarce struct {
 	names     []string
 }
 
+// flows is how many of them are used up by what comes.
+func (s *scarce) flows() int {
+	if s.memory >= 0 {
+		return int(s.memory)
+	}
+	return len(s.names)
+}
+
 const resStore = 0
 
 // stays is of about how many packets the mean is that service.stay is.
 const stays = 64
 
-// number gives what is shared now its numbers.
-func (s *scarce) number(tasks []task, processor, memory bool) {
+// number gives what is shared now its numbers: the same in all workers. order is that of the deployment's tasks.
+func (s *scarce) number(tasks []task, order []int, processor, memory bool) {
 	s.names = append(s.names[:0], "packet store")
 	add := func(at *int16, is bool, name string) {
 		*at = -1
@@ -43,12 +51,10 @@ func (s *scarce) number(tasks []task, processor, memory bool) {
 		add(&s.egress[p], used, fmt.Sprintf("egress p%d", p))
 	}
 	for n := range s.tasks {
-		is := n < len(tasks) && tasks[n].in != nil && tasks[n].Throughput > 0
-		name := ""
-		if is {
-			name = tasks[n].Name
-		}
-		add(&s.tasks[n], is, name)
+		s.tasks[n] = -1
+	}
+	for _, n := range order {
+		add(&s.tasks[n], tasks[n].in != nil && tasks[n].Throughput > 0, tasks[n].Name)
 	}
 	add(&s.processor, processor, "processor")
 	add(&s.memory, memory, "memory")
@@ -58,6 +64,9 @@ func (s *scarce) number(tasks []task, processor, memory bool) {
 // now on.
 func (b *board) use(now clock.Time, in int) {
 	b.scarce.used |= 1<<in | 1<<(in^1)
+	if b.house != nil {
+		b.scarce.used |= b.house.use(b.scarce.used)
+	}
 	if err := b.deployShares(now); err != nil {
 		panic(fmt.Sprintf("snic: shares of a deployment that was checked: %v", err))
 	}
@@ -74,7 +83,7 @@ func (b *board) deployShares(now clock.Time) error {
 		return nil
 	}
 	s := &b.scarce
-	s.number(b.tasks, b.spent.clock != nil, b.memory != nil)
+	s.number(b.tasks, b.taskOf, b.spent.clock != nil, b.memory != nil)
 	held := 0
 	if b.memory != nil {
 		held = 1
@@ -84,9 +93,14 @@ func (b *board) deployShares(now clock.Time) error {
 		b.had[n].until = fair.Usage{}
 	}
 	b.hadAt = now
-	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.burst, Slack: b.slack})
+	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.partBurst(), Slack: b.slack, Parts: b.workers})
 	if err != nil {
 		return err
+	}
+	if b.house != nil {
+		if err := b.deployWhole(now); err != nil {
+			return err
+		}
 	}
 	set := func(r int16, capacity float64) {
 		if r >= 0 && err == nil {
@@ -107,6 +121,9 @@ func (b *board) deployShares(now clock.Time) error {
 	for _, t := range b.deployment.Tenants {
 		if n, ok := number[t.Name]; ok && err == nil {
 			err = b.fair.SetWeight(n, t.Weight)
+			if b.whole.sharer != nil && err == nil {
+				err = b.whole.sharer.SetWeight(n, t.Weight)
+			}
 		}
 	}
 	if err != nil {
@@ -162,14 +179,19 @@ func (b *board) capacities() {
 		if r < 0 {
 			continue
 		}
-		instances := 0
-		for _, ch := range b.placed {
-			if ch >= 0 && slices.Contains(b.chains[ch].tasks, n) {
-				instances++
-			}
-		}
+		instances := max(b.instances(n), int(b.whole.instances[n]))
 		_ = b.fair.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(instances)) // as above
 	}
+}
+
+// instances is in how many regions of this worker a task runs.
+func (b *board) instances(task int) (n int) {
+	for _, ch := range b.placed {
+		if ch >= 0 && slices.Contains(b.chains[ch].tasks, task) {
+			n++
+		}
+	}
+	return n
 }
 
 // had is what a tenant got of the board over the last rateEvery: an epoch alone says little of
@@ -200,17 +222,22 @@ func (b *board) recall(now clock.Time) {
 // measure tells what a group uses, before it is dispatched.
 func (b *board) measure(d *service, in int, g *group) {
 	s, bytes := &b.scarce, int64(g.bytes)
-	b.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
-	b.fair.Measure(d.tenant, int(s.egress[b.port(g.way)]), bytes)
+	if in >= 0 {
+		b.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
+		b.fair.Measure(d.tenant, int(s.egress[b.port(g.way)]), bytes)
+	}
 	// What leaves in an epoch came long before: over what comes in it, it would say nothing of what a byte uses.
 	b.fair.Measure(d.tenant, resStore, int64(float64(bytes)*d.stay))
 	if d.abroad.peer > 0 {
 		return // tasks of a peer
 	}
-	if s.processor >= 0 {
+	if s.processor >= 0 && d.lodge.at == 0 {
 		ns := d.cost * float64(g.batch.Len())
 		b.spent.tasks += ns
 		b.fair.Measure(d.tenant, int(s.processor), int64(ns))
+	}
+	if in < 0 {
+		return // where it came in
 	}
 	for _, t := range d.tasks {
 		if r := s.tasks[t]; r >= 0 {

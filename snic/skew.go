@@ -61,14 +61,15 @@ func (b *board) want(s *service, g *group) {
 		}
 		touched := b.touched[:0]
 		for k, x := range g.batch.Bufs() {
-			r := b.sched.Want(v.Chain, g.flows[k], ns*float32(x.Len()))
+			bytes := x.Len() * int(g.weight) / stands
+			r := b.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
 			if r < 0 {
 				continue
 			}
 			if b.part[r] == 0 {
 				touched = append(touched, int32(r))
 			}
-			b.part[r] += int64(x.Len())
+			b.part[r] += int64(bytes)
 		}
 		for _, r := range touched {
 			for k, t := range b.chains[v.Chain].tasks {
@@ -169,6 +170,7 @@ func (b *board) overload(now clock.Time, e region.Event) {
 		return
 	}
 	b.note(e)
+	b.cry(e.Task)
 	b.relieve(now, e.Task)
 }
 

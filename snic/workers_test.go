@@ -58,7 +58,7 @@ func (p *tap) Tx(b *packet.Batch) (int, error) {
 	return n, nil
 }
 
-// Two workers are boards of their own, redeployed together under traffic.
+// A board of two workers is redeployed under traffic.
 func TestWorkers(t *testing.T) {
 	text := func(letter string) string {
 		return fmt.Sprintf(`

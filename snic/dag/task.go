@@ -1,6 +1,10 @@
 package dag
 
 import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/snic/mat"
@@ -70,4 +74,16 @@ type Deployment struct {
 	Rules   []mat.Rule // as they were given; their DAG is a DAGID
 
 	rank []int // of each task: independent tasks come in this order
+}
+
+// Number is one that two deployments share which have the same tasks, tenants and DAGs; never 0. How often a task was
+// started anew, regions and rules are each board's own affair.
+func (d *Deployment) Number() uint64 {
+	h := fnv.New64a()
+	tasks := slices.Clone(d.Tasks)
+	for i := range tasks {
+		tasks[i].Restart = 0
+	}
+	fmt.Fprintf(h, "%+v\n%+v\n%+v", tasks, d.Tenants, d.DAGs)
+	return h.Sum64() | 1
 }

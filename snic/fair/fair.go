@@ -73,6 +73,17 @@
 // of the levels in its row (6 % more than 1, for 256 rows and levels that are a
 // million apart).
 //
+// # Parts
+//
+// A board of several workers has a Sharer for each, and one for the whole. A worker's
+// divides what it has alone. From time to time each tells what its tenants asked for
+// (Demands); the Sharer of the whole is told by Ask, divides what all share in an epoch of
+// its own, and what came of that are bounds (Bound, Leave) on what each worker's divides:
+// a tenant's grant of the whole, by the part of its demand that came there, and of what nobody was granted an equal part. What a
+// tenant asks for after its workers have told that, is not known to the others before they tell again. So a tenant that begins at all of
+// n workers at once gets at most n bursts and, until two divisions of the whole have passed,
+// what n boards would give it. A worker that had nothing of a tenant bounds it by what that worker divides alone.
+//
 // Sources: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.4.4 for
 // epochs, measured demands and limiting ingress alone, figures 5.7 and 5.20 for
 // what a tenant that grows in an epoch may use.
@@ -125,6 +136,8 @@ type Config struct {
 	// of it is granted: as long as packets may come in one clump, since whoever takes
 	// them was away meanwhile. 0: an eighth of an epoch of what is not granted.
 	Slack clock.Duration
+	// Parts is how many Sharers a board has, one a worker: see the package. 0: 1.
+	Parts int
 }
 
 // Sharer divides a board. No part of it may be used by two goroutines at a time.
@@ -134,10 +147,12 @@ type Sharer struct {
 	window   float64 // ns
 	slack    float64 // ns
 	burst    float64
+	parts    float64
 	flows    int
 	held     int
 
 	epoch   uint32
+	told    clock.Time // Demands
 	start   clock.Time
 	half    clock.Time
 	tenants []tenant
@@ -146,6 +161,7 @@ type Sharer struct {
 	holding []int64 // the sum of them
 	active  []int32 // tenants seen in this epoch
 	before  []int32 // and in the one before
+	asking  []int32 // tenants with recent bytes
 	pools   []pool
 
 	stretch    float64 // of the epoch over its latter half
@@ -186,15 +202,20 @@ type tenant struct {
 	scale  float64 // its demand, in vectors
 	rest   bool    // its demand is not its vector but what was counted
 	weight float64
+	least  float64 // bytes/ns that the whole board grants here
+	most   float64 // and what it may have at most; +Inf: no limit
 	grant  float32
 	share  float32 // dominant
 	level  float32 // wanted, over its weight
+	fully  int32   // the resource that is full in the whole board
+	recent float64 // bytes that count as arrived since Demands
 }
 
 // pool is what nobody has been granted of a flow.
 type pool struct {
 	tokens, rate float64 // a unit, units/ns
 	slack        float64 // tokens that it keeps, whatever its rate is
+	most         float64 // units/ns that the whole board has left for it; +Inf: no limit
 	last         clock.Time
 }
 
@@ -210,6 +231,7 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 	if c.Burst == 0 {
 		c.Burst = DefaultBurst
 	}
+	c.Parts = max(c.Parts, 1)
 	flows := c.Resources - c.Held
 	switch {
 	case c.Tenants < 1 || c.Tenants > 1<<20:
@@ -227,14 +249,16 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 	}
 	rows := min(c.Rows, c.Tenants)
 	s := &Sharer{
-		epochLen: c.Epoch, window: float64(c.Epoch) * window, slack: float64(c.Slack), burst: float64(c.Burst), flows: flows, held: c.Held,
-		epoch: 1, start: now, half: now.Add(c.Epoch / 2),
+		epochLen: c.Epoch, window: float64(c.Epoch) * window, slack: float64(c.Slack) / float64(c.Parts), burst: float64(c.Burst), flows: flows, held: c.Held,
+		parts: float64(c.Parts),
+		epoch: 1, told: now, start: now, half: now.Add(c.Epoch / 2),
 		tenants: make([]tenant, c.Tenants),
 		counts:  make([]int64, 2*c.Tenants*flows),
 		holds:   make([]int64, c.Tenants*c.Held),
 		holding: make([]int64, c.Held),
 		active:  make([]int32, 0, c.Tenants),
 		before:  make([]int32, 0, c.Tenants),
+		asking:  make([]int32, 0, c.Tenants),
 		pools:   make([]pool, flows),
 
 		solver: drf.New(rows, c.Resources), rows: rows,
@@ -252,13 +276,13 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 	}
 	for i := range s.tenants {
 		s.tenants[i] = tenant{
-			tokens: s.burst, burst: s.burst, last: now, weight: 1, grant: 1, scarce: -1,
+			tokens: s.burst, burst: s.burst, last: now, weight: 1, grant: 1, scarce: -1, most: math.Inf(1), fully: -1,
 			count: uint32(2 * i), vector: uint32(2*i + 1),
 		}
 		s.bottleneck[i] = -1
 	}
 	for r := range s.pools {
-		s.pools[r].last = now
+		s.pools[r].last, s.pools[r].most = now, math.Inf(1)
 	}
 	return s, nil
 }
@@ -276,7 +300,7 @@ func (s *Sharer) SetCapacity(resource int, amount float64) error {
 	if resource < s.flows {
 		p := &s.pools[resource]
 		p.slack = amount / 1e9 * s.slack
-		s.setPool(p, max(0, p.rate+(amount-s.perSecond[resource])/1e9))
+		s.setPool(p, max(0, p.rate+(amount-s.perSecond[resource])/1e9/s.parts))
 	}
 	s.perSecond[resource] = amount
 	return nil
@@ -384,6 +408,13 @@ func (s *Sharer) Press(tenant int) bool {
 	return t.grant < 1 && t.tokens < t.burst/2
 }
 
+// Low reports whether a tenant has used half of what it may send in one go, though it may ask for no more than it gets: as who
+// was asked to pause, and obeys.
+func (s *Sharer) Low(now clock.Time, tenant int) bool {
+	t := &s.tenants[tenant]
+	return min(t.tokens+max(0, float64(now-t.last))*t.rate, t.burst) < t.burst/2
+}
+
 func (s *Sharer) activate(i int, t *tenant) {
 	t.epoch = s.epoch
 	t.arrived, t.admitted, t.late = 0, 0, 0
@@ -451,7 +482,7 @@ func (s *Sharer) Epoch(now clock.Time) error {
 	}
 	for _, i := range s.before {
 		if t := &s.tenants[i]; t.epoch != s.epoch {
-			s.refill(now, t, 0)
+			s.refill(now, t, t.least)
 			t.grant, t.share = 1, 0
 			s.bottleneck[i] = -1
 		}
@@ -479,11 +510,17 @@ func (s *Sharer) Epoch(now clock.Time) error {
 			}
 			p := &s.pools[r]
 			s.left(now, p)
-			s.setPool(p, free/length)
+			s.setPool(p, min(free/length, p.most))
 		}
 		for _, i := range s.active {
 			t, u := &s.tenants[i], &s.usage[i]
-			s.refill(now, t, float64(t.grant)*t.asked/length)
+			s.refill(now, t, s.bounded(i, t, float64(t.grant)*t.asked/length))
+			if s.parts > 1 && t.asked > 0 {
+				if t.recent == 0 {
+					s.asking = append(s.asking, i)
+				}
+				t.recent += t.asked
+			}
 			u.Arrived += float64(t.arrived)
 			u.Admitted += float64(t.admitted)
 			switch {

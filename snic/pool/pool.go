@@ -141,6 +141,7 @@ type peer struct {
 	alive     bool
 	inc, seen uint64 // newest message of it
 	heard     clock.Time
+	excused   clock.Duration // of the silence since then: see Away
 	info      Info
 	seq       uint64 // of our last message to it
 	next      clock.Time
@@ -304,8 +305,9 @@ func (n *Node) soon(now clock.Time) {
 	}
 }
 
-// Want asks for a chain to run at a peer. Redirect or NoPeer follows.
-func (n *Node) Want(now clock.Time, id, chain int, rate float64) error {
+// Want asks for a chain to run at a peer, but not at those of but. Redirect or NoPeer follows. A switch's wants of the
+// same chain go to different boards.
+func (n *Node) Want(now clock.Time, id, chain int, rate float64, but ...int) error {
 	switch {
 	case chain < 0 || chain >= len(n.Chains):
 		return fmt.Errorf("pool: chain %d: there are %d", chain, len(n.Chains))
@@ -319,6 +321,11 @@ func (n *Node) Want(now clock.Time, id, chain int, rate float64) error {
 		return fmt.Errorf("pool: want %d is there", id)
 	}
 	w := &want{id: id, chain: chain, rate: rate, peer: -1, tried: make([]uint64, len(n.peers))}
+	for _, i := range but {
+		if i >= 0 && i < len(n.peers) {
+			w.tried[i] = n.peers[i].inc
+		}
+	}
 	n.wants = slices.Insert(n.wants, at, w)
 	n.place(now, w)
 	return nil
@@ -387,7 +394,7 @@ func (n *Node) place(now clock.Time, w *want) {
 		if class < 0 {
 			continue
 		}
-		if w.tried[i] == p.inc {
+		if w.tried[i] == p.inc || n.twice(w, i) {
 			reason = Declined
 			continue
 		}
@@ -411,11 +418,16 @@ func (n *Node) place(now clock.Time, w *want) {
 	p.next = min(p.next, now)
 }
 
+// twice reports that another want of the same chain of this switch is at a board, or asks it.
+func (n *Node) twice(w *want, board int) bool {
+	return n.Board == n.Topology.Switch() && slices.ContainsFunc(n.wants, func(o *want) bool { return o != w && o.chain == w.chain && o.peer == board })
+}
+
 // room is 0 when a peer runs a want's chain and has bandwidth left, 1 when it has
 // a region for it, and -1 otherwise.
 func (n *Node) room(p *peer, w *want) float64 {
 	for _, c := range p.info.Chains {
-		if c.Chain == w.chain && c.Left > 0 && c.Left >= w.rate {
+		if c.Chain == w.chain && !c.Closed && c.Left > 0 && c.Left >= w.rate {
 			return 0
 		}
 	}
@@ -441,6 +453,18 @@ func (n *Node) Freed(area int) bool {
 	}
 	best.stage = returning
 	n.emit(Event{Kind: Return, Want: best.id, Peer: best.peer})
+	return true
+}
+
+// Fetch has what a want's chain knows come here from its peer, though the chain does not run here: Pause, Unredirect and
+// Resume follow, and the want ends; or Redirect, where it is too much to be moved. It is the switch's way to move a chain
+// from one board to another. It reports whether the chain is at a peer.
+func (n *Node) Fetch(now clock.Time, id int) bool {
+	at, ok := n.find(id)
+	if !ok || n.wants[at].stage != running {
+		return false
+	}
+	n.bring(now, n.wants[at])
 	return true
 }
 
@@ -709,7 +733,22 @@ func (n *Node) replace(now clock.Time, w *want) {
 // Heard tells that a peer lives, and is that incarnation, while a message of it is on the way.
 func (n *Node) Heard(now clock.Time, board int, inc uint64) {
 	if board >= 0 && board < len(n.peers) && n.peers[board].alive && n.peers[board].inc == inc {
-		n.peers[board].heard = now
+		n.peers[board].heard, n.peers[board].excused = now, 0
+	}
+}
+
+// excuses is how much of a peer's silence may be our own doing, in terms of Config.Dead.
+const excuses = 4
+
+// Away tells that nobody has looked at the node for so long after Next: the machine had no time for it. That
+// peers were not heard of meanwhile says nothing of them. A peer that is dead is lost at most excuses times Dead later.
+func (n *Node) Away(d clock.Duration) {
+	for i := range n.peers {
+		if p := &n.peers[i]; p.alive {
+			d := min(d, excuses*n.Dead-p.excused)
+			p.excused += d
+			p.heard = p.heard.Add(d)
+		}
 	}
 }
 
@@ -740,7 +779,7 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 			w.stuck = w.stuck && w.peer != s.From // by now it may be less
 		}
 	}
-	p.alive, p.inc, p.seen, p.heard = true, s.Inc, s.Seq, now
+	p.alive, p.inc, p.seen, p.heard, p.excused = true, s.Inc, s.Seq, now, 0
 	p.info = s.Info.clone()
 	if again || p.info.Deployment != n.info.Deployment {
 		n.forget(now, s.From)

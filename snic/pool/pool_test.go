@@ -1071,7 +1071,7 @@ func TestArguments(t *testing.T) {
 
 func FuzzMessage(f *testing.F) {
 	for _, s := range []State{
-		{From: 1, To: 0, Inc: 5, Seq: 1, Info: Info{Regions: []int{3}, Chains: []Hosted{{0, 1}}, Pages: 2}},
+		{From: 1, To: 0, Inc: 5, Seq: 1, Info: Info{Regions: []int{3}, Chains: []Hosted{{0, 1, false, 0}}, Pages: 2}},
 		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 99, Asks: []Ask{{ID: 1, Rate: 1}, {ID: 2, Chain: 9, Phase: Moving}, {ID: 1, Chain: 1, Rate: 1, Phase: Handed, State: []byte("x")}}},
 		{From: 1, To: 0, Inc: 2, Seq: 9, SeenInc: 1, Seen: 2, Answers: []Answer{{ID: 1, Status: Ready}, {ID: 1, Status: Saved, State: []byte("x")}, {ID: 1, Status: Granted}}},
 	} {
@@ -1329,6 +1329,31 @@ func TestStay(t *testing.T) {
 		}
 		if ev := n.Events(); other && (len(ev) != 0 || n.wants[0].peer != 2) || !other && (len(ev) != 1 || ev[0].Kind != NoPeer || len(n.wants) != 0) {
 			t.Errorf("other peer %v: %v", other, ev)
+		}
+	}
+}
+
+// Silence counts while the node is looked at: what a busy machine takes away is not the peer's, up to a bound.
+func TestAway(t *testing.T) {
+	for _, x := range []struct{ away, lost clock.Duration }{
+		{0, 500}, {90, 590}, {2000, 2500}, {5000, 2500}, // of 500 ms
+	} {
+		n, err := New(0, Config{Inc: 1, Topology: Intermediate(2, true), Host: newRack(t, Intermediate(2, true), []int{1}, 1).boards[0], Period: 100 * time.Millisecond, Dead: 500 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Input(0, &State{From: 1, To: 0, Inc: 5, Seq: 1, SeenInc: 1})
+		n.Away(x.away * time.Millisecond)
+		at := clock.Time(x.lost * time.Millisecond)
+		if n.Advance(at - 1); !n.peers[1].alive {
+			t.Errorf("away for %d ms: lost before %d ms", x.away, x.lost)
+		}
+		if n.Advance(at); n.peers[1].alive {
+			t.Errorf("away for %d ms: not lost after %d ms", x.away, x.lost)
+		}
+		n.Input(at, &State{From: 1, To: 0, Inc: 5, Seq: 2, SeenInc: 1})
+		if n.Away(x.away * time.Millisecond); n.peers[1].heard != at+clock.Time(min(x.away, 2000)*time.Millisecond) {
+			t.Errorf("away for %d ms once more: heard at %d", x.away, n.peers[1].heard)
 		}
 	}
 }

@@ -28,6 +28,10 @@ const shortState = 512
 type Hosted struct {
 	Chain int     `json:"chain"`
 	Left  float64 `json:"left"` // bits a second that it could handle more
+	// Closed: it has state, and so is for those only that it runs for.
+	Closed bool `json:"closed,omitempty"`
+	// Stay is how long its packets wait on the board, of late, in ns: a power of two.
+	Stay int64 `json:"stay,omitempty"`
 }
 
 // Info is what a board tells about itself.
@@ -195,7 +199,7 @@ func (s *State) check() error {
 		return fmt.Errorf("pool: message of board %d: %d free pages, %g bit/s", s.From, s.Info.Pages, s.Info.Load)
 	}
 	for _, c := range s.Info.Chains {
-		if c.Chain < 0 || !number(c.Left) {
+		if c.Chain < 0 || !number(c.Left) || c.Stay < 0 {
 			return fmt.Errorf("pool: message of board %d: chain %d with %g bit/s left", s.From, c.Chain, c.Left)
 		}
 	}

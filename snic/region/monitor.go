@@ -107,7 +107,7 @@ func (f *Fabric) Sample(now clock.Time) {
 		return
 	}
 	f.round++
-	f.overdue = false
+	f.overdue, f.vain = false, false
 	weight := min(1, dt/float64(f.cfg.Monitor))
 	for i := range f.slots {
 		s := &f.slots[i]
@@ -245,13 +245,14 @@ func (f *Fabric) needless(now clock.Time, s *slot) bool {
 // scaleOut launches one more instance of a task that is overloaded, that for which
 // it lasts longest first.
 func (f *Fabric) scaleOut(now clock.Time) bool {
-	if !f.overdue {
+	if !f.overdue || f.vain {
 		return false
 	}
 	last, full := none, f.Free() == 0
 	for {
 		t := f.afterOverdue(now, last, full)
 		if t == none {
+			f.vain = true
 			return false
 		}
 		if i := f.victimWith(t); i != none {

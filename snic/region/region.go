@@ -162,6 +162,7 @@ type Fabric struct {
 	sampled clock.Time // end of the last sample
 	round   uint32     // number of the sample
 	overdue bool       // a task may be overloaded for a period
+	vain    bool       // for none of these there is a region, or a chain that helps, until a region changes or the next sample
 	slots   []slot
 	chains  []chain
 	tasks   []task
@@ -500,7 +501,7 @@ func (f *Fabric) settle(now clock.Time) bool {
 func (f *Fabric) enter(now clock.Time, i int, st State) {
 	s := &f.slots[i]
 	f.account(now, s)
-	s.state, s.since = st, now
+	s.state, s.since, f.vain = st, now, false
 }
 
 // shift counts instances of a chain's tasks, and starts their monitors again.

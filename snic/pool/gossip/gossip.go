@@ -80,7 +80,8 @@ type Config struct {
 type Pool struct {
 	Config
 	list *memberlist.Memberlist
-	open chan struct{} // closed when list is set
+	addr string        // own
+	open chan struct{} // closed when these are set
 	done chan struct{}
 	wake chan struct{}
 	all  sync.WaitGroup
@@ -190,6 +191,7 @@ func Start(c Config) (*Pool, error) {
 	if p.list, err = memberlist.Create(m); err != nil {
 		return nil, fmt.Errorf("gossip: %w", oneLine(err))
 	}
+	p.addr = p.list.LocalNode().Address() // memberlist goes on writing to its nodes
 	close(p.open)
 	alone := p.join()
 	for _, t := range p.known() {
@@ -251,7 +253,19 @@ func (p *Pool) join() error {
 
 // member reports that a member, or this board, is at addr.
 func (p *Pool) member(addr string) bool {
-	return slices.ContainsFunc(p.list.Members(), func(n *memberlist.Node) bool { return n.Address() == addr })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
+		if m.node.Address() == addr {
+			return true
+		}
+	}
+	for _, t := range p.twins {
+		if t.node.Address() == addr {
+			return true
+		}
+	}
+	return addr == p.addr
 }
 
 // rejoin asks whoever is missing, until Close.
@@ -333,7 +347,7 @@ func oneLine(err error) error {
 }
 
 // Addr is where others can join.
-func (p *Pool) Addr() string { return p.list.LocalNode().Address() }
+func (p *Pool) Addr() string { return p.addr }
 
 // Do has f use the Node. It must not wait, nor call the Pool.
 func (p *Pool) Do(f func(n *pool.Node, now clock.Time)) {
@@ -372,6 +386,7 @@ func (p *Pool) run() {
 	defer p.all.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	next := clock.Never
 	for {
 		select {
 		case <-p.done:
@@ -381,14 +396,17 @@ func (p *Pool) run() {
 		}
 		p.mu.Lock()
 		now := p.Clock.Now()
+		if now > next {
+			p.node.Away(now.Sub(next))
+		}
 		p.node.Advance(now)
 		p.tell()
 		for s := p.node.Poll(now); s != nil; s = p.node.Poll(now) {
 			p.post(s)
 		}
-		wait := p.node.Next().Sub(now)
+		next = max(p.node.Next(), now)
 		p.mu.Unlock()
-		timer.Reset(max(wait, 0))
+		timer.Reset(max(next.Sub(now), 0))
 	}
 }
 

@@ -1,0 +1,456 @@
+package attach
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/nf/arg"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hold"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/snic"
+	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/mat"
+)
+
+// ports are those that hosts and uplinks are at; as many again may have boards.
+const ports = 16
+
+const (
+	reasonSwitched graph.Reason = iota
+	reasonShort
+	reasonControl
+	reasonNobody
+	reasonUnserved
+	reasonNoBoard
+	reasonNoRoom
+	reasonTooLong
+	reasonBadBoard
+	reasonUnasked
+	reasonAnswered
+	reasonStopped
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonSwitched: {Name: "switched", Help: "no rule sends it to tasks, forwarded"},
+	reasonShort:    {Name: "short", Help: "too short for its Ethernet header or VLAN tags, forwarded"},
+	reasonControl:  {Name: "control", Help: "to the control core"},
+	reasonNobody:   {Name: "nobody", Help: "dropped: a rule says so"},
+	reasonUnserved: {Name: "endpoint", Help: "no board runs its tasks: the endpoint does their work, forwarded"},
+	reasonNoBoard:  {Name: "no-board", Help: "dropped: no board runs its tasks"},
+	reasonNoRoom:   {Name: "hold-full", Help: "dropped: no board runs its tasks yet, and as many frames wait as may (hold=)"},
+	reasonTooLong:  {Name: "board-mtu", Help: "dropped: with 22 bytes more it is too long for the boards' ports (board-mtu=)"},
+	reasonBadBoard: {Name: "bad-board", Help: "dropped: by a board's port, and not an answer of that board"},
+	reasonUnasked:  {Name: "unasked", Help: "dropped: from a board, of a DAG that does not run there"},
+	reasonAnswered: {Name: "from-board", Help: "a board has run its tasks, forwarded"},
+	reasonStopped:  {Name: "stopped", Help: "dropped: it waited when the app was taken out"},
+}
+
+const (
+	ctrSent counter.ID = iota
+	ctrAnswered
+	ctrHeld
+	ctrTurned
+	ctrForced
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrSent:     {Name: "to-boards", Help: "frames sent to boards"},
+	ctrAnswered: {Name: "from-boards", Help: "frames that boards sent back"},
+	ctrHeld:     {Name: "waiting", Help: "frames that wait for a board"},
+	ctrTurned:   {Name: "groups-moved", Help: "groups of flows that go to another board, moved in a pause of theirs"},
+	ctrForced:   {Name: "groups-forced", Help: "groups of flows that had no pause: frames of them may have overtaken others"},
+}
+
+const (
+	patience = 20 * time.Millisecond // how long a group that is to move may go without a pause
+	echo     = time.Second           // how long answers of a board are taken for a DAG that was there
+	poll     = 50 * time.Microsecond // while frames wait
+	longest  = time.Second           // that a frame waits
+	burst    = 2 * packet.MaxBatch   // frames that are released at a time
+	none     = 0xFF                  // no board
+	mtu      = 1500
+	answer   = 1 << 4 // bit of the service index: see package snic
+	inPool   = 0x20   // and what is in front of it
+	outerLen = hdr.EthernetLen + hdr.NSHLen
+)
+
+const doc = `Frames from port p0 leave by p1, those from p1 by p0, and so with p2 and p3 and all others. On the way a rule may
+send them to a board that is attached: board 0 of the pool at port b0, board 1 at b1, and so on. The boards are
+apps of kind snic with pool-port=, on this host or others, and have the same deployment. This app decides which board
+launches what, and spreads flows over the boards that run their DAG; DAGs with state are at one board at a time. See
+quillon run --pool: the switch needs it, too, and has a number of its own.
+
+  apps:
+    tor:
+      kind: attach
+      args:
+        boards: "2"
+        deployment: |
+          regions: {count: 4, area: 1}
+          tasks: {fw: {kind: firewall, args: {default: allow}}}
+          tenants: {alice: {}}
+          dags: [{uid: 7, tenant: alice, run: fw}]
+          rules: [{match: "src:10.0.0.0/8", dag: 7}]
+
+While no board runs a DAG its frames wait (hold=), a second at most; when none can, they cross unprocessed if endpoints can do the work of
+all of its tasks (endpoint: true), and are dropped otherwise. A board that dies is noticed after a second; so much is
+lost of what goes there.`
+
+// Kind declares attach. The boards' tasks may be any of these functions.
+func Kind(functions ...graph.Kind) *graph.Kind {
+	k := &graph.Kind{
+		Name:    "attach",
+		Summary: "a switch that SuperNIC boards are attached to: steers flows to them, balances, decides what they launch",
+		Doc:     doc,
+		Params: []graph.Param{
+			{Name: "deployment", Help: "YAML, that of the boards: regions, tasks, tenants, dags; and rules"},
+			{Name: "boards", Default: "2", Help: "ports that boards are at: b0 to one less than that"},
+			{Name: "board-mtu", Default: "1500", Help: "of these ports: 22 more than that of the others lets all frames through"},
+			{Name: "hold", Default: "1024", Help: "frames that wait for a board at most, of each worker"},
+			{Name: "gap", Default: "500us", Help: "pause of a group of flows in which it may move to another board: longer than frames are at a board"},
+			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
+		},
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+			return newApp(args, functions)
+		},
+	}
+	for p := range ports {
+		k.In = append(k.In, fmt.Sprintf("p%d", p))
+	}
+	for p := range MaxBoards {
+		k.In = append(k.In, fmt.Sprintf("b%d", p))
+	}
+	k.Out = k.In
+	return k
+}
+
+// lane is a DAG in a worker.
+type lane struct {
+	uid   uint32
+	pass  bool // endpoints can do all of its work
+	table Table
+	next  [Buckets]uint8      // board that a group is to move to, or none
+	last  [Buckets]clock.Time // when its last frame came
+	bytes [Buckets]uint64     // since they were read
+	some  bool                // there are such
+	moves clock.Time          // when groups were told to move; 0: they will be, in the next breath
+	until [MaxBoards]clock.Time
+	queue hold.Queue
+}
+
+// note is beside a frame that waits.
+type note struct {
+	since clock.Time
+	out   uint8
+	group uint8
+}
+
+// board is what is known of the board at a port.
+type board struct {
+	up  bool
+	mac [6]byte
+}
+
+// app is one worker's.
+type app struct {
+	deployment *dag.Deployment
+	dags       []DAG
+	mat        *mat.Table
+	rules      []mat.Rule
+	lanes      []lane
+	shelf      hold.Shelf[note]
+	waiting    int // of lanes, the first that may have frames that wait
+	count      int // of boards
+	mtu        int
+	gap        clock.Duration
+	mac        [6]byte
+	boards     [MaxBoards]board
+	met        bool // Joining knows it
+	view       *View
+	sent, answered, turned,
+	forced uint64
+}
+
+func newApp(args graph.Args, functions []graph.Kind) (*app, error) {
+	p := &app{count: 2, mtu: mtu, gap: 500 * time.Microsecond}
+	places, flows := 1024, 1<<17
+	r := arg.Read("attach", args)
+	var text string
+	r.Func("deployment", func(v string) error { text = v; return nil })
+	r.Need("deployment", "see quillon nf describe attach")
+	arg.Number(r, "boards", &p.count, 1, MaxBoards)
+	arg.Scaled(r, "board-mtu", &p.mtu, 1024, 576, 1<<16)
+	arg.Scaled(r, "hold", &places, 1024, 1, 1<<16)
+	r.Duration("gap", &p.gap, 0, patience)
+	arg.Scaled(r, "flows", &flows, 1024, 4, 1<<26)
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	s, err := dag.Parse([]byte(text))
+	if err == nil {
+		p.deployment, err = snic.Check(s, functions, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.shelf = hold.New[note](places, 1)
+	users := make([]int, len(p.deployment.Tasks))
+	for _, d := range p.deployment.DAGs {
+		for _, t := range d.Tasks {
+			users[t]++
+		}
+	}
+	for _, d := range p.deployment.DAGs {
+		l, known := lane{uid: d.UID, pass: true}, DAG{Stays: d.UID >= 1<<24}
+		for _, n := range d.Tasks {
+			t := &p.deployment.Tasks[n]
+			l.pass = l.pass && t.Endpoint
+			known.State = known.State || t.State
+			known.Stays = known.Stays || !t.Remote || t.State && users[n] > 1
+		}
+		p.lanes, p.dags = append(p.lanes, l), append(p.dags, known)
+	}
+	for i := range p.lanes {
+		for k := range Buckets {
+			p.lanes[i].next[k] = none
+		}
+	}
+	p.mat = mat.New(flows)
+	p.mat.Set(p.deployment.Rules)
+	p.rules = p.mat.Rules()
+	return p, nil
+}
+
+// Wants implements graph.Wanter: nothing crosses as it is.
+func (*app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
+
+// Held implements graph.Holder.
+func (p *app) Held() int { return p.shelf.Len() }
+
+// Report implements graph.Reporter.
+func (p *app) Report() any { return p.view }
+
+// Push implements graph.App.
+func (p *app) Push(c *graph.Ctx, in int, frames *packet.Batch) {
+	if in >= ports {
+		for _, x := range frames.Bufs() {
+			p.fromBoard(c, in-ports, x)
+		}
+		p.show(c)
+		return
+	}
+	for _, x := range frames.Bufs() {
+		p.fromHost(c, in, x)
+	}
+	p.show(c)
+}
+
+// show sets the counters.
+func (p *app) show(c *graph.Ctx) {
+	c.Set(ctrSent, p.sent)
+	c.Set(ctrAnswered, p.answered)
+	c.Set(ctrHeld, uint64(p.shelf.Len()))
+	c.Set(ctrTurned, p.turned)
+	c.Set(ctrForced, p.forced)
+}
+
+// fromHost takes a frame of a host, or of an uplink.
+func (p *app) fromHost(c *graph.Ctx, in int, x *packet.Buf) {
+	var l hdr.Layers
+	if !hdr.Walk(x.Bytes(), &l) {
+		c.Mark(x, packet.Forwarded, reasonShort)
+		c.Emit(in^1, x)
+		return
+	}
+	f := p.mat.Lookup(x.Bytes(), uint16(in), in&1 == 0, &l)
+	road := mat.Switch
+	if f.Rule >= 0 {
+		road = p.rules[f.Rule].Road
+	}
+	switch road {
+	case mat.Switch:
+		c.Mark(x, packet.Forwarded, reasonSwitched)
+		c.Emit(in^1, x)
+		return
+	case mat.Control:
+		c.Punt(x, reasonControl)
+		return
+	case mat.Refuse:
+		c.Drop(x, reasonNobody)
+		return
+	}
+	n := p.rules[f.Rule].DAG
+	d := &p.lanes[n]
+	group := group(f.Hash)
+	d.bytes[group] += uint64(x.Len())
+	d.some = true
+	switch {
+	case d.table.Mode == Nowhere:
+		p.unserved(c, d, in^1, x)
+	case d.table.Mode == Wait || !d.queue.Empty():
+		if p.shelf.Put(&d.queue, x, 0, note{c.Now(), uint8(in ^ 1), group}) == 0 {
+			c.Drop(x, reasonNoRoom)
+			return
+		}
+		c.Wake(c.Now().Add(poll))
+	default:
+		p.steer(c, d, group, in^1, x)
+	}
+}
+
+// group is that of a flow.
+func group(hash uint64) uint8 { return uint8((hash ^ hash>>32) % Buckets) }
+
+// unserved is a frame whose tasks no board runs.
+func (p *app) unserved(c *graph.Ctx, d *lane, out int, x *packet.Buf) {
+	if !d.pass {
+		c.Drop(x, reasonNoBoard)
+		return
+	}
+	c.Mark(x, packet.Forwarded, reasonUnserved)
+	c.Emit(out, x)
+}
+
+// steer sends a frame to its group's board.
+func (p *app) steer(c *graph.Ctx, d *lane, group uint8, out int, x *packet.Buf) {
+	now := c.Now()
+	if next := d.next[group]; next != none {
+		if d.moves == 0 {
+			d.moves = now
+		}
+		paused := now >= d.last[group].Add(max(p.gap, 2*d.table.Stay[d.table.To[group]%MaxBoards]))
+		if paused || now >= d.moves.Add(patience) {
+			d.table.To[group], d.next[group] = next, none
+			p.turned++
+			if !paused {
+				p.forced++
+			}
+		}
+	}
+	d.last[group] = now
+	to := &p.boards[d.table.To[group]%MaxBoards]
+	if !to.up {
+		c.Drop(x, reasonNoBoard)
+		return
+	}
+	if x.Len()+outerLen > p.mtu+hdr.EthernetLen {
+		c.Drop(x, reasonTooLong)
+		return
+	}
+	h, ok := x.Prepend(outerLen)
+	if !ok {
+		c.Drop(x, reasonTooLong)
+		return
+	}
+	copy(h, to.mac[:])
+	copy(h[6:], p.mac[:])
+	binary.BigEndian.PutUint16(h[12:], hdr.EtherNSH)
+	hdr.NSH(h[hdr.EthernetLen:]).Encode(&hdr.NSHFields{TTL: 63, NextProtocol: hdr.NSHNextEthernet, SPI: d.uid, SI: inPool | uint8(out)})
+	p.sent++
+	c.Emit(ports+int(d.table.To[group]), x)
+}
+
+// fromBoard takes an answer.
+func (p *app) fromBoard(c *graph.Ctx, at int, x *packet.Buf) {
+	b := x.Bytes()
+	is := &p.boards[at]
+	if at >= p.count || !is.up || len(b) < outerLen+hdr.EthernetLen || [6]byte(b[:6]) != p.mac || [6]byte(b[6:12]) != is.mac || binary.BigEndian.Uint16(b[12:]) != hdr.EtherNSH {
+		c.Drop(x, reasonBadBoard)
+		return
+	}
+	h := hdr.NSH(b[hdr.EthernetLen:])
+	if h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(ports-1) != inPool|answer {
+		c.Drop(x, reasonBadBoard)
+		return
+	}
+	out := int(h.SI() & (ports - 1))
+	if !p.runs(c.Now(), h.SPI(), at) {
+		c.Drop(x, reasonUnasked)
+		return
+	}
+	x.SetFrame(int(x.Off())+outerLen, len(b)-outerLen)
+	p.answered++
+	c.Mark(x, packet.Rewritten, reasonAnswered)
+	c.Emit(out, x)
+}
+
+// runs reports whether a board may answer for a DAG.
+func (p *app) runs(now clock.Time, uid uint32, at int) bool {
+	for i := range p.lanes { // few
+		if d := &p.lanes[i]; d.uid == uid {
+			return d.table.Boards&(1<<at) != 0 || now < d.until[at]
+		}
+	}
+	return false
+}
+
+// Tick implements graph.Ticker: what waits goes on, or has waited long enough.
+func (p *app) Tick(c *graph.Ctx) clock.Time {
+	left := burst
+	for i := 0; i < len(p.lanes) && p.shelf.Len() > 0; i++ {
+		d := &p.lanes[i]
+		for ; !d.queue.Empty() && left > 0; left-- {
+			late := c.Now() >= p.shelf.Note(d.queue.First()).since.Add(longest)
+			if d.table.Mode == Wait && !late {
+				break
+			}
+			x, n := p.shelf.Take(c, &d.queue, 0)
+			if d.table.Mode == Go {
+				p.steer(c, d, n.group, int(n.out), x)
+			} else {
+				p.unserved(c, d, int(n.out), x)
+			}
+		}
+	}
+	p.show(c)
+	if p.shelf.Len() == 0 {
+		return clock.Never
+	}
+	return c.Now().Add(poll)
+}
+
+// Stop implements graph.Stopper.
+func (p *app) Stop(c *graph.Ctx) {
+	for i := range p.lanes {
+		p.shelf.Drop(c, &p.lanes[i].queue, 0, reasonStopped)
+	}
+}
+
+// turn puts a table in force. A group moves in a pause, if the board that it was at is still there.
+func (p *app) turn(now clock.Time, n int, t *Table) {
+	d := &p.lanes[n]
+	was := d.table
+	d.table.Mode, d.table.Boards, d.table.Stay = t.Mode, t.Boards, t.Stay
+	for b := range MaxBoards {
+		if was.Boards&^t.Boards&(1<<b) != 0 {
+			d.until[b] = now.Add(echo)
+		}
+	}
+	if t.Mode != Go {
+		return
+	}
+	since := d.moves
+	d.moves = 0
+	for i, to := range t.To {
+		if d.next[i] == to {
+			d.moves = since // it goes on to wait
+			continue
+		}
+		d.next[i] = none
+		if at := was.To[i]; at != to && was.Mode == Go && t.Boards&(1<<at) != 0 {
+			d.next[i] = to
+		} else {
+			d.table.To[i] = to
+		}
+	}
+}

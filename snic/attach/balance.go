@@ -1,0 +1,544 @@
+package attach
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/pool"
+)
+
+// Buckets is how many groups a DAG's flows are divided into.
+const Buckets = 128
+
+// MaxBoards is how many boards a switch has at most, one a port.
+const MaxBoards = 16
+
+const (
+	again   = 100 * time.Millisecond // after which boards that refused are asked again
+	every   = 20 * time.Millisecond  // between looks at load
+	settle  = 300 * time.Millisecond // until what boards tell shows what has changed
+	calm    = time.Second            // how long a board must be one too many
+	drain   = 100 * time.Millisecond // how long frames may be on the way to a board, and back
+	stuck   = 10 * time.Second       // how long a DAG stays whose state is too much
+	unused  = time.Second            // how long without frames, until another DAG may have the region
+	scarce  = 16                     // a board can do little more: less than this part of what it is sent
+	spacing = 64                     // a group without frames weighs this part of a mean one
+)
+
+// DAG is what a Balancer knows of a DAG.
+type DAG struct {
+	State bool // a task has state: it is at one board at a time
+	Stays bool // no board may be asked
+}
+
+// Mode is what becomes of a DAG's frames.
+type Mode uint8
+
+const (
+	Wait    Mode = iota // they wait
+	Go                  // each goes to its group's board
+	Nowhere             // no board can be had
+)
+
+func (m Mode) String() string { return [...]string{"wait", "go", "nowhere"}[m] }
+
+// Table is where a DAG's frames go.
+type Table struct {
+	Mode   Mode
+	To     [Buckets]uint8 // with Go: the board of each group
+	Boards uint32         // a bit for each board that runs the DAG
+	// Stay is how long frames of it are at a board, of late, as that tells: a flow that moves sooner may overtake itself.
+	Stay [MaxBoards]clock.Duration
+}
+
+// Place is a board that runs a DAG.
+type Place struct {
+	Board int     `json:"board"`
+	Rate  float64 `json:"rate"` // bits a second that it is sent
+}
+
+// place is one in the making, too.
+type place struct {
+	used  bool
+	board int // -1: none yet
+	ends  clock.Time
+	rate  float64
+}
+
+// service is a DAG.
+type service struct {
+	DAG
+	Table
+	places  [MaxBoards]place
+	bytes   [Buckets]uint64 // since the last look
+	rate    [Buckets]float64
+	total   float64
+	fresh   bool // frames came since the last look
+	heard   clock.Time
+	alone   clock.Time // not asked before
+	settled clock.Time // not moved before
+	tight   clock.Time // its boards were last short of one to spare
+	state   []byte     // what it knew at its last board
+	owed    bool       // it is to be launched though no frames come: its state is here
+	refused bool       // no board can be had
+	not     int        // a board that it is not to go to, + 1
+	changed bool
+}
+
+// Balancer decides for a switch.
+type Balancer struct {
+	dags  []service
+	looks clock.Time // the next look at load
+	since clock.Time
+	acted [MaxBoards]clock.Time
+	order []int // of a look
+	// Launched, Moved and Lost count launches asked for, groups that moved, and states that were lost.
+	Launched, Moved, Lost uint64
+}
+
+// NewBalancer is for these DAGs, by their number in the deployment.
+func NewBalancer(now clock.Time, dags []DAG) *Balancer {
+	b := &Balancer{dags: make([]service, len(dags)), looks: now.Add(every), since: now}
+	for i := range b.dags {
+		d := &b.dags[i]
+		d.DAG, d.changed, d.heard = dags[i], true, now
+		if d.Stays {
+			d.Mode = Nowhere
+		}
+	}
+	return b
+}
+
+// Count takes note of bytes of a DAG's groups.
+func (b *Balancer) Count(dag int, bytes *[Buckets]uint64) {
+	d := &b.dags[dag]
+	d.fresh = true
+	for i, n := range bytes {
+		d.bytes[i] += n
+	}
+}
+
+// Changed calls f with each DAG whose table has changed since.
+func (b *Balancer) Changed(f func(dag int, t *Table)) {
+	for i := range b.dags {
+		if d := &b.dags[i]; d.changed {
+			d.changed = false
+			f(i, &d.Table)
+		}
+	}
+}
+
+// Places are the boards that run a DAG.
+func (b *Balancer) Places(dag int) (all []Place) {
+	for i := range b.dags[dag].places {
+		if p := &b.dags[dag].places[i]; p.used && p.board >= 0 {
+			all = append(all, Place{p.board, p.rate})
+		}
+	}
+	return all
+}
+
+// id is the number of a want: the DAG's, and which of its places it is.
+func id(dag, k int) int { return dag*MaxBoards + k }
+
+// want asks for one more place of a DAG.
+func (b *Balancer) want(now clock.Time, n *pool.Node, dag int, rate float64) bool {
+	d := &b.dags[dag]
+	for k := range d.places {
+		p := &d.places[k]
+		if p.used {
+			continue
+		}
+		if n.Want(now, id(dag, k), dag, rate, d.not-1) != nil {
+			return false
+		}
+		*p = place{used: true, board: -1, ends: clock.Never}
+		b.Launched++
+		return true
+	}
+	return false
+}
+
+// On takes an event of the Node.
+func (b *Balancer) On(now clock.Time, n *pool.Node, e pool.Event) {
+	if e.Kind == pool.PeerUp {
+		for i := range b.dags {
+			b.dags[i].alone = 0
+		}
+	}
+	dag := e.Want / MaxBoards
+	if e.Kind >= pool.PeerUp || e.Want < 0 || dag >= len(b.dags) {
+		return
+	}
+	d := &b.dags[dag]
+	p := &d.places[e.Want%MaxBoards]
+	if !p.used {
+		return
+	}
+	switch e.Kind {
+	case pool.Redirect:
+		p.board, d.state, d.owed, d.refused, d.not = e.Peer, nil, false, false, 0
+		d.settled = now.Add(settle)
+		if e.Reason == pool.TooMuch {
+			d.settled = now.Add(stuck)
+		}
+		d.assign()
+		b.even(n, dag)
+	case pool.Pause:
+		if p.board < 0 {
+			n.Hand(now, e.Want, d.state)
+		}
+	case pool.Unredirect:
+		p.board = -1
+		if e.State != nil {
+			d.state = slices.Clone(e.State)
+		} else if d.State {
+			d.state = nil
+		}
+		d.assign()
+	case pool.Return:
+		n.Stay(now, e.Want)
+	case pool.Resume:
+		*p = place{}
+		if e.State != nil {
+			d.state = e.State
+		}
+		if e.Lost {
+			b.Lost++
+		}
+		d.owed, d.alone = d.State, 0
+		d.assign()
+	case pool.NoPeer:
+		*p = place{}
+		if e.Reason == pool.TooMuch {
+			d.state, d.owed = nil, false
+			b.Lost++
+		}
+		d.alone, d.settled, d.not = now.Add(again), max(d.settled, now.Add(settle)), 0
+		d.refused = true
+		d.assign()
+		b.make(now, n, dag)
+	}
+}
+
+// make ends what a DAG has that no frames come for, where another one found no region.
+func (b *Balancer) make(now clock.Time, n *pool.Node, dag int) {
+	for i := range b.dags {
+		d := &b.dags[i]
+		if i == dag || d.State || d.fresh || now < d.heard.Add(unused) || d.Boards == 0 {
+			continue
+		}
+		for k := range d.places {
+			if d.places[k].used {
+				n.Unwant(now, id(i, k))
+				d.places[k] = place{}
+			}
+		}
+		d.assign()
+		return
+	}
+}
+
+// assign gives each group whose board does not run the DAG any more another one.
+func (d *service) assign() {
+	d.changed = true
+	var at []uint8
+	d.Boards = 0
+	for k := range d.places {
+		p := &d.places[k]
+		if p.used && p.board >= 0 {
+			d.Boards |= 1 << p.board
+			if p.ends == clock.Never {
+				at = append(at, uint8(p.board))
+			}
+		}
+	}
+	if len(at) == 0 {
+		d.Mode = Wait
+		if d.refused || d.Stays {
+			d.Mode = Nowhere
+		}
+		return
+	}
+	was := d.Mode
+	d.Mode = Go
+	next := 0
+	for i := range d.To {
+		if was != Go || !slices.Contains(at, d.To[i]) {
+			d.To[i] = at[next%len(at)]
+			next++
+		}
+	}
+	d.weigh()
+}
+
+// weigh sets what each place is sent.
+func (d *service) weigh() {
+	for k := range d.places {
+		p := &d.places[k]
+		p.rate = 0
+		for i, to := range d.To {
+			if p.used && p.board == int(to) && d.Mode == Go {
+				p.rate += d.rate[i]
+			}
+		}
+	}
+}
+
+// stays takes note of how long frames are at boards.
+func (d *service) stays(n *pool.Node, dag int) {
+	for k := range d.places {
+		p := &d.places[k]
+		if !p.used || p.board < 0 {
+			continue
+		}
+		for _, h := range n.View(p.board).Info.Chains {
+			if h.Chain == dag && d.Stay[p.board] != clock.Duration(h.Stay) {
+				d.Stay[p.board], d.changed = clock.Duration(h.Stay), true
+			}
+		}
+	}
+}
+
+// left is how much more of a DAG a board could do, as it told; false: it told nothing of it.
+func left(n *pool.Node, dag, board int) (float64, bool) {
+	for _, h := range n.View(board).Info.Chains {
+		if h.Chain == dag {
+			return h.Left, true
+		}
+	}
+	return 0, false
+}
+
+// even divides a DAG's groups among its boards by what these can do, moving as few as it takes.
+func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
+	d := &b.dags[dag]
+	var at []int // places
+	var could [MaxBoards]float64
+	all, unlimited := 0.0, false
+	for k := range d.places {
+		p := &d.places[k]
+		if !p.used || p.board < 0 || p.ends != clock.Never {
+			continue
+		}
+		at = append(at, k)
+		if more, told := left(n, dag, p.board); told {
+			could[k] = p.rate + more
+		}
+		all += could[k]
+	}
+	for _, k := range at {
+		unlimited = unlimited || could[k] == 0 || could[k] > 1e15
+	}
+	if len(at) < 2 || d.State {
+		return 0
+	}
+	floor := d.total/Buckets/spacing + 1
+	sum := d.total + floor*Buckets
+	var has [MaxBoards]float64 // more than its part
+	for _, k := range at {
+		part := 1 / float64(len(at)) // of a board that is new nothing is known
+		if !unlimited && all > 0 {
+			part = could[k] / all
+		}
+		has[k] = -sum * part
+		for i, to := range d.To {
+			if int(to) == d.places[k].board {
+				has[k] += d.rate[i] + floor
+			}
+		}
+	}
+	for range Buckets {
+		from, to := at[0], at[0]
+		for _, k := range at {
+			if has[k] > has[from] {
+				from = k
+			}
+			if has[k] < has[to] {
+				to = k
+			}
+		}
+		best, most := -1, 0.0
+		for i := range d.To {
+			if r := d.rate[i] + floor; int(d.To[i]) == d.places[from].board && r > most && r <= min(has[from], -has[to]) {
+				best, most = i, r
+			}
+		}
+		if best < 0 {
+			break
+		}
+		d.To[best] = uint8(d.places[to].board)
+		has[from] -= most
+		has[to] += most
+		moved++
+	}
+	if moved > 0 {
+		d.changed = true
+		b.Moved += uint64(moved)
+		d.weigh()
+	}
+	return moved
+}
+
+// Advance does what is due: it launches what frames have come for, and from time to time looks at the load. It is to be called
+// every 10 ms or so.
+func (b *Balancer) Advance(now clock.Time, n *pool.Node) {
+	for i := range b.dags {
+		d := &b.dags[i]
+		if d.fresh || d.owed {
+			if !d.Stays && now >= d.alone && !d.asked() {
+				b.want(now, n, i, d.total)
+			}
+		}
+	}
+	if now >= b.looks {
+		b.look(now, n)
+	}
+}
+
+// asked reports that a DAG has a place, or one was asked for.
+func (d *service) asked() bool {
+	return slices.ContainsFunc(d.places[:], func(p place) bool { return p.used && p.ends == clock.Never })
+}
+
+// look measures the load, and does something about what is too much or too little.
+func (b *Balancer) look(now clock.Time, n *pool.Node) {
+	took := now.Sub(b.since).Seconds()
+	b.looks, b.since = now.Add(every), now
+	for i := range b.dags {
+		d := &b.dags[i]
+		if d.fresh {
+			d.heard = now
+		}
+		if d.fresh || d.total > 0 {
+			d.total = 0
+			for k := range d.rate {
+				if d.rate[k] = (d.rate[k] + float64(d.bytes[k])*8/took) / 2; d.rate[k] < 1 {
+					d.rate[k] = 0
+				}
+				d.total += d.rate[k]
+			}
+			d.fresh, d.bytes = false, [Buckets]uint64{}
+			d.weigh()
+			for k := range d.places {
+				if d.places[k].used {
+					n.Traffic(id(i, k), d.places[k].rate)
+				}
+			}
+		}
+		for k := range d.places {
+			if p := &d.places[k]; p.used && now >= p.ends {
+				n.Unwant(now, id(i, k))
+				*p = place{}
+				d.assign()
+			}
+		}
+		b.shrink(now, n, i)
+		d.stays(n, i)
+	}
+	b.relieve(now, n)
+}
+
+// relieve finds boards that can do little more of a DAG, and moves load from them: that of the DAG with most first, one
+// of a board at a time.
+func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
+	b.order = b.order[:0]
+	for i := range b.dags {
+		d := &b.dags[i]
+		for k := range d.places {
+			p := &d.places[k]
+			if !p.used || p.board < 0 || p.board >= MaxBoards || p.rate == 0 || p.ends != clock.Never {
+				continue
+			}
+			if more, told := left(n, i, p.board); told && more < p.rate/scarce {
+				d.tight = now
+				if now >= d.settled && now >= b.acted[p.board] {
+					b.order = append(b.order, id(i, k))
+				}
+			}
+		}
+	}
+	rate := func(id int) float64 { return b.dags[id/MaxBoards].places[id%MaxBoards].rate }
+	slices.SortFunc(b.order, func(x, y int) int {
+		if rate(x) != rate(y) {
+			return int(math.Copysign(1, rate(y)-rate(x)))
+		}
+		return x - y
+	})
+	for _, x := range b.order {
+		board := b.dags[x/MaxBoards].places[x%MaxBoards].board
+		if now >= b.acted[board] && now >= b.dags[x/MaxBoards].settled && b.unload(now, n, x/MaxBoards, x%MaxBoards) {
+			b.acted[board] = now.Add(settle)
+		}
+	}
+}
+
+// unload moves a part of a DAG from the board of a place, or all of it. It reports whether it found a way.
+func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
+	d := &b.dags[dag]
+	p := &d.places[k]
+	d.settled = now.Add(settle)
+	if d.State {
+		v := n.View(p.board).Info
+		for i := range MaxBoards {
+			if o := n.View(i); i != p.board && o.Alive && !o.Info.Leaving && len(o.Info.Regions) > 0 && o.Info.Load+p.rate < v.Load {
+				d.not = p.board + 1
+				return n.Fetch(now, id(dag, k))
+			}
+		}
+		return false
+	}
+	for j := range d.places {
+		o := &d.places[j]
+		if more, told := left(n, dag, o.board&(MaxBoards-1)); j != k && o.used && o.board >= 0 && o.ends == clock.Never && told && more > o.rate/scarce {
+			if b.even(n, dag) > 0 {
+				return true
+			}
+		}
+		if o.used && o.board < 0 {
+			return false // one is on its way
+		}
+	}
+	if now < d.alone {
+		return false
+	}
+	return b.want(now, n, dag, 0)
+}
+
+// shrink ends the least used of a DAG's places, where the others could do all for a while.
+func (b *Balancer) shrink(now clock.Time, n *pool.Node, dag int) {
+	d := &b.dags[dag]
+	least, places, room := -1, 0, 0.0
+	for k := range d.places {
+		p := &d.places[k]
+		if !p.used || p.ends != clock.Never {
+			continue
+		}
+		more, told := left(n, dag, p.board&(MaxBoards-1))
+		if p.board < 0 || !told {
+			return
+		}
+		places++
+		room += more
+		if least < 0 || p.rate < d.places[least].rate {
+			least = k
+		}
+	}
+	if places < 2 {
+		d.tight = now
+		return
+	}
+	p := &d.places[least]
+	if more, _ := left(n, dag, p.board); room-more < 2*p.rate+(d.total-p.rate)/4 {
+		d.tight = now
+	}
+	if now < d.tight.Add(calm) || now < d.settled {
+		return
+	}
+	d.tight, d.settled = now, now.Add(settle)
+	p.ends = now.Add(drain)
+	d.assign()
+	b.even(n, dag)
+}

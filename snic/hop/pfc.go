@@ -1,0 +1,92 @@
+package hop
+
+import (
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// PauseLimit is how long a pause lasts at most, however often it is renewed: after it the class is not paused for as
+// long, whoever asks, as the watchdogs of switches do it. A pause is there to take up what comes for some microseconds.
+const PauseLimit = 100 * time.Millisecond
+
+// PauseTime is how long a pause of so many quanta lasts on a link of so many bits a second.
+func PauseTime(q uint16, rate uint64) clock.Duration { return timeOf(uint64(q)*quantum, rate) }
+
+// Asker asks the neighbour at a port for pauses of a class, and ends them.
+type Asker struct {
+	Rate   uint64         // bits a second
+	Limit  clock.Duration // of a pause
+	asking bool
+	since  clock.Time
+	again  clock.Time
+	cut    clock.Time // until then nothing is asked for
+	// Asked counts pauses and their renewals, Cut those that ended at the limit.
+	Asked, Cut uint64
+}
+
+// Asking reports whether the neighbour is asked not to send.
+func (a *Asker) Asking() bool { return a.asking }
+
+// Due is when Ask has to be called again, while it asks.
+func (a *Asker) Due() clock.Time {
+	if !a.asking {
+		return clock.Never
+	}
+	return min(a.again, a.since.Add(a.Limit))
+}
+
+// Ask says what is to be sent now, if send: a pause of so many quanta; 0 ends it. want: the neighbour is not to send.
+func (a *Asker) Ask(now clock.Time, want bool) (q uint16, send bool) {
+	switch {
+	case !want && a.asking:
+		a.asking = false
+		return 0, true
+	case !want || now < a.cut:
+		return 0, false
+	case a.asking && now >= a.since.Add(a.Limit):
+		a.asking, a.cut = false, now.Add(a.Limit)
+		a.Cut++
+		return 0, true
+	case a.asking && now < a.again:
+		return 0, false
+	case !a.asking:
+		a.asking, a.since = true, now
+	}
+	a.again = now.Add(PauseTime(quanta/2, a.Rate))
+	a.Asked++
+	return quanta, true
+}
+
+// Obeyer obeys the pauses of a class that the neighbour at a port asks for.
+type Obeyer struct {
+	Rate         uint64         // bits a second
+	Limit        clock.Duration // of a pause
+	since, until clock.Time
+	cut          clock.Time // until then none is obeyed
+	// Heard counts pauses, Cut those that ended at the limit.
+	Heard, Cut uint64
+}
+
+// Hear takes a pause; q 0 ends it.
+func (o *Obeyer) Hear(now clock.Time, q uint16) {
+	if q == 0 {
+		o.until = now
+		return
+	}
+	o.Heard++
+	if now < o.cut {
+		return
+	}
+	if now > o.until {
+		o.since = now
+	}
+	end := o.since.Add(o.Limit)
+	if o.until = now.Add(PauseTime(q, o.Rate)); o.until >= end {
+		o.until, o.cut = end, end.Add(o.Limit)
+		o.Cut++
+	}
+}
+
+// Until is when the pause ends.
+func (o *Obeyer) Until() clock.Time { return o.until }

@@ -1,0 +1,252 @@
+package snic
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/hop"
+)
+
+// Counters of lossless ports.
+const (
+	ctrPausesAsked counter.ID = iota
+	ctrPausesHeard
+	ctrPausesCut
+	ctrPaused
+	numCounters
+)
+
+var pauseCounters = [numCounters]counter.Def{
+	ctrPausesAsked: {Name: "pauses-asked", Help: "pauses of a priority that neighbours at lossless ports were asked for, and renewals (IEEE 802.1Qbb)"},
+	ctrPausesHeard: {Name: "pauses-heard", Help: "pauses that they asked for"},
+	ctrPausesCut:   {Name: "pauses-cut", Help: "pauses that lasted as long as one may, and were ended, either way"},
+	ctrPaused:      {Name: "paused", Help: "frames that wait for the end of a pause"},
+}
+
+// maxPaused is how many frames wait at a lossless port at most: more is dropped. From half of it on the ports that frames
+// come in by are asked to pause.
+const maxPaused = 512
+
+// pauseEvery is how often a board that has asked for a pause looks whether it is still needed.
+const pauseEvery = 5_000 // ns
+
+// lossless is a port of which a priority is not to lose frames.
+type lossless struct {
+	class   int // the priority, 0 to 7
+	ask     hop.Asker
+	obey    hop.Obeyer
+	tenants []int32                // who have sent too much by this port
+	queue   [maxPaused]*packet.Buf // frames that leave by it after the pause
+	head, n int
+	owed    bool // a frame that says so could not be made
+	q       uint16
+}
+
+// parseLossless reads which priority of which ports is lossless: p0:3+p2:3. -1: none.
+func parseLossless(v string) (class [ports]int8, err error) {
+	for i := range class {
+		class[i] = -1
+	}
+	for _, t := range strings.Split(v, "+") {
+		p, c, ok := strings.Cut(t, ":")
+		digits, named := strings.CutPrefix(p, "p")
+		port, err := strconv.Atoi(digits)
+		priority, err2 := strconv.Atoi(c)
+		if !ok || !named || err != nil || err2 != nil || port < 0 || port >= ports || priority < 0 || priority > 7 || class[port] >= 0 {
+			return class, fmt.Errorf("want ports and a priority of each, 0 to 7, as in p0:3+p1:3")
+		}
+		class[port] = int8(priority)
+	}
+	return class, nil
+}
+
+// newLossless is the lossless ports of a board; nil: it has none.
+func newLossless(class [ports]int8, rate int64) *[ports]*lossless {
+	var all [ports]*lossless
+	some := false
+	for i, c := range class {
+		if c >= 0 {
+			some = true
+			all[i] = &lossless{class: int(c), ask: hop.Asker{Rate: uint64(rate), Limit: hop.PauseLimit}, obey: hop.Obeyer{Rate: uint64(rate), Limit: hop.PauseLimit}, tenants: make([]int32, 0, 64)}
+		}
+	}
+	if !some {
+		return nil
+	}
+	return &all
+}
+
+// priority is that of a frame: of its VLAN tag; without one it is 0.
+func priority(p []byte) int {
+	if len(p) >= hdr.EthernetLen+2 {
+		if t := binary.BigEndian.Uint16(p[12:]); t == hdr.EtherVLAN || t == hdr.EtherQinQ {
+			return int(hdr.VLAN(p[hdr.EthernetLen:]).PCP())
+		}
+	}
+	return 0
+}
+
+// hear takes a frame that asks for a pause at a lossless port. It reports whether it was one.
+func (b *board) hear(c *graph.Ctx, in int, x *packet.Buf) bool {
+	p := b.pauses[in]
+	if f := x.Bytes(); p == nil || len(f) < hdr.EthernetLen || binary.BigEndian.Uint16(f[12:]) != hop.Control {
+		return false
+	}
+	if q, ok := hop.DecodePause(x.Bytes(), p.class); ok {
+		p.obey.Hear(c.Now(), q)
+		c.Wake(c.Now())
+	}
+	c.Drop(x, reasonPause) // it is for this port alone
+	return true
+}
+
+// depart sends a frame by a port, or has it wait for the end of a pause.
+func (b *board) depart(c *graph.Ctx, out int, x *packet.Buf) {
+	if b.pauses == nil {
+		c.Emit(out, x)
+		return
+	}
+	p := b.pauses[out]
+	if p == nil || p.n == 0 && c.Now() >= p.obey.Until() || priority(x.Bytes()) != p.class {
+		c.Emit(out, x)
+		return
+	}
+	if p.n == maxPaused {
+		c.Drop(x, reasonPaused)
+		return
+	}
+	p.queue[(p.head+p.n)%maxPaused] = x
+	p.n++
+	b.paused++
+	b.look(c)
+	c.Wake(p.obey.Until())
+}
+
+// strain notes that a tenant that sends by a lossless port is to send less: it is asked not to, before frames are dropped.
+func (b *board) strain(c *graph.Ctx, in, tenant int) {
+	p := b.pauses[in]
+	if p == nil || !b.much(c.Now(), tenant, 2) || slices.Contains(p.tenants, int32(tenant)) {
+		return
+	}
+	if len(p.tenants) == cap(p.tenants) {
+		return // many are, and the port is asked
+	}
+	p.tenants = append(p.tenants, int32(tenant))
+	b.look(c)
+}
+
+// much reports whether a tenant has used half of what it may send in one go, or has more than 1/part of the room that it
+// may have in the packet store.
+func (b *board) much(now clock.Time, tenant, part int) bool {
+	k := &b.kept[tenant]
+	if part*int(k.packets) > b.fixed.packets-b.inside || int64(part)*k.bytes > b.fixed.store-b.stored {
+		return true
+	}
+	return b.fair != nil && b.fair.Low(now, tenant)
+}
+
+// look asks for pauses that are due, and ends those that are not needed any more. It returns when it is to be called again.
+func (b *board) look(c *graph.Ctx) clock.Time {
+	now, due := c.Now(), clock.Never
+	full := false
+	for _, p := range b.pauses {
+		full = full || p != nil && p.n > maxPaused/2
+	}
+	var asked, heard, cut uint64
+	for i, p := range b.pauses {
+		if p == nil {
+			continue
+		}
+		kept := p.tenants[:0]
+		for _, t := range p.tenants {
+			if b.much(now, int(t), 4) {
+				kept = append(kept, t)
+			}
+		}
+		p.tenants = kept
+		if q, send := p.ask.Ask(now, full || len(p.tenants) > 0); send || p.owed {
+			if send {
+				p.q = q
+			}
+			p.owed = !b.pauseFrame(c, i, p)
+		}
+		if p.ask.Asking() || p.owed {
+			due = min(due, p.ask.Due(), now.Add(pauseEvery))
+		}
+		asked, heard, cut = asked+p.ask.Asked, heard+p.obey.Heard, cut+p.ask.Cut+p.obey.Cut
+	}
+	c.Set(ctrPausesAsked, asked)
+	c.Set(ctrPausesHeard, heard)
+	c.Set(ctrPausesCut, cut)
+	c.Set(ctrPaused, uint64(b.paused))
+	if due != clock.Never {
+		c.Wake(due)
+	}
+	return due
+}
+
+// pauseFrame sends the frame that asks for a pause, or ends one. It reports false when there is no buffer.
+func (b *board) pauseFrame(c *graph.Ctx, port int, p *lossless) bool {
+	x := c.Get()
+	if x == nil {
+		return false
+	}
+	if len(x.Mem()) < hop.MinFrame {
+		c.Discard(x)
+		return true // it never can
+	}
+	x.SetFrame(0, hop.MinFrame)
+	hop.EncodePause(x.Bytes(), [6]byte{2, 'p', 'a', 'u', 's', byte(port)}, p.class, p.q)
+	c.Emit(port, x)
+	return true
+}
+
+// resume sends what waited for the end of a pause, and does what is due about others. It returns when it has more to do.
+func (b *board) resume(c *graph.Ctx) clock.Time {
+	if b.pauses == nil {
+		return clock.Never
+	}
+	due := clock.Never
+	for i, p := range b.pauses {
+		if p == nil || p.n == 0 {
+			continue
+		}
+		for left := packet.MaxBatch; p.n > 0 && left > 0 && c.Now() >= p.obey.Until(); left-- {
+			c.Emit(i, b.unpause(p))
+		}
+		if p.n > 0 {
+			due = min(due, max(c.Now()+1, p.obey.Until()))
+		}
+	}
+	return min(due, b.look(c))
+}
+
+// unpause takes the first frame that waits at a port.
+func (b *board) unpause(p *lossless) *packet.Buf {
+	x := p.queue[p.head]
+	p.queue[p.head] = nil
+	p.head = (p.head + 1) % maxPaused
+	p.n--
+	b.paused--
+	return x
+}
+
+// stopPauses ends what waits at lossless ports.
+func (b *board) stopPauses(c *graph.Ctx) {
+	if b.pauses == nil {
+		return
+	}
+	for _, p := range b.pauses {
+		for p != nil && p.n > 0 {
+			c.Drop(b.unpause(p), reasonStopped)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package snic
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/fair"
+)
+
+// A board has a part in each worker, which divides its own time and packet store. Ports and tasks are
+// of the whole board: worker 0 divides them, from what all parts tell of their tenants.
+
+// exchangeEvery is how often parts tell what their tenants asked for. A line of the processor's cache takes up to
+// 0.2 µs from one worker to another, and some ten of them go to and fro.
+const exchangeEvery = 100 * time.Microsecond
+
+// endless is the capacity of what a part divides alone, as the whole has it.
+const endless = 1e18
+
+// house is what the parts of a board share.
+type house struct {
+	used   atomic.Uint32 // ports, as scarce.used
+	rows   []row
+	asks   []leaveAsk // of each worker to each
+	crying []atomic.Bool
+	cries  atomic.Uint32 // how often one of them began to
+}
+
+// ask is the question of one worker to another.
+func (h *house) ask(from, to int) *leaveAsk { return &h.asks[from*len(h.rows)+to] }
+
+// row is what worker 0 and another one leave for each other.
+type row struct {
+	told  slot[demands]
+	bound slot[bounds]
+}
+
+// slot is a message from one worker to another, of which each of the two has the value in its turn.
+type slot[T any] struct {
+	full atomic.Bool
+	v    T
+	_    [64]byte // the next one is on another line
+}
+
+// tag says which deployment and ports a message is of: those of another one count for nothing.
+type tag struct {
+	gen, used uint32
+}
+
+// demands is what a part tells.
+type demands struct {
+	tag
+	fair.Demands
+	instances []int32 // of the task that a resource is
+	at        clock.Time
+}
+
+// bounds is what worker 0 has found for a part.
+type bounds struct {
+	tag
+	tenants   []int32
+	rates     []float64 // bytes a ns
+	by        []int32   // the resource of which they get less than they asked for; -1: they get all
+	left      []float64 // units a ns of each flow
+	instances []int32   // of the whole board
+}
+
+// whole is what a part knows of the whole board.
+type whole struct {
+	gen       uint32            // deployments
+	at        clock.Time        // of the next exchange
+	bounded   []int32           // tenants
+	busy      bool              // other workers have something to divide
+	instances [maxNumbers]int32 // of each task on the whole board, as far as is known
+
+	// Worker 0 alone:
+	sharer *fair.Sharer
+	told   []demands // the latest of each worker
+	own    bounds
+}
+
+// of are the settings of one worker's part of a board.
+func (s settings) of(worker, workers int) settings {
+	s.workers = max(workers, 1)
+	s.regions = (s.regions + s.workers - 1 - worker) / s.workers
+	s.store /= int64(s.workers)
+	s.packets = max(s.packets/s.workers, min(s.packets, 64))
+	return s
+}
+
+// parse reads arguments, of which this worker has its part.
+func (b *board) parse(args graph.Args) (settings, error) {
+	s, err := b.library.parseArgs(args)
+	return s.of(b.worker, b.workers), err
+}
+
+// join makes a board a part of that of all workers.
+func (b *board) join(env graph.Env) {
+	b.worker = env.Worker
+	if n := b.workers; n > 1 {
+		b.house = env.Share(func() any {
+			return &house{rows: make([]row, n), asks: make([]leaveAsk, n*n), crying: make([]atomic.Bool, maxDAGs)}
+		}).(*house)
+	}
+}
+
+// use notes ports that frames come in by, and tells all that are known.
+func (h *house) use(ports uint32) uint32 { return h.used.Or(ports) | ports }
+
+// partBurst is what a tenant may send in one go here: its part of burst=, but no less than a batch of full frames, if
+// burst= is more.
+func (b *board) partBurst() int {
+	return max(b.burst/b.workers, min(b.burst, packet.MaxBatch*1518))
+}
+
+// deployWhole sets up what is divided for all workers.
+func (b *board) deployWhole(now clock.Time) (err error) {
+	w := &b.whole
+	w.bounded, w.busy = w.bounded[:0], false
+	if b.worker > 0 {
+		return nil
+	}
+	s := &b.scarce
+	w.told = make([]demands, b.workers)
+	cfg := fair.Config{Tenants: max(len(b.tenants), 1), Resources: s.flows(), Epoch: max(b.epoch, exchangeEvery)}
+	w.sharer, err = fair.New(now, cfg)
+	if err != nil {
+		return err
+	}
+	set := func(r int16, capacity float64) {
+		if r >= 0 && err == nil {
+			err = w.sharer.SetCapacity(int(r), capacity)
+		}
+	}
+	set(resStore, endless)
+	set(s.processor, endless)
+	for p := range ports {
+		set(s.ingress[p], float64(b.portRate)/8)
+		set(s.egress[p], float64(b.portRate)/8)
+	}
+	return err
+}
+
+// exchange tells the other workers what was asked for here, and hears what came of it.
+func (b *board) exchange(now clock.Time) {
+	if b.house == nil || now < b.whole.at {
+		return
+	}
+	b.whole.at = now.Add(max(b.epoch, exchangeEvery))
+	if used := b.house.used.Load(); used != b.scarce.used {
+		b.scarce.used = used
+		_ = b.deployShares(now) // as use does
+	}
+	if b.worker == 0 {
+		b.divide(now)
+		return
+	}
+	row := &b.house.rows[b.worker]
+	if row.bound.full.Load() {
+		b.heedBounds(now, &row.bound.v)
+		row.bound.full.Store(false)
+	}
+	if !row.told.full.Load() {
+		b.demand(now, &row.told.v)
+		row.told.full.Store(true)
+	}
+}
+
+// tag is that of this worker's messages.
+func (b *board) tag() tag { return tag{b.whole.gen, b.scarce.used} }
+
+// demand writes what was asked for here.
+func (b *board) demand(now clock.Time, d *demands) {
+	d.tag, d.at = b.tag(), now
+	b.fair.Demands(now, &d.Demands)
+	d.instances = d.instances[:0]
+	for range b.scarce.flows() {
+		d.instances = append(d.instances, 0)
+	}
+	for _, n := range b.taskOf {
+		if r := b.scarce.tasks[n]; r >= 0 {
+			d.instances[r] = int32(b.instances(n))
+		}
+	}
+}
+
+// divide divides the whole board, and tells the others what their tenants got.
+func (b *board) divide(now clock.Time) {
+	w, flows := &b.whole, b.scarce.flows()
+	w.busy = false
+	w.own.instances = append(w.own.instances[:0], make([]int32, flows)...)
+	for i := range w.told {
+		d := &w.told[i]
+		if m := &b.house.rows[i].told; i == 0 {
+			b.demand(now, d)
+		} else if m.full.Load() {
+			*d, m.v = m.v, *d
+			m.full.Store(false)
+			d.at = now
+			w.busy = w.busy || len(d.Tenants) > 0
+		}
+		if d.tag != b.tag() || now.Sub(d.at) > b.monitor {
+			d.Tenants, d.instances = d.Tenants[:0], d.instances[:0] // of before, or of a worker that is away
+		}
+		for k, u := range d.Tenants {
+			w.sharer.Ask(now, int(u), d.Bytes[k], d.Rows[k*flows:])
+		}
+		for r, n := range d.instances {
+			w.own.instances[r] += n
+		}
+	}
+	for _, n := range b.taskOf {
+		if r := b.scarce.tasks[n]; r >= 0 {
+			_ = w.sharer.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(w.own.instances[r]))
+		}
+	}
+	_ = w.sharer.Epoch(now) // capacities and weights are checked; limits stay on error
+	for i := range w.told {
+		if i == 0 {
+			b.bind(&w.own, &w.told[0])
+			b.heedBounds(now, &w.own)
+		} else if m := &b.house.rows[i].bound; !m.full.Load() {
+			m.v.instances = append(m.v.instances[:0], w.own.instances...)
+			b.bind(&m.v, &w.told[i])
+			m.full.Store(true)
+		}
+	}
+}
+
+// bind writes what the tenants of a part have got.
+func (b *board) bind(x *bounds, d *demands) {
+	s := b.whole.sharer
+	x.tag, x.tenants, x.rates, x.by, x.left = b.tag(), x.tenants[:0], x.rates[:0], x.by[:0], x.left[:0]
+	for k, u := range d.Tenants {
+		g, by := s.Grant(int(u)), int32(-1)
+		if g < 1 {
+			by = int32(s.Bottleneck(int(u)))
+		}
+		x.tenants, x.rates, x.by = append(x.tenants, u), append(x.rates, g*d.Bytes[k]), append(x.by, by)
+	}
+	for r := range b.scarce.flows() {
+		x.left = append(x.left, s.Free(r)/1e9/float64(b.workers))
+	}
+}
+
+// heedBounds has the tenants here keep to what they got of the whole.
+func (b *board) heedBounds(now clock.Time, x *bounds) {
+	if x.tag != b.tag() {
+		return
+	}
+	w := &b.whole
+	for _, u := range w.bounded {
+		b.fair.Unbound(now, int(u))
+	}
+	w.bounded = append(w.bounded[:0], x.tenants...)
+	for k, u := range x.tenants {
+		most := x.rates[k]
+		if x.by[k] < 0 {
+			most = math.Inf(1)
+		}
+		b.fair.Bound(now, int(u), x.rates[k], most, int(x.by[k]))
+	}
+	for r, v := range x.left {
+		if r != resStore && r != int(b.scarce.processor) {
+			b.fair.Leave(r, v)
+		}
+	}
+	for _, n := range b.taskOf {
+		if r := b.scarce.tasks[n]; r >= 0 {
+			w.instances[n] = x.instances[r]
+		}
+	}
+	b.capacities()
+}
