@@ -16,14 +16,13 @@
 //
 // # A SuperNIC's board
 //
-// RunSNIC runs a board of snic: the scheduler, the regions and the fairness of
-// the live one, with the costs of the prototype's parts (HTG9200). Packets are
-// numbers here: tasks are pipelines with a rate and a latency, and change
-// nothing.
+// RunSNIC and Load.Scaled run a live board: an instance of the app snic, with frames,
+// its own deployment, and the costs of the prototype's parts (HTG9200) as its arguments. Tasks
+// are pipelines with a rate and a latency, and change nothing.
 //
-//	source ─ PHY, MAC ─ parser (fair: let in?) ─ scheduler (sched) ─┬─ region: task ─ task ─┐
-//	                                                 │              └─ region (region) ─────┤
-//	         PHY, MAC ─ port ────────────────────────┴── back, or done ── synchronisation ──┘
+//	source ─ PHY, MAC, data path ─► Push ─┐
+//	                                      ├─ graph.Instance: snic ◄─ Step, when NextTick says
+//	    PHY, MAC, the port's queue ◄─ Tx ─┘
 //
 // # Calibration
 //

@@ -31,8 +31,8 @@ func rerun(t *testing.T, id string, seed uint64) *Result {
 func TestBoards(t *testing.T) {
 	for _, id := range []string{"5.7", "5.9", "5.11", "5.19"} {
 		rerun(t, id, 1)
-		rerun(t, id, 2)
 	}
+	rerun(t, "5.7", 2) // in the others nothing is random but gaps of packets
 	// From phase to phase each user gets what is published, to a tenth, or to the
 	// packets that there are in a phase of few.
 	r := rerun(t, "5.20", 1)

@@ -82,6 +82,15 @@ type Figure struct {
 	reasons     []reason
 	// lacks says which part is not run.
 	lacks []string
+	// strict: tolerances are those of boards.
+	strict bool
+}
+
+func (f *Figure) tolerance() Tolerance {
+	if f.strict {
+		return strict
+	}
+	return usual
 }
 
 // job is a part of a figure that is run for itself.
@@ -136,9 +145,9 @@ type reason struct {
 	// from and to bound x; to = 0 means no bound. names are categories.
 	from, to float64
 	names    []string
-	// least and most bound ours / published; 0 = no bound.
-	least, most float64
-	text        string
+	// least and most bound ours / published, limit ours; 0 = no bound.
+	least, most, limit float64
+	text               string
 }
 
 func (re *reason) point(panel int, series string, p *Point) bool {
@@ -156,8 +165,8 @@ func (re *reason) point(panel int, series string, p *Point) bool {
 	return p.X >= re.from && (re.to == 0 || p.X <= re.to)
 }
 
-func (re *reason) covers(factor float64) bool {
-	return factor >= re.least && (re.most == 0 || factor <= re.most)
+func (re *reason) covers(factor, ours float64) bool {
+	return factor >= re.least && (re.most == 0 || factor <= re.most) && (re.limit == 0 || ours <= re.limit)
 }
 
 // Caption says what the figure shows.

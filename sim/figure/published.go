@@ -130,3 +130,12 @@ func (c coord) is(x any) bool {
 	}
 	return false
 }
+
+// PublishedAt is a published value of a figure's first quantity: of a series at x, a number or a category.
+func PublishedAt(name, series string, x any) (float64, bool) {
+	p, err := load(name)
+	if err != nil || len(p.Quantities) == 0 {
+		return 0, false
+	}
+	return p.at(0, series, x)
+}

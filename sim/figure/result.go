@@ -10,10 +10,16 @@ import (
 	"strconv"
 )
 
-// How far a point and a ratio may be from the published one.
-const (
-	PointTolerance = 0.25
-	RatioTolerance = 0.20
+// Tolerance is how far a point and a ratio may be from the published one.
+type Tolerance struct {
+	Point float64 `json:"point"`
+	Ratio float64 `json:"ratio"`
+}
+
+var (
+	usual = Tolerance{0.25, 0.20}
+	// strict is for figures of boards: what is farther off has a cause.
+	strict = Tolerance{0.15, 0.15}
 )
 
 // Verdict says how a value of ours stands to the published one.
@@ -122,10 +128,12 @@ type Result struct {
 	LeftOut []string `json:"left_out,omitempty"`
 	Panels  []Panel  `json:"panels"`
 	Ratios  []Ratio  `json:"ratios,omitempty"`
-	Points  Count    `json:"points"`
-	Claims  Count    `json:"claims"`
-	Reasons []string `json:"reasons,omitempty"`
-	Remarks []string `json:"remarks,omitempty"`
+	// Tolerance is what is within.
+	Tolerance Tolerance `json:"tolerance"`
+	Points    Count     `json:"points"`
+	Claims    Count     `json:"claims"`
+	Reasons   []string  `json:"reasons,omitempty"`
+	Remarks   []string  `json:"remarks,omitempty"`
 }
 
 // WriteJSON writes r; the same Result gives the same bytes.
@@ -138,7 +146,7 @@ func (r *Result) WriteJSON(w io.Writer) error {
 
 // newResult is the published part of a Result.
 func newResult(f *Figure, p *Published, par Params) *Result {
-	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted,
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(),
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
 	for _, l := range p.LeftOut {
 		r.Remarks = append(r.Remarks, fmt.Sprintf("Not compared: %s at %v: %s.", l.Series, l.X, l.Why))
@@ -331,7 +339,7 @@ func (r *Result) judge(f *Figure) {
 		for i := range f.reasons {
 			re := &f.reasons[i]
 			factor := *c.Ours / *c.Published
-			if !applies(re) || !re.covers(factor) {
+			if !applies(re) || !re.covers(factor, *c.Ours) {
 				continue
 			}
 			if used[re.text] == 0 {
@@ -347,7 +355,7 @@ func (r *Result) judge(f *Figure) {
 			cu := &r.Panels[q].Curves[i]
 			for k := range cu.Points {
 				pt := &cu.Points[k]
-				pt.compare(PointTolerance)
+				pt.compare(r.Tolerance.Point)
 				explain(&pt.Comparison, func(re *reason) bool { return re.point(q, cu.Name, pt) })
 				r.Points.add(pt.Verdict)
 			}
@@ -355,7 +363,7 @@ func (r *Result) judge(f *Figure) {
 	}
 	for i := range r.Ratios {
 		ra := &r.Ratios[i]
-		ra.compare(RatioTolerance)
+		ra.compare(r.Tolerance.Ratio)
 		explain(&ra.Comparison, func(re *reason) bool { return re.ratio && re.series == ra.Claim })
 		r.Claims.add(ra.Verdict)
 	}

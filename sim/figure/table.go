@@ -76,9 +76,9 @@ func (r *Result) Summary() string {
 	if len(r.Altered) > 0 {
 		return fmt.Sprintf("%s: not compared (%s)", r.Figure, strings.Join(r.Altered, ", "))
 	}
-	s := fmt.Sprintf("%s: %d of %d points within %.0f %%", r.Figure, r.Points.Within, r.Points.total(), 100*PointTolerance)
+	s := fmt.Sprintf("%s: %d of %d points within %.0f %%", r.Figure, r.Points.Within, r.Points.total(), 100*r.Tolerance.Point)
 	if n := r.Claims.total(); n > 0 {
-		s += fmt.Sprintf(", %d of %d ratios within %.0f %%", r.Claims.Within, n, 100*RatioTolerance)
+		s += fmt.Sprintf(", %d of %d ratios within %.0f %%", r.Claims.Within, n, 100*r.Tolerance.Ratio)
 	}
 	if n := r.Points.Explained + r.Claims.Explained; n > 0 {
 		s += fmt.Sprintf("; %d outside for a stated reason", n)

@@ -15,22 +15,27 @@
 //
 // Running is counted as the source does: only regions that are accessed; those
 // that are provisioned statically, all the time. Scaled at once means the regions
-// that the load of an interval fills, without headroom or lag. Scaled by monitors
-// is that the load was run on the regions of its rack (scale), which follow it
-// after a monitor period and a reconfiguration, with what that slows it down. Long
-// traces are not run.
+// that the load of an interval fills, without headroom or lag. Scaled by the board
+// is what the live board makes of it, in virtual time (sim): one with the regions of the
+// rack plays the busiest part of its load, each chain a task, and says which regions are accessed, how many at once,
+// and by how much it slows the load. Of the whole load it is taken to need as many more than the load fills as of
+// that part. An interval is played for a second at most, which is 100 times as long as the board takes to follow:
+// so what is said of longer ones is a bound.
 //
-// Latencies are the source's, unloaded: section 5.7.1 and figure 5.11.
+// Latencies are those of boards in virtual time, too, as figure 5.11.
 package plan
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/sim/scale"
+	"github.com/quillon/quillon/sim"
 	"github.com/quillon/quillon/sim/traffic"
 	"github.com/quillon/quillon/snic/cost"
 	"github.com/quillon/quillon/snic/region"
@@ -52,6 +57,8 @@ type Options struct {
 	Deviations float64 // of an endpoint's load, above its mean: a spike
 	Prices     cost.Prices
 	Running    cost.Running
+	// Play is how much of the load boards play, of all racks together; 0: there are no boards.
+	Play time.Duration
 }
 
 // React is how fast regions follow the load: a monitor period and a
@@ -63,7 +70,7 @@ const React = 10 * time.Millisecond
 func Defaults() Options {
 	return Options{
 		Percentile: 100, Headroom: 0.2, Region: 10, Board: 100, Ports: cost.PublishedSharing, Chains: 1, Deviations: 2,
-		Prices: cost.Published(), Running: cost.Running{RegionHour: 1},
+		Prices: cost.Published(), Running: cost.Running{RegionHour: 1}, Play: 10 * time.Second,
 	}
 }
 
@@ -72,6 +79,8 @@ func (o *Options) Check() error {
 	switch {
 	case o.Interval < 0:
 		return errors.New("the interval must be more than 0")
+	case o.Play < 0 || o.Play > time.Hour:
+		return errors.New("what is played must be from 0 to an hour")
 	case !(o.Percentile > 0 && o.Percentile <= 100):
 		return errors.New("the percentile must be more than 0, and at most 100")
 	case !(o.Headroom >= 0 && o.Headroom <= 100):
@@ -122,12 +131,21 @@ type Plan struct {
 
 	CapEx   []CapEx   `json:"capex"`
 	OpEx    []OpEx    `json:"opex"`
-	Latency []Latency `json:"latency"`
-	// Slowdown of the racks whose regions are scaled by monitors, the mean of
-	// them; nil when the trace is too long to be run.
-	Slowdown *float64 `json:"slowdown,omitempty"`
+	Latency []Latency `json:"latency,omitempty"`
+	// Played is what boards made of the busiest part of the load; nil when none was played.
+	Played *Played `json:"played,omitempty"`
 
 	timeline traffic.Timeline
+}
+
+// Played is what boards made of a part of the load.
+type Played struct {
+	Racks    int     `json:"racks"`
+	Seconds  float64 `json:"seconds"`  // of each rack's load, at most
+	Slowdown float64 `json:"slowdown"` // of the rack that is slowed most
+	// Busy are the regions that were accessed at once in the rack that has most of them, and of how many.
+	Busy    int `json:"busy_regions"`
+	Regions int `json:"regions"`
 }
 
 // Peaks compares consolidation, without headroom.
@@ -171,13 +189,13 @@ type OpEx struct {
 
 // Latency is what a path adds, in microseconds.
 type Latency struct {
-	Path   string     `json:"path"`
-	Micros [2]float64 `json:"us"` // best and worst
+	Path   string  `json:"path"`
+	Micros float64 `json:"us"`
 }
 
 // Make plans for a load. show, which may be nil, is told before each pass over
 // it what is done.
-func Make(src traffic.Source, o Options, show func(pass string)) (*Plan, error) {
+func Make(ctx context.Context, src traffic.Source, o Options, show func(pass string)) (*Plan, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
@@ -209,7 +227,7 @@ func Make(src traffic.Source, o Options, show func(pass string)) (*Plan, error) 
 	}
 	perRegion := o.Region * 1e9 / 8 * interval.Seconds() // bytes of an interval
 	used := 0.0                                          // regions, times intervals
-	rates := newRates(interval)
+	rates := &rates{interval: interval, most: o.intervals(interval)}
 	meters[0].Closed = func(racks []float64, n int64) {
 		for _, b := range racks {
 			used += float64(ceil(b/perRegion)) * float64(n)
@@ -263,19 +281,17 @@ func Make(src traffic.Source, o Options, show func(pass string)) (*Plan, error) 
 		own += o.regions(gbps(s, s.Endpoints[i].Quantile(q, s.Intervals)) * (1 + o.Headroom))
 	}
 	hours := p.Duration / 3600
-	show("scaling")
-	monitored, err := p.scale(&o, rates)
+	show("playing")
+	over, err := p.play(ctx, &o, rates)
 	if err != nil {
 		return nil, err
 	}
-	p.run(&o, float64(own)*hours, float64(p.Need.Regions)*hours, used*float64(o.Chains)*p.Interval/3600, monitored)
-	p.Latency = []Latency{
-		{"through an sNIC's data path", [2]float64{1.3, 1.3}},
-		{"end to end, sNIC in the middle layer", [2]float64{1.91, 1.91}},
-		{"end to end, sNIC at the switch", [2]float64{2.71, 2.71}},
-		{"end to end, redirected over a ring", [2]float64{3.82, 4.12}},
+	instant := used * float64(o.Chains) * p.Interval / 3600
+	p.run(&o, float64(own)*hours, float64(p.Need.Regions)*hours, instant, instant*over)
+	if o.Play == 0 {
+		return p, nil
 	}
-	return p, nil
+	return p, p.latencies(ctx)
 }
 
 func gbps(s *traffic.Stats, bytes float64) float64 { return s.Rate(bytes) / 1e9 }
@@ -331,64 +347,164 @@ func (p *Plan) buy(o *Options) {
 	}
 }
 
-// rates are the loads of racks, as long as they are few enough to be run.
+// rates are the loads of racks in the busiest part of the trace: of its parts of so many intervals.
 type rates struct {
 	interval clock.Duration
-	n        int64
-	racks    [][]float64 // bits a second
-	tooMany  bool
+	most     int64 // intervals
+	now      part
+	best     part
 }
 
-// Bounds of what is run: intervals of all racks, and steps of them.
-const (
-	maxIntervals = 1 << 22
-	maxSteps     = 1 << 24
-)
+// part is a part of the trace.
+type part struct {
+	n     int64
+	sum   float64
+	racks [][]float64 // bits a second
+}
 
-func newRates(interval clock.Duration) *rates { return &rates{interval: interval} }
+// maxRates bounds what is remembered of all racks.
+const maxRates = 1 << 22
+
+// played is how long an interval is played at most.
+const played = time.Second
+
+// intervals is how many are played.
+func (o *Options) intervals(interval clock.Duration) int64 {
+	n := int64(o.Play / min(interval, played))
+	if n == 0 && o.Play > 0 {
+		n = 1
+	}
+	return min(n, maxRates)
+}
 
 // add adds n intervals. Racks may come late: they were idle before.
 func (r *rates) add(racks []float64, n int64) {
-	if r.tooMany || (r.n+n)*int64(len(racks)) > maxIntervals {
-		r.tooMany, r.racks = true, nil
-		return
-	}
-	for len(r.racks) < len(racks) {
-		r.racks = append(r.racks, make([]float64, r.n))
-	}
-	for i, b := range racks {
-		for range n {
-			r.racks[i] = append(r.racks[i], b*8/r.interval.Seconds())
+	for n > 0 && r.most > 0 {
+		k := min(n, r.most-r.now.n)
+		if k == r.most && r.now.n == 0 { // all of a part, and of those behind it
+			k = n - n%r.most
+			r.now.put(racks, r.most, r.interval)
+		} else {
+			r.now.put(racks, k, r.interval)
+		}
+		n -= k
+		if r.now.n == r.most {
+			r.close()
+		}
+		if int64(len(racks))*r.most > maxRates {
+			r.most = 0 // too many racks
+			r.best = part{}
 		}
 	}
-	r.n += n
 }
 
-// step is how often regions are sampled: ten times a monitor period.
-const step = 500 * time.Microsecond
+func (t *part) put(racks []float64, n int64, interval clock.Duration) {
+	for len(t.racks) < len(racks) {
+		t.racks = append(t.racks, make([]float64, t.n))
+	}
+	for i, b := range racks {
+		rate := b * 8 / interval.Seconds()
+		t.sum += rate * float64(n)
+		for range n {
+			t.racks[i] = append(t.racks[i], rate)
+		}
+	}
+	t.n += n
+}
 
-// scale runs the racks' loads on the regions that they need, and returns the
-// region-hours, 0 when nothing was run.
-func (p *Plan) scale(o *Options, r *rates) (float64, error) {
-	if r.tooMany || float64(r.n)*float64(r.interval/min(step, r.interval))*float64(len(r.racks)) > maxSteps {
+// close ends a part.
+func (r *rates) close() {
+	if r.now.sum > r.best.sum {
+		r.now, r.best = r.best, r.now
+	}
+	for i := range r.now.racks {
+		r.now.racks[i] = r.now.racks[i][:0]
+	}
+	r.now.n, r.now.sum = 0, 0
+}
+
+// busiest is the part of a rack's load, of n intervals, in which it is highest.
+func busiest(rate []float64, n int) []float64 {
+	sum, best, at := 0.0, 0.0, 0
+	for i, v := range rate {
+		sum += v
+		if i >= n {
+			sum -= rate[i-n]
+		}
+		if sum > best {
+			best, at = sum, max(0, i+1-n)
+		}
+	}
+	return rate[at:min(at+n, len(rate))]
+}
+
+// mostChains are played in a row.
+const mostChains = 8
+
+// play has boards play the racks' loads, the highest first, and returns how many more regions than the load fills they
+// need; 0 when nothing was played.
+func (p *Plan) play(ctx context.Context, o *Options, r *rates) (over float64, err error) {
+	r.close()
+	if r.most == 0 || o.Chains > mostChains {
 		return 0, nil
 	}
-	hours, slow := 0.0, 0.0
-	for i, rate := range r.racks {
-		regions := p.Racks[i].Regions / o.Chains
-		if regions > region.MaxRegions {
-			return 0, nil
+	order := make([]int, len(r.best.racks))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(p.Racks[b].Gbps, p.Racks[a].Gbps) })
+	n := max(int(r.most)/max(len(order), 1), min(int(r.most), 4)) // 4 intervals at least, of some racks
+	order = order[:min(len(order), int(r.most)/n)]
+	paid, fills := 0.0, 0.0
+	v := &Played{Seconds: float64(n) * min(r.interval, played).Seconds()}
+	for _, i := range order {
+		l := &sim.Load{Interval: min(r.interval, played), Rate: busiest(r.best.racks[i], n)}
+		regions := p.Racks[i].Regions
+		if regions > region.MaxRegions || l.Peak() == 0 {
+			continue
 		}
-		out, err := scale.Scaled(&scale.Load{Interval: r.interval, Rate: rate},
-			scale.Board{Config: region.Default(regions, 1), Capacity: o.Region * 1e9}, min(step, r.interval))
+		// Many regions have larger pieces, so that these are no more.
+		out, err := l.Scaled(ctx, sim.ScaledConfig{
+			Regions: regions, Capacity: o.Region * 1e9, Tasks: o.Chains, Victims: 100,
+			Piece: 100 * time.Microsecond * time.Duration(min(max(regions/4, 1), 10)),
+		})
 		if err != nil {
 			return 0, err
 		}
-		hours += out.Regions * float64(o.Chains) * p.Duration / 3600
-		slow += out.Slowdown / float64(len(r.racks))
+		paid += out.Regions
+		fills += l.Instant(o.Region*1e9).Regions * float64(o.Chains)
+		v.Racks++
+		v.Slowdown = max(v.Slowdown, out.Slowdown)
+		if out.Most >= v.Busy {
+			v.Busy, v.Regions = out.Most, regions
+		}
 	}
-	p.Slowdown = &slow
-	return hours, nil
+	if v.Racks == 0 {
+		return 0, nil
+	}
+	p.Played = v
+	return paid / fills, nil
+}
+
+// latencies are those of boards without load.
+func (p *Plan) latencies(ctx context.Context) error {
+	board := sim.HTG9200()
+	p.Latency = []Latency{{"through an sNIC's data path", float64(board.Path) / 1e3}}
+	for _, x := range []struct {
+		path string
+		t    sim.Topology
+	}{
+		{"end to end, sNIC in the middle layer", sim.Single},
+		{"end to end, sNIC at the switch", sim.SwitchAttached},
+		{"end to end, redirected to a peer and back", sim.Intermediate},
+	} {
+		w, err := board.Unloaded(ctx, x.t, 1024)
+		if err != nil {
+			return err
+		}
+		p.Latency = append(p.Latency, Latency{x.path, float64(w.Took) / 1e3})
+	}
+	return nil
 }
 
 // run compares how regions are provided, by the hours that they are.
@@ -400,7 +516,7 @@ func (p *Plan) run(o *Options, own, shared, instant, monitored float64) {
 		{"each endpoint its own, for its peak", own},
 		{"racks, for the peak of their sum", shared},
 		{"racks, scaled at once", instant},
-		{"racks, scaled by monitors", monitored},
+		{"racks, scaled by the board", monitored},
 	} {
 		if s.hours > 0 {
 			p.OpEx = append(p.OpEx, OpEx{Scheme: s.name, RegionHours: s.hours, Cost: o.Running.OpEx(s.hours), Saves: 1 - s.hours/own})
