@@ -106,6 +106,14 @@ func (d *Device) Store() *Store { return d.store }
 // Stats are the totals so far.
 func (d *Device) Stats() DeviceStats { return d.stats }
 
+// GBN is what the device's transport did; nothing when it has none.
+func (d *Device) GBN() gbn.Stats {
+	if d.server == nil {
+		return gbn.Stats{}
+	}
+	return d.server.Stats()
+}
+
 // Input implements host.Endpoint.
 func (d *Device) Input(now clock.Time, b *packet.Buf) {
 	if !mine(b, &d.cfg.Me) {

@@ -218,3 +218,10 @@ func (s *Store) Delete(key uint64, keySize uint8) clio.Status {
 	s.keys--
 	return clio.OK
 }
+
+// RoomFor is what DeviceConfig.HashBits and Memory must be for so many keys with values of a size.
+func RoomFor(keys, size int) (hashBits, memory int) {
+	hashBits = min(max(bits.Len(uint(keys/(entries-2))), 8), 24)
+	class := classes[max(0, classOf(size))]
+	return hashBits, (keys/(chunk/class) + 2) * chunk
+}

@@ -23,6 +23,7 @@ type load struct {
 	clk   clock.Clock
 	ended chan error
 	stop  context.CancelFunc
+	away  time.Duration // the longest time without a middlebox
 }
 
 func underLoad(t *testing.T) *load {
@@ -125,13 +126,19 @@ func (l *load) finish() {
 	if err := <-l.ended; err != nil {
 		l.t.Error(err)
 	}
-	if n := l.cluster.Live().Errors; n != 0 {
+	if n := l.cluster.Live().Errors; n != 0 && l.away >= patience {
+		l.t.Logf("%d operations failed, in %s without a middlebox: %v", n, l.away, l.cluster.Err())
+	} else if n != 0 {
 		l.t.Errorf("%d operations failed: %v", n, l.cluster.Err())
 	}
 	if v := l.cluster.Integrity(); !v.OK() || v.AckedWrites == 0 {
 		l.t.Errorf("%+v", v)
 	}
 }
+
+// patience is how long a client asks for a word at the least: a first time and seven more, 4.096 us * 2^14 each. A word
+// that the middlebox had guarded when it died is closed to others until it is back (docs/SECURITY.md).
+const patience = 8 * 4096 * time.Nanosecond << 14
 
 // tries is how often a fault is tried: other work on the machine can pause
 // the endpoints as well.
@@ -158,7 +165,7 @@ func TestFailToWire(t *testing.T) {
 			l.steers(100)
 			// A busy machine pauses by itself, too.
 			noise := l.gap(300 * time.Millisecond)
-			before := l.cluster.Live().Ops
+			before, since := l.cluster.Live().Ops, l.clk.Now()
 			if err := l.box.signal(fault.sig); err != nil {
 				t.Fatal(err)
 			}
@@ -168,6 +175,7 @@ func TestFailToWire(t *testing.T) {
 			if err := fault.back(); err != nil {
 				t.Fatal(err)
 			}
+			l.away = max(l.away, time.Duration(l.clk.Now().Sub(since)))
 			if gap <= within+noise {
 				break
 			}

@@ -103,6 +103,6 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, br
 		return nil, fmt.Errorf("operations or connections do not end: %w", err)
 	}
 	show(clk.Now(), Progress{Step: "walking the chains"})
-	r := &Result{Machine: ThisMachine(), Versions: ThisVersion(), Config: c, Phases: phases, Integrity: verdict(s.Integrity())}
+	r := &Result{Setting: here(), Config: c, Phases: phases, Integrity: verdict(s.Integrity())}
 	return r, s.Err()
 }

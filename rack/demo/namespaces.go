@@ -108,53 +108,9 @@ func (c *cables) Close() error {
 	return errors.Join(errs...)
 }
 
-// idleSpins is how many idle rounds the endpoints make before they sleep;
-// longestWait bounds the sleep, so that a phase that starts or stops is
-// noticed.
-const (
-	idleSpins   = 16
-	longestWait = 2_000_000 * clock.Duration(1)
-)
-
 // breathe runs all endpoints in turns on one thread, and waits for all their
 // ports together when there is nothing to do: where cores are few, threads for
 // each would only take them from the middlebox.
 func (c *cables) breathe(ctx context.Context, clk clock.Clock, workers []host.Worker) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	wait, ok := c.ports[0].(port.MultiWaiter)
-	if !ok {
-		return fmt.Errorf("%s cannot wait for several ports", c.ports[0].Name())
-	}
-	idle := 0
-	for ctx.Err() == nil {
-		now := clk.Now()
-		moved, next := 0, clock.Never
-		for _, w := range workers {
-			n, err := w.Breath(now)
-			if err != nil {
-				return err
-			}
-			moved += n
-			next = min(next, w.Deadline())
-		}
-		if moved > 0 {
-			idle = 0
-			continue
-		}
-		if idle++; idle < idleSpins {
-			continue
-		}
-		d := longestWait
-		if next != clock.Never {
-			d = min(d, next.Sub(now))
-		}
-		if d <= 0 {
-			continue
-		}
-		if _, err := wait.WaitAny(ctx, c.ports[1:], d); err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
-	return nil
+	return host.SpinOn(ctx, clk, c.ports, workers...)
 }

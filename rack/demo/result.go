@@ -127,26 +127,38 @@ type Machine struct {
 	OS       string `json:"os"`
 }
 
+// Setting is where a demo ran, and how.
+type Setting struct {
+	Machine  Machine  `json:"machine"`
+	Command  []string `json:"command"`
+	Versions Versions `json:"versions"`
+	Wire     string   `json:"wire"` // what the frames crossed
+}
+
+func here() Setting { return Setting{Machine: ThisMachine(), Versions: ThisVersion()} }
+
+// By notes the command that was typed.
+func (s *Setting) By(command []string) { s.Command = command }
+
 // Result of a whole run.
 type Result struct {
-	Machine   Machine   `json:"machine"`
-	Command   []string  `json:"command"`
-	Versions  Versions  `json:"versions"`
-	Wire      string    `json:"wire"` // what the frames crossed
+	Setting
 	Config    Config    `json:"config"`
 	Phases    []Phase   `json:"phases"`
 	Integrity Integrity `json:"integrity"`
 }
 
-// WriteJSON writes r, indented.
-func (r *Result) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
-
 // SaveJSON writes r to a file.
-func (r *Result) SaveJSON(name string) error { return writeFile(name, r.WriteJSON) }
+func (r *Result) SaveJSON(name string) error { return saveJSON(name, r) }
+
+// saveJSON writes a result to a file, indented.
+func saveJSON(name string, result any) error {
+	return writeFile(name, func(w io.Writer) error {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(result)
+	})
+}
 
 // WriteReport writes what was run, the table and the verdict.
 func (r *Result) WriteReport(w io.Writer) error {

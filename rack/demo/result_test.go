@@ -17,11 +17,13 @@ import (
 // sample is a made-up result.
 func sample() *Result {
 	return &Result{
-		Machine:  Machine{CPU: "Example CPU", Cores: 2, MemoryMB: 8192, OS: "Debian GNU/Linux 12"},
-		Command:  []string{"quillon", "demo"},
-		Versions: Versions{Quillon: "v0", Go: "go1.26", Kernel: "6.1"},
-		Wire:     "AF_XDP on veth",
-		Config:   Default(),
+		Setting: Setting{
+			Machine:  Machine{CPU: "Example CPU", Cores: 2, MemoryMB: 8192, OS: "Debian GNU/Linux 12"},
+			Command:  []string{"quillon", "demo"},
+			Versions: Versions{Quillon: "v0", Go: "go1.26", Kernel: "6.1"},
+			Wire:     "AF_XDP on veth",
+		},
+		Config: Default(),
 		Phases: []Phase{
 			{
 				Name: "off", Seconds: 5, Ops: 500000, OpsPerS: 100000, FirstTry: 0.61, PacketsPerOp: 9.5, BytesPerOp: 1100,
@@ -94,8 +96,12 @@ func TestTableOfReadsOnlyAndLoss(t *testing.T) {
 func TestJSON(t *testing.T) {
 	r := sample()
 	r.Phases[0].WriteP99 = None()
-	var b bytes.Buffer
-	if err := r.WriteJSON(&b); err != nil {
+	name := filepath.Join(t.TempDir(), "r.json")
+	if err := r.SaveJSON(name); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var got struct {
@@ -105,7 +111,7 @@ func TestJSON(t *testing.T) {
 		Command   []string
 		Versions  map[string]any
 	}
-	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
+	if err := json.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Phases) != 3 {
@@ -139,7 +145,7 @@ func TestJSON(t *testing.T) {
 		t.Error("machine, command or versions are missing")
 	}
 	var back Result
-	if err := json.Unmarshal(b.Bytes(), &back); err != nil || !math.IsNaN(float64(back.Phases[0].WriteP99)) {
+	if err := json.Unmarshal(b, &back); err != nil || !math.IsNaN(float64(back.Phases[0].WriteP99)) {
 		t.Errorf("reading back: %v, write p99 %v", err, back.Phases[0].WriteP99)
 	}
 }

@@ -170,6 +170,53 @@ func Spin(ctx context.Context, clk clock.Clock, workers ...Worker) error {
 	return nil
 }
 
+// idleSpins is how many idle rounds SpinOn makes before it sleeps.
+const idleSpins = 16
+
+// SpinOn is Spin, of workers whose ports the kernel has: while there is nothing to do it waits for
+// frames of any of them. It keeps its thread.
+func SpinOn(ctx context.Context, clk clock.Clock, ports []port.Port, workers ...Worker) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	wait := func(d clock.Duration) error { return ports[0].Wait(ctx, d) }
+	if len(ports) > 1 {
+		all, ok := ports[0].(port.MultiWaiter)
+		if !ok {
+			return fmt.Errorf("%s cannot wait for several ports", ports[0].Name())
+		}
+		wait = func(d clock.Duration) error {
+			_, err := all.WaitAny(ctx, ports[1:], d)
+			return err
+		}
+	}
+	idle := 0
+	for ctx.Err() == nil {
+		now := clk.Now()
+		moved, err := breathe(now, workers)
+		if err != nil {
+			return end("rack", err)
+		}
+		if moved > 0 {
+			idle = 0
+			continue
+		}
+		if idle++; idle < idleSpins {
+			continue
+		}
+		d := longestWait
+		if at := earliest(workers); at != clock.Never {
+			d = min(d, at.Sub(now))
+		}
+		if d <= 0 {
+			continue
+		}
+		if err := wait(d); err != nil && ctx.Err() == nil {
+			return end("rack", err)
+		}
+	}
+	return nil
+}
+
 func breathe(now clock.Time, workers []Worker) (int, error) {
 	moved := 0
 	for _, w := range workers {

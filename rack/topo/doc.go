@@ -6,7 +6,8 @@
 //	c2 --eth0=====c2--+-- br --m0=====m1 [inline] n0=====eth0-- mn
 //	ms --eth0=====ms--+
 //
-// ===== is a veth pair. Nothing joins m1 and n0 but what runs inline on them.
+// ===== is a veth pair. Nothing joins m1 and n0 but what runs inline on them. Several
+// memory nodes are on a bridge of their own behind n0.
 //
 // The namespaces have no name anywhere: each is held by one thread of this
 // process, and vanishes with its links when the process ends, however it

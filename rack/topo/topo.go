@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,8 +18,12 @@ import (
 // Config describes a rack.
 type Config struct {
 	Compute int // compute nodes, 1 to 64; 0 = 3
-	MTU     int // of all links, 1280 to 9000; 0 = 1500
-	IPv6    bool
+	// Memory nodes, 1 to 8; 0 = 1. Several are on a bridge of their own behind the inline place.
+	Memory int
+	// Flat: memory nodes are on the bridge with all others, and there is no inline place.
+	Flat bool
+	MTU  int // of all links, 1280 to 9000; 0 = 1500
+	IPv6 bool
 }
 
 // Role of a node.
@@ -55,8 +60,9 @@ type Topology struct {
 	// Switch has the bridge and both ends of the inline place.
 	Switch *Space
 	// Inline are the two interfaces, in Switch, that the bump in the wire
-	// joins: the first leads to the bridge, the second to the memory node.
+	// joins: the first leads to the bridge, the second to the memory nodes.
 	Inline [2]string
+	flat   bool
 }
 
 // Plan lists the nodes of a rack, without making anything: names, roles and
@@ -67,6 +73,9 @@ func Plan(c Config) ([]Node, error) {
 	}
 	if c.Compute < 1 || c.Compute > 64 {
 		return nil, fmt.Errorf("a rack has 1 to 64 compute nodes, not %d", c.Compute)
+	}
+	if c.Memory < 0 || c.Memory > 8 {
+		return nil, fmt.Errorf("a rack has 1 to 8 memory nodes, not %d", c.Memory)
 	}
 	node := func(name string, role Role, host byte) Node {
 		ip := netip.AddrFrom4([4]byte{10, 77, 0, host})
@@ -79,7 +88,14 @@ func Plan(c Config) ([]Node, error) {
 	for i := range c.Compute {
 		nodes = append(nodes, node(fmt.Sprintf("c%d", i), Compute, byte(11+i)))
 	}
-	return append(nodes, node("mn", Memory, 101), node("ms", Metadata, 102)), nil
+	for i := range max(1, c.Memory) {
+		name := "mn"
+		if i > 0 {
+			name = fmt.Sprintf("mn%d", i)
+		}
+		nodes = append(nodes, node(name, Memory, byte(101+i)))
+	}
+	return append(nodes, node("ms", Metadata, 201)), nil
 }
 
 // New builds a rack. It needs CAP_SYS_ADMIN and CAP_NET_ADMIN; without them
@@ -91,7 +107,7 @@ func New(c Config) (_ *Topology, err error) {
 	if c.MTU < 1280 || c.MTU > 9000 {
 		return nil, fmt.Errorf("a rack's MTU is 1280 to 9000, not %d", c.MTU)
 	}
-	t := &Topology{MTU: c.MTU, Inline: [2]string{"m1", "n0"}}
+	t := &Topology{MTU: c.MTU, Inline: [2]string{"m1", "n0"}, flat: c.Flat}
 	if t.Nodes, err = Plan(c); err != nil {
 		return nil, err
 	}
@@ -117,7 +133,7 @@ func New(c Config) (_ *Topology, err error) {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
-	if err = t.Switch.Do(t.forwards); err != nil {
+	if err = t.Forwards(); err != nil {
 		return nil, fmt.Errorf("switch: %w", err)
 	}
 	return t, nil
@@ -131,17 +147,18 @@ const (
 	forwarding  = "3" // BR_STATE_FORWARDING
 )
 
-// forwards waits until every port of the bridge forwards; it runs in the
-// switch namespace.
+// Forwards waits until every port of the bridges forwards: one whose other end was down for a moment,
+// as when something opens an interface of the inline place, does not for up to a second.
+func (t *Topology) Forwards() error { return t.Switch.Do(t.forwards) }
+
+// forwards is Forwards; it runs in the switch namespace.
 func (t *Topology) forwards() error {
-	ports := []string{"m0"}
-	for i := range t.Nodes {
-		if t.Nodes[i].Role != Memory {
-			ports = append(ports, t.Nodes[i].Name)
-		}
+	ports, err := filepath.Glob("/sys/class/net/*/brport")
+	if err != nil {
+		return err
 	}
 	for try := 0; len(ports) > 0; try++ {
-		state, err := os.ReadFile("/sys/class/net/" + ports[0] + "/brport/state")
+		state, err := os.ReadFile(ports[0] + "/state")
 		if err != nil {
 			return err
 		}
@@ -150,44 +167,88 @@ func (t *Topology) forwards() error {
 			continue
 		}
 		if try == noticeTries {
-			return fmt.Errorf("the bridge does not forward to %s", ports[0])
+			return fmt.Errorf("the bridge does not forward: %s", ports[0])
 		}
 		time.Sleep(noticeEvery)
 	}
 	return nil
 }
 
-// wire makes all links; it runs in the switch namespace.
-func (t *Topology) wire() error {
+// bridge makes one of the rack's.
+func (t *Topology) bridge(name string) (netlink.Link, error) {
 	off, ageing := false, uint32(0)
 	br := &netlink.Bridge{
-		LinkAttrs:         netlink.LinkAttrs{Name: "br", MTU: t.MTU},
+		LinkAttrs:         netlink.LinkAttrs{Name: name, MTU: t.MTU},
 		MulticastSnooping: &off,
 		AgeingTime:        &ageing,
 	}
 	if err := netlink.LinkAdd(br); err != nil {
-		return fmt.Errorf("cannot make the bridge: %w", supported(err))
+		return nil, fmt.Errorf("cannot make the bridge: %w", supported(err))
+	}
+	return br, nil
+}
+
+// wire makes all links; it runs in the switch namespace.
+func (t *Topology) wire() error {
+	front, err := t.bridge("br")
+	if err != nil {
+		return err
+	}
+	var memory, others [][6]byte
+	for i := range t.Nodes {
+		if n := &t.Nodes[i]; n.Role == Memory {
+			memory = append(memory, n.Addr.MAC)
+		} else {
+			others = append(others, n.Addr.MAC)
+		}
+	}
+	back := front // of memory nodes; nil: there is one, on the inline place itself
+	switch {
+	case t.flat:
+	case len(memory) == 1:
+		back = nil
+	default:
+		if back, err = t.bridge("back"); err != nil {
+			return err
+		}
 	}
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		local := n.Name
+		local, br := n.Name, front
 		if n.Role == Memory {
+			br = back
+		}
+		if br == nil {
 			local = t.Inline[1]
 		}
 		if err := t.veth(local, Interface, n); err != nil {
 			return err
 		}
-		if n.Role != Memory {
+		if br != nil {
 			if err := join(br, local, n.Addr.MAC); err != nil {
 				return err
 			}
 		}
 	}
+	if t.flat {
+		return LinkUp("br")
+	}
 	if err := t.veth("m0", t.Inline[0], nil); err != nil {
 		return err
 	}
-	if err := join(br, "m0", t.node(Memory).Addr.MAC); err != nil {
+	if err := join(front, "m0", memory...); err != nil {
 		return err
+	}
+	if back != nil {
+		if err := t.veth("b0", t.Inline[1], nil); err != nil {
+			return err
+		}
+		if err := join(back, "b0", others...); err != nil {
+			return err
+		}
+		if err := LinkUp("back"); err != nil {
+			return err
+		}
 	}
 	for _, name := range []string{t.Inline[0], t.Inline[1]} {
 		if err := LinkUp(name); err != nil {
@@ -216,8 +277,8 @@ func (t *Topology) veth(local, peer string, n *Node) error {
 	return nil
 }
 
-// join makes a link a port of the bridge, behind which mac is found.
-func join(br netlink.Link, name string, mac [6]byte) error {
+// join makes a link a port of the bridge, behind which these addresses are found.
+func join(br netlink.Link, name string, macs ...[6]byte) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -228,15 +289,17 @@ func join(br netlink.Link, name string, mac [6]byte) error {
 	if err := LinkUp(name); err != nil {
 		return err
 	}
-	err = netlink.NeighSet(&netlink.Neigh{
-		LinkIndex:    l.Attrs().Index,
-		Family:       unix.AF_BRIDGE,
-		Flags:        netlink.NTF_MASTER,
-		State:        netlink.NUD_NOARP,
-		HardwareAddr: net.HardwareAddr(mac[:]),
-	})
-	if err != nil {
-		return fmt.Errorf("%s: cannot fill the bridge's table: %w", name, err)
+	for _, mac := range macs {
+		err = netlink.NeighSet(&netlink.Neigh{
+			LinkIndex:    l.Attrs().Index,
+			Family:       unix.AF_BRIDGE,
+			Flags:        netlink.NTF_MASTER,
+			State:        netlink.NUD_NOARP,
+			HardwareAddr: net.HardwareAddr(mac[:]),
+		})
+		if err != nil {
+			return fmt.Errorf("%s: cannot fill the bridge's table: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -274,15 +337,6 @@ func feature(link, name string, on bool) error {
 	defer e.Close()
 	if err := e.Change(link, map[string]bool{name: on}); err != nil {
 		return fmt.Errorf("%s: cannot set %s to %t: %w", link, name, on, err)
-	}
-	return nil
-}
-
-func (t *Topology) node(r Role) *Node {
-	for i := range t.Nodes {
-		if t.Nodes[i].Role == r {
-			return &t.Nodes[i]
-		}
 	}
 	return nil
 }

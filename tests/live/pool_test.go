@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -144,6 +146,19 @@ func raiseBoards(t testing.TB, deployment string) *boards {
 		return err
 	}))
 	t.Cleanup(func() { b.echo.Close() })
+	// What waited for a DAG to come home comes in one clump, and is to find room: the kernel's default
+	// has some 200 datagrams.
+	raw, err := b.echo.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
 		buf := make([]byte, 2048)
 		for {

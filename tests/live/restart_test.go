@@ -3,11 +3,16 @@ package live
 import (
 	"bytes"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
@@ -22,15 +27,8 @@ func TestRestart(t *testing.T) {
 	kinds := []string{"wire", "clover-steer", "swordbox"}
 	type row struct{ killed, stopped, stop laps }
 	took := map[string]*row{}
-	top, err := topo.New(topo.Config{Compute: 1})
-	if errors.Is(err, port.ErrNotSupported) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = top.Close() })
-	r := &rack{t: t, top: top, clk: clock.NewWall()}
+	r := cabled(t)
+	top := r.top
 	dir := t.TempDir()
 	for round := range 1 + rounds() {
 		for _, kind := range kinds {
@@ -98,4 +96,118 @@ func attached(t *testing.T, top *topo.Topology) string {
 		}
 	}
 	return strings.Join(ids, ", ")
+}
+
+// cabled is a rack of one compute node with nobody in it.
+func cabled(t *testing.T) *rack {
+	t.Helper()
+	top, err := topo.New(topo.Config{Compute: 1})
+	if errors.Is(err, port.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = top.Close() })
+	return &rack{t: t, top: top, clk: clock.NewWall()}
+}
+
+// Of a pair one interface of which goes while it runs, the other one is as it was, and the process says so.
+func TestInterfaceGone(t *testing.T) {
+	r := cabled(t)
+	top := r.top
+	promisc := func() (n int) {
+		if err := top.Switch.Do(func() error {
+			l, err := netlink.LinkByName(top.Inline[1])
+			if err == nil {
+				n = l.Attrs().Promisc
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	was := promisc()
+	r.exec([]string{quillon, "run", "--inline", top.Inline[0] + "," + top.Inline[1], "--nf", "wire"})
+	r.running()
+	if promisc() == was {
+		t.Error("nothing was changed, so that nothing is to be put back")
+	}
+	if err := top.Switch.Do(func() error {
+		l, err := netlink.LinkByName(top.Inline[0])
+		if err == nil {
+			err = netlink.LinkDel(l)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.box.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("it runs without its interface")
+	}
+	if log := r.box.Log(); !strings.Contains(log, "interface m1 is gone: port closed; n0, the other one of the pair, is free") {
+		t.Errorf("middlebox: %s", log)
+	}
+	var out []byte
+	_ = top.Switch.Do(func() error {
+		out, _ = exec.Command("ip", "-d", "link", "show", "dev", top.Inline[1]).Output()
+		return nil
+	})
+	if bytes.Contains(out, []byte("prog/xdp")) || promisc() != was {
+		t.Errorf("%s was left as %s", top.Inline[1], out)
+	}
+}
+
+// A start that cannot have what it needs says in one line what to do, and leaves nothing behind.
+func TestCannotStart(t *testing.T) {
+	r := cabled(t)
+	top := r.top
+	before := []string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"}
+	for _, c := range []struct {
+		name   string
+		do     func() error
+		before []string
+		want   string
+	}{
+		{"without capabilities", func() error { return nil }, before, "this root lacks capabilities, give it CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"},
+		{"full", func() error {
+			err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "size=4k")
+			return errors.Join(err, os.WriteFile("/run/full", make([]byte, 4096), 0o600))
+		}, nil, "have /run/quillon be writable and have room, or name a socket elsewhere with --control"},
+		{"read-only", func() error { return unix.Mount("", "/run", "", unix.MS_REMOUNT|unix.MS_RDONLY, "") }, nil,
+			"have /run/quillon be writable and have room, or name a socket elsewhere with --control"},
+	} {
+		if len(c.before) > 0 {
+			var err error
+			if c.before[0], err = exec.LookPath(c.before[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := top.Switch.Do(c.do); err != nil {
+			t.Fatal(c.name, err)
+		}
+		r.exec(append(c.before, quillon, "run", "--inline", top.Inline[0]+","+top.Inline[1], "--nf", "wire"))
+		select {
+		case <-r.box.Done():
+		case <-time.After(20 * time.Second):
+			t.Fatal(c.name, ": it runs")
+		}
+		if log := r.box.Log(); !strings.HasSuffix(log, c.want+"\n") || strings.Count(log, "\n") != 1 {
+			t.Errorf("%s: %s", c.name, log)
+		}
+		if now := attached(t, top); now != "" {
+			t.Errorf("%s: %q is attached", c.name, now)
+		}
+		left := []string{}
+		_ = top.Switch.Do(func() error {
+			left, _ = filepath.Glob("/run/quillon/*")
+			return nil
+		})
+		if len(left) > 0 {
+			t.Errorf("%s: it left %q", c.name, left)
+		}
+	}
 }

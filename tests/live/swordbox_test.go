@@ -1,6 +1,7 @@
 package live
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -224,22 +226,75 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// While no process is there nothing of what it wants crosses.
+// While no process is there nothing crosses of connections that cannot do without it, also where a bridge joins the
+// interfaces; and no process starts that does not know of them.
 func TestClosed(t *testing.T) {
-	c := loads()["counters/rxe"]
-	c.state = "none"
-	r := raise(t, c)
-	r.replaces(200)
-	if log := r.box.Log(); !strings.Contains(log, "--state none: when this process ends") {
-		t.Errorf("middlebox: %s", log)
+	for _, how := range []string{"killed", "stopped, in a bridge"} {
+		t.Run(how, func(t *testing.T) {
+			c := loads()["counters/rxe"]
+			c.state = "none"
+			r := raise(t, c)
+			r.replaces(200)
+			r.recorded(6)
+			r.says("--state none: when this process ends")
+			if how == "killed" {
+				r.kill()
+			} else {
+				if err := r.top.Switch.Do(func() error { return joins("jb", r.top.Inline) }); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.box.Stop(); err != nil {
+					t.Fatal(err)
+				}
+				r.says("--state none: connections that cannot do without swordbox are lost")
+			}
+			closed := func() {
+				t.Helper()
+				r.wait(20 * time.Millisecond) // what was on its way
+				was := r.seen.requests.Load()
+				r.wait(200 * time.Millisecond)
+				if n := r.seen.requests.Load(); n != was {
+					t.Errorf("%d requests crossed without a process", n-was)
+				}
+			}
+			closed()
+			for _, nf := range []string{"swordbox,mode=replace,replace=learnt,writable=assume", "wire"} {
+				r.exec([]string{quillon, "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", nf})
+				r.until("the process to end", func() bool {
+					select {
+					case <-r.box.Done():
+						return true
+					default:
+						return false
+					}
+				})
+				if log := r.box.Log(); !strings.Contains(log, "12 queue pairs behind m1 and n0 cannot do without a process that was here") ||
+					!strings.Contains(log, "and then: quillon detach m1 n0") || strings.Count(log, "\n") != 1 {
+					t.Errorf("middlebox: %s", log)
+				}
+				closed()
+			}
+			if out := r.ask("detach", r.top.Inline[0], r.top.Inline[1]); !strings.Contains(out, "are free") {
+				t.Error(out)
+			}
+			r.start()
+			r.running()
+		})
 	}
-	r.kill()
-	r.wait(20 * time.Millisecond) // what was on its way
-	was := r.seen.requests.Load()
-	r.wait(200 * time.Millisecond)
-	if n := r.seen.requests.Load(); n != was {
-		t.Errorf("%d requests crossed without a process", n-was)
+}
+
+// joins makes a bridge of two interfaces of the calling thread's namespace.
+func joins(name string, ports [2]string) error {
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+	err := errors.Join(netlink.LinkAdd(br), netlink.LinkSetUp(br))
+	for _, p := range ports {
+		if l, e := netlink.LinkByName(p); e != nil || err != nil {
+			err = errors.Join(err, e)
+		} else {
+			err = netlink.LinkSetMaster(l, br)
+		}
 	}
+	return err
 }
 
 // A process that does not run for a while is a network that is slow.

@@ -23,10 +23,14 @@ func mishaps(seed uint64, frames, within int) fault.Schedule {
 	return fault.Random(seed, fault.Mix{Links: cables[:], Frames: frames, Within: within, Late: 5 * time.Millisecond})
 }
 
-// strike lets the faults of a schedule happen, to frames counted from now,
-// until the test ends.
-func (r *rack) strike(t *testing.T, s fault.Schedule) {
+// strike lets the faults of a schedule happen, to frames counted from now, until end is
+// called. Two at a time would double every frame.
+func (r *rack) strike(t *testing.T, s fault.Schedule) (end func()) {
 	t.Helper()
+	if r.struck {
+		t.Fatal("faults of another run have not ended")
+	}
+	r.struck = true
 	var ports []port.Port
 	open := func(name string) (port.Port, error) {
 		p, err := afpacket.Open(afpacket.Config{Interface: name})
@@ -63,13 +67,12 @@ func (r *rack) strike(t *testing.T, s fault.Schedule) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- host.Spin(ctx, clock.NewWall(), wires[0], wires[1]) }()
-	t.Cleanup(func() {
+	return func() {
+		t.Helper()
 		cancel()
 		err := <-ended
-		t.Logf("%d faults of %d struck", wires[0].Struck+wires[1].Struck, len(s))
-		if t.Failed() {
-			t.Logf("schedule:\n%s", s)
-		}
+		r.struck = false
+		t.Logf("%d faults of %d struck:\n%s", wires[0].Struck+wires[1].Struck, len(s), s)
 		for _, p := range ports {
 			err = errors.Join(err, p.Close())
 		}
@@ -82,5 +85,5 @@ func (r *rack) strike(t *testing.T, s fault.Schedule) {
 		if err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }

@@ -58,6 +58,9 @@ type play struct {
 	stays   bool                        // when it fails, something of it is left in the guests
 	judge   func(t *testing.T) []string // after the clients have ended: what is wrong beside exit statuses
 	spoils  bool                        // it may leave something behind
+	early   string                      // it ended before it was disturbed
+	box     *middlebox                  // that it runs through; nil: none
+	owed    uint64                      // frames that the middlebox held, or took and did not give, while nothing arrived any more
 }
 
 // end waits until the program has ended, and returns what is wrong. Clients that
@@ -65,12 +68,23 @@ type play struct {
 func (p *play) end(t *testing.T) (complaints []string) {
 	t.Helper()
 	running := func(j *job) bool { return !j.over(t) }
-	arrived, since := p.r.arrived(t), time.Now()
+	arrived, since := p.r.packets(t, "rcvd"), time.Now()
+	var half, out uint64
 	for slices.ContainsFunc(p.clients, running) {
 		time.Sleep(50 * time.Millisecond)
-		if n := p.r.arrived(t); n != arrived {
-			arrived, since = n, time.Now()
+		if n := p.r.packets(t, "rcvd"); n != arrived {
+			arrived, since, half = n, time.Now(), 0
+		} else if half == 0 && time.Since(since) > quiet/2 {
+			out = p.box.out(t)
+			half = p.r.packets(t, "sent")
 		} else if time.Since(since) > quiet {
+			vain := p.r.packets(t, "sent") - half
+			out = p.box.out(t) - out
+			t.Logf("nothing arrives any more; in the last %v guests sent %d packets, and %d frames left the middlebox", quiet/2, vain, out)
+			if p.box != nil {
+				p.box.report(t)
+				p.owed = vain - min(vain, out) + p.box.count(t, "counter held")
+			}
 			break
 		}
 	}
@@ -129,11 +143,12 @@ func (p *play) busy(t *testing.T, during time.Duration) bool {
 	t.Helper()
 	const some = 50
 	var since time.Time
-	for start := p.r.received(t, 0); ; time.Sleep(10 * time.Millisecond) {
+	server := p.r.guests[0]
+	for start := p.r.packets(t, "rcvd", server); ; time.Sleep(10 * time.Millisecond) {
 		if !slices.ContainsFunc(p.clients, func(j *job) bool { return !j.over(t) }) {
 			return false
 		}
-		n := p.r.received(t, 0)
+		n := p.r.packets(t, "rcvd", server)
 		if since.IsZero() && n-start >= some {
 			since, start = time.Now(), n
 		} else if !since.IsZero() && time.Since(since) >= during && n-start >= some {
@@ -146,31 +161,30 @@ func (p *play) busy(t *testing.T, during time.Duration) bool {
 func (p *play) mustBeBusy(t *testing.T) {
 	t.Helper()
 	if !p.busy(t, time.Second) && p.clients[0].reply.Exit == 0 {
-		t.Errorf("the program has ended before it was disturbed: %s", complaint(p.clients[0].reply.Output))
+		p.early = "the program has ended before it was disturbed: " + complaint(p.clients[0].reply.Output)
 	}
 }
 
-// received is how many packets a guest's rxe has received.
-func (r *rack) received(t *testing.T, i int) uint64 {
+// packets is how many packets all guests, or these, have received ("rcvd") or sent.
+func (r *rack) packets(t *testing.T, which string, of ...*guest) (sum uint64) {
 	t.Helper()
-	for _, text := range r.guests[i].files(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts") {
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
+	if of == nil {
+		of = r.guests
+	}
+	for _, g := range of {
+		all := g.files(t, "/sys/class/infiniband/rxe0/ports/1/hw_counters/"+which+"_pkts")
+		if len(all) != 1 {
+			t.Fatalf("%s does not count packets", g.name)
 		}
-		return n
+		for _, text := range all {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += n
+		}
 	}
-	t.Fatalf("%s does not count what it receives", r.guests[i].name)
-	return 0
-}
-
-// arrived is how many packets all guests have received.
-func (r *rack) arrived(t *testing.T) (n uint64) {
-	t.Helper()
-	for i := range r.guests {
-		n += r.received(t, i)
-	}
-	return n
+	return sum
 }
 
 // accepts waits until a program of the server listens to the connection manager.
@@ -281,7 +295,8 @@ var mpi = program{name: "mpi", begin: func(t *testing.T, r *rack, n network) *pl
 // flight where rxe may repeat it: see cases.
 func sharers(t *testing.T, r *rack, n network) *play {
 	gid := " -t 14 -g " + n.gid(t, r, 1, false)
-	c := r.begin(t, 18600, []string{
+	// When packets are missing they take half a minute on a busy machine; one that hangs is found before.
+	c := r.begin(t, 18600, playTime, []string{
 		"lock -q 2 -n 125" + gid, "count -q 4 -n 600 -d 1" + gid, "own -q 2 -n 100 -1" + gid, "swap -q 1 -n 200" + gid,
 	})
 	return &play{r: r, servers: []*job{c.server}, clients: c.clients, judge: c.end}
@@ -318,18 +333,16 @@ type stage struct {
 	r    *rack
 	name string
 	args []string // of quillon run; none for the bare wire
+	seed uint64   // of what happens by chance
 	box  *middlebox
 }
 
-// insert puts the middlebox in; on the bare wire the bridge comes back after a
-// while.
+// insert puts the middlebox in, if there is one.
 func (s *stage) insert(t *testing.T) {
 	t.Helper()
-	if s.args == nil {
-		s.r.outage(t, 300*time.Millisecond)
-		return
+	if s.args != nil {
+		s.box = s.r.insert(t, s.name, s.args...)
 	}
-	s.box = s.r.insert(t, s.name, s.args...)
 }
 
 // disturbance is what happens to a program.
@@ -339,7 +352,7 @@ type disturbance struct {
 	late    bool // the middlebox comes while the program runs
 	// missing: packets are, or come twice, and rxe counts that
 	missing bool
-	before  func(t *testing.T, s *stage)
+	before  func(t *testing.T, s *stage) (end func())
 	during  func(t *testing.T, s *stage, p *play)
 }
 
@@ -362,7 +375,7 @@ func disturbances() []disturbance {
 		pause(700 * time.Millisecond),
 		pause(2 * time.Second),
 		{name: "tagged", network: network{tagged: true}},
-		{name: "loss", missing: true, before: func(t *testing.T, s *stage) { s.r.strike(t, mishaps(2, 24, 3000)) }},
+		{name: "loss", missing: true, before: func(t *testing.T, s *stage) func() { return s.r.strike(t, mishaps(s.seed, 24, 3000)) }},
 		{name: "kill", missing: true, during: func(t *testing.T, s *stage, p *play) {
 			const absent = 300 * time.Millisecond
 			p.mustBeBusy(t)
@@ -372,7 +385,7 @@ func disturbances() []disturbance {
 				s.box.crash(t, absent)
 			}
 		}},
-		{name: "insert", late: true, missing: true, during: func(t *testing.T, s *stage, p *play) {
+		{name: "insert", late: true, during: func(t *testing.T, s *stage, p *play) {
 			p.mustBeBusy(t)
 			s.insert(t)
 		}},
@@ -382,10 +395,10 @@ func disturbances() []disturbance {
 // run runs a program once.
 func (d disturbance) run(t *testing.T, s *stage, pr program) (o outcome) {
 	t.Helper()
-	s.r.capture(t)
+	defer s.r.capture(t, s.name)()
 	s.r.dmesg(t)
-	before := s.r.counters(t)
-	if s.args != nil && !d.late {
+	before, waited := s.r.counters(t), s.r.waited()
+	if !d.late {
 		s.insert(t)
 	}
 	defer func() {
@@ -395,17 +408,24 @@ func (d disturbance) run(t *testing.T, s *stage, pr program) (o outcome) {
 		}
 	}()
 	if d.before != nil {
-		d.before(t, s)
+		defer d.before(t, s)()
 	}
 	s.r.spoilt = true // should the test end here
 	p := pr.begin(t, s.r, d.network)
 	if d.during != nil {
 		d.during(t, s, p)
 	}
-	o.errors = p.end(t)
+	p.box = s.box
+	if o.errors = p.end(t); p.early != "" {
+		o.errors = append(o.errors, p.early)
+	}
+	o.waited = s.r.waited() - waited
 	s.r.spoilt = p.spoils
 	o.counters = grown(before, s.r.counters(t))
 	o.kernel = s.r.dmesg(t)
+	if s.box != nil {
+		o.failed = s.box.count(t, "counter resets") + p.owed
+	}
 	return o
 }
 
@@ -419,7 +439,7 @@ func (r *rack) dmesg(t *testing.T) (all []string) {
 	for _, g := range r.guests {
 		for _, l := range strings.Split(g.run(t, "dmesg", "-r", "-c"), "\n") {
 			if m := regexp.MustCompile(`^<[0-3]>\[[^]]*\] (.*)`).FindStringSubmatch(l); m != nil {
-				all = append(all, g.name+": "+regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b`).ReplaceAllString(m[1], "N"))
+				all = append(all, g.name+": "+numbers.ReplaceAllString(m[1], "N"))
 			}
 		}
 	}
@@ -459,22 +479,42 @@ func TestProgramsSeeNoMiddlebox(t *testing.T) {
 		return r
 	}
 	both := func(t *testing.T, pr program, d disturbance) {
-		var wire outcome
-		for try := 0; try == 0 || len(wire.errors) > 0; try++ {
-			if try == 3 {
-				t.Fatalf("nothing to compare with: three times over the bare wire, at last with %q", wire.errors)
+		var wire law
+		seed := uint64(3) // with 2 iSER hangs over the bare wire
+		bare := func(t *testing.T) bool {
+			o := d.run(t, &stage{r: fresh(t), name: fmt.Sprintf("wire-%d", time.Now().UnixMilli()), seed: seed}, pr)
+			t.Logf("bare wire: errors %q, kernels %q, counters %v", o.errors, o.kernel, o.counters)
+			wire.allow(o)
+			return len(o.errors) == 0
+		}
+		for ; !bare(t); seed++ {
+			if seed == 7 {
+				t.Fatal("nothing to compare with: five times errors over the bare wire")
 			}
-			wire = d.run(t, &stage{r: fresh(t)}, pr)
-			t.Logf("bare wire: errors %q, kernels %q, counters %v", wire.errors, wire.kernel, wire.counters)
 		}
 		for _, m := range through {
-			if *long || m.name != "steer" {
-				t.Run(m.name, func(t *testing.T) {
-					s := &stage{r: fresh(t), name: fmt.Sprintf("%s-%d", m.name, time.Now().UnixMilli()), args: m.args}
-					o := d.run(t, s, pr)
-					o.disturbed(t, wire, pr.patient && !d.missing)
-				})
+			if !*long && m.name == "steer" {
+				continue
 			}
+			t.Run(m.name, func(t *testing.T) {
+				for try := 1; ; try++ {
+					s := &stage{r: fresh(t), name: fmt.Sprintf("%s-%d", m.name, time.Now().UnixMilli()), args: m.args, seed: seed}
+					o := d.run(t, s, pr)
+					wrong := wire.forbids(o, pr.patient && !d.missing)
+					t.Logf("errors %q, kernels %q, counters %v", o.errors, o.kernel, o.counters)
+					if len(wrong) == 0 {
+						return
+					}
+					t.Logf("what quillon said:\n%s", s.box.log.String())
+					why := fmt.Sprintf("guests waited %v for a processor: %s", o.waited, strings.Join(wrong, "; "))
+					if try == 3 || o.failed != 0 || o.counters["completer_retry_err"] == 0 || o.waited < shortestEnd {
+						t.Errorf("%d times, the middlebox gave up connections or held frames (%d), and %s", try, o.failed, why)
+						return
+					}
+					t.Logf("repeated: timers ran out, the middlebox gave up nothing, and %s", why)
+					bare(t)
+				}
+			})
 		}
 	}
 	for _, pr := range programs() {
@@ -493,17 +533,43 @@ func TestProgramsSeeNoMiddlebox(t *testing.T) {
 // ended are the counters of rxe that grow when a queue pair was given up.
 var ended = []string{"retry_exceeded_err", "retry_rnr_exceeded_err"}
 
-// disturbed fails the test when there are errors that are not seen over the bare
-// wire: of programs, of kernels, and of what rxe counts. Strictly, that is also
-// packets that are missing or out of place.
-func (o outcome) disturbed(t *testing.T, wire outcome, strictly bool) {
-	t.Helper()
-	for _, e := range o.errors {
-		t.Errorf("%s; nothing of the kind over the bare wire", e)
+// law is what the bare wire allows: what was seen there while the same happened. After a loss Linux (rxe of 6.1)
+// now and then sends the oldest request again and forgets those behind it: seen with NVMe, NFS and iSER, which then
+// hang, or tell of an error after half a minute.
+type law struct {
+	kinds    []string          // of what programs and kernels complained of
+	counters map[string]uint64 // of rxe, the most that they grew by
+}
+
+// allow adds what was seen over the bare wire.
+func (l *law) allow(o outcome) {
+	for _, e := range slices.Concat(o.errors, o.kernel) {
+		l.kinds = append(l.kinds, kindOf(e))
 	}
-	for _, k := range o.kernel {
-		if !slices.Contains(wire.kernel, k) {
-			t.Errorf("kernel of %s; nothing of the kind over the bare wire", k)
+	if l.counters == nil {
+		l.counters = map[string]uint64{}
+	}
+	for name, n := range o.counters {
+		l.counters[name] = max(l.counters[name], n)
+	}
+}
+
+// kindOf is a complaint without what differs between two of a kind.
+func kindOf(complaint string) string {
+	if before, _, ok := strings.Cut(complaint, " hangs"); ok {
+		complaint = before + " hangs"
+	}
+	return numbers.ReplaceAllString(complaint, "N")
+}
+
+var numbers = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b`)
+
+// forbids are the errors in o that are not seen over the bare wire: of programs, of kernels, and of what rxe counts.
+// Strictly, that is also packets that are missing or out of place. Of a middlebox that gave up something all are.
+func (l *law) forbids(o outcome, strictly bool) (wrong []string) {
+	for _, e := range slices.Concat(o.errors, o.kernel) {
+		if o.failed != 0 || !slices.Contains(l.kinds, kindOf(e)) {
+			wrong = append(wrong, e)
 		}
 	}
 	names := ended
@@ -511,9 +577,9 @@ func (o outcome) disturbed(t *testing.T, wire outcome, strictly bool) {
 		names = faults
 	}
 	for _, name := range names {
-		if o.counters[name] > 0 && wire.counters[name] == 0 {
-			t.Errorf("rxe counts %d of %s, over the bare wire none", o.counters[name], name)
+		if o.counters[name] > 0 && l.counters[name] == 0 {
+			wrong = append(wrong, fmt.Sprintf("rxe counts %d of %s, over the bare wire none", o.counters[name], name))
 		}
 	}
-	t.Logf("counters %v, over the bare wire %v", o.counters, wire.counters)
+	return wrong
 }

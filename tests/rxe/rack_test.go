@@ -28,6 +28,7 @@ type rack struct {
 	guests  []*guest        // the server, then the clients
 	serves  map[string]bool // what the server's kernel exports already
 	spoilt  bool            // programs or connections of an earlier case may be left
+	struck  bool            // faults happen now
 }
 
 // side is one side of the middlebox: a bridge, and the cable to its place. When
@@ -183,16 +184,20 @@ const startTime = 10 * time.Second
 // outage takes the plain bridge out of the middlebox's place for a while.
 func (r *rack) outage(t *testing.T, length time.Duration) {
 	t.Helper()
-	err := r.space.Do(func() error { return errors.Join(join(sides[0].place, ""), join(sides[1].place, "")) })
+	err := r.space.Do(unbridged)
 	time.Sleep(length)
 	if err := errors.Join(err, r.space.Do(bridged)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// bridged puts the plain bridge into the middlebox's place.
+// bridged puts the plain bridge into the middlebox's place, and unbridged takes it away.
 func bridged() error {
 	return errors.Join(join(sides[0].place, plain), join(sides[1].place, plain))
+}
+
+func unbridged() error {
+	return errors.Join(join(sides[0].place, ""), join(sides[1].place, ""))
 }
 
 // middlebox is a running instance between clients and server.
@@ -215,22 +220,22 @@ func (r *rack) insert(t *testing.T, name string, args ...string) *middlebox {
 	return m
 }
 
-// start starts the instance and waits until it is up.
+// start starts the instance and waits until it is up. The plain bridge carries all frames until then: none is missing.
 func (m *middlebox) start(t *testing.T) {
 	t.Helper()
 	process := exec.Command(m.r.quillon, m.args...)
 	process.Stdout, process.Stderr = &m.log, &m.log
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err := m.r.space.Do(func() error {
-		return errors.Join(join(sides[0].place, ""), join(sides[1].place, ""), process.Start())
-	})
-	if err != nil {
+	if err := m.r.space.Do(process.Start); err != nil {
 		t.Fatal(err)
 	}
 	m.process = process
 	go func() { m.ended <- process.Wait() }()
 	for deadline := time.Now().Add(startTime); ; {
 		if _, err := m.counters(); err == nil {
+			if err := m.r.space.Do(unbridged); err != nil {
+				t.Fatal(err)
+			}
 			return
 		} else if time.Now().After(deadline) {
 			t.Fatalf("quillon is not up: %v\n%s", err, m.log.String())
@@ -246,6 +251,7 @@ func (m *middlebox) start(t *testing.T) {
 // crash kills the instance, and starts it again after a while.
 func (m *middlebox) crash(t *testing.T, absent time.Duration) {
 	t.Helper()
+	m.check(t)
 	if err := m.process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +286,8 @@ func (m *middlebox) counters() (map[string]uint64, error) {
 	return all, nil
 }
 
-// remove ends the middlebox and puts the plain bridge into its place.
+// remove ends the middlebox and puts the plain bridge into its place. Programs of guests end without a word: their
+// connections hold the wire, of which the next middlebox, with another state, knows nothing.
 func (m *middlebox) remove(t *testing.T) {
 	t.Helper()
 	if err := m.process.Process.Signal(syscall.SIGTERM); err != nil {
@@ -295,19 +302,29 @@ func (m *middlebox) remove(t *testing.T) {
 		_ = m.process.Process.Kill()
 		t.Errorf("quillon does not stop\n%s", m.log.String())
 	}
-	if err := m.r.space.Do(bridged); err != nil {
+	err := m.r.space.Do(func() error {
+		_, err := run(m.r.quillon, "detach", sides[0].place, sides[1].place)
+		return errors.Join(err, bridged())
+	})
+	if err != nil {
 		t.Error(err)
 	}
 }
 
-// capture keeps what passes both sides of the middlebox until the test ends,
-// when it was asked for.
-func (r *rack) capture(t *testing.T) {
+// capture keeps what passes both sides of the middlebox until end is called, when it was asked
+// for: in files of the test's name, and what more there is to it.
+func (r *rack) capture(t *testing.T, more ...string) (end func()) {
 	t.Helper()
-	if *captures == "" {
-		return
+	var all []func()
+	end = func() {
+		for _, f := range all {
+			f()
+		}
 	}
-	name := *captures + "/" + strings.ReplaceAll(t.Name(), "/", ".")
+	if *captures == "" {
+		return end
+	}
+	name := *captures + "/" + strings.Join(append([]string{strings.ReplaceAll(t.Name(), "/", ".")}, more...), ".")
 	for side, link := range map[string]string{"clients": sides[0].near, "server": sides[1].near} {
 		cmd := exec.Command("tcpdump", "-Z", "root", "--immediate-mode", "-U", "-i", link, "-w", name+"."+side+".pcap", "udp port 4791")
 		diag, err := cmd.StderrPipe()
@@ -318,7 +335,7 @@ func (r *rack) capture(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = diag.Read(make([]byte, 1)) // it listens
-		t.Cleanup(func() {
+		all = append(all, func() {
 			_ = cmd.Process.Signal(syscall.SIGINT)
 			_, _ = io.Copy(io.Discard, diag)
 			if err := cmd.Wait(); err != nil {
@@ -326,4 +343,5 @@ func (r *rack) capture(t *testing.T) {
 			}
 		})
 	}
+	return end
 }

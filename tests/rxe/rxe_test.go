@@ -25,6 +25,8 @@ type outcome struct {
 	errors   []string          // of programs, in their order
 	counters map[string]uint64 // of rxe, what they grew by, all guests together
 	kernel   []string          // what the guests' kernels complained of
+	failed   uint64            // connections that the middlebox has given up, and frames that it held in the end
+	waited   time.Duration     // how long guests were ready to run and had no processor
 }
 
 // perftest runs one of perftest's programs between the server and the first
@@ -120,7 +122,7 @@ func (r *rack) processes(t *testing.T, clients ...[]string) outcome {
 	before := r.counters(t)
 	all := make([]contest, len(clients))
 	for i, args := range clients {
-		all[i] = r.begin(t, 18600+i, args)
+		all[i] = r.begin(t, 18600+i, jobTime, args)
 	}
 	var o outcome
 	for _, c := range all {
@@ -137,10 +139,11 @@ type contest struct {
 	args    []string // of the clients
 }
 
-func (r *rack) begin(t *testing.T, port int, clients []string) contest {
+// begin starts them; they are killed after a time.
+func (r *rack) begin(t *testing.T, port int, limit time.Duration, clients []string) contest {
 	t.Helper()
 	c := contest{args: clients}
-	c.server = r.guests[0].start(t, "contend", "server", "-b", "50", "-P", strconv.Itoa(port), "-c", strconv.Itoa(len(clients)))
+	c.server = r.guests[0].startFor(t, limit, "contend", "server", "-b", "50", "-P", strconv.Itoa(port), "-c", strconv.Itoa(len(clients)))
 	r.listening(t, port)
 	for i, args := range clients {
 		g := r.guests[1+i%(len(r.guests)-1)]
@@ -148,7 +151,7 @@ func (r *rack) begin(t *testing.T, port int, clients []string) contest {
 		if strings.Contains(args, "-g 2") {
 			address = r.guests[0].ip6
 		}
-		c.clients = append(c.clients, g.start(t, append([]string{"contend", "client", address, "-P", strconv.Itoa(port), "-w"}, strings.Fields(args)...)...))
+		c.clients = append(c.clients, g.startFor(t, limit, append([]string{"contend", "client", address, "-P", strconv.Itoa(port), "-w"}, strings.Fields(args)...)...))
 	}
 	return c
 }
@@ -266,7 +269,7 @@ func contend(short bool, name string, clients ...string) testCase {
 // unlucky is contend under a random schedule of faults.
 func unlucky(short bool, seed uint64, clients ...string) testCase {
 	return testCase{fmt.Sprint("faults", seed), short, true, func(t *testing.T, r *rack) outcome {
-		r.strike(t, mishaps(seed, 40, 1200))
+		defer r.strike(t, mishaps(seed, 40, 1200))()
 		return r.contend(t, clients...)
 	}}
 }
@@ -360,7 +363,7 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {
 		for _, c := range all {
 			t.Run(c.name, func(t *testing.T) {
-				r.capture(t)
+				defer r.capture(t)()
 				plain[c.name] = c.run(t, r)
 				t.Logf("errors %q, counters %v", plain[c.name].errors, plain[c.name].counters)
 			})
@@ -378,7 +381,7 @@ func TestClientsSeeNoMiddlebox(t *testing.T) {
 			defer m.remove(t)
 			for _, c := range all {
 				t.Run(c.name, func(t *testing.T) {
-					r.capture(t)
+					defer r.capture(t)()
 					for try := 1; ; try++ {
 						before, waited := m.failed(t), r.waited()
 						o := c.run(t, r)
@@ -432,18 +435,56 @@ func TestBesideLinux(t *testing.T) {
 }
 
 // failed is how many connections an app of the middlebox has given up.
-func (m *middlebox) failed(t *testing.T) (n uint64) {
+func (m *middlebox) failed(t *testing.T) uint64 {
+	t.Helper()
+	return m.count(t, "counter connections-failed")
+}
+
+// count is the sum of a counter over all nodes.
+func (m *middlebox) count(t *testing.T, name string) (n uint64) {
 	t.Helper()
 	counters, err := m.counters()
 	if err != nil {
 		t.Error(err)
 	}
-	for name, v := range counters {
-		if strings.HasSuffix(name, " counter connections-failed") {
+	for at, v := range counters {
+		if strings.HasSuffix(at, " "+name) {
 			n += v
 		}
 	}
 	return n
+}
+
+// out is how many frames have left the middlebox; it may be nil.
+func (m *middlebox) out(t *testing.T) (n uint64) {
+	t.Helper()
+	if m == nil {
+		return 0
+	}
+	counters, err := m.counters()
+	if err != nil {
+		t.Error(err)
+	}
+	return counters["a frames out"] + counters["b frames out"]
+}
+
+// report logs what the middlebox's apps know of connections.
+func (m *middlebox) report(t *testing.T) {
+	t.Helper()
+	for i, arg := range m.args {
+		if i == 0 || m.args[i-1] != "--nf" {
+			continue
+		}
+		app, _, _ := strings.Cut(arg, ",")
+		err := m.r.space.Do(func() error {
+			out, err := run(m.r.quillon, "report", app, "--control", m.control)
+			t.Logf("quillon report %s:\n%s", app, out)
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // overruns are reasons for want of room; the guests are slow, and few.
