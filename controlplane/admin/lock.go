@@ -86,7 +86,8 @@ func tryLock(path string) (_ *lock, err error) {
 		return nil, err
 	}
 	if _, err := fmt.Fprintf(f, "%d\n", os.Getpid()); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		_ = os.Remove(path)
+		return nil, err
 	}
 	return &lock{path, f}, nil
 }

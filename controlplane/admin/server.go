@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/graph"
 )
@@ -65,6 +67,9 @@ type Server struct {
 // is done. A socket that a dead instance left behind is replaced; a living one is an error.
 func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	defer func() {
+		if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) {
+			err = fmt.Errorf("%w: have %s be writable and have room, or name a socket elsewhere with --control", err, filepath.Dir(cfg.Path))
+		}
 		if err != nil {
 			err = fmt.Errorf("control socket: %w", err)
 		}

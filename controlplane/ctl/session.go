@@ -384,7 +384,9 @@ func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (was 
 	s.conn = c
 	s.mu.Unlock()
 	s.set(nil, func(st *Status) { st.State, st.Err = Observing, "" })
-	for at := c.GetState(); at == connectivity.Ready; at = c.GetState() {
+	// A connection that has answered is said to be ready a moment later.
+	for at, ready := c.GetState(), false; at == connectivity.Ready || at == connectivity.Connecting && !ready; at = c.GetState() {
+		ready = at == connectivity.Ready
 		if !c.WaitForStateChange(ctx, at) {
 			break
 		}
