@@ -38,8 +38,8 @@ func benchmarks() []benchmark {
 			}},
 		)
 	}
-	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicChainBenchmark())
-	return slices.Concat(bs, twoBenchmarks(), oneBenchmarks(), vethBenchmarks())
+	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicModelledBenchmark(), snicChainBenchmark())
+	return slices.Concat(bs, twoBenchmarks(), boardBenchmarks(), oneBenchmarks(), vethBenchmarks())
 }
 
 // missing reports that the environment lacks what a benchmark needs.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"time"
 
@@ -52,6 +53,7 @@ type mix struct {
 	bytes   []byte
 	batches []mixBatch
 	frames  int
+	lap     clock.Duration // what is played again and again takes so long; 0: it is played once
 }
 
 // mixBatch is what one port received in one breath.
@@ -61,9 +63,16 @@ type mixBatch struct {
 	ends []int // of the frames, in mix.bytes
 }
 
-// warm is how many batches are not counted: a quarter. By then the app has met
+// warm is how many batches are not counted: a quarter, or many laps. By then the app has met
 // all connections and keys.
-func (m *mix) warm() int { return len(m.batches) / 4 }
+func (m *mix) warm() int {
+	if m.lap > 0 {
+		return warmLaps * len(m.batches)
+	}
+	return len(m.batches) / 4
+}
+
+const warmLaps = 128
 
 // through is a run of the mix through a fresh instance of an app.
 func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
@@ -103,13 +112,30 @@ type playback struct {
 	worker   int
 	pool     *packet.Pool
 	batch    packet.Batch
-	at, from int   // what is next: the batch, and where it is in mix.bytes
-	pace     *pace // nil: it waits for nobody
+	at, from int        // what is next: the batch of this lap, and where it is in mix.bytes
+	played   int        // batches
+	since    clock.Time // of this lap
+	pace     *pace      // nil: it waits for nobody
 }
 
-// play goes on up to the batch with number end.
+// step implements player.
+func (p *playback) step() (frames int, err error) {
+	if p.at == len(p.mix.batches) {
+		return 0, io.EOF
+	}
+	return p.play(p.played + 1)
+}
+
+// leave implements player.
+func (p *playback) leave() {
+	if p.pace != nil {
+		p.pace.done(p.worker)
+	}
+}
+
+// play goes on until so many batches were played.
 func (p *playback) play(end int) (frames int, err error) {
-	for ; p.at < end; p.at++ {
+	for ; p.played < end; p.played++ {
 		x := &p.mix.batches[p.at]
 		if p.pace != nil {
 			p.pace.wait(p.worker, x.at)
@@ -122,8 +148,11 @@ func (p *playback) play(end int) (frames int, err error) {
 			p.from = end
 		}
 		frames += len(x.ends)
-		if err := p.inst.PushTo(p.worker, x.port, x.at, &p.batch); err != nil {
+		if err := p.inst.PushTo(p.worker, x.port, p.since+x.at, &p.batch); err != nil {
 			return 0, err
+		}
+		if p.at++; p.mix.lap > 0 && p.at == len(p.mix.batches) {
+			p.at, p.from, p.since = 0, 0, p.since.Add(p.mix.lap)
 		}
 	}
 	return frames, nil

@@ -28,22 +28,24 @@ func oneBenchmarks() []benchmark {
 	steer, swordbox := steerArgs(), swordboxArgs()
 	steer["conns"], swordbox["conns"] = "1024", "512"
 	recorded := func(name, kind string, args graph.Args) benchmark {
-		return benchmark{name, about(kind, "a recorded Clover mix"), func(clock.Clock) (*contest, error) {
+		return benchmark{name, about(kind, "a recorded Clover mix"), func(clk clock.Clock) (*contest, error) {
 			m, err := recordClover(0, oneNodes, oneFrames, steer)
 			if err != nil {
 				return nil, fmt.Errorf("record the load: %w", err)
 			}
-			return divided(kind, args, m.byClient(), true)
+			halves := m.byClient()
+			return divided(clk, kind, args, halves, interleave(halves[0], halves[1]), true)
 		}}
 	}
 	played := func(name, kind string, args graph.Args) benchmark {
-		return benchmark{name, about(kind, "counters of two protection domains, answered at once"), func(clock.Clock) (*contest, error) {
+		return benchmark{name, about(kind, "counters of two protection domains, answered at once"), func(clk clock.Clock) (*contest, error) {
+			r := &race{clk: clk}
 			of := func(workers int) run {
 				return func() (func() (int, error), error) {
-					return (&rivals{kind: kind, args: args, workers: workers}).prepare()
+					return (&rivals{kind: kind, args: args, workers: workers, race: r}).prepare()
 				}
 			}
-			return &contest{bytes: tenantBytes, work: of(2), pass: of(1), close: func() {}}, nil
+			return &contest{bytes: tenantBytes, work: of(2), pass: of(1), race: r, close: func() {}}, nil
 		}}
 	}
 	return []benchmark{

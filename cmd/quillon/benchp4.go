@@ -188,7 +188,7 @@ func (a *p4Against) measure(d *duel, clk clock.Clock) error {
 			if s.run == nil {
 				continue
 			}
-			if err := s.side.round(s.run, clk, n >= 0); err != nil {
+			if err := s.side.round(s.run, nil, clk, n >= 0); err != nil {
 				return err
 			}
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -28,53 +27,65 @@ func snicBenchmark() benchmark {
 	}}
 }
 
-// snicChainBenchmark is a board that works.
-func snicChainBenchmark() benchmark {
-	return benchmark{"snic-chain", "a SuperNIC: firewall -> NAPT -> VXLAN, 16 tenants, in memory", func(clock.Clock) (*contest, error) {
-		return snicContest(`  fw:  {kind: firewall, args: {rules: "allow+in:a"}}
-  nat: {kind: napt, args: {public: 198.51.100.1}}
-  vx:  {kind: vxlan, args: {vni: "42", local: 192.0.2.1, local-mac: "02:00:00:00:00:01", remote: 192.0.2.2, remote-mac: "02:00:00:00:00:02"}}
-`, "fw -> nat -> vx")
+// snicModelledBenchmark is what a board costs a frame whose tasks' time is modelled: the scheduler sends each by itself.
+func snicModelledBenchmark() benchmark {
+	return benchmark{"snic-modelled", "a SuperNIC's scheduling, frame by frame: four tasks that do nothing and have a latency, in memory", func(clock.Clock) (*contest, error) {
+		tasks := ""
+		for i := range 4 {
+			tasks += fmt.Sprintf("  t%d: {kind: wire, latency: 100ns, credits: 1000}\n", i)
+		}
+		return snicContest(tasks, "t0 -> t1 -> t2 -> t3")
 	}}
 }
 
+// snicChainBenchmark is a board that works.
+func snicChainBenchmark() benchmark {
+	return benchmark{"snic-chain", "a SuperNIC: firewall -> NAPT -> VXLAN, 16 tenants, in memory", func(clock.Clock) (*contest, error) {
+		return snicContest(snicChain, "fw -> nat -> vx")
+	}}
+}
+
+// Tasks that work: the first two remember flows.
+const (
+	snicState = `  fw:  {kind: firewall, args: {rules: "allow+in:a"}}
+  nat: {kind: napt, args: {public: 198.51.100.1}}
+`
+	snicChain = snicState + `  vx:  {kind: vxlan, args: {vni: "42", local: 192.0.2.1, local-mac: "02:00:00:00:00:01", remote: 192.0.2.2, remote-mac: "02:00:00:00:00:02"}}
+`
+)
+
 func snicContest(tasks, run string) (*contest, error) {
-	var d strings.Builder
-	fmt.Fprintf(&d, "regions: {count: 4, area: 4}\ntasks:\n%stenants:\n", tasks)
-	for i := range snicTenants {
-		fmt.Fprintf(&d, "  u%d: {}\n", i)
-	}
-	d.WriteString("dags:\n")
-	for i := range snicTenants {
-		fmt.Fprintf(&d, "  - {uid: %d, tenant: u%d, run: %s}\n", i+1, i, run)
-	}
-	d.WriteString("rules:\n")
-	for i := range snicTenants {
-		fmt.Fprintf(&d, "  - {match: 'src:10.%d.0.0/16', dag: %d}\n", i+1, i+1)
-	}
-	m := &mix{}
-	for n := range snicBatches {
-		b := mixBatch{port: "pa", at: clock.Time(1_000_000_000 + n*snicEvery)}
-		for i := range packet.MaxBatch {
-			k := n*packet.MaxBatch + i
-			m.bytes = append(m.bytes, udpFrame(byte(k%snicTenants+1), uint16(1024+k/snicTenants%snicFlows))...)
-			b.ends = append(b.ends, len(m.bytes))
-			m.frames++
-		}
-		m.batches = append(m.batches, b)
-	}
-	pool, err := packet.NewPool(4*packet.MaxBatch, 2048, nil)
+	m := boardMix(snicBatches, 0)
+	pool, err := packet.NewPool(64*packet.MaxBatch, 2048, nil)
 	if err != nil {
 		return nil, err
 	}
 	// Regions are loaded before the second batch comes.
-	args := graph.Args{"deployment": d.String(), "pr-rate": "1000G", "port-rate": "10000G"}
+	args := graph.Args{"deployment": snicDeployment(tasks, run), "pr-rate": "1000G", "port-rate": "10000G"}
 	return &contest{
 		bytes: float64(len(m.bytes)) / float64(m.frames),
 		work:  m.through(pool, snicKind, args),
 		pass:  m.through(pool, "wire", nil),
 		close: func() {},
 	}, nil
+}
+
+// boardMix is full batches of all tenants' frames, so many of their flows from each of some numbers on.
+func boardMix(batches int, flows ...int) *mix {
+	m := &mix{}
+	for n := range batches {
+		for _, first := range flows {
+			b := mixBatch{port: "pa", at: clock.Time(1_000_000_000 + len(m.batches)*snicEvery)}
+			for i := range packet.MaxBatch {
+				k := n*packet.MaxBatch + i
+				m.bytes = append(m.bytes, udpFrame(byte(k%snicTenants+1), uint16(1024+first+k/snicTenants%snicFlows))...)
+				b.ends = append(b.ends, len(m.bytes))
+				m.frames++
+			}
+			m.batches = append(m.batches, b)
+		}
+	}
+	return m
 }
 
 // udpFrame is a datagram of 64 bytes with its Ethernet header from 10.tenant.0.1.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -41,6 +42,7 @@ type tenant struct {
 	mu      sync.Mutex
 	foreign [2][]parcel
 	some    atomic.Bool
+	_       [2048]byte // as spaced
 }
 
 // parcel is a frame on its way.
@@ -59,16 +61,16 @@ type tenantQP struct {
 }
 
 // The load: so many queue pairs a tenant, on hosts of 16 each, frames that are
-// answered in a round, words, and frames that are timed.
+// answered in a round, words, and frames until the app has met them.
 const (
-	tenantQPs    = 48
-	tenantBatch  = 32
-	tenantWords  = 256
-	tenantBase   = 0x7f0000000000
-	tenantFrames = 2 * mixFrames
-	tenantBytes  = 75 // mean length of READs, compare-and-swaps, and their answers
-	clientQPN    = 0x100
-	serverQPN    = 0x1000
+	tenantQPs   = 48
+	tenantBatch = 32
+	tenantWords = 256
+	tenantBase  = 0x7f0000000000
+	tenantWarm  = mixFrames / 2
+	tenantBytes = 75 // mean length of READs, compare-and-swaps, and their answers
+	clientQPN   = 0x100
+	serverQPN   = 0x1000
 )
 
 // stencil is a frame of which only a few fields change.
@@ -93,9 +95,20 @@ func newStencil(src, dst netip.Addr, port uint16, op hdr.Opcode, qpn uint32, n i
 	return s, nil
 }
 
+// spaced is an array of n with 2 KiB around it: the processor fetches what lies next to what it reads, too,
+// and the other tenant's is not to be there.
+func spaced[T any](n int) []T {
+	var t T
+	space := (2048 + int(unsafe.Sizeof(t)) - 1) / int(unsafe.Sizeof(t))
+	return make([]T, n+2*space)[space:][:n:n]
+}
+
 func newTenant(n int) (*tenant, error) {
-	t := &tenant{now: 1, qps: make([]tenantQP, tenantQPs), words: make([]uint64, tenantWords), base: tenantBase + uint64(n)<<20, rkey: 0x1111 * uint32(n+1), first: uint32(n * tenantQPs)}
+	t := &tenant{now: 1, qps: spaced[tenantQP](tenantQPs), words: spaced[uint64](tenantWords), base: tenantBase + uint64(n)<<20, rkey: 0x1111 * uint32(n+1), first: uint32(n * tenantQPs)}
 	server := netip.AddrFrom4([4]byte{10, 77, 0, 101})
+	for i := range t.arrived {
+		t.arrived[i] = spaced[parcel](2 * tenantQPs)[:0]
+	}
 	for i := range t.qps {
 		q := &t.qps[i]
 		client := netip.AddrFrom4([4]byte{10, 77, 0, byte(11 + 3*n + i/16)})
@@ -339,23 +352,36 @@ func (p *tenantPort) Tx(b *packet.Batch) (int, error) {
 	return n, nil
 }
 
-// playTenants is so many frames' worth of rounds, of tenants in turns.
-func playTenants(tenants []*tenant, frames int) (sum int, err error) {
-	for quiet := 0; sum < frames; quiet++ {
-		if quiet == 1<<20 {
-			return sum, fmt.Errorf("all clients wait")
-		}
-		for _, t := range tenants {
-			n, err := t.round()
-			if err != nil {
-				return sum, err
-			}
-			if sum += n; n > 0 {
-				quiet = 0
-			}
+// tenants answer in turns, on one worker.
+type tenants struct {
+	all   []*tenant
+	quiet int // rounds in which nothing was sent
+	_     [64]byte
+}
+
+// step implements player: a round of each.
+func (x *tenants) step() (frames int, err error) {
+	for _, t := range x.all {
+		n, err := t.round()
+		if frames += n; err != nil {
+			return frames, err
 		}
 	}
-	return sum, nil
+	if x.quiet++; frames > 0 {
+		x.quiet = 0
+	} else if x.quiet == 1<<20 {
+		return 0, fmt.Errorf("all clients wait")
+	}
+	return frames, nil
+}
+
+// leave implements player.
+func (x *tenants) leave() {
+	for _, t := range x.all {
+		if t.pace != nil {
+			t.pace.done(t.index)
+		}
+	}
 }
 
 // rivals are two tenants of one app with so many workers.
@@ -363,6 +389,7 @@ type rivals struct {
 	kind    string
 	args    graph.Args
 	workers int
+	race    *race
 	inst    *graph.Instance
 	tenants [2]*tenant
 }
@@ -401,24 +428,32 @@ func (r *rivals) prepare() (func() (int, error), error) {
 		t.pool = pools[t.worker]
 		t.start()
 	}
-	if _, err := playTenants(r.tenants[:], tenantFrames/4); err != nil {
+	all := []*tenants{{all: r.tenants[:]}}
+	if r.workers > 1 {
+		all = []*tenants{{all: r.tenants[:1]}, {all: r.tenants[1:]}}
+	}
+	// As what is timed: each worker gets its memory from its own thread.
+	if err := atOnce(len(all), func(i int) error {
+		for n := 0; n < tenantWarm/len(all); {
+			moved, err := all[i].step()
+			if n += moved; err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
 		return nil, err
 	}
-	return r.play, nil
-}
-
-func (r *rivals) play() (int, error) {
-	defer r.inst.Close()
-	if r.workers == 1 {
-		return playTenants(r.tenants[:], tenantFrames)
-	}
 	p := &pace{}
-	for i, t := range r.tenants {
-		t.pace, t.index = p, i
+	var players []player
+	for i, x := range all {
+		players = append(players, x)
+		if r.workers > 1 {
+			r.tenants[i].pace, r.tenants[i].index = p, i
+		}
 	}
-	return eachAtOnce(len(r.tenants), func(i int) (int, error) {
-		n, err := playTenants(r.tenants[i:i+1], tenantFrames/2)
-		p.done(i)
-		return n, err
-	})
+	return func() (int, error) {
+		defer r.inst.Close()
+		return r.race.run(players...)
+	}, nil
 }

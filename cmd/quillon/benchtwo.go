@@ -1,11 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,18 +17,64 @@ import (
 // itself gains by two processors is that of the app that does nothing.
 func twoBenchmarks() []benchmark {
 	of := func(name, kind string, args graph.Args, record func(net byte) (*mix, error)) benchmark {
-		return benchmark{name, fmt.Sprintf("%s in memory, two workers with a server each; in the place of pass-through: one worker with both", kind), func(clock.Clock) (*contest, error) {
-			return twoWorkers(kind, args, record)
+		return benchmark{name, fmt.Sprintf("%s in memory, two workers with a server each; in the place of pass-through: one worker with both", kind), func(clk clock.Clock) (*contest, error) {
+			return twoWorkers(clk, kind, args, record)
 		}}
 	}
 	return []benchmark{
+		lineBenchmark(),
 		of("two-wire", "wire", nil, recordLocks),
 		of("two-steer", "clover-steer", graph.Args{"mode": "read-write", "settle": "0", "keys": "2048"}, recordMix),
 		of("two-swordbox", "swordbox", swordboxArgs(), recordLocks),
 	}
 }
 
-func twoWorkers(kind string, args graph.Args, record func(net byte) (*mix, error)) (*contest, error) {
+// lineBenchmark is what all that workers share costs at the least. It differs by how far apart the processors are that
+// the machine has at the time.
+func lineBenchmark() benchmark {
+	return benchmark{"two-line", "a line of the processor's cache from one worker to another, a turn for each; in the place of pass-through: one worker's turns", func(clk clock.Clock) (*contest, error) {
+		r := &race{clk: clk}
+		of := func(workers int) run {
+			return func() (func() (int, error), error) {
+				turn := &struct {
+					_, n, _ [8]atomic.Int64
+				}{}
+				players := make([]player, workers)
+				for i := range players {
+					players[i] = &lineHolder{turn: &turn.n[0], workers: int64(workers), n: int64(i)}
+				}
+				return func() (int, error) { return r.run(players...) }, nil
+			}
+		}
+		return &contest{bytes: 64, work: of(2), pass: of(1), race: r, close: func() {}}, nil
+	}}
+}
+
+// lineHolder takes its turns with a line, which come after so many of all workers'.
+type lineHolder struct {
+	turn       *atomic.Int64
+	workers, n int64 // n: its next turn
+	_          [64]byte
+}
+
+// step implements player: 64 turns.
+func (h *lineHolder) step() (int, error) {
+	for range 64 {
+		for n := 1; h.turn.Load() < h.n; n++ {
+			if n%paceSpins == 0 {
+				runtime.Gosched()
+			}
+		}
+		h.turn.Store(max(h.turn.Load(), h.n+1))
+		h.n += h.workers
+	}
+	return 64, nil
+}
+
+// leave implements player: nobody waits for it any more.
+func (h *lineHolder) leave() { h.turn.Store(math.MaxInt64) }
+
+func twoWorkers(clk clock.Clock, kind string, args graph.Args, record func(net byte) (*mix, error)) (*contest, error) {
 	var mixes [2]*mix
 	var err error
 	for i := range mixes {
@@ -38,12 +82,12 @@ func twoWorkers(kind string, args graph.Args, record func(net byte) (*mix, error
 			return nil, fmt.Errorf("record the load: %w", err)
 		}
 	}
-	return divided(kind, args, mixes, false)
+	return divided(clk, kind, args, mixes, interleave(mixes[0], mixes[1]), false)
 }
 
 // divided plays two mixes, each on a worker of its own, at once; beside it, one
 // worker has both. With together they keep to one another's time.
-func divided(kind string, args graph.Args, mixes [2]*mix, together bool) (*contest, error) {
+func divided(clk clock.Clock, kind string, args graph.Args, mixes [2]*mix, both *mix, together bool) (*contest, error) {
 	var pools [3]*packet.Pool
 	var err error
 	for i := range pools {
@@ -51,50 +95,47 @@ func divided(kind string, args graph.Args, mixes [2]*mix, together bool) (*conte
 			return nil, err
 		}
 	}
-	both := interleave(mixes[0], mixes[1])
-	work := func() (func() (int, error), error) {
-		inst, err := graph.New(drained(kind, args, pools[0], pools[1]))
-		if err != nil {
-			return nil, err
+	r := &race{clk: clk}
+	side := func(mixes []*mix, pools []*packet.Pool) run {
+		return func() (func() (int, error), error) {
+			inst, err := graph.New(drained(kind, args, pools...))
+			if err != nil {
+				return nil, err
+			}
+			var players []*playback
+			var all []player
+			for i, m := range mixes {
+				p := &playback{mix: m, inst: inst, worker: i, pool: pools[i]}
+				players, all = append(players, p), append(all, p)
+			}
+			// What is not counted is played as what is: each worker gets its memory from its own thread.
+			keep := func() {
+				if p := (&pace{}); together && len(players) > 1 {
+					players[0].pace, players[1].pace = p, p
+				}
+			}
+			keep()
+			if err := atOnce(len(all), func(i int) error {
+				defer all[i].leave()
+				_, err := players[i].play(mixes[i].warm())
+				return err
+			}); err != nil {
+				return nil, err
+			}
+			keep()
+			return func() (int, error) {
+				defer inst.Close()
+				return r.run(all...)
+			}, nil
 		}
-		players := []*playback{{mix: mixes[0], inst: inst, pool: pools[0]}, {mix: mixes[1], inst: inst, worker: 1, pool: pools[1]}}
-		if err := warmBoth(players); err != nil {
-			return nil, err
-		}
-		if together {
-			p := &pace{}
-			players[0].pace, players[1].pace = p, p
-		}
-		return func() (int, error) {
-			defer inst.Close()
-			return atOnce(players)
-		}, nil
 	}
 	return &contest{
 		bytes: float64(len(both.bytes)) / float64(both.frames),
-		work:  work,
-		pass:  both.through(pools[2], kind, args),
+		work:  side(mixes[:], pools[:2]),
+		pass:  side([]*mix{both}, pools[2:]),
+		race:  r,
 		close: func() {},
 	}, nil
-}
-
-// warmBoth plays what is not counted, by time, so that the app meets it as one
-// worker does.
-func warmBoth(players []*playback) error {
-	for {
-		var next *playback
-		for _, p := range players {
-			if p.at < p.mix.warm() && (next == nil || p.mix.batches[p.at].at < next.mix.batches[next.at].at) {
-				next = p
-			}
-		}
-		if next == nil {
-			return nil
-		}
-		if _, err := next.play(next.at + 1); err != nil {
-			return err
-		}
-	}
 }
 
 // pace keeps two players together, for a recording holds what the other's clients
@@ -123,37 +164,6 @@ func (p *pace) done(player int) { p[player].at.Store(math.MaxInt64 / 2) }
 // paceSpins is how often a player looks before it lets go of its processor, which
 // takes longer than the other usually does.
 const paceSpins = 1 << 14
-
-// atOnce plays what is left, each on a thread of its own.
-func atOnce(players []*playback) (int, error) {
-	return eachAtOnce(len(players), func(i int) (int, error) {
-		p := players[i]
-		n, err := p.play(len(p.mix.batches))
-		if p.pace != nil {
-			p.pace.done(p.worker)
-		}
-		return n, err
-	})
-}
-
-// eachAtOnce does n things, each on a thread of its own, and adds up what they
-// return.
-func eachAtOnce(n int, do func(i int) (int, error)) (sum int, err error) {
-	frames, errs := make([]int, n), make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			frames[i], errs[i] = do(i)
-		})
-	}
-	wg.Wait()
-	for _, x := range frames {
-		sum += x
-	}
-	return sum, errors.Join(errs...)
-}
 
 // interleave is what a middlebox receives that both mixes pass, by time.
 func interleave(x, y *mix) *mix {

@@ -1,6 +1,14 @@
 package main
 
-import "testing"
+import (
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+)
 
 // TestInterleave: what a box receives of two mixes comes by time, each mix's
 // frames in their order.
@@ -25,7 +33,7 @@ func TestInterleave(t *testing.T) {
 // TestTwoWorkers: each of two workers with a server of its own treats the load
 // as one worker alone does: what goes in comes out.
 func TestTwoWorkers(t *testing.T) {
-	c, err := twoWorkers("swordbox", swordboxArgs(), recordLocks)
+	c, err := twoWorkers(clock.NewWall(), "swordbox", swordboxArgs(), recordLocks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,9 +48,65 @@ func TestTwoWorkers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The first quarter of the batches is left out, which is not the same frames of
-	// the two loads one by one and of both by time.
-	if d := counted["two"] - counted["one"]; max(d, -d) > mixFrames/100 || counted["two"] < mixFrames {
+	// The first quarter of the batches is left out. Two are over as soon as one of them is.
+	if most := 2 * mixFrames; counted["one"] < mixFrames || counted["two"] < mixFrames/2 || counted["two"] > most {
 		t.Errorf("two workers played %d frames, one %d", counted["two"], counted["one"])
+	}
+}
+
+// endless is a player that has n batches of a frame each, or no end.
+type endless struct {
+	n, played int
+	err       error
+	left      bool
+}
+
+func (e *endless) step() (int, error) {
+	if e.played++; e.played == e.n+1 {
+		return 0, e.err
+	}
+	return 1, nil
+}
+
+func (e *endless) leave() { e.left = true }
+
+// TestRace: it is over for all when it is for one, and what that one says is its error unless it is at its end.
+func TestRace(t *testing.T) {
+	broken := errors.New("broken")
+	for _, end := range []error{io.EOF, broken} {
+		r := &race{clk: clock.NewWall()}
+		a, b := &endless{n: 1000, err: end}, &endless{n: -1}
+		n, err := r.run(a, b)
+		if n < 1000 || n != 1000+b.played || !a.left || !b.left || r.took <= 0 {
+			t.Errorf("%d frames in %v, %d of them the other's; left: %v %v", n, r.took, b.played, a.left, b.left)
+		}
+		if errors.Is(err, broken) != (end == broken) || err != nil && end != broken {
+			t.Errorf("error %v, want %v", err, end)
+		}
+	}
+}
+
+// TestLaps: what is played again and again goes on in time, and begins with its first frame.
+func TestLaps(t *testing.T) {
+	pool, err := packet.NewPool(packet.MaxBatch, 2048, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := boardMix(2, 0)
+	m.lap = 2 * snicEvery
+	inst, err := graph.New(drained("wire", nil, pool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inst.Close()
+	p := &playback{mix: m, inst: inst, pool: pool}
+	for n := range 5 {
+		next := p.since + m.batches[p.at].at
+		if at := clock.Time(1_000_000_000 + n*snicEvery); next != at || p.from != n%2*64*60 {
+			t.Errorf("batch %d comes at %d from byte %d, want %d", n, next, p.from, at)
+		}
+		if moved, err := p.step(); moved != packet.MaxBatch || err != nil {
+			t.Fatal(moved, err)
+		}
 	}
 }

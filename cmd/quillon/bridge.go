@@ -38,7 +38,8 @@ between BRIDGE and PORT in the kernel, by XDP: an instance that is stopped leave
 that wire, and "quillon bridge remove" takes it away.
 
 With --run it is started at once with the functions of --nf, and everything is
-put back when it stops.
+put back when it stops, but for a splice that holds frames back which must not cross
+without the process ("quillon help run"): that is said.
 
 An error on the way, or an interrupt, undoes what was done. "quillon bridge remove"
 undoes all.`,
@@ -84,6 +85,9 @@ func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	spec, err := f.spec("")
 	if err == nil && !l.ordered() {
 		err = f.run(cmd, spec, "")
+	}
+	if f.held { // the bridge would carry what must not cross
+		return err
 	}
 	l = begin(f.orders, cmd.ErrOrStderr())
 	defer l.done()

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -19,8 +19,7 @@ import (
 
 func newDemoCmd() *cobra.Command {
 	c := demo.Default()
-	var jsonFile, plot string
-	var mem bool
+	var p playing
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show what steering gains, on a rack in network namespaces",
@@ -44,23 +43,12 @@ ends, no namespace, link or process is left behind.`,
 			if err := c.Check(); err != nil {
 				return fmt.Errorf("--%w", err)
 			}
-			for _, name := range []string{jsonFile, plot} {
-				if err := canWrite(name); err != nil {
-					return err
-				}
+			if err := p.check(); err != nil {
+				return err
 			}
-			ctx, cancel := context.WithCancelCause(context.Background())
-			defer cancel(nil)
-			signals := make(chan os.Signal, 1)
-			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer signal.Stop(signals)
-			go func() {
-				if s, ok := <-signals; ok {
-					cancel(failed{fmt.Errorf("stopped by signal: %s", s)})
-				}
-			}()
-			defer close(signals)
-			return runDemo(ctx, cmd, c, mem, jsonFile, plot)
+			ctx, done := interrupted(cmd.Context())
+			defer done()
+			return runDemo(ctx, cmd, c, p)
 		},
 	}
 	f := cmd.Flags()
@@ -77,9 +65,7 @@ ends, no namespace, link or process is left behind.`,
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "RoCE over IPv6")
 	f.BoolVar(&c.CM, "cm", c.CM, "make and end connections by the connection manager, over the wire; --cm=false: by configuration")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of the workload")
-	f.BoolVar(&mem, "mem", false, "run in this process, on wires in memory")
-	f.StringVar(&jsonFile, "json", "", "write the result to `FILE`")
-	f.StringVar(&plot, "plot", "", "write the figure to `PREFIX`.png and PREFIX.svg")
+	p.add(f)
 	return cmd
 }
 
@@ -103,46 +89,82 @@ func canWriteTo(dir string) error {
 	return nil
 }
 
-func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, mem bool, jsonFile, plot string) error {
+func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, p playing) error {
 	clk := clock.NewWall()
 	line := newProgress(cmd)
+	show := func(now clock.Time, s demo.Progress) { line.show(now, s.Phase+s.Step, s.String()) }
+	r, err := play(cmd, line, p, func() (*demo.Result, error) {
+		return demo.InNamespaces(ctx, clk, c, demo.Command{Path: "/proc/self/exe", Args: os.Args[:1]}, show)
+	}, func() (*demo.Result, error) {
+		return demo.InMemory(ctx, clk, c, show)
+	})
+	if err == nil && !r.Integrity.OK() {
+		err = failed{errors.New("acknowledged writes were lost or links are broken")}
+	}
+	return err
+}
+
+// playing is how a demo is played, and where its result is kept.
+type playing struct {
+	mem        bool
+	json, plot string // a file, the prefix of two; "": none
+}
+
+func (p *playing) add(f *pflag.FlagSet) {
+	f.BoolVar(&p.mem, "mem", false, "run in this process, on wires in memory")
+	f.StringVar(&p.json, "json", "", "write the result to `FILE`")
+	f.StringVar(&p.plot, "plot", "", "write the figure to `PREFIX`.png and PREFIX.svg")
+}
+
+// check says early what could not be written at the end.
+func (p *playing) check() error {
+	if err := canWrite(p.json); err != nil {
+		return err
+	}
+	return canWrite(p.plot)
+}
+
+// demoResult is what a demo ends with.
+type demoResult interface {
+	By(command []string) // notes what was typed
+	WriteReport(io.Writer) error
+	SaveJSON(file string) error
+	Plot(prefix string) error
+}
+
+// play plays a demo in namespaces, or in memory where those cannot be made, shows its result and keeps it.
+func play[R demoResult](cmd *cobra.Command, line *progress, p playing, namespaces, memory func() (R, error)) (r R, err error) {
 	defer line.done()
-	show := func(now clock.Time, p demo.Progress) { line.show(now, p.Phase+p.Step, p.String()) }
-	var r *demo.Result
-	var err error
-	if !mem {
-		r, err = demo.InNamespaces(ctx, clk, c, demo.Command{Path: "/proc/self/exe", Args: os.Args[:1]}, show)
+	if !p.mem {
+		r, err = namespaces()
 		if errors.Is(err, port.ErrNotSupported) {
 			line.done()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%v\nrunning in one process on wires in memory instead\n", err)
-			mem = true
+			p.mem = true
 		}
 	}
-	if mem {
-		r, err = demo.InMemory(ctx, clk, c, show)
+	if p.mem {
+		r, err = memory()
 	}
 	line.done()
 	if err != nil {
-		return err
+		return r, err
 	}
-	r.Command = os.Args
+	r.By(os.Args)
 	if err := r.WriteReport(cmd.OutOrStdout()); err != nil {
-		return err
+		return r, err
 	}
-	if jsonFile != "" {
-		if err := r.SaveJSON(jsonFile); err != nil {
-			return err
+	if p.json != "" {
+		if err := r.SaveJSON(p.json); err != nil {
+			return r, err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "result: %s\n", jsonFile)
+		fmt.Fprintf(cmd.OutOrStdout(), "result: %s\n", p.json)
 	}
-	if plot != "" {
-		if err := r.Plot(plot); err != nil {
-			return err
+	if p.plot != "" {
+		if err := r.Plot(p.plot); err != nil {
+			return r, err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "figure: %s.png, %s.svg\n", plot, plot)
+		fmt.Fprintf(cmd.OutOrStdout(), "figure: %s.png, %[1]s.svg\n", p.plot)
 	}
-	if !r.Integrity.OK() {
-		return failed{errors.New("acknowledged writes were lost or links are broken")}
-	}
-	return nil
+	return r, nil
 }

@@ -29,6 +29,7 @@ var undeclared = map[string]string{
 	"clover-steer": "remembers a rack, of which it must see all",
 	"swordbox":     "remembers a rack, of which it must see all",
 	"hop":          "one end of a cable",
+	"attach":       "is a switch, which boards are attached to",
 }
 
 // tried are the arguments with which the effects of a kind are proved.

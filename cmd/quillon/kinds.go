@@ -18,6 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/replicate"
 	"github.com/quillon/quillon/nf/vxlan"
 	"github.com/quillon/quillon/snic"
+	"github.com/quillon/quillon/snic/attach"
 	"github.com/quillon/quillon/snic/hop/wire"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
@@ -29,7 +30,7 @@ func kinds() []graph.Kind { return slices.Clone(declared()) }
 // declared is made once: a SuperNIC remembers deployments that it has read.
 var declared = sync.OnceValue(func() []graph.Kind {
 	f := functions()
-	return append(f, *snic.Kind(f...))
+	return append(f, *snic.Kind(f...), *attach.Kind(f...))
 })
 
 // functions are those that may be tasks of a board, too.

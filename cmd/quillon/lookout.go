@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -27,9 +29,10 @@ const (
 )
 
 // lookout tells, once each, of frames that went past the apps in the kernel against their wish, of workers that
-// get no processor, and of links that went down or came up.
+// get no processor, of links that went down or came up, and of tasks that have panicked.
 type lookout struct {
 	w       io.Writer
+	faults  []*graph.PanicError
 	ports   map[string]*lookedAt
 	workers map[int]*waiting // by thread
 	up      map[string]bool  // by interface
@@ -150,6 +153,17 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, dev string, up bo
 	}
 }
 
+// panics tells of apps inside others that have panicked since the last time.
+func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
+	for _, f := range all {
+		if !slices.Contains(l.faults, f) {
+			fmt.Fprintf(l.w, "quillon: %s %v (%s); it has ended alone, and %d frames that it held are dropped: to start it again quillon snic restart %s\n",
+				stamp(now), f, f.At, f.Frames, path.Base(f.App))
+		}
+	}
+	l.faults = all
+}
+
 // linkUp reports that frames can pass: the interface is up and has a carrier.
 func linkUp(a *netlink.LinkAttrs) bool {
 	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
@@ -177,6 +191,7 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 		case <-tick.C:
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
+			l.panics(clk.Now(), inst.Faults())
 		case u, ok := <-links:
 			if !ok {
 				links = nil

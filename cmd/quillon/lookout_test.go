@@ -64,6 +64,14 @@ func TestLookout(t *testing.T) {
 			t.Errorf("times %d: -want +got:\n%s", i, d)
 		}
 	}
+	f := &graph.PanicError{App: "nic/fw", Kind: "firewall", Value: "bang", At: "fw.go:7", Frames: 3}
+	for i, want := range []string{"quillon: 2026-11-22T12:00:00.000Z app nic/fw (firewall) panicked: bang (fw.go:7); it has ended alone, and 3 frames that it held are dropped: to start it again quillon snic restart fw\n", ""} {
+		w.Reset()
+		l.panics(clock.Time(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixNano()), []*graph.PanicError{f})
+		if w.String() != want {
+			t.Errorf("panics %d: %q", i, w.String())
+		}
+	}
 	now = linked
 	for i, c := range []struct {
 		dev  string

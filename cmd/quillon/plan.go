@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/sim/plan"
@@ -53,10 +53,13 @@ an interval in which its load is above its mean by --spike standard deviations.
 
 Prices default to the source's (without a currency); costs are those of its
 model, with the peaks and the sharing of this load. Running is counted as the
-source does: only regions that are accessed. A load that is not too long is also
-run on the regions, which follow it by monitors (5 ms) and reconfigurations (5
-ms): what that costs, and by how much it slows the load. The rate of a region
-(--region) is that of your chains; the source has none.
+source does: only regions that are accessed. The busiest part of the load (--play)
+is played by the live board in virtual time, whose regions follow it by monitors
+(5 ms) and reconfigurations (5 ms): how many that takes, and by how much it slows
+the load. Endpoints wait while a board is full (PFC), and a board behind endpoints
+that wait sees no more load than it can do: it may have fewer regions running than
+the load would fill. The rate of a region (--region) is that of your chains; the
+source has none.
 
 Exit status: 0 done, 2 wrong use.`,
 		Example: `  quillon plan --trace rack.csv
@@ -88,7 +91,7 @@ Exit status: 0 done, 2 wrong use.`,
 			if err != nil {
 				return err
 			}
-			p, err := plan.Make(src, o, show.begin)
+			p, err := plan.Make(cmd.Context(), src, o, show.begin)
 			if err != nil {
 				return err
 			}
@@ -114,6 +117,14 @@ Exit status: 0 done, 2 wrong use.`,
 	f.IntVar(&o.Chains, "chains", o.Chains, "chains that each packet passes, in regions of their own")
 	f.Float64Var(&o.Board, "snic", o.Board, "Gb/s that an sNIC handles")
 	f.IntVar(&o.Ports, "ports", o.Ports, "endpoints that are joined to an sNIC of a middle layer")
+	addPrices(f, &o)
+	f.DurationVar(&o.Play, "play", o.Play, "so much of the load is played on boards, its busiest part, all racks together; 0: none")
+	f.StringVar(&picture, "plot", "", "draw the load to `PREFIX`.png and .svg")
+	g.add(f)
+	return cmd
+}
+
+func addPrices(f *pflag.FlagSet, o *plan.Options) {
 	f.Float64Var(&o.Prices.Port, "price-port", o.Prices.Port, "of a port of the switch")
 	f.Float64Var(&o.Prices.NIC, "price-nic", o.Prices.NIC, "of a SmartNIC")
 	f.Float64Var(&o.Prices.SmallNIC, "price-small-nic", o.Prices.SmallNIC, "of a NIC with physical and link layers alone")
@@ -123,7 +134,9 @@ Exit status: 0 done, 2 wrong use.`,
 	f.Float64Var(&o.Running.RegionHour, "price-region-hour", o.Running.RegionHour, "of a region that is accessed")
 	f.Float64Var(&o.Running.Watts, "region-watts", o.Running.Watts, "that a region draws while it is accessed")
 	f.Float64Var(&o.Running.KWh, "price-kwh", o.Running.KWh, "of energy")
-	f.StringVar(&picture, "plot", "", "draw the load to `PREFIX`.png and .svg")
+}
+
+func (g *generator) add(f *pflag.FlagSet) {
 	f.IntVar(&g.Racks, "racks", g.Racks, "generate: racks")
 	f.IntVar(&g.Endpoints, "endpoints", g.Endpoints, "generate: endpoints of a rack")
 	f.DurationVar(&g.duration, "duration", g.duration, "generate: so long a load")
@@ -134,7 +147,6 @@ Exit status: 0 done, 2 wrong use.`,
 	f.DurationVar(&g.Length, "burst-length", g.Length, "generate: mean of a burst")
 	f.Float64Var(&g.Correlation, "correlation", g.Correlation, "generate: part of the bursts that a rack's endpoints have together; negative: by turns")
 	f.Uint64Var(&g.Seed, "seed", g.Seed, "generate: of everything random")
-	return cmd
 }
 
 // source is the load that was asked for, and its title.
@@ -276,16 +288,15 @@ func printPlan(cmd *cobra.Command, p *plan.Plan, o *plan.Options, title, picture
 		for _, c := range p.OpEx {
 			fmt.Fprintf(w, "%s\t%.3g\t%.3g\t%.1f %%\n", c.Scheme, c.RegionHours, c.Cost, 100*c.Saves)
 		}
-		if p.Slowdown != nil {
-			fmt.Fprintf(w, "(scaled by monitors, the load takes %.2g %% longer)\n", 100*math.Max(*p.Slowdown, 0))
+		if v := p.Played; v != nil {
+			fmt.Fprintf(w, "(boards played the busiest %s of %s: it took %.2g %% longer at most, and up to %d of %s at once)\n",
+				seconds(v.Seconds), count(v.Racks, "rack"), 100*v.Slowdown, v.Busy, count(v.Regions, "region"))
 		}
-		fmt.Fprintf(w, "\nlatency, unloaded, as published\n")
+		if len(p.Latency) > 0 {
+			fmt.Fprintf(w, "\nlatency of 1 KB, unloaded\n")
+		}
 		for _, l := range p.Latency {
-			if l.Micros[0] == l.Micros[1] {
-				fmt.Fprintf(w, "%s\t%.2f µs\n", l.Path, l.Micros[0])
-			} else {
-				fmt.Fprintf(w, "%s\t%.2f to %.2f µs\n", l.Path, l.Micros[0], l.Micros[1])
-			}
+			fmt.Fprintf(w, "%s\t%.2f µs\n", l.Path, l.Micros)
 		}
 		if picture != "" {
 			fmt.Fprintf(w, "\nfigure\t%s.png, .svg\n", picture)

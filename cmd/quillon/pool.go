@@ -17,6 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic"
+	"github.com/quillon/quillon/snic/attach"
 	"github.com/quillon/quillon/snic/pool"
 	"github.com/quillon/quillon/snic/pool/gossip"
 )
@@ -44,26 +45,35 @@ type poolFlags struct {
 }
 
 func (f *poolFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.listen, "pool", "", "have the board (an app of kind snic with pool-port=) in a pool, and hear of the others at `address`:port")
+	cmd.Flags().StringVar(&f.listen, "pool", "", "have the board (an app of kind snic with pool-port=) in a pool, or the switch that boards are attached to (kind attach), and hear of the others at `address`:port")
 	cmd.Flags().IntVar(&f.number, "pool-board", 0, fmt.Sprintf("the board's `number` in the pool, 0 to %d; each has its own: of two with the same the one started later takes no part", snic.MaxPeers-1))
 	cmd.Flags().StringArrayVar(&f.join, "join", nil, "`address`:port of another board, which is asked until it answers; again for others")
 	cmd.Flags().StringVar(&f.secret, "pool-secret", "", "`file` with what the boards of the pool share: 16, 24 or 32 bytes, or twice as many hexadecimal digits, and mode 600; without it only on the loopback interface")
 }
 
+// attachKind is the kind of the switch that boards are attached to.
+const attachKind = "attach"
+
 // board is the app that is to be in the pool, and the interface of its pool port, if it
 // has one.
 func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
 	for name, a := range spec.Apps {
-		if a.Kind != snicKind || a.Args["pool-port"] == "" {
+		if a.Kind != attachKind && (a.Kind != snicKind || a.Args["pool-port"] == "") {
 			continue
 		}
 		if app != "" {
-			return "", "", errors.New("--pool: several apps have pool-port=: want one")
+			return "", "", errors.New("--pool: several apps have pool-port=, or are of kind attach: want one")
 		}
 		app = name
 	}
 	if app == "" {
-		return "", "", errors.New("--pool: want an app of kind snic with pool-port= (quillon nf describe snic)")
+		return "", "", errors.New("--pool: want an app of kind snic with pool-port= (quillon nf describe snic), or of kind attach")
+	}
+	if spec.Apps[app].Kind == attachKind {
+		if f.number != 0 {
+			return "", "", fmt.Errorf("--pool-board %d: a switch has number %d, and no other", f.number, attach.Number)
+		}
+		return app, "", nil
 	}
 	end := app + "." + spec.Apps[app].Args["pool-port"]
 	var from, to bool
@@ -126,10 +136,28 @@ func (f *poolFlags) key() ([]byte, error) {
 // maxSecret is more than a file with a secret has.
 const maxSecret = 256
 
+// member is what joins an app with its part of the pool: a *snic.Peering, or an *attach.Joining.
+type member interface {
+	On(n *pool.Node, now clock.Time, e pool.Event)
+	Page(now clock.Time, message []byte)
+	CarryPages(c pool.Carrier)
+	Remains(n *pool.Node) (what []string, stuck bool)
+	Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error)
+}
+
+// member is the one of an app, with what is said of its Node.
+func (f *poolFlags) member(kind string, mac [6]byte) (member, pool.Config) {
+	if kind == attachKind {
+		return attach.NewJoining(mac), pool.Config{Board: attach.Number, Topology: attach.Topology()}
+	}
+	join := snic.NewPeering(f.number, mac)
+	return join, pool.Config{Board: f.number, Topology: pool.Intermediate(snic.MaxPeers, false), Host: join}
+}
+
 // joined is a board in its pool; nil: it is in none.
 type joined struct {
 	pool   *gossip.Pool
-	join   *snic.Peering
+	join   member
 	cancel func()
 	done   chan struct{}
 }
@@ -185,8 +213,9 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	if err != nil {
 		return nil, err
 	}
-	if inst.Visit(app, 1, func(graph.App) {}) == nil {
-		return nil, fmt.Errorf("--pool: %s has several workers, each of which is a board of its own: give its ports one queue", app)
+	kind := spec.Apps[app].Kind
+	if kind == snicKind && inst.Visit(app, 1, func(graph.App) {}) == nil {
+		return nil, fmt.Errorf("--pool: %s has several workers, and a board of a pool has one: give its ports one queue", app)
 	}
 	key, err := f.key()
 	if err != nil {
@@ -194,10 +223,13 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	}
 	// What has no address of its own gets one that is unique in the pool.
 	mac := [6]byte{2, 'p', 'o', 'o', 'l', byte(f.number)}
+	if kind == attachKind {
+		mac[5] = attach.Number
+	}
 	if i, err := net.InterfaceByName(dev); err == nil && len(i.HardwareAddr) == len(mac) {
 		mac = [6]byte(i.HardwareAddr)
 	}
-	join := snic.NewPeering(f.number, mac)
+	join, node := f.member(kind, mac)
 	soon := make(chan struct{}, 1) // a page has come
 	p, err := gossip.Start(gossip.Config{
 		Page: func(_ *pool.Node, now clock.Time, message []byte) {
@@ -207,15 +239,15 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 			default:
 			}
 		},
-		Node:   pool.Config{Board: f.number, Topology: pool.Intermediate(snic.MaxPeers, false), Host: join},
+		Node:   node,
 		Listen: f.listen, Join: f.join, Secret: key, Clock: clk,
 		Twin: func(addr string, there, first bool) {
-			what := fmt.Sprintf("there is another board %d, at %s, which was started later: it takes no part until it has a number of its own (--pool-board) or this one is gone", f.number, addr)
+			what := fmt.Sprintf("there is another board %d, at %s, which was started later: it takes no part until it has a number of its own (--pool-board) or this one is gone", node.Board, addr)
 			switch {
 			case !there:
-				what = fmt.Sprintf("the other board %d, at %s, is gone", f.number, addr)
+				what = fmt.Sprintf("the other board %d, at %s, is gone", node.Board, addr)
 			case !first:
-				what = fmt.Sprintf("there is another board %d, at %s, which was started first: this one takes no part until it has a number of its own (--pool-board) or the other one is gone", f.number, addr)
+				what = fmt.Sprintf("there is another board %d, at %s, which was started first: this one takes no part until it has a number of its own (--pool-board) or the other one is gone", node.Board, addr)
 			}
 			fmt.Fprintf(log, "quillon: pool: %s\n", what)
 		},
@@ -248,9 +280,14 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 }
 
 // exchange lets the board and its pool hear of each other, until ctx ends.
-func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join *snic.Peering, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
+func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join member, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
 	var last string
-	do, visit := p.Do, func(v func(graph.App)) error { return inst.Visit(app, 0, v) }
+	do, visit := p.Do, func(v func(graph.App)) error {
+		err := inst.Visit(app, 0, v)
+		for w := 1; err == nil && inst.Visit(app, w, v) == nil; w++ {
+		}
+		return err
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

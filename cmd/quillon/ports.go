@@ -75,7 +75,7 @@ type opened struct {
 	queues []port.Port  // of a port alone: a pair stays open for as long as the graph runs
 	info   []afxdp.Info // of afxdp
 	pair   *afxdp.Pair
-	keep   bool         // its wire
+	devs   [2]string    // its interfaces
 	detach func() error // of afxdp
 	close  func() error
 }
@@ -213,7 +213,7 @@ func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args grap
 		return err
 	}
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
-	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, keep: cfg.Keep, detach: pair.Detach, close: pair.Close})
+	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, devs: [2]string{cfg.A, cfg.B}, detach: pair.Detach, close: pair.Close})
 	return nil
 }
 
@@ -330,18 +330,77 @@ func (o *openPorts) Detach() error {
 	return errors.Join(errs...)
 }
 
-// held are the interfaces of pairs whose wires Detach has left though they were not to be
-// kept: frames to some queue pairs must not cross.
-func (o *openPorts) held() (pairs [][2]string) {
+// heldPair is a pair for which Detach has left programs that do not let all cross.
+type heldPair struct {
+	a, b string // interfaces
+	afxdp.Held
+}
+
+func (o *openPorts) held() (pairs []heldPair) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, p := range o.open {
-		if p.pair != nil && !p.keep && p.pair.Kept() {
-			i := p.info[0].Interfaces
-			pairs = append(pairs, [2]string{i[0].Name, i[1].Name})
+		if p.pair != nil && p.pair.Held() != (afxdp.Held{}) {
+			pairs = append(pairs, heldPair{p.devs[0], p.devs[1], p.pair.Held()})
 		}
 	}
 	return pairs
+}
+
+// free gives back what is left of pairs one of whose interfaces is gone.
+func (o *openPorts) free() (names []string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.open {
+		if p.pair == nil {
+			continue
+		}
+		name, e := p.pair.Free()
+		if name != "" {
+			names = append(names, name)
+		}
+		err = errors.Join(err, e)
+	}
+	return names, err
+}
+
+// guarded reports whether a word is guarded at a pair.
+func (o *openPorts) guarded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.open, func(p opened) bool { return p.pair != nil && p.pair.Holds().Words })
+}
+
+// orphaned is an error when an earlier process has left connections at a pair that cannot do without it, and known
+// is false: that this one knows of them. Frames to them do not cross yet.
+func (o *openPorts) orphaned(known bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.open {
+		if p.pair == nil || known {
+			continue
+		}
+		if n, err := p.pair.Orphans(); err != nil {
+			return err
+		} else if n > 0 {
+			free, err := freeing(p.devs[0], p.devs[1])
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("%d queue pairs behind %s and %s cannot do without a process that was here, and without its state: "+
+				"start it as it was started (its functions, --name and --state), or end these connections at their clients, and then: %s", n, p.devs[0], p.devs[1], free)
+		}
+	}
+	return nil
+}
+
+// freeing is the command that takes a wire between two interfaces away.
+func freeing(a, b string) (string, error) {
+	s, err := bridge.Of(a, b)
+	if err != nil || s == nil {
+		return fmt.Sprintf("quillon detach %s %s", a, b), err
+	}
+	return fmt.Sprintf("quillon bridge remove %s %s", s.Bridge, s.Port), nil
 }
 
 // Close puts the interfaces back as they were, but for wires that are kept.

@@ -51,6 +51,7 @@ type runFlags struct {
 	watchdog time.Duration
 	verbose  bool
 	orders   *orders // nil: those from run on
+	held     bool    // when it has ended: some frames do not cross
 }
 
 // orders are what signals ask for, from the first change of an interface to the
@@ -113,9 +114,14 @@ is reserved before it is used, and nobody else may read it. What an app can do
 without (clover-steer: requests that it would send again after a crash) is in a file
 beside it, with the app's name.
 
-With --state none all this is lost: clients of shared connections that do not
-connect again before the next process starts may wait for answers for ever, or
-have requests acknowledged that were never executed.
+With --state none all this is lost: frames of those connections do not cross any
+more, and the next process does not start, since it would let requests be acknowledged
+that are never executed. End the connections at their clients, and then "quillon
+detach". It is the same when the file was removed, or another function is to run there.
+
+What clover-steer has sent and the server has not answered is waited for at a clean
+stop, 0.6 s. While it has no answer, other atomics to its words do not cross, for a
+minute at most; all else goes the way that it would go without quillon.
 
 With --p4runtime controllers may drive the graph: its apps of kind p4 are devices
 from 1 on, in the order of their names, and the tables of all other apps are one
@@ -457,12 +463,15 @@ func (r *running) openPorts() (err error) {
 	return asRoot(err)
 }
 
-// asRoot adds to an error what to do when another user was not permitted what root is.
+// asRoot adds to an error what to do when this process was not permitted what root usually is.
 func asRoot(err error) error {
-	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 && !strings.Contains(err.Error(), "as root") {
+	switch {
+	case !errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "as root"):
+		return err
+	case os.Geteuid() != 0:
 		return fmt.Errorf("%w: run it as root", err)
 	}
-	return err
+	return fmt.Errorf("%w: this root lacks capabilities, give it CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF", err)
 }
 
 func (r *running) build() (err error) {
@@ -501,6 +510,9 @@ func (r *running) build() (err error) {
 // left: a frame to a connection that only they can translate must not cross before they
 // have said so.
 func (r *running) attach() error {
+	if err := r.ports.orphaned(r.filter.Bound && r.state.left()); err != nil {
+		return err
+	}
 	if err := r.inst.Begin(r.clk.Now()); err != nil {
 		return err
 	}
@@ -608,6 +620,11 @@ func (r *running) work() error {
 			// is closed by the end of the process is enough for the frames to
 			// cross in the kernel.
 			_ = r.control.Hangup()
+			free, e := r.ports.free()
+			err = errors.Join(err, e)
+			if len(free) > 0 && e == nil {
+				return fmt.Errorf("%w; %s, the other one of the pair, is free", err, strings.Join(free, ", "))
+			}
 			return fmt.Errorf("%w%s", err, leftWires(r.spec, err))
 		}
 	}
@@ -637,10 +654,8 @@ func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan erro
 	// The frames first, then the workers: a program that waits for a
 	// worker that has stopped would hold them up.
 	r.life.at("detaching the ports")
+	r.quiesce()
 	err := r.ports.Detach()
-	for _, pair := range r.ports.held() {
-		fmt.Fprintf(r.log, "quillon: connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: quillon detach %[2]s %[3]s\n", cmp.Or(r.state.app, "this process"), pair[0], pair[1])
-	}
 	cancel()
 	r.life.at("waiting for the end of all workers")
 	return r.finish(errors.Join(lost, err, <-done))
@@ -665,6 +680,7 @@ func (r *running) finish(err error) error {
 	}
 	if r.ports != nil {
 		errs = append(errs, r.ports.Close())
+		r.sayHeld()
 	}
 	if r.state != nil {
 		errs = append(errs, r.state.Close())
@@ -673,6 +689,49 @@ func (r *running) finish(err error) error {
 		errs = append(errs, r.control.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// quietLimit is how long a process that ends lets servers answer what would be guarded without it: as long as
+// clover-steer has others' atomics wait for it (repair=).
+const quietLimit = 600 * time.Millisecond
+
+// quiesce has apps begin nothing more that is guarded when the process has ended, and waits for what is under way.
+func (r *running) quiesce() {
+	if !r.ports.guarded() {
+		return
+	}
+	for app := range r.inst.Spec().Apps {
+		for w := range r.inst.Workers() {
+			_ = r.inst.Visit(app, w, func(a graph.App) {
+				if a, ok := a.(interface{ End() }); ok {
+					a.End()
+				}
+			})
+		}
+	}
+	for since := r.clk.Now(); r.ports.guarded() && r.clk.Now().Sub(since) < quietLimit; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// sayHeld tells which frames do not cross when the process has ended.
+func (r *running) sayHeld() {
+	for _, p := range r.ports.held() {
+		r.held = true
+		free, err := freeing(p.a, p.b)
+		if err != nil {
+			free = "quillon detach " + p.a + " " + p.b
+		}
+		app := cmp.Or(r.state.app, "this process")
+		switch {
+		case p.QueuePairs && r.state.path != "":
+			fmt.Fprintf(r.log, "quillon: connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: %s\n", app, p.a, p.b, free)
+		case p.QueuePairs:
+			fmt.Fprintf(r.log, "quillon: --state none: connections that cannot do without %s are lost: frames to these do not cross between %s and %s; end them at their clients, and then: %s\n", app, p.a, p.b, free)
+		default:
+			fmt.Fprintf(r.log, "quillon: appends that %s sent have no answer yet: for a minute, or until the next process runs, other atomics to their words do not cross between %s and %s, and all else does; to end that: %s\n", app, p.a, p.b, free)
+		}
+	}
 }
 
 // leftWires tells what a worker that failed leaves of the inline pairs of spec.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -499,7 +500,7 @@ arguments stay, and its memory if that stays or grows.`,
 	f.IntVar(&credits, "credits", dag.DefaultCredits, "packets that an instance has inside at most")
 	f.BoolVar(&remote, "remote", true, "other boards of the pool may run it")
 	f.BoolVar(&t.Endpoint, "endpoint", false, "the endpoint may do its work")
-	f.StringVar(&t.Fault, "fault", "", "what becomes of its packets when a fault of its memory has stopped it: `drop` or pass (default: drop)")
+	f.StringVar(&t.Fault, "fault", "", "what becomes of its packets when a fault of its memory has stopped it, or it has panicked: `drop` or pass (default: drop)")
 	add.PreRun = func(cmd *cobra.Command, _ []string) { // what is not told is not said
 		if cmd.Flags().Changed("area") {
 			t.Area = &area
@@ -855,10 +856,11 @@ func newSNICTasksCmd() *cobra.Command {
 		Long: `Shows the network tasks: the load of all instances together, and of the fullest one. A
 flow that alone is too much for an instance is told of. On a board with memory
 (memory=) also what each has of it: what is on the board, what was swapped out
-to others, and what it declares (memory:). A task that a fault has stopped is shown
-with what it was, and where. The machine gives a board its memory as it is used: the
-last line says how much at most it has given, and what the whole process has. With
---json a list with {worker, tasks, memory} of each worker.`,
+to others, and what it declares (memory:). A task that a fault of its memory has
+stopped, or that has panicked, is shown with what it was, and where. The machine gives
+a board its memory as it is used: the last line says how much at most it has given,
+and what the whole process has. With --json a list with {worker, tasks, memory} of
+each worker.`,
 		Example: "  quillon snic tasks",
 	}, func(worker int, v snic.View) boardTasks { return boardTasks{worker, v.Tasks, v.Board.Memory} }, tasksText)
 }
@@ -867,7 +869,11 @@ func tasksText(w io.Writer, v boardTasks) {
 	m := v.Memory
 	head := "TASK\tKIND\tINSTANCES\tEACH\tLOAD\tFULLEST"
 	if m != nil {
-		head += "\tMEMORY\tSWAPPED\tDECLARED\tSTOPPED BY"
+		head += "\tMEMORY\tSWAPPED\tDECLARED"
+	}
+	stopped := m != nil || slices.ContainsFunc(v.Tasks, func(t snic.TaskView) bool { return t.Fault != "" })
+	if stopped {
+		head += "\tSTOPPED BY"
 	}
 	fmt.Fprintln(w, head)
 	for _, t := range v.Tasks {
@@ -877,14 +883,14 @@ func tasksText(w io.Writer, v boardTasks) {
 		}
 		line := fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%s", t.Task, t.Kind, t.Instances, each, load, fullest)
 		if m != nil {
-			resident, swapped, declared, fault := "-", "-", "-", "-"
+			resident, swapped, declared := "-", "-", "-"
 			if m := t.Memory; m != nil {
 				resident, swapped, declared = byteCount(m.Resident), byteCount(m.Swapped), byteCount(m.Declared)
 			}
-			if t.Fault != "" {
-				fault = t.Fault
-			}
-			line += fmt.Sprintf("\t%s\t%s\t%s\t%s", resident, swapped, declared, fault)
+			line += fmt.Sprintf("\t%s\t%s\t%s", resident, swapped, declared)
+		}
+		if stopped {
+			line += "\t" + cmp.Or(t.Fault, "-")
 		}
 		fmt.Fprintln(w, line)
 	}
@@ -918,10 +924,11 @@ func byteCount(n int64) string {
 
 func newSNICRestartCmd() *cobra.Command {
 	return onBoard(&cobra.Command{
-		Use: "restart TASK", Short: "Start a network task anew, as after a fault of its memory",
+		Use: "restart TASK", Short: "Start a network task anew, as after a fault",
 		Long: `Starts a network task anew, without what it knew, with memory of its own that is
-empty: one that a fault of its memory has stopped (quillon snic tasks), or any
-other. It is the number restart: of the task in the deployment that changes.`,
+empty: one that a fault of its memory has stopped, or that has panicked (quillon snic
+tasks), or any other. It is the number restart: of the task in the deployment that
+changes.`,
 		Example: "  quillon snic restart cache",
 		Args:    exactly("TASK"),
 	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {

@@ -34,6 +34,7 @@ type stateFile struct {
 	f     *os.File
 	app   string
 	asked bool     // an app keeps a state
+	fresh bool     // the file had none
 	maps  [][]byte // of the whole file; the last one is the longest
 	// inside are files of apps inside another one, beside this one, by name.
 	inside map[string]*stateFile
@@ -106,6 +107,7 @@ func bare(err error) error {
 
 // open takes the file for this process, and refuses what is no state.
 func (s *stateFile) open() (err error) {
+	s.fresh = true
 	if s.path == "" {
 		fd, err := unix.MemfdCreate("quillon-state", unix.MFD_CLOEXEC)
 		if err != nil {
@@ -147,6 +149,7 @@ func (s *stateFile) open() (err error) {
 		return err
 	}
 	if i.Size() > 0 {
+		s.fresh = false
 		head := make([]byte, stateHead)
 		n, _ := f.ReadAt(head, 0)
 		if !bytes.HasPrefix(head, []byte(stateMagic)) {
@@ -266,6 +269,11 @@ func (s *stateFile) kept() (all []*stateFile) {
 		all = append(all, s.inside[app].kept()...)
 	}
 	return all
+}
+
+// left reports whether an earlier process may have left something.
+func (s *stateFile) left() bool {
+	return slices.ContainsFunc(s.kept(), func(f *stateFile) bool { return !f.fresh })
 }
 
 // Close gives the files back.
