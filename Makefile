@@ -7,6 +7,9 @@
 # make profile  measures anew what the compiler optimises for; minutes
 GO       ?= go
 FUZZTIME ?= 1s
+# With -fuzz=. the compiler marks branches, and the fuzzer keeps inputs that take new ones. make fuzz
+# does so. It compiles all packages once more, which takes minutes; in a second it gains nothing.
+GUIDED   =
 # Worlds that swordbox is compared in with a bare wire, four times as many as there
 # are histories, and ten times as many as for clover-steer; ordinary runs do few.
 SCHEDULES ?= 10000
@@ -44,15 +47,14 @@ define RUN
 $(GO) test -json -pgo=off -vet=off "-ldflags=-s -w" -timeout $(TIMEOUT) $(1) || echo '{"Action":"exit","Output":"go test $(strip $(1))"}'
 endef
 
-# Every fuzz target of the tree, FUZZTIME each, with one binary a package: compiled
-# for the fuzzer, it takes seconds to link. The fuzzer sometimes reports its own
+# Every fuzz target of the tree, FUZZTIME each, with one binary a package. The fuzzer sometimes reports its own
 # deadline as a failure, without a failing input (go.dev/issue/75804): such a run is
 # repeated, at last with a number of inputs in place of a time.
 define FUZZ
 found=$$($(GO) env GOCACHE)/fuzz/$(MODULE); \
 grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -n1 dirname | sort -u | \
 while read -r dir; do \
-  $(GO) test -c -pgo=off -fuzz=. -o bin/fuzz.test "$$dir" && targets=$$(bin/fuzz.test -test.list '^Fuzz') || \
+  $(GO) test -c -pgo=off $(GUIDED) "-ldflags=-s -w" -o bin/fuzz.test "$$dir" && targets=$$(bin/fuzz.test -test.list '^Fuzz') || \
     { echo '{"Action":"exit","Output":"building for fuzzing '"$$dir"'"}'; continue; }; \
   for func in $$targets; do \
     for time in $(FUZZTIME) $(FUZZTIME) 1000x; do \
@@ -157,6 +159,7 @@ deps:
 	   { $(APT) update && $(APT) install -y --no-install-recommends $$missing; }; } </dev/null >/dev/null || \
 	   echo "could not install$$missing: tests that need them say so"
 
+fuzz: GUIDED = -fuzz=.
 fuzz:
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(FUZZ); } 2>&1 | bin/tally

@@ -57,6 +57,9 @@ var banned = map[string][]string{
 	"snic":      {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
 }
 
+// parts are those of a live board. The simulator runs a board as a whole, and has no second one.
+var parts = []string{"snic/drf", "snic/fair", "snic/mat", "snic/merge", "snic/sched", "snic/vmem"}
+
 var badNames = []string{"util", "utils", "common", "helper", "helpers", "manager", "base", "types"}
 
 // under reports whether p is folder or lies in it.
@@ -82,6 +85,11 @@ func mayImport(from, to string) string {
 		}
 		if under(own, room) && room != "nf" {
 			return ""
+		}
+		for _, p := range parts {
+			if under(from, "sim") && under(own, p) {
+				return "a simulated board is snic's app, which has it inside"
+			}
 		}
 		for _, d := range doors[room] {
 			if d == "*" || under(own, d) {
