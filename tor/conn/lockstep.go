@@ -33,8 +33,10 @@ type notes struct {
 	// kinds of the requests with the 32 PSNs before Row.next, two bits each.
 	kinds uint64
 	// rounds is how many times the client asked for something new since the newest of
-	// heard, at least Config.Settle apart, and sent nothing out of its turn.
+	// heard, at least Config.Settle apart, and sent nothing out of its turn. A client whose
+	// request is lost is silent in one round, and refused in the next: enough of them tell.
 	rounds uint8
+	begun  bool // the client has asked for something new since the notes began
 }
 
 // Kinds of requests and of what answers them; 0 says nothing.
@@ -93,7 +95,7 @@ func (t *Table) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.
 	x.against(x.ahead)
 	x.ahead = 0
 	if round && !t.crowded(now, t.bucket(r.Client.Addr, r.Server.Addr)) { // else nobody listens
-		x.rounds = min(x.rounds+1, enough)
+		x.rounds, x.begun = min(x.rounds+1, enough), true
 	}
 	for i := range min(n, 32) {
 		k, at := kindOf(f.Op), 2*((psn+i)&31)
@@ -155,14 +157,14 @@ func (t *Table) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b [
 		x := &t.notes[r.notes-1]
 		if x.heard&bit == 0 {
 			x.heard |= bit
-			x.rounds = min(x.rounds, 1)
+			x.rounds = 0
 		}
 		if !fresh {
 			continue
 		}
 		// A client that was heard first as it repeated something may be answered
 		// for a while what it asked for before.
-		if ahead >= 0 && x.rounds > 0 {
+		if ahead >= 0 && x.begun {
 			x.ahead |= bit
 		}
 		if asked := x.kinds >> (2 * (p & 31)) & 3; ahead < 0 && ahead >= -32 && k != 0 && asked != 0 && asked != k {
@@ -243,7 +245,7 @@ func (t *Table) hush(l *bucket, bit uint64, silent bool) {
 		if r := &t.rows[i-1]; r.notes != 0 {
 			x := &t.notes[r.notes-1]
 			if silent && x.heard&bit != 0 {
-				x.rounds = min(x.rounds, 1)
+				x.rounds = 0
 			}
 			x.heard, x.few, x.many, x.ahead = x.heard&^bit, x.few&^bit, x.many&^bit, x.ahead&^bit
 		}

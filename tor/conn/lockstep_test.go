@@ -235,6 +235,28 @@ func TestRepetitionForgetsNobody(t *testing.T) {
 		ask(b, 1), ask(b, 2), ask(b, 3), step{"either", a.response(hdr.Acknowledge, 2), Ambiguous})
 }
 
+// TestNoVoice: there is one place for voices, and a connection whose requests are not seen has
+// it. What tells that the other is not gone is that it is refused after a lost request, a round later.
+func TestNoVoice(t *testing.T) {
+	x, a, unseen := newTable(t, Config{Rows: 1, Infer: true, Settle: settle}), nth(0), nth(1)
+	ask := func(p uint32) step { return step{"", a.request(hdr.WriteOnly, p), anyEvent} }
+	ack := func(c *connection, p uint32) step {
+		return step{"", c.response(hdr.Acknowledge, p), Waiting}
+	}
+	at := func(n int) clock.Time { return clock.Time(n) * clock.Time(settle) }
+	for p := range uint32(4) {
+		run(t, x, at(int(p)), ask(p), ack(unseen, p), ack(a, p))
+	}
+	if len(x.voices) != 1 {
+		t.Fatalf("%d voices", len(x.voices))
+	}
+	run(t, x, at(4), ask(4)) // it is lost
+	run(t, x, at(5), ask(5), ack(unseen, 5))
+	nak := a.response(hdr.Acknowledge, 4)
+	nak[54] = byte(hdr.SynNAKSequence)
+	run(t, x, at(6), step{"refused", nak, Waiting}, ask(6), ack(unseen, 6))
+}
+
 // The most work that a response may make: 64 rows, each of which depends on the one behind it.
 func BenchmarkMatch(b *testing.B) {
 	var all [maxVoices]candidate
