@@ -80,7 +80,8 @@ type service struct {
 	visits   []sched.Visit // the plan: forward; nil: none
 	best     []sched.Visit // the fewest, whatever is in the regions; nil: there are none
 	bulk     bool          // packets run to the end at once
-	width    int           // the most branches of a stage, each on a copy; 0: one after the other
+	width    int           // the most branches of a stage, side by side; 0: one after the other
+	copies   int           // as many copies as such a packet may need at a time
 	twin     bool          // it has routes in line, too
 	missing  bool          // a chain of the plan is in no region
 	refused  bool          // it cannot be launched
@@ -111,17 +112,18 @@ type inside struct {
 	begun    bool  // a task has had it
 	lost     bool  // a task has not let it go on: it ends
 	failed   bool  // there were no copies for it
+	lent     bool  // a task has what is original
 	promised uint8 // copies that it may still need
 	stage    uint8
-	branches uint8       // it runs in, on copies
-	original *packet.Buf // as long as there are copies of it
+	branches uint8       // it runs in, side by side
+	original *packet.Buf // its frame meanwhile; nil: a task has ended it
 	since    clock.Time  // it is in the packet store
 	size     int32
 	tenant   int32
 	from     int8 // worker + 1 that handed it over; 0: none
 }
 
-// lane is a packet in a branch: the frame, or a copy. That of branch i of packet p is
+// lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
 // p<<laneBits + i.
 type lane struct {
 	buf    *packet.Buf
@@ -129,7 +131,7 @@ type lane struct {
 	mask   uint16 // tasks of the chain there that it is still to run through
 	at     int8   // the task of the chain that it is in, or was last; -1: none
 	lent   bool   // the task has the frame
-	branch        // of a copy
+	branch        // of several
 }
 
 // board is one sNIC.
@@ -183,7 +185,7 @@ type board struct {
 	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
 	decided  int            // packet of the scheduler's last decision
 	modelled []int32        // of them, those with packets
-	copied   uint64         // packets, once for each stage in which they ran on copies
+	copied   uint64         // packets, once for each stage in which they ran side by side
 	promised int            // copies to packets
 	inLine   uint64         // packets that could not, because frames were scarce
 	lost     func(tag uint64)
@@ -589,17 +591,19 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 			continue
 		}
 		way := route
-		width := d.width
-		if width > 0 && !b.canCopy(x, width) {
-			width, way = 0, way+inLine
+		copies := 0
+		if d.width > 0 && d.copies > 0 {
+			if copies = d.copies; !b.canCopy(x, copies) {
+				copies, way = 0, way+inLine
+			}
 		}
 		id, r := b.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
-		b.promised += width
-		b.packets[id] = inside{way: g.way, promised: uint8(width), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant), from: int8(g.from)}
+		b.promised += copies
+		b.packets[id] = inside{way: g.way, promised: uint8(copies), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant), from: int8(g.from)}
 		if g.from > 0 {
 			d.lodge.guests[g.from-1].inside++
 		}

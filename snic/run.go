@@ -245,7 +245,11 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	}
 	d.busy = start
 	if t.Throughput > 0 {
-		ns := float64(l.buf.Len())*8e9/float64(t.Throughput) + d.rest
+		size := int(b.packets[id>>laneBits].size) // of a frame that another branch has ended
+		if l.buf != nil {
+			size = l.buf.Len()
+		}
+		ns := float64(size)*8e9/float64(t.Throughput) + d.rest
 		d.busy = start.Add(clock.Duration(ns))
 		d.rest = ns - math.Floor(ns)
 	}
@@ -291,14 +295,13 @@ func (b *board) ripe(c *graph.Ctx, t *task, id int32) bool {
 	switch {
 	case t.absent():
 		b.work.push(id)
-	case p.lost:
+	case p.lost || p.failed:
 		b.back(id, true)
 	case t.halted:
 		b.turnAway(c, id)
+	case p.branches > 0 && !b.ready(c, p, &b.lanes[id], t):
+		b.back(id, true)
 	default:
-		if p.branches > 0 {
-			b.ready(p, &b.lanes[id], t)
-		}
 		return true
 	}
 	return false
@@ -444,7 +447,7 @@ func (b *board) done(t *task, id int32) {
 	l.lent = false
 	b.held++
 	if p := &b.packets[id>>laneBits]; p.branches > 0 {
-		b.remarked(p, l, t)
+		b.returned(p, l, t)
 	}
 	b.sched.Release(int(id>>laneBits), int(id&(maxLanes-1)), int(l.at))
 	b.work.push(id)
@@ -466,9 +469,17 @@ func (b *board) gone(t *task) {
 
 // forsake ends a packet's way whose frame is no longer the board's.
 func (b *board) forsake(id int32) {
-	l := &b.lanes[id]
+	l, p := &b.lanes[id], &b.packets[id>>laneBits]
+	if p.branches > 0 && l.buf == p.original { // it was the frame of other branches, too
+		for i := range int(p.branches) {
+			if y := &b.lanes[int(id)&^(maxLanes-1)+i]; y.buf == p.original {
+				y.buf = nil
+			}
+		}
+		p.original, p.lent = nil, false
+	}
 	l.buf, l.lent = nil, false
-	b.packets[id>>laneBits].lost = true
+	p.lost = true
 	b.back(id, true)
 }
 
