@@ -134,6 +134,12 @@ type lane struct {
 	branch        // of several
 }
 
+// take makes a lane that of a frame, which is nowhere yet. Each field is set by itself: a whole lane would be made elsewhere
+// and copied from there, which has to wait for it.
+func (l *lane) take(x *packet.Buf) {
+	l.buf, l.region, l.mask, l.at, l.lent = x, -1, 0, -1, false
+}
+
 // board is one sNIC.
 type board struct {
 	settings
@@ -603,12 +609,15 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 			continue
 		}
 		b.promised += copies
-		b.packets[id] = inside{way: g.way, promised: uint8(copies), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant), from: int8(g.from)}
+		p := &b.packets[id]
+		p.begun, p.lost, p.failed, p.lent = false, false, false, false
+		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
+		p.original, p.stage, p.branches = nil, 0, 0
 		if g.from > 0 {
 			d.lodge.guests[g.from-1].inside++
 		}
 		first := id << laneBits
-		b.lanes[first] = lane{buf: x, region: -1, at: -1}
+		b.lanes[first].take(x)
 		b.inside++
 		b.stored += int64(x.Len())
 		k.packets++

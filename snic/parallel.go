@@ -69,17 +69,17 @@ func (b *board) canCopy(x *packet.Buf, n int) bool {
 
 // enter makes a packet ready for the stage of a run: what was on copies is merged,
 // and the branches have the frame.
-func (b *board) enter(c *graph.Ctx, r sched.Run) {
-	p := &b.packets[r.Packet]
+func (b *board) enter(c *graph.Ctx, id, stage, branches int) {
+	p := &b.packets[id]
 	if p.branches > 0 {
-		if int(p.stage) == r.Stage {
+		if int(p.stage) == stage {
 			return
 		}
-		b.merge(c, r.Packet)
+		b.merge(c, id)
 	}
-	p.stage = uint8(r.Stage)
-	if r.Branches > 1 && !p.failed {
-		b.fork(c, r.Packet, r.Branches)
+	p.stage = uint8(stage)
+	if branches > 1 && !p.failed {
+		b.fork(c, id, branches)
 	}
 }
 
@@ -89,7 +89,9 @@ func (b *board) fork(c *graph.Ctx, id, n int) {
 	p := &b.packets[id]
 	x := b.lanes[id<<laneBits].buf
 	for i := range n {
-		b.lanes[id<<laneBits+i] = lane{buf: x, region: -1, at: -1, branch: branch{whole: true, marked: -1}}
+		l := &b.lanes[id<<laneBits+i]
+		l.take(x)
+		l.whole, l.marked, l.writes = true, -1, 0
 	}
 	p.original, p.branches = x, uint8(n)
 	b.copied++
@@ -244,7 +246,7 @@ func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
 		if l.buf != p.original && !l.lent {
 			give(l.buf)
 		}
-		*l = lane{region: -1, at: -1}
+		l.take(nil)
 	}
 	if !p.lent {
 		give(p.original)

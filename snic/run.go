@@ -125,8 +125,8 @@ func (b *board) pump(c *graph.Ctx) (some bool) {
 func (b *board) begin(c *graph.Ctx, r sched.Run) {
 	p := &b.packets[r.Packet]
 	p.begun = true
-	if r.Branches > 1 || p.branches > 0 {
-		b.enter(c, r)
+	if stage, branches := b.sched.Stage(r.Packet); branches > 1 || p.branches > 0 {
+		b.enter(c, r.Packet, stage, branches)
 	}
 	if p.lost || p.failed {
 		b.sched.Return(r.Packet, r.Branch, true)
@@ -136,7 +136,11 @@ func (b *board) begin(c *graph.Ctx, r sched.Run) {
 	l := &b.lanes[id]
 	l.region, l.mask = int32(r.Region), r.Mask
 	if b.pass == 0 {
-		b.work.push(id)
+		if b.work.n == 0 {
+			b.advance(c, id)
+		} else {
+			b.work.push(id)
+		}
 		return
 	}
 	// Copies of a header go together.
@@ -253,8 +257,10 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 		d.busy = start.Add(clock.Duration(ns))
 		d.rest = ns - math.Floor(ns)
 	}
+	if d.head == len(d.q) {
+		c.Wake(start.Add(t.Latency)) // else that of the first of them counts
+	}
 	d.push(id, start.Add(t.Latency))
-	c.Wake(start.Add(t.Latency))
 }
 
 // back returns a lane to the scheduler.

@@ -94,14 +94,12 @@ func (s *Scheduler) refuse(r Reason) (int, Reason) {
 }
 
 // Run is what to run now: the tasks in Mask of the chain in Region, on the copy
-// of the packet's header for Branch.
+// of the packet's header for Branch. The compiler keeps a struct of up to four fields in registers; a longer one, of which
+// some million a second are returned, costs a wait for what has just been stored.
 type Run struct {
 	Packet, Branch int
 	Region         int
 	Mask           uint16
-	// Stage is of the packet's plan, Branches how many it has: with several, each is
-	// on a copy of the header.
-	Stage, Branches int
 }
 
 // Next is what to run now. Runs of a region are to be begun in the order of Next.
@@ -113,9 +111,14 @@ func (s *Scheduler) Next() (Run, bool) {
 	x := &s.headers[h]
 	x.state = running
 	s.books.Runs++
-	pk := &s.packets[h>>s.shift]
-	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run,
-		Stage: int(pk.stage), Branches: int(pk.branches)}, true
+	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run}, true
+}
+
+// Stage is the stage of its plan that a packet is in, of which Next has told, and how many branches that has: with several,
+// each is on a copy of the header.
+func (s *Scheduler) Stage(packet int) (stage, branches int) {
+	pk := &s.packets[packet]
+	return int(pk.stage), int(pk.branches)
 }
 
 // out is the header of a run that Next told of, or none.
@@ -216,7 +219,6 @@ type Left struct {
 	Packet  int
 	Route   int
 	Tenant  int
-	Bytes   int
 	Dropped Reason // None: it goes on its way
 }
 
@@ -240,7 +242,7 @@ func (s *Scheduler) Leave() (Left, bool) {
 	} else {
 		s.books.Dropped[pk.reason]++
 	}
-	return Left{int(p), int(pk.route), int(pk.tenant), int(pk.bytes), pk.reason}, true
+	return Left{int(p), int(pk.route), int(pk.tenant), pk.reason}, true
 }
 
 // begin sends a packet on its way.
