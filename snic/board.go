@@ -38,6 +38,8 @@ type task struct {
 	modelled bool
 	// holds: it may keep packets.
 	holds bool
+	// quiet: it makes no packets of its own, as its function says, too.
+	quiet bool
 	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
 	halted  bool
 	fault   string
@@ -377,6 +379,12 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	c.Wake(c.Now())
 	if err := b.deployTasks(c, apps); err != nil {
 		panic(fmt.Sprintf("snic: tasks that were checked: %v", err))
+	}
+	for i := range b.tasks {
+		if t := &b.tasks[i]; t.in != nil {
+			k := t.in.Kind
+			t.quiet = !t.Answers && !t.holds && k.Effects != nil && !k.Effects(t.in.Args).Answers
+		}
 	}
 }
 

@@ -270,7 +270,8 @@ func (b *board) back(id int32, dropped bool) {
 	b.sched.Return(int(id>>laneBits), int(id&(maxLanes-1)), dropped)
 }
 
-// feed gives frames to a task, in batches of those that go the same way.
+// feed gives frames to a task, in batches of those that go the same way, or, where the task makes none of its own, of which it
+// would have to be known which way they go, in the same direction.
 func (b *board) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	batch := &b.batches[b.depth]
 	batch.Reset()
@@ -278,7 +279,7 @@ func (b *board) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	for _, f := range frames {
 		id := f.lane
 		p := &b.packets[id>>laneBits]
-		if batch.Len() > 0 && p.way != w {
+		if batch.Len() > 0 && p.way != w && !(t.quiet && p.way.back == w.back && b.untimed(t, p.way.dag, batch.Len())) {
 			b.give(c, t, w, batch)
 			batch.Reset()
 		}
@@ -313,7 +314,18 @@ func (b *board) ripe(c *graph.Ctx, t *task, id int32) bool {
 	return false
 }
 
-// give gives a task a batch whose frames go the way w, and takes what the task lets go of.
+// untimed reports whether a packet of a DAG may come to a task with n others that go other ways: the next batch is not one
+// to be timed, which has to be of one DAG.
+func (b *board) untimed(t *task, dag int32, n int) bool {
+	if b.spent.clock == nil {
+		return true
+	}
+	d := &b.services[dag]
+	k := b.place(d, t)
+	return t.untimed+n < timedEvery && (k < 0 || d.costs[k] > 0)
+}
+
+// give gives a task a batch whose frames go the way w, the last of them if they go several, and takes what the task lets go of.
 func (b *board) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	t.way = w
 	d, n := &b.services[w.dag], batch.Len()
