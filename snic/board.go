@@ -149,6 +149,7 @@ type board struct {
 	next  settings // from Reconfigure, until Inside
 
 	mat    *mat.Table
+	asked  [packet.MaxBatch]asked // frames of a batch
 	sched  *sched.Scheduler
 	fabric *region.Fabric
 	fair   *fair.Sharer
@@ -238,6 +239,12 @@ type group struct {
 	flow   uint64 // of the first
 	flows  [packet.MaxBatch]uint64
 	batch  packet.Batch
+}
+
+// asked is a frame whose flow is looked for.
+type asked struct {
+	mat.Ask
+	whole bool // its headers are
 }
 
 // delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
@@ -404,18 +411,28 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 		b.pushPeers(c, in, frames)
 		return
 	}
-	for _, x := range frames.Bufs() {
+	for i, x := range frames.Bufs() {
+		q, p := &b.asked[i], x.Bytes()
+		if q.whole = hdr.Walk(p, &q.Layers); q.whole {
+			b.mat.Ahead(&q.Ask, p, uint16(in))
+		}
+	}
+	for i := range frames.Len() {
+		if q := &b.asked[i]; q.whole {
+			b.mat.Near(&q.Ask)
+		}
+	}
+	for i, x := range frames.Bufs() {
 		if b.pauses != nil && b.hear(c, in, x) {
 			continue
 		}
-		p := x.Bytes()
-		var l hdr.Layers
-		if !hdr.Walk(p, &l) {
+		q, p := &b.asked[i], x.Bytes()
+		if !q.whole {
 			c.Mark(x, packet.Forwarded, reasonShort)
 			b.depart(c, out, x)
 			continue
 		}
-		f := b.mat.Lookup(p, uint16(in), forward, &l)
+		f := b.mat.Find(&q.Ask, p, uint16(in), forward)
 		if f.Rule < 0 {
 			c.Mark(x, packet.Forwarded, reasonSwitched)
 			b.depart(c, out, x)
@@ -434,15 +451,15 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 			c.Drop(x, reasonNobody)
 			continue
 		}
-		if l.EtherType == hdr.EtherNSH {
-			if r := leavePath(x, &l); r != reasonOffPath {
+		if l := &q.Layers; l.EtherType == hdr.EtherNSH {
+			if r := leavePath(x, l); r != reasonOffPath {
 				c.Drop(x, r)
 				continue
 			}
 			c.Mark(x, packet.Rewritten, reasonOffPath)
 			f.Hash = 0
-			if hdr.Walk(x.Bytes(), &l) {
-				f.Hash = mat.Hash(x.Bytes(), &l)
+			if hdr.Walk(x.Bytes(), l) {
+				f.Hash = mat.Hash(x.Bytes(), l)
 			}
 		}
 		n += b.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
