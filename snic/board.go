@@ -203,6 +203,7 @@ type board struct {
 	batches  []packet.Batch // by depth
 	depth    int
 	groups   []group
+	convoy   convoy
 	groupOf  [2 * maxDAGs]int8 // index into groups + 1
 
 	epochAt  clock.Time // when the epoch ends
@@ -330,6 +331,7 @@ func newBoard(s settings) (*board, error) {
 		groups:  make([]group, packet.MaxBatch),
 		part:    make([]int64, max(s.regions, 1)),
 		touched: make([]int32, 0, packet.MaxBatch),
+		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
 	b.lost = func(tag uint64) {
 		if tag-1 < uint64(len(b.lanes)) && b.lanes[tag-1].lent {
@@ -530,9 +532,12 @@ func (b *board) dispatch(c *graph.Ctx, in, n int) {
 		b.groupOf[2*g.way.dag] = 0
 		b.groupOf[2*g.way.dag+1] = 0
 	}
+	b.convoy.open = true
 	for i := range b.groups[:n] {
 		b.admit(c, in, &b.groups[i])
 	}
+	b.convoy.open = false
+	b.runConvoy(c)
 	b.pump(c)
 }
 
@@ -579,6 +584,9 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 			}
 		}
 		return
+	}
+	if d.missing {
+		b.runConvoy(c) // before regions change
 	}
 	if d.missing && !b.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
@@ -675,11 +683,78 @@ func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
 		}
 		r, mask, k := b.sched.Take(route, g.flows[at], n, bytes)
 		if k == 0 {
+			if b.convoy.batch.Len() > 0 {
+				b.runConvoy(c) // and gives back credits
+				continue
+			}
 			return at
 		}
-		b.run(c, d, d.start(g.way.back), g.way, bufs[at:at+k])
-		b.sched.Give(r, mask, k, 0)
-		at += k
+		b.gather(c, d, g.way, bufs[at:at+k])
+		b.convoy.taken = append(b.convoy.taken, taken{r, mask, k})
+		if at += k; !b.convoy.open || k < n {
+			b.runConvoy(c)
+		}
 	}
 	return at
+}
+
+// convoy is packets that have been taken to run at once, and are still to run: of DAGs that have the same tasks, and in the same
+// direction and out by the same port, so that they can be one batch. It is of one batch of a port.
+type convoy struct {
+	open  bool // more may come
+	alone bool // a task is to be timed
+	d     *service
+	way   way
+	batch packet.Batch
+	taken []taken
+}
+
+// taken is what the scheduler has given credits.
+type taken struct {
+	region int
+	mask   uint16
+	n      int
+}
+
+// gather has packets run with those that were taken before them. What tasks answer or make on the way goes the way of the
+// first of them, which is that of all but for the number of the DAG: what of it is told of a DAG is nothing more.
+func (b *board) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
+	k := &b.convoy
+	if n := k.batch.Len(); n > 0 {
+		if !k.alone && k.way.back == w.back && k.way.out == w.out && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
+			k.batch.Append(frames)
+			return
+		}
+		b.runConvoy(c)
+	}
+	k.d, k.way, k.alone = d, w, !b.unmeasured(d, len(frames))
+	k.batch.Append(frames)
+}
+
+// unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
+// timed then, which is done with packets of one DAG.
+func (b *board) unmeasured(d *service, n int) bool {
+	if b.spent.clock == nil {
+		return true
+	}
+	for i, t := range d.tasks {
+		if b.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// runConvoy runs what was gathered.
+func (b *board) runConvoy(c *graph.Ctx) {
+	k := &b.convoy
+	if k.batch.Len() == 0 {
+		return
+	}
+	b.run(c, k.d, k.d.start(k.way.back), k.way, k.batch.Bufs())
+	k.batch.Reset()
+	for _, t := range k.taken {
+		b.sched.Give(t.region, t.mask, t.n, 0)
+	}
+	k.taken = k.taken[:0]
 }

@@ -32,6 +32,10 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 		i += step // no longer deployed, or out of order
 	}
 	if i < 0 || i >= len(d.tasks) {
+		if w.out < ports && b.pauses == nil {
+			c.EmitAll(int(w.out), frames)
+			return
+		}
 		for _, x := range frames {
 			b.emit(c, w, x)
 		}
