@@ -294,7 +294,7 @@ func (s *Scheduler) admit(h int32) {
 	pk := &s.packets[p]
 	pl := s.plans[pk.plan]
 	c := &s.chains[pl.visits[x.visit].chain]
-	r := s.choose(c, pl.spread, pk.flow)
+	r := s.choose(c, pl.spread, pk.flow, x.rest)
 	if r == none {
 		if c.placed == 0 && !pl.current {
 			x.state = idle
@@ -322,8 +322,8 @@ func (s *Scheduler) admit(h int32) {
 	s.wake(p)
 }
 
-// choose is an instance of a chain that takes packets; none if there is none.
-func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
+// choose is an instance of a chain that takes packets, for some of its tasks; none if there is none.
+func (s *Scheduler) choose(c *chain, spread Spread, flow uint64, mask uint16) int32 {
 	switch len(c.open) {
 	case 0:
 		return none
@@ -339,13 +339,16 @@ func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
 		}
 		best = c.open[c.turn]
 	case LeastLoaded:
-		// Among equals it is that one's turn which comes next, so that all have as much to do.
+		// Among equals it is that one whose tasks have less to do, and then that one's turn which comes next, so that all have
+		// as much to do. By turns alone the branches of a stage, two tasks of a chain with two instances, would each go to
+		// an instance of its own for good, one of whose tasks then has all to do, and the other nothing.
 		if int(c.turn) >= len(c.open) {
 			c.turn = 0
 		}
 		at := int(c.turn)
 		for i, k := at, len(c.open); k > 0; k-- {
-			if s.regions[c.open[i]].load < s.regions[c.open[at]].load {
+			x, y := &s.regions[c.open[i]], &s.regions[c.open[at]]
+			if x.load < y.load || x.load == y.load && i != at && x.doing(mask) < y.doing(mask) {
 				at = i
 			}
 			if i++; i == len(c.open) {
@@ -363,6 +366,15 @@ func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
 		return rendezvous(c.open, flow)
 	}
 	return best
+}
+
+// doing is how many packets some of its tasks have, or are to have.
+func (rg *region) doing(mask uint16) (n int32) {
+	for m := mask; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
+		n += t.total - t.free + t.waiting
+	}
+	return n
 }
 
 // rendezvous is the region that has the greatest weight for a flow.
