@@ -40,6 +40,9 @@ type task struct {
 	holds bool
 	// quiet: it makes no packets of its own, as its function says, too.
 	quiet bool
+	// looks: it does no more to packets than look at them, or drop them, and does so at once. Then it needs no copy where
+	// others run beside it: what these write it does not look at.
+	looks bool
 	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
 	halted  bool
 	fault   string
@@ -392,6 +395,7 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	for i := range b.tasks {
 		if t := &b.tasks[i]; t.in != nil {
 			k := t.in.Kind
+			t.looks = t.Writes == 0 && !t.Answers && !t.holds
 			t.quiet = !t.Answers && !t.holds && k.Effects != nil && !k.Effects(t.in.Args).Answers
 		}
 	}

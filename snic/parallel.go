@@ -67,14 +67,10 @@ func (b *board) canCopy(x *packet.Buf, n int) bool {
 	return false
 }
 
-// enter makes a packet ready for the stage of a run: what was on copies is merged,
-// and the branches have the frame.
+// enter makes a packet ready for a stage: what was on copies is merged, and the branches have the frame.
 func (b *board) enter(c *graph.Ctx, id, stage, branches int) {
 	p := &b.packets[id]
 	if p.branches > 0 {
-		if int(p.stage) == stage {
-			return
-		}
 		b.merge(c, id)
 	}
 	p.stage = uint8(stage)
@@ -97,10 +93,6 @@ func (b *board) fork(c *graph.Ctx, id, n int) {
 	b.copied++
 	c.Trace(x, traceCopied, uint64(n))
 }
-
-// looks reports whether a task does no more to frames than look at them, or drop them, and does so at once. Then it needs no
-// copy: what else becomes of the frame meanwhile changes nothing that it looks at.
-func (t *task) looks() bool { return t.Writes == 0 && !t.Answers && !t.holds }
 
 // apart gives a branch a copy of the packet's headers. It reports false when there is no frame for it.
 func (b *board) apart(c *graph.Ctx, p *inside, l *lane) bool {
@@ -141,9 +133,12 @@ func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 			p.lost = true // a task has kept the frame that has not said that it may
 			return false
 		}
-		if t.looks() {
+		if t.looks {
 			p.lent = true
-		} else if !b.apart(c, p, l) {
+			l.was = remarkOf(l.buf)
+			return true
+		}
+		if !b.apart(c, p, l) {
 			return false
 		}
 	}
@@ -158,12 +153,13 @@ func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
 func (b *board) returned(p *inside, l *lane, t *task) {
 	said := remarkOf(l.buf)
-	if l.buf == p.original {
-		p.lent = false
-		l.buf.Verdict, l.buf.ReasonApp, l.buf.Reason = l.was.verdict, l.was.app, l.was.reason // as the others find it
-	}
+	view := l.buf == p.original
+	p.lent = p.lent && !view
 	if said == l.was {
 		return
+	}
+	if view {
+		l.buf.Verdict, l.buf.ReasonApp, l.buf.Reason = l.was.verdict, l.was.app, l.was.reason // as the others find it
 	}
 	l.marked, l.said = max(l.marked, 0), said
 	d := &b.services[p.way.dag]
@@ -190,34 +186,47 @@ func (b *board) complete(id int32) {
 // merge makes one frame of a packet's copies, which are all back.
 func (b *board) merge(c *graph.Ctx, id int) {
 	p := &b.packets[id]
+	lanes := b.lanes[id<<laneBits:][:p.branches]
 	x := p.original
-	var copies [maxLanes]merge.Copy
-	n := 0
-	last, said := int8(-1), remark{}
-	for i := range int(p.branches) {
-		l := &b.lanes[id<<laneBits+i]
+	last, said, copies := int8(-1), remark{}, false
+	for i := range lanes {
+		l := &lanes[i]
 		if l.marked > last {
 			last, said = l.marked, l.said
 		}
-		switch {
-		case l.buf == p.original:
-		case l.writes&effect.Length != 0:
-			x = l.buf // others look at no byte
-		case l.buf.Len() == p.original.Len():
-			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}
-			n++
-		}
+		copies = copies || l.buf != x
 	}
-	if x == p.original && n > 0 {
-		var parts merge.Parts
-		parts.Find(x.Bytes())
-		parts.Merge(x.Bytes(), copies[:n])
+	if copies {
+		x = mergeCopies(x, lanes)
 	}
 	if last >= 0 {
 		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
 	b.keep(c, id, x)
+}
+
+// mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
+func mergeCopies(x *packet.Buf, lanes []lane) *packet.Buf {
+	var copies [maxLanes]merge.Copy
+	n := 0
+	longer := x
+	for i := range lanes {
+		switch l := &lanes[i]; {
+		case l.buf == x:
+		case l.writes&effect.Length != 0:
+			longer = l.buf // others look at no byte
+		case l.buf.Len() == x.Len():
+			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}
+			n++
+		}
+	}
+	if longer == x {
+		var parts merge.Parts
+		parts.Find(x.Bytes())
+		parts.Merge(x.Bytes(), copies[:n])
+	}
+	return longer
 }
 
 // scrap gives up the copies of a packet that goes no further.
@@ -264,7 +273,7 @@ func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.V
 	for _, stage := range b.laid(s) {
 		if len(stage) > 1 {
 			width = max(width, len(stage))
-			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !b.tasks[t].looks() }) {
+			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !b.tasks[t].looks }) {
 				s.copies = max(s.copies, len(stage))
 			}
 		}

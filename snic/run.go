@@ -129,7 +129,7 @@ func (b *board) pump(c *graph.Ctx) (some bool) {
 func (b *board) begin(c *graph.Ctx, r sched.Run) {
 	p := &b.packets[r.Packet]
 	p.begun = true
-	if stage, branches := b.sched.Stage(r.Packet); branches > 1 || p.branches > 0 {
+	if stage, branches := b.sched.Stage(r.Packet); p.branches > 0 && int(p.stage) != stage || p.branches == 0 && branches > 1 {
 		b.enter(c, r.Packet, stage, branches)
 	}
 	if p.lost || p.failed {
