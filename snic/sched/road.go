@@ -294,7 +294,12 @@ func (s *Scheduler) admit(h int32) {
 	pk := &s.packets[p]
 	pl := s.plans[pk.plan]
 	c := &s.chains[pl.visits[x.visit].chain]
-	r := s.choose(c, pl.spread, pk.flow, x.rest)
+	r := none
+	if len(c.open) == 1 {
+		r = c.open[0]
+	} else {
+		r = s.choose(c, pl.spread, pk.flow, x.rest)
+	}
 	if r == none {
 		if c.placed == 0 && !pl.current {
 			x.state = idle
@@ -313,12 +318,26 @@ func (s *Scheduler) admit(h int32) {
 	rg := &s.regions[r]
 	x.region, x.term = int16(r), rg.term
 	rg.load++
+	missing := rg.queued & x.rest
 	for m := x.rest; m != 0; m &= m - 1 {
 		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
 		t.packets++
 		t.bytes += uint64(pk.bytes)
+		if t.free--; t.free < 0 {
+			missing |= m & -m
+		}
 	}
-	s.reserve(h, r, false)
+	if missing == 0 && (!s.panic || x.rest&(x.rest-1) == 0) {
+		x.run, x.credits, x.rest, x.state = x.rest, x.rest, 0, ready
+		rg.running++
+		pk.begun = true
+		s.ready.push(h)
+	} else { // as far as possible
+		for m := x.rest; m != 0; m &= m - 1 {
+			rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free++
+		}
+		s.reserve(h, r, false)
+	}
 	s.wake(p)
 }
 
