@@ -702,8 +702,8 @@ func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
 	return at
 }
 
-// convoy is packets that have been taken to run at once, and are still to run: of DAGs that have the same tasks, and in the same
-// direction and out by the same port, so that they can be one batch. It is of one batch of a port.
+// convoy is packets that have been taken to run at once, and are still to run: of DAGs that have the same tasks, so that they can
+// be one batch. All that are dispatched together go in the same direction, and out by the same port.
 type convoy struct {
 	open  bool // more may come
 	alone bool // a task is to be timed
@@ -725,7 +725,7 @@ type taken struct {
 func (b *board) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
 	k := &b.convoy
 	if n := k.batch.Len(); n > 0 {
-		if !k.alone && k.way.back == w.back && k.way.out == w.out && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
+		if !k.alone && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
 			k.batch.Append(frames)
 			return
 		}

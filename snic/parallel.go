@@ -130,7 +130,7 @@ func (p *inside) fetch(l *lane) {
 func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 	if l.buf == p.original {
 		if p.lent {
-			p.lost = true // a task has kept the frame that has not said that it may
+			p.failed = true // a task has kept the frame that has not said that it may
 			return false
 		}
 		if t.looks {
@@ -153,13 +153,11 @@ func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
 func (b *board) returned(p *inside, l *lane, t *task) {
 	said := remarkOf(l.buf)
-	view := l.buf == p.original
-	p.lent = p.lent && !view
+	if l.buf == p.original {
+		p.lent = false
+	}
 	if said == l.was {
 		return
-	}
-	if view {
-		l.buf.Verdict, l.buf.ReasonApp, l.buf.Reason = l.was.verdict, l.was.app, l.was.reason // as the others find it
 	}
 	l.marked, l.said = max(l.marked, 0), said
 	d := &b.services[p.way.dag]

@@ -280,12 +280,15 @@ func (b *board) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	batch := &b.batches[b.depth]
 	batch.Reset()
 	var w way
+	several := false
 	for _, f := range frames {
 		id := f.lane
 		p := &b.packets[id>>laneBits]
-		if batch.Len() > 0 && p.way != w && !(t.quiet && p.way.back == w.back && b.untimed(t, p.way.dag, batch.Len())) {
-			b.give(c, t, w, batch)
-			batch.Reset()
+		if n := batch.Len(); n > 0 && (several || p.way != w) {
+			if several = b.together(t, w, p.way, n+1); !several {
+				b.give(c, t, w, batch)
+				batch.Reset()
+			}
 		}
 		if w = p.way; b.ripe(c, t, id) {
 			l := &b.lanes[id]
@@ -318,15 +321,20 @@ func (b *board) ripe(c *graph.Ctx, t *task, id int32) bool {
 	return false
 }
 
-// untimed reports whether a packet of a DAG may come to a task with n others that go other ways: the next batch is not one
-// to be timed, which has to be of one DAG.
-func (b *board) untimed(t *task, dag int32, n int) bool {
-	if b.spent.clock == nil {
-		return true
+// together reports whether a task may have a packet that goes the way w in one batch with some that go another way, of n in all.
+// A batch that is to be timed has to be of one DAG.
+func (b *board) together(t *task, other, w way, n int) bool {
+	if !t.quiet || w.back != other.back {
+		return false
 	}
+	return b.spent.clock == nil || t.untimed+n < timedEvery && b.costKnown(t, w.dag) && b.costKnown(t, other.dag)
+}
+
+// costKnown reports whether it has been measured what a packet of a DAG costs in a task.
+func (b *board) costKnown(t *task, dag int32) bool {
 	d := &b.services[dag]
 	k := b.place(d, t)
-	return t.untimed+n < timedEvery && (k < 0 || d.costs[k] > 0)
+	return k < 0 || d.costs[k] > 0
 }
 
 // give gives a task a batch whose frames go the way w, the last of them if they go several, and takes what the task lets go of.
