@@ -42,7 +42,9 @@ func probes(came map[string]*[]int) (all []graph.Kind) {
 	for _, name := range []string{"quiet", "end", "late", "unknown"} {
 		came[name] = new([]int)
 		k := graph.Kind{Name: name, In: two, Out: two, Effects: graph.Always(effect.Effects{}),
-			New: func(graph.Env, graph.Args) (graph.App, error) { return &probe{came: came[name], late: name == "late"}, nil }}
+			New: func(graph.Env, graph.Args) (graph.App, error) {
+				return &probe{came: came[name], late: name == "late"}, nil
+			}}
 		if name == "unknown" {
 			k.Effects = nil
 		}

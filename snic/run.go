@@ -285,7 +285,8 @@ func (b *board) feed(c *graph.Ctx, t *task, frames ...delayed) {
 		id := f.lane
 		p := &b.packets[id>>laneBits]
 		if n := batch.Len(); n > 0 && (several || p.way != w) {
-			if several = b.together(t, w, p.way, n+1); !several {
+			several = t.quiet && p.way.back == w.back && (b.spent.clock == nil || b.untimed(t, w, p.way, n+1))
+			if !several {
 				b.give(c, t, w, batch)
 				batch.Reset()
 			}
@@ -321,13 +322,10 @@ func (b *board) ripe(c *graph.Ctx, t *task, id int32) bool {
 	return false
 }
 
-// together reports whether a task may have a packet that goes the way w in one batch with some that go another way, of n in all.
-// A batch that is to be timed has to be of one DAG.
-func (b *board) together(t *task, other, w way, n int) bool {
-	if !t.quiet || w.back != other.back {
-		return false
-	}
-	return b.spent.clock == nil || t.untimed+n < timedEvery && b.costKnown(t, w.dag) && b.costKnown(t, other.dag)
+// untimed reports whether a task may have n packets in one batch that go several ways, two of which are given: one that is to be
+// timed has to be of one DAG.
+func (b *board) untimed(t *task, x, y way, n int) bool {
+	return t.untimed+n < timedEvery && b.costKnown(t, x.dag) && b.costKnown(t, y.dag)
 }
 
 // costKnown reports whether it has been measured what a packet of a DAG costs in a task.

@@ -36,7 +36,9 @@ func snicModelledBenchmarks() (all []benchmark) {
 	}
 	for _, x := range [][3]string{{"snic-modelled", "side by side", "auto"}, {"snic-modelled-line", "one after the other", "off"}} {
 		all = append(all, benchmark{x[0], "a SuperNIC's scheduling, frame by frame: four tasks that do nothing and have a latency, " + x[1] + ", in memory",
-			func(clock.Clock) (*contest, error) { return snicContest(tasks, "t0 -> t1 -> t2 -> t3", "parallel", x[2]) }})
+			func(clock.Clock) (*contest, error) {
+				return snicContest(tasks, "t0 -> t1 -> t2 -> t3", "parallel", x[2])
+			}})
 	}
 	return all
 }
