@@ -720,12 +720,13 @@ type taken struct {
 	n      int
 }
 
-// gather has packets run with those that were taken before them. What tasks answer or make on the way goes the way of the
-// first of them, which is that of all but for the number of the DAG: what of it is told of a DAG is nothing more.
+// gather has packets run with those that were taken before them. They, and what tasks answer or make on the way, go the way of
+// the first of them. The ways of all differ in the number of the DAG alone, by which nothing is told apart any more, but for
+// frames that go back to a peer: these say which DAG they are of, and each DAG's run by themselves.
 func (b *board) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
 	k := &b.convoy
 	if n := k.batch.Len(); n > 0 {
-		if !k.alone && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
+		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
 			k.batch.Append(frames)
 			return
 		}
