@@ -38,6 +38,11 @@ type task struct {
 	modelled bool
 	// holds: it may keep packets.
 	holds bool
+	// quiet: it makes no packets of its own, as its function says, too.
+	quiet bool
+	// looks: it does no more to packets than look at them, or drop them, and does so at once. Then it needs no copy where
+	// others run beside it: what these write it does not look at.
+	looks bool
 	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
 	halted  bool
 	fault   string
@@ -80,7 +85,8 @@ type service struct {
 	visits   []sched.Visit // the plan: forward; nil: none
 	best     []sched.Visit // the fewest, whatever is in the regions; nil: there are none
 	bulk     bool          // packets run to the end at once
-	width    int           // the most branches of a stage, each on a copy; 0: one after the other
+	width    int           // the most branches of a stage, side by side; 0: one after the other
+	copies   int           // as many copies as such a packet may need at a time
 	twin     bool          // it has routes in line, too
 	missing  bool          // a chain of the plan is in no region
 	refused  bool          // it cannot be launched
@@ -111,17 +117,18 @@ type inside struct {
 	begun    bool  // a task has had it
 	lost     bool  // a task has not let it go on: it ends
 	failed   bool  // there were no copies for it
+	lent     bool  // a task has what is original
 	promised uint8 // copies that it may still need
 	stage    uint8
-	branches uint8       // it runs in, on copies
-	original *packet.Buf // as long as there are copies of it
+	branches uint8       // it runs in, side by side
+	original *packet.Buf // its frame meanwhile; nil: a task has ended it
 	since    clock.Time  // it is in the packet store
 	size     int32
 	tenant   int32
 	from     int8 // worker + 1 that handed it over; 0: none
 }
 
-// lane is a packet in a branch: the frame, or a copy. That of branch i of packet p is
+// lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
 // p<<laneBits + i.
 type lane struct {
 	buf    *packet.Buf
@@ -129,7 +136,13 @@ type lane struct {
 	mask   uint16 // tasks of the chain there that it is still to run through
 	at     int8   // the task of the chain that it is in, or was last; -1: none
 	lent   bool   // the task has the frame
-	branch        // of a copy
+	branch        // of several
+}
+
+// take makes a lane that of a frame, which is nowhere yet. Each field is set by itself: a whole lane would be made elsewhere
+// and copied from there, which has to wait for it.
+func (l *lane) take(x *packet.Buf) {
+	l.buf, l.region, l.mask, l.at, l.lent = x, -1, 0, -1, false
 }
 
 // board is one sNIC.
@@ -139,6 +152,7 @@ type board struct {
 	next  settings // from Reconfigure, until Inside
 
 	mat    *mat.Table
+	asked  [packet.MaxBatch]asked // frames of a batch
 	sched  *sched.Scheduler
 	fabric *region.Fabric
 	fair   *fair.Sharer
@@ -183,7 +197,7 @@ type board struct {
 	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
 	decided  int            // packet of the scheduler's last decision
 	modelled []int32        // of them, those with packets
-	copied   uint64         // packets, once for each stage in which they ran on copies
+	copied   uint64         // packets, once for each stage in which they ran side by side
 	promised int            // copies to packets
 	inLine   uint64         // packets that could not, because frames were scarce
 	lost     func(tag uint64)
@@ -192,6 +206,7 @@ type board struct {
 	batches  []packet.Batch // by depth
 	depth    int
 	groups   []group
+	convoy   convoy
 	groupOf  [2 * maxDAGs]int8 // index into groups + 1
 
 	epochAt  clock.Time // when the epoch ends
@@ -228,6 +243,12 @@ type group struct {
 	flow   uint64 // of the first
 	flows  [packet.MaxBatch]uint64
 	batch  packet.Batch
+}
+
+// asked is a frame whose flow is looked for.
+type asked struct {
+	mat.Ask
+	whole bool // its headers are
 }
 
 // delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
@@ -313,6 +334,7 @@ func newBoard(s settings) (*board, error) {
 		groups:  make([]group, packet.MaxBatch),
 		part:    make([]int64, max(s.regions, 1)),
 		touched: make([]int32, 0, packet.MaxBatch),
+		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
 	b.lost = func(tag uint64) {
 		if tag-1 < uint64(len(b.lanes)) && b.lanes[tag-1].lent {
@@ -370,6 +392,13 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	if err := b.deployTasks(c, apps); err != nil {
 		panic(fmt.Sprintf("snic: tasks that were checked: %v", err))
 	}
+	for i := range b.tasks {
+		if t := &b.tasks[i]; t.in != nil {
+			k := t.in.Kind
+			t.looks = t.Writes == 0 && !t.Answers && !t.holds
+			t.quiet = !t.Answers && !t.holds && k.Effects != nil && !k.Effects(t.in.Args).Answers
+		}
+	}
 }
 
 // Push takes frames in: parser, match-action table, admission, and on to the
@@ -388,18 +417,28 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 		b.pushPeers(c, in, frames)
 		return
 	}
-	for _, x := range frames.Bufs() {
+	for i, x := range frames.Bufs() {
+		q, p := &b.asked[i], x.Bytes()
+		if q.whole = hdr.Walk(p, &q.Layers); q.whole {
+			b.mat.Ahead(&q.Ask, p, uint16(in))
+		}
+	}
+	for i := range frames.Len() {
+		if q := &b.asked[i]; q.whole {
+			b.mat.Near(&q.Ask)
+		}
+	}
+	for i, x := range frames.Bufs() {
 		if b.pauses != nil && b.hear(c, in, x) {
 			continue
 		}
-		p := x.Bytes()
-		var l hdr.Layers
-		if !hdr.Walk(p, &l) {
+		q, p := &b.asked[i], x.Bytes()
+		if !q.whole {
 			c.Mark(x, packet.Forwarded, reasonShort)
 			b.depart(c, out, x)
 			continue
 		}
-		f := b.mat.Lookup(p, uint16(in), forward, &l)
+		f := b.mat.Find(&q.Ask, p, uint16(in), forward)
 		if f.Rule < 0 {
 			c.Mark(x, packet.Forwarded, reasonSwitched)
 			b.depart(c, out, x)
@@ -418,15 +457,15 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 			c.Drop(x, reasonNobody)
 			continue
 		}
-		if l.EtherType == hdr.EtherNSH {
-			if r := leavePath(x, &l); r != reasonOffPath {
+		if l := &q.Layers; l.EtherType == hdr.EtherNSH {
+			if r := leavePath(x, l); r != reasonOffPath {
 				c.Drop(x, r)
 				continue
 			}
 			c.Mark(x, packet.Rewritten, reasonOffPath)
 			f.Hash = 0
-			if hdr.Walk(x.Bytes(), &l) {
-				f.Hash = mat.Hash(x.Bytes(), &l)
+			if hdr.Walk(x.Bytes(), l) {
+				f.Hash = mat.Hash(x.Bytes(), l)
 			}
 		}
 		n += b.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
@@ -497,9 +536,12 @@ func (b *board) dispatch(c *graph.Ctx, in, n int) {
 		b.groupOf[2*g.way.dag] = 0
 		b.groupOf[2*g.way.dag+1] = 0
 	}
+	b.convoy.open = true
 	for i := range b.groups[:n] {
 		b.admit(c, in, &b.groups[i])
 	}
+	b.convoy.open = false
+	b.runConvoy(c)
 	b.pump(c)
 }
 
@@ -547,6 +589,9 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
+	if d.missing {
+		b.runConvoy(c) // before regions change
+	}
 	if d.missing && !b.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
 		r := reasonNoRegion
@@ -589,22 +634,27 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 			continue
 		}
 		way := route
-		width := d.width
-		if width > 0 && !b.canCopy(x, width) {
-			width, way = 0, way+inLine
+		copies := 0
+		if d.width > 0 && d.copies > 0 {
+			if copies = d.copies; !b.canCopy(x, copies) {
+				copies, way = 0, way+inLine
+			}
 		}
 		id, r := b.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
-		b.promised += width
-		b.packets[id] = inside{way: g.way, promised: uint8(width), since: c.Now(), size: int32(x.Len()), tenant: int32(d.tenant), from: int8(g.from)}
+		b.promised += copies
+		p := &b.packets[id]
+		p.begun, p.lost, p.failed, p.lent = false, false, false, false
+		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
+		p.original, p.stage, p.branches = nil, 0, 0
 		if g.from > 0 {
 			d.lodge.guests[g.from-1].inside++
 		}
 		first := id << laneBits
-		b.lanes[first] = lane{buf: x, region: -1, at: -1}
+		b.lanes[first].take(x)
 		b.inside++
 		b.stored += int64(x.Len())
 		k.packets++
@@ -637,11 +687,79 @@ func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
 		}
 		r, mask, k := b.sched.Take(route, g.flows[at], n, bytes)
 		if k == 0 {
+			if b.convoy.batch.Len() > 0 {
+				b.runConvoy(c) // and gives back credits
+				continue
+			}
 			return at
 		}
-		b.run(c, d, d.start(g.way.back), g.way, bufs[at:at+k])
-		b.sched.Give(r, mask, k, 0)
-		at += k
+		b.gather(c, d, g.way, bufs[at:at+k])
+		b.convoy.taken = append(b.convoy.taken, taken{r, mask, k})
+		if at += k; !b.convoy.open || k < n {
+			b.runConvoy(c)
+		}
 	}
 	return at
+}
+
+// convoy is packets that have been taken to run at once, and are still to run: of DAGs that have the same tasks, so that they can
+// be one batch. All that are dispatched together go in the same direction, and out by the same port.
+type convoy struct {
+	open  bool // more may come
+	alone bool // a task is to be timed
+	d     *service
+	way   way
+	batch packet.Batch
+	taken []taken
+}
+
+// taken is what the scheduler has given credits.
+type taken struct {
+	region int
+	mask   uint16
+	n      int
+}
+
+// gather has packets run with those that were taken before them. They, and what tasks answer or make on the way, go the way of
+// the first of them. The ways of all differ in the number of the DAG alone, by which nothing is told apart any more, but for
+// frames that go back to a peer: these say which DAG they are of, and each DAG's run by themselves.
+func (b *board) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
+	k := &b.convoy
+	if n := k.batch.Len(); n > 0 {
+		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
+			k.batch.Append(frames)
+			return
+		}
+		b.runConvoy(c)
+	}
+	k.d, k.way, k.alone = d, w, !b.unmeasured(d, len(frames))
+	k.batch.Append(frames)
+}
+
+// unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
+// timed then, which is done with packets of one DAG.
+func (b *board) unmeasured(d *service, n int) bool {
+	if b.spent.clock == nil {
+		return true
+	}
+	for i, t := range d.tasks {
+		if b.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// runConvoy runs what was gathered.
+func (b *board) runConvoy(c *graph.Ctx) {
+	k := &b.convoy
+	if k.batch.Len() == 0 {
+		return
+	}
+	b.run(c, k.d, k.d.start(k.way.back), k.way, k.batch.Bufs())
+	k.batch.Reset()
+	for _, t := range k.taken {
+		b.sched.Give(t.region, t.mask, t.n, 0)
+	}
+	k.taken = k.taken[:0]
 }

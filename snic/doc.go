@@ -66,10 +66,11 @@
 //
 // # Side by side
 //
-// Independent tasks of a DAG (snic/dag: stages of branches) run side by side: each branch on
-// a copy of the frame's header, which gets the payload for a task that declares that it needs
-// it. The frame stays in the packet store. When all branches are back (the synchronisation
-// buffer of snic/sched), what they have written is merged into it (snic/merge). So a
+// Independent tasks of a DAG (snic/dag: stages of branches) run side by side: the frame
+// stays in the packet store, and tasks that only look at it, or drop it, have it there one after another. A branch gets a
+// copy of the frame's header when a task of it is to write to it, or may keep it; a task that declares that it needs the
+// payload gets that, too. When all branches are back (the synchronisation
+// buffer of snic/sched), what they have written is merged into the frame (snic/merge). So a
 // stage takes as long as its longest branch. A task may be in the same region as one that
 // runs beside it: tasks that a packet skips cost it nothing.
 //
@@ -80,7 +81,7 @@
 //     remember nothing and drop nothing. An answer goes back through the tasks before
 //     it in the DAG, in line. It does not have what tasks beside have marked it with.
 //   - Of marks (verdict and reason) that of the last task in the DAG counts.
-//   - What a task changes and does not declare is not merged.
+//   - What a task changes and does not declare is not merged where the task has a copy.
 //
 // One processor gains nothing by copies. So by default (parallel=auto) branches run side by
 // side only where at least two of a stage have a task whose time is modelled; all others

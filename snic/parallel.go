@@ -21,12 +21,14 @@ const (
 
 var parallels = [...]string{parallelAuto: "auto", parallelOn: "on", parallelOff: "off"}
 
-// branch is what is to be known of a copy.
+// branch is what is to be known of a frame in one of several branches: a copy, or the frame itself as long as its tasks
+// only look at it.
 type branch struct {
 	whole  bool         // it has the payload
+	marked int8         // place in the DAG of the last that marked it; -1: none has
 	writes effect.Field // of the tasks that it came to
 	was    remark       // before the last of them
-	marked int8         // place in the DAG of the last that marked it; -1: none has
+	said   remark       // by the last that marked it
 }
 
 // remark is what a task says of a frame (graph.Ctx.Mark).
@@ -65,50 +67,51 @@ func (b *board) canCopy(x *packet.Buf, n int) bool {
 	return false
 }
 
-// enter makes a packet ready for the stage of a run: what was on copies is merged,
-// and copies are made for the branches.
-func (b *board) enter(c *graph.Ctx, r sched.Run) {
-	p := &b.packets[r.Packet]
+// enter makes a packet ready for a stage: what was on copies is merged, and the branches have the frame.
+func (b *board) enter(c *graph.Ctx, id, stage, branches int) {
+	p := &b.packets[id]
 	if p.branches > 0 {
-		if int(p.stage) == r.Stage {
-			return
-		}
-		b.merge(c, r.Packet)
+		b.merge(c, id)
 	}
-	p.stage = uint8(r.Stage)
-	if r.Branches > 1 && !p.failed {
-		p.failed = !b.fork(c, r.Packet, r.Branches)
+	p.stage = uint8(stage)
+	if branches > 1 && !p.failed {
+		b.fork(c, id, branches)
 	}
 }
 
-// fork makes header copies of a packet, one for each branch. It reports false when there
-// are not enough frames, and all is as before.
-func (b *board) fork(c *graph.Ctx, id, n int) bool {
+// fork gives n branches a packet. All have the same frame: a branch has a copy of its headers from the first of its tasks on
+// that does more than look at it.
+func (b *board) fork(c *graph.Ctx, id, n int) {
 	p := &b.packets[id]
-	lanes := b.lanes[id<<laneBits:][:n]
-	x := lanes[0].buf
-	var parts merge.Parts
-	parts.Find(x.Bytes())
-	whole := parts.Head == x.Len()
-	for i := range lanes {
-		y := c.Copy(x)
-		if y == nil {
-			for k := range lanes[:i] {
-				c.Discard(lanes[k].buf)
-				lanes[k].buf = nil
-			}
-			lanes[0].buf = x
-			return false
-		}
-		parts.Copy(y.Bytes(), x.Bytes())
-		lanes[i] = lane{buf: y, region: -1, at: -1, branch: branch{whole: whole, marked: -1}}
+	x := b.lanes[id<<laneBits].buf
+	for i := range n {
+		l := &b.lanes[id<<laneBits+i]
+		l.take(x)
+		l.whole, l.marked, l.writes = true, -1, 0
 	}
 	p.original, p.branches = x, uint8(n)
-	b.promised -= int(p.promised) // later stages have what this one gives back
-	p.promised = 0
-	b.held += n
 	b.copied++
 	c.Trace(x, traceCopied, uint64(n))
+}
+
+// apart gives a branch a copy of the packet's headers. It reports false when there is no frame for it.
+func (b *board) apart(c *graph.Ctx, p *inside, l *lane) bool {
+	x := p.original
+	y := c.Copy(x)
+	if y == nil {
+		b.copied--
+		p.failed = true
+		return false
+	}
+	var parts merge.Parts
+	parts.Find(x.Bytes())
+	parts.Copy(y.Bytes(), x.Bytes())
+	l.buf, l.whole = y, parts.Head == x.Len()
+	b.held++
+	if p.promised > 0 {
+		p.promised--
+		b.promised--
+	}
 	return true
 }
 
@@ -123,21 +126,40 @@ func (p *inside) fetch(l *lane) {
 	l.whole = true
 }
 
-// ready makes a copy ready for a task.
-func (b *board) ready(p *inside, l *lane, t *task) {
+// ready makes the frame of a branch ready for a task. It reports false when there is none for it.
+func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
+	if l.buf == p.original {
+		if p.lent {
+			p.failed = true // a task has kept the frame that has not said that it may
+			return false
+		}
+		if t.looks {
+			p.lent = true
+			l.was = remarkOf(l.buf)
+			return true
+		}
+		if !b.apart(c, p, l) {
+			return false
+		}
+	}
 	if t.NeedsPayload() {
 		p.fetch(l)
 	}
 	l.writes |= t.Writes
 	l.was = remarkOf(l.buf)
+	return true
 }
 
-// remarked notes whether a task that is done with a copy has marked it.
-func (b *board) remarked(p *inside, l *lane, t *task) {
-	if remarkOf(l.buf) == l.was {
+// returned notes that a task is done with the frame of a branch, and whether it has marked it.
+func (b *board) returned(p *inside, l *lane, t *task) {
+	said := remarkOf(l.buf)
+	if l.buf == p.original {
+		p.lent = false
+	}
+	if said == l.was {
 		return
 	}
-	l.marked = max(l.marked, 0)
+	l.marked, l.said = max(l.marked, 0), said
 	d := &b.services[p.way.dag]
 	if d.term != p.way.term {
 		return
@@ -164,32 +186,45 @@ func (b *board) merge(c *graph.Ctx, id int) {
 	p := &b.packets[id]
 	lanes := b.lanes[id<<laneBits:][:p.branches]
 	x := p.original
-	var copies [maxLanes]merge.Copy
-	n := 0
-	last, said := int8(-1), remark{}
+	last, said, copies := int8(-1), remark{}, false
 	for i := range lanes {
 		l := &lanes[i]
 		if l.marked > last {
-			last, said = l.marked, remarkOf(l.buf)
+			last, said = l.marked, l.said
 		}
-		switch {
-		case l.writes&effect.Length != 0:
-			x = l.buf // others look at no byte
-		case l.buf.Len() == p.original.Len():
-			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}
-			n++
-		}
+		copies = copies || l.buf != x
 	}
-	if x == p.original {
-		var parts merge.Parts
-		parts.Find(x.Bytes())
-		parts.Merge(x.Bytes(), copies[:n])
+	if copies {
+		x = mergeCopies(x, lanes)
 	}
 	if last >= 0 {
 		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
 	b.keep(c, id, x)
+}
+
+// mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
+func mergeCopies(x *packet.Buf, lanes []lane) *packet.Buf {
+	var copies [maxLanes]merge.Copy
+	n := 0
+	longer := x
+	for i := range lanes {
+		switch l := &lanes[i]; {
+		case l.buf == x:
+		case l.writes&effect.Length != 0:
+			longer = l.buf // others look at no byte
+		case l.buf.Len() == x.Len():
+			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}
+			n++
+		}
+	}
+	if longer == x {
+		var parts merge.Parts
+		parts.Find(x.Bytes())
+		parts.Merge(x.Bytes(), copies[:n])
+	}
+	return longer
 }
 
 // scrap gives up the copies of a packet that goes no further.
@@ -207,30 +242,38 @@ func (b *board) scrap(c *graph.Ctx, id int) {
 // the books.
 func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
 	p := &b.packets[id]
-	lanes := b.lanes[id<<laneBits:][:p.branches]
 	give := func(y *packet.Buf) {
 		if y != nil && y != x {
 			c.Discard(y)
 			b.held--
 		}
 	}
-	give(p.original)
-	for i := range lanes {
-		if !lanes[i].lent {
-			give(lanes[i].buf)
+	for i := range int(p.branches) {
+		l := &b.lanes[id<<laneBits+i]
+		if l.buf != p.original && !l.lent {
+			give(l.buf)
 		}
-		lanes[i] = lane{region: -1, at: -1}
+		l.take(nil)
 	}
-	lanes[0].buf = x
-	p.original, p.branches = nil, 0
+	if !p.lent {
+		give(p.original)
+	}
+	b.lanes[id<<laneBits].buf = x
+	p.original, p.branches, p.lent = nil, 0, false
+	b.promised -= int(p.promised) // later stages have what this one gives back
+	p.promised = 0
 }
 
 // lay is the way of a DAG through visits, in stages whose branches run side by side where
-// that is to be, and the most branches of a stage; 0: no stage has several.
+// that is to be, and the most branches of a stage; 0: no stage has several. It notes how many copies a packet may need.
 func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
+	s.copies = 0
 	for _, stage := range b.laid(s) {
 		if len(stage) > 1 {
 			width = max(width, len(stage))
+			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !b.tasks[t].looks }) {
+				s.copies = max(s.copies, len(stage))
+			}
 		}
 		var on, off [][]sched.Visit
 		for _, tasks := range stage {

@@ -142,7 +142,7 @@ type RegionTotals struct {
 	Inside    int    `json:"inside_packets"`
 	Stored    int    `json:"stored_bytes"` // in the packet store
 	Store     int64  `json:"store_bytes"`  // its size
-	Copied    uint64 `json:"copied"`       // times that a packet ran in branches side by side, on copies
+	Copied    uint64 `json:"copied"`       // times that a packet ran in branches side by side
 	InLine    uint64 `json:"in_line"`      // packets that did not, because the port's pool was short of frames
 	Loaded    uint64 `json:"loaded"`       // regions, by partial reconfiguration
 	Revived   uint64 `json:"revived"`      // without

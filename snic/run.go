@@ -32,6 +32,10 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 		i += step // no longer deployed, or out of order
 	}
 	if i < 0 || i >= len(d.tasks) {
+		if w.out < ports && b.pauses == nil {
+			c.EmitAll(int(w.out), frames)
+			return
+		}
 		for _, x := range frames {
 			b.emit(c, w, x)
 		}
@@ -125,8 +129,8 @@ func (b *board) pump(c *graph.Ctx) (some bool) {
 func (b *board) begin(c *graph.Ctx, r sched.Run) {
 	p := &b.packets[r.Packet]
 	p.begun = true
-	if r.Branches > 1 || p.branches > 0 {
-		b.enter(c, r)
+	if stage, branches := b.sched.Stage(r.Packet); p.branches > 0 && int(p.stage) != stage || p.branches == 0 && branches > 1 {
+		b.enter(c, r.Packet, stage, branches)
 	}
 	if p.lost || p.failed {
 		b.sched.Return(r.Packet, r.Branch, true)
@@ -136,7 +140,11 @@ func (b *board) begin(c *graph.Ctx, r sched.Run) {
 	l := &b.lanes[id]
 	l.region, l.mask = int32(r.Region), r.Mask
 	if b.pass == 0 {
-		b.work.push(id)
+		if b.work.n == 0 {
+			b.advance(c, id)
+		} else {
+			b.work.push(id)
+		}
 		return
 	}
 	// Copies of a header go together.
@@ -245,12 +253,18 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	}
 	d.busy = start
 	if t.Throughput > 0 {
-		ns := float64(l.buf.Len())*8e9/float64(t.Throughput) + d.rest
+		size := int(b.packets[id>>laneBits].size) // of a frame that another branch has ended
+		if l.buf != nil {
+			size = l.buf.Len()
+		}
+		ns := float64(size)*8e9/float64(t.Throughput) + d.rest
 		d.busy = start.Add(clock.Duration(ns))
 		d.rest = ns - math.Floor(ns)
 	}
+	if d.head == len(d.q) {
+		c.Wake(start.Add(t.Latency)) // else that of the first of them counts
+	}
 	d.push(id, start.Add(t.Latency))
-	c.Wake(start.Add(t.Latency))
 }
 
 // back returns a lane to the scheduler.
@@ -260,17 +274,22 @@ func (b *board) back(id int32, dropped bool) {
 	b.sched.Return(int(id>>laneBits), int(id&(maxLanes-1)), dropped)
 }
 
-// feed gives frames to a task, in batches of those that go the same way.
+// feed gives frames to a task, in batches of those that go the same way, or, where the task makes none of its own, of which it
+// would have to be known which way they go, in the same direction.
 func (b *board) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	batch := &b.batches[b.depth]
 	batch.Reset()
 	var w way
+	several := false
 	for _, f := range frames {
 		id := f.lane
 		p := &b.packets[id>>laneBits]
-		if batch.Len() > 0 && p.way != w {
-			b.give(c, t, w, batch)
-			batch.Reset()
+		if n := batch.Len(); n > 0 && (several || p.way != w) {
+			several = t.quiet && p.way.back == w.back && (b.spent.clock == nil || b.untimed(t, w, p.way, n+1))
+			if !several {
+				b.give(c, t, w, batch)
+				batch.Reset()
+			}
 		}
 		if w = p.way; b.ripe(c, t, id) {
 			l := &b.lanes[id]
@@ -291,20 +310,32 @@ func (b *board) ripe(c *graph.Ctx, t *task, id int32) bool {
 	switch {
 	case t.absent():
 		b.work.push(id)
-	case p.lost:
+	case p.lost || p.failed:
 		b.back(id, true)
 	case t.halted:
 		b.turnAway(c, id)
+	case p.branches > 0 && !b.ready(c, p, &b.lanes[id], t):
+		b.back(id, true)
 	default:
-		if p.branches > 0 {
-			b.ready(p, &b.lanes[id], t)
-		}
 		return true
 	}
 	return false
 }
 
-// give gives a task a batch whose frames go the way w, and takes what the task lets go of.
+// untimed reports whether a task may have n packets in one batch that go several ways, two of which are given: one that is to be
+// timed has to be of one DAG.
+func (b *board) untimed(t *task, x, y way, n int) bool {
+	return t.untimed+n < timedEvery && b.costKnown(t, x.dag) && b.costKnown(t, y.dag)
+}
+
+// costKnown reports whether it has been measured what a packet of a DAG costs in a task.
+func (b *board) costKnown(t *task, dag int32) bool {
+	d := &b.services[dag]
+	k := b.place(d, t)
+	return k < 0 || d.costs[k] > 0
+}
+
+// give gives a task a batch whose frames go the way w, the last of them if they go several, and takes what the task lets go of.
 func (b *board) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	t.way = w
 	d, n := &b.services[w.dag], batch.Len()
@@ -444,7 +475,7 @@ func (b *board) done(t *task, id int32) {
 	l.lent = false
 	b.held++
 	if p := &b.packets[id>>laneBits]; p.branches > 0 {
-		b.remarked(p, l, t)
+		b.returned(p, l, t)
 	}
 	b.sched.Release(int(id>>laneBits), int(id&(maxLanes-1)), int(l.at))
 	b.work.push(id)
@@ -466,9 +497,17 @@ func (b *board) gone(t *task) {
 
 // forsake ends a packet's way whose frame is no longer the board's.
 func (b *board) forsake(id int32) {
-	l := &b.lanes[id]
+	l, p := &b.lanes[id], &b.packets[id>>laneBits]
+	if p.branches > 0 && l.buf == p.original { // it was the frame of other branches, too
+		for i := range int(p.branches) {
+			if y := &b.lanes[int(id)&^(maxLanes-1)+i]; y.buf == p.original {
+				y.buf = nil
+			}
+		}
+		p.original, p.lent = nil, false
+	}
 	l.buf, l.lent = nil, false
-	b.packets[id>>laneBits].lost = true
+	p.lost = true
 	b.back(id, true)
 }
 

@@ -38,7 +38,8 @@ func benchmarks() []benchmark {
 			}},
 		)
 	}
-	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicModelledBenchmark(), snicChainBenchmark())
+	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicChainBenchmark())
+	bs = append(bs, snicModelledBenchmarks()...)
 	return slices.Concat(bs, twoBenchmarks(), boardBenchmarks(), oneBenchmarks(), vethBenchmarks())
 }
 

@@ -27,15 +27,20 @@ func snicBenchmark() benchmark {
 	}}
 }
 
-// snicModelledBenchmark is what a board costs a frame whose tasks' time is modelled: the scheduler sends each by itself.
-func snicModelledBenchmark() benchmark {
-	return benchmark{"snic-modelled", "a SuperNIC's scheduling, frame by frame: four tasks that do nothing and have a latency, in memory", func(clock.Clock) (*contest, error) {
-		tasks := ""
-		for i := range 4 {
-			tasks += fmt.Sprintf("  t%d: {kind: wire, latency: 100ns, credits: 1000}\n", i)
-		}
-		return snicContest(tasks, "t0 -> t1 -> t2 -> t3")
-	}}
+// snicModelledBenchmarks are what a board costs a frame whose tasks' time is modelled: the scheduler sends each by itself,
+// side by side through all tasks, as these are independent, or through one after the other.
+func snicModelledBenchmarks() (all []benchmark) {
+	tasks := ""
+	for i := range 4 {
+		tasks += fmt.Sprintf("  t%d: {kind: wire, latency: 100ns, credits: 1000}\n", i)
+	}
+	for _, x := range [][3]string{{"snic-modelled", "side by side", "auto"}, {"snic-modelled-line", "one after the other", "off"}} {
+		all = append(all, benchmark{x[0], "a SuperNIC's scheduling, frame by frame: four tasks that do nothing and have a latency, " + x[1] + ", in memory",
+			func(clock.Clock) (*contest, error) {
+				return snicContest(tasks, "t0 -> t1 -> t2 -> t3", "parallel", x[2])
+			}})
+	}
+	return all
 }
 
 // snicChainBenchmark is a board that works.
@@ -54,7 +59,7 @@ const (
 `
 )
 
-func snicContest(tasks, run string) (*contest, error) {
+func snicContest(tasks, run string, more ...string) (*contest, error) {
 	m := boardMix(snicBatches, 0)
 	pool, err := packet.NewPool(64*packet.MaxBatch, 2048, nil)
 	if err != nil {
@@ -62,6 +67,9 @@ func snicContest(tasks, run string) (*contest, error) {
 	}
 	// Regions are loaded before the second batch comes.
 	args := graph.Args{"deployment": snicDeployment(tasks, run), "pr-rate": "1000G", "port-rate": "10000G"}
+	for i := 0; i < len(more); i += 2 {
+		args[more[i]] = more[i+1]
+	}
 	return &contest{
 		bytes: float64(len(m.bytes)) / float64(m.frames),
 		work:  m.through(pool, snicKind, args),

@@ -201,27 +201,57 @@ func (k *key) both() uint64 {
 // Lookup is the flow of frame b, which came in by port in, of which hdr.Walk found
 // l. forward says whether rules hold as they are written.
 func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
-	var k key
-	k.fields(b, in, l)
-	h := k.hash()
-	s := &t.sets[h&t.mask]
-	tag := h>>48 | 0x8000
+	q := Ask{Layers: *l}
+	t.Ahead(&q, b, in)
+	return t.Find(&q, b, in, forward)
+}
+
+// Ask is a frame whose flow is asked for in steps, so that of a batch the memory that each needs is on its way while the
+// processor is with the others: Ahead for all of them, Near for all, and Find for each.
+type Ask struct {
+	hdr.Layers // of the frame, from hdr.Walk
+	key        key
+	hash       uint64
+	tags       uint64 // of the set, as they were
+	near       uint64 // of what Find will look at
+}
+
+// Ahead begins to look for the flow of frame b, which came in by port in.
+func (t *Table) Ahead(q *Ask, b []byte, in uint16) {
+	q.key.fields(b, in, &q.Layers)
+	q.hash = q.key.hash()
+	q.tags = t.sets[q.hash&t.mask].tags
+}
+
+// places are those of a set that may have a flow, by their tags: the top bit of the lane of each.
+func places(tags, hash uint64) uint64 {
 	// A place whose tag is equal has a zero lane. One above such a lane may be taken
 	// for it, but none that is empty: its top bit is set.
-	x := s.tags ^ tag*0x0001000100010001
-	for m := (x - 0x0001000100010001) &^ x & 0x8000800080008000; m != 0; m &= m - 1 {
-		f := &t.flows[h&t.mask*4+uint64(bits.TrailingZeros64(m))/16]
-		if f.key.equal(&k) {
+	x := tags ^ (hash>>48|0x8000)*0x0001000100010001
+	return (x - 0x0001000100010001) &^ x & 0x8000800080008000
+}
+
+// Near goes on with what Ahead has begun.
+func (t *Table) Near(q *Ask) {
+	q.near = t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(places(q.tags, q.hash)))&63/16].key[0]
+}
+
+// Find is the flow of the frame, which Ahead was called with. forward says whether rules hold as they are written.
+func (t *Table) Find(q *Ask, b []byte, in uint16, forward bool) Flow {
+	s := &t.sets[q.hash&t.mask]
+	for m := places(s.tags, q.hash); m != 0; m &= m - 1 {
+		f := &t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(m))/16]
+		if f.key.equal(&q.key) {
 			t.Hits++
 			return f.Flow
 		}
 	}
 	t.Misses++
-	f := Flow{t.scan(b, in, forward, l), k.both()}
+	f := Flow{t.scan(b, in, forward, &q.Layers), q.key.both()}
 	at := uint64(s.next & 3)
 	s.next++
-	s.tags = s.tags&^(0xFFFF<<(16*at)) | tag<<(16*at)
-	t.flows[h&t.mask*4+at] = flow{k, f}
+	s.tags = s.tags&^(0xFFFF<<(16*at)) | (q.hash>>48|0x8000)<<(16*at)
+	t.flows[q.hash&t.mask*4+at] = flow{q.key, f}
 	return f
 }
 

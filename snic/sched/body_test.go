@@ -396,7 +396,7 @@ func (b *body) leave() bool {
 		return false
 	}
 	p := b.inside[l.Packet]
-	if p == nil || l.Route != p.route || l.Tenant != p.tenant || l.Bytes != p.bytes {
+	if p == nil || l.Route != p.route || l.Tenant != p.tenant || int(b.s.packets[l.Packet].bytes) != p.bytes {
 		b.fatalf("%+v leaves, which is not inside", l)
 	}
 	if l.Dropped != None && p.gone {

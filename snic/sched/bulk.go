@@ -22,7 +22,7 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 		return 0, 0, 0
 	}
 	v := &pl.visits[0]
-	r := s.choose(&s.chains[v.chain], pl.spread, flow)
+	r := s.choose(&s.chains[v.chain], pl.spread, flow, v.mask)
 	if r == none {
 		return 0, 0, 0
 	}
@@ -94,5 +94,5 @@ func (s *Scheduler) Choose(route int, flow uint64) int {
 	if len(pl.visits) == 0 {
 		return -1
 	}
-	return int(s.choose(&s.chains[pl.visits[0].chain], PerFlow, flow))
+	return int(s.choose(&s.chains[pl.visits[0].chain], PerFlow, flow, pl.visits[0].mask))
 }

@@ -94,14 +94,12 @@ func (s *Scheduler) refuse(r Reason) (int, Reason) {
 }
 
 // Run is what to run now: the tasks in Mask of the chain in Region, on the copy
-// of the packet's header for Branch.
+// of the packet's header for Branch. The compiler keeps a struct of up to four fields in registers; a longer one, of which
+// some million a second are returned, costs a wait for what has just been stored.
 type Run struct {
 	Packet, Branch int
 	Region         int
 	Mask           uint16
-	// Stage is of the packet's plan, Branches how many it has: with several, each is
-	// on a copy of the header.
-	Stage, Branches int
 }
 
 // Next is what to run now. Runs of a region are to be begun in the order of Next.
@@ -113,9 +111,14 @@ func (s *Scheduler) Next() (Run, bool) {
 	x := &s.headers[h]
 	x.state = running
 	s.books.Runs++
-	pk := &s.packets[h>>s.shift]
-	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run,
-		Stage: int(pk.stage), Branches: int(pk.branches)}, true
+	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run}, true
+}
+
+// Stage is the stage of its plan that a packet is in, of which Next has told, and how many branches that has: with several,
+// each is on a copy of the header.
+func (s *Scheduler) Stage(packet int) (stage, branches int) {
+	pk := &s.packets[packet]
+	return int(pk.stage), int(pk.branches)
 }
 
 // out is the header of a run that Next told of, or none.
@@ -216,7 +219,6 @@ type Left struct {
 	Packet  int
 	Route   int
 	Tenant  int
-	Bytes   int
 	Dropped Reason // None: it goes on its way
 }
 
@@ -240,7 +242,7 @@ func (s *Scheduler) Leave() (Left, bool) {
 	} else {
 		s.books.Dropped[pk.reason]++
 	}
-	return Left{int(p), int(pk.route), int(pk.tenant), int(pk.bytes), pk.reason}, true
+	return Left{int(p), int(pk.route), int(pk.tenant), pk.reason}, true
 }
 
 // begin sends a packet on its way.
@@ -292,7 +294,12 @@ func (s *Scheduler) admit(h int32) {
 	pk := &s.packets[p]
 	pl := s.plans[pk.plan]
 	c := &s.chains[pl.visits[x.visit].chain]
-	r := s.choose(c, pl.spread, pk.flow)
+	r := none
+	if len(c.open) == 1 {
+		r = c.open[0]
+	} else {
+		r = s.choose(c, pl.spread, pk.flow, x.rest)
+	}
 	if r == none {
 		if c.placed == 0 && !pl.current {
 			x.state = idle
@@ -311,17 +318,31 @@ func (s *Scheduler) admit(h int32) {
 	rg := &s.regions[r]
 	x.region, x.term = int16(r), rg.term
 	rg.load++
+	missing := rg.queued & x.rest
 	for m := x.rest; m != 0; m &= m - 1 {
 		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
 		t.packets++
 		t.bytes += uint64(pk.bytes)
+		if t.free--; t.free < 0 {
+			missing |= m & -m
+		}
 	}
-	s.reserve(h, r, false)
+	if missing == 0 && (!s.panic || x.rest&(x.rest-1) == 0) {
+		x.run, x.credits, x.rest, x.state = x.rest, x.rest, 0, ready
+		rg.running++
+		pk.begun = true
+		s.ready.push(h)
+	} else { // as far as possible
+		for m := x.rest; m != 0; m &= m - 1 {
+			rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free++
+		}
+		s.reserve(h, r, false)
+	}
 	s.wake(p)
 }
 
-// choose is an instance of a chain that takes packets; none if there is none.
-func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
+// choose is an instance of a chain that takes packets, for some of its tasks; none if there is none.
+func (s *Scheduler) choose(c *chain, spread Spread, flow uint64, mask uint16) int32 {
 	switch len(c.open) {
 	case 0:
 		return none
@@ -337,13 +358,16 @@ func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
 		}
 		best = c.open[c.turn]
 	case LeastLoaded:
-		// Among equals it is that one's turn which comes next, so that all have as much to do.
+		// Among equals it is that one whose tasks have less to do, and then that one's turn which comes next, so that all have
+		// as much to do. By turns alone the branches of a stage, two tasks of a chain with two instances, would each go to
+		// an instance of its own for good, one of whose tasks then has all to do, and the other nothing.
 		if int(c.turn) >= len(c.open) {
 			c.turn = 0
 		}
 		at := int(c.turn)
 		for i, k := at, len(c.open); k > 0; k-- {
-			if s.regions[c.open[i]].load < s.regions[c.open[at]].load {
+			x, y := &s.regions[c.open[i]], &s.regions[c.open[at]]
+			if x.load < y.load || x.load == y.load && i != at && x.doing(mask) < y.doing(mask) {
 				at = i
 			}
 			if i++; i == len(c.open) {
@@ -361,6 +385,15 @@ func (s *Scheduler) choose(c *chain, spread Spread, flow uint64) int32 {
 		return rendezvous(c.open, flow)
 	}
 	return best
+}
+
+// doing is how many packets some of its tasks have, or are to have.
+func (rg *region) doing(mask uint16) (n int32) {
+	for m := mask; m != 0; m &= m - 1 {
+		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]
+		n += t.total - t.free + t.waiting
+	}
+	return n
 }
 
 // rendezvous is the region that has the greatest weight for a flow.

@@ -742,3 +742,24 @@ func TestChooseNobody(t *testing.T) {
 		}
 	}
 }
+
+// Two branches of a stage, each a task of a chain with two instances, go to both: by turns alone all packets would have the
+// first task in one instance and the second in the other.
+func TestBranchesShareInstances(t *testing.T) {
+	s, err := New(Config{Packets: 16, Store: 1 << 16, Regions: 2, Chains: 1, Routes: 1, Tenants: 1, Branches: 2})
+	ok(t, err)
+	for r := range 2 {
+		ok(t, s.Place(r, 0, []int{2, 2}))
+	}
+	ok(t, s.SetRoute(0, Route{Stages: [][][]Visit{{{{0, 1}}, {{0, 2}}}}, Spread: LeastLoaded}))
+	for i := range 8 {
+		arrive(t, s, 0, uint64(i))
+	}
+	for r := range 2 {
+		for i := range 2 {
+			if n := s.Task(r, i).Packets; n < 3 || n > 5 {
+				t.Errorf("%d of 8 packets are for task %d of region %d", n, i, r)
+			}
+		}
+	}
+}

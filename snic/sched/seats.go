@@ -78,7 +78,7 @@ func (s *Scheduler) Want(chain int, flow uint64, work float32) int {
 	}
 	t := c.seats
 	if t == nil {
-		return int(s.choose(c, PerFlow, flow))
+		return int(s.choose(c, PerFlow, flow, 0))
 	}
 	k, rest := s.bucketOf(flow)
 	r := c.open[0]
