@@ -27,6 +27,22 @@ func (x *crashed) awaitsEnd(what string) {
 	}
 }
 
+// TestAwaitsOnlyWhatMayCome: a server that says that it is past a CAS on record has executed it, though it does not say again
+// what came of it. Others' atomics do not wait for it any more.
+func TestAwaitsOnlyWhatMayCome(t *testing.T) {
+	for psn, goes := range map[uint32]bool{107: false, 108: false, 109: true, 110: true, 300: true} {
+		x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
+		x.Advance(time.Millisecond)
+		if x.strangerGoes(entryAt(0x9001)) {
+			t.Fatal("nobody waits")
+		}
+		x.ack(0x20, psn)
+		if x.strangerGoes(entryAt(0x9001)) != goes {
+			t.Errorf("the server has executed all up to %d: others go on is %v", psn, !goes)
+		}
+	}
+}
+
 // A flush takes CASes over anew whose repairs are exhausted, or nearly.
 func TestAwaitsEndAfterFlush(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Second, 4 * time.Second, 9 * time.Second, 12 * time.Second, 25 * time.Second} {

@@ -497,6 +497,8 @@ func (s *Steer) met(c *graph.Ctx, i int32, psn uint32) {
 		if d := hdr.PSNDiff(psn, o.psn); d < -lookback || d > lookback {
 			s.conns.Remove(conn.Slot(i)) // another connection with its numbers
 			return
+		} else if d >= 0 {
+			s.unguard(o) // it has been executed: there is something, or it was refused
 		}
 		s.resend(c, i, o)
 	}
