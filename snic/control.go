@@ -1144,6 +1144,7 @@ func (b *board) endEpoch(now clock.Time) {
 		// look overloaded in the others alone.
 		b.balance(now.Sub(b.sampled))
 		b.sampled = now
+		b.pressed(now)
 		b.fabric.Sample(now)
 		b.sampleAt = now.Add(b.monitor / samples)
 	}

@@ -44,6 +44,7 @@ type lossless struct {
 	ask     hop.Asker
 	obey    hop.Obeyer
 	tenants []int32                // who have sent too much by this port
+	strains []int32                // who have since the last sample
 	queue   [maxPaused]*packet.Buf // frames that leave by it after the pause
 	head, n int
 	owed    bool // a frame that says so could not be made
@@ -75,7 +76,7 @@ func newLossless(class [ports]int8, rate int64) *[ports]*lossless {
 	for i, c := range class {
 		if c >= 0 {
 			some = true
-			all[i] = &lossless{class: int(c), ask: hop.Asker{Rate: uint64(rate), Limit: hop.PauseLimit}, obey: hop.Obeyer{Rate: uint64(rate), Limit: hop.PauseLimit}, tenants: make([]int32, 0, 64)}
+			all[i] = &lossless{class: int(c), ask: hop.Asker{Rate: uint64(rate), Limit: hop.PauseLimit}, obey: hop.Obeyer{Rate: uint64(rate), Limit: hop.PauseLimit}, tenants: make([]int32, 0, 64), strains: make([]int32, 0, 64)}
 		}
 	}
 	if !some {
@@ -140,7 +141,28 @@ func (b *board) strain(c *graph.Ctx, in, tenant int) {
 		return // many are, and the port is asked
 	}
 	p.tenants = append(p.tenants, int32(tenant))
+	if len(p.strains) < cap(p.strains) && !slices.Contains(p.strains, int32(tenant)) {
+		p.strains = append(p.strains, int32(tenant))
+	}
 	b.look(c)
+}
+
+// pausing reports whether a tenant was to pause at a lossless port at some time since the last sample.
+func (b *board) pausing(tenant int) bool {
+	return slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
+}
+
+// pressed ends a sample of who was to pause: who still is, is in the next one, too.
+func (b *board) pressed(now clock.Time) {
+	if b.pauses == nil || !slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
+		return
+	}
+	b.waitings(now)
+	for _, p := range b.pauses {
+		if p != nil {
+			p.strains = append(p.strains[:0], p.tenants...)
+		}
+	}
 }
 
 // much reports whether a tenant has used half of what it may send in one go, or has more than 1/part of the room that it

@@ -82,6 +82,57 @@ func (b *board) want(s *service, g *group) {
 	}
 }
 
+// waitings tells regions what waits in them of tenants that were asked to pause since the last sample: of each of their DAGs, at the
+// task for which most waits, as the others get no more than that one lets them have.
+func (b *board) waitings(now clock.Time) {
+	for n := range b.services {
+		if b.waits[n] == 0 {
+			continue
+		}
+		s := &b.services[n]
+		if s.UID == 0 || s.elsewhere() || !b.pausing(s.tenant) {
+			continue
+		}
+		task, most := -1, 0.
+		for i := range s.visits {
+			v := &s.visits[i]
+			for k, t := range b.chains[v.Chain].tasks {
+				if v.Mask&(1<<k) == 0 {
+					continue
+				}
+				ns := 0.
+				for _, r := range b.chains[v.Chain].running {
+					ns += b.queued(now, r, k)
+				}
+				if ns > most {
+					task, most = t, ns
+				}
+			}
+		}
+		for i := range s.visits {
+			chain := &b.chains[s.visits[i].Chain]
+			for k, t := range chain.tasks {
+				for _, r := range chain.running {
+					if t == task {
+						b.fabric.Hold(r, t, b.queued(now, r, k))
+					}
+				}
+			}
+		}
+	}
+}
+
+// queued is the work that waits for task k of the chain in a region, in ns: in it, and for a credit.
+func (b *board) queued(now clock.Time, r, k int) float64 {
+	q := b.sched.Task(r, k)
+	t := &b.tasks[b.chains[b.placed[r]].tasks[k]]
+	if q.Packets == 0 || t.Throughput == 0 {
+		return 0
+	}
+	mean := float64(q.Bytes) / float64(q.Packets) * 8e9 / float64(t.Throughput)
+	return float64(q.Waiting)*mean + float64(max(0, b.wait[r*sched.MaxTasks+k].busy.Sub(now)))
+}
+
 // balance moves flows from instances that have too much to others of their chain.
 func (b *board) balance(d clock.Duration) {
 	fade := min(1, float32(d)/float32(b.monitor))

@@ -20,6 +20,8 @@ type task struct {
 	bytes   int64   // since the last sample
 	load    float64 // in instances; a mean over about a monitor period
 	booked  float64 // in instances: promised, not yet measured
+	wait    float64 // ns of work that waits in its instances while senders are held back, at the end of this sample
+	held    int     // instances of which that is so
 	used    clock.Time
 	over    clock.Time // due since; Never: it is not
 	all     watch      // of its instances together
@@ -97,6 +99,18 @@ func (f *Fabric) Load(region, task int, bytes int64) {
 	}
 }
 
+// Hold tells that so many ns of work wait for a task in a region, while those who send it more are held back: what would have
+// come is not known, but what waits is to be done besides what came. It counts in the next Sample; a second call takes the place of the first.
+func (f *Fabric) Hold(region, task int, ns float64) {
+	if region < 0 || region >= len(f.slots) || f.slots[region].state != Running || !(ns > 0) {
+		return
+	}
+	s := &f.slots[region]
+	if k := slices.Index(f.chains[s.chain].tasks, task); k >= 0 {
+		s.wait[k] = ns
+	}
+}
+
 // Sample ends a measurement, and scales what was overloaded or underloaded for a
 // whole monitor period. It is called regularly, many times a period.
 func (f *Fabric) Sample(now clock.Time) {
@@ -116,12 +130,16 @@ func (f *Fabric) Sample(now clock.Time) {
 		}
 		busy := f.fold(now, s)
 		s.load += (busy/dt - s.load) * weight
-		for k := range f.chains[s.chain].tasks {
+		for k, t := range f.chains[s.chain].tasks {
 			s.part[k] += (s.work[k]/dt - s.part[k]) * weight
+			if s.wait[k] > 0 {
+				f.tasks[t].wait += s.wait[k]
+				f.tasks[t].held++
+			}
 		}
 		c := &f.chains[s.chain]
 		c.running++
-		c.work += busy
+		c.work += busy + slices.Max(s.wait[:])
 	}
 	for i := range f.slots {
 		s := &f.slots[i]
@@ -140,9 +158,10 @@ func (f *Fabric) Sample(now clock.Time) {
 				e.take(&e.all)
 			}
 			if e.settled {
-				s.each[k].see(now, s.work[k], 1, dt, &f.cfg)
+				s.each[k].see(now, s.work[k]+s.wait[k], 1, dt, &f.cfg)
 				e.take(&s.each[k])
 			}
+			s.wait[k] = 0
 			f.overdue = f.overdue || e.due
 		}
 	}
@@ -158,7 +177,12 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	if e.bytes > 0 {
 		e.used = now
 	}
-	e.bytes, e.settled = 0, false
+	most := work + e.wait
+	asked := most
+	if e.held < e.running {
+		asked = work // an instance waits for work
+	}
+	e.bytes, e.settled, e.wait, e.held = 0, false, 0, 0
 	e.due, e.over = false, clock.Never
 	e.load += (work/dt - e.load) * weight
 	// What is promised is measured from when it can be served.
@@ -171,8 +195,8 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 		return
 	}
 	e.settled = true
-	e.all.see(now, work, n, dt, &f.cfg)
-	e.rest = max(0, e.rest+work-(n-1)*dt*f.cfg.Under)
+	e.all.see(now, asked, n, dt, &f.cfg)
+	e.rest = max(0, e.rest+most-(n-1)*dt*f.cfg.Under)
 	switch {
 	case e.rest > (n-1)*float64(f.cfg.Backlog):
 		e.under, e.rest, e.spare = now, 0, false
