@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 )
 
 // latencies are what --latency chooses from, the default first.
-var latencies = []string{"normal", "low"}
+var latencies = []string{"normal", "low", "poll"}
 
 func latencyNames() []string { return latencies }
 
@@ -17,7 +18,22 @@ func checkLatency(name string) error {
 	if slices.Contains(latencies, name) {
 		return nil
 	}
-	return fmt.Errorf("--latency %s: want %s or %s", name, latencies[1], latencies[0])
+	return fmt.Errorf("--latency %s: want %s, %s or %s", name, latencies[1], latencies[2], latencies[0])
+}
+
+// checkPoll refuses workers that never sleep where nothing else could run beside them.
+func (r *running) checkPoll() error {
+	if r.latency != latencies[2] {
+		return nil
+	}
+	if r.workers.workers.Priority > 0 {
+		return errors.New("--latency poll: with --priority realtime the kernel stops a worker that never sleeps for 5 % of the time: take --priority high")
+	}
+	n, all := r.inst.Workers(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
+	if n >= all {
+		return fmt.Errorf("--latency poll: %d workers that never sleep take %d processors, and this process may have %d: leave one to the rest (queues=)", n, n, all)
+	}
+	return nil
 }
 
 // stayAwake has the processors of the machine that have nothing to do look for something rather than
@@ -37,7 +53,11 @@ func stayAwake() (*os.File, error) {
 
 // quicken does what --latency asks for, as far as that is allowed, and notes it.
 func (r *running) quicken() {
-	if r.latency == latencies[0] {
+	switch r.latency {
+	case latencies[0]:
+		return
+	case latencies[2]:
+		r.latencySays = "poll, workers never sleep"
 		return
 	}
 	var err error

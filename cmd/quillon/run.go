@@ -172,6 +172,8 @@ of microseconds on a virtual machine, or where processors sleep deeply. With --l
 low those that have nothing to do stay awake, all of the machine's, by
 /dev/cpu_dma_latency: that costs electricity, or of a virtual machine the host's
 processors, and no other program any time. It takes root, and ends with the process.
+With --latency poll workers never sleep, and each takes all of a processor: for machines
+that have some to give away. What other programs want of it delays frames.
 
 With --pool the board of the graph helps others and is helped: a DAG for which
 it has no room runs on a board that has the same deployment. Frames go there and
@@ -235,7 +237,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cpu, "cpu", "", "with --inline: pin the workers to these `processors`, as 2,3 or 4-7: that of queue 0 to the first, and so on (default: to none)")
 	cmd.Flags().StringVar(&f.priority, "priority", priorities[0].what, "how threads go before those of other processes: high, realtime or normal")
 	_ = cmd.RegisterFlagCompletionFunc("priority", completion(priorityNames))
-	cmd.Flags().StringVar(&f.latency, "latency", latencies[0], "low: the machine's processors stay awake while they have nothing to do, so that a frame that comes alone does not wait until one has woken")
+	cmd.Flags().StringVar(&f.latency, "latency", latencies[0], "low: the machine's processors stay awake while they have nothing to do, so that a frame that comes alone does not wait until one has woken; poll: workers never sleep")
 	_ = cmd.RegisterFlagCompletionFunc("latency", completion(latencyNames))
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
@@ -480,6 +482,7 @@ func (r *running) build() (err error) {
 		Spec: r.spec, Kinds: kinds(), Ports: r.ports.ports, Clock: r.clk,
 		// Tables of flows are hashed with it: nobody outside is to know it.
 		Seed: rand.Uint64(),
+		Poll: r.latency == latencies[2],
 		Nice: int(r.workers.workers.Nice), Realtime: int(r.workers.workers.Priority), CPUs: r.cpus,
 		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
 			if p.Args["pair"] != "" {
@@ -498,6 +501,9 @@ func (r *running) build() (err error) {
 	if err != nil {
 		r.inst = nil
 		return specError(r.file, err)
+	}
+	if err := r.checkPoll(); err != nil {
+		return err
 	}
 	r.life.inst.Store(r.inst)
 	if r.state.path == r.runFlags.state && r.runFlags.state != "" && len(r.state.kept()) == 0 {

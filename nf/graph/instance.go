@@ -42,6 +42,8 @@ type Config struct {
 	// Spin is how long an idle worker looks for frames before it sleeps;
 	// 0 means 20 µs, negative not at all.
 	Spin clock.Duration
+	// Poll has live workers never sleep: each takes all of a processor.
+	Poll bool
 	// Nice is the nice value of the threads of live workers: below 0 they go
 	// before other threads, as those that serve controllers. It takes
 	// CAP_SYS_NICE, or a limit (RLIMIT_NICE) that allows it; without, it is left out.
@@ -115,7 +117,7 @@ func New(cfg Config) (*Instance, error) {
 		spin = 20_000
 	}
 	for n := range workers {
-		w := &worker{index: n, clk: cfg.Clock, spinNs: spin, tick: clock.Never}
+		w := &worker{index: n, clk: cfg.Clock, spinNs: spin, poll: cfg.Poll, tick: clock.Never}
 		if cfg.Clock != nil {
 			_, manual := cfg.Clock.(*clock.Manual)
 			w.timed = !manual

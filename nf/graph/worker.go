@@ -28,6 +28,9 @@ const shortSleep = 50_000 // ns
 // from outside: who has many gives one at a time.
 const mailSpin = 200_000 // ns
 
+// pollLook is how often a worker that never sleeps has its ports do what they do before others sleep: see poll.Idler.
+const pollLook = 1_000_000 // ns
+
 // A worker with frames gives work from outside a slice of its time at once, and one
 // part in workShare of all of it: that long a frame waits at the worst. It has
 // frames when one moved not longer than workIdle ago; else who works has more at once.
@@ -66,6 +69,7 @@ type worker struct {
 	gone   books      // of nodes that were taken away
 	err    error      // why the worker stopped
 	spinNs clock.Duration
+	poll   bool        // it never sleeps
 	tracer *tracer     // kept while ctx.tracer is off
 	waits  []port.Port // reused by wait
 	all    []*worker
@@ -225,7 +229,7 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error 
 	// The scheduler would take long to come back to a locked thread.
 	alone := runtime.GOMAXPROCS(0) <= len(w.all)
 	busy := w.clk.Now()
-	moving := busy.Add(-2 * workIdle)
+	moving, looked := busy.Add(-2*workIdle), busy
 	for !stop.Load() && w.err == nil {
 		if w.mailed.Load() {
 			w.readMail(false)
@@ -256,7 +260,14 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error 
 		if w.finished() {
 			return nil
 		}
-		if now.Sub(busy) < w.spinNs {
+		if now.Sub(busy) < w.spinNs || w.poll && now.Sub(looked) < pollLook {
+			continue
+		}
+		if w.poll {
+			looked = now
+			if err := w.wait(ctx, stop, 0); err != nil && ctx.Err() == nil {
+				return err
+			}
 			continue
 		}
 		d := clock.Duration(maxSleep)

@@ -112,8 +112,8 @@
 //     other numbers, nothing is sent.
 //   - Its client may be alive. Its own repetition is led the same way, is the same
 //     request, and is answered in the terms of what it asked.
-//   - Where the server is past it, and does not remember its answer, its client has
-//     had that and went on: others do not wait for it.
+//   - Where the server is past it, others do not wait for it: it has been executed. If the server
+//     does not remember its answer, its client has had that and went on.
 //   - What is more than a minute old is not taken over: a queue pair may be another's.
 //   - While nobody is there, nobody else links an entry where an unanswered CAS was sent.
 //     The words are guarded (port.Filter.Guarded): the kernel's program drops atomics to
