@@ -482,7 +482,12 @@ func (s *Sharer) Epoch(now clock.Time) error {
 	}
 	for _, i := range s.before {
 		if t := &s.tenants[i]; t.epoch != s.epoch {
-			s.refill(now, t, t.least)
+			// Who was asked to pause sends nothing until its bucket is half full again: it goes on to fill as it did.
+			rate := t.least
+			if s.Low(now, int(i)) {
+				rate = max(rate, t.rate)
+			}
+			s.refill(now, t, rate)
 			t.grant, t.share = 1, 0
 			s.bottleneck[i] = -1
 		}
