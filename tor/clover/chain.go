@@ -18,6 +18,8 @@ type gap struct {
 	sid  int16
 	n    uint32
 	over bool // it is linked, or nobody stands behind it
+	// told: its client was told, and may have linked the entry since, while no process saw it.
+	told bool
 }
 
 // unlinked is how many appends of the key are not known to be linked.
@@ -95,7 +97,7 @@ func (s *state) failed(c *graph.Ctx, sid int16, rec *op) {
 	if !alone {
 		c.Count(ctrOrphans, 1)
 	}
-	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, n: rec.n, over: alone})
+	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, n: rec.n, over: alone, told: rec.past})
 }
 
 // addGap notes a gap.
@@ -121,11 +123,17 @@ func (s *state) relinked(sid int16, lh uint32) {
 		if g.over || g.lh != lh || g.sid != sid {
 			continue
 		}
-		g.over = true
-		if key := g.key; g.n == s.keys.s[key].sure+1 {
-			s.settleGap(i)
-			s.advance(key)
-		}
+		s.over(i)
+	}
+}
+
+// over: gap i is over.
+func (s *state) over(i int) {
+	g := &s.gaps[i]
+	g.over = true
+	if key := g.key; g.n == s.keys.s[key].sure+1 {
+		s.settleGap(i)
+		s.advance(key)
 	}
 }
 

@@ -426,7 +426,7 @@ func (s *Steer) adopt(h *heir) (why string) {
 	}
 	o.kind, o.steered, o.live, o.heir, o.note = opCAS, true, true, true, h.note+1
 	o.va, o.newVA, o.swap, o.entry, o.rkey, o.cliVer, o.newVer = h.va, h.newVA, h.swap, h.entry, h.rkey, h.cliVer, h.newVer
-	o.key, o.slot, o.linked, o.repairs = key, noSlot, false, 0
+	o.key, o.slot, o.linked, o.past, o.repairs = key, noSlot, false, false, 0
 	r.unmet = true
 	copy(r.start[:], h.start)
 	r.startF = h.startF
@@ -498,6 +498,7 @@ func (s *Steer) met(c *graph.Ctx, i int32, psn uint32) {
 			s.conns.Remove(conn.Slot(i)) // another connection with its numbers
 			return
 		} else if d >= 0 {
+			o.past = d > 0
 			s.unguard(o) // it has been executed: there is something, or it was refused
 		}
 		s.resend(c, i, o)

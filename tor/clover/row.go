@@ -114,6 +114,7 @@ type op struct {
 	steered       bool
 	linked        bool // CAS: the append, and all before it, are known to be linked
 	heir          bool // it was on record: this process has not seen it
+	past          bool // an heir: the server had executed a later request of its client when it was asked
 }
 
 // opList is a list of records, by their places+1; 0: none.

@@ -55,7 +55,11 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 		if i >= len(s.gaps) {
 			continue // more than one was removed
 		}
-		if g := &s.gaps[i]; !g.over && now.Sub(g.at) > s.cfg.idle {
+		switch g := &s.gaps[i]; {
+		case g.over:
+		case g.told && now.Sub(g.at) > s.cfg.repair<<2: // a client that goes on has done so by now
+			s.over(i)
+		case now.Sub(g.at) > s.cfg.idle:
 			s.cut(c, g.key)
 		}
 	}

@@ -33,8 +33,9 @@ type notes struct {
 	// kinds of the requests with the 32 PSNs before Row.next, two bits each.
 	kinds uint64
 	// rounds is how many times the client asked for something new since the newest of
-	// heard, at least Config.Settle apart, and sent nothing out of its turn. A client whose
-	// request is lost is silent in one round, and refused in the next: enough of them tell.
+	// heard, and the time before that, at least Config.Settle apart, and sent nothing out of its turn.
+	// After one without a bit the time before does not count: a client whose request is lost is silent
+	// in one round, and refused in the next.
 	rounds uint8
 	begun  bool // the client has asked for something new since the notes began
 }
@@ -155,9 +156,12 @@ func (t *Table) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b [
 			}
 		}
 		x := &t.notes[r.notes-1]
-		if x.heard&bit == 0 {
-			x.heard |= bit
+		switch {
+		case bit == 0: // what it does later cannot be told from what others do
 			x.rounds = 0
+		case x.heard&bit == 0:
+			x.heard |= bit
+			x.rounds = min(x.rounds, 1)
 		}
 		if !fresh {
 			continue
@@ -245,7 +249,7 @@ func (t *Table) hush(l *bucket, bit uint64, silent bool) {
 		if r := &t.rows[i-1]; r.notes != 0 {
 			x := &t.notes[r.notes-1]
 			if silent && x.heard&bit != 0 {
-				x.rounds = 0
+				x.rounds = min(x.rounds, 1)
 			}
 			x.heard, x.few, x.many, x.ahead = x.heard&^bit, x.few&^bit, x.many&^bit, x.ahead&^bit
 		}
