@@ -18,8 +18,11 @@ type gap struct {
 	sid  int16
 	n    uint32
 	over bool // it is linked, or nobody stands behind it
-	// told: its client was told, and may have linked the entry since, while no process saw it.
-	told bool
+	// told: its client was told, and may have linked the entry since, while no process saw it. It
+	// has, if the server answers more on connection row than acked, and the entry is not seen to be linked.
+	told  bool
+	row   int32
+	acked uint32
 }
 
 // unlinked is how many appends of the key are not known to be linked.
@@ -86,7 +89,7 @@ func (s *state) succeeded(rec *op) bool {
 // failed: the entry of a steered CAS is not linked, and its client knows.
 // Until the client has linked it somewhere, nobody behind it is told that he
 // succeeded.
-func (s *state) failed(c *graph.Ctx, sid int16, rec *op) {
+func (s *state) failed(c *graph.Ctx, i int32, rec *op) {
 	s.erase(rec)
 	k := &s.keys.s[rec.key]
 	if rec.linked || k.linked(rec.n) || s.void(rec) {
@@ -97,7 +100,8 @@ func (s *state) failed(c *graph.Ctx, sid int16, rec *op) {
 	if !alone {
 		c.Count(ctrOrphans, 1)
 	}
-	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: sid, n: rec.n, over: alone, told: rec.past})
+	r := &s.rows[i]
+	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: r.sid, n: rec.n, over: alone, told: rec.past, row: i, acked: r.acked})
 }
 
 // addGap notes a gap.
@@ -195,6 +199,11 @@ func (s *Steer) endRow(i int32) {
 func (s *Steer) leave(i int32) {
 	s.endRow(i)
 	r := &s.rows[i]
+	for n := range s.gaps {
+		if g := &s.gaps[n]; g.row == i {
+			g.told = false
+		}
+	}
 	if r.sid != noServer {
 		s.servers[r.sid].rows--
 		s.servers[r.sid].seen = s.age

@@ -164,20 +164,26 @@ func TestInheritPassed(t *testing.T) {
 }
 
 // Who was refused while nobody is there, and goes on, has linked its entry elsewhere, or will at once: those behind it do not wait
-// until somebody sees it. Who has not gone on is waited for.
+// until somebody sees it. Who had not gone on, or does not now, is waited for: it may have died in between.
 func TestInheritRefused(t *testing.T) {
-	for at, passed := range map[uint32]bool{109: false, 115: true} {
+	for _, c := range []struct {
+		at          uint32
+		lives, told bool
+	}{{109, true, false}, {115, false, false}, {115, true, true}} {
 		x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
 		x.Advance(time.Millisecond)
 		x.expect(x.linked(0x30, 109), "3 is linked behind 2")
-		x.ack(0x20, at)
+		x.ack(0x20, c.at)
 		x.expect(x.refused(0x20, 109), "2 is refused", [2]uint32{0x20, 109})
 		x.expect(x.Advance(70*time.Millisecond), "2 may be linked elsewhere")
+		if c.lives {
+			x.ack(0x20, c.at+1)
+		}
 		told := x.Advance(30 * time.Millisecond)
-		if passed {
+		if c.told {
 			x.expect(told, "2 is linked", [2]uint32{0x30, 109})
 		} else {
-			x.expect(told, "the server is at 2")
+			x.expect(told, "its client has not gone on")
 			x.Advance(time.Second)
 		}
 		if n := x.Counter("chains-cut"); n != 0 {

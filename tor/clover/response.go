@@ -163,7 +163,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (
 			c.Count(ctrConfirmed, 1)
 		} else {
 			c.Count(ctrFailed, 1)
-			s.failed(c, r.sid, rec)
+			s.failed(c, s.row, rec)
 		}
 	}
 	give := orig

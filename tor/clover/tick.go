@@ -57,7 +57,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 		}
 		switch g := &s.gaps[i]; {
 		case g.over:
-		case g.told && now.Sub(g.at) > s.cfg.repair<<2: // a client that goes on has done so by now
+		case g.told && now.Sub(g.at) > s.cfg.repair<<2 && hdr.PSNDiff(s.rows[g.row].acked, g.acked) > 0:
 			s.over(i)
 		case now.Sub(g.at) > s.cfg.idle:
 			s.cut(c, g.key)
