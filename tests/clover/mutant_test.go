@@ -71,7 +71,7 @@ func mutants() (all []mutant.Mutant) {
 		{"one link is as good as all", "chain.go", "if rec.n != k.sure+1 {\n\t\t\treturn false\n\t\t}", "", "TestAnswerWaits"},
 		{"those who wait are not woken", "chain.go", "\t\t\ts.wakeAppend(ki, k.sure)\n", "", "TestAnswerWaits"},
 		{"those behind who wait are forgotten", "chain.go", "(k.waits == 0 || s.answered(ki, k.sure+1) == 0) && ", "", "TestLongChain"},
-		{"a refused entry is in the chain", "chain.go", "over: alone})", "over: true})", "TestRelinked|TestQuarantine"},
+		{"a refused entry is in the chain", "chain.go", "over: alone,", "over: true,", "TestRelinked|TestQuarantine"},
 		{"an entry that is linked elsewhere never counts", "response.go", "s.relinked(r.sid, wire.Pointer(rec.swap).LH())", "_ = c", "TestRelinked"},
 		{"who is behind a gap is told of a success", "chain.go", "k.sure, k.cut = k.sent, k.epoch", "k.sure = k.sent", "TestCut"},
 		{"answers behind a gap go", "chain.go", "if w.void = !w.read; w.void {", "if !w.read {", "TestCut"},
