@@ -74,6 +74,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(everything().json())
 	f.Add(matchProgram("ternary", []KeyInfo{{Match: Ternary, Bits: 9}}).json())
 	f.Add([]byte(`{"header_types":[{"name":"x","id":0,"fields":[["a",-1]]}]}`))
+	f.Add([]byte(`{"header_types":[{"name":"x\n\u001b[2J","id":0,"fields":[["a",-1]]}]}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		if len(src) > 1<<16 {
 			return

@@ -2,11 +2,13 @@ package p4
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // loader turns JSON into a Program. The first thing that is wrong is kept in
@@ -68,8 +70,16 @@ func (l *loader) fail(format string, args ...any) {
 		if at != "" {
 			at += ": "
 		}
-		l.err = fmt.Errorf("p4: %s%s", at, fmt.Sprintf(format, args...))
+		// Names of a program may have any characters in them; an error is one line.
+		l.err = errors.New("p4: " + strings.Map(printed, at+fmt.Sprintf(format, args...)))
 	}
+}
+
+func printed(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
 }
 
 // in runs f with a part of the program added to what errors name.
