@@ -249,6 +249,10 @@ func (a *assembler) assemble() asm.Instructions {
 	}
 	if !f.All {
 		a.label("unwanted")
+		if f.Watched && a.spec.Cross == Redirect {
+			a.take("cross", "untaken")
+			a.label("untaken")
+		}
 		a.entry("cross")
 		a.count(offBypassed)
 	}
@@ -280,31 +284,7 @@ func (a *assembler) wanted() {
 		missed = "held"
 	}
 	a.label("wanted")
-	if n := a.spec.Longest; n > 0 {
-		a.add(
-			asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),
-			asm.FnXdpGetBuffLen.Call(),
-			asm.JGT.Imm(asm.R0, int32(n), "missed"),
-		)
-	}
-	a.entry(missed)
-	if a.spec.Stale > 0 {
-		a.add(
-			asm.Mov.Reg(asm.R9, asm.R0),
-			asm.FnKtimeGetCoarseNs.Call(),
-			asm.LoadMem(asm.R1, asm.R9, offHeartbeat, asm.DWord),
-			asm.Sub.Reg(asm.R0, asm.R1),
-			asm.LoadImm(asm.R1, int64(a.spec.Stale), asm.DWord),
-			asm.JSGT.Reg(asm.R0, asm.R1, "missed"),
-		)
-	}
-	a.add(
-		asm.LoadMapPtr(asm.R1, a.sockets),
-		asm.LoadMem(asm.R2, asm.RFP, -4, asm.Word),
-		asm.Mov.Imm(asm.R3, 0),
-		asm.FnRedirectMap.Call(),
-		asm.JEq.Imm(asm.R0, xdpRedirect, "exit"),
-	)
+	a.take(missed, "missed")
 	a.label("missed")
 	a.entry(missed)
 	a.count(offMissed)
@@ -327,6 +307,36 @@ func (a *assembler) wanted() {
 	default:
 		a.add(asm.Ja.Label("cross"))
 	}
+}
+
+// take gives the frame to the queue's socket, and falls through or jumps to missed when no
+// worker lives there, or the frame is too long; to none when there is no such queue.
+func (a *assembler) take(none, missed string) {
+	if n := a.spec.Longest; n > 0 {
+		a.add(
+			asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),
+			asm.FnXdpGetBuffLen.Call(),
+			asm.JGT.Imm(asm.R0, int32(n), missed),
+		)
+	}
+	a.entry(none)
+	if a.spec.Stale > 0 {
+		a.add(
+			asm.Mov.Reg(asm.R9, asm.R0),
+			asm.FnKtimeGetCoarseNs.Call(),
+			asm.LoadMem(asm.R1, asm.R9, offHeartbeat, asm.DWord),
+			asm.Sub.Reg(asm.R0, asm.R1),
+			asm.LoadImm(asm.R1, int64(a.spec.Stale), asm.DWord),
+			asm.JSGT.Reg(asm.R0, asm.R1, missed),
+		)
+	}
+	a.add(
+		asm.LoadMapPtr(asm.R1, a.sockets),
+		asm.LoadMem(asm.R2, asm.RFP, -4, asm.Word),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnRedirectMap.Call(),
+		asm.JEq.Imm(asm.R0, xdpRedirect, "exit"),
+	)
 }
 
 // entry leaves the queue's entry of the state map in R0.

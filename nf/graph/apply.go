@@ -345,14 +345,15 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 	}
 	var f port.Filter
 	var guards []string
+	straight := spec.straight(kinds)
 	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
 		kind := findKind(kinds, spec.Apps[name].Kind)
 		app, err := kind.New(Env{Name: name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(spec.Apps[name].Args))
 		if err != nil {
 			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
 		}
-		f = union(f, appWants(app))
-		if appWants(app).Guarded {
+		f = union(f, appWants(app, straight))
+		if appWants(app, straight).Guarded {
 			guards = append(guards, name)
 		}
 		if kind.Inside == nil {
@@ -366,7 +367,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			// What is wrong with one is said when the instance is made.
 			if k := findKind(kinds, s.Kind); k != nil {
 				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(s.Args)); err == nil {
-					in := appWants(app)
+					in := appWants(app, straight)
 					f.Closed, f.Bound, f.Guarded = f.Closed || in.Closed, f.Bound || in.Bound, f.Guarded || in.Guarded
 					if in.Guarded {
 						guards = append(guards, name+"/"+s.Name)
@@ -392,14 +393,14 @@ func oneGuards(apps []string) error {
 // guards are the names of those apps of a layout that guard words.
 func (l *layout) guards() (names []string) {
 	for _, n := range l.nodes {
-		if appWants(n.app).Guarded {
+		if appWants(n.app, false).Guarded {
 			names = append(names, n.name)
 		}
 	}
 	return names
 }
 
-// Wants is the union of what the running apps want to see.
+// Wants is the union of what the running apps want to see, and of what somebody looks at.
 func (i *Instance) Wants() port.Filter {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -408,21 +409,70 @@ func (i *Instance) Wants() port.Filter {
 
 func (i *Instance) wants() port.Filter {
 	var f port.Filter
+	straight, watched := i.spec.straight(i.cfg.Kinds), false
 	for n, w := range i.workers {
 		w.do(func() {
 			for _, nd := range i.graphs[n].nodes {
-				f = union(f, appWants(nd.app))
+				f = union(f, appWants(nd.app, straight))
 			}
+			watched = watched || w.graph.watched()
 		})
 	}
+	// What takes another way in the kernel than in the graph stays on it.
+	f.Watched = watched && straight && !f.All
 	return f
 }
 
-func appWants(a App) port.Filter {
-	if w, ok := a.(Wanter); ok {
+// appWants is what an app wants in a graph that is straight, or not.
+func appWants(a App, straight bool) port.Filter {
+	switch w := a.(type) {
+	case wire:
+		return port.Filter{All: w.all || !straight}
+	case Wanter:
 		return w.Wants()
 	}
 	return port.Filter{All: true}
+}
+
+// watched reports that somebody looks at frames as they pass: by a tap, or by a trace that
+// waits for any frame. A trace that waits for a reason waits for frames of apps that want them.
+func (l *layout) watched() bool {
+	return slices.ContainsFunc(l.links, func(k *link) bool { return k.tap != nil }) ||
+		slices.ContainsFunc(l.ports, func(p *portNode) bool { return p.mark != nil && p.mark.want == nil && p.mark.left.Load() > 0 })
+}
+
+// straight reports that the graph leads the frames of each port to the port that they cross to
+// in the kernel when no app wants them. What does not want a frame passes it from its one side to the other.
+func (s *Spec) straight(kinds []Kind) bool {
+	edges, err := s.edges()
+	if err != nil {
+		return false
+	}
+	leads := func(p string) bool {
+		at, out := p, "out"
+		for range len(edges) {
+			n := slices.IndexFunc(edges, func(e edge) bool { return e.from == at && e.out == out })
+			if n < 0 {
+				return false
+			}
+			at = edges[n].to
+			if _, is := s.Ports[at]; is {
+				return at == s.Ports[p].Peer()
+			}
+			k := findKind(kinds, s.Apps[at].Kind)
+			if k == nil || len(k.In) != 2 || len(k.Out) != 2 {
+				return false
+			}
+			out = k.Out[1-slices.Index(k.In, edges[n].in)]
+		}
+		return false
+	}
+	for p := range s.Ports {
+		if !leads(p) {
+			return false
+		}
+	}
+	return len(s.Ports) > 0
 }
 
 // union is what either filter wants.
@@ -450,7 +500,8 @@ func merged[T comparable](a, b []T) []T {
 	return all
 }
 
-// tellPorts gives the ports the filter unless all of them have it.
+// tellPorts gives the ports the filter unless all of them have it. It comes after each change of
+// what the apps want, or of what somebody looks at.
 func (i *Instance) tellPorts() error {
 	f := i.wants()
 	if i.filter != nil && reflect.DeepEqual(f, *i.filter) {

@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"fmt"
+
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/packet"
@@ -13,11 +15,25 @@ func Builtin() []Kind {
 		{
 			Name:    "wire",
 			Summary: "passes frames from a to b and from b to a, untouched",
-			Doc:     "What any function in its place must be measured against.",
-			In:      []string{"a", "b"},
-			Out:     []string{"a", "b"},
+			Doc: `What any function in its place must be measured against. Where frames that no app wants cross in the kernel, as
+between the two ports of an inline pair, the frames of a wire do: it costs nothing. With see=all they come to the worker,
+as those of a function do that has to see them.`,
+			In:  []string{"a", "b"},
+			Out: []string{"a", "b"},
+			Params: []Param{
+				{Name: "see", Default: "none", Help: "none: frames cross in the kernel where they can, but for those that a tap or a trace looks at; all: each frame comes to the worker"},
+			},
 			Effects: Always(effect.Effects{}),
-			New:     func(Env, Args) (App, error) { return wire{}, nil },
+			New: func(_ Env, args Args) (App, error) {
+				switch v := args["see"]; v {
+				case "", "none":
+					return wire{}, nil
+				case "all":
+					return wire{all: true}, nil
+				default:
+					return nil, fmt.Errorf("wire: see=%s: want none or all", v)
+				}
+			},
 		},
 		{
 			Name:    "tee",
@@ -41,7 +57,9 @@ func Builtin() []Kind {
 	}
 }
 
-type wire struct{}
+// wire wants nothing, unless all is set. The graph has it want all where what it does not
+// see would go another way.
+type wire struct{ all bool }
 
 func (wire) Push(c *Ctx, in int, b *packet.Batch) {
 	for _, x := range b.Bufs() {

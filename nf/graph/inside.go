@@ -72,7 +72,7 @@ func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, ki
 	}
 	var err error
 	if in.spare, err = in.make(in.env); err == nil {
-		f := appWants(in.spare)
+		f := appWants(in.spare, false)
 		in.closed, in.bound, in.guarded = f.Closed, f.Bound, f.Guarded
 	}
 	return in, err

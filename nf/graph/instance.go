@@ -71,6 +71,7 @@ type Instance struct {
 	notes   []string
 	stop    atomic.Bool
 	traced  atomic.Uint32
+	looked  chan struct{} // a worker has traced what it was to: the ports may take up less
 	closed  bool
 	// known is read without mu: workers ask for reasons while a change that
 	// holds mu waits for them.
@@ -93,7 +94,7 @@ func New(cfg Config) (*Instance, error) {
 	if err := cfg.Spec.Validate(cfg.Kinds, nil); err != nil {
 		return nil, err
 	}
-	i := &Instance{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}}
+	i := &Instance{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}, looked: make(chan struct{}, 1)}
 	i.known.Store(&directory{})
 	workers := 0
 	for _, name := range slices.Sorted(maps.Keys(cfg.Spec.Ports)) {
@@ -123,7 +124,7 @@ func New(cfg Config) (*Instance, error) {
 			w.timed = !manual
 		}
 		w.ctx = Ctx{rand: rand.New(rand.NewPCG(cfg.Seed, uint64(n))), worker: w, onDrop: cfg.OnDrop}
-		w.tracer, w.bell = newTracer(&i.traced), newBell()
+		w.tracer, w.traced, w.bell = newTracer(&i.traced), i.looked, newBell()
 		i.workers = append(i.workers, w)
 		i.graphs = append(i.graphs, &layout{})
 		w.graph = i.graphs[n]
@@ -444,8 +445,29 @@ func (i *Instance) Run(ctx context.Context) error {
 			}
 		})
 	}
+	looking := make(chan struct{})
+	go func() {
+		defer close(looking)
+		i.lookWhile(ctx)
+	}()
 	wg.Wait()
+	cancel()
+	<-looking
 	return errors.Join(errs...)
+}
+
+// lookWhile has the ports take up less when traces are at their end, until ctx is.
+func (i *Instance) lookWhile(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.looked:
+			i.mu.Lock()
+			i.look()
+			i.mu.Unlock()
+		}
+	}
 }
 
 // Step takes one breath of every worker at time now, and returns how many

@@ -265,10 +265,11 @@ func Dot(s *Spec) string {
 // AddTrace traces the next n frames received on a port; with a reason ("bad-icrc"
 // or "steer.bad-icrc") the next n that end with it, by a drop or as marked. A
 // worker keeps one reason at a time: that of the last call. What was traced before is
-// forgotten, unless frames of an earlier call are still waited for.
+// forgotten, unless frames of an earlier call are still waited for. While frames are waited for
+// without a reason, the ports take up what no app wants, too.
 func (i *Instance) AddTrace(portName string, n int, reason string) error {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if n <= 0 {
 		return errors.New("trace: the number of frames must be positive")
 	}
@@ -302,11 +303,17 @@ func (i *Instance) AddTrace(portName string, n int, reason string) error {
 			w.ctx.tracer = w.tracer
 		})
 	}
+	if err := i.tellPorts(); err != nil {
+		return fmt.Errorf("frames that no app wants are not traced: %w", err)
+	}
 	return nil
 }
 
 // ClearTrace ends tracing and forgets what was traced.
 func (i *Instance) ClearTrace() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	defer i.look()
 	for _, w := range i.workers {
 		w.do(func() {
 			for _, p := range w.graph.ports {

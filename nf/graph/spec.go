@@ -43,6 +43,15 @@ type PortSpec struct {
 	Cable *AppSpec `yaml:"cable,omitempty" json:"cable,omitempty"`
 }
 
+// Peer is the port that frames cross to in the kernel when no app wants them: the other end of
+// the wire. "": there is none, or they go to the kernel's stack.
+func (p PortSpec) Peer() string {
+	if p.Args["fallback"] == "pass" {
+		return ""
+	}
+	return p.Args["pair"]
+}
+
 // AppSpec says what app a name stands for.
 type AppSpec struct {
 	Kind string `yaml:"kind" json:"kind"`

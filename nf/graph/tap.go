@@ -64,8 +64,8 @@ func (t *Tap) Dropped() uint64 {
 func (t *Tap) Close() { t.close() }
 
 // Tap copies what crosses an edge: "NAME.OUT", an output of an app or the
-// "out" of a port, or "NAME.IN", all links that lead to that input. An edge has
-// one tap at a time. It outlives a Plan that makes anew what is at the ends of
+// "out" of a port, or "NAME.IN", all links that lead to that input. Until it is closed, the
+// ports take up what no app wants, too. An edge has one tap at a time. It outlives a Plan that makes anew what is at the ends of
 // the edge; when a Plan takes the edge away, it yields nothing more.
 func (i *Instance) Tap(at string) (*Tap, error) {
 	i.mu.Lock()
@@ -105,7 +105,7 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 			}
 		})
 	}
-	t.close = func() {
+	off := func() {
 		for n, w := range i.workers {
 			w.do(func() {
 				for _, l := range w.graph.links {
@@ -116,7 +116,25 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 			})
 		}
 	}
+	t.close = func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		off()
+		i.look()
+	}
+	if err := i.tellPorts(); err != nil {
+		off()
+		return nil, fmt.Errorf("frames that no app wants cannot be looked at: %w", err)
+	}
 	return t, nil
+}
+
+// look has the ports take up what somebody looks at, and no more, if they still can: a port that
+// cannot do so goes on as it was until the next change.
+func (i *Instance) look() {
+	if !i.closed {
+		_ = i.tellPorts()
+	}
 }
 
 // ErrListening is returned by Listen when somebody does already.

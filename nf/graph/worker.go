@@ -69,9 +69,10 @@ type worker struct {
 	gone   books      // of nodes that were taken away
 	err    error      // why the worker stopped
 	spinNs clock.Duration
-	poll   bool        // it never sleeps
-	tracer *tracer     // kept while ctx.tracer is off
-	waits  []port.Port // reused by wait
+	poll   bool            // it never sleeps
+	tracer *tracer         // kept while ctx.tracer is off
+	traced chan<- struct{} // told when it has traced what it was to
+	waits  []port.Port     // reused by wait
 	all    []*worker
 	staged []staged // rings to others in this breath
 	bell   *bell
@@ -447,7 +448,7 @@ func (w *worker) drain() (moved int) {
 			}
 		}
 	}
-	if t := w.ctx.tracer; t != nil && t.open == 0 && !w.tracing() {
+	if t := w.ctx.tracer; t != nil && !w.tracing() && t.open == 0 {
 		w.ctx.tracer = nil
 	}
 	w.publish()
@@ -456,6 +457,7 @@ func (w *worker) drain() (moved int) {
 	return moved
 }
 
+// tracing reports that frames are still waited for. The instance is told when those of a port are not any more.
 func (w *worker) tracing() bool {
 	on := false
 	for _, p := range w.graph.ports {
@@ -464,6 +466,10 @@ func (w *worker) tracing() bool {
 				on = true
 			} else {
 				p.mark = nil
+				select {
+				case w.traced <- struct{}{}:
+				default: // it has been told, and has not looked yet
+				}
 			}
 		}
 	}

@@ -54,7 +54,8 @@ type Stats struct {
 	// TxDropped: a frame was taken that could not be sent.
 	TxDropped uint64 `json:"tx_dropped"`
 	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
-	// passed to the bridge) because nobody wants them.
+	// passed to the bridge) because nobody wants them. Of those that are Watched they
+	// are the ones that no worker took.
 	Bypassed uint64 `json:"bypassed"`
 	// Missed frames were wanted, and crossed there without being seen by this
 	// process: no worker took them, or they were too long.
@@ -125,6 +126,10 @@ type Filter struct {
 	// Guarded: so are those of them that are atomics to words that are guarded (see
 	// Guarder), and no others, unless the filter is Closed or Bound too.
 	Guarded bool
+	// Watched: somebody looks at what is not wanted. It comes, too, as long as a worker takes
+	// it, and crosses as ever when none does. It changes nothing where what is not wanted
+	// does not cross from port to port, but goes to the kernel's stack.
+	Watched bool
 }
 
 // QueuePair is an end of a RoCE connection, as frames to it name it: by their
