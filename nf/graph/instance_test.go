@@ -833,7 +833,7 @@ func TestWants(t *testing.T) {
 		want port.Filter
 	}{
 		{"{}", port.Filter{}},
-		{"{w: {kind: wire}}", port.Filter{All: true}},
+		{"{w: {kind: wire}}", port.Filter{All: true}}, // with ports: TestWireWants
 		{"{w: {kind: wire}, s: {kind: stamp}}", port.Filter{All: true}},
 	} {
 		s := parse(t, "apps: "+c.apps+"\n")

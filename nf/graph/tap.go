@@ -124,6 +124,7 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 	}
 	if err := i.tellPorts(); err != nil {
 		off()
+		i.look()
 		return nil, fmt.Errorf("frames that no app wants cannot be looked at: %w", err)
 	}
 	return t, nil

@@ -196,8 +196,58 @@ func TestFilterCrossesInKernel(t *testing.T) {
 	check("nothing", func(probe) bool { return false })
 	set(port.Filter{All: true})
 	check("all", func(probe) bool { return true })
+	set(port.Filter{RoCE: true, Watched: true})
+	check("RoCE, watched", func(probe) bool { return true })
+	set(port.Filter{Watched: true})
+	check("nothing, watched", func(probe) bool { return true })
 	if m := w.A[0].Missed(); m != 0 {
 		t.Errorf("%d frames were missed", m)
+	}
+}
+
+// TestWatchedStall has the worker pause while somebody looks: what nobody wants crosses, and is not missed.
+func TestWatchedStall(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	w := open(t, PairConfig{Options: Options{Stale: 2 * time.Second, Filter: &port.Filter{RoCE: true, Closed: true}}})
+	for _, x := range []*Port{w.A[0], w.B[0]} {
+		if err := x.SetFilter(port.Filter{RoCE: true, Closed: true, Watched: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := new(packet.Batch)
+	if n, err := w.A[0].Rx(b); n != 0 || err != nil { // alive
+		t.Fatal(n, err)
+	}
+	other := roce(100, 0, false, 1)
+	other[37]++ // UDP port
+	end := time.Now().Add(60 * time.Second)
+	for got := 0; got == 0; b.PutAll() {
+		if time.Now().After(end) {
+			t.Fatal("the worker gets nothing")
+		}
+		if err := bed.a.send(other); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if got, err = w.A[0].Rx(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	missed := w.A[0].Missed()
+	for bed.b.recv(10*time.Millisecond) == nil {
+		if time.Now().After(end) {
+			t.Fatal("nothing crosses while the worker stands")
+		}
+		if err := bed.a.send(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := w.A[0].Stats()
+	for range 20 {
+		crossed(t, bed.a, bed.b, other)
+	}
+	if s := w.A[0].Stats(); s.Bypassed != was.Bypassed+20 || s.Missed != 0 || s.ShutOut != 0 || w.A[0].Missed() != missed {
+		t.Errorf("%+v, was %+v; missed %d, was %d", s, was, w.A[0].Missed(), missed)
 	}
 }
 

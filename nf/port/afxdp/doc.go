@@ -20,6 +20,10 @@
 //	            ▼
 //	         socket: Port.Rx
 //
+// Of a filter that is Watched, what is not wanted goes the same way, and what is missed of it
+// counts as bypassed. When it ceases to be, frames that are in the ring then come behind later
+// ones that cross in the kernel: once, for as long as a worker takes for what waits.
+//
 // Of a filter that is Closed, what is missed is dropped instead of crossing. Of one
 // that is Bound, a part of it is: frames to the queue pairs that Port.Bind bound, by
 // destination address and QPN, in RoCEv2 and RoCE v1 behind up to two VLAN tags. What
