@@ -62,7 +62,7 @@ func strangerFrame(n int) []byte {
 
 // onVeth runs frames through an instance that is changed between clover-steer
 // and wire under traffic: what clover-steer does not want crosses in the
-// kernel, and wire wants everything.
+// kernel, and this wire wants everything.
 func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err error) {
 	r, err := blast.New(frames, window)
 	if err != nil {
@@ -81,7 +81,7 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 		s.Ports["pb"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa"}}
 		return s
 	}
-	pass, work := spec("wire", nil), spec("clover-steer", steerArgs())
+	pass, work := spec("wire", graph.Args{"see": "all"}), spec("clover-steer", steerArgs())
 	var ports *openPorts
 	err = r.Near.Do(func() (err error) {
 		ports, err = open(pass, port.Filter{All: true}, clk)

@@ -586,7 +586,7 @@ func (b *vpcBoards) spec(step int) *graph.Spec {
 		hosts, wire, app := fmt.Sprintf("h%d", i), fmt.Sprintf("w%d", i), fmt.Sprintf("b%d", i)
 		s.Ports[hosts] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": b.at.dev[i][0], "pair": wire}}
 		s.Ports[wire] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": b.at.dev[i][1], "pair": hosts}}
-		kind, args, in, out := "wire", graph.Args(nil), "a", "b"
+		kind, args, in, out := "wire", graph.Args{"see": "all"}, "a", "b"
 		if tasks := vpcSteps[step].tasks; tasks == nil {
 			app = fmt.Sprintf("x%d", i)
 		} else {

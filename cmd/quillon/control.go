@@ -254,7 +254,10 @@ func newTraceCmd() *cobra.Command {
 		Use: "add PORT N [reason=REASON]", Short: "Trace the next N frames received on PORT",
 		Long: `Traces the next N frames received on PORT; with reason=REASON the next N that end
 with it, by a drop or as marked ("bad-icrc", "clover-steer.bad-icrc"). What was traced
-before is forgotten, unless frames are still waited for.`,
+before is forgotten, unless frames are still waited for.
+
+Frames that no app wants come to the process until N of them are traced, and cross in
+the kernel again then; with a REASON they stay there, as no app drops or marks them.`,
 		Example: "  quillon trace add a 20\n  quillon trace add a 5 reason=bad-icrc",
 		Args:    optional(2, "PORT", "N", "reason=REASON"),
 	}, func(c *admin.Client, args []string) (added, error) {
@@ -286,7 +289,7 @@ before is forgotten, unless frames are still waited for.`,
 	},
 		func(w io.Writer, v []graph.Traced) {
 			if len(v) == 0 {
-				fmt.Fprintf(w, "nothing was traced; %s\n", bypassNote)
+				fmt.Fprintln(w, "nothing was traced")
 			}
 			for _, t := range v {
 				fmt.Fprint(w, t)

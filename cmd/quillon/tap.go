@@ -39,8 +39,9 @@ been copied. A FILE named *.pcapng gets verdict and reason as comments; "-"
 writes to the standard output. The workers never wait: what finds the
 buffer full is counted and not copied.
 
-Of an inline pair only what the apps want comes to them: other frames cross in
-the kernel, and are not copied (bypassed, in quillon show ports).`,
+Of an inline pair, what no app wants crosses in the kernel. While a tap copies, it
+comes to the process, too, so that FILE has all frames. That is so where the graph
+leads the frames of each port to its pair; elsewhere only what the apps want is copied.`,
 		Example: "  quillon tap clover-steer.b -o steered.pcapng -c 1000\n  quillon tap a.out -o - | tshark -r -",
 		Args:    exactly("APP.LINK"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -24,8 +24,8 @@ const (
 
 // Resume opens the state and the socket map of each part when the program is what Load
 // would make of parts, with maps that say the same: then it need not be replaced. Of parts
-// themselves the state and the socket map only say how many queues there are to be. nil:
-// it is another program.
+// themselves the state and the socket map only say how many queues there are to be. A part
+// that wants nothing has no socket map. nil: it is another program.
 func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	info, err := a.Prog.Info()
 	if err != nil {

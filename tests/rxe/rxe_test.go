@@ -341,7 +341,7 @@ var modes = []struct {
 	short bool
 	args  []string
 }{
-	{"wire", true, []string{"--nf", "wire"}},
+	{"wire", true, []string{"--nf", "wire,see=all"}},
 	{"steer", true, []string{"--nf", "clover-steer,mode=read-write,keys=64"}},
 	{"multiplex", true, []string{"--nf", box + ",mode=mux,track=10000000000+1000000"}},
 	{"replace", true, []string{"--nf", box + ",mode=replace,replace=learnt"}},

@@ -381,8 +381,12 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 // resume goes on with the earlier process's program, state and socket map.
 func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 	prog, err := d.before.Prog.Clone()
-	err = errors.Join(err, d.state.Close(), d.sockets.Close())
-	d.state, d.sockets = part.State, part.Sockets
+	err = errors.Join(err, d.state.Close())
+	d.state = part.State
+	if part.Sockets != nil { // a program that wants nothing has none
+		err = errors.Join(err, d.sockets.Close())
+		d.sockets = part.Sockets
+	}
 	if err != nil {
 		return fmt.Errorf("XDP program of %s: %w", d.name, err)
 	}

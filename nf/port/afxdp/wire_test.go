@@ -412,6 +412,40 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// TestResumesNothing: a wire that wants nothing is gone on with, and can be told to want something.
+func TestResumesNothing(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	nothing := PairConfig{Keep: true, Options: Options{Filter: &port.Filter{}, Stale: patient}}
+	w := open(t, nothing)
+	crossed(t, bed.a, bed.b, roce(100, 0, false, 1))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	nothing.Keep = false
+	w = open(t, nothing)
+	if !w.a.resumed || !w.b.resumed {
+		t.Error("the program was replaced")
+	}
+	p := startPump(w.A, w.B, nil)
+	defer func() { p.halt(t) }()
+	crossed(t, bed.a, bed.b, roce(100, 0, false, 2))
+	if s := w.A[0].Stats(); s.Bypassed != 1 || s.RxPackets != 0 {
+		t.Errorf("%+v", s)
+	}
+	for _, f := range []port.Filter{{Watched: true}, {All: true}} {
+		for _, x := range []*Port{w.A[0], w.B[0]} {
+			if err := x.SetFilter(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		was := w.A[0].Stats().RxPackets
+		crossed(t, bed.a, bed.b, roce(100, 0, false, 3))
+		if s := w.A[0].Stats(); s.RxPackets != was+1 {
+			t.Errorf("%+v: %+v", f, s)
+		}
+	}
+}
+
 func containsXDP(s string) bool { return strings.Contains(s, "xdp=true") }
 
 // beat has a heartbeat be in the state of an interface's program, for all queues.
