@@ -29,9 +29,25 @@ func (r *running) checkPoll() error {
 	if r.workers.workers.Priority > 0 {
 		return errors.New("--latency poll: with --priority realtime the kernel stops a worker that never sleeps for 5 % of the time: take --priority high")
 	}
-	n, all := r.inst.Workers(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
-	if n >= all {
-		return fmt.Errorf("--latency poll: %d workers that never sleep take %d processors, and this process may have %d: leave one to the rest (queues=)", n, n, all)
+	return roomToPoll(r.inst.Workers(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0)), r.cpus)
+}
+
+// roomToPoll is an error when so many workers that never sleep would take all processors that the process may have,
+// or share one of those that they are pinned to.
+func roomToPoll(workers, processors int, cpus []int) error {
+	if workers >= processors {
+		return fmt.Errorf("--latency poll: %d workers that never sleep take %d processors, and this process may have %d: leave one to the rest (queues=)", workers, workers, processors)
+	}
+	shared := map[int]int{} // by processor, the worker there
+	for w := range workers {
+		if len(cpus) == 0 {
+			break
+		}
+		c := cpus[w%len(cpus)]
+		if other, taken := shared[c]; taken {
+			return fmt.Errorf("--latency poll: workers %d and %d would share processor %d, and neither ever sleeps: give each its own (--cpu, or cpu= of the ports)", other, w, c)
+		}
+		shared[c] = w
 	}
 	return nil
 }

@@ -43,3 +43,27 @@ func TestCPUs(t *testing.T) {
 		}
 	}
 }
+
+// Workers that never sleep leave a processor to the rest, and share none.
+func TestRoomToPoll(t *testing.T) {
+	for _, c := range []struct {
+		workers, processors int
+		cpus                []int
+		want                string
+	}{
+		{1, 2, nil, ""},
+		{1, 1, nil, "1 workers that never sleep take 1 processors, and this process may have 1"},
+		{2, 2, []int{0, 1}, "2 workers that never sleep take 2 processors, and this process may have 2"},
+		{2, 4, nil, ""},
+		{2, 4, []int{3, 1}, ""},
+		{2, 4, []int{3, 1, 3}, ""},
+		{2, 4, []int{3}, "workers 0 and 1 would share processor 3"},
+		{3, 4, []int{1, 2}, "workers 0 and 2 would share processor 1"},
+		{2, 4, []int{1, 1, 2}, "workers 0 and 1 would share processor 1"},
+	} {
+		err := roomToPoll(c.workers, c.processors, c.cpus)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
