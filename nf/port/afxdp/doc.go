@@ -21,8 +21,8 @@
 //	         socket: Port.Rx
 //
 // Of a filter that is Watched, what is not wanted goes the same way, and what is missed of it
-// counts as bypassed. When it ceases to be, frames that are in the ring then come behind later
-// ones that cross in the kernel: once, for as long as a worker takes for what waits.
+// counts as bypassed. When it ceases to be, or the worker pauses, frames that are in the ring then
+// come behind later ones that cross in the kernel.
 //
 // Of a filter that is Closed, what is missed is dropped instead of crossing. Of one
 // that is Bound, a part of it is: frames to the queue pairs that Port.Bind bound, by
