@@ -320,7 +320,13 @@ func TestSNICAnything(t *testing.T) {
 			}
 			c.Sources = append(c.Sources, s)
 		}
-		r := runSNIC(t, c)
+		r, err := RunSNIC(t.Context(), c)
+		if err != nil && strings.Contains(err.Error(), "no region runs it") {
+			t.Skip("these DAGs need more regions than there are")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		sums := map[string]*[12]int64{}
 		for i := range c.Sources {
 			for name, row := range r.Tasks[i] {
