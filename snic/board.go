@@ -254,6 +254,7 @@ type asked struct {
 // delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
 // they leave it.
 type delay struct {
+	task int32      // its number; of a region's delays, as long as something is placed there
 	busy clock.Time // until then it works on those before
 	rest float64    // and for this part of a ns
 	q    []delayed

@@ -717,6 +717,9 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
 		b.placed[e.Region] = int32(e.Chain)
+		for i, t := range ch.tasks {
+			b.wait[e.Region*sched.MaxTasks+i].task = int32(t)
+		}
 		ch.running = append(ch.running, e.Region)
 		ch.asked = false
 		b.capacities()

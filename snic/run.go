@@ -232,8 +232,9 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	i := bits.TrailingZeros16(l.mask)
 	l.mask &= l.mask - 1
 	l.at = int8(i)
-	n := b.chains[b.placed[l.region]].tasks[i]
-	t := &b.tasks[n]
+	slot := int(l.region)*sched.MaxTasks + i
+	d := &b.wait[slot]
+	t := &b.tasks[d.task]
 	if t.absent() {
 		b.work.push(id)
 		return
@@ -242,8 +243,6 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 		b.feed(c, t, delayed{lane: id})
 		return
 	}
-	slot := int(l.region)*sched.MaxTasks + i
-	d := &b.wait[slot]
 	if d.head == len(d.q) {
 		b.modelled = append(b.modelled, int32(slot))
 	}
@@ -474,8 +473,13 @@ func (b *board) done(t *task, id int32) {
 	l := &b.lanes[id]
 	l.lent = false
 	b.held++
-	if p := &b.packets[id>>laneBits]; p.branches > 0 {
+	p := &b.packets[id>>laneBits]
+	if p.branches > 0 {
 		b.returned(p, l, t)
+	}
+	if l.mask == 0 && (b.sync == 0 || p.branches == 0) {
+		b.back(id, false)
+		return
 	}
 	b.sched.Release(int(id>>laneBits), int(id&(maxLanes-1)), int(l.at))
 	b.work.push(id)
@@ -531,8 +535,7 @@ func (b *board) due(c *graph.Ctx) clock.Time {
 			for d.head < min(len(d.q), from+packet.MaxBatch) && d.q[d.head].at <= now {
 				d.head++
 			}
-			l := &b.lanes[d.q[from].lane] // all are in one region, which runs one chain
-			b.feed(c, &b.tasks[b.chains[b.placed[l.region]].tasks[l.at]], d.q[from:d.head]...)
+			b.feed(c, &b.tasks[d.task], d.q[from:d.head]...)
 		}
 		if d.head == len(d.q) {
 			d.q, d.head = d.q[:0], 0

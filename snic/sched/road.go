@@ -294,10 +294,8 @@ func (s *Scheduler) admit(h int32) {
 	pk := &s.packets[p]
 	pl := s.plans[pk.plan]
 	c := &s.chains[pl.visits[x.visit].chain]
-	r := none
-	if len(c.open) == 1 {
-		r = c.open[0]
-	} else {
+	r := c.only
+	if r == none {
 		r = s.choose(c, pl.spread, pk.flow, x.rest)
 	}
 	if r == none {

@@ -150,6 +150,7 @@ type chain struct {
 	tasks      int32   // while there are instances
 	placed     int32   // instances
 	open       []int32 // those that take packets, ascending
+	only       int32   // that of open, if it is one; else none
 	turn       int32   // of open, for RoundRobin and LeastLoaded
 	seats      *seats  // nil: flows go by rendezvous
 	head, tail int32   // headers that wait for an instance
@@ -218,7 +219,7 @@ func New(c Config) (*Scheduler, error) {
 		s.regions[i].chain = none
 	}
 	for i := range s.chains {
-		s.chains[i].head, s.chains[i].tail = none, none
+		s.chains[i].head, s.chains[i].tail, s.chains[i].only = none, none, none
 	}
 	for i := range s.routes {
 		s.routes[i].plan = none
@@ -301,9 +302,16 @@ func (s *Scheduler) instance(region int) (*region, error) {
 func (s *Scheduler) open(region int32) {
 	c := &s.chains[s.regions[region].chain]
 	at, _ := slices.BinarySearch(c.open, region)
-	c.open = slices.Insert(c.open, at, region)
+	c.setOpen(slices.Insert(c.open, at, region))
 	s.unpark(c)
 	s.settle()
+}
+
+func (c *chain) setOpen(open []int32) {
+	c.open, c.only = open, none
+	if len(open) == 1 {
+		c.only = open[0]
+	}
 }
 
 // Pause lets no more packets into a region. Those that wait there go to another
@@ -317,7 +325,7 @@ func (s *Scheduler) Pause(region int) error {
 	rg.term++
 	c := &s.chains[rg.chain]
 	at, _ := slices.BinarySearch(c.open, int32(region))
-	c.open = slices.Delete(c.open, at, at+1)
+	c.setOpen(slices.Delete(c.open, at, at+1))
 	s.leaveSeats(c, int32(region))
 	// Those that are farther in the chain came first.
 	for t := int(rg.n) - 1; t >= 0; t-- {
