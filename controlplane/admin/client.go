@@ -77,6 +77,11 @@ func (c *Client) call(req request, result any) error {
 	}
 	defer c.bound(within)()
 	if _, err := c.conn.Write(append(p, '\n')); err != nil {
+		// An instance that serves too many says so and hangs up, without waiting for a request.
+		var refused *Error
+		if said := c.answer(nil); errors.As(said, &refused) {
+			return said
+		}
 		return c.lost(err)
 	}
 	return c.answer(result)
