@@ -174,27 +174,41 @@ func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
 // admitServer is the node of a, which is new and has answered; nil when nobody
 // asked it, or there is no place.
 func (s *Box) admitServer(a conn.Addr) *node {
-	if !s.cfg.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
+	if !s.cfg.may(a) {
 		return nil
 	}
-	defer s.asked.turn.Store(false)
-	e, now := &s.asked.at[place64(a)], s.c.Now()
-	if e.addr != a || e.when == 0 || now.Sub(e.when) > answerable {
+	var first [len(asked{}.at[0].b)]byte
+	b, ok := s.asked.take(s.c.Now(), a, first[:0])
+	if !ok {
 		return nil
 	}
-	n, err := s.meet(now, a)
+	n, err := s.meet(s.c.Now(), a)
 	if err != nil {
 		s.c.Count(ctrServerFull, 1)
 		return nil
 	}
-	e.when = 0
 	s.own(n)
-	if b := e.b[:e.n]; e.n > 0 && hdr.Parse(b, &s.g) == hdr.IsRoCE {
+	if len(b) > 0 && hdr.Parse(b, &s.g) == hdr.IsRoCE {
 		if ends, ok := conn.EndsOf(b, &s.g); ok {
-			n.conns.CM(now, &ends, b, &s.g)
+			n.conns.CM(s.c.Now(), &ends, b, &s.g)
 		}
 	}
 	return n
+}
+
+// take ends the wait for an answer of a, and appends the connection manager's request to b that went there, if one did. It
+// reports false when nobody asked a, or another worker is there: the next answer will do as well.
+func (q *asked) take(now clock.Time, a conn.Addr, b []byte) ([]byte, bool) {
+	if !q.turn.CompareAndSwap(false, true) {
+		return nil, false
+	}
+	defer q.turn.Store(false)
+	e := &q.at[place64(a)]
+	if e.addr != a || e.when == 0 || now.Sub(e.when) > answerable {
+		return nil, false
+	}
+	e.when = 0
+	return append(b, e.b[:e.n]...), true
 }
 
 // node is the node of server a; nil when there is none.
