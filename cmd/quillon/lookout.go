@@ -36,6 +36,7 @@ type lookout struct {
 	ports   map[string]*lookedAt
 	workers map[int]*waiting // by thread
 	up      map[string]bool  // by interface
+	names   map[int]string   // by number of the interface: what the port calls it
 }
 
 // waiting is a worker of a lookout.
@@ -134,8 +135,13 @@ func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
 	x.from = 0
 }
 
-// link tells of a port's interface, when that has changed.
-func (l *lookout) link(now clock.Time, ports []graph.PortInfo, dev string, up bool) {
+// link tells of a port's interface, when that has changed. One that was renamed is the port's as before.
+func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAttrs) {
+	dev, known := l.names[a.Index]
+	if !known {
+		dev = a.Name
+	}
+	up := linkUp(a)
 	was, known := l.up[dev]
 	l.up[dev] = up
 	if !known || was == up {
@@ -171,7 +177,7 @@ func linkUp(a *netlink.LinkAttrs) bool {
 
 // lookOut runs a lookout on an instance until ctx ends.
 func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock) {
-	l := &lookout{w: w, up: map[string]bool{}}
+	l := &lookout{w: w, up: map[string]bool{}, names: map[int]string{}}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		fmt.Fprintf(w, "quillon: links that go down or come up are not told: %v\n", err)
@@ -180,6 +186,7 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 	for _, p := range inst.Ports() {
 		if i, err := netlink.LinkByName(p.Args["dev"]); err == nil {
 			l.up[p.Args["dev"]] = linkUp(i.Attrs())
+			l.names[i.Attrs().Index] = p.Args["dev"]
 		}
 	}
 	tick := time.NewTicker(lookEvery)
@@ -197,7 +204,7 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 				links = nil
 				continue
 			}
-			l.link(clk.Now(), inst.Ports(), u.Attrs().Name, linkUp(u.Attrs()))
+			l.link(clk.Now(), inst.Ports(), u.Attrs())
 		}
 	}
 }

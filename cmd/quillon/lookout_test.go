@@ -1,11 +1,14 @@
 package main
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -16,7 +19,7 @@ import (
 // ended, however often it is looked at meanwhile; what was before the first look, and what nobody wants, is not.
 func TestLookout(t *testing.T) {
 	var w strings.Builder
-	l := &lookout{w: &w, up: map[string]bool{}}
+	l := &lookout{w: &w, up: map[string]bool{}, names: map[int]string{7: "eth1"}}
 	var waited time.Duration
 	now := clock.Time(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixNano())
 	at := func(after time.Duration, q ...port.Stats) string {
@@ -74,15 +77,20 @@ func TestLookout(t *testing.T) {
 	}
 	now = linked
 	for i, c := range []struct {
-		dev  string
-		up   bool
-		want string
+		index int
+		dev   string
+		up    bool
+		want  string
 	}{
-		{"eth1", true, ""}, {"eth1", true, ""}, {"eth1", false, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is down\n"}, {"eth1", false, ""},
-		{"eth1", true, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is up\n"}, {"eth2", true, ""}, {"eth2", false, ""},
+		{7, "eth1", true, ""}, {7, "eth1", true, ""}, {7, "eth1", false, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is down\n"}, {7, "eth1", false, ""},
+		{7, "lan0", true, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is up\n"}, {8, "eth2", true, ""}, {8, "eth2", false, ""},
 	} {
 		w.Reset()
-		l.link(now, []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "eth1"}}}, c.dev, c.up)
+		a := &netlink.LinkAttrs{Index: c.index, Name: c.dev}
+		if c.up {
+			a.Flags = net.FlagUp | net.FlagRunning
+		}
+		l.link(now, []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "eth1"}}}, a)
 		if w.String() != c.want {
 			t.Errorf("link %d: %q", i, w.String())
 		}

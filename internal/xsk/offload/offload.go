@@ -207,25 +207,22 @@ const (
 )
 
 func (i *Interface) apply(do action, mask Mask) (Mask, []string, error) {
-	back := do == restore
+	name, back := i.Name, do == restore
 	if back {
 		if mask == 0 {
 			return 0, nil, nil
 		}
-		n, err := i.tool.Index(i.Name)
-		if err == nil && n != i.index {
-			err = unix.ENODEV // another of its name
-		}
-		if err != nil {
+		var err error
+		if name, err = i.tool.Name(i.index); err != nil { // it may have been renamed
 			return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
 		}
 	}
-	have, err := i.tool.Features(i.Name)
+	have, err := i.tool.Features(name)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return 0, nil, nil // a driver without features has none to turn off
 	}
 	if err != nil {
-		return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
+		return 0, nil, fmt.Errorf("offloads of %s: %w", name, err)
 	}
 	want := map[string]bool{}
 	var done Mask
@@ -246,13 +243,13 @@ func (i *Interface) apply(do action, mask Mask) (Mask, []string, error) {
 	if len(want) == 0 || do == plan {
 		return done, words, nil
 	}
-	if err := i.tool.Change(i.Name, want); err != nil {
+	if err := i.tool.Change(name, want); err != nil {
 		names := make([]string, 0, len(want))
 		for k := range want {
 			names = append(names, k)
 		}
 		sort.Strings(names)
-		return 0, nil, fmt.Errorf("change the offloads of %s (%s): %w", i.Name, strings.Join(names, ", "), err)
+		return 0, nil, fmt.Errorf("change the offloads of %s (%s): %w", name, strings.Join(names, ", "), err)
 	}
 	return done, words, nil
 }

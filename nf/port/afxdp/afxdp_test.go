@@ -1361,6 +1361,26 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
+// TestRenamed: an interface that is called something else in the end gets its settings back.
+func TestRenamed(t *testing.T) {
+	newBed(t, 1500, 1)
+	was := features(t, "dutA")
+	w := open(t, PairConfig{})
+	l, err := netlink.LinkByName("dutA")
+	if err == nil {
+		err = errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "lan0"), netlink.LinkSetUp(l))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if now := features(t, "lan0"); !maps.Equal(was, now) {
+		t.Errorf("was\n%v\nis\n%v", was, now)
+	}
+}
+
 // TestTakenOff: somebody takes a program off, or puts another one there.
 func TestTakenOff(t *testing.T) {
 	bed := newBed(t, 1500, 1)
