@@ -1043,3 +1043,23 @@ func TestSourceRoute(t *testing.T) {
 		}
 	}
 }
+
+// TestNote: rules for one family only are told of at start, as nothing of the other can be opened.
+func TestNote(t *testing.T) {
+	for want, args := range map[string][]string{
+		"so no connection can be opened by IPv6": {"rules", "allow+in:a"},
+		"so no connection can be opened by IPv4": {"rules6", "allow+in:a"},
+		"":                                       {"rules", "allow+in:a", "rules6", "deny"},
+	} {
+		a := graph.Args{}
+		for i := 0; i < len(args); i += 2 {
+			a[args[i]] = args[i+1]
+		}
+		if got := Kind().Note(a); !strings.HasSuffix(got, want) || (got == "") != (want == "") {
+			t.Errorf("%v: %q", args, got)
+		}
+	}
+	if got := Kind().Note(graph.Args{"rules": "allow+in:a", "default": "allow"}); got != "" {
+		t.Error(got)
+	}
+}

@@ -95,8 +95,9 @@ A rule is allow or deny and conditions, with + in between; rules are separated b
 or a new line: in:a or b (the port), src and dst (addresses or prefixes), proto (a
 number, tcp, udp, icmp), sport and dport (a port, or a range as 80-90), prio (the
 higher one counts; without, a rule counts before those behind it). rules= is for
-IPv4 and rules6= for IPv6; they are the tables acl and acl_ipv6, too. When rules
-change, connections that they would not allow any more end with their next packet.
+IPv4 and rules6= for IPv6, and rules of one open nothing of the other; they are the
+tables acl and acl_ipv6, too. When rules change, connections that they would not
+allow any more end with their next packet.
 
 With mode=strict a TCP connection begins with a SYN, and segments are dropped whose
 numbers are out of the window; mode=loose takes up connections in the middle, when
@@ -136,6 +137,7 @@ quillon is not running, or too slow, nothing passes.
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables:   []table.Decl{decl(32), decl(128)},
+		Note:     oneFamily,
 		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other | effect.Length, Drops: true, State: true}),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			a, err := newApp(args, env)
@@ -145,6 +147,21 @@ quillon is not running, or too slow, nothing passes.
 			return a, nil
 		},
 	}
+}
+
+// oneFamily says when rules are given for one family only, and nothing of the other can be opened.
+func oneFamily(args graph.Args) string {
+	s, err := parse(args)
+	if err != nil || s.allow {
+		return ""
+	}
+	switch four, six := len(s.rules[0]) > 0, len(s.rules[1]) > 0; {
+	case four && !six:
+		return "rules= is for IPv4; rules6= has no rules, so no connection can be opened by IPv6"
+	case six && !four:
+		return "rules6= is for IPv6; rules= has no rules, so no connection can be opened by IPv4"
+	}
+	return ""
 }
 
 // settings are the parsed arguments.
