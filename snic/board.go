@@ -145,9 +145,24 @@ func (l *lane) take(x *packet.Buf) {
 	l.buf, l.region, l.mask, l.at, l.lent = x, -1, 0, -1, false
 }
 
-// board is one sNIC.
+// catalog is what is deployed, by number, and what follows from that alone: it decides nothing, and touches no frame.
+type catalog struct {
+	*settings
+	tasks    []task
+	chains   []chain
+	services []service
+	tenants  []string // "": none
+	numbers  numbering
+	taskOf   []int      // numbers of the deployment's tasks
+	dagOf    []int      // and of its DAGs
+	placed   []int32    // of each region, the chain that runs or drains there; -1: none
+	seen     clock.Time // the last breath
+}
+
+// board is one sNIC: its owners, and what happens in which order.
 type board struct {
 	settings
+	cat   catalog
 	fixed settings // what it was made with
 	next  settings // from Reconfigure, until Inside
 
@@ -169,21 +184,13 @@ type board struct {
 	pool   *pooled  // nil: it is in none
 	memory *onboard // nil: there is none
 
-	tasks    []task    // by number
-	chains   []chain   // by number
-	services []service // by number
-	tenants  []string  // by number; "": none
-	kept     []kept    // by number of the tenant
-	had      []had     // as well
-	stored   int64     // bytes in the packet store
-	renew    bool      // a deployment is to be put in force
-	taskOf   []int     // numbers of the deployment's tasks
-	dagOf    []int     // and of its DAGs
-	numbers  numbering
-	log      []region.Event
-	placed   []int32  // of each region, the chain that runs or drains there; -1: none
-	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
-	active   []int32  // services with packets in this epoch
+	kept   []kept // by number of the tenant
+	had    []had  // as well
+	stored int64  // bytes in the packet store
+	renew  bool   // a deployment is to be put in force
+	log    []region.Event
+	stops  []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
+	active []int32  // services with packets in this epoch
 
 	packets  []inside
 	lanes    []lane         // of packets, maxLanes of each
@@ -213,7 +220,6 @@ type board struct {
 	quiet    bool       // nobody was there when it began
 	sampleAt clock.Time // when tasks are looked at
 	sampled  clock.Time // when they were
-	seen     clock.Time // the last breath
 	rateAt   clock.Time // when rates were measured
 	relief   relief
 	hadAt    clock.Time // and what tenants got
@@ -324,7 +330,6 @@ func newBoard(s settings) (*board, error) {
 		settings: s, fixed: s, next: s,
 		log:     make([]region.Event, 0, 256),
 		mat:     mat.New(s.flows),
-		placed:  slices.Repeat([]int32{-1}, max(s.regions, 1)),
 		stops:   make([]uint32, max(s.regions, 1)),
 		packets: make([]inside, s.packets),
 		lanes:   make([]lane, s.packets<<laneBits),
@@ -336,6 +341,7 @@ func newBoard(s settings) (*board, error) {
 		touched: make([]int32, 0, packet.MaxBatch),
 		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
+	b.cat.settings, b.cat.placed = &b.settings, slices.Repeat([]int32{-1}, max(s.regions, 1))
 	b.lost = func(tag uint64) {
 		if tag-1 < uint64(len(b.lanes)) && b.lanes[tag-1].lent {
 			b.forsake(int32(tag - 1))
@@ -386,14 +392,14 @@ func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
 // because time stands still here.
 func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	b.settings = b.next
-	b.numbers.take(b.deployment)
+	b.cat.numbers.take(b.deployment)
 	b.renew = true
 	c.Wake(c.Now())
 	if err := b.deployTasks(c, apps); err != nil {
 		panic(fmt.Sprintf("snic: tasks that were checked: %v", err))
 	}
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			k := t.in.Kind
 			t.looks = t.Writes == 0 && !t.Answers && !t.holds
 			t.quiet = !t.Answers && !t.holds && k.Effects != nil && !k.Effects(t.in.Args).Answers
@@ -476,7 +482,7 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 // collect adds a frame to those of a batch that go the same way, of which there
 // are n groups, and returns how many groups it made.
 func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
-	d := &b.services[dag]
+	d := &b.cat.services[dag]
 	size := x.Len()
 	if !d.listed {
 		b.list(c, int32(dag))
@@ -513,7 +519,7 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 
 // list notes that a DAG has packets in this epoch.
 func (b *board) list(c *graph.Ctx, dag int32) {
-	d := &b.services[dag]
+	d := &b.cat.services[dag]
 	if d.listed {
 		return
 	}
@@ -547,7 +553,7 @@ func (b *board) dispatch(c *graph.Ctx, in, n int) {
 
 // admit sends a group into its DAG.
 func (b *board) admit(c *graph.Ctx, in int, g *group) {
-	d := &b.services[g.way.dag]
+	d := &b.cat.services[g.way.dag]
 	if d.lodge.at > 0 {
 		d.lodge.offered += int64(g.bytes)
 	} else if d.byFlow && d.abroad.peer == 0 {
@@ -574,7 +580,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 
 // letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
 func (b *board) letIn(c *graph.Ctx, in int, g *group) {
-	d := &b.services[g.way.dag]
+	d := &b.cat.services[g.way.dag]
 	lodges := d.lodge.at > 0
 	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && b.waits[g.way.dag] == 0 {
 		if b.fair != nil {
@@ -676,7 +682,7 @@ func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
 	at := 0
 	for at < len(bufs) {
 		n, bytes := len(bufs)-at, g.bytes
-		if d.spread == sched.PerFlow && len(b.chains[d.visits[0].Chain].running) > 1 {
+		if d.spread == sched.PerFlow && len(b.cat.chains[d.visits[0].Chain].running) > 1 {
 			first := b.sched.Choose(route, g.flows[at])
 			for n = 1; at+n < len(bufs) && b.sched.Choose(route, g.flows[at+n]) == first; n++ {
 			}
@@ -743,7 +749,7 @@ func (b *board) unmeasured(d *service, n int) bool {
 		return true
 	}
 	for i, t := range d.tasks {
-		if b.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+		if b.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
 			return false
 		}
 	}

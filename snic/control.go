@@ -55,20 +55,20 @@ func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 // keeps its number, its state and its packets.
 func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
-	b.whole.gen = b.numbers.gen
+	b.whole.gen = b.cat.numbers.gen
 	for i, x := range d.Tasks {
-		if err := b.fabric.SetTask(b.taskOf[i], float64(x.Throughput)); err != nil {
+		if err := b.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
 			return err
 		}
 	}
-	if err := b.deployChains(c.Now(), b.taskOf); err != nil {
+	if err := b.deployChains(c.Now(), b.cat.taskOf); err != nil {
 		return err
 	}
-	if err := b.deployServices(b.taskOf, b.deployTenants()); err != nil {
+	if err := b.deployServices(b.cat.taskOf, b.deployTenants()); err != nil {
 		return err
 	}
 	b.deployMemory()
-	b.bestCovers()
+	b.cat.bestCovers()
 	b.deployRules()
 	if b.pool != nil {
 		b.joinPool(c)
@@ -81,8 +81,8 @@ func (b *board) deploy(c *graph.Ctx) error {
 	if b.house != nil {
 		b.planAll(c.Now())
 	} else {
-		for i := range b.services {
-			if b.services[i].UID != 0 {
+		for i := range b.cat.services {
+			if b.cat.services[i].UID != 0 {
 				b.plan(c.Now(), i, b.waits[i] == 0)
 			}
 		}
@@ -152,17 +152,17 @@ func renumber[K comparable](owners, wanted []K, left func(n int)) []K {
 
 // deployTenants gives every tenant of the deployment its number.
 func (b *board) deployTenants() (out []int) {
-	for n, name := range b.numbers.tenants {
-		if n == len(b.tenants) {
-			b.tenants = append(b.tenants, "")
+	for n, name := range b.cat.numbers.tenants {
+		if n == len(b.cat.tenants) {
+			b.cat.tenants = append(b.cat.tenants, "")
 			b.kept = append(b.kept, kept{})
 			b.had = append(b.had, had{})
 		}
-		if b.tenants[n] != name {
-			b.tenants[n], b.had[n] = name, had{grant: 1}
+		if b.cat.tenants[n] != name {
+			b.cat.tenants[n], b.had[n] = name, had{grant: 1}
 		}
 	}
-	number := b.tenantNumbers()
+	number := b.cat.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
 		out = append(out, number[t.Name])
 	}
@@ -170,9 +170,9 @@ func (b *board) deployTenants() (out []int) {
 }
 
 // tenantNumbers are those of the tenants that there are.
-func (b *board) tenantNumbers() map[string]int {
-	out := make(map[string]int, len(b.tenants))
-	for n, name := range b.tenants {
+func (cat *catalog) tenantNumbers() map[string]int {
+	out := make(map[string]int, len(cat.tenants))
+	for n, name := range cat.tenants {
 		if name != "" {
 			out[name] = n
 		}
@@ -189,14 +189,14 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		app  graph.App
 	}
 	var olds []old
-	for n := range b.tasks {
-		t := &b.tasks[n]
+	for n := range b.cat.tasks {
+		t := &b.cat.tasks[n]
 		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.anew(t, &d.Tasks[i]) {
 			b.vacate(t) // so that there is room for the others
 		}
 	}
-	for n := range b.tasks {
-		t := &b.tasks[n]
+	for n := range b.cat.tasks {
+		t := &b.cat.tasks[n]
 		if t.in == nil {
 			continue
 		}
@@ -227,25 +227,25 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	// What the old ones hold goes on from there, while the others are all there.
 	for _, o := range olds {
 		o.in.Remove(c, o.app)
-		b.sweep(c, &b.tasks[o.task], o.in)
+		b.sweep(c, &b.cat.tasks[o.task], o.in)
 	}
 	b.pump(c)
-	b.taskOf = b.taskOf[:0]
+	b.cat.taskOf = b.cat.taskOf[:0]
 	for i, x := range d.Tasks {
-		n := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
+		n := slices.IndexFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
 		for k := 0; n < 0; k++ {
-			if k == len(b.tasks) {
-				b.tasks = append(b.tasks, task{})
+			if k == len(b.cat.tasks) {
+				b.cat.tasks = append(b.cat.tasks, task{})
 			}
-			if b.free(k) {
+			if b.cat.free(k) {
 				n = k
 			}
 		}
 		if n >= maxNumbers {
 			return errors.New("too many tasks come and go at a time")
 		}
-		b.taskOf = append(b.taskOf, n)
-		t := &b.tasks[n]
+		b.cat.taskOf = append(b.cat.taskOf, n)
+		t := &b.cat.tasks[n]
 		if t.in == nil {
 			app, err := apps[i].Make()
 			if err != nil {
@@ -275,28 +275,28 @@ func (t *task) become(in *graph.Inside, app graph.App) {
 
 // free reports that nobody has a number of tasks: no task, and no chain, in which
 // packets may still be on their way to the task that was there.
-func (b *board) free(n int) bool {
-	return b.tasks[n].in == nil && !slices.ContainsFunc(b.chains, func(ch chain) bool { return slices.Contains(ch.tasks, n) })
+func (cat *catalog) free(n int) bool {
+	return cat.tasks[n].in == nil && !slices.ContainsFunc(cat.chains, func(ch chain) bool { return slices.Contains(ch.tasks, n) })
 }
 
 // recredit gives tasks in regions the credits of the deployment.
 func (b *board) recredit() {
-	for r, n := range b.placed {
+	for r, n := range b.cat.placed {
 		if n < 0 {
 			continue
 		}
-		for i, k := range b.credits(int(n)) {
+		for i, k := range b.cat.credits(int(n)) {
 			_ = b.sched.SetCredits(r, i, k) // they are there
 		}
 	}
 }
 
 // credits are those of the tasks of a chain.
-func (b *board) credits(chain int) []int {
+func (cat *catalog) credits(chain int) []int {
 	var out []int
-	for _, t := range b.chains[chain].tasks {
-		k := max(b.tasks[t].Credits, 1) // none: it is no longer deployed
-		if !b.tasks[t].modelled {
+	for _, t := range cat.chains[chain].tasks {
+		k := max(cat.tasks[t].Credits, 1) // none: it is no longer deployed
+		if !cat.tasks[t].modelled {
 			k = max(k, batchCredits)
 		}
 		out = append(out, k)
@@ -334,8 +334,8 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 	if err != nil {
 		return err
 	}
-	for i := range b.chains {
-		ch := &b.chains[i]
+	for i := range b.cat.chains {
+		ch := &b.cat.chains[i]
 		if !ch.known {
 			ch.rests = ch.rests && b.sched.Visits(i)
 			continue
@@ -348,14 +348,14 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 		}
 	}
 	for _, x := range all {
-		n := place(b.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
+		n := place(b.cat.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
 		if n < 0 {
-			if n = len(b.chains); n == maxChains {
+			if n = len(b.cat.chains); n == maxChains {
 				return errors.New("too many chains come and go")
 			}
-			b.chains = append(b.chains, chain{})
+			b.cat.chains = append(b.cat.chains, chain{})
 		}
-		ch := &b.chains[n]
+		ch := &b.cat.chains[n]
 		ch.Chain = x
 		if ch.known {
 			continue
@@ -380,23 +380,23 @@ func (ch *chain) is(tasks []dag.TaskID, numbers []int) bool {
 func (b *board) deployServices(numbers, tenants []int) error {
 	d := b.deployment
 	number := make(map[uint32]int, len(d.DAGs))
-	for n, uid := range b.numbers.dags {
-		if n == len(b.services) {
-			b.services = append(b.services, service{})
+	for n, uid := range b.cat.numbers.dags {
+		if n == len(b.cat.services) {
+			b.cat.services = append(b.cat.services, service{})
 		}
-		s, term := &b.services[n], b.numbers.terms[n]
+		s, term := &b.cat.services[n], b.cat.numbers.terms[n]
 		if s.UID != 0 && s.term != term {
 			b.unroute(n)
 			s.UID = 0
 		}
 		s.term, number[uid] = term, n
 	}
-	b.dagOf = b.dagOf[:0]
+	b.cat.dagOf = b.cat.dagOf[:0]
 	var fresh []int
 	for i, x := range d.DAGs {
 		n := number[x.UID]
-		b.dagOf = append(b.dagOf, n)
-		s := &b.services[n]
+		b.cat.dagOf = append(b.cat.dagOf, n)
+		s := &b.cat.services[n]
 		var tasks []int
 		for _, t := range d.Stages(dag.DAGID(i), 1)[0][0] {
 			tasks = append(tasks, numbers[t])
@@ -426,25 +426,25 @@ func (b *board) deployServices(numbers, tenants []int) error {
 	}
 	for _, n := range fresh {
 		if b.house != nil {
-			b.lodgeNew(n)
+			b.cat.lodgeNew(n)
 		}
 	}
 	// What a task makes before a packet came to it goes forward in a DAG that has it.
 	for _, t := range numbers {
-		w := &b.tasks[t].way
-		if w.dag >= 0 && b.services[w.dag].term == w.term && slices.Contains(b.services[w.dag].tasks, t) {
+		w := &b.cat.tasks[t].way
+		if w.dag >= 0 && b.cat.services[w.dag].term == w.term && slices.Contains(b.cat.services[w.dag].tasks, t) {
 			continue
 		}
 		*w = way{dag: -1, out: 1}
-		if i := slices.IndexFunc(b.dagOf, func(n int) bool { return slices.Contains(b.services[n].tasks, t) }); i >= 0 {
-			w.dag, w.term = int32(b.dagOf[i]), b.services[b.dagOf[i]].term
+		if i := slices.IndexFunc(b.cat.dagOf, func(n int) bool { return slices.Contains(b.cat.services[n].tasks, t) }); i >= 0 {
+			w.dag, w.term = int32(b.cat.dagOf[i]), b.cat.services[b.cat.dagOf[i]].term
 		}
 	}
 	return nil
 }
 
 func (b *board) unroute(n int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	for i := range 2 {
 		_ = b.sched.RemoveRoute(2*n + i) // there may be none
 		if s.twin {
@@ -460,7 +460,7 @@ func (b *board) deployRules() {
 	b.rules = b.rules[:0]
 	for _, r := range b.deployment.Rules {
 		if r.Road == mat.Tasks {
-			r.DAG = b.dagOf[r.DAG]
+			r.DAG = b.cat.dagOf[r.DAG]
 		}
 		b.rules = append(b.rules, r)
 	}
@@ -473,7 +473,7 @@ func (b *board) deployRules() {
 	}
 	for i, d := range b.deployment.DAGs {
 		if d.UID < 1<<24 {
-			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, b.dagOf[i])
+			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, b.cat.dagOf[i])
 		}
 	}
 	path("type:0x894f", mat.Refuse, 0)
@@ -483,14 +483,14 @@ func (b *board) deployRules() {
 
 // candidates are chains that a DAG may use now: those that take packets or soon
 // will, or all.
-func (b *board) candidates(all bool) []dag.Candidate {
+func (cat *catalog) candidates(all bool) []dag.Candidate {
 	var out []dag.Candidate
-	for i := range b.chains {
-		ch := &b.chains[i]
+	for i := range cat.chains {
+		ch := &cat.chains[i]
 		if !ch.known || ch.ends || !all && len(ch.running) == 0 && !ch.asked {
 			continue
 		}
-		x := b.candidate(i)
+		x := cat.candidate(i)
 		if all {
 			x.Cost = int64(len(ch.tasks))
 		}
@@ -505,9 +505,9 @@ func (b *board) candidates(all bool) []dag.Candidate {
 }
 
 // candidate is a chain as one, without a cost.
-func (b *board) candidate(chain int) dag.Candidate {
-	x := dag.Candidate{Chain: dag.ChainID(chain), Each: make([]int64, len(b.chains[chain].tasks))}
-	for _, t := range b.chains[chain].tasks {
+func (cat *catalog) candidate(chain int) dag.Candidate {
+	x := dag.Candidate{Chain: dag.ChainID(chain), Each: make([]int64, len(cat.chains[chain].tasks))}
+	for _, t := range cat.chains[chain].tasks {
 		x.Tasks = append(x.Tasks, dag.TaskID(t))
 	}
 	return x
@@ -532,11 +532,11 @@ func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 
 // bestCovers finds for every DAG the fewest visits, whatever is in the regions. DAGs
 // of the same tasks share them.
-func (b *board) bestCovers() {
-	all := b.candidates(true)
+func (cat *catalog) bestCovers() {
+	all := cat.candidates(true)
 	known := map[string][]sched.Visit{}
-	for i := range b.services {
-		s := &b.services[i]
+	for i := range cat.services {
+		s := &cat.services[i]
 		if s.UID == 0 {
 			s.best = nil
 			continue
@@ -554,7 +554,7 @@ func (b *board) bestCovers() {
 // plan decides through which chains a DAG goes, and has those launched that are
 // in no region: before demand, or because packets came.
 func (b *board) plan(now clock.Time, n int, pre bool) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	if s.elsewhere() {
 		return
 	}
@@ -571,7 +571,7 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 		case region.ShareRunning:
 			ok = true
 		case region.Remote:
-			if visits = cover(s.tasks, b.candidates(false)); visits == nil {
+			if visits = cover(s.tasks, b.cat.candidates(false)); visits == nil {
 				if b.house != nil {
 					b.leaveFor(n)
 				} else {
@@ -587,7 +587,7 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 	}
 	if !ok {
 		// Through several chains that are there already, tasks skipped.
-		if visits = cover(s.tasks, b.candidates(false)); visits == nil {
+		if visits = cover(s.tasks, b.cat.candidates(false)); visits == nil {
 			s.missing, s.refused = true, !pre
 			if s.refused || s.visits == nil {
 				b.unroute(n) // what waits would do so forever
@@ -607,9 +607,9 @@ func (b *board) launch(now clock.Time, visits []sched.Visit, d region.Demand) re
 		d.Chain = v.Chain
 		switch dec := b.fabric.Launch(now, d); dec.Choice {
 		case region.ShareRunning, region.Revive:
-			v.Chain, v.Mask = dec.Chain, b.masked(b.chains[v.Chain].tasks, v.Mask, dec.Chain)
+			v.Chain, v.Mask = dec.Chain, b.cat.masked(b.cat.chains[v.Chain].tasks, v.Mask, dec.Chain)
 		case region.LoadFree, region.Switch, region.Wait:
-			b.chains[v.Chain].asked = true
+			b.cat.chains[v.Chain].asked = true
 		default:
 			return dec.Choice
 		}
@@ -619,11 +619,11 @@ func (b *board) launch(now clock.Time, visits []sched.Visit, d region.Demand) re
 
 // masked is a mask of some tasks of a chain as one of another chain that has
 // them, too.
-func (b *board) masked(tasks []int, mask uint16, in int) uint16 {
+func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	var m uint16
 	for i, t := range tasks {
 		if mask&(1<<i) != 0 {
-			m |= 1 << slices.Index(b.chains[in].tasks, t)
+			m |= 1 << slices.Index(cat.chains[in].tasks, t)
 		}
 	}
 	return m
@@ -631,21 +631,21 @@ func (b *board) masked(tasks []int, mask uint16, in int) uint16 {
 
 // follow has the packets of a DAG take visits from now on.
 func (b *board) follow(n int, visits []sched.Visit) {
-	s := &b.services[n]
-	s.visits, s.spread = visits, b.spread(s)
-	b.skewed(s)
+	s := &b.cat.services[n]
+	s.visits, s.spread = visits, b.cat.spread(s)
+	b.cat.skewed(s)
 	s.bulk = len(visits) == 1 && !b.panics && b.pass == 0
 	s.missing = false
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
 		there = append(there, [][]sched.Visit{{v}})
-		ch := &b.chains[v.Chain]
+		ch := &b.cat.chains[v.Chain]
 		s.missing = s.missing || len(ch.running) == 0 && !ch.asked
 		for i, t := range ch.tasks {
 			if v.Mask&(1<<i) == 0 {
 				continue
 			}
-			if b.tasks[t].modelled || b.tasks[t].holds {
+			if b.cat.tasks[t].modelled || b.cat.tasks[t].holds {
 				s.bulk = false
 			}
 			back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
@@ -657,7 +657,7 @@ func (b *board) follow(n int, visits []sched.Visit) {
 	}
 	line := [][][][]sched.Visit{there, back}
 	routes := line
-	if there, back, s.width = b.lay(s, visits); s.width > 0 {
+	if there, back, s.width = b.cat.lay(s, visits); s.width > 0 {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}
@@ -676,7 +676,7 @@ func (b *board) follow(n int, visits []sched.Visit) {
 // find is called for packets of a DAG that no region serves; it reports whether
 // they may wait for one.
 func (b *board) find(c *graph.Ctx, n int) bool {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	if s.elsewhere() {
 		return true
 	}
@@ -711,12 +711,12 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 	b.note(e)
 	switch e.Kind {
 	case region.Run:
-		ch := &b.chains[e.Chain]
+		ch := &b.cat.chains[e.Chain]
 		b.seat(e.Chain)
-		if err := b.sched.Place(e.Region, e.Chain, b.credits(e.Chain)); err != nil {
+		if err := b.sched.Place(e.Region, e.Chain, b.cat.credits(e.Chain)); err != nil {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
-		b.placed[e.Region] = int32(e.Chain)
+		b.cat.placed[e.Region] = int32(e.Chain)
 		ch.running = append(ch.running, e.Region)
 		ch.asked = false
 		b.capacities()
@@ -726,17 +726,17 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 		b.close(e.Region)
 		b.settle(c.Now())
 	case region.Evict, region.Revoke:
-		b.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
+		b.cat.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
 		b.reroute(false)
 	case region.Share:
-		b.chains[e.Chain].asked = false
+		b.cat.chains[e.Chain].asked = false
 		b.reroute(true)
 	case region.Refuse:
-		b.chains[e.Chain].asked = false
-		for n := range b.services {
-			if b.uses(n, e.Chain) {
+		b.cat.chains[e.Chain].asked = false
+		for n := range b.cat.services {
+			if b.cat.uses(n, e.Chain) {
 				b.unroute(n)
-				b.services[n].missing = true
+				b.cat.services[n].missing = true
 			}
 		}
 	case region.Freed:
@@ -744,31 +744,31 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 			b.pool.freed = 0 // the pool is told at once
 		}
 		b.freed = b.house != nil
-		for n := range b.services {
-			if s := &b.services[n]; s.away || s.refused {
+		for n := range b.cat.services {
+			if s := &b.cat.services[n]; s.away || s.refused {
 				s.away, s.refused, s.missing = false, false, true
 			}
 		}
 	case region.Gone:
-		b.chains[e.Chain].ends = true
-		for n := range b.services {
-			if b.uses(n, e.Chain) {
-				b.services[n].visits = nil
+		b.cat.chains[e.Chain].ends = true
+		for n := range b.cat.services {
+			if b.cat.uses(n, e.Chain) {
+				b.cat.services[n].visits = nil
 				b.plan(e.At, n, b.waits[n] == 0)
 			}
 		}
-		b.chains[e.Chain] = chain{rests: b.sched.Visits(e.Chain)}
+		b.cat.chains[e.Chain] = chain{rests: b.sched.Visits(e.Chain)}
 	}
 }
 
 // uses reports whether a DAG goes through a chain.
-func (b *board) uses(n, chain int) bool {
-	return b.services[n].UID != 0 && slices.ContainsFunc(b.services[n].visits, func(v sched.Visit) bool { return v.Chain == chain })
+func (cat *catalog) uses(n, chain int) bool {
+	return cat.services[n].UID != 0 && slices.ContainsFunc(cat.services[n].visits, func(v sched.Visit) bool { return v.Chain == chain })
 }
 
 // close has no more packets go into a region.
 func (b *board) close(r int) {
-	ch := &b.chains[b.placed[r]]
+	ch := &b.cat.chains[b.cat.placed[r]]
 	if i := slices.Index(ch.running, r); i >= 0 {
 		ch.running = slices.Delete(ch.running, i, i+1)
 	}
@@ -784,7 +784,7 @@ func (b *board) settle(now clock.Time) {
 			if err := b.sched.Remove(r); err != nil {
 				panic(fmt.Sprintf("snic: region %d: %v", r, err))
 			}
-			b.placed[r] = -1
+			b.cat.placed[r] = -1
 			for i := range sched.MaxTasks {
 				b.wait[r*sched.MaxTasks+i].busy = 0
 			}
@@ -796,9 +796,9 @@ func (b *board) settle(now clock.Time) {
 
 // lately is how many bytes a DAG was sent in about the last monitor period: a mean in which
 // what is longer ago counts less.
-func (b *board) lately(s *service) int64 {
-	period := float64(b.monitor)
-	return int64(s.recent * period / (period + float64(b.seen.Sub(s.recentAt))))
+func (cat *catalog) lately(s *service) int64 {
+	period := float64(cat.monitor)
+	return int64(s.recent * period / (period + float64(cat.seen.Sub(s.recentAt))))
 }
 
 // work is how long an instance of a task takes for so many bytes, in ns; of one that takes all that
@@ -812,59 +812,59 @@ func (t *task) work(bytes int64) int64 {
 }
 
 // weighAll puts on all chains what goes through them.
-func (b *board) weighAll() {
-	for i := range b.chains {
-		ch := &b.chains[i]
+func (cat *catalog) weighAll() {
+	for i := range cat.chains {
+		ch := &cat.chains[i]
 		ch.load = slices.Grow(ch.load[:0], len(ch.tasks))[:len(ch.tasks)]
 		clear(ch.load)
 	}
-	for n := range b.services {
-		b.weigh(n, b.services[n].visits, 1)
+	for n := range cat.services {
+		cat.weigh(n, cat.services[n].visits, 1)
 	}
 }
 
 // weigh puts what DAG n was sent of late on the chains of visits, or with -1 takes it away.
-func (b *board) weigh(n int, visits []sched.Visit, sign int64) {
-	s := &b.services[n]
+func (cat *catalog) weigh(n int, visits []sched.Visit, sign int64) {
+	s := &cat.services[n]
 	if s.elsewhere() {
 		return
 	}
-	bytes := b.lately(s) + 1
+	bytes := cat.lately(s) + 1
 	for _, v := range visits {
-		ch := &b.chains[v.Chain]
+		ch := &cat.chains[v.Chain]
 		for i, t := range ch.tasks {
 			if v.Mask&(1<<i) != 0 {
-				ch.load[i] += sign * b.tasks[t].work(bytes)
+				ch.load[i] += sign * cat.tasks[t].work(bytes)
 			}
 		}
 	}
 }
 
 // cost is what an instance of a chain would have to do for its task i if so many bytes more went there.
-func (b *board) cost(bytes int64, chain, i int) int64 {
-	ch := &b.chains[chain]
-	return (ch.load[i] + b.tasks[ch.tasks[i]].work(bytes)) / int64(max(len(ch.running), 1))
+func (cat *catalog) cost(bytes int64, chain, i int) int64 {
+	ch := &cat.chains[chain]
+	return (ch.load[i] + cat.tasks[ch.tasks[i]].work(bytes)) / int64(max(len(ch.running), 1))
 }
 
 // cheapest is the plan through candidates of a DAG that is not among their load.
-func (b *board) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
-	s := &b.services[n]
-	bytes := b.lately(s) + 1
+func (cat *catalog) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
+	s := &cat.services[n]
+	bytes := cat.lately(s) + 1
 	for _, c := range candidates {
 		for i := range c.Each {
-			c.Each[i] = b.cost(bytes, int(c.Chain), i)
+			c.Each[i] = cat.cost(bytes, int(c.Chain), i)
 		}
 	}
 	return cover(s.tasks, candidates)
 }
 
 // dear is the cost of a plan of such a DAG: of the dearest task of each visit, together.
-func (b *board) dear(n int, visits []sched.Visit) (sum int64) {
-	bytes := b.lately(&b.services[n]) + 1
+func (cat *catalog) dear(n int, visits []sched.Visit) (sum int64) {
+	bytes := cat.lately(&cat.services[n]) + 1
 	for _, v := range visits {
 		most := int64(0)
 		for m := v.Mask; m != 0; m &= m - 1 {
-			most = max(most, b.cost(bytes, v.Chain, bits.TrailingZeros16(m)))
+			most = max(most, cat.cost(bytes, v.Chain, bits.TrailingZeros16(m)))
 		}
 		sum += most
 	}
@@ -874,28 +874,28 @@ func (b *board) dear(n int, visits []sched.Visit) (sum int64) {
 // reroute looks at the plans again after chains came or went: a DAG goes another way
 // when it must, when that takes fewer visits, or, with scaled, where less goes.
 func (b *board) reroute(scaled bool) {
-	b.weighAll()
-	candidates := b.candidates(false)
-	for n := range b.services {
-		s := &b.services[n]
+	b.cat.weighAll()
+	candidates := b.cat.candidates(false)
+	for n := range b.cat.services {
+		s := &b.cat.services[n]
 		if s.UID == 0 || s.visits == nil {
 			continue
 		}
 		here := true
 		for _, v := range s.visits {
-			ch := &b.chains[v.Chain]
+			ch := &b.cat.chains[v.Chain]
 			here = here && (len(ch.running) > 0 || ch.asked)
 		}
 		moved := false
 		if !here || scaled || len(s.visits) > 1 {
-			b.weigh(n, s.visits, -1)
-			now := b.cheapest(n, candidates)
+			b.cat.weigh(n, s.visits, -1)
+			now := b.cat.cheapest(n, candidates)
 			moved = now != nil && (!here || len(now) < len(s.visits))
-			moved = moved || scaled && len(now) == len(s.visits) && b.dear(n, now) < b.dear(n, s.visits)
+			moved = moved || scaled && len(now) == len(s.visits) && b.cat.dear(n, now) < b.cat.dear(n, s.visits)
 			if moved {
 				b.follow(n, now)
 			}
-			b.weigh(n, s.visits, 1)
+			b.cat.weigh(n, s.visits, 1)
 		}
 		if !moved {
 			s.missing = !here && !s.elsewhere()
@@ -906,28 +906,28 @@ func (b *board) reroute(scaled bool) {
 
 // spares reports whether DAGs would find room without one of the instances of a chain.
 func (b *board) spares(id int) bool {
-	b.weighAll()
-	defer b.weighAll()
+	b.cat.weighAll()
+	defer b.cat.weighAll()
 	room := func(chain, instances int) bool {
-		return float64(slices.Max(b.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
+		return float64(slices.Max(b.cat.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
 	}
-	if k := len(b.chains[id].running); k > 1 {
+	if k := len(b.cat.chains[id].running); k > 1 {
 		return room(id, k-1) && b.sched.Spare(id, region.Under*float32(b.monitor))
 	}
-	candidates := slices.DeleteFunc(b.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
-	for n := range b.services {
-		s := &b.services[n]
-		if b.lately(s) == 0 || !b.uses(n, id) {
+	candidates := slices.DeleteFunc(b.cat.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
+	for n := range b.cat.services {
+		s := &b.cat.services[n]
+		if b.cat.lately(s) == 0 || !b.cat.uses(n, id) {
 			continue
 		}
-		b.weigh(n, s.visits, -1)
-		now := b.cheapest(n, candidates)
+		b.cat.weigh(n, s.visits, -1)
+		now := b.cat.cheapest(n, candidates)
 		if now == nil {
 			return false
 		}
-		b.weigh(n, now, 1)
+		b.cat.weigh(n, now, 1)
 		for _, v := range now {
-			if !room(v.Chain, len(b.chains[v.Chain].running)) {
+			if !room(v.Chain, len(b.cat.chains[v.Chain].running)) {
 				return false
 			}
 		}
@@ -948,25 +948,25 @@ type relief struct {
 // would not; of another one, if a DAG would go there that leaves something, but not all.
 func (b *board) helps(id, task int) bool {
 	r := &b.relief
-	if r.task != task || r.at != b.seen {
-		b.weighAll()
-		*r = relief{task: task, at: b.seen, busiest: -1, movable: r.movable[:0]}
-		bytes := make([]int64, len(b.chains)) // of the task
-		for n := range b.services {
-			b.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
+	if r.task != task || r.at != b.cat.seen {
+		b.cat.weighAll()
+		*r = relief{task: task, at: b.cat.seen, busiest: -1, movable: r.movable[:0]}
+		bytes := make([]int64, len(b.cat.chains)) // of the task
+		for n := range b.cat.services {
+			b.cat.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
 		}
 		each := func(chain int) int64 {
-			mean := float64(bytes[chain]) / float64(len(b.chains[chain].running))
+			mean := float64(bytes[chain]) / float64(len(b.cat.chains[chain].running))
 			return int64(mean * b.unlike(chain))
 		}
 		for i, v := range bytes {
-			if v > 0 && len(b.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
+			if v > 0 && len(b.cat.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
 				r.busiest = i
 			}
 		}
-		for n := range b.services {
-			b.carried(n, task, func(chain int, v int64) {
-				if chain == r.busiest && max((bytes[chain]-v)/int64(len(b.chains[chain].running)), v) < each(chain)*9/10 {
+		for n := range b.cat.services {
+			b.cat.carried(n, task, func(chain int, v int64) {
+				if chain == r.busiest && max((bytes[chain]-v)/int64(len(b.cat.chains[chain].running)), v) < each(chain)*9/10 {
 					r.movable = append(r.movable, n)
 				}
 			})
@@ -980,16 +980,16 @@ func (b *board) helps(id, task int) bool {
 	case id == r.busiest:
 		return b.parts(id, task)
 	}
-	if ch := &b.chains[id]; len(ch.running) > 0 || ch.asked {
+	if ch := &b.cat.chains[id]; len(ch.running) > 0 || ch.asked {
 		return false
 	}
-	candidates := append(b.candidates(false), b.candidate(id))
+	candidates := append(b.cat.candidates(false), b.cat.candidate(id))
 	for _, n := range r.movable {
-		visits := b.services[n].visits
-		b.weigh(n, visits, -1)
-		now := b.cheapest(n, candidates)
-		b.weigh(n, visits, 1)
-		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && b.has(v, task) }) {
+		visits := b.cat.services[n].visits
+		b.cat.weigh(n, visits, -1)
+		now := b.cat.cheapest(n, candidates)
+		b.cat.weigh(n, visits, 1)
+		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && b.cat.has(v, task) }) {
 			return true
 		}
 	}
@@ -997,28 +997,28 @@ func (b *board) helps(id, task int) bool {
 }
 
 // carried calls f with the chain in which a DAG has a task run here, and its bytes of late.
-func (b *board) carried(n, task int, f func(chain int, bytes int64)) {
-	s := &b.services[n]
+func (cat *catalog) carried(n, task int, f func(chain int, bytes int64)) {
+	s := &cat.services[n]
 	if s.UID == 0 || s.elsewhere() {
 		return
 	}
 	for _, v := range s.visits {
-		if b.has(v, task) {
-			f(v.Chain, b.lately(s))
+		if cat.has(v, task) {
+			f(v.Chain, cat.lately(s))
 		}
 	}
 }
 
 // has reports whether a task runs in a visit.
-func (b *board) has(v sched.Visit, task int) bool {
-	i := slices.Index(b.chains[v.Chain].tasks, task)
+func (cat *catalog) has(v sched.Visit, task int) bool {
+	i := slices.Index(cat.chains[v.Chain].tasks, task)
 	return i >= 0 && v.Mask&(1<<i) != 0
 }
 
 // Tick is the control core: epochs, monitors, regions, and the timers of tasks.
 func (b *board) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
-	b.seen = now
+	b.cat.seen = now
 	if b.renew {
 		b.renew = false
 		if b.epochAt == 0 {
@@ -1043,8 +1043,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.events(c)
 	}
 	b.heed(c)
-	for i := range b.tasks {
-		t := &b.tasks[i]
+	for i := range b.cat.tasks {
+		t := &b.cat.tasks[i]
 		if t.in == nil {
 			continue
 		}
@@ -1067,8 +1067,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		due = b.due(c)
 	}
 	next := min(due, b.epochAt, b.fabric.Next(), b.resume(c))
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
 			next = min(next, t.next)
 		}
@@ -1092,8 +1092,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 func (b *board) seek(c *graph.Ctx) {
 	for b.lacking {
 		b.lacking = false
-		for n := range b.services {
-			if s := &b.services[n]; s.missing && b.waits[n] > 0 {
+		for n := range b.cat.services {
+			if s := &b.cat.services[n]; s.missing && b.waits[n] > 0 {
 				b.find(c, n)
 			}
 		}
@@ -1103,9 +1103,9 @@ func (b *board) seek(c *graph.Ctx) {
 // endEpoch closes the measurements of an epoch.
 func (b *board) endEpoch(now clock.Time) {
 	for _, n := range b.active {
-		s := &b.services[n]
+		s := &b.cat.services[n]
 		for _, v := range s.visits {
-			ch := &b.chains[v.Chain]
+			ch := &b.cat.chains[v.Chain]
 			for i, t := range ch.tasks {
 				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 || s.lodge.at > 0 {
 					continue
@@ -1129,8 +1129,8 @@ func (b *board) endEpoch(now clock.Time) {
 		s.lodge.reckon()
 	}
 	if d := now.Sub(b.rateAt); d >= rateEvery {
-		for i := range b.services {
-			s := &b.services[i]
+		for i := range b.cat.services {
+			s := &b.cat.services[i]
 			s.rate = float64(s.bytes-s.counted) / d.Seconds()
 			s.counted = s.bytes
 		}
@@ -1188,14 +1188,14 @@ func (b *board) Reconfigure(args graph.Args) error {
 // roomFor reports whether there are numbers for what a deployment brings, beside what
 // of earlier ones is still there.
 func (b *board) roomFor(d *dag.Deployment) error {
-	left := maxNumbers - len(b.tasks)
-	for n := range b.tasks {
-		if b.free(n) {
+	left := maxNumbers - len(b.cat.tasks)
+	for n := range b.cat.tasks {
+		if b.cat.free(n) {
 			left++
 		}
 	}
 	for _, x := range d.Tasks {
-		if !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name }) {
+		if !slices.ContainsFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name }) {
 			left--
 		}
 	}
@@ -1206,9 +1206,9 @@ func (b *board) roomFor(d *dag.Deployment) error {
 	if err != nil {
 		return err
 	}
-	left = maxChains - len(b.chains)
-	for i := range b.chains {
-		if ch := &b.chains[i]; !ch.known && !(ch.rests && b.sched.Visits(i)) {
+	left = maxChains - len(b.cat.chains)
+	for i := range b.cat.chains {
+		if ch := &b.cat.chains[i]; !ch.known && !(ch.rests && b.sched.Visits(i)) {
 			left++
 		}
 	}
@@ -1236,8 +1236,8 @@ func (b *board) Held() int { return b.held + b.paused }
 
 // Flush passes on that frames went past the board.
 func (b *board) Flush(c *graph.Ctx) {
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Flush(c, t.app)
 			b.fell(t)
 			b.sweep(c, t, t.in)
@@ -1249,8 +1249,8 @@ func (b *board) Flush(c *graph.Ctx) {
 // Stop gives up what tasks hold, and what waits.
 func (b *board) Stop(c *graph.Ctx) {
 	b.stopPauses(c)
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)
 			b.sweep(c, t, t.in)
 			t.in = nil
@@ -1280,10 +1280,10 @@ func (b *board) note(e region.Event) {
 }
 
 // names are those of tasks, with arrows between.
-func (b *board) names(tasks []int) string {
+func (cat *catalog) names(tasks []int) string {
 	var out []string
 	for _, t := range tasks {
-		out = append(out, b.tasks[t].Name)
+		out = append(out, cat.tasks[t].Name)
 	}
 	return strings.Join(out, " -> ")
 }

@@ -65,23 +65,23 @@ const (
 )
 
 // hosts is how many workers have regions.
-func (b *board) hosts() int { return min(b.workers, b.deployment.Regions.Count) }
+func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions.Count) }
 
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
-func (b *board) lone(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].space != nil || b.tasks[n].Kind == "p4" })
+func (cat *catalog) lone(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].space != nil || cat.tasks[n].Kind == "p4" })
 }
 
 // limited reports that more instances of a DAG's tasks do more.
-func (b *board) limited(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].Throughput > 0 })
+func (cat *catalog) limited(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].Throughput > 0 })
 }
 
 // lodgeNew gives a DAG that is new its home: workers take turns.
-func (b *board) lodgeNew(n int) {
-	s := &b.services[n]
-	s.lodge = lodge{home: n % b.hosts(), weight: stands, guests: make([]lodger, b.workers)}
-	if b.lone(s) {
+func (cat *catalog) lodgeNew(n int) {
+	s := &cat.services[n]
+	s.lodge = lodge{home: n % cat.hosts(), weight: stands, guests: make([]lodger, cat.workers)}
+	if cat.lone(s) {
 		s.lodge.home = 0
 	}
 }
@@ -89,8 +89,8 @@ func (b *board) lodgeNew(n int) {
 // planAll plans all DAGs: those whose home is here first, then others where there is room.
 func (b *board) planAll(now clock.Time) {
 	for _, home := range []bool{true, false} {
-		for i := range b.services {
-			s := &b.services[i]
+		for i := range b.cat.services {
+			s := &b.cat.services[i]
 			if s.UID == 0 || (s.lodge.home == b.worker) != home {
 				continue
 			}
@@ -99,7 +99,7 @@ func (b *board) planAll(now clock.Time) {
 				continue
 			}
 			var visits []sched.Visit
-			if !b.limited(s) {
+			if !b.cat.limited(s) {
 				visits = b.spareRegions(now, s)
 			}
 			if visits != nil {
@@ -115,7 +115,7 @@ func (b *board) planAll(now clock.Time) {
 // it is to be at its home.
 func (b *board) spareRegions(now clock.Time, s *service) []sched.Visit {
 	visits := slices.Clone(s.best)
-	if visits == nil || b.lone(s) || b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
+	if visits == nil || b.cat.lone(s) || b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
 		return nil
 	}
 	return visits
@@ -123,7 +123,7 @@ func (b *board) spareRegions(now clock.Time, s *service) []sched.Visit {
 
 // lodge has all frames of a DAG go to its home, those that wait first.
 func (b *board) lodge(n int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	s.lodge.at, s.lodge.going, s.lodge.coming = s.lodge.home+1, false, false
 	s.abroad.paused = false
 	s.bulk, s.width, s.missing, s.refused, s.away, s.visits = false, 0, false, false, false, nil
@@ -132,15 +132,15 @@ func (b *board) lodge(n int) {
 
 // leaveFor has a DAG, for which there is no region here, go to its home.
 func (b *board) leaveFor(n int) {
-	b.services[n].lodge.going = true
+	b.cat.services[n].lodge.going = true
 	b.hold(n)
 	b.moving = append(b.moving, int32(n))
 }
 
 // comeBack has a DAG run here, if there is a region that nobody needs.
 func (b *board) comeBack(now clock.Time, n int) bool {
-	s := &b.services[n]
-	if s.UID == 0 || s.lodge.at == 0 || s.underWay() || s.lodge.asked || b.lately(s) == 0 {
+	s := &b.cat.services[n]
+	if s.UID == 0 || s.lodge.at == 0 || s.underWay() || s.lodge.asked || b.cat.lately(s) == 0 {
 		return false
 	}
 	visits := b.spareRegions(now, s)
@@ -190,8 +190,8 @@ func (b *board) lodgings(now clock.Time) {
 
 // asker is the DAG that asked, if it is still there.
 func (b *board) asker(a *leaveAsk) *service {
-	if int(a.dag) < len(b.services) {
-		if s := &b.services[a.dag]; s.UID != 0 && s.term == a.term {
+	if int(a.dag) < len(b.cat.services) {
+		if s := &b.cat.services[a.dag]; s.UID != 0 && s.term == a.term {
 			return s
 		}
 	}
@@ -209,7 +209,7 @@ func (b *board) left(from int, a *leaveAsk) bool {
 
 // move takes a DAG further on its way to another worker, or from it, and reports whether there is more to be done.
 func (b *board) move(now clock.Time, n int) bool {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	l := &s.lodge
 	switch {
 	case s.UID == 0:
@@ -226,7 +226,7 @@ func (b *board) move(now clock.Time, n int) bool {
 			return true
 		}
 		b.runHere(now, n)
-	case l.coming && b.runs(s):
+	case l.coming && b.cat.runs(s):
 		if !s.abroad.paused {
 			b.hold(n)
 			l.since = now
@@ -237,7 +237,7 @@ func (b *board) move(now clock.Time, n int) bool {
 			a.state.Store(isAsked)
 		}
 		return true
-	case l.coming && b.hopes(s):
+	case l.coming && b.cat.hopes(s):
 		return true
 	case l.coming:
 		b.lodge(n)
@@ -247,7 +247,7 @@ func (b *board) move(now clock.Time, n int) bool {
 
 // runHere has frames of a DAG run here that went to its home until now.
 func (b *board) runHere(now clock.Time, n int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	s.lodge.at, s.lodge.coming = 0, false
 	b.came++
 	b.local(now, n)
@@ -255,13 +255,13 @@ func (b *board) runHere(now clock.Time, n int) {
 
 // help has DAGs run here whose homes have too much of them, or which need no more than a region that is free here.
 func (b *board) help(now clock.Time) {
-	for n := range b.services {
-		s := &b.services[n]
+	for n := range b.cat.services {
+		s := &b.cat.services[n]
 		if s.UID == 0 || s.lodge.at == 0 {
 			continue
 		}
 		cried := b.house.crying[n].Load()
-		if (cried || b.freed && !b.limited(s)) && b.comeBack(now, n) {
+		if (cried || b.freed && !b.cat.limited(s)) && b.comeBack(now, n) {
 			b.house.crying[n].Store(false)
 		}
 	}
@@ -273,9 +273,9 @@ func (b *board) cry(task int) {
 	if b.house == nil {
 		return
 	}
-	for n := range b.services {
-		b.carried(n, task, func(int, int64) {
-			if slices.ContainsFunc(b.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
+	for n := range b.cat.services {
+		b.cat.carried(n, task, func(int, int64) {
+			if slices.ContainsFunc(b.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
 				b.house.crying[n].Store(true)
 				b.house.cries.Add(1)
 			}
@@ -305,7 +305,7 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 		tag := x.Tag
 		x.Tag = 0
 		w := wayOf(tag)
-		if int(w.dag) >= len(b.services) || b.services[w.dag].UID == 0 || b.services[w.dag].term != w.term {
+		if int(w.dag) >= len(b.cat.services) || b.cat.services[w.dag].UID == 0 || b.cat.services[w.dag].term != w.term {
 			c.Drop(x, reasonGone)
 			continue
 		}
@@ -329,7 +329,7 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 
 // takeIn lets a group in that another worker has handed over.
 func (b *board) takeIn(c *graph.Ctx, g *group) {
-	d := &b.services[g.way.dag]
+	d := &b.cat.services[g.way.dag]
 	d.lodge.guests[g.from-1].took += uint32(g.batch.Len())
 	d.arrived += int64(g.bytes) * int64(g.weight) / stands
 	b.list(c, g.way.dag)

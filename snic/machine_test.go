@@ -510,10 +510,10 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 				rt.Skip("there is one worker")
 			}
 			b, n := x.board(rapid.IntRange(0, workers-1).Draw(rt, "worker")), rapid.IntRange(0, 3).Draw(rt, "DAG")
-			if n >= len(b.services) || b.renew {
+			if n >= len(b.cat.services) || b.renew {
 				return
 			}
-			switch s := &b.services[n]; {
+			switch s := &b.cat.services[n]; {
 			case s.UID == 0 || s.lodge.home == b.worker || s.underWay():
 			case s.lodge.at == 0:
 				b.leaveFor(n)

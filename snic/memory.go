@@ -152,7 +152,7 @@ func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
 func (s *space) miss(st vmem.Status) {
 	s.b.memory.look = true
 	if st == vmem.Faulted && s.id >= 0 {
-		s.b.tasks[s.id].halted = true
+		s.b.cat.tasks[s.id].halted = true
 	}
 }
 
@@ -178,16 +178,16 @@ func (b *board) fits(d *dag.Deployment) error {
 		return nil
 	}
 	room, want := m.Room(), 0
-	for n := range b.tasks {
-		if t := &b.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && b.stays(t, &x) }) {
+	for n := range b.cat.tasks {
+		if t := &b.cat.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && b.stays(t, &x) }) {
 			room += m.Frees(n)
 		}
 	}
 	for i := range d.Tasks {
 		x := &d.Tasks[i]
-		at := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) })
+		at := slices.IndexFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) })
 		switch {
-		case at >= 0 && b.tasks[at].space != nil: // it may still reserve the rest, or start anew
+		case at >= 0 && b.cat.tasks[at].space != nil: // it may still reserve the rest, or start anew
 			want += max(m.pages(x.Memory)-m.Counters(at).Reserved, 0)
 		case at < 0 && b.library.usesMemory(x.Kind, x.Args):
 			want += m.pages(x.Memory)
@@ -201,7 +201,7 @@ func (b *board) fits(d *dag.Deployment) error {
 
 // furnish gives a task that has just been made its memory, if it declares some and can use it.
 func (b *board) furnish(n int, x *dag.Task) {
-	t := &b.tasks[n]
+	t := &b.cat.tasks[n]
 	u, ok := t.app.(memory.User)
 	if b.memory == nil || x.Memory == 0 || !ok {
 		return
@@ -221,7 +221,7 @@ func (b *board) furnish(n int, x *dag.Task) {
 
 // grow gives a task that goes on as much memory as it declares now.
 func (b *board) grow(n int, x *dag.Task) {
-	t := &b.tasks[n]
+	t := &b.cat.tasks[n]
 	if t.space == nil || x.Memory <= t.Memory {
 		return
 	}
@@ -264,8 +264,8 @@ func (b *board) deployMemory() {
 			name = d.Tenants[d.DAGs[i].Tenant].Name
 		}
 	}
-	for i, n := range b.taskOf {
-		if b.tasks[n].space == nil {
+	for i, n := range b.cat.taskOf {
+		if b.cat.tasks[n].space == nil {
 			owners[i] = ""
 		}
 	}
@@ -276,12 +276,12 @@ func (b *board) deployMemory() {
 			m.unweigh(o)
 		}
 	}
-	for i, n := range b.taskOf {
-		if b.tasks[n].space != nil {
+	for i, n := range b.cat.taskOf {
+		if b.cat.tasks[n].space != nil {
 			_ = m.Move(n, m.owner(owners[i])) // it is open
 		}
 	}
-	number := b.tenantNumbers()
+	number := b.cat.tenantNumbers()
 	m.top = 0
 	for _, x := range d.Tenants {
 		if o := slices.Index(m.owners[1:], x.Name) + 1; o > 0 {
@@ -389,7 +389,7 @@ func (b *board) heed(c *graph.Ctx) {
 		if !ok {
 			break
 		}
-		t := &b.tasks[id]
+		t := &b.cat.tasks[id]
 		if t.space == nil {
 			continue
 		}
@@ -401,8 +401,8 @@ func (b *board) heed(c *graph.Ctx) {
 		b.fell(t)
 		b.sweep(c, t, t.in)
 	}
-	for n := range b.tasks {
-		if t := &b.tasks[n]; t.halted && t.app != nil {
+	for n := range b.cat.tasks {
+		if t := &b.cat.tasks[n]; t.halted && t.app != nil {
 			b.halt(c, n)
 		}
 	}
@@ -410,7 +410,7 @@ func (b *board) heed(c *graph.Ctx) {
 
 // halt ends a task that must not go on. It stays away until it is started anew.
 func (b *board) halt(c *graph.Ctx, n int) {
-	t := &b.tasks[n]
+	t := &b.cat.tasks[n]
 	var f vmem.Fault
 	if t.space != nil && errors.As(b.memory.Err(n), &f) {
 		t.fault = f.Cause()

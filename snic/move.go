@@ -62,31 +62,31 @@ func (c *chunks) Write(p []byte) (int, error) {
 func (c *chunks) bytes() []byte { return slices.Concat(c.all...) }
 
 // apps are those of a DAG's tasks.
-func (b *board) apps(s *service) []graph.App {
+func (cat *catalog) apps(s *service) []graph.App {
 	out := make([]graph.App, len(s.tasks))
 	for i, t := range s.tasks {
-		out[i] = b.tasks[t].app
+		out[i] = cat.tasks[t].app
 	}
 	return out
 }
 
 // same reports whether a DAG's tasks are still run by these.
-func (b *board) same(s *service, apps []graph.App) bool {
-	return slices.EqualFunc(s.tasks, apps, func(t int, a graph.App) bool { return b.tasks[t].app == a })
+func (cat *catalog) same(s *service, apps []graph.App) bool {
+	return slices.EqualFunc(s.tasks, apps, func(t int, a graph.App) bool { return cat.tasks[t].app == a })
 }
 
 // saveSome goes on with saving what the tasks of a DAG know, n records or so, and reports that it is done.
 // If one of them has been started anew, it begins again.
 func (b *board) saveSome(s *service, o *outgoing, n int) bool {
-	if o.apps == nil || !b.same(s, o.apps) {
-		*o = outgoing{apps: b.apps(s)}
+	if o.apps == nil || !b.cat.same(s, o.apps) {
+		*o = outgoing{apps: b.cat.apps(s)}
 	}
 	for o.next == nil {
 		if o.at == len(s.tasks) {
 			return true
 		}
 		v, ok := o.apps[o.at].(graph.Saver)
-		if !ok || !b.tasks[s.tasks[o.at]].State {
+		if !ok || !b.cat.tasks[s.tasks[o.at]].State {
 			o.at++
 			continue
 		}
@@ -96,7 +96,7 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 		o.out.all = append(o.out.all, o.head)
 		o.out.size += headLen
 		if m, ok := v.(graph.Mover); ok {
-			if !b.try(&b.tasks[s.tasks[o.at]], func() { o.next = m.Saving(&o.out) }) {
+			if !b.try(&b.cat.tasks[s.tasks[o.at]], func() { o.next = m.Saving(&o.out) }) {
 				return false
 			}
 		} else {
@@ -105,7 +105,7 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 	}
 	var more bool
 	var err error
-	if t := &b.tasks[s.tasks[o.at]]; !b.try(t, func() { more, err = o.next(n) }) {
+	if t := &b.cat.tasks[s.tasks[o.at]]; !b.try(t, func() { more, err = o.next(n) }) {
 		return false // it begins again, without the task
 	}
 	if err != nil {
@@ -166,7 +166,7 @@ type part struct {
 
 // arrive takes what saveSome has made apart, for the tasks of a DAG as they are now.
 func (b *board) arrive(s *service, state []byte) *incoming {
-	in := &incoming{apps: b.apps(s)}
+	in := &incoming{apps: b.cat.apps(s)}
 	for len(state) > 0 {
 		if len(state) < headLen || int(state[0]) >= len(s.tasks) || uint64(binary.BigEndian.Uint32(state[1:])) > uint64(len(state)-headLen) {
 			in.bad = true
@@ -181,7 +181,7 @@ func (b *board) arrive(s *service, state []byte) *incoming {
 		}
 		if m, ok := p.saver.(graph.Mover); ok {
 			var read func(io.Reader) (func(), error)
-			if !b.try(&b.tasks[p.task], func() { read = m.Loading() }) {
+			if !b.try(&b.cat.tasks[p.task], func() { read = m.Loading() }) {
 				in.bad = true
 				return in
 			}
@@ -211,13 +211,13 @@ func (in *incoming) read() {
 // there are. It reports false when one would not have it; then those that are read beside the worker
 // have what they had.
 func (b *board) restore(s *service, state []byte, in *incoming) bool {
-	if in == nil || !b.same(s, in.apps) {
+	if in == nil || !b.cat.same(s, in.apps) {
 		in = b.arrive(s, state)
 		in.read()
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.read == nil && !in.bad {
-			b.try(&b.tasks[p.task], func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
+			b.try(&b.cat.tasks[p.task], func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
 		}
 	}
 	if in.bad {
@@ -225,7 +225,7 @@ func (b *board) restore(s *service, state []byte, in *incoming) bool {
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.put != nil {
-			b.try(&b.tasks[p.task], p.put)
+			b.try(&b.cat.tasks[p.task], p.put)
 		}
 	}
 	return true
@@ -256,10 +256,10 @@ func (b *board) open(o *order) *incoming {
 	if o.kind != toRestore {
 		n = o.event.Want
 	}
-	if o.deployment != b.pool.hash || n < 0 || n >= len(b.dagOf) {
+	if o.deployment != b.pool.hash || n < 0 || n >= len(b.cat.dagOf) {
 		return &incoming{} // it is not for these tasks
 	}
-	return b.arrive(&b.services[b.dagOf[n]], o.brings())
+	return b.arrive(&b.cat.services[b.cat.dagOf[n]], o.brings())
 }
 
 // renewal is an instance of a task that knows nothing, which is made beside the worker: a table of many places
@@ -275,7 +275,7 @@ type renewal struct {
 
 // renewed reports that a task that is to forget what it knows can at once; if not, that is seen to.
 func (b *board) renewed(n int) bool {
-	t := &b.tasks[n]
+	t := &b.cat.tasks[n]
 	if _, much := t.app.(graph.Mover); !much || !t.lent || t.in == nil || t.halted {
 		return true
 	}

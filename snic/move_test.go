@@ -55,7 +55,7 @@ func TestPeerTooMuch(t *testing.T) {
 		r.push(0, "p0", frame(2, "a"))
 		if !there {
 			b := r.members[0].App().(*board)
-			b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*hoard).n = 9
+			b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*hoard).n = 9
 		}
 		r.run(40*time.Millisecond, traffic)
 		where, stays := "at peer 1", "there, and cannot come home: its state is more than 16 MB"
@@ -95,14 +95,14 @@ func TestPeerTooMuch(t *testing.T) {
 			t.Errorf("what remains: %q, stuck %v", what, stuck)
 		}
 		b := m.App().(*board)
-		b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*hoard).n = 3
+		b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*hoard).n = 3
 		r.do(m)(func(n *pool.Node, now clock.Time) { n.Leave(now) })
 		if what, stuck := m.join.Remains(m.node); len(what) != 1 || stuck {
 			t.Errorf("what remains while it leaves: %q, stuck %v", what, stuck)
 		}
 		r.run(60 * time.Millisecond)
 		home := r.members[0].App().(*board)
-		if n := home.tasks[home.services[home.dagOf[1]].tasks[0]].app.(*hoard).n; n != 3 {
+		if n := home.cat.tasks[home.cat.services[home.cat.dagOf[1]].tasks[0]].app.(*hoard).n; n != 3 {
 			t.Errorf("home came %d, want 3", n)
 		}
 		if what, _ := m.join.Remains(m.node); len(what) != 0 {
@@ -200,7 +200,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	}
 	m := graphtest.NewOuter(t, peerKinds(), text("n: '3'"))
 	m.Advance(30 * time.Millisecond)
-	task := func() *diary { return m.App().(*board).tasks[0].app.(*diary) }
+	task := func() *diary { return m.App().(*board).cat.tasks[0].app.(*diary) }
 	m.Push("p0", frame(1, "-"))
 	for i, c := range []struct {
 		args  string
@@ -224,7 +224,7 @@ func diaries(t *testing.T, pages string, there int, args ...string) (*rack, func
 	r.run(10 * time.Millisecond)
 	d := func(i int) *diary {
 		b := r.members[i].App().(*board)
-		return b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*diary)
+		return b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*diary)
 	}
 	for i := range r.members {
 		d(i).visited, d(i).t = &r.visits, t
@@ -253,7 +253,7 @@ func TestMoveInPieces(t *testing.T) {
 				t.Fatalf("a frame of the other DAG waits after %d pieces", here.writes)
 			}
 		}
-		if f := r.members[1].App().(*board).tasks[1].fresh; f != nil {
+		if f := r.members[1].App().(*board).cat.tasks[1].fresh; f != nil {
 			made = f
 		}
 		if now := here.writes + there.writes; now > writes+1+int(slice/pieceEvery) {
@@ -386,7 +386,7 @@ func TestMoveInterrupted(t *testing.T) {
 			}
 			for i, m := range r.members {
 				b := m.App().(*board)
-				if s := &b.services[b.dagOf[1]]; !m.dead && (b.pool.saving || s.abroad.out != nil) {
+				if s := &b.cat.services[b.cat.dagOf[1]]; !m.dead && (b.pool.saving || s.abroad.out != nil) {
 					t.Errorf("board %d still saves", i)
 				}
 			}
@@ -410,8 +410,8 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		m.Push("p0", frame(1, "-"))
 	}
 	b := m.App().(*board)
-	s := &b.services[b.dagOf[0]]
-	task := func(i int) *diary { return b.tasks[s.tasks[i]].app.(*diary) }
+	s := &b.cat.services[b.cat.dagOf[0]]
+	task := func(i int) *diary { return b.cat.tasks[s.tasks[i]].app.(*diary) }
 	state := b.save(s)
 	m.Push("p0", frame(1, "-"))
 	for cut := range len(state) {
@@ -467,7 +467,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		m.Push("p0", f)
 	}
 	board := m.App().(*board)
-	s := &board.services[board.dagOf[0]]
+	s := &board.cat.services[board.cat.dagOf[0]]
 	state := board.save(s)
 	if len(state) < 100_000*(89+31) {
 		b.Fatalf("the state has %d bytes", len(state))

@@ -160,12 +160,12 @@ func (b *board) returned(p *inside, l *lane, t *task) {
 		return
 	}
 	l.marked, l.said = max(l.marked, 0), said
-	d := &b.services[p.way.dag]
+	d := &b.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
 	}
 	for i, n := range d.tasks {
-		if &b.tasks[n] == t {
+		if &b.cat.tasks[n] == t {
 			if p.way.back {
 				i = len(d.tasks) - 1 - i
 			}
@@ -266,18 +266,18 @@ func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
 
 // lay is the way of a DAG through visits, in stages whose branches run side by side where
 // that is to be, and the most branches of a stage; 0: no stage has several. It notes how many copies a packet may need.
-func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
+func (cat *catalog) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
 	s.copies = 0
-	for _, stage := range b.laid(s) {
+	for _, stage := range cat.laid(s) {
 		if len(stage) > 1 {
 			width = max(width, len(stage))
-			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !b.tasks[t].looks }) {
+			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !cat.tasks[t].looks }) {
 				s.copies = max(s.copies, len(stage))
 			}
 		}
 		var on, off [][]sched.Visit
 		for _, tasks := range stage {
-			to, from := b.visits(tasks, visits)
+			to, from := cat.visits(tasks, visits)
 			on, off = append(on, to), append(off, from)
 		}
 		there = append(there, on)
@@ -289,10 +289,10 @@ func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.V
 
 // laid is a DAG's stages as they run: those whose branches run one after the other are
 // one branch, with what is like that before and behind.
-func (b *board) laid(s *service) (out [][][]int) {
+func (cat *catalog) laid(s *service) (out [][][]int) {
 	place := func(x, y int) int { return slices.Index(s.tasks, x) - slices.Index(s.tasks, y) }
 	for _, stage := range s.stages {
-		if b.beside(stage) {
+		if cat.beside(stage) {
 			out = append(out, stage)
 			continue
 		}
@@ -308,24 +308,24 @@ func (b *board) laid(s *service) (out [][][]int) {
 }
 
 // beside reports whether the branches of a stage run side by side.
-func (b *board) beside(stage [][]int) bool {
+func (cat *catalog) beside(stage [][]int) bool {
 	modelled := 0
 	for _, tasks := range stage {
-		if slices.ContainsFunc(tasks, func(t int) bool { return b.tasks[t].modelled }) {
+		if slices.ContainsFunc(tasks, func(t int) bool { return cat.tasks[t].modelled }) {
 			modelled++
 		}
 	}
-	return len(stage) > 1 && (b.parallel == parallelOn || b.parallel == parallelAuto && modelled > 1)
+	return len(stage) > 1 && (cat.parallel == parallelOn || cat.parallel == parallelAuto && modelled > 1)
 }
 
 // visits are those in which tasks run, in their order, of visits in which all tasks of
 // a DAG do; and those back, each for one task.
-func (b *board) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
+func (cat *catalog) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
 	last := -1
 	for _, t := range tasks {
 		at, bit := -1, uint16(0)
 		for k, v := range all {
-			if i := slices.Index(b.chains[v.Chain].tasks, t); i >= 0 && v.Mask&(1<<i) != 0 {
+			if i := slices.Index(cat.chains[v.Chain].tasks, t); i >= 0 && v.Mask&(1<<i) != 0 {
 				at, bit = k, 1<<i
 			}
 		}
@@ -341,11 +341,11 @@ func (b *board) visits(tasks []int, all []sched.Visit) (there, back []sched.Visi
 }
 
 // stagesText is stages in words: branches in braces.
-func (b *board) stagesText(s *service) (out [][]string) {
-	for _, stage := range b.laid(s) {
+func (cat *catalog) stagesText(s *service) (out [][]string) {
+	for _, stage := range cat.laid(s) {
 		var names []string
 		for _, tasks := range stage {
-			names = append(names, b.names(tasks))
+			names = append(names, cat.names(tasks))
 		}
 		out = append(out, names)
 	}

@@ -383,13 +383,13 @@ func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
 		for _, s := range want.others {
 			seen[map[string]string{"06": "answered", "0a": "cloned"}[s[15:17]]]++
 		}
-		if len(b.services[0].visits) > 1 {
+		if len(b.cat.services[0].visits) > 1 {
 			seen["two visits"]++
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(want.flows)) {
 		if g := got.flows[k]; !slices.Equal(g, want.flows[k]) {
-			t.Fatalf("%s\n%s: side by side (%v)\n %s\none after the other\n %s", text, k, b.stagesText(&b.services[0]), strings.Join(g, "\n "), strings.Join(want.flows[k], "\n "))
+			t.Fatalf("%s\n%s: side by side (%v)\n %s\none after the other\n %s", text, k, b.cat.stagesText(&b.cat.services[0]), strings.Join(g, "\n "), strings.Join(want.flows[k], "\n "))
 		}
 	}
 	if !maps.Equal(got.dropped, want.dropped) || !slices.Equal(got.others, want.others) || len(got.flows) != len(want.flows) {

@@ -141,7 +141,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 	visit := func(f func(b *board, s *service)) {
 		if err := inst.Visit("board", 0, func(a graph.App) {
 			x := a.(*board)
-			f(x, &x.services[x.dagOf[0]])
+			f(x, &x.cat.services[x.cat.dagOf[0]])
 		}); err != nil {
 			b.Fatal(err)
 		}
@@ -162,7 +162,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 		{"save", func() {
 			visit(func(b *board, s *service) {
 				b.pool.say = nil
-				b.hold(b.dagOf[0])
+				b.hold(b.cat.dagOf[0])
 				s.abroad.handing, s.abroad.out = true, nil
 				b.pool.busy = []int{0}
 			})
@@ -174,19 +174,19 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 				return out != nil
 			})
 			state = out.out.bytes()
-			visit(func(b *board, s *service) { b.local(b.seen, b.dagOf[0]) })
+			visit(func(b *board, s *service) { b.local(b.cat.seen, b.cat.dagOf[0]) })
 		}},
 		{"restore", func() {
 			o := order{kind: toRemember, event: pool.Event{Want: 0}, state: state}
 			visit(func(b *board, s *service) {
-				b.hold(b.dagOf[0])
+				b.hold(b.cat.dagOf[0])
 				o.deployment = b.pool.hash
 				o.in = b.open(&o)
 			})
 			o.in.read()
 			visit(func(b *board, s *service) { b.pool.orders = append(b.pool.orders, o) })
 			until(func(b *board, s *service) bool { return len(b.pool.orders) == 0 })
-			visit(func(b *board, s *service) { b.local(b.seen, b.dagOf[0]) })
+			visit(func(b *board, s *service) { b.local(b.cat.seen, b.cat.dagOf[0]) })
 		}},
 		{"save-at-once", func() { visit(func(b *board, s *service) { state = b.save(s) }) }},
 		{"restore-at-once", func() { visit(func(b *board, s *service) { b.restore(s, state, nil) }) }},

@@ -214,22 +214,22 @@ func (a *abroad) answers(now clock.Time, peer int) bool {
 
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
 func (b *board) mayGo(now clock.Time, n int) bool {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	if b.house != nil {
 		return s.lodge.home != b.worker
 	}
 	if b.pool == nil || b.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
 		return false
 	}
-	i := slices.Index(b.dagOf, n)
+	i := slices.Index(b.cat.dagOf, n)
 	return i >= 0 && b.pool.stays[i] == ""
 }
 
 // ask has the pool look for a peer; with pause the DAG's frames wait meanwhile.
 func (b *board) ask(n int, pause bool) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	s.abroad.wanted = true
-	b.pool.say = append(b.pool.say, said{kind: wants, id: slices.Index(b.dagOf, n), rate: s.rate * 8})
+	b.pool.say = append(b.pool.say, said{kind: wants, id: slices.Index(b.cat.dagOf, n), rate: s.rate * 8})
 	if pause {
 		b.hold(n)
 	}
@@ -240,7 +240,7 @@ func (b *board) route(n int, r sched.Route) {
 	for i := range 2 {
 		r.Back = i > 0
 		err := b.sched.SetRoute(2*n+i, r)
-		if b.services[n].twin && err == nil {
+		if b.cat.services[n].twin && err == nil {
 			err = b.sched.SetRoute(inLine+2*n+i, r)
 		}
 		if err != nil {
@@ -251,14 +251,14 @@ func (b *board) route(n int, r sched.Route) {
 
 // hold has packets of a DAG wait that no task has run on.
 func (b *board) hold(n int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	s.abroad.paused, s.bulk, s.width, s.missing = true, false, 0, false
 	b.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
 // send has packets of a DAG go to a peer from now on, those that wait first.
 func (b *board) send(now clock.Time, n, to int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	visits := s.visits
 	s.abroad.turn(now, to+1)
 	s.abroad.paused, s.abroad.handing, s.abroad.out = false, false, nil
@@ -270,7 +270,7 @@ func (b *board) send(now clock.Time, n, to int) {
 
 // local has packets of a DAG run here again, those that wait first.
 func (b *board) local(now clock.Time, n int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	visits := s.visits
 	s.abroad.turn(now, 0)
 	s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted, s.abroad.out = false, false, false, false, nil
@@ -285,13 +285,13 @@ func (b *board) local(now clock.Time, n int) {
 func (b *board) abandon(now clock.Time, visits []sched.Visit) {
 	for _, v := range visits {
 		used := false
-		for n := range b.services {
-			used = used || b.uses(n, v.Chain)
+		for n := range b.cat.services {
+			used = used || b.cat.uses(n, v.Chain)
 		}
-		if used || !b.chains[v.Chain].known {
+		if used || !b.cat.chains[v.Chain].known {
 			continue
 		}
-		for _, r := range slices.Clone(b.chains[v.Chain].running) {
+		for _, r := range slices.Clone(b.cat.chains[v.Chain].running) {
 			b.fabric.Release(now, r)
 		}
 	}
@@ -305,7 +305,7 @@ func (b *board) emit(c *graph.Ctx, w way, x *packet.Buf) {
 	}
 	uid := uint32(0)
 	if w.dag >= 0 {
-		uid = b.services[w.dag].UID
+		uid = b.cat.services[w.dag].UID
 	}
 	b.pool.served++
 	b.toPeer(c, int(w.out>>4)-1, uid, siPool|siAnswer|uint8(w.out&(ports-1)), x)
@@ -374,7 +374,7 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 	x.SetFrame(int(x.Off())+outerLen, len(p)-outerLen)
 	n, ok = b.pool.byUID[uid]
 	if si&siAnswer != 0 {
-		if !ok || !b.services[n].abroad.answers(c.Now(), from) {
+		if !ok || !b.cat.services[n].abroad.answers(c.Now(), from) {
 			c.Drop(x, reasonUnasked)
 			return -1, 0
 		}
@@ -383,16 +383,16 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		b.depart(c, port, x)
 		return -1, 0
 	}
-	if !ok || !b.services[n].abroad.serves(from) {
+	if !ok || !b.cat.services[n].abroad.serves(from) {
 		c.Drop(x, reasonUnserved)
 		return -1, 0
 	}
-	if b.services[n].abroad.peer > 0 {
+	if b.cat.services[n].abroad.peer > 0 {
 		c.Drop(x, reasonTwice)
 		return -1, 0
 	}
-	b.services[n].abroad.foreign++
-	b.services[n].abroad.heard = c.Now()
+	b.cat.services[n].abroad.foreign++
+	b.cat.services[n].abroad.heard = c.Now()
 	return n, uint16(from+1)<<4 | uint16(port)
 }
 
@@ -412,44 +412,44 @@ func (b *board) joinPool(c *graph.Ctx) {
 	if id := d.Number(); id != b.pool.hash {
 		b.pool.hash = id
 		b.pool.say, b.pool.busy, b.pool.full = nil, nil, 0
-		for i := range b.services {
-			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
-				s.abroad.turn(b.seen, 0)
+		for i := range b.cat.services {
+			if s := &b.cat.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
+				s.abroad.turn(b.cat.seen, 0)
 				s.abroad = abroad{was: s.abroad.was, until: s.abroad.until, foreign: s.abroad.foreign}
 				s.visits = nil
 			}
-			if s := &b.services[i]; s.UID != 0 && s.packets > s.abroad.foreign {
-				b.mine(s)
+			if s := &b.cat.services[i]; s.UID != 0 && s.packets > s.abroad.foreign {
+				b.cat.mine(s)
 			}
 		}
-		for n := range b.tasks {
+		for n := range b.cat.tasks {
 			b.forget(c, n)
 		}
 	}
 	b.pool.byUID = map[uint32]int{}
-	users := make([]int, len(b.tasks))
-	for _, n := range b.dagOf {
-		b.pool.byUID[b.services[n].UID] = n
-		for _, t := range b.services[n].tasks {
+	users := make([]int, len(b.cat.tasks))
+	for _, n := range b.cat.dagOf {
+		b.pool.byUID[b.cat.services[n].UID] = n
+		for _, t := range b.cat.services[n].tasks {
 			users[t]++
 		}
 	}
 	b.pool.chains, b.pool.stays, b.pool.titles = nil, nil, nil
 	for i, x := range d.DAGs {
-		s := &b.services[b.dagOf[i]]
+		s := &b.cat.services[b.cat.dagOf[i]]
 		ch := pool.Chain{Area: math.MaxInt32, Bitstream: d.Regions.Bitstream, Stateful: true, Hand: true}
 		why := ""
 		if visits := s.best; visits != nil {
 			ch.Area = 0
 			for _, v := range visits {
-				ch.Area = max(ch.Area, b.chains[v.Chain].Area)
+				ch.Area = max(ch.Area, b.cat.chains[v.Chain].Area)
 			}
 		}
 		if x.UID >= 1<<24 {
 			why = "its UID is no service path: want less than 16777216"
 		}
 		for _, t := range s.tasks {
-			switch x := &b.tasks[t]; {
+			switch x := &b.cat.tasks[t]; {
 			case !x.Remote:
 				why = x.Name + " is not remote"
 			case x.State && users[t] > 1:
@@ -459,7 +459,7 @@ func (b *board) joinPool(c *graph.Ctx) {
 			}
 		}
 		b.pool.chains, b.pool.stays = append(b.pool.chains, ch), append(b.pool.stays, why)
-		b.pool.titles = append(b.pool.titles, fmt.Sprintf("DAG %d (%s)", s.UID, b.names(s.tasks)))
+		b.pool.titles = append(b.pool.titles, fmt.Sprintf("DAG %d (%s)", s.UID, b.cat.names(s.tasks)))
 	}
 }
 
@@ -470,13 +470,13 @@ func tells(app graph.App) bool {
 }
 
 // runs reports that all that a DAG goes through is in regions.
-func (b *board) runs(s *service) bool {
-	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.chains[v.Chain].running) == 0 })
+func (cat *catalog) runs(s *service) bool {
+	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(cat.chains[v.Chain].running) == 0 })
 }
 
 // hopes reports that all that a DAG goes through is in regions, or will be.
-func (b *board) hopes(s *service) bool {
-	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &b.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
+func (cat *catalog) hopes(s *service) bool {
+	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &cat.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
 }
 
 // peering does what the pool says, and tells what has come of it.
@@ -491,14 +491,14 @@ func (b *board) peering(c *graph.Ctx) {
 			p.meet(o.board, o.peer)
 		case o.deployment != p.hash:
 		case o.kind == toRemember:
-			if n := o.event.Want; n >= 0 && n < len(b.dagOf) && !b.restore(&b.services[b.dagOf[n]], o.state, o.in) {
+			if n := o.event.Want; n >= 0 && n < len(b.cat.dagOf) && !b.restore(&b.cat.services[b.cat.dagOf[n]], o.state, o.in) {
 				p.failed++
 			}
 		case o.kind == anEvent:
-			p.busy = appendNew(p.busy, o.event.Want, len(b.dagOf))
+			p.busy = appendNew(p.busy, o.event.Want, len(b.cat.dagOf))
 			b.poolEvent(now, o.event, o.in)
 		default:
-			p.busy = appendNew(p.busy, o.chain, len(b.dagOf))
+			p.busy = appendNew(p.busy, o.chain, len(b.cat.dagOf))
 			b.poolGuest(c, o)
 		}
 	}
@@ -514,14 +514,14 @@ func (b *board) peering(c *graph.Ctx) {
 	b.events(c) // what was launched may run
 	busy := p.busy[:0]
 	for _, i := range p.busy {
-		n := b.dagOf[i]
-		s := &b.services[n]
+		n := b.cat.dagOf[i]
+		s := &b.cat.services[n]
 		b.clean(c, n)
 		if s.abroad.handing && !b.begun(n) && b.piece(now, s, &s.abroad.out) {
 			p.say = append(p.say, said{kind: hands, id: i, out: s.abroad.out})
 			s.abroad.handing, s.abroad.out = false, nil
 		}
-		if s.abroad.coming && b.runs(s) {
+		if s.abroad.coming && b.cat.runs(s) {
 			switch {
 			case !s.abroad.paused:
 				b.hold(n)
@@ -530,7 +530,7 @@ func (b *board) peering(c *graph.Ctx) {
 				s.abroad.coming = false
 				p.say = append(p.say, said{kind: comes, id: i})
 			}
-		} else if s.abroad.coming && !b.hopes(s) {
+		} else if s.abroad.coming && !b.cat.hopes(s) {
 			s.abroad.coming, s.visits = false, nil
 			if s.abroad.paused && s.abroad.peer > 0 {
 				b.send(now, n, s.abroad.peer-1)
@@ -571,14 +571,14 @@ func (p *pooled) meet(n int, is peer) {
 
 // serve does what is to be done for the guests of a DAG, and tells what has come of it.
 func (b *board) serve(now clock.Time, n int) {
-	p, s := b.pool, &b.services[n]
+	p, s := b.pool, &b.cat.services[n]
 	for k := range s.abroad.guests {
 		g := &s.abroad.guests[k]
 		switch {
-		case !g.ready && b.runs(s):
+		case !g.ready && b.cat.runs(s):
 			g.ready = true
 			p.say = append(p.say, said{kind: isReady, lease: g.lease})
-		case !g.ready && !b.hopes(s):
+		case !g.ready && !b.cat.hopes(s):
 			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 			g.gone = true
 		case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
@@ -612,11 +612,11 @@ func (b *board) copyOne(now clock.Time) {
 	p := b.pool
 	p.copies = now.Add(b.poolCopy)
 	done := false
-	for i, n := range b.dagOf {
-		s := &b.services[n]
+	for i, n := range b.cat.dagOf {
+		s := &b.cat.services[n]
 		for k := range s.abroad.guests {
 			g := &s.abroad.guests[k]
-			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !b.knows(s) {
+			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !b.cat.knows(s) {
 				continue // there is nothing, or nothing new
 			}
 			if at := max(g.copied, g.since).Add(b.poolCopy); now < at || done {
@@ -625,14 +625,14 @@ func (b *board) copyOne(now clock.Time) {
 			}
 			done = true
 			g.copied, g.had, g.copying, g.out = now, s.abroad.foreign, true, nil
-			p.busy = appendNew(p.busy, i, len(b.dagOf))
+			p.busy = appendNew(p.busy, i, len(b.cat.dagOf))
 		}
 	}
 }
 
 // knows reports whether a task of a DAG has state.
-func (b *board) knows(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
+func (cat *catalog) knows(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].State })
 }
 
 // appendNew adds a DAG to a list, if there is one of that index and it is not in it.
@@ -650,11 +650,11 @@ func (b *board) begun(n int) bool {
 
 // poolEvent does what is to be done about a DAG of this board.
 func (b *board) poolEvent(now clock.Time, e pool.Event, in *incoming) {
-	if e.Kind >= pool.PeerUp || e.Want < 0 || e.Want >= len(b.dagOf) {
+	if e.Kind >= pool.PeerUp || e.Want < 0 || e.Want >= len(b.cat.dagOf) {
 		return
 	}
-	n := b.dagOf[e.Want]
-	s := &b.services[n]
+	n := b.cat.dagOf[e.Want]
+	s := &b.cat.services[n]
 	switch e.Kind {
 	case pool.Redirect:
 		s.abroad.stuck = e.Reason == pool.TooMuch
@@ -688,11 +688,11 @@ func (b *board) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 
 // home launches a DAG that is at a peer.
 func (b *board) home(now clock.Time, n int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	s.abroad.coming = true
 	s.visits = nil
 	for _, n := range s.tasks {
-		t := &b.tasks[n]
+		t := &b.cat.tasks[n]
 		running, _ := b.fabric.Task(n)
 		// Its rate is known for certain after two measurements.
 		if t.Throughput > 0 && (s.rate*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.abroad.left.Add(2*rateEvery)) {
@@ -708,11 +708,11 @@ func (b *board) home(now clock.Time, n int) {
 // poolGuest does what is to be done about a peer's DAG.
 func (b *board) poolGuest(c *graph.Ctx, o order) {
 	now := c.Now()
-	if o.chain < 0 || o.chain >= len(b.dagOf) {
+	if o.chain < 0 || o.chain >= len(b.cat.dagOf) {
 		return
 	}
-	n := b.dagOf[o.chain]
-	s := &b.services[n]
+	n := b.cat.dagOf[o.chain]
+	s := &b.cat.services[n]
 	at := slices.IndexFunc(s.abroad.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
 	case o.kind == toLoad && at < 0 && (!b.clean(c, n) || b.closed(o.chain)):
@@ -720,9 +720,9 @@ func (b *board) poolGuest(c *graph.Ctx, o order) {
 	case o.kind == toLoad && at < 0:
 		s.abroad.guests = append(s.abroad.guests, guest{lease: o.lease, since: now})
 		for _, t := range s.tasks {
-			b.tasks[t].lent = b.tasks[t].State
+			b.cat.tasks[t].lent = b.cat.tasks[t].State
 		}
-		if b.hopes(s) && !s.refused || s.elsewhere() {
+		if b.cat.hopes(s) && !s.refused || s.elsewhere() {
 			return
 		}
 		visits := slices.Clone(s.best)
@@ -750,7 +750,7 @@ func (b *board) poolGuest(c *graph.Ctx, o order) {
 // endGuest ends what a DAG is for a peer. If it is nobody else's its regions are given up, and what its tasks
 // know.
 func (b *board) endGuest(now clock.Time, n, at int) {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
 	if len(s.abroad.guests) == 0 && s.packets == s.abroad.foreign && !s.elsewhere() {
 		visits := s.visits
@@ -764,12 +764,12 @@ func (b *board) endGuest(now clock.Time, n, at int) {
 // clean has the tasks of a DAG forget what they know of guests that have ended, when packets of theirs
 // are no longer inside. It reports false if that is still to be done.
 func (b *board) clean(c *graph.Ctx, n int) bool {
-	s := &b.services[n]
+	s := &b.cat.services[n]
 	switch {
 	case !s.abroad.stale:
 		return true
 	case s.packets > s.abroad.foreign: // frames of its own have come: nobody can tell apart whose it is
-		b.mine(s)
+		b.cat.mine(s)
 	case b.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
 		return false
 	}
@@ -788,15 +788,15 @@ func (b *board) clean(c *graph.Ctx, n int) bool {
 }
 
 // mine has the tasks of a DAG keep what they know.
-func (b *board) mine(s *service) {
+func (cat *catalog) mine(s *service) {
 	for _, t := range s.tasks {
-		b.tasks[t].lent, b.tasks[t].fresh = false, nil
+		cat.tasks[t].lent, cat.tasks[t].fresh = false, nil
 	}
 }
 
 // forget has a task begin anew that knows things of a peer's DAG.
 func (b *board) forget(c *graph.Ctx, n int) {
-	t := &b.tasks[n]
+	t := &b.cat.tasks[n]
 	if !t.lent || t.in == nil || t.halted {
 		return
 	}
@@ -827,7 +827,7 @@ func (b *board) tellPool() *told {
 	p.say = p.say[:0]
 	t.open = len(t.say) > 0 || len(p.busy) > 0
 	t.fresh, p.joined = !p.joined, true
-	t.whole = p.full == 0 || b.seen >= p.full.Add(fullEvery) || t.fresh
+	t.whole = p.full == 0 || b.cat.seen >= p.full.Add(fullEvery) || t.fresh
 	regions, chains := t.info.Regions[:0], t.info.Chains[:0]
 	if !t.whole {
 		t.info, t.opened, t.open = was.info, was.opened, t.open || was.opened
@@ -835,17 +835,17 @@ func (b *board) tellPool() *told {
 		t.closed = append(t.closed[:0], was.closed...)
 		return t
 	}
-	p.full = b.seen
+	p.full = b.cat.seen
 	t.info = pool.Info{Regions: regions, Chains: chains}
-	t.closed = slices.Grow(t.closed[:0], len(b.dagOf))[:len(b.dagOf)]
+	t.closed = slices.Grow(t.closed[:0], len(b.cat.dagOf))[:len(b.cat.dagOf)]
 	away := false
 	for r := range b.fabric.Regions() {
 		if v := b.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
 			t.info.Regions = append(t.info.Regions, v.Area)
 		}
 	}
-	for i, n := range b.dagOf {
-		s := &b.services[n]
+	for i, n := range b.cat.dagOf {
+		s := &b.cat.services[n]
 		t.info.Load += s.rate * 8
 		a := &s.abroad
 		away = away || a.peer > 0 && !a.coming
@@ -854,7 +854,7 @@ func (b *board) tellPool() *told {
 		}
 		t.closed[i] = b.closed(i)
 		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
-		if (!t.closed[i] || len(a.guests) > 0) && len(t.info.Chains) < mostTold && b.hopes(s) {
+		if (!t.closed[i] || len(a.guests) > 0) && len(t.info.Chains) < mostTold && b.cat.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, b.fabric.Left(v.Chain))
@@ -863,8 +863,8 @@ func (b *board) tellPool() *told {
 			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1)))), Closed: t.closed[i], Stay: stayed(s.stay)})
 		}
 	}
-	if away && b.fabric.Free() > 0 && b.fabric.Waiting() == 0 && b.seen >= p.freed.Add(asideFor) {
-		p.freed = b.seen
+	if away && b.fabric.Free() > 0 && b.fabric.Waiting() == 0 && b.cat.seen >= p.freed.Add(asideFor) {
+		p.freed = b.cat.seen
 		t.say = append(t.say, said{kind: frees, area: b.fabric.Free()})
 	}
 	t.opened = t.open
@@ -881,9 +881,9 @@ func stayed(ns float64) int64 {
 
 // closed reports that a DAG is not to run here for another peer.
 func (b *board) closed(i int) bool {
-	s := &b.services[b.dagOf[i]]
+	s := &b.cat.services[b.cat.dagOf[i]]
 	a := &s.abroad
-	return s.elsewhere() || a.wanted || a.stale || b.pool.stays[i] != "" || b.knows(s) && (s.packets > a.foreign || len(a.guests) > 0)
+	return s.elsewhere() || a.wanted || a.stale || b.pool.stays[i] != "" || b.cat.knows(s) && (s.packets > a.foreign || len(a.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -1211,12 +1211,12 @@ func (b *board) relieve(now clock.Time, task int) {
 		return
 	}
 	best := -1
-	for n := range b.services {
-		s := &b.services[n]
+	for n := range b.cat.services {
+		s := &b.cat.services[n]
 		if s.abroad.wanted && s.abroad.peer == 0 {
 			return
 		}
-		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && b.mayGo(now, n) && (best < 0 || s.rate > b.services[best].rate) {
+		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && b.mayGo(now, n) && (best < 0 || s.rate > b.cat.services[best].rate) {
 			best = n
 		}
 	}

@@ -368,7 +368,7 @@ func TestPeerComesHome(t *testing.T) {
 	if s := r.state(0, 8); s != "ready" {
 		t.Fatalf("it is %s: %v %v", s, r.members[0].drop, r.members[1].drop)
 	}
-	if g := r.members[1].App().(*board).services[1].abroad.guests; len(g) > 0 {
+	if g := r.members[1].App().(*board).cat.services[1].abroad.guests; len(g) > 0 {
 		t.Errorf("still a guest: %+v", g)
 	}
 	r.run(5 * time.Millisecond)
@@ -446,7 +446,7 @@ func TestPeerCopies(t *testing.T) {
 				t.Fatalf("it is %s: %v", s, r.members[0].drop)
 			}
 			b, host := r.members[0].App().(*board), r.members[1].App().(*board)
-			at := func(b *board) int { return int(b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*tally).n) }
+			at := func(b *board) int { return int(b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*tally).n) }
 			left := at(b)
 			r.run(100*time.Millisecond+time.Duration(r.rng.IntN(400))*slice, traffic)
 			r.members[1].dead = true
@@ -798,7 +798,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 				}
 			}
 			host := r.members[1].App().(*board)
-			knows := func() int { return len(host.save(&host.services[host.dagOf[1]])) }
+			knows := func() int { return len(host.save(&host.cat.services[host.cat.dagOf[1]])) }
 			none := knows()
 			r.push(0, "p0", frame(1, "hello"))
 			r.run(30 * time.Millisecond)
@@ -837,8 +837,8 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 				}
 				return
 			}
-			if i := slices.IndexFunc(host.tasks, func(x task) bool { return x.Name == "x" }); host.tasks[i].app.(*tally).n != 0 {
-				t.Errorf("a task has counted %d frames", host.tasks[i].app.(*tally).n)
+			if i := slices.IndexFunc(host.cat.tasks, func(x task) bool { return x.Name == "x" }); host.cat.tasks[i].app.(*tally).n != 0 {
+				t.Errorf("a task has counted %d frames", host.cat.tasks[i].app.(*tally).n)
 			}
 			// A guest again, of another board.
 			if err := r.members[2].Set(graph.Args{"deployment": strings.Replace(next, "count: 2", "count: 1", 1), "pool-port": "p14", "idle": "20ms"}); err != nil {
@@ -966,8 +966,8 @@ func TestPeerMachine(t *testing.T) {
 				t.Errorf("%v of %v came out: %v %v %v", out, sent, r.members[0].drop, r.members[1].drop, r.members[2].drop)
 			}
 			for i, m := range r.members {
-				for n := range m.App().(*board).services {
-					if a := m.App().(*board).services[n].abroad; a.paused || a.handing {
+				for n := range m.App().(*board).cat.services {
+					if a := m.App().(*board).cat.services[n].abroad; a.paused || a.handing {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
@@ -1106,8 +1106,8 @@ func TestPeerFaults(t *testing.T) {
 				if len(m.join.promised) > 0 || len(m.join.chains) != guests {
 					t.Errorf("board %d has %d guests, and has promised %v, %v", i, guests, m.join.promised, m.join.chains)
 				}
-				for n := range b.services {
-					if a := b.services[n].abroad; a.paused || a.handing || a.coming {
+				for n := range b.cat.services {
+					if a := b.cat.services[n].abroad; a.paused || a.handing || a.coming {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
@@ -1139,7 +1139,7 @@ func TestPeerTellAllocs(t *testing.T) {
 		visit := func(f func(graph.App)) error { f(b); return nil }
 		whole := 0
 		exchange := func() {
-			b.seen = b.seen.Add(fullEvery / 4)
+			b.cat.seen = b.cat.seen.Add(fullEvery / 4)
 			if c := b.pool.tells[1-b.pool.last].closed; len(c) > 1 {
 				c[1] = !c[1] // what is there is not to be told
 			}
@@ -1151,7 +1151,7 @@ func TestPeerTellAllocs(t *testing.T) {
 			if m.join.now.whole {
 				whole++
 			}
-			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.services[b.dagOf[1]].abroad.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
+			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.cat.services[b.cat.dagOf[1]].abroad.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
 				panic(fmt.Sprintf("board %d tells %+v", i, t))
 			}
 		}
@@ -1185,7 +1185,7 @@ func BenchmarkTell(b *testing.B) {
 	x := m.App().(*board)
 	b.ReportAllocs()
 	for b.Loop() {
-		x.seen = x.seen.Add(fullEvery)
+		x.cat.seen = x.cat.seen.Add(fullEvery)
 		x.tellPool()
 	}
 }

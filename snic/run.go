@@ -28,7 +28,7 @@ func side(back bool) int {
 // for what tasks make.
 func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf) {
 	step := 1 - 2*side(w.back)
-	for i >= 0 && i < len(d.tasks) && b.tasks[d.tasks[i]].absent() {
+	for i >= 0 && i < len(d.tasks) && b.cat.tasks[d.tasks[i]].absent() {
 		i += step // no longer deployed, or out of order
 	}
 	if i < 0 || i >= len(d.tasks) {
@@ -47,7 +47,7 @@ func (b *board) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf
 		}
 		return
 	}
-	t := &b.tasks[d.tasks[i]]
+	t := &b.cat.tasks[d.tasks[i]]
 	if t.halted {
 		for _, x := range frames {
 			c.Drop(x, reasonFaulted)
@@ -160,13 +160,13 @@ func (b *board) begin(c *graph.Ctx, r sched.Run) {
 func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	p := &b.packets[l.Packet]
 	b.inside--
-	if int(p.tenant) < len(b.tenants) {
-		d := &b.services[p.way.dag]
+	if int(p.tenant) < len(b.cat.tenants) {
+		d := &b.cat.services[p.way.dag]
 		d.stay += (float64(c.Now().Sub(p.since)) - d.stay) / stays
 	}
 	b.waits[p.way.dag]--
 	if p.from > 0 {
-		if d := &b.services[p.way.dag]; d.term == p.way.term && d.UID != 0 {
+		if d := &b.cat.services[p.way.dag]; d.term == p.way.term && d.UID != 0 {
 			d.lodge.guests[p.from-1].inside--
 		}
 	}
@@ -204,7 +204,7 @@ func (b *board) leave(c *graph.Ctx, l sched.Left) {
 	}
 	if !begun {
 		// No task was on its way: its DAG is, or was, at a peer.
-		if d := &b.services[w.dag]; d.term == w.term && d.abroad.peer > 0 {
+		if d := &b.cat.services[w.dag]; d.term == w.term && d.abroad.peer > 0 {
 			b.request(c, d, w, x)
 		} else if d.term == w.term && d.lodge.at > 0 {
 			b.hand(c, d, w, x)
@@ -232,8 +232,8 @@ func (b *board) advance(c *graph.Ctx, id int32) {
 	i := bits.TrailingZeros16(l.mask)
 	l.mask &= l.mask - 1
 	l.at = int8(i)
-	n := b.chains[b.placed[l.region]].tasks[i]
-	t := &b.tasks[n]
+	n := b.cat.chains[b.cat.placed[l.region]].tasks[i]
+	t := &b.cat.tasks[n]
 	if t.absent() {
 		b.work.push(id)
 		return
@@ -330,7 +330,7 @@ func (b *board) untimed(t *task, x, y way, n int) bool {
 
 // costKnown reports whether it has been measured what a packet of a DAG costs in a task.
 func (b *board) costKnown(t *task, dag int32) bool {
-	d := &b.services[dag]
+	d := &b.cat.services[dag]
 	k := b.place(d, t)
 	return k < 0 || d.costs[k] > 0
 }
@@ -338,7 +338,7 @@ func (b *board) costKnown(t *task, dag int32) bool {
 // give gives a task a batch whose frames go the way w, the last of them if they go several, and takes what the task lets go of.
 func (b *board) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	t.way = w
-	d, n := &b.services[w.dag], batch.Len()
+	d, n := &b.cat.services[w.dag], batch.Len()
 	if k := b.place(d, t); k >= 0 && b.timed(t, d, k, n) {
 		start := b.spent.clock.Now()
 		b.push(c, t, side(w.back), batch)
@@ -353,7 +353,7 @@ func (b *board) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 func (b *board) place(d *service, t *task) int {
 	if b.spent.clock != nil {
 		for i, n := range d.tasks {
-			if &b.tasks[n] == t {
+			if &b.cat.tasks[n] == t {
 				return i
 			}
 		}
@@ -434,13 +434,13 @@ func (b *board) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 		b.emit(c, w, x)
 		return
 	}
-	d := &b.services[w.dag]
+	d := &b.cat.services[w.dag]
 	if d.term != w.term {
 		b.emit(c, w, x)
 		return
 	}
 	for i, n := range d.tasks {
-		if &b.tasks[n] == t {
+		if &b.cat.tasks[n] == t {
 			b.one[0] = x
 			b.run(c, d, i+1-2*side(w.back), w, b.one[:])
 			return
@@ -532,7 +532,7 @@ func (b *board) due(c *graph.Ctx) clock.Time {
 				d.head++
 			}
 			l := &b.lanes[d.q[from].lane] // all are in one region, which runs one chain
-			b.feed(c, &b.tasks[b.chains[b.placed[l.region]].tasks[l.at]], d.q[from:d.head]...)
+			b.feed(c, &b.cat.tasks[b.cat.chains[b.cat.placed[l.region]].tasks[l.at]], d.q[from:d.head]...)
 		}
 		if d.head == len(d.q) {
 			d.q, d.head = d.q[:0], 0

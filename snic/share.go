@@ -83,7 +83,7 @@ func (b *board) deployShares(now clock.Time) error {
 		return nil
 	}
 	s := &b.scarce
-	s.number(b.tasks, b.taskOf, b.spent.clock != nil, b.memory != nil)
+	s.number(b.cat.tasks, b.cat.taskOf, b.spent.clock != nil, b.memory != nil)
 	held := 0
 	if b.memory != nil {
 		held = 1
@@ -93,7 +93,7 @@ func (b *board) deployShares(now clock.Time) error {
 		b.had[n].until = fair.Usage{}
 	}
 	b.hadAt = now
-	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.partBurst(), Slack: b.slack, Parts: b.workers})
+	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.cat.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.partBurst(), Slack: b.slack, Parts: b.workers})
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (b *board) deployShares(now clock.Time) error {
 		set(s.ingress[p], float64(b.portRate)/8)
 		set(s.egress[p], float64(b.portRate)/8)
 	}
-	number := b.tenantNumbers()
+	number := b.cat.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
 		if n, ok := number[t.Name]; ok && err == nil {
 			err = b.fair.SetWeight(n, t.Weight)
@@ -142,9 +142,9 @@ func (b *board) expect() {
 	if s.memory >= 0 {
 		perByte = perByte[:s.memory] // no flow
 	}
-	only := make([]int, len(b.tenants)) // the tenant's DAG + 1; -1: several
-	for i := range b.services {
-		if d := &b.services[i]; d.UID != 0 {
+	only := make([]int, len(b.cat.tenants)) // the tenant's DAG + 1; -1: several
+	for i := range b.cat.services {
+		if d := &b.cat.services[i]; d.UID != 0 {
 			if only[d.tenant] == 0 {
 				only[d.tenant] = i + 1
 			} else {
@@ -158,7 +158,7 @@ func (b *board) expect() {
 		}
 		clear(perByte)
 		some := false
-		for _, t := range b.services[i-1].tasks {
+		for _, t := range b.cat.services[i-1].tasks {
 			if r := s.tasks[t]; r >= 0 {
 				perByte[r], some = 1, true
 			}
@@ -174,20 +174,20 @@ func (b *board) capacities() {
 	if b.fair == nil {
 		return
 	}
-	for n := range b.tasks {
+	for n := range b.cat.tasks {
 		r := b.scarce.tasks[n]
 		if r < 0 {
 			continue
 		}
-		instances := max(b.instances(n), int(b.whole.instances[n]))
-		_ = b.fair.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(instances)) // as above
+		instances := max(b.cat.instances(n), int(b.whole.instances[n]))
+		_ = b.fair.SetCapacity(int(r), float64(b.cat.tasks[n].Throughput)/8*float64(instances)) // as above
 	}
 }
 
 // instances is in how many regions of this worker a task runs.
-func (b *board) instances(task int) (n int) {
-	for _, ch := range b.placed {
-		if ch >= 0 && slices.Contains(b.chains[ch].tasks, task) {
+func (cat *catalog) instances(task int) (n int) {
+	for _, ch := range cat.placed {
+		if ch >= 0 && slices.Contains(cat.chains[ch].tasks, task) {
 			n++
 		}
 	}

@@ -9,9 +9,9 @@ import (
 // spread says how packets of a DAG go to the instances of its chains: one after the other, each to the one that has
 // least inside, where no task remembers packets or lets them go in an order of its own, so that it is
 // enough that they leave in order. Otherwise a flow goes to one instance.
-func (b *board) spread(s *service) sched.Spread {
+func (cat *catalog) spread(s *service) sched.Spread {
 	for _, n := range s.tasks {
-		if t := &b.tasks[n]; t.State || t.Answers || t.holds {
+		if t := &cat.tasks[n]; t.State || t.Answers || t.holds {
 			return sched.PerFlow
 		}
 	}
@@ -19,9 +19,9 @@ func (b *board) spread(s *service) sched.Spread {
 }
 
 // slowest is the least that a task of a visit can handle, in bits a second; 0: there is no limit.
-func (b *board) slowest(v sched.Visit) (rate int64) {
-	for i, t := range b.chains[v.Chain].tasks {
-		if x := b.tasks[t].Throughput; v.Mask&(1<<i) != 0 && x > 0 && (rate == 0 || x < rate) {
+func (cat *catalog) slowest(v sched.Visit) (rate int64) {
+	for i, t := range cat.chains[v.Chain].tasks {
+		if x := cat.tasks[t].Throughput; v.Mask&(1<<i) != 0 && x > 0 && (rate == 0 || x < rate) {
 			rate = x
 		}
 	}
@@ -29,23 +29,23 @@ func (b *board) slowest(v sched.Visit) (rate int64) {
 }
 
 // skewed notes what follow has decided: whether the load of a DAG is to be measured by flows.
-func (b *board) skewed(s *service) {
+func (cat *catalog) skewed(s *service) {
 	s.perByte = s.perByte[:0]
 	some := false
 	for _, v := range s.visits {
 		ns := float32(0)
-		if rate := b.slowest(v); rate > 0 {
+		if rate := cat.slowest(v); rate > 0 {
 			ns, some = 8e9/float32(rate), true
 		}
 		s.perByte = append(s.perByte, ns)
 	}
-	s.byFlow = some && b.spread(s) == sched.PerFlow
+	s.byFlow = some && cat.spread(s) == sched.PerFlow
 }
 
 // seat has flows go to instances of a chain by what they bring, where that is measured.
 func (b *board) seat(chain int) {
-	for _, t := range b.chains[chain].tasks {
-		if b.tasks[t].Throughput > 0 {
+	for _, t := range b.cat.chains[chain].tasks {
+		if b.cat.tasks[t].Throughput > 0 {
 			b.sched.Seat(chain)
 			return
 		}
@@ -56,7 +56,7 @@ func (b *board) seat(chain int) {
 func (b *board) want(s *service, g *group) {
 	for i, v := range s.visits {
 		ns := s.perByte[i]
-		if ns == 0 || len(b.chains[v.Chain].running) == 0 {
+		if ns == 0 || len(b.cat.chains[v.Chain].running) == 0 {
 			continue
 		}
 		touched := b.touched[:0]
@@ -72,7 +72,7 @@ func (b *board) want(s *service, g *group) {
 			b.part[r] += int64(bytes)
 		}
 		for _, r := range touched {
-			for k, t := range b.chains[v.Chain].tasks {
+			for k, t := range b.cat.chains[v.Chain].tasks {
 				if v.Mask&(1<<k) != 0 {
 					b.fabric.Load(int(r), t, b.part[r])
 				}
@@ -85,23 +85,23 @@ func (b *board) want(s *service, g *group) {
 // waitings tells regions what waits in them of tenants that were asked to pause since the last sample: of each of their DAGs, at the
 // task for which most waits, as the others get no more than that one lets them have.
 func (b *board) waitings(now clock.Time) {
-	for n := range b.services {
+	for n := range b.cat.services {
 		if b.waits[n] == 0 {
 			continue
 		}
-		s := &b.services[n]
+		s := &b.cat.services[n]
 		if s.UID == 0 || s.elsewhere() || !b.pausing(s.tenant) {
 			continue
 		}
 		task, most := -1, 0.
 		for i := range s.visits {
 			v := &s.visits[i]
-			for k, t := range b.chains[v.Chain].tasks {
+			for k, t := range b.cat.chains[v.Chain].tasks {
 				if v.Mask&(1<<k) == 0 {
 					continue
 				}
 				ns := 0.
-				for _, r := range b.chains[v.Chain].running {
+				for _, r := range b.cat.chains[v.Chain].running {
 					ns += b.queued(now, r, k)
 				}
 				if ns > most {
@@ -110,7 +110,7 @@ func (b *board) waitings(now clock.Time) {
 			}
 		}
 		for i := range s.visits {
-			chain := &b.chains[s.visits[i].Chain]
+			chain := &b.cat.chains[s.visits[i].Chain]
 			for k, t := range chain.tasks {
 				for _, r := range chain.running {
 					if t == task {
@@ -125,7 +125,7 @@ func (b *board) waitings(now clock.Time) {
 // queued is the work that waits for task k of the chain in a region, in ns: in it, and for a credit.
 func (b *board) queued(now clock.Time, r, k int) float64 {
 	q := b.sched.Task(r, k)
-	t := &b.tasks[b.chains[b.placed[r]].tasks[k]]
+	t := &b.cat.tasks[b.cat.chains[b.cat.placed[r]].tasks[k]]
 	if q.Packets == 0 || t.Throughput == 0 {
 		return 0
 	}
@@ -136,11 +136,11 @@ func (b *board) queued(now clock.Time, r, k int) float64 {
 // balance moves flows from instances that have too much to others of their chain.
 func (b *board) balance(d clock.Duration) {
 	fade := min(1, float32(d)/float32(b.monitor))
-	for r, n := range b.placed {
-		if n < 0 || len(b.chains[n].running) == 0 || b.chains[n].running[0] != r {
+	for r, n := range b.cat.placed {
+		if n < 0 || len(b.cat.chains[n].running) == 0 || b.cat.chains[n].running[0] != r {
 			continue
 		}
-		b.moved += uint64(b.sched.Balance(int(n), fade, region.Under*float32(b.monitor), !b.chains[n].State))
+		b.moved += uint64(b.sched.Balance(int(n), fade, region.Under*float32(b.monitor), !b.cat.chains[n].State))
 	}
 }
 
@@ -155,14 +155,14 @@ func (b *board) crowd(chain int) (instance, bucket, flow float64, some bool) {
 // unlike is how much more than their mean the fullest instance of a chain has.
 func (b *board) unlike(chain int) float64 {
 	most, all := 0., 0.
-	for _, r := range b.chains[chain].running {
+	for _, r := range b.cat.chains[chain].running {
 		load := b.fabric.Region(r).Load
 		most, all = max(most, load), all+load
 	}
 	if all == 0 {
 		return 1
 	}
-	return most * float64(len(b.chains[chain].running)) / all
+	return most * float64(len(b.cat.chains[chain].running)) / all
 }
 
 // crowded reports whether all instances of a task have too much, or the fullest one of a chain, now that flows have been
@@ -176,11 +176,11 @@ func (b *board) crowded(chain, task int) bool {
 // not where one of them has nine tenths of what it has.
 func (b *board) parts(chain, task int) bool {
 	apart, together := int64(0), int64(0)
-	for n := range b.services {
-		b.carried(n, task, func(c int, v int64) {
+	for n := range b.cat.services {
+		b.cat.carried(n, task, func(c int, v int64) {
 			switch {
 			case c != chain:
-			case b.services[n].byFlow:
+			case b.cat.services[n].byFlow:
 				together += v
 			default:
 				apart += v
@@ -204,7 +204,7 @@ type oneFlow struct {
 // overload sees to a task that has too much and gets no other instance: because one flow is too much, which is
 // told once, or because there is no region for it.
 func (b *board) overload(now clock.Time, e region.Event) {
-	t := &b.tasks[e.Task]
+	t := &b.cat.tasks[e.Task]
 	_ = b.helps(-1, e.Task) // who is the busiest
 	r := &b.relief
 	if r.busiest >= 0 && !b.crowded(r.busiest, e.Task) {
@@ -212,7 +212,7 @@ func (b *board) overload(now clock.Time, e region.Event) {
 	}
 	if r.busiest >= 0 && !b.parts(r.busiest, e.Task) {
 		_, bucket, _, _ := b.crowd(r.busiest)
-		if b.single(t) == 0 {
+		if b.cat.single(t) == 0 {
 			b.singles++
 			e.Reason, e.Chain = region.OneFlow, r.busiest
 			b.note(e)
@@ -226,8 +226,8 @@ func (b *board) overload(now clock.Time, e region.Event) {
 }
 
 // single is what a flow has alone of a task that is too much for an instance, in instances; 0: there is none.
-func (b *board) single(t *task) float64 {
-	if b.seen >= t.oneFlow.until {
+func (cat *catalog) single(t *task) float64 {
+	if cat.seen >= t.oneFlow.until {
 		return 0
 	}
 	return t.oneFlow.load
@@ -235,7 +235,7 @@ func (b *board) single(t *task) float64 {
 
 // fullest is the load of a task's fullest instance.
 func (b *board) fullest(n int) (load float64) {
-	for r, ch := range b.placed {
+	for r, ch := range b.cat.placed {
 		if ch >= 0 {
 			load = max(load, b.fabric.Part(r, n))
 		}

@@ -133,12 +133,12 @@ func (b *board) supply(now clock.Time) {
 
 // costOf is what a packet takes of a worker's time in a task, in ns: a mean of the DAGs that have it, by what
 // they were sent of late. A region's share of a worker will be this, too.
-func (b *board) costOf(n int) float64 {
+func (cat *catalog) costOf(n int) float64 {
 	ns, of := 0., 0.
-	for i := range b.services {
-		d := &b.services[i]
+	for i := range cat.services {
+		d := &cat.services[i]
 		if k := slices.Index(d.tasks, n); d.UID != 0 && k >= 0 && d.costs[k] > 0 {
-			w := float64(b.lately(d) + 1)
+			w := float64(cat.lately(d) + 1)
 			ns, of = ns+w*d.costs[k], of+w
 		}
 	}

@@ -93,7 +93,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 		}
 		x.Advance(0)
 	}
-	t.Logf("fair=%s: of %d and %d, %d and %d were lost at the port, %d and %d throttled", fair, sent[0], sent[1], lost[0], lost[1], b.services[0].throttled, b.services[1].throttled)
+	t.Logf("fair=%s: of %d and %d, %d and %d were lost at the port, %d and %d throttled", fair, sent[0], sent[1], lost[0], lost[1], b.cat.services[0].throttled, b.cat.services[1].throttled)
 	return float64(out[0]) / float64(sent[0]), float64(out[1]) / float64(sent[1]), b
 }
 
@@ -113,7 +113,7 @@ func TestMeasuredCost(t *testing.T) {
 			if used := 2000*(v/float64(flood)+u/16700) + 50*(1/float64(flood)+1./16700); used < .9 {
 				t.Errorf("%.2f of the worker's time is used", used)
 			}
-			if c := b.services[0].cost; c < 1990 || c > 2010 {
+			if c := b.cat.services[0].cost; c < 1990 || c > 2010 {
 				t.Errorf("a frame costs %v ns", c)
 			}
 		})

@@ -126,7 +126,7 @@ func (b *board) deployWhole(now clock.Time) (err error) {
 	}
 	s := &b.scarce
 	w.told = make([]demands, b.workers)
-	cfg := fair.Config{Tenants: max(len(b.tenants), 1), Resources: s.flows(), Epoch: max(b.epoch, exchangeEvery)}
+	cfg := fair.Config{Tenants: max(len(b.cat.tenants), 1), Resources: s.flows(), Epoch: max(b.epoch, exchangeEvery)}
 	w.sharer, err = fair.New(now, cfg)
 	if err != nil {
 		return err
@@ -181,9 +181,9 @@ func (b *board) demand(now clock.Time, d *demands) {
 	for range b.scarce.flows() {
 		d.instances = append(d.instances, 0)
 	}
-	for _, n := range b.taskOf {
+	for _, n := range b.cat.taskOf {
 		if r := b.scarce.tasks[n]; r >= 0 {
-			d.instances[r] = int32(b.instances(n))
+			d.instances[r] = int32(b.cat.instances(n))
 		}
 	}
 }
@@ -213,9 +213,9 @@ func (b *board) divide(now clock.Time) {
 			w.own.instances[r] += n
 		}
 	}
-	for _, n := range b.taskOf {
+	for _, n := range b.cat.taskOf {
 		if r := b.scarce.tasks[n]; r >= 0 {
-			_ = w.sharer.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(w.own.instances[r]))
+			_ = w.sharer.SetCapacity(int(r), float64(b.cat.tasks[n].Throughput)/8*float64(w.own.instances[r]))
 		}
 	}
 	_ = w.sharer.Epoch(now) // capacities and weights are checked; limits stay on error
@@ -269,7 +269,7 @@ func (b *board) heedBounds(now clock.Time, x *bounds) {
 			b.fair.Leave(r, v)
 		}
 	}
-	for _, n := range b.taskOf {
+	for _, n := range b.cat.taskOf {
 		if r := b.scarce.tasks[n]; r >= 0 {
 			w.instances[n] = x.instances[r]
 		}
