@@ -120,7 +120,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 `, more)})
 		clk = x.Clock
 		b := boardOf(x)
-		b.spent.clock = clk
+		b.split.spent.clock = clk
 		x.Advance(20 * time.Millisecond)
 		x.Push("p0", frame(2, "a"))
 		x.Advance(10 * time.Microsecond)
@@ -168,7 +168,7 @@ rules: [{match: all, dag: 1}]
 				}
 			}
 		}
-		if err := boardOf(x).sched.Check(); err != nil {
+		if err := boardOf(x).runner.sched.Check(); err != nil {
 			t.Fatal(err)
 		}
 	}

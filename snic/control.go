@@ -55,7 +55,7 @@ func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 // keeps its number, its state and its packets.
 func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
-	b.whole.gen = b.cat.numbers.gen
+	b.split.whole.gen = b.cat.numbers.gen
 	for i, x := range d.Tasks {
 		if err := b.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
 			return err
@@ -73,22 +73,22 @@ func (b *board) deploy(c *graph.Ctx) error {
 	if b.pool != nil {
 		b.joinPool(c)
 	}
-	if err := b.deployShares(c.Now()); err != nil {
+	if err := b.split.deployShares(c.Now()); err != nil {
 		return err
 	}
 	b.events(c)
 	b.recredit()
-	if b.house != nil {
+	if b.cat.house != nil {
 		b.planAll(c.Now())
 	} else {
 		for i := range b.cat.services {
 			if b.cat.services[i].UID != 0 {
-				b.plan(c.Now(), i, b.waits[i] == 0)
+				b.plan(c.Now(), i, b.runner.waits[i] == 0)
 			}
 		}
 	}
 	b.events(c)
-	b.pump(c)
+	b.runner.pump(c)
 	return nil
 }
 
@@ -155,11 +155,11 @@ func (b *board) deployTenants() (out []int) {
 	for n, name := range b.cat.numbers.tenants {
 		if n == len(b.cat.tenants) {
 			b.cat.tenants = append(b.cat.tenants, "")
-			b.kept = append(b.kept, kept{})
-			b.had = append(b.had, had{})
+			b.stock.kept = append(b.stock.kept, kept{})
+			b.split.had = append(b.split.had, had{})
 		}
 		if b.cat.tenants[n] != name {
-			b.cat.tenants[n], b.had[n] = name, had{grant: 1}
+			b.cat.tenants[n], b.split.had[n] = name, had{grant: 1}
 		}
 	}
 	number := b.cat.tenantNumbers()
@@ -192,7 +192,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	for n := range b.cat.tasks {
 		t := &b.cat.tasks[n]
 		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.anew(t, &d.Tasks[i]) {
-			b.vacate(t) // so that there is room for the others
+			t.vacate() // so that there is room for the others
 		}
 	}
 	for n := range b.cat.tasks {
@@ -221,15 +221,15 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		t.become(apps[i], app)
 		b.furnish(n, &d.Tasks[i])
 		if t.Restart == d.Tasks[i].Restart && was != nil && t.app != nil {
-			b.try(t, func() { move(was, app) })
+			t.try(func() { move(was, app) })
 		}
 	}
 	// What the old ones hold goes on from there, while the others are all there.
 	for _, o := range olds {
 		o.in.Remove(c, o.app)
-		b.sweep(c, &b.cat.tasks[o.task], o.in)
+		b.runner.sweep(c, &b.cat.tasks[o.task], o.in)
 	}
-	b.pump(c)
+	b.runner.pump(c)
 	b.cat.taskOf = b.cat.taskOf[:0]
 	for i, x := range d.Tasks {
 		n := slices.IndexFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
@@ -286,7 +286,7 @@ func (b *board) recredit() {
 			continue
 		}
 		for i, k := range b.cat.credits(int(n)) {
-			_ = b.sched.SetCredits(r, i, k) // they are there
+			_ = b.runner.sched.SetCredits(r, i, k) // they are there
 		}
 	}
 }
@@ -337,7 +337,7 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 	for i := range b.cat.chains {
 		ch := &b.cat.chains[i]
 		if !ch.known {
-			ch.rests = ch.rests && b.sched.Visits(i)
+			ch.rests = ch.rests && b.runner.sched.Visits(i)
 			continue
 		}
 		at := slices.IndexFunc(all, func(x dag.Chain) bool { return ch.is(x.Tasks, numbers) })
@@ -425,7 +425,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		}
 	}
 	for _, n := range fresh {
-		if b.house != nil {
+		if b.cat.house != nil {
 			b.cat.lodgeNew(n)
 		}
 	}
@@ -446,9 +446,9 @@ func (b *board) deployServices(numbers, tenants []int) error {
 func (b *board) unroute(n int) {
 	s := &b.cat.services[n]
 	for i := range 2 {
-		_ = b.sched.RemoveRoute(2*n + i) // there may be none
+		_ = b.runner.sched.RemoveRoute(2*n + i) // there may be none
 		if s.twin {
-			_ = b.sched.RemoveRoute(inLine + 2*n + i)
+			_ = b.runner.sched.RemoveRoute(inLine + 2*n + i)
 		}
 	}
 	s.visits, s.twin = nil, false
@@ -572,7 +572,7 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 			ok = true
 		case region.Remote:
 			if visits = cover(s.tasks, b.cat.candidates(false)); visits == nil {
-				if b.house != nil {
+				if b.cat.house != nil {
 					b.leaveFor(n)
 				} else {
 					b.ask(n, true)
@@ -662,11 +662,11 @@ func (b *board) follow(n int, visits []sched.Visit) {
 		s.bulk, s.twin = false, true
 	}
 	for i := range 2 {
-		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
+		if err := b.runner.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 		}
 		if s.twin { // packets may be on it
-			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
+			if err := b.runner.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
 				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 			}
 		}
@@ -713,13 +713,13 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 	case region.Run:
 		ch := &b.cat.chains[e.Chain]
 		b.seat(e.Chain)
-		if err := b.sched.Place(e.Region, e.Chain, b.cat.credits(e.Chain)); err != nil {
+		if err := b.runner.sched.Place(e.Region, e.Chain, b.cat.credits(e.Chain)); err != nil {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
 		b.cat.placed[e.Region] = int32(e.Chain)
 		ch.running = append(ch.running, e.Region)
 		ch.asked = false
-		b.capacities()
+		b.split.capacities()
 		b.reroute(e.Cause == region.Scaled)
 	case region.Stop:
 		b.stops[e.Region] = e.Seq
@@ -743,7 +743,7 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 		if b.pool != nil {
 			b.pool.freed = 0 // the pool is told at once
 		}
-		b.freed = b.house != nil
+		b.freed = b.cat.house != nil
 		for n := range b.cat.services {
 			if s := &b.cat.services[n]; s.away || s.refused {
 				s.away, s.refused, s.missing = false, false, true
@@ -754,10 +754,10 @@ func (b *board) event(c *graph.Ctx, e region.Event) {
 		for n := range b.cat.services {
 			if b.cat.uses(n, e.Chain) {
 				b.cat.services[n].visits = nil
-				b.plan(e.At, n, b.waits[n] == 0)
+				b.plan(e.At, n, b.runner.waits[n] == 0)
 			}
 		}
-		b.cat.chains[e.Chain] = chain{rests: b.sched.Visits(e.Chain)}
+		b.cat.chains[e.Chain] = chain{rests: b.runner.sched.Visits(e.Chain)}
 	}
 }
 
@@ -772,23 +772,23 @@ func (b *board) close(r int) {
 	if i := slices.Index(ch.running, r); i >= 0 {
 		ch.running = slices.Delete(ch.running, i, i+1)
 	}
-	_ = b.sched.Pause(r) // it is placed
+	_ = b.runner.sched.Pause(r) // it is placed
 	b.reroute(false)
 }
 
 // settle tells of regions that were to stop and in which nobody is left.
 func (b *board) settle(now clock.Time) {
 	for r, seq := range b.stops {
-		if seq != 0 && b.sched.Drained(r) {
+		if seq != 0 && b.runner.sched.Drained(r) {
 			b.stops[r] = 0
-			if err := b.sched.Remove(r); err != nil {
+			if err := b.runner.sched.Remove(r); err != nil {
 				panic(fmt.Sprintf("snic: region %d: %v", r, err))
 			}
 			b.cat.placed[r] = -1
 			for i := range sched.MaxTasks {
-				b.wait[r*sched.MaxTasks+i].busy = 0
+				b.runner.wait[r*sched.MaxTasks+i].busy = 0
 			}
-			b.capacities()
+			b.split.capacities()
 			b.fabric.Stopped(now, r, seq)
 		}
 	}
@@ -899,7 +899,7 @@ func (b *board) reroute(scaled bool) {
 		}
 		if !moved {
 			s.missing = !here && !s.elsewhere()
-			b.lacking = b.lacking || s.missing && b.waits[n] > 0
+			b.lacking = b.lacking || s.missing && b.runner.waits[n] > 0
 		}
 	}
 }
@@ -912,7 +912,7 @@ func (b *board) spares(id int) bool {
 		return float64(slices.Max(b.cat.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
 	}
 	if k := len(b.cat.chains[id].running); k > 1 {
-		return room(id, k-1) && b.sched.Spare(id, region.Under*float32(b.monitor))
+		return room(id, k-1) && b.runner.sched.Spare(id, region.Under*float32(b.monitor))
 	}
 	candidates := slices.DeleteFunc(b.cat.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
 	for n := range b.cat.services {
@@ -1022,8 +1022,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	if b.renew {
 		b.renew = false
 		if b.epochAt == 0 {
-			b.fabric = b.newFabric(now, b.fixed)                  // a board's time begins now
-			b.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
+			b.fabric = b.newFabric(now, b.fixed)                         // a board's time begins now
+			b.runner.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))
@@ -1038,7 +1038,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.peering(c)
 		b.events(c)
 	}
-	if b.house != nil {
+	if b.cat.house != nil {
 		b.lodgings(now)
 		b.events(c)
 	}
@@ -1050,23 +1050,23 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		}
 		if t.next = min(t.next, t.in.Woken()); t.next <= now {
 			t.next = t.in.Tick(c, t.app)
-			b.fell(t)
-			b.sweep(c, t, t.in)
+			t.fell()
+			b.runner.sweep(c, t, t.in)
 		}
 	}
-	b.due(c)
-	b.pump(c)
+	b.runner.due(c)
+	b.runner.pump(c)
 	b.settle(now)
 	b.events(c)
 	b.seek(c)
-	b.pump(c)
+	b.runner.pump(c)
 	b.heed(c)
-	b.pump(c)
-	due := b.due(c)
-	for b.pump(c) { // some take no time
-		due = b.due(c)
+	b.runner.pump(c)
+	due := b.runner.due(c)
+	for b.runner.pump(c) { // some take no time
+		due = b.runner.due(c)
 	}
-	next := min(due, b.epochAt, b.fabric.Next(), b.resume(c))
+	next := min(due, b.epochAt, b.fabric.Next(), b.gates.resume(c))
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
@@ -1093,7 +1093,7 @@ func (b *board) seek(c *graph.Ctx) {
 	for b.lacking {
 		b.lacking = false
 		for n := range b.cat.services {
-			if s := &b.cat.services[n]; s.missing && b.waits[n] > 0 {
+			if s := &b.cat.services[n]; s.missing && b.runner.waits[n] > 0 {
 				b.find(c, n)
 			}
 		}
@@ -1137,7 +1137,7 @@ func (b *board) endEpoch(now clock.Time) {
 		b.rateAt = now
 	}
 	active := len(b.active)
-	b.quiet = active == 0 && b.inside == 0
+	b.quiet = active == 0 && b.stock.inside == 0
 	b.active = b.active[:0]
 	if now >= b.sampleAt {
 		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
@@ -1148,19 +1148,19 @@ func (b *board) endEpoch(now clock.Time) {
 		b.fabric.Sample(now)
 		b.sampleAt = now.Add(b.monitor / samples)
 	}
-	if b.fair != nil && now >= b.fair.Next() {
-		b.holdMemory()
-		b.supply(now)
-		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
-		b.exchange(now)
-		b.weighMemory(now)
-		b.recall(now)
+	if b.split.fair != nil && now >= b.split.fair.Next() {
+		b.split.holdMemory()
+		b.split.supply(now)
+		_ = b.split.fair.Epoch(now) // capacities and weights are checked; limits stay on error
+		b.split.exchange(now)
+		b.split.weighMemory(now)
+		b.split.recall(now)
 	}
 	b.epochAt = now.Add(max(b.epoch, clock.Duration(active)*share))
 	if b.quiet {
 		// Nobody is there to be measured; monitors want to know that.
 		b.epochAt = now.Add(max(b.epoch, b.monitor/8))
-		if b.whole.busy {
+		if b.split.whole.busy {
 			b.epochAt = min(b.epochAt, now.Add(max(b.epoch, exchangeEvery))) // others are there
 		}
 	}
@@ -1208,7 +1208,7 @@ func (b *board) roomFor(d *dag.Deployment) error {
 	}
 	left = maxChains - len(b.cat.chains)
 	for i := range b.cat.chains {
-		if ch := &b.cat.chains[i]; !ch.known && !(ch.rests && b.sched.Visits(i)) {
+		if ch := &b.cat.chains[i]; !ch.known && !(ch.rests && b.runner.sched.Visits(i)) {
 			left++
 		}
 	}
@@ -1232,40 +1232,40 @@ func (b *board) takes(s *settings) bool {
 }
 
 // Held is what waits on the board, outside of tasks.
-func (b *board) Held() int { return b.held + b.paused }
+func (b *board) Held() int { return b.runner.held + b.gates.paused }
 
 // Flush passes on that frames went past the board.
 func (b *board) Flush(c *graph.Ctx) {
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Flush(c, t.app)
-			b.fell(t)
-			b.sweep(c, t, t.in)
+			t.fell()
+			b.runner.sweep(c, t, t.in)
 		}
 	}
-	b.pump(c)
+	b.runner.pump(c)
 }
 
 // Stop gives up what tasks hold, and what waits.
 func (b *board) Stop(c *graph.Ctx) {
-	b.stopPauses(c)
+	b.gates.stopPauses(c)
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)
-			b.sweep(c, t, t.in)
+			b.runner.sweep(c, t, t.in)
 			t.in = nil
 		}
 	}
 	if b.memory != nil && b.memory.swap == nil { // else others may have to do with it
 		b.memory.ram.drop()
 	}
-	for i := range b.packets {
-		if b.packets[i].branches > 0 {
-			b.scrap(c, i)
+	for i := range b.runner.packets {
+		if b.runner.packets[i].branches > 0 {
+			b.runner.scrap(c, i)
 		}
-		if l := &b.lanes[i<<laneBits]; l.buf != nil && !l.lent {
+		if l := &b.runner.lanes[i<<laneBits]; l.buf != nil && !l.lent {
 			c.Drop(l.buf, reasonStopped)
-			b.held--
+			b.runner.held--
 			l.buf = nil
 		}
 	}

@@ -114,8 +114,8 @@ rules: [{match: all, dag: 1}]
 		if b.cat.services[0].lodge.at != 1 {
 			t.Fatalf("%s: it is not handed over", kind)
 		}
-		b.house.crying[0].Store(true)
-		b.house.cries.Add(1)
+		b.cat.house.crying[0].Store(true)
+		b.cat.house.cries.Add(1)
 		step(30 * time.Millisecond)
 		if b.cat.services[0].lodge.at != 0 || b.came != 1 {
 			t.Fatalf("%s: it is not here: %+v", kind, b.cat.services[0].lodge)

@@ -91,11 +91,11 @@ func (b *board) planAll(now clock.Time) {
 	for _, home := range []bool{true, false} {
 		for i := range b.cat.services {
 			s := &b.cat.services[i]
-			if s.UID == 0 || (s.lodge.home == b.worker) != home {
+			if s.UID == 0 || (s.lodge.home == b.cat.worker) != home {
 				continue
 			}
-			if home || s.visits != nil || b.waits[i] > 0 || s.elsewhere() {
-				b.plan(now, i, b.waits[i] == 0)
+			if home || s.visits != nil || b.runner.waits[i] > 0 || s.elsewhere() {
+				b.plan(now, i, b.runner.waits[i] == 0)
 				continue
 			}
 			var visits []sched.Visit
@@ -157,15 +157,15 @@ func (s *service) underWay() bool { return s.lodge.coming || s.lodge.going || s.
 
 // lodgings does what is due for DAGs that go from one worker to another.
 func (b *board) lodgings(now clock.Time) {
-	h := b.house
+	h := b.cat.house
 	for w := range b.workers {
-		if a := h.ask(w, b.worker); a.state.Load() == isAsked && b.left(w, a) {
+		if a := h.ask(w, b.cat.worker); a.state.Load() == isAsked && b.left(w, a) {
 			a.state.Store(isAnswered)
 		}
 	}
 	for w := range b.workers {
 		// Whoever asked may be gone.
-		if a := h.ask(b.worker, w); a.state.Load() == isAnswered {
+		if a := h.ask(b.cat.worker, w); a.state.Load() == isAnswered {
 			if s := b.asker(a); s != nil {
 				s.lodge.asked = false
 				if s.lodge.coming && s.abroad.paused {
@@ -200,7 +200,7 @@ func (b *board) asker(a *leaveAsk) *service {
 
 // left reports whether all of a DAG that another worker has handed over has left.
 func (b *board) left(from int, a *leaveAsk) bool {
-	if a.gen > b.whole.gen {
+	if a.gen > b.split.whole.gen {
 		return false // it is not yet known here
 	}
 	s := b.asker(a)
@@ -214,7 +214,7 @@ func (b *board) move(now clock.Time, n int) bool {
 	switch {
 	case s.UID == 0:
 		return false
-	case l.going && !b.begun(n):
+	case l.going && !b.runner.begun(n):
 		visits := s.visits
 		b.went++
 		b.lodge(n)
@@ -231,8 +231,8 @@ func (b *board) move(now clock.Time, n int) bool {
 			b.hold(n)
 			l.since = now
 		}
-		if a := b.house.ask(b.worker, l.at-1); a.state.Load() == noAsk {
-			a.gen, a.dag, a.term, a.handed = b.whole.gen, int32(n), s.term, l.handed
+		if a := b.cat.house.ask(b.cat.worker, l.at-1); a.state.Load() == noAsk {
+			a.gen, a.dag, a.term, a.handed = b.split.whole.gen, int32(n), s.term, l.handed
 			l.asked = true
 			a.state.Store(isAsked)
 		}
@@ -260,9 +260,9 @@ func (b *board) help(now clock.Time) {
 		if s.UID == 0 || s.lodge.at == 0 {
 			continue
 		}
-		cried := b.house.crying[n].Load()
+		cried := b.cat.house.crying[n].Load()
 		if (cried || b.freed && !b.cat.limited(s)) && b.comeBack(now, n) {
-			b.house.crying[n].Store(false)
+			b.cat.house.crying[n].Store(false)
 		}
 	}
 	b.freed = false
@@ -270,22 +270,22 @@ func (b *board) help(now clock.Time) {
 
 // cry asks workers that hand frames of a task over to run them, since there are too many.
 func (b *board) cry(task int) {
-	if b.house == nil {
+	if b.cat.house == nil {
 		return
 	}
 	for n := range b.cat.services {
 		b.cat.carried(n, task, func(int, int64) {
 			if slices.ContainsFunc(b.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
-				b.house.crying[n].Store(true)
-				b.house.cries.Add(1)
+				b.cat.house.crying[n].Store(true)
+				b.cat.house.cries.Add(1)
 			}
 		})
 	}
 }
 
 // hand gives a frame to the worker that runs its DAG.
-func (b *board) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
-	x.Tag = w.tag() | uint64(b.worker)<<48 | uint64(s.lodge.weight)<<54
+func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+	x.Tag = w.tag() | uint64(gt.cat.worker)<<48 | uint64(s.lodge.weight)<<54
 	if !c.Hand(s.lodge.at-1, x) {
 		x.Tag = 0
 		c.Drop(x, reasonCrowded)
@@ -296,8 +296,8 @@ func (b *board) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
 
 // Taken runs frames that came in elsewhere, and were let in there.
 func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
-	if b.spent.clock != nil {
-		b.breathe(c.Now(), frames.Len())
+	if b.split.spent.clock != nil {
+		b.split.breathe(c.Now(), frames.Len())
 	}
 	g := &b.groups[0]
 	g.batch.Reset()
@@ -324,7 +324,7 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	if g.batch.Len() > 0 {
 		b.takeIn(c, g)
 	}
-	b.pump(c)
+	b.runner.pump(c)
 }
 
 // takeIn lets a group in that another worker has handed over.

@@ -514,12 +514,12 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 				return
 			}
 			switch s := &b.cat.services[n]; {
-			case s.UID == 0 || s.lodge.home == b.worker || s.underWay():
+			case s.UID == 0 || s.lodge.home == b.cat.worker || s.underWay():
 			case s.lodge.at == 0:
 				b.leaveFor(n)
 			default:
-				b.house.crying[n].Store(true)
-				b.house.cries.Add(1)
+				b.cat.house.crying[n].Store(true)
+				b.cat.house.cries.Add(1)
 			}
 		},
 		"change a DAG": func(rt *rapid.T) {

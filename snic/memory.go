@@ -111,7 +111,8 @@ func (m *onboard) owner(tenant string) int {
 
 // space is what a task has of the board's memory. It implements memory.Space.
 type space struct {
-	b    *board
+	m    *onboard
+	cat  *catalog
 	id   int // number of the task; -1: it is over
 	size int64
 }
@@ -120,19 +121,19 @@ type space struct {
 func (s *space) Size() int64 { return s.size }
 
 // PageBytes implements memory.Space.
-func (s *space) PageBytes() int { return int(s.b.memory.page) }
+func (s *space) PageBytes() int { return int(s.m.page) }
 
 // Reserve implements memory.Space.
 func (s *space) Reserve(va uint64, length int64, p memory.Perm) error {
 	if length <= 0 || length > s.size {
 		return fmt.Errorf("range of %d bytes: memory: of the task is %d", length, s.size)
 	}
-	return s.b.memory.Reserve(s.id, va, s.b.memory.pages(length)*int(s.b.memory.page), vmem.Perm(p))
+	return s.m.Reserve(s.id, va, s.m.pages(length)*int(s.m.page), vmem.Perm(p))
 }
 
 // Read implements memory.Space.
 func (s *space) Read(va uint64, p []byte) (int, memory.Outcome) {
-	n, st := s.b.memory.Read(s.id, va, p)
+	n, st := s.m.Read(s.id, va, p)
 	if st != vmem.OK {
 		s.miss(st)
 	}
@@ -141,7 +142,7 @@ func (s *space) Read(va uint64, p []byte) (int, memory.Outcome) {
 
 // Write implements memory.Space.
 func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
-	n, st := s.b.memory.Write(s.id, va, p)
+	n, st := s.m.Write(s.id, va, p)
 	if st != vmem.OK {
 		s.miss(st)
 	}
@@ -150,9 +151,9 @@ func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
 
 // miss is an access that did not end well: the next Tick sees to it. After a fault the task gets no more frames.
 func (s *space) miss(st vmem.Status) {
-	s.b.memory.look = true
+	s.m.look = true
 	if st == vmem.Faulted && s.id >= 0 {
-		s.b.cat.tasks[s.id].halted = true
+		s.cat.tasks[s.id].halted = true
 	}
 }
 
@@ -207,11 +208,11 @@ func (b *board) furnish(n int, x *dag.Task) {
 		return
 	}
 	pages := b.memory.pages(x.Memory)
-	s := &space{b: b, id: n, size: int64(pages) * b.memory.page}
+	s := &space{m: b.memory, cat: &b.cat, id: n, size: int64(pages) * b.memory.page}
 	err := b.memory.Open(n, severalOwners, pages)
 	if err == nil {
 		t.space = s
-		b.try(t, func() { err = u.UseMemory(s) })
+		t.try(func() { err = u.UseMemory(s) })
 	}
 	if err != nil && !t.halted {
 		t.halted, t.fault = true, err.Error()
@@ -231,14 +232,14 @@ func (b *board) grow(n int, x *dag.Task) {
 	}
 	t.space.size = int64(pages) * b.memory.page
 	if g, ok := t.app.(memory.Grower); ok {
-		b.try(t, g.GrowMemory)
+		t.try(g.GrowMemory)
 	}
 }
 
 // vacate takes a task's memory from it.
-func (b *board) vacate(t *task) {
+func (t *task) vacate() {
 	if t.space != nil {
-		_ = b.memory.Close(t.space.id) // it is open
+		_ = t.space.m.Close(t.space.id) // it is open
 		t.space.id = -1
 		t.space = nil
 	}
@@ -293,22 +294,22 @@ func (b *board) deployMemory() {
 }
 
 // holdMemory tells the division of the board who has how much of the memory.
-func (b *board) holdMemory() {
-	m := b.memory
+func (sh *shares) holdMemory() {
+	m := sh.memory
 	if m == nil {
 		return
 	}
 	for o := 1; o < m.top; o++ {
 		if m.owners[o] != "" && m.of[o] >= 0 {
-			b.fair.Hold(m.of[o], int(b.scarce.memory), int64(m.Held(o)))
+			sh.fair.Hold(m.of[o], int(sh.scarce.memory), int64(m.Held(o)))
 		}
 	}
 }
 
 // weighMemory tells the memory what else tenants have of the board. It is called after each epoch; who sends in
 // bursts has all in one and nothing in the next, so that what counts is the mean of a monitor period.
-func (b *board) weighMemory(now clock.Time) {
-	m := b.memory
+func (sh *shares) weighMemory(now clock.Time) {
+	m := sh.memory
 	if m == nil {
 		return
 	}
@@ -318,15 +319,15 @@ func (b *board) weighMemory(now clock.Time) {
 	last := float64(now.Sub(m.weighed))
 	m.weighed = now
 	all := now.Sub(m.sampled)
-	sample := all >= b.monitor/samples
+	sample := all >= sh.monitor/samples
 	for o := 1; o < m.top; o++ {
 		if m.owners[o] == "" || m.of[o] < 0 {
 			continue
 		}
 		x := &m.others[o]
-		x.sum += b.fair.Flow(m.of[o]) * last
+		x.sum += sh.fair.Flow(m.of[o]) * last
 		if sample {
-			x.mean += (x.sum/float64(all) - x.mean) * min(1, float64(all)/float64(b.monitor))
+			x.mean += (x.sum/float64(all) - x.mean) * min(1, float64(all)/float64(sh.monitor))
 			x.sum = 0
 			_ = m.SetOther(o, min(max(x.mean, 0), 1))
 		}
@@ -398,40 +399,40 @@ func (b *board) heed(c *graph.Ctx) {
 			continue
 		}
 		t.next = min(t.next, t.in.Tick(c, t.app))
-		b.fell(t)
-		b.sweep(c, t, t.in)
+		t.fell()
+		b.runner.sweep(c, t, t.in)
 	}
 	for n := range b.cat.tasks {
 		if t := &b.cat.tasks[n]; t.halted && t.app != nil {
-			b.halt(c, n)
+			b.runner.halt(c, n)
 		}
 	}
 }
 
 // halt ends a task that must not go on. It stays away until it is started anew.
-func (b *board) halt(c *graph.Ctx, n int) {
-	t := &b.cat.tasks[n]
+func (rn *runner) halt(c *graph.Ctx, n int) {
+	t := &rn.cat.tasks[n]
 	var f vmem.Fault
-	if t.space != nil && errors.As(b.memory.Err(n), &f) {
+	if t.space != nil && errors.As(t.space.m.Err(n), &f) {
 		t.fault = f.Cause()
 	}
 	app := t.app
 	t.app, t.next = nil, clock.Never
 	t.in.Remove(c, app)
-	b.vacate(t)
+	t.vacate()
 	if t.Pass {
-		b.sweep(c, t, t.in)
+		rn.sweep(c, t, t.in)
 		return
 	}
-	t.in.Gone(b.lost)
-	batch := &b.batches[b.depth]
+	t.in.Gone(rn.lost)
+	batch := &rn.batches[rn.depth]
 	for out := range 2 {
 		for t.in.Emitted(out) > 0 {
 			batch.Reset()
 			t.in.Take(c, out, batch)
 			for _, x := range batch.Bufs() {
-				if id, ok := b.own(x); ok {
-					b.forsake(id)
+				if id, ok := rn.own(x); ok {
+					rn.forsake(id)
 				}
 				x.Tag = 0
 				c.Drop(x, reasonFaulted)
@@ -442,30 +443,30 @@ func (b *board) halt(c *graph.Ctx, n int) {
 }
 
 // try runs code of a task, and reports false if it panics: then the task is halted.
-func (b *board) try(t *task, code func()) bool {
+func (t *task) try(code func()) bool {
 	ok := t.in.Try(code)
 	if !ok {
-		b.fell(t)
+		t.fell()
 	}
 	return ok
 }
 
 // fell halts a task whose code has panicked, if it has. Its frames have been dropped.
-func (b *board) fell(t *task) {
+func (t *task) fell() {
 	if t.in == nil || !t.in.Over() || t.halted && t.app == nil {
 		return
 	}
 	f := t.in.Fault()
 	t.halted, t.app, t.next = true, nil, clock.Never
 	t.fault = fmt.Sprintf("it panicked: %v (%s); frames that it held: %d", f.Value, f.At, f.Frames)
-	b.vacate(t)
+	t.vacate()
 }
 
 // turnAway drops a frame of the full road whose task is halted.
-func (b *board) turnAway(c *graph.Ctx, id int32) {
-	x := b.lanes[id].buf
-	b.held--
-	b.forsake(id)
+func (rn *runner) turnAway(c *graph.Ctx, id int32) {
+	x := rn.lanes[id].buf
+	rn.held--
+	rn.forsake(id)
 	x.Tag = 0
 	c.Drop(x, reasonFaulted)
 }

@@ -96,7 +96,7 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 		o.out.all = append(o.out.all, o.head)
 		o.out.size += headLen
 		if m, ok := v.(graph.Mover); ok {
-			if !b.try(&b.cat.tasks[s.tasks[o.at]], func() { o.next = m.Saving(&o.out) }) {
+			if !b.cat.tasks[s.tasks[o.at]].try(func() { o.next = m.Saving(&o.out) }) {
 				return false
 			}
 		} else {
@@ -105,7 +105,7 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 	}
 	var more bool
 	var err error
-	if t := &b.cat.tasks[s.tasks[o.at]]; !b.try(t, func() { more, err = o.next(n) }) {
+	if t := &b.cat.tasks[s.tasks[o.at]]; !t.try(func() { more, err = o.next(n) }) {
 		return false // it begins again, without the task
 	}
 	if err != nil {
@@ -181,7 +181,7 @@ func (b *board) arrive(s *service, state []byte) *incoming {
 		}
 		if m, ok := p.saver.(graph.Mover); ok {
 			var read func(io.Reader) (func(), error)
-			if !b.try(&b.cat.tasks[p.task], func() { read = m.Loading() }) {
+			if !b.cat.tasks[p.task].try(func() { read = m.Loading() }) {
 				in.bad = true
 				return in
 			}
@@ -217,7 +217,7 @@ func (b *board) restore(s *service, state []byte, in *incoming) bool {
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.read == nil && !in.bad {
-			b.try(&b.cat.tasks[p.task], func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
+			b.cat.tasks[p.task].try(func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
 		}
 	}
 	if in.bad {
@@ -225,7 +225,7 @@ func (b *board) restore(s *service, state []byte, in *incoming) bool {
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.put != nil {
-			b.try(&b.cat.tasks[p.task], p.put)
+			b.cat.tasks[p.task].try(p.put)
 		}
 	}
 	return true

@@ -215,8 +215,8 @@ func (a *abroad) answers(now clock.Time, peer int) bool {
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
 func (b *board) mayGo(now clock.Time, n int) bool {
 	s := &b.cat.services[n]
-	if b.house != nil {
-		return s.lodge.home != b.worker
+	if b.cat.house != nil {
+		return s.lodge.home != b.cat.worker
 	}
 	if b.pool == nil || b.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
 		return false
@@ -239,9 +239,9 @@ func (b *board) ask(n int, pause bool) {
 func (b *board) route(n int, r sched.Route) {
 	for i := range 2 {
 		r.Back = i > 0
-		err := b.sched.SetRoute(2*n+i, r)
+		err := b.runner.sched.SetRoute(2*n+i, r)
 		if b.cat.services[n].twin && err == nil {
-			err = b.sched.SetRoute(inLine+2*n+i, r)
+			err = b.runner.sched.SetRoute(inLine+2*n+i, r)
 		}
 		if err != nil {
 			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
@@ -278,7 +278,7 @@ func (b *board) local(now clock.Time, n int) {
 		b.follow(n, visits)
 		return
 	}
-	b.plan(now, n, b.waits[n] == 0)
+	b.plan(now, n, b.runner.waits[n] == 0)
 }
 
 // abandon deschedules what no DAG that runs here goes through.
@@ -298,44 +298,36 @@ func (b *board) abandon(now clock.Time, visits []sched.Visit) {
 }
 
 // emit sends a frame out: by a port, or back to the peer that it came from.
-func (b *board) emit(c *graph.Ctx, w way, x *packet.Buf) {
+func (gt *gates) emit(c *graph.Ctx, w way, x *packet.Buf) {
 	if w.out < ports {
-		b.depart(c, int(w.out), x)
+		gt.depart(c, int(w.out), x)
 		return
 	}
 	uid := uint32(0)
 	if w.dag >= 0 {
-		uid = b.cat.services[w.dag].UID
+		uid = gt.cat.services[w.dag].UID
 	}
-	b.pool.served++
-	b.toPeer(c, int(w.out>>4)-1, uid, siPool|siAnswer|uint8(w.out&(ports-1)), x)
-}
-
-// port is that by which frames of a way leave.
-func (b *board) port(w way) int {
-	if w.out < ports {
-		return int(w.out)
-	}
-	return b.pool.port
+	gt.pool.served++
+	gt.toPeer(c, int(w.out>>4)-1, uid, siPool|siAnswer|uint8(w.out&(ports-1)), x)
 }
 
 // request sends a frame to the peer that its DAG is at.
-func (b *board) request(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+func (gt *gates) request(c *graph.Ctx, s *service, w way, x *packet.Buf) {
 	if w.out >= ports {
 		c.Drop(x, reasonTwice)
 		return
 	}
-	b.pool.sent++
-	b.toPeer(c, s.abroad.peer-1, s.UID, siPool|uint8(w.out), x)
+	gt.pool.sent++
+	gt.toPeer(c, s.abroad.peer-1, s.UID, siPool|uint8(w.out), x)
 }
 
-func (b *board) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf) {
-	p := &b.pool.peers[to]
+func (gt *gates) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf) {
+	p := &gt.pool.peers[to]
 	if !p.up {
 		c.Drop(x, reasonNoPeer)
 		return
 	}
-	if x.Len()+outerLen > b.pool.mtu+hdr.EthernetLen {
+	if x.Len()+outerLen > gt.pool.mtu+hdr.EthernetLen {
 		c.Drop(x, reasonPoolMTU)
 		return
 	}
@@ -345,10 +337,10 @@ func (b *board) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf
 		return
 	}
 	copy(h, p.mac[:])
-	copy(h[6:], b.pool.mac[:])
+	copy(h[6:], gt.pool.mac[:])
 	binary.BigEndian.PutUint16(h[12:], hdr.EtherNSH)
 	hdr.NSH(h[hdr.EthernetLen:]).Encode(&hdr.NSHFields{TTL: 63, NextProtocol: hdr.NSHNextEthernet, SPI: uid, SI: si})
-	b.depart(c, b.pool.port, x)
+	gt.depart(c, gt.pool.port, x)
 }
 
 // fromPeer takes a frame from the pool's port. Answers leave at once; of requests
@@ -380,7 +372,7 @@ func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		}
 		b.pool.answered++
 		c.Mark(x, packet.Rewritten, reasonAnswered)
-		b.depart(c, port, x)
+		b.gates.depart(c, port, x)
 		return -1, 0
 	}
 	if !ok || !b.cat.services[n].abroad.serves(from) {
@@ -517,7 +509,7 @@ func (b *board) peering(c *graph.Ctx) {
 		n := b.cat.dagOf[i]
 		s := &b.cat.services[n]
 		b.clean(c, n)
-		if s.abroad.handing && !b.begun(n) && b.piece(now, s, &s.abroad.out) {
+		if s.abroad.handing && !b.runner.begun(n) && b.piece(now, s, &s.abroad.out) {
 			p.say = append(p.say, said{kind: hands, id: i, out: s.abroad.out})
 			s.abroad.handing, s.abroad.out = false, nil
 		}
@@ -581,7 +573,7 @@ func (b *board) serve(now clock.Time, n int) {
 		case !g.ready && !b.cat.hopes(s):
 			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 			g.gone = true
-		case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
+		case g.saving && !g.gone && (b.runner.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
 			if !b.piece(now, s, &g.out) {
 				break
 			}
@@ -644,8 +636,8 @@ func appendNew(list []int, i, n int) []int {
 }
 
 // begun reports that packets of a DAG are in the middle of it.
-func (b *board) begun(n int) bool {
-	return b.waits[n] > 0 && slices.ContainsFunc(b.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
+func (rn *runner) begun(n int) bool {
+	return rn.waits[n] > 0 && slices.ContainsFunc(rn.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
 }
 
 // poolEvent does what is to be done about a DAG of this board.
@@ -770,7 +762,7 @@ func (b *board) clean(c *graph.Ctx, n int) bool {
 		return true
 	case s.packets > s.abroad.foreign: // frames of its own have come: nobody can tell apart whose it is
 		b.cat.mine(s)
-	case b.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
+	case b.runner.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
 		return false
 	}
 	ready := true
@@ -807,12 +799,12 @@ func (b *board) forget(c *graph.Ctx, n int) {
 		return
 	}
 	was := t.app
-	b.vacate(t)
+	t.vacate()
 	t.become(t.in, app)
 	b.furnish(n, &t.Task)
 	t.in.Remove(c, was)
-	b.fell(t)
-	b.sweep(c, t, t.in)
+	t.fell()
+	b.runner.sweep(c, t, t.in)
 }
 
 // tellPool is what the board tells the pool.

@@ -971,10 +971,10 @@ func TestPeerMachine(t *testing.T) {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
-				if n := m.App().(*board).inside; n > 0 {
+				if n := m.App().(*board).stock.inside; n > 0 {
 					t.Errorf("board %d: %d packets are inside", i, n)
 				}
-				if err := m.App().(*board).sched.Check(); err != nil {
+				if err := m.App().(*board).runner.sched.Check(); err != nil {
 					t.Errorf("board %d: %v", i, err)
 				}
 			}
@@ -1111,10 +1111,10 @@ func TestPeerFaults(t *testing.T) {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
-				if b.inside > 0 {
-					t.Errorf("board %d: %d packets are inside", i, b.inside)
+				if b.stock.inside > 0 {
+					t.Errorf("board %d: %d packets are inside", i, b.stock.inside)
 				}
-				if err := b.sched.Check(); err != nil {
+				if err := b.runner.sched.Check(); err != nil {
 					t.Errorf("board %d: %v", i, err)
 				}
 			}

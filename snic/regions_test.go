@@ -212,7 +212,7 @@ rules: [{match: "src:10.0.0.0/27", dag: 2}, {match: all, dag: 1}]
 			x.Push("p0", frames...)
 			x.Advance(200 * time.Microsecond)
 			for r := range n {
-				all := b.sched.Task(r, 1).Packets
+				all := b.runner.sched.Task(r, 1).Packets
 				n[r], seen[r] = all-seen[r], all
 			}
 			return n

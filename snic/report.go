@@ -181,8 +181,8 @@ func (b *board) Report() any {
 func (b *board) regionViews() []RegionView {
 	out := []RegionView{}
 	for r := range b.regions {
-		f, in, times := b.fabric.Region(r), b.sched.Instance(r), b.fabric.Times(r)
-		x := RegionView{Region: r*b.workers + b.worker, State: f.State.String(), SinceSec: seconds(b.cat.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
+		f, in, times := b.fabric.Region(r), b.runner.sched.Instance(r), b.fabric.Times(r)
+		x := RegionView{Region: r*b.workers + b.cat.worker, State: f.State.String(), SinceSec: seconds(b.cat.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
 		if f.Chain >= 0 {
 			ch := &b.cat.chains[f.Chain]
 			x.Chain = b.cat.names(ch.tasks)
@@ -191,7 +191,7 @@ func (b *board) regionViews() []RegionView {
 			}
 			if in.Chain == f.Chain {
 				for i, t := range ch.tasks {
-					s := b.sched.Task(r, i)
+					s := b.runner.sched.Task(r, i)
 					x.Credits = append(x.Credits, CreditView{b.cat.tasks[t].Name, s.Free, s.Credits})
 				}
 			}
@@ -269,11 +269,11 @@ func (b *board) tenantViews() []TenantView {
 			continue // not yet in force
 		}
 		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
-		x.Inside, x.Stored = b.sched.Tenant(n)
-		if b.fair != nil {
-			x.Share, x.Grant = b.had[n].share, b.had[n].grant
-			if b.fair.Grant(n) < 1 {
-				x.Limit, x.Bottleneck = b.fair.Limit(n)*8, b.resource(b.fair.Bottleneck(n))
+		x.Inside, x.Stored = b.runner.sched.Tenant(n)
+		if b.split.fair != nil {
+			x.Share, x.Grant = b.split.had[n].share, b.split.had[n].grant
+			if b.split.fair.Grant(n) < 1 {
+				x.Limit, x.Bottleneck = b.split.fair.Limit(n)*8, b.split.resource(b.split.fair.Bottleneck(n))
 			}
 		}
 		if b.memory != nil {
@@ -287,10 +287,10 @@ func (b *board) tenantViews() []TenantView {
 }
 
 func (b *board) boardView() BoardView {
-	books, stats := b.sched.Books(), b.fabric.Stats()
+	books, stats := b.runner.sched.Books(), b.fabric.Stats()
 	v := BoardView{
 		RegionTotals: RegionTotals{
-			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.copied, InLine: b.inLine,
+			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.runner.copied, InLine: b.runner.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
 			Moved: b.moved, OneFlow: b.singles,
 		},
@@ -362,11 +362,11 @@ func (b *board) poolView() *PoolView {
 func seconds(d clock.Duration) float64 { return max(0, time.Duration(d).Seconds()) }
 
 // resource is the name of one of those that tenants share.
-func (b *board) resource(r int) string {
-	if r < 0 || r >= len(b.scarce.names) {
+func (sh *shares) resource(r int) string {
+	if r < 0 || r >= len(sh.scarce.names) {
 		return ""
 	}
-	return b.scarce.names[r]
+	return sh.scarce.names[r]
 }
 
 // tell is an event in words.

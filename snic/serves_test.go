@@ -76,7 +76,7 @@ func TestScaleUntilServed(t *testing.T) {
 			was := b.fabric.Stats()
 			for r := range done {
 				for i := range sched.MaxTasks {
-					done[r] = append(done[r], b.sched.Task(r, i).Bytes)
+					done[r] = append(done[r], b.runner.sched.Task(r, i).Bytes)
 				}
 			}
 			alone := false
@@ -93,7 +93,7 @@ func TestScaleUntilServed(t *testing.T) {
 					if b.cat.tasks[n].Throughput == 0 {
 						continue
 					}
-					load := float64(b.sched.Task(r, i).Bytes-done[r][i]) * 8 / last.Seconds() / float64(b.cat.tasks[n].Throughput)
+					load := float64(b.runner.sched.Task(r, i).Bytes-done[r][i]) * 8 / last.Seconds() / float64(b.cat.tasks[n].Throughput)
 					alone = alone || b.cat.single(&b.cat.tasks[n]) > 0
 					// Some per cent are chance: each takes the flows that come.
 					if load > 1.1 && b.cat.single(&b.cat.tasks[n]) == 0 {

@@ -46,7 +46,7 @@ func (cat *catalog) skewed(s *service) {
 func (b *board) seat(chain int) {
 	for _, t := range b.cat.chains[chain].tasks {
 		if b.cat.tasks[t].Throughput > 0 {
-			b.sched.Seat(chain)
+			b.runner.sched.Seat(chain)
 			return
 		}
 	}
@@ -62,7 +62,7 @@ func (b *board) want(s *service, g *group) {
 		touched := b.touched[:0]
 		for k, x := range g.batch.Bufs() {
 			bytes := x.Len() * int(g.weight) / stands
-			r := b.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
+			r := b.runner.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
 			if r < 0 {
 				continue
 			}
@@ -86,11 +86,11 @@ func (b *board) want(s *service, g *group) {
 // task for which most waits, as the others get no more than that one lets them have.
 func (b *board) waitings(now clock.Time) {
 	for n := range b.cat.services {
-		if b.waits[n] == 0 {
+		if b.runner.waits[n] == 0 {
 			continue
 		}
 		s := &b.cat.services[n]
-		if s.UID == 0 || s.elsewhere() || !b.pausing(s.tenant) {
+		if s.UID == 0 || s.elsewhere() || !b.gates.pausing(s.tenant) {
 			continue
 		}
 		task, most := -1, 0.
@@ -124,13 +124,13 @@ func (b *board) waitings(now clock.Time) {
 
 // queued is the work that waits for task k of the chain in a region, in ns: in it, and for a credit.
 func (b *board) queued(now clock.Time, r, k int) float64 {
-	q := b.sched.Task(r, k)
+	q := b.runner.sched.Task(r, k)
 	t := &b.cat.tasks[b.cat.chains[b.cat.placed[r]].tasks[k]]
 	if q.Packets == 0 || t.Throughput == 0 {
 		return 0
 	}
 	mean := float64(q.Bytes) / float64(q.Packets) * 8e9 / float64(t.Throughput)
-	return float64(q.Waiting)*mean + float64(max(0, b.wait[r*sched.MaxTasks+k].busy.Sub(now)))
+	return float64(q.Waiting)*mean + float64(max(0, b.runner.wait[r*sched.MaxTasks+k].busy.Sub(now)))
 }
 
 // balance moves flows from instances that have too much to others of their chain.
@@ -140,14 +140,14 @@ func (b *board) balance(d clock.Duration) {
 		if n < 0 || len(b.cat.chains[n].running) == 0 || b.cat.chains[n].running[0] != r {
 			continue
 		}
-		b.moved += uint64(b.sched.Balance(int(n), fade, region.Under*float32(b.monitor), !b.cat.chains[n].State))
+		b.moved += uint64(b.runner.sched.Balance(int(n), fade, region.Under*float32(b.monitor), !b.cat.chains[n].State))
 	}
 }
 
 // crowd is what a chain's fullest instance has of late, and of that what cannot be parted: in parts of what an instance
 // can. flow: how much of this is surely of one flow. none: its load is not measured by flows.
 func (b *board) crowd(chain int) (instance, bucket, flow float64, some bool) {
-	i, k, f := b.sched.Heaviest(chain)
+	i, k, f := b.runner.sched.Heaviest(chain)
 	m := float64(b.monitor)
 	return float64(i) / m, float64(k) / m, float64(f) / m, i > 0
 }
