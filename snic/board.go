@@ -190,49 +190,93 @@ type runner struct {
 	convoy   convoy
 }
 
-// board is one sNIC: its owners, and what happens in which order.
-type board struct {
-	settings
-	cat    catalog
-	stock  stock
-	split  shares
-	gates  gates
-	runner runner
-	fixed  settings // what it was made with
-	next   settings // from Reconfigure, until Inside
+// helpers are those that DAGs may run at: other workers, or boards of the pool.
+type helpers interface {
+	mayGo(now clock.Time, n int) bool // they may be asked for a region for a DAG
+	leave(n int)                      // it waits, and goes to one of them
+	relieve(now clock.Time, task int) // there is too much of a task here, and no region left for it
+	regionFreed()
+}
 
-	mat    *mat.Table
-	asked  [packet.MaxBatch]asked // frames of a batch
-	fabric *region.Fabric
-	moving []int32 // DAGs that go from one worker to another
-	freed  bool    // a region may be free for what runs in another worker
-	heard  uint32  // house.cries
-	went   uint64  // DAGs, to their homes for want of a region
-	came   uint64  // and from there
-	rules  []mat.Rule
-	pool   *pooled  // nil: it is in none
-	memory *onboard // nil: there is none
+// placement is which chains are in which regions, and through which of them a DAG goes.
+type placement struct {
+	*settings
+	cat    *catalog
+	stock  *stock
+	split  *shares
+	gates  *gates
+	runner *runner
 
-	renew  bool // a deployment is to be put in force
-	log    []region.Event
-	stops  []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
-	active []int32  // services with packets in this epoch
-
-	lacking bool // a service with packets may be without a region
-	groups  []group
-	groupOf [2 * maxDAGs]int8 // index into groups + 1
-
-	epochAt  clock.Time // when the epoch ends
+	fabric   *region.Fabric
+	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
+	log      []region.Event
+	relief   relief
+	moved    uint64     // buckets of flows, from one instance to another
+	singles  uint64     // times that one flow was too much for an instance
+	lacking  bool       // a service with packets may be without a region
+	active   []int32    // services with packets in this epoch
 	quiet    bool       // nobody was there when it began
+	epochAt  clock.Time // when the epoch ends
 	sampleAt clock.Time // when tasks are looked at
 	sampled  clock.Time // when they were
 	rateAt   clock.Time // when rates were measured
-	relief   relief
+	near     helpers
+}
 
-	part    []int64 // bytes of a group, by region
-	touched []int32 // regions that have some
-	moved   uint64  // buckets of flows, from one instance to another
-	singles uint64  // times that one flow was too much for an instance
+// ingress is whose a frame is, and whether it is let in.
+type ingress struct {
+	*settings
+	cat    *catalog
+	split  *shares
+	gates  *gates
+	runner *runner
+	place  *placement
+
+	mat     *mat.Table
+	asked   [packet.MaxBatch]asked // frames of a batch
+	rules   []mat.Rule
+	groups  []group
+	groupOf [2 * maxDAGs]int8 // index into groups + 1
+	part    []int64           // bytes of a group, by region
+	touched []int32           // regions that have some
+}
+
+// nearby is the board's part in what several do: workers of one board, and boards of a pool. It implements helpers.
+type nearby struct {
+	*settings
+	cat    *catalog
+	split  *shares
+	gates  *gates
+	runner *runner
+	place  *placement
+	memory *onboard // nil: there is none
+	pool   *pooled  // nil: it is in none
+
+	heard  uint32  // house.cries
+	went   uint64  // DAGs, to their homes for want of a region
+	came   uint64  // and from there
+	moving []int32 // DAGs that go from one worker to another
+	freed  bool    // a region may be free for what runs in another worker
+}
+
+// board is one sNIC: its owners, and what happens in which order.
+type board struct {
+	settings
+	cat     catalog
+	stock   stock
+	split   shares
+	gates   gates
+	runner  runner
+	place   placement
+	ingress ingress
+	near    nearby
+	fixed   settings // what it was made with
+	next    settings // from Reconfigure, until Inside
+
+	memory *onboard // nil: there is none
+
+	renew bool // a deployment is to be put in force
+
 }
 
 // stock is the books of the packet store.
@@ -347,35 +391,44 @@ func (r *ring) pop() int32 {
 
 func newBoard(s settings) (*board, error) {
 	s.workers = max(s.workers, 1)
-	b := &board{
-		settings: s, fixed: s, next: s,
-		log:     make([]region.Event, 0, 256),
+	b := &board{settings: s, fixed: s, next: s}
+	regions := max(s.regions, 1)
+	b.cat = catalog{settings: &b.settings, placed: slices.Repeat([]int32{-1}, regions)}
+	b.stock = stock{packets: s.packets, bytes: s.store}
+	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate)}
+	if s.poolPort >= 0 {
+		b.gates.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
+	}
+	b.runner.init(&b.settings, &b.cat, &b.stock, &b.split, &b.gates)
+	b.place = placement{
+		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, near: &b.near,
+		log:   make([]region.Event, 0, 256),
+		stops: make([]uint32, regions),
+	}
+	b.ingress = ingress{
+		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
 		mat:     mat.New(s.flows),
-		stops:   make([]uint32, max(s.regions, 1)),
 		groups:  make([]group, packet.MaxBatch),
-		part:    make([]int64, max(s.regions, 1)),
+		part:    make([]int64, regions),
 		touched: make([]int32, 0, packet.MaxBatch),
 	}
-	b.cat = catalog{settings: &b.settings, placed: slices.Repeat([]int32{-1}, max(s.regions, 1))}
-	b.stock = stock{packets: s.packets, bytes: s.store}
-	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat}
-	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate)}
-	b.runner.init(&b.settings, &b.cat, &b.stock, &b.split, &b.gates)
 	var err error
-	b.runner.sched, err = newScheduler(s, 0)
-	if err != nil {
+	if b.memory, err = newOnboard(&s); err != nil {
 		return nil, err
 	}
-	b.fabric = b.newFabric(0, s)
-	if s.poolPort >= 0 {
-		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
-		b.gates.pool = b.pool
+	if b.memory != nil {
+		b.memory.cat, b.memory.runner = &b.cat, &b.runner
 	}
-	if b.memory, err = newOnboard(&s); err == nil {
-		err = b.fits(s.deployment)
+	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
+	b.near = nearby{
+		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
+		memory: b.memory, pool: b.gates.pool,
 	}
-	b.split.memory = b.memory
-	return b, err
+	if b.runner.sched, err = newScheduler(s, 0); err != nil {
+		return nil, err
+	}
+	b.place.fabric = b.place.newFabric(0, s)
+	return b, b.memory.fits(s.deployment)
 }
 
 // init makes a runner of a board's size, without a scheduler.
@@ -403,14 +456,14 @@ func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 }
 
 // newFabric is the regions of a board, free.
-func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
+func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg := region.Default(max(s.regions, 1), s.deployment.Regions.Area)
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
 	cfg.Patience = 0 // who keeps packets for long is waited for
 	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
-	cfg.Helps, cfg.Spares = b.helps, b.spares
+	cfg.Helps, cfg.Spares = pl.helps, pl.spares
 	f, err := region.New(now, cfg)
 	if err != nil {
 		panic(fmt.Sprintf("snic: regions that were checked: %v", err))
@@ -452,38 +505,38 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 	n := 0
 	forward := in&1 == 0
 	out := in ^ 1
-	if b.pool != nil && in|1 == b.pool.port|1 {
+	if b.near.pool != nil && in|1 == b.near.pool.port|1 {
 		b.pushPeers(c, in, frames)
 		return
 	}
 	for i, x := range frames.Bufs() {
-		q, p := &b.asked[i], x.Bytes()
+		q, p := &b.ingress.asked[i], x.Bytes()
 		if q.whole = hdr.Walk(p, &q.Layers); q.whole {
-			b.mat.Ahead(&q.Ask, p, uint16(in))
+			b.ingress.mat.Ahead(&q.Ask, p, uint16(in))
 		}
 	}
 	for i := range frames.Len() {
-		if q := &b.asked[i]; q.whole {
-			b.mat.Near(&q.Ask)
+		if q := &b.ingress.asked[i]; q.whole {
+			b.ingress.mat.Near(&q.Ask)
 		}
 	}
 	for i, x := range frames.Bufs() {
 		if b.gates.pauses != nil && b.gates.hear(c, in, x) {
 			continue
 		}
-		q, p := &b.asked[i], x.Bytes()
+		q, p := &b.ingress.asked[i], x.Bytes()
 		if !q.whole {
 			c.Mark(x, packet.Forwarded, reasonShort)
 			b.gates.depart(c, out, x)
 			continue
 		}
-		f := b.mat.Find(&q.Ask, p, uint16(in), forward)
+		f := b.ingress.mat.Find(&q.Ask, p, uint16(in), forward)
 		if f.Rule < 0 {
 			c.Mark(x, packet.Forwarded, reasonSwitched)
 			b.gates.depart(c, out, x)
 			continue
 		}
-		r := &b.rules[f.Rule]
+		r := &b.ingress.rules[f.Rule]
 		switch r.Road {
 		case mat.Switch:
 			c.Mark(x, packet.Forwarded, reasonSwitched)
@@ -507,25 +560,25 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 				f.Hash = mat.Hash(x.Bytes(), l)
 			}
 		}
-		n += b.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
+		n += b.ingress.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
 	}
-	b.dispatch(c, in, n)
+	b.ingress.dispatch(c, in, n)
 }
 
 // collect adds a frame to those of a batch that go the same way, of which there
 // are n groups, and returns how many groups it made.
-func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
-	d := &b.cat.services[dag]
+func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
+	d := &ig.cat.services[dag]
 	size := x.Len()
 	if !d.listed {
-		b.list(c, int32(dag))
+		ig.place.list(c, int32(dag))
 	}
 	d.arrived += int64(size)
 	d.packets++
 	d.bytes += uint64(size)
 	if d.away {
 		c.Mark(x, packet.Forwarded, reasonEndpoint)
-		b.gates.emit(c, way{int32(dag), back, out, d.term}, x)
+		ig.gates.emit(c, way{int32(dag), back, out, d.term}, x)
 		return 0
 	}
 	route := 2 * dag
@@ -534,16 +587,16 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 	}
 	made := 0
 	// Of one route, those of another pair of ports are a group of their own.
-	g := int(b.groupOf[route]) - 1
+	g := int(ig.groupOf[route]) - 1
 	if g < 0 {
 		g, made = n, 1
-		b.groupOf[route] = int8(g + 1)
-		b.groups[g].way = way{int32(dag), back, out, d.term}
-		b.groups[g].from, b.groups[g].weight = 0, stands
-		b.groups[g].bytes = 0
-		b.groups[g].batch.Reset()
+		ig.groupOf[route] = int8(g + 1)
+		ig.groups[g].way = way{int32(dag), back, out, d.term}
+		ig.groups[g].from, ig.groups[g].weight = 0, stands
+		ig.groups[g].bytes = 0
+		ig.groups[g].batch.Reset()
 	}
-	k := &b.groups[g]
+	k := &ig.groups[g]
 	k.flows[k.batch.Len()] = flow
 	k.batch.Add(x)
 	k.bytes += size
@@ -551,87 +604,87 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 }
 
 // list notes that a DAG has packets in this epoch.
-func (b *board) list(c *graph.Ctx, dag int32) {
-	d := &b.cat.services[dag]
+func (pl *placement) list(c *graph.Ctx, dag int32) {
+	d := &pl.cat.services[dag]
 	if d.listed {
 		return
 	}
 	d.listed = true
-	if b.quiet { // the epoch is long
-		b.quiet = false
-		b.epochAt = min(b.epochAt, c.Now().Add(b.epoch))
-		c.Wake(b.epochAt)
+	if pl.quiet { // the epoch is long
+		pl.quiet = false
+		pl.epochAt = min(pl.epochAt, c.Now().Add(pl.epoch))
+		c.Wake(pl.epochAt)
 	}
-	b.active = append(b.active, dag)
+	pl.active = append(pl.active, dag)
 }
 
 // dispatch admits the n groups that were collected.
-func (b *board) dispatch(c *graph.Ctx, in, n int) {
+func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
 	if n == 0 {
 		return
 	}
-	for i := range b.groups[:n] {
-		g := &b.groups[i]
-		b.groupOf[2*g.way.dag] = 0
-		b.groupOf[2*g.way.dag+1] = 0
+	for i := range ig.groups[:n] {
+		g := &ig.groups[i]
+		ig.groupOf[2*g.way.dag] = 0
+		ig.groupOf[2*g.way.dag+1] = 0
 	}
-	b.runner.convoy.open = true
-	for i := range b.groups[:n] {
-		b.admit(c, in, &b.groups[i])
+	ig.runner.convoy.open = true
+	for i := range ig.groups[:n] {
+		ig.admit(c, in, &ig.groups[i])
 	}
-	b.runner.convoy.open = false
-	b.runner.runConvoy(c)
-	b.runner.pump(c)
+	ig.runner.convoy.open = false
+	ig.runner.runConvoy(c)
+	ig.runner.pump(c)
 }
 
 // admit sends a group into its DAG.
-func (b *board) admit(c *graph.Ctx, in int, g *group) {
-	d := &b.cat.services[g.way.dag]
+func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
+	d := &ig.cat.services[g.way.dag]
 	if d.lodge.at > 0 {
 		d.lodge.offered += int64(g.bytes)
 	} else if d.byFlow && d.abroad.peer == 0 {
-		b.want(d, g)
+		ig.want(d, g)
 	}
-	if b.gates.pauses != nil {
-		b.gates.strain(c, in, d.tenant)
+	if ig.gates.pauses != nil {
+		ig.gates.strain(c, in, d.tenant)
 	}
-	if b.split.fair != nil && !b.split.fair.Ingress(c.Now(), d.tenant, g.bytes) {
+	if ig.split.fair != nil && !ig.split.fair.Ingress(c.Now(), d.tenant, g.bytes) {
 		d.throttled += uint64(g.batch.Len())
 		for _, x := range g.batch.Bufs() {
 			c.Drop(x, reasonThrottled)
 		}
 		return
 	}
-	if b.split.fair != nil && b.split.fair.Press(d.tenant) {
-		b.press(c, g)
+	if ig.split.fair != nil && ig.split.fair.Press(d.tenant) {
+		ig.press(c, g)
 	}
 	if d.lodge.at > 0 {
 		d.lodge.let += int64(g.bytes)
 	}
-	b.letIn(c, in, g)
+	ig.letIn(c, in, g)
 }
 
 // letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
-func (b *board) letIn(c *graph.Ctx, in int, g *group) {
-	d := &b.cat.services[g.way.dag]
+func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
+	d := &ig.cat.services[g.way.dag]
 	lodges := d.lodge.at > 0
-	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && b.runner.waits[g.way.dag] == 0 {
-		if b.split.fair != nil {
-			b.split.measure(d, in, g)
+	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && ig.runner.waits[g.way.dag] == 0 {
+		if ig.split.fair != nil {
+			ig.split.measure(d, in, g)
 		}
 		for _, x := range g.batch.Bufs() {
 			if lodges {
-				b.gates.hand(c, d, g.way, x)
+				ig.gates.hand(c, d, g.way, x)
 			} else {
-				b.gates.request(c, d, g.way, x)
+				ig.gates.request(c, d, g.way, x)
 			}
 		}
 		return
 	}
 	if d.missing {
-		b.runner.runConvoy(c) // before regions change
+		ig.runner.runConvoy(c) // before regions change
 	}
-	if d.missing && !b.find(c, int(g.way.dag)) {
+	if d.missing && !ig.place.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
 		r := reasonNoRegion
 		if d.away {
@@ -640,17 +693,17 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 		for _, x := range g.batch.Bufs() {
 			if d.away {
 				c.Mark(x, packet.Forwarded, r)
-				b.gates.emit(c, g.way, x)
+				ig.gates.emit(c, g.way, x)
 			} else {
 				c.Drop(x, r)
 			}
 		}
 		return
 	}
-	if b.split.fair != nil {
-		b.split.measure(d, in, g)
+	if ig.split.fair != nil {
+		ig.split.measure(d, in, g)
 	}
-	b.runner.accept(c, g, d)
+	ig.runner.accept(c, g, d)
 }
 
 // accept takes a group of packets in: they run at once, or go to the packet store and the scheduler.

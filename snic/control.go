@@ -57,37 +57,37 @@ func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
 	b.split.whole.gen = b.cat.numbers.gen
 	for i, x := range d.Tasks {
-		if err := b.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
+		if err := b.place.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
 			return err
 		}
 	}
-	if err := b.deployChains(c.Now(), b.cat.taskOf); err != nil {
+	if err := b.place.deployChains(c.Now(), b.cat.taskOf); err != nil {
 		return err
 	}
 	if err := b.deployServices(b.cat.taskOf, b.deployTenants()); err != nil {
 		return err
 	}
-	b.deployMemory()
+	b.memory.deployMemory()
 	b.cat.bestCovers()
-	b.deployRules()
-	if b.pool != nil {
-		b.joinPool(c)
+	b.ingress.deployRules()
+	if b.near.pool != nil {
+		b.near.joinPool(c)
 	}
 	if err := b.split.deployShares(c.Now()); err != nil {
 		return err
 	}
-	b.events(c)
-	b.recredit()
+	b.place.events(c)
+	b.place.recredit()
 	if b.cat.house != nil {
-		b.planAll(c.Now())
+		b.near.planAll(c.Now())
 	} else {
 		for i := range b.cat.services {
 			if b.cat.services[i].UID != 0 {
-				b.plan(c.Now(), i, b.runner.waits[i] == 0)
+				b.place.plan(c.Now(), i, b.runner.waits[i] == 0)
 			}
 		}
 	}
-	b.events(c)
+	b.place.events(c)
 	b.runner.pump(c)
 	return nil
 }
@@ -191,7 +191,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	var olds []old
 	for n := range b.cat.tasks {
 		t := &b.cat.tasks[n]
-		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.anew(t, &d.Tasks[i]) {
+		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.memory.anew(t, &d.Tasks[i]) {
 			t.vacate() // so that there is room for the others
 		}
 	}
@@ -201,7 +201,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			continue
 		}
 		i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name })
-		if i >= 0 && t.in == apps[i] && !b.anew(t, &d.Tasks[i]) {
+		if i >= 0 && t.in == apps[i] && !b.memory.anew(t, &d.Tasks[i]) {
 			continue
 		}
 		olds = append(olds, old{n, t.in, t.app})
@@ -219,7 +219,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		}
 		was := t.app
 		t.become(apps[i], app)
-		b.furnish(n, &d.Tasks[i])
+		b.memory.furnish(n, &d.Tasks[i])
 		if t.Restart == d.Tasks[i].Restart && was != nil && t.app != nil {
 			t.try(func() { move(was, app) })
 		}
@@ -253,9 +253,9 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			}
 			*t = task{way: way{dag: -1, out: 1}}
 			t.become(apps[i], app)
-			b.furnish(n, &x)
+			b.memory.furnish(n, &x)
 		} else {
-			b.grow(n, &x)
+			b.memory.grow(n, &x)
 		}
 		t.Task = x
 		t.modelled = x.Throughput > 0 || x.Latency > 0 || b.pass > 0
@@ -280,13 +280,13 @@ func (cat *catalog) free(n int) bool {
 }
 
 // recredit gives tasks in regions the credits of the deployment.
-func (b *board) recredit() {
-	for r, n := range b.cat.placed {
+func (pl *placement) recredit() {
+	for r, n := range pl.cat.placed {
 		if n < 0 {
 			continue
 		}
-		for i, k := range b.cat.credits(int(n)) {
-			_ = b.runner.sched.SetCredits(r, i, k) // they are there
+		for i, k := range pl.cat.credits(int(n)) {
+			_ = pl.runner.sched.SetCredits(r, i, k) // they are there
 		}
 	}
 }
@@ -329,33 +329,33 @@ func move(from, to graph.App) {
 }
 
 // deployChains tells the fabric which bitstreams there are.
-func (b *board) deployChains(now clock.Time, numbers []int) error {
-	all, err := b.deployment.Chains(0)
+func (pl *placement) deployChains(now clock.Time, numbers []int) error {
+	all, err := pl.deployment.Chains(0)
 	if err != nil {
 		return err
 	}
-	for i := range b.cat.chains {
-		ch := &b.cat.chains[i]
+	for i := range pl.cat.chains {
+		ch := &pl.cat.chains[i]
 		if !ch.known {
-			ch.rests = ch.rests && b.runner.sched.Visits(i)
+			ch.rests = ch.rests && pl.runner.sched.Visits(i)
 			continue
 		}
 		at := slices.IndexFunc(all, func(x dag.Chain) bool { return ch.is(x.Tasks, numbers) })
 		if at < 0 || ch.Area != all[at].Area || ch.Bitstream != all[at].Bitstream {
 			ch.ends = true
-			b.fabric.Remove(now, i)
+			pl.fabric.Remove(now, i)
 			continue
 		}
 	}
 	for _, x := range all {
-		n := place(b.cat.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
+		n := place(pl.cat.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
 		if n < 0 {
-			if n = len(b.cat.chains); n == maxChains {
+			if n = len(pl.cat.chains); n == maxChains {
 				return errors.New("too many chains come and go")
 			}
-			b.cat.chains = append(b.cat.chains, chain{})
+			pl.cat.chains = append(pl.cat.chains, chain{})
 		}
-		ch := &b.cat.chains[n]
+		ch := &pl.cat.chains[n]
 		ch.Chain = x
 		if ch.known {
 			continue
@@ -364,7 +364,7 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 		for _, t := range x.Tasks {
 			ch.tasks = append(ch.tasks, numbers[t])
 		}
-		if err := b.fabric.Add(n, region.Chain{Area: x.Area, Bitstream: x.Bitstream, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
+		if err := pl.fabric.Add(n, region.Chain{Area: x.Area, Bitstream: x.Bitstream, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
 			return err
 		}
 	}
@@ -386,7 +386,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		}
 		s, term := &b.cat.services[n], b.cat.numbers.terms[n]
 		if s.UID != 0 && s.term != term {
-			b.unroute(n)
+			b.place.unroute(n)
 			s.UID = 0
 		}
 		s.term, number[uid] = term, n
@@ -414,7 +414,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			stages = append(stages, branches)
 		}
 		if s.UID == 0 {
-			*s = service{listed: slices.Contains(b.active, int32(n)), term: s.term}
+			*s = service{listed: slices.Contains(b.place.active, int32(n)), term: s.term}
 			fresh = append(fresh, n)
 		}
 		s.stages = stages
@@ -443,12 +443,12 @@ func (b *board) deployServices(numbers, tenants []int) error {
 	return nil
 }
 
-func (b *board) unroute(n int) {
-	s := &b.cat.services[n]
+func (pl *placement) unroute(n int) {
+	s := &pl.cat.services[n]
 	for i := range 2 {
-		_ = b.runner.sched.RemoveRoute(2*n + i) // there may be none
+		_ = pl.runner.sched.RemoveRoute(2*n + i) // there may be none
 		if s.twin {
-			_ = b.runner.sched.RemoveRoute(inLine + 2*n + i)
+			_ = pl.runner.sched.RemoveRoute(inLine + 2*n + i)
 		}
 	}
 	s.visits, s.twin = nil, false
@@ -456,29 +456,29 @@ func (b *board) unroute(n int) {
 
 // deployRules fills the match-action table: the user's rules, then the service
 // paths of all DAGs, then that other paths are nobody's.
-func (b *board) deployRules() {
-	b.rules = b.rules[:0]
-	for _, r := range b.deployment.Rules {
+func (ig *ingress) deployRules() {
+	ig.rules = ig.rules[:0]
+	for _, r := range ig.deployment.Rules {
 		if r.Road == mat.Tasks {
-			r.DAG = b.cat.dagOf[r.DAG]
+			r.DAG = ig.cat.dagOf[r.DAG]
 		}
-		b.rules = append(b.rules, r)
+		ig.rules = append(ig.rules, r)
 	}
 	path := func(text string, road mat.Road, n int) {
 		m, err := match.Parse(text)
 		if err != nil {
 			panic(err) // of our own making
 		}
-		b.rules = append(b.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
+		ig.rules = append(ig.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
 	}
-	for i, d := range b.deployment.DAGs {
+	for i, d := range ig.deployment.DAGs {
 		if d.UID < 1<<24 {
-			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, b.cat.dagOf[i])
+			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, ig.cat.dagOf[i])
 		}
 	}
 	path("type:0x894f", mat.Refuse, 0)
-	b.mat.Set(b.rules)
-	b.rules = b.mat.Rules()
+	ig.mat.Set(ig.rules)
+	ig.rules = ig.mat.Rules()
 }
 
 // candidates are chains that a DAG may use now: those that take packets or soon
@@ -553,30 +553,26 @@ func (cat *catalog) bestCovers() {
 
 // plan decides through which chains a DAG goes, and has those launched that are
 // in no region: before demand, or because packets came.
-func (b *board) plan(now clock.Time, n int, pre bool) {
-	s := &b.cat.services[n]
+func (pl *placement) plan(now clock.Time, n int, pre bool) {
+	s := &pl.cat.services[n]
 	if s.elsewhere() {
 		return
 	}
 	s.away, s.refused = false, false
-	if pre && !b.ahead && s.visits == nil {
-		b.unroute(n)
+	if pre && !pl.ahead && s.visits == nil {
+		pl.unroute(n)
 		s.missing = true
 		return
 	}
 	visits := slices.Clone(s.best)
 	ok := false
 	if visits != nil {
-		switch b.launch(now, visits, region.Demand{Pre: pre, NoPeer: !b.mayGo(now, n)}) {
+		switch pl.launch(now, visits, region.Demand{Pre: pre, NoPeer: !pl.near.mayGo(now, n)}) {
 		case region.ShareRunning:
 			ok = true
 		case region.Remote:
-			if visits = cover(s.tasks, b.cat.candidates(false)); visits == nil {
-				if b.cat.house != nil {
-					b.leaveFor(n)
-				} else {
-					b.ask(n, true)
-				}
+			if visits = cover(s.tasks, pl.cat.candidates(false)); visits == nil {
+				pl.near.leave(n)
 				return
 			}
 			ok = true
@@ -587,29 +583,29 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 	}
 	if !ok {
 		// Through several chains that are there already, tasks skipped.
-		if visits = cover(s.tasks, b.cat.candidates(false)); visits == nil {
+		if visits = cover(s.tasks, pl.cat.candidates(false)); visits == nil {
 			s.missing, s.refused = true, !pre
 			if s.refused || s.visits == nil {
-				b.unroute(n) // what waits would do so forever
+				pl.unroute(n) // what waits would do so forever
 			}
 			return
 		}
 	}
-	b.follow(n, visits)
+	pl.follow(n, visits)
 }
 
 // launch has what visits go through be in regions, and has them follow it. It returns
 // ShareRunning when it is, or will be, and otherwise the first choice that is
 // none of this.
-func (b *board) launch(now clock.Time, visits []sched.Visit, d region.Demand) region.Choice {
+func (pl *placement) launch(now clock.Time, visits []sched.Visit, d region.Demand) region.Choice {
 	for i := range visits {
 		v := &visits[i]
 		d.Chain = v.Chain
-		switch dec := b.fabric.Launch(now, d); dec.Choice {
+		switch dec := pl.fabric.Launch(now, d); dec.Choice {
 		case region.ShareRunning, region.Revive:
-			v.Chain, v.Mask = dec.Chain, b.cat.masked(b.cat.chains[v.Chain].tasks, v.Mask, dec.Chain)
+			v.Chain, v.Mask = dec.Chain, pl.cat.masked(pl.cat.chains[v.Chain].tasks, v.Mask, dec.Chain)
 		case region.LoadFree, region.Switch, region.Wait:
-			b.cat.chains[v.Chain].asked = true
+			pl.cat.chains[v.Chain].asked = true
 		default:
 			return dec.Choice
 		}
@@ -630,22 +626,22 @@ func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 }
 
 // follow has the packets of a DAG take visits from now on.
-func (b *board) follow(n int, visits []sched.Visit) {
-	s := &b.cat.services[n]
-	s.visits, s.spread = visits, b.cat.spread(s)
-	b.cat.skewed(s)
-	s.bulk = len(visits) == 1 && !b.panics && b.pass == 0
+func (pl *placement) follow(n int, visits []sched.Visit) {
+	s := &pl.cat.services[n]
+	s.visits, s.spread = visits, pl.cat.spread(s)
+	pl.cat.skewed(s)
+	s.bulk = len(visits) == 1 && !pl.panics && pl.pass == 0
 	s.missing = false
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
 		there = append(there, [][]sched.Visit{{v}})
-		ch := &b.cat.chains[v.Chain]
+		ch := &pl.cat.chains[v.Chain]
 		s.missing = s.missing || len(ch.running) == 0 && !ch.asked
 		for i, t := range ch.tasks {
 			if v.Mask&(1<<i) == 0 {
 				continue
 			}
-			if b.cat.tasks[t].modelled || b.cat.tasks[t].holds {
+			if pl.cat.tasks[t].modelled || pl.cat.tasks[t].holds {
 				s.bulk = false
 			}
 			back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
@@ -657,16 +653,16 @@ func (b *board) follow(n int, visits []sched.Visit) {
 	}
 	line := [][][][]sched.Visit{there, back}
 	routes := line
-	if there, back, s.width = b.cat.lay(s, visits); s.width > 0 {
+	if there, back, s.width = pl.cat.lay(s, visits); s.width > 0 {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}
 	for i := range 2 {
-		if err := b.runner.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
+		if err := pl.runner.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 		}
 		if s.twin { // packets may be on it
-			if err := b.runner.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
+			if err := pl.runner.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
 				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 			}
 		}
@@ -675,89 +671,86 @@ func (b *board) follow(n int, visits []sched.Visit) {
 
 // find is called for packets of a DAG that no region serves; it reports whether
 // they may wait for one.
-func (b *board) find(c *graph.Ctx, n int) bool {
-	s := &b.cat.services[n]
+func (pl *placement) find(c *graph.Ctx, n int) bool {
+	s := &pl.cat.services[n]
 	if s.elsewhere() {
 		return true
 	}
 	if s.refused && c.Now() < s.again {
 		return false
 	}
-	b.plan(c.Now(), n, false)
-	s.again = c.Now().Add(b.monitor / 8)
-	b.events(c)
+	pl.plan(c.Now(), n, false)
+	s.again = c.Now().Add(pl.monitor / 8)
+	pl.events(c)
 	return !s.away && !s.refused
 }
 
 // events does what the fabric has decided.
-func (b *board) events(c *graph.Ctx) {
+func (pl *placement) events(c *graph.Ctx) {
 	for {
-		events := b.fabric.Events()
+		events := pl.fabric.Events()
 		if len(events) == 0 {
 			return
 		}
 		// Other calls of the fabric leave the slice alone.
 		for _, e := range events {
-			b.event(c, e)
+			pl.event(c, e)
 		}
 	}
 }
 
-func (b *board) event(c *graph.Ctx, e region.Event) {
+func (pl *placement) event(c *graph.Ctx, e region.Event) {
 	if e.Kind == region.Overload {
-		b.overload(c.Now(), e)
+		pl.overload(c.Now(), e)
 		return
 	}
-	b.note(e)
+	pl.note(e)
 	switch e.Kind {
 	case region.Run:
-		ch := &b.cat.chains[e.Chain]
-		b.seat(e.Chain)
-		if err := b.runner.sched.Place(e.Region, e.Chain, b.cat.credits(e.Chain)); err != nil {
+		ch := &pl.cat.chains[e.Chain]
+		pl.seat(e.Chain)
+		if err := pl.runner.sched.Place(e.Region, e.Chain, pl.cat.credits(e.Chain)); err != nil {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
-		b.cat.placed[e.Region] = int32(e.Chain)
+		pl.cat.placed[e.Region] = int32(e.Chain)
 		ch.running = append(ch.running, e.Region)
 		ch.asked = false
-		b.split.capacities()
-		b.reroute(e.Cause == region.Scaled)
+		pl.split.capacities()
+		pl.reroute(e.Cause == region.Scaled)
 	case region.Stop:
-		b.stops[e.Region] = e.Seq
-		b.close(e.Region)
-		b.settle(c.Now())
+		pl.stops[e.Region] = e.Seq
+		pl.close(e.Region)
+		pl.settle(c.Now())
 	case region.Evict, region.Revoke:
-		b.cat.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
-		b.reroute(false)
+		pl.cat.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
+		pl.reroute(false)
 	case region.Share:
-		b.cat.chains[e.Chain].asked = false
-		b.reroute(true)
+		pl.cat.chains[e.Chain].asked = false
+		pl.reroute(true)
 	case region.Refuse:
-		b.cat.chains[e.Chain].asked = false
-		for n := range b.cat.services {
-			if b.cat.uses(n, e.Chain) {
-				b.unroute(n)
-				b.cat.services[n].missing = true
+		pl.cat.chains[e.Chain].asked = false
+		for n := range pl.cat.services {
+			if pl.cat.uses(n, e.Chain) {
+				pl.unroute(n)
+				pl.cat.services[n].missing = true
 			}
 		}
 	case region.Freed:
-		if b.pool != nil {
-			b.pool.freed = 0 // the pool is told at once
-		}
-		b.freed = b.cat.house != nil
-		for n := range b.cat.services {
-			if s := &b.cat.services[n]; s.away || s.refused {
+		pl.near.regionFreed()
+		for n := range pl.cat.services {
+			if s := &pl.cat.services[n]; s.away || s.refused {
 				s.away, s.refused, s.missing = false, false, true
 			}
 		}
 	case region.Gone:
-		b.cat.chains[e.Chain].ends = true
-		for n := range b.cat.services {
-			if b.cat.uses(n, e.Chain) {
-				b.cat.services[n].visits = nil
-				b.plan(e.At, n, b.runner.waits[n] == 0)
+		pl.cat.chains[e.Chain].ends = true
+		for n := range pl.cat.services {
+			if pl.cat.uses(n, e.Chain) {
+				pl.cat.services[n].visits = nil
+				pl.plan(e.At, n, pl.runner.waits[n] == 0)
 			}
 		}
-		b.cat.chains[e.Chain] = chain{rests: b.runner.sched.Visits(e.Chain)}
+		pl.cat.chains[e.Chain] = chain{rests: pl.runner.sched.Visits(e.Chain)}
 	}
 }
 
@@ -767,29 +760,29 @@ func (cat *catalog) uses(n, chain int) bool {
 }
 
 // close has no more packets go into a region.
-func (b *board) close(r int) {
-	ch := &b.cat.chains[b.cat.placed[r]]
+func (pl *placement) close(r int) {
+	ch := &pl.cat.chains[pl.cat.placed[r]]
 	if i := slices.Index(ch.running, r); i >= 0 {
 		ch.running = slices.Delete(ch.running, i, i+1)
 	}
-	_ = b.runner.sched.Pause(r) // it is placed
-	b.reroute(false)
+	_ = pl.runner.sched.Pause(r) // it is placed
+	pl.reroute(false)
 }
 
 // settle tells of regions that were to stop and in which nobody is left.
-func (b *board) settle(now clock.Time) {
-	for r, seq := range b.stops {
-		if seq != 0 && b.runner.sched.Drained(r) {
-			b.stops[r] = 0
-			if err := b.runner.sched.Remove(r); err != nil {
+func (pl *placement) settle(now clock.Time) {
+	for r, seq := range pl.stops {
+		if seq != 0 && pl.runner.sched.Drained(r) {
+			pl.stops[r] = 0
+			if err := pl.runner.sched.Remove(r); err != nil {
 				panic(fmt.Sprintf("snic: region %d: %v", r, err))
 			}
-			b.cat.placed[r] = -1
+			pl.cat.placed[r] = -1
 			for i := range sched.MaxTasks {
-				b.runner.wait[r*sched.MaxTasks+i].busy = 0
+				pl.runner.wait[r*sched.MaxTasks+i].busy = 0
 			}
-			b.split.capacities()
-			b.fabric.Stopped(now, r, seq)
+			pl.split.capacities()
+			pl.fabric.Stopped(now, r, seq)
 		}
 	}
 }
@@ -873,61 +866,61 @@ func (cat *catalog) dear(n int, visits []sched.Visit) (sum int64) {
 
 // reroute looks at the plans again after chains came or went: a DAG goes another way
 // when it must, when that takes fewer visits, or, with scaled, where less goes.
-func (b *board) reroute(scaled bool) {
-	b.cat.weighAll()
-	candidates := b.cat.candidates(false)
-	for n := range b.cat.services {
-		s := &b.cat.services[n]
+func (pl *placement) reroute(scaled bool) {
+	pl.cat.weighAll()
+	candidates := pl.cat.candidates(false)
+	for n := range pl.cat.services {
+		s := &pl.cat.services[n]
 		if s.UID == 0 || s.visits == nil {
 			continue
 		}
 		here := true
 		for _, v := range s.visits {
-			ch := &b.cat.chains[v.Chain]
+			ch := &pl.cat.chains[v.Chain]
 			here = here && (len(ch.running) > 0 || ch.asked)
 		}
 		moved := false
 		if !here || scaled || len(s.visits) > 1 {
-			b.cat.weigh(n, s.visits, -1)
-			now := b.cat.cheapest(n, candidates)
+			pl.cat.weigh(n, s.visits, -1)
+			now := pl.cat.cheapest(n, candidates)
 			moved = now != nil && (!here || len(now) < len(s.visits))
-			moved = moved || scaled && len(now) == len(s.visits) && b.cat.dear(n, now) < b.cat.dear(n, s.visits)
+			moved = moved || scaled && len(now) == len(s.visits) && pl.cat.dear(n, now) < pl.cat.dear(n, s.visits)
 			if moved {
-				b.follow(n, now)
+				pl.follow(n, now)
 			}
-			b.cat.weigh(n, s.visits, 1)
+			pl.cat.weigh(n, s.visits, 1)
 		}
 		if !moved {
 			s.missing = !here && !s.elsewhere()
-			b.lacking = b.lacking || s.missing && b.runner.waits[n] > 0
+			pl.lacking = pl.lacking || s.missing && pl.runner.waits[n] > 0
 		}
 	}
 }
 
 // spares reports whether DAGs would find room without one of the instances of a chain.
-func (b *board) spares(id int) bool {
-	b.cat.weighAll()
-	defer b.cat.weighAll()
+func (pl *placement) spares(id int) bool {
+	pl.cat.weighAll()
+	defer pl.cat.weighAll()
 	room := func(chain, instances int) bool {
-		return float64(slices.Max(b.cat.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
+		return float64(slices.Max(pl.cat.chains[chain].load)) <= region.Under*float64(pl.monitor)*float64(instances)
 	}
-	if k := len(b.cat.chains[id].running); k > 1 {
-		return room(id, k-1) && b.runner.sched.Spare(id, region.Under*float32(b.monitor))
+	if k := len(pl.cat.chains[id].running); k > 1 {
+		return room(id, k-1) && pl.runner.sched.Spare(id, region.Under*float32(pl.monitor))
 	}
-	candidates := slices.DeleteFunc(b.cat.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
-	for n := range b.cat.services {
-		s := &b.cat.services[n]
-		if b.cat.lately(s) == 0 || !b.cat.uses(n, id) {
+	candidates := slices.DeleteFunc(pl.cat.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
+	for n := range pl.cat.services {
+		s := &pl.cat.services[n]
+		if pl.cat.lately(s) == 0 || !pl.cat.uses(n, id) {
 			continue
 		}
-		b.cat.weigh(n, s.visits, -1)
-		now := b.cat.cheapest(n, candidates)
+		pl.cat.weigh(n, s.visits, -1)
+		now := pl.cat.cheapest(n, candidates)
 		if now == nil {
 			return false
 		}
-		b.cat.weigh(n, now, 1)
+		pl.cat.weigh(n, now, 1)
 		for _, v := range now {
-			if !room(v.Chain, len(b.cat.chains[v.Chain].running)) {
+			if !room(v.Chain, len(pl.cat.chains[v.Chain].running)) {
 				return false
 			}
 		}
@@ -946,27 +939,27 @@ type relief struct {
 // helps reports whether one more instance of a chain would take packets from the instances
 // that have most of an overloaded task: of their chain it would, of one that runs besides it
 // would not; of another one, if a DAG would go there that leaves something, but not all.
-func (b *board) helps(id, task int) bool {
-	r := &b.relief
-	if r.task != task || r.at != b.cat.seen {
-		b.cat.weighAll()
-		*r = relief{task: task, at: b.cat.seen, busiest: -1, movable: r.movable[:0]}
-		bytes := make([]int64, len(b.cat.chains)) // of the task
-		for n := range b.cat.services {
-			b.cat.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
+func (pl *placement) helps(id, task int) bool {
+	r := &pl.relief
+	if r.task != task || r.at != pl.cat.seen {
+		pl.cat.weighAll()
+		*r = relief{task: task, at: pl.cat.seen, busiest: -1, movable: r.movable[:0]}
+		bytes := make([]int64, len(pl.cat.chains)) // of the task
+		for n := range pl.cat.services {
+			pl.cat.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
 		}
 		each := func(chain int) int64 {
-			mean := float64(bytes[chain]) / float64(len(b.cat.chains[chain].running))
-			return int64(mean * b.unlike(chain))
+			mean := float64(bytes[chain]) / float64(len(pl.cat.chains[chain].running))
+			return int64(mean * pl.unlike(chain))
 		}
 		for i, v := range bytes {
-			if v > 0 && len(b.cat.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
+			if v > 0 && len(pl.cat.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
 				r.busiest = i
 			}
 		}
-		for n := range b.cat.services {
-			b.cat.carried(n, task, func(chain int, v int64) {
-				if chain == r.busiest && max((bytes[chain]-v)/int64(len(b.cat.chains[chain].running)), v) < each(chain)*9/10 {
+		for n := range pl.cat.services {
+			pl.cat.carried(n, task, func(chain int, v int64) {
+				if chain == r.busiest && max((bytes[chain]-v)/int64(len(pl.cat.chains[chain].running)), v) < each(chain)*9/10 {
 					r.movable = append(r.movable, n)
 				}
 			})
@@ -975,21 +968,21 @@ func (b *board) helps(id, task int) bool {
 	switch {
 	case r.busiest < 0:
 		return true
-	case id < 0 || !b.crowded(r.busiest, task):
+	case id < 0 || !pl.crowded(r.busiest, task):
 		return false
 	case id == r.busiest:
-		return b.parts(id, task)
+		return pl.parts(id, task)
 	}
-	if ch := &b.cat.chains[id]; len(ch.running) > 0 || ch.asked {
+	if ch := &pl.cat.chains[id]; len(ch.running) > 0 || ch.asked {
 		return false
 	}
-	candidates := append(b.cat.candidates(false), b.cat.candidate(id))
+	candidates := append(pl.cat.candidates(false), pl.cat.candidate(id))
 	for _, n := range r.movable {
-		visits := b.cat.services[n].visits
-		b.cat.weigh(n, visits, -1)
-		now := b.cat.cheapest(n, candidates)
-		b.cat.weigh(n, visits, 1)
-		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && b.cat.has(v, task) }) {
+		visits := pl.cat.services[n].visits
+		pl.cat.weigh(n, visits, -1)
+		now := pl.cat.cheapest(n, candidates)
+		pl.cat.weigh(n, visits, 1)
+		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && pl.cat.has(v, task) }) {
 			return true
 		}
 	}
@@ -1021,28 +1014,28 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.cat.seen = now
 	if b.renew {
 		b.renew = false
-		if b.epochAt == 0 {
-			b.fabric = b.newFabric(now, b.fixed)                         // a board's time begins now
+		if b.place.epochAt == 0 {
+			b.place.fabric = b.place.newFabric(now, b.fixed)             // a board's time begins now
 			b.runner.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))
 		}
 	}
-	if now >= b.epochAt {
-		b.endEpoch(now)
+	if now >= b.place.epochAt {
+		b.place.endEpoch(now)
 	}
-	b.fabric.Advance(now)
-	b.events(c)
-	if b.pool != nil {
-		b.peering(c)
-		b.events(c)
+	b.place.fabric.Advance(now)
+	b.place.events(c)
+	if b.near.pool != nil {
+		b.near.peering(c)
+		b.place.events(c)
 	}
 	if b.cat.house != nil {
-		b.lodgings(now)
-		b.events(c)
+		b.near.lodgings(now)
+		b.place.events(c)
 	}
-	b.heed(c)
+	b.memory.heed(c)
 	for i := range b.cat.tasks {
 		t := &b.cat.tasks[i]
 		if t.in == nil {
@@ -1056,17 +1049,17 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	}
 	b.runner.due(c)
 	b.runner.pump(c)
-	b.settle(now)
-	b.events(c)
-	b.seek(c)
+	b.place.settle(now)
+	b.place.events(c)
+	b.place.seek(c)
 	b.runner.pump(c)
-	b.heed(c)
+	b.memory.heed(c)
 	b.runner.pump(c)
 	due := b.runner.due(c)
 	for b.runner.pump(c) { // some take no time
 		due = b.runner.due(c)
 	}
-	next := min(due, b.epochAt, b.fabric.Next(), b.gates.resume(c))
+	next := min(due, b.place.epochAt, b.place.fabric.Next(), b.gates.resume(c))
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
@@ -1074,38 +1067,38 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		}
 	}
 	if b.memory != nil {
-		next = min(next, b.memory.scrub(now, b.quiet))
+		next = min(next, b.memory.scrub(now, b.place.quiet))
 		if b.memory.look {
 			next = now
 		}
 	}
-	if b.pool != nil && b.pool.saving {
-		next = min(next, b.pool.pieceAt)
+	if b.near.pool != nil && b.near.pool.saving {
+		next = min(next, b.near.pool.pieceAt)
 	}
-	if len(b.moving) > 0 {
+	if len(b.near.moving) > 0 {
 		next = min(next, now.Add(transit))
 	}
 	return next
 }
 
 // seek finds regions for packets that are inside and have lost theirs.
-func (b *board) seek(c *graph.Ctx) {
-	for b.lacking {
-		b.lacking = false
-		for n := range b.cat.services {
-			if s := &b.cat.services[n]; s.missing && b.runner.waits[n] > 0 {
-				b.find(c, n)
+func (pl *placement) seek(c *graph.Ctx) {
+	for pl.lacking {
+		pl.lacking = false
+		for n := range pl.cat.services {
+			if s := &pl.cat.services[n]; s.missing && pl.runner.waits[n] > 0 {
+				pl.find(c, n)
 			}
 		}
 	}
 }
 
 // endEpoch closes the measurements of an epoch.
-func (b *board) endEpoch(now clock.Time) {
-	for _, n := range b.active {
-		s := &b.cat.services[n]
+func (pl *placement) endEpoch(now clock.Time) {
+	for _, n := range pl.active {
+		s := &pl.cat.services[n]
 		for _, v := range s.visits {
-			ch := &b.cat.chains[v.Chain]
+			ch := &pl.cat.chains[v.Chain]
 			for i, t := range ch.tasks {
 				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 || s.lodge.at > 0 {
 					continue
@@ -1115,53 +1108,53 @@ func (b *board) endEpoch(now clock.Time) {
 					continue // as it came
 				}
 				for _, r := range ch.running {
-					b.fabric.Load(r, t, s.arrived/k)
+					pl.fabric.Load(r, t, s.arrived/k)
 				}
 				if k == 0 {
-					b.fabric.Load(-1, t, s.arrived)
+					pl.fabric.Load(-1, t, s.arrived)
 				}
 			}
 		}
-		period := float64(b.monitor)
+		period := float64(pl.monitor)
 		s.recent = s.recent*period/(period+float64(now.Sub(s.recentAt))) + float64(s.arrived)
 		s.recentAt = now
 		s.arrived, s.listed = 0, false
 		s.lodge.reckon()
 	}
-	if d := now.Sub(b.rateAt); d >= rateEvery {
-		for i := range b.cat.services {
-			s := &b.cat.services[i]
+	if d := now.Sub(pl.rateAt); d >= rateEvery {
+		for i := range pl.cat.services {
+			s := &pl.cat.services[i]
 			s.rate = float64(s.bytes-s.counted) / d.Seconds()
 			s.counted = s.bytes
 		}
-		b.rateAt = now
+		pl.rateAt = now
 	}
-	active := len(b.active)
-	b.quiet = active == 0 && b.stock.inside == 0
-	b.active = b.active[:0]
-	if now >= b.sampleAt {
+	active := len(pl.active)
+	pl.quiet = active == 0 && pl.stock.inside == 0
+	pl.active = pl.active[:0]
+	if now >= pl.sampleAt {
 		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
 		// look overloaded in the others alone.
-		b.balance(now.Sub(b.sampled))
-		b.sampled = now
-		b.pressed(now)
-		b.fabric.Sample(now)
-		b.sampleAt = now.Add(b.monitor / samples)
+		pl.balance(now.Sub(pl.sampled))
+		pl.sampled = now
+		pl.pressed(now)
+		pl.fabric.Sample(now)
+		pl.sampleAt = now.Add(pl.monitor / samples)
 	}
-	if b.split.fair != nil && now >= b.split.fair.Next() {
-		b.split.holdMemory()
-		b.split.supply(now)
-		_ = b.split.fair.Epoch(now) // capacities and weights are checked; limits stay on error
-		b.split.exchange(now)
-		b.split.weighMemory(now)
-		b.split.recall(now)
+	if pl.split.fair != nil && now >= pl.split.fair.Next() {
+		pl.split.holdMemory()
+		pl.split.supply(now)
+		_ = pl.split.fair.Epoch(now) // capacities and weights are checked; limits stay on error
+		pl.split.exchange(now)
+		pl.split.weighMemory(now)
+		pl.split.recall(now)
 	}
-	b.epochAt = now.Add(max(b.epoch, clock.Duration(active)*share))
-	if b.quiet {
+	pl.epochAt = now.Add(max(pl.epoch, clock.Duration(active)*share))
+	if pl.quiet {
 		// Nobody is there to be measured; monitors want to know that.
-		b.epochAt = now.Add(max(b.epoch, b.monitor/8))
-		if b.split.whole.busy {
-			b.epochAt = min(b.epochAt, now.Add(max(b.epoch, exchangeEvery))) // others are there
+		pl.epochAt = now.Add(max(pl.epoch, pl.monitor/8))
+		if pl.split.whole.busy {
+			pl.epochAt = min(pl.epochAt, now.Add(max(pl.epoch, exchangeEvery))) // others are there
 		}
 	}
 }
@@ -1178,7 +1171,7 @@ func (b *board) Reconfigure(args graph.Args) error {
 	if err := b.roomFor(s.deployment); err != nil {
 		return err
 	}
-	if err := b.fits(s.deployment); err != nil {
+	if err := b.memory.fits(s.deployment); err != nil {
 		return err
 	}
 	b.next = s
@@ -1272,11 +1265,11 @@ func (b *board) Stop(c *graph.Ctx) {
 }
 
 // note keeps what has happened to regions, for people.
-func (b *board) note(e region.Event) {
-	if len(b.log) == cap(b.log) {
-		b.log = b.log[:copy(b.log, b.log[cap(b.log)/2:])]
+func (pl *placement) note(e region.Event) {
+	if len(pl.log) == cap(pl.log) {
+		pl.log = pl.log[:copy(pl.log, pl.log[cap(pl.log)/2:])]
 	}
-	b.log = append(b.log, e)
+	pl.log = append(pl.log, e)
 }
 
 // names are those of tasks, with arrows between.

@@ -73,7 +73,7 @@ rules: [{match: all, dag: 1}]
 					x.advance(60 * time.Millisecond)
 					x.Result()
 					sent, out, dropped = x.offer(60*time.Millisecond, 160, flows, &next, last)
-					if float64(out) < .97*float64(sent) || dropped > 0 || x.board(1).cat.instances(0) != 1 || x.board(1).came != 1 {
+					if float64(out) < .97*float64(sent) || dropped > 0 || x.board(1).cat.instances(0) != 1 || x.board(1).near.came != 1 {
 						t.Errorf("of %d, %d came out, %d were dropped\n%s", sent, out, dropped, timeline(x.board(0)))
 					}
 				})
@@ -117,12 +117,12 @@ rules: [{match: all, dag: 1}]
 		b.cat.house.crying[0].Store(true)
 		b.cat.house.cries.Add(1)
 		step(30 * time.Millisecond)
-		if b.cat.services[0].lodge.at != 0 || b.came != 1 {
+		if b.cat.services[0].lodge.at != 0 || b.near.came != 1 {
 			t.Fatalf("%s: it is not here: %+v", kind, b.cat.services[0].lodge)
 		}
-		b.leaveFor(0)
+		b.near.leaveFor(0)
 		step(5 * time.Millisecond)
-		if b.cat.services[0].lodge.at != 1 || b.went != 1 {
+		if b.cat.services[0].lodge.at != 1 || b.near.went != 1 {
 			t.Fatalf("%s: it has not gone: %+v", kind, b.cat.services[0].lodge)
 		}
 		x.advance(10 * time.Millisecond)

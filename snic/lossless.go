@@ -163,12 +163,12 @@ func (gt *gates) pausing(tenant int) bool {
 }
 
 // pressed ends a sample of who was to pause: who still is, is in the next one, too.
-func (b *board) pressed(now clock.Time) {
-	if b.gates.pauses == nil || !slices.ContainsFunc(b.gates.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
+func (pl *placement) pressed(now clock.Time) {
+	if pl.gates.pauses == nil || !slices.ContainsFunc(pl.gates.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
 		return
 	}
-	b.waitings(now)
-	for _, p := range b.gates.pauses {
+	pl.waitings(now)
+	for _, p := range pl.gates.pauses {
 		if p != nil {
 			p.strains = append(p.strains[:0], p.tenants...)
 		}

@@ -516,7 +516,7 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 			switch s := &b.cat.services[n]; {
 			case s.UID == 0 || s.lodge.home == b.cat.worker || s.underWay():
 			case s.lodge.at == 0:
-				b.leaveFor(n)
+				b.near.leaveFor(n)
 			default:
 				b.cat.house.crying[n].Store(true)
 				b.cat.house.cries.Add(1)
@@ -574,8 +574,8 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 	if x, ok := w.x.(*crew); ok {
 		total["handed over"] += int(x.counter("handed"))
 		for i := range x.pools {
-			total["went to their homes"] += int(x.board(i).went)
-			total["came from their homes"] += int(x.board(i).came)
+			total["went to their homes"] += int(x.board(i).near.went)
+			total["came from their homes"] += int(x.board(i).near.came)
 		}
 	}
 }

@@ -31,6 +31,8 @@ const (
 // onboard is the memory of a board, and who has it.
 type onboard struct {
 	*vmem.Memory
+	cat    *catalog
+	runner *runner
 	ram    *ram
 	page   int64                  // its bytes
 	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
@@ -162,35 +164,34 @@ func (t *task) absent() bool { return t.in == nil || t.halted && t.Pass }
 
 // anew reports that a task is to start again, though it is the same function with the
 // same arguments. Where only its memory grows it goes on.
-func (b *board) anew(t *task, x *dag.Task) bool {
+func (m *onboard) anew(t *task, x *dag.Task) bool {
 	grows := t.space != nil && !t.halted && x.Memory >= t.Memory
-	return t.Restart != x.Restart || b.memory != nil && t.Memory != x.Memory && !grows
+	return t.Restart != x.Restart || m != nil && t.Memory != x.Memory && !grows
 }
 
 // stays reports that a task of a deployment is the one that runs.
-func (b *board) stays(t *task, x *dag.Task) bool {
-	return t.Kind == x.Kind && maps.Equal(t.Args, x.Args) && !b.anew(t, x)
+func (m *onboard) stays(t *task, x *dag.Task) bool {
+	return t.Kind == x.Kind && maps.Equal(t.Args, x.Args) && !m.anew(t, x)
 }
 
 // fits says why there is no room for what the tasks of a deployment declare; nil: there is.
-func (b *board) fits(d *dag.Deployment) error {
-	m := b.memory
+func (m *onboard) fits(d *dag.Deployment) error {
 	if m == nil {
 		return nil
 	}
 	room, want := m.Room(), 0
-	for n := range b.cat.tasks {
-		if t := &b.cat.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && b.stays(t, &x) }) {
+	for n := range m.cat.tasks {
+		if t := &m.cat.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && m.stays(t, &x) }) {
 			room += m.Frees(n)
 		}
 	}
 	for i := range d.Tasks {
 		x := &d.Tasks[i]
-		at := slices.IndexFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) })
+		at := slices.IndexFunc(m.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && m.stays(&t, x) })
 		switch {
-		case at >= 0 && b.cat.tasks[at].space != nil: // it may still reserve the rest, or start anew
+		case at >= 0 && m.cat.tasks[at].space != nil: // it may still reserve the rest, or start anew
 			want += max(m.pages(x.Memory)-m.Counters(at).Reserved, 0)
-		case at < 0 && b.library.usesMemory(x.Kind, x.Args):
+		case at < 0 && m.cat.library.usesMemory(x.Kind, x.Args):
 			want += m.pages(x.Memory)
 		}
 	}
@@ -201,36 +202,42 @@ func (b *board) fits(d *dag.Deployment) error {
 }
 
 // furnish gives a task that has just been made its memory, if it declares some and can use it.
-func (b *board) furnish(n int, x *dag.Task) {
-	t := &b.cat.tasks[n]
-	u, ok := t.app.(memory.User)
-	if b.memory == nil || x.Memory == 0 || !ok {
+func (m *onboard) furnish(n int, x *dag.Task) {
+	if m == nil || x.Memory == 0 {
 		return
 	}
-	pages := b.memory.pages(x.Memory)
-	s := &space{m: b.memory, cat: &b.cat, id: n, size: int64(pages) * b.memory.page}
-	err := b.memory.Open(n, severalOwners, pages)
+	t := &m.cat.tasks[n]
+	u, ok := t.app.(memory.User)
+	if !ok {
+		return
+	}
+	pages := m.pages(x.Memory)
+	s := &space{m: m, cat: m.cat, id: n, size: int64(pages) * m.page}
+	err := m.Open(n, severalOwners, pages)
 	if err == nil {
 		t.space = s
 		t.try(func() { err = u.UseMemory(s) })
 	}
 	if err != nil && !t.halted {
 		t.halted, t.fault = true, err.Error()
-		b.memory.look = true
+		m.look = true
 	}
 }
 
 // grow gives a task that goes on as much memory as it declares now.
-func (b *board) grow(n int, x *dag.Task) {
-	t := &b.cat.tasks[n]
+func (m *onboard) grow(n int, x *dag.Task) {
+	if m == nil {
+		return
+	}
+	t := &m.cat.tasks[n]
 	if t.space == nil || x.Memory <= t.Memory {
 		return
 	}
-	pages := b.memory.pages(x.Memory)
-	if b.memory.Grow(n, pages) != nil {
+	pages := m.pages(x.Memory)
+	if m.Grow(n, pages) != nil {
 		return // it stops, or has all the addresses that there are
 	}
-	t.space.size = int64(pages) * b.memory.page
+	t.space.size = int64(pages) * m.page
 	if g, ok := t.app.(memory.Grower); ok {
 		t.try(g.GrowMemory)
 	}
@@ -246,12 +253,11 @@ func (t *task) vacate() {
 }
 
 // deployMemory says whose the memory of tasks is: that of the only tenant with DAGs that they are in.
-func (b *board) deployMemory() {
-	m := b.memory
+func (m *onboard) deployMemory() {
 	if m == nil {
 		return
 	}
-	d := b.deployment
+	d := m.cat.deployment
 	var used [1 + maxNumbers]bool
 	owners := make([]string, len(d.Tasks))
 	seen := make([]bool, len(d.Tasks))
@@ -265,8 +271,8 @@ func (b *board) deployMemory() {
 			name = d.Tenants[d.DAGs[i].Tenant].Name
 		}
 	}
-	for i, n := range b.cat.taskOf {
-		if b.cat.tasks[n].space == nil {
+	for i, n := range m.cat.taskOf {
+		if m.cat.tasks[n].space == nil {
 			owners[i] = ""
 		}
 	}
@@ -277,12 +283,12 @@ func (b *board) deployMemory() {
 			m.unweigh(o)
 		}
 	}
-	for i, n := range b.cat.taskOf {
-		if b.cat.tasks[n].space != nil {
+	for i, n := range m.cat.taskOf {
+		if m.cat.tasks[n].space != nil {
 			_ = m.Move(n, m.owner(owners[i])) // it is open
 		}
 	}
-	number := b.cat.tenantNumbers()
+	number := m.cat.tenantNumbers()
 	m.top = 0
 	for _, x := range d.Tenants {
 		if o := slices.Index(m.owners[1:], x.Name) + 1; o > 0 {
@@ -378,8 +384,7 @@ func (m *onboard) scrub(now clock.Time, idle bool) clock.Time {
 }
 
 // heed goes on with tasks for which a page has come, and stops those that have faulted.
-func (b *board) heed(c *graph.Ctx) {
-	m := b.memory
+func (m *onboard) heed(c *graph.Ctx) {
 	if m == nil || !m.look {
 		return
 	}
@@ -390,7 +395,7 @@ func (b *board) heed(c *graph.Ctx) {
 		if !ok {
 			break
 		}
-		t := &b.cat.tasks[id]
+		t := &m.cat.tasks[id]
 		if t.space == nil {
 			continue
 		}
@@ -400,11 +405,11 @@ func (b *board) heed(c *graph.Ctx) {
 		}
 		t.next = min(t.next, t.in.Tick(c, t.app))
 		t.fell()
-		b.runner.sweep(c, t, t.in)
+		m.runner.sweep(c, t, t.in)
 	}
-	for n := range b.cat.tasks {
-		if t := &b.cat.tasks[n]; t.halted && t.app != nil {
-			b.runner.halt(c, n)
+	for n := range m.cat.tasks {
+		if t := &m.cat.tasks[n]; t.halted && t.app != nil {
+			m.runner.halt(c, n)
 		}
 	}
 }

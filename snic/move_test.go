@@ -296,7 +296,7 @@ func TestMoveInPieces(t *testing.T) {
 		if x.saves != 1 || x.writes != pages/pieceRecords || x.most != pieceRecords || x.reads != 1 {
 			t.Errorf("board %d: begun %d times to save, in %d pieces of up to %d; read %d times", i, x.saves, x.writes, x.most, x.reads)
 		}
-		if p := r.members[i].App().(*board).pool; p.saving || p.failed > 0 {
+		if p := r.members[i].App().(*board).near.pool; p.saving || p.failed > 0 {
 			t.Errorf("board %d: saving %v, %d failed", i, p.saving, p.failed)
 		}
 	}
@@ -386,7 +386,7 @@ func TestMoveInterrupted(t *testing.T) {
 			}
 			for i, m := range r.members {
 				b := m.App().(*board)
-				if s := &b.cat.services[b.cat.dagOf[1]]; !m.dead && (b.pool.saving || s.abroad.out != nil) {
+				if s := &b.cat.services[b.cat.dagOf[1]]; !m.dead && (b.near.pool.saving || s.abroad.out != nil) {
 					t.Errorf("board %d still saves", i)
 				}
 			}
@@ -412,10 +412,10 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	b := m.App().(*board)
 	s := &b.cat.services[b.cat.dagOf[0]]
 	task := func(i int) *diary { return b.cat.tasks[s.tasks[i]].app.(*diary) }
-	state := b.save(s)
+	state := b.near.save(s)
 	m.Push("p0", frame(1, "-"))
 	for cut := range len(state) {
-		if b.restore(s, state[:cut], nil) && cut != 0 && cut != headLen+2+3*pageLen {
+		if b.near.restore(s, state[:cut], nil) && cut != 0 && cut != headLen+2+3*pageLen {
 			t.Errorf("%d of %d bytes are taken", cut, len(state))
 		}
 		if n := task(1).n; n != 6 {
@@ -424,16 +424,16 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	}
 	task(0).n = 6
 	task(1).pages++ // it takes only what has as many
-	in := b.arrive(s, state)
+	in := b.near.arrive(s, state)
 	in.read()
-	if b.restore(s, state, in) || task(0).n != 6 || task(1).n != 6 {
+	if b.near.restore(s, state, in) || task(0).n != 6 || task(1).n != 6 {
 		t.Errorf("one refuses, and they count from %d and %d", task(0).n, task(1).n)
 	}
 	task(1).pages--
-	in = b.arrive(s, state)
+	in = b.near.arrive(s, state)
 	in.read()
 	reads := task(0).reads
-	if !b.restore(s, state, in) || task(0).n != 5 || task(1).n != 5 || task(0).reads != reads {
+	if !b.near.restore(s, state, in) || task(0).n != 5 || task(1).n != 5 || task(0).reads != reads {
 		t.Errorf("taken, and they count from %d and %d; read again %v", task(0).n, task(1).n, task(0).reads > reads)
 	}
 	// What was read for others is read again.
@@ -441,7 +441,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	in.apps[0] = &diary{}
 	in.parts = nil
 	task(0).n = 9
-	if !b.restore(s, state, in) || task(0).n != 5 {
+	if !b.near.restore(s, state, in) || task(0).n != 5 {
 		t.Error("what was read for a task that is gone")
 	}
 	m.Push("p0", frame(1, "-"))
@@ -468,7 +468,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	}
 	board := m.App().(*board)
 	s := &board.cat.services[board.cat.dagOf[0]]
-	state := board.save(s)
+	state := board.near.save(s)
 	if len(state) < 100_000*(89+31) {
 		b.Fatalf("the state has %d bytes", len(state))
 	}
@@ -481,8 +481,8 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		name string
 		do   func() bool
 	}{
-		{"save", func() bool { return len(board.save(s)) == len(state) }},
-		{"restore", func() bool { return board.restore(s, state, nil) }},
+		{"save", func() bool { return len(board.near.save(s)) == len(state) }},
+		{"restore", func() bool { return board.near.restore(s, state, nil) }},
 		{"encode", func() bool { p, err := message.Encode(); return err == nil && len(p) == len(bytes) }},
 		{"decode", func() bool { s, err := pool.Decode(bytes); return err == nil && len(s.Asks[0].State) == len(state) }},
 	} {

@@ -381,7 +381,7 @@ func TestPeerComesHome(t *testing.T) {
 	if next = inOrder(t, all, 1); next != sent+1 {
 		t.Errorf("%d of %d came out: dropped %v %v", next-1, sent, r.members[0].drop, r.members[1].drop)
 	}
-	if p := r.members[0].App().(*board).pool; p.sent == 0 || p.failed != 0 {
+	if p := r.members[0].App().(*board).near.pool; p.sent == 0 || p.failed != 0 {
 		t.Errorf("%d sent, %d failed", p.sent, p.failed)
 	}
 }
@@ -551,8 +551,8 @@ func TestPeerRefusesState(t *testing.T) {
 	r.push(0, "p0", frame(2, "a"))
 	b := r.members[1].App().(*board)
 	free := func() (n int) {
-		for i := range b.fabric.Regions() {
-			if v := b.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
+		for i := range b.place.fabric.Regions() {
+			if v := b.place.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
 				n++
 			}
 		}
@@ -798,7 +798,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 				}
 			}
 			host := r.members[1].App().(*board)
-			knows := func() int { return len(host.save(&host.cat.services[host.cat.dagOf[1]])) }
+			knows := func() int { return len(host.near.save(&host.cat.services[host.cat.dagOf[1]])) }
 			none := knows()
 			r.push(0, "p0", frame(1, "hello"))
 			r.run(30 * time.Millisecond)
@@ -832,7 +832,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 				t.Errorf("it still knows %d bytes, with no connection %d", n, none)
 			}
 			if how == "refusal" {
-				if host.pool.failed < 2 {
+				if host.near.pool.failed < 2 {
 					t.Error("the peer has not been asked")
 				}
 				return
@@ -891,7 +891,7 @@ func TestPeerRelieves(t *testing.T) {
 	if s := r.state(0, 8); s != "at peer 1" {
 		t.Errorf("overloaded, it is %s: %v", s, r.members[0].drop)
 	}
-	if p := r.members[0].App().(*board).pool; p.sent < 3000 {
+	if p := r.members[0].App().(*board).near.pool; p.sent < 3000 {
 		t.Errorf("%d frames went there: it goes to and fro", p.sent)
 	}
 	r.run(500 * time.Millisecond)
@@ -1140,11 +1140,11 @@ func TestPeerTellAllocs(t *testing.T) {
 		whole := 0
 		exchange := func() {
 			b.cat.seen = b.cat.seen.Add(fullEvery / 4)
-			if c := b.pool.tells[1-b.pool.last].closed; len(c) > 1 {
+			if c := b.near.pool.tells[1-b.near.pool.last].closed; len(c) > 1 {
 				c[1] = !c[1] // what is there is not to be told
 			}
 			m.join.On(m.node, now, pool.Event{Kind: pool.PeerUp, Want: -1})
-			b.pool.orders = b.pool.orders[:0]
+			b.near.pool.orders = b.near.pool.orders[:0]
 			if _, err := m.join.Exchange(do, visit); err != nil {
 				t.Fatal(err)
 			}
@@ -1186,7 +1186,7 @@ func BenchmarkTell(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		x.cat.seen = x.cat.seen.Add(fullEvery)
-		x.tellPool()
+		x.near.tellPool()
 	}
 }
 
@@ -1231,7 +1231,7 @@ func TestPeerAllocs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := b.pool.sent + b.pool.served + b.pool.answered
+		before := b.near.pool.sent + b.near.pool.served + b.near.pool.answered
 		n := testing.AllocsPerRun(100, push)
 		if i == 0 {
 			switched = n
@@ -1240,7 +1240,7 @@ func TestPeerAllocs(t *testing.T) {
 		if n > switched {
 			t.Errorf("%s: %v allocations for 4 frames, switched ones %v", x.name, n, switched)
 		}
-		if n := b.pool.sent + b.pool.served + b.pool.answered - before; n < 400 {
+		if n := b.near.pool.sent + b.near.pool.served + b.near.pool.answered - before; n < 400 {
 			t.Errorf("%s: %d frames", x.name, n)
 		}
 	}

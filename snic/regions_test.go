@@ -15,7 +15,7 @@ import (
 // count is how often something happened to regions.
 func count(x *graphtest.Test, k region.Kind) int {
 	n := 0
-	for _, e := range x.App().(*board).log {
+	for _, e := range x.App().(*board).place.log {
 		if e.Kind == k {
 			n++
 		}
@@ -258,7 +258,7 @@ dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: u, run: b}]
 	loads := func(x *graphtest.Test) map[string]time.Duration {
 		b := x.App().(*board)
 		took := map[string]time.Duration{}
-		for _, e := range b.log {
+		for _, e := range b.place.log {
 			if e.Kind == region.Load {
 				took[b.cat.names(b.cat.chains[e.Chain].tasks)] = e.Until.Sub(e.At)
 			}

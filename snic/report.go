@@ -169,10 +169,10 @@ type BoardView struct {
 // Report is the board's View.
 func (b *board) Report() any {
 	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: b.dagViews(), Tenants: b.tenantViews(), Events: []EventView{}, Board: b.boardView()}
-	for _, e := range b.log {
+	for _, e := range b.place.log {
 		v.Events = append(v.Events, EventView{seconds(b.cat.seen.Sub(e.At)), b.cat.tell(e), e})
 	}
-	if b.pool != nil {
+	if b.near.pool != nil {
 		v.Pool = b.poolView()
 	}
 	return v
@@ -181,7 +181,7 @@ func (b *board) Report() any {
 func (b *board) regionViews() []RegionView {
 	out := []RegionView{}
 	for r := range b.regions {
-		f, in, times := b.fabric.Region(r), b.runner.sched.Instance(r), b.fabric.Times(r)
+		f, in, times := b.place.fabric.Region(r), b.runner.sched.Instance(r), b.place.fabric.Times(r)
 		x := RegionView{Region: r*b.workers + b.cat.worker, State: f.State.String(), SinceSec: seconds(b.cat.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
 		if f.Chain >= 0 {
 			ch := &b.cat.chains[f.Chain]
@@ -216,8 +216,8 @@ func (b *board) taskViews() []TaskView {
 		if t.in == nil {
 			continue
 		}
-		running, load := b.fabric.Task(n)
-		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.fullest(n), Cost: b.cat.costOf(n), OneFlow: b.cat.single(t), Fault: t.fault}
+		running, load := b.place.fabric.Task(n)
+		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.place.fullest(n), Cost: b.cat.costOf(n), OneFlow: b.cat.single(t), Fault: t.fault}
 		if t.space != nil {
 			x.Memory = b.memory.task(n, t.Memory)
 		}
@@ -287,15 +287,15 @@ func (b *board) tenantViews() []TenantView {
 }
 
 func (b *board) boardView() BoardView {
-	books, stats := b.runner.sched.Books(), b.fabric.Stats()
+	books, stats := b.runner.sched.Books(), b.place.fabric.Stats()
 	v := BoardView{
 		RegionTotals: RegionTotals{
 			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.runner.copied, InLine: b.runner.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
-			Moved: b.moved, OneFlow: b.singles,
+			Moved: b.place.moved, OneFlow: b.place.singles,
 		},
-		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
-		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.fabric.Waiting(),
+		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.ingress.mat.Hits, FlowScans: b.ingress.mat.Misses,
+		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.place.fabric.Waiting(),
 	}
 	for _, n := range stats.PRs {
 		v.Loaded += n
@@ -308,7 +308,7 @@ func (b *board) boardView() BoardView {
 
 // poolView is what the board knows of its pool.
 func (b *board) poolView() *PoolView {
-	p := b.pool
+	p := b.near.pool
 	v := &PoolView{Board: p.number, Sent: p.sent, Answered: p.answered, Served: p.served, Failed: p.failed,
 		Peers: []PeerView{}, Away: []AwayView{}, Guests: []AwayView{}, Stays: []AwayView{}}
 	for i := range p.peers {

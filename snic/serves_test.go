@@ -58,7 +58,7 @@ func TestScaleUntilServed(t *testing.T) {
 			next := make([]float64, len(loads))
 			b := x.App().(*board)
 			lost := 0
-			done := make([][]uint64, b.fabric.Regions()) // bytes, of each task in each region
+			done := make([][]uint64, b.place.fabric.Regions()) // bytes, of each task in each region
 			drive := func(d time.Duration) {
 				for ; d > 0; d -= step {
 					for d, mbit := range loads {
@@ -73,7 +73,7 @@ func TestScaleUntilServed(t *testing.T) {
 				}
 			}
 			drive(300 * time.Millisecond)
-			was := b.fabric.Stats()
+			was := b.place.fabric.Stats()
 			for r := range done {
 				for i := range sched.MaxTasks {
 					done[r] = append(done[r], b.runner.sched.Task(r, i).Bytes)
@@ -85,7 +85,7 @@ func TestScaleUntilServed(t *testing.T) {
 			drive(last)
 			wrong := ""
 			for r := range done {
-				v := b.fabric.Region(r)
+				v := b.place.fabric.Region(r)
 				if v.State != region.Running {
 					continue
 				}
@@ -107,7 +107,7 @@ func TestScaleUntilServed(t *testing.T) {
 			if lost > 0 && !alone {
 				wrong += fmt.Sprintf("%d frames are lost\n", lost)
 			}
-			now := b.fabric.Stats()
+			now := b.place.fabric.Stats()
 			if now.ScaledOut != was.ScaledOut || now.ScaledIn != was.ScaledIn {
 				wrong += fmt.Sprintf("it scales: %+v, %+v\n", was, now)
 			}
@@ -120,7 +120,7 @@ func TestScaleUntilServed(t *testing.T) {
 
 // timeline is what became of a board's regions, and how its DAGs go now.
 func timeline(b *board) (s string) {
-	for _, e := range b.log {
+	for _, e := range b.place.log {
 		s += fmt.Sprintf("%8.2f ms  %v, region %d, chain %d, task %d\n", float64(e.At)/1e6, e.Kind, e.Region, e.Chain, e.Task)
 	}
 	for i := range b.cat.chains {
