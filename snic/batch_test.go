@@ -120,7 +120,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 `, more)})
 		clk = x.Clock
 		b := boardOf(x)
-		b.spent.clock = clk
+		b.split.spent.clock = clk
 		x.Advance(20 * time.Millisecond)
 		x.Push("p0", frame(2, "a"))
 		x.Advance(10 * time.Microsecond)
@@ -132,7 +132,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 			x.Push("p0", frames...)
 			x.Advance(10 * time.Microsecond)
 		}
-		if u, v := b.services[0].costs[0], b.services[1].costs[0]; u != 1010 || v != 10 {
+		if u, v := b.cat.services[0].costs[0], b.cat.services[1].costs[0]; u != 1010 || v != 10 {
 			t.Errorf("%q: a packet of one DAG costs %v ns, of the other %v, not 1010 and 10", more, u, v)
 		}
 	}
@@ -168,7 +168,7 @@ rules: [{match: all, dag: 1}]
 				}
 			}
 		}
-		if err := boardOf(x).sched.Check(); err != nil {
+		if err := boardOf(x).runner.sched.Check(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/dag"
-	"github.com/quillon/quillon/snic/fair"
 	"github.com/quillon/quillon/snic/mat"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
@@ -145,58 +144,41 @@ func (l *lane) take(x *packet.Buf) {
 	l.buf, l.region, l.mask, l.at, l.lent = x, -1, 0, -1, false
 }
 
-// board is one sNIC.
-type board struct {
-	settings
-	fixed settings // what it was made with
-	next  settings // from Reconfigure, until Inside
-
-	mat    *mat.Table
-	asked  [packet.MaxBatch]asked // frames of a batch
-	sched  *sched.Scheduler
-	fabric *region.Fabric
-	fair   *fair.Sharer
-	scarce scarce
-	worker int
-	house  *house // what the boards of all workers share; nil: there is one
-	whole  whole
-	moving []int32 // DAGs that go from one worker to another
-	freed  bool    // a region may be free for what runs in another worker
-	heard  uint32  // house.cries
-	went   uint64  // DAGs, to their homes for want of a region
-	came   uint64  // and from there
-	rules  []mat.Rule
-	pool   *pooled  // nil: it is in none
-	memory *onboard // nil: there is none
-
-	tasks    []task    // by number
-	chains   []chain   // by number
-	services []service // by number
-	tenants  []string  // by number; "": none
-	kept     []kept    // by number of the tenant
-	had      []had     // as well
-	stored   int64     // bytes in the packet store
-	renew    bool      // a deployment is to be put in force
-	taskOf   []int     // numbers of the deployment's tasks
-	dagOf    []int     // and of its DAGs
+// catalog is what is deployed, by number, and what follows from that alone: it decides nothing, and touches no frame.
+type catalog struct {
+	*settings
+	tasks    []task
+	chains   []chain
+	services []service
+	tenants  []string // "": none
 	numbers  numbering
-	log      []region.Event
-	placed   []int32  // of each region, the chain that runs or drains there; -1: none
-	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
-	active   []int32  // services with packets in this epoch
+	taskOf   []int // numbers of the deployment's tasks
+	dagOf    []int // and of its DAGs
+	worker   int
+	house    *house     // what the boards of all workers share; nil: there is one
+	placed   []int32    // of each region, the chain that runs or drains there; -1: none
+	seen     clock.Time // the last breath
+}
 
+// runner is packets inside, and how they go through tasks: at once, or one by one as the scheduler says, on lanes side by side.
+type runner struct {
+	*settings
+	cat   *catalog
+	stock *stock
+	split *shares
+	gates *gates
+
+	sched    *sched.Scheduler
 	packets  []inside
 	lanes    []lane         // of packets, maxLanes of each
-	inside   int            // packets
 	held     int            // frames and copies of them that the board has
-	backs    [maxDAGs]int32 // of them, those that go back, by service
-	waits    [maxDAGs]int32 // of them, all, by service
-	lacking  bool           // a service with packets may be without a region
+	backs    [maxDAGs]int32 // packets inside that go back, by service
+	waits    [maxDAGs]int32 // packets inside, by service
 	wait     []delay        // of each task in each region, when it is modelled
 	passes   delay          // lanes on their way through the scheduler, where that is modelled
 	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
 	decided  int            // packet of the scheduler's last decision
-	modelled []int32        // of them, those with packets
+	modelled []int32        // of wait, those with packets
 	copied   uint64         // packets, once for each stage in which they ran side by side
 	promised int            // copies to packets
 	inLine   uint64         // packets that could not, because frames were scarce
@@ -205,33 +187,122 @@ type board struct {
 	work     ring           // lanes that go on; first come, first served, so that flows keep their order
 	batches  []packet.Batch // by depth
 	depth    int
-	groups   []group
 	convoy   convoy
-	groupOf  [2 * maxDAGs]int8 // index into groups + 1
+}
 
-	epochAt  clock.Time // when the epoch ends
+// helpers are those that DAGs may run at: other workers, or boards of the pool.
+type helpers interface {
+	mayGo(now clock.Time, n int) bool // they may be asked for a region for a DAG
+	leave(n int)                      // it waits, and goes to one of them
+	relieve(now clock.Time, task int) // there is too much of a task here, and no region left for it
+	regionFreed()
+}
+
+// placement is which chains are in which regions, and through which of them a DAG goes.
+type placement struct {
+	*settings
+	cat    *catalog
+	stock  *stock
+	split  *shares
+	gates  *gates
+	runner *runner
+
+	fabric   *region.Fabric
+	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
+	log      []region.Event
+	relief   relief
+	moved    uint64     // buckets of flows, from one instance to another
+	singles  uint64     // times that one flow was too much for an instance
+	lacking  bool       // a service with packets may be without a region
+	active   []int32    // services with packets in this epoch
 	quiet    bool       // nobody was there when it began
+	epochAt  clock.Time // when the epoch ends
 	sampleAt clock.Time // when tasks are looked at
 	sampled  clock.Time // when they were
-	seen     clock.Time // the last breath
 	rateAt   clock.Time // when rates were measured
-	relief   relief
-	hadAt    clock.Time // and what tenants got
+	near     helpers
+}
 
-	pauses *[ports]*lossless // nil: no port is lossless
-	paused int               // frames that wait at these
+// ingress is whose a frame is, and whether it is let in.
+type ingress struct {
+	*settings
+	cat    *catalog
+	split  *shares
+	gates  *gates
+	runner *runner
+	place  *placement
 
-	spent   spent
-	part    []int64 // bytes of a group, by region
-	touched []int32 // regions that have some
-	moved   uint64  // buckets of flows, from one instance to another
-	singles uint64  // times that one flow was too much for an instance
+	mat     *mat.Table
+	asked   [packet.MaxBatch]asked // frames of a batch
+	rules   []mat.Rule
+	groups  []group
+	groupOf [2 * maxDAGs]int8 // index into groups + 1
+	part    []int64           // bytes of a group, by region
+	touched []int32           // regions that have some
+}
+
+// nearby is the board's part in what several do: workers of one board, and boards of a pool. It implements helpers.
+type nearby struct {
+	*settings
+	cat    *catalog
+	split  *shares
+	gates  *gates
+	runner *runner
+	place  *placement
+	memory *onboard // nil: there is none
+	pool   *pooled  // nil: it is in none
+
+	heard  uint32  // house.cries
+	went   uint64  // DAGs, to their homes for want of a region
+	came   uint64  // and from there
+	moving []int32 // DAGs that go from one worker to another
+	freed  bool    // a region may be free for what runs in another worker
+}
+
+// board is one sNIC: its owners, and what happens in which order.
+type board struct {
+	settings
+	cat     catalog
+	stock   stock
+	split   shares
+	gates   gates
+	runner  runner
+	place   placement
+	ingress ingress
+	near    nearby
+	fixed   settings // what it was made with
+	next    settings // from Reconfigure, until Inside
+
+	memory *onboard // nil: there is none
+
+	renew bool // a deployment is to be put in force
+
+}
+
+// stock is the books of the packet store.
+type stock struct {
+	packets int    // that it has room for
+	bytes   int64  // and how much
+	kept    []kept // by number of the tenant
+	inside  int    // packets
+	stored  int64  // bytes
 }
 
 // kept is what a tenant has in the packet store.
 type kept struct {
 	packets int32
 	bytes   int64
+}
+
+// full reports that a tenant may store no packet of so many bytes: it would have more than it leaves to all others.
+func (s *stock) full(k *kept, bytes int) bool {
+	return int(k.packets) >= s.packets-s.inside || k.bytes+int64(bytes) > s.bytes-s.stored
+}
+
+// much reports whether a tenant has more than 1/part of the room that it may have.
+func (s *stock) much(tenant, part int) bool {
+	k := &s.kept[tenant]
+	return part*int(k.packets) > s.packets-s.inside || int64(part)*k.bytes > s.bytes-s.stored
 }
 
 // group is packets of a batch that go the same way.
@@ -321,41 +392,62 @@ func (r *ring) pop() int32 {
 
 func newBoard(s settings) (*board, error) {
 	s.workers = max(s.workers, 1)
-	b := &board{
-		settings: s, fixed: s, next: s,
-		log:     make([]region.Event, 0, 256),
+	b := &board{settings: s, fixed: s, next: s}
+	regions := max(s.regions, 1)
+	b.cat = catalog{settings: &b.settings, placed: slices.Repeat([]int32{-1}, regions)}
+	b.stock = stock{packets: s.packets, bytes: s.store}
+	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate)}
+	if s.poolPort >= 0 {
+		b.gates.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
+	}
+	b.runner.init(&b.settings, &b.cat, &b.stock, &b.split, &b.gates)
+	b.place = placement{
+		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, near: &b.near,
+		log:   make([]region.Event, 0, 256),
+		stops: make([]uint32, regions),
+	}
+	b.ingress = ingress{
+		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
 		mat:     mat.New(s.flows),
-		placed:  slices.Repeat([]int32{-1}, max(s.regions, 1)),
-		stops:   make([]uint32, max(s.regions, 1)),
+		groups:  make([]group, packet.MaxBatch),
+		part:    make([]int64, regions),
+		touched: make([]int32, 0, packet.MaxBatch),
+	}
+	var err error
+	if b.memory, err = newOnboard(&s); err != nil {
+		return nil, err
+	}
+	if b.memory != nil {
+		b.memory.cat, b.memory.runner = &b.cat, &b.runner
+	}
+	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
+	b.near = nearby{
+		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
+		memory: b.memory, pool: b.gates.pool,
+	}
+	if b.runner.sched, err = newScheduler(s, 0); err != nil {
+		return nil, err
+	}
+	b.place.fabric = b.place.newFabric(0, s)
+	return b, b.memory.fits(s.deployment)
+}
+
+// init makes a runner of a board's size, without a scheduler.
+func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, gates *gates) {
+	*rn = runner{
+		settings: s, cat: cat, stock: stock, split: split, gates: gates,
 		packets: make([]inside, s.packets),
 		lanes:   make([]lane, s.packets<<laneBits),
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
-		groups:  make([]group, packet.MaxBatch),
-		part:    make([]int64, max(s.regions, 1)),
-		touched: make([]int32, 0, packet.MaxBatch),
 		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
-	b.lost = func(tag uint64) {
-		if tag-1 < uint64(len(b.lanes)) && b.lanes[tag-1].lent {
-			b.forsake(int32(tag - 1))
+	rn.lost = func(tag uint64) {
+		if tag-1 < uint64(len(rn.lanes)) && rn.lanes[tag-1].lent {
+			rn.forsake(int32(tag - 1))
 		}
 	}
-	var err error
-	b.sched, err = newScheduler(s, 0)
-	if err != nil {
-		return nil, err
-	}
-	b.fabric = b.newFabric(0, s)
-	b.pauses = newLossless(s.lossless, s.portRate)
-	if s.poolPort >= 0 {
-		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
-	}
-	if b.memory, err = newOnboard(&s); err == nil {
-		err = b.fits(s.deployment)
-	}
-	return b, err
 }
 
 // newScheduler is the scheduler of a board, empty.
@@ -365,14 +457,14 @@ func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 }
 
 // newFabric is the regions of a board, free.
-func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
+func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg := region.Default(max(s.regions, 1), s.deployment.Regions.Area)
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
 	cfg.Patience = 0 // who keeps packets for long is waited for
 	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
-	cfg.Helps, cfg.Spares = b.helps, b.spares
+	cfg.Helps, cfg.Spares = pl.helps, pl.spares
 	f, err := region.New(now, cfg)
 	if err != nil {
 		panic(fmt.Sprintf("snic: regions that were checked: %v", err))
@@ -387,14 +479,14 @@ func (b *board) newFabric(now clock.Time, s settings) *region.Fabric {
 // because time stands still here.
 func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	b.settings = b.next
-	b.numbers.take(b.deployment)
+	b.cat.numbers.take(b.deployment)
 	b.renew = true
 	c.Wake(c.Now())
 	if err := b.deployTasks(c, apps); err != nil {
 		panic(fmt.Sprintf("snic: tasks that were checked: %v", err))
 	}
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			k := t.in.Kind
 			t.looks = t.Writes == 0 && !t.Answers && !t.holds
 			t.quiet = !t.Answers && !t.holds && k.Effects != nil && !k.Effects(t.in.Args).Answers
@@ -405,51 +497,51 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 // Push takes frames in: parser, match-action table, admission, and on to the
 // scheduler.
 func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
-	if b.scarce.used&(1<<in) == 0 {
-		b.use(c.Now(), in)
+	if b.split.scarce.used&(1<<in) == 0 {
+		b.split.use(c.Now(), in)
 	}
-	if b.spent.clock != nil {
-		b.breathe(c.Now(), frames.Len())
+	if b.split.spent.clock != nil {
+		b.split.breathe(c.Now(), frames.Len())
 	}
 	n := 0
 	forward := in&1 == 0
 	out := in ^ 1
-	if b.pool != nil && in|1 == b.pool.port|1 {
+	if b.near.pool != nil && in|1 == b.near.pool.port|1 {
 		b.pushPeers(c, in, frames)
 		return
 	}
 	for i, x := range frames.Bufs() {
-		q, p := &b.asked[i], x.Bytes()
+		q, p := &b.ingress.asked[i], x.Bytes()
 		if q.whole = hdr.Walk(p, &q.Layers); q.whole {
-			b.mat.Ahead(&q.Ask, p, uint16(in))
+			b.ingress.mat.Ahead(&q.Ask, p, uint16(in))
 		}
 	}
 	for i := range frames.Len() {
-		if q := &b.asked[i]; q.whole {
-			b.mat.Near(&q.Ask)
+		if q := &b.ingress.asked[i]; q.whole {
+			b.ingress.mat.Near(&q.Ask)
 		}
 	}
 	for i, x := range frames.Bufs() {
-		if b.pauses != nil && b.hear(c, in, x) {
+		if b.gates.pauses != nil && b.gates.hear(c, in, x) {
 			continue
 		}
-		q, p := &b.asked[i], x.Bytes()
+		q, p := &b.ingress.asked[i], x.Bytes()
 		if !q.whole {
 			c.Mark(x, packet.Forwarded, reasonShort)
-			b.depart(c, out, x)
+			b.gates.depart(c, out, x)
 			continue
 		}
-		f := b.mat.Find(&q.Ask, p, uint16(in), forward)
+		f := b.ingress.mat.Find(&q.Ask, p, uint16(in), forward)
 		if f.Rule < 0 {
 			c.Mark(x, packet.Forwarded, reasonSwitched)
-			b.depart(c, out, x)
+			b.gates.depart(c, out, x)
 			continue
 		}
-		r := &b.rules[f.Rule]
+		r := &b.ingress.rules[f.Rule]
 		switch r.Road {
 		case mat.Switch:
 			c.Mark(x, packet.Forwarded, reasonSwitched)
-			b.depart(c, out, x)
+			b.gates.depart(c, out, x)
 			continue
 		case mat.Control:
 			c.Punt(x, reasonControl)
@@ -469,25 +561,25 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 				f.Hash = mat.Hash(x.Bytes(), l)
 			}
 		}
-		n += b.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
+		n += b.ingress.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
 	}
-	b.dispatch(c, in, n)
+	b.ingress.dispatch(c, in, n)
 }
 
 // collect adds a frame to those of a batch that go the same way, of which there
 // are n groups, and returns how many groups it made.
-func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
-	d := &b.services[dag]
+func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
+	d := &ig.cat.services[dag]
 	size := x.Len()
 	if !d.listed {
-		b.list(c, int32(dag))
+		ig.place.list(c, int32(dag))
 	}
 	d.arrived += int64(size)
 	d.packets++
 	d.bytes += uint64(size)
 	if d.away {
 		c.Mark(x, packet.Forwarded, reasonEndpoint)
-		b.emit(c, way{int32(dag), back, out, d.term}, x)
+		ig.gates.emit(c, way{int32(dag), back, out, d.term}, x)
 		return 0
 	}
 	route := 2 * dag
@@ -496,16 +588,16 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 	}
 	made := 0
 	// Of one route, those of another pair of ports are a group of their own.
-	g := int(b.groupOf[route]) - 1
+	g := int(ig.groupOf[route]) - 1
 	if g < 0 {
 		g, made = n, 1
-		b.groupOf[route] = int8(g + 1)
-		b.groups[g].way = way{int32(dag), back, out, d.term}
-		b.groups[g].from, b.groups[g].weight = 0, stands
-		b.groups[g].bytes = 0
-		b.groups[g].batch.Reset()
+		ig.groupOf[route] = int8(g + 1)
+		ig.groups[g].way = way{int32(dag), back, out, d.term}
+		ig.groups[g].from, ig.groups[g].weight = 0, stands
+		ig.groups[g].bytes = 0
+		ig.groups[g].batch.Reset()
 	}
-	k := &b.groups[g]
+	k := &ig.groups[g]
 	k.flows[k.batch.Len()] = flow
 	k.batch.Add(x)
 	k.bytes += size
@@ -513,87 +605,87 @@ func (b *board) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow ui
 }
 
 // list notes that a DAG has packets in this epoch.
-func (b *board) list(c *graph.Ctx, dag int32) {
-	d := &b.services[dag]
+func (pl *placement) list(c *graph.Ctx, dag int32) {
+	d := &pl.cat.services[dag]
 	if d.listed {
 		return
 	}
 	d.listed = true
-	if b.quiet { // the epoch is long
-		b.quiet = false
-		b.epochAt = min(b.epochAt, c.Now().Add(b.epoch))
-		c.Wake(b.epochAt)
+	if pl.quiet { // the epoch is long
+		pl.quiet = false
+		pl.epochAt = min(pl.epochAt, c.Now().Add(pl.epoch))
+		c.Wake(pl.epochAt)
 	}
-	b.active = append(b.active, dag)
+	pl.active = append(pl.active, dag)
 }
 
 // dispatch admits the n groups that were collected.
-func (b *board) dispatch(c *graph.Ctx, in, n int) {
+func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
 	if n == 0 {
 		return
 	}
-	for i := range b.groups[:n] {
-		g := &b.groups[i]
-		b.groupOf[2*g.way.dag] = 0
-		b.groupOf[2*g.way.dag+1] = 0
+	for i := range ig.groups[:n] {
+		g := &ig.groups[i]
+		ig.groupOf[2*g.way.dag] = 0
+		ig.groupOf[2*g.way.dag+1] = 0
 	}
-	b.convoy.open = true
-	for i := range b.groups[:n] {
-		b.admit(c, in, &b.groups[i])
+	ig.runner.convoy.open = true
+	for i := range ig.groups[:n] {
+		ig.admit(c, in, &ig.groups[i])
 	}
-	b.convoy.open = false
-	b.runConvoy(c)
-	b.pump(c)
+	ig.runner.convoy.open = false
+	ig.runner.runConvoy(c)
+	ig.runner.pump(c)
 }
 
 // admit sends a group into its DAG.
-func (b *board) admit(c *graph.Ctx, in int, g *group) {
-	d := &b.services[g.way.dag]
+func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
+	d := &ig.cat.services[g.way.dag]
 	if d.lodge.at > 0 {
 		d.lodge.offered += int64(g.bytes)
 	} else if d.byFlow && d.abroad.peer == 0 {
-		b.want(d, g)
+		ig.want(d, g)
 	}
-	if b.pauses != nil {
-		b.strain(c, in, d.tenant)
+	if ig.gates.pauses != nil {
+		ig.gates.strain(c, in, d.tenant)
 	}
-	if b.fair != nil && !b.fair.Ingress(c.Now(), d.tenant, g.bytes) {
+	if ig.split.fair != nil && !ig.split.fair.Ingress(c.Now(), d.tenant, g.bytes) {
 		d.throttled += uint64(g.batch.Len())
 		for _, x := range g.batch.Bufs() {
 			c.Drop(x, reasonThrottled)
 		}
 		return
 	}
-	if b.fair != nil && b.fair.Press(d.tenant) {
-		b.press(c, g)
+	if ig.split.fair != nil && ig.split.fair.Press(d.tenant) {
+		ig.press(c, g)
 	}
 	if d.lodge.at > 0 {
 		d.lodge.let += int64(g.bytes)
 	}
-	b.letIn(c, in, g)
+	ig.letIn(c, in, g)
 }
 
 // letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
-func (b *board) letIn(c *graph.Ctx, in int, g *group) {
-	d := &b.services[g.way.dag]
+func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
+	d := &ig.cat.services[g.way.dag]
 	lodges := d.lodge.at > 0
-	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && b.waits[g.way.dag] == 0 {
-		if b.fair != nil {
-			b.measure(d, in, g)
+	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && ig.runner.waits[g.way.dag] == 0 {
+		if ig.split.fair != nil {
+			ig.split.measure(d, in, g)
 		}
 		for _, x := range g.batch.Bufs() {
 			if lodges {
-				b.hand(c, d, g.way, x)
+				ig.gates.hand(c, d, g.way, x)
 			} else {
-				b.request(c, d, g.way, x)
+				ig.gates.request(c, d, g.way, x)
 			}
 		}
 		return
 	}
 	if d.missing {
-		b.runConvoy(c) // before regions change
+		ig.runner.runConvoy(c) // before regions change
 	}
-	if d.missing && !b.find(c, int(g.way.dag)) {
+	if d.missing && !ig.place.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
 		r := reasonNoRegion
 		if d.away {
@@ -602,20 +694,25 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 		for _, x := range g.batch.Bufs() {
 			if d.away {
 				c.Mark(x, packet.Forwarded, r)
-				b.emit(c, g.way, x)
+				ig.gates.emit(c, g.way, x)
 			} else {
 				c.Drop(x, r)
 			}
 		}
 		return
 	}
-	if b.fair != nil {
-		b.measure(d, in, g)
+	if ig.split.fair != nil {
+		ig.split.measure(d, in, g)
 	}
+	ig.runner.accept(c, g, d)
+}
+
+// accept takes a group of packets in: they run at once, or go to the packet store and the scheduler.
+func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 	bufs := g.batch.Bufs()
 	at := 0
-	if d.bulk && !(g.way.back && b.backs[g.way.dag] > 0) {
-		at = b.rush(c, g, d)
+	if d.bulk && !(g.way.back && rn.backs[g.way.dag] > 0) {
+		at = rn.rush(c, g, d)
 	}
 	route := 2 * int(g.way.dag)
 	if g.way.back {
@@ -623,31 +720,31 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 	}
 	var k *kept
 	if at < len(bufs) {
-		k = &b.kept[d.tenant]
+		k = &rn.stock.kept[d.tenant]
 	}
 	for i := at; i < len(bufs); i++ {
 		x := bufs[i]
 		// No tenant has more of the packet store than it leaves to all others: so one that
 		// floods, or waits for a region, does not fill it (the dynamic thresholds of Choudhury
 		// and Hahne, 1998).
-		if b.fair != nil && (int(k.packets) >= b.fixed.packets-b.inside || k.bytes+int64(x.Len()) > b.fixed.store-b.stored) {
+		if rn.split.fair != nil && rn.stock.full(k, x.Len()) {
 			c.Drop(x, reasonOverQuota)
 			continue
 		}
 		way := route
 		copies := 0
 		if d.width > 0 && d.copies > 0 {
-			if copies = d.copies; !b.canCopy(x, copies) {
+			if copies = d.copies; !rn.canCopy(x, copies) {
 				copies, way = 0, way+inLine
 			}
 		}
-		id, r := b.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
+		id, r := rn.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
-		b.promised += copies
-		p := &b.packets[id]
+		rn.promised += copies
+		p := &rn.packets[id]
 		p.begun, p.lost, p.failed, p.lent = false, false, false, false
 		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
 		p.original, p.stage, p.branches = nil, 0, 0
@@ -655,15 +752,15 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 			d.lodge.guests[g.from-1].inside++
 		}
 		first := id << laneBits
-		b.lanes[first].take(x)
-		b.inside++
-		b.stored += int64(x.Len())
+		rn.lanes[first].take(x)
+		rn.stock.inside++
+		rn.stock.stored += int64(x.Len())
 		k.packets++
 		k.bytes += int64(x.Len())
-		b.held++
-		b.waits[g.way.dag]++
+		rn.held++
+		rn.waits[g.way.dag]++
 		if g.way.back {
-			b.backs[g.way.dag]++
+			rn.backs[g.way.dag]++
 		}
 		x.Tag = uint64(first) + 1
 	}
@@ -671,33 +768,33 @@ func (b *board) letIn(c *graph.Ctx, in int, g *group) {
 
 // rush takes packets of a group through their DAG at once, while there are credits
 // for the whole of it and nobody waits, and returns how many.
-func (b *board) rush(c *graph.Ctx, g *group, d *service) int {
+func (rn *runner) rush(c *graph.Ctx, g *group, d *service) int {
 	route := 2 * int(g.way.dag)
 	bufs := g.batch.Bufs()
 	at := 0
 	for at < len(bufs) {
 		n, bytes := len(bufs)-at, g.bytes
-		if d.spread == sched.PerFlow && len(b.chains[d.visits[0].Chain].running) > 1 {
-			first := b.sched.Choose(route, g.flows[at])
-			for n = 1; at+n < len(bufs) && b.sched.Choose(route, g.flows[at+n]) == first; n++ {
+		if d.spread == sched.PerFlow && len(rn.cat.chains[d.visits[0].Chain].running) > 1 {
+			first := rn.sched.Choose(route, g.flows[at])
+			for n = 1; at+n < len(bufs) && rn.sched.Choose(route, g.flows[at+n]) == first; n++ {
 			}
 			bytes = 0
 			for _, x := range bufs[at : at+n] {
 				bytes += x.Len()
 			}
 		}
-		r, mask, k := b.sched.Take(route, g.flows[at], n, bytes)
+		r, mask, k := rn.sched.Take(route, g.flows[at], n, bytes)
 		if k == 0 {
-			if b.convoy.batch.Len() > 0 {
-				b.runConvoy(c) // and gives back credits
+			if rn.convoy.batch.Len() > 0 {
+				rn.runConvoy(c) // and gives back credits
 				continue
 			}
 			return at
 		}
-		b.gather(c, d, g.way, bufs[at:at+k])
-		b.convoy.taken = append(b.convoy.taken, taken{r, mask, k})
-		if at += k; !b.convoy.open || k < n {
-			b.runConvoy(c)
+		rn.gather(c, d, g.way, bufs[at:at+k])
+		rn.convoy.taken = append(rn.convoy.taken, taken{r, mask, k})
+		if at += k; !rn.convoy.open || k < n {
+			rn.runConvoy(c)
 		}
 	}
 	return at
@@ -724,27 +821,27 @@ type taken struct {
 // gather has packets run with those that were taken before them. They, and what tasks answer or make on the way, go the way of
 // the first of them. The ways of all differ in the number of the DAG alone, by which nothing is told apart any more, but for
 // frames that go back to a peer: these say which DAG they are of, and each DAG's run by themselves.
-func (b *board) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
-	k := &b.convoy
+func (rn *runner) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
+	k := &rn.convoy
 	if n := k.batch.Len(); n > 0 {
-		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && b.unmeasured(d, n+len(frames)) {
+		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && rn.unmeasured(d, n+len(frames)) {
 			k.batch.Append(frames)
 			return
 		}
-		b.runConvoy(c)
+		rn.runConvoy(c)
 	}
-	k.d, k.way, k.alone = d, w, !b.unmeasured(d, len(frames))
+	k.d, k.way, k.alone = d, w, !rn.unmeasured(d, len(frames))
 	k.batch.Append(frames)
 }
 
 // unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
 // timed then, which is done with packets of one DAG.
-func (b *board) unmeasured(d *service, n int) bool {
-	if b.spent.clock == nil {
+func (rn *runner) unmeasured(d *service, n int) bool {
+	if rn.split.spent.clock == nil {
 		return true
 	}
 	for i, t := range d.tasks {
-		if b.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+		if rn.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
 			return false
 		}
 	}
@@ -752,15 +849,15 @@ func (b *board) unmeasured(d *service, n int) bool {
 }
 
 // runConvoy runs what was gathered.
-func (b *board) runConvoy(c *graph.Ctx) {
-	k := &b.convoy
+func (rn *runner) runConvoy(c *graph.Ctx) {
+	k := &rn.convoy
 	if k.batch.Len() == 0 {
 		return
 	}
-	b.run(c, k.d, k.d.start(k.way.back), k.way, k.batch.Bufs())
+	rn.run(c, k.d, k.d.start(k.way.back), k.way, k.batch.Bufs())
 	k.batch.Reset()
 	for _, t := range k.taken {
-		b.sched.Give(t.region, t.mask, t.n, 0)
+		rn.sched.Give(t.region, t.mask, t.n, 0)
 	}
 	k.taken = k.taken[:0]
 }

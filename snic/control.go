@@ -55,40 +55,40 @@ func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 // keeps its number, its state and its packets.
 func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
-	b.whole.gen = b.numbers.gen
+	b.split.whole.gen = b.cat.numbers.gen
 	for i, x := range d.Tasks {
-		if err := b.fabric.SetTask(b.taskOf[i], float64(x.Throughput)); err != nil {
+		if err := b.place.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
 			return err
 		}
 	}
-	if err := b.deployChains(c.Now(), b.taskOf); err != nil {
+	if err := b.place.deployChains(c.Now(), b.cat.taskOf); err != nil {
 		return err
 	}
-	if err := b.deployServices(b.taskOf, b.deployTenants()); err != nil {
+	if err := b.deployServices(b.cat.taskOf, b.deployTenants()); err != nil {
 		return err
 	}
-	b.deployMemory()
-	b.bestCovers()
-	b.deployRules()
-	if b.pool != nil {
-		b.joinPool(c)
+	b.memory.deployMemory()
+	b.cat.bestCovers()
+	b.ingress.deployRules()
+	if b.near.pool != nil {
+		b.near.joinPool(c)
 	}
-	if err := b.deployShares(c.Now()); err != nil {
+	if err := b.split.deployShares(c.Now()); err != nil {
 		return err
 	}
-	b.events(c)
-	b.recredit()
-	if b.house != nil {
-		b.planAll(c.Now())
+	b.place.events(c)
+	b.place.recredit()
+	if b.cat.house != nil {
+		b.near.planAll(c.Now())
 	} else {
-		for i := range b.services {
-			if b.services[i].UID != 0 {
-				b.plan(c.Now(), i, b.waits[i] == 0)
+		for i := range b.cat.services {
+			if b.cat.services[i].UID != 0 {
+				b.place.plan(c.Now(), i, b.runner.waits[i] == 0)
 			}
 		}
 	}
-	b.events(c)
-	b.pump(c)
+	b.place.events(c)
+	b.runner.pump(c)
 	return nil
 }
 
@@ -152,17 +152,17 @@ func renumber[K comparable](owners, wanted []K, left func(n int)) []K {
 
 // deployTenants gives every tenant of the deployment its number.
 func (b *board) deployTenants() (out []int) {
-	for n, name := range b.numbers.tenants {
-		if n == len(b.tenants) {
-			b.tenants = append(b.tenants, "")
-			b.kept = append(b.kept, kept{})
-			b.had = append(b.had, had{})
+	for n, name := range b.cat.numbers.tenants {
+		if n == len(b.cat.tenants) {
+			b.cat.tenants = append(b.cat.tenants, "")
+			b.stock.kept = append(b.stock.kept, kept{})
+			b.split.had = append(b.split.had, had{})
 		}
-		if b.tenants[n] != name {
-			b.tenants[n], b.had[n] = name, had{grant: 1}
+		if b.cat.tenants[n] != name {
+			b.cat.tenants[n], b.split.had[n] = name, had{grant: 1}
 		}
 	}
-	number := b.tenantNumbers()
+	number := b.cat.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
 		out = append(out, number[t.Name])
 	}
@@ -170,9 +170,9 @@ func (b *board) deployTenants() (out []int) {
 }
 
 // tenantNumbers are those of the tenants that there are.
-func (b *board) tenantNumbers() map[string]int {
-	out := make(map[string]int, len(b.tenants))
-	for n, name := range b.tenants {
+func (cat *catalog) tenantNumbers() map[string]int {
+	out := make(map[string]int, len(cat.tenants))
+	for n, name := range cat.tenants {
 		if name != "" {
 			out[name] = n
 		}
@@ -189,19 +189,19 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		app  graph.App
 	}
 	var olds []old
-	for n := range b.tasks {
-		t := &b.tasks[n]
-		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.anew(t, &d.Tasks[i]) {
-			b.vacate(t) // so that there is room for the others
+	for n := range b.cat.tasks {
+		t := &b.cat.tasks[n]
+		if i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name }); i < 0 || t.in != apps[i] || b.memory.anew(t, &d.Tasks[i]) {
+			t.vacate() // so that there is room for the others
 		}
 	}
-	for n := range b.tasks {
-		t := &b.tasks[n]
+	for n := range b.cat.tasks {
+		t := &b.cat.tasks[n]
 		if t.in == nil {
 			continue
 		}
 		i := slices.IndexFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name })
-		if i >= 0 && t.in == apps[i] && !b.anew(t, &d.Tasks[i]) {
+		if i >= 0 && t.in == apps[i] && !b.memory.anew(t, &d.Tasks[i]) {
 			continue
 		}
 		olds = append(olds, old{n, t.in, t.app})
@@ -219,33 +219,33 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 		}
 		was := t.app
 		t.become(apps[i], app)
-		b.furnish(n, &d.Tasks[i])
+		b.memory.furnish(n, &d.Tasks[i])
 		if t.Restart == d.Tasks[i].Restart && was != nil && t.app != nil {
-			b.try(t, func() { move(was, app) })
+			t.try(func() { move(was, app) })
 		}
 	}
 	// What the old ones hold goes on from there, while the others are all there.
 	for _, o := range olds {
 		o.in.Remove(c, o.app)
-		b.sweep(c, &b.tasks[o.task], o.in)
+		b.runner.sweep(c, &b.cat.tasks[o.task], o.in)
 	}
-	b.pump(c)
-	b.taskOf = b.taskOf[:0]
+	b.runner.pump(c)
+	b.cat.taskOf = b.cat.taskOf[:0]
 	for i, x := range d.Tasks {
-		n := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
+		n := slices.IndexFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name })
 		for k := 0; n < 0; k++ {
-			if k == len(b.tasks) {
-				b.tasks = append(b.tasks, task{})
+			if k == len(b.cat.tasks) {
+				b.cat.tasks = append(b.cat.tasks, task{})
 			}
-			if b.free(k) {
+			if b.cat.free(k) {
 				n = k
 			}
 		}
 		if n >= maxNumbers {
 			return errors.New("too many tasks come and go at a time")
 		}
-		b.taskOf = append(b.taskOf, n)
-		t := &b.tasks[n]
+		b.cat.taskOf = append(b.cat.taskOf, n)
+		t := &b.cat.tasks[n]
 		if t.in == nil {
 			app, err := apps[i].Make()
 			if err != nil {
@@ -253,9 +253,9 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			}
 			*t = task{way: way{dag: -1, out: 1}}
 			t.become(apps[i], app)
-			b.furnish(n, &x)
+			b.memory.furnish(n, &x)
 		} else {
-			b.grow(n, &x)
+			b.memory.grow(n, &x)
 		}
 		t.Task = x
 		t.modelled = x.Throughput > 0 || x.Latency > 0 || b.pass > 0
@@ -275,28 +275,28 @@ func (t *task) become(in *graph.Inside, app graph.App) {
 
 // free reports that nobody has a number of tasks: no task, and no chain, in which
 // packets may still be on their way to the task that was there.
-func (b *board) free(n int) bool {
-	return b.tasks[n].in == nil && !slices.ContainsFunc(b.chains, func(ch chain) bool { return slices.Contains(ch.tasks, n) })
+func (cat *catalog) free(n int) bool {
+	return cat.tasks[n].in == nil && !slices.ContainsFunc(cat.chains, func(ch chain) bool { return slices.Contains(ch.tasks, n) })
 }
 
 // recredit gives tasks in regions the credits of the deployment.
-func (b *board) recredit() {
-	for r, n := range b.placed {
+func (pl *placement) recredit() {
+	for r, n := range pl.cat.placed {
 		if n < 0 {
 			continue
 		}
-		for i, k := range b.credits(int(n)) {
-			_ = b.sched.SetCredits(r, i, k) // they are there
+		for i, k := range pl.cat.credits(int(n)) {
+			_ = pl.runner.sched.SetCredits(r, i, k) // they are there
 		}
 	}
 }
 
 // credits are those of the tasks of a chain.
-func (b *board) credits(chain int) []int {
+func (cat *catalog) credits(chain int) []int {
 	var out []int
-	for _, t := range b.chains[chain].tasks {
-		k := max(b.tasks[t].Credits, 1) // none: it is no longer deployed
-		if !b.tasks[t].modelled {
+	for _, t := range cat.chains[chain].tasks {
+		k := max(cat.tasks[t].Credits, 1) // none: it is no longer deployed
+		if !cat.tasks[t].modelled {
 			k = max(k, batchCredits)
 		}
 		out = append(out, k)
@@ -329,33 +329,33 @@ func move(from, to graph.App) {
 }
 
 // deployChains tells the fabric which bitstreams there are.
-func (b *board) deployChains(now clock.Time, numbers []int) error {
-	all, err := b.deployment.Chains(0)
+func (pl *placement) deployChains(now clock.Time, numbers []int) error {
+	all, err := pl.deployment.Chains(0)
 	if err != nil {
 		return err
 	}
-	for i := range b.chains {
-		ch := &b.chains[i]
+	for i := range pl.cat.chains {
+		ch := &pl.cat.chains[i]
 		if !ch.known {
-			ch.rests = ch.rests && b.sched.Visits(i)
+			ch.rests = ch.rests && pl.runner.sched.Visits(i)
 			continue
 		}
 		at := slices.IndexFunc(all, func(x dag.Chain) bool { return ch.is(x.Tasks, numbers) })
 		if at < 0 || ch.Area != all[at].Area || ch.Bitstream != all[at].Bitstream {
 			ch.ends = true
-			b.fabric.Remove(now, i)
+			pl.fabric.Remove(now, i)
 			continue
 		}
 	}
 	for _, x := range all {
-		n := place(b.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
+		n := place(pl.cat.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
 		if n < 0 {
-			if n = len(b.chains); n == maxChains {
+			if n = len(pl.cat.chains); n == maxChains {
 				return errors.New("too many chains come and go")
 			}
-			b.chains = append(b.chains, chain{})
+			pl.cat.chains = append(pl.cat.chains, chain{})
 		}
-		ch := &b.chains[n]
+		ch := &pl.cat.chains[n]
 		ch.Chain = x
 		if ch.known {
 			continue
@@ -364,7 +364,7 @@ func (b *board) deployChains(now clock.Time, numbers []int) error {
 		for _, t := range x.Tasks {
 			ch.tasks = append(ch.tasks, numbers[t])
 		}
-		if err := b.fabric.Add(n, region.Chain{Area: x.Area, Bitstream: x.Bitstream, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
+		if err := pl.fabric.Add(n, region.Chain{Area: x.Area, Bitstream: x.Bitstream, Tasks: ch.tasks, Save: x.State, Endpoint: x.Endpoint}); err != nil {
 			return err
 		}
 	}
@@ -380,23 +380,23 @@ func (ch *chain) is(tasks []dag.TaskID, numbers []int) bool {
 func (b *board) deployServices(numbers, tenants []int) error {
 	d := b.deployment
 	number := make(map[uint32]int, len(d.DAGs))
-	for n, uid := range b.numbers.dags {
-		if n == len(b.services) {
-			b.services = append(b.services, service{})
+	for n, uid := range b.cat.numbers.dags {
+		if n == len(b.cat.services) {
+			b.cat.services = append(b.cat.services, service{})
 		}
-		s, term := &b.services[n], b.numbers.terms[n]
+		s, term := &b.cat.services[n], b.cat.numbers.terms[n]
 		if s.UID != 0 && s.term != term {
-			b.unroute(n)
+			b.place.unroute(n)
 			s.UID = 0
 		}
 		s.term, number[uid] = term, n
 	}
-	b.dagOf = b.dagOf[:0]
+	b.cat.dagOf = b.cat.dagOf[:0]
 	var fresh []int
 	for i, x := range d.DAGs {
 		n := number[x.UID]
-		b.dagOf = append(b.dagOf, n)
-		s := &b.services[n]
+		b.cat.dagOf = append(b.cat.dagOf, n)
+		s := &b.cat.services[n]
 		var tasks []int
 		for _, t := range d.Stages(dag.DAGID(i), 1)[0][0] {
 			tasks = append(tasks, numbers[t])
@@ -414,7 +414,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			stages = append(stages, branches)
 		}
 		if s.UID == 0 {
-			*s = service{listed: slices.Contains(b.active, int32(n)), term: s.term}
+			*s = service{listed: slices.Contains(b.place.active, int32(n)), term: s.term}
 			fresh = append(fresh, n)
 		}
 		s.stages = stages
@@ -425,30 +425,30 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		}
 	}
 	for _, n := range fresh {
-		if b.house != nil {
-			b.lodgeNew(n)
+		if b.cat.house != nil {
+			b.cat.lodgeNew(n)
 		}
 	}
 	// What a task makes before a packet came to it goes forward in a DAG that has it.
 	for _, t := range numbers {
-		w := &b.tasks[t].way
-		if w.dag >= 0 && b.services[w.dag].term == w.term && slices.Contains(b.services[w.dag].tasks, t) {
+		w := &b.cat.tasks[t].way
+		if w.dag >= 0 && b.cat.services[w.dag].term == w.term && slices.Contains(b.cat.services[w.dag].tasks, t) {
 			continue
 		}
 		*w = way{dag: -1, out: 1}
-		if i := slices.IndexFunc(b.dagOf, func(n int) bool { return slices.Contains(b.services[n].tasks, t) }); i >= 0 {
-			w.dag, w.term = int32(b.dagOf[i]), b.services[b.dagOf[i]].term
+		if i := slices.IndexFunc(b.cat.dagOf, func(n int) bool { return slices.Contains(b.cat.services[n].tasks, t) }); i >= 0 {
+			w.dag, w.term = int32(b.cat.dagOf[i]), b.cat.services[b.cat.dagOf[i]].term
 		}
 	}
 	return nil
 }
 
-func (b *board) unroute(n int) {
-	s := &b.services[n]
+func (pl *placement) unroute(n int) {
+	s := &pl.cat.services[n]
 	for i := range 2 {
-		_ = b.sched.RemoveRoute(2*n + i) // there may be none
+		_ = pl.runner.sched.RemoveRoute(2*n + i) // there may be none
 		if s.twin {
-			_ = b.sched.RemoveRoute(inLine + 2*n + i)
+			_ = pl.runner.sched.RemoveRoute(inLine + 2*n + i)
 		}
 	}
 	s.visits, s.twin = nil, false
@@ -456,41 +456,41 @@ func (b *board) unroute(n int) {
 
 // deployRules fills the match-action table: the user's rules, then the service
 // paths of all DAGs, then that other paths are nobody's.
-func (b *board) deployRules() {
-	b.rules = b.rules[:0]
-	for _, r := range b.deployment.Rules {
+func (ig *ingress) deployRules() {
+	ig.rules = ig.rules[:0]
+	for _, r := range ig.deployment.Rules {
 		if r.Road == mat.Tasks {
-			r.DAG = b.dagOf[r.DAG]
+			r.DAG = ig.cat.dagOf[r.DAG]
 		}
-		b.rules = append(b.rules, r)
+		ig.rules = append(ig.rules, r)
 	}
 	path := func(text string, road mat.Road, n int) {
 		m, err := match.Parse(text)
 		if err != nil {
 			panic(err) // of our own making
 		}
-		b.rules = append(b.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
+		ig.rules = append(ig.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
 	}
-	for i, d := range b.deployment.DAGs {
+	for i, d := range ig.deployment.DAGs {
 		if d.UID < 1<<24 {
-			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, b.dagOf[i])
+			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, ig.cat.dagOf[i])
 		}
 	}
 	path("type:0x894f", mat.Refuse, 0)
-	b.mat.Set(b.rules)
-	b.rules = b.mat.Rules()
+	ig.mat.Set(ig.rules)
+	ig.rules = ig.mat.Rules()
 }
 
 // candidates are chains that a DAG may use now: those that take packets or soon
 // will, or all.
-func (b *board) candidates(all bool) []dag.Candidate {
+func (cat *catalog) candidates(all bool) []dag.Candidate {
 	var out []dag.Candidate
-	for i := range b.chains {
-		ch := &b.chains[i]
+	for i := range cat.chains {
+		ch := &cat.chains[i]
 		if !ch.known || ch.ends || !all && len(ch.running) == 0 && !ch.asked {
 			continue
 		}
-		x := b.candidate(i)
+		x := cat.candidate(i)
 		if all {
 			x.Cost = int64(len(ch.tasks))
 		}
@@ -505,9 +505,9 @@ func (b *board) candidates(all bool) []dag.Candidate {
 }
 
 // candidate is a chain as one, without a cost.
-func (b *board) candidate(chain int) dag.Candidate {
-	x := dag.Candidate{Chain: dag.ChainID(chain), Each: make([]int64, len(b.chains[chain].tasks))}
-	for _, t := range b.chains[chain].tasks {
+func (cat *catalog) candidate(chain int) dag.Candidate {
+	x := dag.Candidate{Chain: dag.ChainID(chain), Each: make([]int64, len(cat.chains[chain].tasks))}
+	for _, t := range cat.chains[chain].tasks {
 		x.Tasks = append(x.Tasks, dag.TaskID(t))
 	}
 	return x
@@ -532,11 +532,11 @@ func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 
 // bestCovers finds for every DAG the fewest visits, whatever is in the regions. DAGs
 // of the same tasks share them.
-func (b *board) bestCovers() {
-	all := b.candidates(true)
+func (cat *catalog) bestCovers() {
+	all := cat.candidates(true)
 	known := map[string][]sched.Visit{}
-	for i := range b.services {
-		s := &b.services[i]
+	for i := range cat.services {
+		s := &cat.services[i]
 		if s.UID == 0 {
 			s.best = nil
 			continue
@@ -553,30 +553,26 @@ func (b *board) bestCovers() {
 
 // plan decides through which chains a DAG goes, and has those launched that are
 // in no region: before demand, or because packets came.
-func (b *board) plan(now clock.Time, n int, pre bool) {
-	s := &b.services[n]
+func (pl *placement) plan(now clock.Time, n int, pre bool) {
+	s := &pl.cat.services[n]
 	if s.elsewhere() {
 		return
 	}
 	s.away, s.refused = false, false
-	if pre && !b.ahead && s.visits == nil {
-		b.unroute(n)
+	if pre && !pl.ahead && s.visits == nil {
+		pl.unroute(n)
 		s.missing = true
 		return
 	}
 	visits := slices.Clone(s.best)
 	ok := false
 	if visits != nil {
-		switch b.launch(now, visits, region.Demand{Pre: pre, NoPeer: !b.mayGo(now, n)}) {
+		switch pl.launch(now, visits, region.Demand{Pre: pre, NoPeer: !pl.near.mayGo(now, n)}) {
 		case region.ShareRunning:
 			ok = true
 		case region.Remote:
-			if visits = cover(s.tasks, b.candidates(false)); visits == nil {
-				if b.house != nil {
-					b.leaveFor(n)
-				} else {
-					b.ask(n, true)
-				}
+			if visits = cover(s.tasks, pl.cat.candidates(false)); visits == nil {
+				pl.near.leave(n)
 				return
 			}
 			ok = true
@@ -587,29 +583,29 @@ func (b *board) plan(now clock.Time, n int, pre bool) {
 	}
 	if !ok {
 		// Through several chains that are there already, tasks skipped.
-		if visits = cover(s.tasks, b.candidates(false)); visits == nil {
+		if visits = cover(s.tasks, pl.cat.candidates(false)); visits == nil {
 			s.missing, s.refused = true, !pre
 			if s.refused || s.visits == nil {
-				b.unroute(n) // what waits would do so forever
+				pl.unroute(n) // what waits would do so forever
 			}
 			return
 		}
 	}
-	b.follow(n, visits)
+	pl.follow(n, visits)
 }
 
 // launch has what visits go through be in regions, and has them follow it. It returns
 // ShareRunning when it is, or will be, and otherwise the first choice that is
 // none of this.
-func (b *board) launch(now clock.Time, visits []sched.Visit, d region.Demand) region.Choice {
+func (pl *placement) launch(now clock.Time, visits []sched.Visit, d region.Demand) region.Choice {
 	for i := range visits {
 		v := &visits[i]
 		d.Chain = v.Chain
-		switch dec := b.fabric.Launch(now, d); dec.Choice {
+		switch dec := pl.fabric.Launch(now, d); dec.Choice {
 		case region.ShareRunning, region.Revive:
-			v.Chain, v.Mask = dec.Chain, b.masked(b.chains[v.Chain].tasks, v.Mask, dec.Chain)
+			v.Chain, v.Mask = dec.Chain, pl.cat.masked(pl.cat.chains[v.Chain].tasks, v.Mask, dec.Chain)
 		case region.LoadFree, region.Switch, region.Wait:
-			b.chains[v.Chain].asked = true
+			pl.cat.chains[v.Chain].asked = true
 		default:
 			return dec.Choice
 		}
@@ -619,33 +615,33 @@ func (b *board) launch(now clock.Time, visits []sched.Visit, d region.Demand) re
 
 // masked is a mask of some tasks of a chain as one of another chain that has
 // them, too.
-func (b *board) masked(tasks []int, mask uint16, in int) uint16 {
+func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	var m uint16
 	for i, t := range tasks {
 		if mask&(1<<i) != 0 {
-			m |= 1 << slices.Index(b.chains[in].tasks, t)
+			m |= 1 << slices.Index(cat.chains[in].tasks, t)
 		}
 	}
 	return m
 }
 
 // follow has the packets of a DAG take visits from now on.
-func (b *board) follow(n int, visits []sched.Visit) {
-	s := &b.services[n]
-	s.visits, s.spread = visits, b.spread(s)
-	b.skewed(s)
-	s.bulk = len(visits) == 1 && !b.panics && b.pass == 0
+func (pl *placement) follow(n int, visits []sched.Visit) {
+	s := &pl.cat.services[n]
+	s.visits, s.spread = visits, pl.cat.spread(s)
+	pl.cat.skewed(s)
+	s.bulk = len(visits) == 1 && !pl.panics && pl.pass == 0
 	s.missing = false
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
 		there = append(there, [][]sched.Visit{{v}})
-		ch := &b.chains[v.Chain]
+		ch := &pl.cat.chains[v.Chain]
 		s.missing = s.missing || len(ch.running) == 0 && !ch.asked
 		for i, t := range ch.tasks {
 			if v.Mask&(1<<i) == 0 {
 				continue
 			}
-			if b.tasks[t].modelled || b.tasks[t].holds {
+			if pl.cat.tasks[t].modelled || pl.cat.tasks[t].holds {
 				s.bulk = false
 			}
 			back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
@@ -657,16 +653,16 @@ func (b *board) follow(n int, visits []sched.Visit) {
 	}
 	line := [][][][]sched.Visit{there, back}
 	routes := line
-	if there, back, s.width = b.lay(s, visits); s.width > 0 {
+	if there, back, s.width = pl.cat.lay(s, visits); s.width > 0 {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}
 	for i := range 2 {
-		if err := b.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
+		if err := pl.runner.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 		}
 		if s.twin { // packets may be on it
-			if err := b.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
+			if err := pl.runner.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
 				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 			}
 		}
@@ -675,133 +671,130 @@ func (b *board) follow(n int, visits []sched.Visit) {
 
 // find is called for packets of a DAG that no region serves; it reports whether
 // they may wait for one.
-func (b *board) find(c *graph.Ctx, n int) bool {
-	s := &b.services[n]
+func (pl *placement) find(c *graph.Ctx, n int) bool {
+	s := &pl.cat.services[n]
 	if s.elsewhere() {
 		return true
 	}
 	if s.refused && c.Now() < s.again {
 		return false
 	}
-	b.plan(c.Now(), n, false)
-	s.again = c.Now().Add(b.monitor / 8)
-	b.events(c)
+	pl.plan(c.Now(), n, false)
+	s.again = c.Now().Add(pl.monitor / 8)
+	pl.events(c)
 	return !s.away && !s.refused
 }
 
 // events does what the fabric has decided.
-func (b *board) events(c *graph.Ctx) {
+func (pl *placement) events(c *graph.Ctx) {
 	for {
-		events := b.fabric.Events()
+		events := pl.fabric.Events()
 		if len(events) == 0 {
 			return
 		}
 		// Other calls of the fabric leave the slice alone.
 		for _, e := range events {
-			b.event(c, e)
+			pl.event(c, e)
 		}
 	}
 }
 
-func (b *board) event(c *graph.Ctx, e region.Event) {
+func (pl *placement) event(c *graph.Ctx, e region.Event) {
 	if e.Kind == region.Overload {
-		b.overload(c.Now(), e)
+		pl.overload(c.Now(), e)
 		return
 	}
-	b.note(e)
+	pl.note(e)
 	switch e.Kind {
 	case region.Run:
-		ch := &b.chains[e.Chain]
-		b.seat(e.Chain)
-		if err := b.sched.Place(e.Region, e.Chain, b.credits(e.Chain)); err != nil {
+		ch := &pl.cat.chains[e.Chain]
+		pl.seat(e.Chain)
+		if err := pl.runner.sched.Place(e.Region, e.Chain, pl.cat.credits(e.Chain)); err != nil {
 			panic(fmt.Sprintf("snic: region %d: %v", e.Region, err))
 		}
-		b.placed[e.Region] = int32(e.Chain)
+		pl.cat.placed[e.Region] = int32(e.Chain)
 		for i, t := range ch.tasks {
-			b.wait[e.Region*sched.MaxTasks+i].task = int32(t)
+			pl.runner.wait[e.Region*sched.MaxTasks+i].task = int32(t)
 		}
 		ch.running = append(ch.running, e.Region)
 		ch.asked = false
-		b.capacities()
-		b.reroute(e.Cause == region.Scaled)
+		pl.split.capacities()
+		pl.reroute(e.Cause == region.Scaled)
 	case region.Stop:
-		b.stops[e.Region] = e.Seq
-		b.close(e.Region)
-		b.settle(c.Now())
+		pl.stops[e.Region] = e.Seq
+		pl.close(e.Region)
+		pl.settle(c.Now())
 	case region.Evict, region.Revoke:
-		b.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
-		b.reroute(false)
+		pl.cat.chains[e.Chain].asked = e.Kind == region.Revoke && e.Cause == region.OnDemand
+		pl.reroute(false)
 	case region.Share:
-		b.chains[e.Chain].asked = false
-		b.reroute(true)
+		pl.cat.chains[e.Chain].asked = false
+		pl.reroute(true)
 	case region.Refuse:
-		b.chains[e.Chain].asked = false
-		for n := range b.services {
-			if b.uses(n, e.Chain) {
-				b.unroute(n)
-				b.services[n].missing = true
+		pl.cat.chains[e.Chain].asked = false
+		for n := range pl.cat.services {
+			if pl.cat.uses(n, e.Chain) {
+				pl.unroute(n)
+				pl.cat.services[n].missing = true
 			}
 		}
 	case region.Freed:
-		if b.pool != nil {
-			b.pool.freed = 0 // the pool is told at once
-		}
-		b.freed = b.house != nil
-		for n := range b.services {
-			if s := &b.services[n]; s.away || s.refused {
+		pl.near.regionFreed()
+		for n := range pl.cat.services {
+			if s := &pl.cat.services[n]; s.away || s.refused {
 				s.away, s.refused, s.missing = false, false, true
 			}
 		}
 	case region.Gone:
-		b.chains[e.Chain].ends = true
-		for n := range b.services {
-			if b.uses(n, e.Chain) {
-				b.services[n].visits = nil
-				b.plan(e.At, n, b.waits[n] == 0)
+		pl.cat.chains[e.Chain].ends = true
+		for n := range pl.cat.services {
+			if pl.cat.uses(n, e.Chain) {
+				pl.cat.services[n].visits = nil
+				pl.plan(e.At, n, pl.runner.waits[n] == 0)
 			}
 		}
-		b.chains[e.Chain] = chain{rests: b.sched.Visits(e.Chain)}
+		pl.cat.chains[e.Chain] = chain{rests: pl.runner.sched.Visits(e.Chain)}
 	}
 }
 
 // uses reports whether a DAG goes through a chain.
-func (b *board) uses(n, chain int) bool {
-	return b.services[n].UID != 0 && slices.ContainsFunc(b.services[n].visits, func(v sched.Visit) bool { return v.Chain == chain })
+func (cat *catalog) uses(n, chain int) bool {
+	return cat.services[n].UID != 0 && slices.ContainsFunc(cat.services[n].visits, func(v sched.Visit) bool { return v.Chain == chain })
 }
 
 // close has no more packets go into a region.
-func (b *board) close(r int) {
-	ch := &b.chains[b.placed[r]]
+func (pl *placement) close(r int) {
+	ch := &pl.cat.chains[pl.cat.placed[r]]
 	if i := slices.Index(ch.running, r); i >= 0 {
 		ch.running = slices.Delete(ch.running, i, i+1)
 	}
-	_ = b.sched.Pause(r) // it is placed
-	b.reroute(false)
+	_ = pl.runner.sched.Pause(r) // it is placed
+	pl.reroute(false)
 }
 
 // settle tells of regions that were to stop and in which nobody is left.
-func (b *board) settle(now clock.Time) {
-	for r, seq := range b.stops {
-		if seq != 0 && b.sched.Drained(r) {
-			b.stops[r] = 0
-			if err := b.sched.Remove(r); err != nil {
+func (pl *placement) settle(now clock.Time) {
+	for r, seq := range pl.stops {
+		if seq != 0 && pl.runner.sched.Drained(r) {
+			pl.stops[r] = 0
+			if err := pl.runner.sched.Remove(r); err != nil {
 				panic(fmt.Sprintf("snic: region %d: %v", r, err))
 			}
-			b.placed[r] = -1
+			pl.cat.placed[r] = -1
 			for i := range sched.MaxTasks {
-				b.wait[r*sched.MaxTasks+i].busy = 0
+				pl.runner.wait[r*sched.MaxTasks+i].busy = 0
 			}
-			b.capacities()
-			b.fabric.Stopped(now, r, seq)
+			pl.split.capacities()
+			pl.fabric.Stopped(now, r, seq)
 		}
 	}
 }
 
 // lately is how many bytes a DAG was sent in about the last monitor period: a mean in which
 // what is longer ago counts less.
-func (b *board) lately(s *service) int64 {
-	period := float64(b.monitor)
-	return int64(s.recent * period / (period + float64(b.seen.Sub(s.recentAt))))
+func (cat *catalog) lately(s *service) int64 {
+	period := float64(cat.monitor)
+	return int64(s.recent * period / (period + float64(cat.seen.Sub(s.recentAt))))
 }
 
 // work is how long an instance of a task takes for so many bytes, in ns; of one that takes all that
@@ -815,59 +808,59 @@ func (t *task) work(bytes int64) int64 {
 }
 
 // weighAll puts on all chains what goes through them.
-func (b *board) weighAll() {
-	for i := range b.chains {
-		ch := &b.chains[i]
+func (cat *catalog) weighAll() {
+	for i := range cat.chains {
+		ch := &cat.chains[i]
 		ch.load = slices.Grow(ch.load[:0], len(ch.tasks))[:len(ch.tasks)]
 		clear(ch.load)
 	}
-	for n := range b.services {
-		b.weigh(n, b.services[n].visits, 1)
+	for n := range cat.services {
+		cat.weigh(n, cat.services[n].visits, 1)
 	}
 }
 
 // weigh puts what DAG n was sent of late on the chains of visits, or with -1 takes it away.
-func (b *board) weigh(n int, visits []sched.Visit, sign int64) {
-	s := &b.services[n]
+func (cat *catalog) weigh(n int, visits []sched.Visit, sign int64) {
+	s := &cat.services[n]
 	if s.elsewhere() {
 		return
 	}
-	bytes := b.lately(s) + 1
+	bytes := cat.lately(s) + 1
 	for _, v := range visits {
-		ch := &b.chains[v.Chain]
+		ch := &cat.chains[v.Chain]
 		for i, t := range ch.tasks {
 			if v.Mask&(1<<i) != 0 {
-				ch.load[i] += sign * b.tasks[t].work(bytes)
+				ch.load[i] += sign * cat.tasks[t].work(bytes)
 			}
 		}
 	}
 }
 
 // cost is what an instance of a chain would have to do for its task i if so many bytes more went there.
-func (b *board) cost(bytes int64, chain, i int) int64 {
-	ch := &b.chains[chain]
-	return (ch.load[i] + b.tasks[ch.tasks[i]].work(bytes)) / int64(max(len(ch.running), 1))
+func (cat *catalog) cost(bytes int64, chain, i int) int64 {
+	ch := &cat.chains[chain]
+	return (ch.load[i] + cat.tasks[ch.tasks[i]].work(bytes)) / int64(max(len(ch.running), 1))
 }
 
 // cheapest is the plan through candidates of a DAG that is not among their load.
-func (b *board) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
-	s := &b.services[n]
-	bytes := b.lately(s) + 1
+func (cat *catalog) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
+	s := &cat.services[n]
+	bytes := cat.lately(s) + 1
 	for _, c := range candidates {
 		for i := range c.Each {
-			c.Each[i] = b.cost(bytes, int(c.Chain), i)
+			c.Each[i] = cat.cost(bytes, int(c.Chain), i)
 		}
 	}
 	return cover(s.tasks, candidates)
 }
 
 // dear is the cost of a plan of such a DAG: of the dearest task of each visit, together.
-func (b *board) dear(n int, visits []sched.Visit) (sum int64) {
-	bytes := b.lately(&b.services[n]) + 1
+func (cat *catalog) dear(n int, visits []sched.Visit) (sum int64) {
+	bytes := cat.lately(&cat.services[n]) + 1
 	for _, v := range visits {
 		most := int64(0)
 		for m := v.Mask; m != 0; m &= m - 1 {
-			most = max(most, b.cost(bytes, v.Chain, bits.TrailingZeros16(m)))
+			most = max(most, cat.cost(bytes, v.Chain, bits.TrailingZeros16(m)))
 		}
 		sum += most
 	}
@@ -876,61 +869,61 @@ func (b *board) dear(n int, visits []sched.Visit) (sum int64) {
 
 // reroute looks at the plans again after chains came or went: a DAG goes another way
 // when it must, when that takes fewer visits, or, with scaled, where less goes.
-func (b *board) reroute(scaled bool) {
-	b.weighAll()
-	candidates := b.candidates(false)
-	for n := range b.services {
-		s := &b.services[n]
+func (pl *placement) reroute(scaled bool) {
+	pl.cat.weighAll()
+	candidates := pl.cat.candidates(false)
+	for n := range pl.cat.services {
+		s := &pl.cat.services[n]
 		if s.UID == 0 || s.visits == nil {
 			continue
 		}
 		here := true
 		for _, v := range s.visits {
-			ch := &b.chains[v.Chain]
+			ch := &pl.cat.chains[v.Chain]
 			here = here && (len(ch.running) > 0 || ch.asked)
 		}
 		moved := false
 		if !here || scaled || len(s.visits) > 1 {
-			b.weigh(n, s.visits, -1)
-			now := b.cheapest(n, candidates)
+			pl.cat.weigh(n, s.visits, -1)
+			now := pl.cat.cheapest(n, candidates)
 			moved = now != nil && (!here || len(now) < len(s.visits))
-			moved = moved || scaled && len(now) == len(s.visits) && b.dear(n, now) < b.dear(n, s.visits)
+			moved = moved || scaled && len(now) == len(s.visits) && pl.cat.dear(n, now) < pl.cat.dear(n, s.visits)
 			if moved {
-				b.follow(n, now)
+				pl.follow(n, now)
 			}
-			b.weigh(n, s.visits, 1)
+			pl.cat.weigh(n, s.visits, 1)
 		}
 		if !moved {
 			s.missing = !here && !s.elsewhere()
-			b.lacking = b.lacking || s.missing && b.waits[n] > 0
+			pl.lacking = pl.lacking || s.missing && pl.runner.waits[n] > 0
 		}
 	}
 }
 
 // spares reports whether DAGs would find room without one of the instances of a chain.
-func (b *board) spares(id int) bool {
-	b.weighAll()
-	defer b.weighAll()
+func (pl *placement) spares(id int) bool {
+	pl.cat.weighAll()
+	defer pl.cat.weighAll()
 	room := func(chain, instances int) bool {
-		return float64(slices.Max(b.chains[chain].load)) <= region.Under*float64(b.monitor)*float64(instances)
+		return float64(slices.Max(pl.cat.chains[chain].load)) <= region.Under*float64(pl.monitor)*float64(instances)
 	}
-	if k := len(b.chains[id].running); k > 1 {
-		return room(id, k-1) && b.sched.Spare(id, region.Under*float32(b.monitor))
+	if k := len(pl.cat.chains[id].running); k > 1 {
+		return room(id, k-1) && pl.runner.sched.Spare(id, region.Under*float32(pl.monitor))
 	}
-	candidates := slices.DeleteFunc(b.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
-	for n := range b.services {
-		s := &b.services[n]
-		if b.lately(s) == 0 || !b.uses(n, id) {
+	candidates := slices.DeleteFunc(pl.cat.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
+	for n := range pl.cat.services {
+		s := &pl.cat.services[n]
+		if pl.cat.lately(s) == 0 || !pl.cat.uses(n, id) {
 			continue
 		}
-		b.weigh(n, s.visits, -1)
-		now := b.cheapest(n, candidates)
+		pl.cat.weigh(n, s.visits, -1)
+		now := pl.cat.cheapest(n, candidates)
 		if now == nil {
 			return false
 		}
-		b.weigh(n, now, 1)
+		pl.cat.weigh(n, now, 1)
 		for _, v := range now {
-			if !room(v.Chain, len(b.chains[v.Chain].running)) {
+			if !room(v.Chain, len(pl.cat.chains[v.Chain].running)) {
 				return false
 			}
 		}
@@ -949,27 +942,27 @@ type relief struct {
 // helps reports whether one more instance of a chain would take packets from the instances
 // that have most of an overloaded task: of their chain it would, of one that runs besides it
 // would not; of another one, if a DAG would go there that leaves something, but not all.
-func (b *board) helps(id, task int) bool {
-	r := &b.relief
-	if r.task != task || r.at != b.seen {
-		b.weighAll()
-		*r = relief{task: task, at: b.seen, busiest: -1, movable: r.movable[:0]}
-		bytes := make([]int64, len(b.chains)) // of the task
-		for n := range b.services {
-			b.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
+func (pl *placement) helps(id, task int) bool {
+	r := &pl.relief
+	if r.task != task || r.at != pl.cat.seen {
+		pl.cat.weighAll()
+		*r = relief{task: task, at: pl.cat.seen, busiest: -1, movable: r.movable[:0]}
+		bytes := make([]int64, len(pl.cat.chains)) // of the task
+		for n := range pl.cat.services {
+			pl.cat.carried(n, task, func(chain int, v int64) { bytes[chain] += v })
 		}
 		each := func(chain int) int64 {
-			mean := float64(bytes[chain]) / float64(len(b.chains[chain].running))
-			return int64(mean * b.unlike(chain))
+			mean := float64(bytes[chain]) / float64(len(pl.cat.chains[chain].running))
+			return int64(mean * pl.unlike(chain))
 		}
 		for i, v := range bytes {
-			if v > 0 && len(b.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
+			if v > 0 && len(pl.cat.chains[i].running) > 0 && (r.busiest < 0 || each(i) > each(r.busiest)) {
 				r.busiest = i
 			}
 		}
-		for n := range b.services {
-			b.carried(n, task, func(chain int, v int64) {
-				if chain == r.busiest && max((bytes[chain]-v)/int64(len(b.chains[chain].running)), v) < each(chain)*9/10 {
+		for n := range pl.cat.services {
+			pl.cat.carried(n, task, func(chain int, v int64) {
+				if chain == r.busiest && max((bytes[chain]-v)/int64(len(pl.cat.chains[chain].running)), v) < each(chain)*9/10 {
 					r.movable = append(r.movable, n)
 				}
 			})
@@ -978,21 +971,21 @@ func (b *board) helps(id, task int) bool {
 	switch {
 	case r.busiest < 0:
 		return true
-	case id < 0 || !b.crowded(r.busiest, task):
+	case id < 0 || !pl.crowded(r.busiest, task):
 		return false
 	case id == r.busiest:
-		return b.parts(id, task)
+		return pl.parts(id, task)
 	}
-	if ch := &b.chains[id]; len(ch.running) > 0 || ch.asked {
+	if ch := &pl.cat.chains[id]; len(ch.running) > 0 || ch.asked {
 		return false
 	}
-	candidates := append(b.candidates(false), b.candidate(id))
+	candidates := append(pl.cat.candidates(false), pl.cat.candidate(id))
 	for _, n := range r.movable {
-		visits := b.services[n].visits
-		b.weigh(n, visits, -1)
-		now := b.cheapest(n, candidates)
-		b.weigh(n, visits, 1)
-		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && b.has(v, task) }) {
+		visits := pl.cat.services[n].visits
+		pl.cat.weigh(n, visits, -1)
+		now := pl.cat.cheapest(n, candidates)
+		pl.cat.weigh(n, visits, 1)
+		if len(now) <= len(visits) && slices.ContainsFunc(now, func(v sched.Visit) bool { return v.Chain == id && pl.cat.has(v, task) }) {
 			return true
 		}
 	}
@@ -1000,115 +993,115 @@ func (b *board) helps(id, task int) bool {
 }
 
 // carried calls f with the chain in which a DAG has a task run here, and its bytes of late.
-func (b *board) carried(n, task int, f func(chain int, bytes int64)) {
-	s := &b.services[n]
+func (cat *catalog) carried(n, task int, f func(chain int, bytes int64)) {
+	s := &cat.services[n]
 	if s.UID == 0 || s.elsewhere() {
 		return
 	}
 	for _, v := range s.visits {
-		if b.has(v, task) {
-			f(v.Chain, b.lately(s))
+		if cat.has(v, task) {
+			f(v.Chain, cat.lately(s))
 		}
 	}
 }
 
 // has reports whether a task runs in a visit.
-func (b *board) has(v sched.Visit, task int) bool {
-	i := slices.Index(b.chains[v.Chain].tasks, task)
+func (cat *catalog) has(v sched.Visit, task int) bool {
+	i := slices.Index(cat.chains[v.Chain].tasks, task)
 	return i >= 0 && v.Mask&(1<<i) != 0
 }
 
 // Tick is the control core: epochs, monitors, regions, and the timers of tasks.
 func (b *board) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
-	b.seen = now
+	b.cat.seen = now
 	if b.renew {
 		b.renew = false
-		if b.epochAt == 0 {
-			b.fabric = b.newFabric(now, b.fixed)                  // a board's time begins now
-			b.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
+		if b.place.epochAt == 0 {
+			b.place.fabric = b.place.newFabric(now, b.fixed)             // a board's time begins now
+			b.runner.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))
 		}
 	}
-	if now >= b.epochAt {
-		b.endEpoch(now)
+	if now >= b.place.epochAt {
+		b.place.endEpoch(now)
 	}
-	b.fabric.Advance(now)
-	b.events(c)
-	if b.pool != nil {
-		b.peering(c)
-		b.events(c)
+	b.place.fabric.Advance(now)
+	b.place.events(c)
+	if b.near.pool != nil {
+		b.near.peering(c)
+		b.place.events(c)
 	}
-	if b.house != nil {
-		b.lodgings(now)
-		b.events(c)
+	if b.cat.house != nil {
+		b.near.lodgings(now)
+		b.place.events(c)
 	}
-	b.heed(c)
-	for i := range b.tasks {
-		t := &b.tasks[i]
+	b.memory.heed(c)
+	for i := range b.cat.tasks {
+		t := &b.cat.tasks[i]
 		if t.in == nil {
 			continue
 		}
 		if t.next = min(t.next, t.in.Woken()); t.next <= now {
 			t.next = t.in.Tick(c, t.app)
-			b.fell(t)
-			b.sweep(c, t, t.in)
+			t.fell()
+			b.runner.sweep(c, t, t.in)
 		}
 	}
-	b.due(c)
-	b.pump(c)
-	b.settle(now)
-	b.events(c)
-	b.seek(c)
-	b.pump(c)
-	b.heed(c)
-	b.pump(c)
-	due := b.due(c)
-	for b.pump(c) { // some take no time
-		due = b.due(c)
+	b.runner.due(c)
+	b.runner.pump(c)
+	b.place.settle(now)
+	b.place.events(c)
+	b.place.seek(c)
+	b.runner.pump(c)
+	b.memory.heed(c)
+	b.runner.pump(c)
+	due := b.runner.due(c)
+	for b.runner.pump(c) { // some take no time
+		due = b.runner.due(c)
 	}
-	next := min(due, b.epochAt, b.fabric.Next(), b.resume(c))
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	next := min(due, b.place.epochAt, b.place.fabric.Next(), b.gates.resume(c))
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
 			next = min(next, t.next)
 		}
 	}
 	if b.memory != nil {
-		next = min(next, b.memory.scrub(now, b.quiet))
+		next = min(next, b.memory.scrub(now, b.place.quiet))
 		if b.memory.look {
 			next = now
 		}
 	}
-	if b.pool != nil && b.pool.saving {
-		next = min(next, b.pool.pieceAt)
+	if b.near.pool != nil && b.near.pool.saving {
+		next = min(next, b.near.pool.pieceAt)
 	}
-	if len(b.moving) > 0 {
+	if len(b.near.moving) > 0 {
 		next = min(next, now.Add(transit))
 	}
 	return next
 }
 
 // seek finds regions for packets that are inside and have lost theirs.
-func (b *board) seek(c *graph.Ctx) {
-	for b.lacking {
-		b.lacking = false
-		for n := range b.services {
-			if s := &b.services[n]; s.missing && b.waits[n] > 0 {
-				b.find(c, n)
+func (pl *placement) seek(c *graph.Ctx) {
+	for pl.lacking {
+		pl.lacking = false
+		for n := range pl.cat.services {
+			if s := &pl.cat.services[n]; s.missing && pl.runner.waits[n] > 0 {
+				pl.find(c, n)
 			}
 		}
 	}
 }
 
 // endEpoch closes the measurements of an epoch.
-func (b *board) endEpoch(now clock.Time) {
-	for _, n := range b.active {
-		s := &b.services[n]
+func (pl *placement) endEpoch(now clock.Time) {
+	for _, n := range pl.active {
+		s := &pl.cat.services[n]
 		for _, v := range s.visits {
-			ch := &b.chains[v.Chain]
+			ch := &pl.cat.chains[v.Chain]
 			for i, t := range ch.tasks {
 				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 || s.lodge.at > 0 {
 					continue
@@ -1118,53 +1111,53 @@ func (b *board) endEpoch(now clock.Time) {
 					continue // as it came
 				}
 				for _, r := range ch.running {
-					b.fabric.Load(r, t, s.arrived/k)
+					pl.fabric.Load(r, t, s.arrived/k)
 				}
 				if k == 0 {
-					b.fabric.Load(-1, t, s.arrived)
+					pl.fabric.Load(-1, t, s.arrived)
 				}
 			}
 		}
-		period := float64(b.monitor)
+		period := float64(pl.monitor)
 		s.recent = s.recent*period/(period+float64(now.Sub(s.recentAt))) + float64(s.arrived)
 		s.recentAt = now
 		s.arrived, s.listed = 0, false
 		s.lodge.reckon()
 	}
-	if d := now.Sub(b.rateAt); d >= rateEvery {
-		for i := range b.services {
-			s := &b.services[i]
+	if d := now.Sub(pl.rateAt); d >= rateEvery {
+		for i := range pl.cat.services {
+			s := &pl.cat.services[i]
 			s.rate = float64(s.bytes-s.counted) / d.Seconds()
 			s.counted = s.bytes
 		}
-		b.rateAt = now
+		pl.rateAt = now
 	}
-	active := len(b.active)
-	b.quiet = active == 0 && b.inside == 0
-	b.active = b.active[:0]
-	if now >= b.sampleAt {
+	active := len(pl.active)
+	pl.quiet = active == 0 && pl.stock.inside == 0
+	pl.active = pl.active[:0]
+	if now >= pl.sampleAt {
 		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
 		// look overloaded in the others alone.
-		b.balance(now.Sub(b.sampled))
-		b.sampled = now
-		b.pressed(now)
-		b.fabric.Sample(now)
-		b.sampleAt = now.Add(b.monitor / samples)
+		pl.balance(now.Sub(pl.sampled))
+		pl.sampled = now
+		pl.pressed(now)
+		pl.fabric.Sample(now)
+		pl.sampleAt = now.Add(pl.monitor / samples)
 	}
-	if b.fair != nil && now >= b.fair.Next() {
-		b.holdMemory()
-		b.supply(now)
-		_ = b.fair.Epoch(now) // capacities and weights are checked; limits stay on error
-		b.exchange(now)
-		b.weighMemory(now)
-		b.recall(now)
+	if pl.split.fair != nil && now >= pl.split.fair.Next() {
+		pl.split.holdMemory()
+		pl.split.supply(now)
+		_ = pl.split.fair.Epoch(now) // capacities and weights are checked; limits stay on error
+		pl.split.exchange(now)
+		pl.split.weighMemory(now)
+		pl.split.recall(now)
 	}
-	b.epochAt = now.Add(max(b.epoch, clock.Duration(active)*share))
-	if b.quiet {
+	pl.epochAt = now.Add(max(pl.epoch, clock.Duration(active)*share))
+	if pl.quiet {
 		// Nobody is there to be measured; monitors want to know that.
-		b.epochAt = now.Add(max(b.epoch, b.monitor/8))
-		if b.whole.busy {
-			b.epochAt = min(b.epochAt, now.Add(max(b.epoch, exchangeEvery))) // others are there
+		pl.epochAt = now.Add(max(pl.epoch, pl.monitor/8))
+		if pl.split.whole.busy {
+			pl.epochAt = min(pl.epochAt, now.Add(max(pl.epoch, exchangeEvery))) // others are there
 		}
 	}
 }
@@ -1181,7 +1174,7 @@ func (b *board) Reconfigure(args graph.Args) error {
 	if err := b.roomFor(s.deployment); err != nil {
 		return err
 	}
-	if err := b.fits(s.deployment); err != nil {
+	if err := b.memory.fits(s.deployment); err != nil {
 		return err
 	}
 	b.next = s
@@ -1191,14 +1184,14 @@ func (b *board) Reconfigure(args graph.Args) error {
 // roomFor reports whether there are numbers for what a deployment brings, beside what
 // of earlier ones is still there.
 func (b *board) roomFor(d *dag.Deployment) error {
-	left := maxNumbers - len(b.tasks)
-	for n := range b.tasks {
-		if b.free(n) {
+	left := maxNumbers - len(b.cat.tasks)
+	for n := range b.cat.tasks {
+		if b.cat.free(n) {
 			left++
 		}
 	}
 	for _, x := range d.Tasks {
-		if !slices.ContainsFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name }) {
+		if !slices.ContainsFunc(b.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name }) {
 			left--
 		}
 	}
@@ -1209,9 +1202,9 @@ func (b *board) roomFor(d *dag.Deployment) error {
 	if err != nil {
 		return err
 	}
-	left = maxChains - len(b.chains)
-	for i := range b.chains {
-		if ch := &b.chains[i]; !ch.known && !(ch.rests && b.sched.Visits(i)) {
+	left = maxChains - len(b.cat.chains)
+	for i := range b.cat.chains {
+		if ch := &b.cat.chains[i]; !ch.known && !(ch.rests && b.runner.sched.Visits(i)) {
 			left++
 		}
 	}
@@ -1235,58 +1228,58 @@ func (b *board) takes(s *settings) bool {
 }
 
 // Held is what waits on the board, outside of tasks.
-func (b *board) Held() int { return b.held + b.paused }
+func (b *board) Held() int { return b.runner.held + b.gates.paused }
 
 // Flush passes on that frames went past the board.
 func (b *board) Flush(c *graph.Ctx) {
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Flush(c, t.app)
-			b.fell(t)
-			b.sweep(c, t, t.in)
+			t.fell()
+			b.runner.sweep(c, t, t.in)
 		}
 	}
-	b.pump(c)
+	b.runner.pump(c)
 }
 
 // Stop gives up what tasks hold, and what waits.
 func (b *board) Stop(c *graph.Ctx) {
-	b.stopPauses(c)
-	for i := range b.tasks {
-		if t := &b.tasks[i]; t.in != nil {
+	b.gates.stopPauses(c)
+	for i := range b.cat.tasks {
+		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)
-			b.sweep(c, t, t.in)
+			b.runner.sweep(c, t, t.in)
 			t.in = nil
 		}
 	}
 	if b.memory != nil && b.memory.swap == nil { // else others may have to do with it
 		b.memory.ram.drop()
 	}
-	for i := range b.packets {
-		if b.packets[i].branches > 0 {
-			b.scrap(c, i)
+	for i := range b.runner.packets {
+		if b.runner.packets[i].branches > 0 {
+			b.runner.scrap(c, i)
 		}
-		if l := &b.lanes[i<<laneBits]; l.buf != nil && !l.lent {
+		if l := &b.runner.lanes[i<<laneBits]; l.buf != nil && !l.lent {
 			c.Drop(l.buf, reasonStopped)
-			b.held--
+			b.runner.held--
 			l.buf = nil
 		}
 	}
 }
 
 // note keeps what has happened to regions, for people.
-func (b *board) note(e region.Event) {
-	if len(b.log) == cap(b.log) {
-		b.log = b.log[:copy(b.log, b.log[cap(b.log)/2:])]
+func (pl *placement) note(e region.Event) {
+	if len(pl.log) == cap(pl.log) {
+		pl.log = pl.log[:copy(pl.log, pl.log[cap(pl.log)/2:])]
 	}
-	b.log = append(b.log, e)
+	pl.log = append(pl.log, e)
 }
 
 // names are those of tasks, with arrows between.
-func (b *board) names(tasks []int) string {
+func (cat *catalog) names(tasks []int) string {
 	var out []string
 	for _, t := range tasks {
-		out = append(out, b.tasks[t].Name)
+		out = append(out, cat.tasks[t].Name)
 	}
 	return strings.Join(out, " -> ")
 }

@@ -66,14 +66,14 @@ rules: [{match: all, dag: 1}]
 					next, last := 0, map[int]string{}
 					// A load that one instance can do stays there.
 					sent, out, dropped := x.offer(50*time.Millisecond, 80, flows, &next, last)
-					if sent != out || dropped > 0 || x.board(1).instances(0) != 0 || x.counter("handed") == 0 {
-						t.Fatalf("before: of %d, %d came out, %d were dropped; %d in the other worker", sent, out, dropped, x.board(1).instances(0))
+					if sent != out || dropped > 0 || x.board(1).cat.instances(0) != 0 || x.counter("handed") == 0 {
+						t.Fatalf("before: of %d, %d came out, %d were dropped; %d in the other worker", sent, out, dropped, x.board(1).cat.instances(0))
 					}
 					x.offer(60*time.Millisecond, 160, flows, &next, last)
 					x.advance(60 * time.Millisecond)
 					x.Result()
 					sent, out, dropped = x.offer(60*time.Millisecond, 160, flows, &next, last)
-					if float64(out) < .97*float64(sent) || dropped > 0 || x.board(1).instances(0) != 1 || x.board(1).came != 1 {
+					if float64(out) < .97*float64(sent) || dropped > 0 || x.board(1).cat.instances(0) != 1 || x.board(1).near.came != 1 {
 						t.Errorf("of %d, %d came out, %d were dropped\n%s", sent, out, dropped, timeline(x.board(0)))
 					}
 				})
@@ -111,19 +111,19 @@ rules: [{match: all, dag: 1}]
 			}
 		}
 		step(5 * time.Millisecond)
-		if b.services[0].lodge.at != 1 {
+		if b.cat.services[0].lodge.at != 1 {
 			t.Fatalf("%s: it is not handed over", kind)
 		}
-		b.house.crying[0].Store(true)
-		b.house.cries.Add(1)
+		b.cat.house.crying[0].Store(true)
+		b.cat.house.cries.Add(1)
 		step(30 * time.Millisecond)
-		if b.services[0].lodge.at != 0 || b.came != 1 {
-			t.Fatalf("%s: it is not here: %+v", kind, b.services[0].lodge)
+		if b.cat.services[0].lodge.at != 0 || b.near.came != 1 {
+			t.Fatalf("%s: it is not here: %+v", kind, b.cat.services[0].lodge)
 		}
-		b.leaveFor(0)
+		b.near.leaveFor(0)
 		step(5 * time.Millisecond)
-		if b.services[0].lodge.at != 1 || b.went != 1 {
-			t.Fatalf("%s: it has not gone: %+v", kind, b.services[0].lodge)
+		if b.cat.services[0].lodge.at != 1 || b.near.went != 1 {
+			t.Fatalf("%s: it has not gone: %+v", kind, b.cat.services[0].lodge)
 		}
 		x.advance(10 * time.Millisecond)
 		out += len(x.took(1))
@@ -168,8 +168,8 @@ func TestSkippedDeployment(t *testing.T) {
 		n := map[uint32]int{}
 		for w := range 2 {
 			b := x.board(w)
-			for i := range b.services {
-				if s := &b.services[i]; s.UID != 0 {
+			for i := range b.cat.services {
+				if s := &b.cat.services[i]; s.UID != 0 {
 					n[s.UID<<16|uint32(i)<<8|uint32(s.term)]++
 				}
 			}

@@ -277,7 +277,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 			got := x.flood(40*time.Millisecond, map[byte][]float64{1: c.u, 2: c.v})
 			instances := 0.
 			for w := range c.workers {
-				instances = max(instances, float64(x.board(w).instances(0)))
+				instances = max(instances, float64(x.board(w).cat.instances(0)))
 			}
 			t.Logf("%.1f and %.1f Mb/s; %v instances; %d throttled", got[1], got[2], instances, x.counter("throttled"))
 			for i, part := range c.parts {

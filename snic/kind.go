@@ -208,7 +208,7 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 			}
 			b, err := newBoard(s.of(env.Worker, env.Workers))
 			if err == nil {
-				b.spent.clock = env.Clock
+				b.split.spent.clock = env.Clock
 				b.join(env)
 			}
 			return b, err

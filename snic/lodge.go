@@ -65,47 +65,47 @@ const (
 )
 
 // hosts is how many workers have regions.
-func (b *board) hosts() int { return min(b.workers, b.deployment.Regions.Count) }
+func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions.Count) }
 
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
-func (b *board) lone(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].space != nil || b.tasks[n].Kind == "p4" })
+func (cat *catalog) lone(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].space != nil || cat.tasks[n].Kind == "p4" })
 }
 
 // limited reports that more instances of a DAG's tasks do more.
-func (b *board) limited(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].Throughput > 0 })
+func (cat *catalog) limited(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].Throughput > 0 })
 }
 
 // lodgeNew gives a DAG that is new its home: workers take turns.
-func (b *board) lodgeNew(n int) {
-	s := &b.services[n]
-	s.lodge = lodge{home: n % b.hosts(), weight: stands, guests: make([]lodger, b.workers)}
-	if b.lone(s) {
+func (cat *catalog) lodgeNew(n int) {
+	s := &cat.services[n]
+	s.lodge = lodge{home: n % cat.hosts(), weight: stands, guests: make([]lodger, cat.workers)}
+	if cat.lone(s) {
 		s.lodge.home = 0
 	}
 }
 
 // planAll plans all DAGs: those whose home is here first, then others where there is room.
-func (b *board) planAll(now clock.Time) {
+func (nb *nearby) planAll(now clock.Time) {
 	for _, home := range []bool{true, false} {
-		for i := range b.services {
-			s := &b.services[i]
-			if s.UID == 0 || (s.lodge.home == b.worker) != home {
+		for i := range nb.cat.services {
+			s := &nb.cat.services[i]
+			if s.UID == 0 || (s.lodge.home == nb.cat.worker) != home {
 				continue
 			}
-			if home || s.visits != nil || b.waits[i] > 0 || s.elsewhere() {
-				b.plan(now, i, b.waits[i] == 0)
+			if home || s.visits != nil || nb.runner.waits[i] > 0 || s.elsewhere() {
+				nb.place.plan(now, i, nb.runner.waits[i] == 0)
 				continue
 			}
 			var visits []sched.Visit
-			if !b.limited(s) {
-				visits = b.spareRegions(now, s)
+			if !nb.cat.limited(s) {
+				visits = nb.spareRegions(now, s)
 			}
 			if visits != nil {
-				b.follow(i, visits)
+				nb.place.follow(i, visits)
 			} else {
-				b.lodge(i)
+				nb.lodge(i)
 			}
 		}
 	}
@@ -113,42 +113,42 @@ func (b *board) planAll(now clock.Time) {
 
 // spareRegions has a DAG whose home is elsewhere be in regions that nobody here needs; nil: there are not enough, or
 // it is to be at its home.
-func (b *board) spareRegions(now clock.Time, s *service) []sched.Visit {
+func (nb *nearby) spareRegions(now clock.Time, s *service) []sched.Visit {
 	visits := slices.Clone(s.best)
-	if visits == nil || b.lone(s) || b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
+	if visits == nil || nb.cat.lone(s) || nb.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
 		return nil
 	}
 	return visits
 }
 
 // lodge has all frames of a DAG go to its home, those that wait first.
-func (b *board) lodge(n int) {
-	s := &b.services[n]
+func (nb *nearby) lodge(n int) {
+	s := &nb.cat.services[n]
 	s.lodge.at, s.lodge.going, s.lodge.coming = s.lodge.home+1, false, false
 	s.abroad.paused = false
 	s.bulk, s.width, s.missing, s.refused, s.away, s.visits = false, 0, false, false, false, nil
-	b.route(n, sched.Route{})
+	nb.place.route(n, sched.Route{})
 }
 
 // leaveFor has a DAG, for which there is no region here, go to its home.
-func (b *board) leaveFor(n int) {
-	b.services[n].lodge.going = true
-	b.hold(n)
-	b.moving = append(b.moving, int32(n))
+func (nb *nearby) leaveFor(n int) {
+	nb.cat.services[n].lodge.going = true
+	nb.place.hold(n)
+	nb.moving = append(nb.moving, int32(n))
 }
 
 // comeBack has a DAG run here, if there is a region that nobody needs.
-func (b *board) comeBack(now clock.Time, n int) bool {
-	s := &b.services[n]
-	if s.UID == 0 || s.lodge.at == 0 || s.underWay() || s.lodge.asked || b.lately(s) == 0 {
+func (nb *nearby) comeBack(now clock.Time, n int) bool {
+	s := &nb.cat.services[n]
+	if s.UID == 0 || s.lodge.at == 0 || s.underWay() || s.lodge.asked || nb.cat.lately(s) == 0 {
 		return false
 	}
-	visits := b.spareRegions(now, s)
+	visits := nb.spareRegions(now, s)
 	if visits == nil {
 		return false
 	}
 	s.visits, s.lodge.coming = visits, true
-	b.moving = append(b.moving, int32(n))
+	nb.moving = append(nb.moving, int32(n))
 	return true
 }
 
@@ -156,42 +156,42 @@ func (b *board) comeBack(now clock.Time, n int) bool {
 func (s *service) underWay() bool { return s.lodge.coming || s.lodge.going || s.abroad.paused }
 
 // lodgings does what is due for DAGs that go from one worker to another.
-func (b *board) lodgings(now clock.Time) {
-	h := b.house
-	for w := range b.workers {
-		if a := h.ask(w, b.worker); a.state.Load() == isAsked && b.left(w, a) {
+func (nb *nearby) lodgings(now clock.Time) {
+	h := nb.cat.house
+	for w := range nb.workers {
+		if a := h.ask(w, nb.cat.worker); a.state.Load() == isAsked && nb.left(w, a) {
 			a.state.Store(isAnswered)
 		}
 	}
-	for w := range b.workers {
+	for w := range nb.workers {
 		// Whoever asked may be gone.
-		if a := h.ask(b.worker, w); a.state.Load() == isAnswered {
-			if s := b.asker(a); s != nil {
+		if a := h.ask(nb.cat.worker, w); a.state.Load() == isAnswered {
+			if s := nb.asker(a); s != nil {
 				s.lodge.asked = false
 				if s.lodge.coming && s.abroad.paused {
-					b.runHere(now, int(a.dag))
+					nb.runHere(now, int(a.dag))
 				}
 			}
 			a.state.Store(noAsk)
 		}
 	}
-	if cries := h.cries.Load(); cries != b.heard || b.freed {
-		b.heard = cries
-		b.help(now)
+	if cries := h.cries.Load(); cries != nb.heard || nb.freed {
+		nb.heard = cries
+		nb.help(now)
 	}
-	moving := b.moving[:0]
-	for _, n := range b.moving {
-		if b.move(now, int(n)) {
+	moving := nb.moving[:0]
+	for _, n := range nb.moving {
+		if nb.move(now, int(n)) {
 			moving = append(moving, n)
 		}
 	}
-	b.moving = moving
+	nb.moving = moving
 }
 
 // asker is the DAG that asked, if it is still there.
-func (b *board) asker(a *leaveAsk) *service {
-	if int(a.dag) < len(b.services) {
-		if s := &b.services[a.dag]; s.UID != 0 && s.term == a.term {
+func (nb *nearby) asker(a *leaveAsk) *service {
+	if int(a.dag) < len(nb.cat.services) {
+		if s := &nb.cat.services[a.dag]; s.UID != 0 && s.term == a.term {
 			return s
 		}
 	}
@@ -199,93 +199,93 @@ func (b *board) asker(a *leaveAsk) *service {
 }
 
 // left reports whether all of a DAG that another worker has handed over has left.
-func (b *board) left(from int, a *leaveAsk) bool {
-	if a.gen > b.whole.gen {
+func (nb *nearby) left(from int, a *leaveAsk) bool {
+	if a.gen > nb.split.whole.gen {
 		return false // it is not yet known here
 	}
-	s := b.asker(a)
+	s := nb.asker(a)
 	return s == nil || s.lodge.guests[from].took == a.handed && s.lodge.guests[from].inside == 0
 }
 
 // move takes a DAG further on its way to another worker, or from it, and reports whether there is more to be done.
-func (b *board) move(now clock.Time, n int) bool {
-	s := &b.services[n]
+func (nb *nearby) move(now clock.Time, n int) bool {
+	s := &nb.cat.services[n]
 	l := &s.lodge
 	switch {
 	case s.UID == 0:
 		return false
-	case l.going && !b.begun(n):
+	case l.going && !nb.runner.begun(n):
 		visits := s.visits
-		b.went++
-		b.lodge(n)
-		b.abandon(now, visits)
+		nb.went++
+		nb.lodge(n)
+		nb.place.abandon(now, visits)
 	case l.going:
 		return true
 	case l.coming && l.asked:
 		if now < l.since.Add(leftWithin) {
 			return true
 		}
-		b.runHere(now, n)
-	case l.coming && b.runs(s):
+		nb.runHere(now, n)
+	case l.coming && nb.cat.runs(s):
 		if !s.abroad.paused {
-			b.hold(n)
+			nb.place.hold(n)
 			l.since = now
 		}
-		if a := b.house.ask(b.worker, l.at-1); a.state.Load() == noAsk {
-			a.gen, a.dag, a.term, a.handed = b.whole.gen, int32(n), s.term, l.handed
+		if a := nb.cat.house.ask(nb.cat.worker, l.at-1); a.state.Load() == noAsk {
+			a.gen, a.dag, a.term, a.handed = nb.split.whole.gen, int32(n), s.term, l.handed
 			l.asked = true
 			a.state.Store(isAsked)
 		}
 		return true
-	case l.coming && b.hopes(s):
+	case l.coming && nb.cat.hopes(s):
 		return true
 	case l.coming:
-		b.lodge(n)
+		nb.lodge(n)
 	}
 	return false
 }
 
 // runHere has frames of a DAG run here that went to its home until now.
-func (b *board) runHere(now clock.Time, n int) {
-	s := &b.services[n]
+func (nb *nearby) runHere(now clock.Time, n int) {
+	s := &nb.cat.services[n]
 	s.lodge.at, s.lodge.coming = 0, false
-	b.came++
-	b.local(now, n)
+	nb.came++
+	nb.local(now, n)
 }
 
 // help has DAGs run here whose homes have too much of them, or which need no more than a region that is free here.
-func (b *board) help(now clock.Time) {
-	for n := range b.services {
-		s := &b.services[n]
+func (nb *nearby) help(now clock.Time) {
+	for n := range nb.cat.services {
+		s := &nb.cat.services[n]
 		if s.UID == 0 || s.lodge.at == 0 {
 			continue
 		}
-		cried := b.house.crying[n].Load()
-		if (cried || b.freed && !b.limited(s)) && b.comeBack(now, n) {
-			b.house.crying[n].Store(false)
+		cried := nb.cat.house.crying[n].Load()
+		if (cried || nb.freed && !nb.cat.limited(s)) && nb.comeBack(now, n) {
+			nb.cat.house.crying[n].Store(false)
 		}
 	}
-	b.freed = false
+	nb.freed = false
 }
 
 // cry asks workers that hand frames of a task over to run them, since there are too many.
-func (b *board) cry(task int) {
-	if b.house == nil {
+func (nb *nearby) cry(task int) {
+	if nb.cat.house == nil {
 		return
 	}
-	for n := range b.services {
-		b.carried(n, task, func(int, int64) {
-			if slices.ContainsFunc(b.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
-				b.house.crying[n].Store(true)
-				b.house.cries.Add(1)
+	for n := range nb.cat.services {
+		nb.cat.carried(n, task, func(int, int64) {
+			if slices.ContainsFunc(nb.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
+				nb.cat.house.crying[n].Store(true)
+				nb.cat.house.cries.Add(1)
 			}
 		})
 	}
 }
 
 // hand gives a frame to the worker that runs its DAG.
-func (b *board) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
-	x.Tag = w.tag() | uint64(b.worker)<<48 | uint64(s.lodge.weight)<<54
+func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+	x.Tag = w.tag() | uint64(gt.cat.worker)<<48 | uint64(s.lodge.weight)<<54
 	if !c.Hand(s.lodge.at-1, x) {
 		x.Tag = 0
 		c.Drop(x, reasonCrowded)
@@ -296,22 +296,22 @@ func (b *board) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
 
 // Taken runs frames that came in elsewhere, and were let in there.
 func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
-	if b.spent.clock != nil {
-		b.breathe(c.Now(), frames.Len())
+	if b.split.spent.clock != nil {
+		b.split.breathe(c.Now(), frames.Len())
 	}
-	g := &b.groups[0]
+	g := &b.ingress.groups[0]
 	g.batch.Reset()
 	for _, x := range frames.Bufs() {
 		tag := x.Tag
 		x.Tag = 0
 		w := wayOf(tag)
-		if int(w.dag) >= len(b.services) || b.services[w.dag].UID == 0 || b.services[w.dag].term != w.term {
+		if int(w.dag) >= len(b.cat.services) || b.cat.services[w.dag].UID == 0 || b.cat.services[w.dag].term != w.term {
 			c.Drop(x, reasonGone)
 			continue
 		}
 		from, weight := int(tag>>48&(maxWorkers-1)), uint8(tag>>54)
 		if g.batch.Len() > 0 && (g.way != w || g.from != from+1 || g.weight != weight) {
-			b.takeIn(c, g)
+			b.ingress.takeIn(c, g)
 			g.batch.Reset()
 		}
 		if g.batch.Len() == 0 {
@@ -322,21 +322,21 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 		g.bytes += x.Len()
 	}
 	if g.batch.Len() > 0 {
-		b.takeIn(c, g)
+		b.ingress.takeIn(c, g)
 	}
-	b.pump(c)
+	b.runner.pump(c)
 }
 
 // takeIn lets a group in that another worker has handed over.
-func (b *board) takeIn(c *graph.Ctx, g *group) {
-	d := &b.services[g.way.dag]
+func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
+	d := &ig.cat.services[g.way.dag]
 	d.lodge.guests[g.from-1].took += uint32(g.batch.Len())
 	d.arrived += int64(g.bytes) * int64(g.weight) / stands
-	b.list(c, g.way.dag)
+	ig.place.list(c, g.way.dag)
 	if d.byFlow && !d.elsewhere() {
-		b.want(d, g)
+		ig.want(d, g)
 	}
-	b.letIn(c, -1, g)
+	ig.letIn(c, -1, g)
 }
 
 // reckon finds what a frame that is handed over stands for.

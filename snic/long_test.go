@@ -29,7 +29,7 @@ func TestLongDAG(t *testing.T) {
 	if got := tail(r.Out["p0"]); got != "1TSRQPONMLKJIHGFEDCBA" {
 		t.Errorf("%q", got)
 	}
-	for _, v := range x.App().(*board).services[0].visits {
+	for _, v := range x.App().(*board).cat.services[0].visits {
 		if v.Mask != 15 {
 			t.Errorf("mask %#x, want four tasks", v.Mask)
 		}

@@ -51,6 +51,16 @@ type lossless struct {
 	q       uint16
 }
 
+// gates is how frames leave: by a port, which may be lossless, or to a peer, or to another worker.
+type gates struct {
+	cat    *catalog
+	stock  *stock
+	split  *shares
+	pool   *pooled           // nil: it is in none
+	pauses *[ports]*lossless // nil: no port is lossless
+	paused int               // frames that wait at these
+}
+
 // parseLossless reads which priority of which ports is lossless: p0:3+p2:3. -1: none.
 func parseLossless(v string) (class [ports]int8, err error) {
 	for i := range class {
@@ -96,8 +106,8 @@ func priority(p []byte) int {
 }
 
 // hear takes a frame that asks for a pause at a lossless port. It reports whether it was one.
-func (b *board) hear(c *graph.Ctx, in int, x *packet.Buf) bool {
-	p := b.pauses[in]
+func (gt *gates) hear(c *graph.Ctx, in int, x *packet.Buf) bool {
+	p := gt.pauses[in]
 	if f := x.Bytes(); p == nil || len(f) < hdr.EthernetLen || binary.BigEndian.Uint16(f[12:]) != hop.Control {
 		return false
 	}
@@ -110,12 +120,12 @@ func (b *board) hear(c *graph.Ctx, in int, x *packet.Buf) bool {
 }
 
 // depart sends a frame by a port, or has it wait for the end of a pause.
-func (b *board) depart(c *graph.Ctx, out int, x *packet.Buf) {
-	if b.pauses == nil {
+func (gt *gates) depart(c *graph.Ctx, out int, x *packet.Buf) {
+	if gt.pauses == nil {
 		c.Emit(out, x)
 		return
 	}
-	p := b.pauses[out]
+	p := gt.pauses[out]
 	if p == nil || p.n == 0 && c.Now() >= p.obey.Until() || priority(x.Bytes()) != p.class {
 		c.Emit(out, x)
 		return
@@ -126,15 +136,15 @@ func (b *board) depart(c *graph.Ctx, out int, x *packet.Buf) {
 	}
 	p.queue[(p.head+p.n)%maxPaused] = x
 	p.n++
-	b.paused++
-	b.look(c)
+	gt.paused++
+	gt.look(c)
 	c.Wake(p.obey.Until())
 }
 
 // strain notes that a tenant that sends by a lossless port is to send less: it is asked not to, before frames are dropped.
-func (b *board) strain(c *graph.Ctx, in, tenant int) {
-	p := b.pauses[in]
-	if p == nil || !b.much(c.Now(), tenant, 2) || slices.Contains(p.tenants, int32(tenant)) {
+func (gt *gates) strain(c *graph.Ctx, in, tenant int) {
+	p := gt.pauses[in]
+	if p == nil || !gt.much(c.Now(), tenant, 2) || slices.Contains(p.tenants, int32(tenant)) {
 		return
 	}
 	if len(p.tenants) == cap(p.tenants) {
@@ -144,21 +154,21 @@ func (b *board) strain(c *graph.Ctx, in, tenant int) {
 	if len(p.strains) < cap(p.strains) && !slices.Contains(p.strains, int32(tenant)) {
 		p.strains = append(p.strains, int32(tenant))
 	}
-	b.look(c)
+	gt.look(c)
 }
 
 // pausing reports whether a tenant was to pause at a lossless port at some time since the last sample.
-func (b *board) pausing(tenant int) bool {
-	return slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
+func (gt *gates) pausing(tenant int) bool {
+	return slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
 // pressed ends a sample of who was to pause: who still is, is in the next one, too.
-func (b *board) pressed(now clock.Time) {
-	if b.pauses == nil || !slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
+func (pl *placement) pressed(now clock.Time) {
+	if pl.gates.pauses == nil || !slices.ContainsFunc(pl.gates.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
 		return
 	}
-	b.waitings(now)
-	for _, p := range b.pauses {
+	pl.waitings(now)
+	for _, p := range pl.gates.pauses {
 		if p != nil {
 			p.strains = append(p.strains[:0], p.tenants...)
 		}
@@ -167,29 +177,25 @@ func (b *board) pressed(now clock.Time) {
 
 // much reports whether a tenant has used half of what it may send in one go, or has more than 1/part of the room that it
 // may have in the packet store.
-func (b *board) much(now clock.Time, tenant, part int) bool {
-	k := &b.kept[tenant]
-	if part*int(k.packets) > b.fixed.packets-b.inside || int64(part)*k.bytes > b.fixed.store-b.stored {
-		return true
-	}
-	return b.fair != nil && b.fair.Low(now, tenant)
+func (gt *gates) much(now clock.Time, tenant, part int) bool {
+	return gt.stock.much(tenant, part) || gt.split.fair != nil && gt.split.fair.Low(now, tenant)
 }
 
 // look asks for pauses that are due, and ends those that are not needed any more. It returns when it is to be called again.
-func (b *board) look(c *graph.Ctx) clock.Time {
+func (gt *gates) look(c *graph.Ctx) clock.Time {
 	now, due := c.Now(), clock.Never
 	full := false
-	for _, p := range b.pauses {
+	for _, p := range gt.pauses {
 		full = full || p != nil && p.n > maxPaused/2
 	}
 	var asked, heard, cut uint64
-	for i, p := range b.pauses {
+	for i, p := range gt.pauses {
 		if p == nil {
 			continue
 		}
 		kept := p.tenants[:0]
 		for _, t := range p.tenants {
-			if b.much(now, int(t), 4) {
+			if gt.much(now, int(t), 4) {
 				kept = append(kept, t)
 			}
 		}
@@ -198,7 +204,7 @@ func (b *board) look(c *graph.Ctx) clock.Time {
 			if send {
 				p.q = q
 			}
-			p.owed = !b.pauseFrame(c, i, p)
+			p.owed = !gt.pauseFrame(c, i, p)
 		}
 		if p.ask.Asking() || p.owed {
 			due = min(due, p.ask.Due(), now.Add(pauseEvery))
@@ -208,7 +214,7 @@ func (b *board) look(c *graph.Ctx) clock.Time {
 	c.Set(ctrPausesAsked, asked)
 	c.Set(ctrPausesHeard, heard)
 	c.Set(ctrPausesCut, cut)
-	c.Set(ctrPaused, uint64(b.paused))
+	c.Set(ctrPaused, uint64(gt.paused))
 	if due != clock.Never {
 		c.Wake(due)
 	}
@@ -216,7 +222,7 @@ func (b *board) look(c *graph.Ctx) clock.Time {
 }
 
 // pauseFrame sends the frame that asks for a pause, or ends one. It reports false when there is no buffer.
-func (b *board) pauseFrame(c *graph.Ctx, port int, p *lossless) bool {
+func (gt *gates) pauseFrame(c *graph.Ctx, port int, p *lossless) bool {
 	x := c.Get()
 	if x == nil {
 		return false
@@ -232,43 +238,43 @@ func (b *board) pauseFrame(c *graph.Ctx, port int, p *lossless) bool {
 }
 
 // resume sends what waited for the end of a pause, and does what is due about others. It returns when it has more to do.
-func (b *board) resume(c *graph.Ctx) clock.Time {
-	if b.pauses == nil {
+func (gt *gates) resume(c *graph.Ctx) clock.Time {
+	if gt.pauses == nil {
 		return clock.Never
 	}
 	due := clock.Never
-	for i, p := range b.pauses {
+	for i, p := range gt.pauses {
 		if p == nil || p.n == 0 {
 			continue
 		}
 		for left := packet.MaxBatch; p.n > 0 && left > 0 && c.Now() >= p.obey.Until(); left-- {
-			c.Emit(i, b.unpause(p))
+			c.Emit(i, gt.unpause(p))
 		}
 		if p.n > 0 {
 			due = min(due, max(c.Now()+1, p.obey.Until()))
 		}
 	}
-	return min(due, b.look(c))
+	return min(due, gt.look(c))
 }
 
 // unpause takes the first frame that waits at a port.
-func (b *board) unpause(p *lossless) *packet.Buf {
+func (gt *gates) unpause(p *lossless) *packet.Buf {
 	x := p.queue[p.head]
 	p.queue[p.head] = nil
 	p.head = (p.head + 1) % maxPaused
 	p.n--
-	b.paused--
+	gt.paused--
 	return x
 }
 
 // stopPauses ends what waits at lossless ports.
-func (b *board) stopPauses(c *graph.Ctx) {
-	if b.pauses == nil {
+func (gt *gates) stopPauses(c *graph.Ctx) {
+	if gt.pauses == nil {
 		return
 	}
-	for _, p := range b.pauses {
+	for _, p := range gt.pauses {
 		for p != nil && p.n > 0 {
-			c.Drop(b.unpause(p), reasonStopped)
+			c.Drop(gt.unpause(p), reasonStopped)
 		}
 	}
 }

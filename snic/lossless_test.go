@@ -119,8 +119,8 @@ func TestPauseHeard(t *testing.T) {
 		take(x.Push("p0", inVLAN(9, 3, i), inVLAN(9, 4, i)))
 	}
 	take(x.Advance(300 * time.Microsecond))
-	if len(out) != 20 || out[0].Bytes[14]>>5 != 4 || x.App().(*board).paused != 20 {
-		t.Errorf("%d pass, %d wait", len(out), x.App().(*board).paused)
+	if len(out) != 20 || out[0].Bytes[14]>>5 != 4 || x.App().(*board).gates.paused != 20 {
+		t.Errorf("%d pass, %d wait", len(out), x.App().(*board).gates.paused)
 	}
 	out = nil
 	for range 10 {
@@ -131,7 +131,7 @@ func TestPauseHeard(t *testing.T) {
 			t.Errorf("frame %d: %x", i, f.Bytes[:20])
 		}
 	}
-	if len(out) != 20 || x.App().(*board).paused != 0 || x.Counter("pauses-heard") != 1 {
+	if len(out) != 20 || x.App().(*board).gates.paused != 0 || x.Counter("pauses-heard") != 1 {
 		t.Errorf("%d of 20 after the pause", len(out))
 	}
 	// As many as may wait, and no more; the port that they come in by is not lossless.

@@ -510,16 +510,16 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 				rt.Skip("there is one worker")
 			}
 			b, n := x.board(rapid.IntRange(0, workers-1).Draw(rt, "worker")), rapid.IntRange(0, 3).Draw(rt, "DAG")
-			if n >= len(b.services) || b.renew {
+			if n >= len(b.cat.services) || b.renew {
 				return
 			}
-			switch s := &b.services[n]; {
-			case s.UID == 0 || s.lodge.home == b.worker || s.underWay():
+			switch s := &b.cat.services[n]; {
+			case s.UID == 0 || s.lodge.home == b.cat.worker || s.underWay():
 			case s.lodge.at == 0:
-				b.leaveFor(n)
+				b.near.leaveFor(n)
 			default:
-				b.house.crying[n].Store(true)
-				b.house.cries.Add(1)
+				b.cat.house.crying[n].Store(true)
+				b.cat.house.cries.Add(1)
 			}
 		},
 		"change a DAG": func(rt *rapid.T) {
@@ -574,8 +574,8 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 	if x, ok := w.x.(*crew); ok {
 		total["handed over"] += int(x.counter("handed"))
 		for i := range x.pools {
-			total["went to their homes"] += int(x.board(i).went)
-			total["came from their homes"] += int(x.board(i).came)
+			total["went to their homes"] += int(x.board(i).near.went)
+			total["came from their homes"] += int(x.board(i).near.came)
 		}
 	}
 }

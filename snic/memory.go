@@ -31,6 +31,8 @@ const (
 // onboard is the memory of a board, and who has it.
 type onboard struct {
 	*vmem.Memory
+	cat    *catalog
+	runner *runner
 	ram    *ram
 	page   int64                  // its bytes
 	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
@@ -111,7 +113,8 @@ func (m *onboard) owner(tenant string) int {
 
 // space is what a task has of the board's memory. It implements memory.Space.
 type space struct {
-	b    *board
+	m    *onboard
+	cat  *catalog
 	id   int // number of the task; -1: it is over
 	size int64
 }
@@ -120,19 +123,19 @@ type space struct {
 func (s *space) Size() int64 { return s.size }
 
 // PageBytes implements memory.Space.
-func (s *space) PageBytes() int { return int(s.b.memory.page) }
+func (s *space) PageBytes() int { return int(s.m.page) }
 
 // Reserve implements memory.Space.
 func (s *space) Reserve(va uint64, length int64, p memory.Perm) error {
 	if length <= 0 || length > s.size {
 		return fmt.Errorf("range of %d bytes: memory: of the task is %d", length, s.size)
 	}
-	return s.b.memory.Reserve(s.id, va, s.b.memory.pages(length)*int(s.b.memory.page), vmem.Perm(p))
+	return s.m.Reserve(s.id, va, s.m.pages(length)*int(s.m.page), vmem.Perm(p))
 }
 
 // Read implements memory.Space.
 func (s *space) Read(va uint64, p []byte) (int, memory.Outcome) {
-	n, st := s.b.memory.Read(s.id, va, p)
+	n, st := s.m.Read(s.id, va, p)
 	if st != vmem.OK {
 		s.miss(st)
 	}
@@ -141,7 +144,7 @@ func (s *space) Read(va uint64, p []byte) (int, memory.Outcome) {
 
 // Write implements memory.Space.
 func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
-	n, st := s.b.memory.Write(s.id, va, p)
+	n, st := s.m.Write(s.id, va, p)
 	if st != vmem.OK {
 		s.miss(st)
 	}
@@ -150,9 +153,9 @@ func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
 
 // miss is an access that did not end well: the next Tick sees to it. After a fault the task gets no more frames.
 func (s *space) miss(st vmem.Status) {
-	s.b.memory.look = true
+	s.m.look = true
 	if st == vmem.Faulted && s.id >= 0 {
-		s.b.tasks[s.id].halted = true
+		s.cat.tasks[s.id].halted = true
 	}
 }
 
@@ -161,35 +164,34 @@ func (t *task) absent() bool { return t.in == nil || t.halted && t.Pass }
 
 // anew reports that a task is to start again, though it is the same function with the
 // same arguments. Where only its memory grows it goes on.
-func (b *board) anew(t *task, x *dag.Task) bool {
+func (m *onboard) anew(t *task, x *dag.Task) bool {
 	grows := t.space != nil && !t.halted && x.Memory >= t.Memory
-	return t.Restart != x.Restart || b.memory != nil && t.Memory != x.Memory && !grows
+	return t.Restart != x.Restart || m != nil && t.Memory != x.Memory && !grows
 }
 
 // stays reports that a task of a deployment is the one that runs.
-func (b *board) stays(t *task, x *dag.Task) bool {
-	return t.Kind == x.Kind && maps.Equal(t.Args, x.Args) && !b.anew(t, x)
+func (m *onboard) stays(t *task, x *dag.Task) bool {
+	return t.Kind == x.Kind && maps.Equal(t.Args, x.Args) && !m.anew(t, x)
 }
 
 // fits says why there is no room for what the tasks of a deployment declare; nil: there is.
-func (b *board) fits(d *dag.Deployment) error {
-	m := b.memory
+func (m *onboard) fits(d *dag.Deployment) error {
 	if m == nil {
 		return nil
 	}
 	room, want := m.Room(), 0
-	for n := range b.tasks {
-		if t := &b.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && b.stays(t, &x) }) {
+	for n := range m.cat.tasks {
+		if t := &m.cat.tasks[n]; t.space != nil && !slices.ContainsFunc(d.Tasks, func(x dag.Task) bool { return x.Name == t.Name && m.stays(t, &x) }) {
 			room += m.Frees(n)
 		}
 	}
 	for i := range d.Tasks {
 		x := &d.Tasks[i]
-		at := slices.IndexFunc(b.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && b.stays(&t, x) })
+		at := slices.IndexFunc(m.cat.tasks, func(t task) bool { return t.in != nil && t.Name == x.Name && m.stays(&t, x) })
 		switch {
-		case at >= 0 && b.tasks[at].space != nil: // it may still reserve the rest, or start anew
+		case at >= 0 && m.cat.tasks[at].space != nil: // it may still reserve the rest, or start anew
 			want += max(m.pages(x.Memory)-m.Counters(at).Reserved, 0)
-		case at < 0 && b.library.usesMemory(x.Kind, x.Args):
+		case at < 0 && m.cat.library.usesMemory(x.Kind, x.Args):
 			want += m.pages(x.Memory)
 		}
 	}
@@ -200,57 +202,62 @@ func (b *board) fits(d *dag.Deployment) error {
 }
 
 // furnish gives a task that has just been made its memory, if it declares some and can use it.
-func (b *board) furnish(n int, x *dag.Task) {
-	t := &b.tasks[n]
-	u, ok := t.app.(memory.User)
-	if b.memory == nil || x.Memory == 0 || !ok {
+func (m *onboard) furnish(n int, x *dag.Task) {
+	if m == nil || x.Memory == 0 {
 		return
 	}
-	pages := b.memory.pages(x.Memory)
-	s := &space{b: b, id: n, size: int64(pages) * b.memory.page}
-	err := b.memory.Open(n, severalOwners, pages)
+	t := &m.cat.tasks[n]
+	u, ok := t.app.(memory.User)
+	if !ok {
+		return
+	}
+	pages := m.pages(x.Memory)
+	s := &space{m: m, cat: m.cat, id: n, size: int64(pages) * m.page}
+	err := m.Open(n, severalOwners, pages)
 	if err == nil {
 		t.space = s
-		b.try(t, func() { err = u.UseMemory(s) })
+		t.try(func() { err = u.UseMemory(s) })
 	}
 	if err != nil && !t.halted {
 		t.halted, t.fault = true, err.Error()
-		b.memory.look = true
+		m.look = true
 	}
 }
 
 // grow gives a task that goes on as much memory as it declares now.
-func (b *board) grow(n int, x *dag.Task) {
-	t := &b.tasks[n]
+func (m *onboard) grow(n int, x *dag.Task) {
+	if m == nil {
+		return
+	}
+	t := &m.cat.tasks[n]
 	if t.space == nil || x.Memory <= t.Memory {
 		return
 	}
-	pages := b.memory.pages(x.Memory)
-	if b.memory.Grow(n, pages) != nil {
+	pages := m.pages(x.Memory)
+	if m.Grow(n, pages) != nil {
 		return // it stops, or has all the addresses that there are
 	}
-	t.space.size = int64(pages) * b.memory.page
+	t.space.size = int64(pages) * m.page
 	if g, ok := t.app.(memory.Grower); ok {
-		b.try(t, g.GrowMemory)
+		t.try(g.GrowMemory)
 	}
 }
 
 // vacate takes a task's memory from it.
-func (b *board) vacate(t *task) {
+func (t *task) vacate() {
 	if t.space != nil {
-		_ = b.memory.Close(t.space.id) // it is open
+		_ = t.space.m.Close(t.space.id) // it is open
 		t.space.id = -1
 		t.space = nil
 	}
 }
 
 // deployMemory says whose the memory of tasks is: that of the only tenant with DAGs that they are in.
-func (b *board) deployMemory() {
-	m := b.memory
+func (m *onboard) deployMemory() {
 	if m == nil {
 		return
 	}
-	d := b.deployment
+	d := m.cat.deployment
 	var used [1 + maxNumbers]bool
 	owners := make([]string, len(d.Tasks))
 	seen := make([]bool, len(d.Tasks))
@@ -264,8 +271,8 @@ func (b *board) deployMemory() {
 			name = d.Tenants[d.DAGs[i].Tenant].Name
 		}
 	}
-	for i, n := range b.taskOf {
-		if b.tasks[n].space == nil {
+	for i, n := range m.cat.taskOf {
+		if m.cat.tasks[n].space == nil {
 			owners[i] = ""
 		}
 	}
@@ -276,12 +283,12 @@ func (b *board) deployMemory() {
 			m.unweigh(o)
 		}
 	}
-	for i, n := range b.taskOf {
-		if b.tasks[n].space != nil {
+	for i, n := range m.cat.taskOf {
+		if m.cat.tasks[n].space != nil {
 			_ = m.Move(n, m.owner(owners[i])) // it is open
 		}
 	}
-	number := b.tenantNumbers()
+	number := m.cat.tenantNumbers()
 	m.top = 0
 	for _, x := range d.Tenants {
 		if o := slices.Index(m.owners[1:], x.Name) + 1; o > 0 {
@@ -293,22 +300,22 @@ func (b *board) deployMemory() {
 }
 
 // holdMemory tells the division of the board who has how much of the memory.
-func (b *board) holdMemory() {
-	m := b.memory
+func (sh *shares) holdMemory() {
+	m := sh.memory
 	if m == nil {
 		return
 	}
 	for o := 1; o < m.top; o++ {
 		if m.owners[o] != "" && m.of[o] >= 0 {
-			b.fair.Hold(m.of[o], int(b.scarce.memory), int64(m.Held(o)))
+			sh.fair.Hold(m.of[o], int(sh.scarce.memory), int64(m.Held(o)))
 		}
 	}
 }
 
 // weighMemory tells the memory what else tenants have of the board. It is called after each epoch; who sends in
 // bursts has all in one and nothing in the next, so that what counts is the mean of a monitor period.
-func (b *board) weighMemory(now clock.Time) {
-	m := b.memory
+func (sh *shares) weighMemory(now clock.Time) {
+	m := sh.memory
 	if m == nil {
 		return
 	}
@@ -318,15 +325,15 @@ func (b *board) weighMemory(now clock.Time) {
 	last := float64(now.Sub(m.weighed))
 	m.weighed = now
 	all := now.Sub(m.sampled)
-	sample := all >= b.monitor/samples
+	sample := all >= sh.monitor/samples
 	for o := 1; o < m.top; o++ {
 		if m.owners[o] == "" || m.of[o] < 0 {
 			continue
 		}
 		x := &m.others[o]
-		x.sum += b.fair.Flow(m.of[o]) * last
+		x.sum += sh.fair.Flow(m.of[o]) * last
 		if sample {
-			x.mean += (x.sum/float64(all) - x.mean) * min(1, float64(all)/float64(b.monitor))
+			x.mean += (x.sum/float64(all) - x.mean) * min(1, float64(all)/float64(sh.monitor))
 			x.sum = 0
 			_ = m.SetOther(o, min(max(x.mean, 0), 1))
 		}
@@ -377,8 +384,7 @@ func (m *onboard) scrub(now clock.Time, idle bool) clock.Time {
 }
 
 // heed goes on with tasks for which a page has come, and stops those that have faulted.
-func (b *board) heed(c *graph.Ctx) {
-	m := b.memory
+func (m *onboard) heed(c *graph.Ctx) {
 	if m == nil || !m.look {
 		return
 	}
@@ -389,7 +395,7 @@ func (b *board) heed(c *graph.Ctx) {
 		if !ok {
 			break
 		}
-		t := &b.tasks[id]
+		t := &m.cat.tasks[id]
 		if t.space == nil {
 			continue
 		}
@@ -398,40 +404,40 @@ func (b *board) heed(c *graph.Ctx) {
 			continue
 		}
 		t.next = min(t.next, t.in.Tick(c, t.app))
-		b.fell(t)
-		b.sweep(c, t, t.in)
+		t.fell()
+		m.runner.sweep(c, t, t.in)
 	}
-	for n := range b.tasks {
-		if t := &b.tasks[n]; t.halted && t.app != nil {
-			b.halt(c, n)
+	for n := range m.cat.tasks {
+		if t := &m.cat.tasks[n]; t.halted && t.app != nil {
+			m.runner.halt(c, n)
 		}
 	}
 }
 
 // halt ends a task that must not go on. It stays away until it is started anew.
-func (b *board) halt(c *graph.Ctx, n int) {
-	t := &b.tasks[n]
+func (rn *runner) halt(c *graph.Ctx, n int) {
+	t := &rn.cat.tasks[n]
 	var f vmem.Fault
-	if t.space != nil && errors.As(b.memory.Err(n), &f) {
+	if t.space != nil && errors.As(t.space.m.Err(n), &f) {
 		t.fault = f.Cause()
 	}
 	app := t.app
 	t.app, t.next = nil, clock.Never
 	t.in.Remove(c, app)
-	b.vacate(t)
+	t.vacate()
 	if t.Pass {
-		b.sweep(c, t, t.in)
+		rn.sweep(c, t, t.in)
 		return
 	}
-	t.in.Gone(b.lost)
-	batch := &b.batches[b.depth]
+	t.in.Gone(rn.lost)
+	batch := &rn.batches[rn.depth]
 	for out := range 2 {
 		for t.in.Emitted(out) > 0 {
 			batch.Reset()
 			t.in.Take(c, out, batch)
 			for _, x := range batch.Bufs() {
-				if id, ok := b.own(x); ok {
-					b.forsake(id)
+				if id, ok := rn.own(x); ok {
+					rn.forsake(id)
 				}
 				x.Tag = 0
 				c.Drop(x, reasonFaulted)
@@ -442,30 +448,30 @@ func (b *board) halt(c *graph.Ctx, n int) {
 }
 
 // try runs code of a task, and reports false if it panics: then the task is halted.
-func (b *board) try(t *task, code func()) bool {
+func (t *task) try(code func()) bool {
 	ok := t.in.Try(code)
 	if !ok {
-		b.fell(t)
+		t.fell()
 	}
 	return ok
 }
 
 // fell halts a task whose code has panicked, if it has. Its frames have been dropped.
-func (b *board) fell(t *task) {
+func (t *task) fell() {
 	if t.in == nil || !t.in.Over() || t.halted && t.app == nil {
 		return
 	}
 	f := t.in.Fault()
 	t.halted, t.app, t.next = true, nil, clock.Never
 	t.fault = fmt.Sprintf("it panicked: %v (%s); frames that it held: %d", f.Value, f.At, f.Frames)
-	b.vacate(t)
+	t.vacate()
 }
 
 // turnAway drops a frame of the full road whose task is halted.
-func (b *board) turnAway(c *graph.Ctx, id int32) {
-	x := b.lanes[id].buf
-	b.held--
-	b.forsake(id)
+func (rn *runner) turnAway(c *graph.Ctx, id int32) {
+	x := rn.lanes[id].buf
+	rn.held--
+	rn.forsake(id)
 	x.Tag = 0
 	c.Drop(x, reasonFaulted)
 }

@@ -123,7 +123,7 @@ func TestMemoryOfTasks(t *testing.T) {
 		t.Errorf("%+v", v.Board.Memory)
 	}
 	// More of it, and the task goes on; with less it starts anew.
-	running := func() *task { return &x.App().(*board).tasks[x.App().(*board).taskOf[0]] }
+	running := func() *task { return &x.App().(*board).cat.tasks[x.App().(*board).cat.taskOf[0]] }
 	for _, c := range []struct {
 		declared string
 		goesOn   bool
@@ -153,7 +153,7 @@ func TestMemoryGrows(t *testing.T) {
 		return strings.Replace(fmt.Sprintf(touching, "16k", "", "", "8k"), "tenants:", "  c: {kind: kvcache, memory: "+memory+"}\ntenants:", 1)
 	}
 	x := onMemory(t, text("8k"))
-	app := func() graph.App { return x.App().(*board).tasks[x.App().(*board).taskOf[2]].app }
+	app := func() graph.App { return x.App().(*board).cat.tasks[x.App().(*board).cat.taskOf[2]].app }
 	was := app()
 	if err := x.Set(graph.Args{"deployment": text("12k")}); err != nil {
 		t.Fatal(err)
@@ -386,7 +386,7 @@ func TestMemoryScrubbed(t *testing.T) {
 	m := x.App().(*board).memory
 	page, ones := make([]byte, 1<<20), 0
 	for va := uint64(0); va < 3<<20; va += 1 << 20 {
-		if _, st := m.Read(slices.IndexFunc(x.App().(*board).tasks, func(t task) bool { return t.Name == "b" }), va, page); st != vmem.OK {
+		if _, st := m.Read(slices.IndexFunc(x.App().(*board).cat.tasks, func(t task) bool { return t.Name == "b" }), va, page); st != vmem.OK {
 			t.Fatal(st)
 		}
 		for _, v := range page {

@@ -62,31 +62,31 @@ func (c *chunks) Write(p []byte) (int, error) {
 func (c *chunks) bytes() []byte { return slices.Concat(c.all...) }
 
 // apps are those of a DAG's tasks.
-func (b *board) apps(s *service) []graph.App {
+func (cat *catalog) apps(s *service) []graph.App {
 	out := make([]graph.App, len(s.tasks))
 	for i, t := range s.tasks {
-		out[i] = b.tasks[t].app
+		out[i] = cat.tasks[t].app
 	}
 	return out
 }
 
 // same reports whether a DAG's tasks are still run by these.
-func (b *board) same(s *service, apps []graph.App) bool {
-	return slices.EqualFunc(s.tasks, apps, func(t int, a graph.App) bool { return b.tasks[t].app == a })
+func (cat *catalog) same(s *service, apps []graph.App) bool {
+	return slices.EqualFunc(s.tasks, apps, func(t int, a graph.App) bool { return cat.tasks[t].app == a })
 }
 
 // saveSome goes on with saving what the tasks of a DAG know, n records or so, and reports that it is done.
 // If one of them has been started anew, it begins again.
-func (b *board) saveSome(s *service, o *outgoing, n int) bool {
-	if o.apps == nil || !b.same(s, o.apps) {
-		*o = outgoing{apps: b.apps(s)}
+func (nb *nearby) saveSome(s *service, o *outgoing, n int) bool {
+	if o.apps == nil || !nb.cat.same(s, o.apps) {
+		*o = outgoing{apps: nb.cat.apps(s)}
 	}
 	for o.next == nil {
 		if o.at == len(s.tasks) {
 			return true
 		}
 		v, ok := o.apps[o.at].(graph.Saver)
-		if !ok || !b.tasks[s.tasks[o.at]].State {
+		if !ok || !nb.cat.tasks[s.tasks[o.at]].State {
 			o.at++
 			continue
 		}
@@ -96,7 +96,7 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 		o.out.all = append(o.out.all, o.head)
 		o.out.size += headLen
 		if m, ok := v.(graph.Mover); ok {
-			if !b.try(&b.tasks[s.tasks[o.at]], func() { o.next = m.Saving(&o.out) }) {
+			if !nb.cat.tasks[s.tasks[o.at]].try(func() { o.next = m.Saving(&o.out) }) {
 				return false
 			}
 		} else {
@@ -105,11 +105,11 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 	}
 	var more bool
 	var err error
-	if t := &b.tasks[s.tasks[o.at]]; !b.try(t, func() { more, err = o.next(n) }) {
+	if t := &nb.cat.tasks[s.tasks[o.at]]; !t.try(func() { more, err = o.next(n) }) {
 		return false // it begins again, without the task
 	}
 	if err != nil {
-		b.pool.failed++
+		nb.pool.failed++
 		o.out = o.from
 	} else if more && o.out.size <= pool.MaxState {
 		return false
@@ -125,14 +125,14 @@ func (b *board) saveSome(s *service, o *outgoing, n int) bool {
 }
 
 // piece gives one to what is on its way out, when it is time, and reports that it is done.
-func (b *board) piece(now clock.Time, s *service, o **outgoing) bool {
-	p := b.pool
+func (nb *nearby) piece(now clock.Time, s *service, o **outgoing) bool {
+	p := nb.pool
 	if now >= p.pieceAt {
 		p.pieceAt = now.Add(pieceEvery)
 		if *o == nil {
 			*o = &outgoing{}
 		}
-		if b.saveSome(s, *o, pieceRecords) {
+		if nb.saveSome(s, *o, pieceRecords) {
 			return true
 		}
 	}
@@ -141,9 +141,9 @@ func (b *board) piece(now clock.Time, s *service, o **outgoing) bool {
 }
 
 // save is what the tasks of a DAG know.
-func (b *board) save(s *service) []byte {
+func (nb *nearby) save(s *service) []byte {
 	o := &outgoing{}
-	for !b.saveSome(s, o, 1<<10) {
+	for !nb.saveSome(s, o, 1<<10) {
 	}
 	return o.out.bytes()
 }
@@ -165,8 +165,8 @@ type part struct {
 }
 
 // arrive takes what saveSome has made apart, for the tasks of a DAG as they are now.
-func (b *board) arrive(s *service, state []byte) *incoming {
-	in := &incoming{apps: b.apps(s)}
+func (nb *nearby) arrive(s *service, state []byte) *incoming {
+	in := &incoming{apps: nb.cat.apps(s)}
 	for len(state) > 0 {
 		if len(state) < headLen || int(state[0]) >= len(s.tasks) || uint64(binary.BigEndian.Uint32(state[1:])) > uint64(len(state)-headLen) {
 			in.bad = true
@@ -181,7 +181,7 @@ func (b *board) arrive(s *service, state []byte) *incoming {
 		}
 		if m, ok := p.saver.(graph.Mover); ok {
 			var read func(io.Reader) (func(), error)
-			if !b.try(&b.tasks[p.task], func() { read = m.Loading() }) {
+			if !nb.cat.tasks[p.task].try(func() { read = m.Loading() }) {
 				in.bad = true
 				return in
 			}
@@ -210,14 +210,14 @@ func (in *incoming) read() {
 // restore gives the tasks of a DAG what saveSome has told: in, if that was read for the tasks that
 // there are. It reports false when one would not have it; then those that are read beside the worker
 // have what they had.
-func (b *board) restore(s *service, state []byte, in *incoming) bool {
-	if in == nil || !b.same(s, in.apps) {
-		in = b.arrive(s, state)
+func (nb *nearby) restore(s *service, state []byte, in *incoming) bool {
+	if in == nil || !nb.cat.same(s, in.apps) {
+		in = nb.arrive(s, state)
 		in.read()
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.read == nil && !in.bad {
-			b.try(&b.tasks[p.task], func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
+			nb.cat.tasks[p.task].try(func() { in.bad = p.saver.Load(bytes.NewReader(p.state)) != nil })
 		}
 	}
 	if in.bad {
@@ -225,7 +225,7 @@ func (b *board) restore(s *service, state []byte, in *incoming) bool {
 	}
 	for i := range in.parts {
 		if p := &in.parts[i]; p.put != nil {
-			b.try(&b.tasks[p.task], p.put)
+			nb.cat.tasks[p.task].try(p.put)
 		}
 	}
 	return true
@@ -251,15 +251,15 @@ func upTo(orders []order) int {
 }
 
 // open takes apart what an order brings.
-func (b *board) open(o *order) *incoming {
+func (nb *nearby) open(o *order) *incoming {
 	n := o.chain
 	if o.kind != toRestore {
 		n = o.event.Want
 	}
-	if o.deployment != b.pool.hash || n < 0 || n >= len(b.dagOf) {
+	if o.deployment != nb.pool.hash || n < 0 || n >= len(nb.cat.dagOf) {
 		return &incoming{} // it is not for these tasks
 	}
-	return b.arrive(&b.services[b.dagOf[n]], o.brings())
+	return nb.arrive(&nb.cat.services[nb.cat.dagOf[n]], o.brings())
 }
 
 // renewal is an instance of a task that knows nothing, which is made beside the worker: a table of many places
@@ -274,21 +274,21 @@ type renewal struct {
 }
 
 // renewed reports that a task that is to forget what it knows can at once; if not, that is seen to.
-func (b *board) renewed(n int) bool {
-	t := &b.tasks[n]
+func (nb *nearby) renewed(n int) bool {
+	t := &nb.cat.tasks[n]
 	if _, much := t.app.(graph.Mover); !much || !t.lent || t.in == nil || t.halted {
 		return true
 	}
 	if t.fresh == nil || t.fresh.in != t.in {
 		t.fresh = &renewal{in: t.in}
 		t.fresh.new, t.fresh.take = t.in.Apart()
-		b.pool.make = append(b.pool.make, t.fresh)
+		nb.pool.make = append(nb.pool.make, t.fresh)
 	}
 	return t.fresh.ready
 }
 
 // anewOf is a new instance for a task, the one that was made for it if there is one.
-func (b *board) anewOf(t *task) (graph.App, error) {
+func (nb *nearby) anewOf(t *task) (graph.App, error) {
 	r := t.fresh
 	t.fresh = nil
 	if r == nil || r.in != t.in || !r.ready || r.err != nil {

@@ -55,7 +55,7 @@ func TestPeerTooMuch(t *testing.T) {
 		r.push(0, "p0", frame(2, "a"))
 		if !there {
 			b := r.members[0].App().(*board)
-			b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*hoard).n = 9
+			b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*hoard).n = 9
 		}
 		r.run(40*time.Millisecond, traffic)
 		where, stays := "at peer 1", "there, and cannot come home: its state is more than 16 MB"
@@ -95,14 +95,14 @@ func TestPeerTooMuch(t *testing.T) {
 			t.Errorf("what remains: %q, stuck %v", what, stuck)
 		}
 		b := m.App().(*board)
-		b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*hoard).n = 3
+		b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*hoard).n = 3
 		r.do(m)(func(n *pool.Node, now clock.Time) { n.Leave(now) })
 		if what, stuck := m.join.Remains(m.node); len(what) != 1 || stuck {
 			t.Errorf("what remains while it leaves: %q, stuck %v", what, stuck)
 		}
 		r.run(60 * time.Millisecond)
 		home := r.members[0].App().(*board)
-		if n := home.tasks[home.services[home.dagOf[1]].tasks[0]].app.(*hoard).n; n != 3 {
+		if n := home.cat.tasks[home.cat.services[home.cat.dagOf[1]].tasks[0]].app.(*hoard).n; n != 3 {
 			t.Errorf("home came %d, want 3", n)
 		}
 		if what, _ := m.join.Remains(m.node); len(what) != 0 {
@@ -200,7 +200,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	}
 	m := graphtest.NewOuter(t, peerKinds(), text("n: '3'"))
 	m.Advance(30 * time.Millisecond)
-	task := func() *diary { return m.App().(*board).tasks[0].app.(*diary) }
+	task := func() *diary { return m.App().(*board).cat.tasks[0].app.(*diary) }
 	m.Push("p0", frame(1, "-"))
 	for i, c := range []struct {
 		args  string
@@ -224,7 +224,7 @@ func diaries(t *testing.T, pages string, there int, args ...string) (*rack, func
 	r.run(10 * time.Millisecond)
 	d := func(i int) *diary {
 		b := r.members[i].App().(*board)
-		return b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*diary)
+		return b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*diary)
 	}
 	for i := range r.members {
 		d(i).visited, d(i).t = &r.visits, t
@@ -253,7 +253,7 @@ func TestMoveInPieces(t *testing.T) {
 				t.Fatalf("a frame of the other DAG waits after %d pieces", here.writes)
 			}
 		}
-		if f := r.members[1].App().(*board).tasks[1].fresh; f != nil {
+		if f := r.members[1].App().(*board).cat.tasks[1].fresh; f != nil {
 			made = f
 		}
 		if now := here.writes + there.writes; now > writes+1+int(slice/pieceEvery) {
@@ -296,7 +296,7 @@ func TestMoveInPieces(t *testing.T) {
 		if x.saves != 1 || x.writes != pages/pieceRecords || x.most != pieceRecords || x.reads != 1 {
 			t.Errorf("board %d: begun %d times to save, in %d pieces of up to %d; read %d times", i, x.saves, x.writes, x.most, x.reads)
 		}
-		if p := r.members[i].App().(*board).pool; p.saving || p.failed > 0 {
+		if p := r.members[i].App().(*board).near.pool; p.saving || p.failed > 0 {
 			t.Errorf("board %d: saving %v, %d failed", i, p.saving, p.failed)
 		}
 	}
@@ -386,7 +386,7 @@ func TestMoveInterrupted(t *testing.T) {
 			}
 			for i, m := range r.members {
 				b := m.App().(*board)
-				if s := &b.services[b.dagOf[1]]; !m.dead && (b.pool.saving || s.abroad.out != nil) {
+				if s := &b.cat.services[b.cat.dagOf[1]]; !m.dead && (b.near.pool.saving || s.abroad.out != nil) {
 					t.Errorf("board %d still saves", i)
 				}
 			}
@@ -410,12 +410,12 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		m.Push("p0", frame(1, "-"))
 	}
 	b := m.App().(*board)
-	s := &b.services[b.dagOf[0]]
-	task := func(i int) *diary { return b.tasks[s.tasks[i]].app.(*diary) }
-	state := b.save(s)
+	s := &b.cat.services[b.cat.dagOf[0]]
+	task := func(i int) *diary { return b.cat.tasks[s.tasks[i]].app.(*diary) }
+	state := b.near.save(s)
 	m.Push("p0", frame(1, "-"))
 	for cut := range len(state) {
-		if b.restore(s, state[:cut], nil) && cut != 0 && cut != headLen+2+3*pageLen {
+		if b.near.restore(s, state[:cut], nil) && cut != 0 && cut != headLen+2+3*pageLen {
 			t.Errorf("%d of %d bytes are taken", cut, len(state))
 		}
 		if n := task(1).n; n != 6 {
@@ -424,16 +424,16 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	}
 	task(0).n = 6
 	task(1).pages++ // it takes only what has as many
-	in := b.arrive(s, state)
+	in := b.near.arrive(s, state)
 	in.read()
-	if b.restore(s, state, in) || task(0).n != 6 || task(1).n != 6 {
+	if b.near.restore(s, state, in) || task(0).n != 6 || task(1).n != 6 {
 		t.Errorf("one refuses, and they count from %d and %d", task(0).n, task(1).n)
 	}
 	task(1).pages--
-	in = b.arrive(s, state)
+	in = b.near.arrive(s, state)
 	in.read()
 	reads := task(0).reads
-	if !b.restore(s, state, in) || task(0).n != 5 || task(1).n != 5 || task(0).reads != reads {
+	if !b.near.restore(s, state, in) || task(0).n != 5 || task(1).n != 5 || task(0).reads != reads {
 		t.Errorf("taken, and they count from %d and %d; read again %v", task(0).n, task(1).n, task(0).reads > reads)
 	}
 	// What was read for others is read again.
@@ -441,7 +441,7 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 	in.apps[0] = &diary{}
 	in.parts = nil
 	task(0).n = 9
-	if !b.restore(s, state, in) || task(0).n != 5 {
+	if !b.near.restore(s, state, in) || task(0).n != 5 {
 		t.Error("what was read for a task that is gone")
 	}
 	m.Push("p0", frame(1, "-"))
@@ -467,8 +467,8 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		m.Push("p0", f)
 	}
 	board := m.App().(*board)
-	s := &board.services[board.dagOf[0]]
-	state := board.save(s)
+	s := &board.cat.services[board.cat.dagOf[0]]
+	state := board.near.save(s)
 	if len(state) < 100_000*(89+31) {
 		b.Fatalf("the state has %d bytes", len(state))
 	}
@@ -481,8 +481,8 @@ rules: [{match: "src:10.0.0.0/8", dag: 1}]
 		name string
 		do   func() bool
 	}{
-		{"save", func() bool { return len(board.save(s)) == len(state) }},
-		{"restore", func() bool { return board.restore(s, state, nil) }},
+		{"save", func() bool { return len(board.near.save(s)) == len(state) }},
+		{"restore", func() bool { return board.near.restore(s, state, nil) }},
 		{"encode", func() bool { p, err := message.Encode(); return err == nil && len(p) == len(bytes) }},
 		{"decode", func() bool { s, err := pool.Decode(bytes); return err == nil && len(s.Asks[0].State) == len(state) }},
 	} {

@@ -58,48 +58,48 @@ func (b *board) Describe(kind uint16, args [4]uint64) string {
 
 // canCopy reports whether there are frames for so many copies of x, beside those that
 // other packets were promised. One in eight is left to ports and to tasks that make frames.
-func (b *board) canCopy(x *packet.Buf, n int) bool {
+func (rn *runner) canCopy(x *packet.Buf, n int) bool {
 	p := x.Pool()
-	if p.Free() >= p.Slots()/8+b.promised+n {
+	if p.Free() >= p.Slots()/8+rn.promised+n {
 		return true
 	}
-	b.inLine++
+	rn.inLine++
 	return false
 }
 
 // enter makes a packet ready for a stage: what was on copies is merged, and the branches have the frame.
-func (b *board) enter(c *graph.Ctx, id, stage, branches int) {
-	p := &b.packets[id]
+func (rn *runner) enter(c *graph.Ctx, id, stage, branches int) {
+	p := &rn.packets[id]
 	if p.branches > 0 {
-		b.merge(c, id)
+		rn.merge(c, id)
 	}
 	p.stage = uint8(stage)
 	if branches > 1 && !p.failed {
-		b.fork(c, id, branches)
+		rn.fork(c, id, branches)
 	}
 }
 
 // fork gives n branches a packet. All have the same frame: a branch has a copy of its headers from the first of its tasks on
 // that does more than look at it.
-func (b *board) fork(c *graph.Ctx, id, n int) {
-	p := &b.packets[id]
-	x := b.lanes[id<<laneBits].buf
+func (rn *runner) fork(c *graph.Ctx, id, n int) {
+	p := &rn.packets[id]
+	x := rn.lanes[id<<laneBits].buf
 	for i := range n {
-		l := &b.lanes[id<<laneBits+i]
+		l := &rn.lanes[id<<laneBits+i]
 		l.take(x)
 		l.whole, l.marked, l.writes = true, -1, 0
 	}
 	p.original, p.branches = x, uint8(n)
-	b.copied++
+	rn.copied++
 	c.Trace(x, traceCopied, uint64(n))
 }
 
 // apart gives a branch a copy of the packet's headers. It reports false when there is no frame for it.
-func (b *board) apart(c *graph.Ctx, p *inside, l *lane) bool {
+func (rn *runner) apart(c *graph.Ctx, p *inside, l *lane) bool {
 	x := p.original
 	y := c.Copy(x)
 	if y == nil {
-		b.copied--
+		rn.copied--
 		p.failed = true
 		return false
 	}
@@ -107,10 +107,10 @@ func (b *board) apart(c *graph.Ctx, p *inside, l *lane) bool {
 	parts.Find(x.Bytes())
 	parts.Copy(y.Bytes(), x.Bytes())
 	l.buf, l.whole = y, parts.Head == x.Len()
-	b.held++
+	rn.held++
 	if p.promised > 0 {
 		p.promised--
-		b.promised--
+		rn.promised--
 	}
 	return true
 }
@@ -127,7 +127,7 @@ func (p *inside) fetch(l *lane) {
 }
 
 // ready makes the frame of a branch ready for a task. It reports false when there is none for it.
-func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
+func (rn *runner) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 	if l.buf == p.original {
 		if p.lent {
 			p.failed = true // a task has kept the frame that has not said that it may
@@ -138,7 +138,7 @@ func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 			l.was = remarkOf(l.buf)
 			return true
 		}
-		if !b.apart(c, p, l) {
+		if !rn.apart(c, p, l) {
 			return false
 		}
 	}
@@ -151,7 +151,7 @@ func (b *board) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 }
 
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
-func (b *board) returned(p *inside, l *lane, t *task) {
+func (rn *runner) returned(p *inside, l *lane, t *task) {
 	said := remarkOf(l.buf)
 	if l.buf == p.original {
 		p.lent = false
@@ -160,12 +160,12 @@ func (b *board) returned(p *inside, l *lane, t *task) {
 		return
 	}
 	l.marked, l.said = max(l.marked, 0), said
-	d := &b.services[p.way.dag]
+	d := &rn.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
 	}
 	for i, n := range d.tasks {
-		if &b.tasks[n] == t {
+		if &rn.cat.tasks[n] == t {
 			if p.way.back {
 				i = len(d.tasks) - 1 - i
 			}
@@ -175,16 +175,16 @@ func (b *board) returned(p *inside, l *lane, t *task) {
 }
 
 // complete makes a copy that leaves its stage by itself, as an answer, whole.
-func (b *board) complete(id int32) {
-	if p := &b.packets[id>>laneBits]; p.branches > 0 {
-		p.fetch(&b.lanes[id])
+func (rn *runner) complete(id int32) {
+	if p := &rn.packets[id>>laneBits]; p.branches > 0 {
+		p.fetch(&rn.lanes[id])
 	}
 }
 
 // merge makes one frame of a packet's copies, which are all back.
-func (b *board) merge(c *graph.Ctx, id int) {
-	p := &b.packets[id]
-	lanes := b.lanes[id<<laneBits:][:p.branches]
+func (rn *runner) merge(c *graph.Ctx, id int) {
+	p := &rn.packets[id]
+	lanes := rn.lanes[id<<laneBits:][:p.branches]
 	x := p.original
 	last, said, copies := int8(-1), remark{}, false
 	for i := range lanes {
@@ -201,7 +201,7 @@ func (b *board) merge(c *graph.Ctx, id int) {
 		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
-	b.keep(c, id, x)
+	rn.keep(c, id, x)
 }
 
 // mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
@@ -228,28 +228,28 @@ func mergeCopies(x *packet.Buf, lanes []lane) *packet.Buf {
 }
 
 // scrap gives up the copies of a packet that goes no further.
-func (b *board) scrap(c *graph.Ctx, id int) {
-	p := &b.packets[id]
+func (rn *runner) scrap(c *graph.Ctx, id int) {
+	p := &rn.packets[id]
 	x := p.original
 	if p.lost {
 		x = nil // a task had what counts as the frame
 	}
-	b.keep(c, id, x)
+	rn.keep(c, id, x)
 }
 
 // keep ends the copies of a packet: x, one of them or the original, is its frame. With nil
 // it has none: a task has dropped a copy, or taken it, which stands for the packet in
 // the books.
-func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
-	p := &b.packets[id]
+func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
+	p := &rn.packets[id]
 	give := func(y *packet.Buf) {
 		if y != nil && y != x {
 			c.Discard(y)
-			b.held--
+			rn.held--
 		}
 	}
 	for i := range int(p.branches) {
-		l := &b.lanes[id<<laneBits+i]
+		l := &rn.lanes[id<<laneBits+i]
 		if l.buf != p.original && !l.lent {
 			give(l.buf)
 		}
@@ -258,26 +258,26 @@ func (b *board) keep(c *graph.Ctx, id int, x *packet.Buf) {
 	if !p.lent {
 		give(p.original)
 	}
-	b.lanes[id<<laneBits].buf = x
+	rn.lanes[id<<laneBits].buf = x
 	p.original, p.branches, p.lent = nil, 0, false
-	b.promised -= int(p.promised) // later stages have what this one gives back
+	rn.promised -= int(p.promised) // later stages have what this one gives back
 	p.promised = 0
 }
 
 // lay is the way of a DAG through visits, in stages whose branches run side by side where
 // that is to be, and the most branches of a stage; 0: no stage has several. It notes how many copies a packet may need.
-func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
+func (cat *catalog) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
 	s.copies = 0
-	for _, stage := range b.laid(s) {
+	for _, stage := range cat.laid(s) {
 		if len(stage) > 1 {
 			width = max(width, len(stage))
-			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !b.tasks[t].looks }) {
+			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !cat.tasks[t].looks }) {
 				s.copies = max(s.copies, len(stage))
 			}
 		}
 		var on, off [][]sched.Visit
 		for _, tasks := range stage {
-			to, from := b.visits(tasks, visits)
+			to, from := cat.visits(tasks, visits)
 			on, off = append(on, to), append(off, from)
 		}
 		there = append(there, on)
@@ -289,10 +289,10 @@ func (b *board) lay(s *service, visits []sched.Visit) (there, back [][][]sched.V
 
 // laid is a DAG's stages as they run: those whose branches run one after the other are
 // one branch, with what is like that before and behind.
-func (b *board) laid(s *service) (out [][][]int) {
+func (cat *catalog) laid(s *service) (out [][][]int) {
 	place := func(x, y int) int { return slices.Index(s.tasks, x) - slices.Index(s.tasks, y) }
 	for _, stage := range s.stages {
-		if b.beside(stage) {
+		if cat.beside(stage) {
 			out = append(out, stage)
 			continue
 		}
@@ -308,24 +308,24 @@ func (b *board) laid(s *service) (out [][][]int) {
 }
 
 // beside reports whether the branches of a stage run side by side.
-func (b *board) beside(stage [][]int) bool {
+func (cat *catalog) beside(stage [][]int) bool {
 	modelled := 0
 	for _, tasks := range stage {
-		if slices.ContainsFunc(tasks, func(t int) bool { return b.tasks[t].modelled }) {
+		if slices.ContainsFunc(tasks, func(t int) bool { return cat.tasks[t].modelled }) {
 			modelled++
 		}
 	}
-	return len(stage) > 1 && (b.parallel == parallelOn || b.parallel == parallelAuto && modelled > 1)
+	return len(stage) > 1 && (cat.parallel == parallelOn || cat.parallel == parallelAuto && modelled > 1)
 }
 
 // visits are those in which tasks run, in their order, of visits in which all tasks of
 // a DAG do; and those back, each for one task.
-func (b *board) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
+func (cat *catalog) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
 	last := -1
 	for _, t := range tasks {
 		at, bit := -1, uint16(0)
 		for k, v := range all {
-			if i := slices.Index(b.chains[v.Chain].tasks, t); i >= 0 && v.Mask&(1<<i) != 0 {
+			if i := slices.Index(cat.chains[v.Chain].tasks, t); i >= 0 && v.Mask&(1<<i) != 0 {
 				at, bit = k, 1<<i
 			}
 		}
@@ -341,11 +341,11 @@ func (b *board) visits(tasks []int, all []sched.Visit) (there, back []sched.Visi
 }
 
 // stagesText is stages in words: branches in braces.
-func (b *board) stagesText(s *service) (out [][]string) {
-	for _, stage := range b.laid(s) {
+func (cat *catalog) stagesText(s *service) (out [][]string) {
+	for _, stage := range cat.laid(s) {
 		var names []string
 		for _, tasks := range stage {
-			names = append(names, b.names(tasks))
+			names = append(names, cat.names(tasks))
 		}
 		out = append(out, names)
 	}

@@ -280,9 +280,9 @@ func through(t testing.TB, text string, script [][]batchOf, args ...string) (*gr
 	books()
 	if n := x.Inst.Held(); n != 0 {
 		b := x.App().(*board)
-		t.Fatalf("%v\n%s: %d frames are still inside: %+v, %v", args, text, n, b.sched.Books(), b.Report())
+		t.Fatalf("%v\n%s: %d frames are still inside: %+v, %v", args, text, n, b.runner.sched.Books(), b.Report())
 	}
-	if err := x.App().(*board).sched.Check(); err != nil {
+	if err := x.App().(*board).runner.sched.Check(); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(o.others)
@@ -374,22 +374,22 @@ func parallelIsSerial(t testing.TB, rt *rapid.T, seen map[string]int) {
 	_, want := through(t, text, script, "parallel", "off")
 	x, got := through(t, text, script, "parallel", how)
 	b := x.App().(*board)
-	if b.inLine > 0 {
-		t.Fatalf("%d packets found no copies", b.inLine)
+	if b.runner.inLine > 0 {
+		t.Fatalf("%d packets found no copies", b.runner.inLine)
 	}
-	seen["copied"] += int(b.copied)
-	if b.copied > 0 {
+	seen["copied"] += int(b.runner.copied)
+	if b.runner.copied > 0 {
 		seen["dropped"] += len(want.dropped)
 		for _, s := range want.others {
 			seen[map[string]string{"06": "answered", "0a": "cloned"}[s[15:17]]]++
 		}
-		if len(b.services[0].visits) > 1 {
+		if len(b.cat.services[0].visits) > 1 {
 			seen["two visits"]++
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(want.flows)) {
 		if g := got.flows[k]; !slices.Equal(g, want.flows[k]) {
-			t.Fatalf("%s\n%s: side by side (%v)\n %s\none after the other\n %s", text, k, b.stagesText(&b.services[0]), strings.Join(g, "\n "), strings.Join(want.flows[k], "\n "))
+			t.Fatalf("%s\n%s: side by side (%v)\n %s\none after the other\n %s", text, k, b.cat.stagesText(&b.cat.services[0]), strings.Join(g, "\n "), strings.Join(want.flows[k], "\n "))
 		}
 	}
 	if !maps.Equal(got.dropped, want.dropped) || !slices.Equal(got.others, want.others) || len(got.flows) != len(want.flows) {
@@ -431,11 +431,11 @@ func TestWhenSideBySide(t *testing.T) {
 		if got := fmt.Sprint(boardOf(x).Report().(View).DAGs[0].Stages); got != c.want {
 			t.Errorf("parallel=%s, a%s, b%s: %s, not %s", c.parallel, c.a, c.b, got, c.want)
 		}
-		was := boardOf(x).copied
+		was := boardOf(x).runner.copied
 		x.Push("p0", wordy(n, 1, hdr.ProtoTCP, 10))
 		x.Push("p1", wordy(n, 1, hdr.ProtoTCP, 10))
 		x.Advance(time.Millisecond)
-		if got := boardOf(x).copied - was; c.want == wide && got != 2 || c.want == line && got != 0 {
+		if got := boardOf(x).runner.copied - was; c.want == wide && got != 2 || c.want == line && got != 0 {
 			t.Errorf("parallel=%s, a%s, b%s: of 2 packets %d ran on copies", c.parallel, c.a, c.b, got)
 		}
 	}
@@ -484,8 +484,8 @@ func TestFewFramesForCopies(t *testing.T) {
 		}
 		b := boardOf(x)
 		// Of 64 frames 8 are left alone, and each packet is to have 2.
-		if line := b.inLine > 0; line != (3*batch > 64-8) || b.promised != 0 || batch < 20 && b.copied != uint64(n) {
-			t.Errorf("batches of %d: %d times on copies, %d in line; %d copies are promised", batch, b.copied, b.inLine, b.promised)
+		if line := b.runner.inLine > 0; line != (3*batch > 64-8) || b.runner.promised != 0 || batch < 20 && b.runner.copied != uint64(n) {
+			t.Errorf("batches of %d: %d times on copies, %d in line; %d copies are promised", batch, b.runner.copied, b.runner.inLine, b.runner.promised)
 		}
 	}
 }
@@ -509,8 +509,8 @@ func TestNoFramesForCopies(t *testing.T) {
 		p.Put()
 	}
 	none := x.Counter("no-copy")
-	if none == 0 || none == 5 || boardOf(x).copied != 5-none || boardOf(x).promised != 0 {
-		t.Errorf("%d dropped for want of copies, %d came out; %d times on copies, %d are promised", none, len(r.Out["p1"]), boardOf(x).copied, boardOf(x).promised)
+	if none == 0 || none == 5 || boardOf(x).runner.copied != 5-none || boardOf(x).runner.promised != 0 {
+		t.Errorf("%d dropped for want of copies, %d came out; %d times on copies, %d are promised", none, len(r.Out["p1"]), boardOf(x).runner.copied, boardOf(x).runner.promised)
 	}
 	x.Push("p0", frames...)
 	if r := x.Advance(time.Millisecond); len(r.Out["p1"])+len(r.Dropped) != 5 {
@@ -645,7 +645,7 @@ func sideBySideMachine(t testing.TB, rt *rapid.T, fates map[string]int) uint64 {
 			if used, held := x.Pool.InUse(), x.Inst.Held(); used != held {
 				rt.Fatalf("%d buffers are in use and %d are held", used, held)
 			}
-			if err := boardOf(x).sched.Check(); err != nil {
+			if err := boardOf(x).runner.sched.Check(); err != nil {
 				rt.Fatal(err)
 			}
 		},
@@ -676,7 +676,7 @@ func sideBySideMachine(t testing.TB, rt *rapid.T, fates map[string]int) uint64 {
 	if len(inside) > 0 {
 		rt.Fatalf("%d frames are still inside", len(inside))
 	}
-	return boardOf(x).copied
+	return boardOf(x).runner.copied
 }
 
 // A board that is stopped while packets are on copies drops each once.

@@ -141,7 +141,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 	visit := func(f func(b *board, s *service)) {
 		if err := inst.Visit("board", 0, func(a graph.App) {
 			x := a.(*board)
-			f(x, &x.services[x.dagOf[0]])
+			f(x, &x.cat.services[x.cat.dagOf[0]])
 		}); err != nil {
 			b.Fatal(err)
 		}
@@ -161,35 +161,35 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 		{"still", func() { wait(60_000_000) }},
 		{"save", func() {
 			visit(func(b *board, s *service) {
-				b.pool.say = nil
-				b.hold(b.dagOf[0])
+				b.near.pool.say = nil
+				b.place.hold(b.cat.dagOf[0])
 				s.abroad.handing, s.abroad.out = true, nil
-				b.pool.busy = []int{0}
+				b.near.pool.busy = []int{0}
 			})
 			var out *outgoing
 			until(func(b *board, s *service) bool {
-				if len(b.pool.say) > 0 {
-					out, b.pool.say = b.pool.say[0].out, nil
+				if len(b.near.pool.say) > 0 {
+					out, b.near.pool.say = b.near.pool.say[0].out, nil
 				}
 				return out != nil
 			})
 			state = out.out.bytes()
-			visit(func(b *board, s *service) { b.local(b.seen, b.dagOf[0]) })
+			visit(func(b *board, s *service) { b.near.local(b.cat.seen, b.cat.dagOf[0]) })
 		}},
 		{"restore", func() {
 			o := order{kind: toRemember, event: pool.Event{Want: 0}, state: state}
 			visit(func(b *board, s *service) {
-				b.hold(b.dagOf[0])
-				o.deployment = b.pool.hash
-				o.in = b.open(&o)
+				b.place.hold(b.cat.dagOf[0])
+				o.deployment = b.near.pool.hash
+				o.in = b.near.open(&o)
 			})
 			o.in.read()
-			visit(func(b *board, s *service) { b.pool.orders = append(b.pool.orders, o) })
-			until(func(b *board, s *service) bool { return len(b.pool.orders) == 0 })
-			visit(func(b *board, s *service) { b.local(b.seen, b.dagOf[0]) })
+			visit(func(b *board, s *service) { b.near.pool.orders = append(b.near.pool.orders, o) })
+			until(func(b *board, s *service) bool { return len(b.near.pool.orders) == 0 })
+			visit(func(b *board, s *service) { b.near.local(b.cat.seen, b.cat.dagOf[0]) })
 		}},
-		{"save-at-once", func() { visit(func(b *board, s *service) { state = b.save(s) }) }},
-		{"restore-at-once", func() { visit(func(b *board, s *service) { b.restore(s, state, nil) }) }},
+		{"save-at-once", func() { visit(func(b *board, s *service) { state = b.near.save(s) }) }},
+		{"restore-at-once", func() { visit(func(b *board, s *service) { b.near.restore(s, state, nil) }) }},
 	}
 	at := make([][3][]float64, len(phases)) // 99.9th percentile, most, duration
 	for range b.N {
@@ -206,7 +206,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 			}
 			sink.on.Store(false)
 			visit(func(b *board, s *service) {
-				if n := b.pool.failed; n > 0 {
+				if n := b.near.pool.failed; n > 0 {
 					all = 0
 				}
 				slices.Sort(sink.took)

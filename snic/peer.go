@@ -213,35 +213,52 @@ func (a *abroad) answers(now clock.Time, peer int) bool {
 }
 
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
-func (b *board) mayGo(now clock.Time, n int) bool {
-	s := &b.services[n]
-	if b.house != nil {
-		return s.lodge.home != b.worker
+func (nb *nearby) mayGo(now clock.Time, n int) bool {
+	s := &nb.cat.services[n]
+	if nb.cat.house != nil {
+		return s.lodge.home != nb.cat.worker
 	}
-	if b.pool == nil || b.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
+	if nb.pool == nil || nb.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
 		return false
 	}
-	i := slices.Index(b.dagOf, n)
-	return i >= 0 && b.pool.stays[i] == ""
+	i := slices.Index(nb.cat.dagOf, n)
+	return i >= 0 && nb.pool.stays[i] == ""
+}
+
+// leave has a DAG wait, for which there is no region, and go to another worker or a peer.
+func (nb *nearby) leave(n int) {
+	if nb.cat.house != nil {
+		nb.leaveFor(n)
+	} else {
+		nb.ask(n, true)
+	}
+}
+
+// regionFreed notes that a region is free.
+func (nb *nearby) regionFreed() {
+	if nb.pool != nil {
+		nb.pool.freed = 0 // the pool is told at once
+	}
+	nb.freed = nb.cat.house != nil
 }
 
 // ask has the pool look for a peer; with pause the DAG's frames wait meanwhile.
-func (b *board) ask(n int, pause bool) {
-	s := &b.services[n]
+func (nb *nearby) ask(n int, pause bool) {
+	s := &nb.cat.services[n]
 	s.abroad.wanted = true
-	b.pool.say = append(b.pool.say, said{kind: wants, id: slices.Index(b.dagOf, n), rate: s.rate * 8})
+	nb.pool.say = append(nb.pool.say, said{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.rate * 8})
 	if pause {
-		b.hold(n)
+		nb.place.hold(n)
 	}
 }
 
 // route sets the way of all packets of a DAG, there and back.
-func (b *board) route(n int, r sched.Route) {
+func (pl *placement) route(n int, r sched.Route) {
 	for i := range 2 {
 		r.Back = i > 0
-		err := b.sched.SetRoute(2*n+i, r)
-		if b.services[n].twin && err == nil {
-			err = b.sched.SetRoute(inLine+2*n+i, r)
+		err := pl.runner.sched.SetRoute(2*n+i, r)
+		if pl.cat.services[n].twin && err == nil {
+			err = pl.runner.sched.SetRoute(inLine+2*n+i, r)
 		}
 		if err != nil {
 			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
@@ -250,92 +267,84 @@ func (b *board) route(n int, r sched.Route) {
 }
 
 // hold has packets of a DAG wait that no task has run on.
-func (b *board) hold(n int) {
-	s := &b.services[n]
+func (pl *placement) hold(n int) {
+	s := &pl.cat.services[n]
 	s.abroad.paused, s.bulk, s.width, s.missing = true, false, 0, false
-	b.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
+	pl.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
 // send has packets of a DAG go to a peer from now on, those that wait first.
-func (b *board) send(now clock.Time, n, to int) {
-	s := &b.services[n]
+func (nb *nearby) send(now clock.Time, n, to int) {
+	s := &nb.cat.services[n]
 	visits := s.visits
 	s.abroad.turn(now, to+1)
 	s.abroad.paused, s.abroad.handing, s.abroad.out = false, false, nil
 	s.abroad.left = now
 	s.bulk, s.width, s.missing, s.visits = false, 0, false, nil
-	b.route(n, sched.Route{})
-	b.abandon(now, visits)
+	nb.place.route(n, sched.Route{})
+	nb.place.abandon(now, visits)
 }
 
 // local has packets of a DAG run here again, those that wait first.
-func (b *board) local(now clock.Time, n int) {
-	s := &b.services[n]
+func (nb *nearby) local(now clock.Time, n int) {
+	s := &nb.cat.services[n]
 	visits := s.visits
 	s.abroad.turn(now, 0)
 	s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted, s.abroad.out = false, false, false, false, nil
 	if visits != nil {
-		b.follow(n, visits)
+		nb.place.follow(n, visits)
 		return
 	}
-	b.plan(now, n, b.waits[n] == 0)
+	nb.place.plan(now, n, nb.runner.waits[n] == 0)
 }
 
 // abandon deschedules what no DAG that runs here goes through.
-func (b *board) abandon(now clock.Time, visits []sched.Visit) {
+func (pl *placement) abandon(now clock.Time, visits []sched.Visit) {
 	for _, v := range visits {
 		used := false
-		for n := range b.services {
-			used = used || b.uses(n, v.Chain)
+		for n := range pl.cat.services {
+			used = used || pl.cat.uses(n, v.Chain)
 		}
-		if used || !b.chains[v.Chain].known {
+		if used || !pl.cat.chains[v.Chain].known {
 			continue
 		}
-		for _, r := range slices.Clone(b.chains[v.Chain].running) {
-			b.fabric.Release(now, r)
+		for _, r := range slices.Clone(pl.cat.chains[v.Chain].running) {
+			pl.fabric.Release(now, r)
 		}
 	}
 }
 
 // emit sends a frame out: by a port, or back to the peer that it came from.
-func (b *board) emit(c *graph.Ctx, w way, x *packet.Buf) {
+func (gt *gates) emit(c *graph.Ctx, w way, x *packet.Buf) {
 	if w.out < ports {
-		b.depart(c, int(w.out), x)
+		gt.depart(c, int(w.out), x)
 		return
 	}
 	uid := uint32(0)
 	if w.dag >= 0 {
-		uid = b.services[w.dag].UID
+		uid = gt.cat.services[w.dag].UID
 	}
-	b.pool.served++
-	b.toPeer(c, int(w.out>>4)-1, uid, siPool|siAnswer|uint8(w.out&(ports-1)), x)
-}
-
-// port is that by which frames of a way leave.
-func (b *board) port(w way) int {
-	if w.out < ports {
-		return int(w.out)
-	}
-	return b.pool.port
+	gt.pool.served++
+	gt.toPeer(c, int(w.out>>4)-1, uid, siPool|siAnswer|uint8(w.out&(ports-1)), x)
 }
 
 // request sends a frame to the peer that its DAG is at.
-func (b *board) request(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+func (gt *gates) request(c *graph.Ctx, s *service, w way, x *packet.Buf) {
 	if w.out >= ports {
 		c.Drop(x, reasonTwice)
 		return
 	}
-	b.pool.sent++
-	b.toPeer(c, s.abroad.peer-1, s.UID, siPool|uint8(w.out), x)
+	gt.pool.sent++
+	gt.toPeer(c, s.abroad.peer-1, s.UID, siPool|uint8(w.out), x)
 }
 
-func (b *board) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf) {
-	p := &b.pool.peers[to]
+func (gt *gates) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf) {
+	p := &gt.pool.peers[to]
 	if !p.up {
 		c.Drop(x, reasonNoPeer)
 		return
 	}
-	if x.Len()+outerLen > b.pool.mtu+hdr.EthernetLen {
+	if x.Len()+outerLen > gt.pool.mtu+hdr.EthernetLen {
 		c.Drop(x, reasonPoolMTU)
 		return
 	}
@@ -345,54 +354,54 @@ func (b *board) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf
 		return
 	}
 	copy(h, p.mac[:])
-	copy(h[6:], b.pool.mac[:])
+	copy(h[6:], gt.pool.mac[:])
 	binary.BigEndian.PutUint16(h[12:], hdr.EtherNSH)
 	hdr.NSH(h[hdr.EthernetLen:]).Encode(&hdr.NSHFields{TTL: 63, NextProtocol: hdr.NSHNextEthernet, SPI: uid, SI: si})
-	b.depart(c, b.pool.port, x)
+	gt.depart(c, gt.pool.port, x)
 }
 
 // fromPeer takes a frame from the pool's port. Answers leave at once; of requests
 // it returns the DAG, -1 when there is none left, and the way out.
-func (b *board) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
+func (nb *nearby) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 	p := x.Bytes()
-	if len(p) < outerLen+hdr.EthernetLen || [6]byte(p[:6]) != b.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
+	if len(p) < outerLen+hdr.EthernetLen || [6]byte(p[:6]) != nb.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
 		c.Drop(x, reasonBadPeer)
 		return -1, 0
 	}
 	h := hdr.NSH(p[hdr.EthernetLen:])
-	from, ok := b.pool.byMAC[[6]byte(p[6:12])]
+	from, ok := nb.pool.byMAC[[6]byte(p[6:12])]
 	if !ok || from < 0 || h.Version() != 0 || h.OAM() || h.HeaderLen() != hdr.NSHLen || h.NextProtocol() != hdr.NSHNextEthernet || h.SI()&^(siAnswer|(ports-1)) != siPool {
 		c.Drop(x, reasonBadPeer)
 		return -1, 0
 	}
 	uid, si := h.SPI(), h.SI()
 	port := int(si & (ports - 1))
-	if port == b.pool.port {
+	if port == nb.pool.port {
 		c.Drop(x, reasonTwice)
 		return -1, 0
 	}
 	x.SetFrame(int(x.Off())+outerLen, len(p)-outerLen)
-	n, ok = b.pool.byUID[uid]
+	n, ok = nb.pool.byUID[uid]
 	if si&siAnswer != 0 {
-		if !ok || !b.services[n].abroad.answers(c.Now(), from) {
+		if !ok || !nb.cat.services[n].abroad.answers(c.Now(), from) {
 			c.Drop(x, reasonUnasked)
 			return -1, 0
 		}
-		b.pool.answered++
+		nb.pool.answered++
 		c.Mark(x, packet.Rewritten, reasonAnswered)
-		b.depart(c, port, x)
+		nb.gates.depart(c, port, x)
 		return -1, 0
 	}
-	if !ok || !b.services[n].abroad.serves(from) {
+	if !ok || !nb.cat.services[n].abroad.serves(from) {
 		c.Drop(x, reasonUnserved)
 		return -1, 0
 	}
-	if b.services[n].abroad.peer > 0 {
+	if nb.cat.services[n].abroad.peer > 0 {
 		c.Drop(x, reasonTwice)
 		return -1, 0
 	}
-	b.services[n].abroad.foreign++
-	b.services[n].abroad.heard = c.Now()
+	nb.cat.services[n].abroad.foreign++
+	nb.cat.services[n].abroad.heard = c.Now()
 	return n, uint16(from+1)<<4 | uint16(port)
 }
 
@@ -407,49 +416,49 @@ func flow(x *packet.Buf) uint64 {
 
 // joinPool learns a deployment: what may go to peers. What was agreed on with them
 // about another one is over.
-func (b *board) joinPool(c *graph.Ctx) {
-	d := b.deployment
-	if id := d.Number(); id != b.pool.hash {
-		b.pool.hash = id
-		b.pool.say, b.pool.busy, b.pool.full = nil, nil, 0
-		for i := range b.services {
-			if s := &b.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
-				s.abroad.turn(b.seen, 0)
+func (nb *nearby) joinPool(c *graph.Ctx) {
+	d := nb.deployment
+	if id := d.Number(); id != nb.pool.hash {
+		nb.pool.hash = id
+		nb.pool.say, nb.pool.busy, nb.pool.full = nil, nil, 0
+		for i := range nb.cat.services {
+			if s := &nb.cat.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
+				s.abroad.turn(nb.cat.seen, 0)
 				s.abroad = abroad{was: s.abroad.was, until: s.abroad.until, foreign: s.abroad.foreign}
 				s.visits = nil
 			}
-			if s := &b.services[i]; s.UID != 0 && s.packets > s.abroad.foreign {
-				b.mine(s)
+			if s := &nb.cat.services[i]; s.UID != 0 && s.packets > s.abroad.foreign {
+				nb.cat.mine(s)
 			}
 		}
-		for n := range b.tasks {
-			b.forget(c, n)
+		for n := range nb.cat.tasks {
+			nb.forget(c, n)
 		}
 	}
-	b.pool.byUID = map[uint32]int{}
-	users := make([]int, len(b.tasks))
-	for _, n := range b.dagOf {
-		b.pool.byUID[b.services[n].UID] = n
-		for _, t := range b.services[n].tasks {
+	nb.pool.byUID = map[uint32]int{}
+	users := make([]int, len(nb.cat.tasks))
+	for _, n := range nb.cat.dagOf {
+		nb.pool.byUID[nb.cat.services[n].UID] = n
+		for _, t := range nb.cat.services[n].tasks {
 			users[t]++
 		}
 	}
-	b.pool.chains, b.pool.stays, b.pool.titles = nil, nil, nil
+	nb.pool.chains, nb.pool.stays, nb.pool.titles = nil, nil, nil
 	for i, x := range d.DAGs {
-		s := &b.services[b.dagOf[i]]
+		s := &nb.cat.services[nb.cat.dagOf[i]]
 		ch := pool.Chain{Area: math.MaxInt32, Bitstream: d.Regions.Bitstream, Stateful: true, Hand: true}
 		why := ""
 		if visits := s.best; visits != nil {
 			ch.Area = 0
 			for _, v := range visits {
-				ch.Area = max(ch.Area, b.chains[v.Chain].Area)
+				ch.Area = max(ch.Area, nb.cat.chains[v.Chain].Area)
 			}
 		}
 		if x.UID >= 1<<24 {
 			why = "its UID is no service path: want less than 16777216"
 		}
 		for _, t := range s.tasks {
-			switch x := &b.tasks[t]; {
+			switch x := &nb.cat.tasks[t]; {
 			case !x.Remote:
 				why = x.Name + " is not remote"
 			case x.State && users[t] > 1:
@@ -458,8 +467,8 @@ func (b *board) joinPool(c *graph.Ctx) {
 				why = x.Name + " has state that cannot be told"
 			}
 		}
-		b.pool.chains, b.pool.stays = append(b.pool.chains, ch), append(b.pool.stays, why)
-		b.pool.titles = append(b.pool.titles, fmt.Sprintf("DAG %d (%s)", s.UID, b.names(s.tasks)))
+		nb.pool.chains, nb.pool.stays = append(nb.pool.chains, ch), append(nb.pool.stays, why)
+		nb.pool.titles = append(nb.pool.titles, fmt.Sprintf("DAG %d (%s)", s.UID, nb.cat.names(s.tasks)))
 	}
 }
 
@@ -470,18 +479,18 @@ func tells(app graph.App) bool {
 }
 
 // runs reports that all that a DAG goes through is in regions.
-func (b *board) runs(s *service) bool {
-	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.chains[v.Chain].running) == 0 })
+func (cat *catalog) runs(s *service) bool {
+	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(cat.chains[v.Chain].running) == 0 })
 }
 
 // hopes reports that all that a DAG goes through is in regions, or will be.
-func (b *board) hopes(s *service) bool {
-	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &b.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
+func (cat *catalog) hopes(s *service) bool {
+	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &cat.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
 }
 
 // peering does what the pool says, and tells what has come of it.
-func (b *board) peering(c *graph.Ctx) {
-	p := b.pool
+func (nb *nearby) peering(c *graph.Ctx) {
+	p := nb.pool
 	now := c.Now()
 	for _, o := range p.orders {
 		switch {
@@ -491,53 +500,53 @@ func (b *board) peering(c *graph.Ctx) {
 			p.meet(o.board, o.peer)
 		case o.deployment != p.hash:
 		case o.kind == toRemember:
-			if n := o.event.Want; n >= 0 && n < len(b.dagOf) && !b.restore(&b.services[b.dagOf[n]], o.state, o.in) {
+			if n := o.event.Want; n >= 0 && n < len(nb.cat.dagOf) && !nb.restore(&nb.cat.services[nb.cat.dagOf[n]], o.state, o.in) {
 				p.failed++
 			}
 		case o.kind == anEvent:
-			p.busy = appendNew(p.busy, o.event.Want, len(b.dagOf))
-			b.poolEvent(now, o.event, o.in)
+			p.busy = appendNew(p.busy, o.event.Want, len(nb.cat.dagOf))
+			nb.poolEvent(now, o.event, o.in)
 		default:
-			p.busy = appendNew(p.busy, o.chain, len(b.dagOf))
-			b.poolGuest(c, o)
+			p.busy = appendNew(p.busy, o.chain, len(nb.cat.dagOf))
+			nb.poolGuest(c, o)
 		}
 	}
 	p.saving = false
-	if b.poolCopy > 0 && now >= p.copies {
-		b.copyOne(now)
+	if nb.poolCopy > 0 && now >= p.copies {
+		nb.copyOne(now)
 	}
 	if len(p.orders) == 0 && len(p.busy) == 0 {
 		return
 	}
 	clear(p.orders)
 	p.orders = p.orders[:0]
-	b.events(c) // what was launched may run
+	nb.place.events(c) // what was launched may run
 	busy := p.busy[:0]
 	for _, i := range p.busy {
-		n := b.dagOf[i]
-		s := &b.services[n]
-		b.clean(c, n)
-		if s.abroad.handing && !b.begun(n) && b.piece(now, s, &s.abroad.out) {
+		n := nb.cat.dagOf[i]
+		s := &nb.cat.services[n]
+		nb.clean(c, n)
+		if s.abroad.handing && !nb.runner.begun(n) && nb.piece(now, s, &s.abroad.out) {
 			p.say = append(p.say, said{kind: hands, id: i, out: s.abroad.out})
 			s.abroad.handing, s.abroad.out = false, nil
 		}
-		if s.abroad.coming && b.runs(s) {
+		if s.abroad.coming && nb.cat.runs(s) {
 			switch {
 			case !s.abroad.paused:
-				b.hold(n)
+				nb.place.hold(n)
 				s.abroad.since = now
 			case now >= s.abroad.since.Add(underway):
 				s.abroad.coming = false
 				p.say = append(p.say, said{kind: comes, id: i})
 			}
-		} else if s.abroad.coming && !b.hopes(s) {
+		} else if s.abroad.coming && !nb.cat.hopes(s) {
 			s.abroad.coming, s.visits = false, nil
 			if s.abroad.paused && s.abroad.peer > 0 {
-				b.send(now, n, s.abroad.peer-1)
+				nb.send(now, n, s.abroad.peer-1)
 			}
 			p.say = append(p.say, said{kind: remains, id: i})
 		}
-		b.serve(now, n)
+		nb.serve(now, n)
 		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
 		if s.abroad.stale || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || (g.saving || g.copying) && !g.gone }) {
 			busy = append(busy, i)
@@ -570,19 +579,19 @@ func (p *pooled) meet(n int, is peer) {
 }
 
 // serve does what is to be done for the guests of a DAG, and tells what has come of it.
-func (b *board) serve(now clock.Time, n int) {
-	p, s := b.pool, &b.services[n]
+func (nb *nearby) serve(now clock.Time, n int) {
+	p, s := nb.pool, &nb.cat.services[n]
 	for k := range s.abroad.guests {
 		g := &s.abroad.guests[k]
 		switch {
-		case !g.ready && b.runs(s):
+		case !g.ready && nb.cat.runs(s):
 			g.ready = true
 			p.say = append(p.say, said{kind: isReady, lease: g.lease})
-		case !g.ready && !b.hopes(s):
+		case !g.ready && !nb.cat.hopes(s):
 			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 			g.gone = true
-		case g.saving && !g.gone && (b.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
-			if !b.piece(now, s, &g.out) {
+		case g.saving && !g.gone && (nb.runner.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
+			if !nb.piece(now, s, &g.out) {
 				break
 			}
 			if g.out.out.size > pool.MaxState {
@@ -596,7 +605,7 @@ func (b *board) serve(now clock.Time, n int) {
 			g.out = nil
 		case g.saving:
 			g.out = nil // packets have come meanwhile
-		case g.copying && b.piece(now, s, &g.out):
+		case g.copying && nb.piece(now, s, &g.out):
 			if g.out.out.size <= pool.MaxState {
 				p.say = append(p.say, said{kind: hasCopied, lease: g.lease, out: g.out})
 			} else {
@@ -608,31 +617,31 @@ func (b *board) serve(now clock.Time, n int) {
 }
 
 // copyOne has the board of a guest be told what that knows, of one of those for which it is time.
-func (b *board) copyOne(now clock.Time) {
-	p := b.pool
-	p.copies = now.Add(b.poolCopy)
+func (nb *nearby) copyOne(now clock.Time) {
+	p := nb.pool
+	p.copies = now.Add(nb.poolCopy)
 	done := false
-	for i, n := range b.dagOf {
-		s := &b.services[n]
+	for i, n := range nb.cat.dagOf {
+		s := &nb.cat.services[n]
 		for k := range s.abroad.guests {
 			g := &s.abroad.guests[k]
-			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !b.knows(s) {
+			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !nb.cat.knows(s) {
 				continue // there is nothing, or nothing new
 			}
-			if at := max(g.copied, g.since).Add(b.poolCopy); now < at || done {
+			if at := max(g.copied, g.since).Add(nb.poolCopy); now < at || done {
 				p.copies = min(p.copies, max(at, now.Add(underway)))
 				continue
 			}
 			done = true
 			g.copied, g.had, g.copying, g.out = now, s.abroad.foreign, true, nil
-			p.busy = appendNew(p.busy, i, len(b.dagOf))
+			p.busy = appendNew(p.busy, i, len(nb.cat.dagOf))
 		}
 	}
 }
 
 // knows reports whether a task of a DAG has state.
-func (b *board) knows(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return b.tasks[n].State })
+func (cat *catalog) knows(s *service) bool {
+	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].State })
 }
 
 // appendNew adds a DAG to a list, if there is one of that index and it is not in it.
@@ -644,180 +653,180 @@ func appendNew(list []int, i, n int) []int {
 }
 
 // begun reports that packets of a DAG are in the middle of it.
-func (b *board) begun(n int) bool {
-	return b.waits[n] > 0 && slices.ContainsFunc(b.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
+func (rn *runner) begun(n int) bool {
+	return rn.waits[n] > 0 && slices.ContainsFunc(rn.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
 }
 
 // poolEvent does what is to be done about a DAG of this board.
-func (b *board) poolEvent(now clock.Time, e pool.Event, in *incoming) {
-	if e.Kind >= pool.PeerUp || e.Want < 0 || e.Want >= len(b.dagOf) {
+func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
+	if e.Kind >= pool.PeerUp || e.Want < 0 || e.Want >= len(nb.cat.dagOf) {
 		return
 	}
-	n := b.dagOf[e.Want]
-	s := &b.services[n]
+	n := nb.cat.dagOf[e.Want]
+	s := &nb.cat.services[n]
 	switch e.Kind {
 	case pool.Redirect:
 		s.abroad.stuck = e.Reason == pool.TooMuch
-		b.send(now, n, e.Peer)
+		nb.send(now, n, e.Peer)
 	case pool.Unredirect:
 		s.abroad.turn(now, 0)
-		b.hold(n)
+		nb.place.hold(n)
 	case pool.NoPeer:
 		s.abroad.alone = now.Add(asideFor)
 		if s.abroad.stuck = e.Reason == pool.TooMuch; s.abroad.stuck {
-			b.pool.failed++
+			nb.pool.failed++
 			s.abroad.alone = now.Add(stayFor)
 		}
 		if s.elsewhere() {
 			s.visits = nil
-			b.local(now, n)
+			nb.local(now, n)
 		}
 		s.abroad.wanted = false
 	case pool.Return:
-		b.home(now, n)
+		nb.home(now, n)
 	case pool.Pause:
 		s.abroad.handing, s.abroad.out = s.abroad.peer == 0, nil
-		b.hold(n)
+		nb.place.hold(n)
 	case pool.Resume:
-		if len(e.State) > 0 && !b.restore(s, e.State, in) {
-			b.pool.failed++
+		if len(e.State) > 0 && !nb.restore(s, e.State, in) {
+			nb.pool.failed++
 		}
-		b.local(now, n)
+		nb.local(now, n)
 	}
 }
 
 // home launches a DAG that is at a peer.
-func (b *board) home(now clock.Time, n int) {
-	s := &b.services[n]
+func (nb *nearby) home(now clock.Time, n int) {
+	s := &nb.cat.services[n]
 	s.abroad.coming = true
 	s.visits = nil
 	for _, n := range s.tasks {
-		t := &b.tasks[n]
-		running, _ := b.fabric.Task(n)
+		t := &nb.cat.tasks[n]
+		running, _ := nb.place.fabric.Task(n)
 		// Its rate is known for certain after two measurements.
 		if t.Throughput > 0 && (s.rate*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.abroad.left.Add(2*rateEvery)) {
 			return // it is more than it could do here
 		}
 	}
 	visits := slices.Clone(s.best)
-	if visits != nil && b.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
+	if visits != nil && nb.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
 		s.visits = visits
 	}
 }
 
 // poolGuest does what is to be done about a peer's DAG.
-func (b *board) poolGuest(c *graph.Ctx, o order) {
+func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 	now := c.Now()
-	if o.chain < 0 || o.chain >= len(b.dagOf) {
+	if o.chain < 0 || o.chain >= len(nb.cat.dagOf) {
 		return
 	}
-	n := b.dagOf[o.chain]
-	s := &b.services[n]
+	n := nb.cat.dagOf[o.chain]
+	s := &nb.cat.services[n]
 	at := slices.IndexFunc(s.abroad.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
-	case o.kind == toLoad && at < 0 && (!b.clean(c, n) || b.closed(o.chain)):
-		b.pool.say = append(b.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
+	case o.kind == toLoad && at < 0 && (!nb.clean(c, n) || nb.closed(o.chain)):
+		nb.pool.say = append(nb.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
 	case o.kind == toLoad && at < 0:
 		s.abroad.guests = append(s.abroad.guests, guest{lease: o.lease, since: now})
 		for _, t := range s.tasks {
-			b.tasks[t].lent = b.tasks[t].State
+			nb.cat.tasks[t].lent = nb.cat.tasks[t].State
 		}
-		if b.hopes(s) && !s.refused || s.elsewhere() {
+		if nb.cat.hopes(s) && !s.refused || s.elsewhere() {
 			return
 		}
 		visits := slices.Clone(s.best)
-		if visits != nil && b.launch(now, visits, region.Demand{NoPeer: true, NoEndpoint: true, NoSwitch: true}) == region.ShareRunning {
+		if visits != nil && nb.place.launch(now, visits, region.Demand{NoPeer: true, NoEndpoint: true, NoSwitch: true}) == region.ShareRunning {
 			s.refused, s.away = false, false
-			b.follow(n, visits)
+			nb.place.follow(n, visits)
 		}
 	case at < 0:
 	case o.kind == toRestore:
 		k := isRestored
-		if !b.restore(s, o.state, o.in) {
-			b.pool.failed++
+		if !nb.restore(s, o.state, o.in) {
+			nb.pool.failed++
 			k = hasFailed
-			b.endGuest(now, n, at)
+			nb.endGuest(now, n, at)
 		}
-		b.pool.say = append(b.pool.say, said{kind: k, lease: o.lease})
+		nb.pool.say = append(nb.pool.say, said{kind: k, lease: o.lease})
 	case o.kind == toSave:
 		g := &s.abroad.guests[at]
 		g.saving, g.since, g.copying, g.out = true, now, false, nil
 	case o.kind == toRelease:
-		b.endGuest(now, n, at)
+		nb.endGuest(now, n, at)
 	}
 }
 
 // endGuest ends what a DAG is for a peer. If it is nobody else's its regions are given up, and what its tasks
 // know.
-func (b *board) endGuest(now clock.Time, n, at int) {
-	s := &b.services[n]
+func (nb *nearby) endGuest(now clock.Time, n, at int) {
+	s := &nb.cat.services[n]
 	s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
 	if len(s.abroad.guests) == 0 && s.packets == s.abroad.foreign && !s.elsewhere() {
 		visits := s.visits
-		b.unroute(n)
+		nb.place.unroute(n)
 		s.missing = true
-		b.abandon(now, visits)
+		nb.place.abandon(now, visits)
 		s.abroad.stale, s.abroad.ended = true, now
 	}
 }
 
 // clean has the tasks of a DAG forget what they know of guests that have ended, when packets of theirs
 // are no longer inside. It reports false if that is still to be done.
-func (b *board) clean(c *graph.Ctx, n int) bool {
-	s := &b.services[n]
+func (nb *nearby) clean(c *graph.Ctx, n int) bool {
+	s := &nb.cat.services[n]
 	switch {
 	case !s.abroad.stale:
 		return true
 	case s.packets > s.abroad.foreign: // frames of its own have come: nobody can tell apart whose it is
-		b.mine(s)
-	case b.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
+		nb.cat.mine(s)
+	case nb.runner.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
 		return false
 	}
 	ready := true
 	for _, t := range s.tasks {
-		ready = b.renewed(t) && ready
+		ready = nb.renewed(t) && ready
 	}
 	if !ready {
 		return false
 	}
 	s.abroad.stale = false
 	for _, t := range s.tasks {
-		b.forget(c, t)
+		nb.forget(c, t)
 	}
 	return true
 }
 
 // mine has the tasks of a DAG keep what they know.
-func (b *board) mine(s *service) {
+func (cat *catalog) mine(s *service) {
 	for _, t := range s.tasks {
-		b.tasks[t].lent, b.tasks[t].fresh = false, nil
+		cat.tasks[t].lent, cat.tasks[t].fresh = false, nil
 	}
 }
 
 // forget has a task begin anew that knows things of a peer's DAG.
-func (b *board) forget(c *graph.Ctx, n int) {
-	t := &b.tasks[n]
+func (nb *nearby) forget(c *graph.Ctx, n int) {
+	t := &nb.cat.tasks[n]
 	if !t.lent || t.in == nil || t.halted {
 		return
 	}
 	t.lent = false
-	app, err := b.anewOf(t)
+	app, err := nb.anewOf(t)
 	if err != nil {
-		b.pool.failed++
+		nb.pool.failed++
 		return
 	}
 	was := t.app
-	b.vacate(t)
+	t.vacate()
 	t.become(t.in, app)
-	b.furnish(n, &t.Task)
+	nb.memory.furnish(n, &t.Task)
 	t.in.Remove(c, was)
-	b.fell(t)
-	b.sweep(c, t, t.in)
+	t.fell()
+	nb.runner.sweep(c, t, t.in)
 }
 
 // tellPool is what the board tells the pool.
-func (b *board) tellPool() *told {
-	p := b.pool
+func (nb *nearby) tellPool() *told {
+	p := nb.pool
 	was := &p.tells[p.last]
 	p.last = 1 - p.last
 	t := &p.tells[p.last]
@@ -827,7 +836,7 @@ func (b *board) tellPool() *told {
 	p.say = p.say[:0]
 	t.open = len(t.say) > 0 || len(p.busy) > 0
 	t.fresh, p.joined = !p.joined, true
-	t.whole = p.full == 0 || b.seen >= p.full.Add(fullEvery) || t.fresh
+	t.whole = p.full == 0 || nb.cat.seen >= p.full.Add(fullEvery) || t.fresh
 	regions, chains := t.info.Regions[:0], t.info.Chains[:0]
 	if !t.whole {
 		t.info, t.opened, t.open = was.info, was.opened, t.open || was.opened
@@ -835,37 +844,37 @@ func (b *board) tellPool() *told {
 		t.closed = append(t.closed[:0], was.closed...)
 		return t
 	}
-	p.full = b.seen
+	p.full = nb.cat.seen
 	t.info = pool.Info{Regions: regions, Chains: chains}
-	t.closed = slices.Grow(t.closed[:0], len(b.dagOf))[:len(b.dagOf)]
+	t.closed = slices.Grow(t.closed[:0], len(nb.cat.dagOf))[:len(nb.cat.dagOf)]
 	away := false
-	for r := range b.fabric.Regions() {
-		if v := b.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
+	for r := range nb.place.fabric.Regions() {
+		if v := nb.place.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
 			t.info.Regions = append(t.info.Regions, v.Area)
 		}
 	}
-	for i, n := range b.dagOf {
-		s := &b.services[n]
+	for i, n := range nb.cat.dagOf {
+		s := &nb.cat.services[n]
 		t.info.Load += s.rate * 8
 		a := &s.abroad
 		away = away || a.peer > 0 && !a.coming
 		if a.wanted {
 			t.say = append(t.say, said{kind: sees, id: i, rate: s.rate * 8})
 		}
-		t.closed[i] = b.closed(i)
+		t.closed[i] = nb.closed(i)
 		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
-		if (!t.closed[i] || len(a.guests) > 0) && len(t.info.Chains) < mostTold && b.hopes(s) {
+		if (!t.closed[i] || len(a.guests) > 0) && len(t.info.Chains) < mostTold && nb.cat.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
-				left = min(left, b.fabric.Left(v.Chain))
+				left = min(left, nb.place.fabric.Left(v.Chain))
 			}
 			// A power of two, so that what is told changes seldom.
 			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1)))), Closed: t.closed[i], Stay: stayed(s.stay)})
 		}
 	}
-	if away && b.fabric.Free() > 0 && b.fabric.Waiting() == 0 && b.seen >= p.freed.Add(asideFor) {
-		p.freed = b.seen
-		t.say = append(t.say, said{kind: frees, area: b.fabric.Free()})
+	if away && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
+		p.freed = nb.cat.seen
+		t.say = append(t.say, said{kind: frees, area: nb.place.fabric.Free()})
 	}
 	t.opened = t.open
 	return t
@@ -880,10 +889,10 @@ func stayed(ns float64) int64 {
 }
 
 // closed reports that a DAG is not to run here for another peer.
-func (b *board) closed(i int) bool {
-	s := &b.services[b.dagOf[i]]
+func (nb *nearby) closed(i int) bool {
+	s := &nb.cat.services[nb.cat.dagOf[i]]
 	a := &s.abroad
-	return s.elsewhere() || a.wanted || a.stale || b.pool.stays[i] != "" || b.knows(s) && (s.packets > a.foreign || len(a.guests) > 0)
+	return s.elsewhere() || a.wanted || a.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.packets > a.foreign || len(a.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -947,19 +956,19 @@ func NewPeering(number int, mac [6]byte) *Peering {
 	}
 	x.visit = func(a graph.App) {
 		b, ok := a.(*board)
-		if !ok || b.pool == nil || b.pool.chains == nil {
+		if !ok || b.near.pool == nil || b.near.pool.chains == nil {
 			return
 		}
-		b.pool.orders = append(b.pool.orders, x.orders...)
+		b.near.pool.orders = append(b.near.pool.orders, x.orders...)
 		for _, r := range x.made {
 			r.ready = true
 		}
 		x.made = nil
-		x.make, b.pool.make = b.pool.make, nil
+		x.make, b.near.pool.make = b.near.pool.make, nil
 		if len(x.later) > 0 {
-			x.later[0].in = b.open(&x.later[0])
+			x.later[0].in = b.near.open(&x.later[0])
 		}
-		x.told = b.tellPool()
+		x.told = b.near.tellPool()
 		x.trade.fresh = x.told.fresh
 		b.trade(&x.trade)
 		if x.told.whole { // else it is what was told last
@@ -1186,41 +1195,42 @@ func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
 	n := 0
 	var first uint16
 	for _, x := range frames.Bufs() {
-		if in != b.pool.port {
+		if in != b.near.pool.port {
 			c.Drop(x, reasonBadPeer)
 			continue
 		}
-		dag, out := b.fromPeer(c, x)
+		dag, out := b.near.fromPeer(c, x)
 		if dag < 0 {
 			continue
 		}
 		if out != first && n > 0 {
-			b.dispatch(c, in, n) // a group has one way out
+			b.ingress.dispatch(c, in, n) // a group has one way out
 			n = 0
 		}
 		first = out
-		n += b.collect(c, n, dag, out&1 == 0, out, flow(x), x)
+		n += b.ingress.collect(c, n, dag, out&1 == 0, out, flow(x), x)
 	}
-	b.dispatch(c, in, n)
+	b.ingress.dispatch(c, in, n)
 }
 
 // relieve has a DAG go to a peer that goes through a task which is overloaded, and for
 // which there is no region: that with most traffic, one at a time.
-func (b *board) relieve(now clock.Time, task int) {
-	if b.pool == nil {
+func (nb *nearby) relieve(now clock.Time, task int) {
+	nb.cry(task)
+	if nb.pool == nil {
 		return
 	}
 	best := -1
-	for n := range b.services {
-		s := &b.services[n]
+	for n := range nb.cat.services {
+		s := &nb.cat.services[n]
 		if s.abroad.wanted && s.abroad.peer == 0 {
 			return
 		}
-		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && b.mayGo(now, n) && (best < 0 || s.rate > b.services[best].rate) {
+		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && nb.mayGo(now, n) && (best < 0 || s.rate > nb.cat.services[best].rate) {
 			best = n
 		}
 	}
 	if best >= 0 {
-		b.ask(best, false)
+		nb.ask(best, false)
 	}
 }

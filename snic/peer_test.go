@@ -368,7 +368,7 @@ func TestPeerComesHome(t *testing.T) {
 	if s := r.state(0, 8); s != "ready" {
 		t.Fatalf("it is %s: %v %v", s, r.members[0].drop, r.members[1].drop)
 	}
-	if g := r.members[1].App().(*board).services[1].abroad.guests; len(g) > 0 {
+	if g := r.members[1].App().(*board).cat.services[1].abroad.guests; len(g) > 0 {
 		t.Errorf("still a guest: %+v", g)
 	}
 	r.run(5 * time.Millisecond)
@@ -381,7 +381,7 @@ func TestPeerComesHome(t *testing.T) {
 	if next = inOrder(t, all, 1); next != sent+1 {
 		t.Errorf("%d of %d came out: dropped %v %v", next-1, sent, r.members[0].drop, r.members[1].drop)
 	}
-	if p := r.members[0].App().(*board).pool; p.sent == 0 || p.failed != 0 {
+	if p := r.members[0].App().(*board).near.pool; p.sent == 0 || p.failed != 0 {
 		t.Errorf("%d sent, %d failed", p.sent, p.failed)
 	}
 }
@@ -446,7 +446,7 @@ func TestPeerCopies(t *testing.T) {
 				t.Fatalf("it is %s: %v", s, r.members[0].drop)
 			}
 			b, host := r.members[0].App().(*board), r.members[1].App().(*board)
-			at := func(b *board) int { return int(b.tasks[b.services[b.dagOf[1]].tasks[0]].app.(*tally).n) }
+			at := func(b *board) int { return int(b.cat.tasks[b.cat.services[b.cat.dagOf[1]].tasks[0]].app.(*tally).n) }
 			left := at(b)
 			r.run(100*time.Millisecond+time.Duration(r.rng.IntN(400))*slice, traffic)
 			r.members[1].dead = true
@@ -551,8 +551,8 @@ func TestPeerRefusesState(t *testing.T) {
 	r.push(0, "p0", frame(2, "a"))
 	b := r.members[1].App().(*board)
 	free := func() (n int) {
-		for i := range b.fabric.Regions() {
-			if v := b.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
+		for i := range b.place.fabric.Regions() {
+			if v := b.place.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
 				n++
 			}
 		}
@@ -798,7 +798,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 				}
 			}
 			host := r.members[1].App().(*board)
-			knows := func() int { return len(host.save(&host.services[host.dagOf[1]])) }
+			knows := func() int { return len(host.near.save(&host.cat.services[host.cat.dagOf[1]])) }
 			none := knows()
 			r.push(0, "p0", frame(1, "hello"))
 			r.run(30 * time.Millisecond)
@@ -832,13 +832,13 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 				t.Errorf("it still knows %d bytes, with no connection %d", n, none)
 			}
 			if how == "refusal" {
-				if host.pool.failed < 2 {
+				if host.near.pool.failed < 2 {
 					t.Error("the peer has not been asked")
 				}
 				return
 			}
-			if i := slices.IndexFunc(host.tasks, func(x task) bool { return x.Name == "x" }); host.tasks[i].app.(*tally).n != 0 {
-				t.Errorf("a task has counted %d frames", host.tasks[i].app.(*tally).n)
+			if i := slices.IndexFunc(host.cat.tasks, func(x task) bool { return x.Name == "x" }); host.cat.tasks[i].app.(*tally).n != 0 {
+				t.Errorf("a task has counted %d frames", host.cat.tasks[i].app.(*tally).n)
 			}
 			// A guest again, of another board.
 			if err := r.members[2].Set(graph.Args{"deployment": strings.Replace(next, "count: 2", "count: 1", 1), "pool-port": "p14", "idle": "20ms"}); err != nil {
@@ -891,7 +891,7 @@ func TestPeerRelieves(t *testing.T) {
 	if s := r.state(0, 8); s != "at peer 1" {
 		t.Errorf("overloaded, it is %s: %v", s, r.members[0].drop)
 	}
-	if p := r.members[0].App().(*board).pool; p.sent < 3000 {
+	if p := r.members[0].App().(*board).near.pool; p.sent < 3000 {
 		t.Errorf("%d frames went there: it goes to and fro", p.sent)
 	}
 	r.run(500 * time.Millisecond)
@@ -966,15 +966,15 @@ func TestPeerMachine(t *testing.T) {
 				t.Errorf("%v of %v came out: %v %v %v", out, sent, r.members[0].drop, r.members[1].drop, r.members[2].drop)
 			}
 			for i, m := range r.members {
-				for n := range m.App().(*board).services {
-					if a := m.App().(*board).services[n].abroad; a.paused || a.handing {
+				for n := range m.App().(*board).cat.services {
+					if a := m.App().(*board).cat.services[n].abroad; a.paused || a.handing {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
-				if n := m.App().(*board).inside; n > 0 {
+				if n := m.App().(*board).stock.inside; n > 0 {
 					t.Errorf("board %d: %d packets are inside", i, n)
 				}
-				if err := m.App().(*board).sched.Check(); err != nil {
+				if err := m.App().(*board).runner.sched.Check(); err != nil {
 					t.Errorf("board %d: %v", i, err)
 				}
 			}
@@ -1106,15 +1106,15 @@ func TestPeerFaults(t *testing.T) {
 				if len(m.join.promised) > 0 || len(m.join.chains) != guests {
 					t.Errorf("board %d has %d guests, and has promised %v, %v", i, guests, m.join.promised, m.join.chains)
 				}
-				for n := range b.services {
-					if a := b.services[n].abroad; a.paused || a.handing || a.coming {
+				for n := range b.cat.services {
+					if a := b.cat.services[n].abroad; a.paused || a.handing || a.coming {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
-				if b.inside > 0 {
-					t.Errorf("board %d: %d packets are inside", i, b.inside)
+				if b.stock.inside > 0 {
+					t.Errorf("board %d: %d packets are inside", i, b.stock.inside)
 				}
-				if err := b.sched.Check(); err != nil {
+				if err := b.runner.sched.Check(); err != nil {
 					t.Errorf("board %d: %v", i, err)
 				}
 			}
@@ -1139,19 +1139,19 @@ func TestPeerTellAllocs(t *testing.T) {
 		visit := func(f func(graph.App)) error { f(b); return nil }
 		whole := 0
 		exchange := func() {
-			b.seen = b.seen.Add(fullEvery / 4)
-			if c := b.pool.tells[1-b.pool.last].closed; len(c) > 1 {
+			b.cat.seen = b.cat.seen.Add(fullEvery / 4)
+			if c := b.near.pool.tells[1-b.near.pool.last].closed; len(c) > 1 {
 				c[1] = !c[1] // what is there is not to be told
 			}
 			m.join.On(m.node, now, pool.Event{Kind: pool.PeerUp, Want: -1})
-			b.pool.orders = b.pool.orders[:0]
+			b.near.pool.orders = b.near.pool.orders[:0]
 			if _, err := m.join.Exchange(do, visit); err != nil {
 				t.Fatal(err)
 			}
 			if m.join.now.whole {
 				whole++
 			}
-			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.services[b.dagOf[1]].abroad.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
+			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.cat.services[b.cat.dagOf[1]].abroad.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
 				panic(fmt.Sprintf("board %d tells %+v", i, t))
 			}
 		}
@@ -1185,8 +1185,8 @@ func BenchmarkTell(b *testing.B) {
 	x := m.App().(*board)
 	b.ReportAllocs()
 	for b.Loop() {
-		x.seen = x.seen.Add(fullEvery)
-		x.tellPool()
+		x.cat.seen = x.cat.seen.Add(fullEvery)
+		x.near.tellPool()
 	}
 }
 
@@ -1231,7 +1231,7 @@ func TestPeerAllocs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := b.pool.sent + b.pool.served + b.pool.answered
+		before := b.near.pool.sent + b.near.pool.served + b.near.pool.answered
 		n := testing.AllocsPerRun(100, push)
 		if i == 0 {
 			switched = n
@@ -1240,7 +1240,7 @@ func TestPeerAllocs(t *testing.T) {
 		if n > switched {
 			t.Errorf("%s: %v allocations for 4 frames, switched ones %v", x.name, n, switched)
 		}
-		if n := b.pool.sent + b.pool.served + b.pool.answered - before; n < 400 {
+		if n := b.near.pool.sent + b.near.pool.served + b.near.pool.answered - before; n < 400 {
 			t.Errorf("%s: %d frames", x.name, n)
 		}
 	}

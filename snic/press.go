@@ -10,7 +10,7 @@ import (
 
 // press tells the senders of a group that there will soon be no more room for what their tenant sends: packets whose
 // senders know ECN are marked. Others learn it from drops.
-func (b *board) press(c *graph.Ctx, g *group) {
+func (ig *ingress) press(c *graph.Ctx, g *group) {
 	for _, x := range g.batch.Bufs() {
 		var l hdr.Layers
 		if hdr.Walk(x.Bytes(), &l) && l.L3 > 0 && congest(x.Bytes(), &l) {

@@ -15,7 +15,7 @@ import (
 // count is how often something happened to regions.
 func count(x *graphtest.Test, k region.Kind) int {
 	n := 0
-	for _, e := range x.App().(*board).log {
+	for _, e := range x.App().(*board).place.log {
 		if e.Kind == k {
 			n++
 		}
@@ -27,8 +27,8 @@ func count(x *graphtest.Test, k region.Kind) int {
 func instances(x *graphtest.Test, name string) int {
 	b := x.App().(*board)
 	n := 0
-	for _, ch := range b.placed {
-		if ch >= 0 && strings.Contains(b.names(b.chains[ch].tasks), name) {
+	for _, ch := range b.cat.placed {
+		if ch >= 0 && strings.Contains(b.cat.names(b.cat.chains[ch].tasks), name) {
 			n++
 		}
 	}
@@ -197,13 +197,13 @@ rules: [{match: "src:10.0.0.0/27", dag: 2}, {match: all, dag: 1}]
 	for i := 0; i < 5000 && more > 0; i++ { // 120 Mbit/s
 		x.Push("p0", of(100+i%16))
 		x.Advance(66 * time.Microsecond)
-		if len(b.chains[b.services[0].visits[0].Chain].running) == 2 {
+		if len(b.cat.chains[b.cat.services[0].visits[0].Chain].running) == 2 {
 			more--
 		}
 	}
 	x.Advance(40 * time.Millisecond) // what was too much leaves
 	for uid, first := range map[uint32]int{1: 100, 2: 0} {
-		if bulk := b.services[uid-1].bulk; bulk != (uid == 2) {
+		if bulk := b.cat.services[uid-1].bulk; bulk != (uid == 2) {
 			t.Fatalf("DAG %d, all at once: %v", uid, bulk)
 		}
 		var seen [2]uint64
@@ -212,7 +212,7 @@ rules: [{match: "src:10.0.0.0/27", dag: 2}, {match: all, dag: 1}]
 			x.Push("p0", frames...)
 			x.Advance(200 * time.Microsecond)
 			for r := range n {
-				all := b.sched.Task(r, 1).Packets
+				all := b.runner.sched.Task(r, 1).Packets
 				n[r], seen[r] = all-seen[r], all
 			}
 			return n
@@ -258,9 +258,9 @@ dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: u, run: b}]
 	loads := func(x *graphtest.Test) map[string]time.Duration {
 		b := x.App().(*board)
 		took := map[string]time.Duration{}
-		for _, e := range b.log {
+		for _, e := range b.place.log {
 			if e.Kind == region.Load {
-				took[b.names(b.chains[e.Chain].tasks)] = e.Until.Sub(e.At)
+				took[b.cat.names(b.cat.chains[e.Chain].tasks)] = e.Until.Sub(e.At)
 			}
 		}
 		return took

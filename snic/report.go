@@ -169,10 +169,10 @@ type BoardView struct {
 // Report is the board's View.
 func (b *board) Report() any {
 	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: b.dagViews(), Tenants: b.tenantViews(), Events: []EventView{}, Board: b.boardView()}
-	for _, e := range b.log {
-		v.Events = append(v.Events, EventView{seconds(b.seen.Sub(e.At)), b.tell(e), e})
+	for _, e := range b.place.log {
+		v.Events = append(v.Events, EventView{seconds(b.cat.seen.Sub(e.At)), b.cat.tell(e), e})
 	}
-	if b.pool != nil {
+	if b.near.pool != nil {
 		v.Pool = b.poolView()
 	}
 	return v
@@ -181,18 +181,18 @@ func (b *board) Report() any {
 func (b *board) regionViews() []RegionView {
 	out := []RegionView{}
 	for r := range b.regions {
-		f, in, times := b.fabric.Region(r), b.sched.Instance(r), b.fabric.Times(r)
-		x := RegionView{Region: r*b.workers + b.worker, State: f.State.String(), SinceSec: seconds(b.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
+		f, in, times := b.place.fabric.Region(r), b.runner.sched.Instance(r), b.place.fabric.Times(r)
+		x := RegionView{Region: r*b.workers + b.cat.worker, State: f.State.String(), SinceSec: seconds(b.cat.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
 		if f.Chain >= 0 {
-			ch := &b.chains[f.Chain]
-			x.Chain = b.names(ch.tasks)
+			ch := &b.cat.chains[f.Chain]
+			x.Chain = b.cat.names(ch.tasks)
 			if f.State != region.Victim {
 				x.Cause = f.Cause.String()
 			}
 			if in.Chain == f.Chain {
 				for i, t := range ch.tasks {
-					s := b.sched.Task(r, i)
-					x.Credits = append(x.Credits, CreditView{b.tasks[t].Name, s.Free, s.Credits})
+					s := b.runner.sched.Task(r, i)
+					x.Credits = append(x.Credits, CreditView{b.cat.tasks[t].Name, s.Free, s.Credits})
 				}
 			}
 		}
@@ -211,13 +211,13 @@ func (b *board) regionViews() []RegionView {
 
 func (b *board) taskViews() []TaskView {
 	out := []TaskView{}
-	for n := range b.tasks {
-		t := &b.tasks[n]
+	for n := range b.cat.tasks {
+		t := &b.cat.tasks[n]
 		if t.in == nil {
 			continue
 		}
-		running, load := b.fabric.Task(n)
-		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.fullest(n), Cost: b.costOf(n), OneFlow: b.single(t), Fault: t.fault}
+		running, load := b.place.fabric.Task(n)
+		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.place.fullest(n), Cost: b.cat.costOf(n), OneFlow: b.cat.single(t), Fault: t.fault}
 		if t.space != nil {
 			x.Memory = b.memory.task(n, t.Memory)
 		}
@@ -228,15 +228,15 @@ func (b *board) taskViews() []TaskView {
 
 func (b *board) dagViews() []DAGView {
 	out := []DAGView{}
-	for i := range b.services {
-		s := &b.services[i]
+	for i := range b.cat.services {
+		s := &b.cat.services[i]
 		if s.UID == 0 {
 			continue
 		}
-		x := DAGView{UID: s.UID, Tenant: b.tenants[s.tenant], Run: b.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
+		x := DAGView{UID: s.UID, Tenant: b.cat.tenants[s.tenant], Run: b.cat.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
 			Through: []string{}, State: "ready", Rate: s.rate * 8}
 		switch {
-		case slices.ContainsFunc(s.tasks, func(t int) bool { return b.tasks[t].halted && !b.tasks[t].Pass }):
+		case slices.ContainsFunc(s.tasks, func(t int) bool { return b.cat.tasks[t].halted && !b.cat.tasks[t].Pass }):
 			x.State = "stopped"
 		case s.abroad.peer > 0:
 			x.State = fmt.Sprintf("at peer %d", s.abroad.peer-1)
@@ -248,12 +248,12 @@ func (b *board) dagViews() []DAGView {
 			x.State = "endpoint"
 		case s.refused:
 			x.State = "refused"
-		case s.missing || s.visits == nil || slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.chains[v.Chain].running) == 0 }):
+		case s.missing || s.visits == nil || slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.cat.chains[v.Chain].running) == 0 }):
 			x.State = "waiting"
 		}
-		x.Stages = b.stagesText(s)
+		x.Stages = b.cat.stagesText(s)
 		for _, w := range s.visits {
-			x.Through = append(x.Through, b.through(w))
+			x.Through = append(x.Through, b.cat.through(w))
 		}
 		out = append(out, x)
 	}
@@ -262,18 +262,18 @@ func (b *board) dagViews() []DAGView {
 
 func (b *board) tenantViews() []TenantView {
 	out := []TenantView{}
-	number := b.tenantNumbers()
+	number := b.cat.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
 		n, ok := number[t.Name]
 		if !ok {
 			continue // not yet in force
 		}
 		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
-		x.Inside, x.Stored = b.sched.Tenant(n)
-		if b.fair != nil {
-			x.Share, x.Grant = b.had[n].share, b.had[n].grant
-			if b.fair.Grant(n) < 1 {
-				x.Limit, x.Bottleneck = b.fair.Limit(n)*8, b.resource(b.fair.Bottleneck(n))
+		x.Inside, x.Stored = b.runner.sched.Tenant(n)
+		if b.split.fair != nil {
+			x.Share, x.Grant = b.split.had[n].share, b.split.had[n].grant
+			if b.split.fair.Grant(n) < 1 {
+				x.Limit, x.Bottleneck = b.split.fair.Limit(n)*8, b.split.resource(b.split.fair.Bottleneck(n))
 			}
 		}
 		if b.memory != nil {
@@ -287,15 +287,15 @@ func (b *board) tenantViews() []TenantView {
 }
 
 func (b *board) boardView() BoardView {
-	books, stats := b.sched.Books(), b.fabric.Stats()
+	books, stats := b.runner.sched.Books(), b.place.fabric.Stats()
 	v := BoardView{
 		RegionTotals: RegionTotals{
-			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.copied, InLine: b.inLine,
+			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.runner.copied, InLine: b.runner.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
-			Moved: b.moved, OneFlow: b.singles,
+			Moved: b.place.moved, OneFlow: b.place.singles,
 		},
-		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.mat.Hits, FlowScans: b.mat.Misses,
-		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.fabric.Waiting(),
+		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.ingress.mat.Hits, FlowScans: b.ingress.mat.Misses,
+		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.place.fabric.Waiting(),
 	}
 	for _, n := range stats.PRs {
 		v.Loaded += n
@@ -308,7 +308,7 @@ func (b *board) boardView() BoardView {
 
 // poolView is what the board knows of its pool.
 func (b *board) poolView() *PoolView {
-	p := b.pool
+	p := b.near.pool
 	v := &PoolView{Board: p.number, Sent: p.sent, Answered: p.answered, Served: p.served, Failed: p.failed,
 		Peers: []PeerView{}, Away: []AwayView{}, Guests: []AwayView{}, Stays: []AwayView{}}
 	for i := range p.peers {
@@ -316,9 +316,9 @@ func (b *board) poolView() *PoolView {
 			v.Peers = append(v.Peers, PeerView{i, q.usable, q.view.Info.Leaving, net.HardwareAddr(q.mac[:]).String(), len(q.view.Info.Regions), len(q.view.Info.Chains), q.view.Info.Load})
 		}
 	}
-	for i, n := range b.dagOf {
-		s := &b.services[n]
-		x := AwayView{UID: s.UID, Run: b.names(s.tasks), Peer: s.abroad.peer - 1}
+	for i, n := range b.cat.dagOf {
+		s := &b.cat.services[n]
+		x := AwayView{UID: s.UID, Run: b.cat.names(s.tasks), Peer: s.abroad.peer - 1}
 		switch {
 		case s.abroad.coming:
 			x.State = "coming home"
@@ -337,7 +337,7 @@ func (b *board) poolView() *PoolView {
 		for _, g := range s.abroad.guests {
 			x.Peer, x.State, x.Copied = g.lease.Owner, "runs", 0
 			if g.copied > 0 {
-				x.Copied = seconds(b.seen.Sub(g.copied))
+				x.Copied = seconds(b.cat.seen.Sub(g.copied))
 			}
 			if !g.ready {
 				x.State = "loading"
@@ -362,24 +362,24 @@ func (b *board) poolView() *PoolView {
 func seconds(d clock.Duration) float64 { return max(0, time.Duration(d).Seconds()) }
 
 // resource is the name of one of those that tenants share.
-func (b *board) resource(r int) string {
-	if r < 0 || r >= len(b.scarce.names) {
+func (sh *shares) resource(r int) string {
+	if r < 0 || r >= len(sh.scarce.names) {
 		return ""
 	}
-	return b.scarce.names[r]
+	return sh.scarce.names[r]
 }
 
 // tell is an event in words.
-func (b *board) tell(e region.Event) string {
+func (cat *catalog) tell(e region.Event) string {
 	s := e.Kind.String()
 	if e.Region >= 0 {
 		s += fmt.Sprintf(" region %d", e.Region)
 	}
-	if e.Task >= 0 && e.Task < len(b.tasks) && (e.Kind == region.ScaleOut || e.Kind == region.Overload) {
-		s += " for " + b.tasks[e.Task].Name
+	if e.Task >= 0 && e.Task < len(cat.tasks) && (e.Kind == region.ScaleOut || e.Kind == region.Overload) {
+		s += " for " + cat.tasks[e.Task].Name
 	}
-	if e.Chain >= 0 && e.Chain < len(b.chains) && len(b.chains[e.Chain].tasks) > 0 {
-		s += ": " + b.names(b.chains[e.Chain].tasks)
+	if e.Chain >= 0 && e.Chain < len(cat.chains) && len(cat.chains[e.Chain].tasks) > 0 {
+		s += ": " + cat.names(cat.chains[e.Chain].tasks)
 	}
 	switch e.Kind {
 	case region.Load:
@@ -396,10 +396,10 @@ func (b *board) tell(e region.Event) string {
 }
 
 // through is a visit in words.
-func (b *board) through(v sched.Visit) string {
+func (cat *catalog) through(v sched.Visit) string {
 	s := ""
-	for i, t := range b.chains[v.Chain].tasks {
-		name := b.tasks[t].Name
+	for i, t := range cat.chains[v.Chain].tasks {
+		name := cat.tasks[t].Name
 		if v.Mask&(1<<i) == 0 {
 			name = "(" + name + ")"
 		}

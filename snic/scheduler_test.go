@@ -39,8 +39,8 @@ func TestSchedulers(t *testing.T) {
 			}
 		}
 		b := x.App().(*board)
-		if out != packets || b.sched.Books().Runs != c.runs*packets {
-			t.Errorf("scheduler=%s%s: %d packets, %d passes through the scheduler, want %d", c.scheduler, c.model, out, b.sched.Books().Runs, c.runs*packets)
+		if out != packets || b.runner.sched.Books().Runs != c.runs*packets {
+			t.Errorf("scheduler=%s%s: %d packets, %d passes through the scheduler, want %d", c.scheduler, c.model, out, b.runner.sched.Books().Runs, c.runs*packets)
 		}
 		err := x.Set(graph.Args{"deployment": text, "scheduler": "other"})
 		if err == nil || !strings.Contains(err.Error(), "scheduler=other: want chain or panic") {

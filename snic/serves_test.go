@@ -58,7 +58,7 @@ func TestScaleUntilServed(t *testing.T) {
 			next := make([]float64, len(loads))
 			b := x.App().(*board)
 			lost := 0
-			done := make([][]uint64, b.fabric.Regions()) // bytes, of each task in each region
+			done := make([][]uint64, b.place.fabric.Regions()) // bytes, of each task in each region
 			drive := func(d time.Duration) {
 				for ; d > 0; d -= step {
 					for d, mbit := range loads {
@@ -73,10 +73,10 @@ func TestScaleUntilServed(t *testing.T) {
 				}
 			}
 			drive(300 * time.Millisecond)
-			was := b.fabric.Stats()
+			was := b.place.fabric.Stats()
 			for r := range done {
 				for i := range sched.MaxTasks {
-					done[r] = append(done[r], b.sched.Task(r, i).Bytes)
+					done[r] = append(done[r], b.runner.sched.Task(r, i).Bytes)
 				}
 			}
 			alone := false
@@ -85,19 +85,19 @@ func TestScaleUntilServed(t *testing.T) {
 			drive(last)
 			wrong := ""
 			for r := range done {
-				v := b.fabric.Region(r)
+				v := b.place.fabric.Region(r)
 				if v.State != region.Running {
 					continue
 				}
-				for i, n := range b.chains[v.Chain].tasks {
-					if b.tasks[n].Throughput == 0 {
+				for i, n := range b.cat.chains[v.Chain].tasks {
+					if b.cat.tasks[n].Throughput == 0 {
 						continue
 					}
-					load := float64(b.sched.Task(r, i).Bytes-done[r][i]) * 8 / last.Seconds() / float64(b.tasks[n].Throughput)
-					alone = alone || b.single(&b.tasks[n]) > 0
+					load := float64(b.runner.sched.Task(r, i).Bytes-done[r][i]) * 8 / last.Seconds() / float64(b.cat.tasks[n].Throughput)
+					alone = alone || b.cat.single(&b.cat.tasks[n]) > 0
 					// Some per cent are chance: each takes the flows that come.
-					if load > 1.1 && b.single(&b.tasks[n]) == 0 {
-						wrong += fmt.Sprintf("region %d, %s, task %d: load %.3f\n", r, b.names(b.chains[v.Chain].tasks), i, load)
+					if load > 1.1 && b.cat.single(&b.cat.tasks[n]) == 0 {
+						wrong += fmt.Sprintf("region %d, %s, task %d: load %.3f\n", r, b.cat.names(b.cat.chains[v.Chain].tasks), i, load)
 					}
 				}
 			}
@@ -107,7 +107,7 @@ func TestScaleUntilServed(t *testing.T) {
 			if lost > 0 && !alone {
 				wrong += fmt.Sprintf("%d frames are lost\n", lost)
 			}
-			now := b.fabric.Stats()
+			now := b.place.fabric.Stats()
 			if now.ScaledOut != was.ScaledOut || now.ScaledIn != was.ScaledIn {
 				wrong += fmt.Sprintf("it scales: %+v, %+v\n", was, now)
 			}
@@ -120,15 +120,15 @@ func TestScaleUntilServed(t *testing.T) {
 
 // timeline is what became of a board's regions, and how its DAGs go now.
 func timeline(b *board) (s string) {
-	for _, e := range b.log {
+	for _, e := range b.place.log {
 		s += fmt.Sprintf("%8.2f ms  %v, region %d, chain %d, task %d\n", float64(e.At)/1e6, e.Kind, e.Region, e.Chain, e.Task)
 	}
-	for i := range b.chains {
-		s += fmt.Sprintf("chain %d: %s in %v\n", i, b.names(b.chains[i].tasks), b.chains[i].running)
+	for i := range b.cat.chains {
+		s += fmt.Sprintf("chain %d: %s in %v\n", i, b.cat.names(b.cat.chains[i].tasks), b.cat.chains[i].running)
 	}
-	for i := range b.services {
-		if b.services[i].UID != 0 {
-			s += fmt.Sprintf("DAG %d: %v\n", b.services[i].UID, b.services[i].visits)
+	for i := range b.cat.services {
+		if b.cat.services[i].UID != 0 {
+			s += fmt.Sprintf("DAG %d: %v\n", b.cat.services[i].UID, b.cat.services[i].visits)
 		}
 	}
 	return s

@@ -8,6 +8,20 @@ import (
 	"github.com/quillon/quillon/snic/fair"
 )
 
+// shares is what tenants get of the board: of this worker's part of it, and of the whole (whole.go).
+type shares struct {
+	*settings
+	fixed  *settings
+	cat    *catalog
+	memory *onboard     // nil: there is none
+	fair   *fair.Sharer // nil: with fair=off
+	scarce scarce
+	spent  spent
+	whole  whole
+	had    []had // by number of the tenant
+	hadAt  clock.Time
+}
+
 // scarce numbers what tenants share: what comes in by each port, what goes out by
 // it, the packet store, the tasks that have a throughput, a worker's time, and memory. What is not used, or
 // has no limit, is none of them: an epoch's division looks at all.
@@ -62,89 +76,89 @@ func (s *scarce) number(tasks []task, order []int, processor, memory bool) {
 
 // use notes that frames come in by a port: it and the one opposite are shared from
 // now on.
-func (b *board) use(now clock.Time, in int) {
-	b.scarce.used |= 1<<in | 1<<(in^1)
-	if b.house != nil {
-		b.scarce.used |= b.house.use(b.scarce.used)
+func (sh *shares) use(now clock.Time, in int) {
+	sh.scarce.used |= 1<<in | 1<<(in^1)
+	if sh.cat.house != nil {
+		sh.scarce.used |= sh.cat.house.use(sh.scarce.used)
 	}
-	if err := b.deployShares(now); err != nil {
+	if err := sh.deployShares(now); err != nil {
 		panic(fmt.Sprintf("snic: shares of a deployment that was checked: %v", err))
 	}
 }
 
 // deployShares sets up the division of the board among tenants. Nothing of the
 // epoch before is kept: it is short.
-func (b *board) deployShares(now clock.Time) error {
-	if b.memory != nil {
-		b.memory.shares(b.shares)
+func (sh *shares) deployShares(now clock.Time) error {
+	if sh.memory != nil {
+		sh.memory.shares(sh.shares)
 	}
-	if !b.shares {
-		b.fair = nil
+	if !sh.shares {
+		sh.fair = nil
 		return nil
 	}
-	s := &b.scarce
-	s.number(b.tasks, b.taskOf, b.spent.clock != nil, b.memory != nil)
+	s := &sh.scarce
+	s.number(sh.cat.tasks, sh.cat.taskOf, sh.spent.clock != nil, sh.memory != nil)
 	held := 0
-	if b.memory != nil {
+	if sh.memory != nil {
 		held = 1
 	}
 	var err error
-	for n := range b.had {
-		b.had[n].until = fair.Usage{}
+	for n := range sh.had {
+		sh.had[n].until = fair.Usage{}
 	}
-	b.hadAt = now
-	b.fair, err = fair.New(now, fair.Config{Tenants: max(len(b.tenants), 1), Resources: len(s.names), Held: held, Epoch: b.epoch, Burst: b.partBurst(), Slack: b.slack, Parts: b.workers})
+	sh.hadAt = now
+	sh.fair, err = fair.New(now, fair.Config{Tenants: max(len(sh.cat.tenants), 1), Resources: len(s.names), Held: held, Epoch: sh.epoch, Burst: sh.partBurst(), Slack: sh.slack, Parts: sh.workers})
 	if err != nil {
 		return err
 	}
-	if b.house != nil {
-		if err := b.deployWhole(now); err != nil {
+	if sh.cat.house != nil {
+		if err := sh.deployWhole(now); err != nil {
 			return err
 		}
 	}
 	set := func(r int16, capacity float64) {
 		if r >= 0 && err == nil {
-			err = b.fair.SetCapacity(int(r), capacity)
+			err = sh.fair.SetCapacity(int(r), capacity)
 		}
 	}
-	set(resStore, float64(b.store)*1e9) // bytes for nanoseconds, a second
+	set(resStore, float64(sh.store)*1e9) // bytes for nanoseconds, a second
 	set(s.processor, plenty)
-	b.spent.since, b.spent.trust = now, 1
-	if b.memory != nil {
-		set(s.memory, float64(b.fixed.memory/b.fixed.page))
+	sh.spent.since, sh.spent.trust = now, 1
+	if sh.memory != nil {
+		set(s.memory, float64(sh.fixed.memory/sh.fixed.page))
 	}
 	for p := range ports {
-		set(s.ingress[p], float64(b.portRate)/8)
-		set(s.egress[p], float64(b.portRate)/8)
+		set(s.ingress[p], float64(sh.portRate)/8)
+		set(s.egress[p], float64(sh.portRate)/8)
 	}
-	number := b.tenantNumbers()
-	for _, t := range b.deployment.Tenants {
+	number := sh.cat.tenantNumbers()
+	for _, t := range sh.deployment.Tenants {
 		if n, ok := number[t.Name]; ok && err == nil {
-			err = b.fair.SetWeight(n, t.Weight)
-			if b.whole.sharer != nil && err == nil {
-				err = b.whole.sharer.SetWeight(n, t.Weight)
+			err = sh.fair.SetWeight(n, t.Weight)
+			if sh.whole.sharer != nil && err == nil {
+				err = sh.whole.sharer.SetWeight(n, t.Weight)
 			}
 		}
 	}
 	if err != nil {
 		return err
 	}
-	b.capacities()
-	b.expect()
+	sh.capacities()
+	sh.expect()
 	return nil
 }
 
 // expect tells what a byte of a tenant will use, as far as that is known before it
 // comes: of tenants with one DAG.
-func (b *board) expect() {
-	s := &b.scarce
+func (sh *shares) expect() {
+	s := &sh.scarce
 	perByte := make([]float64, len(s.names))
 	if s.memory >= 0 {
 		perByte = perByte[:s.memory] // no flow
 	}
-	only := make([]int, len(b.tenants)) // the tenant's DAG + 1; -1: several
-	for i := range b.services {
-		if d := &b.services[i]; d.UID != 0 {
+	only := make([]int, len(sh.cat.tenants)) // the tenant's DAG + 1; -1: several
+	for i := range sh.cat.services {
+		if d := &sh.cat.services[i]; d.UID != 0 {
 			if only[d.tenant] == 0 {
 				only[d.tenant] = i + 1
 			} else {
@@ -158,36 +172,36 @@ func (b *board) expect() {
 		}
 		clear(perByte)
 		some := false
-		for _, t := range b.services[i-1].tasks {
+		for _, t := range sh.cat.services[i-1].tasks {
 			if r := s.tasks[t]; r >= 0 {
 				perByte[r], some = 1, true
 			}
 		}
 		if some {
-			_ = b.fair.Expect(n, perByte) // finite, and of resources that there are
+			_ = sh.fair.Expect(n, perByte) // finite, and of resources that there are
 		}
 	}
 }
 
 // capacities tells what the instances of each task can handle together.
-func (b *board) capacities() {
-	if b.fair == nil {
+func (sh *shares) capacities() {
+	if sh.fair == nil {
 		return
 	}
-	for n := range b.tasks {
-		r := b.scarce.tasks[n]
+	for n := range sh.cat.tasks {
+		r := sh.scarce.tasks[n]
 		if r < 0 {
 			continue
 		}
-		instances := max(b.instances(n), int(b.whole.instances[n]))
-		_ = b.fair.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(instances)) // as above
+		instances := max(sh.cat.instances(n), int(sh.whole.instances[n]))
+		_ = sh.fair.SetCapacity(int(r), float64(sh.cat.tasks[n].Throughput)/8*float64(instances)) // as above
 	}
 }
 
 // instances is in how many regions of this worker a task runs.
-func (b *board) instances(task int) (n int) {
-	for _, ch := range b.placed {
-		if ch >= 0 && slices.Contains(b.chains[ch].tasks, task) {
+func (cat *catalog) instances(task int) (n int) {
+	for _, ch := range cat.placed {
+		if ch >= 0 && slices.Contains(cat.chains[ch].tasks, task) {
 			n++
 		}
 	}
@@ -203,45 +217,45 @@ type had struct {
 }
 
 // recall measures what tenants got since it did so before.
-func (b *board) recall(now clock.Time) {
-	d := now.Sub(b.hadAt)
-	if b.fair == nil || d < rateEvery {
+func (sh *shares) recall(now clock.Time) {
+	d := now.Sub(sh.hadAt)
+	if sh.fair == nil || d < rateEvery {
 		return
 	}
-	for n := range b.had {
-		x, u := &b.had[n], b.fair.Usage(n)
+	for n := range sh.had {
+		x, u := &sh.had[n], sh.fair.Usage(n)
 		x.share, x.grant = (u.Share-x.until.Share)/float64(d), 1
 		if arrived := u.Arrived - x.until.Arrived; arrived > 0 {
 			x.grant = (u.Admitted - x.until.Admitted) / arrived
 		}
 		x.until = u
 	}
-	b.hadAt = now
+	sh.hadAt = now
 }
 
 // measure tells what a group uses, before it is dispatched.
-func (b *board) measure(d *service, in int, g *group) {
-	s, bytes := &b.scarce, int64(g.bytes)
+func (sh *shares) measure(d *service, in int, g *group) {
+	s, bytes := &sh.scarce, int64(g.bytes)
 	if in >= 0 {
-		b.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
-		b.fair.Measure(d.tenant, int(s.egress[b.port(g.way)]), bytes)
+		sh.fair.Measure(d.tenant, int(s.ingress[in]), bytes)
+		sh.fair.Measure(d.tenant, int(s.egress[g.way.port(sh.fixed.poolPort)]), bytes)
 	}
 	// What leaves in an epoch came long before: over what comes in it, it would say nothing of what a byte uses.
-	b.fair.Measure(d.tenant, resStore, int64(float64(bytes)*d.stay))
+	sh.fair.Measure(d.tenant, resStore, int64(float64(bytes)*d.stay))
 	if d.abroad.peer > 0 {
 		return // tasks of a peer
 	}
 	if s.processor >= 0 && d.lodge.at == 0 {
 		ns := d.cost * float64(g.batch.Len())
-		b.spent.tasks += ns
-		b.fair.Measure(d.tenant, int(s.processor), int64(ns))
+		sh.spent.tasks += ns
+		sh.fair.Measure(d.tenant, int(s.processor), int64(ns))
 	}
 	if in < 0 {
 		return // where it came in
 	}
 	for _, t := range d.tasks {
 		if r := s.tasks[t]; r >= 0 {
-			b.fair.Measure(d.tenant, int(r), bytes)
+			sh.fair.Measure(d.tenant, int(r), bytes)
 		}
 	}
 }

@@ -9,9 +9,9 @@ import (
 // spread says how packets of a DAG go to the instances of its chains: one after the other, each to the one that has
 // least inside, where no task remembers packets or lets them go in an order of its own, so that it is
 // enough that they leave in order. Otherwise a flow goes to one instance.
-func (b *board) spread(s *service) sched.Spread {
+func (cat *catalog) spread(s *service) sched.Spread {
 	for _, n := range s.tasks {
-		if t := &b.tasks[n]; t.State || t.Answers || t.holds {
+		if t := &cat.tasks[n]; t.State || t.Answers || t.holds {
 			return sched.PerFlow
 		}
 	}
@@ -19,9 +19,9 @@ func (b *board) spread(s *service) sched.Spread {
 }
 
 // slowest is the least that a task of a visit can handle, in bits a second; 0: there is no limit.
-func (b *board) slowest(v sched.Visit) (rate int64) {
-	for i, t := range b.chains[v.Chain].tasks {
-		if x := b.tasks[t].Throughput; v.Mask&(1<<i) != 0 && x > 0 && (rate == 0 || x < rate) {
+func (cat *catalog) slowest(v sched.Visit) (rate int64) {
+	for i, t := range cat.chains[v.Chain].tasks {
+		if x := cat.tasks[t].Throughput; v.Mask&(1<<i) != 0 && x > 0 && (rate == 0 || x < rate) {
 			rate = x
 		}
 	}
@@ -29,80 +29,80 @@ func (b *board) slowest(v sched.Visit) (rate int64) {
 }
 
 // skewed notes what follow has decided: whether the load of a DAG is to be measured by flows.
-func (b *board) skewed(s *service) {
+func (cat *catalog) skewed(s *service) {
 	s.perByte = s.perByte[:0]
 	some := false
 	for _, v := range s.visits {
 		ns := float32(0)
-		if rate := b.slowest(v); rate > 0 {
+		if rate := cat.slowest(v); rate > 0 {
 			ns, some = 8e9/float32(rate), true
 		}
 		s.perByte = append(s.perByte, ns)
 	}
-	s.byFlow = some && b.spread(s) == sched.PerFlow
+	s.byFlow = some && cat.spread(s) == sched.PerFlow
 }
 
 // seat has flows go to instances of a chain by what they bring, where that is measured.
-func (b *board) seat(chain int) {
-	for _, t := range b.chains[chain].tasks {
-		if b.tasks[t].Throughput > 0 {
-			b.sched.Seat(chain)
+func (pl *placement) seat(chain int) {
+	for _, t := range pl.cat.chains[chain].tasks {
+		if pl.cat.tasks[t].Throughput > 0 {
+			pl.runner.sched.Seat(chain)
 			return
 		}
 	}
 }
 
 // want tells regions what a group would have them do, before any of it is refused.
-func (b *board) want(s *service, g *group) {
+func (ig *ingress) want(s *service, g *group) {
 	for i, v := range s.visits {
 		ns := s.perByte[i]
-		if ns == 0 || len(b.chains[v.Chain].running) == 0 {
+		if ns == 0 || len(ig.cat.chains[v.Chain].running) == 0 {
 			continue
 		}
-		touched := b.touched[:0]
+		touched := ig.touched[:0]
 		for k, x := range g.batch.Bufs() {
 			bytes := x.Len() * int(g.weight) / stands
-			r := b.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
+			r := ig.runner.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
 			if r < 0 {
 				continue
 			}
-			if b.part[r] == 0 {
+			if ig.part[r] == 0 {
 				touched = append(touched, int32(r))
 			}
-			b.part[r] += int64(bytes)
+			ig.part[r] += int64(bytes)
 		}
 		for _, r := range touched {
-			for k, t := range b.chains[v.Chain].tasks {
+			for k, t := range ig.cat.chains[v.Chain].tasks {
 				if v.Mask&(1<<k) != 0 {
-					b.fabric.Load(int(r), t, b.part[r])
+					ig.place.fabric.Load(int(r), t, ig.part[r])
 				}
 			}
-			b.part[r] = 0
+			ig.part[r] = 0
 		}
 	}
 }
 
 // waitings tells regions what waits in them of tenants that were asked to pause since the last sample: of each of their DAGs, at the
 // task for which most waits, as the others get no more than that one lets them have.
-func (b *board) waitings(now clock.Time) {
-	for n := range b.services {
-		if b.waits[n] == 0 {
+func (pl *placement) waitings(now clock.Time) {
+	for n := range pl.cat.services {
+		if pl.runner.waits[n] == 0 {
 			continue
 		}
-		s := &b.services[n]
-		if s.UID == 0 || s.elsewhere() || !b.pausing(s.tenant) {
+		s := &pl.cat.services[n]
+		if s.UID == 0 || s.elsewhere() || !pl.gates.pausing(s.tenant) {
 			continue
 		}
 		task, most := -1, 0.
 		for i := range s.visits {
 			v := &s.visits[i]
-			for k, t := range b.chains[v.Chain].tasks {
+			for k, t := range pl.cat.chains[v.Chain].tasks {
 				if v.Mask&(1<<k) == 0 {
 					continue
 				}
 				ns := 0.
-				for _, r := range b.chains[v.Chain].running {
-					ns += b.queued(now, r, k)
+				for _, r := range pl.cat.chains[v.Chain].running {
+					ns += pl.queued(now, r, k)
 				}
 				if ns > most {
 					task, most = t, ns
@@ -110,11 +110,11 @@ func (b *board) waitings(now clock.Time) {
 			}
 		}
 		for i := range s.visits {
-			chain := &b.chains[s.visits[i].Chain]
+			chain := &pl.cat.chains[s.visits[i].Chain]
 			for k, t := range chain.tasks {
 				for _, r := range chain.running {
 					if t == task {
-						b.fabric.Hold(r, t, b.queued(now, r, k))
+						pl.fabric.Hold(r, t, pl.queued(now, r, k))
 					}
 				}
 			}
@@ -123,64 +123,64 @@ func (b *board) waitings(now clock.Time) {
 }
 
 // queued is the work that waits for task k of the chain in a region, in ns: in it, and for a credit.
-func (b *board) queued(now clock.Time, r, k int) float64 {
-	q := b.sched.Task(r, k)
-	t := &b.tasks[b.chains[b.placed[r]].tasks[k]]
+func (pl *placement) queued(now clock.Time, r, k int) float64 {
+	q := pl.runner.sched.Task(r, k)
+	t := &pl.cat.tasks[pl.cat.chains[pl.cat.placed[r]].tasks[k]]
 	if q.Packets == 0 || t.Throughput == 0 {
 		return 0
 	}
 	mean := float64(q.Bytes) / float64(q.Packets) * 8e9 / float64(t.Throughput)
-	return float64(q.Waiting)*mean + float64(max(0, b.wait[r*sched.MaxTasks+k].busy.Sub(now)))
+	return float64(q.Waiting)*mean + float64(max(0, pl.runner.wait[r*sched.MaxTasks+k].busy.Sub(now)))
 }
 
 // balance moves flows from instances that have too much to others of their chain.
-func (b *board) balance(d clock.Duration) {
-	fade := min(1, float32(d)/float32(b.monitor))
-	for r, n := range b.placed {
-		if n < 0 || len(b.chains[n].running) == 0 || b.chains[n].running[0] != r {
+func (pl *placement) balance(d clock.Duration) {
+	fade := min(1, float32(d)/float32(pl.monitor))
+	for r, n := range pl.cat.placed {
+		if n < 0 || len(pl.cat.chains[n].running) == 0 || pl.cat.chains[n].running[0] != r {
 			continue
 		}
-		b.moved += uint64(b.sched.Balance(int(n), fade, region.Under*float32(b.monitor), !b.chains[n].State))
+		pl.moved += uint64(pl.runner.sched.Balance(int(n), fade, region.Under*float32(pl.monitor), !pl.cat.chains[n].State))
 	}
 }
 
 // crowd is what a chain's fullest instance has of late, and of that what cannot be parted: in parts of what an instance
 // can. flow: how much of this is surely of one flow. none: its load is not measured by flows.
-func (b *board) crowd(chain int) (instance, bucket, flow float64, some bool) {
-	i, k, f := b.sched.Heaviest(chain)
-	m := float64(b.monitor)
+func (pl *placement) crowd(chain int) (instance, bucket, flow float64, some bool) {
+	i, k, f := pl.runner.sched.Heaviest(chain)
+	m := float64(pl.monitor)
 	return float64(i) / m, float64(k) / m, float64(f) / m, i > 0
 }
 
 // unlike is how much more than their mean the fullest instance of a chain has.
-func (b *board) unlike(chain int) float64 {
+func (pl *placement) unlike(chain int) float64 {
 	most, all := 0., 0.
-	for _, r := range b.chains[chain].running {
-		load := b.fabric.Region(r).Load
+	for _, r := range pl.cat.chains[chain].running {
+		load := pl.fabric.Region(r).Load
 		most, all = max(most, load), all+load
 	}
 	if all == 0 {
 		return 1
 	}
-	return most * float64(len(b.chains[chain].running)) / all
+	return most * float64(len(pl.cat.chains[chain].running)) / all
 }
 
 // crowded reports whether all instances of a task have too much, or the fullest one of a chain, now that flows have been
 // moved as far as that helps. Where loads are not measured by flows it is for the monitors alone to say.
-func (b *board) crowded(chain, task int) bool {
-	instance, _, _, some := b.crowd(chain)
-	return !some || instance > 1 || b.fabric.Short(task)
+func (pl *placement) crowded(chain, task int) bool {
+	instance, _, _, some := pl.crowd(chain)
+	return !some || instance > 1 || pl.fabric.Short(task)
 }
 
 // parts reports whether flows of a task could go from the fullest instance of a chain to one more:
 // not where one of them has nine tenths of what it has.
-func (b *board) parts(chain, task int) bool {
+func (pl *placement) parts(chain, task int) bool {
 	apart, together := int64(0), int64(0)
-	for n := range b.services {
-		b.carried(n, task, func(c int, v int64) {
+	for n := range pl.cat.services {
+		pl.cat.carried(n, task, func(c int, v int64) {
 			switch {
 			case c != chain:
-			case b.services[n].byFlow:
+			case pl.cat.services[n].byFlow:
 				together += v
 			default:
 				apart += v
@@ -190,7 +190,7 @@ func (b *board) parts(chain, task int) bool {
 	if together == 0 || apart > together/8 {
 		return true
 	}
-	instance, bucket, _, some := b.crowd(chain)
+	instance, bucket, _, some := pl.crowd(chain)
 	return !some || bucket < instance*.9
 }
 
@@ -203,41 +203,40 @@ type oneFlow struct {
 
 // overload sees to a task that has too much and gets no other instance: because one flow is too much, which is
 // told once, or because there is no region for it.
-func (b *board) overload(now clock.Time, e region.Event) {
-	t := &b.tasks[e.Task]
-	_ = b.helps(-1, e.Task) // who is the busiest
-	r := &b.relief
-	if r.busiest >= 0 && !b.crowded(r.busiest, e.Task) {
+func (pl *placement) overload(now clock.Time, e region.Event) {
+	t := &pl.cat.tasks[e.Task]
+	_ = pl.helps(-1, e.Task) // who is the busiest
+	r := &pl.relief
+	if r.busiest >= 0 && !pl.crowded(r.busiest, e.Task) {
 		return // its flows have been moved
 	}
-	if r.busiest >= 0 && !b.parts(r.busiest, e.Task) {
-		_, bucket, _, _ := b.crowd(r.busiest)
-		if b.single(t) == 0 {
-			b.singles++
+	if r.busiest >= 0 && !pl.parts(r.busiest, e.Task) {
+		_, bucket, _, _ := pl.crowd(r.busiest)
+		if pl.cat.single(t) == 0 {
+			pl.singles++
 			e.Reason, e.Chain = region.OneFlow, r.busiest
-			b.note(e)
+			pl.note(e)
 		}
-		t.oneFlow = oneFlow{bucket, now.Add(4 * b.monitor)}
+		t.oneFlow = oneFlow{bucket, now.Add(4 * pl.monitor)}
 		return
 	}
-	b.note(e)
-	b.cry(e.Task)
-	b.relieve(now, e.Task)
+	pl.note(e)
+	pl.near.relieve(now, e.Task)
 }
 
 // single is what a flow has alone of a task that is too much for an instance, in instances; 0: there is none.
-func (b *board) single(t *task) float64 {
-	if b.seen >= t.oneFlow.until {
+func (cat *catalog) single(t *task) float64 {
+	if cat.seen >= t.oneFlow.until {
 		return 0
 	}
 	return t.oneFlow.load
 }
 
 // fullest is the load of a task's fullest instance.
-func (b *board) fullest(n int) (load float64) {
-	for r, ch := range b.placed {
+func (pl *placement) fullest(n int) (load float64) {
+	for r, ch := range pl.cat.placed {
 		if ch >= 0 {
-			load = max(load, b.fabric.Part(r, n))
+			load = max(load, pl.fabric.Part(r, n))
 		}
 	}
 	return load

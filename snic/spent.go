@@ -53,8 +53,8 @@ type spent struct {
 }
 
 // timed reports whether a batch of n packets of a DAG is to be timed in a task.
-func (b *board) timed(t *task, d *service, i, n int) bool {
-	if b.spent.clock == nil {
+func (rn *runner) timed(t *task, d *service, i, n int) bool {
+	if rn.split.spent.clock == nil {
 		return false
 	}
 	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 {
@@ -80,8 +80,8 @@ func (d *service) took(i int, ns clock.Duration, n int) {
 }
 
 // breathe notes that frames have come: what the breath before took besides tasks, if more waited after it.
-func (b *board) breathe(now clock.Time, frames int) {
-	s := &b.spent
+func (sh *shares) breathe(now clock.Time, frames int) {
+	s := &sh.spent
 	if now != s.at {
 		s.breaths++
 		if s.full {
@@ -105,13 +105,13 @@ func (b *board) breathe(now clock.Time, frames int) {
 }
 
 // supply tells how much time of a worker there is for tasks: all but what it has to do for what comes, whatever becomes of it.
-func (b *board) supply(now clock.Time) {
-	s := &b.spent
-	if b.fair.Active() > 1 {
+func (sh *shares) supply(now clock.Time) {
+	s := &sh.spent
+	if sh.fair.Active() > 1 {
 		s.several = now.Add(togetherFor)
 	}
 	d := now.Sub(s.since)
-	if b.scarce.processor < 0 || d < b.monitor/samples {
+	if sh.scarce.processor < 0 || d < sh.monitor/samples {
 		return
 	}
 	// Frames that wait all the time say that it is less than what was reckoned: whoever overflows the port's ring
@@ -122,23 +122,23 @@ func (b *board) supply(now clock.Time) {
 		s.trust = min(1, s.trust+trustUp)
 	}
 	if now >= s.several {
-		_ = b.fair.SetCapacity(int(b.scarce.processor), plenty)
+		_ = sh.fair.SetCapacity(int(sh.scarce.processor), plenty)
 		s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, now
 		return
 	}
 	time := 1e9*s.trust - s.overhead*float64(s.arrived)/d.Seconds()
-	_ = b.fair.SetCapacity(int(b.scarce.processor), max(leastTime, time)) // it is there
+	_ = sh.fair.SetCapacity(int(sh.scarce.processor), max(leastTime, time)) // it is there
 	s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, now
 }
 
 // costOf is what a packet takes of a worker's time in a task, in ns: a mean of the DAGs that have it, by what
 // they were sent of late. A region's share of a worker will be this, too.
-func (b *board) costOf(n int) float64 {
+func (cat *catalog) costOf(n int) float64 {
 	ns, of := 0., 0.
-	for i := range b.services {
-		d := &b.services[i]
+	for i := range cat.services {
+		d := &cat.services[i]
 		if k := slices.Index(d.tasks, n); d.UID != 0 && k >= 0 && d.costs[k] > 0 {
-			w := float64(b.lately(d) + 1)
+			w := float64(cat.lately(d) + 1)
 			ns, of = ns+w*d.costs[k], of+w
 		}
 	}

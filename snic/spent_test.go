@@ -45,8 +45,8 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 `})
 	hot.clock = x.Clock
 	b := boardOf(x)
-	b.spent.clock = x.Clock // it moves while a breath lasts
-	if err := b.deployShares(x.Clock.Now()); err != nil {
+	b.split.spent.clock = x.Clock // it moves while a breath lasts
+	if err := b.split.deployShares(x.Clock.Now()); err != nil {
 		t.Fatal(err)
 	}
 	x.Advance(20 * time.Millisecond)
@@ -93,7 +93,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 		}
 		x.Advance(0)
 	}
-	t.Logf("fair=%s: of %d and %d, %d and %d were lost at the port, %d and %d throttled", fair, sent[0], sent[1], lost[0], lost[1], b.services[0].throttled, b.services[1].throttled)
+	t.Logf("fair=%s: of %d and %d, %d and %d were lost at the port, %d and %d throttled", fair, sent[0], sent[1], lost[0], lost[1], b.cat.services[0].throttled, b.cat.services[1].throttled)
 	return float64(out[0]) / float64(sent[0]), float64(out[1]) / float64(sent[1]), b
 }
 
@@ -105,7 +105,7 @@ func TestMeasuredCost(t *testing.T) {
 			// 2 µs of 16.7: 12 % of the worker.
 			u, v, b := besideFlood(t, "on", 16700*time.Nanosecond, flood, 2*time.Microsecond, 200*time.Millisecond)
 			off, _, _ := besideFlood(t, "off", 16700*time.Nanosecond, flood, 2*time.Microsecond, 50*time.Millisecond)
-			t.Logf("%.1f %% of what it asks for, the flood %.1f %%; %.1f %% without fairness; %+v", 100*u, 100*v, 100*off, b.spent)
+			t.Logf("%.1f %% of what it asks for, the flood %.1f %%; %.1f %% without fairness; %+v", 100*u, 100*v, 100*off, b.split.spent)
 			if u < .95 || off > .9 {
 				t.Errorf("it gets %.3f, without fairness %.3f", u, off)
 			}
@@ -113,7 +113,7 @@ func TestMeasuredCost(t *testing.T) {
 			if used := 2000*(v/float64(flood)+u/16700) + 50*(1/float64(flood)+1./16700); used < .9 {
 				t.Errorf("%.2f of the worker's time is used", used)
 			}
-			if c := b.services[0].cost; c < 1990 || c > 2010 {
+			if c := b.cat.services[0].cost; c < 1990 || c > 2010 {
 				t.Errorf("a frame costs %v ns", c)
 			}
 		})

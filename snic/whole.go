@@ -95,14 +95,14 @@ func (s settings) of(worker, workers int) settings {
 // parse reads arguments, of which this worker has its part.
 func (b *board) parse(args graph.Args) (settings, error) {
 	s, err := b.library.parseArgs(args)
-	return s.of(b.worker, b.workers), err
+	return s.of(b.cat.worker, b.workers), err
 }
 
 // join makes a board a part of that of all workers.
 func (b *board) join(env graph.Env) {
-	b.worker = env.Worker
+	b.cat.worker = env.Worker
 	if n := b.workers; n > 1 {
-		b.house = env.Share(func() any {
+		b.cat.house = env.Share(func() any {
 			return &house{rows: make([]row, n), asks: make([]leaveAsk, n*n), crying: make([]atomic.Bool, maxDAGs)}
 		}).(*house)
 	}
@@ -113,20 +113,20 @@ func (h *house) use(ports uint32) uint32 { return h.used.Or(ports) | ports }
 
 // partBurst is what a tenant may send in one go here: its part of burst=, but no less than a batch of full frames, if
 // burst= is more.
-func (b *board) partBurst() int {
-	return max(b.burst/b.workers, min(b.burst, packet.MaxBatch*1518))
+func (sh *shares) partBurst() int {
+	return max(sh.burst/sh.workers, min(sh.burst, packet.MaxBatch*1518))
 }
 
 // deployWhole sets up what is divided for all workers.
-func (b *board) deployWhole(now clock.Time) (err error) {
-	w := &b.whole
+func (sh *shares) deployWhole(now clock.Time) (err error) {
+	w := &sh.whole
 	w.bounded, w.busy = w.bounded[:0], false
-	if b.worker > 0 {
+	if sh.cat.worker > 0 {
 		return nil
 	}
-	s := &b.scarce
-	w.told = make([]demands, b.workers)
-	cfg := fair.Config{Tenants: max(len(b.tenants), 1), Resources: s.flows(), Epoch: max(b.epoch, exchangeEvery)}
+	s := &sh.scarce
+	w.told = make([]demands, sh.workers)
+	cfg := fair.Config{Tenants: max(len(sh.cat.tenants), 1), Resources: s.flows(), Epoch: max(sh.epoch, exchangeEvery)}
 	w.sharer, err = fair.New(now, cfg)
 	if err != nil {
 		return err
@@ -139,71 +139,71 @@ func (b *board) deployWhole(now clock.Time) (err error) {
 	set(resStore, endless)
 	set(s.processor, endless)
 	for p := range ports {
-		set(s.ingress[p], float64(b.portRate)/8)
-		set(s.egress[p], float64(b.portRate)/8)
+		set(s.ingress[p], float64(sh.portRate)/8)
+		set(s.egress[p], float64(sh.portRate)/8)
 	}
 	return err
 }
 
 // exchange tells the other workers what was asked for here, and hears what came of it.
-func (b *board) exchange(now clock.Time) {
-	if b.house == nil || now < b.whole.at {
+func (sh *shares) exchange(now clock.Time) {
+	if sh.cat.house == nil || now < sh.whole.at {
 		return
 	}
-	b.whole.at = now.Add(max(b.epoch, exchangeEvery))
-	if used := b.house.used.Load(); used != b.scarce.used {
-		b.scarce.used = used
-		_ = b.deployShares(now) // as use does
+	sh.whole.at = now.Add(max(sh.epoch, exchangeEvery))
+	if used := sh.cat.house.used.Load(); used != sh.scarce.used {
+		sh.scarce.used = used
+		_ = sh.deployShares(now) // as use does
 	}
-	if b.worker == 0 {
-		b.divide(now)
+	if sh.cat.worker == 0 {
+		sh.divide(now)
 		return
 	}
-	row := &b.house.rows[b.worker]
+	row := &sh.cat.house.rows[sh.cat.worker]
 	if row.bound.full.Load() {
-		b.heedBounds(now, &row.bound.v)
+		sh.heedBounds(now, &row.bound.v)
 		row.bound.full.Store(false)
 	}
 	if !row.told.full.Load() {
-		b.demand(now, &row.told.v)
+		sh.demand(now, &row.told.v)
 		row.told.full.Store(true)
 	}
 }
 
 // tag is that of this worker's messages.
-func (b *board) tag() tag { return tag{b.whole.gen, b.scarce.used} }
+func (sh *shares) tag() tag { return tag{sh.whole.gen, sh.scarce.used} }
 
 // demand writes what was asked for here.
-func (b *board) demand(now clock.Time, d *demands) {
-	d.tag, d.at = b.tag(), now
-	b.fair.Demands(now, &d.Demands)
+func (sh *shares) demand(now clock.Time, d *demands) {
+	d.tag, d.at = sh.tag(), now
+	sh.fair.Demands(now, &d.Demands)
 	d.instances = d.instances[:0]
-	for range b.scarce.flows() {
+	for range sh.scarce.flows() {
 		d.instances = append(d.instances, 0)
 	}
-	for _, n := range b.taskOf {
-		if r := b.scarce.tasks[n]; r >= 0 {
-			d.instances[r] = int32(b.instances(n))
+	for _, n := range sh.cat.taskOf {
+		if r := sh.scarce.tasks[n]; r >= 0 {
+			d.instances[r] = int32(sh.cat.instances(n))
 		}
 	}
 }
 
 // divide divides the whole board, and tells the others what their tenants got.
-func (b *board) divide(now clock.Time) {
-	w, flows := &b.whole, b.scarce.flows()
+func (sh *shares) divide(now clock.Time) {
+	w, flows := &sh.whole, sh.scarce.flows()
 	w.busy = false
 	w.own.instances = append(w.own.instances[:0], make([]int32, flows)...)
 	for i := range w.told {
 		d := &w.told[i]
-		if m := &b.house.rows[i].told; i == 0 {
-			b.demand(now, d)
+		if m := &sh.cat.house.rows[i].told; i == 0 {
+			sh.demand(now, d)
 		} else if m.full.Load() {
 			*d, m.v = m.v, *d
 			m.full.Store(false)
 			d.at = now
 			w.busy = w.busy || len(d.Tenants) > 0
 		}
-		if d.tag != b.tag() || now.Sub(d.at) > b.monitor {
+		if d.tag != sh.tag() || now.Sub(d.at) > sh.monitor {
 			d.Tenants, d.instances = d.Tenants[:0], d.instances[:0] // of before, or of a worker that is away
 		}
 		for k, u := range d.Tenants {
@@ -213,28 +213,28 @@ func (b *board) divide(now clock.Time) {
 			w.own.instances[r] += n
 		}
 	}
-	for _, n := range b.taskOf {
-		if r := b.scarce.tasks[n]; r >= 0 {
-			_ = w.sharer.SetCapacity(int(r), float64(b.tasks[n].Throughput)/8*float64(w.own.instances[r]))
+	for _, n := range sh.cat.taskOf {
+		if r := sh.scarce.tasks[n]; r >= 0 {
+			_ = w.sharer.SetCapacity(int(r), float64(sh.cat.tasks[n].Throughput)/8*float64(w.own.instances[r]))
 		}
 	}
 	_ = w.sharer.Epoch(now) // capacities and weights are checked; limits stay on error
 	for i := range w.told {
 		if i == 0 {
-			b.bind(&w.own, &w.told[0])
-			b.heedBounds(now, &w.own)
-		} else if m := &b.house.rows[i].bound; !m.full.Load() {
+			sh.bind(&w.own, &w.told[0])
+			sh.heedBounds(now, &w.own)
+		} else if m := &sh.cat.house.rows[i].bound; !m.full.Load() {
 			m.v.instances = append(m.v.instances[:0], w.own.instances...)
-			b.bind(&m.v, &w.told[i])
+			sh.bind(&m.v, &w.told[i])
 			m.full.Store(true)
 		}
 	}
 }
 
 // bind writes what the tenants of a part have got.
-func (b *board) bind(x *bounds, d *demands) {
-	s := b.whole.sharer
-	x.tag, x.tenants, x.rates, x.by, x.left = b.tag(), x.tenants[:0], x.rates[:0], x.by[:0], x.left[:0]
+func (sh *shares) bind(x *bounds, d *demands) {
+	s := sh.whole.sharer
+	x.tag, x.tenants, x.rates, x.by, x.left = sh.tag(), x.tenants[:0], x.rates[:0], x.by[:0], x.left[:0]
 	for k, u := range d.Tenants {
 		g, by := s.Grant(int(u)), int32(-1)
 		if g < 1 {
@@ -242,19 +242,19 @@ func (b *board) bind(x *bounds, d *demands) {
 		}
 		x.tenants, x.rates, x.by = append(x.tenants, u), append(x.rates, g*d.Bytes[k]), append(x.by, by)
 	}
-	for r := range b.scarce.flows() {
-		x.left = append(x.left, s.Free(r)/1e9/float64(b.workers))
+	for r := range sh.scarce.flows() {
+		x.left = append(x.left, s.Free(r)/1e9/float64(sh.workers))
 	}
 }
 
 // heedBounds has the tenants here keep to what they got of the whole.
-func (b *board) heedBounds(now clock.Time, x *bounds) {
-	if x.tag != b.tag() {
+func (sh *shares) heedBounds(now clock.Time, x *bounds) {
+	if x.tag != sh.tag() {
 		return
 	}
-	w := &b.whole
+	w := &sh.whole
 	for _, u := range w.bounded {
-		b.fair.Unbound(now, int(u))
+		sh.fair.Unbound(now, int(u))
 	}
 	w.bounded = append(w.bounded[:0], x.tenants...)
 	for k, u := range x.tenants {
@@ -262,17 +262,17 @@ func (b *board) heedBounds(now clock.Time, x *bounds) {
 		if x.by[k] < 0 {
 			most = math.Inf(1)
 		}
-		b.fair.Bound(now, int(u), x.rates[k], most, int(x.by[k]))
+		sh.fair.Bound(now, int(u), x.rates[k], most, int(x.by[k]))
 	}
 	for r, v := range x.left {
-		if r != resStore && r != int(b.scarce.processor) {
-			b.fair.Leave(r, v)
+		if r != resStore && r != int(sh.scarce.processor) {
+			sh.fair.Leave(r, v)
 		}
 	}
-	for _, n := range b.taskOf {
-		if r := b.scarce.tasks[n]; r >= 0 {
+	for _, n := range sh.cat.taskOf {
+		if r := sh.scarce.tasks[n]; r >= 0 {
 			w.instances[n] = x.instances[r]
 		}
 	}
-	b.capacities()
+	sh.capacities()
 }
