@@ -12,12 +12,13 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/hop"
 )
 
 // Load is what endpoints offer together: bits a second, by intervals.
 //
-// It is closed: endpoints are slowed by back-pressure (PFC from the board's packet store), and nothing is dropped.
-// While the store is full they wait, and all that they would have sent comes later by as much.
+// It is closed: endpoints send nothing while their board asks them to pause (PFC, IEEE 802.1Qbb), and nothing is dropped.
+// All that they would have sent comes later by as much.
 type Load struct {
 	Interval time.Duration
 	Rate     []float64
@@ -111,6 +112,9 @@ const (
 	meeting = 500 * time.Millisecond
 	// loadFlows is how many flows a load has.
 	loadFlows = 64
+	// fewest is how many pieces a packet store holds at least for each region. A board asks for a pause when who sends has more than
+	// half of what is left, a third of the store: two pieces for each region, or it is idle between them.
+	fewest = 6
 )
 
 // Kinds of events of a load.
@@ -119,6 +123,8 @@ const (
 	loadOthers
 	loadBackground
 	loadPaid
+	loadPause // a frame that asks for a pause is at endpoints: who, << 16, and its quanta
+	loadGoOn  // a pause may have ended
 )
 
 // loaded is a load under way.
@@ -129,11 +135,13 @@ type loaded struct {
 	l       *Load
 	piece   float64 // bits of the load
 	start   Time
-	at      float64 // of the load, in intervals
-	before  float64 // of it, not counted
-	late    Time    // for how long endpoints have waited
-	since   Time    // they wait; never: they do not
-	window  int
+	at      float64       // of the load, in intervals
+	before  float64       // of it, not counted
+	late    Time          // for how long endpoints have waited
+	since   Time          // they wait; never: they do not
+	obey    [2]hop.Obeyer // the load's endpoints, and others
+	store   int           // pieces that a board's packet store holds
+	window  int           // pieces that may be inside at once; a pool's boards ask nobody to pause for what is at another board
 	inside  int
 	dropped int
 	ends    bool
@@ -164,8 +172,14 @@ func (l *Load) Scaled(ctx context.Context, c ScaledConfig) (Outcome, error) {
 	}
 	r := &loaded{c: c, l: l, piece: c.Capacity * c.Piece.Seconds(), since: never}
 	r.id = r.k.add(r)
-	// What the store holds; two pieces for each region at least, or it is idle between them.
-	r.window = max(int(float64(c.Store)*8/r.piece), 2*c.Regions)
+	n := HTG9200()
+	for i := range r.obey {
+		r.obey[i] = hop.Obeyer{Rate: uint64(n.GbitPerSecond * 1e9), Limit: hop.PauseLimit}
+	}
+	r.store = min(max(int(float64(c.Store)*8/r.piece), fewest*c.Regions), n.Packets)
+	if r.window = r.store; c.Topology == Single {
+		r.window = math.MaxInt
+	}
 	if err := r.prepare(); err != nil {
 		return Outcome{}, fmt.Errorf("sim: %w", err)
 	}
@@ -219,6 +233,7 @@ const othersTask = "other"
 
 // prepare makes the boards.
 func (r *loaded) prepare() error {
+	n := HTG9200()
 	rate := int64(pieceBytes * 8 / r.c.Piece.Seconds())
 	text := strings.Builder{}
 	text.WriteString("tasks:\n")
@@ -230,7 +245,8 @@ func (r *loaded) prepare() error {
 	run = strings.TrimPrefix(run, " -> ")
 	fmt.Fprintf(&text, "  %s: {kind: dummy, throughput: %dbit}\ntenants: {own: {}, others: {}}\ndags: [{uid: 1, tenant: own, run: %s}", othersTask, rate, run)
 	args := graph.Args{
-		"fair": "off", "epoch": loadEpoch.String(), "flows": "1024", "victims": strconv.Itoa(r.c.Victims), "packets": "4096",
+		"fair": "off", "epoch": loadEpoch.String(), "flows": "1024", "victims": strconv.Itoa(r.c.Victims), "packets": strconv.Itoa(n.Packets),
+		"port-rate": fmt.Sprint(int64(n.GbitPerSecond * 1e9)),
 	}
 	if r.c.Taken > 0 {
 		run, args["idle"] = othersTask, othersIdle.String()
@@ -243,9 +259,8 @@ func (r *loaded) prepare() error {
 		text.WriteString(", {match: \"src:10.0.0.1\", dag: 2}")
 	}
 	text.WriteString("]\n")
-	n := HTG9200()
 	err := r.build(&rackConfig{
-		SNIC: n, topology: r.c.Topology, deployment: text.String(), regions: [2]int{r.c.Regions, r.c.Regions}, args: args, frames: frames{r.window + 4096 + 1024, pieceBytes + 64}, seed: r.c.Seed,
+		SNIC: n, topology: r.c.Topology, deployment: text.String(), regions: [2]int{r.c.Regions, r.c.Regions}, args: args, frames: frames{r.store + n.Packets + 1024, pieceBytes + 64}, lossless: graph.Args{"lossless": "p0:0+p2:0", "store": strconv.Itoa(r.store * pieceBytes)}, seed: r.c.Seed,
 		// A piece takes as long on a cable as the bits that it stands for.
 		perByte: Time(r.piece / n.GbitPerSecond * float64(Nanosecond) / pieceBytes),
 		around: func(i int) *body {
@@ -282,7 +297,18 @@ func (r *loaded) put(who int) {
 	r.sent++
 	f := r.frames[who]
 	binary.BigEndian.PutUint16(f[34:], 1024+r.sent%loadFlows)
-	r.entry.receive(portIn, f)
+	port := portIn
+	if who > 0 {
+		port = portOthers
+	}
+	r.entry.receive(port, f)
+}
+
+// putOther has a piece of others come in, unless they are to pause: then they do not send it.
+func (r *loaded) putOther() {
+	if fromClock(r.obey[1].Until()) <= r.k.now {
+		r.put(1)
+	}
 }
 
 // next plans the next piece: when the load has brought so many bits.
@@ -306,13 +332,13 @@ func (r *loaded) next() {
 }
 
 // fire implements actor.
-func (r *loaded) fire(kind uint32, _ uint64, _ *packet.Buf) {
+func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	switch kind {
 	case loadSend:
 		switch {
 		case r.at >= float64(len(r.l.Rate)):
 			r.ends = true
-		case r.inside >= r.window:
+		case r.waits():
 			r.since = r.k.now
 		default:
 			r.put(0)
@@ -325,7 +351,7 @@ func (r *loaded) fire(kind uint32, _ uint64, _ *packet.Buf) {
 			r.k.plan(r.k.now+turn-into, r.id, loadOthers, 0, nil)
 			return
 		}
-		r.put(1)
+		r.putOther()
 		r.k.plan(r.k.now+From(r.c.Piece), r.id, loadOthers, 0, nil)
 	case loadBackground:
 		if r.before == 0 {
@@ -334,25 +360,50 @@ func (r *loaded) fire(kind uint32, _ uint64, _ *packet.Buf) {
 		if r.c.Background <= 0 {
 			return
 		}
-		r.put(1)
+		r.putOther()
 		r.k.plan(r.k.now+Time(r.piece/r.c.Background*float64(Second)), r.id, loadBackground, 0, nil)
+	case loadPause:
+		r.obey[arg>>16].Hear(r.k.now.Clock(), uint16(arg))
+		r.goOn()
+	case loadGoOn:
+		r.goOn()
 	case loadPaid:
 		r.count()
 		r.k.plan(r.k.now+From(paidEvery), r.id, loadPaid, 0, nil)
 	}
 }
 
-// left is a piece that is done.
-func (r *loaded) left(_ int, x *packet.Buf) {
+// waits reports whether the endpoints are not to send now. Who waits for the end of a pause looks again then.
+func (r *loaded) waits() bool {
+	until := fromClock(r.obey[0].Until())
+	if until > r.k.now {
+		r.k.plan(until, r.id, loadGoOn, 0, nil)
+	}
+	return until > r.k.now || r.inside >= r.window
+}
+
+// goOn has endpoints that waited send again, if they may.
+func (r *loaded) goOn() {
+	if r.since == never || r.waits() {
+		return
+	}
+	r.late += r.k.now - r.since
+	r.since = never
+	r.k.plan(r.k.now, r.id, loadSend, 0, nil)
+}
+
+// left is a frame that the entry sends: a piece that is done, or one by which the board asks endpoints to pause.
+func (r *loaded) left(port int, x *packet.Buf) {
+	if q, ok := hop.DecodePause(x.Bytes(), 0); ok {
+		n := HTG9200()
+		r.k.plan(r.k.now+n.half()+From(Rack100G().Propagation), r.id, loadPause, uint64(port/portOthers)<<16|uint64(q), nil)
+		return
+	}
 	if sourceOf(x) > 0 {
 		return
 	}
 	r.inside--
-	if r.since != never {
-		r.late += r.k.now - r.since
-		r.since = never
-		r.k.plan(r.k.now, r.id, loadSend, 0, nil)
-	}
+	r.goOn()
 }
 
 // lost is a piece that a board has dropped: of others only.

@@ -33,6 +33,8 @@ const (
 const (
 	portIn = iota
 	portOut
+	portOthers // where frames of others come in, who have a port of their own
+	_          // where they leave
 	portPool
 )
 
@@ -64,8 +66,9 @@ type rackConfig struct {
 	deployment string // without regions
 	regions    [2]int // of the boards
 	args       graph.Args
-	frames     frames // of each node
-	perByte    Time   // of cables
+	frames     frames     // of each node
+	perByte    Time       // of cables
+	lossless   graph.Args // of the board that endpoints are at: what keeps them from sending too much
 	seed       uint64
 	around     func(board int) *body
 }
@@ -78,7 +81,7 @@ func (r *rack) build(c *rackConfig) (err error) {
 		a["deployment"] = fmt.Sprintf("regions: {count: %d, area: 1}\n", regions) + deployment
 		return a
 	}
-	ports, way := []string{"p0", "p1"}, graph.Args{}
+	ports, way := []string{"p0", "p1", "p2", "p3"}, graph.Args{}
 	boards := 1
 	if c.topology != Single {
 		boards, ports = 2, append(ports, "p14")
@@ -93,7 +96,11 @@ func (r *rack) build(c *rackConfig) (err error) {
 		return n, err
 	}
 	for i := range boards {
-		b, err := add(boardApp, of(c.regions[i], c.deployment, way), ports...)
+		args := of(c.regions[i], c.deployment, way)
+		if i == 0 && c.topology != SwitchAttached {
+			maps.Copy(args, c.lossless)
+		}
+		b, err := add(boardApp, args, ports...)
 		if err == nil && boards > 1 {
 			join := snic.NewPeering(i, address(i))
 			err = r.join(b, join, pool.Config{Board: i, Topology: pool.Intermediate(snic.MaxPeers, c.topology != SwitchAttached), Host: join})
@@ -109,7 +116,7 @@ func (r *rack) build(c *rackConfig) (err error) {
 		r.cable(c, r.boards[0], portPool, r.boards[1], portPool, half, half)
 	case SwitchAttached:
 		args := of(c.regions[0], c.deployment, nil)
-		s, err := add(switchApp, graph.Args{"deployment": args["deployment"], "board-mtu": "9216", "hold": "4096", "flows": "1024"}, "p0", "p1", "b0", "b1")
+		s, err := add(switchApp, graph.Args{"deployment": args["deployment"], "board-mtu": "9216", "hold": "4096", "flows": "1024"}, "p0", "p1", "p2", "p3", "b0", "b1")
 		if err == nil {
 			err = r.join(s, attach.NewJoining(address(attach.Number)), pool.Config{Board: attach.Number, Topology: attach.Topology()})
 		}
