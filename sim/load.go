@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/hop"
 )
@@ -83,7 +84,9 @@ type ScaledConfig struct {
 	// took before does not count.
 	Background float64
 	Lead       time.Duration
-	Seed       uint64
+	// Marked is of endpoints that the board does not ask to pause: it marks what they send. nil: they pause.
+	Marked *DCTCP
+	Seed   uint64
 }
 
 // Outcome is what a load took.
@@ -112,6 +115,7 @@ const (
 	meeting = 500 * time.Millisecond
 	// loadFlows is how many flows a load has.
 	loadFlows = 64
+	firstFlow = 1024 // source port of the first one
 	// fewest is how many pieces a packet store holds at least for each region. A board asks for a pause when who sends has more than
 	// half of what is left, a third of the store: two pieces for each region, or it is idle between them.
 	fewest = 6
@@ -125,6 +129,7 @@ const (
 	loadPaid
 	loadPause // a frame that asks for a pause is at endpoints: who, << 16, and its quanta
 	loadGoOn  // a pause may have ended
+	loadTold  // a sender hears of a packet: flow, << 2, it was marked, << 1, it was lost
 )
 
 // loaded is a load under way.
@@ -139,6 +144,9 @@ type loaded struct {
 	before  float64       // of it, not counted
 	late    Time          // for how long endpoints have waited
 	since   Time          // they wait; never: they do not
+	senders []sender      // that react to marks
+	turn    int           // the sender that goes first
+	again   int           // packets that were lost, and come again
 	obey    [2]hop.Obeyer // the load's endpoints, and others
 	store   int           // pieces that a board's packet store holds
 	window  int           // pieces that may be inside at once; a pool's boards ask nobody to pause for what is at another board
@@ -171,13 +179,19 @@ func (l *Load) Scaled(ctx context.Context, c ScaledConfig) (Outcome, error) {
 		return Outcome{}, errors.New("sim: a load on a board has intervals, regions and their capacity")
 	}
 	r := &loaded{c: c, l: l, piece: c.Capacity * c.Piece.Seconds(), since: never}
+	if c.Marked != nil {
+		if err := c.Marked.check(); err != nil {
+			return Outcome{}, fmt.Errorf("sim: %w", err)
+		}
+		r.senders = c.Marked.senders()
+	}
 	r.id = r.k.add(r)
 	n := HTG9200()
 	for i := range r.obey {
 		r.obey[i] = hop.Obeyer{Rate: uint64(n.GbitPerSecond * 1e9), Limit: hop.PauseLimit}
 	}
 	r.store = min(max(int(float64(c.Store)*8/r.piece), fewest*c.Regions), n.Packets)
-	if r.window = r.store; c.Topology == Single {
+	if r.window = r.store; c.Topology == Single || c.Marked != nil {
 		r.window = math.MaxInt
 	}
 	if err := r.prepare(); err != nil {
@@ -248,6 +262,11 @@ func (r *loaded) prepare() error {
 		"fair": "off", "epoch": loadEpoch.String(), "flows": "1024", "victims": strconv.Itoa(r.c.Victims), "packets": strconv.Itoa(n.Packets),
 		"port-rate": fmt.Sprint(int64(n.GbitPerSecond * 1e9)),
 	}
+	entrance := graph.Args{"lossless": "p0:0+p2:0", "store": strconv.Itoa(r.store * pieceBytes)}
+	if r.senders != nil {
+		args["fair"] = "on"
+		delete(entrance, "lossless")
+	}
 	if r.c.Taken > 0 {
 		run, args["idle"] = othersTask, othersIdle.String()
 	}
@@ -260,7 +279,7 @@ func (r *loaded) prepare() error {
 	}
 	text.WriteString("]\n")
 	err := r.build(&rackConfig{
-		SNIC: n, topology: r.c.Topology, deployment: text.String(), regions: [2]int{r.c.Regions, r.c.Regions}, args: args, frames: frames{r.store + n.Packets + 1024, pieceBytes + 64}, lossless: graph.Args{"lossless": "p0:0+p2:0", "store": strconv.Itoa(r.store * pieceBytes)}, seed: r.c.Seed,
+		SNIC: n, topology: r.c.Topology, deployment: text.String(), regions: [2]int{r.c.Regions, r.c.Regions}, args: args, frames: frames{r.store + n.Packets + 1024, pieceBytes + 64}, entrance: entrance, seed: r.c.Seed,
 		// A piece takes as long on a cable as the bits that it stands for.
 		perByte: Time(r.piece / n.GbitPerSecond * float64(Nanosecond) / pieceBytes),
 		around: func(i int) *body {
@@ -276,6 +295,11 @@ func (r *loaded) prepare() error {
 		return err
 	}
 	r.frames = [2][]byte{frameOf(0, pieceBytes), frameOf(1, pieceBytes)}
+	if r.senders != nil {
+		h := hdr.IPv4(r.frames[0][hdr.EthernetLen:])
+		h.SetTOS(hdr.ECT0)
+		h.UpdateChecksum()
+	}
 	switch {
 	case r.c.Topology != Single:
 		if err := r.begin(From(meeting) / 2); err != nil || r.c.Topology == Intermediate {
@@ -296,7 +320,12 @@ func (r *loaded) put(who int) {
 	}
 	r.sent++
 	f := r.frames[who]
-	binary.BigEndian.PutUint16(f[34:], 1024+r.sent%loadFlows)
+	flow := r.sent % loadFlows
+	if who == 0 && r.senders != nil {
+		flow = uint16(r.turn)
+		r.senders[r.turn].send()
+	}
+	binary.BigEndian.PutUint16(f[34:], firstFlow+flow)
 	port := portIn
 	if who > 0 {
 		port = portOthers
@@ -336,10 +365,14 @@ func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	switch kind {
 	case loadSend:
 		switch {
-		case r.at >= float64(len(r.l.Rate)):
+		case r.at >= float64(len(r.l.Rate)) && r.again == 0:
 			r.ends = true
 		case r.waits():
 			r.since = r.k.now
+		case r.again > 0:
+			r.again--
+			r.put(0)
+			r.k.plan(r.k.now, r.id, loadSend, 0, nil)
 		default:
 			r.put(0)
 			r.next()
@@ -365,6 +398,12 @@ func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	case loadPause:
 		r.obey[arg>>16].Hear(r.k.now.Clock(), uint16(arg))
 		r.goOn()
+	case loadTold:
+		s := &r.senders[arg>>2]
+		if s.answer(arg&2 != 0, arg&1 != 0); arg&1 != 0 {
+			r.again++
+		}
+		r.goOn()
 	case loadGoOn:
 		r.goOn()
 	case loadPaid:
@@ -375,6 +414,15 @@ func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 
 // waits reports whether the endpoints are not to send now. Who waits for the end of a pause looks again then.
 func (r *loaded) waits() bool {
+	if r.senders != nil {
+		for range r.senders {
+			r.turn = (r.turn + 1) % len(r.senders)
+			if r.senders[r.turn].may() {
+				return false
+			}
+		}
+		return true
+	}
 	until := fromClock(r.obey[0].Until())
 	if until > r.k.now {
 		r.k.plan(until, r.id, loadGoOn, 0, nil)
@@ -403,12 +451,33 @@ func (r *loaded) left(port int, x *packet.Buf) {
 		return
 	}
 	r.inside--
+	if r.senders != nil {
+		r.told(x, isMarked(x), false)
+		return
+	}
 	r.goOn()
 }
 
-// lost is a piece that a board has dropped: of others only.
+// told has a sender hear of its packet, which arrived or was dropped.
+func (r *loaded) told(x *packet.Buf, marked, lost bool) {
+	arg := uint64(binary.BigEndian.Uint16(x.Bytes()[34:])-firstFlow) << 2
+	if marked {
+		arg |= 2
+	}
+	if lost {
+		arg |= 1
+	}
+	r.k.plan(r.k.now+From(r.c.Marked.RTT), r.id, loadTold, arg, nil)
+}
+
+// lost is a piece that a board has dropped: of others, or of senders that react to marks.
 func (r *loaded) lost(x *packet.Buf) {
-	if sourceOf(x) == 0 {
+	switch {
+	case sourceOf(x) > 0:
+	case r.senders != nil:
+		r.inside--
+		r.told(x, false, true)
+	default:
 		r.dropped++
 	}
 }

@@ -68,7 +68,7 @@ type rackConfig struct {
 	args       graph.Args
 	frames     frames     // of each node
 	perByte    Time       // of cables
-	lossless   graph.Args // of the board that endpoints are at: what keeps them from sending too much
+	entrance   graph.Args // of the board that endpoints are at, besides
 	seed       uint64
 	around     func(board int) *body
 }
@@ -98,7 +98,7 @@ func (r *rack) build(c *rackConfig) (err error) {
 	for i := range boards {
 		args := of(c.regions[i], c.deployment, way)
 		if i == 0 && c.topology != SwitchAttached {
-			maps.Copy(args, c.lossless)
+			maps.Copy(args, c.entrance)
 		}
 		b, err := add(boardApp, args, ports...)
 		if err == nil && boards > 1 {
