@@ -29,10 +29,9 @@ type sender struct {
 	slow     bool    // in slow start
 	alpha    float64 // estimated part of packets that are marked
 	out      int     // packets under way
-	sent     int     // packets since the beginning
-	until    int     // its window ends with this one; answers come in order
-	answered int
-	marked   int // of its window
+	answered int     // packets, since the beginning
+	until    int     // so many are when this window of packets ends
+	marked   int     // of its window
 	of       int
 	cut      bool // for a loss in this window
 }
@@ -49,7 +48,7 @@ func (d *DCTCP) check() error {
 func (d *DCTCP) senders() []sender {
 	s := make([]sender, d.Flows)
 	for i := range s {
-		s[i] = sender{window: dctcpFirst, slow: true, alpha: 1}
+		s[i] = sender{window: dctcpFirst, slow: true, alpha: 1, until: dctcpFirst}
 	}
 	return s
 }
@@ -58,10 +57,7 @@ func (d *DCTCP) senders() []sender {
 func (s *sender) may() bool { return s.out < int(s.window) }
 
 // send is a packet that goes.
-func (s *sender) send() {
-	s.out++
-	s.sent++
-}
+func (s *sender) send() { s.out++ }
 
 // answer is what becomes of the packet that was sent first of those under way: it arrived, with a mark or without, or was dropped.
 func (s *sender) answer(marked, lost bool) {
@@ -89,7 +85,7 @@ func (s *sender) answer(marked, lost bool) {
 	if s.marked > 0 && !s.cut {
 		s.reduce(s.alpha / 2)
 	}
-	s.until, s.marked, s.of, s.cut = s.sent, 0, 0, false
+	s.until, s.marked, s.of, s.cut = s.answered+max(s.out, int(s.window)), 0, 0, false
 }
 
 // reduce makes the window smaller by a part of it.

@@ -264,7 +264,8 @@ func (r *loaded) prepare() error {
 	}
 	entrance := graph.Args{"lossless": "p0:0+p2:0", "store": strconv.Itoa(r.store * pieceBytes)}
 	if r.senders != nil {
-		args["fair"] = "on"
+		args["fair"] = "on" // who has a share is marked, before packets are dropped, by what is measured in the board's own epochs
+		delete(args, "epoch")
 		delete(entrance, "lossless")
 	}
 	if r.c.Taken > 0 {

@@ -220,6 +220,7 @@ type board struct {
 
 	pauses *[ports]*lossless // nil: no port is lossless
 	paused int               // frames that wait at these
+	marked []int32           // tenants that were told by marks since the last sample
 
 	spent   spent
 	part    []int64 // bytes of a group, by region
@@ -347,7 +348,7 @@ func newBoard(s settings) (*board, error) {
 		return nil, err
 	}
 	b.fabric = b.newFabric(0, s)
-	b.pauses = newLossless(s.lossless, s.portRate)
+	b.pauses, b.marked = newLossless(s.lossless, s.portRate), make([]int32, 0, 64)
 	if s.poolPort >= 0 {
 		b.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
@@ -563,7 +564,7 @@ func (b *board) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
-	if b.fair != nil && b.fair.Press(d.tenant) {
+	if b.fair != nil && b.fair.Press(c.Now(), d.tenant) {
 		b.press(c, g)
 	}
 	if d.lodge.at > 0 {

@@ -147,17 +147,24 @@ func (b *board) strain(c *graph.Ctx, in, tenant int) {
 	b.look(c)
 }
 
-// pausing reports whether a tenant was to pause at a lossless port at some time since the last sample.
+// pausing reports whether a tenant was asked to send less since the last sample: to pause at a lossless port, or by marks.
 func (b *board) pausing(tenant int) bool {
-	return slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
+	if slices.Contains(b.marked, int32(tenant)) {
+		return true
+	}
+	return b.pauses != nil && slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
-// pressed ends a sample of who was to pause: who still is, is in the next one, too.
+// pressed ends a sample of who was to send less: who is to pause still, is in the next one, too.
 func (b *board) pressed(now clock.Time) {
-	if b.pauses == nil || !slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
+	if len(b.marked) == 0 && (b.pauses == nil || !slices.ContainsFunc(b.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })) {
 		return
 	}
 	b.waitings(now)
+	b.marked = b.marked[:0]
+	if b.pauses == nil {
+		return
+	}
 	for _, p := range b.pauses {
 		if p != nil {
 			p.strains = append(p.strains[:0], p.tenants...)

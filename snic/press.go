@@ -2,6 +2,7 @@ package snic
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -11,11 +12,16 @@ import (
 // press tells the senders of a group that there will soon be no more room for what their tenant sends: packets whose
 // senders know ECN are marked. Others learn it from drops.
 func (b *board) press(c *graph.Ctx, g *group) {
+	told := false
 	for _, x := range g.batch.Bufs() {
 		var l hdr.Layers
 		if hdr.Walk(x.Bytes(), &l) && l.L3 > 0 && congest(x.Bytes(), &l) {
 			c.Mark(x, packet.Rewritten, reasonPressed)
+			told = true
 		}
+	}
+	if t := int32(b.services[g.way.dag].tenant); told && len(b.marked) < cap(b.marked) && !slices.Contains(b.marked, t) {
+		b.marked = append(b.marked, t)
 	}
 }
 
