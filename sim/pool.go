@@ -21,6 +21,7 @@ const (
 	Single         Topology = iota // one board
 	Intermediate                   // two, with a cable between them; endpoints are at the first one
 	SwitchAttached                 // two, at a switch that endpoints are at
+	Ring                           // as Intermediate, with a third board between them: it passes what comes from one to the other
 )
 
 // Kinds of the apps.
@@ -114,6 +115,13 @@ func (r *rack) build(c *rackConfig) (err error) {
 	switch c.topology {
 	case Intermediate:
 		r.cable(c, r.boards[0], portPool, r.boards[1], portPool, half, half)
+	case Ring:
+		b, err := add(boardApp, of(1, passing, nil), "p0", "p1")
+		if err != nil {
+			return err
+		}
+		r.cable(c, r.boards[0], portPool, b, portIn, half, half)
+		r.cable(c, b, portOut, r.boards[1], portPool, half, half)
 	case SwitchAttached:
 		args := of(c.regions[0], c.deployment, nil)
 		s, err := add(switchApp, graph.Args{"deployment": args["deployment"], "board-mtu": "9216", "hold": "4096", "flows": "1024"}, "p0", "p1", "p2", "p3", "b0", "b1")
@@ -137,6 +145,9 @@ func (r *rack) build(c *rackConfig) (err error) {
 	}
 	return nil
 }
+
+// passing is the deployment of a board that passes the service paths of others (NSH).
+const passing = "tasks: {none: {kind: dummy}}\ntenants: {none: {}}\ndags: [{uid: 1, tenant: none, run: none}]\nrules: [{match: \"type:0x894f\", road: switch}]\n"
 
 // half is from a board's cable to its scheduler, and from there to a cable.
 func (n *SNIC) half() Time { return From(n.Path-time.Duration(n.Scheduler)*n.Cycle) / 2 }
