@@ -11,13 +11,16 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/hop"
 )
 
 // Load is what endpoints offer together: bits a second, by intervals.
 //
-// It is closed: endpoints are slowed by back-pressure (PFC from the board's packet store), and nothing is dropped.
-// While the store is full they wait, and all that they would have sent comes later by as much.
+// It is closed: endpoints send nothing while their board asks them to pause (PFC, IEEE 802.1Qbb). A pause has a limit
+// (hop.PauseLimit): what is dropped behind it comes again when something else has left.
+// All that they would have sent comes later by as much.
 type Load struct {
 	Interval time.Duration
 	Rate     []float64
@@ -82,7 +85,9 @@ type ScaledConfig struct {
 	// took before does not count.
 	Background float64
 	Lead       time.Duration
-	Seed       uint64
+	// Marked is of endpoints that the board does not ask to pause: it marks what they send. nil: they pause.
+	Marked *DCTCP
+	Seed   uint64
 }
 
 // Outcome is what a load took.
@@ -111,6 +116,10 @@ const (
 	meeting = 500 * time.Millisecond
 	// loadFlows is how many flows a load has.
 	loadFlows = 64
+	firstFlow = 1024 // source port of the first one
+	// fewest is how many pieces a packet store holds at least for each region. A board asks for a pause when who sends has more than
+	// half of what is left, a third of the store: two pieces for each region, or it is idle between them.
+	fewest = 6
 )
 
 // Kinds of events of a load.
@@ -119,6 +128,9 @@ const (
 	loadOthers
 	loadBackground
 	loadPaid
+	loadPause // a frame that asks for a pause is at endpoints: who, << 16, and its quanta
+	loadGoOn  // a pause may have ended
+	loadTold  // a sender hears of a packet: flow, << 2, it was marked, << 1, it was lost
 )
 
 // loaded is a load under way.
@@ -129,13 +141,18 @@ type loaded struct {
 	l       *Load
 	piece   float64 // bits of the load
 	start   Time
-	at      float64 // of the load, in intervals
-	before  float64 // of it, not counted
-	late    Time    // for how long endpoints have waited
-	since   Time    // they wait; never: they do not
-	window  int
+	at      float64       // of the load, in intervals
+	before  float64       // of it, not counted
+	late    Time          // for how long endpoints have waited
+	since   Time          // they wait; never: they do not
+	senders []sender      // that react to marks
+	turn    int           // the sender that goes first
+	again   int           // packets that were lost, and come again
+	lossy   bool          // one was lost, and nothing has left since
+	obey    [2]hop.Obeyer // the load's endpoints, and others
+	store   int           // pieces that a board's packet store holds
+	window  int           // pieces that may be inside at once; a pool's boards ask nobody to pause for what is at another board
 	inside  int
-	dropped int
 	ends    bool
 	sent    uint16
 	frames  [2][]byte
@@ -163,9 +180,21 @@ func (l *Load) Scaled(ctx context.Context, c ScaledConfig) (Outcome, error) {
 		return Outcome{}, errors.New("sim: a load on a board has intervals, regions and their capacity")
 	}
 	r := &loaded{c: c, l: l, piece: c.Capacity * c.Piece.Seconds(), since: never}
+	if c.Marked != nil {
+		if err := c.Marked.check(); err != nil {
+			return Outcome{}, fmt.Errorf("sim: %w", err)
+		}
+		r.senders = c.Marked.senders()
+	}
 	r.id = r.k.add(r)
-	// What the store holds; two pieces for each region at least, or it is idle between them.
-	r.window = max(int(float64(c.Store)*8/r.piece), 2*c.Regions)
+	n := HTG9200()
+	for i := range r.obey {
+		r.obey[i] = hop.Obeyer{Rate: uint64(n.GbitPerSecond * 1e9), Limit: hop.PauseLimit}
+	}
+	r.store = min(max(int(float64(c.Store)*8/r.piece), fewest*c.Regions), n.Packets)
+	if r.window = r.store; c.Topology == Single || c.Marked != nil {
+		r.window = math.MaxInt
+	}
 	if err := r.prepare(); err != nil {
 		return Outcome{}, fmt.Errorf("sim: %w", err)
 	}
@@ -179,16 +208,13 @@ func (l *Load) Scaled(ctx context.Context, c ScaledConfig) (Outcome, error) {
 		r.k.plan(r.start+From(c.Lead), r.id, loadBackground, 0, nil)
 	}
 	r.k.plan(r.start+From(paidEvery), r.id, loadPaid, 0, nil)
-	for n := 0; !r.ends && r.dropped == 0 && r.failed() == nil; n++ {
+	for n := 0; !r.ends && r.failed() == nil; n++ {
 		if n%4096 == 0 && ctx.Err() != nil {
 			return Outcome{}, ctx.Err()
 		}
 		r.k.step()
 	}
 	r.count()
-	if r.dropped > 0 {
-		return Outcome{}, fmt.Errorf("sim: %d pieces of a load that is slowed were dropped", r.dropped)
-	}
 	if err := r.close(); err != nil {
 		return Outcome{}, fmt.Errorf("sim: %w", err)
 	}
@@ -219,6 +245,7 @@ const othersTask = "other"
 
 // prepare makes the boards.
 func (r *loaded) prepare() error {
+	n := HTG9200()
 	rate := int64(pieceBytes * 8 / r.c.Piece.Seconds())
 	text := strings.Builder{}
 	text.WriteString("tasks:\n")
@@ -230,7 +257,14 @@ func (r *loaded) prepare() error {
 	run = strings.TrimPrefix(run, " -> ")
 	fmt.Fprintf(&text, "  %s: {kind: dummy, throughput: %dbit}\ntenants: {own: {}, others: {}}\ndags: [{uid: 1, tenant: own, run: %s}", othersTask, rate, run)
 	args := graph.Args{
-		"fair": "off", "epoch": loadEpoch.String(), "flows": "1024", "victims": strconv.Itoa(r.c.Victims), "packets": "4096",
+		"fair": "off", "epoch": loadEpoch.String(), "flows": "1024", "victims": strconv.Itoa(r.c.Victims), "packets": strconv.Itoa(n.Packets),
+		"port-rate": fmt.Sprint(int64(n.GbitPerSecond * 1e9)),
+	}
+	entrance := graph.Args{"lossless": "p0:0+p2:0", "store": strconv.Itoa(r.store * pieceBytes)}
+	if r.senders != nil {
+		args["fair"] = "on" // who has a share is marked, before packets are dropped, by what is measured in the board's own epochs
+		delete(args, "epoch")
+		delete(entrance, "lossless")
 	}
 	if r.c.Taken > 0 {
 		run, args["idle"] = othersTask, othersIdle.String()
@@ -243,9 +277,8 @@ func (r *loaded) prepare() error {
 		text.WriteString(", {match: \"src:10.0.0.1\", dag: 2}")
 	}
 	text.WriteString("]\n")
-	n := HTG9200()
 	err := r.build(&rackConfig{
-		SNIC: n, topology: r.c.Topology, deployment: text.String(), regions: [2]int{r.c.Regions, r.c.Regions}, args: args, frames: frames{r.window + 4096 + 1024, pieceBytes + 64}, seed: r.c.Seed,
+		SNIC: n, topology: r.c.Topology, deployment: text.String(), regions: [2]int{r.c.Regions, r.c.Regions}, args: args, frames: frames{r.store + n.Packets + 1024, pieceBytes + 64}, entrance: entrance, seed: r.c.Seed,
 		// A piece takes as long on a cable as the bits that it stands for.
 		perByte: Time(r.piece / n.GbitPerSecond * float64(Nanosecond) / pieceBytes),
 		around: func(i int) *body {
@@ -261,6 +294,11 @@ func (r *loaded) prepare() error {
 		return err
 	}
 	r.frames = [2][]byte{frameOf(0, pieceBytes), frameOf(1, pieceBytes)}
+	if r.senders != nil {
+		h := hdr.IPv4(r.frames[0][hdr.EthernetLen:])
+		h.SetTOS(hdr.ECT0)
+		h.UpdateChecksum()
+	}
 	switch {
 	case r.c.Topology != Single:
 		if err := r.begin(From(meeting) / 2); err != nil || r.c.Topology == Intermediate {
@@ -281,8 +319,24 @@ func (r *loaded) put(who int) {
 	}
 	r.sent++
 	f := r.frames[who]
-	binary.BigEndian.PutUint16(f[34:], 1024+r.sent%loadFlows)
-	r.entry.receive(portIn, f)
+	flow := r.sent % loadFlows
+	if who == 0 && r.senders != nil {
+		flow = uint16(r.turn)
+		r.senders[r.turn].send()
+	}
+	binary.BigEndian.PutUint16(f[34:], firstFlow+flow)
+	port := portIn
+	if who > 0 {
+		port = portOthers
+	}
+	r.entry.receive(port, f)
+}
+
+// putOther has a piece of others come in, unless they are to pause: then they do not send it.
+func (r *loaded) putOther() {
+	if fromClock(r.obey[1].Until()) <= r.k.now {
+		r.put(1)
+	}
 }
 
 // next plans the next piece: when the load has brought so many bits.
@@ -306,14 +360,18 @@ func (r *loaded) next() {
 }
 
 // fire implements actor.
-func (r *loaded) fire(kind uint32, _ uint64, _ *packet.Buf) {
+func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	switch kind {
 	case loadSend:
 		switch {
-		case r.at >= float64(len(r.l.Rate)):
+		case r.at >= float64(len(r.l.Rate)) && r.again == 0:
 			r.ends = true
-		case r.inside >= r.window:
+		case r.waits():
 			r.since = r.k.now
+		case r.again > 0:
+			r.again--
+			r.put(0)
+			r.k.plan(r.k.now, r.id, loadSend, 0, nil)
 		default:
 			r.put(0)
 			r.next()
@@ -325,7 +383,7 @@ func (r *loaded) fire(kind uint32, _ uint64, _ *packet.Buf) {
 			r.k.plan(r.k.now+turn-into, r.id, loadOthers, 0, nil)
 			return
 		}
-		r.put(1)
+		r.putOther()
 		r.k.plan(r.k.now+From(r.c.Piece), r.id, loadOthers, 0, nil)
 	case loadBackground:
 		if r.before == 0 {
@@ -334,31 +392,98 @@ func (r *loaded) fire(kind uint32, _ uint64, _ *packet.Buf) {
 		if r.c.Background <= 0 {
 			return
 		}
-		r.put(1)
+		r.putOther()
 		r.k.plan(r.k.now+Time(r.piece/r.c.Background*float64(Second)), r.id, loadBackground, 0, nil)
+	case loadPause:
+		r.obey[arg>>16].Hear(r.k.now.Clock(), uint16(arg))
+		r.goOn()
+	case loadTold:
+		s := &r.senders[arg>>2]
+		if s.answer(arg&2 != 0, arg&1 != 0); arg&1 != 0 {
+			r.again++
+		}
+		r.goOn()
+	case loadGoOn:
+		r.lossy = false
+		r.goOn()
 	case loadPaid:
 		r.count()
 		r.k.plan(r.k.now+From(paidEvery), r.id, loadPaid, 0, nil)
 	}
 }
 
-// left is a piece that is done.
-func (r *loaded) left(_ int, x *packet.Buf) {
+// waits reports whether the endpoints are not to send now. Who waits for the end of a pause looks again then.
+func (r *loaded) waits() bool {
+	if r.senders != nil {
+		for range r.senders {
+			r.turn = (r.turn + 1) % len(r.senders)
+			if r.senders[r.turn].may() {
+				return false
+			}
+		}
+		return true
+	}
+	until := fromClock(r.obey[0].Until())
+	if until > r.k.now {
+		r.k.plan(until, r.id, loadGoOn, 0, nil)
+	}
+	return until > r.k.now || r.inside >= r.window || r.lossy
+}
+
+// goOn has endpoints that waited send again, if they may.
+func (r *loaded) goOn() {
+	if r.since == never || r.waits() {
+		return
+	}
+	r.late += r.k.now - r.since
+	r.since = never
+	r.k.plan(r.k.now, r.id, loadSend, 0, nil)
+}
+
+// left is a frame that the entry sends: a piece that is done, or one by which the board asks endpoints to pause.
+func (r *loaded) left(port int, x *packet.Buf) {
+	if q, ok := hop.DecodePause(x.Bytes(), 0); ok {
+		n := HTG9200()
+		r.k.plan(r.k.now+n.half()+From(Rack100G().Propagation), r.id, loadPause, uint64(port/portOthers)<<16|uint64(q), nil)
+		return
+	}
 	if sourceOf(x) > 0 {
 		return
 	}
 	r.inside--
-	if r.since != never {
-		r.late += r.k.now - r.since
-		r.since = never
-		r.k.plan(r.k.now, r.id, loadSend, 0, nil)
+	r.lossy = false
+	if r.senders != nil {
+		r.told(x, isMarked(x), false)
+		return
 	}
+	r.goOn()
 }
 
-// lost is a piece that a board has dropped: of others only.
+// told has a sender hear of its packet, which arrived or was dropped.
+func (r *loaded) told(x *packet.Buf, marked, lost bool) {
+	arg := uint64(binary.BigEndian.Uint16(x.Bytes()[34:])-firstFlow) << 2
+	if marked {
+		arg |= 2
+	}
+	if lost {
+		arg |= 1
+	}
+	r.k.plan(r.k.now+From(r.c.Marked.RTT), r.id, loadTold, arg, nil)
+}
+
+// lost is a piece that a board has dropped.
 func (r *loaded) lost(x *packet.Buf) {
-	if sourceOf(x) == 0 {
-		r.dropped++
+	switch {
+	case sourceOf(x) > 0:
+	case r.senders != nil:
+		r.inside--
+		r.told(x, false, true)
+	default:
+		r.inside--
+		r.again++
+		if r.lossy = true; r.inside == 0 {
+			r.k.plan(r.k.now+From(r.c.Piece), r.id, loadGoOn, 0, nil)
+		}
 	}
 }
 

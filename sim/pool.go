@@ -21,6 +21,7 @@ const (
 	Single         Topology = iota // one board
 	Intermediate                   // two, with a cable between them; endpoints are at the first one
 	SwitchAttached                 // two, at a switch that endpoints are at
+	Ring                           // as Intermediate, with a third board between them: it passes what comes from one to the other
 )
 
 // Kinds of the apps.
@@ -33,6 +34,8 @@ const (
 const (
 	portIn = iota
 	portOut
+	portOthers // where frames of others come in, who have a port of their own
+	_          // where they leave
 	portPool
 )
 
@@ -64,8 +67,9 @@ type rackConfig struct {
 	deployment string // without regions
 	regions    [2]int // of the boards
 	args       graph.Args
-	frames     frames // of each node
-	perByte    Time   // of cables
+	frames     frames     // of each node
+	perByte    Time       // of cables
+	entrance   graph.Args // of the board that endpoints are at, besides
 	seed       uint64
 	around     func(board int) *body
 }
@@ -78,7 +82,7 @@ func (r *rack) build(c *rackConfig) (err error) {
 		a["deployment"] = fmt.Sprintf("regions: {count: %d, area: 1}\n", regions) + deployment
 		return a
 	}
-	ports, way := []string{"p0", "p1"}, graph.Args{}
+	ports, way := []string{"p0", "p1", "p2", "p3"}, graph.Args{}
 	boards := 1
 	if c.topology != Single {
 		boards, ports = 2, append(ports, "p14")
@@ -93,7 +97,11 @@ func (r *rack) build(c *rackConfig) (err error) {
 		return n, err
 	}
 	for i := range boards {
-		b, err := add(boardApp, of(c.regions[i], c.deployment, way), ports...)
+		args := of(c.regions[i], c.deployment, way)
+		if i == 0 && c.topology != SwitchAttached {
+			maps.Copy(args, c.entrance)
+		}
+		b, err := add(boardApp, args, ports...)
 		if err == nil && boards > 1 {
 			join := snic.NewPeering(i, address(i))
 			err = r.join(b, join, pool.Config{Board: i, Topology: pool.Intermediate(snic.MaxPeers, c.topology != SwitchAttached), Host: join})
@@ -107,9 +115,16 @@ func (r *rack) build(c *rackConfig) (err error) {
 	switch c.topology {
 	case Intermediate:
 		r.cable(c, r.boards[0], portPool, r.boards[1], portPool, half, half)
+	case Ring:
+		b, err := add(boardApp, of(1, passing, nil), "p0", "p1")
+		if err != nil {
+			return err
+		}
+		r.cable(c, r.boards[0], portPool, b, portIn, half, half)
+		r.cable(c, b, portOut, r.boards[1], portPool, half, half)
 	case SwitchAttached:
 		args := of(c.regions[0], c.deployment, nil)
-		s, err := add(switchApp, graph.Args{"deployment": args["deployment"], "board-mtu": "9216", "hold": "4096", "flows": "1024"}, "p0", "p1", "b0", "b1")
+		s, err := add(switchApp, graph.Args{"deployment": args["deployment"], "board-mtu": "9216", "hold": "4096", "flows": "1024"}, "p0", "p1", "p2", "p3", "b0", "b1")
 		if err == nil {
 			err = r.join(s, attach.NewJoining(address(attach.Number)), pool.Config{Board: attach.Number, Topology: attach.Topology()})
 		}
@@ -130,6 +145,9 @@ func (r *rack) build(c *rackConfig) (err error) {
 	}
 	return nil
 }
+
+// passing is the deployment of a board that passes the service paths of others (NSH).
+const passing = "tasks: {none: {kind: dummy}}\ntenants: {none: {}}\ndags: [{uid: 1, tenant: none, run: none}]\nrules: [{match: \"type:0x894f\", road: switch}]\n"
 
 // half is from a board's cable to its scheduler, and from there to a cable.
 func (n *SNIC) half() Time { return From(n.Path-time.Duration(n.Scheduler)*n.Cycle) / 2 }

@@ -59,6 +59,7 @@ func TestUnloaded(t *testing.T) {
 	for topology, want := range map[Topology]float64{
 		Single:         end + board + 2*wire(1024),
 		Intermediate:   end + pass + board + pass + 2*wire(1024) + 2*in,
+		Ring:           end + pass + board + pass + 2*wire(1024) + 4*in + 2*pass,
 		SwitchAttached: end + tor + board + wire(1024) + 2*in,
 	} {
 		w, err := n.Unloaded(context.Background(), topology, 1024)
@@ -66,8 +67,11 @@ func TestUnloaded(t *testing.T) {
 			t.Errorf("topology %d: %v (%v), want %.0f ns", topology, w.Took, err, want)
 		}
 		back := 0.0
-		if topology == Intermediate {
+		switch topology {
+		case Intermediate:
 			back = pass + in
+		case Ring:
+			back = 2 * (pass + in)
 		}
 		if math.Abs(float64(w.Took-w.Out)-back) > 4 {
 			t.Errorf("topology %d: out %v before", topology, w.Took-w.Out)

@@ -41,7 +41,7 @@ func (n SNIC) Unloaded(ctx context.Context, t Topology, bytes int) (Way, error) 
 	w.id = w.k.add(w)
 	c := SNICConfig{SNIC: n, Monitor: 5 * time.Millisecond}
 	regions := [2]int{1, 2}
-	if t != Intermediate {
+	if t != Intermediate && t != Ring {
 		regions[0] = 2
 	}
 	err := w.build(&rackConfig{

@@ -396,7 +396,7 @@ func newBoard(s settings) (*board, error) {
 	regions := max(s.regions, 1)
 	b.cat = catalog{settings: &b.settings, placed: slices.Repeat([]int32{-1}, regions)}
 	b.stock = stock{packets: s.packets, bytes: s.store}
-	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate)}
+	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate), marked: make([]int32, 0, 64)}
 	if s.poolPort >= 0 {
 		b.gates.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
@@ -656,7 +656,7 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
-	if ig.split.fair != nil && ig.split.fair.Press(d.tenant) {
+	if ig.split.fair != nil && ig.split.fair.Press(c.Now(), d.tenant) {
 		ig.press(c, g)
 	}
 	if d.lodge.at > 0 {

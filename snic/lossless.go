@@ -59,6 +59,14 @@ type gates struct {
 	pool   *pooled           // nil: it is in none
 	pauses *[ports]*lossless // nil: no port is lossless
 	paused int               // frames that wait at these
+	marked []int32           // tenants that were told by marks since the last sample
+}
+
+// mark notes that senders of a tenant were told by marks to send less.
+func (gt *gates) mark(tenant int) {
+	if t := int32(tenant); len(gt.marked) < cap(gt.marked) && !slices.Contains(gt.marked, t) {
+		gt.marked = append(gt.marked, t)
+	}
 }
 
 // parseLossless reads which priority of which ports is lossless: p0:3+p2:3. -1: none.
@@ -157,18 +165,26 @@ func (gt *gates) strain(c *graph.Ctx, in, tenant int) {
 	gt.look(c)
 }
 
-// pausing reports whether a tenant was to pause at a lossless port at some time since the last sample.
-func (gt *gates) pausing(tenant int) bool {
-	return slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
+// told reports whether a tenant was asked to send less since the last sample: to pause at a lossless port, or by marks.
+func (gt *gates) told(tenant int) bool {
+	if slices.Contains(gt.marked, int32(tenant)) {
+		return true
+	}
+	return gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
-// pressed ends a sample of who was to pause: who still is, is in the next one, too.
+// pressed ends a sample of who was told to send less: who is to pause still, is in the next one, too.
 func (pl *placement) pressed(now clock.Time) {
-	if pl.gates.pauses == nil || !slices.ContainsFunc(pl.gates.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 }) {
+	gt := pl.gates
+	if len(gt.marked) == 0 && (gt.pauses == nil || !slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })) {
 		return
 	}
 	pl.waitings(now)
-	for _, p := range pl.gates.pauses {
+	gt.marked = gt.marked[:0]
+	if gt.pauses == nil {
+		return
+	}
+	for _, p := range gt.pauses {
 		if p != nil {
 			p.strains = append(p.strains[:0], p.tenants...)
 		}

@@ -82,7 +82,7 @@ func (ig *ingress) want(s *service, g *group) {
 	}
 }
 
-// waitings tells regions what waits in them of tenants that were asked to pause since the last sample: of each of their DAGs, at the
+// waitings tells regions what waits in them of tenants that were asked to send less since the last sample: of each of their DAGs, at the
 // task for which most waits, as the others get no more than that one lets them have.
 func (pl *placement) waitings(now clock.Time) {
 	for n := range pl.cat.services {
@@ -90,7 +90,7 @@ func (pl *placement) waitings(now clock.Time) {
 			continue
 		}
 		s := &pl.cat.services[n]
-		if s.UID == 0 || s.elsewhere() || !pl.gates.pausing(s.tenant) {
+		if s.UID == 0 || s.elsewhere() || !pl.gates.told(s.tenant) {
 			continue
 		}
 		task, most := -1, 0.

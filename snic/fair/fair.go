@@ -401,11 +401,22 @@ func (s *Sharer) Ingress(now clock.Time, tenant, bytes int) bool {
 	return s.spare(now, t, float64(bytes))
 }
 
-// Press reports whether a tenant that asks for more than it gets has used half of what it may send in one go:
-// when it has used all of that, what it sends is refused. It should be told before.
-func (s *Sharer) Press(tenant int) bool {
+// Press reports whether a tenant that asks for more than it gets has used half of what it may send in one go, and half of what is kept of
+// a flow that it draws on: when it has used all of that, what it sends is refused. It should be told before.
+func (s *Sharer) Press(now clock.Time, tenant int) bool {
 	t := &s.tenants[tenant]
-	return t.grant < 1 && t.tokens < t.burst/2
+	if t.grant >= 1 || t.tokens >= t.burst/2 {
+		return false
+	}
+	if t.scarce >= 0 || t.bytes == 0 {
+		return true
+	}
+	for r, v := range s.at(t.vector) {
+		if p := &s.pools[r]; v > 0 && s.left(now, p) <= max(p.rate*s.window, p.slack)/2 {
+			return true
+		}
+	}
+	return false
 }
 
 // Low reports whether a tenant has used half of what it may send in one go, though it may ask for no more than it gets: as who

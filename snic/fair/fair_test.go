@@ -1017,3 +1017,47 @@ func TestCutShort(t *testing.T) {
 		t.Errorf("grants %g and %g, want about 1/4 and all", a, b)
 	}
 }
+
+// TestPress: who sends in clumps is not told while what is kept of its flow lasts; who asks for too much all the time is told before
+// anything of it is refused.
+func TestPress(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		on   int // epochs of ten in which a tenant sends twice what there is
+		told bool
+	}{{"clumps", 2, false}, {"flood", 10, true}} {
+		s, err := New(0, Config{Tenants: 1, Resources: 1, Burst: 4000, Slack: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SetCapacity(0, 1e9); err != nil {
+			t.Fatal(err)
+		}
+		now, told, refused := clock.Time(0), 0, 0
+		for epoch := range 1000 {
+			for range 40 {
+				now = now.Add(DefaultEpoch / 40)
+				if epoch < 100 || epoch%10 < 10-c.on { // what is kept fills first
+					continue
+				}
+				switch in := s.Ingress(now, 0, 1000); {
+				case !in:
+					if refused++; told == 0 {
+						t.Fatalf("%s: refused before it is told", c.name)
+					}
+				default:
+					s.Measure(0, 0, 1000)
+					if s.Press(now, 0) {
+						told++
+					}
+				}
+			}
+			if err := s.Epoch(now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if (told > 0) != c.told || (refused > 0) != c.told {
+			t.Errorf("%s: told %d times, %d refused", c.name, told, refused)
+		}
+	}
+}

@@ -115,6 +115,7 @@ func (f *Fabric) fold(now clock.Time, s *slot) (busy float64) {
 	any := false
 	for k, t := range f.chains[s.chain].tasks {
 		s.work[k] = 0
+		any = any || s.wait[k] > 0
 		if b := s.bytes[k]; b > 0 {
 			any = true
 			s.work[k] = float64(b) * f.tasks[t].perByte

@@ -122,8 +122,8 @@
 //
 // Times are those of regions, by state. The source charges only regions that are
 // accessed: Accessed is the time of samples in which a running region had bytes
-// to handle; Work is for how much of it its busiest task was at work. What a chain
-// costs, by the source's rule, is Accessed, plus Loading and Stopping: without a
+// to handle, those included that wait in it while senders are held back; Work is
+// for how much of it its busiest task was at work. What a chain costs, by the source's rule, is Accessed, plus Loading and Stopping: without a
 // victim cache the same load costs more, because of its launches. A statically
 // allocated region costs all the time. Idle regions, victims included, cost nothing.
 // Weights by area are the reader's to put in.

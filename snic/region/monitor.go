@@ -174,7 +174,7 @@ func (f *Fabric) Sample(now clock.Time) {
 func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	n := float64(e.running)
 	work := float64(e.bytes) * e.perByte
-	if e.bytes > 0 {
+	if e.bytes > 0 || e.wait > 0 {
 		e.used = now
 	}
 	most := work + e.wait
