@@ -418,7 +418,7 @@ func newBoard(s settings) (*board, error) {
 		return nil, err
 	}
 	if b.memory != nil {
-		b.memory.cat, b.memory.runner = &b.cat, &b.runner
+		b.memory.cat = &b.cat
 	}
 	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
 	b.near = nearby{

@@ -1038,7 +1038,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.near.lodgings(now)
 		b.place.events(c)
 	}
-	b.memory.heed(c)
+	b.heed(c)
 	for i := range b.cat.tasks {
 		t := &b.cat.tasks[i]
 		if t.in == nil {
@@ -1056,7 +1056,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.place.events(c)
 	b.place.seek(c)
 	b.runner.pump(c)
-	b.memory.heed(c)
+	b.heed(c)
 	b.runner.pump(c)
 	due := b.runner.due(c)
 	for b.runner.pump(c) { // some take no time

@@ -32,7 +32,6 @@ const (
 type onboard struct {
 	*vmem.Memory
 	cat    *catalog
-	runner *runner
 	ram    *ram
 	page   int64                  // its bytes
 	owners [1 + maxNumbers]string // tenants, by their number in Memory; "": none has it
@@ -384,7 +383,8 @@ func (m *onboard) scrub(now clock.Time, idle bool) clock.Time {
 }
 
 // heed goes on with tasks for which a page has come, and stops those that have faulted.
-func (m *onboard) heed(c *graph.Ctx) {
+func (b *board) heed(c *graph.Ctx) {
+	m := b.memory
 	if m == nil || !m.look {
 		return
 	}
@@ -395,7 +395,7 @@ func (m *onboard) heed(c *graph.Ctx) {
 		if !ok {
 			break
 		}
-		t := &m.cat.tasks[id]
+		t := &b.cat.tasks[id]
 		if t.space == nil {
 			continue
 		}
@@ -405,11 +405,11 @@ func (m *onboard) heed(c *graph.Ctx) {
 		}
 		t.next = min(t.next, t.in.Tick(c, t.app))
 		t.fell()
-		m.runner.sweep(c, t, t.in)
+		b.runner.sweep(c, t, t.in)
 	}
-	for n := range m.cat.tasks {
-		if t := &m.cat.tasks[n]; t.halted && t.app != nil {
-			m.runner.halt(c, n)
+	for n := range b.cat.tasks {
+		if t := &b.cat.tasks[n]; t.halted && t.app != nil {
+			b.runner.halt(c, n)
 		}
 	}
 }

@@ -174,13 +174,6 @@ func (rn *runner) returned(p *inside, l *lane, t *task) {
 	}
 }
 
-// complete makes a copy that leaves its stage by itself, as an answer, whole.
-func (rn *runner) complete(id int32) {
-	if p := &rn.packets[id>>laneBits]; p.branches > 0 {
-		p.fetch(&rn.lanes[id])
-	}
-}
-
 // merge makes one frame of a packet's copies, which are all back.
 func (rn *runner) merge(c *graph.Ctx, id int) {
 	p := &rn.packets[id]

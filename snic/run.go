@@ -391,7 +391,9 @@ func (rn *runner) let(t *task, x *packet.Buf, out int) (way, bool) {
 			rn.done(t, id)
 			return w, false
 		}
-		rn.complete(id)
+		if p := &rn.packets[id>>laneBits]; p.branches > 0 {
+			p.fetch(&rn.lanes[id]) // a copy that leaves its stage by itself, as an answer, is to be whole
+		}
 		rn.forsake(id)
 	} else if x.Tag&tagged != 0 {
 		w = wayOf(x.Tag)
