@@ -77,6 +77,10 @@ func (c *Client) call(req request, result any) error {
 	}
 	defer c.bound(within)()
 	if _, err := c.conn.Write(append(p, '\n')); err != nil {
+		// An instance that has enough clients says so and hangs up, before it reads any request.
+		if refused := (*Error)(nil); errors.As(c.answer(nil), &refused) {
+			return refused
+		}
 		return c.lost(err)
 	}
 	return c.answer(result)
