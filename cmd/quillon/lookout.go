@@ -36,6 +36,7 @@ type lookout struct {
 	ports   map[string]*lookedAt
 	workers map[int]*waiting // by thread
 	up      map[string]bool  // by interface
+	devs    map[int]string   // by index of the interface: what ports call it
 }
 
 // waiting is a worker of a lookout.
@@ -134,6 +135,17 @@ func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
 	x.from = 0
 }
 
+// device is what ports call the interface with that index: its name when the port was opened, also after it
+// got another one.
+func (l *lookout) device(ports []graph.PortInfo, index int, name string) string {
+	dev, known := l.devs[index]
+	if !known || !slices.ContainsFunc(ports, func(p graph.PortInfo) bool { return p.Args["dev"] == dev }) {
+		l.devs[index] = name
+		return name
+	}
+	return dev
+}
+
 // link tells of a port's interface, when that has changed.
 func (l *lookout) link(now clock.Time, ports []graph.PortInfo, dev string, up bool) {
 	was, known := l.up[dev]
@@ -171,7 +183,7 @@ func linkUp(a *netlink.LinkAttrs) bool {
 
 // lookOut runs a lookout on an instance until ctx ends.
 func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock) {
-	l := &lookout{w: w, up: map[string]bool{}}
+	l := &lookout{w: w, up: map[string]bool{}, devs: map[int]string{}}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		fmt.Fprintf(w, "quillon: links that go down or come up are not told: %v\n", err)
@@ -180,6 +192,7 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 	for _, p := range inst.Ports() {
 		if i, err := netlink.LinkByName(p.Args["dev"]); err == nil {
 			l.up[p.Args["dev"]] = linkUp(i.Attrs())
+			l.devs[i.Attrs().Index] = p.Args["dev"]
 		}
 	}
 	tick := time.NewTicker(lookEvery)
@@ -197,7 +210,8 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 				links = nil
 				continue
 			}
-			l.link(clk.Now(), inst.Ports(), u.Attrs().Name, linkUp(u.Attrs()))
+			ports := inst.Ports()
+			l.link(clk.Now(), ports, l.device(ports, u.Attrs().Index, u.Attrs().Name), linkUp(u.Attrs()))
 		}
 	}
 }

@@ -87,4 +87,15 @@ func TestLookout(t *testing.T) {
 			t.Errorf("link %d: %q", i, w.String())
 		}
 	}
+	// Ports keep the name that their interface had, and one that had no port may get one under another name.
+	ports := []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "eth1"}}}
+	l.devs = map[int]string{3: "eth1", 4: "tmp0"}
+	for name, index := range map[string]int{"eth1": 3, "uplink0": 3} {
+		if dev := l.device(ports, index, name); dev != "eth1" {
+			t.Errorf("a port's interface that is called %s is taken for %s", name, dev)
+		}
+	}
+	if dev := l.device(ports, 4, "eth9"); dev != "eth9" {
+		t.Errorf("eth9 is taken for %s", dev)
+	}
 }

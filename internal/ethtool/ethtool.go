@@ -152,14 +152,15 @@ func (t *Tool) Change(ifname string, want map[string]bool) error {
 	return t.do(ifname, w)
 }
 
-// Index is the interface's number; unix.ENODEV: there is none of that name.
-func (t *Tool) Index(ifname string) (int, error) {
-	r, err := unix.NewIfreq(ifname)
+// Name is what the interface with that index is called now; unix.ENODEV: it is gone.
+func (t *Tool) Name(index int) (string, error) {
+	r, err := unix.NewIfreq("-") // the kernel writes the name
 	if err != nil {
-		return 0, unix.ENODEV
+		return "", err
 	}
-	err = unix.IoctlIfreq(t.fd, unix.SIOCGIFINDEX, r)
-	return int(r.Uint32()), err
+	r.SetUint32(uint32(index))
+	err = unix.IoctlIfreq(t.fd, unix.SIOCGIFNAME, r)
+	return r.Name(), err
 }
 
 // Driver is the name of the interface's driver.

@@ -212,13 +212,12 @@ func (i *Interface) apply(do action, mask Mask) (Mask, []string, error) {
 		if mask == 0 {
 			return 0, nil, nil
 		}
-		n, err := i.tool.Index(i.Name)
-		if err == nil && n != i.index {
-			err = unix.ENODEV // another of its name
-		}
+		// It may have another name by now, and another interface its name.
+		name, err := i.tool.Name(i.index)
 		if err != nil {
 			return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
 		}
+		i.Name = name
 	}
 	have, err := i.tool.Features(i.Name)
 	if errors.Is(err, unix.EOPNOTSUPP) {
