@@ -192,6 +192,9 @@ func kindByName(name string) (graph.Kind, error) {
 		}
 		known = append(known, k.Name)
 	}
+	if near := graph.Near(name, known); near != "" {
+		return graph.Kind{}, fmt.Errorf("no network function is called %q (did you mean %q?)", name, near)
+	}
 	return graph.Kind{}, fmt.Errorf("no network function is called %q; there are: %s", name, strings.Join(known, ", "))
 }
 

@@ -524,6 +524,38 @@ func settings(t *testing.T, bed *bed) string {
 	return b.String()
 }
 
+// rename gives an interface of ns another name, which it may have only while it is down.
+func rename(t *testing.T, ns netns.NsHandle, from, to string) {
+	t.Helper()
+	err := offload.Within(ns, func() error {
+		l, err := netlink.LinkByName(from)
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, to), netlink.LinkSetUp(l))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCloseRestoresRenamed: settings belong to the interface, whatever it is called at the end.
+func TestCloseRestoresRenamed(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	w := open(t, PairConfig{})
+	rename(t, bed.near, "dutA", "uplink0")
+	rename(t, bed.farB, "farB", "other0")
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	rename(t, bed.near, "uplink0", "dutA")
+	rename(t, bed.farB, "other0", "farB")
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
 func TestCloseRestores(t *testing.T) {
 	bed := newBed(t, 1500, 1)
 	was := settings(t, bed)
@@ -1358,26 +1390,6 @@ func TestRecreated(t *testing.T) {
 	}
 	if !maps.Equal(was, features(t, "dutA")) {
 		t.Error("settings were changed")
-	}
-}
-
-// TestRenamed: an interface that is called something else in the end gets its settings back.
-func TestRenamed(t *testing.T) {
-	newBed(t, 1500, 1)
-	was := features(t, "dutA")
-	w := open(t, PairConfig{})
-	l, err := netlink.LinkByName("dutA")
-	if err == nil {
-		err = errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "lan0"), netlink.LinkSetUp(l))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
-	if now := features(t, "lan0"); !maps.Equal(was, now) {
-		t.Errorf("was\n%v\nis\n%v", was, now)
 	}
 }
 
