@@ -183,8 +183,9 @@
 // Frames also cross while the process is there and late. Those of bound connections do
 // not; of the others the numbering is taken over again (Flush).
 //
-// When what was left is damaged, of another version, or older than a minute, clients of
-// the connections on record are told by a NAK when they ask, however late. A connection
+// When what was left is damaged, older than a minute, or of a version that this one does not
+// understand (taken), clients of the connections on record are told by a NAK when they ask,
+// however late. Where not even the records can be read, no process starts. A connection
 // on record is forgotten when it is closed, or when it was quiet (idle=) and its end at
 // the server does not answer.
 //
