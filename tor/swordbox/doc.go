@@ -66,7 +66,8 @@
 // operations it covers. What has to wait is held (hold=): requests whose turn
 // has not come, and answers to READs that are ahead of others. When there is no
 // room a frame is dropped, which its sender heals as any loss. A connection may have
-// held half of what is free, so that one whose requests wait for ever leaves room to others. Clients whose requests wait
+// held half of what is free, and all of one address two thirds of all, so that those whose
+// requests wait for ever leave room to others. Clients whose requests wait
 // have turns: behind one that waits come those of which something went. At a word nobody
 // goes before those that wait for it. Where waiting only helps to keep words in one order
 // it is for 2 ms without an answer, and for 8 ms in all, at most, or until the server has
