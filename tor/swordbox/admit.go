@@ -314,6 +314,7 @@ func (n *node) keep(o *op, x *packet.Buf) bool {
 	}
 	o.hold(q)
 	n.waits.w[n.index(fl)].kept++
+	n.tally(fl)
 	return true
 }
 
@@ -324,6 +325,7 @@ func (n *node) unkeep(o *op) {
 		n.shelf.Drop(n.c, &q, n.worker, reasonAbsorbed)
 		o.out = 0
 		n.waits.w[n.index(n.flowOf(o))].kept -= int32(all - n.shelf.Len())
+		n.tally(n.flowOf(o))
 	}
 	o.flags &^= fKept
 }
@@ -334,7 +336,32 @@ func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.
 
 // mayHold reports whether one more frame of flow f may be held: while f has less than half of
 // what is free. So k connections that have frames held without end leave two parts in k+2 of
-// all room to the others (Choudhury and Hahne, dynamic queue length thresholds, 1998).
+// all room to the others (Choudhury and Hahne, dynamic queue length thresholds, 1998). All
+// connections from one address have less than twice what is free: however many they are, a
+// third of all room is left to others.
 func (n *node) mayHold(f *flow) bool {
-	return 2*(f.stall.Len()+int(n.waits.w[n.index(f)].kept)) < n.shelf.Cap()-n.shelf.Len()
+	free := n.shelf.Cap() - n.shelf.Len()
+	return 2*(f.stall.Len()+int(n.waits.w[n.index(f)].kept)) < free && int(n.waits.hosts[n.host(f)]) < 2*free
+}
+
+// host is where frames of f's client are counted: few clients share a count, and with it
+// the bound.
+func (n *node) host(f *flow) uint8 {
+	if w := &n.waits.w[n.index(f)]; w.tallied != 0 {
+		return w.host
+	}
+	a := n.row(f).Client.Addr.As16()
+	return uint8(hash(be.Uint64(a[:]) ^ be.Uint64(a[8:])<<1))
+}
+
+// tally counts anew how many frames are held of f's client. What is left of a connection
+// that is gone stays its client's.
+func (n *node) tally(f *flow) {
+	w := &n.waits.w[n.index(f)]
+	held := int32(f.stall.Len()+f.late.Len()) + w.kept
+	if held != w.tallied {
+		w.host = n.host(f)
+		n.waits.hosts[w.host] += held - w.tallied
+		w.tallied = held
+	}
 }

@@ -141,6 +141,7 @@ func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
 	for ; !q.Empty(); k++ {
 		x, _ := n.shelf.Take(s.c, &q, s.n.worker)
 		n.waits.w[n.index(fl)].kept--
+		n.tally(fl)
 		if o.hold(q); x == nil {
 			continue
 		}

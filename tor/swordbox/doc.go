@@ -66,7 +66,8 @@
 // operations it covers. What has to wait is held (hold=): requests whose turn
 // has not come, and answers to READs that are ahead of others. When there is no
 // room a frame is dropped, which its sender heals as any loss. A connection may have
-// held half of what is free, so that one whose requests wait for ever leaves room to others. Clients whose requests wait
+// held half of what is free, and all of one address two thirds of all, so that those whose
+// requests wait for ever leave room to others. Clients whose requests wait
 // have turns: behind one that waits come those of which something went. At a word nobody
 // goes before those that wait for it. Where waiting only helps to keep words in one order
 // it is for 2 ms without an answer, and for 8 ms in all, at most, or until the server has
@@ -183,8 +184,9 @@
 // Frames also cross while the process is there and late. Those of bound connections do
 // not; of the others the numbering is taken over again (Flush).
 //
-// When what was left is damaged, of another version, or older than a minute, clients of
-// the connections on record are told by a NAK when they ask, however late. A connection
+// When what was left is damaged, older than a minute, or of a version that this one does not
+// understand (taken), clients of the connections on record are told by a NAK when they ask,
+// however late. Where not even the records can be read, no process starts. A connection
 // on record is forgotten when it is closed, or when it was quiet (idle=) and its end at
 // the server does not answer.
 //

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"reflect"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -24,14 +26,15 @@ import (
 // does them. What matters is written before what says that it is there, and all of
 // it before the frames leave, which is at the end of a breath.
 //
-//	 0 magic | 8 layout of what follows the records | 12 conns= | 16 window= | 20 places
+//	 0 magic | 8 layout of what is taken of what follows the records | 12 conns= | 16 window= | 20 places
 //	24 last sign of life
 //	64 records of 64 bytes, of each place as many as conns=: client, server (16 each) |
 //	   their QPNs (4 each) | VLAN (2) | 1: RoCE v1 | 1: bound | PSN of the client's
 //	   oldest request without an answer, and 2^31 (4) | 0
 //	   then, of each place (a server's): rows, flows, ops and more, as they are in memory
 const (
-	memMagic  = 0x32786F62_77736C71 // "qlswbox2", little-endian
+	memMagic  = 0x32786F62_77736C71 // "qlswbox2", little-endian: the version of this head and of the records
+	memMoving = 0x3F786F62_77736C71 // "qlswbox?": what is here is being moved (see fit)
 	memHead   = 64
 	recordLen = 64
 	boundAt   = 43 // in a record
@@ -104,6 +107,9 @@ func (s *shared) remember(env graph.Env) error {
 	b, err := env.Memory(s.mem.at(s.mem.places))
 	if err != nil {
 		return err
+	}
+	if m := le.Uint64(b); m != 0 && m != memMagic {
+		return errFormat
 	}
 	if n := left(b); n > 0 {
 		if g := geometryIn(b); s.mem.conns < g.conns || s.mem.window < g.window || s.mem.places < used(b, g) {
@@ -281,19 +287,58 @@ func (s *shared) Keeps(succeeded bool) error {
 	return fmt.Errorf("%d connections cannot do without it: set mode=off and wait until their clients have closed them (its counter recorded), or mode=end and wait %v", n, keepGone)
 }
 
-// layout tells versions of the structures apart.
+// sort is a sort of record.
+type sort struct {
+	kind    reflect.Type
+	version int
+	fields  string
+}
+
+// taken is what the next process reads of each sort of record (see reset, restart and
+// conn.Table.Adopt), and the version of what these fields mean: it grows when that changes
+// and neither their names nor their places tell. All else is made anew, and may change from
+// one version of the program to another while connections go on.
+var taken = []sort{
+	{reflect.TypeFor[op](), 1, "va out prior cpsn spsn npsn len rkey got lane flags kind state"},
+	{reflect.TypeFor[more](), 1, "compareMask swapMask nak"},
+	{reflect.TypeFor[flow](), 1, "synced trusted young onward start told lost mtu mtuLow client carrier"},
+	{reflect.TypeFor[client](), 1, "gone failed misshapen unsure syn admitted first head tail span cur part base began down ended verdict past pastAt"},
+	{reflect.TypeFor[carrier](), 1, "dead gated gate acked deep trip up"},
+	{reflect.TypeFor[conn.Row](), 1, "Client Server PKey MTU Net Learnt State ready tid"},
+}
+
+// layout tells versions of what is taken apart.
 func layout() uint32 {
 	h := fnv.New32a()
-	for _, t := range []reflect.Type{reflect.TypeFor[op](), reflect.TypeFor[more](), reflect.TypeFor[flow](), reflect.TypeFor[conn.Row]()} {
-		describe(h, t)
+	for _, t := range taken {
+		fmt.Fprint(h, t.version, " ", t.kind.Size())
+		for _, name := range strings.Fields(t.fields) {
+			f, _ := t.kind.FieldByName(name)
+			fmt.Fprint(h, name, f.Offset)
+			describe(h, f.Type)
+		}
 	}
 	return h.Sum32()
+}
+
+// firstLayout is that of version 1 of all records. Versions of the program before it wrote
+// another number, whatever they changed: those have the same fields in the same places.
+const firstLayout = 0x4C08D713
+
+var earlier = []uint32{0xB111136C, 0xBACE34C6}
+
+// understood reports whether this version of the program understands records of that layout.
+func understood(was uint32) bool {
+	return was == layout() || layout() == firstLayout && slices.Contains(earlier, was)
 }
 
 func describe(h interface{ Write([]byte) (int, error) }, t reflect.Type) {
 	fmt.Fprint(h, t.Kind(), t.Size())
 	switch t.Kind() {
 	case reflect.Struct:
+		if slices.ContainsFunc(taken, func(x sort) bool { return x.kind == t }) {
+			return // it is there itself
+		}
 		for i := range t.NumField() {
 			f := t.Field(i)
 			fmt.Fprint(h, f.Name, f.Offset)
@@ -307,6 +352,7 @@ func describe(h interface{ Write([]byte) (int, error) }, t reflect.Type) {
 var (
 	errEnded  = errors.New("mode=end")
 	errLayout = errors.New("what was left is of another version of this program")
+	errFormat = errors.New("what was left is damaged, or of a version of this program whose records this one cannot read: nobody knows which connections cannot do without it, and their frames must not cross. Start that version, end them (mode=end), or end their clients and remove the state")
 	errSave   = errors.New("what was left is damaged")
 )
 

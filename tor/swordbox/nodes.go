@@ -132,8 +132,10 @@ func (n *node) idle() bool {
 // asked are addresses that requests went to, and that have not answered. There are
 // few places: an address that finds its place taken, lately, is noted another time.
 type asked struct {
-	turn atomic.Bool // a worker is there; others do not wait
-	at   [64]struct {
+	at [64]struct {
+		// turn: a worker is there. Others do not wait: one that has lost its processor there
+		// keeps only the few servers of this place from being found meanwhile.
+		turn atomic.Bool
 		addr conn.Addr
 		when clock.Time
 		n    int       // length of b
@@ -155,11 +157,11 @@ func place64(a conn.Addr) uint32 {
 
 // ask notes that request b went to address a, which is no node's.
 func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
-	if !s.cfg.may(a) || !s.asked.turn.CompareAndSwap(false, true) {
+	e, now := &s.asked.at[place64(a)], s.c.Now()
+	if !s.cfg.may(a) || !e.turn.CompareAndSwap(false, true) {
 		return
 	}
-	defer s.asked.turn.Store(false)
-	e, now := &s.asked.at[place64(a)], s.c.Now()
+	defer e.turn.Store(false)
 	if e.addr != a {
 		if e.when != 0 && now.Sub(e.when) < lately {
 			return
@@ -174,41 +176,27 @@ func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
 // admitServer is the node of a, which is new and has answered; nil when nobody
 // asked it, or there is no place.
 func (s *Box) admitServer(a conn.Addr) *node {
-	if !s.cfg.may(a) {
+	e, now := &s.asked.at[place64(a)], s.c.Now()
+	if !s.cfg.may(a) || !e.turn.CompareAndSwap(false, true) {
 		return nil
 	}
-	var first [len(asked{}.at[0].b)]byte
-	b, ok := s.asked.take(s.c.Now(), a, first[:0])
-	if !ok {
+	defer e.turn.Store(false)
+	if e.addr != a || e.when == 0 || now.Sub(e.when) > answerable {
 		return nil
 	}
-	n, err := s.meet(s.c.Now(), a)
+	n, err := s.meet(now, a)
 	if err != nil {
 		s.c.Count(ctrServerFull, 1)
 		return nil
 	}
+	e.when = 0
 	s.own(n)
-	if len(b) > 0 && hdr.Parse(b, &s.g) == hdr.IsRoCE {
+	if b := e.b[:e.n]; e.n > 0 && hdr.Parse(b, &s.g) == hdr.IsRoCE {
 		if ends, ok := conn.EndsOf(b, &s.g); ok {
-			n.conns.CM(s.c.Now(), &ends, b, &s.g)
+			n.conns.CM(now, &ends, b, &s.g)
 		}
 	}
 	return n
-}
-
-// take ends the wait for an answer of a, and appends the connection manager's request to b that went there, if one did. It
-// reports false when nobody asked a, or another worker is there: the next answer will do as well.
-func (q *asked) take(now clock.Time, a conn.Addr, b []byte) ([]byte, bool) {
-	if !q.turn.CompareAndSwap(false, true) {
-		return nil, false
-	}
-	defer q.turn.Store(false)
-	e := &q.at[place64(a)]
-	if e.addr != a || e.when == 0 || now.Sub(e.when) > answerable {
-		return nil, false
-	}
-	e.when = 0
-	return append(b, e.b[:e.n]...), true
 }
 
 // node is the node of server a; nil when there is none.

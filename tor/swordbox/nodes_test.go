@@ -132,3 +132,21 @@ func BenchmarkMadeUp(b *testing.B) {
 		p.play(frames[k%len(frames)])
 	}
 }
+
+// TestFoundBesideAnother: a worker that has lost its processor while it noted a server, or
+// met it, keeps no other server from being found.
+func TestFoundBesideAnother(t *testing.T) {
+	r := newRig(t, nil)
+	r.join()
+	server := (*r.box().nodes.Load())[0].addrs[0]
+	r = newRig(t, nil)
+	for i := range r.box().asked.at {
+		if uint32(i) != place64(server) {
+			r.box().asked.at[i].turn.Store(true)
+		}
+	}
+	r.join()
+	if n := len(*r.box().nodes.Load()); n != 1 {
+		t.Errorf("%d servers are known, want 1", n)
+	}
+}

@@ -41,7 +41,7 @@ func (s *Box) inherit(now clock.Time) {
 		}
 	case s.cfg.mode == End:
 		err = errEnded
-	case le.Uint32(m.b[8:]) != layout():
+	case !understood(le.Uint32(m.b[8:])):
 		err = errLayout
 	case now < alive:
 		err = errors.New("it is of the time before the machine was started")
@@ -85,8 +85,8 @@ func (s *Box) inherit(now clock.Time) {
 }
 
 // fit gives what is in the memory the places that it has with this process's
-// geometry, which is no smaller where there is something. A crash meanwhile, of some
-// milliseconds, loses it: then nothing is on record.
+// geometry, which is no smaller where there is something. After a crash meanwhile, of
+// some milliseconds, no process starts with it (errFormat).
 func (m *memory) fit(old geometry) {
 	type left struct {
 		p, i   int
@@ -110,6 +110,7 @@ func (m *memory) fit(old geometry) {
 			all = append(all, x)
 		}
 	}
+	le.PutUint64(m.b, memMoving)
 	clear(m.b[memHead:])
 	for _, x := range all {
 		a := m.of(x.p)

@@ -74,6 +74,7 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 		return
 	}
 	n.wait(fl)
+	n.tally(fl)
 }
 
 // retry sends a repetition, x with the bytes b and headers f, of an operation that is to

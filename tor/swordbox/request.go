@@ -132,6 +132,7 @@ func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 			return
 		}
 		n.wait(fl)
+		n.tally(fl)
 		if fl.stall.Len() > 1 {
 			s.try(fl) // it may complete a message
 		}

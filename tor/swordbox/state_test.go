@@ -2,11 +2,15 @@ package swordbox
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
@@ -47,10 +51,100 @@ func (r *rig) restart(k *kept, clean bool, after time.Duration, more graph.Args)
 	if !clean {
 		copy(k.b, was)
 	}
+	k.scramble()
 	now := r.Clock.Now()
 	maps.Copy(r.args, more)
 	r.Test = graphtest.New(r.t, k.kind(), r.args)
 	r.Clock.Set(now.Add(after))
+}
+
+// scramble overwrites what the next process does not read, as another version of the
+// program may leave anything there.
+func (k *kept) scramble() {
+	m := memory{geometry: geometryIn(k.b), b: k.b}
+	if !understood(le.Uint32(k.b[8:])) || m.conns == 0 {
+		return
+	}
+	for p := range m.places {
+		a := m.of(p)
+		spoil(a.rows)
+		spoil(a.flows)
+		spoil(a.ops)
+		spoil(a.more)
+	}
+}
+
+// spoil overwrites what taken does not name of each of all.
+func spoil[T any](all []T) {
+	kept := make([]bool, unsafe.Sizeof(all[0]))
+	var mark func(reflect.Type, uintptr)
+	mark = func(t reflect.Type, at uintptr) {
+		i := slices.IndexFunc(taken, func(x sort) bool { return x.kind == t })
+		if i < 0 {
+			for k := range t.Size() {
+				kept[at+k] = true
+			}
+			return
+		}
+		for _, name := range strings.Fields(taken[i].fields) {
+			f, _ := t.FieldByName(name)
+			mark(f.Type, at+f.Offset)
+		}
+	}
+	mark(reflect.TypeFor[T](), 0)
+	for i := range all {
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&all[i])), len(kept))
+		for k := range b {
+			if !kept[k] {
+				b[k] = 1
+			}
+		}
+	}
+}
+
+// A state of a version that had the same fields in the same places is taken over, though it
+// wrote another number; one whose meaning is another is not.
+func TestOtherVersion(t *testing.T) {
+	if layout() != firstLayout {
+		t.Errorf("layout is %#x, not %#x: say which versions of the program are understood, and which are not (understood)", layout(), uint32(firstLayout))
+	}
+	for _, was := range earlier {
+		r, k, a, b := diverged(t, nil)
+		le.PutUint32(k.b[8:], was)
+		r.restart(k, false, time.Millisecond, nil)
+		same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5000, testRKey, 8), little(1)))
+		if v := r.box().Report().(Report); v.State.Why != "" || v.State.Recorded != 2 {
+			t.Errorf("%#x: %+v", was, v.State)
+		}
+		_ = b
+	}
+	defer func(v int) { taken[0].version = v }(taken[0].version)
+	r, k, a, b := diverged(t, nil)
+	taken[0].version++
+	r.restart(k, false, time.Millisecond, nil)
+	a.told()
+	b.told()
+}
+
+// Records of another format name no connections that this version can read. To go on would let
+// their frames cross, whose ends count differently: no process starts with it, and nothing of
+// it is changed.
+func TestOtherFormat(t *testing.T) {
+	for _, magic := range []uint64{memMagic + 1<<56, memMoving} {
+		r, k, _, _ := diverged(t, nil)
+		if err := r.Inst.Close(); err != nil {
+			t.Fatal(err)
+		}
+		le.PutUint64(k.b, magic)
+		was := bytes.Clone(k.b)
+		env := graph.Env{Workers: 1, Share: func(f func() any) any { return f() }, Memory: func(size int) ([]byte, error) { return k.b[:size:size], nil }}
+		if _, err := newApp(env, r.args); !errors.Is(err, errFormat) {
+			t.Errorf("%#x: %v", magic, err)
+		}
+		if !bytes.Equal(k.b, was) {
+			t.Error("it was changed")
+		}
+	}
 }
 
 func (r *rig) set(args graph.Args) {

@@ -55,20 +55,23 @@ type waiter struct {
 	since      clock.Time // when the first of its requests began to wait
 	kept       int32      // frames that are held of its operations: answers to READs, and copies
 	called     bool       // in waits.calls
-	counts     bool       // its request is one of the free operations, from now on (see enterFree)
-	odd        bool       // of an odd generation of these
+	tallied    int32      // frames that are held of its client, as counted in waits.hosts[host]
+	host       uint8
+	counts     bool // its request is one of the free operations, from now on (see enterFree)
+	odd        bool // of an odd generation of these
 }
 
 // waits are the clients whose requests wait. A first one is a number and 1; 0: there is none.
 type waits struct {
-	w        []waiter // beside the flows
-	all      []int32  // flows that wait
-	turn     int      // of all, the one that was tried last
-	other    int32    // first of those that wait for something else
-	carriers []int32  // first of those that wait for a connection
-	calls    []int32  // flows to be tried, a ring
-	from, n  int      // of calls
-	why      queue    // what the request at hand, which cannot go on, has to wait for
+	w        []waiter   // beside the flows
+	all      []int32    // flows that wait
+	turn     int        // of all, the one that was tried last
+	other    int32      // first of those that wait for something else
+	carriers []int32    // first of those that wait for a connection
+	calls    []int32    // flows to be tried, a ring
+	from, n  int        // of calls
+	hosts    [256]int32 // frames that are held of clients, by hash of their address
+	why      queue      // what the request at hand, which cannot go on, has to wait for
 }
 
 func newWaits(flows int) waits {
@@ -134,6 +137,7 @@ func (n *node) wait(f *flow) {
 // leave notes that nothing of flow f waits any more, and wakes who stood behind it.
 func (n *node) leave(f *flow) {
 	n.uncount(f)
+	n.tally(f)
 	if !f.waits {
 		return
 	}
@@ -241,7 +245,7 @@ func (s *wire) try(f *flow) {
 		n.leave(f)
 		return
 	}
-	if went {
+	if n.tally(f); went {
 		w.since = n.c.Now()
 	}
 	if was := w.in; went || was != n.waits.why || was.kind == forOther {

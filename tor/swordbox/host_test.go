@@ -1,0 +1,47 @@
+package swordbox
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// TestHoldPerClient: a client with many connections whose requests wait without end leaves a
+// third of the room to others, and another client has its part of that. What was held is not
+// counted when it is gone.
+func TestHoldPerClient(t *testing.T) {
+	const places = 64
+	r := newRig(t, graph.Args{"hold": fmt.Sprint(places), "conns": "32"})
+	all := []*party{r.join()}
+	for len(all) < 12 {
+		all = append(all, r.client())
+		all[len(all)-1].ip = all[0].ip
+		all[len(all)-1].connect().proven()
+	}
+	other := r.join()
+	n := (*r.box().nodes.Load())[0]
+	stuck := func(c *party) {
+		t.Helper()
+		for range places + 16 { // the server answers none, and window= is full
+			c.write(0x5000, 1)
+		}
+	}
+	for _, c := range all {
+		stuck(c)
+	}
+	if free := places - n.shelf.Len(); free < places/3 || free == places {
+		t.Errorf("%d of %d places are free", free, places)
+	}
+	was := n.shelf.Len()
+	stuck(other)
+	if got := n.shelf.Len() - was; got < places/9 { // a third of what is free: it, too, has less than half of the rest
+		t.Errorf("another client has %d places", got)
+	}
+	for _, c := range append(all, other) {
+		c.leave()
+	}
+	if n.waits.hosts != [256]int32{} || n.shelf.Len() != 0 {
+		t.Errorf("%v are counted, %d held", n.waits.hosts, n.shelf.Len())
+	}
+}
