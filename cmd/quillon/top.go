@@ -199,7 +199,7 @@ func rates(a, b sight) topView {
 			r.RxBps += 8 * per(x.RxBytes, y.RxBytes)
 			r.TxPps += per(x.TxPackets, y.TxPackets)
 			r.TxBps += 8 * per(x.TxBytes, y.TxBytes)
-			r.DropPps += per(x.RxDropped+x.TxDropped+x.ShutOut, y.RxDropped+y.TxDropped+y.ShutOut)
+			r.DropPps += per(x.RxDropped+x.TxDropped+x.ShutOut+x.TooLong, y.RxDropped+y.TxDropped+y.ShutOut+y.TooLong)
 			r.Bypassed += per(x.Bypassed, y.Bypassed)
 			r.Missed += per(x.Missed, y.Missed)
 		}

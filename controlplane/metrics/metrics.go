@@ -45,7 +45,7 @@ var groups = map[string]struct {
 
 // ports are the totals of ports, over all their queues.
 var ports = prometheus.NewDesc("quillon_port_frames_total", "Frames at a port: rx and tx; rx_dropped, tx_dropped; and those that no app saw: "+
-	"bypassed (nobody wants them), missed (wanted, and crossed in the kernel), shut_out (wanted, and dropped there).", []string{"port", "counter"}, nil)
+	"bypassed (nobody wants them), missed (wanted, and crossed in the kernel), shut_out (wanted, and dropped there); too_long are those of the bypassed and the missed that the other interface's MTU is too short for: dropped.", []string{"port", "counter"}, nil)
 
 // workers are the times of workers' threads.
 var workers = prometheus.NewDesc("quillon_worker_seconds_total", "Times of a worker's thread: ran, and waited (ready to run, and not scheduled).", []string{"worker", "counter"}, nil)
@@ -70,7 +70,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			n    uint64
 		}{
 			{"rx", all.RxPackets}, {"tx", all.TxPackets}, {"rx_dropped", all.RxDropped}, {"tx_dropped", all.TxDropped},
-			{"bypassed", all.Bypassed}, {"missed", all.Missed}, {"shut_out", all.ShutOut},
+			{"bypassed", all.Bypassed}, {"missed", all.Missed}, {"shut_out", all.ShutOut}, {"too_long", all.TooLong},
 		} {
 			to <- prometheus.MustNewConstMetric(ports, prometheus.CounterValue, float64(x.n), p.Name, x.name)
 		}

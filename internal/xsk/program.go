@@ -260,6 +260,8 @@ func (a *assembler) assemble() asm.Instructions {
 	case f.All && f.Closed: // nothing ever crosses
 	case a.spec.Cross == Redirect:
 		a.label("cross")
+		a.fits("redirect")
+		a.label("redirect")
 		a.add(
 			asm.LoadMapPtr(asm.R1, a.device),
 			asm.Mov.Imm(asm.R2, 0),
@@ -337,6 +339,31 @@ func (a *assembler) take(none, missed string) {
 		asm.FnRedirectMap.Call(),
 		asm.JEq.Imm(asm.R0, xdpRedirect, "exit"),
 	)
+}
+
+// surelyFits is the length of frames that are not compared with an MTU: IPv6's least, 1,280 bytes, behind Ethernet's header.
+const surelyFits = 1280 + 14
+
+// fits counts a frame that is longer than the other interface sends: the kernel drops it behind the program, in silence. It falls
+// through or jumps to done.
+func (a *assembler) fits(done string) {
+	a.add(
+		asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),
+		asm.FnXdpGetBuffLen.Call(),
+		asm.JLE.Imm(asm.R0, surelyFits, done),
+		asm.Sub.Imm(asm.R0, 14),
+		asm.StoreMem(asm.RFP, -36, asm.R0, asm.Word), // its length behind Ethernet's header
+		asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),
+		asm.Mov.Imm(asm.R2, int32(a.spec.Other)),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, -36),
+		asm.Mov.Imm(asm.R4, -4), // a tag is not counted
+		asm.Mov.Imm(asm.R5, 0),
+		asm.FnCheckMtu.Call(),
+		asm.JSLE.Imm(asm.R0, 0, done), // it fits, or the kernel does not know
+	)
+	a.entry(done)
+	a.count(offTooLong)
 }
 
 // entry leaves the queue's entry of the state map in R0.

@@ -20,6 +20,7 @@ const (
 	offBypassed   = 64 // written by the program
 	offMissed     = 72
 	offShutOut    = 80
+	offTooLong    = 88
 	offMagic      = 0 // of entry 0
 	offRestore    = 8 // four words
 	offIndex      = 40
@@ -87,6 +88,10 @@ func (s *State) Missed(queue int) *uint64 { return s.word(queue+1, offMissed) }
 
 // ShutOut counts those of the missed frames that were dropped, for a filter that is Closed, Bound or Guarded.
 func (s *State) ShutOut(queue int) *uint64 { return s.word(queue+1, offShutOut) }
+
+// TooLong counts frames of the queue that were to cross, bypassed or missed, and are longer than the other interface sends: the kernel
+// drops them.
+func (s *State) TooLong(queue int) *uint64 { return s.word(queue+1, offTooLong) }
 
 // Restore are words of the owner's choice that live as long as the program:
 // what to put back when the wire goes.

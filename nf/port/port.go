@@ -63,6 +63,9 @@ type Stats struct {
 	// ShutOut frames were wanted, and dropped there in place of being missed, for
 	// a Filter that is Closed, Bound or Guarded.
 	ShutOut uint64 `json:"shut_out"`
+	// TooLong are those of the bypassed and the missed that were longer than the port that they crossed to
+	// sends: the kernel dropped them.
+	TooLong uint64 `json:"too_long"`
 }
 
 // Add adds the totals of another queue.
@@ -76,6 +79,7 @@ func (s *Stats) Add(o Stats) {
 	s.Bypassed += o.Bypassed
 	s.Missed += o.Missed
 	s.ShutOut += o.ShutOut
+	s.TooLong += o.TooLong
 }
 
 // Bypasser is a Port that can tell that frames crossed without being seen,

@@ -1121,6 +1121,43 @@ func TestUnequalMTU(t *testing.T) {
 	}
 }
 
+// TestTooLong: a frame that crosses in the kernel and is longer than the other interface sends is counted, with and without a tag, in native
+// and in generic mode; a tag is not counted as length. So is one after the MTU was changed.
+func TestTooLong(t *testing.T) {
+	for _, mode := range []Mode{Native, Generic} {
+		bed := newBed(t, 2000, 1)
+		w := open(t, PairConfig{Options: Options{Mode: mode, Filter: &port.Filter{}}})
+		far := func(mtu int) {
+			l, err := netlink.LinkByName("dutB")
+			if err == nil {
+				err = netlink.LinkSetMTU(l, mtu)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := uint64(0)
+		for _, mtu := range []int{1500, 1400} {
+			far(mtu)
+			for tags := range 2 {
+				crossed(t, bed.a, bed.b, roce(14+mtu+4*tags, tags, false, 1))
+				// The kernel lets a frame without a tag be as long as one with a tag.
+				if err := bed.a.send(roce(14+mtu+5, tags, false, 2)); err != nil {
+					t.Fatal(err)
+				}
+				want++
+				crossed(t, bed.a, bed.b, roce(300, tags, false, 3))
+			}
+		}
+		if s := w.A[0].Stats(); s.TooLong != want || s.Bypassed < want {
+			t.Errorf("%v: %+v: want %d too long", mode, s, want)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestMoved: an interface that is moved to another network namespace is gone for
 // the pair. It keeps its program, which Detach takes off where it is now, and
 // puts back its settings unless it got another number there.

@@ -71,7 +71,7 @@ type device struct {
 	attached bool
 	resumed  bool        // prog, state and sockets are the earlier process's
 	recorded [4]uint64   // what it had on record in state
-	counted  [][3]uint64 // by queue, what state counted before: see passed
+	counted  [][4]uint64 // by queue, what state counted before: see passed
 }
 
 // find looks at an interface, and changes nothing.
@@ -396,7 +396,7 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 		// Missed before shut out: of a frame that comes in between passed then says that it was
 		// missed, where the other order would leave a difference below zero.
 		missed := atomic.LoadUint64(d.state.Missed(q))
-		d.counted = append(d.counted, [3]uint64{atomic.LoadUint64(d.state.Bypassed(q)), missed, atomic.LoadUint64(d.state.ShutOut(q))})
+		d.counted = append(d.counted, [4]uint64{atomic.LoadUint64(d.state.Bypassed(q)), missed, atomic.LoadUint64(d.state.ShutOut(q)), atomic.LoadUint64(d.state.TooLong(q))})
 	}
 	d.spec, d.prog, d.mode, d.attached = part.Spec, &xsk.Program{Prog: prog}, mode, true
 	d.limit.Store(int64(d.opt.stale(part.Spec.Filter)))
@@ -629,13 +629,15 @@ func (d *device) passed(queue int, s *port.Stats) {
 		shut := atomic.LoadUint64(d.state.ShutOut(q))
 		bypassed := atomic.LoadUint64(d.state.Bypassed(q))
 		missed := atomic.LoadUint64(d.state.Missed(q))
+		long := atomic.LoadUint64(d.state.TooLong(q))
 		if d.resumed {
 			was := &d.counted[q]
-			bypassed, missed, shut = bypassed-was[0], missed-was[1], shut-was[2]
+			bypassed, missed, shut, long = bypassed-was[0], missed-was[1], shut-was[2], long-was[3]
 		}
 		s.Bypassed += bypassed
 		s.Missed += missed - shut
 		s.ShutOut += shut
+		s.TooLong += long
 	}
 }
 
