@@ -3,6 +3,7 @@ package gossip
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"strings"
@@ -388,21 +389,27 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// unused is an address where nobody listens.
-func unused(t *testing.T) string {
+// unused are two addresses where nobody listens. The kernel gives their ports to nobody who asks for any, as they are below
+// net.ipv4.ip_local_port_range: a port from there may be given twice, or be that of who dials it, who then meets himself.
+func unused(t *testing.T) (addrs [2]string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for n := 0; n < len(addrs); {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
+		if err != nil {
+			continue // somebody has it
+		}
+		defer l.Close()
+		addrs[n] = l.Addr().String()
+		n++
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs
 }
 
 // TestNobodyThere: boards that are told to join each other come up in any order, as after a power cut: who finds
 // nobody is a pool of one until somebody answers, and says both.
 func TestNobodyThere(t *testing.T) {
-	first, second := unused(t), unused(t)
+	addrs := unused(t)
+	first, second := addrs[0], addrs[1]
 	alone := make(chan error, 10)
 	a, err := Start(Config{
 		Node:   pool.Config{Board: 0, Topology: pool.Intermediate(3, true), Host: &board{}, Period: 20 * time.Millisecond, Dead: time.Second},
